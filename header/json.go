@@ -1,0 +1,195 @@
+package header
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"unicode/utf8"
+)
+
+// AppendJSON appends the headers to b as one JSON object of strings, in order.
+// Bytes that are not UTF-8 become U+FFFD, as in encoding/json.
+func (m Map) AppendJSON(b []byte) []byte {
+	b = append(b, '{')
+	for i, f := range m.fields {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = appendString(b, f.Name)
+		b = append(b, ':')
+		b = appendString(b, f.Value)
+	}
+	return append(b, '}')
+}
+
+// MarshalJSON is [Map.AppendJSON] for encoding/json.
+func (m Map) MarshalJSON() ([]byte, error) { return m.AppendJSON(nil), nil }
+
+// UnmarshalJSON reads a JSON object. Numbers and booleans become their text and
+// null becomes "", because other producers write them; nested values are an
+// error. Of two headers with the same name the last wins.
+func (m *Map) UnmarshalJSON(b []byte) error {
+	parsed, err := ParseJSON(string(b))
+	if err != nil {
+		return err
+	}
+	*m = parsed
+	return nil
+}
+
+const hexDigits = "0123456789abcdef"
+
+func appendString(b []byte, s string) []byte {
+	b = append(b, '"')
+	start := 0
+	for i := 0; i < len(s); {
+		c := s[i]
+		if c >= ' ' && c != '"' && c != '\\' && c < utf8.RuneSelf {
+			i++
+			continue
+		}
+		if c >= utf8.RuneSelf {
+			r, size := utf8.DecodeRuneInString(s[i:])
+			if r == utf8.RuneError && size == 1 {
+				b = append(append(b, s[start:i]...), `\ufffd`...)
+				start = i + 1
+			}
+			i += size
+			continue
+		}
+		b = append(b, s[start:i]...)
+		switch c {
+		case '"', '\\':
+			b = append(b, '\\', c)
+		case '\n':
+			b = append(b, `\n`...)
+		case '\r':
+			b = append(b, `\r`...)
+		case '\t':
+			b = append(b, `\t`...)
+		default:
+			b = append(b, `\u00`...)
+			b = append(b, hexDigits[c>>4], hexDigits[c&0xf])
+		}
+		i++
+		start = i
+	}
+	return append(append(b, s[start:]...), '"')
+}
+
+var errHeaderJSON = errors.New("headers: not a JSON object of strings")
+
+// ParseJSON reads a JSON object as [Map.UnmarshalJSON] does. The headers share
+// the memory of s where no character was escaped.
+func ParseJSON(s string) (Map, error) {
+	p := parser{rest: s}
+	p.space()
+	if !p.take('{') {
+		return Map{}, p.fail()
+	}
+	var m Map
+	m.Reserve(min(16, len(s)/8))
+	p.space()
+	if p.take('}') {
+		return m, p.end()
+	}
+	for {
+		p.space()
+		name, ok := p.text()
+		p.space()
+		if !ok || !p.take(':') {
+			return Map{}, p.fail()
+		}
+		p.space()
+		value, ok := p.value()
+		if !ok {
+			return Map{}, p.fail()
+		}
+		m.Set(name, value)
+		p.space()
+		if p.take(',') {
+			continue
+		}
+		if p.take('}') {
+			return m, p.end()
+		}
+		return Map{}, p.fail()
+	}
+}
+
+type parser struct{ rest string }
+
+func (p *parser) fail() error {
+	return fmt.Errorf("%w: at %.40q", errHeaderJSON, p.rest)
+}
+
+func (p *parser) end() error {
+	p.space()
+	if p.rest != "" {
+		return p.fail()
+	}
+	return nil
+}
+
+func (p *parser) space() {
+	for p.rest != "" && (p.rest[0] == ' ' || p.rest[0] == '\n' || p.rest[0] == '\t' || p.rest[0] == '\r') {
+		p.rest = p.rest[1:]
+	}
+}
+
+func (p *parser) take(c byte) bool {
+	if p.rest == "" || p.rest[0] != c {
+		return false
+	}
+	p.rest = p.rest[1:]
+	return true
+}
+
+func (p *parser) text() (string, bool) {
+	if p.rest == "" || p.rest[0] != '"' {
+		return "", false
+	}
+	plain := true
+	for i := 1; i < len(p.rest); i++ {
+		switch c := p.rest[i]; {
+		case c == '"':
+			token := p.rest[:i+1]
+			if plain && utf8.ValidString(token) {
+				p.rest = p.rest[i+1:]
+				return token[1:i], true
+			}
+			var s string
+			if json.Unmarshal([]byte(token), &s) != nil {
+				return "", false
+			}
+			p.rest = p.rest[i+1:]
+			return s, true
+		case c == '\\':
+			plain = false
+			i++
+		case c < ' ':
+			return "", false
+		}
+	}
+	return "", false
+}
+
+func (p *parser) value() (string, bool) {
+	if p.rest != "" && p.rest[0] == '"' {
+		return p.text()
+	}
+	end := strings.IndexAny(p.rest, ",} \t\r\n")
+	if end <= 0 || p.rest[0] == '[' || p.rest[0] == '{' {
+		return "", false
+	}
+	token := p.rest[:end]
+	if !json.Valid([]byte(token)) {
+		return "", false
+	}
+	p.rest = p.rest[end:]
+	if token == "null" {
+		return "", true
+	}
+	return token, true
+}

@@ -1,0 +1,52 @@
+package header
+
+// Names of the headers that an endpoint reads or writes (NServiceBus 10, Headers.cs).
+const (
+	MessageID            = "NServiceBus.MessageId"
+	CorrelationID        = "NServiceBus.CorrelationId"
+	ConversationID       = "NServiceBus.ConversationId"
+	RelatedTo            = "NServiceBus.RelatedTo"
+	MessageIntent        = "NServiceBus.MessageIntent"
+	ReplyToAddress       = "NServiceBus.ReplyToAddress"
+	OriginatingEndpoint  = "NServiceBus.OriginatingEndpoint"
+	OriginatingMachine   = "NServiceBus.OriginatingMachine"
+	OriginatingHostID    = "$.diagnostics.originating.hostid"
+	ContentType          = "NServiceBus.ContentType"
+	EnclosedMessageTypes = "NServiceBus.EnclosedMessageTypes"
+	TimeSent             = "NServiceBus.TimeSent"
+	DeliverAt            = "NServiceBus.DeliverAt"
+	TimeToBeReceived     = "NServiceBus.TimeToBeReceived"
+	Version              = "NServiceBus.Version"
+	IsDeferredMessage    = "NServiceBus.IsDeferredMessage"
+)
+
+// Names of the headers that recoverability writes.
+const (
+	Retries          = "NServiceBus.Retries"           // delayed retries already made, a decimal number
+	RetriesTimestamp = "NServiceBus.Retries.Timestamp" // when the last one was made
+
+	FailedQ               = "NServiceBus.FailedQ" // the queue to return the message to
+	TimeOfFailure         = "NServiceBus.TimeOfFailure"
+	ExceptionType         = "NServiceBus.ExceptionInfo.ExceptionType"
+	InnerExceptionType    = "NServiceBus.ExceptionInfo.InnerExceptionType"
+	ExceptionMessage      = "NServiceBus.ExceptionInfo.Message"
+	ExceptionSource       = "NServiceBus.ExceptionInfo.Source"
+	ExceptionStackTrace   = "NServiceBus.ExceptionInfo.StackTrace"
+	ExceptionData         = "NServiceBus.ExceptionInfo.Data." // prefix
+	ProcessingMachine     = "NServiceBus.ProcessingMachine"
+	ProcessingEndpoint    = "NServiceBus.ProcessingEndpoint"
+	HostID                = "$.diagnostics.hostid"
+	HostDisplayName       = "$.diagnostics.hostdisplayname"
+	FirstLevelRetries     = "NServiceBus.FLRetries"       // written by old versions; removed on a move to error
+	HoldfastAttempts      = "Holdfast.Attempts"           // hand-outs in the last cycle, a decimal number
+	HoldfastFirstFailure  = "Holdfast.FirstFailure"       // when the message first failed, over all cycles
+	HoldfastAttemptsExact = "Holdfast.Attempts.Exact"     // "false" where the broker does not count
+	HoldfastUndecodable   = "Holdfast.Undecodable.Reason" // why the driver could not read the message
+)
+
+// Values of [MessageIntent].
+const (
+	IntentSend    = "Send"
+	IntentPublish = "Publish"
+	IntentReply   = "Reply"
+)

@@ -1,0 +1,136 @@
+package transport
+
+import (
+	"context"
+	"time"
+)
+
+// Installer is implemented by a Conn that can create queues. Without it, they must
+// exist already.
+type Installer interface {
+	// Install creates what is missing of the plan and leaves alone what exists.
+	// Several processes may install at once.
+	Install(ctx context.Context, plan Plan) error
+}
+
+// Plan is what an endpoint needs at its broker.
+type Plan struct {
+	Queues []Queue
+	// Types are the message types that the endpoint publishes or subscribes to,
+	// each with its base types, most concrete first.
+	Types [][]string
+}
+
+// Queue is a queue to be created.
+type Queue struct {
+	Name string
+	// Shared is true for queues that other systems use too, such as the error and
+	// audit queue: drivers create them without additions of their own.
+	Shared bool
+}
+
+// Subscriber is implemented by a Conn that can publish. Without it the endpoint
+// refuses to publish and to subscribe.
+type Subscriber interface {
+	// Subscribe makes messages published under any of the types arrive in queue.
+	// Repeating it changes nothing.
+	Subscribe(ctx context.Context, queue string, types []string) error
+	// Unsubscribe ends that. Unknown subscriptions are no error.
+	Unsubscribe(ctx context.Context, queue string, types []string) error
+}
+
+// Canceler is implemented by a Conn that can call back a delayed message.
+// Without it, nothing can be cancelled.
+type Canceler interface {
+	// Cancel removes the message of a [Receipt]. It fails with [ErrNotFound] when the
+	// message has been handed out or cancelled already.
+	Cancel(ctx context.Context, receipt string) error
+}
+
+// Inspector is implemented by a Conn that can look at queues. Without it there
+// are no depth metrics.
+type Inspector interface {
+	// Inspect looks at the named queues, or at all that the driver can list when none is
+	// named. It fails with [ErrNoQueue] for one that does not exist.
+	Inspect(ctx context.Context, queues ...string) ([]QueueStats, error)
+}
+
+// QueueStats is what a queue holds. A count that the broker cannot tell is -1.
+type QueueStats struct {
+	Name string `json:"name"`
+	// Ready messages wait to be received, Unsettled ones are being handled, and
+	// Delayed ones are not due yet.
+	Ready     int64 `json:"ready"`
+	Unsettled int64 `json:"unsettled"`
+	Delayed   int64 `json:"delayed"`
+	// Oldest is the age of the first ready message; 0 when there is none or the
+	// broker does not tell.
+	Oldest time.Duration `json:"oldest_ns"`
+}
+
+// Satellites is implemented by a Conn with queues of its own to be worked on, such
+// as a native dead-letter queue. Without it there are none.
+type Satellites interface {
+	// Satellites are received from like the endpoint's queue, one message at a time.
+	Satellites() []Satellite
+}
+
+// Satellite is a queue that the driver wants read, and what to do with its messages.
+type Satellite struct {
+	Queue string
+	// Handle returns what to send before the message is completed.
+	Handle func(ctx context.Context, m *Message) ([]Operation, error)
+}
+
+// Renewer is implemented by a Receiver whose deliveries are leased
+// (Limits.Lease). The pump renews all that it holds.
+type Renewer interface {
+	// Renew extends the leases to a full Limits.Lease from now. The result has
+	// an entry per delivery: nil, [ErrLeaseLost], or why it could not be told.
+	Renew(ctx context.Context, ds []Delivery) []error
+}
+
+// Completer is implemented by a Delivery that can be completed and send
+// messages as one unit. Without it the endpoint dispatches first and completes
+// afterwards, so a crash between the two sends twice.
+type Completer interface {
+	// CompleteWith completes the delivery and sends ops: both happen or neither.
+	// It fails with [ErrLeaseLost], with a [*DispatchError] when an operation is
+	// refused, or with [ErrOutcomeUnknown].
+	CompleteWith(ctx context.Context, ops []Operation) error
+}
+
+// Transactor is implemented by a Delivery that can be completed in one
+// transaction with the handler's own writes. Without it the transaction mode
+// SendsAtomicWithReceive is not offered.
+type Transactor interface {
+	// Begin gives the transaction of this delivery. What it is, and when it
+	// really opens, is the driver's: users reach it through the driver's own
+	// function, such as sqlserver.Tx or sqlite.OnCommit.
+	Begin(ctx context.Context) (Tx, error)
+}
+
+// Tx is a transaction that a delivery is part of. It is used by one goroutine at a time.
+type Tx interface {
+	// Complete commits: the handler's writes, ops and the completion happen
+	// together or not at all. It fails like CompleteWith, and when the
+	// handler's part cannot be committed; the transaction is then over, and
+	// the delivery is not settled.
+	Complete(ctx context.Context, ops []Operation) error
+	// Rollback undoes the handler's writes. The delivery is not settled by it. After
+	// Complete it does nothing.
+	Rollback(ctx context.Context) error
+}
+
+// SpacedRetrier is implemented by a Delivery that can be made available again after a
+// short while without leaving its queue. Without it a spaced retry is an
+// immediate one.
+type SpacedRetrier interface {
+	RetryAfter(ctx context.Context, d time.Duration) error
+}
+
+// DeadLetterer is implemented by a Delivery whose broker has a dead-letter queue of
+// its own. Without it a dead-lettered message goes to the error queue.
+type DeadLetterer interface {
+	DeadLetter(ctx context.Context, reason string) error
+}

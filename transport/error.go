@@ -1,0 +1,90 @@
+package transport
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+)
+
+var (
+	// ErrNoQueue is returned when a queue does not exist, or takes no messages.
+	ErrNoQueue = errors.New("no such queue")
+	// ErrLeaseLost is returned by a settle that came too late: the lease ran out, or
+	// the connection that the delivery came over is gone. The message will be, or has been,
+	// handed out again.
+	ErrLeaseLost = errors.New("lease lost")
+	// ErrOutcomeUnknown is returned when the connection broke before the broker
+	// answered: the operation may have been accepted.
+	ErrOutcomeUnknown = errors.New("outcome unknown: the connection broke before the broker answered")
+	// ErrTooLarge is what a [*TooLargeError] is, for errors.Is.
+	ErrTooLarge = errors.New("message too large")
+	// ErrNotFound is returned by Cancel when there is no such message any more.
+	ErrNotFound = errors.New("not found")
+	// ErrClosed is returned by every method of a Conn and what was opened from
+	// it after Close.
+	ErrClosed = errors.New("transport closed")
+)
+
+// TooLargeError is returned for a message over a limit of the broker.
+type TooLargeError struct {
+	What string // "body", "headers" or "message"
+	Size int    // bytes measured
+	Max  int    // bytes allowed
+}
+
+func (e *TooLargeError) Error() string {
+	return fmt.Sprintf("%s of %d bytes is over the limit of %d", e.What, e.Size, e.Max)
+}
+
+// Is reports whether target is [ErrTooLarge].
+func (e *TooLargeError) Is(target error) bool { return target == ErrTooLarge }
+
+// DispatchError says which operations of a dispatch failed; the others were accepted.
+type DispatchError struct {
+	// Ops are the failed ones, in order. Never empty.
+	Ops []OpError
+	// Total is how many operations there were.
+	Total int
+}
+
+// OpError is one failed operation.
+type OpError struct {
+	Index int // in the slice given to Dispatch
+	Err   error
+}
+
+func (e *DispatchError) Error() string {
+	const shown = 3
+	var b strings.Builder
+	fmt.Fprintf(&b, "dispatch: %d of %d operations failed", len(e.Ops), e.Total)
+	for i, op := range e.Ops {
+		if i == shown {
+			b.WriteString("; …")
+			break
+		}
+		fmt.Fprintf(&b, "; operation %d: %v", op.Index, op.Err)
+	}
+	return b.String()
+}
+
+// Unwrap gives the errors of the operations, for errors.Is and errors.As.
+func (e *DispatchError) Unwrap() []error {
+	errs := make([]error, len(e.Ops))
+	for i, op := range e.Ops {
+		errs[i] = op.Err
+	}
+	return errs
+}
+
+// FailAll is the error for a dispatch of which every operation failed for the
+// same reason, or nil when err is nil.
+func FailAll(total int, err error) error {
+	if err == nil || total == 0 {
+		return err
+	}
+	e := &DispatchError{Ops: make([]OpError, total), Total: total}
+	for i := range e.Ops {
+		e.Ops[i] = OpError{Index: i, Err: err}
+	}
+	return e
+}
