@@ -37,11 +37,11 @@ const (
 	ProcessingEndpoint    = "NServiceBus.ProcessingEndpoint"
 	HostID                = "$.diagnostics.hostid"
 	HostDisplayName       = "$.diagnostics.hostdisplayname"
-	FirstLevelRetries     = "NServiceBus.FLRetries"       // written by old versions; removed on a move to error
-	HoldfastAttempts      = "Holdfast.Attempts"           // hand-outs in the last cycle, a decimal number
-	HoldfastFirstFailure  = "Holdfast.FirstFailure"       // when the message first failed, over all cycles
-	HoldfastAttemptsExact = "Holdfast.Attempts.Exact"     // "false" where the broker does not count
-	HoldfastUndecodable   = "Holdfast.Undecodable.Reason" // why the driver could not read the message
+	FirstLevelRetries     = "NServiceBus.FLRetries"         // written by old versions; removed on a move to error
+	HoldfastFirstFailure  = "Holdfast.FirstFailure"         // on delayed copies: when the message first failed
+	HoldfastFaultFirst    = "Holdfast.Fault.FirstFailure"   // the same on the copy in the error queue, never read again
+	HoldfastAttempts      = "Holdfast.Fault.Attempts"       // hand-outs in the last cycle, a decimal number
+	HoldfastAttemptsExact = "Holdfast.Fault.Attempts.Exact" // "false" where the broker does not count
 )
 
 // Values of [MessageIntent].

@@ -230,6 +230,8 @@ type Limits struct {
 	Prefetch bool
 	// FreeRelease is true when Release does not raise the attempt count.
 	FreeRelease bool
+	// Atomic is true when the deliveries implement [Transactor].
+	Atomic bool
 }
 
 // Unlimited is a MaxDelay without a bound.
