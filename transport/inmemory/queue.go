@@ -1,0 +1,214 @@
+package inmemory
+
+import (
+	"container/heap"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+// broker is what the connections of a Transport share.
+type broker struct {
+	mu          sync.Mutex // guards everything here, in the queues and in their items
+	queues      map[string]*queue
+	subscribers map[string][]*queue // by message type, in the order they subscribed
+	receipts    map[string]*item    // delayed messages that can still be cancelled
+	seq         uint64
+}
+
+func (b *broker) create(name string) *queue {
+	if b.queues == nil {
+		b.queues = map[string]*queue{}
+		b.subscribers = map[string][]*queue{}
+		b.receipts = map[string]*item{}
+	}
+	q := b.queues[name]
+	if q == nil {
+		q = &queue{name: name, b: b}
+		b.queues[name] = q
+	}
+	return q
+}
+
+func (b *broker) find(name string) (*queue, error) {
+	if q := b.queues[name]; q != nil {
+		return q, nil
+	}
+	return nil, fmt.Errorf("inmemory: queue %q: %w", name, transport.ErrNoQueue)
+}
+
+func (b *broker) next() uint64 {
+	b.seq++
+	return b.seq
+}
+
+// item is a message in a queue. It is in one of three states, told by its place:
+// ready in queue.ready, held by a delivery, or delayed in queue.timed alone. Ready and
+// held items are in queue.timed too when their state ends by itself.
+type item struct {
+	message  transport.Message
+	queue    *queue
+	seq      uint64        // its place in the queue, which it returns to
+	since    time.Time     // when it became ready
+	ttl      time.Duration // counted from then
+	attempts int
+	holder   *delivery // a settle by any other delivery is stale
+	receipt  string    // empty when it cannot be cancelled
+
+	due        time.Time // when its state ends, while it is in queue.timed
+	heapIndex  int       // there, from 1; 0 when it is not
+	list       *list     // the list it is in, if any
+	prev, next *item
+}
+
+// queue is one queue, guarded by broker.mu. Nothing runs in the background: what time
+// changes is caught up with by advance, which every look at the queue begins with.
+type queue struct {
+	name    string
+	b       *broker
+	ready   list
+	timed   timed
+	held    int
+	delayed int
+	changed chan struct{} // closed when there is something new; nil when nobody waits
+}
+
+// put appends a new message.
+func (q *queue) put(it *item, now time.Time) {
+	it.queue = q
+	q.append(it, now)
+}
+
+// delay keeps a new message, or a failed one, until due.
+func (q *queue) delay(it *item, due time.Time) {
+	it.queue = q
+	if it.seq == 0 {
+		it.seq = q.b.next()
+	}
+	q.delayed++
+	q.schedule(it, due)
+	q.wake() // those who wait have to set their timers anew
+}
+
+func (q *queue) append(it *item, now time.Time) {
+	it.seq = q.b.next()
+	it.since = now
+	q.ready.append(it)
+	if it.ttl > 0 {
+		q.schedule(it, now.Add(it.ttl))
+	}
+	q.wake()
+}
+
+// restore makes a message that was handed out ready again, at the place it had. It
+// has been received once, so its TTL no longer counts.
+func (q *queue) restore(it *item, now time.Time) {
+	it.since = now
+	q.ready.restore(it)
+	q.wake()
+}
+
+// hand gives the first ready message to d. There is one.
+func (q *queue) hand(d *delivery) {
+	it := q.ready.first
+	q.ready.remove(it)
+	q.unschedule(it)
+	q.forget(it)
+	q.held++
+	it.holder = d
+	it.attempts++
+	d.item = it
+	d.attempts = it.attempts
+	d.conn.held.append(it)
+}
+
+// unhand takes a message back from whoever holds it; the caller decides where to.
+func (q *queue) unhand(it *item) {
+	it.list.remove(it)
+	q.unschedule(it)
+	q.held--
+	it.holder = nil
+}
+
+// discard removes a message that nobody holds.
+func (q *queue) discard(it *item) {
+	if it.list != nil {
+		it.list.remove(it)
+	} else {
+		q.delayed--
+	}
+	q.unschedule(it)
+	q.forget(it)
+}
+
+// forget makes the message one that cannot be cancelled any more.
+func (q *queue) forget(it *item) {
+	if it.receipt != "" {
+		delete(q.b.receipts, it.receipt)
+		it.receipt = ""
+	}
+}
+
+// advance does what was due by now.
+func (q *queue) advance() {
+	if len(q.timed) == 0 {
+		return
+	}
+	now := time.Now()
+	for len(q.timed) > 0 && !q.timed[0].due.After(now) {
+		q.elapse(q.timed[0], now)
+	}
+}
+
+func (q *queue) elapse(it *item, now time.Time) {
+	switch {
+	case it.holder != nil: // the lease ran out
+		q.unhand(it)
+		q.restore(it, now)
+	case it.list != nil: // nobody received it within its TTL
+		q.discard(it)
+	default: // the delay is over
+		due := it.due
+		q.unschedule(it)
+		q.delayed--
+		if it.attempts > 0 {
+			q.restore(it, due)
+		} else {
+			q.append(it, due)
+		}
+	}
+}
+
+// wake lets those who wait for the queue look at it again.
+func (q *queue) wake() {
+	if q.changed != nil {
+		close(q.changed)
+		q.changed = nil
+	}
+}
+
+// wait is closed at the next change.
+func (q *queue) wait() <-chan struct{} {
+	if q.changed == nil {
+		q.changed = make(chan struct{})
+	}
+	return q.changed
+}
+
+func (q *queue) schedule(it *item, due time.Time) {
+	it.due = due
+	heap.Push(&q.timed, it)
+}
+
+func (q *queue) unschedule(it *item) {
+	if it.heapIndex > 0 {
+		heap.Remove(&q.timed, it.heapIndex-1)
+	}
+}
+
+func (q *queue) reschedule(it *item, due time.Time) {
+	it.due = due
+	heap.Fix(&q.timed, it.heapIndex-1)
+}

@@ -1,0 +1,144 @@
+package inmemory
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+var (
+	_ transport.Receiver = (*receiver)(nil)
+	_ transport.Renewer  = leased{}
+)
+
+type receiver struct {
+	conn  *conn
+	queue *queue
+	done  chan struct{} // closed with the receiver or its conn
+}
+
+func (r *receiver) Receive(ctx context.Context, limit int) ([]transport.Delivery, error) {
+	if err := r.conn.t.refuse(ctx, "Receive", r.queue.name); err != nil {
+		return nil, err
+	}
+	if most := r.conn.t.MaxReceive; most > 0 {
+		limit = min(limit, most)
+	}
+	for {
+		ds, next := r.take(limit)
+		if len(ds) > 0 {
+			return ds, nil
+		}
+		if err := r.wait(ctx, next); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// change is what an empty-handed Receive waits for.
+type change struct {
+	news <-chan struct{}
+	due  time.Time // zero when nothing is going to happen by itself
+}
+
+func (r *receiver) take(limit int) ([]transport.Delivery, change) {
+	r.conn.b.mu.Lock()
+	defer r.conn.b.mu.Unlock()
+	q := r.queue
+	q.advance()
+	select {
+	case <-r.done:
+		return nil, change{}
+	default:
+	}
+	n := min(limit, q.ready.len)
+	if n == 0 {
+		next := change{news: q.wait()}
+		if len(q.timed) > 0 {
+			next.due = q.timed[0].due
+		}
+		return nil, next
+	}
+	return r.hand(n), change{}
+}
+
+func (r *receiver) hand(n int) []transport.Delivery {
+	t := r.conn.t
+	ds := make([]delivery, n)
+	given := make([]transport.Delivery, n)
+	var until time.Time
+	if t.Lease > 0 {
+		until = time.Now().Add(t.Lease)
+	}
+	for i := range ds {
+		d := &ds[i]
+		d.conn = r.conn
+		r.queue.hand(d)
+		if t.Lease > 0 {
+			r.queue.schedule(d.item, until)
+		}
+		given[i] = withoutDelivery(d, t.Without)
+	}
+	return given
+}
+
+func (r *receiver) wait(ctx context.Context, next change) error {
+	var timer <-chan time.Time
+	if !next.due.IsZero() {
+		t := time.NewTimer(time.Until(next.due))
+		defer t.Stop()
+		timer = t.C
+	}
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-r.done:
+		return transport.ErrClosed
+	case <-next.news:
+	case <-timer:
+	}
+	return nil
+}
+
+// Window does nothing: nothing is held beyond what Receive returned.
+func (r *receiver) Window(int) {}
+
+func (r *receiver) Close() error {
+	r.conn.b.mu.Lock()
+	defer r.conn.b.mu.Unlock()
+	r.stop()
+	return nil
+}
+
+// stop ends the calls of Receive. The broker is locked.
+func (r *receiver) stop() {
+	if r.conn.receivers[r] {
+		delete(r.conn.receivers, r)
+		close(r.done)
+	}
+}
+
+// leased is a receiver whose deliveries have to be renewed.
+type leased struct{ *receiver }
+
+func (r leased) Renew(ctx context.Context, ds []transport.Delivery) []error {
+	errs := make([]error, len(ds))
+	for i, d := range ds {
+		errs[i] = r.renew(ctx, d)
+	}
+	return errs
+}
+
+func (r leased) renew(ctx context.Context, given transport.Delivery) error {
+	own, ok := given.(held)
+	if !ok {
+		return errors.New("inmemory: renew: not a delivery of this transport")
+	}
+	d := own.self()
+	return d.settle(ctx, "Renew", func(it *item) error {
+		it.queue.reschedule(it, time.Now().Add(r.conn.t.Lease))
+		return nil
+	})
+}

@@ -1,0 +1,63 @@
+package inmemory
+
+import (
+	"context"
+	"errors"
+
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+// OnCommit has f called when the transaction of a handler is committed: with the
+// completion of its message and what it sends, and not at all when the handler fails.
+// That is how a handler's writes to memory take part in its transaction. s is what
+// gives the transaction, such as a session of the endpoint; f must not use the
+// Transport. It fails when s does, and for a transaction of another driver.
+func OnCommit(ctx context.Context, s interface {
+	Tx(ctx context.Context) (transport.Tx, error)
+}, f func(),
+) error {
+	given, err := s.Tx(ctx)
+	if err != nil {
+		return err
+	}
+	own, ok := given.(*tx)
+	if !ok {
+		return errors.New("inmemory: the transaction is one of another transport")
+	}
+	own.writes = append(own.writes, f)
+	return nil
+}
+
+var errTxOver = errors.New("inmemory: the transaction is over")
+
+// tx collects the handler's writes until it is completed.
+type tx struct {
+	d      *delivery
+	writes []func()
+	over   bool
+}
+
+// Begin fails only when Transport.Fail says so, or with ErrLeaseLost.
+func (d *delivery) Begin(ctx context.Context) (transport.Tx, error) {
+	err := d.settle(ctx, "Begin", func(*item) error { return nil })
+	if err != nil {
+		return nil, err
+	}
+	return &tx{d: d}, nil
+}
+
+func (t *tx) Complete(ctx context.Context, ops []transport.Operation) error {
+	if t.over {
+		return errTxOver
+	}
+	t.over = true
+	refused := t.d.conn.check(ctx, ops)
+	return t.d.settle(ctx, "CompleteWith", func(it *item) error {
+		return t.d.completeWith(it, ops, refused, t.writes)
+	})
+}
+
+func (t *tx) Rollback(context.Context) error {
+	t.over = true
+	return nil
+}
