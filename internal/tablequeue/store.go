@@ -1,0 +1,240 @@
+package tablequeue
+
+import (
+	"context"
+	"time"
+
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+// Store is a SQL dialect: it keeps queues as tables and runs the engine's statements.
+// Its methods are called by many goroutines at once, and none is called after Close.
+//
+// The rows of a queue have the columns
+//
+//	seq             an integer that grows with every insert, the key
+//	id              the message's id, text
+//	headers         a JSON object of strings, text
+//	body            bytes, null where there is none
+//	visible_at      when it may be claimed: now, the end of a delay, or of a lease
+//	expires_at      when it is worthless, or null
+//	delivery_count  how often it has been claimed, 0 at first
+//	solo_count      how often it has been claimed alone, 0 at first; not used yet
+//	lease_id        the number of the claim that holds it, or null
+//	lease_owner     who made that claim, or null
+//	last_error      why it failed last, or null; not used yet
+//
+// and an index on (visible_at, seq). All but headers have defaults, so that others can
+// insert with plain SQL. Every "now" below is the database's clock, never this process's;
+// durations are to be kept to the microsecond or finer where the database can.
+//
+// Errors carry the dialect's name and what was attempted. One about a missing table
+// wraps [transport.ErrNoQueue]. They are told apart by Classify.
+type Store interface {
+	Queues
+	Topology
+	Subscriptions
+
+	// Classify says what an error of this store means. It is called with errors of
+	// Claim, Flush, Renew and Complete only, never with nil.
+	Classify(err error) Class
+
+	// Close closes the connections. The engine calls it once, when nothing else
+	// is running any more.
+	Close() error
+}
+
+// Queues is the part of a [Store] that messages go through.
+type Queues interface {
+	// Check tells whether queue is a possible name: it does no I/O, is called for
+	// every operation and so must be cheap for a name seen before.
+	Check(queue string) error
+
+	// Claim leases up to c.Limit visible rows, the longest visible first, in one
+	// statement, and appends them to into in any order. Each row's
+	// delivery_count goes up by one, visible_at becomes now + c.For, lease_id
+	// c.Lease and lease_owner c.Owner. Rows that another claim has locked are
+	// passed over, not waited for. It never filters by count.
+	//
+	// Rows past expires_at are claimed like others, with Expired set (their headers and
+	// body may be left out): the engine removes them.
+	//
+	// When there is no visible row, next is how long after now the first one becomes
+	// visible (leases count), or 0 when the table is empty.
+	Claim(ctx context.Context, c Claim, into []Claimed) (rows []Claimed, next time.Duration, err error)
+
+	// Flush does what the units say in one transaction, and with as few
+	// statements as the dialect can. A unit whose lease is no longer the row's is
+	// left out, none of its Rows are inserted, and its Lost is set; that is no error. On
+	// an error nothing has happened, unless it is Unknown. Rows with WantSeq get their
+	// Seq.
+	//
+	// The rows of a unit for the same queue are inserted in their order. The store
+	// keeps nothing of the units after it returns.
+	Flush(ctx context.Context, units []*Unit) error
+
+	// Renew makes the leases of queue end at now + d, those too that have run out but
+	// which nobody else has claimed. lost has an entry per lease: true where the lease is
+	// no longer the row's.
+	Renew(ctx context.Context, queue string, leases []Lease, d time.Duration) (lost []bool, err error)
+
+	// Abandon makes the rows of queue leased by owner visible now, with their counts
+	// kept. No lease lasts longer than d, so that only rows visible until now + d need to be
+	// looked at.
+	Abandon(ctx context.Context, queue, owner string, d time.Duration) error
+
+	// Cancel deletes the row if it has never been claimed, and says whether it did.
+	Cancel(ctx context.Context, queue string, seq int64) (bool, error)
+}
+
+// Topology is the part of a [Store] that makes tables and looks at them.
+type Topology interface {
+	// Exists fails with [transport.ErrNoQueue] when there is no such queue.
+	Exists(ctx context.Context, queue string) error
+	// Install creates what is missing of the queues and the table of subscriptions, and
+	// leaves alone what exists. Several processes may do it at once.
+	Install(ctx context.Context, plan transport.Plan) error
+	// Inspect is [transport.Inspector]. Rows past expires_at do not count.
+	Inspect(ctx context.Context, queues ...string) ([]transport.QueueStats, error)
+}
+
+// Subscriptions is the part of a [Store] that knows who wants which types.
+type Subscriptions interface {
+	// Subscribe and Unsubscribe are those of [transport.Subscriber].
+	Subscribe(ctx context.Context, queue string, types []string) error
+	Unsubscribe(ctx context.Context, queue string, types []string) error
+	// Subscriptions returns all of them. It fails where the table is missing.
+	Subscriptions(ctx context.Context) ([]Subscription, error)
+}
+
+// Subscription says that messages published under Type go to Queue.
+type Subscription struct{ Type, Queue string }
+
+// Claim is a request for rows.
+type Claim struct {
+	Queue string
+	Limit int           // at least 1
+	Lease int64         // the new lease_id: random, never 0
+	For   time.Duration // how long the lease lasts
+	Owner string        // who claims
+}
+
+// Claimed is a row that has been leased.
+type Claimed struct {
+	Seq     int64
+	ID      string
+	Headers string // as stored
+	Body    []byte // owned by the engine from now on
+	Count   int    // delivery_count, this claim included
+	Expired bool
+}
+
+// Lease names a row as a claim holds it.
+type Lease struct {
+	Seq int64
+	ID  int64
+}
+
+// Verb is what to do with a leased row.
+type Verb int8
+
+const (
+	// Send leaves no row to be settled: the unit has Rows only, and Queue and Lease
+	// mean nothing.
+	Send Verb = iota
+	// Delete removes the row.
+	Delete
+	// Retry makes the row visible at now + After and ends its lease.
+	Retry
+	// Release makes the row visible now, takes one from its delivery_count and ends
+	// its lease.
+	Release
+)
+
+// Unit is what happens to the database whole or not at all: a row settled, and messages
+// sent with it.
+type Unit struct {
+	Verb  Verb
+	Queue string
+	Lease Lease
+	After time.Duration // of Retry
+	Rows  []Row         // of Send and Delete
+
+	// Lost is set by Flush: the lease was no longer the row's, nothing of this
+	// unit has happened.
+	Lost bool
+}
+
+// Row is a message to be inserted.
+type Row struct {
+	Queue   string // Check has passed it
+	ID      string
+	Headers []byte // JSON, UTF-8
+	Body    []byte // nil is an empty body
+	// At is when the row becomes visible, but not before now; where it is
+	// zero, that is now + After.
+	At    time.Time
+	After time.Duration
+	// TTL makes the row expire at the moment it becomes visible + TTL; 0 is never.
+	TTL time.Duration
+	// Op is the index of the operation that this row is of. The store ignores it.
+	Op int
+
+	// WantSeq asks Flush to set Seq to that of the inserted row.
+	WantSeq bool
+	Seq     int64
+}
+
+// Timed is true when the row is not visible at once and for ever.
+func (r *Row) Timed() bool { return r.After > 0 || r.TTL > 0 || !r.At.IsZero() }
+
+// Class is what an error of a [Store] means for the engine.
+type Class int8
+
+const (
+	// Unavailable: the database could not be asked, or cannot work at the moment. Nothing
+	// has happened. All that was in the batch fails.
+	Unavailable Class = iota
+	// Refused: the database does not want something in the batch, such as a row for a table
+	// that does not exist. Nothing has happened; the rest may pass without it.
+	Refused
+	// Conflict: a deadlock or the like. Nothing has happened; the same batch may pass
+	// if tried again.
+	Conflict
+	// Unknown: the connection broke, or ctx ended, after the statement was sent: it
+	// may have happened.
+	Unknown
+)
+
+// Transactor is implemented by a [Store] whose users can have writes of their own in the
+// transaction that completes a delivery. Without it deliveries are no
+// [transport.Transactor].
+type Transactor interface {
+	// Begin gives a transaction. Whether it is opened now or when it completes
+	// is the dialect's.
+	Begin(ctx context.Context) (StoreTx, error)
+}
+
+// StoreTx is a transaction of a dialect. It is used by one goroutine at a time.
+// Users reach it from the [transport.Tx] that they are given through [Inner].
+type StoreTx interface {
+	// Complete does u, whose Verb is Delete, and commits. Where u's lease is lost
+	// it sets u.Lost, rolls everything back and returns nil. Whatever it
+	// returns, the transaction is over.
+	Complete(ctx context.Context, u *Unit) error
+	// Rollback undoes everything. Called again, or after Complete, it does nothing.
+	Rollback(ctx context.Context) error
+}
+
+// Waker is implemented by a [Store] that can tell other processes of new rows. Without
+// it they find them by polling.
+type Waker interface {
+	// Listen calls wake with the name of each queue that another process has notified
+	// of, until ctx ends or the connection breaks; the engine then calls it again after
+	// a pause. It calls ready once when it has begun to hear.
+	Listen(ctx context.Context, ready func(), wake func(queue string)) error
+	// Notify tells other processes that there are new rows in queues. It is called
+	// apart from any transaction, at most every 50 ms for a queue, by one
+	// goroutine.
+	Notify(ctx context.Context, queues []string) error
+}
