@@ -41,6 +41,15 @@ func (m *Map) Reserve(n int) {
 	m.fields = make([]Field, 0, n)
 }
 
+// Within gives an empty Map that keeps its headers in buf, which nobody else may
+// use, for as long as they fit.
+func Within(buf []Field) Map { return Map{fields: buf[:0:len(buf)]} }
+
+// CopyWithin is [Map.Clone], kept in buf if it fits.
+func (m Map) CopyWithin(buf []Field) Map {
+	return Map{fields: append(buf[:0:len(buf)], m.fields...)}
+}
+
 // Len is the number of headers.
 func (m Map) Len() int { return len(m.fields) }
 

@@ -2,6 +2,7 @@ package header
 
 import (
 	"fmt"
+	"strconv"
 	"time"
 )
 
@@ -67,4 +68,24 @@ func ParseTime(s string) (time.Time, error) {
 		return time.Time{}, fmt.Errorf("header time %q: %w", s, err)
 	}
 	return t.Add(time.Duration(micros) * time.Microsecond), nil
+}
+
+// FormatDuration is d as .NET's TimeSpan text, such as "1.02:03:04.5000000": days and
+// fraction only where there are any, in steps of 100 ns.
+func FormatDuration(d time.Duration) string {
+	var b []byte
+	if d < 0 {
+		b = append(b, '-')
+		d = -d
+	}
+	if days := d / (24 * time.Hour); days > 0 {
+		b = append(strconv.AppendInt(b, int64(days), 10), '.')
+	}
+	b = append(appendDigits(b, int(d/time.Hour%24), 2), ':')
+	b = append(appendDigits(b, int(d/time.Minute%60), 2), ':')
+	b = appendDigits(b, int(d/time.Second%60), 2)
+	if ticks := int(d % time.Second / 100); ticks > 0 {
+		b = appendDigits(append(b, '.'), ticks, 7)
+	}
+	return string(b)
 }

@@ -47,9 +47,18 @@ type Receive struct {
 	Queue string
 	// Attempt says how often the message has been handed out, this time included.
 	Attempt transport.Attempt
-	// Sender sends as part of handling this message.
-	Sender Sender
+
+	sender Sender
 }
+
+// NewReceive makes the stage value of a received message. Sender is what
+// behaviors send with.
+func NewReceive(m *transport.Message, sender Sender) Receive {
+	return Receive{Message: m, Headers: m.Headers, Body: m.Body, sender: sender}
+}
+
+// Sender sends as part of handling this message.
+func (r *Receive) Sender() Sender { return r.sender }
 
 // Native is the broker's property of that name, or "".
 func (r *Receive) Native(name string) string { return r.Message.Native[name] }
@@ -99,6 +108,9 @@ type Outgoing struct {
 	Receipt *transport.Receipt
 	// Incoming is the message being handled, nil outside a handler.
 	Incoming *Receive
+	// Operation is what the message was encoded into: empty before the end of the
+	// stage. A behavior that does not call next keeps the message from being sent.
+	Operation transport.Operation
 }
 
 // Dispatch is what leaves together: all that the handlers of one message sent, or
@@ -107,18 +119,23 @@ type Dispatch struct {
 	// Operations are in the order of sending. A behavior may add, change and remove
 	// operations, but not what their Message points to.
 	Operations []transport.Operation
-	// Incoming is the message being handled, nil outside a handler.
+	// Receipts are what the transport returned, after the end of the stage. Nil when it
+	// returned none, as for what left together with a completed message.
+	Receipts []transport.Receipt
+	// Incoming is the message being handled and completed by this dispatch, nil
+	// outside a handler and for what leaves immediately.
 	Incoming *Receive
 }
 
-// Recover is a failed message and what is about to be done with it.
+// Recover is a failed message and what is about to be done with it. What a
+// behavior sends by its Sender leaves together with the message; before a retry.
+// The message is dealt with whatever the behaviors do.
 type Recover struct {
+	*Receive
 	// Failure is what happened.
 	Failure recoverability.Failure
 	// Action is what the policy decided. A behavior may decide otherwise.
 	Action recoverability.Action
 	// Fault are the headers that a move to the error queue adds.
 	Fault header.Map
-	// Message is what the transport delivered: it must not be changed.
-	Message *transport.Message
 }

@@ -69,10 +69,14 @@ type Config struct {
 	Policy Policy
 }
 
-// WithDefaults is c with defaults for its zero fields and 0 for [Off].
+// WithDefaults is c with defaults for its zero fields. [Off] stays Off.
 func (c Config) WithDefaults() Config {
-	c.Immediate = orDefault(c.Immediate, DefaultImmediate)
-	c.Delayed = orDefault(c.Delayed, DefaultDelayed)
+	if c.Immediate == 0 {
+		c.Immediate = DefaultImmediate
+	}
+	if c.Delayed == 0 {
+		c.Delayed = DefaultDelayed
+	}
 	if c.TimeIncrease == 0 {
 		c.TimeIncrease = DefaultTimeIncrease
 	}
@@ -80,16 +84,6 @@ func (c Config) WithDefaults() Config {
 		c.ErrorQueue = DefaultErrorQueue
 	}
 	return c
-}
-
-func orDefault(n, def int) int {
-	switch {
-	case n == 0:
-		return def
-	case n < 0:
-		return 0
-	}
-	return n
 }
 
 // Validate reports what is wrong with c.

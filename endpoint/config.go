@@ -1,0 +1,146 @@
+package endpoint
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"runtime"
+	"strings"
+	"time"
+
+	"github.com/holdfast-go/holdfast/pipeline"
+	"github.com/holdfast-go/holdfast/recoverability"
+	"github.com/holdfast-go/holdfast/serialization"
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+// Config says what an endpoint is. Only Name and Transport are required. New
+// copies it: changing it afterwards changes nothing.
+type Config struct {
+	// Name is the endpoint's name and the name of its queue. All instances of an
+	// endpoint share both.
+	Name string
+	// Transport is the broker to use.
+	Transport transport.Transport
+	// Messages are the types that are sent, published or handled, with their names
+	// on the wire.
+	Messages []Message
+	// Handlers are called for each message of their type, in this order.
+	Handlers []Handler
+	// Routes say where commands go that are sent without [To].
+	Routes []Route
+	// Concurrency is how many messages are handled at once: twice the number of
+	// CPUs unless set. With 1, messages are handled, and what they send leaves,
+	// strictly one after the other.
+	Concurrency int
+	// Recoverability says what happens to messages that fail.
+	Recoverability recoverability.Config
+	// Transactions is how receiving and sending belong together: [ReceiveOnly] unless set.
+	Transactions TransactionMode
+	// Pipeline holds the endpoint's behaviors.
+	Pipeline pipeline.Pipeline
+	// Serializer writes and reads bodies: [serialization.JSON] unless set.
+	Serializer serialization.Serializer
+	// SendOnly endpoints have no queue: they have no handlers and receive nothing.
+	SendOnly bool
+	// Install creates missing queues at the start of Run. Without it they must
+	// be there: [Endpoint.Install] makes them.
+	Install bool
+	// StopTimeout is how long handlers may go on after Run's context has ended,
+	// before their own is cancelled: 30 s unless set; negative for no limit.
+	StopTimeout time.Duration
+	// Logger takes the endpoint's log: [slog.Default] unless set.
+	Logger *slog.Logger
+	// Instance tells this process from others with the same Name, in leases and
+	// log: machine and process id unless set.
+	Instance string
+}
+
+// TransactionMode is how receiving a message and sending what its handlers sent
+// belong together.
+type TransactionMode int
+
+const (
+	// ReceiveOnly handles every message at least once, and sends what its handlers
+	// sent before it is completed: after a crash between the two, it is sent again.
+	// Where the transport can, both happen as one.
+	ReceiveOnly TransactionMode = iota
+	// None takes the message off its queue before it is handled: at most once, without
+	// retries.
+	None
+	// SendsAtomicWithReceive lets handlers write to the transport's database in the
+	// same transaction as completing the message and sending. SQL transports offer it.
+	SendsAtomicWithReceive
+)
+
+// String is the mode's name.
+func (m TransactionMode) String() string {
+	switch m {
+	case ReceiveOnly:
+		return "ReceiveOnly"
+	case None:
+		return "None"
+	case SendsAtomicWithReceive:
+		return "SendsAtomicWithReceive"
+	}
+	return fmt.Sprintf("TransactionMode(%d)", int(m))
+}
+
+const defaultStopTimeout = 30 * time.Second
+
+func (c Config) withDefaults() Config {
+	if c.Concurrency == 0 {
+		c.Concurrency = 2 * runtime.GOMAXPROCS(0)
+	}
+	if c.Serializer == nil {
+		c.Serializer = serialization.JSON
+	}
+	if c.StopTimeout == 0 {
+		c.StopTimeout = defaultStopTimeout
+	}
+	if c.Logger == nil {
+		c.Logger = slog.Default()
+	}
+	if c.Instance == "" {
+		c.Instance = fmt.Sprintf("%s-%d", machineName(), os.Getpid())
+	}
+	c.Recoverability = c.Recoverability.WithDefaults()
+	return c
+}
+
+// validate reports all that is wrong with c as the user wrote it.
+func (c Config) validate() error {
+	var errs []error
+	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	switch {
+	case c.Name == "":
+		bad("Name is empty")
+	case strings.ContainsAny(c.Name, "@\r\n\x00"):
+		bad("Name %q has a character that no queue may have (@ or a control character)", c.Name)
+	}
+	if c.Transport == nil {
+		bad("Transport is nil")
+	}
+	if c.Concurrency < 0 {
+		bad("Concurrency is %d: it must be positive", c.Concurrency)
+	}
+	if c.SendOnly && len(c.Handlers) > 0 {
+		bad("SendOnly is set, but there are handlers: they would never run")
+	}
+	if c.Transactions < ReceiveOnly || c.Transactions > SendsAtomicWithReceive {
+		bad("Transactions is %v: there is no such mode", c.Transactions)
+	}
+	if c.Transactions == None && c.Recoverability.Policy == nil && (c.Recoverability.Immediate > 0 || c.Recoverability.Delayed > 0) {
+		bad("Transactions is None, which has no retries: set Recoverability.Immediate and Delayed to recoverability.Off")
+	}
+	return errors.Join(append(errs, c.Recoverability.Validate())...)
+}
+
+func machineName() string {
+	name, err := os.Hostname()
+	if err != nil {
+		return "unknown"
+	}
+	return name
+}

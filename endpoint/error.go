@@ -1,0 +1,27 @@
+package endpoint
+
+import (
+	"errors"
+	"fmt"
+)
+
+var (
+	// ErrNotRunning is returned by the methods of an [Endpoint] that need the broker,
+	// before Run is ready and after it has returned.
+	ErrNotRunning = errors.New("the endpoint is not running")
+	// ErrSessionOver is returned by a [Session] that is used after its handlers
+	// have returned: what is sent then could not leave with the message.
+	ErrSessionOver = errors.New("the message has been handled: its session is over")
+
+	errNotRegistered = errors.New("not registered: add it to Config.Messages")
+)
+
+// panicText is what v says, whatever it is.
+func panicText(v any) (text string) {
+	defer func() {
+		if recover() != nil {
+			text = fmt.Sprintf("%T", v)
+		}
+	}()
+	return fmt.Sprint(v)
+}

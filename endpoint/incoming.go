@@ -1,0 +1,203 @@
+package endpoint
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"mime"
+
+	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/internal/pump"
+	"github.com/holdfast-go/holdfast/pipeline"
+	"github.com/holdfast-go/holdfast/recoverability"
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+// incoming is one attempt at one message: everything that its way through the
+// pipeline needs, allocated at once.
+type incoming struct {
+	e        *Endpoint
+	live     *live
+	delivery transport.Delivery
+	queue    string
+	id       string
+	settled  bool
+	handler  *Handler // the one being invoked
+
+	receive  pipeline.Receive
+	logical  pipeline.Logical
+	invoke   pipeline.Invoke
+	dispatch pipeline.Dispatch
+	session  Session
+	fields   [20]header.Field
+	ops      [2]transport.Operation
+}
+
+// attempt finds the incoming that a stage value is part of.
+func attempt(r *pipeline.Receive) *incoming { return r.Sender().(*Session).in }
+
+// incoming is what the pump calls for each delivery.
+func (e *Endpoint) incoming(live *live, queue string) func(context.Context, transport.Delivery, *pump.Slot) {
+	return func(ctx context.Context, d transport.Delivery, slot *pump.Slot) {
+		in := &incoming{e: e, live: live, delivery: d, queue: queue}
+		in.prepare()
+		if err := in.handle(ctx, slot); err != nil {
+			slot.Free()
+			in.fail(ctx, err)
+		}
+	}
+}
+
+func (in *incoming) prepare() {
+	m := in.delivery.Message()
+	in.id = messageID(m)
+	in.session.in = in
+	in.session.ops = in.ops[:0]
+	in.receive = pipeline.NewReceive(m, &in.session)
+	in.receive.Headers = m.Headers.CopyWithin(in.fields[:])
+	in.receive.Queue = in.queue
+	in.receive.Attempt = in.delivery.Attempt()
+}
+
+// messageID is a message's identity, also where another producer gave it none.
+func messageID(m *transport.Message) string {
+	if m.ID != "" {
+		return m.ID
+	}
+	if id := m.Headers.Get(header.MessageID); id != "" {
+		return id
+	}
+	return m.NativeID
+}
+
+// handle takes the message through its handlers and sends what they sent. An
+// error means that the message is still to be settled, by recoverability.
+func (in *incoming) handle(ctx context.Context, slot *pump.Slot) (err error) {
+	defer catchPanic(&err)
+	if in.e.cfg.Transactions == None {
+		if err := in.complete(); err != nil {
+			return nil // it was not taken off the queue, so it is not handled
+		}
+	}
+	if reason := in.receive.Message.Undecodable; reason != nil {
+		return recoverability.Unrecoverable(fmt.Errorf("undecodable message: %w", reason))
+	}
+	if err := in.e.receive(ctx, &in.receive); err != nil {
+		return err
+	}
+	ops, tx := in.session.end()
+	if tx == nil { // an open transaction is part of the work: it keeps the slot
+		slot.Free()
+	}
+	return in.leave(ctx, ops)
+}
+
+// leave sends ops and completes the message, through the Dispatch stage.
+func (in *incoming) leave(ctx context.Context, ops []transport.Operation) error {
+	in.dispatch = pipeline.Dispatch{Operations: ops, Incoming: &in.receive}
+	if err := in.e.dispatch(ctx, &in.dispatch); err != nil {
+		return err
+	}
+	if in.settled {
+		return nil
+	}
+	return in.finish(ctx, nil) // a behavior kept back what was sent
+}
+
+// decode is the end of the Receive stage: it finds the type, reads the body and
+// goes on with the Logical stage.
+func (e *Endpoint) decode(ctx context.Context, r *pipeline.Receive) error {
+	in := attempt(r)
+	t, err := e.recognise(r)
+	if err != nil {
+		return recoverability.Unrecoverable(err)
+	}
+	value := t.newValue()
+	if err := e.cfg.Serializer.Unmarshal(r.Body, value); err != nil {
+		return recoverability.Unrecoverable(err)
+	}
+	in.logical = pipeline.Logical{Receive: r, Type: t.name, Value: value}
+	return e.logical(ctx, &in.logical)
+}
+
+// recognise finds the registered type of a message that somebody handles.
+func (e *Endpoint) recognise(r *pipeline.Receive) (*messageType, error) {
+	if ct := r.Headers.Get(header.ContentType); ct != "" && !sameContent(ct, e.cfg.Serializer.ContentType()) {
+		return nil, fmt.Errorf("content type %q: this endpoint reads %q", ct, e.cfg.Serializer.ContentType())
+	}
+	enclosed := r.Headers.Get(header.EnclosedMessageTypes)
+	t := e.types.named(enclosed)
+	switch {
+	case enclosed == "":
+		return nil, fmt.Errorf("the message has no %s header", header.EnclosedMessageTypes)
+	case t == nil:
+		return nil, fmt.Errorf("message type %q: %w", enclosed, errNotRegistered)
+	case len(t.handlers) == 0:
+		return nil, fmt.Errorf("message type %q: no handler: add one to Config.Handlers", t.name)
+	}
+	return t, nil
+}
+
+func sameContent(got, want string) bool {
+	if got == want {
+		return true
+	}
+	media, _, err := mime.ParseMediaType(got)
+	return err == nil && media == want
+}
+
+// invokeAll is the end of the Logical stage: one Invocation per handler, in order.
+func (e *Endpoint) invokeAll(ctx context.Context, l *pipeline.Logical) error {
+	in := attempt(l.Receive)
+	handlers := e.types.byName[l.Type].handlers
+	for i := range handlers {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		in.handler = &handlers[i]
+		in.invoke = pipeline.Invoke{Logical: l, Handler: handlers[i].name}
+		if err := e.invoke(ctx, &in.invoke); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// invokeOne is the end of the Invoke stage: the user's function.
+func (e *Endpoint) invokeOne(ctx context.Context, i *pipeline.Invoke) error {
+	in := attempt(i.Receive)
+	if err := in.handler.invoke(ctx, &in.session, i.Value); err != nil {
+		return fmt.Errorf("handler %s: %w", i.Handler, err)
+	}
+	return nil
+}
+
+// dispatchAll is the end of the Dispatch stage: the operations leave, and the message
+// they belong to is completed.
+func (e *Endpoint) dispatchAll(ctx context.Context, d *pipeline.Dispatch) error {
+	if d.Incoming != nil {
+		in := attempt(d.Incoming)
+		in.settled = true
+		if err := in.finish(ctx, d.Operations); err != nil {
+			in.settled = false
+			return err
+		}
+		return nil
+	}
+	live := e.live.Load()
+	if live == nil {
+		return ErrNotRunning
+	}
+	receipts, err := live.conn.Dispatch(ctx, d.Operations)
+	d.Receipts = receipts
+	return soleError(err)
+}
+
+// soleError takes the error of a single operation out of its wrapping.
+func soleError(err error) error {
+	var de *transport.DispatchError
+	if errors.As(err, &de) && de.Total == 1 {
+		return de.Ops[0].Err
+	}
+	return err
+}

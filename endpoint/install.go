@@ -1,0 +1,70 @@
+package endpoint
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+// Install creates what the endpoint needs at its broker and leaves alone what is there: its
+// queue, the error queue, and what its published and handled types need. It opens
+// a connection of its own; the endpoint need not run.
+func (e *Endpoint) Install(ctx context.Context) error {
+	conn, err := e.open(ctx)
+	if err != nil {
+		return err
+	}
+	err = e.install(ctx, conn)
+	return errors.Join(err, conn.Close())
+}
+
+func (e *Endpoint) install(ctx context.Context, conn transport.Conn) error {
+	installer, ok := conn.(transport.Installer)
+	if !ok {
+		return fmt.Errorf("endpoint %q: install: the transport cannot create queues: create them by other means", e.cfg.Name)
+	}
+	if err := installer.Install(ctx, e.plan()); err != nil {
+		return fmt.Errorf("endpoint %q: install: %w", e.cfg.Name, err)
+	}
+	return nil
+}
+
+// plan is what the endpoint needs at its broker.
+func (e *Endpoint) plan() transport.Plan {
+	var plan transport.Plan
+	if !e.cfg.SendOnly {
+		plan.Queues = []transport.Queue{
+			{Name: e.cfg.Name},
+			{Name: e.recoverability.ErrorQueue, Shared: true},
+		}
+	}
+	for _, m := range e.cfg.Messages {
+		if m.kind == kindEvent {
+			plan.Types = append(plan.Types, e.types.byName[m.name].types)
+		}
+	}
+	return plan
+}
+
+// subscribe makes the events that have handlers arrive.
+func (e *Endpoint) subscribe(ctx context.Context, conn transport.Conn) error {
+	var types []string
+	for _, m := range e.cfg.Messages {
+		if m.kind == kindEvent && len(e.types.byName[m.name].handlers) > 0 {
+			types = append(types, m.name)
+		}
+	}
+	if len(types) == 0 {
+		return nil
+	}
+	s, ok := conn.(transport.Subscriber)
+	if !ok {
+		return fmt.Errorf("endpoint %q: subscribe to %q: the transport cannot publish", e.cfg.Name, types)
+	}
+	if err := s.Subscribe(ctx, e.cfg.Name, types); err != nil {
+		return fmt.Errorf("endpoint %q: subscribe: %w", e.cfg.Name, err)
+	}
+	return nil
+}

@@ -1,0 +1,189 @@
+package endpoint
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/pipeline"
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+// outgoing is a message on its way out, with room for its headers.
+type outgoing struct {
+	pipeline.Outgoing
+	fields [16]header.Field
+}
+
+// send runs m through the Outgoing stage and keeps it for the session, or sends
+// it at once when there is none. s is nil outside a handler.
+func (e *Endpoint) send(ctx context.Context, intent string, m any, opts []Option, s *Session) error {
+	live := e.live.Load()
+	if live == nil {
+		return ErrNotRunning
+	}
+	t, err := e.types.of(m)
+	if err != nil {
+		return fmt.Errorf("%s %T: %w", verbs[intent], m, err)
+	}
+	out := &outgoing{}
+	out.Intent, out.Value, out.Types, out.MessageID = intent, m, t.types, newID(time.Now())
+	out.Headers = header.Within(out.fields[:])
+	if s != nil {
+		out.Incoming = &s.in.receive
+	}
+	e.address(&out.Outgoing, t)
+	for _, opt := range opts {
+		opt(&out.Outgoing)
+	}
+	if err := check(&out.Outgoing, t, live); err != nil {
+		return fmt.Errorf("%s %s: %w", verbs[intent], t.name, err)
+	}
+	if err := e.outgoing(ctx, &out.Outgoing); err != nil {
+		return fmt.Errorf("%s %s: %w", verbs[intent], t.name, err)
+	}
+	if out.Operation.Message == nil { // a behavior kept it back
+		return nil
+	}
+	if s != nil && !out.Immediately {
+		return s.keep(out.Operation)
+	}
+	return live.dispatchNow(ctx, e, &out.Outgoing)
+}
+
+var verbs = map[string]string{
+	header.IntentSend: "send", header.IntentPublish: "publish", header.IntentReply: "reply",
+}
+
+// address sets where the message goes unless an option says otherwise.
+func (e *Endpoint) address(out *pipeline.Outgoing, t *messageType) {
+	switch {
+	case out.Intent == header.IntentSend:
+		out.Queue = t.queue
+	case out.Intent == header.IntentReply && out.Incoming != nil:
+		out.Queue = out.Incoming.Headers.Get(header.ReplyToAddress)
+	}
+}
+
+// check finds what cannot work before anything is encoded.
+func check(out *pipeline.Outgoing, t *messageType, live *live) error {
+	delayed := out.After != 0 || !out.At.IsZero()
+	switch {
+	case out.Intent == header.IntentPublish && t.kind != kindEvent:
+		return fmt.Errorf("it is a %v: only events are published; use Send", t.kind)
+	case out.Intent == header.IntentPublish && out.Queue != "":
+		return errors.New("a published message goes to its subscribers: To is for Send")
+	case out.Intent == header.IntentPublish && delayed:
+		return errors.New("a published message cannot be delayed")
+	case out.Intent == header.IntentPublish && !live.publishes:
+		return errors.New("the transport cannot publish")
+	case out.Intent == header.IntentSend && t.kind == kindEvent:
+		return errors.New("it is an event: use Publish")
+	case out.Intent == header.IntentReply && out.Queue == "":
+		return errors.New("the message has no reply-to address: use To")
+	case out.Intent == header.IntentSend && out.Queue == "":
+		return errors.New("no route: add one to Config.Routes or use To")
+	case out.After < 0 || out.TTL < 0:
+		return errors.New("After and ExpireAfter must not be negative")
+	case delayed && live.limits.MaxDelay == 0:
+		return errors.New("the transport offers no delays")
+	}
+	if d := delay(out, time.Now()); delayed && d > live.limits.MaxDelay {
+		return fmt.Errorf("a delay of %v is over the transport's %v", d, live.limits.MaxDelay)
+	}
+	return nil
+}
+
+// delay is how long out is to be delayed.
+func delay(out *pipeline.Outgoing, now time.Time) time.Duration {
+	op := transport.Operation{After: out.After, At: out.At}
+	return op.Delay(now)
+}
+
+// encode is the end of the Outgoing stage: headers, body, operation.
+func (e *Endpoint) encode(_ context.Context, out *pipeline.Outgoing) error {
+	body, err := e.cfg.Serializer.Marshal(out.Value)
+	if err != nil {
+		return err
+	}
+	e.addHeaders(out, time.Now())
+	out.Operation = transport.Operation{
+		Message: &transport.Message{ID: out.MessageID, Headers: out.Headers, Body: body},
+		Queue:   out.Queue, After: out.After, At: out.At, TTL: out.TTL, Properties: out.Properties,
+	}
+	if out.Intent == header.IntentPublish {
+		out.Operation.Types = out.Types
+	}
+	return nil
+}
+
+func (e *Endpoint) addHeaders(out *pipeline.Outgoing, now time.Time) {
+	h := &out.Headers
+	h.Set(header.MessageID, out.MessageID)
+	e.addCausation(out)
+	h.SetDefault(header.MessageIntent, out.Intent)
+	if reply := e.replyTo(out); reply != "" {
+		h.SetDefault(header.ReplyToAddress, reply)
+	}
+	h.SetDefault(header.OriginatingEndpoint, e.cfg.Name)
+	h.SetDefault(header.OriginatingMachine, e.host.Machine)
+	h.SetDefault(header.OriginatingHostID, e.host.HostID)
+	h.SetDefault(header.TimeSent, header.FormatTime(now))
+	h.SetDefault(header.ContentType, e.cfg.Serializer.ContentType())
+	h.SetDefault(header.EnclosedMessageTypes, e.enclosed(out))
+	if d := delay(out, now); d > 0 {
+		h.SetDefault(header.DeliverAt, header.FormatTime(now.Add(d)))
+	}
+	if out.TTL > 0 {
+		h.SetDefault(header.TimeToBeReceived, header.FormatDuration(out.TTL))
+	}
+}
+
+// addCausation says which message this one follows from.
+func (e *Endpoint) addCausation(out *pipeline.Outgoing) {
+	correlation, conversation := out.MessageID, ""
+	if in := out.Incoming; in != nil {
+		correlation = in.Headers.Get(header.CorrelationID)
+		if correlation == "" {
+			correlation = in.Message.ID
+		}
+		conversation = in.Headers.Get(header.ConversationID)
+	}
+	if conversation == "" {
+		conversation = newID(time.Now())
+	}
+	out.Headers.SetDefault(header.CorrelationID, correlation)
+	out.Headers.SetDefault(header.ConversationID, conversation)
+	if out.Incoming != nil {
+		out.Headers.SetDefault(header.RelatedTo, out.Incoming.Message.ID)
+	}
+}
+
+func (e *Endpoint) replyTo(out *pipeline.Outgoing) string {
+	if out.ReplyTo != "" || e.cfg.SendOnly {
+		return out.ReplyTo
+	}
+	return e.cfg.Name
+}
+
+// enclosed is the types header: joined once per type, not once per message.
+func (e *Endpoint) enclosed(out *pipeline.Outgoing) string {
+	if t, err := e.types.of(out.Value); err == nil && len(out.Types) == len(t.types) && out.Types[0] == t.types[0] {
+		return t.enclosed
+	}
+	return header.JoinTypes(out.Types...)
+}
+
+// dispatchNow sends one message by itself.
+func (l *live) dispatchNow(ctx context.Context, e *Endpoint, out *pipeline.Outgoing) error {
+	d := pipeline.Dispatch{Operations: []transport.Operation{out.Operation}}
+	if err := e.dispatch(ctx, &d); err != nil {
+		return fmt.Errorf("%s %s: %w", verbs[out.Intent], out.Types[0], err)
+	}
+	if out.Receipt != nil && len(d.Receipts) > 0 {
+		*out.Receipt = d.Receipts[0]
+	}
+	return nil
+}

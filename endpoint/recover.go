@@ -1,0 +1,250 @@
+package endpoint
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/internal/backoff"
+	"github.com/holdfast-go/holdfast/internal/pump"
+	"github.com/holdfast-go/holdfast/pipeline"
+	"github.com/holdfast-go/holdfast/recoverability"
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+// fail deals with a message that was not processed: it is settled in the end,
+// or left to the broker to hand out again.
+func (in *incoming) fail(ctx context.Context, err error) {
+	if _, tx := in.session.end(); tx != nil {
+		if rerr := tx.Rollback(in.live.settling.context()); rerr != nil {
+			in.log().Warn("a transaction could not be rolled back", slog.String("message", in.id), slog.Any("error", rerr))
+		}
+	}
+	if in.interrupted(ctx, err) {
+		return
+	}
+	in.session.reopen()
+	rec := &pipeline.Recover{Receive: &in.receive, Failure: in.failure(err)}
+	rec.Action = in.e.decide(rec.Failure)
+	rec.Fault = recoverability.FaultHeaders(rec.Failure, in.e.host)
+	if err := in.runRecover(ctx, rec); err != nil {
+		in.log().Error("a behavior of the Recover stage failed", slog.String("message", in.id), slog.Any("error", err))
+	}
+	if in.settled {
+		return
+	}
+	if err := in.carryOut(ctx, rec); err != nil {
+		in.hold(ctx, err)
+	}
+}
+
+// interrupted deals with a handler that was cut short, which is no failure of the
+// message: at a stop it is released, and after a lost lease it is not ours.
+func (in *incoming) interrupted(ctx context.Context, err error) bool {
+	switch cause := context.Cause(ctx); {
+	case cause == nil || in.e.cfg.Transactions == None:
+		return false
+	case errors.Is(cause, transport.ErrLeaseLost):
+		_ = in.lost(cause)
+		return true
+	case errors.Is(cause, pump.ErrStopping) && (errors.Is(err, context.Canceled) || errors.Is(err, pump.ErrStopping)):
+		if err := in.settle(in.delivery.Release); err != nil {
+			in.log().Warn("a message could not be released", slog.String("message", in.id), slog.Any("error", err))
+		}
+		return true
+	}
+	return false
+}
+
+func (in *incoming) failure(err error) recoverability.Failure {
+	now := time.Now()
+	r := &in.receive
+	f := recoverability.Failure{
+		Err: err, MessageID: in.id, Type: firstType(r.Message.Headers),
+		Headers: r.Message.Headers, Body: r.Message.Body, Queue: in.queue,
+		Attempt: r.Attempt.N, AttemptExact: r.Attempt.Exact, Immediate: r.Attempt.N,
+		Delayed:      recoverability.DelayedRetries(r.Message.Headers),
+		FirstFailure: recoverability.FirstFailure(r.Message.Headers, now), Now: now,
+	}
+	if !f.AttemptExact {
+		f.Immediate = in.e.failures.add(in.id)
+	}
+	return f
+}
+
+func firstType(h header.Map) string {
+	for name := range header.TypeNames(h.Get(header.EnclosedMessageTypes)) {
+		return name
+	}
+	return ""
+}
+
+// decide asks the policy. One that panics or decides nothing gives the message up.
+func (e *Endpoint) decide(f recoverability.Failure) (action recoverability.Action) {
+	fallback := recoverability.MoveToError{Queue: e.recoverability.ErrorQueue}
+	defer func() {
+		if v := recover(); v != nil {
+			e.cfg.Logger.Error("the recoverability policy panicked: moving the message to the error queue",
+				slog.String("message", f.MessageID), slog.String("panic", panicText(v)))
+			action = fallback
+		}
+	}()
+	policy := e.recoverability.Policy
+	if policy == nil {
+		policy = e.recoverability.Decide
+	}
+	if action = policy(f); action == nil {
+		return fallback
+	}
+	return action
+}
+
+func (in *incoming) runRecover(ctx context.Context, rec *pipeline.Recover) (err error) {
+	defer catchPanic(&err)
+	return in.e.recover(ctx, rec)
+}
+
+// recoverEnd is the end of the Recover stage.
+func (e *Endpoint) recoverEnd(ctx context.Context, rec *pipeline.Recover) error {
+	in := attempt(rec.Receive)
+	if err := in.carryOut(ctx, rec); err != nil {
+		in.settled = true
+		in.hold(ctx, err)
+	}
+	return nil
+}
+
+// carryOut does what was decided. An error means that the message is unsettled.
+func (in *incoming) carryOut(ctx context.Context, rec *pipeline.Recover) error {
+	sent, _ := in.session.end()
+	action := in.possible(rec.Action)
+	rec.Action = action
+	in.logAction(ctx, action, rec.Failure)
+	if _, again := action.(recoverability.Retry); !again && !rec.Failure.AttemptExact {
+		in.e.failures.forget(in.id)
+	}
+	var err error
+	switch a := action.(type) {
+	case recoverability.Retry:
+		if err = in.send(sent); err == nil {
+			err = in.settle(in.delivery.Retry)
+		}
+	case recoverability.Delay:
+		err = in.finish(ctx, append(sent, in.copyTo(in.queue, recoverability.DelayHeaders(rec.Failure), a.For)))
+	case recoverability.MoveToError:
+		headers := recoverability.ErrorHeaders(in.receive.Message.Headers, rec.Fault)
+		err = in.finish(ctx, append(sent, in.copyTo(a.Queue, headers, 0)))
+	case recoverability.DeadLetter:
+		if err = in.send(sent); err == nil {
+			d := in.delivery.(transport.DeadLetterer)
+			err = in.settle(func(ctx context.Context) error { return d.DeadLetter(ctx, a.Reason) })
+		}
+	case recoverability.Discard:
+		err = in.finish(ctx, sent)
+	}
+	if err == nil {
+		in.settled = true
+	}
+	return err
+}
+
+// possible is the action, or a move to the error queue where the transport or mode
+// cannot do it.
+func (in *incoming) possible(action recoverability.Action) recoverability.Action {
+	toError := recoverability.MoveToError{Queue: in.e.recoverability.ErrorQueue}
+	none := in.e.cfg.Transactions == None
+	var why string
+	switch a := action.(type) {
+	case recoverability.Retry:
+		if !none {
+			return a
+		}
+		why = "transaction mode None has no retries"
+	case recoverability.Delay:
+		a.For = max(0, a.For)
+		switch {
+		case none:
+			why = "transaction mode None has no retries"
+		case in.live.limits.MaxDelay == 0:
+			why = "the transport offers no delays"
+		case a.For > in.live.limits.MaxDelay:
+			why = fmt.Sprintf("the delay is over the transport's %v", in.live.limits.MaxDelay)
+		default:
+			return a
+		}
+	case recoverability.MoveToError:
+		if a.Queue == "" {
+			return toError
+		}
+		return a
+	case recoverability.DeadLetter:
+		if _, ok := in.delivery.(transport.DeadLetterer); ok && !none {
+			return a
+		}
+		why = "the transport has no dead-letter queue"
+	case recoverability.Discard:
+		return a
+	default:
+		why = fmt.Sprintf("%T is no action", action)
+	}
+	in.log().Warn("an action cannot be carried out: moving the message to the error queue",
+		slog.String("message", in.id), slog.Any("action", action), slog.String("reason", why))
+	return toError
+}
+
+// copyTo is the message as it was received, to be sent to a queue.
+func (in *incoming) copyTo(queue string, headers header.Map, after time.Duration) transport.Operation {
+	headers.SetDefault(header.MessageID, in.id)
+	return transport.Operation{
+		Message: &transport.Message{ID: in.id, Headers: headers, Body: in.receive.Message.Body},
+		Queue:   queue, After: after,
+	}
+}
+
+// hold keeps a message that could not be dealt with from coming straight back, so
+// that nothing spins while, for instance, the error queue is missing.
+func (in *incoming) hold(ctx context.Context, err error) {
+	if in.e.cfg.Transactions == None {
+		in.log().Error("a failed message is lost: transaction mode None took it off its queue, and it could not be moved to the error queue",
+			slog.String("message", in.id), slog.Any("error", err))
+		return
+	}
+	pause := in.live.holding.next()
+	in.log().Error("a failed message could not be dealt with: it will be handed out again",
+		slog.String("message", in.id), slog.Duration("after", pause), slog.Any("error", err))
+	_ = backoff.Sleep(ctx, pause) // cut short by a stop
+	if err := in.settle(in.delivery.Retry); err != nil {
+		in.log().Warn("a message could not be returned: the broker will do so", slog.String("message", in.id), slog.Any("error", err))
+	}
+}
+
+// logAction writes the texts that operators of NServiceBus know.
+func (in *incoming) logAction(ctx context.Context, action recoverability.Action, f recoverability.Failure) {
+	level, logger, text := slog.LevelInfo, "", ""
+	switch a := action.(type) {
+	case recoverability.Retry:
+		logger = "ImmediateRetry"
+		text = fmt.Sprintf("Immediate Retry is going to retry message '%s' because of an exception:", in.id)
+	case recoverability.Delay:
+		level, logger = slog.LevelWarn, "DelayedRetry"
+		text = fmt.Sprintf("Delayed Retry will reschedule message '%s' after a delay of %s because of an exception:",
+			in.id, header.FormatDuration(a.For))
+	case recoverability.MoveToError:
+		level, logger = slog.LevelError, "MoveToError"
+		text = fmt.Sprintf("Moving message '%s' to the error queue '%s' because processing failed due to an exception:", in.id, a.Queue)
+	case recoverability.DeadLetter:
+		level, logger = slog.LevelError, "DeadLetter"
+		text = fmt.Sprintf("Moving message '%s' to the broker's dead-letter queue because processing failed due to an exception:", in.id)
+	case recoverability.Discard:
+		logger = "Discard"
+		text = fmt.Sprintf("Discarding message '%s' because of an exception:", in.id)
+	}
+	if !in.log().Enabled(ctx, level) {
+		return
+	}
+	in.log().LogAttrs(ctx, level, text, slog.String("logger", logger), slog.String("type", f.Type),
+		slog.Int("attempt", f.Attempt), slog.Int("delayed", f.Delayed), slog.Any("error", f.Err))
+}

@@ -1,0 +1,112 @@
+package endpoint
+
+import (
+	"context"
+	"errors"
+	"sync"
+
+	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/pipeline"
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+// Session is what a handler knows and can do about the message it handles. It is
+// over when the message's handlers have returned. Its methods may be called by
+// several goroutines of the handler.
+type Session struct {
+	in *incoming
+
+	mu   sync.Mutex // guards the rest
+	over bool
+	ops  []transport.Operation
+	tx   transport.Tx
+}
+
+var _ pipeline.Sender = (*Session)(nil)
+
+// MessageID is the identity of the message: the same at every attempt.
+func (s *Session) MessageID() string { return s.in.id }
+
+// Header is the value of one of the message's headers, or "".
+func (s *Session) Header(name string) string { return s.in.receive.Headers.Get(name) }
+
+// Headers are a copy of the message's headers.
+func (s *Session) Headers() header.Map { return s.in.receive.Headers.Clone() }
+
+// Attempt says how often the message has been handed out, this time included.
+func (s *Session) Attempt() transport.Attempt { return s.in.receive.Attempt }
+
+// Native is the broker's property of that name, or "".
+func (s *Session) Native(name string) string { return s.in.receive.Native(name) }
+
+// Send sends m, a registered command or response, to the queue of its route or of
+// [To]. It leaves when all handlers of the message have returned nil.
+func (s *Session) Send(ctx context.Context, m any, opts ...Option) error {
+	return s.in.e.send(ctx, header.IntentSend, m, opts, s)
+}
+
+// Publish sends m, a registered event, to all who subscribed to its type or one of
+// its base types. It leaves when all handlers of the message have returned nil.
+func (s *Session) Publish(ctx context.Context, m any, opts ...Option) error {
+	return s.in.e.send(ctx, header.IntentPublish, m, opts, s)
+}
+
+// Reply sends m to where the message being handled wants its answer. It leaves when all
+// handlers of the message have returned nil.
+func (s *Session) Reply(ctx context.Context, m any, opts ...Option) error {
+	return s.in.e.send(ctx, header.IntentReply, m, opts, s)
+}
+
+// Tx is the transaction that the message is completed in: begun at the first call,
+// the same for all handlers of the message. It goes with
+// [SendsAtomicWithReceive]; the transport's package has the function that makes use of
+// it, such as sqlserver.Tx or sqlite.OnCommit.
+func (s *Session) Tx(ctx context.Context) (transport.Tx, error) {
+	if s.in.e.cfg.Transactions != SendsAtomicWithReceive {
+		return nil, errors.New("no transaction: set Config.Transactions to SendsAtomicWithReceive")
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.over {
+		return nil, ErrSessionOver
+	}
+	if s.tx != nil {
+		return s.tx, nil
+	}
+	t, ok := s.in.delivery.(transport.Transactor)
+	if !ok {
+		return nil, errors.New("no transaction: the transport offers none")
+	}
+	tx, err := t.Begin(ctx)
+	if err != nil {
+		return nil, err
+	}
+	s.tx = tx
+	return tx, nil
+}
+
+// keep adds an operation to what leaves with the message.
+func (s *Session) keep(op transport.Operation) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.over {
+		return ErrSessionOver
+	}
+	s.ops = append(s.ops, op)
+	return nil
+}
+
+// end closes the session and gives what was sent and the transaction, if any.
+func (s *Session) end() ([]transport.Operation, transport.Tx) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.over = true
+	return s.ops, s.tx
+}
+
+// reopen lets the Recover stage send, with nothing of what the handlers sent.
+func (s *Session) reopen() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.over, s.ops, s.tx = false, nil, nil
+}

@@ -1,0 +1,94 @@
+package endpoint
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/holdfast-go/holdfast/internal/backoff"
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+const (
+	settleTimeout = 10 * time.Second
+	settleTries   = 3
+)
+
+// finish sends ops and completes the message: in the handlers' transaction where
+// there is one, as one unit where the transport can, else one after the other.
+// A nil error also stands for a message that is no longer ours.
+func (in *incoming) finish(ctx context.Context, ops []transport.Operation) error {
+	if in.session.tx != nil {
+		return in.lost(in.session.tx.Complete(ctx, ops))
+	}
+	if in.e.cfg.Transactions == None {
+		return in.send(ops)
+	}
+	completer, ok := in.delivery.(transport.Completer)
+	if ok && len(ops) > 0 {
+		return in.settle(func(ctx context.Context) error { return completer.CompleteWith(ctx, ops) })
+	}
+	if err := in.send(ops); err != nil {
+		return err
+	}
+	return in.complete()
+}
+
+func (in *incoming) send(ops []transport.Operation) error {
+	if len(ops) == 0 {
+		return nil
+	}
+	_, err := in.live.conn.Dispatch(in.live.settling.context(), ops)
+	return err
+}
+
+// complete takes the message off its queue. What was sent has left by now, so an
+// error is not the message's failure: it will come again.
+func (in *incoming) complete() error {
+	err := in.settle(in.delivery.Complete)
+	if err != nil {
+		in.log().Warn("a message was handled but could not be completed: it will be handled again",
+			slog.String("message", in.id), slog.Any("error", err))
+	}
+	if in.e.cfg.Transactions == None {
+		return err
+	}
+	return nil
+}
+
+// settle calls a settling verb, again if the broker could not be reached. A refused
+// operation and a lost lease are final.
+func (in *incoming) settle(verb func(context.Context) error) error {
+	ctx := in.live.settling.context()
+	err := verb(ctx)
+	if err == nil {
+		return nil
+	}
+	pause := backoff.Backoff{Min: 100 * time.Millisecond, Max: time.Second}
+	for try := 1; try < settleTries && repeatable(err); try++ {
+		if pause.Wait(ctx) != nil {
+			break
+		}
+		err = verb(ctx)
+	}
+	return in.lost(err)
+}
+
+func repeatable(err error) bool {
+	var refused *transport.DispatchError
+	return err != nil && !errors.Is(err, transport.ErrLeaseLost) && !errors.As(err, &refused)
+}
+
+// lost makes a lost lease a logged fact instead of an error: there is nothing left to
+// settle, and whoever has the message now deals with it.
+func (in *incoming) lost(err error) error {
+	if !errors.Is(err, transport.ErrLeaseLost) {
+		return err
+	}
+	in.log().Warn("the message is no longer ours: it will be, or has been, handed out again",
+		slog.String("message", in.id), slog.Any("error", err))
+	return nil
+}
+
+func (in *incoming) log() *slog.Logger { return in.e.cfg.Logger }
