@@ -35,6 +35,7 @@ func (c *conn) Limits() transport.Limits {
 		Lease:       c.t.Lease,
 		MaxReceive:  c.t.MaxReceive,
 		FreeRelease: c.t.offers(FreeRelease),
+		Atomic:      c.t.offers(Transactor),
 	}
 	if c.t.offers(Delay) {
 		l.MaxDelay = c.t.MaxDelay
