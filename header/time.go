@@ -6,15 +6,15 @@ import (
 	"time"
 )
 
-// timeLayout is "yyyy-MM-dd HH:mm:ss:ffffff Z", UTC and fixed width: NServiceBus's
-// form of a time (DateTimeOffsetHelper.cs). The colon before the fraction is why
-// time.Format cannot write it.
-const timeLen = len("2006-01-02 15:04:05:000000 Z")
+// timeForm is a time in the form of NServiceBus, "yyyy-MM-dd HH:mm:ss:ffffff Z", UTC and
+// fixed width (DateTimeOffsetHelper.cs). The colon before the fraction is why time.Format
+// cannot write it.
+const timeForm = "2006-01-02 15:04:05:000000 Z"
 
 // FormatTime is t as header text: UTC, microseconds, 28 characters for the years
 // 0 to 9999, for instance "2026-01-02 03:04:05:000000 Z".
 func FormatTime(t time.Time) string {
-	var buf [timeLen]byte
+	var buf [len(timeForm)]byte
 	return string(AppendTime(buf[:0], t))
 }
 
@@ -51,40 +51,66 @@ func appendDigits(b []byte, n, width int) []byte {
 	return b
 }
 
-// ParseTime reads what [FormatTime] wrote. It fails on any other form.
+// ParseTime reads what [FormatTime] wrote. It fails on any other form, and on a time
+// that is none, such as the 30th of February.
 func ParseTime(s string) (time.Time, error) {
-	if len(s) != timeLen || s[10] != ' ' || s[19] != ':' || s[26:] != " Z" {
-		return time.Time{}, fmt.Errorf("header time %.40q: want the form %q", s, "2006-01-02 15:04:05:000000 Z")
+	if !hasForm(s) {
+		return time.Time{}, fmt.Errorf("header time %.40q: want the form %q", s, timeForm)
 	}
-	micros := 0
-	for _, c := range []byte(s[20:26]) {
-		if c < '0' || c > '9' {
-			return time.Time{}, fmt.Errorf("header time %q: %q is not a fraction of a second", s, s[20:26])
+	t := time.Date(
+		digits(s[0:4]), time.Month(digits(s[5:7])), digits(s[8:10]),
+		digits(s[11:13]), digits(s[14:16]), digits(s[17:19]), digits(s[20:26])*1000, time.UTC)
+	// time.Date carries a day 30 of February over into March; the text then differs.
+	var buf [len(timeForm)]byte
+	if string(AppendTime(buf[:0], t)) != s {
+		return time.Time{}, fmt.Errorf("header time %q: no such time", s)
+	}
+	return t, nil
+}
+
+// hasForm reports whether s has digits where timeForm has them, and is like it elsewhere.
+func hasForm(s string) bool {
+	if len(s) != len(timeForm) {
+		return false
+	}
+	for i := range len(s) {
+		if isDigit(timeForm[i]) != isDigit(s[i]) || !isDigit(s[i]) && s[i] != timeForm[i] {
+			return false
 		}
-		micros = micros*10 + int(c-'0')
 	}
-	t, err := time.Parse("2006-01-02 15:04:05", s[:19])
-	if err != nil {
-		return time.Time{}, fmt.Errorf("header time %q: %w", s, err)
+	return true
+}
+
+func isDigit(c byte) bool { return '0' <= c && c <= '9' }
+
+func digits(s string) (n int) {
+	for i := range len(s) {
+		n = n*10 + int(s[i]-'0')
 	}
-	return t.Add(time.Duration(micros) * time.Microsecond), nil
+	return n
 }
 
 // FormatDuration is d as .NET's TimeSpan text, such as "1.02:03:04.5000000": days and
 // fraction only where there are any, in steps of 100 ns.
 func FormatDuration(d time.Duration) string {
 	var b []byte
+	left := uint64(d)
 	if d < 0 {
 		b = append(b, '-')
-		d = -d
+		left = -left // d itself cannot be turned around when it is the least there is
 	}
-	if days := d / (24 * time.Hour); days > 0 {
+	part := func(unit time.Duration) int {
+		n := left / uint64(unit)
+		left %= uint64(unit)
+		return int(n)
+	}
+	if days := part(24 * time.Hour); days > 0 {
 		b = append(strconv.AppendInt(b, int64(days), 10), '.')
 	}
-	b = append(appendDigits(b, int(d/time.Hour%24), 2), ':')
-	b = append(appendDigits(b, int(d/time.Minute%60), 2), ':')
-	b = appendDigits(b, int(d/time.Second%60), 2)
-	if ticks := int(d % time.Second / 100); ticks > 0 {
+	b = append(appendDigits(b, part(time.Hour), 2), ':')
+	b = append(appendDigits(b, part(time.Minute), 2), ':')
+	b = appendDigits(b, part(time.Second), 2)
+	if ticks := part(100); ticks > 0 {
 		b = appendDigits(append(b, '.'), ticks, 7)
 	}
 	return string(b)

@@ -1,0 +1,106 @@
+package header_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/holdfast-go/holdfast/header"
+)
+
+func TestTypeNamesAreFullNamesOnly(t *testing.T) {
+	const strongName = ", Shop, Version=1.2.3.4, Culture=neutral, PublicKeyToken=null"
+	for _, test := range []struct {
+		name, enclosed string
+		want           []string
+	}{
+		{"nothing", "", nil},
+		{"one", "Shop.OrderPlaced", []string{"Shop.OrderPlaced"}},
+		{"two", "Shop.OrderPlaced;Shop.IOrderEvent", []string{"Shop.OrderPlaced", "Shop.IOrderEvent"}},
+		{"with assemblies", "Shop.OrderPlaced" + strongName + ";Shop.IOrderEvent" + strongName, []string{"Shop.OrderPlaced", "Shop.IOrderEvent"}},
+		{"nested class", "Shop.Orders+Placed" + strongName, []string{"Shop.Orders+Placed"}},
+		{"generic", "Shop.Changed`1[[Shop.Order, Shop, Version=1.0.0.0]]" + strongName, []string{"Shop.Changed`1[[Shop.Order, Shop, Version=1.0.0.0]]"}},
+		{"generic of two", "A`2[[B, X],[C, Y]], Z;D", []string{"A`2[[B, X],[C, Y]]", "D"}},
+		{"spaces", " Shop.A , Shop ; Shop.B ", []string{"Shop.A", "Shop.B"}},
+		{"empty entries", ";;Shop.A;;, Shop;", []string{"Shop.A"}},
+		{"too many closing brackets", "A]], B;C", []string{"A]]", "C"}},
+		{"bracket left open", "A[[B, C;D, E", []string{"A[[B, C", "D"}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			got := slices.Collect(header.TypeNames(test.enclosed))
+			if diff := cmp.Diff(test.want, got); diff != "" {
+				t.Errorf("TypeNames(%q) (-want +got):\n%s", test.enclosed, diff)
+			}
+		})
+	}
+}
+
+func TestTypeNamesStopsWhenToldTo(t *testing.T) {
+	for name := range header.TypeNames("A;B") {
+		if name != "A" {
+			t.Errorf("it went on to %q", name)
+		}
+		break
+	}
+}
+
+func TestJoinTypesIsReadBack(t *testing.T) {
+	want := []string{"Shop.OrderPlaced", "Shop.IOrderEvent"}
+	got := slices.Collect(header.TypeNames(header.JoinTypes(want...)))
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+	if got := header.JoinTypes(); got != "" {
+		t.Errorf("JoinTypes of nothing = %q", got)
+	}
+}
+
+// Names are whole, trimmed, in order, and reading what was read changes nothing.
+func FuzzTypeNames(f *testing.F) {
+	for _, s := range []string{
+		"Shop.OrderPlaced, Shop, Version=1.0.0.0;Shop.IOrderEvent",
+		"A`1[[B, C]], D;E", ";;", "A]],B", "[[[", " , ;", "Bé;€ , x",
+	} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, enclosed string) {
+		names := slices.Collect(header.TypeNames(enclosed))
+		rest := enclosed
+		for _, name := range names {
+			if name == "" || name != strings.TrimSpace(name) || strings.Contains(name, ";") {
+				t.Errorf("%q is not a name", name)
+			}
+			_, after, found := strings.Cut(rest, name)
+			if !found {
+				t.Fatalf("%q is not next in %q", name, rest)
+			}
+			rest = after
+		}
+		again := slices.Collect(header.TypeNames(header.JoinTypes(names...)))
+		if diff := cmp.Diff(names, again); diff != "" {
+			t.Errorf("reading %q again:\n%s", names, diff)
+		}
+	})
+}
+
+func BenchmarkTypeNames(b *testing.B) {
+	const enclosed = "Shop.OrderPlaced, Shop, Version=1.0.0.0, Culture=neutral, PublicKeyToken=null;Shop.IOrderEvent, Shop"
+	b.ReportAllocs()
+	for b.Loop() {
+		for range header.TypeNames(enclosed) {
+		}
+	}
+}
+
+func ExampleTypeNames() {
+	const enclosed = "Shop.OrderPlaced, Shop, Version=1.0.0.0;Shop.IOrderEvent, Shop"
+	for name := range header.TypeNames(enclosed) {
+		fmt.Println(name)
+	}
+	// Output:
+	// Shop.OrderPlaced
+	// Shop.IOrderEvent
+}
