@@ -1,0 +1,186 @@
+package endpoint_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/holdfast-go/holdfast/endpoint"
+	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/pipeline"
+	"github.com/holdfast-go/holdfast/recoverability"
+	"github.com/holdfast-go/holdfast/transport"
+	"github.com/holdfast-go/holdfast/transport/inmemory"
+)
+
+type unregistered struct{}
+
+func TestNewReportsAllThatIsWrongAtOnce(t *testing.T) {
+	cfg := endpoint.Config{
+		Concurrency:    -1,
+		Transactions:   endpoint.TransactionMode(9),
+		Recoverability: recoverability.Config{Immediate: -2, TimeIncrease: -time.Second},
+		Messages: []endpoint.Message{
+			{},
+			endpoint.Command[placeOrder]("Shop.PlaceOrder"),
+			endpoint.Command[placeOrder]("Shop.PlaceOrderAgain"),
+			endpoint.Command[shipOrder]("Shop.PlaceOrder"),
+			endpoint.Event[int]("Shop.Number"),
+			endpoint.Event[orderPlaced]("Shop.Order;Placed"),
+		},
+		Handlers: []endpoint.Handler{
+			{},
+			endpoint.Handle(func(context.Context, *endpoint.Session, unregistered) error { return nil }),
+			endpoint.Handle[placeOrder](nil),
+		},
+		Routes: []endpoint.Route{{}, endpoint.RouteTo[unregistered]("q"), endpoint.RouteTo[placeOrder]("")},
+	}
+	cfg.Pipeline.Logical.Before("nothing", "mine", func(next pipeline.Func[*pipeline.Logical]) pipeline.Func[*pipeline.Logical] {
+		return next
+	})
+	_, err := endpoint.New(cfg)
+	if err == nil {
+		t.Fatal("New accepted it")
+	}
+	for _, want := range []string{
+		"Name is empty", "Transport is nil", "Concurrency is -1", "TransactionMode(9)", "Immediate is negative",
+		"TimeIncrease is negative", "a zero Message", "registered twice", "belongs to both", "a message is a struct",
+		`"Shop.Order;Placed" is empty or has a character`, "a zero Handler", "not registered: add it to Config.Messages",
+		"a zero Route", "the queue is empty", `stage Logical: there is no behavior "nothing"`,
+	} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("the error does not say %q", want)
+		}
+	}
+	if t.Failed() {
+		t.Log(err)
+	}
+}
+
+func TestRunRefusesWhatTheTransportDoesNotOffer(t *testing.T) {
+	handler := endpoint.Handle(func(context.Context, *endpoint.Session, orderPlaced) error { return nil })
+	for name, c := range map[string]struct {
+		without inmemory.Capability
+		mode    endpoint.TransactionMode
+		install bool
+		want    string
+	}{
+		"no transactions": {inmemory.Transactor, endpoint.SendsAtomicWithReceive, true, "does not offer SendsAtomicWithReceive"},
+		"no publishing":   {inmemory.Subscriber, endpoint.ReceiveOnly, true, "cannot publish"},
+		"no installer":    {inmemory.Installer, endpoint.ReceiveOnly, true, "cannot create queues"},
+		"no queue":        {0, endpoint.ReceiveOnly, false, "no such queue"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cfg := sales(&inmemory.Transport{Without: c.without}, handler)
+			cfg.Transactions, cfg.Install = c.mode, c.install
+			e, err := endpoint.New(cfg)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := e.Run(t.Context()); err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("Run gives %v, want something with %q", err, c.want)
+			}
+			if err := e.Run(t.Context()); err == nil {
+				t.Error("it ran twice")
+			}
+		})
+	}
+}
+
+func TestSendingWhatCannotBeSentSaysWhyAndWhatToDo(t *testing.T) {
+	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		cfg := sales(broker)
+		cfg.Routes = nil
+		r := start(t, cfg)
+		ctx := t.Context()
+		for name, c := range map[string]struct{ got, want error }{
+			"no route":       {r.Send(ctx, shipOrder{}), errors.New("send Shop.ShipOrder: no route: add one to Config.Routes or use To")},
+			"an event":       {r.Send(ctx, orderPlaced{}), errors.New("send Shop.OrderPlaced: it is an event: use Publish")},
+			"a command":      {r.Publish(ctx, shipOrder{}), errors.New("publish Shop.ShipOrder: it is a command: only events are published; use Send")},
+			"unknown":        {r.Send(ctx, unregistered{}), errors.New("send endpoint_test.unregistered: endpoint_test.unregistered: not registered: add it to Config.Messages")},
+			"nil pointer":    {r.Send(ctx, (*shipOrder)(nil)), errors.New("send *endpoint_test.shipOrder: the message is a nil *endpoint_test.shipOrder")},
+			"delayed event":  {r.Publish(ctx, orderPlaced{}, endpoint.After(1)), errors.New("publish Shop.OrderPlaced: a published message cannot be delayed")},
+			"negative delay": {r.Send(ctx, shipOrder{}, endpoint.To("other"), endpoint.After(-1)), errors.New("send Shop.ShipOrder: After and ExpireAfter must not be negative")},
+		} {
+			if c.got == nil || c.got.Error() != c.want.Error() {
+				t.Errorf("%s: got %v, want %v", name, c.got, c.want)
+			}
+		}
+		if err := r.Send(ctx, shipOrder{}, endpoint.To("nowhere")); !errors.Is(err, transport.ErrNoQueue) {
+			t.Errorf("missing queue: got %v, want ErrNoQueue", err)
+		}
+	})
+}
+
+func TestADelayedMessageArrivesWhenDueAndCanBeCalledBack(t *testing.T) {
+	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		r := start(t, sales(broker))
+		var receipt transport.Receipt
+		due := time.Now().Add(time.Hour)
+		r.send(shipOrder{ID: "kept"}, endpoint.At(due))
+		r.send(shipOrder{ID: "cancelled"}, endpoint.After(time.Minute), endpoint.ReceiptIn(&receipt))
+		r.send(shipOrder{ID: "expires"}, endpoint.ExpireAfter(time.Second))
+		if err := r.Cancel(t.Context(), receipt); err != nil {
+			t.Fatal(err)
+		}
+		if err := r.Cancel(t.Context(), receipt); !errors.Is(err, transport.ErrNotFound) {
+			t.Errorf("second Cancel: %v", err)
+		}
+		time.Sleep(time.Hour - time.Second)
+		if got := broker.Messages("shipping"); len(got) != 0 {
+			t.Errorf("too early: %v", got)
+		}
+		time.Sleep(time.Second)
+		synctest.Wait()
+		got := broker.Messages("shipping")
+		if len(got) != 1 || got[0].Headers.Get(header.DeliverAt) != header.FormatTime(due) {
+			t.Errorf("got %v", got)
+		}
+	})
+}
+
+func TestASendOnlyEndpointSendsAndHasNoQueue(t *testing.T) {
+	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		cfg := sales(broker)
+		cfg.SendOnly = true
+		r := start(t, cfg)
+		r.send(shipOrder{})
+		sent := broker.Messages("shipping")
+		if len(sent) != 1 || sent[0].Headers.Get(header.ReplyToAddress) != "" {
+			t.Errorf("sent %v", sent)
+		}
+		if err := broker.Put("sales", &transport.Message{}); !errors.Is(err, transport.ErrNoQueue) {
+			t.Errorf("it has a queue: %v", err)
+		}
+	})
+}
+
+func TestRunAllRunsOnWhenOneEndsAndReturnsAllErrors(t *testing.T) {
+	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		ok, err := endpoint.New(sales(broker))
+		if err != nil {
+			t.Fatal(err)
+		}
+		away := sales(&inmemory.Transport{Fail: func(string, string) error { return errNo }})
+		away.Name = "away"
+		broken, err := endpoint.New(away)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- endpoint.RunAll(ctx, ok, broken) }()
+		<-ok.Ready()
+		time.Sleep(time.Minute)
+		if err := ok.Send(ctx, shipOrder{}); err != nil {
+			t.Errorf("the other endpoint does not run: %v", err)
+		}
+		cancel()
+		if err := <-done; !errors.Is(err, errNo) || !strings.Contains(err.Error(), `endpoint "away": connect`) {
+			t.Errorf("RunAll gives %v", err)
+		}
+	})
+}
