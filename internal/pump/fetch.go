@@ -1,0 +1,122 @@
+package pump
+
+import (
+	"context"
+	"time"
+
+	"github.com/holdfast-go/holdfast/internal/backoff"
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+// call is a Receive that is running.
+type call struct {
+	limit int
+	began time.Duration
+}
+
+// fetch receives while there is room, until ctx ends. Several may run: ask keeps
+// them from calling at once where one is enough.
+func (p *Pump) fetch(ctx, work context.Context) {
+	for {
+		c, ok := p.ask()
+		if !ok {
+			return
+		}
+		ds, err := p.cfg.Receiver.Receive(ctx, c.limit)
+		bad := err != nil || len(ds) == 0
+		pausing := p.arrive(c, p.slots(work, ds), bad)
+		p.startReady()
+		if ctx.Err() != nil {
+			return
+		}
+		p.outage.note(ctx, err)
+		if pausing {
+			p.pause(ctx, err, p.now()-c.began)
+		}
+	}
+}
+
+// ask waits until there is room and says how much. It returns false when the pump stops.
+func (p *Pump) ask() (call, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for p.phase == running && p.room() == 0 {
+		p.changed.Wait()
+	}
+	if p.phase != running {
+		return call{}, false
+	}
+	c := call{limit: p.room(), began: p.now()}
+	p.calls++
+	p.asked += c.limit
+	p.wake()
+	return c, true
+}
+
+// room is how many messages to ask for now; 0 is none. A further Receive beside one
+// that is running needs a sign that there is more to be had. Called with mu held.
+func (p *Pump) room() int {
+	if p.paused || p.calls > 0 && (!p.full || p.calls >= p.cfg.Limits.ParallelReceive) {
+		return 0
+	}
+	ahead := p.ahead()
+	n := max(0, p.free()) + ahead - p.buffer.len() - p.asked
+	if n < max(1, ahead/2) {
+		return 0 // fewer, larger requests: what is buffered lasts for a round trip
+	}
+	if most := p.cfg.Limits.MaxReceive; most > 0 {
+		n = min(n, most)
+	}
+	return n
+}
+
+// slots gives each delivery its place, and where there are leases a context of its own.
+func (p *Pump) slots(work context.Context, ds []transport.Delivery) []Slot {
+	ss := make([]Slot, len(ds))
+	for i, d := range ds {
+		ss[i] = Slot{pump: p, delivery: d, ctx: work, at: -1}
+		if p.renewer != nil {
+			ss[i].ctx, ss[i].cancel = context.WithCancelCause(work)
+		}
+	}
+	return ss
+}
+
+// arrive ends call c: it buffers what came. When the call went badly no other
+// starts before the caller has paused; it is the caller's to pause if arrive returns true.
+func (p *Pump) arrive(c call, ss []Slot, bad bool) (pausing bool) {
+	now := p.now()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.calls--
+	p.asked -= c.limit
+	p.full = len(ss) >= c.limit
+	for i := range ss {
+		p.buffer.push(&ss[i])
+		p.hold(&ss[i], now)
+	}
+	if bad {
+		pausing = !p.paused
+		p.paused = true
+	} else {
+		p.demand.measure(now, now-c.began, p.finished, p.full)
+	}
+	p.wake()
+	return pausing
+}
+
+// pause keeps everybody from receiving: after a failure longer each time; after a Receive
+// that returned nothing just long enough not to spin.
+func (p *Pump) pause(ctx context.Context, err error, took time.Duration) {
+	d := backoffMin - took
+	if err != nil {
+		d = p.outage.pause()
+	}
+	if d > 0 {
+		_ = backoff.Sleep(ctx, d) // the end of ctx is seen by ask
+	}
+	p.mu.Lock()
+	p.paused = false
+	p.wake()
+	p.mu.Unlock()
+}

@@ -1,0 +1,404 @@
+package pump
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+var errAway = errors.New("the broker is away")
+
+func TestFirstReceiveAsksForTheSlotsAndASmallBuffer(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		c      int
+		limits transport.Limits
+		want   int
+	}{
+		{"buffered", 32, transport.Limits{}, 48},
+		{"buffered, one at a time", 1, transport.Limits{}, 2},
+		{"prefetched", 32, transport.Limits{Prefetch: true}, 32},
+		{"bounded by the broker", 32, transport.Limits{MaxReceive: 10}, 10},
+	} {
+		bubble(t, tt.name, func(t *testing.T) {
+			r := newReceiver()
+			start(t, Config{Receiver: r, Concurrency: tt.c, Limits: tt.limits, Handle: complete(0)}).end()
+			if diff := cmp.Diff([]int{tt.want}, r.limits); diff != "" {
+				t.Errorf("limits (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestBufferGrowsUntilFastHandlersAreFed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const c, n = 8, 8000
+		r := newReceiver()
+		r.trip = 5 * time.Millisecond
+		r.put(n)
+		p := start(t, Config{Receiver: r, Concurrency: c, Handle: complete(time.Millisecond)})
+		began := time.Now()
+		for r.left() > 0 {
+			pass(time.Millisecond)
+		}
+		ideal := n / c * time.Millisecond
+		if took := time.Since(began); took > ideal*11/10 {
+			t.Errorf("took %v, want at most a tenth more than %v: the handlers were starved", took, ideal)
+		}
+		p.end()
+		if got := slices.Max(r.limits); got > c+buffersPerSlot*c {
+			t.Errorf("asked for %d at once, want no more than slots and buffer hold", got)
+		}
+	})
+}
+
+func TestBufferStaysSmallWithSlowHandlers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const c = 8
+		r := newReceiver()
+		r.trip = 5 * time.Millisecond
+		r.put(1000)
+		p := start(t, Config{Receiver: r, Concurrency: c, Handle: complete(time.Second)})
+		for range 500 {
+			pass(37 * time.Millisecond)
+			if got := p.Stats().Buffered; got > c/2 {
+				t.Errorf("%d are buffered, want at most %d", got, c/2)
+				break
+			}
+		}
+		p.end()
+	})
+}
+
+func TestWaitingForMessagesIsNotTakenForDemand(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const c = 8
+		r := newReceiver()
+		r.trip = 5 * time.Millisecond
+		p := start(t, Config{Receiver: r, Concurrency: c, Handle: complete(time.Second)})
+		for range 100 { // a trickle that the handlers keep up with
+			r.put(4)
+			pass(time.Second)
+		}
+		r.put(1000)
+		pass(100 * time.Millisecond)
+		if got := p.Stats().Buffered; got > c {
+			t.Errorf("%d are buffered for slow handlers, want at most %d", got, c)
+		}
+		p.end()
+	})
+}
+
+func TestBufferShrinksWhenHandlersBecomeSlow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const c = 8
+		var slow atomic.Bool
+		r := newReceiver()
+		r.trip = 5 * time.Millisecond
+		r.put(5000)
+		p := start(t, Config{Receiver: r, Concurrency: c,
+			Handle: func(context.Context, transport.Delivery, *Slot) {
+				if slow.Load() {
+					<-time.After(10 * time.Second)
+				} else {
+					<-time.After(time.Millisecond)
+				}
+			}})
+		pass(200 * time.Millisecond)
+		p.mu.Lock()
+		fast := p.ahead()
+		p.mu.Unlock()
+		if fast < 4*c {
+			t.Errorf("%d are kept ahead of fast handlers, want %d or more", fast, 4*c)
+		}
+		slow.Store(true)
+		pass(5 * time.Minute)
+		if got := p.Stats().Buffered; got > c/2 {
+			t.Errorf("%d are buffered for slow handlers, want at most %d", got, c/2)
+		}
+		p.end()
+	})
+}
+
+func TestDemandFollowsLittlesLaw(t *testing.T) {
+	const ms = time.Millisecond
+	type trip struct {
+		idle, took time.Duration // before it, and of it
+		finished   int           // in both
+		full       bool
+	}
+	for _, tt := range []struct {
+		name  string
+		trips []trip
+		want  int
+	}{
+		{"twice what finished", []trip{{0, 5 * ms, 20, true}}, 40},
+		{"nothing finished", []trip{{0, 5 * ms, 0, true}}, 0},
+		{"the rate is that of the time between too", []trip{{45 * ms, 5 * ms, 100, true}}, 20},
+		{"a call that waited counts for its rate", []trip{{0, 5 * ms, 0, true}, {0, 500 * ms, 200, false}}, 4},
+		{"a longer one is believed by a quarter", []trip{{0, 4 * ms, 0, true}, {0, 10 * ms, 100, true}}, 100},
+		{"a shorter one is believed at once", []trip{{0, time.Second, 0, true}, {0, ms, 8, true}}, 16},
+		{"calls that end together count as one", []trip{{0, 5 * ms, 20, true}, {-5 * ms, 5 * ms, 0, true}}, 40},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			var d demand
+			var now time.Duration
+			finished := 0
+			for _, trip := range tt.trips {
+				now += trip.idle + trip.took
+				finished += trip.finished
+				d.measure(now, trip.took, finished, trip.full)
+			}
+			if d.size != tt.want {
+				t.Errorf("size %d, want %d", d.size, tt.want)
+			}
+		})
+	}
+}
+
+func TestQueueIsFirstInFirstOut(t *testing.T) {
+	var q queue
+	ss := make([]Slot, 100)
+	next := 0
+	check := func() {
+		if s := q.pop(); s != &ss[next] {
+			t.Fatalf("popped another slot than number %d", next)
+		}
+		next++
+	}
+	for i := range ss {
+		q.push(&ss[i])
+		if i%3 == 2 {
+			check()
+			check()
+		}
+	}
+	ss[next+1].state = gone
+	ss[99].state = gone
+	left := q.len()
+	q.drop()
+	if q.len() != left-2 {
+		t.Errorf("%d left after dropping two of %d", q.len(), left)
+	}
+	check()
+	next++
+	for q.len() > 0 {
+		check()
+	}
+	if next != 99 {
+		t.Errorf("the last popped was %d, want 98", next-1)
+	}
+}
+
+func TestFurtherReceivesRunOnlyWhileTheLastReturnedFull(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newReceiver()
+		r.trip = 20 * time.Millisecond
+		p := start(t, Config{Receiver: r, Concurrency: 100, Handle: complete(50 * time.Millisecond),
+			Limits: transport.Limits{ParallelReceive: 4, MaxReceive: 10}})
+		if got := r.running(); got != 1 {
+			t.Errorf("%d calls while idle, want 1", got)
+		}
+		r.put(3000)
+		pass(300 * time.Millisecond)
+		if r.most != 4 {
+			t.Errorf("at most %d calls at once under load, want 4", r.most)
+		}
+		pass(time.Minute)
+		if got := r.left(); got != 0 {
+			t.Errorf("%d messages left", got)
+		}
+		// Calls that found the end of the queue wait there until the next messages come.
+		r.put(1)
+		r.put(1)
+		r.put(1)
+		pass(time.Second)
+		r.put(1)
+		pass(time.Second)
+		if got := r.running(); got != 1 {
+			t.Errorf("%d calls when idle again, want 1", got)
+		}
+		for _, n := range r.limits {
+			if n > 10 || n < 1 {
+				t.Errorf("asked for %d, want 1 to 10", n)
+			}
+		}
+		p.end()
+	})
+}
+
+func TestParallelReceivesNeverTakeMoreThanThereIsRoomFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newReceiver()
+		r.trip = 20 * time.Millisecond
+		r.put(1000)
+		p := start(t, Config{Receiver: r, Concurrency: 20, Handle: complete(time.Hour),
+			Limits: transport.Limits{ParallelReceive: 8, MaxReceive: 7}})
+		pass(time.Second)
+		p.wantStats(t, Stats{Handling: 20, Buffered: 10})
+		p.end()
+	})
+}
+
+func TestFailingReceiveBacksOffAndRecovers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		var away atomic.Bool
+		var calls []time.Time
+		var told []error
+		away.Store(true)
+		r := newReceiver()
+		r.before = func(int) ([]transport.Delivery, error, bool) {
+			calls = append(calls, time.Now())
+			return nil, errAway, away.Load()
+		}
+		ds := r.put(5)
+		p := start(t, Config{Receiver: r, Queue: "orders", Concurrency: 3, Handle: complete(0),
+			Logger:    slog.New(slog.NewTextHandler(&log, nil)),
+			OnReceive: func(err error) { told = append(told, err) }})
+		pass(10 * time.Minute)
+		if n := len(calls); n < 60 || n > 140 {
+			t.Errorf("%d calls in ten minutes, want between 60 and 140", n)
+		}
+		for i := range 7 {
+			top := min(100*time.Millisecond<<i, 10*time.Second)
+			if d := calls[i+1].Sub(calls[i]); d < top/2 || d > top {
+				t.Errorf("pause %d lasted %v, want between %v and %v", i, d, top/2, top)
+			}
+		}
+		failures := len(calls)
+		away.Store(false)
+		pass(10 * time.Second)
+		wantSettledOnce(t, ds)
+		away.Store(true)
+		r.put(1) // lets the waiting call return
+		pass(time.Second)
+		p.end()
+
+		if n := len(told); n < failures+2 || told[0] != errAway || told[failures] != nil || told[failures+1] != errAway {
+			t.Errorf("told %d times, want each of %d failures, the recovery and the new failure", n, failures)
+		}
+		if n := strings.Count(log.String(), "receiving fails"); n != 2 {
+			t.Errorf("%d lines about failing, want one for each of 2 outages:\n%s", n, &log)
+		}
+		if n := strings.Count(log.String(), "receiving works again"); n != 1 {
+			t.Errorf("%d lines about recovery, want 1:\n%s", n, &log)
+		}
+		if !strings.Contains(log.String(), "queue=orders") {
+			t.Errorf("the log does not name the queue:\n%s", &log)
+		}
+	})
+}
+
+func TestParallelReceivesThatFailArePacedAsOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var calls atomic.Int64
+		var away atomic.Bool
+		r := newReceiver()
+		r.trip = 20 * time.Millisecond
+		r.before = func(int) ([]transport.Delivery, error, bool) {
+			if !away.Load() {
+				return nil, nil, false
+			}
+			calls.Add(1)
+			return nil, errAway, true
+		}
+		r.put(10000)
+		p := start(t, Config{Receiver: r, Concurrency: 100, Handle: complete(10 * time.Millisecond),
+			Limits: transport.Limits{ParallelReceive: 10, MaxReceive: 10}})
+		pass(time.Second)
+		if r.most < 5 {
+			t.Fatalf("only %d calls ran at once", r.most)
+		}
+		away.Store(true)
+		pass(10 * time.Minute)
+		if n := calls.Load(); n > 150 {
+			t.Errorf("%d calls in ten minutes of outage, want no more than one loop would make", n)
+		}
+		away.Store(false)
+		pass(20 * time.Second)
+		if r.left() > 0 {
+			t.Errorf("%d messages left after the outage", r.left())
+		}
+		p.end()
+	})
+}
+
+func TestAFailedReceiveDoesNotDropWhatItReturned(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := new(delivery)
+		first := true
+		r := newReceiver()
+		r.before = func(int) ([]transport.Delivery, error, bool) {
+			defer func() { first = false }()
+			return []transport.Delivery{d}, errAway, first
+		}
+		p := start(t, Config{Receiver: r, Concurrency: 3, Handle: complete(0)})
+		pass(time.Second)
+		p.end()
+		wantSettledOnce(t, []*delivery{d})
+	})
+}
+
+func TestReceiveThatReturnsNothingDoesNotSpin(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var calls int
+		var told atomic.Int64
+		r := newReceiver()
+		r.before = func(int) ([]transport.Delivery, error, bool) {
+			calls++
+			return nil, nil, calls <= 50
+		}
+		ds := r.put(10)
+		p := start(t, Config{Receiver: r, Concurrency: 3, Handle: complete(0),
+			OnReceive: func(error) { told.Add(1) }})
+		pass(time.Second)
+		if calls > 11 {
+			t.Errorf("%d calls in a second, want at most 11", calls)
+		}
+		pass(10 * time.Second)
+		p.end()
+		wantSettledOnce(t, ds)
+		if told.Load() != 0 {
+			t.Error("an empty Receive was taken for a failure")
+		}
+	})
+}
+
+func TestNewsOfOutagesStayInOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var told []error
+		o := newOutage(slog.New(slog.DiscardHandler), func(err error) {
+			<-time.After(time.Second)
+			told = append(told, err)
+		})
+		for i := range 20 {
+			err := errAway
+			if i%2 == 1 {
+				err = nil
+			}
+			go o.note(t.Context(), err)
+			synctest.Wait()
+		}
+		pass(time.Minute)
+		for i, err := range told {
+			if (err == nil) != (i%2 == 1) {
+				t.Fatalf("news %d is %v: out of order", i, err)
+			}
+		}
+		if len(told) != 20 {
+			t.Errorf("%d news, want 20", len(told))
+		}
+	})
+}

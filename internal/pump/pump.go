@@ -1,0 +1,190 @@
+// Package pump is the receive loop: one for every driver. It asks the driver for
+// messages, bounds how many are handled at once, keeps their leases, paces a
+// Receive that fails, and stops without losing anything.
+//
+// A message passes through three states. It is buffered until a slot is free; it is handled in
+// that slot until its handlers are done; then it settles, which no longer takes the slot:
+//
+//	Receive -> buffered -> handling -> settling -> gone
+//	                       1 slot      4 per slot
+//
+// So a broker that is slow to settle does not hold up handlers, and yet cannot
+// pile up work without end.
+package pump
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+// ErrStopping is the cause of a handler's context that was cancelled because the
+// pump stops and StopTimeout has passed.
+var ErrStopping = errors.New("stopping: the time for handlers to finish is over")
+
+var errRunTwice = errors.New("pump: Run was called before")
+
+// Config is what a pump works with. All fields are required unless they say otherwise.
+type Config struct {
+	// Receiver is where messages come from. The pump does not close it: its owner
+	// does when Run has returned.
+	Receiver transport.Receiver
+	// Limits are those of the Receiver's Conn.
+	Limits transport.Limits
+	// Queue is the receiver's queue, for logs.
+	Queue string
+	// Concurrency is how many messages are handled at once; less than 1 is 1.
+	//
+	// With 1 a message keeps its slot until it is settled, so that one message is
+	// over before the next begins: what the handlers send leaves in the order of what came in.
+	Concurrency int
+	// Handle works on one delivery and settles it. It calls slot.Free when the handlers
+	// are done and returns when the delivery is settled. It is called from many
+	// goroutines; a panic in it is not recovered.
+	//
+	// ctx is for the handlers. It goes on when Run's context ends, and is cancelled with cause
+	// [ErrStopping] when StopTimeout is over, or with [transport.ErrLeaseLost] when the
+	// message is no longer ours. Settling needs a context apart from it.
+	Handle func(ctx context.Context, d transport.Delivery, slot *Slot)
+	// StopTimeout is how long handlers may go on after Run's context has ended, before
+	// theirs is cancelled. 0 cancels it at once; less than 0 never.
+	StopTimeout time.Duration
+	// Logger takes what nobody is there to be told: outages and lost leases. nil discards it.
+	Logger *slog.Logger
+	// OnReceive is called with the error of each Receive that failed, and with nil when
+	// one works again. Calls come one after the other; receiving waits for them. May be nil.
+	OnReceive func(err error)
+}
+
+// Stats is what a pump holds at a moment.
+type Stats struct {
+	Buffered int // received, waiting for a slot
+	Handling int // in handlers
+	Settling int // handlers are done, not settled yet
+}
+
+// Pump receives messages and has them handled. Its methods are safe for concurrent use.
+type Pump struct {
+	cfg     Config
+	renewer transport.Renewer // nil where deliveries need no renewing
+	outage  outage
+	born    time.Time
+
+	mu          sync.Mutex // guards what follows
+	changed     sync.Cond  // there is room to receive; while stopping: anything changed
+	phase       phase
+	releasing   bool // buffered deliveries go back instead of to handlers
+	concurrency int
+	window      int  // last one given to the receiver
+	windowing   bool // somebody is giving it one
+
+	buffer   queue
+	handling int
+	settling int
+	finished int     // messages done since Run began
+	held     []*Slot // with leases: everything buffered, handling and settling
+
+	calls  int  // Receive calls running
+	asked  int  // sum of their limits
+	full   bool // the last one returned all that it was asked for
+	paused bool // none may start: the last one failed
+	demand demand
+}
+
+type phase int8
+
+const (
+	fresh phase = iota
+	running
+	stopping
+)
+
+// New makes a pump. It does nothing before Run.
+func New(cfg Config) *Pump {
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	cfg.Logger = cfg.Logger.With(slog.String("queue", cfg.Queue))
+	p := &Pump{
+		cfg:         cfg,
+		born:        time.Now(),
+		outage:      newOutage(cfg.Logger, cfg.OnReceive),
+		concurrency: max(1, cfg.Concurrency),
+	}
+	p.changed.L = &p.mu
+	if cfg.Limits.Lease > 0 {
+		p.renewer, _ = cfg.Receiver.(transport.Renewer)
+	}
+	return p
+}
+
+// Run pumps until ctx ends. Then it receives no more, gives back what is buffered
+// where that does not count as an attempt (Limits.FreeRelease) and has it handled where it
+// does, and returns when every handler has: also those that ignore their
+// context. Nothing of the pump is running afterwards.
+//
+// The error is nil, unless Run was called before.
+func (p *Pump) Run(ctx context.Context) error {
+	if !p.begin() {
+		return errRunTwice
+	}
+	lasting := context.WithoutCancel(ctx)
+	work, cut := context.WithCancelCause(lasting)
+	defer cut(nil)
+	held, release := context.WithCancel(lasting)
+	defer release()
+
+	p.applyWindow()
+	var routines sync.WaitGroup
+	for range max(1, p.cfg.Limits.ParallelReceive) {
+		routines.Go(func() { p.fetch(ctx, work) })
+	}
+	if p.renewer != nil {
+		routines.Go(func() { p.keepLeases(held) })
+	}
+	<-ctx.Done()
+	p.stop(p.cfg.Limits.FreeRelease)
+	routines.Go(func() { p.cutLate(held, cut) })
+	p.drain(lasting)
+	release()
+	routines.Wait()
+	return nil
+}
+
+func (p *Pump) begin() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.phase != fresh {
+		return false
+	}
+	p.phase = running
+	return true
+}
+
+// SetConcurrency changes how many messages are handled at once; less than 1 is 1. More
+// start at once; fewer are handled as those that are running finish.
+func (p *Pump) SetConcurrency(n int) {
+	p.mu.Lock()
+	p.concurrency = max(1, n)
+	p.wake()
+	live := p.phase == running
+	p.mu.Unlock()
+	if live {
+		p.applyWindow()
+	}
+	p.startReady()
+}
+
+// Stats says what the pump holds.
+func (p *Pump) Stats() Stats {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return Stats{Buffered: p.buffer.len(), Handling: p.handling, Settling: p.settling}
+}
+
+// now is the time since the pump was made, by a clock that nobody sets.
+func (p *Pump) now() time.Duration { return time.Since(p.born) }

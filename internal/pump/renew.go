@@ -1,0 +1,216 @@
+package pump
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/holdfast-go/holdfast/internal/backoff"
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+// renewBatch bounds how many leases one call renews.
+const renewBatch = 100
+
+// errNoAnswer stands for an entry that a driver left out of what Renew returns.
+var errNoAnswer = errors.New("the driver gave no result")
+
+// keeper renews the leases of everything that the pump holds. It is used by one goroutine.
+type keeper struct {
+	*Pump
+	lease   time.Duration
+	pace    backoff.Backoff // of trying again what could not be told
+	failing bool
+}
+
+// keepLeases renews until ctx ends.
+func (p *Pump) keepLeases(ctx context.Context) {
+	lease := p.cfg.Limits.Lease
+	k := keeper{Pump: p, lease: lease, pace: backoff.Backoff{Min: lease / 60, Max: lease / 6}}
+	for backoff.Sleep(ctx, k.untilDue()) == nil {
+		k.round(ctx)
+	}
+}
+
+// untilDue is how long to sleep. What comes in meanwhile is not due before a third of its
+// lease is over, so nobody needs to wake the keeper.
+func (k *keeper) untilDue() time.Duration {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	now := k.now()
+	wait := k.lease / 3
+	for _, s := range k.held {
+		wait = min(wait, s.due-now, s.leased+k.lease-now)
+	}
+	return max(wait, 0)
+}
+
+// round renews what is due, and what will be soon so as to keep calls few.
+func (k *keeper) round(ctx context.Context) {
+	k.loseExpired(ctx)
+	k.mu.Lock()
+	soon := k.now() + k.lease/12
+	var due []*Slot
+	for _, s := range k.held {
+		if s.due <= soon {
+			due = append(due, s)
+		}
+	}
+	k.mu.Unlock()
+	for batch := range slices.Chunk(due, renewBatch) {
+		if ctx.Err() == nil {
+			k.renew(ctx, batch)
+		}
+	}
+}
+
+// renew renews the leases of those in batch that are still held.
+func (k *keeper) renew(ctx context.Context, batch []*Slot) {
+	batch, ds, patience := k.stillHeld(batch)
+	if len(ds) == 0 {
+		return
+	}
+	call, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	began := k.now()
+	errs := k.renewer.Renew(call, ds)
+	if ctx.Err() != nil {
+		return // everything is settled, and nobody needs the leases any more
+	}
+	lost, unknown := k.renewed(batch, errs, began)
+	k.lose(ctx, lost, "the broker says so")
+	k.loseExpired(ctx)
+	k.tell(ctx, unknown)
+}
+
+// stillHeld is what is left of batch by now, with the deliveries and how long to wait for
+// an answer: no longer than the first lease can run out.
+func (k *keeper) stillHeld(batch []*Slot) (held []*Slot, ds []transport.Delivery, patience time.Duration) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	held = slices.DeleteFunc(batch, func(s *Slot) bool { return s.at < 0 })
+	for _, s := range held {
+		ds = append(ds, s.delivery)
+	}
+	now := k.now()
+	patience = k.lease / 3
+	for _, s := range k.held {
+		patience = min(patience, s.leased+k.lease-now)
+	}
+	return held, ds, patience
+}
+
+// renewed notes the results of a call that began then: which leases are lost, and what
+// kept others from being renewed.
+func (k *keeper) renewed(batch []*Slot, errs []error, began time.Duration) (lost []*Slot, unknown error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	var again time.Duration
+	for i, s := range batch {
+		err := errNoAnswer
+		if i < len(errs) {
+			err = errs[i]
+		}
+		switch {
+		case err == nil:
+			s.leased, s.due = began, began+k.lease/3
+		case errors.Is(err, transport.ErrLeaseLost):
+			lost = append(lost, s)
+		default:
+			if unknown == nil {
+				unknown, again = err, k.now()+k.pace.Next()
+			}
+			s.due = again
+		}
+	}
+	if unknown == nil {
+		k.pace.Reset()
+	}
+	return lost, unknown
+}
+
+// loseExpired loses what has not been renewed for a whole lease. The broker need not say so: it
+// may be away.
+func (k *keeper) loseExpired(ctx context.Context) {
+	k.mu.Lock()
+	now := k.now()
+	var expired []*Slot
+	for _, s := range k.held {
+		if s.leased+k.lease <= now {
+			expired = append(expired, s)
+		}
+	}
+	k.mu.Unlock()
+	k.lose(ctx, expired, "not renewed in time")
+}
+
+// lose gives up those of ss that are still held: another instance has their messages, or soon
+// will. Handlers are told by their context; what has not started is dropped.
+func (k *keeper) lose(ctx context.Context, ss []*Slot, reason string) {
+	var lost []*Slot
+	var started, waiting int
+	k.mu.Lock()
+	for _, s := range ss {
+		if s.at < 0 {
+			continue // settled in the meantime, which may be why there was no lease
+		}
+		lost = append(lost, s)
+		switch s.state {
+		case buffered:
+			waiting++
+			k.forget(s)
+		case handling:
+			started++
+			k.unhold(s)
+		default: // its settle finds out by itself
+			k.unhold(s)
+		}
+	}
+	k.buffer.drop()
+	k.wake()
+	k.mu.Unlock()
+	for _, s := range lost {
+		s.end(transport.ErrLeaseLost)
+	}
+	if started+waiting > 0 {
+		k.cfg.Logger.LogAttrs(ctx, slog.LevelWarn, "leases lost, others will handle the messages",
+			slog.String("reason", reason), slog.Int("handling", started), slog.Int("waiting", waiting))
+	}
+}
+
+// tell logs the first renewal that could not be told, and the first that could again.
+func (k *keeper) tell(ctx context.Context, err error) {
+	switch {
+	case err != nil && !k.failing:
+		k.cfg.Logger.LogAttrs(ctx, slog.LevelWarn, "renewing leases fails, trying again",
+			slog.Any("error", err))
+	case err == nil && k.failing:
+		k.cfg.Logger.LogAttrs(ctx, slog.LevelInfo, "renewing leases works again")
+	}
+	k.failing = err != nil
+}
+
+// hold has the lease of s renewed from now on. Called with mu held.
+func (p *Pump) hold(s *Slot, now time.Duration) {
+	if p.renewer == nil {
+		return
+	}
+	s.leased, s.due = now, now+p.cfg.Limits.Lease/3
+	s.at = len(p.held)
+	p.held = append(p.held, s)
+}
+
+// unhold ends that. Called with mu held.
+func (p *Pump) unhold(s *Slot) {
+	if s.at < 0 {
+		return
+	}
+	last := len(p.held) - 1
+	p.held[s.at] = p.held[last]
+	p.held[s.at].at = s.at
+	p.held[last] = nil
+	p.held = p.held[:last]
+	s.at = -1
+}

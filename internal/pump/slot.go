@@ -1,0 +1,142 @@
+package pump
+
+import (
+	"context"
+	"time"
+
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+// settlesPerSlot bounds how many messages settle beyond those that are handled. One
+// that finds no room keeps its slot.
+const settlesPerSlot = 4
+
+// Slot is a message's place in the pump. Free may be called on the zero Slot, which has no place.
+type Slot struct {
+	pump     *Pump
+	delivery transport.Delivery
+	ctx      context.Context         // given to the handler, by whichever goroutine runs it
+	cancel   context.CancelCauseFunc // of ctx; nil without leases
+
+	// The rest is guarded by the pump's mutex.
+	state  state
+	at     int           // index in the pump's held; -1 when not there
+	leased time.Duration // since when the lease is known to hold
+	due    time.Duration // when to renew it
+}
+
+type state int8
+
+const (
+	buffered state = iota
+	handling
+	settling
+	gone // settled, or lost before it was started
+)
+
+// Free says that the handlers are done: the next message may start while this one
+// settles. A second call does nothing.
+func (s *Slot) Free() {
+	p := s.pump
+	if p == nil {
+		return
+	}
+	p.mu.Lock()
+	if s.state != handling {
+		p.mu.Unlock()
+		return
+	}
+	s.state = settling
+	p.handling--
+	p.settling++
+	next := p.next()
+	p.wake()
+	p.mu.Unlock()
+	if next != nil {
+		go p.run(next)
+	}
+}
+
+// run handles s, and then whatever is ready in its place.
+func (p *Pump) run(s *Slot) {
+	for s != nil {
+		p.cfg.Handle(s.ctx, s.delivery, s)
+		s = p.finish(s)
+	}
+}
+
+// finish takes s out of the pump and returns the next to handle, if any.
+func (p *Pump) finish(s *Slot) *Slot {
+	s.end(nil)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if s.state == settling {
+		p.settling--
+	} else {
+		p.handling--
+	}
+	p.finished++
+	p.forget(s)
+	next := p.next()
+	p.wake()
+	return next
+}
+
+// end ends the context of s, where it has one of its own. Never called with mu held.
+func (s *Slot) end(cause error) {
+	if s.cancel != nil {
+		s.cancel(cause)
+	}
+}
+
+// forget lets go of s, which may share its memory with slots that live longer.
+// Called with mu held.
+func (p *Pump) forget(s *Slot) {
+	s.state = gone
+	s.delivery, s.ctx = nil, nil
+	p.unhold(s)
+}
+
+// startReady starts what is buffered as far as there are slots.
+func (p *Pump) startReady() {
+	for {
+		p.mu.Lock()
+		s := p.next()
+		p.mu.Unlock()
+		if s == nil {
+			return
+		}
+		go p.run(s)
+	}
+}
+
+// next takes the first buffered delivery if there is a slot for it. Called with mu held.
+func (p *Pump) next() *Slot {
+	if p.releasing || p.buffer.len() == 0 || p.free() <= 0 {
+		return nil
+	}
+	s := p.buffer.pop()
+	s.state = handling
+	p.handling++
+	return s
+}
+
+// free is how many more may be handled; below 0 after concurrency was lowered. Called
+// with mu held.
+func (p *Pump) free() int {
+	out := p.handling + p.settling
+	if p.concurrency == 1 {
+		return 1 - out // settles one before it starts another: see Config.Concurrency
+	}
+	return min(p.concurrency-p.handling, (1+settlesPerSlot)*p.concurrency-out)
+}
+
+// wake tells who waits that there is room, or that something ended. Called with mu held.
+func (p *Pump) wake() {
+	switch {
+	case p.phase == stopping:
+		p.changed.Broadcast()
+	case p.room() > 0:
+		p.changed.Signal()
+	}
+}

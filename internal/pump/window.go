@@ -1,0 +1,35 @@
+package pump
+
+// windowSize is how many deliveries the pump lets the driver have out: those that
+// are handled and those that settle, and as many again as are handled waiting
+// behind them: in the driver where it prefetches, else in our buffer. Called with mu held.
+func (p *Pump) windowSize() int {
+	c := p.concurrency
+	ahead := buffersPerSlot * c
+	if p.cfg.Limits.Prefetch {
+		ahead = max(c, 2)
+	}
+	if c == 1 {
+		return 1 + ahead
+	}
+	return c + settlesPerSlot*c + ahead
+}
+
+// applyWindow gives the receiver its window. When several do, one gives the last: the
+// mutex cannot be held over the call, and an older window must not come last.
+func (p *Pump) applyWindow() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.windowing {
+		return
+	}
+	p.windowing = true
+	for n := p.windowSize(); n != p.window && p.phase == running; n = p.windowSize() {
+		p.window = n
+		p.mu.Unlock()
+		p.cfg.Receiver.Window(n)
+		p.mu.Lock()
+	}
+	p.windowing = false
+	p.wake()
+}
