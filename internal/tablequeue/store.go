@@ -35,12 +35,13 @@ type Store interface {
 	Topology
 	Subscriptions
 
-	// Classify says what an error of this store means. It is called with errors of
-	// Claim, Flush, Renew and Complete only, never with nil.
+	// Classify says what an error of Claim, Flush, Renew or Complete means, also one that
+	// has been wrapped. An error that is none of the store's is Unavailable. It
+	// is never called with nil.
 	Classify(err error) Class
 
-	// Close closes the connections. The engine calls it once, when nothing else
-	// is running any more.
+	// Close closes the connections. The engine calls it once, when it calls nothing else
+	// any more; transactions that are still open are rolled back.
 	Close() error
 }
 
@@ -163,6 +164,8 @@ type Unit struct {
 	// Lost is set by Flush: the lease was no longer the row's, nothing of this
 	// unit has happened.
 	Lost bool
+
+	of *work // what it is, or is part of
 }
 
 // Row is a message to be inserted.
@@ -216,13 +219,14 @@ type Transactor interface {
 }
 
 // StoreTx is a transaction of a dialect. It is used by one goroutine at a time.
-// Users reach it from the [transport.Tx] that they are given through [Inner].
+// The dialect gets it back from the [transport.Tx] of a delivery with [Inner].
 type StoreTx interface {
 	// Complete does u, whose Verb is Delete, and commits. Where u's lease is lost
 	// it sets u.Lost, rolls everything back and returns nil. Whatever it
 	// returns, the transaction is over.
 	Complete(ctx context.Context, u *Unit) error
-	// Rollback undoes everything. Called again, or after Complete, it does nothing.
+	// Rollback undoes everything. Called again, or after Complete or the store's
+	// Close, it does nothing.
 	Rollback(ctx context.Context) error
 }
 

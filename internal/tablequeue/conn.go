@@ -1,0 +1,180 @@
+package tablequeue
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/holdfast-go/holdfast/internal/batch"
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+var (
+	_ transport.Conn       = (*Conn)(nil)
+	_ transport.Installer  = (*Conn)(nil)
+	_ transport.Subscriber = (*Conn)(nil)
+	_ transport.Canceler   = (*Conn)(nil)
+	_ transport.Inspector  = (*Conn)(nil)
+)
+
+// Config says how the engine works on a [Store].
+type Config struct {
+	// Lease is how long a claim lasts unless it is renewed. 0: 30 s.
+	Lease time.Duration
+	// MaxBody is the largest body in bytes. 0: 64 MiB.
+	MaxBody int
+	// Flushers is how many batches are written at once. 0: 2; a database with a
+	// single writer wants 1.
+	Flushers int
+	// Poll is the longest pause between two looks at an empty queue where no [Waker] tells
+	// of new rows. 0: 500 ms.
+	Poll time.Duration
+	// Env is what the transport was opened with.
+	Env transport.Env
+}
+
+const (
+	defaultLease   = 30 * time.Second
+	defaultMaxBody = 64 << 20
+	defaultPoll    = 500 * time.Millisecond
+
+	maxUnits   = 200              // in one Flush
+	maxReceive = 200              // rows in one Claim
+	maxWait    = 10 * time.Second // for one answer of the database
+)
+
+// Conn is the engine. It implements [transport.Conn] and what is optional there.
+type Conn struct {
+	store Store
+	cfg   Config
+	owner string // lease_owner of this Conn's claims, and of no other's
+	units *batch.Batcher[*work]
+	works sync.Pool // of *work
+	subs  subscribers
+	wakes wakes
+
+	life    context.Context // ends when Close begins; for the Conn's own goroutines
+	closing context.CancelFunc
+	running sync.WaitGroup // the Conn's own goroutines
+
+	mu      sync.RWMutex // guards closed and adding to calls
+	closed  bool
+	calls   sync.WaitGroup // what uses the store apart from units
+	queues  sync.Map       // the names that were received from
+	listens atomic.Bool    // the listener has been started
+	written chan struct{}  // closed when Close has written the last rows
+	ended   chan struct{}  // closed when Close has done all
+}
+
+// Open makes a Conn that works on store and owns it from now on. It does no I/O.
+func Open(store Store, cfg Config) *Conn {
+	cfg.Lease = orDefault(cfg.Lease, defaultLease)
+	cfg.MaxBody = orDefault(cfg.MaxBody, defaultMaxBody)
+	cfg.Flushers = orDefault(cfg.Flushers, 2)
+	cfg.Poll = orDefault(cfg.Poll, defaultPoll)
+	c := &Conn{
+		store:   store,
+		cfg:     cfg,
+		owner:   fmt.Sprintf("%s/%s/%08x", cfg.Env.Endpoint, cfg.Env.Instance, rand.Uint32()),
+		written: make(chan struct{}),
+		ended:   make(chan struct{}),
+	}
+	c.units = batch.New(cfg.Flushers, maxUnits, c.flush)
+	c.works.New = func() any { return new(work) }
+	c.life, c.closing = context.WithCancel(context.Background())
+	c.subs.init(c.store.Subscriptions)
+	w, ok := store.(Waker)
+	c.wakes.init(ok)
+	if ok {
+		c.running.Go(func() { c.notify(w) })
+	}
+	return c
+}
+
+func orDefault[T comparable](v, otherwise T) T {
+	var zero T
+	if v == zero {
+		return otherwise
+	}
+	return v
+}
+
+// Limits implements [transport.Conn].
+func (c *Conn) Limits() transport.Limits {
+	return transport.Limits{
+		MaxBody:         c.cfg.MaxBody,
+		MaxDelay:        transport.Unlimited,
+		Lease:           c.cfg.Lease,
+		MaxReceive:      maxReceive,
+		ParallelReceive: 2,
+		FreeRelease:     true,
+	}
+}
+
+// OpenReceiver implements [transport.Conn].
+func (c *Conn) OpenReceiver(ctx context.Context, opts transport.ReceiverOptions) (transport.Receiver, error) {
+	if err := c.store.Check(opts.Queue); err != nil {
+		return nil, err
+	}
+	if err := c.enter(); err != nil {
+		return nil, err
+	}
+	defer c.calls.Done()
+	if err := c.store.Exists(ctx, opts.Queue); err != nil {
+		return nil, err
+	}
+	c.queues.Store(opts.Queue, nil)
+	if w, ok := c.store.(Waker); ok && c.listens.CompareAndSwap(false, true) {
+		c.running.Go(func() { c.listen(w) })
+	}
+	return newReceiver(c, opts.Queue), nil
+}
+
+// Close implements [transport.Conn]: what is being settled and sent is finished, then
+// the rows still leased are made visible again.
+func (c *Conn) Close() error {
+	c.mu.Lock()
+	already := c.closed
+	c.closed = true
+	c.mu.Unlock()
+	if already {
+		<-c.ended
+		return nil
+	}
+	defer close(c.ended)
+	c.closing()
+	c.calls.Wait()
+	c.units.Close()
+	err := c.abandon()
+	close(c.written)
+	c.running.Wait()
+	return errors.Join(err, c.store.Close())
+}
+
+// enter counts a call that uses the store; the caller calls c.calls.Done after it.
+func (c *Conn) enter() error {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	if c.closed {
+		return transport.ErrClosed
+	}
+	c.calls.Add(1)
+	return nil
+}
+
+// abandon gives back what has been claimed and not settled.
+func (c *Conn) abandon() error {
+	ctx, cancel := context.WithTimeout(context.Background(), maxWait)
+	defer cancel()
+	var errs []error
+	c.queues.Range(func(queue, _ any) bool {
+		errs = append(errs, c.store.Abandon(ctx, queue.(string), c.owner, c.cfg.Lease))
+		c.wakes.announce(queue.(string))
+		return true
+	})
+	return errors.Join(errs...)
+}

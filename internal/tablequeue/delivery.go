@@ -1,0 +1,183 @@
+package tablequeue
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+var (
+	_ transport.Delivery      = (*delivery)(nil)
+	_ transport.Completer     = (*delivery)(nil)
+	_ transport.SpacedRetrier = (*delivery)(nil)
+	_ transport.Transactor    = (*txDelivery)(nil)
+)
+
+// delivery is a leased row.
+type delivery struct {
+	conn     *Conn
+	queue    string
+	lease    Lease
+	count    int
+	settling atomic.Bool // being settled, or settled
+	msg      transport.Message
+}
+
+// txDelivery is a delivery of a store that has transactions for its users.
+type txDelivery struct{ delivery }
+
+func (d *delivery) Message() *transport.Message { return &d.msg }
+
+// Attempt implements [transport.Delivery]: delivery_count, which is exact.
+func (d *delivery) Attempt() transport.Attempt {
+	return transport.Attempt{N: d.count, Exact: true}
+}
+
+func (d *delivery) Complete(ctx context.Context) error {
+	return d.settle(ctx, Delete, 0, nil)
+}
+
+// CompleteWith implements [transport.Completer]: the row is deleted and ops are inserted in
+// the same transaction.
+func (d *delivery) CompleteWith(ctx context.Context, ops []transport.Operation) error {
+	return d.settle(ctx, Delete, 0, ops)
+}
+
+func (d *delivery) Retry(ctx context.Context) error {
+	return d.settle(ctx, Retry, 0, nil)
+}
+
+// RetryAfter implements [transport.SpacedRetrier].
+func (d *delivery) RetryAfter(ctx context.Context, after time.Duration) error {
+	return d.settle(ctx, Retry, max(0, after), nil)
+}
+
+func (d *delivery) Release(ctx context.Context) error {
+	return d.settle(ctx, Release, 0, nil)
+}
+
+// leased is the lease, and whether there is something to renew.
+func (d *delivery) leased() (Lease, bool) { return d.lease, !d.settling.Load() }
+
+func (d *delivery) settle(ctx context.Context, verb Verb, after time.Duration, ops []transport.Operation) error {
+	w := d.conn.newWork()
+	failed := d.fill(ctx, w, ops)
+	if len(failed) > 0 {
+		d.conn.recycle(w)
+		return dispatchError(failed, len(ops))
+	}
+	w.unit.Verb, w.unit.After = verb, after
+	d.settling.Store(true)
+	kept, err := d.conn.do(ctx, w)
+	if kept {
+		d.settling.Store(false)
+		return err
+	}
+	if err == nil && w.unit.Lost {
+		err = transport.ErrLeaseLost
+	} else if err != nil {
+		d.settling.Store(false)
+		err = d.conn.blame(ctx, err, w.unit.Rows, len(ops))
+	}
+	d.conn.recycle(w)
+	return err
+}
+
+// fill makes w's unit the completion of d with ops.
+func (d *delivery) fill(ctx context.Context, w *work, ops []transport.Operation) []transport.OpError {
+	w.unit.Verb, w.unit.Queue, w.unit.Lease = Delete, d.queue, d.lease
+	return d.conn.addRows(ctx, w, ops)
+}
+
+// blame names the operations that a refused completion failed for: those whose queue does
+// not exist, or all when that is not it. Other errors it returns as they are.
+func (c *Conn) blame(ctx context.Context, err error, rows []Row, total int) error {
+	if len(rows) == 0 || c.store.Classify(err) != Refused {
+		return err
+	}
+	missing := map[string]error{}
+	var failed []transport.OpError
+	for i := range rows {
+		q := rows[i].Queue
+		if _, known := missing[q]; !known {
+			missing[q] = c.ifMissing(ctx, q)
+		}
+		if missing[q] != nil {
+			failed = append(failed, transport.OpError{Index: rows[i].Op, Err: missing[q]})
+		}
+	}
+	if len(failed) == 0 {
+		failed = failAll(rows, err)
+	}
+	return dispatchError(failed, total)
+}
+
+func (c *Conn) ifMissing(ctx context.Context, queue string) error {
+	err := c.call(func() error { return c.store.Exists(ctx, queue) })
+	if errors.Is(err, transport.ErrNoQueue) {
+		return err
+	}
+	return nil
+}
+
+// Begin implements [transport.Transactor].
+func (d *txDelivery) Begin(ctx context.Context) (transport.Tx, error) {
+	if err := d.conn.enter(); err != nil {
+		return nil, err
+	}
+	defer d.conn.calls.Done()
+	inner, err := d.conn.store.(Transactor).Begin(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &tx{delivery: &d.delivery, inner: inner}, nil
+}
+
+// tx is a delivery's transaction.
+type tx struct {
+	delivery *delivery
+	inner    StoreTx
+}
+
+// Inner returns the dialect's part of a transaction that a delivery of this engine
+// has begun, and whether t is one.
+func Inner(t transport.Tx) (StoreTx, bool) {
+	own, ok := t.(*tx)
+	if !ok {
+		return nil, false
+	}
+	return own.inner, true
+}
+
+// Complete implements [transport.Tx].
+func (t *tx) Complete(ctx context.Context, ops []transport.Operation) error {
+	d, c := t.delivery, t.delivery.conn
+	w := c.newWork()
+	defer c.recycle(w)
+	if failed := d.fill(ctx, w, ops); len(failed) > 0 {
+		return errors.Join(dispatchError(failed, len(ops)), t.inner.Rollback(ctx))
+	}
+	d.settling.Store(true)
+	err := c.call(func() error { return t.inner.Complete(ctx, &w.unit) })
+	switch {
+	case err != nil:
+		d.settling.Store(false)
+		return c.blame(ctx, c.verdict(err), w.unit.Rows, len(ops))
+	case w.unit.Lost:
+		return transport.ErrLeaseLost
+	}
+	c.wakes.flushed([]*Unit{&w.unit})
+	return nil
+}
+
+// Rollback implements [transport.Tx].
+func (t *tx) Rollback(ctx context.Context) error {
+	if err := t.inner.Rollback(ctx); err != nil {
+		return fmt.Errorf("roll back: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,182 @@
+package tablequeue
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+const (
+	maxRows       = 500     // of one Dispatch in one unit
+	maxChunkBytes = 8 << 20 // likewise
+)
+
+// Dispatch implements [transport.Conn]. The messages are inserted together with what
+// others send and settle at the time. Receipts are given for delayed sends.
+func (c *Conn) Dispatch(ctx context.Context, ops []transport.Operation) ([]transport.Receipt, error) {
+	w := c.newWork()
+	failed := c.addRows(ctx, w, ops)
+	for i := range w.unit.Rows {
+		r := &w.unit.Rows[i]
+		r.WantSeq = ops[r.Op].Queue != "" && (r.After > 0 || !r.At.IsZero())
+	}
+	var receipts []transport.Receipt
+	kept := false
+	for rows := w.unit.Rows; len(rows) > 0; {
+		n := chunk(rows)
+		var bad []transport.OpError
+		if kept, bad = c.send(ctx, w, rows[:n]); kept {
+			failed = append(append(failed, bad...), failAll(rows[n:], context.Cause(ctx))...)
+			break
+		}
+		failed = append(failed, bad...)
+		receipts = addReceipts(receipts, rows[:n], len(ops))
+		rows = rows[n:]
+	}
+	if !kept {
+		c.recycle(w)
+	}
+	return receipts, dispatchError(failed, len(ops))
+}
+
+// send inserts rows, which are part of w's.
+func (c *Conn) send(ctx context.Context, w *work, rows []Row) (kept bool, failed []transport.OpError) {
+	all := w.unit.Rows
+	w.unit.Rows, w.failed = rows, nil
+	kept, err := c.do(ctx, w)
+	if kept {
+		return true, failAll(rows, err)
+	}
+	w.unit.Rows = all
+	if err != nil {
+		return false, failAll(rows, err)
+	}
+	return false, w.failed
+}
+
+// chunk is how many of rows go into one unit.
+func chunk(rows []Row) int {
+	bytes := 0
+	for i := range rows {
+		bytes += len(rows[i].Headers) + len(rows[i].Body)
+		if i > 0 && (i == maxRows || bytes > maxChunkBytes) {
+			return i
+		}
+	}
+	return len(rows)
+}
+
+// addRows appends to w the rows that ops come to, and returns the operations that cannot be
+// sent.
+func (c *Conn) addRows(ctx context.Context, w *work, ops []transport.Operation) (failed []transport.OpError) {
+	for i := range ops {
+		if err := c.addOp(ctx, w, i, &ops[i]); err != nil {
+			failed = append(failed, transport.OpError{Index: i, Err: err})
+		}
+	}
+	return failed
+}
+
+var errNoDestination = errors.New("operation without message, or with neither queue nor types")
+
+func (c *Conn) addOp(ctx context.Context, w *work, index int, op *transport.Operation) error {
+	m := op.Message
+	if m == nil || op.Queue == "" && len(op.Types) == 0 {
+		return errNoDestination
+	}
+	if len(m.Body) > c.cfg.MaxBody {
+		return &transport.TooLargeError{What: "body", Size: len(m.Body), Max: c.cfg.MaxBody}
+	}
+	start := len(w.buf)
+	w.buf = m.Headers.AppendJSON(w.buf)
+	row := Row{
+		Queue:   op.Queue,
+		ID:      m.ID,
+		Headers: slices.Clip(w.buf[start:]),
+		Body:    m.Body,
+		At:      op.At,
+		TTL:     max(0, op.TTL),
+		Op:      index,
+	}
+	if op.At.IsZero() {
+		row.After = max(0, op.After)
+	}
+	if op.Queue != "" {
+		return c.addRow(w, row)
+	}
+	queues, err := c.subs.of(ctx, op.Types)
+	if err != nil {
+		return err
+	}
+	for _, row.Queue = range queues {
+		if err := c.addRow(w, row); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *Conn) addRow(w *work, row Row) error {
+	if err := c.store.Check(row.Queue); err != nil {
+		return err
+	}
+	w.unit.Rows = append(w.unit.Rows, row)
+	return nil
+}
+
+func failAll(rows []Row, err error) []transport.OpError {
+	failed := make([]transport.OpError, len(rows))
+	for i := range rows {
+		failed[i] = transport.OpError{Index: rows[i].Op, Err: err}
+	}
+	return failed
+}
+
+// dispatchError orders failed and names each operation once, however many of its
+// copies failed. It returns nil when there is none.
+func dispatchError(failed []transport.OpError, total int) error {
+	if len(failed) == 0 {
+		return nil
+	}
+	slices.SortStableFunc(failed, func(a, b transport.OpError) int { return a.Index - b.Index })
+	failed = slices.CompactFunc(failed, func(a, b transport.OpError) bool { return a.Index == b.Index })
+	return &transport.DispatchError{Ops: failed, Total: total}
+}
+
+// addReceipts sets the receipts of the rows that were asked for their Seq and have got it.
+func addReceipts(receipts []transport.Receipt, rows []Row, total int) []transport.Receipt {
+	for i := range rows {
+		r := &rows[i]
+		if r.Seq == 0 {
+			continue
+		}
+		if receipts == nil {
+			receipts = make([]transport.Receipt, total)
+		}
+		receipts[r.Op].Cancel = strconv.FormatInt(r.Seq, 10) + "@" + r.Queue
+	}
+	return receipts
+}
+
+// Cancel implements [transport.Canceler].
+func (c *Conn) Cancel(ctx context.Context, receipt string) error {
+	number, queue, ok := strings.Cut(receipt, "@")
+	seq, err := strconv.ParseInt(number, 10, 64)
+	if !ok || err != nil || c.store.Check(queue) != nil {
+		return fmt.Errorf("cancel: receipt %.80q is none of this transport: %w", receipt, transport.ErrNotFound)
+	}
+	if err := c.enter(); err != nil {
+		return err
+	}
+	defer c.calls.Done()
+	done, err := c.store.Cancel(ctx, queue, seq)
+	if err == nil && !done {
+		err = fmt.Errorf("cancel message %d of queue %q: %w", seq, queue, transport.ErrNotFound)
+	}
+	return err
+}

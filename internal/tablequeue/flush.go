@@ -1,0 +1,149 @@
+package tablequeue
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/holdfast-go/holdfast/internal/backoff"
+	"github.com/holdfast-go/holdfast/internal/batch"
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+const (
+	maxFlushBytes = 16 << 20 // headers and bodies in one Flush, unless one unit alone has more
+	conflicts     = 5        // times that a batch is tried again after a conflict
+)
+
+// work is a unit on its way through the batcher. Works are pooled: their slices are
+// used again.
+type work struct {
+	unit   Unit
+	buf    []byte              // what Headers of the unit's rows point into
+	failed []transport.OpError // of a Send: rows that were refused, by operation
+	err    error               // of the unit as a whole
+}
+
+const keepBuf = 64 << 10 // a larger buf is not kept in the pool
+
+func (c *Conn) newWork() *work { return c.works.Get().(*work) }
+
+func (c *Conn) recycle(w *work) {
+	if cap(w.buf) > keepBuf {
+		w.buf = nil
+	}
+	clear(w.unit.Rows)
+	*w = work{unit: Unit{Rows: w.unit.Rows[:0]}, buf: w.buf[:0]}
+	c.works.Put(w)
+}
+
+// do carries out w together with others. kept is true when the batcher still uses
+// w, which must then not be recycled.
+func (c *Conn) do(ctx context.Context, w *work) (kept bool, err error) {
+	w.unit.of = w
+	err = c.units.Do(ctx, w)
+	switch {
+	case errors.Is(err, batch.ErrClosed):
+		return false, transport.ErrClosed
+	case errors.Is(err, batch.ErrAbandoned):
+		return true, fmt.Errorf("%w: %w", transport.ErrOutcomeUnknown, context.Cause(ctx))
+	}
+	return false, err
+}
+
+// flush is the batcher's: it writes the works in as few batches as their size allows.
+func (c *Conn) flush(works []*work, errs []error) {
+	units := make([]*Unit, 0, len(works))
+	bytes := 0
+	for _, w := range works {
+		n := w.unit.size()
+		if len(units) > 0 && bytes+n > maxFlushBytes {
+			c.write(units)
+			units, bytes = units[:0], 0
+		}
+		units = append(units, &w.unit)
+		bytes += n
+	}
+	c.write(units)
+	for i, w := range works {
+		errs[i] = w.err
+	}
+}
+
+// write flushes units and, where they are refused, halves of them, so that in
+// the end only the refused ones fail.
+func (c *Conn) write(units []*Unit) {
+	err := c.writeOnce(units)
+	if err == nil {
+		c.wakes.flushed(units)
+		return
+	}
+	if c.store.Classify(err) != Refused {
+		fail(units, c.verdict(err))
+		return
+	}
+	if len(units) == 1 {
+		first, second := units[0].halves()
+		if second == nil {
+			fail(units, err)
+			return
+		}
+		units = []*Unit{first, second}
+	}
+	half := len(units) / 2
+	c.write(units[:half])
+	c.write(units[half:])
+}
+
+// writeOnce flushes units, again when they met a conflict.
+func (c *Conn) writeOnce(units []*Unit) error {
+	pause := backoff.Backoff{Min: 2 * time.Millisecond, Max: 50 * time.Millisecond}
+	for try := 1; ; try++ {
+		ctx, cancel := context.WithTimeout(context.Background(), maxWait)
+		err := c.store.Flush(ctx, units)
+		cancel()
+		if err == nil || try == conflicts || c.store.Classify(err) != Conflict {
+			return err
+		}
+		_ = pause.Wait(context.Background())
+	}
+}
+
+// verdict is err as the endpoint is to see it.
+func (c *Conn) verdict(err error) error {
+	if c.store.Classify(err) == Unknown {
+		return fmt.Errorf("%w: %w", transport.ErrOutcomeUnknown, err)
+	}
+	return err
+}
+
+func fail(units []*Unit, err error) {
+	for _, u := range units {
+		if u.Verb != Send {
+			u.of.err = err
+			continue
+		}
+		for i := range u.Rows {
+			u.of.failed = append(u.of.failed, transport.OpError{Index: u.Rows[i].Op, Err: err})
+		}
+	}
+}
+
+// halves splits the rows of a Send, which do not depend on each other. Anything else is
+// indivisible: second is nil.
+func (u *Unit) halves() (first, second *Unit) {
+	if u.Verb != Send || len(u.Rows) < 2 {
+		return u, nil
+	}
+	half := len(u.Rows) / 2
+	return &Unit{Rows: u.Rows[:half], of: u.of}, &Unit{Rows: u.Rows[half:], of: u.of}
+}
+
+func (u *Unit) size() int {
+	n := 0
+	for i := range u.Rows {
+		n += len(u.Rows[i].Headers) + len(u.Rows[i].Body)
+	}
+	return n
+}

@@ -1,0 +1,64 @@
+package tablequeue
+
+import (
+	"context"
+	"errors"
+
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+// Install implements [transport.Installer].
+func (c *Conn) Install(ctx context.Context, plan transport.Plan) error {
+	var errs []error
+	for _, q := range plan.Queues {
+		errs = append(errs, c.store.Check(q.Name))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	return c.call(func() error { return c.store.Install(ctx, plan) })
+}
+
+// Inspect implements [transport.Inspector].
+func (c *Conn) Inspect(ctx context.Context, queues ...string) (stats []transport.QueueStats, err error) {
+	for _, q := range queues {
+		if err := c.store.Check(q); err != nil {
+			return nil, err
+		}
+	}
+	err = c.call(func() error {
+		stats, err = c.store.Inspect(ctx, queues...)
+		return err
+	})
+	return stats, err
+}
+
+// Subscribe implements [transport.Subscriber]. This Conn publishes to the new subscriber at
+// once, others after a second.
+func (c *Conn) Subscribe(ctx context.Context, queue string, types []string) error {
+	defer c.subs.forget()
+	return c.subscribe(queue, func() error { return c.store.Subscribe(ctx, queue, types) })
+}
+
+// Unsubscribe implements [transport.Subscriber]. What others publish may
+// arrive for a second more.
+func (c *Conn) Unsubscribe(ctx context.Context, queue string, types []string) error {
+	defer c.subs.forget()
+	return c.subscribe(queue, func() error { return c.store.Unsubscribe(ctx, queue, types) })
+}
+
+func (c *Conn) subscribe(queue string, change func() error) error {
+	if err := c.store.Check(queue); err != nil {
+		return err
+	}
+	return c.call(change)
+}
+
+// call runs fn unless the Conn is closed; Close waits for it.
+func (c *Conn) call(fn func() error) error {
+	if err := c.enter(); err != nil {
+		return err
+	}
+	defer c.calls.Done()
+	return fn()
+}

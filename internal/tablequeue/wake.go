@@ -1,0 +1,166 @@
+package tablequeue
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/holdfast-go/holdfast/internal/backoff"
+)
+
+// notifyEvery is the least time between two notifications of other processes.
+const notifyEvery = 50 * time.Millisecond
+
+// wakes tells receivers of new rows: those of this process directly, those of
+// others through the [Waker].
+type wakes struct {
+	hearing atomic.Bool // other processes' notifications arrive
+
+	mu        sync.Mutex // guards what follows
+	receivers map[string][]*receiver
+	pending   map[string]struct{} // queues to notify others of; nil where that is not offered
+
+	signal chan struct{} // holds a token while pending is not empty
+}
+
+func (w *wakes) init(others bool) {
+	w.receivers = map[string][]*receiver{}
+	if others {
+		w.pending = map[string]struct{}{}
+	}
+	w.signal = make(chan struct{}, 1)
+}
+
+func (w *wakes) add(r *receiver) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.receivers[r.queue] = append(w.receivers[r.queue], r)
+}
+
+func (w *wakes) remove(r *receiver) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var rest []*receiver
+	for _, other := range w.receivers[r.queue] {
+		if other != r {
+			rest = append(rest, other)
+		}
+	}
+	w.receivers[r.queue] = rest
+}
+
+// flushed announces what units have made visible, or will.
+func (w *wakes) flushed(units []*Unit) {
+	last := ""
+	for _, u := range units {
+		if u.Lost {
+			continue
+		}
+		if (u.Verb == Retry || u.Verb == Release) && u.Queue != last {
+			last = u.Queue
+			w.announce(last)
+		}
+		for i := range u.Rows {
+			if q := u.Rows[i].Queue; q != last {
+				last = q
+				w.announce(last)
+			}
+		}
+	}
+}
+
+// announce says that queue has a row that it had not before.
+func (w *wakes) announce(queue string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.wake(queue)
+	if _, ok := w.pending[queue]; ok || w.pending == nil {
+		return
+	}
+	w.pending[queue] = struct{}{}
+	select {
+	case w.signal <- struct{}{}:
+	default:
+	}
+}
+
+// heard is announce for what another process did.
+func (w *wakes) heard(queue string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.wake(queue)
+}
+
+func (w *wakes) wake(queue string) {
+	for _, r := range w.receivers[queue] {
+		r.wakeUp()
+	}
+}
+
+func (w *wakes) wakeAll() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for queue := range w.receivers {
+		w.wake(queue)
+	}
+}
+
+func (w *wakes) takePending() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	queues := make([]string, 0, len(w.pending))
+	for q := range w.pending {
+		queues = append(queues, q)
+	}
+	clear(w.pending)
+	return queues
+}
+
+// notify tells other processes of new rows until the Conn is closed, and then once more.
+// One that fails is not repeated: the others poll.
+func (c *Conn) notify(store Waker) {
+	for c.life.Err() == nil {
+		select {
+		case <-c.wakes.signal:
+			c.notifyOnce(store)
+			_ = backoff.Sleep(c.life, notifyEvery)
+		case <-c.life.Done():
+		}
+	}
+	<-c.written
+	c.notifyOnce(store)
+}
+
+func (c *Conn) notifyOnce(store Waker) {
+	queues := c.wakes.takePending()
+	if len(queues) == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	_ = store.Notify(ctx, queues)
+}
+
+// listen wakes receivers on what other processes do, until the Conn is closed.
+func (c *Conn) listen(store Waker) {
+	pause := backoff.Backoff{Min: 100 * time.Millisecond, Max: 10 * time.Second}
+	for {
+		err := store.Listen(c.life, func() {
+			pause.Reset()
+			c.wakes.hearing.Store(true)
+			c.wakes.wakeAll() // what came before is found by looking
+		}, c.wakes.heard)
+		broke := c.wakes.hearing.Swap(false)
+		if c.life.Err() != nil {
+			return
+		}
+		if broke {
+			c.cfg.Env.Log().WarnContext(c.life, "notifications interrupted: polling until they are back", "error", err)
+			c.wakes.wakeAll() // to wait less long from now on
+		}
+		if pause.Wait(c.life) != nil {
+			return
+		}
+	}
+}
