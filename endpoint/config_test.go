@@ -46,7 +46,7 @@ func TestNewReportsAllThatIsWrongAtOnce(t *testing.T) {
 		t.Fatal("New accepted it")
 	}
 	for _, want := range []string{
-		"Name is empty", "Transport is nil", "Concurrency is -1", "TransactionMode(9)", "Immediate is negative",
+		"Name is empty", "Transport is nil", "Concurrency is -1", "TransactionMode(9)", "Immediate is -2",
 		"TimeIncrease is negative", "a zero Message", "registered twice", "belongs to both", "a message is a struct",
 		`"Shop.Order;Placed" is empty or has a character`, "a zero Handler", "not registered: add it to Config.Messages",
 		"a zero Route", "the queue is empty", `stage Logical: there is no behavior "nothing"`,
