@@ -1,0 +1,234 @@
+package holdfast_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+const module = "github.com/holdfast-go/holdfast"
+
+// A rule says what the packages of a path may import beside the standard library. Paths
+// are relative to the module; one that ends in "/*" stands for all below it. Tests may
+// import anything.
+type rule struct {
+	of      string
+	ours    []string // our packages
+	modules []string // third-party modules, or below: vendors' SDKs, each in its driver only
+	free    bool     // may import anything, and be imported by nobody
+	tests   bool     // may be imported by tests only
+}
+
+// The first rule that fits a package is its rule. No rule is a failure: a new package
+// gets its line here.
+var rules = []rule{
+	{of: "."},
+	{of: "header"},
+	{of: "serialization"},
+	{of: "resilience"},
+
+	{of: "transport", ours: []string{"header"}},
+	{of: "recoverability", ours: []string{"header", "resilience"}},
+	{of: "internal/brokertest", free: true, tests: true},
+	{of: "internal/*", ours: []string{"header", "transport", "internal/*"}},
+	{of: "delayeddelivery", ours: []string{"header", "transport", "internal/*"}},
+	{of: "persistence", ours: []string{"transport"}},
+	{of: "pipeline", ours: []string{"header", "persistence", "recoverability", "transport"}},
+	{of: "endpoint", ours: []string{
+		"delayeddelivery", "header", "internal/*", "persistence", "pipeline", "recoverability",
+		"resilience", "serialization", "transport",
+	}},
+
+	{of: "outbox", ours: aboveEndpoint},
+	{of: "saga", ours: aboveEndpoint},
+	{of: "telemetry/otel", ours: aboveEndpoint, modules: []string{"go.opentelemetry.io/otel"}},
+	{of: "telemetry/zaplog", ours: aboveEndpoint, modules: []string{"go.uber.org/zap"}},
+
+	{of: "transport/inmemory", ours: belowDriver},
+	{of: "transport/sqlite", ours: belowDriver, modules: []string{"modernc.org/sqlite"}},
+	{of: "transport/rabbitmq", ours: belowDriver, modules: []string{"github.com/rabbitmq/amqp091-go"}},
+	{of: "transport/asb", ours: belowDriver, modules: []string{"github.com/Azure/azure-sdk-for-go"}},
+	{of: "transport/sqs", ours: belowDriver, modules: []string{
+		"github.com/aws/aws-sdk-go-v2", "github.com/aws/smithy-go",
+	}},
+	{of: "transport/sqlserver", ours: belowDriver, modules: []string{
+		"github.com/jackc/pgx/v5", "github.com/microsoft/go-mssqldb",
+	}},
+	{of: "resilience/failsafe", ours: []string{"resilience"}, modules: []string{"github.com/failsafe-go/failsafe-go"}},
+
+	{of: "transport/transporttest", ours: []string{"header", "transport"}, tests: true},
+	{of: "endpoint/endpointtest", ours: append([]string{"transport/inmemory"}, aboveEndpoint...), tests: true},
+	{of: "resilience/resiliencetest", ours: []string{"resilience"}, tests: true},
+
+	{of: "cmd/*", free: true},
+	{of: "examples/*", free: true},
+}
+
+var (
+	belowDriver   = []string{"delayeddelivery", "header", "internal/*", "transport"}
+	aboveEndpoint = []string{"endpoint", "header", "persistence", "pipeline", "transport"}
+)
+
+// pkg is what go list says of a package: its imports are those of its code, not its tests.
+type pkg struct {
+	ImportPath string
+	Imports    []string
+}
+
+func TestPackagesImportWhatTheyMay(t *testing.T) {
+	for _, p := range packages(t) {
+		for _, violation := range check(p) {
+			t.Error(violation)
+		}
+	}
+}
+
+func TestForbiddenImportsAreFound(t *testing.T) {
+	for _, test := range []struct {
+		from, to string
+		want     string // empty when it is allowed
+	}{
+		{"transport", "header", ""},
+		{"header", "transport", "header must not import transport"},
+		{"endpoint", "internal/pump", ""},
+		{"endpoint", "transport/rabbitmq", "endpoint must not import transport/rabbitmq"},
+		{"endpoint", "internal/brokertest", "endpoint must not import internal/brokertest: that is for tests"},
+		{"transport/rabbitmq", "internal/backoff", ""},
+		{"transport/rabbitmq", "endpoint", "transport/rabbitmq must not import endpoint"},
+		{"transport/rabbitmq", "transport/inmemory", "transport/rabbitmq must not import transport/inmemory"},
+		{"pipeline", "cmd/holdfast", "pipeline must not import cmd/holdfast"},
+		{"endpoint", "transport/transporttest", "endpoint must not import transport/transporttest: that is for tests"},
+		{"cmd/holdfast", "transport/rabbitmq", ""},
+		{"cmd/holdfast", "examples/hello", "cmd/holdfast must not import examples/hello"},
+		{"cmd/holdfast", "transport/transporttest", "cmd/holdfast must not import transport/transporttest: that is for tests"},
+		{"endpoint", "", "endpoint must not import ."},
+		{"novelty", "header", "novelty has no rule: add one to deps_test.go"},
+	} {
+		to := strings.TrimSuffix(module+"/"+test.to, "/")
+		found(t, pkg{module + "/" + test.from, []string{to}}, test.want)
+	}
+}
+
+func TestForbiddenModulesAreFound(t *testing.T) {
+	for _, test := range []struct{ from, to, want string }{
+		{"endpoint", "net/http", ""},
+		{"endpoint", "golang.org/x/sync/errgroup", "endpoint must not import golang.org/x/sync/errgroup"},
+		{"transport/sqlserver", "github.com/jackc/pgx/v5/pgconn", ""},
+		{"transport/sqlserver", "github.com/jackc/pgx/v5", ""},
+		{"transport/sqlserver", "github.com/jackc/pgx/v50", "transport/sqlserver must not import github.com/jackc/pgx/v50"},
+		{"transport/rabbitmq", "github.com/jackc/pgx/v5", "transport/rabbitmq must not import github.com/jackc/pgx/v5"},
+		{"cmd/holdfast", "github.com/spf13/cobra", ""},
+	} {
+		found(t, pkg{module + "/" + test.from, []string{test.to}}, test.want)
+	}
+}
+
+func found(t *testing.T, p pkg, want string) {
+	t.Helper()
+	if got := strings.Join(check(p), "\n"); got != want {
+		t.Errorf("%v:\n%s", p, cmp.Diff(want, got))
+	}
+}
+
+// check is a line for each import that p must not have.
+func check(p pkg) (violations []string) {
+	from := relative(p.ImportPath)
+	r, ok := ruleOf(from)
+	if !ok {
+		return []string{from + " has no rule: add one to deps_test.go"}
+	}
+	for _, path := range p.Imports {
+		if v := r.violation(path); v != "" {
+			violations = append(violations, from+" must not import "+v)
+		}
+	}
+	return violations
+}
+
+func (r rule) violation(path string) string {
+	if !isOurs(path) {
+		if isStandard(path) || r.free || slices.ContainsFunc(r.modules, func(m string) bool {
+			return path == m || strings.HasPrefix(path, m+"/")
+		}) {
+			return ""
+		}
+		return path
+	}
+	to := relative(path)
+	target, _ := ruleOf(to)
+	switch {
+	case target.tests:
+		return to + ": that is for tests"
+	case target.free || to == ".":
+		return to
+	case r.free || slices.ContainsFunc(r.ours, func(pattern string) bool { return fits(to, pattern) }):
+		return ""
+	}
+	return to
+}
+
+func ruleOf(path string) (rule, bool) {
+	for _, r := range rules {
+		if fits(path, r.of) {
+			return r, true
+		}
+	}
+	return rule{}, false
+}
+
+func fits(path, pattern string) bool {
+	if above, ok := strings.CutSuffix(pattern, "*"); ok {
+		return strings.HasPrefix(path, above)
+	}
+	return path == pattern
+}
+
+func isOurs(path string) bool { return path == module || strings.HasPrefix(path, module+"/") }
+
+// isStandard tells by the first element: only a module's has a dot.
+func isStandard(path string) bool {
+	first, _, _ := strings.Cut(path, "/")
+	return !strings.Contains(first, ".")
+}
+
+func relative(path string) string {
+	if path == module {
+		return "."
+	}
+	return strings.TrimPrefix(path, module+"/")
+}
+
+func packages(t *testing.T) (all []pkg) {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), "go", "list", "-json=ImportPath,Imports", "./...").Output()
+	if err != nil {
+		var failed *exec.ExitError
+		if errors.As(err, &failed) {
+			err = fmt.Errorf("%w\n%s", err, failed.Stderr)
+		}
+		t.Fatal(err)
+	}
+	for d := json.NewDecoder(bytes.NewReader(out)); ; {
+		var p pkg
+		err := d.Decode(&p)
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, p)
+	}
+	if len(all) == 0 {
+		t.Fatal("go list found no packages")
+	}
+	return all
+}

@@ -1,0 +1,76 @@
+package holdfast_test
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// A test that sleeps is slow and still fails on a busy machine. In a synctest bubble a
+// sleep takes no time, so it is the one place for it.
+func TestTestsSleepOnlyInVirtualTime(t *testing.T) {
+	err := filepath.WalkDir(".", func(path string, entry fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case entry.IsDir() && path != "." && strings.HasPrefix(entry.Name(), "."):
+			return filepath.SkipDir
+		case entry.IsDir() || !strings.HasSuffix(path, "_test.go"):
+			return nil
+		}
+		fset := token.NewFileSet()
+		file, err := parser.ParseFile(fset, path, nil, parser.SkipObjectResolution)
+		if err != nil {
+			return err
+		}
+		for _, at := range sleeps(file) {
+			t.Errorf("%v: time.Sleep: wait for the event instead, or test in a synctest bubble", fset.Position(at))
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestSleepsAreFound(t *testing.T) {
+	const body = "\nfunc f() { for { time.Sleep(1) } }"
+	for source, want := range map[string]int{
+		`package p; import "time"` + body:                               1,
+		`package p; import ("time"; "testing/synctest")` + body:         0,
+		`package p; import "time"; var _ = time.Now`:                    0,
+		`package p; import ("time"; "testing")` + body + "// synctest!": 1,
+	} {
+		file, err := parser.ParseFile(token.NewFileSet(), "p_test.go", source, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := len(sleeps(file)); got != want {
+			t.Errorf("%d sleeps found, want %d in:\n%s", got, want, source)
+		}
+	}
+}
+
+// sleeps are the places where a file without bubbles sleeps.
+func sleeps(file *ast.File) (found []token.Pos) {
+	for _, imported := range file.Imports {
+		if imported.Path.Value == `"testing/synctest"` {
+			return nil
+		}
+	}
+	ast.Inspect(file, func(n ast.Node) bool {
+		sel, ok := n.(*ast.SelectorExpr)
+		if !ok || sel.Sel.Name != "Sleep" {
+			return true
+		}
+		if pkg, ok := sel.X.(*ast.Ident); ok && pkg.Name == "time" {
+			found = append(found, sel.Pos())
+		}
+		return true
+	})
+	return found
+}
