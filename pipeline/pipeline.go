@@ -42,21 +42,21 @@ func (s *Stage[T]) Use(name string, b Behavior[T]) { s.insert(len(s.steps), name
 
 // Before adds a behavior on the outer side of the one called anchor.
 func (s *Stage[T]) Before(anchor, name string, b Behavior[T]) {
-	if i, ok := s.find(anchor); ok {
+	if i, ok := s.find(anchor, "to put %q before", name); ok {
 		s.insert(i, name, b)
 	}
 }
 
 // After adds a behavior on the inner side of the one called anchor.
 func (s *Stage[T]) After(anchor, name string, b Behavior[T]) {
-	if i, ok := s.find(anchor); ok {
+	if i, ok := s.find(anchor, "to put %q after", name); ok {
 		s.insert(i+1, name, b)
 	}
 }
 
 // Replace puts another behavior in the place of the named one, which keeps its name.
 func (s *Stage[T]) Replace(name string, b Behavior[T]) {
-	i, ok := s.find(name)
+	i, ok := s.find(name, "to replace")
 	if !ok || !s.usable(name, b) {
 		return
 	}
@@ -66,7 +66,7 @@ func (s *Stage[T]) Replace(name string, b Behavior[T]) {
 
 // Remove takes the named behavior out.
 func (s *Stage[T]) Remove(name string) {
-	if i, ok := s.find(name); ok {
+	if i, ok := s.find(name, "to remove"); ok {
 		s.own()
 		s.steps = slices.Delete(s.steps, i, i+1)
 	}
@@ -83,16 +83,23 @@ func (s *Stage[T]) Names() []string {
 
 // Then composes the behaviors around end, once. Calling the result allocates
 // nothing by itself. The error holds everything that was wrong with how the
-// stage was put together.
+// stage was put together, and the behaviors that returned nil.
 func (s *Stage[T]) Then(end Func[T]) (Func[T], error) {
-	if len(s.errs) > 0 {
-		return nil, errors.Join(s.errs...)
+	if end == nil {
+		return nil, errors.Join(errors.Join(s.errs...), errors.New("nil is no end of a stage"))
 	}
+	errs := slices.Clone(s.errs)
 	f := end
 	for _, st := range slices.Backward(s.steps) {
-		if f = st.behavior(f); f == nil {
-			return nil, fmt.Errorf("behavior %q returned no function", st.name)
+		outer := st.behavior(f)
+		if outer == nil {
+			errs = append(errs, fmt.Errorf("behavior %q returned no function", st.name))
+			continue
 		}
+		f = outer
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
 	}
 	return f, nil
 }
@@ -128,10 +135,11 @@ func (s *Stage[T]) index(name string) int {
 	return slices.IndexFunc(s.steps, func(st step[T]) bool { return st.name == name })
 }
 
-func (s *Stage[T]) find(name string) (int, bool) {
+// find looks for the named behavior; purpose, a format, says in the error what for.
+func (s *Stage[T]) find(name, purpose string, args ...any) (int, bool) {
 	i := s.index(name)
 	if i < 0 {
-		s.fail("there is no behavior %q: there are %q", name, s.Names())
+		s.fail("there is no behavior %q %s: there are %q", name, fmt.Sprintf(purpose, args...), s.Names())
 	}
 	return i, i >= 0
 }

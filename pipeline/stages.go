@@ -52,7 +52,8 @@ type Receive struct {
 }
 
 // NewReceive makes the stage value of a received message. Sender is what
-// behaviors send with.
+// behaviors send with. Its Headers are still those of m: who runs behaviors that
+// change them puts a copy there first.
 func NewReceive(m *transport.Message, sender Sender) Receive {
 	return Receive{Message: m, Headers: m.Headers, Body: m.Body, sender: sender}
 }

@@ -1,0 +1,66 @@
+package pipeline_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/pipeline"
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+type noSender struct{}
+
+func (noSender) Send(context.Context, any, ...pipeline.Option) error    { return nil }
+func (noSender) Publish(context.Context, any, ...pipeline.Option) error { return nil }
+
+func TestNewReceiveShowsTheMessage(t *testing.T) {
+	m := &transport.Message{
+		ID:      "1",
+		Headers: header.New(header.Field{Name: "Colour", Value: "red"}),
+		Body:    []byte("body"),
+		Native:  map[string]string{"priority": "4"},
+	}
+	r := pipeline.NewReceive(m, noSender{})
+	if r.Message != m || r.Sender() != (noSender{}) {
+		t.Error("the message or the sender is another")
+	}
+	if r.Headers.Get("Colour") != "red" || string(r.Body) != "body" {
+		t.Errorf("headers and body are %v and %q", r.Headers, r.Body)
+	}
+	if got := r.Native("priority"); got != "4" {
+		t.Errorf("native property %q, want 4", got)
+	}
+	if got := r.Native("unknown"); got != "" {
+		t.Errorf("unknown native property %q, want none", got)
+	}
+	m.Native = nil
+	if got := r.Native("priority"); got != "" {
+		t.Errorf("native property of a message without any: %q", got)
+	}
+}
+
+func TestAnotherBodyLeavesTheMessageAlone(t *testing.T) {
+	m := &transport.Message{Body: []byte("received")}
+	r := pipeline.NewReceive(m, noSender{})
+	r.Body = []byte("changed")
+	if string(m.Body) != "received" {
+		t.Errorf("the message's body is %q now", m.Body)
+	}
+}
+
+func TestPipelineCopiesShareNothing(t *testing.T) {
+	var p pipeline.Pipeline
+	through := func(next pipeline.Func[*pipeline.Receive]) pipeline.Func[*pipeline.Receive] { return next }
+	p.Receive.Use("a", through)
+	other := p
+	other.Receive.Use("b", through)
+	if diff := cmp.Diff([]string{"a"}, p.Receive.Names()); diff != "" {
+		t.Error(diff)
+	}
+	if diff := cmp.Diff([]string{"a", "b"}, other.Receive.Names()); diff != "" {
+		t.Error(diff)
+	}
+}
