@@ -184,3 +184,27 @@ func TestRunAllRunsOnWhenOneEndsAndReturnsAllErrors(t *testing.T) {
 		}
 	})
 }
+
+func TestTheDriversOwnQueuesAreWorkedOn(t *testing.T) {
+	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		broker.CreateQueues("dead")
+		var tries tally
+		broker.Satellites = []transport.Satellite{{
+			Queue: "dead",
+			Handle: func(_ context.Context, m *transport.Message) ([]transport.Operation, error) {
+				if tries.add(m.ID) < 3 {
+					return nil, errNo
+				}
+				return []transport.Operation{{Message: m, Queue: "error"}}, nil
+			},
+		}}
+		start(t, sales(broker))
+		if err := broker.Put("dead", &transport.Message{ID: "m-1"}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		if len(tries.list()) != 3 || len(broker.Messages("error")) != 1 || len(broker.Messages("dead")) != 0 {
+			t.Errorf("%d tries, %d in the error queue", len(tries.list()), len(broker.Messages("error")))
+		}
+	})
+}

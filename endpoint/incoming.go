@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"mime"
 
 	"github.com/holdfast-go/holdfast/header"
@@ -75,8 +76,8 @@ func messageID(m *transport.Message) string {
 func (in *incoming) handle(ctx context.Context, slot *pump.Slot) (err error) {
 	defer catchPanic(&err)
 	if in.e.cfg.Transactions == None {
-		if err := in.complete(); err != nil {
-			return nil // it was not taken off the queue, so it is not handled
+		if err := in.delivery.Complete(in.live.settling.context()); err != nil {
+			return in.skip(err)
 		}
 	}
 	if reason := in.receive.Message.Undecodable; reason != nil {
@@ -90,6 +91,13 @@ func (in *incoming) handle(ctx context.Context, slot *pump.Slot) (err error) {
 		slot.Free()
 	}
 	return in.leave(ctx, ops)
+}
+
+// skip leaves a message alone that could not be taken off its queue beforehand.
+func (in *incoming) skip(err error) error {
+	in.log().Warn("a message could not be taken off its queue, so it is not handled now",
+		slog.String("message", in.id), slog.Any("error", err))
+	return nil
 }
 
 // leave sends ops and completes the message, through the Dispatch stage.

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/header"
-	"github.com/holdfast-go/holdfast/internal/backoff"
 	"github.com/holdfast-go/holdfast/internal/pump"
 	"github.com/holdfast-go/holdfast/pipeline"
 	"github.com/holdfast-go/holdfast/recoverability"
@@ -202,49 +201,4 @@ func (in *incoming) copyTo(queue string, headers header.Map, after time.Duration
 		Message: &transport.Message{ID: in.id, Headers: headers, Body: in.receive.Message.Body},
 		Queue:   queue, After: after,
 	}
-}
-
-// hold keeps a message that could not be dealt with from coming straight back, so
-// that nothing spins while, for instance, the error queue is missing.
-func (in *incoming) hold(ctx context.Context, err error) {
-	if in.e.cfg.Transactions == None {
-		in.log().Error("a failed message is lost: transaction mode None took it off its queue, and it could not be moved to the error queue",
-			slog.String("message", in.id), slog.Any("error", err))
-		return
-	}
-	pause := in.live.holding.next()
-	in.log().Error("a failed message could not be dealt with: it will be handed out again",
-		slog.String("message", in.id), slog.Duration("after", pause), slog.Any("error", err))
-	_ = backoff.Sleep(ctx, pause) // cut short by a stop
-	if err := in.settle(in.delivery.Retry); err != nil {
-		in.log().Warn("a message could not be returned: the broker will do so", slog.String("message", in.id), slog.Any("error", err))
-	}
-}
-
-// logAction writes the texts that operators of NServiceBus know.
-func (in *incoming) logAction(ctx context.Context, action recoverability.Action, f recoverability.Failure) {
-	level, logger, text := slog.LevelInfo, "", ""
-	switch a := action.(type) {
-	case recoverability.Retry:
-		logger = "ImmediateRetry"
-		text = fmt.Sprintf("Immediate Retry is going to retry message '%s' because of an exception:", in.id)
-	case recoverability.Delay:
-		level, logger = slog.LevelWarn, "DelayedRetry"
-		text = fmt.Sprintf("Delayed Retry will reschedule message '%s' after a delay of %s because of an exception:",
-			in.id, header.FormatDuration(a.For))
-	case recoverability.MoveToError:
-		level, logger = slog.LevelError, "MoveToError"
-		text = fmt.Sprintf("Moving message '%s' to the error queue '%s' because processing failed due to an exception:", in.id, a.Queue)
-	case recoverability.DeadLetter:
-		level, logger = slog.LevelError, "DeadLetter"
-		text = fmt.Sprintf("Moving message '%s' to the broker's dead-letter queue because processing failed due to an exception:", in.id)
-	case recoverability.Discard:
-		logger = "Discard"
-		text = fmt.Sprintf("Discarding message '%s' because of an exception:", in.id)
-	}
-	if !in.log().Enabled(ctx, level) {
-		return
-	}
-	in.log().LogAttrs(ctx, level, text, slog.String("logger", logger), slog.String("type", f.Type),
-		slog.Int("attempt", f.Attempt), slog.Int("delayed", f.Delayed), slog.Any("error", f.Err))
 }

@@ -32,7 +32,8 @@ func (in *incoming) finish(ctx context.Context, ops []transport.Operation) error
 	if err := in.send(ops); err != nil {
 		return err
 	}
-	return in.complete()
+	in.complete()
+	return nil
 }
 
 func (in *incoming) send(ops []transport.Operation) error {
@@ -43,18 +44,13 @@ func (in *incoming) send(ops []transport.Operation) error {
 	return err
 }
 
-// complete takes the message off its queue. What was sent has left by now, so an
-// error is not the message's failure: it will come again.
-func (in *incoming) complete() error {
-	err := in.settle(in.delivery.Complete)
-	if err != nil {
+// complete takes the message off its queue. What was sent has left by now, so not
+// being able to is not the message's failure: it will come again.
+func (in *incoming) complete() {
+	if err := in.settle(in.delivery.Complete); err != nil {
 		in.log().Warn("a message was handled but could not be completed: it will be handled again",
 			slog.String("message", in.id), slog.Any("error", err))
 	}
-	if in.e.cfg.Transactions == None {
-		return err
-	}
-	return nil
 }
 
 // settle calls a settling verb, again if the broker could not be reached. A refused

@@ -1,0 +1,49 @@
+package endpoint
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/holdfast-go/holdfast/internal/backoff"
+)
+
+// hold keeps a message that could not be dealt with from coming straight back, so
+// that nothing spins while, for instance, the error queue is missing.
+func (in *incoming) hold(ctx context.Context, err error) {
+	if in.e.cfg.Transactions == None {
+		in.log().Error("a failed message is lost: transaction mode None took it off its queue, and it could not be moved to the error queue",
+			slog.String("message", in.id), slog.Any("error", err))
+		return
+	}
+	pause := in.live.holding.next()
+	in.log().Error("a failed message could not be dealt with: it will be handed out again",
+		slog.String("message", in.id), slog.Duration("after", pause), slog.Any("error", err))
+	_ = backoff.Sleep(ctx, pause) // cut short by a stop
+	if err := in.settle(in.delivery.Retry); err != nil {
+		in.log().Warn("a message could not be returned: the broker will do so", slog.String("message", in.id), slog.Any("error", err))
+	}
+}
+
+// pauses is a back-off shared by the messages that could not be dealt with.
+type pauses struct {
+	mu      sync.Mutex // guards the rest
+	backoff backoff.Backoff
+	last    time.Time
+}
+
+const maxHold = 30 * time.Second
+
+// next is the pause for another message; it starts again at a second when there was
+// none for a while.
+func (p *pauses) next() time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	now := time.Now()
+	if now.Sub(p.last) > 2*maxHold {
+		p.backoff = backoff.Backoff{Min: time.Second, Max: maxHold}
+	}
+	p.last = now
+	return p.backoff.Next()
+}

@@ -1,0 +1,140 @@
+package endpoint
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/holdfast-go/holdfast/internal/pump"
+	"github.com/holdfast-go/holdfast/recoverability"
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+// live is what an endpoint has while it runs.
+type live struct {
+	conn      transport.Conn
+	limits    transport.Limits
+	publishes bool
+	settling  deadlines
+	holding   pauses
+}
+
+// Run connects, receives and handles messages until ctx ends; then it lets the
+// handlers finish, for StopTimeout at most, and disconnects. It returns nil after
+// such a stop, and an error when it could not start. A broker that goes away later is
+// waited for. An endpoint runs once.
+func (e *Endpoint) Run(ctx context.Context) (err error) {
+	if e.started.Swap(true) {
+		return fmt.Errorf("endpoint %q: it has been run already: make another by New", e.cfg.Name)
+	}
+	conn, err := e.open(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, conn.Close()) }()
+	live := newLive(ctx, conn)
+	defer live.settling.close()
+	if err := e.prepare(ctx, live); err != nil {
+		return err
+	}
+	return e.receiveAll(ctx, live)
+}
+
+func newLive(ctx context.Context, conn transport.Conn) *live {
+	_, publishes := conn.(transport.Subscriber)
+	return &live{
+		conn: conn, limits: conn.Limits(), publishes: publishes,
+		settling: deadlines{parent: context.WithoutCancel(ctx), span: settleTimeout},
+	}
+}
+
+func (e *Endpoint) open(ctx context.Context) (transport.Conn, error) {
+	conn, err := e.cfg.Transport.Open(ctx, transport.Env{
+		Logger: e.cfg.Logger, Endpoint: e.cfg.Name, Instance: e.cfg.Instance,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("endpoint %q: connect: %w", e.cfg.Name, err)
+	}
+	return conn, nil
+}
+
+// prepare checks what the transport offers and gets its queues ready.
+func (e *Endpoint) prepare(ctx context.Context, live *live) error {
+	if e.cfg.Transactions == SendsAtomicWithReceive && !live.limits.Atomic {
+		return fmt.Errorf("endpoint %q: the transport does not offer %v", e.cfg.Name, e.cfg.Transactions)
+	}
+	if live.limits.MaxDelay == 0 && e.recoverability.Delayed > 0 {
+		e.cfg.Logger.Warn("delayed retries are off: the transport offers no delays")
+		e.recoverability.Delayed = recoverability.Off
+	}
+	if e.cfg.Install {
+		if err := e.install(ctx, live.conn); err != nil {
+			return err
+		}
+	}
+	return e.subscribe(ctx, live.conn)
+}
+
+// lane is a queue being received from.
+type lane struct {
+	receiver transport.Receiver
+	pump     *pump.Pump
+}
+
+type handleFunc = func(context.Context, transport.Delivery, *pump.Slot)
+
+func (e *Endpoint) openLane(ctx context.Context, live *live, queue string, concurrency int, handle handleFunc) (*lane, error) {
+	receiver, err := live.conn.OpenReceiver(ctx, transport.ReceiverOptions{Queue: queue})
+	if errors.Is(err, transport.ErrNoQueue) && !e.cfg.Install {
+		err = fmt.Errorf("%w: create it with Config.Install or Endpoint.Install", err)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("receive from %q: %w", queue, err)
+	}
+	return &lane{receiver, pump.New(pump.Config{
+		Receiver: receiver, Limits: live.limits, Queue: queue, Concurrency: concurrency,
+		Handle: handle, StopTimeout: e.cfg.StopTimeout, Logger: e.cfg.Logger,
+	})}, nil
+}
+
+func (l *lane) run(ctx context.Context) error { return l.pump.Run(ctx) }
+
+func closeLanes(lanes []*lane) error {
+	var errs []error
+	for _, l := range lanes {
+		errs = append(errs, l.receiver.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// receiveAll receives from the endpoint's queue, and from the driver's own, until ctx ends.
+func (e *Endpoint) receiveAll(ctx context.Context, live *live) (err error) {
+	lanes, err := e.satellites(ctx, live)
+	defer func() { err = errors.Join(err, closeLanes(lanes)) }()
+	if err != nil {
+		return fmt.Errorf("endpoint %q: %w", e.cfg.Name, err)
+	}
+	if !e.cfg.SendOnly {
+		own, err := e.openLane(ctx, live, e.cfg.Name, e.cfg.Concurrency, e.incoming(live, e.cfg.Name))
+		if err != nil {
+			return fmt.Errorf("endpoint %q: %w", e.cfg.Name, err)
+		}
+		lanes = append(lanes, own)
+	}
+	e.begin(live)
+	defer e.live.Store(nil)
+	errs := make([]error, len(lanes))
+	var wg sync.WaitGroup
+	for i, l := range lanes {
+		wg.Go(func() { errs[i] = l.run(ctx) })
+	}
+	<-ctx.Done()
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+func (e *Endpoint) begin(live *live) {
+	e.live.Store(live)
+	close(e.ready)
+}

@@ -1,0 +1,51 @@
+package endpoint
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+
+	"github.com/holdfast-go/holdfast/internal/pump"
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+// satellites are the driver's own queues, each with a pump of its own.
+func (e *Endpoint) satellites(ctx context.Context, live *live) ([]*lane, error) {
+	s, ok := live.conn.(transport.Satellites)
+	if !ok {
+		return nil, nil
+	}
+	var lanes []*lane
+	for _, sat := range s.Satellites() {
+		l, err := e.openLane(ctx, live, sat.Queue, 1, e.satellite(live, sat))
+		if err != nil {
+			return lanes, fmt.Errorf("satellite: %w", err)
+		}
+		lanes = append(lanes, l)
+	}
+	return lanes, nil
+}
+
+// satellite is what the pump calls for each message of a driver's own queue. A failure keeps
+// the message where it is; the pause keeps it from spinning.
+func (e *Endpoint) satellite(live *live, sat transport.Satellite) func(context.Context, transport.Delivery, *pump.Slot) {
+	return func(ctx context.Context, d transport.Delivery, _ *pump.Slot) {
+		in := &incoming{e: e, live: live, delivery: d, queue: sat.Queue}
+		in.prepare()
+		if err := in.relay(ctx, sat); err != nil {
+			e.cfg.Logger.Error("a message of the transport's own queue could not be dealt with",
+				slog.String("queue", sat.Queue), slog.String("message", in.id), slog.Any("error", err))
+			in.hold(ctx, err)
+		}
+	}
+}
+
+// relay sends what the driver makes of the message, and completes it.
+func (in *incoming) relay(ctx context.Context, sat transport.Satellite) (err error) {
+	defer catchPanic(&err)
+	ops, err := sat.Handle(ctx, in.receive.Message)
+	if err != nil {
+		return err
+	}
+	return in.finish(ctx, ops)
+}
