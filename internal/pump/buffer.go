@@ -8,6 +8,10 @@ import (
 // buffersPerSlot bounds what is buffered, however fast the handlers are.
 const buffersPerSlot = 8
 
+// rateTrips is over how many round trips the rate of finishing is taken. Over 4 of them,
+// slow handlers that happen to end together look like no more than the least buffer.
+const rateTrips = 4
+
 // ahead is how many messages to keep buffered. Called with mu held.
 //
 // A message that waits here counts an attempt when the process crashes, and no other
@@ -42,8 +46,8 @@ func (d *demand) measure(now, took time.Duration, finished int, full bool) {
 		d.trip = min(took, d.trip+d.trip/4+1)
 	}
 	past := now - d.since
-	if past < d.trip {
-		return // several calls end together: too short a time to tell a rate
+	if past < rateTrips*d.trip {
+		return
 	}
 	// Twice that, so that half is left when the next arrives, and a demand that
 	// was held back by too small a buffer can show.

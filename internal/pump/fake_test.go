@@ -2,6 +2,7 @@ package pump
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -121,6 +122,13 @@ func (r *receiver) running() int {
 	return r.calls
 }
 
+// mostCalls is how many ever ran at once.
+func (r *receiver) mostCalls() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.most
+}
+
 func (r *receiver) left() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -165,6 +173,24 @@ func (l *leaser) renewed(d transport.Delivery) []time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.renewals[d]
+}
+
+// list is what several goroutines note down.
+type list[T any] struct {
+	mu    sync.Mutex
+	items []T
+}
+
+func (l *list[T]) add(item T) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.items = append(l.items, item)
+}
+
+func (l *list[T]) all() []T {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Clone(l.items)
 }
 
 // started is a pump whose Run is under way in a bubble of synctest.

@@ -45,7 +45,7 @@ func TestBufferGrowsUntilFastHandlersAreFed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const c, n = 8, 8000
 		r := newReceiver()
-		r.trip = 5 * time.Millisecond
+		r.trip = 3 * time.Millisecond
 		r.put(n)
 		p := start(t, Config{Receiver: r, Concurrency: c, Handle: complete(time.Millisecond)})
 		began := time.Now()
@@ -54,7 +54,7 @@ func TestBufferGrowsUntilFastHandlersAreFed(t *testing.T) {
 		}
 		ideal := n / c * time.Millisecond
 		if took := time.Since(began); took > ideal*11/10 {
-			t.Errorf("took %v, want at most a tenth more than %v: the handlers were starved", took, ideal)
+			t.Errorf("took %v, want at most a tenth more than %v: the handlers starved", took, ideal)
 		}
 		p.end()
 		if got := slices.Max(r.limits); got > c+buffersPerSlot*c {
@@ -143,13 +143,13 @@ func TestDemandFollowsLittlesLaw(t *testing.T) {
 		trips []trip
 		want  int
 	}{
-		{"twice what finished", []trip{{0, 5 * ms, 20, true}}, 40},
-		{"nothing finished", []trip{{0, 5 * ms, 0, true}}, 0},
-		{"the rate is that of the time between too", []trip{{45 * ms, 5 * ms, 100, true}}, 20},
-		{"a call that waited counts for its rate", []trip{{0, 5 * ms, 0, true}, {0, 500 * ms, 200, false}}, 4},
-		{"a longer one is believed by a quarter", []trip{{0, 4 * ms, 0, true}, {0, 10 * ms, 100, true}}, 100},
-		{"a shorter one is believed at once", []trip{{0, time.Second, 0, true}, {0, ms, 8, true}}, 16},
-		{"calls that end together count as one", []trip{{0, 5 * ms, 20, true}, {-5 * ms, 5 * ms, 0, true}}, 40},
+		{"twice what finished in a trip", []trip{{15 * ms, 5 * ms, 80, true}}, 40},
+		{"nothing finished", []trip{{15 * ms, 5 * ms, 0, true}}, 0},
+		{"a call that waited counts for its rate", []trip{{15 * ms, 5 * ms, 0, true}, {0, 500 * ms, 200, false}}, 4},
+		{"a longer one is believed by a quarter", []trip{{0, 80 * ms, 0, true}, {220 * ms, 200 * ms, 100, true}}, 40},
+		{"a shorter one is believed at once", []trip{{0, time.Second, 0, true}, {99 * ms, ms, 1100, true}}, 2},
+		{"a short time tells no rate", []trip{{15 * ms, 5 * ms, 80, true}, {14 * ms, 5 * ms, 1000, true}}, 40},
+		{"all of 8 slow handlers end together", []trip{{15 * ms, 5 * ms, 8, true}}, 4},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var d demand
@@ -212,29 +212,27 @@ func TestFurtherReceivesRunOnlyWhileTheLastReturnedFull(t *testing.T) {
 		}
 		r.put(3000)
 		pass(300 * time.Millisecond)
-		if r.most != 4 {
-			t.Errorf("at most %d calls at once under load, want 4", r.most)
+		if got := r.mostCalls(); got != 4 {
+			t.Errorf("at most %d calls at once under load, want 4", got)
 		}
 		pass(time.Minute)
 		if got := r.left(); got != 0 {
 			t.Errorf("%d messages left", got)
 		}
 		// Calls that found the end of the queue wait there until the next messages come.
-		r.put(1)
-		r.put(1)
-		r.put(1)
-		pass(time.Second)
-		r.put(1)
-		pass(time.Second)
+		for range 4 {
+			r.put(1)
+			pass(time.Second)
+		}
 		if got := r.running(); got != 1 {
 			t.Errorf("%d calls when idle again, want 1", got)
 		}
+		p.end()
 		for _, n := range r.limits {
 			if n > 10 || n < 1 {
 				t.Errorf("asked for %d, want 1 to 10", n)
 			}
 		}
-		p.end()
 	})
 }
 
@@ -246,7 +244,9 @@ func TestParallelReceivesNeverTakeMoreThanThereIsRoomFor(t *testing.T) {
 		p := start(t, Config{Receiver: r, Concurrency: 20, Handle: complete(time.Hour),
 			Limits: transport.Limits{ParallelReceive: 8, MaxReceive: 7}})
 		pass(time.Second)
-		p.wantStats(t, Stats{Handling: 20, Buffered: 10})
+		if s := p.Stats(); s.Handling != 20 || s.Buffered > 10 || s.Buffered < 5 {
+			t.Errorf("stats %+v, want 20 handled and 5 to 10 buffered", s)
+		}
 		p.end()
 	})
 }
@@ -255,29 +255,30 @@ func TestFailingReceiveBacksOffAndRecovers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
 		var away atomic.Bool
-		var calls []time.Time
-		var told []error
+		var calls list[time.Time]
+		var told list[error]
 		away.Store(true)
 		r := newReceiver()
 		r.before = func(int) ([]transport.Delivery, error, bool) {
-			calls = append(calls, time.Now())
+			calls.add(time.Now())
 			return nil, errAway, away.Load()
 		}
 		ds := r.put(5)
 		p := start(t, Config{Receiver: r, Queue: "orders", Concurrency: 3, Handle: complete(0),
 			Logger:    slog.New(slog.NewTextHandler(&log, nil)),
-			OnReceive: func(err error) { told = append(told, err) }})
+			OnReceive: told.add})
 		pass(10 * time.Minute)
-		if n := len(calls); n < 60 || n > 140 {
+		at := calls.all()
+		if n := len(at); n < 60 || n > 140 {
 			t.Errorf("%d calls in ten minutes, want between 60 and 140", n)
 		}
 		for i := range 7 {
 			top := min(100*time.Millisecond<<i, 10*time.Second)
-			if d := calls[i+1].Sub(calls[i]); d < top/2 || d > top {
+			if d := at[i+1].Sub(at[i]); d < top/2 || d > top {
 				t.Errorf("pause %d lasted %v, want between %v and %v", i, d, top/2, top)
 			}
 		}
-		failures := len(calls)
+		failures := len(at)
 		away.Store(false)
 		pass(10 * time.Second)
 		wantSettledOnce(t, ds)
@@ -286,7 +287,8 @@ func TestFailingReceiveBacksOffAndRecovers(t *testing.T) {
 		pass(time.Second)
 		p.end()
 
-		if n := len(told); n < failures+2 || told[0] != errAway || told[failures] != nil || told[failures+1] != errAway {
+		news := told.all()
+		if n := len(news); n < failures+2 || news[0] != errAway || news[failures] != nil || news[failures+1] != errAway {
 			t.Errorf("told %d times, want each of %d failures, the recovery and the new failure", n, failures)
 		}
 		if n := strings.Count(log.String(), "receiving fails"); n != 2 {
@@ -318,8 +320,8 @@ func TestParallelReceivesThatFailArePacedAsOne(t *testing.T) {
 		p := start(t, Config{Receiver: r, Concurrency: 100, Handle: complete(10 * time.Millisecond),
 			Limits: transport.Limits{ParallelReceive: 10, MaxReceive: 10}})
 		pass(time.Second)
-		if r.most < 5 {
-			t.Fatalf("only %d calls ran at once", r.most)
+		if got := r.mostCalls(); got < 5 {
+			t.Errorf("only %d calls ran at once", got)
 		}
 		away.Store(true)
 		pass(10 * time.Minute)
@@ -353,19 +355,17 @@ func TestAFailedReceiveDoesNotDropWhatItReturned(t *testing.T) {
 
 func TestReceiveThatReturnsNothingDoesNotSpin(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var calls int
-		var told atomic.Int64
+		var calls, told atomic.Int64
 		r := newReceiver()
 		r.before = func(int) ([]transport.Delivery, error, bool) {
-			calls++
-			return nil, nil, calls <= 50
+			return nil, nil, calls.Add(1) <= 50
 		}
 		ds := r.put(10)
 		p := start(t, Config{Receiver: r, Concurrency: 3, Handle: complete(0),
 			OnReceive: func(error) { told.Add(1) }})
 		pass(time.Second)
-		if calls > 11 {
-			t.Errorf("%d calls in a second, want at most 11", calls)
+		if n := calls.Load(); n > 11 {
+			t.Errorf("%d calls in a second, want at most 11", n)
 		}
 		pass(10 * time.Second)
 		p.end()
@@ -378,10 +378,10 @@ func TestReceiveThatReturnsNothingDoesNotSpin(t *testing.T) {
 
 func TestNewsOfOutagesStayInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var told []error
+		var told list[error]
 		o := newOutage(slog.New(slog.DiscardHandler), func(err error) {
 			<-time.After(time.Second)
-			told = append(told, err)
+			told.add(err)
 		})
 		for i := range 20 {
 			err := errAway
@@ -392,13 +392,13 @@ func TestNewsOfOutagesStayInOrder(t *testing.T) {
 			synctest.Wait()
 		}
 		pass(time.Minute)
-		for i, err := range told {
+		for i, err := range told.all() {
 			if (err == nil) != (i%2 == 1) {
 				t.Fatalf("news %d is %v: out of order", i, err)
 			}
 		}
-		if len(told) != 20 {
-			t.Errorf("%d news, want 20", len(told))
+		if n := len(told.all()); n != 20 {
+			t.Errorf("%d news, want 20", n)
 		}
 	})
 }

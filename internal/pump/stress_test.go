@@ -1,0 +1,112 @@
+package pump
+
+import (
+	"context"
+	"math/rand/v2"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+// The clock is real and everything happens at once: concurrency changes, outages, lost leases, a
+// stop at any moment. Whatever does, each message ends once.
+func TestStressNothingIsLostOrSettledTwice(t *testing.T) {
+	for _, limits := range []transport.Limits{
+		{Prefetch: true},
+		{Prefetch: true, FreeRelease: true},
+		{MaxReceive: 10, ParallelReceive: 4, FreeRelease: true, Lease: 20 * time.Millisecond},
+		{MaxReceive: 50, ParallelReceive: 1, Lease: 20 * time.Millisecond},
+	} {
+		for range 6 {
+			stress(t, limits)
+		}
+	}
+}
+
+func stress(t *testing.T, limits transport.Limits) {
+	t.Helper()
+	before := runtime.NumGoroutine()
+	l := newLeaser()
+	ds := l.put(4000)
+	lost := make([]atomic.Bool, len(ds))
+	l.before = func(int) ([]transport.Delivery, error, bool) { return nil, errAway, rand.N(50) == 0 }
+	l.renew = func(_ context.Context, ds []transport.Delivery) []error {
+		errs := make([]error, len(ds))
+		for i, d := range ds {
+			switch rand.N(10) {
+			case 0:
+				errs[i] = transport.ErrLeaseLost
+				lost[d.(*delivery).n].Store(true)
+			case 1:
+				errs[i] = errAway
+			}
+		}
+		return errs
+	}
+	var in, settling gauge
+	const most = 16
+	p := New(Config{Receiver: l, Limits: limits, Concurrency: most, StopTimeout: time.Millisecond,
+		Handle: func(ctx context.Context, d transport.Delivery, slot *Slot) {
+			in.enter()
+			work(ctx, rand.N(200*time.Microsecond))
+			in.leave()
+			settling.enter()
+			slot.Free()
+			work(context.Background(), rand.N(100*time.Microsecond))
+			settling.leave()
+			_ = d.Complete(ctx)
+			slot.Free()
+		}})
+	ctx, cancel := context.WithTimeout(t.Context(), rand.N(60*time.Millisecond))
+	defer cancel()
+	var changing sync.WaitGroup
+	changing.Go(func() {
+		for ctx.Err() == nil {
+			p.SetConcurrency(1 + rand.N(most))
+			_ = p.Stats()
+			runtime.Gosched()
+		}
+	})
+	if err := p.Run(ctx); err != nil {
+		t.Errorf("Run: %v", err)
+	}
+	changing.Wait()
+	if s := p.Stats(); s != (Stats{}) || len(p.held) > 0 {
+		t.Errorf("%+v and %d leases held after Run", s, len(p.held))
+	}
+	if in.most.Load() > most || settling.most.Load() > (1+settlesPerSlot)*most {
+		t.Errorf("%d handled and %d settled at once, want at most %d and %d",
+			in.most.Load(), settling.most.Load(), most, (1+settlesPerSlot)*most)
+	}
+	for i, d := range ds[:len(ds)-l.left()] {
+		n := d.completed.Load() + d.released.Load()
+		if n > 1 || n == 0 && limits.Lease == 0 || n == 0 && !lost[i].Load() {
+			t.Errorf("delivery %d was settled %d times, lost: %v", i, n, lost[i].Load())
+		}
+	}
+	wantNoMoreGoroutines(t, before)
+}
+
+// work takes d of time, unless it is cut.
+func work(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
+}
+
+// wantNoMoreGoroutines gives goroutines that have done their last step the time to disappear.
+func wantNoMoreGoroutines(t *testing.T, before int) {
+	t.Helper()
+	for range 1000 {
+		if runtime.NumGoroutine() <= before {
+			return
+		}
+		<-time.After(time.Millisecond)
+	}
+	t.Errorf("%d goroutines are left, want %d", runtime.NumGoroutine(), before)
+}
