@@ -1,0 +1,229 @@
+package sqlserver
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/holdfast-go/holdfast/internal/tablequeue"
+)
+
+// Flush implements [tablequeue.Queues]: a statement per queue that is received from, which also
+// inserts what was sent with it, one per queue that is sent to otherwise, all in one
+// round trip and one transaction.
+func (s *store) Flush(ctx context.Context, units []*tablequeue.Unit) error {
+	var b pgx.Batch
+	for _, g := range s.groups(units) {
+		s.queue(&b, g)
+	}
+	if err := s.engine.SendBatch(ctx, &b).Close(); err != nil {
+		return s.failed("write", err)
+	}
+	return nil
+}
+
+// group is what one statement settles.
+type group struct {
+	queue *table // nil for what is only sent
+	verb  tablequeue.Verb
+	units []*tablequeue.Unit
+	outs  []*out
+}
+
+// out is what a group sends to one queue.
+type out struct {
+	to     *table
+	owners []int64
+	rows   []*tablequeue.Row
+	timed  bool
+	seqs   bool // the caller wants to know their seq
+	args   []any
+}
+
+// groups sorts units by queue and verb. Retry and Release are one statement, and so
+// come as Retry.
+func (s *store) groups(units []*tablequeue.Unit) []*group {
+	var groups []*group
+	for _, u := range units {
+		verb := u.Verb
+		if verb == tablequeue.Release {
+			verb = tablequeue.Retry
+		}
+		i := slices.IndexFunc(groups, func(g *group) bool {
+			return g.verb == verb && (verb == tablequeue.Send || g.queue.name == u.Queue)
+		})
+		if i < 0 {
+			g := &group{verb: verb}
+			if verb != tablequeue.Send {
+				g.queue = s.table(u.Queue)
+			}
+			i, groups = len(groups), append(groups, g)
+		}
+		s.add(groups[i], u)
+	}
+	for _, g := range groups {
+		// Always in the same order, so that the same statement text comes of it.
+		slices.SortFunc(g.outs, func(a, b *out) int { return cmp.Compare(a.to.name, b.to.name) })
+	}
+	return groups
+}
+
+func (s *store) add(g *group, u *tablequeue.Unit) {
+	g.units = append(g.units, u)
+	for i := range u.Rows {
+		r := &u.Rows[i]
+		o := s.out(g, r.Queue)
+		o.owners = append(o.owners, u.Lease.Seq)
+		o.rows = append(o.rows, r)
+		o.timed = o.timed || r.Timed()
+		o.seqs = o.seqs || r.WantSeq
+	}
+}
+
+func (s *store) out(g *group, queue string) *out {
+	for _, o := range g.outs {
+		if o.to.name == queue {
+			return o
+		}
+	}
+	o := &out{to: s.table(queue)}
+	g.outs = append(g.outs, o)
+	return o
+}
+
+// queue adds g's statements to b.
+func (s *store) queue(b *pgx.Batch, g *group) {
+	switch g.verb {
+	case tablequeue.Send:
+		for _, o := range g.outs {
+			s.queueSend(b, o)
+		}
+	case tablequeue.Delete:
+		seqs, leases := leasesOf(g.units)
+		args := []any{seqs, leases}
+		for _, o := range g.outs {
+			o.args = append([]any{o.owners}, o.arrays()...)
+			args = append(args, o.args...)
+		}
+		b.Queue(s.completion(g), args...).Query(g.settled)
+	default:
+		seqs, leases := leasesOf(g.units)
+		after := make([]int64, len(g.units))
+		undo := make([]int32, len(g.units))
+		for i, u := range g.units {
+			after[i] = u.After.Microseconds()
+			if u.Verb == tablequeue.Release {
+				undo[i] = 1
+			}
+		}
+		b.Queue(g.queue.update, seqs, leases, after, undo).Query(g.settled)
+	}
+}
+
+func (s *store) queueSend(b *pgx.Batch, o *out) {
+	text := s.statement(shape{to: o.to.name, timed: o.timed, seqs: o.seqs}, func() string {
+		text := insert(o.to, 1, o.timed, false)
+		if o.seqs {
+			text += " RETURNING seq"
+		}
+		return text
+	})
+	q := b.Queue(text, o.arrays()...)
+	if o.seqs {
+		q.Query(o.inserted)
+	}
+}
+
+// shape tells statements apart that are composed.
+type shape struct {
+	from, to    string
+	timed, seqs bool
+}
+
+func (s *store) statement(key shape, compose func() string) string {
+	if text, ok := s.statements.Load(key); ok {
+		return text.(string)
+	}
+	text, _ := s.statements.LoadOrStore(key, compose())
+	return text.(string)
+}
+
+func (s *store) completion(g *group) string {
+	var to strings.Builder
+	for _, o := range g.outs {
+		fmt.Fprintf(&to, "%s\x00%t\x00", o.to.name, o.timed)
+	}
+	return s.statement(shape{from: g.queue.name, to: to.String()}, func() string {
+		return completion(g.queue, g.outs)
+	})
+}
+
+// settled marks the units whose row the statement did not hit.
+func (g *group) settled(rows pgx.Rows) error {
+	hit := make(map[int64]struct{}, len(g.units))
+	var seq int64
+	_, err := pgx.ForEachRow(rows, []any{&seq}, func() error {
+		hit[seq] = struct{}{}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	for _, u := range g.units {
+		_, ok := hit[u.Lease.Seq]
+		u.Lost = !ok
+	}
+	return nil
+}
+
+// inserted tells the rows their seq: it comes in the order in which they were given.
+func (o *out) inserted(rows pgx.Rows) error {
+	i := 0
+	var seq int64
+	_, err := pgx.ForEachRow(rows, []any{&seq}, func() error {
+		if o.rows[i].WantSeq {
+			o.rows[i].Seq = seq
+		}
+		i++
+		return nil
+	})
+	return err
+}
+
+func leasesOf(units []*tablequeue.Unit) (seqs, ids []int64) {
+	seqs, ids = make([]int64, len(units)), make([]int64, len(units))
+	for i, u := range units {
+		seqs[i], ids[i] = u.Lease.Seq, u.Lease.ID
+	}
+	return seqs, ids
+}
+
+// arrays are the parameters of an insert.
+func (o *out) arrays() []any {
+	n := len(o.rows)
+	ids, headers, bodies := make([]string, n), make([]string, n), make([][]byte, n)
+	for i, r := range o.rows {
+		ids[i], headers[i], bodies[i] = r.ID, string(r.Headers), r.Body
+	}
+	if !o.timed {
+		return []any{ids, headers, bodies}
+	}
+	at, after, ttl := make([]int64, n), make([]int64, n), make([]int64, n)
+	for i, r := range o.rows {
+		at[i], after[i], ttl[i] = micros(r.At), r.After.Microseconds(), r.TTL.Microseconds()
+	}
+	return []any{ids, headers, bodies, at, after, ttl}
+}
+
+// micros is t for the database; 0 for none.
+func micros(t time.Time) int64 {
+	if t.IsZero() {
+		return 0
+	}
+	return t.UnixMicro()
+}

@@ -1,0 +1,20 @@
+// Package sqlserver was run against a real PostgreSQL 15; it is the transport for SQL
+// servers, with queues kept in tables.
+//
+// [Postgres] is the transport. A queue is a table: a message is inserted into it, claimed for a
+// while by whoever receives it, and deleted when it has been handled. A delayed message is
+// a row that becomes visible later; a published one is inserted into the table of every
+// subscriber. Attempts are counted in the row, exactly, over any number of processes and
+// crashes.
+//
+// With the transaction mode SendsAtomicWithReceive a handler's own writes, the messages it sends
+// and the end of the message it handles are one transaction: [Tx] gives it.
+//
+// # What it asks of the server
+//
+// The tables are made by the endpoint's installer. Afterwards the user needs select, insert, update and
+// delete on them, and no more. Each process holds up to four connections for its own
+// statements, one that listens for notifications, and one per handler's transaction. The first
+// five set planner options when they start, so they cannot go through a proxy that
+// pools transactions and refuses those.
+package sqlserver

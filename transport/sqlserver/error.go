@@ -1,0 +1,60 @@
+package sqlserver
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/holdfast-go/holdfast/internal/tablequeue"
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+const undefinedTable = "42P01"
+
+// failed adds to err what was attempted, and that a queue is missing where that is it.
+func (s *store) failed(doing string, err error) error {
+	if code(err) == undefinedTable {
+		return fmt.Errorf("postgres: %s: %w: %w", doing, transport.ErrNoQueue, err)
+	}
+	return fmt.Errorf("postgres: %s: %w", doing, err)
+}
+
+// code is the SQLSTATE that the server gave, or "".
+func code(err error) string {
+	var answer *pgconn.PgError
+	if errors.As(err, &answer) {
+		return answer.Code
+	}
+	return ""
+}
+
+// Classify implements [tablequeue.Store]. An error that the server has answered with means
+// that it has rolled back, also when the connection ended by it.
+func (s *store) Classify(err error) tablequeue.Class {
+	var answer *pgconn.PgError
+	if errors.As(err, &answer) {
+		return classOf(answer.Code)
+	}
+	var connect *pgconn.ConnectError
+	if errors.As(err, &connect) || pgconn.SafeToRetry(err) || !strings.HasPrefix(err.Error(), "postgres: ") {
+		return tablequeue.Unavailable
+	}
+	return tablequeue.Unknown
+}
+
+func classOf(code string) tablequeue.Class {
+	switch code {
+	case "40001", "40P01", "55P03", // serialization failure, deadlock, lock not available
+		"0A000", "26000": // a prepared statement is out of date, or gone
+		return tablequeue.Conflict
+	case "57014": // cancelled
+		return tablequeue.Unavailable
+	}
+	switch code[:min(2, len(code))] {
+	case "08", "53", "57", "58", "25", "28", "XX": // connection, resources, shutdown, system, read only, access, internal
+		return tablequeue.Unavailable
+	}
+	return tablequeue.Refused
+}

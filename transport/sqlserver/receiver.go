@@ -1,0 +1,77 @@
+package sqlserver
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/holdfast-go/holdfast/internal/tablequeue"
+)
+
+// Claim implements [tablequeue.Queues].
+func (s *store) Claim(ctx context.Context, c tablequeue.Claim, into []tablequeue.Claimed) ([]tablequeue.Claimed, time.Duration, error) {
+	var (
+		row  tablequeue.Claimed
+		next int64
+	)
+	rows, err := s.engine.Query(ctx, s.table(c.Queue).claim, c.Limit, c.For.Microseconds(), c.Lease, c.Owner)
+	if err == nil {
+		to := []any{&row.Seq, &row.ID, &row.Headers, &row.Body, &row.Count, &row.Expired, &next}
+		_, err = pgx.ForEachRow(rows, to, func() error {
+			if row.Seq != 0 {
+				into = append(into, row)
+			}
+			return nil
+		})
+	}
+	if err != nil {
+		return into[:0], 0, s.failed(fmt.Sprintf("receive from queue %q", c.Queue), err)
+	}
+	return into, time.Duration(next) * time.Microsecond, nil
+}
+
+// Renew implements [tablequeue.Queues].
+func (s *store) Renew(ctx context.Context, queue string, leases []tablequeue.Lease, d time.Duration) ([]bool, error) {
+	seqs, ids := make([]int64, len(leases)), make([]int64, len(leases))
+	for i, l := range leases {
+		seqs[i], ids[i] = l.Seq, l.ID
+	}
+	rows, err := s.engine.Query(ctx, s.table(queue).renew, d.Microseconds(), seqs, ids)
+	if err != nil {
+		return nil, s.failed(fmt.Sprintf("renew leases of queue %q", queue), err)
+	}
+	hit := make(map[int64]struct{}, len(leases))
+	var seq int64
+	_, err = pgx.ForEachRow(rows, []any{&seq}, func() error {
+		hit[seq] = struct{}{}
+		return nil
+	})
+	if err != nil {
+		return nil, s.failed(fmt.Sprintf("renew leases of queue %q", queue), err)
+	}
+	lost := make([]bool, len(leases))
+	for i, l := range leases {
+		_, ok := hit[l.Seq]
+		lost[i] = !ok
+	}
+	return lost, nil
+}
+
+// Abandon implements [tablequeue.Queues].
+func (s *store) Abandon(ctx context.Context, queue, owner string, d time.Duration) error {
+	if _, err := s.engine.Exec(ctx, s.table(queue).abandon, owner, d.Microseconds()); err != nil {
+		return s.failed(fmt.Sprintf("give back leases of queue %q", queue), err)
+	}
+	return nil
+}
+
+// Cancel implements [tablequeue.Queues].
+func (s *store) Cancel(ctx context.Context, queue string, seq int64) (bool, error) {
+	tag, err := s.engine.Exec(ctx, s.table(queue).cancel, seq)
+	if err != nil {
+		return false, s.failed(fmt.Sprintf("cancel message %d of queue %q", seq, queue), err)
+	}
+	return tag.RowsAffected() > 0, nil
+}

@@ -1,0 +1,107 @@
+package sqlserver
+
+import (
+	"fmt"
+	"strings"
+)
+
+// The statements. Tables are called q, arrays of what is to be done r. Durations travel as
+// microseconds.
+
+func newTable(schema, queue string) *table {
+	q := quote(schema, queue)
+	t := &table{name: queue, quoted: q}
+
+	// The rows are locked before they are updated, so that no two claims wait for each
+	// other. The last part is there when the first is empty: when the next row is due.
+	t.claim = `WITH due AS MATERIALIZED (
+	SELECT seq FROM ` + q + ` WHERE visible_at <= now()
+	ORDER BY visible_at, seq LIMIT $1 FOR UPDATE SKIP LOCKED
+), got AS (
+	UPDATE ` + q + ` SET delivery_count = delivery_count + 1,
+		visible_at = now() + $2::bigint * interval '1 microsecond', lease_id = $3, lease_owner = $4
+	WHERE seq = ANY (ARRAY(SELECT seq FROM due))
+	RETURNING seq, id, headers, body, delivery_count, coalesce(expires_at <= now(), false) AS expired
+)
+SELECT seq, id, headers, body, delivery_count, expired, 0::bigint AS next FROM got
+UNION ALL
+SELECT 0, '', '', NULL, 0, false, coalesce((extract(epoch FROM (
+	SELECT visible_at FROM ` + q + ` WHERE visible_at > now() ORDER BY visible_at, seq LIMIT 1
+	) - now()) * 1000000)::bigint, 0)
+WHERE NOT EXISTS (SELECT FROM got)`
+
+	t.renew = `UPDATE ` + q + ` AS q SET visible_at = now() + $1::bigint * interval '1 microsecond'
+FROM unnest($2::bigint[], $3::bigint[]) AS r(seq, lease_id)
+WHERE q.seq = r.seq AND q.lease_id = r.lease_id RETURNING q.seq`
+
+	t.abandon = `UPDATE ` + q + ` SET visible_at = now(), lease_id = NULL, lease_owner = NULL
+WHERE visible_at > now() AND visible_at <= now() + $2::bigint * interval '1 microsecond' AND lease_owner = $1`
+
+	t.cancel = `DELETE FROM ` + q + ` WHERE seq = $1 AND delivery_count = 0`
+
+	t.update = `UPDATE ` + q + ` AS q SET visible_at = now() + r.after * interval '1 microsecond',
+	delivery_count = greatest(0, q.delivery_count - r.undo), lease_id = NULL, lease_owner = NULL
+FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::int[]) AS r(seq, lease_id, after, undo)
+WHERE q.seq = r.seq AND q.lease_id = r.lease_id RETURNING q.seq`
+
+	// A division by zero, and so the end of the transaction, when the lease is lost.
+	t.remove = `WITH gone AS (DELETE FROM ` + q + ` WHERE seq = $1 AND lease_id = $2 RETURNING 1)
+SELECT 1 / count(*) FROM gone`
+	return t
+}
+
+const divisionByZero = "22012"
+
+// due and expiry are when a timed row becomes visible, and when worthless.
+const (
+	due = `greatest(statement_timestamp(), CASE WHEN r.at = 0 THEN statement_timestamp() + r.after * interval '1 microsecond'
+	ELSE timestamptz 'epoch' + r.at * interval '1 microsecond' END)`
+	expiry = `CASE WHEN r.ttl > 0 THEN ` + due + ` + r.ttl * interval '1 microsecond' END`
+)
+
+// insert is the text that inserts rows given as arrays from parameter number first on: id,
+// headers, body, and if timed at, after and ttl. An owned row has the seq of the
+// one it belongs to before that.
+func insert(to *table, first int, timed, owned bool) string {
+	p := func(i int) string { return fmt.Sprintf("$%d", first+i) }
+	names, arrays := "id, headers, body", []string{}
+	if owned {
+		arrays = append(arrays, p(0)+"::bigint[]")
+		names = "owner, " + names
+	}
+	for _, kind := range []string{"text", "text", "bytea"} {
+		arrays = append(arrays, p(len(arrays))+"::"+kind+"[]")
+	}
+	columns, values := "id, headers, body", "r.id, r.headers, r.body"
+	if timed {
+		names += ", at, after, ttl"
+		columns += ", visible_at, expires_at"
+		values += ", " + due + ", " + expiry
+		for range 3 {
+			arrays = append(arrays, p(len(arrays))+"::bigint[]")
+		}
+	}
+	text := "INSERT INTO " + to.quoted + " (" + columns + ") SELECT " + values +
+		" FROM unnest(" + strings.Join(arrays, ", ") + ") AS r(" + names + ")"
+	if owned {
+		text += " WHERE r.owner IN (SELECT seq FROM gone)"
+	}
+	return text
+}
+
+// completion is the text that deletes rows of q, given as $1 seq and $2 lease, and inserts
+// what was sent with those that it hit.
+func completion(q *table, outs []*out) string {
+	var b strings.Builder
+	b.WriteString(`WITH gone AS (
+	DELETE FROM ` + q.quoted + ` AS q USING unnest($1::bigint[], $2::bigint[]) AS r(seq, lease_id)
+	WHERE q.seq = r.seq AND q.lease_id = r.lease_id RETURNING q.seq
+)`)
+	param := 3
+	for i, o := range outs {
+		fmt.Fprintf(&b, ", out%d AS (%s)", i, insert(o.to, param, o.timed, true))
+		param += len(o.args)
+	}
+	b.WriteString(" SELECT seq FROM gone")
+	return b.String()
+}

@@ -1,0 +1,71 @@
+package sqlserver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/holdfast-go/holdfast/internal/tablequeue"
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+var _ transport.Transport = (*Postgres)(nil)
+
+// MaxBody is the largest body of a message in bytes. A larger one is refused with
+// [*transport.TooLargeError].
+const MaxBody = 64 << 20
+
+// Postgres is the transport on PostgreSQL. It may be copied before use and opened
+// several times.
+type Postgres struct {
+	// URL says where the database is, as a URL or as "key=value" pairs. Required. What it leaves out
+	// comes from the PG* environment variables.
+	URL string
+	// Schema holds the queue tables. Empty: public. Endpoints that send to each
+	// other share it.
+	Schema string
+	// Lease is how long a received message stays with this process unless it is
+	// renewed, and so how long one waits that a crashed process held. 0: 30 s.
+	Lease time.Duration
+	// MaxTx is how many transactions of handlers may be open at once; further handlers
+	// wait for one. Each has a connection. 0: 32.
+	MaxTx int
+}
+
+const defaultMaxTx = 32
+
+var errURL = errors.New("postgres: URL cannot be parsed (it is not shown, it may hold a password): " +
+	"want postgres://user:password@host:5432/database, with special characters in the password percent-encoded")
+
+// Open implements [transport.Transport]. It connects once, to fail early.
+func (p *Postgres) Open(ctx context.Context, env transport.Env) (transport.Conn, error) {
+	if p.URL == "" {
+		return nil, errors.New("postgres: URL is empty: set Postgres.URL")
+	}
+	if p.Lease < 0 || p.MaxTx < 0 {
+		return nil, fmt.Errorf("postgres: Lease %v and MaxTx %d may not be negative", p.Lease, p.MaxTx)
+	}
+	schema := p.Schema
+	if schema == "" {
+		schema = "public"
+	}
+	if err := checkName("schema", schema); err != nil {
+		return nil, err
+	}
+	cfg, err := pgxpool.ParseConfig(p.URL)
+	if err != nil {
+		return nil, errURL // err may quote parts of the password
+	}
+	maxTx := p.MaxTx
+	if maxTx == 0 {
+		maxTx = defaultMaxTx
+	}
+	s, err := openStore(ctx, cfg, settings{schema: schema, maxTx: maxTx, name: env.Endpoint})
+	if err != nil {
+		return nil, err
+	}
+	return tablequeue.Open(s, tablequeue.Config{Lease: p.Lease, MaxBody: MaxBody, Env: env}), nil
+}
