@@ -23,7 +23,7 @@ type rule struct {
 	of      string
 	ours    []string // our packages
 	modules []string // third-party modules, or below: vendors' SDKs, each in its driver only
-	free    bool     // may import anything, and be imported by nobody
+	free    bool     // may import anything, and be imported by its own program only
 	tests   bool     // may be imported by tests only
 }
 
@@ -107,6 +107,9 @@ func TestForbiddenImportsAreFound(t *testing.T) {
 		{"pipeline", "cmd/holdfast", "pipeline must not import cmd/holdfast"},
 		{"endpoint", "transport/transporttest", "endpoint must not import transport/transporttest: that is for tests"},
 		{"cmd/holdfast", "transport/rabbitmq", ""},
+		{"cmd/holdfast", "cmd/holdfast/internal/demo", ""},
+		{"cmd/holdfast/internal/demo", "endpoint", ""},
+		{"endpoint", "cmd/holdfast/internal/demo", "endpoint must not import cmd/holdfast/internal/demo"},
 		{"cmd/holdfast", "examples/hello", "cmd/holdfast must not import examples/hello"},
 		{"cmd/holdfast", "transport/transporttest", "cmd/holdfast must not import transport/transporttest: that is for tests"},
 		{"endpoint", "", "endpoint must not import ."},
@@ -146,14 +149,14 @@ func check(p pkg) (violations []string) {
 		return []string{from + " has no rule: add one to deps_test.go"}
 	}
 	for _, path := range p.Imports {
-		if v := r.violation(path); v != "" {
+		if v := r.violation(from, path); v != "" {
 			violations = append(violations, from+" must not import "+v)
 		}
 	}
 	return violations
 }
 
-func (r rule) violation(path string) string {
+func (r rule) violation(from, path string) string {
 	if !isOurs(path) {
 		if isStandard(path) || r.free || slices.ContainsFunc(r.modules, func(m string) bool {
 			return path == m || strings.HasPrefix(path, m+"/")
@@ -167,7 +170,7 @@ func (r rule) violation(path string) string {
 	switch {
 	case target.tests:
 		return to + ": that is for tests"
-	case target.free || to == ".":
+	case to == "." || target.free && program(to) != program(from):
 		return to
 	case r.free || slices.ContainsFunc(r.ours, func(pattern string) bool { return fits(to, pattern) }):
 		return ""
@@ -182,6 +185,12 @@ func ruleOf(path string) (rule, bool) {
 		}
 	}
 	return rule{}, false
+}
+
+// program is the folder of the command or example that a free package is part of.
+func program(path string) string {
+	parts := strings.SplitN(path, "/", 3)
+	return strings.Join(parts[:min(2, len(parts))], "/")
 }
 
 func fits(path, pattern string) bool {
