@@ -38,8 +38,14 @@ func (MoveToError) isAction() {}
 func (DeadLetter) isAction()  {}
 func (Discard) isAction()     {}
 
-func (Retry) String() string         { return "retry" }
-func (d Delay) String() string       { return fmt.Sprintf("delay for %v", d.For) }
-func (m MoveToError) String() string { return fmt.Sprintf("move to error queue %q", m.Queue) }
-func (d DeadLetter) String() string  { return fmt.Sprintf("dead-letter: %s", d.Reason) }
-func (d Discard) String() string     { return fmt.Sprintf("discard: %s", d.Reason) }
+func (Retry) String() string        { return "retry" }
+func (d Delay) String() string      { return fmt.Sprintf("delay for %v", d.For) }
+func (d DeadLetter) String() string { return fmt.Sprintf("dead-letter: %s", d.Reason) }
+func (d Discard) String() string    { return fmt.Sprintf("discard: %s", d.Reason) }
+
+func (m MoveToError) String() string {
+	if m.Queue == "" {
+		return "move to the error queue"
+	}
+	return fmt.Sprintf("move to error queue %q", m.Queue)
+}

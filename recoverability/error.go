@@ -17,12 +17,13 @@ func Unrecoverable(err error) error {
 // IsUnrecoverable reports whether err, or an error that it wraps or joins, was marked by
 // [Unrecoverable].
 func IsUnrecoverable(err error) bool {
-	var u *unrecoverableError
-	return errors.As(err, &u)
+	return find[*unrecoverableError](err) != nil
 }
 
 // RetryAfter marks err with the handler's own advice: try again after d rather
-// than at once. It counts as a delayed retry. Nil stays nil.
+// than at once. It counts as a delayed retry; where none is left, the advice is not
+// taken. Of several marks the outermost counts, of joined ones the first. A negative d
+// is 0. Nil stays nil.
 func RetryAfter(err error, d time.Duration) error {
 	if err == nil {
 		return nil
@@ -31,11 +32,18 @@ func RetryAfter(err error, d time.Duration) error {
 }
 
 func retryAfter(err error) (time.Duration, bool) {
-	var r *retryAfterError
-	if errors.As(err, &r) {
+	if r := find[*retryAfterError](err); r != nil {
 		return r.after, true
 	}
 	return 0, false
+}
+
+// find is errors.As for errors of the user's making, whose methods may panic: those of
+// a nil pointer in an error do. Such an error holds nothing.
+func find[E any](err error) (found E) {
+	defer func() { _ = recover() }()
+	errors.As(err, &found)
+	return found
 }
 
 type unrecoverableError struct{ err error }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"reflect"
 	"strconv"
+	"strings"
 	"time"
 	"unicode/utf8"
 
@@ -20,18 +21,21 @@ type Host struct {
 }
 
 // FaultHeaders are what a message gets on its way to the error queue, under the
-// names that ServicePulse shows and returns messages by.
+// names that ServicePulse shows and returns messages by. Texts are cut at 16 KiB and
+// are UTF-8, whatever the error says.
 func FaultHeaders(f Failure, host Host) header.Map {
+	err := telling(f.Err)
+	text := errorText(f.Err)
 	var h header.Map
 	h.Reserve(16)
 	h.Set(header.FailedQ, f.Queue)
 	h.Set(header.TimeOfFailure, header.FormatTime(f.Now))
-	h.Set(header.ExceptionType, errorType(f.Err))
-	if inner := errors.Unwrap(unmarked(f.Err)); inner != nil {
-		h.Set(header.InnerExceptionType, errorType(inner))
+	h.Set(header.ExceptionType, fmt.Sprintf("%T", err))
+	if wrapped := telling(inner(err)); wrapped != nil {
+		h.Set(header.InnerExceptionType, fmt.Sprintf("%T", wrapped))
 	}
-	h.Set(header.ExceptionMessage, cut(f.Err.Error()))
-	h.Set(header.ExceptionStackTrace, cut(stackText(f.Err)))
+	h.Set(header.ExceptionMessage, text)
+	h.Set(header.ExceptionStackTrace, stackText(f.Err, text))
 	h.Set(header.ProcessingEndpoint, host.Endpoint)
 	h.Set(header.ProcessingMachine, host.Machine)
 	h.Set(header.HostID, host.HostID)
@@ -44,48 +48,80 @@ func FaultHeaders(f Failure, host Host) header.Map {
 	return h
 }
 
-// errorType is the Go type of the error that says what happened: marks of this package
-// are looked through.
-func errorType(err error) string { return reflect.TypeOf(unmarked(err)).String() }
+// wrapType is of the errors that fmt.Errorf makes of one other.
+var wrapType = reflect.TypeOf(fmt.Errorf("%w", errors.ErrUnsupported))
 
-func unmarked(err error) error {
+// telling is the error in err whose type says what happened: the marks of this package
+// and what only adds text are looked through.
+func telling(err error) error {
 	for {
-		switch e := err.(type) { //nolint:errorlint // only the outermost marks are taken off
+		switch e := err.(type) { //nolint:errorlint // layer by layer, from the outside
 		case *unrecoverableError:
 			err = e.err
 		case *retryAfterError:
 			err = e.err
 		default:
-			return err
+			if reflect.TypeOf(err) != wrapType {
+				return err
+			}
+			err = errors.Unwrap(err)
 		}
 	}
 }
 
-// stackText is the stack of a panic where there is one, else the error in full.
-func stackText(err error) string {
-	var traced interface{ StackTrace() string }
-	if errors.As(err, &traced) {
-		return traced.StackTrace()
+// inner is what err wraps, the first of several; nil where it wraps nothing or panics.
+func inner(err error) (wrapped error) {
+	defer func() { _ = recover() }()
+	many, ok := err.(interface{ Unwrap() []error }) //nolint:errorlint // this layer only
+	if !ok {
+		return errors.Unwrap(err)
 	}
-	return fmt.Sprintf("%s: %v", errorType(err), err)
+	for _, wrapped = range many.Unwrap() {
+		if wrapped != nil {
+			break
+		}
+	}
+	return wrapped
 }
 
+// errorText is what err says, or that it cannot say anything.
+func errorText(err error) (text string) {
+	defer func() {
+		if recover() != nil {
+			text = fmt.Sprintf("%T: its Error method panicked", err)
+		}
+	}()
+	return cut(err.Error())
+}
+
+// stackText is the stack of a panic where there is one, else type and text of the error.
+func stackText(err error, text string) (stack string) {
+	stack = cut(fmt.Sprintf("%T: %s", telling(err), text))
+	defer func() { _ = recover() }()
+	if traced := find[interface{ StackTrace() string }](err); traced != nil {
+		return cut(traced.StackTrace())
+	}
+	return stack
+}
+
+// cut is the beginning of s that fits into a fault header, between two characters.
+// Bytes that are not UTF-8, which some brokers refuse, become question marks.
 func cut(s string) string {
-	if len(s) <= maxFaultText {
-		return s
+	if len(s) > maxFaultText {
+		end := maxFaultText
+		for end > maxFaultText-utf8.UTFMax && !utf8.RuneStart(s[end]) {
+			end--
+		}
+		s = s[:end]
 	}
-	end := maxFaultText
-	for end > 0 && !utf8.RuneStart(s[end]) {
-		end--
-	}
-	return s[:end]
+	return strings.ToValidUTF8(s, "?")
 }
 
 // DelayHeaders are the headers of the copy that a delayed retry sends: those of the
 // failed message, with the retry counted.
 func DelayHeaders(f Failure) header.Map {
 	h := f.Headers.Clone()
-	h.Set(header.Retries, strconv.Itoa(f.Delayed+1))
+	h.Set(header.Retries, strconv.Itoa(min(f.Delayed+1, maxDelayed)))
 	h.Set(header.RetriesTimestamp, header.FormatTime(f.Now))
 	h.Set(header.HoldfastFirstFailure, header.FormatTime(f.FirstFailure))
 	return h
@@ -93,14 +129,12 @@ func DelayHeaders(f Failure) header.Map {
 
 // ErrorHeaders are the headers of the copy that goes to the error queue: those of
 // the failed message without what counts retries, so that a message returned from
-// there starts afresh, and with fault.
+// there starts afresh; without what is left of an earlier fault; and with fault.
 func ErrorHeaders(received, fault header.Map) header.Map {
 	var h header.Map
 	h.Reserve(received.Len() + fault.Len())
 	for name, value := range received.All() {
-		switch name {
-		case header.Retries, header.RetriesTimestamp, header.FirstLevelRetries, header.HoldfastFirstFailure:
-		default:
+		if !countsRetries(name) && !tellsOfFault(name) {
 			h.Set(name, value)
 		}
 	}
@@ -108,6 +142,18 @@ func ErrorHeaders(received, fault header.Map) header.Map {
 		h.Set(name, value)
 	}
 	return h
+}
+
+func countsRetries(name string) bool {
+	switch name {
+	case header.Retries, header.RetriesTimestamp, header.FirstLevelRetries, header.HoldfastFirstFailure:
+		return true
+	}
+	return false
+}
+
+func tellsOfFault(name string) bool {
+	return strings.HasPrefix(name, "NServiceBus.ExceptionInfo.") || strings.HasPrefix(name, "Holdfast.Fault.")
 }
 
 // maxDelayed bounds what a Retries header is believed to say.

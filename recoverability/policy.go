@@ -2,6 +2,7 @@ package recoverability
 
 import (
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/holdfast-go/holdfast/header"
@@ -86,23 +87,24 @@ func (c Config) WithDefaults() Config {
 	return c
 }
 
-// Validate reports what is wrong with c.
+// Validate reports all that is wrong with c, joined.
 func (c Config) Validate() error {
 	var errs []error
 	if c.Immediate < Off {
-		errs = append(errs, errors.New("recoverability: Immediate is negative: use Off for none"))
+		errs = append(errs, fmt.Errorf("recoverability: Immediate is %d: use Off for none", c.Immediate))
 	}
 	if c.Delayed < Off {
-		errs = append(errs, errors.New("recoverability: Delayed is negative: use Off for none"))
+		errs = append(errs, fmt.Errorf("recoverability: Delayed is %d: use Off for none", c.Delayed))
 	}
 	if c.TimeIncrease < 0 {
-		errs = append(errs, errors.New("recoverability: TimeIncrease is negative"))
+		errs = append(errs, fmt.Errorf("recoverability: TimeIncrease is negative: %v", c.TimeIncrease))
 	}
 	return errors.Join(errs...)
 }
 
-// Decide is the default policy. An [Unrecoverable] error goes to the error queue.
-// Otherwise the message is retried at once while Immediate allows; then after
+// Decide is the default policy; it does not call c.Policy. An [Unrecoverable] error
+// goes to the error queue; one with [RetryAfter] is retried after that time, while
+// Delayed allows. Otherwise the message is retried at once while Immediate allows; then after
 // TimeIncrease times the number of the cycle, while Delayed allows and no more than
 // 24 hours have passed since it first failed; then it goes to the error queue. So
 // a message that always fails is tried (Immediate+1)·(Delayed+1) times, 24 by default.
@@ -130,7 +132,7 @@ func (c Config) delayable(f Failure) bool {
 // delay is TimeIncrease·(delayed+1), or the longest Duration where that overflows.
 func (c Config) delay(delayed int) time.Duration {
 	const longest = time.Duration(1<<63 - 1)
-	n := time.Duration(delayed) + 1
+	n := time.Duration(max(0, delayed)) + 1
 	if c.TimeIncrease > longest/n {
 		return longest
 	}

@@ -1,0 +1,130 @@
+package recoverability
+
+import (
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast/header"
+)
+
+// life is what became of a message that always fails.
+type life struct {
+	attempts int
+	delays   []time.Duration
+	lastWait time.Duration // from the first failure to the last decision to delay
+	end      Action
+}
+
+// live takes a message through hand-outs and delayed copies until it is given up, as
+// an endpoint would. What is known of earlier cycles comes out of the headers only.
+func live(t *testing.T, c Config, fail func() error) life {
+	t.Helper()
+	var (
+		headers header.Map
+		l       life
+		start   = first
+		now     = start
+	)
+	for immediate := 1; l.attempts < 10_000; immediate++ {
+		l.attempts++
+		f := Failure{
+			Err: fail(), Headers: headers, Immediate: immediate, Attempt: immediate, Now: now,
+			Delayed: DelayedRetries(headers), FirstFailure: FirstFailure(headers, now),
+		}
+		switch a := c.Decide(f).(type) {
+		case Retry:
+			now = now.Add(time.Millisecond)
+		case Delay:
+			headers, immediate = DelayHeaders(f), 0
+			l.delays, l.lastWait = append(l.delays, a.For), now.Sub(start)
+			now = now.Add(a.For)
+		default:
+			l.end = a
+			return l
+		}
+	}
+	t.Fatalf("%+v: no end after %d attempts", c, l.attempts)
+	return l
+}
+
+// never is Off where n is 0, as a Config wants it.
+func never(n int) int {
+	if n == 0 {
+		return Off
+	}
+	return n
+}
+
+func TestAlwaysFailingIsTriedExactlyAsOftenAsConfigured(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	broken := func() error { return errBroken }
+	for range 500 {
+		immediate, delayed := r.IntN(12), r.IntN(12)
+		c := Config{
+			Immediate: never(immediate), Delayed: never(delayed),
+			TimeIncrease: time.Duration(1 + r.IntN(int(10*time.Minute))),
+		}
+		l := live(t, c, broken)
+		if want := (immediate + 1) * (delayed + 1); l.attempts != want {
+			t.Fatalf("%+v: %d attempts, want %d", c, l.attempts, want)
+		}
+		if len(l.delays) != delayed || l.end != (MoveToError{Queue: "error"}) {
+			t.Fatalf("%+v: %d delays, then %v; want %d, then the error queue", c, len(l.delays), l.end, delayed)
+		}
+		for i, d := range l.delays {
+			if want := c.TimeIncrease * time.Duration(i+1); d != want {
+				t.Fatalf("%+v: delay %d is %v, want %v", c, i+1, d, want)
+			}
+		}
+	}
+}
+
+func TestTheDefaultIs24Attempts(t *testing.T) {
+	if l := live(t, Config{}, func() error { return errBroken }); l.attempts != 24 {
+		t.Errorf("%d attempts, want 24", l.attempts)
+	}
+}
+
+// Whatever a handler says of its failures, there are no more attempts than without.
+func TestMarksNeverAddAttempts(t *testing.T) {
+	r := rand.New(rand.NewPCG(3, 4))
+	for range 500 {
+		immediate, delayed := r.IntN(8), r.IntN(8)
+		c := Config{Immediate: never(immediate), Delayed: never(delayed), TimeIncrease: time.Second}
+		gaveUp := false
+		l := live(t, c, func() error {
+			switch n := r.IntN(20); {
+			case gaveUp:
+				t.Fatalf("%+v: tried again after an unrecoverable error", c)
+			case n == 0:
+				gaveUp = true
+				return Unrecoverable(errBroken)
+			case n < 8:
+				return RetryAfter(errBroken, time.Duration(r.IntN(1000))*time.Second)
+			}
+			return errBroken
+		})
+		if most := (immediate + 1) * (delayed + 1); l.attempts > most || len(l.delays) > delayed {
+			t.Fatalf("%+v: %d attempts and %d delays, want at most %d and %d", c, l.attempts, len(l.delays), most, delayed)
+		}
+	}
+}
+
+func TestNoDelayIsDecidedLaterThanADayAfterTheFirstFailure(t *testing.T) {
+	r := rand.New(rand.NewPCG(5, 6))
+	ended := 0
+	for range 200 {
+		c := Config{Immediate: never(r.IntN(3)), Delayed: 1 + r.IntN(30), TimeIncrease: time.Duration(1 + r.IntN(int(12*time.Hour)))}
+		l := live(t, c, func() error { return errBroken })
+		if l.lastWait > 24*time.Hour {
+			t.Fatalf("%+v: a delay was decided %v after the first failure", c, l.lastWait)
+		}
+		if len(l.delays) < c.Delayed {
+			ended++
+		}
+	}
+	if ended == 0 {
+		t.Error("no message ran into the cap: the test shows nothing")
+	}
+}
