@@ -64,7 +64,7 @@ type queue struct {
 func (q *queue) len() int { return len(q.slots) - q.head }
 
 func (q *queue) push(s *Slot) {
-	if q.head > 0 && len(q.slots) == cap(q.slots) {
+	if q.head > len(q.slots)/2 && len(q.slots) == cap(q.slots) {
 		q.slots = slices.Delete(q.slots, 0, q.head)
 		q.head = 0
 	}

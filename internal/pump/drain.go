@@ -31,8 +31,8 @@ func (p *Pump) cutLate(done context.Context, cut context.CancelCauseFunc) {
 	if p.cfg.StopTimeout < 0 || backoff.Sleep(done, p.cfg.StopTimeout) != nil {
 		return
 	}
-	cut(ErrStopping)
 	p.stop(true)
+	cut(ErrStopping)
 }
 
 // drain returns when nothing is left in the pump. It gives back what is to be given back.

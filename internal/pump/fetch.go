@@ -53,10 +53,9 @@ func (p *Pump) ask() (call, bool) {
 	return c, true
 }
 
-// room is how many messages to ask for now; 0 is none. A further Receive beside one
-// that is running needs a sign that there is more to be had. Called with mu held.
+// room is how many messages to ask for now; 0 is none. Called with mu held.
 func (p *Pump) room() int {
-	if p.paused || p.calls > 0 && (!p.full || p.calls >= p.cfg.Limits.ParallelReceive) {
+	if p.paused || p.calls > 0 && !p.another() {
 		return 0
 	}
 	ahead := p.ahead()
@@ -68,6 +67,12 @@ func (p *Pump) room() int {
 		n = min(n, most)
 	}
 	return n
+}
+
+// another reports whether a further Receive may run beside others: while there is a sign
+// that more is to be had, and not where messages have to stay in order. Called with mu held.
+func (p *Pump) another() bool {
+	return p.full && p.calls < p.cfg.Limits.ParallelReceive && p.concurrency > 1
 }
 
 // slots gives each delivery its place, and where there are leases a context of its own.

@@ -251,6 +251,21 @@ func TestParallelReceivesNeverTakeMoreThanThereIsRoomFor(t *testing.T) {
 	})
 }
 
+func TestWithConcurrencyOneReceivesRunOneAfterTheOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newReceiver()
+		r.trip = 20 * time.Millisecond
+		r.put(200)
+		p := start(t, Config{Receiver: r, Concurrency: 1, Handle: complete(time.Millisecond),
+			Limits: transport.Limits{ParallelReceive: 8, MaxReceive: 1}})
+		pass(time.Minute)
+		p.end()
+		if got := r.mostCalls(); got != 1 || r.left() > 0 {
+			t.Errorf("%d calls at once and %d messages left, want 1 and none", got, r.left())
+		}
+	})
+}
+
 func TestFailingReceiveBacksOffAndRecovers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer

@@ -138,7 +138,7 @@ func (p *Pump) Run(ctx context.Context) error {
 	held, release := context.WithCancel(lasting)
 	defer release()
 
-	p.applyWindow()
+	p.giveWindow()
 	var routines sync.WaitGroup
 	for range max(1, p.cfg.Limits.ParallelReceive) {
 		routines.Go(func() { p.fetch(ctx, work) })
@@ -161,7 +161,7 @@ func (p *Pump) begin() bool {
 	if p.phase != fresh {
 		return false
 	}
-	p.phase = running
+	p.phase, p.windowing = running, true
 	return true
 }
 
@@ -171,10 +171,11 @@ func (p *Pump) SetConcurrency(n int) {
 	p.mu.Lock()
 	p.concurrency = max(1, n)
 	p.wake()
-	live := p.phase == running
+	giving := p.phase == running && !p.windowing
+	p.windowing = p.windowing || giving
 	p.mu.Unlock()
-	if live {
-		p.applyWindow()
+	if giving {
+		p.giveWindow()
 	}
 	p.startReady()
 }

@@ -15,15 +15,12 @@ func (p *Pump) windowSize() int {
 	return c + settlesPerSlot*c + ahead
 }
 
-// applyWindow gives the receiver its window. When several do, one gives the last: the
-// mutex cannot be held over the call, and an older window must not come last.
-func (p *Pump) applyWindow() {
+// giveWindow gives the receiver its window until it has the right one. It is called by who
+// set windowing: the mutex cannot be held over the call, and an older window must not
+// come last.
+func (p *Pump) giveWindow() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.windowing {
-		return
-	}
-	p.windowing = true
 	for n := p.windowSize(); n != p.window && p.phase == running; n = p.windowSize() {
 		p.window = n
 		p.mu.Unlock()
