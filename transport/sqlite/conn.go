@@ -1,0 +1,113 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+	"unicode/utf8"
+
+	"github.com/holdfast-go/holdfast/internal/tablequeue"
+)
+
+var (
+	_ tablequeue.Store      = (*store)(nil)
+	_ tablequeue.Transactor = (*store)(nil)
+	_ tablequeue.Waker      = (*store)(nil)
+)
+
+// store is what the lease engine works on: one connection that writes, and a few that
+// read.
+type store struct {
+	write  *sql.DB
+	read   *sql.DB
+	writer *writer
+	first  *sql.Stmt // on read: when the first row of a queue is visible
+
+	claimed sync.Map // the queues that were claimed from, by name
+}
+
+// prepare connects, brings the tables up to date and prepares the statements.
+func (s *store) prepare(ctx context.Context) error {
+	var conn *sql.Conn
+	err := unlessBusy(ctx, func() (err error) {
+		if conn == nil {
+			conn, err = s.write.Conn(ctx)
+		}
+		if err != nil {
+			return err
+		}
+		return useWAL(ctx, conn)
+	})
+	if err != nil {
+		return err
+	}
+	if err := migrate(ctx, conn, migrations); err != nil {
+		return err
+	}
+	s.writer = newWriter(conn)
+	if err := s.writer.prepare(ctx); err != nil {
+		return err
+	}
+	return unlessBusy(ctx, func() (err error) {
+		s.first, err = s.read.PrepareContext(ctx, firstVisible)
+		return err
+	})
+}
+
+// useWAL makes readers and the writer independent of each other, for good.
+func useWAL(ctx context.Context, conn *sql.Conn) error {
+	var mode string
+	if err := conn.QueryRowContext(ctx, "pragma journal_mode=wal").Scan(&mode); err != nil {
+		return err
+	}
+	if mode != "wal" {
+		return fmt.Errorf("the journal mode stays %q: the file system may not allow write-ahead logging", mode)
+	}
+	// A transaction that was large once leaves no large file behind.
+	_, err := conn.ExecContext(ctx, "pragma journal_size_limit=67108864")
+	return err
+}
+
+// Close implements [tablequeue.Store].
+func (s *store) Close() error {
+	s.writer.close()
+	if err := s.disconnect(); err != nil {
+		return fmt.Errorf("sqlite: close: %w", explain(err))
+	}
+	return nil
+}
+
+func (s *store) disconnect() error {
+	var err error
+	if s.writer != nil {
+		err = s.writer.conn.Close()
+	}
+	// The readers first, so that the last to leave is one that can clear up.
+	return errors.Join(err, s.read.Close(), s.write.Close())
+}
+
+const maxName = 255 // bytes of a queue's name
+
+// Check implements [tablequeue.Queues].
+func (s *store) Check(queue string) error {
+	if queue == "" || len(queue) > maxName || !utf8.ValidString(queue) {
+		return fmt.Errorf("sqlite: queue name %q: want 1 to %d bytes of UTF-8", queue, maxName)
+	}
+	return nil
+}
+
+// The file keeps time in microseconds since 1970. All processes are on one machine, so that
+// the clock of each is the database's.
+
+func micros(t time.Time) int64 { return t.UnixMicro() }
+
+func later(now int64, d time.Duration) int64 {
+	const farthest = 1 << 62
+	if us := d.Microseconds(); us < farthest-now {
+		return now + us
+	}
+	return farthest
+}

@@ -1,0 +1,43 @@
+// Package sqlite keeps queues in one file: durable messaging without a broker, for one
+// or several processes of the same machine. It is built on modernc.org/sqlite, so it needs no
+// cgo.
+//
+// # What is in the file
+//
+// Messages are rows of holdfast_messages, whatever their queue; holdfast_queues and
+// holdfast_subscriptions say which queues there are and who subscribed to what. Open and
+// Install create what is missing, and newer versions of this package bring older files up
+// to date. The tables can be read, and messages inserted, with plain SQL:
+//
+//	insert into holdfast_messages (queue, headers, body)
+//	values ('billing', '{"NServiceBus.EnclosedMessageTypes":"Shop.ChargeOrder"}', '{"order":7}')
+//
+// The rest of the file, PRAGMA user_version included, is yours: keep your own tables beside
+// the queues, and a handler's writes to them can be one with the completion of its message:
+// see [OnCommit]. Open the file for yourself with the same driver:
+//
+//	db, err := sql.Open("sqlite", "file:orders.db?_txlock=immediate&_busy_timeout=5000")
+//
+// Only one transaction at a time can write to a file, in all processes together. Keep yours
+// short: while one is open, no message is received, completed or sent. A reading transaction
+// blocks nobody, but while it is open the file orders.db-wal beside the database grows.
+//
+// # What is promised
+//
+// A message is handed out at least once, and its attempts are counted exactly, also over
+// processes that are killed. With [OnCommit] a handler's writes happen exactly once. Whatever a
+// call has returned success for survives a killed process. It survives a power failure too,
+// because every commit waits for the disk, unless Transport.Relaxed is set; how much the
+// disk really keeps is between it and the operating system.
+//
+// Messages are leased: a process that is killed keeps its messages from others until
+// Transport.Lease has run out. Time is the machine's wall clock.
+//
+// # What it needs
+//
+// A local disk: the processes share memory through a file beside the database, which
+// network file systems do not offer. Write permission on the file and on its directory.
+// Nobody may remove or replace the file, or those beside it, while a process has it open. And no program may
+// open and close it with os.Open while it uses this package, for instance to copy it: on
+// Unix, that takes away the locks of the whole process. "vacuum into 'copy.db'" makes a copy.
+package sqlite

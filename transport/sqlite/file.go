@@ -1,0 +1,110 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/holdfast-go/holdfast/internal/backoff"
+)
+
+// open opens the file at path and makes it ready.
+func open(ctx context.Context, path string, relaxed bool) (*store, error) {
+	s, err := openFile(ctx, path, relaxed)
+	if err != nil {
+		return nil, fmt.Errorf("sqlite: open %q: %w", path, err)
+	}
+	return s, nil
+}
+
+func openFile(ctx context.Context, path string, relaxed bool) (*store, error) {
+	if err := checkPath(path); err != nil {
+		return nil, err
+	}
+	abs, err := filepath.Abs(path)
+	if err != nil {
+		return nil, err
+	}
+	synchronous := "FULL"
+	if relaxed {
+		synchronous = "NORMAL"
+	}
+	s := &store{
+		write: connect(abs, "_txlock=immediate&_synchronous="+synchronous, 1),
+		read:  connect(abs, "_query_only=1", maxReaders),
+	}
+	if err := s.prepare(ctx); err != nil {
+		return nil, errors.Join(explain(err), s.disconnect())
+	}
+	go s.writer.loop()
+	return s, nil
+}
+
+// maxReaders is how many connections read: one that listens and a few that look.
+const maxReaders = 4
+
+// checkPath refuses what SQLite would take for something else than a file, or could not open
+// for a reason that it does not tell.
+func checkPath(path string) error {
+	if path == "" {
+		return errors.New("no file: set Transport.Path")
+	}
+	if path == ":memory:" || strings.HasPrefix(path, "file:") {
+		return errors.New("not a path: name a file, or use transport/inmemory to keep messages in memory")
+	}
+	switch dir, err := os.Stat(filepath.Dir(path)); {
+	case errors.Is(err, os.ErrNotExist):
+		return fmt.Errorf("there is no directory %q: create it first", filepath.Dir(path))
+	case err != nil:
+		return err
+	case !dir.IsDir():
+		return fmt.Errorf("%q is not a directory", filepath.Dir(path))
+	}
+	if file, err := os.Stat(path); err == nil && !file.Mode().IsRegular() {
+		return errors.New("not a regular file: name another one")
+	}
+	return nil
+}
+
+// connect gives a pool of connections to a file. It does no I/O. They do not wait for
+// locks themselves: they would hold a thread meanwhile, and sleep for up to 100 ms.
+func connect(abs, params string, most int) *sql.DB {
+	p := filepath.ToSlash(abs)
+	if !strings.HasPrefix(p, "/") {
+		p = "/" + p // a Windows drive
+	}
+	dsn := url.URL{Scheme: "file", OmitHost: true, Path: p, RawQuery: "_busy_timeout=0&" + params}
+	db, err := sql.Open("sqlite", dsn.String())
+	if err != nil {
+		panic(err) // only where no driver has that name
+	}
+	db.SetMaxOpenConns(most)
+	db.SetMaxIdleConns(most)
+	return db
+}
+
+// unlessBusy calls f again while others hold the lock that it needs. The pauses are short
+// and random: SQLite has no queue for its lock, so that who looks more often gets it.
+func unlessBusy(ctx context.Context, f func() error) error {
+	pause := backoff.Backoff{Min: minBusy, Max: maxBusy}
+	for {
+		err := f()
+		if !isBusy(err) {
+			return err
+		}
+		if pause.Wait(ctx) != nil {
+			return lockedError(ctx)
+		}
+	}
+}
+
+const (
+	minBusy = 200 * time.Microsecond
+	maxBusy = 4 * time.Millisecond
+)

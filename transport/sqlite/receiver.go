@@ -1,0 +1,110 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"time"
+
+	"github.com/holdfast-go/holdfast/internal/tablequeue"
+)
+
+// Claim implements [tablequeue.Queues]. It looks before it writes, so that an empty queue takes
+// no lock.
+func (s *store) Claim(ctx context.Context, c tablequeue.Claim, into []tablequeue.Claimed) ([]tablequeue.Claimed, time.Duration, error) {
+	s.claimed.LoadOrStore(c.Queue, nil)
+	next, due, err := s.look(ctx, c.Queue)
+	if err == nil && !due {
+		return into, next, nil
+	}
+	rows := into
+	if err == nil {
+		err = s.writer.do(ctx, func(*sql.Tx) (err error) {
+			now := micros(time.Now())
+			if rows, err = s.writer.claimRows(c, now, into); err != nil || len(rows) > len(into) {
+				return err
+			}
+			next, _, err = until(s.writer.next.QueryRowContext(context.Background(), c.Queue), now)
+			return err
+		})
+	}
+	if err != nil {
+		return into, 0, fmt.Errorf("sqlite: claim from queue %q: %w", c.Queue, explain(err))
+	}
+	return rows, next, nil
+}
+
+// look says when the first row of queue becomes visible, and whether it is. A reader is
+// hardly ever kept from its work, so ctx need not break it off.
+func (s *store) look(ctx context.Context, queue string) (next time.Duration, due bool, err error) {
+	err = unlessBusy(ctx, func() error {
+		row := s.first.QueryRowContext(context.WithoutCancel(ctx), queue)
+		next, due, err = until(row, micros(time.Now()))
+		return err
+	})
+	return next, due, err
+}
+
+func until(row *sql.Row, now int64) (next time.Duration, due bool, err error) {
+	var at sql.Null[int64]
+	if err := row.Scan(&at); err != nil || !at.Valid {
+		return 0, false, err
+	}
+	return time.Duration(max(0, min(at.V-now, farOff))) * time.Microsecond, at.V <= now, nil
+}
+
+// farOff is more microseconds than anybody waits for a row.
+const farOff = int64(time.Hour / time.Microsecond)
+
+func (w *writer) claimRows(c tablequeue.Claim, now int64, into []tablequeue.Claimed) (_ []tablequeue.Claimed, err error) {
+	rows, err := w.claim.QueryContext(context.Background(), later(now, c.For), c.Lease, c.Owner, c.Queue, now, c.Limit)
+	if err != nil {
+		return into, err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var r tablequeue.Claimed
+		var body sql.RawBytes
+		var expires sql.Null[int64]
+		if err := rows.Scan(&r.Seq, &r.ID, &r.Headers, &body, &r.Count, &expires); err != nil {
+			return into, err
+		}
+		r.Body = append(r.Body, body...)
+		r.Expired = expires.Valid && expires.V <= now
+		into = append(into, r)
+	}
+	return into, rows.Err()
+}
+
+// Renew implements [tablequeue.Queues].
+func (s *store) Renew(ctx context.Context, queue string, leases []tablequeue.Lease, d time.Duration) ([]bool, error) {
+	lost := make([]bool, len(leases))
+	err := s.writer.do(ctx, func(*sql.Tx) error {
+		end := later(micros(time.Now()), d)
+		for i, l := range leases {
+			n, err := exec(s.writer.renew, end, l.Seq, l.ID)
+			if err != nil {
+				return err
+			}
+			lost[i] = n == 0
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("sqlite: renew leases in queue %q: %w", queue, explain(err))
+	}
+	return lost, nil
+}
+
+// Abandon implements [tablequeue.Queues].
+func (s *store) Abandon(ctx context.Context, queue, owner string, d time.Duration) error {
+	err := s.writer.do(ctx, func(*sql.Tx) error {
+		now := micros(time.Now())
+		_, err := exec(s.writer.abandon, now, queue, now, later(now, d), owner)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("sqlite: give back the messages of queue %q: %w", queue, explain(err))
+	}
+	return nil
+}

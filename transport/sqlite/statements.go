@@ -1,0 +1,77 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+)
+
+// statements are what the writer executes, prepared on its connection.
+type statements struct {
+	savepoint, rollbackTo, release *sql.Stmt
+
+	claim, next            *sql.Stmt
+	insert, delete         *sql.Stmt
+	retry, giveBack        *sql.Stmt
+	renew, abandon, cancel *sql.Stmt
+}
+
+const firstVisible = `select min(visible_at) from holdfast_messages where queue = ?`
+
+// prepare is called before the writer starts.
+func (w *writer) prepare(ctx context.Context) error {
+	for _, s := range []struct {
+		into  **sql.Stmt
+		query string
+	}{
+		{&w.savepoint, `savepoint holdfast`},
+		{&w.rollbackTo, `rollback to holdfast`},
+		{&w.release, `release holdfast`},
+		{&w.claim, `
+			update holdfast_messages
+			set delivery_count = delivery_count + 1, visible_at = ?, lease_id = ?, lease_owner = ?
+			where seq in (
+				select seq from holdfast_messages
+				where queue = ? and visible_at <= ?
+				order by visible_at, seq limit ?)
+			returning seq, id, headers, body, delivery_count, expires_at`},
+		{&w.next, firstVisible},
+		{&w.insert, `
+			insert into holdfast_messages (queue, id, headers, body, visible_at, expires_at)
+			select name, ?, ?, ?, ?, ? from holdfast_queues where name = ?`},
+		{&w.delete, `
+			delete from holdfast_messages where seq = ? and lease_id = ?`},
+		{&w.retry, `
+			update holdfast_messages
+			set visible_at = ?, lease_id = null, lease_owner = null
+			where seq = ? and lease_id = ?`},
+		{&w.giveBack, `
+			update holdfast_messages
+			set visible_at = ?, lease_id = null, lease_owner = null,
+				delivery_count = delivery_count - 1
+			where seq = ? and lease_id = ?`},
+		{&w.renew, `
+			update holdfast_messages set visible_at = ? where seq = ? and lease_id = ?`},
+		{&w.abandon, `
+			update holdfast_messages
+			set visible_at = ?, lease_id = null, lease_owner = null
+			where queue = ? and visible_at > ? and visible_at <= ? and lease_owner = ?`},
+		{&w.cancel, `
+			delete from holdfast_messages where seq = ? and queue = ? and delivery_count = 0`},
+	} {
+		stmt, err := w.conn.PrepareContext(ctx, s.query)
+		if err != nil {
+			return err
+		}
+		*s.into = stmt
+	}
+	return nil
+}
+
+// exec executes stmt, which nothing can break off, and says how many rows it changed.
+func exec(stmt *sql.Stmt, args ...any) (int64, error) {
+	res, err := stmt.ExecContext(context.Background(), args...)
+	if err != nil {
+		return 0, err
+	}
+	return res.RowsAffected()
+}

@@ -1,0 +1,152 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"time"
+
+	"github.com/holdfast-go/holdfast/internal/tablequeue"
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+// Exists implements [tablequeue.Topology].
+func (s *store) Exists(ctx context.Context, queue string) error {
+	var one int
+	err := unlessBusy(ctx, func() error {
+		return s.read.QueryRowContext(ctx, `select count(*) from holdfast_queues where name = ?`, queue).Scan(&one)
+	})
+	if err == nil && one == 0 {
+		err = transport.ErrNoQueue
+	}
+	if err != nil {
+		return fmt.Errorf("sqlite: look for queue %q: %w", queue, explain(err))
+	}
+	return nil
+}
+
+// Install implements [tablequeue.Topology]. The tables are there since Open.
+func (s *store) Install(ctx context.Context, plan transport.Plan) error {
+	err := s.writer.do(ctx, func(tx *sql.Tx) error {
+		for _, q := range plan.Queues {
+			if _, err := tx.Exec(`insert into holdfast_queues (name) values (?) on conflict do nothing`, q.Name); err != nil {
+				return fmt.Errorf("queue %q: %w", q.Name, err)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("sqlite: install: %w", explain(err))
+	}
+	return nil
+}
+
+// Subscribe implements [tablequeue.Subscriptions].
+func (s *store) Subscribe(ctx context.Context, queue string, types []string) error {
+	if err := s.Exists(ctx, queue); err != nil {
+		return err
+	}
+	return s.subscription(ctx, queue, types,
+		`insert into holdfast_subscriptions (queue, type) values (?, ?) on conflict do nothing`)
+}
+
+// Unsubscribe implements [tablequeue.Subscriptions].
+func (s *store) Unsubscribe(ctx context.Context, queue string, types []string) error {
+	return s.subscription(ctx, queue, types,
+		`delete from holdfast_subscriptions where queue = ? and type = ?`)
+}
+
+func (s *store) subscription(ctx context.Context, queue string, types []string, query string) error {
+	err := s.writer.do(ctx, func(tx *sql.Tx) error {
+		for _, t := range types {
+			if _, err := tx.Exec(query, queue, t); err != nil {
+				return fmt.Errorf("type %q: %w", t, err)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("sqlite: change subscriptions of queue %q: %w", queue, explain(err))
+	}
+	return nil
+}
+
+// Subscriptions implements [tablequeue.Subscriptions].
+func (s *store) Subscriptions(ctx context.Context) (all []tablequeue.Subscription, err error) {
+	err = s.query(ctx, func(rows *sql.Rows) error {
+		var sub tablequeue.Subscription
+		err := rows.Scan(&sub.Type, &sub.Queue)
+		all = append(all, sub)
+		return err
+	}, `select type, queue from holdfast_subscriptions order by type, queue`)
+	if err != nil {
+		return nil, fmt.Errorf("sqlite: read subscriptions: %w", explain(err))
+	}
+	return all, nil
+}
+
+// inspect reads every row, but not the bodies, which come last.
+const inspect = `
+	select name,
+		count(seq) filter (where visible_at <= ?1),
+		count(seq) filter (where visible_at > ?1 and lease_id is not null),
+		count(seq) filter (where visible_at > ?1 and lease_id is null),
+		min(visible_at)
+	from holdfast_queues left join holdfast_messages
+		on queue = name and coalesce(expires_at > ?1, true)`
+
+// Inspect implements [tablequeue.Topology].
+func (s *store) Inspect(ctx context.Context, queues ...string) ([]transport.QueueStats, error) {
+	if len(queues) == 0 {
+		return s.inspect(ctx, inspect+` group by name order by name`)
+	}
+	all := make([]transport.QueueStats, 0, len(queues))
+	for _, q := range queues {
+		stats, err := s.inspect(ctx, inspect+` where name = ?2 group by name`, q)
+		if err != nil {
+			return nil, err
+		}
+		if len(stats) == 0 {
+			return nil, fmt.Errorf("sqlite: inspect queue %q: %w", q, transport.ErrNoQueue)
+		}
+		all = append(all, stats...)
+	}
+	return all, nil
+}
+
+func (s *store) inspect(ctx context.Context, query string, queue ...any) (all []transport.QueueStats, err error) {
+	now := micros(time.Now())
+	err = s.query(ctx, func(rows *sql.Rows) error {
+		var q transport.QueueStats
+		var oldest sql.Null[int64]
+		err := rows.Scan(&q.Name, &q.Ready, &q.Unsettled, &q.Delayed, &oldest)
+		if q.Ready > 0 {
+			q.Oldest = time.Duration(now-oldest.V) * time.Microsecond
+		}
+		all = append(all, q)
+		return err
+	}, query, append([]any{now}, queue...)...)
+	if err != nil {
+		return nil, fmt.Errorf("sqlite: inspect: %w", explain(err))
+	}
+	return all, nil
+}
+
+// query reads all rows of a query; each is given to row once.
+func (s *store) query(ctx context.Context, row func(*sql.Rows) error, query string, args ...any) error {
+	var rows *sql.Rows
+	err := unlessBusy(ctx, func() (err error) {
+		rows, err = s.read.QueryContext(ctx, query, args...) //nolint:sqlclosecheck // closed below
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		if err := row(rows); err != nil {
+			return err
+		}
+	}
+	return rows.Err()
+}

@@ -1,0 +1,127 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	"github.com/holdfast-go/holdfast/internal/tablequeue"
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+// OnCommit has f write to the file in the transaction that completes the message of s: f's
+// writes, the completion and what the handler sends happen together or not at all. s gives
+// the transaction; a session of the endpoint does when its mode is
+// SendsAtomicWithReceive. OnCommit itself writes nothing and takes no lock, and may be
+// called several times: functions run in the order they were given.
+//
+// f runs after the handler has returned nil, and not at all when the message is no longer
+// ours. An error of f undoes the completion of this message only, and makes the
+// transaction's Complete return it; a panic counts as an error. f must be quick, because
+// nobody else can write meanwhile; must use nothing but tx for the file, which it must neither
+// commit nor roll back; and may run again when the transaction, which other messages
+// share, could not be committed as it was. Its ctx never ends.
+//
+// It fails when s does, for a transaction of another transport, and when the transaction is over.
+func OnCommit(ctx context.Context, s interface {
+	Tx(ctx context.Context) (transport.Tx, error)
+}, f func(ctx context.Context, tx *sql.Tx) error,
+) error {
+	given, err := s.Tx(ctx)
+	if err != nil {
+		return err
+	}
+	inner, _ := tablequeue.Inner(given)
+	own, ok := inner.(*deferredTx)
+	if !ok {
+		return errors.New("sqlite: on commit: the transaction is one of another transport")
+	}
+	return own.add(f)
+}
+
+// deferredTx is a transaction that is opened when it is to be committed: an open one would
+// keep all others from writing.
+type deferredTx struct {
+	store *store
+
+	mu    sync.Mutex // guards what follows: OnCommit may be called by several goroutines
+	funcs []func(ctx context.Context, tx *sql.Tx) error
+	over  bool
+}
+
+var errTxOver = errors.New("sqlite: the transaction is over")
+
+// Begin implements [tablequeue.Transactor]. It does nothing yet.
+func (s *store) Begin(context.Context) (tablequeue.StoreTx, error) {
+	return &deferredTx{store: s}, nil
+}
+
+func (t *deferredTx) add(f func(ctx context.Context, tx *sql.Tx) error) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.over {
+		return errTxOver
+	}
+	t.funcs = append(t.funcs, f)
+	return nil
+}
+
+// end gives the functions, once.
+func (t *deferredTx) end() ([]func(ctx context.Context, tx *sql.Tx) error, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.over {
+		return nil, errTxOver
+	}
+	t.over = true
+	return t.funcs, nil
+}
+
+// Complete implements [tablequeue.StoreTx].
+func (t *deferredTx) Complete(ctx context.Context, u *tablequeue.Unit) error {
+	funcs, err := t.end()
+	if err != nil {
+		return err
+	}
+	w := t.store.writer
+	err = w.do(ctx, func(tx *sql.Tx) error {
+		return w.write(u, micros(time.Now()), func() error {
+			return call(context.WithoutCancel(ctx), tx, funcs)
+		})
+	})
+	if _, theirs := errors.AsType[*functionError](err); theirs {
+		return fmt.Errorf("sqlite: %w", err)
+	}
+	if err != nil {
+		return fmt.Errorf("sqlite: complete: %w", explain(err))
+	}
+	return nil
+}
+
+// Rollback implements [tablequeue.StoreTx].
+func (t *deferredTx) Rollback(context.Context) error {
+	_, _ = t.end()
+	return nil
+}
+
+func call(ctx context.Context, tx *sql.Tx, funcs []func(ctx context.Context, tx *sql.Tx) error) error {
+	for _, f := range funcs {
+		if err := callOne(ctx, tx, f); err != nil {
+			return &functionError{err}
+		}
+	}
+	return nil
+}
+
+func callOne(ctx context.Context, tx *sql.Tx, f func(ctx context.Context, tx *sql.Tx) error) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("panic: %v\n%s", p, debug.Stack())
+		}
+	}()
+	return f(ctx, tx)
+}
