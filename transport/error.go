@@ -77,7 +77,7 @@ func (e *DispatchError) Unwrap() []error {
 }
 
 // FailAll is the error for a dispatch of which every operation failed for the
-// same reason, or nil when err is nil.
+// same reason: a [*DispatchError], or nil when err is nil. Of no operations it is err.
 func FailAll(total int, err error) error {
 	if err == nil || total == 0 {
 		return err
