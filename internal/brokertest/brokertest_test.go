@@ -1,0 +1,64 @@
+package brokertest_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/holdfast-go/holdfast/internal/brokertest"
+)
+
+func TestRabbitMQGivesEachTestItsOwnCorner(t *testing.T) {
+	name := brokertest.Name(t, "orders")
+	mine, other := brokertest.RabbitMQ(t), brokertest.RabbitMQ(t)
+	fill(t, mine, name)
+	if n := fill(t, other, name); mine != other && n != 0 {
+		t.Errorf("the queue of another test shows %d messages", n)
+	}
+}
+
+// fill puts a message into a queue and tells how many it had.
+func fill(t *testing.T, url, queue string) int {
+	t.Helper()
+	c, err := amqp.Dial(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close() //nolint:errcheck // the end of the test
+	ch, err := c.Channel()
+	if err != nil {
+		t.Fatal(err)
+	}
+	q, err := ch.QueueDeclare(queue, true, false, false, false, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := ch.PublishWithContext(t.Context(), "", queue, false, false, amqp.Publishing{}); err != nil {
+		t.Fatal(err)
+	}
+	return q.Messages
+}
+
+func TestPostgresGivesEachTestItsOwnCorner(t *testing.T) {
+	for range 2 {
+		ctx := context.Background()
+		c, err := pgx.Connect(ctx, brokertest.Postgres(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.Exec(ctx, "CREATE TABLE orders (id int)"); err != nil {
+			t.Errorf("the corner is not empty: %v", err)
+		}
+		if err := c.Close(ctx); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestNamesDoNotRepeat(t *testing.T) {
+	if a, b := brokertest.Name(t, "orders"), brokertest.Name(t, "orders"); a == b {
+		t.Errorf("both are called %s", a)
+	}
+}

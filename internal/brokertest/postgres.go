@@ -1,0 +1,73 @@
+package brokertest
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+const (
+	postgresVariable = "HOLDFAST_TEST_POSTGRES"
+	postgresDefault  = "postgres://postgres@127.0.0.1:5432/test?sslmode=disable"
+)
+
+// Postgres is the URL of a database that is dropped after the test, on the server that
+// HOLDFAST_TEST_POSTGRES names, or the one on this machine. Where databases cannot be
+// created it is that of the server's database with a fresh schema first in its search path.
+func Postgres(t testing.TB) string {
+	t.Helper()
+	server := os.Getenv(postgresVariable)
+	if server == "" {
+		server = postgresDefault
+	}
+	config, err := pgx.ParseConfig(server)
+	if err != nil {
+		t.Fatalf("%s is not a PostgreSQL URL", postgresVariable) // its text may hold a password
+	}
+	u, err := url.Parse(server)
+	if err != nil {
+		t.Fatalf("%s is not a URL", postgresVariable)
+	}
+	need(t, "PostgreSQL", fmt.Sprintf("%s:%d", config.Host, config.Port), postgresVariable)
+
+	name := unique()
+	quoted := pgx.Identifier{name}.Sanitize()
+	if execute(server, "CREATE DATABASE "+quoted) == nil {
+		dropAfter(t, server, "DROP DATABASE IF EXISTS "+quoted+" WITH (FORCE)")
+		u.Path = "/" + name
+		return u.String()
+	}
+	if err := execute(server, "CREATE SCHEMA "+quoted); err != nil {
+		t.Fatalf("neither a database nor a schema can be created for the test: %v", err)
+	}
+	dropAfter(t, server, "DROP SCHEMA "+quoted+" CASCADE")
+	query := u.Query()
+	query.Set("search_path", quoted)
+	u.RawQuery = query.Encode()
+	return u.String()
+}
+
+func dropAfter(t testing.TB, server, statement string) {
+	t.Cleanup(func() {
+		if err := execute(server, statement); err != nil {
+			t.Errorf("%s: %v", statement, err)
+		}
+	})
+}
+
+func execute(server, statement string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	c, err := pgx.Connect(ctx, server)
+	if err != nil {
+		return err
+	}
+	defer c.Close(ctx) //nolint:errcheck // nothing is lost with it
+	_, err = c.Exec(ctx, statement)
+	return err
+}

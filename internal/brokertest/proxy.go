@@ -1,0 +1,234 @@
+package brokertest
+
+import (
+	"io"
+	"net"
+	"net/url"
+	"sync"
+	"testing"
+	"time"
+)
+
+// Proxy is a TCP connection to a broker that fails on demand. Its methods may be
+// called from any goroutine.
+type Proxy struct {
+	target   string
+	listener net.Listener
+	wg       sync.WaitGroup
+
+	mu      sync.Mutex // guards what follows
+	links   map[*link]struct{}
+	refuse  bool
+	paused  bool
+	delay   time.Duration
+	changed chan struct{} // closed when paused changes
+	closed  bool
+	total   int
+}
+
+// NewProxy listens on this machine and passes connections on to target, host:port. It ends
+// with the test.
+func NewProxy(t testing.TB, target string) *Proxy {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatalf("proxy: %v", err)
+	}
+	p := &Proxy{
+		target:   target,
+		listener: listener,
+		links:    make(map[*link]struct{}),
+		changed:  make(chan struct{}),
+	}
+	p.wg.Go(p.accept)
+	t.Cleanup(p.close)
+	return p
+}
+
+// Addr is where the proxy listens, host:port.
+func (p *Proxy) Addr() string { return p.listener.Addr().String() }
+
+// URL is broker with the proxy in place of its host.
+func (p *Proxy) URL(t testing.TB, broker string) string {
+	t.Helper()
+	u, err := url.Parse(broker)
+	if err != nil {
+		t.Fatal("proxy: not a URL")
+	}
+	u.Host = p.Addr()
+	return u.String()
+}
+
+// Cut resets every connection. New ones are let through.
+func (p *Proxy) Cut() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for l := range p.links {
+		l.reset()
+	}
+}
+
+// Refuse resets every connection, and new ones too, until [Proxy.Resume].
+func (p *Proxy) Refuse() {
+	p.mu.Lock()
+	p.refuse = true
+	p.mu.Unlock()
+	p.Cut()
+}
+
+// Pause holds all bytes in both directions until [Proxy.Resume], those of new
+// connections too: to either side the other has gone silent.
+func (p *Proxy) Pause() { p.setPaused(true) }
+
+// Delay holds back what is read from now on for d before it is passed on.
+func (p *Proxy) Delay(d time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.delay = d
+}
+
+// Resume ends Refuse, Pause and Delay. What Pause held is passed on.
+func (p *Proxy) Resume() {
+	p.mu.Lock()
+	p.refuse, p.delay = false, 0
+	p.mu.Unlock()
+	p.setPaused(false)
+}
+
+// Connections is how many connections there have been, refused ones not included.
+func (p *Proxy) Connections() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.total
+}
+
+func (p *Proxy) setPaused(paused bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.paused != paused {
+		p.paused = paused
+		close(p.changed)
+		p.changed = make(chan struct{})
+	}
+}
+
+func (p *Proxy) close() {
+	p.mu.Lock()
+	p.closed = true
+	p.mu.Unlock()
+	_ = p.listener.Close()
+	p.Cut()
+	p.wg.Wait()
+}
+
+func (p *Proxy) accept() {
+	for {
+		client, err := p.listener.Accept()
+		if err != nil {
+			return
+		}
+		p.wg.Go(func() { p.serve(client) })
+	}
+}
+
+// link is a connection through the proxy.
+type link struct {
+	client, broker net.Conn
+	cut            chan struct{}
+	once           sync.Once
+}
+
+func (l *link) reset() {
+	l.once.Do(func() {
+		close(l.cut)
+		abort(l.client)
+		abort(l.broker)
+	})
+}
+
+// abort closes a connection with a reset instead of a farewell.
+func abort(c net.Conn) {
+	_ = c.(*net.TCPConn).SetLinger(0)
+	_ = c.Close()
+}
+
+func (p *Proxy) serve(client net.Conn) {
+	broker, err := net.Dial("tcp", p.target)
+	if err != nil {
+		abort(client)
+		return
+	}
+	l := &link{client: client, broker: broker, cut: make(chan struct{})}
+	if !p.add(l) {
+		l.reset()
+		return
+	}
+	var both sync.WaitGroup
+	both.Go(func() { p.pass(l, client, broker) })
+	both.Go(func() { p.pass(l, broker, client) })
+	both.Wait()
+	_, _ = client.Close(), broker.Close()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.links, l)
+}
+
+func (p *Proxy) add(l *link) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.refuse || p.closed {
+		return false
+	}
+	p.links[l] = struct{}{}
+	p.total++
+	return true
+}
+
+// pass copies one direction until its end, which it passes on too.
+func (p *Proxy) pass(l *link, from, to net.Conn) {
+	buf := make([]byte, 64<<10)
+	for {
+		n, err := from.Read(buf)
+		if !p.hold(l) {
+			return
+		}
+		if err == io.EOF {
+			_ = to.(*net.TCPConn).CloseWrite()
+			return
+		}
+		if err == nil {
+			_, err = to.Write(buf[:n])
+		}
+		if err != nil {
+			l.reset()
+			return
+		}
+	}
+}
+
+// hold waits out a pause or a delay. It gives false when the link was cut meanwhile.
+func (p *Proxy) hold(l *link) bool {
+	p.mu.Lock()
+	delay := p.delay
+	p.mu.Unlock()
+	if delay > 0 {
+		select {
+		case <-time.After(delay):
+		case <-l.cut:
+			return false
+		}
+	}
+	for {
+		p.mu.Lock()
+		paused, changed := p.paused, p.changed
+		p.mu.Unlock()
+		if !paused {
+			return true
+		}
+		select {
+		case <-changed:
+		case <-l.cut:
+			return false
+		}
+	}
+}

@@ -1,0 +1,176 @@
+package brokertest
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"os/exec"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+const (
+	rabbitVariable = "HOLDFAST_TEST_AMQP"
+	rabbitDefault  = "amqp://guest:guest@127.0.0.1:5672/"
+)
+
+// RabbitMQ is the URL of a virtual host that is deleted after the test, on the server
+// that HOLDFAST_TEST_AMQP names, or the one on this machine. Where virtual hosts
+// cannot be created it is that of the server itself: queues are to be called by
+// [Name], which are deleted then.
+func RabbitMQ(t testing.TB) string {
+	t.Helper()
+	server := os.Getenv(rabbitVariable)
+	if server == "" {
+		server = rabbitDefault
+	}
+	u, err := url.Parse(server)
+	if err != nil {
+		t.Fatalf("%s is not a URL", rabbitVariable) // its text may hold a password
+	}
+	if u.Port() == "" {
+		u.Host = net.JoinHostPort(u.Hostname(), "5672")
+	}
+	need(t, "RabbitMQ", u.Host, rabbitVariable)
+	if vhost, ok := createVhost(t, u); ok {
+		return vhost
+	}
+	t.Logf("no right to create virtual hosts on %s: queues are told apart by name", u.Host)
+	whole := u.String()
+	shared.Store(&whole)
+	return whole
+}
+
+// shared is the server that tests have to share, when they have to.
+var shared atomic.Pointer[string]
+
+// createVhost tries the ways there are to create a virtual host.
+func createVhost(t testing.TB, server *url.URL) (string, bool) {
+	t.Helper()
+	name := unique()
+	own := *server
+	own.Path = "/" + name
+	for _, way := range []vhosts{control{server}, management{server}} {
+		if way.create(name) != nil {
+			continue
+		}
+		c, err := amqp.Dial(own.String())
+		if err != nil {
+			_ = way.remove(name) // it was created on another server
+			continue
+		}
+		_ = c.Close()
+		t.Cleanup(func() {
+			if err := way.remove(name); err != nil {
+				t.Errorf("delete virtual host %s: %v", name, err)
+			}
+		})
+		return own.String(), true
+	}
+	return "", false
+}
+
+type vhosts interface {
+	create(name string) error
+	remove(name string) error
+}
+
+// control runs rabbitmqctl, which has rights over the server on this machine.
+type control struct{ server *url.URL }
+
+func (c control) create(name string) error {
+	if ip := net.ParseIP(c.server.Hostname()); c.server.Hostname() != "localhost" && !ip.IsLoopback() {
+		return fmt.Errorf("%s is not this machine", c.server.Hostname())
+	}
+	// One call instead of two: each takes half a second.
+	return rabbitmqctl("eval", fmt.Sprintf(`ok = rabbit_vhost:add(<<"%[1]s">>, <<"test">>), `+
+		`rabbit_auth_backend_internal:set_permissions(<<"%[2]s">>, <<"%[1]s">>, <<".*">>, <<".*">>, <<".*">>, <<"test">>).`,
+		name, c.server.User.Username()))
+}
+
+func (c control) remove(name string) error { return rabbitmqctl("delete_vhost", name) }
+
+func rabbitmqctl(args ...string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, "rabbitmqctl", append([]string{"-q"}, args...)...).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("rabbitmqctl %s: %w: %s", args[0], err, out)
+	}
+	return nil
+}
+
+// management calls the HTTP API of the management plugin on its usual port.
+type management struct{ server *url.URL }
+
+func (m management) create(name string) error {
+	if err := m.do(http.MethodPut, "/api/vhosts/"+name, "{}"); err != nil {
+		return err
+	}
+	user := url.PathEscape(m.server.User.Username())
+	return m.do(http.MethodPut, "/api/permissions/"+name+"/"+user, `{"configure":".*","write":".*","read":".*"}`)
+}
+
+func (m management) remove(name string) error {
+	return m.do(http.MethodDelete, "/api/vhosts/"+name, "")
+}
+
+func (m management) do(method, path, body string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	address := "http://" + net.JoinHostPort(m.server.Hostname(), "15672") + path
+	req, err := http.NewRequestWithContext(ctx, method, address, strings.NewReader(body))
+	if err != nil {
+		return err
+	}
+	password, _ := m.server.User.Password()
+	req.SetBasicAuth(m.server.User.Username(), password)
+	req.Header.Set("Content-Type", "application/json")
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return err
+	}
+	_ = resp.Body.Close()
+	if resp.StatusCode >= http.StatusBadRequest {
+		return fmt.Errorf("%s %s: %s", method, path, resp.Status)
+	}
+	return nil
+}
+
+// deleteNamed deletes the queue and the exchanges that may bear a name.
+func deleteNamed(t testing.TB, server, name string) {
+	t.Helper()
+	c, err := amqp.Dial(server)
+	if err != nil {
+		t.Errorf("delete %s: cannot connect", name)
+		return
+	}
+	defer c.Close() //nolint:errcheck // the end of a test's clean-up
+	ch, err := c.Channel()
+	if err == nil {
+		_, err = ch.QueueDelete(name, false, false, false)
+	}
+	for _, exchange := range []string{name, typeExchange(name)} {
+		if err == nil {
+			err = ch.ExchangeDelete(exchange, false, false)
+		}
+	}
+	if err != nil {
+		t.Errorf("delete %s: %v", name, err)
+	}
+}
+
+// typeExchange is the exchange of a message type.
+func typeExchange(name string) string {
+	if dot := strings.LastIndexByte(name, '.'); dot >= 0 {
+		return name[:dot] + ":" + name[dot+1:]
+	}
+	return name
+}

@@ -1,0 +1,180 @@
+package rabbitmq
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+const (
+	defaultHeartbeat = 10 * time.Second
+	// dialTimeout bounds a connection attempt with all its handshakes.
+	dialTimeout = 5 * time.Second
+	// closeTimeout bounds the farewell to a peer that may not answer.
+	closeTimeout = 2 * time.Second
+)
+
+// dialer opens connections to one server.
+type dialer struct {
+	url       string
+	address   string
+	tls       *tls.Config
+	heartbeat time.Duration
+	name      string // of the endpoint, shown by the broker's tools
+	where     string // host, port and virtual host: the URL without its secrets
+}
+
+var errURL = errors.New(`rabbitmq: the URL is not valid: write amqp://user:password@host:port/vhost, ` +
+	`with special characters in user, password and vhost percent-encoded`)
+
+// newDialer checks the URL. Its errors do not repeat what url.Parse says, because
+// that quotes from the URL, and a password with a stray slash looks like a port.
+func newDialer(t *Transport, env transport.Env) (*dialer, error) {
+	if t.URL == "" {
+		return nil, errors.New("rabbitmq: Transport.URL is empty")
+	}
+	u, err := url.Parse(t.URL)
+	if err != nil || u.Fragment != "" || strings.Contains(u.Host+u.Path+u.RawQuery, "@") {
+		return nil, errURL
+	}
+	if u.Scheme != "amqp" && u.Scheme != "amqps" {
+		return nil, errors.New("rabbitmq: the URL has to begin with amqp:// or amqps://")
+	}
+	uri, err := amqp.ParseURI(t.URL)
+	if err != nil {
+		return nil, errURL
+	}
+	d := &dialer{url: t.URL, tls: t.TLS, heartbeat: t.Heartbeat, name: env.Endpoint}
+	d.address = net.JoinHostPort(uri.Host, strconv.Itoa(uri.Port))
+	if d.heartbeat == 0 {
+		d.heartbeat = defaultHeartbeat
+	}
+	d.where = fmt.Sprintf("%s, virtual host %q", d.address, uri.Vhost)
+	return d, nil
+}
+
+// dial opens a connection; purpose tells it from others of the same endpoint.
+func (d *dialer) dial(ctx context.Context, purpose string) (*amqp.Connection, *coalescer, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, dialTimeout, errors.New("no answer in time"))
+	defer cancel()
+	c, out, err := d.handshake(ctx, purpose)
+	if err == nil {
+		return c, out, nil
+	}
+	if ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	return nil, nil, fmt.Errorf("rabbitmq: connect to %s: %w", d.where, plain(err))
+}
+
+func (d *dialer) handshake(ctx context.Context, purpose string) (*amqp.Connection, *coalescer, error) {
+	socket, err := d.connect(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	out := newCoalescer(socket)
+	config := d.config(purpose)
+	config.Dial = func(string, string) (net.Conn, error) { return out, nil }
+	var c *amqp.Connection
+	// The handshakes know no context: a deadline in the past wakes them.
+	wake := func() { _ = socket.SetDeadline(time.Unix(1, 0)) }
+	err = abortable(ctx, wake, func() (err error) {
+		c, err = amqp.DialConfig(d.url, config)
+		return err
+	})
+	if err != nil {
+		_ = out.Close()
+		return nil, nil, err
+	}
+	return c, out, nil
+}
+
+func (d *dialer) connect(ctx context.Context) (net.Conn, error) {
+	return (&net.Dialer{}).DialContext(ctx, "tcp", d.address)
+}
+
+// abortable runs f, which knows no context, and abort when ctx ends before f.
+func abortable(ctx context.Context, abort func(), f func() error) error {
+	aborted := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(aborted)
+		abort()
+	})
+	err := f()
+	if stop() {
+		return err
+	}
+	<-aborted
+	return context.Cause(ctx)
+}
+
+func (d *dialer) config(purpose string) amqp.Config {
+	config := amqp.Config{
+		Heartbeat: d.heartbeat,
+		Properties: amqp.Table{
+			"product":         "Holdfast",
+			"platform":        "Go",
+			"connection_name": strings.TrimSpace(d.name + " " + purpose),
+		},
+	}
+	if d.tls != nil {
+		config.TLSClientConfig = d.tls.Clone() // the client library writes to it
+	}
+	return config
+}
+
+// plain is an error of the client library in words: without its wrapping of a code
+// and a quoted text, and with what the user can do.
+func plain(err error) error {
+	var e *amqp.Error
+	if !errors.As(err, &e) {
+		return err
+	}
+	switch {
+	case e == amqp.ErrCredentials:
+		return errors.New("user name or password refused, or the connection was cut while logging in")
+	case e.Code == amqp.NotFound && strings.Contains(e.Reason, "no queue"):
+		return fmt.Errorf("%w: the broker says %d %s", transport.ErrNoQueue, e.Code, e.Reason)
+	case e.Server:
+		return fmt.Errorf("the broker says %d %s", e.Code, e.Reason)
+	default:
+		return errors.New(e.Reason)
+	}
+}
+
+// isCode tells whether the broker closed a channel for the given reason.
+func isCode(err error, code int) bool {
+	var e *amqp.Error
+	return errors.As(err, &e) && e.Code == code
+}
+
+// hangUp says farewell and closes, without waiting for long for a peer that does not answer.
+func hangUp(c *amqp.Connection) {
+	// The connection is closed whatever the error.
+	_ = c.CloseDeadline(time.Now().Add(closeTimeout))
+}
+
+// version is a broker's version number.
+type version struct{ major, minor int }
+
+func versionOf(c *amqp.Connection) version {
+	text, _ := c.Properties["version"].(string)
+	var v version
+	// What cannot be read stays 0: the oldest behaviour is assumed.
+	_, _ = fmt.Sscanf(text, "%d.%d", &v.major, &v.minor)
+	return v
+}
+
+func (v version) atLeast(major, minor int) bool {
+	return v.major > major || v.major == major && v.minor >= minor
+}

@@ -1,0 +1,148 @@
+package rabbitmq
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+// Dispatch publishes all operations, then waits for the broker's answers.
+func (c *conn) Dispatch(ctx context.Context, ops []transport.Operation) ([]transport.Receipt, error) {
+	if len(ops) == 0 {
+		return nil, nil
+	}
+	p, err := c.publishing.within(ctx, connectPatience)
+	if err != nil {
+		return nil, transport.FailAll(len(ops), err)
+	}
+	b := batch{conn: c, to: p, ops: ops}
+	b.flight = b.room[:0]
+	for i := range ops {
+		if err := b.publish(ctx, i); err != nil {
+			b.fail(i, err)
+		}
+	}
+	b.settle(ctx)
+	return nil, b.err()
+}
+
+// batch is one Dispatch under way.
+type batch struct {
+	conn   *conn
+	to     *publisher
+	ops    []transport.Operation
+	flight []inFlight
+	room   [4]inFlight // for the flight of a small batch
+	failed []transport.OpError
+
+	encoded *transport.Message // the message that msg was made for
+	msg     amqp.Publishing
+}
+
+type inFlight struct {
+	index int
+	sent  sent
+}
+
+func (b *batch) publish(ctx context.Context, i int) error {
+	op := &b.ops[i]
+	if b.encoded != op.Message {
+		b.msg, b.encoded = encode(op.Message), op.Message
+	}
+	b.msg.Expiration = expiration(op.TTL)
+	if err := check(&b.msg, b.conn.limits.MaxBody, b.to.conn.Config.FrameSize); err != nil {
+		return err
+	}
+	exchange, queue, err := b.address(ctx, op)
+	if err != nil {
+		return err
+	}
+	if err := b.reserve(ctx); err != nil {
+		return err
+	}
+	s, err := b.to.publish(ctx, exchange, queue, &b.msg)
+	if err != nil {
+		<-b.to.window
+		return err
+	}
+	b.flight = append(b.flight, inFlight{i, s})
+	return nil
+}
+
+// address is where an operation goes: to a queue by its name, or to the exchange of
+// its most concrete type.
+func (b *batch) address(ctx context.Context, op *transport.Operation) (exchange, queue string, err error) {
+	switch {
+	case len(op.Queue) > maxShort:
+		return "", "", fmt.Errorf("rabbitmq: send to %.40q...: a name of %d bytes: %w", op.Queue, len(op.Queue), transport.ErrNoQueue)
+	case op.Queue != "":
+		return "", op.Queue, nil
+	case len(op.Types) > 0:
+		return typeExchange(op.Types[0]), "", b.to.ensureType(ctx, b.conn, op.Types)
+	default:
+		return "", "", errors.New("rabbitmq: the operation has neither a queue nor types")
+	}
+}
+
+// reserve takes a place in the window. A batch larger than the window settles its
+// own messages first: waiting for others while holding places could wait for ever.
+func (b *batch) reserve(ctx context.Context) error {
+	select {
+	case b.to.window <- struct{}{}:
+		return nil
+	default:
+	}
+	b.settle(ctx)
+	select {
+	case b.to.window <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("rabbitmq: too many messages wait for the broker: %w", context.Cause(ctx))
+	}
+}
+
+// settle waits for the answers to everything in flight.
+func (b *batch) settle(ctx context.Context) {
+	for _, f := range b.flight {
+		if err := b.answer(ctx, f.sent); err != nil {
+			b.fail(f.index, err)
+		}
+	}
+	b.flight = b.flight[:0]
+}
+
+func (b *batch) answer(ctx context.Context, s sent) error {
+	select {
+	case <-s.confirm.Done():
+		return b.to.outcome(s)
+	default:
+	}
+	select {
+	case <-s.confirm.Done():
+		return b.to.outcome(s)
+	case <-ctx.Done():
+		// Somebody has to give the place back when the answer comes.
+		p := b.to
+		if !p.tasks.start(func() { _ = p.outcome(s) }) {
+			return p.outcome(s) // the connection is gone, and so the answer is there
+		}
+		return fmt.Errorf("rabbitmq: no answer from the broker: %w: %w", context.Cause(ctx), transport.ErrOutcomeUnknown)
+	}
+}
+
+func (b *batch) fail(i int, err error) {
+	b.failed = append(b.failed, transport.OpError{Index: i, Err: err})
+}
+
+func (b *batch) err() error {
+	if len(b.failed) == 0 {
+		return nil
+	}
+	slices.SortFunc(b.failed, func(x, y transport.OpError) int { return x.Index - y.Index })
+	return &transport.DispatchError{Ops: b.failed, Total: len(b.ops)}
+}

@@ -1,0 +1,38 @@
+// Package rabbitmq connects endpoints to RabbitMQ, 3.10 or newer, over AMQP 0-9-1.
+//
+// # Delivery
+//
+// Messages are sent persistent, with publisher confirms, and acknowledged after
+// they are handled: at least once. A message is handed out again when its connection is
+// lost before the acknowledgement has arrived; settling the older hand-out then fails
+// with [transport.ErrLeaseLost] and cannot hit the newer one.
+//
+// Acknowledgements leave together where that is safe and wait at most 5 ms for it.
+//
+// Quorum queues count hand-outs exactly. Classic queues only tell that there was an
+// earlier one: such a message is given the attempt number 2, not exact. Before
+// RabbitMQ 4.3, Release and a lost connection count as an attempt too, for every
+// message held.
+//
+// # Addresses
+//
+// A send goes to the queue of that name and fails with [transport.ErrNoQueue] where
+// there is none. A publish goes to the fanout exchange of its type, which may have no
+// subscriber. The names are those of NServiceBus's conventional topology: a type
+// "Shop.OrderPlaced" has the exchange "Shop:OrderPlaced", bound to the exchanges of its
+// base types; an endpoint has an exchange and a queue of its own name.
+// Publishing a type for the first time after connecting declares its exchanges.
+//
+// # Messages
+//
+// Headers travel as strings in the header table. What other producers put there becomes
+// text: bytes as they are, numbers and booleans as in Go, times in the form of
+// package header, lists and tables as JSON. The properties type, content-type,
+// reply-to, correlation-id and message-id fill in for headers that are missing. A message
+// without any id is given one made of its content: the same each time it is handed
+// out, but also for another message with the same content.
+//
+// The broker does not tell how large a message may be. Its default is assumed: 16 MiB
+// from RabbitMQ 4.0, 128 MiB before. All headers have to fit into a frame, 128 KiB.
+// A TTL is rounded up to milliseconds; one over 49 days is no TTL.
+package rabbitmq

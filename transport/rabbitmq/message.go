@@ -1,0 +1,298 @@
+package rabbitmq
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+// deliveryCount is the header in which quorum queues count earlier hand-outs.
+const deliveryCount = "x-delivery-count"
+
+// maxShort is the longest short string of the protocol: names and properties.
+const maxShort = 255
+
+// decode makes the message of a delivery. Properties fill in for headers that other
+// producers do not write.
+func decode(d *amqp.Delivery) transport.Message {
+	m := transport.Message{Body: d.Body}
+	m.Headers.Reserve(len(d.Headers) + 4)
+	for name, value := range d.Headers {
+		if isBrokers(name) {
+			native(&m, name, value)
+			continue
+		}
+		s, err := text(value)
+		if err != nil && m.Undecodable == nil {
+			m.Undecodable = fmt.Errorf("rabbitmq: header %q: %w", name, err)
+		}
+		m.Headers.Set(name, s)
+	}
+	fillIn(&m.Headers, header.EnclosedMessageTypes, d.Type)
+	fillIn(&m.Headers, header.ContentType, d.ContentType)
+	fillIn(&m.Headers, header.ReplyToAddress, d.ReplyTo)
+	fillIn(&m.Headers, header.CorrelationID, d.CorrelationId)
+	m.ID = d.MessageId
+	if m.ID == "" {
+		m.ID = m.Headers.Get(header.MessageID)
+	}
+	if m.ID == "" {
+		m.ID = contentID(d)
+	}
+	return m
+}
+
+// isBrokers tells the headers that the broker writes on the way: they are facts
+// about this hand-out, and sent on with a copy they would be taken for the copy's.
+func isBrokers(name string) bool {
+	return strings.HasPrefix(name, "x-") && (name == deliveryCount || name == "x-acquired-count" ||
+		name == "x-death" || strings.HasPrefix(name, "x-first-death-") || strings.HasPrefix(name, "x-last-death-"))
+}
+
+func native(m *transport.Message, name string, value any) {
+	if m.Native == nil {
+		m.Native = make(map[string]string, 1)
+	}
+	// One that has no text does not hinder the message.
+	m.Native[name], _ = text(value)
+}
+
+func fillIn(h *header.Map, name, property string) {
+	if property != "" {
+		h.SetDefault(name, property)
+	}
+}
+
+// attemptOf counts the hand-outs. Quorum queues count exactly and leave the header
+// away the first time; classic ones tell only that there was an earlier one.
+func attemptOf(d *amqp.Delivery, queueType QueueType) transport.Attempt {
+	if count, ok := integer(d.Headers[deliveryCount]); ok && count >= 0 && count < math.MaxInt32 {
+		return transport.Attempt{N: int(count) + 1, Exact: true}
+	}
+	if d.Redelivered {
+		return transport.Attempt{N: 2}
+	}
+	return transport.Attempt{N: 1, Exact: queueType == Quorum}
+}
+
+// contentID is the identity of a message that its producer gave none: the same for
+// every hand-out, and for every message with the same content.
+func contentID(d *amqp.Delivery) string {
+	h := sha256.New()
+	part := func(s string) { fmt.Fprintf(h, "%d:%s,", len(s), s) }
+	for _, name := range slices.Sorted(maps.Keys(d.Headers)) {
+		if isBrokers(name) {
+			continue
+		}
+		s, _ := text(d.Headers[name])
+		part(name)
+		part(s)
+	}
+	for _, s := range []string{d.Type, d.ContentType, d.CorrelationId, d.ReplyTo, d.AppId, d.Timestamp.UTC().String()} {
+		part(s)
+	}
+	part(string(d.Body))
+	return hex.EncodeToString(h.Sum(nil)[:16])
+}
+
+// text is a header's value as text. Lists and tables become JSON.
+func text(value any) (string, error) {
+	switch v := value.(type) {
+	case string:
+		return v, nil
+	case []byte:
+		return string(v), nil
+	case nil:
+		return "", nil
+	case bool:
+		return strconv.FormatBool(v), nil
+	case float32:
+		return strconv.FormatFloat(float64(v), 'g', -1, 32), nil
+	case float64:
+		return strconv.FormatFloat(v, 'g', -1, 64), nil
+	case time.Time:
+		return timeText(v)
+	case amqp.Decimal:
+		return decimalText(v), nil
+	case amqp.Table, []any:
+		return nestedText(v)
+	}
+	if n, ok := integer(value); ok {
+		return strconv.FormatInt(n, 10), nil
+	}
+	return fmt.Sprint(value), fmt.Errorf("a value of type %T has no text", value)
+}
+
+func integer(value any) (int64, bool) {
+	switch v := value.(type) {
+	case int64:
+		return v, true
+	case int32:
+		return int64(v), true
+	case int16:
+		return int64(v), true
+	case int8:
+		return int64(v), true
+	case uint8:
+		return int64(v), true
+	case uint16:
+		return int64(v), true
+	case uint32:
+		return int64(v), true
+	case int:
+		return int64(v), true
+	}
+	return 0, false
+}
+
+func timeText(t time.Time) (string, error) {
+	if y := t.UTC().Year(); y < 0 || y > 9999 {
+		return strconv.FormatInt(t.Unix(), 10), fmt.Errorf("the time %d s after 1970 is out of range", t.Unix())
+	}
+	return header.FormatTime(t), nil
+}
+
+// decimalText writes value / 10^scale. The broker's values are 32 bits wide.
+func decimalText(d amqp.Decimal) string {
+	digits := strconv.FormatInt(int64(d.Value), 10)
+	if d.Scale == 0 {
+		return digits
+	}
+	sign := ""
+	if digits[0] == '-' {
+		sign, digits = "-", digits[1:]
+	}
+	if missing := int(d.Scale) + 1 - len(digits); missing > 0 {
+		digits = strings.Repeat("0", missing) + digits
+	}
+	point := len(digits) - int(d.Scale)
+	return sign + digits[:point] + "." + digits[point:]
+}
+
+func nestedText(value any) (string, error) {
+	var first error
+	b, err := json.Marshal(jsonValue(value, &first))
+	if err != nil {
+		return "", err
+	}
+	return string(b), first
+}
+
+// jsonValue keeps numbers, booleans and nil, and makes text of everything else, so
+// that bytes are readable and no number is one that JSON lacks.
+func jsonValue(value any, first *error) any {
+	switch v := value.(type) {
+	case amqp.Table:
+		out := make(map[string]any, len(v))
+		for name, item := range v {
+			out[name] = jsonValue(item, first)
+		}
+		return out
+	case []any:
+		out := make([]any, len(v))
+		for i, item := range v {
+			out[i] = jsonValue(item, first)
+		}
+		return out
+	case nil, bool:
+		return v
+	}
+	if n, ok := integer(value); ok {
+		return n
+	}
+	s, err := text(value)
+	if err != nil && *first == nil {
+		*first = err
+	}
+	return s
+}
+
+// encode makes what is published for a message. Properties repeat what headers say,
+// as other clients expect, unless they are too long for a property.
+func encode(m *transport.Message) amqp.Publishing {
+	table := make(amqp.Table, m.Headers.Len()+1)
+	for name, value := range m.Headers.All() {
+		table[name] = value
+	}
+	p := amqp.Publishing{
+		Headers:       table,
+		Body:          m.Body,
+		DeliveryMode:  amqp.Persistent,
+		MessageId:     short(m.ID),
+		CorrelationId: short(m.Headers.Get(header.CorrelationID)),
+		ReplyTo:       short(m.Headers.Get(header.ReplyToAddress)),
+		ContentType:   short(m.Headers.Get(header.ContentType)),
+		Type:          firstType(m.Headers.Get(header.EnclosedMessageTypes)),
+	}
+	if p.MessageId == "" && m.ID != "" {
+		table[header.MessageID] = m.ID
+	}
+	return p
+}
+
+func short(s string) string {
+	if len(s) > maxShort {
+		return ""
+	}
+	return s
+}
+
+func firstType(enclosed string) string {
+	for name := range header.TypeNames(enclosed) {
+		return short(name)
+	}
+	return ""
+}
+
+// expiration is a TTL in the protocol's form, whole milliseconds rounded up. One
+// beyond what the broker accepts is none: 49 days.
+func expiration(ttl time.Duration) string {
+	if ttl <= 0 {
+		return ""
+	}
+	ms := ttl.Milliseconds()
+	if ttl%time.Millisecond > 0 {
+		ms++
+	}
+	if ms > math.MaxUint32 {
+		return ""
+	}
+	return strconv.FormatInt(ms, 10)
+}
+
+// check tells whether the client library can send p: it closes the connection, and
+// with it everybody's, over a name too long, and the broker over a frame too long.
+func check(p *amqp.Publishing, maxBody, frameSize int) error {
+	if len(p.Body) > maxBody {
+		return &transport.TooLargeError{What: "body", Size: len(p.Body), Max: maxBody}
+	}
+	size := 14 + 1 + 4 // class, weight, body size, flags; delivery mode; length of the table
+	for name, value := range p.Headers {
+		if len(name) > maxShort {
+			return fmt.Errorf("header name %.40q...: %w", name,
+				&transport.TooLargeError{What: "headers", Size: len(name), Max: maxShort})
+		}
+		s, _ := value.(string)
+		size += len(name) + len(s) + 6
+	}
+	for _, s := range []string{p.MessageId, p.CorrelationId, p.ReplyTo, p.ContentType, p.Type, p.Expiration} {
+		size += len(s) + 1
+	}
+	const envelope = 8
+	if limit := frameSize - envelope; frameSize > 0 && size > limit {
+		return &transport.TooLargeError{What: "headers", Size: size, Max: limit}
+	}
+	return nil
+}

@@ -1,0 +1,199 @@
+package rabbitmq
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+// maxUnconfirmed is how many messages may be on their way to the broker at once.
+const maxUnconfirmed = 1000
+
+// publisher is one connection that sends, with its channel: both end together.
+type publisher struct {
+	conn *amqp.Connection
+	ch   *amqp.Channel
+	out  *coalescer
+
+	window   chan struct{} // holds an element per unconfirmed message
+	returned returned
+	declared declared
+
+	blocked  atomic.Pointer[blocking] // nil while the broker reads from us
+	finished chan *amqp.Error
+	tasks    tasks
+}
+
+// blocking is a time during which the broker takes no messages.
+type blocking struct {
+	reason string
+	over   chan struct{} // closed at its end
+}
+
+func (c *conn) dialPublisher(ctx context.Context) (*publisher, error) {
+	conn, out, err := c.dialer.dial(ctx, "sending")
+	if err != nil {
+		return nil, err
+	}
+	p := &publisher{
+		conn:     conn,
+		out:      out,
+		window:   make(chan struct{}, maxUnconfirmed),
+		finished: make(chan *amqp.Error, 1),
+	}
+	p.declared.turn = make(chan struct{}, 1)
+	if err := abortable(ctx, func() { hangUp(conn) }, p.open); err != nil {
+		p.close()
+		return nil, fmt.Errorf("rabbitmq: open a channel for sending: %w", plain(err))
+	}
+	return p, nil
+}
+
+func (p *publisher) open() error {
+	// Both notices are waited for until they close, so that the client library
+	// never has to wait for us.
+	blocks := p.conn.NotifyBlocked(make(chan amqp.Blocking, 1))
+	closed := p.conn.NotifyClose(make(chan *amqp.Error, 1))
+	p.tasks.start(func() { p.watchBlocked(blocks) })
+
+	ch, err := p.conn.Channel()
+	if err != nil {
+		return err
+	}
+	if err := ch.Confirm(false); err != nil {
+		return err
+	}
+	p.ch = ch
+	p.returned.notices = ch.NotifyReturn(make(chan amqp.Return, maxUnconfirmed))
+	failed := ch.NotifyClose(make(chan *amqp.Error, 1))
+	p.tasks.start(func() { p.watchEnd(closed, failed) })
+	return nil
+}
+
+// watchEnd reports the end of the connection or of its channel, whichever is first.
+func (p *publisher) watchEnd(closed, failed <-chan *amqp.Error) {
+	var e *amqp.Error
+	select {
+	case e = <-failed:
+	case e = <-closed:
+	}
+	p.finished <- e
+}
+
+func (p *publisher) watchBlocked(blocks <-chan amqp.Blocking) {
+	for b := range blocks {
+		if was := p.blocked.Swap(nil); was != nil {
+			close(was.over)
+		}
+		if b.Active {
+			p.blocked.Store(&blocking{reason: b.Reason, over: make(chan struct{})})
+		}
+	}
+	if was := p.blocked.Swap(nil); was != nil {
+		close(was.over)
+	}
+}
+
+func (p *publisher) ended() <-chan *amqp.Error { return p.finished }
+
+func (p *publisher) close() {
+	hangUp(p.conn)
+	p.tasks.stop()
+}
+
+// ready waits until the broker takes messages and the socket has room for one.
+func (p *publisher) ready(ctx context.Context) error {
+	if b := p.blocked.Load(); b != nil {
+		select {
+		case <-b.over:
+		case <-ctx.Done():
+			return fmt.Errorf("rabbitmq: the broker takes no messages at the moment (%s): %w", b.reason, context.Cause(ctx))
+		}
+	}
+	if err := p.out.Wait(ctx); err != nil {
+		return fmt.Errorf("rabbitmq: the broker does not read: %w", err)
+	}
+	return nil
+}
+
+// sent is a message on its way, to be settled by the broker's confirm.
+type sent struct {
+	confirm *amqp.DeferredConfirmation
+	id      string
+	queue   string // "" for a publish, which may reach nobody
+}
+
+// publish sends p. It needs a place in the window, which outcome gives back.
+func (p *publisher) publish(ctx context.Context, exchange, queue string, msg *amqp.Publishing) (sent, error) {
+	if err := p.ready(ctx); err != nil {
+		return sent{}, err
+	}
+	confirm, err := p.ch.PublishWithDeferredConfirm(exchange, queue, queue != "", false, *msg)
+	if err != nil {
+		// What did not leave whole is not accepted.
+		return sent{}, fmt.Errorf("rabbitmq: publish: %w", plain(err))
+	}
+	return sent{confirm: confirm, id: msg.MessageId, queue: queue}, nil
+}
+
+// outcome is what the broker answered. It waits for that, and is called once.
+func (p *publisher) outcome(s sent) error {
+	acked := s.confirm.Wait()
+	isReturned := s.queue != "" && p.returned.take(s.id, s.queue)
+	<-p.window
+	switch {
+	case isReturned:
+		return fmt.Errorf("rabbitmq: send to %q: %w", s.queue, transport.ErrNoQueue)
+	case acked:
+		return nil
+	case p.ch.IsClosed():
+		// The client library settles what was in flight as refused.
+		return fmt.Errorf("rabbitmq: %w", transport.ErrOutcomeUnknown)
+	default:
+		return errRefused
+	}
+}
+
+var errRefused = errors.New("rabbitmq: the broker refused the message: a queue is full, or failed")
+
+// returned collects the messages that the broker gave back because no queue took
+// them. The notice of one arrives before its confirm, and so is found by who has
+// seen the confirm. There are never more notices than places in the window, hence
+// the client library never waits to deliver one.
+type returned struct {
+	notices chan amqp.Return
+
+	mu     sync.Mutex // guards counts, and that who takes a notice has counted it
+	counts map[returnKey]int
+}
+
+// returnKey finds the message of a notice. Two copies of one message on their way to
+// the same queue are interchangeable.
+type returnKey struct{ id, queue string }
+
+// take tells whether the message was returned, and forgets it.
+func (r *returned) take(id, queue string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for len(r.notices) > 0 {
+		n := <-r.notices
+		if r.counts == nil {
+			r.counts = make(map[returnKey]int)
+		}
+		r.counts[returnKey{n.MessageId, n.RoutingKey}]++
+	}
+	key := returnKey{id, queue}
+	n := r.counts[key]
+	if n == 1 {
+		delete(r.counts, key)
+	} else if n > 1 {
+		r.counts[key] = n - 1
+	}
+	return n > 0
+}

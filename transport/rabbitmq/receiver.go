@@ -1,0 +1,226 @@
+package rabbitmq
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/holdfast-go/holdfast/internal/backoff"
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+// receiver takes messages from one queue, through one session after the other.
+type receiver struct {
+	conn  *conn
+	queue string
+	wake  chan struct{} // something for Receive to look at
+	poke  chan struct{} // something for run to look at
+
+	mu      sync.Mutex // guards what follows
+	window  int        // -1 before it is set
+	session *session   // nil while there is none
+	err     error      // why there is none
+	closed  bool       // by Close, which lets deliveries be settled
+	done    bool       // by Close of the conn, which does not
+}
+
+// OpenReceiver makes sure of the queue. Messages come once the window is set.
+func (c *conn) OpenReceiver(ctx context.Context, opts transport.ReceiverOptions) (transport.Receiver, error) {
+	if _, err := c.lookAt(ctx, opts.Queue); err != nil {
+		return nil, err
+	}
+	r := &receiver{
+		conn:   c,
+		queue:  opts.Queue,
+		wake:   make(chan struct{}, 1),
+		poke:   make(chan struct{}, 1),
+		window: -1,
+	}
+	first := make(chan error, 1)
+	c.mu.Lock()
+	c.receivers[r] = struct{}{}
+	c.mu.Unlock()
+	if !c.tasks.start(func() { r.run(first) }) {
+		r.forget()
+		return nil, transport.ErrClosed
+	}
+	select {
+	case err := <-first:
+		if err != nil {
+			return nil, errors.Join(err, r.Close())
+		}
+		return r, nil
+	case <-ctx.Done():
+		_ = r.Close() // never fails
+		return nil, fmt.Errorf("rabbitmq: receive from %q: %w", opts.Queue, context.Cause(ctx))
+	}
+}
+
+// run opens a session, serves it until it ends, and opens the next. It reports how the
+// first attempt went.
+func (r *receiver) run(first chan<- error) {
+	defer r.forget()
+	pause := backoff.Backoff{Min: redialMin, Max: redialMax}
+	for !r.stopped() {
+		since := time.Now()
+		s, err := r.open(r.conn.ctx)
+		select {
+		case first <- err:
+		default:
+		}
+		if err == nil {
+			r.begin(s)
+			err = s.serve(r.conn.ctx, r)
+			s.end()
+		}
+		r.lose(err)
+		if time.Since(since) > steady {
+			pause.Reset()
+		}
+		if pause.Wait(r.conn.ctx) != nil {
+			return
+		}
+	}
+}
+
+// open starts a session when both connections are up: to receive what cannot be
+// answered would only use up attempts.
+func (r *receiver) open(ctx context.Context) (*session, error) {
+	for !r.stopped() {
+		in, err, changedIn := r.conn.receiving.now()
+		_, errOut, changedOut := r.conn.publishing.now()
+		if err == nil && errOut == nil {
+			return openSession(in.conn, r)
+		}
+		r.lose(cmp.Or(err, errOut))
+		select {
+		case <-changedIn:
+		case <-changedOut:
+		case <-r.poke:
+		case <-ctx.Done():
+			return nil, transport.ErrClosed
+		}
+	}
+	return nil, transport.ErrClosed
+}
+
+func (r *receiver) begin(s *session) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.session, r.err = s, nil
+	signal(r.wake)
+}
+
+// lose notes why there is no session.
+func (r *receiver) lose(err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.session, r.err = nil, err
+	signal(r.wake)
+}
+
+func (r *receiver) stopped() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.closed || r.done
+}
+
+func (r *receiver) forget() {
+	r.conn.mu.Lock()
+	defer r.conn.mu.Unlock()
+	delete(r.conn.receivers, r)
+}
+
+// Receive takes what is there, or waits for the next message.
+func (r *receiver) Receive(ctx context.Context, limit int) ([]transport.Delivery, error) {
+	for {
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		ds, err := r.take(max(1, limit))
+		if len(ds) > 0 || err != nil {
+			return ds, err
+		}
+		select {
+		case <-r.wake:
+		case <-ctx.Done():
+		}
+	}
+}
+
+func (r *receiver) take(limit int) ([]transport.Delivery, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.window < 0 {
+		r.window = limit
+		signal(r.poke)
+	}
+	switch {
+	case r.closed || r.done:
+		signal(r.wake) // for others who wait
+		return nil, transport.ErrClosed
+	case r.session == nil:
+		return nil, r.err
+	}
+	ds, more := r.session.take(limit)
+	if more {
+		signal(r.wake)
+	}
+	return ds, nil
+}
+
+// Window sets how many deliveries may be out; 0 pauses. The broker learns of it soon.
+func (r *receiver) Window(n int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.window = max(0, n)
+	signal(r.poke)
+}
+
+// limit is the window, 0 when nothing more is to come.
+func (r *receiver) limit() (window int, closed bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return 0, true
+	}
+	return max(0, r.window), false
+}
+
+// Close gives back what Receive has not returned. The channel stays open until the
+// deliveries that it did return are settled.
+func (r *receiver) Close() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.closed = true
+	if r.session != nil {
+		r.session.giveBack()
+	}
+	signal(r.wake)
+	signal(r.poke)
+	return nil
+}
+
+// finish ends everything for a conn that closes: acknowledgements that wait for
+// company leave now, before the connection is closed.
+func (r *receiver) finish() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.done = true
+	if r.session != nil {
+		r.session.finish()
+	}
+	signal(r.wake)
+	signal(r.poke)
+}
+
+// signal leaves word in a channel with room for one.
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}

@@ -1,0 +1,316 @@
+package rabbitmq
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+// session is one channel that a receiver receives through, from its opening to its
+// end. Delivery tags mean something on their own channel only, so a delivery keeps its
+// session and can never settle one of another.
+type session struct {
+	receiver *receiver
+	ch       *amqp.Channel
+	lost     chan *amqp.Error
+	lapsed   chan struct{} // a consumer ended that we did not cancel
+	timer    *time.Timer   // when the next acknowledgement is due
+
+	mu        sync.Mutex // guards what follows
+	acks      acks
+	waiting   []*delivery // prefetched, in order
+	consumers []*consumer // that the broker sends to
+	leaving   []*consumer // cancelled, with deliveries still open
+	count     int         // consumers so far
+	closing   bool        // to be closed when everything is settled
+	ended     error       // why nothing can be settled any more
+}
+
+// consumer is a share of the window: what the broker sends a consumer ahead cannot
+// be changed, so that a window grows by another consumer.
+type consumer struct {
+	tag       string
+	share     int
+	open      int  // deliveries not settled
+	cancelled bool // by us
+	drained   bool // no more deliveries are to come
+}
+
+// maxConsumers is how many shares a window may have before it gets a single one again.
+const maxConsumers = 8
+
+func openSession(conn *amqp.Connection, r *receiver) (*session, error) {
+	ch, err := conn.Channel()
+	if err != nil {
+		return nil, fmt.Errorf("rabbitmq: receive from %q: %w", r.queue, plain(err))
+	}
+	s := &session{
+		receiver: r,
+		ch:       ch,
+		lost:     ch.NotifyClose(make(chan *amqp.Error, 1)),
+		lapsed:   make(chan struct{}, 1),
+		timer:    time.NewTimer(time.Hour),
+	}
+	s.acks.ch, s.acks.timer = ch, s.timer
+	return s, nil
+}
+
+// serve works until the channel is lost, or the receiver closed and everything settled.
+func (s *session) serve(ctx context.Context, r *receiver) error {
+	defer s.timer.Stop()
+	err := s.work(ctx, r)
+	if err == nil || errors.Is(err, transport.ErrClosed) {
+		return transport.ErrClosed
+	}
+	return fmt.Errorf("rabbitmq: receive from %q: %w", r.queue, err)
+}
+
+func (s *session) work(ctx context.Context, r *receiver) error {
+	for {
+		window, closed := r.limit()
+		if err := s.fit(window); err != nil {
+			return err
+		}
+		if closed && s.idle() {
+			return s.ch.Close()
+		}
+		select {
+		case e := <-s.lost:
+			return lossOf(e)
+		case <-s.lapsed:
+			return s.lapse()
+		case <-s.timer.C:
+			s.flushDue()
+		case <-r.poke:
+		case <-ctx.Done():
+			return transport.ErrClosed
+		}
+	}
+}
+
+func lossOf(e *amqp.Error) error {
+	if e == nil {
+		return errors.New("the channel was closed")
+	}
+	return plain(e)
+}
+
+// lapse ends a session that the broker has stopped sending to.
+func (s *session) lapse() error {
+	if s.ch.IsClosed() {
+		return lossOf(<-s.lost)
+	}
+	err := errors.New("the broker cancelled the consumer: the queue was deleted or has moved")
+	return errors.Join(err, s.ch.Close())
+}
+
+// end makes every later settle fail.
+func (s *session) end() { s.endWith(transport.ErrLeaseLost) }
+
+func (s *session) endWith(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ended == nil {
+		s.ended = err
+	}
+	s.waiting = nil
+}
+
+// finish hands acknowledgements that wait for company to the socket, and ends.
+func (s *session) finish() {
+	s.mu.Lock()
+	// What cannot be handed over any more comes again.
+	_ = s.acks.flush(time.Now().Add(lateAck))
+	s.mu.Unlock()
+	s.endWith(fmt.Errorf("%w: %w", transport.ErrClosed, transport.ErrLeaseLost))
+}
+
+func (s *session) idle() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.acks.open == 0 && len(s.acks.pending) == 0
+}
+
+// fit makes the shares of the window add up to n. What a cancelled consumer still has
+// open counts: its share is given out again as that is settled.
+func (s *session) fit(n int) error {
+	for _, c := range s.excess(n) {
+		if err := s.cancel(c); err != nil {
+			return err
+		}
+	}
+	if share := s.free(n); share > 0 {
+		return s.consume(share)
+	}
+	return nil
+}
+
+// excess takes out the consumers to be cancelled before the shares can add up to n.
+func (s *session) excess(n int) []*consumer {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.acks.window = n
+	total := s.shares()
+	if n == total || n > total && len(s.consumers) < maxConsumers {
+		return nil
+	}
+	out := s.consumers
+	s.consumers = nil
+	s.leaving = append(s.leaving, out...)
+	return out
+}
+
+func (s *session) shares() int {
+	total := 0
+	for _, c := range s.consumers {
+		total += c.share
+	}
+	return total
+}
+
+// free is the share for a new consumer: all that is left of n, but not in crumbs.
+func (s *session) free(n int) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	held := 0
+	s.leaving = slices.DeleteFunc(s.leaving, func(c *consumer) bool { return c.drained && c.open == 0 })
+	for _, c := range s.leaving {
+		if c.drained {
+			held += c.open
+		} else {
+			held += c.share
+		}
+	}
+	free := min(n-s.shares()-held, math.MaxUint16)
+	if free <= 0 || held > 0 && free < max(1, n/2) {
+		return 0
+	}
+	return free
+}
+
+func (s *session) cancel(c *consumer) error {
+	s.mu.Lock()
+	c.cancelled = true
+	s.mu.Unlock()
+	if err := s.ch.Cancel(c.tag, false); err != nil {
+		return fmt.Errorf("cancel a consumer: %w", plain(err))
+	}
+	return nil
+}
+
+func (s *session) consume(share int) error {
+	if err := s.ch.Qos(share, 0, false); err != nil {
+		return fmt.Errorf("set the prefetch count: %w", plain(err))
+	}
+	s.mu.Lock()
+	s.count++
+	c := &consumer{tag: "holdfast-" + strconv.Itoa(s.count), share: share}
+	s.consumers = append(s.consumers, c)
+	s.mu.Unlock()
+	in, err := s.ch.Consume(s.receiver.queue, c.tag, false, false, false, false, nil)
+	if err != nil {
+		return plain(err)
+	}
+	if !s.receiver.conn.tasks.start(func() { s.collect(c, in) }) {
+		return transport.ErrClosed
+	}
+	return nil
+}
+
+// collect takes the deliveries of a consumer until it ends.
+func (s *session) collect(c *consumer, in <-chan amqp.Delivery) {
+	for d := range in {
+		s.push(c, &d)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c.drained = true
+	if c.cancelled {
+		signal(s.receiver.poke)
+	} else {
+		signal(s.lapsed)
+	}
+}
+
+func (s *session) push(c *consumer, in *amqp.Delivery) {
+	d := &delivery{
+		message: decode(in),
+		attempt: attemptOf(in, s.receiver.conn.queueType),
+		session: s,
+		from:    c,
+		tag:     in.DeliveryTag,
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.acks.add(d)
+	c.open++
+	if s.closing {
+		s.account(d)
+		_ = s.ch.Nack(d.tag, false, true) // as giveBack does
+		return
+	}
+	s.waiting = append(s.waiting, d)
+	if len(s.waiting) == 1 {
+		signal(s.receiver.wake)
+	}
+}
+
+// take gives up to limit of the waiting deliveries, and whether there are more.
+func (s *session) take(limit int) ([]transport.Delivery, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := min(limit, len(s.waiting))
+	if n == 0 {
+		return nil, false
+	}
+	ds := make([]transport.Delivery, n)
+	for i, d := range s.waiting[:n] {
+		ds[i] = d
+	}
+	clear(s.waiting[:n])
+	s.waiting = s.waiting[n:]
+	return ds, len(s.waiting) > 0
+}
+
+// giveBack returns what nobody has taken.
+func (s *session) giveBack() {
+	s.mu.Lock()
+	waiting := s.waiting
+	s.waiting = nil
+	s.closing = true
+	s.mu.Unlock()
+	for _, d := range waiting {
+		// One that cannot be given back comes back when the connection ends.
+		_ = d.Release(context.Background())
+	}
+}
+
+func (s *session) flushDue() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	// A failure means that the channel is lost, of which serve hears by itself.
+	_ = s.acks.due(time.Now())
+}
+
+// account notes that a delivery is settled, and wakes whom that may concern.
+func (s *session) account(d *delivery) {
+	d.settled = true
+	d.from.open--
+	s.acks.remove(d)
+	if d.from.cancelled || s.closing && s.acks.open == 0 {
+		signal(s.receiver.poke)
+	}
+}
+
+func (s *session) lostError(err error) error {
+	return fmt.Errorf("rabbitmq: settle a message of %q: %w", s.receiver.queue, err)
+}

@@ -1,0 +1,202 @@
+package rabbitmq
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+var _ transport.Delivery = (*delivery)(nil)
+
+// delivery is one hand-out of a message.
+type delivery struct {
+	message transport.Message
+	attempt transport.Attempt
+	session *session
+	from    *consumer
+	tag     uint64
+
+	// Guarded by the session.
+	settled    bool
+	prev, next *delivery
+}
+
+func (d *delivery) Message() *transport.Message { return &d.message }
+
+func (d *delivery) Attempt() transport.Attempt { return d.attempt }
+
+// Complete acknowledges. The acknowledgement leaves at once or, in company, within
+// milliseconds; if the connection is lost by then the message comes again.
+func (d *delivery) Complete(context.Context) error {
+	return d.settle(func(a *acks) error { return a.complete(d.tag, time.Now()) })
+}
+
+// Retry rejects the message, which counts as an attempt.
+func (d *delivery) Retry(context.Context) error {
+	return d.settle(func(a *acks) error { return a.ch.Reject(d.tag, true) })
+}
+
+// Release gives the message back; before RabbitMQ 4.3 that counts as an attempt too.
+func (d *delivery) Release(context.Context) error {
+	return d.settle(func(a *acks) error { return a.ch.Nack(d.tag, false, true) })
+}
+
+func (d *delivery) settle(verb func(*acks) error) error {
+	s := d.session
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.ended != nil:
+		return s.lostError(s.ended)
+	case s.ch.IsClosed():
+		return s.lostError(transport.ErrLeaseLost)
+	case d.settled:
+		return errSettled
+	}
+	s.account(d)
+	if verb(&s.acks) != nil {
+		// The client library fails only when the channel is gone.
+		return s.lostError(transport.ErrLeaseLost)
+	}
+	return nil
+}
+
+var errSettled = errors.New("rabbitmq: the delivery is settled already")
+
+const (
+	// ackDelay is how long an acknowledgement waits for company.
+	ackDelay = time.Millisecond
+	// lateAck is how long one waits for an older delivery that is still being handled,
+	// after which it leaves alone. With ackDelay it stays under 5 ms.
+	lateAck = 3 * time.Millisecond
+)
+
+// acks collects acknowledgements so that many leave as one, "all up to this tag". That is
+// safe only up to the oldest delivery that is still open: acks knows all open ones in
+// the order of their tags. Guarded by the session.
+type acks struct {
+	ch     *amqp.Channel
+	timer  *time.Timer
+	armed  bool
+	window int
+
+	oldest, newest *delivery // open ones
+	open           int
+	pending        []ack // done and not yet acknowledged, oldest first
+
+	seen    uint64 // how many tags have been added
+	highest uint64 // the highest of them
+}
+
+type ack struct {
+	tag   uint64
+	since time.Time
+}
+
+// add takes note of a delivery. Tags of several consumers may come a little out of order.
+func (a *acks) add(d *delivery) {
+	a.seen++
+	a.highest = max(a.highest, d.tag)
+	a.open++
+	after := a.newest
+	for after != nil && after.tag > d.tag {
+		after = after.prev
+	}
+	d.prev = after
+	if after == nil {
+		d.next, a.oldest = a.oldest, d
+	} else {
+		d.next, after.next = after.next, d
+	}
+	if d.next == nil {
+		a.newest = d
+	} else {
+		d.next.prev = d
+	}
+}
+
+func (a *acks) remove(d *delivery) {
+	a.open--
+	if d.prev == nil {
+		a.oldest = d.next
+	} else {
+		d.prev.next = d.next
+	}
+	if d.next == nil {
+		a.newest = d.prev
+	} else {
+		d.next.prev = d.prev
+	}
+	d.prev, d.next = nil, nil
+}
+
+// complete acknowledges a tag: now when a good part of the window waits for it, for the
+// broker sends no more until then, else soon.
+func (a *acks) complete(tag uint64, now time.Time) error {
+	a.pending = append(a.pending, ack{tag, now})
+	if len(a.pending) >= max(1, a.window/4) {
+		return a.flush(now)
+	}
+	a.arm(ackDelay)
+	return nil
+}
+
+// due is called when the timer has run out.
+func (a *acks) due(now time.Time) error {
+	a.armed = false
+	err := a.flush(now)
+	if len(a.pending) > 0 && err == nil {
+		a.arm(max(0, a.pending[0].since.Add(lateAck).Sub(now)))
+	}
+	return err
+}
+
+func (a *acks) arm(d time.Duration) {
+	if !a.armed {
+		a.armed = true
+		a.timer.Reset(d)
+	}
+}
+
+// flush acknowledges all that is done below the oldest open delivery with one frame,
+// and what has waited for it too long one by one.
+func (a *acks) flush(now time.Time) error {
+	safe := a.safe()
+	var top uint64
+	below := 0
+	kept := a.pending[:0]
+	var first error
+	for _, p := range a.pending {
+		switch {
+		case p.tag <= safe:
+			top = max(top, p.tag)
+			below++
+		case now.Sub(p.since) >= lateAck:
+			first = errors.Join(first, a.ch.Ack(p.tag, false))
+		default:
+			kept = append(kept, p)
+		}
+	}
+	a.pending = kept
+	if below > 0 {
+		first = errors.Join(first, a.ch.Ack(top, below > 1))
+	}
+	return first
+}
+
+// safe is the highest tag up to which nothing is open. While a tag is missing, it may be
+// on its way here, and nothing is known to be safe.
+func (a *acks) safe() uint64 {
+	switch {
+	case a.seen != a.highest:
+		return 0
+	case a.oldest == nil:
+		return a.highest
+	default:
+		return a.oldest.tag - 1
+	}
+}

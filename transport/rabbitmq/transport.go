@@ -1,0 +1,66 @@
+package rabbitmq
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"time"
+
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+// QueueType is the kind of queue that [Transport] creates.
+type QueueType string
+
+const (
+	// Quorum queues are replicated and count hand-outs exactly: the default.
+	Quorum QueueType = "quorum"
+	// Classic queues are kept on one node and tell only that a message has been
+	// handed out before.
+	Classic QueueType = "classic"
+)
+
+// Transport connects to a RabbitMQ server, 3.10 or newer, over AMQP 0-9-1. It holds
+// configuration only, and must not change while it is open.
+type Transport struct {
+	// URL is amqp://user:password@host:port/vhost, or amqps:// for TLS. Special
+	// characters in the parts are percent-encoded. Required. Neither errors nor logs
+	// show its user and password.
+	URL string
+	// TLS configures amqps; nil uses the system's certificate authorities.
+	TLS *tls.Config
+	// QueueType is what Install creates; "" is Quorum. Queues that exist are used
+	// as they are.
+	QueueType QueueType
+	// Heartbeat is how often the two sides show each other that they live, in whole
+	// seconds; a silent connection is given up after one and a half times that.
+	// 0 is 10 s.
+	Heartbeat time.Duration
+}
+
+var _ transport.Transport = (*Transport)(nil)
+
+// Open connects twice, for receiving and for sending. It fails within seconds when
+// the server cannot be reached, refuses the user, or lacks the virtual host.
+func (t *Transport) Open(ctx context.Context, env transport.Env) (transport.Conn, error) {
+	d, err := newDialer(t, env)
+	if err != nil {
+		return nil, err
+	}
+	queueType, err := t.queueType()
+	if err != nil {
+		return nil, err
+	}
+	return openConn(ctx, d, queueType, env.Log())
+}
+
+func (t *Transport) queueType() (QueueType, error) {
+	switch t.QueueType {
+	case "":
+		return Quorum, nil
+	case Quorum, Classic:
+		return t.QueueType, nil
+	default:
+		return "", fmt.Errorf("rabbitmq: queue type %q: use %q or %q", t.QueueType, Quorum, Classic)
+	}
+}
