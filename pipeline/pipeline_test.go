@@ -172,12 +172,23 @@ func TestTwoCopiesMayBothGrow(t *testing.T) {
 	if got := right.Names(); got[3] != "right" {
 		t.Errorf("the right copy has %q", got)
 	}
-	left.Use("left", nil)
-	right.Use("", noting("right"))
-	_, lerr := left.Then(end)
-	_, rerr := right.Then(end)
-	if lerr == nil || rerr == nil || lerr.Error() == rerr.Error() {
-		t.Errorf("errors of the copies: %v, and %v; want one each", lerr, rerr)
+}
+
+func TestTwoCopiesMakeTheirOwnMistakes(t *testing.T) {
+	for earlier := range 8 { // slices have room to spare after some of them
+		var base pipeline.Stage[*trail]
+		for range earlier {
+			base.Use("", noting("a"))
+		}
+		left, right := base, base
+		left.Use("left", nil)
+		right.Use("right", nil)
+		for name, s := range map[string]*pipeline.Stage[*trail]{"left": &left, "right": &right} {
+			_, err := s.Then(end)
+			if want := fmt.Sprintf("behavior %q is nil", name); err == nil || !strings.HasSuffix(err.Error(), want) {
+				t.Errorf("after %d mistakes: %v, want %s last", earlier, err, want)
+			}
+		}
 	}
 }
 
