@@ -49,13 +49,24 @@ func (in *incoming) interrupted(ctx context.Context, err error) bool {
 	case errors.Is(cause, transport.ErrLeaseLost):
 		_ = in.lost(cause)
 		return true
-	case errors.Is(cause, pump.ErrStopping) && (errors.Is(err, context.Canceled) || errors.Is(err, pump.ErrStopping)):
+	case errors.Is(cause, pump.ErrStopping) && cancelled(err):
 		if err := in.settle(in.delivery.Release); err != nil {
 			in.log().Warn("a message could not be released", slog.String("message", in.id), slog.Any("error", err))
 		}
 		return true
 	}
 	return false
+}
+
+// cancelled tells whether a handler ended because its context did. The error is the
+// user's, and its methods may panic.
+func cancelled(err error) (yes bool) {
+	defer func() {
+		if recover() != nil {
+			yes = false
+		}
+	}()
+	return errors.Is(err, context.Canceled) || errors.Is(err, pump.ErrStopping)
 }
 
 func (in *incoming) failure(err error) recoverability.Failure {
