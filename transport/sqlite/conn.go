@@ -30,7 +30,7 @@ type store struct {
 }
 
 // prepare connects, brings the tables up to date and prepares the statements.
-func (s *store) prepare(ctx context.Context) error {
+func (s *store) prepare(ctx context.Context, relaxed bool) error {
 	var conn *sql.Conn
 	err := unlessBusy(ctx, func() (err error) {
 		if conn == nil {
@@ -47,7 +47,7 @@ func (s *store) prepare(ctx context.Context) error {
 	if err := migrate(ctx, conn, migrations); err != nil {
 		return err
 	}
-	s.writer = newWriter(conn)
+	s.writer = newWriter(conn, relaxed)
 	if err := s.writer.prepare(ctx); err != nil {
 		return err
 	}

@@ -13,7 +13,7 @@ import (
 // Flush implements [tablequeue.Queues]. Prepared statements for single rows are as fast here
 // as statements for many: there is no way to a server to be saved.
 func (s *store) Flush(ctx context.Context, units []*tablequeue.Unit) error {
-	err := s.writer.do(ctx, func(*sql.Tx) error {
+	err := s.writer.do(ctx, durable, func(*sql.Tx) error {
 		now := micros(time.Now())
 		for _, u := range units {
 			if err := s.writer.write(u, now, nil); err != nil {
@@ -104,7 +104,7 @@ func errOrNoQueue(err error) error {
 // Cancel implements [tablequeue.Queues].
 func (s *store) Cancel(ctx context.Context, queue string, seq int64) (bool, error) {
 	var n int64
-	err := s.writer.do(ctx, func(*sql.Tx) (err error) {
+	err := s.writer.do(ctx, durable, func(*sql.Tx) (err error) {
 		n, err = exec(s.writer.cancel, seq, queue)
 		return err
 	})

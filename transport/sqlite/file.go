@@ -39,7 +39,7 @@ func openFile(ctx context.Context, path string, relaxed bool) (*store, error) {
 		write: connect(abs, "_txlock=immediate&_synchronous="+synchronous, 1),
 		read:  connect(abs, "_query_only=1", maxReaders),
 	}
-	if err := s.prepare(ctx); err != nil {
+	if err := s.prepare(ctx, relaxed); err != nil {
 		return nil, errors.Join(explain(err), s.disconnect())
 	}
 	go s.writer.loop()

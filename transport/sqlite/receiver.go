@@ -19,7 +19,7 @@ func (s *store) Claim(ctx context.Context, c tablequeue.Claim, into []tablequeue
 	}
 	rows := into
 	if err == nil {
-		err = s.writer.do(ctx, func(*sql.Tx) (err error) {
+		err = s.writer.do(ctx, lease, func(*sql.Tx) (err error) {
 			now := micros(time.Now())
 			if rows, err = s.writer.claimRows(c, now, into); err != nil || len(rows) > len(into) {
 				return err
@@ -79,7 +79,7 @@ func (w *writer) claimRows(c tablequeue.Claim, now int64, into []tablequeue.Clai
 // Renew implements [tablequeue.Queues].
 func (s *store) Renew(ctx context.Context, queue string, leases []tablequeue.Lease, d time.Duration) ([]bool, error) {
 	lost := make([]bool, len(leases))
-	err := s.writer.do(ctx, func(*sql.Tx) error {
+	err := s.writer.do(ctx, lease, func(*sql.Tx) error {
 		end := later(micros(time.Now()), d)
 		for i, l := range leases {
 			n, err := exec(s.writer.renew, end, l.Seq, l.ID)
@@ -98,7 +98,7 @@ func (s *store) Renew(ctx context.Context, queue string, leases []tablequeue.Lea
 
 // Abandon implements [tablequeue.Queues].
 func (s *store) Abandon(ctx context.Context, queue, owner string, d time.Duration) error {
-	err := s.writer.do(ctx, func(*sql.Tx) error {
+	err := s.writer.do(ctx, lease, func(*sql.Tx) error {
 		now := micros(time.Now())
 		_, err := exec(s.writer.abandon, now, queue, now, later(now, d), owner)
 		return err

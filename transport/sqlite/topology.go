@@ -27,7 +27,7 @@ func (s *store) Exists(ctx context.Context, queue string) error {
 
 // Install implements [tablequeue.Topology]. The tables are there since Open.
 func (s *store) Install(ctx context.Context, plan transport.Plan) error {
-	err := s.writer.do(ctx, func(tx *sql.Tx) error {
+	err := s.writer.do(ctx, durable, func(tx *sql.Tx) error {
 		for _, q := range plan.Queues {
 			if _, err := tx.Exec(`insert into holdfast_queues (name) values (?) on conflict do nothing`, q.Name); err != nil {
 				return fmt.Errorf("queue %q: %w", q.Name, err)
@@ -57,7 +57,7 @@ func (s *store) Unsubscribe(ctx context.Context, queue string, types []string) e
 }
 
 func (s *store) subscription(ctx context.Context, queue string, types []string, query string) error {
-	err := s.writer.do(ctx, func(tx *sql.Tx) error {
+	err := s.writer.do(ctx, durable, func(tx *sql.Tx) error {
 		for _, t := range types {
 			if _, err := tx.Exec(query, queue, t); err != nil {
 				return fmt.Errorf("type %q: %w", t, err)

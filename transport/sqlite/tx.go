@@ -88,7 +88,11 @@ func (t *deferredTx) Complete(ctx context.Context, u *tablequeue.Unit) error {
 		return err
 	}
 	w := t.store.writer
-	err = w.do(ctx, func(tx *sql.Tx) error {
+	kind := foreign
+	if len(funcs) == 0 {
+		kind = durable
+	}
+	err = w.do(ctx, kind, func(tx *sql.Tx) error {
 		return w.write(u, micros(time.Now()), func() error {
 			return call(context.WithoutCancel(ctx), tx, funcs)
 		})

@@ -14,14 +14,16 @@ import (
 )
 
 // writer does all writing of a process, on one connection: SQLite lets one transaction write at
-// a time anyway. What is asked for while one is being committed is gathered into the next,
-// each part under a savepoint of its own, so that one that fails leaves the others alone and
-// all share one wait for the disk.
+// a time anyway. What is asked for while one is being committed is gathered into the next, and
+// shares its wait for the disk. A part that fails leaves the others alone: what users wrote
+// runs under a savepoint; where one of ours fails, which is rare, the others are run again.
 //
 // Nothing that runs in the transaction can be broken off: SQLite would end the transaction,
 // and with it what others do. Contexts end the wait for it.
 type writer struct {
-	conn *sql.Conn
+	conn    *sql.Conn
+	relaxed bool // never wait for the disk
+	synced  bool // commits wait for the disk at the moment; used by loop only
 	statements
 
 	mu      sync.Mutex // guards what follows
@@ -33,22 +35,42 @@ type writer struct {
 	ended  chan struct{} // closed when loop has returned
 }
 
-// part is what one caller does in a transaction. run may be called again when somebody
-// else's part has ruined the transaction.
+// part is what one caller does in a transaction.
 type part struct {
 	run  func(tx *sql.Tx) error
+	kind kind
 	err  error
 	done chan struct{}
 }
 
-func newWriter(conn *sql.Conn) *writer {
-	return &writer{conn: conn, signal: make(chan struct{}, 1), ended: make(chan struct{})}
+// kind is what a part needs.
+type kind int8
+
+const (
+	// durable parts are on the disk when they have succeeded.
+	durable kind = iota
+	// lease parts change leases only. A power failure may undo them, which ends the leases: it has
+	// ended their holders too. So they need not wait for the disk.
+	lease
+	// foreign parts are durable and run functions of users, who may well fail.
+	foreign
+)
+
+func newWriter(conn *sql.Conn, relaxed bool) *writer {
+	return &writer{
+		conn:    conn,
+		relaxed: relaxed,
+		synced:  !relaxed,
+		signal:  make(chan struct{}, 1),
+		ended:   make(chan struct{}),
+	}
 }
 
 // do has run called in a transaction and returns when that is committed. An error of run
-// undoes what run did. When ctx ends before that has begun, run is not called.
-func (w *writer) do(ctx context.Context, run func(tx *sql.Tx) error) error {
-	p := &part{run: run, done: make(chan struct{})}
+// undoes what run did. When somebody else's part has ruined the transaction, run is called
+// again. When ctx ends before its turn, it is not called.
+func (w *writer) do(ctx context.Context, kind kind, run func(tx *sql.Tx) error) error {
+	p := &part{run: run, kind: kind, done: make(chan struct{})}
 	if err := w.submit(p); err != nil {
 		return err
 	}
@@ -112,12 +134,31 @@ func (w *writer) idle() (idle, closed bool) {
 	return len(w.waiting) == 0, w.closed
 }
 
-func (w *writer) take() []*part {
+// onlyLeases says whether nothing that waits needs the disk.
+func (w *writer) onlyLeases() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return !slices.ContainsFunc(w.waiting, func(p *part) bool { return p.kind != lease })
+}
+
+// take takes what waits and may be part of a transaction that waits for the disk or not.
+func (w *writer) take(synced bool) []*part {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	parts := w.waiting
 	w.waiting = nil
-	return parts
+	if synced {
+		return parts
+	}
+	var leases []*part
+	for _, p := range parts {
+		if p.kind == lease || w.relaxed {
+			leases = append(leases, p)
+		} else {
+			w.waiting = append(w.waiting, p)
+		}
+	}
+	return leases
 }
 
 func (w *writer) putBack(parts []*part) {
@@ -143,11 +184,15 @@ func (w *writer) loop() {
 // turn carries out what waits. That is taken when the lock is ours: there may be more by
 // then.
 func (w *writer) turn() {
-	tx, err := w.begin()
+	err := w.sync(!w.relaxed && !w.onlyLeases())
+	var tx *sql.Tx
+	if err == nil {
+		tx, err = w.begin()
+	}
 	if tx == nil && err == nil {
 		return
 	}
-	parts := w.take()
+	parts := w.take(w.synced || err != nil)
 	switch {
 	case err != nil:
 		settle(parts, explain(err))
@@ -156,6 +201,22 @@ func (w *writer) turn() {
 	default:
 		w.putBack(w.carryOut(tx, parts))
 	}
+}
+
+// sync says whether the next commit is to wait for the disk.
+func (w *writer) sync(on bool) error {
+	if on == w.synced {
+		return nil
+	}
+	mode := "pragma synchronous=normal"
+	if on {
+		mode = "pragma synchronous=full"
+	}
+	_, err := w.conn.ExecContext(context.Background(), mode)
+	if err == nil {
+		w.synced = on
+	}
+	return err
 }
 
 // begin opens a transaction, or returns nil when nothing waits for one any more.
@@ -181,7 +242,7 @@ func (w *writer) carryOut(tx *sql.Tx, parts []*part) (again []*part) {
 	for i, p := range parts {
 		p.err = nil
 		var intact bool
-		if intact, p.err = w.within(tx, p); intact {
+		if intact, p.err = w.runPart(tx, p, len(parts) > 1); intact {
 			continue
 		}
 		_ = tx.Rollback()
@@ -197,8 +258,17 @@ func (w *writer) carryOut(tx *sql.Tx, parts []*part) (again []*part) {
 	return nil
 }
 
-// within runs p under a savepoint. intact is false when the transaction is over.
-func (w *writer) within(tx *sql.Tx, p *part) (intact bool, err error) {
+// runPart says whether the transaction can go on: p succeeded, or what it did was undone.
+func (w *writer) runPart(tx *sql.Tx, p *part, shared bool) (intact bool, err error) {
+	if shared && p.kind == foreign {
+		return w.runGuarded(tx, p)
+	}
+	err = p.run(tx)
+	return err == nil, err
+}
+
+// runGuarded runs p under a savepoint.
+func (w *writer) runGuarded(tx *sql.Tx, p *part) (intact bool, err error) {
 	ctx := context.Background()
 	if _, err := w.savepoint.ExecContext(ctx); err != nil {
 		return false, explain(err)
