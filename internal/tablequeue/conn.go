@@ -105,6 +105,7 @@ func orDefault[T comparable](v, otherwise T) T {
 
 // Limits implements [transport.Conn].
 func (c *Conn) Limits() transport.Limits {
+	_, atomic := c.store.(Transactor)
 	return transport.Limits{
 		MaxBody:         c.cfg.MaxBody,
 		MaxDelay:        transport.Unlimited,
@@ -112,6 +113,7 @@ func (c *Conn) Limits() transport.Limits {
 		MaxReceive:      maxReceive,
 		ParallelReceive: 2,
 		FreeRelease:     true,
+		Atomic:          atomic,
 	}
 }
 
