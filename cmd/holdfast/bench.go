@@ -1,0 +1,146 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/bench"
+)
+
+const benchHelp = `Measure a real endpoint on a transport: messages per second, latency, and what a
+message costs this process in CPU time, allocations and memory.
+
+  receive  the handler does nothing
+  loop     the handler sends one message to another queue
+  atomic   it sends one message and writes one row of a table, in one transaction
+  send     nothing is received: many goroutines send
+
+Queues with names of their own are made, filled before the clock starts, and removed
+afterwards. The clock runs from the start of receiving until the last message is completed. With
+--rate, messages are sent at that pace while the endpoint receives.
+
+Latency is from receiving a message to its completion; with --rate, from sending it to
+its handler; with the work send, the time of one send.`
+
+const benchExample = `  holdfast bench --transport memory: --work loop
+  holdfast bench --transport sqlite:bench.db --work atomic --messages 5000 --concurrency 8
+  holdfast bench --transport amqp://guest:guest@localhost --work loop --concurrency 32 --json
+  holdfast bench --transport postgres://localhost/test --work receive --rate 5 --messages 100`
+
+// benching is what the flags of bench say.
+type benching struct {
+	bench.Options
+	work    string
+	profile string
+	asJSON  bool
+}
+
+// benchReport is a result with where it was measured.
+type benchReport struct {
+	Transport string `json:"transport"`
+	*bench.Result
+}
+
+func (a *app) benchCommand() *cobra.Command {
+	var b benching
+	cmd := &cobra.Command{
+		Use:     "bench --work receive|send|loop|atomic",
+		Short:   "Measure endpoints on a transport",
+		Long:    benchHelp,
+		Example: benchExample,
+		Args:    cobra.NoArgs,
+		RunE:    func(cmd *cobra.Command, _ []string) error { return a.bench(cmd.Context(), &b) },
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&b.work, "work", "loop", "what is measured: receive, send, loop or atomic")
+	flags.IntVar(&b.Messages, "messages", 20_000, "how many messages")
+	flags.IntVar(&b.Size, "size", 200, "`bytes` of a body, about")
+	flags.IntVar(&b.Headers, "headers", 14, "how many headers a message has at least")
+	flags.IntVar(&b.Concurrency, "concurrency", 32, "messages handled at once, or goroutines that send")
+	flags.Float64Var(&b.Rate, "rate", 0, "send so many messages a second while receiving")
+	flags.StringVar(&b.profile, "profile", "", "write a CPU profile of what is measured to this `file`")
+	flags.BoolVar(&b.asJSON, "json", false, "print JSON")
+	return cmd
+}
+
+func (a *app) bench(ctx context.Context, b *benching) error {
+	if err := b.check(); err != nil {
+		return err
+	}
+	t, err := a.target()
+	if err != nil {
+		return err
+	}
+	b.Transport, b.Broker, b.Log = t.Transport, t.bench(b.Concurrency), a.log
+	defer removeIfNew(t.path)()
+	if b.profile != "" {
+		f, err := os.Create(b.profile)
+		if err != nil {
+			return fmt.Errorf("bench: %w", err)
+		}
+		defer f.Close()
+		b.Profile = f
+	}
+	result, err := bench.Run(ctx, b.Options)
+	if err != nil {
+		return fmt.Errorf("bench %s: %w", b.work, err)
+	}
+	return a.printBench(benchReport{redact(a.transportURL(), a.transportURL()), result}, b.asJSON)
+}
+
+func (b *benching) check() error {
+	works := []bench.Work{bench.Receive, bench.Send, bench.Loop, bench.Atomic}
+	b.Work = bench.Work(b.work)
+	switch {
+	case !slices.Contains(works, b.Work):
+		return usagef("--work %q: want receive, send, loop or atomic", b.work)
+	case b.Messages < 1 || b.Concurrency < 1:
+		return usagef("--messages and --concurrency must be at least 1")
+	case b.Headers < 0 || b.Rate < 0:
+		return usagef("--headers and --rate must not be negative")
+	case b.Rate > 0 && b.Work == bench.Send:
+		return usagef("--rate is for works that receive")
+	}
+	return nil
+}
+
+// removeIfNew returns what removes the file of an SQLite transport, unless it was there
+// before or there is none.
+func removeIfNew(path string) func() {
+	if _, err := os.Stat(path); path == "" || !errors.Is(err, fs.ErrNotExist) {
+		return func() {}
+	}
+	return func() {
+		for _, suffix := range []string{"", "-wal", "-shm"} {
+			os.Remove(path + suffix)
+		}
+	}
+}
+
+func (a *app) printBench(r benchReport, asJSON bool) error {
+	if asJSON {
+		return json.NewEncoder(a.out).Encode(r)
+	}
+	w := tabwriter.NewWriter(a.out, 0, 0, 2, ' ', 0)
+	row := func(name, format string, args ...any) { fmt.Fprintf(w, name+"\t"+format+"\n", args...) }
+	row("transport", "%s", strings.TrimSpace(r.Transport))
+	row("work", "%s: %d messages of %d bytes and %d headers, concurrency %d", r.Work, r.Messages, r.Size, r.Headers, r.Concurrency)
+	row("messages per second", "%.0f in %.2f s", r.MessagesPerSecond, r.Seconds)
+	row("latency", "p50 %.2f ms, p95 %.2f ms, p99 %.2f ms", r.P50, r.P95, r.P99)
+	row("CPU per message", "%.1f µs", r.CPUPerMessage)
+	row("allocations per message", "%.1f (%.0f bytes)", r.AllocsPerMessage, r.BytesPerMessage)
+	row("peak memory", "%.1f MiB", float64(r.PeakRSS)/(1<<20))
+	if r.HandedOutTwice > 0 {
+		row("completed twice", "%d", r.HandedOutTwice)
+	}
+	return w.Flush()
+}

@@ -1,0 +1,190 @@
+// Package bench measures real endpoints on a transport.
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"time"
+
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+// Work is what each message makes the endpoint do.
+type Work string
+
+const (
+	// Receive is a handler that does nothing.
+	Receive Work = "receive"
+	// Loop is a handler that sends one message to another queue.
+	Loop Work = "loop"
+	// Atomic is a handler that sends one message and writes one row, all in one
+	// transaction.
+	Atomic Work = "atomic"
+	// Send has no handler: many goroutines send.
+	Send Work = "send"
+)
+
+// Options say what to measure.
+type Options struct {
+	Transport transport.Transport
+	Broker    Broker
+	Work      Work
+	Messages  int
+	// Size is that of a body in bytes, and Headers the number of headers that every
+	// message has at least.
+	Size, Headers int
+	// Concurrency is that of the endpoint, or the number of goroutines that send.
+	Concurrency int
+	// Rate is how many messages are sent a second while receiving; 0 has all of them
+	// in the queue before the clock starts.
+	Rate float64
+	// Profile takes a CPU profile of what is measured. May be nil.
+	Profile io.Writer
+	Log     *slog.Logger
+}
+
+// Result is what was measured, and what it was measured of.
+type Result struct {
+	Work        Work    `json:"work"`
+	Messages    int     `json:"messages"`
+	Size        int     `json:"size"`
+	Headers     int     `json:"headers"` // of the messages sent last
+	Concurrency int     `json:"concurrency"`
+	Rate        float64 `json:"rate,omitempty"`
+
+	Seconds           float64 `json:"seconds"`
+	MessagesPerSecond float64 `json:"messages_per_second"`
+	// Latency is from receiving to completion; with a rate from sending to
+	// handling; of send, the time of one send.
+	P50               float64 `json:"p50_ms"`
+	P95               float64 `json:"p95_ms"`
+	P99               float64 `json:"p99_ms"`
+	CPUPerMessage     float64 `json:"cpu_us_per_message"` // of this process
+	AllocsPerMessage  float64 `json:"allocs_per_message"`
+	BytesPerMessage   float64 `json:"alloc_bytes_per_message"`
+	PeakRSS           int64   `json:"peak_rss_bytes"`   // of this process since it started
+	HandedOutTwice    int64   `json:"handed_out_twice"` // completions of a message that was completed before
+	BusinessRowWrites int64   `json:"business_row_writes,omitempty"`
+}
+
+// stallTime is how long nothing may happen before a run is given up.
+const stallTime = time.Minute
+
+// bench is one run.
+type bench struct {
+	Options
+	in, out, errors string // queues
+	prefix          string
+	body            []byte
+	conn            transport.Conn
+	timeline        *timeline
+	meter           *meter
+}
+
+// Run measures. It removes the queues that it made, also when ctx ends.
+func Run(ctx context.Context, opts Options) (res *Result, err error) {
+	body, err := orderBody(opts.Size)
+	if err != nil {
+		return nil, err
+	}
+	prefix := fmt.Sprintf("holdfast-bench-%d-%x", os.Getpid(), time.Now().UnixNano()&0xffffff)
+	b := &bench{
+		Options: opts, prefix: prefix, in: prefix + "-in", out: prefix + "-out", errors: prefix + "-error",
+		body: body, timeline: newTimeline(opts.Messages), meter: &meter{},
+	}
+	env := transport.Env{Logger: opts.Log, Endpoint: "holdfast", Instance: prefix}
+	if b.conn, err = opts.Transport.Open(ctx, env); err != nil {
+		return nil, fmt.Errorf("connect: %w", err)
+	}
+	defer func() { err = errors.Join(err, b.conn.Close()) }()
+	defer func() { err = errors.Join(err, b.cleanUp(ctx)) }()
+	if err := b.prepare(ctx); err != nil {
+		return nil, err
+	}
+	if opts.Work == Send {
+		err = b.runSend(ctx)
+	} else {
+		err = b.runReceive(ctx)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return b.result(ctx)
+}
+
+// prepare makes the queues and what the work needs.
+func (b *bench) prepare(ctx context.Context) error {
+	if b.Work == Atomic {
+		if err := b.Broker.prepareRows(ctx, b.prefix); err != nil {
+			return fmt.Errorf("prepare the business rows: %w", err)
+		}
+	}
+	installer, ok := b.conn.(transport.Installer)
+	if !ok {
+		return errors.New("the transport cannot create queues")
+	}
+	plan := transport.Plan{Queues: []transport.Queue{{Name: b.in}, {Name: b.out}, {Name: b.errors}}}
+	if err := installer.Install(ctx, plan); err != nil {
+		return err
+	}
+	if b.Work == Send || b.Rate > 0 {
+		return nil
+	}
+	return b.preload(ctx)
+}
+
+func (b *bench) cleanUp(ctx context.Context) error {
+	const patience = 30 * time.Second
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+	defer cancel()
+	if err := b.Broker.remove(ctx, b.prefix, []string{b.in, b.out, b.errors}); err != nil {
+		return fmt.Errorf("remove the queues %s-*: %w", b.prefix, err)
+	}
+	return nil
+}
+
+func (b *bench) result(ctx context.Context) (*Result, error) {
+	n := float64(b.Messages)
+	p50, p95, p99 := b.timeline.percentiles()
+	m := b.meter
+	r := &Result{
+		Work: b.Work, Messages: b.Messages, Size: len(b.body), Headers: int(b.timeline.headers.Load()),
+		Concurrency: b.Concurrency, Rate: b.Rate,
+		Seconds: m.elapsed.Seconds(), MessagesPerSecond: n / m.elapsed.Seconds(),
+		P50: p50, P95: p95, P99: p99,
+		CPUPerMessage:    float64(m.cpu.Nanoseconds()) / 1e3 / n,
+		AllocsPerMessage: float64(m.allocs) / n, BytesPerMessage: float64(m.bytes) / n,
+		PeakRSS: peakRSS(), HandedOutTwice: b.timeline.again.Load(),
+	}
+	return r, b.check(ctx, r)
+}
+
+// check holds what was counted against what the broker has: a fast run that lost something
+// is no result.
+func (b *bench) check(ctx context.Context, r *Result) error {
+	if b.Work == Atomic {
+		rows, err := b.Broker.rowWrites(ctx, b.prefix)
+		if err != nil {
+			return fmt.Errorf("read the business rows: %w", err)
+		}
+		if r.BusinessRowWrites = rows; rows != int64(b.Messages) {
+			return fmt.Errorf("the business rows were written to %d times for %d messages", rows, b.Messages)
+		}
+	}
+	inspector, ok := b.conn.(transport.Inspector)
+	if !ok || b.Work == Receive {
+		return nil
+	}
+	stats, err := inspector.Inspect(ctx, b.out)
+	if err != nil {
+		return err
+	}
+	if sent := stats[0].Ready; sent >= 0 && sent < int64(b.Messages) {
+		return fmt.Errorf("%d of %d sent messages arrived", sent, b.Messages)
+	}
+	return nil
+}

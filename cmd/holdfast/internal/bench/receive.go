@@ -1,0 +1,167 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/holdfast-go/holdfast/endpoint"
+	"github.com/holdfast-go/holdfast/pipeline"
+	"github.com/holdfast-go/holdfast/recoverability"
+)
+
+// config is what all endpoints of a run have in common.
+func (b *bench) config(name string) endpoint.Config {
+	return endpoint.Config{
+		Name: name, Transport: b.Transport, Concurrency: b.Concurrency, Logger: b.Log,
+		Messages:       []endpoint.Message{endpoint.Command[order](orderType)},
+		Recoverability: recoverability.Config{ErrorQueue: b.errors, Delayed: recoverability.Off},
+	}
+}
+
+// receiver is the endpoint that is measured.
+func (b *bench) receiver() (*endpoint.Endpoint, error) {
+	cfg := b.config(b.in)
+	if b.Work == Atomic {
+		cfg.Transactions = endpoint.SendsAtomicWithReceive
+	}
+	cfg.Handlers = []endpoint.Handler{endpoint.Handle(b.handler())}
+	cfg.Pipeline.Receive.Use("bench", b.onReceive)
+	cfg.Pipeline.Dispatch.Use("bench", b.onDispatch)
+	return endpoint.New(cfg)
+}
+
+// handler does the work.
+func (b *bench) handler() func(context.Context, *endpoint.Session, *order) error {
+	opts := append([]endpoint.Option{endpoint.To(b.out)}, b.options(headersInside)...)
+	switch b.Work {
+	case Loop:
+		return func(ctx context.Context, s *endpoint.Session, o *order) error { return s.Send(ctx, o, opts...) }
+	case Atomic:
+		return func(ctx context.Context, s *endpoint.Session, o *order) error {
+			if err := b.Broker.writeRow(ctx, s, b.prefix, b.timeline.index(s.MessageID())%businessRows); err != nil {
+				return err
+			}
+			return s.Send(ctx, o, opts...)
+		}
+	default:
+		return func(context.Context, *endpoint.Session, *order) error { return nil }
+	}
+}
+
+// onReceive takes the time when a message comes in.
+func (b *bench) onReceive(next pipeline.Func[*pipeline.Receive]) pipeline.Func[*pipeline.Receive] {
+	return func(ctx context.Context, r *pipeline.Receive) error {
+		if i := b.timeline.index(r.Message.ID); i >= 0 {
+			if b.Rate > 0 {
+				b.timeline.stop(i)
+			} else {
+				b.timeline.begin(i)
+			}
+		}
+		return next(ctx, r)
+	}
+}
+
+// onDispatch takes the time when a message is completed and what it sent has left.
+func (b *bench) onDispatch(next pipeline.Func[*pipeline.Dispatch]) pipeline.Func[*pipeline.Dispatch] {
+	return func(ctx context.Context, d *pipeline.Dispatch) error {
+		if err := next(ctx, d); err != nil || d.Incoming == nil {
+			return err
+		}
+		i := b.timeline.index(d.Incoming.Message.ID)
+		if i < 0 {
+			return nil
+		}
+		if b.Rate == 0 {
+			b.timeline.stop(i)
+		}
+		if i == 0 {
+			b.timeline.sent(d)
+		}
+		b.timeline.complete(i)
+		return nil
+	}
+}
+
+// runReceive measures the endpoint from the moment it receives until all messages are
+// completed.
+func (b *bench) runReceive(ctx context.Context) error {
+	receiver, err := b.receiver()
+	if err != nil {
+		return err
+	}
+	running, stop := context.WithCancel(ctx)
+	defer stop()
+	group, running := errgroup.WithContext(running)
+	var sender *endpoint.Endpoint
+	if b.Rate > 0 {
+		if sender, err = b.sender(); err != nil {
+			return err
+		}
+		group.Go(func() error { return sender.Run(running) })
+		if err := ready(running, sender); err != nil {
+			return first(group.Wait(), err)
+		}
+	}
+	runtime.GC()
+	group.Go(func() error { return receiver.Run(running) })
+	if err := ready(running, receiver); err != nil {
+		return first(group.Wait(), err)
+	}
+	if err := b.meter.start(b.Profile); err != nil {
+		return err
+	}
+	if sender != nil {
+		group.Go(func() error { return b.sendAtRate(running, sender) })
+	}
+	err = b.await(running)
+	b.meter.stop()
+	stop()
+	return first(group.Wait(), err)
+}
+
+// first is the first error there is: that of the endpoints explains why waiting for
+// them ended.
+func first(errs ...error) error {
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// ready waits until e is.
+func ready(ctx context.Context, e *endpoint.Endpoint) error {
+	select {
+	case <-e.Ready():
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// await waits until all messages are completed, or none has been for a while.
+func (b *bench) await(ctx context.Context) error {
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	left, since := b.timeline.left.Load(), time.Now()
+	for {
+		select {
+		case <-b.timeline.done:
+			return nil
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-tick.C:
+		}
+		if now := b.timeline.left.Load(); now != left {
+			left, since = now, time.Now()
+		} else if time.Since(since) > stallTime {
+			return fmt.Errorf("stalled: %d of %d messages were not completed and nothing has happened for %v", left, b.Messages, stallTime)
+		}
+	}
+}

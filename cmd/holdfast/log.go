@@ -1,0 +1,52 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"log/slog"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/exp/zapslog"
+	"go.uber.org/zap/zapcore"
+)
+
+// logOff is the level that silences the log.
+const logOff = "off"
+
+// newLogger makes a logger that writes to w through zap. An empty level is warn.
+func newLogger(w io.Writer, level, format string) (*slog.Logger, error) {
+	if level == "" {
+		level = "warn"
+	}
+	encoder, err := logEncoder(format)
+	if err != nil {
+		return nil, err
+	}
+	if level == logOff {
+		return slog.New(slog.DiscardHandler), nil
+	}
+	var l zapcore.Level
+	switch level {
+	case "debug", "info", "warn", "error":
+		l, _ = zapcore.ParseLevel(level)
+	default:
+		return nil, usagef("--log-level %q: want debug, info, warn, error or off", level)
+	}
+	core := zapcore.NewCore(encoder, zapcore.Lock(zapcore.AddSync(w)), l)
+	never := zapslog.AddStacktraceAt(slog.Level(1 << 10)) // errors carry their own where it matters
+	return slog.New(zapslog.NewHandler(core, never)), nil
+}
+
+func logEncoder(format string) (zapcore.Encoder, error) {
+	switch format {
+	case "console":
+		c := zap.NewDevelopmentEncoderConfig()
+		c.EncodeTime = zapcore.TimeEncoderOfLayout("15:04:05.000")
+		return zapcore.NewConsoleEncoder(c), nil
+	case "json":
+		c := zap.NewProductionEncoderConfig()
+		c.EncodeTime = zapcore.RFC3339NanoTimeEncoder
+		return zapcore.NewJSONEncoder(c), nil
+	}
+	return nil, fmt.Errorf("--log-format %q: want console or json", format)
+}

@@ -1,0 +1,100 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+const queuesHelp = `Show what queues hold: messages that are ready to be received, those that are being
+handled, those that are delayed, and the age of the oldest ready one. What the broker
+does not tell is shown as "?", and as -1 in JSON.
+
+Without names, all queues are shown that the transport can list. RabbitMQ lists none:
+name them.`
+
+func (a *app) queuesCommand() *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "queues [NAME]...",
+		Short: "Show how many messages queues hold",
+		Long:  queuesHelp,
+		Example: `  holdfast queues --transport sqlite:orders.db
+  holdfast queues --transport amqp://guest:guest@localhost sales error --json`,
+		RunE: func(cmd *cobra.Command, names []string) error {
+			stats, err := a.queues(cmd.Context(), names)
+			if err != nil {
+				return err
+			}
+			return a.printQueues(stats, asJSON)
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON: one array")
+	return cmd
+}
+
+func (a *app) queues(ctx context.Context, names []string) ([]transport.QueueStats, error) {
+	target, err := a.target()
+	if err != nil {
+		return nil, err
+	}
+	if len(names) == 0 && !target.lists {
+		return nil, usagef("queues: %s cannot list its queues: name those to look at, as in holdfast queues sales error", target.broker)
+	}
+	conn, err := a.connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+	inspector, ok := conn.(transport.Inspector)
+	if !ok {
+		return nil, errors.New("queues: the transport cannot look at its queues")
+	}
+	stats, err := inspector.Inspect(ctx, names...)
+	if err != nil {
+		return nil, fmt.Errorf("queues: %w", err)
+	}
+	return stats, nil
+}
+
+func (a *app) printQueues(stats []transport.QueueStats, asJSON bool) error {
+	if asJSON {
+		if stats == nil {
+			stats = []transport.QueueStats{}
+		}
+		return json.NewEncoder(a.out).Encode(stats)
+	}
+	if len(stats) == 0 {
+		fmt.Fprintln(a.out, "there are no queues")
+		return nil
+	}
+	w := tabwriter.NewWriter(a.out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "QUEUE\tREADY\tUNSETTLED\tDELAYED\tOLDEST")
+	for _, s := range stats {
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", s.Name, number(s.Ready), number(s.Unsettled), number(s.Delayed), age(s.Oldest))
+	}
+	return w.Flush()
+}
+
+// number shows a count that may be unknown.
+func number(n int64) string {
+	if n < 0 {
+		return "?"
+	}
+	return strconv.FormatInt(n, 10)
+}
+
+func age(d time.Duration) string {
+	if d <= 0 {
+		return "-"
+	}
+	return d.Round(time.Millisecond).String()
+}

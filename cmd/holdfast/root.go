@@ -1,0 +1,129 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+)
+
+// Exit codes. They are part of the help text.
+const (
+	exitOK          = 0
+	exitFailed      = 1
+	exitUsage       = 2
+	exitInterrupted = 130
+)
+
+const rootHelp = `Work with message queues on every transport that Holdfast has.
+
+A transport is given by --transport or the environment variable HOLDFAST_TRANSPORT:
+` + transportHelp + `
+Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted. The first SIGINT or
+SIGTERM lets what is running finish; a second one ends the program at once.`
+
+// streams are where a command reads and writes.
+type streams struct {
+	in       io.Reader
+	out, err io.Writer
+}
+
+// app is what all subcommands share.
+type app struct {
+	streams
+	transport string // the --transport flag
+	logLevel  string
+	logFormat string
+	log       *slog.Logger // not nil once a command runs
+	started   bool         // a command runs: what goes wrong now is not wrong usage
+}
+
+// usageError is wrong usage that a command finds out by itself.
+type usageError struct{ error }
+
+func usagef(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
+
+// run is main without the process: it returns the exit code.
+func run(args []string, s streams) int {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	context.AfterFunc(ctx, stop) // the next signal has its usual effect
+	a := &app{streams: s}
+	root := a.command()
+	root.SetArgs(args)
+	err := root.ExecuteContext(ctx)
+	if err == nil {
+		return exitOK
+	}
+	fmt.Fprintln(s.err, "holdfast:", redact(err.Error(), a.transportURL()))
+	return a.exitCode(ctx, err)
+}
+
+func (a *app) exitCode(ctx context.Context, err error) int {
+	var usage usageError
+	switch {
+	case !a.started || errors.As(err, &usage):
+		return exitUsage
+	case ctx.Err() != nil:
+		return exitInterrupted
+	}
+	return exitFailed
+}
+
+// command is the command tree.
+func (a *app) command() *cobra.Command {
+	root := &cobra.Command{
+		Use:           "holdfast",
+		Short:         "Work with message queues on every transport that Holdfast has",
+		Long:          rootHelp,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Args:          unknownCommand,
+		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	root.SetIn(a.in)
+	root.SetOut(a.out)
+	root.SetErr(a.err)
+	flags := root.PersistentFlags()
+	flags.StringVar(&a.transport, "transport", "", "transport `URL`; $"+transportVar+" unless set")
+	flags.StringVar(&a.logLevel, "log-level", "", "`level` of the log on standard error: debug, info, warn, error or off (default warn; off for demo)")
+	flags.StringVar(&a.logFormat, "log-format", "console", "`format` of the log: console or json")
+	for _, sub := range []*cobra.Command{a.demoCommand(), a.sendCommand(), a.queuesCommand(), a.benchCommand(), a.versionCommand()} {
+		a.prepare(sub)
+		root.AddCommand(sub)
+	}
+	return root
+}
+
+// prepare has a subcommand start with what all of them need.
+func (a *app) prepare(sub *cobra.Command) {
+	inner := sub.RunE
+	sub.RunE = func(cmd *cobra.Command, args []string) error {
+		if a.logLevel == "" && cmd.Name() == "demo" { // it shows what happens by itself
+			a.logLevel = logOff
+		}
+		log, err := newLogger(a.err, a.logLevel, a.logFormat)
+		if err != nil {
+			return err
+		}
+		a.log, a.started = log, true
+		return inner(cmd, args)
+	}
+}
+
+func unknownCommand(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	text := fmt.Sprintf("unknown command %q", args[0])
+	if similar := cmd.SuggestionsFor(args[0]); len(similar) > 0 {
+		text += fmt.Sprintf(": did you mean %s?", strings.Join(similar, " or "))
+	}
+	return errors.New(text + " (see holdfast --help)")
+}

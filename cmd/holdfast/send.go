@@ -1,0 +1,237 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/spf13/cobra"
+
+	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+const sendHelp = `Send raw bodies to a queue, with the headers that an endpoint would write.
+
+The body comes from --file, or from standard input, and is sent as it is: it should
+be JSON, but nobody checks. With --jsonl every line is a message of its own; empty lines
+are passed over.`
+
+const sendExample = `  echo '{"orderId":"4711"}' | holdfast send --transport sqlite:orders.db --to sales --type Shop.PlaceOrder
+  holdfast send --to sales --type Shop.PlaceOrder --file orders.jsonl --jsonl
+  holdfast send --to sales --type Shop.PlaceOrder --file order.json --count 1000 --after 1m`
+
+// sendBatch is how many messages leave at once.
+const sendBatch = 100
+
+// maxLine bounds a line of --jsonl, in bytes.
+const maxLine = 64 << 20
+
+// sending is what the flags of send say.
+type sending struct {
+	to, typeName, file string
+	headers            []string
+	count              int
+	after              time.Duration
+	jsonl, create      bool
+	asJSON             bool
+
+	extra header.Map // headers, parsed
+	sent  int
+}
+
+func (a *app) sendCommand() *cobra.Command {
+	var s sending
+	cmd := &cobra.Command{
+		Use:     "send --to QUEUE --type NAME",
+		Short:   "Send messages to a queue",
+		Long:    sendHelp,
+		Example: sendExample,
+		Args:    cobra.NoArgs,
+		RunE:    func(cmd *cobra.Command, _ []string) error { return a.send(cmd.Context(), &s) },
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&s.to, "to", "", "`queue` to send to (required)")
+	flags.StringVar(&s.typeName, "type", "", "`name` of the message type on the wire, such as Shop.PlaceOrder (required)")
+	flags.StringArrayVar(&s.headers, "header", nil, "one more header, as `name=value`; may be repeated")
+	flags.StringVar(&s.file, "file", "-", "`file` with the body; - is standard input")
+	flags.BoolVar(&s.jsonl, "jsonl", false, "send every line as a message of its own")
+	flags.IntVar(&s.count, "count", 1, "how often each body is sent")
+	flags.DurationVar(&s.after, "after", 0, "deliver no earlier than this from now, such as 90s")
+	flags.BoolVar(&s.create, "create", false, "create the queue where it is missing")
+	flags.BoolVar(&s.asJSON, "json", false, "print JSON")
+	cmd.MarkFlagRequired("to")
+	cmd.MarkFlagRequired("type")
+	return cmd
+}
+
+func (a *app) send(ctx context.Context, s *sending) error {
+	if err := s.check(); err != nil {
+		return err
+	}
+	in, err := a.input(s.file)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	conn, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	err = s.run(ctx, conn, in)
+	if cerr := conn.Close(); err == nil {
+		err = cerr
+	}
+	if err != nil {
+		return fmt.Errorf("send to %q: %w (%d sent)", s.to, err, s.sent)
+	}
+	if s.asJSON {
+		return json.NewEncoder(a.out).Encode(map[string]any{"queue": s.to, "sent": s.sent})
+	}
+	fmt.Fprintf(a.out, "sent %d to %s\n", s.sent, s.to)
+	return nil
+}
+
+func (s *sending) check() error {
+	switch {
+	case s.count < 1:
+		return usagef("--count %d: must be at least 1", s.count)
+	case s.after < 0:
+		return usagef("--after %v: must not be negative", s.after)
+	case s.to == "" || s.typeName == "":
+		return usagef("--to and --type must not be empty")
+	}
+	for _, h := range s.headers {
+		name, value, ok := strings.Cut(h, "=")
+		if !ok || name == "" {
+			return usagef("--header %q: want name=value", h)
+		}
+		s.extra.Set(name, value)
+	}
+	return nil
+}
+
+func (a *app) input(file string) (io.ReadCloser, error) {
+	if file == "-" {
+		return io.NopCloser(a.in), nil
+	}
+	f, err := os.Open(file)
+	if err != nil {
+		return nil, fmt.Errorf("send: %w", err)
+	}
+	return f, nil
+}
+
+func (s *sending) run(ctx context.Context, conn transport.Conn, in io.Reader) error {
+	if s.after > conn.Limits().MaxDelay {
+		return fmt.Errorf("--after %v: the transport delays by %v at most", s.after, conn.Limits().MaxDelay)
+	}
+	if s.create {
+		if err := createQueues(ctx, conn, s.to); err != nil {
+			return err
+		}
+	}
+	if s.jsonl {
+		return s.lines(ctx, conn, in)
+	}
+	body, err := io.ReadAll(in)
+	if err != nil {
+		return err
+	}
+	if len(bytes.TrimSpace(body)) == 0 {
+		return errors.New("the body is empty")
+	}
+	return s.dispatch(ctx, conn, [][]byte{body})
+}
+
+// lines sends line by line, in batches.
+func (s *sending) lines(ctx context.Context, conn transport.Conn, in io.Reader) error {
+	scanner := bufio.NewScanner(in)
+	scanner.Buffer(nil, maxLine)
+	var bodies [][]byte
+	for scanner.Scan() {
+		if line := bytes.TrimSpace(scanner.Bytes()); len(line) > 0 {
+			bodies = append(bodies, bytes.Clone(line))
+		}
+		if len(bodies) < sendBatch {
+			continue
+		}
+		if err := s.dispatch(ctx, conn, bodies); err != nil {
+			return err
+		}
+		bodies = bodies[:0]
+	}
+	if err := scanner.Err(); err != nil {
+		return err
+	}
+	return s.dispatch(ctx, conn, bodies)
+}
+
+// dispatch sends each of bodies as often as it is to be sent.
+func (s *sending) dispatch(ctx context.Context, conn transport.Conn, bodies [][]byte) error {
+	var ops []transport.Operation
+	for i, total := 0, len(bodies)*s.count; i < total; i++ {
+		ops = append(ops, s.operation(bodies[i/s.count], time.Now()))
+		if len(ops) < sendBatch && i < total-1 {
+			continue
+		}
+		_, err := conn.Dispatch(ctx, ops)
+		s.sent += accepted(len(ops), err)
+		if err != nil {
+			return err
+		}
+		ops = ops[:0]
+	}
+	return nil
+}
+
+// accepted is how many of n operations a Dispatch that returned err has taken for certain.
+func accepted(n int, err error) int {
+	var de *transport.DispatchError
+	switch {
+	case err == nil:
+		return n
+	case errors.As(err, &de):
+		return n - len(de.Ops)
+	}
+	return 0
+}
+
+// operation is a message as an endpoint of the name "holdfast" would send it.
+func (s *sending) operation(body []byte, now time.Time) transport.Operation {
+	id := newID()
+	var h header.Map
+	h.Reserve(12 + s.extra.Len())
+	h.Set(header.MessageID, id)
+	h.Set(header.CorrelationID, id)
+	h.Set(header.ConversationID, newID())
+	h.Set(header.MessageIntent, header.IntentSend)
+	h.Set(header.OriginatingEndpoint, programName)
+	h.Set(header.OriginatingMachine, machineName())
+	h.Set(header.TimeSent, header.FormatTime(now))
+	h.Set(header.ContentType, "application/json")
+	h.Set(header.EnclosedMessageTypes, s.typeName)
+	if s.after > 0 {
+		h.Set(header.DeliverAt, header.FormatTime(now.Add(s.after)))
+	}
+	for name, value := range s.extra.All() {
+		h.Set(name, value)
+	}
+	if own := h.Get(header.MessageID); own != id {
+		id = own
+	}
+	return transport.Operation{
+		Message: &transport.Message{ID: id, Headers: h, Body: body}, Queue: s.to, After: s.after,
+	}
+}
+
+// newID is a message id as endpoints make them: a UUID version 7.
+func newID() string { return uuid.Must(uuid.NewV7()).String() }

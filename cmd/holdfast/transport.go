@@ -1,0 +1,250 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"regexp"
+	"strings"
+
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/bench"
+	"github.com/holdfast-go/holdfast/transport"
+	"github.com/holdfast-go/holdfast/transport/inmemory"
+	"github.com/holdfast-go/holdfast/transport/rabbitmq"
+	"github.com/holdfast-go/holdfast/transport/sqlite"
+	"github.com/holdfast-go/holdfast/transport/sqlserver"
+)
+
+// transportVar names the environment variable with the URL of the transport.
+const transportVar = "HOLDFAST_TRANSPORT"
+
+// programName is what connections and messages of this program carry as their endpoint.
+const programName = "holdfast"
+
+const transportHelp = `
+  sqlite:orders.db          queues in a file, relative or absolute (sqlite:/var/lib/orders.db)
+  memory:                   queues in this process only, for demo and bench
+  amqp://user:pw@host/vhost  RabbitMQ; amqps:// with TLS; ?queue_type=classic instead of quorum
+  postgres://user:pw@host/db PostgreSQL; ?schema=name for another schema than the default
+`
+
+// target is a transport that was named by its URL.
+type target struct {
+	transport.Transport
+	scheme string // such as "sqlite"
+	broker string // its name for people
+	path   string // of the file, sqlite only
+	lists  bool   // it can list its queues
+
+	// bench is what a benchmark of that concurrency needs of the broker.
+	bench func(concurrency int) bench.Broker
+}
+
+// schemes are the transports by the scheme of their URL.
+var schemes = map[string]func(rawURL string) (target, error){
+	"sqlite":     sqliteTarget,
+	"memory":     memoryTarget,
+	"amqp":       rabbitTarget,
+	"amqps":      rabbitTarget,
+	"postgres":   postgresTarget,
+	"postgresql": postgresTarget,
+}
+
+// transportURL is what --transport or the environment say.
+func (a *app) transportURL() string {
+	if a.transport != "" {
+		return a.transport
+	}
+	return os.Getenv(transportVar)
+}
+
+// target is the transport that the user named.
+func (a *app) target() (target, error) {
+	raw := a.transportURL()
+	if raw == "" {
+		return target{}, usagef("no transport: use --transport or set %s; it is one of:\n%s", transportVar, transportHelp)
+	}
+	return parseTransport(raw)
+}
+
+// connect opens the transport for a command that looks at a broker from outside.
+func (a *app) connect(ctx context.Context) (transport.Conn, error) {
+	t, err := a.target()
+	if err != nil {
+		return nil, err
+	}
+	if t.scheme == "memory" {
+		return nil, usagef("memory: lives in one process only: use it with demo and bench")
+	}
+	return open(ctx, a, t)
+}
+
+func open(ctx context.Context, a *app, t target) (transport.Conn, error) {
+	env := transport.Env{Logger: a.log, Endpoint: programName, Instance: fmt.Sprintf("%s-%d", machineName(), os.Getpid())}
+	conn, err := t.Open(ctx, env)
+	if err != nil {
+		return nil, fmt.Errorf("connect: %w", err)
+	}
+	return conn, nil
+}
+
+// parseTransport finds the transport of a URL. Its errors show no password.
+func parseTransport(raw string) (target, error) {
+	scheme, _, ok := strings.Cut(raw, ":")
+	parse := schemes[strings.ToLower(scheme)]
+	if !ok || parse == nil {
+		return target{}, usagef("transport %q: unknown scheme; it is one of:\n%s", redact(raw, raw), transportHelp)
+	}
+	t, err := parse(raw)
+	if err != nil {
+		return target{}, usagef("transport %q: %w", redact(raw, raw), err)
+	}
+	t.scheme = strings.ToLower(scheme)
+	return t, nil
+}
+
+func memoryTarget(raw string) (target, error) {
+	if _, rest, _ := strings.Cut(raw, ":"); rest != "" {
+		return target{}, errors.New("memory: takes nothing after the colon")
+	}
+	return target{
+		Transport: &inmemory.Transport{}, broker: "memory", lists: true,
+		bench: func(int) bench.Broker { return bench.Memory() },
+	}, nil
+}
+
+func sqliteTarget(raw string) (target, error) {
+	_, path, _ := strings.Cut(raw, ":")
+	if strings.HasPrefix(path, "//") { // sqlite:///absolute and sqlite://relative are common too
+		path = path[len("//"):]
+	}
+	if path == "" {
+		return target{}, errors.New("no file, as in sqlite:orders.db")
+	}
+	return target{
+		Transport: &sqlite.Transport{Path: path}, broker: "SQLite", path: path, lists: true,
+		bench: func(int) bench.Broker { return bench.SQLite(path) },
+	}, nil
+}
+
+func rabbitTarget(raw string) (target, error) {
+	u, err := parseURL(raw)
+	if err != nil {
+		return target{}, err
+	}
+	queueType := rabbitmq.QueueType(takeOption(u, "queue_type"))
+	switch queueType {
+	case "", rabbitmq.Quorum, rabbitmq.Classic:
+	default:
+		return target{}, fmt.Errorf("queue_type %q: want quorum or classic", queueType)
+	}
+	t := &rabbitmq.Transport{URL: u.String(), QueueType: queueType}
+	return target{
+		Transport: t, broker: "RabbitMQ",
+		bench: func(int) bench.Broker { return bench.RabbitMQ(t.URL) },
+	}, nil
+}
+
+func postgresTarget(raw string) (target, error) {
+	u, err := parseURL(raw)
+	if err != nil {
+		return target{}, err
+	}
+	schema := takeOption(u, "schema")
+	t := &sqlserver.Postgres{URL: u.String(), Schema: schema}
+	return target{
+		Transport: t, broker: "PostgreSQL", lists: true,
+		bench: func(concurrency int) bench.Broker {
+			t.MaxTx = concurrency // each handler has its transaction
+			return bench.Postgres(t.URL, schema)
+		},
+	}, nil
+}
+
+// parseURL is url.Parse without the URL in its error, which may hold a password.
+func parseURL(raw string) (*url.URL, error) {
+	u, err := url.Parse(raw)
+	if err != nil {
+		return nil, errors.New("not a valid URL (special characters in user and password are to be percent-encoded)")
+	}
+	if u.Host == "" {
+		return nil, errors.New("no host")
+	}
+	return u, nil
+}
+
+// takeOption removes an option from the query of u and returns its value.
+func takeOption(u *url.URL, name string) string {
+	q := u.Query()
+	value := q.Get(name)
+	q.Del(name)
+	u.RawQuery = q.Encode()
+	return value
+}
+
+const hidden = "xxxxx"
+
+var (
+	userinfo      = regexp.MustCompile(`//[^\s"]*@`)
+	queryPassword = regexp.MustCompile(`(?i)(password=)[^&\s"]*`)
+)
+
+// redact takes out of a text the password of the URL rawURL, in whatever form it
+// is in it, and what looks like one.
+func redact(text, rawURL string) string {
+	for _, secret := range secrets(rawURL) {
+		text = strings.ReplaceAll(text, secret, hidden)
+	}
+	text = userinfo.ReplaceAllStringFunc(text, func(s string) string {
+		user, _, withPassword := strings.Cut(s[len("//"):len(s)-1], ":")
+		if !withPassword {
+			return s
+		}
+		return "//" + user + ":" + hidden + "@"
+	})
+	return queryPassword.ReplaceAllString(text, "${1}"+hidden)
+}
+
+// secrets are the password of a URL as it is written there and as it is meant.
+func secrets(rawURL string) []string {
+	u, err := url.Parse(rawURL)
+	if err != nil {
+		return nil
+	}
+	var found []string
+	add := func(s string) {
+		const short = 4 // shorter ones would take words apart that have nothing to do with them
+		if len(s) >= short {
+			found = append(found, s)
+		}
+	}
+	if password, ok := u.User.Password(); ok {
+		add(password)
+		add(url.UserPassword("", password).String()[1:])
+	}
+	add(u.Query().Get("password"))
+	return found
+}
+
+// createQueues creates queues that are missing.
+func createQueues(ctx context.Context, conn transport.Conn, names ...string) error {
+	installer, ok := conn.(transport.Installer)
+	if !ok {
+		return errors.New("the transport cannot create queues")
+	}
+	var plan transport.Plan
+	for _, name := range names {
+		plan.Queues = append(plan.Queues, transport.Queue{Name: name})
+	}
+	return installer.Install(ctx, plan)
+}
+
+func machineName() string {
+	name, err := os.Hostname()
+	if err != nil {
+		return "unknown"
+	}
+	return name
+}
