@@ -70,6 +70,7 @@ var rules = []rule{
 
 	{of: "cmd/*", free: true},
 	{of: "examples/*", free: true},
+	{of: "scripts/*", free: true},
 }
 
 var (

@@ -36,7 +36,7 @@ func New(fields ...Field) Map {
 // allocates nothing. It panics when m already has headers.
 func (m *Map) Reserve(n int) {
 	if len(m.fields) > 0 {
-		panic("header: Reserve of a Map that is in use")
+		panic("header: Reserve of a Map that is in use") //nolint:forbidigo // a programmer's mistake
 	}
 	m.fields = make([]Field, 0, n)
 }

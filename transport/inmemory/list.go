@@ -69,7 +69,7 @@ func (h timed) Swap(i, j int) {
 }
 
 func (h *timed) Push(x any) {
-	it := x.(*item)
+	it := x.(*item) //nolint:errcheck // heap.Push is only ever given an item
 	*h = append(*h, it)
 	it.heapIndex = len(*h)
 }

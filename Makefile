@@ -1,0 +1,93 @@
+# make help lists what there is.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+MAKEFLAGS += --warn-undefined-variables --no-builtin-rules --no-print-directory
+
+# Where Go is often installed without being on the PATH.
+export PATH := $(PATH):/usr/local/go/bin
+
+# What can be set on the command line, for instance: make fuzz FUZZTIME=1m
+FUZZTIME ?= 10s
+BENCH ?= .
+BENCHTIME ?= 1s
+COUNT ?= 1
+
+# Makes the brokers' URLs known to what follows. Apart from eval, so that a failure is seen.
+WITH_BROKERS = urls=$$(scripts/brokers.sh up); eval "$$urls"
+# Packages one at a time: several of them load a broker and both cores at once, and
+# tests that wait for an event should not have to wait for each other.
+ONE_BY_ONE = -count=1 -p=1
+LINT = go tool -modfile=tools/go.mod golangci-lint
+
+.PHONY: help
+help: ## Lists the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+.PHONY: demo
+demo: bin/holdfast ## Builds the command and works through a file of orders on the embedded queue
+	bin/holdfast demo --input examples/orders.jsonl
+
+.PHONY: test
+test: go compiler ## Everything, with -race, on real brokers; installs and starts what is missing
+# All is compiled first, for there both cores help.
+	CGO_ENABLED=1 go build -race ./...
+	$(WITH_BROKERS); CGO_ENABLED=1 go test -race $(ONE_BY_ONE) -timeout=15m ./...
+
+.PHONY: test-short
+test-short: go ## What needs neither a broker nor a C compiler; takes seconds
+	CGO_ENABLED=0 go test -short ./...
+
+.PHONY: soak
+soak: go compiler ## The tests with their long runs: kills, cut connections, hours of load
+	$(WITH_BROKERS); HOLDFAST_SOAK=1 CGO_ENABLED=1 go test -race $(ONE_BY_ONE) -timeout=6h ./...
+
+.PHONY: bench
+bench: go ## The Go benchmarks: BENCH=pattern BENCHTIME=1s COUNT=1; compare runs with benchstat
+	$(WITH_BROKERS); go test -run='^$$' -bench='$(BENCH)' -benchtime=$(BENCHTIME) -benchmem -count=$(COUNT) -p=1 -timeout=1h ./...
+
+.PHONY: fuzz
+fuzz: go ## Every fuzz target for FUZZTIME (10s)
+	FUZZTIME=$(FUZZTIME) scripts/fuzz.sh
+
+.PHONY: cover
+cover: go ## How much of the code the tests run; the page is .tmp/cover.html
+	mkdir -p .tmp
+	$(WITH_BROKERS); go test $(ONE_BY_ONE) -timeout=15m -coverpkg=./... -coverprofile=.tmp/cover.out ./...
+	go tool cover -html=.tmp/cover.out -o .tmp/cover.html
+	go tool cover -func=.tmp/cover.out | tail -n 1
+
+.PHONY: lint
+lint: go ## go vet, the linters of .golangci.yml, formatting, and the syntax of the scripts
+	for script in scripts/*.sh .ci/run; do bash -n "$$script"; done
+	go vet ./...
+	$(LINT) run
+	$(LINT) fmt --diff
+
+.PHONY: fmt
+fmt: go ## Formats the code as lint wants it
+	$(LINT) fmt
+
+.PHONY: brokers-up
+brokers-up: go ## Finds or starts RabbitMQ and PostgreSQL; prints their URLs as shell exports
+	@scripts/brokers.sh up
+
+.PHONY: brokers-down
+brokers-down: ## Stops the brokers that were started here, and no others
+	@scripts/brokers.sh down
+
+# No cgo: the command runs on any machine of the same system. Always built, go knows best
+# whether there is something to do.
+.PHONY: bin/holdfast
+bin/holdfast: go
+	CGO_ENABLED=0 go build -trimpath -o $@ ./cmd/holdfast
+
+.PHONY: go
+go:
+	@scripts/go-version.sh
+
+.PHONY: compiler
+compiler: go
+	@scripts/compiler.sh
