@@ -15,12 +15,11 @@ import (
 // releaseTimeout bounds giving buffered deliveries back.
 const releaseTimeout = 10 * time.Second
 
-// stop ends receiving. With release, what is buffered is to be given back; it stays
-// so once said.
+// stop ends receiving, and says what becomes of the buffer: with release it is given back.
 func (p *Pump) stop(release bool) {
 	p.mu.Lock()
 	p.phase = stopping
-	p.releasing = p.releasing || release
+	p.releasing = release
 	p.wake()
 	p.mu.Unlock()
 }

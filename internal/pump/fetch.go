@@ -59,7 +59,7 @@ func (p *Pump) room() int {
 		return 0
 	}
 	ahead := p.ahead()
-	n := max(0, p.free()) + ahead - p.buffer.len() - p.asked
+	n := p.free() + ahead - p.buffer.len() - p.asked
 	if n < max(1, ahead/2) {
 		return 0 // fewer, larger requests: what is buffered lasts for a round trip
 	}
@@ -121,7 +121,6 @@ func (p *Pump) pause(ctx context.Context, err error, took time.Duration) {
 		_ = backoff.Sleep(ctx, d) // the end of ctx is seen by ask
 	}
 	p.mu.Lock()
-	p.paused = false
-	p.wake()
+	p.paused = false // the caller asks next, and takes the others along
 	p.mu.Unlock()
 }

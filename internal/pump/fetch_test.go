@@ -63,6 +63,24 @@ func TestBufferGrowsUntilFastHandlersAreFed(t *testing.T) {
 	})
 }
 
+func TestBufferIsBoundedHoweverGreatTheDemand(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const c = 8
+		r := newReceiver()
+		r.trip = 100 * time.Millisecond
+		r.put(10000)
+		p := start(t, Config{Receiver: r, Concurrency: c, Handle: complete(time.Millisecond)})
+		pass(10 * time.Second)
+		p.mu.Lock()
+		ahead := p.ahead()
+		p.mu.Unlock()
+		if ahead != buffersPerSlot*c {
+			t.Errorf("%d are kept ahead, want no more and no less than %d", ahead, buffersPerSlot*c)
+		}
+		p.end()
+	})
+}
+
 func TestBufferStaysSmallWithSlowHandlers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const c = 8
@@ -298,9 +316,13 @@ func TestFailingReceiveBacksOffAndRecovers(t *testing.T) {
 		pass(10 * time.Second)
 		wantSettledOnce(t, ds)
 		away.Store(true)
+		again := len(calls.all())
 		r.put(1) // lets the waiting call return
 		pass(time.Second)
 		p.end()
+		if at := calls.all(); at[again+1].Sub(at[again]) > 100*time.Millisecond {
+			t.Errorf("the second outage began with a pause of %v, want at most 100ms", at[again+1].Sub(at[again]))
+		}
 
 		news := told.all()
 		if n := len(news); n < failures+2 || news[0] != errAway || news[failures] != nil || news[failures+1] != errAway {
@@ -388,6 +410,57 @@ func TestReceiveThatReturnsNothingDoesNotSpin(t *testing.T) {
 		if told.Load() != 0 {
 			t.Error("an empty Receive was taken for a failure")
 		}
+	})
+}
+
+func TestAnEmptyReceiveThatWaitedIsNotPaced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newReceiver()
+		r.before = func(int) ([]transport.Delivery, error, bool) {
+			<-time.After(time.Second)
+			return nil, nil, true
+		}
+		p := start(t, Config{Receiver: r, Concurrency: 3, Handle: complete(0)})
+		pass(10 * time.Second)
+		p.end()
+		if n := len(r.limits); n != 11 {
+			t.Errorf("%d calls, want 11: one a second and the one that was running", n)
+		}
+	})
+}
+
+func TestSlowHandlersAreFedByFewRequests(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newReceiver()
+		r.put(1000)
+		p := start(t, Config{Receiver: r, Concurrency: 32,
+			Handle: func(_ context.Context, d transport.Delivery, _ *Slot) {
+				<-time.After(time.Second + time.Duration(d.(*delivery).n)*time.Millisecond)
+			}})
+		pass(10 * time.Second)
+		p.end()
+		for _, n := range r.limits {
+			if n < 8 {
+				t.Errorf("asked for %d, want no less than half the buffer, 8", n)
+			}
+		}
+	})
+}
+
+func TestRaisedConcurrencyIsUsedByAllReceivesAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newReceiver()
+		r.trip = time.Second
+		r.put(1000)
+		p := start(t, Config{Receiver: r, Concurrency: 10, Handle: complete(time.Hour),
+			Limits: transport.Limits{ParallelReceive: 4, MaxReceive: 5}})
+		pass(time.Minute)
+		p.SetConcurrency(100)
+		synctest.Wait()
+		if got := r.running(); got != 4 {
+			t.Errorf("%d calls run, want 4", got)
+		}
+		p.end()
 	})
 }
 

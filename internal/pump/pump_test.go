@@ -217,6 +217,9 @@ func TestFreeAfterTheEndDoesNothing(t *testing.T) {
 		p := start(t, Config{Receiver: r, Concurrency: 3,
 			Handle: func(_ context.Context, _ transport.Delivery, slot *Slot) { kept = slot }})
 		kept.Free()
+		if kept.delivery != nil || kept.ctx != nil {
+			t.Error("a slot that is kept keeps its message in memory")
+		}
 		p.wantStats(t, Stats{})
 		p.end()
 		new(Slot).Free()
@@ -286,6 +289,29 @@ func TestOfWindowsChangedAtOnceTheLastOneWins(t *testing.T) {
 		if got := r.windows[len(r.windows)-1]; got != 17*6 {
 			t.Errorf("the last window is %d, want that of the last concurrency, %d", got, 17*6)
 		}
+	})
+}
+
+func TestASlowWindowHoldsUpNothingButTheEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newReceiver()
+		r.put(100)
+		p := start(t, Config{Receiver: slowWindow{r}, Concurrency: 1, Limits: transport.Limits{Prefetch: true},
+			StopTimeout: -1, Handle: complete(time.Minute)})
+		pass(time.Second)
+		go p.SetConcurrency(20)
+		p.wantStats(t, Stats{Handling: 20})
+		p.end()
+
+		p = start(t, Config{Receiver: slowWindow{r}, Concurrency: 1, Handle: complete(0)})
+		pass(time.Minute)
+		go p.SetConcurrency(20)
+		synctest.Wait()
+		p.stop()
+		if p.ended() {
+			t.Error("Run returned while the receiver is given a window")
+		}
+		<-p.over
 	})
 }
 

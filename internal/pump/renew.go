@@ -81,7 +81,6 @@ func (k *keeper) renew(ctx context.Context, batch []*Slot) {
 	}
 	lost, unknown := k.renewed(batch, errs, began)
 	k.lose(ctx, lost, "the broker says so")
-	k.loseExpired(ctx)
 	k.tell(ctx, unknown)
 }
 

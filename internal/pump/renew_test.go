@@ -199,12 +199,21 @@ func TestARenewalThatCouldNotBeToldIsTriedAgainSoon(t *testing.T) {
 		if tries < 4 || tries > 12 {
 			t.Errorf("tried %d times within ten seconds, want between 4 and 12", tries)
 		}
+		pass(10 * time.Second)
+		away.Store(true)
+		pass(time.Until(l.renewed(ds[0])[len(l.renewed(ds[0]))-1].Add(lease / 3)))
+		again := len(l.renewed(ds[0]))
+		pass(lease / 60)
+		if n := len(l.renewed(ds[0])); n <= again {
+			t.Errorf("the second outage was not met with quick attempts")
+		}
+		away.Store(false)
 		pass(3 * time.Minute)
 		p.end()
 		wantSettledOnce(t, ds)
 		for _, line := range []string{"renewing leases fails", "renewing leases works again"} {
-			if n := strings.Count(log.String(), line); n != 1 {
-				t.Errorf("%d lines %q, want 1:\n%s", n, line, &log)
+			if n := strings.Count(log.String(), line); n != 2 {
+				t.Errorf("%d lines %q, want one for each of 2 outages:\n%s", n, line, &log)
 			}
 		}
 	})
@@ -368,6 +377,42 @@ func TestRunEndsARenewalThatHangsWhenNobodyNeedsIt(t *testing.T) {
 		if log.Len() > 0 {
 			t.Errorf("logged something:\n%s", &log)
 		}
+	})
+}
+
+func TestRunWaitsForARenewalThatIgnoresItsContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var returned atomic.Bool
+		l := newLeaser()
+		l.put(1)
+		l.renew = func(_ context.Context, ds []transport.Delivery) []error {
+			<-time.After(5 * time.Second)
+			returned.Store(true)
+			return make([]error, len(ds))
+		}
+		p := start(t, Config{Receiver: l, Concurrency: 1, Limits: leased, Handle: complete(11 * time.Second),
+			StopTimeout: time.Minute})
+		pass(10500 * time.Millisecond)
+		p.end()
+		if !returned.Load() {
+			t.Error("Run returned before its renewal")
+		}
+	})
+}
+
+func TestLeasesThatAreDueSoonShareACall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLeaser()
+		p := start(t, Config{Receiver: l, Concurrency: 10, Limits: leased, Handle: complete(time.Hour), StopTimeout: -1})
+		for range 3 {
+			l.put(1)
+			pass(time.Second)
+		}
+		pass(9 * time.Second)
+		if !slices.Equal(l.sizes, []int{3}) {
+			t.Errorf("calls renewed %v, want one that renewed 3", l.sizes)
+		}
+		p.end()
 	})
 }
 

@@ -21,7 +21,7 @@ func (p *Pump) windowSize() int {
 func (p *Pump) giveWindow() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for n := p.windowSize(); n != p.window && p.phase == running; n = p.windowSize() {
+	for n := p.windowSize(); n != p.window; n = p.windowSize() {
 		p.window = n
 		p.mu.Unlock()
 		p.cfg.Receiver.Window(n)
