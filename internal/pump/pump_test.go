@@ -222,7 +222,9 @@ func TestFreeAfterTheEndDoesNothing(t *testing.T) {
 		}
 		p.wantStats(t, Stats{})
 		p.end()
+		kept.StopRenewing()
 		new(Slot).Free()
+		new(Slot).StopRenewing()
 	})
 }
 

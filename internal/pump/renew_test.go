@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
@@ -311,6 +312,36 @@ func TestADeliverySettledDuringItsRenewalIsNotLost(t *testing.T) {
 			t.Errorf("logged something:\n%s", &log)
 		}
 	})
+}
+
+func TestADeliverySettledBeforeItIsHandledIsNotRenewed(t *testing.T) {
+	for _, inFlight := range []bool{false, true} {
+		bubble(t, fmt.Sprintf("in flight=%v", inFlight), func(t *testing.T) {
+			var cut atomic.Bool
+			l := newLeaser()
+			ds := l.put(1)
+			l.renew = func(_ context.Context, ds []transport.Delivery) []error {
+				<-time.After(2 * time.Second)
+				return slices.Repeat([]error{transport.ErrLeaseLost}, len(ds))
+			}
+			p := start(t, Config{Receiver: l, Concurrency: 1, Limits: leased, StopTimeout: -1,
+				Handle: func(ctx context.Context, d transport.Delivery, slot *Slot) {
+					if inFlight {
+						<-time.After(lease/3 + time.Second)
+					}
+					slot.StopRenewing()
+					_ = d.Complete(ctx)
+					<-time.After(time.Hour)
+					cut.Store(ctx.Err() != nil)
+					slot.StopRenewing()
+				}})
+			pass(time.Minute)
+			p.end()
+			if renewed := len(l.renewed(ds[0])) > 0; cut.Load() || renewed != inFlight {
+				t.Errorf("renewed: %v, want %v; context cancelled: %v, want false", renewed, inFlight, cut.Load())
+			}
+		})
+	}
 }
 
 func TestALeaseLostWhileSettlingCancelsQuietly(t *testing.T) {

@@ -11,7 +11,8 @@ import (
 // that finds no room keeps its slot.
 const settlesPerSlot = 4
 
-// Slot is a message's place in the pump. Free may be called on the zero Slot, which has no place.
+// Slot is a message's place in the pump. Its methods are safe for concurrent use, and do
+// nothing once Handle has returned. The zero Slot is no place, and its methods do nothing.
 type Slot struct {
 	pump     *Pump
 	delivery transport.Delivery
@@ -55,6 +56,18 @@ func (s *Slot) Free() {
 	if next != nil {
 		go p.run(next)
 	}
+}
+
+// StopRenewing gives up the lease of the delivery. It is for one that is to be settled before
+// it is handled: otherwise its lease would be found missing, and the handler's context cancelled.
+func (s *Slot) StopRenewing() {
+	p := s.pump
+	if p == nil {
+		return
+	}
+	p.mu.Lock()
+	p.unhold(s)
+	p.mu.Unlock()
 }
 
 // run handles s, and then whatever is ready in its place.
