@@ -41,6 +41,9 @@ func (s *store) prepare(ctx context.Context, relaxed bool) error {
 		}
 		return useWAL(ctx, conn)
 	})
+	if err == nil {
+		err = checkWritable(conn)
+	}
 	if err != nil {
 		return err
 	}
@@ -69,6 +72,21 @@ func useWAL(ctx context.Context, conn *sql.Conn) error {
 	// A transaction that was large once leaves no large file behind.
 	_, err := conn.ExecContext(ctx, "pragma journal_size_limit=67108864")
 	return err
+}
+
+// checkWritable tells what SQLite would keep to itself until the first write.
+func checkWritable(conn *sql.Conn) error {
+	return conn.Raw(func(driver any) error {
+		file, ok := driver.(interface{ IsReadOnly(schema string) (bool, error) })
+		if !ok {
+			return nil
+		}
+		readOnly, err := file.IsReadOnly("main")
+		if err == nil && readOnly {
+			err = errReadOnly
+		}
+		return err
+	})
 }
 
 // Close implements [tablequeue.Store].

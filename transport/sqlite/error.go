@@ -66,6 +66,9 @@ func lockedError(ctx context.Context) error {
 	return fmt.Errorf("the file is locked by another transaction: keep those short: %w", context.Cause(ctx))
 }
 
+var errReadOnly = errors.New(
+	"this user needs write permission on the file, and on its directory for those beside it (-wal, -shm)")
+
 // explain adds to an error of SQLite what can be done about it.
 func explain(err error) error {
 	advice := adviceFor(primary(err))
@@ -80,7 +83,7 @@ func adviceFor(code int) string {
 	case codes.SQLITE_NOTADB:
 		return "the file is not a SQLite database: name another one"
 	case codes.SQLITE_READONLY:
-		return "this user needs write permission on the file, and on its directory for those beside it (-wal, -shm)"
+		return errReadOnly.Error()
 	case codes.SQLITE_CANTOPEN, codes.SQLITE_PERM:
 		return "this user needs write permission on the file and on its directory"
 	case codes.SQLITE_FULL:
