@@ -9,7 +9,8 @@ MAKEFLAGS += --warn-undefined-variables --no-builtin-rules --no-print-directory
 # Where Go is often installed without being on the PATH.
 export PATH := $(PATH):/usr/local/go/bin
 
-# What can be set on the command line, for instance: make fuzz FUZZTIME=1m
+# What can be set on the command line, for instance: make fuzz PKG=./header FUZZTIME=1m
+PKG ?= ./...
 FUZZTIME ?= 10s
 BENCH ?= .
 BENCHTIME ?= 1s
@@ -33,29 +34,29 @@ demo: bin/holdfast ## Builds the command and works through a file of orders on t
 .PHONY: test
 test: go compiler ## Everything, with -race, on real brokers; installs and starts what is missing
 # All is compiled first, for there both cores help.
-	CGO_ENABLED=1 go build -race ./...
-	$(WITH_BROKERS); CGO_ENABLED=1 go test -race $(ONE_BY_ONE) -timeout=15m ./...
+	CGO_ENABLED=1 go build -race $(PKG)
+	$(WITH_BROKERS); CGO_ENABLED=1 go test -race $(ONE_BY_ONE) -timeout=15m $(PKG)
 
 .PHONY: test-short
 test-short: go ## What needs neither a broker nor a C compiler; takes seconds
-	CGO_ENABLED=0 go test -short ./...
+	CGO_ENABLED=0 go test -short $(PKG)
 
 .PHONY: soak
 soak: go compiler ## The tests with their long runs: kills, cut connections, hours of load
-	$(WITH_BROKERS); HOLDFAST_SOAK=1 CGO_ENABLED=1 go test -race $(ONE_BY_ONE) -timeout=6h ./...
+	$(WITH_BROKERS); HOLDFAST_SOAK=1 CGO_ENABLED=1 go test -race $(ONE_BY_ONE) -timeout=6h $(PKG)
 
 .PHONY: bench
 bench: go ## The Go benchmarks: BENCH=pattern BENCHTIME=1s COUNT=1; compare runs with benchstat
-	$(WITH_BROKERS); go test -run='^$$' -bench='$(BENCH)' -benchtime=$(BENCHTIME) -benchmem -count=$(COUNT) -p=1 -timeout=1h ./...
+	$(WITH_BROKERS); go test -run='^$$' -bench='$(BENCH)' -benchtime=$(BENCHTIME) -benchmem -count=$(COUNT) -p=1 -timeout=1h $(PKG)
 
 .PHONY: fuzz
 fuzz: go ## Every fuzz target for FUZZTIME (10s)
-	FUZZTIME=$(FUZZTIME) scripts/fuzz.sh
+	FUZZTIME=$(FUZZTIME) scripts/fuzz.sh $(PKG)
 
 .PHONY: cover
 cover: go ## How much of the code the tests run; the page is .tmp/cover.html
 	mkdir -p .tmp
-	$(WITH_BROKERS); go test $(ONE_BY_ONE) -timeout=15m -coverpkg=./... -coverprofile=.tmp/cover.out ./...
+	$(WITH_BROKERS); go test $(ONE_BY_ONE) -timeout=15m -coverpkg=./... -coverprofile=.tmp/cover.out $(PKG)
 	go tool cover -html=.tmp/cover.out -o .tmp/cover.html
 	go tool cover -func=.tmp/cover.out | tail -n 1
 

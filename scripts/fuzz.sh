@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# Runs every fuzz target of the module for FUZZTIME (10s), one after the other: go test takes one at a time.
+# Runs every fuzz target of the given packages for FUZZTIME (10s), one after the other: go
+# test takes one at a time.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
-targets=$(go test -list '^Fuzz' ./... | awk '
+targets=$(go test -list '^Fuzz' "${@:-./...}" | awk '
 	/^Fuzz/ { names[++n] = $1 }
 	/^ok/   { for (i = 1; i <= n; i++) print $2, names[i]; n = 0 }')
 [[ -n $targets ]] || fail "there are no fuzz targets"
