@@ -83,9 +83,11 @@ func (a *app) command() *cobra.Command {
 		Short:         "Work with message queues on every transport that Holdfast has",
 		Long:          rootHelp,
 		SilenceErrors: true,
-		SilenceUsage:  true,
-		Args:          unknownCommand,
-		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+
+		SuggestionsMinimumDistance: 2,
+		SilenceUsage:               true,
+		Args:                       unknownCommand,
+		RunE:                       func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	root.SetIn(a.in)
 	root.SetOut(a.out)

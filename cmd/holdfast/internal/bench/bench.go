@@ -80,6 +80,7 @@ type bench struct {
 	in, out, errors string // queues
 	prefix          string
 	body            []byte
+	table           businessTable // of the work atomic only
 	conn            transport.Conn
 	timeline        *timeline
 	meter           *meter
@@ -95,6 +96,12 @@ func Run(ctx context.Context, opts Options) (res *Result, err error) {
 	b := &bench{
 		Options: opts, prefix: prefix, in: prefix + "-in", out: prefix + "-out", errors: prefix + "-error",
 		body: body, timeline: newTimeline(opts.Messages), meter: &meter{},
+	}
+	if opts.Work == Atomic {
+		var ok bool
+		if b.table, ok = opts.Broker.(businessTable); !ok {
+			return nil, ErrNoTransactions
+		}
 	}
 	env := transport.Env{Logger: opts.Log, Endpoint: "holdfast", Instance: prefix}
 	if b.conn, err = opts.Transport.Open(ctx, env); err != nil {
@@ -118,8 +125,8 @@ func Run(ctx context.Context, opts Options) (res *Result, err error) {
 
 // prepare makes the queues and what the work needs.
 func (b *bench) prepare(ctx context.Context) error {
-	if b.Work == Atomic {
-		if err := b.Broker.prepareRows(ctx, b.prefix); err != nil {
+	if b.table != nil {
+		if err := b.table.prepareRows(ctx, b.prefix); err != nil {
 			return fmt.Errorf("prepare the business rows: %w", err)
 		}
 	}
@@ -166,8 +173,8 @@ func (b *bench) result(ctx context.Context) (*Result, error) {
 // check holds what was counted against what the broker has: a fast run that lost something
 // is no result.
 func (b *bench) check(ctx context.Context, r *Result) error {
-	if b.Work == Atomic {
-		rows, err := b.Broker.rowWrites(ctx, b.prefix)
+	if b.table != nil {
+		rows, err := b.table.rowWrites(ctx, b.prefix)
 		if err != nil {
 			return fmt.Errorf("read the business rows: %w", err)
 		}

@@ -8,12 +8,9 @@ import (
 )
 
 // RabbitMQ is a server of it.
-func RabbitMQ(url string) Broker { return rabbit{url: url} }
+func RabbitMQ(url string) Broker { return rabbit{url} }
 
-type rabbit struct {
-	noRows
-	url string
-}
+type rabbit struct{ url string }
 
 // remove removes also the exchange that the driver makes for each queue.
 func (r rabbit) remove(_ context.Context, _ string, queues []string) (err error) {

@@ -103,7 +103,7 @@ func Run(ctx context.Context, opts Options) (err error) {
 	d.introduce(before)
 	if before.done() {
 		fmt.Fprintf(d.Out, "All orders have been handled by earlier runs. To start over: --reset\n\n")
-		return errors.Join(report(d.Out, before, before, time.Second), d.verify(ctx))
+		return errors.Join(report(d.Out, before, before, 0), d.verify(ctx))
 	}
 	if err := d.process(ctx, before); err != nil {
 		return err
@@ -133,14 +133,18 @@ func (d *demo) introduce(before tally) {
 	malformed := d.input.malformed()
 	fmt.Fprintf(d.Out, "%d orders from %s, %d of them malformed; queues in %s.\n",
 		len(d.input.Lines), d.input.Name, len(malformed), place)
-	for _, text := range malformed {
-		fmt.Fprintln(d.Out, "  ", text)
+	if before.imported == 0 {
+		for _, text := range malformed {
+			fmt.Fprintln(d.Out, "  ", text)
+		}
 	}
-	fmt.Fprintf(d.Out, "sales validates each order and publishes it to billing and shipping; a handler takes %v.\n", d.Work)
-	fmt.Fprintf(d.Out, "What fails is retried %d times at once, then after 1 s and after 2 s (the demo's own delays: the default is 10 s, 20 s, 30 s), then moved to the queue %q; malformed lines go there without a retry.\n",
-		retries.Immediate, errorQueue)
-	if sum := before.total(); sum.settled() > 0 {
-		fmt.Fprintf(d.Out, "Going on after an earlier run: %d of %d orders are finished. What it was handling when it was killed comes back within %v.\n",
+	fmt.Fprintf(d.Out, `sales validates each order and publishes it to billing and shipping; a message takes %v.
+What fails is retried %d times at once, then after %v, then after %v more, then moved to the
+queue %q. These delays are the demo's own: the defaults are 10, 20 and 30 s. Malformed
+lines are moved at once.
+`, d.Work, retries.Immediate, retries.TimeIncrease, 2*retries.TimeIncrease, errorQueue)
+	if before.imported > 0 {
+		fmt.Fprintf(d.Out, "Going on after an earlier run: %d of %d orders are finished. What a killed one was handling\ncomes back within %v.\n",
 			before.finished(), before.lines, lease)
 	}
 	fmt.Fprintln(d.Out)

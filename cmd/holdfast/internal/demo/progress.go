@@ -23,9 +23,8 @@ func newProgress(out io.Writer, total int) *progress {
 	p := &progress{out: out, start: time.Now()}
 	if f, ok := out.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
 		p.bar = progressbar.NewOptions(total,
-			progressbar.OptionSetWriter(out), progressbar.OptionSetWidth(24),
-			progressbar.OptionShowCount(), progressbar.OptionSetPredictTime(false),
-			progressbar.OptionThrottle(50*time.Millisecond))
+			progressbar.OptionSetWriter(out), progressbar.OptionFullWidth(),
+			progressbar.OptionSetPredictTime(false), progressbar.OptionSetElapsedTime(false))
 	}
 	return p
 }
@@ -39,7 +38,7 @@ func (p *progress) show(t tally) {
 	}
 	if elapsed := time.Since(p.start); int(elapsed/time.Second) > p.lines {
 		p.lines = int(elapsed / time.Second)
-		fmt.Fprintf(p.out, "%3ds  finished %d of %d  %s\n", p.lines, t.finished(), t.lines, counters(t))
+		fmt.Fprintf(p.out, "%3ds  finished %d of %d  sent %d  %s\n", p.lines, t.finished(), t.lines, t.imported, counters(t))
 	}
 }
 
@@ -51,9 +50,9 @@ func (p *progress) end(t tally) {
 	}
 }
 
+// counters fit into a terminal's line together with a short bar.
 func counters(t tally) string {
 	sum := t.total()
-	return fmt.Sprintf("sent %d  sales %d  billing %d  shipping %d  retried %d  delayed %d  in error %d",
-		t.imported, t.by[sales].settled(), t.by[billing].settled(), t.by[shipping].settled(),
-		sum.retried, sum.delayed, sum.failed)
+	return fmt.Sprintf("sales %d billing %d shipping %d retried %d delayed %d error %d",
+		t.by[sales].settled(), t.by[billing].settled(), t.by[shipping].settled(), sum.retried, sum.delayed, sum.failed)
 }

@@ -21,12 +21,15 @@ func report(out io.Writer, before, after tally, elapsed time.Duration) error {
 	if err := w.Flush(); err != nil {
 		return err
 	}
-	sum, earlier := after.total(), before.total()
-	handled := sum.settled() - earlier.settled()
+	earlier := before.total().settled()
+	handled := after.total().settled() - earlier
+	if handled == 0 {
+		return nil
+	}
 	fmt.Fprintf(out, "This run: %d messages in %.1f s, %.0f messages per second", handled,
 		elapsed.Seconds(), float64(handled)/elapsed.Seconds())
-	if earlier.settled() > 0 {
-		fmt.Fprintf(out, "; earlier runs: %d messages", earlier.settled())
+	if earlier > 0 {
+		fmt.Fprintf(out, "; earlier runs: %d messages", earlier)
 	}
 	_, err := fmt.Fprintln(out, ".")
 	return err

@@ -1,0 +1,226 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+// call runs the program with the input on its standard input.
+func call(t *testing.T, input string, args ...string) (code int, out, errs string) {
+	t.Helper()
+	var stdout, stderr bytes.Buffer
+	code = run(args, streams{in: strings.NewReader(input), out: &stdout, err: &stderr})
+	return code, stdout.String(), stderr.String()
+}
+
+// must runs the program and fails the test unless it ends well.
+func must(t *testing.T, input string, args ...string) string {
+	t.Helper()
+	code, out, errs := call(t, input, args...)
+	if code != exitOK {
+		t.Fatalf("holdfast %q: exit code %d: %s", args, code, errs)
+	}
+	return out
+}
+
+func TestExitCodesTellWrongUsageFromFailure(t *testing.T) {
+	t.Setenv(transportVar, "")
+	missing := filepath.Join(t.TempDir(), "missing", "q.db")
+	for _, c := range []struct {
+		name string
+		args []string
+		code int
+		text string
+	}{
+		{"help", []string{"--help"}, exitOK, ""},
+		{"nothing is help", nil, exitOK, ""},
+		{"version", []string{"version"}, exitOK, ""},
+		{"unknown command", []string{"quques"}, exitUsage, "did you mean queues?"},
+		{"unknown flag", []string{"queues", "--fast"}, exitUsage, "unknown flag"},
+		{"argument too many", []string{"version", "now"}, exitUsage, "unknown command"},
+		{"required flag", []string{"send", "--to", "q"}, exitUsage, `"type" not set`},
+		{"flag that is no number", []string{"bench", "--messages", "many"}, exitUsage, "invalid argument"},
+		{"log level", []string{"queues", "--log-level", "loud"}, exitUsage, "--log-level"},
+		{"log format", []string{"queues", "--log-format", "xml"}, exitUsage, "--log-format"},
+		{"no transport", []string{"queues"}, exitUsage, transportVar},
+		{"bad transport", []string{"queues", "--transport", "kafka://x"}, exitUsage, "unknown scheme"},
+		{"memory from outside", []string{"queues", "--transport", "memory:"}, exitUsage, "one process"},
+		{"RabbitMQ needs names", []string{"queues", "--transport", "amqp://localhost"}, exitUsage, "name those to look at"},
+		{"work that there is not", []string{"bench", "--transport", "memory:", "--work", "sing"}, exitUsage, "want receive, send, loop or atomic"},
+		{"rate without receiving", []string{"bench", "--transport", "memory:", "--work", "send", "--rate", "5"}, exitUsage, "--rate"},
+		{"demo elsewhere", []string{"demo", "--input", "x", "--transport", "amqp://localhost"}, exitUsage, "sqlite:FILE or memory:"},
+		{"demo that leaves nothing", []string{"demo", "--input", "x", "--transport", "memory:", "--verify"}, exitUsage, "need a file"},
+		{"demo of no file", []string{"demo", "--input", missing, "--transport", "memory:"}, exitFailed, "no such file"},
+		{"no such directory", []string{"queues", "--transport", "sqlite:" + missing}, exitFailed, "sqlite: open"},
+		{"verify before a run", []string{"demo", "--input", "../../examples/orders.jsonl", "--verify", "--transport", "sqlite:" + missing}, exitFailed, "not been run"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			code, _, errs := call(t, "", c.args...)
+			if code != c.code || !strings.Contains(errs, c.text) {
+				t.Errorf("exit code %d, want %d; standard error %q, want %q in it", code, c.code, errs, c.text)
+			}
+		})
+	}
+}
+
+func TestPasswordsDoNotReachTheScreen(t *testing.T) {
+	for _, url := range []string{
+		"amqp://shop:hunter22@127.0.0.1:1/", "postgres://shop:hunter22@127.0.0.1:1/x?connect_timeout=1",
+	} {
+		code, out, errs := call(t, "", "queues", "sales", "--transport", url, "--log-level", "debug")
+		if code != exitFailed || strings.Contains(out+errs, "hunter22") {
+			t.Errorf("%s: exit code %d and %q, want a failure without the password", url, code, out+errs)
+		}
+	}
+}
+
+func TestSentMessagesAreCountedInTheirQueue(t *testing.T) {
+	db := "sqlite:" + filepath.Join(t.TempDir(), "orders.db")
+	t.Setenv(transportVar, db)
+	code, _, errs := call(t, "{}", "send", "--to", "sales", "--type", "Shop.PlaceOrder")
+	if code != exitFailed || !strings.Contains(errs, "no such queue") {
+		t.Fatalf("to a queue that does not exist: exit code %d, %s", code, errs)
+	}
+	must(t, `{"orderId":"1"}`, "send", "--to", "sales", "--type", "Shop.PlaceOrder", "--create")
+	must(t, "{\"orderId\":\"2\"}\n\n{\"orderId\":\"3\"}\n", "send", "--to", "sales", "--type", "Shop.PlaceOrder", "--jsonl", "--count", "150")
+	out := must(t, "{}", "send", "--to", "sales", "--type", "Shop.PlaceOrder", "--after", "1h", "--json")
+	if want := `{"queue":"sales","sent":1}` + "\n"; out != want {
+		t.Errorf("send --json printed %q, want %q", out, want)
+	}
+
+	var stats []transport.QueueStats
+	if err := json.Unmarshal([]byte(must(t, "", "queues", "--json")), &stats); err != nil {
+		t.Fatal(err)
+	}
+	if len(stats) != 1 || stats[0].Oldest <= 0 {
+		t.Fatalf("queues are %+v, want sales with the age of its oldest message", stats)
+	}
+	stats[0].Oldest = 0
+	want := []transport.QueueStats{{Name: "sales", Ready: 301, Delayed: 1}}
+	if diff := cmp.Diff(want, stats); diff != "" {
+		t.Errorf("queues (-want +got):\n%s", diff)
+	}
+	if table := must(t, "", "queues", "sales"); !strings.Contains(table, "QUEUE") || !strings.Contains(table, "301") {
+		t.Errorf("the table is %q", table)
+	}
+	if code, _, errs := call(t, "", "queues", "billing"); code != exitFailed || !strings.Contains(errs, "billing") {
+		t.Errorf("a queue that does not exist: exit code %d, %s", code, errs)
+	}
+}
+
+func TestSendRefusesWhatMakesNoSense(t *testing.T) {
+	t.Setenv(transportVar, "sqlite:"+filepath.Join(t.TempDir(), "orders.db"))
+	for text, args := range map[string][]string{
+		"want name=value":      {"--header", "novalue"},
+		"at least 1":           {"--count", "0"},
+		"must not be negative": {"--after", "-1s"},
+		"the body is empty":    {"--create"},
+		"no such file":         {"--file", "missing.json"},
+		"must not be empty":    {"--to", ""},
+	} {
+		args = append([]string{"send", "--to", "sales", "--type", "T"}, args...)
+		if code, _, errs := call(t, " \n", args...); code == exitOK || !strings.Contains(errs, text) {
+			t.Errorf("%q: exit code %d, %q, want %q", args, code, errs, text)
+		}
+	}
+}
+
+func TestSentMessagesHaveTheHeadersOfAnEndpoint(t *testing.T) {
+	s := sending{to: "sales", typeName: "Shop.PlaceOrder", count: 1, headers: []string{"Tenant=a=b", header.MessageID + "=own"}}
+	if err := s.check(); err != nil {
+		t.Fatal(err)
+	}
+	op := s.operation([]byte("{}"), time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
+	h := op.Message.Headers
+	for name, want := range map[string]string{
+		header.MessageID: "own", header.MessageIntent: "Send", header.ContentType: "application/json",
+		header.EnclosedMessageTypes: "Shop.PlaceOrder", header.TimeSent: "2026-01-02 03:04:05:000000 Z",
+		header.OriginatingEndpoint: "holdfast", "Tenant": "a=b",
+	} {
+		if got := h.Get(name); got != want {
+			t.Errorf("header %s is %q, want %q", name, got, want)
+		}
+	}
+	if op.Message.ID != "own" || op.Queue != "sales" {
+		t.Errorf("message %q to %q, want own to sales", op.Message.ID, op.Queue)
+	}
+}
+
+func TestVersionIsJSONOnDemand(t *testing.T) {
+	var v buildVersion
+	if err := json.Unmarshal([]byte(must(t, "", "version", "--json")), &v); err != nil {
+		t.Fatal(err)
+	}
+	if v.Module != "github.com/holdfast-go/holdfast" || !strings.HasPrefix(v.Go, "go1.") {
+		t.Errorf("version is %+v", v)
+	}
+}
+
+func TestBenchMeasuresEveryWorkAndCleansUp(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "bench.db")
+	for _, url := range []string{"memory:", "sqlite:" + file} {
+		for _, work := range []string{"receive", "send", "loop", "atomic"} {
+			t.Run(url[:6]+" "+work, func(t *testing.T) {
+				out := must(t, "", "bench", "--transport", url, "--work", work, "--messages", "200", "--headers", "15", "--json")
+				var r map[string]any
+				if err := json.Unmarshal([]byte(out), &r); err != nil {
+					t.Fatal(err)
+				}
+				for _, key := range []string{
+					"messages_per_second", "p50_ms", "p95_ms", "p99_ms", "cpu_us_per_message", "allocs_per_message", "peak_rss_bytes",
+				} {
+					if n, ok := r[key].(float64); !ok || n <= 0 {
+						t.Errorf("%s is %v, want a positive number", key, r[key])
+					}
+				}
+				if r["headers"] != 15.0 || r["work"] != work {
+					t.Errorf("it measured %v with %v headers, want %s with 15", r["work"], r["headers"], work)
+				}
+			})
+		}
+	}
+	if _, err := os.Stat(file); !os.IsNotExist(err) {
+		t.Errorf("the file that the benchmark made is still there (%v)", err)
+	}
+}
+
+func TestBenchLeavesAnExistingFileWithoutItsQueues(t *testing.T) {
+	url := "sqlite:" + filepath.Join(t.TempDir(), "orders.db")
+	must(t, "{}", "send", "--transport", url, "--to", "sales", "--type", "T", "--create")
+	must(t, "", "bench", "--transport", url, "--work", "atomic", "--messages", "50")
+	out := must(t, "", "queues", "--transport", url, "--json")
+	if strings.Contains(out, "bench") || !strings.Contains(out, `"sales","ready":1`) {
+		t.Errorf("queues afterwards: %s", out)
+	}
+}
+
+func TestBenchAtARateMeasuresFromSendingToHandling(t *testing.T) {
+	out := must(t, "", "bench", "--transport", "memory:", "--work", "receive", "--messages", "40", "--rate", "400", "--json")
+	var r struct {
+		Seconds float64 `json:"seconds"`
+		P50     float64 `json:"p50_ms"`
+	}
+	if err := json.Unmarshal([]byte(out), &r); err != nil {
+		t.Fatal(err)
+	}
+	if r.Seconds < 39.0/400 || r.P50 <= 0 {
+		t.Errorf("40 messages at 400 a second took %v s, p50 %v ms", r.Seconds, r.P50)
+	}
+}
+
+func TestBenchSaysWhichTransportsHaveTransactions(t *testing.T) {
+	code, _, errs := call(t, "", "bench", "--transport", "amqp://127.0.0.1:1", "--work", "atomic")
+	if want := "sqlite, postgres or memory"; code != exitFailed || !strings.Contains(errs, want) {
+		t.Errorf("exit code %d, %q, want %q", code, errs, want)
+	}
+}

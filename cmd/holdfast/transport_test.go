@@ -1,0 +1,78 @@
+package main
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/holdfast-go/holdfast/transport/rabbitmq"
+	"github.com/holdfast-go/holdfast/transport/sqlite"
+	"github.com/holdfast-go/holdfast/transport/sqlserver"
+)
+
+func TestTransportsAreFoundByTheirURL(t *testing.T) {
+	for url, want := range map[string]any{
+		"sqlite:orders.db":       &sqlite.Transport{Path: "orders.db"},
+		"sqlite:/var/lib/o.db":   &sqlite.Transport{Path: "/var/lib/o.db"},
+		"sqlite:///var/lib/o.db": &sqlite.Transport{Path: "/var/lib/o.db"},
+		"SQLITE:orders.db":       &sqlite.Transport{Path: "orders.db"},
+		"amqp://u:p@host:5672/v": &rabbitmq.Transport{URL: "amqp://u:p@host:5672/v"},
+		"amqps://host/%2f":       &rabbitmq.Transport{URL: "amqps://host/%2f"},
+		"amqp://h?queue_type=classic&heartbeat=5": &rabbitmq.Transport{
+			URL: "amqp://h?heartbeat=5", QueueType: rabbitmq.Classic,
+		},
+		"postgres://u@h/db?schema=app&sslmode=disable": &sqlserver.Postgres{
+			URL: "postgres://u@h/db?sslmode=disable", Schema: "app",
+		},
+		"postgresql://h/db": &sqlserver.Postgres{URL: "postgresql://h/db"},
+	} {
+		got, err := parseTransport(url)
+		if err != nil {
+			t.Errorf("%s: %v", url, err)
+			continue
+		}
+		if diff := cmp.Diff(want, any(got.Transport)); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", url, diff)
+		}
+	}
+}
+
+func TestBadTransportURLsAreExplainedWithoutTheirPassword(t *testing.T) {
+	for url, want := range map[string]string{
+		"redis://user:hunter2@host":               "sqlite:orders.db", // the list of what there is
+		"orders.db":                               "unknown scheme",
+		"sqlite:":                                 "no file",
+		"memory:orders":                           "nothing after the colon",
+		"amqp:localhost":                          "no host",
+		"amqp://user:hunter2/x@host":              "percent-encoded",
+		"postgres://user:hunter2@host:port/db":    "percent-encoded",
+		"amqp://u:hunter2@host?queue_type=stream": "want quorum or classic",
+	} {
+		_, err := parseTransport(url)
+		if err == nil {
+			t.Errorf("%s: no error", url)
+			continue
+		}
+		if !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("%s: got error %q, want one with %q and without the password", url, err, want)
+		}
+	}
+}
+
+func TestRedactTakesOutPasswordsInEveryForm(t *testing.T) {
+	const url = "postgres://shop:p%40ss%2Fword@db/x?password=s3cret"
+	for text, want := range map[string]string{
+		"dial " + url:                         "dial postgres://shop:xxxxx@db/x?password=xxxxx",
+		"password p@ss/word was refused":      "password xxxxx was refused",
+		"conn string p%40ss%2Fword":           "conn string xxxxx",
+		"other amqp://a:b@c/d":                "other amqp://a:xxxxx@c/d",
+		"user without one amqp://a@c/d":       "user without one amqp://a@c/d",
+		"read /var/lib/x: permission denied":  "read /var/lib/x: permission denied",
+		"key=value form: password=s3cret x=1": "key=value form: password=xxxxx x=1",
+	} {
+		if got := redact(text, url); got != want {
+			t.Errorf("redact(%q) = %q, want %q", text, got, want)
+		}
+	}
+}
