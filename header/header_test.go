@@ -149,6 +149,39 @@ func TestReserveMakesRoom(t *testing.T) {
 	}
 }
 
+func TestWithinUsesTheBufferAsLongAsItFits(t *testing.T) {
+	for name, made := range map[string]func([]header.Field) header.Map{
+		"Within":     header.Within,
+		"CopyWithin": func(buf []header.Field) header.Map { return header.Map{}.CopyWithin(buf) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			buf := make([]header.Field, 2, 3)
+			m := made(buf)
+			same(t, m)
+			m.Set("A", "1")
+			m.Set("B", "2")
+			if buf[0].Name != "A" || buf[1].Name != "B" {
+				t.Errorf("the buffer holds %v", buf)
+			}
+			m.Set("C", "3")
+			if got := buf[:3][2]; got.Name != "" {
+				t.Errorf("%q was written behind the buffer's end", got.Name)
+			}
+			same(t, m, fields{{"A", "1"}, {"B", "2"}, {"C", "3"}}...)
+		})
+	}
+}
+
+func TestCopyWithinIsACopy(t *testing.T) {
+	m := header.New(fields{{"A", "1"}, {"B", "2"}}...)
+	for _, room := range []int{0, 1, 4} {
+		c := m.CopyWithin(make([]header.Field, room))
+		c.Set("A", "changed")
+		same(t, m, fields{{"A", "1"}, {"B", "2"}}...)
+		same(t, c, fields{{"A", "changed"}, {"B", "2"}}...)
+	}
+}
+
 func TestReserveOfAMapInUsePanics(t *testing.T) {
 	defer func() {
 		if recover() == nil {
