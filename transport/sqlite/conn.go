@@ -31,33 +31,36 @@ type store struct {
 
 // prepare connects, brings the tables up to date and prepares the statements.
 func (s *store) prepare(ctx context.Context, relaxed bool) error {
-	var conn *sql.Conn
-	err := unlessBusy(ctx, func() (err error) {
-		if conn == nil {
-			conn, err = s.write.Conn(ctx)
-		}
-		if err != nil {
-			return err
-		}
-		return useWAL(ctx, conn)
-	})
-	if err == nil {
-		err = checkWritable(conn)
-	}
+	conn, err := connection(ctx, s.write)
 	if err != nil {
+		return err
+	}
+	s.writer = newWriter(conn, relaxed)
+	if err := unlessBusy(ctx, func() error { return useWAL(ctx, conn) }); err != nil {
+		return err
+	}
+	if err := checkWritable(conn); err != nil {
 		return err
 	}
 	if err := migrate(ctx, conn, migrations); err != nil {
 		return err
 	}
-	s.writer = newWriter(conn, relaxed)
-	if err := s.writer.prepare(ctx); err != nil {
+	if err := unlessBusy(ctx, func() error { return s.writer.prepare(ctx) }); err != nil {
 		return err
 	}
 	return unlessBusy(ctx, func() (err error) {
 		s.first, err = s.read.PrepareContext(ctx, firstVisible)
 		return err
 	})
+}
+
+// connection opens a connection. That reads the file, which others may be locking.
+func connection(ctx context.Context, db *sql.DB) (conn *sql.Conn, err error) {
+	err = unlessBusy(ctx, func() error {
+		conn, err = db.Conn(ctx)
+		return err
+	})
+	return conn, err
 }
 
 // useWAL makes readers and the writer independent of each other, for good.
@@ -77,7 +80,9 @@ func useWAL(ctx context.Context, conn *sql.Conn) error {
 // checkWritable tells what SQLite would keep to itself until the first write.
 func checkWritable(conn *sql.Conn) error {
 	return conn.Raw(func(driver any) error {
-		file, ok := driver.(interface{ IsReadOnly(schema string) (bool, error) })
+		file, ok := driver.(interface {
+			IsReadOnly(schema string) (bool, error)
+		})
 		if !ok {
 			return nil
 		}
@@ -101,7 +106,7 @@ func (s *store) Close() error {
 func (s *store) disconnect() error {
 	var err error
 	if s.writer != nil {
-		err = s.writer.conn.Close()
+		err = s.writer.finalize()
 	}
 	// The readers first, so that the last to leave is one that can clear up.
 	return errors.Join(err, s.read.Close(), s.write.Close())

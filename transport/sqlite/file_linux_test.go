@@ -11,6 +11,17 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
+// isOpen says whether this process has a file open.
+func isOpen(path string) bool {
+	fds, _ := filepath.Glob("/proc/self/fd/*")
+	for _, fd := range fds {
+		if target, err := os.Readlink(fd); err == nil && target == path {
+			return true
+		}
+	}
+	return false
+}
+
 // TestOpenSaysThatAFileIsReadOnly takes the privileges of root, for whom nothing is
 // read-only, from the thread that it runs on, which ends with it.
 func TestOpenSaysThatAFileIsReadOnly(t *testing.T) {

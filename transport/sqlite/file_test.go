@@ -25,8 +25,14 @@ func TestOpenSaysWhatIsWrongWithTheFile(t *testing.T) {
 		return path
 	}
 	newer := filepath.Join(dir, "newer.db")
-	dial(t, Transport{Path: newer})
-	execute(t, mine(t, newer), `update holdfast_schema set version = 99`)
+	if err := dial(t, Transport{Path: newer}).Close(); err != nil {
+		t.Fatal(err)
+	}
+	db := mine(t, newer)
+	execute(t, db, `update holdfast_schema set version = 99`)
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
 
 	for _, c := range []struct{ name, path, want string }{
 		{"no path", "", "set Transport.Path"},
@@ -46,6 +52,9 @@ func TestOpenSaysWhatIsWrongWithTheFile(t *testing.T) {
 			}
 			if !strings.HasPrefix(err.Error(), fmt.Sprintf("sqlite: open %q: ", c.path)) || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("error %q does not say %q", err, c.want)
+			}
+			if c.path != "" && isOpen(c.path) {
+				t.Error("the file is still open")
 			}
 		})
 	}
@@ -115,6 +124,20 @@ func TestOlderFilesAreBroughtUpToDate(t *testing.T) {
 	}
 	if n := count(t, db, `select count(*) from sqlite_schema where name = 'half'`); n != 0 {
 		t.Error("half of a step was left")
+	}
+}
+
+func TestCloseLeavesOneFileBehind(t *testing.T) {
+	path := temp(t)
+	conn := dial(t, Transport{Path: path}, queue)
+	send(t, conn, to(queue, "m"))
+	receive(t, receiver(t, conn, queue)) // with the listener
+	if err := conn.Close(); err != nil {
+		t.Fatal(err)
+	}
+	files, err := filepath.Glob(path + "*")
+	if err != nil || len(files) != 1 {
+		t.Errorf("there are %v (%v): a connection is still open", files, err)
 	}
 }
 

@@ -3,6 +3,7 @@ package sqlite
 import (
 	"context"
 	"database/sql"
+	"errors"
 )
 
 // statements are what the writer executes, prepared on its connection.
@@ -13,6 +14,8 @@ type statements struct {
 	insert, delete         *sql.Stmt
 	retry, giveBack        *sql.Stmt
 	renew, abandon, cancel *sql.Stmt
+
+	all []*sql.Stmt
 }
 
 const firstVisible = `select min(visible_at) from holdfast_messages where queue = ?`
@@ -63,8 +66,19 @@ func (w *writer) prepare(ctx context.Context) error {
 			return err
 		}
 		*s.into = stmt
+		w.all = append(w.all, stmt)
 	}
 	return nil
+}
+
+// finalize closes the statements and the connection, which is kept open by any that is
+// forgotten.
+func (w *writer) finalize() error {
+	var errs []error
+	for _, s := range w.all {
+		errs = append(errs, s.Close())
+	}
+	return errors.Join(append(errs, w.conn.Close())...)
 }
 
 // exec executes stmt, which nothing can break off, and says how many rows it changed.

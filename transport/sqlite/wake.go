@@ -13,9 +13,9 @@ const listenEvery = 10 * time.Millisecond
 // committed something, but not what: all queues that were claimed from are woken. What this
 // process writes counts too, as another connection does that.
 func (s *store) Listen(ctx context.Context, ready func(), wake func(queue string)) error {
-	conn, err := s.read.Conn(ctx)
+	conn, err := connection(ctx, s.read)
 	if err != nil {
-		return fmt.Errorf("sqlite: listen: %w", err)
+		return fmt.Errorf("sqlite: listen: %w", explain(err))
 	}
 	defer conn.Close()
 	bg := context.WithoutCancel(ctx)
