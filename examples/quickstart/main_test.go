@@ -1,0 +1,6 @@
+package main
+
+func Example() {
+	main()
+	// Output: order 4711 was placed (attempt 1)
+}
