@@ -11,7 +11,6 @@ import (
 )
 
 type PlaceOrder struct{ OrderID string }
-
 type OrderPlaced struct{ OrderID string }
 
 func main() {
