@@ -19,17 +19,17 @@ var (
 	_ tablequeue.Waker      = (*store)(nil)
 )
 
-// engineConns is how many connections the engine's own statements use: two that
-// claim and two that write.
-const engineConns = 4
+// poolSize is how many connections claim, and how many write.
+const poolSize = 2
 
 // store is the PostgreSQL dialect of the lease engine.
 type store struct {
 	schema   string
-	channel  string // of notifications
-	self     string // what its own notifications begin with
-	engine   *pgxpool.Pool
-	handlers *pgxpool.Pool // for handlers' transactions
+	channel  string        // of notifications
+	self     string        // what its own notifications begin with
+	leases   *pgxpool.Pool // what may be forgotten when the server crashes: claims, renewals, notifications
+	writes   *pgxpool.Pool // what may not
+	handlers *pgxpool.Pool // handlers' transactions
 	listener *pgx.ConnConfig
 
 	tables     sync.Map // *table by queue
@@ -58,15 +58,21 @@ func openStore(ctx context.Context, cfg *pgxpool.Config, set settings) (*store, 
 	}
 	name := "holdfast " + set.name
 	setDefault(s.listener.RuntimeParams, "application_name", name)
-	var err error
-	if s.engine, err = pgxpool.NewWithConfig(ctx, engineConfig(cfg, name)); err != nil {
-		return nil, fmt.Errorf("postgres: %w", err)
+	for _, pool := range []struct {
+		p   **pgxpool.Pool
+		cfg *pgxpool.Config
+	}{
+		{&s.leases, leasesConfig(cfg, name)},
+		{&s.writes, engineConfig(cfg, name)},
+		{&s.handlers, handlersConfig(cfg, set.maxTx, name)},
+	} {
+		var err error
+		if *pool.p, err = pgxpool.NewWithConfig(ctx, pool.cfg); err != nil {
+			_ = s.Close()
+			return nil, fmt.Errorf("postgres: %w", err)
+		}
 	}
-	if s.handlers, err = pgxpool.NewWithConfig(ctx, handlersConfig(cfg, set.maxTx, name)); err != nil {
-		s.engine.Close()
-		return nil, fmt.Errorf("postgres: %w", err)
-	}
-	if err := s.engine.Ping(ctx); err != nil {
+	if err := s.writes.Ping(ctx); err != nil {
 		_ = s.Close()
 		return nil, fmt.Errorf("postgres: connect: %w", err)
 	}
@@ -77,7 +83,7 @@ func openStore(ctx context.Context, cfg *pgxpool.Config, set settings) (*store, 
 // queue that was empty when its plan was made may hold a million rows the next moment.
 func engineConfig(cfg *pgxpool.Config, name string) *pgxpool.Config {
 	c := cfg.Copy()
-	c.MaxConns, c.MinConns, c.MinIdleConns = engineConns, 0, 0
+	c.MaxConns, c.MinConns, c.MinIdleConns = poolSize, 0, 0
 	c.ShouldPing = idleLong
 	p := c.ConnConfig.RuntimeParams
 	setDefault(p, "application_name", name)
@@ -85,6 +91,14 @@ func engineConfig(cfg *pgxpool.Config, name string) *pgxpool.Config {
 		p[off] = "off"
 	}
 	p["plan_cache_mode"] = "force_generic_plan"
+	return c
+}
+
+// leasesConfig does not wait for the disk: a claim that the server forgets when it
+// crashes is one whose rows are handed out again, and whose settling fails.
+func leasesConfig(cfg *pgxpool.Config, name string) *pgxpool.Config {
+	c := engineConfig(cfg, name)
+	c.ConnConfig.RuntimeParams["synchronous_commit"] = "off"
 	return c
 }
 
@@ -117,7 +131,10 @@ func (s *store) Close() error {
 	for tx := range txs {
 		tx.abort()
 	}
-	s.engine.Close()
-	s.handlers.Close()
+	for _, pool := range []*pgxpool.Pool{s.leases, s.writes, s.handlers} {
+		if pool != nil {
+			pool.Close()
+		}
+	}
 	return nil
 }

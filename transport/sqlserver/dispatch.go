@@ -21,7 +21,7 @@ func (s *store) Flush(ctx context.Context, units []*tablequeue.Unit) error {
 	for _, g := range s.groups(units) {
 		s.queue(&b, g)
 	}
-	if err := s.engine.SendBatch(ctx, &b).Close(); err != nil {
+	if err := s.writes.SendBatch(ctx, &b).Close(); err != nil {
 		return s.failed("write", err)
 	}
 	return nil

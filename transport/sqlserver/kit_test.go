@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -84,7 +85,7 @@ func (w *world) openAs(p Postgres) transport.Conn {
 // exec runs a statement in which %s stands for the quoted schema, with a dot.
 func (w *world) exec(sql string, args ...any) int64 {
 	w.t.Helper()
-	tag, err := w.sql.Exec(w.t.Context(), fmt.Sprintf(sql, w.schema+"."), args...)
+	tag, err := w.sql.Exec(w.t.Context(), strings.ReplaceAll(sql, "%s", w.schema+"."), args...)
 	if err != nil {
 		w.t.Fatal(err)
 	}

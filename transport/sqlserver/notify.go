@@ -9,10 +9,9 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Notify implements [tablequeue.Waker]. Losing a notification with a crash of the
-// server costs a little delay, so the commit does not wait for the disk.
+// Notify implements [tablequeue.Waker].
 func (s *store) Notify(ctx context.Context, queues []string) error {
-	_, err := s.engine.Exec(ctx, `SELECT set_config('synchronous_commit', 'off', true), pg_notify($1, $2 || ' ' || q)
+	_, err := s.leases.Exec(ctx, `SELECT pg_notify($1, $2 || ' ' || q)
 FROM unnest($3::text[]) AS q`, s.channel, s.self, queues)
 	if err != nil {
 		return fmt.Errorf("postgres: notify: %w", err)

@@ -16,7 +16,7 @@ func (s *store) Claim(ctx context.Context, c tablequeue.Claim, into []tablequeue
 		row  tablequeue.Claimed
 		next int64
 	)
-	rows, err := s.engine.Query(ctx, s.table(c.Queue).claim, c.Limit, c.For.Microseconds(), c.Lease, c.Owner)
+	rows, err := s.leases.Query(ctx, s.table(c.Queue).claim, c.Limit, c.For.Microseconds(), c.Lease, c.Owner)
 	if err == nil {
 		to := []any{&row.Seq, &row.ID, &row.Headers, &row.Body, &row.Count, &row.Expired, &next}
 		_, err = pgx.ForEachRow(rows, to, func() error {
@@ -38,7 +38,7 @@ func (s *store) Renew(ctx context.Context, queue string, leases []tablequeue.Lea
 	for i, l := range leases {
 		seqs[i], ids[i] = l.Seq, l.ID
 	}
-	rows, err := s.engine.Query(ctx, s.table(queue).renew, d.Microseconds(), seqs, ids)
+	rows, err := s.leases.Query(ctx, s.table(queue).renew, d.Microseconds(), seqs, ids)
 	if err != nil {
 		return nil, s.failed(fmt.Sprintf("renew leases of queue %q", queue), err)
 	}
@@ -61,7 +61,7 @@ func (s *store) Renew(ctx context.Context, queue string, leases []tablequeue.Lea
 
 // Abandon implements [tablequeue.Queues].
 func (s *store) Abandon(ctx context.Context, queue, owner string, d time.Duration) error {
-	if _, err := s.engine.Exec(ctx, s.table(queue).abandon, owner, d.Microseconds()); err != nil {
+	if _, err := s.writes.Exec(ctx, s.table(queue).abandon, owner, d.Microseconds()); err != nil {
 		return s.failed(fmt.Sprintf("give back leases of queue %q", queue), err)
 	}
 	return nil
@@ -69,7 +69,7 @@ func (s *store) Abandon(ctx context.Context, queue, owner string, d time.Duratio
 
 // Cancel implements [tablequeue.Queues].
 func (s *store) Cancel(ctx context.Context, queue string, seq int64) (bool, error) {
-	tag, err := s.engine.Exec(ctx, s.table(queue).cancel, seq)
+	tag, err := s.writes.Exec(ctx, s.table(queue).cancel, seq)
 	if err != nil {
 		return false, s.failed(fmt.Sprintf("cancel message %d of queue %q", seq, queue), err)
 	}

@@ -13,14 +13,14 @@ func newTable(schema, queue string) *table {
 	t := &table{name: queue, quoted: q}
 
 	// The rows are locked before they are updated, so that no two claims wait for each
-	// other. The last part is there when the first is empty: when the next row is due.
+	// other; then their place cannot change, which is quicker to find than seq. The last part is there when the first is empty: when the next row is due.
 	t.claim = `WITH due AS MATERIALIZED (
-	SELECT seq FROM ` + q + ` WHERE visible_at <= now()
+	SELECT ctid FROM ` + q + ` WHERE visible_at <= now()
 	ORDER BY visible_at, seq LIMIT $1 FOR UPDATE SKIP LOCKED
 ), got AS (
 	UPDATE ` + q + ` SET delivery_count = delivery_count + 1,
 		visible_at = now() + $2::bigint * interval '1 microsecond', lease_id = $3, lease_owner = $4
-	WHERE seq = ANY (ARRAY(SELECT seq FROM due))
+	WHERE ctid = ANY (ARRAY(SELECT ctid FROM due))
 	RETURNING seq, id, headers, body, delivery_count, coalesce(expires_at <= now(), false) AS expired
 )
 SELECT seq, id, headers, body, delivery_count, expired, 0::bigint AS next FROM got

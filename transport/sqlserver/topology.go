@@ -27,13 +27,13 @@ func ddl(quoted string) string {
 	lease_id bigint,
 	lease_owner text,
 	last_error text
-) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.01,
+) WITH (autovacuum_vacuum_scale_factor = 0.01,
 	autovacuum_vacuum_insert_scale_factor = 0.1, autovacuum_vacuum_cost_delay = 0)`
 }
 
 // Install implements [tablequeue.Topology]. One process at a time does it.
 func (s *store) Install(ctx context.Context, plan transport.Plan) error {
-	err := pgx.BeginFunc(ctx, s.engine, func(tx pgx.Tx) error {
+	err := pgx.BeginFunc(ctx, s.writes, func(tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock(hashtextextended($1, 0))`, "holdfast install "+s.schema)
 		if err != nil {
 			return err
@@ -98,7 +98,7 @@ func exists(ctx context.Context, db querier, quoted string) (there bool, err err
 
 // Exists implements [tablequeue.Topology].
 func (s *store) Exists(ctx context.Context, queue string) error {
-	there, err := exists(ctx, s.engine, s.table(queue).quoted)
+	there, err := exists(ctx, s.writes, s.table(queue).quoted)
 	if err == nil && !there {
 		err = transport.ErrNoQueue
 	}
@@ -120,7 +120,7 @@ func (s *store) Inspect(ctx context.Context, queues ...string) ([]transport.Queu
 	for _, q := range queues {
 		st := transport.QueueStats{Name: q}
 		var oldest int64
-		err := s.engine.QueryRow(ctx, `SELECT
+		err := s.writes.QueryRow(ctx, `SELECT
 	count(*) FILTER (WHERE visible_at <= now()),
 	count(*) FILTER (WHERE visible_at > now() AND lease_id IS NOT NULL),
 	count(*) FILTER (WHERE visible_at > now() AND lease_id IS NULL),
@@ -138,7 +138,7 @@ FROM `+s.table(q).quoted+` WHERE expires_at IS NULL OR expires_at > now()`).
 
 // queues lists the tables that look like queues.
 func (s *store) queues(ctx context.Context) ([]string, error) {
-	rows, err := s.engine.Query(ctx, `SELECT c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+	rows, err := s.writes.Query(ctx, `SELECT c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE n.nspname = $1 AND c.relkind IN ('r', 'p') AND 3 = (SELECT count(*) FROM pg_attribute a
 	WHERE a.attrelid = c.oid AND a.attname IN ('visible_at', 'delivery_count', 'lease_id'))
 ORDER BY 1`, s.schema)
@@ -161,7 +161,7 @@ WHERE queue = $1 AND type = ANY ($2::text[])`, queue, types)
 }
 
 func (s *store) subscription(ctx context.Context, doing, text, queue string, types []string) error {
-	if _, err := s.engine.Exec(ctx, text, queue, types); err != nil {
+	if _, err := s.writes.Exec(ctx, text, queue, types); err != nil {
 		return s.noSubscriptions(fmt.Sprintf("%s queue %q", doing, queue), err)
 	}
 	return nil
@@ -169,7 +169,7 @@ func (s *store) subscription(ctx context.Context, doing, text, queue string, typ
 
 // Subscriptions implements [tablequeue.Subscriptions].
 func (s *store) Subscriptions(ctx context.Context) ([]tablequeue.Subscription, error) {
-	rows, err := s.engine.Query(ctx, `SELECT type, queue FROM `+quote(s.schema, subscriptionTable)+` ORDER BY type, queue`)
+	rows, err := s.writes.Query(ctx, `SELECT type, queue FROM `+quote(s.schema, subscriptionTable)+` ORDER BY type, queue`)
 	if err != nil {
 		return nil, s.noSubscriptions("read subscriptions", err)
 	}
