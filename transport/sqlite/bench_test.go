@@ -50,7 +50,7 @@ func completeInTx(ctx context.Context, d transport.Delivery, ops []transport.Ope
 		return err
 	}
 	err = OnCommit(ctx, given{tx}, func(ctx context.Context, tx *sql.Tx) error {
-		_, err := tx.ExecContext(ctx, `insert into business (id) values (?)`, d.Message().NativeID)
+		_, err := tx.ExecContext(ctx, `insert into business (id, native) values (?, ?)`, d.Message().ID, d.Message().NativeID)
 		return err
 	})
 	if err != nil {
@@ -77,7 +77,7 @@ const settlesPerHandler = 4
 func ourLoop(b *testing.B, handlers int, complete func(context.Context, transport.Delivery, []transport.Operation) error) {
 	path := temp(b)
 	conn := dial(b, Transport{Path: path}, queue, "shipping")
-	execute(b, mine(b, path), `create table business (id text primary key) strict`)
+	execute(b, mine(b, path), `create table business (id text, native text primary key) strict`)
 	fill(b, conn, b.N)
 	r := receiver(b, conn, queue)
 	buffer := make(chan transport.Delivery, 2*handlers)

@@ -55,11 +55,11 @@ func (w *writer) settleRow(u *tablequeue.Unit, now int64) (kept bool, err error)
 	case tablequeue.Send:
 		return true, nil
 	case tablequeue.Delete:
-		n, err = exec(w.delete, u.Lease.Seq, u.Lease.ID)
+		n, err = change(w.delete, u.Lease.Seq, u.Lease.ID)
 	case tablequeue.Retry:
-		n, err = exec(w.retry, later(now, u.After), u.Lease.Seq, u.Lease.ID)
+		n, err = change(w.retry, later(now, u.After), u.Lease.Seq, u.Lease.ID)
 	case tablequeue.Release:
-		n, err = exec(w.giveBack, now, u.Lease.Seq, u.Lease.ID)
+		n, err = change(w.giveBack, now, u.Lease.Seq, u.Lease.ID)
 	default:
 		return false, fmt.Errorf("unknown verb %d", u.Verb)
 	}
@@ -105,7 +105,7 @@ func errOrNoQueue(err error) error {
 func (s *store) Cancel(ctx context.Context, queue string, seq int64) (bool, error) {
 	var n int64
 	err := s.writer.do(ctx, durable, func(*sql.Tx) (err error) {
-		n, err = exec(s.writer.cancel, seq, queue)
+		n, err = change(s.writer.cancel, seq, queue)
 		return err
 	})
 	if err != nil {

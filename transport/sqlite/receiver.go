@@ -82,7 +82,7 @@ func (s *store) Renew(ctx context.Context, queue string, leases []tablequeue.Lea
 	err := s.writer.do(ctx, lease, func(*sql.Tx) error {
 		end := later(micros(time.Now()), d)
 		for i, l := range leases {
-			n, err := exec(s.writer.renew, end, l.Seq, l.ID)
+			n, err := change(s.writer.renew, end, l.Seq, l.ID)
 			if err != nil {
 				return err
 			}
@@ -100,7 +100,7 @@ func (s *store) Renew(ctx context.Context, queue string, leases []tablequeue.Lea
 func (s *store) Abandon(ctx context.Context, queue, owner string, d time.Duration) error {
 	err := s.writer.do(ctx, lease, func(*sql.Tx) error {
 		now := micros(time.Now())
-		_, err := exec(s.writer.abandon, now, queue, now, later(now, d), owner)
+		_, err := change(s.writer.abandon, now, queue, now, later(now, d), owner)
 		return err
 	})
 	if err != nil {

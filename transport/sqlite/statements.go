@@ -81,8 +81,8 @@ func (w *writer) finalize() error {
 	return errors.Join(append(errs, w.conn.Close())...)
 }
 
-// exec executes stmt, which nothing can break off, and says how many rows it changed.
-func exec(stmt *sql.Stmt, args ...any) (int64, error) {
+// change executes stmt, which nothing can break off, and says how many rows it changed.
+func change(stmt *sql.Stmt, args ...any) (int64, error) {
 	res, err := stmt.ExecContext(context.Background(), args...)
 	if err != nil {
 		return 0, err
