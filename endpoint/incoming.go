@@ -76,6 +76,7 @@ func messageID(m *transport.Message) string {
 func (in *incoming) handle(ctx context.Context, slot *pump.Slot) (err error) {
 	defer catchPanic(&err)
 	if in.e.cfg.Transactions == None {
+		slot.StopRenewing() // its lease ends here, and that is no loss
 		if err := in.delivery.Complete(in.live.settling.context()); err != nil {
 			return in.skip(err)
 		}

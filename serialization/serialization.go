@@ -26,6 +26,9 @@ type jsonSerializer struct{}
 // byteOrderMark is what some .NET writers put before JSON text.
 var byteOrderMark = []byte("\xef\xbb\xbf")
 
+// null would decode into a message with nothing in it, without an error.
+var null = []byte("null")
+
 func (jsonSerializer) ContentType() string { return "application/json" }
 
 func (jsonSerializer) Marshal(v any) ([]byte, error) {
@@ -37,7 +40,11 @@ func (jsonSerializer) Marshal(v any) ([]byte, error) {
 }
 
 func (jsonSerializer) Unmarshal(body []byte, v any) error {
-	if err := json.Unmarshal(bytes.TrimPrefix(body, byteOrderMark), v); err != nil {
+	body = bytes.TrimPrefix(body, byteOrderMark)
+	if bytes.Equal(bytes.TrimSpace(body), null) {
+		return fmt.Errorf("decode JSON into %T: the body is null", v)
+	}
+	if err := json.Unmarshal(body, v); err != nil {
 		return fmt.Errorf("decode JSON into %T: %w", v, err)
 	}
 	return nil
