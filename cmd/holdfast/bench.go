@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/bench"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/sqlitefile"
 )
 
 const benchHelp = `Measure a real endpoint on a transport: messages per second, latency, and what a
@@ -81,20 +82,26 @@ func (a *app) bench(ctx context.Context, b *benching) error {
 		return err
 	}
 	b.Transport, b.Broker, b.Log = t.Transport, t.bench(b.Concurrency), a.log
-	defer removeIfNew(t.path)()
-	if b.profile != "" {
-		f, err := os.Create(b.profile)
-		if err != nil {
-			return fmt.Errorf("bench: %w", err)
-		}
-		defer f.Close()
-		b.Profile = f
-	}
-	result, err := bench.Run(ctx, b.Options)
+	result, err := b.run(ctx, t)
 	if err != nil {
 		return fmt.Errorf("bench %s: %w", b.work, err)
 	}
 	return a.printBench(benchReport{redact(a.transportURL(), a.transportURL()), result}, b.asJSON)
+}
+
+// run measures, and leaves no file behind but the profile.
+func (b *benching) run(ctx context.Context, t target) (result *bench.Result, err error) {
+	remove := removeIfNew(t.path)
+	defer func() { err = errors.Join(err, remove()) }()
+	if b.profile != "" {
+		f, err := os.Create(b.profile)
+		if err != nil {
+			return nil, err
+		}
+		defer func() { err = errors.Join(err, f.Close()) }()
+		b.Profile = f
+	}
+	return bench.Run(ctx, b.Options)
 }
 
 func (b *benching) check() error {
@@ -115,15 +122,11 @@ func (b *benching) check() error {
 
 // removeIfNew returns what removes the file of an SQLite transport, unless it was there
 // before or there is none.
-func removeIfNew(path string) func() {
+func removeIfNew(path string) func() error {
 	if _, err := os.Stat(path); path == "" || !errors.Is(err, fs.ErrNotExist) {
-		return func() {}
+		return func() error { return nil }
 	}
-	return func() {
-		for _, suffix := range []string{"", "-wal", "-shm"} {
-			os.Remove(path + suffix)
-		}
-	}
+	return func() error { return sqlitefile.Remove(path) }
 }
 
 func (a *app) printBench(r benchReport, asJSON bool) error {

@@ -48,7 +48,7 @@ func TestExitCodesTellWrongUsageFromFailure(t *testing.T) {
 		{"unknown command", []string{"quques"}, exitUsage, "did you mean queues?"},
 		{"unknown flag", []string{"queues", "--fast"}, exitUsage, "unknown flag"},
 		{"argument too many", []string{"version", "now"}, exitUsage, "unknown command"},
-		{"required flag", []string{"send", "--to", "q"}, exitUsage, `"type" not set`},
+		{"required flag", []string{"send", "--to", "q"}, exitUsage, "--to and --type are required"},
 		{"flag that is no number", []string{"bench", "--messages", "many"}, exitUsage, "invalid argument"},
 		{"log level", []string{"queues", "--log-level", "loud"}, exitUsage, "--log-level"},
 		{"log format", []string{"queues", "--log-format", "xml"}, exitUsage, "--log-format"},
@@ -58,6 +58,7 @@ func TestExitCodesTellWrongUsageFromFailure(t *testing.T) {
 		{"RabbitMQ needs names", []string{"queues", "--transport", "amqp://localhost"}, exitUsage, "name those to look at"},
 		{"work that there is not", []string{"bench", "--transport", "memory:", "--work", "sing"}, exitUsage, "want receive, send, loop or atomic"},
 		{"rate without receiving", []string{"bench", "--transport", "memory:", "--work", "send", "--rate", "5"}, exitUsage, "--rate"},
+		{"demo of nothing", []string{"demo"}, exitUsage, "--input is required"},
 		{"demo elsewhere", []string{"demo", "--input", "x", "--transport", "amqp://localhost"}, exitUsage, "sqlite:FILE or memory:"},
 		{"demo that leaves nothing", []string{"demo", "--input", "x", "--transport", "memory:", "--verify"}, exitUsage, "need a file"},
 		{"demo of no file", []string{"demo", "--input", missing, "--transport", "memory:"}, exitFailed, "no such file"},
@@ -126,7 +127,7 @@ func TestSendRefusesWhatMakesNoSense(t *testing.T) {
 		"must not be negative": {"--after", "-1s"},
 		"the body is empty":    {"--create"},
 		"no such file":         {"--file", "missing.json"},
-		"must not be empty":    {"--to", ""},
+		"are required":         {"--to", ""},
 	} {
 		args = append([]string{"send", "--to", "sales", "--type", "T"}, args...)
 		if code, _, errs := call(t, " \n", args...); code == exitOK || !strings.Contains(errs, text) {

@@ -51,7 +51,6 @@ func (a *app) demoCommand() *cobra.Command {
 	flags.DurationVar(&opts.Work, "work", 25*time.Millisecond, "how long a handler pretends to work on a message")
 	flags.BoolVar(&verify, "verify", false, "only prove that the totals of earlier runs add up")
 	flags.BoolVar(&reset, "reset", false, "start over: remove the file with the queues first")
-	cmd.MarkFlagRequired("input")
 	cmd.MarkFlagsMutuallyExclusive("verify", "reset")
 	return cmd
 }
@@ -63,6 +62,8 @@ func (a *app) demo(ctx context.Context, opts demo.Options, verify, reset bool) e
 	}
 	opts.Path, opts.Out, opts.Log = t.path, a.out, a.log
 	switch {
+	case opts.Input == "":
+		return usagef("--input is required")
 	case opts.Limit < 0 || opts.Work < 0:
 		return usagef("--limit and --work must not be negative")
 	case t.path == "" && (verify || reset):

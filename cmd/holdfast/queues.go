@@ -41,7 +41,7 @@ func (a *app) queuesCommand() *cobra.Command {
 	return cmd
 }
 
-func (a *app) queues(ctx context.Context, names []string) ([]transport.QueueStats, error) {
+func (a *app) queues(ctx context.Context, names []string) (stats []transport.QueueStats, err error) {
 	target, err := a.target()
 	if err != nil {
 		return nil, err
@@ -53,13 +53,12 @@ func (a *app) queues(ctx context.Context, names []string) ([]transport.QueueStat
 	if err != nil {
 		return nil, err
 	}
-	defer conn.Close()
+	defer func() { err = errors.Join(err, conn.Close()) }()
 	inspector, ok := conn.(transport.Inspector)
 	if !ok {
 		return nil, errors.New("queues: the transport cannot look at its queues")
 	}
-	stats, err := inspector.Inspect(ctx, names...)
-	if err != nil {
+	if stats, err = inspector.Inspect(ctx, names...); err != nil {
 		return nil, fmt.Errorf("queues: %w", err)
 	}
 	return stats, nil

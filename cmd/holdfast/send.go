@@ -68,8 +68,6 @@ func (a *app) sendCommand() *cobra.Command {
 	flags.DurationVar(&s.after, "after", 0, "deliver no earlier than this from now, such as 90s")
 	flags.BoolVar(&s.create, "create", false, "create the queue where it is missing")
 	flags.BoolVar(&s.asJSON, "json", false, "print JSON")
-	cmd.MarkFlagRequired("to")
-	cmd.MarkFlagRequired("type")
 	return cmd
 }
 
@@ -77,20 +75,7 @@ func (a *app) send(ctx context.Context, s *sending) error {
 	if err := s.check(); err != nil {
 		return err
 	}
-	in, err := a.input(s.file)
-	if err != nil {
-		return err
-	}
-	defer in.Close()
-	conn, err := a.connect(ctx)
-	if err != nil {
-		return err
-	}
-	err = s.run(ctx, conn, in)
-	if cerr := conn.Close(); err == nil {
-		err = cerr
-	}
-	if err != nil {
+	if err := a.sendInput(ctx, s); err != nil {
 		return fmt.Errorf("send to %q: %w (%d sent)", s.to, err, s.sent)
 	}
 	if s.asJSON {
@@ -100,6 +85,23 @@ func (a *app) send(ctx context.Context, s *sending) error {
 	return nil
 }
 
+// sendInput sends what the file holds.
+func (a *app) sendInput(ctx context.Context, s *sending) (err error) {
+	in := io.NopCloser(a.in)
+	if s.file != "-" {
+		if in, err = os.Open(s.file); err != nil {
+			return err
+		}
+	}
+	defer func() { err = errors.Join(err, in.Close()) }()
+	conn, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, conn.Close()) }()
+	return s.run(ctx, conn, in)
+}
+
 func (s *sending) check() error {
 	switch {
 	case s.count < 1:
@@ -107,7 +109,7 @@ func (s *sending) check() error {
 	case s.after < 0:
 		return usagef("--after %v: must not be negative", s.after)
 	case s.to == "" || s.typeName == "":
-		return usagef("--to and --type must not be empty")
+		return usagef("--to and --type are required")
 	}
 	for _, h := range s.headers {
 		name, value, ok := strings.Cut(h, "=")
@@ -117,17 +119,6 @@ func (s *sending) check() error {
 		s.extra.Set(name, value)
 	}
 	return nil
-}
-
-func (a *app) input(file string) (io.ReadCloser, error) {
-	if file == "-" {
-		return io.NopCloser(a.in), nil
-	}
-	f, err := os.Open(file)
-	if err != nil {
-		return nil, fmt.Errorf("send: %w", err)
-	}
-	return f, nil
 }
 
 func (s *sending) run(ctx context.Context, conn transport.Conn, in io.Reader) error {
@@ -225,11 +216,8 @@ func (s *sending) operation(body []byte, now time.Time) transport.Operation {
 	for name, value := range s.extra.All() {
 		h.Set(name, value)
 	}
-	if own := h.Get(header.MessageID); own != id {
-		id = own
-	}
 	return transport.Operation{
-		Message: &transport.Message{ID: id, Headers: h, Body: body}, Queue: s.to, After: s.after,
+		Message: &transport.Message{ID: h.Get(header.MessageID), Headers: h, Body: body}, Queue: s.to, After: s.after,
 	}
 }
 

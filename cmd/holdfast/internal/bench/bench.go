@@ -88,6 +88,30 @@ type bench struct {
 
 // Run measures. It removes the queues that it made, also when ctx ends.
 func Run(ctx context.Context, opts Options) (res *Result, err error) {
+	b, err := newBench(opts)
+	if err != nil {
+		return nil, err
+	}
+	env := transport.Env{Logger: opts.Log, Endpoint: "holdfast", Instance: b.prefix}
+	if b.conn, err = opts.Transport.Open(ctx, env); err != nil {
+		return nil, fmt.Errorf("connect: %w", err)
+	}
+	defer func() { err = errors.Join(err, b.cleanUp(ctx), b.conn.Close()) }()
+	if err := b.prepare(ctx); err != nil {
+		return nil, err
+	}
+	work := b.runReceive
+	if opts.Work == Send {
+		work = b.runSend
+	}
+	if err := work(ctx); err != nil {
+		return nil, err
+	}
+	return b.result(ctx)
+}
+
+// newBench does no I/O.
+func newBench(opts Options) (*bench, error) {
 	body, err := orderBody(opts.Size)
 	if err != nil {
 		return nil, err
@@ -103,24 +127,7 @@ func Run(ctx context.Context, opts Options) (res *Result, err error) {
 			return nil, ErrNoTransactions
 		}
 	}
-	env := transport.Env{Logger: opts.Log, Endpoint: "holdfast", Instance: prefix}
-	if b.conn, err = opts.Transport.Open(ctx, env); err != nil {
-		return nil, fmt.Errorf("connect: %w", err)
-	}
-	defer func() { err = errors.Join(err, b.conn.Close()) }()
-	defer func() { err = errors.Join(err, b.cleanUp(ctx)) }()
-	if err := b.prepare(ctx); err != nil {
-		return nil, err
-	}
-	if opts.Work == Send {
-		err = b.runSend(ctx)
-	} else {
-		err = b.runReceive(ctx)
-	}
-	if err != nil {
-		return nil, err
-	}
-	return b.result(ctx)
+	return b, nil
 }
 
 // prepare makes the queues and what the work needs.

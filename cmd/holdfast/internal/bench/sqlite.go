@@ -5,23 +5,20 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"net/url"
 
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/sqlitefile"
 	"github.com/holdfast-go/holdfast/endpoint"
 	"github.com/holdfast-go/holdfast/transport/sqlite"
 )
 
 // SQLite is a file with queues.
-func SQLite(path string) Broker {
-	return sqliteFile("file:" + (&url.URL{Path: path}).EscapedPath() + "?_txlock=immediate&_busy_timeout=10000")
-}
+func SQLite(path string) Broker { return sqliteFile(path) }
 
-// sqliteFile is its data source name.
 type sqliteFile string
 
 // do runs statements in one transaction on a connection of its own.
 func (f sqliteFile) do(ctx context.Context, g func(tx *sql.Tx) error) (err error) {
-	db, err := sql.Open("sqlite", string(f))
+	db, err := sqlitefile.Open(string(f))
 	if err != nil {
 		return err
 	}

@@ -5,8 +5,8 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"net/url"
 
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/sqlitefile"
 	"github.com/holdfast-go/holdfast/transport"
 	"github.com/holdfast-go/holdfast/transport/sqlite"
 )
@@ -64,19 +64,24 @@ type entry struct {
 // openLedger opens the ledger in the file at path, or in memory where path is "". It
 // writes nothing yet.
 func openLedger(path string) (*ledger, error) {
-	l := &ledger{write: onCommit}
-	dsn := "file:" + (&url.URL{Path: path}).EscapedPath() + "?_txlock=immediate&_busy_timeout=10000"
 	if path == "" {
-		dsn, l.write = ":memory:", l.directly
+		return memoryLedger()
 	}
-	db, err := sql.Open("sqlite", dsn)
+	db, err := sqlitefile.Open(path)
 	if err != nil {
 		return nil, fmt.Errorf("open the ledger: %w", err)
 	}
-	l.db = db
-	if path == "" {
-		db.SetMaxOpenConns(1) // each would be a memory of its own
+	return &ledger{db: db, write: onCommit}, nil
+}
+
+func memoryLedger() (*ledger, error) {
+	db, err := sql.Open("sqlite", ":memory:")
+	if err != nil {
+		return nil, fmt.Errorf("open the ledger: %w", err)
 	}
+	db.SetMaxOpenConns(1) // each would be a memory of its own
+	l := &ledger{db: db}
+	l.write = l.directly
 	return l, nil
 }
 

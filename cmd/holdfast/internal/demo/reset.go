@@ -8,7 +8,7 @@ import (
 	"os"
 	"slices"
 
-	"github.com/holdfast-go/holdfast/transport"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/sqlitefile"
 	"github.com/holdfast-go/holdfast/transport/sqlite"
 )
 
@@ -21,10 +21,8 @@ func Reset(ctx context.Context, path string) error {
 	if err := onlyDemo(ctx, path); err != nil {
 		return fmt.Errorf("reset: %w", err)
 	}
-	for _, name := range []string{path, path + "-wal", path + "-shm"} {
-		if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("reset: %w", err)
-		}
+	if err := sqlitefile.Remove(path); err != nil {
+		return fmt.Errorf("reset: %w", err)
 	}
 	return nil
 }
@@ -40,12 +38,8 @@ func onlyDemo(ctx context.Context, path string) error {
 	if err := errors.Join(err, l.close()); err != nil {
 		return fmt.Errorf("%s is not the demo's: remove it yourself, or use another file by --transport: %w", path, err)
 	}
-	conn, err := (&sqlite.Transport{Path: path}).Open(ctx, transport.Env{})
+	stats, err := inspect(ctx, &sqlite.Transport{Path: path})
 	if err != nil {
-		return err
-	}
-	stats, err := conn.(transport.Inspector).Inspect(ctx)
-	if err := errors.Join(err, conn.Close()); err != nil {
 		return err
 	}
 	own := append([]string{importing, errorQueue}, handling...)
