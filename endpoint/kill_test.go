@@ -189,7 +189,7 @@ func killWorker() error {
 }
 
 func TestKillsLoseNothingAndDoubleNothing(t *testing.T) {
-	kills, messages := 20, 3000
+	kills, messages := 20, 1500
 	if os.Getenv("HOLDFAST_SOAK") != "" {
 		kills, messages = 200, 30000
 	}
