@@ -32,5 +32,6 @@ func (t *Transport) Open(ctx context.Context, env transport.Env) (transport.Conn
 	if err != nil {
 		return nil, err
 	}
-	return tablequeue.Open(s, tablequeue.Config{Lease: t.Lease, Env: env}), nil
+	// With one flusher, what comes while it commits makes one batch: the fewest commits.
+	return tablequeue.Open(s, tablequeue.Config{Lease: t.Lease, Flushers: 1, Env: env}), nil
 }
