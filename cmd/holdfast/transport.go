@@ -116,9 +116,7 @@ func memoryTarget(raw string) (target, error) {
 
 func sqliteTarget(raw string) (target, error) {
 	_, path, _ := strings.Cut(raw, ":")
-	if strings.HasPrefix(path, "//") { // sqlite:///absolute and sqlite://relative are common too
-		path = path[len("//"):]
-	}
+	path = strings.TrimPrefix(path, "//") // sqlite:///absolute and sqlite://relative are common too
 	if path == "" {
 		return target{}, errors.New("no file, as in sqlite:orders.db")
 	}

@@ -11,14 +11,14 @@ import (
 )
 
 type PlaceOrder struct{ OrderID string }
+
 type OrderPlaced struct{ OrderID string }
 
 func main() {
 	ctx, stop := context.WithCancel(context.Background())
 	shop, err := endpoint.New(endpoint.Config{
-		Name:      "shop",
+		Name: "shop", Install: true, // create what is missing at the broker
 		Transport: &inmemory.Transport{}, // or &sqlite.Transport{Path: "shop.db"}, or &rabbitmq.Transport{URL: "amqp://localhost"}
-		Install:   true,                  // create what is missing at the broker
 		Messages: []endpoint.Message{
 			endpoint.Command[PlaceOrder]("Shop.PlaceOrder"), endpoint.Event[OrderPlaced]("Shop.OrderPlaced"),
 		},

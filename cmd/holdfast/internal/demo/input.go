@@ -1,14 +1,11 @@
 package demo
 
 import (
-	"bufio"
 	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"os"
 )
 
@@ -27,25 +24,20 @@ type Input struct {
 
 // ReadInput reads the first limit lines of the file that are not empty; all when limit is 0.
 func ReadInput(name string, limit int) (*Input, error) {
-	f, err := os.Open(name)
+	all, err := os.ReadFile(name)
 	if err != nil {
 		return nil, fmt.Errorf("read the orders: %w", err)
 	}
-	defer f.Close()
 	in := &Input{Name: name}
 	hash := sha256.New()
-	r := bufio.NewReader(f)
-	for no := 1; limit == 0 || len(in.Lines) < limit; no++ {
-		text, err := r.ReadBytes('\n')
+	no := 0
+	for text := range bytes.Lines(all) {
+		if no++; limit > 0 && len(in.Lines) == limit {
+			break
+		}
 		if text = bytes.TrimRight(text, "\r\n"); len(bytes.TrimSpace(text)) > 0 {
 			in.Lines = append(in.Lines, Line{No: no, Text: text})
 			fmt.Fprintf(hash, "%d %s\n", no, text)
-		}
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err != nil {
-			return nil, fmt.Errorf("read the orders: %w", err)
 		}
 	}
 	if len(in.Lines) == 0 {

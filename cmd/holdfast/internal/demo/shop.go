@@ -112,24 +112,39 @@ func (s *shop) recordSuccess(ctx context.Context, se *endpoint.Session, name str
 func (s *shop) recordFailure(name string) pipeline.Behavior[*pipeline.Recover] {
 	return func(next pipeline.Func[*pipeline.Recover]) pipeline.Func[*pipeline.Recover] {
 		return func(ctx context.Context, r *pipeline.Recover) error {
-			e := entry{endpoint: name, retries: r.Failure.Attempt - 1, reason: oneLine(r.Failure.Err)}
-			switch r.Action.(type) {
-			case recoverability.Delay:
-				e.outcome = delayed
-			case recoverability.MoveToError:
-				e.outcome = failed
-			default:
-				return next(ctx, r)
-			}
-			var o OrderPlaced
-			if json.Unmarshal(r.Body, &o) == nil && r.Headers.Get(header.EnclosedMessageTypes) == orderPlacedType {
-				e.currency, e.amount = o.Currency, o.Amount
-			}
-			e.line, _ = strconv.Atoi(r.Headers.Get(lineHeader)) // 0 is a message that nobody here has sent
-			if err := s.ledger.record(ctx, r.Sender().(*endpoint.Session), e); err != nil {
-				return err
+			if e, ended := failure(name, r); ended {
+				se, ok := r.Sender().(txer)
+				if !ok {
+					return fmt.Errorf("%T gives no transaction", r.Sender())
+				}
+				if err := s.ledger.record(ctx, se, e); err != nil {
+					return err
+				}
 			}
 			return next(ctx, r)
 		}
 	}
+}
+
+// failure is the entry for a message that leaves its queue because it failed, and whether
+// it does.
+func failure(name string, r *pipeline.Recover) (e entry, ended bool) {
+	e = entry{endpoint: name, retries: r.Failure.Attempt - 1, reason: oneLine(r.Failure.Err)}
+	switch r.Action.(type) {
+	case recoverability.Delay:
+		e.outcome = delayed
+	case recoverability.MoveToError:
+		e.outcome = failed
+	default:
+		return entry{}, false
+	}
+	var o OrderPlaced
+	if r.Headers.Get(header.EnclosedMessageTypes) == orderPlacedType && json.Unmarshal(r.Body, &o) == nil {
+		e.currency, e.amount = o.Currency, o.Amount
+	}
+	line, err := strconv.Atoi(r.Headers.Get(lineHeader))
+	if err == nil { // else it is 0: a message that nobody here has sent
+		e.line = line
+	}
+	return e, true
 }
