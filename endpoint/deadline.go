@@ -10,11 +10,11 @@ import (
 // that. Messages that settle at about the same time share one, because a timer
 // for each would cost more than the rest of settling.
 type deadlines struct {
-	parent context.Context // of the whole run, never cancelled before its end
+	parent context.Context //nolint:containedctx // of the whole run, never cancelled before its end
 	span   time.Duration
 
-	mu      sync.Mutex // guards the rest
-	current context.Context
+	mu      sync.Mutex      // guards the rest
+	current context.Context //nolint:containedctx // what is handed out
 	cancel  context.CancelFunc
 	renewed time.Time
 }
@@ -23,7 +23,7 @@ func (d *deadlines) context() context.Context {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.current == nil || time.Since(d.renewed) > d.span {
-		d.current, d.cancel = context.WithTimeout(d.parent, 2*d.span) //nolint:govet // the timeout ends it; earlier users still need it
+		d.current, d.cancel = context.WithTimeout(d.parent, 2*d.span)
 		d.renewed = time.Now()
 	}
 	return d.current

@@ -13,16 +13,16 @@ import (
 // that nothing spins while, for instance, the error queue is missing.
 func (in *incoming) hold(ctx context.Context, err error) {
 	if in.e.cfg.Transactions == None {
-		in.log().Error("a failed message is lost: transaction mode None took it off its queue, and it could not be moved to the error queue",
+		in.log().ErrorContext(ctx, "a failed message is lost: transaction mode None took it off its queue, and it could not be moved to the error queue",
 			slog.String("message", in.id), slog.Any("error", err))
 		return
 	}
 	pause := in.live.holding.next()
-	in.log().Error("a failed message could not be dealt with: it will be handed out again",
+	in.log().ErrorContext(ctx, "a failed message could not be dealt with: it will be handed out again",
 		slog.String("message", in.id), slog.Duration("after", pause), slog.Any("error", err))
 	_ = backoff.Sleep(ctx, pause) // cut short by a stop
-	if err := in.settle(in.delivery.Retry); err != nil {
-		in.log().Warn("a message could not be returned: the broker will do so", slog.String("message", in.id), slog.Any("error", err))
+	if err := in.settle(ctx, in.delivery.Retry); err != nil {
+		in.log().WarnContext(ctx, "a message could not be returned: the broker will do so", slog.String("message", in.id), slog.Any("error", err))
 	}
 }
 

@@ -78,7 +78,7 @@ func (in *incoming) handle(ctx context.Context, slot *pump.Slot) (err error) {
 	if in.e.cfg.Transactions == None {
 		slot.StopRenewing() // its lease ends here, and that is no loss
 		if err := in.delivery.Complete(in.live.settling.context()); err != nil {
-			return in.skip(err)
+			return in.skip(ctx, err)
 		}
 	}
 	if reason := in.receive.Message.Undecodable; reason != nil {
@@ -95,8 +95,8 @@ func (in *incoming) handle(ctx context.Context, slot *pump.Slot) (err error) {
 }
 
 // skip leaves a message alone that could not be taken off its queue beforehand.
-func (in *incoming) skip(err error) error {
-	in.log().Warn("a message could not be taken off its queue, so it is not handled now",
+func (in *incoming) skip(ctx context.Context, err error) error {
+	in.log().WarnContext(ctx, "a message could not be taken off its queue, so it is not handled now",
 		slog.String("message", in.id), slog.Any("error", err))
 	return nil
 }

@@ -190,8 +190,11 @@ func killWorker() error {
 
 func TestKillsLoseNothingAndDoubleNothing(t *testing.T) {
 	kills, messages := 20, 1500
-	if os.Getenv("HOLDFAST_SOAK") != "" {
+	switch {
+	case os.Getenv("HOLDFAST_SOAK") != "":
 		kills, messages = 200, 30000
+	case testing.Short():
+		kills, messages = 3, 300
 	}
 	for _, store := range []string{"sqlite", "postgres"} {
 		for _, mode := range []string{"atomic", "receiveonly"} {

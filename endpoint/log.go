@@ -33,6 +33,7 @@ func (in *incoming) logAction(ctx context.Context, action recoverability.Action,
 	if !in.log().Enabled(ctx, level) {
 		return
 	}
+	//nolint:sloglint // operators search for these texts, which have the id in them
 	in.log().LogAttrs(ctx, level, text, slog.String("logger", logger), slog.String("type", f.Type),
 		slog.Int("attempt", f.Attempt), slog.Int("delayed", f.Delayed), slog.Any("error", f.Err))
 }

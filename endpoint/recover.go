@@ -19,7 +19,7 @@ import (
 func (in *incoming) fail(ctx context.Context, err error) {
 	if _, tx := in.session.end(); tx != nil {
 		if rerr := tx.Rollback(in.live.settling.context()); rerr != nil {
-			in.log().Warn("a transaction could not be rolled back", slog.String("message", in.id), slog.Any("error", rerr))
+			in.log().WarnContext(ctx, "a transaction could not be rolled back", slog.String("message", in.id), slog.Any("error", rerr))
 		}
 	}
 	if in.interrupted(ctx, err) {
@@ -27,10 +27,10 @@ func (in *incoming) fail(ctx context.Context, err error) {
 	}
 	in.session.reopen()
 	rec := &pipeline.Recover{Receive: &in.receive, Failure: in.failure(err)}
-	rec.Action = in.e.decide(rec.Failure)
+	rec.Action = in.e.decide(ctx, rec.Failure)
 	rec.Fault = recoverability.FaultHeaders(rec.Failure, in.e.host)
 	if err := in.runRecover(ctx, rec); err != nil {
-		in.log().Error("a behavior of the Recover stage failed", slog.String("message", in.id), slog.Any("error", err))
+		in.log().ErrorContext(ctx, "a behavior of the Recover stage failed", slog.String("message", in.id), slog.Any("error", err))
 	}
 	if in.settled {
 		return
@@ -47,11 +47,11 @@ func (in *incoming) interrupted(ctx context.Context, err error) bool {
 	case cause == nil || in.e.cfg.Transactions == None:
 		return false
 	case errors.Is(cause, transport.ErrLeaseLost):
-		_ = in.lost(cause)
+		_ = in.lost(ctx, cause) // nil: that is what it is
 		return true
 	case errors.Is(cause, pump.ErrStopping) && cancelled(err):
-		if err := in.settle(in.delivery.Release); err != nil {
-			in.log().Warn("a message could not be released", slog.String("message", in.id), slog.Any("error", err))
+		if err := in.settle(ctx, in.delivery.Release); err != nil {
+			in.log().WarnContext(ctx, "a message could not be released", slog.String("message", in.id), slog.Any("error", err))
 		}
 		return true
 	}
@@ -93,11 +93,11 @@ func firstType(h header.Map) string {
 }
 
 // decide asks the policy. One that panics or decides nothing gives the message up.
-func (e *Endpoint) decide(f recoverability.Failure) (action recoverability.Action) {
+func (e *Endpoint) decide(ctx context.Context, f recoverability.Failure) (action recoverability.Action) {
 	fallback := recoverability.MoveToError{Queue: e.recoverability.ErrorQueue}
 	defer func() {
 		if v := recover(); v != nil {
-			e.cfg.Logger.Error("the recoverability policy panicked: moving the message to the error queue",
+			e.cfg.Logger.ErrorContext(ctx, "the recoverability policy panicked: moving the message to the error queue",
 				slog.String("message", f.MessageID), slog.String("panic", panicText(v)))
 			action = fallback
 		}
@@ -130,7 +130,7 @@ func (e *Endpoint) recoverEnd(ctx context.Context, rec *pipeline.Recover) error 
 // carryOut does what was decided. An error means that the message is unsettled.
 func (in *incoming) carryOut(ctx context.Context, rec *pipeline.Recover) error {
 	sent, _ := in.session.end()
-	action := in.possible(rec.Action)
+	action := in.possible(ctx, rec.Action)
 	rec.Action = action
 	in.logAction(ctx, action, rec.Failure)
 	if _, again := action.(recoverability.Retry); !again && !rec.Failure.AttemptExact {
@@ -140,7 +140,7 @@ func (in *incoming) carryOut(ctx context.Context, rec *pipeline.Recover) error {
 	switch a := action.(type) {
 	case recoverability.Retry:
 		if err = in.send(sent); err == nil {
-			err = in.settle(in.delivery.Retry)
+			err = in.settle(ctx, in.delivery.Retry)
 		}
 	case recoverability.Delay:
 		err = in.finish(ctx, append(sent, in.copyTo(in.queue, recoverability.DelayHeaders(rec.Failure), a.For)))
@@ -150,7 +150,7 @@ func (in *incoming) carryOut(ctx context.Context, rec *pipeline.Recover) error {
 	case recoverability.DeadLetter:
 		if err = in.send(sent); err == nil {
 			d := in.delivery.(transport.DeadLetterer)
-			err = in.settle(func(ctx context.Context) error { return d.DeadLetter(ctx, a.Reason) })
+			err = in.settle(ctx, func(ctx context.Context) error { return d.DeadLetter(ctx, a.Reason) })
 		}
 	case recoverability.Discard:
 		err = in.finish(ctx, sent)
@@ -163,7 +163,7 @@ func (in *incoming) carryOut(ctx context.Context, rec *pipeline.Recover) error {
 
 // possible is the action, or a move to the error queue where the transport or mode
 // cannot do it.
-func (in *incoming) possible(action recoverability.Action) recoverability.Action {
+func (in *incoming) possible(ctx context.Context, action recoverability.Action) recoverability.Action {
 	toError := recoverability.MoveToError{Queue: in.e.recoverability.ErrorQueue}
 	none := in.e.cfg.Transactions == None
 	var why string
@@ -200,7 +200,7 @@ func (in *incoming) possible(action recoverability.Action) recoverability.Action
 	default:
 		why = fmt.Sprintf("%T is no action", action)
 	}
-	in.log().Warn("an action cannot be carried out: moving the message to the error queue",
+	in.log().WarnContext(ctx, "an action cannot be carried out: moving the message to the error queue",
 		slog.String("message", in.id), slog.Any("action", action), slog.String("reason", why))
 	return toError
 }

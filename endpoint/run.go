@@ -65,7 +65,7 @@ func (e *Endpoint) prepare(ctx context.Context, live *live) error {
 		return fmt.Errorf("endpoint %q: the transport does not offer %v", e.cfg.Name, e.cfg.Transactions)
 	}
 	if live.limits.MaxDelay == 0 && e.recoverability.Delayed > 0 {
-		e.cfg.Logger.Warn("delayed retries are off: the transport offers no delays")
+		e.cfg.Logger.WarnContext(ctx, "delayed retries are off: the transport offers no delays")
 		e.recoverability.Delayed = recoverability.Off
 	}
 	if e.cfg.Install {

@@ -33,7 +33,7 @@ func (e *Endpoint) satellite(live *live, sat transport.Satellite) func(context.C
 		in := &incoming{e: e, live: live, delivery: d, queue: sat.Queue}
 		in.prepare()
 		if err := in.relay(ctx, sat); err != nil {
-			e.cfg.Logger.Error("a message of the transport's own queue could not be dealt with",
+			e.cfg.Logger.ErrorContext(ctx, "a message of the transport's own queue could not be dealt with",
 				slog.String("queue", sat.Queue), slog.String("message", in.id), slog.Any("error", err))
 			in.hold(ctx, err)
 		}

@@ -20,19 +20,19 @@ const (
 // A nil error also stands for a message that is no longer ours.
 func (in *incoming) finish(ctx context.Context, ops []transport.Operation) error {
 	if in.session.tx != nil {
-		return in.lost(in.session.tx.Complete(ctx, ops))
+		return in.lost(ctx, in.session.tx.Complete(ctx, ops))
 	}
 	if in.e.cfg.Transactions == None {
 		return in.send(ops)
 	}
 	completer, ok := in.delivery.(transport.Completer)
 	if ok && len(ops) > 0 {
-		return in.settle(func(ctx context.Context) error { return completer.CompleteWith(ctx, ops) })
+		return in.settle(ctx, func(ctx context.Context) error { return completer.CompleteWith(ctx, ops) })
 	}
 	if err := in.send(ops); err != nil {
 		return err
 	}
-	in.complete()
+	in.complete(ctx)
 	return nil
 }
 
@@ -46,29 +46,30 @@ func (in *incoming) send(ops []transport.Operation) error {
 
 // complete takes the message off its queue. What was sent has left by now, so not
 // being able to is not the message's failure: it will come again.
-func (in *incoming) complete() {
-	if err := in.settle(in.delivery.Complete); err != nil {
-		in.log().Warn("a message was handled but could not be completed: it will be handled again",
+func (in *incoming) complete(ctx context.Context) {
+	if err := in.settle(ctx, in.delivery.Complete); err != nil {
+		in.log().WarnContext(ctx, "a message was handled but could not be completed: it will be handled again",
 			slog.String("message", in.id), slog.Any("error", err))
 	}
 }
 
 // settle calls a settling verb, again if the broker could not be reached. A refused
-// operation and a lost lease are final.
-func (in *incoming) settle(verb func(context.Context) error) error {
-	ctx := in.live.settling.context()
-	err := verb(ctx)
+// operation and a lost lease are final. The verb has a context of its own: settling
+// goes on when ctx has ended.
+func (in *incoming) settle(ctx context.Context, verb func(context.Context) error) error {
+	own := in.live.settling.context()
+	err := verb(own)
 	if err == nil {
 		return nil
 	}
 	pause := backoff.Backoff{Min: 100 * time.Millisecond, Max: time.Second}
 	for try := 1; try < settleTries && repeatable(err); try++ {
-		if pause.Wait(ctx) != nil {
+		if pause.Wait(own) != nil {
 			break
 		}
-		err = verb(ctx)
+		err = verb(own)
 	}
-	return in.lost(err)
+	return in.lost(ctx, err)
 }
 
 func repeatable(err error) bool {
@@ -78,11 +79,11 @@ func repeatable(err error) bool {
 
 // lost makes a lost lease a logged fact instead of an error: there is nothing left to
 // settle, and whoever has the message now deals with it.
-func (in *incoming) lost(err error) error {
+func (in *incoming) lost(ctx context.Context, err error) error {
 	if !errors.Is(err, transport.ErrLeaseLost) {
 		return err
 	}
-	in.log().Warn("the message is no longer ours: it will be, or has been, handed out again",
+	in.log().WarnContext(ctx, "the message is no longer ours: it will be, or has been, handed out again",
 		slog.String("message", in.id), slog.Any("error", err))
 	return nil
 }
