@@ -4,10 +4,16 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"github.com/holdfast-go/holdfast/internal/backoff"
 )
 
-// listenEvery is how often the file is asked whether it has changed: 5 µs of work each time.
-const listenEvery = 10 * time.Millisecond
+// How often the file is asked whether it has changed: the pause doubles from the first to the second
+// while it has not.
+const (
+	minListen = 4 * time.Millisecond
+	maxListen = 32 * time.Millisecond
+)
 
 // Listen implements [tablequeue.Waker]. SQLite tells a connection whether others have
 // committed something, but not what: all queues that were claimed from are woken. What this
@@ -25,22 +31,19 @@ func (s *store) Listen(ctx context.Context, ready func(), wake func(queue string
 	}
 	defer version.Close()
 	ready()
-	tick := time.NewTicker(listenEvery)
-	defer tick.Stop()
-	for known := int64(-1); ; {
+	pause := minListen
+	for known := int64(-1); ; pause = min(2*pause, maxListen) {
 		var now int64
 		err := unlessBusy(ctx, func() error { return version.QueryRowContext(bg).Scan(&now) })
 		if err != nil {
 			return fmt.Errorf("sqlite: listen: %w", explain(err))
 		}
 		if now != known {
-			known = now
+			known, pause = now, minListen
 			s.claimed.Range(func(queue, _ any) bool { wake(queue.(string)); return true })
 		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return context.Cause(ctx)
+		if err := backoff.Sleep(ctx, pause); err != nil {
+			return err
 		}
 	}
 }
