@@ -23,10 +23,10 @@ const transportVar = "HOLDFAST_TRANSPORT"
 const programName = "holdfast"
 
 const transportHelp = `
-  sqlite:orders.db          queues in a file, relative or absolute (sqlite:/var/lib/orders.db)
-  memory:                   queues in this process only, for demo and bench
-  amqp://user:pw@host/vhost  RabbitMQ; amqps:// with TLS; ?queue_type=classic instead of quorum
-  postgres://user:pw@host/db PostgreSQL; ?schema=name for another schema than the default
+  sqlite:orders.db            queues in a file, relative or absolute (sqlite:/var/lib/orders.db)
+  memory:                     queues in this process only, for demo and bench
+  amqp://user:pw@host/vhost   RabbitMQ; amqps:// with TLS; ?queue_type=classic instead of quorum
+  postgres://user:pw@host/db  PostgreSQL; ?schema=name instead of the schema public
 `
 
 // target is a transport that was named by its URL.
