@@ -26,9 +26,11 @@
 //
 // A message is handed out at least once, and its attempts are counted exactly, also over
 // processes that are killed. With [OnCommit] a handler's writes happen exactly once. Whatever a
-// call has returned success for survives a killed process. It survives a power failure too,
-// because every commit waits for the disk, unless Transport.Relaxed is set; how much the
-// disk really keeps is between it and the operating system.
+// call has returned success for survives a killed process. What was sent, completed and
+// written survives a power failure too, because such commits wait for the disk, unless
+// Transport.Relaxed is set; how much the disk really keeps is between it and the operating
+// system. The last hand-outs may be forgotten by a power failure, so that their attempts
+// are not counted.
 //
 // Messages are leased: a process that is killed keeps its messages from others until
 // Transport.Lease has run out. Time is the machine's wall clock.
@@ -37,7 +39,8 @@
 //
 // A local disk: the processes share memory through a file beside the database, which
 // network file systems do not offer. Write permission on the file and on its directory.
-// Nobody may remove or replace the file, or those beside it, while a process has it open. And no program may
-// open and close it with os.Open while it uses this package, for instance to copy it: on
-// Unix, that takes away the locks of the whole process. "vacuum into 'copy.db'" makes a copy.
+// Nobody may remove or replace the file, or those beside it, while a process has it open.
+// And no program may open and close it with os.Open while it uses this package, for
+// instance to copy it: on Unix, that takes away the locks of the whole process.
+// "vacuum into 'copy.db'" makes a copy.
 package sqlite

@@ -2,6 +2,7 @@ package sqlite
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"os"
@@ -161,6 +162,37 @@ func TestSeveralMayOpenANewFileAtOnce(t *testing.T) {
 	opening.Wait()
 	if n := len(inspectAll(t, dial(t, Transport{Path: path}))); n != 2 {
 		t.Errorf("%d queues, want 2", n)
+	}
+}
+
+func TestSendsWaitForTheDiskAndClaimsDoNot(t *testing.T) {
+	const normal, full = 1, 2
+	for _, c := range []struct{ relaxed, want bool }{{false, true}, {true, false}} {
+		s, err := open(t.Context(), temp(t), c.relaxed)
+		if err != nil {
+			t.Fatal(err)
+		}
+		conn := tablequeue.Open(s, tablequeue.Config{})
+		defer conn.Close()
+		install(t, conn, queue)
+		expect := func(what string, waits bool) {
+			t.Helper()
+			want := map[bool]int{true: full, false: normal}[waits]
+			var got int
+			if err := s.writer.conn.QueryRowContext(t.Context(), `pragma synchronous`).Scan(&got); err != nil || got != want {
+				t.Errorf("relaxed %v: after %s synchronous is %d (%v), want %d", c.relaxed, what, got, err, want)
+			}
+		}
+		send(t, conn, to(queue, "m"))
+		expect("a send", c.want)
+		d := receive(t, receiver(t, conn, queue))
+		expect("a claim", false)
+		tx := begin(t, d)
+		onCommit(t, tx, func(context.Context, *sql.Tx) error { return nil })
+		if err := tx.Complete(t.Context(), nil); err != nil {
+			t.Fatal(err)
+		}
+		expect("a completion", c.want)
 	}
 }
 
