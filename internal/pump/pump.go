@@ -73,6 +73,7 @@ type Pump struct {
 	renewer transport.Renewer // nil where deliveries need no renewing
 	outage  outage
 	born    time.Time
+	workers workers
 
 	mu          sync.Mutex // guards what follows
 	changed     sync.Cond  // there is room to receive; while stopping: anything changed
@@ -113,6 +114,7 @@ func New(cfg Config) *Pump {
 		cfg:         cfg,
 		born:        time.Now(),
 		outage:      newOutage(cfg.Logger, cfg.OnReceive),
+		workers:     newWorkers(),
 		concurrency: max(1, cfg.Concurrency),
 	}
 	p.changed.L = &p.mu
@@ -150,6 +152,7 @@ func (p *Pump) Run(ctx context.Context) error {
 	p.stop(p.cfg.Limits.FreeRelease)
 	routines.Go(func() { p.cutLate(held, cut) })
 	p.drain(lasting)
+	p.workers.end()
 	release()
 	routines.Wait()
 	return nil

@@ -54,7 +54,7 @@ func (s *Slot) Free() {
 	p.wake()
 	p.mu.Unlock()
 	if next != nil {
-		go p.run(next)
+		p.start(next)
 	}
 }
 
@@ -70,16 +70,9 @@ func (s *Slot) StopRenewing() {
 	p.mu.Unlock()
 }
 
-// run handles s, and then whatever is ready in its place.
-func (p *Pump) run(s *Slot) {
-	for s != nil {
-		p.cfg.Handle(s.ctx, s.delivery, s)
-		s = p.finish(s)
-	}
-}
-
-// finish takes s out of the pump and returns the next to handle, if any.
-func (p *Pump) finish(s *Slot) *Slot {
+// finish takes s out of the pump and returns the next to handle; when there is none,
+// whether the worker is to wait for one.
+func (p *Pump) finish(s *Slot) (next *Slot, wait bool) {
 	s.end(nil)
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -90,9 +83,11 @@ func (p *Pump) finish(s *Slot) *Slot {
 	}
 	p.finished++
 	p.forget(s)
-	next := p.next()
+	if next = p.next(); next == nil {
+		wait = p.mayWait()
+	}
 	p.wake()
-	return next
+	return next, wait
 }
 
 // end ends the context of s, where it has one of its own. Never called with mu held.
@@ -119,7 +114,7 @@ func (p *Pump) startReady() {
 		if s == nil {
 			return
 		}
-		go p.run(s)
+		p.start(s)
 	}
 }
 
