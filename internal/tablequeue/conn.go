@@ -170,13 +170,24 @@ func (c *Conn) enter() error {
 
 // abandon gives back what has been claimed and not settled.
 func (c *Conn) abandon() error {
-	ctx, cancel := context.WithTimeout(context.Background(), maxWait)
-	defer cancel()
 	var errs []error
 	c.queues.Range(func(queue, _ any) bool {
-		errs = append(errs, c.store.Abandon(ctx, queue.(string), c.owner, c.cfg.Lease))
+		errs = append(errs, c.abandonQueue(queue.(string)))
 		c.wakes.announce(queue.(string))
 		return true
 	})
 	return errors.Join(errs...)
+}
+
+// abandonQueue tries again: the connections may have been idle for long, and be dead.
+func (c *Conn) abandonQueue(queue string) (err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), maxWait)
+	defer cancel()
+	for range 3 {
+		err = c.store.Abandon(ctx, queue, c.owner, c.cfg.Lease)
+		if err == nil || errors.Is(err, transport.ErrNoQueue) {
+			return nil
+		}
+	}
+	return err
 }

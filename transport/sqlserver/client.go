@@ -3,12 +3,9 @@ package sqlserver
 import (
 	"context"
 	"errors"
-	"fmt"
-	"sync"
-	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/holdfast-go/holdfast/internal/tablequeue"
 	"github.com/holdfast-go/holdfast/transport"
@@ -24,7 +21,7 @@ var ErrNotOurs = errors.New("postgres: the message was not received through sqls
 
 // Tx returns the transaction of the message that is being handled: what a handler writes in
 // it happens together with the messages that it sends and the end of the one it handles, or
-// not at all. It is opened by the first call and shared by the message's handlers,
+// not at all. It begins with the first statement and is shared by the message's handlers,
 // which use it one at a time. It needs the transaction mode SendsAtomicWithReceive.
 //
 // The endpoint commits and rolls it back: its Commit and Rollback only return an
@@ -45,118 +42,130 @@ func Tx(ctx context.Context, s Session) (pgx.Tx, error) {
 	return own.user, nil
 }
 
-// Begin implements [tablequeue.Transactor].
-func (s *store) Begin(ctx context.Context) (tablequeue.StoreTx, error) {
-	conn, err := s.handlers.Acquire(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("postgres: begin: %w", err)
-	}
-	tx, err := conn.Begin(ctx)
-	if err != nil {
-		conn.Release()
-		return nil, fmt.Errorf("postgres: begin: %w", err)
-	}
-	h := &handlerTx{store: s, conn: conn, user: &userTx{Tx: tx}}
-	if !s.opened(h) {
-		h.abort()
-		return nil, transport.ErrClosed
-	}
-	return h, nil
+// userTx is the transaction as handlers see it. It is begun with the first statement.
+type userTx struct {
+	conn *pgx.Conn
+	tx   pgx.Tx // nil until begun
+	err  error  // why it could not be begun
+	over bool
 }
 
-// opened remembers tx, so that Close can end it.
-func (s *store) opened(tx *handlerTx) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.open == nil {
-		return false
-	}
-	s.open[tx] = struct{}{}
-	return true
-}
+var _ pgx.Tx = (*userTx)(nil)
 
-// handlerTx is a transaction that a delivery is completed in.
-type handlerTx struct {
-	store *store
-	user  *userTx
-
-	mu   sync.Mutex    // guards conn
-	conn *pgxpool.Conn // nil when the transaction is over
-}
-
-// take is the connection, for whoever ends the transaction; nil when it is over.
-func (h *handlerTx) take() *pgxpool.Conn {
-	h.mu.Lock()
-	conn := h.conn
-	h.conn = nil
-	h.mu.Unlock()
-	h.store.mu.Lock()
-	delete(h.store.open, h)
-	h.store.mu.Unlock()
-	return conn
-}
-
-// Complete implements [tablequeue.StoreTx]: the delete, the inserts and the commit are one
-// round trip. The delete fails where the lease is lost, and the server then does
-// nothing of what follows.
-func (h *handlerTx) Complete(ctx context.Context, u *tablequeue.Unit) error {
-	conn := h.take()
-	if conn == nil {
-		return errOver
-	}
-	defer conn.Release() // which closes it unless the transaction has ended
-	var b pgx.Batch
-	b.Queue(h.store.table(u.Queue).remove, u.Lease.Seq, u.Lease.ID)
-	for _, g := range h.store.groups([]*tablequeue.Unit{{Verb: tablequeue.Send, Rows: u.Rows}}) {
-		h.store.queue(&b, g)
-	}
-	b.Queue("commit")
-	results := conn.SendBatch(ctx, &b)
-	_, err := results.Exec()
-	u.Lost = code(err) == divisionByZero
-	if rest := results.Close(); err == nil {
-		err = rest
-	}
-	if err != nil && !conn.Conn().IsClosed() {
-		_, _ = conn.Exec(ctx, "rollback")
-	}
-	if err == nil || u.Lost {
-		return nil
-	}
-	return h.store.failed("commit", err)
-}
-
-var errOver = errors.New("postgres: the transaction is over")
-
-// Rollback implements [tablequeue.StoreTx].
-func (h *handlerTx) Rollback(ctx context.Context) error {
-	conn := h.take()
-	if conn == nil {
-		return nil
-	}
-	defer conn.Release()
-	if _, err := conn.Exec(ctx, "rollback"); err != nil {
-		return fmt.Errorf("postgres: rollback: %w", err)
-	}
-	return nil
-}
-
-// abort ends the transaction with its connection, which may be in use.
-func (h *handlerTx) abort() {
-	conn := h.take()
-	if conn == nil {
-		return
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-	defer cancel()
-	_ = conn.Conn().Close(ctx)
-	conn.Release()
-}
-
-// userTx is the transaction as handlers see it.
-type userTx struct{ pgx.Tx }
-
-var errEndpoints = errors.New("postgres: the endpoint ends this transaction: return nil or an error from the handler")
+var (
+	errEndpoints = errors.New("postgres: the endpoint ends this transaction: return nil or an error from the handler")
+	errOver      = errors.New("postgres: the transaction is over")
+)
 
 func (*userTx) Commit(context.Context) error   { return errEndpoints }
 func (*userTx) Rollback(context.Context) error { return errEndpoints }
+
+// Exec begins the transaction in the round trip of its first statement where it can.
+func (u *userTx) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
+	if u.tx == nil && u.err == nil && !u.over && batchable(args) {
+		return u.first(ctx, sql, args)
+	}
+	tx, err := u.begun(ctx)
+	if err != nil {
+		return pgconn.CommandTag{}, err
+	}
+	return tx.Exec(ctx, sql, args...)
+}
+
+// batchable says whether pgx takes args in a batch: it takes no options there.
+func batchable(args []any) bool {
+	if len(args) == 0 {
+		return true
+	}
+	switch args[0].(type) {
+	case pgx.QueryExecMode, pgx.QueryResultFormats, pgx.QueryResultFormatsByOID:
+		return false
+	}
+	return true
+}
+
+func (u *userTx) first(ctx context.Context, sql string, args []any) (tag pgconn.CommandTag, err error) {
+	var b pgx.Batch
+	b.BeginTx(pgx.TxOptions{})
+	b.Queue(sql, args...)
+	results := u.conn.SendBatch(ctx, &b)
+	if _, u.err = results.Exec(); u.err == nil {
+		u.tx = results.Tx()
+		tag, err = results.Exec()
+	}
+	if closing := results.Close(); err == nil {
+		err = closing
+	}
+	return tag, err
+}
+
+// begun is the transaction, begun now if need be.
+func (u *userTx) begun(ctx context.Context) (pgx.Tx, error) {
+	switch {
+	case u.over:
+		return nil, errOver
+	case u.err == nil && u.tx == nil:
+		u.tx, u.err = u.conn.Begin(ctx)
+	}
+	return u.tx, u.err
+}
+
+func (u *userTx) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
+	tx, err := u.begun(ctx)
+	if err != nil {
+		return failedRows{err}, err
+	}
+	return tx.Query(ctx, sql, args...)
+}
+
+func (u *userTx) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
+	tx, err := u.begun(ctx)
+	if err != nil {
+		return failedRows{err}
+	}
+	return tx.QueryRow(ctx, sql, args...)
+}
+
+func (u *userTx) Begin(ctx context.Context) (pgx.Tx, error) {
+	tx, err := u.begun(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return tx.Begin(ctx)
+}
+
+func (u *userTx) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
+	tx, err := u.begun(ctx)
+	if err != nil {
+		return failedBatch{err}
+	}
+	return tx.SendBatch(ctx, b)
+}
+
+func (u *userTx) CopyFrom(ctx context.Context, table pgx.Identifier, columns []string, from pgx.CopyFromSource) (int64, error) {
+	tx, err := u.begun(ctx)
+	if err != nil {
+		return 0, err
+	}
+	return tx.CopyFrom(ctx, table, columns, from)
+}
+
+func (u *userTx) Prepare(ctx context.Context, name, sql string) (*pgconn.StatementDescription, error) {
+	tx, err := u.begun(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return tx.Prepare(ctx, name, sql)
+}
+
+// LargeObjects are those of a transaction that has begun, that is after another
+// statement; before, they are the zero value, which cannot be used.
+func (u *userTx) LargeObjects() pgx.LargeObjects {
+	if u.tx == nil || u.over {
+		return pgx.LargeObjects{}
+	}
+	return u.tx.LargeObjects()
+}
+
+// Conn is the connection, for its type map and the like.
+func (u *userTx) Conn() *pgx.Conn { return u.conn }

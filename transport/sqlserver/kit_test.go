@@ -51,6 +51,9 @@ func newWorld(t testing.TB, queues ...string) *world {
 	})
 	c := w.open()
 	install(t, c, queues...)
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
 	return w
 }
 
@@ -70,7 +73,7 @@ func (w *world) open() transport.Conn { return w.openAs(Postgres{}) }
 func (w *world) openAs(p Postgres) transport.Conn {
 	w.t.Helper()
 	p.URL, p.Schema = cmp.Or(p.URL, testURL()), w.schema
-	c, err := p.Open(w.t.Context(), transport.Env{Endpoint: "test", Instance: "one"})
+	c, err := p.Open(w.t.Context(), transport.Env{Endpoint: w.schema, Instance: "one"})
 	if err != nil {
 		w.t.Fatal(err)
 	}

@@ -1,9 +1,11 @@
 package sqlserver
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -42,30 +44,27 @@ var errURL = errors.New("postgres: URL cannot be parsed (it is not shown, it may
 
 // Open implements [transport.Transport]. It connects once, to fail early.
 func (p *Postgres) Open(ctx context.Context, env transport.Env) (transport.Conn, error) {
+	s, err := p.store(ctx, env)
+	if err != nil {
+		return nil, err
+	}
+	return tablequeue.Open(s, tablequeue.Config{Lease: p.Lease, MaxBody: MaxBody, Env: env}), nil
+}
+
+func (p *Postgres) store(ctx context.Context, env transport.Env) (*store, error) {
 	if p.URL == "" {
 		return nil, errors.New("postgres: URL is empty: set Postgres.URL")
 	}
 	if p.Lease < 0 || p.MaxTx < 0 {
 		return nil, fmt.Errorf("postgres: Lease %v and MaxTx %d may not be negative", p.Lease, p.MaxTx)
 	}
-	schema := p.Schema
-	if schema == "" {
-		schema = "public"
-	}
-	if err := checkName("schema", schema); err != nil {
+	set := settings{schema: cmp.Or(p.Schema, "public"), maxTx: cmp.Or(p.MaxTx, defaultMaxTx), name: env.Endpoint}
+	if err := checkName("schema", set.schema); err != nil {
 		return nil, err
 	}
 	cfg, err := pgxpool.ParseConfig(p.URL)
-	if err != nil {
-		return nil, errURL // err may quote parts of the password
+	if err != nil || strings.LastIndexByte(cfg.ConnConfig.Host, '@') > 0 {
+		return nil, errURL // err, or that host, may quote parts of the password
 	}
-	maxTx := p.MaxTx
-	if maxTx == 0 {
-		maxTx = defaultMaxTx
-	}
-	s, err := openStore(ctx, cfg, settings{schema: schema, maxTx: maxTx, name: env.Endpoint})
-	if err != nil {
-		return nil, err
-	}
-	return tablequeue.Open(s, tablequeue.Config{Lease: p.Lease, MaxBody: MaxBody, Env: env}), nil
+	return openStore(ctx, cfg, set)
 }

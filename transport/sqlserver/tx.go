@@ -1,0 +1,119 @@
+package sqlserver
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/holdfast-go/holdfast/internal/tablequeue"
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+// handlerTx is a transaction that a delivery is completed in, on a connection of its own.
+type handlerTx struct {
+	store *store
+	user  *userTx
+
+	mu   sync.Mutex    // guards conn
+	conn *pgxpool.Conn // nil when the transaction is over
+}
+
+// Begin implements [tablequeue.Transactor]. It waits for a connection; the transaction begins
+// with its first statement.
+func (s *store) Begin(ctx context.Context) (tablequeue.StoreTx, error) {
+	conn, err := s.handlers.Acquire(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("postgres: begin: %w", err)
+	}
+	h := &handlerTx{store: s, conn: conn, user: &userTx{conn: conn.Conn()}}
+	if !s.opened(h) {
+		conn.Release()
+		return nil, transport.ErrClosed
+	}
+	return h, nil
+}
+
+// opened remembers tx, so that Close can end it.
+func (s *store) opened(tx *handlerTx) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.open == nil {
+		return false
+	}
+	s.open[tx] = struct{}{}
+	return true
+}
+
+// take is the connection, for whoever ends the transaction; nil when it is over.
+func (h *handlerTx) take() *pgxpool.Conn {
+	h.mu.Lock()
+	conn := h.conn
+	h.conn = nil
+	h.mu.Unlock()
+	h.store.mu.Lock()
+	delete(h.store.open, h)
+	h.store.mu.Unlock()
+	return conn
+}
+
+// Complete implements [tablequeue.StoreTx]: the delete, the inserts and the commit are one
+// round trip. The delete fails where the lease is lost, and the server then does
+// nothing of what follows.
+func (h *handlerTx) Complete(ctx context.Context, u *tablequeue.Unit) error {
+	conn := h.take()
+	if conn == nil {
+		return errOver
+	}
+	defer conn.Release() // which closes it unless the transaction has ended
+	h.user.over = true
+	if h.user.err != nil {
+		return fmt.Errorf("postgres: commit: the transaction has not begun: %w", h.user.err)
+	}
+	var b pgx.Batch
+	if h.user.tx == nil {
+		b.Queue("begin")
+	}
+	b.Queue(h.store.table(u.Queue).remove, u.Lease.Seq, u.Lease.ID)
+	for _, g := range h.store.groups([]*tablequeue.Unit{{Verb: tablequeue.Send, Rows: u.Rows}}) {
+		h.store.queue(&b, g)
+	}
+	b.Queue("commit")
+	err := conn.SendBatch(ctx, &b).Close()
+	if err == nil {
+		return nil
+	}
+	if !conn.Conn().IsClosed() {
+		_, _ = conn.Exec(ctx, "rollback")
+	}
+	if u.Lost = code(err) == divisionByZero; u.Lost {
+		return nil
+	}
+	return h.store.failed("commit", err)
+}
+
+// Rollback implements [tablequeue.StoreTx].
+func (h *handlerTx) Rollback(ctx context.Context) error {
+	conn := h.take()
+	if conn == nil {
+		return nil
+	}
+	defer conn.Release()
+	h.user.over = true
+	if h.user.tx == nil {
+		return nil
+	}
+	if _, err := conn.Exec(ctx, "rollback"); err != nil {
+		return fmt.Errorf("postgres: rollback: %w", err)
+	}
+	return nil
+}
+
+// abort ends the transaction by cutting its connection, which the handler may be using.
+func (h *handlerTx) abort() {
+	if conn := h.take(); conn != nil {
+		_ = conn.Hijack().PgConn().Conn().Close()
+	}
+}
