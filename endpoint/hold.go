@@ -17,6 +17,7 @@ func (in *incoming) hold(ctx context.Context, err error) {
 			slog.String("message", in.id), slog.Any("error", err))
 		return
 	}
+	in.rollback(ctx)
 	pause := in.live.holding.next()
 	in.log().ErrorContext(ctx, "a failed message could not be dealt with: it will be handed out again",
 		slog.String("message", in.id), slog.Duration("after", pause), slog.Any("error", err))

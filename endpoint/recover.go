@@ -17,11 +17,7 @@ import (
 // fail deals with a message that was not processed: it is settled in the end,
 // or left to the broker to hand out again.
 func (in *incoming) fail(ctx context.Context, err error) {
-	if _, tx := in.session.end(); tx != nil {
-		if rerr := tx.Rollback(in.live.settling.context()); rerr != nil {
-			in.log().WarnContext(ctx, "a transaction could not be rolled back", slog.String("message", in.id), slog.Any("error", rerr))
-		}
-	}
+	in.rollback(ctx)
 	if in.interrupted(ctx, err) {
 		return
 	}
@@ -37,6 +33,17 @@ func (in *incoming) fail(ctx context.Context, err error) {
 	}
 	if err := in.carryOut(ctx, rec); err != nil {
 		in.hold(ctx, err)
+	}
+}
+
+// rollback ends the session and undoes its transaction, if it has one that is not over.
+func (in *incoming) rollback(ctx context.Context) {
+	_, tx := in.session.end()
+	if tx == nil {
+		return
+	}
+	if err := tx.Rollback(in.live.settling.context()); err != nil {
+		in.log().WarnContext(ctx, "a transaction could not be rolled back", slog.String("message", in.id), slog.Any("error", err))
 	}
 }
 
@@ -139,6 +146,7 @@ func (in *incoming) carryOut(ctx context.Context, rec *pipeline.Recover) error {
 	var err error
 	switch a := action.(type) {
 	case recoverability.Retry:
+		in.rollback(ctx) // of what the stage wrote: a retry completes nothing
 		if err = in.send(sent); err == nil {
 			err = in.settle(ctx, in.delivery.Retry)
 		}
@@ -148,6 +156,7 @@ func (in *incoming) carryOut(ctx context.Context, rec *pipeline.Recover) error {
 		headers := recoverability.ErrorHeaders(in.receive.Message.Headers, rec.Fault)
 		err = in.finish(ctx, append(sent, in.copyTo(a.Queue, headers, 0)))
 	case recoverability.DeadLetter:
+		in.rollback(ctx)
 		if err = in.send(sent); err == nil {
 			d := in.delivery.(transport.DeadLetterer)
 			err = in.settle(ctx, func(ctx context.Context) error { return d.DeadLetter(ctx, a.Reason) })

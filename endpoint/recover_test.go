@@ -388,3 +388,29 @@ func TestAtomicHandlersCommitTogetherOrNotAtAll(t *testing.T) {
 		}
 	})
 }
+
+func TestWhatTheRecoverStageWritesGoesWithTheMove(t *testing.T) {
+	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		var written tally
+		cfg := sales(broker, failing(&tally{}))
+		cfg.Transactions = endpoint.SendsAtomicWithReceive
+		cfg.Recoverability = recoverability.Config{Immediate: 2, Delayed: recoverability.Off}
+		cfg.Pipeline.Recover.Use("ledger", func(next pipeline.Func[*pipeline.Recover]) pipeline.Func[*pipeline.Recover] {
+			return func(ctx context.Context, rec *pipeline.Recover) error {
+				s := rec.Sender().(*endpoint.Session)
+				if err := inmemory.OnCommit(ctx, s, func() { written.add(rec.Action.String()) }); err != nil {
+					return err
+				}
+				return next(ctx, rec)
+			}
+		})
+		start(t, cfg).send(placeOrder{})
+		synctest.Wait()
+		if diff := cmp.Diff([]string{`move to error queue "error"`}, written.list()); diff != "" {
+			t.Error(diff)
+		}
+		if got := len(broker.Messages("error")); got != 1 {
+			t.Errorf("the error queue has %d messages, want 1", got)
+		}
+	})
+}
