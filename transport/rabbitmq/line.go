@@ -14,12 +14,27 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-const (
-	redialMin = 100 * time.Millisecond
-	redialMax = 5 * time.Second
-	// steady is how long a connection has to last for the pauses to start small again.
-	steady = time.Second
-)
+// pacer spaces attempts to connect. The pauses grow while what was connected does not
+// outlast them, and start small again when it does.
+type pacer struct {
+	backoff backoff.Backoff
+	last    time.Duration
+}
+
+func newPacer() *pacer {
+	return &pacer{backoff: backoff.Backoff{Min: 100 * time.Millisecond, Max: 5 * time.Second}}
+}
+
+func (p *pacer) lasted(d time.Duration) {
+	if d > p.last {
+		p.backoff.Reset()
+	}
+}
+
+func (p *pacer) wait(ctx context.Context) error {
+	p.last = p.backoff.Next()
+	return backoff.Sleep(ctx, p.last)
+}
 
 // wire is one connection, from its dial to its loss. It is never revived: what was
 // opened from it dies with it, so that a settle can only reach the connection its
@@ -48,7 +63,7 @@ func newLine[W wire](name string, log *slog.Logger, dial func(context.Context) (
 
 // run keeps the line up until ctx ends. It starts with a wire that is up.
 func (l *line[W]) run(ctx context.Context, w W) {
-	pause := backoff.Backoff{Min: redialMin, Max: redialMax}
+	pace := newPacer()
 	for {
 		since := time.Now()
 		select {
@@ -60,19 +75,17 @@ func (l *line[W]) run(ctx context.Context, w W) {
 			w.close()
 			return
 		}
-		if time.Since(since) > steady {
-			pause.Reset()
-		}
+		pace.lasted(time.Since(since))
 		var ok bool
-		if w, ok = l.redial(ctx, &pause); !ok {
+		if w, ok = l.redial(ctx, pace); !ok {
 			l.down(transport.ErrClosed)
 			return
 		}
 	}
 }
 
-func (l *line[W]) redial(ctx context.Context, pause *backoff.Backoff) (W, bool) {
-	for pause.Wait(ctx) == nil {
+func (l *line[W]) redial(ctx context.Context, pace *pacer) (W, bool) {
+	for pace.wait(ctx) == nil {
 		w, err := l.dial(ctx)
 		if err == nil {
 			l.up(w)

@@ -8,7 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/holdfast-go/holdfast/internal/backoff"
 	"github.com/holdfast-go/holdfast/transport"
 )
 
@@ -63,7 +62,7 @@ func (c *conn) OpenReceiver(ctx context.Context, opts transport.ReceiverOptions)
 // first attempt went.
 func (r *receiver) run(first chan<- error) {
 	defer r.forget()
-	pause := backoff.Backoff{Min: redialMin, Max: redialMax}
+	pace := newPacer()
 	for !r.stopped() {
 		since := time.Now()
 		s, err := r.open(r.conn.ctx)
@@ -77,10 +76,8 @@ func (r *receiver) run(first chan<- error) {
 			s.end()
 		}
 		r.lose(err)
-		if time.Since(since) > steady {
-			pause.Reset()
-		}
-		if pause.Wait(r.conn.ctx) != nil {
+		pace.lasted(time.Since(since))
+		if pace.wait(r.conn.ctx) != nil {
 			return
 		}
 	}
@@ -165,7 +162,7 @@ func (r *receiver) take(limit int) ([]transport.Delivery, error) {
 	case r.session == nil:
 		return nil, r.err
 	}
-	ds, more := r.session.take(limit)
+	ds, more := r.session.take(limit, r.window)
 	if more {
 		signal(r.wake)
 	}
@@ -178,6 +175,7 @@ func (r *receiver) Window(n int) {
 	defer r.mu.Unlock()
 	r.window = max(0, n)
 	signal(r.poke)
+	signal(r.wake)
 }
 
 // limit is the window, 0 when nothing more is to come.

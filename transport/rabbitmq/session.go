@@ -31,6 +31,7 @@ type session struct {
 	consumers []*consumer // that the broker sends to
 	leaving   []*consumer // cancelled, with deliveries still open
 	count     int         // consumers so far
+	held      bool        // deliveries wait for others to be settled
 	closing   bool        // to be closed when everything is settled
 	ended     error       // why nothing can be settled any more
 }
@@ -264,12 +265,15 @@ func (s *session) push(c *consumer, in *amqp.Delivery) {
 	}
 }
 
-// take gives up to limit of the waiting deliveries, and whether there are more.
-func (s *session) take(limit int) ([]transport.Delivery, bool) {
+// take gives up to limit of the waiting deliveries, and whether there are more. A window
+// just made smaller binds at once, though the broker may still send ahead by the old one.
+func (s *session) take(limit, window int) ([]transport.Delivery, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	n := min(limit, len(s.waiting))
-	if n == 0 {
+	out := s.acks.open - len(s.waiting)
+	n := min(limit, len(s.waiting), window-out)
+	if n <= 0 {
+		s.held = len(s.waiting) > 0
 		return nil, false
 	}
 	ds := make([]transport.Delivery, n)
@@ -306,6 +310,10 @@ func (s *session) account(d *delivery) {
 	d.settled = true
 	d.from.open--
 	s.acks.remove(d)
+	if s.held {
+		s.held = false
+		signal(s.receiver.wake)
+	}
 	if d.from.cancelled || s.closing && s.acks.open == 0 {
 		signal(s.receiver.poke)
 	}

@@ -79,7 +79,7 @@ const (
 // safe only up to the oldest delivery that is still open: acks knows all open ones in
 // the order of their tags. Guarded by the session.
 type acks struct {
-	ch     *amqp.Channel
+	ch     amqp.Acknowledger
 	timer  *time.Timer
 	armed  bool
 	window int
@@ -139,7 +139,7 @@ func (a *acks) remove(d *delivery) {
 func (a *acks) complete(tag uint64, now time.Time) error {
 	a.pending = append(a.pending, ack{tag, now})
 	if len(a.pending) >= max(1, a.window/4) {
-		return a.flush(now)
+		return a.sweep(now)
 	}
 	a.arm(ackDelay)
 	return nil
@@ -148,9 +148,14 @@ func (a *acks) complete(tag uint64, now time.Time) error {
 // due is called when the timer has run out.
 func (a *acks) due(now time.Time) error {
 	a.armed = false
+	return a.sweep(now)
+}
+
+// sweep acknowledges what it can, and comes back for the rest.
+func (a *acks) sweep(now time.Time) error {
 	err := a.flush(now)
-	if len(a.pending) > 0 && err == nil {
-		a.arm(max(0, a.pending[0].since.Add(lateAck).Sub(now)))
+	if len(a.pending) > 0 {
+		a.arm(a.pending[0].since.Add(lateAck).Sub(now))
 	}
 	return err
 }

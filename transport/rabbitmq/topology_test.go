@@ -1,0 +1,124 @@
+package rabbitmq_test
+
+import (
+	"testing"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/holdfast-go/holdfast/internal/brokertest"
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+func publish1(m *transport.Message, types ...string) transport.Operation {
+	return transport.Operation{Types: types, Message: m}
+}
+
+func TestAPublishReachesTheSubscribersOfItsTypeAndItsBaseTypesOnce(t *testing.T) {
+	c := open(t, brokertest.RabbitMQ(t), nil)
+	concrete, base, other := brokertest.Name(t, "Shop.OrderPlaced"), brokertest.Name(t, "Shop.IOrderEvent"), brokertest.Name(t, "Shop.IAuditable")
+	billing, shipping, audit := install(t, c, "billing"), install(t, c, "shipping"), install(t, c, "audit")
+	s := c.(transport.Subscriber)
+	must(t, s.Subscribe(within(t), billing, []string{concrete, base, other}))
+	must(t, s.Subscribe(within(t), billing, []string{concrete}))
+	must(t, s.Subscribe(within(t), shipping, []string{base}))
+	must(t, s.Subscribe(within(t), audit, []string{other}))
+
+	must(t, dispatch(c, publish1(message("all", "x"), concrete, base, other)))
+	must(t, dispatch(c, publish1(message("base", "x"), base)))
+	for queue, want := range map[string][]string{billing: {"all", "base"}, shipping: {"all", "base"}, audit: {"all"}} {
+		r := receive(t, c, queue, 10)
+		for _, id := range want {
+			d := next(t, r)
+			if got := d.Message().ID; got != id {
+				t.Errorf("%s received %q, want %q", queue, got, id)
+			}
+			must(t, d.Complete(t.Context()))
+		}
+		nothing(t, r)
+		must(t, r.Close())
+	}
+
+	must(t, s.Unsubscribe(within(t), billing, []string{concrete, base, other, brokertest.Name(t, "Shop.Unknown")}))
+	must(t, dispatch(c, publish1(message("late", "x"), concrete, base, other)))
+	nothing(t, receive(t, c, billing, 10))
+	must(t, next(t, receive(t, c, shipping, 10)).Complete(t.Context()))
+}
+
+func TestAPublishToNobodyIsAccepted(t *testing.T) {
+	c := open(t, brokertest.RabbitMQ(t), nil)
+	name := brokertest.Name(t, "Shop.OrderPlaced")
+	must(t, dispatch(c, publish1(message("a", "x"), name), publish1(message("b", "x"), name)))
+}
+
+func TestPublishingGoesOnAfterItsExchangeWasDeleted(t *testing.T) {
+	url := brokertest.RabbitMQ(t)
+	c := open(t, url, nil)
+	must(t, dispatch(c, publish1(message("a", "x"), "Shop.OrderPlaced")))
+	if err := rawChannel(t, url).ExchangeDelete("Shop:OrderPlaced", false, false); err != nil {
+		t.Fatal(err)
+	}
+	ctx := within(t)
+	for dispatch(c, publish1(message("b", "x"), "Shop.OrderPlaced")) != nil {
+		if ctx.Err() != nil {
+			t.Fatal("publishing does not recover")
+		}
+	}
+}
+
+// The names and arguments are those of NServiceBus's conventional topology: declaring
+// them again in another way would fail.
+func TestTheTopologyIsDeclaredAsOthersDeclareIt(t *testing.T) {
+	url := brokertest.RabbitMQ(t)
+	c := open(t, url, nil)
+	plan := transport.Plan{
+		Queues: []transport.Queue{{Name: "billing"}, {Name: "error", Shared: true}},
+		Types:  [][]string{{"Shop.OrderPlaced", "Shop.IOrderEvent"}, {"Plain"}},
+	}
+	must(t, c.(transport.Installer).Install(within(t), plan))
+	must(t, c.(transport.Installer).Install(within(t), plan))
+	raw := rawChannel(t, url)
+	for _, name := range []string{"billing", "error"} {
+		if _, err := raw.QueueDeclare(name, true, false, false, false, amqp.Table{"x-queue-type": "quorum"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, name := range []string{"billing", "error", "Shop:OrderPlaced", "Shop:IOrderEvent", "Plain"} {
+		if err := raw.ExchangeDeclarePassive(name, "fanout", true, false, false, false, nil); err != nil {
+			t.Errorf("exchange %q: %v", name, err)
+		}
+	}
+	if err := raw.PublishWithContext(t.Context(), "billing", "", true, false, amqp.Publishing{MessageId: "a"}); err != nil {
+		t.Fatal(err)
+	}
+	if got := next(t, receive(t, c, "billing", 1)).Message().ID; got != "a" {
+		t.Errorf("through the endpoint's exchange came %q", got)
+	}
+}
+
+func TestAQueueOfAnotherTypeIsUsedAsItIs(t *testing.T) {
+	url := brokertest.RabbitMQ(t)
+	queue := install(t, open(t, url, classic), "orders")
+	c := open(t, url, nil)
+	r := receive(t, c, queue, 1)
+	must(t, c.(transport.Installer).Install(within(t), transport.Plan{Queues: []transport.Queue{{Name: queue}}}))
+	must(t, dispatch(c, send1(queue, message("a", "x"))))
+	must(t, next(t, r).Retry(t.Context()))
+	d := next(t, r)
+	if a := d.Attempt(); a != (transport.Attempt{N: 2}) {
+		t.Errorf("second attempt on a classic queue: %+v", a)
+	}
+	must(t, d.Complete(t.Context()))
+}
+
+func TestInspectCountsReadyMessages(t *testing.T) {
+	c := open(t, brokertest.RabbitMQ(t), nil)
+	queue := install(t, c, "orders")
+	fill(t, c, queue, 3)
+	stats, err := c.(transport.Inspector).Inspect(within(t), queue)
+	if err != nil || len(stats) != 1 || stats[0].Ready != 3 || stats[0].Name != queue {
+		t.Errorf("inspect: %+v, %v", stats, err)
+	}
+	if _, err := c.(transport.Inspector).Inspect(within(t), queue, brokertest.Name(t, "absent")); err == nil {
+		t.Error("inspecting a missing queue succeeded")
+	}
+}
