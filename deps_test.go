@@ -49,7 +49,7 @@ var rules = []rule{
 
 	{of: "outbox", ours: aboveEndpoint},
 	{of: "saga", ours: aboveEndpoint},
-	{of: "telemetry/otel", ours: aboveEndpoint, modules: []string{"go.opentelemetry.io/otel"}},
+	{of: "telemetry/otel", ours: append([]string{"recoverability"}, aboveEndpoint...), modules: []string{"go.opentelemetry.io/otel"}},
 	{of: "telemetry/zaplog", ours: aboveEndpoint, modules: []string{"go.uber.org/zap"}},
 
 	{of: "transport/inmemory", ours: belowDriver},
@@ -65,7 +65,7 @@ var rules = []rule{
 	{of: "resilience/failsafe", ours: []string{"resilience"}, modules: []string{"github.com/failsafe-go/failsafe-go"}},
 
 	{of: "transport/transporttest", ours: []string{"header", "transport"}, tests: true},
-	{of: "endpoint/endpointtest", ours: append([]string{"transport/inmemory"}, aboveEndpoint...), tests: true},
+	{of: "endpoint/endpointtest", ours: append([]string{"recoverability", "serialization", "transport/inmemory"}, aboveEndpoint...), tests: true},
 	{of: "resilience/resiliencetest", ours: []string{"resilience"}, tests: true},
 
 	{of: "cmd/*", free: true},
