@@ -1,0 +1,365 @@
+package tablequeue
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+// fake is a Store in memory. Tables exist when they are in rows; "bad" names are refused
+// by Check. Its hooks are nil, or called before what they are named for.
+type fake struct {
+	mu     sync.Mutex
+	rows   map[string][]*fakeRow
+	subs   []Subscription
+	seq    int64
+	calls  []string // what was called, with its size
+	closed bool
+
+	onClaim func() error
+	onFlush func(units []*Unit) error
+	onRenew func() error
+	onBegin func() error
+	loads   int // of Subscriptions
+}
+
+type fakeRow struct {
+	Row
+	visible, expires time.Time
+	count            int
+	lease            int64
+	owner            string
+}
+
+// Errors that Classify knows.
+var (
+	errRefused  = errors.New("fake: refused")
+	errConflict = errors.New("fake: conflict")
+	errUnknown  = errors.New("fake: connection broke")
+	errAway     = errors.New("fake: database is away")
+)
+
+func newFake(queues ...string) *fake {
+	f := &fake{rows: map[string][]*fakeRow{}}
+	for _, q := range queues {
+		f.rows[q] = nil
+	}
+	return f
+}
+
+func (f *fake) called(format string, args ...any) {
+	f.calls = append(f.calls, fmt.Sprintf(format, args...))
+}
+
+// callsOf is how often what begins with name was called.
+func (f *fake) callsOf(name string) int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	n := 0
+	for _, c := range f.calls {
+		if strings.HasPrefix(c, name) {
+			n++
+		}
+	}
+	return n
+}
+
+func (f *fake) Check(queue string) error {
+	if strings.HasPrefix(queue, "bad") || queue == "" {
+		return fmt.Errorf("fake: queue name %q", queue)
+	}
+	return nil
+}
+
+func (f *fake) exists(queue string) error {
+	if _, ok := f.rows[queue]; !ok {
+		return fmt.Errorf("fake: queue %q: %w", queue, transport.ErrNoQueue)
+	}
+	return nil
+}
+
+func (f *fake) Exists(_ context.Context, queue string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.exists(queue)
+}
+
+func (f *fake) Claim(_ context.Context, c Claim, into []Claimed) ([]Claimed, time.Duration, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.called("claim %d", c.Limit)
+	if f.onClaim != nil {
+		if err := f.onClaim(); err != nil {
+			return nil, 0, err
+		}
+	}
+	if err := f.exists(c.Queue); err != nil {
+		return nil, 0, err
+	}
+	now := time.Now()
+	var next time.Duration
+	for _, r := range f.rows[c.Queue] {
+		if wait := r.visible.Sub(now); wait > 0 {
+			if next == 0 || wait < next {
+				next = wait
+			}
+			continue
+		}
+		if len(into) == c.Limit {
+			break
+		}
+		r.count++
+		r.lease, r.owner, r.visible = c.Lease, c.Owner, now.Add(c.For)
+		into = append(into, Claimed{
+			Seq: r.Seq, ID: r.ID, Headers: string(r.Headers), Body: r.Body, Count: r.count,
+			Expired: !r.expires.IsZero() && !r.expires.After(now),
+		})
+	}
+	slices.Reverse(into) // any order is allowed
+	return into, next, nil
+}
+
+func (f *fake) Flush(_ context.Context, units []*Unit) error {
+	f.mu.Lock()
+	f.called("flush %d", len(units))
+	f.mu.Unlock()
+	if f.onFlush != nil { // not under the lock: it may take its time
+		if err := f.onFlush(units); err != nil {
+			return err
+		}
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, u := range units {
+		for i := range u.Rows {
+			if err := f.exists(u.Rows[i].Queue); err != nil {
+				return err
+			}
+		}
+	}
+	for _, u := range units {
+		f.apply(u)
+	}
+	return nil
+}
+
+func (f *fake) apply(u *Unit) {
+	if u.Verb != Send {
+		r := f.leased(u.Queue, u.Lease)
+		if u.Lost = r == nil; u.Lost {
+			return
+		}
+		f.settle(u, r)
+	}
+	for i := range u.Rows {
+		f.insert(&u.Rows[i])
+	}
+}
+
+func (f *fake) settle(u *Unit, r *fakeRow) {
+	r.lease, r.visible = 0, time.Now().Add(u.After)
+	switch u.Verb {
+	case Delete:
+		f.rows[u.Queue] = slices.DeleteFunc(f.rows[u.Queue], func(other *fakeRow) bool { return other == r })
+	case Release:
+		r.count--
+	}
+}
+
+func (f *fake) insert(r *Row) {
+	f.seq++
+	row := &fakeRow{Row: *r, visible: time.Now().Add(r.After)}
+	row.Seq, row.Headers = f.seq, slices.Clone(r.Headers)
+	if r.At.After(row.visible) {
+		row.visible = r.At
+	}
+	if r.TTL > 0 {
+		row.expires = row.visible.Add(r.TTL)
+	}
+	if r.WantSeq {
+		r.Seq = f.seq
+	}
+	f.rows[r.Queue] = append(f.rows[r.Queue], row)
+}
+
+func (f *fake) leased(queue string, l Lease) *fakeRow {
+	for _, r := range f.rows[queue] {
+		if r.Seq == l.Seq && r.lease == l.ID {
+			return r
+		}
+	}
+	return nil
+}
+
+func (f *fake) Renew(_ context.Context, queue string, leases []Lease, d time.Duration) ([]bool, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.called("renew %d", len(leases))
+	if f.onRenew != nil {
+		if err := f.onRenew(); err != nil {
+			return nil, err
+		}
+	}
+	lost := make([]bool, len(leases))
+	for i, l := range leases {
+		r := f.leased(queue, l)
+		if lost[i] = r == nil; !lost[i] {
+			r.visible = time.Now().Add(d)
+		}
+	}
+	return lost, nil
+}
+
+func (f *fake) Abandon(_ context.Context, queue, owner string, _ time.Duration) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.called("abandon %s", queue)
+	for _, r := range f.rows[queue] {
+		if r.lease != 0 && r.owner == owner {
+			r.lease, r.visible = 0, time.Now()
+		}
+	}
+	return nil
+}
+
+func (f *fake) Cancel(_ context.Context, queue string, seq int64) (bool, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	before := len(f.rows[queue])
+	f.rows[queue] = slices.DeleteFunc(f.rows[queue], func(r *fakeRow) bool { return r.Seq == seq && r.count == 0 })
+	return len(f.rows[queue]) < before, nil
+}
+
+func (f *fake) Install(_ context.Context, plan transport.Plan) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, q := range plan.Queues {
+		f.rows[q.Name] = append(f.rows[q.Name], nil...)
+	}
+	return nil
+}
+
+func (f *fake) Inspect(_ context.Context, queues ...string) (stats []transport.QueueStats, err error) {
+	for _, q := range queues {
+		stats = append(stats, transport.QueueStats{Name: q, Ready: int64(f.count(q))})
+	}
+	return stats, nil
+}
+
+func (f *fake) Subscribe(_ context.Context, queue string, types []string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, t := range types {
+		f.subs = append(f.subs, Subscription{t, queue})
+	}
+	return nil
+}
+
+func (f *fake) Unsubscribe(_ context.Context, queue string, types []string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.subs = slices.DeleteFunc(f.subs, func(s Subscription) bool {
+		return s.Queue == queue && slices.Contains(types, s.Type)
+	})
+	return nil
+}
+
+func (f *fake) Subscriptions(context.Context) ([]Subscription, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.loads++
+	return slices.Clone(f.subs), nil
+}
+
+func (f *fake) Classify(err error) Class {
+	switch {
+	case errors.Is(err, errRefused), errors.Is(err, transport.ErrNoQueue):
+		return Refused
+	case errors.Is(err, errConflict):
+		return Conflict
+	case errors.Is(err, errUnknown):
+		return Unknown
+	}
+	return Unavailable
+}
+
+func (f *fake) Close() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.closed = true
+	return nil
+}
+
+func (f *fake) count(queue string) int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return len(f.rows[queue])
+}
+
+// wakingFake is a fake that notifies.
+type wakingFake struct {
+	*fake
+	notified chan []string
+	heard    chan string // what Listen hears; closing it breaks the connection
+}
+
+func newWakingFake(queues ...string) *wakingFake {
+	return &wakingFake{newFake(queues...), make(chan []string, 100), make(chan string)}
+}
+
+func (f *wakingFake) Notify(_ context.Context, queues []string) error {
+	slices.Sort(queues)
+	f.notified <- queues
+	return nil
+}
+
+func (f *wakingFake) Listen(ctx context.Context, ready func(), wake func(string)) error {
+	f.mu.Lock()
+	f.called("listen")
+	heard := f.heard
+	f.mu.Unlock()
+	ready()
+	for {
+		select {
+		case q, ok := <-heard:
+			if !ok {
+				return errAway
+			}
+			wake(q)
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// txFake is a fake with transactions.
+type txFake struct{ *fake }
+
+func (f txFake) Begin(context.Context) (StoreTx, error) {
+	if f.onBegin != nil {
+		if err := f.onBegin(); err != nil {
+			return nil, err
+		}
+	}
+	return &fakeTx{store: f.fake}, nil
+}
+
+type fakeTx struct {
+	store      *fake
+	rolledBack int
+}
+
+func (t *fakeTx) Complete(ctx context.Context, u *Unit) error {
+	return t.store.Flush(ctx, []*Unit{u})
+}
+
+func (t *fakeTx) Rollback(context.Context) error {
+	t.rolledBack++
+	return nil
+}
