@@ -28,14 +28,25 @@ func (p *Pump) start(s *Slot) {
 
 // work handles s, whatever is ready in its place, and whatever comes while it waits.
 func (p *Pump) work(s *Slot) {
+	defer func() {
+		if s != nil { // Handle ended the goroutine, by runtime.Goexit: its place goes to another
+			p.workers.all.Go(func() { p.work(p.after(s)) })
+		}
+	}()
 	for s != nil {
 		p.cfg.Handle(s.ctx, s.delivery, s)
-		next, wait := p.finish(s)
-		if wait {
-			next = p.await()
-		}
-		s = next
+		s = p.after(s)
 	}
+}
+
+// after takes s, which was handled, out of the pump and returns what its worker handles
+// next, if anything.
+func (p *Pump) after(s *Slot) *Slot {
+	next, wait := p.finish(s)
+	if wait {
+		next = p.await()
+	}
+	return next
 }
 
 // mayWait tells whether one more worker is worth keeping. Called with mu held.

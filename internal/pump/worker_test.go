@@ -2,6 +2,7 @@ package pump
 
 import (
 	"context"
+	"runtime"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -31,6 +32,29 @@ func TestWorkersAreKeptUpToTheConcurrencyAndUsedAgain(t *testing.T) {
 		synctest.Wait()
 		if got := waiting(); got != c-1 {
 			t.Errorf("%d workers wait while one has a message, want %d", got, c-1)
+		}
+		p.end()
+	})
+}
+
+func TestAHandlerThatEndsItsGoroutineTakesNoSlotWithIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newReceiver()
+		p := start(t, Config{Receiver: r, Concurrency: 2, Handle: func(ctx context.Context, d transport.Delivery, _ *Slot) {
+			if d.(*delivery).n%2 == 0 {
+				runtime.Goexit()
+			}
+			_ = d.Complete(ctx)
+		}})
+		ds := r.put(20)
+		synctest.Wait()
+		for i := 1; i < len(ds); i += 2 {
+			if ds[i].completed.Load() != 1 {
+				t.Errorf("message %d was completed %d times", i, ds[i].completed.Load())
+			}
+		}
+		if got := p.Stats(); got != (Stats{}) {
+			t.Errorf("the pump still holds %+v", got)
 		}
 		p.end()
 	})
