@@ -105,6 +105,9 @@ func (c Config) withDefaults() Config {
 	if c.Instance == "" {
 		c.Instance = fmt.Sprintf("%s-%d", machineName(), os.Getpid())
 	}
+	if c.Transactions == None { // there is nothing to retry
+		c.Recoverability.Immediate, c.Recoverability.Delayed = recoverability.Off, recoverability.Off
+	}
 	c.Recoverability = c.Recoverability.WithDefaults()
 	return c
 }
@@ -132,7 +135,7 @@ func (c Config) validate() error {
 		bad("Transactions is %v: there is no such mode", c.Transactions)
 	}
 	if c.Transactions == None && c.Recoverability.Policy == nil && (c.Recoverability.Immediate > 0 || c.Recoverability.Delayed > 0) {
-		bad("Transactions is None, which has no retries: set Recoverability.Immediate and Delayed to recoverability.Off")
+		bad("Transactions is None, which has no retries: leave Recoverability.Immediate and Delayed unset")
 	}
 	return errors.Join(append(errs, c.Recoverability.Validate())...)
 }

@@ -60,6 +60,32 @@ func TestNewReportsAllThatIsWrongAtOnce(t *testing.T) {
 	}
 }
 
+func TestNewCopiesTheConfig(t *testing.T) {
+	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		var heard tally
+		cfg := sales(broker, endpoint.Handle(func(_ context.Context, _ *endpoint.Session, m orderPlaced) error {
+			heard.add(m.ID)
+			return nil
+		}))
+		e, err := endpoint.New(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		clear(cfg.Messages)
+		clear(cfg.Handlers)
+		clear(cfg.Routes)
+		r := run(t, e)
+		if err := r.Publish(t.Context(), orderPlaced{ID: "7"}); err != nil {
+			t.Fatal(err)
+		}
+		r.send(shipOrder{})
+		synctest.Wait()
+		if len(heard.list()) != 1 || len(broker.Messages("shipping")) != 1 {
+			t.Errorf("heard %q, shipping has %d messages", heard.list(), len(broker.Messages("shipping")))
+		}
+	})
+}
+
 func TestRunRefusesWhatTheTransportDoesNotOffer(t *testing.T) {
 	handler := endpoint.Handle(func(context.Context, *endpoint.Session, orderPlaced) error { return nil })
 	for name, c := range map[string]struct {
@@ -185,7 +211,13 @@ func TestRunAllRunsOnWhenOneEndsAndReturnsAllErrors(t *testing.T) {
 	})
 }
 
-func TestTheDriversOwnQueuesAreWorkedOn(t *testing.T) {
+func TestTheDriversOwnQueuesAreWorkedOnInEveryMode(t *testing.T) {
+	for _, mode := range []endpoint.TransactionMode{endpoint.ReceiveOnly, endpoint.None, endpoint.SendsAtomicWithReceive} {
+		t.Run(mode.String(), func(t *testing.T) { workOnTheDriversOwnQueue(t, mode) })
+	}
+}
+
+func workOnTheDriversOwnQueue(t *testing.T, mode endpoint.TransactionMode) {
 	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		broker.CreateQueues("dead")
 		var tries tally
@@ -198,11 +230,14 @@ func TestTheDriversOwnQueuesAreWorkedOn(t *testing.T) {
 				return []transport.Operation{{Message: m, Queue: "error"}}, nil
 			},
 		}}
-		start(t, sales(broker))
+		cfg := sales(broker)
+		cfg.Transactions = mode
+		r := start(t, cfg)
 		if err := broker.Put("dead", &transport.Message{ID: "m-1"}); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Minute)
+		r.end() // gives back what was not settled
 		if len(tries.list()) != 3 || len(broker.Messages("error")) != 1 || len(broker.Messages("dead")) != 0 {
 			t.Errorf("%d tries, %d in the error queue", len(tries.list()), len(broker.Messages("error")))
 		}

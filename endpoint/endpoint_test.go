@@ -51,6 +51,11 @@ func start(t *testing.T, cfg endpoint.Config) *running {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return run(t, e)
+}
+
+func run(t *testing.T, e *endpoint.Endpoint) *running {
+	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	r := &running{Endpoint: e, t: t, stop: cancel, done: make(chan error, 1)}
 	go func() { r.done <- e.Run(ctx) }()

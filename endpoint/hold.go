@@ -12,7 +12,7 @@ import (
 // hold keeps a message that could not be dealt with from coming straight back, so
 // that nothing spins while, for instance, the error queue is missing.
 func (in *incoming) hold(ctx context.Context, err error) {
-	if in.e.cfg.Transactions == None {
+	if in.taken {
 		in.log().ErrorContext(ctx, "a failed message is lost: transaction mode None took it off its queue, and it could not be moved to the error queue",
 			slog.String("message", in.id), slog.Any("error", err))
 		return
@@ -21,9 +21,20 @@ func (in *incoming) hold(ctx context.Context, err error) {
 	pause := in.live.holding.next()
 	in.log().ErrorContext(ctx, "a failed message could not be dealt with: it will be handed out again",
 		slog.String("message", in.id), slog.Duration("after", pause), slog.Any("error", err))
-	_ = backoff.Sleep(ctx, pause) // cut short by a stop
+	in.live.sleep(ctx, pause)
 	if err := in.settle(ctx, in.delivery.Retry); err != nil {
 		in.log().WarnContext(ctx, "a message could not be returned: the broker will do so", slog.String("message", in.id), slog.Any("error", err))
+	}
+}
+
+// sleep pauses for d, or until the endpoint stops or the message is no longer ours.
+func (l *live) sleep(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-l.stopping:
+	case <-ctx.Done():
 	}
 }
 

@@ -22,14 +22,16 @@ type incoming struct {
 	delivery transport.Delivery
 	queue    string
 	id       string
-	settled  bool
+	taken    bool     // off its queue before it was handled: transaction mode None
+	settled  bool     // nothing more may be done about it
 	handler  *Handler // the one being invoked
+	session  *Session // of the handlers, then of the Recover stage
 
 	receive  pipeline.Receive
 	logical  pipeline.Logical
 	invoke   pipeline.Invoke
 	dispatch pipeline.Dispatch
-	session  Session
+	first    Session
 	fields   [20]header.Field
 	ops      [2]transport.Operation
 }
@@ -37,24 +39,33 @@ type incoming struct {
 // attempt finds the incoming that a stage value is part of.
 func attempt(r *pipeline.Receive) *incoming { return r.Sender().(*Session).in }
 
+// errSettled is for a behavior that calls next again, or fails, too late.
+var errSettled = errors.New("the message has been dealt with: nothing more can be done about it")
+
+var errGoexit = errors.New("a handler or behavior ended its goroutine (runtime.Goexit)")
+
 // incoming is what the pump calls for each delivery.
 func (e *Endpoint) incoming(live *live, queue string) func(context.Context, transport.Delivery, *pump.Slot) {
 	return func(ctx context.Context, d transport.Delivery, slot *pump.Slot) {
 		in := &incoming{e: e, live: live, delivery: d, queue: queue}
 		in.prepare()
-		if err := in.handle(ctx, slot); err != nil {
-			slot.Free()
-			in.fail(ctx, err)
-		}
+		err := errGoexit // unless handle returns
+		defer func() {
+			if err != nil {
+				slot.Free()
+				in.fail(ctx, err)
+			}
+		}()
+		err = in.handle(ctx, slot)
 	}
 }
 
 func (in *incoming) prepare() {
 	m := in.delivery.Message()
 	in.id = messageID(m)
-	in.session.in = in
-	in.session.ops = in.ops[:0]
-	in.receive = pipeline.NewReceive(m, &in.session)
+	in.first = Session{in: in, ops: in.ops[:0]}
+	in.session = &in.first
+	in.receive = pipeline.NewReceive(m, in.session)
 	in.receive.Headers = m.Headers.CopyWithin(in.fields[:])
 	in.receive.Queue = in.queue
 	in.receive.Attempt = in.delivery.Attempt()
@@ -80,6 +91,7 @@ func (in *incoming) handle(ctx context.Context, slot *pump.Slot) (err error) {
 		if err := in.delivery.Complete(in.live.settling.context()); err != nil {
 			return in.skip(ctx, err)
 		}
+		in.taken = true
 	}
 	if reason := in.receive.Message.Undecodable; reason != nil {
 		return recoverability.Unrecoverable(fmt.Errorf("undecodable message: %w", reason))
@@ -107,10 +119,15 @@ func (in *incoming) leave(ctx context.Context, ops []transport.Operation) error 
 	if err := in.e.dispatch(ctx, &in.dispatch); err != nil {
 		return err
 	}
-	if in.settled {
-		return nil
+	if !in.settled { // a behavior kept back what was sent
+		if err := in.finish(ctx, nil); err != nil {
+			return err
+		}
 	}
-	return in.finish(ctx, nil) // a behavior kept back what was sent
+	if in.receive.Attempt.N > 1 && !in.receive.Attempt.Exact {
+		in.e.failures.forget(in.id)
+	}
+	return nil
 }
 
 // decode is the end of the Receive stage: it finds the type, reads the body and
@@ -175,7 +192,7 @@ func (e *Endpoint) invokeAll(ctx context.Context, l *pipeline.Logical) error {
 // invokeOne is the end of the Invoke stage: the user's function.
 func (e *Endpoint) invokeOne(ctx context.Context, i *pipeline.Invoke) error {
 	in := attempt(i.Receive)
-	if err := in.handler.invoke(ctx, &in.session, i.Value); err != nil {
+	if err := in.handler.invoke(ctx, in.session, i.Value); err != nil {
 		return fmt.Errorf("handler %s: %w", i.Handler, err)
 	}
 	return nil
@@ -185,13 +202,7 @@ func (e *Endpoint) invokeOne(ctx context.Context, i *pipeline.Invoke) error {
 // they belong to is completed.
 func (e *Endpoint) dispatchAll(ctx context.Context, d *pipeline.Dispatch) error {
 	if d.Incoming != nil {
-		in := attempt(d.Incoming)
-		in.settled = true
-		if err := in.finish(ctx, d.Operations); err != nil {
-			in.settled = false
-			return err
-		}
-		return nil
+		return attempt(d.Incoming).finish(ctx, d.Operations)
 	}
 	live := e.live.Load()
 	if live == nil {

@@ -40,9 +40,9 @@ func (e *Endpoint) plan() transport.Plan {
 			{Name: e.recoverability.ErrorQueue, Shared: true},
 		}
 	}
-	for _, m := range e.cfg.Messages {
-		if m.kind == kindEvent {
-			plan.Types = append(plan.Types, e.types.byName[m.name].types)
+	for _, t := range e.types.all {
+		if t.kind == kindEvent {
+			plan.Types = append(plan.Types, t.types)
 		}
 	}
 	return plan
@@ -51,9 +51,9 @@ func (e *Endpoint) plan() transport.Plan {
 // subscribe makes the events that have handlers arrive.
 func (e *Endpoint) subscribe(ctx context.Context, conn transport.Conn) error {
 	var types []string
-	for _, m := range e.cfg.Messages {
-		if m.kind == kindEvent && len(e.types.byName[m.name].handlers) > 0 {
-			types = append(types, m.name)
+	for _, t := range e.types.all {
+		if t.kind == kindEvent && len(t.handlers) > 0 {
+			types = append(types, t.name)
 		}
 	}
 	if len(types) == 0 {

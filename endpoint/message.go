@@ -84,6 +84,7 @@ func (t *messageType) newValue() any { return reflect.New(t.goType).Interface() 
 
 // registry finds registered messages. It does not change after New.
 type registry struct {
+	all    []*messageType // as listed in the Config
 	byType map[reflect.Type]*messageType
 	byName map[string]*messageType
 }
@@ -118,6 +119,7 @@ func (r *registry) add(m Message) error {
 	}
 	types := append([]string{m.name}, m.bases...)
 	t := &messageType{Message: m, types: types, enclosed: header.JoinTypes(types...)}
+	r.all = append(r.all, t)
 	r.byType[m.goType], r.byName[m.name] = t, t
 	return nil
 }

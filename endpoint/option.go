@@ -25,7 +25,8 @@ func At(t time.Time) Option {
 	return func(out *pipeline.Outgoing) { out.At = t }
 }
 
-// ExpireAfter discards the message when nobody has received it by then.
+// ExpireAfter discards the message when nobody has received it d after it was sent, or
+// after it was due.
 func ExpireAfter(d time.Duration) Option {
 	return func(out *pipeline.Outgoing) { out.TTL = d }
 }

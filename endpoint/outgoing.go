@@ -17,8 +17,7 @@ type outgoing struct {
 	fields [16]header.Field
 }
 
-// send runs m through the Outgoing stage and keeps it for the session, or sends
-// it at once when there is none. s is nil outside a handler.
+// send sends m, with errors that say what was to be sent. s is nil outside a handler.
 func (e *Endpoint) send(ctx context.Context, intent string, m any, opts []Option, s *Session) error {
 	live := e.live.Load()
 	if live == nil {
@@ -28,6 +27,15 @@ func (e *Endpoint) send(ctx context.Context, intent string, m any, opts []Option
 	if err != nil {
 		return fmt.Errorf("%s %T: %w", verbs[intent], m, err)
 	}
+	if err := e.sendTyped(ctx, live, intent, m, t, opts, s); err != nil {
+		return fmt.Errorf("%s %s: %w", verbs[intent], t.name, err)
+	}
+	return nil
+}
+
+// sendTyped runs m through the Outgoing stage and keeps it for the session, or sends
+// it at once when there is none.
+func (e *Endpoint) sendTyped(ctx context.Context, live *live, intent string, m any, t *messageType, opts []Option, s *Session) error {
 	out := &outgoing{}
 	out.Intent, out.Value, out.Types, out.MessageID = intent, m, t.types, newID(time.Now())
 	out.Headers = header.Within(out.fields[:])
@@ -39,10 +47,10 @@ func (e *Endpoint) send(ctx context.Context, intent string, m any, opts []Option
 		opt(&out.Outgoing)
 	}
 	if err := check(&out.Outgoing, t, live); err != nil {
-		return fmt.Errorf("%s %s: %w", verbs[intent], t.name, err)
+		return err
 	}
 	if err := e.outgoing(ctx, &out.Outgoing); err != nil {
-		return fmt.Errorf("%s %s: %w", verbs[intent], t.name, err)
+		return err
 	}
 	if out.Operation.Message == nil { // a behavior kept it back
 		return nil
@@ -50,7 +58,7 @@ func (e *Endpoint) send(ctx context.Context, intent string, m any, opts []Option
 	if s != nil && !out.Immediately {
 		return s.keep(out.Operation)
 	}
-	return live.dispatchNow(ctx, e, &out.Outgoing)
+	return e.dispatchNow(ctx, &out.Outgoing)
 }
 
 var verbs = map[string]string{
@@ -177,10 +185,10 @@ func (e *Endpoint) enclosed(out *pipeline.Outgoing) string {
 }
 
 // dispatchNow sends one message by itself.
-func (l *live) dispatchNow(ctx context.Context, e *Endpoint, out *pipeline.Outgoing) error {
+func (e *Endpoint) dispatchNow(ctx context.Context, out *pipeline.Outgoing) error {
 	d := pipeline.Dispatch{Operations: []transport.Operation{out.Operation}}
 	if err := e.dispatch(ctx, &d); err != nil {
-		return fmt.Errorf("%s %s: %w", verbs[out.Intent], out.Types[0], err)
+		return err
 	}
 	if out.Receipt != nil && len(d.Receipts) > 0 {
 		*out.Receipt = d.Receipts[0]

@@ -17,16 +17,21 @@ import (
 // fail deals with a message that was not processed: it is settled in the end,
 // or left to the broker to hand out again.
 func (in *incoming) fail(ctx context.Context, err error) {
+	if in.settled {
+		in.log().ErrorContext(ctx, "a behavior failed after its message had been dealt with", slog.String("message", in.id), slog.Any("error", err))
+		return
+	}
 	in.rollback(ctx)
 	if in.interrupted(ctx, err) {
 		return
 	}
-	in.session.reopen()
-	rec := &pipeline.Recover{Receive: &in.receive, Failure: in.failure(err)}
+	rec := &pipeline.Recover{Receive: in.renewSession(), Failure: in.failure(err)}
 	rec.Action = in.e.decide(ctx, rec.Failure)
 	rec.Fault = recoverability.FaultHeaders(rec.Failure, in.e.host)
 	if err := in.runRecover(ctx, rec); err != nil {
-		in.log().ErrorContext(ctx, "a behavior of the Recover stage failed", slog.String("message", in.id), slog.Any("error", err))
+		in.log().ErrorContext(ctx, "the Recover stage failed: what it sent and wrote is left out", slog.String("message", in.id), slog.Any("error", err))
+		in.rollback(ctx)
+		in.session = &Session{in: in}
 	}
 	if in.settled {
 		return
@@ -34,6 +39,16 @@ func (in *incoming) fail(ctx context.Context, err error) {
 	if err := in.carryOut(ctx, rec); err != nil {
 		in.hold(ctx, err)
 	}
+}
+
+// renewSession gives the Recover stage a session and headers of its own. A goroutine that a
+// handler left behind may still use the old ones, and must not send as part of the recovery.
+func (in *incoming) renewSession() *pipeline.Receive {
+	in.session = &Session{in: in}
+	r := pipeline.NewReceive(in.receive.Message, in.session)
+	r.Headers, r.Body = in.receive.Headers.Clone(), in.receive.Body
+	r.Queue, r.Attempt = in.receive.Queue, in.receive.Attempt
+	return &r
 }
 
 // rollback ends the session and undoes its transaction, if it has one that is not over.
@@ -51,7 +66,7 @@ func (in *incoming) rollback(ctx context.Context) {
 // message: at a stop it is released, and after a lost lease it is not ours.
 func (in *incoming) interrupted(ctx context.Context, err error) bool {
 	switch cause := context.Cause(ctx); {
-	case cause == nil || in.e.cfg.Transactions == None:
+	case cause == nil || in.taken:
 		return false
 	case errors.Is(cause, transport.ErrLeaseLost):
 		_ = in.lost(ctx, cause) // nil: that is what it is
@@ -127,54 +142,63 @@ func (in *incoming) runRecover(ctx context.Context, rec *pipeline.Recover) (err 
 // recoverEnd is the end of the Recover stage.
 func (e *Endpoint) recoverEnd(ctx context.Context, rec *pipeline.Recover) error {
 	in := attempt(rec.Receive)
-	if err := in.carryOut(ctx, rec); err != nil {
+	if in.settled {
+		return errSettled
+	}
+	err := in.carryOut(ctx, rec)
+	if err != nil && !in.session.used() { // else fail tries again without what was sent and written
 		in.settled = true
 		in.hold(ctx, err)
+		return nil
 	}
-	return nil
+	return err
 }
 
 // carryOut does what was decided. An error means that the message is unsettled.
-func (in *incoming) carryOut(ctx context.Context, rec *pipeline.Recover) error {
+func (in *incoming) carryOut(ctx context.Context, rec *pipeline.Recover) (err error) {
+	defer catchPanic(&err)
 	sent, _ := in.session.end()
-	action := in.possible(ctx, rec.Action)
-	rec.Action = action
-	in.logAction(ctx, action, rec.Failure)
-	if _, again := action.(recoverability.Retry); !again && !rec.Failure.AttemptExact {
-		in.e.failures.forget(in.id)
-	}
-	var err error
-	switch a := action.(type) {
+	rec.Action = in.possible(ctx, rec.Action)
+	in.logAction(ctx, rec.Action, rec.Failure)
+	switch a := rec.Action.(type) {
 	case recoverability.Retry:
-		in.rollback(ctx) // of what the stage wrote: a retry completes nothing
-		if err = in.send(sent); err == nil {
-			err = in.settle(ctx, in.delivery.Retry)
-		}
+		err = in.settleAfter(ctx, sent, in.delivery.Retry)
+	case recoverability.DeadLetter:
+		d := in.delivery.(transport.DeadLetterer)
+		err = in.settleAfter(ctx, sent, func(ctx context.Context) error { return d.DeadLetter(ctx, a.Reason) })
 	case recoverability.Delay:
 		err = in.finish(ctx, append(sent, in.copyTo(in.queue, recoverability.DelayHeaders(rec.Failure), a.For)))
 	case recoverability.MoveToError:
 		headers := recoverability.ErrorHeaders(in.receive.Message.Headers, rec.Fault)
 		err = in.finish(ctx, append(sent, in.copyTo(a.Queue, headers, 0)))
-	case recoverability.DeadLetter:
-		in.rollback(ctx)
-		if err = in.send(sent); err == nil {
-			d := in.delivery.(transport.DeadLetterer)
-			err = in.settle(ctx, func(ctx context.Context) error { return d.DeadLetter(ctx, a.Reason) })
-		}
 	case recoverability.Discard:
 		err = in.finish(ctx, sent)
 	}
-	if err == nil {
-		in.settled = true
+	if err != nil {
+		return err
 	}
-	return err
+	in.settled = true
+	if _, again := rec.Action.(recoverability.Retry); !again && !rec.Failure.AttemptExact {
+		in.e.failures.forget(in.id)
+	}
+	return nil
+}
+
+// settleAfter sends ops and settles the message by a verb that completes nothing, so that
+// what the Recover stage wrote is undone.
+func (in *incoming) settleAfter(ctx context.Context, ops []transport.Operation, verb func(context.Context) error) error {
+	in.rollback(ctx)
+	if err := in.send(ops); err != nil {
+		return err
+	}
+	return in.settle(ctx, verb)
 }
 
 // possible is the action, or a move to the error queue where the transport or mode
 // cannot do it.
 func (in *incoming) possible(ctx context.Context, action recoverability.Action) recoverability.Action {
 	toError := recoverability.MoveToError{Queue: in.e.recoverability.ErrorQueue}
-	none := in.e.cfg.Transactions == None
+	none := in.taken
 	var why string
 	switch a := action.(type) {
 	case recoverability.Retry:

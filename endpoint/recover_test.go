@@ -350,12 +350,16 @@ func TestARecoverBehaviorThatFailsOrStopsDoesNotKeepTheMessage(t *testing.T) {
 func TestTransactionsNoneHandlesAtMostOnce(t *testing.T) {
 	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		var calls tally
+		var log lockedBuffer
 		cfg := sales(broker, failing(&calls))
 		cfg.Transactions = endpoint.None
-		cfg.Recoverability = once
+		cfg.Logger = slog.New(slog.NewTextHandler(&log, nil))
 		r := start(t, cfg)
 		r.send(placeOrder{})
 		synctest.Wait()
+		if strings.Contains(log.String(), "cannot be carried out") {
+			t.Errorf("the default policy wants what the mode has not:\n%s", log.String())
+		}
 		if len(calls.list()) != 1 || len(broker.Messages("error")) != 1 {
 			t.Errorf("%d attempts, %d in the error queue", len(calls.list()), len(broker.Messages("error")))
 		}

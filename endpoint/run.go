@@ -16,14 +16,16 @@ type live struct {
 	conn      transport.Conn
 	limits    transport.Limits
 	publishes bool
+	stopping  <-chan struct{} // closed when no more messages are taken
 	settling  deadlines
 	holding   pauses
 }
 
 // Run connects, receives and handles messages until ctx ends; then it lets the
-// handlers finish, for StopTimeout at most, and disconnects. It returns nil after
-// such a stop, and an error when it could not start. A broker that goes away later is
-// waited for. An endpoint runs once.
+// handlers finish, cancels their context when StopTimeout has passed, and disconnects when
+// the last one has returned. It returns nil after such a stop, and an error when it could
+// not start, also because ctx ended first. A broker that goes away later is waited for. An
+// endpoint runs once.
 func (e *Endpoint) Run(ctx context.Context) (err error) {
 	if e.started.Swap(true) {
 		return fmt.Errorf("endpoint %q: it has been run already: make another by New", e.cfg.Name)
@@ -44,7 +46,7 @@ func (e *Endpoint) Run(ctx context.Context) (err error) {
 func newLive(ctx context.Context, conn transport.Conn) *live {
 	_, publishes := conn.(transport.Subscriber)
 	return &live{
-		conn: conn, limits: conn.Limits(), publishes: publishes,
+		conn: conn, limits: conn.Limits(), publishes: publishes, stopping: ctx.Done(),
 		settling: deadlines{parent: context.WithoutCancel(ctx), span: settleTimeout},
 	}
 }
@@ -64,7 +66,7 @@ func (e *Endpoint) prepare(ctx context.Context, live *live) error {
 	if e.cfg.Transactions == SendsAtomicWithReceive && !live.limits.Atomic {
 		return fmt.Errorf("endpoint %q: the transport does not offer %v", e.cfg.Name, e.cfg.Transactions)
 	}
-	if live.limits.MaxDelay == 0 && e.recoverability.Delayed > 0 {
+	if live.limits.MaxDelay == 0 && e.recoverability.Delayed > 0 && !e.cfg.SendOnly {
 		e.cfg.Logger.WarnContext(ctx, "delayed retries are off: the transport offers no delays")
 		e.recoverability.Delayed = recoverability.Off
 	}

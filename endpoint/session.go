@@ -104,9 +104,5 @@ func (s *Session) end() ([]transport.Operation, transport.Tx) {
 	return s.ops, s.tx
 }
 
-// reopen lets the Recover stage send, with nothing of what the handlers sent.
-func (s *Session) reopen() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.over, s.ops, s.tx = false, nil, nil
-}
+// used tells whether anything leaves with the message. The session is over.
+func (s *Session) used() bool { return len(s.ops) > 0 || s.tx != nil }

@@ -15,14 +15,24 @@ const (
 	settleTries   = 3
 )
 
-// finish sends ops and completes the message: in the handlers' transaction where
-// there is one, as one unit where the transport can, else one after the other.
-// A nil error also stands for a message that is no longer ours.
+// finish sends ops and completes the message, once. A nil error also stands for a
+// message that is no longer ours.
 func (in *incoming) finish(ctx context.Context, ops []transport.Operation) error {
-	if in.session.tx != nil {
-		return in.lost(ctx, in.session.tx.Complete(ctx, ops))
+	if in.settled {
+		return errSettled
 	}
-	if in.e.cfg.Transactions == None {
+	err := in.completeWith(ctx, ops)
+	in.settled = err == nil
+	return err
+}
+
+// completeWith sends ops and completes the message: in the handlers' transaction where
+// there is one, as one unit where the transport can, else one after the other.
+func (in *incoming) completeWith(ctx context.Context, ops []transport.Operation) error {
+	if in.session.tx != nil {
+		return in.lost(ctx, in.session.tx.Complete(in.live.settling.context(), ops))
+	}
+	if in.taken {
 		return in.send(ops)
 	}
 	completer, ok := in.delivery.(transport.Completer)
