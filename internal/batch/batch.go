@@ -34,6 +34,7 @@ type Batcher[T any] struct {
 
 	idle sync.WaitGroup // the running flushers
 	free sync.Pool      // of *call[T]
+	bags sync.Pool      // of *scratch[T]
 }
 
 // call is one Do.
@@ -49,6 +50,7 @@ type call[T any] struct {
 func New[T any](flushers, max int, flush func(items []T, errs []error)) *Batcher[T] {
 	b := &Batcher[T]{flush: flush, max: max, flushers: flushers}
 	b.free.New = func() any { return &call[T]{done: make(chan error, 1)} }
+	b.bags.New = func() any { return new(scratch[T]) }
 	return b
 }
 
@@ -122,8 +124,9 @@ func (b *Batcher[T]) recycle(c *call[T]) {
 
 // run flushes until nothing waits.
 func (b *Batcher[T]) run() {
-	var s scratch[T]
-	for b.take(&s) {
+	s := b.bags.Get().(*scratch[T])
+	defer b.bags.Put(s)
+	for b.take(s) {
 		b.flush(s.items, s.errs)
 		s.deliver()
 	}
