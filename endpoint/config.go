@@ -125,6 +125,9 @@ func (c Config) validate() error {
 	if c.Transport == nil {
 		bad("Transport is nil")
 	}
+	if c.Name != "" && c.Name == c.Recoverability.WithDefaults().ErrorQueue {
+		bad("Name and Recoverability.ErrorQueue are both %q: what fails would come back at once", c.Name)
+	}
 	if c.Concurrency < 0 {
 		bad("Concurrency is %d: it must be positive", c.Concurrency)
 	}

@@ -86,6 +86,18 @@ func TestNewCopiesTheConfig(t *testing.T) {
 	})
 }
 
+func TestAnEndpointIsNotItsOwnErrorQueue(t *testing.T) {
+	cfg := sales(&inmemory.Transport{})
+	cfg.Name = "error"
+	if _, err := endpoint.New(cfg); err == nil || !strings.Contains(err.Error(), `are both "error"`) {
+		t.Errorf("New gives %v", err)
+	}
+	cfg.Recoverability.ErrorQueue = "failed again"
+	if _, err := endpoint.New(cfg); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestRunRefusesWhatTheTransportDoesNotOffer(t *testing.T) {
 	handler := endpoint.Handle(func(context.Context, *endpoint.Session, orderPlaced) error { return nil })
 	for name, c := range map[string]struct {

@@ -14,6 +14,10 @@ var (
 	ErrSessionOver = errors.New("the message has been handled: its session is over")
 
 	errNotRegistered = errors.New("not registered: add it to Config.Messages")
+
+	// errSettled is for a behavior that calls next once more after the message has left.
+	errSettled = errors.New("the message has been dealt with: nothing more can be done about it")
+	errGoexit  = errors.New("a handler or behavior ended its goroutine (runtime.Goexit)")
 )
 
 // panicText is what v says, whatever it is.

@@ -141,6 +141,78 @@ func TestHandlersOfAMessageRunInOrderAndAreTriedTogether(t *testing.T) {
 	})
 }
 
+func TestABehaviorThatRepeatsHandlersSendsNothingOfTheFailedTries(t *testing.T) {
+	for _, stage := range []string{"Invoke", "Logical", "Receive"} {
+		t.Run(stage, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+				var tries tally
+				first := endpoint.Handle(func(ctx context.Context, s *endpoint.Session, _ placeOrder) error {
+					return s.Send(ctx, shipOrder{ID: "first"})
+				})
+				second := endpoint.Handle(func(ctx context.Context, s *endpoint.Session, _ placeOrder) error {
+					err := s.Send(ctx, shipOrder{ID: "second"})
+					if tries.add(stage) == 1 {
+						return errNo
+					}
+					return err
+				})
+				cfg := sales(broker, first, second)
+				cfg.Recoverability = once
+				switch p := &cfg.Pipeline; stage {
+				case "Invoke":
+					p.Invoke.Use("again", again)
+				case "Logical":
+					p.Logical.Use("again", again)
+				case "Receive":
+					p.Receive.Use("again", again)
+				}
+				start(t, cfg).send(placeOrder{})
+				synctest.Wait()
+				var got []string
+				for _, m := range broker.Messages("shipping") {
+					got = append(got, string(m.Body))
+				}
+				if diff := cmp.Diff([]string{`{"ID":"first"}`, `{"ID":"second"}`}, got); diff != "" {
+					t.Error(diff)
+				}
+			})
+		})
+	}
+}
+
+// again is a behavior that tries a second time.
+func again[T any](next pipeline.Func[T]) pipeline.Func[T] {
+	return func(ctx context.Context, in T) error {
+		if next(ctx, in) == nil {
+			return nil
+		}
+		return next(ctx, in)
+	}
+}
+
+func TestSeveralGoroutinesOfAHandlerShareItsSession(t *testing.T) {
+	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		cfg := sales(broker, endpoint.Handle(func(ctx context.Context, s *endpoint.Session, _ placeOrder) error {
+			var all sync.WaitGroup
+			errs := make([]error, 50)
+			for i := range errs {
+				all.Go(func() {
+					_, err := s.Tx(ctx)
+					errs[i] = errors.Join(err, s.Send(ctx, shipOrder{ID: s.Headers().Get(header.MessageID)}))
+				})
+			}
+			all.Wait()
+			return errors.Join(errs...)
+		}))
+		cfg.Transactions = endpoint.SendsAtomicWithReceive
+		start(t, cfg).send(placeOrder{})
+		synctest.Wait()
+		if got := len(broker.Messages("shipping")); got != 50 {
+			t.Errorf("%d messages left, want 50", got)
+		}
+	})
+}
+
 func TestASessionIsOverWhenItsHandlersHaveReturned(t *testing.T) {
 	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		var kept *endpoint.Session

@@ -2,7 +2,6 @@ package endpoint
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"mime"
@@ -38,11 +37,6 @@ type incoming struct {
 
 // attempt finds the incoming that a stage value is part of.
 func attempt(r *pipeline.Receive) *incoming { return r.Sender().(*Session).in }
-
-// errSettled is for a behavior that calls next again, or fails, too late.
-var errSettled = errors.New("the message has been dealt with: nothing more can be done about it")
-
-var errGoexit = errors.New("a handler or behavior ended its goroutine (runtime.Goexit)")
 
 // incoming is what the pump calls for each delivery.
 func (e *Endpoint) incoming(live *live, queue string) func(context.Context, transport.Delivery, *pump.Slot) {
@@ -175,6 +169,7 @@ func sameContent(got, want string) bool {
 // invokeAll is the end of the Logical stage: one Invocation per handler, in order.
 func (e *Endpoint) invokeAll(ctx context.Context, l *pipeline.Logical) error {
 	in := attempt(l.Receive)
+	kept := in.session.kept()
 	handlers := e.types.byName[l.Type].handlers
 	for i := range handlers {
 		if ctx.Err() != nil {
@@ -183,6 +178,7 @@ func (e *Endpoint) invokeAll(ctx context.Context, l *pipeline.Logical) error {
 		in.handler = &handlers[i]
 		in.invoke = pipeline.Invoke{Logical: l, Handler: handlers[i].name}
 		if err := e.invoke(ctx, &in.invoke); err != nil {
+			in.session.drop(kept)
 			return err
 		}
 	}
@@ -192,32 +188,10 @@ func (e *Endpoint) invokeAll(ctx context.Context, l *pipeline.Logical) error {
 // invokeOne is the end of the Invoke stage: the user's function.
 func (e *Endpoint) invokeOne(ctx context.Context, i *pipeline.Invoke) error {
 	in := attempt(i.Receive)
+	kept := in.session.kept()
 	if err := in.handler.invoke(ctx, in.session, i.Value); err != nil {
+		in.session.drop(kept)
 		return fmt.Errorf("handler %s: %w", i.Handler, err)
 	}
 	return nil
-}
-
-// dispatchAll is the end of the Dispatch stage: the operations leave, and the message
-// they belong to is completed.
-func (e *Endpoint) dispatchAll(ctx context.Context, d *pipeline.Dispatch) error {
-	if d.Incoming != nil {
-		return attempt(d.Incoming).finish(ctx, d.Operations)
-	}
-	live := e.live.Load()
-	if live == nil {
-		return ErrNotRunning
-	}
-	receipts, err := live.conn.Dispatch(ctx, d.Operations)
-	d.Receipts = receipts
-	return soleError(err)
-}
-
-// soleError takes the error of a single operation out of its wrapping.
-func soleError(err error) error {
-	var de *transport.DispatchError
-	if errors.As(err, &de) && de.Total == 1 {
-		return de.Ops[0].Err
-	}
-	return err
 }

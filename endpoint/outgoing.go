@@ -98,7 +98,10 @@ func check(out *pipeline.Outgoing, t *messageType, live *live) error {
 	case delayed && live.limits.MaxDelay == 0:
 		return errors.New("the transport offers no delays")
 	}
-	if d := delay(out, time.Now()); delayed && d > live.limits.MaxDelay {
+	if !delayed {
+		return nil
+	}
+	if d := delay(out, time.Now()); d > live.limits.MaxDelay {
 		return fmt.Errorf("a delay of %v is over the transport's %v", d, live.limits.MaxDelay)
 	}
 	return nil

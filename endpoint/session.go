@@ -96,6 +96,21 @@ func (s *Session) keep(op transport.Operation) error {
 	return nil
 }
 
+// kept is how many operations there are.
+func (s *Session) kept() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.ops)
+}
+
+// drop forgets all but the first n operations: a handler failed, and a behavior may yet have
+// the message handled again.
+func (s *Session) drop(n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ops = s.ops[:min(n, len(s.ops))]
+}
+
 // end closes the session and gives what was sent and the transaction, if any.
 func (s *Session) end() ([]transport.Operation, transport.Tx) {
 	s.mu.Lock()

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/internal/backoff"
+	"github.com/holdfast-go/holdfast/pipeline"
 	"github.com/holdfast-go/holdfast/transport"
 )
 
@@ -14,6 +15,30 @@ const (
 	settleTimeout = 10 * time.Second
 	settleTries   = 3
 )
+
+// dispatchAll is the end of the Dispatch stage: the operations leave, and the message
+// they belong to is completed.
+func (e *Endpoint) dispatchAll(ctx context.Context, d *pipeline.Dispatch) error {
+	if d.Incoming != nil {
+		return attempt(d.Incoming).finish(ctx, d.Operations)
+	}
+	live := e.live.Load()
+	if live == nil {
+		return ErrNotRunning
+	}
+	receipts, err := live.conn.Dispatch(ctx, d.Operations)
+	d.Receipts = receipts
+	return soleError(err)
+}
+
+// soleError takes the error of a single operation out of its wrapping.
+func soleError(err error) error {
+	var de *transport.DispatchError
+	if errors.As(err, &de) && de.Total == 1 {
+		return de.Ops[0].Err
+	}
+	return err
+}
 
 // finish sends ops and completes the message, once. A nil error also stands for a
 // message that is no longer ours.

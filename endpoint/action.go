@@ -1,0 +1,106 @@
+package endpoint
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/pipeline"
+	"github.com/holdfast-go/holdfast/recoverability"
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+// carryOut does what was decided. An error means that the message is unsettled.
+func (in *incoming) carryOut(ctx context.Context, rec *pipeline.Recover) (err error) {
+	defer catchPanic(&err)
+	sent, _ := in.session.end()
+	rec.Action = in.possible(ctx, rec.Action)
+	in.logAction(ctx, rec.Action, rec.Failure)
+	switch a := rec.Action.(type) {
+	case recoverability.Retry:
+		err = in.settleAfter(ctx, sent, in.delivery.Retry)
+	case recoverability.DeadLetter:
+		d := in.delivery.(transport.DeadLetterer)
+		err = in.settleAfter(ctx, sent, func(ctx context.Context) error { return d.DeadLetter(ctx, a.Reason) })
+	case recoverability.Delay:
+		err = in.finish(ctx, append(sent, in.copyTo(in.queue, recoverability.DelayHeaders(rec.Failure), a.For)))
+	case recoverability.MoveToError:
+		headers := recoverability.ErrorHeaders(in.receive.Message.Headers, rec.Fault)
+		err = in.finish(ctx, append(sent, in.copyTo(a.Queue, headers, 0)))
+	case recoverability.Discard:
+		err = in.finish(ctx, sent)
+	}
+	if err != nil {
+		return err
+	}
+	in.settled = true
+	if _, again := rec.Action.(recoverability.Retry); !again && !rec.Failure.AttemptExact {
+		in.e.failures.forget(in.id)
+	}
+	return nil
+}
+
+// settleAfter sends ops and settles the message by a verb that completes nothing, so that
+// what the Recover stage wrote is undone.
+func (in *incoming) settleAfter(ctx context.Context, ops []transport.Operation, verb func(context.Context) error) error {
+	in.rollback(ctx)
+	if err := in.send(ops); err != nil {
+		return err
+	}
+	return in.settle(ctx, verb)
+}
+
+// possible is the action, or a move to the error queue where the transport or mode
+// cannot do it.
+func (in *incoming) possible(ctx context.Context, action recoverability.Action) recoverability.Action {
+	toError := recoverability.MoveToError{Queue: in.e.recoverability.ErrorQueue}
+	none := in.taken
+	var why string
+	switch a := action.(type) {
+	case recoverability.Retry:
+		if !none {
+			return a
+		}
+		why = "transaction mode None has no retries"
+	case recoverability.Delay:
+		a.For = max(0, a.For)
+		switch {
+		case none:
+			why = "transaction mode None has no retries"
+		case in.live.limits.MaxDelay == 0:
+			why = "the transport offers no delays"
+		case a.For > in.live.limits.MaxDelay:
+			why = fmt.Sprintf("the delay is over the transport's %v", in.live.limits.MaxDelay)
+		default:
+			return a
+		}
+	case recoverability.MoveToError:
+		if a.Queue == "" {
+			return toError
+		}
+		return a
+	case recoverability.DeadLetter:
+		if _, ok := in.delivery.(transport.DeadLetterer); ok && !none {
+			return a
+		}
+		why = "the transport has no dead-letter queue"
+	case recoverability.Discard:
+		return a
+	default:
+		why = fmt.Sprintf("%T is no action", action)
+	}
+	in.log().WarnContext(ctx, "an action cannot be carried out: moving the message to the error queue",
+		slog.String("message", in.id), slog.Any("action", action), slog.String("reason", why))
+	return toError
+}
+
+// copyTo is the message as it was received, to be sent to a queue.
+func (in *incoming) copyTo(queue string, headers header.Map, after time.Duration) transport.Operation {
+	headers.SetDefault(header.MessageID, in.id)
+	return transport.Operation{
+		Message: &transport.Message{ID: in.id, Headers: headers, Body: in.receive.Message.Body},
+		Queue:   queue, After: after,
+	}
+}
