@@ -49,13 +49,6 @@ type Receive struct {
 	Attempt transport.Attempt
 
 	sender Sender
-	kept   *kept
-}
-
-// kept is a value that a behavior left for later stages.
-type kept struct {
-	key, value any
-	next       *kept
 }
 
 // NewReceive makes the stage value of a received message. Sender is what
@@ -67,21 +60,6 @@ func NewReceive(m *transport.Message, sender Sender) Receive {
 
 // Sender sends as part of handling this message.
 func (r *Receive) Sender() Sender { return r.sender }
-
-// Keep leaves a value for behaviors of later stages of the same attempt, such as Dispatch
-// and Recover, whose context is not that of the Receive stage. key is compared with ==:
-// a type of the behavior's own keeps others away from it. The last value wins.
-func (r *Receive) Keep(key, value any) { r.kept = &kept{key, value, r.kept} }
-
-// Kept is what was left under key, or nil.
-func (r *Receive) Kept(key any) any {
-	for k := r.kept; k != nil; k = k.next {
-		if k.key == key {
-			return k.value
-		}
-	}
-	return nil
-}
 
 // Native is the broker's property of that name, or "".
 func (r *Receive) Native(name string) string { return r.Message.Native[name] }

@@ -64,18 +64,3 @@ func TestPipelineCopiesShareNothing(t *testing.T) {
 		t.Error(diff)
 	}
 }
-
-func TestWhatIsKeptIsFoundByItsKeyAlone(t *testing.T) {
-	type mine struct{}
-	type others struct{}
-	r := pipeline.NewReceive(&transport.Message{}, noSender{})
-	if got := r.Kept(mine{}); got != nil {
-		t.Errorf("%v is kept from the beginning", got)
-	}
-	r.Keep(mine{}, 1)
-	r.Keep(others{}, "not mine")
-	r.Keep(mine{}, 2)
-	if got := r.Kept(mine{}); got != 2 {
-		t.Errorf("kept is %v, want the last value, 2", got)
-	}
-}
