@@ -141,6 +141,7 @@ func TestSendingWhatCannotBeSentSaysWhyAndWhatToDo(t *testing.T) {
 			"unknown":        {r.Send(ctx, unregistered{}), errors.New("send endpoint_test.unregistered: endpoint_test.unregistered: not registered: add it to Config.Messages")},
 			"nil pointer":    {r.Send(ctx, (*shipOrder)(nil)), errors.New("send *endpoint_test.shipOrder: the message is a nil *endpoint_test.shipOrder")},
 			"delayed event":  {r.Publish(ctx, orderPlaced{}, endpoint.After(1)), errors.New("publish Shop.OrderPlaced: a published message cannot be delayed")},
+			"no id":          {r.Send(ctx, shipOrder{}, endpoint.To("other"), endpoint.MessageID("")), errors.New("send Shop.ShipOrder: the message id is empty")},
 			"negative delay": {r.Send(ctx, shipOrder{}, endpoint.To("other"), endpoint.After(-1)), errors.New("send Shop.ShipOrder: After and ExpireAfter must not be negative")},
 		} {
 			if c.got == nil || c.got.Error() != c.want.Error() {

@@ -84,6 +84,25 @@ func TestWhatAFailingHandlerSentDoesNotLeaveUnlessImmediately(t *testing.T) {
 	})
 }
 
+func TestAReceiptWithinAHandlerGoesWithImmediatelyOnly(t *testing.T) {
+	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		var receipts [2]transport.Receipt
+		var errs [2]error
+		start(t, sales(broker, endpoint.Handle(func(ctx context.Context, s *endpoint.Session, _ placeOrder) error {
+			errs[0] = s.Send(ctx, shipOrder{}, endpoint.After(time.Hour), endpoint.ReceiptIn(&receipts[0]))
+			errs[1] = s.Send(ctx, shipOrder{}, endpoint.After(time.Hour), endpoint.ReceiptIn(&receipts[1]), endpoint.Immediately())
+			return nil
+		}))).send(placeOrder{})
+		synctest.Wait()
+		if errs[0] == nil || !strings.Contains(errs[0].Error(), "use Immediately") {
+			t.Errorf("without Immediately: %v", errs[0])
+		}
+		if errs[1] != nil || receipts[1].Cancel == "" {
+			t.Errorf("with Immediately: %v, receipt %q", errs[1], receipts[1])
+		}
+	})
+}
+
 func TestAReplyGoesToWhereTheMessageWantsIt(t *testing.T) {
 	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		r := start(t, sales(broker, endpoint.Handle(func(ctx context.Context, s *endpoint.Session, m placeOrder) error {

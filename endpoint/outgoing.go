@@ -95,6 +95,10 @@ func check(out *pipeline.Outgoing, t *messageType, live *live) error {
 		return errors.New("no route: add one to Config.Routes or use To")
 	case out.After < 0 || out.TTL < 0:
 		return errors.New("After and ExpireAfter must not be negative")
+	case out.MessageID == "":
+		return errors.New("the message id is empty")
+	case out.Receipt != nil && out.Incoming != nil && !out.Immediately:
+		return errors.New("there is no receipt yet when the message leaves with the handler's others: use Immediately")
 	case delayed && live.limits.MaxDelay == 0:
 		return errors.New("the transport offers no delays")
 	}

@@ -1,0 +1,129 @@
+package endpoint_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast/endpoint"
+	"github.com/holdfast-go/holdfast/recoverability"
+	"github.com/holdfast-go/holdfast/transport/inmemory"
+)
+
+// The proof by chaos: whatever fails, and whenever it stops, a message ends in what its
+// handler sends or in the error queue; and in one of them only, once, where completing and
+// sending are one step.
+func TestNoFaultLosesAMessage(t *testing.T) {
+	for _, without := range []inmemory.Capability{
+		0, inmemory.Completer, inmemory.Exact, inmemory.Delay, inmemory.FreeRelease,
+		inmemory.Completer | inmemory.Exact | inmemory.Delay | inmemory.FreeRelease,
+	} {
+		for seed := range uint64(4) {
+			for _, mode := range []endpoint.TransactionMode{endpoint.ReceiveOnly, endpoint.SendsAtomicWithReceive} {
+				t.Run(fmt.Sprintf("without %b, %v, seed %d", without, mode, seed), func(t *testing.T) {
+					inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+						broker.Without = without
+						c := &chaos{t: t, broker: broker, seed: seed, mode: mode}
+						c.run(1 + 7*int(seed%2))
+						c.check(without&inmemory.Completer == 0)
+					})
+				})
+			}
+		}
+	}
+}
+
+type chaos struct {
+	t      *testing.T
+	broker *inmemory.Transport
+	seed   uint64
+	mode   endpoint.TransactionMode
+	raging atomic.Bool
+	calls  atomic.Uint64
+}
+
+const chaosMessages = 100
+
+// mayFail are the verbs that a broker in trouble refuses.
+var mayFail = []string{"Complete", "CompleteWith", "Retry", "Release", "Dispatch", "Receive", "Renew", "Begin"}
+
+// roll is true once in n times, the same in each run with the seed and the number of the call.
+func (c *chaos) roll(n uint64) bool {
+	return c.raging.Load() && rand.New(rand.NewPCG(c.seed, c.calls.Add(1))).Uint64N(n) == 0
+}
+
+func (c *chaos) run(concurrency int) {
+	c.broker.Lease = 20 * time.Second
+	c.broker.CreateQueues("sales")
+	c.broker.Fail = func(verb, _ string) error {
+		if slices.Contains(mayFail, verb) && c.roll(4) {
+			return errNo
+		}
+		return nil
+	}
+	feeder := sales(c.broker)
+	feeder.SendOnly, feeder.Install, feeder.Name = true, false, "feeder"
+	feed := start(c.t, feeder)
+	for i := range chaosMessages {
+		feed.send(placeOrder{ID: fmt.Sprint(i)}, endpoint.To("sales"))
+	}
+	cfg := sales(c.broker, endpoint.Handle(c.handle))
+	cfg.Transactions, cfg.Concurrency, cfg.StopTimeout = c.mode, concurrency, 3*time.Second
+	cfg.Recoverability = recoverability.Config{Immediate: 3, Delayed: 2}
+	c.raging.Store(true)
+	for k := range 6 { // it is stopped now and then
+		r := start(c.t, cfg)
+		time.Sleep(time.Duration(k) * 7 * time.Second)
+		r.end()
+	}
+	c.raging.Store(false)
+	r := start(c.t, cfg)
+	time.Sleep(time.Hour)
+	r.end()
+}
+
+func (c *chaos) handle(ctx context.Context, s *endpoint.Session, m placeOrder) error {
+	if c.roll(5) {
+		return errNo
+	}
+	if c.roll(20) {
+		panic(errNo)
+	}
+	if c.roll(10) {
+		<-time.After(5 * time.Second)
+	}
+	if c.mode == endpoint.SendsAtomicWithReceive && !c.roll(3) {
+		if _, err := s.Tx(ctx); err != nil {
+			return err
+		}
+	}
+	return s.Send(ctx, shipOrder(m))
+}
+
+func (c *chaos) check(once bool) {
+	c.t.Helper()
+	seen := map[string]int{}
+	for _, m := range slices.Concat(c.broker.Messages("shipping"), c.broker.Messages("error")) {
+		var o placeOrder
+		if err := json.Unmarshal(m.Body, &o); err != nil {
+			c.t.Fatal(err)
+		}
+		seen[o.ID]++
+	}
+	for i := range chaosMessages {
+		switch n := seen[fmt.Sprint(i)]; {
+		case n == 0:
+			c.t.Errorf("message %d is lost", i)
+		case n > 1 && once:
+			c.t.Errorf("message %d is there %d times", i, n)
+		}
+	}
+	if left := len(c.broker.Messages("sales")); left > 0 {
+		c.t.Errorf("%d messages are still in their queue", left)
+	}
+}
