@@ -1,0 +1,119 @@
+package otel
+
+import (
+	"fmt"
+	"strings"
+
+	api "go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/propagation"
+	semconv "go.opentelemetry.io/otel/semconv/v1.43.0"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/holdfast-go/holdfast/endpoint"
+	"github.com/holdfast-go/holdfast/pipeline"
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+// Options say where telemetry goes. The zero value uses OpenTelemetry's global providers.
+type Options struct {
+	// TracerProvider takes spans and MeterProvider metrics: the global ones unless set.
+	TracerProvider trace.TracerProvider
+	MeterProvider  metric.MeterProvider
+	// Propagator writes trace context into headers and reads it: the global one if there
+	// is one when Instrument is called, else W3C trace context and baggage.
+	Propagator propagation.TextMapPropagator
+	// System is the value of messaging.system: after the transport unless set, such as
+	// "rabbitmq".
+	System string
+}
+
+// Instrument adds behaviors to cfg.Pipeline that trace and measure, on the outer side of
+// those that are there, and wraps cfg.Transport to measure its queues where the driver
+// is a [transport.Inspector]. Call it once, when the rest of cfg is complete, before
+// endpoint.New. Providers may be set or shut down at any time; what goes wrong in them goes
+// to OpenTelemetry's own error handler.
+func Instrument(cfg *endpoint.Config, opts Options) {
+	in := newInstrumentation(cfg, opts)
+	p := &cfg.Pipeline
+	outermost(&p.Receive, in.receive)
+	outermost(&p.Logical, in.logical)
+	outermost(&p.Invoke, in.invoke)
+	outermost(&p.Outgoing, in.outgoing)
+	outermost(&p.Dispatch, in.dispatch)
+	outermost(&p.Recover, in.recover)
+	if cfg.Transport != nil && !cfg.SendOnly {
+		cfg.Transport = in.observe(cfg.Transport, queuesOf(cfg))
+	}
+}
+
+// behavior is the name of this package's behavior in every stage.
+const behavior = "otel"
+
+func outermost[T any](s *pipeline.Stage[T], b pipeline.Behavior[T]) {
+	if names := s.Names(); len(names) > 0 {
+		s.Before(names[0], behavior, b)
+		return
+	}
+	s.Use(behavior, b)
+}
+
+// instrumentation is what the behaviors of one endpoint share.
+type instrumentation struct {
+	tracer     trace.Tracer
+	propagator propagation.TextMapPropagator
+	metrics    *metrics
+	attempts   attempts
+	endpoint   string
+	system     string
+}
+
+const scope = "github.com/holdfast-go/holdfast/telemetry/otel"
+
+func newInstrumentation(cfg *endpoint.Config, opts Options) *instrumentation {
+	if opts.TracerProvider == nil {
+		opts.TracerProvider = api.GetTracerProvider()
+	}
+	if opts.MeterProvider == nil {
+		opts.MeterProvider = api.GetMeterProvider()
+	}
+	if opts.Propagator == nil {
+		opts.Propagator = defaultPropagator()
+	}
+	if opts.System == "" {
+		opts.System = systemOf(cfg.Transport)
+	}
+	return &instrumentation{
+		tracer:     opts.TracerProvider.Tracer(scope, trace.WithSchemaURL(semconv.SchemaURL)),
+		propagator: opts.Propagator,
+		metrics: newMetrics(
+			opts.MeterProvider.Meter(scope, metric.WithSchemaURL(semconv.SchemaURL)), cfg.Name, opts.System),
+		endpoint: cfg.Name,
+		system:   opts.System,
+	}
+}
+
+// defaultPropagator is the global one, which has no fields when nobody has set it.
+func defaultPropagator() propagation.TextMapPropagator {
+	if p := api.GetTextMapPropagator(); len(p.Fields()) > 0 {
+		return p
+	}
+	return propagation.NewCompositeTextMapPropagator(propagation.TraceContext{}, propagation.Baggage{})
+}
+
+// systemOf is what OpenTelemetry calls the broker behind t, else the name of t's package.
+func systemOf(t transport.Transport) string {
+	name := strings.TrimPrefix(fmt.Sprintf("%T", t), "*")
+	pkg, _, _ := strings.Cut(name, ".")
+	switch {
+	case name == "sqlserver.Postgres":
+		return semconv.DBSystemNamePostgreSQL.Value.AsString()
+	case name == "sqlserver.MSSQL":
+		return semconv.DBSystemNameMicrosoftSQLServer.Value.AsString()
+	case pkg == "asb":
+		return semconv.MessagingSystemServiceBus.Value.AsString()
+	case pkg == "sqs":
+		return semconv.MessagingSystemAWSSQS.Value.AsString()
+	}
+	return pkg
+}

@@ -1,0 +1,103 @@
+package otel
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/holdfast-go/holdfast/endpoint"
+	"github.com/holdfast-go/holdfast/recoverability"
+	"github.com/holdfast-go/holdfast/transport"
+	"github.com/holdfast-go/holdfast/transport/inmemory"
+	"github.com/holdfast-go/holdfast/transport/rabbitmq"
+	"github.com/holdfast-go/holdfast/transport/sqlserver"
+)
+
+func TestSystemsHaveTheNamesOfTheConventions(t *testing.T) {
+	for want, tr := range map[string]transport.Transport{
+		"inmemory":   &inmemory.Transport{},
+		"rabbitmq":   &rabbitmq.Transport{},
+		"postgresql": &sqlserver.Postgres{},
+	} {
+		if got := systemOf(tr); got != want {
+			t.Errorf("%T is %q, want %q", tr, got, want)
+		}
+	}
+}
+
+type nilPanics struct{ err error }
+
+func (e *nilPanics) Error() string { return e.err.Error() }
+func (e *nilPanics) Unwrap() error { return e.err }
+
+func TestTheTypeOfAnErrorIsTheOneThatTells(t *testing.T) {
+	for _, test := range []struct {
+		err  error
+		want string
+	}{
+		{errors.New("x"), "*errors.errorString"},
+		{fmt.Errorf("handler x: %w", recoverability.Unrecoverable(&transport.TooLargeError{})), "*transport.TooLargeError"},
+		{fmt.Errorf("handler x: %w", &endpoint.PanicError{Value: errors.New("x")}), "*endpoint.PanicError"},
+		{(*nilPanics)(nil), "*otel.nilPanics"},
+		{fmt.Errorf("%w and %w", errors.New("a"), errors.New("b")), "*fmt.wrapErrors"},
+	} {
+		if got := errorType(test.err); got != test.want {
+			t.Errorf("%T is %q, want %q", test.err, got, test.want)
+		}
+	}
+	if got := errorText((*nilPanics)(nil)); got != "*otel.nilPanics" {
+		t.Errorf("an error that cannot speak says %q", got)
+	}
+}
+
+func TestEveryOperationHasItsOwnError(t *testing.T) {
+	refused := errors.New("refused")
+	partial := &transport.DispatchError{Ops: []transport.OpError{{Index: 1, Err: refused}}, Total: 2}
+	for _, test := range []struct {
+		name     string
+		err      error
+		index    int
+		together bool
+		want     error
+	}{
+		{"none", nil, 0, false, nil},
+		{"all", refused, 0, false, refused},
+		{"the refused one", partial, 1, false, refused},
+		{"its neighbour, which left", partial, 0, false, nil},
+		{"its neighbour, which stays together with it", partial, 0, true, partial},
+	} {
+		if got := errorOf(test.err, test.index, test.together); !errors.Is(got, test.want) || (got == nil) != (test.want == nil) {
+			t.Errorf("%s: %v, want %v", test.name, got, test.want)
+		}
+	}
+}
+
+func TestAnAttemptThatEndsLeavesALaterOneAlone(t *testing.T) {
+	var as attempts
+	first, second := &attempt{}, &attempt{}
+	as.add(first)
+	as.add(second) // the broker handed the same message out again, before the first was over
+	as.remove(first)
+	if got := as.live[attemptKey{}]; got != second {
+		t.Errorf("the later attempt is %p, want %p", got, second)
+	}
+	as.remove(second)
+	if len(as.live) > 0 {
+		t.Errorf("%d attempts are left", len(as.live))
+	}
+}
+
+func TestLabelsAreMadeOnceAndNotWithoutEnd(t *testing.T) {
+	ls := newLabels("sales", "inmemory")
+	for i := range 2 * maxLabels {
+		if m := ls.of(label{message: fmt.Sprint(i)}); len(m.add) != 1 || len(m.record) != 1 {
+			t.Fatalf("label %d has no attributes", i)
+		}
+	}
+	if len(ls.made) != maxLabels {
+		t.Errorf("%d labels are kept, want %d", len(ls.made), maxLabels)
+	}
+	if n := testing.AllocsPerRun(100, func() { ls.of(label{message: "1"}) }); n != 0 {
+		t.Errorf("a label that was made allocates %v times", n)
+	}
+}

@@ -1,0 +1,178 @@
+package otel
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"time"
+
+	api "go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/metric"
+
+	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/pipeline"
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+// metrics are the instruments of an endpoint.
+type metrics struct {
+	labels *labels
+	known  sync.Map // of string: the types that were sent
+
+	meter     metric.Meter
+	processed metric.Float64Histogram
+	handlers  metric.Float64Histogram
+	critical  metric.Float64Histogram
+	requests  metric.Float64Histogram
+	fetches   metric.Int64Counter
+	sent      metric.Int64Counter
+	successes metric.Int64Counter
+	failures  metric.Int64Counter
+	actions   metric.Int64Counter
+}
+
+// Bounds of buckets, in seconds: those that OpenTelemetry asks for, and wider ones for
+// times that include waiting in a queue.
+var (
+	workTimes = []float64{0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10}
+	waitTimes = []float64{0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 4 * 3600, 24 * 3600}
+)
+
+func newMetrics(meter metric.Meter, endpoint, system string) *metrics {
+	m := &metrics{meter: meter, labels: newLabels(endpoint, system)}
+	var errs []error
+	seconds := func(name, description string, bounds []float64) metric.Float64Histogram {
+		h, err := meter.Float64Histogram(name, metric.WithUnit("s"), metric.WithDescription(description),
+			metric.WithExplicitBucketBoundaries(bounds...))
+		errs = append(errs, err)
+		return h
+	}
+	count := func(name, description string) metric.Int64Counter {
+		c, err := meter.Int64Counter(name, metric.WithUnit("{message}"), metric.WithDescription(description))
+		errs = append(errs, err)
+		return c
+	}
+	m.processed = seconds("messaging.process.duration", "From receiving a message to having settled it, or to its failure.", workTimes)
+	m.handlers = seconds("holdfast.handler.duration", "One call of one handler.", workTimes)
+	m.critical = seconds("holdfast.critical_time", "From sending a message, or from when it was due, to having processed it.", waitTimes)
+	m.requests = seconds("messaging.client.operation.duration", "Sending, and completing the message being handled.", workTimes)
+	m.fetches = count("messaging.client.consumed.messages", "Messages handed to the endpoint, every attempt counted.")
+	m.sent = count("messaging.client.sent.messages", "Messages sent, published or replied.")
+	m.successes = count("holdfast.messages.succeeded", "Messages processed and settled.")
+	m.failures = count("holdfast.messages.failed", "Attempts that failed.")
+	m.actions = count("holdfast.recoverability.actions", "What was done about failed messages.")
+	if err := errors.Join(errs...); err != nil {
+		api.Handle(err)
+	}
+	return m
+}
+
+func (m *metrics) fetched(ctx context.Context, queue string) {
+	m.fetches.Add(ctx, 1, m.labels.of(label{operation: operationReceive, destination: queue}).add...)
+}
+
+func (m *metrics) handled(ctx context.Context, i *pipeline.Invoke, took time.Duration, err error) {
+	of := label{message: i.Type, handler: i.Handler}
+	if err != nil {
+		of.errorType = errorType(err)
+	}
+	m.handlers.Record(ctx, took.Seconds(), m.labels.of(of).record...)
+}
+
+func (m *metrics) succeeded(ctx context.Context, a *attempt, r *pipeline.Receive) {
+	l := m.labels.of(label{operation: operationProcess, destination: r.Queue, message: a.message})
+	now := time.Now()
+	m.successes.Add(ctx, 1, l.add...)
+	m.processed.Record(ctx, now.Sub(a.began).Seconds(), l.record...)
+	if since, ok := due(r.Message.Headers); ok {
+		m.critical.Record(ctx, max(0, now.Sub(since)).Seconds(), l.record...)
+	}
+}
+
+// due is when a message could have been handled at the earliest, by its sender's clock.
+func due(h header.Map) (time.Time, bool) {
+	if t, err := header.ParseTime(h.Get(header.DeliverAt)); err == nil {
+		return t, true
+	}
+	t, err := header.ParseTime(h.Get(header.TimeSent))
+	return t, err == nil
+}
+
+func (m *metrics) failed(ctx context.Context, a *attempt, queue, errorType string) {
+	l := m.labels.of(label{
+		operation: operationProcess, destination: queue, message: a.message, errorType: errorType,
+	})
+	m.failures.Add(ctx, 1, l.add...)
+	m.processed.Record(ctx, time.Since(a.began).Seconds(), l.record...)
+}
+
+func (m *metrics) decided(ctx context.Context, a *attempt, queue, action, errorType string) {
+	m.actions.Add(ctx, 1, m.labels.of(label{
+		destination: queue, message: a.message, action: action, errorType: errorType,
+	}).add...)
+}
+
+// dispatched counts each operation by itself, because some may have left and others not.
+func (m *metrics) dispatched(
+	ctx context.Context, d *pipeline.Dispatch, operation string, took time.Duration, err error,
+) {
+	of := label{operation: operation}
+	if err != nil {
+		of.errorType = errorType(err)
+	}
+	m.requests.Record(ctx, took.Seconds(), m.labels.of(of).record...)
+	for i := range d.Operations {
+		l := m.labelOf(&d.Operations[i])
+		if opErr := errorOf(err, i, d.Incoming != nil); opErr != nil {
+			l.errorType = errorType(opErr)
+		}
+		m.sent.Add(ctx, 1, m.labels.of(l).add...)
+	}
+}
+
+// learn notes a type that is sent.
+func (m *metrics) learn(types []string) {
+	if len(types) == 0 {
+		return
+	}
+	if _, ok := m.known.Load(types[0]); !ok {
+		m.known.Store(types[0], true)
+	}
+}
+
+// labelOf believes the headers in what is known only: behaviors may send copies of messages
+// that came from outside.
+func (m *metrics) labelOf(op *transport.Operation) label {
+	h := &op.Message.Headers
+	intent := h.Get(header.MessageIntent)
+	l := label{operation: operationSend, destination: destination(intent, op.Queue, op.Types)}
+	if intent == header.IntentPublish || intent == header.IntentReply {
+		l.operation = strings.ToLower(intent)
+	}
+	for name := range header.TypeNames(h.Get(header.EnclosedMessageTypes)) {
+		if _, ok := m.known.Load(name); ok {
+			l.message = name
+		}
+		break
+	}
+	return l
+}
+
+// errorOf is why operation i of a dispatch that ended with err did not leave. What leaves
+// together with a completed message stays together.
+func errorOf(err error, i int, together bool) error {
+	partial, ok := err.(*transport.DispatchError) //nolint:errorlint // one that is wrapped says nothing of these operations
+	if !ok {
+		return err
+	}
+	for _, op := range partial.Ops {
+		if op.Index == i {
+			return op.Err
+		}
+	}
+	if together {
+		return err
+	}
+	return nil
+}

@@ -1,0 +1,42 @@
+package otel
+
+import "go.opentelemetry.io/otel/attribute"
+
+// Attributes that OpenTelemetry has no name for.
+const (
+	keyEndpoint       = attribute.Key("holdfast.endpoint")
+	keyMessageType    = attribute.Key("holdfast.message.type")
+	keyHandler        = attribute.Key("holdfast.handler")
+	keyAttempt        = attribute.Key("holdfast.attempt")
+	keyDelayedRetries = attribute.Key("holdfast.delayed_retries")
+	keyAction         = attribute.Key("holdfast.recoverability.action")
+	keyDelay          = attribute.Key("holdfast.recoverability.delay")
+	keyErrorQueue     = attribute.Key("holdfast.recoverability.queue")
+	keyCause          = attribute.Key("holdfast.interruption.cause")
+	keyQueueState     = attribute.Key("holdfast.queue.state")
+)
+
+// Values of holdfast.recoverability.action.
+const (
+	actionImmediate  = "immediate"
+	actionDelayed    = "delayed"
+	actionError      = "error"
+	actionDeadLetter = "dead_letter"
+	actionDiscard    = "discard"
+)
+
+// Events of the process span.
+const (
+	eventException      = "exception"
+	eventRecoverability = "recoverability"
+	eventInterrupted    = "interrupted"
+)
+
+// Values of messaging.operation.name, beside the intents in lower case.
+const (
+	operationSend     = "send"
+	operationReceive  = "receive"
+	operationProcess  = "process"
+	operationDispatch = "dispatch"
+	operationComplete = "complete"
+)

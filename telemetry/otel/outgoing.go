@@ -1,0 +1,162 @@
+package otel
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	semconv "go.opentelemetry.io/otel/semconv/v1.43.0"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/pipeline"
+)
+
+// outgoing makes a span for each message sent, and writes its context into the headers.
+func (in *instrumentation) outgoing(next pipeline.Func[*pipeline.Outgoing]) pipeline.Func[*pipeline.Outgoing] {
+	return func(ctx context.Context, out *pipeline.Outgoing) (err error) {
+		operation := strings.ToLower(out.Intent)
+		ctx, span := in.tracer.Start(ctx, spanName(operation, destination(out.Intent, out.Queue, out.Types)),
+			trace.WithSpanKind(trace.SpanKindProducer), trace.WithAttributes(in.sending(operation, out)...))
+		in.inject(ctx, out)
+		in.metrics.learn(out.Types)
+		err = errPanicked
+		defer func() {
+			sent(span, out)
+			end(span, err)
+		}()
+		return next(ctx, out)
+	}
+}
+
+// inject writes the trace context, and for what is not handled as part of this
+// request the wish for a trace of its own.
+func (in *instrumentation) inject(ctx context.Context, out *pipeline.Outgoing) {
+	in.propagator.Inject(ctx, carrier{&out.Headers})
+	apart := out.Intent == header.IntentPublish || out.After > 0 || !out.At.IsZero()
+	if apart && trace.SpanContextFromContext(ctx).IsValid() {
+		out.Headers.SetDefault(startNewTrace, yes)
+	}
+}
+
+func (in *instrumentation) sending(operation string, out *pipeline.Outgoing) []attribute.KeyValue {
+	to := out.Queue
+	if to == "" && len(out.Types) > 0 {
+		to = out.Types[0]
+	}
+	attrs := []attribute.KeyValue{
+		semconv.MessagingSystemKey.String(in.system),
+		semconv.MessagingOperationName(operation),
+		semconv.MessagingOperationTypeCreate,
+		semconv.MessagingDestinationName(to),
+		semconv.MessagingMessageID(out.MessageID),
+		keyEndpoint.String(in.endpoint),
+	}
+	if len(out.Types) > 0 {
+		attrs = append(attrs, keyMessageType.String(out.Types[0]))
+	}
+	return attrs
+}
+
+// sent adds to a span what is known when the message is encoded.
+func sent(span trace.Span, out *pipeline.Outgoing) {
+	if m := out.Operation.Message; m != nil && span.IsRecording() {
+		span.SetAttributes(
+			semconv.MessagingMessageBodySize(len(m.Body)),
+			semconv.MessagingMessageConversationID(m.Headers.Get(header.ConversationID)))
+	}
+}
+
+// destination names where a message goes by a name of which there are few: a queue, or
+// the type of a published message. The queue of a reply comes from outside and is left out.
+func destination(intent, queue string, types []string) string {
+	switch {
+	case intent == header.IntentReply:
+		return ""
+	case queue == "" && len(types) > 0:
+		return types[0]
+	}
+	return queue
+}
+
+func spanName(operation, object string) string {
+	if object == "" {
+		return operation
+	}
+	return operation + " " + object
+}
+
+// dispatch measures how messages leave and how the message being handled is completed.
+func (in *instrumentation) dispatch(next pipeline.Func[*pipeline.Dispatch]) pipeline.Func[*pipeline.Dispatch] {
+	return func(ctx context.Context, d *pipeline.Dispatch) (err error) {
+		a := in.attempts.of(d.Incoming)
+		if a != nil {
+			ctx = trace.ContextWithSpan(ctx, a.span)
+		}
+		operation := operationOf(d)
+		ctx, span := in.startDispatch(ctx, operation, d)
+		began := time.Now()
+		err = errPanicked
+		defer func() {
+			in.metrics.dispatched(ctx, d, operation, time.Since(began), err)
+			end(span, err)
+			in.settled(ctx, a, d.Incoming, err)
+		}()
+		return next(ctx, d)
+	}
+}
+
+// settled ends the attempt whose message was, or could not be, completed by a dispatch.
+func (in *instrumentation) settled(ctx context.Context, a *attempt, r *pipeline.Receive, err error) {
+	switch {
+	case a == nil:
+	case err == nil:
+		in.metrics.succeeded(ctx, a, r)
+		in.end(a)
+	default:
+		in.interrupted(ctx, a, err)
+	}
+}
+
+func operationOf(d *pipeline.Dispatch) string {
+	if len(d.Operations) == 0 {
+		return operationComplete
+	}
+	return operationDispatch
+}
+
+func (in *instrumentation) startDispatch(
+	ctx context.Context, operation string, d *pipeline.Dispatch,
+) (context.Context, trace.Span) {
+	name, kind := operation, semconv.MessagingOperationTypeSend
+	if operation == operationComplete {
+		kind = semconv.MessagingOperationTypeSettle
+		if d.Incoming != nil {
+			name += " " + d.Incoming.Queue
+		}
+	}
+	ctx, span := in.tracer.Start(ctx, name, trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(
+		semconv.MessagingSystemKey.String(in.system), semconv.MessagingOperationName(operation), kind,
+		keyEndpoint.String(in.endpoint)))
+	if !span.IsRecording() {
+		return ctx, span
+	}
+	if n := len(d.Operations); n > 1 {
+		span.SetAttributes(semconv.MessagingBatchMessageCount(n))
+	}
+	for i := range d.Operations {
+		span.AddLink(in.linkTo(d.Operations[i].Message.Headers))
+	}
+	return ctx, span
+}
+
+// end ends a span, with the error if there is one.
+func end(span trace.Span, err error) {
+	if err != nil && span.IsRecording() {
+		span.SetAttributes(semconv.ErrorTypeKey.String(errorType(err)))
+		span.SetStatus(codes.Error, errorText(err))
+	}
+	span.End()
+}

@@ -1,0 +1,144 @@
+package otel
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	api "go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+	semconv "go.opentelemetry.io/otel/semconv/v1.43.0"
+
+	"github.com/holdfast-go/holdfast/endpoint"
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+// queuesOf are the queues worth watching: the endpoint's own, and where it gives up.
+func queuesOf(cfg *endpoint.Config) []string {
+	return []string{cfg.Name, cfg.Recoverability.WithDefaults().ErrorQueue}
+}
+
+// observed is a transport whose connections can be asked for the depth of queues. The
+// connections themselves are the driver's, untouched.
+type observed struct {
+	transport.Transport
+	gauges *queueGauges
+}
+
+// Open connects, and remembers the connection.
+func (o observed) Open(ctx context.Context, env transport.Env) (transport.Conn, error) {
+	conn, err := o.Transport.Open(ctx, env)
+	if i, ok := conn.(transport.Inspector); ok && err == nil {
+		o.gauges.add(i)
+	}
+	return conn, err
+}
+
+// queueGauges measures queues whenever metrics are collected.
+type queueGauges struct {
+	queues   []string
+	labels   *labels
+	messages metric.Int64ObservableGauge
+	oldest   metric.Float64ObservableGauge
+
+	mu    sync.Mutex // guards conns
+	conns []*opened
+}
+
+// opened is a connection; its address tells it from others.
+type opened struct{ transport.Inspector }
+
+// observe registers the gauges. They are silent while no connection is open.
+func (in *instrumentation) observe(t transport.Transport, queues []string) transport.Transport {
+	g := &queueGauges{queues: queues, labels: in.metrics.labels}
+	meter := in.metrics.meter
+	var errs [3]error
+	g.messages, errs[0] = meter.Int64ObservableGauge("holdfast.queue.messages",
+		metric.WithUnit("{message}"), metric.WithDescription("Messages in a queue."))
+	g.oldest, errs[1] = meter.Float64ObservableGauge("holdfast.queue.oldest_age",
+		metric.WithUnit("s"), metric.WithDescription("Age of the first message that waits to be received; 0 when none does."))
+	_, errs[2] = meter.RegisterCallback(g.collect, g.messages, g.oldest)
+	if err := errors.Join(errs[:]...); err != nil {
+		api.Handle(err)
+	}
+	return observed{t, g}
+}
+
+func (g *queueGauges) add(i transport.Inspector) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.conns = append(g.conns, &opened{i})
+}
+
+// inspectTimeout bounds a look at a queue: other metrics wait for it.
+const inspectTimeout = 5 * time.Second
+
+// collect never fails: an error would keep all other metrics from being exported.
+func (g *queueGauges) collect(ctx context.Context, o metric.Observer) error {
+	ctx, cancel := context.WithTimeout(ctx, inspectTimeout)
+	defer cancel()
+	for _, queue := range g.queues {
+		stats, err := g.inspect(ctx, queue)
+		if err != nil {
+			api.Handle(err)
+		}
+		for _, s := range stats {
+			g.report(o, s)
+		}
+	}
+	return nil
+}
+
+// inspect asks the connection opened last, and forgets those that are closed.
+func (g *queueGauges) inspect(ctx context.Context, queue string) ([]transport.QueueStats, error) {
+	for {
+		i := g.latest()
+		if i == nil {
+			return nil, nil
+		}
+		stats, err := i.Inspect(ctx, queue)
+		switch {
+		case errors.Is(err, transport.ErrClosed):
+			g.remove(i)
+		case errors.Is(err, transport.ErrNoQueue):
+			return nil, nil
+		default:
+			return stats, err
+		}
+	}
+}
+
+func (g *queueGauges) latest() *opened {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if len(g.conns) == 0 {
+		return nil
+	}
+	return g.conns[len(g.conns)-1]
+}
+
+func (g *queueGauges) remove(i *opened) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.conns = slices.DeleteFunc(g.conns, func(c *opened) bool { return c == i })
+}
+
+func (g *queueGauges) report(o metric.Observer, s transport.QueueStats) {
+	name := semconv.MessagingDestinationName(s.Name)
+	for _, c := range []struct {
+		state string
+		n     int64
+	}{{"ready", s.Ready}, {"unsettled", s.Unsettled}, {"delayed", s.Delayed}} {
+		if c.n >= 0 { // else the broker cannot tell
+			o.ObserveInt64(g.messages, c.n, g.with(name, keyQueueState.String(c.state)))
+		}
+	}
+	o.ObserveFloat64(g.oldest, s.Oldest.Seconds(), g.with(name))
+}
+
+func (g *queueGauges) with(attrs ...attribute.KeyValue) metric.ObserveOption {
+	return metric.WithAttributeSet(g.labels.set(attrs...))
+}

@@ -1,0 +1,73 @@
+package otel
+
+import (
+	"context"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	semconv "go.opentelemetry.io/otel/semconv/v1.43.0"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/pipeline"
+	"github.com/holdfast-go/holdfast/recoverability"
+)
+
+// receive is the outermost behavior of the Receive stage: it begins the process span.
+func (in *instrumentation) receive(next pipeline.Func[*pipeline.Receive]) pipeline.Func[*pipeline.Receive] {
+	return func(ctx context.Context, r *pipeline.Receive) (err error) {
+		ctx, a := in.begin(ctx, r)
+		in.metrics.fetched(ctx, r.Queue)
+		err = errPanicked
+		defer func() { in.interrupted(ctx, a, err) }()
+		return next(ctx, r)
+	}
+}
+
+func (in *instrumentation) received(r *pipeline.Receive) []attribute.KeyValue {
+	attrs := []attribute.KeyValue{
+		semconv.MessagingSystemKey.String(in.system),
+		semconv.MessagingOperationName(operationProcess),
+		semconv.MessagingOperationTypeProcess,
+		semconv.MessagingDestinationName(r.Queue),
+		semconv.MessagingMessageBodySize(len(r.Body)),
+		keyEndpoint.String(in.endpoint),
+		keyAttempt.Int(r.Attempt.N),
+	}
+	if id := r.Message.ID; id != "" {
+		attrs = append(attrs, semconv.MessagingMessageID(id))
+	}
+	if id := r.Message.Headers.Get(header.ConversationID); id != "" {
+		attrs = append(attrs, semconv.MessagingMessageConversationID(id))
+	}
+	if n := recoverability.DelayedRetries(r.Message.Headers); n > 0 {
+		attrs = append(attrs, keyDelayedRetries.Int(n))
+	}
+	return attrs
+}
+
+// logical notes the type of the message.
+func (in *instrumentation) logical(next pipeline.Func[*pipeline.Logical]) pipeline.Func[*pipeline.Logical] {
+	return func(ctx context.Context, l *pipeline.Logical) error {
+		if a := in.attempts.of(l.Receive); a != nil {
+			a.message = l.Type
+			a.span.SetAttributes(keyMessageType.String(l.Type))
+		}
+		return next(ctx, l)
+	}
+}
+
+// invoke measures one handler.
+func (in *instrumentation) invoke(next pipeline.Func[*pipeline.Invoke]) pipeline.Func[*pipeline.Invoke] {
+	return func(ctx context.Context, i *pipeline.Invoke) (err error) {
+		ctx, span := in.tracer.Start(ctx, i.Handler, trace.WithAttributes(
+			keyEndpoint.String(in.endpoint), keyHandler.String(i.Handler), keyMessageType.String(i.Type)))
+		began := time.Now()
+		err = errPanicked
+		defer func() {
+			in.metrics.handled(ctx, i, time.Since(began), err)
+			end(span, err)
+		}()
+		return next(ctx, i)
+	}
+}

@@ -1,0 +1,79 @@
+package otel
+
+import (
+	"context"
+	"strings"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	semconv "go.opentelemetry.io/otel/semconv/v1.43.0"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/pipeline"
+	"github.com/holdfast-go/holdfast/recoverability"
+)
+
+// recover puts the failure and what was done about it on the process span, and ends that.
+func (in *instrumentation) recover(next pipeline.Func[*pipeline.Recover]) pipeline.Func[*pipeline.Recover] {
+	return func(ctx context.Context, rec *pipeline.Recover) error {
+		ctx, a := in.resume(ctx, rec.Receive)
+		if rec.Message.Undecodable != nil { // it came no further than this
+			in.metrics.fetched(ctx, rec.Queue)
+		}
+		errorType := rec.Fault.Get(header.ExceptionType)
+		in.metrics.failed(ctx, a, rec.Queue, errorType)
+		a.exception(rec.Fault)
+		defer func() {
+			name, attrs := described(rec.Action)
+			in.metrics.decided(ctx, a, rec.Queue, name, errorType)
+			a.span.AddEvent(eventRecoverability, trace.WithAttributes(attrs...))
+			in.end(a)
+		}()
+		return next(ctx, rec)
+	}
+}
+
+// resume is the attempt that failed, or another span of it: of one that never came to the
+// Receive stage, like that of a message that cannot be decoded, and of one that was cut
+// short and counts as failed all the same.
+func (in *instrumentation) resume(ctx context.Context, r *pipeline.Receive) (context.Context, *attempt) {
+	if a := in.attempts.of(r); a != nil {
+		return trace.ContextWithSpan(ctx, a.span), a
+	}
+	return in.begin(ctx, r)
+}
+
+// exception puts what a failure was on the process span, in the words of the fault headers.
+func (a *attempt) exception(fault header.Map) {
+	attrs := []attribute.KeyValue{
+		semconv.ExceptionType(fault.Get(header.ExceptionType)),
+		semconv.ExceptionMessage(fault.Get(header.ExceptionMessage)),
+	}
+	if stack := fault.Get(header.ExceptionStackTrace); strings.HasPrefix(stack, "goroutine ") {
+		attrs = append(attrs, semconv.ExceptionStacktrace(stack))
+	}
+	a.span.AddEvent(eventException, trace.WithAttributes(attrs...))
+	a.span.SetAttributes(semconv.ErrorTypeKey.String(fault.Get(header.ExceptionType)))
+	a.span.SetStatus(codes.Error, fault.Get(header.ExceptionMessage))
+}
+
+// described is an action's name, and its attributes.
+func described(action recoverability.Action) (string, []attribute.KeyValue) {
+	with := func(name string, more ...attribute.KeyValue) (string, []attribute.KeyValue) {
+		return name, append(more, keyAction.String(name))
+	}
+	switch a := action.(type) {
+	case recoverability.Retry:
+		return with(actionImmediate)
+	case recoverability.Delay:
+		return with(actionDelayed, keyDelay.Float64(a.For.Seconds()))
+	case recoverability.DeadLetter:
+		return with(actionDeadLetter)
+	case recoverability.Discard:
+		return with(actionDiscard)
+	case recoverability.MoveToError:
+		return with(actionError, keyErrorQueue.String(a.Queue))
+	}
+	return with(actionError) // nil, from another behavior: the endpoint makes it that
+}
