@@ -97,7 +97,7 @@ func (k *sqliteKills) rows(ctx context.Context) (ns []int, err error) {
 	if err != nil {
 		return nil, err
 	}
-	defer rows.Close() //nolint:errcheck // rows.Err tells
+	defer rows.Close()
 	for rows.Next() {
 		var n int
 		if err := rows.Scan(&n); err != nil {
@@ -175,7 +175,7 @@ func killWorker() error {
 	if err != nil {
 		return err
 	}
-	defer store.Close() //nolint:errcheck // the process ends
+	defer store.Close()
 	e, err := endpoint.New(killConfig(store, mode == "atomic"))
 	if err != nil {
 		return err
@@ -354,7 +354,7 @@ func (p *killProof) received(ctx context.Context, queue string) (ns []int) {
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	defer r.Close() //nolint:errcheck // the test is over
+	defer r.Close()
 	for {
 		stats, err := p.conn.(transport.Inspector).Inspect(ctx, queue)
 		if err != nil {

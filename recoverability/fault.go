@@ -72,7 +72,7 @@ func telling(err error) error {
 // inner is what err wraps, the first of several; nil where it wraps nothing or panics.
 func inner(err error) (wrapped error) {
 	defer func() { _ = recover() }()
-	many, ok := err.(interface{ Unwrap() []error }) //nolint:errorlint // this layer only
+	many, ok := err.(interface{ Unwrap() []error })
 	if !ok {
 		return errors.Unwrap(err)
 	}

@@ -58,7 +58,7 @@ func New[T any](flushers, max int, flush func(items []T, errs []error)) *Batcher
 // taken back and ctx's error returned; when it ends later, the error is
 // ErrAbandoned. Neither touches other items.
 func (b *Batcher[T]) Do(ctx context.Context, item T) error {
-	c := b.free.Get().(*call[T])
+	c := b.free.Get().(*call[T]) //nolint:errcheck // nothing else is in the pool
 	c.item = item
 	if err := b.submit(c); err != nil {
 		b.recycle(c)

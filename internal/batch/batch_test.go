@@ -153,7 +153,6 @@ func TestCloseFlushesWhatWaitsAndRefusesWhatComes(t *testing.T) {
 	})
 }
 
-
 func BenchmarkDo(b *testing.B) {
 	for _, workers := range []int{1, 32} {
 		b.Run(fmt.Sprintf("c%d", workers), func(b *testing.B) {

@@ -26,7 +26,7 @@ func fill(t *testing.T, url, queue string) int {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer c.Close() //nolint:errcheck // the end of the test
+	defer c.Close()
 	ch, err := c.Channel()
 	if err != nil {
 		t.Fatal(err)

@@ -67,7 +67,7 @@ func execute(server, statement string) error {
 	if err != nil {
 		return err
 	}
-	defer c.Close(ctx) //nolint:errcheck // nothing is lost with it
+	defer c.Close(ctx)
 	_, err = c.Exec(ctx, statement)
 	return err
 }

@@ -148,7 +148,7 @@ func TestHandlersAreCutWhenStopTimeoutIsOver(t *testing.T) {
 					t.Errorf("stopping took %v, want %v", took, timeout)
 				}
 				for _, err := range why.all() {
-					if err != ErrStopping {
+					if !errors.Is(err, ErrStopping) {
 						t.Errorf("cause %v, want %v", err, ErrStopping)
 					}
 				}

@@ -81,7 +81,7 @@ func (p *Pump) slots(work context.Context, ds []transport.Delivery) []Slot {
 	for i, d := range ds {
 		ss[i] = Slot{pump: p, delivery: d, ctx: work, at: -1}
 		if p.renewer != nil {
-			ss[i].ctx, ss[i].cancel = context.WithCancelCause(work)
+			ss[i].ctx, ss[i].cancel = context.WithCancelCause(work) //nolint:fatcontext // one for each, not one in the other
 		}
 	}
 	return ss

@@ -325,7 +325,7 @@ func TestFailingReceiveBacksOffAndRecovers(t *testing.T) {
 		}
 
 		news := told.all()
-		if n := len(news); n < failures+2 || news[0] != errAway || news[failures] != nil || news[failures+1] != errAway {
+		if n := len(news); n < failures+2 || !errors.Is(news[0], errAway) || news[failures] != nil || !errors.Is(news[failures+1], errAway) {
 			t.Errorf("told %d times, want each of %d failures, the recovery and the new failure", n, failures)
 		}
 		if n := strings.Count(log.String(), "receiving fails"); n != 2 {

@@ -125,7 +125,7 @@ func TestALostLeaseCancelsItsHandlerOnly(t *testing.T) {
 		p := start(t, Config{Receiver: l, Concurrency: 5, Limits: leased, Handle: causes(&why),
 			Logger: slog.New(slog.NewTextHandler(&log, nil))})
 		pass(5 * time.Minute)
-		if got := why.all(); len(got) != 1 || got[0] != transport.ErrLeaseLost {
+		if got := why.all(); len(got) != 1 || !errors.Is(got[0], transport.ErrLeaseLost) {
 			t.Errorf("causes %v, want only that of the lost one, %v", got, transport.ErrLeaseLost)
 		}
 		p.wantStats(t, Stats{Handling: 4})
@@ -358,7 +358,7 @@ func TestALeaseLostWhileSettlingCancelsQuietly(t *testing.T) {
 			Logger: slog.New(slog.NewTextHandler(&log, nil))})
 		pass(time.Minute)
 		p.end()
-		if got := why.all(); len(got) != 1 || got[0] != transport.ErrLeaseLost {
+		if got := why.all(); len(got) != 1 || !errors.Is(got[0], transport.ErrLeaseLost) {
 			t.Errorf("causes %v, want %v", got, transport.ErrLeaseLost)
 		}
 		if log.Len() > 0 {

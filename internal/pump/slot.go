@@ -16,7 +16,7 @@ const settlesPerSlot = 4
 type Slot struct {
 	pump     *Pump
 	delivery transport.Delivery
-	ctx      context.Context         // given to the handler, by whichever goroutine runs it
+	ctx      context.Context         //nolint:containedctx // given to the handler, by whichever goroutine runs it
 	cancel   context.CancelCauseFunc // of ctx; nil without leases
 
 	// The rest is guarded by the pump's mutex.

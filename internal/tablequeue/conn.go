@@ -45,6 +45,7 @@ const (
 	maxUnits   = 200              // in one Flush
 	maxReceive = 200              // rows in one Claim
 	maxWait    = 10 * time.Second // for one answer of the database
+	maxClose   = 2 * time.Second  // that Close leaves to what is under way, and to giving back leases
 )
 
 // Conn is the engine. It implements [transport.Conn] and what is optional there.
@@ -57,8 +58,10 @@ type Conn struct {
 	subs  subscribers
 	wakes wakes
 
-	life    context.Context // ends when Close begins; for the Conn's own goroutines
+	life    context.Context //nolint:containedctx // ends when Close begins; for the Conn's own goroutines
 	closing context.CancelFunc
+	work    context.Context //nolint:containedctx // ends maxClose later; for requests that are under way
+	cut     context.CancelFunc
 	running sync.WaitGroup // the Conn's own goroutines
 
 	mu      sync.RWMutex // guards closed and adding to calls
@@ -85,7 +88,8 @@ func Open(store Store, cfg Config) *Conn {
 	}
 	c.units = batch.New(cfg.Flushers, maxUnits, c.flush)
 	c.works.New = func() any { return new(work) }
-	c.life, c.closing = context.WithCancel(context.Background())
+	c.work, c.cut = context.WithCancel(context.Background())
+	c.life, c.closing = context.WithCancel(c.work)
 	c.subs.init(c.store.Subscriptions)
 	w, ok := store.(Waker)
 	c.wakes.init(ok)
@@ -137,7 +141,8 @@ func (c *Conn) OpenReceiver(ctx context.Context, opts transport.ReceiverOptions)
 }
 
 // Close implements [transport.Conn]: what is being settled and sent is finished, then
-// the rows still leased are made visible again.
+// the rows still leased are made visible again. A database that does not answer
+// holds it up for some seconds.
 func (c *Conn) Close() error {
 	c.mu.Lock()
 	already := c.closed
@@ -149,6 +154,8 @@ func (c *Conn) Close() error {
 	}
 	defer close(c.ended)
 	c.closing()
+	defer time.AfterFunc(maxClose, c.cut).Stop()
+	defer c.cut()
 	c.calls.Wait()
 	c.units.Close()
 	err := c.abandon()
@@ -170,9 +177,11 @@ func (c *Conn) enter() error {
 
 // abandon gives back what has been claimed and not settled.
 func (c *Conn) abandon() error {
+	ctx, cancel := context.WithTimeout(context.Background(), maxClose)
+	defer cancel()
 	var errs []error
 	c.queues.Range(func(queue, _ any) bool {
-		errs = append(errs, c.abandonQueue(queue.(string)))
+		errs = append(errs, c.abandonQueue(ctx, queue.(string)))
 		c.wakes.announce(queue.(string))
 		return true
 	})
@@ -180,9 +189,7 @@ func (c *Conn) abandon() error {
 }
 
 // abandonQueue tries again: the connections may have been idle for long, and be dead.
-func (c *Conn) abandonQueue(queue string) (err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), maxWait)
-	defer cancel()
+func (c *Conn) abandonQueue(ctx context.Context, queue string) (err error) {
 	for range 3 {
 		err = c.store.Abandon(ctx, queue, c.owner, c.cfg.Lease)
 		if err == nil || errors.Is(err, transport.ErrNoQueue) {

@@ -195,16 +195,16 @@ func (r *Row) Timed() bool { return r.After > 0 || r.TTL > 0 || !r.At.IsZero() }
 type Class int8
 
 const (
-	// Unavailable: the database could not be asked, or cannot work at the moment. Nothing
+	// Unavailable says that the database could not be asked, or cannot work at the moment. Nothing
 	// has happened. All that was in the batch fails.
 	Unavailable Class = iota
-	// Refused: the database does not want something in the batch, such as a row for a table
+	// Refused says that the database does not want something in the batch, such as a row for a table
 	// that does not exist. Nothing has happened; the rest may pass without it.
 	Refused
-	// Conflict: a deadlock or the like. Nothing has happened; the same batch may pass
+	// Conflict is a deadlock or the like. Nothing has happened; the same batch may pass
 	// if tried again.
 	Conflict
-	// Unknown: the connection broke, or ctx ended, after the statement was sent: it
+	// Unknown says that the connection broke, or ctx ended, after the statement was sent: it
 	// may have happened.
 	Unknown
 )

@@ -82,7 +82,7 @@ func connect(abs, params string, most int) *sql.DB {
 	dsn := url.URL{Scheme: "file", OmitHost: true, Path: p, RawQuery: "_busy_timeout=0&" + params}
 	db, err := sql.Open("sqlite", dsn.String())
 	if err != nil {
-		panic(err) // only where no driver has that name
+		panic(err) //nolint:forbidigo // only where no driver has that name
 	}
 	db.SetMaxOpenConns(most)
 	db.SetMaxIdleConns(most)
