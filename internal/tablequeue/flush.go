@@ -100,13 +100,13 @@ func (c *Conn) write(units []*Unit) {
 func (c *Conn) writeOnce(units []*Unit) error {
 	pause := backoff.Backoff{Min: 2 * time.Millisecond, Max: 50 * time.Millisecond}
 	for try := 1; ; try++ {
-		ctx, cancel := context.WithTimeout(context.Background(), maxWait)
+		ctx, cancel := context.WithTimeout(c.work, maxWait)
 		err := c.store.Flush(ctx, units)
 		cancel()
 		if err == nil || try == conflicts || c.store.Classify(err) != Conflict {
 			return err
 		}
-		_ = pause.Wait(context.Background())
+		_ = pause.Wait(c.work)
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/internal/backoff"
 	"github.com/holdfast-go/holdfast/transport"
 )
 
@@ -27,6 +28,9 @@ const (
 	firstPauseHearing = 32 * time.Millisecond
 	maxPauseHearing   = time.Second
 )
+
+// claimGrace is how long a claim may still take when the receiver's context has ended.
+const claimGrace = time.Second
 
 // receiver claims rows of one queue.
 type receiver struct {
@@ -131,8 +135,8 @@ func (r *receiver) wakeUp() {
 	}
 }
 
-// claim leases rows. It does not break off when ctx ends, because rows might then have been
-// leased to nobody: a claim takes milliseconds, or maxWait while the database hangs.
+// claim leases rows. It does not break off at once when ctx ends, because rows might then have
+// been leased to nobody, until the lease runs out: a claim takes milliseconds.
 func (r *receiver) claim(ctx context.Context, limit int) ([]transport.Delivery, time.Duration, error) {
 	if ctx.Err() != nil {
 		return nil, 0, context.Cause(ctx)
@@ -146,8 +150,12 @@ func (r *receiver) claim(ctx context.Context, limit int) ([]transport.Delivery, 
 		return nil, 0, err
 	}
 	defer r.conn.calls.Done()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), maxWait)
+	bounded, cancel := context.WithTimeout(r.conn.work, maxWait)
 	defer cancel()
+	defer context.AfterFunc(ctx, func() {
+		_ = backoff.Sleep(bounded, claimGrace)
+		cancel()
+	})()
 
 	buf := r.rows.Get().(*[]Claimed)
 	defer r.rows.Put(buf)
@@ -159,17 +167,17 @@ func (r *receiver) claim(ctx context.Context, limit int) ([]transport.Delivery, 
 		Owner: r.conn.owner,
 	}
 	for {
-		rows, next, err := r.conn.store.Claim(ctx, claim, (*buf)[:0])
+		rows, next, err := r.conn.store.Claim(bounded, claim, (*buf)[:0])
 		*buf = rows[:0]
 		if err != nil {
-			return nil, 0, err
+			return nil, 0, cmp.Or(context.Cause(ctx), err)
 		}
 		ds, expired := r.deliveries(claim.Lease, rows)
 		clear(rows)
 		if len(expired) == 0 {
 			return ds, next, nil
 		}
-		if err := r.conn.store.Flush(ctx, expired); err != nil && len(ds) == 0 {
+		if err := r.conn.store.Flush(bounded, expired); err != nil && len(ds) == 0 {
 			return nil, 0, err // they are handed out again, and expired again
 		}
 		if len(ds) > 0 {

@@ -35,6 +35,8 @@ type store struct {
 	tables     sync.Map // *table by queue
 	statements sync.Map // text of composed statements by their shape
 
+	sockets sockets
+
 	mu   sync.Mutex // guards open
 	open map[*handlerTx]struct{}
 }
@@ -53,6 +55,9 @@ func openStore(ctx context.Context, cfg *pgxpool.Config, set settings) (*store, 
 		listener: cfg.ConnConfig.Copy(),
 		open:     map[*handlerTx]struct{}{},
 	}
+	cfg = cfg.Copy()
+	cfg.ConnConfig.DialFunc = s.sockets.dial(cfg.ConnConfig.DialFunc)
+	s.listener.DialFunc = cfg.ConnConfig.DialFunc
 	if len(s.channel) > maxName {
 		s.channel = s.channel[:maxName] // may wake another schema's receivers: no harm
 	}
@@ -122,7 +127,10 @@ func setDefault(params map[string]string, name, value string) {
 	}
 }
 
-// Close implements [tablequeue.Store].
+// goodbye is how long connections may take to end on their own.
+const goodbye = time.Second
+
+// Close implements [tablequeue.Store]. A server that does not answer is not waited for.
 func (s *store) Close() error {
 	s.mu.Lock()
 	txs := s.open
@@ -131,6 +139,7 @@ func (s *store) Close() error {
 	for tx := range txs {
 		tx.abort()
 	}
+	defer time.AfterFunc(goodbye, s.sockets.cut).Stop()
 	for _, pool := range []*pgxpool.Pool{s.leases, s.writes, s.handlers} {
 		if pool != nil {
 			pool.Close()

@@ -211,14 +211,7 @@ func TestNoErrorShowsThePassword(t *testing.T) {
 
 func TestNotificationsReachOtherProcessesOnly(t *testing.T) {
 	w := newWorld(t)
-	open := func() *store {
-		p := Postgres{URL: testURL(), Schema: w.schema}
-		s, err := p.store(t.Context(), transport.Env{Endpoint: w.schema})
-		ok(t, err)
-		t.Cleanup(func() { _ = s.Close() })
-		return s
-	}
-	here, there := open(), open()
+	here, there := w.store(), w.store()
 	ctx, cancel := context.WithCancel(t.Context())
 	ready, heard, ended := make(chan struct{}), make(chan string, 10), make(chan error)
 	go func() {

@@ -38,7 +38,7 @@ type group struct {
 // out is what a group sends to one queue.
 type out struct {
 	to     *table
-	owners []int64
+	owners array[number] // of each row: the number of its unit
 	rows   []*tablequeue.Row
 	timed  bool
 	seqs   bool // the caller wants to know their seq
@@ -78,7 +78,7 @@ func (s *store) add(g *group, u *tablequeue.Unit) {
 	for i := range u.Rows {
 		r := &u.Rows[i]
 		o := s.out(g, r.Queue)
-		o.owners = append(o.owners, u.Lease.Seq)
+		o.owners = append(o.owners, number(len(g.units)))
 		o.rows = append(o.rows, r)
 		o.timed = o.timed || r.Timed()
 		o.seqs = o.seqs || r.WantSeq
@@ -113,10 +113,9 @@ func (s *store) queue(b *pgx.Batch, g *group) {
 		b.Queue(s.completion(g), args...).Query(g.settled)
 	default:
 		seqs, leases := leasesOf(g.units)
-		after := make([]int64, len(g.units))
-		undo := make([]int32, len(g.units))
+		after, undo := make(array[number], len(g.units)), make(array[number], len(g.units))
 		for i, u := range g.units {
-			after[i] = u.After.Microseconds()
+			after[i] = number(u.After.Microseconds())
 			if u.Verb == tablequeue.Release {
 				undo[i] = 1
 			}
@@ -165,20 +164,20 @@ func (s *store) completion(g *group) string {
 
 // settled marks the units whose row the statement did not hit.
 func (g *group) settled(rows pgx.Rows) error {
-	hit := make(map[int64]struct{}, len(g.units))
-	var seq int64
-	_, err := pgx.ForEachRow(rows, []any{&seq}, func() error {
-		hit[seq] = struct{}{}
+	for _, u := range g.units {
+		u.Lost = true
+	}
+	return eachHit(rows, func(i int) { g.units[i].Lost = false })
+}
+
+// eachHit calls hit with the index of each element that a statement has returned the number of.
+func eachHit(rows pgx.Rows, hit func(i int)) error {
+	var n int64
+	_, err := pgx.ForEachRow(rows, []any{&n}, func() error {
+		hit(int(n - 1))
 		return nil
 	})
-	if err != nil {
-		return err
-	}
-	for _, u := range g.units {
-		_, ok := hit[u.Lease.Seq]
-		u.Lost = !ok
-	}
-	return nil
+	return err
 }
 
 // inserted tells the rows their seq: it comes in the order in which they were given.
@@ -195,10 +194,10 @@ func (o *out) inserted(rows pgx.Rows) error {
 	return err
 }
 
-func leasesOf(units []*tablequeue.Unit) (seqs, ids []int64) {
-	seqs, ids = make([]int64, len(units)), make([]int64, len(units))
+func leasesOf(units []*tablequeue.Unit) (seqs, ids array[number]) {
+	seqs, ids = make(array[number], len(units)), make(array[number], len(units))
 	for i, u := range units {
-		seqs[i], ids[i] = u.Lease.Seq, u.Lease.ID
+		seqs[i], ids[i] = number(u.Lease.Seq), number(u.Lease.ID)
 	}
 	return seqs, ids
 }
@@ -206,24 +205,24 @@ func leasesOf(units []*tablequeue.Unit) (seqs, ids []int64) {
 // arrays are the parameters of an insert.
 func (o *out) arrays() []any {
 	n := len(o.rows)
-	ids, headers, bodies := make([]string, n), make([]string, n), make([][]byte, n)
+	ids, headers, bodies := make(array[text], n), make(array[text], n), make(array[blob], n)
 	for i, r := range o.rows {
-		ids[i], headers[i], bodies[i] = r.ID, string(r.Headers), r.Body
+		ids[i], headers[i], bodies[i] = text(r.ID), textOf(r.Headers), r.Body
 	}
 	if !o.timed {
 		return []any{ids, headers, bodies}
 	}
-	at, after, ttl := make([]int64, n), make([]int64, n), make([]int64, n)
+	at, after, ttl := make(array[number], n), make(array[number], n), make(array[number], n)
 	for i, r := range o.rows {
-		at[i], after[i], ttl[i] = micros(r.At), r.After.Microseconds(), r.TTL.Microseconds()
+		at[i], after[i], ttl[i] = micros(r.At), number(r.After.Microseconds()), number(r.TTL.Microseconds())
 	}
 	return []any{ids, headers, bodies, at, after, ttl}
 }
 
 // micros is t for the database; 0 for none.
-func micros(t time.Time) int64 {
+func micros(t time.Time) number {
 	if t.IsZero() {
 		return 0
 	}
-	return t.UnixMicro()
+	return number(t.UnixMicro())
 }

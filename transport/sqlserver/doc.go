@@ -5,7 +5,8 @@
 // while by whoever receives it, and deleted when it has been handled. A delayed message is
 // a row that becomes visible later; a published one is inserted into the table of every
 // subscriber. Attempts are counted in the row, exactly, over any number of processes and
-// crashes.
+// their crashes; a crash of the server itself may forget those of its last moment, as claims do
+// not wait for the disk. Sends and completions do.
 //
 // With the transaction mode SendsAtomicWithReceive a handler's own writes, the messages it sends
 // and the end of the message it handles are one transaction: [Tx] gives it.

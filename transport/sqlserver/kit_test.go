@@ -85,6 +85,16 @@ func (w *world) openAs(p Postgres) transport.Conn {
 	return c
 }
 
+// store is the dialect without the engine.
+func (w *world) store() *store {
+	w.t.Helper()
+	p := Postgres{URL: testURL(), Schema: w.schema}
+	s, err := p.store(w.t.Context(), transport.Env{Endpoint: w.schema})
+	ok(w.t, err)
+	w.t.Cleanup(func() { _ = s.Close() })
+	return s
+}
+
 // exec runs a statement in which %s stands for the quoted schema, with a dot.
 func (w *world) exec(sql string, args ...any) int64 {
 	w.t.Helper()

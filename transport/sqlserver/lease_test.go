@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/holdfast-go/holdfast/internal/tablequeue"
 	"github.com/holdfast-go/holdfast/transport"
 )
 
@@ -226,5 +228,49 @@ func TestAContextThatEndsInReceiveDropsNothing(t *testing.T) {
 	sent.Wait()
 	if got != n {
 		t.Errorf("%d of %d messages arrived", got, n)
+	}
+}
+
+func TestTwoHandOutsOfOneRowInABatchAreToldApart(t *testing.T) {
+	w := newWorld(t, "in", "out")
+	send(t, w.open(), to("in", msg("1")), to("in", msg("2")))
+	s := w.store()
+	ctx := t.Context()
+	claim := func(lease int64) []tablequeue.Claimed {
+		rows, _, err := s.Claim(ctx, tablequeue.Claim{Queue: "in", Limit: 2, Lease: lease, For: time.Minute, Owner: "me"}, nil)
+		ok(t, err)
+		w.exec(`UPDATE %sin SET visible_at = now()`)
+		return rows
+	}
+	old := claim(11)
+	if len(claim(12)) != 2 {
+		t.Fatal("not handed out again")
+	}
+	seq := old[0].Seq
+	leases := []tablequeue.Lease{{Seq: seq, ID: 11}, {Seq: seq, ID: 12}, {Seq: old[1].Seq, ID: 11}}
+	lost, err := s.Renew(ctx, "in", leases, time.Minute)
+	ok(t, err)
+	if want := []bool{true, false, true}; !slices.Equal(lost, want) {
+		t.Errorf("renewals lost %v, want %v", lost, want)
+	}
+	for _, verb := range []tablequeue.Verb{tablequeue.Retry, tablequeue.Delete} {
+		var units []*tablequeue.Unit
+		for _, l := range leases {
+			u := &tablequeue.Unit{Verb: verb, Queue: "in", Lease: l}
+			if verb == tablequeue.Delete {
+				u.Rows = []tablequeue.Row{{Queue: "out", ID: fmt.Sprint(l.ID), Headers: []byte("{}")}}
+			}
+			units = append(units, u)
+		}
+		ok(t, s.Flush(ctx, units))
+		for i, u := range units {
+			if want := i != 1; u.Lost != want {
+				t.Errorf("verb %d, unit %d: lost %v, want %v", verb, i, u.Lost, want)
+			}
+		}
+		w.exec(`UPDATE %sin SET lease_id = 12`)
+	}
+	if n := w.count("out"); n != 1 {
+		t.Errorf("%d messages sent, want that of the one lease that holds", n)
 	}
 }

@@ -34,27 +34,17 @@ func (s *store) Claim(ctx context.Context, c tablequeue.Claim, into []tablequeue
 
 // Renew implements [tablequeue.Queues].
 func (s *store) Renew(ctx context.Context, queue string, leases []tablequeue.Lease, d time.Duration) ([]bool, error) {
-	seqs, ids := make([]int64, len(leases)), make([]int64, len(leases))
-	for i, l := range leases {
-		seqs[i], ids[i] = l.Seq, l.ID
-	}
-	rows, err := s.leases.Query(ctx, s.table(queue).renew, d.Microseconds(), seqs, ids)
-	if err != nil {
-		return nil, s.failed(fmt.Sprintf("renew leases of queue %q", queue), err)
-	}
-	hit := make(map[int64]struct{}, len(leases))
-	var seq int64
-	_, err = pgx.ForEachRow(rows, []any{&seq}, func() error {
-		hit[seq] = struct{}{}
-		return nil
-	})
-	if err != nil {
-		return nil, s.failed(fmt.Sprintf("renew leases of queue %q", queue), err)
-	}
+	seqs, ids := make(array[number], len(leases)), make(array[number], len(leases))
 	lost := make([]bool, len(leases))
 	for i, l := range leases {
-		_, ok := hit[l.Seq]
-		lost[i] = !ok
+		seqs[i], ids[i], lost[i] = number(l.Seq), number(l.ID), true
+	}
+	rows, err := s.leases.Query(ctx, s.table(queue).renew, d.Microseconds(), seqs, ids)
+	if err == nil {
+		err = eachHit(rows, func(i int) { lost[i] = false })
+	}
+	if err != nil {
+		return nil, s.failed(fmt.Sprintf("renew leases of queue %q", queue), err)
 	}
 	return lost, nil
 }

@@ -5,8 +5,9 @@ import (
 	"strings"
 )
 
-// The statements. Tables are called q, arrays of what is to be done r. Durations travel as
-// microseconds.
+// The statements. Tables are called q, arrays of what is to be done r. What an array's elements hit
+// is told by their number n, from 1, as a batch may hold two leases of the same row. Durations
+// travel as microseconds.
 
 func newTable(schema, queue string) *table {
 	q := quote(schema, queue)
@@ -31,8 +32,8 @@ SELECT 0, '', '', NULL, 0, false, coalesce((extract(epoch FROM (
 WHERE NOT EXISTS (SELECT FROM got)`
 
 	t.renew = `UPDATE ` + q + ` AS q SET visible_at = now() + $1::bigint * interval '1 microsecond'
-FROM unnest($2::bigint[], $3::bigint[]) AS r(seq, lease_id)
-WHERE q.seq = r.seq AND q.lease_id = r.lease_id RETURNING q.seq`
+FROM unnest($2::bigint[], $3::bigint[]) WITH ORDINALITY AS r(seq, lease_id, n)
+WHERE q.seq = r.seq AND q.lease_id = r.lease_id RETURNING r.n`
 
 	t.abandon = `UPDATE ` + q + ` SET visible_at = now(), lease_id = NULL, lease_owner = NULL
 WHERE visible_at > now() AND visible_at <= now() + $2::bigint * interval '1 microsecond' AND lease_owner = $1`
@@ -41,8 +42,8 @@ WHERE visible_at > now() AND visible_at <= now() + $2::bigint * interval '1 micr
 
 	t.update = `UPDATE ` + q + ` AS q SET visible_at = now() + r.after * interval '1 microsecond',
 	delivery_count = greatest(0, q.delivery_count - r.undo), lease_id = NULL, lease_owner = NULL
-FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::int[]) AS r(seq, lease_id, after, undo)
-WHERE q.seq = r.seq AND q.lease_id = r.lease_id RETURNING q.seq`
+FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::int[]) WITH ORDINALITY AS r(seq, lease_id, after, undo, n)
+WHERE q.seq = r.seq AND q.lease_id = r.lease_id RETURNING r.n`
 
 	// A division by zero, and so the end of the transaction, when the lease is lost.
 	t.remove = `WITH gone AS (DELETE FROM ` + q + ` WHERE seq = $1 AND lease_id = $2 RETURNING 1)
@@ -60,8 +61,8 @@ const (
 )
 
 // insert is the text that inserts rows given as arrays from parameter number first on: id,
-// headers, body, and if timed at, after and ttl. An owned row has the seq of the
-// one it belongs to before that.
+// headers, body, and if timed at, after and ttl. An owned row has the number of the
+// unit it belongs to before that.
 func insert(to *table, first int, timed, owned bool) string {
 	p := func(i int) string { return fmt.Sprintf("$%d", first+i) }
 	names, arrays := "id, headers, body", []string{}
@@ -84,7 +85,7 @@ func insert(to *table, first int, timed, owned bool) string {
 	text := "INSERT INTO " + to.quoted + " (" + columns + ") SELECT " + values +
 		" FROM unnest(" + strings.Join(arrays, ", ") + ") AS r(" + names + ")"
 	if owned {
-		text += " WHERE r.owner IN (SELECT seq FROM gone)"
+		text += " WHERE r.owner IN (SELECT n FROM gone)"
 	}
 	return text
 }
@@ -94,14 +95,14 @@ func insert(to *table, first int, timed, owned bool) string {
 func completion(q *table, outs []*out) string {
 	var b strings.Builder
 	b.WriteString(`WITH gone AS (
-	DELETE FROM ` + q.quoted + ` AS q USING unnest($1::bigint[], $2::bigint[]) AS r(seq, lease_id)
-	WHERE q.seq = r.seq AND q.lease_id = r.lease_id RETURNING q.seq
+	DELETE FROM ` + q.quoted + ` AS q USING unnest($1::bigint[], $2::bigint[]) WITH ORDINALITY AS r(seq, lease_id, n)
+	WHERE q.seq = r.seq AND q.lease_id = r.lease_id RETURNING r.n
 )`)
 	param := 3
 	for i, o := range outs {
 		fmt.Fprintf(&b, ", out%d AS (%s)", i, insert(o.to, param, o.timed, true))
 		param += len(o.args)
 	}
-	b.WriteString(" SELECT seq FROM gone")
+	b.WriteString(" SELECT n FROM gone")
 	return b.String()
 }
