@@ -520,6 +520,26 @@ func TestRowsTakenWhileTheContextEndsAreReturned(t *testing.T) {
 	}
 }
 
+func TestRowsOfAClaimWhoseAnswerWasLostAreGivenBack(t *testing.T) {
+	f := newFake("in")
+	c := open(t, f)
+	r := receiverOf(t, c, "in")
+	send(t, c, op("in", "1"))
+	f.afterClaim = func() error { return errUnknown }
+	_, err := r.Receive(t.Context(), 1)
+	isErr(t, err, errUnknown)
+	f.afterClaim = nil
+	if n := one(t, r).Attempt().N; n != 2 {
+		t.Errorf("attempt %d, want 2: nobody had seen the first", n)
+	}
+	f.afterClaim = func() error { return errAway } // which says that nothing has happened
+	_, err = r.Receive(t.Context(), 1)
+	isErr(t, err, errAway)
+	if n := f.callsOf("orphans 1"); n != 1 {
+		t.Errorf("gave back %d times, want once", n)
+	}
+}
+
 func TestReceiveReportsWhatTheDatabaseSays(t *testing.T) {
 	f := newFake("in")
 	c := open(t, f)

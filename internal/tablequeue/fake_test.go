@@ -22,11 +22,12 @@ type fake struct {
 	calls  []string // what was called, with its size
 	closed bool
 
-	onClaim func() error
-	onFlush func(units []*Unit) error
-	onRenew func() error
-	onBegin func() error
-	loads   int // of Subscriptions
+	onClaim    func() error
+	afterClaim func() error
+	onFlush    func(units []*Unit) error
+	onRenew    func() error
+	onBegin    func() error
+	loads      int // of Subscriptions
 }
 
 type fakeRow struct {
@@ -122,6 +123,9 @@ func (f *fake) Claim(_ context.Context, c Claim, into []Claimed) ([]Claimed, tim
 		})
 	}
 	slices.Reverse(into) // any order is allowed
+	if f.afterClaim != nil {
+		return nil, 0, f.afterClaim()
+	}
 	return into, next, nil
 }
 
@@ -223,6 +227,19 @@ func (f *fake) Abandon(_ context.Context, queue, owner string, _ time.Duration) 
 	f.called("abandon %s", queue)
 	for _, r := range f.rows[queue] {
 		if r.lease != 0 && r.owner == owner {
+			r.lease, r.visible = 0, time.Now()
+		}
+	}
+	return nil
+}
+
+// AbandonClaims makes fake an [Orphaner].
+func (f *fake) AbandonClaims(_ context.Context, queue string, leases []int64, _ time.Duration) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.called("orphans %d", len(leases))
+	for _, r := range f.rows[queue] {
+		if r.lease != 0 && slices.Contains(leases, r.lease) {
 			r.lease, r.visible = 0, time.Now()
 		}
 	}

@@ -41,6 +41,9 @@ type receiver struct {
 	done  chan struct{} // closed by Close
 	once  sync.Once
 	rows  sync.Pool // of *[]Claimed
+
+	mu      sync.Mutex // guards orphans
+	orphans []int64    // lease numbers of claims whose answer was lost
 }
 
 func newReceiver(c *Conn, queue string) *receiver {
@@ -159,6 +162,7 @@ func (r *receiver) claim(ctx context.Context, limit int) ([]transport.Delivery, 
 
 	buf := r.rows.Get().(*[]Claimed)
 	defer r.rows.Put(buf)
+	r.giveBackOrphans(bounded)
 	claim := Claim{
 		Queue: r.queue,
 		Limit: limit,
@@ -170,6 +174,7 @@ func (r *receiver) claim(ctx context.Context, limit int) ([]transport.Delivery, 
 		rows, next, err := r.conn.store.Claim(bounded, claim, (*buf)[:0])
 		*buf = rows[:0]
 		if err != nil {
+			r.orphaned(claim.Lease, err)
 			return nil, 0, cmp.Or(context.Cause(ctx), err)
 		}
 		ds, expired := r.deliveries(claim.Lease, rows)
@@ -182,6 +187,35 @@ func (r *receiver) claim(ctx context.Context, limit int) ([]transport.Delivery, 
 		}
 		if len(ds) > 0 {
 			return ds, next, nil
+		}
+	}
+}
+
+// maxOrphans bounds what is remembered while a database keeps breaking off.
+const maxOrphans = 100
+
+// orphaned remembers a claim that may have leased rows although it failed.
+func (r *receiver) orphaned(lease int64, err error) {
+	if r.conn.store.Classify(err) != Unknown {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.orphans) < maxOrphans {
+		r.orphans = append(r.orphans, lease)
+	}
+}
+
+// giveBackOrphans makes the rows of such claims visible again. Where it fails, they wait
+// for the end of their lease.
+func (r *receiver) giveBackOrphans(ctx context.Context) {
+	r.mu.Lock()
+	leases := r.orphans
+	r.orphans = nil
+	r.mu.Unlock()
+	if store, ok := r.conn.store.(Orphaner); ok && len(leases) > 0 {
+		if err := store.AbandonClaims(ctx, r.queue, leases, r.conn.cfg.Lease); err == nil {
+			r.conn.wakes.announce(r.queue)
 		}
 	}
 }

@@ -209,6 +209,14 @@ const (
 	Unknown
 )
 
+// Orphaner is implemented by a [Store] that can be cut off while it answers, so that rows are leased
+// to a claim that nobody heard of. Without it they are visible again when the lease runs out.
+type Orphaner interface {
+	// AbandonClaims makes the rows of queue that were leased under any of the lease numbers visible
+	// now, with their counts kept. As with Abandon, no lease lasts longer than d.
+	AbandonClaims(ctx context.Context, queue string, leases []int64, d time.Duration) error
+}
+
 // Transactor is implemented by a [Store] whose users can have writes of their own in the
 // transaction that completes a delivery. Without it deliveries are no
 // [transport.Transactor].

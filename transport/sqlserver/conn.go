@@ -17,6 +17,7 @@ var (
 	_ tablequeue.Store      = (*store)(nil)
 	_ tablequeue.Transactor = (*store)(nil)
 	_ tablequeue.Waker      = (*store)(nil)
+	_ tablequeue.Orphaner   = (*store)(nil)
 )
 
 // poolSize is how many connections claim, and how many write.

@@ -19,7 +19,7 @@ const subscriptionTable = "holdfast_subscriptions"
 type table struct {
 	name   string // the queue
 	quoted string // with its schema, for use in statements
-	claim, renew, abandon,
+	claim, renew, abandon, orphans,
 	cancel, update, remove string
 }
 

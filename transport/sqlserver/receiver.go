@@ -57,6 +57,14 @@ func (s *store) Abandon(ctx context.Context, queue, owner string, d time.Duratio
 	return nil
 }
 
+// AbandonClaims implements [tablequeue.Orphaner].
+func (s *store) AbandonClaims(ctx context.Context, queue string, leases []int64, d time.Duration) error {
+	if _, err := s.writes.Exec(ctx, s.table(queue).orphans, leases, d.Microseconds()); err != nil {
+		return s.failed(fmt.Sprintf("give back leases of queue %q", queue), err)
+	}
+	return nil
+}
+
 // Cancel implements [tablequeue.Queues].
 func (s *store) Cancel(ctx context.Context, queue string, seq int64) (bool, error) {
 	tag, err := s.writes.Exec(ctx, s.table(queue).cancel, seq)

@@ -38,6 +38,9 @@ WHERE q.seq = r.seq AND q.lease_id = r.lease_id RETURNING r.n`
 	t.abandon = `UPDATE ` + q + ` SET visible_at = now(), lease_id = NULL, lease_owner = NULL
 WHERE visible_at > now() AND visible_at <= now() + $2::bigint * interval '1 microsecond' AND lease_owner = $1`
 
+	t.orphans = `UPDATE ` + q + ` SET visible_at = now(), lease_id = NULL, lease_owner = NULL
+WHERE visible_at > now() AND visible_at <= now() + $2::bigint * interval '1 microsecond' AND lease_id = ANY ($1::bigint[])`
+
 	t.cancel = `DELETE FROM ` + q + ` WHERE seq = $1 AND delivery_count = 0`
 
 	t.update = `UPDATE ` + q + ` AS q SET visible_at = now() + r.after * interval '1 microsecond',
