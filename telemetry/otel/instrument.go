@@ -34,7 +34,10 @@ type Options struct {
 // endpoint.New. Providers may be set or shut down at any time; what goes wrong in them goes
 // to OpenTelemetry's own error handler.
 func Instrument(cfg *endpoint.Config, opts Options) {
-	in := newInstrumentation(cfg, opts)
+	newInstrumentation(cfg, opts).install(cfg)
+}
+
+func (in *instrumentation) install(cfg *endpoint.Config) {
 	p := &cfg.Pipeline
 	outermost(&p.Receive, in.receive)
 	outermost(&p.Logical, in.logical)

@@ -1,11 +1,13 @@
 package otel
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"testing"
 
 	"github.com/holdfast-go/holdfast/endpoint"
+	"github.com/holdfast-go/holdfast/endpoint/endpointtest"
 	"github.com/holdfast-go/holdfast/recoverability"
 	"github.com/holdfast-go/holdfast/transport"
 	"github.com/holdfast-go/holdfast/transport/inmemory"
@@ -84,6 +86,40 @@ func TestAnAttemptThatEndsLeavesALaterOneAlone(t *testing.T) {
 	as.remove(second)
 	if len(as.live) > 0 {
 		t.Errorf("%d attempts are left", len(as.live))
+	}
+}
+
+type order struct{}
+
+func TestNoAttemptIsLeftWhateverBecomesOfIt(t *testing.T) {
+	for name, handler := range map[string]func(context.Context, context.CancelFunc) error{
+		"success": func(context.Context, context.CancelFunc) error { return nil },
+		"failure": func(context.Context, context.CancelFunc) error { return errors.New("no funds") },
+		"panic":   func(context.Context, context.CancelFunc) error { panic("no funds") },
+		"interruption": func(ctx context.Context, stop context.CancelFunc) error {
+			stop()
+			<-ctx.Done()
+			return ctx.Err()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx, stop := context.WithCancel(t.Context())
+			defer stop()
+			begun := 0
+			cfg := endpoint.Config{Messages: []endpoint.Message{endpoint.Command[order]("Shop.Order")}}
+			in := newInstrumentation(&cfg, Options{})
+			cfg.Handlers = []endpoint.Handler{endpoint.Handle(func(ctx context.Context, _ *endpoint.Session, _ order) error {
+				begun = len(in.attempts.live)
+				return handler(ctx, stop)
+			})}
+			in.install(&cfg)
+			if _, err := endpointtest.Handle(ctx, cfg, order{}); err != nil && name != "interruption" {
+				t.Fatal(err)
+			}
+			if left := len(in.attempts.live); begun != 1 || left != 0 {
+				t.Errorf("%d attempts while it was handled and %d after, want 1 and 0", begun, left)
+			}
+		})
 	}
 }
 

@@ -1,0 +1,79 @@
+package endpointtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/holdfast-go/holdfast/endpoint"
+	"github.com/holdfast-go/holdfast/pipeline"
+	"github.com/holdfast-go/holdfast/transport"
+	"github.com/holdfast-go/holdfast/transport/inmemory"
+)
+
+// encode makes of m what another endpoint would put on the wire: that endpoint is run, and
+// what it is about to send is caught.
+func encode(ctx context.Context, cfg endpoint.Config, m any, opts []endpoint.Option) (*transport.Message, error) {
+	caught := catcher{}
+	sender := endpoint.Config{
+		Name: Client, SendOnly: true, Transport: &inmemory.Transport{},
+		Messages: cfg.Messages, Serializer: cfg.Serializer, Logger: cfg.Logger,
+	}
+	sender.Pipeline.Outgoing.Use("catch", caught.behavior)
+	ep, err := endpoint.New(sender)
+	if err != nil {
+		return nil, err
+	}
+	ctx, stop := context.WithCancel(ctx)
+	ended := make(chan error, 1)
+	go func() { ended <- ep.Run(ctx) }()
+	select {
+	case <-ep.Ready():
+		err = caught.send(ctx, ep, m, opts)
+		stop()
+		err = errors.Join(err, <-ended)
+	case err = <-ended:
+		stop()
+	}
+	if err == nil && caught.message == nil {
+		err = fmt.Errorf("%T: %w", m, errUnsent)
+	}
+	return caught.message, err
+}
+
+var errUnsent = errors.New("an option kept the message from being sent")
+
+// catcher keeps a message instead of sending it.
+type catcher struct {
+	reached bool
+	message *transport.Message
+}
+
+func (c *catcher) behavior(next pipeline.Func[*pipeline.Outgoing]) pipeline.Func[*pipeline.Outgoing] {
+	return func(ctx context.Context, out *pipeline.Outgoing) error {
+		c.reached = true
+		err := next(ctx, out)
+		c.message, out.Operation = out.Operation.Message, transport.Operation{}
+		return err
+	}
+}
+
+// send publishes events and sends the rest: only the endpoint knows which is which.
+func (c *catcher) send(ctx context.Context, ep *endpoint.Endpoint, m any, opts []endpoint.Option) error {
+	published := append([]endpoint.Option{endpoint.ReplyTo(Client)}, opts...)
+	published = append(published, here(""))
+	if err := ep.Publish(ctx, m, published...); c.reached {
+		return err
+	}
+	sent := append(published[:len(published):len(published)], here(Client))
+	return ep.Send(ctx, m, sent...)
+}
+
+// here takes back what options say of where and when to send.
+func here(queue string) endpoint.Option {
+	return func(out *pipeline.Outgoing) {
+		out.Queue, out.After, out.At = queue, 0, time.Time{}
+		out.Immediately, out.Receipt = false, nil
+	}
+}

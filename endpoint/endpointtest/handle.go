@@ -1,0 +1,91 @@
+package endpointtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/holdfast-go/holdfast/endpoint"
+	"github.com/holdfast-go/holdfast/transport/inmemory"
+)
+
+// Client is the endpoint that Handle's message comes from, and the queue of replies to it.
+const Client = "client"
+
+// defaultName is the name of an endpoint whose Config has none.
+const defaultName = "endpoint"
+
+// Handle lets an endpoint made of cfg handle m, once, and returns what became of it. A
+// handler that fails is a [Result], not an error.
+//
+// m is a registered message, or a pointer to one; it arrives as if another endpoint had sent
+// it, or published it if it is an event, with the options: [endpoint.Header],
+// [endpoint.MessageID] or [endpoint.ReplyTo], say. Options that say where and when to send
+// it have no effect. Replies go to [Client] unless ReplyTo says otherwise.
+//
+// cfg needs Messages and Handlers. Its Transport is not used; every queue that is sent to
+// exists. Nothing is logged unless Logger is set. A context of a handler has the values of
+// ctx, and ends with it.
+//
+// It fails when cfg or m is not valid, and when ctx ends before the message is dealt with.
+func Handle(ctx context.Context, cfg endpoint.Config, m any, opts ...endpoint.Option) (Result, error) {
+	if cfg.Name == "" {
+		cfg.Name = defaultName
+	}
+	if cfg.SendOnly {
+		return Result{}, fmt.Errorf("endpointtest: endpoint %q is send-only: it handles nothing", cfg.Name)
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	message, err := encode(ctx, cfg, m, opts)
+	if err != nil {
+		return Result{}, fmt.Errorf("endpointtest: %w", err)
+	}
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	broker := newBroker(ctx, cfg.Name)
+	if err := broker.Put(cfg.Name, message); err != nil {
+		return Result{}, err
+	}
+	rec := newRecorder(stop)
+	rec.record(&cfg)
+	cfg.Transport, cfg.Install = broker, true
+	cfg.Concurrency, cfg.StopTimeout = 1, time.Nanosecond // ctx is all the time there is
+	if err := run(ctx, cfg); err != nil {
+		return Result{}, err
+	}
+	return rec.result(ctx)
+}
+
+func run(ctx context.Context, cfg endpoint.Config) error {
+	ep, err := endpoint.New(cfg)
+	if err != nil {
+		return err
+	}
+	return ep.Run(ctx)
+}
+
+// newBroker has the one queue, hands out one message, once, and has whatever queue
+// it is asked to send to.
+func newBroker(ctx context.Context, queue string) *inmemory.Transport {
+	broker := &inmemory.Transport{}
+	broker.CreateQueues(queue)
+	var received atomic.Bool
+	broker.Fail = func(verb, object string) error {
+		switch {
+		case verb == "Dispatch":
+			broker.CreateQueues(object)
+		case verb == "Receive" && received.Swap(true):
+			<-ctx.Done() // a message that is retried stays where it is
+			return ctx.Err()
+		}
+		return nil
+	}
+	return broker
+}
+
+var errUnsettled = errors.New("endpointtest: the message was not dealt with")

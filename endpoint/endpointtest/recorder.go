@@ -1,0 +1,156 @@
+package endpointtest
+
+import (
+	"context"
+	"fmt"
+	"reflect"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/holdfast-go/holdfast/endpoint"
+	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/pipeline"
+	"github.com/holdfast-go/holdfast/serialization"
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+// recorder watches an attempt from the outermost place in the pipeline.
+type recorder struct {
+	stop       context.CancelFunc
+	serializer serialization.Serializer
+
+	mu         sync.Mutex // guards the rest: handlers may send from several goroutines
+	made       map[*transport.Message]Sent
+	recovering bool
+	over       bool
+	seen       Result
+}
+
+func newRecorder(stop context.CancelFunc) *recorder {
+	return &recorder{stop: stop, made: map[*transport.Message]Sent{}}
+}
+
+const behavior = "endpointtest"
+
+// record adds the recorder's behaviors to cfg.
+func (r *recorder) record(cfg *endpoint.Config) {
+	if r.serializer = cfg.Serializer; r.serializer == nil {
+		r.serializer = serialization.JSON
+	}
+	outermost(&cfg.Pipeline.Outgoing, r.outgoing)
+	outermost(&cfg.Pipeline.Dispatch, r.dispatch)
+	outermost(&cfg.Pipeline.Recover, r.recover)
+}
+
+func outermost[T any](s *pipeline.Stage[T], b pipeline.Behavior[T]) {
+	if names := s.Names(); len(names) > 0 {
+		s.Before(names[0], behavior, b)
+		return
+	}
+	s.Use(behavior, b)
+}
+
+// outgoing notes what a message is; whether it leaves is seen later.
+func (r *recorder) outgoing(next pipeline.Func[*pipeline.Outgoing]) pipeline.Func[*pipeline.Outgoing] {
+	return func(ctx context.Context, out *pipeline.Outgoing) error {
+		if err := next(ctx, out); err != nil || out.Operation.Message == nil {
+			return err
+		}
+		sent := describe(&out.Operation)
+		sent.Intent, sent.Types, sent.Value = out.Intent, slices.Clone(out.Types), r.read(out)
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.made[out.Operation.Message] = sent
+		if r.recovering && !out.Immediately { // it leaves with the message, through no stage
+			r.seen.Sent = append(r.seen.Sent, sent)
+		}
+		return nil
+	}
+}
+
+// read is the message as its receiver reads it.
+func (r *recorder) read(out *pipeline.Outgoing) any {
+	given := reflect.Indirect(reflect.ValueOf(out.Value))
+	read := reflect.New(given.Type())
+	if err := r.serializer.Unmarshal(out.Operation.Message.Body, read.Interface()); err != nil {
+		return given.Interface()
+	}
+	return read.Elem().Interface()
+}
+
+// describe is what an operation says by itself.
+func describe(op *transport.Operation) Sent {
+	h := op.Message.Headers.Clone()
+	return Sent{
+		Intent: h.Get(header.MessageIntent), Queue: op.Queue, Types: slices.Clone(op.Types), Headers: h,
+		Delay: op.Delay(time.Now()), TTL: op.TTL,
+	}
+}
+
+// dispatch notes what left, and that the message is completed.
+func (r *recorder) dispatch(next pipeline.Func[*pipeline.Dispatch]) pipeline.Func[*pipeline.Dispatch] {
+	return func(ctx context.Context, d *pipeline.Dispatch) error {
+		if err := next(ctx, d); err != nil {
+			return err
+		}
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		for i := range d.Operations {
+			op := &d.Operations[i]
+			sent, ok := r.made[op.Message]
+			if !ok {
+				sent = describe(op)
+			}
+			r.seen.Sent = append(r.seen.Sent, sent)
+		}
+		if d.Incoming != nil {
+			r.end()
+		}
+		return nil
+	}
+}
+
+// recover notes why the message failed, and what was done.
+func (r *recorder) recover(next pipeline.Func[*pipeline.Recover]) pipeline.Func[*pipeline.Recover] {
+	return func(ctx context.Context, rec *pipeline.Recover) error {
+		left := r.fail(rec.Failure.Err)
+		failed := true // or panics
+		defer func() {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			if failed { // what the stage sent is left out
+				r.seen.Sent = r.seen.Sent[:left]
+			}
+			r.seen.Action, r.seen.Outcome = rec.Action, outcomeOf(rec.Action)
+			r.end()
+		}()
+		err := next(ctx, rec)
+		failed = err != nil
+		return err
+	}
+}
+
+// fail notes a failure, and returns how many messages had left by then.
+func (r *recorder) fail(err error) int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.seen.Err, r.recovering = err, true
+	return len(r.seen.Sent)
+}
+
+// end stops the endpoint: there will be no second attempt. Called with mu held.
+func (r *recorder) end() {
+	r.over = true
+	r.stop()
+}
+
+// result is what was seen.
+func (r *recorder) result(ctx context.Context) (Result, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.over {
+		return Result{}, fmt.Errorf("%w: %w", errUnsettled, context.Cause(ctx))
+	}
+	return r.seen, nil
+}
