@@ -21,8 +21,10 @@ type incoming struct {
 	delivery transport.Delivery
 	queue    string
 	id       string
-	taken    bool     // off its queue before it was handled: transaction mode None
-	settled  bool     // nothing more may be done about it
+	taken    bool   // off its queue before it was handled: transaction mode None
+	settled  bool   // nothing more may be done about it
+	calls    []call // of the handlers
+	bases    []baseValue
 	handler  *Handler // the one being invoked
 	session  *Session // of the handlers, then of the Recover stage
 
@@ -128,34 +130,72 @@ func (in *incoming) leave(ctx context.Context, ops []transport.Operation) error 
 // goes on with the Logical stage.
 func (e *Endpoint) decode(ctx context.Context, r *pipeline.Receive) error {
 	in := attempt(r)
-	t, err := e.recognise(r)
+	t, err := in.recognise(r)
 	if err != nil {
 		return recoverability.Unrecoverable(err)
 	}
-	value := t.newValue()
-	if err := e.cfg.Serializer.Unmarshal(r.Body, value); err != nil {
+	value, err := in.read(r, t)
+	if err != nil {
 		return recoverability.Unrecoverable(err)
 	}
 	in.logical = pipeline.Logical{Receive: r, Type: t.name, Value: value}
 	return e.logical(ctx, &in.logical)
 }
 
-// recognise finds the registered type of a message that somebody handles.
-func (e *Endpoint) recognise(r *pipeline.Receive) (*messageType, error) {
-	if ct := r.Headers.Get(header.ContentType); ct != "" && !sameContent(ct, e.cfg.Serializer.ContentType()) {
-		return nil, fmt.Errorf("content type %q: this endpoint reads %q", ct, e.cfg.Serializer.ContentType())
-	}
+// recognise finds the registered type of a message that somebody handles, and its handlers.
+func (in *incoming) recognise(r *pipeline.Receive) (t *messageType, err error) {
 	enclosed := r.Headers.Get(header.EnclosedMessageTypes)
-	t := e.types.named(enclosed)
+	t, in.calls = in.e.types.named(enclosed)
 	switch {
 	case enclosed == "":
 		return nil, fmt.Errorf("the message has no %s header", header.EnclosedMessageTypes)
 	case t == nil:
 		return nil, fmt.Errorf("message type %q: %w", enclosed, errNotRegistered)
-	case len(t.handlers) == 0:
+	case len(in.calls) == 0:
 		return nil, fmt.Errorf("message type %q: no handler: add one to Config.Handlers", t.name)
 	}
 	return t, nil
+}
+
+// baseValue is a message read into one of its base types.
+type baseValue struct {
+	of    *messageType
+	value any
+}
+
+// read gives the message as t, and keeps it as each further type that a handler wants it as.
+func (in *incoming) read(r *pipeline.Receive, t *messageType) (any, error) {
+	s := in.e.cfg.Serializer
+	if ct := r.Headers.Get(header.ContentType); ct != "" && !sameContent(ct, s.ContentType()) {
+		return nil, fmt.Errorf("content type %q: this endpoint reads %q", ct, s.ContentType())
+	}
+	value := t.newValue()
+	if err := s.Unmarshal(r.Body, value); err != nil {
+		return nil, err
+	}
+	in.bases = nil
+	for i := range in.calls {
+		as := in.calls[i].as
+		if as == t || in.as(as) != nil {
+			continue
+		}
+		base := baseValue{as, as.newValue()}
+		if err := s.Unmarshal(r.Body, base.value); err != nil {
+			return nil, err
+		}
+		in.bases = append(in.bases, base)
+	}
+	return value, nil
+}
+
+// as is the message as one of its base types, nil where it was not read as that.
+func (in *incoming) as(t *messageType) any {
+	for i := range in.bases {
+		if in.bases[i].of == t {
+			return in.bases[i].value
+		}
+	}
+	return nil
 }
 
 func sameContent(got, want string) bool {
@@ -164,34 +204,4 @@ func sameContent(got, want string) bool {
 	}
 	media, _, err := mime.ParseMediaType(got)
 	return err == nil && media == want
-}
-
-// invokeAll is the end of the Logical stage: one Invocation per handler, in order.
-func (e *Endpoint) invokeAll(ctx context.Context, l *pipeline.Logical) error {
-	in := attempt(l.Receive)
-	kept := in.session.kept()
-	handlers := e.types.byName[l.Type].handlers
-	for i := range handlers {
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
-		in.handler = &handlers[i]
-		in.invoke = pipeline.Invoke{Logical: l, Handler: handlers[i].name}
-		if err := e.invoke(ctx, &in.invoke); err != nil {
-			in.session.drop(kept)
-			return err
-		}
-	}
-	return nil
-}
-
-// invokeOne is the end of the Invoke stage: the user's function.
-func (e *Endpoint) invokeOne(ctx context.Context, i *pipeline.Invoke) error {
-	in := attempt(i.Receive)
-	kept := in.session.kept()
-	if err := in.handler.invoke(ctx, in.session, i.Value); err != nil {
-		in.session.drop(kept)
-		return fmt.Errorf("handler %s: %w", i.Handler, err)
-	}
-	return nil
 }

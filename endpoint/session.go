@@ -18,6 +18,7 @@ type Session struct {
 
 	mu   sync.Mutex // guards the rest
 	over bool
+	last bool // no handler follows the one that runs
 	ops  []transport.Operation
 	tx   transport.Tx
 }
@@ -55,6 +56,14 @@ func (s *Session) Publish(ctx context.Context, m any, opts ...Option) error {
 // handlers of the message have returned nil.
 func (s *Session) Reply(ctx context.Context, m any, opts ...Option) error {
 	return s.in.e.send(ctx, header.IntentReply, m, opts, s)
+}
+
+// DoNotContinue keeps the handlers that follow from being called for this message. The message
+// counts as handled once this handler has returned nil, and what was sent leaves.
+func (s *Session) DoNotContinue() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.last = true
 }
 
 // Tx is the transaction that the message is completed in: begun at the first call,
@@ -96,11 +105,19 @@ func (s *Session) keep(op transport.Operation) error {
 	return nil
 }
 
-// kept is how many operations there are.
-func (s *Session) kept() int {
+// begin starts handlers, perhaps once more, and gives how many operations were kept before.
+func (s *Session) begin() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.last = false
 	return len(s.ops)
+}
+
+// enough tells whether a handler wanted to be the last.
+func (s *Session) enough() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.last
 }
 
 // drop forgets all but the first n operations: a handler failed, and a behavior may yet have

@@ -78,6 +78,9 @@ type Invoke struct {
 	*Logical
 	// Handler is the handler's name.
 	Handler string
+	// Value is what the handler is called with: that of Logical, or for a handler of a base
+	// type a pointer to that type's struct, read from the same body.
+	Value any
 }
 
 // Outgoing is a message on its way out, before it is encoded.

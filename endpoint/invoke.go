@@ -1,0 +1,45 @@
+package endpoint
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/holdfast-go/holdfast/pipeline"
+)
+
+// invokeAll is the end of the Logical stage: one Invocation per handler, in order, until
+// one of them wants no more.
+func (e *Endpoint) invokeAll(ctx context.Context, l *pipeline.Logical) error {
+	in := attempt(l.Receive)
+	kept := in.session.begin()
+	for i := range in.calls {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		c := &in.calls[i]
+		in.handler = &c.Handler
+		in.invoke = pipeline.Invoke{Logical: l, Handler: c.name, Value: l.Value}
+		if base := in.as(c.as); base != nil {
+			in.invoke.Value = base
+		}
+		if err := e.invoke(ctx, &in.invoke); err != nil {
+			in.session.drop(kept)
+			return err
+		}
+		if in.session.enough() {
+			return nil
+		}
+	}
+	return nil
+}
+
+// invokeOne is the end of the Invoke stage: the user's function.
+func (e *Endpoint) invokeOne(ctx context.Context, i *pipeline.Invoke) error {
+	in := attempt(i.Receive)
+	kept := in.session.begin()
+	if err := in.handler.invoke(ctx, in.session, i.Value); err != nil {
+		in.session.drop(kept)
+		return fmt.Errorf("handler %s: %w", i.Handler, err)
+	}
+	return nil
+}

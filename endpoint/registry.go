@@ -1,0 +1,159 @@
+package endpoint
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+
+	"github.com/holdfast-go/holdfast/header"
+)
+
+// messageType is a registered message and who handles it.
+type messageType struct {
+	Message
+	types    []string // name and bases
+	enclosed string   // the same, as a header
+	queue    string   // its route, if any
+	calls    []call   // of its handlers, those of interfaces included
+}
+
+// call is a handler, and the type that it wants a message as.
+type call struct {
+	Handler
+	order int // its place in the Config
+	as    *messageType
+}
+
+// newValue is a pointer to a new, zero message.
+func (t *messageType) newValue() any { return reflect.New(t.goType).Interface() }
+
+// registry finds registered messages. It does not change after New.
+type registry struct {
+	all    []*messageType // as listed in the Config
+	byType map[reflect.Type]*messageType
+	byName map[string]*messageType
+}
+
+func newRegistry(cfg Config) (*registry, error) {
+	r := &registry{byType: map[reflect.Type]*messageType{}, byName: map[string]*messageType{}}
+	var errs []error
+	for _, m := range cfg.Messages {
+		errs = append(errs, r.add(m))
+	}
+	for _, route := range cfg.Routes {
+		errs = append(errs, r.route(route))
+	}
+	for i, h := range cfg.Handlers {
+		errs = append(errs, r.handle(h, i))
+	}
+	return r, errors.Join(errs...)
+}
+
+func (r *registry) add(m Message) error {
+	if m.goType == nil {
+		return errors.New("a zero Message: use Command, Event or Response")
+	}
+	if m.err != nil {
+		return m.err
+	}
+	if other, ok := r.byType[m.goType]; ok {
+		return fmt.Errorf("message %v is registered twice, as %q and %q", m.goType, other.name, m.name)
+	}
+	if other, ok := r.byName[m.name]; ok {
+		return fmt.Errorf("message name %q belongs to both %v and %v", m.name, other.goType, m.goType)
+	}
+	types := append([]string{m.name}, m.bases...)
+	t := &messageType{Message: m, types: types, enclosed: header.JoinTypes(types...)}
+	r.all = append(r.all, t)
+	r.byType[m.goType], r.byName[m.name] = t, t
+	return nil
+}
+
+func (r *registry) route(route Route) error {
+	t, ok := r.byType[route.goType]
+	switch {
+	case route.goType == nil:
+		return errors.New("a zero Route: use RouteTo")
+	case !ok:
+		return fmt.Errorf("route of %v to %q: %w", route.goType, route.queue, errNotRegistered)
+	case route.queue == "":
+		return fmt.Errorf("route of %v: the queue is empty", route.goType)
+	case t.kind == kindEvent:
+		return fmt.Errorf("route of %v: events are published, not routed", route.goType)
+	case t.queue != "":
+		return fmt.Errorf("route of %v: it has two, to %q and to %q", route.goType, t.queue, route.queue)
+	}
+	t.queue = route.queue
+	return nil
+}
+
+func (r *registry) handle(h Handler, order int) error {
+	if h.invoke == nil {
+		return errors.New("a zero Handler: use Handle")
+	}
+	if h.goType.Kind() != reflect.Interface {
+		t, ok := r.byType[h.goType]
+		if !ok {
+			return fmt.Errorf("handler %s of %v: %w", h.name, h.goType, errNotRegistered)
+		}
+		t.calls = append(t.calls, call{h, order, t})
+		return nil
+	}
+	found := false
+	for _, t := range r.all {
+		if reflect.PointerTo(t.goType).Implements(h.goType) {
+			t.calls = append(t.calls, call{h, order, t})
+			found = true
+		}
+	}
+	if !found {
+		return fmt.Errorf("handler %s of %v: no message in Config.Messages implements it", h.name, h.goType)
+	}
+	return nil
+}
+
+// of finds the type of a message that the user sends, a struct or a pointer to one.
+func (r *registry) of(m any) (*messageType, error) {
+	if m == nil {
+		return nil, errors.New("the message is nil")
+	}
+	v := reflect.TypeOf(m)
+	if v.Kind() == reflect.Pointer && reflect.ValueOf(m).IsNil() {
+		return nil, fmt.Errorf("the message is a nil %v", v)
+	}
+	t, ok := r.byType[structType(v)]
+	if !ok {
+		return nil, fmt.Errorf("%v: %w", v, errNotRegistered)
+	}
+	return t, nil
+}
+
+// named finds the first registered type of an enclosed-types header, nil when there is none,
+// and who handles the message: also as one of the types that follow.
+func (r *registry) named(enclosed string) (first *messageType, calls []call) {
+	for name := range header.TypeNames(enclosed) {
+		t, ok := r.byName[name]
+		switch {
+		case !ok || t == first:
+		case first == nil:
+			first, calls = t, t.calls
+		default:
+			calls = merge(calls, t.calls)
+		}
+	}
+	return first, calls
+}
+
+// merge is calls and those of more by other handlers, in the order of the Config. A handler of an
+// interface is called once, with the first type that implements it.
+func merge(calls, more []call) []call {
+	merged := slices.Clone(calls)
+	for _, c := range more {
+		if !slices.ContainsFunc(calls, func(have call) bool { return have.order == c.order }) {
+			merged = append(merged, c)
+		}
+	}
+	slices.SortFunc(merged, func(a, b call) int { return a.order - b.order })
+	return merged
+}
