@@ -33,12 +33,22 @@ func code(err error) string {
 // Classify implements [tablequeue.Store]. An error that the server has answered with means
 // that it has rolled back, also when the connection ended by it.
 func (s *store) Classify(err error) tablequeue.Class {
-	var answer *pgconn.PgError
-	if errors.As(err, &answer) {
-		return classOf(answer.Code)
-	}
-	var connect *pgconn.ConnectError
-	if errors.As(err, &connect) || pgconn.SafeToRetry(err) || !strings.HasPrefix(err.Error(), "postgres: ") {
+	var (
+		answer  *pgconn.PgError
+		connect *pgconn.ConnectError
+	)
+	switch {
+	case errors.Is(err, errNotBegun):
+		return tablequeue.Unavailable
+	case errors.As(err, &answer):
+		class := classOf(answer.Code)
+		if class == tablequeue.Refused && errors.Is(err, errWrites) {
+			return tablequeue.Unavailable // nothing that was sent is to blame
+		}
+		return class
+	case errors.As(err, &connect), pgconn.SafeToRetry(err):
+		return tablequeue.Unavailable
+	case !strings.HasPrefix(err.Error(), "postgres: "): // not from here
 		return tablequeue.Unavailable
 	}
 	return tablequeue.Unknown

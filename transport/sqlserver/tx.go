@@ -2,6 +2,7 @@ package sqlserver
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 
@@ -70,28 +71,49 @@ func (h *handlerTx) Complete(ctx context.Context, u *tablequeue.Unit) error {
 	defer conn.Release() // which closes it unless the transaction has ended
 	h.user.over = true
 	if h.user.err != nil {
-		return fmt.Errorf("postgres: commit: the transaction has not begun: %w", h.user.err)
+		return fmt.Errorf("postgres: commit: %w: %w", errNotBegun, h.user.err)
 	}
-	var b pgx.Batch
-	if h.user.tx == nil {
-		b.Queue("begin")
-	}
-	b.Queue(h.store.table(u.Queue).remove, u.Lease.Seq, u.Lease.ID)
-	for _, g := range h.store.groups([]*tablequeue.Unit{{Verb: tablequeue.Send, Rows: u.Rows}}) {
-		h.store.queue(&b, g)
-	}
-	b.Queue("commit")
-	err := conn.SendBatch(ctx, &b).Close()
-	if err == nil {
-		return nil
-	}
-	if !conn.Conn().IsClosed() {
+	err := h.store.commit(ctx, conn.Conn(), h.user.tx == nil, u)
+	if err != nil && !conn.Conn().IsClosed() {
 		_, _ = conn.Exec(ctx, "rollback")
 	}
 	if u.Lost = code(err) == divisionByZero; u.Lost {
 		return nil
 	}
-	return h.store.failed("commit", err)
+	return err
+}
+
+// Errors of a transaction that are not about what was sent with it.
+var (
+	errNotBegun = errors.New("the transaction could not be begun")
+	errWrites   = errors.New("the handler's writes could not be committed")
+)
+
+func (s *store) commit(ctx context.Context, conn *pgx.Conn, begin bool, u *tablequeue.Unit) error {
+	var b pgx.Batch
+	if begin {
+		b.Queue("begin")
+	}
+	b.Queue(s.table(u.Queue).remove, u.Lease.Seq, u.Lease.ID)
+	for _, g := range s.groups([]*tablequeue.Unit{{Verb: tablequeue.Send, Rows: u.Rows}}) {
+		s.queue(&b, g)
+	}
+	b.Queue("commit")
+	results := conn.SendBatch(ctx, &b)
+	for range b.Len() - 1 {
+		if _, err := results.Exec(); err != nil {
+			_ = results.Close()
+			return s.failed("commit", err)
+		}
+	}
+	_, err := results.Exec()
+	if closing := results.Close(); err == nil {
+		err = closing
+	}
+	if err != nil {
+		return fmt.Errorf("postgres: commit: %w: %w", errWrites, err)
+	}
+	return nil
 }
 
 // Rollback implements [tablequeue.StoreTx].

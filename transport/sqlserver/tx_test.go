@@ -125,7 +125,9 @@ func TestAFailedStatementOfTheHandlerCannotBeCommitted(t *testing.T) {
 	} {
 		tx, user := begun(t, d)
 		fail(user)
-		if err := tx.Complete(t.Context(), nil); err == nil || errors.Is(err, transport.ErrLeaseLost) {
+		err := tx.Complete(t.Context(), []transport.Operation{to("out", msg("2"))})
+		var blamed *transport.DispatchError
+		if err == nil || errors.Is(err, transport.ErrLeaseLost) || errors.As(err, &blamed) {
 			t.Errorf("%s: Complete = %v, want what failed", name, err)
 		}
 		w.wantRows(1, 0, 0)

@@ -1,0 +1,148 @@
+package tablequeue
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/internal/backoff"
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+// claimGrace is how long a claim may still take when the receiver's context has ended.
+const claimGrace = time.Second
+
+// claim leases rows. It does not break off at once when ctx ends, because rows might then have
+// been leased to nobody, until the lease runs out: a claim takes milliseconds.
+func (r *receiver) claim(ctx context.Context, limit int) ([]transport.Delivery, time.Duration, error) {
+	if ctx.Err() != nil {
+		return nil, 0, context.Cause(ctx)
+	}
+	select {
+	case <-r.done:
+		return nil, 0, transport.ErrClosed
+	default:
+	}
+	if err := r.conn.enter(); err != nil {
+		return nil, 0, err
+	}
+	defer r.conn.calls.Done()
+	bounded, cancel := context.WithTimeout(r.conn.work, maxWait)
+	defer cancel()
+	defer context.AfterFunc(ctx, func() {
+		_ = backoff.Sleep(bounded, claimGrace)
+		cancel()
+	})()
+
+	buf := r.rows.Get().(*[]Claimed)
+	defer r.rows.Put(buf)
+	r.giveBackOrphans(bounded)
+	claim := Claim{
+		Queue: r.queue,
+		Limit: limit,
+		Lease: 1 + rand.Int64N(1<<62),
+		For:   r.conn.cfg.Lease,
+		Owner: r.conn.owner,
+	}
+	for {
+		rows, next, err := r.conn.store.Claim(bounded, claim, (*buf)[:0])
+		*buf = rows[:0]
+		if err != nil {
+			r.orphaned(claim.Lease, err)
+			return nil, 0, cmp.Or(context.Cause(ctx), err)
+		}
+		ds, expired := r.deliveries(claim.Lease, rows)
+		clear(rows)
+		if len(expired) == 0 {
+			return ds, next, nil
+		}
+		if err := r.conn.store.Flush(bounded, expired); err != nil && len(ds) == 0 {
+			return nil, 0, err // they are handed out again, and expired again
+		}
+		if len(ds) > 0 {
+			return ds, next, nil
+		}
+	}
+}
+
+// maxOrphans bounds what is remembered while a database keeps breaking off.
+const maxOrphans = 100
+
+// orphaned remembers a claim that may have leased rows although it failed.
+func (r *receiver) orphaned(lease int64, err error) {
+	if r.conn.store.Classify(err) != Unknown {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.orphans) < maxOrphans {
+		r.orphans = append(r.orphans, lease)
+	}
+}
+
+// giveBackOrphans makes the rows of such claims visible again. Where it fails, they wait
+// for the end of their lease.
+func (r *receiver) giveBackOrphans(ctx context.Context) {
+	r.mu.Lock()
+	leases := r.orphans
+	r.orphans = nil
+	r.mu.Unlock()
+	if store, ok := r.conn.store.(Orphaner); ok && len(leases) > 0 {
+		if err := store.AbandonClaims(ctx, r.queue, leases, r.conn.cfg.Lease); err == nil {
+			r.conn.wakes.announce(r.queue)
+		}
+	}
+}
+
+// deliveries makes a delivery of each row, in the order they were sent, and units that
+// remove those that have expired.
+func (r *receiver) deliveries(lease int64, rows []Claimed) (ds []transport.Delivery, expired []*Unit) {
+	slices.SortFunc(rows, func(a, b Claimed) int { return cmp.Compare(a.Seq, b.Seq) })
+	ds = make([]transport.Delivery, 0, len(rows))
+	for i := range rows {
+		l := Lease{Seq: rows[i].Seq, ID: lease}
+		if rows[i].Expired {
+			expired = append(expired, &Unit{Verb: Delete, Queue: r.queue, Lease: l})
+			continue
+		}
+		ds = append(ds, r.delivery(l, &rows[i]))
+	}
+	return ds, expired
+}
+
+func (r *receiver) delivery(lease Lease, row *Claimed) transport.Delivery {
+	d := new(txDelivery)
+	d.conn, d.queue, d.lease, d.count = r.conn, r.queue, lease, row.Count
+	message(&d.msg, row)
+	if _, ok := r.conn.store.(Transactor); ok {
+		return d
+	}
+	return &d.delivery
+}
+
+// NativeHeaders is the name in Message.Native of the header text of a row that could not be
+// decoded.
+const NativeHeaders = "headers"
+
+// message sets m to what a row holds. Its id is the one in the headers; the column's
+// where somebody inserted a row without.
+func message(m *transport.Message, row *Claimed) {
+	m.ID = row.ID
+	m.NativeID = strconv.FormatInt(row.Seq, 10)
+	m.Body = row.Body
+	headers, err := header.ParseJSON(row.Headers)
+	if err != nil {
+		m.Undecodable = fmt.Errorf("message %d: %w", row.Seq, err)
+		m.Native = map[string]string{NativeHeaders: row.Headers}
+		return
+	}
+	m.Headers = headers
+	if id := headers.Get(header.MessageID); id != "" {
+		m.ID = id
+	}
+}

@@ -1,0 +1,55 @@
+package tablequeue
+
+import (
+	"context"
+	"errors"
+
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+var errForeign = errors.New("renew: a delivery of another transport")
+
+// Renew implements [transport.Renewer], with one statement for all. A delivery that is
+// being settled at the time is left alone.
+func (r *receiver) Renew(ctx context.Context, ds []transport.Delivery) []error {
+	errs := make([]error, len(ds))
+	leases := make([]Lease, 0, len(ds))
+	indexes := make([]int, 0, len(ds))
+	for i, d := range ds {
+		own, ok := d.(interface{ leased() (Lease, bool) })
+		if !ok {
+			errs[i] = errForeign
+			continue
+		}
+		if lease, held := own.leased(); held {
+			leases, indexes = append(leases, lease), append(indexes, i)
+		}
+	}
+	if len(leases) == 0 {
+		return errs
+	}
+	lost, err := r.conn.renew(ctx, r.queue, leases)
+	for k, i := range indexes {
+		switch {
+		case err != nil:
+			errs[i] = err
+		case lost[k]:
+			errs[i] = transport.ErrLeaseLost
+		}
+	}
+	return errs
+}
+
+func (c *Conn) renew(ctx context.Context, queue string, leases []Lease) (lost []bool, err error) {
+	if err := c.enter(); err != nil {
+		return nil, err
+	}
+	defer c.calls.Done()
+	for range conflicts {
+		lost, err = c.store.Renew(ctx, queue, leases, c.cfg.Lease)
+		if err == nil || c.store.Classify(err) != Conflict {
+			break
+		}
+	}
+	return lost, err
+}
