@@ -64,7 +64,7 @@ var rules = []rule{
 	}},
 	{of: "resilience/failsafe", ours: []string{"resilience"}, modules: []string{"github.com/failsafe-go/failsafe-go"}},
 
-	{of: "transport/transporttest", ours: []string{"header", "transport"}, tests: true},
+	{of: "transport/transporttest", ours: []string{"header", "internal/pump", "transport"}, tests: true},
 	{of: "endpoint/endpointtest", ours: append([]string{"recoverability", "serialization", "transport/inmemory"}, aboveEndpoint...), tests: true},
 	{of: "resilience/resiliencetest", ours: []string{"resilience"}, tests: true},
 

@@ -1,0 +1,64 @@
+package transporttest
+
+import (
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+// offer is what a driver was found to offer.
+type offer struct {
+	harness  Harness
+	limits   transport.Limits
+	conn     transport.Conn
+	delivery transport.Delivery
+	attempt  transport.Attempt
+}
+
+// capability is something that a driver may lack.
+type capability struct {
+	name    string
+	offered func(o offer) bool
+}
+
+func is[T any](v any) bool {
+	_, ok := v.(T)
+	return ok
+}
+
+var (
+	installing  = capability{"Installer", func(o offer) bool { return is[transport.Installer](o.conn) }}
+	publishing  = capability{"Subscriber", func(o offer) bool { return is[transport.Subscriber](o.conn) }}
+	cancelling  = capability{"Canceler", func(o offer) bool { return is[transport.Canceler](o.conn) }}
+	inspecting  = capability{"Inspector", func(o offer) bool { return is[transport.Inspector](o.conn) }}
+	completing  = capability{"Completer", func(o offer) bool { return is[transport.Completer](o.delivery) }}
+	transacting = capability{"Transactor", func(o offer) bool { return is[transport.Transactor](o.delivery) }}
+	spacing     = capability{"SpacedRetrier", func(o offer) bool { return is[transport.SpacedRetrier](o.delivery) }}
+	burying     = capability{"DeadLetterer", func(o offer) bool { return is[transport.DeadLetterer](o.delivery) }}
+
+	delays       = capability{"delays (Limits.MaxDelay)", func(o offer) bool { return o.limits.MaxDelay > 0 }}
+	leases       = capability{"leases (Limits.Lease)", func(o offer) bool { return o.limits.Lease > 0 }}
+	freeRelease  = capability{"free releases (Limits.FreeRelease)", func(o offer) bool { return o.limits.FreeRelease }}
+	exact        = capability{"exact attempts (Attempt.Exact)", func(o offer) bool { return o.attempt.Exact }}
+	boundBody    = capability{"a bound on bodies (Limits.MaxBody)", func(o offer) bool { return o.limits.MaxBody > 0 }}
+	boundHeaders = capability{"a bound on headers (Limits.MaxHeaders)", func(o offer) bool {
+		return o.limits.MaxHeaders > 0
+	}}
+	boundReceive = capability{"a bound on what Receive returns (Limits.MaxReceive)", func(o offer) bool {
+		return o.limits.MaxReceive > 0
+	}}
+
+	undecodable = capability{"Harness.PutUndecodable", func(o offer) bool { return o.harness.PutUndecodable != nil }}
+	breaking    = capability{"Harness.Break", func(o offer) bool { return o.harness.Break != nil }}
+	restarting  = capability{"Harness.Restart", func(o offer) bool { return o.harness.Restart != nil }}
+)
+
+// probe receives a message to see what a driver offers.
+func probe(t *test) offer {
+	t.Helper()
+	c := t.open()
+	q := t.queue(c, "probe")
+	t.send(c, q, "probe")
+	d := t.one(t.receiver(c, q), "probe")
+	o := offer{harness: t.harness, limits: c.Limits(), conn: c, delivery: d, attempt: d.Attempt()}
+	t.do("Complete", d.Complete)
+	return o
+}

@@ -1,0 +1,140 @@
+package transporttest
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/holdfast-go/holdfast/internal/pump"
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+// pumping is the endpoint's receive loop on a queue, as the endpoint runs it.
+type pumping struct {
+	*pump.Pump
+	end  context.CancelFunc // ends receiving
+	over chan struct{}      // closed when everything has ended
+}
+
+// handler handles a delivery and says how to settle it.
+type handler func(ctx context.Context, d transport.Delivery) func(context.Context) error
+
+func complete(_ context.Context, d transport.Delivery) func(context.Context) error {
+	return d.Complete
+}
+
+// pump runs the receive loop until stop, or the end of the rule. StopTimeout is how long it
+// lets handlers go on; less than 0 for ever.
+func (t *test) pump(c transport.Conn, queue string, concurrency int, stopTimeout time.Duration, handle handler) *pumping {
+	t.Helper()
+	r, err := c.OpenReceiver(t.ctx(), transport.ReceiverOptions{Queue: queue})
+	if err != nil {
+		t.Fatalf("OpenReceiver: %v", err)
+	}
+	settling := t.ctx()
+	p := &pumping{over: make(chan struct{})}
+	p.Pump = pump.New(pump.Config{
+		Receiver:    r,
+		Limits:      c.Limits(),
+		Queue:       queue,
+		Concurrency: concurrency,
+		StopTimeout: stopTimeout,
+		Handle: func(ctx context.Context, d transport.Delivery, slot *pump.Slot) {
+			settle := handle(ctx, d)
+			slot.Free()
+			if err := settle(settling); err != nil {
+				t.Errorf("settle %q: %v", d.Message().ID, err)
+			}
+		},
+	})
+	ctx, end := context.WithCancel(t.ctx())
+	p.end = end
+	go func() {
+		defer close(p.over)
+		if err := p.Run(ctx); err != nil {
+			t.Errorf("the pump: %v", err)
+		}
+		if err := r.Close(); err != nil {
+			t.Errorf("close the receiver: %v", err)
+		}
+	}()
+	t.Cleanup(func() {
+		end()
+		<-p.over
+	})
+	return p
+}
+
+// stop ends receiving and waits until everything that was begun is over.
+func (t *test) stop(p *pumping) {
+	t.Helper()
+	p.end()
+	await(t, "the pump stops", p.over)
+}
+
+// crowd are handlers that wait to be let go, and how many there are at once.
+type crowd struct {
+	gate chan struct{} // a token for each that may go
+
+	mu       sync.Mutex // guards what follows
+	in, most int
+	done     int
+	of       map[string]int // hand-outs of each message
+	attempts map[string]int // the last attempt of each
+}
+
+func newCrowd() *crowd {
+	return &crowd{gate: make(chan struct{}), of: map[string]int{}, attempts: map[string]int{}}
+}
+
+func (w *crowd) handle(ctx context.Context, d transport.Delivery) func(context.Context) error {
+	w.mu.Lock()
+	w.in++
+	w.most = max(w.most, w.in)
+	w.of[d.Message().ID]++
+	w.attempts[d.Message().ID] = d.Attempt().N
+	w.mu.Unlock()
+	select {
+	case <-w.gate:
+	case <-ctx.Done():
+	}
+	w.mu.Lock()
+	w.in--
+	w.done++
+	w.mu.Unlock()
+	return d.Complete
+}
+
+func (w *crowd) now() (in, most, done int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.in, w.most, w.done
+}
+
+// forget begins to count the most anew.
+func (w *crowd) forget() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.most = w.in
+}
+
+// open lets everybody go.
+func (w *crowd) open() { close(w.gate) }
+
+// once checks that each of these was handled exactly once; and as attempt 1, unless the
+// driver may have held it ahead and given it back, which counts where releases are not free.
+func (w *crowd) once(t *test, c transport.Conn, want []string) {
+	t.Helper()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	l := c.Limits()
+	attempts := !l.Prefetch || l.FreeRelease
+	for _, id := range want {
+		switch {
+		case w.of[id] != 1:
+			t.Errorf("%q was handled %d times", id, w.of[id])
+		case attempts && w.attempts[id] != 1:
+			t.Errorf("%q was handled in attempt %d", id, w.attempts[id])
+		}
+	}
+}

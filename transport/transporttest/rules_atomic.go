@@ -1,0 +1,285 @@
+package transporttest
+
+import (
+	"context"
+	"sync"
+
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+var atomicRules = []rule{
+	{
+		"atomic-crash",
+		"A crash between dispatching a copy and completing the original loses neither: both are there, with one id.",
+		nil, atomicCrash,
+	},
+	{
+		"atomic-both",
+		"CompleteWith completes the delivery and sends what it is given, in its order.",
+		[]capability{completing}, atomicBoth,
+	},
+	{
+		"atomic-published",
+		"CompleteWith publishes too, with delays and receipts of its own where they are offered.",
+		[]capability{completing, publishing}, atomicPublished,
+	},
+	{
+		"atomic-neither",
+		"A CompleteWith that is refused an operation sends nothing, says which one in a DispatchError, and leaves " +
+			"the delivery to be settled.",
+		[]capability{completing}, atomicNeither,
+	},
+	{
+		"atomic-too-large",
+		"A CompleteWith of a message that is too large sends nothing, and leaves the delivery to be settled.",
+		[]capability{completing, boundBody}, atomicTooLarge,
+	},
+	{
+		"atomic-contended",
+		"Messages moved by CompleteWith from many goroutines, some of them retried before, arrive exactly once.",
+		[]capability{completing}, atomicContended,
+	},
+	{
+		"atomic-limits",
+		"Limits.Atomic is true exactly where deliveries are Transactors.",
+		nil, atomicLimits,
+	},
+	{
+		"tx-commit",
+		"Complete of a transaction completes the delivery and sends what it is given; Rollback after it does nothing.",
+		[]capability{transacting}, txCommit,
+	},
+	{
+		"tx-rollback",
+		"Rollback settles nothing and sends nothing: the delivery is still ours to settle. A second one does nothing.",
+		[]capability{transacting}, txRollback,
+	},
+	{
+		"tx-refused",
+		"A transaction that is refused an operation commits nothing and is over; the delivery is still ours to settle.",
+		[]capability{transacting}, txRefused,
+	},
+	{
+		"tx-closed",
+		"A transaction left open by a connection that closes commits nothing: the message is handed out again.",
+		[]capability{transacting}, txClosed,
+	},
+}
+
+func atomicCrash(t *test) {
+	c := t.open()
+	in, out := t.queue(c, "in"), t.queue(c, "out")
+	t.send(c, in, "m")
+	d := t.one(t.receiver(c, in), "m")
+	t.dispatch(c, transport.Operation{Message: d.Message(), Queue: out})
+	if err := c.Close(); err != nil {
+		t.Fatalf("Close: %v", err)
+	}
+	c = t.open()
+	t.holds(c, out, "m")
+	t.holds(c, in, "m")
+}
+
+func (t *test) completeWith(d transport.Delivery, ops ...transport.Operation) {
+	t.Helper()
+	t.do("CompleteWith", func(ctx context.Context) error {
+		return d.(transport.Completer).CompleteWith(ctx, ops)
+	})
+}
+
+func atomicBoth(t *test) {
+	c := t.open()
+	in, out := t.queue(c, "in"), t.queue(c, "out")
+	t.send(c, in, "m", "alone")
+	r := t.receiver(c, in)
+	d := t.one(r, "m")
+	want := message("m-2")
+	t.completeWith(d, to(out, "m-1"), transport.Operation{Message: want, Queue: out}, to(out, "m-3"))
+	t.completeWith(t.one(r, "alone"))
+	ds := t.take(t.receiver(c, out), 3)
+	t.sameOrder(idsOf(ds), []string{"m-1", "m-2", "m-3"})
+	t.sameMessage(ds[1].Message(), want)
+	t.complete(ds...)
+	t.empty(c, in)
+	t.empty(c, out)
+}
+
+func atomicPublished(t *test) {
+	c := t.open()
+	in, out := t.queue(c, "in"), t.queue(c, "out")
+	kind := t.kind("Ordered")
+	t.subscribe(c, out, kind)
+	t.send(c, in, "m")
+	delayed := to(out, "delayed")
+	if c.Limits().MaxDelay > 0 {
+		delayed.After = shortDelay
+	}
+	t.completeWith(t.one(t.receiver(c, in), "m"), delayed, publish("published", kind))
+	t.holds(c, out, "published", "delayed")
+	t.empty(c, in)
+}
+
+func atomicNeither(t *test) {
+	c := t.open()
+	in, out := t.queue(c, "in"), t.queue(c, "out")
+	t.send(c, in, "m")
+	r := t.receiver(c, in)
+	d := t.one(r, "m")
+	err := d.(transport.Completer).CompleteWith(t.ctx(), []transport.Operation{
+		to(out, "m-1"), to(t.name("missing"), "m-2"), to(out, "m-3"),
+	})
+	t.failedOps(err, 3, 1)
+	t.fails("CompleteWith", err, transport.ErrNoQueue)
+	t.empty(c, out)
+	t.do("Retry", d.Retry)
+	d = t.one(r, "m")
+	t.completeWith(d, to(out, "m-4"))
+	t.holds(c, out, "m-4")
+	t.empty(c, in)
+}
+
+func atomicTooLarge(t *test) {
+	c := t.open()
+	in, out := t.queue(c, "in"), t.queue(c, "out")
+	t.send(c, in, "m")
+	d := t.one(t.receiver(c, in), "m")
+	large := to(out, "large")
+	large.Message.Body = make([]byte, c.Limits().MaxBody+1)
+	err := d.(transport.Completer).CompleteWith(t.ctx(), []transport.Operation{to(out, "m-1"), large})
+	t.failedOps(err, 2, 1)
+	t.fails("CompleteWith", err, transport.ErrTooLarge)
+	t.empty(c, out)
+	t.complete(d)
+	t.empty(c, in)
+}
+
+func atomicContended(t *test) {
+	c := t.open()
+	in, out := t.queue(c, "in"), t.queue(c, "out")
+	want := ids("m", 80)
+	t.send(c, in, want...)
+	ctx, cancel := context.WithCancel(t.ctx())
+	defer cancel()
+	var left, wg sync.WaitGroup
+	left.Add(len(want))
+	move := func(d transport.Delivery) {
+		id := d.Message().ID
+		if d.Attempt().N == 1 && id[len(id)-1]%3 == 0 {
+			if err := d.Retry(ctx); err != nil {
+				t.Errorf("Retry: %v", err)
+			}
+			return
+		}
+		ops := []transport.Operation{{Message: d.Message(), Queue: out}}
+		if err := d.(transport.Completer).CompleteWith(ctx, ops); err != nil {
+			t.Errorf("CompleteWith: %v", err)
+		}
+		left.Done()
+	}
+	for range 4 {
+		r := t.receiver(c, in)
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				ds, _ := r.Receive(ctx, 5)
+				for _, d := range ds {
+					move(d)
+				}
+			}
+		})
+	}
+	done := make(chan struct{})
+	go func() { left.Wait(); close(done) }()
+	await(t, "all are moved", done)
+	cancel()
+	wg.Wait()
+	t.holds(c, out, want...)
+	t.empty(c, in)
+}
+
+func atomicLimits(t *test) {
+	c := t.open()
+	q := t.queue(c, "in")
+	t.send(c, q, "m")
+	d := t.one(t.receiver(c, q), "m")
+	if atomic := c.Limits().Atomic; atomic != is[transport.Transactor](d) {
+		t.Errorf("Limits.Atomic is %v, and that the deliveries are Transactors %v", atomic, !atomic)
+	}
+	t.complete(d)
+}
+
+func (t *test) begin(d transport.Delivery) transport.Tx {
+	t.Helper()
+	tx, err := d.(transport.Transactor).Begin(t.ctx())
+	if err != nil {
+		t.Fatalf("Begin: %v", err)
+	}
+	return tx
+}
+
+func txCommit(t *test) {
+	c := t.open()
+	in, out := t.queue(c, "in"), t.queue(c, "out")
+	t.send(c, in, "m-1", "m-2")
+	r := t.receiver(c, in)
+	for _, id := range []string{"m-1", "m-2"} {
+		tx := t.begin(t.one(r, id))
+		t.do("Complete", func(ctx context.Context) error {
+			return tx.Complete(ctx, []transport.Operation{to(out, "of "+id)})
+		})
+		t.do("Rollback", tx.Rollback)
+	}
+	t.holds(c, out, "of m-1", "of m-2")
+	t.empty(c, in)
+}
+
+func txRollback(t *test) {
+	c := t.open()
+	in, out := t.queue(c, "in"), t.queue(c, "out")
+	t.send(c, in, "m")
+	r := t.receiver(c, in)
+	d := t.one(r, "m")
+	tx := t.begin(d)
+	t.do("Rollback", tx.Rollback)
+	t.do("Rollback", tx.Rollback)
+	if err := tx.Complete(t.ctx(), []transport.Operation{to(out, "sent after the rollback")}); err == nil {
+		t.Error("Complete after Rollback succeeded")
+	}
+	t.empty(c, out)
+	t.do("Retry", d.Retry)
+	t.complete(t.one(r, "m"))
+	t.empty(c, in)
+}
+
+func txRefused(t *test) {
+	c := t.open()
+	in, out := t.queue(c, "in"), t.queue(c, "out")
+	t.send(c, in, "m")
+	r := t.receiver(c, in)
+	d := t.one(r, "m")
+	tx := t.begin(d)
+	ops := []transport.Operation{to(out, "m-1"), to(t.name("missing"), "m-2")}
+	err := tx.Complete(t.ctx(), ops)
+	t.failedOps(err, 2, 1)
+	t.fails("Complete", err, transport.ErrNoQueue)
+	t.do("Rollback", tx.Rollback)
+	t.empty(c, out)
+	t.do("Retry", d.Retry)
+	t.complete(t.one(r, "m"))
+	t.empty(c, in)
+}
+
+func txClosed(t *test) {
+	c := t.open()
+	in := t.queue(c, "in")
+	t.send(c, in, "m")
+	d := t.one(t.receiver(c, in), "m")
+	tx := t.begin(d)
+	if err := c.Close(); err != nil {
+		t.Errorf("Close: %v", err)
+	}
+	if err := tx.Complete(t.ctx(), nil); err == nil {
+		t.Error("Complete on a closed connection succeeded")
+	}
+	t.do("Rollback", tx.Rollback)
+	t.holds(t.open(), in, "m")
+}

@@ -1,0 +1,281 @@
+package transporttest
+
+import (
+	"context"
+	"slices"
+	"sync"
+
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+var concurrencyRules = []rule{
+	{
+		"concurrency-reached",
+		"With a concurrency of 1, 10 or 64 the endpoint handles that many messages at once, never more, and in the end all.",
+		nil, concurrencyReached,
+	},
+	{
+		"concurrency-one",
+		"With a concurrency of 1 messages are handled in the order in which they were sent.",
+		nil, concurrencyOne,
+	},
+	{
+		"concurrency-raised",
+		"Concurrency raised while messages are handled is reached, without waiting for one of them to end.",
+		nil, concurrencyRaised,
+	},
+	{
+		"concurrency-lowered",
+		"Concurrency lowered while messages are handled lets those end, and is not exceeded afterwards.",
+		nil, concurrencyLowered,
+	},
+	{
+		"concurrency-changed",
+		"Of several changes of concurrency in quick succession the last one holds.",
+		nil, concurrencyChanged,
+	},
+	{
+		"concurrency-in-flight",
+		"A message that is handled while the concurrency changes is completed in its first attempt and does not come again.",
+		nil, concurrencyInFlight,
+	},
+	{
+		"concurrency-failing",
+		"Messages that fail a few times among others are all handled in the end, with their attempts counted.",
+		nil, concurrencyFailing,
+	},
+	{
+		"concurrency-slow-one",
+		"A handler that takes long holds up no others, and none of their completions.",
+		nil, concurrencySlowOne,
+	},
+}
+
+// eventuallyIn waits until so many are handled at once.
+func (t *test) eventuallyIn(w *crowd, want int) {
+	t.Helper()
+	t.eventually("the concurrency is reached", func() bool { in, _, _ := w.now(); return in >= want })
+}
+
+func (t *test) eventuallyDone(w *crowd, want int) {
+	t.Helper()
+	t.eventually("all are handled", func() bool { _, _, done := w.now(); return done >= want })
+}
+
+func concurrencyReached(t *test) {
+	c := t.open()
+	for _, n := range []int{1, 10, 64} {
+		q := t.queue(c, "in")
+		want := ids("m", 2*n)
+		t.send(c, q, want...)
+		w := newCrowd()
+		p := t.pump(c, q, n, -1, w.handle)
+		for done := range n {
+			t.eventually("the concurrency is reached", func() bool {
+				in, _, gone := w.now()
+				return in+gone >= n+done
+			})
+			w.gate <- struct{}{}
+		}
+		w.open()
+		t.eventuallyDone(w, 2*n)
+		if _, most, _ := w.now(); most != n {
+			t.Errorf("%d at once, want %d", most, n)
+		}
+		t.stop(p)
+		w.once(t, c, want)
+		t.empty(c, q)
+	}
+}
+
+func concurrencyOne(t *test) {
+	c := t.open()
+	q := t.queue(c, "in")
+	want := ids("m", 60)
+	var got []string
+	all := make(chan struct{})
+	p := t.pump(c, q, 1, -1, func(_ context.Context, d transport.Delivery) func(context.Context) error {
+		if got = append(got, d.Message().ID); len(got) == len(want) {
+			close(all)
+		}
+		return d.Complete
+	})
+	for some := range slices.Chunk(want, 7) {
+		t.send(c, q, some...)
+	}
+	await(t, "all are handled", all)
+	t.stop(p)
+	t.sameOrder(got, want)
+}
+
+func concurrencyRaised(t *test) {
+	c := t.open()
+	q := t.queue(c, "in")
+	want := ids("m", 20)
+	t.send(c, q, want...)
+	w := newCrowd()
+	p := t.pump(c, q, 5, -1, w.handle)
+	t.eventuallyIn(w, 5)
+	p.SetConcurrency(10)
+	t.eventuallyIn(w, 10)
+	w.open()
+	t.eventuallyDone(w, len(want))
+	t.stop(p)
+	if _, most, _ := w.now(); most > 10 {
+		t.Errorf("%d at once, want 10", most)
+	}
+	w.once(t, c, want)
+}
+
+func concurrencyLowered(t *test) {
+	c := t.open()
+	q := t.queue(c, "in")
+	want := ids("m", 30)
+	t.send(c, q, want...)
+	w := newCrowd()
+	p := t.pump(c, q, 10, -1, w.handle)
+	t.eventuallyIn(w, 10)
+	p.SetConcurrency(2)
+	for range 8 {
+		w.gate <- struct{}{}
+	}
+	t.eventually("eight of ten have ended", func() bool { in, _, done := w.now(); return done >= 8 && in <= 2 })
+	w.forget()
+	w.open()
+	t.eventuallyDone(w, len(want))
+	t.stop(p)
+	if _, most, _ := w.now(); most > 2 {
+		t.Errorf("%d at once after the concurrency was lowered to 2", most)
+	}
+	w.once(t, c, want)
+}
+
+func concurrencyChanged(t *test) {
+	c := t.open()
+	q := t.queue(c, "in")
+	want := ids("m", 30)
+	t.send(c, q, want...)
+	w := newCrowd()
+	p := t.pump(c, q, 5, -1, w.handle)
+	t.eventuallyIn(w, 5)
+	for _, n := range []int{10, 1, 7, 3} {
+		p.SetConcurrency(n)
+	}
+	for w.leave(t, 3) {
+	}
+	w.forget()
+	w.open()
+	t.eventuallyDone(w, len(want))
+	t.stop(p)
+	if _, most, _ := w.now(); most > 3 {
+		t.Errorf("%d at once after the concurrency was set to 3", most)
+	}
+	w.once(t, c, want)
+}
+
+// leave lets one go while more are there than n.
+func (w *crowd) leave(t *test, n int) bool {
+	t.Helper()
+	in, _, done := w.now()
+	if in <= n {
+		return false
+	}
+	w.gate <- struct{}{}
+	t.eventually("one has ended", func() bool { _, _, now := w.now(); return now > done })
+	return true
+}
+
+func concurrencyInFlight(t *test) {
+	c := t.open()
+	q := t.queue(c, "in")
+	t.send(c, q, "m")
+	w := newCrowd()
+	p := t.pump(c, q, 4, -1, w.handle)
+	t.eventuallyIn(w, 1)
+	for _, n := range []int{1, 16, 2} {
+		p.SetConcurrency(n)
+	}
+	more := ids("n", 10)
+	t.send(c, q, more...)
+	t.eventuallyIn(w, 2)
+	w.open()
+	t.eventuallyDone(w, 1+len(more))
+	t.stop(p)
+	w.once(t, c, append(more, "m"))
+	t.empty(c, q)
+}
+
+func concurrencyFailing(t *test) {
+	c := t.open()
+	q := t.queue(c, "in")
+	want := ids("m", 60)
+	t.send(c, q, want...)
+	var mu sync.Mutex
+	seen := map[string]int{}
+	completed := 0
+	all := make(chan struct{})
+	p := t.pump(c, q, 8, -1, func(_ context.Context, d transport.Delivery) func(context.Context) error {
+		mu.Lock()
+		defer mu.Unlock()
+		id := d.Message().ID
+		seen[id]++
+		t.attempt(d, seen[id])
+		if failures := int(id[len(id)-1]-'0') % 4; seen[id] <= failures {
+			return d.Retry
+		}
+		if completed++; completed == len(want) {
+			close(all)
+		}
+		return d.Complete
+	})
+	await(t, "all are handled", all)
+	t.stop(p)
+	t.empty(c, q)
+}
+
+func concurrencySlowOne(t *test) {
+	c := t.open()
+	q := t.queue(c, "in")
+	t.send(c, q, "slow")
+	slow, others := make(chan struct{}), make(chan string, 100)
+	began := make(chan struct{})
+	p := t.pump(c, q, 4, -1, func(ctx context.Context, d transport.Delivery) func(context.Context) error {
+		if d.Message().ID != "slow" {
+			return func(ctx context.Context) error {
+				defer func() { others <- d.Message().ID }()
+				return d.Complete(ctx)
+			}
+		}
+		close(began)
+		select {
+		case <-slow:
+		case <-ctx.Done():
+		}
+		return d.Complete
+	})
+	await(t, "the slow one begins", began)
+	want := ids("m", 40)
+	t.send(c, q, want...)
+	var got []string
+	for range want {
+		got = append(got, await(t, "the others are completed", others))
+	}
+	t.sameIDs(got, want)
+	t.eventually("their completions have reached the broker", func() bool { return t.unsettled(c, q) <= 1 })
+	close(slow)
+	t.stop(p)
+	t.empty(c, q)
+}
+
+// unsettled is how many messages of a queue are out, where the driver tells; else 0.
+func (t *test) unsettled(c transport.Conn, q string) int64 {
+	inspector, ok := c.(transport.Inspector)
+	if !ok {
+		return 0
+	}
+	stats, err := inspector.Inspect(t.ctx(), q)
+	if err != nil || len(stats) != 1 {
+		t.Fatalf("Inspect: %+v, %v", stats, err)
+	}
+	return max(0, stats[0].Unsettled) + max(0, stats[0].Ready)
+}

@@ -1,0 +1,249 @@
+package transporttest
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+const (
+	// shortDelay is long enough to tell whether a message waited for it.
+	shortDelay = 300 * time.Millisecond
+	// tardiness is by how much a delayed message may be late.
+	tardiness = 2 * time.Second
+	// clockGrain is by how much the clocks of broker and test may differ in what they
+	// call a duration.
+	clockGrain = 5 * time.Millisecond
+)
+
+var delayRules = []rule{
+	{
+		"delay-after",
+		"A message sent with After arrives when that is over, not before, and less than two seconds late.",
+		[]capability{delays}, delayAfter,
+	},
+	{
+		"delay-at",
+		"A message sent with At arrives at that time, not before, and less than two seconds late; At wins over After.",
+		[]capability{delays}, delayAt,
+	},
+	{
+		"delay-past",
+		"A delay of no time, or until a time that has passed, is none.",
+		[]capability{delays}, delayPast,
+	},
+	{
+		"delay-order",
+		"Delayed messages arrive when they are due, whatever their order, and hold up no others.",
+		[]capability{delays}, delayOrder,
+	},
+	{
+		"delay-whole",
+		"A delayed message arrives with the id, headers and body that it was sent with.",
+		[]capability{delays}, delayWhole,
+	},
+	{
+		"delay-reopened",
+		"A delayed message outlasts the connection that sent it.",
+		[]capability{delays}, delayReopened,
+	},
+	{
+		"delay-no-queue",
+		"A delayed send to a queue that does not exist fails with ErrNoQueue, at once.",
+		[]capability{delays}, delayNoQueue,
+	},
+	{
+		"delay-published",
+		"A delayed publish reaches its subscribers when it is due.",
+		[]capability{delays, publishing}, delayPublished,
+	},
+	{
+		"delay-long",
+		"A delay of Limits.MaxDelay, or of a year where there is no bound, is accepted and is not short.",
+		[]capability{delays}, delayLong,
+	},
+	{
+		"cancel",
+		"Cancel with the receipt of a delayed message keeps it from arriving; a second Cancel fails with ErrNotFound.",
+		[]capability{delays, cancelling}, cancelDelayed,
+	},
+	{
+		"cancel-late",
+		"Cancel of a message that was handed out, or with a receipt that is none, fails with ErrNotFound.",
+		[]capability{delays, cancelling}, cancelLate,
+	},
+}
+
+// onTime checks that now is when something is due.
+func (t *test) onTime(what string, due time.Time) {
+	t.Helper()
+	switch late := time.Since(due); {
+	case late < -clockGrain:
+		t.Errorf("%s came %v early", what, -late)
+	case late > tardiness:
+		t.Errorf("%s came %v late", what, late)
+	}
+}
+
+func delayAfter(t *test) {
+	c := t.open()
+	q := t.queue(c, "in")
+	r := t.receiver(c, q)
+	op := to(q, "m")
+	op.After = shortDelay
+	due := time.Now().Add(shortDelay)
+	t.dispatch(c, op)
+	d := t.one(r, "m")
+	t.onTime("the message", due)
+	t.complete(d)
+	t.empty(c, q)
+}
+
+func delayAt(t *test) {
+	c := t.open()
+	q := t.queue(c, "in")
+	r := t.receiver(c, q)
+	op := to(q, "m")
+	op.At = time.Now().Add(shortDelay)
+	op.After = time.Hour
+	t.dispatch(c, op)
+	d := t.one(r, "m")
+	t.onTime("the message", op.At)
+	t.complete(d)
+	t.empty(c, q)
+}
+
+func delayPast(t *test) {
+	c := t.open()
+	q := t.queue(c, "in")
+	past, negative := to(q, "past"), to(q, "negative")
+	past.At = time.Now().Add(-time.Hour)
+	past.After = time.Hour
+	negative.After = -time.Hour
+	began := time.Now()
+	t.dispatch(c, past, negative)
+	r := t.receiver(c, q)
+	t.all(r, "past", "negative")
+	t.onTime("a message without delay", began)
+}
+
+func delayOrder(t *test) {
+	c := t.open()
+	q := t.queue(c, "in")
+	r := t.receiver(c, q)
+	ops := []transport.Operation{to(q, "third"), to(q, "second"), to(q, "first")}
+	ops[0].After, ops[1].After = 2*shortDelay, shortDelay
+	t.dispatch(c, ops...)
+	for _, id := range []string{"first", "second", "third"} {
+		t.complete(t.one(r, id))
+	}
+	t.empty(c, q)
+}
+
+func delayWhole(t *test) {
+	c := t.open()
+	q := t.queue(c, "in")
+	m := message("m")
+	t.dispatch(c, transport.Operation{Message: m, Queue: q, After: shortDelay})
+	d := t.one(t.receiver(c, q), "m")
+	t.sameMessage(d.Message(), m)
+	t.complete(d)
+}
+
+func delayReopened(t *test) {
+	c := t.open()
+	q := t.queue(c, "in")
+	op := to(q, "m")
+	op.After = shortDelay
+	due := time.Now().Add(shortDelay)
+	t.dispatch(c, op)
+	if err := c.Close(); err != nil {
+		t.Fatalf("Close: %v", err)
+	}
+	c = t.open()
+	d := t.one(t.receiver(c, q), "m")
+	t.onTime("the message", due)
+	t.complete(d)
+}
+
+func delayNoQueue(t *test) {
+	c := t.open()
+	q := t.queue(c, "in")
+	lost, fine := to(t.name("missing"), "lost"), to(q, "fine")
+	lost.After, fine.After = shortDelay, shortDelay
+	_, err := c.Dispatch(t.ctx(), []transport.Operation{lost, fine})
+	t.failedOps(err, 2, 0)
+	t.fails("Dispatch", err, transport.ErrNoQueue)
+	t.holds(c, q, "fine")
+}
+
+func delayPublished(t *test) {
+	c := t.open()
+	q := t.queue(c, "in")
+	kind := t.kind("Ordered")
+	t.subscribe(c, q, kind)
+	op := publish("m", kind)
+	op.After = shortDelay
+	due := time.Now().Add(shortDelay)
+	t.dispatch(c, op)
+	d := t.one(t.receiver(c, q), "m")
+	t.onTime("the message", due)
+	t.complete(d)
+	t.empty(c, q)
+}
+
+func delayLong(t *test) {
+	const year = 365 * 24 * time.Hour
+	c := t.open()
+	q := t.queue(c, "in")
+	op := to(q, "m")
+	op.After = min(c.Limits().MaxDelay, year)
+	if op.After < time.Minute {
+		t.Fatalf("a MaxDelay of %v is none to work with", op.After)
+	}
+	receipts := t.dispatch(c, op)
+	t.empty(c, q)
+	if canceler, ok := c.(transport.Canceler); ok && len(receipts) > 0 {
+		if err := canceler.Cancel(t.ctx(), receipts[0].Cancel); err != nil {
+			t.Errorf("Cancel: %v", err)
+		}
+	}
+}
+
+func cancelDelayed(t *test) {
+	c := t.open()
+	q := t.queue(c, "in")
+	ops := toAll(q, ids("m", 3))
+	for i := range ops {
+		ops[i].After = shortDelay
+	}
+	receipts := t.dispatch(c, ops...)
+	if len(receipts) != 3 || receipts[1].Cancel == "" {
+		t.Fatalf("the receipts of delayed messages are %+v", receipts)
+	}
+	canceler := c.(transport.Canceler)
+	if err := canceler.Cancel(t.ctx(), receipts[1].Cancel); err != nil {
+		t.Fatalf("Cancel: %v", err)
+	}
+	t.fails("a second Cancel", canceler.Cancel(t.ctx(), receipts[1].Cancel), transport.ErrNotFound)
+	t.holds(c, q, "m-0000", "m-0002")
+}
+
+func cancelLate(t *test) {
+	c := t.open()
+	q := t.queue(c, "in")
+	op := to(q, "m")
+	op.After = shortDelay
+	receipts := t.dispatch(c, op)
+	if len(receipts) != 1 {
+		t.Fatalf("%d receipts of a delayed message", len(receipts))
+	}
+	d := t.one(t.receiver(c, q), "m")
+	canceler := c.(transport.Canceler)
+	for i, receipt := range []string{receipts[0].Cancel, "", "no receipt", fmt.Sprint("0@", q)} {
+		t.fails(fmt.Sprintf("Cancel %d", i), canceler.Cancel(t.ctx(), receipt), transport.ErrNotFound)
+	}
+	t.complete(d)
+	t.fails("Cancel of what is completed", canceler.Cancel(t.ctx(), receipts[0].Cancel), transport.ErrNotFound)
+}

@@ -1,0 +1,351 @@
+package transporttest
+
+import (
+	"errors"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+var dispatchRules = []rule{
+	{
+		"dispatch-order",
+		"Messages of one Dispatch, and of one Dispatch after the other, arrive at each destination in their order.",
+		nil, dispatchOrder,
+	},
+	{
+		"dispatch-nothing",
+		"A Dispatch of no operations succeeds.",
+		nil, dispatchNothing,
+	},
+	{
+		"dispatch-no-queue",
+		"A send to a queue that does not exist fails with ErrNoQueue, in a DispatchError that names the operation.",
+		nil, dispatchNoQueue,
+	},
+	{
+		"dispatch-partly",
+		"An operation that the broker refuses does not fail its neighbours in the same Dispatch: they arrive, in their order.",
+		nil, dispatchPartly,
+	},
+	{
+		"dispatch-apart",
+		"An operation that the broker refuses does not fail what others dispatch or settle at the time.",
+		nil, dispatchApart,
+	},
+	{
+		"dispatch-body-bound",
+		"A body over Limits.MaxBody fails with a TooLargeError that tells its size and the bound; its neighbours are sent.",
+		[]capability{boundBody}, dispatchBodyBound,
+	},
+	{
+		"dispatch-header-bound",
+		"Headers over Limits.MaxHeaders fail with a TooLargeError, those just under it arrive; neighbours are sent.",
+		[]capability{boundHeaders}, dispatchHeaderBound,
+	},
+	{
+		"dispatch-keeps-nothing",
+		"What is changed after Dispatch has returned does not change what is received.",
+		nil, dispatchKeepsNothing,
+	},
+	{
+		"dispatch-changes-nothing",
+		"Dispatch changes neither the operations nor their messages.",
+		nil, dispatchChangesNothing,
+	},
+	{
+		"dispatch-receipts",
+		"Dispatch returns as many receipts as there are operations, or none.",
+		nil, dispatchReceipts,
+	},
+	{
+		"dispatch-ended",
+		"A Dispatch whose context has ended tells the truth: what it calls accepted arrives, and what it calls " +
+			"failed does not, unless with ErrOutcomeUnknown.",
+		nil, dispatchEnded,
+	},
+	{
+		"dispatch-many",
+		"Many that dispatch at once lose and double nothing.",
+		nil, dispatchMany,
+	},
+}
+
+func dispatchOrder(t *test) {
+	c := t.open()
+	a, b := t.queue(c, "a"), t.queue(c, "b")
+	want := ids("m", 60)
+	for some := range slices.Chunk(want, 20) {
+		var ops []transport.Operation
+		for _, id := range some {
+			ops = append(ops, to(a, id), to(b, id))
+		}
+		t.dispatch(c, ops...)
+	}
+	for _, q := range []string{a, b} {
+		ds := t.take(t.receiver(c, q), len(want))
+		t.sameOrder(idsOf(ds), want)
+		t.complete(ds...)
+	}
+}
+
+func dispatchNothing(t *test) {
+	c := t.open()
+	for _, ops := range [][]transport.Operation{nil, {}} {
+		if receipts, err := c.Dispatch(t.ctx(), ops); err != nil || len(receipts) != 0 {
+			t.Errorf("%d receipts and the error %v", len(receipts), err)
+		}
+	}
+}
+
+func dispatchNoQueue(t *test) {
+	c := t.open()
+	_, err := c.Dispatch(t.ctx(), []transport.Operation{to(t.name("missing"), "m")})
+	t.failedOps(err, 1, 0)
+	t.fails("Dispatch", err, transport.ErrNoQueue)
+	q := t.queue(c, "in")
+	t.send(c, q, "m")
+	t.holds(c, q, "m")
+}
+
+func dispatchPartly(t *test) {
+	c := t.open()
+	q, missing := t.queue(c, "in"), t.name("missing")
+	_, err := c.Dispatch(t.ctx(), []transport.Operation{
+		to(q, "m-0"), to(missing, "m-1"), to(q, "m-2"), to(q, "m-3"), to(missing, "m-4"), to(q, "m-5"),
+	})
+	for _, op := range t.failedOps(err, 6, 1, 4).Ops {
+		t.fails("the operation", op.Err, transport.ErrNoQueue)
+	}
+	ds := t.take(t.receiver(c, q), 4)
+	t.sameOrder(idsOf(ds), []string{"m-0", "m-2", "m-3", "m-5"})
+	t.complete(ds...)
+	t.empty(c, q)
+}
+
+func dispatchApart(t *test) {
+	c := t.open()
+	in, out, missing := t.queue(c, "in"), t.queue(c, "out"), t.name("missing")
+	t.send(c, in, ids("in", 40)...)
+	ds := t.take(t.receiver(c, in), 40)
+	ctx := t.ctx()
+	want := ids("out", 40)
+	var wg sync.WaitGroup
+	for i, d := range ds {
+		wg.Go(func() {
+			if _, err := c.Dispatch(ctx, []transport.Operation{to(missing, "bad")}); !errors.Is(err, transport.ErrNoQueue) {
+				t.Errorf("a send to a missing queue: %v", err)
+			}
+		})
+		wg.Go(func() {
+			if _, err := c.Dispatch(ctx, []transport.Operation{to(out, want[i])}); err != nil {
+				t.Errorf("a send to a queue that exists: %v", err)
+			}
+		})
+		wg.Go(func() {
+			if err := d.Complete(ctx); err != nil {
+				t.Errorf("Complete: %v", err)
+			}
+		})
+	}
+	wg.Wait()
+	t.holds(c, out, want...)
+	t.empty(c, in)
+}
+
+func dispatchBodyBound(t *test) {
+	c := t.open()
+	q := t.queue(c, "in")
+	most := c.Limits().MaxBody
+	large := to(q, "large")
+	large.Message.Body = make([]byte, most+1)
+	_, err := c.Dispatch(t.ctx(), []transport.Operation{to(q, "m-1"), large, to(q, "m-2")})
+	t.failedOps(err, 3, 1)
+	if e, ok := errors.AsType[*transport.TooLargeError](err); !ok || e.Size <= most || e.Max <= 0 || e.Size <= e.Max {
+		t.Errorf("%v, want a TooLargeError of %d bytes where %d are allowed", err, most+1, most)
+	}
+	t.holds(c, q, "m-1", "m-2")
+}
+
+func dispatchHeaderBound(t *test) {
+	c := t.open()
+	q := t.queue(c, "in")
+	most := c.Limits().MaxHeaders
+	fits, large := to(q, "fits"), to(q, "large")
+	fill := func(op *transport.Operation, size int) {
+		const name = "Kit.Stack"
+		op.Message.Headers.Set(name, strings.Repeat("x", size-op.Message.Headers.Size()-len(name)))
+	}
+	fill(&fits, most)
+	fill(&large, 2*most)
+	_, err := c.Dispatch(t.ctx(), []transport.Operation{to(q, "m-1"), large, fits, to(q, "m-2")})
+	t.failedOps(err, 4, 1)
+	if e, ok := errors.AsType[*transport.TooLargeError](err); !ok || e.Size <= e.Max {
+		t.Errorf("%v, want a TooLargeError that tells what was measured and what is allowed", err)
+	}
+	ds := t.take(t.receiver(c, q), 3)
+	t.sameOrder(idsOf(ds), []string{"m-1", "fits", "m-2"})
+	t.sameMessage(ds[1].Message(), fits.Message)
+	t.complete(ds...)
+}
+
+func dispatchKeepsNothing(t *test) {
+	c := t.open()
+	q := t.queue(c, "in")
+	ops := []transport.Operation{to(q, "m-1"), to(q, "m-2")}
+	want := []*transport.Message{copyOf(ops[0].Message), copyOf(ops[1].Message)}
+	t.dispatch(c, ops...)
+	for i := range ops {
+		m := ops[i].Message
+		m.ID = "changed"
+		m.Headers.Set("Kit.Name", "changed")
+		m.Headers.Set("Kit.New", "new")
+		copy(m.Body, "changed")
+		ops[i] = transport.Operation{}
+	}
+	ds := t.take(t.receiver(c, q), 2)
+	for i, d := range ds {
+		t.sameMessage(d.Message(), want[i])
+	}
+	t.complete(ds...)
+}
+
+func dispatchChangesNothing(t *test) {
+	c := t.open()
+	q, missing := t.queue(c, "in"), t.name("missing")
+	build := func() []transport.Operation {
+		ops := []transport.Operation{to(q, "m-1"), to(missing, "m-2"), to(q, "m-3")}
+		ops[0].TTL = time.Hour
+		// As received messages are, which are sent on as they are.
+		ops[2].Message.NativeID = "4711"
+		ops[2].Message.Native = map[string]string{"native": "property"}
+		ops[2].Properties = map[string]string{"kit": "property"}
+		return ops
+	}
+	ops, want := build(), build()
+	_, err := c.Dispatch(t.ctx(), ops)
+	t.failedOps(err, 3, 1)
+	for i := range ops {
+		if !reflect.DeepEqual(ops[i], want[i]) {
+			t.Errorf("operation %d is %+v of %+v,\nwas %+v of %+v", i, ops[i], ops[i].Message, want[i], want[i].Message)
+		}
+	}
+	t.holds(c, q, "m-1", "m-3")
+}
+
+func dispatchReceipts(t *test) {
+	c := t.open()
+	q := t.queue(c, "in")
+	ops := toAll(q, ids("m", 5))
+	if c.Limits().MaxDelay > 0 {
+		ops[1].After, ops[3].After = shortDelay, shortDelay
+	}
+	receipts := t.dispatch(c, ops...)
+	if len(receipts) != 0 && len(receipts) != len(ops) {
+		t.Errorf("%d receipts for %d operations", len(receipts), len(ops))
+	}
+	t.holds(c, q, ids("m", 5)...)
+}
+
+func dispatchEnded(t *test) {
+	c := t.open()
+	q := t.queue(c, "in")
+	var must, may []string
+	for _, id := range ids("m", 10) {
+		_, err := c.Dispatch(ended(), []transport.Operation{to(q, id)})
+		switch {
+		case err == nil:
+			must = append(must, id)
+		case errors.Is(err, transport.ErrOutcomeUnknown):
+			may = append(may, id)
+		}
+		if err != nil {
+			t.failedOps(err, 1, 0)
+		}
+	}
+	t.send(c, q, "last")
+	r := t.receiver(c, q)
+	var got []string
+	for len(got) == 0 || got[len(got)-1] != "last" {
+		d := t.take(r, 1)[0]
+		got = append(got, d.Message().ID)
+		t.complete(d)
+	}
+	for _, id := range must {
+		if !slices.Contains(got, id) {
+			t.Errorf("%q was accepted and did not arrive", id)
+		}
+	}
+	for _, id := range got[:len(got)-1] {
+		if !slices.Contains(must, id) && !slices.Contains(may, id) {
+			t.Errorf("%q was refused for good and arrived", id)
+		}
+	}
+}
+
+func dispatchMany(t *test) {
+	one, two := t.open(), t.open()
+	q := t.queue(one, "in")
+	want := ids("m", 200)
+	ctx := t.ctx()
+	var wg sync.WaitGroup
+	for i, id := range want {
+		c := one
+		if i%2 == 0 {
+			c = two
+		}
+		wg.Go(func() {
+			if _, err := c.Dispatch(ctx, []transport.Operation{to(q, id)}); err != nil {
+				t.Errorf("Dispatch: %v", err)
+			}
+		})
+	}
+	wg.Wait()
+	ds := t.take(t.receiver(one, q), len(want))
+	t.completeAll(ds)
+	t.sameIDs(idsOf(ds), want)
+	t.empty(one, q)
+}
+
+var ttlRules = []rule{
+	{
+		"ttl-over",
+		"A message that nobody has received within its TTL is never received.",
+		nil, ttlOver,
+	},
+	{
+		"ttl-not-over",
+		"A message is received for as long as its TTL is not over, and tried again if it fails.",
+		nil, ttlNotOver,
+	},
+}
+
+func ttlOver(t *test) {
+	const ttl = 150 * time.Millisecond
+	c := t.open()
+	q := t.queue(c, "in")
+	short, keep := to(q, "short"), to(q, "kept")
+	short.TTL = ttl
+	keep.TTL = time.Hour
+	t.dispatch(c, short, keep, short)
+	t.pass(2 * ttl)
+	t.holds(c, q, "kept")
+}
+
+func ttlNotOver(t *test) {
+	c := t.open()
+	q := t.queue(c, "in")
+	op := to(q, "m")
+	op.TTL = time.Minute
+	want := copyOf(op.Message)
+	t.dispatch(c, op)
+	r := t.receiver(c, q)
+	d := t.one(r, "m")
+	t.sameMessage(d.Message(), want)
+	t.do("Retry", d.Retry)
+	t.complete(t.one(r, "m"))
+}

@@ -1,0 +1,371 @@
+package transporttest
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+var faultRules = []rule{
+	{
+		"fault-cut",
+		"After a lost connection the same Conn and Receiver work again by themselves.",
+		[]capability{breaking}, faultCut,
+	},
+	{
+		"fault-stale",
+		"A delivery from before a lost connection never settles a newer hand-out: it fails with ErrLeaseLost, or is " +
+			"still the only one.",
+		[]capability{breaking}, faultStale,
+	},
+	{
+		"fault-away",
+		"While the broker is away Dispatch and Receive fail instead of hanging; when it is back they work again.",
+		[]capability{breaking}, faultAway,
+	},
+	{
+		"fault-half-open",
+		"On a connection that has gone silent Dispatch returns when its context ends, and does not call accepted what is not.",
+		[]capability{breaking}, faultHalfOpen,
+	},
+	{
+		"fault-half-open-receive",
+		"On a connection that has gone silent Receive and Close return, soon after Receive's context ends.",
+		[]capability{breaking}, faultHalfOpenReceive,
+	},
+	{
+		"fault-close-away",
+		"Close returns while the broker is away, and leaves no goroutine behind.",
+		[]capability{breaking}, faultCloseAway,
+	},
+	{
+		"fault-load",
+		"Connections lost under load lose no message whose Dispatch or CompleteWith succeeded.",
+		[]capability{breaking}, faultLoad,
+	},
+	{
+		"fault-restart",
+		"Messages, delayed ones too where they are offered, outlast a restart of the broker, and the same Conn works again.",
+		[]capability{restarting}, faultRestart,
+	},
+}
+
+// broken opens a transport whose connection can be broken.
+func (t *test) broken() (transport.Conn, Link) {
+	t.Helper()
+	tr, link := t.harness.Break(t.TB)
+	t.tr = tr
+	t.Cleanup(link.Resume)
+	c := t.open()
+	t.Cleanup(link.Resume) // before it is closed
+	return c, link
+}
+
+// persist calls f until it succeeds.
+func (t *test) persist(what string, f func(context.Context) error) {
+	t.Helper()
+	var err error
+	ctx := t.ctx()
+	for {
+		if err = f(ctx); err == nil {
+			return
+		}
+		if ctx.Err() != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
+		t.pass(10 * time.Millisecond)
+	}
+}
+
+// unlessLost is err unless that says that the message is to be handed out again.
+func unlessLost(err error) error {
+	if errors.Is(err, transport.ErrLeaseLost) {
+		return nil
+	}
+	return err
+}
+
+// takeOver receives n deliveries, whatever fails on the way.
+func (t *test) takeOver(r transport.Receiver, n int) (all []transport.Delivery) {
+	t.Helper()
+	t.persist("Receive", func(ctx context.Context) error {
+		ds, err := gather(ctx, r, n-len(all))
+		all = append(all, ds...)
+		return err
+	})
+	return all
+}
+
+func faultCut(t *test) {
+	c, link := t.broken()
+	q := t.queue(c, "in")
+	r := t.receiver(c, q)
+	for _, id := range ids("m", 3) {
+		link.Cut()
+		t.persist("Dispatch", func(ctx context.Context) error {
+			_, err := c.Dispatch(ctx, []transport.Operation{to(q, id)})
+			if errors.Is(err, transport.ErrOutcomeUnknown) {
+				return nil // it may come or not; the last one below is certain
+			}
+			return err
+		})
+	}
+	t.persist("Dispatch", func(ctx context.Context) error {
+		_, err := c.Dispatch(ctx, []transport.Operation{to(q, "last")})
+		return err
+	})
+	for {
+		d := t.takeOver(r, 1)[0]
+		t.persist("Complete", func(ctx context.Context) error {
+			return unlessLost(d.Complete(ctx))
+		})
+		if d.Message().ID == "last" {
+			break
+		}
+	}
+}
+
+func faultStale(t *test) {
+	c, link := t.broken()
+	q := t.queue(c, "in")
+	t.send(c, q, "m")
+	r := t.receiver(c, q)
+	old := t.one(r, "m")
+	link.Cut()
+	if c.Limits().Lease > 0 {
+		// The lease is still ours over any connection, unless it ran out.
+		t.persist("Retry", func(ctx context.Context) error {
+			return unlessLost(old.Retry(ctx))
+		})
+		d := t.takeOver(r, 1)[0]
+		t.attempt(d, 2)
+		t.persist("Complete", d.Complete)
+		t.empty(c, q)
+		return
+	}
+	current := t.takeOver(r, 1)[0]
+	t.attempt(current, 2)
+	for _, v := range verbs(old) {
+		t.fails(v.name, v.settle(t.ctx(), old), transport.ErrLeaseLost)
+	}
+	t.do("Retry of the newer hand-out", current.Retry)
+	d := t.one(r, "m")
+	t.attempt(d, 3)
+	t.complete(d)
+	t.empty(c, q)
+}
+
+// promptly is within what time a driver gives up on a broker that does not answer,
+// or on what it is doing when its context ends.
+const promptly = 15 * time.Second
+
+func faultAway(t *test) {
+	c, link := t.broken()
+	q := t.queue(c, "in")
+	t.send(c, q, "held")
+	r := t.receiver(c, q)
+	t.one(r, "held")
+	link.Refuse()
+	began := time.Now()
+	_, err := c.Dispatch(t.shortly(promptly), []transport.Operation{to(q, "m")})
+	if err == nil {
+		t.Error("Dispatch without a broker succeeded")
+	}
+	got := await(t, "Receive returns", receiving(t.shortly(promptly), r, 1))
+	if got.err == nil {
+		t.Error("Receive without a broker succeeded")
+	}
+	if took := time.Since(began); took > promptly {
+		t.Errorf("that took %v", took)
+	}
+	link.Resume()
+	t.persist("Dispatch", func(ctx context.Context) error {
+		_, err := c.Dispatch(ctx, []transport.Operation{to(q, "last")})
+		return err
+	})
+	for t.takeOver(r, 1)[0].Message().ID != "last" {
+	}
+}
+
+func faultHalfOpen(t *test) {
+	c, link := t.broken()
+	q := t.queue(c, "in")
+	t.send(c, q, "before")
+	link.Pause()
+	began := time.Now()
+	_, err := c.Dispatch(t.shortly(200*time.Millisecond), []transport.Operation{to(q, "m")})
+	if err == nil {
+		t.Error("Dispatch over a silent connection succeeded")
+	} else {
+		t.failedOps(err, 1, 0)
+	}
+	if took := time.Since(began); took > promptly {
+		t.Errorf("Dispatch returned after %v", took)
+	}
+	link.Resume()
+	t.persist("Dispatch", func(ctx context.Context) error {
+		_, err := c.Dispatch(ctx, []transport.Operation{to(q, "last")})
+		return err
+	})
+	got := map[string]bool{}
+	for r := t.receiver(c, q); !got["last"]; {
+		d := t.takeOver(r, 1)[0]
+		got[d.Message().ID] = true
+	}
+	if !got["before"] {
+		t.Error("a message that was accepted before is lost")
+	}
+	if got["m"] && !errors.Is(err, transport.ErrOutcomeUnknown) {
+		t.Errorf("a message arrived though it was refused: %v", err)
+	}
+}
+
+func faultHalfOpenReceive(t *test) {
+	c, link := t.broken()
+	q := t.queue(c, "in")
+	t.send(c, q, "held")
+	r := t.receiver(c, q)
+	t.one(r, "held")
+	link.Pause()
+	began := time.Now()
+	await(t, "Receive returns", receiving(t.shortly(50*time.Millisecond), r, 1))
+	if took := time.Since(began); took > promptly {
+		t.Errorf("Receive returned %v after its context ended", took)
+	}
+	closed := make(chan error, 1)
+	go func() { closed <- c.Close() }()
+	_ = await(t, "Close returns", closed) // what it says of a broker that is silent is its own
+	link.Resume()
+}
+
+func faultCloseAway(t *test) {
+	tr, link := t.harness.Break(t.TB)
+	labelled(t, "close-away", func() {
+		c, err := tr.Open(t.ctx(), transport.Env{Endpoint: "kit"})
+		if err != nil {
+			t.Fatalf("Open: %v", err)
+		}
+		q := t.queue(c, "in")
+		t.send(c, q, "m")
+		t.one(t.receiver(c, q), "m")
+		waits := receiving(t.ctx(), t.receiver(c, q), 1)
+		link.Refuse()
+		closed := make(chan error, 1)
+		began := time.Now()
+		go func() { closed <- c.Close() }()
+		_ = await(t, "Close returns", closed)
+		if took := time.Since(began); took > promptly {
+			t.Errorf("Close returned after %v", took)
+		}
+		await(t, "Receive returns", waits)
+	})
+}
+
+func faultLoad(t *test) {
+	c, link := t.broken()
+	if lease := c.Limits().Lease; lease > longestLease {
+		t.Fatalf("Harness.Break has leases of %v: what is cut off would come again after the rule's end", lease)
+	}
+	in, out := t.queue(c, "in"), t.queue(c, "out")
+	const n, cuts = 120, 3
+	ctx := t.ctx()
+	sent := make(chan string, n)
+	go func() {
+		defer close(sent)
+		for i, id := range ids("m", n) {
+			if i%(n/cuts) == n/cuts/2 {
+				link.Cut()
+			}
+			if _, err := c.Dispatch(ctx, []transport.Operation{to(in, id)}); err == nil {
+				sent <- id
+			}
+		}
+	}()
+	p := t.forward(c, in, out)
+	var want []string
+	for id := range sent {
+		want = append(want, id)
+	}
+	if len(want) == 0 {
+		t.Fatal("no Dispatch succeeded")
+	}
+	got := map[string]bool{}
+	r := t.receiver(c, out)
+	missing := func() (all []string) {
+		for _, id := range want {
+			if !got[id] {
+				all = append(all, id)
+			}
+		}
+		return all
+	}
+	for len(missing()) > 0 {
+		ds, err := r.Receive(ctx, 20)
+		if ctx.Err() != nil {
+			t.Fatalf("%d of %d messages are lost: %s (%v)", len(missing()), len(want), missing(), err)
+		}
+		for _, d := range ds {
+			got[d.Message().ID] = true
+			_ = d.Complete(ctx) // or it comes again
+		}
+	}
+	t.stop(p)
+}
+
+// forward moves messages from one queue to another, as well as it can: what fails is
+// tried again.
+func (t *test) forward(c transport.Conn, in, out string) *pumping {
+	return t.pump(c, in, 8, -1, func(_ context.Context, d transport.Delivery) func(context.Context) error {
+		ops := []transport.Operation{{Message: d.Message(), Queue: out}}
+		return func(ctx context.Context) error {
+			_ = forwardOne(ctx, c, d, ops) // or the broker hands it out again
+			return nil
+		}
+	})
+}
+
+func forwardOne(ctx context.Context, c transport.Conn, d transport.Delivery, ops []transport.Operation) error {
+	var err error
+	for range 10 {
+		err = move(ctx, c, d, ops)
+		if err == nil || errors.Is(err, transport.ErrLeaseLost) {
+			return err
+		}
+	}
+	return errors.Join(err, d.Retry(ctx))
+}
+
+func move(ctx context.Context, c transport.Conn, d transport.Delivery, ops []transport.Operation) error {
+	if whole, ok := d.(transport.Completer); ok {
+		return whole.CompleteWith(ctx, ops)
+	}
+	if _, err := c.Dispatch(ctx, ops); err != nil {
+		return err
+	}
+	return d.Complete(ctx)
+}
+
+func faultRestart(t *test) {
+	tr, restart := t.harness.Restart(t.TB)
+	t.tr = tr
+	c := t.open()
+	q := t.queue(c, "in")
+	t.send(c, q, "held", "waiting")
+	want := map[string]bool{"waiting": true, "held": true}
+	if c.Limits().MaxDelay > 0 {
+		op := to(q, "delayed")
+		op.After = shortDelay
+		t.dispatch(c, op)
+		want["delayed"] = true
+	}
+	r := t.receiver(c, q)
+	t.one(r, "held")
+	restart()
+	for len(want) > 0 {
+		d := t.takeOver(r, 1)[0]
+		delete(want, d.Message().ID)
+		t.persist("Complete", d.Complete)
+	}
+}

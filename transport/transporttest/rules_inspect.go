@@ -1,0 +1,114 @@
+package transporttest
+
+import (
+	"sync"
+	"time"
+
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+var inspectRules = []rule{
+	{
+		"inspect",
+		"Inspect tells how many messages of a queue are ready, unsettled and delayed, or -1 where it cannot.",
+		[]capability{inspecting}, inspect,
+	},
+	{
+		"inspect-no-queue",
+		"Inspect of a queue that does not exist fails with ErrNoQueue.",
+		[]capability{inspecting}, inspectNoQueue,
+	},
+	{
+		"install-again",
+		"Install leaves alone what exists: its messages stay.",
+		[]capability{installing}, installAgain,
+	},
+	{
+		"install-at-once",
+		"Several connections may install the same at once.",
+		[]capability{installing}, installAtOnce,
+	},
+	{
+		"install-names",
+		"Queues may be named as endpoints are: with dots, hyphens, underscores and capitals, which make a difference.",
+		[]capability{installing}, installNames,
+	},
+}
+
+func inspect(t *test) {
+	c := t.open()
+	q := t.queue(c, "in")
+	t.send(c, q, ids("m", 5)...)
+	r := t.receiverWith(c, q, 2)
+	held := t.take(r, 2)
+	want := transport.QueueStats{Ready: 3, Unsettled: 2}
+	if c.Limits().MaxDelay > 0 {
+		op := to(q, "delayed")
+		op.After = time.Hour
+		t.dispatch(c, op)
+		want.Delayed = 1
+	}
+	t.eventually("the counts are right", func() bool {
+		stats, err := c.(transport.Inspector).Inspect(t.ctx(), q)
+		if err != nil || len(stats) != 1 || stats[0].Name != q {
+			t.Fatalf("Inspect of one queue: %+v, %v", stats, err)
+		}
+		s := stats[0]
+		return told(s.Ready, want.Ready) && told(s.Unsettled, want.Unsettled) && told(s.Delayed, want.Delayed)
+	})
+	t.complete(held...)
+}
+
+func told(got, want int64) bool { return got == want || got == -1 }
+
+func inspectNoQueue(t *test) {
+	c := t.open()
+	q := t.queue(c, "in")
+	_, err := c.(transport.Inspector).Inspect(t.ctx(), q, t.name("missing"))
+	t.fails("Inspect", err, transport.ErrNoQueue)
+}
+
+func installAgain(t *test) {
+	c := t.open()
+	q := t.queue(c, "in")
+	t.send(c, q, "m")
+	t.install(c, q)
+	t.holds(c, q, "m")
+}
+
+func installAtOnce(t *test) {
+	cs := []transport.Conn{t.open(), t.open(), t.open()}
+	ctx := t.ctx()
+	plan := transport.Plan{Types: [][]string{{t.kind("Ordered"), t.kind("IEvent")}}}
+	for _, s := range []string{"a", "b", "c"} {
+		plan.Queues = append(plan.Queues, transport.Queue{Name: t.name(s), Shared: s == "c"})
+	}
+	var wg sync.WaitGroup
+	for _, c := range cs {
+		for range 2 {
+			wg.Go(func() {
+				if err := c.(transport.Installer).Install(ctx, plan); err != nil {
+					t.Errorf("Install: %v", err)
+				}
+			})
+		}
+	}
+	wg.Wait()
+	for i, q := range plan.Queues {
+		t.send(cs[i], q.Name, "m")
+		t.holds(cs[0], q.Name, "m")
+	}
+}
+
+func installNames(t *test) {
+	c := t.open()
+	names := []string{
+		t.queue(c, "Shop.Sales"), t.queue(c, "Shop.Sales-Instance_1"), t.queue(c, "shop.sales"), t.queue(c, "1st"),
+	}
+	for _, q := range names {
+		t.send(c, q, "to "+q)
+	}
+	for _, q := range names {
+		t.holds(c, q, "to "+q)
+	}
+}

@@ -1,0 +1,228 @@
+package transporttest
+
+import (
+	"strings"
+
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+var publishRules = []rule{
+	{
+		"publish-each",
+		"A published message arrives once at every subscriber of its type, and at nobody else.",
+		[]capability{publishing}, publishEach,
+	},
+	{
+		"publish-nobody",
+		"Publishing what nobody has subscribed to succeeds.",
+		[]capability{publishing}, publishNobody,
+	},
+	{
+		"publish-base",
+		"Who subscribed to a base type receives what is published under it; who subscribed to a derived one does " +
+			"not receive what is only of the base type.",
+		[]capability{publishing}, publishBase,
+	},
+	{
+		"publish-one-copy",
+		"Who subscribed to several types of a message, or to one several times, receives one copy.",
+		[]capability{publishing}, publishOneCopy,
+	},
+	{
+		"publish-whole",
+		"Each copy of a published message has the id, headers and body that it was published with.",
+		[]capability{publishing}, publishWhole,
+	},
+	{
+		"publish-independent",
+		"Copies of a published message are settled and counted apart.",
+		[]capability{publishing}, publishIndependent,
+	},
+	{
+		"publish-order",
+		"Messages published and sent by one Dispatch arrive at a subscriber in their order, those of one type.",
+		[]capability{publishing}, publishOrder,
+	},
+	{
+		"unsubscribe",
+		"After Unsubscribe nothing arrives any more; to unsubscribe from what was never subscribed to succeeds.",
+		[]capability{publishing}, unsubscribe,
+	},
+	{
+		"subscribe-elsewhere",
+		"A subscription made over one connection soon holds for what others publish.",
+		[]capability{publishing}, subscribeElsewhere,
+	},
+	{
+		"subscribe-reopened",
+		"Subscriptions outlast the connection that made them, and messages are kept for a subscriber that is away.",
+		[]capability{publishing}, subscribeReopened,
+	},
+}
+
+// kind is the wire name of a message type that no other rule uses.
+func (t *test) kind(s string) string {
+	return t.name("Kit." + s)
+}
+
+func (t *test) subscribe(c transport.Conn, queue string, types ...string) {
+	t.Helper()
+	if err := c.(transport.Subscriber).Subscribe(t.ctx(), queue, types); err != nil {
+		t.Fatalf("Subscribe: %v", err)
+	}
+}
+
+func publish(id string, types ...string) transport.Operation {
+	m := message(id)
+	m.Headers.Set("NServiceBus.EnclosedMessageTypes", strings.Join(types, ";"))
+	return transport.Operation{Message: m, Types: types}
+}
+
+func publishEach(t *test) {
+	c := t.open()
+	a, b, other := t.queue(c, "a"), t.queue(c, "b"), t.queue(c, "other")
+	ordered, billed := t.kind("Ordered"), t.kind("Billed")
+	t.subscribe(c, a, ordered)
+	t.subscribe(c, b, ordered)
+	t.subscribe(c, other, billed)
+	t.dispatch(c, publish("m-1", ordered), publish("m-2", ordered))
+	t.holds(c, a, "m-1", "m-2")
+	t.holds(c, b, "m-1", "m-2")
+	t.empty(c, other)
+}
+
+func publishNobody(t *test) {
+	c := t.open()
+	q := t.queue(c, "in")
+	t.dispatch(c, publish("m", t.kind("Ignored"), t.kind("IIgnored")))
+	t.empty(c, q)
+}
+
+func publishBase(t *test) {
+	c := t.open()
+	base, derived := t.queue(c, "base"), t.queue(c, "derived")
+	kind, parent := t.kind("Ordered"), t.kind("IEvent")
+	t.subscribe(c, base, parent)
+	t.subscribe(c, derived, kind)
+	t.dispatch(c, publish("derived", kind, parent), publish("plain", parent))
+	t.holds(c, base, "derived", "plain")
+	t.holds(c, derived, "derived")
+}
+
+func publishOneCopy(t *test) {
+	c := t.open()
+	q := t.queue(c, "in")
+	kind, parent := t.kind("Ordered"), t.kind("IEvent")
+	t.subscribe(c, q, kind, parent)
+	t.subscribe(c, q, kind)
+	t.subscribe(c, q, parent)
+	t.dispatch(c, publish("both", kind, parent), publish("parent", parent), publish("kind", kind))
+	t.holds(c, q, "both", "parent", "kind")
+}
+
+func publishWhole(t *test) {
+	c := t.open()
+	a, b := t.queue(c, "a"), t.queue(c, "b")
+	kind := t.kind("Ordered")
+	t.subscribe(c, a, kind)
+	t.subscribe(c, b, kind)
+	op := publish("m", kind)
+	t.dispatch(c, op)
+	for _, q := range []string{a, b} {
+		d := t.one(t.receiver(c, q), "m")
+		t.sameMessage(d.Message(), op.Message)
+		t.complete(d)
+	}
+}
+
+func publishIndependent(t *test) {
+	c := t.open()
+	a, b := t.queue(c, "a"), t.queue(c, "b")
+	kind := t.kind("Ordered")
+	t.subscribe(c, a, kind)
+	t.subscribe(c, b, kind)
+	t.dispatch(c, publish("m", kind))
+	t.complete(t.one(t.receiver(c, a), "m"))
+	r := t.receiver(c, b)
+	for n := 1; n <= 3; n++ {
+		d := t.one(r, "m")
+		t.attempt(d, n)
+		t.do("Retry", d.Retry)
+	}
+	t.complete(t.one(r, "m"))
+	t.empty(c, a)
+	t.empty(c, b)
+}
+
+func publishOrder(t *test) {
+	c := t.open()
+	q := t.queue(c, "in")
+	kind := t.kind("Ordered")
+	t.subscribe(c, q, kind)
+	want := ids("m", 40)
+	var ops []transport.Operation
+	for _, id := range want {
+		ops = append(ops, publish(id, kind))
+	}
+	t.dispatch(c, ops...)
+	ds := t.take(t.receiver(c, q), len(want))
+	t.sameOrder(idsOf(ds), want)
+	t.complete(ds...)
+}
+
+func unsubscribe(t *test) {
+	c := t.open()
+	q := t.queue(c, "in")
+	kind, kept := t.kind("Ordered"), t.kind("Billed")
+	t.subscribe(c, q, kind, kept)
+	t.dispatch(c, publish("before", kind))
+	unsubscribe := func(types ...string) {
+		t.Helper()
+		if err := c.(transport.Subscriber).Unsubscribe(t.ctx(), q, types); err != nil {
+			t.Fatalf("Unsubscribe: %v", err)
+		}
+	}
+	unsubscribe(kind)
+	unsubscribe(kind, t.kind("Unknown"))
+	t.dispatch(c, publish("after", kind), publish("kept", kept))
+	t.holds(c, q, "before", "kept")
+}
+
+func subscribeElsewhere(t *test) {
+	one, two := t.open(), t.open()
+	q := t.queue(one, "in")
+	kind := t.kind("Ordered")
+	t.dispatch(two, publish("before", kind)) // so that it knows that there is nobody
+	t.subscribe(one, q, kind)
+	r := t.receiver(one, q)
+	came := receiving(t.ctx(), r, 1)
+	t.eventually("what another connection publishes arrives", func() bool {
+		t.dispatch(two, publish("m", kind))
+		select {
+		case got := <-came:
+			if got.err != nil || got.ds[0].Message().ID != "m" {
+				t.Fatalf("received %s and the error %v", idsOf(got.ds), got.err)
+			}
+			t.complete(got.ds...)
+			return true
+		default:
+			return false
+		}
+	})
+}
+
+func subscribeReopened(t *test) {
+	c := t.open()
+	q := t.queue(c, "in")
+	kind := t.kind("Ordered")
+	t.subscribe(c, q, kind)
+	if err := c.Close(); err != nil {
+		t.Fatalf("Close: %v", err)
+	}
+	c = t.open()
+	t.dispatch(c, publish("m", kind))
+	if err := c.Close(); err != nil {
+		t.Fatalf("Close: %v", err)
+	}
+	t.holds(t.open(), q, "m")
+}

@@ -1,0 +1,311 @@
+package transporttest
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+var settleRules = []rule{
+	{
+		"settle-complete",
+		"A completed message is gone: also for a connection opened later.",
+		nil, settleComplete,
+	},
+	{
+		"settle-retry",
+		"A retried message is handed out again at once.",
+		nil, settleRetry,
+	},
+	{
+		"settle-release",
+		"A released message is handed out again at once, to whoever asks.",
+		nil, settleRelease,
+	},
+	{
+		"settle-once",
+		"A delivery is settled once: a second settle fails, whatever the verb, and changes nothing.",
+		nil, settleOnce,
+	},
+	{
+		"settle-race",
+		"Of several settles of one delivery at once exactly one succeeds, and that one counts.",
+		nil, settleRace,
+	},
+	{
+		"settle-any-order",
+		"Deliveries may be settled in any order and from many goroutines: each settle hits its own message.",
+		nil, settleAnyOrder,
+	},
+	{
+		"settle-own-context",
+		"A delivery can be settled after the context that it was received with has ended.",
+		nil, settleOwnContext,
+	},
+	{
+		"settle-again",
+		"A settle that failed may be repeated with the same verb: whatever the first came to, the message ends as asked.",
+		nil, settleAgain,
+	},
+	{
+		"settle-spaced",
+		"RetryAfter hands the message out again, not before the time is over, as a further attempt; others are not held up.",
+		[]capability{spacing}, settleSpaced,
+	},
+	{
+		"settle-dead-letter",
+		"A dead-lettered message is gone from its queue.",
+		[]capability{burying}, settleDeadLetter,
+	},
+}
+
+func settleComplete(t *test) {
+	c := t.open()
+	q := t.queue(c, "in")
+	t.send(c, q, "m-1", "m-2")
+	t.complete(t.take(t.receiver(c, q), 2)...)
+	t.empty(c, q)
+	if err := c.Close(); err != nil {
+		t.Fatalf("Close: %v", err)
+	}
+	t.empty(t.open(), q)
+}
+
+func settleRetry(t *test) {
+	c := t.open()
+	q := t.queue(c, "in")
+	t.send(c, q, "m")
+	r := t.receiver(c, q)
+	for range 4 {
+		t.do("Retry", t.one(r, "m").Retry)
+	}
+	t.complete(t.one(r, "m"))
+	t.empty(c, q)
+}
+
+func settleRelease(t *test) {
+	one, two := t.open(), t.open()
+	q := t.queue(one, "in")
+	t.send(one, q, "m")
+	r := t.receiver(one, q)
+	t.do("Release", t.one(r, "m").Release)
+	if err := r.Close(); err != nil {
+		t.Fatalf("Close: %v", err)
+	}
+	t.complete(t.one(t.receiver(two, q), "m"))
+	t.empty(one, q)
+}
+
+// verb is a way to settle a delivery.
+type verb struct {
+	name   string
+	settle func(context.Context, transport.Delivery) error
+}
+
+// verbs are those that d offers.
+func verbs(d transport.Delivery) []verb {
+	all := []verb{
+		{"Complete", func(ctx context.Context, d transport.Delivery) error { return d.Complete(ctx) }},
+		{"Retry", func(ctx context.Context, d transport.Delivery) error { return d.Retry(ctx) }},
+		{"Release", func(ctx context.Context, d transport.Delivery) error { return d.Release(ctx) }},
+	}
+	if is[transport.Completer](d) {
+		all = append(all, verb{"CompleteWith", func(ctx context.Context, d transport.Delivery) error {
+			return d.(transport.Completer).CompleteWith(ctx, nil)
+		}})
+	}
+	if is[transport.SpacedRetrier](d) {
+		all = append(all, verb{"RetryAfter", func(ctx context.Context, d transport.Delivery) error {
+			return d.(transport.SpacedRetrier).RetryAfter(ctx, 0)
+		}})
+	}
+	if is[transport.DeadLetterer](d) {
+		all = append(all, verb{"DeadLetter", func(ctx context.Context, d transport.Delivery) error {
+			return d.(transport.DeadLetterer).DeadLetter(ctx, "kit")
+		}})
+	}
+	return all
+}
+
+func settleOnce(t *test) {
+	c := t.open()
+	q := t.queue(c, "in")
+	r := t.receiver(c, q)
+	t.send(c, q, "completed", "retried")
+	done := t.one(r, "completed")
+	old := t.one(r, "retried")
+	t.complete(done)
+	t.do("Retry", old.Retry)
+	current := t.one(r, "retried")
+	for _, v := range verbs(done) {
+		if v.settle(t.ctx(), done) == nil {
+			t.Errorf("%s after Complete succeeded", v.name)
+		}
+		if v.settle(t.ctx(), old) == nil {
+			t.Errorf("%s after Retry succeeded", v.name)
+		}
+	}
+	t.do("Retry of the newer hand-out", current.Retry)
+	t.complete(t.one(r, "retried"))
+	t.empty(c, q)
+}
+
+func settleRace(t *test) {
+	c := t.open()
+	q := t.queue(c, "in")
+	r := t.receiver(c, q)
+	ctx := t.ctx()
+	for _, id := range ids("m", 10) {
+		t.send(c, q, id)
+		d := t.one(r, id)
+		var completes, retries atomic.Int32
+		var wg sync.WaitGroup
+		for range 4 {
+			wg.Go(func() {
+				if d.Complete(ctx) == nil {
+					completes.Add(1)
+				}
+			})
+			wg.Go(func() {
+				if d.Retry(ctx) == nil {
+					retries.Add(1)
+				}
+			})
+		}
+		wg.Wait()
+		if completes.Load()+retries.Load() != 1 {
+			t.Fatalf("%d of 4 Complete and %d of 4 Retry of one delivery succeeded, want one of them all",
+				completes.Load(), retries.Load())
+		}
+		if retries.Load() == 1 {
+			t.complete(t.one(r, id))
+		}
+	}
+	t.empty(c, q)
+}
+
+func settleAnyOrder(t *test) {
+	c := t.open()
+	q := t.queue(c, "in")
+	t.send(c, q, ids("m", 60)...)
+	r := t.receiver(c, q)
+	ds := t.take(r, 60)
+	slices.Reverse(ds)
+	ctx := t.ctx()
+	var want []string
+	var wg sync.WaitGroup
+	for i, d := range ds {
+		if i%3 == 0 {
+			want = append(want, d.Message().ID)
+		}
+		wg.Go(func() {
+			settle := d.Complete
+			if i%3 == 0 {
+				settle = d.Retry
+			}
+			if err := settle(ctx); err != nil {
+				t.Errorf("settle %q: %v", d.Message().ID, err)
+			}
+		})
+	}
+	wg.Wait()
+	t.all(r, want...)
+	t.empty(c, q)
+}
+
+func settleOwnContext(t *test) {
+	c := t.open()
+	q := t.queue(c, "in")
+	t.send(c, q, "completed", "retried")
+	r := t.receiver(c, q)
+	ctx, cancel := context.WithCancel(t.ctx())
+	ds, err := gather(ctx, r, 2)
+	cancel()
+	if err != nil {
+		t.Fatalf("Receive: %v", err)
+	}
+	for _, d := range ds {
+		if d.Message().ID == "completed" {
+			t.do("Complete", d.Complete)
+		} else {
+			t.do("Retry", d.Retry)
+		}
+	}
+	t.holds(c, q, "retried")
+}
+
+func settleAgain(t *test) {
+	c := t.open()
+	q := t.queue(c, "in")
+	r := t.receiver(c, q)
+	// settles tries with a context that has ended, then with one that has not.
+	settles := func(d transport.Delivery, verb func(context.Context) error) {
+		t.Helper()
+		err := verb(ended())
+		if err == nil {
+			return
+		}
+		if errors.Is(err, transport.ErrLeaseLost) {
+			t.Fatalf("a settle whose context had ended says that the lease is lost: %v", err)
+		}
+		// The first may have been carried out after all.
+		if err := verb(t.ctx()); err != nil && !errors.Is(err, transport.ErrLeaseLost) {
+			t.Fatalf("the settle of %q, repeated: %v", d.Message().ID, err)
+		}
+	}
+	for _, id := range ids("m", 5) {
+		t.send(c, q, id)
+		d := t.one(r, id)
+		settles(d, d.Retry)
+		d = t.one(r, id)
+		settles(d, d.Release)
+		d = t.one(r, id)
+		settles(d, d.Complete)
+	}
+	t.empty(c, q)
+}
+
+func settleSpaced(t *test) {
+	const space = 300 * time.Millisecond
+	c := t.open()
+	q := t.queue(c, "in")
+	t.send(c, q, "spaced")
+	r := t.receiver(c, q)
+	d := t.one(r, "spaced")
+	t.send(c, q, "other")
+	began := time.Now()
+	t.do("RetryAfter", func(ctx context.Context) error {
+		return d.(transport.SpacedRetrier).RetryAfter(ctx, space)
+	})
+	t.complete(t.one(r, "other"))
+	again := t.one(r, "spaced")
+	if took := time.Since(began); took < space-clockGrain {
+		t.Errorf("it came again after %v, want %v", took, space)
+	}
+	if a := again.Attempt(); a.N < 2 || a.Exact && a.N != 2 {
+		t.Errorf("its attempt is %+v, want the second", a)
+	}
+	t.complete(again)
+	t.empty(c, q)
+}
+
+func settleDeadLetter(t *test) {
+	c := t.open()
+	q := t.queue(c, "in")
+	t.send(c, q, "dead", "alive")
+	r := t.receiver(c, q)
+	d := t.one(r, "dead")
+	t.do("DeadLetter", func(ctx context.Context) error {
+		return d.(transport.DeadLetterer).DeadLetter(ctx, "the kit says so")
+	})
+	t.complete(t.one(r, "alive"))
+	t.empty(c, q)
+	if err := d.Complete(t.ctx()); err == nil {
+		t.Error("Complete after DeadLetter succeeded")
+	}
+}

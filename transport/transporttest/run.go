@@ -1,0 +1,166 @@
+package transporttest
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+// Harness is what the kit has to be given by a driver's test. Open is required; what is nil is
+// not offered, unless it says otherwise. Its functions are called from several goroutines and
+// fail the test themselves; t.Cleanup is the place to clear up.
+type Harness struct {
+	// Open gives a transport, one for each rule. Rules keep apart by names that they
+	// share with nobody, so that all transports may be of the same broker. A rule
+	// may open the transport several times.
+	Open func(t testing.TB) transport.Transport
+	// ShortLease is Open with leases of a second or two: rules about leases wait for
+	// them to run out. nil is Open, for drivers whose leases are as short as that, or that
+	// have none.
+	ShortLease func(t testing.TB) transport.Transport
+	// Name makes a name of a queue or of a type unique. nil appends something random.
+	Name func(t testing.TB, name string) string
+	// CreateQueue makes a queue. Required where the Conn is no [transport.Installer].
+	CreateQueue func(t testing.TB, tr transport.Transport, name string)
+	// PutUndecodable puts a message into a queue that the driver cannot read, such
+	// as a foreign program might.
+	PutUndecodable func(t testing.TB, tr transport.Transport, queue string)
+	// Break is ShortLease with a connection that can be broken, and what breaks it.
+	Break func(t testing.TB) (transport.Transport, Link)
+	// Restart is Open on a broker of the rule's own, and what stops that broker and starts
+	// it again. It returns when the broker answers.
+	Restart func(t testing.TB) (tr transport.Transport, restart func())
+	// Bubble runs each rule in a bubble of testing/synctest, where waiting takes
+	// no time. It is for drivers that do no I/O.
+	Bubble bool
+}
+
+// Link is a connection to a broker that fails on demand.
+type Link interface {
+	Cut()    // ends every connection; new ones are let through
+	Refuse() // ends every connection, and new ones too, until Resume
+	Pause()  // lets nothing through until Resume: each side finds the other silent
+	Resume()
+}
+
+// Rule is what the kit asks of a driver.
+type Rule struct {
+	Name  string
+	Rule  string   // a sentence
+	Needs []string // what a driver has to offer for the rule to apply
+}
+
+// Rules are all rules, in the order in which they are run.
+func Rules() []Rule {
+	all := make([]Rule, len(table))
+	for i, r := range table {
+		all[i] = Rule{Name: r.name, Rule: r.rule}
+		for _, c := range r.needs {
+			all[i].Needs = append(all[i].Needs, c.name)
+		}
+	}
+	return all
+}
+
+// Run runs every rule as a subtest, several at once.
+func Run(t *testing.T, h Harness) {
+	t.Helper()
+	var offered offer
+	h.within(t, func(t testing.TB) { offered = probe(newTest(t, h)) })
+	var sum summary
+	t.Cleanup(func() { t.Log(sum.String()) }) //nolint:sloglint // a test's log
+	for _, r := range table {
+		t.Run(r.name, func(t *testing.T) {
+			t.Parallel()
+			if missing := r.missing(offered); missing != nil {
+				t.Logf("not offered: %s", strings.Join(missing, ", "))
+				sum.notOffered(r.name)
+				return
+			}
+			defer sum.ran(t)
+			h.within(t, func(t testing.TB) { r.check(newTest(t, h)) })
+		})
+	}
+}
+
+// within calls f in a bubble where the harness says so.
+func (h Harness) within(t *testing.T, f func(testing.TB)) {
+	t.Helper()
+	if !h.Bubble {
+		f(t)
+		return
+	}
+	synctest.Test(t, func(t *testing.T) { f(t) })
+}
+
+// rule is a line of the table.
+type rule struct {
+	name  string
+	rule  string
+	needs []capability
+	run   func(t *test)
+}
+
+// table is every rule. The order is that of a message's life.
+var table = slices.Concat(
+	receiveRules, settleRules, attemptRules, leaseRules, dispatchRules, ttlRules, delayRules,
+	publishRules, atomicRules, concurrencyRules, stopRules, faultRules, inspectRules,
+)
+
+func (r rule) check(t *test) {
+	t.Helper()
+	t.Cleanup(func() { // after all others
+		if t.Failed() {
+			t.Logf("the rule: %s", r.rule)
+		}
+	})
+	r.run(t)
+}
+
+func (r rule) missing(o offer) (names []string) {
+	for _, c := range r.needs {
+		if !c.offered(o) {
+			names = append(names, c.name)
+		}
+	}
+	return names
+}
+
+// summary counts how the rules ended.
+type summary struct {
+	mu             sync.Mutex // guards what follows
+	passed, failed int
+	not            []string
+}
+
+func (s *summary) ran(t testing.TB) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if t.Failed() {
+		s.failed++
+	} else {
+		s.passed++
+	}
+}
+
+func (s *summary) notOffered(name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.not = append(s.not, name)
+}
+
+func (s *summary) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	text := fmt.Sprintf("%d rules passed, %d failed, %d not offered", s.passed, s.failed, len(s.not))
+	if len(s.not) > 0 {
+		slices.Sort(s.not)
+		text += ": " + strings.Join(s.not, ", ")
+	}
+	return text
+}

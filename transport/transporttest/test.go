@@ -1,0 +1,397 @@
+package transporttest
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+// patience is how long a rule may take. What is awaited comes long before, unless it
+// never does.
+const patience = 30 * time.Second
+
+// test is one run of a rule. Methods that fail the rule at once are called by the
+// rule's own goroutine only.
+type test struct {
+	testing.TB
+	harness Harness
+	tr      transport.Transport
+	until   time.Time
+	suffix  string
+	markers int
+
+	receivers map[string][]transport.Receiver // open ones, by queue
+}
+
+func newTest(tb testing.TB, h Harness) *test {
+	tb.Helper()
+	return &test{
+		TB:      tb,
+		harness: h,
+		tr:      h.Open(tb),
+		until:   time.Now().Add(patience),
+		suffix:  "-" + strings.ToLower(rand.Text()[:10]),
+
+		receivers: map[string][]transport.Receiver{},
+	}
+}
+
+// ctx ends when the rule has taken too long.
+func (t *test) ctx() context.Context {
+	ctx, cancel := context.WithDeadline(context.Background(), t.until)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// shortly is a context that ends in d.
+func (t *test) shortly(d time.Duration) context.Context {
+	ctx, cancel := context.WithTimeout(t.ctx(), d)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// ended is a context that is over.
+func ended() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return ctx
+}
+
+// open opens the rule's transport, once more each time. It is closed with the rule.
+func (t *test) open() transport.Conn {
+	t.Helper()
+	c, err := t.tr.Open(t.ctx(), transport.Env{Endpoint: "kit", Instance: "kit" + t.suffix})
+	if err != nil {
+		t.Fatalf("Open: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := c.Close(); err != nil {
+			t.Errorf("Close: %v", err)
+		}
+	})
+	return c
+}
+
+// name is a name that no other rule uses.
+func (t *test) name(s string) string {
+	if t.harness.Name != nil {
+		return t.harness.Name(t.TB, s)
+	}
+	return s + t.suffix
+}
+
+// queue makes a queue and returns its name.
+func (t *test) queue(c transport.Conn, s string) string {
+	t.Helper()
+	name := t.name(s)
+	t.install(c, name)
+	return name
+}
+
+func (t *test) install(c transport.Conn, name string) {
+	t.Helper()
+	if i, ok := c.(transport.Installer); ok {
+		err := i.Install(t.ctx(), transport.Plan{Queues: []transport.Queue{{Name: name}}})
+		if err != nil {
+			t.Fatalf("Install: %v", err)
+		}
+		return
+	}
+	if t.harness.CreateQueue == nil {
+		t.Fatal("the Conn is no Installer: set Harness.CreateQueue")
+	}
+	t.harness.CreateQueue(t.TB, t.tr, name)
+}
+
+// window is as many deliveries as a rule has out at most, unless it says otherwise.
+const window = 250
+
+func (t *test) receiver(c transport.Conn, queue string) transport.Receiver {
+	t.Helper()
+	return t.receiverWith(c, queue, window)
+}
+
+func (t *test) receiverWith(c transport.Conn, queue string, window int) transport.Receiver {
+	t.Helper()
+	r, err := c.OpenReceiver(t.ctx(), transport.ReceiverOptions{Queue: queue})
+	if err != nil {
+		t.Fatalf("OpenReceiver %q: %v", queue, err)
+	}
+	r.Window(window)
+	t.receivers[queue] = append(t.receivers[queue], r)
+	return r
+}
+
+// leave closes the receivers of a queue: what they hold ahead nobody else would get.
+func (t *test) leave(queue string) {
+	t.Helper()
+	for _, r := range t.receivers[queue] {
+		if err := r.Close(); err != nil {
+			t.Errorf("close a receiver: %v", err)
+		}
+	}
+	delete(t.receivers, queue)
+}
+
+// message is one as endpoints send them.
+func message(id string) *transport.Message {
+	return &transport.Message{
+		ID: id,
+		Headers: header.New(
+			header.Field{Name: header.MessageID, Value: id},
+			header.Field{Name: header.CorrelationID, Value: "of " + id},
+			header.Field{Name: header.ContentType, Value: "application/json"},
+			header.Field{Name: header.EnclosedMessageTypes, Value: "Kit.Ordered"},
+			header.Field{Name: header.ReplyToAddress, Value: "sales"},
+			header.Field{Name: "Kit.Name", Value: "value of " + id},
+		),
+		Body: []byte(`{"id":"` + id + `"}`),
+	}
+}
+
+func to(queue, id string) transport.Operation {
+	return transport.Operation{Message: message(id), Queue: queue}
+}
+
+func toAll(queue string, ids []string) []transport.Operation {
+	ops := make([]transport.Operation, len(ids))
+	for i, id := range ids {
+		ops[i] = to(queue, id)
+	}
+	return ops
+}
+
+// ids are n ids that sort in their order.
+func ids(prefix string, n int) []string {
+	all := make([]string, n)
+	for i := range all {
+		all[i] = fmt.Sprintf("%s-%04d", prefix, i)
+	}
+	return all
+}
+
+func (t *test) send(c transport.Conn, queue string, ids ...string) {
+	t.Helper()
+	t.dispatch(c, toAll(queue, ids)...)
+}
+
+func (t *test) dispatch(c transport.Conn, ops ...transport.Operation) []transport.Receipt {
+	t.Helper()
+	receipts, err := c.Dispatch(t.ctx(), ops)
+	if err != nil {
+		t.Fatalf("Dispatch: %v", err)
+	}
+	return receipts
+}
+
+// take receives n deliveries.
+func (t *test) take(r transport.Receiver, n int) []transport.Delivery {
+	t.Helper()
+	all, err := gather(t.ctx(), r, n)
+	if err != nil {
+		t.Fatalf("Receive, after %d of %d messages: %v", len(all), n, err)
+	}
+	return all
+}
+
+var (
+	errNothing = errors.New("it returned neither a message nor an error")
+	errOver    = errors.New("it returned more than its limit")
+)
+
+// gather receives n deliveries, or as many as come before an error.
+func gather(ctx context.Context, r transport.Receiver, n int) (all []transport.Delivery, err error) {
+	for len(all) < n {
+		ds, err := r.Receive(ctx, n-len(all))
+		switch {
+		case err != nil:
+			return all, err
+		case len(ds) == 0:
+			return all, errNothing
+		case len(ds) > n-len(all):
+			return all, errOver
+		}
+		all = append(all, ds...)
+	}
+	return all, nil
+}
+
+// one receives the next delivery and checks of which message it is.
+func (t *test) one(r transport.Receiver, id string) transport.Delivery {
+	t.Helper()
+	d := t.take(r, 1)[0]
+	if got := d.Message().ID; got != id {
+		t.Fatalf("received message %q, want %q", got, id)
+	}
+	return d
+}
+
+// do settles, which has to work.
+func (t *test) do(verb string, settle func(context.Context) error) {
+	t.Helper()
+	if err := settle(t.ctx()); err != nil {
+		t.Fatalf("%s: %v", verb, err)
+	}
+}
+
+func (t *test) complete(ds ...transport.Delivery) {
+	t.Helper()
+	for _, d := range ds {
+		t.do("Complete", d.Complete)
+	}
+}
+
+// empty checks that nothing else is ready in a queue: a message sent now is the next. The
+// rule's own receivers of the queue are closed.
+func (t *test) empty(c transport.Conn, queue string) {
+	t.Helper()
+	t.leave(queue)
+	r := t.receiver(c, queue)
+	defer t.leave(queue)
+	t.markers++
+	marker := fmt.Sprint("marker-", t.markers)
+	t.send(c, queue, marker)
+	for {
+		d := t.take(r, 1)[0]
+		t.complete(d)
+		if d.Message().ID == marker {
+			return
+		}
+		t.Errorf("message %q is in the queue, in its hand-out %d", d.Message().ID, d.Attempt().N)
+	}
+}
+
+// holds receives and completes what a queue is to hold, in any order, and nothing else. The
+// rule's own receivers of the queue are closed.
+func (t *test) holds(c transport.Conn, queue string, want ...string) {
+	t.Helper()
+	t.leave(queue)
+	t.all(t.receiver(c, queue), want...)
+	t.empty(c, queue)
+}
+
+// all receives and completes these messages, in any order.
+func (t *test) all(r transport.Receiver, want ...string) {
+	t.Helper()
+	ds := t.take(r, len(want))
+	t.complete(ds...)
+	t.sameIDs(idsOf(ds), want)
+}
+
+func idsOf(ds []transport.Delivery) []string {
+	all := make([]string, len(ds))
+	for i, d := range ds {
+		all[i] = d.Message().ID
+	}
+	return all
+}
+
+// sameIDs compares without regard to order.
+func (t *test) sameIDs(got, want []string) {
+	t.Helper()
+	t.sameOrder(slices.Sorted(slices.Values(got)), slices.Sorted(slices.Values(want)))
+}
+
+func (t *test) sameOrder(got, want []string) {
+	t.Helper()
+	if !slices.Equal(got, want) {
+		t.Errorf("received %s\nwant     %s", got, want)
+	}
+}
+
+// sameMessage compares what travels.
+func (t *test) sameMessage(got, want *transport.Message) {
+	t.Helper()
+	if got.Undecodable != nil {
+		t.Errorf("message %q is undecodable: %v", want.ID, got.Undecodable)
+	}
+	if got.ID != want.ID {
+		t.Errorf("the id is %q, want %q", got.ID, want.ID)
+	}
+	if string(got.Body) != string(want.Body) {
+		t.Errorf("the body of %q is %.200q, want %.200q", want.ID, got.Body, want.Body)
+	}
+	is, was := maps.Collect(got.Headers.All()), maps.Collect(want.Headers.All())
+	for name, value := range was {
+		if v, ok := is[name]; !ok || v != value {
+			t.Errorf("header %q of %q is %.200q (there: %v), want %.200q", name, want.ID, v, ok, value)
+		}
+	}
+	for name, value := range is {
+		if _, ok := was[name]; !ok {
+			t.Errorf("header %q of %q was not sent; it is %.200q", name, want.ID, value)
+		}
+	}
+}
+
+func copyOf(m *transport.Message) *transport.Message {
+	return &transport.Message{ID: m.ID, Headers: m.Headers.Clone(), Body: slices.Clone(m.Body)}
+}
+
+// eventually waits for something that there is no event of.
+func (t *test) eventually(what string, is func() bool) {
+	t.Helper()
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	over := t.ctx().Done()
+	for !is() {
+		select {
+		case <-tick.C:
+		case <-over:
+			t.Fatalf("%s: not within %v", what, patience)
+		}
+	}
+}
+
+// await waits for an event.
+func await[T any](t *test, what string, c <-chan T) T {
+	t.Helper()
+	select {
+	case v := <-c:
+		return v
+	case <-t.ctx().Done():
+		t.Fatalf("%s: not within %v", what, patience)
+		panic("unreachable") //nolint:forbidigo // Fatalf does not return
+	}
+}
+
+// pass waits until a moment: for what time alone brings about.
+func (t *test) pass(d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	<-timer.C
+}
+
+// fails checks that err is target.
+func (t *test) fails(what string, err, target error) {
+	t.Helper()
+	if !errors.Is(err, target) {
+		t.Errorf("%s: %v, want an error that is %q", what, err, target)
+	}
+}
+
+// failedOps checks that err is a DispatchError of just these operations.
+func (t *test) failedOps(err error, total int, want ...int) *transport.DispatchError {
+	t.Helper()
+	failed, ok := errors.AsType[*transport.DispatchError](err)
+	if !ok {
+		t.Fatalf("the error is %v, want a *DispatchError", err)
+	}
+	var got []int
+	for _, op := range failed.Ops {
+		got = append(got, op.Index)
+	}
+	if !slices.Equal(got, want) || failed.Total != total {
+		t.Errorf("operations %v of %d failed, want %v of %d: %v", got, failed.Total, want, total, err)
+	}
+	return failed
+}
