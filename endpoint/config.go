@@ -55,6 +55,11 @@ type Config struct {
 	// Instance tells this process from others with the same Name, in leases and
 	// log: machine and process id unless set.
 	Instance string
+	// InstanceQueue gives this process a queue of its own, called "Name-Instance", beside the one
+	// it shares: for [ToThisInstance] and [ReplyToThisInstance]. It is received from with a
+	// Concurrency of its own. Instance must be set, to something that is the same after a
+	// restart, so that what waits in the queue is found again.
+	InstanceQueue bool
 }
 
 // TransactionMode is how receiving a message and sending what its handlers sent
@@ -85,6 +90,14 @@ func (m TransactionMode) String() string {
 		return "SendsAtomicWithReceive"
 	}
 	return fmt.Sprintf("TransactionMode(%d)", int(m))
+}
+
+// instanceQueue is the name of this process's own queue, or "".
+func (c *Config) instanceQueue() string {
+	if !c.InstanceQueue {
+		return ""
+	}
+	return c.Name + "-" + c.Instance
 }
 
 const defaultStopTimeout = 30 * time.Second
@@ -119,7 +132,7 @@ func (c Config) validate() error {
 	switch {
 	case c.Name == "":
 		bad("Name is empty")
-	case strings.ContainsAny(c.Name, "@\r\n\x00"):
+	case !queueName(c.Name):
 		bad("Name %q has a character that no queue may have (@ or a control character)", c.Name)
 	}
 	if c.Transport == nil {
@@ -130,6 +143,14 @@ func (c Config) validate() error {
 	}
 	if c.Concurrency < 0 {
 		bad("Concurrency is %d: it must be positive", c.Concurrency)
+	}
+	switch {
+	case c.InstanceQueue && c.SendOnly:
+		bad("InstanceQueue is set, but the endpoint is SendOnly: it has no queues")
+	case c.InstanceQueue && c.Instance == "":
+		bad("InstanceQueue is set: it needs an Instance that is the same after a restart")
+	case c.InstanceQueue && !queueName(c.Instance):
+		bad("Instance %q has a character that no queue may have (@ or a control character)", c.Instance)
 	}
 	if c.SendOnly && len(c.Handlers) > 0 {
 		bad("SendOnly is set, but there are handlers: they would never run")
@@ -142,6 +163,8 @@ func (c Config) validate() error {
 	}
 	return errors.Join(append(errs, c.Recoverability.Validate())...)
 }
+
+func queueName(name string) bool { return !strings.ContainsAny(name, "@\r\n\x00") }
 
 func machineName() string {
 	name, err := os.Hostname()

@@ -85,6 +85,11 @@ func (e *Endpoint) Send(ctx context.Context, m any, opts ...Option) error {
 	return e.send(ctx, header.IntentSend, m, opts, nil)
 }
 
+// SendLocal sends m, a registered command or response, to the endpoint's own queue.
+func (e *Endpoint) SendLocal(ctx context.Context, m any, opts ...Option) error {
+	return e.sendLocal(ctx, m, opts, nil)
+}
+
 // Publish sends m, a registered event, to all who subscribed to its type or one of its
 // base types. It returns when the broker has accepted it; [ErrNotRunning] before Run is
 // ready.

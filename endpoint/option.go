@@ -3,6 +3,7 @@ package endpoint
 import (
 	"time"
 
+	"github.com/holdfast-go/holdfast/header"
 	"github.com/holdfast-go/holdfast/pipeline"
 	"github.com/holdfast-go/holdfast/transport"
 )
@@ -14,6 +15,13 @@ type Option = pipeline.Option
 func To(queue string) Option {
 	return func(out *pipeline.Outgoing) { out.Queue = queue }
 }
+
+// ToThisInstance sends to the queue of this very process, which [Config.InstanceQueue] gives it,
+// whatever the routes say.
+func ToThisInstance() Option { return To(thisInstance) }
+
+// thisInstance stands for the instance's queue until the endpoint is known. No queue has that name.
+const thisInstance = "\x00"
 
 // After delivers the message no earlier than d from now. Not for publishing.
 func After(d time.Duration) Option {
@@ -36,9 +44,22 @@ func ReplyTo(queue string) Option {
 	return func(out *pipeline.Outgoing) { out.ReplyTo = queue }
 }
 
+// ReplyToThisInstance has replies sent to the queue of this very process, which
+// [Config.InstanceQueue] gives it: for what waits in the process's memory.
+func ReplyToThisInstance() Option { return ReplyTo(thisInstance) }
+
 // Header adds a header.
 func Header(name, value string) Option {
 	return func(out *pipeline.Outgoing) { out.Headers.Set(name, value) }
+}
+
+// Headers adds headers; h is not kept.
+func Headers(h header.Map) Option {
+	return func(out *pipeline.Outgoing) {
+		for name, value := range h.All() {
+			out.Headers.Set(name, value)
+		}
+	}
 }
 
 // MessageID gives the message an identity of the caller's choosing, for receivers

@@ -33,6 +33,14 @@ func (e *Endpoint) send(ctx context.Context, intent string, m any, opts []Option
 	return nil
 }
 
+// sendLocal sends m to the endpoint's own queue.
+func (e *Endpoint) sendLocal(ctx context.Context, m any, opts []Option, s *Session) error {
+	if e.cfg.SendOnly {
+		return fmt.Errorf("send %T: the endpoint has no queue of its own: it is SendOnly", m)
+	}
+	return e.send(ctx, header.IntentSend, m, append([]Option{To(e.cfg.Name)}, opts...), s)
+}
+
 // sendTyped runs m through the Outgoing stage and keeps it for the session, or sends
 // it at once when there is none.
 func (e *Endpoint) sendTyped(ctx context.Context, live *live, intent string, m any, t *messageType, opts []Option, s *Session) error {
@@ -45,6 +53,9 @@ func (e *Endpoint) sendTyped(ctx context.Context, live *live, intent string, m a
 	e.address(&out.Outgoing, t)
 	for _, opt := range opts {
 		opt(&out.Outgoing)
+	}
+	if err := e.resolve(&out.Outgoing); err != nil {
+		return err
 	}
 	if err := check(&out.Outgoing, t, live); err != nil {
 		return err
@@ -73,6 +84,24 @@ func (e *Endpoint) address(out *pipeline.Outgoing, t *messageType) {
 	case out.Intent == header.IntentReply && out.Incoming != nil:
 		out.Queue = out.Incoming.Headers.Get(header.ReplyToAddress)
 	}
+}
+
+// resolve puts the name of the instance's queue where an option asked for it.
+func (e *Endpoint) resolve(out *pipeline.Outgoing) error {
+	if out.Queue != thisInstance && out.ReplyTo != thisInstance {
+		return nil
+	}
+	queue := e.cfg.instanceQueue()
+	if queue == "" {
+		return errors.New("this instance has no queue of its own: set Config.InstanceQueue")
+	}
+	if out.Queue == thisInstance {
+		out.Queue = queue
+	}
+	if out.ReplyTo == thisInstance {
+		out.ReplyTo = queue
+	}
+	return nil
 }
 
 // check finds what cannot work before anything is encoded.

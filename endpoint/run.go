@@ -110,15 +110,26 @@ func closeLanes(lanes []*lane) error {
 	return errors.Join(errs...)
 }
 
-// receiveAll receives from the endpoint's queue, and from the driver's own, until ctx ends.
+// queues are what the endpoint receives from.
+func (e *Endpoint) queues() []string {
+	switch own := e.cfg.instanceQueue(); {
+	case e.cfg.SendOnly:
+		return nil
+	case own != "":
+		return []string{e.cfg.Name, own}
+	}
+	return []string{e.cfg.Name}
+}
+
+// receiveAll receives from the endpoint's queues, and from the driver's own, until ctx ends.
 func (e *Endpoint) receiveAll(ctx context.Context, live *live) (err error) {
 	lanes, err := e.satellites(ctx, live)
 	defer func() { err = errors.Join(err, closeLanes(lanes)) }()
 	if err != nil {
 		return fmt.Errorf("endpoint %q: %w", e.cfg.Name, err)
 	}
-	if !e.cfg.SendOnly {
-		own, err := e.openLane(ctx, live, e.cfg.Name, e.cfg.Concurrency, e.incoming(live, e.cfg.Name))
+	for _, queue := range e.queues() {
+		own, err := e.openLane(ctx, live, queue, e.cfg.Concurrency, e.incoming(live, queue))
 		if err != nil {
 			return fmt.Errorf("endpoint %q: %w", e.cfg.Name, err)
 		}

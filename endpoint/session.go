@@ -46,6 +46,22 @@ func (s *Session) Send(ctx context.Context, m any, opts ...Option) error {
 	return s.in.e.send(ctx, header.IntentSend, m, opts, s)
 }
 
+// SendLocal sends m, a registered command or response, to the endpoint's own queue. It leaves
+// when all handlers of the message have returned nil.
+func (s *Session) SendLocal(ctx context.Context, m any, opts ...Option) error {
+	return s.in.e.sendLocal(ctx, m, opts, s)
+}
+
+// Forward sends the message being handled to the queue of that name as it was received: with the
+// same id, headers and body, past the Outgoing stage. It leaves when all handlers of the message
+// have returned nil.
+func (s *Session) Forward(_ context.Context, queue string) error {
+	if queue == "" {
+		return errors.New("forward: the queue is empty")
+	}
+	return s.keep(s.in.copyTo(queue, s.in.receive.Message.Headers.Clone(), 0))
+}
+
 // Publish sends m, a registered event, to all who subscribed to its type or one of
 // its base types. It leaves when all handlers of the message have returned nil.
 func (s *Session) Publish(ctx context.Context, m any, opts ...Option) error {
