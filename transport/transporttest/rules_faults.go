@@ -271,6 +271,8 @@ func faultLoad(t *test) {
 	in, out := t.queue(c, "in"), t.queue(c, "out")
 	const n, cuts = 120, 3
 	ctx := t.ctx()
+	r := t.receiver(c, out)
+	p := t.forward(c, in, out)
 	sent := make(chan string, n)
 	go func() {
 		defer close(sent)
@@ -283,7 +285,6 @@ func faultLoad(t *test) {
 			}
 		}
 	}()
-	p := t.forward(c, in, out)
 	var want []string
 	for id := range sent {
 		want = append(want, id)
@@ -292,7 +293,6 @@ func faultLoad(t *test) {
 		t.Fatal("no Dispatch succeeded")
 	}
 	got := map[string]bool{}
-	r := t.receiver(c, out)
 	missing := func() (all []string) {
 		for _, id := range want {
 			if !got[id] {

@@ -3,6 +3,7 @@ package transporttest
 import (
 	"context"
 	"errors"
+	"sync"
 	"time"
 
 	"github.com/holdfast-go/holdfast/transport"
@@ -29,6 +30,12 @@ var leaseRules = []rule{
 		"lease-lost-sends-nothing",
 		"CompleteWith by a delivery whose message has been handed out anew sends nothing.",
 		[]capability{leases, completing}, leaseLostSendsNothing,
+	},
+	{
+		"lease-lost-at-once",
+		"When an older and a newer hand-out of a message are completed at the same time, with what each sends, the newer one " +
+			"alone succeeds and sends.",
+		[]capability{leases, completing}, leaseLostAtOnce,
 	},
 	{
 		"lease-lost-commits-nothing",
@@ -157,6 +164,32 @@ func leaseLostSendsNothing(t *test) {
 	t.fails("CompleteWith", err, transport.ErrLeaseLost)
 	t.complete(current)
 	t.empty(c, out)
+	t.empty(c, in)
+}
+
+func leaseLostAtOnce(t *test) {
+	c, _ := t.leased()
+	in, out := t.queue(c, "in"), t.queue(c, "out")
+	want := ids("m", 10)
+	t.send(c, in, want...)
+	r := t.receiver(c, in)
+	old, current := t.take(r, len(want)), t.take(r, len(want))
+	ctx := t.ctx()
+	var wg sync.WaitGroup
+	for i := range want {
+		wg.Go(func() {
+			err := old[i].(transport.Completer).CompleteWith(ctx, []transport.Operation{to(out, "sent too late")})
+			t.fails("CompleteWith of the older hand-out", err, transport.ErrLeaseLost)
+		})
+		wg.Go(func() {
+			ops := []transport.Operation{to(out, current[i].Message().ID)}
+			if err := current[i].(transport.Completer).CompleteWith(ctx, ops); err != nil {
+				t.Errorf("CompleteWith of the newer hand-out: %v", err)
+			}
+		})
+	}
+	wg.Wait()
+	t.holds(c, out, want...)
 	t.empty(c, in)
 }
 

@@ -1,0 +1,71 @@
+package sqlserver_test
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/holdfast-go/holdfast/internal/brokertest"
+	"github.com/holdfast-go/holdfast/transport"
+	"github.com/holdfast-go/holdfast/transport/sqlserver"
+	"github.com/holdfast-go/holdfast/transport/transporttest"
+)
+
+func TestConformance(t *testing.T) {
+	p := postgres{url: brokertest.Postgres(t)}
+	transporttest.Run(t, transporttest.Harness{
+		Open:           p.schema(0),
+		ShortLease:     p.schema(time.Second),
+		PutUndecodable: p.putUndecodable,
+		Break: func(t testing.TB) (transport.Transport, transporttest.Link) {
+			u, err := url.Parse(p.url)
+			if err != nil {
+				t.Fatal(err)
+			}
+			proxy := brokertest.NewProxy(t, u.Host)
+			tr := p.schema(2*time.Second)(t).(*sqlserver.Postgres)
+			tr.URL = proxy.URL(t, p.url)
+			return tr, proxy
+		},
+	})
+}
+
+// postgres is a database that the rules share, each with a schema of its own: subscriptions
+// are read whole.
+type postgres struct{ url string }
+
+var schemas atomic.Int64
+
+func (p postgres) schema(lease time.Duration) func(testing.TB) transport.Transport {
+	return func(t testing.TB) transport.Transport {
+		t.Helper()
+		name := fmt.Sprintf("rule_%d", schemas.Add(1))
+		p.exec(t, "CREATE SCHEMA "+name)
+		return &sqlserver.Postgres{URL: p.url, Schema: name, Lease: lease}
+	}
+}
+
+func (p postgres) putUndecodable(t testing.TB, tr transport.Transport, queue string) {
+	t.Helper()
+	table := pgx.Identifier{tr.(*sqlserver.Postgres).Schema, queue}.Sanitize()
+	p.exec(t, "INSERT INTO "+table+` (id, headers, body) VALUES ('foreign', '{"not', '\xff')`)
+}
+
+func (p postgres) exec(t testing.TB, statement string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	c, err := pgx.Connect(ctx, p.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close(ctx) //nolint:errcheck // nothing is lost with it
+	if _, err := c.Exec(ctx, statement); err != nil {
+		t.Fatalf("%s: %v", statement, err)
+	}
+}
