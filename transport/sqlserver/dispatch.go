@@ -110,7 +110,7 @@ func (s *store) queue(b *pgx.Batch, g *group) {
 			o.args = append([]any{o.owners}, o.arrays()...)
 			args = append(args, o.args...)
 		}
-		b.Queue(s.completion(g), args...).Query(g.settled)
+		b.Queue(s.composed(g, false), args...).Query(g.settled)
 	default:
 		seqs, leases := leasesOf(g.units)
 		after, undo := make(array[number], len(g.units)), make(array[number], len(g.units))
@@ -140,8 +140,8 @@ func (s *store) queueSend(b *pgx.Batch, o *out) {
 
 // shape tells statements apart that are composed.
 type shape struct {
-	from, to    string
-	timed, seqs bool
+	from, to            string
+	timed, seqs, single bool
 }
 
 func (s *store) statement(key shape, compose func() string) string {
@@ -152,12 +152,17 @@ func (s *store) statement(key shape, compose func() string) string {
 	return text.(string)
 }
 
-func (s *store) completion(g *group) string {
+// composed is the statement that completes g's units, or the only one of them in a
+// transaction of a handler.
+func (s *store) composed(g *group, single bool) string {
 	var to strings.Builder
 	for _, o := range g.outs {
 		fmt.Fprintf(&to, "%s\x00%t\x00", o.to.name, o.timed)
 	}
-	return s.statement(shape{from: g.queue.name, to: to.String()}, func() string {
+	return s.statement(shape{from: g.queue.name, to: to.String(), single: single}, func() string {
+		if single {
+			return removal(g.queue, g.outs)
+		}
 		return completion(g.queue, g.outs)
 	})
 }

@@ -20,7 +20,7 @@ type table struct {
 	name   string // the queue
 	quoted string // with its schema, for use in statements
 	claim, renew, abandon, orphans,
-	cancel, update, remove string
+	cancel, update string
 }
 
 func checkName(what, name string) error {

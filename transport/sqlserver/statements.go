@@ -47,14 +47,8 @@ WHERE visible_at > now() AND visible_at <= now() + $2::bigint * interval '1 micr
 	delivery_count = greatest(0, q.delivery_count - r.undo), lease_id = NULL, lease_owner = NULL
 FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::int[]) WITH ORDINALITY AS r(seq, lease_id, after, undo, n)
 WHERE q.seq = r.seq AND q.lease_id = r.lease_id RETURNING r.n`
-
-	// A division by zero, and so the end of the transaction, when the lease is lost.
-	t.remove = `WITH gone AS (DELETE FROM ` + q + ` WHERE seq = $1 AND lease_id = $2 RETURNING 1)
-SELECT 1 / count(*) FROM gone`
 	return t
 }
-
-const divisionByZero = "22012"
 
 // due and expiry are when a timed row becomes visible, and when worthless.
 const (
@@ -107,5 +101,22 @@ func completion(q *table, outs []*out) string {
 		param += len(o.args)
 	}
 	b.WriteString(" SELECT n FROM gone")
+	return b.String()
+}
+
+const divisionByZero = "22012"
+
+// removal is the text that deletes one row of q, given as $1 seq and $2 lease, and inserts what
+// was sent with it. Where the lease is lost it divides by zero, and so ends the transaction. It is
+// planned without the engine's settings, and so joins nothing.
+func removal(q *table, outs []*out) string {
+	var b strings.Builder
+	b.WriteString(`WITH gone AS (DELETE FROM ` + q.quoted + ` WHERE seq = $1 AND lease_id = $2 RETURNING 1)`)
+	param := 3
+	for i, o := range outs {
+		fmt.Fprintf(&b, ", out%d AS (%s)", i, insert(o.to, param, o.timed, false))
+		param += len(o.args)
+	}
+	b.WriteString(" SELECT 1 / count(*) FROM gone")
 	return b.String()
 }

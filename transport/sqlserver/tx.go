@@ -60,8 +60,8 @@ func (h *handlerTx) take() *pgxpool.Conn {
 	return conn
 }
 
-// Complete implements [tablequeue.StoreTx]: the delete, the inserts and the commit are one
-// round trip. The delete fails where the lease is lost, and the server then does
+// Complete implements [tablequeue.StoreTx]: the delete with the inserts, and the commit are one
+// round trip. The first fails where the lease is lost, and the server then does
 // nothing of what follows.
 func (h *handlerTx) Complete(ctx context.Context, u *tablequeue.Unit) error {
 	conn := h.take()
@@ -94,10 +94,13 @@ func (s *store) commit(ctx context.Context, conn *pgx.Conn, begin bool, u *table
 	if begin {
 		b.Queue("begin")
 	}
-	b.Queue(s.table(u.Queue).remove, u.Lease.Seq, u.Lease.ID)
-	for _, g := range s.groups([]*tablequeue.Unit{{Verb: tablequeue.Send, Rows: u.Rows}}) {
-		s.queue(&b, g)
+	g := s.groups([]*tablequeue.Unit{u})[0]
+	args := []any{u.Lease.Seq, u.Lease.ID}
+	for _, o := range g.outs {
+		o.args = o.arrays()
+		args = append(args, o.args...)
 	}
+	b.Queue(s.composed(g, true), args...)
 	b.Queue("commit")
 	results := conn.SendBatch(ctx, &b)
 	for range b.Len() - 1 {
