@@ -1,6 +1,7 @@
 package endpoint
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -50,6 +51,17 @@ type Config struct {
 	// StopTimeout is how long handlers may go on after Run's context has ended,
 	// before their own is cancelled: 30 s unless set; negative for no limit.
 	StopTimeout time.Duration
+	// HandlerTimeout is how long one call of a handler may take: its context is then cancelled with
+	// cause [ErrHandlerTimeout], and the error that it returns is a failure like any other. A
+	// handler that returns nil all the same has succeeded, and one that does not heed its
+	// context goes on. No limit unless set.
+	HandlerTimeout time.Duration
+	// OnCriticalError, when set, is told what the endpoint cannot help by itself, though it goes on
+	// trying: once when receiving from a queue has failed for two minutes, and for each failed
+	// message that could not be dealt with, for instance because the error queue is missing.
+	// It may end the context of Run. It is called by many goroutines at once and must not block:
+	// receiving, or the message, waits for it.
+	OnCriticalError func(ctx context.Context, err error)
 	// Logger takes the endpoint's log: [slog.Default] unless set.
 	Logger *slog.Logger
 	// Instance tells this process from others with the same Name, in leases and
@@ -154,6 +166,9 @@ func (c Config) validate() error {
 	}
 	if c.SendOnly && len(c.Handlers) > 0 {
 		bad("SendOnly is set, but there are handlers: they would never run")
+	}
+	if c.HandlerTimeout < 0 {
+		bad("HandlerTimeout is negative: %v", c.HandlerTimeout)
 	}
 	if c.Transactions < ReceiveOnly || c.Transactions > SendsAtomicWithReceive {
 		bad("Transactions is %v: there is no such mode", c.Transactions)

@@ -12,6 +12,9 @@ var (
 	// ErrSessionOver is returned by a [Session] that is used after its handlers
 	// have returned: what is sent then could not leave with the message.
 	ErrSessionOver = errors.New("the message has been handled: its session is over")
+	// ErrHandlerTimeout is the cause of a handler's context that was cancelled because
+	// [Config.HandlerTimeout] is over, and part of the error that the handler then returns.
+	ErrHandlerTimeout = errors.New("the time for a handler is over")
 
 	errNotRegistered = errors.New("not registered: add it to Config.Messages")
 

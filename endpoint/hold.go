@@ -2,6 +2,7 @@ package endpoint
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"sync"
 	"time"
@@ -12,6 +13,7 @@ import (
 // hold keeps a message that could not be dealt with from coming straight back, so
 // that nothing spins while, for instance, the error queue is missing.
 func (in *incoming) hold(ctx context.Context, err error) {
+	in.e.critical(ctx, fmt.Errorf("message %q from %q could not be dealt with: %w", in.id, in.queue, err))
 	if in.taken {
 		in.log().ErrorContext(ctx, "a failed message is lost: transaction mode None took it off its queue, and it could not be moved to the error queue",
 			slog.String("message", in.id), slog.Any("error", err))

@@ -19,6 +19,8 @@ type incoming struct {
 	e        *Endpoint
 	live     *live
 	delivery transport.Delivery
+	slot     *pump.Slot
+	gate     *gate // of its type, that it has entered
 	queue    string
 	id       string
 	taken    bool   // off its queue before it was handled: transaction mode None
@@ -43,16 +45,17 @@ func attempt(r *pipeline.Receive) *incoming { return r.Sender().(*Session).in }
 // incoming is what the pump calls for each delivery.
 func (e *Endpoint) incoming(live *live, queue string) func(context.Context, transport.Delivery, *pump.Slot) {
 	return func(ctx context.Context, d transport.Delivery, slot *pump.Slot) {
-		in := &incoming{e: e, live: live, delivery: d, queue: queue}
+		in := &incoming{e: e, live: live, delivery: d, slot: slot, queue: queue}
 		in.prepare()
 		err := errGoexit // unless handle returns
 		defer func() {
+			in.leaveGate()
 			if err != nil {
 				slot.Free()
 				in.fail(ctx, err)
 			}
 		}()
-		err = in.handle(ctx, slot)
+		err = in.handle(ctx)
 	}
 }
 
@@ -80,10 +83,10 @@ func messageID(m *transport.Message) string {
 
 // handle takes the message through its handlers and sends what they sent. An
 // error means that the message is still to be settled, by recoverability.
-func (in *incoming) handle(ctx context.Context, slot *pump.Slot) (err error) {
+func (in *incoming) handle(ctx context.Context) (err error) {
 	defer catchPanic(&err)
 	if in.e.cfg.Transactions == None {
-		slot.StopRenewing() // its lease ends here, and that is no loss
+		in.slot.StopRenewing() // its lease ends here, and that is no loss
 		if err := in.delivery.Complete(in.live.settling.context()); err != nil {
 			return in.skip(ctx, err)
 		}
@@ -97,7 +100,8 @@ func (in *incoming) handle(ctx context.Context, slot *pump.Slot) (err error) {
 	}
 	ops, tx := in.session.end()
 	if tx == nil { // an open transaction is part of the work: it keeps the slot
-		slot.Free()
+		in.leaveGate()
+		in.slot.Free()
 	}
 	return in.leave(ctx, ops)
 }
@@ -138,8 +142,33 @@ func (e *Endpoint) decode(ctx context.Context, r *pipeline.Receive) error {
 	if err != nil {
 		return recoverability.Unrecoverable(err)
 	}
+	if err := in.enterGate(ctx, t.gate); err != nil {
+		return err
+	}
 	in.logical = pipeline.Logical{Receive: r, Type: t.name, Value: value}
 	return e.logical(ctx, &in.logical)
+}
+
+// enterGate waits at a gate that there may be. A behavior may have the message decoded again:
+// it is inside already.
+func (in *incoming) enterGate(ctx context.Context, g *gate) error {
+	if g == nil || in.gate == g {
+		return nil
+	}
+	in.leaveGate() // decoded again as something else
+	if err := g.enter(ctx, in.slot); err != nil {
+		return err
+	}
+	in.gate = g
+	return nil
+}
+
+// leaveGate lets the next message in, before the slot is freed for it.
+func (in *incoming) leaveGate() {
+	if in.gate != nil {
+		in.gate.leave()
+		in.gate = nil
+	}
 }
 
 // recognise finds the registered type of a message that somebody handles, and its handlers.

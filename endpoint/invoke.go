@@ -37,9 +37,24 @@ func (e *Endpoint) invokeAll(ctx context.Context, l *pipeline.Logical) error {
 func (e *Endpoint) invokeOne(ctx context.Context, i *pipeline.Invoke) error {
 	in := attempt(i.Receive)
 	kept := in.session.begin()
-	if err := in.handler.invoke(ctx, in.session, i.Value); err != nil {
+	if err := in.call(ctx, i.Value); err != nil {
 		in.session.drop(kept)
 		return fmt.Errorf("handler %s: %w", i.Handler, err)
 	}
 	return nil
+}
+
+// call calls the handler, with a limit to its time where there is one.
+func (in *incoming) call(ctx context.Context, value any) error {
+	limit := in.e.cfg.HandlerTimeout
+	if limit == 0 {
+		return in.handler.invoke(ctx, in.session, value)
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, ErrHandlerTimeout)
+	defer cancel()
+	err := in.handler.invoke(ctx, in.session, value)
+	if err != nil && context.Cause(ctx) == ErrHandlerTimeout { //nolint:errorlint // the very cause given above
+		return fmt.Errorf("%w: it had %v: %w", ErrHandlerTimeout, limit, err)
+	}
+	return err
 }

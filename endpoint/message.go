@@ -13,6 +13,7 @@ type Message struct {
 	kind   messageKind
 	name   string
 	bases  []string
+	atMost int // handled at once; 0 is no limit
 	err    error
 }
 
@@ -43,6 +44,21 @@ func Event[M any](name string, bases ...string) Message {
 // Response registers M, a struct, as a message that answers another by [Session.Reply].
 func Response[M any](name string, bases ...string) Message {
 	return newMessage[M](kindResponse, name, bases)
+}
+
+// AtMost bounds how many messages of this type the process handles at once, beside
+// Concurrency: for what uses something scarce. n is at least 1.
+//
+// Messages over the bound wait without a slot, so that others are handled meanwhile; their
+// leases are kept, and a handler's part begins when it is let in. No more than four times
+// Concurrency can wait like that. When more come in a row they take up slots too, and then
+// all others wait with them: give a type that makes up most of the traffic an endpoint of its own.
+func (m Message) AtMost(n int) Message {
+	if n < 1 && m.err == nil {
+		m.err = fmt.Errorf("message %v: AtMost(%d): at least one has to be handled", m.goType, n)
+	}
+	m.atMost = n
+	return m
 }
 
 func newMessage[M any](kind messageKind, name string, bases []string) Message {

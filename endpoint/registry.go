@@ -16,6 +16,7 @@ type messageType struct {
 	enclosed string   // the same, as a header
 	queue    string   // its route, if any
 	calls    []call   // of its handlers, those of interfaces included
+	gate     *gate    // nil where any number may be handled at once
 }
 
 // call is a handler, and the type that it wants a message as.
@@ -65,6 +66,9 @@ func (r *registry) add(m Message) error {
 	}
 	types := append([]string{m.name}, m.bases...)
 	t := &messageType{Message: m, types: types, enclosed: header.JoinTypes(types...)}
+	if m.atMost > 0 {
+		t.gate = &gate{room: m.atMost}
+	}
 	r.all = append(r.all, t)
 	r.byType[m.goType], r.byName[m.name] = t, t
 	return nil

@@ -80,8 +80,9 @@ func (e *Endpoint) prepare(ctx context.Context, live *live) error {
 
 // lane is a queue being received from.
 type lane struct {
-	receiver transport.Receiver
-	pump     *pump.Pump
+	receiver  transport.Receiver
+	pump      *pump.Pump
+	reception *reception
 }
 
 type handleFunc = func(context.Context, transport.Delivery, *pump.Slot)
@@ -94,10 +95,11 @@ func (e *Endpoint) openLane(ctx context.Context, live *live, queue string, concu
 	if err != nil {
 		return nil, fmt.Errorf("receive from %q: %w", queue, err)
 	}
+	r := &reception{queue: queue}
 	return &lane{receiver, pump.New(pump.Config{
 		Receiver: receiver, Limits: live.limits, Queue: queue, Concurrency: concurrency,
-		Handle: handle, StopTimeout: e.cfg.StopTimeout, Logger: e.cfg.Logger,
-	})}, nil
+		Handle: handle, StopTimeout: e.cfg.StopTimeout, Logger: e.cfg.Logger, OnReceive: e.watch(ctx, r),
+	}), r}, nil
 }
 
 func (l *lane) run(ctx context.Context) error { return l.pump.Run(ctx) }

@@ -228,6 +228,33 @@ func TestFreeAfterTheEndDoesNothing(t *testing.T) {
 	})
 }
 
+func TestASlotThatIsTakenAgainCountsAsHandling(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newReceiver()
+		ds := r.put(8)
+		retake, end := make(chan struct{}), make(chan struct{})
+		p := start(t, Config{Receiver: r, Concurrency: 2,
+			Handle: func(ctx context.Context, d transport.Delivery, slot *Slot) {
+				slot.Free()
+				<-retake
+				slot.Retake()
+				slot.Retake() // the second does nothing
+				<-end
+				_ = d.Complete(ctx)
+			}})
+		p.wantStats(t, Stats{Settling: 8})
+		close(retake)
+		p.wantStats(t, Stats{Handling: 8})
+		r.put(1)
+		p.wantStats(t, Stats{Buffered: 1, Handling: 8})
+		close(end)
+		p.wantStats(t, Stats{})
+		p.end()
+		wantSettledOnce(t, ds)
+		new(Slot).Retake()
+	})
+}
+
 func TestWindowCoversHandlersSettlesAndAMargin(t *testing.T) {
 	for _, tt := range []struct {
 		prefetch bool

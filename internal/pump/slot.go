@@ -36,7 +36,7 @@ const (
 )
 
 // Free says that the handlers are done: the next message may start while this one
-// settles. A second call does nothing.
+// settles. A second call does nothing unless Retake came between.
 func (s *Slot) Free() {
 	p := s.pump
 	if p == nil {
@@ -55,6 +55,22 @@ func (s *Slot) Free() {
 	p.mu.Unlock()
 	if next != nil {
 		p.start(next)
+	}
+}
+
+// Retake takes a slot again after Free: the message is to be handled after all. It does not wait
+// for a free one, so the caller sees to it that another message frees its slot at once.
+func (s *Slot) Retake() {
+	p := s.pump
+	if p == nil {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if s.state == settling {
+		s.state = handling
+		p.settling--
+		p.handling++
 	}
 }
 

@@ -1,0 +1,63 @@
+package endpoint
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+)
+
+// criticalOutage is how long receiving may fail before somebody is told.
+const criticalOutage = 2 * time.Minute
+
+// reception is how receiving from a queue goes. The zero value is one that works.
+type reception struct {
+	queue string
+
+	mu    sync.Mutex // guards the rest
+	err   error      // of the last Receive; nil while it works
+	since time.Time  // when it began to fail
+	told  bool
+}
+
+// note takes in how a Receive ended. It is true once in an outage that has lasted for long.
+func (r *reception) note(err error) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now := time.Now()
+	switch {
+	case err == nil:
+		r.told = false
+	case r.err == nil:
+		r.since = now
+	}
+	r.err = err
+	if err == nil || r.told || now.Sub(r.since) < criticalOutage {
+		return false
+	}
+	r.told = true
+	return true
+}
+
+// watch is what the pump calls after each Receive that failed, and after the first that worked.
+func (e *Endpoint) watch(ctx context.Context, r *reception) func(error) {
+	return func(err error) {
+		if r.note(err) {
+			e.critical(ctx, fmt.Errorf("receiving from %q has been failing for %v: %w", r.queue, criticalOutage, err))
+		}
+	}
+}
+
+// critical tells the user, whose function may panic.
+func (e *Endpoint) critical(ctx context.Context, err error) {
+	if e.cfg.OnCriticalError == nil {
+		return
+	}
+	defer func() {
+		if v := recover(); v != nil {
+			e.cfg.Logger.ErrorContext(ctx, "OnCriticalError panicked", slog.String("panic", panicText(v)))
+		}
+	}()
+	e.cfg.OnCriticalError(ctx, err)
+}

@@ -1,0 +1,125 @@
+package endpoint_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/holdfast-go/holdfast/endpoint"
+	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/transport/inmemory"
+)
+
+func TestAHandlerThatTakesTooLongIsCancelledAndFails(t *testing.T) {
+	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		var cause error
+		var took time.Duration
+		cfg := sales(broker, endpoint.Handle(func(ctx context.Context, _ *endpoint.Session, _ placeOrder) error {
+			began := time.Now()
+			<-ctx.Done()
+			cause, took = context.Cause(ctx), time.Since(began)
+			return ctx.Err()
+		}))
+		cfg.HandlerTimeout, cfg.Recoverability = 3*time.Second, once
+		start(t, cfg).send(placeOrder{})
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if !errors.Is(cause, endpoint.ErrHandlerTimeout) || took != 3*time.Second {
+			t.Errorf("cancelled after %v because of %v", took, cause)
+		}
+		got := broker.Messages("error")
+		if len(got) != 1 {
+			t.Fatalf("%d in the error queue", len(got))
+		}
+		if text := got[0].Headers.Get(header.ExceptionMessage); !strings.Contains(text, "the time for a handler is over: it had 3s") {
+			t.Errorf("the error says %q", text)
+		}
+	})
+}
+
+func TestAHandlerTimeoutIsOfEachHandlerAndNoFailureOfOneThatSucceeds(t *testing.T) {
+	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		slow := endpoint.Handle(func(_ context.Context, _ *endpoint.Session, _ placeOrder) error {
+			time.Sleep(4 * time.Second)
+			return nil
+		})
+		own := endpoint.Handle(func(context.Context, *endpoint.Session, placeOrder) error { return errNo })
+		cfg := sales(broker, slow, slow, own)
+		cfg.HandlerTimeout, cfg.Recoverability = 3*time.Second, once
+		start(t, cfg).send(placeOrder{})
+		time.Sleep(time.Minute)
+		got := broker.Messages("error")
+		if len(got) != 1 || strings.Contains(got[0].Headers.Get(header.ExceptionMessage), "the time for") {
+			t.Errorf("%d in the error queue", len(got))
+		}
+	})
+}
+
+func TestALongOutageIsCriticalOnce(t *testing.T) {
+	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		var away atomic.Bool
+		broker.Fail = func(verb, _ string) error {
+			if verb == "Receive" && away.Load() {
+				return errNo
+			}
+			return nil
+		}
+		var told tally
+		cfg := sales(broker, heard(&tally{}, func(placeOrder) string { return "" }))
+		cfg.OnCriticalError = func(_ context.Context, err error) {
+			told.add(err.Error())
+			panic("no")
+		}
+		r := start(t, cfg)
+		outage := func(d time.Duration) (n int) {
+			before := len(told.list())
+			away.Store(true)
+			r.send(placeOrder{}) // lets the Receive return that waits
+			time.Sleep(d)
+			away.Store(false)
+			time.Sleep(time.Minute)
+			return len(told.list()) - before
+		}
+		for _, test := range []struct {
+			lasting time.Duration
+			want    int
+		}{{time.Minute, 0}, {time.Minute, 0}, {10 * time.Minute, 1}, {5 * time.Minute, 1}} {
+			if got := outage(test.lasting); got != test.want {
+				t.Errorf("told %d times of an outage of %v, want %d", got, test.lasting, test.want)
+			}
+		}
+		if got := told.list(); len(got) > 0 && !strings.HasPrefix(got[0], `receiving from "sales" has been failing for 2m0s: `) {
+			t.Errorf("told %q", got[0])
+		}
+	})
+}
+
+func TestAMessageThatCannotBeDealtWithIsCritical(t *testing.T) {
+	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		broker.Fail = func(verb, object string) error {
+			if verb == "Dispatch" && object == "error" {
+				return errNo
+			}
+			return nil
+		}
+		var told tally
+		cfg := sales(broker, failing(&tally{}))
+		cfg.Recoverability = once
+		cfg.OnCriticalError = func(_ context.Context, err error) {
+			if errors.Is(err, errNo) {
+				told.add(err.Error())
+			}
+		}
+		r := start(t, cfg)
+		r.send(placeOrder{}, endpoint.MessageID("m-1"))
+		time.Sleep(100 * time.Millisecond)
+		got := told.list()
+		if len(got) != 1 || !strings.HasPrefix(got[0], `message "m-1" from "sales" could not be dealt with: `) {
+			t.Errorf("told %q", got)
+		}
+	})
+}
