@@ -37,6 +37,11 @@ type Config struct {
 	Concurrency int
 	// Recoverability says what happens to messages that fail.
 	Recoverability recoverability.Config
+	// AuditQueue, when set, gets a copy of every message that was processed, with its body
+	// and headers as they were received, and headers that tell when and where that was. The copy
+	// is sent with the message's completion, like what handlers send: without it the message
+	// fails. Behaviors do not see it, and it does not expire.
+	AuditQueue string
 	// Transactions is how receiving and sending belong together: [ReceiveOnly] unless set.
 	Transactions TransactionMode
 	// Pipeline holds the endpoint's behaviors.
@@ -152,6 +157,15 @@ func (c Config) validate() error {
 	}
 	if c.Name != "" && c.Name == c.Recoverability.WithDefaults().ErrorQueue {
 		bad("Name and Recoverability.ErrorQueue are both %q: what fails would come back at once", c.Name)
+	}
+	switch {
+	case c.AuditQueue == "":
+	case c.AuditQueue == c.Name:
+		bad("Name and AuditQueue are both %q: every message would come back at once", c.Name)
+	case c.AuditQueue == c.Recoverability.WithDefaults().ErrorQueue:
+		bad("AuditQueue and Recoverability.ErrorQueue are both %q", c.AuditQueue)
+	case c.SendOnly:
+		bad("AuditQueue is set, but the endpoint is SendOnly: it processes no messages")
 	}
 	if c.Concurrency < 0 {
 		bad("Concurrency is %d: it must be positive", c.Concurrency)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"mime"
+	"time"
 
 	"github.com/holdfast-go/holdfast/header"
 	"github.com/holdfast-go/holdfast/internal/pump"
@@ -22,6 +23,7 @@ type incoming struct {
 	slot     *pump.Slot
 	gate     *gate // of its type, that it has entered
 	queue    string
+	started  time.Time // set for audit copies only
 	id       string
 	taken    bool   // off its queue before it was handled: transaction mode None
 	settled  bool   // nothing more may be done about it
@@ -68,6 +70,9 @@ func (in *incoming) prepare() {
 	in.receive.Headers = m.Headers.CopyWithin(in.fields[:])
 	in.receive.Queue = in.queue
 	in.receive.Attempt = in.delivery.Attempt()
+	if in.e.cfg.AuditQueue != "" {
+		in.started = time.Now()
+	}
 }
 
 // messageID is a message's identity, also where another producer gave it none.
@@ -120,7 +125,7 @@ func (in *incoming) leave(ctx context.Context, ops []transport.Operation) error 
 		return err
 	}
 	if !in.settled { // a behavior kept back what was sent
-		if err := in.finish(ctx, nil); err != nil {
+		if err := in.finish(ctx, in.withAudit(nil)); err != nil {
 			return err
 		}
 	}

@@ -9,7 +9,7 @@ import (
 )
 
 // Install creates what the endpoint needs at its broker and leaves alone what is there: its
-// queues, the error queue, and what its published and handled types need. It opens
+// queues, the error and the audit queue, and what its published and handled types need. It opens
 // a connection of its own; the endpoint need not run.
 func (e *Endpoint) Install(ctx context.Context) error {
 	conn, err := e.open(ctx)
@@ -38,6 +38,9 @@ func (e *Endpoint) plan() transport.Plan {
 		plan.Queues = []transport.Queue{
 			{Name: e.cfg.Name},
 			{Name: e.recoverability.ErrorQueue, Shared: true},
+		}
+		if e.cfg.AuditQueue != "" {
+			plan.Queues = append(plan.Queues, transport.Queue{Name: e.cfg.AuditQueue, Shared: true})
 		}
 		if own := e.cfg.instanceQueue(); own != "" {
 			plan.Queues = append(plan.Queues, transport.Queue{Name: own})

@@ -20,7 +20,8 @@ const (
 // they belong to is completed.
 func (e *Endpoint) dispatchAll(ctx context.Context, d *pipeline.Dispatch) error {
 	if d.Incoming != nil {
-		return attempt(d.Incoming).finish(ctx, d.Operations)
+		in := attempt(d.Incoming)
+		return in.finish(ctx, in.withAudit(d.Operations))
 	}
 	live := e.live.Load()
 	if live == nil {

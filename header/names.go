@@ -5,6 +5,7 @@ const (
 	MessageID            = "NServiceBus.MessageId"
 	CorrelationID        = "NServiceBus.CorrelationId"
 	ConversationID       = "NServiceBus.ConversationId"
+	PreviousConversation = "NServiceBus.PreviousConversationId"
 	RelatedTo            = "NServiceBus.RelatedTo"
 	MessageIntent        = "NServiceBus.MessageIntent"
 	ReplyToAddress       = "NServiceBus.ReplyToAddress"
@@ -20,7 +21,7 @@ const (
 	IsDeferredMessage    = "NServiceBus.IsDeferredMessage"
 )
 
-// Names of the headers that recoverability writes.
+// Names of the headers that recoverability and audit write.
 const (
 	Retries          = "NServiceBus.Retries"           // delayed retries already made, a decimal number
 	RetriesTimestamp = "NServiceBus.Retries.Timestamp" // when the last one was made
@@ -33,6 +34,8 @@ const (
 	ExceptionSource       = "NServiceBus.ExceptionInfo.Source"
 	ExceptionStackTrace   = "NServiceBus.ExceptionInfo.StackTrace"
 	ExceptionData         = "NServiceBus.ExceptionInfo.Data." // prefix
+	ProcessingStarted     = "NServiceBus.ProcessingStarted"   // of audit copies
+	ProcessingEnded       = "NServiceBus.ProcessingEnded"
 	ProcessingMachine     = "NServiceBus.ProcessingMachine"
 	ProcessingEndpoint    = "NServiceBus.ProcessingEndpoint"
 	HostID                = "$.diagnostics.hostid"

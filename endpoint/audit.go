@@ -1,0 +1,34 @@
+package endpoint
+
+import (
+	"slices"
+	"time"
+
+	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+// withAudit is ops and, where there is an audit queue, a copy of the message for it.
+func (in *incoming) withAudit(ops []transport.Operation) []transport.Operation {
+	if in.e.cfg.AuditQueue == "" {
+		return ops
+	}
+	return slices.Concat(ops, []transport.Operation{in.copyTo(in.e.cfg.AuditQueue, in.auditHeaders(time.Now()), 0)})
+}
+
+// auditHeaders are the message's own, and who processed it when.
+func (in *incoming) auditHeaders(now time.Time) header.Map {
+	received := in.receive.Message.Headers
+	var h header.Map
+	h.Reserve(received.Len() + 8)
+	for name, value := range received.All() {
+		h.Set(name, value)
+	}
+	h.Set(header.ProcessingStarted, header.FormatTime(in.started))
+	h.Set(header.ProcessingEnded, header.FormatTime(now))
+	h.Set(header.ProcessingEndpoint, in.e.host.Endpoint)
+	h.Set(header.ProcessingMachine, in.e.host.Machine)
+	h.Set(header.HostID, in.e.host.HostID)
+	h.Set(header.HostDisplayName, in.e.host.DisplayName)
+	return h
+}

@@ -1,0 +1,141 @@
+package endpoint_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/holdfast-go/holdfast/endpoint"
+	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/pipeline"
+	"github.com/holdfast-go/holdfast/transport"
+	"github.com/holdfast-go/holdfast/transport/inmemory"
+)
+
+// auditing is sales with an audit queue and a behavior that changes what handlers see.
+func auditing(broker transport.Transport, handlers ...endpoint.Handler) endpoint.Config {
+	cfg := sales(broker, handlers...)
+	cfg.AuditQueue = "audit"
+	cfg.Pipeline.Receive.Use("change", func(next pipeline.Func[*pipeline.Receive]) pipeline.Func[*pipeline.Receive] {
+		return func(ctx context.Context, r *pipeline.Receive) error {
+			r.Headers.Set("Changed", "yes")
+			r.Body = []byte(`{"ID":"changed"}`)
+			return next(ctx, r)
+		}
+	})
+	return cfg
+}
+
+func TestTheAuditQueueGetsWhatWasReceivedAndWhenAndWhereItWasProcessed(t *testing.T) {
+	modes := []endpoint.TransactionMode{endpoint.ReceiveOnly, endpoint.None, endpoint.SendsAtomicWithReceive}
+	for _, mode := range modes {
+		t.Run(mode.String(), func(t *testing.T) {
+			inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+				cfg := auditing(broker, endpoint.Handle(func(ctx context.Context, s *endpoint.Session, m placeOrder) error {
+					time.Sleep(3 * time.Second)
+					if mode == endpoint.SendsAtomicWithReceive {
+						if err := inmemory.OnCommit(ctx, s, func() {}); err != nil {
+							return err
+						}
+					}
+					return s.Send(ctx, shipOrder(m))
+				}))
+				cfg.Transactions, cfg.Instance = mode, "one"
+				start(t, cfg)
+				received := native("Shop.PlaceOrder", "application/json", `{"ID": "7"}`)
+				received.Headers.Set(header.TimeToBeReceived, "00:00:10")
+				began := time.Now()
+				if err := broker.Put("sales", received); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(time.Minute)
+				audited := broker.Messages("audit")
+				if len(audited) != 1 || len(broker.Messages("shipping")) != 1 {
+					t.Fatalf("%d audited, %d sent", len(audited), len(broker.Messages("shipping")))
+				}
+				if audited[0].ID != "n1" || string(audited[0].Body) != `{"ID": "7"}` {
+					t.Errorf("audited %q %s", audited[0].ID, audited[0].Body)
+				}
+				want := received.Headers.Clone()
+				want.Set(header.ProcessingStarted, header.FormatTime(began))
+				want.Set(header.ProcessingEnded, header.FormatTime(began.Add(3*time.Second)))
+				want.Set(header.ProcessingEndpoint, "sales")
+				got := audited[0].Headers.Clone()
+				for _, name := range []string{header.ProcessingMachine, header.HostID} {
+					if got.Get(name) == "" {
+						t.Errorf("there is no %s", name)
+					}
+					got.Del(name)
+				}
+				want.Set(header.HostDisplayName, "one")
+				want.Set(header.MessageID, "n1")
+				if diff := cmp.Diff(string(want.AppendJSON(nil)), string(got.AppendJSON(nil))); diff != "" {
+					t.Error(diff)
+				}
+			})
+		})
+	}
+}
+
+func TestWhatFailsIsNotAudited(t *testing.T) {
+	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		cfg := auditing(broker, failing(&tally{}))
+		cfg.Recoverability.Delayed = 1
+		start(t, cfg).send(placeOrder{})
+		time.Sleep(time.Hour)
+		if len(broker.Messages("audit")) != 0 || len(broker.Messages("error")) != 1 {
+			t.Errorf("%d audited, %d in the error queue", len(broker.Messages("audit")), len(broker.Messages("error")))
+		}
+	})
+}
+
+func TestAMessageWhoseSendsABehaviorKeptBackIsAuditedAllTheSame(t *testing.T) {
+	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		cfg := auditing(broker, shipping())
+		cfg.Pipeline.Dispatch = onDispatch(func(func() error) error { return nil })
+		start(t, cfg).send(placeOrder{})
+		synctest.Wait()
+		if len(broker.Messages("audit")) != 1 || len(broker.Messages("shipping")) != 0 {
+			t.Errorf("%d audited, %d sent", len(broker.Messages("audit")), len(broker.Messages("shipping")))
+		}
+	})
+}
+
+func TestAMessageThatCannotBeAuditedFailsAndSendsNothing(t *testing.T) {
+	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		broker.Fail = func(verb, object string) error {
+			if verb == "Dispatch" && object == "audit" {
+				return errNo
+			}
+			return nil
+		}
+		cfg := auditing(broker, shipping())
+		cfg.Recoverability = once
+		start(t, cfg).send(placeOrder{})
+		synctest.Wait()
+		if len(broker.Messages("shipping")) != 0 || len(broker.Messages("error")) != 1 {
+			t.Errorf("%d sent, %d in the error queue", len(broker.Messages("shipping")), len(broker.Messages("error")))
+		}
+	})
+}
+
+func TestAnAuditQueueIsNeitherTheEndpointsNorTheErrorQueue(t *testing.T) {
+	for name, want := range map[string]string{
+		"sales": "would come back at once", "error": "AuditQueue and Recoverability.ErrorQueue are both",
+	} {
+		cfg := sales(&inmemory.Transport{})
+		cfg.AuditQueue = name
+		if _, err := endpoint.New(cfg); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("New says %v, want %q", err, want)
+		}
+	}
+	cfg := sales(&inmemory.Transport{})
+	cfg.AuditQueue, cfg.SendOnly = "audit", true
+	if _, err := endpoint.New(cfg); err == nil || !strings.Contains(err.Error(), "processes no messages") {
+		t.Errorf("New says %v", err)
+	}
+}
