@@ -74,6 +74,5 @@ func (c *catcher) send(ctx context.Context, ep *endpoint.Endpoint, m any, opts [
 func here(queue string) endpoint.Option {
 	return func(out *pipeline.Outgoing) {
 		out.Queue, out.After, out.At = queue, 0, time.Time{}
-		out.Immediately, out.Receipt = false, nil
 	}
 }

@@ -184,7 +184,7 @@ func TestTheMessageArrivesAsItWouldFromElsewhere(t *testing.T) {
 	r := handle(t, sales(func(_ context.Context, s *endpoint.Session, m placeOrder) error {
 		got = []string{
 			m.ID, s.MessageID(), s.Header("Colour"), s.Header(header.ReplyToAddress), s.Header(header.MessageIntent),
-			s.Header(header.OriginatingEndpoint), s.Header(header.ConversationID), fmt.Sprint(s.Attempt().N),
+			s.Header(header.OriginatingEndpoint), s.Header(header.ConversationID), s.Header(header.DeliverAt), fmt.Sprint(s.Attempt().N),
 		}
 		return nil
 	}), &placeOrder{"1"},
@@ -192,7 +192,7 @@ func TestTheMessageArrivesAsItWouldFromElsewhere(t *testing.T) {
 		endpoint.To("elsewhere"), endpoint.After(time.Hour), endpoint.At(time.Now().Add(time.Hour)), // without effect
 		endpoint.Immediately(), endpoint.ReceiptIn(&transport.Receipt{}))
 
-	if diff := cmp.Diff([]string{"1", "m1", "red", "web", "Send", endpointtest.Client, "c1", "1"}, got); diff != "" {
+	if diff := cmp.Diff([]string{"1", "m1", "red", "web", "Send", endpointtest.Client, "c1", "", "1"}, got); diff != "" {
 		t.Errorf("%s\noutcome %v, error %v", diff, r.Outcome, r.Err)
 	}
 }
@@ -210,7 +210,7 @@ func TestEventsAndResponsesAreHandledToo(t *testing.T) {
 			return nil
 		}),
 	}
-	handle(t, cfg, orderPlaced{"1"}, endpoint.To("without effect"))
+	handle(t, cfg, orderPlaced{"1"}, endpoint.To("without effect"), endpoint.After(time.Hour))
 	handle(t, cfg, orderAccepted{"2"})
 	if diff := cmp.Diff([]string{"Publish 1", "2"}, got); diff != "" {
 		t.Error(diff)
@@ -295,6 +295,7 @@ func TestTheContextBoundsTheHandler(t *testing.T) {
 		ctx, cancel := context.WithTimeout(context.WithValue(t.Context(), key{}, "value"), time.Minute)
 		defer cancel()
 		var value any
+		began := time.Now()
 		_, err := endpointtest.Handle(ctx, sales(func(ctx context.Context, _ *endpoint.Session, _ placeOrder) error {
 			value = ctx.Value(key{})
 			<-ctx.Done()
@@ -302,6 +303,9 @@ func TestTheContextBoundsTheHandler(t *testing.T) {
 		}), placeOrder{"1"})
 		if !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("error is %v, want that of the context", err)
+		}
+		if took := time.Since(began).Round(time.Millisecond); took != time.Minute {
+			t.Errorf("it took %v, want the minute that the context has", took)
 		}
 		if value != "value" {
 			t.Errorf("the handler's context has %v, want the caller's value", value)

@@ -193,6 +193,24 @@ type fundsError struct{}
 
 func (*fundsError) Error() string { return "no funds" }
 
+func TestWhatTheRecoverStageSendsIsInTheTrace(t *testing.T) {
+	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		tel := newTelemetry(t)
+		cfg := sales(broker, failing(recoverability.Unrecoverable(errors.New("no funds"))))
+		cfg.Pipeline.Recover.Use("tell", func(next pipeline.Func[*pipeline.Recover]) pipeline.Func[*pipeline.Recover] {
+			return func(ctx context.Context, rec *pipeline.Recover) error {
+				return errors.Join(rec.Sender().Publish(ctx, orderPlaced{"failed"}), next(ctx, rec))
+			}
+		})
+		tel.start(cfg).send(t.Context(), placeOrder{"1"})
+
+		sent, process := tel.only("publish Shop.OrderPlaced"), tel.only("process sales")
+		if sent.Parent().SpanID() != process.SpanContext().SpanID() {
+			t.Errorf("it is no child of the process span:\n%s", tel.tree())
+		}
+	})
+}
+
 func TestAPanicHasItsStack(t *testing.T) {
 	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		tel := newTelemetry(t)
