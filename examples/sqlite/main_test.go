@@ -1,0 +1,6 @@
+package main
+
+func Example() {
+	main()
+	// Output: order 4711 was charged, rows: 1
+}
