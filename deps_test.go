@@ -47,6 +47,7 @@ var rules = []rule{
 		"resilience", "serialization", "transport",
 	}},
 
+	{of: "endpoint/health", ours: aboveEndpoint},
 	{of: "outbox", ours: aboveEndpoint},
 	{of: "saga", ours: aboveEndpoint},
 	{of: "telemetry/otel", ours: append([]string{"recoverability"}, aboveEndpoint...), modules: []string{"go.opentelemetry.io/otel"}},

@@ -78,12 +78,12 @@ func (c *chaos) run(concurrency int) {
 	c.raging.Store(true)
 	for k := range 6 { // it is stopped now and then
 		r := start(c.t, cfg)
-		time.Sleep(time.Duration(k) * 7 * time.Second)
+		<-time.After(time.Duration(k) * 7 * time.Second)
 		r.end()
 	}
 	c.raging.Store(false)
 	r := start(c.t, cfg)
-	time.Sleep(time.Hour)
+	<-time.After(time.Hour)
 	r.end()
 }
 

@@ -40,6 +40,13 @@ func (r *reception) note(err error) bool {
 	return true
 }
 
+// failing is why receiving fails, and since when; nil while it works.
+func (r *reception) failing() (time.Time, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.since, r.err
+}
+
 // watch is what the pump calls after each Receive that failed, and after the first that worked.
 func (e *Endpoint) watch(ctx context.Context, r *reception) func(error) {
 	return func(err error) {

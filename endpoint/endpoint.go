@@ -30,6 +30,7 @@ type Endpoint struct {
 	recover  pipeline.Func[*pipeline.Recover]
 
 	started atomic.Bool
+	ended   atomic.Bool
 	ready   chan struct{}
 	live    atomic.Pointer[live] // nil unless running
 }

@@ -23,7 +23,9 @@ func (in *incoming) hold(ctx context.Context, err error) {
 	pause := in.live.holding.next()
 	in.log().ErrorContext(ctx, "a failed message could not be dealt with: it will be handed out again",
 		slog.String("message", in.id), slog.Duration("after", pause), slog.Any("error", err))
+	in.live.held.Add(1)
 	in.live.sleep(ctx, pause)
+	in.live.held.Add(-1)
 	if err := in.settle(ctx, in.delivery.Retry); err != nil {
 		in.log().WarnContext(ctx, "a message could not be returned: the broker will do so", slog.String("message", in.id), slog.Any("error", err))
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 
 	"github.com/holdfast-go/holdfast/internal/pump"
 	"github.com/holdfast-go/holdfast/recoverability"
@@ -19,6 +20,8 @@ type live struct {
 	stopping  <-chan struct{} // closed when no more messages are taken
 	settling  deadlines
 	holding   pauses
+	held      atomic.Int64 // messages that could not be dealt with, until they are given back
+	lanes     []*lane
 }
 
 // Run connects, receives and handles messages until ctx ends; then it lets the
@@ -30,6 +33,7 @@ func (e *Endpoint) Run(ctx context.Context) (err error) {
 	if e.started.Swap(true) {
 		return fmt.Errorf("endpoint %q: it has been run already: make another by New", e.cfg.Name)
 	}
+	defer e.ended.Store(true)
 	conn, err := e.open(ctx)
 	if err != nil {
 		return err
@@ -137,6 +141,7 @@ func (e *Endpoint) receiveAll(ctx context.Context, live *live) (err error) {
 		}
 		lanes = append(lanes, own)
 	}
+	live.lanes = lanes
 	e.begin(live)
 	defer e.live.Store(nil)
 	errs := make([]error, len(lanes))

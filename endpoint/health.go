@@ -1,0 +1,76 @@
+package endpoint
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/holdfast-go/holdfast/internal/pump"
+)
+
+// Health is how an endpoint is at a moment. Package endpoint/health serves it over HTTP.
+type Health struct {
+	Endpoint string `json:"endpoint"`
+	// Live is false when Run has returned: only a new process helps. It stays true while the
+	// broker is away, because the endpoint waits for it.
+	Live bool `json:"live"`
+	// Ready is true while the endpoint receives and deals with messages: false before Run is
+	// ready and after its context has ended, while receiving fails, and while a failed message
+	// cannot be dealt with.
+	Ready bool `json:"ready"`
+	// Reasons say why it is not live or not ready.
+	Reasons []string `json:"reasons,omitempty"`
+	// Queues are what is received from, while the endpoint runs.
+	Queues []QueueHealth `json:"queues,omitempty"`
+}
+
+// QueueHealth is what an endpoint holds of a queue.
+type QueueHealth struct {
+	Queue    string `json:"queue"`
+	Buffered int    `json:"buffered"` // received, not handled yet
+	Handling int    `json:"handling"` // in handlers
+	Settling int    `json:"settling"` // handled, not settled yet; or waiting because of [Message.AtMost]
+}
+
+// Health tells how the endpoint is.
+func (e *Endpoint) Health() Health {
+	h := Health{Endpoint: e.cfg.Name, Live: !e.ended.Load()}
+	live := e.live.Load()
+	switch {
+	case !h.Live:
+		h.bad("Run has returned")
+	case !e.started.Load():
+		h.bad("Run has not been called")
+	case live == nil:
+		h.bad("Run is starting")
+	default:
+		live.tell(&h)
+	}
+	h.Ready = len(h.Reasons) == 0
+	return h
+}
+
+func (h *Health) bad(format string, args ...any) {
+	h.Reasons = append(h.Reasons, fmt.Sprintf(format, args...))
+}
+
+// tell adds what there is to say of an endpoint that runs.
+func (l *live) tell(h *Health) {
+	select {
+	case <-l.stopping:
+		h.bad("the endpoint is stopping")
+	default:
+	}
+	for _, lane := range l.lanes {
+		h.Queues = append(h.Queues, queueHealth(lane.reception.queue, lane.pump.Stats()))
+		if since, err := lane.reception.failing(); err != nil {
+			h.bad("receiving from %q has been failing since %s: %v", lane.reception.queue, since.UTC().Format(time.RFC3339), err)
+		}
+	}
+	if n := l.held.Load(); n > 0 {
+		h.bad("failed messages that cannot be dealt with: %d", n)
+	}
+}
+
+func queueHealth(queue string, s pump.Stats) QueueHealth {
+	return QueueHealth{queue, s.Buffered, s.Handling, s.Settling}
+}

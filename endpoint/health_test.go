@@ -1,0 +1,120 @@
+package endpoint_test
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/holdfast-go/holdfast/endpoint"
+	"github.com/holdfast-go/holdfast/transport/inmemory"
+)
+
+func TestHealthSaysHowAnEndpointLivesAndEnds(t *testing.T) {
+	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		wait := make(chan struct{})
+		var opening atomic.Bool
+		opening.Store(true)
+		broker.Fail = func(verb, _ string) error {
+			if verb == "Open" && opening.Load() {
+				<-wait
+			}
+			return nil
+		}
+		e, err := endpoint.New(sales(broker, endpoint.Handle(func(context.Context, *endpoint.Session, placeOrder) error {
+			time.Sleep(10 * time.Second)
+			return nil
+		})))
+		if err != nil {
+			t.Fatal(err)
+		}
+		expect := func(live bool, reasons ...string) {
+			t.Helper()
+			synctest.Wait()
+			want := endpoint.Health{Endpoint: "sales", Live: live, Ready: len(reasons) == 0, Reasons: reasons}
+			got := e.Health()
+			got.Queues = nil
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Error(diff)
+			}
+		}
+		expect(true, "Run has not been called")
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- e.Run(ctx) }()
+		expect(true, "Run is starting")
+		close(wait)
+		expect(true)
+		if err := e.Send(ctx, placeOrder{}); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if diff := cmp.Diff([]endpoint.QueueHealth{{Queue: "sales", Handling: 1}}, e.Health().Queues); diff != "" {
+			t.Error(diff)
+		}
+		cancel()
+		expect(true, "the endpoint is stopping")
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		expect(false, "Run has returned")
+	})
+}
+
+func TestAnEndpointIsNotReadyWhileTheBrokerIsAway(t *testing.T) {
+	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		var away atomic.Bool
+		broker.Fail = func(verb, _ string) error {
+			if verb == "Receive" && away.Load() {
+				return errNo
+			}
+			return nil
+		}
+		r := start(t, sales(broker, heard(&tally{}, func(placeOrder) string { return "" })))
+		away.Store(true)
+		r.send(placeOrder{}) // lets the Receive return that waits
+		synctest.Wait()
+		want := `receiving from "sales" has been failing since ` + time.Now().UTC().Format(time.RFC3339) + `: inmemory: Receive "sales": ` + errNo.Error()
+		time.Sleep(time.Minute)
+		got := r.Health()
+		if diff := cmp.Diff([]string{want}, got.Reasons); diff != "" || !got.Live || got.Ready {
+			t.Errorf("%+v %s", got, diff)
+		}
+		away.Store(false)
+		time.Sleep(time.Minute)
+		r.send(placeOrder{})
+		synctest.Wait()
+		if got := r.Health(); !got.Ready {
+			t.Errorf("afterwards: %+v", got)
+		}
+	})
+}
+
+func TestAnEndpointIsNotReadyWhileAMessageCannotBeDealtWith(t *testing.T) {
+	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		var broken atomic.Bool
+		broken.Store(true)
+		broker.Fail = func(verb, object string) error {
+			if verb == "Dispatch" && object == "error" && broken.Load() {
+				return errNo
+			}
+			return nil
+		}
+		cfg := sales(broker, failing(&tally{}))
+		cfg.Recoverability = once
+		r := start(t, cfg)
+		r.send(placeOrder{})
+		time.Sleep(100 * time.Millisecond)
+		if diff := cmp.Diff([]string{"failed messages that cannot be dealt with: 1"}, r.Health().Reasons); diff != "" {
+			t.Error(diff)
+		}
+		broken.Store(false)
+		time.Sleep(time.Minute)
+		if got := r.Health(); !got.Ready {
+			t.Errorf("afterwards: %+v", got)
+		}
+	})
+}
