@@ -23,17 +23,18 @@ func soak() bool { return os.Getenv("HOLDFAST_SOAK") != "" }
 func TestNothingIsLostWhenConnectionsAreCutUnderLoad(t *testing.T) {
 	for _, queueType := range []rabbitmq.QueueType{rabbitmq.Quorum, rabbitmq.Classic} {
 		t.Run(string(queueType), func(t *testing.T) {
-			cuts := 10
+			// Connections last longer than the pauses between them, which grow otherwise.
+			cuts, every := 10, 400
 			if soak() {
-				cuts = 100 // of each type
+				cuts, every = 100, 1500 // of each type
 			}
 			broker := brokertest.RabbitMQ(t)
 			proxy := newProxy(t, broker)
 			l := &load{
 				conn:  open(t, proxy.URL(t, broker), func(tr *rabbitmq.Transport) { tr.QueueType = queueType }),
 				proxy: proxy,
-				every: 150,
-				total: 150 * cuts,
+				every: every,
+				total: every * cuts,
 			}
 			direct := open(t, broker, func(tr *rabbitmq.Transport) { tr.QueueType = queueType })
 			l.in, l.out = install(t, direct, "in"), install(t, direct, "out")

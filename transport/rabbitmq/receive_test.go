@@ -339,6 +339,9 @@ func TestAClosedReceiverGivesBackWhatItPrefetchedAndSettlesTheRest(t *testing.T)
 	}
 	other := receive(t, c, queue, 20)
 	for _, d := range nextN(t, other, 15) {
+		if n := d.Attempt().N; n != 2 {
+			t.Errorf("a message given back once comes as attempt %d", n)
+		}
 		must(t, d.Complete(t.Context()))
 	}
 	for _, d := range held {

@@ -194,9 +194,6 @@ func (r *receiver) Close() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.closed = true
-	if r.session != nil {
-		r.session.giveBack()
-	}
 	signal(r.wake)
 	signal(r.poke)
 	return nil

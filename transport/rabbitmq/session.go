@@ -81,7 +81,7 @@ func (s *session) work(ctx context.Context, r *receiver) error {
 		if err := s.fit(window); err != nil {
 			return err
 		}
-		if closed && s.idle() {
+		if closed && s.retire() {
 			return s.ch.Close()
 		}
 		select {
@@ -135,9 +135,23 @@ func (s *session) finish() {
 	s.endWith(fmt.Errorf("%w: %w", transport.ErrClosed, transport.ErrLeaseLost))
 }
 
-func (s *session) idle() bool {
+// retire gives back what was prefetched, and tells whether everything is settled. It
+// waits for the consumers to end first: they would be sent the same messages again.
+func (s *session) retire() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.closing = true
+	for _, c := range s.leaving {
+		if !c.drained {
+			return false
+		}
+	}
+	for _, d := range s.waiting {
+		s.account(d)
+		// One that cannot be given back comes back with the loss of the channel.
+		_ = s.ch.Nack(d.tag, false, true)
+	}
+	s.waiting = nil
 	return s.acks.open == 0 && len(s.acks.pending) == 0
 }
 
@@ -254,11 +268,6 @@ func (s *session) push(c *consumer, in *amqp.Delivery) {
 	defer s.mu.Unlock()
 	s.acks.add(d)
 	c.open++
-	if s.closing {
-		s.account(d)
-		_ = s.ch.Nack(d.tag, false, true) // as giveBack does
-		return
-	}
 	s.waiting = append(s.waiting, d)
 	if len(s.waiting) == 1 {
 		signal(s.receiver.wake)
@@ -283,19 +292,6 @@ func (s *session) take(limit, window int) ([]transport.Delivery, bool) {
 	clear(s.waiting[:n])
 	s.waiting = s.waiting[n:]
 	return ds, len(s.waiting) > 0
-}
-
-// giveBack returns what nobody has taken.
-func (s *session) giveBack() {
-	s.mu.Lock()
-	waiting := s.waiting
-	s.waiting = nil
-	s.closing = true
-	s.mu.Unlock()
-	for _, d := range waiting {
-		// One that cannot be given back comes back when the connection ends.
-		_ = d.Release(context.Background())
-	}
 }
 
 func (s *session) flushDue() {
