@@ -28,7 +28,7 @@ func TestConformance(t *testing.T) {
 				t.Fatal(err)
 			}
 			proxy := brokertest.NewProxy(t, u.Host)
-			tr := p.schema(2*time.Second)(t).(*sqlserver.Postgres)
+			tr := p.schema(2 * time.Second)(t).(*sqlserver.Postgres)
 			tr.URL = proxy.URL(t, p.url)
 			return tr, proxy
 		},

@@ -2,6 +2,7 @@ package transporttest
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
@@ -19,9 +20,7 @@ type pumping struct {
 // handler handles a delivery and says how to settle it.
 type handler func(ctx context.Context, d transport.Delivery) func(context.Context) error
 
-func complete(_ context.Context, d transport.Delivery) func(context.Context) error {
-	return d.Complete
-}
+var errRuleOver = errors.New("the rule is over")
 
 // pump runs the receive loop until stop, or the end of the rule. StopTimeout is how long it
 // lets handlers go on; less than 0 for ever.
@@ -32,6 +31,8 @@ func (t *test) pump(c transport.Conn, queue string, concurrency int, stopTimeout
 		t.Fatalf("OpenReceiver: %v", err)
 	}
 	settling := t.ctx()
+	// A rule that fails may leave handlers waiting.
+	giveUp, cancel := context.WithCancel(context.Background())
 	p := &pumping{over: make(chan struct{})}
 	p.Pump = pump.New(pump.Config{
 		Receiver:    r,
@@ -40,6 +41,8 @@ func (t *test) pump(c transport.Conn, queue string, concurrency int, stopTimeout
 		Concurrency: concurrency,
 		StopTimeout: stopTimeout,
 		Handle: func(ctx context.Context, d transport.Delivery, slot *pump.Slot) {
+			ctx, cancel := context.WithCancelCause(ctx)
+			defer context.AfterFunc(giveUp, func() { cancel(errRuleOver) })()
 			settle := handle(ctx, d)
 			slot.Free()
 			if err := settle(settling); err != nil {
@@ -60,6 +63,7 @@ func (t *test) pump(c transport.Conn, queue string, concurrency int, stopTimeout
 	}()
 	t.Cleanup(func() {
 		end()
+		cancel()
 		<-p.over
 	})
 	return p
@@ -103,6 +107,16 @@ func (w *crowd) handle(ctx context.Context, d transport.Delivery) func(context.C
 	w.done++
 	w.mu.Unlock()
 	return d.Complete
+}
+
+// let lets one go.
+func (w *crowd) let(t *test) {
+	t.Helper()
+	select {
+	case w.gate <- struct{}{}:
+	case <-t.ctx().Done():
+		t.Fatalf("nobody is handled: not within %v", patience)
+	}
 }
 
 func (w *crowd) now() (in, most, done int) {

@@ -75,7 +75,7 @@ func concurrencyReached(t *test) {
 				in, _, gone := w.now()
 				return in+gone >= n+done
 			})
-			w.gate <- struct{}{}
+			w.let(t)
 		}
 		w.open()
 		t.eventuallyDone(w, 2*n)
@@ -137,7 +137,7 @@ func concurrencyLowered(t *test) {
 	t.eventuallyIn(w, 10)
 	p.SetConcurrency(2)
 	for range 8 {
-		w.gate <- struct{}{}
+		w.let(t)
 	}
 	t.eventually("eight of ten have ended", func() bool { in, _, done := w.now(); return done >= 8 && in <= 2 })
 	w.forget()
@@ -180,7 +180,7 @@ func (w *crowd) leave(t *test, n int) bool {
 	if in <= n {
 		return false
 	}
-	w.gate <- struct{}{}
+	w.let(t)
 	t.eventually("one has ended", func() bool { _, _, now := w.now(); return now > done })
 	return true
 }

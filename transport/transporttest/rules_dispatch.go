@@ -343,6 +343,7 @@ func ttlNotOver(t *test) {
 	op.TTL = time.Minute
 	want := copyOf(op.Message)
 	t.dispatch(c, op)
+	t.pass(20 * time.Millisecond)
 	r := t.receiver(c, q)
 	d := t.one(r, "m")
 	t.sameMessage(d.Message(), want)

@@ -142,7 +142,9 @@ func publishIndependent(t *test) {
 	t.subscribe(c, a, kind)
 	t.subscribe(c, b, kind)
 	t.dispatch(c, publish("m", kind))
-	t.complete(t.one(t.receiver(c, a), "m"))
+	d := t.one(t.receiver(c, a), "m")
+	t.attempt(d, 1)
+	t.complete(d)
 	r := t.receiver(c, b)
 	for n := 1; n <= 3; n++ {
 		d := t.one(r, "m")

@@ -1,0 +1,362 @@
+package transporttest
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast/transport"
+	"github.com/holdfast-go/holdfast/transport/inmemory"
+)
+
+// faulty is a driver with a fault: a sound one, and what it does otherwise. What is nil it
+// does soundly. Functions are given the sound thing to call.
+type faulty struct {
+	*inmemory.Transport
+
+	open     func(ctx context.Context) (transport.Conn, error)
+	limits   func(transport.Limits) transport.Limits
+	close    func(c *faultyConn) error
+	dispatch func(ctx context.Context, c *faultyConn, ops []transport.Operation) ([]transport.Receipt, error)
+
+	install     func(ctx context.Context, c *faultyConn, plan transport.Plan) error
+	subscribe   func(ctx context.Context, c *faultyConn, queue string, types []string) error
+	unsubscribe func(ctx context.Context, c *faultyConn, queue string, types []string) error
+	cancel      func(ctx context.Context, c *faultyConn, receipt string) error
+	inspect     func(stats []transport.QueueStats, err error) ([]transport.QueueStats, error)
+
+	openReceiver  func(ctx context.Context, c *faultyConn, queue string) (transport.Receiver, error)
+	receive       func(ctx context.Context, r *faultyReceiver, limit int) ([]transport.Delivery, error)
+	window        func(r *faultyReceiver, n int)
+	closeReceiver func(r *faultyReceiver) error
+	renew         func(ctx context.Context, r *faultyReceiver, ds []transport.Delivery) []error
+
+	message      func(m *transport.Message) *transport.Message
+	attempt      func(d *faultyDelivery) transport.Attempt
+	settle       func(ctx context.Context, verb string, d *faultyDelivery, sound func(context.Context) error) error
+	completeWith func(ctx context.Context, d *faultyDelivery, ops []transport.Operation) error
+	commit       func(ctx context.Context, tx *faultyTx, ops []transport.Operation) error
+	rollback     func(ctx context.Context, tx *faultyTx) error
+}
+
+// sound is everything that inmemory offers.
+type sound interface {
+	transport.Conn
+	transport.Installer
+	transport.Subscriber
+	transport.Canceler
+	transport.Inspector
+}
+
+func (f *faulty) Open(ctx context.Context, env transport.Env) (transport.Conn, error) {
+	if f.open != nil {
+		return f.open(ctx)
+	}
+	c, err := f.Transport.Open(ctx, env)
+	if err != nil {
+		return nil, err
+	}
+	return &faultyConn{sound: c.(sound), f: f}, nil
+}
+
+type faultyConn struct {
+	sound
+	f *faulty
+
+	mu  sync.Mutex // guards out
+	out []*faultyDelivery
+}
+
+// unsettled are the deliveries that are out.
+func (c *faultyConn) unsettled() (ds []*faultyDelivery) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, d := range c.out {
+		if !d.isSettled() {
+			ds = append(ds, d)
+		}
+	}
+	return ds
+}
+
+func (c *faultyConn) Limits() transport.Limits {
+	l := c.sound.Limits()
+	if c.f.limits != nil {
+		l = c.f.limits(l)
+	}
+	return l
+}
+
+func (c *faultyConn) Close() error {
+	if c.f.close != nil {
+		return c.f.close(c)
+	}
+	return c.sound.Close()
+}
+
+func (c *faultyConn) Dispatch(ctx context.Context, ops []transport.Operation) ([]transport.Receipt, error) {
+	if c.f.dispatch != nil {
+		return c.f.dispatch(ctx, c, ops)
+	}
+	return c.sound.Dispatch(ctx, ops)
+}
+
+func (c *faultyConn) Install(ctx context.Context, plan transport.Plan) error {
+	if c.f.install != nil {
+		return c.f.install(ctx, c, plan)
+	}
+	return c.sound.Install(ctx, plan)
+}
+
+func (c *faultyConn) Subscribe(ctx context.Context, queue string, types []string) error {
+	if c.f.subscribe != nil {
+		return c.f.subscribe(ctx, c, queue, types)
+	}
+	return c.sound.Subscribe(ctx, queue, types)
+}
+
+func (c *faultyConn) Unsubscribe(ctx context.Context, queue string, types []string) error {
+	if c.f.unsubscribe != nil {
+		return c.f.unsubscribe(ctx, c, queue, types)
+	}
+	return c.sound.Unsubscribe(ctx, queue, types)
+}
+
+func (c *faultyConn) Cancel(ctx context.Context, receipt string) error {
+	if c.f.cancel != nil {
+		return c.f.cancel(ctx, c, receipt)
+	}
+	return c.sound.Cancel(ctx, receipt)
+}
+
+func (c *faultyConn) Inspect(ctx context.Context, queues ...string) ([]transport.QueueStats, error) {
+	stats, err := c.sound.Inspect(ctx, queues...)
+	if c.f.inspect != nil {
+		return c.f.inspect(stats, err)
+	}
+	return stats, err
+}
+
+func (c *faultyConn) OpenReceiver(ctx context.Context, opts transport.ReceiverOptions) (transport.Receiver, error) {
+	var r transport.Receiver
+	var err error
+	if c.f.openReceiver != nil {
+		r, err = c.f.openReceiver(ctx, c, opts.Queue)
+	} else {
+		r, err = c.sound.OpenReceiver(ctx, opts)
+	}
+	if err != nil {
+		return nil, err
+	}
+	own := &faultyReceiver{Receiver: r, conn: c, f: c.f, queue: opts.Queue}
+	if c.Limits().Lease > 0 {
+		return faultyRenewer{own}, nil
+	}
+	return own, nil
+}
+
+type faultyReceiver struct {
+	transport.Receiver
+	conn  *faultyConn
+	f     *faulty
+	queue string
+
+	mu     sync.Mutex // guards closed
+	closed bool
+}
+
+func (r *faultyReceiver) Receive(ctx context.Context, limit int) ([]transport.Delivery, error) {
+	if r.f.receive != nil {
+		return r.f.receive(ctx, r, limit)
+	}
+	return r.soundly(ctx, limit)
+}
+
+// soundly receives as the sound driver does.
+func (r *faultyReceiver) soundly(ctx context.Context, limit int) ([]transport.Delivery, error) {
+	ds, err := r.Receiver.Receive(ctx, limit)
+	r.conn.mu.Lock()
+	defer r.conn.mu.Unlock()
+	for i, d := range ds {
+		own := &faultyDelivery{whole: d.(whole), receiver: r, ctx: ctx}
+		ds[i] = own
+		r.conn.out = append(r.conn.out, own)
+	}
+	return ds, err
+}
+
+func (r *faultyReceiver) Window(n int) {
+	if r.f.window != nil {
+		r.f.window(r, n)
+	}
+}
+
+func (r *faultyReceiver) Close() error {
+	r.mu.Lock()
+	r.closed = true
+	r.mu.Unlock()
+	if r.f.closeReceiver != nil {
+		return r.f.closeReceiver(r)
+	}
+	return r.Receiver.Close()
+}
+
+func (r *faultyReceiver) isClosed() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.closed
+}
+
+type faultyRenewer struct{ *faultyReceiver }
+
+func (r faultyRenewer) Renew(ctx context.Context, ds []transport.Delivery) []error {
+	if r.f.renew != nil {
+		return r.f.renew(ctx, r.faultyReceiver, ds)
+	}
+	return r.renewSoundly(ctx, ds)
+}
+
+func (r *faultyReceiver) renewSoundly(ctx context.Context, ds []transport.Delivery) []error {
+	inner := make([]transport.Delivery, len(ds))
+	for i, d := range ds {
+		inner[i] = d.(*faultyDelivery).whole
+	}
+	return r.Receiver.(transport.Renewer).Renew(ctx, inner)
+}
+
+// whole is everything that inmemory's deliveries offer.
+type whole interface {
+	transport.Delivery
+	transport.Completer
+	transport.Transactor
+	transport.SpacedRetrier
+	transport.DeadLetterer
+}
+
+type faultyDelivery struct {
+	whole
+	receiver *faultyReceiver
+	ctx      context.Context //nolint:containedctx // some faults are to remember it
+
+	mu      sync.Mutex // guards what follows
+	settled bool
+	changed *transport.Message
+}
+
+func (d *faultyDelivery) id() string { return d.whole.Message().ID }
+
+func (d *faultyDelivery) isSettled() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.settled
+}
+
+func (d *faultyDelivery) Message() *transport.Message {
+	if d.receiver.f.message == nil {
+		return d.whole.Message()
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.changed == nil {
+		d.changed = d.receiver.f.message(copyOf(d.whole.Message()))
+	}
+	return d.changed
+}
+
+func (d *faultyDelivery) Attempt() transport.Attempt {
+	if d.receiver.f.attempt != nil {
+		return d.receiver.f.attempt(d)
+	}
+	return d.whole.Attempt()
+}
+
+func (d *faultyDelivery) settle(ctx context.Context, verb string, sound func(context.Context) error) error {
+	var err error
+	if d.receiver.f.settle != nil {
+		err = d.receiver.f.settle(ctx, verb, d, sound)
+	} else {
+		err = sound(ctx)
+	}
+	if err == nil {
+		d.mu.Lock()
+		d.settled = true
+		d.mu.Unlock()
+	}
+	return err
+}
+
+func (d *faultyDelivery) Complete(ctx context.Context) error {
+	return d.settle(ctx, "Complete", d.whole.Complete)
+}
+func (d *faultyDelivery) Retry(ctx context.Context) error {
+	return d.settle(ctx, "Retry", d.whole.Retry)
+}
+func (d *faultyDelivery) Release(ctx context.Context) error {
+	return d.settle(ctx, "Release", d.whole.Release)
+}
+
+func (d *faultyDelivery) RetryAfter(ctx context.Context, wait time.Duration) error {
+	return d.settle(ctx, "RetryAfter", func(ctx context.Context) error { return d.whole.RetryAfter(ctx, wait) })
+}
+
+func (d *faultyDelivery) DeadLetter(ctx context.Context, reason string) error {
+	return d.settle(ctx, "DeadLetter", func(ctx context.Context) error { return d.whole.DeadLetter(ctx, reason) })
+}
+
+func (d *faultyDelivery) CompleteWith(ctx context.Context, ops []transport.Operation) error {
+	return d.settle(ctx, "CompleteWith", func(ctx context.Context) error {
+		if d.receiver.f.completeWith != nil {
+			return d.receiver.f.completeWith(ctx, d, ops)
+		}
+		return d.whole.CompleteWith(ctx, ops)
+	})
+}
+
+func (d *faultyDelivery) Begin(ctx context.Context) (transport.Tx, error) {
+	tx, err := d.whole.Begin(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &faultyTx{Tx: tx, d: d}, nil
+}
+
+type faultyTx struct {
+	transport.Tx
+	d *faultyDelivery
+}
+
+func (t *faultyTx) Complete(ctx context.Context, ops []transport.Operation) error {
+	if t.d.receiver.f.commit != nil {
+		return t.d.receiver.f.commit(ctx, t, ops)
+	}
+	return t.Tx.Complete(ctx, ops)
+}
+
+func (t *faultyTx) Rollback(ctx context.Context) error {
+	if t.d.receiver.f.rollback != nil {
+		return t.d.receiver.f.rollback(ctx, t)
+	}
+	return t.Tx.Rollback(ctx)
+}
+
+// faultyHarness gives rules a driver with a fault.
+func faultyHarness(change func(*faulty)) Harness {
+	open := func(lease time.Duration) func(testing.TB) transport.Transport {
+		return func(testing.TB) transport.Transport {
+			f := &faulty{Transport: &inmemory.Transport{Lease: lease}}
+			change(f)
+			return f
+		}
+	}
+	return Harness{
+		Open:       open(0),
+		ShortLease: open(time.Second),
+		PutUndecodable: func(t testing.TB, tr transport.Transport, queue string) {
+			m := &transport.Message{ID: "foreign", Undecodable: errNothing}
+			if err := tr.(*faulty).Put(queue, m); err != nil {
+				t.Error(err)
+			}
+		},
+	}
+}
