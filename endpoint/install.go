@@ -58,7 +58,7 @@ func (e *Endpoint) plan() transport.Plan {
 func (e *Endpoint) subscribe(ctx context.Context, conn transport.Conn) error {
 	var types []string
 	for _, t := range e.types.all {
-		if t.kind == kindEvent && len(t.calls) > 0 {
+		if t.kind == kindEvent && !t.manual && len(t.calls) > 0 {
 			types = append(types, t.name)
 		}
 	}

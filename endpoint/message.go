@@ -13,7 +13,8 @@ type Message struct {
 	kind   messageKind
 	name   string
 	bases  []string
-	atMost int // handled at once; 0 is no limit
+	atMost int  // handled at once; 0 is no limit
+	manual bool // its subscription is somebody else's business
 	err    error
 }
 
@@ -58,6 +59,16 @@ func (m Message) AtMost(n int) Message {
 		m.err = fmt.Errorf("message %v: AtMost(%d): at least one has to be handled", m.goType, n)
 	}
 	m.atMost = n
+	return m
+}
+
+// WithoutSubscription keeps the endpoint from subscribing to this event although it has handlers for
+// it: who set up the broker did so, or it is sent here by other means.
+func (m Message) WithoutSubscription() Message {
+	if m.kind != kindEvent && m.err == nil {
+		m.err = fmt.Errorf("message %v: WithoutSubscription: it is a %v, and only events are subscribed to", m.goType, m.kind)
+	}
+	m.manual = true
 	return m
 }
 

@@ -62,6 +62,21 @@ func Headers(h header.Map) Option {
 	}
 }
 
+// StartNewConversation gives the message a conversation id of its own, where it would have that of
+// the message being handled, which goes into the header PreviousConversationId. Followed by a
+// [Header] that sets the conversation id, it is of the caller's choosing.
+func StartNewConversation() Option {
+	return func(out *pipeline.Outgoing) {
+		out.Headers.Set(header.ConversationID, newID(time.Now()))
+		if out.Incoming == nil {
+			return
+		}
+		if previous := out.Incoming.Headers.Get(header.ConversationID); previous != "" {
+			out.Headers.Set(header.PreviousConversation, previous)
+		}
+	}
+}
+
 // MessageID gives the message an identity of the caller's choosing, for receivers
 // that recognise duplicates by it.
 func MessageID(id string) Option {

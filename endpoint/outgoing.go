@@ -148,6 +148,9 @@ func delay(out *pipeline.Outgoing, now time.Time) time.Duration {
 
 // encode is the end of the Outgoing stage: headers, body, operation.
 func (e *Endpoint) encode(_ context.Context, out *pipeline.Outgoing) error {
+	if err := checkConversation(out); err != nil {
+		return err
+	}
 	body, err := e.cfg.Serializer.Marshal(out.Value)
 	if err != nil {
 		return err
@@ -183,6 +186,19 @@ func (e *Endpoint) addHeaders(out *pipeline.Outgoing, now time.Time) {
 	if out.TTL > 0 {
 		h.SetDefault(header.TimeToBeReceived, header.FormatDuration(out.TTL))
 	}
+}
+
+// checkConversation finds a message that leaves its conversation without saying so.
+func checkConversation(out *pipeline.Outgoing) error {
+	if out.Incoming == nil {
+		return nil
+	}
+	id, set := out.Headers.Lookup(header.ConversationID)
+	current := out.Incoming.Headers.Get(header.ConversationID)
+	if !set || current == "" || id == current || out.Headers.Get(header.PreviousConversation) == current {
+		return nil
+	}
+	return fmt.Errorf("it is part of conversation %q and cannot be given %q: use StartNewConversation", current, id)
 }
 
 // addCausation says which message this one follows from.
