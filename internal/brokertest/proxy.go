@@ -1,6 +1,7 @@
 package brokertest
 
 import (
+	"errors"
 	"io"
 	"net"
 	"net/url"
@@ -13,7 +14,7 @@ import (
 // called from any goroutine.
 type Proxy struct {
 	target   string
-	listener net.Listener
+	listener *net.TCPListener
 	wg       sync.WaitGroup
 
 	mu      sync.Mutex // guards what follows
@@ -30,7 +31,7 @@ type Proxy struct {
 // with the test.
 func NewProxy(t testing.TB, target string) *Proxy {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	listener, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	if err != nil {
 		t.Fatalf("proxy: %v", err)
 	}
@@ -123,7 +124,7 @@ func (p *Proxy) close() {
 
 func (p *Proxy) accept() {
 	for {
-		client, err := p.listener.Accept()
+		client, err := p.listener.AcceptTCP()
 		if err != nil {
 			return
 		}
@@ -133,7 +134,7 @@ func (p *Proxy) accept() {
 
 // link is a connection through the proxy.
 type link struct {
-	client, broker net.Conn
+	client, broker *net.TCPConn
 	cut            chan struct{}
 	once           sync.Once
 }
@@ -147,13 +148,13 @@ func (l *link) reset() {
 }
 
 // abort closes a connection with a reset instead of a farewell.
-func abort(c net.Conn) {
-	_ = c.(*net.TCPConn).SetLinger(0)
+func abort(c *net.TCPConn) {
+	_ = c.SetLinger(0)
 	_ = c.Close()
 }
 
-func (p *Proxy) serve(client net.Conn) {
-	broker, err := net.Dial("tcp", p.target)
+func (p *Proxy) serve(client *net.TCPConn) {
+	broker, err := p.dial()
 	if err != nil {
 		abort(client)
 		return
@@ -173,6 +174,14 @@ func (p *Proxy) serve(client net.Conn) {
 	delete(p.links, l)
 }
 
+func (p *Proxy) dial() (*net.TCPConn, error) {
+	address, err := net.ResolveTCPAddr("tcp", p.target)
+	if err != nil {
+		return nil, err
+	}
+	return net.DialTCP("tcp", nil, address)
+}
+
 func (p *Proxy) add(l *link) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -185,15 +194,15 @@ func (p *Proxy) add(l *link) bool {
 }
 
 // pass copies one direction until its end, which it passes on too.
-func (p *Proxy) pass(l *link, from, to net.Conn) {
+func (p *Proxy) pass(l *link, from, to *net.TCPConn) {
 	buf := make([]byte, 64<<10)
 	for {
 		n, err := from.Read(buf)
 		if !p.hold(l) {
 			return
 		}
-		if err == io.EOF {
-			_ = to.(*net.TCPConn).CloseWrite()
+		if errors.Is(err, io.EOF) {
+			_ = to.CloseWrite()
 			return
 		}
 		if err == nil {

@@ -30,7 +30,7 @@ type conn struct {
 	receiving  *line[*consuming]
 	publishing *line[*publisher]
 
-	ctx    context.Context // of every goroutine of this conn; ends with Close
+	ctx    context.Context //nolint:containedctx // of the conn's own goroutines; ends with Close
 	cancel context.CancelFunc
 	tasks  tasks
 

@@ -368,12 +368,12 @@ func terminateTLS(t *testing.T, broker string) (address string, trusted *x509.Ce
 }
 
 func join(client net.Conn, broker string) {
-	defer client.Close() //nolint:errcheck // the test is over
+	defer client.Close()
 	server, err := net.Dial("tcp", broker)
 	if err != nil {
 		return
 	}
-	defer server.Close() //nolint:errcheck // the test is over
+	defer server.Close()
 	go func() { _, _ = io.Copy(server, client) }()
 	_, _ = io.Copy(client, server)
 }

@@ -123,15 +123,15 @@ func (l *line[W]) change(w W, err error) {
 }
 
 // now is the wire, or why there is none, and a channel closed when that changes.
-func (l *line[W]) now() (W, error, <-chan struct{}) {
+func (l *line[W]) now() (W, <-chan struct{}, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.wire, l.err, l.changed
+	return l.wire, l.changed, l.err
 }
 
 // within is the wire, waiting up to d for a lost one to come back.
 func (l *line[W]) within(ctx context.Context, d time.Duration) (W, error) {
-	w, err, changed := l.now()
+	w, changed, err := l.now()
 	if err == nil || errors.Is(err, transport.ErrClosed) {
 		return w, err
 	}
@@ -140,7 +140,7 @@ func (l *line[W]) within(ctx context.Context, d time.Duration) (W, error) {
 	for {
 		select {
 		case <-changed:
-			if w, err, changed = l.now(); err == nil || errors.Is(err, transport.ErrClosed) {
+			if w, changed, err = l.now(); err == nil || errors.Is(err, transport.ErrClosed) {
 				return w, err
 			}
 		case <-patience.C:

@@ -87,8 +87,8 @@ func (r *receiver) run(first chan<- error) {
 // answered would only use up attempts.
 func (r *receiver) open(ctx context.Context) (*session, error) {
 	for !r.stopped() {
-		in, err, changedIn := r.conn.receiving.now()
-		_, errOut, changedOut := r.conn.publishing.now()
+		in, changedIn, err := r.conn.receiving.now()
+		_, changedOut, errOut := r.conn.publishing.now()
 		if err == nil && errOut == nil {
 			return openSession(in.conn, r)
 		}
