@@ -38,6 +38,8 @@ type faulty struct {
 	completeWith func(ctx context.Context, d *faultyDelivery, ops []transport.Operation) error
 	commit       func(ctx context.Context, tx *faultyTx, ops []transport.Operation) error
 	rollback     func(ctx context.Context, tx *faultyTx) error
+
+	wire func(w *wire)
 }
 
 // sound is everything that inmemory offers.
@@ -349,9 +351,26 @@ func faultyHarness(change func(*faulty)) Harness {
 			return f
 		}
 	}
+	remote := func() *wire {
+		f := &faulty{Transport: &inmemory.Transport{}}
+		change(f)
+		w := &wire{broker: &inmemory.Transport{}}
+		if f.wire != nil {
+			f.wire(w)
+		}
+		return w
+	}
 	return Harness{
 		Open:       open(0),
 		ShortLease: open(time.Second),
+		Break: func(testing.TB) (transport.Transport, Link) {
+			w := remote()
+			return w, w
+		},
+		Restart: func(testing.TB) (transport.Transport, func()) {
+			w := remote()
+			return w, func() { w.Refuse(); w.Resume() }
+		},
 		PutUndecodable: func(t testing.TB, tr transport.Transport, queue string) {
 			m := &transport.Message{ID: "foreign", Undecodable: errNothing}
 			if err := tr.(*faulty).Put(queue, m); err != nil {

@@ -15,7 +15,7 @@ import (
 // mutants are faults of drivers, one for each rule at least, in the order of the rules.
 var mutants = slices.Concat(
 	receiveMutants, settleMutants, attemptMutants, leaseMutants, dispatchMutants, delayMutants,
-	publishMutants, atomicMutants, pumpMutants, stopMutants, otherMutants,
+	publishMutants, atomicMutants, pumpMutants, stopMutants, faultMutants, otherMutants,
 )
 
 var errMutant = errors.New("the mutant says no")
@@ -1067,6 +1067,22 @@ var stopMutants = []mutant{
 			return r.soundly(ctx, limit)
 		}
 	}},
+}
+
+// wired is a fault of a driver that shows when its connection breaks.
+func wired(change func(w *wire)) func(*faulty) {
+	return func(f *faulty) { f.wire = change }
+}
+
+var faultMutants = []mutant{
+	{"fault-cut", "a lost connection is never replaced", wired(func(w *wire) { w.once = true })},
+	{"fault-stale", "a settle of a lost connection hits the newer hand-out", wired(func(w *wire) { w.adopting = true })},
+	{"fault-away", "Dispatch waits for the broker, whatever its context says", wired(func(w *wire) { w.hanging = true })},
+	{"fault-half-open", "what is only buffered is called accepted", wired(func(w *wire) { w.lying = true })},
+	{"fault-half-open-receive", "Receive does not see its context end", wired(func(w *wire) { w.deaf = true })},
+	{"fault-close-away", "Close leaves a goroutine that waits for the broker", wired(func(w *wire) { w.leaking = true })},
+	{"fault-load", "what is out when a connection is lost is gone", wired(func(w *wire) { w.dropping = true })},
+	{"fault-restart", "what is out when the broker restarts is gone", wired(func(w *wire) { w.dropping = true })},
 }
 
 var otherMutants = []mutant{

@@ -161,6 +161,18 @@ func faultStale(t *test) {
 // or on what it is doing when its context ends.
 const promptly = 15 * time.Second
 
+// dispatching calls Dispatch with a context that ends in d, and waits for its end.
+func (t *test) dispatching(c transport.Conn, d time.Duration, op transport.Operation) error {
+	t.Helper()
+	done := make(chan error, 1)
+	ctx := t.shortly(d)
+	go func() {
+		_, err := c.Dispatch(ctx, []transport.Operation{op})
+		done <- err
+	}()
+	return await(t, "Dispatch returns", done)
+}
+
 func faultAway(t *test) {
 	c, link := t.broken()
 	q := t.queue(c, "in")
@@ -169,8 +181,7 @@ func faultAway(t *test) {
 	t.one(r, "held")
 	link.Refuse()
 	began := time.Now()
-	_, err := c.Dispatch(t.shortly(promptly), []transport.Operation{to(q, "m")})
-	if err == nil {
+	if err := t.dispatching(c, promptly, to(q, "m")); err == nil {
 		t.Error("Dispatch without a broker succeeded")
 	}
 	got := await(t, "Receive returns", receiving(t.shortly(promptly), r, 1))
@@ -195,7 +206,7 @@ func faultHalfOpen(t *test) {
 	t.send(c, q, "before")
 	link.Pause()
 	began := time.Now()
-	_, err := c.Dispatch(t.shortly(200*time.Millisecond), []transport.Operation{to(q, "m")})
+	err := t.dispatching(c, 200*time.Millisecond, to(q, "m"))
 	if err == nil {
 		t.Error("Dispatch over a silent connection succeeded")
 	} else {
@@ -319,6 +330,7 @@ func faultLoad(t *test) {
 func (t *test) forward(c transport.Conn, in, out string) *pumping {
 	return t.pump(c, in, 8, -1, func(_ context.Context, d transport.Delivery) func(context.Context) error {
 		ops := []transport.Operation{{Message: d.Message(), Queue: out}}
+		t.pass(2 * time.Millisecond) // so that some are out whenever the connection ends
 		return func(ctx context.Context) error {
 			_ = forwardOne(ctx, c, d, ops) // or the broker hands it out again
 			return nil
