@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 
@@ -46,8 +47,10 @@ type Config struct {
 	Transactions TransactionMode
 	// Pipeline holds the endpoint's behaviors.
 	Pipeline pipeline.Pipeline
-	// Serializer writes and reads bodies: [serialization.JSON] unless set.
-	Serializer serialization.Serializer
+	// Serializers write and read bodies: [serialization.JSON] alone unless set. The first writes
+	// all that is sent; a received message is read by the one of its content type, by the
+	// first when it names none, and fails for good when there is none for it.
+	Serializers []serialization.Serializer
 	// SendOnly endpoints have no queue: they have no handlers and receive nothing.
 	SendOnly bool
 	// Install creates missing queues at the start of Run. Without it they must
@@ -123,9 +126,10 @@ func (c Config) withDefaults() Config {
 	if c.Concurrency == 0 {
 		c.Concurrency = 2 * runtime.GOMAXPROCS(0)
 	}
-	if c.Serializer == nil {
-		c.Serializer = serialization.JSON
+	if len(c.Serializers) == 0 {
+		c.Serializers = []serialization.Serializer{serialization.JSON}
 	}
+	c.Serializers = slices.Clone(c.Serializers)
 	if c.StopTimeout == 0 {
 		c.StopTimeout = defaultStopTimeout
 	}
@@ -190,7 +194,7 @@ func (c Config) validate() error {
 	if c.Transactions == None && c.Recoverability.Policy == nil && (c.Recoverability.Immediate > 0 || c.Recoverability.Delayed > 0) {
 		bad("Transactions is None, which has no retries: leave Recoverability.Immediate and Delayed unset")
 	}
-	return errors.Join(append(errs, c.Recoverability.Validate())...)
+	return errors.Join(append(errs, serializers(c.Serializers).validate(), c.Recoverability.Validate())...)
 }
 
 func queueName(name string) bool { return !strings.ContainsAny(name, "@\r\n\x00") }

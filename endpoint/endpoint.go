@@ -18,6 +18,7 @@ import (
 type Endpoint struct {
 	cfg            Config
 	types          *registry
+	serializers    serializers
 	recoverability recoverability.Config
 	host           recoverability.Host
 	failures       failureCount
@@ -43,7 +44,7 @@ func New(cfg Config) (*Endpoint, error) {
 	err := cfg.validate()
 	types, terr := newRegistry(cfg)
 	cfg = cfg.withDefaults()
-	e := &Endpoint{cfg: cfg, types: types, recoverability: cfg.Recoverability, ready: make(chan struct{})}
+	e := &Endpoint{cfg: cfg, types: types, serializers: cfg.Serializers, recoverability: cfg.Recoverability, ready: make(chan struct{})}
 	machine := machineName()
 	e.host = recoverability.Host{
 		Endpoint: cfg.Name, Machine: machine, HostID: hostID(cfg.Name, machine), DisplayName: cfg.Instance,

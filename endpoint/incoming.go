@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"mime"
 	"time"
 
 	"github.com/holdfast-go/holdfast/header"
@@ -199,9 +198,9 @@ type baseValue struct {
 
 // read gives the message as t, and keeps it as each further type that a handler wants it as.
 func (in *incoming) read(r *pipeline.Receive, t *messageType) (any, error) {
-	s := in.e.cfg.Serializer
-	if ct := r.Headers.Get(header.ContentType); ct != "" && !sameContent(ct, s.ContentType()) {
-		return nil, fmt.Errorf("content type %q: this endpoint reads %q", ct, s.ContentType())
+	s, err := in.e.serializers.reader(r.Headers.Get(header.ContentType))
+	if err != nil {
+		return nil, err
 	}
 	value := t.newValue()
 	if err := s.Unmarshal(r.Body, value); err != nil {
@@ -230,12 +229,4 @@ func (in *incoming) as(t *messageType) any {
 		}
 	}
 	return nil
-}
-
-func sameContent(got, want string) bool {
-	if got == want {
-		return true
-	}
-	media, _, err := mime.ParseMediaType(got)
-	return err == nil && media == want
 }

@@ -151,7 +151,7 @@ func (e *Endpoint) encode(_ context.Context, out *pipeline.Outgoing) error {
 	if err := checkConversation(out); err != nil {
 		return err
 	}
-	body, err := e.cfg.Serializer.Marshal(out.Value)
+	body, err := e.serializers.writer().Marshal(out.Value)
 	if err != nil {
 		return err
 	}
@@ -178,7 +178,7 @@ func (e *Endpoint) addHeaders(out *pipeline.Outgoing, now time.Time) {
 	h.SetDefault(header.OriginatingMachine, e.host.Machine)
 	h.SetDefault(header.OriginatingHostID, e.host.HostID)
 	h.SetDefault(header.TimeSent, header.FormatTime(now))
-	h.SetDefault(header.ContentType, e.cfg.Serializer.ContentType())
+	h.SetDefault(header.ContentType, e.serializers.writer().ContentType())
 	h.SetDefault(header.EnclosedMessageTypes, e.enclosed(out))
 	if d := delay(out, now); d > 0 {
 		h.SetDefault(header.DeliverAt, header.FormatTime(now.Add(d)))

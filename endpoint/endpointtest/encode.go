@@ -18,7 +18,7 @@ func encode(ctx context.Context, cfg endpoint.Config, m any, opts []endpoint.Opt
 	caught := catcher{}
 	sender := endpoint.Config{
 		Name: Client, SendOnly: true, Transport: &inmemory.Transport{},
-		Messages: cfg.Messages, Serializer: cfg.Serializer, Logger: cfg.Logger,
+		Messages: cfg.Messages, Serializers: cfg.Serializers, Logger: cfg.Logger,
 	}
 	sender.Pipeline.Outgoing.Use("catch", caught.behavior)
 	ep, err := endpoint.New(sender)

@@ -35,8 +35,9 @@ const behavior = "endpointtest"
 
 // record adds the recorder's behaviors to cfg.
 func (r *recorder) record(cfg *endpoint.Config) {
-	if r.serializer = cfg.Serializer; r.serializer == nil {
-		r.serializer = serialization.JSON
+	r.serializer = serialization.JSON
+	if len(cfg.Serializers) > 0 {
+		r.serializer = cfg.Serializers[0]
 	}
 	outermost(&cfg.Pipeline.Outgoing, r.outgoing)
 	outermost(&cfg.Pipeline.Dispatch, r.dispatch)

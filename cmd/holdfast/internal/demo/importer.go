@@ -39,7 +39,7 @@ func (s rawSerializer) Marshal(v any) ([]byte, error) {
 func (s *shop) importer() (*endpoint.Endpoint, error) {
 	cfg := s.config(importing, endpoint.Handle(s.importLines))
 	cfg.Concurrency = 1
-	cfg.Serializer = rawSerializer{serialization.JSON}
+	cfg.Serializers = []serialization.Serializer{rawSerializer{serialization.JSON}}
 	cfg.Messages = []endpoint.Message{
 		endpoint.Command[ImportLines](importType),
 		endpoint.Command[rawLine](placeOrderType),

@@ -1,0 +1,69 @@
+package endpoint
+
+import (
+	"errors"
+	"fmt"
+	"mime"
+
+	"github.com/holdfast-go/holdfast/serialization"
+)
+
+// serializers write with the first, and read what any of them can.
+type serializers []serialization.Serializer
+
+func (s serializers) writer() serialization.Serializer { return s[0] }
+
+// reader finds the one for a content type: by the type as it is written, else without its
+// parameters. A message that names none is taken for one of ours.
+func (s serializers) reader(contentType string) (serialization.Serializer, error) {
+	if contentType == "" {
+		return s.writer(), nil
+	}
+	if found := s.named(contentType); found != nil {
+		return found, nil
+	}
+	if media, _, err := mime.ParseMediaType(contentType); err == nil {
+		if found := s.named(media); found != nil {
+			return found, nil
+		}
+	}
+	return nil, fmt.Errorf("content type %q: this endpoint reads %q", contentType, s.contentTypes())
+}
+
+func (s serializers) named(contentType string) serialization.Serializer {
+	for _, one := range s {
+		if one.ContentType() == contentType {
+			return one
+		}
+	}
+	return nil
+}
+
+func (s serializers) contentTypes() []string {
+	types := make([]string, len(s))
+	for i, one := range s {
+		types[i] = one.ContentType()
+	}
+	return types
+}
+
+// validate reports what is wrong with them as the user gave them.
+func (s serializers) validate() error {
+	var errs []error
+	seen := map[string]bool{}
+	for i, one := range s {
+		if one == nil {
+			errs = append(errs, fmt.Errorf("Serializers[%d] is nil", i))
+			continue
+		}
+		ct := one.ContentType()
+		switch {
+		case ct == "":
+			errs = append(errs, fmt.Errorf("Serializers[%d], a %T, has no content type", i, one))
+		case seen[ct]:
+			errs = append(errs, fmt.Errorf("Serializers has two of content type %q", ct))
+		}
+		seen[ct] = true
+	}
+	return errors.Join(errs...)
+}
