@@ -17,8 +17,10 @@ import (
 	"github.com/holdfast-go/holdfast/transport/inmemory"
 )
 
-type orderEvent struct{ ID string }
-type orderCancelled struct{ ID, Reason string }
+type (
+	orderEvent     struct{ ID string }
+	orderCancelled struct{ ID, Reason string }
+)
 
 func (m orderCancelled) About() string { return m.ID }
 func (m *orderEvent) About() string    { return "base " + m.ID }

@@ -194,7 +194,8 @@ func (c Config) validate() error {
 	if c.Transactions == None && c.Recoverability.Policy == nil && (c.Recoverability.Immediate > 0 || c.Recoverability.Delayed > 0) {
 		bad("Transactions is None, which has no retries: leave Recoverability.Immediate and Delayed unset")
 	}
-	return errors.Join(append(errs, serializers(c.Serializers).validate(), c.Recoverability.Validate())...)
+	serializers(c.Serializers).validate(bad)
+	return errors.Join(append(errs, c.Recoverability.Validate())...)
 }
 
 func queueName(name string) bool { return !strings.ContainsAny(name, "@\r\n\x00") }

@@ -63,7 +63,7 @@ func (e *Endpoint) critical(ctx context.Context, err error) {
 	}
 	defer func() {
 		if v := recover(); v != nil {
-			e.cfg.Logger.ErrorContext(ctx, "OnCriticalError panicked", slog.String("panic", panicText(v)))
+			e.cfg.Logger.ErrorContext(ctx, "the function that is told of critical errors panicked", slog.String("panic", panicText(v)))
 		}
 	}()
 	e.cfg.OnCriticalError(ctx, err)

@@ -1,7 +1,6 @@
 package endpoint
 
 import (
-	"errors"
 	"fmt"
 	"mime"
 
@@ -48,22 +47,20 @@ func (s serializers) contentTypes() []string {
 }
 
 // validate reports what is wrong with them as the user gave them.
-func (s serializers) validate() error {
-	var errs []error
+func (s serializers) validate(bad func(format string, args ...any)) {
 	seen := map[string]bool{}
 	for i, one := range s {
 		if one == nil {
-			errs = append(errs, fmt.Errorf("Serializers[%d] is nil", i))
+			bad("Serializers[%d] is nil", i)
 			continue
 		}
-		ct := one.ContentType()
-		switch {
+		switch ct := one.ContentType(); {
 		case ct == "":
-			errs = append(errs, fmt.Errorf("Serializers[%d], a %T, has no content type", i, one))
+			bad("Serializers[%d], of type %T, has no content type", i, one)
 		case seen[ct]:
-			errs = append(errs, fmt.Errorf("Serializers has two of content type %q", ct))
+			bad("Serializers has two of content type %q", ct)
+		default:
+			seen[ct] = true
 		}
-		seen[ct] = true
 	}
-	return errors.Join(errs...)
 }

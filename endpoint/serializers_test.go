@@ -73,7 +73,7 @@ func TestMistakesInSerializersAreReportedTogether(t *testing.T) {
 	cfg.Serializers = []serialization.Serializer{nil, xmlSerializer{"text/xml"}, xmlSerializer{"text/xml"}, xmlSerializer{}}
 	_, err := endpoint.New(cfg)
 	for _, want := range []string{
-		"Serializers[0] is nil", `two of content type "text/xml"`, "Serializers[3], a endpoint_test.xmlSerializer, has no content type",
+		"Serializers[0] is nil", `two of content type "text/xml"`, "Serializers[3], of type endpoint_test.xmlSerializer, has no content type",
 	} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("the error does not say %q: %v", want, err)

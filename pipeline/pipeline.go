@@ -19,6 +19,10 @@ type Func[T any] func(ctx context.Context, in T) error
 // Behavior wraps a step around the next one. It is called once, when the
 // endpoint is made; the Func that it returns is called for every message, by many
 // goroutines at once. Not calling next ends the stage early, without an error.
+//
+// Calling next again tries what comes after once more, for instance when it failed. For a received
+// message that ends when it has left: once the Dispatch or Recover stage has sent and settled,
+// next returns an error and does nothing.
 type Behavior[T any] func(next Func[T]) Func[T]
 
 // Stage is an ordered list of named behaviors over one kind of value. The zero

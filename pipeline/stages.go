@@ -134,7 +134,8 @@ type Dispatch struct {
 // Recover is a failed message and what is about to be done with it. What a
 // behavior sends by its Sender leaves together with the message; before a retry. In
 // atomic mode the same goes for what it writes in the session's transaction, which a retry
-// rolls back. The message is dealt with whatever the behaviors do.
+// rolls back. The message is dealt with whatever the behaviors do: when one returns an error or
+// panics, what the stage sent and wrote so far is lost, and the Action that it left is carried out.
 type Recover struct {
 	*Receive
 	// Failure is what happened.

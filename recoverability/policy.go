@@ -13,7 +13,8 @@ type Failure struct {
 	// Err is what the handler, a behavior or the dispatch returned.
 	Err error
 	// MessageID, Type, Headers and Body are the message as it was received. Type is
-	// its most concrete wire name, or "" when it has none.
+	// its most concrete wire name, or "" when it has none. Headers and Body are the message's
+	// own, which copies are made of: a policy must not change them.
 	MessageID string
 	Type      string
 	Headers   header.Map

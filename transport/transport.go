@@ -188,7 +188,8 @@ type Operation struct {
 	// never given either.
 	After time.Duration
 	At    time.Time
-	// TTL discards the message when nobody has received it by then. 0 keeps it.
+	// TTL discards the message when nobody has received it that long after it was due: after
+	// it was sent where it is not delayed. 0 keeps it.
 	TTL time.Duration
 	// Properties are for the driver, under names that it documents. Often nil.
 	Properties map[string]string
