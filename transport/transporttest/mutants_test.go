@@ -1081,7 +1081,7 @@ var faultMutants = []mutant{
 	{"fault-half-open", "what is only buffered is called accepted", wired(func(w *wire) { w.lying = true })},
 	{"fault-half-open-receive", "Receive does not see its context end", wired(func(w *wire) { w.deaf = true })},
 	{"fault-close-away", "Close leaves a goroutine that waits for the broker", wired(func(w *wire) { w.leaking = true })},
-	{"fault-load", "what is out when a connection is lost is gone", wired(func(w *wire) { w.dropping = true })},
+	{"fault-load", "what is written to a lost connection is called accepted", wired(func(w *wire) { w.fading = true })},
 	{"fault-restart", "what is out when the broker restarts is gone", wired(func(w *wire) { w.dropping = true })},
 }
 

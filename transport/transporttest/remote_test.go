@@ -19,6 +19,7 @@ type wire struct {
 	adopting bool // a delivery of a lost connection settles the newer hand-out
 	hanging  bool // Dispatch waits for the broker, whatever its context says
 	lying    bool // Dispatch over a silent connection succeeds
+	fading   bool // Dispatch over a connection that was cut succeeds the first time
 	deaf     bool // Receive over a silent connection does not see its context end
 	leaking  bool // Close leaves behind what waits for the broker
 	dropping bool // what is out when a connection ends is lost
@@ -162,6 +163,12 @@ func (c *remoteConn) use(ctx context.Context) (transport.Conn, error) {
 	return inner, err
 }
 
+func (c *remoteConn) isCut() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.inner == nil
+}
+
 func (c *remoteConn) isClosed() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -189,9 +196,13 @@ func (c *remoteConn) Dispatch(ctx context.Context, ops []transport.Operation) ([
 	if away != nil && c.w.hanging {
 		<-away
 	}
+	faded := c.w.fading && c.isCut()
 	inner, err := c.use(ctx)
 	if err != nil {
 		return nil, transport.FailAll(len(ops), err)
+	}
+	if faded {
+		return nil, nil
 	}
 	receipts, err := inner.Dispatch(ctx, ops)
 	if errors.Is(err, transport.ErrClosed) && !c.isClosed() {

@@ -330,7 +330,7 @@ func faultLoad(t *test) {
 func (t *test) forward(c transport.Conn, in, out string) *pumping {
 	return t.pump(c, in, 8, -1, func(_ context.Context, d transport.Delivery) func(context.Context) error {
 		ops := []transport.Operation{{Message: d.Message(), Queue: out}}
-		t.pass(2 * time.Millisecond) // so that some are out whenever the connection ends
+		t.pass(time.Millisecond) // so that some are out whenever the connection ends
 		return func(ctx context.Context) error {
 			_ = forwardOne(ctx, c, d, ops) // or the broker hands it out again
 			return nil
