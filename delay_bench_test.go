@@ -1,0 +1,74 @@
+package holdfast_test
+
+import (
+	"context"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast/endpoint"
+	"github.com/holdfast-go/holdfast/internal/brokertest"
+	"github.com/holdfast-go/holdfast/transport"
+	"github.com/holdfast-go/holdfast/transport/inmemory"
+	"github.com/holdfast-go/holdfast/transport/sqlite"
+	"github.com/holdfast-go/holdfast/transport/sqlserver"
+)
+
+type reminder struct{ Due time.Time }
+
+// How late delayed messages are when nothing else goes on: docs/guarantees.md has the numbers.
+func BenchmarkLatenessOfDelayedMessages(b *testing.B) {
+	for name, open := range map[string]func(testing.TB) transport.Transport{
+		"inmemory": func(testing.TB) transport.Transport { return &inmemory.Transport{} },
+		"sqlite": func(t testing.TB) transport.Transport {
+			return &sqlite.Transport{Path: filepath.Join(t.TempDir(), "late.db")}
+		},
+		"postgres": func(t testing.TB) transport.Transport {
+			return &sqlserver.Postgres{URL: brokertest.Postgres(t)}
+		},
+	} {
+		b.Run(name, func(b *testing.B) { measureLateness(b, open(b)) })
+	}
+}
+
+func measureLateness(b *testing.B, t transport.Transport) {
+	const delay, apart = 500 * time.Millisecond, 20 * time.Millisecond
+	late := make(chan time.Duration, b.N)
+	e, err := endpoint.New(endpoint.Config{
+		Name: "late", Transport: t, Install: true,
+		Messages: []endpoint.Message{endpoint.Command[reminder]("Late.Reminder")},
+		Handlers: []endpoint.Handler{endpoint.Handle(func(_ context.Context, _ *endpoint.Session, m reminder) error {
+			late <- time.Since(m.Due)
+			return nil
+		})},
+	})
+	if err != nil {
+		b.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(b.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- e.Run(ctx) }()
+	<-e.Ready()
+	first := time.Now().Add(delay)
+	for i := range b.N { // each far from the next, so that each has to be woken for
+		due := first.Add(time.Duration(i) * apart)
+		if err := e.SendLocal(ctx, reminder{Due: due}, endpoint.At(due)); err != nil {
+			b.Fatal(err)
+		}
+	}
+	all := make([]time.Duration, b.N)
+	for i := range all {
+		all[i] = <-late
+	}
+	stop()
+	if err := <-ended; err != nil {
+		b.Error(err)
+	}
+	slices.Sort(all)
+	b.ReportMetric(all[len(all)/2].Seconds()*1e3, "p50-ms")
+	b.ReportMetric(all[len(all)*99/100].Seconds()*1e3, "p99-ms")
+	if all[0] < -5*time.Millisecond {
+		b.Errorf("a message came %v early", -all[0])
+	}
+}
