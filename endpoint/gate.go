@@ -77,3 +77,25 @@ func (g *gate) giveUp(w *waiter) {
 		g.leave()
 	}
 }
+
+// enterGate waits at a gate that there may be. A behavior may have the message decoded again:
+// it is inside already.
+func (in *incoming) enterGate(ctx context.Context, g *gate) error {
+	if g == nil || in.gate == g {
+		return nil
+	}
+	in.leaveGate() // decoded again as something else
+	if err := g.enter(ctx, in.slot); err != nil {
+		return err
+	}
+	in.gate = g
+	return nil
+}
+
+// leaveGate lets the next message in, before the slot is freed for it.
+func (in *incoming) leaveGate() {
+	if in.gate != nil {
+		in.gate.leave()
+		in.gate = nil
+	}
+}

@@ -90,6 +90,28 @@ func TestATypeWithALimitKeepsItAndDoesNotHoldUpOthers(t *testing.T) {
 	}
 }
 
+func TestAFloodOfATypeWithALimitIsWorkedOffAtItsPace(t *testing.T) {
+	for _, concurrency := range []int{1, 2, 4} {
+		inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+			var ships, all gauge
+			var shipped, placed tally
+			cfg := limited(broker, working[shipOrder](&shipped, &ships, &all), working[placeOrder](&placed, &all))
+			cfg.Concurrency = concurrency
+			r := start(t, cfg)
+			for range 100 {
+				r.send(shipOrder{})
+			}
+			r.send(placeOrder{})
+			pace := min(2, concurrency)
+			time.Sleep(time.Duration(100/pace+2) * time.Second)
+			if len(placed.list()) != 1 || len(shipped.list()) != 100 || ships.peak() != pace || all.peak() > concurrency {
+				t.Errorf("concurrency %d: %d placed, %d shipped, %d of the type at once, %d in all",
+					concurrency, len(placed.list()), len(shipped.list()), ships.peak(), all.peak())
+			}
+		})
+	}
+}
+
 func writing(next pipeline.Func[*pipeline.Logical]) pipeline.Func[*pipeline.Logical] {
 	return func(ctx context.Context, l *pipeline.Logical) error {
 		if err := inmemory.OnCommit(ctx, l.Sender().(*endpoint.Session), func() {}); err != nil {

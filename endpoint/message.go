@@ -51,9 +51,9 @@ func Response[M any](name string, bases ...string) Message {
 // Concurrency: for what uses something scarce. n is at least 1.
 //
 // Messages over the bound wait without a slot, so that others are handled meanwhile; their
-// leases are kept, and a handler's part begins when it is let in. No more than four times
-// Concurrency can wait like that. When more come in a row they take up slots too, and then
-// all others wait with them: give a type that makes up most of the traffic an endpoint of its own.
+// leases are kept, and [Config.HandlerTimeout] begins when they are let in. About four times
+// Concurrency can wait like that; when more come in a row, others wait behind them. So give
+// a type that makes up most of the traffic an endpoint of its own.
 func (m Message) AtMost(n int) Message {
 	if n < 1 && m.err == nil {
 		m.err = fmt.Errorf("message %v: AtMost(%d): at least one has to be handled", m.goType, n)

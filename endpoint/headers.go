@@ -1,0 +1,80 @@
+package endpoint
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/pipeline"
+)
+
+// addHeaders adds what the caller and behaviors have not set.
+func (e *Endpoint) addHeaders(out *pipeline.Outgoing, now time.Time) {
+	h := &out.Headers
+	h.Set(header.MessageID, out.MessageID)
+	e.addCausation(out)
+	h.SetDefault(header.MessageIntent, out.Intent)
+	if reply := e.replyTo(out); reply != "" {
+		h.SetDefault(header.ReplyToAddress, reply)
+	}
+	h.SetDefault(header.OriginatingEndpoint, e.cfg.Name)
+	h.SetDefault(header.OriginatingMachine, e.host.Machine)
+	h.SetDefault(header.OriginatingHostID, e.host.HostID)
+	h.SetDefault(header.TimeSent, header.FormatTime(now))
+	h.SetDefault(header.ContentType, e.serializers.writer().ContentType())
+	h.SetDefault(header.EnclosedMessageTypes, e.enclosed(out))
+	if d := delay(out, now); d > 0 {
+		h.SetDefault(header.DeliverAt, header.FormatTime(now.Add(d)))
+	}
+	if out.TTL > 0 {
+		h.SetDefault(header.TimeToBeReceived, header.FormatDuration(out.TTL))
+	}
+}
+
+// checkConversation finds a message that leaves its conversation without saying so.
+func checkConversation(out *pipeline.Outgoing) error {
+	if out.Incoming == nil {
+		return nil
+	}
+	id, set := out.Headers.Lookup(header.ConversationID)
+	current := out.Incoming.Headers.Get(header.ConversationID)
+	if !set || current == "" || id == current || out.Headers.Get(header.PreviousConversation) == current {
+		return nil
+	}
+	return fmt.Errorf("it is part of conversation %q and cannot be given %q: use StartNewConversation", current, id)
+}
+
+// addCausation says which message this one follows from.
+func (e *Endpoint) addCausation(out *pipeline.Outgoing) {
+	correlation, conversation := out.MessageID, ""
+	if in := out.Incoming; in != nil {
+		correlation = in.Headers.Get(header.CorrelationID)
+		if correlation == "" {
+			correlation = in.Message.ID
+		}
+		conversation = in.Headers.Get(header.ConversationID)
+	}
+	if conversation == "" {
+		conversation = newID(time.Now())
+	}
+	out.Headers.SetDefault(header.CorrelationID, correlation)
+	out.Headers.SetDefault(header.ConversationID, conversation)
+	if out.Incoming != nil {
+		out.Headers.SetDefault(header.RelatedTo, out.Incoming.Message.ID)
+	}
+}
+
+func (e *Endpoint) replyTo(out *pipeline.Outgoing) string {
+	if out.ReplyTo != "" || e.cfg.SendOnly {
+		return out.ReplyTo
+	}
+	return e.cfg.Name
+}
+
+// enclosed is the types header: joined once per type, not once per message.
+func (e *Endpoint) enclosed(out *pipeline.Outgoing) string {
+	if t, err := e.types.of(out.Value); err == nil && len(out.Types) == len(t.types) && out.Types[0] == t.types[0] {
+		return t.enclosed
+	}
+	return header.JoinTypes(out.Types...)
+}

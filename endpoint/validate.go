@@ -1,0 +1,61 @@
+package endpoint
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// validate reports all that is wrong with c as the user wrote it.
+func (c Config) validate() error {
+	var errs []error
+	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	switch {
+	case c.Name == "":
+		bad("Name is empty")
+	case !queueName(c.Name):
+		bad("Name %q has a character that no queue may have (@ or a control character)", c.Name)
+	}
+	if c.Transport == nil {
+		bad("Transport is nil")
+	}
+	if c.Name != "" && c.Name == c.Recoverability.WithDefaults().ErrorQueue {
+		bad("Name and Recoverability.ErrorQueue are both %q: what fails would come back at once", c.Name)
+	}
+	switch {
+	case c.AuditQueue == "":
+	case c.AuditQueue == c.Name:
+		bad("Name and AuditQueue are both %q: every message would come back at once", c.Name)
+	case c.AuditQueue == c.Recoverability.WithDefaults().ErrorQueue:
+		bad("AuditQueue and Recoverability.ErrorQueue are both %q", c.AuditQueue)
+	case c.SendOnly:
+		bad("AuditQueue is set, but the endpoint is SendOnly: it processes no messages")
+	}
+	if c.Concurrency < 0 {
+		bad("Concurrency is %d: it must be positive", c.Concurrency)
+	}
+	switch {
+	case c.InstanceQueue && c.SendOnly:
+		bad("InstanceQueue is set, but the endpoint is SendOnly: it has no queues")
+	case c.InstanceQueue && c.Instance == "":
+		bad("InstanceQueue is set: it needs an Instance that is the same after a restart")
+	case c.InstanceQueue && !queueName(c.Instance):
+		bad("Instance %q has a character that no queue may have (@ or a control character)", c.Instance)
+	}
+	if c.SendOnly && len(c.Handlers) > 0 {
+		bad("SendOnly is set, but there are handlers: they would never run")
+	}
+	if c.HandlerTimeout < 0 {
+		bad("HandlerTimeout is negative: %v", c.HandlerTimeout)
+	}
+	if c.Transactions < ReceiveOnly || c.Transactions > SendsAtomicWithReceive {
+		bad("Transactions is %v: there is no such mode", c.Transactions)
+	}
+	if c.Transactions == None && c.Recoverability.Policy == nil && (c.Recoverability.Immediate > 0 || c.Recoverability.Delayed > 0) {
+		bad("Transactions is None, which has no retries: leave Recoverability.Immediate and Delayed unset")
+	}
+	serializers(c.Serializers).validate(bad)
+	return errors.Join(append(errs, c.Recoverability.Validate())...)
+}
+
+func queueName(name string) bool { return !strings.ContainsAny(name, "@\r\n\x00") }
