@@ -1,0 +1,142 @@
+package holdfast_test
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"path"
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/holdfast-go/holdfast/endpoint"
+	"github.com/holdfast-go/holdfast/recoverability"
+	"github.com/holdfast-go/holdfast/telemetry/otel"
+	"github.com/holdfast-go/holdfast/transport/inmemory"
+	"github.com/holdfast-go/holdfast/transport/rabbitmq"
+	"github.com/holdfast-go/holdfast/transport/sqlite"
+	"github.com/holdfast-go/holdfast/transport/sqlserver"
+	"github.com/holdfast-go/holdfast/transport/transporttest"
+)
+
+// A field that is added to a Config is added to the page: in the section that the struct has
+// there, as the start of a row.
+func TestTheConfigurationPageNamesEveryField(t *testing.T) {
+	sections := sectionsOf(page(t, "docs/configuration.md"))
+	for _, config := range []any{
+		endpoint.Config{}, recoverability.Config{}, otel.Options{},
+		inmemory.Transport{}, sqlite.Transport{}, sqlserver.Postgres{}, rabbitmq.Transport{},
+	} {
+		of := reflect.TypeOf(config)
+		section, ok := sections[of.String()]
+		if !ok {
+			t.Errorf("docs/configuration.md has no section \"## %v\"", of)
+			continue
+		}
+		fields := map[string]bool{}
+		for _, f := range reflect.VisibleFields(of) {
+			if !f.IsExported() {
+				continue
+			}
+			fields[f.Name] = true
+			if !strings.Contains(section, "\n| `"+f.Name+"` |") {
+				t.Errorf("docs/configuration.md: section %v has no row for %s", of, f.Name)
+			}
+		}
+		for _, row := range regexp.MustCompile("\n\\| `(\\w+)` \\|").FindAllStringSubmatch(section, -1) {
+			if !fields[row[1]] {
+				t.Errorf("docs/configuration.md: section %v has a row for %s, which is no field of it", of, row[1])
+			}
+		}
+	}
+}
+
+// The page about guarantees says for each claim what checks it. That has to exist.
+func TestTheGuaranteesAreCheckedByWhatTheyName(t *testing.T) {
+	text := page(t, "docs/guarantees.md")
+	rules := map[string]bool{}
+	for _, rule := range transporttest.Rules() {
+		rules[rule.Name] = true
+	}
+	found := regexp.MustCompile("`kit/([a-z-]+)`").FindAllStringSubmatch(text, -1)
+	for _, rule := range found {
+		if !rules[rule[1]] {
+			t.Errorf("docs/guarantees.md names the rule %s, which the kit does not have", rule[1])
+		}
+	}
+	tests := testsByFolder(t)
+	named := regexp.MustCompile("`(\\w+)/(Test\\w{2,})`").FindAllStringSubmatch(text, -1)
+	for _, test := range named {
+		if !tests[test[1]+"/"+test[2]] {
+			t.Errorf("docs/guarantees.md names the test %s of %s, which does not exist", test[2], test[1])
+		}
+	}
+	if len(found) == 0 || len(named) == 0 {
+		t.Errorf("%d rules and %d tests found in docs/guarantees.md", len(found), len(named))
+	}
+}
+
+// What a page links to in this repository is there.
+func TestLinksOfTheDocsLeadSomewhere(t *testing.T) {
+	pages, err := filepath.Glob("docs/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range append(pages, "examples/README.md") {
+		for _, link := range regexp.MustCompile(`\]\(([^)#:"]+)(#[^)]*)?\)`).FindAllStringSubmatch(page(t, name), -1) {
+			if _, err := os.Stat(filepath.Join(filepath.Dir(name), link[1])); err != nil {
+				t.Errorf("%s links to %s: %v", name, link[1], err)
+			}
+		}
+	}
+}
+
+func page(t *testing.T, name string) string {
+	t.Helper()
+	text, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// sectionsOf gives the parts of a page by the first word of their headings, which is in
+// backticks.
+func sectionsOf(text string) map[string]string {
+	sections := map[string]string{}
+	for _, part := range strings.Split(text, "\n## ")[1:] {
+		if words := strings.SplitN(part, "`", 3); len(words) == 3 && words[0] == "" {
+			sections[words[1]] = words[2]
+		}
+	}
+	return sections
+}
+
+// testsByFolder has "folder/TestName" for every test, by the last element of its folder.
+func testsByFolder(t *testing.T) map[string]bool {
+	t.Helper()
+	var files []string
+	for _, pattern := range []string{"*/*_test.go", "*/*/*_test.go"} {
+		found, err := filepath.Glob(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files = append(files, found...)
+	}
+	tests := map[string]bool{}
+	for _, name := range files {
+		file, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.SkipObjectResolution)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, decl := range file.Decls {
+			if f, ok := decl.(*ast.FuncDecl); ok && strings.HasPrefix(f.Name.Name, "Test") {
+				tests[path.Base(filepath.ToSlash(filepath.Dir(name)))+"/"+f.Name.Name] = true
+			}
+		}
+	}
+	return tests
+}
