@@ -73,6 +73,16 @@ var dispatchRules = []rule{
 		"Many that dispatch at once lose and double nothing.",
 		nil, dispatchMany,
 	},
+	{
+		"ttl-over",
+		"A message that nobody has received within its TTL is never received.",
+		nil, ttlOver,
+	},
+	{
+		"ttl-not-over",
+		"A message is received for as long as its TTL is not over, and tried again if it fails.",
+		nil, ttlNotOver,
+	},
 }
 
 func dispatchOrder(t *test) {
@@ -309,19 +319,6 @@ func dispatchMany(t *test) {
 	t.completeAll(ds)
 	t.sameIDs(idsOf(ds), want)
 	t.empty(one, q)
-}
-
-var ttlRules = []rule{
-	{
-		"ttl-over",
-		"A message that nobody has received within its TTL is never received.",
-		nil, ttlOver,
-	},
-	{
-		"ttl-not-over",
-		"A message is received for as long as its TTL is not over, and tried again if it fails.",
-		nil, ttlNotOver,
-	},
 }
 
 func ttlOver(t *test) {

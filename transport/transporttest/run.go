@@ -50,18 +50,17 @@ type Link interface {
 
 // Rule is what the kit asks of a driver.
 type Rule struct {
+	Theme string
 	Name  string
 	Rule  string   // a sentence
 	Needs []string // what a driver has to offer for the rule to apply
 }
 
 // Rules are all rules, in the order in which they are run.
-func Rules() []Rule {
-	all := make([]Rule, len(table))
-	for i, r := range table {
-		all[i] = Rule{Name: r.name, Rule: r.rule}
-		for _, c := range r.needs {
-			all[i].Needs = append(all[i].Needs, c.name)
+func Rules() (all []Rule) {
+	for _, theme := range themes {
+		for _, r := range theme.rules {
+			all = append(all, Rule{Theme: theme.title, Name: r.name, Rule: r.rule, Needs: r.missing(nil)})
 		}
 	}
 	return all
@@ -77,7 +76,7 @@ func Run(t *testing.T, h Harness) {
 	for _, r := range table {
 		t.Run(r.name, func(t *testing.T) {
 			t.Parallel()
-			if missing := r.missing(offered); missing != nil {
+			if missing := r.missing(&offered); missing != nil {
 				t.Logf("not offered: %s", strings.Join(missing, ", "))
 				sum.notOffered(r.name)
 				return
@@ -106,11 +105,33 @@ type rule struct {
 	run   func(t *test)
 }
 
-// table is every rule. The order is that of a message's life.
-var table = slices.Concat(
-	receiveRules, settleRules, attemptRules, leaseRules, dispatchRules, ttlRules, delayRules,
-	publishRules, atomicRules, concurrencyRules, stopRules, faultRules, inspectRules,
-)
+// themes are the rules in the order of a message's life.
+var themes = []struct {
+	title string
+	rules []rule
+}{
+	{"Messages", messageRules},
+	{"Receiving", receiveRules},
+	{"Settling", settleRules},
+	{"Attempts", attemptRules},
+	{"Leases", leaseRules},
+	{"Dispatching", dispatchRules},
+	{"Delays", delayRules},
+	{"Publishing", publishRules},
+	{"Completing and sending as one", atomicRules},
+	{"Concurrency", concurrencyRules},
+	{"Stopping and closing", stopRules},
+	{"Faults", faultRules},
+	{"Installing and looking", inspectRules},
+}
+
+// table is every rule.
+var table = func() (all []rule) {
+	for _, theme := range themes {
+		all = append(all, theme.rules...)
+	}
+	return all
+}()
 
 func (r rule) check(t *test) {
 	t.Helper()
@@ -122,9 +143,10 @@ func (r rule) check(t *test) {
 	r.run(t)
 }
 
-func (r rule) missing(o offer) (names []string) {
+// missing are the names of what the rule needs and o is not; all without o.
+func (r rule) missing(o *offer) (names []string) {
 	for _, c := range r.needs {
-		if !c.offered(o) {
+		if o == nil || !c.offered(*o) {
 			names = append(names, c.name)
 		}
 	}

@@ -1,0 +1,195 @@
+package transporttest
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+var messageRules = []rule{
+	{
+		"message-whole",
+		"A message is received with the id, the headers and the body that it was sent with, and with no other headers.",
+		nil, messageWhole,
+	},
+	{
+		"message-any-text",
+		"Header names and values survive whatever script they are in; values may be empty, long, or hold quotes and line ends.",
+		nil, messageAnyText,
+	},
+	{
+		"message-large-body",
+		"A body of a megabyte, or of Limits.MaxBody where that is less, arrives as it was sent.",
+		nil, messageLargeBody,
+	},
+	{
+		"message-apart",
+		"A message is received from the queue that it was sent to, and from no other.",
+		nil, messageApart,
+	},
+	{
+		"message-reopened",
+		"Messages outlast the connection that sent them: a transport opened again receives them.",
+		nil, messageReopened,
+	},
+	{
+		"message-identity",
+		"A message keeps its id, headers and body over retries, releases and copies.",
+		nil, messageIdentity,
+	},
+	{
+		"message-kept",
+		"A received message does not change when it is settled or others are received.",
+		nil, messageKept,
+	},
+	{
+		"message-undecodable",
+		"What the driver cannot read is handed out with Undecodable set, can be copied and completed, and holds up nobody.",
+		[]capability{undecodable}, messageUndecodable,
+	},
+}
+
+func messageWhole(t *test) {
+	c := t.open()
+	q := t.queue(c, "in")
+	r := t.receiver(c, q)
+	every := make([]byte, 256)
+	for i := range every {
+		every[i] = byte(i)
+	}
+	for i, body := range [][]byte{[]byte(`{"order":7}`), nil, {}, every, []byte("\x00"), []byte("ünï")} {
+		m := message(fmt.Sprint("m-", i))
+		m.Body = body
+		t.dispatch(c, transport.Operation{Message: m, Queue: q})
+		d := t.take(r, 1)[0]
+		t.sameMessage(d.Message(), m)
+		t.complete(d)
+	}
+}
+
+func messageAnyText(t *test) {
+	c := t.open()
+	q := t.queue(c, "in")
+	m := message("m")
+	for _, f := range []header.Field{
+		{Name: "Größe", Value: "zwölf Ellen"},
+		{Name: "ключ", Value: "значение"},
+		{Name: "名前", Value: "日本語のテキスト"},
+		{Name: "🙂", Value: "👩‍👩‍👧 and ☂"},
+		{Name: "Kit.Quotes", Value: `"double", 'single', \back, {curly}`},
+		{Name: "Kit.Lines", Value: "one\ntwo\r\nthree\tfour"},
+		{Name: "Kit.Empty", Value: ""},
+		{Name: "Kit.Spaces", Value: "  around  "},
+		{Name: "Kit.Long", Value: strings.Repeat("stack trace ", 400)},
+		{Name: "kit.quotes", Value: "names are case-sensitive"},
+	} {
+		m.Headers.Set(f.Name, f.Value)
+	}
+	t.dispatch(c, transport.Operation{Message: m, Queue: q})
+	d := t.take(t.receiver(c, q), 1)[0]
+	t.sameMessage(d.Message(), m)
+	t.complete(d)
+}
+
+func messageLargeBody(t *test) {
+	c := t.open()
+	q := t.queue(c, "in")
+	size := 1 << 20
+	if most := c.Limits().MaxBody; most > 0 {
+		size = min(size, most)
+	}
+	m := message("large")
+	m.Body = bytes.Repeat([]byte("0123456789abcde\n"), size/16+1)[:size]
+	t.dispatch(c, transport.Operation{Message: m, Queue: q})
+	d := t.one(t.receiver(c, q), "large")
+	if !bytes.Equal(d.Message().Body, m.Body) {
+		t.Errorf("a body of %d bytes arrived with %d, or not the same ones", size, len(d.Message().Body))
+	}
+	t.complete(d)
+}
+
+func messageApart(t *test) {
+	c := t.open()
+	a, b := t.queue(c, "a"), t.queue(c, "b")
+	t.dispatch(c, to(a, "a-1"), to(b, "b-1"), to(a, "a-2"))
+	t.holds(c, b, "b-1")
+	t.holds(c, a, "a-1", "a-2")
+}
+
+func messageReopened(t *test) {
+	c := t.open()
+	q := t.queue(c, "in")
+	t.send(c, q, "m-1", "m-2")
+	if err := c.Close(); err != nil {
+		t.Fatalf("Close: %v", err)
+	}
+	t.holds(t.open(), q, "m-1", "m-2")
+}
+
+func messageIdentity(t *test) {
+	c := t.open()
+	in, out := t.queue(c, "in"), t.queue(c, "out")
+	m := message("m")
+	t.dispatch(c, transport.Operation{Message: m, Queue: in})
+	r := t.receiver(c, in)
+	d := t.take(r, 1)[0]
+	t.sameMessage(d.Message(), m)
+	t.do("Retry", d.Retry)
+	d = t.take(r, 1)[0]
+	t.sameMessage(d.Message(), m)
+	t.do("Release", d.Release)
+	d = t.take(r, 1)[0]
+	t.sameMessage(d.Message(), m)
+	t.dispatch(c, transport.Operation{Message: d.Message(), Queue: out})
+	t.complete(d)
+	copied := t.take(t.receiver(c, out), 1)[0]
+	t.sameMessage(copied.Message(), m)
+	t.complete(copied)
+}
+
+func messageKept(t *test) {
+	c := t.open()
+	q := t.queue(c, "in")
+	t.send(c, q, ids("m", 40)...)
+	r := t.receiver(c, q)
+	first := t.take(r, 20)
+	var were []*transport.Message
+	for _, d := range first {
+		were = append(were, copyOf(d.Message()))
+	}
+	t.complete(first...)
+	t.complete(t.take(r, 20)...)
+	for i, d := range first {
+		t.sameMessage(d.Message(), were[i])
+	}
+}
+
+func messageUndecodable(t *test) {
+	c := t.open()
+	in, out := t.queue(c, "in"), t.queue(c, "errors")
+	t.harness.PutUndecodable(t.TB, t.tr, in)
+	t.send(c, in, "good")
+	ds := t.take(t.receiver(c, in), 2)
+	bad := slices.IndexFunc(ds, func(d transport.Delivery) bool { return d.Message().Undecodable != nil })
+	if bad < 0 {
+		t.Fatal("no delivery is undecodable")
+	}
+	m := ds[bad].Message()
+	if errors.Is(m.Undecodable, transport.ErrLeaseLost) || ds[bad].Attempt().N != 1 {
+		t.Errorf("the undecodable message is in its attempt %d: %v", ds[bad].Attempt().N, m.Undecodable)
+	}
+	if good := ds[1-bad].Message(); good.Undecodable != nil || good.ID != "good" {
+		t.Errorf("its neighbour is %q, undecodable: %v", good.ID, good.Undecodable)
+	}
+	moved := message("moved")
+	moved.Body = m.Body
+	t.dispatch(c, transport.Operation{Message: moved, Queue: out})
+	t.complete(ds...)
+	t.empty(c, in)
+	t.holds(c, out, "moved")
+}
