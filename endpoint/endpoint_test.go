@@ -13,10 +13,12 @@ import (
 	"github.com/holdfast-go/holdfast/transport/inmemory"
 )
 
-type placeOrder struct{ ID string }
-type orderPlaced struct{ ID string }
-type shipOrder struct{ ID string }
-type orderAccepted struct{ ID string }
+type (
+	placeOrder    struct{ ID string }
+	orderPlaced   struct{ ID string }
+	shipOrder     struct{ ID string }
+	orderAccepted struct{ ID string }
+)
 
 // messages are the types of the tests' little shop.
 func messages() []endpoint.Message {

@@ -48,8 +48,10 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-type work struct{ N int }
-type worked struct{ N int }
+type (
+	work   struct{ N int }
+	worked struct{ N int }
+)
 
 // killStore is where the messages and the handlers' rows are.
 type killStore interface {
