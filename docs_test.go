@@ -27,8 +27,13 @@ import (
 func TestTheConfigurationPageNamesEveryField(t *testing.T) {
 	sections := sectionsOf(page(t, "docs/configuration.md"))
 	for _, config := range []any{
-		endpoint.Config{}, recoverability.Config{}, otel.Options{},
-		inmemory.Transport{}, sqlite.Transport{}, sqlserver.Postgres{}, rabbitmq.Transport{},
+		endpoint.Config{},
+		recoverability.Config{},
+		otel.Options{},
+		inmemory.Transport{},
+		sqlite.Transport{},
+		sqlserver.Postgres{},
+		rabbitmq.Transport{},
 	} {
 		of := reflect.TypeOf(config)
 		section, ok := sections[of.String()]
