@@ -90,7 +90,7 @@ func TestLinksOfTheDocsLeadSomewhere(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range append(pages, "examples/README.md") {
+	for _, name := range append(pages, "README.md", "examples/README.md") {
 		for _, link := range regexp.MustCompile(`\]\(([^)#:"]+)(#[^)]*)?\)`).FindAllStringSubmatch(page(t, name), -1) {
 			if _, err := os.Stat(filepath.Join(filepath.Dir(name), link[1])); err != nil {
 				t.Errorf("%s links to %s: %v", name, link[1], err)
