@@ -33,7 +33,7 @@ func putUndecodable(t testing.TB, tr transport.Transport, queue string) {
 		t.Error(err)
 		return
 	}
-	defer db.Close() //nolint:errcheck // what was written is committed
+	defer db.Close()
 	_, err = db.ExecContext(t.Context(), `insert into holdfast_messages (queue, headers, body) values (?, '{"not', x'ff')`, queue)
 	if err != nil {
 		t.Error(err)

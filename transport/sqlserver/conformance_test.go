@@ -64,7 +64,7 @@ func (p postgres) exec(t testing.TB, statement string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer c.Close(ctx) //nolint:errcheck // nothing is lost with it
+	defer c.Close(ctx)
 	if _, err := c.Exec(ctx, statement); err != nil {
 		t.Fatalf("%s: %v", statement, err)
 	}

@@ -291,9 +291,11 @@ func (d *faultyDelivery) settle(ctx context.Context, verb string, sound func(con
 func (d *faultyDelivery) Complete(ctx context.Context) error {
 	return d.settle(ctx, "Complete", d.whole.Complete)
 }
+
 func (d *faultyDelivery) Retry(ctx context.Context) error {
 	return d.settle(ctx, "Retry", d.whole.Retry)
 }
+
 func (d *faultyDelivery) Release(ctx context.Context) error {
 	return d.settle(ctx, "Release", d.whole.Release)
 }

@@ -222,7 +222,7 @@ var stopMutants = []mutant{
 			if err != nil {
 				return nil, err
 			}
-			defer fresh.Close() //nolint:errcheck // it never fails
+			defer fresh.Close()
 			return fresh.Dispatch(ctx, ops)
 		}
 	}},

@@ -235,7 +235,7 @@ func (c *faultyConn) drain(queue string, n int) {
 	if err != nil {
 		return
 	}
-	defer r.Close() //nolint:errcheck // it never fails
+	defer r.Close()
 	for range n {
 		ds, err := r.Receive(ctx, 1)
 		if err != nil || ds[0].Complete(ctx) != nil {

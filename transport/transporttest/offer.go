@@ -24,6 +24,16 @@ func is[T any](v any) bool {
 	return ok
 }
 
+// as is v as an interface that it has been found to implement.
+func as[T any](t *test, v any) (own T) {
+	t.Helper()
+	own, ok := v.(T)
+	if !ok {
+		t.Fatalf("%T implements an interface once and not the next time", v)
+	}
+	return own
+}
+
 var (
 	installing  = capability{"Installer", func(o offer) bool { return is[transport.Installer](o.conn) }}
 	publishing  = capability{"Subscriber", func(o offer) bool { return is[transport.Subscriber](o.conn) }}

@@ -297,7 +297,9 @@ type remoteDelivery struct {
 func (d *remoteDelivery) Complete(ctx context.Context) error {
 	return d.settle(ctx, d.Delivery.Complete)
 }
-func (d *remoteDelivery) Retry(ctx context.Context) error   { return d.settle(ctx, d.Delivery.Retry) }
+
+func (d *remoteDelivery) Retry(ctx context.Context) error { return d.settle(ctx, d.Delivery.Retry) }
+
 func (d *remoteDelivery) Release(ctx context.Context) error { return d.settle(ctx, d.Delivery.Release) }
 
 func (d *remoteDelivery) settle(ctx context.Context, verb func(context.Context) error) error {

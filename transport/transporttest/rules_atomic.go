@@ -2,6 +2,7 @@ package transporttest
 
 import (
 	"context"
+	"fmt"
 	"sync"
 
 	"github.com/holdfast-go/holdfast/transport"
@@ -16,28 +17,33 @@ var atomicRules = []rule{
 	{
 		"atomic-both",
 		"CompleteWith completes the delivery and sends what it is given, in its order.",
-		[]capability{completing}, atomicBoth,
+		[]capability{completing},
+		atomicBoth,
 	},
 	{
 		"atomic-published",
 		"CompleteWith publishes too, with delays and receipts of its own where they are offered.",
-		[]capability{completing, publishing}, atomicPublished,
+		[]capability{completing, publishing},
+		atomicPublished,
 	},
 	{
 		"atomic-neither",
 		"A CompleteWith that is refused an operation sends nothing, says which one in a DispatchError, and leaves " +
 			"the delivery to be settled.",
-		[]capability{completing}, atomicNeither,
+		[]capability{completing},
+		atomicNeither,
 	},
 	{
 		"atomic-too-large",
 		"A CompleteWith of a message that is too large sends nothing, and leaves the delivery to be settled.",
-		[]capability{completing, boundBody}, atomicTooLarge,
+		[]capability{completing, boundBody},
+		atomicTooLarge,
 	},
 	{
 		"atomic-contended",
 		"Messages moved by CompleteWith from many goroutines, some of them retried before, arrive exactly once.",
-		[]capability{completing}, atomicContended,
+		[]capability{completing},
+		atomicContended,
 	},
 	{
 		"atomic-limits",
@@ -47,22 +53,26 @@ var atomicRules = []rule{
 	{
 		"tx-commit",
 		"Complete of a transaction completes the delivery and sends what it is given; Rollback after it does nothing.",
-		[]capability{transacting}, txCommit,
+		[]capability{transacting},
+		txCommit,
 	},
 	{
 		"tx-rollback",
 		"Rollback settles nothing and sends nothing: the delivery is still ours to settle. A second one does nothing.",
-		[]capability{transacting}, txRollback,
+		[]capability{transacting},
+		txRollback,
 	},
 	{
 		"tx-refused",
 		"A transaction that is refused an operation commits nothing and is over; the delivery is still ours to settle.",
-		[]capability{transacting}, txRefused,
+		[]capability{transacting},
+		txRefused,
 	},
 	{
 		"tx-closed",
 		"A transaction left open by a connection that closes commits nothing: the message is handed out again.",
-		[]capability{transacting}, txClosed,
+		[]capability{transacting},
+		txClosed,
 	},
 }
 
@@ -82,9 +92,16 @@ func atomicCrash(t *test) {
 
 func (t *test) completeWith(d transport.Delivery, ops ...transport.Operation) {
 	t.Helper()
-	t.do("CompleteWith", func(ctx context.Context) error {
-		return d.(transport.Completer).CompleteWith(ctx, ops)
-	})
+	t.do("CompleteWith", func(ctx context.Context) error { return completeWith(ctx, d, ops...) })
+}
+
+// completeWith is of deliveries that offer it.
+func completeWith(ctx context.Context, d transport.Delivery, ops ...transport.Operation) error {
+	whole, ok := d.(transport.Completer)
+	if !ok {
+		return fmt.Errorf("this delivery is no Completer, others are: %T", d)
+	}
+	return whole.CompleteWith(ctx, ops)
 }
 
 func atomicBoth(t *test) {
@@ -125,9 +142,7 @@ func atomicNeither(t *test) {
 	t.send(c, in, "m")
 	r := t.receiver(c, in)
 	d := t.one(r, "m")
-	err := d.(transport.Completer).CompleteWith(t.ctx(), []transport.Operation{
-		to(out, "m-1"), to(t.name("missing"), "m-2"), to(out, "m-3"),
-	})
+	err := completeWith(t.ctx(), d, to(out, "m-1"), to(t.name("missing"), "m-2"), to(out, "m-3"))
 	t.failedOps(err, 3, 1)
 	t.fails("CompleteWith", err, transport.ErrNoQueue)
 	t.empty(c, out)
@@ -145,7 +160,7 @@ func atomicTooLarge(t *test) {
 	d := t.one(t.receiver(c, in), "m")
 	large := to(out, "large")
 	large.Message.Body = make([]byte, c.Limits().MaxBody+1)
-	err := d.(transport.Completer).CompleteWith(t.ctx(), []transport.Operation{to(out, "m-1"), large})
+	err := completeWith(t.ctx(), d, to(out, "m-1"), large)
 	t.failedOps(err, 2, 1)
 	t.fails("CompleteWith", err, transport.ErrTooLarge)
 	t.empty(c, out)
@@ -170,8 +185,7 @@ func atomicContended(t *test) {
 			}
 			return
 		}
-		ops := []transport.Operation{{Message: d.Message(), Queue: out}}
-		if err := d.(transport.Completer).CompleteWith(ctx, ops); err != nil {
+		if err := completeWith(ctx, d, transport.Operation{Message: d.Message(), Queue: out}); err != nil {
 			t.Errorf("CompleteWith: %v", err)
 		}
 		left.Done()
@@ -209,7 +223,7 @@ func atomicLimits(t *test) {
 
 func (t *test) begin(d transport.Delivery) transport.Tx {
 	t.Helper()
-	tx, err := d.(transport.Transactor).Begin(t.ctx())
+	tx, err := as[transport.Transactor](t, d).Begin(t.ctx())
 	if err != nil {
 		t.Fatalf("Begin: %v", err)
 	}

@@ -19,7 +19,8 @@ var attemptRules = []rule{
 	{
 		"attempts-shared",
 		"Attempts are counted with the message, whichever connection it was handed out over.",
-		[]capability{exact}, attemptsShared,
+		[]capability{exact},
+		attemptsShared,
 	},
 	{
 		"attempts-own",
@@ -34,7 +35,8 @@ var attemptRules = []rule{
 	{
 		"attempts-released",
 		"Release uses no attempt up where Limits.FreeRelease is true.",
-		[]capability{freeRelease}, attemptsReleased,
+		[]capability{freeRelease},
+		attemptsReleased,
 	},
 	{
 		"attempts-of-copies",
@@ -44,7 +46,8 @@ var attemptRules = []rule{
 	{
 		"attempts-of-delayed",
 		"A delayed message has not been handed out before: it begins at attempt 1.",
-		[]capability{delays}, attemptsOfDelayed,
+		[]capability{delays},
+		attemptsOfDelayed,
 	},
 }
 

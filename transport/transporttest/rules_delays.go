@@ -21,57 +21,68 @@ var delayRules = []rule{
 	{
 		"delay-after",
 		"A message sent with After arrives when that is over, not before, and less than two seconds late.",
-		[]capability{delays}, delayAfter,
+		[]capability{delays},
+		delayAfter,
 	},
 	{
 		"delay-at",
 		"A message sent with At arrives at that time, not before, and less than two seconds late; At wins over After.",
-		[]capability{delays}, delayAt,
+		[]capability{delays},
+		delayAt,
 	},
 	{
 		"delay-past",
 		"A delay of no time, or until a time that has passed, is none.",
-		[]capability{delays}, delayPast,
+		[]capability{delays},
+		delayPast,
 	},
 	{
 		"delay-order",
 		"Delayed messages arrive when they are due, whatever their order, and hold up no others.",
-		[]capability{delays}, delayOrder,
+		[]capability{delays},
+		delayOrder,
 	},
 	{
 		"delay-whole",
 		"A delayed message arrives with the id, headers and body that it was sent with.",
-		[]capability{delays}, delayWhole,
+		[]capability{delays},
+		delayWhole,
 	},
 	{
 		"delay-reopened",
 		"A delayed message outlasts the connection that sent it.",
-		[]capability{delays}, delayReopened,
+		[]capability{delays},
+		delayReopened,
 	},
 	{
 		"delay-no-queue",
 		"A delayed send to a queue that does not exist fails with ErrNoQueue, at once.",
-		[]capability{delays}, delayNoQueue,
+		[]capability{delays},
+		delayNoQueue,
 	},
 	{
 		"delay-published",
 		"A delayed publish reaches its subscribers when it is due.",
-		[]capability{delays, publishing}, delayPublished,
+		[]capability{delays, publishing},
+		delayPublished,
 	},
 	{
 		"delay-long",
 		"A delay of Limits.MaxDelay, or of a year where there is no bound, is accepted and is not short.",
-		[]capability{delays}, delayLong,
+		[]capability{delays},
+		delayLong,
 	},
 	{
 		"cancel",
 		"Cancel with the receipt of a delayed message keeps it from arriving; a second Cancel fails with ErrNotFound.",
-		[]capability{delays, cancelling}, cancelDelayed,
+		[]capability{delays, cancelling},
+		cancelDelayed,
 	},
 	{
 		"cancel-late",
 		"Cancel of a message that was handed out, or with a receipt that is none, fails with ErrNotFound.",
-		[]capability{delays, cancelling}, cancelLate,
+		[]capability{delays, cancelling},
+		cancelLate,
 	},
 }
 
@@ -222,7 +233,7 @@ func cancelDelayed(t *test) {
 	if len(receipts) != 3 || receipts[1].Cancel == "" {
 		t.Fatalf("the receipts of delayed messages are %+v", receipts)
 	}
-	canceler := c.(transport.Canceler)
+	canceler := as[transport.Canceler](t, c)
 	if err := canceler.Cancel(t.ctx(), receipts[1].Cancel); err != nil {
 		t.Fatalf("Cancel: %v", err)
 	}
@@ -240,7 +251,7 @@ func cancelLate(t *test) {
 		t.Fatalf("%d receipts of a delayed message", len(receipts))
 	}
 	d := t.one(t.receiver(c, q), "m")
-	canceler := c.(transport.Canceler)
+	canceler := as[transport.Canceler](t, c)
 	for i, receipt := range []string{receipts[0].Cancel, "", "no receipt", fmt.Sprint("0@", q)} {
 		t.fails(fmt.Sprintf("Cancel %d", i), canceler.Cancel(t.ctx(), receipt), transport.ErrNotFound)
 	}

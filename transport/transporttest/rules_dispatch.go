@@ -40,12 +40,14 @@ var dispatchRules = []rule{
 	{
 		"dispatch-body-bound",
 		"A body over Limits.MaxBody fails with a TooLargeError that tells its size and the bound; its neighbours are sent.",
-		[]capability{boundBody}, dispatchBodyBound,
+		[]capability{boundBody},
+		dispatchBodyBound,
 	},
 	{
 		"dispatch-header-bound",
 		"Headers over Limits.MaxHeaders fail with a TooLargeError, those just under it arrive; neighbours are sent.",
-		[]capability{boundHeaders}, dispatchHeaderBound,
+		[]capability{boundHeaders},
+		dispatchHeaderBound,
 	},
 	{
 		"dispatch-keeps-nothing",
@@ -128,7 +130,7 @@ func dispatchPartly(t *test) {
 	_, err := c.Dispatch(t.ctx(), []transport.Operation{
 		to(q, "m-0"), to(missing, "m-1"), to(q, "m-2"), to(q, "m-3"), to(missing, "m-4"), to(q, "m-5"),
 	})
-	for _, op := range t.failedOps(err, 6, 1, 4).Ops {
+	for _, op := range t.failedOps(err, 6, 1, 4) {
 		t.fails("the operation", op.Err, transport.ErrNoQueue)
 	}
 	ds := t.take(t.receiver(c, q), 4)

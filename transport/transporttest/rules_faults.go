@@ -12,43 +12,51 @@ var faultRules = []rule{
 	{
 		"fault-cut",
 		"After a lost connection the same Conn and Receiver work again by themselves.",
-		[]capability{breaking}, faultCut,
+		[]capability{breaking},
+		faultCut,
 	},
 	{
 		"fault-stale",
 		"A delivery from before a lost connection never settles a newer hand-out: it fails with ErrLeaseLost, or is " +
 			"still the only one.",
-		[]capability{breaking}, faultStale,
+		[]capability{breaking},
+		faultStale,
 	},
 	{
 		"fault-away",
 		"While the broker is away Dispatch and Receive fail instead of hanging; when it is back they work again.",
-		[]capability{breaking}, faultAway,
+		[]capability{breaking},
+		faultAway,
 	},
 	{
 		"fault-half-open",
 		"On a connection that has gone silent Dispatch returns when its context ends, and does not call accepted what is not.",
-		[]capability{breaking}, faultHalfOpen,
+		[]capability{breaking},
+		faultHalfOpen,
 	},
 	{
 		"fault-half-open-receive",
 		"On a connection that has gone silent Receive and Close return, soon after Receive's context ends.",
-		[]capability{breaking}, faultHalfOpenReceive,
+		[]capability{breaking},
+		faultHalfOpenReceive,
 	},
 	{
 		"fault-close-away",
 		"Close returns while the broker is away, and leaves no goroutine behind.",
-		[]capability{breaking}, faultCloseAway,
+		[]capability{breaking},
+		faultCloseAway,
 	},
 	{
 		"fault-load",
 		"Connections lost under load lose no message whose Dispatch or CompleteWith succeeded.",
-		[]capability{breaking}, faultLoad,
+		[]capability{breaking},
+		faultLoad,
 	},
 	{
 		"fault-restart",
 		"Messages, delayed ones too where they are offered, outlast a restart of the broker, and the same Conn works again.",
-		[]capability{restarting}, faultRestart,
+		[]capability{restarting},
+		faultRestart,
 	},
 }
 
@@ -87,15 +95,17 @@ func unlessLost(err error) error {
 	return err
 }
 
-// takeOver receives n deliveries, whatever fails on the way.
-func (t *test) takeOver(r transport.Receiver, n int) (all []transport.Delivery) {
+// oneOver receives the next delivery, whatever fails on the way.
+func (t *test) oneOver(r transport.Receiver) (d transport.Delivery) {
 	t.Helper()
 	t.persist("Receive", func(ctx context.Context) error {
-		ds, err := gather(ctx, r, n-len(all))
-		all = append(all, ds...)
+		ds, err := gather(ctx, r, 1)
+		if err == nil {
+			d = ds[0]
+		}
 		return err
 	})
-	return all
+	return d
 }
 
 func faultCut(t *test) {
@@ -117,7 +127,7 @@ func faultCut(t *test) {
 		return err
 	})
 	for {
-		d := t.takeOver(r, 1)[0]
+		d := t.oneOver(r)
 		t.persist("Complete", func(ctx context.Context) error {
 			return unlessLost(d.Complete(ctx))
 		})
@@ -139,13 +149,13 @@ func faultStale(t *test) {
 		t.persist("Retry", func(ctx context.Context) error {
 			return unlessLost(old.Retry(ctx))
 		})
-		d := t.takeOver(r, 1)[0]
+		d := t.oneOver(r)
 		t.attempt(d, 2)
 		t.persist("Complete", d.Complete)
 		t.empty(c, q)
 		return
 	}
-	current := t.takeOver(r, 1)[0]
+	current := t.oneOver(r)
 	t.attempt(current, 2)
 	for _, v := range verbs(old) {
 		t.fails(v.name, v.settle(t.ctx(), old), transport.ErrLeaseLost)
@@ -196,7 +206,7 @@ func faultAway(t *test) {
 		_, err := c.Dispatch(ctx, []transport.Operation{to(q, "last")})
 		return err
 	})
-	for t.takeOver(r, 1)[0].Message().ID != "last" {
+	for t.oneOver(r).Message().ID != "last" {
 	}
 }
 
@@ -222,7 +232,7 @@ func faultHalfOpen(t *test) {
 	})
 	got := map[string]bool{}
 	for r := t.receiver(c, q); !got["last"]; {
-		d := t.takeOver(r, 1)[0]
+		d := t.oneOver(r)
 		got[d.Message().ID] = true
 	}
 	if !got["before"] {
@@ -376,7 +386,7 @@ func faultRestart(t *test) {
 	t.one(r, "held")
 	restart()
 	for len(want) > 0 {
-		d := t.takeOver(r, 1)[0]
+		d := t.oneOver(r)
 		delete(want, d.Message().ID)
 		t.persist("Complete", d.Complete)
 	}

@@ -11,27 +11,32 @@ var inspectRules = []rule{
 	{
 		"inspect",
 		"Inspect tells how many messages of a queue are ready, unsettled and delayed, or -1 where it cannot.",
-		[]capability{inspecting}, inspect,
+		[]capability{inspecting},
+		inspect,
 	},
 	{
 		"inspect-no-queue",
 		"Inspect of a queue that does not exist fails with ErrNoQueue.",
-		[]capability{inspecting}, inspectNoQueue,
+		[]capability{inspecting},
+		inspectNoQueue,
 	},
 	{
 		"install-again",
 		"Install leaves alone what exists: its messages stay.",
-		[]capability{installing}, installAgain,
+		[]capability{installing},
+		installAgain,
 	},
 	{
 		"install-at-once",
 		"Several connections may install the same at once.",
-		[]capability{installing}, installAtOnce,
+		[]capability{installing},
+		installAtOnce,
 	},
 	{
 		"install-names",
 		"Queues may be named as endpoints are: with dots, hyphens, underscores and capitals, which make a difference.",
-		[]capability{installing}, installNames,
+		[]capability{installing},
+		installNames,
 	},
 }
 
@@ -49,7 +54,7 @@ func inspect(t *test) {
 		want.Delayed = 1
 	}
 	t.eventually("the counts are right", func() bool {
-		stats, err := c.(transport.Inspector).Inspect(t.ctx(), q)
+		stats, err := as[transport.Inspector](t, c).Inspect(t.ctx(), q)
 		if err != nil || len(stats) != 1 || stats[0].Name != q {
 			t.Fatalf("Inspect of one queue: %+v, %v", stats, err)
 		}
@@ -64,7 +69,7 @@ func told(got, want int64) bool { return got == want || got == -1 }
 func inspectNoQueue(t *test) {
 	c := t.open()
 	q := t.queue(c, "in")
-	_, err := c.(transport.Inspector).Inspect(t.ctx(), q, t.name("missing"))
+	_, err := as[transport.Inspector](t, c).Inspect(t.ctx(), q, t.name("missing"))
 	t.fails("Inspect", err, transport.ErrNoQueue)
 }
 
@@ -87,7 +92,7 @@ func installAtOnce(t *test) {
 	for _, c := range cs {
 		for range 2 {
 			wg.Go(func() {
-				if err := c.(transport.Installer).Install(ctx, plan); err != nil {
+				if err := as[transport.Installer](t, c).Install(ctx, plan); err != nil {
 					t.Errorf("Install: %v", err)
 				}
 			})

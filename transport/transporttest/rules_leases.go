@@ -14,43 +14,51 @@ var leaseRules = []rule{
 		"lease-expires",
 		"A delivery that is neither settled nor renewed is handed out again when its lease is over, not before, " +
 			"as after the crash of a process; it has used an attempt up.",
-		[]capability{leases}, leaseExpires,
+		[]capability{leases},
+		leaseExpires,
 	},
 	{
 		"lease-renewed",
 		"A delivery stays ours for as long as it is renewed, and can then be settled.",
-		[]capability{leases}, leaseRenewed,
+		[]capability{leases},
+		leaseRenewed,
 	},
 	{
 		"lease-lost-settle",
 		"A settle by a delivery whose message has been handed out anew fails with ErrLeaseLost and leaves the newer hand-out alone.",
-		[]capability{leases}, leaseLostSettle,
+		[]capability{leases},
+		leaseLostSettle,
 	},
 	{
 		"lease-lost-sends-nothing",
 		"CompleteWith by a delivery whose message has been handed out anew sends nothing.",
-		[]capability{leases, completing}, leaseLostSendsNothing,
+		[]capability{leases, completing},
+		leaseLostSendsNothing,
 	},
 	{
 		"lease-lost-at-once",
 		"When an older and a newer hand-out of a message are completed at the same time, with what each sends, the newer one " +
 			"alone succeeds and sends.",
-		[]capability{leases, completing}, leaseLostAtOnce,
+		[]capability{leases, completing},
+		leaseLostAtOnce,
 	},
 	{
 		"lease-lost-commits-nothing",
 		"A transaction of a delivery whose message has been handed out anew fails with ErrLeaseLost and sends nothing.",
-		[]capability{leases, transacting}, leaseLostCommitsNothing,
+		[]capability{leases, transacting},
+		leaseLostCommitsNothing,
 	},
 	{
 		"lease-renew-tells",
 		"Renew has an entry for each delivery: ErrLeaseLost for one whose message was handed out anew, nil for its neighbours.",
-		[]capability{leases}, leaseRenewTells,
+		[]capability{leases},
+		leaseRenewTells,
 	},
 	{
 		"lease-renew-settled",
 		"Renewing a delivery that is settled brings nothing back.",
-		[]capability{leases}, leaseRenewSettled,
+		[]capability{leases},
+		leaseRenewSettled,
 	},
 }
 
@@ -160,7 +168,7 @@ func leaseLostSendsNothing(t *test) {
 	c, _ := t.leased()
 	in, out := t.queue(c, "in"), t.queue(c, "out")
 	old, current := t.lost(c, in)
-	err := old.(transport.Completer).CompleteWith(t.ctx(), []transport.Operation{to(out, "sent too late")})
+	err := completeWith(t.ctx(), old, to(out, "sent too late"))
 	t.fails("CompleteWith", err, transport.ErrLeaseLost)
 	t.complete(current)
 	t.empty(c, out)
@@ -178,12 +186,11 @@ func leaseLostAtOnce(t *test) {
 	var wg sync.WaitGroup
 	for i := range want {
 		wg.Go(func() {
-			err := old[i].(transport.Completer).CompleteWith(ctx, []transport.Operation{to(out, "sent too late")})
+			err := completeWith(ctx, old[i], to(out, "sent too late"))
 			t.fails("CompleteWith of the older hand-out", err, transport.ErrLeaseLost)
 		})
 		wg.Go(func() {
-			ops := []transport.Operation{to(out, current[i].Message().ID)}
-			if err := current[i].(transport.Completer).CompleteWith(ctx, ops); err != nil {
+			if err := completeWith(ctx, current[i], to(out, current[i].Message().ID)); err != nil {
 				t.Errorf("CompleteWith of the newer hand-out: %v", err)
 			}
 		})
@@ -199,7 +206,7 @@ func leaseLostCommitsNothing(t *test) {
 	t.send(c, in, "m")
 	r := t.receiver(c, in)
 	old := t.one(r, "m")
-	tx, err := old.(transport.Transactor).Begin(t.ctx())
+	tx, err := as[transport.Transactor](t, old).Begin(t.ctx())
 	if err != nil {
 		t.Fatalf("Begin: %v", err)
 	}

@@ -50,7 +50,8 @@ var messageRules = []rule{
 	{
 		"message-undecodable",
 		"What the driver cannot read is handed out with Undecodable set, can be copied and completed, and holds up nobody.",
-		[]capability{undecodable}, messageUndecodable,
+		[]capability{undecodable},
+		messageUndecodable,
 	},
 }
 

@@ -10,53 +10,63 @@ var publishRules = []rule{
 	{
 		"publish-each",
 		"A published message arrives once at every subscriber of its type, and at nobody else.",
-		[]capability{publishing}, publishEach,
+		[]capability{publishing},
+		publishEach,
 	},
 	{
 		"publish-nobody",
 		"Publishing what nobody has subscribed to succeeds.",
-		[]capability{publishing}, publishNobody,
+		[]capability{publishing},
+		publishNobody,
 	},
 	{
 		"publish-base",
 		"Who subscribed to a base type receives what is published under it; who subscribed to a derived one does " +
 			"not receive what is only of the base type.",
-		[]capability{publishing}, publishBase,
+		[]capability{publishing},
+		publishBase,
 	},
 	{
 		"publish-one-copy",
 		"Who subscribed to several types of a message, or to one several times, receives one copy.",
-		[]capability{publishing}, publishOneCopy,
+		[]capability{publishing},
+		publishOneCopy,
 	},
 	{
 		"publish-whole",
 		"Each copy of a published message has the id, headers and body that it was published with.",
-		[]capability{publishing}, publishWhole,
+		[]capability{publishing},
+		publishWhole,
 	},
 	{
 		"publish-independent",
 		"Copies of a published message are settled and counted apart.",
-		[]capability{publishing}, publishIndependent,
+		[]capability{publishing},
+		publishIndependent,
 	},
 	{
 		"publish-order",
 		"Messages published and sent by one Dispatch arrive at a subscriber in their order, those of one type.",
-		[]capability{publishing}, publishOrder,
+		[]capability{publishing},
+		publishOrder,
 	},
 	{
 		"unsubscribe",
 		"After Unsubscribe nothing arrives any more; to unsubscribe from what was never subscribed to succeeds.",
-		[]capability{publishing}, unsubscribe,
+		[]capability{publishing},
+		unsubscribe,
 	},
 	{
 		"subscribe-elsewhere",
 		"A subscription made over one connection soon holds for what others publish.",
-		[]capability{publishing}, subscribeElsewhere,
+		[]capability{publishing},
+		subscribeElsewhere,
 	},
 	{
 		"subscribe-reopened",
 		"Subscriptions outlast the connection that made them, and messages are kept for a subscriber that is away.",
-		[]capability{publishing}, subscribeReopened,
+		[]capability{publishing},
+		subscribeReopened,
 	},
 }
 
@@ -67,7 +77,7 @@ func (t *test) kind(s string) string {
 
 func (t *test) subscribe(c transport.Conn, queue string, types ...string) {
 	t.Helper()
-	if err := c.(transport.Subscriber).Subscribe(t.ctx(), queue, types); err != nil {
+	if err := as[transport.Subscriber](t, c).Subscribe(t.ctx(), queue, types); err != nil {
 		t.Fatalf("Subscribe: %v", err)
 	}
 }
@@ -180,7 +190,7 @@ func unsubscribe(t *test) {
 	t.dispatch(c, publish("before", kind))
 	unsubscribe := func(types ...string) {
 		t.Helper()
-		if err := c.(transport.Subscriber).Unsubscribe(t.ctx(), q, types); err != nil {
+		if err := as[transport.Subscriber](t, c).Unsubscribe(t.ctx(), q, types); err != nil {
 			t.Fatalf("Unsubscribe: %v", err)
 		}
 	}

@@ -18,7 +18,8 @@ var receiveRules = []rule{
 	{
 		"receive-bound",
 		"Receive returns no more than Limits.MaxReceive, however many it is asked for.",
-		[]capability{boundReceive}, receiveBound,
+		[]capability{boundReceive},
+		receiveBound,
 	},
 	{
 		"receive-waits",

@@ -3,6 +3,7 @@ package transporttest
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -55,12 +56,14 @@ var settleRules = []rule{
 	{
 		"settle-spaced",
 		"RetryAfter hands the message out again, not before the time is over, as a further attempt; others are not held up.",
-		[]capability{spacing}, settleSpaced,
+		[]capability{spacing},
+		settleSpaced,
 	},
 	{
 		"settle-dead-letter",
 		"A dead-lettered message is gone from its queue.",
-		[]capability{burying}, settleDeadLetter,
+		[]capability{burying},
+		settleDeadLetter,
 	},
 }
 
@@ -116,20 +119,34 @@ func verbs(d transport.Delivery) []verb {
 	}
 	if is[transport.Completer](d) {
 		all = append(all, verb{"CompleteWith", func(ctx context.Context, d transport.Delivery) error {
-			return d.(transport.Completer).CompleteWith(ctx, nil)
+			return completeWith(ctx, d)
 		}})
 	}
 	if is[transport.SpacedRetrier](d) {
 		all = append(all, verb{"RetryAfter", func(ctx context.Context, d transport.Delivery) error {
-			return d.(transport.SpacedRetrier).RetryAfter(ctx, 0)
+			return retryAfter(ctx, d, 0)
 		}})
 	}
 	if is[transport.DeadLetterer](d) {
-		all = append(all, verb{"DeadLetter", func(ctx context.Context, d transport.Delivery) error {
-			return d.(transport.DeadLetterer).DeadLetter(ctx, "kit")
-		}})
+		all = append(all, verb{"DeadLetter", deadLetter})
 	}
 	return all
+}
+
+func retryAfter(ctx context.Context, d transport.Delivery, wait time.Duration) error {
+	own, ok := d.(transport.SpacedRetrier)
+	if !ok {
+		return fmt.Errorf("this delivery is no SpacedRetrier, others are: %T", d)
+	}
+	return own.RetryAfter(ctx, wait)
+}
+
+func deadLetter(ctx context.Context, d transport.Delivery) error {
+	own, ok := d.(transport.DeadLetterer)
+	if !ok {
+		return fmt.Errorf("this delivery is no DeadLetterer, others are: %T", d)
+	}
+	return own.DeadLetter(ctx, "the kit says so")
 }
 
 func settleOnce(t *test) {
@@ -280,7 +297,7 @@ func settleSpaced(t *test) {
 	t.send(c, q, "other")
 	began := time.Now()
 	t.do("RetryAfter", func(ctx context.Context) error {
-		return d.(transport.SpacedRetrier).RetryAfter(ctx, space)
+		return retryAfter(ctx, d, space)
 	})
 	t.complete(t.one(r, "other"))
 	again := t.one(r, "spaced")
@@ -300,9 +317,7 @@ func settleDeadLetter(t *test) {
 	t.send(c, q, "dead", "alive")
 	r := t.receiver(c, q)
 	d := t.one(r, "dead")
-	t.do("DeadLetter", func(ctx context.Context) error {
-		return d.(transport.DeadLetterer).DeadLetter(ctx, "the kit says so")
-	})
+	t.do("DeadLetter", func(ctx context.Context) error { return deadLetter(ctx, d) })
 	t.complete(t.one(r, "alive"))
 	t.empty(c, q)
 	if err := d.Complete(t.ctx()); err == nil {

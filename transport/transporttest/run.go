@@ -72,7 +72,7 @@ func Run(t *testing.T, h Harness) {
 	var offered offer
 	h.within(t, func(t testing.TB) { offered = probe(newTest(t, h)) })
 	var sum summary
-	t.Cleanup(func() { t.Log(sum.String()) }) //nolint:sloglint // a test's log
+	t.Cleanup(func() { t.Log(sum.String()) })
 	for _, r := range table {
 		t.Run(r.name, func(t *testing.T) {
 			t.Parallel()

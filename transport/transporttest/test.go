@@ -379,8 +379,8 @@ func (t *test) fails(what string, err, target error) {
 	}
 }
 
-// failedOps checks that err is a DispatchError of just these operations.
-func (t *test) failedOps(err error, total int, want ...int) *transport.DispatchError {
+// failedOps checks that err is a DispatchError of just these operations, and returns those.
+func (t *test) failedOps(err error, total int, want ...int) []transport.OpError {
 	t.Helper()
 	failed, ok := errors.AsType[*transport.DispatchError](err)
 	if !ok {
@@ -393,5 +393,5 @@ func (t *test) failedOps(err error, total int, want ...int) *transport.DispatchE
 	if !slices.Equal(got, want) || failed.Total != total {
 		t.Errorf("operations %v of %d failed, want %v of %d: %v", got, failed.Total, want, total, err)
 	}
-	return failed
+	return failed.Ops
 }

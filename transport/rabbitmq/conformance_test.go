@@ -1,0 +1,70 @@
+package rabbitmq_test
+
+import (
+	"math"
+	"net/url"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/holdfast-go/holdfast/internal/brokertest"
+	"github.com/holdfast-go/holdfast/transport"
+	"github.com/holdfast-go/holdfast/transport/rabbitmq"
+	"github.com/holdfast-go/holdfast/transport/transporttest"
+)
+
+func TestConformance(t *testing.T) {
+	for _, kind := range []rabbitmq.QueueType{rabbitmq.Quorum, rabbitmq.Classic} {
+		t.Run(string(kind), func(t *testing.T) { transporttest.Run(t, conformance(t, kind)) })
+	}
+}
+
+// conformance is the harness on a virtual host, which the rules share.
+func conformance(t *testing.T, kind rabbitmq.QueueType) transporttest.Harness {
+	t.Helper()
+	broker := brokertest.RabbitMQ(t)
+	return transporttest.Harness{
+		Open: func(testing.TB) transport.Transport {
+			return &rabbitmq.Transport{URL: broker, QueueType: kind}
+		},
+		Name: brokertest.Name,
+		PutUndecodable: func(t testing.TB, _ transport.Transport, queue string) {
+			t.Helper()
+			putUndecodable(t, broker, queue)
+		},
+		Break: func(t testing.TB) (transport.Transport, transporttest.Link) {
+			u, err := url.Parse(broker)
+			if err != nil {
+				t.Fatal(err)
+			}
+			proxy := brokertest.NewProxy(t, u.Host)
+			return &rabbitmq.Transport{URL: proxy.URL(t, broker), QueueType: kind, Heartbeat: time.Second}, proxy
+		},
+	}
+}
+
+// putUndecodable publishes a message with a header that has no text: a time in a year of five digits.
+func putUndecodable(t testing.TB, broker, queue string) {
+	t.Helper()
+	conn, err := amqp.Dial(broker)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	ch, err := conn.Channel()
+	if err == nil {
+		err = ch.Confirm(false)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := amqp.Publishing{MessageId: "foreign", Headers: amqp.Table{"when": time.Unix(math.MaxInt32*1000, 0)}}
+	confirm, err := ch.PublishWithDeferredConfirm("", queue, true, false, m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !confirm.Wait() {
+		t.Error("the message was not accepted")
+	}
+}
