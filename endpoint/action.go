@@ -22,7 +22,7 @@ func (in *incoming) carryOut(ctx context.Context, rec *pipeline.Recover) (err er
 	case recoverability.Retry:
 		err = in.settleAfter(ctx, sent, in.delivery.Retry)
 	case recoverability.DeadLetter:
-		d := in.delivery.(transport.DeadLetterer)
+		d := in.delivery.(transport.DeadLetterer) //nolint:errcheck // possible has seen that it is one
 		err = in.settleAfter(ctx, sent, func(ctx context.Context) error { return d.DeadLetter(ctx, a.Reason) })
 	case recoverability.Delay:
 		err = in.finish(ctx, append(sent, in.copyTo(in.queue, recoverability.DelayHeaders(rec.Failure), a.For)))

@@ -27,7 +27,7 @@ func (f *failureCount) add(id string) int {
 	defer f.mu.Unlock()
 	if el, ok := f.entries[id]; ok {
 		f.order.MoveToFront(el)
-		entry := el.Value.(*failureEntry)
+		entry := el.Value.(*failureEntry) //nolint:errcheck // nothing else is in the list
 		entry.n++
 		return entry.n
 	}

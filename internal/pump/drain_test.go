@@ -18,8 +18,10 @@ import (
 func TestStopWhileIdleIsImmediate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newReceiver()
-		p := start(t, Config{Receiver: r, Concurrency: 4, StopTimeout: time.Hour, Handle: complete(0),
-			Limits: transport.Limits{ParallelReceive: 3}})
+		p := start(t, Config{
+			Receiver: r, Concurrency: 4, StopTimeout: time.Hour, Handle: complete(0),
+			Limits: transport.Limits{ParallelReceive: 3},
+		})
 		began := time.Now()
 		p.end()
 		if took := time.Since(began); took != 0 {
@@ -46,8 +48,10 @@ func TestStopEndsReceivingAndWaitsForHandlers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newReceiver()
 		ds := r.put(10)
-		p := start(t, Config{Receiver: r, Concurrency: 4, StopTimeout: time.Hour,
-			Limits: transport.Limits{Prefetch: true}, Handle: complete(time.Minute)})
+		p := start(t, Config{
+			Receiver: r, Concurrency: 4, StopTimeout: time.Hour,
+			Limits: transport.Limits{Prefetch: true}, Handle: complete(time.Minute),
+		})
 		p.stop()
 		p.wantStats(t, Stats{Handling: 4})
 		pass(59 * time.Second)
@@ -70,8 +74,10 @@ func TestStopWaitsForAReceiveAndKeepsWhatItReturns(t *testing.T) {
 		bubble(t, fmt.Sprintf("free=%v", free), func(t *testing.T) {
 			d := new(delivery)
 			r := newReceiver()
-			p := start(t, Config{Receiver: r, Concurrency: 4, StopTimeout: time.Hour, Handle: complete(0),
-				Limits: transport.Limits{FreeRelease: free}})
+			p := start(t, Config{
+				Receiver: r, Concurrency: 4, StopTimeout: time.Hour, Handle: complete(0),
+				Limits: transport.Limits{FreeRelease: free},
+			})
 			r.onEnd = func() []transport.Delivery {
 				<-time.After(time.Second)
 				return []transport.Delivery{d}
@@ -93,8 +99,10 @@ func TestStopGivesBackTheBufferWhereThatIsFree(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newReceiver()
 		ds := r.put(6)
-		p := start(t, Config{Receiver: r, Concurrency: 4, StopTimeout: time.Hour,
-			Limits: transport.Limits{FreeRelease: true}, Handle: complete(time.Minute)})
+		p := start(t, Config{
+			Receiver: r, Concurrency: 4, StopTimeout: time.Hour,
+			Limits: transport.Limits{FreeRelease: true}, Handle: complete(time.Minute),
+		})
 		p.wantStats(t, Stats{Handling: 4, Buffered: 2})
 		p.stop()
 		p.wantStats(t, Stats{Handling: 4})
@@ -165,11 +173,13 @@ func TestANegativeStopTimeoutIsNone(t *testing.T) {
 		var cut atomic.Bool
 		r := newReceiver()
 		r.put(1)
-		p := start(t, Config{Receiver: r, Concurrency: 3, StopTimeout: -1,
+		p := start(t, Config{
+			Receiver: r, Concurrency: 3, StopTimeout: -1,
 			Handle: func(ctx context.Context, _ transport.Delivery, _ *Slot) {
 				<-time.After(24 * time.Hour)
 				cut.Store(ctx.Err() != nil)
-			}})
+			},
+		})
 		p.end()
 		if cut.Load() {
 			t.Error("a handler was cut")
@@ -196,11 +206,13 @@ func TestRunWaitsForSettles(t *testing.T) {
 		bubble(t, fmt.Sprint(c), func(t *testing.T) {
 			r := newReceiver()
 			r.put(1)
-			p := start(t, Config{Receiver: r, Concurrency: c, StopTimeout: 0,
+			p := start(t, Config{
+				Receiver: r, Concurrency: c, StopTimeout: 0,
 				Handle: func(_ context.Context, _ transport.Delivery, slot *Slot) {
 					slot.Free()
 					<-time.After(time.Minute)
-				}})
+				},
+			})
 			began := time.Now()
 			p.end()
 			if took := time.Since(began); took != time.Minute {
@@ -247,9 +259,11 @@ func TestReleaseIsBoundedAndItsFailureLogged(t *testing.T) {
 			for _, d := range r.put(6) {
 				d.release = tt.release
 			}
-			p := start(t, Config{Receiver: r, Concurrency: 4, Handle: causes(new(list[error])),
+			p := start(t, Config{
+				Receiver: r, Concurrency: 4, Handle: causes(new(list[error])),
 				Limits: transport.Limits{FreeRelease: true},
-				Logger: slog.New(slog.NewTextHandler(&log, nil))})
+				Logger: slog.New(slog.NewTextHandler(&log, nil)),
+			})
 			began := time.Now()
 			p.end()
 			if took := time.Since(began); took != tt.takes {
@@ -301,8 +315,10 @@ func TestRunOnAnEndedContextReturnsAtOnce(t *testing.T) {
 		ds := r.put(5)
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		p := New(Config{Receiver: r, Concurrency: 2, Handle: complete(0), StopTimeout: -1,
-			Limits: transport.Limits{FreeRelease: true}})
+		p := New(Config{
+			Receiver: r, Concurrency: 2, Handle: complete(0), StopTimeout: -1,
+			Limits: transport.Limits{FreeRelease: true},
+		})
 		if err := p.Run(ctx); err != nil {
 			t.Errorf("Run: %v", err)
 		}

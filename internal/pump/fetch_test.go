@@ -125,14 +125,16 @@ func TestBufferShrinksWhenHandlersBecomeSlow(t *testing.T) {
 		r := newReceiver()
 		r.trip = 5 * time.Millisecond
 		r.put(5000)
-		p := start(t, Config{Receiver: r, Concurrency: c,
+		p := start(t, Config{
+			Receiver: r, Concurrency: c,
 			Handle: func(context.Context, transport.Delivery, *Slot) {
 				if slow.Load() {
 					<-time.After(10 * time.Second)
 				} else {
 					<-time.After(time.Millisecond)
 				}
-			}})
+			},
+		})
 		pass(200 * time.Millisecond)
 		p.mu.Lock()
 		fast := p.ahead()
@@ -223,8 +225,10 @@ func TestFurtherReceivesRunOnlyWhileTheLastReturnedFull(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newReceiver()
 		r.trip = 20 * time.Millisecond
-		p := start(t, Config{Receiver: r, Concurrency: 100, Handle: complete(50 * time.Millisecond),
-			Limits: transport.Limits{ParallelReceive: 4, MaxReceive: 10}})
+		p := start(t, Config{
+			Receiver: r, Concurrency: 100, Handle: complete(50 * time.Millisecond),
+			Limits: transport.Limits{ParallelReceive: 4, MaxReceive: 10},
+		})
 		if got := r.running(); got != 1 {
 			t.Errorf("%d calls while idle, want 1", got)
 		}
@@ -259,8 +263,10 @@ func TestParallelReceivesNeverTakeMoreThanThereIsRoomFor(t *testing.T) {
 		r := newReceiver()
 		r.trip = 20 * time.Millisecond
 		r.put(1000)
-		p := start(t, Config{Receiver: r, Concurrency: 20, Handle: complete(time.Hour),
-			Limits: transport.Limits{ParallelReceive: 8, MaxReceive: 7}})
+		p := start(t, Config{
+			Receiver: r, Concurrency: 20, Handle: complete(time.Hour),
+			Limits: transport.Limits{ParallelReceive: 8, MaxReceive: 7},
+		})
 		pass(time.Second)
 		if s := p.Stats(); s.Handling != 20 || s.Buffered > 10 || s.Buffered < 5 {
 			t.Errorf("stats %+v, want 20 handled and 5 to 10 buffered", s)
@@ -274,8 +280,10 @@ func TestWithConcurrencyOneReceivesRunOneAfterTheOther(t *testing.T) {
 		r := newReceiver()
 		r.trip = 20 * time.Millisecond
 		r.put(200)
-		p := start(t, Config{Receiver: r, Concurrency: 1, Handle: complete(time.Millisecond),
-			Limits: transport.Limits{ParallelReceive: 8, MaxReceive: 1}})
+		p := start(t, Config{
+			Receiver: r, Concurrency: 1, Handle: complete(time.Millisecond),
+			Limits: transport.Limits{ParallelReceive: 8, MaxReceive: 1},
+		})
 		pass(time.Minute)
 		p.end()
 		if got := r.mostCalls(); got != 1 || r.left() > 0 {
@@ -297,9 +305,11 @@ func TestFailingReceiveBacksOffAndRecovers(t *testing.T) {
 			return nil, errAway, away.Load()
 		}
 		ds := r.put(5)
-		p := start(t, Config{Receiver: r, Queue: "orders", Concurrency: 3, Handle: complete(0),
+		p := start(t, Config{
+			Receiver: r, Queue: "orders", Concurrency: 3, Handle: complete(0),
 			Logger:    slog.New(slog.NewTextHandler(&log, nil)),
-			OnReceive: told.add})
+			OnReceive: told.add,
+		})
 		pass(10 * time.Minute)
 		at := calls.all()
 		if n := len(at); n < 60 || n > 140 {
@@ -354,8 +364,10 @@ func TestParallelReceivesThatFailArePacedAsOne(t *testing.T) {
 			return nil, errAway, true
 		}
 		r.put(10000)
-		p := start(t, Config{Receiver: r, Concurrency: 100, Handle: complete(10 * time.Millisecond),
-			Limits: transport.Limits{ParallelReceive: 10, MaxReceive: 10}})
+		p := start(t, Config{
+			Receiver: r, Concurrency: 100, Handle: complete(10 * time.Millisecond),
+			Limits: transport.Limits{ParallelReceive: 10, MaxReceive: 10},
+		})
 		pass(time.Second)
 		if got := r.mostCalls(); got < 5 {
 			t.Errorf("only %d calls ran at once", got)
@@ -398,8 +410,10 @@ func TestReceiveThatReturnsNothingDoesNotSpin(t *testing.T) {
 			return nil, nil, calls.Add(1) <= 50
 		}
 		ds := r.put(10)
-		p := start(t, Config{Receiver: r, Concurrency: 3, Handle: complete(0),
-			OnReceive: func(error) { told.Add(1) }})
+		p := start(t, Config{
+			Receiver: r, Concurrency: 3, Handle: complete(0),
+			OnReceive: func(error) { told.Add(1) },
+		})
 		pass(time.Second)
 		if n := calls.Load(); n > 11 {
 			t.Errorf("%d calls in a second, want at most 11", n)
@@ -433,10 +447,12 @@ func TestSlowHandlersAreFedByFewRequests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newReceiver()
 		r.put(1000)
-		p := start(t, Config{Receiver: r, Concurrency: 32,
+		p := start(t, Config{
+			Receiver: r, Concurrency: 32,
 			Handle: func(_ context.Context, d transport.Delivery, _ *Slot) {
 				<-time.After(time.Second + time.Duration(d.(*delivery).n)*time.Millisecond)
-			}})
+			},
+		})
 		pass(10 * time.Second)
 		p.end()
 		for _, n := range r.limits {
@@ -452,8 +468,10 @@ func TestRaisedConcurrencyIsUsedByAllReceivesAtOnce(t *testing.T) {
 		r := newReceiver()
 		r.trip = time.Second
 		r.put(1000)
-		p := start(t, Config{Receiver: r, Concurrency: 10, Handle: complete(time.Hour),
-			Limits: transport.Limits{ParallelReceive: 4, MaxReceive: 5}})
+		p := start(t, Config{
+			Receiver: r, Concurrency: 10, Handle: complete(time.Hour),
+			Limits: transport.Limits{ParallelReceive: 4, MaxReceive: 5},
+		})
 		pass(time.Minute)
 		p.SetConcurrency(100)
 		synctest.Wait()

@@ -45,14 +45,16 @@ func TestConcurrencyIsReachedAndNeverExceeded(t *testing.T) {
 				r := newReceiver()
 				ds := r.put(20 * c)
 				var in gauge
-				p := start(t, Config{Receiver: r, Concurrency: c, Limits: transport.Limits{Prefetch: prefetch},
+				p := start(t, Config{
+					Receiver: r, Concurrency: c, Limits: transport.Limits{Prefetch: prefetch},
 					Handle: func(ctx context.Context, d transport.Delivery, slot *Slot) {
 						in.enter()
 						<-time.After(time.Second)
 						in.leave()
 						slot.Free()
 						_ = d.Complete(ctx)
-					}})
+					},
+				})
 				pass(time.Minute)
 				p.end()
 				if got := in.most.Load(); got != int64(c) {
@@ -80,8 +82,10 @@ func TestHandlersKeepAllSlotsBusy(t *testing.T) {
 		bubble(t, fmt.Sprintf("prefetch=%v", prefetch), func(t *testing.T) {
 			r := newReceiver()
 			r.put(100)
-			p := start(t, Config{Receiver: r, Concurrency: 10, Limits: transport.Limits{Prefetch: prefetch},
-				Handle: complete(time.Second)})
+			p := start(t, Config{
+				Receiver: r, Concurrency: 10, Limits: transport.Limits{Prefetch: prefetch},
+				Handle: complete(time.Second),
+			})
 			pass(10 * time.Second)
 			if left := r.left() + p.Stats().Buffered + p.Stats().Handling; left > 0 {
 				t.Errorf("%d of 100 messages are left after the time that ten slots need", left)
@@ -96,8 +100,10 @@ func TestRaisedConcurrencyStartsMoreAtOnce(t *testing.T) {
 		bubble(t, fmt.Sprintf("prefetch=%v", prefetch), func(t *testing.T) {
 			r := newReceiver()
 			r.put(100)
-			p := start(t, Config{Receiver: r, Concurrency: 2, Limits: transport.Limits{Prefetch: prefetch},
-				Handle: complete(time.Minute)})
+			p := start(t, Config{
+				Receiver: r, Concurrency: 2, Limits: transport.Limits{Prefetch: prefetch},
+				Handle: complete(time.Minute),
+			})
 			p.SetConcurrency(20)
 			synctest.Wait()
 			if got := p.Stats().Handling; got != 20 {
@@ -112,8 +118,10 @@ func TestLoweredConcurrencyLetsRunningHandlersFinish(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newReceiver()
 		r.put(100)
-		p := start(t, Config{Receiver: r, Concurrency: 10, Limits: transport.Limits{Prefetch: true},
-			Handle: complete(time.Minute)})
+		p := start(t, Config{
+			Receiver: r, Concurrency: 10, Limits: transport.Limits{Prefetch: true},
+			Handle: complete(time.Minute),
+		})
 		p.SetConcurrency(3)
 		p.wantStats(t, Stats{Handling: 10})
 		pass(time.Minute)
@@ -130,12 +138,14 @@ func TestSettlesHaveTheirOwnBound(t *testing.T) {
 		r := newReceiver()
 		r.put(100)
 		settle := make(chan struct{})
-		p := start(t, Config{Receiver: r, Concurrency: 5, Limits: transport.Limits{Prefetch: true},
+		p := start(t, Config{
+			Receiver: r, Concurrency: 5, Limits: transport.Limits{Prefetch: true},
 			Handle: func(_ context.Context, _ transport.Delivery, slot *Slot) {
 				slot.Free()
 				slot.Free() // the second does nothing
 				<-settle
-			}})
+			},
+		})
 		p.wantStats(t, Stats{Settling: 25})
 		if got := 100 - r.left(); got != 25 {
 			t.Errorf("%d messages taken while none settles, want 25", got)
@@ -154,12 +164,14 @@ func TestSlowSettlesLeaveTheSlotsToHandlers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newReceiver()
 		r.put(100)
-		p := start(t, Config{Receiver: r, Concurrency: 5, Limits: transport.Limits{Prefetch: true},
+		p := start(t, Config{
+			Receiver: r, Concurrency: 5, Limits: transport.Limits{Prefetch: true},
 			Handle: func(_ context.Context, _ transport.Delivery, slot *Slot) {
 				<-time.After(time.Second)
 				slot.Free()
 				<-time.After(3 * time.Second)
-			}})
+			},
+		})
 		pass(3*time.Second + time.Millisecond)
 		p.wantStats(t, Stats{Handling: 5, Settling: 15})
 		p.end()
@@ -173,14 +185,16 @@ func TestWithConcurrencyOneAMessageSettlesBeforeTheNextStarts(t *testing.T) {
 			r.put(50)
 			var got []int
 			var in gauge
-			p := start(t, Config{Receiver: r, Concurrency: 1, Limits: transport.Limits{Prefetch: prefetch},
+			p := start(t, Config{
+				Receiver: r, Concurrency: 1, Limits: transport.Limits{Prefetch: prefetch},
 				Handle: func(_ context.Context, d transport.Delivery, slot *Slot) {
 					in.enter()
 					defer in.leave()
 					slot.Free()
 					<-time.After(time.Second)
 					got = append(got, d.(*delivery).n)
-				}})
+				},
+			})
 			pass(time.Minute)
 			p.end()
 			if in.most.Load() != 1 {
@@ -201,8 +215,10 @@ func TestAHandlerThatNeverFreesItsSlotFreesItByReturning(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newReceiver()
 		ds := r.put(30)
-		p := start(t, Config{Receiver: r, Concurrency: 3,
-			Handle: func(ctx context.Context, d transport.Delivery, _ *Slot) { _ = d.Complete(ctx) }})
+		p := start(t, Config{
+			Receiver: r, Concurrency: 3,
+			Handle: func(ctx context.Context, d transport.Delivery, _ *Slot) { _ = d.Complete(ctx) },
+		})
 		p.wantStats(t, Stats{})
 		p.end()
 		wantSettledOnce(t, ds)
@@ -214,8 +230,10 @@ func TestFreeAfterTheEndDoesNothing(t *testing.T) {
 		r := newReceiver()
 		r.put(1)
 		var kept *Slot
-		p := start(t, Config{Receiver: r, Concurrency: 3,
-			Handle: func(_ context.Context, _ transport.Delivery, slot *Slot) { kept = slot }})
+		p := start(t, Config{
+			Receiver: r, Concurrency: 3,
+			Handle: func(_ context.Context, _ transport.Delivery, slot *Slot) { kept = slot },
+		})
 		kept.Free()
 		if kept.delivery != nil || kept.ctx != nil {
 			t.Error("a slot that is kept keeps its message in memory")
@@ -233,7 +251,8 @@ func TestASlotThatIsTakenAgainCountsAsHandling(t *testing.T) {
 		r := newReceiver()
 		ds := r.put(8)
 		retake, end := make(chan struct{}), make(chan struct{})
-		p := start(t, Config{Receiver: r, Concurrency: 2,
+		p := start(t, Config{
+			Receiver: r, Concurrency: 2,
 			Handle: func(ctx context.Context, d transport.Delivery, slot *Slot) {
 				slot.Free()
 				<-retake
@@ -241,7 +260,8 @@ func TestASlotThatIsTakenAgainCountsAsHandling(t *testing.T) {
 				slot.Retake() // the second does nothing
 				<-end
 				_ = d.Complete(ctx)
-			}})
+			},
+		})
 		p.wantStats(t, Stats{Settling: 8})
 		close(retake)
 		p.wantStats(t, Stats{Handling: 8})
@@ -265,8 +285,10 @@ func TestWindowCoversHandlersSettlesAndAMargin(t *testing.T) {
 	} {
 		bubble(t, fmt.Sprintf("prefetch=%v", tt.prefetch), func(t *testing.T) {
 			r := newReceiver()
-			p := start(t, Config{Receiver: r, Concurrency: 32, Limits: transport.Limits{Prefetch: tt.prefetch},
-				Handle: complete(0)})
+			p := start(t, Config{
+				Receiver: r, Concurrency: 32, Limits: transport.Limits{Prefetch: tt.prefetch},
+				Handle: complete(0),
+			})
 			p.SetConcurrency(1)
 			p.SetConcurrency(1)
 			p.SetConcurrency(10)
@@ -305,8 +327,10 @@ func (s slowWindow) Window(n int) {
 func TestOfWindowsChangedAtOnceTheLastOneWins(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newReceiver()
-		p := start(t, Config{Receiver: slowWindow{r}, Concurrency: 1, Limits: transport.Limits{Prefetch: true},
-			Handle: complete(0)})
+		p := start(t, Config{
+			Receiver: slowWindow{r}, Concurrency: 1, Limits: transport.Limits{Prefetch: true},
+			Handle: complete(0),
+		})
 		pass(2 * time.Second)
 		var all sync.WaitGroup
 		for n := range 8 {
@@ -325,8 +349,10 @@ func TestASlowWindowHoldsUpNothingButTheEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newReceiver()
 		r.put(100)
-		p := start(t, Config{Receiver: slowWindow{r}, Concurrency: 1, Limits: transport.Limits{Prefetch: true},
-			StopTimeout: -1, Handle: complete(time.Minute)})
+		p := start(t, Config{
+			Receiver: slowWindow{r}, Concurrency: 1, Limits: transport.Limits{Prefetch: true},
+			StopTimeout: -1, Handle: complete(time.Minute),
+		})
 		pass(time.Second)
 		go p.SetConcurrency(20)
 		p.wantStats(t, Stats{Handling: 20})

@@ -25,13 +25,15 @@ func TestEverythingHeldIsRenewedOnTime(t *testing.T) {
 		l := newLeaser()
 		ds := l.put(10)
 		began := time.Now()
-		p := start(t, Config{Receiver: l, Concurrency: 2, Limits: leased,
+		p := start(t, Config{
+			Receiver: l, Concurrency: 2, Limits: leased,
 			Handle: func(_ context.Context, d transport.Delivery, slot *Slot) {
 				if d.(*delivery).n < 2 {
 					slot.Free()
 				}
 				<-time.After(5 * time.Minute)
-			}})
+			},
+		})
 		p.wantStats(t, Stats{Buffered: 1, Handling: 2, Settling: 2})
 		pass(4 * time.Minute)
 		for _, d := range ds[:5] {
@@ -72,8 +74,10 @@ func TestRenewalGoesOnUntilTheLastHandlerIsDone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLeaser()
 		ds := l.put(1)
-		p := start(t, Config{Receiver: l, Concurrency: 1, Limits: leased, StopTimeout: time.Second,
-			Handle: func(context.Context, transport.Delivery, *Slot) { <-time.After(10 * time.Minute) }})
+		p := start(t, Config{
+			Receiver: l, Concurrency: 1, Limits: leased, StopTimeout: time.Second,
+			Handle: func(context.Context, transport.Delivery, *Slot) { <-time.After(10 * time.Minute) },
+		})
 		p.end()
 		if n := len(l.renewed(ds[0])); n < 59 {
 			t.Errorf("renewed %d times in the ten minutes after the stop, want about 60", n)
@@ -122,8 +126,10 @@ func TestALostLeaseCancelsItsHandlerOnly(t *testing.T) {
 		l := newLeaser()
 		ds := l.put(5)
 		l.renew = losing(ds[2])
-		p := start(t, Config{Receiver: l, Concurrency: 5, Limits: leased, Handle: causes(&why),
-			Logger: slog.New(slog.NewTextHandler(&log, nil))})
+		p := start(t, Config{
+			Receiver: l, Concurrency: 5, Limits: leased, Handle: causes(&why),
+			Logger: slog.New(slog.NewTextHandler(&log, nil)),
+		})
 		pass(5 * time.Minute)
 		if got := why.all(); len(got) != 1 || !errors.Is(got[0], transport.ErrLeaseLost) {
 			t.Errorf("causes %v, want only that of the lost one, %v", got, transport.ErrLeaseLost)
@@ -141,8 +147,10 @@ func TestALostHandlerThatGoesOnKeepsItsSlotAndIsNotRenewed(t *testing.T) {
 		l := newLeaser()
 		ds := l.put(1)
 		l.renew = losing(ds...)
-		p := start(t, Config{Receiver: l, Concurrency: 1, Limits: leased,
-			Handle: func(context.Context, transport.Delivery, *Slot) { <-time.After(time.Hour) }})
+		p := start(t, Config{
+			Receiver: l, Concurrency: 1, Limits: leased,
+			Handle: func(context.Context, transport.Delivery, *Slot) { <-time.After(time.Hour) },
+		})
 		pass(30 * time.Minute)
 		p.wantStats(t, Stats{Handling: 1})
 		if n := len(l.renewed(ds[0])); n != 1 {
@@ -158,11 +166,13 @@ func TestABufferedDeliveryThatIsLostNeverStarts(t *testing.T) {
 		l := newLeaser()
 		ds := l.put(6)
 		l.renew = losing(ds[4])
-		p := start(t, Config{Receiver: l, Concurrency: 4, Limits: leased,
+		p := start(t, Config{
+			Receiver: l, Concurrency: 4, Limits: leased,
 			Handle: func(_ context.Context, d transport.Delivery, _ *Slot) {
 				handled.add(d.(*delivery).n)
 				<-time.After(time.Minute)
-			}})
+			},
+		})
 		p.wantStats(t, Stats{Handling: 4, Buffered: 2})
 		pass(15 * time.Second)
 		p.wantStats(t, Stats{Handling: 4, Buffered: 1})
@@ -192,8 +202,10 @@ func TestARenewalThatCouldNotBeToldIsTriedAgainSoon(t *testing.T) {
 			}
 			return make([]error, len(ds))
 		}
-		p := start(t, Config{Receiver: l, Concurrency: 1, Limits: leased, Handle: complete(2 * time.Minute),
-			Logger: slog.New(slog.NewTextHandler(&log, nil))})
+		p := start(t, Config{
+			Receiver: l, Concurrency: 1, Limits: leased, Handle: complete(2 * time.Minute),
+			Logger: slog.New(slog.NewTextHandler(&log, nil)),
+		})
 		pass(20 * time.Second)
 		away.Store(false)
 		tries := len(l.renewed(ds[0]))
@@ -243,14 +255,16 @@ func TestALeaseNotRenewedForItsWholeLengthIsLost(t *testing.T) {
 			l.renew = tt.renew
 			began := time.Now()
 			var ended list[time.Duration]
-			p := start(t, Config{Receiver: l, Concurrency: 250, Limits: leased,
+			p := start(t, Config{
+				Receiver: l, Concurrency: 250, Limits: leased,
 				Handle: func(ctx context.Context, d transport.Delivery, slot *Slot) {
 					causes(&why)(ctx, d, slot)
 					ended.add(time.Since(began))
-				}})
+				},
+			})
 			pass(lease)
 			for i, err := range why.all() {
-				if at := ended.all()[i]; err != transport.ErrLeaseLost || at != lease {
+				if at := ended.all()[i]; !errors.Is(err, transport.ErrLeaseLost) || at != lease {
 					t.Fatalf("handler ended by %v after %v, want %v after %v", err, at, transport.ErrLeaseLost, lease)
 				}
 			}
@@ -279,11 +293,13 @@ func TestSuccessfulRenewalCountsFromWhenItWasAsked(t *testing.T) {
 		}
 		began := time.Now()
 		ended := make(chan time.Duration, 1)
-		p := start(t, Config{Receiver: l, Concurrency: 1, Limits: leased,
+		p := start(t, Config{
+			Receiver: l, Concurrency: 1, Limits: leased,
 			Handle: func(ctx context.Context, d transport.Delivery, slot *Slot) {
 				causes(&why)(ctx, d, slot)
 				ended <- time.Since(began)
-			}})
+			},
+		})
 		if got, want := <-ended, lease/3+lease; got != want {
 			t.Errorf("lost after %v, want %v", got, want)
 		}
@@ -300,8 +316,10 @@ func TestADeliverySettledDuringItsRenewalIsNotLost(t *testing.T) {
 			<-time.After(2 * time.Second)
 			return slices.Repeat([]error{transport.ErrLeaseLost}, len(ds))
 		}
-		p := start(t, Config{Receiver: l, Concurrency: 1, Limits: leased, Handle: complete(11 * time.Second),
-			Logger: slog.New(slog.NewTextHandler(&log, nil))})
+		p := start(t, Config{
+			Receiver: l, Concurrency: 1, Limits: leased, Handle: complete(11 * time.Second),
+			Logger: slog.New(slog.NewTextHandler(&log, nil)),
+		})
 		pass(time.Minute)
 		p.end()
 		wantSettledOnce(t, ds)
@@ -324,7 +342,8 @@ func TestADeliverySettledBeforeItIsHandledIsNotRenewed(t *testing.T) {
 				<-time.After(2 * time.Second)
 				return slices.Repeat([]error{transport.ErrLeaseLost}, len(ds))
 			}
-			p := start(t, Config{Receiver: l, Concurrency: 1, Limits: leased, StopTimeout: -1,
+			p := start(t, Config{
+				Receiver: l, Concurrency: 1, Limits: leased, StopTimeout: -1,
 				Handle: func(ctx context.Context, d transport.Delivery, slot *Slot) {
 					if inFlight {
 						<-time.After(lease/3 + time.Second)
@@ -334,7 +353,8 @@ func TestADeliverySettledBeforeItIsHandledIsNotRenewed(t *testing.T) {
 					<-time.After(time.Hour)
 					cut.Store(ctx.Err() != nil)
 					slot.StopRenewing()
-				}})
+				},
+			})
 			pass(time.Minute)
 			p.end()
 			if renewed := len(l.renewed(ds[0])) > 0; cut.Load() || renewed != inFlight {
@@ -350,12 +370,14 @@ func TestALeaseLostWhileSettlingCancelsQuietly(t *testing.T) {
 		var why list[error]
 		l := newLeaser()
 		l.renew = losing(l.put(1)...)
-		p := start(t, Config{Receiver: l, Concurrency: 2, Limits: leased,
+		p := start(t, Config{
+			Receiver: l, Concurrency: 2, Limits: leased,
 			Handle: func(ctx context.Context, d transport.Delivery, slot *Slot) {
 				slot.Free()
 				causes(&why)(ctx, d, slot)
 			},
-			Logger: slog.New(slog.NewTextHandler(&log, nil))})
+			Logger: slog.New(slog.NewTextHandler(&log, nil)),
+		})
 		pass(time.Minute)
 		p.end()
 		if got := why.all(); len(got) != 1 || !errors.Is(got[0], transport.ErrLeaseLost) {
@@ -396,8 +418,10 @@ func TestRunEndsARenewalThatHangsWhenNobodyNeedsIt(t *testing.T) {
 			<-ctx.Done()
 			return slices.Repeat([]error{ctx.Err()}, len(ds))
 		}
-		p := start(t, Config{Receiver: l, Concurrency: 1, Limits: leased, Handle: complete(11 * time.Second),
-			Logger: slog.New(slog.NewTextHandler(&log, nil)), StopTimeout: time.Minute})
+		p := start(t, Config{
+			Receiver: l, Concurrency: 1, Limits: leased, Handle: complete(11 * time.Second),
+			Logger: slog.New(slog.NewTextHandler(&log, nil)), StopTimeout: time.Minute,
+		})
 		pass(10500 * time.Millisecond)
 		p.stop()
 		pass(500 * time.Millisecond)
@@ -421,8 +445,10 @@ func TestRunWaitsForARenewalThatIgnoresItsContext(t *testing.T) {
 			returned.Store(true)
 			return make([]error, len(ds))
 		}
-		p := start(t, Config{Receiver: l, Concurrency: 1, Limits: leased, Handle: complete(11 * time.Second),
-			StopTimeout: time.Minute})
+		p := start(t, Config{
+			Receiver: l, Concurrency: 1, Limits: leased, Handle: complete(11 * time.Second),
+			StopTimeout: time.Minute,
+		})
 		pass(10500 * time.Millisecond)
 		p.end()
 		if !returned.Load() {

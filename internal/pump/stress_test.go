@@ -49,7 +49,8 @@ func stress(t *testing.T, limits transport.Limits) {
 	var in, settling gauge
 	const most = 16
 	var dropped droppedCounter
-	p := New(Config{Receiver: l, Logger: slog.New(&dropped), Limits: limits, Concurrency: most, StopTimeout: time.Millisecond,
+	p := New(Config{
+		Receiver: l, Logger: slog.New(&dropped), Limits: limits, Concurrency: most, StopTimeout: time.Millisecond,
 		Handle: func(ctx context.Context, d transport.Delivery, slot *Slot) {
 			in.enter()
 			work(ctx, rand.N(200*time.Microsecond))
@@ -60,7 +61,8 @@ func stress(t *testing.T, limits transport.Limits) {
 			settling.leave()
 			_ = d.Complete(ctx)
 			slot.Free()
-		}})
+		},
+	})
 	ctx, cancel := context.WithTimeout(t.Context(), rand.N(60*time.Millisecond))
 	defer cancel()
 	var changing sync.WaitGroup

@@ -25,7 +25,7 @@ func isOpen(path string) bool {
 // TestOpenSaysThatAFileIsReadOnly takes the privileges of root, for whom nothing is
 // read-only, from the thread that it runs on, which ends with it.
 func TestOpenSaysThatAFileIsReadOnly(t *testing.T) {
-	dir, err := os.MkdirTemp("", "holdfast")
+	dir, err := os.MkdirTemp("", "holdfast") //nolint:usetesting // that of the test is not open to others
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -40,7 +40,7 @@ func (s *store) Listen(ctx context.Context, ready func(), wake func(queue string
 		}
 		if now != known {
 			known, pause = now, minListen
-			s.claimed.Range(func(queue, _ any) bool { wake(queue.(string)); return true })
+			s.claimed.Range(func(queue, _ any) bool { wake(queue.(string)); return true }) //nolint:errcheck // its keys are names
 		}
 		if err := backoff.Sleep(ctx, pause); err != nil {
 			return err

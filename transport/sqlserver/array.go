@@ -34,6 +34,7 @@ type (
 func (n *number) Int64Value() (pgtype.Int8, error) {
 	return pgtype.Int8{Int64: int64(*n), Valid: true}, nil
 }
+
 func (t *text) TextValue() (pgtype.Text, error) {
 	return pgtype.Text{String: string(*t), Valid: true}, nil
 }
