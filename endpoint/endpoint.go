@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"sync"
 	"sync/atomic"
 
@@ -115,12 +116,18 @@ func (e *Endpoint) Cancel(ctx context.Context, r transport.Receipt) error {
 }
 
 // RunAll runs endpoints side by side until ctx ends, each with its own transport
-// and retries. One that ends does not stop the others. All errors come back, joined.
+// and retries. One that ends does not stop the others: its error is logged at once. All
+// errors come back, joined.
 func RunAll(ctx context.Context, endpoints ...*Endpoint) error {
 	errs := make([]error, len(endpoints))
 	var wg sync.WaitGroup
 	for i, e := range endpoints {
-		wg.Go(func() { errs[i] = e.Run(ctx) })
+		wg.Go(func() {
+			if errs[i] = e.Run(ctx); errs[i] != nil {
+				e.cfg.Logger.ErrorContext(ctx, "an endpoint has ended, others may run on",
+					slog.String("endpoint", e.cfg.Name), slog.Any("error", errs[i]))
+			}
+		})
 	}
 	wg.Wait()
 	return errors.Join(errs...)

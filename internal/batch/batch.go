@@ -124,7 +124,7 @@ func (b *Batcher[T]) recycle(c *call[T]) {
 
 // run flushes until nothing waits.
 func (b *Batcher[T]) run() {
-	s := b.bags.Get().(*scratch[T])
+	s := b.bags.Get().(*scratch[T]) //nolint:errcheck // nothing else is in the pool
 	defer b.bags.Put(s)
 	for b.take(s) {
 		b.flush(s.items, s.errs)

@@ -39,7 +39,7 @@ func (r *receiver) claim(ctx context.Context, limit int) ([]transport.Delivery, 
 		cancel()
 	})()
 
-	buf := r.rows.Get().(*[]Claimed)
+	buf := r.rows.Get().(*[]Claimed) //nolint:errcheck // nothing else is in the pool
 	defer r.rows.Put(buf)
 	r.giveBackOrphans(bounded)
 	claim := Claim{

@@ -181,7 +181,7 @@ func (c *Conn) abandon() error {
 	defer cancel()
 	var errs []error
 	c.queues.Range(func(queue, _ any) bool {
-		errs = append(errs, c.abandonQueue(ctx, queue.(string)))
+		errs = append(errs, c.abandonQueue(ctx, queue.(string))) //nolint:errcheck // its keys are names
 		c.wakes.announce(queue.(string))
 		return true
 	})

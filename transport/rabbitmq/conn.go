@@ -56,6 +56,10 @@ func openConn(ctx context.Context, d *dialer, queueType QueueType, log *slog.Log
 		return nil, err
 	}
 	c.limits = limitsOf(in.conn, queueType)
+	if queueType == Quorum && versionOf(in.conn).atLeast(4, 0) {
+		log.WarnContext(ctx, "this broker drops a message of a quorum queue after 20 returns unless a policy says otherwise: "+
+			"set delivery-limit and dead-letter-exchange for the endpoint's queue")
+	}
 	c.receiving.up(in)
 	c.publishing.up(out)
 	c.tasks.start(func() { c.receiving.run(c.ctx, in) })
