@@ -15,6 +15,7 @@ import (
 	"github.com/holdfast-go/holdfast/endpoint"
 	"github.com/holdfast-go/holdfast/header"
 	"github.com/holdfast-go/holdfast/pipeline"
+	"github.com/holdfast-go/holdfast/recoverability"
 	"github.com/holdfast-go/holdfast/transport"
 	"github.com/holdfast-go/holdfast/transport/inmemory"
 )
@@ -455,6 +456,33 @@ func TestABehaviorThatEndsItsStageKeepsWhatComesAfterFromHappening(t *testing.T)
 		stats := len(broker.Messages("shipping")) + len(broker.Messages("sales")) + len(broker.Messages("error"))
 		if stats != 0 {
 			t.Errorf("%d messages are somewhere, want both completed and nothing sent", stats)
+		}
+	})
+}
+
+func TestWhatABehaviorChangesInTheHeadersIsGoneAtTheNextAttempt(t *testing.T) {
+	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		var seen tally
+		cfg := sales(broker, endpoint.Handle(func(_ context.Context, s *endpoint.Session, _ placeOrder) error {
+			seen.add(s.Header("stamp"))
+			return errors.New("again")
+		}))
+		cfg.Recoverability = recoverability.Config{Immediate: 1, Delayed: 1}
+		cfg.Pipeline.Receive.Use("stamp", func(next pipeline.Func[*pipeline.Receive]) pipeline.Func[*pipeline.Receive] {
+			return func(ctx context.Context, in *pipeline.Receive) error {
+				in.Headers.Set("stamp", in.Headers.Get("stamp")+"x")
+				in.Body = append([]byte(" "), in.Body...)
+				return next(ctx, in)
+			}
+		})
+		start(t, cfg).send(placeOrder{ID: "7"})
+		time.Sleep(time.Hour)
+		if diff := cmp.Diff([]string{"x", "x", "x", "x"}, seen.list()); diff != "" {
+			t.Error(diff)
+		}
+		failed := broker.Messages("error")
+		if len(failed) != 1 || failed[0].Headers.Get("stamp") != "" || string(failed[0].Body) != `{"ID":"7"}` {
+			t.Errorf("error queue: %v", failed)
 		}
 	})
 }
