@@ -117,7 +117,7 @@ func FuzzFormatTime(f *testing.F) {
 	f.Fuzz(func(t *testing.T, sec, nsec int64) {
 		want := time.Unix(sec, nsec).UTC()
 		if want.Year() < 0 || want.Year() > 9999 {
-			t.Skip("not a year of four digits")
+			return // not a year of four digits
 		}
 		got, err := header.ParseTime(header.FormatTime(want))
 		if err != nil {
