@@ -36,7 +36,7 @@ func (f *failureCount) add(id string) int {
 	}
 	if f.order.Len() >= maxFailures {
 		oldest := f.order.Back()
-		delete(f.entries, f.order.Remove(oldest).(*failureEntry).id)
+		delete(f.entries, f.order.Remove(oldest).(*failureEntry).id) //nolint:errcheck // nothing else is in the list
 	}
 	f.entries[id] = f.order.PushFront(&failureEntry{id: id, n: 1})
 	return 1

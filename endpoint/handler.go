@@ -37,9 +37,9 @@ func Handle[M any](fn func(ctx context.Context, s *Session, m M) error) Handler 
 		return h
 	}
 	if t.Kind() != reflect.Struct { // a pointer or an interface
-		h.invoke = func(ctx context.Context, s *Session, m any) error { return fn(ctx, s, m.(M)) }
+		h.invoke = func(ctx context.Context, s *Session, m any) error { return fn(ctx, s, m.(M)) } //nolint:errcheck // another type is the mistake of a behavior, and its panic a failure
 	} else {
-		h.invoke = func(ctx context.Context, s *Session, m any) error { return fn(ctx, s, *m.(*M)) }
+		h.invoke = func(ctx context.Context, s *Session, m any) error { return fn(ctx, s, *m.(*M)) } //nolint:errcheck // as above
 	}
 	return h
 }

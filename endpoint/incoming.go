@@ -41,7 +41,7 @@ type incoming struct {
 }
 
 // attempt finds the incoming that a stage value is part of.
-func attempt(r *pipeline.Receive) *incoming { return r.Sender().(*Session).in }
+func attempt(r *pipeline.Receive) *incoming { return r.Sender().(*Session).in } //nolint:errcheck // prepare has put it there
 
 // incoming is what the pump calls for each delivery.
 func (e *Endpoint) incoming(live *live, queue string) func(context.Context, transport.Delivery, *pump.Slot) {

@@ -182,7 +182,7 @@ func (c *Conn) abandon() error {
 	var errs []error
 	c.queues.Range(func(queue, _ any) bool {
 		errs = append(errs, c.abandonQueue(ctx, queue.(string))) //nolint:errcheck // its keys are names
-		c.wakes.announce(queue.(string))
+		c.wakes.announce(queue.(string))                         //nolint:errcheck // its keys are names
 		return true
 	})
 	return errors.Join(errs...)

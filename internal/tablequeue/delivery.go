@@ -130,7 +130,7 @@ func (d *txDelivery) Begin(ctx context.Context) (transport.Tx, error) {
 		return nil, err
 	}
 	defer d.conn.calls.Done()
-	inner, err := d.conn.store.(Transactor).Begin(ctx)
+	inner, err := d.conn.store.(Transactor).Begin(ctx) //nolint:errcheck // a txDelivery is made for such a store only
 	if err != nil {
 		return nil, err
 	}

@@ -27,7 +27,7 @@ type work struct {
 
 const keepBuf = 64 << 10 // a larger buf is not kept in the pool
 
-func (c *Conn) newWork() *work { return c.works.Get().(*work) }
+func (c *Conn) newWork() *work { return c.works.Get().(*work) } //nolint:errcheck // nothing else is in the pool
 
 func (c *Conn) recycle(w *work) {
 	if cap(w.buf) > keepBuf {

@@ -52,8 +52,8 @@ func (s *store) Check(queue string) error {
 // table is the queue's table; Check has passed its name.
 func (s *store) table(queue string) *table {
 	if t, ok := s.tables.Load(queue); ok {
-		return t.(*table)
+		return t.(*table) //nolint:errcheck // nothing else is in the map
 	}
 	t, _ := s.tables.LoadOrStore(queue, newTable(s.schema, queue))
-	return t.(*table)
+	return t.(*table) //nolint:errcheck // as above
 }
