@@ -21,7 +21,7 @@ import (
 func TestCutConnectionsLoseNothing(t *testing.T) {
 	cuts, messages := 10, 4000
 	if os.Getenv("HOLDFAST_SOAK") != "" {
-		cuts, messages = 200, 80000
+		cuts, messages = 100, 100000
 	}
 	for _, queueType := range []rabbitmq.QueueType{rabbitmq.Quorum, rabbitmq.Classic} {
 		t.Run(fmt.Sprint(queueType), func(t *testing.T) {
@@ -45,7 +45,7 @@ type cutProof struct {
 }
 
 func (c *cutProof) run(cuts, messages int) {
-	ctx, cancel := context.WithTimeout(c.t.Context(), 10*time.Minute)
+	ctx, cancel := context.WithTimeout(c.t.Context(), 20*time.Minute)
 	defer cancel()
 	c.preload(ctx, messages)
 	proxy := brokertest.NewProxy(c.t, "127.0.0.1:5672")
