@@ -1,6 +1,8 @@
 package transporttest
 
 import (
+	"time"
+
 	"github.com/holdfast-go/holdfast/transport"
 )
 
@@ -114,18 +116,37 @@ func attemptsShared(t *test) {
 	calls := []<-chan received{receiving(t.ctx(), rs[0], 1), receiving(t.ctx(), rs[1], 1)}
 	t.send(one, q, "m")
 	for n := 1; n <= 6; n++ {
-		var got received
-		select {
-		case got = <-calls[0]:
-			calls[0] = receiving(t.ctx(), rs[0], 1)
-		case got = <-calls[1]:
-			calls[1] = receiving(t.ctx(), rs[1], 1)
-		}
+		got, by := attemptsEither(t, rs, calls)
 		if got.err != nil || len(got.ds) != 1 {
 			t.Fatalf("Receive returned %d deliveries and the error %v", len(got.ds), got.err)
 		}
 		t.attempt(got.ds[0], n)
+		calls[by] = nil // the other connection is to have it next
+		if calls[1-by] == nil {
+			calls[1-by] = receiving(t.ctx(), rs[1-by], 1)
+		}
 		t.do("Retry", got.ds[0].Retry)
+	}
+}
+
+// attemptsEither waits for a message on either of two receivers. One that is not being
+// asked may have it all the same, prefetched: after a while it is asked too.
+func attemptsEither(t *test, rs []transport.Receiver, calls []<-chan received) (got received, by int) {
+	patience := time.NewTimer(200 * time.Millisecond)
+	defer patience.Stop()
+	for {
+		select {
+		case got = <-calls[0]:
+			return got, 0
+		case got = <-calls[1]:
+			return got, 1
+		case <-patience.C:
+			for i := range calls {
+				if calls[i] == nil {
+					calls[i] = receiving(t.ctx(), rs[i], 1)
+				}
+			}
+		}
 	}
 }
 
