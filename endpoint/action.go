@@ -39,6 +39,9 @@ func (in *incoming) carryOut(ctx context.Context, rec *pipeline.Recover) (err er
 	if _, again := rec.Action.(recoverability.Retry); !again && !rec.Failure.AttemptExact {
 		in.e.failures.forget(in.id)
 	}
+	if !in.gone {
+		in.done(ctx, rec.Action, rec.Failure)
+	}
 	return nil
 }
 

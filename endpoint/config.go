@@ -62,12 +62,11 @@ type Config struct {
 	// handler that returns nil all the same has succeeded, and one that does not heed its
 	// context goes on. No limit unless set.
 	HandlerTimeout time.Duration
-	// OnCriticalError, when set, is told what the endpoint cannot help by itself, though it goes on
-	// trying: once when receiving from a queue has failed for two minutes, and for each failed
-	// message that could not be dealt with, for instance because the error queue is missing.
-	// It may end the context of Run. It is called by many goroutines at once and must not block:
-	// receiving, or the message, waits for it.
-	OnCriticalError func(ctx context.Context, err error)
+	// Notify are told, in this order, what was done about failed messages, and what the endpoint
+	// cannot help by itself: see [Notification]. They may end the context of Run. They are called by
+	// many goroutines at once, each within 10 s: then their context ends, and the endpoint goes on
+	// without those that have not returned.
+	Notify []func(ctx context.Context, n Notification)
 	// Logger takes the endpoint's log: [slog.Default] unless set.
 	Logger *slog.Logger
 	// Instance tells this process from others with the same Name, in leases and
@@ -128,6 +127,7 @@ func (c Config) withDefaults() Config {
 		c.Serializers = []serialization.Serializer{serialization.JSON}
 	}
 	c.Serializers = slices.Clone(c.Serializers)
+	c.Notify = slices.Clone(c.Notify)
 	if c.StopTimeout == 0 {
 		c.StopTimeout = defaultStopTimeout
 	}

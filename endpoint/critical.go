@@ -3,9 +3,10 @@ package endpoint
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"sync"
 	"time"
+
+	"github.com/holdfast-go/holdfast/recoverability"
 )
 
 // criticalOutage is how long receiving may fail before somebody is told.
@@ -51,20 +52,10 @@ func (r *reception) failing() (time.Time, error) {
 func (e *Endpoint) watch(ctx context.Context, r *reception) func(error) {
 	return func(err error) {
 		if r.note(err) {
-			e.critical(ctx, fmt.Errorf("receiving from %q has been failing for %v: %w", r.queue, criticalOutage, err))
+			e.critical(ctx, recoverability.Failure{
+				Queue: r.queue, Now: time.Now(),
+				Err: fmt.Errorf("receiving from %q has been failing for %v: %w", r.queue, criticalOutage, err),
+			})
 		}
 	}
-}
-
-// critical tells the user, whose function may panic.
-func (e *Endpoint) critical(ctx context.Context, err error) {
-	if e.cfg.OnCriticalError == nil {
-		return
-	}
-	defer func() {
-		if v := recover(); v != nil {
-			e.cfg.Logger.ErrorContext(ctx, "the function that is told of critical errors panicked", slog.String("panic", panicText(v)))
-		}
-	}()
-	e.cfg.OnCriticalError(ctx, err)
 }

@@ -70,9 +70,11 @@ func TestALongOutageIsCriticalOnce(t *testing.T) {
 		}
 		var told tally
 		cfg := sales(broker, heard(&tally{}, func(placeOrder) string { return "" }))
-		cfg.OnCriticalError = func(_ context.Context, err error) {
-			told.add(err.Error())
-			panic("no")
+		cfg.Notify = []func(context.Context, endpoint.Notification){
+			func(_ context.Context, n endpoint.Notification) {
+				told.add(n.Err.Error())
+				panic("no")
+			},
 		}
 		r := start(t, cfg)
 		outage := func(d time.Duration) (n int) {
@@ -109,10 +111,12 @@ func TestAMessageThatCannotBeDealtWithIsCritical(t *testing.T) {
 		var told tally
 		cfg := sales(broker, failing(&tally{}))
 		cfg.Recoverability = once
-		cfg.OnCriticalError = func(_ context.Context, err error) {
-			if errors.Is(err, errNo) {
-				told.add(err.Error())
-			}
+		cfg.Notify = []func(context.Context, endpoint.Notification){
+			func(_ context.Context, n endpoint.Notification) {
+				if n.Kind == endpoint.CriticalError && n.MessageID == "m-1" && errors.Is(n.Err, errNo) {
+					told.add(n.Err.Error())
+				}
+			},
 		}
 		r := start(t, cfg)
 		r.send(placeOrder{}, endpoint.MessageID("m-1"))

@@ -23,6 +23,7 @@ type Endpoint struct {
 	recoverability recoverability.Config
 	host           recoverability.Host
 	failures       failureCount
+	unreturned     atomic.Int32 // calls of Notify functions under way, those given up included
 
 	receive  pipeline.Func[*pipeline.Receive]
 	logical  pipeline.Func[*pipeline.Logical]

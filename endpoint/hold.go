@@ -8,12 +8,17 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/internal/backoff"
+	"github.com/holdfast-go/holdfast/recoverability"
 )
 
 // hold keeps a message that could not be dealt with from coming straight back, so
 // that nothing spins while, for instance, the error queue is missing.
 func (in *incoming) hold(ctx context.Context, err error) {
-	in.e.critical(ctx, fmt.Errorf("message %q from %q could not be dealt with: %w", in.id, in.queue, err))
+	in.e.critical(ctx, recoverability.Failure{
+		Err:       fmt.Errorf("message %q from %q could not be dealt with: %w", in.id, in.queue, err),
+		MessageID: in.id, Type: firstType(in.receive.Message.Headers), Queue: in.queue,
+		Attempt: in.receive.Attempt.N, AttemptExact: in.receive.Attempt.Exact, Now: time.Now(),
+	})
 	if in.taken {
 		in.log().ErrorContext(ctx, "a failed message is lost: transaction mode None took it off its queue, and it could not be moved to the error queue",
 			slog.String("message", in.id), slog.Any("error", err))

@@ -26,6 +26,7 @@ type incoming struct {
 	id       string
 	taken    bool   // off its queue before it was handled: transaction mode None
 	settled  bool   // nothing more may be done about it
+	gone     bool   // its lease was lost before it could be settled
 	calls    []call // of the handlers
 	bases    []baseValue
 	handler  *Handler // the one being invoked

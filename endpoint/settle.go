@@ -83,16 +83,20 @@ func (in *incoming) send(ops []transport.Operation) error {
 // complete takes the message off its queue. What was sent has left by now, so not
 // being able to is not the message's failure: it will come again.
 func (in *incoming) complete(ctx context.Context) {
-	if err := in.settle(ctx, in.delivery.Complete); err != nil {
+	if err := in.try(in.delivery.Complete); err != nil {
 		in.log().WarnContext(ctx, "a message was handled but could not be completed: it will be handled again",
 			slog.String("message", in.id), slog.Any("error", err))
 	}
 }
 
 // settle calls a settling verb, again if the broker could not be reached. A refused
-// operation and a lost lease are final. The verb has a context of its own: settling
-// goes on when ctx has ended.
+// operation and a lost lease are final, and the latter is no error. The verb has a context
+// of its own: settling goes on when ctx has ended.
 func (in *incoming) settle(ctx context.Context, verb func(context.Context) error) error {
+	return in.lost(ctx, in.try(verb))
+}
+
+func (in *incoming) try(verb func(context.Context) error) error {
 	own := in.live.settling.context()
 	err := verb(own)
 	if err == nil {
@@ -105,7 +109,7 @@ func (in *incoming) settle(ctx context.Context, verb func(context.Context) error
 		}
 		err = verb(own)
 	}
-	return in.lost(ctx, err)
+	return err
 }
 
 func repeatable(err error) bool {
@@ -119,6 +123,7 @@ func (in *incoming) lost(ctx context.Context, err error) error {
 	if !errors.Is(err, transport.ErrLeaseLost) {
 		return err
 	}
+	in.gone = true
 	in.log().WarnContext(ctx, "the message is no longer ours: it will be, or has been, handed out again",
 		slog.String("message", in.id), slog.Any("error", err))
 	return nil

@@ -42,6 +42,11 @@ func (c Config) validate() error {
 	case c.InstanceQueue && !queueName(c.Instance):
 		bad("Instance %q has a character that no queue may have (@ or a control character)", c.Instance)
 	}
+	for i, f := range c.Notify {
+		if f == nil {
+			bad("Notify[%d] is nil", i)
+		}
+	}
 	if c.SendOnly && len(c.Handlers) > 0 {
 		bad("SendOnly is set, but there are handlers: they would never run")
 	}

@@ -1,0 +1,127 @@
+package endpoint
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/holdfast-go/holdfast/recoverability"
+)
+
+// Notification tells of something that was done about a failed message, or that an endpoint
+// cannot help by itself. It is told after the fact: what could not be carried out is
+// not told of. The functions of [Config.Notify] get it.
+type Notification struct {
+	Kind NotificationKind
+	// Failure is the message and how it failed. Of what concerns no single message, such as a
+	// queue that cannot be received from, only Queue, Type, Err and Now are set, where there are
+	// such. It must not be changed.
+	recoverability.Failure
+	// Action is what was carried out; with FallbackTaken what could not be. Nil where none was
+	// decided.
+	Action recoverability.Action
+	// Retry counts from 1: with ImmediateRetry the retries of this cycle, with DelayedRetry those
+	// of the message, the one told of included. Otherwise 0.
+	Retry int
+	// To is the queue that the message is in now, where it was moved.
+	To string
+	// Fallback is what was done instead, with FallbackTaken.
+	Fallback Fallback
+}
+
+// NotificationKind says what a [Notification] tells of. Its values do not change.
+type NotificationKind string
+
+// What is told.
+const (
+	ImmediateRetry   NotificationKind = "immediate_retry"
+	DelayedRetry     NotificationKind = "delayed_retry"
+	MovedToError     NotificationKind = "moved_to_error"
+	DeadLettered     NotificationKind = "dead_lettered"
+	Discarded        NotificationKind = "discarded"
+	Quarantined      NotificationKind = "quarantined"        // moved to the quarantine lane
+	FallbackTaken    NotificationKind = "fallback_taken"     // something could not be done as decided; the rest follows
+	RateLimitStarted NotificationKind = "rate_limit_started" // one message at a time is attempted
+	RateLimitEnded   NotificationKind = "rate_limit_ended"
+	// CriticalError is told once when receiving from a queue has failed for two minutes, and
+	// for each failed message that could not be dealt with, for instance because the
+	// error queue is missing. The endpoint goes on trying.
+	CriticalError NotificationKind = "critical_error"
+)
+
+// Fallback is what was done instead of what could not be. Its values do not change.
+type Fallback string
+
+// What is done instead.
+const (
+	// FallbackError is a move to the error queue, instead of an action that cannot be
+	// carried out or a policy that panicked.
+	FallbackError Fallback = "error"
+)
+
+const (
+	notifyTimeout = 10 * time.Second
+	maxUnreturned = 100 // calls of Notify functions that were given up
+)
+
+// notify tells the user. What is told of has happened, and holds no slot: a function that is slow
+// delays nothing but what is told after it.
+func (e *Endpoint) notify(ctx context.Context, n Notification) {
+	if len(e.cfg.Notify) == 0 {
+		return
+	}
+	if e.unreturned.Load() >= maxUnreturned {
+		e.cfg.Logger.ErrorContext(ctx, "functions of Config.Notify do not return: a notification is left out", slog.String("kind", string(n.Kind)))
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), notifyTimeout)
+	defer cancel()
+	done := make(chan struct{})
+	e.unreturned.Add(1)
+	go func() {
+		defer e.unreturned.Add(-1)
+		defer close(done)
+		for _, f := range e.cfg.Notify {
+			e.tell(ctx, f, n)
+		}
+	}()
+	select {
+	case <-done:
+	case <-ctx.Done():
+		e.cfg.Logger.WarnContext(ctx, "a function of Config.Notify has not returned: going on without it", slog.String("kind", string(n.Kind)))
+	}
+}
+
+// tell calls one function, which may panic.
+func (e *Endpoint) tell(ctx context.Context, f func(context.Context, Notification), n Notification) {
+	defer func() {
+		if v := recover(); v != nil {
+			e.cfg.Logger.ErrorContext(ctx, "a function of Config.Notify panicked",
+				slog.String("kind", string(n.Kind)), slog.String("panic", panicText(v)))
+		}
+	}()
+	f(ctx, n)
+}
+
+// done tells of an action that was carried out.
+func (in *incoming) done(ctx context.Context, action recoverability.Action, f recoverability.Failure) {
+	n := Notification{Failure: f, Action: action}
+	switch a := action.(type) {
+	case recoverability.Retry:
+		n.Kind, n.Retry = ImmediateRetry, f.Immediate
+	case recoverability.Delay:
+		n.Kind, n.Retry, n.To = DelayedRetry, f.Delayed+1, in.queue
+	case recoverability.MoveToError:
+		n.Kind, n.To = MovedToError, a.Queue
+	case recoverability.DeadLetter:
+		n.Kind = DeadLettered
+	case recoverability.Discard:
+		n.Kind = Discarded
+	}
+	in.e.notify(ctx, n)
+}
+
+// critical tells what the endpoint cannot help by itself.
+func (e *Endpoint) critical(ctx context.Context, f recoverability.Failure) {
+	e.notify(ctx, Notification{Kind: CriticalError, Failure: f})
+}
