@@ -55,7 +55,7 @@ func (p *Pump) ask() (call, bool) {
 
 // room is how many messages to ask for now; 0 is none. Called with mu held.
 func (p *Pump) room() int {
-	if p.paused || p.calls > 0 && !p.another() {
+	if p.paused || p.quiet != nil || p.calls > 0 && !p.another() {
 		return 0
 	}
 	ahead := p.ahead()

@@ -42,6 +42,9 @@ type Config struct {
 	// With 1 a message keeps its slot until it is settled, so that one message is
 	// over before the next begins: what the handlers send leaves in the order of what came in.
 	Concurrency int
+	// Alone has one message received at a time, and the next only when that is settled: what a
+	// crash is counted against is then the message in hand. Concurrency is 1.
+	Alone bool
 	// Handle works on one delivery and settles it. It calls slot.Free when the handlers
 	// are done and returns when the delivery is settled. It is called from many
 	// goroutines; a panic in it is not recovered.
@@ -80,8 +83,9 @@ type Pump struct {
 	phase       phase
 	releasing   bool // buffered deliveries go back instead of to handlers
 	concurrency int
-	window      int  // last one given to the receiver
-	windowing   bool // somebody is giving it one
+	window      int           // last one given to the receiver
+	windowing   bool          // somebody is giving it one
+	quiet       chan struct{} // closed when Quiesce has what it waits for; nil when nobody holds us
 
 	buffer   queue
 	handling int
@@ -116,6 +120,9 @@ func New(cfg Config) *Pump {
 		outage:      newOutage(cfg.Logger, cfg.OnReceive),
 		workers:     newWorkers(),
 		concurrency: max(1, cfg.Concurrency),
+	}
+	if cfg.Alone {
+		p.concurrency = 1
 	}
 	p.changed.L = &p.mu
 	if cfg.Limits.Lease > 0 {

@@ -99,6 +99,7 @@ func (p *Pump) finish(s *Slot) (next *Slot, wait bool) {
 	}
 	p.finished++
 	p.forget(s)
+	p.rest()
 	if next = p.next(); next == nil {
 		wait = p.mayWait()
 	}
@@ -136,7 +137,7 @@ func (p *Pump) startReady() {
 
 // next takes the first buffered delivery if there is a slot for it. Called with mu held.
 func (p *Pump) next() *Slot {
-	if p.releasing || p.buffer.len() == 0 || p.free() <= 0 {
+	if p.releasing || p.quiet != nil || p.buffer.len() == 0 || p.free() <= 0 {
 		return nil
 	}
 	s := p.buffer.pop()

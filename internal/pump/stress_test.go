@@ -13,7 +13,7 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// The clock is real and everything happens at once: concurrency changes, outages, lost leases, a
+// The clock is real and everything happens at once: concurrency changes, times of rest, outages, lost leases, a
 // stop at any moment. Whatever does, each message ends once.
 func TestStressNothingIsLostOrSettledTwice(t *testing.T) {
 	for _, limits := range []transport.Limits{
@@ -71,6 +71,15 @@ func stress(t *testing.T, limits transport.Limits) {
 			p.SetConcurrency(1 + rand.N(most))
 			_ = p.Stats()
 			runtime.Gosched()
+		}
+	})
+	changing.Go(func() {
+		for ctx.Err() == nil {
+			if p.Quiesce(ctx) == nil && in.now.Load()+settling.now.Load() != 0 {
+				t.Error("something is handled or settles while the pump rests")
+			}
+			p.Resume()
+			work(ctx, rand.N(time.Millisecond))
 		}
 	})
 	if err := p.Run(ctx); err != nil {
