@@ -254,6 +254,40 @@ func (f *fake) Cancel(_ context.Context, queue string, seq int64) (bool, error) 
 	return len(f.rows[queue]) < before, nil
 }
 
+func (f *fake) Last(_ context.Context, queue string) (last int64, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, r := range f.rows[queue] {
+		last = max(last, r.Seq)
+	}
+	return last, nil
+}
+
+func (f *fake) Browse(_ context.Context, p Page) (found []Claimed, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.called("browse %d", p.Limit)
+	for _, r := range f.rows[p.Queue] {
+		if r.Seq > p.After && r.Seq <= p.Last && len(found) < p.Limit {
+			found = append(found, Claimed{Seq: r.Seq, ID: r.ID, Headers: string(r.Headers), Body: r.Body, Count: r.count})
+		}
+	}
+	return found, nil
+}
+
+func (f *fake) ClaimRow(_ context.Context, c Claim, seq int64) (bool, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, r := range f.rows[c.Queue] {
+		if r.Seq == seq && !r.visible.After(time.Now()) {
+			r.count++
+			r.lease, r.owner, r.visible = c.Lease, c.Owner, time.Now().Add(c.For)
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
 func (f *fake) Install(_ context.Context, plan transport.Plan) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()

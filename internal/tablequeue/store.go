@@ -32,6 +32,7 @@ import (
 // wraps [transport.ErrNoQueue]. They are told apart by Classify.
 type Store interface {
 	Queues
+	Browsing
 	Topology
 	Subscriptions
 
@@ -86,6 +87,24 @@ type Queues interface {
 
 	// Cancel deletes the row if it has never been claimed, and says whether it did.
 	Cancel(ctx context.Context, queue string, seq int64) (bool, error)
+}
+
+// Browsing is the part of a [Store] that looks at rows where they are.
+type Browsing interface {
+	// Last is the highest seq in queue, 0 when it is empty.
+	Last(ctx context.Context, queue string) (int64, error)
+	// Browse reads the rows of a page by seq, leased and delayed ones too, but none past
+	// expires_at. It may end the page where the bodies so far are larger than [MaxPage].
+	Browse(ctx context.Context, p Page) ([]Claimed, error)
+	// ClaimRow is Claim for one row, and says whether that was visible. c.Limit is 1.
+	ClaimRow(ctx context.Context, c Claim, seq int64) (bool, error)
+}
+
+// Page is a part of a queue: at most Limit rows with After < seq <= Last.
+type Page struct {
+	Queue       string
+	After, Last int64
+	Limit       int
 }
 
 // Topology is the part of a [Store] that makes tables and looks at them.

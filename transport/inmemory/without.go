@@ -12,6 +12,7 @@ func withoutConn(c *conn, w Capability) transport.Conn {
 		Base = interface {
 			transport.Conn
 			transport.Satellites
+			transport.Browser
 		}
 		I = transport.Installer
 		S = transport.Subscriber

@@ -24,6 +24,7 @@ type faulty struct {
 	subscribe   func(ctx context.Context, c *faultyConn, queue string, types []string) error
 	unsubscribe func(ctx context.Context, c *faultyConn, queue string, types []string) error
 	cancel      func(ctx context.Context, c *faultyConn, receipt string) error
+	browse      func(ctx context.Context, c *faultyConn, queue string) (transport.Cursor, error)
 	inspect     func(stats []transport.QueueStats, err error) ([]transport.QueueStats, error)
 
 	openReceiver  func(ctx context.Context, c *faultyConn, queue string) (transport.Receiver, error)
@@ -49,6 +50,7 @@ type sound interface {
 	transport.Subscriber
 	transport.Canceler
 	transport.Inspector
+	transport.Browser
 }
 
 func (f *faulty) Open(ctx context.Context, env transport.Env) (transport.Conn, error) {
@@ -130,6 +132,13 @@ func (c *faultyConn) Cancel(ctx context.Context, receipt string) error {
 		return c.f.cancel(ctx, c, receipt)
 	}
 	return c.sound.Cancel(ctx, receipt)
+}
+
+func (c *faultyConn) Browse(ctx context.Context, queue string) (transport.Cursor, error) {
+	if c.f.browse != nil {
+		return c.f.browse(ctx, c, queue)
+	}
+	return c.sound.Browse(ctx, queue)
 }
 
 func (c *faultyConn) Inspect(ctx context.Context, queues ...string) ([]transport.QueueStats, error) {

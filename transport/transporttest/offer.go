@@ -39,6 +39,7 @@ var (
 	publishing  = capability{"Subscriber", func(o offer) bool { return is[transport.Subscriber](o.conn) }}
 	cancelling  = capability{"Canceler", func(o offer) bool { return is[transport.Canceler](o.conn) }}
 	inspecting  = capability{"Inspector", func(o offer) bool { return is[transport.Inspector](o.conn) }}
+	browsing    = capability{"Browser", func(o offer) bool { return is[transport.Browser](o.conn) }}
 	completing  = capability{"Completer", func(o offer) bool { return is[transport.Completer](o.delivery) }}
 	transacting = capability{"Transactor", func(o offer) bool { return is[transport.Transactor](o.delivery) }}
 	spacing     = capability{"SpacedRetrier", func(o offer) bool { return is[transport.SpacedRetrier](o.delivery) }}

@@ -254,6 +254,10 @@ func closeEndsAll(t *test) {
 		_, err = i.Inspect(ctx, q)
 		check("Inspect", err)
 	}
+	if b, ok := c.(transport.Browser); ok {
+		_, err = b.Browse(ctx, q)
+		check("Browse", err)
+	}
 	for _, v := range verbs(d) {
 		check(v.name, v.settle(ctx, d))
 	}

@@ -123,6 +123,7 @@ var themes = []struct {
 	{"Stopping and closing", stopRules},
 	{"Faults", faultRules},
 	{"Installing and looking", inspectRules},
+	{"Going through a queue", browseRules},
 }
 
 // table is every rule.

@@ -1,0 +1,101 @@
+package inmemory
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+var (
+	_ transport.Browser = (*conn)(nil)
+	_ transport.Cursor  = (*cursor)(nil)
+)
+
+// cursor goes through what was ready when it was made.
+type cursor struct {
+	conn   *conn
+	queue  string
+	items  []*item                      // not looked at yet
+	seen   map[*transport.Message]*item // what the last Next has returned
+	closed bool
+}
+
+// Browse implements [transport.Browser]. Looking costs nothing; what is out or delayed
+// does not show.
+func (c *conn) Browse(ctx context.Context, queue string) (transport.Cursor, error) {
+	if err := c.t.refuse(ctx, "Browse", queue); err != nil {
+		return nil, err
+	}
+	cur := &cursor{conn: c, queue: queue}
+	err := c.locked(func() error {
+		q, err := c.b.find(queue)
+		if err != nil {
+			return err
+		}
+		q.advance()
+		for it := q.ready.first; it != nil; it = it.next {
+			cur.items = append(cur.items, it)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return cur, nil
+}
+
+func (cur *cursor) Next(ctx context.Context, limit int) (ms []*transport.Message, err error) {
+	if cur.closed {
+		return nil, transport.ErrClosed
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	cur.seen = make(map[*transport.Message]*item, limit)
+	err = cur.conn.locked(func() error {
+		for len(ms) < limit && len(cur.items) > 0 {
+			it := cur.items[0]
+			cur.items = cur.items[1:]
+			if it.ready() {
+				ms = append(ms, &it.message)
+				cur.seen[&it.message] = it
+			}
+		}
+		return nil
+	})
+	return ms, err
+}
+
+func (cur *cursor) Take(ctx context.Context, m *transport.Message, ops []transport.Operation) error {
+	if cur.closed {
+		return transport.ErrClosed
+	}
+	if err := cur.conn.t.refuse(ctx, "Take", cur.queue); err != nil {
+		return err
+	}
+	refused := cur.conn.check(ctx, ops)
+	return cur.conn.locked(func() error {
+		it := cur.seen[m]
+		if it == nil || !it.ready() {
+			return fmt.Errorf("inmemory: take a message of %q: %w", cur.queue, transport.ErrNotFound)
+		}
+		if refused = cur.conn.b.lost(ops, refused); refused != nil {
+			return dispatchError(refused)
+		}
+		it.queue.discard(it)
+		cur.conn.put(ops, nil)
+		return nil
+	})
+}
+
+func (cur *cursor) Close() error {
+	cur.closed = true
+	return nil
+}
+
+// ready tells whether the message can be received. The broker is locked.
+func (it *item) ready() bool {
+	it.queue.advance()
+	return it.list == &it.queue.ready
+}

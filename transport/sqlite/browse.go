@@ -1,0 +1,71 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/holdfast-go/holdfast/internal/tablequeue"
+)
+
+// Last implements [tablequeue.Browsing].
+func (s *store) Last(ctx context.Context, queue string) (last int64, err error) {
+	err = unlessBusy(ctx, func() error {
+		return s.read.QueryRowContext(ctx,
+			`select coalesce(max(seq), 0) from holdfast_messages where queue = ?`, queue).Scan(&last)
+	})
+	if err != nil {
+		return 0, fmt.Errorf("sqlite: look at queue %q: %w", queue, explain(err))
+	}
+	return last, nil
+}
+
+var errPageFull = errors.New("enough bytes for a page")
+
+// Browse implements [tablequeue.Browsing].
+func (s *store) Browse(ctx context.Context, p tablequeue.Page) (found []tablequeue.Claimed, err error) {
+	size := 0
+	err = s.query(ctx, func(rows *sql.Rows) error {
+		var r tablequeue.Claimed
+		var body sql.RawBytes
+		if err := rows.Scan(&r.Seq, &r.ID, &r.Headers, &body, &r.Count); err != nil {
+			return err
+		}
+		r.Body = append(r.Body, body...)
+		found = append(found, r)
+		if size += len(body); size > tablequeue.MaxPage {
+			return errPageFull
+		}
+		return nil
+	}, `select seq, id, headers, body, delivery_count from holdfast_messages
+		where queue = ? and seq > ? and seq <= ? and coalesce(expires_at > ?, true)
+		order by seq limit ?`, p.Queue, p.After, p.Last, micros(time.Now()), p.Limit)
+	if err != nil && !errors.Is(err, errPageFull) {
+		return nil, fmt.Errorf("sqlite: look at queue %q: %w", p.Queue, explain(err))
+	}
+	return found, nil
+}
+
+const claimRow = `
+	update holdfast_messages
+	set delivery_count = delivery_count + 1, visible_at = ?, lease_id = ?, lease_owner = ?
+	where queue = ? and seq = ? and visible_at <= ?`
+
+// ClaimRow implements [tablequeue.Browsing].
+func (s *store) ClaimRow(ctx context.Context, c tablequeue.Claim, seq int64) (bool, error) {
+	var n int64
+	err := s.writer.do(ctx, lease, func(tx *sql.Tx) error {
+		now := micros(time.Now())
+		res, err := tx.Exec(claimRow, later(now, c.For), c.Lease, c.Owner, c.Queue, seq, now)
+		if err == nil {
+			n, err = res.RowsAffected()
+		}
+		return err
+	})
+	if err != nil {
+		return false, fmt.Errorf("sqlite: take message %d of queue %q: %w", seq, c.Queue, explain(err))
+	}
+	return n > 0, nil
+}

@@ -1,0 +1,55 @@
+package sqlserver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/holdfast-go/holdfast/internal/tablequeue"
+)
+
+// Last implements [tablequeue.Browsing].
+func (s *store) Last(ctx context.Context, queue string) (last int64, err error) {
+	err = s.writes.QueryRow(ctx, `SELECT coalesce(max(seq), 0) FROM `+s.table(queue).quoted).Scan(&last)
+	if err != nil {
+		return 0, s.failed(fmt.Sprintf("look at queue %q", queue), err)
+	}
+	return last, nil
+}
+
+var errPageFull = errors.New("enough bytes for a page")
+
+// Browse implements [tablequeue.Browsing].
+func (s *store) Browse(ctx context.Context, p tablequeue.Page) (found []tablequeue.Claimed, err error) {
+	rows, err := s.writes.Query(ctx, `SELECT seq, id, headers, body, delivery_count FROM `+s.table(p.Queue).quoted+`
+WHERE seq > $1 AND seq <= $2 AND (expires_at IS NULL OR expires_at > now()) ORDER BY seq LIMIT $3`, p.After, p.Last, p.Limit)
+	if err == nil {
+		var row tablequeue.Claimed
+		size := 0
+		to := []any{&row.Seq, &row.ID, &row.Headers, &row.Body, &row.Count}
+		_, err = pgx.ForEachRow(rows, to, func() error {
+			found = append(found, row)
+			if size += len(row.Body); size > tablequeue.MaxPage {
+				return errPageFull
+			}
+			return nil
+		})
+	}
+	if err != nil && !errors.Is(err, errPageFull) {
+		return nil, s.failed(fmt.Sprintf("look at queue %q", p.Queue), err)
+	}
+	return found, nil
+}
+
+// ClaimRow implements [tablequeue.Browsing].
+func (s *store) ClaimRow(ctx context.Context, c tablequeue.Claim, seq int64) (bool, error) {
+	tag, err := s.leases.Exec(ctx, `UPDATE `+s.table(c.Queue).quoted+` SET delivery_count = delivery_count + 1,
+	visible_at = now() + $1::bigint * interval '1 microsecond', lease_id = $2, lease_owner = $3
+WHERE seq = $4 AND visible_at <= now()`, c.For.Microseconds(), c.Lease, c.Owner, seq)
+	if err != nil {
+		return false, s.failed(fmt.Sprintf("take message %d of queue %q", seq, c.Queue), err)
+	}
+	return tag.RowsAffected() > 0, nil
+}

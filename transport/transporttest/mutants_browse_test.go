@@ -1,0 +1,125 @@
+package transporttest
+
+import (
+	"context"
+	"errors"
+
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+// faultyCursor is a cursor with a fault. What is nil it does soundly.
+type faultyCursor struct {
+	transport.Cursor
+
+	next func(ctx context.Context, limit int) ([]*transport.Message, error)
+	take func(ctx context.Context, m *transport.Message, ops []transport.Operation) error
+}
+
+func (cur *faultyCursor) Next(ctx context.Context, limit int) ([]*transport.Message, error) {
+	if cur.next != nil {
+		return cur.next(ctx, limit)
+	}
+	return cur.Cursor.Next(ctx, limit)
+}
+
+func (cur *faultyCursor) Take(ctx context.Context, m *transport.Message, ops []transport.Operation) error {
+	if cur.take != nil {
+		return cur.take(ctx, m, ops)
+	}
+	return cur.Cursor.Take(ctx, m, ops)
+}
+
+// browsingBadly is a driver whose cursors are changed.
+func browsingBadly(change func(c *faultyConn, queue string, cur *faultyCursor)) func(*faulty) {
+	return func(f *faulty) {
+		f.browse = func(ctx context.Context, c *faultyConn, queue string) (transport.Cursor, error) {
+			sound, err := c.sound.Browse(ctx, queue)
+			if err != nil {
+				return nil, err
+			}
+			cur := &faultyCursor{Cursor: sound}
+			change(c, queue, cur)
+			return cur, nil
+		}
+	}
+}
+
+var browseMutants = []mutant{
+	{"browse", "what was looked at is gone", browsingBadly(func(_ *faultyConn, _ string, cur *faultyCursor) {
+		cur.next = func(ctx context.Context, limit int) ([]*transport.Message, error) {
+			ms, err := cur.Cursor.Next(ctx, limit)
+			for _, m := range ms {
+				err = errors.Join(err, cur.Cursor.Take(ctx, m, nil))
+			}
+			return ms, err
+		}
+	})},
+	{"browse", "bodies are left out", browsingBadly(func(_ *faultyConn, _ string, cur *faultyCursor) {
+		cur.next = func(ctx context.Context, limit int) ([]*transport.Message, error) {
+			ms, err := cur.Cursor.Next(ctx, limit)
+			for i, m := range ms {
+				bare := *m
+				bare.Body, ms[i] = nil, &bare
+			}
+			return ms, err
+		}
+	})},
+	{"browse-end", "what comes later shows", browsingBadly(func(c *faultyConn, queue string, cur *faultyCursor) {
+		cur.next = func(ctx context.Context, limit int) ([]*transport.Message, error) {
+			ms, err := cur.Cursor.Next(ctx, limit)
+			if len(ms) > 0 || err != nil {
+				return ms, err
+			}
+			if cur.Cursor, err = c.sound.Browse(ctx, queue); err != nil {
+				return nil, err
+			}
+			return cur.Cursor.Next(ctx, limit)
+		}
+	})},
+	{"browse-take", "what is to be sent is dropped", browsingBadly(func(_ *faultyConn, _ string, cur *faultyCursor) {
+		cur.take = func(ctx context.Context, m *transport.Message, _ []transport.Operation) error {
+			return cur.Cursor.Take(ctx, m, nil)
+		}
+	})},
+	{"browse-take", "the message stays", browsingBadly(func(c *faultyConn, _ string, cur *faultyCursor) {
+		cur.take = func(ctx context.Context, _ *transport.Message, ops []transport.Operation) error {
+			_, err := c.sound.Dispatch(ctx, ops)
+			return err
+		}
+	})},
+	{"browse-take-refused", "the message is gone all the same", browsingBadly(func(_ *faultyConn, _ string, cur *faultyCursor) {
+		cur.take = func(ctx context.Context, m *transport.Message, ops []transport.Operation) error {
+			err := cur.Cursor.Take(ctx, m, ops)
+			if err != nil {
+				err = errors.Join(err, cur.Cursor.Take(ctx, m, nil))
+			}
+			return err
+		}
+	})},
+	{"browse-take-refused", "what was not refused is sent", browsingBadly(func(c *faultyConn, _ string, cur *faultyCursor) {
+		cur.take = func(ctx context.Context, m *transport.Message, ops []transport.Operation) error {
+			if _, err := c.sound.Dispatch(ctx, ops); err != nil {
+				return err
+			}
+			return cur.Cursor.Take(ctx, m, nil)
+		}
+	})},
+	{"browse-taken", "what is gone is sent again", browsingBadly(func(c *faultyConn, _ string, cur *faultyCursor) {
+		cur.take = func(ctx context.Context, m *transport.Message, ops []transport.Operation) error {
+			err := cur.Cursor.Take(ctx, m, ops)
+			if errors.Is(err, transport.ErrNotFound) {
+				_, err = c.sound.Dispatch(ctx, ops)
+			}
+			return err
+		}
+	})},
+	{"browse-no-queue", "a missing queue is empty", func(f *faulty) {
+		f.browse = func(ctx context.Context, c *faultyConn, queue string) (transport.Cursor, error) {
+			cur, err := c.sound.Browse(ctx, queue)
+			if errors.Is(err, transport.ErrNoQueue) {
+				err = nil
+			}
+			return cur, err
+		}
+	}},
+}

@@ -1,0 +1,173 @@
+package transporttest
+
+import (
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+var browseRules = []rule{
+	{
+		"browse",
+		"Browse shows each ready message once, whole and in order; not taken, it is handed out afterwards.",
+		[]capability{browsing},
+		browse,
+	},
+	{
+		"browse-end",
+		"Messages that are sent after Browse do not show: going through a queue comes to an end.",
+		[]capability{browsing},
+		browseEnd,
+	},
+	{
+		"browse-take",
+		"Take removes just that message and sends the operations.",
+		[]capability{browsing},
+		browseTake,
+	},
+	{
+		"browse-take-refused",
+		"Take with an operation to a queue that does not exist sends nothing, says so, and leaves the message.",
+		[]capability{browsing},
+		browseTakeRefused,
+	},
+	{
+		"browse-taken",
+		"Take of a message that has been taken fails with ErrNotFound and sends nothing.",
+		[]capability{browsing},
+		browseTaken,
+	},
+	{
+		"browse-no-queue",
+		"Browse of a queue that does not exist fails with ErrNoQueue.",
+		[]capability{browsing},
+		browseNoQueue,
+	},
+}
+
+func (t *test) browse(c transport.Conn, queue string) transport.Cursor {
+	t.Helper()
+	cur, err := as[transport.Browser](t, c).Browse(t.ctx(), queue)
+	if err != nil {
+		t.Fatalf("Browse: %v", err)
+	}
+	return cur
+}
+
+func (t *test) endBrowse(cur transport.Cursor) {
+	t.Helper()
+	for range 2 {
+		if err := cur.Close(); err != nil {
+			t.Errorf("close a cursor: %v", err)
+		}
+	}
+}
+
+func (t *test) next(cur transport.Cursor, limit int) []*transport.Message {
+	t.Helper()
+	ms, err := cur.Next(t.ctx(), limit)
+	if err != nil {
+		t.Fatalf("Next: %v", err)
+	}
+	if len(ms) > limit {
+		t.Fatalf("Next returned %d messages, over its limit of %d", len(ms), limit)
+	}
+	return ms
+}
+
+func browse(t *test) {
+	c := t.open()
+	q := t.queue(c, "in")
+	want := ids("m", 7)
+	t.send(c, q, want...)
+	cur := t.browse(c, q)
+	var got []string
+	for ms := t.next(cur, 3); len(ms) > 0; ms = t.next(cur, 3) {
+		for _, m := range ms {
+			t.sameMessage(m, message(m.ID))
+			got = append(got, m.ID)
+		}
+	}
+	t.endBrowse(cur)
+	t.sameOrder(got, want)
+	t.holds(c, q, want...)
+}
+
+func browseEnd(t *test) {
+	c := t.open()
+	q := t.queue(c, "in")
+	t.send(c, q, "m-1", "m-2")
+	cur := t.browse(c, q)
+	t.send(c, q, "late")
+	var got []string
+	for ms := t.next(cur, 1); len(ms) > 0 && len(got) < 10; ms = t.next(cur, 1) {
+		got = append(got, ms[0].ID)
+		t.send(c, q, "later")
+		if err := cur.Take(t.ctx(), ms[0], nil); err != nil {
+			t.Fatalf("Take: %v", err)
+		}
+	}
+	t.endBrowse(cur)
+	t.sameOrder(got, []string{"m-1", "m-2"})
+	t.holds(c, q, "late", "later", "later")
+}
+
+func browseTake(t *test) {
+	c := t.open()
+	q, out := t.queue(c, "in"), t.queue(c, "out")
+	t.send(c, q, ids("m", 5)...)
+	cur := t.browse(c, q)
+	ms := t.next(cur, 5)
+	for i, m := range ms {
+		var ops []transport.Operation
+		switch i {
+		case 0:
+		case 3:
+			ops = toAll(out, []string{"sent-1", "sent-2"})
+		default:
+			continue
+		}
+		if err := cur.Take(t.ctx(), m, ops); err != nil {
+			t.Fatalf("Take: %v", err)
+		}
+	}
+	t.endBrowse(cur)
+	t.holds(c, out, "sent-1", "sent-2")
+	t.holds(c, q, "m-0001", "m-0002", "m-0004")
+}
+
+func browseTakeRefused(t *test) {
+	c := t.open()
+	q, out := t.queue(c, "in"), t.queue(c, "out")
+	t.send(c, q, "m-1", "m-2")
+	cur := t.browse(c, q)
+	ms := t.next(cur, 2)
+	ops := []transport.Operation{to(out, "sent"), to(t.name("missing"), "lost")}
+	t.fails("Take", cur.Take(t.ctx(), ms[0], ops), transport.ErrNoQueue)
+	if err := cur.Take(t.ctx(), ms[1], ops[:1]); err != nil {
+		t.Errorf("Take after one that was refused: %v", err)
+	}
+	t.endBrowse(cur)
+	t.holds(c, q, "m-1")
+	t.holds(c, out, "sent")
+}
+
+func browseTaken(t *test) {
+	c := t.open()
+	q, out := t.queue(c, "in"), t.queue(c, "out")
+	t.send(c, q, "m-1", "m-2")
+	cur := t.browse(c, q)
+	m := t.next(cur, 2)[0]
+	if err := cur.Take(t.ctx(), m, nil); err != nil {
+		t.Fatalf("Take: %v", err)
+	}
+	err := cur.Take(t.ctx(), m, []transport.Operation{to(out, "sent")})
+	t.fails("Take", err, transport.ErrNotFound)
+	t.endBrowse(cur)
+	t.holds(c, q, "m-2")
+	t.empty(c, out)
+}
+
+func browseNoQueue(t *test) {
+	c := t.open()
+	_, err := as[transport.Browser](t, c).Browse(t.ctx(), t.name("missing"))
+	t.fails("Browse", err, transport.ErrNoQueue)
+}
