@@ -1,0 +1,258 @@
+package rabbitmq
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+var (
+	_ transport.Browser = (*conn)(nil)
+	_ transport.Cursor  = (*cursor)(nil)
+)
+
+// maxLooks is the delivery count from which a message that was looked at is put back as a fresh copy:
+// well under the 20 after which RabbitMQ 4 drops it.
+const maxLooks = 10
+
+// cursor goes through a queue on a connection of its own. AMQP has no way to look at a
+// message where it is, so each is fetched and stays unacknowledged at the broker, hidden from
+// others, until the cursor is closed; here only those of the last Next are kept.
+type cursor struct {
+	conn  *conn
+	queue string
+	wire  *amqp.Connection
+	ch    *amqp.Channel // in transaction mode
+	left  int           // messages that were there and have not been looked at
+	done  chan struct{} // closed by Close
+	seen  map[*transport.Message]*amqp.Delivery
+	lanes map[string]string // return lanes by destination
+}
+
+// Browse implements [transport.Browser]. While the cursor is open, what it has looked at is hidden
+// from other receivers. Before RabbitMQ 4.3 looking at a message of a quorum queue counts as
+// a hand-out; one that has been looked at ten times is put at the end of the queue as
+// a copy with a fresh count.
+func (c *conn) Browse(ctx context.Context, queue string) (transport.Cursor, error) {
+	found, err := c.lookAt(ctx, queue)
+	if err != nil {
+		return nil, err
+	}
+	cur := &cursor{
+		conn: c, queue: queue, left: found.Messages,
+		done: make(chan struct{}), lanes: map[string]string{},
+	}
+	if cur.wire, _, err = c.dialer.dial(ctx, "browsing"); err != nil {
+		return nil, err
+	}
+	if !c.tasks.start(cur.watch) {
+		hangUp(cur.wire)
+		return nil, transport.ErrClosed
+	}
+	if err := cur.do(ctx, cur.open); err != nil {
+		_ = cur.Close() // never fails
+		return nil, err
+	}
+	return cur, nil
+}
+
+// watch ends the connection with the cursor or with the conn.
+func (cur *cursor) watch() {
+	select {
+	case <-cur.done:
+	case <-cur.conn.ctx.Done():
+	}
+	hangUp(cur.wire)
+}
+
+func (cur *cursor) open() (err error) {
+	if cur.ch, err = cur.wire.Channel(); err != nil {
+		return err
+	}
+	return cur.ch.Tx()
+}
+
+// do asks the broker something. A context that ends takes the connection with it.
+func (cur *cursor) do(ctx context.Context, f func() error) error {
+	if cur.conn.ctx.Err() != nil {
+		return transport.ErrClosed
+	}
+	err := abortable(ctx, func() { hangUp(cur.wire) }, f)
+	return wrap(err, "browse queue %q", cur.queue)
+}
+
+// Next implements [transport.Cursor].
+func (cur *cursor) Next(ctx context.Context, limit int) (ms []*transport.Message, err error) {
+	if err := cur.refresh(ctx); err != nil {
+		return nil, err
+	}
+	cur.seen = make(map[*transport.Message]*amqp.Delivery, limit)
+	size := 0
+	err = cur.do(ctx, func() error {
+		for len(ms) < limit && cur.left > 0 && size < maxPage {
+			d, ok, err := cur.ch.Get(cur.queue, false)
+			if err != nil || !ok {
+				cur.left = 0
+				return err
+			}
+			cur.left--
+			size += len(d.Body)
+			m := decode(&d)
+			ms = append(ms, &m)
+			cur.seen[&m] = &d
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return ms, nil
+}
+
+// maxPage is how many bytes of bodies make a page, whatever its limit.
+const maxPage = 16 << 20
+
+// refresh replaces what has been handed out so often that the broker might drop it. The copy
+// is safe before the message goes: killed in between, both stay.
+func (cur *cursor) refresh(ctx context.Context) error {
+	for m, d := range cur.seen {
+		if count, _ := integer(d.Headers[deliveryCount]); count < maxLooks {
+			continue
+		}
+		if _, err := cur.conn.Dispatch(ctx, []transport.Operation{{Message: m, Queue: cur.queue}}); err != nil {
+			return err
+		}
+		if err := cur.Take(ctx, m, nil); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Take implements [transport.Cursor]: one transaction acknowledges the message and publishes into
+// return lanes, from which the broker moves on by itself. Only a broker that fails at the
+// same moment may split it.
+func (cur *cursor) Take(ctx context.Context, m *transport.Message, ops []transport.Operation) error {
+	d := cur.seen[m]
+	if d == nil {
+		return fmt.Errorf("rabbitmq: take a message of %q: %w", cur.queue, transport.ErrNotFound)
+	}
+	out, err := cur.prepare(ctx, ops)
+	if err != nil {
+		return err
+	}
+	err = cur.do(ctx, func() error {
+		for _, p := range out {
+			if err := cur.ch.PublishWithContext(ctx, "", p.lane, false, false, p.msg); err != nil {
+				return err
+			}
+		}
+		if err := cur.ch.Ack(d.DeliveryTag, false); err != nil {
+			return err
+		}
+		return cur.ch.TxCommit()
+	})
+	if err != nil {
+		return fmt.Errorf("%w: %w", err, transport.ErrOutcomeUnknown)
+	}
+	delete(cur.seen, m)
+	return nil
+}
+
+// laned is a message and the lane that it leaves by.
+type laned struct {
+	lane string
+	msg  amqp.Publishing
+}
+
+// prepare finds out what the broker would refuse, as in a transaction it would not say so.
+func (cur *cursor) prepare(ctx context.Context, ops []transport.Operation) ([]laned, error) {
+	out := make([]laned, len(ops))
+	var failed []transport.OpError
+	for i := range ops {
+		err := cur.encode(ctx, &ops[i], &out[i])
+		if err != nil {
+			failed = append(failed, transport.OpError{Index: i, Err: err})
+		}
+	}
+	if len(failed) > 0 {
+		return nil, &transport.DispatchError{Ops: failed, Total: len(ops)}
+	}
+	return out, nil
+}
+
+var errNoPublish = errors.New("rabbitmq: a cursor sends to queues only")
+
+func (cur *cursor) encode(ctx context.Context, op *transport.Operation, out *laned) (err error) {
+	if op.Queue == "" {
+		return errNoPublish
+	}
+	out.msg = encode(op.Message)
+	if err := check(&out.msg, cur.conn.limits.MaxBody, cur.wire.Config.FrameSize); err != nil {
+		return err
+	}
+	out.lane, err = cur.lane(ctx, op.Queue)
+	return err
+}
+
+// lane is the queue that messages for a destination are returned through. A message that
+// is published there expires at once, and the broker moves it to the destination with its own
+// confirms (at-least-once dead-lettering). It waits where that is full or gone, whereas what is
+// published in a transaction to a full queue would be dropped without a word.
+func (cur *cursor) lane(ctx context.Context, destination string) (string, error) {
+	if lane := cur.lanes[destination]; lane != "" {
+		return lane, nil
+	}
+	if _, err := cur.conn.lookAt(ctx, destination); err != nil {
+		return "", err
+	}
+	lane := "holdfast.return." + destination
+	if len(lane) > maxShort {
+		return "", fmt.Errorf("rabbitmq: return to %.40q...: a name of %d bytes is too long", destination, len(destination))
+	}
+	err := cur.conn.onChannel(ctx, func(ch *amqp.Channel) error {
+		_, err := ch.QueueDeclare(lane, true, false, false, false, amqp.Table{
+			"x-queue-type":              string(Quorum),
+			"x-message-ttl":             int32(0),
+			"x-dead-letter-exchange":    "",
+			"x-dead-letter-routing-key": destination,
+			"x-dead-letter-strategy":    "at-least-once",
+			"x-overflow":                "reject-publish",
+		})
+		return wrap(err, "create return lane %q", lane)
+	})
+	if err != nil {
+		return "", err
+	}
+	cur.lanes[destination] = lane
+	return lane, nil
+}
+
+// Close implements [transport.Cursor]: the broker gives back what was not taken.
+func (cur *cursor) Close() error {
+	select {
+	case <-cur.done:
+		return nil
+	default:
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+	defer cancel()
+	if cur.ch != nil && !cur.ch.IsClosed() {
+		_ = cur.refresh(ctx) // next time, then
+		_ = cur.do(ctx, cur.giveBack)
+	}
+	close(cur.done)
+	return nil
+}
+
+// giveBack returns everything with a negative acknowledgement, which from RabbitMQ 4.3 does not count.
+func (cur *cursor) giveBack() error {
+	if err := cur.ch.Nack(0, true, true); err != nil {
+		return err
+	}
+	return cur.ch.TxCommit()
+}
