@@ -1,9 +1,6 @@
 package recoverability
 
-import (
-	"errors"
-	"time"
-)
+import "time"
 
 // Unrecoverable marks err so that the message goes to the error queue without
 // another attempt. Nil stays nil.
@@ -36,14 +33,6 @@ func retryAfter(err error) (time.Duration, bool) {
 		return r.after, true
 	}
 	return 0, false
-}
-
-// find is errors.As for errors of the user's making, whose methods may panic: those of
-// a nil pointer in an error do. Such an error holds nothing.
-func find[E any](err error) (found E) {
-	defer func() { _ = recover() }()
-	errors.As(err, &found)
-	return found
 }
 
 type unrecoverableError struct{ err error }

@@ -1,43 +1,12 @@
 package recoverability
 
 import (
-	"errors"
-	"fmt"
+	"slices"
 	"time"
-
-	"github.com/holdfast-go/holdfast/header"
 )
 
-// Failure is a message that could not be processed.
-type Failure struct {
-	// Err is what the handler, a behavior or the dispatch returned.
-	Err error
-	// MessageID, Type, Headers and Body are the message as it was received. Type is
-	// its most concrete wire name, or "" when it has none. Headers and Body are the message's
-	// own, which copies are made of: a policy must not change them.
-	MessageID string
-	Type      string
-	Headers   header.Map
-	Body      []byte
-	// Queue is where it was received from.
-	Queue string
-	// Attempt is how often the message was handed out in this cycle, and
-	// AttemptExact whether the broker counted that.
-	Attempt      int
-	AttemptExact bool
-	// Immediate is the number of failures in this cycle, this one included: 1 on
-	// the first. A hand-out lost to a crash counts too where the broker counts.
-	Immediate int
-	// Delayed is the number of delayed retries already made: 0 in the first cycle.
-	Delayed int
-	// FirstFailure is when the message first failed, over all cycles.
-	FirstFailure time.Time
-	// Now is the time of this failure.
-	Now time.Time
-}
-
 // Policy decides. It is called by many goroutines at once, must not block, and may
-// call [Config.Decide] for what it does not want to decide itself.
+// call [Failure.Decide] for what it does not want to decide itself.
 type Policy func(Failure) Action
 
 // Off turns a kind of retry off, where a zero would mean the default.
@@ -65,8 +34,16 @@ type Config struct {
 	Delayed int
 	// TimeIncrease is what each delay is longer than the one before: 10 s unless set.
 	TimeIncrease time.Duration
+	// Delays is how the delays grow: by TimeIncrease each time unless set.
+	Delays Delays
 	// ErrorQueue is where messages go that were given up: "error" unless set.
 	ErrorQueue string
+	// Unrecoverable are errors that no other attempt can mend, beside those that
+	// [Unrecoverable] has marked.
+	Unrecoverable []Matcher
+	// Rules say what is different for some types of messages and some errors. The first that
+	// fits a failure is taken, the others are not.
+	Rules []Rule
 	// Policy decides instead of Decide. Nil is Decide.
 	Policy Policy
 }
@@ -88,31 +65,59 @@ func (c Config) WithDefaults() Config {
 	return c
 }
 
-// Validate reports all that is wrong with c, joined.
-func (c Config) Validate() error {
-	var errs []error
-	if c.Immediate < Off {
-		errs = append(errs, fmt.Errorf("recoverability: Immediate is %d: use Off for none", c.Immediate))
+// WithoutImmediate is c with no immediate retries at all, its rules included.
+func (c Config) WithoutImmediate() Config {
+	c.Immediate, c.Rules = Off, slices.Clone(c.Rules)
+	for i := range c.Rules {
+		c.Rules[i].Immediate = Off
 	}
-	if c.Delayed < Off {
-		errs = append(errs, fmt.Errorf("recoverability: Delayed is %d: use Off for none", c.Delayed))
-	}
-	if c.TimeIncrease < 0 {
-		errs = append(errs, fmt.Errorf("recoverability: TimeIncrease is negative: %v", c.TimeIncrease))
-	}
-	return errors.Join(errs...)
+	return c
 }
 
-// Decide is the default policy; it does not call c.Policy. An [Unrecoverable] error
-// goes to the error queue; one with [RetryAfter] is retried after that time, while
-// Delayed allows. Otherwise the message is retried at once while Immediate allows; then after
-// TimeIncrease times the number of the cycle, while Delayed allows and no more than
-// 24 hours have passed since it first failed; then it goes to the error queue. So
-// a message that always fails is tried (Immediate+1)·(Delayed+1) times, 24 by default.
+// WithoutDelayed is c with no delayed retries at all, its rules included.
+func (c Config) WithoutDelayed() Config {
+	c.Delayed, c.Rules = Off, slices.Clone(c.Rules)
+	for i := range c.Rules {
+		c.Rules[i].Delayed = Off
+	}
+	return c
+}
+
+// ErrorQueues are the error queues that c names, its rules included, each once. What a Policy
+// names is not known.
+func (c Config) ErrorQueues() []string {
+	queues := []string{c.WithDefaults().ErrorQueue}
+	add := func(queue string) {
+		if queue != "" && !slices.Contains(queues, queue) {
+			queues = append(queues, queue)
+		}
+	}
+	for _, r := range c.Rules {
+		add(r.ErrorQueue)
+		if move, ok := r.Action.(MoveToError); ok {
+			add(move.Queue)
+		}
+	}
+	return queues
+}
+
+// Decide is the default policy; it does not call c.Policy. With the numbers of the first rule
+// that fits, an unrecoverable error goes to the error queue; one with [RetryAfter] is
+// retried after that time, while Delayed allows. Otherwise the message is retried at once
+// while Immediate allows; then after TimeIncrease times the number of the cycle, or what Delays
+// make of it, while Delayed allows and no more than 24 hours have passed since it
+// first failed; then it goes to the error queue. So a message that always fails is tried
+// (Immediate+1)·(Delayed+1) times, 24 by default.
 func (c Config) Decide(f Failure) Action {
-	c = c.WithDefaults()
-	if IsUnrecoverable(f.Err) {
-		return MoveToError{Queue: c.ErrorQueue}
+	c, action := c.WithDefaults().ruled(f)
+	giveUp := MoveToError{Queue: c.ErrorQueue}
+	switch {
+	case action == MoveToError{}:
+		return giveUp
+	case action != nil:
+		return action
+	case c.unrecoverable(f.Err):
+		return giveUp
 	}
 	if after, ok := retryAfter(f.Err); ok && c.delayable(f) {
 		return Delay{For: after}
@@ -121,21 +126,15 @@ func (c Config) Decide(f Failure) Action {
 		return Retry{}
 	}
 	if c.delayable(f) {
-		return Delay{For: c.delay(f.Delayed)}
+		return Delay{For: c.delay(f)}
 	}
-	return MoveToError{Queue: c.ErrorQueue}
+	return giveUp
 }
 
 func (c Config) delayable(f Failure) bool {
 	return f.Delayed < c.Delayed && f.Now.Sub(f.FirstFailure) <= maxRetryTime
 }
 
-// delay is TimeIncrease·(delayed+1), or the longest Duration where that overflows.
-func (c Config) delay(delayed int) time.Duration {
-	const longest = time.Duration(1<<63 - 1)
-	n := time.Duration(max(0, delayed)) + 1
-	if c.TimeIncrease > longest/n {
-		return longest
-	}
-	return c.TimeIncrease * n
+func (c Config) unrecoverable(err error) bool {
+	return IsUnrecoverable(err) || anyOf(c.Unrecoverable, err)
 }

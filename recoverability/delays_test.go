@@ -1,0 +1,112 @@
+package recoverability
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+	"time"
+)
+
+func TestDelaysGrowByTheirCurve(t *testing.T) {
+	const s = time.Second
+	tests := []struct {
+		delays Delays
+		want   []time.Duration
+	}{
+		{Delays{}, []time.Duration{10 * s, 20 * s, 30 * s, 40 * s}},
+		{Delays{Curve: Linear}, []time.Duration{10 * s, 20 * s, 30 * s, 40 * s}},
+		{Delays{Curve: Constant}, []time.Duration{10 * s, 10 * s, 10 * s, 10 * s}},
+		{Delays{Curve: Exponential}, []time.Duration{10 * s, 20 * s, 40 * s, 80 * s}},
+		{Delays{Max: 25 * s}, []time.Duration{10 * s, 20 * s, 25 * s, 25 * s}},
+		{Delays{Curve: Constant, Max: 5 * s}, []time.Duration{5 * s, 5 * s}},
+		{Delays{Curve: Exponential, Max: 30 * s}, []time.Duration{10 * s, 20 * s, 30 * s, 30 * s}},
+	}
+	for _, test := range tests {
+		c := Config{Immediate: Off, Delayed: 10, Delays: test.delays}
+		for i, want := range test.want {
+			if got := c.Decide(failed(1, i)); got != (Delay{For: want}) {
+				t.Errorf("%+v: delay %d is %v, want %v", test.delays, i+1, got, want)
+			}
+		}
+	}
+}
+
+func TestExponentialDelaysThatOverflowAreTheLongest(t *testing.T) {
+	for _, test := range []struct {
+		increase time.Duration
+		before   int
+		want     time.Duration
+	}{
+		{1, 62, 1 << 62}, {1, 63, longest}, {1, 64, longest}, {1, math.MaxInt - 1, longest},
+		{2, 62, longest}, {3, 61, 3 << 61}, {5, 61, longest}, {time.Second, 40, longest},
+	} {
+		c := Config{Immediate: Off, Delayed: math.MaxInt, TimeIncrease: test.increase, Delays: Delays{Curve: Exponential}}
+		if got := c.Decide(failed(1, test.before)); got != (Delay{For: test.want}) {
+			t.Errorf("%v after %d delays: %v, want %v", test.increase, test.before, got, test.want)
+		}
+	}
+}
+
+// Whatever the curve, chance only takes off, never more than its share, and always the same
+// for the same failure.
+func TestJitterOnlyShortensAndOnlyByItsShare(t *testing.T) {
+	r := rand.New(rand.NewPCG(7, 8))
+	for range 5000 {
+		c := Config{
+			Immediate: Off, Delayed: 100, TimeIncrease: time.Duration(1 + r.Int64N(int64(time.Hour))),
+			Delays: Delays{Curve: Curve(r.IntN(4)), Max: time.Duration(r.Int64N(int64(48 * time.Hour)))},
+		}
+		f := failed(1, r.IntN(100))
+		f.MessageID = fmt.Sprint(r.Uint64())
+		whole := c.Decide(f).(Delay).For
+		c.Delays.Jitter = r.Float64()
+		got := c.Decide(f).(Delay).For
+		least := whole - time.Duration(math.Ceil(float64(whole)*c.Delays.Jitter))
+		if got > whole || got < least || got < 0 {
+			t.Fatalf("%+v after %d delays: %v, want %v to %v", c, f.Delayed, got, least, whole)
+		}
+		if again := c.Decide(f); again != (Delay{For: got}) {
+			t.Fatalf("%v, and then %v", got, again)
+		}
+	}
+}
+
+func TestJitterSpreadsMessagesAndDelays(t *testing.T) {
+	c := Config{Immediate: Off, Delayed: 100, Delays: Delays{Curve: Constant, Jitter: 1}}
+	var tenths [10]int
+	const n = 10_000
+	for i := range n {
+		f := failed(1, i%10)
+		f.MessageID = fmt.Sprintf("order-%d", i/10)
+		tenths[c.Decide(f).(Delay).For/time.Second]++
+	}
+	for i, count := range tenths {
+		if count < n/10*8/10 || count > n/10*12/10 {
+			t.Errorf("%d of %d delays are from %d s to %d s, want about a tenth", count, n, i, i+1)
+		}
+	}
+}
+
+func FuzzDelays(f *testing.F) {
+	f.Add("order-7", int64(time.Second), int64(time.Minute), 3, int8(2), 0.5)
+	f.Add("", int64(math.MaxInt64), int64(0), math.MaxInt, int8(3), 1.0)
+	f.Add("\xff", int64(1), int64(1), 62, int8(0), 0.0)
+	f.Fuzz(func(t *testing.T, id string, increase, most int64, delayed int, curve int8, jitter float64) {
+		c := Config{
+			Immediate: Off, Delayed: math.MaxInt, TimeIncrease: time.Duration(increase),
+			Delays: Delays{Curve: Curve(curve), Max: time.Duration(most), Jitter: jitter},
+		}
+		if c.Validate() != nil || delayed == math.MaxInt {
+			return
+		}
+		failure := failed(1, delayed)
+		failure.MessageID = id
+		d := c.Decide(failure).(Delay)
+		c.Delays.Jitter = 0
+		whole := c.Decide(failure).(Delay)
+		if d.For < 0 || d.For > whole.For || most > 0 && d.For > time.Duration(most) {
+			t.Fatalf("%v of %v at most", d, whole)
+		}
+	})
+}

@@ -1,0 +1,42 @@
+package recoverability
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Validate reports all that is wrong with c, joined.
+func (c Config) Validate() error {
+	var errs []error
+	where := "recoverability: "
+	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(where+format, args...)) }
+	validateNumbers(bad, c.Immediate, c.Delayed, c.TimeIncrease)
+	validateMatchers(bad, "Unrecoverable", c.Unrecoverable)
+	c.Delays.validate(bad)
+	for i, r := range c.Rules {
+		where = fmt.Sprintf("recoverability: rule %d: ", i+1)
+		r.validate(bad)
+	}
+	return errors.Join(errs...)
+}
+
+func validateNumbers(bad func(format string, args ...any), immediate, delayed int, increase time.Duration) {
+	if immediate < Off {
+		bad("Immediate is %d: use Off for none", immediate)
+	}
+	if delayed < Off {
+		bad("Delayed is %d: use Off for none", delayed)
+	}
+	if increase < 0 {
+		bad("TimeIncrease is negative: %v", increase)
+	}
+}
+
+func validateMatchers(bad func(format string, args ...any), field string, matchers []Matcher) {
+	for i, m := range matchers {
+		if m == nil {
+			bad("matcher %d of %s is nil: its error, or its test, is", i+1, field)
+		}
+	}
+}
