@@ -125,7 +125,7 @@ func TestAMessageThatCannotBeAuditedFailsAndSendsNothing(t *testing.T) {
 
 func TestAnAuditQueueIsNeitherTheEndpointsNorTheErrorQueue(t *testing.T) {
 	for name, want := range map[string]string{
-		"sales": "would come back at once", "error": "AuditQueue and Recoverability.ErrorQueue are both",
+		"sales": "would come back at once", "error": "AuditQueue and an error queue of Recoverability are both",
 	} {
 		cfg := sales(&inmemory.Transport{})
 		cfg.AuditQueue = name

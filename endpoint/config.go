@@ -137,10 +137,8 @@ func (c Config) withDefaults() Config {
 	if c.Instance == "" {
 		c.Instance = fmt.Sprintf("%s-%d", machineName(), os.Getpid())
 	}
-	if c.Transactions == None { // there is nothing to retry
-		c.Recoverability.Immediate, c.Recoverability.Delayed = recoverability.Off, recoverability.Off
-	}
-	c.Recoverability = c.Recoverability.WithDefaults()
+	c.Recoverability.Unrecoverable = slices.Clone(c.Recoverability.Unrecoverable)
+	c.Recoverability.Rules = slices.Clone(c.Recoverability.Rules)
 	return c
 }
 

@@ -46,7 +46,7 @@ func New(cfg Config) (*Endpoint, error) {
 	err := cfg.validate()
 	types, terr := newRegistry(cfg)
 	cfg = cfg.withDefaults()
-	e := &Endpoint{cfg: cfg, types: types, serializers: cfg.Serializers, recoverability: cfg.Recoverability, ready: make(chan struct{})}
+	e := &Endpoint{cfg: cfg, types: types, serializers: cfg.Serializers, recoverability: cfg.Recoverability.WithDefaults(), ready: make(chan struct{})}
 	machine := machineName()
 	e.host = recoverability.Host{
 		Endpoint: cfg.Name, Machine: machine, HostID: hostID(cfg.Name, machine), DisplayName: cfg.Instance,

@@ -37,7 +37,9 @@ func (e *Endpoint) plan() transport.Plan {
 	if !e.cfg.SendOnly {
 		plan.Queues = []transport.Queue{
 			{Name: e.cfg.Name},
-			{Name: e.recoverability.ErrorQueue, Shared: true},
+		}
+		for _, queue := range e.recoverability.ErrorQueues() {
+			plan.Queues = append(plan.Queues, transport.Queue{Name: queue, Shared: true})
 		}
 		if e.cfg.AuditQueue != "" {
 			plan.Queues = append(plan.Queues, transport.Queue{Name: e.cfg.AuditQueue, Shared: true})

@@ -99,6 +99,7 @@ func (in *incoming) failure(err error) recoverability.Failure {
 		Attempt: r.Attempt.N, AttemptExact: r.Attempt.Exact, Immediate: r.Attempt.N,
 		Delayed:      recoverability.DelayedRetries(r.Message.Headers),
 		FirstFailure: recoverability.FirstFailure(r.Message.Headers, now), Now: now,
+		Config:       in.e.recoverability,
 	}
 	if !f.AttemptExact {
 		f.Immediate = in.e.failures.add(in.id)
@@ -125,7 +126,7 @@ func (e *Endpoint) decide(ctx context.Context, f recoverability.Failure) (action
 	}()
 	policy := e.recoverability.Policy
 	if policy == nil {
-		policy = e.recoverability.Decide
+		policy = recoverability.Failure.Decide
 	}
 	if action = policy(f); action == nil {
 		return fallback

@@ -48,6 +48,7 @@ func newRegistry(cfg Config) (*registry, error) {
 	for i, h := range cfg.Handlers {
 		errs = append(errs, r.handle(h, i))
 	}
+	errs = append(errs, r.rules(cfg.Recoverability.Rules))
 	return r, errors.Join(errs...)
 }
 

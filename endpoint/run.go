@@ -8,7 +8,6 @@ import (
 	"sync/atomic"
 
 	"github.com/holdfast-go/holdfast/internal/pump"
-	"github.com/holdfast-go/holdfast/recoverability"
 	"github.com/holdfast-go/holdfast/transport"
 )
 
@@ -70,10 +69,7 @@ func (e *Endpoint) prepare(ctx context.Context, live *live) error {
 	if e.cfg.Transactions == SendsAtomicWithReceive && !live.limits.Atomic {
 		return fmt.Errorf("endpoint %q: the transport does not offer %v", e.cfg.Name, e.cfg.Transactions)
 	}
-	if live.limits.MaxDelay == 0 && e.recoverability.Delayed > 0 && !e.cfg.SendOnly {
-		e.cfg.Logger.WarnContext(ctx, "delayed retries are off: the transport offers no delays")
-		e.recoverability.Delayed = recoverability.Off
-	}
+	e.recoverability = e.effective(ctx, live)
 	if e.cfg.Install {
 		if err := e.install(ctx, live.conn); err != nil {
 			return err

@@ -3,6 +3,7 @@ package endpoint
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -19,15 +20,15 @@ func (c Config) validate() error {
 	if c.Transport == nil {
 		bad("Transport is nil")
 	}
-	if c.Name != "" && c.Name == c.Recoverability.WithDefaults().ErrorQueue {
-		bad("Name and Recoverability.ErrorQueue are both %q: what fails would come back at once", c.Name)
+	if c.Name != "" && slices.Contains(c.Recoverability.ErrorQueues(), c.Name) {
+		bad("Name and an error queue of Recoverability are both %q: what fails would come back at once", c.Name)
 	}
 	switch {
 	case c.AuditQueue == "":
 	case c.AuditQueue == c.Name:
 		bad("Name and AuditQueue are both %q: every message would come back at once", c.Name)
-	case c.AuditQueue == c.Recoverability.WithDefaults().ErrorQueue:
-		bad("AuditQueue and Recoverability.ErrorQueue are both %q", c.AuditQueue)
+	case slices.Contains(c.Recoverability.ErrorQueues(), c.AuditQueue):
+		bad("AuditQueue and an error queue of Recoverability are both %q", c.AuditQueue)
 	case c.SendOnly:
 		bad("AuditQueue is set, but the endpoint is SendOnly: it processes no messages")
 	}
@@ -55,9 +56,6 @@ func (c Config) validate() error {
 	}
 	if c.Transactions < ReceiveOnly || c.Transactions > SendsAtomicWithReceive {
 		bad("Transactions is %v: there is no such mode", c.Transactions)
-	}
-	if c.Transactions == None && c.Recoverability.Policy == nil && (c.Recoverability.Immediate > 0 || c.Recoverability.Delayed > 0) {
-		bad("Transactions is None, which has no retries: leave Recoverability.Immediate and Delayed unset")
 	}
 	serializers(c.Serializers).validate(bad)
 	return errors.Join(append(errs, c.Recoverability.Validate())...)

@@ -68,6 +68,15 @@ type QueueStats struct {
 	Oldest time.Duration `json:"oldest_ns"`
 }
 
+// Judge is implemented by a Conn that knows which errors of its broker no other attempt can
+// mend. A message that fails by one goes to the error queue at once. Without it such a
+// message is tried as often as any other.
+type Judge interface {
+	// Unrecoverable tells whether err by itself is such an error: what it wraps and joins is
+	// asked about too, one after the other. Many goroutines call it at once.
+	Unrecoverable(err error) bool
+}
+
 // Satellites is implemented by a Conn with queues of its own to be worked on, such
 // as a native dead-letter queue. Without it there are none.
 type Satellites interface {

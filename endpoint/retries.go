@@ -1,0 +1,57 @@
+package endpoint
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/holdfast-go/holdfast/recoverability"
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+// effective is what the endpoint retries by on this transport and in its mode: what they cannot do
+// is off, and what the driver knows to be beyond mending is unrecoverable.
+func (e *Endpoint) effective(ctx context.Context, live *live) recoverability.Config {
+	c := e.cfg.Recoverability.WithDefaults()
+	if judge, ok := live.conn.(transport.Judge); ok {
+		c.Unrecoverable = append(slices.Clip(c.Unrecoverable), recoverability.When(judge.Unrecoverable))
+	}
+	switch {
+	case e.cfg.SendOnly:
+	case e.cfg.Transactions == None:
+		if retries(e.cfg.Recoverability) { // nobody is told of what they did not ask for
+			e.cfg.Logger.WarnContext(ctx, "retries are off: transaction mode None has none")
+		}
+		return c.WithoutImmediate().WithoutDelayed()
+	case live.limits.MaxDelay == 0:
+		if delays(c) {
+			e.cfg.Logger.WarnContext(ctx, "delayed retries are off: the transport offers no delays")
+		}
+		return c.WithoutDelayed()
+	}
+	return c
+}
+
+// retries tells whether c asks for retries of any kind, and delays for delayed ones.
+func retries(c recoverability.Config) bool {
+	return c.Immediate > 0 || delays(c) ||
+		slices.ContainsFunc(c.Rules, func(r recoverability.Rule) bool { return r.Immediate > 0 })
+}
+
+func delays(c recoverability.Config) bool {
+	return c.Delayed > 0 || slices.ContainsFunc(c.Rules, func(r recoverability.Rule) bool { return r.Delayed > 0 })
+}
+
+// rules finds the rules that name types which no message has.
+func (r *registry) rules(rules []recoverability.Rule) error {
+	var errs []error
+	for i, rule := range rules {
+		for _, name := range rule.Types {
+			if name != "" && !slices.ContainsFunc(r.all, func(t *messageType) bool { return slices.Contains(t.types, name) }) {
+				errs = append(errs, fmt.Errorf("recoverability: rule %d: no message in Config.Messages is called %q or has that base", i+1, name))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,218 @@
+package endpoint_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/holdfast-go/holdfast/endpoint"
+	"github.com/holdfast-go/holdfast/recoverability"
+	"github.com/holdfast-go/holdfast/transport"
+	"github.com/holdfast-go/holdfast/transport/inmemory"
+)
+
+// failingAll fails commands and events alike, and counts them by type.
+func failingAll(calls *tally) []endpoint.Handler {
+	fail := func(s *endpoint.Session, m any) error {
+		calls.add(fmt.Sprintf("%T %d", m, s.Attempt().N))
+		return fmt.Errorf("charge: %w", errNo)
+	}
+	return []endpoint.Handler{
+		endpoint.Handle(func(_ context.Context, s *endpoint.Session, m placeOrder) error { return fail(s, m) }),
+		endpoint.Handle(func(_ context.Context, s *endpoint.Session, m orderPlaced) error { return fail(s, m) }),
+	}
+}
+
+func TestRulesAreOfMessageTypesAndTheirBases(t *testing.T) {
+	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		var calls tally
+		cfg := sales(broker, failingAll(&calls)...)
+		cfg.Recoverability = recoverability.Config{
+			Immediate: 1, Delayed: recoverability.Off,
+			Rules: []recoverability.Rule{{Types: []string{"Shop.IOrderEvent"}, Immediate: 3, ErrorQueue: "events-failed"}},
+		}
+		r := start(t, cfg)
+		r.send(placeOrder{})
+		if err := r.Publish(t.Context(), orderPlaced{}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		counts := map[string]int{}
+		for _, call := range calls.list() {
+			name, _, _ := strings.Cut(call, " ")
+			counts[name]++
+		}
+		if diff := cmp.Diff(map[string]int{"endpoint_test.placeOrder": 2, "endpoint_test.orderPlaced": 4}, counts); diff != "" {
+			t.Error(diff)
+		}
+		if a, b := len(broker.Messages("error")), len(broker.Messages("events-failed")); a != 1 || b != 1 {
+			t.Errorf("error has %d messages and events-failed %d, want 1 and 1", a, b)
+		}
+	})
+}
+
+func TestARuleOfAnUnknownTypeIsRefused(t *testing.T) {
+	cfg := sales(&inmemory.Transport{})
+	cfg.Recoverability.Rules = []recoverability.Rule{
+		{Types: []string{"Shop.PlaceOrder", "Shop.IOrderEvent"}}, {Types: []string{"Shop.PlaceOrder", "Shop.PlacedOrder"}},
+	}
+	_, err := endpoint.New(cfg)
+	const want = `recoverability: rule 2: no message in Config.Messages is called "Shop.PlacedOrder" or has that base`
+	if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "rule 1") {
+		t.Errorf("New says %v, want %s", err, want)
+	}
+}
+
+func TestAnEndpointIsNoErrorQueueOfARule(t *testing.T) {
+	cfg := sales(&inmemory.Transport{})
+	cfg.Recoverability.Rules = []recoverability.Rule{{Action: recoverability.MoveToError{Queue: "sales"}}}
+	if _, err := endpoint.New(cfg); err == nil || !strings.Contains(err.Error(), `are both "sales"`) {
+		t.Errorf("New says %v", err)
+	}
+}
+
+func TestConfiguredErrorsAreFoundInWhatAHandlerReturns(t *testing.T) {
+	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		var calls tally
+		cfg := sales(broker, failingAll(&calls)...)
+		cfg.Recoverability.Unrecoverable = []recoverability.Matcher{recoverability.Is(errNo)}
+		start(t, cfg).send(placeOrder{})
+		synctest.Wait()
+		if a, b := len(calls.list()), len(broker.Messages("error")); a != 1 || b != 1 {
+			t.Errorf("%d attempts, %d in the error queue, want 1 and 1", a, b)
+		}
+	})
+}
+
+// judged is a transport that knows an error which no attempt can mend.
+type judged struct {
+	transport.Transport
+	is error
+}
+
+func (j judged) Open(ctx context.Context, env transport.Env) (transport.Conn, error) {
+	conn, err := j.Transport.Open(ctx, env)
+	return judgingConn{conn, j.is}, err
+}
+
+type judgingConn struct {
+	transport.Conn
+	is error
+}
+
+func (j judgingConn) Install(ctx context.Context, plan transport.Plan) error {
+	return j.Conn.(transport.Installer).Install(ctx, plan)
+}
+
+func (j judgingConn) Unrecoverable(err error) bool { return err == j.is }
+
+func TestADriverMayKnowErrorsThatNoAttemptCanMend(t *testing.T) {
+	for _, test := range []struct {
+		is       error
+		attempts int
+	}{{errNo, 1}, {errors.New("another"), 24}} {
+		inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+			var calls tally
+			start(t, sales(judged{broker, test.is}, failingAll(&calls)[0])).send(placeOrder{})
+			time.Sleep(time.Hour)
+			if got := len(calls.list()); got != test.attempts {
+				t.Errorf("%v is unrecoverable: %d attempts, want %d", test.is, got, test.attempts)
+			}
+		})
+	}
+}
+
+func TestAFeatureMayAddUnrecoverableErrors(t *testing.T) {
+	feature := func(cfg *endpoint.Config) {
+		cfg.Recoverability.Unrecoverable = append(cfg.Recoverability.Unrecoverable, recoverability.Is(errNo))
+	}
+	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		var calls tally
+		cfg := sales(broker, failingAll(&calls)...)
+		feature(&cfg)
+		e, err := endpoint.New(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		cfg.Recoverability.Unrecoverable[0] = nil // New has copied it
+		run(t, e).send(placeOrder{})
+		synctest.Wait()
+		if got := len(calls.list()); got != 1 {
+			t.Errorf("%d attempts, want 1", got)
+		}
+	})
+}
+
+// What a policy is told is what the transport and the mode can do.
+func TestRetriesThatCannotBeMadeAreNotAllowedAndWarnedOf(t *testing.T) {
+	set := recoverability.Config{Immediate: 2, Delayed: 4}
+	noNumbers := recoverability.Config{}
+	ruled := recoverability.Config{Rules: []recoverability.Rule{{Types: []string{"Shop.PlaceOrder"}, Immediate: 1}}}
+	const none, noDelays = "transaction mode None has none", "the transport offers no delays"
+	for name, test := range map[string]struct {
+		without inmemory.Capability
+		mode    endpoint.TransactionMode
+		config  recoverability.Config
+		warned  string
+		allowed recoverability.Retries
+	}{
+		"all of them":                  {0, endpoint.ReceiveOnly, set, "", recoverability.Retries{Immediate: 2, Delayed: 4}},
+		"the defaults":                 {0, endpoint.ReceiveOnly, noNumbers, "", recoverability.Retries{Immediate: 5, Delayed: 3}},
+		"no delays":                    {inmemory.Delay, endpoint.ReceiveOnly, set, noDelays, recoverability.Retries{Immediate: 2}},
+		"no delays, defaults":          {inmemory.Delay, endpoint.ReceiveOnly, noNumbers, noDelays, recoverability.Retries{Immediate: 5}},
+		"no delays, none wanted":       {inmemory.Delay, endpoint.ReceiveOnly, once, "", recoverability.Retries{}},
+		"None":                         {0, endpoint.None, set, none, recoverability.Retries{}},
+		"None, by a rule":              {0, endpoint.None, ruled, none, recoverability.Retries{}},
+		"None, nothing said":           {0, endpoint.None, noNumbers, "", recoverability.Retries{}},
+		"None, without delays":         {inmemory.Delay, endpoint.None, set, none, recoverability.Retries{}},
+		"None, none wanted, no delays": {inmemory.Delay, endpoint.None, once, "", recoverability.Retries{}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+				broker.Without = test.without
+				var log lockedBuffer
+				var allowed []recoverability.Retries
+				cfg := sales(broker, failing(&tally{}))
+				cfg.Transactions, cfg.Recoverability = test.mode, test.config
+				cfg.Logger = slog.New(slog.NewTextHandler(&log, nil))
+				cfg.Recoverability.Policy = func(f recoverability.Failure) recoverability.Action {
+					allowed = append(allowed, f.Allowed())
+					return recoverability.MoveToError{}
+				}
+				r := start(t, cfg)
+				warned := log.String()
+				if !strings.Contains(warned, test.warned) || (test.warned == "") == strings.Contains(warned, "retries are off") {
+					t.Errorf("the log says\n%swant %q", warned, test.warned)
+				}
+				r.send(placeOrder{})
+				synctest.Wait()
+				if diff := cmp.Diff([]recoverability.Retries{test.allowed}, allowed); diff != "" {
+					t.Error(diff)
+				}
+			})
+		})
+	}
+}
+
+// A policy of one's own for one case, around what the endpoint is configured to do.
+func TestAPolicyAroundTheConfigurationInForce(t *testing.T) {
+	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		broker.Without = inmemory.Delay
+		var calls tally
+		cfg := sales(broker, failing(&calls))
+		cfg.Recoverability = recoverability.Config{Immediate: 2, Delayed: 4, ErrorQueue: "failed"}
+		cfg.Recoverability.Policy = func(f recoverability.Failure) recoverability.Action { return f.Decide() }
+		start(t, cfg).send(placeOrder{})
+		synctest.Wait()
+		if a, b := len(calls.list()), len(broker.Messages("failed")); a != 3 || b != 1 {
+			t.Errorf("%d attempts, %d in the error queue, want 3 and 1", a, b)
+		}
+	})
+}
