@@ -99,7 +99,7 @@ func (in *incoming) failure(err error) recoverability.Failure {
 		Attempt: r.Attempt.N, AttemptExact: r.Attempt.Exact, Immediate: r.Attempt.N,
 		Delayed:      recoverability.DelayedRetries(r.Message.Headers),
 		FirstFailure: recoverability.FirstFailure(r.Message.Headers, now), Now: now,
-		Config:       in.e.recoverability,
+		Config: in.e.recoverability,
 	}
 	if !f.AttemptExact {
 		f.Immediate = in.e.failures.add(in.id)
