@@ -14,8 +14,8 @@ type Health struct {
 	// broker is away, because the endpoint waits for it.
 	Live bool `json:"live"`
 	// Ready is true while the endpoint receives and deals with messages: false before Run is
-	// ready and after its context has ended, while receiving fails, and while a failed message
-	// cannot be dealt with.
+	// ready and after its context has ended, while receiving fails or is paused, and while a failed
+	// message cannot be dealt with.
 	Ready bool `json:"ready"`
 	// Reasons say why it is not live or not ready.
 	Reasons []string `json:"reasons,omitempty"`
@@ -61,9 +61,11 @@ func (l *live) tell(h *Health) {
 	default:
 	}
 	for _, lane := range l.lanes {
-		h.Queues = append(h.Queues, queueHealth(lane.reception.queue, lane.pump.Stats()))
-		if since, err := lane.reception.failing(); err != nil {
-			h.bad("receiving from %q has been failing since %s: %v", lane.reception.queue, since.UTC().Format(time.RFC3339), err)
+		h.Queues = append(h.Queues, lane.health())
+		if lane.paused.Load() {
+			h.bad("receiving from %q is paused", lane.queue)
+		} else if since, err := lane.reception.failing(); err != nil {
+			h.bad("receiving from %q has been failing since %s: %v", lane.queue, since.UTC().Format(time.RFC3339), err)
 		}
 	}
 	if n := l.held.Load(); n > 0 {
@@ -71,6 +73,10 @@ func (l *live) tell(h *Health) {
 	}
 }
 
-func queueHealth(queue string, s pump.Stats) QueueHealth {
-	return QueueHealth{queue, s.Buffered, s.Handling, s.Settling}
+func (l *lane) health() QueueHealth {
+	var s pump.Stats
+	if in := l.intake.Load(); in != nil {
+		s = in.pump.Stats()
+	}
+	return QueueHealth{l.queue, s.Buffered, s.Handling, s.Settling}
 }

@@ -7,7 +7,6 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/holdfast-go/holdfast/internal/pump"
 	"github.com/holdfast-go/holdfast/transport"
 )
 
@@ -76,40 +75,6 @@ func (e *Endpoint) prepare(ctx context.Context, live *live) error {
 		}
 	}
 	return e.subscribe(ctx, live.conn)
-}
-
-// lane is a queue being received from.
-type lane struct {
-	receiver  transport.Receiver
-	pump      *pump.Pump
-	reception *reception
-}
-
-type handleFunc = func(context.Context, transport.Delivery, *pump.Slot)
-
-func (e *Endpoint) openLane(ctx context.Context, live *live, queue string, concurrency int, handle handleFunc) (*lane, error) {
-	receiver, err := live.conn.OpenReceiver(ctx, transport.ReceiverOptions{Queue: queue})
-	if errors.Is(err, transport.ErrNoQueue) && !e.cfg.Install {
-		err = fmt.Errorf("%w: create it with Config.Install or Endpoint.Install", err)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("receive from %q: %w", queue, err)
-	}
-	r := &reception{queue: queue}
-	return &lane{receiver, pump.New(pump.Config{
-		Receiver: receiver, Limits: live.limits, Queue: queue, Concurrency: concurrency,
-		Handle: handle, StopTimeout: e.cfg.StopTimeout, Logger: e.cfg.Logger, OnReceive: e.watch(ctx, r),
-	}), r}, nil
-}
-
-func (l *lane) run(ctx context.Context) error { return l.pump.Run(ctx) }
-
-func closeLanes(lanes []*lane) error {
-	var errs []error
-	for _, l := range lanes {
-		errs = append(errs, l.receiver.Close())
-	}
-	return errors.Join(errs...)
 }
 
 // queues are what the endpoint receives from.

@@ -21,6 +21,7 @@ func (e *Endpoint) satellites(ctx context.Context, live *live) ([]*lane, error) 
 		if err != nil {
 			return lanes, fmt.Errorf("satellite: %w", err)
 		}
+		l.satellite = true
 		lanes = append(lanes, l)
 	}
 	return lanes, nil
