@@ -52,7 +52,9 @@ type Config struct {
 	// SendOnly endpoints have no queue: they have no handlers and receive nothing.
 	SendOnly bool
 	// Install creates missing queues at the start of Run. Without it they must
-	// be there: [Endpoint.Install] makes them.
+	// be there: [Endpoint.Install] makes them. Run looks for all that the configuration names,
+	// the error and audit queues too, where the transport can look; not for those of Routes
+	// and of a policy.
 	Install bool
 	// StopTimeout is how long handlers may go on after Run's context has ended,
 	// before their own is cancelled: 30 s unless set; negative for no limit.

@@ -9,7 +9,7 @@ import (
 )
 
 // Install creates what the endpoint needs at its broker and leaves alone what is there: its
-// queues, the error and the audit queue, and what its published and handled types need. It opens
+// queues, the error queues and the audit queue, and what its published and handled types need. It opens
 // a connection of its own; the endpoint need not run.
 func (e *Endpoint) Install(ctx context.Context) error {
 	conn, err := e.open(ctx)
@@ -35,14 +35,9 @@ func (e *Endpoint) install(ctx context.Context, conn transport.Conn) error {
 func (e *Endpoint) plan() transport.Plan {
 	var plan transport.Plan
 	if !e.cfg.SendOnly {
-		plan.Queues = []transport.Queue{
-			{Name: e.cfg.Name},
-		}
-		for _, queue := range e.recoverability.ErrorQueues() {
+		plan.Queues = []transport.Queue{{Name: e.cfg.Name}}
+		for _, queue := range e.givenUpTo() {
 			plan.Queues = append(plan.Queues, transport.Queue{Name: queue, Shared: true})
-		}
-		if e.cfg.AuditQueue != "" {
-			plan.Queues = append(plan.Queues, transport.Queue{Name: e.cfg.AuditQueue, Shared: true})
 		}
 		if own := e.cfg.instanceQueue(); own != "" {
 			plan.Queues = append(plan.Queues, transport.Queue{Name: own})

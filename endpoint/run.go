@@ -74,6 +74,9 @@ func (e *Endpoint) prepare(ctx context.Context, live *live) error {
 			return err
 		}
 	}
+	if err := e.verify(ctx, live.conn); err != nil {
+		return err
+	}
 	return e.subscribe(ctx, live.conn)
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -269,11 +270,16 @@ func TestQueuesThatCannotBeLookedAtAreLeftOut(t *testing.T) {
 
 func TestAMissingErrorQueueDoesNotHideTheOther(t *testing.T) {
 	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-		broker.CreateQueues("sales")
+		var deleted atomic.Bool
+		broker.Fail = func(verb, object string) error {
+			if verb == "Inspect" && object == "error" && deleted.Load() {
+				return transport.ErrNoQueue
+			}
+			return nil
+		}
 		tel := newTelemetry(t)
-		cfg := sales(broker, done)
-		cfg.Install = false
-		tel.start(cfg)
+		tel.start(sales(broker, done))
+		deleted.Store(true)
 		for range 2 {
 			if got := tel.about("holdfast.queue."); len(got) != 4 {
 				t.Errorf("measured %v, want 4 values of the endpoint's queue", got)

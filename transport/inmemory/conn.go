@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/holdfast-go/holdfast/transport"
@@ -146,7 +147,7 @@ func (c *conn) Cancel(ctx context.Context, receipt string) error {
 }
 
 func (c *conn) Inspect(ctx context.Context, queues ...string) (stats []transport.QueueStats, err error) {
-	if err := c.t.refuse(ctx, "Inspect", ""); err != nil {
+	if err := c.t.refuse(ctx, "Inspect", strings.Join(queues, " ")); err != nil {
 		return nil, err
 	}
 	err = c.locked(func() error {

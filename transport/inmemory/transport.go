@@ -39,8 +39,8 @@ type Transport struct {
 	// Fail, when set, is asked before every call that a broker could fail; a call
 	// that it returns an error for does nothing but return that. The verb is the name of
 	// the method ("Open", "Dispatch", "Receive", "Complete"; "Dispatch" also for each
-	// operation of CompleteWith), and object the queue concerned, the first type of a
-	// publish or a receipt. It is called from any goroutine, by several at once.
+	// operation of CompleteWith), and object the queue concerned, or all of them, the first type
+	// of a publish or a receipt. It is called from any goroutine, by several at once.
 	Fail func(verb, object string) error
 
 	broker broker

@@ -1,0 +1,105 @@
+package endpoint_test
+
+import (
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"github.com/holdfast-go/holdfast/endpoint"
+	"github.com/holdfast-go/holdfast/recoverability"
+	"github.com/holdfast-go/holdfast/transport"
+	"github.com/holdfast-go/holdfast/transport/inmemory"
+)
+
+// naming is a configuration that names error queues and an audit queue, and creates none.
+func naming(broker *inmemory.Transport) endpoint.Config {
+	cfg := sales(broker, failing(&tally{}))
+	cfg.AuditQueue, cfg.Install = "audit", false
+	cfg.Recoverability = recoverability.Config{ErrorQueue: "failed", Rules: []recoverability.Rule{
+		{Types: []string{"Shop.PlaceOrder"}, ErrorQueue: "orders-failed"},
+		{Errors: []recoverability.Matcher{recoverability.Is(errNo)}, Action: recoverability.MoveToError{Queue: "refused"}},
+	}}
+	return cfg
+}
+
+func TestRunMissesTheQueuesThatConfigurationNames(t *testing.T) {
+	all := []string{"failed", "orders-failed", "refused", "audit"}
+	for _, missing := range append(all, "") {
+		inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+			broker.CreateQueues("sales")
+			for _, queue := range all {
+				if queue != missing {
+					broker.CreateQueues(queue)
+				}
+			}
+			e, err := endpoint.New(naming(broker))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if missing == "" {
+				run(t, e)
+				return
+			}
+			err = e.Run(t.Context())
+			if !errors.Is(err, transport.ErrNoQueue) || !strings.Contains(err.Error(), `"`+missing+`"`) ||
+				!strings.Contains(err.Error(), "Config.Install or Endpoint.Install") {
+				t.Errorf("without %q: Run says %v", missing, err)
+			}
+		})
+	}
+}
+
+func TestInstallCreatesTheQueuesThatConfigurationNames(t *testing.T) {
+	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		e, err := endpoint.New(naming(broker))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := e.Install(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		run(t, e)
+	})
+}
+
+func TestQueuesThatCannotBeLookedForDoNotKeepAnEndpointFromRunning(t *testing.T) {
+	for name, cannot := range map[string]func(*inmemory.Transport){
+		"no inspector": func(broker *inmemory.Transport) { broker.Without = inmemory.Inspector },
+		"no right": func(broker *inmemory.Transport) {
+			broker.Fail = func(verb, _ string) error {
+				if verb == "Inspect" {
+					return errors.New("permission denied")
+				}
+				return nil
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+				broker.CreateQueues("sales")
+				cannot(broker)
+				var log lockedBuffer
+				cfg := naming(broker)
+				cfg.Logger = slog.New(slog.NewTextHandler(&log, nil))
+				start(t, cfg)
+				if warned := strings.Contains(log.String(), "permission denied"); warned != (name == "no right") {
+					t.Errorf("the log says %s", log.String())
+				}
+			})
+		})
+	}
+}
+
+func TestASendOnlyEndpointNeedsNoErrorQueue(t *testing.T) {
+	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		cfg := sales(broker)
+		cfg.SendOnly, cfg.Install = true, false
+		start(t, cfg).send(shipOrder{})
+		synctest.Wait()
+		if got := len(broker.Messages("shipping")); got != 1 {
+			t.Errorf("%d messages left, want 1", got)
+		}
+	})
+}
