@@ -33,7 +33,7 @@ func (e *Endpoint) install(ctx context.Context, conn transport.Conn) error {
 
 // plan is what the endpoint needs at its broker.
 func (e *Endpoint) plan() transport.Plan {
-	var plan transport.Plan
+	plan := transport.Plan{Delays: true}
 	if !e.cfg.SendOnly {
 		plan.Queues = []transport.Queue{{Name: e.cfg.Name}}
 		for _, queue := range e.givenUpTo() {

@@ -19,6 +19,8 @@ type Plan struct {
 	// Types are the message types that the endpoint publishes or subscribes to,
 	// each with its base types, most concrete first.
 	Types [][]string
+	// Delays is true when messages may be delayed. Drivers that need something for it create that.
+	Delays bool
 }
 
 // Queue is a queue to be created.

@@ -73,6 +73,8 @@ func limitsOf(c *amqp.Connection, queueType QueueType) transport.Limits {
 	v := versionOf(c)
 	l := transport.Limits{
 		MaxBody:     128 << 20,
+		MaxDelay:    delays.Max(),
+		DelayStep:   delays.Step,
 		Prefetch:    true,
 		FreeRelease: queueType == Quorum && v.atLeast(4, 3),
 	}

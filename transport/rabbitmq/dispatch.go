@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
@@ -55,17 +56,22 @@ func (b *batch) publish(ctx context.Context, i int) error {
 		b.msg, b.encoded = encode(op.Message), op.Message
 	}
 	b.msg.Expiration = expiration(op.TTL)
-	if err := check(&b.msg, b.conn.limits.MaxBody, b.to.conn.Config.FrameSize); err != nil {
+	msg, now := &b.msg, time.Now()
+	delay := op.Delay(now)
+	if delay > 0 {
+		msg = withExpiry(b.msg, now.Add(delay), op.TTL)
+	}
+	if err := check(msg, b.conn.limits.MaxBody, b.to.conn.Config.FrameSize); err != nil {
 		return err
 	}
-	exchange, queue, err := b.address(ctx, op)
+	exchange, key, err := b.address(ctx, op, delay)
 	if err != nil {
 		return err
 	}
 	if err := b.reserve(ctx); err != nil {
 		return err
 	}
-	s, err := b.to.publish(ctx, exchange, queue, &b.msg)
+	s, err := b.to.publish(ctx, exchange, key, msg)
 	if err != nil {
 		<-b.to.window
 		return err
@@ -74,18 +80,20 @@ func (b *batch) publish(ctx context.Context, i int) error {
 	return nil
 }
 
-// address is where an operation goes: to a queue by its name, or to the exchange of
-// its most concrete type.
-func (b *batch) address(ctx context.Context, op *transport.Operation) (exchange, queue string, err error) {
+// address is where an operation goes: to a queue by its name, to the exchange of its most
+// concrete type, or first to where delayed messages wait.
+func (b *batch) address(ctx context.Context, op *transport.Operation, delay time.Duration) (exchange, key string, err error) {
 	switch {
+	case op.Queue == "" && len(op.Types) == 0:
+		return "", "", errors.New("rabbitmq: the operation has neither a queue nor types")
 	case len(op.Queue) > maxShort:
 		return "", "", fmt.Errorf("rabbitmq: send to %.40q...: a name of %d bytes: %w", op.Queue, len(op.Queue), transport.ErrNoQueue)
+	case delay > 0:
+		return b.delayed(ctx, op, delay)
 	case op.Queue != "":
 		return "", op.Queue, nil
-	case len(op.Types) > 0:
-		return typeExchange(op.Types[0]), "", b.to.ensureType(ctx, b.conn, op.Types)
 	default:
-		return "", "", errors.New("rabbitmq: the operation has neither a queue nor types")
+		return typeExchange(op.Types[0]), "", b.to.ensureType(ctx, b.conn, op.Types)
 	}
 }
 

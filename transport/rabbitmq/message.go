@@ -54,9 +54,12 @@ func decode(d *amqp.Delivery) transport.Message {
 	return m
 }
 
-// isBrokers tells the headers that the broker writes on the way: they are facts
-// about this hand-out, and sent on with a copy they would be taken for the copy's.
+// isBrokers tells the headers that are written on the way, by the broker or for a delay: they are
+// facts about this hand-out, and sent on with a copy they would be taken for the copy's.
 func isBrokers(name string) bool {
+	if name == expiresAt || name == delayedBy {
+		return true
+	}
 	return strings.HasPrefix(name, "x-") && (name == deliveryCount || name == "x-acquired-count" ||
 		name == "x-death" || strings.HasPrefix(name, "x-first-death-") || strings.HasPrefix(name, "x-last-death-"))
 }

@@ -24,6 +24,7 @@ type publisher struct {
 	window   chan struct{} // holds an element per unconfirmed message
 	returned returned
 	declared declared
+	delays   delayBindings
 
 	blocked  atomic.Pointer[blocking] // nil while the broker reads from us
 	finished chan *amqp.Error

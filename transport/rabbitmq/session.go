@@ -264,14 +264,27 @@ func (s *session) push(c *consumer, in *amqp.Delivery) {
 		from:    c,
 		tag:     in.DeliveryTag,
 	}
+	if s.admit(c, d, expired(&d.message, time.Now())) {
+		return
+	}
+	// One whose acknowledgement is lost comes again, and has expired again.
+	_ = d.Complete(context.Background())
+}
+
+// admit takes note of a delivery, and has it wait for a handler unless it has expired.
+func (s *session) admit(c *consumer, d *delivery, expired bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.acks.add(d)
 	c.open++
+	if expired {
+		return false
+	}
 	s.waiting = append(s.waiting, d)
 	if len(s.waiting) == 1 {
 		signal(s.receiver.wake)
 	}
+	return true
 }
 
 // take gives up to limit of the waiting deliveries, and whether there are more. A window

@@ -22,11 +22,16 @@ func typeExchange(name string) string {
 	return name
 }
 
-// Install declares an endpoint exchange and a queue for each queue of the plan, and the
-// exchanges of the types. What exists with other arguments is left alone and logged.
+// Install declares an endpoint exchange and a queue for each queue of the plan, the
+// exchanges of the types, and where delayed messages wait. What exists with other arguments is left alone and logged.
 func (c *conn) Install(ctx context.Context, plan transport.Plan) error {
 	for _, q := range plan.Queues {
 		if err := c.installQueue(ctx, q.Name); err != nil {
+			return err
+		}
+	}
+	if plan.Delays {
+		if err := c.installDelays(ctx, plan.Queues); err != nil {
 			return err
 		}
 	}
@@ -102,7 +107,7 @@ func (c *conn) Inspect(ctx context.Context, queues ...string) ([]transport.Queue
 		if err != nil {
 			return nil, err
 		}
-		stats = append(stats, transport.QueueStats{Name: name, Ready: int64(q.Messages), Unsettled: -1})
+		stats = append(stats, transport.QueueStats{Name: name, Ready: int64(q.Messages), Unsettled: -1, Delayed: -1})
 	}
 	return stats, nil
 }

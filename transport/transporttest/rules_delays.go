@@ -144,7 +144,8 @@ func delayOrder(t *test) {
 	q := t.queue(c, "in")
 	r := t.receiver(c, q)
 	ops := []transport.Operation{to(q, "third"), to(q, "second"), to(q, "first")}
-	ops[0].After, ops[1].After = 2*shortDelay, shortDelay
+	step := max(shortDelay, c.Limits().DelayStep)
+	ops[0].After, ops[1].After = 2*step, step
 	t.dispatch(c, ops...)
 	for _, id := range []string{"first", "second", "third"} {
 		t.complete(t.one(r, id))

@@ -1,0 +1,229 @@
+package rabbitmq
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/holdfast-go/holdfast/delayeddelivery"
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+// delays is the ladder of queues in which delayed messages wait: up to 8.5 years in steps of a second.
+// All endpoints of a virtual host share it.
+var delays = delayeddelivery.Ladder{Levels: 28, Step: time.Second}
+
+const (
+	// delayArrivals is the exchange at the bottom of the ladder.
+	delayArrivals = "holdfast.delay-arrivals"
+	// delayLost is where messages go whose destination is gone. Without it one of them would keep
+	// the broker busy for ever, and those behind it waiting (RabbitMQ's at-least-once dead-lettering).
+	delayLost = "holdfast.delay-lost"
+	// expiresAt is the header that bounds the life of a delayed message, in microseconds since 1970: with the
+	// broker's own expiration it would leave the ladder early.
+	expiresAt = "Holdfast.Delay.ExpiresAt"
+	// delayedBy is the header of NServiceBus's delays, of the way here only.
+	delayedBy = "NServiceBus.Transport.RabbitMQ.DelayInSeconds"
+)
+
+func delayLevel(level int) string { return fmt.Sprintf("holdfast.delay-level-%02d", level) }
+
+// Destinations of the two kinds cannot be mistaken for each other.
+func toQueue(name string) string          { return "queue." + name }
+func toSubscribers(types []string) string { return "type." + typeExchange(types[0]) }
+
+// declareDelays creates the ladder. What exists is left alone.
+func declareDelays(ch *amqp.Channel) error {
+	lost := amqp.Table{"x-queue-type": string(Quorum)}
+	if err := ch.ExchangeDeclare(delayLost, amqp.ExchangeFanout, true, false, false, false, nil); err != nil {
+		return wrap(err, "declare exchange %q", delayLost)
+	}
+	if _, err := ch.QueueDeclare(delayLost, true, false, false, false, lost); err != nil {
+		return wrap(err, "declare queue %q", delayLost)
+	}
+	if err := ch.QueueBind(delayLost, "", delayLost, false, nil); err != nil {
+		return wrap(err, "bind queue %q", delayLost)
+	}
+	arrivals := amqp.Table{"alternate-exchange": delayLost}
+	if err := ch.ExchangeDeclare(delayArrivals, amqp.ExchangeTopic, true, false, false, false, arrivals); err != nil {
+		return wrap(err, "declare exchange %q", delayArrivals)
+	}
+	below := delayArrivals
+	for level := range delays.Levels {
+		if err := declareDelayLevel(ch, level, below); err != nil {
+			return err
+		}
+		below = delayLevel(level)
+	}
+	return nil
+}
+
+// declareDelayLevel creates the exchange and the queue of a level, which falls to the exchange below.
+func declareDelayLevel(ch *amqp.Channel, level int, below string) error {
+	name := delayLevel(level)
+	if err := ch.ExchangeDeclare(name, amqp.ExchangeTopic, true, false, false, false, nil); err != nil {
+		return wrap(err, "declare exchange %q", name)
+	}
+	_, err := ch.QueueDeclare(name, true, false, false, false, amqp.Table{
+		"x-queue-type":           string(Quorum),
+		"x-message-ttl":          delays.Wait(level).Milliseconds(),
+		"x-dead-letter-exchange": below,
+		"x-dead-letter-strategy": "at-least-once",
+		"x-overflow":             "reject-publish",
+	})
+	if err != nil {
+		return wrap(err, "declare queue %q", name)
+	}
+	if err := ch.QueueBind(name, delays.Waits(level), name, false, nil); err != nil {
+		return wrap(err, "bind queue %q", name)
+	}
+	return wrap(ch.ExchangeBind(below, delays.Passes(level), name, false, nil), "bind exchange %q to %q", below, name)
+}
+
+// bindArrivals has delayed messages for a queue reach it.
+func bindArrivals(ch *amqp.Channel, queue string) error {
+	err := ch.QueueBind(queue, delays.Arrives(toQueue(queue)), delayArrivals, false, nil)
+	return wrap(err, "bind queue %q to delayed messages", queue)
+}
+
+// bindPublished has delayed messages of a type reach its subscribers.
+func bindPublished(ch *amqp.Channel, types []string) error {
+	if err := declareTypes(ch, types); err != nil {
+		return err
+	}
+	err := ch.ExchangeBind(typeExchange(types[0]), delays.Arrives(toSubscribers(types)), delayArrivals, false, nil)
+	return wrap(err, "bind %s to delayed messages", types[0])
+}
+
+// delayed is where an operation goes that is due after d.
+func (b *batch) delayed(ctx context.Context, op *transport.Operation, d time.Duration) (exchange, key string, err error) {
+	steps, ok := delays.Steps(d)
+	if !ok {
+		return "", "", fmt.Errorf("rabbitmq: a delay of %v is over the longest, %v", d, delays.Max())
+	}
+	bind, destination := func(ch *amqp.Channel) error { return bindArrivals(ch, op.Queue) }, toQueue(op.Queue)
+	if op.Queue == "" {
+		types := slices.Clone(op.Types)
+		bind, destination = func(ch *amqp.Channel) error { return bindPublished(ch, types) }, toSubscribers(types)
+	}
+	key = delays.Key(steps, destination)
+	if len(key) > maxShort {
+		return "", "", fmt.Errorf("rabbitmq: delay a message to %q: the name takes %d bytes, and %d is the most for delays: %w",
+			destination, len(key)-delays.Overhead(), maxShort-delays.Overhead(), transport.ErrNoQueue)
+	}
+	if err := b.to.bindDelay(ctx, b.conn, destination, bind); err != nil {
+		return "", "", err
+	}
+	return delayLevel(delays.Entry(steps)), key, nil
+}
+
+// delayBindings remembers what a publisher has made ready for delays: once per connection, because in
+// the meantime somebody may have deleted it.
+type delayBindings struct {
+	mu    sync.Mutex // guards bound
+	bound map[string]struct{}
+}
+
+func (d *delayBindings) knows(destination string) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	_, ok := d.bound[destination]
+	return ok
+}
+
+func (d *delayBindings) add(destination string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.bound == nil {
+		d.bound = make(map[string]struct{})
+	}
+	d.bound[destination] = struct{}{}
+}
+
+// ladderReady stands among the destinations for the ladder itself.
+const ladderReady = ""
+
+// bindDelay makes sure that delayed messages for destination have a way to it.
+func (p *publisher) bindDelay(ctx context.Context, c *conn, destination string, bind func(*amqp.Channel) error) error {
+	if !p.delays.knows(ladderReady) {
+		if err := c.ensureDelays(ctx); err != nil {
+			return err
+		}
+		p.delays.add(ladderReady)
+	}
+	if p.delays.knows(destination) {
+		return nil
+	}
+	err := c.onChannel(ctx, bind)
+	if isCode(err, amqp.AccessRefused) {
+		// Who receives from the queue has bound it, or what is sent is found in the queue of the lost.
+		c.log.WarnContext(ctx, "no right to bind a queue to delayed messages: that is left to its owner", "destination", destination, "err", err)
+		err = nil
+	}
+	if err != nil {
+		return err
+	}
+	p.delays.add(destination)
+	return nil
+}
+
+// ensureDelays creates the ladder unless it is there.
+func (c *conn) ensureDelays(ctx context.Context) error {
+	err := c.onChannel(ctx, func(ch *amqp.Channel) error {
+		err := ch.ExchangeDeclarePassive(delayArrivals, amqp.ExchangeTopic, true, false, false, false, nil)
+		return wrap(err, "look at exchange %q", delayArrivals)
+	})
+	if !isCode(err, amqp.NotFound) {
+		return err
+	}
+	err = c.onChannel(ctx, declareDelays)
+	if isCode(err, amqp.AccessRefused) {
+		return fmt.Errorf("%w: have somebody with the right to configure %q create what delays need, by Install", err, "holdfast.delay-*")
+	}
+	return err
+}
+
+// installDelays creates the ladder and has it end at the queues, which spares those who send to them
+// the right to bind.
+func (c *conn) installDelays(ctx context.Context, queues []transport.Queue) error {
+	if err := c.ensureDelays(ctx); err != nil {
+		return err
+	}
+	return c.onChannel(ctx, func(ch *amqp.Channel) error {
+		for _, q := range queues {
+			if q.Shared { // as others created it
+				continue
+			}
+			if err := bindArrivals(ch, q.Name); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// withExpiry moves the expiry of a delayed message into a header of its own copy.
+func withExpiry(msg amqp.Publishing, due time.Time, ttl time.Duration) *amqp.Publishing {
+	msg.Expiration = ""
+	if ttl <= 0 {
+		return &msg
+	}
+	table := make(amqp.Table, len(msg.Headers)+1)
+	for name, value := range msg.Headers {
+		table[name] = value
+	}
+	table[expiresAt] = strconv.FormatInt(due.Add(ttl).UnixMicro(), 10)
+	msg.Headers = table
+	return &msg
+}
+
+// expired tells whether a message that was delayed is past its expiry.
+func expired(m *transport.Message, now time.Time) bool {
+	at, err := strconv.ParseInt(m.Native[expiresAt], 10, 64)
+	return err == nil && now.UnixMicro() >= at
+}

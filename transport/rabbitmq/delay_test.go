@@ -1,0 +1,211 @@
+package rabbitmq_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/holdfast-go/holdfast/internal/brokertest"
+	"github.com/holdfast-go/holdfast/transport"
+	"github.com/holdfast-go/holdfast/transport/rabbitmq"
+)
+
+func delayed(queue, id string, after time.Duration) transport.Operation {
+	op := send1(queue, message(id, id))
+	op.After = after
+	return op
+}
+
+func TestADelayedMessageBeginsItsAttemptsAnewAndBringsNothingOfItsWay(t *testing.T) {
+	for _, kind := range []rabbitmq.QueueType{rabbitmq.Quorum, rabbitmq.Classic} {
+		t.Run(string(kind), func(t *testing.T) {
+			c := open(t, brokertest.RabbitMQ(t), func(tr *rabbitmq.Transport) { tr.QueueType = kind })
+			queue := install(t, c, "orders")
+			r := receive(t, c, queue, 1)
+			sent := delayed(queue, "m", 2500*time.Millisecond) // two levels: it falls once
+			due := time.Now().Add(sent.After)
+			must(t, dispatch(c, sent))
+			for range 2 { // the second as an endpoint's delayed retry: a copy
+				d := next(t, r)
+				if early := time.Until(due); early > 0 {
+					t.Errorf("the message came %v early", early)
+				}
+				if n := d.Attempt().N; n != 1 {
+					t.Errorf("the first hand-out after a delay is attempt %d", n)
+				}
+				for name := range d.Message().Headers.All() {
+					if strings.HasPrefix(name, "x-") || strings.HasPrefix(name, "Holdfast.Delay") {
+						t.Errorf("the message has a header %q of its way", name)
+					}
+				}
+				again := transport.Operation{Queue: queue, Message: d.Message(), After: time.Second}
+				due = time.Now().Add(again.After)
+				must(t, dispatch(c, again))
+				must(t, d.Complete(t.Context()))
+			}
+		})
+	}
+}
+
+// With the dead-lettering that loses nothing, a message that cannot be routed is tried for ever, and after 32 of
+// them nothing else leaves the level (RabbitMQ, NServiceBus.RabbitMQ #1407).
+func TestMessagesForADeletedQueueHoldUpNobodyAndAreFound(t *testing.T) {
+	url := brokertest.RabbitMQ(t)
+	c := open(t, url, nil)
+	doomed, alive := install(t, c, "doomed"), install(t, c, "alive")
+	const lost, fine = 40, 5
+	var ops []transport.Operation
+	for i := range lost {
+		ops = append(ops, delayed(doomed, fmt.Sprint("lost", i), 2*time.Second))
+	}
+	for i := range fine {
+		ops = append(ops, delayed(alive, fmt.Sprint("fine", i), 2*time.Second))
+	}
+	must(t, dispatch(c, ops...))
+	raw := rawChannel(t, url)
+	if _, err := raw.QueueDelete(doomed, false, false, false); err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range nextN(t, receive(t, c, alive, fine), fine) {
+		must(t, d.Complete(t.Context()))
+	}
+	found := nextN(t, receive(t, c, "holdfast.delay-lost", lost), lost)
+	ids := make([]string, lost)
+	for i, d := range found {
+		ids[i] = d.Message().ID
+		must(t, d.Complete(t.Context()))
+	}
+	slices.Sort(ids)
+	if ids = slices.Compact(ids); len(ids) != lost {
+		t.Errorf("found %d of %d messages of the deleted queue", len(ids), lost)
+	}
+}
+
+func TestTheExpiryOfADelayedMessageCountsFromWhenItIsDue(t *testing.T) {
+	c := open(t, brokertest.RabbitMQ(t), nil)
+	queue := install(t, c, "orders")
+	short, long := delayed(queue, "short", time.Second), delayed(queue, "long", time.Second)
+	short.TTL, long.TTL = time.Millisecond, time.Minute
+	must(t, dispatch(c, short, long, delayed(queue, "last", 2*time.Second)))
+	waitForReady(t, c, queue, 3) // before anybody receives: short is past its time
+	r := receive(t, c, queue, 10)
+	var got []string
+	for len(got) < 2 {
+		d := next(t, r)
+		got = append(got, d.Message().ID)
+		must(t, d.Complete(t.Context()))
+	}
+	if !slices.Equal(got, []string{"long", "last"}) {
+		t.Errorf("received %q: want the one that lives, then the later one", got)
+	}
+	nothing(t, r)
+	waitForReady(t, c, queue, 0)
+}
+
+// waitForReady waits until so many messages are ready in queue.
+func waitForReady(t testing.TB, c transport.Conn, queue string, n int64) {
+	t.Helper()
+	ctx := within(t)
+	for {
+		stats, err := c.(transport.Inspector).Inspect(ctx, queue)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if stats[0].Ready == n {
+			return
+		}
+	}
+}
+
+func TestAnotherDelayedMessageToTheSameQueueAsksTheBrokerNothing(t *testing.T) {
+	url := brokertest.RabbitMQ(t)
+	c := open(t, url, nil)
+	queue := install(t, c, "orders")
+	must(t, dispatch(c, delayed(queue, "first", time.Second)))
+	raw := rawChannel(t, url)
+	key := "queue." + queue
+	if err := raw.QueueUnbind(queue, strings.Repeat("*.", 28)+key, "holdfast.delay-arrivals", nil); err != nil {
+		t.Fatal(err)
+	}
+	must(t, dispatch(c, delayed(queue, "second", time.Second))) // binds nothing: it has been done once
+	for _, d := range nextN(t, receive(t, c, "holdfast.delay-lost", 2), 2) {
+		must(t, d.Complete(t.Context()))
+	}
+}
+
+func TestADelayToAMissingQueueFailsAtOnce(t *testing.T) {
+	c := open(t, brokertest.RabbitMQ(t), nil)
+	absent, long := brokertest.Name(t, "absent"), strings.Repeat("q", 200)
+	queue := install(t, c, "orders")
+	err := dispatch(c, delayed(absent, "a", time.Second), delayed(long, "b", time.Second), delayed(queue, "c", time.Second))
+	if got := failures(t, err, transport.ErrNoQueue); !slices.Equal(got, []int{0, 1}) {
+		t.Errorf("operations %v failed with ErrNoQueue, want 0 and 1: %v", got, err)
+	}
+	must(t, next(t, receive(t, c, queue, 1)).Complete(t.Context()))
+}
+
+// The routing of delays that no test waits for.
+func TestVeryLongDelaysWaitAtTheLevelOfTheirHighestBit(t *testing.T) {
+	url := brokertest.RabbitMQ(t)
+	c := open(t, url, nil)
+	queue := install(t, c, "orders")
+	for level, delay := range map[string]time.Duration{
+		"holdfast.delay-level-17": 48 * time.Hour,
+		"holdfast.delay-level-27": 8 * 365 * 24 * time.Hour,
+	} {
+		must(t, dispatch(c, delayed(queue, level, delay)))
+		waitForReady(t, c, level, 1)
+	}
+	limits := c.Limits()
+	if limits.MaxDelay != (1<<28-1)*time.Second || limits.DelayStep != time.Second {
+		t.Errorf("the longest delay is said to be %v in steps of %v", limits.MaxDelay, limits.DelayStep)
+	}
+	must(t, dispatch(c, delayed(queue, "longest", limits.MaxDelay)))
+	if err := dispatch(c, delayed(queue, "too long", limits.MaxDelay+1)); err == nil || errors.Is(err, transport.ErrNoQueue) {
+		t.Errorf("a delay that is too long: %v", err)
+	}
+}
+
+func TestManyDelayedMessagesDueAtOnceAllArrive(t *testing.T) {
+	n := 500
+	if soak() {
+		n = 5000
+	}
+	c := open(t, brokertest.RabbitMQ(t), nil)
+	queue := install(t, c, "orders")
+	ops := make([]transport.Operation, n)
+	for i := range ops {
+		ops[i] = delayed(queue, fmt.Sprint(i), 3*time.Second)
+	}
+	must(t, dispatch(c, ops...))
+	seen := make(map[string]bool, n)
+	r := receive(t, c, queue, 300)
+	for len(seen) < n {
+		for _, d := range nextN(t, r, min(100, n-len(seen))) {
+			seen[d.Message().ID] = true
+			must(t, d.Complete(t.Context()))
+		}
+	}
+}
+
+func TestInstallMakesTheWayOfDelayedMessages(t *testing.T) {
+	url := brokertest.RabbitMQ(t)
+	c := open(t, url, nil)
+	queue := brokertest.Name(t, "orders")
+	plan := transport.Plan{Queues: []transport.Queue{{Name: queue}, {Name: "error", Shared: true}}, Delays: true}
+	for range 2 {
+		must(t, c.(transport.Installer).Install(within(t), plan))
+	}
+	raw := rawChannel(t, url)
+	key := strings.Repeat("0.", 27) + "1.queue." + queue
+	m := amqp.Publishing{MessageId: "m"}
+	if err := raw.PublishWithContext(t.Context(), "holdfast.delay-level-00", key, true, false, m); err != nil {
+		t.Fatal(err)
+	}
+	must(t, next(t, receive(t, c, queue, 1)).Complete(t.Context()))
+}
