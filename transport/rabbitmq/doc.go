@@ -23,6 +23,14 @@
 // base types; an endpoint has an exchange and a queue of its own name.
 // Publishing a type for the first time after connecting declares its exchanges.
 //
+// # Delays
+//
+// Delayed messages wait in a ladder of 28 quorum queues, holdfast.delay-level-00 to -27, one for each
+// power of two seconds: up to 8.5 years, rounded up to whole seconds. Install creates it, or the first
+// delayed message does; all endpoints of a virtual host share it. A message whose queue was deleted while it
+// waited holds up no other and is kept in the queue holdfast.delay-lost. Delays cannot be called back.
+// The TTL of a delayed message counts from when it is due, by the clocks of sender and receiver.
+//
 // # Messages
 //
 // Headers travel as strings in the header table. What other producers put there becomes
