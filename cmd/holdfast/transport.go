@@ -7,8 +7,10 @@ import (
 	"net/url"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/bench"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/torture"
 	"github.com/holdfast-go/holdfast/transport"
 	"github.com/holdfast-go/holdfast/transport/inmemory"
 	"github.com/holdfast-go/holdfast/transport/rabbitmq"
@@ -39,6 +41,9 @@ type target struct {
 
 	// bench is what a benchmark of that concurrency needs of the broker.
 	bench func(concurrency int) bench.Broker
+
+	lease *time.Duration // of Transport; nil where it has none
+	rows  torture.Rows   // nil where handlers cannot write in the transaction of a message
 }
 
 // schemes are the transports by the scheme of their URL.
@@ -120,9 +125,11 @@ func sqliteTarget(raw string) (target, error) {
 	if path == "" {
 		return target{}, errors.New("no file, as in sqlite:orders.db")
 	}
+	t := &sqlite.Transport{Path: path}
 	return target{
-		Transport: &sqlite.Transport{Path: path}, broker: "SQLite", path: path, lists: true,
+		Transport: t, broker: "SQLite", path: path, lists: true,
 		bench: func(int) bench.Broker { return bench.SQLite(path) },
+		lease: &t.Lease, rows: torture.SQLiteRows(path),
 	}, nil
 }
 
@@ -157,6 +164,7 @@ func postgresTarget(raw string) (target, error) {
 			t.MaxTx = concurrency // each handler has its transaction
 			return bench.Postgres(t.URL, schema)
 		},
+		lease: &t.Lease, rows: torture.PostgresRows(t.URL, schema),
 	}, nil
 }
 

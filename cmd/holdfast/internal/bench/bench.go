@@ -155,7 +155,7 @@ func (b *bench) cleanUp(ctx context.Context) error {
 	const patience = 30 * time.Second
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
 	defer cancel()
-	if err := b.Broker.remove(ctx, b.prefix, []string{b.in, b.out, b.errors}); err != nil {
+	if err := b.Broker.Remove(ctx, b.prefix, []string{b.in, b.out, b.errors}); err != nil {
 		return fmt.Errorf("remove the queues %s-*: %w", b.prefix, err)
 	}
 	return nil

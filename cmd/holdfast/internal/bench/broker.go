@@ -11,8 +11,8 @@ import (
 // nothing behind, and perhaps a business table. [Memory], [SQLite], [Postgres] and
 // [RabbitMQ] make one.
 type Broker interface {
-	// remove removes the queues, and the table of that name if there is one.
-	remove(ctx context.Context, name string, queues []string) error
+	// Remove removes the queues, and the table of that name if there is one.
+	Remove(ctx context.Context, name string, queues []string) error
 }
 
 // businessTable is implemented by a Broker that has transactions, for the work atomic.

@@ -35,4 +35,4 @@ func (m *memory) rowWrites(context.Context, string) (sum int64, err error) {
 	return sum, nil
 }
 
-func (m *memory) remove(context.Context, string, []string) error { return nil }
+func (m *memory) Remove(context.Context, string, []string) error { return nil }

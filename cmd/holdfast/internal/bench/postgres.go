@@ -66,7 +66,7 @@ func (p *postgres) rowWrites(ctx context.Context, name string) (sum int64, err e
 	return sum, err
 }
 
-func (p *postgres) remove(ctx context.Context, name string, queues []string) error {
+func (p *postgres) Remove(ctx context.Context, name string, queues []string) error {
 	return p.do(ctx, func(conn *pgx.Conn) error {
 		for _, table := range append([]string{name}, queues...) {
 			if _, err := conn.Exec(ctx, `drop table if exists `+p.table(table)); err != nil {

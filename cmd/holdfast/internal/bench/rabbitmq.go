@@ -12,8 +12,8 @@ func RabbitMQ(url string) Broker { return rabbit{url} }
 
 type rabbit struct{ url string }
 
-// remove removes also the exchange that the driver makes for each queue.
-func (r rabbit) remove(_ context.Context, _ string, queues []string) (err error) {
+// Remove removes also the exchange that the driver makes for each queue.
+func (r rabbit) Remove(_ context.Context, _ string, queues []string) (err error) {
 	conn, err := amqp.Dial(r.url)
 	if err != nil {
 		return err

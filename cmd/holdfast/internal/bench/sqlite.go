@@ -60,7 +60,7 @@ func (f sqliteFile) rowWrites(ctx context.Context, name string) (sum int64, err 
 	return sum, err
 }
 
-func (f sqliteFile) remove(ctx context.Context, name string, queues []string) error {
+func (f sqliteFile) Remove(ctx context.Context, name string, queues []string) error {
 	return f.do(ctx, func(tx *sql.Tx) error {
 		for _, q := range queues {
 			if _, err := tx.ExecContext(ctx, `delete from holdfast_messages where queue = ?`, q); err != nil {

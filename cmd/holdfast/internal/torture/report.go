@@ -1,0 +1,109 @@
+package torture
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+)
+
+// Report is what came out.
+type Report struct {
+	Sent      int `json:"sent"`
+	Processed int `json:"processed"` // distinct messages whose handler was done
+	// Lost messages are neither processed nor in the error queue, nor anywhere else.
+	Lost            int `json:"lost"`
+	HandledTwice    int `json:"handled_twice"` // or more often
+	PoisonParked    int `json:"poison_parked"`
+	InnocentsParked int `json:"innocents_parked"`
+	// MaxAttempts is how often a handler was started at most with one message.
+	MaxAttempts int     `json:"max_attempts"`
+	Restarts    int     `json:"restarts"`
+	Seconds     float64 `json:"seconds"`
+
+	Kills int `json:"kills"`
+	// Unfinished is how many messages the queues still held when the time was up.
+	Unfinished int64  `json:"unfinished"`
+	Seed       uint64 `json:"seed"`
+	// Plan is the same for runs with the same plan of kills, poison and failures.
+	Plan string `json:"plan"`
+	// Broken are the invariants that did not hold. Empty when all is well.
+	Broken []Breach `json:"broken"`
+	// KillList are the kills that hit a running worker.
+	KillList []Kill `json:"kill_list,omitempty"`
+	// Attempts is how many messages had that many starts of a handler.
+	Attempts map[int]int `json:"attempts"`
+}
+
+// Breach is an invariant that broke, with the messages that show it.
+type Breach struct {
+	Invariant string   `json:"invariant"`
+	Messages  []string `json:"messages"` // their ids; perhaps none when not finished
+}
+
+// OK tells whether all invariants held.
+func (r *Report) OK() bool { return r != nil && len(r.Broken) == 0 }
+
+// verify holds what was sent against what was written down and parked; left is how many messages
+// the queues still hold.
+func verify(p *plan, a *assignment, got records, parked []parkedMessage, left int64) *Report {
+	r := &Report{Sent: a.Messages, Processed: len(got.done), Unfinished: left, Seed: a.Seed, Plan: p.hash(), Broken: []Breach{}, Attempts: map[int]int{}}
+	var missing, twice, loose, innocents []string
+	inError := map[int]bool{}
+	for _, m := range parked {
+		inError[m.n] = true
+		if _, poison := p.poison[m.n]; !poison && !slices.Contains(innocents, m.id) {
+			innocents = append(innocents, m.id)
+		}
+	}
+	for n := 1; n <= a.Messages; n++ {
+		_, poison := p.poison[n]
+		switch {
+		case poison && inError[n]:
+			r.PoisonParked++
+		case poison:
+			loose = append(loose, a.id(n))
+		}
+		if got.done[n] == 0 && !inError[n] {
+			missing = append(missing, a.id(n))
+		}
+		if got.done[n] > 1 {
+			twice = append(twice, a.id(n))
+		}
+	}
+	for _, starts := range got.started {
+		r.MaxAttempts = max(r.MaxAttempts, starts)
+		r.Attempts[starts]++
+	}
+	r.HandledTwice, r.InnocentsParked = len(twice), len(innocents)
+	if left > 0 {
+		text := fmt.Sprintf("not finished: the time is up and the queues still hold %d messages", left)
+		r.Broken = append(r.Broken, Breach{text, missing})
+	} else {
+		r.Lost = len(missing)
+		r.breach("lost: neither processed nor in the error queue", missing)
+	}
+	r.breach("poison is not in the error queue", loose)
+	r.breach("innocent messages are in the error queue", innocents)
+	if a.Atomic {
+		r.breach("handled more than once, in atomic mode", twice)
+	}
+	r.strangers(got, a)
+	return r
+}
+
+// strangers are numbers in the ledger that nobody sent.
+func (r *Report) strangers(got records, a *assignment) {
+	var ids []string
+	for _, n := range slices.Sorted(maps.Keys(got.done)) {
+		if n < 1 || n > a.Messages {
+			ids = append(ids, a.id(n))
+		}
+	}
+	r.breach("processed, but never sent", ids)
+}
+
+func (r *Report) breach(invariant string, ids []string) {
+	if len(ids) > 0 {
+		r.Broken = append(r.Broken, Breach{invariant, ids})
+	}
+}

@@ -1,0 +1,185 @@
+// Package torture proves a transport by force: worker processes handle numbered messages while
+// they are killed at random and by messages that kill, and at the end what they wrote down is held
+// against what was sent.
+package torture
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/exec"
+	"strings"
+	"time"
+
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+// Load is what the workers have to bear. All that chance decides follows from its numbers and Seed:
+// the same Load has the same plan.
+type Load struct {
+	// Messages is how many are sent, and Poison how many of them kill their worker.
+	Messages, Poison int
+	// Workers is the number of processes, and Concurrency that of each one's endpoint.
+	Workers, Concurrency int
+	// Handler is how long a handler works on a message.
+	Handler time.Duration
+	// KillEvery is the mean time between two kills; 0 for none.
+	KillEvery time.Duration
+	// Failures is the share of messages whose first attempt fails with an error.
+	Failures float64
+	// Atomic has handlers write their row in the transaction of their message.
+	Atomic bool
+	Seed   uint64
+}
+
+// Options say what to torture, and how.
+type Options struct {
+	Load
+	Transport transport.Transport
+	// Rows is where handlers write in atomic mode. Nil where the transport has no such mode.
+	Rows Rows
+	// Remove removes queues, and a table of that name if there is one.
+	Remove func(ctx context.Context, table string, queues []string) error
+	// Worker makes the command of a worker process: a program that calls [Work].
+	Worker func(ctx context.Context) *exec.Cmd
+	// Timeout bounds how long the workers may take for all messages.
+	Timeout time.Duration
+	// Keep leaves queues and ledger behind even when all is well.
+	Keep bool
+	// Progress takes lines for people, and WorkerLog what the workers write to their standard error,
+	// stack traces of their deaths included; several write at once.
+	Progress, WorkerLog io.Writer
+	Log                 *slog.Logger
+}
+
+// ErrNotOffered is returned for atomic mode on a transport that has none.
+var ErrNotOffered = errors.New("the transport has no transactions that handlers can write in: use receiveonly")
+
+// Check reports what makes no sense.
+func (l Load) Check() error {
+	switch {
+	case l.Messages < 1 || l.Workers < 1 || l.Concurrency < 1:
+		return errors.New("messages, workers and concurrency must be at least 1")
+	case l.Poison < 0 || l.Poison > l.Messages:
+		return errors.New("poison must be between 0 and the number of messages")
+	case l.Handler < 0 || l.KillEvery < 0:
+		return errors.New("durations must not be negative")
+	case l.Failures < 0 || l.Failures > 1:
+		return errors.New("failures must be between 0 and 1")
+	}
+	return nil
+}
+
+// run is one call of Run.
+type run struct {
+	assignment
+	opts   Options
+	plan   *plan
+	conn   transport.Conn
+	ledger *ledger
+	fleet  *fleet
+	start  time.Time
+	killed []Kill // that hit a running worker
+}
+
+// Run tortures the transport. The report says what broke; an error is why there is none. Queues
+// and ledger have names of their own, and stay when something broke.
+func Run(ctx context.Context, opts Options) (report *Report, err error) {
+	if err := opts.Check(); err != nil {
+		return nil, err
+	}
+	conn, err := opts.Transport.Open(ctx, transport.Env{Logger: opts.Log, Endpoint: "torture"})
+	if err != nil {
+		return nil, fmt.Errorf("connect: %w", err)
+	}
+	defer func() { err = errors.Join(err, conn.Close()) }()
+	r := &run{opts: opts, conn: conn, plan: newPlan(opts.Load), start: time.Now()}
+	r.assignment = assignment{
+		Load: opts.Load, Name: "torture-" + strings.ToLower(rand.Text()[:8]), Delays: conn.Limits().MaxDelay > 0,
+	}
+	if err := r.check(); err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, r.cleanUp(ctx, report, err)) }()
+	if err := r.prepare(ctx); err != nil {
+		return nil, fmt.Errorf("prepare: %w", err)
+	}
+	return r.prove(ctx)
+}
+
+// check finds what the transport lacks.
+func (r *run) check() error {
+	if _, ok := r.conn.(transport.Inspector); !ok {
+		return errors.New("the transport cannot look at its queues")
+	}
+	if r.Atomic && (r.opts.Rows == nil || !r.conn.Limits().Atomic) {
+		return ErrNotOffered
+	}
+	return nil
+}
+
+// prepare makes queues and ledger.
+func (r *run) prepare(ctx context.Context) (err error) {
+	if r.Folder, err = os.MkdirTemp("", r.Name+"-"); err != nil {
+		return err
+	}
+	r.ledger = &ledger{folder: r.Folder}
+	e, err := (&worker{assignment: r.assignment}).endpoint(r.opts.Transport, r.opts.Log)
+	if err != nil {
+		return err
+	}
+	if err := e.Install(ctx); err != nil || !r.Atomic {
+		return err
+	}
+	r.ledger.rows, r.ledger.table = r.opts.Rows, r.table()
+	return r.ledger.rows.create(ctx, r.table())
+}
+
+// prove has the workers go through it, and verifies what came out.
+func (r *run) prove(ctx context.Context) (*Report, error) {
+	r.progress("%d messages to the queue %s, %d of them poison; %d workers; seed %d, plan %s",
+		r.Messages, r.Name, r.Poison, r.Workers, r.Seed, r.plan.hash())
+	left, err := r.siege(ctx)
+	if err != nil {
+		return nil, err
+	}
+	seconds := time.Since(r.start).Seconds()
+	records, err := r.ledger.read(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("read the ledger: %w", err)
+	}
+	parked, err := r.parked(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("read the error queue: %w", err)
+	}
+	report := verify(r.plan, &r.assignment, records, parked, left)
+	report.Restarts, report.Seconds = r.fleet.restarts(), seconds
+	report.Kills, report.KillList = len(r.killed), r.killed
+	return report, nil
+}
+
+// cleanUp removes what the run made, unless somebody may want to look at it.
+func (r *run) cleanUp(ctx context.Context, report *Report, failed error) error {
+	interrupted := ctx.Err() != nil
+	if r.opts.Keep || !interrupted && failed == nil && !report.OK() {
+		r.progress("left to be looked at: the queues %s, and the ledger in %s", strings.Join(r.allQueues(), ", "), r.Folder)
+		return nil
+	}
+	const enough = 10 * time.Second
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), enough)
+	defer cancel()
+	err := errors.Join(os.RemoveAll(r.Folder), r.opts.Remove(ctx, r.table(), r.allQueues()))
+	if err != nil {
+		return fmt.Errorf("clean up: %w", err)
+	}
+	return nil
+}
+
+// progress writes a line for people.
+func (r *run) progress(format string, args ...any) {
+	fmt.Fprintf(r.opts.Progress, "%6.1fs  %s\n", time.Since(r.start).Seconds(), fmt.Sprintf(format, args...))
+}

@@ -1,0 +1,285 @@
+package torture
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/holdfast-go/holdfast/transport"
+	"github.com/holdfast-go/holdfast/transport/inmemory"
+	"github.com/holdfast-go/holdfast/transport/sqlite"
+)
+
+// The test binary is its own worker: these variables say of what kind, and on which file.
+const (
+	kindVariable = "HOLDFAST_TORTURE_KIND"
+	pathVariable = "HOLDFAST_TORTURE_PATH"
+)
+
+var faults = map[string]fault{"loses": loses, "doubles": doubles, "parks": parks, "withholds": withholds}
+
+func TestMain(m *testing.M) {
+	kind := os.Getenv(kindVariable)
+	if kind == "" {
+		os.Exit(m.Run())
+	}
+	if err := work(kind); err != nil {
+		fmt.Fprintln(os.Stderr, "worker:", err)
+		os.Exit(exitOwn)
+	}
+}
+
+func work(kind string) error {
+	if way, dies := strings.CutPrefix(kind, "dies by "); dies {
+		return die(death(way))
+	}
+	if kind == "refuses" {
+		return errors.New("the broker knows me not")
+	}
+	path := os.Getenv(pathVariable)
+	var t transport.Transport = file(path)
+	if f, faulted := faults[kind]; faulted {
+		t = &faulty{t, f}
+	}
+	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))
+	return Work(context.Background(), Process{In: os.Stdin, Out: os.Stdout, Log: log}, t, SQLiteRows(path))
+}
+
+func file(path string) *sqlite.Transport {
+	return &sqlite.Transport{Path: path, Lease: time.Second, Relaxed: true}
+}
+
+// bed is what a test tortures.
+type bed struct {
+	Options
+	path     string
+	removed  []string
+	progress bytes.Buffer
+	log      bytes.Buffer
+
+	mu       sync.Mutex
+	commands []*exec.Cmd
+}
+
+// prepare makes a bed whose workers are of that kind.
+func prepare(t *testing.T, kind string) *bed {
+	b := &bed{path: filepath.Join(t.TempDir(), "torture.db")}
+	t.Setenv("TMPDIR", t.TempDir()) // for the ledger
+	b.Options = Options{
+		Load:      Load{Messages: 60, Workers: 2, Concurrency: 4, Handler: time.Millisecond, Failures: 0.1, Seed: 1},
+		Transport: file(b.path), Rows: SQLiteRows(b.path), Timeout: time.Minute,
+		Progress: &b.progress, WorkerLog: io.Discard, Log: slog.New(slog.NewTextHandler(&b.log, nil)),
+		Remove: func(_ context.Context, _ string, queues []string) error {
+			b.removed = queues
+			return nil
+		},
+		Worker: func(ctx context.Context) *exec.Cmd {
+			cmd := exec.CommandContext(ctx, os.Args[0])
+			cmd.Env = append(os.Environ(), kindVariable+"="+kind, pathVariable+"="+b.path)
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			b.commands = append(b.commands, cmd)
+			return cmd
+		},
+	}
+	return b
+}
+
+func TestASoundTransportStandsKills(t *testing.T) {
+	for _, atomic := range []bool{false, true} {
+		b := prepare(t, "sound")
+		b.Atomic = atomic
+		b.Messages, b.Handler, b.KillEvery = 300, 10*time.Millisecond, 150*time.Millisecond
+		r, err := Run(t.Context(), b.Options)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !r.OK() || r.Sent != 300 || r.Processed != 300 || r.Kills == 0 || r.Restarts < r.Kills-b.Workers || r.MaxAttempts < 2 {
+			t.Errorf("atomic %v: %+v", atomic, r)
+		}
+		if len(b.removed) != 3 || !strings.HasPrefix(b.removed[0], "torture-") {
+			t.Errorf("removed the queues %q", b.removed)
+		}
+		if left, err := filepath.Glob(filepath.Join(os.TempDir(), "*")); err != nil || len(left) > 0 {
+			t.Errorf("left behind: %q, %v", left, err)
+		}
+	}
+}
+
+func TestAFaultOfTheTransportIsFound(t *testing.T) {
+	for _, test := range []struct {
+		kind      string
+		atomic    bool
+		invariant string
+	}{
+		{"loses", false, "lost"},
+		{"loses", true, "lost"},
+		{"doubles", true, "handled more than once"},
+		{"parks", false, "innocent"},
+	} {
+		b := prepare(t, test.kind)
+		b.Atomic = test.atomic
+		r, err := Run(t.Context(), b.Options)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(r.Broken) != 1 || !strings.HasPrefix(r.Broken[0].Invariant, test.invariant) ||
+			len(r.Broken[0].Messages) != 1 || !strings.HasSuffix(r.Broken[0].Messages[0], "-7") {
+			t.Errorf("%s: broken: %v", test.kind, r.Broken)
+		}
+		if b.removed != nil || !strings.Contains(b.progress.String(), "left to be looked at: the queues torture-") {
+			t.Errorf("%s: removed %q, and said %s", test.kind, b.removed, &b.progress)
+		}
+	}
+}
+
+func TestAMessageHandledTwiceIsCountedInReceiveOnlyMode(t *testing.T) {
+	b := prepare(t, "doubles")
+	r, err := Run(t.Context(), b.Options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !r.OK() || r.HandledTwice != 1 {
+		t.Errorf("%+v", r)
+	}
+}
+
+func TestKeepLeavesAllBehind(t *testing.T) {
+	b := prepare(t, "sound")
+	b.Keep = true
+	if _, err := Run(t.Context(), b.Options); err != nil {
+		t.Fatal(err)
+	}
+	if b.removed != nil || !strings.Contains(b.progress.String(), "left to be looked at") {
+		t.Errorf("removed %q, and said %s", b.removed, &b.progress)
+	}
+}
+
+func TestWhenTheTimeIsUpTheMessagesThatAreMissingAreNamed(t *testing.T) {
+	b := prepare(t, "withholds")
+	b.Timeout = 3 * time.Second
+	r, err := Run(t.Context(), b.Options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Unfinished != 1 || len(r.Broken) != 1 || !strings.HasPrefix(r.Broken[0].Invariant, "not finished") || len(r.Broken[0].Messages) != 1 {
+		t.Errorf("%+v", r)
+	}
+}
+
+func TestAWorkerThatCannotRunIsNotStartedForEver(t *testing.T) {
+	b := prepare(t, "refuses")
+	_, err := Run(t.Context(), b.Options)
+	if err == nil || !strings.Contains(err.Error(), "cannot run") || !strings.Contains(err.Error(), "the broker knows me not") {
+		t.Errorf("got %v, want what the worker wrote", err)
+	}
+	if n := len(b.commands); n < patience || n > patience*b.Workers {
+		t.Errorf("it was started %d times", n)
+	}
+	if b.removed == nil {
+		t.Error("its queues are left behind")
+	}
+}
+
+func TestAnInterruptEndsAllWorkers(t *testing.T) {
+	b := prepare(t, "sound")
+	b.Messages, b.Handler = 5000, 100*time.Millisecond
+	ctx, interrupt := context.WithCancel(t.Context())
+	b.Progress = writerFunc(func(p []byte) {
+		if strings.Contains(string(p), "processed") {
+			interrupt()
+		}
+	})
+	if _, err := Run(ctx, b.Options); !errors.Is(err, context.Canceled) {
+		t.Fatalf("it ended with %v", err)
+	}
+	for _, cmd := range b.commands {
+		if cmd.ProcessState == nil {
+			t.Errorf("worker %d still runs", cmd.Process.Pid)
+		}
+	}
+	if b.removed == nil {
+		t.Error("the queues are left behind")
+	}
+}
+
+type writerFunc func(p []byte)
+
+func (f writerFunc) Write(p []byte) (int, error) { f(p); return len(p), nil }
+
+// Its input ends when whoever started it is gone.
+func TestAWorkerEndsWhenItsInputDoes(t *testing.T) {
+	b := prepare(t, "sound")
+	a := assignment{Load: b.Load, Name: "torture-x", Folder: t.TempDir()}
+	e, err := (&worker{assignment: a}).endpoint(b.Transport, b.Log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := e.Install(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	in, parent := io.Pipe()
+	p := Process{In: in, Out: writerFunc(func([]byte) { _ = parent.Close() }), Log: b.Log}
+	go func() { _ = json.NewEncoder(parent).Encode(a) }()
+	if err := Work(t.Context(), p, b.Transport, nil); err != nil {
+		t.Errorf("it ended with %v", err)
+	}
+}
+
+func TestAtomicModeIsRefusedWhereThereIsNone(t *testing.T) {
+	b := prepare(t, "sound")
+	b.Atomic, b.Rows = true, nil
+	if _, err := Run(t.Context(), b.Options); !errors.Is(err, ErrNotOffered) {
+		t.Errorf("no rows: %v", err)
+	}
+	b.Transport = &withoutInspector{&inmemory.Transport{}}
+	if _, err := Run(t.Context(), b.Options); err == nil || !strings.Contains(err.Error(), "cannot look at its queues") {
+		t.Errorf("no inspector: %v", err)
+	}
+}
+
+type withoutInspector struct{ transport.Transport }
+
+func (w *withoutInspector) Open(ctx context.Context, env transport.Env) (transport.Conn, error) {
+	conn, err := w.Transport.Open(ctx, env)
+	return struct{ transport.Conn }{conn}, err
+}
+
+// Each way must end a process, and not look like a worker that could not run.
+func TestEveryDeathEndsItsProcess(t *testing.T) {
+	for _, way := range deaths {
+		cmd := exec.CommandContext(t.Context(), os.Args[0])
+		cmd.Env = append(os.Environ(), kindVariable+"=dies by "+string(way))
+		var exit *exec.ExitError
+		if err := cmd.Run(); !errors.As(err, &exit) || exit.ExitCode() == exitOwn {
+			t.Errorf("%s: %v", way, err)
+		}
+	}
+}
+
+func TestTheTailOfAWorkersLogIsKept(t *testing.T) {
+	var also bytes.Buffer
+	kept := &tail{also: &also}
+	for range 100 {
+		fmt.Fprint(kept, strings.Repeat("x", 99), "y")
+	}
+	if got := kept.String(); len(got) != 4<<10 || !strings.HasSuffix(got, "xy") || also.Len() != 10000 {
+		t.Errorf("kept %d of %d", len(got), also.Len())
+	}
+	if diff := cmp.Diff("ab", (&tail{kept: []byte("ab")}).String()); diff != "" {
+		t.Error(diff)
+	}
+}

@@ -1,0 +1,214 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/torture"
+)
+
+const tortureHelp = `Prove a transport by force. Worker processes handle numbered messages while they are
+killed at random (SIGKILL) and by poison messages, which end the process that handles them, each
+in a way of its own: exit, SIGKILL, stack overflow, fatal error, panic. What dies is started
+again. When the queues are empty, what the workers wrote down is held against what was sent.
+
+These must hold, else the exit code is 1 and the ids of the messages are shown:
+  nothing is lost
+  every poison message is in the error queue
+  no other message is there
+  in atomic mode, nothing was handled more than once
+
+In atomic mode (SQL transports), a handler writes its row in the transaction of its message; in
+receiveonly mode to a file, and messages may be handled more than once: that is counted.
+
+The run has queues of its own, torture-NAME, torture-NAME.error and torture-NAME.quarantine. They
+are removed afterwards unless something broke, or --keep is given. The same --seed has the same
+plan of kills, poison and failures. Interrupted, it kills its workers and removes its queues.`
+
+const tortureExample = `  holdfast torture --transport sqlite:torture.db
+  holdfast torture --transport postgres://localhost/test --transactions atomic --seed 7
+  holdfast torture --transport amqp://guest:guest@localhost --messages 10000 --poison 5 --json
+  holdfast torture --transport postgres://localhost/test --poison 0 --kill-every 0   # the control`
+
+// torturing is what the flags of torture say.
+type torturing struct {
+	torture.Options
+	transactions string
+	lease        time.Duration
+	asJSON       bool
+	verbose      bool
+}
+
+func (a *app) tortureCommand() *cobra.Command {
+	var o torturing
+	cmd := &cobra.Command{
+		Use:     "torture",
+		Short:   "Prove a transport: kill workers while they handle messages",
+		Long:    tortureHelp,
+		Example: tortureExample,
+		Args:    cobra.NoArgs,
+		RunE:    func(cmd *cobra.Command, _ []string) error { return a.torture(cmd.Context(), &o) },
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&o.transactions, "transactions", "receiveonly", "receiveonly or atomic")
+	flags.IntVar(&o.Messages, "messages", 1000, "how many messages")
+	flags.IntVar(&o.Poison, "poison", 3, "how many of them kill their worker")
+	flags.IntVar(&o.Workers, "workers", 3, "how many processes")
+	flags.IntVar(&o.Concurrency, "concurrency", 16, "messages that each handles at once")
+	flags.DurationVar(&o.Handler, "handler", 50*time.Millisecond, "how long a handler works on a message")
+	flags.DurationVar(&o.KillEvery, "kill-every", 500*time.Millisecond, "mean time between two kills; 0 for none")
+	flags.Float64Var(&o.Failures, "failures", 0.01, "`share` of messages whose first attempt fails with an error")
+	flags.Uint64Var(&o.Seed, "seed", 0, "what the plan follows from; chosen at random unless set")
+	flags.DurationVar(&o.lease, "lease", 3*time.Second, "how long the messages of a killed worker wait, where the transport leases them")
+	flags.DurationVar(&o.Timeout, "timeout", 10*time.Minute, "how long all may take")
+	flags.BoolVar(&o.Keep, "keep", false, "leave queues and ledger behind")
+	flags.BoolVar(&o.verbose, "verbose", false, "show the kills, and what the workers write to their standard error")
+	flags.BoolVar(&o.asJSON, "json", false, "print JSON: one object")
+	return cmd
+}
+
+// errBroken is returned when an invariant did not hold; which one has been shown.
+var errBroken = errors.New("torture: an invariant broke")
+
+func (a *app) torture(ctx context.Context, o *torturing) error {
+	t, err := a.prepareTorture(o)
+	if err != nil {
+		return err
+	}
+	remove := removeIfNew(t.path)
+	report, err := torture.Run(ctx, o.Options)
+	if !o.Keep && (err != nil || report.OK()) {
+		err = errors.Join(err, remove())
+	}
+	switch {
+	case errors.Is(err, torture.ErrNotOffered):
+		return usageError{fmt.Errorf("--transactions atomic: %w", err)}
+	case err != nil:
+		return fmt.Errorf("torture: %w", err)
+	}
+	if !o.verbose {
+		report.KillList = nil
+	}
+	if err := a.printTorture(report, o.asJSON); err != nil {
+		return err
+	}
+	if !report.OK() {
+		return errBroken
+	}
+	return nil
+}
+
+// prepareTorture completes the options by what the transport needs.
+func (a *app) prepareTorture(o *torturing) (target, error) {
+	t, err := a.target()
+	if err != nil {
+		return t, err
+	}
+	o.Atomic = o.transactions == "atomic"
+	switch {
+	case t.scheme == "memory":
+		return t, usagef("memory: lives in one process only, and the workers are several: use sqlite:FILE")
+	case !o.Atomic && o.transactions != "receiveonly":
+		return t, usagef("--transactions %q: want receiveonly or atomic", o.transactions)
+	case o.lease <= 0 || o.Timeout <= 0:
+		return t, usagef("--lease and --timeout must be positive")
+	}
+	if o.Seed == 0 {
+		o.Seed = 1 + rand.Uint64N(1e9)
+	}
+	if err := o.Check(); err != nil {
+		return t, usageError{err}
+	}
+	program, err := os.Executable()
+	if err != nil {
+		return t, err
+	}
+	t.setLease(o.lease)
+	o.Transport, o.Rows, o.Remove = t.Transport, t.rows, t.bench(o.Concurrency).Remove
+	o.Progress, o.WorkerLog, o.Log = a.err, io.Discard, a.log
+	if o.verbose {
+		o.WorkerLog = a.err
+	}
+	o.Worker = func(ctx context.Context) *exec.Cmd {
+		cmd := exec.CommandContext(ctx, program, workerName, "--lease", o.lease.String(), "--log-level", a.logLevel, "--log-format", a.logFormat)
+		cmd.Env = append(os.Environ(), transportVar+"="+a.transportURL()) // other users see arguments
+		return cmd
+	}
+	return t, nil
+}
+
+func (t target) setLease(d time.Duration) {
+	if t.lease != nil {
+		*t.lease = d
+	}
+}
+
+const workerName = "torture-worker"
+
+// workerCommand is what torture starts.
+func (a *app) workerCommand() *cobra.Command {
+	var lease time.Duration
+	cmd := &cobra.Command{
+		Use:    workerName,
+		Short:  "A worker of torture",
+		Hidden: true,
+		Args:   cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			t, err := a.target()
+			if err != nil {
+				return err
+			}
+			t.setLease(lease)
+			return torture.Work(cmd.Context(), torture.Process{In: a.in, Out: a.out, Log: a.log}, t.Transport, t.rows)
+		},
+	}
+	cmd.Flags().DurationVar(&lease, "lease", 0, "how long the messages of a killed worker wait")
+	return cmd
+}
+
+func (a *app) printTorture(r *torture.Report, asJSON bool) error {
+	if asJSON {
+		return json.NewEncoder(a.out).Encode(r)
+	}
+	w := tabwriter.NewWriter(a.out, 0, 0, 2, ' ', 0)
+	row := func(name, format string, args ...any) { fmt.Fprintf(w, name+"\t"+format+"\n", args...) }
+	row("sent", "%d", r.Sent)
+	row("processed", "%d", r.Processed)
+	row("lost", "%d", r.Lost)
+	row("handled twice", "%d", r.HandledTwice)
+	row("poison parked", "%d", r.PoisonParked)
+	row("innocents parked", "%d", r.InnocentsParked)
+	row("attempts", "%s", attempts(r.Attempts))
+	row("restarts", "%d, of them %d after a kill", r.Restarts, r.Kills)
+	row("plan", "%s of seed %d", r.Plan, r.Seed)
+	row("time", "%.1f s", r.Seconds)
+	for _, k := range r.KillList {
+		row("kill", "worker %d after %v", k.Worker, k.At.Round(time.Millisecond))
+	}
+	for _, b := range r.Broken {
+		row("BROKEN", "%s: %s", b.Invariant, strings.Join(b.Messages, " "))
+	}
+	return w.Flush()
+}
+
+// attempts shows how many messages had how many starts of a handler.
+func attempts(of map[int]int) string {
+	var parts []string
+	for _, n := range slices.Sorted(maps.Keys(of)) {
+		parts = append(parts, fmt.Sprintf("%d × %d", of[n], n))
+	}
+	return strings.Join(parts, ", ")
+}

@@ -1,0 +1,176 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast/internal/brokertest"
+)
+
+// poison is how many messages kill their worker in these tests.
+const poison = "0"
+
+// tortured runs the built program and gives its JSON object.
+func tortured(t *testing.T, program string, args ...string) map[string]any {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), program, append([]string{"torture", "--json", "--poison", poison}, args...)...)
+	cmd.Stderr = t.Output()
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	t.Logf("%s", out)
+	var report map[string]any
+	if err := json.Unmarshal(out, &report); err != nil {
+		t.Fatal(err)
+	}
+	return report
+}
+
+// The short form is what users run to try it; HOLDFAST_SOAK has the numbers that are the
+// command's own, with three seeds.
+func TestTortureOnEveryTransport(t *testing.T) {
+	seeds, load := []string{"1"}, []string{"--messages", "300", "--handler", "20ms", "--kill-every", "200ms", "--lease", "1s"}
+	if os.Getenv("HOLDFAST_SOAK") != "" {
+		seeds, load = []string{"1", "2", "3"}, nil
+	}
+	program := build(t)
+	for _, test := range []struct {
+		name string
+		url  func() string
+		mode string
+	}{
+		{"sqlite", func() string { return "sqlite:" + filepath.Join(t.TempDir(), "torture.db") }, "receiveonly"},
+		{"sqlite atomic", func() string { return "sqlite:" + filepath.Join(t.TempDir(), "torture.db") }, "atomic"},
+		{"postgres", func() string { return brokertest.Postgres(t) }, "receiveonly"},
+		{"postgres atomic", func() string { return brokertest.Postgres(t) + "&schema=app" }, "atomic"},
+		{"rabbitmq quorum", func() string { return brokertest.RabbitMQ(t) }, "receiveonly"},
+		{"rabbitmq classic", func() string { return brokertest.RabbitMQ(t) + "?queue_type=classic" }, "receiveonly"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			for _, seed := range seeds {
+				args := append([]string{"--transport", test.url(), "--transactions", test.mode, "--seed", seed}, load...)
+				report := tortured(t, program, args...)
+				for _, field := range []string{
+					"sent", "processed", "lost", "handled_twice", "poison_parked", "innocents_parked", "max_attempts", "restarts", "seconds",
+				} {
+					if _, ok := report[field].(float64); !ok {
+						t.Errorf("%s is %v", field, report[field])
+					}
+				}
+				if report["restarts"] == 0.0 || report["kills"] == 0.0 {
+					t.Error("nothing was killed: that proves nothing")
+				}
+			}
+		})
+	}
+}
+
+func TestTortureLeavesNothingBehindUnlessAskedTo(t *testing.T) {
+	program, db := build(t), filepath.Join(t.TempDir(), "torture.db")
+	t.Setenv("TMPDIR", t.TempDir())
+	args := []string{"--transport", "sqlite:" + db, "--messages", "20", "--workers", "1", "--kill-every", "0"}
+	tortured(t, program, args...)
+	if left := files(t, db, os.TempDir()); len(left) > 0 {
+		t.Errorf("left behind: %q", left)
+	}
+	tortured(t, program, append(args, "--keep")...)
+	if left := files(t, db, os.TempDir()); len(left) != 2 {
+		t.Errorf("left behind with --keep: %q", left)
+	}
+}
+
+// files are the file and what is in the folder, as far as there is any.
+func files(t *testing.T, file, folder string) []string {
+	t.Helper()
+	one, err := filepath.Glob(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	others, err := filepath.Glob(filepath.Join(folder, "*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return slices.Concat(one, others)
+}
+
+func TestTortureThatIsInterruptedLeavesNothingBehind(t *testing.T) {
+	program, db := build(t), filepath.Join(t.TempDir(), "torture.db")
+	t.Setenv("TMPDIR", t.TempDir())
+	cmd := exec.CommandContext(t.Context(), program, "torture", "--transport", "sqlite:"+db, "--messages", "5000", "--poison", "0")
+	stderr, err := cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var said strings.Builder
+	for buffer := make([]byte, 1000); !strings.Contains(said.String(), "processed"); {
+		n, err := stderr.Read(buffer)
+		if err != nil {
+			t.Fatal(err)
+		}
+		said.Write(buffer[:n])
+	}
+	if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); code(err) != exitInterrupted {
+		t.Errorf("it ended with %v", err)
+	}
+	if left := files(t, db, os.TempDir()); len(left) > 0 {
+		t.Errorf("left behind: %q", left)
+	}
+}
+
+func TestTortureSaysWhatIsWrongWithItsFlags(t *testing.T) {
+	db := "sqlite:" + filepath.Join(t.TempDir(), "torture.db")
+	for _, test := range []struct {
+		args []string
+		text string
+	}{
+		{[]string{"--transport", "memory:"}, "use sqlite:FILE"},
+		{[]string{"--transport", db, "--transactions", "none"}, "want receiveonly or atomic"},
+		{[]string{"--transport", db, "--poison", "2000"}, "poison must be between"},
+		{[]string{"--transport", db, "--lease", "0"}, "--lease and --timeout"},
+		{[]string{"--transport", db, "--workers", "0"}, "at least 1"},
+	} {
+		code, _, errs := call(t, "", append([]string{"torture"}, test.args...)...)
+		if code != exitUsage || !strings.Contains(errs, test.text) {
+			t.Errorf("%q: exit code %d, %s", test.args, code, errs)
+		}
+	}
+}
+
+func TestTortureIsAtomicOnlyWhereTheTransportIs(t *testing.T) {
+	code, _, errs := call(t, "", "torture", "--transport", brokertest.RabbitMQ(t), "--transactions", "atomic")
+	if code != exitUsage || !strings.Contains(errs, "use receiveonly") {
+		t.Errorf("exit code %d, %s", code, errs)
+	}
+}
+
+// A broken invariant is exit code 1, with the ids of the messages in the report.
+func TestTortureThatDoesNotFinishFails(t *testing.T) {
+	t.Setenv("TMPDIR", t.TempDir())
+	program, db := build(t), filepath.Join(t.TempDir(), "torture.db")
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, program, "torture", "--transport", "sqlite:"+db, "--json",
+		"--messages", "2000", "--poison", "0", "--workers", "1", "--concurrency", "1", "--kill-every", "0", "--timeout", "1s")
+	out, err := cmd.Output()
+	if code(err) != exitFailed || !strings.Contains(string(out), `"invariant":"not finished`) || !strings.Contains(string(out), `-2000"`) {
+		t.Errorf("it ended with %v: %.300s", err, out)
+	}
+	if left := files(t, db, os.TempDir()); len(left) != 2 {
+		t.Errorf("left to be looked at: %q", left)
+	}
+}
