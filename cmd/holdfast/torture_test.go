@@ -38,26 +38,26 @@ func tortured(t *testing.T, program string, args ...string) map[string]any {
 // The short form is what users run to try it; HOLDFAST_SOAK has the numbers that are the
 // command's own, with three seeds.
 func TestTortureOnEveryTransport(t *testing.T) {
-	seeds, load := []string{"1"}, []string{"--messages", "300", "--handler", "20ms", "--kill-every", "200ms", "--lease", "1s"}
+	seeds, load := []string{"1"}, []string{"--messages", "400", "--concurrency", "4", "--handler", "100ms", "--kill-every", "300ms", "--lease", "1s"}
 	if os.Getenv("HOLDFAST_SOAK") != "" {
 		seeds, load = []string{"1", "2", "3"}, nil
 	}
 	program := build(t)
 	for _, test := range []struct {
 		name string
-		url  func() string
+		url  func(t *testing.T) string
 		mode string
 	}{
-		{"sqlite", func() string { return "sqlite:" + filepath.Join(t.TempDir(), "torture.db") }, "receiveonly"},
-		{"sqlite atomic", func() string { return "sqlite:" + filepath.Join(t.TempDir(), "torture.db") }, "atomic"},
-		{"postgres", func() string { return brokertest.Postgres(t) }, "receiveonly"},
-		{"postgres atomic", func() string { return brokertest.Postgres(t) + "&schema=app" }, "atomic"},
-		{"rabbitmq quorum", func() string { return brokertest.RabbitMQ(t) }, "receiveonly"},
-		{"rabbitmq classic", func() string { return brokertest.RabbitMQ(t) + "?queue_type=classic" }, "receiveonly"},
+		{"sqlite", func(t *testing.T) string { return "sqlite:" + filepath.Join(t.TempDir(), "torture.db") }, "receiveonly"},
+		{"sqlite atomic", func(t *testing.T) string { return "sqlite:" + filepath.Join(t.TempDir(), "torture.db") }, "atomic"},
+		{"postgres", func(t *testing.T) string { return brokertest.Postgres(t) }, "receiveonly"},
+		{"postgres atomic", func(t *testing.T) string { return brokertest.Postgres(t) + "&schema=app" }, "atomic"},
+		{"rabbitmq quorum", func(t *testing.T) string { return brokertest.RabbitMQ(t) }, "receiveonly"},
+		{"rabbitmq classic", func(t *testing.T) string { return brokertest.RabbitMQ(t) + "?queue_type=classic" }, "receiveonly"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			for _, seed := range seeds {
-				args := append([]string{"--transport", test.url(), "--transactions", test.mode, "--seed", seed}, load...)
+				args := append([]string{"--transport", test.url(t), "--transactions", test.mode, "--seed", seed}, load...)
 				report := tortured(t, program, args...)
 				for _, field := range []string{
 					"sent", "processed", "lost", "handled_twice", "poison_parked", "innocents_parked", "max_attempts", "restarts", "seconds",

@@ -159,6 +159,9 @@ func (r *run) prove(ctx context.Context) (*Report, error) {
 	report := verify(r.plan, &r.assignment, records, parked, left)
 	report.Restarts, report.Seconds = r.fleet.restarts(), seconds
 	report.Kills, report.KillList = len(r.killed), r.killed
+	if report.Kills == 0 && r.KillEvery > 0 {
+		r.progress("all was done before the first kill, which proves little: use more messages, or a longer handler")
+	}
 	return report, nil
 }
 
