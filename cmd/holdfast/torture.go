@@ -27,7 +27,7 @@ again. When the queues are empty, what the workers wrote down is held against wh
 
 These must hold, else the exit code is 1 and the ids of the messages are shown:
   nothing is lost
-  every poison message is in the error queue
+  every poison message is in the error queue, with class crash-loop
   no other message is there
   in atomic mode, nothing was handled more than once
 

@@ -42,7 +42,7 @@ func die(way death) error {
 		}
 	case byStack:
 		debug.SetMaxStack(maxStack)
-		overflow(0)
+		_ = overflow(0)
 	case byRuntime:
 		new(sync.Mutex).Unlock() // which the runtime does not forgive
 	case byPanic:

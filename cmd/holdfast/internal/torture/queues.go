@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/holdfast-go/holdfast/header"
 	"github.com/holdfast-go/holdfast/transport"
 )
 
@@ -48,8 +47,8 @@ func (r *run) inspect(ctx context.Context) (left int64, quiet time.Duration, err
 
 // parkedMessage is one in the error queue.
 type parkedMessage struct {
-	n                int // 0 when it is none of ours
-	id, class, fault string
+	n         int // 0 when it is none of ours
+	id, class string
 }
 
 // parked reads the error queue, and leaves it as it is.
@@ -97,10 +96,12 @@ func (r *run) parked(ctx context.Context) (found []parkedMessage, err error) {
 func parkedFrom(m *transport.Message) parkedMessage {
 	var job Job
 	_ = json.Unmarshal(m.Body, &job) // one that cannot be read is none of ours
-	return parkedMessage{
-		n: job.N, id: m.ID,
-		class: m.Headers.Get(faultClass), fault: m.Headers.Get(header.ExceptionMessage),
-	}
+	return parkedMessage{n: job.N, id: m.ID, class: m.Headers.Get(faultClass)}
 }
 
-const faultClass = "Holdfast.Fault.Class"
+// faultClass is the header that says why a message was parked, and crashLoop what it says of one
+// that the crash guard has parked.
+const (
+	faultClass = "Holdfast.Fault.Class"
+	crashLoop  = "crash-loop"
+)

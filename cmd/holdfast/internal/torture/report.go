@@ -48,9 +48,10 @@ func (r *Report) OK() bool { return r != nil && len(r.Broken) == 0 }
 func verify(p *plan, a *assignment, got records, parked []parkedMessage, left int64) *Report {
 	r := &Report{Sent: a.Messages, Processed: len(got.done), Unfinished: left, Seed: a.Seed, Plan: p.hash(), Broken: []Breach{}, Attempts: map[int]int{}}
 	var missing, twice, loose, innocents []string
-	inError := map[int]bool{}
+	inError, byGuard := map[int]bool{}, map[int]bool{}
 	for _, m := range parked {
 		inError[m.n] = true
+		byGuard[m.n] = byGuard[m.n] || m.class == crashLoop
 		if _, poison := p.poison[m.n]; !poison && !slices.Contains(innocents, m.id) {
 			innocents = append(innocents, m.id)
 		}
@@ -58,7 +59,7 @@ func verify(p *plan, a *assignment, got records, parked []parkedMessage, left in
 	for n := 1; n <= a.Messages; n++ {
 		_, poison := p.poison[n]
 		switch {
-		case poison && inError[n]:
+		case poison && byGuard[n]:
 			r.PoisonParked++
 		case poison:
 			loose = append(loose, a.id(n))
@@ -82,7 +83,7 @@ func verify(p *plan, a *assignment, got records, parked []parkedMessage, left in
 		r.Lost = len(missing)
 		r.breach("lost: neither processed nor in the error queue", missing)
 	}
-	r.breach("poison is not in the error queue", loose)
+	r.breach("poison is not in the error queue with class "+crashLoop, loose)
 	r.breach("innocent messages are in the error queue", innocents)
 	if a.Atomic {
 		r.breach("handled more than once, in atomic mode", twice)

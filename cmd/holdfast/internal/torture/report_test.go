@@ -34,7 +34,7 @@ func newDoctored(atomic bool) *doctored {
 }
 
 func (d *doctored) park(n int) {
-	d.parked = append(d.parked, parkedMessage{n: n, id: d.a.id(n)})
+	d.parked = append(d.parked, parkedMessage{n: n, id: d.a.id(n), class: crashLoop})
 }
 
 func (d *doctored) verify() *Report { return verify(d.plan, &d.a, d.got, d.parked, d.left) }
@@ -64,6 +64,7 @@ func TestWhatBrokeIsFoundWithTheMessages(t *testing.T) {
 		{"innocent parked", false, func(d *doctored) { d.park(9); delete(d.got.done, 9) }, "innocent", []string{"t-9"}},
 		{"innocent processed and parked", false, func(d *doctored) { d.park(9); d.park(9) }, "innocent", []string{"t-9"}},
 		{"stranger parked", false, func(d *doctored) { d.parked = append(d.parked, parkedMessage{id: "x"}) }, "innocent", []string{"x"}},
+		{"poison parked as an ordinary failure", false, func(d *doctored) { d.parked[0].class = "timeout" }, "poison", []string{"t-2"}},
 		{"poison parked twice only", false, func(d *doctored) { d.park(2) }, "", nil},
 		{"processed, never sent", false, func(d *doctored) { d.got.done[11] = 1 }, "never sent", []string{"t-11"}},
 		{"not finished", false, func(d *doctored) { d.left = 1; delete(d.got.done, 4) }, "not finished", []string{"t-4"}},
@@ -94,7 +95,7 @@ func TestPoisonThatIsMissingInTheErrorQueueIsFound(t *testing.T) {
 	r := d.verify()
 	want := []Breach{
 		{"lost: neither processed nor in the error queue", []string{"t-3"}},
-		{"poison is not in the error queue", []string{"t-3"}},
+		{"poison is not in the error queue with class crash-loop", []string{"t-3"}},
 	}
 	if diff := cmp.Diff(want, r.Broken); diff != "" || r.PoisonParked != 1 || r.Lost != 1 {
 		t.Errorf("poison parked %d, lost %d: %s", r.PoisonParked, r.Lost, diff)
