@@ -12,23 +12,23 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// carryOut does what was decided. An error means that the message is unsettled.
+// carryOut does what was decided, or what can be done instead, and tells of it: rec.Action is then
+// what was done. An error means that the message is unsettled.
 func (in *incoming) carryOut(ctx context.Context, rec *pipeline.Recover) (err error) {
 	defer catchPanic(&err)
 	sent, _ := in.session.end()
 	rec.Action = in.possible(ctx, rec.Action)
+	out := wayOut{in: in, rec: rec, sent: sent}
 	in.logAction(ctx, rec.Action, rec.Failure)
 	switch a := rec.Action.(type) {
 	case recoverability.Retry:
-		err = in.settleAfter(ctx, sent, in.delivery.Retry)
-	case recoverability.DeadLetter:
-		d := in.delivery.(transport.DeadLetterer) //nolint:errcheck // possible has seen that it is one
-		err = in.settleAfter(ctx, sent, func(ctx context.Context) error { return d.DeadLetter(ctx, a.Reason) })
+		err = out.settle(ctx, in.delivery.Retry)
 	case recoverability.Delay:
-		err = in.finish(ctx, append(sent, in.copyTo(in.queue, recoverability.DelayHeaders(rec.Failure), a.For)))
+		err = out.delay(ctx, a)
 	case recoverability.MoveToError:
-		headers := recoverability.ErrorHeaders(in.receive.Message.Headers, rec.Fault)
-		err = in.finish(ctx, append(sent, in.copyTo(a.Queue, headers, 0)))
+		err = out.moveToError(ctx, a.Queue, true)
+	case recoverability.DeadLetter:
+		err = out.deadLetter(ctx, a)
 	case recoverability.Discard:
 		err = in.finish(ctx, sent)
 	}
@@ -43,16 +43,6 @@ func (in *incoming) carryOut(ctx context.Context, rec *pipeline.Recover) (err er
 		in.done(ctx, rec.Action, rec.Failure)
 	}
 	return nil
-}
-
-// settleAfter sends ops and settles the message by a verb that completes nothing, so that
-// what the Recover stage wrote is undone.
-func (in *incoming) settleAfter(ctx context.Context, ops []transport.Operation, verb func(context.Context) error) error {
-	in.rollback(ctx)
-	if err := in.send(ops); err != nil {
-		return err
-	}
-	return in.settle(ctx, verb)
 }
 
 // possible is the action, or a move to the error queue where the transport or mode
@@ -96,6 +86,7 @@ func (in *incoming) possible(ctx context.Context, action recoverability.Action) 
 	}
 	in.log().WarnContext(ctx, "an action cannot be carried out: moving the message to the error queue",
 		slog.String("message", in.id), slog.Any("action", action), slog.String("reason", why))
+	in.fallBack(FallbackError, action)
 	return toError
 }
 
@@ -103,7 +94,7 @@ func (in *incoming) possible(ctx context.Context, action recoverability.Action) 
 func (in *incoming) copyTo(queue string, headers header.Map, after time.Duration) transport.Operation {
 	headers.SetDefault(header.MessageID, in.id)
 	return transport.Operation{
-		Message: &transport.Message{ID: in.id, Headers: headers, Body: in.receive.Message.Body},
+		Message: &transport.Message{ID: in.id, Headers: headers, Body: in.original.Body},
 		Queue:   queue, After: after,
 	}
 }

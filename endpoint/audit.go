@@ -18,7 +18,7 @@ func (in *incoming) withAudit(ops []transport.Operation) []transport.Operation {
 
 // auditHeaders are the message's own, and who processed it when.
 func (in *incoming) auditHeaders(now time.Time) header.Map {
-	received := in.receive.Message.Headers
+	received := in.original.Headers
 	var h header.Map
 	h.Reserve(received.Len() + 8)
 	for name, value := range received.All() {

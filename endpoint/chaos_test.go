@@ -16,12 +16,12 @@ import (
 )
 
 // The proof by chaos: whatever fails, and whenever it stops, a message ends in what its
-// handler sends or in the error queue; and in one of them only, once, where completing and
+// handler sends, in the error queue or in the dead-letter queue; and in one of them only, once, where completing and
 // sending are one step.
 func TestNoFaultLosesAMessage(t *testing.T) {
 	for _, without := range []inmemory.Capability{
-		0, inmemory.Completer, inmemory.Exact, inmemory.Delay, inmemory.FreeRelease,
-		inmemory.Completer | inmemory.Exact | inmemory.Delay | inmemory.FreeRelease,
+		0, inmemory.Completer, inmemory.Exact, inmemory.Delay, inmemory.FreeRelease, inmemory.DeadLetterer,
+		inmemory.Completer | inmemory.Exact | inmemory.Delay | inmemory.FreeRelease | inmemory.DeadLetterer,
 	} {
 		for seed := range uint64(4) {
 			for _, mode := range []endpoint.TransactionMode{endpoint.ReceiveOnly, endpoint.SendsAtomicWithReceive} {
@@ -108,7 +108,7 @@ func (c *chaos) handle(ctx context.Context, s *endpoint.Session, m placeOrder) e
 func (c *chaos) check(once bool) {
 	c.t.Helper()
 	seen := map[string]int{}
-	for _, m := range slices.Concat(c.broker.Messages("shipping"), c.broker.Messages("error")) {
+	for _, m := range slices.Concat(c.broker.Messages("shipping"), c.broker.Messages("error"), c.broker.Messages("sales.dead")) {
 		var o placeOrder
 		if err := json.Unmarshal(m.Body, &o); err != nil {
 			c.t.Fatal(err)

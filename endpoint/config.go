@@ -69,6 +69,13 @@ type Config struct {
 	// many goroutines at once, each within 10 s: then their context ends, and the endpoint goes on
 	// without those that have not returned.
 	Notify []func(ctx context.Context, n Notification)
+	// OnFinalFailure, when set, is called for a message that is given up: about to be moved to an error
+	// queue, dead-lettered or discarded. What it sends, replies or publishes leaves in
+	// one unit with that where the transport can, and writes in the session's transaction go
+	// with a move or a discard. It may be called more than once for a message, though only what was
+	// sent by the call that succeeded leaves. An error or panic is logged: the message is then dealt with
+	// without what it sent.
+	OnFinalFailure func(ctx context.Context, s *Session, f recoverability.Failure) error
 	// Logger takes the endpoint's log: [slog.Default] unless set.
 	Logger *slog.Logger
 	// Instance tells this process from others with the same Name, in leases and

@@ -102,6 +102,7 @@ func TestALongOutageIsCriticalOnce(t *testing.T) {
 
 func TestAMessageThatCannotBeDealtWithIsCritical(t *testing.T) {
 	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		broker.Without = inmemory.DeadLetterer
 		broker.Fail = func(verb, object string) error {
 			if verb == "Dispatch" && object == "error" {
 				return errNo
@@ -120,7 +121,7 @@ func TestAMessageThatCannotBeDealtWithIsCritical(t *testing.T) {
 		}
 		r := start(t, cfg)
 		r.send(placeOrder{}, endpoint.MessageID("m-1"))
-		time.Sleep(100 * time.Millisecond)
+		time.Sleep(400 * time.Millisecond)
 		got := told.list()
 		if len(got) != 1 || !strings.HasPrefix(got[0], `message "m-1" from "sales" could not be dealt with: `) {
 			t.Errorf("told %q", got)

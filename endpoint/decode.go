@@ -15,11 +15,11 @@ func (e *Endpoint) decode(ctx context.Context, r *pipeline.Receive) error {
 	in := attempt(r)
 	t, err := in.recognise(r)
 	if err != nil {
-		return recoverability.Unrecoverable(err)
+		return recoverability.Unrecoverable(&unhandledError{err})
 	}
 	value, err := in.read(r, t)
 	if err != nil {
-		return recoverability.Unrecoverable(err)
+		return recoverability.Unrecoverable(&undecodableError{err})
 	}
 	if err := in.enterGate(ctx, t.gate); err != nil {
 		return err

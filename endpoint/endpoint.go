@@ -32,6 +32,7 @@ type Endpoint struct {
 	dispatch pipeline.Func[*pipeline.Dispatch]
 	recover  pipeline.Func[*pipeline.Recover]
 
+	lends   bool // received messages to behaviors and serializers, as copies
 	started atomic.Bool
 	ended   atomic.Bool
 	ready   chan struct{}
@@ -67,6 +68,7 @@ func (e *Endpoint) compose() error {
 	e.outgoing = stage(&errs, "Outgoing", &p.Outgoing, e.encode)
 	e.dispatch = stage(&errs, "Dispatch", &p.Dispatch, e.dispatchAll)
 	e.recover = stage(&errs, "Recover", &p.Recover, e.recoverEnd)
+	e.lends = lends(p, e.serializers)
 	return errors.Join(errs...)
 }
 

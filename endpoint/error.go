@@ -3,6 +3,8 @@ package endpoint
 import (
 	"errors"
 	"fmt"
+
+	"github.com/holdfast-go/holdfast/recoverability"
 )
 
 var (
@@ -14,7 +16,7 @@ var (
 	ErrSessionOver = errors.New("the message has been handled: its session is over")
 	// ErrHandlerTimeout is the cause of a handler's context that was cancelled because
 	// [Config.HandlerTimeout] is over, and part of the error that the handler then returns.
-	ErrHandlerTimeout = errors.New("the time for a handler is over")
+	ErrHandlerTimeout error = timeoutError{}
 
 	errNotRegistered = errors.New("not registered: add it to Config.Messages")
 
@@ -22,6 +24,24 @@ var (
 	errSettled = errors.New("the message has been dealt with: nothing more can be done about it")
 	errGoexit  = errors.New("a handler or behavior ended its goroutine (runtime.Goexit)")
 )
+
+// timeoutError is a class of its own for recoverability.Class.
+type timeoutError struct{}
+
+func (timeoutError) Error() string      { return "the time for a handler is over" }
+func (timeoutError) FaultClass() string { return recoverability.ClassTimeout }
+
+// undecodableError is of a message that cannot be read.
+type undecodableError struct{ error }
+
+func (e *undecodableError) Unwrap() error    { return e.error }
+func (*undecodableError) FaultClass() string { return "undecodable" }
+
+// unhandledError is of a message that nobody here handles.
+type unhandledError struct{ error }
+
+func (e *unhandledError) Unwrap() error    { return e.error }
+func (*unhandledError) FaultClass() string { return "unhandled" }
 
 // panicText is what v says, whatever it is.
 func panicText(v any) (text string) {

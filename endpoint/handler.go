@@ -77,6 +77,9 @@ func (e *PanicError) Unwrap() error {
 	return err
 }
 
+// FaultClass is "panic".
+func (e *PanicError) FaultClass() string { return "panic" }
+
 // StackTrace is Stack as text; fault headers carry it.
 func (e *PanicError) StackTrace() string { return string(e.Stack) }
 

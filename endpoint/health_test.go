@@ -95,6 +95,7 @@ func TestAnEndpointIsNotReadyWhileTheBrokerIsAway(t *testing.T) {
 
 func TestAnEndpointIsNotReadyWhileAMessageCannotBeDealtWith(t *testing.T) {
 	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		broker.Without = inmemory.DeadLetterer
 		var broken atomic.Bool
 		broken.Store(true)
 		broker.Fail = func(verb, object string) error {
@@ -107,7 +108,7 @@ func TestAnEndpointIsNotReadyWhileAMessageCannotBeDealtWith(t *testing.T) {
 		cfg.Recoverability = once
 		r := start(t, cfg)
 		r.send(placeOrder{})
-		time.Sleep(100 * time.Millisecond)
+		time.Sleep(400 * time.Millisecond)
 		if diff := cmp.Diff([]string{"failed messages that cannot be dealt with: 1"}, r.Health().Reasons); diff != "" {
 			t.Error(diff)
 		}

@@ -14,16 +14,18 @@ import (
 // hold keeps a message that could not be dealt with from coming straight back, so
 // that nothing spins while, for instance, the error queue is missing.
 func (in *incoming) hold(ctx context.Context, err error) {
-	in.e.critical(ctx, recoverability.Failure{
+	f := recoverability.Failure{
 		Err:       fmt.Errorf("message %q from %q could not be dealt with: %w", in.id, in.queue, err),
-		MessageID: in.id, Type: firstType(in.receive.Message.Headers), Queue: in.queue,
+		MessageID: in.id, Type: firstType(in.original.Headers), Queue: in.queue,
 		Attempt: in.receive.Attempt.N, AttemptExact: in.receive.Attempt.Exact, Now: time.Now(),
-	})
+	}
+	in.e.critical(ctx, f)
 	if in.taken {
 		in.log().ErrorContext(ctx, "a failed message is lost: transaction mode None took it off its queue, and it could not be moved to the error queue",
 			slog.String("message", in.id), slog.Any("error", err))
 		return
 	}
+	in.e.notify(ctx, Notification{Kind: FallbackTaken, Failure: f, Fallback: FallbackHeld})
 	in.rollback(ctx)
 	pause := in.live.holding.next()
 	in.log().ErrorContext(ctx, "a failed message could not be dealt with: it will be handed out again",

@@ -27,10 +27,14 @@ type incoming struct {
 	taken    bool   // off its queue before it was handled: transaction mode None
 	settled  bool   // nothing more may be done about it
 	gone     bool   // its lease was lost before it could be settled
+	final    bool   // Config.OnFinalFailure has been called
 	calls    []call // of the handlers
 	bases    []baseValue
 	handler  *Handler // the one being invoked
 	session  *Session // of the handlers, then of the Recover stage
+	original *transport.Message
+	logged   recoverability.Action // the last that the log tells of
+	fallen   []Notification        // fallbacks taken, to be told
 
 	receive  pipeline.Receive
 	logical  pipeline.Logical
@@ -62,7 +66,11 @@ func (e *Endpoint) incoming(live *live, queue string) func(context.Context, tran
 }
 
 func (in *incoming) prepare() {
-	m := in.delivery.Message()
+	in.original = in.delivery.Message()
+	m := in.original
+	if in.e.lends {
+		m = lent(m)
+	}
 	in.id = messageID(m)
 	in.first = Session{in: in, ops: in.ops[:0]}
 	in.session = &in.first
@@ -98,7 +106,7 @@ func (in *incoming) handle(ctx context.Context) (err error) {
 		in.taken = true
 	}
 	if reason := in.receive.Message.Undecodable; reason != nil {
-		return recoverability.Unrecoverable(fmt.Errorf("undecodable message: %w", reason))
+		return recoverability.Unrecoverable(&undecodableError{fmt.Errorf("undecodable message: %w", reason)})
 	}
 	if err := in.e.receive(ctx, &in.receive); err != nil {
 		return err

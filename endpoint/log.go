@@ -9,8 +9,14 @@ import (
 	"github.com/holdfast-go/holdfast/recoverability"
 )
 
-// logAction writes the texts that operators of NServiceBus know.
+// logAction writes the texts that operators of NServiceBus know. They say what is about to be done, so
+// that they stand before what comes of it, such as the next attempt. Where it cannot be
+// carried out, a line that says so follows.
 func (in *incoming) logAction(ctx context.Context, action recoverability.Action, f recoverability.Failure) {
+	if action == in.logged {
+		return
+	}
+	in.logged = action
 	level, logger, text := slog.LevelInfo, "", ""
 	switch a := action.(type) {
 	case recoverability.Retry:

@@ -56,7 +56,21 @@ type Fallback string
 const (
 	// FallbackError is a move to the error queue, instead of an action that cannot be
 	// carried out or a policy that panicked.
-	FallbackError Fallback = "error"
+	FallbackError Fallback = "move_to_error"
+	// FallbackQueue is the configured error queue, instead of one that the policy or a
+	// behavior named.
+	FallbackQueue Fallback = "default_queue"
+	// FallbackDeadLetter is the broker's dead-letter queue, instead of an error queue.
+	FallbackDeadLetter Fallback = "dead_letter"
+	// FallbackTrimmed, FallbackMinimal and FallbackOriginal are a copy with fewer headers than it
+	// should have: without history and with short texts, see [recoverability.TrimFault]; with no
+	// more than [recoverability.MinimalFault]; with those that the message came with.
+	FallbackTrimmed  Fallback = "trimmed_headers"
+	FallbackMinimal  Fallback = "minimal_headers"
+	FallbackOriginal Fallback = "original_headers"
+	// FallbackHeld is the message staying where it is: it is handed out again after a pause, and
+	// the endpoint is not ready meanwhile.
+	FallbackHeld Fallback = "held"
 )
 
 const (
@@ -103,8 +117,17 @@ func (e *Endpoint) tell(ctx context.Context, f func(context.Context, Notificatio
 	f(ctx, n)
 }
 
-// done tells of an action that was carried out.
+// fallBack notes what was done instead of an action, to be told once the message is settled.
+func (in *incoming) fallBack(f Fallback, instead recoverability.Action) {
+	in.fallen = append(in.fallen, Notification{Kind: FallbackTaken, Fallback: f, Action: instead})
+}
+
+// done tells of an action that was carried out, and of how it came to that.
 func (in *incoming) done(ctx context.Context, action recoverability.Action, f recoverability.Failure) {
+	for _, n := range in.fallen {
+		n.Failure = f
+		in.e.notify(ctx, n)
+	}
 	n := Notification{Failure: f, Action: action}
 	switch a := action.(type) {
 	case recoverability.Retry:

@@ -25,19 +25,29 @@ func (in *incoming) fail(ctx context.Context, err error) {
 		return
 	}
 	rec := &pipeline.Recover{Receive: in.renewSession(), Failure: in.failure(err)}
-	rec.Action = in.e.decide(ctx, rec.Failure)
-	rec.Fault = recoverability.FaultHeaders(rec.Failure, in.e.host)
-	if err := in.runRecover(ctx, rec); err != nil {
-		in.log().ErrorContext(ctx, "the Recover stage failed: what it sent and wrote is left out", slog.String("message", in.id), slog.Any("error", err))
-		in.rollback(ctx)
-		in.session = &Session{in: in}
+	rec.Action = in.decide(ctx, rec.Failure)
+	rec.Fault = in.faultHeaders(ctx, rec.Failure)
+	err = in.runRecover(ctx, rec)
+	if err != nil {
+		in.startOver(ctx, err)
 	}
 	if in.settled {
 		return
 	}
-	if err := in.carryOut(ctx, rec); err != nil {
+	if err = in.conclude(ctx, rec); err != nil && in.session.used() { // by Config.OnFinalFailure
+		in.startOver(ctx, err)
+		err = in.conclude(ctx, rec)
+	}
+	if err != nil {
 		in.hold(ctx, err)
 	}
+}
+
+// startOver leaves out what was sent and written as part of the recovery.
+func (in *incoming) startOver(ctx context.Context, err error) {
+	in.log().ErrorContext(ctx, "the Recover stage failed: what it sent and wrote is left out", slog.String("message", in.id), slog.Any("error", err))
+	in.rollback(ctx)
+	in.session = &Session{in: in}
 }
 
 // renewSession gives the Recover stage a session and headers of its own. A goroutine that a
@@ -92,13 +102,13 @@ func cancelled(err error) (yes bool) {
 
 func (in *incoming) failure(err error) recoverability.Failure {
 	now := time.Now()
-	r := &in.receive
+	m, attempt := lent(in.original), in.delivery.Attempt()
 	f := recoverability.Failure{
-		Err: err, MessageID: in.id, Type: firstType(r.Message.Headers),
-		Headers: r.Message.Headers, Body: r.Message.Body, Queue: in.queue,
-		Attempt: r.Attempt.N, AttemptExact: r.Attempt.Exact, Immediate: r.Attempt.N,
-		Delayed:      recoverability.DelayedRetries(r.Message.Headers),
-		FirstFailure: recoverability.FirstFailure(r.Message.Headers, now), Now: now,
+		Err: err, MessageID: in.id, Type: firstType(m.Headers), Headers: m.Headers, Body: m.Body, Queue: in.queue,
+		Attempt: attempt.N, AttemptExact: attempt.Exact, Immediate: attempt.N,
+		Delayed:      recoverability.DelayedRetries(m.Headers),
+		FirstFailure: recoverability.FirstFailure(m.Headers, now), Now: now,
+		Instance: in.e.cfg.Instance, History: recoverability.ParseHistory(m.Headers.Get(header.HoldfastHistory)),
 		Config: in.e.recoverability,
 	}
 	if !f.AttemptExact {
@@ -115,13 +125,15 @@ func firstType(h header.Map) string {
 }
 
 // decide asks the policy. One that panics or decides nothing gives the message up.
-func (e *Endpoint) decide(ctx context.Context, f recoverability.Failure) (action recoverability.Action) {
+func (in *incoming) decide(ctx context.Context, f recoverability.Failure) (action recoverability.Action) {
+	e := in.e
 	fallback := recoverability.MoveToError{Queue: e.recoverability.ErrorQueue}
 	defer func() {
 		if v := recover(); v != nil {
 			e.cfg.Logger.ErrorContext(ctx, "the recoverability policy panicked: moving the message to the error queue",
 				slog.String("message", f.MessageID), slog.String("panic", panicText(v)))
 			action = fallback
+			in.fallBack(FallbackError, nil)
 		}
 	}()
 	policy := e.recoverability.Policy
@@ -145,7 +157,7 @@ func (e *Endpoint) recoverEnd(ctx context.Context, rec *pipeline.Recover) error 
 	if in.settled {
 		return errSettled
 	}
-	err := in.carryOut(ctx, rec)
+	err := in.conclude(ctx, rec)
 	if err != nil && !in.session.used() { // else fail tries again without what was sent and written
 		in.settled = true
 		in.hold(ctx, err)

@@ -213,6 +213,7 @@ func TestAPanicIsAFailureWithItsStack(t *testing.T) {
 
 func TestNothingIsLostAndNothingSpinsWhileTheErrorQueueIsMissing(t *testing.T) {
 	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		broker.Without = inmemory.DeadLetterer
 		var missing atomic.Bool
 		missing.Store(true)
 		broker.Fail = func(verb, object string) error {

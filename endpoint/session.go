@@ -59,7 +59,10 @@ func (s *Session) Forward(_ context.Context, queue string) error {
 	if queue == "" {
 		return errors.New("forward: the queue is empty")
 	}
-	return s.keep(s.in.copyTo(queue, s.in.receive.Message.Headers.Clone(), 0))
+	m := lent(s.in.original) // the Dispatch stage gets to see it
+	op := s.in.copyTo(queue, m.Headers, 0)
+	op.Message.Body = m.Body
+	return s.keep(op)
 }
 
 // Publish sends m, a registered event, to all who subscribed to its type or one of
@@ -119,6 +122,13 @@ func (s *Session) keep(op transport.Operation) error {
 	}
 	s.ops = append(s.ops, op)
 	return nil
+}
+
+// writes tells whether there is a transaction.
+func (s *Session) writes() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.tx != nil
 }
 
 // begin starts handlers, perhaps once more, and gives how many operations were kept before.

@@ -72,6 +72,15 @@ func (in *incoming) completeWith(ctx context.Context, ops []transport.Operation)
 	return nil
 }
 
+// unit tells whether completing the message and sending are one.
+func (in *incoming) unit() bool {
+	if in.session.tx != nil || in.taken {
+		return !in.taken
+	}
+	_, ok := in.delivery.(transport.Completer)
+	return ok
+}
+
 func (in *incoming) send(ops []transport.Operation) error {
 	if len(ops) == 0 {
 		return nil

@@ -232,6 +232,7 @@ func TestAHandlerThatFinishesAfterTheCutCommits(t *testing.T) {
 
 func TestAStopDoesNotWaitForAMessageThatIsHeld(t *testing.T) {
 	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		broker.Without = inmemory.DeadLetterer
 		broker.Fail = func(verb, object string) error {
 			if verb == "Dispatch" && object == "error" {
 				return transport.ErrNoQueue

@@ -45,6 +45,9 @@ const (
 	HoldfastFaultFirst    = "Holdfast.Fault.FirstFailure"   // the same on the copy in the error queue, never read again
 	HoldfastAttempts      = "Holdfast.Fault.Attempts"       // hand-outs in the last cycle, a decimal number
 	HoldfastAttemptsExact = "Holdfast.Fault.Attempts.Exact" // "false" where the broker does not count
+	HoldfastFaultClass    = "Holdfast.Fault.Class"          // groups errors: recoverability.Class
+	HoldfastHistory       = "Holdfast.History"              // on delayed copies: earlier failures, as JSON
+	HoldfastFaultHistory  = "Holdfast.Fault.History"        // the same on the copy in the error queue
 )
 
 // Values of [MessageIntent].

@@ -36,7 +36,7 @@ func live(t *testing.T, c Config, fail func() error) life {
 		case Retry:
 			now = now.Add(time.Millisecond)
 		case Delay:
-			headers, immediate = DelayHeaders(f), 0
+			headers, immediate = DelayHeaders(f, header.Map{}), 0
 			l.delays, l.lastWait = append(l.delays, a.For), now.Sub(start)
 			now = now.Add(a.For)
 		default:

@@ -11,8 +11,8 @@ type Failure struct {
 	// Err is what the handler, a behavior or the dispatch returned.
 	Err error
 	// MessageID, Type, Headers and Body are the message as it was received. Type is
-	// its most concrete wire name, or "" when it has none. Headers and Body are the message's
-	// own, which copies are made of: a policy must not change them.
+	// its most concrete wire name, or "" when it has none. Headers and Body are for looking
+	// at: what is moved or sent again is the original.
 	MessageID string
 	Type      string
 	Headers   header.Map
@@ -34,21 +34,15 @@ type Failure struct {
 	Delayed int
 	// FirstFailure is when the message first failed, over all cycles.
 	FirstFailure time.Time
-	// Now is the time of this failure.
-	Now time.Time
+	// Now is the time of this failure, and Instance the process.
+	Now      time.Time
+	Instance string
 	// History are the last failures before this one that are still known, oldest first: those of
 	// this process and this cycle, and what the message brought along.
 	History []Past
 	// Config is what the endpoint retries by. What the transport or the transaction mode cannot do is
 	// [Off] there.
 	Config Config
-}
-
-// Past is an earlier failure.
-type Past struct {
-	Time time.Time
-	// Class is the kind of error, for grouping, and Text the beginning of what it said.
-	Class, Text string
 }
 
 // Retries are numbers of retries. Unlike in a [Config], 0 is none.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -21,13 +22,14 @@ type Host struct {
 }
 
 // FaultHeaders are what a message gets on its way to the error queue, under the
-// names that ServicePulse shows and returns messages by. Texts are cut at 16 KiB and
-// are UTF-8, whatever the error says.
+// names that ServicePulse shows and returns messages by, the class of the error, and
+// what is known of earlier failures. Texts are cut at 16 KiB and are UTF-8, whatever
+// the error says.
 func FaultHeaders(f Failure, host Host) header.Map {
 	err := telling(f.Err)
 	text := errorText(f.Err)
 	var h header.Map
-	h.Reserve(16)
+	h.Reserve(20)
 	h.Set(header.FailedQ, f.Queue)
 	h.Set(header.TimeOfFailure, header.FormatTime(f.Now))
 	h.Set(header.ExceptionType, fmt.Sprintf("%T", err))
@@ -45,6 +47,10 @@ func FaultHeaders(f Failure, host Host) header.Map {
 		h.Set(header.HoldfastAttemptsExact, "false")
 	}
 	h.Set(header.HoldfastFaultFirst, header.FormatTime(f.FirstFailure))
+	h.Set(header.HoldfastFaultClass, Class(f.Err))
+	if len(f.History) > 0 {
+		h.Set(header.HoldfastFaultHistory, historyText(f.History))
+	}
 	return h
 }
 
@@ -91,25 +97,25 @@ func errorText(err error) (text string) {
 			text = fmt.Sprintf("%T: its Error method panicked", err)
 		}
 	}()
-	return cut(err.Error())
+	return cut(err.Error(), maxFaultText)
 }
 
 // stackText is the stack of a panic where there is one, else type and text of the error.
 func stackText(err error, text string) (stack string) {
-	stack = cut(fmt.Sprintf("%T: %s", telling(err), text))
+	stack = cut(fmt.Sprintf("%T: %s", telling(err), text), maxFaultText)
 	defer func() { _ = recover() }()
 	if traced := find[interface{ StackTrace() string }](err); traced != nil {
-		return cut(traced.StackTrace())
+		return cut(traced.StackTrace(), maxFaultText)
 	}
 	return stack
 }
 
-// cut is the beginning of s that fits into a fault header, between two characters.
+// cut is the beginning of s, of at most most bytes, up to between two characters.
 // Bytes that are not UTF-8, which some brokers refuse, become question marks.
-func cut(s string) string {
-	if len(s) > maxFaultText {
-		end := maxFaultText
-		for end > maxFaultText-utf8.UTFMax && !utf8.RuneStart(s[end]) {
+func cut(s string, most int) string {
+	if len(s) > most {
+		end := most
+		for end > most-utf8.UTFMax && !utf8.RuneStart(s[end]) {
 			end--
 		}
 		s = s[:end]
@@ -118,12 +124,14 @@ func cut(s string) string {
 }
 
 // DelayHeaders are the headers of the copy that a delayed retry sends: those of the
-// failed message, with the retry counted.
-func DelayHeaders(f Failure) header.Map {
+// failed message, with the retry counted and the failure added to the history, in the words of
+// fault.
+func DelayHeaders(f Failure, fault header.Map) header.Map {
 	h := f.Headers.Clone()
 	h.Set(header.Retries, strconv.Itoa(min(f.Delayed+1, maxDelayed)))
 	h.Set(header.RetriesTimestamp, header.FormatTime(f.Now))
 	h.Set(header.HoldfastFirstFailure, header.FormatTime(f.FirstFailure))
+	h.Set(header.HoldfastHistory, historyText(append(slices.Clip(f.History), f.past(fault))))
 	return h
 }
 
@@ -146,7 +154,7 @@ func ErrorHeaders(received, fault header.Map) header.Map {
 
 func countsRetries(name string) bool {
 	switch name {
-	case header.Retries, header.RetriesTimestamp, header.FirstLevelRetries, header.HoldfastFirstFailure:
+	case header.Retries, header.RetriesTimestamp, header.FirstLevelRetries, header.HoldfastFirstFailure, header.HoldfastHistory:
 		return true
 	}
 	return false

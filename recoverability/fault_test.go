@@ -49,6 +49,7 @@ func TestFaultHeadersTellWhatServicePulseShows(t *testing.T) {
 		"$.diagnostics.hostid":                         "1f0c",
 		"$.diagnostics.hostdisplayname":                "billing on m1",
 		"Holdfast.Fault.Attempts":                      "6",
+		"Holdfast.Fault.Class":                         "*recoverability.cardError",
 		"Holdfast.Fault.FirstFailure":                  "2026-03-01 12:00:00:000000 Z",
 	}
 	if diff := cmp.Diff(want, fields(FaultHeaders(f, host))); diff != "" {
@@ -183,15 +184,17 @@ func TestFaultTextsAreCutBetweenCharacters(t *testing.T) {
 
 func TestDelayHeadersCountTheRetry(t *testing.T) {
 	received := headers("Colour", "red", header.Retries, "1", header.RetriesTimestamp, "old", header.MessageID, "7")
-	f := Failure{Headers: received, Delayed: 1, FirstFailure: first, Now: first.Add(time.Hour)}
+	f := Failure{Headers: received, Attempt: 6, Delayed: 1, FirstFailure: first, Now: first.Add(time.Hour), Instance: "m1"}
 	want := header.New(
 		header.Field{Name: "Colour", Value: "red"},
 		header.Field{Name: header.Retries, Value: "2"},
 		header.Field{Name: header.RetriesTimestamp, Value: "2026-03-01 13:00:00:000000 Z"},
 		header.Field{Name: header.MessageID, Value: "7"},
 		header.Field{Name: header.HoldfastFirstFailure, Value: "2026-03-01 12:00:00:000000 Z"},
+		header.Field{Name: header.HoldfastHistory, Value: `[{"t":"2026-03-01T13:00:00Z","n":6,"d":1,"c":"timeout","e":"late","i":"m1"}]`},
 	)
-	if diff := cmp.Diff(text(want), text(DelayHeaders(f))); diff != "" {
+	fault := headers(header.ExceptionMessage, "late", header.HoldfastFaultClass, "timeout")
+	if diff := cmp.Diff(text(want), text(DelayHeaders(f, fault))); diff != "" {
 		t.Error(diff)
 	}
 	unchanged := headers("Colour", "red", header.Retries, "1", header.RetriesTimestamp, "old", header.MessageID, "7")
@@ -204,8 +207,8 @@ func TestDelayHeadersCountTheRetry(t *testing.T) {
 func text(h header.Map) string { return string(h.AppendJSON(nil)) }
 
 func TestDelayHeadersOfAMessageWithoutAny(t *testing.T) {
-	h := DelayHeaders(Failure{FirstFailure: first, Now: first})
-	if DelayedRetries(h) != 1 || !FirstFailure(h, first.Add(time.Hour)).Equal(first) || h.Len() != 3 {
+	h := DelayHeaders(Failure{FirstFailure: first, Now: first}, header.Map{})
+	if DelayedRetries(h) != 1 || !FirstFailure(h, first.Add(time.Hour)).Equal(first) || h.Len() != 4 {
 		t.Errorf("headers %s", text(h))
 	}
 	for name := range h.All() {
@@ -220,6 +223,7 @@ func TestErrorHeadersStartTheMessageAfresh(t *testing.T) {
 		"Colour", "red",
 		header.Retries, "3", header.RetriesTimestamp, "2026-03-01 12:00:00:000000 Z",
 		header.FirstLevelRetries, "5", header.HoldfastFirstFailure, "2026-03-01 11:00:00:000000 Z",
+		header.HoldfastHistory, "[]",
 		header.MessageID, "7",
 	)
 	before := text(received)

@@ -47,7 +47,7 @@ func FuzzRetryHeaders(f *testing.F) {
 		default:
 			t.Fatalf("%v after Immediate was used up", a)
 		}
-		next := DelayHeaders(failure)
+		next := DelayHeaders(failure, header.Map{})
 		if got, want := DelayedRetries(next), min(failure.Delayed+1, maxDelayed); got != want {
 			t.Fatalf("the copy counts %d delayed retries, want %d", got, want)
 		}

@@ -3,6 +3,8 @@ package recoverability
 import (
 	"slices"
 	"time"
+
+	"github.com/holdfast-go/holdfast/header"
 )
 
 // Policy decides. It is called by many goroutines at once, must not block, and may
@@ -46,6 +48,10 @@ type Config struct {
 	Rules []Rule
 	// Policy decides instead of Decide. Nil is Decide.
 	Policy Policy
+	// FaultHeaders, when set, changes the headers that a move to an error queue adds, such as
+	// to leave out what must not be seen there. It is called for every failure, by many goroutines
+	// at once. Where it panics, the headers stay as they were.
+	FaultHeaders func(fault *header.Map, f Failure)
 }
 
 // WithDefaults is c with defaults for its zero fields. [Off] stays Off.
