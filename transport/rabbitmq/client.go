@@ -1,6 +1,7 @@
 package rabbitmq
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -9,6 +10,7 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -24,61 +26,114 @@ const (
 	closeTimeout = 2 * time.Second
 )
 
-// dialer opens connections to one server.
+// dialer opens connections to a server, or to the next of several that is there.
 type dialer struct {
-	url       string
-	address   string
+	nodes     []node
+	next      atomic.Uint32 // of nodes, to be tried first
 	tls       *tls.Config
 	heartbeat time.Duration
-	name      string // of the endpoint, shown by the broker's tools
-	where     string // host, port and virtual host: the URL without its secrets
+	name      string // of the connection, shown by the broker's tools
+}
+
+// node is one server.
+type node struct {
+	url     string
+	address string
+	where   string // host, port and virtual host: the URL without its secrets
 }
 
 var errURL = errors.New(`rabbitmq: the URL is not valid: write amqp://user:password@host:port/vhost, ` +
 	`with special characters in user, password and vhost percent-encoded`)
 
-// newDialer checks the URL. Its errors do not repeat what url.Parse says, because
-// that quotes from the URL, and a password with a stray slash looks like a port.
+var errHosts = errors.New("rabbitmq: Transport.Hosts holds something else than host or host:port: user and virtual host are those of the URL")
+
 func newDialer(t *Transport, env transport.Env) (*dialer, error) {
-	if t.URL == "" {
+	u, err := parseURL(t.URL)
+	if err != nil {
+		return nil, err
+	}
+	d := &dialer{tls: t.TLS, heartbeat: t.Heartbeat, name: cmp.Or(t.ConnectionName, env.Endpoint)}
+	if d.heartbeat == 0 {
+		d.heartbeat = defaultHeartbeat
+	}
+	for _, host := range t.Hosts {
+		if host == "" || strings.ContainsAny(host, "@/?#") {
+			return nil, errHosts
+		}
+	}
+	for _, host := range append([]string{u.Host}, t.Hosts...) {
+		n, err := newNode(*u, host)
+		if err != nil {
+			return nil, err
+		}
+		d.nodes = append(d.nodes, n)
+	}
+	return d, nil
+}
+
+// parseURL checks a URL. Its errors do not repeat what url.Parse says, because
+// that quotes from the URL, and a password with a stray slash looks like a port.
+func parseURL(text string) (*url.URL, error) {
+	if text == "" {
 		return nil, errors.New("rabbitmq: Transport.URL is empty")
 	}
-	u, err := url.Parse(t.URL)
+	u, err := url.Parse(text)
 	if err != nil || u.Fragment != "" || strings.Contains(u.Host+u.Path+u.RawQuery, "@") {
 		return nil, errURL
 	}
 	if u.Scheme != "amqp" && u.Scheme != "amqps" {
 		return nil, errors.New("rabbitmq: the URL has to begin with amqp:// or amqps://")
 	}
-	uri, err := amqp.ParseURI(t.URL)
-	if err != nil {
-		return nil, errURL
-	}
-	d := &dialer{url: t.URL, tls: t.TLS, heartbeat: t.Heartbeat, name: env.Endpoint}
-	d.address = net.JoinHostPort(uri.Host, strconv.Itoa(uri.Port))
-	if d.heartbeat == 0 {
-		d.heartbeat = defaultHeartbeat
-	}
-	d.where = fmt.Sprintf("%s, virtual host %q", d.address, uri.Vhost)
-	return d, nil
+	return u, nil
 }
 
-// dial opens a connection; purpose tells it from others of the same endpoint.
+// newNode is the server of a URL on another host.
+func newNode(u url.URL, host string) (node, error) {
+	u.Host = host
+	uri, err := amqp.ParseURI(u.String())
+	if err != nil {
+		return node{}, errURL
+	}
+	n := node{url: u.String(), address: net.JoinHostPort(uri.Host, strconv.Itoa(uri.Port))}
+	n.where = fmt.Sprintf("%s, virtual host %q", n.address, uri.Vhost)
+	return n, nil
+}
+
+// dial opens a connection; purpose tells it from others of the same endpoint. Of several servers it
+// tries first the one that worked last.
 func (d *dialer) dial(ctx context.Context, purpose string) (*amqp.Connection, *coalescer, error) {
+	var errs []error
+	first := int(d.next.Load())
+	for i := range d.nodes {
+		at := (first + i) % len(d.nodes)
+		c, out, err := d.dialNode(ctx, &d.nodes[at], purpose)
+		if err == nil {
+			d.next.Store(uint32(at))
+			return c, out, nil
+		}
+		errs = append(errs, err)
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	return nil, nil, errors.Join(errs...)
+}
+
+func (d *dialer) dialNode(ctx context.Context, n *node, purpose string) (*amqp.Connection, *coalescer, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, dialTimeout, errors.New("no answer in time"))
 	defer cancel()
-	c, out, err := d.handshake(ctx, purpose)
+	c, out, err := d.handshake(ctx, n, purpose)
 	if err == nil {
 		return c, out, nil
 	}
 	if ctx.Err() != nil {
 		err = context.Cause(ctx)
 	}
-	return nil, nil, fmt.Errorf("rabbitmq: connect to %s: %w", d.where, plain(err))
+	return nil, nil, fmt.Errorf("rabbitmq: connect to %s: %w", n.where, plain(err))
 }
 
-func (d *dialer) handshake(ctx context.Context, purpose string) (*amqp.Connection, *coalescer, error) {
-	socket, err := d.connect(ctx)
+func (d *dialer) handshake(ctx context.Context, n *node, purpose string) (*amqp.Connection, *coalescer, error) {
+	socket, err := (&net.Dialer{}).DialContext(ctx, "tcp", n.address)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -89,7 +144,7 @@ func (d *dialer) handshake(ctx context.Context, purpose string) (*amqp.Connectio
 	// The handshakes know no context: a deadline in the past wakes them.
 	wake := func() { _ = socket.SetDeadline(time.Unix(1, 0)) }
 	err = abortable(ctx, wake, func() (err error) {
-		c, err = amqp.DialConfig(d.url, config)
+		c, err = amqp.DialConfig(n.url, config)
 		return err
 	})
 	if err != nil {
@@ -97,10 +152,6 @@ func (d *dialer) handshake(ctx context.Context, purpose string) (*amqp.Connectio
 		return nil, nil, err
 	}
 	return c, out, nil
-}
-
-func (d *dialer) connect(ctx context.Context) (net.Conn, error) {
-	return (&net.Dialer{}).DialContext(ctx, "tcp", d.address)
 }
 
 // abortable runs f, which knows no context, and abort when ctx ends before f.

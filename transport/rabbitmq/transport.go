@@ -27,6 +27,11 @@ type Transport struct {
 	// characters in the parts are percent-encoded. Required. Neither errors nor logs
 	// show its user and password.
 	URL string
+	// Hosts are further nodes of the cluster, "host" or "host:port": where one cannot be reached the next is tried.
+	// All else is as in the URL. Optional.
+	Hosts []string
+	// ConnectionName is what the broker's tools show: the endpoint's name unless set.
+	ConnectionName string
 	// TLS configures amqps; nil uses the system's certificate authorities.
 	TLS *tls.Config
 	// QueueType is what Install creates; "" is Quorum. Queues that exist are used
