@@ -126,6 +126,12 @@ func check(out *pipeline.Outgoing, t *messageType, live *live) error {
 		return errors.New("After and ExpireAfter must not be negative")
 	case out.MessageID == "":
 		return errors.New("the message id is empty")
+	case out.Tx != nil && out.Incoming != nil:
+		return errInHandler
+	case out.Tx != nil && !live.joins:
+		return errNoJoiner
+	case out.Tx == noTx{}:
+		return errNilTx
 	case out.Receipt != nil && out.Incoming != nil && !out.Immediately:
 		return errors.New("there is no receipt yet when the message leaves with the handler's others: use Immediately")
 	case delayed && live.limits.MaxDelay == 0:
@@ -168,7 +174,7 @@ func (e *Endpoint) encode(_ context.Context, out *pipeline.Outgoing) error {
 
 // dispatchNow sends one message by itself.
 func (e *Endpoint) dispatchNow(ctx context.Context, out *pipeline.Outgoing) error {
-	d := pipeline.Dispatch{Operations: []transport.Operation{out.Operation}}
+	d := pipeline.Dispatch{Operations: []transport.Operation{out.Operation}, Tx: out.Tx}
 	if err := e.dispatch(ctx, &d); err != nil {
 		return err
 	}

@@ -15,6 +15,7 @@ type live struct {
 	conn      transport.Conn
 	limits    transport.Limits
 	publishes bool
+	joins     bool
 	stopping  <-chan struct{} // closed when no more messages are taken
 	settling  deadlines
 	holding   pauses
@@ -47,8 +48,9 @@ func (e *Endpoint) Run(ctx context.Context) (err error) {
 
 func newLive(ctx context.Context, conn transport.Conn) *live {
 	_, publishes := conn.(transport.Subscriber)
+	_, joins := conn.(transport.Joiner)
 	return &live{
-		conn: conn, limits: conn.Limits(), publishes: publishes, stopping: ctx.Done(),
+		conn: conn, limits: conn.Limits(), publishes: publishes, joins: joins, stopping: ctx.Done(),
 		settling: deadlines{parent: context.WithoutCancel(ctx), span: settleTimeout},
 	}
 }

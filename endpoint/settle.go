@@ -27,8 +27,8 @@ func (e *Endpoint) dispatchAll(ctx context.Context, d *pipeline.Dispatch) error 
 	if live == nil {
 		return ErrNotRunning
 	}
-	receipts, err := live.conn.Dispatch(ctx, d.Operations)
-	d.Receipts = receipts
+	var err error
+	d.Receipts, err = live.dispatch(ctx, d)
 	return soleError(err)
 }
 

@@ -106,6 +106,8 @@ type Outgoing struct {
 	TTL   time.Duration
 	// Immediately sends at once instead of with the other messages of the handler.
 	Immediately bool
+	// Tx is the transaction of the caller's that the message is sent in. Often nil.
+	Tx any
 	// Properties are for the transport driver. Often nil.
 	Properties map[string]string
 	// Receipt, when set, is given the receipt of the message after it was accepted.
@@ -129,6 +131,9 @@ type Dispatch struct {
 	// Incoming is the message being handled and completed by this dispatch, nil
 	// outside a handler and for what leaves immediately.
 	Incoming *Receive
+	// Tx is the transaction of the caller's that the operations are sent in: they leave when
+	// it is committed, if ever. Nil within a handler.
+	Tx any
 }
 
 // Recover is a failed message and what is about to be done with it. What a

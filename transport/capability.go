@@ -41,6 +41,21 @@ type Subscriber interface {
 	Unsubscribe(ctx context.Context, queue string, types []string) error
 }
 
+// Joiner is implemented by a Conn that can send in a transaction that its caller has begun
+// in the transport's own database. Without it, nobody can send in one outside handlers.
+type Joiner interface {
+	// DispatchIn sends ops in tx: they are there when its caller commits it, and never
+	// when he does not. It neither commits nor rolls back. What tx has to be is the
+	// driver's: anything else, and one of another database, is an error that says what is
+	// wanted. Nothing else may use tx meanwhile.
+	//
+	// On an error none of ops is sent, and unless its connection is lost tx can go on, and be
+	// committed, without them: a [*DispatchError] names the operations that were refused.
+	// Receipts are as those of Dispatch, and good when tx has been committed; those of one that
+	// was rolled back may name other messages.
+	DispatchIn(ctx context.Context, tx any, ops []Operation) ([]Receipt, error)
+}
+
 // Canceler is implemented by a Conn that can call back a delayed message.
 // Without it, nothing can be cancelled.
 type Canceler interface {

@@ -17,6 +17,7 @@ var (
 	_ transport.Conn       = (*Conn)(nil)
 	_ transport.Installer  = (*Conn)(nil)
 	_ transport.Subscriber = (*Conn)(nil)
+	_ transport.Joiner     = (*Conn)(nil)
 	_ transport.Canceler   = (*Conn)(nil)
 	_ transport.Inspector  = (*Conn)(nil)
 )

@@ -21,10 +21,7 @@ const (
 func (c *Conn) Dispatch(ctx context.Context, ops []transport.Operation) ([]transport.Receipt, error) {
 	w := c.newWork()
 	failed := c.addRows(ctx, w, ops)
-	for i := range w.unit.Rows {
-		r := &w.unit.Rows[i]
-		r.WantSeq = ops[r.Op].Queue != "" && (r.After > 0 || !r.At.IsZero())
-	}
+	wantSeqs(w.unit.Rows, ops)
 	var receipts []transport.Receipt
 	kept := false
 	for rows := w.unit.Rows; len(rows) > 0; {
@@ -146,6 +143,14 @@ func dispatchError(failed []transport.OpError, total int) error {
 	slices.SortStableFunc(failed, func(a, b transport.OpError) int { return a.Index - b.Index })
 	failed = slices.CompactFunc(failed, func(a, b transport.OpError) bool { return a.Index == b.Index })
 	return &transport.DispatchError{Ops: failed, Total: total}
+}
+
+// wantSeqs asks for the seq of what gets a receipt.
+func wantSeqs(rows []Row, ops []transport.Operation) {
+	for i := range rows {
+		r := &rows[i]
+		r.WantSeq = ops[r.Op].Queue != "" && (r.After > 0 || !r.At.IsZero())
+	}
 }
 
 // addReceipts sets the receipts of the rows that were asked for their Seq and have got it.

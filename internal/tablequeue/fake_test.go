@@ -193,6 +193,30 @@ func (f *fake) insert(r *Row) {
 	f.rows[r.Queue] = append(f.rows[r.Queue], row)
 }
 
+// usersTx is a transaction of somebody else's.
+type usersTx struct{ rows []Row }
+
+func (f *fake) InsertIn(_ context.Context, tx any, rows []Row) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.called("insert in %d", len(rows))
+	own, ok := tx.(*usersTx)
+	if !ok {
+		return fmt.Errorf("%T: want a *usersTx", tx)
+	}
+	for i := range rows {
+		if err := f.exists(rows[i].Queue); err != nil {
+			return err
+		}
+	}
+	for i := range rows {
+		f.seq++
+		rows[i].Seq = f.seq
+		own.rows = append(own.rows, rows[i])
+	}
+	return nil
+}
+
 func (f *fake) leased(queue string, l Lease) *fakeRow {
 	for _, r := range f.rows[queue] {
 		if r.Seq == l.Seq && r.lease == l.ID {

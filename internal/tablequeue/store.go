@@ -75,6 +75,12 @@ type Queues interface {
 	// keeps nothing of the units after it returns.
 	Flush(ctx context.Context, units []*Unit) error
 
+	// InsertIn inserts rows in tx, a transaction of the same database that somebody else has
+	// begun and will end: all, or on an error none, after which tx can go on unless its
+	// connection is lost. Whoever listens, this process too, is told when tx commits.
+	// Any other tx is an error that says what is wanted, also when there are no rows.
+	InsertIn(ctx context.Context, tx any, rows []Row) error
+
 	// Renew makes the leases of queue end at now + d, those too that have run out but
 	// which nobody else has claimed. lost has an entry per lease: true where the lease is
 	// no longer the row's.

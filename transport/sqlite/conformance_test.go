@@ -1,6 +1,7 @@
 package sqlite_test
 
 import (
+	"context"
 	"database/sql"
 	"path/filepath"
 	"testing"
@@ -16,6 +17,7 @@ func TestConformance(t *testing.T) {
 		Open:           file(0),
 		ShortLease:     file(time.Second),
 		PutUndecodable: putUndecodable,
+		Begin:          begin,
 	})
 }
 
@@ -23,6 +25,25 @@ func TestConformance(t *testing.T) {
 func file(lease time.Duration) func(testing.TB) transport.Transport {
 	return func(t testing.TB) transport.Transport {
 		return &sqlite.Transport{Path: filepath.Join(t.TempDir(), "queues.db"), Lease: lease}
+	}
+}
+
+// begin begins a transaction on a connection of its own.
+func begin(t testing.TB, tr transport.Transport) transporttest.UserTx {
+	t.Helper()
+	db, err := sql.Open("sqlite", "file:"+tr.(*sqlite.Transport).Path+"?_txlock=immediate&_busy_timeout=20000")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = db.Close() })
+	tx, err := db.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return transporttest.UserTx{
+		Tx:       tx,
+		Commit:   func(context.Context) error { return tx.Commit() },
+		Rollback: func(context.Context) error { return tx.Rollback() },
 	}
 }
 

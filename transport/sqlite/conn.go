@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"os"
 	"sync"
 	"time"
 	"unicode/utf8"
@@ -21,6 +22,9 @@ var (
 // store is what the lease engine works on: one connection that writes, and a few that
 // read.
 type store struct {
+	path string
+	file os.FileInfo
+
 	write  *sql.DB
 	read   *sql.DB
 	writer *writer
@@ -46,6 +50,9 @@ func (s *store) prepare(ctx context.Context, relaxed bool) error {
 		return err
 	}
 	if err := unlessBusy(ctx, func() error { return s.writer.prepare(ctx) }); err != nil {
+		return err
+	}
+	if s.file, err = os.Stat(s.path); err != nil {
 		return err
 	}
 	return unlessBusy(ctx, func() (err error) {

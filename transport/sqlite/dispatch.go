@@ -41,7 +41,7 @@ func (w *writer) write(u *tablequeue.Unit, now int64, within func() error) error
 		}
 	}
 	for i := range u.Rows {
-		if err := w.insertRow(&u.Rows[i], now); err != nil {
+		if err := insertRow(w.insert, &u.Rows[i], now); err != nil {
 			return err
 		}
 	}
@@ -69,7 +69,7 @@ func (w *writer) settleRow(u *tablequeue.Unit, now int64) (kept bool, err error)
 	return n > 0, nil
 }
 
-func (w *writer) insertRow(r *tablequeue.Row, now int64) error {
+func insertRow(insert *sql.Stmt, r *tablequeue.Row, now int64) error {
 	at := later(now, r.After)
 	if !r.At.IsZero() {
 		at = max(now, micros(r.At))
@@ -81,7 +81,7 @@ func (w *writer) insertRow(r *tablequeue.Row, now int64) error {
 	if r.Body != nil {
 		body = r.Body
 	}
-	res, err := w.insert.ExecContext(context.Background(), r.ID, string(r.Headers), body, at, expires, r.Queue)
+	res, err := insert.ExecContext(context.Background(), r.ID, string(r.Headers), body, at, expires, r.Queue)
 	if err != nil {
 		return fmt.Errorf("insert into queue %q: %w", r.Queue, err)
 	}

@@ -18,6 +18,9 @@
 //
 //	db, err := sql.Open("sqlite", "file:orders.db?_txlock=immediate&_busy_timeout=5000")
 //
+// Outside handlers, endpoint.In(tx) sends in a *sql.Tx of such a connection, of whatever driver: the
+// message is there when the transaction commits, and never otherwise.
+//
 // Only one transaction at a time can write to a file, in all processes together. Keep yours
 // short: while one is open, no message is received, completed or sent. A reading transaction
 // blocks nobody, but while it is open the file orders.db-wal beside the database grows.

@@ -36,6 +36,7 @@ func openFile(ctx context.Context, path string, relaxed bool) (*store, error) {
 		synchronous = "NORMAL"
 	}
 	s := &store{
+		path:  abs,
 		write: connect(abs, "_txlock=immediate&_synchronous="+synchronous, 1),
 		read:  connect(abs, "_query_only=1", maxReaders),
 	}

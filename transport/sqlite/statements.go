@@ -18,7 +18,12 @@ type statements struct {
 	all []*sql.Stmt
 }
 
-const firstVisible = `select min(visible_at) from holdfast_messages where queue = ?`
+const (
+	firstVisible  = `select min(visible_at) from holdfast_messages where queue = ?`
+	insertMessage = `
+		insert into main.holdfast_messages (queue, id, headers, body, visible_at, expires_at)
+		select name, ?, ?, ?, ?, ? from main.holdfast_queues where name = ?`
+)
 
 // prepare is called before the writer starts.
 func (w *writer) prepare(ctx context.Context) error {
@@ -38,9 +43,7 @@ func (w *writer) prepare(ctx context.Context) error {
 				order by visible_at, seq limit ?)
 			returning seq, id, headers, body, delivery_count, expires_at`},
 		{&w.next, firstVisible},
-		{&w.insert, `
-			insert into holdfast_messages (queue, id, headers, body, visible_at, expires_at)
-			select name, ?, ?, ?, ?, ? from holdfast_queues where name = ?`},
+		{&w.insert, insertMessage},
 		{&w.delete, `
 			delete from holdfast_messages where seq = ? and lease_id = ?`},
 		{&w.retry, `

@@ -22,6 +22,7 @@ func TestConformance(t *testing.T) {
 		Open:           p.schema(0),
 		ShortLease:     p.schema(time.Second),
 		PutUndecodable: p.putUndecodable,
+		Begin:          p.begin,
 		Break: func(t testing.TB) (transport.Transport, transporttest.Link) {
 			u, err := url.Parse(p.url)
 			if err != nil {
@@ -54,6 +55,20 @@ func (p postgres) putUndecodable(t testing.TB, tr transport.Transport, queue str
 	t.Helper()
 	table := pgx.Identifier{tr.(*sqlserver.Postgres).Schema, queue}.Sanitize()
 	p.exec(t, "INSERT INTO "+table+` (id, headers, body) VALUES ('foreign', '{"not', '\xff')`)
+}
+
+func (p postgres) begin(t testing.TB, _ transport.Transport) transporttest.UserTx {
+	t.Helper()
+	c, err := pgx.Connect(t.Context(), p.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close(context.Background()) })
+	tx, err := c.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return transporttest.UserTx{Tx: tx, Commit: tx.Commit, Rollback: tx.Rollback}
 }
 
 func (p postgres) exec(t testing.TB, statement string) {

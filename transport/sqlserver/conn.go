@@ -25,6 +25,7 @@ const poolSize = 2
 
 // store is the PostgreSQL dialect of the lease engine.
 type store struct {
+	database string
 	schema   string
 	channel  string        // of notifications
 	self     string        // what its own notifications begin with
@@ -78,11 +79,17 @@ func openStore(ctx context.Context, cfg *pgxpool.Config, set settings) (*store, 
 			return nil, fmt.Errorf("postgres: %w", err)
 		}
 	}
-	if err := s.writes.Ping(ctx); err != nil {
+	if err := s.connect(ctx); err != nil {
 		_ = s.Close()
 		return nil, fmt.Errorf("postgres: connect: %w", err)
 	}
 	return s, nil
+}
+
+// connect asks in one round trip whether there is a server, and which database it has given us:
+// behind a proxy its name may be another than that in the URL.
+func (s *store) connect(ctx context.Context) error {
+	return s.writes.QueryRow(ctx, databaseName, pgx.QueryExecModeSimpleProtocol).Scan(&s.database)
 }
 
 // engineConfig makes the planner use the indexes whatever the statistics say: a

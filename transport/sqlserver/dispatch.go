@@ -101,7 +101,7 @@ func (s *store) queue(b *pgx.Batch, g *group) {
 	switch g.verb {
 	case tablequeue.Send:
 		for _, o := range g.outs {
-			s.queueSend(b, o)
+			s.queueSend(b, o, o.arrays())
 		}
 	case tablequeue.Delete:
 		seqs, leases := leasesOf(g.units)
@@ -124,7 +124,7 @@ func (s *store) queue(b *pgx.Batch, g *group) {
 	}
 }
 
-func (s *store) queueSend(b *pgx.Batch, o *out) {
+func (s *store) queueSend(b *pgx.Batch, o *out, arrays []any) {
 	text := s.statement(shape{to: o.to.name, timed: o.timed, seqs: o.seqs}, func() string {
 		text := insert(o.to, 1, o.timed, false)
 		if o.seqs {
@@ -132,7 +132,7 @@ func (s *store) queueSend(b *pgx.Batch, o *out) {
 		}
 		return text
 	})
-	q := b.Queue(text, o.arrays()...)
+	q := b.Queue(text, arrays...)
 	if o.seqs {
 		q.Query(o.inserted)
 	}

@@ -11,6 +11,10 @@
 // With the transaction mode SendsAtomicWithReceive a handler's own writes, the messages it sends
 // and the end of the message it handles are one transaction: [Tx] gives it.
 //
+// Outside handlers, endpoint.In(tx) sends in a pgx.Tx on the same database, whatever pool or
+// exec mode it is of: the message is there when the transaction commits, and never otherwise. Its user
+// needs insert and select on the tables that are sent to.
+//
 // # What it asks of the server
 //
 // The tables are made by the endpoint's installer. Afterwards the user needs select, insert, update and

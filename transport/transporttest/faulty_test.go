@@ -3,6 +3,7 @@ package transporttest
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -19,6 +20,8 @@ type faulty struct {
 	limits   func(transport.Limits) transport.Limits
 	close    func(c *faultyConn) error
 	dispatch func(ctx context.Context, c *faultyConn, ops []transport.Operation) ([]transport.Receipt, error)
+
+	dispatchIn func(ctx context.Context, c *faultyConn, tx any, ops []transport.Operation) ([]transport.Receipt, error)
 
 	install     func(ctx context.Context, c *faultyConn, plan transport.Plan) error
 	subscribe   func(ctx context.Context, c *faultyConn, queue string, types []string) error
@@ -41,6 +44,9 @@ type faulty struct {
 	rollback     func(ctx context.Context, tx *faultyTx) error
 
 	wire func(w *wire)
+
+	joins    atomic.Int64 // operations of users' transactions
+	receipts sync.Map     // inmemory's by those of DispatchIn
 }
 
 // sound is everything that inmemory offers.
@@ -131,7 +137,7 @@ func (c *faultyConn) Cancel(ctx context.Context, receipt string) error {
 	if c.f.cancel != nil {
 		return c.f.cancel(ctx, c, receipt)
 	}
-	return c.sound.Cancel(ctx, receipt)
+	return c.sound.Cancel(ctx, c.f.receiptOf(receipt))
 }
 
 func (c *faultyConn) Browse(ctx context.Context, queue string) (transport.Cursor, error) {
@@ -381,6 +387,10 @@ func faultyHarness(change func(*faulty)) Harness {
 		Restart: func(testing.TB) (transport.Transport, func()) {
 			w := remote()
 			return w, func() { w.Refuse(); w.Resume() }
+		},
+		Begin: func(testing.TB, transport.Transport) UserTx {
+			tx := &batchTx{}
+			return UserTx{Tx: tx, Commit: tx.Commit, Rollback: tx.Rollback}
 		},
 		PutUndecodable: func(t testing.TB, tr transport.Transport, queue string) {
 			m := &transport.Message{ID: "foreign", Undecodable: errNothing}

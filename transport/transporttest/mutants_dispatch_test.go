@@ -288,7 +288,7 @@ var delayMutants = []mutant{
 
 func lenientCancel(f *faulty) {
 	f.cancel = func(ctx context.Context, c *faultyConn, receipt string) error {
-		_ = c.sound.Cancel(ctx, receipt) // whatever it says
+		_ = c.sound.Cancel(ctx, c.f.receiptOf(receipt)) // whatever it says
 		return nil
 	}
 }

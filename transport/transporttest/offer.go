@@ -38,6 +38,7 @@ var (
 	installing  = capability{"Installer", func(o offer) bool { return is[transport.Installer](o.conn) }}
 	publishing  = capability{"Subscriber", func(o offer) bool { return is[transport.Subscriber](o.conn) }}
 	cancelling  = capability{"Canceler", func(o offer) bool { return is[transport.Canceler](o.conn) }}
+	joining     = capability{"Joiner", func(o offer) bool { return is[transport.Joiner](o.conn) }}
 	inspecting  = capability{"Inspector", func(o offer) bool { return is[transport.Inspector](o.conn) }}
 	browsing    = capability{"Browser", func(o offer) bool { return is[transport.Browser](o.conn) }}
 	completing  = capability{"Completer", func(o offer) bool { return is[transport.Completer](o.delivery) }}
@@ -58,6 +59,7 @@ var (
 	}}
 
 	undecodable = capability{"Harness.PutUndecodable", func(o offer) bool { return o.harness.PutUndecodable != nil }}
+	beginning   = capability{"Harness.Begin", func(o offer) bool { return o.harness.Begin != nil }}
 	breaking    = capability{"Harness.Break", func(o offer) bool { return o.harness.Break != nil }}
 	restarting  = capability{"Harness.Restart", func(o offer) bool { return o.harness.Restart != nil }}
 )

@@ -1,6 +1,7 @@
 package transporttest
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -30,6 +31,9 @@ type Harness struct {
 	// PutUndecodable puts a message into a queue that the driver cannot read, such
 	// as a foreign program might.
 	PutUndecodable func(t testing.TB, tr transport.Transport, queue string)
+	// Begin begins a transaction such as users have, in the same database as the transport, for a
+	// [transport.Joiner] to send in.
+	Begin func(t testing.TB, tr transport.Transport) UserTx
 	// Break is ShortLease with a connection that can be broken, and what breaks it.
 	Break func(t testing.TB) (transport.Transport, Link)
 	// Restart is Open on a broker of the rule's own, and what stops that broker and starts
@@ -38,6 +42,12 @@ type Harness struct {
 	// Bubble runs each rule in a bubble of testing/synctest, where waiting takes
 	// no time. It is for drivers that do no I/O.
 	Bubble bool
+}
+
+// UserTx is a transaction of a user's, and how he ends it.
+type UserTx struct {
+	Tx               any
+	Commit, Rollback func(context.Context) error
 }
 
 // Link is a connection to a broker that fails on demand.
@@ -119,6 +129,7 @@ var themes = []struct {
 	{"Delays", delayRules},
 	{"Publishing", publishRules},
 	{"Completing and sending as one", atomicRules},
+	{"Sending in a transaction of the user's", joinRules},
 	{"Concurrency", concurrencyRules},
 	{"Stopping and closing", stopRules},
 	{"Faults", faultRules},

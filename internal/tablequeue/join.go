@@ -1,0 +1,23 @@
+package tablequeue
+
+import (
+	"context"
+
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+// DispatchIn implements [transport.Joiner]. The rows are inserted by the connection of tx, apart
+// from what others write; all else that has to be read comes over connections of ours.
+func (c *Conn) DispatchIn(ctx context.Context, tx any, ops []transport.Operation) ([]transport.Receipt, error) {
+	w := c.newWork()
+	defer c.recycle(w)
+	err := c.call(func() error { return dispatchError(c.addRows(ctx, w, ops), len(ops)) })
+	if err != nil {
+		return nil, err
+	}
+	wantSeqs(w.unit.Rows, ops)
+	if err := c.store.InsertIn(ctx, tx, w.unit.Rows); err != nil {
+		return nil, c.blame(ctx, err, w.unit.Rows, len(ops))
+	}
+	return addReceipts(nil, w.unit.Rows, len(ops)), nil
+}

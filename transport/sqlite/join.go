@@ -1,0 +1,78 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/holdfast-go/holdfast/internal/tablequeue"
+)
+
+// InsertIn implements [tablequeue.Queues]. What listens notices the commit by itself.
+func (s *store) InsertIn(ctx context.Context, tx any, rows []tablequeue.Row) error {
+	theirs, ok := tx.(*sql.Tx)
+	if !ok {
+		return fmt.Errorf("sqlite: send in a transaction: it is a %T: want a *sql.Tx", tx)
+	}
+	err := s.sameFile(ctx, theirs)
+	if err == nil && len(rows) > 0 {
+		err = insertIn(ctx, theirs, rows)
+	}
+	if isBusy(err) {
+		err = fmt.Errorf("the file is locked by another transaction: "+
+			"open it with _txlock=immediate and a _busy_timeout: %w", err)
+	}
+	if err != nil {
+		return fmt.Errorf("sqlite: send in a transaction: %w", explain(err))
+	}
+	return nil
+}
+
+func (s *store) sameFile(ctx context.Context, tx *sql.Tx) error {
+	var path string
+	err := tx.QueryRowContext(ctx, `select file from pragma_database_list where name = 'main'`).Scan(&path)
+	if err != nil {
+		return err
+	}
+	theirs, err := os.Stat(path)
+	if err == nil && os.SameFile(theirs, s.file) {
+		return nil
+	}
+	return fmt.Errorf("it is one of file %q and the queues are in %q: begin it there", path, s.path)
+}
+
+// insertIn leaves tx as it was when it fails. Statements cannot be broken off: SQLite would end
+// the transaction.
+func insertIn(ctx context.Context, tx *sql.Tx, rows []tablequeue.Row) error {
+	ctx = context.WithoutCancel(ctx)
+	if _, err := tx.ExecContext(ctx, `savepoint holdfast`); err != nil {
+		return err
+	}
+	err := insertRows(ctx, tx, rows)
+	if err == nil {
+		_, err = tx.ExecContext(ctx, `release holdfast`)
+		return err
+	}
+	if _, gone := tx.ExecContext(ctx, `rollback to holdfast; release holdfast`); gone != nil {
+		return errors.Join(err, fmt.Errorf("the transaction cannot go on: %w", gone))
+	}
+	return err
+}
+
+func insertRows(ctx context.Context, tx *sql.Tx, rows []tablequeue.Row) error {
+	insert, err := tx.PrepareContext(ctx, insertMessage)
+	if err != nil {
+		return err
+	}
+	defer insert.Close()
+	now := micros(time.Now())
+	for i := range rows {
+		if err := insertRow(insert, &rows[i], now); err != nil {
+			return err
+		}
+	}
+	return nil
+}

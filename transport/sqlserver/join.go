@@ -1,0 +1,110 @@
+package sqlserver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/holdfast-go/holdfast/internal/tablequeue"
+)
+
+// InsertIn implements [tablequeue.Queues]. The savepoint is a round trip of its own, as pgx
+// prepares the statements of a batch before the first is carried out, and one that
+// cannot be prepared would end the transaction.
+func (s *store) InsertIn(ctx context.Context, tx any, rows []tablequeue.Row) error {
+	theirs, ok := tx.(pgx.Tx)
+	if !ok {
+		return fmt.Errorf("postgres: send in a transaction: it is a %T: want a pgx.Tx of github.com/jackc/pgx/v5", tx)
+	}
+	err := s.sameDatabase(ctx, theirs)
+	if err == nil && len(rows) > 0 {
+		err = s.insertIn(ctx, theirs, rows)
+	}
+	if err != nil {
+		return s.failed("send in a transaction", err)
+	}
+	return nil
+}
+
+const databaseName = "SELECT current_database()"
+
+// databaseKey is what a connection is known by to have been asked for its database.
+const databaseKey = "holdfast.database"
+
+// sameDatabase asks each connection once. Two servers may have a database of the same name: that
+// is not noticed unless the tables are missing.
+func (s *store) sameDatabase(ctx context.Context, tx pgx.Tx) error {
+	known := tx.Conn().PgConn().CustomData()
+	name, ok := known[databaseKey].(string)
+	if !ok {
+		if err := tx.QueryRow(ctx, databaseName).Scan(&name); err != nil {
+			return err
+		}
+		known[databaseKey] = name
+	}
+	if name != s.database {
+		return fmt.Errorf("it is one of database %q and the queues are in %q: begin it there", name, s.database)
+	}
+	return nil
+}
+
+// maxSavepoint is how long the end of a savepoint may take when its caller no longer waits.
+const maxSavepoint = 5 * time.Second
+
+// insertIn leaves tx as it was when it fails, whatever becomes of ctx.
+func (s *store) insertIn(ctx context.Context, tx pgx.Tx, rows []tablequeue.Row) error {
+	within, err := tx.Begin(ctx)
+	if err != nil {
+		return err
+	}
+	err = within.SendBatch(ctx, s.inserts(rows)).Close()
+	own, cancel := context.WithTimeout(context.WithoutCancel(ctx), maxSavepoint)
+	defer cancel()
+	if err == nil {
+		return within.Commit(own)
+	}
+	if gone := within.Rollback(own); gone != nil {
+		return errors.Join(err, fmt.Errorf("the transaction cannot go on: %w", gone))
+	}
+	return err
+}
+
+// inserts are the statements for rows, and a notification that leaves with the commit: nobody but
+// the server knows when that is. It is for this process too.
+func (s *store) inserts(rows []tablequeue.Row) *pgx.Batch {
+	var b pgx.Batch
+	var queues []string
+	for _, o := range s.groups([]*tablequeue.Unit{{Rows: rows}})[0].outs {
+		s.queueSend(&b, o, plain(o.arrays()))
+		queues = append(queues, o.to.name)
+	}
+	b.Queue("SELECT pg_notify($1, 'tx ' || q) FROM unnest($2::text[]) AS q", s.channel, queues)
+	return &b
+}
+
+// plain makes slices of arrays, which connections can encode that prepare no statements, as
+// behind pgbouncer.
+func plain(arrays []any) []any {
+	for i, a := range arrays {
+		switch a := a.(type) {
+		case array[text]:
+			arrays[i] = convert(a, func(t text) string { return string(t) })
+		case array[number]:
+			arrays[i] = convert(a, func(n number) int64 { return int64(n) })
+		case array[blob]:
+			arrays[i] = convert(a, func(b blob) []byte { return b })
+		}
+	}
+	return arrays
+}
+
+func convert[To, From any](a array[From], to func(From) To) []To {
+	all := make([]To, len(a))
+	for i, e := range a {
+		all[i] = to(e)
+	}
+	return all
+}

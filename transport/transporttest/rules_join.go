@@ -1,0 +1,257 @@
+package transporttest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+var joinRules = []rule{
+	{
+		"join-commit",
+		"What is sent in a transaction of the user's is received when that is committed, as it was sent and in its order, " +
+			"and not before.",
+		[]capability{joining, beginning},
+		joinCommit,
+	},
+	{
+		"join-rollback",
+		"What is sent in a transaction of the user's that is rolled back is never received.",
+		[]capability{joining, beginning},
+		joinRollback,
+	},
+	{
+		"join-refused",
+		"A DispatchIn that is refused an operation sends nothing, says which one in a DispatchError, and leaves the " +
+			"transaction able to go on and to be committed.",
+		[]capability{joining, beginning},
+		joinRefused,
+	},
+	{
+		"join-published",
+		"What is published in a transaction of the user's reaches every subscriber when that is committed, and nobody otherwise.",
+		[]capability{joining, beginning, publishing},
+		joinPublished,
+	},
+	{
+		"join-delayed",
+		"What is sent in a transaction of the user's with a delay arrives when it is due, and not before.",
+		[]capability{joining, beginning, delays},
+		joinDelayed,
+	},
+	{
+		"join-receipt",
+		"The receipt of a delayed message sent in a transaction of the user's calls it back when that has been committed.",
+		[]capability{joining, beginning, delays, cancelling},
+		joinReceipt,
+	},
+	{
+		"join-wrong",
+		"DispatchIn of what is no transaction fails, also for what nobody has subscribed to, and sends nothing.",
+		[]capability{joining},
+		joinWrong,
+	},
+	{
+		"join-many",
+		"Of many transactions of users at once, what was sent in those that are committed is received once, and nothing else.",
+		[]capability{joining, beginning},
+		joinMany,
+	},
+	{
+		"join-closed",
+		"After Close DispatchIn fails with ErrClosed, and the transaction can go on.",
+		[]capability{joining, beginning},
+		joinClosed,
+	},
+}
+
+// usersTx begins a transaction as users do, which is over with the rule.
+func (t *test) usersTx() UserTx {
+	t.Helper()
+	tx := t.harness.Begin(t.TB, t.tr)
+	t.Cleanup(func() { _ = tx.Rollback(context.Background()) }) // after a Commit it does nothing, or fails
+	return tx
+}
+
+func (t *test) dispatchIn(c transport.Conn, tx UserTx, ops ...transport.Operation) []transport.Receipt {
+	t.Helper()
+	receipts, err := as[transport.Joiner](t, c).DispatchIn(t.ctx(), tx.Tx, ops)
+	if err != nil {
+		t.Fatalf("DispatchIn: %v", err)
+	}
+	return receipts
+}
+
+// nothing checks that no message comes for a while. It is for queues that nobody can write to at
+// the moment, and proves little where that while is short.
+func (t *test) nothing(r transport.Receiver) {
+	t.Helper()
+	ds, err := r.Receive(t.shortly(shortDelay), window)
+	if len(ds) > 0 {
+		t.Errorf("received %s before the transaction was committed", idsOf(ds))
+		t.complete(ds...)
+	} else if !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("Receive: %v", err)
+	}
+}
+
+func joinCommit(t *test) {
+	c := t.open()
+	q := t.queue(c, "in")
+	r := t.receiver(c, q)
+	tx := t.usersTx()
+	want := message("m-2")
+	t.dispatchIn(c, tx, to(q, "m-1"), transport.Operation{Message: want, Queue: q})
+	t.dispatchIn(c, tx)
+	t.dispatchIn(c, tx, to(q, "m-3"))
+	t.nothing(r)
+	t.do("Commit", tx.Commit)
+	ds := t.take(r, 3)
+	t.sameOrder(idsOf(ds), []string{"m-1", "m-2", "m-3"})
+	t.sameMessage(ds[1].Message(), want)
+	t.complete(ds...)
+	t.empty(c, q)
+}
+
+func joinRollback(t *test) {
+	c := t.open()
+	q := t.queue(c, "in")
+	tx := t.usersTx()
+	t.dispatchIn(c, tx, toAll(q, ids("m", 3))...)
+	t.do("Rollback", tx.Rollback)
+	t.empty(c, q)
+}
+
+func joinRefused(t *test) {
+	c := t.open()
+	q := t.queue(c, "in")
+	tx := t.usersTx()
+	t.dispatchIn(c, tx, to(q, "before"))
+	ops := []transport.Operation{to(q, "m-1"), to(t.name("missing"), "m-2"), to(q, "m-3")}
+	_, err := as[transport.Joiner](t, c).DispatchIn(t.ctx(), tx.Tx, ops)
+	t.failedOps(err, 3, 1)
+	t.fails("DispatchIn", err, transport.ErrNoQueue)
+	t.dispatchIn(c, tx, to(q, "after"))
+	t.do("Commit", tx.Commit)
+	t.holds(c, q, "before", "after")
+}
+
+func joinPublished(t *test) {
+	c := t.open()
+	one, two, none := t.queue(c, "one"), t.queue(c, "two"), t.queue(c, "none")
+	kind, base := t.kind("Ordered"), t.kind("Base")
+	t.subscribe(c, one, kind)
+	t.subscribe(c, two, kind, base)
+	t.subscribe(c, none, t.kind("Other"))
+	tx := t.usersTx()
+	t.dispatchIn(c, tx, publish("m", kind, base), publish("nobody's", t.kind("Unknown")))
+	t.do("Commit", tx.Commit)
+	tx = t.usersTx()
+	t.dispatchIn(c, tx, publish("rolled back", kind, base))
+	t.do("Rollback", tx.Rollback)
+	t.holds(c, one, "m")
+	t.holds(c, two, "m")
+	t.empty(c, none)
+}
+
+func joinDelayed(t *test) {
+	c := t.open()
+	q := t.queue(c, "in")
+	r := t.receiver(c, q)
+	tx := t.usersTx()
+	op := to(q, "m")
+	op.After = shortDelay
+	due := time.Now().Add(shortDelay)
+	t.dispatchIn(c, tx, op)
+	t.do("Commit", tx.Commit)
+	d := t.one(r, "m")
+	t.onTime("the message", due)
+	t.complete(d)
+	t.empty(c, q)
+}
+
+func joinReceipt(t *test) {
+	c := t.open()
+	q := t.queue(c, "in")
+	ops := toAll(q, ids("m", 3))
+	for i := range ops {
+		ops[i].After = shortDelay
+	}
+	tx := t.usersTx()
+	receipts := t.dispatchIn(c, tx, ops...)
+	if len(receipts) != 3 || receipts[1].Cancel == "" {
+		t.Fatalf("the receipts of delayed messages are %+v", receipts)
+	}
+	t.do("Commit", tx.Commit)
+	canceler := as[transport.Canceler](t, c)
+	if err := canceler.Cancel(t.ctx(), receipts[1].Cancel); err != nil {
+		t.Fatalf("Cancel: %v", err)
+	}
+	t.fails("a second Cancel", canceler.Cancel(t.ctx(), receipts[1].Cancel), transport.ErrNotFound)
+	t.holds(c, q, "m-0000", "m-0002")
+}
+
+func joinWrong(t *test) {
+	c := t.open()
+	q := t.queue(c, "in")
+	for _, tx := range []any{nil, struct{}{}, "begin", c} {
+		for _, op := range []transport.Operation{to(q, "m"), publish("m", t.kind("Unknown"))} {
+			if op.Queue == "" && !is[transport.Subscriber](c) {
+				continue
+			}
+			_, err := as[transport.Joiner](t, c).DispatchIn(t.ctx(), tx, []transport.Operation{op})
+			if err == nil {
+				t.Errorf("DispatchIn in a transaction that is a %T succeeded", tx)
+			}
+		}
+	}
+	t.empty(c, q)
+}
+
+func joinMany(t *test) {
+	c := t.open()
+	q := t.queue(c, "in")
+	joiner := as[transport.Joiner](t, c)
+	var want []string
+	var wg sync.WaitGroup
+	for i := range 8 {
+		for j := range 4 {
+			if (i+j)%2 == 0 {
+				want = append(want, fmt.Sprint(i, "-", j))
+			}
+		}
+		wg.Go(func() {
+			for j := range 4 {
+				tx := t.harness.Begin(t.TB, t.tr)
+				_, err := joiner.DispatchIn(t.ctx(), tx.Tx, []transport.Operation{to(q, fmt.Sprint(i, "-", j))})
+				end := tx.Rollback
+				if (i+j)%2 == 0 {
+					end = tx.Commit
+				}
+				if err := errors.Join(err, end(t.ctx())); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	t.holds(c, q, want...)
+}
+
+func joinClosed(t *test) {
+	c := t.open()
+	q := t.queue(c, "in")
+	tx := t.usersTx()
+	t.dispatchIn(c, tx, to(q, "before"))
+	if err := c.Close(); err != nil {
+		t.Fatalf("Close: %v", err)
+	}
+	_, err := as[transport.Joiner](t, c).DispatchIn(t.ctx(), tx.Tx, []transport.Operation{to(q, "after")})
+	t.fails("DispatchIn", err, transport.ErrClosed)
+	t.do("Commit", tx.Commit)
+	t.holds(t.open(), q, "before")
+}
