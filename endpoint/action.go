@@ -36,7 +36,7 @@ func (in *incoming) carryOut(ctx context.Context, rec *pipeline.Recover) (err er
 		return err
 	}
 	in.settled = true
-	if _, again := rec.Action.(recoverability.Retry); !again && !rec.Failure.AttemptExact {
+	if _, again := rec.Action.(recoverability.Retry); in.alone != nil || !again && !rec.Failure.AttemptExact {
 		in.e.failures.forget(in.id)
 	}
 	if !in.gone {
@@ -50,9 +50,12 @@ func (in *incoming) carryOut(ctx context.Context, rec *pipeline.Recover) (err er
 func (in *incoming) possible(ctx context.Context, action recoverability.Action) recoverability.Action {
 	toError := recoverability.MoveToError{Queue: in.e.recoverability.ErrorQueue}
 	none := in.taken
-	var why string
+	why := in.alone.forbids(action)
 	switch a := action.(type) {
 	case recoverability.Retry:
+		if why != "" {
+			break
+		}
 		if !none {
 			return a
 		}
@@ -60,6 +63,7 @@ func (in *incoming) possible(ctx context.Context, action recoverability.Action) 
 	case recoverability.Delay:
 		a.For = max(0, a.For)
 		switch {
+		case why != "":
 		case none:
 			why = "transaction mode None has no retries"
 		case in.live.limits.MaxDelay == 0:

@@ -42,6 +42,13 @@ func (f *failureCount) add(id string) int {
 	return 1
 }
 
+// knows tells whether a failure of the message is remembered.
+func (f *failureCount) knows(id string) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.entries[id] != nil
+}
+
 // forget drops what is known of the message: its cycle is over.
 func (f *failureCount) forget(id string) {
 	f.mu.Lock()

@@ -19,6 +19,11 @@ type Health struct {
 	Ready bool `json:"ready"`
 	// Reasons say why it is not live or not ready.
 	Reasons []string `json:"reasons,omitempty"`
+	// Warnings say what it has to do without, though it is ready.
+	Warnings []string `json:"warnings,omitempty"`
+	// Quarantined is how many messages waited in quarantine, for all instances, when this one
+	// last looked, which it does every 5 s; -1 when the transport cannot tell.
+	Quarantined int64 `json:"quarantined,omitempty"`
 	// Queues are what is received from, while the endpoint runs.
 	Queues []QueueHealth `json:"queues,omitempty"`
 }
@@ -67,6 +72,9 @@ func (l *live) tell(h *Health) {
 		} else if since, err := lane.reception.failing(); err != nil {
 			h.bad("receiving from %q has been failing since %s: %v", lane.queue, since.UTC().Format(time.RFC3339), err)
 		}
+	}
+	if l.quarantine != nil {
+		l.quarantine.tell(h)
 	}
 	if n := l.held.Load(); n > 0 {
 		h.bad("failed messages that cannot be dealt with: %d", n)

@@ -27,6 +27,10 @@ func (in *incoming) hold(ctx context.Context, err error) {
 	}
 	in.e.notify(ctx, Notification{Kind: FallbackTaken, Failure: f, Fallback: FallbackHeld})
 	in.rollback(ctx)
+	if in.alone != nil {
+		in.goBack(ctx, err)
+		return
+	}
 	pause := in.live.holding.next()
 	in.log().ErrorContext(ctx, "a failed message could not be dealt with: it will be handed out again",
 		slog.String("message", in.id), slog.Duration("after", pause), slog.Any("error", err))

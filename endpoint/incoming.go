@@ -24,11 +24,12 @@ type incoming struct {
 	queue    string
 	started  time.Time // set for audit copies only
 	id       string
-	taken    bool   // off its queue before it was handled: transaction mode None
-	settled  bool   // nothing more may be done about it
-	gone     bool   // its lease was lost before it could be settled
-	final    bool   // Config.OnFinalFailure has been called
-	calls    []call // of the handlers
+	taken    bool     // off its queue before it was handled: transaction mode None
+	settled  bool     // nothing more may be done about it
+	gone     bool     // its lease was lost before it could be settled
+	alone    *guarded // in quarantine; nil elsewhere
+	final    bool     // Config.OnFinalFailure has been called
+	calls    []call   // of the handlers
 	bases    []baseValue
 	handler  *Handler // the one being invoked
 	session  *Session // of the handlers, then of the Recover stage
@@ -53,20 +54,28 @@ func (e *Endpoint) incoming(live *live, queue string) func(context.Context, tran
 	return func(ctx context.Context, d transport.Delivery, slot *pump.Slot) {
 		in := &incoming{e: e, live: live, delivery: d, slot: slot, queue: queue}
 		in.prepare()
-		err := errGoexit // unless handle returns
-		defer func() {
-			in.leaveGate()
-			if err != nil {
-				slot.Free()
-				in.fail(ctx, err)
-			}
-		}()
-		err = in.handle(ctx)
+		in.run(ctx)
 	}
+}
+
+// run takes the message through handling, and where that fails through recoverability.
+func (in *incoming) run(ctx context.Context) {
+	err := errGoexit // unless handle returns
+	defer func() {
+		in.leaveGate()
+		if err != nil {
+			in.slot.Free()
+			in.fail(ctx, err)
+		}
+	}()
+	err = in.handle(ctx)
 }
 
 func (in *incoming) prepare() {
 	in.original = in.delivery.Message()
+	if in.alone != nil {
+		in.original = in.unmark(in.original)
+	}
 	m := in.original
 	if in.e.lends {
 		m = lent(m)
@@ -108,6 +117,12 @@ func (in *incoming) handle(ctx context.Context) (err error) {
 	if reason := in.receive.Message.Undecodable; reason != nil {
 		return recoverability.Unrecoverable(&undecodableError{fmt.Errorf("undecodable message: %w", reason)})
 	}
+	if in.alone != nil && in.alone.parked {
+		return in.crashLoop()
+	}
+	if in.suspect() && in.quarantine(ctx) {
+		return nil
+	}
 	if err := in.e.receive(ctx, &in.receive); err != nil {
 		return err
 	}
@@ -137,7 +152,7 @@ func (in *incoming) leave(ctx context.Context, ops []transport.Operation) error 
 			return err
 		}
 	}
-	if in.receive.Attempt.N > 1 && !in.receive.Attempt.Exact {
+	if in.alone != nil || in.receive.Attempt.N > 1 && !in.receive.Attempt.Exact {
 		in.e.failures.forget(in.id)
 	}
 	return nil

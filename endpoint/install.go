@@ -39,6 +39,9 @@ func (e *Endpoint) plan() transport.Plan {
 		for _, queue := range e.givenUpTo() {
 			plan.Queues = append(plan.Queues, transport.Queue{Name: queue, Shared: true})
 		}
+		if queue := e.quarantineQueue(); queue != "" {
+			plan.Queues = append(plan.Queues, transport.Queue{Name: queue, Counted: true})
+		}
 		if own := e.cfg.instanceQueue(); own != "" {
 			plan.Queues = append(plan.Queues, transport.Queue{Name: own})
 		}

@@ -25,6 +25,7 @@ type lane struct {
 	satellite bool // the driver's own: no business of who pauses the endpoint
 	logger    *slog.Logger
 	reception *reception
+	process   *process
 	open      func(ctx context.Context) (*intake, error)
 	orders    chan order
 
@@ -50,7 +51,7 @@ type order struct {
 func (e *Endpoint) openLane(ctx context.Context, live *live, queue string, concurrency int, handle handleFunc) (*lane, error) {
 	l := &lane{
 		queue: queue, concurrency: concurrency, logger: e.cfg.Logger,
-		reception: &reception{queue: queue}, orders: make(chan order),
+		reception: &reception{queue: queue}, process: live.process, orders: make(chan order),
 	}
 	watch := e.watch(ctx, l.reception)
 	l.open = func(ctx context.Context) (*intake, error) {
@@ -58,10 +59,12 @@ func (e *Endpoint) openLane(ctx context.Context, live *live, queue string, concu
 		if err != nil {
 			return nil, err
 		}
-		return &intake{receiver, pump.New(pump.Config{
+		p := pump.New(pump.Config{
 			Receiver: receiver, Limits: live.limits, Queue: queue,
 			Handle: handle, StopTimeout: e.cfg.StopTimeout, Logger: e.cfg.Logger, OnReceive: watch,
-		})}, nil
+		})
+		live.process.join(p)
+		return &intake{receiver, p}, nil
 	}
 	return l, l.begin(ctx)
 }
@@ -167,6 +170,7 @@ func (l *lane) resize(change func()) {
 // close closes the receiver, if there is one. The pump has ended, or never ran.
 func (l *lane) close() error {
 	if in := l.intake.Swap(nil); in != nil {
+		l.process.leave(in.pump)
 		return in.receiver.Close()
 	}
 	return nil

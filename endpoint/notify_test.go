@@ -99,6 +99,7 @@ func TestWhatWasNotCarriedOutIsNotTold(t *testing.T) {
 					return errNo
 				}))
 				cfg.Recoverability = once
+				cfg.Recoverability.Quarantine.After = recoverability.Off // a lost lease counts
 				cfg.Notify = telling(&told)
 				r := start(t, cfg)
 				r.send(placeOrder{})

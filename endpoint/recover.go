@@ -100,10 +100,23 @@ func cancelled(err error) (yes bool) {
 	return errors.Is(err, context.Canceled) || errors.Is(err, pump.ErrStopping)
 }
 
+// failure is what the policy decides by. It counts.
 func (in *incoming) failure(err error) recoverability.Failure {
+	f := in.facts(err)
+	switch {
+	case in.alone != nil:
+		f.Quarantined, f.Immediate = in.alone.before, in.immediate()
+	case !f.AttemptExact:
+		f.Immediate = in.e.failures.add(in.id)
+	}
+	return f
+}
+
+// facts are the message, and what is known without counting.
+func (in *incoming) facts(err error) recoverability.Failure {
 	now := time.Now()
 	m, attempt := lent(in.original), in.delivery.Attempt()
-	f := recoverability.Failure{
+	return recoverability.Failure{
 		Err: err, MessageID: in.id, Type: firstType(m.Headers), Headers: m.Headers, Body: m.Body, Queue: in.queue,
 		Attempt: attempt.N, AttemptExact: attempt.Exact, Immediate: attempt.N,
 		Delayed:      recoverability.DelayedRetries(m.Headers),
@@ -111,10 +124,6 @@ func (in *incoming) failure(err error) recoverability.Failure {
 		Instance: in.e.cfg.Instance, History: recoverability.ParseHistory(m.Headers.Get(header.HoldfastHistory)),
 		Config: in.e.recoverability,
 	}
-	if !f.AttemptExact {
-		f.Immediate = in.e.failures.add(in.id)
-	}
-	return f
 }
 
 func firstType(h header.Map) string {

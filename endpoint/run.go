@@ -21,6 +21,9 @@ type live struct {
 	holding   pauses
 	held      atomic.Int64 // messages that could not be dealt with, until they are given back
 	lanes     []*lane
+
+	process    *process
+	quarantine *quarantine // nil where there is no guard
 }
 
 // Run connects, receives and handles messages until ctx ends; then it lets the
@@ -29,6 +32,11 @@ type live struct {
 // not start, also because ctx ended first. A broker that goes away later is waited for. An
 // endpoint runs once.
 func (e *Endpoint) Run(ctx context.Context) (err error) {
+	return e.run(ctx, newProcess())
+}
+
+// run is Run beside the others of a process.
+func (e *Endpoint) run(ctx context.Context, process *process) (err error) {
 	if e.started.Swap(true) {
 		return fmt.Errorf("endpoint %q: it has been run already: make another by New", e.cfg.Name)
 	}
@@ -40,6 +48,7 @@ func (e *Endpoint) Run(ctx context.Context) (err error) {
 	defer func() { err = errors.Join(err, conn.Close()) }()
 	live := newLive(ctx, conn)
 	defer live.settling.close()
+	live.process = process
 	if err := e.prepare(ctx, live); err != nil {
 		return err
 	}
@@ -107,11 +116,13 @@ func (e *Endpoint) receiveAll(ctx context.Context, live *live) (err error) {
 		}
 		lanes = append(lanes, own)
 	}
-	live.lanes = lanes
+	live.lanes, live.quarantine = lanes, e.newQuarantine(live)
 	e.begin(live)
 	defer e.live.Store(nil)
+	live.quarantine.begin(ctx)
 	errs := make([]error, len(lanes))
 	var wg sync.WaitGroup
+	wg.Go(func() { live.quarantine.watch(ctx) })
 	for i, l := range lanes {
 		wg.Go(func() { errs[i] = l.run(ctx) })
 	}

@@ -23,6 +23,10 @@ func (c Config) validate() error {
 	if c.Name != "" && slices.Contains(c.Recoverability.ErrorQueues(), c.Name) {
 		bad("Name and an error queue of Recoverability are both %q: what fails would come back at once", c.Name)
 	}
+	quarantine := c.Name + quarantineSuffix
+	if c.Recoverability.WithDefaults().ErrorQueue == quarantine || c.AuditQueue == quarantine {
+		bad("%q is the endpoint's quarantine and cannot be its error or audit queue too", quarantine)
+	}
 	switch {
 	case c.AuditQueue == "":
 	case c.AuditQueue == c.Name:

@@ -26,28 +26,31 @@ const (
 	Retries          = "NServiceBus.Retries"           // delayed retries already made, a decimal number
 	RetriesTimestamp = "NServiceBus.Retries.Timestamp" // when the last one was made
 
-	FailedQ               = "NServiceBus.FailedQ" // the queue to return the message to
-	TimeOfFailure         = "NServiceBus.TimeOfFailure"
-	ExceptionType         = "NServiceBus.ExceptionInfo.ExceptionType"
-	InnerExceptionType    = "NServiceBus.ExceptionInfo.InnerExceptionType"
-	ExceptionMessage      = "NServiceBus.ExceptionInfo.Message"
-	ExceptionSource       = "NServiceBus.ExceptionInfo.Source"
-	ExceptionStackTrace   = "NServiceBus.ExceptionInfo.StackTrace"
-	ExceptionData         = "NServiceBus.ExceptionInfo.Data." // prefix
-	ProcessingStarted     = "NServiceBus.ProcessingStarted"   // of audit copies
-	ProcessingEnded       = "NServiceBus.ProcessingEnded"
-	ProcessingMachine     = "NServiceBus.ProcessingMachine"
-	ProcessingEndpoint    = "NServiceBus.ProcessingEndpoint"
-	HostID                = "$.diagnostics.hostid"
-	HostDisplayName       = "$.diagnostics.hostdisplayname"
-	FirstLevelRetries     = "NServiceBus.FLRetries"         // written by old versions; removed on a move to error
-	HoldfastFirstFailure  = "Holdfast.FirstFailure"         // on delayed copies: when the message first failed
-	HoldfastFaultFirst    = "Holdfast.Fault.FirstFailure"   // the same on the copy in the error queue, never read again
-	HoldfastAttempts      = "Holdfast.Fault.Attempts"       // hand-outs in the last cycle, a decimal number
-	HoldfastAttemptsExact = "Holdfast.Fault.Attempts.Exact" // "false" where the broker does not count
-	HoldfastFaultClass    = "Holdfast.Fault.Class"          // groups errors: recoverability.Class
-	HoldfastHistory       = "Holdfast.History"              // on delayed copies: earlier failures, as JSON
-	HoldfastFaultHistory  = "Holdfast.Fault.History"        // the same on the copy in the error queue
+	FailedQ                    = "NServiceBus.FailedQ" // the queue to return the message to
+	TimeOfFailure              = "NServiceBus.TimeOfFailure"
+	ExceptionType              = "NServiceBus.ExceptionInfo.ExceptionType"
+	InnerExceptionType         = "NServiceBus.ExceptionInfo.InnerExceptionType"
+	ExceptionMessage           = "NServiceBus.ExceptionInfo.Message"
+	ExceptionSource            = "NServiceBus.ExceptionInfo.Source"
+	ExceptionStackTrace        = "NServiceBus.ExceptionInfo.StackTrace"
+	ExceptionData              = "NServiceBus.ExceptionInfo.Data." // prefix
+	ProcessingStarted          = "NServiceBus.ProcessingStarted"   // of audit copies
+	ProcessingEnded            = "NServiceBus.ProcessingEnded"
+	ProcessingMachine          = "NServiceBus.ProcessingMachine"
+	ProcessingEndpoint         = "NServiceBus.ProcessingEndpoint"
+	HostID                     = "$.diagnostics.hostid"
+	HostDisplayName            = "$.diagnostics.hostdisplayname"
+	FirstLevelRetries          = "NServiceBus.FLRetries"         // written by old versions; removed on a move to error
+	HoldfastFirstFailure       = "Holdfast.FirstFailure"         // on delayed copies: when the message first failed
+	HoldfastFaultFirst         = "Holdfast.Fault.FirstFailure"   // the same on the copy in the error queue, never read again
+	HoldfastAttempts           = "Holdfast.Fault.Attempts"       // hand-outs in the last cycle, a decimal number
+	HoldfastAttemptsExact      = "Holdfast.Fault.Attempts.Exact" // "false" where the broker does not count
+	HoldfastFaultClass         = "Holdfast.Fault.Class"          // groups errors: recoverability.Class
+	HoldfastQuarantineQueue    = "Holdfast.Quarantine.Queue"     // in quarantine: the queue that the message was moved from
+	HoldfastQuarantineAttempts = "Holdfast.Quarantine.Attempts"  // in quarantine: hand-outs in that queue
+	HoldfastFaultQuarantined   = "Holdfast.Fault.Quarantined"    // hand-outs in FailedQ before the message was quarantined
+	HoldfastHistory            = "Holdfast.History"              // on delayed copies: earlier failures, as JSON
+	HoldfastFaultHistory       = "Holdfast.Fault.History"        // the same on the copy in the error queue
 )
 
 // Values of [MessageIntent].

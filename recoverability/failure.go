@@ -30,6 +30,9 @@ type Failure struct {
 	// Lost how often it lost the lease before the message was dealt with. Where the broker counts,
 	// the hand-outs beyond the two were crashes, or somebody else's.
 	Handled, Lost int
+	// Quarantined is how often the message was handed out in Queue before it was moved to
+	// quarantine, where it failed; 0 when it did not fail there. Attempt counts anew there.
+	Quarantined int
 	// Delayed is the number of delayed retries already made: 0 in the first cycle.
 	Delayed int
 	// FirstFailure is when the message first failed, over all cycles.

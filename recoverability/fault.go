@@ -46,6 +46,9 @@ func FaultHeaders(f Failure, host Host) header.Map {
 	if !f.AttemptExact {
 		h.Set(header.HoldfastAttemptsExact, "false")
 	}
+	if f.Quarantined > 0 {
+		h.Set(header.HoldfastFaultQuarantined, strconv.Itoa(f.Quarantined))
+	}
 	h.Set(header.HoldfastFaultFirst, header.FormatTime(f.FirstFailure))
 	h.Set(header.HoldfastFaultClass, Class(f.Err))
 	if len(f.History) > 0 {

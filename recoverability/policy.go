@@ -46,6 +46,8 @@ type Config struct {
 	// Rules say what is different for some types of messages and some errors. The first that
 	// fits a failure is taken, the others are not.
 	Rules []Rule
+	// Quarantine guards against messages that end the process.
+	Quarantine Quarantine
 	// Policy decides instead of Decide. Nil is Decide.
 	Policy Policy
 	// FaultHeaders, when set, changes the headers that a move to an error queue adds, such as
@@ -68,6 +70,7 @@ func (c Config) WithDefaults() Config {
 	if c.ErrorQueue == "" {
 		c.ErrorQueue = DefaultErrorQueue
 	}
+	c.Quarantine = c.quarantine()
 	return c
 }
 

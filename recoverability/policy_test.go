@@ -150,15 +150,15 @@ func TestWithDefaultsFillsZeroFieldsOnly(t *testing.T) {
 	}{
 		{
 			"zero", Config{}.WithDefaults(),
-			Config{Immediate: 5, Delayed: 3, TimeIncrease: 10 * time.Second, ErrorQueue: "error"},
+			Config{Immediate: 5, Delayed: 3, TimeIncrease: 10 * time.Second, ErrorQueue: "error", Quarantine: Quarantine{6, 3}},
 		},
 		{
 			"off", Config{Immediate: Off, Delayed: Off}.WithDefaults(),
-			Config{Immediate: Off, Delayed: Off, TimeIncrease: 10 * time.Second, ErrorQueue: "error"},
+			Config{Immediate: Off, Delayed: Off, TimeIncrease: 10 * time.Second, ErrorQueue: "error", Quarantine: Quarantine{3, 3}},
 		},
 		{
-			"set", Config{Immediate: 1, Delayed: 2, TimeIncrease: 3, ErrorQueue: "4"}.WithDefaults(),
-			Config{Immediate: 1, Delayed: 2, TimeIncrease: 3, ErrorQueue: "4"},
+			"set", Config{Immediate: 1, Delayed: 2, TimeIncrease: 3, ErrorQueue: "4", Quarantine: Quarantine{Off, 5}}.WithDefaults(),
+			Config{Immediate: 1, Delayed: 2, TimeIncrease: 3, ErrorQueue: "4", Quarantine: Quarantine{Off, 5}},
 		},
 		{"twice", Config{Immediate: Off}.WithDefaults().WithDefaults(), Config{Immediate: Off}.WithDefaults()},
 	}

@@ -14,6 +14,7 @@ func (c Config) Validate() error {
 	validateNumbers(bad, c.Immediate, c.Delayed, c.TimeIncrease)
 	validateMatchers(bad, "Unrecoverable", c.Unrecoverable)
 	c.Delays.validate(bad)
+	c.Quarantine.validate(bad)
 	for i, r := range c.Rules {
 		where = fmt.Sprintf("recoverability: rule %d: ", i+1)
 		r.validate(bad)

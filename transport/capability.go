@@ -29,6 +29,10 @@ type Queue struct {
 	// Shared is true for queues that other systems use too, such as the error and
 	// audit queue: drivers create them without additions of their own.
 	Shared bool
+	// Counted is true for a queue whose hand-outs have to be counted exactly (Attempt.Exact), also
+	// those lost with a process. A driver for a broker with several kinds of queue picks one that
+	// counts, whatever its configuration says for others; one that cannot creates what it can.
+	Counted bool
 }
 
 // Subscriber is implemented by a Conn that can publish. Without it the endpoint

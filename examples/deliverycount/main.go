@@ -3,6 +3,10 @@
 // how often it hands a message out: the behavior reads that before the handler is called, and fails the
 // message with an error that is not worth another try. It goes to the error queue.
 //
+// An endpoint has a guard by itself, recoverability.Quarantine, which finds out with certainty which message
+// it is. This is the plain way: a limit that parks whatever was handed out too often, the neighbours of such a
+// message too if they were in hand each time. It has to be below the guard's, or that is first.
+//
 // The program is its own supervisor: it starts a worker again for as long as that dies.
 //
 //	go run ./examples/deliverycount
@@ -28,7 +32,7 @@ type ImportFile struct{ Name string }
 
 var errTooManyDeliveries = errors.New("handed out too often: it may be what kills the process")
 
-// atMost lets a message through n times.
+// atMost lets a message through n times: fewer than Quarantine.After, no fewer than Immediate+1.
 func atMost(n int) pipeline.Behavior[*pipeline.Receive] {
 	return func(next pipeline.Func[*pipeline.Receive]) pipeline.Func[*pipeline.Receive] {
 		return func(ctx context.Context, in *pipeline.Receive) error {
@@ -53,9 +57,10 @@ func work(path string) error {
 			os.Exit(137) // as the system's killer does
 			return nil
 		})},
-		Recoverability: recoverability.Config{Immediate: 2},
+		// The endpoint has a guard of its own, which is more patient: see atMost.
+		Recoverability: recoverability.Config{Immediate: 2, Quarantine: recoverability.Quarantine{After: 10}},
 	}
-	cfg.Pipeline.Receive.Use("at most", atMost(3)) // never less than Immediate+1: those tries are for errors
+	cfg.Pipeline.Receive.Use("at most", atMost(3))
 	cfg.Pipeline.Recover.Use("stop", func(next pipeline.Func[*pipeline.Recover]) pipeline.Func[*pipeline.Recover] {
 		return func(ctx context.Context, in *pipeline.Recover) error {
 			fmt.Printf("attempt %d: %v: %v\n", in.Attempt.N, in.Failure.Err, in.Action)

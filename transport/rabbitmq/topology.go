@@ -26,7 +26,7 @@ func typeExchange(name string) string {
 // exchanges of the types, and where delayed messages wait. What exists with other arguments is left alone and logged.
 func (c *conn) Install(ctx context.Context, plan transport.Plan) error {
 	for _, q := range plan.Queues {
-		if err := c.installQueue(ctx, q.Name); err != nil {
+		if err := c.installQueue(ctx, q); err != nil {
 			return err
 		}
 	}
@@ -43,9 +43,10 @@ func (c *conn) Install(ctx context.Context, plan transport.Plan) error {
 	return nil
 }
 
-func (c *conn) installQueue(ctx context.Context, name string) error {
+func (c *conn) installQueue(ctx context.Context, q transport.Queue) error {
+	name := q.Name
 	var args amqp.Table
-	if c.queueType == Quorum {
+	if c.queueType == Quorum || q.Counted {
 		args = amqp.Table{"x-queue-type": string(Quorum)}
 	}
 	err := c.onChannel(ctx, func(ch *amqp.Channel) error {

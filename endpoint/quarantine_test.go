@@ -1,0 +1,600 @@
+package endpoint_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/holdfast-go/holdfast/endpoint"
+	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/pipeline"
+	"github.com/holdfast-go/holdfast/recoverability"
+	"github.com/holdfast-go/holdfast/transport"
+	"github.com/holdfast-go/holdfast/transport/inmemory"
+)
+
+// mortal is a transport whose process can be killed: to the broker that is a connection that closes,
+// and nothing that the process does afterwards reaches it.
+type mortal struct {
+	*inmemory.Transport
+
+	mu   sync.Mutex
+	conn transport.Conn
+	kill context.CancelFunc
+}
+
+func (m *mortal) Open(ctx context.Context, env transport.Env) (transport.Conn, error) {
+	conn, err := m.Transport.Open(ctx, env)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.conn = conn
+	return conn, err
+}
+
+// die ends the process from within a handler.
+func (m *mortal) die() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.kill()
+	_ = m.conn.Close()
+	return errors.New("of a process that does not exist any more")
+}
+
+// supervise runs the endpoint, and another each time that it dies, until stop. It returns how often it died.
+func (m *mortal) supervise(t *testing.T, cfg endpoint.Config, stop <-chan struct{}) (deaths int) {
+	cfg.StopTimeout = time.Millisecond
+	for {
+		e, err := endpoint.New(cfg)
+		if err != nil {
+			t.Error(err)
+			return deaths
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		m.mu.Lock()
+		m.kill = cancel
+		m.mu.Unlock()
+		over := make(chan struct{})
+		go func() {
+			select {
+			case <-stop:
+				cancel()
+			case <-over:
+			}
+		}()
+		err = e.Run(ctx)
+		close(over)
+		cancel()
+		select {
+		case <-stop:
+			return deaths
+		default:
+			deaths++
+		}
+		if err != nil && !errors.Is(err, transport.ErrClosed) {
+			t.Errorf("the endpoint ended with %v", err)
+		}
+	}
+}
+
+// wire is a placeOrder on the wire.
+func wire(id string) *transport.Message {
+	return &transport.Message{
+		ID: id, Body: fmt.Appendf(nil, `{"ID":%q}`, id),
+		Headers: header.New(header.Field{Name: header.MessageID, Value: id}, header.Field{Name: header.EnclosedMessageTypes, Value: "Shop.PlaceOrder"}),
+	}
+}
+
+// handedOut puts a message into a queue that has been handed out n times.
+func handedOut(t *testing.T, broker *inmemory.Transport, queue string, m *transport.Message, n int) {
+	t.Helper()
+	broker.CreateQueues(queue)
+	conn, err := broker.Open(t.Context(), transport.Env{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	r, err := conn.OpenReceiver(t.Context(), transport.ReceiverOptions{Queue: queue})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := broker.Put(queue, m); err != nil {
+		t.Fatal(err)
+	}
+	for range n {
+		ds, err := r.Receive(t.Context(), 1)
+		if err != nil || ds[0].Message().ID != m.ID {
+			t.Fatalf("received %v, %v", ds, err)
+		}
+		if err := ds[0].Retry(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestAMessageThatEndsTheProcessIsParkedAndNoOther(t *testing.T) {
+	for _, concurrency := range []int{1, 16} {
+		inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+			const messages = 60
+			m := &mortal{Transport: broker}
+			var poisonous, handled tally
+			cfg := sales(m, endpoint.Handle(func(ctx context.Context, s *endpoint.Session, o placeOrder) error {
+				if o.ID == "m-7" || o.ID == "m-31" {
+					poisonous.add(o.ID)
+					return m.die()
+				}
+				time.Sleep(time.Second)
+				handled.add(o.ID)
+				return nil
+			}))
+			cfg.Concurrency = concurrency
+			broker.CreateQueues("sales")
+			for i := range messages {
+				if err := broker.Put("sales", wire(fmt.Sprint("m-", i))); err != nil {
+					t.Fatal(err)
+				}
+			}
+			stop := make(chan struct{})
+			time.AfterFunc(time.Hour, func() { close(stop) })
+			if deaths := m.supervise(t, cfg, stop); deaths > 18 {
+				t.Errorf("the process died %d times, want at most 9 for each of the two", deaths)
+			}
+			for _, id := range []string{"m-7", "m-31"} {
+				if n := count(poisonous.list(), id); n > 9 {
+					t.Errorf("%s was handled %d times, want at most 6 in its queue and 3 in quarantine", id, n)
+				}
+			}
+			var parked []string
+			for _, f := range broker.Messages("error") {
+				parked = append(parked, f.ID)
+				if class := f.Headers.Get(header.FailedQ); class != "sales" {
+					t.Errorf("%s is %q of %s", header.FailedQ, class, f.ID)
+				}
+				if q, n := f.Headers.Get(header.HoldfastFaultQuarantined), f.Headers.Get(header.HoldfastAttempts); q != "7" || n != "4" {
+					t.Errorf("%s was handed out %q times, then %q times in quarantine", f.ID, q, n)
+				}
+				if text := f.Headers.Get(header.ExceptionMessage); !strings.Contains(text, "came to no end 3 times") {
+					t.Errorf("error text %q", text)
+				}
+				for name := range f.Headers.All() {
+					if strings.HasPrefix(name, "Holdfast.Quarantine.") {
+						t.Errorf("the error copy still has %s", name)
+					}
+				}
+			}
+			slices.Sort(parked)
+			if diff := cmp.Diff([]string{"m-31", "m-7"}, parked); diff != "" {
+				t.Errorf("concurrency %d: parked (-want +got):\n%s", concurrency, diff)
+			}
+			done := map[string]bool{}
+			for _, id := range handled.list() {
+				done[id] = true
+			}
+			if len(done) != messages-2 {
+				t.Errorf("concurrency %d: %d were handled, want %d", concurrency, len(done), messages-2)
+			}
+			for _, q := range []string{"sales", "sales.quarantine"} {
+				if left := broker.Messages(q); len(left) > 0 {
+					t.Errorf("%d are left in %s", len(left), q)
+				}
+			}
+		})
+	}
+}
+
+func count(list []string, s string) (n int) {
+	for _, other := range list {
+		if other == s {
+			n++
+		}
+	}
+	return n
+}
+
+func TestASuspectIsHandledAloneAndAsAnyOther(t *testing.T) {
+	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		var running, beside atomic.Int32
+		var seen, told tally
+		cfg := sales(broker, endpoint.Handle(func(ctx context.Context, s *endpoint.Session, o placeOrder) error {
+			running.Add(1)
+			defer running.Add(-1)
+			time.Sleep(time.Second)
+			if o.ID == "suspect" {
+				beside.Add(running.Load() - 1)
+				seen.add(fmt.Sprint(s.Attempt().N, " ", s.Header(header.HoldfastQuarantineQueue), s.Headers().Len()))
+			}
+			return nil
+		}))
+		cfg.AuditQueue = "other"
+		cfg.Notify = telling(&told)
+		var received string
+		cfg.Pipeline.Receive.Use("look", func(next pipeline.Func[*pipeline.Receive]) pipeline.Func[*pipeline.Receive] {
+			return func(ctx context.Context, in *pipeline.Receive) error {
+				if in.Message.ID == "suspect" {
+					received = in.Queue
+				}
+				return next(ctx, in)
+			}
+		})
+		handedOut(t, broker, "sales", wire("suspect"), 6)
+		r := start(t, cfg)
+		for range 200 {
+			r.send(placeOrder{ID: "x"})
+		}
+		time.Sleep(10 * time.Minute)
+		if diff := cmp.Diff([]string{"1 2"}, seen.list()); diff != "" {
+			t.Errorf("the handler saw (-want +got):\n%s", diff)
+		}
+		if n := beside.Load(); n != 0 {
+			t.Errorf("%d were handled beside it", n)
+		}
+		if received != "sales" {
+			t.Errorf("behaviors saw queue %q", received)
+		}
+		if diff := cmp.Diff([]string{"quarantined to sales.quarantine"}, told.list()); diff != "" {
+			t.Error(diff)
+		}
+		audited := broker.Messages("other")
+		if len(audited) != 201 {
+			t.Errorf("%d audit copies", len(audited))
+		}
+		for _, a := range audited {
+			if _, ok := a.Headers.Lookup(header.HoldfastQuarantineQueue); ok {
+				t.Error("the audit copy tells of quarantine")
+			}
+		}
+	})
+}
+
+func TestAnOrdinaryFailureInQuarantineGoesOnWithThePolicy(t *testing.T) {
+	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		var calls tally
+		cfg := sales(broker, failing(&calls))
+		cfg.Recoverability = recoverability.Config{Immediate: 2, Delayed: 1}
+		handedOut(t, broker, "sales", wire("m"), 3)
+		start(t, cfg)
+		time.Sleep(time.Second)
+		if diff := cmp.Diff([]string{"1"}, calls.list()); diff != "" {
+			t.Fatalf("in quarantine (-want +got):\n%s", diff)
+		}
+		time.Sleep(time.Minute)
+		if diff := cmp.Diff([]string{"1", "1", "2", "3"}, calls.list()); diff != "" {
+			t.Errorf("with the delayed cycle (-want +got):\n%s", diff)
+		}
+		failed := broker.Messages("error")
+		if len(failed) != 1 || failed[0].Headers.Get(header.FailedQ) != "sales" || failed[0].Headers.Get(header.HoldfastQuarantineQueue) != "" {
+			t.Errorf("the error queue has %v", failed)
+		}
+	})
+}
+
+func TestNoPolicyRetriesAtOnceInQuarantineOrLetsAParkedMessageGo(t *testing.T) {
+	for name, action := range map[string]recoverability.Action{"retry": recoverability.Retry{}, "delay": recoverability.Delay{For: time.Second}} {
+		for _, handOuts := range []int{0, 3} {
+			inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+				var calls tally
+				var seen recoverability.Failure
+				cfg := sales(broker, failing(&calls))
+				cfg.Recoverability.Policy = func(f recoverability.Failure) recoverability.Action {
+					if f.Quarantined == 0 {
+						return recoverability.Discard{}
+					}
+					seen = f
+					return action
+				}
+				m := wire("m")
+				m.Headers = recoverability.QuarantineHeaders(m.Headers, "sales", 9)
+				handedOut(t, broker, "sales.quarantine", m, handOuts)
+				start(t, cfg)
+				time.Sleep(time.Hour)
+				parked := handOuts == 3
+				want := 1
+				if name == "delay" && !parked {
+					want = 0
+				}
+				if got := len(broker.Messages("error")); got != want {
+					t.Errorf("%s after %d hand-outs: the error queue has %d messages, want %d", name, handOuts, got, want)
+				}
+				if seen.Immediate < 6 || seen.Quarantined != 9 || seen.Queue != "sales" {
+					t.Errorf("the policy saw %+v", seen)
+				}
+				var c *recoverability.CrashLoopError
+				if errors.As(seen.Err, &c) != parked || parked && len(calls.list()) > 0 {
+					t.Errorf("%d calls, error %v", len(calls.list()), seen.Err)
+				}
+			})
+		}
+	}
+}
+
+func TestWithoutAQuarantineTheGuardIsOffAndSaysSo(t *testing.T) {
+	for _, without := range []inmemory.Capability{0, inmemory.Inspector} {
+		inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+			broker.Without = without
+			broker.CreateQueues("sales", "error")
+			var calls tally
+			cfg := sales(broker, endpoint.Handle(func(_ context.Context, s *endpoint.Session, _ placeOrder) error {
+				calls.add(fmt.Sprint(s.Attempt().N))
+				return nil
+			}))
+			cfg.Install = false
+			handedOut(t, broker, "sales", wire("m"), 20)
+			r := start(t, cfg)
+			synctest.Wait()
+			if diff := cmp.Diff([]string{"21"}, calls.list()); diff != "" {
+				t.Error(diff)
+			}
+			h := r.Health()
+			if !h.Ready || len(h.Warnings) != 1 || !strings.Contains(h.Warnings[0], "sales.quarantine") {
+				t.Errorf("health %+v", h)
+			}
+			if without != 0 {
+				return // it is found with the next start
+			}
+			broker.CreateQueues("sales.quarantine")
+			time.Sleep(6 * time.Second)
+			if h := r.Health(); len(h.Warnings) > 0 {
+				t.Errorf("health %+v", h)
+			}
+		})
+	}
+}
+
+func TestTheQuarantineIsFoundWithoutAnInspectorToo(t *testing.T) {
+	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		broker.Without = inmemory.Inspector
+		var calls tally
+		handedOut(t, broker, "sales", wire("m"), 6)
+		start(t, sales(broker, endpoint.Handle(func(_ context.Context, s *endpoint.Session, _ placeOrder) error {
+			calls.add(fmt.Sprint(s.Attempt().N))
+			return nil
+		})))
+		time.Sleep(5 * time.Second)
+		if diff := cmp.Diff([]string{"1"}, calls.list()); diff != "" {
+			t.Error(diff)
+		}
+	})
+}
+
+func TestWhatNeedsNoQuarantineHasNone(t *testing.T) {
+	for name, change := range map[string]func(*endpoint.Config){
+		"off":  func(c *endpoint.Config) { c.Recoverability.Quarantine.After = recoverability.Off },
+		"none": func(c *endpoint.Config) { c.Transactions = endpoint.None },
+	} {
+		inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+			var calls tally
+			cfg := sales(broker, endpoint.Handle(func(_ context.Context, s *endpoint.Session, _ placeOrder) error {
+				calls.add(fmt.Sprint(s.Attempt().N))
+				return nil
+			}))
+			change(&cfg)
+			handedOut(t, broker, "sales", wire("m"), 20)
+			start(t, cfg)
+			synctest.Wait()
+			if diff := cmp.Diff([]string{"21"}, calls.list()); diff != "" {
+				t.Errorf("%s: %s", name, diff)
+			}
+			if err := broker.Put("sales.quarantine", wire("m")); !errors.Is(err, transport.ErrNoQueue) {
+				t.Errorf("%s: there is a quarantine: %v", name, err)
+			}
+		})
+	}
+}
+
+func TestWhereTheBrokerDoesNotCountASuspectIsWhatDidNotFailHere(t *testing.T) {
+	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		broker.Without = inmemory.Exact
+		var told tally
+		cfg := sales(broker, failing(&tally{}))
+		cfg.Recoverability = recoverability.Config{Immediate: 2, Delayed: recoverability.Off}
+		cfg.Notify = telling(&told)
+		handedOut(t, broker, "sales", wire("redelivered"), 1)
+		r := start(t, cfg)
+		time.Sleep(5 * time.Second)
+		want := []string{"quarantined to sales.quarantine", "moved_to_error to error"}
+		if diff := cmp.Diff(want, told.list()); diff != "" {
+			t.Errorf("of another process (-want +got):\n%s", diff)
+		}
+		r.send(placeOrder{})
+		time.Sleep(time.Second)
+		want = append(want, "immediate_retry #1", "immediate_retry #2", "moved_to_error to error")
+		if diff := cmp.Diff(want, told.list()); diff != "" {
+			t.Errorf("of this one (-want +got):\n%s", diff)
+		}
+	})
+}
+
+func TestUndecodableMessagesAreNotQuarantined(t *testing.T) {
+	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		m := wire("m")
+		m.Undecodable = errors.New("no headers")
+		var told tally
+		cfg := sales(broker)
+		cfg.Notify = telling(&told)
+		handedOut(t, broker, "sales", m, 20)
+		start(t, cfg)
+		time.Sleep(time.Second)
+		if diff := cmp.Diff([]string{"moved_to_error to error"}, told.list()); diff != "" {
+			t.Error(diff)
+		}
+	})
+}
+
+func TestAMessageTooLargeForQuarantineIsHandledLikeAnyOther(t *testing.T) {
+	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		var calls tally
+		m := wire("m")
+		handedOut(t, broker, "sales", m, 20)
+		broker.MaxHeaders = m.Headers.Size() + 10
+		start(t, sales(broker, endpoint.Handle(func(_ context.Context, s *endpoint.Session, _ placeOrder) error {
+			calls.add(fmt.Sprint(s.Attempt().N))
+			return nil
+		})))
+		time.Sleep(time.Second)
+		if diff := cmp.Diff([]string{"21"}, calls.list()); diff != "" {
+			t.Error(diff)
+		}
+	})
+}
+
+func TestALongHandlerDelaysQuarantineAndIsNotDeadlockedByIt(t *testing.T) {
+	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		var handled tally
+		answered := make(chan struct{})
+		var first sync.Once
+		cfg := sales(broker, endpoint.Handle(func(ctx context.Context, s *endpoint.Session, o placeOrder) error {
+			switch o.ID {
+			case "question":
+				<-answered
+			case "answer":
+				first.Do(func() { close(answered) })
+			}
+			handled.add(o.ID)
+			return nil
+		}))
+		cfg.Concurrency = 4
+		r := start(t, cfg)
+		r.send(placeOrder{ID: "question"})
+		synctest.Wait()
+		handedOut(t, broker, "sales.quarantine", wire("suspect"), 0)
+		time.Sleep(10 * time.Second) // by now everything rests
+		r.send(placeOrder{ID: "answer"})
+		synctest.Wait()
+		if got := handled.list(); len(got) > 0 {
+			t.Fatalf("handled %q before the patience for the handler is over", got)
+		}
+		time.Sleep(2 * time.Minute)
+		if diff := cmp.Diff([]string{"answer", "question", "suspect"}, handled.list()); diff != "" {
+			t.Errorf("handled (-want +got):\n%s", diff)
+		}
+	})
+}
+
+func TestEndpointsOfOneProcessRestForEachOthersQuarantine(t *testing.T) {
+	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		var running, beside atomic.Int32
+		handle := func(ctx context.Context, s *endpoint.Session, o placeOrder) error {
+			running.Add(1)
+			defer running.Add(-1)
+			time.Sleep(300 * time.Millisecond)
+			if o.ID == "suspect" {
+				beside.Add(running.Load() - 1)
+			}
+			return nil
+		}
+		one, two := sales(broker, endpoint.Handle(handle)), sales(broker, endpoint.Handle(handle))
+		two.Name = "billing"
+		handedOut(t, broker, "sales", wire("suspect"), 6)
+		handedOut(t, broker, "billing", wire("suspect"), 6)
+		for range 500 {
+			for _, q := range []string{"sales", "billing"} {
+				if err := broker.Put(q, wire("m")); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		ctx, stop := context.WithTimeout(t.Context(), 10*time.Minute)
+		defer stop()
+		var es []*endpoint.Endpoint
+		for _, cfg := range []endpoint.Config{one, two} {
+			e, err := endpoint.New(cfg)
+			if err != nil {
+				t.Fatal(err)
+			}
+			es = append(es, e)
+		}
+		if err := endpoint.RunAll(ctx, es...); err != nil {
+			t.Error(err)
+		}
+		if n := beside.Load(); n != 0 {
+			t.Errorf("%d were handled beside the suspects", n)
+		}
+		for _, q := range []string{"sales", "billing", "sales.quarantine", "billing.quarantine", "error"} {
+			if left := broker.Messages(q); len(left) > 0 {
+				t.Errorf("%d messages in %s", len(left), q)
+			}
+		}
+	})
+}
+
+func TestWhatIsInQuarantineComesFirstAfterAStart(t *testing.T) {
+	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		var handled tally
+		handedOut(t, broker, "sales", wire("m"), 0)
+		handedOut(t, broker, "sales.quarantine", wire("suspect"), 2)
+		start(t, sales(broker, endpoint.Handle(func(_ context.Context, s *endpoint.Session, o placeOrder) error {
+			if o.ID == "suspect" && len(broker.Messages("sales")) != 1 {
+				t.Error("something was received beside it")
+			}
+			handled.add(o.ID)
+			return nil
+		})))
+		time.Sleep(5 * time.Second)
+		if diff := cmp.Diff([]string{"suspect", "m"}, handled.list()); diff != "" {
+			t.Error(diff)
+		}
+	})
+}
+
+func TestAParkedMessageThatCannotBeMovedHoldsUpNobody(t *testing.T) {
+	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		broker.Without = inmemory.DeadLetterer
+		var missing atomic.Bool
+		missing.Store(true)
+		broker.Fail = func(verb, object string) error {
+			if verb == "Dispatch" && object == "error" && missing.Load() {
+				return transport.ErrNoQueue
+			}
+			return nil
+		}
+		var handled tally
+		var critical atomic.Int32
+		cfg := sales(broker, endpoint.Handle(func(_ context.Context, s *endpoint.Session, o placeOrder) error {
+			handled.add(o.ID)
+			return nil
+		}))
+		cfg.Notify = []func(context.Context, endpoint.Notification){func(_ context.Context, n endpoint.Notification) {
+			if n.Kind == endpoint.CriticalError {
+				critical.Add(1)
+			}
+		}}
+		handedOut(t, broker, "sales.quarantine", wire("parked"), 3)
+		r := start(t, cfg)
+		for i := range 60 {
+			r.send(placeOrder{ID: fmt.Sprint(i)})
+			time.Sleep(10 * time.Second)
+		}
+		if got := handled.list(); len(got) < 59 || slices.Contains(got, "parked") {
+			t.Errorf("handled %q", got)
+		}
+		if n := critical.Load(); n < 10 || n > 120 {
+			t.Errorf("told %d times in ten minutes", n)
+		}
+		missing.Store(false)
+		time.Sleep(time.Minute)
+		if got := len(broker.Messages("error")); got != 1 {
+			t.Errorf("the error queue has %d messages, want 1", got)
+		}
+	})
+}
+
+func TestTheQuarantineCannotBeTheErrorQueue(t *testing.T) {
+	for _, change := range []func(*endpoint.Config){
+		func(c *endpoint.Config) { c.Recoverability.ErrorQueue = "sales.quarantine" },
+		func(c *endpoint.Config) { c.AuditQueue = "sales.quarantine" },
+	} {
+		cfg := sales(&inmemory.Transport{})
+		change(&cfg)
+		if _, err := endpoint.New(cfg); err == nil || !strings.Contains(err.Error(), "is the endpoint's quarantine") {
+			t.Errorf("New returned %v", err)
+		}
+	}
+}

@@ -1,0 +1,74 @@
+package recoverability
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/holdfast-go/holdfast/header"
+)
+
+func TestSuspectsAreThoseHandedOutMoreOftenThanTheyAreTried(t *testing.T) {
+	for _, test := range []struct {
+		c    Config
+		want int // the first hand-out that is suspect; 0 for none
+	}{
+		{Config{}, 7},
+		{Config{Immediate: Off}, 4},
+		{Config{Immediate: 1}, 4},
+		{Config{Immediate: 9}, 11},
+		{Config{Rules: []Rule{{Immediate: 12}, {Immediate: 2}}}, 14},
+		{Config{Quarantine: Quarantine{After: 1}}, 2},
+		{Config{Quarantine: Quarantine{After: Off}}, 0},
+	} {
+		q, got := test.c.WithDefaults().Quarantine, 0
+		for n := 20; n >= 1; n-- {
+			if q.Suspect(n) {
+				got = n
+			}
+		}
+		if got != test.want {
+			t.Errorf("%+v: suspect from hand-out %d on, want %d", test.c, got, test.want)
+		}
+	}
+}
+
+func TestAMessageIsParkedAfterSoManyCrashesInQuarantine(t *testing.T) {
+	for crashes, want := range map[int]int{0: 4, 1: 2, 3: 4} {
+		q := Config{Quarantine: Quarantine{Crashes: crashes}}.WithDefaults().Quarantine
+		if q.Parked(want-1) || !q.Parked(want) {
+			t.Errorf("Crashes %d: not parked by hand-out %d", crashes, want)
+		}
+	}
+}
+
+func TestQuarantineHeadersAreTakenAwayAgain(t *testing.T) {
+	h := header.New(header.Field{Name: "a", Value: "1"})
+	marked := QuarantineHeaders(h, "sales", 7)
+	got, queue, attempts := LeaveQuarantine(marked)
+	if got.Len() != 1 || got.Get("a") != "1" || queue != "sales" || attempts != 7 {
+		t.Errorf("%v, %q, %d", got, queue, attempts)
+	}
+	if h.Len() != 1 || marked.Len() != 3 {
+		t.Errorf("headers were changed: %v, %v", h, marked)
+	}
+	for _, bad := range []string{"", "x", "-1", "0", "99999999999999999999", "1048577"} {
+		marked.Set(header.HoldfastQuarantineAttempts, bad)
+		if _, _, attempts := LeaveQuarantine(marked); attempts != 1 {
+			t.Errorf("%q attempts are %d", bad, attempts)
+		}
+	}
+}
+
+func TestACrashLoopTellsWhatWasCounted(t *testing.T) {
+	err := Unrecoverable(&CrashLoopError{Queue: "sales", Attempts: 7, Crashes: 3})
+	var c interface{ FaultClass() string }
+	if !errors.As(err, &c) || c.FaultClass() != "crash-loop" {
+		t.Errorf("no class in %v", err)
+	}
+	for _, part := range []string{"3 times", `"sales"`, "7 hand-outs"} {
+		if !strings.Contains(err.Error(), part) {
+			t.Errorf("%q does not say %q", err, part)
+		}
+	}
+}
