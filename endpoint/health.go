@@ -24,7 +24,8 @@ type Health struct {
 	// Quarantined is how many messages waited in quarantine, for all instances, when this one
 	// last looked, which it does every 5 s; -1 when the transport cannot tell.
 	Quarantined int64 `json:"quarantined,omitempty"`
-	// Queues are what is received from, while the endpoint runs.
+	// Queues are what is received from, while the endpoint runs; the quarantine among them while
+	// it is worked on.
 	Queues []QueueHealth `json:"queues,omitempty"`
 }
 

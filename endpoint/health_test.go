@@ -52,7 +52,7 @@ func TestHealthSaysHowAnEndpointLivesAndEnds(t *testing.T) {
 			t.Fatal(err)
 		}
 		synctest.Wait()
-		if diff := cmp.Diff([]endpoint.QueueHealth{{Queue: "sales", Handling: 1}, {Queue: "sales.quarantine"}}, e.Health().Queues); diff != "" {
+		if diff := cmp.Diff([]endpoint.QueueHealth{{Queue: "sales", Handling: 1}}, e.Health().Queues); diff != "" {
 			t.Error(diff)
 		}
 		cancel()

@@ -207,9 +207,8 @@ func (q *quarantine) tell(h *Health) {
 		return
 	}
 	h.Quarantined = q.waiting.Load()
-	var s pump.Stats
 	if p := q.pump.Load(); p != nil {
-		s = p.Stats()
+		s := p.Stats()
+		h.Queues = append(h.Queues, QueueHealth{q.queue, s.Buffered, s.Handling, s.Settling})
 	}
-	h.Queues = append(h.Queues, QueueHealth{q.queue, s.Buffered, s.Handling, s.Settling})
 }
