@@ -19,7 +19,7 @@ func TestRabbitMQGivesEachTestItsOwnCorner(t *testing.T) {
 	}
 }
 
-// fill puts a message into a queue and tells how many it had.
+// fill puts a message into a durable queue and tells how many it had.
 func fill(t *testing.T, url, queue string) int {
 	t.Helper()
 	c, err := amqp.Dial(url)
@@ -35,8 +35,16 @@ func fill(t *testing.T, url, queue string) int {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := ch.PublishWithContext(t.Context(), "", queue, false, false, amqp.Publishing{}); err != nil {
+	if err := ch.Confirm(false); err != nil {
 		t.Fatal(err)
+	}
+	m := amqp.Publishing{DeliveryMode: amqp.Persistent}
+	confirm, err := ch.PublishWithDeferredConfirm("", queue, false, false, m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !confirm.Wait() {
+		t.Fatal("the message was not accepted")
 	}
 	return q.Messages
 }

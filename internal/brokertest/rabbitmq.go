@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"net/url"
 	"os"
-	"os/exec"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -57,7 +56,7 @@ func createVhost(t testing.TB, server *url.URL) (string, bool) {
 	name := unique()
 	own := *server
 	own.Path = "/" + name
-	for _, way := range []vhosts{control{server}, management{server}} {
+	for _, way := range []vhosts{control{server, localRabbitmqctl}, management{server}} {
 		if way.create(name) != nil {
 			continue
 		}
@@ -83,29 +82,24 @@ type vhosts interface {
 }
 
 // control runs rabbitmqctl, which has rights over the server on this machine.
-type control struct{ server *url.URL }
+type control struct {
+	server *url.URL
+	run    func(args ...string) error
+}
 
 func (c control) create(name string) error {
 	if ip := net.ParseIP(c.server.Hostname()); c.server.Hostname() != "localhost" && !ip.IsLoopback() {
 		return fmt.Errorf("%s is not this machine", c.server.Hostname())
 	}
 	// One call instead of two: each takes half a second.
-	return rabbitmqctl("eval", fmt.Sprintf(`ok = rabbit_vhost:add(<<"%[1]s">>, <<"test">>), `+
+	return c.run("eval", fmt.Sprintf(`ok = rabbit_vhost:add(<<"%[1]s">>, <<"test">>), `+
 		`rabbit_auth_backend_internal:set_permissions(<<"%[2]s">>, <<"%[1]s">>, <<".*">>, <<".*">>, <<".*">>, <<"test">>).`,
 		name, c.server.User.Username()))
 }
 
-func (c control) remove(name string) error { return rabbitmqctl("delete_vhost", name) }
+func (c control) remove(name string) error { return c.run("delete_vhost", name) }
 
-func rabbitmqctl(args ...string) error {
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
-	defer cancel()
-	out, err := exec.CommandContext(ctx, "rabbitmqctl", append([]string{"-q"}, args...)...).CombinedOutput()
-	if err != nil {
-		return fmt.Errorf("rabbitmqctl %s: %w: %s", args[0], err, out)
-	}
-	return nil
-}
+func localRabbitmqctl(args ...string) error { return rabbitmqctl("rabbitmqctl", nil, args...) }
 
 // management calls the HTTP API of the management plugin on its usual port.
 type management struct{ server *url.URL }

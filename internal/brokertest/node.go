@@ -1,0 +1,66 @@
+package brokertest
+
+import (
+	"os"
+	"testing"
+)
+
+// Node is a broker that a test may stop, kill and start again, which is never done to the
+// one that tests share. A test binary has one of each kind: it is started for the first test
+// that asks for it, belongs to one test at a time, and ends with the process, even when
+// that is killed. Its methods are called by the test's own goroutine.
+type Node struct {
+	URL string // of a corner of the test's own; the same after a restart
+
+	t      testing.TB
+	server *server
+}
+
+// Stop sends the broker's process a signal and waits for its end: [os.Kill] is a crash, what
+// [os.Interrupt] and others are is the broker's to say.
+func (n *Node) Stop(how os.Signal) {
+	n.t.Helper()
+	if err := n.server.stop(how); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+// Start returns when the broker answers.
+func (n *Node) Start() {
+	n.t.Helper()
+	if err := n.server.start(); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+// Restart stops the broker and starts it again.
+func (n *Node) Restart(how os.Signal) {
+	n.t.Helper()
+	n.Stop(how)
+	n.Start()
+}
+
+// own gives a test a server to itself until its end.
+func own(t testing.TB, start func() (*server, error)) *Node {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("needs a broker of its own, and -short is for machines without")
+	}
+	s, err := start()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.inUse.Lock()
+	t.Cleanup(s.inUse.Unlock)
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("the end of the log of %s:\n%s", s.name, s.log())
+		}
+	})
+	n := &Node{t: t, server: s}
+	if s.running() && s.answers(t.Context()) != nil {
+		n.Stop(os.Kill) // as the test before has left it
+	}
+	n.Start()
+	return n
+}

@@ -1,0 +1,114 @@
+package brokertest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// OwnPostgres is a PostgreSQL server of the test binary's own, with an empty database.
+// Stopped by [os.Interrupt] it ends every connection and shuts down ("fast"), by
+// syscall.SIGQUIT it does not even do that ("immediate").
+func OwnPostgres(t testing.TB) *Node {
+	t.Helper()
+	n := own(t, ownPostgres)
+	name := unique()
+	postgres := n.server.url("postgres")
+	if err := execute(postgres, "CREATE DATABASE "+pgx.Identifier{name}.Sanitize()); err != nil {
+		t.Fatal(err)
+	}
+	n.URL = n.server.url(name)
+	return n
+}
+
+var ownPostgres = sync.OnceValues(func() (*server, error) {
+	initdb, err := postgresProgram("initdb")
+	if err != nil {
+		return nil, err
+	}
+	port, err := freePort()
+	if err != nil {
+		return nil, err
+	}
+	s, err := newServer("postgres")
+	if err != nil {
+		return nil, err
+	}
+	data := filepath.Join(s.dir, "data")
+	s.program = func() *exec.Cmd {
+		// The process is killed, the machine is not: what the system has is safe enough.
+		return exec.Command(filepath.Join(filepath.Dir(initdb), "postgres"), "-D", data, "-p", strconv.Itoa(port),
+			"-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories=", "-c", "fsync=off")
+	}
+	s.url = func(database string) string {
+		return fmt.Sprintf("postgres://postgres@%s/%s?sslmode=disable", loopback(port), database)
+	}
+	s.answers = func(ctx context.Context) error { return answers(ctx, s.url("postgres")) }
+	if err := s.runAsPostgres(); err != nil {
+		return nil, err
+	}
+	return s, s.createData(initdb, data)
+})
+
+func (s *server) createData(initdb, data string) error {
+	cmd := exec.Command(initdb, "-D", data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
+	cmd.Dir = s.dir
+	s.user(cmd)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("initdb: %w: %s", err, out)
+	}
+	return nil
+}
+
+func answers(ctx context.Context, server string) error {
+	c, err := pgx.Connect(ctx, server)
+	if err != nil {
+		return err
+	}
+	return c.Close(ctx)
+}
+
+// runAsPostgres has the server run by the system's user postgres where we are root, whom
+// it refuses.
+func (s *server) runAsPostgres() error {
+	if os.Getuid() != 0 {
+		return nil
+	}
+	u, err := user.Lookup("postgres")
+	if err != nil {
+		return err
+	}
+	uid, err := strconv.ParseUint(u.Uid, 10, 32)
+	if err != nil {
+		return err
+	}
+	gid, err := strconv.ParseUint(u.Gid, 10, 32)
+	if err != nil {
+		return err
+	}
+	s.user = func(cmd *exec.Cmd) { as(cmd, uint32(uid), uint32(gid)) }
+	return os.Chown(s.dir, int(uid), int(gid))
+}
+
+// postgresProgram finds a program of the server, which Debian keeps off the PATH.
+func postgresProgram(name string) (string, error) {
+	if path, err := exec.LookPath(name); err == nil {
+		return path, nil
+	}
+	found, _ := filepath.Glob("/usr/lib/postgresql/*/bin/" + name) // the pattern is well-formed
+	if len(found) == 0 {
+		return "", errors.New("a test that restarts PostgreSQL needs its programs on this machine: " +
+			"install postgresql, as \"make brokers-up\" does on Debian and Ubuntu")
+	}
+	return slices.Max(found), nil
+}

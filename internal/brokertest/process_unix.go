@@ -1,0 +1,21 @@
+//go:build unix
+
+package brokertest
+
+import (
+	"os/exec"
+	"syscall"
+)
+
+// ownGroup puts a process into a group of its own, which can be killed as one.
+func ownGroup(cmd *exec.Cmd) {
+	if cmd.SysProcAttr == nil {
+		cmd.SysProcAttr = &syscall.SysProcAttr{}
+	}
+	cmd.SysProcAttr.Setpgid = true
+}
+
+// as runs a process as another user.
+func as(cmd *exec.Cmd, uid, gid uint32) {
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: gid}}
+}

@@ -1,0 +1,147 @@
+package brokertest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+// RabbitMQNode is a [Node] that knows RabbitMQ's commands.
+type RabbitMQNode struct{ *Node }
+
+// Control runs rabbitmqctl on the node, and on no other.
+func (n RabbitMQNode) Control(args ...string) {
+	n.t.Helper()
+	if err := n.server.control(args...); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+// OwnRabbitMQ is a RabbitMQ of the test binary's own, with an empty virtual host. Stopped
+// by syscall.SIGTERM it shuts down in order.
+func OwnRabbitMQ(t testing.TB) RabbitMQNode {
+	t.Helper()
+	n := RabbitMQNode{own(t, ownRabbitMQ)}
+	vhost := unique()
+	n.URL = n.server.url(vhost)
+	server, err := url.Parse(n.URL)
+	if err == nil {
+		err = control{server, n.server.control}.create(vhost)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+var ownRabbitMQ = sync.OnceValues(func() (*server, error) {
+	program, err := rabbitProgram("rabbitmq-server")
+	if err != nil {
+		return nil, err
+	}
+	var ports [3]int // of the broker, of the node, of the port mapper
+	for i := range ports {
+		if ports[i], err = freePort(); err != nil {
+			return nil, err
+		}
+	}
+	s, err := newServer("rabbitmq")
+	if err != nil {
+		return nil, err
+	}
+	s.url = func(vhost string) string { return fmt.Sprintf("amqp://guest:guest@%s/%s", loopback(ports[0]), vhost) }
+	s.answers = func(context.Context) error {
+		c, err := amqp.Dial(s.url(""))
+		if err != nil {
+			return err
+		}
+		return c.Close()
+	}
+	environment, err := rabbitEnvironment(s.dir, ports)
+	if err != nil {
+		return nil, err
+	}
+	s.program = func() *exec.Cmd {
+		cmd := exec.Command(program)
+		cmd.Env = environment
+		return cmd
+	}
+	s.control = func(args ...string) error {
+		return rabbitmqctl(filepath.Join(filepath.Dir(program), "rabbitmqctl"), environment, args...)
+	}
+	return s, s.startMapper(ports[2])
+})
+
+// rabbitEnvironment writes the node's configuration and returns the variables that name it.
+func rabbitEnvironment(dir string, ports [3]int) ([]string, error) {
+	in := func(name string) string { return filepath.Join(dir, name) }
+	// A full disk is to fail loudly, not to block senders.
+	config := fmt.Sprintf("listeners.tcp.default = %s\nlog.console = true\nlog.console.level = warning\n"+
+		"log.file = false\ndisk_free_limit.absolute = 64MB\n", loopback(ports[0]))
+	if err := os.WriteFile(in("rabbitmq.conf"), []byte(config), 0o600); err != nil {
+		return nil, err
+	}
+	return append(os.Environ(),
+		"HOME="+dir, // where the cookie is
+		fmt.Sprintf("RABBITMQ_NODENAME=holdfast-%d@localhost", ports[0]),
+		fmt.Sprintf("RABBITMQ_DIST_PORT=%d", ports[1]),
+		fmt.Sprintf("ERL_EPMD_PORT=%d", ports[2]),
+		"ERL_EPMD_ADDRESS=127.0.0.1",
+		"RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS=-kernel inet_dist_use_interface {127,0,0,1}",
+		"RABBITMQ_CONFIG_FILE="+in("rabbitmq.conf"),
+		"RABBITMQ_ADVANCED_CONFIG_FILE="+in("none"),
+		"RABBITMQ_CONF_ENV_FILE="+in("none"),
+		"RABBITMQ_MNESIA_BASE="+in("data"),
+		"RABBITMQ_LOG_BASE="+in("log"),
+		"RABBITMQ_ENABLED_PLUGINS_FILE="+in("plugins"),
+		"RABBITMQ_PID_FILE="+in("pid"),
+		"RUNNING_UNDER_SYSTEMD=1", // the script becomes the server instead of waiting for it
+	), nil
+}
+
+// startMapper starts a port mapper of our own. The system's may be closed to us, and one
+// that the node started would stay.
+func (s *server) startMapper(port int) error {
+	mapper := exec.Command("epmd", "-address", "127.0.0.1", "-port", fmt.Sprint(port))
+	ownGroup(mapper)
+	if err := mapper.Start(); err != nil {
+		return fmt.Errorf("start Erlang's port mapper: %w", err)
+	}
+	s.company = append(s.company, mapper.Process.Pid)
+	return s.keep()
+}
+
+// rabbitProgram finds a program of the server. What Debian has on the PATH refuses to run for
+// anybody but root and rabbitmq.
+func rabbitProgram(name string) (string, error) {
+	path := "/usr/lib/rabbitmq/bin/" + name
+	if _, err := os.Stat(path); err == nil {
+		return path, nil
+	}
+	path, err := exec.LookPath(name)
+	if err != nil {
+		return "", errors.New("a test that restarts RabbitMQ needs its programs on this machine: " +
+			"install rabbitmq-server, as \"make brokers-up\" does on Debian and Ubuntu")
+	}
+	return path, nil
+}
+
+func rabbitmqctl(program string, environment []string, args ...string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, program, append([]string{"-q"}, args...)...)
+	cmd.Env = environment
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("rabbitmqctl %s: %w: %s", strings.Join(args, " "), err, out)
+	}
+	return nil
+}

@@ -1,0 +1,175 @@
+package brokertest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"time"
+)
+
+// A server is a broker's process that ends with this one, however that ends.
+type server struct {
+	name    string
+	dir     string                      // all that it writes, removed in the end
+	program func() *exec.Cmd            // one more run of it
+	answers func(context.Context) error // nil when it is ready
+	url     func(corner string) string
+	user    func(*exec.Cmd)            // makes a process run as the server's user
+	control func(args ...string) error // the broker's own command, if it has one
+
+	inUse   sync.Mutex // one test at a time has it
+	keeper  io.Writer
+	company []int         // processes that serve this one
+	ended   chan struct{} // closed when process has ended
+	process *os.Process
+}
+
+const (
+	startTimeout = 2 * time.Minute
+	stopTimeout  = 30 * time.Second
+)
+
+// newServer makes a folder and sees to it that it goes away with this process.
+func newServer(name string) (*server, error) {
+	dir, err := os.MkdirTemp("", "holdfast-"+name+"-")
+	if err != nil {
+		return nil, err
+	}
+	s := &server{name: name, dir: dir, ended: make(chan struct{}), user: func(*exec.Cmd) {}}
+	close(s.ended)
+	s.keeper, err = newKeeper(dir)
+	return s, err
+}
+
+// start returns when the server answers. One that ends meanwhile is started again: what was
+// killed holds its port or its memory for a moment.
+func (s *server) start() error {
+	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+	defer cancel()
+	look := time.NewTicker(50 * time.Millisecond)
+	defer look.Stop()
+	for launches := 0; ; {
+		if !s.running() {
+			if launches++; launches > 20 {
+				return fmt.Errorf("%s does not stay up:\n%s", s.name, s.log())
+			}
+			if err := s.launch(s.program()); err != nil {
+				return err
+			}
+		}
+		err := s.answers(ctx)
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-look.C:
+		case <-ctx.Done():
+			return fmt.Errorf("%s does not answer: %w:\n%s", s.name, err, s.log())
+		}
+	}
+}
+
+func (s *server) running() bool {
+	select {
+	case <-s.ended:
+		return false
+	default:
+		return true
+	}
+}
+
+func (s *server) launch(cmd *exec.Cmd) error {
+	output, err := os.OpenFile(s.output(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	defer output.Close() //nolint:errcheck // the server has its own
+	cmd.Dir, cmd.Stdout, cmd.Stderr = s.dir, output, output
+	s.user(cmd)
+	ownGroup(cmd)
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("start %s: %w", s.name, err)
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = cmd.Wait() // it is told to end by a signal
+	}()
+	s.ended, s.process = ended, cmd.Process
+	return s.keep(cmd.Process.Pid)
+}
+
+// keep tells the keeper what there is to end.
+func (s *server) keep(pids ...int) error {
+	_, err := fmt.Fprintln(s.keeper, append(pids, s.company...))
+	return err
+}
+
+// stop sends a signal and waits for the end.
+func (s *server) stop(how os.Signal) error {
+	if !s.running() {
+		return nil
+	}
+	if err := s.process.Signal(how); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return err
+	}
+	select {
+	case <-s.ended:
+		return nil
+	case <-time.After(stopTimeout):
+		return fmt.Errorf("%s has not ended %v after signal %q", s.name, stopTimeout, how)
+	}
+}
+
+func (s *server) output() string { return filepath.Join(s.dir, "output") }
+
+// log is the end of what the server said.
+func (s *server) log() string {
+	text, err := os.ReadFile(s.output())
+	if err != nil {
+		return err.Error()
+	}
+	lines := bytes.Split(bytes.TrimSpace(text), []byte("\n"))
+	return string(bytes.Join(lines[max(0, len(lines)-40):], []byte("\n")))
+}
+
+// keep is run by a shell that outlives us: its input ends when we do. The numbers of the
+// process groups to end come on lines, the last of which counts.
+const keep = `while read -r line; do last=$line; done
+for group in $(echo "$last" | tr -d '[]'); do kill -s KILL -- "-$group" 2>/dev/null; done
+sleep 1
+rm -rf "$1"`
+
+func newKeeper(dir string) (io.Writer, error) {
+	cmd := exec.Command("sh", "-c", keep, "keeper", dir)
+	ownGroup(cmd) // so that an interrupt from the keyboard is not for it
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		return nil, err
+	}
+	return in, cmd.Start()
+}
+
+// freePort is a port of this machine that nobody listens on. It is below those that the
+// system gives to outgoing connections: one of them might take it while the server is down.
+func freePort() (int, error) {
+	var err error
+	for range 100 {
+		port := 20000 + rand.IntN(12000)
+		var l net.Listener
+		if l, err = net.Listen("tcp", loopback(port)); err == nil {
+			return port, l.Close()
+		}
+	}
+	return 0, err
+}
+
+func loopback(port int) string { return fmt.Sprintf("127.0.0.1:%d", port) }
