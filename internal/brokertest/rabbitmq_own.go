@@ -26,6 +26,15 @@ func (n RabbitMQNode) Control(args ...string) {
 	}
 }
 
+// Kill ends the node as a crash does and starts it again. Which quorum queues there are
+// RabbitMQ writes down half a second after they were declared, without telling anybody: that
+// is not left to chance.
+func (n RabbitMQNode) Kill() {
+	n.t.Helper()
+	n.Control("eval", "[ok = dets:sync(Table) || Table <- dets:all()].")
+	n.Restart(os.Kill)
+}
+
 // OwnRabbitMQ is a RabbitMQ of the test binary's own, with an empty virtual host. Stopped
 // by syscall.SIGTERM it shuts down in order.
 func OwnRabbitMQ(t testing.TB) RabbitMQNode {

@@ -41,6 +41,13 @@ func conformance(t *testing.T, kind rabbitmq.QueueType) transporttest.Harness {
 			proxy := brokertest.NewProxy(t, u.Host)
 			return &rabbitmq.Transport{URL: proxy.URL(t, broker), QueueType: kind, Heartbeat: time.Second}, proxy
 		},
+		Restart: func(t testing.TB) (transport.Transport, func()) {
+			node := brokertest.OwnRabbitMQ(t)
+			return &rabbitmq.Transport{URL: node.URL, QueueType: kind}, func() {
+				node.Control("stop_app")
+				node.Control("start_app")
+			}
+		},
 	}
 }
 

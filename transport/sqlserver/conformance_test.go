@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/url"
+	"os"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -32,6 +33,10 @@ func TestConformance(t *testing.T) {
 			tr := p.schema(2 * time.Second)(t).(*sqlserver.Postgres)
 			tr.URL = proxy.URL(t, p.url)
 			return tr, proxy
+		},
+		Restart: func(t testing.TB) (transport.Transport, func()) {
+			node := brokertest.OwnPostgres(t)
+			return postgres{node.URL}.schema(2 * time.Second)(t), func() { node.Restart(os.Kill) }
 		},
 	})
 }

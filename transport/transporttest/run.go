@@ -36,8 +36,8 @@ type Harness struct {
 	Begin func(t testing.TB, tr transport.Transport) UserTx
 	// Break is ShortLease with a connection that can be broken, and what breaks it.
 	Break func(t testing.TB) (transport.Transport, Link)
-	// Restart is Open on a broker of the rule's own, and what stops that broker and starts
-	// it again. It returns when the broker answers.
+	// Restart is ShortLease on a broker of the rule's own, and what stops that broker and
+	// starts it again. It returns when the broker answers.
 	Restart func(t testing.TB) (tr transport.Transport, restart func())
 	// Bubble runs each rule in a bubble of testing/synctest, where waiting takes
 	// no time. It is for drivers that do no I/O.

@@ -1,0 +1,104 @@
+package transporttest
+
+import (
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+// restartable opens a transport whose broker can be restarted. Starting brokers takes a
+// while, which is not the driver's fault.
+func (t *test) restartable() (c transport.Conn, restart func()) {
+	t.Helper()
+	tr, again := t.harness.Restart(t.TB)
+	t.tr, t.until = tr, time.Now().Add(4*patience)
+	c = t.open()
+	if lease := c.Limits().Lease; lease > longestLease {
+		t.Fatalf("Harness.Restart has leases of %v: what is out would come again after the rule's end", lease)
+	}
+	return c, again
+}
+
+func faultRestart(t *test) {
+	c, restart := t.restartable()
+	q := t.queue(c, "in")
+	t.send(c, q, "held", "waiting")
+	want := []string{"held", "waiting"}
+	if c.Limits().MaxDelay > 0 {
+		op := to(q, "delayed")
+		op.After = shortDelay
+		t.dispatch(c, op)
+		want = append(want, "delayed")
+	}
+	r := t.receiver(c, q)
+	t.one(r, "held")
+	restart()
+	t.arrive(r, want, map[string]int{})
+}
+
+func faultRestartLoad(t *test) {
+	c, restart := t.restartable()
+	in, out := t.queue(c, "in"), t.queue(c, "out")
+	r := t.receiver(c, out)
+	p := t.forward(c, in, out)
+	all := ids("m", 400)
+	sent := make(chan map[string]bool, 1)
+	go func() { sent <- t.sendUntilAccepted(c, in, all) }()
+	times := map[string]int{}
+	t.arrive(r, all[:100], times)
+	restart()
+	t.arrive(r, all, times)
+	t.stop(p)
+	maybe := await(t, "all is sent", sent)
+	for id, n := range times {
+		if n > 1 && c.Limits().Atomic && !maybe[id] {
+			t.Errorf("%s was forwarded %d times", id, n)
+		}
+	}
+}
+
+// sendUntilAccepted sends one message after the other, each until that succeeds, and returns
+// those that may have been sent before.
+func (t *test) sendUntilAccepted(c transport.Conn, queue string, ids []string) map[string]bool {
+	unsure := map[string]bool{}
+	ctx := t.ctx()
+	for _, id := range ids {
+		t.pass(time.Millisecond) // so that there are some left whenever the broker ends
+		for ctx.Err() == nil {
+			_, err := c.Dispatch(ctx, []transport.Operation{to(queue, id)})
+			if err == nil {
+				break
+			}
+			if errors.Is(err, transport.ErrOutcomeUnknown) {
+				unsure[id] = true
+			}
+			t.pass(10 * time.Millisecond)
+		}
+	}
+	return unsure
+}
+
+// arrive receives until every one of want has come, whatever fails on the way, and counts
+// how often each was completed.
+func (t *test) arrive(r transport.Receiver, want []string, times map[string]int) {
+	t.Helper()
+	ctx := t.ctx()
+	missing := slices.Clone(want)
+	for len(missing) > 0 {
+		ds, err := r.Receive(ctx, 20)
+		if ctx.Err() != nil {
+			t.Fatalf("%d of %d messages are lost: %s (%v)", len(missing), len(want), missing, err)
+		}
+		if err != nil {
+			t.pass(10 * time.Millisecond)
+		}
+		for _, d := range ds {
+			if d.Complete(ctx) == nil { // else it comes again
+				times[d.Message().ID]++
+			}
+		}
+		missing = slices.DeleteFunc(missing, func(id string) bool { return times[id] > 0 })
+	}
+}
