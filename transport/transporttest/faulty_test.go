@@ -386,7 +386,11 @@ func faultyHarness(change func(*faulty)) Harness {
 		},
 		Restart: func(testing.TB) (transport.Transport, func()) {
 			w := remote()
-			return w, func() { w.Refuse(); w.Resume() }
+			return w, func() {
+				w.Refuse()
+				<-time.After(50 * time.Millisecond)
+				w.Resume()
+			}
 		},
 		Begin: func(testing.TB, transport.Transport) UserTx {
 			tx := &batchTx{}

@@ -265,7 +265,7 @@ var faultMutants = []mutant{
 	{"fault-close-away", "Close leaves a goroutine that waits for the broker", wired(func(w *wire) { w.leaking = true })},
 	{"fault-load", "what is written to a lost connection is called accepted", wired(func(w *wire) { w.fading = true })},
 	{"fault-restart", "what is out when the broker restarts is gone", wired(func(w *wire) { w.dropping = true })},
-	{"fault-restart-load", "what is written to a lost connection is called accepted", wired(func(w *wire) { w.fading = true })},
+	{"fault-restart-load", "what does not reach the broker is called accepted", wired(func(w *wire) { w.lying = true })},
 	{"fault-restart-load", "a lost connection is never replaced", wired(func(w *wire) { w.once = true })},
 }
 

@@ -18,7 +18,7 @@ type wire struct {
 	once     bool // a lost connection is never replaced
 	adopting bool // a delivery of a lost connection settles the newer hand-out
 	hanging  bool // Dispatch waits for the broker, whatever its context says
-	lying    bool // Dispatch over a silent connection succeeds
+	lying    bool // Dispatch succeeds when it does not reach the broker
 	fading   bool // Dispatch over a connection that was cut succeeds the first time
 	deaf     bool // Receive over a silent connection does not see its context end
 	leaking  bool // Close leaves behind what waits for the broker
@@ -190,7 +190,7 @@ func (c *remoteConn) Close() error {
 
 func (c *remoteConn) Dispatch(ctx context.Context, ops []transport.Operation) ([]transport.Receipt, error) {
 	silent, away := c.w.waits()
-	if silent != nil && c.w.lying {
+	if (silent != nil || away != nil) && c.w.lying {
 		return nil, nil
 	}
 	if away != nil && c.w.hanging {

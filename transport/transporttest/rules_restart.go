@@ -1,8 +1,10 @@
 package transporttest
 
 import (
+	"context"
 	"errors"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/holdfast-go/holdfast/transport"
@@ -45,7 +47,11 @@ func faultRestartLoad(t *test) {
 	p := t.forward(c, in, out)
 	all := ids("m", 400)
 	sent := make(chan map[string]bool, 1)
-	go func() { sent <- t.sendUntilAccepted(c, in, all) }()
+	ctx, giveUp := context.WithCancel(t.ctx())
+	var sending sync.WaitGroup
+	sending.Go(func() { sent <- t.sendUntilAccepted(ctx, c, in, all) })
+	t.Cleanup(sending.Wait)
+	t.Cleanup(giveUp) // where the rule has failed
 	times := map[string]int{}
 	t.arrive(r, all[:100], times)
 	restart()
@@ -61,9 +67,8 @@ func faultRestartLoad(t *test) {
 
 // sendUntilAccepted sends one message after the other, each until that succeeds, and returns
 // those that may have been sent before.
-func (t *test) sendUntilAccepted(c transport.Conn, queue string, ids []string) map[string]bool {
+func (t *test) sendUntilAccepted(ctx context.Context, c transport.Conn, queue string, ids []string) map[string]bool {
 	unsure := map[string]bool{}
-	ctx := t.ctx()
 	for _, id := range ids {
 		t.pass(time.Millisecond) // so that there are some left whenever the broker ends
 		for ctx.Err() == nil {
