@@ -211,7 +211,9 @@ func (f *fake) InsertIn(_ context.Context, tx any, rows []Row) error {
 	}
 	for i := range rows {
 		f.seq++
-		rows[i].Seq = f.seq
+		if rows[i].WantSeq {
+			rows[i].Seq = f.seq
+		}
 		own.rows = append(own.rows, rows[i])
 	}
 	return nil

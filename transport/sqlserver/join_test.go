@@ -287,7 +287,7 @@ func (w *world) order(c transport.Conn, id int, pool *pgxpool.Pool, f fate) erro
 	if err != nil {
 		return err
 	}
-	defer tx.Rollback(ctx) //nolint:errcheck // does nothing after Commit
+	defer func() { _ = tx.Rollback(ctx) }() // does nothing after Commit
 	_, err = tx.Exec(ctx, "INSERT INTO "+w.schema+".biz VALUES ($1)", id)
 	err = errors.Join(err, f.before(tx))
 	_, sent := c.(transport.Joiner).DispatchIn(ctx, tx, []transport.Operation{to("out", msg(fmt.Sprint(id)))})
