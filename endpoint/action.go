@@ -36,8 +36,8 @@ func (in *incoming) carryOut(ctx context.Context, rec *pipeline.Recover) (err er
 		return err
 	}
 	in.settled = true
-	if _, again := rec.Action.(recoverability.Retry); in.alone != nil || !again && !rec.Failure.AttemptExact {
-		in.e.failures.forget(in.id)
+	if _, again := rec.Action.(recoverability.Retry); in.alone != nil || !again && !in.gone {
+		in.e.failures.forget(in.failureKey())
 	}
 	if !in.gone {
 		in.done(ctx, rec.Action, rec.Failure)

@@ -22,7 +22,7 @@ type Endpoint struct {
 	serializers    serializers
 	recoverability recoverability.Config
 	host           recoverability.Host
-	failures       failureCount
+	failures       failureMemory
 	unreturned     atomic.Int32 // calls of Notify functions under way, those given up included
 
 	receive  pipeline.Func[*pipeline.Receive]
@@ -48,6 +48,8 @@ func New(cfg Config) (*Endpoint, error) {
 	types, terr := newRegistry(cfg)
 	cfg = cfg.withDefaults()
 	e := &Endpoint{cfg: cfg, types: types, serializers: cfg.Serializers, recoverability: cfg.Recoverability.WithDefaults(), ready: make(chan struct{})}
+	memory := e.recoverability.Memory
+	e.failures.messages, e.failures.bytes = max(memory.Messages, 8*cfg.Concurrency), memory.Bytes
 	machine := machineName()
 	e.host = recoverability.Host{
 		Endpoint: cfg.Name, Machine: machine, HostID: hostID(cfg.Name, machine), DisplayName: cfg.Instance,

@@ -2,59 +2,131 @@ package endpoint
 
 import (
 	"container/list"
+	"crypto/sha256"
+	"slices"
 	"sync"
+
+	"github.com/holdfast-go/holdfast/recoverability"
 )
 
-// failureCount remembers how often messages failed in this process, for brokers
-// that do not count. It is bounded: the message that failed longest ago is
-// forgotten first. The zero value is empty.
-type failureCount struct {
+// failureMemory remembers how messages failed in this process and cycle: how often, for brokers
+// that do not count, and what was said. It is bounded in messages and in what they said. The
+// message that failed longest ago is forgotten first; over the bound of texts, first what it said.
+type failureMemory struct {
+	messages, bytes int // bounds
+
 	mu      sync.Mutex // guards the rest
-	entries map[string]*list.Element
-	order   list.List // of *failureEntry, latest failure first
+	entries map[failureKey]*list.Element
+	order   list.List // of *messageFailures, latest failure first
+	said    int       // bytes of all texts
 }
 
-type failureEntry struct {
-	id string
-	n  int
+// failureKey is a message in a queue. It is of one size, however long their names are.
+type failureKey [sha256.Size]byte
+
+type messageFailures struct {
+	key          failureKey
+	failed, lost int
+	past         []recoverability.Past
 }
 
-const maxFailures = 1000
+// maxPast is how many failures of one message are remembered, not only counted.
+const maxPast = 10
 
-// add counts a failure of the message and returns how many there are now.
-func (f *failureCount) add(id string) int {
+func (in *incoming) failureKey() failureKey {
+	return sha256.Sum256([]byte(in.queue + "\x00" + in.id))
+}
+
+// count counts a failure of the message and returns what is known of it now. It begins anew at the
+// first of a cycle.
+func (f *failureMemory) count(key failureKey, first bool) messageFailures {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if el, ok := f.entries[id]; ok {
-		f.order.MoveToFront(el)
-		entry := el.Value.(*failureEntry) //nolint:errcheck // nothing else is in the list
-		entry.n++
-		return entry.n
+	if first {
+		f.drop(key)
 	}
-	if f.entries == nil {
-		f.entries = map[string]*list.Element{}
-	}
-	if f.order.Len() >= maxFailures {
-		oldest := f.order.Back()
-		delete(f.entries, f.order.Remove(oldest).(*failureEntry).id) //nolint:errcheck // nothing else is in the list
-	}
-	f.entries[id] = f.order.PushFront(&failureEntry{id: id, n: 1})
-	return 1
+	m := f.touch(key)
+	m.failed++
+	return messageFailures{failed: m.failed, lost: m.lost, past: slices.Clip(m.past)}
 }
 
-// knows tells whether a failure of the message is remembered.
-func (f *failureCount) knows(id string) bool {
+// lose counts a lease that was lost before the message was dealt with.
+func (f *failureMemory) lose(key failureKey) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.entries[id] != nil
+	f.touch(key).lost++
+}
+
+// note remembers what was said at the failure that was counted last.
+func (f *failureMemory) note(key failureKey, p recoverability.Past) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	el, ok := f.entries[key]
+	if !ok {
+		return
+	}
+	m := entry(el)
+	if over := len(m.past) + 1 - maxPast; over > 0 {
+		f.said -= size(m.past[:over])
+		m.past = slices.Clone(m.past[over:]) // what was given out stays as it is
+	}
+	m.past = append(m.past, p)
+	f.said += size(m.past[len(m.past)-1:])
+	for el := f.order.Back(); el != nil && f.said > f.bytes; el = el.Prev() {
+		f.said -= size(entry(el).past)
+		entry(el).past = nil
+	}
+}
+
+// knows tells whether the message has failed, or its lease was lost, here.
+func (f *failureMemory) knows(key failureKey) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.entries[key] != nil
 }
 
 // forget drops what is known of the message: its cycle is over.
-func (f *failureCount) forget(id string) {
+func (f *failureMemory) forget(key failureKey) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if el, ok := f.entries[id]; ok {
-		f.order.Remove(el)
-		delete(f.entries, id)
+	f.drop(key)
+}
+
+// touch finds what is known of the message, or makes room for it.
+func (f *failureMemory) touch(key failureKey) *messageFailures {
+	if el, ok := f.entries[key]; ok {
+		f.order.MoveToFront(el)
+		return entry(el)
 	}
+	if f.entries == nil {
+		f.entries = map[failureKey]*list.Element{}
+	}
+	if f.order.Len() >= f.messages {
+		f.drop(entry(f.order.Back()).key)
+	}
+	m := &messageFailures{key: key}
+	f.entries[key] = f.order.PushFront(m)
+	return m
+}
+
+func (f *failureMemory) drop(key failureKey) {
+	if el, ok := f.entries[key]; ok {
+		f.said -= size(entry(el).past)
+		f.order.Remove(el)
+		delete(f.entries, key)
+	}
+}
+
+func entry(el *list.Element) *messageFailures {
+	return el.Value.(*messageFailures) //nolint:errcheck // nothing else is in the list
+}
+
+// size is what remembering it takes, in bytes.
+func size(past []recoverability.Past) int {
+	const fixed = 100
+	n := 0
+	for _, p := range past {
+		n += fixed + len(p.Class) + len(p.Text) + len(p.Instance)
+	}
+	return n
 }

@@ -19,7 +19,7 @@ type guarded struct {
 }
 
 // suspect tells whether the message is to be moved to quarantine instead of being handled. Where
-// the broker does not count, that is one which was handed out before and did not fail here.
+// the broker does not count, that is one which was handed out before and neither failed nor lost its lease here.
 func (in *incoming) suspect() bool {
 	q := in.live.quarantine
 	if q == nil || in.alone != nil || q.missing.Load() {
@@ -27,7 +27,7 @@ func (in *incoming) suspect() bool {
 	}
 	a := in.receive.Attempt
 	if !a.Exact {
-		return a.N > 1 && !in.e.failures.knows(in.id)
+		return a.N > 1 && !in.e.failures.knows(in.failureKey())
 	}
 	return in.e.recoverability.Quarantine.Suspect(a.N)
 }

@@ -29,6 +29,7 @@ type incoming struct {
 	gone     bool     // its lease was lost before it could be settled
 	alone    *guarded // in quarantine; nil elsewhere
 	final    bool     // Config.OnFinalFailure has been called
+	failed   bool     // and is remembered as that
 	calls    []call   // of the handlers
 	bases    []baseValue
 	handler  *Handler // the one being invoked
@@ -152,8 +153,8 @@ func (in *incoming) leave(ctx context.Context, ops []transport.Operation) error 
 			return err
 		}
 	}
-	if in.alone != nil || in.receive.Attempt.N > 1 && !in.receive.Attempt.Exact {
-		in.e.failures.forget(in.id)
+	if in.alone != nil || in.receive.Attempt.N > 1 && !in.gone {
+		in.e.failures.forget(in.failureKey())
 	}
 	return nil
 }

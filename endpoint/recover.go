@@ -27,6 +27,7 @@ func (in *incoming) fail(ctx context.Context, err error) {
 	rec := &pipeline.Recover{Receive: in.renewSession(), Failure: in.failure(err)}
 	rec.Action = in.decide(ctx, rec.Failure)
 	rec.Fault = in.faultHeaders(ctx, rec.Failure)
+	in.e.failures.note(in.failureKey(), rec.Failure.Past(rec.Fault))
 	err = in.runRecover(ctx, rec)
 	if err != nil {
 		in.startOver(ctx, err)
@@ -103,11 +104,14 @@ func cancelled(err error) (yes bool) {
 // failure is what the policy decides by. It counts.
 func (in *incoming) failure(err error) recoverability.Failure {
 	f := in.facts(err)
+	in.failed = true
+	known := in.e.failures.count(in.failureKey(), in.alone == nil && f.AttemptExact && f.Attempt == 1)
+	f.Handled, f.Lost, f.History = known.failed, known.lost, append(f.History, known.past...)
 	switch {
 	case in.alone != nil:
 		f.Quarantined, f.Immediate = in.alone.before, in.immediate()
 	case !f.AttemptExact:
-		f.Immediate = in.e.failures.add(in.id)
+		f.Immediate = known.failed
 	}
 	return f
 }

@@ -132,7 +132,9 @@ func (in *incoming) lost(ctx context.Context, err error) error {
 	if !errors.Is(err, transport.ErrLeaseLost) {
 		return err
 	}
-	in.gone = true
+	if in.gone = true; !in.failed {
+		in.e.failures.lose(in.failureKey())
+	}
 	in.log().WarnContext(ctx, "the message is no longer ours: it will be, or has been, handed out again",
 		slog.String("message", in.id), slog.Any("error", err))
 	return nil

@@ -134,7 +134,7 @@ func DelayHeaders(f Failure, fault header.Map) header.Map {
 	h.Set(header.Retries, strconv.Itoa(min(f.Delayed+1, maxDelayed)))
 	h.Set(header.RetriesTimestamp, header.FormatTime(f.Now))
 	h.Set(header.HoldfastFirstFailure, header.FormatTime(f.FirstFailure))
-	h.Set(header.HoldfastHistory, historyText(append(slices.Clip(f.History), f.past(fault))))
+	h.Set(header.HoldfastHistory, historyText(append(slices.Clip(f.History), f.Past(fault))))
 	return h
 }
 

@@ -49,12 +49,12 @@ func historyText(past []Past) string {
 	return strings.TrimSuffix(b.String(), "\n")
 }
 
-// past is f as an entry of the history, with text and class as the fault headers tell them.
-func (f Failure) past(fault header.Map) Past {
+// Past is f as an entry of the history, with text and class as the fault headers tell them.
+func (f Failure) Past(fault header.Map) Past {
 	return Past{
 		Time: f.Now.UTC(), Attempt: f.Attempt, Delayed: f.Delayed,
 		Class: cut(fault.Get(header.HoldfastFaultClass), maxClass),
-		Text:  cut(fault.Get(header.ExceptionMessage), maxPastText), Instance: f.Instance,
+		Text:  strings.Clone(cut(fault.Get(header.ExceptionMessage), maxPastText)), Instance: f.Instance,
 	}
 }
 

@@ -1,6 +1,7 @@
 package recoverability
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -48,12 +49,26 @@ type Config struct {
 	Rules []Rule
 	// Quarantine guards against messages that end the process.
 	Quarantine Quarantine
+	// Memory bounds what the process remembers of failed messages.
+	Memory Memory
 	// Policy decides instead of Decide. Nil is Decide.
 	Policy Policy
 	// FaultHeaders, when set, changes the headers that a move to an error queue adds, such as
 	// to leave out what must not be seen there. It is called for every failure, by many goroutines
 	// at once. Where it panics, the headers stay as they were.
 	FaultHeaders func(fault *header.Map, f Failure)
+}
+
+// Memory bounds what a process remembers of messages that failed and are to be tried again: how often
+// that was, where the broker does not count, and the class and beginning of their errors.
+// A zero field is its default.
+type Memory struct {
+	// Messages is how many are remembered: 1,000 unless set. The endpoint remembers 8 for each of
+	// Concurrency at the least: a broker that does not count would else retry for ever what is
+	// forgotten before it fails again.
+	Messages int
+	// Bytes is how much text: 1 MiB unless set. Counts are kept beyond it.
+	Bytes int
 }
 
 // WithDefaults is c with defaults for its zero fields. [Off] stays Off.
@@ -71,6 +86,8 @@ func (c Config) WithDefaults() Config {
 		c.ErrorQueue = DefaultErrorQueue
 	}
 	c.Quarantine = c.quarantine()
+	c.Memory.Messages = cmp.Or(c.Memory.Messages, 1000)
+	c.Memory.Bytes = cmp.Or(c.Memory.Bytes, 1<<20)
 	return c
 }
 

@@ -144,21 +144,22 @@ func TestDecideLeavesTheConfiguredPolicyAlone(t *testing.T) {
 }
 
 func TestWithDefaultsFillsZeroFieldsOnly(t *testing.T) {
+	memory := Memory{Messages: 1000, Bytes: 1 << 20}
 	tests := []struct {
 		name      string
 		got, want Config
 	}{
 		{
 			"zero", Config{}.WithDefaults(),
-			Config{Immediate: 5, Delayed: 3, TimeIncrease: 10 * time.Second, ErrorQueue: "error", Quarantine: Quarantine{6, 3}},
+			Config{Immediate: 5, Delayed: 3, TimeIncrease: 10 * time.Second, ErrorQueue: "error", Quarantine: Quarantine{6, 3}, Memory: memory},
 		},
 		{
 			"off", Config{Immediate: Off, Delayed: Off}.WithDefaults(),
-			Config{Immediate: Off, Delayed: Off, TimeIncrease: 10 * time.Second, ErrorQueue: "error", Quarantine: Quarantine{3, 3}},
+			Config{Immediate: Off, Delayed: Off, TimeIncrease: 10 * time.Second, ErrorQueue: "error", Quarantine: Quarantine{3, 3}, Memory: memory},
 		},
 		{
-			"set", Config{Immediate: 1, Delayed: 2, TimeIncrease: 3, ErrorQueue: "4", Quarantine: Quarantine{Off, 5}}.WithDefaults(),
-			Config{Immediate: 1, Delayed: 2, TimeIncrease: 3, ErrorQueue: "4", Quarantine: Quarantine{Off, 5}},
+			"set", Config{Immediate: 1, Delayed: 2, TimeIncrease: 3, ErrorQueue: "4", Quarantine: Quarantine{Off, 5}, Memory: Memory{Messages: 5}}.WithDefaults(),
+			Config{Immediate: 1, Delayed: 2, TimeIncrease: 3, ErrorQueue: "4", Quarantine: Quarantine{Off, 5}, Memory: Memory{Messages: 5, Bytes: 1 << 20}},
 		},
 		{"twice", Config{Immediate: Off}.WithDefaults().WithDefaults(), Config{Immediate: Off}.WithDefaults()},
 	}

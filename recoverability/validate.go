@@ -15,6 +15,9 @@ func (c Config) Validate() error {
 	validateMatchers(bad, "Unrecoverable", c.Unrecoverable)
 	c.Delays.validate(bad)
 	c.Quarantine.validate(bad)
+	if c.Memory.Messages < 0 || c.Memory.Bytes < 0 {
+		bad("Memory is %d messages and %d bytes: neither can be negative", c.Memory.Messages, c.Memory.Bytes)
+	}
 	for i, r := range c.Rules {
 		where = fmt.Sprintf("recoverability: rule %d: ", i+1)
 		r.validate(bad)

@@ -1,0 +1,176 @@
+package endpoint_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/holdfast-go/holdfast/endpoint"
+	"github.com/holdfast-go/holdfast/recoverability"
+	"github.com/holdfast-go/holdfast/transport"
+	"github.com/holdfast-go/holdfast/transport/inmemory"
+)
+
+// watching is a configuration that puts down what the policy is told.
+func watching(broker *inmemory.Transport, told *tally, handle func(context.Context, *endpoint.Session, placeOrder) error) endpoint.Config {
+	cfg := sales(broker, endpoint.Handle(handle))
+	cfg.Recoverability = recoverability.Config{Immediate: 4, Delayed: recoverability.Off}
+	cfg.Recoverability.Policy = func(f recoverability.Failure) recoverability.Action {
+		var past []string
+		for _, p := range f.History {
+			_, text, _ := strings.Cut(p.Text, ": ")
+			past = append(past, text)
+		}
+		told.add(fmt.Sprintf("attempt %d, immediate %d, handled %d, lost %d, after %q", f.Attempt, f.Immediate, f.Handled, f.Lost, past))
+		return f.Decide()
+	}
+	return cfg
+}
+
+func TestFailuresCrashesAndLostLeasesAreToldApart(t *testing.T) {
+	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		broker.Lease = 10 * time.Second
+		var broken atomic.Bool
+		broker.Fail = func(verb, _ string) error {
+			if broken.Load() && verb == "Renew" {
+				return errors.New("away")
+			}
+			return nil
+		}
+		var told tally
+		cfg := watching(broker, &told, func(ctx context.Context, s *endpoint.Session, _ placeOrder) error {
+			if s.Attempt().N != 2 {
+				time.Sleep(time.Second) // the handler that lost its lease comes to its end
+				return fmt.Errorf("failure %d", s.Attempt().N)
+			}
+			broken.Store(true)
+			<-ctx.Done()
+			broken.Store(false)
+			return ctx.Err()
+		})
+		r := start(t, cfg)
+		if err := broker.Put("sales", native("Shop.PlaceOrder", "application/json", `{}`)); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		want := []string{
+			`attempt 1, immediate 1, handled 1, lost 0, after []`,
+			`attempt 3, immediate 3, handled 2, lost 1, after ["failure 1"]`,
+			`attempt 4, immediate 4, handled 3, lost 1, after ["failure 1" "failure 3"]`,
+			`attempt 5, immediate 5, handled 4, lost 1, after ["failure 1" "failure 3" "failure 4"]`,
+		}
+		if diff := cmp.Diff(want, told.list()); diff != "" {
+			t.Error(diff)
+		}
+		r.end()
+	})
+}
+
+// What another process has handled is not known, but the broker counts it.
+func TestAFreshProcessKnowsOnlyWhatTheBrokerCounts(t *testing.T) {
+	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		fail := func(_ context.Context, s *endpoint.Session, _ placeOrder) error {
+			return fmt.Errorf("failure %d", s.Attempt().N)
+		}
+		put := native("Shop.PlaceOrder", "application/json", `{}`)
+		broker.CreateQueues("sales")
+		conn, err := broker.Open(t.Context(), transport.Env{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := broker.Put("sales", put); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 { // two processes that crash
+			crash(t, conn)
+		}
+		var told tally
+		start(t, watching(broker, &told, fail))
+		synctest.Wait()
+		want := []string{
+			`attempt 3, immediate 3, handled 1, lost 0, after []`,
+			`attempt 4, immediate 4, handled 2, lost 0, after ["failure 3"]`,
+			`attempt 5, immediate 5, handled 3, lost 0, after ["failure 3" "failure 4"]`,
+		}
+		if diff := cmp.Diff(want, told.list()); diff != "" {
+			t.Error(diff)
+		}
+		if err := conn.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// crash takes a message and does not settle it.
+func crash(t *testing.T, conn transport.Conn) {
+	t.Helper()
+	receiver, err := conn.OpenReceiver(t.Context(), transport.ReceiverOptions{Queue: "sales"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ds, err := receiver.Receive(t.Context(), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := ds[0].Retry(t.Context()); err != nil { // counts like the end of a lease
+		t.Fatal(err)
+	}
+	if err := receiver.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A message that comes back under its id, from the error queue for instance, starts afresh.
+func TestAMessageThatComesBackHasNoPast(t *testing.T) {
+	for _, without := range []inmemory.Capability{0, inmemory.Exact} {
+		inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+			broker.Without = without
+			var told tally
+			cfg := watching(broker, &told, func(context.Context, *endpoint.Session, placeOrder) error { return errNo })
+			cfg.Recoverability.Immediate = 1
+			r := start(t, cfg)
+			for range 2 {
+				r.send(placeOrder{}, endpoint.MessageID("same"))
+				synctest.Wait()
+			}
+			want := []string{
+				`attempt 1, immediate 1, handled 1, lost 0, after []`,
+				`attempt 2, immediate 2, handled 2, lost 0, after ["the bank says no"]`,
+				`attempt 1, immediate 1, handled 1, lost 0, after []`,
+				`attempt 2, immediate 2, handled 2, lost 0, after ["the bank says no"]`,
+			}
+			if diff := cmp.Diff(want, told.list()); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+// More messages fail in turn than are remembered: what the broker does not count ends all the same,
+// because the memory holds all that can be out.
+func TestRetriesEndHoweverFewFailuresAreRemembered(t *testing.T) {
+	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		broker.Without = inmemory.Exact
+		var calls tally
+		cfg := sales(broker, failing(&calls))
+		cfg.Concurrency = 4
+		cfg.Recoverability = recoverability.Config{Immediate: 3, Delayed: recoverability.Off, Memory: recoverability.Memory{Messages: 1, Bytes: 1}}
+		r := start(t, cfg)
+		const messages = 200
+		for range messages {
+			r.send(placeOrder{})
+		}
+		time.Sleep(time.Minute)
+		if got := len(broker.Messages("error")); got != messages {
+			t.Errorf("%d messages are in the error queue, want %d", got, messages)
+		}
+		t.Logf("%d attempts at %d messages", len(calls.list()), messages)
+	})
+}
