@@ -96,33 +96,6 @@ func TestAMessageKeepsItsIdentityOverDelaysAndTheErrorQueue(t *testing.T) {
 	})
 }
 
-func TestTheLogReadsAsOperatorsKnowIt(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-		var log lockedBuffer
-		cfg := sales(broker, failing(&tally{}))
-		cfg.Recoverability = recoverability.Config{Immediate: 1, Delayed: 1}
-		cfg.Logger = slog.New(slog.NewTextHandler(&log, nil))
-		start(t, cfg).send(placeOrder{}, endpoint.MessageID("m-1"))
-		time.Sleep(time.Hour)
-		var got []string
-		for _, line := range strings.Split(log.String(), "\n") {
-			if _, rest, ok := strings.Cut(line, "level="); ok {
-				text, _, _ := strings.Cut(rest, " type=")
-				got = append(got, text)
-			}
-		}
-		want := []string{
-			`INFO msg="Immediate Retry is going to retry message 'm-1' because of an exception:" logger=ImmediateRetry`,
-			`WARN msg="Delayed Retry will reschedule message 'm-1' after a delay of 00:00:10 because of an exception:" logger=DelayedRetry`,
-			`INFO msg="Immediate Retry is going to retry message 'm-1' because of an exception:" logger=ImmediateRetry`,
-			`ERROR msg="Moving message 'm-1' to the error queue 'error' because processing failed due to an exception:" logger=MoveToError`,
-		}
-		if diff := cmp.Diff(want, got); diff != "" {
-			t.Error(diff)
-		}
-	})
-}
-
 type lockedBuffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer

@@ -1,0 +1,117 @@
+package endpoint_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/holdfast-go/holdfast/endpoint"
+	"github.com/holdfast-go/holdfast/pipeline"
+	"github.com/holdfast-go/holdfast/recoverability"
+	"github.com/holdfast-go/holdfast/transport/inmemory"
+)
+
+func TestAFinalFailureSendsInOneUnitWithTheMove(t *testing.T) {
+	for name, test := range map[string]struct {
+		action recoverability.Action
+		at     string
+		sent   int
+	}{
+		"error queue": {recoverability.MoveToError{}, "error", 1},
+		"dead letter": {recoverability.DeadLetter{Reason: "x"}, "sales.dead", 1},
+		"discard":     {recoverability.Discard{Reason: "x"}, "", 1},
+		"retry":       {recoverability.Retry{}, "", 0},
+		"delay":       {recoverability.Delay{For: time.Minute}, "", 0},
+	} {
+		for _, without := range []inmemory.Capability{0, inmemory.Completer} {
+			t.Run(fmt.Sprint(name, without), func(t *testing.T) {
+				inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+					broker.Without = without
+					var calls tally
+					cfg := sales(broker, failing(&tally{}))
+					cfg.Recoverability.Policy = func(f recoverability.Failure) recoverability.Action {
+						if f.Immediate > 3 {
+							return recoverability.Delay{For: time.Hour}
+						}
+						return test.action
+					}
+					cfg.OnFinalFailure = func(ctx context.Context, s *endpoint.Session, f recoverability.Failure) error {
+						calls.add(f.MessageID + " " + s.MessageID())
+						return s.Send(ctx, shipOrder{ID: "sorry"})
+					}
+					start(t, cfg).send(placeOrder{}, endpoint.MessageID("m-1"))
+					time.Sleep(time.Second)
+					var want []string
+					if test.sent > 0 {
+						want = []string{"m-1 m-1"}
+					}
+					if diff := cmp.Diff(want, calls.list()); diff != "" {
+						t.Error(diff)
+					}
+					if sent := len(broker.Messages("shipping")); sent != test.sent || test.at != "" && len(broker.Messages(test.at)) != 1 {
+						t.Errorf("%d sent, %d in %q", sent, len(broker.Messages(test.at)), test.at)
+					}
+				})
+			})
+		}
+	}
+}
+
+func TestAFinalFailureThatGoesWrongLeavesOutWhatItSent(t *testing.T) {
+	for name, f := range map[string]func(ctx context.Context, s *endpoint.Session) error{
+		"an error":          func(ctx context.Context, s *endpoint.Session) error { return errors.Join(s.Send(ctx, shipOrder{}), errNo) },
+		"a panic":           func(ctx context.Context, s *endpoint.Session) error { panic(s.Send(ctx, shipOrder{})) },
+		"a send to nowhere": func(ctx context.Context, s *endpoint.Session) error { return s.Send(ctx, shipOrder{}, endpoint.To("nowhere")) },
+		"a write, then an error": func(ctx context.Context, s *endpoint.Session) error {
+			return errors.Join(inmemory.OnCommit(ctx, s, func() { panic("written") }), errNo)
+		},
+		"a commit that fails": func(ctx context.Context, s *endpoint.Session) error {
+			return inmemory.OnCommit(ctx, s, func() { panic("no") })
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+				var calls, told tally
+				cfg := sales(broker, failing(&tally{}))
+				cfg.Transactions, cfg.Recoverability = endpoint.SendsAtomicWithReceive, once
+				cfg.OnFinalFailure = func(ctx context.Context, s *endpoint.Session, _ recoverability.Failure) error {
+					calls.add("")
+					return f(ctx, s)
+				}
+				cfg.Notify = telling(&told)
+				start(t, cfg).send(placeOrder{})
+				time.Sleep(time.Minute)
+				if got := len(broker.Messages("error")); got != 1 || len(broker.Messages("shipping")) != 0 || len(calls.list()) != 1 {
+					t.Errorf("%d in the error queue, %d sent, called %d times", got, len(broker.Messages("shipping")), len(calls.list()))
+				}
+				if diff := cmp.Diff([]string{"moved_to_error to error"}, told.list()); diff != "" {
+					t.Error(diff)
+				}
+			})
+		})
+	}
+}
+
+func TestAFinalFailureIsCalledWhenTheRecoverStageFails(t *testing.T) {
+	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		var calls tally
+		cfg := sales(broker, failing(&tally{}))
+		cfg.Recoverability = once
+		cfg.Pipeline.Recover.Use("fail", func(pipeline.Func[*pipeline.Recover]) pipeline.Func[*pipeline.Recover] {
+			return func(context.Context, *pipeline.Recover) error { return errNo }
+		})
+		cfg.OnFinalFailure = func(ctx context.Context, s *endpoint.Session, _ recoverability.Failure) error {
+			calls.add("")
+			return s.Send(ctx, shipOrder{})
+		}
+		start(t, cfg).send(placeOrder{})
+		time.Sleep(time.Minute)
+		if got := len(broker.Messages("error")); got != 1 || len(broker.Messages("shipping")) != 1 || len(calls.list()) != 1 {
+			t.Errorf("%d in the error queue, %d sent, called %d times", got, len(broker.Messages("shipping")), len(calls.list()))
+		}
+	})
+}

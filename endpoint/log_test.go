@@ -1,0 +1,130 @@
+package endpoint_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/holdfast-go/holdfast/endpoint"
+	"github.com/holdfast-go/holdfast/recoverability"
+	"github.com/holdfast-go/holdfast/transport/inmemory"
+)
+
+// lines notes the log of an endpoint: level, the attribute logger and the text.
+type lines struct{ *tally }
+
+func (lines) Enabled(context.Context, slog.Level) bool { return true }
+func (l lines) WithAttrs([]slog.Attr) slog.Handler     { return l }
+func (l lines) WithGroup(string) slog.Handler          { return l }
+func (l lines) Handle(_ context.Context, r slog.Record) error {
+	logger := ""
+	r.Attrs(func(a slog.Attr) bool {
+		if a.Key == "logger" {
+			logger = " " + a.Value.String()
+		}
+		return true
+	})
+	l.add(r.Level.String() + logger + ": " + r.Message)
+	return nil
+}
+
+// The example of NServiceBus's documentation on retry logging: 3 immediate and 2 delayed retries
+// of a handler that logs its attempts and fails.
+func TestTheLogOfRetriesReadsAsInNServiceBussExample(t *testing.T) {
+	const (
+		immediate = "INFO ImmediateRetry: Immediate Retry is going to retry message 'messageId' because of an exception:"
+		delayed   = "WARN DelayedRetry: Delayed Retry will reschedule message 'messageId' after a delay of %s because of an exception:"
+		moved     = "ERROR MoveToError: Moving message 'messageId' to the error queue 'error' because processing failed due to an exception:"
+	)
+	var want []string
+	for attempt := 1; attempt <= 12; attempt++ {
+		want = append(want, fmt.Sprintf("Handler - Attempt %d", attempt))
+		switch attempt {
+		case 4:
+			want = append(want, fmt.Sprintf(delayed, "00:00:10"))
+		case 8:
+			want = append(want, fmt.Sprintf(delayed, "00:00:20"))
+		case 12:
+			want = append(want, moved)
+		default:
+			want = append(want, immediate)
+		}
+	}
+	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		var log tally
+		attempts := 0
+		cfg := sales(broker, endpoint.Handle(func(context.Context, *endpoint.Session, placeOrder) error {
+			attempts++
+			log.add(fmt.Sprintf("Handler - Attempt %d", attempts))
+			return errNo
+		}))
+		cfg.Recoverability = recoverability.Config{Immediate: 3, Delayed: 2}
+		cfg.Logger = slog.New(lines{&log})
+		start(t, cfg).send(placeOrder{}, endpoint.MessageID("messageId"))
+		time.Sleep(time.Hour)
+		if diff := cmp.Diff(want, log.list()); diff != "" {
+			t.Error(diff)
+		}
+	})
+}
+
+func TestTheLogTellsOfADiscardAndADeadLetter(t *testing.T) {
+	for want, action := range map[string]recoverability.Action{
+		"INFO Discard: Discarding message 'm-1' because of an exception:":                                                         recoverability.Discard{Reason: "x"},
+		"ERROR DeadLetter: Moving message 'm-1' to the broker's dead-letter queue because processing failed due to an exception:": recoverability.DeadLetter{Reason: "x"},
+	} {
+		inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+			var log tally
+			cfg := sales(broker, failing(&tally{}))
+			cfg.Recoverability.Policy = func(recoverability.Failure) recoverability.Action { return action }
+			cfg.Logger = slog.New(lines{&log})
+			start(t, cfg).send(placeOrder{}, endpoint.MessageID("m-1"))
+			time.Sleep(time.Second)
+			if diff := cmp.Diff([]string{want}, log.list()); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+// The lines say what is about to be done. One that says otherwise follows when it was not.
+func TestTheLogCorrectsItselfWhenAnActionFails(t *testing.T) {
+	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		broker.Without = inmemory.DeadLetterer
+		broker.Fail = refusing(errNo, "error")
+		var log tally
+		cfg := sales(broker, failing(&tally{}))
+		cfg.Recoverability = once
+		cfg.Logger = slog.New(lines{&log})
+		start(t, cfg).send(placeOrder{}, endpoint.MessageID("m-1"))
+		time.Sleep(400 * time.Millisecond)
+		want := []string{
+			"ERROR MoveToError: Moving message 'm-1' to the error queue 'error' because processing failed due to an exception:",
+			"ERROR: a failed message could not be dealt with: it will be handed out again",
+		}
+		if diff := cmp.Diff(want, log.list()); diff != "" {
+			t.Error(diff)
+		}
+	})
+}
+
+func TestALogLineNamesTypeAttemptAndError(t *testing.T) {
+	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		var log lockedBuffer
+		cfg := sales(broker, failing(&tally{}))
+		cfg.Recoverability = once
+		cfg.Logger = slog.New(slog.NewTextHandler(&log, nil))
+		start(t, cfg).send(placeOrder{})
+		time.Sleep(time.Second)
+		for _, want := range []string{" type=Shop.PlaceOrder ", " attempt=1 ", " delayed=0 ", ": the bank says no\""} {
+			if !strings.Contains(log.String(), want) {
+				t.Errorf("%q is missing in %s", want, log.String())
+			}
+		}
+	})
+}

@@ -1,0 +1,380 @@
+package endpoint_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/holdfast-go/holdfast/endpoint"
+	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/pipeline"
+	"github.com/holdfast-go/holdfast/recoverability"
+	"github.com/holdfast-go/holdfast/transport"
+	"github.com/holdfast-go/holdfast/transport/inmemory"
+)
+
+// failingWith is a handler that returns err.
+func failingWith(err error) endpoint.Handler {
+	return endpoint.Handle(func(context.Context, *endpoint.Session, placeOrder) error { return err })
+}
+
+// refusing makes the broker refuse what is sent to the queues.
+func refusing(err error, queues ...string) func(verb, object string) error {
+	return func(verb, object string) error {
+		for _, q := range queues {
+			if verb == "Dispatch" && object == q {
+				return err
+			}
+		}
+		return nil
+	}
+}
+
+// quiet is a broker that tells of no limit to headers and has one all the same.
+type quiet struct{ *inmemory.Transport }
+
+func (q quiet) Open(ctx context.Context, env transport.Env) (transport.Conn, error) {
+	q.MaxHeaders = 900
+	conn, err := q.Transport.Open(ctx, env)
+	return quietConn{conn}, err
+}
+
+type quietConn struct{ transport.Conn }
+
+func (c quietConn) Limits() transport.Limits {
+	l := c.Conn.Limits()
+	l.MaxHeaders = 0
+	return l
+}
+
+func TestFaultHeadersShrinkToTheRoomThereIs(t *testing.T) {
+	huge := errors.New(strings.Repeat("x", 1<<20))
+	for _, test := range []struct {
+		room int
+		want []string // told
+		at   string   // where the message is
+	}{
+		{0, []string{"moved_to_error to error"}, "error"},
+		{40_000, []string{"moved_to_error to error"}, "error"},
+		{8_000, []string{"fallback_taken trimmed_headers", "moved_to_error to error"}, "error"},
+		{1_000, []string{"fallback_taken minimal_headers", "moved_to_error to error"}, "error"},
+		{80, []string{"fallback_taken original_headers", "moved_to_error to error"}, "error"},
+		{20, []string{"fallback_taken dead_letter", "dead_lettered"}, "sales.dead"},
+	} {
+		for _, without := range []inmemory.Capability{0, inmemory.Completer} {
+			t.Run(fmt.Sprint(test.room, without), func(t *testing.T) {
+				inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+					broker.Without, broker.MaxHeaders = without, test.room
+					broker.CreateQueues("sales")
+					var told tally
+					cfg := sales(broker, failingWith(huge))
+					cfg.Recoverability = once
+					cfg.Notify = telling(&told)
+					waiting(t, broker, "sales")
+					start(t, cfg)
+					time.Sleep(time.Minute)
+					if diff := cmp.Diff(test.want, told.list()); diff != "" {
+						t.Error(diff)
+					}
+					got := broker.Messages(test.at)
+					if len(got) != 1 || len(broker.Messages("sales")) != 0 {
+						t.Fatalf("%d messages in %s, %d in sales", len(got), test.at, len(broker.Messages("sales")))
+					}
+					if string(got[0].Body) != `{"ID":"7"}` || got[0].Headers.Get(header.EnclosedMessageTypes) != "Shop.PlaceOrder" {
+						t.Errorf("the message is %s %s", got[0].Headers.AppendJSON(nil), got[0].Body)
+					}
+					if q := got[0].Headers.Get(header.FailedQ); (q == "sales") != (test.room == 0 || test.room >= 1000) {
+						t.Errorf("%s is %q", header.FailedQ, q)
+					}
+				})
+			})
+		}
+	}
+}
+
+// waiting puts an order into the queue as it is, with 47 bytes of headers.
+func waiting(t *testing.T, broker *inmemory.Transport, queue string) {
+	t.Helper()
+	var h header.Map
+	h.Set(header.EnclosedMessageTypes, "Shop.PlaceOrder")
+	if err := broker.Put(queue, &transport.Message{ID: "m-1", Headers: h, Body: []byte(`{"ID":"7"}`)}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestFaultHeadersShrinkAlsoWhereTheLimitComesOutOnlyWhenSending(t *testing.T) {
+	for _, without := range []inmemory.Capability{0, inmemory.Completer} {
+		inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+			broker.Without = without
+			broker.CreateQueues("sales", "error")
+			var told tally
+			cfg := sales(quiet{broker}, failingWith(errors.New(strings.Repeat("x", 1<<20))))
+			cfg.Recoverability, cfg.Install = recoverability.Config{Immediate: recoverability.Off, Delayed: 1}, false
+			cfg.Messages = cfg.Messages[:1] // nothing to be subscribed to
+			cfg.Routes = nil
+			cfg.Notify = telling(&told)
+			waiting(t, broker, "sales")
+			start(t, cfg)
+			time.Sleep(time.Minute)
+			want := []string{"delayed_retry #1 to sales", "fallback_taken minimal_headers", "moved_to_error to error"}
+			if diff := cmp.Diff(want, told.list()); diff != "" {
+				t.Error(diff)
+			}
+			if got := broker.Messages("error"); len(got) != 1 || got[0].Headers.Get(header.HoldfastFaultClass) != "*errors.errorString" {
+				t.Errorf("the error queue has %v", got)
+			}
+		})
+	}
+}
+
+func TestADelayedCopyThatIsTooLargeLosesItsHistoryOrGoesToTheErrorQueue(t *testing.T) {
+	for room, want := range map[int][]string{
+		250: {"fallback_taken trimmed_headers", "delayed_retry #1 to sales", "fallback_taken minimal_headers", "moved_to_error to error"},
+		120: {"fallback_taken original_headers", "fallback_taken move_to_error", "moved_to_error to error"},
+	} {
+		inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+			broker.MaxHeaders = room
+			broker.CreateQueues("sales")
+			var told tally
+			cfg := sales(broker, failing(&tally{}))
+			cfg.Recoverability = recoverability.Config{Immediate: recoverability.Off, Delayed: 1}
+			cfg.Notify = telling(&told)
+			waiting(t, broker, "sales")
+			start(t, cfg)
+			time.Sleep(time.Minute)
+			if diff := cmp.Diff(want, told.list()); diff != "" {
+				t.Errorf("room for %d: %s", room, diff)
+			}
+		})
+	}
+}
+
+func TestAnErrorQueueThatRefusesLeadsOn(t *testing.T) {
+	for name, test := range map[string]struct {
+		refused []string
+		err     error
+		without inmemory.Capability
+		want    []string
+		at      string
+	}{
+		"none":         {nil, nil, 0, []string{"moved_to_error to refused"}, "refused"},
+		"the named":    {[]string{"refused"}, errNo, 0, []string{"fallback_taken default_queue", "moved_to_error to error"}, "error"},
+		"both":         {[]string{"refused", "error"}, errNo, 0, []string{"fallback_taken dead_letter", "dead_lettered"}, "sales.dead"},
+		"both missing": {[]string{"refused", "error"}, transport.ErrNoQueue, 0, []string{"fallback_taken dead_letter", "dead_lettered"}, "sales.dead"},
+		"both, no dead letters": {
+			[]string{"refused", "error"}, errNo, inmemory.DeadLetterer, []string{"critical_error", "fallback_taken held"}, "",
+		},
+		"both, unknown": {[]string{"refused", "error"}, transport.ErrOutcomeUnknown, 0, []string{"critical_error", "fallback_taken held"}, ""},
+		"both, away":    {[]string{"refused", "error"}, context.DeadlineExceeded, 0, []string{"critical_error", "fallback_taken held"}, ""},
+	} {
+		for _, without := range []inmemory.Capability{0, inmemory.Completer} {
+			t.Run(fmt.Sprint(name, without), func(t *testing.T) {
+				inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+					broker.Without = without | test.without
+					broker.CreateQueues("refused")
+					broker.Fail = refusing(test.err, test.refused...)
+					var told tally
+					cfg := sales(broker, failing(&tally{}))
+					cfg.Recoverability.Policy = func(recoverability.Failure) recoverability.Action {
+						return recoverability.MoveToError{Queue: "refused"}
+					}
+					cfg.Notify = telling(&told)
+					r := start(t, cfg)
+					r.send(placeOrder{ID: "7"})
+					time.Sleep(2500 * time.Millisecond)
+					got := told.list()
+					if diff := cmp.Diff(test.want, got[:min(len(got), 2)]); diff != "" {
+						t.Error(diff)
+					}
+					if test.at == "" {
+						return
+					}
+					if n := len(broker.Messages(test.at)); n != 1 || len(got) != len(test.want) {
+						t.Errorf("%d messages in %s, told %q", n, test.at, got)
+					}
+				})
+			})
+		}
+	}
+}
+
+func TestABodyThatTheErrorQueueHasNoRoomForStays(t *testing.T) {
+	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		broker.Without, broker.MaxBody = inmemory.DeadLetterer, 5
+		broker.CreateQueues("sales")
+		var told, calls tally
+		cfg := sales(broker, failing(&calls))
+		cfg.Recoverability = once
+		cfg.Notify = telling(&told)
+		waiting(t, broker, "sales")
+		r := start(t, cfg)
+		time.Sleep(10 * time.Minute)
+		if n := len(calls.list()); n < 10 || n > 60 {
+			t.Errorf("%d attempts in ten minutes", n)
+		}
+		r.end()
+		if n := len(broker.Messages("sales")); n != 1 || !strings.HasPrefix(told.list()[0], "critical_error") {
+			t.Errorf("%d messages in sales, told %q", n, told.list()[0])
+		}
+	})
+}
+
+func TestAnActionThatIsRefusedBecomesAMoveToTheErrorQueue(t *testing.T) {
+	for name, test := range map[string]struct {
+		action recoverability.Action
+		fail   func(verb, object string) error
+	}{
+		"a delay":     {recoverability.Delay{For: time.Minute}, refusing(errNo, "sales")},
+		"dead letter": {recoverability.DeadLetter{Reason: "x"}, func(verb, _ string) error { return map[string]error{"DeadLetter": errNo}[verb] }},
+		"no action":   {nil, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+				broker.CreateQueues("sales")
+				waiting(t, broker, "sales")
+				broker.Fail = test.fail
+				var told tally
+				cfg := sales(broker, failing(&tally{}))
+				cfg.Recoverability.Policy = func(recoverability.Failure) recoverability.Action {
+					if test.action == nil {
+						panic("no")
+					}
+					return test.action
+				}
+				cfg.Notify = telling(&told)
+				start(t, cfg)
+				time.Sleep(10 * time.Second)
+				if diff := cmp.Diff([]string{"fallback_taken move_to_error", "moved_to_error to error"}, told.list()); diff != "" {
+					t.Error(diff)
+				}
+			})
+		})
+	}
+}
+
+// errCircle wraps itself; its text and its methods are what is worst about errors.
+type errCircle struct{ text string }
+
+func (e errCircle) Error() string {
+	if e.text == "" {
+		panic("no text")
+	}
+	return e.text
+}
+func (e errCircle) Unwrap() error { return e }
+
+func TestWhateverAnErrorIsTheMessageGetsOut(t *testing.T) {
+	deep := errors.New("deep")
+	for range 3000 {
+		deep = fmt.Errorf("d: %w", deep)
+	}
+	for name, err := range map[string]error{
+		"a circle": errCircle{"round"}, "a circle that panics": errCircle{}, "deep": deep,
+		"a megabyte": errors.New(strings.Repeat("é", 1<<19)), "control characters": errors.New(strings.Repeat("\x00\r\n", 1000)),
+		"joined": errors.Join(errCircle{}, deep), "a nil pointer": (*endpoint.PanicError)(nil),
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+				cfg := sales(broker, failingWith(err))
+				cfg.Recoverability = recoverability.Config{Immediate: 1, Delayed: 1}
+				start(t, cfg).send(placeOrder{})
+				time.Sleep(time.Minute)
+				got := broker.Messages("error")
+				if len(got) != 1 {
+					t.Fatalf("%d messages in the error queue", len(got))
+				}
+				if size := got[0].Headers.Size(); size > 40<<10 || got[0].Headers.Get(header.HoldfastFaultClass) == "" {
+					t.Errorf("%d bytes of headers, class %q", size, got[0].Headers.Get(header.HoldfastFaultClass))
+				}
+			})
+		})
+	}
+}
+
+func TestWhatTheRecoverStageSentLeavesOnceHoweverOftenTheCopyIsRefused(t *testing.T) {
+	for _, without := range []inmemory.Capability{0, inmemory.Completer} {
+		inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+			broker.Without = without
+			broker.Fail = refusing(errNo, "refused")
+			cfg := sales(broker, failing(&tally{}))
+			cfg.Recoverability.Policy = func(recoverability.Failure) recoverability.Action {
+				return recoverability.MoveToError{Queue: "refused"}
+			}
+			cfg.Pipeline.Recover.Use("send", func(next pipeline.Func[*pipeline.Recover]) pipeline.Func[*pipeline.Recover] {
+				return func(ctx context.Context, rec *pipeline.Recover) error {
+					return errors.Join(rec.Sender().Send(ctx, shipOrder{}), next(ctx, rec))
+				}
+			})
+			start(t, cfg).send(placeOrder{})
+			time.Sleep(10 * time.Second)
+			if shipped, failed := len(broker.Messages("shipping")), len(broker.Messages("error")); shipped != 1 || failed != 1 {
+				t.Errorf("without %b: %d sent, %d in the error queue", without, shipped, failed)
+			}
+		})
+	}
+}
+
+func TestTheErrorQueueKnowsWhatWentBefore(t *testing.T) {
+	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		cfg := sales(broker, failing(&tally{}))
+		cfg.Recoverability = recoverability.Config{Immediate: 2, Delayed: 2}
+		cfg.Instance = "m1"
+		begin := time.Now()
+		start(t, cfg).send(placeOrder{})
+		time.Sleep(time.Minute)
+		got := broker.Messages("error")
+		if len(got) != 1 || got[0].Headers.Get(header.HoldfastHistory) != "" {
+			t.Fatalf("the error queue has %v", got)
+		}
+		var cycles []recoverability.Past
+		for _, p := range recoverability.ParseHistory(got[0].Headers.Get(header.HoldfastFaultHistory)) {
+			if p.Attempt != 3 || p.Class != "*errors.errorString" || !strings.HasSuffix(p.Text, errNo.Error()) || p.Instance != "m1" {
+				t.Errorf("past %+v", p)
+			}
+			cycles = append(cycles, recoverability.Past{Delayed: p.Delayed, Time: p.Time})
+		}
+		want := []recoverability.Past{{Delayed: 0, Time: begin}, {Delayed: 1, Time: begin.Add(10 * time.Second)}}
+		if diff := cmp.Diff(want, cycles); diff != "" {
+			t.Error(diff)
+		}
+	})
+}
+
+func TestFaultHeadersAreTheUsersToChange(t *testing.T) {
+	for name, breaks := range map[string]bool{"changed": false, "panics": true} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+				cfg := sales(broker, failing(&tally{}))
+				cfg.Recoverability = recoverability.Config{
+					Immediate: recoverability.Off, Delayed: recoverability.Off,
+					FaultHeaders: func(fault *header.Map, f recoverability.Failure) {
+						fault.Set(header.ExceptionMessage, "[left out]")
+						fault.Set("Ticket", f.MessageID)
+						if breaks {
+							panic("no")
+						}
+					},
+				}
+				start(t, cfg).send(placeOrder{}, endpoint.MessageID("m-1"))
+				synctest.Wait()
+				got := broker.Messages("error")
+				if len(got) != 1 {
+					t.Fatalf("%d messages in the error queue", len(got))
+				}
+				h := got[0].Headers
+				if changed := h.Get(header.ExceptionMessage) == "[left out]" && h.Get("Ticket") == "m-1"; changed == breaks {
+					t.Errorf("headers %s", h.AppendJSON(nil))
+				}
+				if h.Get(header.ExceptionMessage) == "" || h.Get(header.FailedQ) != "sales" {
+					t.Errorf("headers %s", h.AppendJSON(nil))
+				}
+			})
+		})
+	}
+}
