@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -45,6 +46,7 @@ func TestAFinalFailureSendsInOneUnitWithTheMove(t *testing.T) {
 					}
 					start(t, cfg).send(placeOrder{}, endpoint.MessageID("m-1"))
 					time.Sleep(time.Second)
+					synctest.Wait()
 					var want []string
 					if test.sent > 0 {
 						want = []string{"m-1 m-1"}
@@ -63,9 +65,13 @@ func TestAFinalFailureSendsInOneUnitWithTheMove(t *testing.T) {
 
 func TestAFinalFailureThatGoesWrongLeavesOutWhatItSent(t *testing.T) {
 	for name, f := range map[string]func(ctx context.Context, s *endpoint.Session) error{
-		"an error":          func(ctx context.Context, s *endpoint.Session) error { return errors.Join(s.Send(ctx, shipOrder{}), errNo) },
-		"a panic":           func(ctx context.Context, s *endpoint.Session) error { panic(s.Send(ctx, shipOrder{})) },
-		"a send to nowhere": func(ctx context.Context, s *endpoint.Session) error { return s.Send(ctx, shipOrder{}, endpoint.To("nowhere")) },
+		"an error": func(ctx context.Context, s *endpoint.Session) error {
+			return errors.Join(s.Send(ctx, shipOrder{}), errNo)
+		},
+		"a panic": func(ctx context.Context, s *endpoint.Session) error { panic(s.Send(ctx, shipOrder{})) },
+		"a send to nowhere": func(ctx context.Context, s *endpoint.Session) error {
+			return s.Send(ctx, shipOrder{}, endpoint.To("nowhere"))
+		},
 		"a write, then an error": func(ctx context.Context, s *endpoint.Session) error {
 			return errors.Join(inmemory.OnCommit(ctx, s, func() { panic("written") }), errNo)
 		},
@@ -85,6 +91,7 @@ func TestAFinalFailureThatGoesWrongLeavesOutWhatItSent(t *testing.T) {
 				cfg.Notify = telling(&told)
 				start(t, cfg).send(placeOrder{})
 				time.Sleep(time.Minute)
+				synctest.Wait()
 				if got := len(broker.Messages("error")); got != 1 || len(broker.Messages("shipping")) != 0 || len(calls.list()) != 1 {
 					t.Errorf("%d in the error queue, %d sent, called %d times", got, len(broker.Messages("shipping")), len(calls.list()))
 				}
@@ -110,6 +117,7 @@ func TestAFinalFailureIsCalledWhenTheRecoverStageFails(t *testing.T) {
 		}
 		start(t, cfg).send(placeOrder{})
 		time.Sleep(time.Minute)
+		synctest.Wait()
 		if got := len(broker.Messages("error")); got != 1 || len(broker.Messages("shipping")) != 1 || len(calls.list()) != 1 {
 			t.Errorf("%d in the error queue, %d sent, called %d times", got, len(broker.Messages("shipping")), len(calls.list()))
 		}

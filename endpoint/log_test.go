@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -67,6 +68,7 @@ func TestTheLogOfRetriesReadsAsInNServiceBussExample(t *testing.T) {
 		cfg.Logger = slog.New(lines{&log})
 		start(t, cfg).send(placeOrder{}, endpoint.MessageID("messageId"))
 		time.Sleep(time.Hour)
+		synctest.Wait()
 		if diff := cmp.Diff(want, log.list()); diff != "" {
 			t.Error(diff)
 		}
@@ -85,6 +87,7 @@ func TestTheLogTellsOfADiscardAndADeadLetter(t *testing.T) {
 			cfg.Logger = slog.New(lines{&log})
 			start(t, cfg).send(placeOrder{}, endpoint.MessageID("m-1"))
 			time.Sleep(time.Second)
+			synctest.Wait()
 			if diff := cmp.Diff([]string{want}, log.list()); diff != "" {
 				t.Error(diff)
 			}
@@ -103,6 +106,7 @@ func TestTheLogCorrectsItselfWhenAnActionFails(t *testing.T) {
 		cfg.Logger = slog.New(lines{&log})
 		start(t, cfg).send(placeOrder{}, endpoint.MessageID("m-1"))
 		time.Sleep(400 * time.Millisecond)
+		synctest.Wait()
 		want := []string{
 			"ERROR MoveToError: Moving message 'm-1' to the error queue 'error' because processing failed due to an exception:",
 			"ERROR: a failed message could not be dealt with: it will be handed out again",
@@ -121,6 +125,7 @@ func TestALogLineNamesTypeAttemptAndError(t *testing.T) {
 		cfg.Logger = slog.New(slog.NewTextHandler(&log, nil))
 		start(t, cfg).send(placeOrder{})
 		time.Sleep(time.Second)
+		synctest.Wait()
 		for _, want := range []string{" type=Shop.PlaceOrder ", " attempt=1 ", " delayed=0 ", ": the bank says no\""} {
 			if !strings.Contains(log.String(), want) {
 				t.Errorf("%q is missing in %s", want, log.String())

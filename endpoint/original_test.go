@@ -4,6 +4,7 @@ import (
 	"context"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -127,6 +128,7 @@ func TestCopiesAreOfTheMessageAsItCame(t *testing.T) {
 						t.Fatal(err)
 					}
 					time.Sleep(time.Minute)
+					synctest.Wait()
 				}
 				r.end()
 				for _, queue := range []string{"error", "audit", "other"} {
@@ -160,6 +162,7 @@ func TestAnAttemptSeesNothingOfWhatAnotherDidToTheMessage(t *testing.T) {
 		})
 		start(t, cfg).send(placeOrder{ID: "7"})
 		time.Sleep(time.Minute)
+		synctest.Wait()
 		got := seen.list()
 		if len(got) != 6 {
 			t.Errorf("%d attempts, want 6", len(got))

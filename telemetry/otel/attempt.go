@@ -3,6 +3,7 @@ package otel
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
@@ -17,7 +18,8 @@ type attempt struct {
 	key     attemptKey
 	span    trace.Span
 	began   time.Time
-	message string // its type, once it is recognised; a type nobody registered is never told
+	told    atomic.Bool // what was done about its failure
+	message string      // its type, once it is recognised; a type nobody registered is never told
 }
 
 // attemptKey is what the stages of one attempt have in common: neither their values nor their

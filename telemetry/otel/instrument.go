@@ -1,6 +1,7 @@
 package otel
 
 import (
+	"context"
 	"fmt"
 	"strings"
 
@@ -29,7 +30,7 @@ type Options struct {
 }
 
 // Instrument adds behaviors to cfg.Pipeline that trace and measure, on the outer side of
-// those that are there, and wraps cfg.Transport to measure its queues where the driver
+// those that are there, a function to cfg.Notify, and wraps cfg.Transport to measure its queues where the driver
 // is a [transport.Inspector]. Call it once, when the rest of cfg is complete, before
 // endpoint.New. Providers may be set or shut down at any time; what goes wrong in them goes
 // to OpenTelemetry's own error handler.
@@ -45,6 +46,7 @@ func (in *instrumentation) install(cfg *endpoint.Config) {
 	outermost(&p.Outgoing, in.outgoing)
 	outermost(&p.Dispatch, in.dispatch)
 	outermost(&p.Recover, in.recover)
+	cfg.Notify = append([]func(context.Context, endpoint.Notification){in.notified}, cfg.Notify...)
 	if cfg.Transport != nil && !cfg.SendOnly {
 		cfg.Transport = in.observe(cfg.Transport, queuesOf(cfg))
 	}

@@ -11,7 +11,7 @@ import (
 // label is what tells measurements of one instrument apart. Every field has as many values
 // as the program has queues, types and handlers; an empty one is left out.
 type label struct {
-	operation, destination, message, handler, errorType, action string
+	operation, destination, message, handler, errorType, errorClass, action, fallback string
 }
 
 // measured are the attributes of a label, in the two shapes that instruments take.
@@ -65,6 +65,7 @@ func (l label) attributes() (attrs []attribute.KeyValue) {
 		semconv.MessagingOperationName(l.operation), semconv.MessagingDestinationName(l.destination),
 		keyMessageType.String(l.message), keyHandler.String(l.handler),
 		semconv.ErrorTypeKey.String(l.errorType), keyAction.String(l.action),
+		keyErrorClass.String(l.errorClass), keyFallback.String(l.fallback),
 	} {
 		if a.Value.AsString() != "" {
 			attrs = append(attrs, a)

@@ -30,6 +30,7 @@ type metrics struct {
 	successes metric.Int64Counter
 	failures  metric.Int64Counter
 	actions   metric.Int64Counter
+	fallbacks metric.Int64Counter
 }
 
 // Bounds of buckets, in seconds: those that OpenTelemetry asks for, and wider ones for
@@ -62,6 +63,7 @@ func newMetrics(meter metric.Meter, endpoint, system string) *metrics {
 	m.successes = count("holdfast.messages.succeeded", "Messages processed and settled.")
 	m.failures = count("holdfast.messages.failed", "Attempts that failed.")
 	m.actions = count("holdfast.recoverability.actions", "What was done about failed messages.")
+	m.fallbacks = count("holdfast.recoverability.fallbacks", "What was done about failed messages because something else could not be.")
 	if err := errors.Join(errs...); err != nil {
 		api.Handle(err)
 	}
@@ -105,12 +107,6 @@ func (m *metrics) failed(ctx context.Context, a *attempt, queue, errorType strin
 	})
 	m.failures.Add(ctx, 1, l.add...)
 	m.processed.Record(ctx, time.Since(a.began).Seconds(), l.record...)
-}
-
-func (m *metrics) decided(ctx context.Context, a *attempt, queue, action, errorType string) {
-	m.actions.Add(ctx, 1, m.labels.of(label{
-		destination: queue, message: a.message, action: action, errorType: errorType,
-	}).add...)
 }
 
 // dispatched counts each operation by itself, because some may have left and others not.

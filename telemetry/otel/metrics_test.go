@@ -123,7 +123,7 @@ func TestDecisionsAreCounted(t *testing.T) {
 				tel.start(cfg).send(t.Context(), placeOrder{"1"})
 
 				key := fmt.Sprintf("holdfast.recoverability.actions{error.type=*errors.errorString,%s,"+
-					"holdfast.message.type=Shop.PlaceOrder,holdfast.recoverability.action=%s,"+
+					"holdfast.error.class=*errors.errorString,holdfast.message.type=Shop.PlaceOrder,holdfast.recoverability.action=%s,"+
 					"messaging.destination.name=sales,messaging.system=inmemory}", common, test.want)
 				got := tel.metrics()
 				if got[key] != 1 {

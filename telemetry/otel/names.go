@@ -11,6 +11,9 @@ const (
 	keyDelayedRetries = attribute.Key("holdfast.delayed_retries")
 	keyAction         = attribute.Key("holdfast.recoverability.action")
 	keyDelay          = attribute.Key("holdfast.recoverability.delay")
+	keyCarriedOut     = attribute.Key("holdfast.recoverability.carried_out")
+	keyFallback       = attribute.Key("holdfast.recoverability.fallback")
+	keyErrorClass     = attribute.Key("holdfast.error.class")
 	keyErrorQueue     = attribute.Key("holdfast.recoverability.queue")
 	keyCause          = attribute.Key("holdfast.interruption.cause")
 	keyQueueState     = attribute.Key("holdfast.queue.state")
@@ -23,12 +26,14 @@ const (
 	actionError      = "error"
 	actionDeadLetter = "dead_letter"
 	actionDiscard    = "discard"
+	actionQuarantine = "quarantine"
 )
 
 // Events of the process span.
 const (
 	eventException      = "exception"
 	eventRecoverability = "recoverability"
+	eventFallback       = "fallback"
 	eventInterrupted    = "interrupted"
 )
 

@@ -25,12 +25,13 @@ func (in *instrumentation) recover(next pipeline.Func[*pipeline.Recover]) pipeli
 		in.metrics.failed(ctx, a, rec.Queue, errorType)
 		a.exception(rec.Fault)
 		defer func() {
-			name, attrs := described(rec.Action)
-			in.metrics.decided(ctx, a, rec.Queue, name, errorType)
-			a.span.AddEvent(eventRecoverability, trace.WithAttributes(attrs...))
+			if !a.told.Load() {
+				_, attrs := described(rec.Action)
+				a.span.AddEvent(eventRecoverability, trace.WithAttributes(append(attrs, keyCarriedOut.Bool(false))...))
+			}
 			in.end(a)
 		}()
-		return next(ctx, rec)
+		return next(context.WithValue(ctx, attemptOf{}, a), rec)
 	}
 }
 
@@ -54,7 +55,8 @@ func (a *attempt) exception(fault header.Map) {
 		attrs = append(attrs, semconv.ExceptionStacktrace(stack))
 	}
 	a.span.AddEvent(eventException, trace.WithAttributes(attrs...))
-	a.span.SetAttributes(semconv.ErrorTypeKey.String(fault.Get(header.ExceptionType)))
+	a.span.SetAttributes(semconv.ErrorTypeKey.String(fault.Get(header.ExceptionType)),
+		keyErrorClass.String(fault.Get(header.HoldfastFaultClass)))
 	a.span.SetStatus(codes.Error, fault.Get(header.ExceptionMessage))
 }
 

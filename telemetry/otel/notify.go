@@ -1,0 +1,65 @@
+package otel
+
+import (
+	"context"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/holdfast-go/holdfast/endpoint"
+	"github.com/holdfast-go/holdfast/recoverability"
+)
+
+// attemptOf is the key under which a context has the attempt whose failure is dealt with.
+type attemptOf struct{}
+
+// notified counts what was done about failed messages, and puts it on their spans. What is told
+// from outside the Recover stage, as when that has failed, is counted without the type.
+func (in *instrumentation) notified(ctx context.Context, n endpoint.Notification) {
+	a, _ := ctx.Value(attemptOf{}).(*attempt)
+	l := label{destination: n.Queue}
+	if a != nil {
+		l.message = a.message
+	}
+	if n.Err != nil {
+		l.errorType, l.errorClass = errorType(n.Err), recoverability.Class(n.Err)
+	}
+	if n.Kind == endpoint.FallbackTaken {
+		l.fallback = string(n.Fallback)
+		in.metrics.fallbacks.Add(ctx, 1, in.metrics.labels.of(l).add...)
+		a.event(eventFallback, keyFallback.String(l.fallback))
+		return
+	}
+	name := actionOf(n)
+	if name == "" {
+		return
+	}
+	l.action = name
+	in.metrics.actions.Add(ctx, 1, in.metrics.labels.of(l).add...)
+	if a == nil {
+		return
+	}
+	a.told.Store(true)
+	_, attrs := described(n.Action)
+	a.event(eventRecoverability, attrs...)
+}
+
+// actionOf is the action that a notification tells of; "" where it is about something else.
+func actionOf(n endpoint.Notification) string {
+	switch n.Kind {
+	case endpoint.Quarantined:
+		return actionQuarantine
+	case endpoint.ImmediateRetry, endpoint.DelayedRetry, endpoint.MovedToError, endpoint.DeadLettered, endpoint.Discarded:
+		name, _ := described(n.Action)
+		return name
+	default:
+		return ""
+	}
+}
+
+// event adds an event to the span of an attempt, if there is one.
+func (a *attempt) event(name string, attrs ...attribute.KeyValue) {
+	if a != nil {
+		a.span.AddEvent(name, trace.WithAttributes(attrs...))
+	}
+}
