@@ -13,7 +13,9 @@ func (in *incoming) withAudit(ops []transport.Operation) []transport.Operation {
 	if in.e.cfg.AuditQueue == "" {
 		return ops
 	}
-	return slices.Concat(ops, []transport.Operation{in.copyTo(in.e.cfg.AuditQueue, in.auditHeaders(time.Now()), 0)})
+	op := in.copyTo(in.e.cfg.AuditQueue, in.auditHeaders(time.Now()), 0)
+	op.TTL = in.e.cfg.AuditExpireAfter
+	return slices.Concat(ops, []transport.Operation{op})
 }
 
 // auditHeaders are the message's own, and who processed it when.

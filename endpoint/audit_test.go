@@ -139,3 +139,33 @@ func TestAnAuditQueueIsNeitherTheEndpointsNorTheErrorQueue(t *testing.T) {
 		t.Errorf("New says %v", err)
 	}
 }
+
+func TestAuditCopiesExpireWhereThatIsConfigured(t *testing.T) {
+	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		cfg := auditing(broker, endpoint.Handle(func(context.Context, *endpoint.Session, placeOrder) error { return nil }))
+		cfg.AuditExpireAfter = time.Hour
+		e := start(t, cfg)
+		e.send(placeOrder{"1"}, endpoint.ExpireAfter(time.Minute))
+		time.Sleep(time.Hour - time.Second)
+		if n := len(broker.Messages("audit")); n != 1 {
+			t.Errorf("%d copies before the hour is over, want 1", n)
+		}
+		time.Sleep(2 * time.Second)
+		if n := len(broker.Messages("audit")); n != 0 {
+			t.Errorf("%d copies when the hour is over, want none", n)
+		}
+	})
+}
+
+func TestAnExpiryOfAuditCopiesThatCannotBeMeantIsRefused(t *testing.T) {
+	for want, change := range map[string]func(*endpoint.Config){
+		"AuditExpireAfter is negative":  func(c *endpoint.Config) { c.AuditQueue, c.AuditExpireAfter = "audit", -1 },
+		"there are no copies to expire": func(c *endpoint.Config) { c.AuditExpireAfter = time.Hour },
+	} {
+		cfg := sales(&inmemory.Transport{})
+		change(&cfg)
+		if _, err := endpoint.New(cfg); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("New says %v, want %q", err, want)
+		}
+	}
+}

@@ -39,8 +39,11 @@ type Config struct {
 	// AuditQueue, when set, gets a copy of every message that was processed, with its body
 	// and headers as they were received, and headers that tell when and where that was. The copy
 	// is sent with the message's completion, like what handlers send: without it the message
-	// fails. Behaviors do not see it, and it does not expire.
+	// fails. Behaviors do not see it.
 	AuditQueue string
+	// AuditExpireAfter discards the copies that nobody has received for so long: never unless
+	// set.
+	AuditExpireAfter time.Duration
 	// Transactions is how receiving and sending belong together: [ReceiveOnly] unless set.
 	Transactions TransactionMode
 	// Pipeline holds the endpoint's behaviors.

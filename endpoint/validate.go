@@ -27,7 +27,12 @@ func (c Config) validate() error {
 	if c.Recoverability.WithDefaults().ErrorQueue == quarantine || c.AuditQueue == quarantine {
 		bad("%q is the endpoint's quarantine and cannot be its error or audit queue too", quarantine)
 	}
+	if c.AuditExpireAfter < 0 {
+		bad("AuditExpireAfter is negative: %v", c.AuditExpireAfter)
+	}
 	switch {
+	case c.AuditQueue == "" && c.AuditExpireAfter > 0:
+		bad("AuditExpireAfter is set, but AuditQueue is not: there are no copies to expire")
 	case c.AuditQueue == "":
 	case c.AuditQueue == c.Name:
 		bad("Name and AuditQueue are both %q: every message would come back at once", c.Name)
