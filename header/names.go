@@ -51,6 +51,7 @@ const (
 	HoldfastFaultQuarantined   = "Holdfast.Fault.Quarantined"    // hand-outs in FailedQ before the message was quarantined
 	HoldfastHistory            = "Holdfast.History"              // on delayed copies: earlier failures, as JSON
 	HoldfastFaultHistory       = "Holdfast.Fault.History"        // the same on the copy in the error queue
+	HoldfastReturns            = "Holdfast.Returns"              // how often it was returned from an error queue, a decimal number
 )
 
 // Values of [MessageIntent].

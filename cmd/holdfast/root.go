@@ -96,7 +96,9 @@ func (a *app) command() *cobra.Command {
 	flags.StringVar(&a.transport, "transport", "", "transport `URL`; $"+transportVar+" unless set")
 	flags.StringVar(&a.logLevel, "log-level", "", "`level` of the log on standard error: debug, info, warn, error or off (default warn; off for demo)")
 	flags.StringVar(&a.logFormat, "log-format", "console", "`format` of the log: console or json")
-	for _, sub := range []*cobra.Command{a.demoCommand(), a.sendCommand(), a.queuesCommand(), a.benchCommand(), a.tortureCommand(), a.workerCommand(), a.versionCommand()} {
+	for _, sub := range []*cobra.Command{
+		a.demoCommand(), a.sendCommand(), a.queuesCommand(), a.errorsCommand(), a.benchCommand(), a.tortureCommand(), a.workerCommand(), a.versionCommand(),
+	} {
 		a.prepare(sub)
 		root.AddCommand(sub)
 	}

@@ -2,7 +2,6 @@ package tablequeue
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"strconv"
@@ -19,7 +18,7 @@ var (
 // messages do not add up in memory.
 const MaxPage = 16 << 20
 
-// cursor goes through a queue by the rows' seq. It holds no lease but that of a row being taken.
+// cursor goes through a queue by the rows' seq. It holds no lease.
 type cursor struct {
 	conn   *Conn
 	page   Page
@@ -43,7 +42,6 @@ func (c *Conn) Browse(ctx context.Context, queue string) (transport.Cursor, erro
 	if err != nil {
 		return nil, err
 	}
-	c.queues.Store(queue, nil) // for Close to give back a row that was about to be taken
 	return cur, nil
 }
 
@@ -70,53 +68,46 @@ func (cur *cursor) Next(ctx context.Context, limit int) (ms []*transport.Message
 	return ms, nil
 }
 
-// Take implements [transport.Cursor]: the row is leased, so that nobody else has it, and
-// then deleted together with the inserts. Killed in between, it comes back with the end of the lease.
+// Take implements [transport.Cursor]: the row is deleted together with the inserts.
 func (cur *cursor) Take(ctx context.Context, m *transport.Message, ops []transport.Operation) error {
 	if cur.closed {
 		return transport.ErrClosed
 	}
-	d, err := cur.lease(ctx, m)
-	if err != nil {
-		return err
-	}
-	err = d.CompleteWith(ctx, ops)
-	switch {
-	case err == nil:
-		return nil
-	case errors.Is(err, transport.ErrLeaseLost):
-		return cur.notFound(m)
-	}
-	giveBack, cancel := context.WithTimeout(context.WithoutCancel(ctx), maxClose)
-	defer cancel()
-	if d.Release(giveBack) != nil {
-		return err // its lease ends by itself
-	}
-	return err
-}
-
-func (cur *cursor) lease(ctx context.Context, m *transport.Message) (*delivery, error) {
 	seq, err := strconv.ParseInt(m.NativeID, 10, 64)
 	if err != nil {
-		return nil, fmt.Errorf("take a message of queue %q: it has not been browsed: %w", cur.page.Queue, err)
+		return cur.notFound(m)
 	}
-	claim := Claim{
-		Queue: cur.page.Queue,
-		Limit: 1,
-		Lease: 1 + rand.Int64N(1<<62),
-		For:   cur.conn.cfg.Lease,
-		Owner: cur.conn.owner,
+	c := cur.conn
+	w := c.newWork()
+	defer c.recycle(w)
+	if failed := c.addRows(ctx, w, ops); len(failed) > 0 {
+		return dispatchError(failed, len(ops))
 	}
-	d := &delivery{conn: cur.conn, queue: claim.Queue, lease: Lease{Seq: seq, ID: claim.Lease}}
-	var ready bool
-	err = cur.conn.call(func() (err error) {
-		ready, err = cur.conn.store.ClaimRow(ctx, claim, seq)
+	w.unit.Verb, w.unit.Queue = Delete, cur.page.Queue
+	w.unit.Lease = Lease{Seq: seq, ID: 1 + rand.Int64N(1<<62)}
+	if err := c.take(ctx, &w.unit); err != nil {
+		return c.blame(ctx, c.verdict(err), w.unit.Rows, len(ops))
+	}
+	if w.unit.Lost {
+		return cur.notFound(m)
+	}
+	c.wakes.flushed([]*Unit{&w.unit})
+	return nil
+}
+
+// take tries again after a conflict.
+func (c *Conn) take(ctx context.Context, u *Unit) (err error) {
+	if err := c.enter(); err != nil {
 		return err
-	})
-	if err == nil && !ready {
-		err = cur.notFound(m)
 	}
-	return d, err
+	defer c.calls.Done()
+	for range conflicts {
+		err = c.store.Take(ctx, u)
+		if err == nil || c.store.Classify(err) != Conflict {
+			break
+		}
+	}
+	return err
 }
 
 func (cur *cursor) notFound(m *transport.Message) error {

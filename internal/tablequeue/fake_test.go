@@ -301,17 +301,15 @@ func (f *fake) Browse(_ context.Context, p Page) (found []Claimed, err error) {
 	return found, nil
 }
 
-func (f *fake) ClaimRow(_ context.Context, c Claim, seq int64) (bool, error) {
+func (f *fake) Take(ctx context.Context, u *Unit) error {
 	f.mu.Lock()
-	defer f.mu.Unlock()
-	for _, r := range f.rows[c.Queue] {
-		if r.Seq == seq && !r.visible.After(time.Now()) {
-			r.count++
-			r.lease, r.owner, r.visible = c.Lease, c.Owner, time.Now().Add(c.For)
-			return true, nil
+	for _, r := range f.rows[u.Queue] {
+		if r.Seq == u.Lease.Seq && !r.visible.After(time.Now()) {
+			r.lease = u.Lease.ID
 		}
 	}
-	return false, nil
+	f.mu.Unlock()
+	return f.Flush(ctx, []*Unit{u})
 }
 
 func (f *fake) Install(_ context.Context, plan transport.Plan) error {

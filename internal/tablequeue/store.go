@@ -36,7 +36,7 @@ type Store interface {
 	Topology
 	Subscriptions
 
-	// Classify says what an error of Claim, Flush, Renew or Complete means, also one that
+	// Classify says what an error of Claim, Flush, Renew, Take or Complete means, also one that
 	// has been wrapped. An error that is none of the store's is Unavailable. It
 	// is never called with nil.
 	Classify(err error) Class
@@ -102,8 +102,10 @@ type Browsing interface {
 	// Browse reads the rows of a page by seq, leased and delayed ones too, but none past
 	// expires_at. It may end the page where the bodies so far are larger than [MaxPage].
 	Browse(ctx context.Context, p Page) ([]Claimed, error)
-	// ClaimRow is Claim for one row, and says whether that was visible. c.Limit is 1.
-	ClaimRow(ctx context.Context, c Claim, seq int64) (bool, error)
+	// Take does u, whose Verb is Delete, to a row that nobody has leased: Lost is set when it is
+	// not visible. The number of u's lease is nobody else's, for a store to lease the row in
+	// the same transaction.
+	Take(ctx context.Context, u *Unit) error
 }
 
 // Page is a part of a queue: at most Limit rows with After < seq <= Last.

@@ -48,24 +48,19 @@ func (s *store) Browse(ctx context.Context, p tablequeue.Page) (found []tableque
 	return found, nil
 }
 
-const claimRow = `
-	update holdfast_messages
-	set delivery_count = delivery_count + 1, visible_at = ?, lease_id = ?, lease_owner = ?
-	where queue = ? and seq = ? and visible_at <= ?`
+const leaseRow = `update holdfast_messages set lease_id = ? where queue = ? and seq = ? and visible_at <= ?`
 
-// ClaimRow implements [tablequeue.Browsing].
-func (s *store) ClaimRow(ctx context.Context, c tablequeue.Claim, seq int64) (bool, error) {
-	var n int64
-	err := s.writer.do(ctx, lease, func(tx *sql.Tx) error {
+// Take implements [tablequeue.Browsing].
+func (s *store) Take(ctx context.Context, u *tablequeue.Unit) error {
+	err := s.writer.do(ctx, durable, func(tx *sql.Tx) error {
 		now := micros(time.Now())
-		res, err := tx.Exec(claimRow, later(now, c.For), c.Lease, c.Owner, c.Queue, seq, now)
-		if err == nil {
-			n, err = res.RowsAffected()
+		if _, err := tx.Exec(leaseRow, u.Lease.ID, u.Queue, u.Lease.Seq, now); err != nil {
+			return err
 		}
-		return err
+		return s.writer.write(u, now, nil)
 	})
 	if err != nil {
-		return false, fmt.Errorf("sqlite: take message %d of queue %q: %w", seq, c.Queue, explain(err))
+		return fmt.Errorf("sqlite: take message %d of queue %q: %w", u.Lease.Seq, u.Queue, explain(err))
 	}
-	return n > 0, nil
+	return nil
 }

@@ -43,13 +43,13 @@ WHERE seq > $1 AND seq <= $2 AND (expires_at IS NULL OR expires_at > now()) ORDE
 	return found, nil
 }
 
-// ClaimRow implements [tablequeue.Browsing].
-func (s *store) ClaimRow(ctx context.Context, c tablequeue.Claim, seq int64) (bool, error) {
-	tag, err := s.leases.Exec(ctx, `UPDATE `+s.table(c.Queue).quoted+` SET delivery_count = delivery_count + 1,
-	visible_at = now() + $1::bigint * interval '1 microsecond', lease_id = $2, lease_owner = $3
-WHERE seq = $4 AND visible_at <= now()`, c.For.Microseconds(), c.Lease, c.Owner, seq)
-	if err != nil {
-		return false, s.failed(fmt.Sprintf("take message %d of queue %q", seq, c.Queue), err)
+// Take implements [tablequeue.Browsing] in one round trip.
+func (s *store) Take(ctx context.Context, u *tablequeue.Unit) error {
+	var b pgx.Batch
+	b.Queue(`UPDATE `+s.table(u.Queue).quoted+` SET lease_id = $1 WHERE seq = $2 AND visible_at <= now()`, u.Lease.ID, u.Lease.Seq)
+	s.queue(&b, s.groups([]*tablequeue.Unit{u})[0])
+	if err := s.writes.SendBatch(ctx, &b).Close(); err != nil {
+		return s.failed(fmt.Sprintf("take message %d of queue %q", u.Lease.Seq, u.Queue), err)
 	}
-	return tag.RowsAffected() > 0, nil
+	return nil
 }

@@ -1,0 +1,84 @@
+// Package errorqueue looks after the messages of an error queue: it finds them, returns them to
+// where they failed, and discards them.
+package errorqueue
+
+import (
+	"cmp"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/recoverability"
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+// Entry is what an operator wants to know of a message in an error queue. What its headers do not
+// tell is left empty.
+type Entry struct {
+	ID       string    `json:"id"`
+	Class    string    `json:"class,omitempty"`    // of the error
+	Type     string    `json:"type,omitempty"`     // of the message
+	Endpoint string    `json:"endpoint,omitempty"` // that it failed in
+	Queue    string    `json:"failed_queue,omitempty"`
+	FailedAt time.Time `json:"failed_at,omitzero"`
+	Error    string    `json:"error,omitempty"`
+	Attempts int       `json:"attempts,omitempty"`
+	Returns  int       `json:"returns,omitempty"` // from the error queue so far
+	Bytes    int       `json:"bytes"`             // of the body
+	// Undecodable says why the message could not be read.
+	Undecodable string `json:"undecodable,omitempty"`
+
+	types []string // all enclosed ones
+	stack string
+}
+
+// Record is all of a message.
+type Record struct {
+	Entry
+	NativeID string            `json:"native_id,omitempty"`
+	Headers  header.Map        `json:"headers"`
+	Native   map[string]string `json:"native,omitempty"`
+	Body     []byte            `json:"body"` // base64 in JSON
+}
+
+// undecodableClass is the class of what the transport cannot read and nobody gave another.
+const undecodableClass = "undecodable"
+
+// EntryOf reads the headers of a message.
+func EntryOf(m *transport.Message) Entry {
+	h := m.Headers
+	e := Entry{
+		ID:       m.ID,
+		Class:    cmp.Or(h.Get(faultClass), h.Get(header.ExceptionType)),
+		Endpoint: h.Get(header.ProcessingEndpoint),
+		Queue:    h.Get(header.FailedQ),
+		Error:    h.Get(header.ExceptionMessage),
+		Returns:  recoverability.Returns(h),
+		Bytes:    len(m.Body),
+		types:    slices.Collect(header.TypeNames(h.Get(header.EnclosedMessageTypes))),
+		stack:    h.Get(header.ExceptionStackTrace),
+	}
+	if len(e.types) > 0 {
+		e.Type = e.types[0]
+	}
+	if at, err := header.ParseTime(h.Get(header.TimeOfFailure)); err == nil {
+		e.FailedAt = at
+	}
+	if n, err := strconv.Atoi(h.Get(header.HoldfastAttempts)); err == nil && n > 0 {
+		e.Attempts = n
+	}
+	if m.Undecodable != nil {
+		e.Undecodable = m.Undecodable.Error()
+		e.Class = cmp.Or(e.Class, undecodableClass)
+	}
+	return e
+}
+
+// faultClass is the header with the class of the error.
+const faultClass = "Holdfast.Fault.Class"
+
+// RecordOf is all of m, whose entry is e.
+func RecordOf(m *transport.Message, e Entry) Record {
+	return Record{Entry: e, NativeID: m.NativeID, Headers: m.Headers, Native: m.Native, Body: m.Body}
+}

@@ -1,0 +1,63 @@
+package errorqueue
+
+import (
+	"slices"
+	"strings"
+	"time"
+)
+
+// Filter says which messages are meant: those that fit each field that is set, and of a
+// list any element. The zero value means all.
+type Filter struct {
+	IDs       []string
+	Classes   []string // without regard to case
+	Types     []string // full names, or what follows the last dot
+	Endpoints []string
+	Queues    []string // that they failed in
+	// Since and Until bound the time of failure; Until is excluded. Messages that do not tell
+	// it fit no bound.
+	Since, Until time.Time
+	Text         string // in the error or its stack, without regard to case
+}
+
+// All is true when every message fits.
+func (f *Filter) All() bool {
+	return len(f.IDs)+len(f.Classes)+len(f.Types)+len(f.Endpoints)+len(f.Queues) == 0 &&
+		f.Since.IsZero() && f.Until.IsZero() && f.Text == ""
+}
+
+// Fits tells whether the message of e is meant.
+func (f *Filter) Fits(e *Entry) bool {
+	return anyOf(f.IDs, func(id string) bool { return id == e.ID }) &&
+		anyOf(f.Classes, func(class string) bool { return strings.EqualFold(class, e.Class) }) &&
+		anyOf(f.Types, e.isOf) &&
+		anyOf(f.Endpoints, func(name string) bool { return name == e.Endpoint }) &&
+		anyOf(f.Queues, func(name string) bool { return name == e.Queue }) &&
+		f.fitsTime(e.FailedAt) && f.fitsText(e)
+}
+
+// anyOf is true for a list without elements.
+func anyOf(wanted []string, is func(string) bool) bool {
+	return len(wanted) == 0 || slices.ContainsFunc(wanted, is)
+}
+
+func (e *Entry) isOf(name string) bool {
+	return slices.ContainsFunc(e.types, func(full string) bool {
+		return full == name || strings.HasSuffix(full, "."+name)
+	})
+}
+
+func (f *Filter) fitsTime(at time.Time) bool {
+	if at.IsZero() {
+		return f.Since.IsZero() && f.Until.IsZero()
+	}
+	return !at.Before(f.Since) && (f.Until.IsZero() || at.Before(f.Until))
+}
+
+func (f *Filter) fitsText(e *Entry) bool {
+	return f.Text == "" || contains(e.Error, f.Text) || contains(e.stack, f.Text) || contains(e.Undecodable, f.Text)
+}
+
+func contains(text, part string) bool {
+	return strings.Contains(strings.ToLower(text), strings.ToLower(part))
+}

@@ -1,0 +1,164 @@
+package errorqueue
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/holdfast-go/holdfast/internal/backoff"
+	"github.com/holdfast-go/holdfast/recoverability"
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+// Plan says how messages are taken out of an error queue.
+type Plan struct {
+	To     string  // for Retry: another queue than the one they failed in
+	Rate   float64 // so many a second at most; 0 is as fast as it goes
+	DryRun bool    // find out only
+	// Report is called with each message and what became of it: nil when it was, or would be,
+	// taken. It may be nil.
+	Report func(Entry, error)
+}
+
+// Outcome is what has been done.
+type Outcome struct {
+	Queue    string    `json:"queue"`
+	Matched  int       `json:"matched"`
+	Done     int       `json:"done"`
+	Refused  int       `json:"refused"`
+	DryRun   bool      `json:"dry_run"`
+	Missing  []string  `json:"missing,omitempty"` // ids that no message has
+	Failures []Failure `json:"failures,omitempty"`
+}
+
+// Failure is a message that was left where it is. An [Outcome] keeps the first hundred.
+type Failure struct {
+	ID    string `json:"id"`
+	Error string `json:"error"`
+}
+
+const maxFailures = 100
+
+// takeTimeout bounds one take, which an interrupt does not break off.
+const takeTimeout = 30 * time.Second
+
+var (
+	errNoOrigin    = errors.New("its headers do not say which queue it failed in: name one with --to")
+	errUndecodable = errors.New("it cannot be read, so it cannot be sent as it was: export it, mend it, and send it again")
+)
+
+// Retry returns the messages that are meant to the queue that they failed in, as if they
+// came for the first time. Each goes from one queue to the other as a unit, and one that
+// cannot stays where it is. When ctx ends, the one under way is finished.
+func (q *Queue) Retry(ctx context.Context, p Plan) (Outcome, error) {
+	t := taking{queue: q, plan: p, start: time.Now(), ops: func(m *transport.Message, e *Entry) ([]transport.Operation, error) {
+		to := p.To
+		if to == "" {
+			to = e.Queue
+		}
+		switch {
+		case m.Undecodable != nil:
+			return nil, fmt.Errorf("%w (%w)", errUndecodable, m.Undecodable)
+		case to == "":
+			return nil, errNoOrigin
+		}
+		back := &transport.Message{ID: m.ID, Headers: recoverability.ReturnHeaders(m.Headers), Body: m.Body}
+		return []transport.Operation{{Message: back, Queue: to}}, nil
+	}}
+	return t.run(ctx)
+}
+
+// Discard removes the messages that are meant for good.
+func (q *Queue) Discard(ctx context.Context, p Plan) (Outcome, error) {
+	t := taking{queue: q, plan: p, start: time.Now(), ops: func(*transport.Message, *Entry) ([]transport.Operation, error) {
+		return nil, nil
+	}}
+	return t.run(ctx)
+}
+
+// taking is a Retry or a Discard under way.
+type taking struct {
+	queue   *Queue
+	plan    Plan
+	ops     func(*transport.Message, *Entry) ([]transport.Operation, error)
+	start   time.Time
+	outcome Outcome
+	found   []string // of the ids that are wanted
+}
+
+func (t *taking) run(ctx context.Context) (Outcome, error) {
+	t.outcome = Outcome{Queue: t.queue.Name, DryRun: t.plan.DryRun}
+	err := t.queue.walk(ctx, func(cur transport.Cursor, m *transport.Message, e Entry) error {
+		return t.visit(ctx, cur, m, e)
+	})
+	if err == nil {
+		t.outcome.Missing = t.missing()
+	}
+	return t.outcome, err
+}
+
+func (t *taking) visit(ctx context.Context, cur transport.Cursor, m *transport.Message, e Entry) error {
+	if err := t.pace(ctx); err != nil {
+		return err
+	}
+	t.outcome.Matched++
+	if len(t.queue.Filter.IDs) > 0 {
+		t.found = append(t.found, e.ID)
+	}
+	ops, err := t.ops(m, &e)
+	if err == nil && !t.plan.DryRun {
+		err = take(ctx, cur, m, ops)
+		if err != nil && !concernsOne(err) {
+			return fmt.Errorf("message %s: %w", e.ID, err)
+		}
+	}
+	t.count(e, err)
+	return nil
+}
+
+// pace waits until the next message may be taken.
+func (t *taking) pace(ctx context.Context) error {
+	if t.plan.Rate <= 0 || t.plan.DryRun {
+		return nil
+	}
+	due := t.start.Add(time.Duration(float64(t.outcome.Matched) / t.plan.Rate * float64(time.Second)))
+	return backoff.Sleep(ctx, time.Until(due))
+}
+
+func take(ctx context.Context, cur transport.Cursor, m *transport.Message, ops []transport.Operation) error {
+	whole, cancel := context.WithTimeout(context.WithoutCancel(ctx), takeTimeout)
+	defer cancel()
+	return cur.Take(whole, m, ops)
+}
+
+// concernsOne tells an error of one message from one that would meet the next one too.
+func concernsOne(err error) bool {
+	var refused *transport.DispatchError
+	return errors.Is(err, transport.ErrNotFound) || errors.As(err, &refused)
+}
+
+func (t *taking) count(e Entry, err error) {
+	if err == nil {
+		t.outcome.Done++
+	} else {
+		t.outcome.Refused++
+	}
+	if err != nil && len(t.outcome.Failures) < maxFailures {
+		t.outcome.Failures = append(t.outcome.Failures, Failure{ID: e.ID, Error: err.Error()})
+	}
+	if t.plan.Report != nil {
+		t.plan.Report(e, err)
+	}
+}
+
+// missing are the ids that were asked for and not found.
+func (t *taking) missing() (ids []string) {
+	for _, id := range t.queue.Filter.IDs {
+		if !slices.Contains(t.found, id) && !slices.Contains(ids, id) {
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}

@@ -1,0 +1,54 @@
+package recoverability_test
+
+import (
+	"errors"
+	"maps"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/recoverability"
+)
+
+func TestAReturnedMessageHasTheHeadersThatItCameWith(t *testing.T) {
+	sent := header.New(
+		header.Field{Name: header.MessageID, Value: "m-1"},
+		header.Field{Name: header.EnclosedMessageTypes, Value: "Shop.PlaceOrder"},
+		header.Field{Name: "Tenant", Value: "a"},
+	)
+	received := sent.Clone()
+	received.Set(header.Retries, "3")
+	received.Set(header.RetriesTimestamp, "2026-01-02 03:04:05:000000 Z")
+	received.Set(header.HoldfastFirstFailure, "2026-01-02 03:04:05:000000 Z")
+	fault := recoverability.FaultHeaders(recoverability.Failure{
+		Err: errors.New("no"), Queue: "sales", Now: time.Now(), Attempt: 6, Headers: received,
+	}, recoverability.Host{})
+	fault.Set("Holdfast.Quarantine.Attempts", "4")
+	fault.Set("NServiceBus.Retries.Timestamp", "stale") // of an NServiceBus that leaves it there
+	failed := recoverability.ErrorHeaders(received, fault)
+	failed.Set(header.RetriesTimestamp, "stale")
+
+	got := maps.Collect(recoverability.ReturnHeaders(failed).All())
+	for name := range maps.Collect(fault.All()) { // who handled it last may stay
+		if name == header.ProcessingEndpoint || name == header.ProcessingMachine ||
+			name == header.HostID || name == header.HostDisplayName {
+			delete(got, name)
+		}
+	}
+	want := maps.Collect(sent.All())
+	want[header.HoldfastReturns] = "1"
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("headers (-want +got):\n%s", diff)
+	}
+}
+
+func TestReturnsAreCounted(t *testing.T) {
+	for said, want := range map[string]string{"": "1", "1": "2", "41": "42", "-3": "1", "many": "1", "99999999999999": "1"} {
+		h := header.New(header.Field{Name: header.HoldfastReturns, Value: said})
+		if got := recoverability.ReturnHeaders(h).Get(header.HoldfastReturns); got != want {
+			t.Errorf("after %q: %q, want %q", said, got, want)
+		}
+	}
+}
