@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/holdfast-go/holdfast/internal/backoff"
 	"github.com/holdfast-go/holdfast/transport"
 )
 
@@ -28,6 +30,7 @@ type cursor struct {
 	wire  *amqp.Connection
 	ch    *amqp.Channel // in transaction mode
 	left  int           // messages that were there and have not been looked at
+	held  int           // messages that were looked at and not taken
 	done  chan struct{} // closed by Close
 	seen  map[*transport.Message]*amqp.Delivery
 	lanes map[string]string // return lanes by destination
@@ -100,6 +103,7 @@ func (cur *cursor) Next(ctx context.Context, limit int) (ms []*transport.Message
 				return err
 			}
 			cur.left--
+			cur.held++
 			size += len(d.Body)
 			m := decode(&d)
 			ms = append(ms, &m)
@@ -160,6 +164,7 @@ func (cur *cursor) Take(ctx context.Context, m *transport.Message, ops []transpo
 		return fmt.Errorf("%w: %w", err, transport.ErrOutcomeUnknown)
 	}
 	delete(cur.seen, m)
+	cur.held--
 	return nil
 }
 
@@ -243,16 +248,30 @@ func (cur *cursor) Close() error {
 	defer cancel()
 	if cur.ch != nil && !cur.ch.IsClosed() {
 		_ = cur.refresh(ctx) // next time, then
-		_ = cur.do(ctx, cur.giveBack)
+		_ = cur.do(ctx, func() error { return cur.giveBack(ctx) })
 	}
 	close(cur.done)
 	return nil
 }
 
-// giveBack returns everything with a negative acknowledgement, which from RabbitMQ 4.3 does not count.
-func (cur *cursor) giveBack() error {
+// giveBack returns everything with a negative acknowledgement, which from RabbitMQ 4.3 does not
+// count. It waits until the messages are there again, unless others take them meanwhile: who looks
+// next should see them.
+func (cur *cursor) giveBack(ctx context.Context) error {
 	if err := cur.ch.Nack(0, true, true); err != nil {
 		return err
 	}
-	return cur.ch.TxCommit()
+	if err := cur.ch.TxCommit(); err != nil {
+		return err
+	}
+	pause := backoff.Backoff{Min: time.Millisecond, Max: 50 * time.Millisecond}
+	for {
+		found, err := cur.ch.QueueDeclarePassive(cur.queue, true, false, false, false, nil)
+		if err != nil || found.Messages >= cur.held {
+			return err
+		}
+		if err := pause.Wait(ctx); err != nil {
+			return err
+		}
+	}
 }

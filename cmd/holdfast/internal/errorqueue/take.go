@@ -130,13 +130,23 @@ func (t *taking) pace(ctx context.Context) error {
 func take(ctx context.Context, cur transport.Cursor, m *transport.Message, ops []transport.Operation) error {
 	whole, cancel := context.WithTimeout(context.WithoutCancel(ctx), takeTimeout)
 	defer cancel()
-	return cur.Take(whole, m, ops)
+	err := cur.Take(whole, m, ops)
+	var refused *transport.DispatchError
+	if errors.As(err, &refused) && refused.Total == 1 {
+		return refusedError{refused.Ops[0].Err}
+	}
+	return err
 }
+
+// refusedError is why the one operation of a message was refused.
+type refusedError struct{ error }
+
+func (e refusedError) Unwrap() error { return e.error }
 
 // concernsOne tells an error of one message from one that would meet the next one too.
 func concernsOne(err error) bool {
-	var refused *transport.DispatchError
-	return errors.Is(err, transport.ErrNotFound) || errors.As(err, &refused)
+	var refused refusedError
+	return errors.Is(err, transport.ErrNotFound) || errors.As(err, &refused) && !errors.Is(err, transport.ErrOutcomeUnknown)
 }
 
 func (t *taking) count(e Entry, err error) {
