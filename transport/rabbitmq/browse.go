@@ -31,9 +31,11 @@ type cursor struct {
 	ch    *amqp.Channel // in transaction mode
 	left  int           // messages that were there and have not been looked at
 	held  int           // messages that were looked at and not taken
-	done  chan struct{} // closed by Close
-	seen  map[*transport.Message]*amqp.Delivery
-	lanes map[string]string // return lanes by destination
+	// copies is how many messages were replaced.
+	copies int
+	done   chan struct{} // closed by Close
+	seen   map[*transport.Message]*amqp.Delivery
+	lanes  map[string]string // return lanes by destination
 }
 
 // Browse implements [transport.Browser]. While the cursor is open, what it has looked at is hidden
@@ -88,53 +90,71 @@ func (cur *cursor) do(ctx context.Context, f func() error) error {
 	return wrap(err, "browse queue %q", cur.queue)
 }
 
+// maxPage is how many bytes of bodies make a page, whatever its limit.
+const maxPage = 16 << 20
+
 // Next implements [transport.Cursor].
 func (cur *cursor) Next(ctx context.Context, limit int) (ms []*transport.Message, err error) {
-	if err := cur.refresh(ctx); err != nil {
-		return nil, err
-	}
 	cur.seen = make(map[*transport.Message]*amqp.Delivery, limit)
-	size := 0
-	err = cur.do(ctx, func() error {
-		for len(ms) < limit && cur.left > 0 && size < maxPage {
-			d, ok, err := cur.ch.Get(cur.queue, false)
-			if err != nil || !ok {
-				cur.left = 0
-				return err
-			}
-			cur.left--
-			cur.held++
-			size += len(d.Body)
-			m := decode(&d)
-			ms = append(ms, &m)
-			cur.seen[&m] = &d
+	for size := 0; len(ms) < limit && cur.left > 0 && size < maxPage; {
+		d, err := cur.get(ctx)
+		if err != nil {
+			return nil, err
 		}
-		return nil
-	})
-	if err != nil {
-		return nil, err
+		if d == nil {
+			cur.left = 0
+			break
+		}
+		m := decode(d)
+		cur.seen[&m] = d
+		cur.held++
+		if renewed, err := cur.renew(ctx, &m); renewed || err != nil {
+			if err != nil {
+				return nil, err
+			}
+			continue
+		}
+		cur.left--
+		size += len(d.Body)
+		ms = append(ms, &m)
 	}
 	return ms, nil
 }
 
-// maxPage is how many bytes of bodies make a page, whatever its limit.
-const maxPage = 16 << 20
-
-// refresh replaces what has been handed out so often that the broker might drop it. The copy
-// is safe before the message goes: killed in between, both stay.
-func (cur *cursor) refresh(ctx context.Context) error {
-	for m, d := range cur.seen {
-		if count, _ := integer(d.Headers[deliveryCount]); count < maxLooks {
-			continue
-		}
-		if _, err := cur.conn.Dispatch(ctx, []transport.Operation{{Message: m, Queue: cur.queue}}); err != nil {
+// get fetches the next message, nil when there is none. Copies that are on their way are waited for.
+func (cur *cursor) get(ctx context.Context) (*amqp.Delivery, error) {
+	pause := backoff.Backoff{Min: time.Millisecond, Max: 50 * time.Millisecond}
+	patience, cancel := context.WithTimeout(ctx, closeTimeout)
+	defer cancel()
+	for {
+		var d amqp.Delivery
+		var found bool
+		err := cur.do(ctx, func() (err error) {
+			d, found, err = cur.ch.Get(cur.queue, false)
 			return err
+		})
+		if err != nil || found {
+			return &d, err
 		}
-		if err := cur.Take(ctx, m, nil); err != nil {
-			return err
+		if cur.copies == 0 || pause.Wait(patience) != nil {
+			return nil, ctx.Err()
 		}
 	}
-	return nil
+}
+
+// renew replaces a message that has been handed out so often that the broker might drop it by
+// a copy, which comes at the end of the queue. Where that is refused the message stays as it is.
+func (cur *cursor) renew(ctx context.Context, m *transport.Message) (bool, error) {
+	if count, _ := integer(cur.seen[m].Headers[deliveryCount]); count < maxLooks {
+		return false, nil
+	}
+	err := cur.Take(ctx, m, []transport.Operation{{Message: m, Queue: cur.queue}})
+	var refused *transport.DispatchError
+	if errors.As(err, &refused) {
+		return false, nil
+	}
+	cur.copies++
+	return true, err
 }
 
 // Take implements [transport.Cursor]: one transaction acknowledges the message and publishes into
@@ -247,7 +267,6 @@ func (cur *cursor) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
 	if cur.ch != nil && !cur.ch.IsClosed() {
-		_ = cur.refresh(ctx) // next time, then
 		_ = cur.do(ctx, func() error { return cur.giveBack(ctx) })
 	}
 	close(cur.done)

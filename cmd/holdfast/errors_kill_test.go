@@ -1,0 +1,144 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast/internal/brokertest"
+)
+
+const (
+	returnedMessages = 400
+	retryKills       = 20
+)
+
+// TestRetryKilledAtRandomNeitherLosesNorDoubles kills the command again and again while it
+// returns messages, and counts what has arrived in the end.
+func TestRetryKilledAtRandomNeitherLosesNorDoubles(t *testing.T) {
+	program := build(t)
+	for name, url := range map[string]func() string{
+		"sqlite":   func() string { return "sqlite:" + filepath.Join(t.TempDir(), "q.db") },
+		"postgres": func() string { return brokertest.Postgres(t) },
+		"rabbitmq": func() string { return brokertest.RabbitMQ(t) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			k := killing{program: program, url: url(), random: rand.New(rand.NewPCG(2026, 11))}
+			k.fill(t)
+			kills := 0
+			for range retryKills {
+				if k.killOne(t) {
+					kills++
+				}
+			}
+			moved := len(k.arrived(t, false))
+			if kills < retryKills*3/4 || moved == 0 || moved == returnedMessages {
+				t.Fatalf("%d runs were killed with %d messages returned: that proves nothing", kills, moved)
+			}
+			k.finish(t)
+			for id, n := range k.arrived(t, true) {
+				if n != 1 {
+					t.Errorf("message %s has arrived %d times", id, n)
+				}
+			}
+			t.Logf("%d kills, by when %d of %d messages had been returned", kills, moved, returnedMessages)
+		})
+	}
+}
+
+// killing is an error queue whose retry is killed.
+type killing struct {
+	program, url string
+	random       *rand.Rand
+}
+
+func (k *killing) fill(t *testing.T) {
+	t.Helper()
+	must(t, "{}", "send", "--transport", k.url, "--to", "sales", "--type", "Marker", "--create")
+	must(t, "", "errors", "discard", "--all", "--queue", "sales", "--transport", k.url)
+	var lines strings.Builder
+	for i := range returnedMessages {
+		fmt.Fprintf(&lines, "{\"n\":%d}\n", i)
+	}
+	must(t, lines.String(), "send", "--transport", k.url, "--to", "error", "--create", "--type", "T", "--jsonl",
+		"--header", "NServiceBus.FailedQ=sales")
+}
+
+func (k *killing) retry(ctx context.Context) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, k.program, "errors", "retry", "--all", "--rate", "150", "--json", "--transport", k.url)
+	cmd.Env = append(os.Environ(), transportVar+"=")
+	return cmd
+}
+
+// killOne kills a run, if it has not ended by itself by then.
+func (k *killing) killOne(t *testing.T) bool {
+	t.Helper()
+	after := 20*time.Millisecond + time.Duration(k.random.Int64N(int64(200*time.Millisecond)))
+	ctx, cancel := context.WithTimeout(t.Context(), after) // its end is a SIGKILL
+	defer cancel()
+	return killed(k.retry(ctx).Run())
+}
+
+// finish lets the command run until nothing is left. A broker may need a moment to find out that
+// the last one died with messages in its hands.
+func (k *killing) finish(t *testing.T) {
+	t.Helper()
+	for range 100 {
+		must(t, "", "errors", "retry", "--all", "--transport", k.url)
+		if len(k.arrived(t, false)) >= returnedMessages {
+			return
+		}
+	}
+	t.Error("not all messages have arrived")
+}
+
+// arrived counts the messages in sales by what is in them; in the end it also waits for a message
+// that is sent after all of them, on the same way.
+func (k *killing) arrived(t *testing.T, end bool) map[string]int {
+	t.Helper()
+	counts := map[string]int{}
+	if end {
+		must(t, `{"n":"marker"}`, "send", "--transport", k.url, "--to", "error", "--type", "T", "--header", "NServiceBus.FailedQ=sales")
+		must(t, "", "errors", "retry", "--all", "--transport", k.url)
+	}
+	for range 100 {
+		clear(counts)
+		k.count(t, counts)
+		if !end || counts[`{"n":"marker"}`] > 0 {
+			break
+		}
+	}
+	if end {
+		want := map[string]int{`{"n":"marker"}`: 1}
+		for i := range returnedMessages {
+			want[fmt.Sprintf(`{"n":%d}`, i)] = 1
+		}
+		for _, body := range slices.Sorted(maps.Keys(want)) {
+			if counts[body] == 0 {
+				t.Errorf("%s is lost", body)
+			}
+		}
+	}
+	return counts
+}
+
+func (k *killing) count(t *testing.T, counts map[string]int) {
+	t.Helper()
+	out := must(t, "", "errors", "export", "--queue", "sales", "--transport", k.url)
+	for d := json.NewDecoder(strings.NewReader(out)); d.More(); {
+		var r struct{ Body []byte }
+		if err := d.Decode(&r); err != nil {
+			t.Fatal(err)
+		}
+		counts[string(r.Body)]++
+	}
+}

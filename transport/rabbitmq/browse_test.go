@@ -1,0 +1,139 @@
+package rabbitmq_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/internal/brokertest"
+	"github.com/holdfast-go/holdfast/transport"
+	"github.com/holdfast-go/holdfast/transport/rabbitmq"
+)
+
+// browsed is a conn, a channel and a cursor on a queue of so many messages.
+func browsed(t *testing.T, messages int) (conn transport.Conn, ch *amqp.Channel) {
+	t.Helper()
+	url := brokertest.RabbitMQ(t)
+	conn, err := (&rabbitmq.Transport{URL: url}).Open(t.Context(), transport.Env{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	raw, err := amqp.Dial(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = raw.Close() })
+	if ch, err = raw.Channel(); err != nil {
+		t.Fatal(err)
+	}
+	plan := transport.Plan{Queues: []transport.Queue{{Name: "error"}}}
+	if err := conn.(transport.Installer).Install(t.Context(), plan); err != nil {
+		t.Fatal(err)
+	}
+	var ops []transport.Operation
+	for i := range messages {
+		m := &transport.Message{ID: fmt.Sprint("m-", i), Body: []byte("{}")}
+		m.Headers.Set(header.MessageID, m.ID)
+		ops = append(ops, transport.Operation{Message: m, Queue: "error"})
+	}
+	if _, err := conn.Dispatch(t.Context(), ops); err != nil {
+		t.Fatal(err)
+	}
+	return conn, ch
+}
+
+func cursorOn(t *testing.T, conn transport.Conn) transport.Cursor {
+	t.Helper()
+	cur, err := conn.(transport.Browser).Browse(t.Context(), "error")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cur.Close() })
+	return cur
+}
+
+func nextOf(t *testing.T, cur transport.Cursor, limit int) []*transport.Message {
+	t.Helper()
+	ms, err := cur.Next(t.Context(), limit)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ms
+}
+
+// In a transaction the broker drops without a word what a full queue refuses. What is taken must
+// wait instead until there is room.
+func TestTakingForAFullQueueLosesNothing(t *testing.T) {
+	conn, ch := browsed(t, 8)
+	const room = 2
+	_, err := ch.QueueDeclare("sales", true, false, false, false, amqp.Table{
+		"x-queue-type": "quorum", "x-max-length": int32(room), "x-overflow": "reject-publish",
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cur := cursorOn(t, conn)
+	for _, m := range nextOf(t, cur, 10) {
+		if err := cur.Take(t.Context(), m, []transport.Operation{{Message: m, Queue: "sales"}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	in, err := ch.ConsumeWithContext(t.Context(), "sales", "", true, false, false, false, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]int{}
+	for len(got) < 8 {
+		d := <-in
+		got[d.MessageId]++
+		t.Log(time.Now(), d.MessageId)
+	}
+}
+
+func TestAConnThatClosesEndsItsCursors(t *testing.T) {
+	conn, ch := browsed(t, 3)
+	cur := cursorOn(t, conn)
+	m := nextOf(t, cur, 1)[0]
+	if err := conn.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := cur.Next(t.Context(), 1); !errors.Is(err, transport.ErrClosed) {
+		t.Errorf("Next: %v, want ErrClosed", err)
+	}
+	if err := cur.Take(t.Context(), m, nil); err == nil {
+		t.Error("Take has worked")
+	}
+	eventually(t, ch, 3)
+}
+
+func TestAContextThatEndsEndsTheLooking(t *testing.T) {
+	conn, ch := browsed(t, 3)
+	cur := cursorOn(t, conn)
+	nextOf(t, cur, 2)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := cur.Next(ctx, 1); !errors.Is(err, context.Canceled) {
+		t.Errorf("Next: %v, want that of its context", err)
+	}
+	eventually(t, ch, 3)
+}
+
+// eventually waits until the broker has so many messages in the queue again.
+func eventually(t *testing.T, ch *amqp.Channel, want int) {
+	t.Helper()
+	for t.Context().Err() == nil {
+		found, err := ch.QueueDeclarePassive("error", true, false, false, false, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if found.Messages == want {
+			return
+		}
+	}
+}
