@@ -68,7 +68,7 @@ func (t *table) row(_ *transport.Message, e errorqueue.Entry) error {
 		fmt.Fprintln(t.w, "FAILED AT\tID\tCLASS\tTYPE\tQUEUE\tATTEMPTS\tERROR")
 	}
 	fmt.Fprintf(t.w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", when(e.FailedAt), column(e.ID), column(e.Class), column(e.Type),
-		column(e.Queue), attempts(e.Attempts), column(t.app.secretless(cmp.Or(e.Error, e.Undecodable))))
+		column(e.Queue), known(e.Attempts), column(t.app.secretless(cmp.Or(e.Error, e.Undecodable))))
 	if t.rows++; t.rows%tableRows == 0 {
 		return t.w.Flush()
 	}
@@ -103,7 +103,8 @@ func when(t time.Time) string {
 	return t.UTC().Format("2006-01-02 15:04:05")
 }
 
-func attempts(n int) string {
+// known is a number that headers may not tell.
+func known(n int) string {
 	if n == 0 {
 		return "-"
 	}

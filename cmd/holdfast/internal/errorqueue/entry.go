@@ -50,7 +50,7 @@ func EntryOf(m *transport.Message) Entry {
 	h := m.Headers
 	e := Entry{
 		ID:       m.ID,
-		Class:    cmp.Or(h.Get(faultClass), h.Get(header.ExceptionType)),
+		Class:    cmp.Or(h.Get(header.HoldfastFaultClass), h.Get(header.ExceptionType)),
 		Endpoint: h.Get(header.ProcessingEndpoint),
 		Queue:    h.Get(header.FailedQ),
 		Error:    h.Get(header.ExceptionMessage),
@@ -74,9 +74,6 @@ func EntryOf(m *transport.Message) Entry {
 	}
 	return e
 }
-
-// faultClass is the header with the class of the error.
-const faultClass = "Holdfast.Fault.Class"
 
 // RecordOf is all of m, whose entry is e.
 func RecordOf(m *transport.Message, e Entry) Record {
