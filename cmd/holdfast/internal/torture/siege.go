@@ -1,6 +1,7 @@
 package torture
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -66,7 +67,7 @@ func (r *run) awaitReady(ctx context.Context) error {
 		select {
 		case <-s.ready:
 		case <-r.fleet.failed:
-			return errFleet
+			return cmp.Or(context.Cause(ctx), errFleet) // whose end is the fleet's too
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
@@ -142,7 +143,7 @@ func (w *watch) untilQuiet(ctx context.Context) error {
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		case <-w.fleet.failed:
-			return errFleet
+			return cmp.Or(context.Cause(ctx), errFleet)
 		case <-w.kill.C:
 			if w.fleet.kill(w.next.Worker) {
 				w.killed = append(w.killed, w.next)
@@ -161,7 +162,7 @@ func (w *watch) untilQuiet(ctx context.Context) error {
 func (w *watch) lookAround(ctx context.Context) (quiet bool, err error) {
 	records, err := w.ledger.read(ctx)
 	if err != nil {
-		return false, err
+		return false, cmp.Or(context.Cause(ctx), err)
 	}
 	left, after, err := w.inspect(ctx)
 	w.tell(records, left, err)

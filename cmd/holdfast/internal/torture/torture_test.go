@@ -134,11 +134,11 @@ func TestAFaultOfTheTransportIsFound(t *testing.T) {
 		b.Atomic = test.atomic
 		r, err := Run(t.Context(), b.Options)
 		if err != nil {
-			t.Fatal(err)
+			t.Fatalf("%s: %v\n%s", test.kind, err, &b.progress)
 		}
 		if len(r.Broken) != 1 || !strings.HasPrefix(r.Broken[0].Invariant, test.invariant) ||
 			len(r.Broken[0].Messages) != 1 || !strings.HasSuffix(r.Broken[0].Messages[0], "-7") {
-			t.Errorf("%s: broken: %v", test.kind, r.Broken)
+			t.Errorf("%s: broken: %v\n%s", test.kind, r.Broken, &b.progress)
 		}
 		if b.removed != nil || !strings.Contains(b.progress.String(), "left to be looked at: the queues torture-") {
 			t.Errorf("%s: removed %q, and said %s", test.kind, b.removed, &b.progress)
