@@ -1,12 +1,12 @@
 package torture
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 )
 
 // journal is what the processes of one worker write down, one after the other. A line that has
@@ -44,18 +44,9 @@ type ledger struct {
 }
 
 func (l *ledger) read(ctx context.Context) (records, error) {
-	r := records{started: map[int]int{}, done: map[int]int{}}
-	names, err := filepath.Glob(filepath.Join(l.folder, "worker-*"))
-	if err != nil {
+	r, err := readJournals(l.folder)
+	if err != nil || l.rows == nil {
 		return r, err
-	}
-	for _, name := range names {
-		if err := r.readJournal(name); err != nil {
-			return r, err
-		}
-	}
-	if l.rows == nil {
-		return r, nil
 	}
 	ns, err := l.rows.read(ctx, l.table)
 	for _, n := range ns {
@@ -64,27 +55,42 @@ func (l *ledger) read(ctx context.Context) (records, error) {
 	return r, err
 }
 
-func (r records) readJournal(name string) (err error) {
-	file, err := os.Open(name)
+func readJournals(folder string) (records, error) {
+	r := records{started: map[int]int{}, done: map[int]int{}}
+	names, err := filepath.Glob(filepath.Join(folder, "worker-*"))
 	if err != nil {
+		return r, err
+	}
+	for _, name := range names {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			return r, err
+		}
+		for line := range strings.Lines(string(text)) {
+			if !strings.HasSuffix(line, "\n") {
+				break // it is being written
+			}
+			if err := r.add(line); err != nil {
+				return r, fmt.Errorf("%s: %q: %w", name, line, err)
+			}
+		}
+	}
+	return r, nil
+}
+
+func (r records) add(line string) error {
+	var event string
+	var n int
+	if _, err := fmt.Sscanln(line, &event, &n); err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, file.Close()) }()
-	lines := bufio.NewScanner(file)
-	for lines.Scan() {
-		var event string
-		var n int
-		if _, err := fmt.Sscan(lines.Text(), &event, &n); err != nil {
-			return fmt.Errorf("%s: %q: %w", name, lines.Text(), err)
-		}
-		switch event {
-		case started:
-			r.started[n]++
-		case done:
-			r.done[n]++
-		default:
-			return fmt.Errorf("%s: %q: no such event", name, event)
-		}
+	switch event {
+	case started:
+		r.started[n]++
+	case done:
+		r.done[n]++
+	default:
+		return errors.New("no such event")
 	}
-	return lines.Err()
+	return nil
 }

@@ -39,7 +39,7 @@ func TestTheLedgerAddsUpTheJournalsOfAllWorkers(t *testing.T) {
 }
 
 func TestAJournalThatCannotBeReadIsNoProof(t *testing.T) {
-	for _, text := range []string{"done\n", "done x\n", "drank 3\n"} {
+	for _, text := range []string{"done\n", "done x\n", "drank 3\n", "done 1 2\n"} {
 		folder := t.TempDir()
 		if err := os.WriteFile(filepath.Join(folder, "worker-0"), []byte("started 1\n"+text), 0o600); err != nil {
 			t.Fatal(err)
@@ -47,5 +47,16 @@ func TestAJournalThatCannotBeReadIsNoProof(t *testing.T) {
 		if _, err := (&ledger{folder: folder}).read(t.Context()); err == nil || !strings.Contains(err.Error(), "worker-0") {
 			t.Errorf("%q: %v", text, err)
 		}
+	}
+}
+
+func TestALineThatIsBeingWrittenDoesNotCountYet(t *testing.T) {
+	folder := t.TempDir()
+	if err := os.WriteFile(filepath.Join(folder, "worker-0"), []byte("started 1\nstarted 2"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	got, err := readJournals(folder)
+	if err != nil || !cmp.Equal(got.started, map[int]int{1: 1}) {
+		t.Errorf("%v, %v", got, err)
 	}
 }

@@ -10,9 +10,6 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// quarantined is a header of messages in the quarantine lane.
-const quarantined = "Holdfast.Quarantine.Queue"
-
 func (a *assignment) quarantine() string { return a.Name + ".quarantine" }
 
 // workQueues are those that are empty when all is done.

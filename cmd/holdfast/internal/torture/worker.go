@@ -117,7 +117,7 @@ func (w *worker) handle(ctx context.Context, s *endpoint.Session, job Job) error
 	if way, poison := w.plan.poison[job.N]; poison {
 		return die(way)
 	}
-	if err := w.failure(s, job.N); err != nil {
+	if err := w.failure(job.N); err != nil {
 		return err
 	}
 	if w.rows != nil {
@@ -128,17 +128,22 @@ func (w *worker) handle(ctx context.Context, s *endpoint.Session, job Job) error
 
 var errOrdinary = errors.New("an ordinary failure, on the first attempt")
 
-// failure is the error of a message that is to fail. It fails in its first cycle and there on its
-// first hand-out only, so that no policy gives it up.
-func (w *worker) failure(s *endpoint.Session, n int) error {
+// failure is the error of a message that is to fail. It does so the first time that any worker
+// handles it, so that no policy gives it up.
+func (w *worker) failure(n int) error {
 	later, fails := w.plan.fails[n]
+	if !fails {
+		return nil
+	}
+	before, err := readJournals(w.Folder)
+	if err != nil {
+		return err
+	}
 	switch {
-	case !fails || recoverability.DelayedRetries(s.Headers()) > 0 || s.Header(quarantined) != "":
+	case before.started[n] > 1:
 		return nil
 	case later && w.Delays:
 		return recoverability.RetryAfter(errOrdinary, retryDelay)
-	case s.Attempt().N == 1:
-		return errOrdinary
 	}
-	return nil
+	return errOrdinary
 }
