@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/holdfast-go/holdfast/header"
 	"github.com/holdfast-go/holdfast/transport"
 )
 
@@ -93,12 +94,5 @@ func (r *run) parked(ctx context.Context) (found []parkedMessage, err error) {
 func parkedFrom(m *transport.Message) parkedMessage {
 	var job Job
 	_ = json.Unmarshal(m.Body, &job) // one that cannot be read is none of ours
-	return parkedMessage{n: job.N, id: m.ID, class: m.Headers.Get(faultClass)}
+	return parkedMessage{n: job.N, id: m.ID, class: m.Headers.Get(header.HoldfastFaultClass)}
 }
-
-// faultClass is the header that says why a message was parked, and crashLoop what it says of one
-// that the crash guard has parked.
-const (
-	faultClass = "Holdfast.Fault.Class"
-	crashLoop  = "crash-loop"
-)

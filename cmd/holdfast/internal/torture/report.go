@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+
+	"github.com/holdfast-go/holdfast/recoverability"
 )
 
 // Report is what came out.
@@ -51,7 +53,7 @@ func verify(p *plan, a *assignment, got records, parked []parkedMessage, left in
 	inError, byGuard := map[int]bool{}, map[int]bool{}
 	for _, m := range parked {
 		inError[m.n] = true
-		byGuard[m.n] = byGuard[m.n] || m.class == crashLoop
+		byGuard[m.n] = byGuard[m.n] || m.class == recoverability.ClassCrashLoop
 		if _, poison := p.poison[m.n]; !poison && !slices.Contains(innocents, m.id) {
 			innocents = append(innocents, m.id)
 		}
@@ -83,7 +85,7 @@ func verify(p *plan, a *assignment, got records, parked []parkedMessage, left in
 		r.Lost = len(missing)
 		r.breach("lost: neither processed nor in the error queue", missing)
 	}
-	r.breach("poison is not in the error queue with class "+crashLoop, loose)
+	r.breach("poison is not in the error queue with class "+recoverability.ClassCrashLoop, loose)
 	r.breach("innocent messages are in the error queue", innocents)
 	if a.Atomic {
 		r.breach("handled more than once, in atomic mode", twice)

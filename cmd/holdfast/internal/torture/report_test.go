@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/holdfast-go/holdfast/recoverability"
 )
 
 // doctored is a run of which all went well, for tests to spoil: ten messages, the second and the
@@ -34,7 +36,7 @@ func newDoctored(atomic bool) *doctored {
 }
 
 func (d *doctored) park(n int) {
-	d.parked = append(d.parked, parkedMessage{n: n, id: d.a.id(n), class: crashLoop})
+	d.parked = append(d.parked, parkedMessage{n: n, id: d.a.id(n), class: recoverability.ClassCrashLoop})
 }
 
 func (d *doctored) verify() *Report { return verify(d.plan, &d.a, d.got, d.parked, d.left) }
