@@ -38,8 +38,11 @@ const (
 )
 
 func TestMain(m *testing.M) {
-	if os.Getenv(workerVariable) != "" {
-		if err := killWorker(); err != nil {
+	for variable, worker := range map[string]func() error{workerVariable: killWorker, crashVariable: crashWorker} {
+		if os.Getenv(variable) == "" {
+			continue
+		}
+		if err := worker(); err != nil {
 			fmt.Fprintln(os.Stderr, "worker:", err)
 			os.Exit(1)
 		}
@@ -178,7 +181,12 @@ func killWorker() error {
 		return err
 	}
 	defer store.Close()
-	e, err := endpoint.New(killConfig(store, mode == "atomic"))
+	return runWorker(killConfig(store, mode == "atomic"))
+}
+
+// runWorker runs an endpoint until standard input ends.
+func runWorker(cfg endpoint.Config) error {
+	e, err := endpoint.New(cfg)
 	if err != nil {
 		return err
 	}

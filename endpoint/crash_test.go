@@ -1,0 +1,350 @@
+package endpoint_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/holdfast-go/holdfast/endpoint"
+	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/internal/brokertest"
+	"github.com/holdfast-go/holdfast/recoverability"
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+// The proof by crash: worker processes handle messages of which some end the process, while others
+// fail now and then and workers are killed at random besides. In the end the messages that end
+// the process are in the error queue, and all others have been handled.
+
+const (
+	crashVariable  = "HOLDFAST_CRASH_WORKER" // store of a worker process
+	ledgerVariable = "HOLDFAST_CRASH_LEDGER" // the file that it notes down in what was quarantined
+	crashWorkers   = 3
+)
+
+// crashes are the ways in which a message ends the process, by its number.
+var crashes = map[int]func(){
+	11:  func() { os.Exit(137) },
+	57:  overflow,
+	101: exhaust,
+}
+
+// overflow is a fatal error that nothing recovers from.
+func overflow() {
+	debug.SetMaxStack(1 << 20)
+	var deeper func(n int) int
+	deeper = func(n int) int { return deeper(n+1) + n }
+	deeper(0)
+}
+
+// exhaust takes all memory under a limit.
+func exhaust() {
+	var pages uint64
+	status, err := os.ReadFile("/proc/self/statm")
+	if err == nil {
+		_, err = fmt.Sscan(string(status), &pages)
+	}
+	most := pages*uint64(os.Getpagesize()) + 64<<20
+	if err = errors.Join(err, syscall.Setrlimit(syscall.RLIMIT_AS, &syscall.Rlimit{Cur: most, Max: most})); err != nil {
+		fmt.Fprintln(os.Stderr, "no limit:", err)
+		os.Exit(1)
+	}
+	var all [][]byte
+	for {
+		all = append(all, bytes.Repeat([]byte{1}, 16<<20))
+	}
+}
+
+// crashWorker runs the endpoint until it ends by a message, is killed, or its standard input ends.
+func crashWorker() error {
+	store, err := openKillStore(os.Getenv(crashVariable), os.Getenv(placeVariable))
+	if err != nil {
+		return err
+	}
+	defer store.Close()
+	ledger, err := os.OpenFile(os.Getenv(ledgerVariable), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	defer ledger.Close()
+	cfg := killConfig(store, false)
+	cfg.Concurrency = 16
+	cfg.Recoverability.TimeIncrease = 100 * time.Millisecond
+	cfg.Logger = nil
+	cfg.Notify = []func(context.Context, endpoint.Notification){func(_ context.Context, n endpoint.Notification) {
+		if n.Kind == endpoint.Quarantined {
+			fmt.Fprintln(ledger, n.MessageID)
+		}
+	}}
+	cfg.Handlers = []endpoint.Handler{endpoint.Handle(func(ctx context.Context, s *endpoint.Session, m work) error {
+		<-time.After(rand.N(40 * time.Millisecond))
+		if crash := crashes[m.N]; crash != nil && os.Getenv("HOLDFAST_CRASH_NONE") == "" {
+			crash()
+		}
+		if rand.N(100) == 0 {
+			return errNo
+		}
+		return s.Send(ctx, worked(m))
+	})}
+	return runWorker(cfg)
+}
+
+func TestExactlyTheMessagesThatEndTheProcessAreParked(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it takes half a minute for each store")
+	}
+	messages := 300
+	if os.Getenv("HOLDFAST_SOAK") != "" {
+		messages = 1000
+	}
+	for _, store := range []string{"sqlite", "postgres"} {
+		for _, control := range []bool{true, false} {
+			name := store
+			if control {
+				name += " control"
+			}
+			t.Run(name, func(t *testing.T) {
+				p := &crashProof{killProof: killProof{t: t, store: store, place: filepath.Join(t.TempDir(), "crash.db")}, control: control}
+				if store == "postgres" {
+					p.place = brokertest.Postgres(t)
+				}
+				p.ledger = filepath.Join(t.TempDir(), "ledger")
+				p.run(messages)
+			})
+		}
+	}
+}
+
+type crashProof struct {
+	killProof
+	control bool // no message ends the process, and nobody kills it
+	ledger  string
+
+	mu       sync.Mutex // guards the rest
+	current  [crashWorkers]*exec.Cmd
+	restarts int
+	kills    int
+}
+
+func (p *crashProof) run(messages int) {
+	ctx, cancel := context.WithTimeout(p.t.Context(), 5*time.Minute)
+	defer cancel()
+	p.prepare(ctx, messages)
+	if !p.control {
+		p.handOut(ctx, messages)
+	}
+	began := time.Now()
+	working, stop := context.WithCancel(ctx)
+	defer stop()
+	var supervisors sync.WaitGroup
+	for i := range p.current {
+		supervisors.Go(func() { p.supervise(working, i) })
+	}
+	if !p.control {
+		supervisors.Go(func() { p.killNowAndThen(working) })
+	}
+	p.waitUntilDone(ctx, messages)
+	took := time.Since(began)
+	stop()
+	supervisors.Wait()
+	p.verify(ctx, messages)
+	p.t.Logf("%d messages in %.1f s, %d restarts, %d of them after a kill", messages, took.Seconds(), p.restarts, p.kills)
+}
+
+// handOut has three of ten messages handed out so often, for a harmless reason, that they are suspects from
+// the beginning.
+func (p *crashProof) handOut(ctx context.Context, messages int) {
+	r, err := p.conn.OpenReceiver(ctx, transport.ReceiverOptions{Queue: "work"})
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	defer r.Close()
+	for range 6 {
+		var settling sync.WaitGroup
+		for n := 0; n < messages; {
+			ds, err := r.Receive(ctx, messages-n)
+			if err != nil {
+				p.t.Fatal(err)
+			}
+			n += len(ds)
+			for _, d := range ds {
+				verb := d.Release
+				if id := d.Message().ID; strings.ContainsAny(id[len(id)-1:], "257") {
+					verb = d.Retry
+				}
+				settling.Go(func() {
+					if err := verb(ctx); err != nil {
+						p.t.Error(err)
+					}
+				})
+			}
+		}
+		settling.Wait()
+	}
+}
+
+// supervise keeps a worker running.
+func (p *crashProof) supervise(ctx context.Context, i int) {
+	for ctx.Err() == nil {
+		cmd := exec.Command(os.Args[0])
+		cmd.Env = append(os.Environ(), crashVariable+"="+p.store, placeVariable+"="+p.place, ledgerVariable+"="+p.ledger)
+		if p.control {
+			cmd.Env = append(cmd.Env, "HOLDFAST_CRASH_NONE=1")
+		}
+		var output bytes.Buffer
+		cmd.Stdout, cmd.Stderr = &output, &output
+		stdin, err := cmd.StdinPipe()
+		if err == nil {
+			err = cmd.Start()
+		}
+		if err != nil {
+			p.t.Error(err)
+			return
+		}
+		unhook := context.AfterFunc(ctx, func() { _ = stdin.Close() })
+		p.started(i, cmd)
+		err = cmd.Wait()
+		unhook()
+		p.ended(ctx, err, output.String())
+	}
+}
+
+func (p *crashProof) started(i int, cmd *exec.Cmd) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.current[i] = cmd
+}
+
+// ended checks that a worker ended as it should.
+func (p *crashProof) ended(ctx context.Context, err error, output string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	expected := ctx.Err() != nil && err == nil
+	if ctx.Err() == nil && !p.control && err != nil {
+		p.restarts++
+		expected = true
+	}
+	if !expected || strings.Contains(output, "worker:") || strings.Contains(output, "no limit:") {
+		p.t.Errorf("a worker ended with %v: %.2000s", err, output)
+	}
+}
+
+// killNowAndThen kills a worker every half a second or so.
+func (p *crashProof) killNowAndThen(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(time.Second/4 + rand.N(time.Second/2)):
+		}
+		p.mu.Lock()
+		if cmd := p.current[rand.N(crashWorkers)]; cmd != nil && ctx.Err() == nil && cmd.Process.Kill() == nil {
+			p.kills++
+		}
+		p.mu.Unlock()
+	}
+}
+
+// waitUntilDone returns when every message is in one of the two queues where its way ends.
+func (p *crashProof) waitUntilDone(ctx context.Context, messages int) {
+	p.t.Helper()
+	look := time.NewTicker(50 * time.Millisecond)
+	defer look.Stop()
+	for {
+		stats, err := p.conn.(transport.Inspector).Inspect(ctx, "worked", "error", "work")
+		if err != nil {
+			p.t.Fatal(err)
+		}
+		if stats[0].Ready+stats[1].Ready >= int64(messages) {
+			return
+		}
+		select {
+		case <-look.C:
+		case <-ctx.Done():
+			p.t.Fatalf("not done after all that time: %+v, ledger %s", stats, p.quarantined())
+		}
+	}
+}
+
+func (p *crashProof) verify(ctx context.Context, messages int) {
+	p.t.Helper()
+	parked := p.parked(ctx)
+	var want []int
+	if !p.control {
+		for n := range crashes {
+			want = append(want, n)
+		}
+	}
+	slices.Sort(want)
+	if diff := cmp.Diff(want, parked); diff != "" {
+		p.t.Errorf("in the error queue (-want +got):\n%s", diff)
+	}
+	allOnce(p.t, "handled or parked", messages, append(p.received(ctx, "worked"), parked...))
+	quarantined := p.quarantined()
+	if p.control && len(quarantined) > 0 {
+		p.t.Errorf("quarantined although nothing ended a process: %q", quarantined)
+	}
+	p.t.Logf("quarantined: %d times, %d messages", len(quarantined), len(slices.Compact(slices.Sorted(slices.Values(quarantined)))))
+	for _, queue := range []string{"work", "work.quarantine"} {
+		if left := p.received(ctx, queue); len(left) > 0 {
+			p.t.Errorf("left in %s: %v", queue, left)
+		}
+	}
+}
+
+// parked empties the error queue.
+func (p *crashProof) parked(ctx context.Context) (ns []int) {
+	r, err := p.conn.OpenReceiver(ctx, transport.ReceiverOptions{Queue: "error"})
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	defer r.Close()
+	for {
+		stats, err := p.conn.(transport.Inspector).Inspect(ctx, "error")
+		if err != nil {
+			p.t.Fatal(err)
+		}
+		if stats[0].Ready == 0 {
+			slices.Sort(ns)
+			return ns
+		}
+		ds, err := r.Receive(ctx, 1)
+		if err != nil {
+			p.t.Fatal(err)
+		}
+		m := ds[0].Message()
+		var n int
+		if _, err := fmt.Sscanf(string(m.Body), `{"N":%d}`, &n); err != nil {
+			p.t.Fatal(err)
+		}
+		ns = append(ns, n)
+		if class := m.Headers.Get(header.HoldfastFaultClass); class != recoverability.ClassCrashLoop {
+			p.t.Errorf("%s has class %q: %s", m.ID, class, m.Headers.Get(header.ExceptionMessage))
+		}
+		if err := ds[0].Complete(ctx); err != nil {
+			p.t.Fatal(err)
+		}
+	}
+}
+
+func (p *crashProof) quarantined() []string {
+	ledger, err := os.ReadFile(p.ledger)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		p.t.Error(err)
+	}
+	return strings.Fields(string(ledger))
+}
