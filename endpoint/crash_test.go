@@ -233,7 +233,7 @@ func (p *crashProof) started(i int, cmd *exec.Cmd) {
 func (p *crashProof) ended(ctx context.Context, err error, output string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	expected := ctx.Err() != nil && err == nil
+	expected := ctx.Err() != nil && (err == nil || !p.control) // it may have been killed just now
 	if ctx.Err() == nil && !p.control && err != nil {
 		p.restarts++
 		expected = true
@@ -243,13 +243,13 @@ func (p *crashProof) ended(ctx context.Context, err error, output string) {
 	}
 }
 
-// killNowAndThen kills a worker every half a second or so.
+// killNowAndThen kills a worker every half a second to a second.
 func (p *crashProof) killNowAndThen(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(time.Second/4 + rand.N(time.Second/2)):
+		case <-time.After(time.Second/2 + rand.N(time.Second/2)):
 		}
 		p.mu.Lock()
 		if cmd := p.current[rand.N(crashWorkers)]; cmd != nil && ctx.Err() == nil && cmd.Process.Kill() == nil {

@@ -122,3 +122,16 @@ func TestInspectCountsReadyMessages(t *testing.T) {
 		t.Error("inspecting a missing queue succeeded")
 	}
 }
+
+func TestACountedQueueIsQuorumWhateverOthersAre(t *testing.T) {
+	url := brokertest.RabbitMQ(t)
+	c := open(t, url, classic)
+	plan := transport.Plan{Queues: []transport.Queue{{Name: "orders"}, {Name: "orders.quarantine", Counted: true}}}
+	must(t, c.(transport.Installer).Install(within(t), plan))
+	raw := rawChannel(t, url)
+	for name, args := range map[string]amqp.Table{"orders": nil, "orders.quarantine": {"x-queue-type": "quorum"}} {
+		if _, err := raw.QueueDeclare(name, true, false, false, false, args); err != nil {
+			t.Errorf("queue %q: %v", name, err)
+		}
+	}
+}

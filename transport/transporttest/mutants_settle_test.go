@@ -135,6 +135,14 @@ var attemptMutants = []mutant{
 			return c.sound.Close()
 		}
 	}},
+	{"attempts-of-counted", "a hand-out lost with its connection is not counted", func(f *faulty) {
+		f.close = func(c *faultyConn) error {
+			for _, d := range c.unsettled() {
+				_ = d.whole.Release(context.Background()) // or Close does it
+			}
+			return c.sound.Close()
+		}
+	}},
 	{"attempts-released", "Release counts although FreeRelease says no", settling("Release", retryNow)},
 	{"attempts-of-copies", "attempts are counted by the message's id", counting(func(d *faultyDelivery) any {
 		return d.id()

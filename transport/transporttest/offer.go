@@ -11,6 +11,7 @@ type offer struct {
 	conn     transport.Conn
 	delivery transport.Delivery
 	attempt  transport.Attempt
+	counted  bool // the second hand-out in a queue with Counted is exact
 }
 
 // capability is something that a driver may lack.
@@ -46,12 +47,13 @@ var (
 	spacing     = capability{"SpacedRetrier", func(o offer) bool { return is[transport.SpacedRetrier](o.delivery) }}
 	burying     = capability{"DeadLetterer", func(o offer) bool { return is[transport.DeadLetterer](o.delivery) }}
 
-	delays       = capability{"delays (Limits.MaxDelay)", func(o offer) bool { return o.limits.MaxDelay > 0 }}
-	leases       = capability{"leases (Limits.Lease)", func(o offer) bool { return o.limits.Lease > 0 }}
-	freeRelease  = capability{"free releases (Limits.FreeRelease)", func(o offer) bool { return o.limits.FreeRelease }}
-	exact        = capability{"exact attempts (Attempt.Exact)", func(o offer) bool { return o.attempt.Exact }}
-	boundBody    = capability{"a bound on bodies (Limits.MaxBody)", func(o offer) bool { return o.limits.MaxBody > 0 }}
-	boundHeaders = capability{"a bound on headers (Limits.MaxHeaders)", func(o offer) bool {
+	delays        = capability{"delays (Limits.MaxDelay)", func(o offer) bool { return o.limits.MaxDelay > 0 }}
+	leases        = capability{"leases (Limits.Lease)", func(o offer) bool { return o.limits.Lease > 0 }}
+	countedQueues = capability{"counted queues (Queue.Counted)", func(o offer) bool { return o.counted }}
+	freeRelease   = capability{"free releases (Limits.FreeRelease)", func(o offer) bool { return o.limits.FreeRelease }}
+	exact         = capability{"exact attempts (Attempt.Exact)", func(o offer) bool { return o.attempt.Exact }}
+	boundBody     = capability{"a bound on bodies (Limits.MaxBody)", func(o offer) bool { return o.limits.MaxBody > 0 }}
+	boundHeaders  = capability{"a bound on headers (Limits.MaxHeaders)", func(o offer) bool {
 		return o.limits.MaxHeaders > 0
 	}}
 	boundReceive = capability{"a bound on what Receive returns (Limits.MaxReceive)", func(o offer) bool {
@@ -73,5 +75,19 @@ func probe(t *test) offer {
 	d := t.one(t.receiver(c, q), "probe")
 	o := offer{harness: t.harness, limits: c.Limits(), conn: c, delivery: d, attempt: d.Attempt()}
 	t.do("Complete", d.Complete)
+	if installing.offered(o) {
+		o.counted = probeCounted(t, c)
+	}
 	return o
+}
+
+func probeCounted(t *test, c transport.Conn) bool {
+	t.Helper()
+	q := t.countedQueue(c, "probe-counted")
+	t.send(c, q, "probe")
+	r := t.receiver(c, q)
+	t.do("Retry", t.one(r, "probe").Retry)
+	d := t.one(r, "probe")
+	t.do("Complete", d.Complete)
+	return d.Attempt().Exact
 }

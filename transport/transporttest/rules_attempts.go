@@ -51,6 +51,12 @@ var attemptRules = []rule{
 		[]capability{delays},
 		attemptsOfDelayed,
 	},
+	{
+		"attempts-of-counted",
+		"In a queue that was installed as Counted each hand-out after the first is counted exactly, one lost with its connection included.",
+		[]capability{countedQueues},
+		attemptsOfCounted,
+	},
 }
 
 func attemptsFirst(t *test) {
@@ -242,4 +248,20 @@ func attemptsOfDelayed(t *test) {
 	d = t.one(r, "m")
 	t.attempt(d, 2)
 	t.complete(d)
+}
+
+func attemptsOfCounted(t *test) {
+	c := t.open()
+	q := t.countedQueue(c, "in")
+	t.send(c, q, "m")
+	for n := 1; n <= 4; n++ {
+		d := t.take(t.receiverWith(c, q, 1), 1)[0]
+		if a := d.Attempt(); a.N != n || n > 1 && !a.Exact {
+			t.Errorf("hand-out %d of a counted queue is attempt %+v", n, a)
+		}
+		if err := c.Close(); err != nil {
+			t.Fatalf("Close: %v", err)
+		}
+		c = t.open()
+	}
 }

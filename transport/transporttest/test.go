@@ -97,6 +97,16 @@ func (t *test) queue(c transport.Conn, s string) string {
 	return name
 }
 
+// countedQueue makes a queue whose hand-outs have to be counted.
+func (t *test) countedQueue(c transport.Conn, s string) string {
+	t.Helper()
+	q := transport.Queue{Name: t.name(s), Counted: true}
+	if err := as[transport.Installer](t, c).Install(t.ctx(), transport.Plan{Queues: []transport.Queue{q}}); err != nil {
+		t.Fatalf("Install of a counted queue: %v", err)
+	}
+	return q.Name
+}
+
 func (t *test) install(c transport.Conn, name string) {
 	t.Helper()
 	if i, ok := c.(transport.Installer); ok {
