@@ -47,7 +47,7 @@ func ExampleIn() {
 		if err != nil {
 			return err
 		}
-		defer tx.Rollback() //nolint:errcheck // does nothing after Commit
+		defer func() { _ = tx.Rollback() }() // does nothing after Commit
 		// The program's own statements in tx come here.
 		if err := shop.SendLocal(ctx, PlaceOrder{OrderID: id}, endpoint.In(tx)); err != nil || !accepted {
 			return err
