@@ -1,6 +1,7 @@
 package recoverability
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"testing"
 	"time"
@@ -127,4 +128,78 @@ func TestNoDelayIsDecidedLaterThanADayAfterTheFirstFailure(t *testing.T) {
 	if ended == 0 {
 		t.Error("no message ran into the cap: the test shows nothing")
 	}
+}
+
+// anyConfig is a valid one with every field that Decide reads. The last rule is of errBroken.
+func anyConfig(r *rand.Rand) Config {
+	numbers := func() (int, int, time.Duration, Delays) {
+		return r.IntN(8) - 1, r.IntN(8) - 1, time.Duration(r.Int64N(int64(5 * time.Hour))), Delays{
+			Curve: Curve(r.IntN(4)), Max: time.Duration(r.Int64N(int64(40 * time.Hour))), Jitter: float64(r.IntN(3)) / 2,
+		}
+	}
+	var c Config
+	c.Immediate, c.Delayed, c.TimeIncrease, c.Delays = numbers()
+	other := Rule{Errors: []Matcher{As[*cardError]()}, Action: Discard{}}
+	mine := Rule{Errors: []Matcher{Is(errBroken)}, ErrorQueue: "mine"}
+	mine.Immediate, mine.Delayed, mine.TimeIncrease, mine.Delays = numbers()
+	c.Rules = []Rule{other, mine}
+	return c
+}
+
+// Whatever the rules, curves and marks, a message comes to its end, is never tried more often than
+// is allowed, and never later than a day and the last delay after its first failure.
+func TestEveryConfigurationBoundsAttemptsAndDelays(t *testing.T) {
+	r := rand.New(rand.NewPCG(9, 10))
+	capped := 0
+	for range 2000 {
+		c := anyConfig(r)
+		if err := c.Validate(); err != nil {
+			t.Fatal(err)
+		}
+		ruled := Failure{Err: errBroken, Config: c}
+		allowed := ruled.Allowed()
+		most := (allowed.Immediate + 1) * (allowed.Delayed + 1)
+		l := live(t, c, func() error { return fmt.Errorf("handler: %w", errBroken) })
+		switch {
+		case l.attempts > most || len(l.delays) > allowed.Delayed:
+			t.Fatalf("%+v: %d attempts and %d delays, want at most %d and %d", c, l.attempts, len(l.delays), most, allowed.Delayed)
+		case len(l.delays) == allowed.Delayed && l.attempts != most:
+			t.Fatalf("%+v: %d attempts, want %d", c, l.attempts, most)
+		case l.lastWait > maxRetryTime:
+			t.Fatalf("%+v: a delay was decided %v after the first failure", c, l.lastWait)
+		case l.end != MoveToError{Queue: "mine"}:
+			t.Fatalf("%+v: ended with %v", c, l.end)
+		}
+		if len(l.delays) < allowed.Delayed {
+			capped++
+		}
+		effective, _ := c.WithDefaults().ruled(ruled)
+		for i, got := range l.delays {
+			whole := formula(effective, i+1)
+			if share := float64(whole) * (1 - effective.Delays.Jitter); got > whole || float64(got) < share-1 {
+				t.Fatalf("%+v: delay %d is %v, want from %v to %v", c, i+1, got, time.Duration(share), whole)
+			}
+		}
+	}
+	if capped == 0 {
+		t.Error("no message ran into the cap: the test shows less than it says")
+	}
+}
+
+// formula is the n-th delay before chance, as the documentation has it.
+func formula(c Config, n int) time.Duration {
+	d := c.TimeIncrease
+	switch c.Delays.Curve {
+	case Constant:
+	case Exponential:
+		for range n - 1 {
+			d *= 2
+		}
+	default:
+		d *= time.Duration(n)
+	}
+	if c.Delays.Max > 0 {
+		d = min(d, c.Delays.Max)
+	}
+	return d
 }
