@@ -7,17 +7,36 @@ package brokertest
 
 import (
 	"crypto/rand"
+	"fmt"
 	"net"
-	"os"
+	"regexp"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 )
 
-// unique is a name that no other test uses: lower-case letters, digits and hyphens.
+// unique is a name that no other test uses: lower-case letters, digits and hyphens. It says
+// when it was made.
 func unique() string {
-	return "holdfast-" + strconv.Itoa(os.Getpid()) + "-" + strings.ToLower(rand.Text()[:10])
+	return fmt.Sprintf("holdfast-%d-%s", time.Now().Unix(), strings.ToLower(rand.Text()[:10]))
+}
+
+// uniquePattern matches the whole of what unique returned.
+const uniquePattern = "^holdfast-([0-9]{10})-[a-z2-7]{10}$"
+
+// leftAfter is how old something is that a test cannot need any more: the longest run
+// takes six hours. What is younger may be of a run that goes on beside this one.
+const leftAfter = 12 * time.Hour
+
+// leftBehind reports whether name was made for a test that was killed.
+func leftBehind(name string) bool {
+	parts := regexp.MustCompile(uniquePattern).FindStringSubmatch(name)
+	if parts == nil {
+		return false
+	}
+	seconds, err := strconv.ParseInt(parts[1], 10, 64)
+	return err == nil && time.Since(time.Unix(seconds, 0)) > leftAfter
 }
 
 // need skips under -short, and fails the test when nobody listens at address.

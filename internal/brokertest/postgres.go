@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/url"
 	"os"
+	"sync"
 	"testing"
 	"time"
 
@@ -35,6 +36,7 @@ func Postgres(t testing.TB) string {
 	}
 	need(t, "PostgreSQL", fmt.Sprintf("%s:%d", config.Host, config.Port), postgresVariable)
 
+	swept.Do(func() { sweepPostgres(server) })
 	name := unique()
 	quoted := pgx.Identifier{name}.Sanitize()
 	if execute(server, "CREATE DATABASE "+quoted) == nil {
@@ -50,6 +52,32 @@ func Postgres(t testing.TB) string {
 	query.Set("search_path", quoted)
 	u.RawQuery = query.Encode()
 	return u.String()
+}
+
+var swept sync.Once
+
+// sweepPostgres drops the databases that killed tests have left, as far as it may.
+func sweepPostgres(server string) {
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	c, err := pgx.Connect(ctx, server)
+	if err != nil {
+		return
+	}
+	defer c.Close(ctx)
+	rows, err := c.Query(ctx, "SELECT datname FROM pg_database")
+	if err != nil {
+		return
+	}
+	names, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return
+	}
+	for _, name := range names {
+		if leftBehind(name) {
+			_, _ = c.Exec(ctx, "DROP DATABASE IF EXISTS "+pgx.Identifier{name}.Sanitize()+" WITH (FORCE)") // or the next run does
+		}
+	}
 }
 
 func dropAfter(t testing.TB, server, statement string) {

@@ -40,6 +40,13 @@ func (n RabbitMQNode) Kill() {
 func OwnRabbitMQ(t testing.TB) RabbitMQNode {
 	t.Helper()
 	n := RabbitMQNode{own(t, ownRabbitMQ)}
+	n.corner()
+	return n
+}
+
+// corner makes a virtual host.
+func (n RabbitMQNode) corner() {
+	n.t.Helper()
 	vhost := unique()
 	n.URL = n.server.url(vhost)
 	server, err := url.Parse(n.URL)
@@ -47,9 +54,8 @@ func OwnRabbitMQ(t testing.TB) RabbitMQNode {
 		err = control{server, n.server.control}.create(vhost)
 	}
 	if err != nil {
-		t.Fatal(err)
+		n.t.Fatal(err)
 	}
-	return n
 }
 
 var ownRabbitMQ = sync.OnceValues(func() (*server, error) {
