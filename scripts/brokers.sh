@@ -26,6 +26,7 @@ main() {
 		prepare
 		amqp_up
 		postgres_up
+		programs
 		;;
 	down)
 		amqp_down
@@ -59,6 +60,14 @@ wait_for() { # what log url
 	"$state/probe" -wait "$patience" "$3" >/dev/null && return
 	[[ ! -r $2 ]] || tail -n 20 "$2" >&2
 	fail "$1 was started but does not answer"
+}
+
+# programs sees to the servers' programs, of which tests that stop or kill a broker start one of
+# their own, also where the shared brokers are elsewhere. Without them those tests fail.
+programs() {
+	can_install || return 0
+	rabbitmq_server >/dev/null || install rabbitmq-server
+	compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null || install postgresql
 }
 
 # give prints a variable for eval. The URLs that we make have nothing to be quoted, but
