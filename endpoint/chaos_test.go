@@ -43,6 +43,7 @@ type chaos struct {
 	broker *inmemory.Transport
 	seed   uint64
 	mode   endpoint.TransactionMode
+	limit  recoverability.RateLimit
 	raging atomic.Bool
 	calls  atomic.Uint64
 }
@@ -74,7 +75,7 @@ func (c *chaos) run(concurrency int) {
 	}
 	cfg := sales(c.broker, endpoint.Handle(c.handle))
 	cfg.Transactions, cfg.Concurrency, cfg.StopTimeout = c.mode, concurrency, 3*time.Second
-	cfg.Recoverability = recoverability.Config{Immediate: 3, Delayed: 2}
+	cfg.Recoverability = recoverability.Config{Immediate: 3, Delayed: 2, RateLimit: c.limit}
 	c.raging.Store(true)
 	for k := range 6 { // it is stopped now and then
 		r := start(c.t, cfg)

@@ -23,6 +23,7 @@ type Endpoint struct {
 	recoverability recoverability.Config
 	host           recoverability.Host
 	failures       failureMemory
+	throttles      throttles
 	unreturned     atomic.Int32 // calls of Notify functions under way, those given up included
 
 	receive  pipeline.Func[*pipeline.Receive]
@@ -50,6 +51,7 @@ func New(cfg Config) (*Endpoint, error) {
 	e := &Endpoint{cfg: cfg, types: types, serializers: cfg.Serializers, recoverability: cfg.Recoverability.WithDefaults(), ready: make(chan struct{})}
 	memory := e.recoverability.Memory
 	e.failures.messages, e.failures.bytes = max(memory.Messages, 8*cfg.Concurrency), memory.Bytes
+	e.throttles = newThrottles(cfg.Recoverability.RateLimit, types)
 	machine := machineName()
 	e.host = recoverability.Host{
 		Endpoint: cfg.Name, Machine: machine, HostID: hostID(cfg.Name, machine), DisplayName: cfg.Instance,

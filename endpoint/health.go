@@ -14,8 +14,8 @@ type Health struct {
 	// broker is away, because the endpoint waits for it.
 	Live bool `json:"live"`
 	// Ready is true while the endpoint receives and deals with messages: false before Run is
-	// ready and after its context has ended, while receiving fails or is paused, and while a failed
-	// message cannot be dealt with.
+	// ready and after its context has ended, while receiving fails or is paused, while attempts
+	// are limited after failures in a row, and while a failed message cannot be dealt with.
 	Ready bool `json:"ready"`
 	// Reasons say why it is not live or not ready.
 	Reasons []string `json:"reasons,omitempty"`
@@ -24,6 +24,8 @@ type Health struct {
 	// Quarantined is how many messages waited in quarantine, for all instances, when this one
 	// last looked, which it does every 5 s; -1 when the transport cannot tell.
 	Quarantined int64 `json:"quarantined,omitempty"`
+	// RateLimits are those in force: see [recoverability.RateLimit].
+	RateLimits []RateLimitHealth `json:"rate_limits,omitempty"`
 	// Queues are what is received from, while the endpoint runs; the quarantine among them while
 	// it is worked on.
 	Queues []QueueHealth `json:"queues,omitempty"`
@@ -50,6 +52,7 @@ func (e *Endpoint) Health() Health {
 		h.bad("Run is starting")
 	default:
 		live.tell(&h)
+		e.throttles.tell(&h)
 	}
 	h.Ready = len(h.Reasons) == 0
 	return h
@@ -88,4 +91,22 @@ func (l *lane) health() QueueHealth {
 		s = in.pump.Stats()
 	}
 	return QueueHealth{l.queue, s.Buffered, s.Handling, s.Settling}
+}
+
+// RateLimitHealth is a rate limit that is in force.
+type RateLimitHealth struct {
+	Type     string    `json:"type,omitempty"` // of messages; empty is all of them
+	Since    time.Time `json:"since"`
+	Failures int       `json:"failures"` // in a row
+}
+
+func (t *throttles) tell(h *Health) {
+	t.each(func(t *throttle, since time.Time, failures int) {
+		h.RateLimits = append(h.RateLimits, RateLimitHealth{t.ofType, since, failures})
+		what := "messages"
+		if t.ofType != "" {
+			what = fmt.Sprintf("messages of type %q", t.ofType)
+		}
+		h.bad("%s are attempted one at a time since %s, after failures in a row", what, since.UTC().Format(time.RFC3339))
+	})
 }

@@ -21,6 +21,7 @@ type incoming struct {
 	delivery transport.Delivery
 	slot     *pump.Slot
 	gate     *gate // of its type, that it has entered
+	holding  *holding
 	queue    string
 	started  time.Time // set for audit copies only
 	id       string
@@ -54,13 +55,25 @@ func attempt(r *pipeline.Receive) *incoming { return r.Sender().(*Session).in } 
 func (e *Endpoint) incoming(live *live, queue string) func(context.Context, transport.Delivery, *pump.Slot) {
 	return func(ctx context.Context, d transport.Delivery, slot *pump.Slot) {
 		in := &incoming{e: e, live: live, delivery: d, slot: slot, queue: queue}
-		in.prepare()
+		in.beHeld()
+		in.attempt(ctx)
+	}
+}
+
+// attempt has the message handled once its turn has come.
+func (in *incoming) attempt(ctx context.Context) {
+	in.prepare()
+	defer in.letGo()
+	if in.admit(ctx) {
 		in.run(ctx)
 	}
 }
 
 // run takes the message through handling, and where that fails through recoverability.
 func (in *incoming) run(ctx context.Context) {
+	if in.e.cfg.AuditQueue != "" {
+		in.started = time.Now()
+	}
 	err := errGoexit // unless handle returns
 	defer func() {
 		in.leaveGate()
@@ -88,9 +101,6 @@ func (in *incoming) prepare() {
 	in.receive.Headers = m.Headers.CopyWithin(in.fields[:])
 	in.receive.Queue = in.queue
 	in.receive.Attempt = in.delivery.Attempt()
-	if in.e.cfg.AuditQueue != "" {
-		in.started = time.Now()
-	}
 }
 
 // messageID is a message's identity, also where another producer gave it none.
@@ -156,5 +166,6 @@ func (in *incoming) leave(ctx context.Context, ops []transport.Operation) error 
 	if in.alone != nil || in.receive.Attempt.N > 1 && !in.gone {
 		in.e.failures.forget(in.failureKey())
 	}
+	in.succeeded(ctx)
 	return nil
 }

@@ -34,6 +34,7 @@ type lane struct {
 
 	resizing    sync.Mutex // held while the pump is told of it
 	concurrency int
+	limited     bool // one at a time, whatever concurrency is
 }
 
 // intake is a receiver with its pump: there is one from each opening to the pause that follows.
@@ -163,7 +164,11 @@ func (l *lane) resize(change func()) {
 	defer l.resizing.Unlock()
 	change()
 	if in := l.intake.Load(); in != nil {
-		in.pump.SetConcurrency(l.concurrency)
+		n := l.concurrency
+		if l.limited {
+			n = 1
+		}
+		in.pump.SetConcurrency(n)
 	}
 }
 

@@ -24,6 +24,9 @@ func (in *incoming) fail(ctx context.Context, err error) {
 	if in.interrupted(ctx, err) {
 		return
 	}
+	if in.heldBack(ctx, err) {
+		return
+	}
 	rec := &pipeline.Recover{Receive: in.renewSession(), Failure: in.failure(err)}
 	rec.Action = in.decide(ctx, rec.Failure)
 	rec.Fault = in.faultHeaders(ctx, rec.Failure)
@@ -82,9 +85,7 @@ func (in *incoming) interrupted(ctx context.Context, err error) bool {
 		_ = in.lost(ctx, cause) // nil: that is what it is
 		return true
 	case errors.Is(cause, pump.ErrStopping) && cancelled(err):
-		if err := in.settle(ctx, in.delivery.Release); err != nil {
-			in.log().WarnContext(ctx, "a message could not be released", slog.String("message", in.id), slog.Any("error", err))
-		}
+		in.release(ctx)
 		return true
 	}
 	return false
@@ -122,7 +123,7 @@ func (in *incoming) facts(err error) recoverability.Failure {
 	m, attempt := lent(in.original), in.delivery.Attempt()
 	return recoverability.Failure{
 		Err: err, MessageID: in.id, Type: firstType(m.Headers), Headers: m.Headers, Body: m.Body, Queue: in.queue,
-		Attempt: attempt.N, AttemptExact: attempt.Exact, Immediate: attempt.N,
+		Attempt: attempt.N, AttemptExact: attempt.Exact, Immediate: attempt.N + recoverability.UsedRetries(m.Headers),
 		Delayed:      recoverability.DelayedRetries(m.Headers),
 		FirstFailure: recoverability.FirstFailure(m.Headers, now), Now: now,
 		Instance: in.e.cfg.Instance, History: recoverability.ParseHistory(m.Headers.Get(header.HoldfastHistory)),

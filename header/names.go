@@ -42,6 +42,7 @@ const (
 	HostDisplayName            = "$.diagnostics.hostdisplayname"
 	FirstLevelRetries          = "NServiceBus.FLRetries"         // written by old versions; removed on a move to error
 	HoldfastFirstFailure       = "Holdfast.FirstFailure"         // on delayed copies: when the message first failed
+	HoldfastUsedRetries        = "Holdfast.Retries.Used"         // on copies put off by a rate limit: immediate retries of the cycle that are used up
 	HoldfastFaultFirst         = "Holdfast.Fault.FirstFailure"   // the same on the copy in the error queue, never read again
 	HoldfastAttempts           = "Holdfast.Fault.Attempts"       // hand-outs in the last cycle, a decimal number
 	HoldfastAttemptsExact      = "Holdfast.Fault.Attempts.Exact" // "false" where the broker does not count

@@ -135,6 +135,7 @@ func DelayHeaders(f Failure, fault header.Map) header.Map {
 	h.Set(header.RetriesTimestamp, header.FormatTime(f.Now))
 	h.Set(header.HoldfastFirstFailure, header.FormatTime(f.FirstFailure))
 	h.Set(header.HoldfastHistory, historyText(append(slices.Clip(f.History), f.Past(fault))))
+	h.Del(header.HoldfastUsedRetries)
 	return h
 }
 
@@ -157,7 +158,8 @@ func ErrorHeaders(received, fault header.Map) header.Map {
 
 func countsRetries(name string) bool {
 	switch name {
-	case header.Retries, header.RetriesTimestamp, header.FirstLevelRetries, header.HoldfastFirstFailure, header.HoldfastHistory:
+	case header.Retries, header.RetriesTimestamp, header.FirstLevelRetries,
+		header.HoldfastFirstFailure, header.HoldfastHistory, header.HoldfastUsedRetries:
 		return true
 	}
 	return false
@@ -172,8 +174,10 @@ const maxDelayed = 1 << 20
 
 // DelayedRetries is the number of delayed retries that headers tell of: 0 where they say
 // nothing that makes sense.
-func DelayedRetries(h header.Map) int {
-	n, err := strconv.Atoi(h.Get(header.Retries))
+func DelayedRetries(h header.Map) int { return count(h.Get(header.Retries)) }
+
+func count(value string) int {
+	n, err := strconv.Atoi(value)
 	if err != nil || n < 0 || n > maxDelayed {
 		return 0
 	}

@@ -51,6 +51,8 @@ type Config struct {
 	Quarantine Quarantine
 	// Memory bounds what the process remembers of failed messages.
 	Memory Memory
+	// RateLimit slows the endpoint down while what it needs is away. Off unless its After is set.
+	RateLimit RateLimit
 	// Policy decides instead of Decide. Nil is Decide.
 	Policy Policy
 	// FaultHeaders, when set, changes the headers that a move to an error queue adds, such as

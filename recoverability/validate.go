@@ -18,6 +18,7 @@ func (c Config) Validate() error {
 	if c.Memory.Messages < 0 || c.Memory.Bytes < 0 {
 		bad("Memory is %d messages and %d bytes: neither can be negative", c.Memory.Messages, c.Memory.Bytes)
 	}
+	c.RateLimit.validate(bad)
 	for i, r := range c.Rules {
 		where = fmt.Sprintf("recoverability: rule %d: ", i+1)
 		r.validate(bad)

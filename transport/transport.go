@@ -225,6 +225,9 @@ type Limits struct {
 	// Lease is how long a delivery stays ours without being renewed. 0: for as
 	// long as the connection lasts. A driver with leases implements [Renewer].
 	Lease time.Duration
+	// MaxHold is how long a delivery may be kept at all, renewed or not; then the broker takes it
+	// back. 0: without bound.
+	MaxHold time.Duration
 	// MaxReceive is the most that one Receive returns; the pump asks for no more.
 	MaxReceive int
 	// ParallelReceive is how many Receive calls may run at once; 0 means 1.

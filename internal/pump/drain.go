@@ -18,7 +18,10 @@ const releaseTimeout = 10 * time.Second
 // stop ends receiving, and says what becomes of the buffer: with release it is given back.
 func (p *Pump) stop(release bool) {
 	p.mu.Lock()
-	p.phase = stopping
+	if p.phase != stopping {
+		p.phase = stopping
+		close(p.stopped)
+	}
 	p.releasing = release
 	p.wake()
 	p.mu.Unlock()

@@ -78,8 +78,9 @@ func (p *Pump) another() bool {
 // slots gives each delivery its place, and where there are leases a context of its own.
 func (p *Pump) slots(work context.Context, ds []transport.Delivery) []Slot {
 	ss := make([]Slot, len(ds))
+	now := p.now()
 	for i, d := range ds {
-		ss[i] = Slot{pump: p, delivery: d, ctx: work, at: -1}
+		ss[i] = Slot{pump: p, delivery: d, ctx: work, since: now, at: -1}
 		if p.renewer != nil {
 			ss[i].ctx, ss[i].cancel = context.WithCancelCause(work) //nolint:fatcontext // one for each, not one in the other
 		}

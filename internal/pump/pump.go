@@ -87,6 +87,9 @@ type Pump struct {
 	windowing   bool          // somebody is giving it one
 	quiet       chan struct{} // closed when Quiesce has what it waits for; nil when nobody holds us
 
+	stopped   chan struct{} // closed when phase becomes stopping
+	regaining []regain      // first come, first served
+
 	buffer   queue
 	handling int
 	settling int
@@ -119,6 +122,7 @@ func New(cfg Config) *Pump {
 		born:        time.Now(),
 		outage:      newOutage(cfg.Logger, cfg.OnReceive),
 		workers:     newWorkers(),
+		stopped:     make(chan struct{}),
 		concurrency: max(1, cfg.Concurrency),
 	}
 	if cfg.Alone {

@@ -2,6 +2,7 @@ package pump
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/holdfast-go/holdfast/transport"
@@ -18,6 +19,7 @@ type Slot struct {
 	delivery transport.Delivery
 	ctx      context.Context         //nolint:containedctx // given to the handler, by whichever goroutine runs it
 	cancel   context.CancelCauseFunc // of ctx; nil without leases
+	since    time.Duration           // when it was received
 
 	// The rest is guarded by the pump's mutex.
 	state  state
@@ -72,6 +74,75 @@ func (s *Slot) Retake() {
 		p.settling--
 		p.handling++
 	}
+}
+
+// Regain waits for a slot after Free, and gets one before anything that is buffered. It returns the
+// cause of ctx when that ends first, and [ErrStopping] when the pump stops.
+func (s *Slot) Regain(ctx context.Context) error {
+	p := s.pump
+	if p == nil {
+		return nil
+	}
+	p.mu.Lock()
+	if s.state != settling {
+		p.mu.Unlock()
+		return nil
+	}
+	in := make(chan struct{})
+	p.regaining = append(p.regaining, regain{s, in})
+	p.letIn()
+	p.mu.Unlock()
+	select {
+	case <-in:
+		return nil
+	case <-ctx.Done():
+	case <-p.stopped:
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if s.state == handling {
+		return nil // at the last moment
+	}
+	p.regaining = slices.DeleteFunc(p.regaining, func(r regain) bool { return r.slot == s })
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return ErrStopping
+}
+
+// regain is a message that waits for a slot again.
+type regain struct {
+	slot *Slot
+	in   chan struct{} // closed when it has one
+}
+
+// letIn gives slots to those that had one before, also while the pump comes to rest: they are
+// what that waits for. Called with mu held.
+func (p *Pump) letIn() {
+	for len(p.regaining) > 0 && p.handling < p.concurrency {
+		r := p.regaining[0]
+		p.regaining = p.regaining[1:]
+		r.slot.state = handling
+		p.settling--
+		p.handling++
+		close(r.in)
+	}
+}
+
+// Age is how long ago the message was received.
+func (s *Slot) Age() time.Duration {
+	if s.pump == nil {
+		return 0
+	}
+	return s.pump.now() - s.since
+}
+
+// Stopping is closed when the pump stops: who waits with a message gives it back.
+func (s *Slot) Stopping() <-chan struct{} {
+	if s.pump == nil {
+		return nil
+	}
+	return s.pump.stopped
 }
 
 // StopRenewing gives up the lease of the delivery. It is for one that is to be settled before
@@ -137,6 +208,7 @@ func (p *Pump) startReady() {
 
 // next takes the first buffered delivery if there is a slot for it. Called with mu held.
 func (p *Pump) next() *Slot {
+	p.letIn()
 	if p.releasing || p.quiet != nil || p.buffer.len() == 0 || p.free() <= 0 {
 		return nil
 	}

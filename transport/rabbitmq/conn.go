@@ -76,6 +76,7 @@ func limitsOf(c *amqp.Connection, queueType QueueType) transport.Limits {
 		MaxDelay:    delays.Max(),
 		DelayStep:   delays.Step,
 		Prefetch:    true,
+		MaxHold:     consumerTimeout,
 		FreeRelease: queueType == Quorum && v.atLeast(4, 3),
 	}
 	if v.atLeast(4, 0) {
@@ -87,6 +88,10 @@ func limitsOf(c *amqp.Connection, queueType QueueType) transport.Limits {
 	}
 	return l
 }
+
+// consumerTimeout is the server's default: a channel with a delivery that is older is closed, and
+// what it holds is handed out again.
+const consumerTimeout = 30 * time.Minute
 
 // frameReserve is left for properties and for the encoding of about a thousand headers.
 const frameReserve = 8 << 10
