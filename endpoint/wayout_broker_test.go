@@ -1,0 +1,120 @@
+package endpoint_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/holdfast-go/holdfast/endpoint"
+	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/internal/brokertest"
+	"github.com/holdfast-go/holdfast/recoverability"
+	"github.com/holdfast-go/holdfast/transport"
+	"github.com/holdfast-go/holdfast/transport/rabbitmq"
+	"github.com/holdfast-go/holdfast/transport/sqlite"
+	"github.com/holdfast-go/holdfast/transport/sqlserver"
+)
+
+// The worst message there is, on real brokers: it has nearly as many headers as there is room for, its error says
+// a megabyte, and the policy names a queue that does not exist.
+func TestTheWayOutOnBrokers(t *testing.T) {
+	for name, test := range map[string]struct {
+		open func(t *testing.T) transport.Transport
+		want []string
+	}{
+		"PostgreSQL": {
+			func(t *testing.T) transport.Transport { return &sqlserver.Postgres{URL: brokertest.Postgres(t)} },
+			[]string{"default_queue"},
+		},
+		"sqlite": {
+			func(t *testing.T) transport.Transport {
+				return &sqlite.Transport{Path: filepath.Join(t.TempDir(), "queues.db")}
+			},
+			[]string{"default_queue"},
+		},
+		"RabbitMQ": {
+			func(t *testing.T) transport.Transport { return &rabbitmq.Transport{URL: brokertest.RabbitMQ(t)} },
+			[]string{"trimmed_headers", "default_queue"}, // of 128 KiB
+		},
+	} {
+		t.Run(name, func(t *testing.T) { wayOutOn(t, test.open(t), test.want) })
+	}
+}
+
+func wayOutOn(t *testing.T, broker transport.Transport, want []string) {
+	var fallbacks []string
+	parked := make(chan endpoint.Notification, 10)
+	queue, errorQueue := brokertest.Name(t, "way"), brokertest.Name(t, "error")
+	cfg := endpoint.Config{
+		Name: queue, Transport: broker, Install: true, Logger: slog.New(slog.DiscardHandler),
+		Messages: []endpoint.Message{endpoint.Command[work]("Way.Work")},
+		Handlers: []endpoint.Handler{endpoint.Handle(func(context.Context, *endpoint.Session, work) error {
+			return errors.New(strings.Repeat("é", 1<<19))
+		})},
+		Recoverability: recoverability.Config{
+			ErrorQueue: errorQueue,
+			Policy: func(recoverability.Failure) recoverability.Action {
+				return recoverability.MoveToError{Queue: brokertest.Name(t, "nowhere")}
+			},
+		},
+		Notify: []func(context.Context, endpoint.Notification){func(_ context.Context, n endpoint.Notification) {
+			if n.Kind == endpoint.FallbackTaken {
+				fallbacks = append(fallbacks, string(n.Fallback))
+				return
+			}
+			parked <- n
+		}},
+	}
+	large := strings.Repeat("x", 90_000)
+	r := start(t, cfg)
+	r.send(work{7}, endpoint.To(queue), endpoint.Header("Large", large), endpoint.MessageID("m-1"))
+	select {
+	case n := <-parked:
+		if n.Kind != endpoint.MovedToError || n.To != errorQueue {
+			t.Errorf("told of %v to %q", n.Kind, n.To)
+		}
+	case <-time.After(time.Minute):
+		t.Fatal("the message is still there")
+	}
+	r.end()
+	if diff := cmp.Diff(want, slices.Compact(fallbacks)); diff != "" {
+		t.Error(diff)
+	}
+	got := takeOne(t, broker, errorQueue)
+	if got.ID != "m-1" || string(got.Body) != `{"N":7}` || got.Headers.Get("Large") != large || got.Headers.Get(header.FailedQ) != queue {
+		t.Errorf("the error queue has %q: %d bytes of headers, body %s", got.ID, got.Headers.Size(), got.Body)
+	}
+}
+
+// takeOne receives the message of a queue.
+func takeOne(t *testing.T, broker transport.Transport, queue string) *transport.Message {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	conn, err := broker.Open(ctx, transport.Env{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := conn.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	r, err := conn.OpenReceiver(ctx, transport.ReceiverOptions{Queue: queue})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Window(1)
+	got, err := r.Receive(ctx, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return got[0].Message()
+}
