@@ -19,7 +19,7 @@ func (in *incoming) faultHeaders(ctx context.Context, f recoverability.Failure) 
 	}
 	defer func() {
 		if v := recover(); v != nil {
-			in.log().ErrorContext(ctx, "Recoverability.FaultHeaders panicked: the headers stay as they were",
+			in.log().ErrorContext(ctx, "the function of Recoverability.FaultHeaders panicked: the headers stay as they were",
 				slog.String("message", in.id), slog.String("panic", panicText(v)))
 		}
 	}()
@@ -50,7 +50,7 @@ func (in *incoming) onFinalFailure(ctx context.Context, rec *pipeline.Recover) e
 	if err == nil {
 		return nil
 	}
-	in.log().ErrorContext(ctx, "Config.OnFinalFailure failed: the message is dealt with without what it sent",
+	in.log().ErrorContext(ctx, "the function of Config.OnFinalFailure failed: the message is dealt with without what it sent",
 		slog.String("message", in.id), slog.Any("error", err))
 	if in.session.writes() {
 		return err

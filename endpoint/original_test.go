@@ -37,7 +37,7 @@ type keeping struct{ serialization.Serializer }
 
 func (keeping) ContentType() string { return "text/kept" }
 func (keeping) Unmarshal(body []byte, v any) error {
-	*v.(*kept) = kept{body} //nolint:errcheck // the only type of the tests with it
+	*v.(*kept) = kept{body}
 	return nil
 }
 
