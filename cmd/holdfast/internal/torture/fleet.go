@@ -22,6 +22,7 @@ type fleet struct {
 	command func(context.Context) *exec.Cmd
 	log     io.Writer
 	slots   []*slot
+	planned int // starts that are no restarts
 	starts  atomic.Int64
 	group   *errgroup.Group
 	cancel  context.CancelCauseFunc
@@ -61,6 +62,7 @@ func (f *fleet) launch(ctx context.Context) {
 	ctx, f.cancel = context.WithCancelCause(ctx)
 	f.group, ctx = errgroup.WithContext(ctx)
 	f.failed = ctx.Done()
+	f.planned += len(f.slots)
 	for _, s := range f.slots {
 		f.group.Go(func() error { return s.keepRunning(ctx) })
 	}
@@ -74,7 +76,7 @@ func (f *fleet) stop(cause error) error {
 }
 
 // restarts is how often a worker was started again.
-func (f *fleet) restarts() int { return max(0, int(f.starts.Load())-len(f.slots)) }
+func (f *fleet) restarts() int { return max(0, int(f.starts.Load())-f.planned) }
 
 // kill ends the process of a worker as a crash does, if it runs.
 func (f *fleet) kill(worker int) bool {

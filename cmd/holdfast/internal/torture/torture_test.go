@@ -18,6 +18,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/sqlitefile"
 	"github.com/holdfast-go/holdfast/transport"
 	"github.com/holdfast-go/holdfast/transport/inmemory"
 	"github.com/holdfast-go/holdfast/transport/sqlite"
@@ -177,6 +178,37 @@ func TestWhenTheTimeIsUpTheMessagesThatAreMissingAreNamed(t *testing.T) {
 	}
 	if r.Unfinished != 1 || len(r.Broken) != 1 || !strings.HasPrefix(r.Broken[0].Invariant, "not finished") || len(r.Broken[0].Messages) != 1 {
 		t.Errorf("%+v", r)
+	}
+}
+
+// Without its queue there is no guard, and the message comes back for ever.
+func TestPoisonThatIsNotParkedIsFound(t *testing.T) {
+	b := prepare(t, "sound")
+	b.Poison, b.Timeout, b.Failures = 1, 4*time.Second, 0
+	start := b.Worker
+	b.Worker = func(ctx context.Context) *exec.Cmd {
+		removeQuarantine(t, b.path)
+		return start(ctx)
+	}
+	r, err := Run(t.Context(), b.Options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	last := len(r.Broken) - 1
+	if last != 1 || r.Restarts == 0 || !strings.HasPrefix(r.Broken[0].Invariant, "not finished") ||
+		!strings.HasPrefix(r.Broken[last].Invariant, "poison") || len(r.Broken[last].Messages) != 1 {
+		t.Errorf("%+v\n%s", r, &b.progress)
+	}
+}
+
+func removeQuarantine(t *testing.T, path string) {
+	db, err := sqlitefile.Open(path)
+	if err == nil {
+		_, err = db.ExecContext(t.Context(), `delete from holdfast_queues where name like '%.quarantine'`)
+		err = errors.Join(err, db.Close())
+	}
+	if err != nil {
+		t.Error(err)
 	}
 }
 
