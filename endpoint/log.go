@@ -17,7 +17,7 @@ func (in *incoming) logAction(ctx context.Context, action recoverability.Action,
 		return
 	}
 	in.logged = action
-	level, logger, text := slog.LevelInfo, "", ""
+	level, logger, text, reason := slog.LevelInfo, "", "", ""
 	switch a := action.(type) {
 	case recoverability.Retry:
 		logger = "ImmediateRetry"
@@ -30,16 +30,22 @@ func (in *incoming) logAction(ctx context.Context, action recoverability.Action,
 		level, logger = slog.LevelError, "MoveToError"
 		text = fmt.Sprintf("Moving message '%s' to the error queue '%s' because processing failed due to an exception:", in.id, a.Queue)
 	case recoverability.DeadLetter:
-		level, logger = slog.LevelError, "DeadLetter"
+		level, logger, reason = slog.LevelError, "DeadLetter", a.Reason
 		text = fmt.Sprintf("Moving message '%s' to the broker's dead-letter queue because processing failed due to an exception:", in.id)
 	case recoverability.Discard:
-		logger = "Discard"
+		logger, reason = "Discard", a.Reason
 		text = fmt.Sprintf("Discarding message '%s' because of an exception:", in.id)
 	}
 	if !in.log().Enabled(ctx, level) {
 		return
 	}
+	attrs := []slog.Attr{
+		slog.String("logger", logger), slog.String("type", f.Type),
+		slog.Int("attempt", f.Attempt), slog.Int("delayed", f.Delayed), slog.Any("error", f.Err),
+	}
+	if reason != "" {
+		attrs = append(attrs, slog.String("reason", reason))
+	}
 	//nolint:sloglint // operators search for these texts, which have the id in them
-	in.log().LogAttrs(ctx, level, text, slog.String("logger", logger), slog.String("type", f.Type),
-		slog.Int("attempt", f.Attempt), slog.Int("delayed", f.Delayed), slog.Any("error", f.Err))
+	in.log().LogAttrs(ctx, level, text, attrs...)
 }

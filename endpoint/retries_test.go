@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/holdfast-go/holdfast/endpoint"
+	"github.com/holdfast-go/holdfast/pipeline"
 	"github.com/holdfast-go/holdfast/recoverability"
 	"github.com/holdfast-go/holdfast/transport"
 	"github.com/holdfast-go/holdfast/transport/inmemory"
@@ -111,7 +112,7 @@ func (j judgingConn) Install(ctx context.Context, plan transport.Plan) error {
 	return j.Conn.(transport.Installer).Install(ctx, plan)
 }
 
-func (j judgingConn) Unrecoverable(err error) bool { return err == j.is }
+func (j judgingConn) Unrecoverable(err error) bool { return err == j.is } //nolint:errorlint // one error at a time
 
 func TestADriverMayKnowErrorsThatNoAttemptCanMend(t *testing.T) {
 	for _, test := range []struct {
@@ -213,6 +214,71 @@ func TestAPolicyAroundTheConfigurationInForce(t *testing.T) {
 		synctest.Wait()
 		if a, b := len(calls.list()), len(broker.Messages("failed")); a != 3 || b != 1 {
 			t.Errorf("%d attempts, %d in the error queue, want 3 and 1", a, b)
+		}
+	})
+}
+
+// What a behavior of the Recover stage decides is held to the same as what the policy does.
+func TestWhatABehaviorCannotHaveDoneMovesToTheErrorQueue(t *testing.T) {
+	for name, test := range map[string]struct {
+		mode   endpoint.TransactionMode
+		action recoverability.Action
+	}{
+		"a retry in mode None":                 {endpoint.None, recoverability.Retry{}},
+		"a delay in mode None":                 {endpoint.None, recoverability.Delay{For: time.Second}},
+		"a delay where there is none":          {endpoint.ReceiveOnly, recoverability.Delay{For: time.Second}},
+		"a dead letter where there is none":    {endpoint.ReceiveOnly, recoverability.DeadLetter{Reason: "no"}},
+		"nothing":                              {endpoint.ReceiveOnly, nil},
+		"the configured queue, by no name":     {endpoint.ReceiveOnly, recoverability.MoveToError{}},
+		"a queue that is not there":            {endpoint.ReceiveOnly, recoverability.MoveToError{Queue: "nowhere"}},
+		"a queue that is not there, mode None": {endpoint.None, recoverability.MoveToError{Queue: "nowhere"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+				broker.Without = inmemory.Delay | inmemory.DeadLetterer
+				var calls tally
+				cfg := sales(broker, failing(&calls))
+				cfg.Transactions = test.mode
+				cfg.Pipeline.Recover.Use("decide", func(next pipeline.Func[*pipeline.Recover]) pipeline.Func[*pipeline.Recover] {
+					return func(ctx context.Context, rec *pipeline.Recover) error {
+						rec.Action = test.action
+						return next(ctx, rec)
+					}
+				})
+				start(t, cfg).send(placeOrder{})
+				time.Sleep(time.Minute)
+				if a, b := len(calls.list()), len(broker.Messages("error")); a != 1 || b != 1 {
+					t.Errorf("%d attempts, %d in the error queue, want 1 and 1", a, b)
+				}
+			})
+		})
+	}
+}
+
+func TestADiscardedMessageIsLoggedAndGone(t *testing.T) {
+	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		var log lockedBuffer
+		var calls tally
+		cfg := sales(broker, failing(&calls))
+		cfg.AuditQueue = "audit"
+		cfg.Logger = slog.New(slog.NewTextHandler(&log, nil))
+		cfg.Recoverability.Rules = []recoverability.Rule{{
+			Errors: []recoverability.Matcher{recoverability.Is(errNo)}, Action: recoverability.Discard{Reason: "too late for it"},
+		}}
+		start(t, cfg).send(placeOrder{}, endpoint.MessageID("m-1"))
+		time.Sleep(time.Minute)
+		for _, queue := range []string{"sales", "error", "audit"} {
+			if got := len(broker.Messages(queue)); got != 0 {
+				t.Errorf("%s has %d messages, want none", queue, got)
+			}
+		}
+		if len(calls.list()) != 1 {
+			t.Errorf("%d attempts, want 1", len(calls.list()))
+		}
+		for _, want := range []string{"logger=Discard", "m-1", "too late for it", errNo.Error()} {
+			if !strings.Contains(log.String(), want) {
+				t.Errorf("the log does not say %q:\n%s", want, log.String())
+			}
 		}
 	})
 }

@@ -38,8 +38,15 @@ func TestExponentialDelaysThatOverflowAreTheLongest(t *testing.T) {
 		before   int
 		want     time.Duration
 	}{
-		{1, 62, 1 << 62}, {1, 63, longest}, {1, 64, longest}, {1, math.MaxInt - 1, longest},
-		{2, 62, longest}, {3, 61, 3 << 61}, {5, 61, longest}, {time.Second, 40, longest},
+		{1, 62, 1 << 62},
+		{1, 63, longest},
+		{1, 64, longest},
+		{1, math.MaxInt - 1, longest},
+		{2, 62, longest},
+		{3, 61, 3 << 61},
+		{5, 61, longest},
+		{1, 61, 1 << 61},
+		{time.Second, 40, longest},
 	} {
 		c := Config{Immediate: Off, Delayed: math.MaxInt, TimeIncrease: test.increase, Delays: Delays{Curve: Exponential}}
 		if got := c.Decide(failed(1, test.before)); got != (Delay{For: test.want}) {

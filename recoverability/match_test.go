@@ -90,7 +90,7 @@ func TestAPredicateIsAskedAboutEachErrorFromTheOutsideIn(t *testing.T) {
 	var asked []string
 	When(func(err error) bool {
 		asked = append(asked, err.Error())
-		return err == io.EOF
+		return err == io.EOF //nolint:errorlint // one error at a time
 	})(fmt.Errorf("a: %w", errors.Join(fmt.Errorf("b: %w", errBroken), io.EOF, io.ErrNoProgress)))
 	want := "a: b: broken\nEOF\nmultiple Read calls return no data or error|" +
 		"b: broken\nEOF\nmultiple Read calls return no data or error|b: broken|broken|EOF"
