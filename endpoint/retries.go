@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 
 	"github.com/holdfast-go/holdfast/recoverability"
@@ -29,6 +30,9 @@ func (e *Endpoint) effective(ctx context.Context, live *live) recoverability.Con
 			e.cfg.Logger.WarnContext(ctx, "delayed retries are off: the transport offers no delays")
 		}
 		return c.WithoutDelayed()
+	case c.LongestDelay() > live.limits.MaxDelay:
+		e.cfg.Logger.WarnContext(ctx, "delays are configured that the transport does not offer: messages will go to the error queue instead",
+			slog.Duration("longest", c.LongestDelay()), slog.Duration("offered", live.limits.MaxDelay))
 	}
 	return c
 }

@@ -282,3 +282,19 @@ func TestADiscardedMessageIsLoggedAndGone(t *testing.T) {
 		}
 	})
 }
+
+func TestDelaysBeyondTheTransportAreWarnedOf(t *testing.T) {
+	for increase, warned := range map[time.Duration]bool{20 * time.Minute: false, 21 * time.Minute: true} { // three of them
+		inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+			broker.MaxDelay = time.Hour
+			var log lockedBuffer
+			cfg := sales(broker, failing(&tally{}))
+			cfg.Recoverability.TimeIncrease = increase
+			cfg.Logger = slog.New(slog.NewTextHandler(&log, nil))
+			start(t, cfg)
+			if got := strings.Contains(log.String(), "level=WARN") && strings.Contains(log.String(), "longest=1h3m0s offered=1h0m0s"); got != warned {
+				t.Errorf("warned: %v, want %v\n%s", got, warned, log.String())
+			}
+		})
+	}
+}

@@ -98,3 +98,29 @@ func (d Delays) validate(bad func(format string, args ...any)) {
 		bad("Delays.Jitter is %v: it is a share from 0 to 1", d.Jitter)
 	}
 }
+
+// LongestDelay is the longest that c, with its rules, may decide on, without what [RetryAfter] and a
+// Policy ask for; 0 where it has no delayed retries.
+func (c Config) LongestDelay() time.Duration {
+	c = c.WithDefaults()
+	d := c.lastDelay()
+	for i := range c.Rules {
+		d = max(d, c.with(&c.Rules[i]).lastDelay())
+	}
+	return d
+}
+
+// lastDelay is the longest of those that begin within a day, whatever chance does.
+func (c Config) lastDelay() (last time.Duration) {
+	const enough = 10_000
+	c.Delays.Jitter = 0
+	var waited time.Duration
+	for n := 0; n < min(c.Delayed, enough) && waited <= maxRetryTime; n++ {
+		last = c.delay(Failure{Delayed: n})
+		if last > maxRetryTime {
+			return last
+		}
+		waited += last
+	}
+	return last
+}

@@ -117,3 +117,25 @@ func FuzzDelays(f *testing.F) {
 		}
 	})
 }
+
+func TestTheLongestDelayIsThatOfTheConfigurationOrARule(t *testing.T) {
+	const m = time.Minute
+	for name, test := range map[string]struct {
+		config Config
+		want   time.Duration
+	}{
+		"the default":         {Config{}, 30 * time.Second},
+		"none":                {Config{Delayed: Off}, 0},
+		"bounded":             {Config{Delayed: 100, TimeIncrease: m, Delays: Delays{Max: 5 * m, Jitter: 1}}, 5 * m},
+		"without an end":      {Config{Delayed: math.MaxInt, TimeIncrease: 1}, 10_000},
+		"after a day":         {Config{Delayed: 100, TimeIncrease: 10 * time.Hour, Delays: Delays{Curve: Exponential}}, 20 * time.Hour},
+		"longer than a day":   {Config{Delayed: 100, TimeIncrease: 30 * time.Hour}, 30 * time.Hour},
+		"a rule":              {Config{Rules: []Rule{{Delayed: 6}, {TimeIncrease: m}}}, 3 * m},
+		"a rule, none else":   {Config{Delayed: Off, Rules: []Rule{{Delayed: 2}}}, 20 * time.Second},
+		"a rule with a curve": {Config{Rules: []Rule{{Delays: Delays{Curve: Exponential}}}}, 40 * time.Second},
+	} {
+		if got := test.config.LongestDelay(); got != test.want {
+			t.Errorf("%s: %v, want %v", name, got, test.want)
+		}
+	}
+}

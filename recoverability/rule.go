@@ -39,13 +39,17 @@ func (c Config) ruled(f Failure) (Config, Action) {
 	if i < 0 {
 		return c, nil
 	}
-	r := &c.Rules[i]
+	return c.with(&c.Rules[i]), c.Rules[i].Action
+}
+
+// with is c with what the rule says.
+func (c Config) with(r *Rule) Config {
 	c.Immediate = cmp.Or(r.Immediate, c.Immediate)
 	c.Delayed = cmp.Or(r.Delayed, c.Delayed)
 	c.TimeIncrease = cmp.Or(r.TimeIncrease, c.TimeIncrease)
 	c.Delays = cmp.Or(r.Delays, c.Delays)
 	c.ErrorQueue = cmp.Or(r.ErrorQueue, c.ErrorQueue)
-	return c, r.Action
+	return c
 }
 
 func (r *Rule) validate(bad func(format string, args ...any)) {
