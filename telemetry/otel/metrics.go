@@ -31,6 +31,7 @@ type metrics struct {
 	failures  metric.Int64Counter
 	actions   metric.Int64Counter
 	fallbacks metric.Int64Counter
+	limits    metric.Int64UpDownCounter
 }
 
 // Bounds of buckets, in seconds: those that OpenTelemetry asks for, and wider ones for
@@ -64,7 +65,10 @@ func newMetrics(meter metric.Meter, endpoint, system string) *metrics {
 	m.failures = count("holdfast.messages.failed", "Attempts that failed.")
 	m.actions = count("holdfast.recoverability.actions", "What was done about failed messages.")
 	m.fallbacks = count("holdfast.recoverability.fallbacks", "What was done about failed messages because something else could not be.")
-	if err := errors.Join(errs...); err != nil {
+	limits, err := meter.Int64UpDownCounter("holdfast.rate_limits", metric.WithUnit("{limit}"),
+		metric.WithDescription("Rate limits in force: one message at a time is attempted."))
+	m.limits = limits
+	if err := errors.Join(append(errs, err)...); err != nil {
 		api.Handle(err)
 	}
 	return m

@@ -16,6 +16,10 @@ type attemptOf struct{}
 // notified counts what was done about failed messages, and puts it on their spans. What is told
 // from outside the Recover stage, as when that has failed, is counted without the type.
 func (in *instrumentation) notified(ctx context.Context, n endpoint.Notification) {
+	if by := limits(n.Kind); by != 0 {
+		in.metrics.limits.Add(ctx, by, in.metrics.labels.of(label{message: n.Type}).add...)
+		return
+	}
 	a, _ := ctx.Value(attemptOf{}).(*attempt)
 	l := label{destination: n.Queue}
 	if a != nil {
@@ -42,6 +46,18 @@ func (in *instrumentation) notified(ctx context.Context, n endpoint.Notification
 	a.told.Store(true)
 	_, attrs := described(n.Action)
 	a.event(eventRecoverability, attrs...)
+}
+
+// limits is how many rate limits there are more in force; negative for fewer.
+func limits(kind endpoint.NotificationKind) int64 {
+	switch kind {
+	case endpoint.RateLimitStarted:
+		return 1
+	case endpoint.RateLimitEnded:
+		return -1
+	default:
+		return 0
+	}
 }
 
 // actionOf is the action that a notification tells of; "" where it is about something else.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -128,6 +129,41 @@ func TestUsersNotificationsAreKept(t *testing.T) {
 		tel.start(cfg).send(t.Context(), placeOrder{"1"})
 		if diff := cmp.Diff([]endpoint.NotificationKind{endpoint.MovedToError}, kinds); diff != "" {
 			t.Error(diff)
+		}
+	})
+}
+
+func TestARateLimitIsMeasuredWhileItIsInForce(t *testing.T) {
+	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		tel := newTelemetry(t)
+		var down atomic.Bool
+		down.Store(true)
+		cfg := sales(broker, endpoint.Handle(func(context.Context, *endpoint.Session, placeOrder) error {
+			if down.Load() {
+				return errors.New("away")
+			}
+			return nil
+		}))
+		cfg.Recoverability.RateLimit = recoverability.RateLimit{After: 4, Wait: time.Second, Scope: recoverability.ByType}
+		r := tel.start(cfg)
+		for range 5 {
+			r.send(t.Context(), placeOrder{})
+		}
+		time.Sleep(time.Minute)
+		in := func() float64 {
+			sum := 0.0
+			for _, n := range tel.about("holdfast.rate_limits{") {
+				sum += n
+			}
+			return sum
+		}
+		if n := in(); n != 1 {
+			t.Errorf("%v limits in force, want 1: %v", n, tel.about("holdfast.rate_limits"))
+		}
+		down.Store(false)
+		time.Sleep(time.Minute)
+		if n := in(); n != 0 {
+			t.Errorf("%v limits in force afterwards", n)
 		}
 	})
 }
