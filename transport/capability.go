@@ -69,7 +69,7 @@ type Canceler interface {
 }
 
 // Inspector is implemented by a Conn that can look at queues. Without it there
-// are no depth metrics.
+// are no depth metrics, and a missing error or audit queue is found when it is needed.
 type Inspector interface {
 	// Inspect looks at the named queues, or at all that the driver can list when none is
 	// named. It fails with [ErrNoQueue] for one that does not exist.
