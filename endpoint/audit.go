@@ -22,7 +22,7 @@ func (in *incoming) withAudit(ops []transport.Operation) []transport.Operation {
 func (in *incoming) auditHeaders(now time.Time) header.Map {
 	received := in.original.Headers
 	var h header.Map
-	h.Reserve(received.Len() + 8)
+	h.Reserve(received.Len() + 9)
 	for name, value := range received.All() {
 		h.Set(name, value)
 	}
@@ -32,5 +32,8 @@ func (in *incoming) auditHeaders(now time.Time) header.Map {
 	h.Set(header.ProcessingMachine, in.e.host.Machine)
 	h.Set(header.HostID, in.e.host.HostID)
 	h.Set(header.HostDisplayName, in.e.host.DisplayName)
+	if queue, _ := in.acknowledgement(); queue != "" {
+		h.Set(header.RetryAcknowledged, "True") // so that ServiceControl's audit does not tell it again
+	}
 	return h
 }

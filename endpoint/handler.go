@@ -4,7 +4,6 @@ import (
 	"context"
 	"reflect"
 	"runtime"
-	"runtime/debug"
 	"strings"
 )
 
@@ -61,31 +60,4 @@ func functionName(fn any) string {
 	}
 	name := strings.TrimSuffix(runtime.FuncForPC(v.Pointer()).Name(), "-fm")
 	return name[strings.LastIndexByte(name, '/')+1:]
-}
-
-// PanicError is the error of a handler or behavior that panicked.
-type PanicError struct {
-	Value any    // what it panicked with
-	Stack []byte // of the goroutine, at the panic
-}
-
-func (e *PanicError) Error() string { return "panic: " + panicText(e.Value) }
-
-// Unwrap gives the error that it panicked with, if it was one.
-func (e *PanicError) Unwrap() error {
-	err, _ := e.Value.(error)
-	return err
-}
-
-// FaultClass is "panic".
-func (e *PanicError) FaultClass() string { return "panic" }
-
-// StackTrace is Stack as text; fault headers carry it.
-func (e *PanicError) StackTrace() string { return string(e.Stack) }
-
-// catchPanic turns a panic of the function that defers it into its error.
-func catchPanic(err *error) {
-	if v := recover(); v != nil {
-		*err = &PanicError{Value: v, Stack: debug.Stack()}
-	}
 }

@@ -159,7 +159,7 @@ func (in *incoming) leave(ctx context.Context, ops []transport.Operation) error 
 		return err
 	}
 	if !in.settled { // a behavior kept back what was sent
-		if err := in.finish(ctx, in.withAudit(nil)); err != nil {
+		if err := in.finish(ctx, in.processed(nil)); err != nil {
 			return err
 		}
 	}

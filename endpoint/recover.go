@@ -122,7 +122,7 @@ func (in *incoming) facts(err error) recoverability.Failure {
 	now := time.Now()
 	m, attempt := lent(in.original), in.delivery.Attempt()
 	return recoverability.Failure{
-		Err: err, MessageID: in.id, Type: firstType(m.Headers), Headers: m.Headers, Body: m.Body, Queue: in.queue,
+		Err: err, MessageID: in.id, Type: firstType(m.Headers), Headers: m.Headers, Body: m.Body, Native: m.Native, Queue: in.queue,
 		Attempt: attempt.N, AttemptExact: attempt.Exact, Immediate: attempt.N + recoverability.UsedRetries(m.Headers),
 		Delayed:      recoverability.DelayedRetries(m.Headers),
 		FirstFailure: recoverability.FirstFailure(m.Headers, now), Now: now,

@@ -55,6 +55,16 @@ const (
 	HoldfastReturns            = "Holdfast.Returns"              // how often it was returned from an error queue, a decimal number
 )
 
+// Names of the headers by which ServiceControl returns messages from the error queue and is told that
+// they were processed.
+const (
+	ControlMessage       = "NServiceBus.ControlMessage"                // "True" on messages between endpoints and tools: without a body
+	RetryUniqueID        = "ServiceControl.Retry.UniqueMessageId"      // of the failed message
+	RetryAcknowledgement = "ServiceControl.Retry.AcknowledgementQueue" // where the success is to be told
+	RetrySuccessful      = "ServiceControl.Retry.Successful"           // on the message that tells it: when it was processed
+	RetryAcknowledged    = "ServiceControl.Retry.AcknowledgementSent"  // "True" on the audit copy when it was told
+)
+
 // Values of [MessageIntent].
 const (
 	IntentSend    = "Send"

@@ -12,11 +12,13 @@ type Failure struct {
 	Err error
 	// MessageID, Type, Headers and Body are the message as it was received. Type is
 	// its most concrete wire name, or "" when it has none. Headers and Body are for looking
-	// at: what is moved or sent again is the original.
+	// at: what is moved or sent again is the original. Native are the broker's own properties of
+	// it; they must not be changed.
 	MessageID string
 	Type      string
 	Headers   header.Map
 	Body      []byte
+	Native    map[string]string
 	// Queue is where it was received from.
 	Queue string
 	// Attempt is how often the message was handed out in this cycle, and

@@ -1,0 +1,63 @@
+package endpoint
+
+import (
+	"runtime/debug"
+	"slices"
+	"strings"
+)
+
+// PanicError is the error of a handler or behavior that panicked.
+type PanicError struct {
+	Value any    // what it panicked with
+	Stack []byte // of the goroutine, at the panic
+}
+
+func (e *PanicError) Error() string { return "panic: " + panicText(e.Value) }
+
+// Unwrap gives the error that it panicked with, if it was one.
+func (e *PanicError) Unwrap() error {
+	err, _ := e.Value.(error)
+	return err
+}
+
+// FaultClass is "panic".
+func (e *PanicError) FaultClass() string { return "panic" }
+
+// StackTrace is Stack without what is the same in all of them: how it was taken, the frames of this
+// module, and what started the goroutine. Fault headers carry it.
+func (e *PanicError) StackTrace() string {
+	lines := strings.SplitAfter(string(e.Stack), "\n")
+	start := slices.IndexFunc(lines, func(line string) bool { return strings.HasPrefix(line, "panic(") }) + 2
+	if start < 2 || start > len(lines) {
+		return string(e.Stack)
+	}
+	text, user := []byte(lines[0]), 0 // the goroutine
+	for frame := range slices.Chunk(lines[start:], 2) {
+		if ours(frame[0]) {
+			user = len(text)
+			continue
+		}
+		text = append(text, strings.Join(frame, "")...)
+	}
+	if user > 0 { // what called the framework for the first time started the goroutine
+		text = text[:user]
+	}
+	return string(text)
+}
+
+// ours tells whether a line of a stack is about a function of the framework.
+func ours(line string) bool {
+	return slices.ContainsFunc(framework, func(pkg string) bool { return strings.HasPrefix(line, pkg) })
+}
+
+var framework = []string{
+	"github.com/holdfast-go/holdfast/endpoint.", "github.com/holdfast-go/holdfast/internal/pump.",
+	"github.com/holdfast-go/holdfast/telemetry/otel.",
+}
+
+// catchPanic turns a panic of the function that defers it into its error.
+func catchPanic(err *error) {
+	if v := recover(); v != nil {
+		*err = &PanicError{Value: v, Stack: debug.Stack()}
+	}
+}

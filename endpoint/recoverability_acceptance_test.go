@@ -1,0 +1,383 @@
+package endpoint_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/holdfast-go/holdfast/endpoint"
+	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/pipeline"
+	"github.com/holdfast-go/holdfast/recoverability"
+	"github.com/holdfast-go/holdfast/transport"
+	"github.com/holdfast-go/holdfast/transport/inmemory"
+)
+
+// These are the cases of NServiceBus's recoverability acceptance tests that no other test has. The
+// table of all of them is in docs/conformance.md.
+
+// errBank is an error with a type of its own.
+type errBank struct{ code int }
+
+func (*errBank) Error() string { return "the bank says no" }
+
+// Attempts, notifications, lines of the log and what the error queue says, for the numbers of those
+// tests.
+func TestWhatIsTriedToldLoggedAndKeptIsAsConfigured(t *testing.T) {
+	const off = recoverability.Off
+	for _, test := range []struct {
+		immediate, delayed int
+		attempts           int
+		told               string // but for the last, sorted
+	}{
+		{5, off, 6, "immediate_retry #1, immediate_retry #2, immediate_retry #3, immediate_retry #4, immediate_retry #5"},
+		{3, off, 4, "immediate_retry #1, immediate_retry #2, immediate_retry #3"},
+		{off, off, 1, ""},
+		{off, 3, 4, "delayed_retry #1 to sales, delayed_retry #2 to sales, delayed_retry #3 to sales"},
+		{3, 2, 12, "delayed_retry #1 to sales, delayed_retry #2 to sales, " + strings.Repeat("immediate_retry #1, ", 3) +
+			strings.Repeat("immediate_retry #2, ", 3) + "immediate_retry #3, immediate_retry #3, immediate_retry #3"},
+	} {
+		t.Run(fmt.Sprint(test.immediate, test.delayed), func(t *testing.T) {
+			inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+				var calls, told, log tally
+				failed := &errBank{}
+				cfg := sales(broker, endpoint.Handle(func(context.Context, *endpoint.Session, placeOrder) error {
+					calls.add("")
+					return failed
+				}))
+				cfg.Recoverability.Immediate, cfg.Recoverability.Delayed = test.immediate, test.delayed
+				cfg.Logger = slog.New(lines{&log})
+				cfg.Notify = append(telling(&told), func(_ context.Context, n endpoint.Notification) {
+					var same *errBank
+					if !errors.As(n.Err, &same) || same != failed {
+						t.Errorf("%s was told of %v", n.Kind, n.Err)
+					}
+				})
+				start(t, cfg).send(placeOrder{}, endpoint.MessageID("m-1"))
+				time.Sleep(time.Hour)
+				synctest.Wait()
+				if n := len(calls.list()); n != test.attempts {
+					t.Errorf("%d attempts, want %d", n, test.attempts)
+				}
+				got := told.list()
+				last := got[len(got)-1]
+				slices.Sort(got[:len(got)-1]) // what follows a retry may overtake what tells of it
+				if diff := cmp.Diff(test.told, strings.Join(got[:len(got)-1], ", ")); diff != "" || last != "moved_to_error to error" {
+					t.Errorf("told at last %q, before: %s", last, diff)
+				}
+				checkLog(t, log.list(), got)
+				checkFailed(t, broker.Messages("error"))
+			})
+		})
+	}
+}
+
+// checkLog compares the lines of the log with the notifications: each has one.
+func checkLog(t *testing.T, log, told []string) {
+	t.Helper()
+	count := func(list []string, begin string) (n int) {
+		for _, line := range list {
+			if strings.HasPrefix(line, begin) {
+				n++
+			}
+		}
+		return n
+	}
+	for line, kind := range map[string]string{
+		"INFO ImmediateRetry: ": "immediate_retry", "WARN DelayedRetry: ": "delayed_retry", "ERROR ": "moved_to_error",
+	} {
+		if a, b := count(log, line), count(told, kind); a != b {
+			t.Errorf("%d lines with %s, told of %d", a, line, b)
+		}
+	}
+}
+
+func checkFailed(t *testing.T, failed []*transport.Message) {
+	t.Helper()
+	if len(failed) != 1 || failed[0].ID != "m-1" {
+		t.Fatalf("the error queue has %v", failed)
+	}
+	for name, want := range map[string]string{
+		header.MessageID: "m-1", header.EnclosedMessageTypes: "Shop.PlaceOrder", header.ExceptionType: "*endpoint_test.errBank",
+	} {
+		if got := failed[0].Headers.Get(name); got != want {
+			t.Errorf("%s is %q, want %q", name, got, want)
+		}
+	}
+}
+
+func TestWhatAPolicyDecidesIsDone(t *testing.T) {
+	for name, test := range map[string]struct {
+		policy   recoverability.Policy
+		attempts int
+		at       string
+	}{
+		"always to the error queue": {func(recoverability.Failure) recoverability.Action { return recoverability.MoveToError{} }, 1, "error"},
+		"to a queue of its own": {func(recoverability.Failure) recoverability.Action {
+			return recoverability.MoveToError{Queue: "other"}
+		}, 1, "other"},
+		"discard": {func(recoverability.Failure) recoverability.Action { return recoverability.Discard{Reason: "old"} }, 1, ""},
+		"later, then to the error queue": {func(f recoverability.Failure) recoverability.Action {
+			if f.Delayed == 0 {
+				return recoverability.Delay{For: time.Second}
+			}
+			return recoverability.MoveToError{}
+		}, 2, "error"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+				var ids tally
+				cfg := sales(broker, endpoint.Handle(func(_ context.Context, s *endpoint.Session, _ placeOrder) error {
+					ids.add(s.MessageID())
+					return errNo
+				}))
+				cfg.AuditQueue, cfg.Recoverability.Policy = "audit", test.policy
+				start(t, cfg).send(placeOrder{}, endpoint.MessageID("m-1"))
+				time.Sleep(time.Hour)
+				synctest.Wait()
+				if diff := cmp.Diff(slices.Repeat([]string{"m-1"}, test.attempts), ids.list()); diff != "" {
+					t.Error(diff)
+				}
+				for _, queue := range []string{"error", "other", "audit", "sales"} {
+					if n := len(broker.Messages(queue)); (n == 1) != (queue == test.at) || n > 1 {
+						t.Errorf("%s has %d messages, the message should be in %q", queue, n, test.at)
+					}
+				}
+			})
+		})
+	}
+}
+
+func TestAPolicySeesTheMessageItsErrorAndTheConfiguration(t *testing.T) {
+	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		var seen tally
+		broker.CreateQueues("sales")
+		cfg := sales(broker, failing(&tally{}))
+		cfg.Recoverability = recoverability.Config{Immediate: recoverability.Off, Delayed: 1, TimeIncrease: time.Second, ErrorQueue: "failed"}
+		cfg.Recoverability.Policy = func(f recoverability.Failure) recoverability.Action {
+			seen.add(fmt.Sprintf("%s %s %s %s, is the error %v, after %d, config %d %d %v %s", f.MessageID, f.Type, f.Queue, f.Headers.Get("Tenant")+f.Native["colour"],
+				errors.Is(f.Err, errNo), f.Delayed, f.Config.Immediate, f.Config.Delayed, f.Config.TimeIncrease, f.Config.ErrorQueue))
+			return f.Decide()
+		}
+		m := native("Shop.PlaceOrder", "application/json", `{}`)
+		m.Headers.Set("Tenant", "acme")
+		m.ID, m.Native = "m-1", map[string]string{"colour": "red"}
+		start(t, cfg)
+		if err := broker.Put("sales", m); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Hour)
+		want := []string{ // the copy has what was sent: the native properties were the first one's
+			"m-1 Shop.PlaceOrder sales acmered, is the error true, after 0, config -1 1 1s failed",
+			"m-1 Shop.PlaceOrder sales acme, is the error true, after 1, config -1 1 1s failed",
+		}
+		if diff := cmp.Diff(want, seen.list()); diff != "" {
+			t.Error(diff)
+		}
+	})
+}
+
+// failAfter is a stage with a behavior that fails when all behind it has succeeded.
+func failAfter[T any]() (s pipeline.Stage[T]) {
+	s.Use("fail", func(next pipeline.Func[T]) pipeline.Func[T] {
+		return func(ctx context.Context, in T) error { return errors.Join(next(ctx, in), errNo) }
+	})
+	return s
+}
+
+func TestWhatWasSentBeforeABehaviorFailedDoesNotLeave(t *testing.T) {
+	for _, mode := range []endpoint.TransactionMode{endpoint.None, endpoint.ReceiveOnly, endpoint.SendsAtomicWithReceive} {
+		for name, p := range map[string]pipeline.Pipeline{
+			"Receive": {Receive: failAfter[*pipeline.Receive]()},
+			"Logical": {Logical: failAfter[*pipeline.Logical]()},
+			"Invoke":  {Invoke: failAfter[*pipeline.Invoke]()},
+		} {
+			t.Run(fmt.Sprint(mode, name), func(t *testing.T) {
+				inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+					cfg := sales(broker, shipping())
+					cfg.Transactions, cfg.Recoverability, cfg.Pipeline = mode, once, p
+					start(t, cfg).send(placeOrder{})
+					synctest.Wait()
+					if sent, failed := len(broker.Messages("shipping")), len(broker.Messages("error")); sent != 0 || failed != 1 {
+						t.Errorf("%d sent, %d in the error queue", sent, failed)
+					}
+				})
+			})
+		}
+	}
+}
+
+func TestCopiesOfAFailedMessageDoNotExpire(t *testing.T) {
+	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		var calls tally
+		cfg := sales(broker, failing(&calls))
+		cfg.Recoverability = recoverability.Config{Immediate: recoverability.Off, Delayed: 1, TimeIncrease: time.Minute}
+		start(t, cfg).send(placeOrder{}, endpoint.ExpireAfter(10*time.Second))
+		time.Sleep(24 * time.Hour)
+		got := broker.Messages("error")
+		if len(calls.list()) != 2 || len(got) != 1 || got[0].Headers.Get(header.TimeToBeReceived) != "00:00:10" {
+			t.Errorf("%d attempts, the error queue has %v", len(calls.list()), got)
+		}
+	})
+}
+
+// What a behavior decides counts like what the policy does: it is logged, told, and replaced
+// where it cannot be carried out.
+func TestWhatARecoverBehaviorDecidesIsLoggedAndTold(t *testing.T) {
+	for name, test := range map[string]struct {
+		action recoverability.Action
+		want   []string
+		logger string
+	}{
+		"another queue":   {recoverability.MoveToError{Queue: "other"}, []string{"moved_to_error to other"}, "ERROR MoveToError: "},
+		"discard":         {recoverability.Discard{Reason: "old"}, []string{"discarded"}, "INFO Discard: "},
+		"too long":        {recoverability.Delay{For: 48 * time.Hour}, []string{"fallback_taken move_to_error", "moved_to_error to error"}, "ERROR MoveToError: "},
+		"no dead letters": {recoverability.DeadLetter{}, []string{"fallback_taken move_to_error", "moved_to_error to error"}, "ERROR MoveToError: "},
+		"nothing":         {nil, []string{"fallback_taken move_to_error", "moved_to_error to error"}, "ERROR MoveToError: "},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+				broker.Without, broker.MaxDelay = inmemory.DeadLetterer, time.Hour
+				var told, log tally
+				cfg := sales(broker, failing(&tally{}))
+				cfg.Logger, cfg.Notify = slog.New(lines{&log}), telling(&told)
+				cfg.Pipeline.Recover.Use("decide", func(next pipeline.Func[*pipeline.Recover]) pipeline.Func[*pipeline.Recover] {
+					return func(ctx context.Context, rec *pipeline.Recover) error {
+						rec.Action = test.action
+						return next(ctx, rec)
+					}
+				})
+				start(t, cfg).send(placeOrder{})
+				synctest.Wait()
+				if diff := cmp.Diff(test.want, told.list()); diff != "" {
+					t.Error(diff)
+				}
+				if !slices.ContainsFunc(log.list(), func(line string) bool { return strings.HasPrefix(line, test.logger) }) {
+					t.Errorf("no line of %q in %q", test.logger, log.list())
+				}
+			})
+		})
+	}
+}
+
+func TestARateLimitBeginsAfterTheConfiguredNumberOfFailures(t *testing.T) {
+	for after, want := range map[int][]string{5: {"rate_limit_started"}, 100: nil} {
+		inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+			var told tally
+			cfg := sales(broker, failing(&tally{}))
+			cfg.Recoverability = recoverability.Config{Immediate: 3, Delayed: recoverability.Off}
+			cfg.Recoverability.RateLimit = recoverability.RateLimit{After: after, Wait: 2 * time.Second}
+			cfg.Notify = telling(&told)
+			start(t, cfg).sendMany(10)
+			time.Sleep(time.Minute)
+			got := slices.DeleteFunc(told.list(), func(line string) bool { return !strings.HasPrefix(line, "rate_limit") })
+			if diff := cmp.Diff(want, got, cmp.Transformer("all", func(s []string) string { return strings.Join(s, ",") })); diff != "" {
+				t.Errorf("after %d failures: %s", after, diff)
+			}
+		})
+	}
+}
+
+// A message that ServiceControl has returned from its error queue: the success is told once, in one
+// unit with what the handler sends, and the audit copy says so.
+func TestARetryOfServiceControlIsAcknowledged(t *testing.T) {
+	for name, test := range map[string]struct {
+		queue, id string
+		mute      bool // a behavior keeps back what the handler sent
+		want      int
+	}{
+		"a retry":                 {"acks", "u-1", false, 1},
+		"a retry that is muted":   {"acks", "u-1", true, 1},
+		"one that wants no word":  {"", "u-1", false, 0},
+		"one without an identity": {"acks", "", false, 0},
+	} {
+		for _, mode := range []endpoint.TransactionMode{endpoint.None, endpoint.ReceiveOnly, endpoint.SendsAtomicWithReceive} {
+			t.Run(fmt.Sprint(name, mode), func(t *testing.T) {
+				inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+					broker.CreateQueues("acks")
+					cfg := sales(broker, shipping())
+					cfg.AuditQueue, cfg.Transactions = "audit", mode
+					if test.mute {
+						cfg.Pipeline.Dispatch = onDispatch(func(func() error) error { return nil })
+					}
+					start(t, cfg).send(placeOrder{}, endpoint.Header(header.RetryAcknowledgement, test.queue), endpoint.Header(header.RetryUniqueID, test.id))
+					synctest.Wait()
+					acks, audited := broker.Messages("acks"), broker.Messages("audit")
+					if len(acks) != test.want || len(audited) != 1 {
+						t.Fatalf("%d acknowledgements, %d audited", len(acks), len(audited))
+					}
+					told := audited[0].Headers.Get(header.RetryAcknowledged)
+					if told != map[int]string{1: "True"}[test.want] {
+						t.Errorf("the audit copy says %q", told)
+					}
+					for _, ack := range acks {
+						h := ack.Headers
+						if len(ack.Body) > 0 || h.Get(header.ControlMessage) != "True" || h.Get(header.RetryUniqueID) != test.id ||
+							h.Get(header.RetrySuccessful) != header.FormatTime(time.Now()) {
+							t.Errorf("the acknowledgement has %s", h.AppendJSON(nil))
+						}
+					}
+				})
+			})
+		}
+	}
+}
+
+func TestARetryThatFailsAgainIsNotAcknowledged(t *testing.T) {
+	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		broker.CreateQueues("acks")
+		cfg := sales(broker, failing(&tally{}))
+		cfg.Recoverability = once
+		start(t, cfg).send(placeOrder{}, endpoint.Header(header.RetryAcknowledgement, "acks"), endpoint.Header(header.RetryUniqueID, "u-1"))
+		synctest.Wait()
+		failed := broker.Messages("error")
+		if len(broker.Messages("acks")) != 0 || len(failed) != 1 || failed[0].Headers.Get(header.RetryUniqueID) != "u-1" {
+			t.Errorf("%d acknowledgements, the error queue has %v", len(broker.Messages("acks")), failed)
+		}
+	})
+}
+
+// The stack is that of the user's code: where it panicked and which of its functions led there.
+func TestTheStackOfAPanicIsTheUsersAlone(t *testing.T) {
+	for name, test := range map[string]struct {
+		panics func()
+		frames int
+	}{
+		"a value":   {func() { panic("no") }, 2},
+		"a nil":     {func() { _ = (*errBank)(nil).text() }, 3},
+		"once more": {panicsTwice, 4},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+				cfg := sales(broker, endpoint.Handle(func(context.Context, *endpoint.Session, placeOrder) error { test.panics(); return nil }))
+				cfg.Recoverability = once
+				cfg.Pipeline.Invoke.Use("pass", func(next pipeline.Func[*pipeline.Invoke]) pipeline.Func[*pipeline.Invoke] { return next })
+				start(t, cfg).send(placeOrder{})
+				synctest.Wait()
+				stack := broker.Messages("error")[0].Headers.Get(header.ExceptionStackTrace)
+				lines := strings.Split(strings.TrimSuffix(stack, "\n"), "\n")
+				if !strings.HasPrefix(lines[0], "goroutine ") || len(lines) != 1+2*test.frames || strings.Contains(stack, "holdfast/endpoint.") {
+					t.Errorf("want %d frames, got %s", test.frames, stack)
+				}
+				if !strings.HasPrefix(lines[1], "github.com/holdfast-go/holdfast/endpoint_test.") {
+					t.Errorf("it begins with %s", lines[1])
+				}
+			})
+		})
+	}
+}
+
+func (e *errBank) text() int { return e.code }
+
+func panicsTwice() {
+	defer func() { panic(recover()) }()
+	panic("no")
+}
