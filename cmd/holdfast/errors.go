@@ -100,7 +100,7 @@ func (s *selecting) parse(ids []string, now time.Time) (err error) {
 
 // confirm refuses to mean every message by accident.
 func (s *selecting) confirm() error {
-	switch unfiltered := s.Filter.All(); {
+	switch unfiltered := s.All(); {
 	case s.changes == "":
 	case unfiltered && s.first == 0 && !s.all:
 		return usagef("nothing says which messages to %s: give ids, filters or --first N, or --all for the whole queue", s.changes)

@@ -1,9 +1,11 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"maps"
 	"math/rand/v2"
 	"os"
@@ -11,9 +13,11 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/errorqueue"
 	"github.com/holdfast-go/holdfast/internal/brokertest"
 )
 
@@ -61,6 +65,42 @@ type killing struct {
 	random       *rand.Rand
 }
 
+func TestRetryThatIsInterruptedSaysWhatItHasDone(t *testing.T) {
+	k := killing{program: build(t), url: "sqlite:" + filepath.Join(t.TempDir(), "q.db")}
+	k.fill(t)
+	cmd := exec.CommandContext(t.Context(), k.program, "errors", "retry", "--all", "--rate", "2",
+		"--json", "--log-level", "info", "--transport", k.url)
+	var out strings.Builder
+	cmd.Stdout = &out
+	log, err := cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	lines := bufio.NewReader(log)
+	if _, err := lines.ReadString('\n'); err != nil { // the first message is retried
+		t.Fatal(err)
+	}
+	if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.Copy(io.Discard, lines); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); code(err) != exitInterrupted {
+		t.Errorf("it ended with %v, want exit code %d", err, exitInterrupted)
+	}
+	var o errorqueue.Outcome
+	if err := json.Unmarshal([]byte(out.String()), &o); err != nil || o.Done == 0 || o.Done == returnedMessages {
+		t.Errorf("it printed %q (%v), want what it has done", out.String(), err)
+	}
+	if got := len(k.arrived(t, false)); got != o.Done {
+		t.Errorf("%d messages were returned, it says %d", got, o.Done)
+	}
+}
+
 func (k *killing) fill(t *testing.T) {
 	t.Helper()
 	must(t, "{}", "send", "--transport", k.url, "--to", "sales", "--type", "Marker", "--create")
@@ -73,19 +113,29 @@ func (k *killing) fill(t *testing.T) {
 		"--header", "NServiceBus.FailedQ=sales")
 }
 
-func (k *killing) retry(ctx context.Context) *exec.Cmd {
-	cmd := exec.CommandContext(ctx, k.program, "errors", "retry", "--all", "--rate", "150", "--json", "--transport", k.url)
-	cmd.Env = append(os.Environ(), transportVar+"=")
-	return cmd
-}
-
-// killOne kills a run, if it has not ended by itself by then.
+// killOne kills a run after it has told of some messages, while it takes the next.
 func (k *killing) killOne(t *testing.T) bool {
 	t.Helper()
-	after := 20*time.Millisecond + time.Duration(k.random.Int64N(int64(200*time.Millisecond)))
-	ctx, cancel := context.WithTimeout(t.Context(), after) // its end is a SIGKILL
+	cmd := exec.CommandContext(t.Context(), k.program, "errors", "retry", "--all", "--log-level", "info", "--transport", k.url)
+	cmd.Env = append(os.Environ(), transportVar+"=")
+	log, err := cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	lines := bufio.NewScanner(log)
+	for told := 1 + k.random.IntN(15); told > 0 && lines.Scan(); {
+		if strings.Contains(lines.Text(), "message retried") {
+			told--
+		}
+	}
+	moment, cancel := context.WithTimeout(t.Context(), time.Duration(k.random.Int64N(int64(3*time.Millisecond))))
 	defer cancel()
-	return killed(k.retry(ctx).Run())
+	<-moment.Done()
+	_ = cmd.Process.Kill() // unless it has ended
+	return killed(cmd.Wait())
 }
 
 // finish lets the command run until nothing is left. A broker may need a moment to find out that

@@ -78,7 +78,7 @@ func (t *table) row(_ *transport.Message, e errorqueue.Entry) error {
 func (t *table) end(s *selecting) error {
 	if t.rows == 0 {
 		fmt.Fprintf(t.app.out, "no messages in %s", s.queue)
-		if !s.Filter.All() {
+		if !s.All() {
 			fmt.Fprint(t.app.out, " that fit")
 		}
 		fmt.Fprintln(t.app.out)

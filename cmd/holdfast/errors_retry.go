@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -77,13 +78,19 @@ func (a *app) takeErrors(ctx context.Context, f *takingFlags, ids []string, take
 	})
 }
 
-// report tells what was refused, and in a dry run what would be done.
+// report tells what was refused, and in a dry run what would be done. What was done is logged, as
+// a record of who was meant by a filter.
 func (a *app) report(f *takingFlags, e errorqueue.Entry, err error) {
 	switch {
 	case err != nil:
 		fmt.Fprintf(a.err, "not %s: %s: %s\n", past(f.changes), oneLine(e.ID, 200), oneLine(a.secretless(err.Error()), 1000))
 	case f.DryRun && !f.asJSON:
 		fmt.Fprintf(a.out, "would %s %s %s %s\n", f.changes, oneLine(e.ID, 200), column(e.Type), column(e.Class))
+	case f.DryRun:
+	case f.changes == "retry":
+		a.log.Info("message retried", "id", e.ID, "queue", cmp.Or(f.To, e.Queue))
+	default:
+		a.log.Info("message discarded", "id", e.ID)
 	}
 }
 
