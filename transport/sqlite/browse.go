@@ -24,7 +24,8 @@ func (s *store) Last(ctx context.Context, queue string) (last int64, err error) 
 
 var errPageFull = errors.New("enough bytes for a page")
 
-// Browse implements [tablequeue.Browsing].
+// Browse implements [tablequeue.Browsing]. It goes by the key: by the index each page would read, and
+// sort, the whole queue.
 func (s *store) Browse(ctx context.Context, p tablequeue.Page) (found []tablequeue.Claimed, err error) {
 	size := 0
 	err = s.query(ctx, func(rows *sql.Rows) error {
@@ -39,7 +40,7 @@ func (s *store) Browse(ctx context.Context, p tablequeue.Page) (found []tableque
 			return errPageFull
 		}
 		return nil
-	}, `select seq, id, headers, body, delivery_count from holdfast_messages
+	}, `select seq, id, headers, body, delivery_count from holdfast_messages not indexed
 		where queue = ? and seq > ? and seq <= ? and coalesce(expires_at > ?, true)
 		order by seq limit ?`, p.Queue, p.After, p.Last, micros(time.Now()), p.Limit)
 	if err != nil && !errors.Is(err, errPageFull) {
