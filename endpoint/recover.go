@@ -92,15 +92,10 @@ func (in *incoming) interrupted(ctx context.Context, err error) bool {
 }
 
 // cancelled tells whether a handler ended because its context did. The error is the
-// user's, and its methods may panic.
-func cancelled(err error) (yes bool) {
-	defer func() {
-		if recover() != nil {
-			yes = false
-		}
-	}()
-	return errors.Is(err, context.Canceled) || errors.Is(err, pump.ErrStopping)
-}
+// user's, and may be any: it may wrap itself.
+func cancelled(err error) bool { return isCanceled(err) || isStopping(err) }
+
+var isCanceled, isStopping = recoverability.Is(context.Canceled), recoverability.Is(pump.ErrStopping)
 
 // failure is what the policy decides by. It counts.
 func (in *incoming) failure(err error) recoverability.Failure {

@@ -297,6 +297,23 @@ func TestWhateverAnErrorIsTheMessageGetsOut(t *testing.T) {
 	}
 }
 
+func TestAnErrorThatWrapsItselfDoesNotHoldUpAStop(t *testing.T) {
+	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		cfg := sales(broker, endpoint.Handle(func(ctx context.Context, _ *endpoint.Session, _ placeOrder) error {
+			<-ctx.Done()
+			return errCircle{"round"}
+		}))
+		cfg.Recoverability, cfg.StopTimeout = once, time.Second
+		r := start(t, cfg)
+		r.send(placeOrder{})
+		synctest.Wait()
+		r.end()
+		if n := len(broker.Messages("error")); n != 1 {
+			t.Errorf("%d messages in the error queue", n)
+		}
+	})
+}
+
 func TestWhatTheRecoverStageSentLeavesOnceHoweverOftenTheCopyIsRefused(t *testing.T) {
 	for _, without := range []inmemory.Capability{0, inmemory.Completer} {
 		inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
