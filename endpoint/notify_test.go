@@ -14,6 +14,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/endpoint"
 	"github.com/holdfast-go/holdfast/recoverability"
+	"github.com/holdfast-go/holdfast/transport"
 	"github.com/holdfast-go/holdfast/transport/inmemory"
 )
 
@@ -79,7 +80,7 @@ func TestANotificationHoldsTheMessageItsErrorAndWhatWasDone(t *testing.T) {
 }
 
 func TestWhatWasNotCarriedOutIsNotTold(t *testing.T) {
-	for name, fail := range map[string]error{"refused": errNo, "lease lost": nil} {
+	for name, fail := range map[string]error{"refused": errNo, "lost when settled": transport.ErrLeaseLost, "lease lost": nil} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
 				if fail == nil {

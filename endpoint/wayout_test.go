@@ -204,6 +204,29 @@ func TestAnErrorQueueThatRefusesLeadsOn(t *testing.T) {
 	}
 }
 
+func TestARefusalThatPassesLeadsNowhereElse(t *testing.T) {
+	for _, without := range []inmemory.Capability{0, inmemory.Completer} {
+		inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+			var tries, told tally
+			broker.Without = without
+			broker.Fail = func(verb, object string) error {
+				if verb == "Dispatch" && object == "error" && tries.add(verb) < 3 {
+					return errNo
+				}
+				return nil
+			}
+			cfg := sales(broker, failing(&tally{}))
+			cfg.Recoverability = once
+			cfg.Notify = telling(&told)
+			start(t, cfg).send(placeOrder{})
+			time.Sleep(10 * time.Second)
+			if diff := cmp.Diff([]string{"moved_to_error to error"}, told.list()); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
 func TestABodyThatTheErrorQueueHasNoRoomForStays(t *testing.T) {
 	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		broker.Without, broker.MaxBody = inmemory.DeadLetterer, 5
