@@ -32,6 +32,7 @@ func ExampleConfig_notify() {
 				case endpoint.MovedToError:
 					fmt.Println(n.MessageID, "is in", n.To, "because it is", recoverability.Class(n.Err))
 					stop()
+				default: // there are more
 				}
 			},
 		},
