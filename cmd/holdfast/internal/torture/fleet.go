@@ -37,7 +37,7 @@ type slot struct {
 	once       sync.Once
 
 	mu      sync.Mutex
-	process *exec.Cmd // nil while none runs
+	process *exec.Cmd // nil unless one is at work
 }
 
 var (
@@ -78,12 +78,15 @@ func (f *fleet) stop(cause error) error {
 // restarts is how often a worker was started again.
 func (f *fleet) restarts() int { return max(0, int(f.starts.Load())-f.planned) }
 
-// kill ends the process of a worker as a crash does, if it runs.
+// kill ends the process of a worker as a crash does, if it is at work. One that is only starting is
+// spared: on a slow machine nothing would ever get done.
 func (f *fleet) kill(worker int) bool {
 	s := f.slots[worker]
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.process != nil && s.process.Process.Kill() == nil
+	hit := s.process != nil && s.process.Process.Kill() == nil
+	s.process = nil
+	return hit
 }
 
 const (
@@ -141,7 +144,7 @@ func (s *slot) live(ctx context.Context) error {
 	if err != nil {
 		return &refusal{text: err.Error()}
 	}
-	errs, isReady := &tail{also: s.fleet.log}, &readiness{slot: s}
+	errs, isReady := &tail{also: s.fleet.log}, &readiness{slot: s, cmd: cmd}
 	cmd.Stdout, cmd.Stderr = isReady, errs
 	cmd.WaitDelay = stopTimeout(s.assignment.Load) + 5*time.Second // then it is killed
 	cmd.Cancel = func() error {
@@ -154,14 +157,13 @@ func (s *slot) live(ctx context.Context) error {
 		return &refusal{text: err.Error()}
 	}
 	s.fleet.starts.Add(1)
-	s.set(cmd)
 	defer s.set(nil)
 	_ = json.NewEncoder(stdin).Encode(s.assignment) // fails when the process is gone, which Wait tells
 	err = cmd.Wait()
 	if exit, ok := errors.AsType[*exec.ExitError](err); ok && exit.ExitCode() != exitOwn {
 		return err
 	}
-	return &refusal{text: strings.TrimSpace(errs.String()), wasReady: isReady.seen()}
+	return &refusal{text: strings.TrimSpace(errs.String()), wasReady: isReady.said}
 }
 
 func (s *slot) set(cmd *exec.Cmd) {
@@ -173,13 +175,13 @@ func (s *slot) set(cmd *exec.Cmd) {
 // readiness hears a worker say that it is ready.
 type readiness struct {
 	slot *slot
-	said atomic.Bool
+	cmd  *exec.Cmd
+	said bool // may be read when the process has ended
 }
 
-func (r *readiness) seen() bool { return r.said.Load() }
-
 func (r *readiness) Write(p []byte) (int, error) {
-	r.said.Store(true) // a worker says nothing else
+	r.said = true // a worker says nothing else
+	r.slot.set(r.cmd)
 	r.slot.once.Do(func() { close(r.slot.ready) })
 	return len(p), nil
 }
