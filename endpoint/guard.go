@@ -18,11 +18,24 @@ type guarded struct {
 	stuck  bool // it could not be dealt with
 }
 
+// guard keeps a message from its handlers that may be what ends the process: done means that it
+// is not to be handled. An error is a failure of the message.
+func (in *incoming) guard(ctx context.Context) (done bool, err error) {
+	if in.alone == nil {
+		in.live.slow.received(in.receive.Attempt.N)
+		return in.suspect() && in.quarantine(ctx), nil
+	}
+	if in.alone.parked {
+		return true, in.crashLoop()
+	}
+	return false, nil
+}
+
 // suspect tells whether the message is to be moved to quarantine instead of being handled. Where
 // the broker does not count, that is one which was handed out before and neither failed nor lost its lease here.
 func (in *incoming) suspect() bool {
 	q := in.live.quarantine
-	if q == nil || in.alone != nil || q.missing.Load() {
+	if q == nil || q.missing.Load() {
 		return false
 	}
 	a := in.receive.Attempt

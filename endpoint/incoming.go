@@ -128,11 +128,8 @@ func (in *incoming) handle(ctx context.Context) (err error) {
 	if reason := in.receive.Message.Undecodable; reason != nil {
 		return recoverability.Unrecoverable(&undecodableError{fmt.Errorf("undecodable message: %w", reason)})
 	}
-	if in.alone != nil && in.alone.parked {
-		return in.crashLoop()
-	}
-	if in.suspect() && in.quarantine(ctx) {
-		return nil
+	if done, err := in.guard(ctx); done {
+		return err
 	}
 	if err := in.e.receive(ctx, &in.receive); err != nil {
 		return err
@@ -162,6 +159,9 @@ func (in *incoming) leave(ctx context.Context, ops []transport.Operation) error 
 		if err := in.finish(ctx, in.processed(nil)); err != nil {
 			return err
 		}
+	}
+	if in.alone == nil {
+		in.live.slow.handled(in.receive.Attempt.N)
 	}
 	if in.alone != nil || in.receive.Attempt.N > 1 && !in.gone {
 		in.e.failures.forget(in.failureKey())

@@ -35,6 +35,7 @@ type lane struct {
 	resizing    sync.Mutex // held while the pump is told of it
 	concurrency int
 	limited     bool // one at a time, whatever concurrency is
+	slow        bool // one message at a time: see slowStart
 }
 
 // intake is a receiver with its pump: there is one from each opening to the pause that follows.
@@ -165,7 +166,7 @@ func (l *lane) resize(change func()) {
 	change()
 	if in := l.intake.Load(); in != nil {
 		n := l.concurrency
-		if l.limited {
+		if l.limited || l.slow {
 			n = 1
 		}
 		in.pump.SetConcurrency(n)

@@ -24,6 +24,7 @@ type live struct {
 
 	process    *process
 	quarantine *quarantine // nil where there is no guard
+	slow       *slowStart  // same
 }
 
 // Run connects, receives and handles messages until ctx ends; then it lets the
@@ -117,6 +118,9 @@ func (e *Endpoint) receiveAll(ctx context.Context, live *live) (err error) {
 		lanes = append(lanes, own)
 	}
 	live.lanes, live.quarantine = lanes, e.newQuarantine(live)
+	if live.quarantine != nil {
+		live.slow = newSlowStart(live.own())
+	}
 	e.begin(live)
 	defer e.live.Store(nil)
 	live.quarantine.begin(ctx)

@@ -1,0 +1,51 @@
+package endpoint_test
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast/endpoint"
+	"github.com/holdfast-go/holdfast/transport/inmemory"
+)
+
+// A start is slow while what comes first was handed out before, and no other start is.
+func TestAStartIsSlowOnlyWhileWhatComesFirstWasHandedOutBefore(t *testing.T) {
+	for _, test := range []struct {
+		name   string
+		before []int // how often the messages in the queue have been handed out, in their order
+		most   map[time.Duration]int32
+	}{
+		{"clean", []int{0, 2, 2, 2, 2, 2, 2, 2, 2}, map[time.Duration]int32{500 * time.Millisecond: 8}},
+		{"never clean", []int{2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2}, map[time.Duration]int32{4500 * time.Millisecond: 1, 5500 * time.Millisecond: 8}},
+		{"clean in the end", []int{2, 2, 0, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2}, map[time.Duration]int32{2500 * time.Millisecond: 1, 3500 * time.Millisecond: 8}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+				var running, most atomic.Int32
+				cfg := sales(broker, endpoint.Handle(func(context.Context, *endpoint.Session, placeOrder) error {
+					n := running.Add(1)
+					defer running.Add(-1)
+					for m := most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
+					}
+					time.Sleep(time.Second)
+					return nil
+				}))
+				cfg.Concurrency = 8
+				for i, n := range test.before {
+					handedOut(t, broker, "sales", wire(fmt.Sprint("m-", i)), n)
+				}
+				start(t, cfg)
+				began := time.Now()
+				for _, at := range []time.Duration{500 * time.Millisecond, 2500 * time.Millisecond, 3500 * time.Millisecond, 4500 * time.Millisecond, 5500 * time.Millisecond} {
+					time.Sleep(at - time.Since(began))
+					if want, ok := test.most[at]; ok && most.Load() != want {
+						t.Errorf("after %v at most %d were handled at once, want %d", at, most.Load(), want)
+					}
+				}
+			})
+		})
+	}
+}
