@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/holdfast-go/holdfast/endpoint"
@@ -41,6 +42,7 @@ func TestAStartIsSlowOnlyWhileWhatComesFirstWasHandedOutBefore(t *testing.T) {
 				began := time.Now()
 				for _, at := range []time.Duration{500 * time.Millisecond, 2500 * time.Millisecond, 3500 * time.Millisecond, 4500 * time.Millisecond, 5500 * time.Millisecond} {
 					time.Sleep(at - time.Since(began))
+					synctest.Wait()
 					if want, ok := test.most[at]; ok && most.Load() != want {
 						t.Errorf("after %v at most %d were handled at once, want %d", at, most.Load(), want)
 					}

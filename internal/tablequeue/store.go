@@ -19,7 +19,6 @@ import (
 //	visible_at      when it may be claimed: now, the end of a delay, or of a lease
 //	expires_at      when it is worthless, or null
 //	delivery_count  how often it has been claimed, 0 at first
-//	solo_count      how often it has been claimed alone, 0 at first; not used yet
 //	lease_id        the number of the claim that holds it, or null
 //	lease_owner     who made that claim, or null
 //	last_error      why it failed last, or null; not used yet

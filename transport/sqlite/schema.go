@@ -21,7 +21,6 @@ var migrations = []string{`
 		visible_at     integer not null default (cast(unixepoch('subsec') * 1000000 as integer)),
 		expires_at     integer,
 		delivery_count integer not null default 0,
-		solo_count     integer not null default 0,
 		lease_id       integer,
 		lease_owner    text,
 		last_error     text,

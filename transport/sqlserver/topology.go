@@ -23,7 +23,6 @@ func ddl(quoted string) string {
 	visible_at timestamptz NOT NULL DEFAULT statement_timestamp(),
 	expires_at timestamptz,
 	delivery_count integer NOT NULL DEFAULT 0,
-	solo_count integer NOT NULL DEFAULT 0,
 	lease_id bigint,
 	lease_owner text,
 	last_error text
