@@ -40,14 +40,15 @@ func ExampleConfig_rateLimit() {
 		},
 		Notify: []func(context.Context, endpoint.Notification){
 			func(_ context.Context, n endpoint.Notification) {
-				switch {
-				case n.Kind == endpoint.RateLimitStarted:
+				switch n.Kind {
+				case endpoint.RateLimitStarted:
 					fmt.Println("limited")
 					database.Store(1) // it comes back
-				case n.Kind == endpoint.RateLimitEnded:
+				case endpoint.RateLimitEnded:
 					fmt.Println("no longer limited")
-				case n.Kind == endpoint.MovedToError:
+				case endpoint.MovedToError:
 					fmt.Println("lost:", n.MessageID)
+				default:
 				}
 			},
 		},
