@@ -1,6 +1,7 @@
 package holdfast_test
 
 import (
+	"cmp"
 	"go/ast"
 	"go/parser"
 	"go/token"
@@ -9,6 +10,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -82,6 +84,59 @@ func TestTheGuaranteesAreCheckedByWhatTheyName(t *testing.T) {
 	if len(found) == 0 || len(named) == 0 {
 		t.Errorf("%d rules and %d tests found in docs/guarantees.md", len(found), len(named))
 	}
+}
+
+// The page about conformance says for each case of NServiceBus's what holds it here. That has to
+// exist, and no case is left out.
+func TestTheConformanceTablesNameWhatThereIs(t *testing.T) {
+	rules, tests := map[string]bool{}, testsByFolder(t)
+	for _, rule := range transporttest.Rules() {
+		rules[rule.Name] = true
+	}
+	cases := map[string]int{}
+	for _, section := range strings.Split(page(t, "docs/conformance.md"), "\n## ") {
+		heading, _, _ := strings.Cut(section, "\n")
+		cases[heading] = casesIn(section)
+		for _, rule := range regexp.MustCompile("`([a-z]+(?:-[a-z]+)+)`").FindAllStringSubmatch(section, -1) {
+			if !rules[rule[1]] {
+				t.Errorf("%s: the kit has no rule %s", heading, rule[1])
+			}
+		}
+		folder := "endpoint"
+		if other := regexp.MustCompile("without a package are here of `(\\w+)`").FindStringSubmatch(section); other != nil {
+			folder = other[1]
+		}
+		for _, test := range regexp.MustCompile("`(?:(\\w+)/)?(Test\\w{2,})`").FindAllStringSubmatch(section, -1) {
+			if name := cmp.Or(test[1], folder) + "/" + test[2]; !tests[name] {
+				t.Errorf("%s: there is no test %s", heading, name)
+			}
+		}
+	}
+	for heading, want := range map[string]int{
+		"NServiceBus's pipeline tests": 29, "NServiceBus's recoverability tests": 40,
+		"NServiceBus's tests of delayed delivery": 5, "Recoverability unit tests": 33,
+	} {
+		if cases[heading] != want {
+			t.Errorf("docs/conformance.md: %d cases under %q, want %d", cases[heading], heading, want)
+		}
+	}
+}
+
+// casesIn counts the cases in the tables of a section: a row is one, or as many as the number
+// behind its first column says. A row with neither a test nor a remark is none.
+func casesIn(section string) (cases int) {
+	row := regexp.MustCompile(`(?m)^\|([^|(]*)(?:\((\d+)\) )?\|(.*)\|$`)
+	for _, r := range row.FindAllStringSubmatch(section, -1) {
+		if strings.HasPrefix(r[1], "---") || r[1] == " class " || r[1] == " case " || strings.Trim(r[3], " |") == "none" {
+			continue
+		}
+		n, err := strconv.Atoi(r[2])
+		if err != nil {
+			n = 1
+		}
+		cases += n
+	}
+	return cases
 }
 
 // What a page links to in this repository is there.

@@ -237,15 +237,13 @@ func TestWhatARecoverBehaviorDecidesIsLoggedAndTold(t *testing.T) {
 		want   []string
 		logger string
 	}{
-		"another queue":   {recoverability.MoveToError{Queue: "other"}, []string{"moved_to_error to other"}, "ERROR MoveToError: "},
-		"discard":         {recoverability.Discard{Reason: "old"}, []string{"discarded"}, "INFO Discard: "},
-		"too long":        {recoverability.Delay{For: 48 * time.Hour}, []string{"fallback_taken move_to_error", "moved_to_error to error"}, "ERROR MoveToError: "},
-		"no dead letters": {recoverability.DeadLetter{}, []string{"fallback_taken move_to_error", "moved_to_error to error"}, "ERROR MoveToError: "},
-		"nothing":         {nil, []string{"fallback_taken move_to_error", "moved_to_error to error"}, "ERROR MoveToError: "},
+		"another queue": {recoverability.MoveToError{Queue: "other"}, []string{"moved_to_error to other"}, "ERROR MoveToError: "},
+		"discard":       {recoverability.Discard{Reason: "old"}, []string{"discarded"}, "INFO Discard: "},
+		"too long":      {recoverability.Delay{For: 48 * time.Hour}, []string{"fallback_taken move_to_error", "moved_to_error to error"}, "ERROR MoveToError: "},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-				broker.Without, broker.MaxDelay = inmemory.DeadLetterer, time.Hour
+				broker.MaxDelay = time.Hour
 				var told, log tally
 				cfg := sales(broker, failing(&tally{}))
 				cfg.Logger, cfg.Notify = slog.New(lines{&log}), telling(&told)
