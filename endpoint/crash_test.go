@@ -63,9 +63,8 @@ func exhaust() {
 		fmt.Fprintln(os.Stderr, "no limit:", err)
 		os.Exit(1)
 	}
-	var all [][]byte
-	for {
-		all = append(all, bytes.Repeat([]byte{1}, 16<<20))
+	for held := []byte{1}; ; {
+		held = bytes.Repeat(held, 2)
 	}
 }
 
