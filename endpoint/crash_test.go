@@ -232,12 +232,14 @@ func (p *crashProof) started(i int, cmd *exec.Cmd) {
 func (p *crashProof) ended(ctx context.Context, err error, output string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	expected := ctx.Err() != nil && (err == nil || !p.control) // it may have been killed just now
-	if ctx.Err() == nil && !p.control && err != nil {
-		p.restarts++
-		expected = true
+	if ctx.Err() != nil && !p.control {
+		return // stopped; or killed just now; or about to start, which fails by the stop
 	}
-	if !expected || strings.Contains(output, "worker:") || strings.Contains(output, "no limit:") {
+	crashed := ctx.Err() == nil && !p.control && err != nil
+	if crashed {
+		p.restarts++
+	}
+	if !crashed && (err != nil || ctx.Err() == nil) || strings.Contains(output, "worker:") || strings.Contains(output, "no limit:") {
 		p.t.Errorf("a worker ended with %v: %.2000s", err, output)
 	}
 }
