@@ -74,10 +74,14 @@ func (in *incoming) possible(ctx context.Context, action recoverability.Action) 
 			return a
 		}
 	case recoverability.MoveToError:
-		if a.Queue == "" {
+		switch a.Queue {
+		case "":
 			return toError
+		case in.queue:
+			why = "it would come back at once"
+		default:
+			return a
 		}
-		return a
 	case recoverability.DeadLetter:
 		if _, ok := in.delivery.(transport.DeadLetterer); ok && !none {
 			return a

@@ -21,7 +21,7 @@ func (e *Endpoint) effective(ctx context.Context, live *live) recoverability.Con
 	switch {
 	case e.cfg.SendOnly:
 	case e.cfg.Transactions == None:
-		if retries(e.cfg.Recoverability) { // nobody is told of what they did not ask for
+		if retries(c) {
 			e.cfg.Logger.WarnContext(ctx, "retries are off: transaction mode None has none")
 		}
 		return c.WithoutImmediate().WithoutDelayed()

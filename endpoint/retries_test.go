@@ -171,7 +171,8 @@ func TestRetriesThatCannotBeMadeAreNotAllowedAndWarnedOf(t *testing.T) {
 		"no delays, none wanted":       {inmemory.Delay, endpoint.ReceiveOnly, once, "", recoverability.Retries{}},
 		"None":                         {0, endpoint.None, set, none, recoverability.Retries{}},
 		"None, by a rule":              {0, endpoint.None, ruled, none, recoverability.Retries{}},
-		"None, nothing said":           {0, endpoint.None, noNumbers, "", recoverability.Retries{}},
+		"None, the defaults":           {0, endpoint.None, noNumbers, none, recoverability.Retries{}},
+		"None, none wanted":            {0, endpoint.None, once, "", recoverability.Retries{}},
 		"None, without delays":         {inmemory.Delay, endpoint.None, set, none, recoverability.Retries{}},
 		"None, none wanted, no delays": {inmemory.Delay, endpoint.None, once, "", recoverability.Retries{}},
 	} {
@@ -230,6 +231,7 @@ func TestWhatABehaviorCannotHaveDoneMovesToTheErrorQueue(t *testing.T) {
 		"a dead letter where there is none":    {endpoint.ReceiveOnly, recoverability.DeadLetter{Reason: "no"}},
 		"nothing":                              {endpoint.ReceiveOnly, nil},
 		"the configured queue, by no name":     {endpoint.ReceiveOnly, recoverability.MoveToError{}},
+		"the queue that it is in":              {endpoint.ReceiveOnly, recoverability.MoveToError{Queue: "sales"}},
 		"a queue that is not there":            {endpoint.ReceiveOnly, recoverability.MoveToError{Queue: "nowhere"}},
 		"a queue that is not there, mode None": {endpoint.None, recoverability.MoveToError{Queue: "nowhere"}},
 	} {
