@@ -21,10 +21,12 @@ import (
 	"github.com/holdfast-go/holdfast/transport/sqlserver"
 )
 
-// The number of attempts is one number, however many instances share the queue.
+// The number of attempts is one number, however many instances share the queue; where the broker
+// does not count, it is the most.
 func TestInstancesDoNotMultiplyAttempts(t *testing.T) {
 	for name, broker := range map[string]func(t *testing.T) transport.Transport{
 		"inmemory": func(*testing.T) transport.Transport { return &inmemory.Transport{} },
+		notCounting: func(*testing.T) transport.Transport { return &inmemory.Transport{Without: inmemory.Exact} },
 		"sqlite": func(t *testing.T) transport.Transport {
 			return &sqlite.Transport{Path: filepath.Join(t.TempDir(), "q.db"), Relaxed: true}
 		},
@@ -37,8 +39,9 @@ func TestInstancesDoNotMultiplyAttempts(t *testing.T) {
 			s.run(instances, messages)
 			const want = (2 + 1) * (3 + 1)
 			for i := range messages {
-				if id := fmt.Sprint("m-", i); s.attempts[id] != want {
-					t.Errorf("%s was tried %d times, want (2+1)·(3+1) = %d", id, s.attempts[id], want)
+				id := fmt.Sprint("m-", i)
+				if got := s.attempts[id]; got > want || got < want && name != notCounting {
+					t.Errorf("%s was tried %d times, want (2+1)·(3+1) = %d", id, got, want)
 				}
 			}
 			if len(s.attempts) != messages || len(s.by) < 2 {
@@ -48,6 +51,8 @@ func TestInstancesDoNotMultiplyAttempts(t *testing.T) {
 		})
 	}
 }
+
+const notCounting = "inmemory that does not count"
 
 type instancesProof struct {
 	t      *testing.T
