@@ -26,7 +26,10 @@ func TestARetriedMessageGoesWhereItsTransportPutsIt(t *testing.T) {
 		{"classic", func() transport.Transport {
 			return &rabbitmq.Transport{URL: brokertest.RabbitMQ(t), QueueType: rabbitmq.Classic}
 		}, inPlace},
-		{"quorum", func() transport.Transport { return &rabbitmq.Transport{URL: brokertest.RabbitMQ(t)} }, behind},
+		{"quorum", func() transport.Transport { return &rabbitmq.Transport{URL: brokertest.RabbitMQ(t)} }, inPlace},
+		{"quorum without a limit", func() transport.Transport {
+			return &rabbitmq.Transport{URL: brokertest.RabbitMQ(t), DeliveryLimit: -1}
+		}, behind},
 		{"sqlite", func() transport.Transport {
 			return &sqlite.Transport{Path: filepath.Join(t.TempDir(), "order.db")}
 		}, behind},

@@ -256,3 +256,46 @@ func workOnTheDriversOwnQueue(t *testing.T, mode endpoint.TransactionMode) {
 		}
 	})
 }
+
+func TestWhatTheBrokerGaveUpGoesToTheErrorQueueWithItsReason(t *testing.T) {
+	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		broker.CreateQueues("dead")
+		broker.Satellites = []transport.Satellite{{
+			Queue: "dead",
+			Handle: func(context.Context, *transport.Message) ([]transport.Operation, error) {
+				return nil, &transport.DeadLetteredError{Queue: "sales", Reason: "delivery_limit"}
+			},
+		}}
+		cfg := sales(broker)
+		var told, asked tally
+		cfg.OnFinalFailure = func(ctx context.Context, s *endpoint.Session, f recoverability.Failure) error {
+			told.add(f.MessageID)
+			return s.Send(ctx, shipOrder{})
+		}
+		cfg.Recoverability.Policy = func(f recoverability.Failure) recoverability.Action {
+			asked.add(f.MessageID)
+			return recoverability.Retry{}
+		}
+		start(t, cfg)
+		if err := broker.Put("dead", &transport.Message{ID: "m-1", Body: []byte("body")}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		failed := broker.Messages("error")
+		if len(failed) != 1 || len(broker.Messages("dead")) != 0 || len(broker.Messages("shipping")) != 1 {
+			t.Fatalf("%d in the error queue", len(failed))
+		}
+		m := failed[0]
+		for name, want := range map[string]string{
+			header.FailedQ: "sales", header.HoldfastFaultClass: "dead-lettered",
+			header.ExceptionMessage: `dead-lettered by the broker in queue "sales": delivery_limit, 1 time(s)`,
+		} {
+			if got := m.Headers.Get(name); got != want {
+				t.Errorf("%s: %q, want %q", name, got, want)
+			}
+		}
+		if m.ID != "m-1" || string(m.Body) != "body" || len(told.list()) != 1 || len(asked.list()) != 0 {
+			t.Errorf("%q %q, final failures %v, decisions %v", m.ID, m.Body, told.list(), asked.list())
+		}
+	})
+}

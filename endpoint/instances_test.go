@@ -17,6 +17,7 @@ import (
 	"github.com/holdfast-go/holdfast/recoverability"
 	"github.com/holdfast-go/holdfast/transport"
 	"github.com/holdfast-go/holdfast/transport/inmemory"
+	"github.com/holdfast-go/holdfast/transport/rabbitmq"
 	"github.com/holdfast-go/holdfast/transport/sqlite"
 	"github.com/holdfast-go/holdfast/transport/sqlserver"
 )
@@ -25,12 +26,13 @@ import (
 // does not count, it is the most.
 func TestInstancesDoNotMultiplyAttempts(t *testing.T) {
 	for name, broker := range map[string]func(t *testing.T) transport.Transport{
-		"inmemory": func(*testing.T) transport.Transport { return &inmemory.Transport{} },
+		"inmemory":  func(*testing.T) transport.Transport { return &inmemory.Transport{} },
 		notCounting: func(*testing.T) transport.Transport { return &inmemory.Transport{Without: inmemory.Exact} },
 		"sqlite": func(t *testing.T) transport.Transport {
 			return &sqlite.Transport{Path: filepath.Join(t.TempDir(), "q.db"), Relaxed: true}
 		},
 		"postgres": func(t *testing.T) transport.Transport { return &sqlserver.Postgres{URL: brokertest.Postgres(t)} },
+		"rabbitmq": func(t *testing.T) transport.Transport { return &rabbitmq.Transport{URL: brokertest.RabbitMQ(t)} },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

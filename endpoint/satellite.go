@@ -1,11 +1,15 @@
 package endpoint
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 
 	"github.com/holdfast-go/holdfast/internal/pump"
+	"github.com/holdfast-go/holdfast/pipeline"
+	"github.com/holdfast-go/holdfast/recoverability"
 	"github.com/holdfast-go/holdfast/transport"
 )
 
@@ -45,8 +49,22 @@ func (e *Endpoint) satellite(live *live, sat transport.Satellite) func(context.C
 func (in *incoming) relay(ctx context.Context, sat transport.Satellite) (err error) {
 	defer catchPanic(&err)
 	ops, err := sat.Handle(ctx, in.receive.Message)
+	if dead, ok := errors.AsType[*transport.DeadLetteredError](err); ok {
+		return in.bury(ctx, dead)
+	}
 	if err != nil {
 		return err
 	}
 	return in.finish(ctx, ops)
+}
+
+// bury moves a message to the error queue that the broker gave up. There is nothing to decide any more,
+// so the policy is not asked. How often it was handed out is not known.
+func (in *incoming) bury(ctx context.Context, dead *transport.DeadLetteredError) error {
+	in.queue = cmp.Or(dead.Queue, in.queue)
+	rec := &pipeline.Recover{Receive: in.renewSession(), Failure: in.facts(dead)}
+	rec.Failure.AttemptExact = false
+	rec.Action = recoverability.MoveToError{Queue: in.e.recoverability.ErrorQueue}
+	rec.Fault = in.faultHeaders(ctx, rec.Failure)
+	return in.conclude(ctx, rec)
 }

@@ -108,7 +108,8 @@ type Satellites interface {
 // Satellite is a queue that the driver wants read, and what to do with its messages.
 type Satellite struct {
 	Queue string
-	// Handle returns what to send before the message is completed.
+	// Handle returns what to send before the message is completed. A [*DeadLetteredError] moves it
+	// to the endpoint's error queue; after any other error it stays, and comes again later.
 	Handle func(ctx context.Context, m *Message) ([]Operation, error)
 }
 

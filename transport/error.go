@@ -88,3 +88,21 @@ func FailAll(total int, err error) error {
 	}
 	return e
 }
+
+// DeadLetteredError says that the broker gave a message up. A [Satellite] returns it, and the
+// endpoint moves the message to its error queue.
+type DeadLetteredError struct {
+	Queue  string // where that happened; "" when the broker does not tell
+	Reason string // in the broker's words
+	Count  int    // how often it happened to the message there
+}
+
+func (e *DeadLetteredError) Error() string {
+	if e.Reason == "" {
+		return "dead-lettered by the broker, which does not say why"
+	}
+	return fmt.Sprintf("dead-lettered by the broker in queue %q: %s, %d time(s)", e.Queue, e.Reason, max(1, e.Count))
+}
+
+// FaultClass is the class of the fault in the error queue.
+func (e *DeadLetteredError) FaultClass() string { return "dead-lettered" }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"net/url"
+	"regexp"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -196,11 +197,29 @@ func plain(err error) error {
 		return errors.New("user name or password refused, or the connection was cut while logging in")
 	case e.Code == amqp.NotFound && strings.Contains(e.Reason, "no queue"):
 		return fmt.Errorf("%w: the broker says %d %s", transport.ErrNoQueue, e.Code, e.Reason)
+	case e.Code == amqp.PreconditionFailed && inequivalent.MatchString(e.Reason):
+		return errors.New(difference(e.Reason))
 	case e.Server:
 		return fmt.Errorf("the broker says %d %s", e.Code, e.Reason)
 	default:
 		return errors.New(e.Reason)
 	}
+}
+
+// inequivalent is what the broker says of a declaration that meets something else of that name.
+var inequivalent = regexp.MustCompile(`inequivalent arg '([^']*)' for .*: received (.*) but current is (.*)$`)
+
+// difference is that in words.
+func difference(reason string) string {
+	const text = `it exists with another %s: %s in the place of %s`
+	parts := inequivalent.FindStringSubmatch(reason)
+	return fmt.Sprintf(text, parts[1], valueText(parts[3]), valueText(parts[2]))
+}
+
+// valueText is "the value '20' of type 'long'" without what nobody needs.
+func valueText(s string) string {
+	s, _, _ = strings.Cut(strings.TrimPrefix(s, "the value "), " of type ")
+	return s
 }
 
 // isCode tells whether the broker closed a channel for the given reason.

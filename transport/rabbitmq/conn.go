@@ -16,6 +16,7 @@ var (
 	_ transport.Installer  = (*conn)(nil)
 	_ transport.Subscriber = (*conn)(nil)
 	_ transport.Inspector  = (*conn)(nil)
+	_ transport.Satellites = (*conn)(nil)
 )
 
 // conn holds two lines to the broker. A broker that runs out of memory or disk stops
@@ -24,8 +25,10 @@ var (
 type conn struct {
 	dialer    *dialer
 	queueType QueueType
+	backstop  backstop
 	log       *slog.Logger
 	limits    transport.Limits
+	version   version // of the broker
 
 	receiving  *line[*consuming]
 	publishing *line[*publisher]
@@ -38,11 +41,12 @@ type conn struct {
 	receivers map[*receiver]struct{}
 }
 
-func openConn(ctx context.Context, d *dialer, queueType QueueType, log *slog.Logger) (*conn, error) {
-	c := &conn{dialer: d, queueType: queueType, log: log, receivers: make(map[*receiver]struct{})}
+// openConn connects what is configured.
+func openConn(ctx context.Context, c *conn) (*conn, error) {
+	c.receivers = make(map[*receiver]struct{})
 	c.ctx, c.cancel = context.WithCancel(context.Background())
-	c.receiving = newLine("receiving", log, c.dialConsuming)
-	c.publishing = newLine("sending", log, c.dialPublisher)
+	c.receiving = newLine("receiving", c.log, c.dialConsuming)
+	c.publishing = newLine("sending", c.log, c.dialPublisher)
 
 	in, err := c.dialConsuming(ctx)
 	if err != nil {
@@ -55,11 +59,8 @@ func openConn(ctx context.Context, d *dialer, queueType QueueType, log *slog.Log
 		in.close()
 		return nil, err
 	}
-	c.limits = limitsOf(in.conn, queueType)
-	if queueType == Quorum && versionOf(in.conn).atLeast(4, 0) {
-		log.WarnContext(ctx, "this broker drops a message of a quorum queue after 20 returns unless a policy says otherwise: "+
-			"set delivery-limit and dead-letter-exchange for the endpoint's queue")
-	}
+	c.version = versionOf(in.conn)
+	c.limits = limitsOf(in.conn, c.queueType)
 	c.receiving.up(in)
 	c.publishing.up(out)
 	c.tasks.start(func() { c.receiving.run(c.ctx, in) })

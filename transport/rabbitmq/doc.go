@@ -14,6 +14,11 @@
 // RabbitMQ 4.3, Release and a lost connection count as an attempt too, for every
 // message held.
 //
+// The endpoint's own quorum queues have a delivery limit far above what the endpoint lets
+// happen ([Transport].DeliveryLimit). What exceeds it is not dropped but kept in the queue
+// "<endpoint>.dead-letters" and moved from there to the error queue, with the broker's reason. A queue that
+// was created otherwise is used as it is.
+//
 // # Addresses
 //
 // A send goes to the queue of that name and fails with [transport.ErrNoQueue] where

@@ -184,7 +184,7 @@ func waitEmpty(t *testing.T, c transport.Conn, url, queue string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff([]transport.QueueStats{{Name: queue, Unsettled: -1}}, stats); diff != "" {
+	if diff := cmp.Diff([]transport.QueueStats{{Name: queue, Unsettled: -1, Delayed: -1}}, stats); diff != "" {
 		t.Errorf("after everything is completed (-want +got):\n%s", diff)
 	}
 }

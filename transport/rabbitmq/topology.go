@@ -25,6 +25,9 @@ func typeExchange(name string) string {
 // Install declares an endpoint exchange and a queue for each queue of the plan, the
 // exchanges of the types, and where delayed messages wait. What exists with other arguments is left alone and logged.
 func (c *conn) Install(ctx context.Context, plan transport.Plan) error {
+	if err := c.installDeadLetters(ctx, plan.Queues); err != nil {
+		return err
+	}
 	for _, q := range plan.Queues {
 		if err := c.installQueue(ctx, q); err != nil {
 			return err
@@ -45,16 +48,14 @@ func (c *conn) Install(ctx context.Context, plan transport.Plan) error {
 
 func (c *conn) installQueue(ctx context.Context, q transport.Queue) error {
 	name := q.Name
-	var args amqp.Table
-	if c.queueType == Quorum || q.Counted {
-		args = amqp.Table{"x-queue-type": string(Quorum)}
-	}
+	args := c.arguments(q)
 	err := c.onChannel(ctx, func(ch *amqp.Channel) error {
 		_, err := ch.QueueDeclare(name, true, false, false, false, args)
 		return wrap(err, "declare queue %q", name)
 	})
 	if isCode(err, amqp.PreconditionFailed) {
-		c.log.WarnContext(ctx, "a queue exists with other arguments and is used as it is", "queue", name, "err", err)
+		c.log.WarnContext(ctx, "a queue exists with other arguments and is used as it is",
+			"queue", name, "err", err, "advice", c.backstop.advice())
 		err = nil
 	}
 	if err != nil {

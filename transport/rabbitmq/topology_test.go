@@ -65,8 +65,8 @@ func TestPublishingGoesOnAfterItsExchangeWasDeleted(t *testing.T) {
 	}
 }
 
-// The names and arguments are those of NServiceBus's conventional topology: declaring
-// them again in another way would fail.
+// The names and arguments are those of NServiceBus's conventional topology, but for those that
+// our own queues have in addition: declaring them again in another way would fail.
 func TestTheTopologyIsDeclaredAsOthersDeclareIt(t *testing.T) {
 	url := brokertest.RabbitMQ(t)
 	c := open(t, url, nil)
@@ -77,8 +77,8 @@ func TestTheTopologyIsDeclaredAsOthersDeclareIt(t *testing.T) {
 	must(t, c.(transport.Installer).Install(within(t), plan))
 	must(t, c.(transport.Installer).Install(within(t), plan))
 	raw := rawChannel(t, url)
-	for _, name := range []string{"billing", "error"} {
-		if _, err := raw.QueueDeclare(name, true, false, false, false, amqp.Table{"x-queue-type": "quorum"}); err != nil {
+	for name, args := range map[string]amqp.Table{"billing": ownArguments, "error": {"x-queue-type": "quorum"}} {
+		if _, err := raw.QueueDeclare(name, true, false, false, false, args); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -93,6 +93,16 @@ func TestTheTopologyIsDeclaredAsOthersDeclareIt(t *testing.T) {
 	if got := next(t, receive(t, c, "billing", 1)).Message().ID; got != "a" {
 		t.Errorf("through the endpoint's exchange came %q", got)
 	}
+}
+
+// ownArguments are those of an endpoint's own quorum queues.
+var ownArguments = amqp.Table{
+	"x-queue-type":              "quorum",
+	"x-delivery-limit":          100,
+	"x-dead-letter-exchange":    "",
+	"x-dead-letter-routing-key": "test.dead-letters",
+	"x-dead-letter-strategy":    "at-least-once",
+	"x-overflow":                "reject-publish",
 }
 
 func TestAQueueOfAnotherTypeIsUsedAsItIs(t *testing.T) {
@@ -129,7 +139,7 @@ func TestACountedQueueIsQuorumWhateverOthersAre(t *testing.T) {
 	plan := transport.Plan{Queues: []transport.Queue{{Name: "orders"}, {Name: "orders.quarantine", Counted: true}}}
 	must(t, c.(transport.Installer).Install(within(t), plan))
 	raw := rawChannel(t, url)
-	for name, args := range map[string]amqp.Table{"orders": nil, "orders.quarantine": {"x-queue-type": "quorum"}} {
+	for name, args := range map[string]amqp.Table{"orders": nil, "orders.quarantine": ownArguments} {
 		if _, err := raw.QueueDeclare(name, true, false, false, false, args); err != nil {
 			t.Errorf("queue %q: %v", name, err)
 		}

@@ -37,6 +37,14 @@ type Transport struct {
 	// QueueType is what Install creates; "" is Quorum. Queues that exist are used
 	// as they are.
 	QueueType QueueType
+	// DeliveryLimit is how often the broker may take back a message of the endpoint's own quorum
+	// queues: one more, and it goes to the queue "<endpoint>.dead-letters", from where a running
+	// endpoint moves it to its error queue. That is a net under the endpoint's own counting, so it
+	// has to be far above the immediate retries: a process that dies gives back all that it held, and
+	// each of these counts. 0 is 100, and -1 declares the queues without limit and target, as
+	// NServiceBus does; from RabbitMQ 4.0 the broker then drops what came back 20 times, unless
+	// a policy says otherwise. A queue that exists is used as it is.
+	DeliveryLimit int
 	// Heartbeat is how often the two sides show each other that they live, in whole
 	// seconds; a silent connection is given up after one and a half times that.
 	// 0 is 10 s.
@@ -56,7 +64,11 @@ func (t *Transport) Open(ctx context.Context, env transport.Env) (transport.Conn
 	if err != nil {
 		return nil, err
 	}
-	return openConn(ctx, d, queueType, env.Log())
+	backstop, err := t.backstop(env.Endpoint)
+	if err != nil {
+		return nil, err
+	}
+	return openConn(ctx, &conn{dialer: d, queueType: queueType, backstop: backstop, log: env.Log()})
 }
 
 func (t *Transport) queueType() (QueueType, error) {

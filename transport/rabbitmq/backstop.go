@@ -1,0 +1,138 @@
+package rabbitmq
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+const (
+	defaultDeliveryLimit = 100
+	deadLettersSuffix    = ".dead-letters"
+	// expiredReason is why messages are dead-lettered whose sender gave them a time to live.
+	expiredReason = "expired"
+)
+
+// backstop catches what the broker would drop: a message of the endpoint's own quorum queues that came
+// back too often. The endpoint counts for itself and is done with a message long before. The zero
+// value is none.
+type backstop struct {
+	queue string // of what was given up
+	limit int
+}
+
+func (t *Transport) backstop(endpoint string) (backstop, error) {
+	switch {
+	case t.DeliveryLimit < -1 || t.DeliveryLimit > math.MaxInt32:
+		return backstop{}, fmt.Errorf("rabbitmq: delivery limit %d: use 1 or more, 0 for %d, or -1 for none", t.DeliveryLimit, defaultDeliveryLimit)
+	case t.DeliveryLimit == -1 || endpoint == "": // a tool's: nobody would look after the queue
+		return backstop{}, nil
+	case t.DeliveryLimit == 0:
+		return backstop{endpoint + deadLettersSuffix, defaultDeliveryLimit}, nil
+	default:
+		return backstop{endpoint + deadLettersSuffix, t.DeliveryLimit}, nil
+	}
+}
+
+// advice is for a queue that exists without the backstop.
+func (b backstop) advice() string {
+	if b.queue == "" {
+		return ""
+	}
+	return fmt.Sprintf("give it a policy with delivery-limit %d, dead-letter-exchange \"\" and dead-letter-routing-key %q, or delete it while it is empty",
+		b.limit, b.queue)
+}
+
+// arguments are what a queue is declared with. Queues of others too are as NServiceBus declares them.
+func (c *conn) arguments(q transport.Queue) amqp.Table {
+	if !c.isQuorum(q) {
+		return nil
+	}
+	args := amqp.Table{"x-queue-type": string(Quorum)}
+	if q.Shared || c.backstop.queue == "" {
+		return args
+	}
+	// A negative limit would be none from 4.0, and drop at the first return before.
+	args["x-delivery-limit"] = c.backstop.limit
+	args["x-dead-letter-exchange"] = ""
+	args["x-dead-letter-routing-key"] = c.backstop.queue
+	args["x-dead-letter-strategy"] = "at-least-once"
+	args["x-overflow"] = "reject-publish" // which that strategy asks for
+	return args
+}
+
+func (c *conn) isQuorum(q transport.Queue) bool { return c.queueType == Quorum || q.Counted }
+
+// installDeadLetters declares the queue for what the broker gives up in one of the queues.
+func (c *conn) installDeadLetters(ctx context.Context, queues []transport.Queue) error {
+	if c.backstop.queue == "" {
+		return nil
+	}
+	for _, q := range queues {
+		if !q.Shared && c.isQuorum(q) {
+			return c.onChannel(ctx, c.declareDeadLetters)
+		}
+	}
+	return nil
+}
+
+// declareDeadLetters: behind this queue is none, so it has the highest limit there is. None at all
+// would be the broker's default of 20 from 4.0.
+func (c *conn) declareDeadLetters(ch *amqp.Channel) error {
+	_, err := ch.QueueDeclare(c.backstop.queue, true, false, false, false, amqp.Table{
+		"x-queue-type":     string(Quorum),
+		"x-delivery-limit": math.MaxInt32,
+	})
+	return wrap(err, "declare queue %q", c.backstop.queue)
+}
+
+// Satellites are the queue of the backstop, where that has been installed.
+func (c *conn) Satellites() []transport.Satellite {
+	if c.backstop.queue == "" {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(c.ctx, dialTimeout)
+	defer cancel()
+	_, err := c.lookAt(ctx, c.backstop.queue)
+	switch {
+	case err == nil:
+		return []transport.Satellite{{Queue: c.backstop.queue, Handle: deadLettered}}
+	case !errors.Is(err, transport.ErrNoQueue):
+		c.log.WarnContext(ctx, "the queue of dead letters cannot be looked for, and is not worked on", "err", err)
+	case c.queueType == Quorum && c.version.atLeast(4, 0):
+		c.log.WarnContext(ctx, "there is no queue of dead letters, and this broker drops a message that came back 20 times unless a policy says otherwise: "+
+			"create it with Install", "queue", c.backstop.queue)
+	}
+	return nil
+}
+
+// deadLettered says why the broker has given a message up, but for one that has expired: that is
+// what its sender wanted.
+func deadLettered(_ context.Context, m *transport.Message) ([]transport.Operation, error) {
+	d := lastDeath(m)
+	if d.Reason == expiredReason {
+		return nil, nil
+	}
+	return nil, d
+}
+
+// lastDeath reads the header x-death: the latest is the first. Earlier ones tell of a message's way
+// through the queues of delays.
+func lastDeath(m *transport.Message) *transport.DeadLetteredError {
+	var deaths []struct {
+		Queue, Reason string
+		Count         int
+	}
+	// What cannot be read is not known, and the message goes to the error queue all the same.
+	_ = json.Unmarshal([]byte(m.Native["x-death"]), &deaths)
+	if len(deaths) == 0 {
+		return &transport.DeadLetteredError{}
+	}
+	return &transport.DeadLetteredError{Queue: deaths[0].Queue, Reason: deaths[0].Reason, Count: deaths[0].Count}
+}

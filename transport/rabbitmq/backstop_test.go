@@ -1,0 +1,155 @@
+package rabbitmq_test
+
+import (
+	"bytes"
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/holdfast-go/holdfast/internal/brokertest"
+	"github.com/holdfast-go/holdfast/transport"
+	"github.com/holdfast-go/holdfast/transport/rabbitmq"
+)
+
+// deliveryLimit is a change of the configuration.
+func deliveryLimit(n int) func(*rabbitmq.Transport) {
+	return func(tr *rabbitmq.Transport) { tr.DeliveryLimit = n }
+}
+
+// deadLetters is the only satellite of a connection.
+func deadLetters(t *testing.T, c transport.Conn) transport.Satellite {
+	t.Helper()
+	all := c.(transport.Satellites).Satellites()
+	if len(all) != 1 || all[0].Queue != "test.dead-letters" {
+		t.Fatalf("satellites: %+v", all)
+	}
+	return all[0]
+}
+
+func TestWhatCameBackTooOftenIsKeptWithTheReason(t *testing.T) {
+	c := open(t, brokertest.RabbitMQ(t), deliveryLimit(2))
+	queue := install(t, c, "orders")
+	must(t, dispatch(c, send1(queue, message("poison", "body"))))
+	r := receive(t, c, queue, 1)
+	for range 3 {
+		must(t, next(t, r).Retry(t.Context()))
+	}
+	nothing(t, r)
+
+	dead := deadLetters(t, c)
+	d := next(t, receive(t, c, dead.Queue, 1))
+	ops, err := dead.Handle(t.Context(), d.Message())
+	var why *transport.DeadLetteredError
+	if !errors.As(err, &why) || len(ops) > 0 {
+		t.Fatalf("%v, %v", ops, err)
+	}
+	if diff := cmp.Diff(&transport.DeadLetteredError{Queue: queue, Reason: "delivery_limit", Count: 1}, why); diff != "" {
+		t.Errorf("why (-want +got):\n%s", diff)
+	}
+	if m := d.Message(); m.ID != "poison" || string(m.Body) != "body" {
+		t.Errorf("kept is %+v", m)
+	}
+}
+
+func TestTheLatestDeathIsTheOneThatIsTold(t *testing.T) {
+	c := open(t, brokertest.RabbitMQ(t), deliveryLimit(1))
+	queue := install(t, c, "orders")
+	op := send1(queue, message("late", "x"))
+	op.After = time.Second // which leaves deaths of its own
+	must(t, dispatch(c, op))
+	r := receive(t, c, queue, 1)
+	for range 2 {
+		must(t, next(t, r).Retry(t.Context()))
+	}
+	dead := deadLetters(t, c)
+	_, err := dead.Handle(t.Context(), next(t, receive(t, c, dead.Queue, 1)).Message())
+	if err == nil || !strings.Contains(err.Error(), queue) || !strings.Contains(err.Error(), "delivery_limit") {
+		t.Errorf("why: %v", err)
+	}
+}
+
+func TestWhatHasExpiredIsNoDeadLetter(t *testing.T) {
+	c := open(t, brokertest.RabbitMQ(t), nil)
+	queue := install(t, c, "orders")
+	op := send1(queue, message("short", "x"))
+	op.TTL = time.Millisecond
+	must(t, dispatch(c, op))
+	dead := deadLetters(t, c)
+	ops, err := dead.Handle(t.Context(), next(t, receive(t, c, dead.Queue, 1)).Message())
+	if err != nil || len(ops) > 0 {
+		t.Errorf("%v, %v", ops, err)
+	}
+}
+
+func TestADeadLetterThatSaysNothingIsOneAllTheSame(t *testing.T) {
+	c := open(t, brokertest.RabbitMQ(t), nil)
+	install(t, c, "orders")
+	_, err := deadLetters(t, c).Handle(t.Context(), message("stray", "x"))
+	if !errors.As(err, new(*transport.DeadLetteredError)) {
+		t.Errorf("why: %v", err)
+	}
+}
+
+// A queue that NServiceBus has created has none of our arguments.
+func TestAQueueWithoutOurArgumentsIsUsedAsItIsAndTheDifferenceIsNamed(t *testing.T) {
+	url := brokertest.RabbitMQ(t)
+	if _, err := rawChannel(t, url).QueueDeclare("test", true, false, false, false, amqp.Table{"x-queue-type": "quorum"}); err != nil {
+		t.Fatal(err)
+	}
+	var logs lockedBuffer
+	tr := &rabbitmq.Transport{URL: url}
+	c, err := tr.Open(within(t), transport.Env{Endpoint: "test", Logger: slog.New(slog.NewTextHandler(&logs, nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	must(t, c.(transport.Installer).Install(within(t), transport.Plan{Queues: []transport.Queue{{Name: "test"}}}))
+	must(t, dispatch(c, send1("test", message("a", "x"))))
+	must(t, next(t, receive(t, c, "test", 1)).Complete(t.Context()))
+	must(t, c.Close())
+	text := logs.String()
+	for _, want := range []string{"used as it is", "another x-d", "none in the place of", "delivery-limit 100", "test.dead-letters"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %q in the log\n%s", want, text)
+		}
+	}
+	if bytes.Count([]byte(text), []byte("used as it is")) != 1 {
+		t.Errorf("the log repeats itself\n%s", text)
+	}
+}
+
+func TestWithoutADeliveryLimitQueuesAreThoseOfNServiceBus(t *testing.T) {
+	url := brokertest.RabbitMQ(t)
+	c := open(t, url, deliveryLimit(-1))
+	plan := transport.Plan{Queues: []transport.Queue{{Name: "test"}, {Name: "test.quarantine", Counted: true}}}
+	must(t, c.(transport.Installer).Install(within(t), plan))
+	raw := rawChannel(t, url)
+	for _, q := range plan.Queues {
+		if _, err := raw.QueueDeclare(q.Name, true, false, false, false, amqp.Table{"x-queue-type": "quorum"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if all := c.(transport.Satellites).Satellites(); len(all) != 0 {
+		t.Errorf("satellites: %+v", all)
+	}
+}
+
+func TestBeforeItsInstallationThereAreNoDeadLetters(t *testing.T) {
+	c := open(t, brokertest.RabbitMQ(t), nil)
+	if all := c.(transport.Satellites).Satellites(); len(all) != 0 {
+		t.Errorf("satellites: %+v", all)
+	}
+}
+
+func TestADeliveryLimitOutOfRangeIsRefused(t *testing.T) {
+	for _, n := range []int{-2, 1 << 31} {
+		tr := &rabbitmq.Transport{URL: "amqp://127.0.0.1:1", DeliveryLimit: n}
+		if _, err := tr.Open(t.Context(), transport.Env{Endpoint: "test"}); err == nil || !strings.Contains(err.Error(), "delivery limit") {
+			t.Errorf("%d: %v", n, err)
+		}
+	}
+}
