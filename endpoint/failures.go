@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/holdfast-go/holdfast/recoverability"
 )
@@ -26,6 +27,7 @@ type failureKey [sha256.Size]byte
 
 type messageFailures struct {
 	key          failureKey
+	since        time.Time // of the first failure; zero before
 	failed, lost int
 	past         []recoverability.Past
 }
@@ -39,15 +41,17 @@ func (in *incoming) failureKey() failureKey {
 
 // count counts a failure of the message and returns what is known of it now. It begins anew at the
 // first of a cycle.
-func (f *failureMemory) count(key failureKey, first bool) messageFailures {
+func (f *failureMemory) count(key failureKey, now time.Time, first bool) messageFailures {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if first {
 		f.drop(key)
 	}
 	m := f.touch(key)
-	m.failed++
-	return messageFailures{failed: m.failed, lost: m.lost, past: slices.Clip(m.past)}
+	if m.failed++; m.since.IsZero() {
+		m.since = now
+	}
+	return messageFailures{since: m.since, failed: m.failed, lost: m.lost, past: slices.Clip(m.past)}
 }
 
 // lose counts a lease that was lost before the message was dealt with.

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -32,14 +33,14 @@ func TestFailuresAreCountedByMessageAndQueue(t *testing.T) {
 	}
 	f.lose(a)
 	for want := 1; want <= 3; want++ {
-		if got := f.count(a, false); got.failed != want || got.lost != 1 {
+		if got := f.count(a, time.Unix(0, 0), false); got.failed != want || got.lost != 1 {
 			t.Errorf("%d failures and %d lost leases, want %d and 1", got.failed, got.lost, want)
 		}
 	}
-	if got := f.count(b, false); got.failed != 1 || got.lost != 0 {
+	if got := f.count(b, time.Unix(0, 0), false); got.failed != 1 || got.lost != 0 {
 		t.Errorf("another queue's message has %d failures and %d lost leases", got.failed, got.lost)
 	}
-	if got := f.count(a, true); got.failed != 1 || got.lost != 0 {
+	if got := f.count(a, time.Unix(0, 0), true); got.failed != 1 || got.lost != 0 {
 		t.Errorf("in a new cycle there are %d failures and %d lost leases, want 1 and 0", got.failed, got.lost)
 	}
 	f.forget(a)
@@ -52,14 +53,14 @@ func TestFailuresAreCountedByMessageAndQueue(t *testing.T) {
 func TestTheMessageThatFailedLongestAgoIsForgottenFirst(t *testing.T) {
 	f := failureMemory{messages: 3, bytes: 1000}
 	for _, id := range []string{"a", "b", "c", "a", "d", "e"} {
-		f.count(keyOf(id), false)
+		f.count(keyOf(id), time.Unix(0, 0), false)
 	}
 	for id, want := range map[string]bool{"a": true, "b": false, "c": false, "d": true, "e": true} {
 		if f.knows(keyOf(id)) != want {
 			t.Errorf("knows %s: %v", id, !want)
 		}
 	}
-	if got := f.count(keyOf("a"), false).failed; got != 3 {
+	if got := f.count(keyOf("a"), time.Unix(0, 0), false).failed; got != 3 {
 		t.Errorf("%d failures of a, want 3", got)
 	}
 }
@@ -68,13 +69,13 @@ func TestTheLastFailuresOfAMessageAreRemembered(t *testing.T) {
 	f := failureMemory{messages: 3, bytes: 1 << 20}
 	var given []recoverability.Past
 	for i := range 13 {
-		before := f.count(keyOf("a"), false).past
+		before := f.count(keyOf("a"), time.Unix(0, 0), false).past
 		if i == 10 {
 			given = before
 		}
 		f.note(keyOf("a"), said(fmt.Sprint(i)))
 	}
-	if diff := cmp.Diff("3 4 5 6 7 8 9 10 11 12", texts(f.count(keyOf("a"), false).past)); diff != "" {
+	if diff := cmp.Diff("3 4 5 6 7 8 9 10 11 12", texts(f.count(keyOf("a"), time.Unix(0, 0), false).past)); diff != "" {
 		t.Error(diff)
 	}
 	if diff := cmp.Diff("0 1 2 3 4 5 6 7 8 9", texts(given)); diff != "" {
@@ -90,14 +91,14 @@ func TestOverTheBoundOfTextsTheCountsStay(t *testing.T) {
 	f := failureMemory{messages: 100, bytes: 10 * (100 + 5)}
 	for i := range 50 {
 		key := keyOf(fmt.Sprint(i))
-		f.count(key, false)
+		f.count(key, time.Unix(0, 0), false)
 		f.note(key, said(fmt.Sprintf("%05d", i)))
 		if f.said > f.bytes {
 			t.Fatalf("%d bytes are remembered, want at most %d", f.said, f.bytes)
 		}
 	}
 	for i := range 50 {
-		m := f.count(keyOf(fmt.Sprint(i)), false)
+		m := f.count(keyOf(fmt.Sprint(i)), time.Unix(0, 0), false)
 		if m.failed != 2 || len(m.past) != 0 != (i >= 40) {
 			t.Errorf("message %d: %d failures, texts %q", i, m.failed, texts(m.past))
 		}
@@ -108,7 +109,7 @@ func TestWhatIsForgottenTakesNoRoom(t *testing.T) {
 	f := failureMemory{messages: 5, bytes: 2000}
 	for i := range 1000 {
 		key := keyOf(fmt.Sprint(i % 17))
-		f.count(key, i%5 == 0)
+		f.count(key, time.Unix(0, 0), i%5 == 0)
 		f.note(key, said(strings.Repeat("x", i%300)))
 		if i%3 == 0 {
 			f.forget(key)
@@ -130,7 +131,7 @@ func TestFailuresOfManyGoroutines(t *testing.T) {
 		wg.Go(func() {
 			for i := range 500 {
 				key := keyOf(fmt.Sprint((g + i) % 12))
-				m := f.count(key, false)
+				m := f.count(key, time.Unix(0, 0), false)
 				_ = append(m.past, said("mine")) // has no effect on what is remembered
 				f.note(key, said("theirs"))
 				f.lose(key)

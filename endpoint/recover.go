@@ -101,7 +101,10 @@ var isCanceled, isStopping = recoverability.Is(context.Canceled), recoverability
 func (in *incoming) failure(err error) recoverability.Failure {
 	f := in.facts(err)
 	in.failed = true
-	known := in.e.failures.count(in.failureKey(), in.alone == nil && f.AttemptExact && f.Attempt == 1)
+	known := in.e.failures.count(in.failureKey(), f.Now, in.alone == nil && f.AttemptExact && f.Attempt == 1)
+	if known.since.Before(f.FirstFailure) { // in the first cycle only this process knows
+		f.FirstFailure = known.since
+	}
 	f.Handled, f.Lost, f.History = known.failed, known.lost, append(f.History, known.past...)
 	switch {
 	case in.alone != nil:

@@ -174,3 +174,33 @@ func TestRetriesEndHoweverFewFailuresAreRemembered(t *testing.T) {
 		t.Logf("%d attempts at %d messages", len(calls.list()), messages)
 	})
 }
+
+// The 24 hours of delayed retries begin with the first attempt that failed, not with the last of its
+// cycle.
+func TestTheFirstFailureIsThatOfTheFirstAttempt(t *testing.T) {
+	for _, without := range []inmemory.Capability{0, inmemory.Exact} {
+		inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+			broker.Without = without
+			var first tally
+			begin := time.Now()
+			cfg := sales(broker, endpoint.Handle(func(context.Context, *endpoint.Session, placeOrder) error {
+				time.Sleep(5 * time.Hour)
+				return errNo
+			}))
+			cfg.Recoverability = recoverability.Config{Immediate: 2, Delayed: 5}
+			cfg.Recoverability.Policy = func(f recoverability.Failure) recoverability.Action {
+				first.add(f.FirstFailure.Sub(begin).String())
+				return f.Decide()
+			}
+			start(t, cfg).send(placeOrder{})
+			time.Sleep(10 * 24 * time.Hour)
+			// after 5, 10 and 15 hours, delayed, after 20 and 25 and 30: the end of 24 hours is over
+			if diff := cmp.Diff([]string{"5h0m0s", "5h0m0s", "5h0m0s", "5h0m0s", "5h0m0s", "5h0m0s"}, first.list()); diff != "" {
+				t.Errorf("without %b: %s", without, diff)
+			}
+			if got := len(broker.Messages("error")); got != 1 {
+				t.Errorf("the error queue has %d messages", got)
+			}
+		})
+	}
+}
