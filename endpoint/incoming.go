@@ -22,6 +22,7 @@ type incoming struct {
 	slot     *pump.Slot
 	gate     *gate // of its type, that it has entered
 	holding  *holding
+	repeats  repeats
 	queue    string
 	started  time.Time // set for audit copies only
 	id       string
@@ -77,7 +78,7 @@ func (in *incoming) run(ctx context.Context) {
 	err := errGoexit // unless handle returns
 	defer func() {
 		in.leaveGate()
-		if err != nil {
+		if err != nil && !in.repeat(ctx, err) {
 			in.slot.Free()
 			in.fail(ctx, err)
 		}

@@ -153,6 +153,14 @@ type Tx interface {
 	Rollback(ctx context.Context) error
 }
 
+// Conflicter is implemented by a Tx of a database that may end it for the sake of another
+// transaction. Without it, a message of which that happens has failed like any other.
+type Conflicter interface {
+	// Conflict tells whether err, of a handler's statement or of Complete, means just that, as in
+	// a deadlock: nothing has happened, and all of it may pass if done again.
+	Conflict(err error) bool
+}
+
 // SpacedRetrier is implemented by a Delivery that can be made available again after a
 // short while without leaving its queue. Without it a spaced retry is an
 // immediate one.

@@ -15,6 +15,7 @@ var (
 	_ transport.Completer     = (*delivery)(nil)
 	_ transport.SpacedRetrier = (*delivery)(nil)
 	_ transport.Transactor    = (*txDelivery)(nil)
+	_ transport.Conflicter    = (*tx)(nil)
 )
 
 // delivery is a leased row.
@@ -173,6 +174,9 @@ func (t *tx) Complete(ctx context.Context, ops []transport.Operation) error {
 	c.wakes.flushed([]*Unit{&w.unit})
 	return nil
 }
+
+// Conflict implements [transport.Conflicter].
+func (t *tx) Conflict(err error) bool { return t.delivery.conn.store.Classify(err) == Conflict }
 
 // Rollback implements [transport.Tx].
 func (t *tx) Rollback(ctx context.Context) error {
