@@ -200,11 +200,14 @@ func plain(err error) error {
 	case e.Code == amqp.PreconditionFailed && inequivalent.MatchString(e.Reason):
 		return errors.New(difference(e.Reason))
 	case e.Server:
-		return fmt.Errorf("the broker says %d %s", e.Code, e.Reason)
+		return fmt.Errorf("the broker says %d %s", e.Code, userText.ReplaceAllString(e.Reason, ""))
 	default:
 		return errors.New(e.Reason)
 	}
 }
+
+// userText is in what the broker says of missing rights. The user's name is nobody's business.
+var userText = regexp.MustCompile(` for user '[^']*'`)
 
 // inequivalent is what the broker says of a declaration that meets something else of that name.
 var inequivalent = regexp.MustCompile(`inequivalent arg '([^']*)' for .*: received (.*) but current is (.*)$`)

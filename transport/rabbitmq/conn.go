@@ -25,6 +25,7 @@ var (
 type conn struct {
 	dialer    *dialer
 	queueType QueueType
+	topology  topology
 	backstop  backstop
 	log       *slog.Logger
 	limits    transport.Limits

@@ -1,6 +1,7 @@
 package rabbitmq
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -34,8 +35,11 @@ const (
 func delayLevel(level int) string { return fmt.Sprintf("holdfast.delay-level-%02d", level) }
 
 // Destinations of the two kinds cannot be mistaken for each other.
-func toQueue(name string) string          { return "queue." + name }
-func toSubscribers(types []string) string { return "type." + typeExchange(types[0]) }
+func toQueue(name string) string { return "queue." + name }
+func (c *conn) toSubscribers(types []string) string {
+	exchange, key := c.topology.address(types)
+	return "type." + cmp.Or(key, exchange)
+}
 
 // declareDelays creates the ladder. What exists is left alone.
 func declareDelays(ch *amqp.Channel) error {
@@ -92,11 +96,12 @@ func bindArrivals(ch *amqp.Channel, queue string) error {
 }
 
 // bindPublished has delayed messages of a type reach its subscribers.
-func bindPublished(ch *amqp.Channel, types []string) error {
-	if err := declareTypes(ch, types); err != nil {
+func (c *conn) bindPublished(ch *amqp.Channel, types []string) error {
+	if err := c.topology.declareTypes(ch, types); err != nil {
 		return err
 	}
-	err := ch.ExchangeBind(typeExchange(types[0]), delays.Arrives(toSubscribers(types)), delayArrivals, false, nil)
+	exchange, _ := c.topology.address(types)
+	err := ch.ExchangeBind(exchange, delays.Arrives(c.toSubscribers(types)), delayArrivals, false, nil)
 	return wrap(err, "bind %s to delayed messages", types[0])
 }
 
@@ -109,7 +114,7 @@ func (b *batch) delayed(ctx context.Context, op *transport.Operation, d time.Dur
 	bind, destination := func(ch *amqp.Channel) error { return bindArrivals(ch, op.Queue) }, toQueue(op.Queue)
 	if op.Queue == "" {
 		types := slices.Clone(op.Types)
-		bind, destination = func(ch *amqp.Channel) error { return bindPublished(ch, types) }, toSubscribers(types)
+		bind, destination = func(ch *amqp.Channel) error { return b.conn.bindPublished(ch, types) }, b.conn.toSubscribers(types)
 	}
 	key = delays.Key(steps, destination)
 	if len(key) > maxShort {

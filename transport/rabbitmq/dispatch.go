@@ -71,7 +71,7 @@ func (b *batch) publish(ctx context.Context, i int) error {
 	if err := b.reserve(ctx); err != nil {
 		return err
 	}
-	s, err := b.to.publish(ctx, exchange, key, msg)
+	s, err := b.to.publish(ctx, route{exchange, key, op.Queue != "" || delay > 0}, msg)
 	if err != nil {
 		<-b.to.window
 		return err
@@ -80,8 +80,8 @@ func (b *batch) publish(ctx context.Context, i int) error {
 	return nil
 }
 
-// address is where an operation goes: to a queue by its name, to the exchange of its most
-// concrete type, or first to where delayed messages wait.
+// address is where an operation goes: to a queue by its name, to where the topology has its
+// types, or first to where delayed messages wait.
 func (b *batch) address(ctx context.Context, op *transport.Operation, delay time.Duration) (exchange, key string, err error) {
 	switch {
 	case op.Queue == "" && len(op.Types) == 0:
@@ -93,7 +93,8 @@ func (b *batch) address(ctx context.Context, op *transport.Operation, delay time
 	case op.Queue != "":
 		return "", op.Queue, nil
 	default:
-		return typeExchange(op.Types[0]), "", b.to.ensureType(ctx, b.conn, op.Types)
+		exchange, key = b.conn.topology.address(op.Types)
+		return exchange, key, b.to.ensureType(ctx, b.conn, op.Types)
 	}
 }
 

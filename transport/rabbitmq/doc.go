@@ -22,11 +22,17 @@
 // # Addresses
 //
 // A send goes to the queue of that name and fails with [transport.ErrNoQueue] where
-// there is none. A publish goes to the fanout exchange of its type, which may have no
-// subscriber. The names are those of NServiceBus's conventional topology: a type
-// "Shop.OrderPlaced" has the exchange "Shop:OrderPlaced", bound to the exchanges of its
-// base types; an endpoint has an exchange and a queue of its own name.
-// Publishing a type for the first time after connecting declares its exchanges.
+// there is none. A publish goes through the exchanges of the topology, and may reach nobody.
+//
+// In the conventional topology a type "Shop.OrderPlaced" has the fanout exchange
+// "Shop:OrderPlaced", bound to the exchanges of its base types; an endpoint has an exchange and a
+// queue of its own name. In the direct topology there is one topic exchange, and the routing key is the
+// types' names, the most general first, with "-" for each dot: "Shop-IOrderEvent.Shop-OrderPlaced".
+// Names and keys are NServiceBus's where the base types are declared in the reverse of the order that
+// it goes by: base classes before interfaces in the key.
+//
+// Publishing a type for the first time after connecting declares its exchanges; who has no right to
+// configure uses what is there.
 //
 // # Delays
 //

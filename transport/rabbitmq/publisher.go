@@ -28,6 +28,8 @@ type publisher struct {
 
 	blocked  atomic.Pointer[blocking] // nil while the broker reads from us
 	finished chan *amqp.Error
+	over     chan struct{} // closed when end is set
+	end      error         // why it is over
 	tasks    tasks
 }
 
@@ -47,6 +49,7 @@ func (c *conn) dialPublisher(ctx context.Context) (*publisher, error) {
 		out:      out,
 		window:   make(chan struct{}, maxUnconfirmed),
 		finished: make(chan *amqp.Error, 1),
+		over:     make(chan struct{}),
 	}
 	p.declared.turn = make(chan struct{}, 1)
 	if err := abortable(ctx, func() { hangUp(conn) }, p.open); err != nil {
@@ -84,6 +87,8 @@ func (p *publisher) watchEnd(closed, failed <-chan *amqp.Error) {
 	case e = <-failed:
 	case e = <-closed:
 	}
+	p.end = lossOf(e)
+	close(p.over)
 	p.finished <- e
 }
 
@@ -127,35 +132,42 @@ func (p *publisher) ready(ctx context.Context) error {
 type sent struct {
 	confirm *amqp.DeferredConfirmation
 	id      string
-	queue   string // "" for a publish, which may reach nobody
+	route   route
+}
+
+// route is where a message goes. A mandatory one has to arrive in a queue; a publish may reach nobody.
+type route struct {
+	exchange, key string
+	mandatory     bool
 }
 
 // publish sends p. It needs a place in the window, which outcome gives back.
-func (p *publisher) publish(ctx context.Context, exchange, queue string, msg *amqp.Publishing) (sent, error) {
+func (p *publisher) publish(ctx context.Context, to route, msg *amqp.Publishing) (sent, error) {
 	if err := p.ready(ctx); err != nil {
 		return sent{}, err
 	}
-	confirm, err := p.ch.PublishWithDeferredConfirm(exchange, queue, queue != "", false, *msg)
+	confirm, err := p.ch.PublishWithDeferredConfirm(to.exchange, to.key, to.mandatory, false, *msg)
 	if err != nil {
 		// What did not leave whole is not accepted.
 		return sent{}, fmt.Errorf("rabbitmq: publish: %w", plain(err))
 	}
-	return sent{confirm: confirm, id: msg.MessageId, queue: queue}, nil
+	return sent{confirm: confirm, id: msg.MessageId, route: to}, nil
 }
 
 // outcome is what the broker answered. It waits for that, and is called once.
 func (p *publisher) outcome(s sent) error {
 	acked := s.confirm.Wait()
-	isReturned := s.queue != "" && p.returned.take(s.id, s.queue)
+	isReturned := s.route.mandatory && p.returned.take(s.id, s.route.key)
 	<-p.window
 	switch {
 	case isReturned:
-		return fmt.Errorf("rabbitmq: send to %q: %w", s.queue, transport.ErrNoQueue)
+		return fmt.Errorf("rabbitmq: send to %q: %w", s.route.key, transport.ErrNoQueue)
 	case acked:
 		return nil
 	case p.ch.IsClosed():
 		// The client library settles what was in flight as refused.
-		return fmt.Errorf("rabbitmq: %w", transport.ErrOutcomeUnknown)
+		<-p.over
+		return fmt.Errorf("rabbitmq: %w: %w", transport.ErrOutcomeUnknown, p.end)
 	default:
 		return errRefused
 	}

@@ -98,9 +98,11 @@ func (s *session) work(ctx context.Context, r *receiver) error {
 	}
 }
 
+var errChannelClosed = errors.New("the channel was closed")
+
 func lossOf(e *amqp.Error) error {
 	if e == nil {
-		return errors.New("the channel was closed")
+		return errChannelClosed
 	}
 	return plain(e)
 }

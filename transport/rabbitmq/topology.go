@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 	"sync"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -12,18 +11,24 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// typeExchange is the exchange that a type is published to: "Namespace:Name", split at
-// the last dot, as NServiceBus names it.
-func typeExchange(name string) string {
-	plain, _, _ := strings.Cut(name, "[") // the arguments of a generic type have dots too
-	if dot := strings.LastIndexByte(plain, '.'); dot >= 0 {
-		return name[:dot] + ":" + name[dot+1:]
-	}
-	return name
+// topology is how published messages get to the queues that subscribed to their types. What is sent goes to
+// a queue by its name in any of them.
+type topology interface {
+	// address is where a message of these types is published.
+	address(types []string) (exchange, key string)
+	// declareQueue declares what a queue needs beside itself.
+	declareQueue(ch *amqp.Channel, name string) error
+	// declareTypes declares what publishing the first of types needs, the others being its base types, and
+	// findTypes fails where that is missing.
+	declareTypes(ch *amqp.Channel, types []string) error
+	findTypes(ch *amqp.Channel, types []string) error
+
+	subscribe(ch *amqp.Channel, queue, name string) error
+	unsubscribe(ch *amqp.Channel, queue, name string) error
 }
 
-// Install declares an endpoint exchange and a queue for each queue of the plan, the
-// exchanges of the types, and where delayed messages wait. What exists with other arguments is left alone and logged.
+// Install declares the queues of the plan, what the topology needs, and where delayed messages wait. What
+// exists with other arguments is left alone and logged.
 func (c *conn) Install(ctx context.Context, plan transport.Plan) error {
 	if err := c.installDeadLetters(ctx, plan.Queues); err != nil {
 		return err
@@ -39,7 +44,7 @@ func (c *conn) Install(ctx context.Context, plan transport.Plan) error {
 		}
 	}
 	for _, types := range plan.Types {
-		if err := c.onChannel(ctx, func(ch *amqp.Channel) error { return declareTypes(ch, types) }); err != nil {
+		if err := c.onChannel(ctx, func(ch *amqp.Channel) error { return c.topology.declareTypes(ch, types) }); err != nil {
 			return err
 		}
 	}
@@ -61,38 +66,26 @@ func (c *conn) installQueue(ctx context.Context, q transport.Queue) error {
 	if err != nil {
 		return err
 	}
-	return c.onChannel(ctx, func(ch *amqp.Channel) error {
-		if err := declareFanout(ch, name); err != nil {
+	return c.onChannel(ctx, func(ch *amqp.Channel) error { return c.topology.declareQueue(ch, name) })
+}
+
+// Subscribe makes what is published under the types arrive in the queue.
+func (c *conn) Subscribe(ctx context.Context, queue string, types []string) error {
+	for _, name := range types {
+		if err := c.ensureTypes(ctx, []string{name}); err != nil {
 			return err
 		}
-		return wrap(ch.QueueBind(name, "", name, false, nil), "bind queue %q to its exchange", name)
-	})
-}
-
-// Subscribe binds the exchange of each type to the queue's exchange.
-func (c *conn) Subscribe(ctx context.Context, queue string, types []string) error {
-	return c.onChannel(ctx, func(ch *amqp.Channel) error {
-		for _, name := range types {
-			exchange := typeExchange(name)
-			if err := declareFanout(ch, exchange); err != nil {
-				return err
-			}
-			err := ch.ExchangeBind(queue, "", exchange, false, nil)
-			if err := wrap(err, "subscribe %q to %s", queue, name); err != nil {
-				return err
-			}
+		if err := c.onChannel(ctx, func(ch *amqp.Channel) error { return c.topology.subscribe(ch, queue, name) }); err != nil {
+			return err
 		}
-		return nil
-	})
+	}
+	return nil
 }
 
-// Unsubscribe removes these bindings.
+// Unsubscribe ends that.
 func (c *conn) Unsubscribe(ctx context.Context, queue string, types []string) error {
 	for _, name := range types {
-		err := c.onChannel(ctx, func(ch *amqp.Channel) error {
-			err := ch.ExchangeUnbind(queue, "", typeExchange(name), false, nil)
-			return wrap(err, "unsubscribe %q from %s", queue, name)
-		})
+		err := c.onChannel(ctx, func(ch *amqp.Channel) error { return c.topology.unsubscribe(ch, queue, name) })
 		if err != nil && !isCode(err, amqp.NotFound) {
 			return err
 		}
@@ -100,95 +93,11 @@ func (c *conn) Unsubscribe(ctx context.Context, queue string, types []string) er
 	return nil
 }
 
-// Inspect asks for the depth of the named queues. The protocol cannot list queues, and
-// knows nothing of messages that are being handled.
-func (c *conn) Inspect(ctx context.Context, queues ...string) ([]transport.QueueStats, error) {
-	stats := make([]transport.QueueStats, 0, len(queues))
-	for _, name := range queues {
-		q, err := c.lookAt(ctx, name)
-		if err != nil {
-			return nil, err
-		}
-		stats = append(stats, transport.QueueStats{Name: name, Ready: int64(q.Messages), Unsettled: -1, Delayed: -1})
-	}
-	return stats, nil
-}
-
-// lookAt finds a queue, or fails with ErrNoQueue.
-func (c *conn) lookAt(ctx context.Context, name string) (amqp.Queue, error) {
-	if len(name) > maxShort {
-		return amqp.Queue{}, fmt.Errorf("rabbitmq: queue %.40q...: a name of %d bytes: %w", name, len(name), transport.ErrNoQueue)
-	}
-	var found amqp.Queue
-	err := c.onChannel(ctx, func(ch *amqp.Channel) (err error) {
-		found, err = ch.QueueDeclarePassive(name, true, false, false, false, nil)
-		return wrap(err, "look at queue %q", name)
-	})
-	if err != nil {
-		return amqp.Queue{}, err // found is still being written to when ctx has ended
-	}
-	return found, nil
-}
-
-// onChannel runs f with a channel of its own, which a refused declaration closes, on
-// the connection that receives.
-func (c *conn) onChannel(ctx context.Context, f func(*amqp.Channel) error) error {
-	w, err := c.receiving.within(ctx, connectPatience)
-	if err != nil {
-		return err
-	}
-	return c.call(ctx, func() error { return withChannel(w.conn, f) })
-}
-
-func withChannel(conn *amqp.Connection, f func(*amqp.Channel) error) error {
-	ch, err := conn.Channel()
-	if err != nil {
-		return wrap(err, "open a channel")
-	}
-	defer ch.Close() //nolint:errcheck // closed already when f failed
-	return f(ch)
-}
-
-// brokerError is what the client library reported, in words and still to be recognised.
-type brokerError struct {
-	doing string
-	cause error
-}
-
-func wrap(err error, format string, args ...any) error {
-	if err == nil {
-		return nil
-	}
-	return &brokerError{doing: fmt.Sprintf(format, args...), cause: err}
-}
-
-func (e *brokerError) Error() string {
-	return "rabbitmq: " + e.doing + ": " + plain(e.cause).Error()
-}
-
-func (e *brokerError) Unwrap() []error { return []error{e.cause, plain(e.cause)} }
-
-func declareFanout(ch *amqp.Channel, name string) error {
-	err := ch.ExchangeDeclare(name, amqp.ExchangeFanout, true, false, false, false, nil)
-	return wrap(err, "declare exchange %q", name)
-}
-
-// declareTypes declares the exchange of the first type, and those of its base types bound
-// to it directly: the broker gives a queue one copy over however many ways.
-func declareTypes(ch *amqp.Channel, types []string) error {
-	for i, name := range types {
-		if err := declareFanout(ch, typeExchange(name)); err != nil {
-			return err
-		}
-		if i == 0 || name == types[0] {
-			continue
-		}
-		err := ch.ExchangeBind(typeExchange(name), "", typeExchange(types[0]), false, nil)
-		if err := wrap(err, "bind %s to its base type %s", types[0], name); err != nil {
-			return err
-		}
-	}
-	return nil
+// ensureTypes makes ready what publishing the first of types needs.
+func (c *conn) ensureTypes(ctx context.Context, types []string) error {
+	return c.ensure(ctx,
+		func(ch *amqp.Channel) error { return c.topology.declareTypes(ch, types) },
+		func(ch *amqp.Channel) error { return c.topology.findTypes(ch, types) })
 }
 
 // declared remembers the types that a publisher has declared: once per connection,
@@ -209,13 +118,13 @@ func (p *publisher) ensureType(ctx context.Context, c *conn, types []string) err
 	select {
 	case d.turn <- struct{}{}:
 	case <-ctx.Done():
-		return fmt.Errorf("rabbitmq: declare exchange for %s: %w", types[0], context.Cause(ctx))
+		return fmt.Errorf("rabbitmq: publish %s: %w", types[0], context.Cause(ctx))
 	}
 	defer func() { <-d.turn }()
 	if d.knows(types) {
 		return nil
 	}
-	err := c.onChannel(ctx, func(ch *amqp.Channel) error { return declareTypes(ch, types) })
+	err := c.ensureTypes(ctx, types)
 	if err == nil {
 		d.add(types)
 	}

@@ -1,20 +1,39 @@
 package rabbitmq_test
 
 import (
+	"errors"
+	"strings"
 	"testing"
+	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/holdfast-go/holdfast/internal/brokertest"
 	"github.com/holdfast-go/holdfast/transport"
+	"github.com/holdfast-go/holdfast/transport/rabbitmq"
 )
 
 func publish1(m *transport.Message, types ...string) transport.Operation {
 	return transport.Operation{Types: types, Message: m}
 }
 
+// topologies are those that tests of publishing run on.
+var topologies = map[string]func(*rabbitmq.Transport){
+	"conventional": nil,
+	"direct":       func(tr *rabbitmq.Transport) { tr.Topology = rabbitmq.Direct },
+	"direct through an exchange of its own": func(tr *rabbitmq.Transport) {
+		tr.Topology, tr.TopicExchange = rabbitmq.Direct, "shop.events"
+	},
+}
+
 func TestAPublishReachesTheSubscribersOfItsTypeAndItsBaseTypesOnce(t *testing.T) {
-	c := open(t, brokertest.RabbitMQ(t), nil)
+	for name, topology := range topologies {
+		t.Run(name, func(t *testing.T) { publishToTypes(t, topology) })
+	}
+}
+
+func publishToTypes(t *testing.T, topology func(*rabbitmq.Transport)) {
+	c := open(t, brokertest.RabbitMQ(t), topology)
 	concrete, base, other := brokertest.Name(t, "Shop.OrderPlaced"), brokertest.Name(t, "Shop.IOrderEvent"), brokertest.Name(t, "Shop.IAuditable")
 	billing, shipping, audit := install(t, c, "billing"), install(t, c, "shipping"), install(t, c, "audit")
 	s := c.(transport.Subscriber)
@@ -45,9 +64,81 @@ func TestAPublishReachesTheSubscribersOfItsTypeAndItsBaseTypesOnce(t *testing.T)
 }
 
 func TestAPublishToNobodyIsAccepted(t *testing.T) {
-	c := open(t, brokertest.RabbitMQ(t), nil)
-	name := brokertest.Name(t, "Shop.OrderPlaced")
-	must(t, dispatch(c, publish1(message("a", "x"), name), publish1(message("b", "x"), name)))
+	for name, topology := range topologies {
+		t.Run(name, func(t *testing.T) {
+			c := open(t, brokertest.RabbitMQ(t), topology)
+			name := brokertest.Name(t, "Shop.OrderPlaced")
+			must(t, dispatch(c, publish1(message("a", "x"), name), publish1(message("b", "x"), name)))
+		})
+	}
+}
+
+func TestADelayedPublishReachesTheSubscribers(t *testing.T) {
+	for name, topology := range topologies {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := open(t, brokertest.RabbitMQ(t), topology)
+			billing := install(t, c, "billing")
+			must(t, c.(transport.Subscriber).Subscribe(within(t), billing, []string{"Shop.IOrderEvent"}))
+			op := publish1(message("later", "x"), "Shop.OrderPlaced", "Shop.IOrderEvent")
+			op.After = time.Second
+			must(t, dispatch(c, op))
+			if got := next(t, receive(t, c, billing, 1)).Message().ID; got != "later" {
+				t.Errorf("received %q", got)
+			}
+		})
+	}
+}
+
+// The keys are those of NServiceBus's direct topology, so that its endpoints receive what we
+// publish and we receive what they do.
+func TestTheKeysOfTheDirectTopologyAreThoseOfOthers(t *testing.T) {
+	url := brokertest.RabbitMQ(t)
+	c := open(t, url, topologies["direct"])
+	raw := rawChannel(t, url)
+	q, err := raw.QueueDeclare("net", true, false, false, false, amqp.Table{"x-queue-type": "quorum"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := raw.QueueBind(q.Name, "Shop-IOrderEvent.Shop-OrderPlaced.#", "amq.topic", false, nil); err != nil {
+		t.Fatal(err)
+	}
+	must(t, dispatch(c, publish1(message("ours", "x"), "Shop.OrderPlaced", "Shop.IOrderEvent")))
+	if got := next(t, receive(t, c, q.Name, 1)).Message().ID; got != "ours" {
+		t.Errorf("received %q", got)
+	}
+
+	billing := install(t, c, "billing")
+	must(t, c.(transport.Subscriber).Subscribe(within(t), billing, []string{"Shop.OrderPlaced"}))
+	for _, key := range []string{"Shop-OrderPlaced", "Shop-IOrderEvent.Shop-OrderPlaced", "Shop-IOrderEvent.Shop-OrderPlaced.Shop-BigOrderPlaced", "Shop-IOrderEvent"} {
+		err := raw.PublishWithContext(t.Context(), "amq.topic", key, false, false, amqp.Publishing{MessageId: key, DeliveryMode: amqp.Persistent})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	r := receive(t, c, billing, 10)
+	if all := nextN(t, r, 3); all[2].Message().ID != "Shop-IOrderEvent.Shop-OrderPlaced.Shop-BigOrderPlaced" {
+		t.Errorf("received %q last", all[2].Message().ID)
+	}
+	nothing(t, r)
+}
+
+func TestAKeyTooLongIsAnErrorThatSaysSo(t *testing.T) {
+	c := open(t, brokertest.RabbitMQ(t), topologies["direct"])
+	err := dispatch(c, publish1(message("a", "x"), "Shop."+strings.Repeat("x", 150), "Shop."+strings.Repeat("y", 150)), publish1(message("b", "x"), "Shop.Short"))
+	var failed *transport.DispatchError
+	if !errors.As(err, &failed) || len(failed.Ops) != 1 || failed.Ops[0].Index != 0 || !strings.Contains(err.Error(), "311 bytes") {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestATopologyThatIsNoneIsRefused(t *testing.T) {
+	for _, tr := range []rabbitmq.Transport{{Topology: "custom"}, {TopicExchange: "shop.events"}} {
+		tr.URL = "amqp://127.0.0.1:1"
+		if _, err := tr.Open(t.Context(), transport.Env{}); err == nil || !strings.Contains(err.Error(), "direct") {
+			t.Errorf("%v", err)
+		}
+	}
 }
 
 func TestPublishingGoesOnAfterItsExchangeWasDeleted(t *testing.T) {

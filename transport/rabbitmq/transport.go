@@ -1,6 +1,7 @@
 package rabbitmq
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"fmt"
@@ -20,6 +21,17 @@ const (
 	Classic QueueType = "classic"
 )
 
+// Topology is how publishers and subscribers find each other. The names of exchanges, and the routing
+// keys, are those of NServiceBus's topologies of the same names; all endpoints of a system use the same.
+type Topology string
+
+const (
+	// Conventional has a fanout exchange for each type, bound to those of its base types: the default.
+	Conventional Topology = "conventional"
+	// Direct has one topic exchange for all types.
+	Direct Topology = "direct"
+)
+
 // Transport connects to a RabbitMQ server, 3.10 or newer, over AMQP 0-9-1. It holds
 // configuration only, and must not change while it is open.
 type Transport struct {
@@ -37,6 +49,10 @@ type Transport struct {
 	// QueueType is what Install creates; "" is Quorum. Queues that exist are used
 	// as they are.
 	QueueType QueueType
+	// Topology is [Conventional] unless set.
+	Topology Topology
+	// TopicExchange is the exchange of [Direct]: "amq.topic" unless set.
+	TopicExchange string
 	// DeliveryLimit is how often the broker may take back a message of the endpoint's own quorum
 	// queues: one more, and it goes to the queue "<endpoint>.dead-letters", from where a running
 	// endpoint moves it to its error queue. That is a net under the endpoint's own counting, so it
@@ -68,7 +84,25 @@ func (t *Transport) Open(ctx context.Context, env transport.Env) (transport.Conn
 	if err != nil {
 		return nil, err
 	}
-	return openConn(ctx, &conn{dialer: d, queueType: queueType, backstop: backstop, log: env.Log()})
+	topology, err := t.topology()
+	if err != nil {
+		return nil, err
+	}
+	return openConn(ctx, &conn{dialer: d, queueType: queueType, topology: topology, backstop: backstop, log: env.Log()})
+}
+
+func (t *Transport) topology() (topology, error) {
+	switch t.Topology {
+	case "", Conventional:
+		if t.TopicExchange != "" {
+			return nil, fmt.Errorf("rabbitmq: TopicExchange %q is for the topology %q", t.TopicExchange, Direct)
+		}
+		return conventional{}, nil
+	case Direct:
+		return direct{cmp.Or(t.TopicExchange, defaultTopicExchange)}, nil
+	default:
+		return nil, fmt.Errorf("rabbitmq: topology %q: use %q or %q", t.Topology, Conventional, Direct)
+	}
 }
 
 func (t *Transport) queueType() (QueueType, error) {

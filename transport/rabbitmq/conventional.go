@@ -1,0 +1,69 @@
+package rabbitmq
+
+import (
+	"strings"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+// conventional is the topology of fanout exchanges: one per type, which publishers send to and which is
+// bound to those of its base types, and one per queue, which subscribing binds to those of types.
+type conventional struct{}
+
+// typeExchange is the exchange that a type is published to: "Namespace:Name", split at
+// the last dot, as NServiceBus names it.
+func typeExchange(name string) string {
+	plain, _, _ := strings.Cut(name, "[") // the arguments of a generic type have dots too
+	if dot := strings.LastIndexByte(plain, '.'); dot >= 0 {
+		return name[:dot] + ":" + name[dot+1:]
+	}
+	return name
+}
+
+func (conventional) address(types []string) (exchange, key string) { return typeExchange(types[0]), "" }
+
+func (conventional) declareQueue(ch *amqp.Channel, name string) error {
+	if err := declareFanout(ch, name); err != nil {
+		return err
+	}
+	return wrap(ch.QueueBind(name, "", name, false, nil), "bind queue %q to its exchange", name)
+}
+
+// declareTypes declares the exchange of the first type, and those of its base types bound
+// to it directly: the broker gives a queue one copy over however many ways.
+func (conventional) declareTypes(ch *amqp.Channel, types []string) error {
+	for i, name := range types {
+		if err := declareFanout(ch, typeExchange(name)); err != nil {
+			return err
+		}
+		if i == 0 || name == types[0] {
+			continue
+		}
+		err := ch.ExchangeBind(typeExchange(name), "", typeExchange(types[0]), false, nil)
+		if err := wrap(err, "bind %s to its base type %s", types[0], name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (conventional) findTypes(ch *amqp.Channel, types []string) error {
+	name := typeExchange(types[0])
+	err := ch.ExchangeDeclarePassive(name, amqp.ExchangeFanout, true, false, false, false, nil)
+	return wrap(err, "look at exchange %q", name)
+}
+
+func (conventional) subscribe(ch *amqp.Channel, queue, name string) error {
+	err := ch.ExchangeBind(queue, "", typeExchange(name), false, nil)
+	return wrap(err, "subscribe %q to %s", queue, name)
+}
+
+func (conventional) unsubscribe(ch *amqp.Channel, queue, name string) error {
+	err := ch.ExchangeUnbind(queue, "", typeExchange(name), false, nil)
+	return wrap(err, "unsubscribe %q from %s", queue, name)
+}
+
+func declareFanout(ch *amqp.Channel, name string) error {
+	err := ch.ExchangeDeclare(name, amqp.ExchangeFanout, true, false, false, false, nil)
+	return wrap(err, "declare exchange %q", name)
+}

@@ -1,0 +1,59 @@
+package rabbitmq
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+// direct is the topology of one topic exchange. A message is published under the names of its types, the
+// most general first, and who subscribes to one of them asks for the keys with that name in them.
+type direct struct{ exchange string }
+
+const defaultTopicExchange = "amq.topic"
+
+// word is the name of a type in a routing key, in which dots separate.
+func word(name string) string { return strings.ReplaceAll(name, ".", "-") }
+
+func (d direct) address(types []string) (exchange, key string) {
+	words := make([]string, len(types))
+	for i, name := range types {
+		words[i] = word(name)
+	}
+	slices.Reverse(words)
+	return d.exchange, strings.Join(words, ".")
+}
+
+// declareQueue: messages for a queue need nothing beside it.
+func (direct) declareQueue(*amqp.Channel, string) error { return nil }
+
+func (d direct) declareTypes(ch *amqp.Channel, types []string) error {
+	if _, key := d.address(types); len(key) > maxShort {
+		return fmt.Errorf("rabbitmq: publish %s: its name and those of its base types take %d bytes, and %d is the most: "+
+			"leave out base types, or use the conventional topology", types[0], len(key), maxShort)
+	}
+	if strings.HasPrefix(d.exchange, "amq.") { // the broker's own
+		return d.findTypes(ch, types)
+	}
+	err := ch.ExchangeDeclare(d.exchange, amqp.ExchangeTopic, true, false, false, false, nil)
+	return wrap(err, "declare exchange %q", d.exchange)
+}
+
+func (d direct) findTypes(ch *amqp.Channel, _ []string) error {
+	err := ch.ExchangeDeclarePassive(d.exchange, amqp.ExchangeTopic, true, false, false, false, nil)
+	return wrap(err, "look at exchange %q", d.exchange)
+}
+
+func (d direct) subscribe(ch *amqp.Channel, queue, name string) error {
+	return wrap(ch.QueueBind(queue, pattern(name), d.exchange, false, nil), "subscribe %q to %s", queue, name)
+}
+
+func (d direct) unsubscribe(ch *amqp.Channel, queue, name string) error {
+	return wrap(ch.QueueUnbind(queue, pattern(name), d.exchange, nil), "unsubscribe %q from %s", queue, name)
+}
+
+// pattern matches the keys of a type and of those that have it among their base types. NServiceBus
+// binds the whole key of a type instead, which takes knowing its base types.
+func pattern(name string) string { return "#." + word(name) + ".#" }

@@ -1,0 +1,40 @@
+package rabbitmq
+
+import (
+	"context"
+	"fmt"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+// Inspect asks for the depth of the named queues. The protocol cannot list queues, and
+// knows nothing of messages that are being handled.
+func (c *conn) Inspect(ctx context.Context, queues ...string) ([]transport.QueueStats, error) {
+	stats := make([]transport.QueueStats, 0, len(queues))
+	for _, name := range queues {
+		q, err := c.lookAt(ctx, name)
+		if err != nil {
+			return nil, err
+		}
+		stats = append(stats, transport.QueueStats{Name: name, Ready: int64(q.Messages), Unsettled: -1, Delayed: -1})
+	}
+	return stats, nil
+}
+
+// lookAt finds a queue, or fails with ErrNoQueue.
+func (c *conn) lookAt(ctx context.Context, name string) (amqp.Queue, error) {
+	if len(name) > maxShort {
+		return amqp.Queue{}, fmt.Errorf("rabbitmq: queue %.40q...: a name of %d bytes: %w", name, len(name), transport.ErrNoQueue)
+	}
+	var found amqp.Queue
+	err := c.onChannel(ctx, func(ch *amqp.Channel) (err error) {
+		found, err = ch.QueueDeclarePassive(name, true, false, false, false, nil)
+		return wrap(err, "look at queue %q", name)
+	})
+	if err != nil {
+		return amqp.Queue{}, err // found is still being written to when ctx has ended
+	}
+	return found, nil
+}
