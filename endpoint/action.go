@@ -19,6 +19,8 @@ func (in *incoming) carryOut(ctx context.Context, rec *pipeline.Recover) (err er
 	sent, _ := in.session.end()
 	rec.Action = in.possible(ctx, rec.Action)
 	out := wayOut{in: in, rec: rec, sent: sent}
+	turn := in.takeTurn()
+	defer turn.end()
 	in.logAction(ctx, rec.Action, rec.Failure)
 	switch a := rec.Action.(type) {
 	case recoverability.Retry:
@@ -40,6 +42,7 @@ func (in *incoming) carryOut(ctx context.Context, rec *pipeline.Recover) (err er
 		in.e.failures.forget(in.failureKey())
 	}
 	if !in.gone {
+		turn.wait()
 		in.done(ctx, rec.Action, rec.Failure)
 	}
 	return nil

@@ -25,6 +25,7 @@ type Endpoint struct {
 	failures       failureMemory
 	throttles      throttles
 	unreturned     atomic.Int32 // calls of Notify functions under way, those given up included
+	turns          turns
 
 	receive  pipeline.Func[*pipeline.Receive]
 	logical  pipeline.Func[*pipeline.Logical]

@@ -10,8 +10,8 @@ import (
 
 // Notification tells of something that was done about a failed message, or that an endpoint
 // cannot help by itself. It is told after the fact: what could not be carried out is
-// not told of. By then the next attempt may be under way, and what that comes to be told first: Retry
-// and Failure say which is which. The functions of [Config.Notify] get it.
+// not told of, and by then the next attempt may be under way. What was done about one message is
+// told in order, unless a function takes its full 10 s. The functions of [Config.Notify] get it.
 type Notification struct {
 	Kind NotificationKind
 	// Failure is the message and how it failed. Of what concerns no single message, such as a

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -46,15 +47,49 @@ func TestNotificationsCountFromOneAndTellWhereTheMessageIs(t *testing.T) {
 		start(t, cfg).send(placeOrder{})
 		time.Sleep(time.Hour)
 		want := []string{
-			"delayed_retry #1 to sales", "immediate_retry #1", "immediate_retry #1",
-			"immediate_retry #2", "immediate_retry #2", "moved_to_error to error",
+			"immediate_retry #1", "immediate_retry #2", "delayed_retry #1 to sales",
+			"immediate_retry #1", "immediate_retry #2", "moved_to_error to error",
 		}
-		got := told.list()
-		slices.Sort(got) // what follows a retry may overtake what tells of it
-		if diff := cmp.Diff(want, got); diff != "" {
+		if diff := cmp.Diff(want, told.list()); diff != "" {
 			t.Error(diff)
 		}
 	})
+}
+
+// The message is through before the first function has returned, also when it never does.
+func TestASlowNotifyFunctionIsToldInOrderAndHoldsNoMessageUp(t *testing.T) {
+	for name, test := range map[string]struct{ first, all time.Duration }{
+		"slow":  {3 * time.Second, 4 * time.Second},
+		"hangs": {time.Minute, 11 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+				var told tally
+				var begun atomic.Int32
+				cfg := sales(broker, failing(&tally{}))
+				cfg.Recoverability = recoverability.Config{Immediate: 2, Delayed: recoverability.Off}
+				cfg.Notify = append(telling(&told), func(context.Context, endpoint.Notification) {
+					if begun.Add(1) == 1 {
+						time.Sleep(test.first)
+					}
+				})
+				start(t, cfg).send(placeOrder{})
+				time.Sleep(time.Second)
+				if n, first := len(broker.Messages("error")), begun.Load(); n != 1 || first != 1 {
+					t.Errorf("%d messages in the error queue, told of %d", n, first)
+				}
+				time.Sleep(test.all - time.Second)
+				got := told.list()
+				time.Sleep(time.Minute)
+				if name == "hangs" { // what waited in vain is told at once
+					slices.Sort(got)
+				}
+				if diff := cmp.Diff([]string{"immediate_retry #1", "immediate_retry #2", "moved_to_error to error"}, got); diff != "" {
+					t.Error(diff)
+				}
+			})
+		})
+	}
 }
 
 func TestANotificationHoldsTheMessageItsErrorAndWhatWasDone(t *testing.T) {

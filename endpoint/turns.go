@@ -1,0 +1,66 @@
+package endpoint
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// turns keeps what is told of one message in order.
+type turns struct {
+	waiting atomic.Int32
+	mu      sync.Mutex // guards the rest
+	last    map[failureKey]*turn
+}
+
+// turn is an attempt's, to tell what was done about its message.
+type turn struct {
+	of     *turns
+	key    failureKey
+	before <-chan struct{} // closed when the attempt before has told; nil where there was none
+	over   chan struct{}
+}
+
+// takeTurn comes before the message is settled: after that the next attempt may be faster than
+// what tells of this one. Each turn is to be ended.
+func (in *incoming) takeTurn() *turn {
+	ts, key := &in.e.turns, in.failureKey()
+	ts.mu.Lock()
+	defer ts.mu.Unlock()
+	t := &turn{of: ts, key: key, over: make(chan struct{})}
+	if last := ts.last[key]; last != nil {
+		t.before = last.over
+	}
+	if ts.last == nil {
+		ts.last = map[failureKey]*turn{}
+	}
+	ts.last[key] = t
+	return t
+}
+
+// wait returns when the turn has come. It has little patience, and so have not too many: where a
+// function hangs, order is not worth that all attempts wait for it.
+func (t *turn) wait() {
+	if t.before == nil {
+		return
+	}
+	defer t.of.waiting.Add(-1)
+	if t.of.waiting.Add(1) > maxUnreturned {
+		return
+	}
+	patience := time.NewTimer(notifyTimeout)
+	defer patience.Stop()
+	select {
+	case <-t.before:
+	case <-patience.C:
+	}
+}
+
+func (t *turn) end() {
+	t.of.mu.Lock()
+	defer t.of.mu.Unlock()
+	close(t.over)
+	if t.of.last[t.key] == t {
+		delete(t.of.last, t.key)
+	}
+}
