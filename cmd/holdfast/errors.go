@@ -37,21 +37,12 @@ const errorsExample = `  holdfast errors list --transport sqlite:orders.db
   holdfast errors export --file errors.jsonl && holdfast errors discard --all`
 
 func (a *app) errorsCommand() *cobra.Command {
-	cmd := &cobra.Command{
+	return a.group(&cobra.Command{
 		Use:     "errors",
 		Short:   "List, show, retry, discard and export messages of an error queue",
 		Long:    errorsHelp,
 		Example: errorsExample,
-		Args:    unknownCommand,
-		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
-	for _, sub := range []*cobra.Command{
-		a.errorsListCommand(), a.errorsShowCommand(), a.errorsRetryCommand(), a.errorsDiscardCommand(), a.errorsExportCommand(),
-	} {
-		a.prepare(sub)
-		cmd.AddCommand(sub)
-	}
-	return cmd
+	}, a.errorsListCommand(), a.errorsShowCommand(), a.errorsRetryCommand(), a.errorsDiscardCommand(), a.errorsExportCommand())
 }
 
 // selecting is what the flags say of the messages that are meant.

@@ -83,11 +83,7 @@ func (a *app) command() *cobra.Command {
 		Short:         "Work with message queues on every transport that Holdfast has",
 		Long:          rootHelp,
 		SilenceErrors: true,
-
-		SuggestionsMinimumDistance: 2,
-		SilenceUsage:               true,
-		Args:                       unknownCommand,
-		RunE:                       func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		SilenceUsage:  true,
 	}
 	root.SetIn(a.in)
 	root.SetOut(a.out)
@@ -96,13 +92,22 @@ func (a *app) command() *cobra.Command {
 	flags.StringVar(&a.transport, "transport", "", "transport `URL`; $"+transportVar+" unless set")
 	flags.StringVar(&a.logLevel, "log-level", "", "`level` of the log on standard error: debug, info, warn, error or off (default warn; off for demo)")
 	flags.StringVar(&a.logFormat, "log-format", "console", "`format` of the log: console or json")
-	for _, sub := range []*cobra.Command{
-		a.demoCommand(), a.sendCommand(), a.queuesCommand(), a.errorsCommand(), a.benchCommand(), a.tortureCommand(), a.workerCommand(), a.versionCommand(),
-	} {
+	return a.group(root, a.demoCommand(), a.sendCommand(), a.queuesCommand(), a.errorsCommand(), a.rabbitCommand(),
+		a.benchCommand(), a.tortureCommand(), a.workerCommand(), a.versionCommand())
+}
+
+// typos is how many letters a command may differ from the one that is meant.
+const typos = 2
+
+// group is a command that only holds others.
+func (a *app) group(cmd *cobra.Command, subs ...*cobra.Command) *cobra.Command {
+	cmd.Args, cmd.SuggestionsMinimumDistance = unknownCommand, typos
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+	for _, sub := range subs {
 		a.prepare(sub)
-		root.AddCommand(sub)
+		cmd.AddCommand(sub)
 	}
-	return root
+	return cmd
 }
 
 // prepare has a subcommand start with what all of them need.
@@ -129,5 +134,5 @@ func unknownCommand(cmd *cobra.Command, args []string) error {
 	if similar := cmd.SuggestionsFor(args[0]); len(similar) > 0 {
 		text += fmt.Sprintf(": did you mean %s?", strings.Join(similar, " or "))
 	}
-	return errors.New(text + " (see holdfast --help)")
+	return fmt.Errorf("%s (see %s --help)", text, cmd.CommandPath())
 }

@@ -94,7 +94,11 @@ func (a *app) sendInput(ctx context.Context, s *sending) (err error) {
 		}
 	}
 	defer func() { err = errors.Join(err, in.Close()) }()
-	conn, err := a.connect(ctx)
+	endpoint := programName
+	if s.create { // the queue of that endpoint
+		endpoint = s.to
+	}
+	conn, err := a.connectAs(ctx, endpoint)
 	if err != nil {
 		return err
 	}

@@ -75,6 +75,11 @@ func (a *app) target() (target, error) {
 
 // connect opens the transport for a command that looks at a broker from outside.
 func (a *app) connect(ctx context.Context) (transport.Conn, error) {
+	return a.connectAs(ctx, programName)
+}
+
+// connectAs is connect for one that creates queues: some drivers create them for the endpoint of that name.
+func (a *app) connectAs(ctx context.Context, endpoint string) (transport.Conn, error) {
 	t, err := a.target()
 	if err != nil {
 		return nil, err
@@ -82,11 +87,11 @@ func (a *app) connect(ctx context.Context) (transport.Conn, error) {
 	if t.scheme == "memory" {
 		return nil, usagef("memory: lives in one process only: use it with demo and bench")
 	}
-	return open(ctx, a, t)
+	return a.open(ctx, t, endpoint)
 }
 
-func open(ctx context.Context, a *app, t target) (transport.Conn, error) {
-	env := transport.Env{Logger: a.log, Endpoint: programName, Instance: fmt.Sprintf("%s-%d", machineName(), os.Getpid())}
+func (a *app) open(ctx context.Context, t target, endpoint string) (transport.Conn, error) {
+	env := transport.Env{Logger: a.log, Endpoint: endpoint, Instance: fmt.Sprintf("%s-%d", machineName(), os.Getpid())}
 	conn, err := t.Open(ctx, env)
 	if err != nil {
 		return nil, fmt.Errorf("connect: %w", err)
@@ -144,7 +149,7 @@ func rabbitTarget(raw string) (target, error) {
 	default:
 		return target{}, fmt.Errorf("queue_type %q: want quorum or classic", queueType)
 	}
-	t := &rabbitmq.Transport{URL: u.String(), QueueType: queueType}
+	t := &rabbitmq.Transport{URL: u.String(), QueueType: queueType, ConnectionName: programName}
 	return target{
 		Transport: t, broker: "RabbitMQ",
 		bench: func(int) bench.Broker { return bench.RabbitMQ(t.URL) },

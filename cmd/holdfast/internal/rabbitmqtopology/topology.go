@@ -1,0 +1,156 @@
+// Package rabbitmqtopology creates and verifies what an endpoint needs at a RabbitMQ server, from outside.
+package rabbitmqtopology
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/holdfast-go/holdfast/transport"
+	"github.com/holdfast-go/holdfast/transport/rabbitmq"
+)
+
+// Endpoint is an endpoint by what of its configuration shows at the broker.
+type Endpoint struct {
+	Name      string
+	Instances []string // those with a queue of their own
+	Error     string   // the error queue
+	Audit     string   // the audit queue; "" is none
+}
+
+// maxName keeps the name of a queue, with what delays put before it, within AMQP's 255 bytes.
+const maxName = 255 - len("queue.") - 2*28
+
+// Check refuses names that no endpoint has.
+func (e Endpoint) Check() error {
+	switch {
+	case e.Name == "":
+		return errors.New("the endpoint has no name")
+	case e.Error == "":
+		return errors.New("an endpoint has an error queue")
+	case slices.Contains(e.Instances, ""):
+		return errors.New("an instance has no id")
+	}
+	for _, q := range e.Plan().Queues {
+		if len(q.Name) > maxName {
+			return fmt.Errorf("queue %.40q...: a name of %d bytes: %d is the most", q.Name, len(q.Name), maxName)
+		}
+	}
+	return nil
+}
+
+// Plan is what the endpoint needs. The exchanges of its types are left to the endpoint: they are known
+// to its code, and it makes them when it starts or publishes.
+func (e Endpoint) Plan() transport.Plan {
+	queues := []transport.Queue{{Name: e.Name}, {Name: e.Name + ".quarantine", Counted: true}}
+	for _, instance := range e.Instances {
+		queues = append(queues, transport.Queue{Name: e.Name + "-" + instance})
+	}
+	for _, name := range []string{e.Error, e.Audit} {
+		if name != "" {
+			queues = append(queues, transport.Queue{Name: name, Shared: true})
+		}
+	}
+	return transport.Plan{Queues: queues, Delays: true}
+}
+
+// Delays is what all endpoints of a virtual host share for delayed messages.
+func Delays() transport.Plan { return transport.Plan{Delays: true} }
+
+// Report is what was found, and done about it.
+type Report struct {
+	OK      bool               `json:"ok"` // nothing was found
+	DryRun  bool               `json:"dry_run,omitempty"`
+	Created []Part             `json:"created,omitempty"` // or would be, in a dry run
+	Found   []rabbitmq.Finding `json:"found"`             // what is missing or differs, in the end
+}
+
+// Part is a queue or an exchange.
+type Part struct {
+	Kind string `json:"kind"`
+	Name string `json:"name"`
+}
+
+// Verify says what of a plan is missing or differs, and changes nothing.
+func Verify(ctx context.Context, conn transport.Conn, plan transport.Plan) (Report, error) {
+	found, err := rabbitmq.Verify(ctx, conn, plan)
+	if err != nil {
+		return Report{}, fmt.Errorf("verify: %w", err)
+	}
+	return reportOf(found), nil
+}
+
+func reportOf(found []rabbitmq.Finding) Report {
+	return Report{OK: len(found) == 0, Found: append([]rabbitmq.Finding{}, found...)} // never null in JSON
+}
+
+// Preview says what Create would do, and changes nothing.
+func Preview(ctx context.Context, conn transport.Conn, plan transport.Plan) (Report, error) {
+	now, err := Verify(ctx, conn, plan)
+	r := reportOf(slices.DeleteFunc(slices.Clone(now.Found), isMissing))
+	r.DryRun, r.Created = true, created(now.Found, r.Found)
+	return r, err
+}
+
+func isMissing(f rabbitmq.Finding) bool { return f.State == rabbitmq.Missing }
+
+// Create makes what is missing of a plan, sets the bindings again, and leaves alone what exists.
+func Create(ctx context.Context, conn transport.Conn, plan transport.Plan) (Report, error) {
+	before, err := Verify(ctx, conn, plan)
+	if err != nil {
+		return Report{}, err
+	}
+	if plan.Delays { // whole first: Install takes a part for the whole
+		if err := rabbitmq.InstallDelays(ctx, conn); err != nil {
+			return Report{}, fmt.Errorf("create: %w", err)
+		}
+	}
+	installer, ok := conn.(transport.Installer)
+	if !ok {
+		return Report{}, errors.New("create: the transport cannot create queues")
+	}
+	if err := installer.Install(ctx, plan); err != nil {
+		return Report{}, fmt.Errorf("create: %w", err)
+	}
+	after, err := Verify(ctx, conn, plan)
+	after.Created = created(before.Found, after.Found)
+	return after, err
+}
+
+// created is what was missing and is not any more.
+func created(before, after []rabbitmq.Finding) (parts []Part) {
+	for _, f := range before {
+		if isMissing(f) && !slices.Contains(after, f) {
+			parts = append(parts, Part{f.Kind, f.Name})
+		}
+	}
+	return parts
+}
+
+// Err tells in one line what is not as it should be; nil when all is.
+func (r Report) Err() error {
+	var counts []string
+	for _, state := range []rabbitmq.State{rabbitmq.Missing, rabbitmq.Differs, rabbitmq.Unknown} {
+		n := 0
+		for _, f := range r.Found {
+			if f.State == state {
+				n++
+			}
+		}
+		if n > 0 {
+			counts = append(counts, fmt.Sprintf("%d %s", n, words[state]))
+		}
+	}
+	if len(counts) == 0 {
+		return nil
+	}
+	return errors.New(strings.Join(counts, ", "))
+}
+
+var words = map[rabbitmq.State]string{
+	rabbitmq.Missing: "missing",
+	rabbitmq.Differs: "with other arguments",
+	rabbitmq.Unknown: "not to be compared, which needs the right to configure",
+}

@@ -1,0 +1,110 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/rabbitmqtopology"
+	"github.com/holdfast-go/holdfast/transport"
+	"github.com/holdfast-go/holdfast/transport/rabbitmq"
+)
+
+const rabbitDelaysHelp = `Look after what all endpoints of a virtual host share for delayed messages: a ladder of 28
+quorum queues "holdfast.delay-level-00" and up, each with an exchange, and
+"` + rabbitmq.LostQueue + `", where a message goes whose destination was gone when it was due.`
+
+const lostHelp = `List the delayed messages whose destination was gone when they were due: deleted, or with nobody
+subscribed any more. They wait in the queue "` + rabbitmq.LostQueue + `" and nothing takes
+them from there but you. Return those that are still wanted, and discard the rest:
+
+  holdfast errors retry ID... --queue ` + rabbitmq.LostQueue + ` --to QUEUE
+  holdfast errors discard ID... --queue ` + rabbitmq.LostQueue + `
+
+Looking costs what looking at an error queue costs: see holdfast errors --help. Exit codes:
+0 there are none, 1 there are some, or the command failed, 2 wrong usage, 130 interrupted.`
+
+func (a *app) rabbitDelaysCommand() *cobra.Command {
+	return a.group(&cobra.Command{
+		Use:   "delays",
+		Short: "Create and verify what delayed messages need, and find those that were lost",
+		Long:  rabbitDelaysHelp,
+	}, a.shapeDelaysCommand("create", true), a.shapeDelaysCommand("verify", false), a.lostDelaysCommand())
+}
+
+// shapeDelaysCommand is create or verify.
+func (a *app) shapeDelaysCommand(verb string, creates bool) *cobra.Command {
+	s := shaping{creates: creates}
+	cmd := &cobra.Command{
+		Use:     verb,
+		Short:   "Say what is missing of what delays need, or differs",
+		Example: "  holdfast rabbitmq delays " + verb + " --transport amqp://admin:secret@host/shop",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.shape(cmd.Context(), &s, programName, "delays", rabbitmqtopology.Delays())
+		},
+	}
+	if creates {
+		cmd.Short = "Create what is missing of what delays need"
+	}
+	cmd.Long = cmd.Short + ".\n\n" + rabbitDelaysHelp
+	s.flags(cmd)
+	return cmd
+}
+
+func (a *app) lostDelaysCommand() *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "lost",
+		Short: "List delayed messages whose destination was gone",
+		Long:  lostHelp,
+		Example: `  holdfast rabbitmq delays lost --transport amqp://admin:secret@host/shop
+  holdfast rabbitmq delays lost --json | jq -r 'select(.queue == "sales").id'`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.onRabbit(cmd.Context(), programName, "", func(conn transport.Conn) error {
+				return a.lostDelays(cmd.Context(), conn, asJSON)
+			})
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON: one object per line")
+	return cmd
+}
+
+func (a *app) lostDelays(ctx context.Context, conn transport.Conn, asJSON bool) error {
+	lines, w, n := json.NewEncoder(a.out), tabwriter.NewWriter(a.out, 0, 0, 2, ' ', 0), 0
+	err := rabbitmqtopology.EachLost(ctx, conn, a.progress(), func(l rabbitmqtopology.Lost) error {
+		n++
+		if asJSON {
+			return lines.Encode(l)
+		}
+		if n == 1 {
+			fmt.Fprintln(w, "ID\tTYPE\tTO")
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\n", column(l.ID), column(l.Type), column(destination(l)))
+		return nil
+	})
+	if flushed := w.Flush(); err == nil {
+		err = flushed
+	}
+	switch {
+	case err != nil:
+		return fmt.Errorf("lost delays: %w", err)
+	case n > 0:
+		return fmt.Errorf("%s in %s: return or discard them with holdfast errors (see --help)", plural(n), rabbitmq.LostQueue)
+	case !asJSON:
+		fmt.Fprintln(a.out, "no delayed message was lost")
+	}
+	return nil
+}
+
+func destination(l rabbitmqtopology.Lost) string {
+	if l.Event != "" {
+		return "subscribers of " + l.Event
+	}
+	return cmp.Or(l.Queue, "?")
+}

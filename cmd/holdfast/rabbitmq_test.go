@@ -1,0 +1,187 @@
+package main
+
+import (
+	"encoding/json"
+	"net/url"
+	"slices"
+	"strings"
+	"testing"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/rabbitmqtopology"
+	"github.com/holdfast-go/holdfast/internal/brokertest"
+	"github.com/holdfast-go/holdfast/transport/rabbitmq"
+)
+
+// channel is one to prepare a virtual host with.
+func channel(t *testing.T, url string) *amqp.Channel {
+	t.Helper()
+	c, err := amqp.Dial(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	ch, err := c.Channel()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ch
+}
+
+// shape runs a command that creates or verifies.
+func shape(t *testing.T, wantCode int, args ...string) (r rabbitmqtopology.Report, errs string) {
+	t.Helper()
+	code, out, errs := call(t, "", append(append([]string{"rabbitmq"}, args...), "--json")...)
+	if code != wantCode {
+		t.Errorf("holdfast rabbitmq %q: exit code %d, want %d: %s", args, code, wantCode, errs)
+	}
+	if err := json.Unmarshal([]byte(out), &r); err != nil {
+		t.Fatalf("holdfast rabbitmq %q prints %q: %v: %s", args, out, err, errs)
+	}
+	return r, errs
+}
+
+func TestAnEndpointIsCreatedAndVerified(t *testing.T) {
+	t.Setenv(transportVar, brokertest.RabbitMQ(t))
+	const delays = 2*29 + 1
+	endpoint := []string{"sales", "--audit", "audit", "--instance", "7"}
+	create, verify := append([]string{"endpoint", "create"}, endpoint...), append([]string{"endpoint", "verify"}, endpoint...)
+
+	r, errs := shape(t, exitFailed, verify...)
+	missing := len(r.Found)
+	if r.OK || missing < 2*5+delays || !strings.Contains(errs, `endpoint "sales": `) || !strings.Contains(errs, "missing") {
+		t.Errorf("nothing there: %+v, %s", r, errs)
+	}
+	r, _ = shape(t, exitOK, append(create, "--dry-run")...)
+	if !r.DryRun || len(r.Created) != missing {
+		t.Errorf("dry run: %+v", r)
+	}
+	r, _ = shape(t, exitOK, "delays", "create")
+	if !r.OK || len(r.Created) != delays {
+		t.Errorf("delays create: %+v, want %d created", r, delays)
+	}
+	r, _ = shape(t, exitOK, create...)
+	if !r.OK || len(r.Created) != missing-delays {
+		t.Errorf("half there: %+v, want %d created", r, missing-delays)
+	}
+	for _, again := range [][]string{verify, create, {"delays", "verify"}, {"delays", "create"}} {
+		if r, _ := shape(t, exitOK, again...); !r.OK || len(r.Created) > 0 {
+			t.Errorf("%q: all there: %+v", again, r)
+		}
+	}
+	if out := must(t, "", append([]string{"rabbitmq"}, verify...)...); out != "endpoint \"sales\": all is there, as it should be\n" {
+		t.Errorf("verify prints %q", out)
+	}
+	r, _ = shape(t, exitFailed, append(verify, "--queue-type", "classic")...)
+	if len(r.Found) == 0 || slices.ContainsFunc(r.Found, func(f rabbitmq.Finding) bool { return f.State != "differs" || f.Kind != "queue" }) {
+		t.Errorf("as if for classic queues: %+v", r)
+	}
+}
+
+func TestWhatDiffersIsToldAndLeftAlone(t *testing.T) {
+	address := brokertest.RabbitMQ(t)
+	t.Setenv(transportVar, address)
+	ch := channel(t, address)
+	if _, err := ch.QueueDeclare("sales", true, false, false, false, nil); err != nil {
+		t.Fatal(err)
+	}
+	other := amqp.Table{"x-queue-type": "quorum", "x-message-ttl": 5}
+	if _, err := ch.QueueDeclare("holdfast.delay-level-03", true, false, false, false, other); err != nil {
+		t.Fatal(err)
+	}
+	code, out, errs := call(t, "", "rabbitmq", "endpoint", "create", "sales")
+	if code != exitFailed || !strings.Contains(errs, `endpoint "sales": 2 with other arguments`) ||
+		!strings.Contains(out, "differs  queue     sales") || !strings.Contains(out, "x-queue-type") {
+		t.Errorf("create: exit code %d, %s\n%s", code, out, errs)
+	}
+	r, _ := shape(t, exitFailed, "endpoint", "verify", "sales")
+	if len(r.Found) != 2 {
+		t.Errorf("verify after create: %+v", r)
+	}
+	r, _ = shape(t, exitFailed, "delays", "verify")
+	if len(r.Found) != 1 || r.Found[0].Name != "holdfast.delay-level-03" || r.Found[0].State != "differs" {
+		t.Errorf("delays verify: %+v", r)
+	}
+	if _, err := ch.QueueDelete("holdfast.delay-level-03", false, false, false); err != nil {
+		t.Fatal(err)
+	}
+	shape(t, exitOK, "delays", "create")
+}
+
+func TestMissingRightsAreTold(t *testing.T) {
+	node := brokertest.OwnRabbitMQ(t)
+	node.Control("add_user", "reader", "s3cret-reader")
+	t.Cleanup(func() { node.Control("delete_user", "reader") })
+	u, err := url.Parse(node.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	vhost := strings.TrimPrefix(u.Path, "/")
+	node.Control("set_permissions", "-p", vhost, "reader", "", ".*", ".*")
+	must(t, "", "rabbitmq", "endpoint", "create", "sales", "--transport", node.URL)
+
+	u.User = url.UserPassword("reader", "s3cret-reader")
+	t.Setenv(transportVar, u.String())
+	r, errs := shape(t, exitFailed, "endpoint", "verify", "sales")
+	if len(r.Found) == 0 || slices.ContainsFunc(r.Found, func(f rabbitmq.Finding) bool { return f.State != "unknown" || f.Detail == "" }) {
+		t.Errorf("all there: %+v", r)
+	}
+	if !strings.Contains(errs, "right to configure") {
+		t.Errorf("verify says %s", errs)
+	}
+	for _, args := range [][]string{{"endpoint", "create", "other"}, {"delays", "create"}} {
+		code, _, errs := call(t, "", append([]string{"rabbitmq"}, args...)...)
+		if code != exitFailed || !strings.Contains(errs, "ACCESS_REFUSED") || strings.Contains(errs, "s3cret") {
+			t.Errorf("%q: exit code %d, %s", args, code, errs)
+		}
+	}
+}
+
+func TestLostDelaysAreFoundAndReturned(t *testing.T) {
+	address := brokertest.RabbitMQ(t)
+	t.Setenv(transportVar, address)
+	if code, _, errs := call(t, "", "rabbitmq", "delays", "lost"); code != exitFailed || !strings.Contains(errs, "delays create") {
+		t.Errorf("before there are delays: exit code %d, %s", code, errs)
+	}
+	must(t, "{}", "send", "--to", "doomed", "--type", "Shop.Remind", "--header", "NServiceBus.MessageId=one", "--after", "1s", "--create")
+	if out := must(t, "", "rabbitmq", "delays", "lost"); !strings.HasPrefix(out, "no delayed message was lost") {
+		t.Errorf("with none: %s", out)
+	}
+	if _, err := channel(t, address).QueueDelete("doomed", false, false, false); err != nil {
+		t.Fatal(err)
+	}
+	for !strings.Contains(must(t, "", "queues", "holdfast.delay-lost", "--json"), `"ready":1`) {
+	}
+	code, out, errs := call(t, "", "rabbitmq", "delays", "lost")
+	if code != exitFailed || !strings.Contains(out, "one  Shop.Remind  doomed") || !strings.Contains(errs, "1 message in holdfast.delay-lost") {
+		t.Errorf("with one: exit code %d\n%s\n%s", code, out, errs)
+	}
+	if _, out, _ = call(t, "", "rabbitmq", "delays", "lost", "--json"); out != `{"id":"one","type":"Shop.Remind","queue":"doomed"}`+"\n" {
+		t.Errorf("as JSON: %s", out)
+	}
+	must(t, "", "rabbitmq", "endpoint", "create", "sales")
+	must(t, "", "errors", "retry", "one", "--queue", "holdfast.delay-lost", "--to", "sales")
+	returned(t, "one")
+	must(t, "", "rabbitmq", "delays", "lost")
+}
+
+func TestRabbitMQRefusesWhatMakesNoSense(t *testing.T) {
+	t.Setenv(transportVar, "amqp://localhost")
+	for _, c := range []struct{ args, text string }{
+		{"endpoint create", "the name of one endpoint"},
+		{"endpoint verify a b", "the name of one endpoint"},
+		{"endpoint create sales --error=", "error queue"},
+		{"endpoint create sales --instance=", "no id"},
+		{"endpoint create " + strings.Repeat("n", 190), "a name of 201 bytes"},
+		{"endpoint create sales --queue-type stream", "want quorum or classic"},
+		{"endpoint crate", "did you mean create?"},
+		{"delays verify --transport sqlite:q.db", "amqp://"},
+		{"delays verify now", "unknown command"},
+	} {
+		code, _, errs := call(t, "", append([]string{"rabbitmq"}, strings.Fields(c.args)...)...)
+		if code != exitUsage || !strings.Contains(errs, c.text) {
+			t.Errorf("holdfast rabbitmq %s: exit code %d, %s", c.args, code, errs)
+		}
+	}
+}

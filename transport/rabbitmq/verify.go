@@ -1,0 +1,192 @@
+package rabbitmq
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+// State is what is wrong with a queue or an exchange.
+type State string
+
+const (
+	// Missing means that there is none of that name.
+	Missing State = "missing"
+	// Differs means that it exists with another type or other arguments.
+	Differs State = "differs"
+	// Unknown means that it exists, and that the user has no right to compare it.
+	Unknown State = "unknown"
+)
+
+// Finding is a queue or an exchange that is not as Install would create it.
+type Finding struct {
+	Kind   string `json:"kind"` // "queue" or "exchange"
+	Name   string `json:"name"`
+	State  State  `json:"state"`
+	Detail string `json:"detail,omitempty"` // in the broker's words
+}
+
+// Verify compares what is at the broker with what Install would create for plan on conn, which a
+// [Transport] has opened. It changes nothing, unless somebody deletes at the same moment what is being compared: that
+// may come back, unbound. Comparing needs the right to configure. Bindings cannot be seen over AMQP;
+// Install sets them again.
+func Verify(ctx context.Context, conn transport.Conn, plan transport.Plan) ([]Finding, error) {
+	c, err := own(conn)
+	if err != nil {
+		return nil, err
+	}
+	var findings []Finding
+	rest := c.parts(plan)
+	for len(rest) > 0 {
+		// A refusal closes the channel, so there is a new one after each.
+		err := c.onChannel(ctx, func(ch *amqp.Channel) error {
+			for ; len(rest) > 0; rest = rest[1:] {
+				if err := rest[0].compare(ch); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		if err == nil {
+			break
+		}
+		if ctx.Err() != nil { // and rest may still be in use
+			return nil, err
+		}
+		f, ok := rest[0].finding(err)
+		if !ok {
+			return nil, err
+		}
+		findings = add(findings, f)
+		if !rest[0].adapt(err) {
+			rest = rest[1:]
+		}
+	}
+	return findings, nil
+}
+
+// InstallDelays creates what is missing of the queues and exchanges in which delayed messages wait,
+// and binds them. Install does that only where there is nothing of them at all. What exists with
+// other arguments is left alone: see [Verify].
+func InstallDelays(ctx context.Context, conn transport.Conn) error {
+	c, err := own(conn)
+	if err != nil {
+		return err
+	}
+	err = c.onChannel(ctx, declareDelays)
+	if !isCode(err, amqp.PreconditionFailed) {
+		return err
+	}
+	below := delayArrivals
+	for level := range delays.Levels {
+		err := c.onChannel(ctx, func(ch *amqp.Channel) error { return declareDelayLevel(ch, level, below) })
+		if err != nil && !isCode(err, amqp.PreconditionFailed) {
+			return err
+		}
+		below = delayLevel(level)
+	}
+	return nil
+}
+
+func own(c transport.Conn) (*conn, error) {
+	if c, ok := c.(*conn); ok {
+		return c, nil
+	}
+	return nil, errors.New("rabbitmq: the connection is one of another transport")
+}
+
+// part is a queue or an exchange of a plan.
+type part struct {
+	name     string
+	exchange string // its type; "" is a queue
+	args     amqp.Table
+	adapted  []string // names of args
+}
+
+// parts are all that Install creates for a plan.
+func (c *conn) parts(plan transport.Plan) []part {
+	parts := c.deadLetterParts(plan.Queues)
+	for _, q := range plan.Queues {
+		parts = append(parts, part{name: q.Name, args: c.arguments(q)}, part{name: q.Name, exchange: amqp.ExchangeFanout})
+	}
+	if plan.Delays {
+		parts = append(parts, delayParts()...)
+	}
+	for _, types := range plan.Types {
+		for _, name := range types {
+			parts = append(parts, part{name: typeExchange(name), exchange: amqp.ExchangeFanout})
+		}
+	}
+	return parts
+}
+
+func (c *conn) deadLetterParts(queues []transport.Queue) []part {
+	own := func(q transport.Queue) bool { return !q.Shared && c.isQuorum(q) }
+	if c.backstop.queue == "" || !slices.ContainsFunc(queues, own) {
+		return nil
+	}
+	args := amqp.Table{"x-queue-type": string(Quorum), "x-delivery-limit": math.MaxInt32}
+	return []part{{name: c.backstop.queue, args: args}}
+}
+
+func delayParts() []part {
+	parts := []part{
+		{name: delayLost, exchange: amqp.ExchangeFanout},
+		{name: delayLost, args: amqp.Table{"x-queue-type": string(Quorum)}},
+		{name: delayArrivals, exchange: amqp.ExchangeTopic, args: amqp.Table{"alternate-exchange": delayLost}},
+	}
+	below := delayArrivals
+	for level := range delays.Levels {
+		name := delayLevel(level)
+		parts = append(parts, part{name: name, exchange: amqp.ExchangeTopic}, part{name: name, args: amqp.Table{
+			"x-queue-type":           string(Quorum),
+			"x-message-ttl":          delays.Wait(level).Milliseconds(),
+			"x-dead-letter-exchange": below,
+			"x-dead-letter-strategy": "at-least-once",
+			"x-overflow":             "reject-publish",
+		}})
+		below = name
+	}
+	return parts
+}
+
+// compare fails when the part is missing or differs. Looking for it tells only whether it is there.
+// Declaring what is there changes nothing, and is refused when it differs.
+func (p part) compare(ch *amqp.Channel) error {
+	if p.exchange != "" {
+		if err := ch.ExchangeDeclarePassive(p.name, p.exchange, true, false, false, false, nil); err != nil {
+			return wrap(err, "look at exchange %q", p.name)
+		}
+		return wrap(ch.ExchangeDeclare(p.name, p.exchange, true, false, false, false, p.args), "compare exchange %q", p.name)
+	}
+	if _, err := ch.QueueDeclarePassive(p.name, true, false, false, false, nil); err != nil {
+		return wrap(err, "look at queue %q", p.name)
+	}
+	_, err := ch.QueueDeclare(p.name, true, false, false, false, p.args)
+	return wrap(err, "compare queue %q", p.name)
+}
+
+// finding is what a failed comparison says; not ok when it says nothing of the part.
+func (p part) finding(err error) (f Finding, ok bool) {
+	f = Finding{Kind: "queue", Name: p.name}
+	if p.exchange != "" {
+		f.Kind = "exchange"
+	}
+	switch {
+	case isCode(err, amqp.NotFound):
+		f.State = Missing
+	case isCode(err, amqp.PreconditionFailed):
+		f.State, f.Detail = Differs, plain(err).Error()
+	case isCode(err, amqp.AccessRefused):
+		f.State, f.Detail = Unknown, fmt.Sprintf("it is there, and cannot be compared: %v", plain(err))
+	default:
+		return Finding{}, false
+	}
+	return f, true
+}
