@@ -1,6 +1,8 @@
 package endpoint
 
 import (
+	"context"
+	"log/slog"
 	"slices"
 	"time"
 
@@ -8,32 +10,42 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// processed is ops and what the endpoint itself sends when a message has been processed.
-func (in *incoming) processed(ops []transport.Operation) []transport.Operation {
-	return in.withAudit(in.withAcknowledgement(ops))
+// processed is ops and what the endpoint itself sends when a message has been processed: the word
+// to ServiceControl that the retry of a failed message has worked, and the copy for the audit.
+func (in *incoming) processed(ctx context.Context, ops []transport.Operation) []transport.Operation {
+	queue := in.acknowledgementQueue(ctx)
+	if queue != "" {
+		ops = append(slices.Clip(ops), in.acknowledgement(queue))
+	}
+	return in.withAudit(ops, queue != "")
 }
 
-// withAcknowledgement is ops and, for a message that ServiceControl has returned from its error
-// queue, the control message that tells it of the success.
-func (in *incoming) withAcknowledgement(ops []transport.Operation) []transport.Operation {
-	queue, id := in.acknowledgement()
-	if queue == "" {
-		return ops
+// acknowledgementQueue is where ServiceControl, which has returned the message from its error queue,
+// wants to be told; "" is nowhere. A queue that is not there, or not to be looked at, must not fail a
+// message that was handled: ServiceControl then learns of it by the audit copy.
+func (in *incoming) acknowledgementQueue(ctx context.Context) string {
+	queue := in.original.Headers.Get(header.RetryAcknowledgement)
+	if queue == "" || in.original.Headers.Get(header.RetryUniqueID) == "" {
+		return ""
 	}
+	inspector, ok := in.live.conn.(transport.Inspector)
+	if !ok {
+		return queue
+	}
+	if _, err := inspector.Inspect(in.live.settling.context(), queue); err != nil {
+		in.log().WarnContext(ctx, "ServiceControl cannot be told that a retry has worked",
+			slog.String("message", in.id), slog.String("queue", queue), slog.Any("error", err))
+		return ""
+	}
+	return queue
+}
+
+func (in *incoming) acknowledgement(queue string) transport.Operation {
 	now := time.Now()
 	m := &transport.Message{ID: newID(now)}
 	m.Headers.Set(header.MessageID, m.ID)
 	m.Headers.Set(header.ControlMessage, "True")
 	m.Headers.Set(header.RetrySuccessful, header.FormatTime(now))
-	m.Headers.Set(header.RetryUniqueID, id)
-	return append(slices.Clip(ops), transport.Operation{Message: m, Queue: queue})
-}
-
-// acknowledgement is where the success is to be told and of which retry; "" is nowhere.
-func (in *incoming) acknowledgement() (queue, id string) {
-	queue, id = in.original.Headers.Get(header.RetryAcknowledgement), in.original.Headers.Get(header.RetryUniqueID)
-	if id == "" {
-		return "", ""
-	}
-	return queue, id
+	m.Headers.Set(header.RetryUniqueID, in.original.Headers.Get(header.RetryUniqueID))
+	return transport.Operation{Message: m, Queue: queue}
 }

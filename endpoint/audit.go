@@ -9,11 +9,16 @@ import (
 )
 
 // withAudit is ops and, where there is an audit queue, a copy of the message for it.
-func (in *incoming) withAudit(ops []transport.Operation) []transport.Operation {
+// acknowledged tells that ServiceControl is told of the success already.
+func (in *incoming) withAudit(ops []transport.Operation, acknowledged bool) []transport.Operation {
 	if in.e.cfg.AuditQueue == "" {
 		return ops
 	}
-	op := in.copyTo(in.e.cfg.AuditQueue, in.auditHeaders(time.Now()), 0)
+	headers := in.auditHeaders(time.Now())
+	if acknowledged {
+		headers.Set(header.RetryAcknowledged, "True") // so that it does not tell itself again
+	}
+	op := in.copyTo(in.e.cfg.AuditQueue, headers, 0)
 	op.TTL = in.e.cfg.AuditExpireAfter
 	return slices.Concat(ops, []transport.Operation{op})
 }
@@ -32,8 +37,5 @@ func (in *incoming) auditHeaders(now time.Time) header.Map {
 	h.Set(header.ProcessingMachine, in.e.host.Machine)
 	h.Set(header.HostID, in.e.host.HostID)
 	h.Set(header.HostDisplayName, in.e.host.DisplayName)
-	if queue, _ := in.acknowledgement(); queue != "" {
-		h.Set(header.RetryAcknowledged, "True") // so that ServiceControl's audit does not tell it again
-	}
 	return h
 }

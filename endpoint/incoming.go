@@ -157,7 +157,7 @@ func (in *incoming) leave(ctx context.Context, ops []transport.Operation) error 
 		return err
 	}
 	if !in.settled { // a behavior kept back what was sent
-		if err := in.finish(ctx, in.processed(nil)); err != nil {
+		if err := in.finish(ctx, in.processed(ctx, nil)); err != nil {
 			return err
 		}
 	}

@@ -293,6 +293,7 @@ func TestARetryOfServiceControlIsAcknowledged(t *testing.T) {
 		"a retry that is muted":   {"acks", "u-1", true, 1},
 		"one that wants no word":  {"", "u-1", false, 0},
 		"one without an identity": {"acks", "", false, 0},
+		"from where no queue is":  {"acks@[dbo]", "u-1", false, 0},
 	} {
 		for _, mode := range []endpoint.TransactionMode{endpoint.None, endpoint.ReceiveOnly, endpoint.SendsAtomicWithReceive} {
 			t.Run(fmt.Sprint(name, mode), func(t *testing.T) {

@@ -21,7 +21,7 @@ const (
 func (e *Endpoint) dispatchAll(ctx context.Context, d *pipeline.Dispatch) error {
 	if d.Incoming != nil {
 		in := attempt(d.Incoming)
-		return in.finish(ctx, in.processed(d.Operations))
+		return in.finish(ctx, in.processed(ctx, d.Operations))
 	}
 	live := e.live.Load()
 	if live == nil {
