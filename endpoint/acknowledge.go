@@ -33,7 +33,7 @@ func (in *incoming) acknowledgementQueue(ctx context.Context) string {
 		return queue
 	}
 	if _, err := inspector.Inspect(in.live.settling.context(), queue); err != nil {
-		in.log().WarnContext(ctx, "ServiceControl cannot be told that a retry has worked",
+		in.log().WarnContext(ctx, "the retry of a message has worked, but the queue to tell ServiceControl in cannot be looked at",
 			slog.String("message", in.id), slog.String("queue", queue), slog.Any("error", err))
 		return ""
 	}
