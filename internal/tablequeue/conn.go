@@ -65,13 +65,13 @@ type Conn struct {
 	cut     context.CancelFunc
 	running sync.WaitGroup // the Conn's own goroutines
 
-	mu      sync.RWMutex // guards closed and adding to calls
-	closed  bool
-	calls   sync.WaitGroup // what uses the store apart from units
-	queues  sync.Map       // the names that were received from
-	listens atomic.Bool    // the listener has been started
-	written chan struct{}  // closed when Close has written the last rows
-	ended   chan struct{}  // closed when Close has done all
+	mu       sync.RWMutex // guards closed and adding to calls
+	closed   bool
+	calls    sync.WaitGroup // what uses the store apart from units
+	queues   sync.Map       // the names that were received from
+	receives atomic.Bool    // and so listens and sweeps
+	written  chan struct{}  // closed when Close has written the last rows
+	ended    chan struct{}  // closed when Close has done all
 }
 
 // Open makes a Conn that works on store and owns it from now on. It does no I/O.
@@ -135,8 +135,13 @@ func (c *Conn) OpenReceiver(ctx context.Context, opts transport.ReceiverOptions)
 		return nil, err
 	}
 	c.queues.Store(opts.Queue, nil)
-	if w, ok := c.store.(Waker); ok && c.listens.CompareAndSwap(false, true) {
-		c.running.Go(func() { c.listen(w) })
+	if c.receives.CompareAndSwap(false, true) {
+		if w, ok := c.store.(Waker); ok {
+			c.running.Go(func() { c.listen(w) })
+		}
+		if s, ok := c.store.(Sweeper); ok {
+			c.running.Go(func() { c.sweep(s) })
+		}
 	}
 	return newReceiver(c, opts.Queue), nil
 }

@@ -24,7 +24,7 @@ var errPageFull = errors.New("enough bytes for a page")
 // Browse implements [tablequeue.Browsing].
 func (s *store) Browse(ctx context.Context, p tablequeue.Page) (found []tablequeue.Claimed, err error) {
 	rows, err := s.writes.Query(ctx, `SELECT seq, id, headers, body, delivery_count FROM `+s.table(p.Queue).quoted+`
-WHERE seq > $1 AND seq <= $2 AND (expires_at IS NULL OR expires_at > now()) ORDER BY seq LIMIT $3`, p.After, p.Last, p.Limit)
+WHERE seq > $1 AND seq <= $2 AND (expires IS NULL OR expires > now() AT TIME ZONE 'UTC') ORDER BY seq LIMIT $3`, p.After, p.Last, p.Limit)
 	if err == nil {
 		var row tablequeue.Claimed
 		size := 0
@@ -45,10 +45,14 @@ WHERE seq > $1 AND seq <= $2 AND (expires_at IS NULL OR expires_at > now()) ORDE
 
 // Take implements [tablequeue.Browsing] in one round trip.
 func (s *store) Take(ctx context.Context, u *tablequeue.Unit) error {
-	var b pgx.Batch
+	return s.knowing(ctx, []*tablequeue.Unit{u}, func() error { return s.take(ctx, u) })
+}
+
+func (s *store) take(ctx context.Context, u *tablequeue.Unit) error {
+	b := s.batch(false)
 	b.Queue(`UPDATE `+s.table(u.Queue).quoted+` SET lease_id = $1 WHERE seq = $2 AND visible_at <= now()`, u.Lease.ID, u.Lease.Seq)
-	s.queue(&b, s.groups([]*tablequeue.Unit{u})[0])
-	if err := s.writes.SendBatch(ctx, &b).Close(); err != nil {
+	s.queue(b, s.groups([]*tablequeue.Unit{u})[0])
+	if err := s.writes.SendBatch(ctx, b).Close(); err != nil {
 		return s.failed(fmt.Sprintf("take message %d of queue %q", u.Lease.Seq, u.Queue), err)
 	}
 	return nil

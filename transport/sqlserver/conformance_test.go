@@ -41,6 +41,21 @@ func TestConformance(t *testing.T) {
 	})
 }
 
+// The same where nothing may be kept in a session, as behind pgbouncer.
+func TestConformanceOfAPooledConnection(t *testing.T) {
+	p := postgres{url: brokertest.Postgres(t)}
+	open := func(lease time.Duration) func(testing.TB) transport.Transport {
+		return func(t testing.TB) transport.Transport {
+			tr := p.schema(lease)(t).(*sqlserver.Postgres)
+			tr.Pooled = true
+			return tr
+		}
+	}
+	transporttest.Run(t, transporttest.Harness{
+		Open: open(0), ShortLease: open(time.Second), PutUndecodable: p.putUndecodable, Begin: p.begin,
+	})
+}
+
 // postgres is a database that the rules share, each with a schema of its own: subscriptions
 // are read whole.
 type postgres struct{ url string }

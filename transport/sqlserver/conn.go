@@ -17,6 +17,7 @@ var (
 	_ tablequeue.Store      = (*store)(nil)
 	_ tablequeue.Transactor = (*store)(nil)
 	_ tablequeue.Waker      = (*store)(nil)
+	_ tablequeue.Sweeper    = (*store)(nil)
 	_ tablequeue.Orphaner   = (*store)(nil)
 )
 
@@ -26,13 +27,13 @@ const poolSize = 2
 // store is the PostgreSQL dialect of the lease engine.
 type store struct {
 	database string
-	schema   string
-	channel  string        // of notifications
-	self     string        // what its own notifications begin with
-	leases   *pgxpool.Pool // what may be forgotten when the server crashes: claims, renewals, notifications
-	writes   *pgxpool.Pool // what may not
-	handlers *pgxpool.Pool // handlers' transactions
-	listener *pgx.ConnConfig
+	settings
+	channel  string          // of notifications
+	self     string          // what its own notifications begin with
+	leases   *pgxpool.Pool   // what may be forgotten when the server crashes: claims, renewals, notifications
+	writes   *pgxpool.Pool   // what may not
+	handlers *pgxpool.Pool   // handlers' transactions
+	listener *pgx.ConnConfig // nil where that is not possible
 
 	tables     sync.Map // *table by queue
 	statements sync.Map // text of composed statements by their shape
@@ -44,33 +45,40 @@ type store struct {
 }
 
 type settings struct {
-	schema string
-	maxTx  int
-	name   string // shown in pg_stat_activity
+	schema   string
+	maxTx    int
+	endpoint string // shown in pg_stat_activity
+	routing  string // table of subscriptions of NServiceBus's shape; "" is ours
+	pooled   bool   // a proxy gives each transaction another session
 }
 
-func openStore(ctx context.Context, cfg *pgxpool.Config, set settings) (*store, error) {
+func openStore(ctx context.Context, cfg *pgxpool.Config, listener *pgx.ConnConfig, set settings) (*store, error) {
 	s := &store{
-		schema:   set.schema,
+		settings: set,
 		channel:  "holdfast." + set.schema,
 		self:     fmt.Sprintf("%016x", rand.Uint64()),
-		listener: cfg.ConnConfig.Copy(),
+		listener: listener,
 		open:     map[*handlerTx]struct{}{},
 	}
 	cfg = cfg.Copy()
+	if s.pooled {
+		cfg.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec
+	}
 	cfg.ConnConfig.DialFunc = s.sockets.dial(cfg.ConnConfig.DialFunc)
-	s.listener.DialFunc = cfg.ConnConfig.DialFunc
 	if len(s.channel) > maxName {
 		s.channel = s.channel[:maxName] // may wake another schema's receivers: no harm
 	}
-	name := "holdfast " + set.name
-	setDefault(s.listener.RuntimeParams, "application_name", name)
+	name := "holdfast " + set.endpoint
+	if listener != nil {
+		listener.DialFunc = cfg.ConnConfig.DialFunc
+		setDefault(listener.RuntimeParams, "application_name", name)
+	}
 	for _, pool := range []struct {
 		p   **pgxpool.Pool
 		cfg *pgxpool.Config
 	}{
-		{&s.leases, leasesConfig(cfg, name)},
-		{&s.writes, engineConfig(cfg, name)},
+		{&s.leases, s.leasesConfig(cfg, name)},
+		{&s.writes, s.engineConfig(cfg, name)},
 		{&s.handlers, handlersConfig(cfg, set.maxTx, name)},
 	} {
 		var err error
@@ -92,15 +100,16 @@ func (s *store) connect(ctx context.Context) error {
 	return s.writes.QueryRow(ctx, databaseName, pgx.QueryExecModeSimpleProtocol).Scan(&s.database)
 }
 
-// engineConfig makes the planner use the indexes whatever the statistics say: a
-// queue that was empty when its plan was made may hold a million rows the next moment.
-func engineConfig(cfg *pgxpool.Config, name string) *pgxpool.Config {
+func (s *store) engineConfig(cfg *pgxpool.Config, name string) *pgxpool.Config {
 	c := cfg.Copy()
 	c.MaxConns, c.MinConns, c.MinIdleConns = poolSize, 0, 0
 	c.ShouldPing = idleLong
 	p := c.ConnConfig.RuntimeParams
 	setDefault(p, "application_name", name)
-	for _, off := range []string{"enable_seqscan", "enable_bitmapscan", "enable_mergejoin", "jit"} {
+	if s.pooled {
+		return c
+	}
+	for _, off := range planner {
 		p[off] = "off"
 	}
 	p["plan_cache_mode"] = "force_generic_plan"
@@ -109,8 +118,11 @@ func engineConfig(cfg *pgxpool.Config, name string) *pgxpool.Config {
 
 // leasesConfig does not wait for the disk: a claim that the server forgets when it
 // crashes is one whose rows are handed out again, and whose settling fails.
-func leasesConfig(cfg *pgxpool.Config, name string) *pgxpool.Config {
-	c := engineConfig(cfg, name)
+func (s *store) leasesConfig(cfg *pgxpool.Config, name string) *pgxpool.Config {
+	c := s.engineConfig(cfg, name)
+	if s.pooled {
+		return c
+	}
 	c.ConnConfig.RuntimeParams["synchronous_commit"] = "off"
 	return c
 }

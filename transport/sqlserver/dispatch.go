@@ -17,14 +17,16 @@ import (
 // inserts what was sent with it, one per queue that is sent to otherwise, all in one
 // round trip and one transaction.
 func (s *store) Flush(ctx context.Context, units []*tablequeue.Unit) error {
-	var b pgx.Batch
-	for _, g := range s.groups(units) {
-		s.queue(&b, g)
-	}
-	if err := s.writes.SendBatch(ctx, &b).Close(); err != nil {
-		return s.failed("write", err)
-	}
-	return nil
+	return s.knowing(ctx, units, func() error {
+		b := s.batch(false)
+		for _, g := range s.groups(units) {
+			s.queue(b, g)
+		}
+		if err := s.writes.SendBatch(ctx, b).Close(); err != nil {
+			return s.failed("write", err)
+		}
+		return nil
+	})
 }
 
 // group is what one statement settles.
@@ -41,6 +43,7 @@ type out struct {
 	owners array[number] // of each row: the number of its unit
 	rows   []*tablequeue.Row
 	timed  bool
+	theirs bool // one of NServiceBus's tables; always timed
 	seqs   bool // the caller wants to know their seq
 	args   []any
 }
@@ -92,6 +95,8 @@ func (s *store) out(g *group, queue string) *out {
 		}
 	}
 	o := &out{to: s.table(queue)}
+	o.theirs = o.to.theirs.Load()
+	o.timed = o.theirs
 	g.outs = append(g.outs, o)
 	return o
 }
@@ -110,7 +115,7 @@ func (s *store) queue(b *pgx.Batch, g *group) {
 			o.args = append([]any{o.owners}, o.arrays()...)
 			args = append(args, o.args...)
 		}
-		b.Queue(s.composed(g, false), args...).Query(g.settled)
+		b.Queue(s.composed(g, false), s.args(args)...).Query(g.settled)
 	default:
 		seqs, leases := leasesOf(g.units)
 		after, undo := make(array[number], len(g.units)), make(array[number], len(g.units))
@@ -120,19 +125,19 @@ func (s *store) queue(b *pgx.Batch, g *group) {
 				undo[i] = 1
 			}
 		}
-		b.Queue(g.queue.update, seqs, leases, after, undo).Query(g.settled)
+		b.Queue(g.queue.update, s.args([]any{seqs, leases, after, undo})...).Query(g.settled)
 	}
 }
 
 func (s *store) queueSend(b *pgx.Batch, o *out, arrays []any) {
-	text := s.statement(shape{to: o.to.name, timed: o.timed, seqs: o.seqs}, func() string {
-		text := insert(o.to, 1, o.timed, false)
+	text := s.statement(shape{to: o.to.name, timed: o.timed, theirs: o.theirs, seqs: o.seqs}, func() string {
+		text := insert(o, 1, false)
 		if o.seqs {
 			text += " RETURNING seq"
 		}
 		return text
 	})
-	q := b.Queue(text, arrays...)
+	q := b.Queue(text, s.args(arrays)...)
 	if o.seqs {
 		q.Query(o.inserted)
 	}
@@ -140,8 +145,8 @@ func (s *store) queueSend(b *pgx.Batch, o *out, arrays []any) {
 
 // shape tells statements apart that are composed.
 type shape struct {
-	from, to            string
-	timed, seqs, single bool
+	from, to                    string
+	timed, theirs, seqs, single bool
 }
 
 func (s *store) statement(key shape, compose func() string) string {
@@ -157,7 +162,7 @@ func (s *store) statement(key shape, compose func() string) string {
 func (s *store) composed(g *group, single bool) string {
 	var to strings.Builder
 	for _, o := range g.outs {
-		fmt.Fprintf(&to, "%s\x00%t\x00", o.to.name, o.timed)
+		fmt.Fprintf(&to, "%s\x00%t%t\x00", o.to.name, o.timed, o.theirs)
 	}
 	return s.statement(shape{from: g.queue.name, to: to.String(), single: single}, func() string {
 		if single {
@@ -213,6 +218,9 @@ func (o *out) arrays() []any {
 	ids, headers, bodies := make(array[text], n), make(array[text], n), make(array[blob], n)
 	for i, r := range o.rows {
 		ids[i], headers[i], bodies[i] = text(r.ID), textOf(r.Headers), r.Body
+		if o.theirs {
+			ids[i] = uuid(r.ID)
+		}
 	}
 	if !o.timed {
 		return []any{ids, headers, bodies}

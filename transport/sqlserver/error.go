@@ -40,6 +40,10 @@ func (s *store) Classify(err error) tablequeue.Class {
 	switch {
 	case errors.Is(err, errNotBegun):
 		return tablequeue.Unavailable
+	case errors.Is(err, errLearned):
+		return tablequeue.Conflict
+	case errors.Is(err, errDelay):
+		return tablequeue.Refused
 	case errors.As(err, &answer):
 		class := classOf(answer.Code)
 		if class == tablequeue.Refused && errors.Is(err, errWrites) {

@@ -15,13 +15,13 @@ import (
 // prepares the statements of a batch before the first is carried out, and one that
 // cannot be prepared would end the transaction.
 func (s *store) InsertIn(ctx context.Context, tx any, rows []tablequeue.Row) error {
-	theirs, ok := tx.(pgx.Tx)
+	users, ok := tx.(pgx.Tx)
 	if !ok {
 		return fmt.Errorf("postgres: send in a transaction: it is a %T: want a pgx.Tx of github.com/jackc/pgx/v5", tx)
 	}
-	err := s.sameDatabase(ctx, theirs)
+	err := s.sameDatabase(ctx, users)
 	if err == nil && len(rows) > 0 {
-		err = s.insertIn(ctx, theirs, rows)
+		err = s.knowing(ctx, []*tablequeue.Unit{{Rows: rows}}, func() error { return s.insertIn(ctx, users, rows) })
 	}
 	if err != nil {
 		return s.failed("send in a transaction", err)
@@ -79,7 +79,7 @@ func (s *store) inserts(rows []tablequeue.Row) *pgx.Batch {
 	var queues []string
 	for _, o := range s.groups([]*tablequeue.Unit{{Rows: rows}})[0].outs {
 		s.queueSend(&b, o, plain(o.arrays()))
-		queues = append(queues, o.to.name)
+		queues = append(queues, s.told(o.to.name))
 	}
 	b.Queue("SELECT pg_notify($1, 'tx ' || q) FROM unnest($2::text[]) AS q", s.channel, queues)
 	return &b

@@ -1,8 +1,12 @@
 package sqlserver
 
 import (
+	"errors"
 	"fmt"
+	"regexp"
+	"slices"
 	"strings"
+	"sync/atomic"
 	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5"
@@ -12,15 +16,14 @@ import (
 // queues could become one.
 const maxName = 63
 
-// subscriptionTable is in the same schema as the queues.
-const subscriptionTable = "holdfast_subscriptions"
-
 // table is a queue's table. Its statements are written once.
 type table struct {
-	name   string // the queue
-	quoted string // with its schema, for use in statements
+	name   string      // the queue
+	plain  string      // without a schema
+	quoted string      // with its schema, for use in statements
+	theirs atomic.Bool // one of NServiceBus's, with its columns only
 	claim, renew, abandon, orphans,
-	cancel, update string
+	cancel, update, sweep string
 }
 
 func checkName(what, name string) error {
@@ -36,17 +39,29 @@ func checkName(what, name string) error {
 }
 
 // quote makes name an identifier, whatever is in it.
-func quote(schema, name string) string { return pgx.Identifier{schema, name}.Sanitize() }
+func quote(parts ...string) string { return pgx.Identifier(parts).Sanitize() }
+
+// qualified is a queue name with a schema, as NServiceBus writes the address of who wants a reply.
+var qualified = regexp.MustCompile(`^"((?:[^"]|"")+)"\."((?:[^"]|"")+)"$`)
+
+// split gives the schema and the table of a queue.
+func (s *store) split(queue string) (schema, table string) {
+	if parts := qualified.FindStringSubmatch(queue); parts != nil {
+		return strings.ReplaceAll(parts[1], `""`, `"`), strings.ReplaceAll(parts[2], `""`, `"`)
+	}
+	return s.schema, queue
+}
 
 // Check implements [tablequeue.Queues].
 func (s *store) Check(queue string) error {
 	if _, known := s.tables.Load(queue); known {
 		return nil
 	}
-	if queue == subscriptionTable {
-		return fmt.Errorf("postgres: queue name %q is taken by the table of subscriptions", queue)
+	schema, name := s.split(queue)
+	if name != "" && slices.Contains([]string{subscriptionTable, versionTable, s.routing}, name) {
+		return fmt.Errorf("postgres: queue name %q is taken by a table of another kind", queue)
 	}
-	return checkName("queue", queue)
+	return errors.Join(checkName("schema", schema), checkName("queue", name))
 }
 
 // table is the queue's table; Check has passed its name.
@@ -54,6 +69,6 @@ func (s *store) table(queue string) *table {
 	if t, ok := s.tables.Load(queue); ok {
 		return t.(*table) //nolint:errcheck // nothing else is in the map
 	}
-	t, _ := s.tables.LoadOrStore(queue, newTable(s.schema, queue))
+	t, _ := s.tables.LoadOrStore(queue, s.newTable(queue))
 	return t.(*table) //nolint:errcheck // as above
 }

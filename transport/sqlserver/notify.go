@@ -11,6 +11,9 @@ import (
 
 // Notify implements [tablequeue.Waker].
 func (s *store) Notify(ctx context.Context, queues []string) error {
+	for i, q := range queues {
+		queues[i] = s.told(q)
+	}
 	_, err := s.leases.Exec(ctx, `SELECT pg_notify($1, $2 || ' ' || q)
 FROM unnest($3::text[]) AS q`, s.channel, s.self, queues)
 	if err != nil {
@@ -19,8 +22,12 @@ FROM unnest($3::text[]) AS q`, s.channel, s.self, queues)
 	return nil
 }
 
-// Listen implements [tablequeue.Waker], on a connection of its own.
+// Listen implements [tablequeue.Waker], on a connection of its own. Where there can be none, nothing is heard.
 func (s *store) Listen(ctx context.Context, ready func(), wake func(queue string)) error {
+	if s.listener == nil {
+		<-ctx.Done()
+		return context.Cause(ctx)
+	}
 	conn, err := pgx.ConnectConfig(ctx, s.listener)
 	if err != nil {
 		return fmt.Errorf("postgres: listen: %w", err)

@@ -16,7 +16,7 @@ func (s *store) Claim(ctx context.Context, c tablequeue.Claim, into []tablequeue
 		row  tablequeue.Claimed
 		next int64
 	)
-	rows, err := s.leases.Query(ctx, s.table(c.Queue).claim, c.Limit, c.For.Microseconds(), c.Lease, c.Owner)
+	rows, err := s.query(ctx, s.leases, s.table(c.Queue).claim, c.Limit, c.For.Microseconds(), c.Lease, c.Owner)
 	if err == nil {
 		to := []any{&row.Seq, &row.ID, &row.Headers, &row.Body, &row.Count, &row.Expired, &next}
 		_, err = pgx.ForEachRow(rows, to, func() error {
@@ -39,7 +39,7 @@ func (s *store) Renew(ctx context.Context, queue string, leases []tablequeue.Lea
 	for i, l := range leases {
 		seqs[i], ids[i], lost[i] = number(l.Seq), number(l.ID), true
 	}
-	rows, err := s.leases.Query(ctx, s.table(queue).renew, d.Microseconds(), seqs, ids)
+	rows, err := s.query(ctx, s.leases, s.table(queue).renew, d.Microseconds(), seqs, ids)
 	if err == nil {
 		err = eachHit(rows, func(i int) { lost[i] = false })
 	}

@@ -178,7 +178,7 @@ func TestAnExpiredMessageIsRemovedAndNeverHandedOut(t *testing.T) {
 	kept := to("in", msg("kept"))
 	kept.TTL, kept.After = time.Hour, time.Minute
 	send(t, c, append(ops, kept)...)
-	w.exec(`UPDATE %sin SET expires_at = expires_at - interval '2 hours' WHERE id <> 'kept'`)
+	w.exec(`UPDATE %sin SET expires = expires - interval '2 hours' WHERE id <> 'kept'`)
 	w.exec(`UPDATE %sin SET visible_at = now() WHERE id = 'kept'`)
 	if id := receive(t, r, 1)[0].Message().ID; id != "kept" {
 		t.Errorf("received %q", id)

@@ -2,6 +2,7 @@ package sqlserver
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 )
 
@@ -9,9 +10,10 @@ import (
 // is told by their number n, from 1, as a batch may hold two leases of the same row. Durations
 // travel as microseconds.
 
-func newTable(schema, queue string) *table {
-	q := quote(schema, queue)
-	t := &table{name: queue, quoted: q}
+func (s *store) newTable(queue string) *table {
+	schema, plain := s.split(queue)
+	q := quote(schema, plain)
+	t := &table{name: queue, plain: plain, quoted: q}
 
 	// The rows are locked before they are updated, so that no two claims wait for each
 	// other; then their place cannot change, which is quicker to find than seq. The last part is there when the first is empty: when the next row is due.
@@ -22,7 +24,7 @@ func newTable(schema, queue string) *table {
 	UPDATE ` + q + ` SET delivery_count = delivery_count + 1,
 		visible_at = now() + $2::bigint * interval '1 microsecond', lease_id = $3, lease_owner = $4
 	WHERE ctid = ANY (ARRAY(SELECT ctid FROM due))
-	RETURNING seq, id, headers, body, delivery_count, coalesce(expires_at <= now(), false) AS expired
+	RETURNING seq, id, headers, body, delivery_count, coalesce(expires <= now() AT TIME ZONE 'UTC', false) AS expired
 )
 SELECT seq, id, headers, body, delivery_count, expired, 0::bigint AS next FROM got
 UNION ALL
@@ -41,6 +43,11 @@ WHERE visible_at > now() AND visible_at <= now() + $2::bigint * interval '1 micr
 	t.orphans = `UPDATE ` + q + ` SET visible_at = now(), lease_id = NULL, lease_owner = NULL
 WHERE visible_at > now() AND visible_at <= now() + $2::bigint * interval '1 microsecond' AND lease_id = ANY ($1::bigint[])`
 
+	// What expires while it is being handled is left to the handler.
+	t.sweep = `DELETE FROM ` + q + ` WHERE ctid = ANY (ARRAY(SELECT ctid FROM ` + q + `
+	WHERE expires <= now() AT TIME ZONE 'UTC' AND (lease_id IS NULL OR visible_at <= now())
+	ORDER BY expires LIMIT ` + strconv.Itoa(maxSwept) + ` FOR UPDATE SKIP LOCKED))`
+
 	t.cancel = `DELETE FROM ` + q + ` WHERE seq = $1 AND delivery_count = 0`
 
 	t.update = `UPDATE ` + q + ` AS q SET visible_at = now() + r.after * interval '1 microsecond',
@@ -54,13 +61,13 @@ WHERE q.seq = r.seq AND q.lease_id = r.lease_id RETURNING r.n`
 const (
 	due = `greatest(statement_timestamp(), CASE WHEN r.at = 0 THEN statement_timestamp() + r.after * interval '1 microsecond'
 	ELSE timestamptz 'epoch' + r.at * interval '1 microsecond' END)`
-	expiry = `CASE WHEN r.ttl > 0 THEN ` + due + ` + r.ttl * interval '1 microsecond' END`
+	expiry = `CASE WHEN r.ttl > 0 THEN (` + due + ` + r.ttl * interval '1 microsecond') AT TIME ZONE 'UTC' END`
 )
 
 // insert is the text that inserts rows given as arrays from parameter number first on: id,
 // headers, body, and if timed at, after and ttl. An owned row has the number of the
 // unit it belongs to before that.
-func insert(to *table, first int, timed, owned bool) string {
+func insert(o *out, first int, owned bool) string {
 	p := func(i int) string { return fmt.Sprintf("$%d", first+i) }
 	names, arrays := "id, headers, body", []string{}
 	if owned {
@@ -71,15 +78,19 @@ func insert(to *table, first int, timed, owned bool) string {
 		arrays = append(arrays, p(len(arrays))+"::"+kind+"[]")
 	}
 	columns, values := "id, headers, body", "r.id, r.headers, r.body"
-	if timed {
-		names += ", at, after, ttl"
-		columns += ", visible_at, expires_at"
+	if o.theirs {
+		columns, values = columns+", expires", "r.id::uuid, r.headers, r.body, "+expiry
+	} else if o.timed {
+		columns += ", visible_at, expires"
 		values += ", " + due + ", " + expiry
+	}
+	if o.timed {
+		names += ", at, after, ttl"
 		for range 3 {
 			arrays = append(arrays, p(len(arrays))+"::bigint[]")
 		}
 	}
-	text := "INSERT INTO " + to.quoted + " (" + columns + ") SELECT " + values +
+	text := "INSERT INTO " + o.to.quoted + " (" + columns + ") SELECT " + values +
 		" FROM unnest(" + strings.Join(arrays, ", ") + ") AS r(" + names + ")"
 	if owned {
 		text += " WHERE r.owner IN (SELECT n FROM gone)"
@@ -97,7 +108,7 @@ func completion(q *table, outs []*out) string {
 )`)
 	param := 3
 	for i, o := range outs {
-		fmt.Fprintf(&b, ", out%d AS (%s)", i, insert(o.to, param, o.timed, true))
+		fmt.Fprintf(&b, ", out%d AS (%s)", i, insert(o, param, true))
 		param += len(o.args)
 	}
 	b.WriteString(" SELECT n FROM gone")
@@ -114,7 +125,7 @@ func removal(q *table, outs []*out) string {
 	b.WriteString(`WITH gone AS (DELETE FROM ` + q.quoted + ` WHERE seq = $1 AND lease_id = $2 RETURNING 1)`)
 	param := 3
 	for i, o := range outs {
-		fmt.Fprintf(&b, ", out%d AS (%s)", i, insert(o.to, param, o.timed, false))
+		fmt.Fprintf(&b, ", out%d AS (%s)", i, insert(o, param, false))
 		param += len(o.args)
 	}
 	b.WriteString(" SELECT 1 / count(*) FROM gone")

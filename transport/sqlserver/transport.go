@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast/internal/tablequeue"
@@ -35,6 +36,15 @@ type Postgres struct {
 	// MaxTx is how many transactions of handlers may be open at once; further handlers
 	// wait for one. Each has a connection. 0: 32.
 	MaxTx int
+	// Pooled says that URL leads to a proxy that pools transactions, such as pgbouncer with
+	// pool_mode transaction: nothing is then kept in a session, and no statement is prepared.
+	Pooled bool
+	// ListenURL is where to listen for notifications: with Pooled, past the proxy. Empty: URL, but
+	// with Pooled nowhere, and idle receivers look every 500 ms.
+	ListenURL string
+	// SubscriptionRouting is a table of subscriptions in Schema that is shared with endpoints of
+	// NServiceBus, which call theirs SubscriptionRouting. Empty: a table of our own.
+	SubscriptionRouting string
 }
 
 const defaultMaxTx = 32
@@ -55,16 +65,47 @@ func (p *Postgres) store(ctx context.Context, env transport.Env) (*store, error)
 	if p.URL == "" {
 		return nil, errors.New("postgres: URL is empty: set Postgres.URL")
 	}
-	if p.Lease < 0 || p.MaxTx < 0 {
-		return nil, fmt.Errorf("postgres: Lease %v and MaxTx %d may not be negative", p.Lease, p.MaxTx)
-	}
-	set := settings{schema: cmp.Or(p.Schema, "public"), maxTx: cmp.Or(p.MaxTx, defaultMaxTx), name: env.Endpoint}
-	if err := checkName("schema", set.schema); err != nil {
+	set, err := p.settings(env.Endpoint)
+	if err != nil {
 		return nil, err
 	}
-	cfg, err := pgxpool.ParseConfig(p.URL)
+	cfg, err := parse(p.URL)
+	if err != nil {
+		return nil, err
+	}
+	var listener *pgx.ConnConfig
+	switch {
+	case p.ListenURL != "":
+		at, err := parse(p.ListenURL)
+		if err != nil {
+			return nil, err
+		}
+		listener = at.ConnConfig
+	case !p.Pooled:
+		listener = cfg.ConnConfig.Copy()
+	}
+	return openStore(ctx, cfg, listener, set)
+}
+
+func (p *Postgres) settings(endpoint string) (settings, error) {
+	if p.Lease < 0 || p.MaxTx < 0 {
+		return settings{}, fmt.Errorf("postgres: Lease %v and MaxTx %d may not be negative", p.Lease, p.MaxTx)
+	}
+	set := settings{
+		schema: cmp.Or(p.Schema, "public"), routing: p.SubscriptionRouting, pooled: p.Pooled,
+		maxTx: cmp.Or(p.MaxTx, defaultMaxTx), endpoint: endpoint,
+	}
+	err := checkName("schema", set.schema)
+	if err == nil && set.routing != "" {
+		err = checkName("table", set.routing)
+	}
+	return set, err
+}
+
+func parse(url string) (*pgxpool.Config, error) {
+	cfg, err := pgxpool.ParseConfig(url)
 	if err != nil || strings.LastIndexByte(cfg.ConnConfig.Host, '@') > 0 {
 		return nil, errURL // err, or that host, may quote parts of the password
 	}
-	return openStore(ctx, cfg, set)
+	return cfg, nil
 }

@@ -73,9 +73,15 @@ func (h *handlerTx) Complete(ctx context.Context, u *tablequeue.Unit) error {
 	if h.user.err != nil {
 		return fmt.Errorf("postgres: commit: %w: %w", errNotBegun, h.user.err)
 	}
-	err := h.store.commit(ctx, conn.Conn(), h.user.tx == nil, u)
+	err := h.store.delayable([]*tablequeue.Unit{u})
+	if err == nil {
+		err = h.store.commit(ctx, conn.Conn(), h.user.tx == nil, u)
+	}
 	if err != nil && !conn.Conn().IsClosed() {
 		_, _ = conn.Exec(ctx, "rollback")
+	}
+	if h.store.learned(ctx, []*tablequeue.Unit{u}, err) {
+		return fmt.Errorf("postgres: commit: %w: %w", errLearned, err)
 	}
 	if u.Lost = code(err) == divisionByZero; u.Lost {
 		return nil
@@ -100,7 +106,7 @@ func (s *store) commit(ctx context.Context, conn *pgx.Conn, begin bool, u *table
 		o.args = o.arrays()
 		args = append(args, o.args...)
 	}
-	b.Queue(s.composed(g, true), args...)
+	b.Queue(s.composed(g, true), s.args(args)...)
 	b.Queue("commit")
 	results := conn.SendBatch(ctx, &b)
 	for range b.Len() - 1 {

@@ -1,0 +1,95 @@
+package sqlserver
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+// pooled is a store that behaves as behind a proxy: after each transaction its session has forgotten all.
+func (w *world) pooled() *store {
+	w.t.Helper()
+	p := Postgres{URL: testURL(), Schema: w.schema, Pooled: true}
+	s, err := p.store(w.t.Context(), transport.Env{Endpoint: w.schema})
+	ok(w.t, err)
+	w.t.Cleanup(func() { _ = s.Close() })
+	return s
+}
+
+func TestAPooledConnectionKeepsNothingInItsSessions(t *testing.T) {
+	w := newBiz(t)
+	c := w.openAs(Postgres{Pooled: true})
+	later := to("out", msg("later"))
+	later.After, later.TTL = 1e9, 1e9
+	send(t, c, to("in", msg("1")), to("in", msg("2")), to("in", msg("3")), later)
+	r := receiver(t, c, "in")
+	ds := receive(t, r, 3)
+	for _, err := range r.(transport.Renewer).Renew(t.Context(), ds) {
+		ok(t, err)
+	}
+	ok(t, completeWith(t, ds[0], to("out", msg("4"))))
+	ok(t, ds[1].Release(t.Context()))
+	tx, user := begun(t, ds[2])
+	ok(t, w.write(user, 1))
+	ok(t, w.write(user, 2))
+	ok(t, tx.Complete(t.Context(), []transport.Operation{to("out", msg("5"))}))
+	w.wantRows(1, 3, 2)
+
+	s := w.pooled()
+	ok(t, s.Notify(t.Context(), []string{"in"}))
+	ok(t, s.Sweep(t.Context()))
+	for name, pool := range map[string]*pgxpool.Pool{"leases": s.leases, "writes": s.writes, "handlers": s.handlers} {
+		b := s.batch(true)
+		b.Queue("SELECT 1")
+		ok(t, pool.SendBatch(t.Context(), b).Close())
+		var prepared int
+		var seqscan, commit string
+		ok(t, pool.QueryRow(t.Context(), `SELECT (SELECT count(*) FROM pg_prepared_statements), current_setting('enable_seqscan'), current_setting('synchronous_commit')`).
+			Scan(&prepared, &seqscan, &commit))
+		if prepared != 0 || seqscan != "on" || commit != "on" {
+			t.Errorf("%s: %d prepared statements, enable_seqscan %s, synchronous_commit %s are left in the session", name, prepared, seqscan, commit)
+		}
+	}
+}
+
+// What the planner is told holds for the statement that it is told for.
+func TestAPooledStatementIsPlannedWithTheEnginesSettings(t *testing.T) {
+	w := newWorld(t)
+	s := w.pooled()
+	b := s.batch(true)
+	var seqscan, commit string
+	b.Queue(`SELECT current_setting('enable_seqscan'), current_setting('synchronous_commit')`).QueryRow(func(row pgx.Row) error {
+		return row.Scan(&seqscan, &commit)
+	})
+	ok(t, s.leases.SendBatch(context.Background(), b).Close())
+	if seqscan != "off" || commit != "off" {
+		t.Errorf("enable_seqscan %s, synchronous_commit %s", seqscan, commit)
+	}
+}
+
+func TestListeningGoesPastTheProxy(t *testing.T) {
+	w := newWorld(t)
+	p := Postgres{URL: testURL(), Schema: w.schema, Pooled: true, ListenURL: testURL()}
+	s, err := p.store(t.Context(), transport.Env{Endpoint: w.schema})
+	ok(t, err)
+	defer s.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	heard := ""
+	err = s.Listen(ctx, func() { ok(t, w.pooled().Notify(ctx, []string{quote(w.schema, "in")})) }, func(queue string) {
+		heard = queue
+		cancel()
+	})
+	if heard != "in" {
+		t.Errorf("heard %q (%v)", heard, err)
+	}
+	p.ListenURL = "postgres://user:secret@host:port/"
+	if _, err := p.store(t.Context(), transport.Env{}); !errors.Is(err, errURL) {
+		t.Errorf("error %v", err)
+	}
+}

@@ -1,0 +1,99 @@
+package sqlserver
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/holdfast-go/holdfast/internal/tablequeue"
+)
+
+// subscribersDDL makes the table of subscriptions: ours, or one of NServiceBus's shape, that is
+// shared with its endpoints and keyed by endpoint.
+func (s *store) subscribersDDL() beside {
+	if s.routing == "" {
+		t := quote(s.schema, subscriptionTable)
+		return beside{t, `CREATE TABLE IF NOT EXISTS ` + t + ` (type text, queue text, PRIMARY KEY (type, queue))`}
+	}
+	t := quote(s.schema, s.routing)
+	return beside{t, `CREATE TABLE IF NOT EXISTS ` + t + ` (
+	queueaddress varchar(200) NOT NULL,
+	endpoint varchar(200) NOT NULL,
+	topic varchar(200) NOT NULL,
+	PRIMARY KEY (endpoint, topic)
+)`}
+}
+
+// Subscribe implements [tablequeue.Subscriptions].
+func (s *store) Subscribe(ctx context.Context, queue string, types []string) error {
+	t := s.subscribersDDL().quoted
+	doing := fmt.Sprintf("subscribe queue %q", queue)
+	if s.routing == "" {
+		return s.subscription(ctx, doing, `INSERT INTO `+t+` (type, queue)
+SELECT t, $1 FROM unnest($2::text[]) AS t ON CONFLICT DO NOTHING`, queue, types)
+	}
+	return s.subscription(ctx, doing, `INSERT INTO `+t+` (endpoint, queueaddress, topic)
+SELECT DISTINCT $1, $2, t FROM unnest($3::text[]) AS t
+ON CONFLICT (endpoint, topic) DO UPDATE SET queueaddress = excluded.queueaddress`,
+		s.subscriber(queue), quote(s.split(queue)), types)
+}
+
+// Unsubscribe implements [tablequeue.Subscriptions].
+func (s *store) Unsubscribe(ctx context.Context, queue string, types []string) error {
+	t := s.subscribersDDL().quoted
+	doing := fmt.Sprintf("unsubscribe queue %q", queue)
+	if s.routing == "" {
+		return s.subscription(ctx, doing, `DELETE FROM `+t+` WHERE queue = $1 AND type = ANY ($2::text[])`, queue, types)
+	}
+	return s.subscription(ctx, doing, `DELETE FROM `+t+` WHERE endpoint = $1 AND topic = ANY ($2::text[])`, s.subscriber(queue), types)
+}
+
+// subscriber is the endpoint that a queue's subscriptions are those of.
+func (s *store) subscriber(queue string) string { return cmp.Or(s.endpoint, queue) }
+
+func (s *store) subscription(ctx context.Context, doing, text string, args ...any) error {
+	if _, err := s.writes.Exec(ctx, text, args...); err != nil {
+		return s.noSubscriptions(doing, err)
+	}
+	return nil
+}
+
+// Subscriptions implements [tablequeue.Subscriptions].
+func (s *store) Subscriptions(ctx context.Context) ([]tablequeue.Subscription, error) {
+	t, columns := s.subscribersDDL().quoted, "type, queue"
+	if s.routing != "" {
+		columns = "topic, queueaddress"
+	}
+	rows, err := s.writes.Query(ctx, `SELECT `+columns+` FROM `+t+` ORDER BY 1, 2`)
+	if err != nil {
+		return nil, s.noSubscriptions("read subscriptions", err)
+	}
+	all, err := pgx.CollectRows(rows, pgx.RowToStructByPos[tablequeue.Subscription])
+	if err != nil {
+		return nil, s.noSubscriptions("read subscriptions", err)
+	}
+	for i := range all {
+		all[i].Queue = s.told(all[i].Queue)
+	}
+	return all, nil
+}
+
+// told is a queue as receivers know it: without its schema where that is ours.
+func (s *store) told(queue string) string {
+	if schema, plain := s.split(queue); schema == s.schema {
+		return plain
+	}
+	return queue
+}
+
+var errNotInstalled = errors.New("the table of subscriptions is missing: run the installer")
+
+func (s *store) noSubscriptions(doing string, err error) error {
+	if code(err) == undefinedTable {
+		err = errNotInstalled
+	}
+	return fmt.Errorf("postgres: %s: %w", doing, err)
+}

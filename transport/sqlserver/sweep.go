@@ -1,0 +1,50 @@
+package sqlserver
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+const (
+	maxSwept   = 1000             // rows removed at once
+	sweepEvery = 45 * time.Second // at least, of one queue by all processes together
+)
+
+// Sweep implements [tablequeue.Sweeper]. Who notes first that a queue is due, sweeps it.
+func (s *store) Sweep(ctx context.Context) error {
+	versions := quote(s.schema, versionTable)
+	rows, err := s.writes.Query(ctx, `UPDATE `+versions+` SET swept_at = now() WHERE name IN (
+	SELECT name FROM `+versions+` WHERE swept_at <= now() - $1::bigint * interval '1 microsecond' FOR UPDATE SKIP LOCKED
+) RETURNING name`, sweepEvery.Microseconds())
+	var queues []string
+	if err == nil {
+		queues, err = pgx.CollectRows(rows, pgx.RowTo[string])
+	}
+	for _, q := range queues {
+		if err == nil {
+			err = s.sweep(ctx, s.table(q))
+		}
+	}
+	if err != nil {
+		return s.failed("remove what has expired", err)
+	}
+	return nil
+}
+
+func (s *store) sweep(ctx context.Context, t *table) error {
+	for {
+		tag, err := s.writes.Exec(ctx, t.sweep)
+		if code(err) == undefinedTable {
+			return nil // dropped, which nobody has noted
+		}
+		if err != nil {
+			return fmt.Errorf("queue %q: %w", t.name, err)
+		}
+		if tag.RowsAffected() < maxSwept {
+			return nil
+		}
+	}
+}

@@ -1,0 +1,130 @@
+package sqlserver
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/holdfast-go/holdfast/internal/tablequeue"
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+// NServiceBus's queue tables have the columns id (a uuid), expires (without a zone, in UTC), headers,
+// body and seq. They can be sent to: that a table is one of them is found out when the first row for
+// it is refused, and known from then on.
+
+// kind is what there is where a queue's table should be.
+type kind int8
+
+const (
+	missing kind = iota
+	ours
+	older  // ours, of an earlier version
+	theirs // any other table
+)
+
+// SQLSTATEs by which rows for one of our tables are refused by one of theirs.
+const (
+	undefinedColumn  = "42703"
+	datatypeMismatch = "42804"
+)
+
+var (
+	errTheirs = errors.New("its table is not one of ours, so it can be sent to only")
+	errOlder  = errors.New("its table is of an earlier version: run the installer, or what holdfast sql script prints")
+	errDelay  = errors.New("its table, one of NServiceBus's, takes no delayed messages")
+
+	// errLearned is about a transaction that has failed because of a table of theirs, and will not again.
+	errLearned = errors.New("a queue's table turned out to be one of NServiceBus's")
+)
+
+// kindOf looks at a queue's table.
+func kindOf(ctx context.Context, db querier, t *table) (kind, error) {
+	var columns []string
+	err := db.QueryRow(ctx, `SELECT array_agg(attname::text) FROM pg_attribute
+WHERE attrelid = to_regclass($1) AND attnum > 0 AND NOT attisdropped`, t.quoted).Scan(&columns)
+	switch has := func(name string) bool { return slices.Contains(columns, name) }; {
+	case err != nil || len(columns) == 0:
+		return missing, err
+	case !has("lease_id"):
+		return theirs, nil
+	case !has("expires"):
+		return older, nil
+	}
+	return ours, nil
+}
+
+// knowing writes units: again when that has failed because of what was not known of a table.
+func (s *store) knowing(ctx context.Context, units []*tablequeue.Unit, write func() error) error {
+	if err := s.delayable(units); err != nil {
+		return err
+	}
+	err := write()
+	if !s.learned(ctx, units, err) {
+		return err
+	}
+	if err := s.delayable(units); err != nil {
+		return err
+	}
+	return write()
+}
+
+// delayable refuses delayed rows for tables of theirs.
+func (s *store) delayable(units []*tablequeue.Unit) error {
+	for _, u := range units {
+		for i := range u.Rows {
+			r := &u.Rows[i]
+			if (r.After > 0 || !r.At.IsZero()) && s.table(r.Queue).theirs.Load() {
+				return fmt.Errorf("postgres: send to queue %q: %w", r.Queue, errDelay)
+			}
+		}
+	}
+	return nil
+}
+
+// learned tells whether err came of a table that is one of theirs and was not known to be.
+func (s *store) learned(ctx context.Context, units []*tablequeue.Unit, err error) (news bool) {
+	if c := code(err); c != undefinedColumn && c != datatypeMismatch {
+		return false
+	}
+	for _, u := range units {
+		for i := range u.Rows {
+			t := s.table(u.Rows[i].Queue)
+			if t.theirs.Load() {
+				continue
+			}
+			if k, err := kindOf(ctx, s.writes, t); err == nil && k == theirs {
+				t.theirs.Store(true)
+				news = true
+			}
+		}
+	}
+	return news
+}
+
+// Exists implements [tablequeue.Topology].
+func (s *store) Exists(ctx context.Context, queue string) error {
+	found, err := kindOf(ctx, s.writes, s.table(queue))
+	if err == nil {
+		err = map[kind]error{missing: transport.ErrNoQueue, older: errOlder, theirs: errTheirs}[found]
+	}
+	if err != nil {
+		return fmt.Errorf("postgres: queue %q in schema %q: %w", queue, s.schema, err)
+	}
+	return nil
+}
+
+// uuid is a message's id as theirs are; another where it is not one.
+func uuid(id string) text {
+	var u pgtype.UUID
+	if u.Scan(id) != nil {
+		_, _ = rand.Read(u.Bytes[:])
+		u.Bytes[6], u.Bytes[8] = u.Bytes[6]&0x0f|0x40, u.Bytes[8]&0x3f|0x80 // version 4
+		u.Valid = true
+	}
+	return text(u.String())
+}
