@@ -80,7 +80,7 @@ func (in *incoming) possible(ctx context.Context, action recoverability.Action) 
 		switch a.Queue {
 		case "":
 			return toError
-		case in.queue:
+		case in.queue, in.e.cfg.Name + quarantineSuffix:
 			why = "it would come back at once"
 		default:
 			return a

@@ -596,6 +596,9 @@ func TestTheQuarantineCannotBeTheErrorQueue(t *testing.T) {
 	for _, change := range []func(*endpoint.Config){
 		func(c *endpoint.Config) { c.Recoverability.ErrorQueue = "sales.quarantine" },
 		func(c *endpoint.Config) { c.AuditQueue = "sales.quarantine" },
+		func(c *endpoint.Config) {
+			c.Recoverability.Rules = []recoverability.Rule{{ErrorQueue: "sales.quarantine"}}
+		},
 	} {
 		cfg := sales(&inmemory.Transport{})
 		change(&cfg)

@@ -72,10 +72,13 @@ func TestARuleOfAnUnknownTypeIsRefused(t *testing.T) {
 }
 
 func TestAnEndpointIsNoErrorQueueOfARule(t *testing.T) {
-	cfg := sales(&inmemory.Transport{})
-	cfg.Recoverability.Rules = []recoverability.Rule{{Action: recoverability.MoveToError{Queue: "sales"}}}
-	if _, err := endpoint.New(cfg); err == nil || !strings.Contains(err.Error(), `are both "sales"`) {
-		t.Errorf("New says %v", err)
+	for _, queue := range []string{"sales", "sales-a"} {
+		cfg := sales(&inmemory.Transport{})
+		cfg.Instance, cfg.InstanceQueue = "a", true
+		cfg.Recoverability.Rules = []recoverability.Rule{{Action: recoverability.MoveToError{Queue: queue}}}
+		if _, err := endpoint.New(cfg); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("are both %q", queue)) {
+			t.Errorf("New says %v", err)
+		}
 	}
 }
 
@@ -232,6 +235,7 @@ func TestWhatABehaviorCannotHaveDoneMovesToTheErrorQueue(t *testing.T) {
 		"nothing":                              {endpoint.ReceiveOnly, nil},
 		"the configured queue, by no name":     {endpoint.ReceiveOnly, recoverability.MoveToError{}},
 		"the queue that it is in":              {endpoint.ReceiveOnly, recoverability.MoveToError{Queue: "sales"}},
+		"the quarantine":                       {endpoint.ReceiveOnly, recoverability.MoveToError{Queue: "sales.quarantine"}},
 		"a queue that is not there":            {endpoint.ReceiveOnly, recoverability.MoveToError{Queue: "nowhere"}},
 		"a queue that is not there, mode None": {endpoint.None, recoverability.MoveToError{Queue: "nowhere"}},
 	} {

@@ -23,9 +23,12 @@ func (c Config) validate() error {
 	if c.Name != "" && slices.Contains(c.Recoverability.ErrorQueues(), c.Name) {
 		bad("Name and an error queue of Recoverability are both %q: what fails would come back at once", c.Name)
 	}
+	if q := c.instanceQueue(); q != "" && slices.Contains(c.Recoverability.ErrorQueues(), q) {
+		bad("the queue of the instance and an error queue of Recoverability are both %q: what fails would come back at once", q)
+	}
 	quarantine := c.Name + quarantineSuffix
-	if c.Recoverability.WithDefaults().ErrorQueue == quarantine || c.AuditQueue == quarantine {
-		bad("%q is the endpoint's quarantine and cannot be its error or audit queue too", quarantine)
+	if slices.Contains(c.Recoverability.ErrorQueues(), quarantine) || c.AuditQueue == quarantine {
+		bad("%q is the endpoint's quarantine and cannot be an error queue or its audit queue too", quarantine)
 	}
 	if c.AuditExpireAfter < 0 {
 		bad("AuditExpireAfter is negative: %v", c.AuditExpireAfter)
