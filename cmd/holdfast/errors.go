@@ -129,7 +129,7 @@ func (a *app) onErrors(ctx context.Context, s *selecting, ids []string, f func(*
 	defer func() { err = errors.Join(err, conn.Close()) }()
 	err = f(&errorqueue.Queue{Conn: conn, Name: s.queue, Filter: s.Filter, Limit: s.first, Progress: a.progress()})
 	if err != nil {
-		return fmt.Errorf("error queue %q: %w", s.queue, err)
+		return fmt.Errorf("queue %q: %w", s.queue, err)
 	}
 	return nil
 }

@@ -29,6 +29,7 @@ func (a *app) queuesCommand() *cobra.Command {
 		Long:  queuesHelp,
 		Example: `  holdfast queues --transport sqlite:orders.db
   holdfast queues --transport amqp://guest:guest@localhost sales error --json`,
+		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, names []string) error {
 			stats, err := a.queues(cmd.Context(), names)
 			if err != nil {
@@ -38,6 +39,10 @@ func (a *app) queuesCommand() *cobra.Command {
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON: one array")
+	for _, sub := range []*cobra.Command{a.queuesCreateCommand(), a.queuesPeekCommand(), a.queuesPurgeCommand()} {
+		a.prepare(sub)
+		cmd.AddCommand(sub)
+	}
 	return cmd
 }
 

@@ -1,0 +1,108 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/errorqueue"
+	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+func (a *app) queuesCreateCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:     "create NAME...",
+		Short:   "Create queues that are missing",
+		Long:    "Create queues that are missing. Those that exist stay as they are.",
+		Example: "  holdfast queues create sales sales.quarantine error --transport postgres://host/shop",
+		Args:    cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, names []string) (err error) {
+			conn, err := a.connect(cmd.Context())
+			if err != nil {
+				return err
+			}
+			defer func() { err = errors.Join(err, conn.Close()) }()
+			if err := createQueues(cmd.Context(), conn, names...); err != nil {
+				return fmt.Errorf("queues create: %w", err)
+			}
+			return nil
+		},
+	}
+}
+
+const queuesPeekHelp = `Show the first messages of a queue and leave them where they are, those too that are
+being handled or delayed. With --json, one object per line with headers and body. On RabbitMQ looking
+is a hand-out: see holdfast errors --help.`
+
+func (a *app) queuesPeekCommand() *cobra.Command {
+	var (
+		first  int
+		asJSON bool
+	)
+	cmd := &cobra.Command{
+		Use:     "peek NAME",
+		Short:   "Show the first messages of a queue",
+		Long:    queuesPeekHelp,
+		Example: "  holdfast queues peek sales --first 3 --json --transport postgres://host/shop",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, names []string) error {
+			if first < 1 {
+				return usagef("--first %d: must be at least 1", first)
+			}
+			return a.peek(cmd.Context(), &selecting{queue: names[0], first: first}, asJSON)
+		},
+	}
+	cmd.Flags().IntVar(&first, "first", 10, "how many `messages`")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON: one object per line")
+	return cmd
+}
+
+func (a *app) peek(ctx context.Context, s *selecting, asJSON bool) error {
+	return a.onErrors(ctx, s, nil, func(q *errorqueue.Queue) error {
+		lines := json.NewEncoder(a.out)
+		w := tabwriter.NewWriter(a.out, 0, 0, 2, ' ', 0)
+		if !asJSON {
+			fmt.Fprintln(w, "ID\tTYPE\tSENT\tBYTES")
+		}
+		err := q.Each(ctx, func(m *transport.Message, e errorqueue.Entry) error {
+			if asJSON {
+				return lines.Encode(errorqueue.RecordOf(m, e))
+			}
+			sent, _ := header.ParseTime(m.Headers.Get(header.TimeSent)) // zero, and shown so
+			fmt.Fprintf(w, "%s\t%s\t%s\t%d\n", column(e.ID), column(e.Type), when(sent), len(m.Body))
+			return nil
+		})
+		return errors.Join(err, w.Flush())
+	})
+}
+
+const queuesPurgeHelp = `Remove all messages from a queue for good, one after the other; those that are being handled or
+delayed stay, and are reported. Export them first if they may be missed:
+holdfast errors export --queue NAME.`
+
+func (a *app) queuesPurgeCommand() *cobra.Command {
+	var f takingFlags
+	cmd := &cobra.Command{
+		Use:     "purge NAME --all",
+		Short:   "Remove all messages from a queue for good",
+		Long:    queuesPurgeHelp,
+		Example: "  holdfast queues purge sales --all --transport postgres://host/shop",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, names []string) error {
+			if f.queue = names[0]; !f.all {
+				return usagef("purge removes every message of %q for good: say so with --all", f.queue)
+			}
+			return a.takeErrors(cmd.Context(), &f, nil, (*errorqueue.Queue).Discard)
+		},
+	}
+	f.changes = "discard"
+	cmd.Flags().BoolVar(&f.all, "all", false, "yes, all of them")
+	cmd.Flags().BoolVar(&f.DryRun, "dry-run", false, "say what would be done, and do nothing")
+	cmd.Flags().BoolVar(&f.asJSON, "json", false, "print JSON: one object at the end")
+	return cmd
+}

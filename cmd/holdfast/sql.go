@@ -1,0 +1,71 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/holdfast-go/holdfast/transport"
+	"github.com/holdfast-go/holdfast/transport/sqlserver"
+)
+
+const sqlScriptHelp = `Print the SQL that creates queues on PostgreSQL, or brings tables of an earlier version up to
+date, for databases whose changes are reviewed. It is one transaction; run again it
+changes nothing, and no messages are lost. Nothing is connected to: of the transport's URL only
+?schema=name counts.
+
+The user that endpoints connect with then needs USAGE on the schema, and SELECT, INSERT,
+UPDATE and DELETE on its tables. Their Config.Install is to be left out, or finds all there.`
+
+func (a *app) sqlCommand() *cobra.Command {
+	return a.group(&cobra.Command{
+		Use:   "sql",
+		Short: "Print the SQL that queues on PostgreSQL are made with",
+	}, a.sqlScriptCommand())
+}
+
+func (a *app) sqlScriptCommand() *cobra.Command {
+	var endpoints []string
+	cmd := &cobra.Command{
+		Use:   "script [QUEUE]...",
+		Short: "Print the SQL that creates queues, or brings them up to date",
+		Long:  sqlScriptHelp,
+		Example: `  holdfast sql script --endpoint sales --endpoint billing error audit > queues.sql
+  psql --set ON_ERROR_STOP=1 --file queues.sql "$DATABASE"
+  holdfast sql script sales --transport 'postgres://db.internal/shop?schema=messaging'`,
+		RunE: func(_ *cobra.Command, queues []string) error { return a.sqlScript(endpoints, queues) },
+	}
+	cmd.Flags().StringArrayVar(&endpoints, "endpoint", nil, "`name` of an endpoint: its queue and its quarantine; may be repeated")
+	return cmd
+}
+
+func (a *app) sqlScript(endpoints, queues []string) error {
+	p := &sqlserver.Postgres{}
+	if a.transportURL() != "" {
+		t, err := a.target()
+		if err != nil {
+			return err
+		}
+		named, ok := t.Transport.(*sqlserver.Postgres)
+		if !ok {
+			return usagef("sql script: %s has no tables of queues: want postgres://…", t.broker)
+		}
+		p = named
+	}
+	var plan transport.Plan
+	for _, e := range endpoints {
+		plan.Queues = append(plan.Queues, transport.Queue{Name: e}, transport.Queue{Name: e + ".quarantine"})
+	}
+	for _, q := range queues {
+		plan.Queues = append(plan.Queues, transport.Queue{Name: q})
+	}
+	if len(plan.Queues) == 0 {
+		return usagef("sql script: name queues, or endpoints with --endpoint")
+	}
+	text, err := p.Script(plan)
+	if err != nil {
+		return usagef("sql script: %w", err)
+	}
+	fmt.Fprint(a.out, text)
+	return nil
+}
