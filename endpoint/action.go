@@ -48,57 +48,60 @@ func (in *incoming) carryOut(ctx context.Context, rec *pipeline.Recover) (err er
 	return nil
 }
 
-// possible is the action, or a move to the error queue where the transport or mode
-// cannot do it.
+// possible is the action, or a move to the error queue where it cannot be carried out.
 func (in *incoming) possible(ctx context.Context, action recoverability.Action) recoverability.Action {
 	toError := recoverability.MoveToError{Queue: in.e.recoverability.ErrorQueue}
-	none := in.taken
-	why := in.alone.forbids(action)
 	switch a := action.(type) {
-	case recoverability.Retry:
-		if why != "" {
-			break
+	case recoverability.MoveToError:
+		if a.Queue == "" {
+			return toError
 		}
-		if !none {
-			return a
-		}
-		why = "transaction mode None has no retries"
 	case recoverability.Delay:
 		a.For = max(0, a.For)
-		switch {
-		case why != "":
-		case none:
-			why = "transaction mode None has no retries"
-		case in.live.limits.MaxDelay == 0:
-			why = "the transport offers no delays"
-		case a.For > in.live.limits.MaxDelay:
-			why = fmt.Sprintf("the delay is over the transport's %v", in.live.limits.MaxDelay)
-		default:
-			return a
-		}
-	case recoverability.MoveToError:
-		switch a.Queue {
-		case "":
-			return toError
-		case in.queue, in.e.cfg.Name + quarantineSuffix:
-			why = "it would come back at once"
-		default:
-			return a
-		}
-	case recoverability.DeadLetter:
-		if _, ok := in.delivery.(transport.DeadLetterer); ok && !none {
-			return a
-		}
-		why = "the transport has no dead-letter queue"
-	case recoverability.Discard:
-		return a
-	default:
-		why = fmt.Sprintf("%T is no action", action)
+		action = a
+	}
+	why := in.impossible(action)
+	if why == "" {
+		return action
 	}
 	in.log().WarnContext(ctx, "an action cannot be carried out: moving the message to the error queue",
 		slog.String("message", in.id), slog.Any("action", action), slog.String("reason", why))
 	in.fallBack(FallbackError, action)
 	return toError
+}
+
+// impossible is why the transport, the transaction mode or the quarantine cannot have the action; ""
+// where they can.
+func (in *incoming) impossible(action recoverability.Action) string {
+	noRetries := in.alone.forbids(action)
+	if noRetries == "" && in.taken {
+		noRetries = "transaction mode None has no retries"
+	}
+	switch a := action.(type) {
+	case recoverability.Retry:
+		return noRetries
+	case recoverability.Delay:
+		switch most := in.live.limits.MaxDelay; {
+		case noRetries != "":
+			return noRetries
+		case most == 0:
+			return "the transport offers no delays"
+		case a.For > most:
+			return fmt.Sprintf("the delay is over the transport's %v", most)
+		}
+	case recoverability.MoveToError:
+		if a.Queue == in.queue || a.Queue == in.e.cfg.Name+quarantineSuffix {
+			return "it would come back at once"
+		}
+	case recoverability.DeadLetter:
+		if _, ok := in.delivery.(transport.DeadLetterer); !ok || in.taken {
+			return "the transport has no dead-letter queue"
+		}
+	case recoverability.Discard:
+	default:
+		return fmt.Sprintf("%T is no action", action)
+	}
+	return ""
 }
 
 // copyTo is the message as it was received, to be sent to a queue.

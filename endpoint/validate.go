@@ -20,16 +20,7 @@ func (c Config) validate() error {
 	if c.Transport == nil {
 		bad("Transport is nil")
 	}
-	if c.Name != "" && slices.Contains(c.Recoverability.ErrorQueues(), c.Name) {
-		bad("Name and an error queue of Recoverability are both %q: what fails would come back at once", c.Name)
-	}
-	if q := c.instanceQueue(); q != "" && slices.Contains(c.Recoverability.ErrorQueues(), q) {
-		bad("the queue of the instance and an error queue of Recoverability are both %q: what fails would come back at once", q)
-	}
-	quarantine := c.Name + quarantineSuffix
-	if slices.Contains(c.Recoverability.ErrorQueues(), quarantine) || c.AuditQueue == quarantine {
-		bad("%q is the endpoint's quarantine and cannot be an error queue or its audit queue too", quarantine)
-	}
+	c.validateQueues(bad)
 	if c.AuditExpireAfter < 0 {
 		bad("AuditExpireAfter is negative: %v", c.AuditExpireAfter)
 	}
@@ -71,6 +62,20 @@ func (c Config) validate() error {
 	}
 	serializers(c.Serializers).validate(bad)
 	return errors.Join(append(errs, c.Recoverability.Validate())...)
+}
+
+// validateQueues finds queues that are given up to and worked on at once.
+func (c Config) validateQueues(bad func(format string, args ...any)) {
+	if c.Name != "" && slices.Contains(c.Recoverability.ErrorQueues(), c.Name) {
+		bad("Name and an error queue of Recoverability are both %q: what fails would come back at once", c.Name)
+	}
+	if q := c.instanceQueue(); q != "" && slices.Contains(c.Recoverability.ErrorQueues(), q) {
+		bad("the queue of the instance and an error queue of Recoverability are both %q: what fails would come back at once", q)
+	}
+	quarantine := c.Name + quarantineSuffix
+	if slices.Contains(c.Recoverability.ErrorQueues(), quarantine) || c.AuditQueue == quarantine {
+		bad("%q is the endpoint's quarantine and cannot be an error queue or its audit queue too", quarantine)
+	}
 }
 
 func queueName(name string) bool { return !strings.ContainsAny(name, "@\r\n\x00") }
