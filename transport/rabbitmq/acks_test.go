@@ -57,7 +57,7 @@ func newAcks(t *testing.T, n, window int) (*acks, *ledger, []*delivery) {
 func (a *acks) done(t *testing.T, d *delivery) {
 	t.Helper()
 	a.remove(d)
-	if err := a.complete(d.tag, time.Now()); err != nil {
+	if err := a.complete(d, time.Now()); err != nil {
 		t.Fatal(err)
 	}
 }

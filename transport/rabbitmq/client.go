@@ -199,6 +199,8 @@ func plain(err error) error {
 		return fmt.Errorf("%w: the broker says %d %s", transport.ErrNoQueue, e.Code, e.Reason)
 	case e.Code == amqp.PreconditionFailed && inequivalent.MatchString(e.Reason):
 		return errors.New(difference(e.Reason))
+	case e.Code == amqp.PreconditionFailed && strings.Contains(e.Reason, "acknowledgement on channel"):
+		return fmt.Errorf("the broker took the messages of the channel back, as one was held for longer than its consumer_timeout: %d %s", e.Code, e.Reason)
 	case e.Server:
 		return fmt.Errorf("the broker says %d %s", e.Code, userText.ReplaceAllString(e.Reason, ""))
 	default:

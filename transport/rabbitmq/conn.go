@@ -27,6 +27,7 @@ type conn struct {
 	queueType QueueType
 	topology  topology
 	backstop  backstop
+	maxHold   time.Duration
 	log       *slog.Logger
 	limits    transport.Limits
 	version   version // of the broker
@@ -37,6 +38,8 @@ type conn struct {
 	ctx    context.Context //nolint:containedctx // of the conn's own goroutines; ends with Close
 	cancel context.CancelFunc
 	tasks  tasks
+
+	processed processed
 
 	mu        sync.Mutex // guards receivers
 	receivers map[*receiver]struct{}
@@ -62,6 +65,7 @@ func openConn(ctx context.Context, c *conn) (*conn, error) {
 	}
 	c.version = versionOf(in.conn)
 	c.limits = limitsOf(in.conn, c.queueType)
+	c.limits.MaxHold = c.maxHold
 	c.receiving.up(in)
 	c.publishing.up(out)
 	c.tasks.start(func() { c.receiving.run(c.ctx, in) })
@@ -78,7 +82,6 @@ func limitsOf(c *amqp.Connection, queueType QueueType) transport.Limits {
 		MaxDelay:    delays.Max(),
 		DelayStep:   delays.Step,
 		Prefetch:    true,
-		MaxHold:     consumerTimeout,
 		FreeRelease: queueType == Quorum && v.atLeast(4, 3),
 	}
 	if v.atLeast(4, 0) {
@@ -90,10 +93,6 @@ func limitsOf(c *amqp.Connection, queueType QueueType) transport.Limits {
 	}
 	return l
 }
-
-// consumerTimeout is the server's default: a channel with a delivery that is older is closed, and
-// what it holds is handed out again.
-const consumerTimeout = 30 * time.Minute
 
 // frameReserve is left for properties and for the encoding of about a thousand headers.
 const frameReserve = 8 << 10

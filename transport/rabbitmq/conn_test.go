@@ -184,7 +184,7 @@ func TestEverythingFailsPromptlyWhileTheBrokerIsAwayAndWorksAgainAfterwards(t *t
 	if _, err := c.Dispatch(ctx, []transport.Operation{send1(queue, message("b", "x"))}); err == nil || ctx.Err() != nil {
 		t.Errorf("dispatch: %v", err)
 	}
-	if err := held.Complete(ctx); !errors.Is(err, transport.ErrLeaseLost) {
+	if err := held.Retry(ctx); !errors.Is(err, transport.ErrLeaseLost) {
 		t.Errorf("settle: %v, want ErrLeaseLost", err)
 	}
 	if _, err := c.(transport.Inspector).Inspect(ctx, queue); err == nil || ctx.Err() != nil {
@@ -219,7 +219,7 @@ func TestASilentConnectionIsGivenUpByHeartbeat(t *testing.T) {
 		t.Fatalf("receive over a silent connection: %v", err)
 	}
 	t.Logf("noticed after %v", time.Since(start))
-	if err := held.Complete(ctx); !errors.Is(err, transport.ErrLeaseLost) {
+	if err := held.Retry(ctx); !errors.Is(err, transport.ErrLeaseLost) {
 		t.Errorf("settle: %v, want ErrLeaseLost", err)
 	}
 	proxy.Cut()

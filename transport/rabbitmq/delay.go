@@ -36,6 +36,7 @@ func delayLevel(level int) string { return fmt.Sprintf("holdfast.delay-level-%02
 
 // Destinations of the two kinds cannot be mistaken for each other.
 func toQueue(name string) string { return "queue." + name }
+
 func (c *conn) toSubscribers(types []string) string {
 	exchange, key := c.topology.address(types)
 	return "type." + cmp.Or(key, exchange)

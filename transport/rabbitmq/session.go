@@ -24,6 +24,7 @@ type session struct {
 	lost     chan *amqp.Error
 	lapsed   chan struct{} // a consumer ended that we did not cancel
 	timer    *time.Timer   // when the next acknowledgement is due
+	holds    *time.Ticker  // when to look for what is held for long
 
 	mu        sync.Mutex // guards what follows
 	acks      acks
@@ -60,6 +61,7 @@ func openSession(conn *amqp.Connection, r *receiver) (*session, error) {
 		lost:     ch.NotifyClose(make(chan *amqp.Error, 1)),
 		lapsed:   make(chan struct{}, 1),
 		timer:    time.NewTimer(time.Hour),
+		holds:    time.NewTicker(r.conn.limits.MaxHold / 20),
 	}
 	s.acks.ch, s.acks.timer = ch, s.timer
 	return s, nil
@@ -68,6 +70,7 @@ func openSession(conn *amqp.Connection, r *receiver) (*session, error) {
 // serve works until the channel is lost, or the receiver closed and everything settled.
 func (s *session) serve(ctx context.Context, r *receiver) error {
 	defer s.timer.Stop()
+	defer s.holds.Stop()
 	err := s.work(ctx, r)
 	if err == nil || errors.Is(err, transport.ErrClosed) {
 		return transport.ErrClosed
@@ -91,6 +94,8 @@ func (s *session) work(ctx context.Context, r *receiver) error {
 			return s.lapse()
 		case <-s.timer.C:
 			s.flushDue()
+		case now := <-s.holds.C:
+			s.warnOfHolds(ctx, now)
 		case <-r.poke:
 		case <-ctx.Done():
 			return transport.ErrClosed
@@ -124,8 +129,37 @@ func (s *session) endWith(err error) {
 	defer s.mu.Unlock()
 	if s.ended == nil {
 		s.ended = err
+		if errors.Is(err, transport.ErrLeaseLost) && !errors.Is(err, transport.ErrClosed) {
+			s.remember()
+		}
 	}
 	s.waiting = nil
+}
+
+// remember takes note of what comes again now, though it may be done with.
+func (s *session) remember() {
+	memory := &s.receiver.conn.processed
+	for _, p := range s.acks.pending {
+		memory.lost(s.receiver.queue, &p.of.message, true)
+	}
+	for d := s.acks.oldest; d != nil; d = d.next {
+		if d.handed {
+			memory.lost(s.receiver.queue, &d.message, d.completed)
+		}
+	}
+}
+
+// completedLate takes note of a delivery whose acknowledgement had no way any more.
+func (s *session) completedLate(d *delivery) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if d.settled {
+		return // or its acknowledgement is pending
+	}
+	d.completed = true
+	if s.ended != nil {
+		s.receiver.conn.processed.finish(s.receiver.queue, &d.message)
+	}
 }
 
 // finish hands acknowledgements that wait for company to the socket, and ends.
@@ -259,27 +293,34 @@ func (s *session) collect(c *consumer, in <-chan amqp.Delivery) {
 }
 
 func (s *session) push(c *consumer, in *amqp.Delivery) {
+	now := time.Now()
 	d := &delivery{
+		since:   now,
 		message: decode(in),
 		attempt: attemptOf(in, s.receiver.conn.queueType),
 		session: s,
 		from:    c,
 		tag:     in.DeliveryTag,
 	}
-	if s.admit(c, d, expired(&d.message, time.Now())) {
+	done := in.Redelivered && s.receiver.conn.processed.again(s.receiver.queue, &d.message)
+	if done {
+		s.receiver.conn.log.Info("a message came again whose acknowledgement was lost: it is acknowledged without being handled again",
+			"queue", s.receiver.queue, "message", d.message.ID)
+	}
+	if s.admit(c, d, done || expired(&d.message, now)) {
 		return
 	}
-	// One whose acknowledgement is lost comes again, and has expired again.
+	// One whose acknowledgement is lost comes again, and is over again.
 	_ = d.Complete(context.Background())
 }
 
-// admit takes note of a delivery, and has it wait for a handler unless it has expired.
-func (s *session) admit(c *consumer, d *delivery, expired bool) bool {
+// admit takes note of a delivery, and has it wait for a handler unless it is over.
+func (s *session) admit(c *consumer, d *delivery, over bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.acks.add(d)
 	c.open++
-	if expired {
+	if over {
 		return false
 	}
 	s.waiting = append(s.waiting, d)
@@ -302,6 +343,7 @@ func (s *session) take(limit, window int) ([]transport.Delivery, bool) {
 	}
 	ds := make([]transport.Delivery, n)
 	for i, d := range s.waiting[:n] {
+		d.handed = true
 		ds[i] = d
 	}
 	clear(s.waiting[:n])

@@ -3,6 +3,7 @@ package rabbitmq
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -21,6 +22,10 @@ type delivery struct {
 	tag     uint64
 
 	// Guarded by the session.
+	since      time.Time // when it came
+	handed     bool      // to who receives
+	warned     bool      // that it is held for long
+	completed  bool      // too late to be acknowledged
 	settled    bool
 	prev, next *delivery
 }
@@ -32,7 +37,11 @@ func (d *delivery) Attempt() transport.Attempt { return d.attempt }
 // Complete acknowledges. The acknowledgement leaves at once or, in company, within
 // milliseconds; if the connection is lost by then the message comes again.
 func (d *delivery) Complete(context.Context) error {
-	return d.settle(func(a *acks) error { return a.complete(d.tag, time.Now()) })
+	err := d.settle(func(a *acks) error { return a.complete(d, time.Now()) })
+	if err != nil {
+		d.session.completedLate(d)
+	}
+	return err
 }
 
 // Retry rejects the message, which counts as an attempt.
@@ -93,7 +102,7 @@ type acks struct {
 }
 
 type ack struct {
-	tag   uint64
+	of    *delivery
 	since time.Time
 }
 
@@ -134,10 +143,10 @@ func (a *acks) remove(d *delivery) {
 	d.prev, d.next = nil, nil
 }
 
-// complete acknowledges a tag: now when a good part of the window waits for it, for the
+// complete acknowledges a delivery: now when a good part of the window waits for it, for the
 // broker sends no more until then, else soon.
-func (a *acks) complete(tag uint64, now time.Time) error {
-	a.pending = append(a.pending, ack{tag, now})
+func (a *acks) complete(d *delivery, now time.Time) error {
+	a.pending = append(a.pending, ack{d, now})
 	if len(a.pending) >= max(1, a.window/4) {
 		return a.sweep(now)
 	}
@@ -154,7 +163,7 @@ func (a *acks) due(now time.Time) error {
 // sweep acknowledges what it can, and comes back for the rest.
 func (a *acks) sweep(now time.Time) error {
 	err := a.flush(now)
-	if len(a.pending) > 0 {
+	if err == nil && len(a.pending) > 0 {
 		a.arm(a.pending[0].since.Add(lateAck).Sub(now))
 	}
 	return err
@@ -168,29 +177,30 @@ func (a *acks) arm(d time.Duration) {
 }
 
 // flush acknowledges all that is done below the oldest open delivery with one frame,
-// and what has waited for it too long one by one.
+// and what has waited for it too long one by one. After an error all are still pending.
 func (a *acks) flush(now time.Time) error {
 	safe := a.safe()
+	late := func(p ack) bool { return now.Sub(p.since) >= lateAck }
 	var top uint64
 	below := 0
-	kept := a.pending[:0]
-	var first error
 	for _, p := range a.pending {
 		switch {
-		case p.tag <= safe:
-			top = max(top, p.tag)
+		case p.of.tag <= safe:
+			top = max(top, p.of.tag)
 			below++
-		case now.Sub(p.since) >= lateAck:
-			first = errors.Join(first, a.ch.Ack(p.tag, false))
-		default:
-			kept = append(kept, p)
+		case late(p):
+			if err := a.ch.Ack(p.of.tag, false); err != nil {
+				return err
+			}
 		}
 	}
-	a.pending = kept
 	if below > 0 {
-		first = errors.Join(first, a.ch.Ack(top, below > 1))
+		if err := a.ch.Ack(top, below > 1); err != nil {
+			return err
+		}
 	}
-	return first
+	a.pending = slices.DeleteFunc(a.pending, func(p ack) bool { return p.of.tag <= safe || late(p) })
+	return nil
 }
 
 // safe is the highest tag up to which nothing is open. While a tag is missing, it may be

@@ -61,11 +61,18 @@ type Transport struct {
 	// NServiceBus does; from RabbitMQ 4.0 the broker then drops what came back 20 times, unless
 	// a policy says otherwise. A queue that exists is used as it is.
 	DeliveryLimit int
+	// ConsumerTimeout is what the broker's consumer_timeout is set to, at least a second: a message that is not
+	// settled for so long is taken back, with all others of its channel. Prefetched ones count. At 80 %
+	// the log warns. 0 is the broker's default, 30 min.
+	ConsumerTimeout time.Duration
 	// Heartbeat is how often the two sides show each other that they live, in whole
 	// seconds; a silent connection is given up after one and a half times that.
 	// 0 is 10 s.
 	Heartbeat time.Duration
 }
+
+// defaultConsumerTimeout is the server's.
+const defaultConsumerTimeout = 30 * time.Minute
 
 var _ transport.Transport = (*Transport)(nil)
 
@@ -88,7 +95,13 @@ func (t *Transport) Open(ctx context.Context, env transport.Env) (transport.Conn
 	if err != nil {
 		return nil, err
 	}
-	return openConn(ctx, &conn{dialer: d, queueType: queueType, topology: topology, backstop: backstop, log: env.Log()})
+	maxHold := cmp.Or(t.ConsumerTimeout, defaultConsumerTimeout)
+	if maxHold < time.Second {
+		return nil, fmt.Errorf("rabbitmq: ConsumerTimeout %v: it is at least a second, or 0 for %v", maxHold, defaultConsumerTimeout)
+	}
+	return openConn(ctx, &conn{
+		dialer: d, queueType: queueType, topology: topology, backstop: backstop, maxHold: maxHold, log: env.Log(),
+	})
 }
 
 func (t *Transport) topology() (topology, error) {
