@@ -1,0 +1,88 @@
+package sqlserver
+
+import (
+	"database/sql"
+	"errors"
+	"fmt"
+
+	mssql "github.com/microsoft/go-mssqldb"
+
+	"github.com/holdfast-go/holdfast/internal/tablequeue"
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+// mssqlError is an error of the SQL Server dialect.
+type mssqlError struct {
+	doing  string
+	cause  error
+	undone bool // nothing has happened, also where the server did not say so
+}
+
+func (e *mssqlError) Error() string { return "mssql: " + e.doing + ": " + e.cause.Error() }
+func (e *mssqlError) Unwrap() error { return e.cause }
+
+const invalidObject = 208
+
+// mssqlFailed adds to err what was attempted, and that a queue is missing where that is it.
+func mssqlFailed(doing string, err error) error {
+	if number, ok := mssqlNumber(err); ok && number == invalidObject {
+		err = fmt.Errorf("%w: %w", transport.ErrNoQueue, err)
+	}
+	return &mssqlError{doing: doing, cause: err}
+}
+
+// mssqlUndone is mssqlFailed for what is rolled back with its transaction.
+func mssqlUndone(doing string, err error) error {
+	err = mssqlFailed(doing, err)
+	err.(*mssqlError).undone = true //nolint:errcheck // it is what was just made
+	return err
+}
+
+// mssqlNumber is the number that the server gave to err, if it answered at all.
+func mssqlNumber(err error) (number int32, ok bool) {
+	answer, ok := errors.AsType[mssql.Error](err)
+	return answer.Number, ok
+}
+
+// Classify implements [tablequeue.Store].
+func (s *mssqlStore) Classify(err error) tablequeue.Class {
+	own, ok := errors.AsType[*mssqlError](err)
+	if !ok {
+		return tablequeue.Unavailable
+	}
+	if _, never := errors.AsType[*connectError](err); never || errors.Is(err, sql.ErrTxDone) {
+		return tablequeue.Unavailable
+	}
+	if _, unsent := errors.AsType[mssql.RetryableError](err); unsent {
+		return tablequeue.Unavailable
+	}
+	if answer, ok := errors.AsType[mssql.Error](err); ok && answer.Class < fatal {
+		return mssqlClass(answer)
+	}
+	if own.undone {
+		return tablequeue.Unavailable
+	}
+	return tablequeue.Unknown
+}
+
+// Severities: from resources on it is the server's fault, from fatal on it ends the connection.
+const (
+	resources = 17
+	fatal     = 20
+)
+
+func mssqlClass(answer mssql.Error) tablequeue.Class {
+	if answer.Class >= resources {
+		return tablequeue.Unavailable
+	}
+	switch answer.Number {
+	case 1205, 1222, 3960: // deadlock, lock not to be had in time, snapshot conflict
+		return tablequeue.Conflict
+	case 0, 3902, 3903, 3930, // the transaction has been ended by the server, or can only be rolled back
+		976, 978, 983, 3906, // replica not readable or not yet, database read only
+		4060, 18452, 18456, // database or login refused
+		10928, 10929, 40197, 40501, 40613, 49918, 49919, 49920: // Azure SQL is busy or moving
+		return tablequeue.Unavailable
+	}
+	return tablequeue.Refused
+}

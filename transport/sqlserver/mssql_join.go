@@ -1,0 +1,55 @@
+package sqlserver
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+
+	"github.com/holdfast-go/holdfast/internal/tablequeue"
+)
+
+// InsertIn implements [tablequeue.Queues].
+func (s *mssqlStore) InsertIn(ctx context.Context, tx any, rows []tablequeue.Row) error {
+	theirs, ok := tx.(*sql.Tx)
+	if !ok || theirs == nil {
+		return fmt.Errorf("mssql: send in a transaction: it is a %T: want a *sql.Tx of github.com/microsoft/go-mssqldb", tx)
+	}
+	err := s.sameDatabase(ctx, theirs)
+	if err == nil && len(rows) > 0 {
+		err = s.insertIn(ctx, theirs, rows)
+	}
+	if err != nil {
+		return mssqlUndone("send in a transaction", err)
+	}
+	return nil
+}
+
+// sameDatabase does not notice another server with a database of the same name and tables.
+func (s *mssqlStore) sameDatabase(ctx context.Context, tx *sql.Tx) error {
+	var name string
+	if err := tx.QueryRowContext(ctx, mssqlDatabase).Scan(&name); err != nil {
+		return fmt.Errorf("ask for its database: %w", err)
+	}
+	if name != s.database {
+		return fmt.Errorf("it is one of database %q and the queues are in %q: begin it there", name, s.database)
+	}
+	return nil
+}
+
+// insertIn leaves tx as it was when it fails, whatever becomes of ctx.
+func (s *mssqlStore) insertIn(ctx context.Context, tx *sql.Tx, rows []tablequeue.Row) error {
+	if _, err := tx.ExecContext(ctx, mssqlSave); err != nil {
+		return err
+	}
+	err := s.insert(ctx, tx, []*tablequeue.Unit{{Rows: rows}})
+	if err == nil {
+		return nil
+	}
+	own, cancel := context.WithTimeout(context.WithoutCancel(ctx), maxSavepoint)
+	defer cancel()
+	if _, gone := tx.ExecContext(own, mssqlUndo); gone != nil {
+		return errors.Join(err, fmt.Errorf("the transaction cannot go on: %w", gone))
+	}
+	return err
+}

@@ -1,0 +1,114 @@
+package sqlserver
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+// TestMSSQLStatementsAreTheReviewedOnes compares all statements with testdata/mssql.sql, in which names
+// show where they go: a schema and a queue with every quote there is.
+func TestMSSQLStatementsAreTheReviewedOnes(t *testing.T) {
+	const file = "testdata/mssql.sql"
+	schema, queue := `my's [schema]`, `Sales."Orders"]'--`
+	var b strings.Builder
+	add := func(name, statement string) { fmt.Fprintf(&b, "-- %s\n%s\n\n", name, strings.TrimSpace(statement)) }
+	add("database", mssqlDatabase)
+	add("save", mssqlSave)
+	add("undo", mssqlUndo)
+	add("install lock", mssqlInstallLock)
+	add("schema", mssqlSchema(schema))
+	add("exists", mssqlTableExists)
+	add("queues", mssqlQueues)
+	addFields(add, "queue", reflect.ValueOf(*newMSSQLTable(schema, queue)))
+	addFields(add, "subscriptions", reflect.ValueOf(newMSSQLSubscriptions(schema)))
+
+	if *update {
+		if err := os.WriteFile(file, []byte(b.String()), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), b.String()); diff != "" {
+		t.Errorf("statements differ from %s (go test -run %s -update writes it anew): -want +got\n%s", file, t.Name(), diff)
+	}
+}
+
+// addFields adds every statement of a struct, so that none is forgotten.
+func addFields(add func(name, statement string), of string, v reflect.Value) {
+	for i := range v.NumField() {
+		add(of+" "+v.Type().Field(i).Name, v.Field(i).String())
+	}
+}
+
+// Every statement on a queue's rows locks single rows or none: a lock on pages or the table would have
+// receivers wait for each other.
+func TestMSSQLStatementsLockRowsOnly(t *testing.T) {
+	q := newMSSQLTable("dbo", "q")
+	for name, text := range map[string]string{
+		"claim": q.claim, "renew": q.renew, "update": q.update, "remove": q.remove,
+		"abandon": q.abandon, "orphans": q.orphans, "cancel": q.cancel, "take": q.take,
+	} {
+		if !strings.Contains(text, "ROWLOCK") {
+			t.Errorf("%s takes what locks it likes:\n%s", name, text)
+		}
+	}
+	for _, hint := range []string{"READPAST", "UPDLOCK", "READCOMMITTEDLOCK", "INDEX (holdfast_due)"} {
+		if !strings.Contains(q.claim, hint) {
+			t.Errorf("the claim has no %s", hint)
+		}
+	}
+	for name, text := range map[string]string{"last": q.last, "browse": q.browse, "inspect": q.inspect} {
+		if !strings.Contains(text, "READPAST") {
+			t.Errorf("%s waits for open transactions:\n%s", name, text)
+		}
+	}
+}
+
+func TestMSSQLNamesStayInTheirBrackets(t *testing.T) {
+	for name, want := range map[string]string{
+		"orders":                    "[dbo].[orders]",
+		"Sales.Orders":              "[dbo].[Sales.Orders]",
+		"a]; DROP TABLE orders; --": "[dbo].[a]]; DROP TABLE orders; --]",
+		"]]":                        "[dbo].[]]]]]",
+		`it's "q"`:                  `[dbo].[it's "q"]`,
+	} {
+		if got := mssqlQuote("dbo", name); got != want {
+			t.Errorf("quote %q = %s, want %s", name, got, want)
+		}
+	}
+	if got, want := mssqlText("it's"), "N'it''s'"; got != want {
+		t.Errorf("text = %s, want %s", got, want)
+	}
+}
+
+func TestImpossibleMSSQLNamesAreRefusedWithAReason(t *testing.T) {
+	_, s := newFake(t, nil)
+	for name, want := range map[string]string{
+		"":                       "empty",
+		strings.Repeat("q", 129): "128 characters",
+		strings.Repeat("😀", 65):  "128 characters", // two code units each
+		"a\x00b":                 "not text",
+		"a\xff":                  "not text",
+		"#orders":                "temporary",
+		"orders ":                "ends in a space",
+		"Holdfast_Subscriptions": "taken",
+	} {
+		if err := s.Check(name); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("check %q: %v, want an error with %q", name, err, want)
+		}
+	}
+	for _, name := range []string{strings.Repeat("q", 128), "Sales.Orders", "it's [fine]"} {
+		ok(t, s.Check(name))
+	}
+}

@@ -1,0 +1,125 @@
+package sqlserver
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+
+	"github.com/holdfast-go/holdfast/internal/tablequeue"
+)
+
+var (
+	errNotMSSQL   = errors.New("mssql: the message was not received through sqlserver.MSSQL")
+	errMSSQLEnded = errors.New("the transaction is over: the endpoint ends it, not a handler")
+)
+
+// SQLTx returns the transaction of the message that is being handled, where it was received through
+// [MSSQL]: what a handler writes in it happens together with the messages that it sends and the end of
+// the one it handles, or not at all. It begins with the first call and is shared by the message's handlers,
+// which use it one at a time. It needs the transaction mode SendsAtomicWithReceive.
+//
+// The endpoint ends it: a handler that commits it or rolls it back makes its message fail. Where a statement
+// fails, SQL Server undoes that one alone, unless the session sets XACT_ABORT: a handler that
+// ignores the error has its other writes committed.
+func SQLTx(ctx context.Context, s Session) (*sql.Tx, error) {
+	t, err := s.Tx(ctx)
+	if err != nil {
+		return nil, err
+	}
+	inner, _ := tablequeue.Inner(t)
+	own, ok := inner.(*mssqlTx)
+	if !ok {
+		return nil, errNotMSSQL
+	}
+	return own.begun(ctx)
+}
+
+// mssqlTx is a transaction that a delivery is completed in. It takes a connection when a handler
+// asks for it; a message whose handlers do not is completed like any other.
+type mssqlTx struct {
+	store *mssqlStore
+	tx    *sql.Tx
+	err   error              // why it could not be begun
+	cut   context.CancelFunc // rolls it back, whatever it does
+	over  bool
+}
+
+// Begin implements [tablequeue.Transactor].
+func (s *mssqlStore) Begin(context.Context) (tablequeue.StoreTx, error) {
+	return &mssqlTx{store: s}, nil
+}
+
+func (t *mssqlTx) begun(ctx context.Context) (*sql.Tx, error) {
+	if t.over {
+		return nil, mssqlUndone("begin", errMSSQLEnded)
+	}
+	if t.tx == nil && t.err == nil {
+		t.begin(ctx)
+	}
+	return t.tx, t.err
+}
+
+// begin may take until ctx ends, and the transaction may last longer.
+func (t *mssqlTx) begin(ctx context.Context) {
+	var life context.Context
+	life, t.cut = context.WithCancel(t.store.life)
+	stop := context.AfterFunc(ctx, t.cut)
+	tx, err := t.store.handlers.BeginTx(life, nil)
+	if !stop() {
+		err = errors.Join(context.Cause(ctx), err)
+	}
+	if err != nil {
+		t.cut()
+		t.err = mssqlUndone("begin", err)
+		return
+	}
+	t.tx = tx
+}
+
+// Complete implements [tablequeue.StoreTx]. Where the server has ended the transaction behind the
+// handler's back, after a deadlock say, the driver refuses the first statement.
+func (t *mssqlTx) Complete(ctx context.Context, u *tablequeue.Unit) error {
+	switch {
+	case t.over:
+		return mssqlUndone("commit", errMSSQLEnded)
+	case t.err != nil:
+		return t.err
+	case t.tx == nil:
+		t.over = true
+		return t.store.Flush(ctx, []*tablequeue.Unit{u})
+	}
+	t.over = true
+	defer t.cut()
+	defer context.AfterFunc(ctx, t.cut)()
+	err := t.store.write(ctx, t.tx, []*tablequeue.Unit{u})
+	if err != nil || u.Lost {
+		_ = t.tx.Rollback()
+	}
+	switch {
+	case errors.Is(err, sql.ErrTxDone):
+		return mssqlUndone("commit", fmt.Errorf("%w: %w", errMSSQLEnded, err))
+	case err != nil:
+		return mssqlUndone("commit", err)
+	case u.Lost:
+		return nil
+	}
+	if err := t.tx.Commit(); err != nil {
+		return mssqlFailed("commit", err)
+	}
+	return nil
+}
+
+// Rollback implements [tablequeue.StoreTx].
+func (t *mssqlTx) Rollback(context.Context) error {
+	over := t.over
+	t.over = true
+	if over || t.tx == nil {
+		return nil
+	}
+	defer t.cut()
+	if err := t.tx.Rollback(); err != nil && !errors.Is(err, sql.ErrTxDone) {
+		return mssqlFailed("rollback", err)
+	}
+	return nil
+}

@@ -1,0 +1,231 @@
+package sqlserver
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/holdfast-go/holdfast/internal/tablequeue"
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+// begunMSSQL is a delivery's transaction in which a handler has written.
+func begunMSSQL(t *testing.T, s *mssqlStore) (*mssqlTx, *sql.Tx) {
+	t.Helper()
+	inner, err := s.Begin(t.Context())
+	ok(t, err)
+	own := inner.(*mssqlTx)
+	tx, err := own.begun(t.Context())
+	ok(t, err)
+	_, err = tx.ExecContext(t.Context(), "INSERT charges")
+	ok(t, err)
+	return own, tx
+}
+
+func completed() *tablequeue.Unit {
+	return &tablequeue.Unit{
+		Verb: tablequeue.Delete, Queue: "q", Lease: tablequeue.Lease{Seq: 1, ID: 10},
+		Rows: []tablequeue.Row{{Queue: "out", ID: "a", Headers: []byte("{}")}},
+	}
+}
+
+func TestMSSQLHandlersWritesAndTheEndOfTheMessageAreOneTransaction(t *testing.T) {
+	f, s := newFake(t, map[string]answer{removePart: numbers(0), "[out]": numbers(1)})
+	own, first := begunMSSQL(t, s)
+	again, err := own.begun(t.Context())
+	ok(t, err)
+	if again != first {
+		t.Error("the second handler got another transaction")
+	}
+	ok(t, own.Complete(t.Context(), completed()))
+	calls := f.take()
+	if len(calls) != 5 || calls[0].text != "begin" || calls[4].text != "commit" {
+		t.Fatalf("%+v", calls)
+	}
+	for _, c := range calls[1:4] {
+		if !c.tx {
+			t.Errorf("outside the transaction: %s", c.text)
+		}
+	}
+	ok(t, own.Rollback(t.Context())) // nothing any more
+	if _, err := own.begun(t.Context()); !errors.Is(err, errMSSQLEnded) {
+		t.Errorf("after the end: %v", err)
+	}
+}
+
+func TestMSSQLLostLeaseRollsTheHandlersWritesBack(t *testing.T) {
+	f, s := newFake(t, map[string]answer{removePart: numbers()})
+	own, _ := begunMSSQL(t, s)
+	u := completed()
+	ok(t, own.Complete(t.Context(), u))
+	if got := f.texts(); !u.Lost || got[len(got)-1] != "rollback" || slices.ContainsFunc(got, func(s string) bool { return strings.Contains(s, "[out]") }) {
+		t.Errorf("lost %v, asked %q", u.Lost, got)
+	}
+}
+
+func TestMSSQLFailedCompletionRollsBack(t *testing.T) {
+	for name, test := range map[string]struct {
+		answers map[string]answer
+		want    tablequeue.Class
+	}{
+		"no queue": {map[string]answer{removePart: numbers(0), "[out]": serverError(208, 16)}, tablequeue.Refused},
+		"deadlock": {map[string]answer{removePart: serverError(1205, 13)}, tablequeue.Conflict},
+		"cut":      {map[string]answer{removePart: {err: errors.New("cut")}}, tablequeue.Unavailable},
+	} {
+		f, s := newFake(t, test.answers)
+		own, _ := begunMSSQL(t, s)
+		err := own.Complete(t.Context(), completed())
+		if err == nil || s.Classify(err) != test.want {
+			t.Errorf("%s: class %v of %v", name, s.Classify(err), err)
+		}
+		if got := f.texts(); got[len(got)-1] != "rollback" {
+			t.Errorf("%s: asked %q", name, got)
+		}
+	}
+}
+
+// A handler that ignores a deadlock would have its message removed and its writes gone.
+func TestMSSQLTransactionThatTheServerEndedIsNotCompleted(t *testing.T) {
+	f, s := newFake(t, map[string]answer{removePart: numbers(0)})
+	own, _ := begunMSSQL(t, s)
+	f.aborted = true
+	err := own.Complete(t.Context(), completed())
+	if err == nil || s.Classify(err) != tablequeue.Unavailable {
+		t.Errorf("class %v of %v", s.Classify(err), err)
+	}
+	for _, c := range f.take() {
+		if c.text == "commit" {
+			t.Error("committed")
+		}
+	}
+}
+
+func TestMSSQLTransactionThatAHandlerEndedFailsItsMessage(t *testing.T) {
+	f, s := newFake(t, map[string]answer{removePart: numbers(0)})
+	own, tx := begunMSSQL(t, s)
+	ok(t, tx.Commit())
+	f.take()
+	err := own.Complete(t.Context(), completed())
+	isErr(t, err, errMSSQLEnded)
+	if got := f.take(); len(got) != 0 || s.Classify(err) != tablequeue.Unavailable {
+		t.Errorf("class %v, asked %+v", s.Classify(err), got)
+	}
+}
+
+func TestMSSQLMessageWithoutWritesIsCompletedLikeAnyOther(t *testing.T) {
+	f, s := newFake(t, map[string]answer{removePart: numbers(0)})
+	inner, err := s.Begin(t.Context())
+	ok(t, err)
+	if got := f.take(); len(got) != 0 {
+		t.Fatalf("asked %+v for a transaction that nobody uses", got)
+	}
+	u := &tablequeue.Unit{Verb: tablequeue.Delete, Queue: "q"}
+	ok(t, inner.Complete(t.Context(), u))
+	if got := f.take(); len(got) != 1 || got[0].tx || u.Lost {
+		t.Errorf("lost %v, asked %+v", u.Lost, got)
+	}
+}
+
+func TestMSSQLBeginWaitsForAConnectionUntilItsContextEnds(t *testing.T) {
+	_, s := newFake(t, nil)
+	one, _ := begunMSSQL(t, s)
+	two, _ := begunMSSQL(t, s) // MaxTx is 2
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	third := &mssqlTx{store: s}
+	if _, err := third.begun(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("a third of two: %v", err)
+	}
+	if err := third.Complete(t.Context(), completed()); err == nil {
+		t.Error("completed what was not begun")
+	}
+	ok(t, one.Rollback(t.Context()))
+	ok(t, two.Rollback(t.Context()))
+}
+
+func TestMSSQLCloseRollsOpenTransactionsBack(t *testing.T) {
+	f := &fakeServer{}
+	s := newMSSQLStore(connector{f}, settings{schema: "dbo", maxTx: 1})
+	own, tx := begunMSSQL(t, s)
+	ok(t, s.Close())
+	if err := tx.Commit(); err == nil {
+		t.Error("committed after the end")
+	}
+	ok(t, own.Rollback(t.Context()))
+}
+
+func TestSQLTxIsTheTransactionOfTheMessage(t *testing.T) {
+	f, s := newFake(t, map[string]answer{
+		mssqlTableExists: numbers(1), removePart: numbers(0),
+		claimPart: rowsOf([]driver.Value{int64(7), "a", "{}", nil, int64(1), int64(0)}),
+	})
+	c := tablequeue.Open(s, tablequeue.Config{})
+	defer func() { ok(t, c.Close()) }()
+	d := receive(t, receiver(t, c, "q"), 1)[0]
+	tx, err := d.(transport.Transactor).Begin(t.Context())
+	ok(t, err)
+	own, err := SQLTx(t.Context(), session{tx})
+	ok(t, err)
+	_, err = own.ExecContext(t.Context(), "INSERT charges")
+	ok(t, err)
+	f.take()
+	ok(t, tx.Complete(t.Context(), nil))
+	if got := f.take(); len(got) != 2 || !got[0].tx || got[1].text != "commit" {
+		t.Errorf("completed by %+v", got)
+	}
+}
+
+func TestSQLTxIsForMessagesFromSQLServer(t *testing.T) {
+	_, err := SQLTx(t.Context(), session{})
+	isErr(t, err, errNotMSSQL)
+}
+
+func TestMSSQLSendsInACallersTransaction(t *testing.T) {
+	f, s := newFake(t, map[string]answer{"db_name": rowsOf([]driver.Value{"shop"}), "[out]": numbers(77)})
+	theirs, err := s.db.BeginTx(t.Context(), nil)
+	ok(t, err)
+	rows := []tablequeue.Row{{Queue: "out", ID: "a", Headers: []byte("{}"), WantSeq: true}}
+	ok(t, s.InsertIn(t.Context(), theirs, rows))
+	if rows[0].Seq != 77 {
+		t.Errorf("key %d", rows[0].Seq)
+	}
+	want := []string{"begin", mssqlDatabase, mssqlSave, "INSERT INTO [dbo].[out] (id, headers, body, visible_at, expires_at)"}
+	if diff := cmp.Diff(want, f.texts()); diff != "" {
+		t.Error(diff)
+	}
+	f.answers["[out]"] = serverError(208, 16)
+	isErr(t, s.InsertIn(t.Context(), theirs, rows), transport.ErrNoQueue)
+	if got := f.texts(); got[len(got)-1] != mssqlUndo {
+		t.Errorf("asked %q", got)
+	}
+	f.answers[mssqlUndo] = serverError(3931, 16) // the transaction can only be rolled back
+	if err := s.InsertIn(t.Context(), theirs, rows); err == nil || !strings.Contains(err.Error(), "cannot go on") {
+		t.Errorf("in a doomed one: %v", err)
+	}
+	ok(t, theirs.Rollback())
+}
+
+func TestMSSQLRefusesTransactionsOfOthers(t *testing.T) {
+	_, s := newFake(t, map[string]answer{"db_name": rowsOf([]driver.Value{"accounts"})})
+	theirs, err := s.db.BeginTx(t.Context(), nil)
+	ok(t, err)
+	for want, tx := range map[string]any{
+		"want a *sql.Tx": "a string",
+		"it is a <nil>":  nil,
+		`it is one of database "accounts" and the queues are in "shop"`: theirs,
+	} {
+		if err := s.InsertIn(t.Context(), tx, nil); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v: %v, want %q", tx, err, want)
+		}
+	}
+	if err := s.InsertIn(t.Context(), (*sql.Tx)(nil), nil); err == nil {
+		t.Error("a nil *sql.Tx was taken")
+	}
+	ok(t, theirs.Rollback())
+}
