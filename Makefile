@@ -41,6 +41,11 @@ test: go compiler ## Everything, with -race, on real brokers; installs and start
 test-short: go ## What needs neither a broker nor a C compiler; takes seconds
 	CGO_ENABLED=0 go test -short $(PKG)
 
+.PHONY: test-mssql
+test-mssql: go compiler ## SQL Server: the conformance suite on the server that HOLDFAST_TEST_MSSQL names
+	: "$${HOLDFAST_TEST_MSSQL:?is not set: start a server by docker compose --profile mssql up --wait, and see compose.yaml for its URL}"
+	CGO_ENABLED=1 go test -race -tags=mssql $(ONE_BY_ONE) -timeout=30m -run=MSSQL ./transport/sqlserver
+
 .PHONY: soak
 soak: go compiler ## The tests with their long runs: kills, cut connections, hours of load
 	$(WITH_BROKERS); HOLDFAST_SOAK=1 CGO_ENABLED=1 go test -race $(ONE_BY_ONE) -timeout=6h $(PKG)
@@ -64,6 +69,7 @@ cover: go ## How much of the code the tests run; the page is .tmp/cover.html
 lint: go ## go vet, the linters of .golangci.yml, formatting, and the syntax of the scripts
 	for script in scripts/*.sh .ci/run; do bash -n "$$script"; done
 	go vet ./...
+	go vet -tags=mssql ./transport/sqlserver
 	$(LINT) run
 	$(LINT) fmt --diff
 

@@ -35,6 +35,7 @@ func TestTheConfigurationPageNamesEveryField(t *testing.T) {
 		inmemory.Transport{},
 		sqlite.Transport{},
 		sqlserver.Postgres{},
+		sqlserver.MSSQL{},
 		rabbitmq.Transport{},
 	} {
 		of := reflect.TypeOf(config)

@@ -11,7 +11,7 @@ const hidden = "xxxxx"
 
 var (
 	userinfo      = regexp.MustCompile(`//[^\s"]*@`)
-	queryPassword = regexp.MustCompile(`(?i)(password=)[^&\s"]*`)
+	queryPassword = regexp.MustCompile(`(?i)((?:password|pwd)=)[^&\s"]*`)
 )
 
 // redact takes out of a text the password of the URL rawURL, in whatever form it

@@ -29,6 +29,7 @@ const transportHelp = `
   memory:                     queues in this process only, for demo and bench
   amqp://user:pw@host/vhost   RabbitMQ; amqps:// with TLS; ?queue_type=classic instead of quorum
   postgres://user:pw@host/db  PostgreSQL; ?schema=name instead of the schema public
+  sqlserver://user:pw@host?database=db   SQL Server (not tried against one yet); &schema=name instead of dbo
 `
 
 // target is a transport that was named by its URL.
@@ -54,6 +55,7 @@ var schemes = map[string]func(rawURL string) (target, error){
 	"amqps":      rabbitTarget,
 	"postgres":   postgresTarget,
 	"postgresql": postgresTarget,
+	"sqlserver":  mssqlTarget,
 }
 
 // transportURL is what --transport or the environment say.
@@ -170,6 +172,23 @@ func postgresTarget(raw string) (target, error) {
 			return bench.Postgres(t.URL, schema)
 		},
 		lease: &t.Lease, rows: torture.PostgresRows(t.URL, schema),
+	}, nil
+}
+
+func mssqlTarget(raw string) (target, error) {
+	u, err := parseURL(raw)
+	if err != nil {
+		return target{}, err
+	}
+	schema := takeOption(u, "schema")
+	t := &sqlserver.MSSQL{URL: u.String(), Schema: schema}
+	return target{
+		Transport: t, broker: "SQL Server", lists: true,
+		bench: func(concurrency int) bench.Broker {
+			t.MaxTx = concurrency
+			return bench.MSSQL(t.URL, schema)
+		},
+		lease: &t.Lease,
 	}, nil
 }
 

@@ -25,6 +25,9 @@ func TestTransportsAreFoundByTheirURL(t *testing.T) {
 		"postgres://u@h/db?schema=app&sslmode=disable": &sqlserver.Postgres{
 			URL: "postgres://u@h/db?sslmode=disable", Schema: "app",
 		},
+		"sqlserver://sa:p%40ss@h:1433?database=shop&schema=app": &sqlserver.MSSQL{
+			URL: "sqlserver://sa:p%40ss@h:1433?database=shop", Schema: "app",
+		},
 		"postgresql://h/db": &sqlserver.Postgres{URL: "postgresql://h/db"},
 	} {
 		got, err := parseTransport(url)
@@ -47,6 +50,8 @@ func TestBadTransportURLsAreExplainedWithoutTheirPassword(t *testing.T) {
 		"amqp:localhost":                          "no host",
 		"amqp://user:hunter2/x@host":              "percent-encoded",
 		"postgres://user:hunter2@host:port/db":    "percent-encoded",
+		"sqlserver://sa:hunter2@host:port":        "percent-encoded",
+		"sqlserver:localhost":                     "no host",
 		"amqp://u:hunter2@host?queue_type=stream": "want quorum or classic",
 	} {
 		_, err := parseTransport(url)
@@ -63,13 +68,14 @@ func TestBadTransportURLsAreExplainedWithoutTheirPassword(t *testing.T) {
 func TestRedactTakesOutPasswordsInEveryForm(t *testing.T) {
 	const url = "postgres://shop:p%40ss%2Fword@db/x?password=s3cret"
 	for text, want := range map[string]string{
-		"dial " + url:                         "dial postgres://shop:xxxxx@db/x?password=xxxxx",
-		"password p@ss/word was refused":      "password xxxxx was refused",
-		"conn string p%40ss%2Fword":           "conn string xxxxx",
-		"other amqp://a:b@c/d":                "other amqp://a:xxxxx@c/d",
-		"user without one amqp://a@c/d":       "user without one amqp://a@c/d",
-		"read /var/lib/x: permission denied":  "read /var/lib/x: permission denied",
-		"key=value form: password=s3cret x=1": "key=value form: password=xxxxx x=1",
+		"dial " + url:                          "dial postgres://shop:xxxxx@db/x?password=xxxxx",
+		"password p@ss/word was refused":       "password xxxxx was refused",
+		"conn string p%40ss%2Fword":            "conn string xxxxx",
+		"other amqp://a:b@c/d":                 "other amqp://a:xxxxx@c/d",
+		"user without one amqp://a@c/d":        "user without one amqp://a@c/d",
+		"sqlserver://h?user+id=sa&pwd=hunter2": "sqlserver://h?user+id=sa&pwd=xxxxx",
+		"read /var/lib/x: permission denied":   "read /var/lib/x: permission denied",
+		"key=value form: password=s3cret x=1":  "key=value form: password=xxxxx x=1",
 	} {
 		if got := redact(text, url); got != want {
 			t.Errorf("redact(%q) = %q, want %q", text, got, want)

@@ -1,7 +1,7 @@
-// Package sqlserver was run against a real PostgreSQL 15; it is the transport for SQL
-// servers, with queues kept in tables.
+// Package sqlserver has [Postgres], which was run against a real PostgreSQL 15, and [MSSQL], which has NOT
+// been exercised against a SQL Server; it is the transport for SQL servers, with queues kept in tables.
 //
-// [Postgres] is the transport. A queue is a table: a message is inserted into it, claimed for a
+// A queue is a table: a message is inserted into it, claimed for a
 // while by whoever receives it, and deleted when it has been handled. A delayed message is
 // a row that becomes visible later; a published one is inserted into the table of every
 // subscriber. Attempts are counted in the row, exactly, over any number of processes and
@@ -14,6 +14,10 @@
 // Outside handlers, endpoint.In(tx) sends in a pgx.Tx on the same database, whatever pool or
 // exec mode it is of: the message is there when the transaction commits, and never otherwise. Its user
 // needs insert and select on the tables that are sent to.
+//
+// What this page says of transactions and of the server is about PostgreSQL. With [MSSQL] it is [SQLTx] that
+// gives a handler its *sql.Tx, endpoint.In takes one of github.com/microsoft/go-mssqldb, and other
+// processes find new messages by looking, every half second at the latest.
 //
 // # What it asks of the server
 //
