@@ -48,17 +48,14 @@ func (m *MSSQL) Open(ctx context.Context, env transport.Env) (transport.Conn, er
 	if err != nil {
 		return nil, err
 	}
-	set := m.settings(env)
-	s := newMSSQLStore(connector{mssql.NewConnectorConfig(cfg)}, set)
+	s := newMSSQLStore(connector{mssql.NewConnectorConfig(cfg)}, m.schema(), cmp.Or(m.MaxTx, defaultMaxTx))
 	if err := s.connect(ctx); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
 	return tablequeue.Open(s, tablequeue.Config{Lease: m.Lease, MaxBody: MaxBody, Env: env}), nil
 }
 
-func (m *MSSQL) settings(env transport.Env) settings {
-	return settings{schema: cmp.Or(m.Schema, "dbo"), maxTx: cmp.Or(m.MaxTx, defaultMaxTx), name: env.Endpoint}
-}
+func (m *MSSQL) schema() string { return cmp.Or(m.Schema, "dbo") }
 
 // config checks what can be checked without a server.
 func (m *MSSQL) config(env transport.Env) (msdsn.Config, error) {
@@ -68,8 +65,7 @@ func (m *MSSQL) config(env transport.Env) (msdsn.Config, error) {
 	if m.Lease < 0 || m.MaxTx < 0 {
 		return msdsn.Config{}, fmt.Errorf("mssql: Lease %v and MaxTx %d may not be negative", m.Lease, m.MaxTx)
 	}
-	set := m.settings(env)
-	if err := checkMSSQLName("schema", set.schema); err != nil {
+	if err := checkMSSQLName("schema", m.schema()); err != nil {
 		return msdsn.Config{}, err
 	}
 	cfg, err := msdsn.Parse(m.URL)
@@ -77,7 +73,7 @@ func (m *MSSQL) config(env transport.Env) (msdsn.Config, error) {
 		return msdsn.Config{}, errMSSQLURL // err may quote parts of the password
 	}
 	if cfg.AppName == "go-mssqldb" { // nobody chose it
-		cfg.AppName = "holdfast " + set.name
+		cfg.AppName = "holdfast " + env.Endpoint
 	}
 	return cfg, nil
 }

@@ -23,18 +23,21 @@ func (e *mssqlError) Unwrap() error { return e.cause }
 
 const invalidObject = 208
 
-// mssqlFailed adds to err what was attempted, and that a queue is missing where that is it.
+// mssqlFailed adds to err what was attempted.
 func mssqlFailed(doing string, err error) error {
-	if number, ok := mssqlNumber(err); ok && number == invalidObject {
-		err = fmt.Errorf("%w: %w", transport.ErrNoQueue, err)
-	}
-	return &mssqlError{doing: doing, cause: err}
+	return &mssqlError{doing: doing, cause: mssqlCause(err)}
 }
 
 // mssqlUndone is mssqlFailed for what is rolled back with its transaction.
 func mssqlUndone(doing string, err error) error {
-	err = mssqlFailed(doing, err)
-	err.(*mssqlError).undone = true //nolint:errcheck // it is what was just made
+	return &mssqlError{doing: doing, cause: mssqlCause(err), undone: true}
+}
+
+// mssqlCause says that a queue is missing where that is it.
+func mssqlCause(err error) error {
+	if number, ok := mssqlNumber(err); ok && number == invalidObject {
+		return fmt.Errorf("%w: %w", transport.ErrNoQueue, err)
+	}
 	return err
 }
 

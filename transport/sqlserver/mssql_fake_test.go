@@ -55,7 +55,7 @@ func serverError(number int32, class uint8) answer {
 func newFake(t *testing.T, answers map[string]answer) (*fakeServer, *mssqlStore) {
 	t.Helper()
 	f := &fakeServer{answers: answers}
-	s := newMSSQLStore(connector{f}, settings{schema: "dbo", maxTx: 2})
+	s := newMSSQLStore(connector{f}, "dbo", 2)
 	s.database = "shop"
 	t.Cleanup(func() {
 		if err := s.Close(); err != nil {

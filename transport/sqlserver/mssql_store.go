@@ -57,8 +57,8 @@ type connectError struct{ cause error }
 func (e *connectError) Error() string { return "connect: " + e.cause.Error() }
 func (e *connectError) Unwrap() error { return e.cause }
 
-func newMSSQLStore(c connector, set settings) *mssqlStore {
-	s := &mssqlStore{schema: set.schema, db: mssqlDB(c, mssqlPool), handlers: mssqlDB(c, set.maxTx)}
+func newMSSQLStore(c connector, schema string, maxTx int) *mssqlStore {
+	s := &mssqlStore{schema: schema, db: mssqlDB(c, mssqlPool), handlers: mssqlDB(c, maxTx)}
 	s.life, s.end = context.WithCancel(context.Background())
 	return s
 }

@@ -229,7 +229,7 @@ func TestMSSQLSaysWhichQueueIsMissing(t *testing.T) {
 
 func TestMSSQLThatCannotConnectHasDoneNothing(t *testing.T) {
 	f := &fakeServer{connects: errors.New("no route")}
-	s := newMSSQLStore(connector{f}, settings{schema: "dbo", maxTx: 1})
+	s := newMSSQLStore(connector{f}, "dbo", 1)
 	defer func() { ok(t, s.Close()) }()
 	err := s.Flush(t.Context(), []*tablequeue.Unit{{Verb: tablequeue.Delete, Queue: "q"}})
 	if got := s.Classify(err); err == nil || got != tablequeue.Unavailable {

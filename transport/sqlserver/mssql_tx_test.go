@@ -151,7 +151,7 @@ func TestMSSQLBeginWaitsForAConnectionUntilItsContextEnds(t *testing.T) {
 
 func TestMSSQLCloseRollsOpenTransactionsBack(t *testing.T) {
 	f := &fakeServer{}
-	s := newMSSQLStore(connector{f}, settings{schema: "dbo", maxTx: 1})
+	s := newMSSQLStore(connector{f}, "dbo", 1)
 	own, tx := begunMSSQL(t, s)
 	ok(t, s.Close())
 	if err := tx.Commit(); err == nil {
