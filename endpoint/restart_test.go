@@ -49,8 +49,9 @@ func TestRestartsOfRabbitMQLoseNothing(t *testing.T) {
 			closed := func() { node.Control("close_all_connections", "the operator said so") }
 			stopped := func() { node.Control("stop_app"); node.Control("start_app") }
 			doubled := p.run(closed, stopped, closed, node.Kill)
-			// What was sent by a handler whose acknowledgement was under way; not what had long been done.
-			if n, _ := rounds(4); doubled > 4*restartConcurrency*n {
+			// What was sent by a handler whose acknowledgement was under way; not what had long been done. A
+			// classic queue writes acknowledgements down when it comes to rest: the kill undoes those since.
+			if n, _ := rounds(4); kind == rabbitmq.Quorum && doubled > 4*restartConcurrency*n {
 				t.Errorf("%d were sent twice in %d disturbances", doubled, n)
 			}
 		})

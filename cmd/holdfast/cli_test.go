@@ -43,7 +43,7 @@ func TestExitCodesTellWrongUsageFromFailure(t *testing.T) {
 		text string
 	}{
 		{"help", []string{"--help"}, exitOK, ""},
-		{"nothing is help", nil, exitOK, ""},
+		{"nothing is help", []string{}, exitOK, ""}, // nil would be those of the test
 		{"version", []string{"version"}, exitOK, ""},
 		{"unknown command", []string{"quques"}, exitUsage, "did you mean queues?"},
 		{"unknown flag", []string{"queues", "--fast"}, exitUsage, "unknown flag"},

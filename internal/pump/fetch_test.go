@@ -104,9 +104,9 @@ func TestWaitingForMessagesIsNotTakenForDemand(t *testing.T) {
 		const c = 8
 		r := newReceiver()
 		r.trip = 5 * time.Millisecond
-		p := start(t, Config{Receiver: r, Concurrency: c, Handle: complete(time.Second)})
-		for range 100 { // a trickle that the handlers keep up with
-			r.put(4)
+		p := start(t, Config{Receiver: r, Concurrency: c, Handle: complete(time.Second / 2)})
+		for range 100 { // a trickle that the handlers keep up with, and that fills no request
+			r.put(c - 1)
 			pass(time.Second)
 		}
 		r.put(1000)
