@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -23,6 +24,7 @@ import (
 	"github.com/holdfast-go/holdfast/header"
 	"github.com/holdfast-go/holdfast/internal/brokertest"
 	"github.com/holdfast-go/holdfast/transport"
+	"github.com/holdfast-go/holdfast/transport/rabbitmq"
 	"github.com/holdfast-go/holdfast/transport/sqlite"
 	"github.com/holdfast-go/holdfast/transport/sqlserver"
 )
@@ -68,9 +70,12 @@ type killStore interface {
 }
 
 func openKillStore(name, place string) (killStore, error) {
-	if name == "postgres" {
+	switch name {
+	case "postgres":
 		pool, err := pgxpool.New(context.Background(), place)
 		return &postgresKills{place, pool}, err
+	case "quorum", "classic":
+		return &rabbitKills{url: place, kind: rabbitmq.QueueType(name)}, nil
 	}
 	db, err := sql.Open("sqlite", "file:"+place+"?_txlock=immediate&_pragma=busy_timeout(10000)")
 	return &sqliteKills{place, db}, err
@@ -147,6 +152,23 @@ func (k *postgresKills) rows(ctx context.Context) ([]int, error) {
 }
 
 func (k *postgresKills) Close() error { k.pool.Close(); return nil }
+
+// rabbitKills has queues only.
+type rabbitKills struct {
+	url  string
+	kind rabbitmq.QueueType
+}
+
+func (k *rabbitKills) transport() transport.Transport {
+	return &rabbitmq.Transport{URL: k.url, QueueType: k.kind}
+}
+
+func (k *rabbitKills) write(context.Context, *endpoint.Session, int) error {
+	return errors.ErrUnsupported
+}
+func (k *rabbitKills) rows(context.Context) ([]int, error) { return nil, errors.ErrUnsupported }
+func (k *rabbitKills) exec(context.Context, string) error  { return nil }
+func (k *rabbitKills) Close() error                        { return nil }
 
 // killConfig is the endpoint of the workers.
 func killConfig(store killStore, atomic bool) endpoint.Config {
@@ -237,7 +259,8 @@ type worker struct {
 func (p *killProof) run(kills, messages int) {
 	ctx, cancel := context.WithTimeout(p.t.Context(), 10*time.Minute)
 	defer cancel()
-	p.prepare(ctx, messages)
+	p.prepare(ctx)
+	p.send(ctx, numbers(messages))
 	for i := range p.workers {
 		p.workers[i] = p.startWorker()
 	}
@@ -255,8 +278,8 @@ func (p *killProof) run(kills, messages int) {
 	p.verify(ctx, messages)
 }
 
-// prepare makes queues and table and sends the messages.
-func (p *killProof) prepare(ctx context.Context, messages int) {
+// prepare makes queues and table.
+func (p *killProof) prepare(ctx context.Context) {
 	t := p.t
 	out, err := openKillStore(p.store, p.place)
 	if err != nil {
@@ -276,15 +299,27 @@ func (p *killProof) prepare(ctx context.Context, messages int) {
 	if err := errors.Join(p.conn.(transport.Installer).Install(ctx, plan), out.exec(ctx, `CREATE TABLE done (n int)`)); err != nil {
 		t.Fatal(err)
 	}
-	ops := make([]transport.Operation, messages)
-	for n := range ops {
+}
+
+// numbers are those below n.
+func numbers(n int) (ns []int) {
+	for i := range n {
+		ns = append(ns, i)
+	}
+	return ns
+}
+
+// send puts a message for each number into the queue.
+func (p *killProof) send(ctx context.Context, ns []int) {
+	ops := make([]transport.Operation, len(ns))
+	for i, n := range ns {
 		m := &transport.Message{ID: fmt.Sprint("m-", n), Body: fmt.Appendf(nil, `{"N":%d}`, n)}
 		m.Headers = header.New(header.Field{Name: header.EnclosedMessageTypes, Value: "Kill.Work"}, header.Field{Name: header.MessageID, Value: m.ID})
-		ops[n] = transport.Operation{Message: m, Queue: "work"}
+		ops[i] = transport.Operation{Message: m, Queue: "work"}
 	}
-	for part := ops; len(part) > 0; part = part[min(500, len(part)):] {
-		if _, err := p.conn.Dispatch(ctx, part[:min(500, len(part))]); err != nil {
-			t.Fatal(err)
+	for part := range slices.Chunk(ops, 500) {
+		if _, err := p.conn.Dispatch(ctx, part); err != nil {
+			p.t.Fatal(err)
 		}
 	}
 }
