@@ -20,6 +20,7 @@ type receiver struct {
 
 	mu      sync.Mutex // guards what follows
 	window  int        // -1 before it is set
+	asking  int        // calls of Receive that are running
 	session *session   // nil while there is none
 	err     error      // why there is none
 	closed  bool       // by Close, which lets deliveries be settled
@@ -133,11 +134,16 @@ func (r *receiver) forget() {
 
 // Receive takes what is there, or waits for the next message.
 func (r *receiver) Receive(ctx context.Context, limit int) ([]transport.Delivery, error) {
+	r.ask(1)
+	defer r.ask(-1)
 	for {
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
-		ds, err := r.take(max(1, limit))
+		ds, alone, err := r.take(max(1, limit))
+		if alone != nil {
+			alone.stand()
+		}
 		if len(ds) > 0 || err != nil {
 			return ds, err
 		}
@@ -148,7 +154,18 @@ func (r *receiver) Receive(ctx context.Context, limit int) ([]transport.Delivery
 	}
 }
 
-func (r *receiver) take(limit int) ([]transport.Delivery, error) {
+// ask notes that a Receive begins or ends.
+func (r *receiver) ask(n int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.asking += n
+	if r.window == 1 {
+		signal(r.poke)
+	}
+}
+
+// take gives what is there. With a window of 1 it gives the session too, which has to come to a stand.
+func (r *receiver) take(limit int) (ds []transport.Delivery, alone *session, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.window < 0 {
@@ -158,15 +175,20 @@ func (r *receiver) take(limit int) ([]transport.Delivery, error) {
 	switch {
 	case r.closed || r.done:
 		signal(r.wake) // for others who wait
-		return nil, transport.ErrClosed
+		return nil, nil, transport.ErrClosed
 	case r.session == nil:
-		return nil, r.err
+		return nil, nil, r.err
 	}
 	ds, more := r.session.take(limit, r.window)
 	if more {
 		signal(r.wake)
 	}
-	return ds, nil
+	if r.window == 1 && len(ds) > 0 {
+		alone = r.session
+		alone.halt()
+		signal(r.poke)
+	}
+	return ds, alone, nil
 }
 
 // Window sets how many deliveries may be out; 0 pauses. The broker learns of it soon.
@@ -178,12 +200,16 @@ func (r *receiver) Window(n int) {
 	signal(r.wake)
 }
 
-// limit is the window, 0 when nothing more is to come.
+// limit is the window, 0 when nothing more is to come. With a window of 1 the next message comes when
+// it is asked for, and not as soon as the last is settled: given back unseen, it would have used up an attempt.
 func (r *receiver) limit() (window int, closed bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.closed {
+	switch {
+	case r.closed:
 		return 0, true
+	case r.window == 1 && r.asking == 0, r.session != nil && r.session.standing():
+		return 0, false
 	}
 	return max(0, r.window), false
 }

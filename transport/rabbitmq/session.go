@@ -27,12 +27,14 @@ type session struct {
 	holds    *time.Ticker  // when to look for what is held for long
 
 	mu        sync.Mutex // guards what follows
+	changed   sync.Cond  // a consumer or the session has ended
 	acks      acks
 	waiting   []*delivery // prefetched, in order
 	consumers []*consumer // that the broker sends to
 	leaving   []*consumer // cancelled, with deliveries still open
 	count     int         // consumers so far
 	held      bool        // deliveries wait for others to be settled
+	halts     int         // calls that wait for all consumers to end
 	closing   bool        // to be closed when everything is settled
 	ended     error       // why nothing can be settled any more
 }
@@ -64,6 +66,7 @@ func openSession(conn *amqp.Connection, r *receiver) (*session, error) {
 		holds:    time.NewTicker(r.conn.limits.MaxHold / 20),
 	}
 	s.acks.ch, s.acks.timer = ch, s.timer
+	s.changed.L = &s.mu
 	return s, nil
 }
 
@@ -134,6 +137,7 @@ func (s *session) endWith(err error) {
 		}
 	}
 	s.waiting = nil
+	s.changed.Broadcast()
 }
 
 // remember takes note of what comes again now, though it may be done with.
@@ -285,6 +289,7 @@ func (s *session) collect(c *consumer, in <-chan amqp.Delivery) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c.drained = true
+	s.changed.Broadcast()
 	if c.cancelled {
 		signal(s.receiver.poke)
 	} else {
@@ -349,6 +354,36 @@ func (s *session) take(limit, window int) ([]transport.Delivery, bool) {
 	clear(s.waiting[:n])
 	s.waiting = s.waiting[n:]
 	return ds, len(s.waiting) > 0
+}
+
+// halt has the consumers cancelled, until stand has returned.
+func (s *session) halt() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.halts++
+}
+
+func (s *session) standing() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.halts > 0
+}
+
+// stand returns when the broker sends nothing more. Cancelled after the delivery in hand is settled, a
+// consumer may have the next under way, and the broker would count that as handed out.
+func (s *session) stand() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for s.ended == nil && s.sending() {
+		s.changed.Wait()
+	}
+	s.halts--
+	signal(s.receiver.poke)
+}
+
+// sending tells whether there is a consumer that the broker may send to. Called with mu held.
+func (s *session) sending() bool {
+	return len(s.consumers) > 0 || slices.ContainsFunc(s.leaving, func(c *consumer) bool { return !c.drained })
 }
 
 func (s *session) flushDue() {
