@@ -11,6 +11,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/brokertest"
 	"github.com/holdfast-go/holdfast/transport"
 	"github.com/holdfast-go/holdfast/transport/inmemory"
+	"github.com/holdfast-go/holdfast/transport/rabbitmq"
 	"github.com/holdfast-go/holdfast/transport/sqlite"
 	"github.com/holdfast-go/holdfast/transport/sqlserver"
 )
@@ -27,13 +28,25 @@ func BenchmarkLatenessOfDelayedMessages(b *testing.B) {
 		"postgres": func(t testing.TB) transport.Transport {
 			return &sqlserver.Postgres{URL: brokertest.Postgres(t)}
 		},
+		"rabbitmq": func(t testing.TB) transport.Transport {
+			return &rabbitmq.Transport{URL: brokertest.RabbitMQ(t)}
+		},
 	} {
-		b.Run(name, func(b *testing.B) { measureLateness(b, open(b)) })
+		b.Run(name, func(b *testing.B) {
+			t := open(b)
+			if name == "rabbitmq" { // which keeps whole seconds
+				measureLateness(b, t, func(i int, _ time.Duration) time.Duration { return time.Duration(1+i%10) * time.Second })
+				return
+			}
+			// Each far from the next, so that each has to be woken for.
+			measureLateness(b, t, func(i int, passed time.Duration) time.Duration {
+				return time.Second/2 + time.Duration(i)*20*time.Millisecond - passed
+			})
+		})
 	}
 }
 
-func measureLateness(b *testing.B, t transport.Transport) {
-	const delay, apart = 500 * time.Millisecond, 20 * time.Millisecond
+func measureLateness(b *testing.B, t transport.Transport, delay func(i int, passed time.Duration) time.Duration) {
 	late := make(chan time.Duration, b.N)
 	e, err := endpoint.New(endpoint.Config{
 		Name: "late", Transport: t, Install: true,
@@ -50,10 +63,10 @@ func measureLateness(b *testing.B, t transport.Transport) {
 	ended := make(chan error, 1)
 	go func() { ended <- e.Run(ctx) }()
 	<-e.Ready()
-	first := time.Now().Add(delay)
-	for i := range b.N { // each far from the next, so that each has to be woken for
-		due := first.Add(time.Duration(i) * apart)
-		if err := e.SendLocal(ctx, reminder{Due: due}, endpoint.At(due)); err != nil {
+	began := time.Now()
+	for i := range b.N {
+		after := delay(i, time.Since(began))
+		if err := e.SendLocal(ctx, reminder{Due: time.Now().Add(after)}, endpoint.After(after)); err != nil {
 			b.Fatal(err)
 		}
 	}
