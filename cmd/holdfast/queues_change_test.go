@@ -64,7 +64,12 @@ func TestTheSQLScriptMakesQueuesThatWork(t *testing.T) {
 	if text := must(t, "", "sql", "script", "error"); !strings.Contains(text, `"public"."error"`) {
 		t.Errorf("a script without a URL:\n%s", text)
 	}
+	text = must(t, "", "sql", "script", "error", "--transport", "sqlserver://sa:secret@db.example?schema=app")
+	if !strings.Contains(text, "CREATE TABLE [app].[error]") || strings.Contains(text, "secret") {
+		t.Errorf("a script for SQL Server:\n%s", text)
+	}
 	for args, want := range map[string]string{
+		"sql script x --transport sqlserver://h?schema=%23": "temporary",
 		"sql script":                                "name queues",
 		"sql script x --transport sqlite:x.db":      "no tables",
 		"sql script " + strings.Repeat("x", 70):     "70 bytes",

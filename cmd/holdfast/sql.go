@@ -12,7 +12,7 @@ import (
 const sqlScriptHelp = `Print the SQL that creates queues on PostgreSQL, or brings tables of an earlier version up to
 date, for databases whose changes are reviewed. It is one transaction; run again it
 changes nothing, and no messages are lost. Nothing is connected to: of the transport's URL only
-?schema=name counts.
+?schema=name counts. With sqlserver://… it is for SQL Server, on which it has not been tried: batches for sqlcmd.
 
 The user that endpoints connect with then needs USAGE on the schema, and SELECT, INSERT,
 UPDATE and DELETE on its tables. Their Config.Install is to be left out, or finds all there.`
@@ -20,7 +20,7 @@ UPDATE and DELETE on its tables. Their Config.Install is to be left out, or find
 func (a *app) sqlCommand() *cobra.Command {
 	return a.group(&cobra.Command{
 		Use:   "sql",
-		Short: "Print the SQL that queues on PostgreSQL are made with",
+		Short: "Print the SQL that queues on PostgreSQL and SQL Server are made with",
 	}, a.sqlScriptCommand())
 }
 
@@ -39,18 +39,23 @@ func (a *app) sqlScriptCommand() *cobra.Command {
 	return cmd
 }
 
+// scripted is a transport whose installer can be printed.
+type scripted interface {
+	Script(plan transport.Plan) (string, error)
+}
+
 func (a *app) sqlScript(endpoints, queues []string) error {
-	p := &sqlserver.Postgres{}
+	var made scripted = &sqlserver.Postgres{}
 	if a.transportURL() != "" {
 		t, err := a.target()
 		if err != nil {
 			return err
 		}
-		named, ok := t.Transport.(*sqlserver.Postgres)
+		named, ok := t.Transport.(scripted)
 		if !ok {
-			return usagef("sql script: %s has no tables of queues: want postgres://…", t.broker)
+			return usagef("sql script: %s has no tables of queues: want postgres://… or sqlserver://…", t.broker)
 		}
-		p = named
+		made = named
 	}
 	var plan transport.Plan
 	for _, e := range endpoints {
@@ -62,7 +67,7 @@ func (a *app) sqlScript(endpoints, queues []string) error {
 	if len(plan.Queues) == 0 {
 		return usagef("sql script: name queues, or endpoints with --endpoint")
 	}
-	text, err := p.Script(plan)
+	text, err := made.Script(plan)
 	if err != nil {
 		return usagef("sql script: %w", err)
 	}

@@ -47,22 +47,18 @@ func mssqlNumber(err error) (number int32, ok bool) {
 	return answer.Number, ok
 }
 
-// Classify implements [tablequeue.Store].
+// Classify implements [tablequeue.Store]. What the server has answered with it has rolled back, also when it
+// answered a handler.
 func (s *mssqlStore) Classify(err error) tablequeue.Class {
-	own, ok := errors.AsType[*mssqlError](err)
-	if !ok {
-		return tablequeue.Unavailable
-	}
-	if _, never := errors.AsType[*connectError](err); never || errors.Is(err, sql.ErrTxDone) {
-		return tablequeue.Unavailable
-	}
-	if _, unsent := errors.AsType[mssql.RetryableError](err); unsent {
+	_, never := errors.AsType[*connectError](err)
+	_, unsent := errors.AsType[mssql.RetryableError](err)
+	if never || unsent || errors.Is(err, sql.ErrTxDone) {
 		return tablequeue.Unavailable
 	}
 	if answer, ok := errors.AsType[mssql.Error](err); ok && answer.Class < fatal {
 		return mssqlClass(answer)
 	}
-	if own.undone {
+	if own, ok := errors.AsType[*mssqlError](err); !ok || own.undone {
 		return tablequeue.Unavailable
 	}
 	return tablequeue.Unknown

@@ -101,6 +101,10 @@ func (s *mssqlStore) Check(queue string) error {
 	if _, known := s.tables.Load(queue); known {
 		return nil
 	}
+	return checkMSSQLQueue(queue)
+}
+
+func checkMSSQLQueue(queue string) error {
 	if strings.EqualFold(queue, subscriptionTable) {
 		return fmt.Errorf("mssql: queue name %q is taken by the table of subscriptions", queue)
 	}

@@ -310,6 +310,25 @@ func TestMSSQLInstallsUnderALockInOneTransaction(t *testing.T) {
 	}
 }
 
+func TestMSSQLScriptIsWhatTheInstallerDoes(t *testing.T) {
+	plan := transport.Plan{Queues: []transport.Queue{{Name: "a"}, {Name: "b"}}}
+	text, err := (&MSSQL{}).Script(plan)
+	ok(t, err)
+	f, s := newFake(t, nil)
+	ok(t, s.Install(t.Context(), plan))
+	var want strings.Builder
+	done := f.take()
+	for _, a := range done[2 : len(done)-1] { // apart from the transaction and its lock
+		want.WriteString(a.text + "\nGO\n")
+	}
+	if diff := cmp.Diff(want.String(), text); diff != "" {
+		t.Error(diff)
+	}
+	if _, err := (&MSSQL{}).Script(transport.Plan{Queues: []transport.Queue{{Name: "#a"}}}); err == nil {
+		t.Error("a script for an impossible name")
+	}
+}
+
 func TestMSSQLInspectsTheQueuesThatThereAre(t *testing.T) {
 	_, s := newFake(t, map[string]answer{
 		"sys.tables": rowsOf([]driver.Value{"a"}, []driver.Value{"b"}),

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"strings"
 	"time"
 	"unicode/utf16"
 
@@ -17,18 +18,44 @@ func (s *mssqlStore) Install(ctx context.Context, plan transport.Plan) error {
 		if _, err := tx.ExecContext(ctx, mssqlInstallLock, sql.Named("name", "holdfast install "+s.schema)); err != nil {
 			return err
 		}
-		for _, statement := range []string{mssqlSchema(s.schema), newMSSQLSubscriptions(s.schema).create} {
-			if _, err := tx.ExecContext(ctx, statement); err != nil {
-				return fmt.Errorf("schema %q: %w", s.schema, err)
-			}
-		}
-		for _, q := range plan.Queues {
-			if _, err := tx.ExecContext(ctx, s.table(q.Name).create); err != nil {
-				return fmt.Errorf("queue %q: %w", q.Name, err)
+		for _, step := range mssqlInstallation(s.schema, plan) {
+			if _, err := tx.ExecContext(ctx, step.statement); err != nil {
+				return fmt.Errorf("%s: %w", step.of, err)
 			}
 		}
 		return nil
 	})
+}
+
+type mssqlStep struct{ of, statement string }
+
+// mssqlInstallation creates what is missing.
+func mssqlInstallation(schema string, plan transport.Plan) []mssqlStep {
+	steps := []mssqlStep{
+		{fmt.Sprintf("schema %q", schema), mssqlSchema(schema)},
+		{"subscriptions", newMSSQLSubscriptions(schema).create},
+	}
+	for _, q := range plan.Queues {
+		steps = append(steps, mssqlStep{fmt.Sprintf("queue %q", q.Name), newMSSQLTable(schema, q.Name).create})
+	}
+	return steps
+}
+
+// Script is what the installer does for plan, as text for sqlcmd and the like. It connects to nothing.
+func (m *MSSQL) Script(plan transport.Plan) (string, error) {
+	if err := checkMSSQLName("schema", m.schema()); err != nil {
+		return "", err
+	}
+	for _, q := range plan.Queues {
+		if err := checkMSSQLQueue(q.Name); err != nil {
+			return "", err
+		}
+	}
+	var b strings.Builder
+	for _, step := range mssqlInstallation(m.schema(), plan) {
+		b.WriteString(step.statement + "\nGO\n")
+	}
+	return b.String(), nil
 }
 
 // Exists implements [tablequeue.Topology].

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"database/sql/driver"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -103,6 +104,20 @@ func TestMSSQLTransactionThatTheServerEndedIsNotCompleted(t *testing.T) {
 		if c.text == "commit" {
 			t.Error("committed")
 		}
+	}
+}
+
+// The endpoint repeats an attempt whose transaction lost a conflict, wherever in it that was.
+func TestMSSQLDeadlockInAHandlerIsAConflict(t *testing.T) {
+	f, s := newFake(t, map[string]answer{"UPDATE stock": serverError(1205, 13)})
+	own, tx := begunMSSQL(t, s)
+	_, err := tx.ExecContext(t.Context(), "UPDATE stock")
+	if got := s.Classify(fmt.Errorf("reserve: %w", err)); got != tablequeue.Conflict {
+		t.Errorf("class %v of %v", got, err)
+	}
+	ok(t, own.Rollback(t.Context()))
+	if got := f.texts(); got[len(got)-1] != "rollback" {
+		t.Errorf("asked %q", got)
 	}
 }
 
