@@ -17,10 +17,10 @@ func TestTransportsAreFoundByTheirURL(t *testing.T) {
 		"sqlite:/var/lib/o.db":   &sqlite.Transport{Path: "/var/lib/o.db"},
 		"sqlite:///var/lib/o.db": &sqlite.Transport{Path: "/var/lib/o.db"},
 		"SQLITE:orders.db":       &sqlite.Transport{Path: "orders.db"},
-		"amqp://u:p@host:5672/v": &rabbitmq.Transport{URL: "amqp://u:p@host:5672/v"},
-		"amqps://host/%2f":       &rabbitmq.Transport{URL: "amqps://host/%2f"},
+		"amqp://u:p@host:5672/v": &rabbitmq.Transport{URL: "amqp://u:p@host:5672/v", ConnectionName: programName},
+		"amqps://host/%2f":       &rabbitmq.Transport{URL: "amqps://host/%2f", ConnectionName: programName},
 		"amqp://h?queue_type=classic&heartbeat=5": &rabbitmq.Transport{
-			URL: "amqp://h?heartbeat=5", QueueType: rabbitmq.Classic,
+			URL: "amqp://h?heartbeat=5", QueueType: rabbitmq.Classic, ConnectionName: programName,
 		},
 		"postgres://u@h/db?schema=app&sslmode=disable": &sqlserver.Postgres{
 			URL: "postgres://u@h/db?sslmode=disable", Schema: "app",
