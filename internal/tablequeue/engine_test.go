@@ -359,6 +359,31 @@ func TestAReceiverWakesForASendAndWhenARowIsDue(t *testing.T) {
 	})
 }
 
+func TestAChangeOfSubscriptionsIsToldAndHeard(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newWakingFake("in", "out")
+		c := open(t, f)
+		receiverOf(t, c, "in") // who receives, hears
+		event := transport.Operation{Message: msg("1"), Types: []string{"T"}}
+		send(t, c, event)
+		f.mu.Lock()
+		f.subs = append(f.subs, Subscription{"T", "out"})
+		f.mu.Unlock()
+		f.heard <- ""
+		synctest.Wait()
+		if send(t, c, event); f.count("out") != 1 {
+			t.Error("a subscriber was missed that another process has told of")
+		}
+		isErr(t, c.Unsubscribe(t.Context(), "out", []string{"T"}), nil)
+		for got := range f.notified {
+			if slices.Contains(got, "") {
+				break
+			}
+		}
+		_ = c.Close()
+	})
+}
+
 func TestNotificationsWakeAndAreThrottled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newWakingFake("in", "out")

@@ -268,7 +268,7 @@ type StoreTx interface {
 // it they find them by polling.
 type Waker interface {
 	// Listen calls wake with the name of each queue that another process has notified
-	// of, until ctx ends or the connection breaks; the engine then calls it again after
+	// of, which may be "", until ctx ends or the connection breaks; the engine then calls it again after
 	// a pause. It calls ready once when it has begun to hear.
 	Listen(ctx context.Context, ready func(), wake func(queue string)) error
 	// Notify tells other processes that there are new rows in queues. It is called

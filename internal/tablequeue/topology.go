@@ -34,7 +34,7 @@ func (c *Conn) Inspect(ctx context.Context, queues ...string) (stats []transport
 }
 
 // Subscribe implements [transport.Subscriber]. This Conn publishes to the new subscriber at
-// once, others after a second.
+// once, others as soon as they hear of it, or after a second.
 func (c *Conn) Subscribe(ctx context.Context, queue string, types []string) error {
 	defer c.subs.forget()
 	return c.subscribe(queue, func() error { return c.store.Subscribe(ctx, queue, types) })
@@ -51,7 +51,11 @@ func (c *Conn) subscribe(queue string, change func() error) error {
 	if err := c.store.Check(queue); err != nil {
 		return err
 	}
-	return c.call(change)
+	err := c.call(change)
+	if err == nil {
+		c.wakes.announce(subscriptionsChanged)
+	}
+	return err
 }
 
 // call runs fn unless the Conn is closed; Close waits for it.

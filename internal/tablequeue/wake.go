@@ -9,6 +9,9 @@ import (
 	"github.com/holdfast-go/holdfast/internal/backoff"
 )
 
+// subscriptionsChanged is told in the place of a queue.
+const subscriptionsChanged = ""
+
 // notifyEvery is the least time between two notifications of other processes.
 const notifyEvery = 50 * time.Millisecond
 
@@ -142,6 +145,15 @@ func (c *Conn) notifyOnce(store Waker) {
 	_ = store.Notify(ctx, queues)
 }
 
+// heard takes in what another process has told.
+func (c *Conn) heard(queue string) {
+	if queue == subscriptionsChanged {
+		c.subs.forget()
+		return
+	}
+	c.wakes.heard(queue)
+}
+
 // listen wakes receivers on what other processes do, until the Conn is closed.
 func (c *Conn) listen(store Waker) {
 	pause := backoff.Backoff{Min: 100 * time.Millisecond, Max: 10 * time.Second}
@@ -150,7 +162,7 @@ func (c *Conn) listen(store Waker) {
 			pause.Reset()
 			c.wakes.hearing.Store(true)
 			c.wakes.wakeAll() // what came before is found by looking
-		}, c.wakes.heard)
+		}, c.heard)
 		broke := c.wakes.hearing.Swap(false)
 		if c.life.Err() != nil {
 			return

@@ -1,0 +1,52 @@
+package sqlserver
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+var update = flag.Bool("update", false, "write testdata/statements.sql anew")
+
+// Every statement that messages go through, and the installer's, as they are sent: a change of
+// any is seen in review. go test ./transport/sqlserver -run Golden -update
+func TestGoldenStatements(t *testing.T) {
+	const file = "testdata/statements.sql"
+	s := &store{settings: settings{schema: "app"}}
+	in, outgoing, shared := s.table("in"), s.table("out"), s.table(`"public"."theirs"`)
+	plain, timed := &out{to: outgoing, args: make([]any, 4)}, &out{to: outgoing, timed: true, args: make([]any, 7)}
+	theirs := &out{to: shared, timed: true, theirs: true, args: make([]any, 7)}
+	var b strings.Builder
+	for _, st := range []struct{ name, text string }{
+		{"claim", in.claim},
+		{"renew", in.renew},
+		{"settle without completing", in.update},
+		{"give back what an owner holds", in.abandon},
+		{"give back what a claim holds", in.orphans},
+		{"cancel", in.cancel},
+		{"sweep", in.sweep},
+		{"send", insert(plain, 1, false)},
+		{"send what is timed", insert(timed, 1, false)},
+		{"send to a table of NServiceBus's", insert(theirs, 1, false)},
+		{"complete", completion(in, nil)},
+		{"complete, and send to two queues", completion(in, []*out{plain, theirs})},
+		{"complete in a handler's transaction", removal(in, []*out{plain})},
+		{"what is set before, behind a proxy", planning},
+		{"install", strings.Join(s.script([]string{"in"}), ";\n")},
+	} {
+		fmt.Fprintf(&b, "-- %s\n%s;\n\n", st.name, st.text)
+	}
+	if *update {
+		ok(t, os.MkdirAll("testdata", 0o777))
+		ok(t, os.WriteFile(file, []byte(b.String()), 0o666))
+	}
+	want, err := os.ReadFile(file)
+	ok(t, err)
+	if diff := cmp.Diff(string(want), b.String()); diff != "" {
+		t.Errorf("statements differ from %s (-want +got):\n%s", file, diff)
+	}
+}

@@ -1,0 +1,113 @@
+-- claim
+WITH due AS MATERIALIZED (
+	SELECT ctid FROM "app"."in" WHERE visible_at <= now()
+	ORDER BY visible_at, seq LIMIT $1 FOR UPDATE SKIP LOCKED
+), got AS (
+	UPDATE "app"."in" SET delivery_count = delivery_count + 1,
+		visible_at = now() + $2::bigint * interval '1 microsecond', lease_id = $3, lease_owner = $4
+	WHERE ctid = ANY (ARRAY(SELECT ctid FROM due))
+	RETURNING seq, id, headers, body, delivery_count, coalesce(expires <= now() AT TIME ZONE 'UTC', false) AS expired
+)
+SELECT seq, id, headers, body, delivery_count, expired, 0::bigint AS next FROM got
+UNION ALL
+SELECT 0, '', '', NULL, 0, false, coalesce((extract(epoch FROM (
+	SELECT visible_at FROM "app"."in" WHERE visible_at > now() ORDER BY visible_at, seq LIMIT 1
+	) - now()) * 1000000)::bigint, 0)
+WHERE NOT EXISTS (SELECT FROM got);
+
+-- renew
+UPDATE "app"."in" AS q SET visible_at = now() + $1::bigint * interval '1 microsecond'
+FROM unnest($2::bigint[], $3::bigint[]) WITH ORDINALITY AS r(seq, lease_id, n)
+WHERE q.seq = r.seq AND q.lease_id = r.lease_id RETURNING r.n;
+
+-- settle without completing
+UPDATE "app"."in" AS q SET visible_at = now() + r.after * interval '1 microsecond',
+	delivery_count = greatest(0, q.delivery_count - r.undo), lease_id = NULL, lease_owner = NULL
+FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::int[]) WITH ORDINALITY AS r(seq, lease_id, after, undo, n)
+WHERE q.seq = r.seq AND q.lease_id = r.lease_id RETURNING r.n;
+
+-- give back what an owner holds
+UPDATE "app"."in" SET visible_at = now(), lease_id = NULL, lease_owner = NULL
+WHERE visible_at > now() AND visible_at <= now() + $2::bigint * interval '1 microsecond' AND lease_owner = $1;
+
+-- give back what a claim holds
+UPDATE "app"."in" SET visible_at = now(), lease_id = NULL, lease_owner = NULL
+WHERE visible_at > now() AND visible_at <= now() + $2::bigint * interval '1 microsecond' AND lease_id = ANY ($1::bigint[]);
+
+-- cancel
+DELETE FROM "app"."in" WHERE seq = $1 AND delivery_count = 0;
+
+-- sweep
+DELETE FROM "app"."in" WHERE ctid = ANY (ARRAY(SELECT ctid FROM "app"."in"
+	WHERE expires <= now() AT TIME ZONE 'UTC' AND (lease_id IS NULL OR visible_at <= now())
+	ORDER BY expires LIMIT 1000 FOR UPDATE SKIP LOCKED));
+
+-- send
+INSERT INTO "app"."out" (id, headers, body) SELECT r.id, r.headers, r.body FROM unnest($1::text[], $2::text[], $3::bytea[]) AS r(id, headers, body);
+
+-- send what is timed
+INSERT INTO "app"."out" (id, headers, body, visible_at, expires) SELECT r.id, r.headers, r.body, greatest(statement_timestamp(), CASE WHEN r.at = 0 THEN statement_timestamp() + r.after * interval '1 microsecond'
+	ELSE timestamptz 'epoch' + r.at * interval '1 microsecond' END), CASE WHEN r.ttl > 0 THEN (greatest(statement_timestamp(), CASE WHEN r.at = 0 THEN statement_timestamp() + r.after * interval '1 microsecond'
+	ELSE timestamptz 'epoch' + r.at * interval '1 microsecond' END) + r.ttl * interval '1 microsecond') AT TIME ZONE 'UTC' END FROM unnest($1::text[], $2::text[], $3::bytea[], $4::bigint[], $5::bigint[], $6::bigint[]) AS r(id, headers, body, at, after, ttl);
+
+-- send to a table of NServiceBus's
+INSERT INTO "public"."theirs" (id, headers, body, expires) SELECT r.id::uuid, r.headers, r.body, CASE WHEN r.ttl > 0 THEN (greatest(statement_timestamp(), CASE WHEN r.at = 0 THEN statement_timestamp() + r.after * interval '1 microsecond'
+	ELSE timestamptz 'epoch' + r.at * interval '1 microsecond' END) + r.ttl * interval '1 microsecond') AT TIME ZONE 'UTC' END FROM unnest($1::text[], $2::text[], $3::bytea[], $4::bigint[], $5::bigint[], $6::bigint[]) AS r(id, headers, body, at, after, ttl);
+
+-- complete
+WITH gone AS (
+	DELETE FROM "app"."in" AS q USING unnest($1::bigint[], $2::bigint[]) WITH ORDINALITY AS r(seq, lease_id, n)
+	WHERE q.seq = r.seq AND q.lease_id = r.lease_id RETURNING r.n
+) SELECT n FROM gone;
+
+-- complete, and send to two queues
+WITH gone AS (
+	DELETE FROM "app"."in" AS q USING unnest($1::bigint[], $2::bigint[]) WITH ORDINALITY AS r(seq, lease_id, n)
+	WHERE q.seq = r.seq AND q.lease_id = r.lease_id RETURNING r.n
+), out0 AS (INSERT INTO "app"."out" (id, headers, body) SELECT r.id, r.headers, r.body FROM unnest($3::bigint[], $4::text[], $5::text[], $6::bytea[]) AS r(owner, id, headers, body) WHERE r.owner IN (SELECT n FROM gone)), out1 AS (INSERT INTO "public"."theirs" (id, headers, body, expires) SELECT r.id::uuid, r.headers, r.body, CASE WHEN r.ttl > 0 THEN (greatest(statement_timestamp(), CASE WHEN r.at = 0 THEN statement_timestamp() + r.after * interval '1 microsecond'
+	ELSE timestamptz 'epoch' + r.at * interval '1 microsecond' END) + r.ttl * interval '1 microsecond') AT TIME ZONE 'UTC' END FROM unnest($7::bigint[], $8::text[], $9::text[], $10::bytea[], $11::bigint[], $12::bigint[], $13::bigint[]) AS r(owner, id, headers, body, at, after, ttl) WHERE r.owner IN (SELECT n FROM gone)) SELECT n FROM gone;
+
+-- complete in a handler's transaction
+WITH gone AS (DELETE FROM "app"."in" WHERE seq = $1 AND lease_id = $2 RETURNING 1), out0 AS (INSERT INTO "app"."out" (id, headers, body) SELECT r.id, r.headers, r.body FROM unnest($3::text[], $4::text[], $5::bytea[]) AS r(id, headers, body)) SELECT 1 / count(*) FROM gone;
+
+-- what is set before, behind a proxy
+SELECT set_config('plan_cache_mode', 'force_generic_plan', true), set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true), set_config('enable_mergejoin', 'off', true), set_config('jit', 'off', true);
+
+-- install
+SET LOCAL standard_conforming_strings = on;
+SELECT pg_advisory_xact_lock(hashtextextended('holdfast install app', 0));
+SET LOCAL lock_timeout = '10s';
+CREATE SCHEMA IF NOT EXISTS "app";
+CREATE TABLE IF NOT EXISTS "app"."holdfast_subscriptions" (type text, queue text, PRIMARY KEY (type, queue));
+CREATE TABLE IF NOT EXISTS "app"."holdfast_tables" (
+	name text PRIMARY KEY,
+	version integer NOT NULL,
+	swept_at timestamptz NOT NULL DEFAULT now()
+);
+CREATE TABLE IF NOT EXISTS "app"."in" (
+	seq bigint GENERATED BY DEFAULT AS IDENTITY PRIMARY KEY,
+	id text NOT NULL DEFAULT gen_random_uuid()::text,
+	expires timestamp,
+	headers text NOT NULL,
+	body bytea,
+	visible_at timestamptz NOT NULL DEFAULT statement_timestamp(),
+	delivery_count integer NOT NULL DEFAULT 0,
+	lease_id bigint,
+	lease_owner text,
+	last_error text
+) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_insert_scale_factor = 0.1,
+	autovacuum_vacuum_cost_delay = 0, vacuum_truncate = off,
+	toast.autovacuum_vacuum_scale_factor = 0.01, toast.autovacuum_vacuum_cost_delay = 0, toast.vacuum_truncate = off);
+DO 'BEGIN IF EXISTS (SELECT FROM pg_attribute WHERE attrelid = ''"app"."in"''::regclass AND attname = ''expires_at'' AND NOT attisdropped) THEN
+	ALTER TABLE "app"."in" ADD COLUMN IF NOT EXISTS expires timestamp;
+	UPDATE "app"."in" SET expires = expires_at AT TIME ZONE ''UTC'' WHERE expires_at IS NOT NULL;
+	ALTER TABLE "app"."in" DROP COLUMN expires_at, DROP COLUMN IF EXISTS solo_count, SET (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_insert_scale_factor = 0.1,
+	autovacuum_vacuum_cost_delay = 0, vacuum_truncate = off,
+	toast.autovacuum_vacuum_scale_factor = 0.01, toast.autovacuum_vacuum_cost_delay = 0, toast.vacuum_truncate = off);
+END IF; END';
+CREATE INDEX IF NOT EXISTS "in_expires_idx" ON "app"."in" (expires) WHERE expires IS NOT NULL;
+CREATE INDEX IF NOT EXISTS "in_visible_at_seq_idx" ON "app"."in" (visible_at, seq);
+CREATE INDEX IF NOT EXISTS "in_expires_idx" ON "app"."in" (expires) WHERE expires IS NOT NULL;
+INSERT INTO "app"."holdfast_tables" (name, version) VALUES ('in', 2)
+ON CONFLICT (name) DO UPDATE SET version = excluded.version WHERE holdfast_tables.version < excluded.version;
+
