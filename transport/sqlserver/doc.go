@@ -21,9 +21,15 @@
 //
 // # What it asks of the server
 //
-// The tables are made by the endpoint's installer. Afterwards the user needs select, insert, update and
+// The tables are made by the endpoint's installer, which brings those of an earlier version up to
+// date too, or by what [Postgres.Script] prints. Afterwards the user needs select, insert, update and
 // delete on them, and no more. Each process holds up to four connections for its own
 // statements, one that listens for notifications, and one per handler's transaction. The first
-// five set planner options when they start, so they cannot go through a proxy that
-// pools transactions and refuses those.
+// four set planner options when they start; behind a proxy that pools transactions, set
+// [Postgres.Pooled].
+//
+// # Beside NServiceBus
+//
+// Queue tables of NServiceBus's PostgreSQL transport can be sent to, though not with a delay; its
+// senders can insert into ours; and [Postgres.SubscriptionRouting] shares its table of subscriptions.
 package sqlserver

@@ -117,7 +117,7 @@ func TestATableOfALaterVersionIsLeftAlone(t *testing.T) {
 func TestTheInstallerNeedsNoRightsWhereAllIsThere(t *testing.T) {
 	w := newWorld(t, "in")
 	w.exec(`DROP ROLE IF EXISTS ` + w.schema)
-	w.exec(`CREATE ROLE ` + w.schema + ` LOGIN`)
+	w.exec(`CREATE ROLE ` + w.schema)
 	t.Cleanup(func() {
 		if _, err := w.sql.Exec(context.Background(), `DROP OWNED BY `+w.schema+`; DROP ROLE `+w.schema); err != nil {
 			t.Error(err)
@@ -125,7 +125,7 @@ func TestTheInstallerNeedsNoRightsWhereAllIsThere(t *testing.T) {
 	})
 	w.exec(`GRANT USAGE ON SCHEMA ` + w.schema + ` TO ` + w.schema)
 	w.exec(`GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA ` + w.schema + ` TO ` + w.schema)
-	c := w.openAs(Postgres{URL: strings.Replace(testURL(), "postgres@", w.schema+"@", 1)})
+	c := w.openAs(Postgres{URL: testURL() + "&options=-c%20role%3D" + w.schema})
 	install(t, c, "in")
 	send(t, c, to("in", msg("1")))
 	ok(t, receive(t, receiver(t, c, "in"), 1)[0].Complete(t.Context()))
