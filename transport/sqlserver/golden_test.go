@@ -1,7 +1,6 @@
 package sqlserver
 
 import (
-	"flag"
 	"fmt"
 	"os"
 	"strings"
@@ -9,8 +8,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 )
-
-var update = flag.Bool("update", false, "write testdata/statements.sql anew")
 
 // Every statement that messages go through, and the installer's, as they are sent: a change of
 // any is seen in review. go test ./transport/sqlserver -run Golden -update
@@ -41,8 +38,7 @@ func TestGoldenStatements(t *testing.T) {
 		fmt.Fprintf(&b, "-- %s\n%s;\n\n", st.name, st.text)
 	}
 	if *update {
-		ok(t, os.MkdirAll("testdata", 0o777))
-		ok(t, os.WriteFile(file, []byte(b.String()), 0o666))
+		ok(t, os.WriteFile(file, []byte(b.String()), 0o600))
 	}
 	want, err := os.ReadFile(file)
 	ok(t, err)
