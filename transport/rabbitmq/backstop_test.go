@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"log/slog"
+	"net/url"
 	"strings"
 	"testing"
 	"time"
@@ -151,5 +152,31 @@ func TestADeliveryLimitOutOfRangeIsRefused(t *testing.T) {
 		if _, err := tr.Open(t.Context(), transport.Env{Endpoint: "test"}); err == nil || !strings.Contains(err.Error(), "delivery limit") {
 			t.Errorf("%d: %v", n, err)
 		}
+	}
+}
+
+// The policy is the one of docs/transports/rabbitmq.md, but for the limit.
+func TestAPolicyIsTheNetOfAQueueThatOthersMade(t *testing.T) {
+	node := brokertest.OwnRabbitMQ(t)
+	if _, err := rawChannel(t, node.URL).QueueDeclare("test", true, false, false, false, amqp.Table{"x-queue-type": "quorum"}); err != nil {
+		t.Fatal(err)
+	}
+	u, err := url.Parse(node.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	node.Control("set_policy", "-p", strings.TrimPrefix(u.Path, "/"), "net", `^test(\.quarantine)?$`, "--apply-to", "queues",
+		`{"delivery-limit":2,"dead-letter-exchange":"","dead-letter-routing-key":"test.dead-letters","dead-letter-strategy":"at-least-once","overflow":"reject-publish"}`)
+	c := open(t, node.URL, nil)
+	must(t, c.(transport.Installer).Install(within(t), transport.Plan{Queues: []transport.Queue{{Name: "test"}}}))
+	must(t, dispatch(c, send1("test", message("poison", "x"))))
+	r := receive(t, c, "test", 1)
+	for range 3 {
+		must(t, next(t, r).Retry(t.Context()))
+	}
+	dead := deadLetters(t, c)
+	_, err = dead.Handle(t.Context(), next(t, receive(t, c, dead.Queue, 1)).Message())
+	if err == nil || !strings.Contains(err.Error(), "delivery_limit") {
+		t.Errorf("why: %v", err)
 	}
 }

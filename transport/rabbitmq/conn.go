@@ -28,6 +28,7 @@ type conn struct {
 	topology  topology
 	backstop  backstop
 	maxHold   time.Duration
+	translate func(*transport.Message) // nil: as it came
 	log       *slog.Logger
 	limits    transport.Limits
 	version   version // of the broker

@@ -61,6 +61,10 @@ func (b *batch) publish(ctx context.Context, i int) error {
 	if delay > 0 {
 		msg = withExpiry(b.msg, now.Add(delay), op.TTL)
 	}
+	msg, err := withProperties(msg, op.Properties)
+	if err != nil {
+		return err
+	}
 	if err := check(msg, b.conn.limits.MaxBody, b.to.conn.Config.FrameSize); err != nil {
 		return err
 	}

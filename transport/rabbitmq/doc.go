@@ -49,7 +49,9 @@
 // package header, lists and tables as JSON. The properties type, content-type,
 // reply-to, correlation-id and message-id fill in for headers that are missing. A message
 // without any id is given one made of its content: the same each time it is handed
-// out, but also for another message with the same content.
+// out, but also for another message with the same content. [Transport].Translate may give it another.
+// Native has what other properties say, and [transport.Operation].Properties sets them, under the names of
+// the constants of this package.
 //
 // The broker does not tell how large a message may be. Its default is assumed: 16 MiB
 // from RabbitMQ 4.0, 128 MiB before. All headers have to fit into a frame, 128 KiB.

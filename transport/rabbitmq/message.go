@@ -282,6 +282,12 @@ func check(p *amqp.Publishing, maxBody, frameSize int) error {
 		return &transport.TooLargeError{What: "body", Size: len(p.Body), Max: maxBody}
 	}
 	size := 14 + 1 + 4 // class, weight, body size, flags; delivery mode; length of the table
+	if p.Priority > 0 {
+		size++
+	}
+	if !p.Timestamp.IsZero() {
+		size += 8
+	}
 	for name, value := range p.Headers {
 		if len(name) > maxShort {
 			return fmt.Errorf("header name %.40q...: %w", name,
@@ -292,6 +298,11 @@ func check(p *amqp.Publishing, maxBody, frameSize int) error {
 	}
 	for _, s := range []string{p.MessageId, p.CorrelationId, p.ReplyTo, p.ContentType, p.Type, p.Expiration} {
 		size += len(s) + 1
+	}
+	for _, s := range []string{p.AppId, p.UserId, p.ContentEncoding} {
+		if s != "" {
+			size += len(s) + 1
+		}
 	}
 	const envelope = 8
 	if limit := frameSize - envelope; frameSize > 0 && size > limit {

@@ -301,7 +301,7 @@ func (s *session) push(c *consumer, in *amqp.Delivery) {
 	now := time.Now()
 	d := &delivery{
 		since:   now,
-		message: decode(in),
+		message: s.receiver.conn.read(in),
 		attempt: attemptOf(in, s.receiver.conn.queueType),
 		session: s,
 		from:    c,

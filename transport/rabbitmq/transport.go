@@ -65,6 +65,11 @@ type Transport struct {
 	// settled for so long is taken back, with all others of its channel. Prefetched ones count. At 80 %
 	// the log warns. 0 is the broker's default, 30 min.
 	ConsumerTimeout time.Duration
+	// Translate is called with each received message, before anything else sees it, and may change it:
+	// give messages of other producers an ID that stays the same at each hand-out, a type by the header
+	// NServiceBus.EnclosedMessageTypes, or another body. Native has the message's properties. One that it panics over is
+	// moved to the error queue. It is called by several goroutines at once. Optional.
+	Translate func(m *transport.Message)
 	// Heartbeat is how often the two sides show each other that they live, in whole
 	// seconds; a silent connection is given up after one and a half times that.
 	// 0 is 10 s.
@@ -100,7 +105,7 @@ func (t *Transport) Open(ctx context.Context, env transport.Env) (transport.Conn
 		return nil, fmt.Errorf("rabbitmq: ConsumerTimeout %v: it is at least a second, or 0 for %v", maxHold, defaultConsumerTimeout)
 	}
 	return openConn(ctx, &conn{
-		dialer: d, queueType: queueType, topology: topology, backstop: backstop, maxHold: maxHold, log: env.Log(),
+		dialer: d, queueType: queueType, topology: topology, backstop: backstop, maxHold: maxHold, translate: t.Translate, log: env.Log(),
 	})
 }
 

@@ -1,0 +1,123 @@
+package rabbitmq
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+// Names of the protocol's properties, in [transport.Operation].Properties and in
+// [transport.Message].Native. Others in an Operation are ignored.
+const (
+	PropertyAppID           = "app-id"
+	PropertyContentEncoding = "content-encoding"
+	PropertyUserID          = "user-id"   // has to be the user of the connection
+	PropertyPriority        = "priority"  // 0 to 255
+	PropertyTimestamp       = "timestamp" // RFC 3339, whole seconds
+	PropertyType            = "type"
+	// PropertyDeliveryMode is "persistent" or "transient"; what is sent is persistent unless set.
+	PropertyDeliveryMode = "delivery-mode"
+	// PropertyExchange and PropertyRoutingKey say how a message of another producer came: received only.
+	PropertyExchange   = "exchange"
+	PropertyRoutingKey = "routing-key"
+)
+
+// withProperties is a copy of a message with the properties of its operation.
+func withProperties(msg *amqp.Publishing, properties map[string]string) (*amqp.Publishing, error) {
+	if len(properties) == 0 {
+		return msg, nil
+	}
+	own := *msg
+	for name, value := range properties {
+		if err := setProperty(&own, name, value); err != nil {
+			return nil, fmt.Errorf("rabbitmq: property %s %.40q: %w", name, value, err)
+		}
+	}
+	return &own, nil
+}
+
+func setProperty(msg *amqp.Publishing, name, value string) error {
+	texts := map[string]*string{
+		PropertyAppID: &msg.AppId, PropertyContentEncoding: &msg.ContentEncoding,
+		PropertyUserID: &msg.UserId, PropertyType: &msg.Type,
+	}
+	if text := texts[name]; text != nil {
+		if len(value) > maxShort {
+			return fmt.Errorf("%d bytes is over the limit of %d", len(value), maxShort)
+		}
+		*text = value
+		return nil
+	}
+	switch name {
+	case PropertyPriority:
+		n, err := strconv.ParseUint(value, 10, 8)
+		msg.Priority = uint8(n)
+		return err
+	case PropertyTimestamp:
+		at, err := time.Parse(time.RFC3339, value)
+		msg.Timestamp = at
+		return err
+	case PropertyDeliveryMode:
+		return setMode(msg, value)
+	}
+	return nil
+}
+
+func setMode(msg *amqp.Publishing, value string) error {
+	switch value {
+	case "persistent":
+		msg.DeliveryMode = amqp.Persistent
+	case "transient":
+		msg.DeliveryMode = amqp.Transient
+	default:
+		return errors.New(`it is "persistent" or "transient"`)
+	}
+	return nil
+}
+
+// properties puts into Native what the headers do not tell. How a message came is of interest where it is
+// none of an endpoint's, which spares those the work.
+func properties(m *transport.Message, d *amqp.Delivery) {
+	set := func(name, value string) {
+		if value != "" {
+			native(m, name, value)
+		}
+	}
+	set(PropertyAppID, d.AppId)
+	set(PropertyContentEncoding, d.ContentEncoding)
+	set(PropertyUserID, d.UserId)
+	if d.Priority > 0 {
+		set(PropertyPriority, strconv.Itoa(int(d.Priority)))
+	}
+	if !d.Timestamp.IsZero() {
+		set(PropertyTimestamp, d.Timestamp.UTC().Format(time.RFC3339))
+	}
+	if _, ok := m.Headers.Lookup(header.MessageID); ok {
+		return
+	}
+	set(PropertyType, d.Type)
+	set(PropertyExchange, d.Exchange)
+	set(PropertyRoutingKey, d.RoutingKey)
+}
+
+// read makes the message of a delivery, and has the user's function translate it.
+func (c *conn) read(d *amqp.Delivery) (m transport.Message) {
+	m = decode(d)
+	properties(&m, d)
+	if c.translate == nil || m.Undecodable != nil {
+		return m
+	}
+	defer func() {
+		if v := recover(); v != nil {
+			m.Undecodable = fmt.Errorf("rabbitmq: Transport.Translate panicked: %v", v)
+		}
+	}()
+	c.translate(&m)
+	return m
+}
