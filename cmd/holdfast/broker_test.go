@@ -30,6 +30,9 @@ func TestCommandsWorkOnRabbitMQ(t *testing.T) {
 	if !strings.Contains(out, queue) {
 		t.Errorf("queues afterwards: %s", out)
 	}
+	if code, _, _ := call(t, "", "queues", programName+".dead-letters", "--transport", url); code != exitFailed {
+		t.Error("there is a queue of dead letters that nobody looks after")
+	}
 	code, _, errs := call(t, "", "queues", queue+"-missing", "--transport", url)
 	if code != exitFailed || !strings.Contains(errs, "no such queue") {
 		t.Errorf("a queue that does not exist: exit code %d, %s", code, errs)

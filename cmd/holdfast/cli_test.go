@@ -2,7 +2,10 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
+	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -54,6 +57,8 @@ func TestExitCodesTellWrongUsageFromFailure(t *testing.T) {
 		{"log format", []string{"queues", "--log-format", "xml"}, exitUsage, "--log-format"},
 		{"no transport", []string{"queues"}, exitUsage, transportVar},
 		{"bad transport", []string{"queues", "--transport", "kafka://x"}, exitUsage, "unknown scheme"},
+		{"unknown option", []string{"queues", "x", "--transport", "amqp://localhost/?queue_typ=classic"}, exitUsage, `unknown option "queue_typ"`},
+		{"no id", []string{"errors", "show", "--transport", "amqp://localhost"}, exitUsage, "the id of one message"},
 		{"memory from outside", []string{"queues", "--transport", "memory:"}, exitUsage, "one process"},
 		{"RabbitMQ needs names", []string{"queues", "--transport", "amqp://localhost"}, exitUsage, "name those to look at"},
 		{"work that there is not", []string{"bench", "--transport", "memory:", "--work", "sing"}, exitUsage, "want receive, send, loop or atomic"},
@@ -71,6 +76,20 @@ func TestExitCodesTellWrongUsageFromFailure(t *testing.T) {
 				t.Errorf("exit code %d, want %d; standard error %q, want %q in it", code, c.code, errs, c.text)
 			}
 		})
+	}
+}
+
+func TestAnInterruptEndsAReadThatBlocks(t *testing.T) {
+	ctx, cancel := context.WithCancelCause(t.Context())
+	typed, _ := io.Pipe() // nobody types
+	in := interruptible(ctx, typed)
+	interrupt := errors.New("interrupt")
+	cancel(interrupt)
+	if _, err := io.ReadAll(in); !errors.Is(err, interrupt) {
+		t.Errorf("reading ended with %v", err)
+	}
+	if err := typed.Close(); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -30,7 +30,7 @@ func (a *app) errorsShowCommand() *cobra.Command {
 		Short:   "Show a message of an error queue whole",
 		Long:    errorsShowHelp,
 		Example: `  holdfast errors show 0199a2f0-6f2b-7cc1-a4c5-4f1fd0c4c9a1 --transport sqlite:orders.db`,
-		Args:    cobra.ExactArgs(1),
+		Args:    oneMessage,
 		RunE:    func(cmd *cobra.Command, ids []string) error { return a.showError(cmd.Context(), &s, ids, asJSON) },
 	}
 	cmd.Flags().StringVar(&s.queue, "queue", "error", "the error `queue`")
@@ -89,4 +89,11 @@ func fields(all map[string]string) string {
 		}
 	}
 	return b.String()
+}
+
+func oneMessage(_ *cobra.Command, ids []string) error {
+	if len(ids) != 1 {
+		return fmt.Errorf("want the id of one message, have %d", len(ids))
+	}
+	return nil
 }

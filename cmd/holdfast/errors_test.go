@@ -192,7 +192,7 @@ func TestErrorsRefusesWhatMakesNoSense(t *testing.T) {
 		"--until \"never\"":                      {"export", "--until", "never"},
 		"--first -1":                             {"list", "--first", "-1"},
 		"--rate -1":                              {"retry", "--all", "--rate", "-1"},
-		"accepts 1 arg(s)":                       {"show"},
+		"the id of one message":                  {"show"},
 		"unknown command":                        {"lst"},
 		"one process":                            {"list", "--transport", "memory:"},
 	} {

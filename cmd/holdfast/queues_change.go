@@ -16,13 +16,14 @@ import (
 
 func (a *app) queuesCreateCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:     "create NAME...",
-		Short:   "Create queues that are missing",
-		Long:    "Create queues that are missing. Those that exist stay as they are.",
+		Use:   "create NAME...",
+		Short: "Create queues that are missing",
+		Long: `Create queues that are missing. Those that exist stay as they are. On RabbitMQ all that an
+endpoint needs is made by holdfast rabbitmq endpoint create.`,
 		Example: "  holdfast queues create sales sales.quarantine error --transport postgres://host/shop",
 		Args:    cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, names []string) (err error) {
-			conn, err := a.connect(cmd.Context())
+			conn, err := a.connectAs(cmd.Context(), "") // whose queues they are is not known
 			if err != nil {
 				return err
 			}

@@ -75,7 +75,11 @@ func (a *app) send(ctx context.Context, s *sending) error {
 	if err := s.check(); err != nil {
 		return err
 	}
-	if err := a.sendInput(ctx, s); err != nil {
+	err := a.sendInput(ctx, s)
+	if errors.Is(err, transport.ErrNoQueue) {
+		err = fmt.Errorf("%w: --create creates it", err)
+	}
+	if err != nil {
 		return fmt.Errorf("send to %q: %w (%d sent)", s.to, err, s.sent)
 	}
 	if s.asJSON {
@@ -87,11 +91,9 @@ func (a *app) send(ctx context.Context, s *sending) error {
 
 // sendInput sends what the file holds.
 func (a *app) sendInput(ctx context.Context, s *sending) (err error) {
-	in := io.NopCloser(a.in)
-	if s.file != "-" {
-		if in, err = os.Open(s.file); err != nil {
-			return err
-		}
+	in, err := s.input(ctx, a.in)
+	if err != nil {
+		return err
 	}
 	defer func() { err = errors.Join(err, in.Close()) }()
 	endpoint := programName
@@ -104,6 +106,24 @@ func (a *app) sendInput(ctx context.Context, s *sending) (err error) {
 	}
 	defer func() { err = errors.Join(err, conn.Close()) }()
 	return s.run(ctx, conn, in)
+}
+
+func (s *sending) input(ctx context.Context, stdin io.Reader) (io.ReadCloser, error) {
+	if s.file == "-" {
+		return interruptible(ctx, stdin), nil
+	}
+	return os.Open(s.file)
+}
+
+// interruptible is a reader that fails when ctx ends, however long r may block.
+func interruptible(ctx context.Context, r io.Reader) io.ReadCloser {
+	out, in := io.Pipe()
+	go func() {
+		_, err := io.Copy(in, r) // may outlive all else: there is no way to break off a read from a terminal
+		in.CloseWithError(err)
+	}()
+	context.AfterFunc(ctx, func() { in.CloseWithError(context.Cause(ctx)) })
+	return out
 }
 
 func (s *sending) check() error {

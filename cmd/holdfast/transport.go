@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/url"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -151,12 +152,20 @@ func rabbitTarget(raw string) (target, error) {
 	default:
 		return target{}, fmt.Errorf("queue_type %q: want quorum or classic", queueType)
 	}
+	for name := range u.Query() {
+		if !slices.Contains(amqpOptions, name) {
+			return target{}, fmt.Errorf("unknown option %q: want queue_type or one of %q", name, amqpOptions)
+		}
+	}
 	t := &rabbitmq.Transport{URL: u.String(), QueueType: queueType, ConnectionName: programName}
 	return target{
 		Transport: t, broker: "RabbitMQ",
 		bench: func(int) bench.Broker { return bench.RabbitMQ(t.URL) },
 	}, nil
 }
+
+// amqpOptions are those that the client library takes from a URL and the driver does not set.
+var amqpOptions = []string{"cacertfile", "certfile", "keyfile", "server_name_indication", "channel_max"}
 
 func postgresTarget(raw string) (target, error) {
 	u, err := parseURL(raw)

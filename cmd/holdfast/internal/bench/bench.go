@@ -92,7 +92,8 @@ func Run(ctx context.Context, opts Options) (res *Result, err error) {
 	if err != nil {
 		return nil, err
 	}
-	env := transport.Env{Logger: opts.Log, Endpoint: "holdfast", Instance: b.prefix}
+	// Not an endpoint's: a driver may create more for one than is removed in the end.
+	env := transport.Env{Logger: opts.Log, Instance: b.prefix}
 	if b.conn, err = opts.Transport.Open(ctx, env); err != nil {
 		return nil, fmt.Errorf("connect: %w", err)
 	}

@@ -17,8 +17,11 @@ import (
 func (b *bench) config(name string) endpoint.Config {
 	return endpoint.Config{
 		Name: name, Transport: b.Transport, Concurrency: b.Concurrency, Logger: b.Log,
-		Messages:       []endpoint.Message{endpoint.Command[order](orderType)},
-		Recoverability: recoverability.Config{ErrorQueue: b.errors, Delayed: recoverability.Off},
+		Messages: []endpoint.Message{endpoint.Command[order](orderType)},
+		Recoverability: recoverability.Config{
+			ErrorQueue: b.errors, Delayed: recoverability.Off,
+			Quarantine: recoverability.Quarantine{After: recoverability.Off}, // there is no queue for it
+		},
 	}
 }
 
