@@ -19,7 +19,8 @@ type Cursor interface {
 	// all seen; whether those that are out or delayed are is the driver's.
 	Next(ctx context.Context, limit int) ([]*Message, error)
 	// Take removes a message and sends ops, none of them delayed: both happen or
-	// neither, also when this process is killed meanwhile. m is one that the last Next has
+	// neither. Where that is no unit and this process is killed meanwhile, ops may have been sent
+	// and the message still be there; never the other way round. m is one that the last Next has
 	// returned. It fails with [ErrNotFound] when the message is not ready any
 	// more: taken already, or out elsewhere; with a [*DispatchError] when an operation is
 	// refused; or with [ErrOutcomeUnknown].

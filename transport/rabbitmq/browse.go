@@ -28,14 +28,13 @@ type cursor struct {
 	conn  *conn
 	queue string
 	wire  *amqp.Connection
-	ch    *amqp.Channel // in transaction mode
+	ch    *amqp.Channel // in transaction mode: the broker says when it has an acknowledgement
 	left  int           // messages that were there and have not been looked at
 	held  int           // messages that were looked at and not taken
 	// copies is how many messages were replaced.
 	copies int
 	done   chan struct{} // closed by Close
 	seen   map[*transport.Message]*amqp.Delivery
-	lanes  map[string]string // return lanes by destination
 }
 
 // Browse implements [transport.Browser]. While the cursor is open, what it has looked at is hidden
@@ -49,7 +48,7 @@ func (c *conn) Browse(ctx context.Context, queue string) (transport.Cursor, erro
 	}
 	cur := &cursor{
 		conn: c, queue: queue, left: found.Messages,
-		done: make(chan struct{}), lanes: map[string]string{},
+		done: make(chan struct{}),
 	}
 	if cur.wire, _, err = c.dialer.dial(ctx, "browsing"); err != nil {
 		return nil, err
@@ -157,24 +156,21 @@ func (cur *cursor) renew(ctx context.Context, m *transport.Message) (bool, error
 	return true, err
 }
 
-// Take implements [transport.Cursor]: one transaction acknowledges the message and publishes into
-// return lanes, from which the broker moves on by itself. Only a broker that fails at the
-// same moment may split it.
+// Take implements [transport.Cursor]: the operations are confirmed before the message is acknowledged.
+// One transaction over both would lose what it publishes: a quorum queue takes it in after the end
+// of a channel that has just died, and then drops it.
 func (cur *cursor) Take(ctx context.Context, m *transport.Message, ops []transport.Operation) error {
 	d := cur.seen[m]
 	if d == nil {
 		return fmt.Errorf("rabbitmq: take a message of %q: %w", cur.queue, transport.ErrNotFound)
 	}
-	out, err := cur.prepare(ctx, ops)
-	if err != nil {
+	if err := cur.look(ctx, ops); err != nil {
 		return err
 	}
-	err = cur.do(ctx, func() error {
-		for _, p := range out {
-			if err := cur.ch.PublishWithContext(ctx, "", p.lane, false, false, p.msg); err != nil {
-				return err
-			}
-		}
+	if _, err := cur.conn.Dispatch(ctx, ops); err != nil {
+		return err
+	}
+	err := cur.do(ctx, func() error {
 		if err := cur.ch.Ack(d.DeliveryTag, false); err != nil {
 			return err
 		}
@@ -188,73 +184,24 @@ func (cur *cursor) Take(ctx context.Context, m *transport.Message, ops []transpo
 	return nil
 }
 
-// laned is a message and the lane that it leaves by.
-type laned struct {
-	lane string
-	msg  amqp.Publishing
-}
+var errNoPublish = errors.New("rabbitmq: a cursor sends to queues only")
 
-// prepare finds out what the broker would refuse, as in a transaction it would not say so.
-func (cur *cursor) prepare(ctx context.Context, ops []transport.Operation) ([]laned, error) {
-	out := make([]laned, len(ops))
+// look finds out what the broker would refuse before anything is sent.
+func (cur *cursor) look(ctx context.Context, ops []transport.Operation) error {
 	var failed []transport.OpError
 	for i := range ops {
-		err := cur.encode(ctx, &ops[i], &out[i])
+		err := errNoPublish
+		if ops[i].Queue != "" {
+			_, err = cur.conn.lookAt(ctx, ops[i].Queue)
+		}
 		if err != nil {
 			failed = append(failed, transport.OpError{Index: i, Err: err})
 		}
 	}
 	if len(failed) > 0 {
-		return nil, &transport.DispatchError{Ops: failed, Total: len(ops)}
+		return &transport.DispatchError{Ops: failed, Total: len(ops)}
 	}
-	return out, nil
-}
-
-var errNoPublish = errors.New("rabbitmq: a cursor sends to queues only")
-
-func (cur *cursor) encode(ctx context.Context, op *transport.Operation, out *laned) (err error) {
-	if op.Queue == "" {
-		return errNoPublish
-	}
-	out.msg = encode(op.Message)
-	if err := check(&out.msg, cur.conn.limits.MaxBody, cur.wire.Config.FrameSize); err != nil {
-		return err
-	}
-	out.lane, err = cur.lane(ctx, op.Queue)
-	return err
-}
-
-// lane is the queue that messages for a destination are returned through. A message that
-// is published there expires at once, and the broker moves it to the destination with its own
-// confirms (at-least-once dead-lettering). It waits where that is full or gone, whereas what is
-// published in a transaction to a full queue would be dropped without a word.
-func (cur *cursor) lane(ctx context.Context, destination string) (string, error) {
-	if lane := cur.lanes[destination]; lane != "" {
-		return lane, nil
-	}
-	if _, err := cur.conn.lookAt(ctx, destination); err != nil {
-		return "", err
-	}
-	lane := "holdfast.return." + destination
-	if len(lane) > maxShort {
-		return "", fmt.Errorf("rabbitmq: return to %.40q...: a name of %d bytes is too long", destination, len(destination))
-	}
-	err := cur.conn.onChannel(ctx, func(ch *amqp.Channel) error {
-		_, err := ch.QueueDeclare(lane, true, false, false, false, amqp.Table{
-			"x-queue-type":              string(Quorum),
-			"x-message-ttl":             int32(0),
-			"x-dead-letter-exchange":    "",
-			"x-dead-letter-routing-key": destination,
-			"x-dead-letter-strategy":    "at-least-once",
-			"x-overflow":                "reject-publish",
-		})
-		return wrap(err, "create return lane %q", lane)
-	})
-	if err != nil {
-		return "", err
-	}
-	cur.lanes[destination] = lane
-	return lane, nil
+	return nil
 }
 
 // Close implements [transport.Cursor]: the broker gives back what was not taken.
