@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"slices"
+	"strings"
 
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/sqlitefile"
 	"github.com/holdfast-go/holdfast/transport/sqlite"
@@ -44,7 +45,7 @@ func onlyDemo(ctx context.Context, path string) error {
 	}
 	own := append([]string{importing, errorQueue}, handling...)
 	for _, q := range stats {
-		if !slices.Contains(own, q.Name) {
+		if !slices.Contains(own, strings.TrimSuffix(q.Name, ".quarantine")) {
 			return fmt.Errorf("%s holds the queue %q, which is not the demo's: remove it yourself", path, q.Name)
 		}
 	}
