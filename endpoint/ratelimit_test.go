@@ -486,3 +486,31 @@ func TestARateLimitIsCheckedAtNew(t *testing.T) {
 		t.Errorf("New: %v", err)
 	}
 }
+
+// Suspects are handled alone while attempts are limited, neither holds up the other for ever, and the outage costs
+// no message.
+func TestSuspectsAndARateLimitGetAlong(t *testing.T) {
+	const messages, suspects = 100, 5
+	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		o := &outage{takes: 50 * time.Millisecond}
+		o.down.Store(true)
+		cfg := sales(broker, endpoint.Handle(o.handle))
+		cfg.Concurrency = 8
+		cfg.Recoverability.RateLimit = slowed
+		for i := range suspects {
+			handedOut(t, broker, "sales", wire(fmt.Sprint(messages+i)), 6)
+		}
+		r := start(t, cfg)
+		r.sendMany(messages)
+		time.Sleep(10 * time.Minute)
+		o.down.Store(false)
+		time.Sleep(10 * time.Minute)
+		if lost := len(broker.Messages("error")); lost > 0 {
+			t.Errorf("%d messages are in the error queue", lost)
+		}
+		o.once(t, messages+suspects)
+		if h := r.Health(); !h.Ready || h.Quarantined != 0 {
+			t.Errorf("afterwards: %+v", h)
+		}
+	})
+}
