@@ -85,14 +85,14 @@ func (e *Endpoint) notify(ctx context.Context, n Notification) {
 	if len(e.cfg.Notify) == 0 {
 		return
 	}
-	if e.unreturned.Load() >= maxUnreturned {
+	if e.unreturned.Add(1) > maxUnreturned {
+		e.unreturned.Add(-1)
 		e.cfg.Logger.ErrorContext(ctx, "functions of Config.Notify do not return: a notification is left out", slog.String("kind", string(n.Kind)))
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), notifyTimeout)
 	defer cancel()
 	done := make(chan struct{})
-	e.unreturned.Add(1)
 	go func() {
 		defer e.unreturned.Add(-1)
 		defer close(done)

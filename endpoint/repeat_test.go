@@ -122,8 +122,8 @@ func TestADeadlockedHandlerIsRepeatedAndUsesUpNoRetry(t *testing.T) {
 		_, err := tx.Exec(ctx, update, 1-n)
 		return err
 	})
-	if n := c.calls.Load(); n != 3 {
-		t.Errorf("handlers ran %d times, want 3: both, and the deadlock's victim again", n)
+	if n := c.calls.Load(); n < 3 { // more where both saw the deadlock at once, or met again
+		t.Errorf("handlers ran %d times, want 3 or more: both, and the deadlock's victim again", n)
 	}
 	if sum, failed := c.number(`SELECT sum(n) FROM account`), c.inErrorQueue(); sum != 4 || failed != 0 {
 		t.Errorf("%d writes and %d messages in the error queue, want 4 and none", sum, failed)
