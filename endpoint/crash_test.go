@@ -254,7 +254,7 @@ func (p *crashProof) started(i int, cmd *exec.Cmd) {
 func (p *crashProof) ended(ctx context.Context, err error, output string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if ctx.Err() != nil && !p.control {
+	if ctx.Err() != nil && (!p.control || strings.Contains(output, "context canceled")) {
 		return // stopped; or killed just now; or about to start, which fails by the stop
 	}
 	crashed := ctx.Err() == nil && !p.control && err != nil
