@@ -107,17 +107,22 @@ func properties(m *transport.Message, d *amqp.Delivery) {
 }
 
 // read makes the message of a delivery, and has the user's function translate it.
-func (c *conn) read(d *amqp.Delivery) (m transport.Message) {
-	m = decode(d)
+func (c *conn) read(d *amqp.Delivery) transport.Message {
+	m := decode(d)
 	properties(&m, d)
 	if c.translate == nil || m.Undecodable != nil {
 		return m
 	}
+	return translated(m, c.translate)
+}
+
+func translated(m transport.Message, translate func(*transport.Message)) (out transport.Message) {
+	out = m
 	defer func() {
 		if v := recover(); v != nil {
-			m.Undecodable = fmt.Errorf("rabbitmq: Transport.Translate panicked: %v", v)
+			out.Undecodable = fmt.Errorf("rabbitmq: Transport.Translate panicked: %v", v)
 		}
 	}()
-	c.translate(&m)
-	return m
+	translate(&out)
+	return out
 }
