@@ -35,7 +35,7 @@ func tortured(t *testing.T, program string, args ...string) map[string]any {
 // HOLDFAST_SOAK has the numbers that are the command's own, with three seeds.
 func TestTortureOnEveryTransport(t *testing.T) {
 	t.Parallel() // most of the time is spent waiting for leases
-	seeds, load := []string{"1"}, []string{"--messages", "800", "--concurrency", "2", "--handler", "20ms", "--kill-every", "2500ms", "--lease", "1s"}
+	seeds, load := []string{"1"}, []string{"--messages", "800", "--concurrency", "2", "--handler", "20ms", "--kill-every", "1s", "--lease", "1s"}
 	if os.Getenv("HOLDFAST_SOAK") != "" {
 		seeds, load = []string{"1", "2", "3"}, nil
 	}

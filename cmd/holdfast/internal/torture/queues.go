@@ -16,8 +16,16 @@ func (a *assignment) quarantine() string { return a.Name + ".quarantine" }
 // workQueues are those that are empty when all is done.
 func (r *run) workQueues() []string { return []string{r.Name, r.quarantine()} }
 
-// allQueues are those that the run has made.
-func (r *run) allQueues() []string { return append(r.workQueues(), r.errorQueue()) }
+// allQueues are those that the run has made, with those that the driver has beside an endpoint's.
+func (r *run) allQueues() []string {
+	queues := append(r.workQueues(), r.errorQueue())
+	if own, ok := r.conn.(transport.Satellites); ok {
+		for _, s := range own.Satellites() {
+			queues = append(queues, s.Queue)
+		}
+	}
+	return queues
+}
 
 // inspect counts the messages that are not dealt with, and says for how long the queues must
 // have been empty to be believed: where the broker does not count all, until what is hidden

@@ -92,15 +92,14 @@ func Run(ctx context.Context, opts Options) (report *Report, err error) {
 	if err := opts.Check(); err != nil {
 		return nil, err
 	}
-	conn, err := opts.Transport.Open(ctx, transport.Env{Logger: opts.Log, Endpoint: "torture"})
+	name := "torture-" + strings.ToLower(rand.Text()[:8])
+	conn, err := opts.Transport.Open(ctx, transport.Env{Logger: opts.Log, Endpoint: name})
 	if err != nil {
 		return nil, fmt.Errorf("connect: %w", err)
 	}
 	defer func() { err = errors.Join(err, conn.Close()) }()
 	r := &run{opts: opts, conn: conn, plan: newPlan(opts.Load), start: time.Now()}
-	r.assignment = assignment{
-		Load: opts.Load, Name: "torture-" + strings.ToLower(rand.Text()[:8]), Delays: conn.Limits().MaxDelay > 0,
-	}
+	r.assignment = assignment{Load: opts.Load, Name: name, Delays: conn.Limits().MaxDelay > 0}
 	if err := r.check(); err != nil {
 		return nil, err
 	}
