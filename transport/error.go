@@ -11,7 +11,7 @@ var (
 	ErrNoQueue = errors.New("no such queue")
 	// ErrLeaseLost is returned by a settle that came too late: the lease ran out, or
 	// the connection that the delivery came over is gone. The message will be, or has been,
-	// handed out again.
+	// handed out again, unless the driver recognises by then that it was completed.
 	ErrLeaseLost = errors.New("lease lost")
 	// ErrOutcomeUnknown is returned when the connection broke before the broker
 	// answered: the operation may have been accepted.
