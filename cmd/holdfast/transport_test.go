@@ -19,8 +19,8 @@ func TestTransportsAreFoundByTheirURL(t *testing.T) {
 		"SQLITE:orders.db":       &sqlite.Transport{Path: "orders.db"},
 		"amqp://u:p@host:5672/v": &rabbitmq.Transport{URL: "amqp://u:p@host:5672/v", ConnectionName: programName},
 		"amqps://host/%2f":       &rabbitmq.Transport{URL: "amqps://host/%2f", ConnectionName: programName},
-		"amqp://h?queue_type=classic&heartbeat=5": &rabbitmq.Transport{
-			URL: "amqp://h?heartbeat=5", QueueType: rabbitmq.Classic, ConnectionName: programName,
+		"amqp://h?queue_type=classic&channel_max=5": &rabbitmq.Transport{
+			URL: "amqp://h?channel_max=5", QueueType: rabbitmq.Classic, ConnectionName: programName,
 		},
 		"postgres://u@h/db?schema=app&sslmode=disable": &sqlserver.Postgres{
 			URL: "postgres://u@h/db?sslmode=disable", Schema: "app",
