@@ -31,13 +31,13 @@ const (
 // nothing is doubled either; else one message by a kill.
 func TestRetryKilledAtRandomLosesNothing(t *testing.T) {
 	program := build(t)
-	for name, url := range map[string]func() string{
-		"sqlite":   func() string { return "sqlite:" + filepath.Join(t.TempDir(), "q.db") },
-		"postgres": func() string { return brokertest.Postgres(t) },
-		"rabbitmq": func() string { return brokertest.RabbitMQ(t) },
+	for name, url := range map[string]func(*testing.T) string{
+		"sqlite":   func(t *testing.T) string { return "sqlite:" + filepath.Join(t.TempDir(), "q.db") },
+		"postgres": func(t *testing.T) string { return brokertest.Postgres(t) },
+		"rabbitmq": func(t *testing.T) string { return brokertest.RabbitMQ(t) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			k := killing{program: program, url: url(), random: rand.New(rand.NewPCG(2026, 11))}
+			k := killing{program: program, url: url(t), random: rand.New(rand.NewPCG(2026, 11))}
 			k.fill(t)
 			kills := 0
 			for range retryKills {

@@ -19,15 +19,15 @@ import (
 // onEachBroker runs a test with the URL of a broker of each kind, which is empty.
 func onEachBroker(t *testing.T, run func(t *testing.T)) {
 	t.Helper()
-	for name, url := range map[string]func() string{
-		"sqlite":     func() string { return "sqlite:" + filepath.Join(t.TempDir(), "q.db") },
-		"postgres":   func() string { return brokertest.Postgres(t) },
-		"rabbitmq":   func() string { return brokertest.RabbitMQ(t) },
-		"classic":    func() string { return brokertest.RabbitMQ(t) + "?queue_type=classic" },
-		"own schema": func() string { return brokertest.Postgres(t) + "&schema=app" },
+	for name, url := range map[string]func(*testing.T) string{
+		"sqlite":     func(t *testing.T) string { return "sqlite:" + filepath.Join(t.TempDir(), "q.db") },
+		"postgres":   func(t *testing.T) string { return brokertest.Postgres(t) },
+		"rabbitmq":   func(t *testing.T) string { return brokertest.RabbitMQ(t) },
+		"classic":    func(t *testing.T) string { return brokertest.RabbitMQ(t) + "?queue_type=classic" },
+		"own schema": func(t *testing.T) string { return brokertest.Postgres(t) + "&schema=app" },
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Setenv(transportVar, url())
+			t.Setenv(transportVar, url(t))
 			run(t)
 		})
 	}
