@@ -11,6 +11,9 @@
 # the loopback interface only, keeps its data apart from that of the system's own server,
 # and is remembered in .tmp/brokers.
 #
+# What stands in for Amazon SQS is started by each test process for itself (internal/brokertest); up
+# sees to the packages that it needs.
+#
 # HOLDFAST_AMQP_PORT and HOLDFAST_POSTGRES_PORT look and start on other ports.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -27,6 +30,7 @@ main() {
 		amqp_up
 		postgres_up
 		programs
+		scripts/node.sh >/dev/null
 		;;
 	down)
 		amqp_down

@@ -1,0 +1,24 @@
+// A stand-in for Amazon SQS and SNS on a loopback port: PORT. Called with "keep" it has all in the
+// folder DATA, where it finds it again after a restart; otherwise in memory.
+import { buildApp } from "fauxqs";
+import { SqsStore } from "./node_modules/fauxqs/dist/sqs/sqsStore.js";
+import { SnsStore } from "./node_modules/fauxqs/dist/sns/snsStore.js";
+import { S3Store } from "./node_modules/fauxqs/dist/s3/s3Store.js";
+
+const options = { logger: false };
+if (process.argv.includes("keep")) options.stores = await stored(process.env.DATA);
+const app = buildApp(options);
+console.log("listening", await app.listen({ host: "127.0.0.1", port: Number(process.env.PORT) }));
+for (const signal of ["SIGINT", "SIGTERM"]) process.on(signal, () => app.close().then(() => process.exit(0)));
+
+// stored reads what a folder has and has every change written there. The library's own way to
+// start with a folder listens on all interfaces.
+async function stored(folder) {
+	const { PersistenceManager } = await import("./node_modules/fauxqs/dist/persistence.js");
+	const persistence = new PersistenceManager(folder);
+	const stores = { sqsStore: new SqsStore(), snsStore: new SnsStore(), s3Store: new S3Store() };
+	persistence.load(stores.sqsStore, stores.snsStore, stores.s3Store);
+	for (const store of Object.values(stores)) store.persistence = persistence;
+	for (const queue of stores.sqsStore.allQueues()) queue.persistence = persistence;
+	return stores;
+}

@@ -1,0 +1,88 @@
+package brokertest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+)
+
+// newScript is a server written in JavaScript: a file of the folder node. It finds the port of
+// the loopback interface that it is to listen on in PORT, and in DATA a folder that is still there
+// after a restart. When it listens it prints a line that says so: "listening URL".
+func newScript(name, file string, args ...string) (*server, error) {
+	folder, err := scriptFolder()
+	if err != nil {
+		return nil, err
+	}
+	node, err := nodeProgram(folder)
+	if err != nil {
+		return nil, err
+	}
+	port, err := freePort()
+	if err != nil {
+		return nil, err
+	}
+	s, err := newServer(name)
+	if err != nil {
+		return nil, err
+	}
+	s.program = func() *exec.Cmd {
+		cmd := exec.Command(node, append([]string{filepath.Join(folder, file)}, args...)...)
+		cmd.Env = append(os.Environ(), fmt.Sprintf("PORT=%d", port), "DATA="+s.dir)
+		return cmd
+	}
+	s.url = func(string) string { return loopback(port) }
+	s.answers = s.listens
+	return s, nil
+}
+
+// listens returns nil when the server has said that it listens and does.
+func (s *server) listens(ctx context.Context) error {
+	if !strings.Contains(s.log(), "listening ") {
+		return errors.New("it does not listen yet")
+	}
+	var d net.Dialer
+	c, err := d.DialContext(ctx, "tcp", s.url(""))
+	if err != nil {
+		return err
+	}
+	return c.Close()
+}
+
+// scriptFolder is the folder node of this package's sources. A test runs in the folder of its
+// own package.
+func scriptFolder() (string, error) {
+	at, err := os.Getwd()
+	if err != nil {
+		return "", err
+	}
+	for {
+		folder := filepath.Join(at, "internal", "brokertest", "node")
+		if _, err := os.Stat(filepath.Join(folder, "package-lock.json")); err == nil {
+			return folder, nil
+		}
+		above := filepath.Dir(at)
+		if above == at {
+			return "", errors.New("the test does not run inside Holdfast's sources, where internal/brokertest/node is")
+		}
+		at = above
+	}
+}
+
+// nodeProgram is a Node.js. What the scripts need is installed unless it is there.
+func nodeProgram(folder string) (string, error) {
+	var said bytes.Buffer
+	cmd := exec.Command("bash", filepath.Join(folder, "..", "..", "..", "scripts", "node.sh"))
+	cmd.Stderr = &said
+	out, err := cmd.Output()
+	if err != nil {
+		return "", fmt.Errorf("scripts/node.sh: %w: %s", err, said.String())
+	}
+	return strings.TrimSpace(string(out)), nil
+}
