@@ -16,11 +16,11 @@ import (
 
 const rabbitDelaysHelp = `Look after what all endpoints of a virtual host share for delayed messages: a ladder of 28
 quorum queues "holdfast.delay-level-00" and up, each with an exchange, and
-"` + rabbitmq.LostQueue + `", where a message goes whose destination was gone when it was due.`
+"` + rabbitmq.LostQueue + `", where a message goes whose queue was gone when it was due.`
 
-const lostHelp = `List the delayed messages whose destination was gone when they were due: deleted, or with nobody
-subscribed any more. They wait in the queue "` + rabbitmq.LostQueue + `" and nothing takes
-them from there but you. Return those that are still wanted, and discard the rest:
+const lostHelp = `List the delayed messages whose queue had been deleted when they were due. They wait in
+the queue "` + rabbitmq.LostQueue + `" and nothing takes them from there but you. Return those
+that are still wanted, and discard the rest:
 
   holdfast errors retry ID... --queue ` + rabbitmq.LostQueue + ` --to QUEUE
   holdfast errors discard ID... --queue ` + rabbitmq.LostQueue + `
@@ -60,7 +60,7 @@ func (a *app) lostDelaysCommand() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "lost",
-		Short: "List delayed messages whose destination was gone",
+		Short: "List delayed messages whose queue was gone",
 		Long:  lostHelp,
 		Example: `  holdfast rabbitmq delays lost --transport amqp://admin:secret@host/shop
   holdfast rabbitmq delays lost --json | jq -r 'select(.queue == "sales").id'`,
@@ -85,7 +85,7 @@ func (a *app) lostDelays(ctx context.Context, conn transport.Conn, asJSON bool) 
 		if n == 1 {
 			fmt.Fprintln(w, "ID\tTYPE\tTO")
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\n", column(l.ID), column(l.Type), column(destination(l)))
+		fmt.Fprintf(w, "%s\t%s\t%s\n", column(l.ID), column(l.Type), column(cmp.Or(l.Queue, "?")))
 		return nil
 	})
 	if flushed := w.Flush(); err == nil {
@@ -100,11 +100,4 @@ func (a *app) lostDelays(ctx context.Context, conn transport.Conn, asJSON bool) 
 		fmt.Fprintln(a.out, "no delayed message was lost")
 	}
 	return nil
-}
-
-func destination(l rabbitmqtopology.Lost) string {
-	if l.Event != "" {
-		return "subscribers of " + l.Event
-	}
-	return cmp.Or(l.Queue, "?")
 }

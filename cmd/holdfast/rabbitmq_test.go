@@ -44,7 +44,7 @@ func shape(t *testing.T, wantCode int, args ...string) (r rabbitmqtopology.Repor
 
 func TestAnEndpointIsCreatedAndVerified(t *testing.T) {
 	t.Setenv(transportVar, brokertest.RabbitMQ(t))
-	const delays = 2*29 + 1
+	const delays = 2*29 + 2
 	endpoint := []string{"sales", "--audit", "audit", "--instance", "7"}
 	create, verify := append([]string{"endpoint", "create"}, endpoint...), append([]string{"endpoint", "verify"}, endpoint...)
 

@@ -16,17 +16,27 @@ import (
 
 func TestConformance(t *testing.T) {
 	for _, kind := range []rabbitmq.QueueType{rabbitmq.Quorum, rabbitmq.Classic} {
-		t.Run(string(kind), func(t *testing.T) { transporttest.Run(t, conformance(t, kind)) })
+		t.Run(string(kind), func(t *testing.T) { transporttest.Run(t, conformance(t, kind, rabbitmq.Conventional)) })
 	}
 }
 
+// Topologies differ only in what the rules of these themes touch; soak has them all.
+func TestConformanceOfTheDirectTopology(t *testing.T) {
+	h := conformance(t, rabbitmq.Quorum, rabbitmq.Direct)
+	if soak() {
+		transporttest.Run(t, h)
+		return
+	}
+	transporttest.Run(t, h, "Messages", "Delays", "Publishing", "Installing and looking", "Going through a queue")
+}
+
 // conformance is the harness on a virtual host, which the rules share.
-func conformance(t *testing.T, kind rabbitmq.QueueType) transporttest.Harness {
+func conformance(t *testing.T, kind rabbitmq.QueueType, topology rabbitmq.Topology) transporttest.Harness {
 	t.Helper()
 	broker := brokertest.RabbitMQ(t)
 	return transporttest.Harness{
 		Open: func(testing.TB) transport.Transport {
-			return &rabbitmq.Transport{URL: broker, QueueType: kind}
+			return &rabbitmq.Transport{URL: broker, QueueType: kind, Topology: topology}
 		},
 		Name: brokertest.Name,
 		PutUndecodable: func(t testing.TB, _ transport.Transport, queue string) {
@@ -39,11 +49,11 @@ func conformance(t *testing.T, kind rabbitmq.QueueType) transporttest.Harness {
 				t.Fatal(err)
 			}
 			proxy := brokertest.NewProxy(t, u.Host)
-			return &rabbitmq.Transport{URL: proxy.URL(t, broker), QueueType: kind, Heartbeat: time.Second}, proxy
+			return &rabbitmq.Transport{URL: proxy.URL(t, broker), QueueType: kind, Topology: topology, Heartbeat: time.Second}, proxy
 		},
 		Restart: func(t testing.TB) (transport.Transport, func()) {
 			node := brokertest.OwnRabbitMQ(t)
-			return &rabbitmq.Transport{URL: node.URL, QueueType: kind}, func() {
+			return &rabbitmq.Transport{URL: node.URL, QueueType: kind, Topology: topology}, func() {
 				node.Control("stop_app")
 				node.Control("start_app")
 			}

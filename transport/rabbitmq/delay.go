@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"sync"
@@ -25,6 +26,9 @@ const (
 	// delayLost is where messages go whose destination is gone. Without it one of them would keep
 	// the broker busy for ever, and those behind it waiting (RabbitMQ's at-least-once dead-lettering).
 	delayLost = "holdfast.delay-lost"
+	// delayNobody is a queue that each delayed publish goes to beside its subscribers, where it expires at once:
+	// one to nobody would keep the broker busy for ever too, and nothing is lost by it.
+	delayNobody = "holdfast.delay-nobody"
 	// expiresAt is the header that bounds the life of a delayed message, in microseconds since 1970: with the
 	// broker's own expiration it would leave the ladder early.
 	expiresAt = "Holdfast.Delay.ExpiresAt"
@@ -35,11 +39,16 @@ const (
 func delayLevel(level int) string { return fmt.Sprintf("holdfast.delay-level-%02d", level) }
 
 // Destinations of the two kinds cannot be mistaken for each other.
-func toQueue(name string) string { return "queue." + name }
+const (
+	queueDestination = "queue."
+	typeDestination  = "type."
+)
+
+func toQueue(name string) string { return queueDestination + name }
 
 func (c *conn) toSubscribers(types []string) string {
 	exchange, key := c.topology.address(types)
-	return "type." + cmp.Or(key, exchange)
+	return typeDestination + cmp.Or(key, exchange)
 }
 
 // declareDelays creates the ladder. What exists is left alone.
@@ -65,8 +74,18 @@ func declareDelays(ch *amqp.Channel) error {
 		}
 		below = delayLevel(level)
 	}
-	return nil
+	return declareDelayNobody(ch)
 }
+
+func declareDelayNobody(ch *amqp.Channel) error {
+	if _, err := ch.QueueDeclare(delayNobody, true, false, false, false, nobodyArguments); err != nil {
+		return wrap(err, "declare queue %q", delayNobody)
+	}
+	published := delays.Arrives(typeDestination) + "#"
+	return wrap(ch.QueueBind(delayNobody, published, delayArrivals, false, nil), "bind queue %q", delayNobody)
+}
+
+var nobodyArguments = amqp.Table{"x-queue-type": string(Quorum), "x-message-ttl": 0}
 
 // declareDelayLevel creates the exchange and the queue of a level, which falls to the exchange below.
 func declareDelayLevel(ch *amqp.Channel, level int, below string) error {
@@ -178,12 +197,9 @@ func (p *publisher) bindDelay(ctx context.Context, c *conn, destination string, 
 	return nil
 }
 
-// ensureDelays creates the ladder unless it is there.
+// ensureDelays creates the ladder unless the last part of it is there.
 func (c *conn) ensureDelays(ctx context.Context) error {
-	err := c.onChannel(ctx, func(ch *amqp.Channel) error {
-		err := ch.ExchangeDeclarePassive(delayArrivals, amqp.ExchangeTopic, true, false, false, false, nil)
-		return wrap(err, "look at exchange %q", delayArrivals)
-	})
+	_, err := c.lookAt(ctx, delayNobody)
 	if !isCode(err, amqp.NotFound) {
 		return err
 	}
@@ -213,17 +229,21 @@ func (c *conn) installDelays(ctx context.Context, queues []transport.Queue) erro
 	})
 }
 
-// withExpiry moves the expiry of a delayed message into a header of its own copy.
-func withExpiry(msg amqp.Publishing, due time.Time, ttl time.Duration) *amqp.Publishing {
+// withDelay is a copy of a message for the way through the ladder. Its expiry is in a header. A key that it
+// is to be published with in the end is in another, which the broker takes out: it routes by that too.
+func withDelay(msg amqp.Publishing, due time.Time, ttl time.Duration, key string) *amqp.Publishing {
 	msg.Expiration = ""
-	if ttl <= 0 {
+	if ttl <= 0 && key == "" {
 		return &msg
 	}
-	table := make(amqp.Table, len(msg.Headers)+1)
-	for name, value := range msg.Headers {
-		table[name] = value
+	table := make(amqp.Table, len(msg.Headers)+2)
+	maps.Copy(table, msg.Headers)
+	if ttl > 0 {
+		table[expiresAt] = strconv.FormatInt(due.Add(ttl).UnixMicro(), 10)
 	}
-	table[expiresAt] = strconv.FormatInt(due.Add(ttl).UnixMicro(), 10)
+	if key != "" {
+		table["BCC"] = []any{key} // see routes
+	}
 	msg.Headers = table
 	return &msg
 }

@@ -86,6 +86,27 @@ func TestMessagesForADeletedQueueHoldUpNobodyAndAreFound(t *testing.T) {
 	}
 }
 
+func TestDelayedPublishesToNobodyHoldUpNobody(t *testing.T) {
+	for name, topology := range topologies {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := open(t, brokertest.RabbitMQ(t), topology)
+			alive := install(t, c, "alive")
+			var ops []transport.Operation
+			for i := range 70 {
+				op := publish1(message(fmt.Sprint("nobody", i), "x"), "Shop.OrderPlaced", "Shop.IOrderEvent")
+				op.After = time.Second
+				ops = append(ops, op)
+			}
+			must(t, dispatch(c, append(ops, delayed(alive, "fine", time.Second))...))
+			must(t, next(t, receive(t, c, alive, 1)).Complete(t.Context()))
+			for _, empty := range []string{"holdfast.delay-level-00", "holdfast.delay-nobody", "holdfast.delay-lost"} {
+				waitForReady(t, c, empty, 0)
+			}
+		})
+	}
+}
+
 func TestTheExpiryOfADelayedMessageCountsFromWhenItIsDue(t *testing.T) {
 	c := open(t, brokertest.RabbitMQ(t), nil)
 	queue := install(t, c, "orders")

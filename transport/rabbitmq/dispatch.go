@@ -59,7 +59,7 @@ func (b *batch) publish(ctx context.Context, i int) error {
 	msg, now := &b.msg, time.Now()
 	delay := op.Delay(now)
 	if delay > 0 {
-		msg = withExpiry(b.msg, now.Add(delay), op.TTL)
+		msg = withDelay(b.msg, now.Add(delay), op.TTL, b.keyOf(op))
 	}
 	msg, err := withProperties(msg, op.Properties)
 	if err != nil {
@@ -82,6 +82,14 @@ func (b *batch) publish(ctx context.Context, i int) error {
 	}
 	b.flight = append(b.flight, inFlight{i, s})
 	return nil
+}
+
+// keyOf is the key that an operation is published with, if any.
+func (b *batch) keyOf(op *transport.Operation) (key string) {
+	if op.Queue == "" && len(op.Types) > 0 {
+		_, key = b.conn.topology.address(op.Types)
+	}
+	return key
 }
 
 // address is where an operation goes: to a queue by its name, to where the topology has its

@@ -177,6 +177,37 @@ func TestAnOperationWithoutAnAddressIsRefused(t *testing.T) {
 	must(t, dispatch(c))
 }
 
+// The broker closes the channel, and so fails all that is under way, over such a header that is no list.
+func TestHeadersThatTheBrokerRoutesByAreRefusedAndNotPassedOn(t *testing.T) {
+	url := brokertest.RabbitMQ(t)
+	c := open(t, url, nil)
+	queue, other := install(t, c, "orders"), install(t, c, "other")
+	var ops []transport.Operation
+	for _, name := range []string{"CC", "BCC"} {
+		m := message(name, "x")
+		m.Headers.Set(name, other)
+		ops = append(ops, send1(queue, m), send1(queue, message("fine", "x")))
+	}
+	err := dispatch(c, ops...)
+	var failed *transport.DispatchError
+	if !errors.As(err, &failed) || len(failed.Ops) != 2 || failed.Ops[0].Index != 0 || failed.Ops[1].Index != 2 || errors.Is(err, transport.ErrOutcomeUnknown) {
+		t.Errorf("%v", err)
+	}
+	r := receive(t, c, queue, 10)
+	for _, d := range nextN(t, r, 2) {
+		must(t, d.Complete(t.Context()))
+	}
+
+	foreign := amqp.Publishing{MessageId: "foreign", Headers: amqp.Table{"CC": []any{other}}}
+	must(t, rawChannel(t, url).PublishWithContext(t.Context(), "", queue, false, false, foreign))
+	d := next(t, r)
+	must(t, dispatch(c, send1(other, d.Message()))) // as to an error queue
+	must(t, d.Complete(t.Context()))
+	for _, d := range nextN(t, receive(t, c, other, 10), 2) {
+		must(t, d.Complete(t.Context()))
+	}
+}
+
 func TestATTLDiscardsTheMessage(t *testing.T) {
 	c := open(t, brokertest.RabbitMQ(t), nil)
 	queue := install(t, c, "orders")

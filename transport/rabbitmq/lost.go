@@ -7,26 +7,21 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// LostQueue is the queue of delayed messages whose destination was gone when they were due.
+// LostQueue is the queue of delayed messages whose queue was gone when they were due.
 const LostQueue = delayLost
 
-// DelayedTo tells where a message of [LostQueue] was to go: one of the two, or none of both when it has come
-// there in another way. The event is the name of the exchange of its type.
-func DelayedTo(m *transport.Message) (queue, event string) {
+// DelayedTo is the queue that a message of [LostQueue] was to go to; "" when it has come there in another way.
+func DelayedTo(m *transport.Message) string {
 	var deaths []struct {
 		Keys []string `json:"routing-keys"`
 	}
 	if json.Unmarshal([]byte(m.Native["x-death"]), &deaths) != nil || len(deaths) == 0 || len(deaths[0].Keys) == 0 {
-		return "", ""
+		return ""
 	}
 	destination := deaths[0].Keys[0]
-	destination = destination[min(delays.Overhead(), len(destination)):]
-	if queue, ok := strings.CutPrefix(destination, toQueue("")); ok {
-		return queue, ""
-	}
-	event, ok := strings.CutPrefix(destination, "type.")
+	queue, ok := strings.CutPrefix(destination[min(delays.Overhead(), len(destination)):], queueDestination)
 	if !ok {
-		return "", ""
+		return ""
 	}
-	return "", event
+	return queue
 }

@@ -54,15 +54,19 @@ func decode(d *amqp.Delivery) transport.Message {
 	return m
 }
 
-// isBrokers tells the headers that are written on the way, by the broker or for a delay: they are
-// facts about this hand-out, and sent on with a copy they would be taken for the copy's.
+// isBrokers tells the headers that are written on the way, by the broker or for a delay, or by which the broker
+// has routed: they are facts about this hand-out, and sent on with a copy they would be taken for the copy's.
 func isBrokers(name string) bool {
-	if name == expiresAt || name == delayedBy {
+	if name == expiresAt || name == delayedBy || routes(name) {
 		return true
 	}
 	return strings.HasPrefix(name, "x-") && (name == deliveryCount || name == "x-acquired-count" ||
 		name == "x-death" || strings.HasPrefix(name, "x-first-death-") || strings.HasPrefix(name, "x-last-death-"))
 }
+
+// routes tells the headers with further keys that the broker routes a message by. It takes the second out, and closes
+// the channel over one that is no list.
+func routes(name string) bool { return name == "CC" || name == "BCC" }
 
 func native(m *transport.Message, name string, value any) {
 	if m.Native == nil {
@@ -293,7 +297,14 @@ func check(p *amqp.Publishing, maxBody, frameSize int) error {
 			return fmt.Errorf("header name %.40q...: %w", name,
 				&transport.TooLargeError{What: "headers", Size: len(name), Max: maxShort})
 		}
-		s, _ := value.(string)
+		s, isText := value.(string)
+		if isText && routes(name) {
+			return fmt.Errorf("rabbitmq: header %q: the broker routes messages by it: call it something else", name)
+		}
+		if keys, ok := value.([]any); ok { // see withDelay
+			s, _ = keys[0].(string)
+			size += 5
+		}
 		size += len(name) + len(s) + 6
 	}
 	for _, s := range []string{p.MessageId, p.CorrelationId, p.ReplyTo, p.ContentType, p.Type, p.Expiration} {

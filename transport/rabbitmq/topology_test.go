@@ -104,9 +104,20 @@ func TestTheKeysOfTheDirectTopologyAreThoseOfOthers(t *testing.T) {
 		t.Fatal(err)
 	}
 	must(t, dispatch(c, publish1(message("ours", "x"), "Shop.OrderPlaced", "Shop.IOrderEvent")))
-	if got := next(t, receive(t, c, q.Name, 1)).Message().ID; got != "ours" {
-		t.Errorf("received %q", got)
+	later := publish1(message("later", "x"), "Shop.OrderPlaced", "Shop.IOrderEvent")
+	later.After = time.Second
+	must(t, dispatch(c, later))
+	net := receive(t, c, q.Name, 2)
+	for _, want := range []string{"ours", "later"} {
+		got := next(t, net).Message()
+		if got.ID != want {
+			t.Errorf("received %q, want %q", got.ID, want)
+		}
+		if _, ok := got.Headers.Lookup("BCC"); ok {
+			t.Error("the message has a header of its way")
+		}
 	}
+	nothing(t, net)
 
 	billing := install(t, c, "billing")
 	must(t, c.(transport.Subscriber).Subscribe(within(t), billing, []string{"Shop.OrderPlaced"}))

@@ -91,7 +91,11 @@ func InstallDelays(ctx context.Context, conn transport.Conn) error {
 		}
 		below = delayLevel(level)
 	}
-	return nil
+	err = c.onChannel(ctx, declareDelayNobody)
+	if isCode(err, amqp.PreconditionFailed) {
+		return nil
+	}
+	return err
 }
 
 func own(c transport.Conn) (*conn, error) {
@@ -140,6 +144,7 @@ func delayParts() []part {
 		{name: delayLost, exchange: amqp.ExchangeFanout},
 		{name: delayLost, args: amqp.Table{"x-queue-type": string(Quorum)}},
 		{name: delayArrivals, exchange: amqp.ExchangeTopic, args: amqp.Table{"alternate-exchange": delayLost}},
+		{name: delayNobody, args: nobodyArguments},
 	}
 	below := delayArrivals
 	for level := range delays.Levels {

@@ -76,14 +76,15 @@ func Rules() (all []Rule) {
 	return all
 }
 
-// Run runs every rule as a subtest, several at once.
-func Run(t *testing.T, h Harness) {
+// Run runs every rule as a subtest, several at once: those of the given themes, or all where none are named. Once
+// all hold for a driver, the rules that a setting of it touches may do for another value of that.
+func Run(t *testing.T, h Harness, only ...string) {
 	t.Helper()
 	var offered offer
 	h.within(t, func(t testing.TB) { offered = probe(newTest(t, h)) })
 	var sum summary
 	t.Cleanup(func() { t.Log(sum.String()) })
-	for _, r := range table {
+	for _, r := range rulesOf(t, only) {
 		t.Run(r.name, func(t *testing.T) {
 			t.Parallel()
 			if missing := r.missing(&offered); missing != nil {
@@ -144,6 +145,26 @@ var table = func() (all []rule) {
 	}
 	return all
 }()
+
+// rulesOf are the rules of some themes, or all.
+func rulesOf(t testing.TB, only []string) (rules []rule) {
+	t.Helper()
+	if len(only) == 0 {
+		return table
+	}
+	for _, title := range only {
+		before := len(rules)
+		for _, theme := range themes {
+			if theme.title == title {
+				rules = append(rules, theme.rules...)
+			}
+		}
+		if len(rules) == before {
+			t.Fatalf("there is no theme %q", title)
+		}
+	}
+	return rules
+}
 
 func (r rule) check(t *test) {
 	t.Helper()

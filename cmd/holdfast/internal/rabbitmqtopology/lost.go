@@ -10,12 +10,11 @@ import (
 	"github.com/holdfast-go/holdfast/transport/rabbitmq"
 )
 
-// Lost is a delayed message whose destination was gone when it was due.
+// Lost is a delayed message whose queue was gone when it was due.
 type Lost struct {
 	ID    string `json:"id"`
 	Type  string `json:"type,omitempty"`
-	Queue string `json:"queue,omitempty"` // where it was to go,
-	Event string `json:"event,omitempty"` // or the exchange of the type it was published as
+	Queue string `json:"queue,omitempty"` // where it was to go
 }
 
 // EachLost goes through the messages that were lost, in the order of their queue, and leaves them there.
@@ -29,7 +28,6 @@ func EachLost(ctx context.Context, conn transport.Conn, progress func(seen int),
 	}
 	q := errorqueue.Queue{Conn: conn, Name: rabbitmq.LostQueue, Progress: progress}
 	return q.Each(ctx, func(m *transport.Message, e errorqueue.Entry) error {
-		queue, event := rabbitmq.DelayedTo(m)
-		return visit(Lost{ID: e.ID, Type: e.Type, Queue: queue, Event: event})
+		return visit(Lost{ID: e.ID, Type: e.Type, Queue: rabbitmq.DelayedTo(m)})
 	})
 }
