@@ -66,12 +66,13 @@ wait_for() { # what log url
 	fail "$1 was started but does not answer"
 }
 
-# programs sees to the servers' programs, of which tests that stop or kill a broker start one of
+# programs sees to the servers' programs, of which tests that stop or kill a broker, or pool its connections, start one of
 # their own, also where the shared brokers are elsewhere. Without them those tests fail.
 programs() {
 	can_install || return 0
 	rabbitmq_server >/dev/null || install rabbitmq-server
 	compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null || install postgresql
+	PATH=$PATH:/usr/sbin command -v pgbouncer >/dev/null || install pgbouncer
 }
 
 # give prints a variable for eval. The URLs that we make have nothing to be quoted, but

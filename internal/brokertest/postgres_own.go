@@ -97,7 +97,8 @@ func (s *server) runAsPostgres() error {
 		return err
 	}
 	s.user = func(cmd *exec.Cmd) { as(cmd, uint32(uid), uint32(gid)) }
-	return os.Chown(s.dir, int(uid), int(gid))
+	s.own = func(path string) error { return os.Chown(path, int(uid), int(gid)) }
+	return s.own(s.dir)
 }
 
 // postgresProgram finds a program of the server, which Debian keeps off the PATH.

@@ -23,6 +23,7 @@ type server struct {
 	answers func(context.Context) error // nil when it is ready
 	url     func(corner string) string
 	user    func(*exec.Cmd)            // makes a process run as the server's user
+	own     func(path string) error    // gives that user a file
 	control func(args ...string) error // the broker's own command, if it has one
 
 	inUse   sync.Mutex // one test at a time has it
@@ -43,7 +44,7 @@ func newServer(name string) (*server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &server{name: name, dir: dir, ended: make(chan struct{}), user: func(*exec.Cmd) {}}
+	s := &server{name: name, dir: dir, ended: make(chan struct{}), user: func(*exec.Cmd) {}, own: func(string) error { return nil }}
 	close(s.ended)
 	s.keeper, err = newKeeper(dir)
 	return s, err

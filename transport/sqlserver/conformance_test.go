@@ -25,11 +25,7 @@ func TestConformance(t *testing.T) {
 		PutUndecodable: p.putUndecodable,
 		Begin:          p.begin,
 		Break: func(t testing.TB) (transport.Transport, transporttest.Link) {
-			u, err := url.Parse(p.url)
-			if err != nil {
-				t.Fatal(err)
-			}
-			proxy := brokertest.NewProxy(t, u.Host)
+			proxy := brokertest.NewProxy(t, host(t, p.url))
 			tr := p.schema(2 * time.Second)(t).(*sqlserver.Postgres)
 			tr.URL = proxy.URL(t, p.url)
 			return tr, proxy
@@ -41,19 +37,34 @@ func TestConformance(t *testing.T) {
 	})
 }
 
-// The same where nothing may be kept in a session, as behind pgbouncer.
-func TestConformanceOfAPooledConnection(t *testing.T) {
-	p := postgres{url: brokertest.Postgres(t)}
-	open := func(lease time.Duration) func(testing.TB) transport.Transport {
+// The same through pgbouncer, where nothing may be kept in a session, with the settings that it needs.
+func TestConformanceThroughPgBouncer(t *testing.T) {
+	straight, pooled := brokertest.PgBouncer(t)
+	p := postgres{url: straight}
+	through := func(url string, lease time.Duration) func(testing.TB) transport.Transport {
 		return func(t testing.TB) transport.Transport {
 			tr := p.schema(lease)(t).(*sqlserver.Postgres)
-			tr.Pooled = true
+			tr.URL, tr.Pooled, tr.ListenURL = url, true, straight
 			return tr
 		}
 	}
 	transporttest.Run(t, transporttest.Harness{
-		Open: open(0), ShortLease: open(time.Second), PutUndecodable: p.putUndecodable, Begin: p.begin,
+		Open: through(pooled, 0), ShortLease: through(pooled, time.Second), PutUndecodable: p.putUndecodable,
+		Begin: postgres{url: pooled + "&default_query_exec_mode=exec"}.begin,
+		Break: func(t testing.TB) (transport.Transport, transporttest.Link) {
+			proxy := brokertest.NewProxy(t, host(t, pooled))
+			return through(proxy.URL(t, pooled), 2*time.Second)(t), proxy
+		},
 	})
+}
+
+func host(t testing.TB, server string) string {
+	t.Helper()
+	u, err := url.Parse(server)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return u.Host
 }
 
 // postgres is a database that the rules share, each with a schema of its own: subscriptions

@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/holdfast-go/holdfast/internal/brokertest"
 	"github.com/holdfast-go/holdfast/transport"
 )
 
@@ -73,15 +74,18 @@ func TestAPooledStatementIsPlannedWithTheEnginesSettings(t *testing.T) {
 }
 
 func TestListeningGoesPastTheProxy(t *testing.T) {
-	w := newWorld(t)
-	p := Postgres{URL: testURL(), Schema: w.schema, Pooled: true, ListenURL: testURL()}
-	s, err := p.store(t.Context(), transport.Env{Endpoint: w.schema})
+	straight, pooled := brokertest.PgBouncer(t)
+	p := Postgres{URL: pooled, Schema: "app", Pooled: true, ListenURL: straight}
+	here, err := p.store(t.Context(), transport.Env{})
 	ok(t, err)
-	defer s.Close()
+	defer here.Close()
+	there, err := p.store(t.Context(), transport.Env{})
+	ok(t, err)
+	defer there.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	heard := ""
-	err = s.Listen(ctx, func() { ok(t, w.pooled().Notify(ctx, []string{quote(w.schema, "in")})) }, func(queue string) {
+	err = here.Listen(ctx, func() { ok(t, there.Notify(ctx, []string{quote("app", "in")})) }, func(queue string) {
 		heard = queue
 		cancel()
 	})

@@ -1,0 +1,87 @@
+package brokertest
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// PgBouncer is a database as [Postgres] gives one, by two ways: straight, and through a pgbouncer of the
+// test binary's own that pools transactions.
+func PgBouncer(t testing.TB) (straight, pooled string) {
+	t.Helper()
+	straight = Postgres(t)
+	n := own(t, ownPgBouncer)
+	u, err := url.Parse(straight)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return straight, n.server.url(u.Path[1:])
+}
+
+var ownPgBouncer = sync.OnceValues(func() (*server, error) {
+	program, err := exec.LookPath("pgbouncer")
+	if err != nil {
+		if program, err = exec.LookPath("/usr/sbin/pgbouncer"); err != nil {
+			return nil, errors.New("a test needs pgbouncer on this machine: install it, as \"make brokers-up\" does on Debian and Ubuntu")
+		}
+	}
+	behind, err := pgx.ParseConfig(cmp.Or(os.Getenv(postgresVariable), postgresDefault))
+	if err != nil {
+		return nil, fmt.Errorf("%s is not a PostgreSQL URL", postgresVariable)
+	}
+	port, err := freePort()
+	if err != nil {
+		return nil, err
+	}
+	s, err := newServer("pgbouncer")
+	if err != nil {
+		return nil, err
+	}
+	config := filepath.Join(s.dir, "pgbouncer.ini")
+	if err := os.WriteFile(config, []byte(bouncerConfig(behind, port)), 0o600); err != nil {
+		return nil, err
+	}
+	s.program = func() *exec.Cmd { return exec.Command(program, config) }
+	s.url = func(database string) string {
+		return fmt.Sprintf("postgres://anybody@%s/%s?sslmode=disable", loopback(port), database)
+	}
+	s.answers = func(ctx context.Context) error { return answers(ctx, s.url(behind.Database)) }
+	if err := s.runAsPostgres(); err != nil {
+		return nil, err
+	}
+	return s, s.own(config)
+})
+
+// bouncerConfig lets everybody on this machine in as the user that tests are. Few connections lead to the
+// server, so that a transaction hardly ever gets the session of the one before.
+func bouncerConfig(behind *pgx.ConnConfig, port int) string {
+	password := ""
+	if behind.Password != "" {
+		password = " password='" + strings.ReplaceAll(behind.Password, "'", "''") + "'"
+	}
+	return fmt.Sprintf(`[databases]
+* = host=%s port=%d user=%s%s
+[pgbouncer]
+listen_addr = 127.0.0.1
+listen_port = %d
+unix_socket_dir =
+auth_type = any
+pool_mode = transaction
+max_client_conn = 2000
+default_pool_size = 8
+server_idle_timeout = 5
+server_reset_query =
+ignore_startup_parameters = search_path
+`, behind.Host, behind.Port, behind.User, password, port)
+}
