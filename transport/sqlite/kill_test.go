@@ -93,6 +93,7 @@ func killProof(t *testing.T, mode string) {
 		return count(t, db, `select count(*) from holdfast_messages where queue = ?`, queue) == 0
 	})
 	for _, w := range workers {
+		w.says(t, "ready") // one that is stopped before it has opened the file fails
 		w.stop(t)
 	}
 
