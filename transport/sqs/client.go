@@ -1,0 +1,128 @@
+package sqs
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/aws/retry"
+	awshttp "github.com/aws/aws-sdk-go-v2/aws/transport/http"
+	"github.com/aws/aws-sdk-go-v2/config"
+	"github.com/aws/aws-sdk-go-v2/service/sns"
+	"github.com/aws/aws-sdk-go-v2/service/sqs"
+)
+
+// queueAPI is what is used of SQS.
+type queueAPI interface {
+	GetQueueUrl(context.Context, *sqs.GetQueueUrlInput, ...func(*sqs.Options)) (*sqs.GetQueueUrlOutput, error)
+	CreateQueue(context.Context, *sqs.CreateQueueInput, ...func(*sqs.Options)) (*sqs.CreateQueueOutput, error)
+	DeleteQueue(context.Context, *sqs.DeleteQueueInput, ...func(*sqs.Options)) (*sqs.DeleteQueueOutput, error)
+	ListQueues(context.Context, *sqs.ListQueuesInput, ...func(*sqs.Options)) (*sqs.ListQueuesOutput, error)
+	GetQueueAttributes(context.Context, *sqs.GetQueueAttributesInput, ...func(*sqs.Options)) (*sqs.GetQueueAttributesOutput, error)
+	SetQueueAttributes(context.Context, *sqs.SetQueueAttributesInput, ...func(*sqs.Options)) (*sqs.SetQueueAttributesOutput, error)
+	ReceiveMessage(context.Context, *sqs.ReceiveMessageInput, ...func(*sqs.Options)) (*sqs.ReceiveMessageOutput, error)
+	SendMessageBatch(context.Context, *sqs.SendMessageBatchInput, ...func(*sqs.Options)) (*sqs.SendMessageBatchOutput, error)
+	DeleteMessageBatch(context.Context, *sqs.DeleteMessageBatchInput, ...func(*sqs.Options)) (*sqs.DeleteMessageBatchOutput, error)
+	ChangeMessageVisibilityBatch(context.Context, *sqs.ChangeMessageVisibilityBatchInput, ...func(*sqs.Options)) (*sqs.ChangeMessageVisibilityBatchOutput, error)
+}
+
+// topicAPI is what is used of SNS.
+type topicAPI interface {
+	CreateTopic(context.Context, *sns.CreateTopicInput, ...func(*sns.Options)) (*sns.CreateTopicOutput, error)
+	GetTopicAttributes(context.Context, *sns.GetTopicAttributesInput, ...func(*sns.Options)) (*sns.GetTopicAttributesOutput, error)
+	Subscribe(context.Context, *sns.SubscribeInput, ...func(*sns.Options)) (*sns.SubscribeOutput, error)
+	Unsubscribe(context.Context, *sns.UnsubscribeInput, ...func(*sns.Options)) (*sns.UnsubscribeOutput, error)
+	ListSubscriptionsByTopic(context.Context, *sns.ListSubscriptionsByTopicInput, ...func(*sns.Options)) (*sns.ListSubscriptionsByTopicOutput, error)
+	PublishBatch(context.Context, *sns.PublishBatchInput, ...func(*sns.Options)) (*sns.PublishBatchOutput, error)
+}
+
+// clients speak to AWS.
+type clients struct {
+	queues queueAPI
+	topics topicAPI
+	close  func() // ends what they keep open
+}
+
+const (
+	// tries and maxPause are the SDK's for one request.
+	tries    = 3
+	maxPause = 2 * time.Second
+	// dialTimeout bounds the connecting to AWS.
+	dialTimeout = 5 * time.Second
+	// connsPerHost are kept open: as many requests as may be under way, so that none has to shake hands.
+	connsPerHost = 64
+)
+
+// dial makes the clients. It asks nobody anything but for where the configuration says so.
+func (t *Transport) dial(ctx context.Context) (clients, error) {
+	cfg, err := t.load(ctx)
+	if err != nil {
+		return clients{}, err
+	}
+	var pool *http.Transport
+	if cfg.HTTPClient == nil {
+		pool = newPool()
+		cfg.HTTPClient = &http.Client{Transport: pool}
+	}
+	cfg.Retryer = func() aws.Retryer {
+		return retry.NewStandard(func(o *retry.StandardOptions) { o.MaxAttempts, o.MaxBackoff = tries, maxPause })
+	}
+	endpoint := t.Endpoint
+	own := clients{
+		queues: sqs.NewFromConfig(cfg, func(o *sqs.Options) {
+			if endpoint != "" {
+				o.BaseEndpoint = &endpoint
+			}
+		}),
+		topics: sns.NewFromConfig(cfg, func(o *sns.Options) {
+			if endpoint != "" {
+				o.BaseEndpoint = &endpoint
+			}
+		}),
+		close: func() {},
+	}
+	if pool != nil {
+		own.close = pool.CloseIdleConnections
+	}
+	return own, nil
+}
+
+func (t *Transport) load(ctx context.Context) (aws.Config, error) {
+	if t.Config != nil {
+		cfg := t.Config.Copy()
+		if t.Region != "" {
+			cfg.Region = t.Region
+		}
+		return cfg, t.needRegion(cfg)
+	}
+	var options []func(*config.LoadOptions) error
+	if t.Region != "" {
+		options = append(options, config.WithRegion(t.Region))
+	}
+	if t.Profile != "" {
+		options = append(options, config.WithSharedConfigProfile(t.Profile))
+	}
+	cfg, err := config.LoadDefaultConfig(ctx, options...)
+	if err != nil {
+		return aws.Config{}, fmt.Errorf("sqs: load the AWS configuration: %w", err)
+	}
+	cfg.HTTPClient = nil // the SDK's own has room for ten connections
+	return cfg, t.needRegion(cfg)
+}
+
+func (t *Transport) needRegion(cfg aws.Config) error {
+	if cfg.Region == "" {
+		return fmt.Errorf("sqs: no region: set Transport.Region or AWS_REGION")
+	}
+	return nil
+}
+
+func newPool() *http.Transport {
+	return awshttp.NewBuildableClient().WithTransportOptions(func(tr *http.Transport) {
+		tr.MaxIdleConnsPerHost = connsPerHost
+		tr.MaxIdleConns = 2 * connsPerHost
+	}).WithDialerOptions(func(d *net.Dialer) { d.Timeout = dialTimeout }).GetTransport()
+}

@@ -1,0 +1,138 @@
+package sqs
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/service/sqs"
+
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+var _ transport.Conn = (*conn)(nil)
+
+// conn is an open transport. There is no connection to lose: each request finds its own.
+type conn struct {
+	cfg      Transport // with its defaults
+	endpoint string    // of the endpoint that it is open for; "" for tools
+	log      *slog.Logger
+	clients
+
+	ctx    context.Context //nolint:containedctx // of the conn's own goroutines; ends with Close
+	cancel context.CancelFunc
+	tasks  tasks
+
+	urls urls
+}
+
+// openConn sees to it that SQS answers. A queue by this name need not exist.
+func openConn(ctx context.Context, cfg Transport, by clients, env transport.Env) (*conn, error) {
+	c := &conn{cfg: cfg, endpoint: env.Endpoint, log: env.Log(), clients: by}
+	c.ctx, c.cancel = context.WithCancel(context.Background())
+	probe := env.Endpoint
+	if probe == "" {
+		probe = "holdfast"
+	}
+	if _, err := c.queueURL(ctx, probe); err != nil && !errors.Is(err, transport.ErrNoQueue) {
+		c.cancel()
+		by.close()
+		return nil, err
+	}
+	return c, nil
+}
+
+// Close ends what is under way and gives back what is not settled.
+func (c *conn) Close() error {
+	c.cancel()
+	c.tasks.stop()
+	c.close()
+	return nil
+}
+
+// requestTimeout bounds a request with the SDK's repetitions, but for those that wait for messages.
+const requestTimeout = 15 * time.Second
+
+// request is a context for one request: it ends with ctx, with the conn, and in time.
+func (c *conn) request(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	stop := context.AfterFunc(c.ctx, cancel)
+	return ctx, func() { stop(); cancel() }
+}
+
+// urls remembers where queues are, by the names that endpoints know.
+type urls struct {
+	mu    sync.Mutex // guards known
+	known map[string]string
+}
+
+func (u *urls) get(queue string) string {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.known[queue]
+}
+
+func (u *urls) set(queue, url string) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.known == nil {
+		u.known = make(map[string]string)
+	}
+	u.known[queue] = url
+}
+
+func (u *urls) forget(queue string) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	delete(u.known, queue)
+}
+
+// queueURL is where the queue of that name is. It fails with ErrNoQueue where there is none; that is not remembered.
+func (c *conn) queueURL(ctx context.Context, queue string) (string, error) {
+	if c.ctx.Err() != nil {
+		return "", transport.ErrClosed
+	}
+	if url := c.urls.get(queue); url != "" {
+		return url, nil
+	}
+	name, err := queueName(c.cfg.QueuePrefix, queue)
+	if err != nil {
+		return "", err
+	}
+	ctx, cancel := c.request(ctx)
+	defer cancel()
+	out, err := c.queues.GetQueueUrl(ctx, &sqs.GetQueueUrlInput{QueueName: &name})
+	if err != nil {
+		return "", c.fault(err, "look for queue %q", queue)
+	}
+	c.urls.set(queue, *out.QueueUrl)
+	return *out.QueueUrl, nil
+}
+
+// tasks are the goroutines of a conn.
+type tasks struct {
+	mu      sync.Mutex // guards stopped, and Add against Wait
+	stopped bool
+	wg      sync.WaitGroup
+}
+
+// start runs f in a goroutine, unless stop has been called.
+func (t *tasks) start(f func()) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.stopped {
+		return false
+	}
+	t.wg.Go(f)
+	return true
+}
+
+// stop lets nothing start any more and waits for what runs.
+func (t *tasks) stop() {
+	t.mu.Lock()
+	t.stopped = true
+	t.mu.Unlock()
+	t.wg.Wait()
+}

@@ -1,0 +1,84 @@
+package sqs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"slices"
+
+	awshttp "github.com/aws/aws-sdk-go-v2/aws/transport/http"
+	"github.com/aws/smithy-go"
+
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+// fault makes an error of a request that failed, with advice where there is some. After Close it is ErrClosed.
+func (c *conn) fault(err error, format string, args ...any) error {
+	if err == nil {
+		return nil
+	}
+	if c.ctx.Err() != nil {
+		return transport.ErrClosed
+	}
+	what := fmt.Sprintf(format, args...)
+	code := errorCode(err)
+	switch {
+	case noQueueCode(code):
+		return fmt.Errorf("sqs: %s: %w", what, transport.ErrNoQueue)
+	case slices.Contains(expiredCodes, code):
+		return fmt.Errorf("sqs: %s: the credentials have expired or are not valid: %w", what, err)
+	case slices.Contains(deniedCodes, code):
+		return fmt.Errorf("sqs: %s: the credentials lack the right to: %w", what, err)
+	default:
+		return fmt.Errorf("sqs: %s: %w", what, err)
+	}
+}
+
+// errorCode is what AWS calls the error; "" when it did not answer.
+func errorCode(err error) string {
+	if e, ok := errors.AsType[smithy.APIError](err); ok {
+		return e.ErrorCode()
+	}
+	return ""
+}
+
+func noQueueCode(code string) bool {
+	return code == "QueueDoesNotExist" || code == "AWS.SimpleQueueService.NonExistentQueue"
+}
+
+var (
+	expiredCodes = []string{
+		"ExpiredToken", "ExpiredTokenException", "InvalidClientTokenId", "UnrecognizedClientException",
+		"InvalidSecurity", "RequestExpired",
+	}
+	deniedCodes = []string{"AccessDenied", "AccessDeniedException", "AuthorizationError", "AuthorizationErrorException"}
+	// lostCodes are of settles that come too late.
+	lostCodes = []string{"ReceiptHandleIsInvalid", "MessageNotInflight", "AWS.SimpleQueueService.MessageNotInflight"}
+)
+
+// unanswered tells whether a request may have been carried out though it failed: it left, and there was no answer, or one of a
+// server in trouble.
+func unanswered(err error) bool {
+	if dial, ok := errors.AsType[*net.OpError](err); ok && dial.Op == "dial" {
+		return false
+	}
+	if answer, ok := errors.AsType[*awshttp.ResponseError](err); ok && answer.Response != nil {
+		status := answer.HTTPStatusCode()
+		return status >= 500 && status != http.StatusServiceUnavailable && !throttled(err)
+	}
+	if errorCode(err) != "" {
+		return false
+	}
+	_, sent := errors.AsType[*smithy.OperationError](err)
+	return sent || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
+}
+
+func throttled(err error) bool {
+	switch errorCode(err) {
+	case "RequestThrottled", "ThrottlingException", "Throttling", "ThrottledException", "OverLimit", "TooManyRequestsException", "RequestLimitExceeded":
+		return true
+	}
+	return false
+}
