@@ -1,0 +1,147 @@
+package brokertest
+
+import (
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+const servicebusVariable = "HOLDFAST_TEST_SERVICEBUS"
+
+// ServiceBusNamespace is a namespace of Azure Service Bus. Its methods may be called from
+// any goroutine.
+type ServiceBusNamespace struct {
+	// ConnectionString has all rights.
+	ConnectionString string
+
+	// Admin is the URL of the interface that queues and topics are made by. It is empty where
+	// that is the namespace itself, by HTTPS, as the SDK takes for granted.
+	Admin string
+
+	// Control makes the namespace fail. It is nil where the namespace is not of our own broker:
+	// a test that needs it asks for [OwnServiceBus].
+	Control *ServiceBusControl
+}
+
+// ServiceBus is the namespace whose connection string is in HOLDFAST_TEST_SERVICEBUS, where entities
+// are to be called by [Name] and deleted by the test. Otherwise it is an empty one that goes
+// away after the test, of a broker that is started for the first test that asks and ends with the process,
+// even when that is killed.
+func ServiceBus(t testing.TB) *ServiceBusNamespace {
+	t.Helper()
+	given := os.Getenv(servicebusVariable)
+	if given == "" {
+		return OwnServiceBus(t)
+	}
+	host, emulator := servicebusHost(given)
+	if host == "" {
+		t.Fatalf("%s is not a connection string", servicebusVariable) // its text has a key
+	}
+	n := &ServiceBusNamespace{ConnectionString: given}
+	port := "5671"
+	if emulator {
+		port, n.Admin = "5672", "http://"+net.JoinHostPort(host, "5300")
+	}
+	need(t, "Azure Service Bus", net.JoinHostPort(host, port), servicebusVariable)
+	return n
+}
+
+// servicebusHost reads a connection string.
+func servicebusHost(connection string) (host string, emulator bool) {
+	for field := range strings.SplitSeq(connection, ";") {
+		key, value, _ := strings.Cut(field, "=")
+		switch strings.ToLower(key) {
+		case "endpoint":
+			if u, err := url.Parse(value); err == nil {
+				host = u.Hostname()
+			}
+		case "usedevelopmentemulator":
+			emulator = strings.EqualFold(value, "true")
+		}
+	}
+	return host, emulator
+}
+
+// OwnServiceBus is an empty namespace of our own broker, whatever HOLDFAST_TEST_SERVICEBUS says.
+// What it does like the service, and what not, is in servicebus/README.md.
+func OwnServiceBus(t testing.TB) *ServiceBusNamespace {
+	t.Helper()
+	return ownNamespace(t, namespaceOptions{})
+}
+
+// OwnServiceBusSized is [OwnServiceBus] with another limit, in bytes, for the size of a message and of
+// a batch.
+func OwnServiceBusSized(t testing.TB, message, batch int) *ServiceBusNamespace {
+	t.Helper()
+	return ownNamespace(t, namespaceOptions{MaxMessageSize: message, MaxBatchSize: batch})
+}
+
+type namespaceOptions struct {
+	MaxMessageSize int `json:"maxMessageSize,omitempty"`
+	MaxBatchSize   int `json:"maxBatchSize,omitempty"`
+}
+
+func ownNamespace(t testing.TB, options namespaceOptions) *ServiceBusNamespace {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("needs a stand-in for Azure Service Bus, and -short is for machines without")
+	}
+	s, err := servicebusServer()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &ServiceBusControl{t: t, url: "http://" + s.url("") + "/namespaces"}
+	var made struct {
+		ID, AMQP, Admin string
+		Key             servicebusKey
+	}
+	c.call(http.MethodPost, "", options, &made)
+	c.url, c.host = c.url+"/"+made.ID, made.AMQP
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("the end of the broker's log:\n%s", s.log())
+		}
+		c.call(http.MethodDelete, "", nil, nil)
+	})
+	return &ServiceBusNamespace{
+		ConnectionString: made.Key.connectionString(made.AMQP),
+		Admin:            "http://" + made.Admin,
+		Control:          c,
+	}
+}
+
+var servicebusServer = sync.OnceValues(func() (*server, error) {
+	s, err := newScript("servicebus", "../servicebus/main.mjs")
+	if err != nil {
+		return nil, err
+	}
+	return s, s.start()
+})
+
+// AdminTransport is for the client options of the SDK's admin client, which always talks HTTPS to the
+// namespace's host: it leads to Admin.
+func (n *ServiceBusNamespace) AdminTransport() *http.Client {
+	client := &http.Client{Timeout: time.Minute}
+	if n.Admin == "" {
+		return client
+	}
+	admin, err := url.Parse(n.Admin)
+	if err != nil {
+		return client // it is not: we made it
+	}
+	client.Transport = redirected{admin}
+	return client
+}
+
+type redirected struct{ to *url.URL }
+
+func (r redirected) RoundTrip(req *http.Request) (*http.Response, error) {
+	req = req.Clone(req.Context())
+	req.URL.Scheme, req.URL.Host = r.to.Scheme, r.to.Host
+	return http.DefaultTransport.RoundTrip(req)
+}

@@ -1,0 +1,106 @@
+// The AMQP 1.0 library, and the three things that it has to do otherwise here: hand over messages as the bytes
+// that came, forget a transfer that was aborted, and answer each delivery with its own outcome.
+
+import { createRequire } from 'node:module';
+
+const require = createRequire(new URL('../node/package.json', import.meta.url));
+
+const rhea = require('rhea');
+const Session = require('rhea/lib/session.js');
+const frames = require('rhea/lib/frames.js');
+export const Connection = require('rhea/lib/connection.js');
+export const { types } = rhea;
+
+// Messages are kept and passed on byte for byte: to decode and encode them again would lose the types of integers.
+export const decodeMessage = rhea.message.decode;
+export const encodeMessage = rhea.message.encode;
+rhea.message.decode = (bytes) => bytes;
+
+// A sender that gives up in the middle of a message says so in the last transfer.
+const onTransfer = Session.prototype.on_transfer;
+Session.prototype.on_transfer = function (frame) {
+  const link = this._get_link(frame);
+  if (!frame.performative.aborted) return onTransfer.call(this, frame);
+  this.incoming.next_transfer_id++;
+  if (link._incomplete) link._incomplete.settled = true;
+  link._incomplete = undefined;
+};
+
+// No range of deliveries is longer than what a session may have open; a hostile one would keep us busy for minutes.
+const onDisposition = Session.prototype.on_disposition;
+Session.prototype.on_disposition = function (frame) {
+  const { first, last, role } = frame.performative;
+  const open = (role ? this.outgoing : this.incoming).deliveries.size;
+  if (last !== undefined && last !== null && last - first > open + OPEN_DELIVERIES) throw new Error('a disposition of too many deliveries');
+  return onDisposition.call(this, frame);
+};
+
+// OPEN_DELIVERIES is how many unsettled deliveries a session may have in each direction.
+export const OPEN_DELIVERIES = 1 << 20;
+export const WINDOW = 5000;
+
+export function container() {
+  return rhea.create_container({
+    id: 'holdfast-servicebus',
+    sender_options: { autosettle: false, treat_modified_as_released: false },
+    receiver_options: { autoaccept: false, autosettle: false, credit_window: 0 },
+  });
+}
+
+export const ACCEPTED = rhea.message.accepted().described();
+export const RELEASED = rhea.message.released().described();
+
+export function rejected(condition, description) {
+  return rhea.message.rejected({ error: { condition, description } }).described();
+}
+
+const answers = Symbol('answers that wait for the end of this turn');
+
+// answer settles a delivery of either direction with an outcome. Neighbours with the same one share a frame. The
+// library would merge the first delivery of a range with a second whose outcome is another.
+export function answer(delivery, outcome) {
+  const { session } = delivery.link;
+  const told = delivery.remote_settled;
+  delivery.settled = true;
+  delivery.remote_settled = true;
+  delivery.state = outcome;
+  session.connection._register();
+  if (told) return; // the other side settled it: nobody waits for a word
+  if (!session[answers]) {
+    session[answers] = [];
+    process.nextTick(writeAnswers, session);
+  }
+  session[answers].push(delivery);
+}
+
+function writeAnswers(session) {
+  const waiting = session[answers];
+  session[answers] = undefined;
+  if (session.connection.socket.destroyed) return;
+  for (let i = 0; i < waiting.length;) {
+    const first = waiting[i];
+    let last = first;
+    while (++i < waiting.length && follows(last, waiting[i])) last = waiting[i];
+    session.output(frames.disposition({
+      role: first.link.is_receiver(), first: first.id, last: last.id, settled: true, state: first.state,
+    }));
+  }
+}
+
+function follows(a, b) {
+  return b.id === a.id + 1 && b.state === a.state && b.link.is_receiver() === a.link.is_receiver();
+}
+
+// typedMap is a map as the list of its keys and values with their types.
+export function typedMap(typed) {
+  if (!typed || !types.is_map(typed)) return [];
+  const entries = [];
+  for (let i = 0; i + 1 < typed.value.length; i += 2) entries.push([typed.value[i].value, typed.value[i + 1]]);
+  return entries;
+}
+
+export function encodeTyped(typed) {
+  const writer = new types.Writer();
+  writer.write(typed);
+  return writer.toBuffer();
+}

@@ -1,0 +1,15 @@
+// $cbs: clients show a token for each address before they attach to it.
+
+import { Requests } from './request.mjs';
+import { Refused } from './refused.mjs';
+
+export class Cbs extends Requests {
+  perform(operation, { application_properties: request, body }) {
+    if (operation !== 'put-token') throw Refused.bad(`There is no operation '${operation}' here.`);
+    const { namespace } = this.peer;
+    const rights = namespace.keys.rights(String(body));
+    const path = decodeURIComponent(new URL(request.name).pathname.slice(1));
+    namespace.find(path.replace(/\/\$management$/i, ''));
+    this.peer.authorize(path, rights);
+  }
+}

@@ -1,0 +1,108 @@
+// How messages come into a queue or a topic: checked, told from duplicates, held until their time.
+
+import { GONE, READY, SCHEDULED } from './message.mjs';
+import { Refused } from './refused.mjs';
+
+const MEGABYTE = 1 << 20;
+
+export class Entrance {
+  #seen = new Map(); // message id to when it is forgotten, oldest first
+  scheduled = new Map(); // by sequence number
+
+  constructor(namespace, path, settings) {
+    this.namespace = namespace;
+    this.path = path;
+    this.settings = settings;
+    this.createdAt = this.updatedAt = this.accessedAt = Date.now();
+    this.links = new Set();
+    this.bytes = 0;
+    this.sequence = 0;
+  }
+
+  // number gives a message the next sequence number.
+  number(message) {
+    message.sequence = ++this.sequence;
+    message.enqueueSequence ||= message.sequence;
+  }
+
+  // check throws what is wrong with messages that belong together, before any of them is taken.
+  check(messages) {
+    const { status, maxSizeInMegabytes } = this.settings;
+    if (status === 'Disabled' || status === 'SendDisabled') throw Refused.disabled(this.path);
+    const size = messages.reduce((sum, message) => sum + message.size, 0);
+    if (this.bytes + size > maxSizeInMegabytes * MEGABYTE) {
+      throw new Refused(403, 'amqp:resource-limit-exceeded', `The entity ${this.path} has reached its maximum size.`);
+    }
+    for (const message of messages) this.checkMessage(message);
+  }
+
+  checkMessage() {}
+
+  // accept takes a message. Its sequence number is 0 when it was a duplicate.
+  accept(message, now = Date.now()) {
+    this.accessedAt = now;
+    if (this.#duplicate(message, now)) return 0;
+    if (message.scheduledAt > now) this.#hold(message);
+    else this.arrive(message, now);
+    return message.sequence;
+  }
+
+  #duplicate(message, now) {
+    if (!this.settings.requiresDuplicateDetection) return false;
+    const { id } = message;
+    if (id === undefined) return false;
+    for (const [old, until] of this.#seen) {
+      if (until > now) break;
+      this.#seen.delete(old);
+    }
+    if (this.#seen.has(id)) return true;
+    this.#seen.set(id, now + this.settings.duplicateDetectionWindow);
+    return false;
+  }
+
+  #hold(message) {
+    this.number(message);
+    message.state = SCHEDULED;
+    message.queue = this;
+    message.enqueuedAt = message.scheduledAt;
+    this.scheduled.set(message.sequence, message);
+    this.bytes += message.size;
+    this.held(message);
+    this.namespace.deadlines.set(message, message.scheduledAt);
+  }
+
+  // expire is called when a scheduled message's time has come.
+  expire(message, now) {
+    this.unhold(message);
+    message.state = READY;
+    this.arrive(message, now);
+  }
+
+  unhold(message) {
+    this.scheduled.delete(message.sequence);
+    this.bytes -= message.size;
+    this.namespace.deadlines.clear(message);
+    this.unheld(message);
+  }
+
+  held() {}
+  unheld() {}
+
+  // cancel takes scheduled messages back, all or none.
+  cancel(sequences) {
+    const messages = sequences.map((sequence) => this.scheduled.get(Number(sequence)));
+    if (messages.includes(undefined)) {
+      throw new Refused(404, 'com.microsoft:message-not-found', 'The scheduled message with this sequence number does not exist.');
+    }
+    for (const message of messages) {
+      this.unhold(message);
+      message.state = GONE;
+    }
+  }
+
+  // close is called when the entity is deleted.
+  close() {
+    for (const message of [...this.scheduled.values()]) this.unhold(message);
+    for (const link of [...this.links]) link.detach('amqp:not-found', `The messaging entity '${this.path}' could not be found.`);
+  }
+}

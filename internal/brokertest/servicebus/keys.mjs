@@ -1,0 +1,50 @@
+// The shared access keys of a namespace, and the tokens that are signed with them.
+
+import { createHmac, randomBytes } from 'node:crypto';
+import { Refused } from './refused.mjs';
+
+export const MANAGE = 'Manage';
+export const SEND = 'Send';
+export const LISTEN = 'Listen';
+
+export class Keys {
+  #keys = new Map();
+  #bearers = new Map(); // tokens of an identity
+
+  constructor() {
+    this.add('RootManageSharedAccessKey', [MANAGE, SEND, LISTEN]);
+  }
+
+  // add makes a key with rights.
+  add(name, rights) {
+    const key = { name, secret: randomBytes(32).toString('base64'), rights: new Set(rights) };
+    this.#keys.set(name, key);
+    return key;
+  }
+
+  // addBearer lets a token of an identity in.
+  addBearer(token, rights) { this.#bearers.set(token, new Set(rights)); }
+
+  get(name) { return this.#keys.get(name); }
+
+  // rights are those that a token gives. It throws when the token is none of ours.
+  rights(token) {
+    if (token.startsWith('SharedAccessSignature ')) return this.#signed(token.slice('SharedAccessSignature '.length));
+    const bearer = this.#bearers.get(token.replace(/^Bearer /, ''));
+    if (!bearer) throw Refused.unauthorized('InvalidIssuer: the token is of nobody that is known here.');
+    return bearer;
+  }
+
+  #signed(fields) {
+    const token = Object.fromEntries(fields.split('&').map((field) => {
+      const at = field.indexOf('=');
+      return [field.slice(0, at), field.slice(at + 1)];
+    }));
+    const key = this.#keys.get(decodeURIComponent(token.skn ?? ''));
+    if (!key) throw Refused.unauthorized('InvalidSignature: there is no key of this name.');
+    const signature = createHmac('sha256', key.secret).update(`${token.sr}\n${token.se}`).digest('base64');
+    if (decodeURIComponent(token.sig ?? '') !== signature) throw Refused.unauthorized('InvalidSignature: The token has an invalid signature.');
+    if (Number(token.se) * 1000 < Date.now()) throw Refused.unauthorized('ExpiredToken: The token is expired.');
+    return key.rights;
+  }
+}

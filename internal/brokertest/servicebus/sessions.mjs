@@ -1,0 +1,139 @@
+// The sessions of a queue: each is handed out, as a whole and in order, to the one who has its lock.
+
+import { Ready } from './ready.mjs';
+import { Refused } from './refused.mjs';
+
+export class Sessions {
+  #all = new Map();
+  #free = new Set(); // with something ready and without lock, in the order in which they became so
+  #waiting = new Set(); // consumers that want any session
+
+  constructor(queue) {
+    this.queue = queue;
+  }
+
+  of(id) {
+    let session = this.#all.get(id);
+    if (!session) {
+      session = new Session(this, id);
+      this.#all.set(id, session);
+    }
+    return session;
+  }
+
+  // acquire gives a consumer the lock of a session: of the one that it names, or of the next that is free. A consumer that
+  // names none waits; it is told by consumer.acquired(session).
+  acquire(consumer, id) {
+    if (id !== undefined && id !== null) {
+      const session = this.of(id);
+      if (session.locked) {
+        throw new Refused(409, 'com.microsoft:session-cannot-be-locked', `The requested session '${id}' cannot be accepted. It may be locked by another receiver.`);
+      }
+      return session.lockFor(consumer);
+    }
+    const [session] = this.#free;
+    if (session) return session.lockFor(consumer);
+    this.#waiting.add(consumer);
+  }
+
+  // forget ends a consumer's wait.
+  forget(consumer) { this.#waiting.delete(consumer); }
+
+  changed(session) {
+    const free = !session.locked && session.ready.first() !== undefined;
+    if (!free) {
+      this.#free.delete(session);
+      if (!session.locked && session.idle) this.#all.delete(session.id);
+      return;
+    }
+    const [consumer] = this.#waiting;
+    if (consumer) {
+      this.#waiting.delete(consumer);
+      session.lockFor(consumer);
+    } else {
+      this.#free.add(session);
+    }
+  }
+
+  lose() {
+    for (const session of [...this.#all.values()]) if (session.locked) session.expire();
+  }
+
+  // names lists the sessions with messages or a state.
+  names() { return [...this.#all.values()].filter((session) => !session.idle).map((session) => session.id); }
+
+  close() {
+    for (const session of this.#all.values()) this.queue.namespace.deadlines.clear(session);
+  }
+}
+
+class Session {
+  ready = new Ready();
+  handed = new Set();
+  state = null; // what the user keeps with it
+  lockedUntil = undefined;
+  consumer = undefined;
+  place = undefined;
+  due = undefined;
+  #freeing = false;
+
+  constructor(sessions, id) {
+    this.sessions = sessions;
+    this.id = id;
+  }
+
+  get queue() { return this.sessions.queue; }
+
+  get locked() { return this.consumer !== undefined; }
+
+  get idle() { return this.handed.size === 0 && this.ready.first() === undefined && this.state === null; }
+
+  lockFor(consumer) {
+    this.consumer = consumer;
+    this.sessions.changed(this);
+    this.renew();
+    consumer.acquired(this);
+    this.pump();
+  }
+
+  renew(now = Date.now()) {
+    this.lockedUntil = now + this.queue.settings.lockDuration;
+    this.queue.namespace.deadlines.set(this, this.lockedUntil);
+    return this.lockedUntil;
+  }
+
+  // filled is called when a message became ready.
+  filled() {
+    if (this.locked) this.pump();
+    else if (!this.#freeing) this.sessions.changed(this);
+  }
+
+  // emptied is called when a message went away.
+  emptied() {
+    if (!this.locked && !this.#freeing) this.sessions.changed(this);
+  }
+
+  pump() {
+    while (this.consumer?.hungry() && this.ready.first()) this.queue.handOut(this.ready.take(), this.consumer);
+  }
+
+  // expire is called when the lock's time is over.
+  expire() {
+    const { consumer } = this;
+    this.#free(true);
+    consumer.lost(Refused.sessionLockLost());
+  }
+
+  // unlock is called when the one with the lock goes. Its messages do not count as delivered.
+  unlock() { this.#free(false); }
+
+  #free(counts) {
+    this.queue.namespace.deadlines.clear(this);
+    this.lockedUntil = 0;
+    this.consumer = undefined;
+    this.#freeing = true;
+    for (const message of [...this.handed]) this.queue.giveBack(message, counts);
+    this.#freeing = false;
+    this.sessions.changed(this);
+  }
+}

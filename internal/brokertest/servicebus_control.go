@@ -1,0 +1,158 @@
+package brokertest
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"testing"
+	"time"
+)
+
+// ServiceBusControl makes a namespace of our own broker fail, and looks into it. A call that
+// does not work fails the test.
+type ServiceBusControl struct {
+	t         testing.TB
+	url, host string
+}
+
+// ServiceBusFaults are switches. The zero value of each is off.
+type ServiceBusFaults struct {
+	// RefuseConnections resets every new connection at once. What is connected stays so.
+	RefuseConnections bool
+
+	// RefuseLocks answers every settle and renewal by "lock lost", whatever becomes of the lock.
+	RefuseLocks bool
+
+	// RefuseRenewals does so with renewals only.
+	RefuseRenewals bool
+
+	// Throttle is how many requests of any kind are answered by "server busy".
+	Throttle int
+
+	// Unanswered is how many sends and settles on a link are carried out, and the connection reset
+	// in place of an answer.
+	Unanswered int
+
+	// Delay passes before anything that was sent to the broker is looked at.
+	Delay time.Duration
+
+	// Silent leaves connections as they are, but nothing is answered or delivered on them.
+	Silent bool
+}
+
+// Set replaces all switches.
+func (c *ServiceBusControl) Set(faults ServiceBusFaults) {
+	c.t.Helper()
+	c.call(http.MethodPost, "/faults", map[string]any{
+		"refuseConnections": faults.RefuseConnections,
+		"refuseLocks":       faults.RefuseLocks,
+		"refuseRenewals":    faults.RefuseRenewals,
+		"throttle":          faults.Throttle,
+		"unanswered":        faults.Unanswered,
+		"delay":             faults.Delay.Milliseconds(),
+		"silent":            faults.Silent,
+	}, nil)
+}
+
+// Drop resets all connections. New ones are let in.
+func (c *ServiceBusControl) Drop() {
+	c.t.Helper()
+	c.call(http.MethodPost, "/drop", nil, nil)
+}
+
+// Detach ends all links of an entity, or of all when it is empty, by an error: by
+// amqp:link:detach-forced when the condition is empty.
+func (c *ServiceBusControl) Detach(entity, condition string) {
+	c.t.Helper()
+	body := map[string]string{"entity": entity}
+	if condition != "" {
+		body["condition"] = condition
+	}
+	c.call(http.MethodPost, "/detach", body, nil)
+}
+
+// LoseLocks takes the locks of all messages of an entity, or of all when it is empty, as if
+// their time were over.
+func (c *ServiceBusControl) LoseLocks(entity string) {
+	c.t.Helper()
+	c.call(http.MethodPost, "/lose", map[string]string{"entity": entity}, nil)
+}
+
+// Restricted is a connection string with a key of its own, which has only the rights
+// named: Manage, Send, Listen.
+func (c *ServiceBusControl) Restricted(rights ...string) string {
+	c.t.Helper()
+	var key servicebusKey
+	c.call(http.MethodPost, "/key", map[string]any{"name": unique(), "rights": rights}, &key)
+	return key.connectionString(c.host)
+}
+
+// Admit lets in those who show the token of an identity, with the rights named.
+func (c *ServiceBusControl) Admit(token string, rights ...string) {
+	c.t.Helper()
+	c.call(http.MethodPost, "/bearer", map[string]any{"token": token, "rights": rights}, nil)
+}
+
+// ServiceBusState is what a namespace has done and what is in it.
+type ServiceBusState struct {
+	Counts struct {
+		Open, Connections, Sends, Messages, Deliveries, Settles, Management, Admin int
+	}
+	Queues map[string]ServiceBusQueue // by path; subscriptions are queues too
+	Memory int64                      // of the broker's process, in bytes
+}
+
+// ServiceBusQueue counts the messages of a queue. Active ones are all but the scheduled.
+type ServiceBusQueue struct {
+	Active, Scheduled, Locked, DeadLetters, TransferDeadLetters, Links int
+}
+
+// State looks into the namespace.
+func (c *ServiceBusControl) State() ServiceBusState {
+	c.t.Helper()
+	var state ServiceBusState
+	c.call(http.MethodGet, "/state", nil, &state)
+	return state
+}
+
+func (c *ServiceBusControl) call(method, path string, body, result any) {
+	c.t.Helper()
+	if err := c.try(method, path, body, result); err != nil {
+		c.t.Errorf("tell the Service Bus broker: %v", err)
+	}
+}
+
+func (c *ServiceBusControl) try(method, path string, body, result any) error {
+	text, err := json.Marshal(body)
+	if err != nil {
+		return err
+	}
+	req, err := http.NewRequest(method, c.url+path, bytes.NewReader(text)) //nolint:noctx // a call of a millisecond, also at a test's end
+	if err != nil {
+		return err
+	}
+	resp, err := (&http.Client{Timeout: time.Minute}).Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close() //nolint:errcheck // it is read to its end
+	text, err = io.ReadAll(resp.Body)
+	if err != nil {
+		return err
+	}
+	if resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s %s: %s", method, path, text)
+	}
+	if result == nil {
+		return nil
+	}
+	return json.Unmarshal(text, result)
+}
+
+type servicebusKey struct{ Name, Secret string }
+
+func (k servicebusKey) connectionString(host string) string {
+	return fmt.Sprintf("Endpoint=sb://%s;SharedAccessKeyName=%s;SharedAccessKey=%s;UseDevelopmentEmulator=true", host, k.Name, k.Secret)
+}
