@@ -15,6 +15,7 @@ FUZZTIME ?= 10s
 BENCH ?= .
 BENCHTIME ?= 1s
 COUNT ?= 1
+SUITE ?= trixie
 
 # Makes the brokers' URLs known to what follows. Apart from eval, so that a failure is seen.
 WITH_BROKERS = urls=$$(scripts/brokers.sh up); eval "$$urls"
@@ -45,6 +46,10 @@ test-short: go ## What needs neither a broker nor a C compiler; takes seconds
 test-mssql: go compiler ## SQL Server: the conformance suite on the server that HOLDFAST_TEST_MSSQL names
 	: "$${HOLDFAST_TEST_MSSQL:?is not set: start a server by docker compose --profile mssql up --wait, and see compose.yaml for its URL}"
 	CGO_ENABLED=1 go test -race -tags=mssql $(ONE_BY_ONE) -timeout=30m -run=MSSQL ./transport/sqlserver
+
+.PHONY: test-rabbitmq
+test-rabbitmq: go compiler ## RabbitMQ of another Debian suite: SUITE=trixie has 4.0, sid what is newest
+	CGO_ENABLED=1 scripts/rabbitmq-version.sh $(SUITE) go test -race $(ONE_BY_ONE) -timeout=30m ./internal/brokertest ./transport/rabbitmq ./endpoint ./cmd/holdfast
 
 .PHONY: soak
 soak: go compiler ## The tests with their long runs: kills, cut connections, hours of load

@@ -14,11 +14,12 @@
 # What stands in for Amazon SQS is started by each test process for itself (internal/brokertest); up
 # sees to the packages that it needs.
 #
-# HOLDFAST_AMQP_PORT and HOLDFAST_POSTGRES_PORT look and start on other ports.
+# HOLDFAST_AMQP_PORT and HOLDFAST_POSTGRES_PORT look and start on other ports, HOLDFAST_BROKERS remembers in
+# another folder, and HOLDFAST_TEST_RABBITMQ_BIN is a folder with other programs of RabbitMQ than the installed.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
-state=$PWD/.tmp/brokers
+state=${HOLDFAST_BROKERS:-$PWD/.tmp/brokers}
 amqp_port=${HOLDFAST_AMQP_PORT:-5672}
 postgres_port=${HOLDFAST_POSTGRES_PORT:-5432}
 patience=120s # a first start on a slow machine
@@ -110,11 +111,14 @@ amqp_up() {
 }
 
 amqp_running() {
-	local url own
-	own=$(recall amqp.url) || true
-	url=$(answers ${own:+"$own"} "amqp://guest:guest@127.0.0.1:$amqp_port/") || return 1
+	local url own candidates=()
+	own=$(recall amqp.url) && candidates+=("$own")
+	# Other programs than the installed are asked for: what runs on the usual port is not of them.
+	[[ -n ${HOLDFAST_TEST_RABBITMQ_BIN:-} ]] || candidates+=("amqp://guest:guest@127.0.0.1:$amqp_port/")
+	((${#candidates[@]} > 0)) && url=$(answers "${candidates[@]}") || return 1
 	say "RabbitMQ: $(without_password "$url")"
 	give HOLDFAST_TEST_AMQP "$url"
+	[[ $url != "$own" || ! -x $state/rabbitmq/rabbitmqctl ]] || give HOLDFAST_TEST_RABBITMQCTL "$state/rabbitmq/rabbitmqctl"
 }
 
 amqp_start() {
@@ -138,7 +142,7 @@ amqp_start() {
 # rabbitmq_server is the server itself: what is on the PATH of a Debian system refuses to
 # run for anybody but root and rabbitmq.
 rabbitmq_server() {
-	local server=/usr/lib/rabbitmq/bin/rabbitmq-server
+	local server=${HOLDFAST_TEST_RABBITMQ_BIN:-/usr/lib/rabbitmq/bin}/rabbitmq-server
 	if [[ -x $server ]]; then echo "$server"; else command -v rabbitmq-server; fi
 }
 
@@ -175,8 +179,19 @@ amqp_start_own() {
 			RABBITMQ_PID_FILE=$home/pid \
 			setsid "$(rabbitmq_server)" &
 	)
+	control >"$home/rabbitmqctl"
+	chmod 700 "$home/rabbitmqctl"
 	remember amqp.url "amqp://guest:guest@127.0.0.1:$port/"
 	wait_for RabbitMQ "$home/output" "$(recall amqp.url)"
+}
+
+# control writes a program that is rabbitmqctl for our node.
+control() {
+	cat <<-END
+		#!/bin/sh
+		HOME='$home' ERL_EPMD_PORT=$(<"$home/epmd") RABBITMQ_NODENAME=holdfast-$port@localhost \\
+			RABBITMQ_CONF_ENV_FILE='$home/none' exec '$(dirname "$(rabbitmq_server)")/rabbitmqctl' "\$@"
+	END
 }
 
 amqp_down() {

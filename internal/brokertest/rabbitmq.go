@@ -1,6 +1,7 @@
 package brokertest
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net"
@@ -17,7 +18,11 @@ import (
 
 const (
 	rabbitVariable = "HOLDFAST_TEST_AMQP"
-	rabbitDefault  = "amqp://guest:guest@127.0.0.1:5672/"
+	// controlVariable names the rabbitmqctl of that server, where it is another than the one on the PATH.
+	controlVariable = "HOLDFAST_TEST_RABBITMQCTL"
+	// programsVariable names the folder with the programs of nodes of one's own.
+	programsVariable = "HOLDFAST_TEST_RABBITMQ_BIN"
+	rabbitDefault    = "amqp://guest:guest@127.0.0.1:5672/"
 )
 
 // RabbitMQ is the URL of a virtual host that is deleted after the test, on the server
@@ -101,7 +106,9 @@ func (c control) create(name string) error {
 
 func (c control) remove(name string) error { return c.run("delete_vhost", name) }
 
-func localRabbitmqctl(args ...string) error { return rabbitmqctl("rabbitmqctl", nil, args...) }
+func localRabbitmqctl(args ...string) error {
+	return rabbitmqctl(cmp.Or(os.Getenv(controlVariable), "rabbitmqctl"), nil, args...)
+}
 
 // management calls the HTTP API of the management plugin on its usual port.
 type management struct{ server *url.URL }

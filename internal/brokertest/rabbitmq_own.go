@@ -138,6 +138,9 @@ func (s *server) startMapper(port int) error {
 // rabbitProgram finds a program of the server. What Debian has on the PATH refuses to run for
 // anybody but root and rabbitmq.
 func rabbitProgram(name string) (string, error) {
+	if dir := os.Getenv(programsVariable); dir != "" {
+		return exec.LookPath(filepath.Join(dir, name))
+	}
 	path := "/usr/lib/rabbitmq/bin/" + name
 	if _, err := os.Stat(path); err == nil {
 		return path, nil
