@@ -18,8 +18,12 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// deliveryCount is the header in which quorum queues count earlier hand-outs.
-const deliveryCount = "x-delivery-count"
+const (
+	// deliveryCount is the header in which quorum queues count earlier hand-outs.
+	deliveryCount = "x-delivery-count"
+	// acquiredCount is where they count, from 4.3, those too that were given back unhandled.
+	acquiredCount = "x-acquired-count"
+)
 
 // maxShort is the longest short string of the protocol: names and properties.
 const maxShort = 255
@@ -60,7 +64,7 @@ func isBrokers(name string) bool {
 	if name == expiresAt || name == delayedBy || routes(name) {
 		return true
 	}
-	return strings.HasPrefix(name, "x-") && (name == deliveryCount || name == "x-acquired-count" ||
+	return strings.HasPrefix(name, "x-") && (name == deliveryCount || name == acquiredCount ||
 		name == "x-death" || strings.HasPrefix(name, "x-first-death-") || strings.HasPrefix(name, "x-last-death-"))
 }
 
@@ -87,6 +91,9 @@ func fillIn(h *header.Map, name, property string) {
 func attemptOf(d *amqp.Delivery, queueType QueueType) transport.Attempt {
 	if count, ok := integer(d.Headers[deliveryCount]); ok && count >= 0 && count < math.MaxInt32 {
 		return transport.Attempt{N: int(count) + 1, Exact: true}
+	}
+	if _, ok := integer(d.Headers[acquiredCount]); ok {
+		return transport.Attempt{N: 1, Exact: true} // given back, and nothing else
 	}
 	if d.Redelivered {
 		return transport.Attempt{N: 2}
