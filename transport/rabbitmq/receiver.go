@@ -17,6 +17,7 @@ type receiver struct {
 	queue string
 	wake  chan struct{} // something for Receive to look at
 	poke  chan struct{} // something for run to look at
+	hold  hold          // run's own
 
 	mu      sync.Mutex // guards what follows
 	window  int        // -1 before it is set
@@ -37,6 +38,7 @@ func (c *conn) OpenReceiver(ctx context.Context, opts transport.ReceiverOptions)
 		queue:  opts.Queue,
 		wake:   make(chan struct{}, 1),
 		poke:   make(chan struct{}, 1),
+		hold:   c.version.holds(),
 		window: -1,
 	}
 	first := make(chan error, 1)
@@ -65,7 +67,7 @@ func (r *receiver) run(first chan<- error) {
 	defer r.forget()
 	pace := newPacer()
 	for !r.stopped() {
-		since := time.Now()
+		since, hold := time.Now(), r.hold
 		s, err := r.open(r.conn.ctx)
 		select {
 		case first <- err:
@@ -75,6 +77,9 @@ func (r *receiver) run(first chan<- error) {
 			r.begin(s)
 			err = s.serve(r.conn.ctx, r)
 			s.end()
+		}
+		if r.hold != hold {
+			continue // nothing was received: the consumer had asked for what this queue has not
 		}
 		r.lose(err)
 		pace.lasted(time.Since(since))

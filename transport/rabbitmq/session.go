@@ -63,7 +63,7 @@ func openSession(conn *amqp.Connection, r *receiver) (*session, error) {
 		lost:     ch.NotifyClose(make(chan *amqp.Error, 1)),
 		lapsed:   make(chan struct{}, 1),
 		timer:    time.NewTimer(time.Hour),
-		holds:    time.NewTicker(r.conn.limits.MaxHold / 20),
+		holds:    time.NewTicker(r.conn.maxHold / 20),
 	}
 	s.acks.ch, s.acks.timer = ch, s.timer
 	s.changed.L = &s.mu
@@ -98,7 +98,7 @@ func (s *session) work(ctx context.Context, r *receiver) error {
 		case <-s.timer.C:
 			s.flushDue()
 		case now := <-s.holds.C:
-			s.warnOfHolds(ctx, now)
+			s.watchHolds(ctx, now)
 		case <-r.poke:
 		case <-ctx.Done():
 			return transport.ErrClosed
@@ -120,7 +120,7 @@ func (s *session) lapse() error {
 	if s.ch.IsClosed() {
 		return lossOf(<-s.lost)
 	}
-	err := errors.New("the broker cancelled the consumer: the queue was deleted or has moved")
+	err := errors.New("the broker cancelled the consumer: the queue was deleted or has moved, or a message was held for too long")
 	return errors.Join(err, s.ch.Close())
 }
 
@@ -157,11 +157,11 @@ func (s *session) remember() {
 func (s *session) completedLate(d *delivery) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if d.settled {
+	if d.settled && !d.late {
 		return // or its acknowledgement is pending
 	}
 	d.completed = true
-	if s.ended != nil {
+	if s.ended != nil || d.late {
 		s.receiver.conn.processed.finish(s.receiver.queue, &d.message)
 	}
 }
@@ -271,8 +271,9 @@ func (s *session) consume(share int) error {
 	c := &consumer{tag: "holdfast-" + strconv.Itoa(s.count), share: share}
 	s.consumers = append(s.consumers, c)
 	s.mu.Unlock()
-	in, err := s.ch.Consume(s.receiver.queue, c.tag, false, false, false, false, nil)
+	in, err := s.ch.Consume(s.receiver.queue, c.tag, false, false, false, false, s.receiver.consumeArguments())
 	if err != nil {
+		s.receiver.learn(err)
 		return plain(err)
 	}
 	if !s.receiver.conn.tasks.start(func() { s.collect(c, in) }) {

@@ -26,6 +26,7 @@ type delivery struct {
 	handed     bool      // to who receives
 	warned     bool      // that it is held for long
 	completed  bool      // too late to be acknowledged
+	late       bool      // taken back by us before the broker would
 	settled    bool
 	prev, next *delivery
 }
@@ -62,6 +63,8 @@ func (d *delivery) settle(verb func(*acks) error) error {
 	case s.ended != nil:
 		return s.lostError(s.ended)
 	case s.ch.IsClosed():
+		return s.lostError(transport.ErrLeaseLost)
+	case d.late:
 		return s.lostError(transport.ErrLeaseLost)
 	case d.settled:
 		return errSettled

@@ -61,9 +61,11 @@ type Transport struct {
 	// NServiceBus does; from RabbitMQ 4.0 the broker then drops what came back 20 times, unless
 	// a policy says otherwise. A queue that exists is used as it is.
 	DeliveryLimit int
-	// ConsumerTimeout is what the broker's consumer_timeout is set to, at least a second: a message that is not
-	// settled for so long is taken back, with all others of its channel. Prefetched ones count. At 80 %
-	// the log warns. 0 is the broker's default, 30 min.
+	// ConsumerTimeout is how long a message may be held, at least a second; prefetched ones count. At 80 % the log
+	// warns. Before RabbitMQ 4.3 it has to be what the broker's consumer_timeout is: a message that is not settled for so
+	// long is taken back, with all others of its channel. From 4.3 it need not be, for the broker is asked for longer:
+	// on quorum queues such a message is given back alone, which counts as an attempt, and on classic ones it
+	// may be held for ever. 0 is the broker's default, 30 min.
 	ConsumerTimeout time.Duration
 	// Translate is called with each received message, before anything else sees it, and may change it:
 	// give messages of other producers an ID that stays the same at each hand-out, a type by the header
