@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net/url"
 	"os"
 	"sync"
 	"testing"
@@ -48,7 +49,11 @@ func (c *cutProof) run(cuts, messages int) {
 	ctx, cancel := context.WithTimeout(c.t.Context(), 20*time.Minute)
 	defer cancel()
 	c.preload(ctx, messages)
-	proxy := brokertest.NewProxy(c.t, "127.0.0.1:5672")
+	broker, err := url.Parse(c.url)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	proxy := brokertest.NewProxy(c.t, broker.Host)
 	stop := c.endpoints(proxy.URL(c.t, c.url))
 	for k := range cuts {
 		c.waitFor(ctx, messages*(k+1)/(cuts+1))
