@@ -214,6 +214,39 @@ func TestManyDelayedMessagesDueAtOnceAllArrive(t *testing.T) {
 	}
 }
 
+// The right to configure ends where an installation is to be interrupted; it would do for what is made last.
+func TestAnInterruptedInstallationOfDelaysIsCompleted(t *testing.T) {
+	node := brokertest.OwnRabbitMQ(t)
+	half := limited(t, node, `^holdfast\.delay-(lost|arrivals|nobody|level-0.)$`, ".*", ".*")
+	for name, complete := range map[string]func(c transport.Conn, queue string) error{
+		"by Install": func(c transport.Conn, _ string) error {
+			return c.(transport.Installer).Install(within(t), transport.Plan{Delays: true})
+		},
+		"by a message": func(c transport.Conn, queue string) error { return dispatch(c, delayed(queue, "m", time.Second)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			raw := rawChannel(t, node.URL)
+			for _, queue := range []string{"holdfast.delay-nobody", "holdfast.delay-level-10"} { // of the last time
+				if _, err := raw.QueueDelete(queue, false, false, false); err != nil {
+					t.Fatal(err)
+				}
+			}
+			err := open(t, half, nil).(transport.Installer).Install(within(t), transport.Plan{Delays: true})
+			if err == nil || !strings.Contains(err.Error(), "delay-level-10") {
+				t.Fatalf("the installation was to stop at level 10: %v", err)
+			}
+			c := open(t, node.URL, nil)
+			queue := install(t, c, "orders")
+			must(t, complete(c, queue))
+			if found := verify(t, c, transport.Plan{Delays: true}); len(found) > 0 {
+				t.Errorf("missing or different: %v", found)
+			}
+			must(t, dispatch(c, delayed(queue, "n", 1<<10*time.Second)))
+			waitForReady(t, c, "holdfast.delay-level-10", 1)
+		})
+	}
+}
+
 func TestInstallMakesTheWayOfDelayedMessages(t *testing.T) {
 	url := brokertest.RabbitMQ(t)
 	c := open(t, url, nil)
