@@ -11,6 +11,15 @@ type Browser interface {
 	Browse(ctx context.Context, queue string) (Cursor, error)
 }
 
+// Purger is implemented by a Conn that can empty a queue at once. Without it a tool has to take out one message
+// after the other, by [Browser].
+type Purger interface {
+	// Purge removes for good the messages of queue that are ready to be received, and says how many.
+	// Those that are being handled, or are delayed, stay. It fails with [ErrNoQueue] when there is no such
+	// queue; after any other error some may be gone.
+	Purge(ctx context.Context, queue string) (int64, error)
+}
+
 // Cursor goes once through the messages that were in a queue when Browse was called; those
 // that come later do not show. It is used by one goroutine at a time.
 type Cursor interface {

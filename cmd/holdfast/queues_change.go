@@ -82,8 +82,7 @@ func (a *app) peek(ctx context.Context, s *selecting, asJSON bool) error {
 	})
 }
 
-const queuesPurgeHelp = `Remove all messages from a queue for good, one after the other; those that are being handled or
-delayed stay, and are reported. Export them first if they may be missed:
+const queuesPurgeHelp = `Remove all messages from a queue for good; those that are being handled or delayed stay. Export them first if they may be missed:
 holdfast errors export --queue NAME.`
 
 func (a *app) queuesPurgeCommand() *cobra.Command {
@@ -98,7 +97,7 @@ func (a *app) queuesPurgeCommand() *cobra.Command {
 			if f.queue = names[0]; !f.all {
 				return usagef("purge removes every message of %q for good: say so with --all", f.queue)
 			}
-			return a.takeErrors(cmd.Context(), &f, nil, (*errorqueue.Queue).Discard)
+			return a.takeErrors(cmd.Context(), &f, nil, purge)
 		},
 	}
 	f.changes = "discard"
@@ -106,4 +105,14 @@ func (a *app) queuesPurgeCommand() *cobra.Command {
 	cmd.Flags().BoolVar(&f.DryRun, "dry-run", false, "say what would be done, and do nothing")
 	cmd.Flags().BoolVar(&f.asJSON, "json", false, "print JSON: one object at the end")
 	return cmd
+}
+
+// purge empties a queue at once where the transport can, and else, or to say what would be done, goes through it.
+func purge(q *errorqueue.Queue, ctx context.Context, plan errorqueue.Plan) (errorqueue.Outcome, error) {
+	purger, ok := q.Conn.(transport.Purger)
+	if !ok || plan.DryRun {
+		return q.Discard(ctx, plan)
+	}
+	n, err := purger.Purge(ctx, q.Name)
+	return errorqueue.Outcome{Queue: q.Name, Matched: int(n), Done: int(n)}, err
 }

@@ -33,6 +33,9 @@ func TestQueuesAreCreatedPeekedIntoAndPurged(t *testing.T) {
 			if code, _, errs := call(t, "", "queues", "purge", "sales"); code != exitUsage || !strings.Contains(errs, "--all") {
 				t.Errorf("purge without --all: exit code %d, %s", code, errs)
 			}
+			if out := must(t, "", "queues", "purge", "sales", "--all", "--dry-run"); !strings.Contains(out, "3 messages of sales to be discarded") {
+				t.Errorf("what a purge would do: %q", out)
+			}
 			if out := must(t, "", "queues", "purge", "sales", "--all"); !strings.Contains(out, "3 messages") {
 				t.Errorf("purge says %q", out)
 			}

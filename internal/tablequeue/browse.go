@@ -12,6 +12,7 @@ import (
 var (
 	_ transport.Browser = (*Conn)(nil)
 	_ transport.Cursor  = (*cursor)(nil)
+	_ transport.Purger  = (*Conn)(nil)
 )
 
 // MaxPage is how many bytes of bodies a [Store] reads before it ends a page, so that large
@@ -43,6 +44,21 @@ func (c *Conn) Browse(ctx context.Context, queue string) (transport.Cursor, erro
 		return nil, err
 	}
 	return cur, nil
+}
+
+// Purge implements [transport.Purger].
+func (c *Conn) Purge(ctx context.Context, queue string) (n int64, err error) {
+	if err := c.store.Check(queue); err != nil {
+		return 0, err
+	}
+	err = c.call(func() error {
+		if err := c.store.Exists(ctx, queue); err != nil {
+			return err
+		}
+		n, err = c.store.Purge(ctx, queue)
+		return err
+	})
+	return n, err
 }
 
 // Next implements [transport.Cursor].

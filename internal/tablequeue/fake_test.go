@@ -301,6 +301,19 @@ func (f *fake) Browse(_ context.Context, p Page) (found []Claimed, err error) {
 	return found, nil
 }
 
+func (f *fake) Purge(_ context.Context, queue string) (n int64, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.rows[queue] = slices.DeleteFunc(f.rows[queue], func(r *fakeRow) bool {
+		due := !r.visible.After(time.Now())
+		if due {
+			n++
+		}
+		return due
+	})
+	return n, nil
+}
+
 func (f *fake) Take(ctx context.Context, u *Unit) error {
 	f.mu.Lock()
 	for _, r := range f.rows[u.Queue] {

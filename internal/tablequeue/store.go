@@ -94,13 +94,16 @@ type Queues interface {
 	Cancel(ctx context.Context, queue string, seq int64) (bool, error)
 }
 
-// Browsing is the part of a [Store] that looks at rows where they are.
+// Browsing is the part of a [Store] that tools look at rows with, where they are, and remove them.
 type Browsing interface {
 	// Last is the highest seq in queue, 0 when it is empty.
 	Last(ctx context.Context, queue string) (int64, error)
 	// Browse reads the rows of a page by seq, leased and delayed ones too, but none past
 	// expires_at. It may end the page where the bodies so far are larger than [MaxPage].
 	Browse(ctx context.Context, p Page) ([]Claimed, error)
+	// Purge deletes the rows of queue that are visible, in as few statements as the database can well
+	// do, and says how many.
+	Purge(ctx context.Context, queue string) (int64, error)
 	// Take does u, whose Verb is Delete, to a row that nobody has leased: Lost is set when it is
 	// not visible. The number of u's lease is nobody else's, for a store to lease the row in
 	// the same transaction.

@@ -10,6 +10,7 @@ import (
 var (
 	_ transport.Browser = (*conn)(nil)
 	_ transport.Cursor  = (*cursor)(nil)
+	_ transport.Purger  = (*conn)(nil)
 )
 
 // cursor goes through what was ready when it was made.
@@ -43,6 +44,24 @@ func (c *conn) Browse(ctx context.Context, queue string) (transport.Cursor, erro
 		return nil, err
 	}
 	return cur, nil
+}
+
+// Purge implements [transport.Purger].
+func (c *conn) Purge(ctx context.Context, queue string) (n int64, err error) {
+	if err := c.t.refuse(ctx, "Purge", queue); err != nil {
+		return 0, err
+	}
+	err = c.locked(func() error {
+		q, err := c.b.find(queue)
+		if err != nil {
+			return err
+		}
+		for q.advance(); q.ready.first != nil; n++ {
+			q.discard(q.ready.first)
+		}
+		return nil
+	})
+	return n, err
 }
 
 func (cur *cursor) Next(ctx context.Context, limit int) (ms []*transport.Message, err error) {

@@ -13,6 +13,7 @@ func withoutConn(c *conn, w Capability) transport.Conn {
 			transport.Conn
 			transport.Satellites
 			transport.Browser
+			transport.Purger
 		}
 		I = transport.Installer
 		S = transport.Subscriber

@@ -23,6 +23,23 @@ func (c *conn) Inspect(ctx context.Context, queues ...string) ([]transport.Queue
 	return stats, nil
 }
 
+// Purge implements [transport.Purger]. The user needs the right to read the queue.
+func (c *conn) Purge(ctx context.Context, queue string) (int64, error) {
+	if _, err := c.lookAt(ctx, queue); err != nil {
+		return 0, err
+	}
+	gone := make(chan int, 1) // what is done on the channel may outlast ctx
+	err := c.onChannel(ctx, func(ch *amqp.Channel) error {
+		n, err := ch.QueuePurge(queue, false)
+		gone <- n
+		return wrap(err, "purge queue %q", queue)
+	})
+	if err != nil {
+		return 0, err
+	}
+	return int64(<-gone), nil
+}
+
 // lookAt finds a queue, or fails with ErrNoQueue.
 func (c *conn) lookAt(ctx context.Context, name string) (amqp.Queue, error) {
 	if len(name) > maxShort {

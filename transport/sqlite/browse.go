@@ -49,6 +49,21 @@ func (s *store) Browse(ctx context.Context, p tablequeue.Page) (found []tableque
 	return found, nil
 }
 
+// Purge implements [tablequeue.Browsing].
+func (s *store) Purge(ctx context.Context, queue string) (n int64, err error) {
+	err = s.writer.do(ctx, durable, func(tx *sql.Tx) error {
+		res, err := tx.Exec(`delete from holdfast_messages where queue = ? and visible_at <= ?`, queue, micros(time.Now()))
+		if err == nil {
+			n, err = res.RowsAffected()
+		}
+		return err
+	})
+	if err != nil {
+		return 0, fmt.Errorf("sqlite: purge queue %q: %w", queue, explain(err))
+	}
+	return n, nil
+}
+
 const leaseRow = `update holdfast_messages set lease_id = ? where queue = ? and seq = ? and visible_at <= ?`
 
 // Take implements [tablequeue.Browsing].

@@ -43,6 +43,15 @@ WHERE seq > $1 AND seq <= $2 AND (expires IS NULL OR expires > now() AT TIME ZON
 	return found, nil
 }
 
+// Purge implements [tablequeue.Browsing]. A row that is leased meanwhile stays.
+func (s *store) Purge(ctx context.Context, queue string) (int64, error) {
+	tag, err := s.writes.Exec(ctx, s.table(queue).purge)
+	if err != nil {
+		return 0, s.failed(fmt.Sprintf("purge queue %q", queue), err)
+	}
+	return tag.RowsAffected(), nil
+}
+
 // Take implements [tablequeue.Browsing] in one round trip.
 func (s *store) Take(ctx context.Context, u *tablequeue.Unit) error {
 	return s.knowing(ctx, []*tablequeue.Unit{u}, func() error { return s.take(ctx, u) })

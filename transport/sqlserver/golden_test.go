@@ -26,6 +26,7 @@ func TestGoldenStatements(t *testing.T) {
 		{"give back what a claim holds", in.orphans},
 		{"cancel", in.cancel},
 		{"sweep", in.sweep},
+		{"purge", in.purge},
 		{"send", insert(plain, 1, false)},
 		{"send what is timed", insert(timed, 1, false)},
 		{"send to a table of NServiceBus's", insert(theirs, 1, false)},

@@ -50,7 +50,7 @@ type mssqlTable struct {
 	quoted string
 	claim, renew, update, remove, insert,
 	abandon, orphans, cancel, take,
-	last, browse, inspect, create string
+	last, browse, inspect, purge, create string
 }
 
 func newMSSQLTable(schema, queue string) *mssqlTable {
@@ -124,6 +124,10 @@ WHERE q.visible_at > @now AND q.visible_at <= ` + mssqlLater("@now", "@for")
 	AND q.lease_id IN (SELECT lease FROM OPENJSON(@leases) WITH (lease bigint '$'));`
 
 	t.cancel = `DELETE FROM ` + q + ` WITH (ROWLOCK) WHERE seq = @seq AND delivery_count = 0;`
+	// Little by little, as each row is locked until the statement ends.
+	t.purge = `DELETE TOP (5000) FROM ` + q + ` WITH (INDEX (holdfast_due), READPAST, ROWLOCK, READCOMMITTEDLOCK)
+WHERE visible_at <= sysutcdatetime();`
+
 	t.take = `UPDATE ` + q + ` WITH (ROWLOCK) SET lease_id = @lease
 WHERE seq = @seq AND visible_at <= sysutcdatetime();`
 }

@@ -139,6 +139,20 @@ func readPage(rows *sql.Rows) (found []tablequeue.Claimed, err error) {
 	return found, rows.Err()
 }
 
+// Purge implements [tablequeue.Browsing].
+func (s *mssqlStore) Purge(ctx context.Context, queue string) (all int64, err error) {
+	for n := int64(-1); n != 0 && err == nil; all += max(0, n) {
+		var result sql.Result
+		if result, err = s.db.ExecContext(ctx, s.table(queue).purge); err == nil {
+			n, err = result.RowsAffected()
+		}
+	}
+	if err != nil {
+		return 0, mssqlFailed(fmt.Sprintf("purge queue %q", queue), err)
+	}
+	return all, nil
+}
+
 // Take implements [tablequeue.Browsing].
 func (s *mssqlStore) Take(ctx context.Context, u *tablequeue.Unit) error {
 	return s.inTx(ctx, fmt.Sprintf("take message %d of queue %q", u.Lease.Seq, u.Queue), func(tx *sql.Tx) error {

@@ -83,7 +83,14 @@ func (s *store) versioned(t *table) string {
 ON CONFLICT (name) DO UPDATE SET version = excluded.version WHERE ` + versionTable + `.version < excluded.version`
 }
 
-func do(body string) string { return `DO ` + literal("BEGIN "+body+"; END") }
+// do is body in plpgsql, quoted by what is not in it.
+func do(body string) string {
+	quote := "$do$"
+	for n := 1; strings.Contains(body, quote); n++ {
+		quote = fmt.Sprintf("$do%d$", n)
+	}
+	return "DO " + quote + "\nBEGIN " + body + ";\nEND " + quote
+}
 
 // lockTimeout lets an installer fail that would hold up all receivers, as a table cannot be changed
 // while, say, a dump reads it.
@@ -121,14 +128,24 @@ func (s *store) script(queues []string) []string {
 		texts = append(texts, besides.ddl)
 	}
 	for _, q := range queues {
-		t := s.table(q)
-		texts = append(texts, tableDDL(t))
-		for _, migrate := range migrations {
-			texts = append(texts, migrate(t)...)
-		}
-		texts = append(append(texts, indexes(t)...), s.versioned(t))
+		texts = append(texts, s.scriptQueue(s.table(q)))
 	}
 	return texts
+}
+
+// scriptQueue leaves alone what is none of ours, as the installer does.
+func (s *store) scriptQueue(t *table) string {
+	texts := []string{tableDDL(t)}
+	for _, migrate := range migrations {
+		texts = append(texts, migrate(t)...)
+	}
+	texts = append(append(texts, indexes(t)...), s.versioned(t))
+	return do(`IF to_regclass(` + literal(t.quoted) + `) IS NOT NULL AND NOT EXISTS (SELECT FROM pg_attribute
+	WHERE attrelid = to_regclass(` + literal(t.quoted) + `) AND attname = 'lease_id' AND NOT attisdropped) THEN
+	RAISE NOTICE 'queue % is a table of another kind, such as one of NServiceBus: it is left as it is', ` + literal(t.name) + `;
+ELSE
+` + strings.Join(texts, ";\n") + `;
+END IF`)
 }
 
 // Script is what the installer would do for plan, as text for psql: for databases in which

@@ -48,6 +48,7 @@ WHERE visible_at > now() AND visible_at <= now() + $2::bigint * interval '1 micr
 	WHERE expires <= now() AT TIME ZONE 'UTC' AND (lease_id IS NULL OR visible_at <= now())
 	ORDER BY expires LIMIT ` + strconv.Itoa(maxSwept) + ` FOR UPDATE SKIP LOCKED))`
 
+	t.purge = `DELETE FROM ` + q + ` WHERE visible_at <= now()`
 	t.cancel = `DELETE FROM ` + q + ` WHERE seq = $1 AND delivery_count = 0`
 
 	t.update = `UPDATE ` + q + ` AS q SET visible_at = now() + r.after * interval '1 microsecond',

@@ -1,11 +1,11 @@
 package sqlserver
 
 import (
-	"cmp"
 	"slices"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast/header"
@@ -115,6 +115,24 @@ func TestAQueueOfNServiceBusTakesNoDelayedMessagesAndIsNotReceivedFrom(t *testin
 	}
 }
 
+func TestTheScriptLeavesAQueueOfNServiceBusAsItIs(t *testing.T) {
+	w := newWorld(t)
+	w.exec(theirTable)
+	w.exec(`INSERT INTO %stheirs (id, headers) VALUES ($1, '{}')`, anID)
+	before := w.columns("theirs")
+	text, err := (&Postgres{Schema: w.schema}).Script(plan("theirs", "in"))
+	ok(t, err)
+	for range 2 {
+		w.exec(text)
+	}
+	if diff := cmp.Diff(before, w.columns("theirs")); diff != "" || w.count("theirs") != 1 {
+		t.Errorf("it has been changed (-before +after), %d rows:\n%s", w.count("theirs"), diff)
+	}
+	c := w.open()
+	send(t, c, to("in", msg("1")), to("theirs", msg("2")))
+	receive(t, receiver(t, c, "in"), 1)
+}
+
 // What NServiceBus's senders insert: a uuid, the time of expiry in UTC without a zone, headers and
 // body, from a session that may be in any zone.
 func TestNServiceBusSendsToOurQueues(t *testing.T) {
@@ -168,7 +186,7 @@ func TestSubscriptionsAreSharedWithNServiceBus(t *testing.T) {
 	ok(t, err)
 	all, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	ok(t, err)
-	slices.SortFunc(all, cmp.Compare)
+	slices.Sort(all)
 	want := []string{quote(w.schema, "billing") + " " + w.schema + " Shop.Cancelled", quote(w.schema, "shipping") + " Shipping Shop.Placed"}
 	if !slices.Equal(all, want) {
 		t.Errorf("rows %q, want %q", all, want)

@@ -28,6 +28,7 @@ type faulty struct {
 	unsubscribe func(ctx context.Context, c *faultyConn, queue string, types []string) error
 	cancel      func(ctx context.Context, c *faultyConn, receipt string) error
 	browse      func(ctx context.Context, c *faultyConn, queue string) (transport.Cursor, error)
+	purge       func(ctx context.Context, c *faultyConn, queue string) (int64, error)
 	inspect     func(stats []transport.QueueStats, err error) ([]transport.QueueStats, error)
 
 	openReceiver  func(ctx context.Context, c *faultyConn, queue string) (transport.Receiver, error)
@@ -57,6 +58,7 @@ type sound interface {
 	transport.Canceler
 	transport.Inspector
 	transport.Browser
+	transport.Purger
 }
 
 func (f *faulty) Open(ctx context.Context, env transport.Env) (transport.Conn, error) {
@@ -145,6 +147,13 @@ func (c *faultyConn) Browse(ctx context.Context, queue string) (transport.Cursor
 		return c.f.browse(ctx, c, queue)
 	}
 	return c.sound.Browse(ctx, queue)
+}
+
+func (c *faultyConn) Purge(ctx context.Context, queue string) (int64, error) {
+	if c.f.purge != nil {
+		return c.f.purge(ctx, c, queue)
+	}
+	return c.sound.Purge(ctx, queue)
 }
 
 func (c *faultyConn) Inspect(ctx context.Context, queues ...string) ([]transport.QueueStats, error) {

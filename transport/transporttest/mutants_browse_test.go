@@ -122,4 +122,28 @@ var browseMutants = []mutant{
 			return cur, err
 		}
 	}},
+	{"purge", "it counts what is out too", func(f *faulty) {
+		f.purge = func(ctx context.Context, c *faultyConn, queue string) (int64, error) {
+			n, err := c.sound.Purge(ctx, queue)
+			return n + int64(len(c.unsettled())), err
+		}
+	}},
+	{"purge", "nothing is removed", func(f *faulty) {
+		f.purge = func(ctx context.Context, c *faultyConn, queue string) (int64, error) {
+			stats, err := c.sound.Inspect(ctx, queue)
+			if err != nil {
+				return 0, err
+			}
+			return stats[0].Ready, nil
+		}
+	}},
+	{"purge-no-queue", "a missing queue is empty", func(f *faulty) {
+		f.purge = func(ctx context.Context, c *faultyConn, queue string) (int64, error) {
+			n, err := c.sound.Purge(ctx, queue)
+			if errors.Is(err, transport.ErrNoQueue) {
+				err = nil
+			}
+			return n, err
+		}
+	}},
 }

@@ -42,6 +42,7 @@ var (
 	joining     = capability{"Joiner", func(o offer) bool { return is[transport.Joiner](o.conn) }}
 	inspecting  = capability{"Inspector", func(o offer) bool { return is[transport.Inspector](o.conn) }}
 	browsing    = capability{"Browser", func(o offer) bool { return is[transport.Browser](o.conn) }}
+	purging     = capability{"Purger", func(o offer) bool { return is[transport.Purger](o.conn) }}
 	completing  = capability{"Completer", func(o offer) bool { return is[transport.Completer](o.delivery) }}
 	transacting = capability{"Transactor", func(o offer) bool { return is[transport.Transactor](o.delivery) }}
 	spacing     = capability{"SpacedRetrier", func(o offer) bool { return is[transport.SpacedRetrier](o.delivery) }}

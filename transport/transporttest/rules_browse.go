@@ -1,6 +1,8 @@
 package transporttest
 
 import (
+	"time"
+
 	"github.com/holdfast-go/holdfast/transport"
 )
 
@@ -40,6 +42,18 @@ var browseRules = []rule{
 		"Browse of a queue that does not exist fails with ErrNoQueue.",
 		[]capability{browsing},
 		browseNoQueue,
+	},
+	{
+		"purge",
+		"Purge removes what is ready and says how much that was; what is out or delayed stays, and what is sent later arrives.",
+		[]capability{purging},
+		purge,
+	},
+	{
+		"purge-no-queue",
+		"Purge of a queue that does not exist fails with ErrNoQueue.",
+		[]capability{purging},
+		purgeNoQueue,
 	},
 }
 
@@ -170,4 +184,41 @@ func browseNoQueue(t *test) {
 	c := t.open()
 	_, err := as[transport.Browser](t, c).Browse(t.ctx(), t.name("missing"))
 	t.fails("Browse", err, transport.ErrNoQueue)
+}
+
+func purge(t *test) {
+	c := t.open()
+	q, other := t.queue(c, "in"), t.queue(c, "other")
+	t.send(c, other, "neighbour")
+	t.send(c, q, ids("m", 7)...)
+	r := t.receiverWith(c, q, 2)
+	held := t.take(r, 2)
+	if c.Limits().MaxDelay > 0 {
+		later := to(q, "delayed")
+		later.After = time.Second
+		t.dispatch(c, later)
+	}
+	t.purges(c, q, 5)
+	t.purges(c, q, 0)
+	t.send(c, q, "after")
+	t.complete(held...)
+	t.all(r, "after")
+	if c.Limits().MaxDelay > 0 {
+		t.all(r, "delayed")
+	}
+	t.holds(c, other, "neighbour")
+}
+
+func (t *test) purges(c transport.Conn, queue string, want int64) {
+	t.Helper()
+	n, err := as[transport.Purger](t, c).Purge(t.ctx(), queue)
+	if err != nil || n != want {
+		t.Errorf("Purge = %d, %v, want %d", n, err, want)
+	}
+}
+
+func purgeNoQueue(t *test) {
+	c := t.open()
+	_, err := as[transport.Purger](t, c).Purge(t.ctx(), t.name("missing"))
+	t.fails("Purge", err, transport.ErrNoQueue)
 }

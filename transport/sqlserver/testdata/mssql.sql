@@ -108,6 +108,10 @@ SELECT count_big(CASE WHEN visible_at <= @now THEN 1 END),
 	coalesce(datediff_big(microsecond, min(CASE WHEN visible_at <= @now THEN visible_at END), @now), 0)
 FROM [my's [schema]]].[Sales."Orders"]]'--] WITH (READPAST, READCOMMITTEDLOCK) WHERE expires_at IS NULL OR expires_at > @now;
 
+-- queue purge
+DELETE TOP (5000) FROM [my's [schema]]].[Sales."Orders"]]'--] WITH (INDEX (holdfast_due), READPAST, ROWLOCK, READCOMMITTEDLOCK)
+WHERE visible_at <= sysutcdatetime();
+
 -- queue create
 IF object_id(N'[my''s [schema]]].[Sales."Orders"]]''--]', N'U') IS NULL
 BEGIN
