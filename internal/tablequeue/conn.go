@@ -83,7 +83,7 @@ func Open(store Store, cfg Config) *Conn {
 	c := &Conn{
 		store:   store,
 		cfg:     cfg,
-		owner:   fmt.Sprintf("%s/%s/%08x", cfg.Env.Endpoint, cfg.Env.Instance, rand.Uint32()),
+		owner:   storable(fmt.Sprintf("%s/%s/%08x", cfg.Env.Endpoint, cfg.Env.Instance, rand.Uint32())),
 		written: make(chan struct{}),
 		ended:   make(chan struct{}),
 	}
@@ -92,9 +92,7 @@ func Open(store Store, cfg Config) *Conn {
 	c.work, c.cut = context.WithCancel(context.Background())
 	c.life, c.closing = context.WithCancel(c.work)
 	c.subs.init(c.store.Subscriptions)
-	w, ok := store.(Waker)
-	c.wakes.init(ok)
-	if ok {
+	if w, ok := c.wakes.init(store); ok {
 		c.running.Go(func() { c.notify(w) })
 	}
 	return c

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/holdfast-go/holdfast/transport"
 )
@@ -93,7 +94,7 @@ func (c *Conn) addOp(ctx context.Context, w *work, index int, op *transport.Oper
 	w.buf = m.Headers.AppendJSON(w.buf)
 	row := Row{
 		Queue:   op.Queue,
-		ID:      m.ID,
+		ID:      storable(m.ID),
 		Headers: slices.Clip(w.buf[start:]),
 		Body:    m.Body,
 		At:      op.At,
@@ -116,6 +117,14 @@ func (c *Conn) addOp(ctx context.Context, w *work, index int, op *transport.Oper
 		}
 	}
 	return nil
+}
+
+// storable is id as every database can keep text: what a receiver sees is the id in the headers.
+func storable(id string) string {
+	if utf8.ValidString(id) && strings.IndexByte(id, 0) < 0 {
+		return id
+	}
+	return strings.ReplaceAll(strings.ToValidUTF8(id, "\ufffd"), "\x00", "\ufffd")
 }
 
 func (c *Conn) addRow(w *work, row Row) error {

@@ -737,6 +737,37 @@ func TestASendToThisProcessWakesOnlyItsQueue(t *testing.T) {
 	})
 }
 
+// aliased is a store whose queues have a second name.
+type aliased struct{ *fake }
+
+func (aliased) Name(queue string) string { return strings.TrimPrefix(queue, "alias of ") }
+
+func TestASendByAnotherNameOfAQueueWakesItsReceivers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := aliased{newFake("in", "alias of in")}
+		c := open(t, f)
+		r := receiverOf(t, c, "in")
+		go func() { _, _ = r.Receive(t.Context(), 1) }()
+		time.Sleep(time.Minute + 200*time.Millisecond)
+		before := f.callsOf("claim")
+		send(t, c, op("alias of in", "x"))
+		synctest.Wait()
+		if n := f.callsOf("claim") - before; n != 1 {
+			t.Errorf("%d looks at the queue, want one at once", n)
+		}
+		_ = r.Close()
+		_ = c.Close()
+	})
+}
+
+func TestAnIDThatNoDatabaseKeepsIsMendedForItsColumn(t *testing.T) {
+	for id, want := range map[string]string{"": "", "ünï-1": "ünï-1", "a\x00b": "a\ufffdb", "\xff": "\ufffd"} {
+		if got := storable(id); got != want {
+			t.Errorf("%q is stored as %q, want %q", id, got, want)
+		}
+	}
+}
+
 // FuzzMessage holds the decoding of a row's headers to its promise: readable or
 // undecodable, and never a panic.
 func FuzzMessage(f *testing.F) {

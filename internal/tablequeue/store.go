@@ -17,11 +17,11 @@ import (
 //	headers         a JSON object of strings, text
 //	body            bytes, null where there is none
 //	visible_at      when it may be claimed: now, the end of a delay, or of a lease
-//	expires_at      when it is worthless, or null
+//	expires         when it is worthless, or null (expires_at on SQLite)
 //	delivery_count  how often it has been claimed, 0 at first
 //	lease_id        the number of the claim that holds it, or null
 //	lease_owner     who made that claim, or null
-//	last_error      why it failed last, or null; not used yet
+//	last_error      null; for who looks after the table by hand
 //
 // and an index on (visible_at, seq). All but headers have defaults, so that others can
 // insert with plain SQL. Every "now" below is the database's clock, never this process's;
@@ -57,7 +57,7 @@ type Queues interface {
 	// c.Lease and lease_owner c.Owner. Rows that another claim has locked are
 	// passed over, not waited for. It never filters by count.
 	//
-	// Rows past expires_at are claimed like others, with Expired set (their headers and
+	// Rows that have expired are claimed like others, with Expired set (their headers and
 	// body may be left out): the engine removes them.
 	//
 	// When there is no visible row, next is how long after now the first one becomes
@@ -98,8 +98,8 @@ type Queues interface {
 type Browsing interface {
 	// Last is the highest seq in queue, 0 when it is empty.
 	Last(ctx context.Context, queue string) (int64, error)
-	// Browse reads the rows of a page by seq, leased and delayed ones too, but none past
-	// expires_at. It may end the page where the bodies so far are larger than [MaxPage].
+	// Browse reads the rows of a page by seq, leased and delayed ones too, but none that
+	// have expired. It may end the page where the bodies so far are larger than [MaxPage].
 	Browse(ctx context.Context, p Page) ([]Claimed, error)
 	// Purge deletes the rows of queue that are visible, in as few statements as the database can well
 	// do, and says how many.
@@ -124,7 +124,7 @@ type Topology interface {
 	// Install creates what is missing of the queues and the table of subscriptions, and
 	// leaves alone what exists. Several processes may do it at once.
 	Install(ctx context.Context, plan transport.Plan) error
-	// Inspect is [transport.Inspector]. Rows past expires_at do not count.
+	// Inspect is [transport.Inspector]. Rows that have expired do not count.
 	Inspect(ctx context.Context, queues ...string) ([]transport.QueueStats, error)
 }
 
@@ -265,6 +265,12 @@ type StoreTx interface {
 	// Rollback undoes everything. Called again, or after Complete or the store's
 	// Close, it does nothing.
 	Rollback(ctx context.Context) error
+}
+
+// Namer is implemented by a [Store] whose queues have several names. Without it each name is another queue's.
+type Namer interface {
+	// Name is the name by which receivers know queue, which Check has passed.
+	Name(queue string) string
 }
 
 // Waker is implemented by a [Store] that can tell other processes of new rows. Without

@@ -11,7 +11,7 @@ import (
 // sweepEvery is how often a Conn that receives offers to remove what has expired.
 const sweepEvery = time.Minute
 
-// Sweeper is implemented by a [Store] that can remove rows past expires_at by itself. Without it
+// Sweeper is implemented by a [Store] that can remove rows that have expired by itself. Without it
 // each stays until its turn comes, which in a queue that nobody receives from is never.
 type Sweeper interface {
 	// Sweep removes such rows, unless another process has done so lately. Rows that are leased stay.

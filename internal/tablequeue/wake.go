@@ -18,7 +18,8 @@ const notifyEvery = 50 * time.Millisecond
 // wakes tells receivers of new rows: those of this process directly, those of
 // others through the [Waker].
 type wakes struct {
-	hearing atomic.Bool // other processes' notifications arrive
+	hearing atomic.Bool               // other processes' notifications arrive
+	name    func(queue string) string // by which receivers know it
 
 	mu        sync.Mutex // guards what follows
 	receivers map[string][]*receiver
@@ -27,30 +28,38 @@ type wakes struct {
 	signal chan struct{} // holds a token while pending is not empty
 }
 
-func (w *wakes) init(others bool) {
+func (w *wakes) init(store Store) (waker Waker, others bool) {
+	w.name = func(queue string) string { return queue }
+	if n, ok := store.(Namer); ok {
+		w.name = n.Name
+	}
+	waker, others = store.(Waker)
 	w.receivers = map[string][]*receiver{}
 	if others {
 		w.pending = map[string]struct{}{}
 	}
 	w.signal = make(chan struct{}, 1)
+	return waker, others
 }
 
 func (w *wakes) add(r *receiver) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.receivers[r.queue] = append(w.receivers[r.queue], r)
+	name := w.name(r.queue)
+	w.receivers[name] = append(w.receivers[name], r)
 }
 
 func (w *wakes) remove(r *receiver) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	var rest []*receiver
-	for _, other := range w.receivers[r.queue] {
+	name := w.name(r.queue)
+	for _, other := range w.receivers[name] {
 		if other != r {
 			rest = append(rest, other)
 		}
 	}
-	w.receivers[r.queue] = rest
+	w.receivers[name] = rest
 }
 
 // flushed announces what units have made visible, or will.
@@ -75,6 +84,7 @@ func (w *wakes) flushed(units []*Unit) {
 
 // announce says that queue has a row that it had not before.
 func (w *wakes) announce(queue string) {
+	queue = w.name(queue)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.wake(queue)

@@ -17,6 +17,7 @@ var (
 	_ tablequeue.Store      = (*store)(nil)
 	_ tablequeue.Transactor = (*store)(nil)
 	_ tablequeue.Waker      = (*store)(nil)
+	_ tablequeue.Namer      = (*store)(nil)
 	_ tablequeue.Sweeper    = (*store)(nil)
 	_ tablequeue.Orphaner   = (*store)(nil)
 )
@@ -28,7 +29,6 @@ const poolSize = 2
 type store struct {
 	database string
 	settings
-	channel  string          // of notifications
 	self     string          // what its own notifications begin with
 	leases   *pgxpool.Pool   // what may be forgotten when the server crashes: claims, renewals, notifications
 	writes   *pgxpool.Pool   // what may not
@@ -55,7 +55,6 @@ type settings struct {
 func openStore(ctx context.Context, cfg *pgxpool.Config, listener *pgx.ConnConfig, set settings) (*store, error) {
 	s := &store{
 		settings: set,
-		channel:  "holdfast." + set.schema,
 		self:     fmt.Sprintf("%016x", rand.Uint64()),
 		listener: listener,
 		open:     map[*handlerTx]struct{}{},
@@ -65,9 +64,6 @@ func openStore(ctx context.Context, cfg *pgxpool.Config, listener *pgx.ConnConfi
 		cfg.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec
 	}
 	cfg.ConnConfig.DialFunc = s.sockets.dial(cfg.ConnConfig.DialFunc)
-	if len(s.channel) > maxName {
-		s.channel = s.channel[:maxName] // may wake another schema's receivers: no harm
-	}
 	name := "holdfast " + set.endpoint
 	if listener != nil {
 		listener.DialFunc = cfg.ConnConfig.DialFunc

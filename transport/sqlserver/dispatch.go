@@ -58,7 +58,7 @@ func (s *store) groups(units []*tablequeue.Unit) []*group {
 			verb = tablequeue.Retry
 		}
 		i := slices.IndexFunc(groups, func(g *group) bool {
-			return g.verb == verb && (verb == tablequeue.Send || g.queue.name == u.Queue)
+			return g.verb == verb && (verb == tablequeue.Send || g.queue.name == u.Queue && g.fits(u))
 		})
 		if i < 0 {
 			g := &group{verb: verb}
@@ -74,6 +74,26 @@ func (s *store) groups(units []*tablequeue.Unit) []*group {
 		slices.SortFunc(g.outs, func(a, b *out) int { return cmp.Compare(a.to.name, b.to.name) })
 	}
 	return groups
+}
+
+// fits says whether u sends to the same queues as those in g: else there would be a statement for each set of queues
+// that batches happen to come to.
+func (g *group) fits(u *tablequeue.Unit) bool {
+	for i := range u.Rows {
+		if !slices.ContainsFunc(g.outs, func(o *out) bool { return o.to.name == u.Rows[i].Queue }) {
+			return false
+		}
+	}
+	return !slices.ContainsFunc(g.outs, func(o *out) bool { return !sends(u, o.to.name) })
+}
+
+func sends(u *tablequeue.Unit, queue string) bool {
+	for i := range u.Rows {
+		if u.Rows[i].Queue == queue {
+			return true
+		}
+	}
+	return false
 }
 
 func (s *store) add(g *group, u *tablequeue.Unit) {

@@ -6,16 +6,31 @@ import (
 	"strings"
 
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast/internal/tablequeue"
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-const undefinedTable = "42P01"
+const (
+	undefinedTable = "42P01"
+	readOnly       = "25006"
+)
+
+// reconnect gives up all connections: the server behind them is a standby now, and who can be written to is found by
+// connecting anew. Those in use end when they are given back.
+func (s *store) reconnect() {
+	for _, pool := range []*pgxpool.Pool{s.leases, s.writes, s.handlers} {
+		pool.Reset()
+	}
+}
 
 // failed adds to err what was attempted, and that a queue is missing where that is it.
 func (s *store) failed(doing string, err error) error {
-	if code(err) == undefinedTable {
+	switch code(err) {
+	case readOnly:
+		s.reconnect()
+	case undefinedTable:
 		return fmt.Errorf("postgres: %s: %w: %w", doing, transport.ErrNoQueue, err)
 	}
 	return fmt.Errorf("postgres: %s: %w", doing, err)

@@ -79,9 +79,10 @@ func (s *store) inserts(rows []tablequeue.Row) *pgx.Batch {
 	var queues []string
 	for _, o := range s.groups([]*tablequeue.Unit{{Rows: rows}})[0].outs {
 		s.queueSend(&b, o, plain(o.arrays()))
-		queues = append(queues, s.told(o.to.name))
+		queues = append(queues, o.to.name)
 	}
-	b.Queue("SELECT pg_notify($1, 'tx ' || q) FROM unnest($2::text[]) AS q", s.channel, queues)
+	channels, names := s.heardOf(queues)
+	b.Queue(notify, "tx", channels, names)
 	return &b
 }
 

@@ -46,6 +46,9 @@ var qualified = regexp.MustCompile(`^"((?:[^"]|"")+)"\."((?:[^"]|"")+)"$`)
 
 // split gives the schema and the table of a queue.
 func (s *store) split(queue string) (schema, table string) {
+	if queue == "" || queue[0] != '"' {
+		return s.schema, queue
+	}
 	if parts := qualified.FindStringSubmatch(queue); parts != nil {
 		return strings.ReplaceAll(parts[1], `""`, `"`), strings.ReplaceAll(parts[2], `""`, `"`)
 	}

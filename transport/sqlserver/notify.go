@@ -5,17 +5,40 @@ import (
 	"fmt"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5"
 )
 
+// notify tells of queues by $1, who does. Channels are those of their schemas.
+const notify = `SELECT pg_notify(c, $1 || ' ' || q) FROM unnest($2::text[], $3::text[]) AS r(c, q)`
+
+// channelOf is where receivers of a schema's queues listen. Two schemas whose names are cut may share one: they
+// wake each other in vain.
+func channelOf(schema string) string {
+	name := "holdfast." + schema
+	if len(name) <= maxName {
+		return name
+	}
+	for name = name[:maxName]; !utf8.ValidString(name); {
+		name = name[:len(name)-1]
+	}
+	return name
+}
+
+// heardOf gives the channel and the name by which the receivers of each of the queues hear of it.
+func (s *store) heardOf(queues []string) (channels, names []string) {
+	for _, q := range queues {
+		schema, plain := s.split(q)
+		channels, names = append(channels, channelOf(schema)), append(names, plain)
+	}
+	return channels, names
+}
+
 // Notify implements [tablequeue.Waker].
 func (s *store) Notify(ctx context.Context, queues []string) error {
-	for i, q := range queues {
-		queues[i] = s.told(q)
-	}
-	_, err := s.leases.Exec(ctx, `SELECT pg_notify($1, $2 || ' ' || q)
-FROM unnest($3::text[]) AS q`, s.channel, s.self, queues)
+	channels, names := s.heardOf(queues)
+	_, err := s.leases.Exec(ctx, notify, s.self, channels, names)
 	if err != nil {
 		return fmt.Errorf("postgres: notify: %w", err)
 	}
@@ -33,7 +56,7 @@ func (s *store) Listen(ctx context.Context, ready func(), wake func(queue string
 		return fmt.Errorf("postgres: listen: %w", err)
 	}
 	defer closeSoon(conn)
-	if _, err := conn.Exec(ctx, "LISTEN "+pgx.Identifier{s.channel}.Sanitize()); err != nil {
+	if _, err := conn.Exec(ctx, "LISTEN "+quote(channelOf(s.schema))); err != nil {
 		return fmt.Errorf("postgres: listen: %w", err)
 	}
 	ready()

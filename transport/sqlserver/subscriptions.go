@@ -76,13 +76,16 @@ func (s *store) Subscriptions(ctx context.Context) ([]tablequeue.Subscription, e
 		return nil, s.noSubscriptions("read subscriptions", err)
 	}
 	for i := range all {
-		all[i].Queue = s.told(all[i].Queue)
+		all[i].Queue = s.Name(all[i].Queue)
 	}
 	return all, nil
 }
 
-// told is a queue as receivers know it: without its schema where that is ours.
-func (s *store) told(queue string) string {
+// Name implements [tablequeue.Namer]: without its schema where that is ours.
+func (s *store) Name(queue string) string {
+	if queue == "" || queue[0] != '"' {
+		return queue
+	}
 	if schema, plain := s.split(queue); schema == s.schema {
 		return plain
 	}

@@ -116,9 +116,7 @@ func (s *store) commit(ctx context.Context, conn *pgx.Conn, begin bool, u *table
 		}
 	}
 	_, err := results.Exec()
-	if closing := results.Close(); err == nil {
-		err = closing
-	}
+	_ = results.Close() // whatever comes after the answer to a commit does not undo it
 	if err != nil {
 		return fmt.Errorf("postgres: commit: %w: %w", errWrites, err)
 	}

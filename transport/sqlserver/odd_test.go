@@ -1,0 +1,210 @@
+package sqlserver
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/internal/tablequeue"
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+// hears returns the first queue that s is told of after tell.
+func hears(t *testing.T, s *store, tell func()) (queue string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	err := s.Listen(ctx, tell, func(told string) { queue = told; cancel() })
+	if queue == "" {
+		t.Errorf("nothing was heard: %v", err)
+	}
+	return queue
+}
+
+func TestASchemaWhoseNameIsAsLongAsCanBeIsHeardOfAndSentTo(t *testing.T) {
+	w := newWorld(t)
+	schema := strings.Repeat("ü", 31) // cut after 63 bytes, the channel would end within a letter
+	w.exec(`DROP SCHEMA IF EXISTS ` + quote(schema) + ` CASCADE`)
+	t.Cleanup(func() {
+		_, err := w.sql.Exec(context.Background(), `DROP SCHEMA `+quote(schema)+` CASCADE`)
+		ok(t, err)
+	})
+	p := Postgres{URL: testURL(), Schema: schema}
+	c, err := p.Open(t.Context(), transport.Env{})
+	ok(t, err)
+	defer c.Close()
+	install(t, c, "in")
+	s, err := p.store(t.Context(), transport.Env{})
+	ok(t, err)
+	defer s.Close()
+	got := hears(t, s, func() {
+		tx, err := w.sql.Begin(t.Context())
+		ok(t, err)
+		_, err = c.(transport.Joiner).DispatchIn(t.Context(), tx, []transport.Operation{to("in", msg("1"))})
+		ok(t, err)
+		ok(t, tx.Commit(t.Context()))
+	})
+	if got != "in" {
+		t.Errorf("heard of %q", got)
+	}
+}
+
+func TestASendByAnAddressWithASchemaIsHeardOfThere(t *testing.T) {
+	here, there := newWorld(t), newWorld(t, "in")
+	address := quote(there.schema, "in")
+	for name, tell := range map[string]func(){
+		"a notification": func() { ok(t, here.store().Notify(t.Context(), []string{address})) },
+		"a transaction": func() {
+			tx, err := here.sql.Begin(t.Context())
+			ok(t, err)
+			_, err = here.open().(transport.Joiner).DispatchIn(t.Context(), tx, []transport.Operation{to(address, msg("1"))})
+			ok(t, err)
+			ok(t, tx.Commit(t.Context()))
+		},
+	} {
+		if got := hears(t, there.store(), tell); got != "in" {
+			t.Errorf("%s: heard of %q", name, got)
+		}
+	}
+}
+
+// An id is text of anybody's; a column of text takes neither a NUL nor what is not UTF-8.
+func TestAnIDOfAnyBytesIsSent(t *testing.T) {
+	w := newWorld(t, "in")
+	c := w.open()
+	r := receiver(t, c, "in")
+	for id, want := range map[string]string{"": "", "a\x00b": "a\ufffdb", "\xff\xfe": "\ufffd", strings.Repeat("x", 9000): strings.Repeat("x", 9000)} {
+		m := &transport.Message{ID: id, Headers: header.New(header.Field{Name: "k\x00", Value: "\x00\xff"})}
+		send(t, c, to("in", m))
+		d := receive(t, r, 1)[0]
+		if got := d.Message(); got.ID != want || got.Headers.Get("k\x00") != "\x00\ufffd" {
+			t.Errorf("%q: received as %q with %v", id, got.ID, got.Headers)
+		}
+		ok(t, d.Complete(t.Context()))
+	}
+}
+
+func TestHugeHeadersAndBodiesArriveWhole(t *testing.T) {
+	w := newWorld(t, "in")
+	c := w.open()
+	m := msg("1")
+	m.Headers.Set("trace", strings.Repeat("\"stack\"\n", 1<<20))
+	m.Body = []byte(strings.Repeat("0123456789abcdef", 2<<20))
+	send(t, c, to("in", m), to("in", msg("2")))
+	got := receive(t, receiver(t, c, "in"), 1)[0].Message()
+	if got.Headers.Get("trace") != m.Headers.Get("trace") || string(got.Body) != string(m.Body) {
+		t.Errorf("%d bytes of headers and %d of body arrived", len(got.Headers.Get("trace")), len(got.Body))
+	}
+}
+
+// What a receiver holds of a table that is dropped is lost with it; when there is a table again it goes on.
+func TestATableThatIsDroppedAndMadeAgainIsReceivedFrom(t *testing.T) {
+	w := newWorld(t, "in")
+	c := w.open()
+	r := receiver(t, c, "in")
+	send(t, c, to("in", msg("1")), to("in", msg("2")))
+	ds := receive(t, r, 2)
+	w.exec(`DROP TABLE %s"in"`)
+	isErr(t, ds[0].Complete(t.Context()), transport.ErrNoQueue)
+	for _, err := range r.(transport.Renewer).Renew(t.Context(), ds) {
+		isErr(t, err, transport.ErrNoQueue)
+	}
+	_, err := r.Receive(t.Context(), 1)
+	isErr(t, err, transport.ErrNoQueue)
+	_, err = c.Dispatch(t.Context(), []transport.Operation{to("in", msg("3"))})
+	isErr(t, err, transport.ErrNoQueue)
+
+	install(t, c, "in")
+	send(t, c, to("in", msg("4")))
+	d := receive(t, r, 1)[0]
+	if d.Message().ID != "4" {
+		t.Errorf("received %q", d.Message().ID)
+	}
+	isErr(t, ds[1].Complete(t.Context()), transport.ErrLeaseLost)
+	ok(t, d.Complete(t.Context()))
+}
+
+// After a failover that leaves connections standing, what was the primary takes no writes.
+func TestConnectionsToAServerThatTakesNoWritesAreGivenUp(t *testing.T) {
+	w := newWorld(t, "in")
+	s := w.store()
+	for _, pool := range []*pgxpool.Pool{s.leases, s.writes} {
+		var all []*pgxpool.Conn
+		for range poolSize {
+			c, err := pool.Acquire(t.Context())
+			ok(t, err)
+			_, err = c.Exec(t.Context(), `SET default_transaction_read_only = on`)
+			ok(t, err)
+			all = append(all, c)
+		}
+		for _, c := range all {
+			c.Release()
+		}
+	}
+	unit := &tablequeue.Unit{Rows: []tablequeue.Row{{Queue: "in", ID: "1", Headers: []byte("{}")}}}
+	err := s.Flush(t.Context(), []*tablequeue.Unit{unit})
+	if code(err) != readOnly || s.Classify(err) != tablequeue.Unavailable {
+		t.Fatalf("class %v of %v", s.Classify(err), err)
+	}
+	ok(t, s.Flush(t.Context(), []*tablequeue.Unit{unit}))
+	rows, _, err := s.Claim(t.Context(), claimOf("in", 1, 1), nil)
+	ok(t, err)
+	if len(rows) != 1 {
+		t.Errorf("%d rows", len(rows))
+	}
+}
+
+func TestStatementsAreOfTheSetsOfQueuesThatHandlersSendTo(t *testing.T) {
+	const queues = 8
+	names := make([]string, queues)
+	for i := range names {
+		names[i] = fmt.Sprint("out-", i)
+	}
+	w := newWorld(t, append(names, "in")...)
+	s := w.store()
+	count := func() (n int) {
+		s.statements.Range(func(any, any) bool { n++; return true })
+		return n
+	}
+	c := w.open()
+	var ops []transport.Operation
+	for i := range 200 {
+		ops = append(ops, to("in", msg(fmt.Sprint(i))))
+	}
+	send(t, c, ops...)
+	for set := range 1 << queues / 4 { // batches that come to many sets
+		rows, _, err := s.Claim(t.Context(), claimOf("in", int64(set+1), 3), nil)
+		ok(t, err)
+		ok(t, s.Flush(t.Context(), completions(rows, int64(set+1), func(i int) string { return names[(set>>i)%queues] })))
+	}
+	if n := count(); n > queues {
+		t.Errorf("%d statements for messages that are sent on to one of %d queues each", n, queues)
+	}
+	sent := 0
+	for _, q := range names {
+		sent += w.count(q)
+	}
+	if sent != 192 || w.count("in") != 8 {
+		t.Errorf("%d sent on, %d left", sent, w.count("in"))
+	}
+}
+
+func claimOf(queue string, lease int64, limit int) tablequeue.Claim {
+	return tablequeue.Claim{Queue: queue, Limit: limit, Lease: lease, For: time.Minute, Owner: "me"}
+}
+
+// completions complete rows, each with a message to another queue.
+func completions(rows []tablequeue.Claimed, lease int64, out func(i int) string) (units []*tablequeue.Unit) {
+	for i, r := range rows {
+		units = append(units, &tablequeue.Unit{
+			Verb: tablequeue.Delete, Queue: "in", Lease: tablequeue.Lease{Seq: r.Seq, ID: lease},
+			Rows: []tablequeue.Row{{Queue: out(i), ID: r.ID, Headers: []byte("{}")}},
+		})
+	}
+	return units
+}
