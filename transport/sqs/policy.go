@@ -1,0 +1,206 @@
+package sqs
+
+import (
+	"encoding/json"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+)
+
+const (
+	// maxPolicy and maxStatements are what SQS takes for a queue.
+	maxPolicy     = 8192
+	maxStatements = 20
+	// policyID names our statement in a queue's policy.
+	policyID = "HoldfastTopics"
+)
+
+// policy is a queue's policy: who may do what with it. Statements of others stay as they are.
+type policy struct {
+	rest       map[string]json.RawMessage
+	statements []json.RawMessage
+}
+
+// parsePolicy reads a policy; "" is none.
+func parsePolicy(text string) (*policy, error) {
+	p := &policy{rest: map[string]json.RawMessage{"Version": json.RawMessage(`"2012-10-17"`)}}
+	if text == "" {
+		return p, nil
+	}
+	if err := json.Unmarshal([]byte(text), &p.rest); err != nil {
+		return nil, fmt.Errorf("the policy is not JSON: %w", err)
+	}
+	statements := p.rest["Statement"]
+	delete(p.rest, "Statement")
+	if len(statements) > 0 && statements[0] == '{' { // there is but one
+		p.statements = []json.RawMessage{statements}
+		return p, nil
+	}
+	if len(statements) > 0 {
+		if err := json.Unmarshal(statements, &p.statements); err != nil {
+			return nil, fmt.Errorf("the policy's statements cannot be read: %w", err)
+		}
+	}
+	return p, nil
+}
+
+// text is the policy as SQS takes it.
+func (p *policy) text() (string, error) {
+	whole := make(map[string]any, len(p.rest)+1)
+	for name, value := range p.rest {
+		whole[name] = value
+	}
+	whole["Statement"] = p.statements
+	text, err := json.Marshal(whole)
+	switch {
+	case err != nil:
+		return "", err
+	case len(text) > maxPolicy:
+		return "", fmt.Errorf("the policy would have %d bytes, and SQS takes %d: let in all topics of a prefix (Transport.WidePolicy), "+
+			"or subscribe to fewer types", len(text), maxPolicy)
+	case len(p.statements) > maxStatements:
+		return "", fmt.Errorf("the policy would have %d statements, and SQS takes %d: remove some that others have added", len(p.statements), maxStatements)
+	}
+	return string(text), nil
+}
+
+// statement is what is understood of one.
+type statement struct {
+	ID        string     `json:"Sid,omitempty"`
+	Effect    string     `json:"Effect"`
+	Principal any        `json:"Principal,omitempty"`
+	Action    oneOrMore  `json:"Action,omitempty"`
+	Resource  oneOrMore  `json:"Resource,omitempty"`
+	Condition conditions `json:"Condition,omitempty"`
+
+	NotPrincipal json.RawMessage `json:"NotPrincipal,omitempty"`
+	NotAction    json.RawMessage `json:"NotAction,omitempty"`
+	NotResource  json.RawMessage `json:"NotResource,omitempty"`
+}
+
+// conditions are by operator and key.
+type conditions map[string]map[string]oneOrMore
+
+// oneOrMore is a string or an array of them.
+type oneOrMore []string
+
+// UnmarshalJSON reads either.
+func (o *oneOrMore) UnmarshalJSON(b []byte) error {
+	var one string
+	if json.Unmarshal(b, &one) == nil {
+		*o = oneOrMore{one}
+		return nil
+	}
+	return json.Unmarshal(b, (*[]string)(o))
+}
+
+// allows tells whether the policy lets a topic send to a queue, or every topic of a pattern. What it does not understand does
+// not allow anything.
+func (p *policy) allows(queueARN, topicARN string) bool {
+	return slices.ContainsFunc(p.statements, func(raw json.RawMessage) bool {
+		var s statement
+		return json.Unmarshal(raw, &s) == nil && s.allows(queueARN, topicARN)
+	})
+}
+
+func (s *statement) allows(queueARN, topicARN string) bool {
+	if s.Effect != "Allow" || s.NotPrincipal != nil || s.NotAction != nil || s.NotResource != nil || !s.isForTopics() {
+		return false
+	}
+	sends := slices.ContainsFunc(s.Action, func(a string) bool { return matches(strings.ToLower(a), "sqs:sendmessage") })
+	here := slices.ContainsFunc(s.Resource, func(r string) bool { return matches(r, queueARN) })
+	return sends && here && s.Condition.holdFor(topicARN)
+}
+
+// isForTopics tells whether SNS is who the statement is about, or everybody.
+func (s *statement) isForTopics() bool {
+	switch who := s.Principal.(type) {
+	case string:
+		return who == "*"
+	case map[string]any:
+		return names(who["AWS"], "*") || names(who["Service"], "sns.amazonaws.com")
+	}
+	return false
+}
+
+// names tells whether a value is a name, or a list with it.
+func names(value any, name string) bool {
+	list, ok := value.([]any)
+	if !ok {
+		list = []any{value}
+	}
+	return slices.Contains(list, any(name))
+}
+
+// holdFor tells whether what a topic sends fulfils them: there is nothing but the topic that they ask about.
+func (c conditions) holdFor(topicARN string) bool {
+	for operator, keys := range c {
+		for key, patterns := range keys {
+			if !strings.EqualFold(key, "aws:SourceArn") || !patternsMatch(operator, patterns, topicARN) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+func patternsMatch(operator string, patterns []string, arn string) bool {
+	switch operator {
+	case "ArnLike", "ArnEquals", "StringLike":
+		return slices.ContainsFunc(patterns, func(p string) bool { return matches(p, arn) })
+	case "StringEquals":
+		return slices.Contains(patterns, arn)
+	}
+	return false
+}
+
+// matches tells whether a pattern with * and ? matches, as AWS does; a pattern matches those that say less.
+func matches(pattern, name string) bool {
+	literal := strings.NewReplacer(`\`, `\\`, `[`, `\[`, `/`, "\x00")
+	ok, err := path.Match(literal.Replace(pattern), strings.ReplaceAll(name, "/", "\x00"))
+	return ok && err == nil
+}
+
+// allow has the policy let topics, or patterns of them, send to a queue, beside those that it let in before.
+func (p *policy) allow(queueARN string, topicARNs ...string) error {
+	own := slices.IndexFunc(p.statements, func(raw json.RawMessage) bool { return isOurs(raw, queueARN) })
+	sources := slices.Clone(topicARNs)
+	if own >= 0 {
+		var s statement
+		if err := json.Unmarshal(p.statements[own], &s); err != nil {
+			return err
+		}
+		sources = append(sources, s.Condition["ArnLike"][sourceKey]...)
+	}
+	raw, err := json.Marshal(statement{
+		ID: policyID, Effect: "Allow", Principal: map[string]string{"Service": "sns.amazonaws.com"},
+		Action: oneOrMore{"sqs:SendMessage"}, Resource: oneOrMore{queueARN},
+		Condition: conditions{"ArnLike": {sourceKey: minimal(sources)}},
+	})
+	if err != nil {
+		return err
+	}
+	if own < 0 {
+		p.statements = append(p.statements, raw)
+		return nil
+	}
+	p.statements[own] = raw
+	return nil
+}
+
+// sourceKey is the key of the condition that says which topic sends.
+const sourceKey = "aws:SourceArn"
+
+func isOurs(raw json.RawMessage, queueARN string) bool {
+	var s statement
+	return json.Unmarshal(raw, &s) == nil && s.ID == policyID && slices.Contains(s.Resource, queueARN)
+}
+
+// minimal leaves out what another pattern matches.
+func minimal(patterns []string) []string {
+	patterns = slices.Compact(slices.Sorted(slices.Values(patterns)))
+	return slices.DeleteFunc(slices.Clone(patterns), func(p string) bool {
+		return slices.ContainsFunc(patterns, func(wider string) bool { return wider != p && matches(wider, p) })
+	})
+}
