@@ -1,0 +1,276 @@
+package brokertest_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/Azure/azure-sdk-for-go/sdk/azcore"
+	"github.com/Azure/azure-sdk-for-go/sdk/azcore/policy"
+	"github.com/Azure/azure-sdk-for-go/sdk/azcore/to"
+	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus"
+	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus/admin"
+
+	"github.com/holdfast-go/holdfast/internal/brokertest"
+)
+
+func TestServiceBusRefusesWrongKeys(t *testing.T) {
+	b := ownBus(t)
+	q := b.queue(admin.QueueProperties{})
+	for name, connection := range map[string]string{
+		"another's secret": strings.Replace(b.ConnectionString, "SharedAccessKey=", "SharedAccessKey=x", 1),
+		"another name":     strings.Replace(b.ConnectionString, "RootManage", "Nobodys", 1),
+	} {
+		client, managing := b.dial(connection)
+		s, err := client.NewSender(q, nil)
+		b.must(err)
+		m := text("x")
+		t.Log(name)
+		b.code(s.SendMessage(b.ctx, &m, nil), azservicebus.CodeUnauthorizedAccess)
+		if _, err := managing.GetQueue(b.ctx, q, nil); status(err) != 401 {
+			t.Errorf("%s: %v, want status 401", name, err)
+		}
+	}
+}
+
+func TestServiceBusGivesNoMoreRightsThanAKeyHas(t *testing.T) {
+	b := ownBus(t)
+	q := b.queue(admin.QueueProperties{})
+	sends, managing := b.dial(b.Control.Restricted("Send"))
+	s, err := sends.NewSender(q, nil)
+	b.must(err)
+	m := text("x")
+	b.must(s.SendMessage(b.ctx, &m, nil))
+	r, err := sends.NewReceiverForQueue(q, nil)
+	b.must(err)
+	_, err = r.ReceiveMessages(b.ctx, 1, nil)
+	b.code(err, azservicebus.CodeUnauthorizedAccess)
+	if _, err := managing.CreateQueue(b.ctx, q+"-2", nil); status(err) != 401 {
+		t.Errorf("create without the right to: %v, want status 401", err)
+	}
+	listens, _ := b.dial(b.Control.Restricted("Listen"))
+	s, err = listens.NewSender(q, nil)
+	b.must(err)
+	b.code(s.SendMessage(b.ctx, &m, nil), azservicebus.CodeUnauthorizedAccess)
+	r, err = listens.NewReceiverForQueue(q, nil)
+	b.must(err)
+	b.must(r.CompleteMessage(b.ctx, b.receive(r), nil))
+}
+
+func TestServiceBusSaysWhatIsMissing(t *testing.T) {
+	b := newBus(t)
+	none := brokertest.Name(t, "none")
+	m := text("x")
+	b.code(b.sender(none).SendMessage(b.ctx, &m, nil), azservicebus.CodeNotFound)
+	_, err := b.receiver(none).ReceiveMessages(b.ctx, 1, nil)
+	b.code(err, azservicebus.CodeNotFound)
+}
+
+func TestServiceBusGoesOnAfterDroppedConnections(t *testing.T) {
+	b := ownBus(t)
+	q := b.queue(admin.QueueProperties{LockDuration: brief(), MaxDeliveryCount: to.Ptr[int32](1000)})
+	const total = 300
+	var working sync.WaitGroup
+	working.Go(func() {
+		s := b.sender(q)
+		for i := range total {
+			m := text(fmt.Sprint(i))
+			if err := s.SendMessage(b.ctx, &m, nil); err != nil {
+				t.Errorf("send: %v", err)
+			}
+			if i%100 == 50 {
+				b.Control.Drop()
+			}
+		}
+	})
+	seen := make(map[string]bool)
+	for r := b.receiver(q); len(seen) < total; {
+		messages, err := r.ReceiveMessages(b.ctx, 20, nil)
+		if b.ctx.Err() != nil {
+			t.Fatalf("got %d of %d: %v", len(seen), total, err)
+		}
+		for _, m := range messages {
+			seen[string(m.Body)] = true
+			ctx, cancel := context.WithTimeout(b.ctx, time.Second)
+			_ = r.CompleteMessage(ctx, m, nil) // one that fails comes again
+			cancel()
+		}
+	}
+	working.Wait()
+}
+
+func TestServiceBusKeepsWhatItDidNotAnswer(t *testing.T) {
+	b := ownBus(t)
+	q := b.queue(admin.QueueProperties{RequiresDuplicateDetection: to.Ptr(true)})
+	s, r := b.sender(q), b.receiver(q)
+	first := text("first")
+	b.must(s.SendMessage(b.ctx, &first, nil))
+	b.must(r.CompleteMessage(b.ctx, b.receive(r), nil))
+
+	b.Control.Set(brokertest.ServiceBusFaults{Unanswered: 1})
+	m := azservicebus.Message{Body: []byte("x"), MessageID: to.Ptr("id")}
+	b.must(s.SendMessage(b.ctx, &m, nil)) // the SDK sends it twice
+	got := b.receive(r)
+	b.equal(string(got.Body), "x")
+
+	b.Control.Set(brokertest.ServiceBusFaults{Unanswered: 1})
+	ctx, cancel := context.WithTimeout(b.ctx, time.Second)
+	defer cancel()
+	if err := r.CompleteMessage(ctx, got, nil); err == nil {
+		t.Error("a settle without answer succeeded")
+	}
+	b.lost(r.CompleteMessage(b.ctx, onManagement(got), nil)) // it was completed
+	b.nothing(b.receiver(q))
+}
+
+func TestServiceBusThrottles(t *testing.T) {
+	b := ownBus(t)
+	q := b.queue(admin.QueueProperties{})
+	s := b.sender(q)
+	m := text("x")
+	b.must(s.SendMessage(b.ctx, &m, nil))
+	b.Control.Set(brokertest.ServiceBusFaults{Throttle: 2}) // the SDK tries again
+	b.must(s.SendMessage(b.ctx, &m, nil))
+	b.Control.Set(brokertest.ServiceBusFaults{Throttle: 1000})
+	if err := s.SendMessage(b.ctx, &m, nil); err == nil || !strings.Contains(err.Error(), "com.microsoft:server-busy") {
+		t.Errorf("got %v, want server-busy", err)
+	}
+	if _, err := b.admin.GetQueue(b.ctx, q, nil); status(err) != 429 {
+		t.Errorf("got %v, want status 429", err)
+	}
+	b.Control.Set(brokertest.ServiceBusFaults{})
+	b.must(s.SendMessage(b.ctx, &m, nil))
+	b.equal(len(b.drain(q)), 3)
+}
+
+func TestServiceBusRefusesLocks(t *testing.T) {
+	b := ownBus(t)
+	q := b.queue(admin.QueueProperties{})
+	b.send(q, text("x"))
+	r := b.receiver(q)
+	m := b.receive(r)
+	b.Control.Set(brokertest.ServiceBusFaults{RefuseRenewals: true})
+	b.lost(r.RenewMessageLock(b.ctx, m, nil))
+	b.Control.Set(brokertest.ServiceBusFaults{RefuseLocks: true})
+	b.lost(r.CompleteMessage(b.ctx, onManagement(m), nil))
+	b.lost(r.CompleteMessage(b.ctx, m, nil))
+	b.Control.Set(brokertest.ServiceBusFaults{})
+	b.Control.LoseLocks(q)
+	again := b.receive(r)
+	b.equal(again.DeliveryCount, uint32(2))
+	b.lost(r.CompleteMessage(b.ctx, onManagement(m), nil))
+	b.must(r.CompleteMessage(b.ctx, again, nil))
+}
+
+func TestServiceBusDelaysAnswers(t *testing.T) {
+	b := ownBus(t)
+	q := b.queue(admin.QueueProperties{})
+	s := b.sender(q)
+	m := text("x")
+	b.must(s.SendMessage(b.ctx, &m, nil))
+	b.Control.Set(brokertest.ServiceBusFaults{Delay: 200 * time.Millisecond})
+	start := time.Now()
+	b.must(s.SendMessage(b.ctx, &m, nil))
+	if took := time.Since(start); took < 200*time.Millisecond {
+		t.Errorf("it took %v", took)
+	}
+}
+
+func TestServiceBusFallsSilent(t *testing.T) {
+	b := ownBus(t)
+	q := b.queue(admin.QueueProperties{})
+	s := b.sender(q)
+	m := text("x")
+	b.must(s.SendMessage(b.ctx, &m, nil))
+	b.Control.Set(brokertest.ServiceBusFaults{Silent: true})
+	ctx, cancel := context.WithTimeout(b.ctx, 300*time.Millisecond)
+	defer cancel()
+	if err := s.SendMessage(ctx, &m, nil); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestServiceBusDetachesLinks(t *testing.T) {
+	b := ownBus(t)
+	q := b.queue(admin.QueueProperties{})
+	s, r := b.sender(q), b.receiver(q)
+	m := text("x")
+	for range 3 {
+		b.must(s.SendMessage(b.ctx, &m, nil))
+		got := b.receive(r)
+		b.Control.Detach(q, "")
+		b.must(r.CompleteMessage(b.ctx, onManagement(got), nil))
+	}
+}
+
+func TestServiceBusRefusesConnections(t *testing.T) {
+	b := ownBus(t)
+	q := b.queue(admin.QueueProperties{})
+	b.Control.Set(brokertest.ServiceBusFaults{RefuseConnections: true})
+	ctx, cancel := context.WithTimeout(b.ctx, time.Second)
+	defer cancel()
+	m := text("x")
+	if err := b.sender(q).SendMessage(ctx, &m, nil); err == nil {
+		t.Error("it was sent")
+	}
+	b.Control.Set(brokertest.ServiceBusFaults{})
+	b.send(q, m)
+	b.equal(string(b.complete(q).Body), "x")
+}
+
+func TestServiceBusEndsBadConnectionsOnly(t *testing.T) {
+	b := ownBus(t)
+	q := b.queue(admin.QueueProperties{})
+	host, _, _ := strings.Cut(strings.TrimPrefix(b.ConnectionString, "Endpoint=sb://"), ";")
+	const open = "\x41MQP\x00\x01\x00\x00"
+	for name, bytes := range map[string]string{
+		"another protocol":    "GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+		"a frame of no size":  open + "\x00\x00\x00\x00\x02\x00\x00\x00",
+		"a frame too large":   open + "\xff\xff\xff\xff\x02\x00\x00\x00\x00\x53\x10",
+		"a frame too small":   open + "\x00\x00\x00\x09\x02\x00\x00\x00\x00",
+		"no performative":     open + "\x00\x00\x00\x0d\x02\x00\x00\x00\x00\x53\xee\x45\x45",
+		"attach before begin": open + "\x00\x00\x00\x0c\x02\x00\x00\x00\x00\x53\x12\x45",
+		"an endless list":     open + "\x00\x00\x00\x14\x02\x00\x00\x00\x00\x53\x10\xd0\x00\x00\x00\x04\xff\xff\xff\xff",
+	} {
+		c, err := net.Dial("tcp", host)
+		b.must(err)
+		_, err = io.WriteString(c, bytes)
+		b.must(err)
+		b.must(c.(*net.TCPConn).CloseWrite())
+		b.must(c.SetDeadline(time.Now().Add(20 * time.Second)))
+		if _, err := io.Copy(io.Discard, c); err != nil && !errors.Is(err, net.ErrClosed) && !strings.Contains(err.Error(), "reset") {
+			t.Errorf("%s: the connection was not closed: %v", name, err)
+		}
+		b.must(c.Close())
+	}
+	b.send(q, text("x"))
+	b.equal(string(b.complete(q).Body), "x")
+}
+
+// identity is a credential as azidentity has them.
+type identity string
+
+func (i identity) GetToken(context.Context, policy.TokenRequestOptions) (azcore.AccessToken, error) {
+	return azcore.AccessToken{Token: string(i), ExpiresOn: time.Now().Add(time.Hour)}, nil
+}
+
+func TestServiceBusAdmitsIdentitiesToItsAdminInterface(t *testing.T) {
+	b := ownBus(t)
+	b.Control.Admit("token-of-a-reader", "Listen")
+	b.Control.Admit("token-of-an-owner", "Manage", "Send", "Listen")
+	host, _, _ := strings.Cut(strings.TrimPrefix(b.ConnectionString, "Endpoint=sb://"), ";")
+	for token, want := range map[identity]int{"token-of-a-reader": 401, "token-of-nobody": 401, "token-of-an-owner": 0} {
+		options := &admin.ClientOptions{ClientOptions: azcore.ClientOptions{Transport: b.AdminTransport()}}
+		c, err := admin.NewClient(host, token, options)
+		b.must(err)
+		if _, err := c.CreateQueue(b.ctx, "q", nil); status(err) != want || want == 0 && err != nil {
+			t.Errorf("%s: %v, want status %d", token, err, want)
+		}
+	}
+}

@@ -1,0 +1,239 @@
+package brokertest_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/Azure/azure-sdk-for-go/sdk/azcore/to"
+	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus"
+	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus/admin"
+)
+
+func TestServiceBusCompletes(t *testing.T) {
+	b := newBus(t)
+	q := b.queue(admin.QueueProperties{LockDuration: brief()})
+	b.send(q, text("hello"))
+	r := b.receiver(q)
+	m := b.receive(r)
+	b.equal(string(m.Body), "hello")
+	b.equal(m.DeliveryCount, uint32(1))
+	b.equal(*m.SequenceNumber, int64(1))
+	b.equal(m.State, azservicebus.MessageStateActive)
+	if since := time.Since(*m.EnqueuedTime); since < 0 || since > time.Minute {
+		t.Errorf("it was sent %v ago", since)
+	}
+	b.must(r.CompleteMessage(b.ctx, m, nil))
+	b.lost(r.CompleteMessage(b.ctx, onManagement(m), nil)) // it is there no more
+	b.nothing(r)
+}
+
+func TestServiceBusCountsAbandonedDeliveriesAndKeepsTheirProperties(t *testing.T) {
+	b := newBus(t)
+	q := b.queue(admin.QueueProperties{})
+	b.send(q, azservicebus.Message{Body: []byte("x"), ApplicationProperties: map[string]any{"kept": int32(1), "changed": "old"}})
+	r := b.receiver(q)
+	for delivery := range uint32(3) {
+		m := b.receive(r)
+		b.equal(m.DeliveryCount, delivery+1)
+		change := &azservicebus.AbandonMessageOptions{PropertiesToModify: map[string]any{"changed": "new", "tries": int64(delivery)}}
+		if delivery == 1 {
+			m = onManagement(m)
+		}
+		b.must(r.AbandonMessage(b.ctx, m, change))
+	}
+	m := b.receive(r)
+	b.equal(m.ApplicationProperties, map[string]any{"kept": int32(1), "changed": "new", "tries": int64(2)})
+	b.must(r.CompleteMessage(b.ctx, m, nil))
+}
+
+func TestServiceBusHandsOutAbandonedMessagesInTheirOldPlace(t *testing.T) {
+	b := newBus(t)
+	q := b.queue(admin.QueueProperties{})
+	b.send(q, text("1"), text("2"), text("3"))
+	r := b.receiver(q)
+	first := b.receive(r)
+	b.must(r.AbandonMessage(b.ctx, first, nil))
+	for _, want := range []string{"1", "2", "3"} {
+		m := b.receive(r)
+		b.equal(string(m.Body), want)
+		b.must(r.CompleteMessage(b.ctx, m, nil))
+	}
+}
+
+func TestServiceBusBuriesWhatIsDeliveredTooOften(t *testing.T) {
+	b := newBus(t)
+	q := b.queue(admin.QueueProperties{MaxDeliveryCount: to.Ptr[int32](3)})
+	b.send(q, text("x"))
+	r := b.receiver(q)
+	for range 3 {
+		b.must(r.AbandonMessage(b.ctx, b.receive(r), nil))
+	}
+	dead := b.deadLetters(q)
+	m := b.receive(dead)
+	b.equal(*m.DeadLetterReason, "MaxDeliveryCountExceeded")
+	b.equal(*m.DeadLetterSource, q)
+	b.nothing(r)
+	b.must(dead.CompleteMessage(b.ctx, m, nil))
+}
+
+func TestServiceBusDeadLettersWithReasonAndProperties(t *testing.T) {
+	b := newBus(t)
+	q := b.queue(admin.QueueProperties{})
+	b.send(q, text("on the link"), text("by management"))
+	r, dead := b.receiver(q), b.deadLetters(q)
+	options := &azservicebus.DeadLetterOptions{
+		Reason: to.Ptr("unreadable"), ErrorDescription: to.Ptr("no header"),
+		PropertiesToModify: map[string]any{"by": "test", "n": int32(7)},
+	}
+	for i := range 2 {
+		m := b.receive(r)
+		if i == 1 {
+			m = onManagement(m)
+		}
+		start := time.Now()
+		b.must(r.DeadLetterMessage(b.ctx, m, options))
+		if took := time.Since(start); took > 2*time.Second {
+			t.Errorf("it took %v: the SDK did not understand the answer", took)
+		}
+		letter := b.receive(dead)
+		b.equal(letter.Body, m.Body)
+		b.equal(*letter.DeadLetterReason, "unreadable")
+		b.equal(*letter.DeadLetterErrorDescription, "no header")
+		b.equal(letter.ApplicationProperties["by"], any("test"))
+		b.equal(letter.ApplicationProperties["n"], any(int32(7)))
+		b.must(dead.CompleteMessage(b.ctx, letter, nil))
+	}
+}
+
+func TestServiceBusReturnsAMessageWhoseLockExpires(t *testing.T) {
+	b := newBus(t)
+	q := b.queue(admin.QueueProperties{LockDuration: brief()})
+	b.send(q, text("x"))
+	r := b.receiver(q)
+	first := b.receive(r)
+	second := b.receive(b.receiver(q))
+	b.equal(second.DeliveryCount, uint32(2))
+	if late := time.Since(*first.LockedUntil); late < 0 {
+		t.Errorf("it came %v before its lock was over", -late)
+	}
+}
+
+func TestServiceBusSaysLockLostToLateSettles(t *testing.T) {
+	b := newBus(t)
+	q := b.queue(admin.QueueProperties{LockDuration: brief(), MaxDeliveryCount: to.Ptr[int32](100)})
+	b.send(q, text("x"))
+	settles := map[string]func(*azservicebus.Receiver, *azservicebus.ReceivedMessage) error{
+		"complete": func(r *azservicebus.Receiver, m *azservicebus.ReceivedMessage) error {
+			return r.CompleteMessage(b.ctx, m, nil)
+		},
+		"abandon": func(r *azservicebus.Receiver, m *azservicebus.ReceivedMessage) error {
+			return r.AbandonMessage(b.ctx, m, nil)
+		},
+		"defer": func(r *azservicebus.Receiver, m *azservicebus.ReceivedMessage) error {
+			return r.DeferMessage(b.ctx, m, nil)
+		},
+		"dead-letter": func(r *azservicebus.Receiver, m *azservicebus.ReceivedMessage) error {
+			return r.DeadLetterMessage(b.ctx, m, nil)
+		},
+		"renew": func(r *azservicebus.Receiver, m *azservicebus.ReceivedMessage) error {
+			return r.RenewMessageLock(b.ctx, m, nil)
+		},
+	}
+	r, other := b.receiver(q), b.receiver(q)
+	late := b.receive(r)
+	now := b.receive(other) // the same message, by a new lock
+	for name, settle := range settles {
+		for _, m := range []*azservicebus.ReceivedMessage{onManagement(late), late} {
+			if err := settle(r, m); err == nil {
+				t.Errorf("%s: no error", name)
+			} else {
+				b.lost(err)
+			}
+		}
+		late = b.again(r, other, now)
+		now = b.receive(other)
+	}
+	b.must(other.CompleteMessage(b.ctx, now, nil))
+	b.nothing(r)
+}
+
+// again has a message that other has received once by r, and lets that lock expire too.
+func (b *bus) again(r, other *azservicebus.Receiver, m *azservicebus.ReceivedMessage) *azservicebus.ReceivedMessage {
+	b.Helper()
+	b.must(other.AbandonMessage(b.ctx, m, nil))
+	return b.receive(r)
+}
+
+func TestServiceBusRenewsLocks(t *testing.T) {
+	b := newBus(t)
+	q := b.queue(admin.QueueProperties{LockDuration: brief()})
+	b.send(q, text("x"))
+	r := b.receiver(q)
+	m := b.receive(r)
+	before := *m.LockedUntil
+	for start := time.Now(); time.Since(start) < 2*time.Until(before); {
+		b.must(r.RenewMessageLock(b.ctx, m, nil))
+	}
+	b.must(r.RenewMessageLock(b.ctx, m, nil))
+	if !m.LockedUntil.After(before) {
+		t.Errorf("locked until %v, before until %v", *m.LockedUntil, before)
+	}
+	b.must(r.CompleteMessage(b.ctx, m, nil))
+}
+
+func TestServiceBusKeepsLocksOverTheEndOfALink(t *testing.T) {
+	b := newBus(t)
+	q := b.queue(admin.QueueProperties{})
+	b.send(q, text("x"))
+	r := b.receiver(q)
+	m := b.receive(r)
+	b.must(r.Close(b.ctx))
+	other := b.receiver(q)
+	b.nothing(other)
+	b.must(other.CompleteMessage(b.ctx, onManagement(m), nil))
+	b.lost(other.CompleteMessage(b.ctx, onManagement(m), nil))
+}
+
+func TestServiceBusDefersUntilAskedFor(t *testing.T) {
+	b := newBus(t)
+	q := b.queue(admin.QueueProperties{})
+	b.send(q, text("x"))
+	r := b.receiver(q)
+	m := b.receive(r)
+	b.must(r.DeferMessage(b.ctx, m, nil))
+	b.nothing(r)
+	peeked, err := r.PeekMessages(b.ctx, 1, nil)
+	b.must(err)
+	b.equal(peeked[0].State, azservicebus.MessageStateDeferred)
+
+	number := []int64{*m.SequenceNumber}
+	found, err := r.ReceiveDeferredMessages(b.ctx, number, nil)
+	b.must(err)
+	b.must(r.AbandonMessage(b.ctx, found[0], nil)) // it stays deferred
+	found, err = r.ReceiveDeferredMessages(b.ctx, number, nil)
+	b.must(err)
+	b.equal(found[0].DeliveryCount, uint32(2))
+	b.must(r.CompleteMessage(b.ctx, found[0], nil))
+	_, err = r.ReceiveDeferredMessages(b.ctx, number, nil)
+	b.code(err, azservicebus.CodeNotFound)
+}
+
+func TestServiceBusRemovesAtOnceWhatIsReceivedThatWay(t *testing.T) {
+	b := newBus(t)
+	q := b.queue(admin.QueueProperties{})
+	b.send(q, text("1"), text("2"))
+	r, err := b.client.NewReceiverForQueue(q, &azservicebus.ReceiverOptions{ReceiveMode: azservicebus.ReceiveModeReceiveAndDelete})
+	b.must(err)
+	b.equal(string(b.receive(r).Body), "1")
+	b.must(r.Close(b.ctx))
+	b.equal(string(b.complete(q).Body), "2")
+}
+
+func TestServiceBusDoesNotCountWhatIsReleased(t *testing.T) {
+	b := newBus(t)
+	q := b.queue(admin.QueueProperties{})
+	r := b.receiver(q)
+	b.nothing(r) // credit is left over: the SDK gives back what comes between two calls
+	b.send(q, text("x"))
+	b.equal(b.receive(r).DeliveryCount, uint32(1))
+}
