@@ -1,13 +1,15 @@
 // A stand-in for Amazon SQS and SNS on a loopback port: PORT. Called with "keep" it has all in the
 // folder DATA, where it finds it again after a restart; otherwise in memory.
+import { AsyncLocalStorage } from "node:async_hooks";
 import { buildApp } from "fauxqs";
-import { SqsStore } from "./node_modules/fauxqs/dist/sqs/sqsStore.js";
+import { SqsQueue, SqsStore } from "./node_modules/fauxqs/dist/sqs/sqsStore.js";
 import { SnsStore } from "./node_modules/fauxqs/dist/sns/snsStore.js";
 import { S3Store } from "./node_modules/fauxqs/dist/s3/s3Store.js";
 
 const options = { logger: false };
 if (process.argv.includes("keep")) options.stores = await stored(process.env.DATA);
 const app = buildApp(options);
+handNothingToTheGone();
 console.log("listening", await app.listen({ host: "127.0.0.1", port: Number(process.env.PORT) }));
 for (const signal of ["SIGINT", "SIGTERM"]) process.on(signal, () => app.close().then(() => process.exit(0)));
 
@@ -21,4 +23,19 @@ async function stored(folder) {
 	for (const store of Object.values(stores)) store.persistence = persistence;
 	for (const queue of stores.sqsStore.allQueues()) queue.persistence = persistence;
 	return stores;
+}
+
+// handNothingToTheGone keeps messages from requests whose connection is closed while they wait for some, as SQS
+// does. The library hands them out into the void, where they are hidden until their time is over.
+function handNothingToTheGone() {
+	const caller = new AsyncLocalStorage();
+	app.addHook("onRequest", (_request, reply, done) => {
+		const own = { gone: false };
+		reply.raw.once("close", () => { own.gone = true; });
+		caller.run(own, done);
+	});
+	const { dequeue } = SqsQueue.prototype;
+	SqsQueue.prototype.dequeue = function (...args) {
+		return caller.getStore()?.gone ? [] : dequeue.apply(this, args);
+	};
 }
