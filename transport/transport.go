@@ -235,6 +235,10 @@ type Limits struct {
 	// Prefetch is true when the driver holds messages ahead of Receive, bounded
 	// by Window. The pump then keeps no buffer of its own.
 	Prefetch bool
+	// Unbuffered is true where each hand-out counts, and the broker is asked, and paid, by the request. The pump then
+	// receives no message that no handler is free for, and asks with several calls at once only for MaxReceive
+	// each.
+	Unbuffered bool
 	// FreeRelease is true when Release does not raise the attempt count.
 	FreeRelease bool
 	// Atomic is true when the deliveries implement [Transactor].

@@ -63,6 +63,9 @@ func (p *Pump) room() int {
 	if n < max(1, ahead/2) {
 		return 0 // fewer, larger requests: what is buffered lasts for a round trip
 	}
+	if p.cfg.Limits.Unbuffered && p.calls > 0 && n < p.cfg.Limits.MaxReceive {
+		return 0 // the call that runs will be followed by a larger one
+	}
 	if most := p.cfg.Limits.MaxReceive; most > 0 {
 		n = min(n, most)
 	}

@@ -131,7 +131,7 @@ func stopReturns(t *test) {
 	p := t.pump(c, q, 4, -1, w.handle)
 	t.eventuallyIn(w, 4)
 	l := c.Limits()
-	t.eventually("some wait for their turn", func() bool { return l.Prefetch || p.Stats().Buffered > 0 })
+	t.eventually("some wait for their turn", func() bool { return l.Prefetch || l.Unbuffered || p.Stats().Buffered > 0 })
 	p.end()
 	t.eventually("those are given back", func() bool { return !l.FreeRelease || p.Stats().Buffered == 0 })
 	w.open()
