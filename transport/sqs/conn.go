@@ -1,10 +1,12 @@
 package sqs
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
@@ -21,22 +23,28 @@ type conn struct {
 	log      *slog.Logger
 	clients
 
-	ctx    context.Context //nolint:containedctx // of the conn's own goroutines; ends with Close
-	cancel context.CancelFunc
-	tasks  tasks
+	ctx     context.Context //nolint:containedctx // of the conn's own goroutines; ends with Close
+	cancel  context.CancelFunc
+	closing atomic.Bool
+	tasks   tasks
 
-	urls urls
+	urls    urls
+	senders senders
+
+	mu        sync.Mutex             // guards what follows
+	receivers map[*receiver]struct{} // nil after Close
+	inboxes   map[string]*inbox
 }
 
-// openConn sees to it that SQS answers. A queue by this name need not exist.
+// openConn sees to it that SQS answers. A queue by the endpoint's name need not exist.
 func openConn(ctx context.Context, cfg Transport, by clients, env transport.Env) (*conn, error) {
-	c := &conn{cfg: cfg, endpoint: env.Endpoint, log: env.Log(), clients: by}
-	c.ctx, c.cancel = context.WithCancel(context.Background())
-	probe := env.Endpoint
-	if probe == "" {
-		probe = "holdfast"
+	c := &conn{
+		cfg: cfg, endpoint: env.Endpoint, log: env.Log(), clients: by, senders: newSenders(),
+		receivers: make(map[*receiver]struct{}), inboxes: make(map[string]*inbox),
 	}
-	if _, err := c.queueURL(ctx, probe); err != nil && !errors.Is(err, transport.ErrNoQueue) {
+	c.ctx, c.cancel = context.WithCancel(context.Background())
+	_, err := c.queueURL(ctx, cmp.Or(env.Endpoint, "holdfast"))
+	if err != nil && !errors.Is(err, transport.ErrNoQueue) {
 		c.cancel()
 		by.close()
 		return nil, err
@@ -44,12 +52,44 @@ func openConn(ctx context.Context, cfg Transport, by clients, env transport.Env)
 	return c, nil
 }
 
+// closeTimeout bounds the giving back of what is held.
+const closeTimeout = 3 * time.Second
+
+func (c *conn) closed() bool { return c.closing.Load() }
+
 // Close ends what is under way and gives back what is not settled.
 func (c *conn) Close() error {
+	if c.closing.Swap(true) {
+		c.tasks.stop()
+		return nil
+	}
+	c.mu.Lock()
+	receivers := c.receivers
+	c.receivers = nil
+	c.mu.Unlock()
+	var all sync.WaitGroup
+	for r := range receivers {
+		all.Go(func() { _ = r.Close() }) // never fails
+	}
+	all.Wait()
+	c.releaseAll()
 	c.cancel()
 	c.tasks.stop()
 	c.close()
 	return nil
+}
+
+// releaseAll gives back what is held in all queues.
+func (c *conn) releaseAll() {
+	ctx, cancel := context.WithTimeout(c.ctx, closeTimeout)
+	defer cancel()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var all sync.WaitGroup
+	for _, in := range c.inboxes {
+		all.Go(func() { in.release(ctx, in.unsettled()) })
+	}
+	all.Wait()
 }
 
 // requestTimeout bounds a request with the SDK's repetitions, but for those that wait for messages.
@@ -91,7 +131,7 @@ func (u *urls) forget(queue string) {
 
 // queueURL is where the queue of that name is. It fails with ErrNoQueue where there is none; that is not remembered.
 func (c *conn) queueURL(ctx context.Context, queue string) (string, error) {
-	if c.ctx.Err() != nil {
+	if c.closed() {
 		return "", transport.ErrClosed
 	}
 	if url := c.urls.get(queue); url != "" {

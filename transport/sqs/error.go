@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	awshttp "github.com/aws/aws-sdk-go-v2/aws/transport/http"
+	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
 	"github.com/aws/smithy-go"
 
 	"github.com/holdfast-go/holdfast/transport"
@@ -19,7 +20,7 @@ func (c *conn) fault(err error, format string, args ...any) error {
 	if err == nil {
 		return nil
 	}
-	if c.ctx.Err() != nil {
+	if c.closed() {
 		return transport.ErrClosed
 	}
 	what := fmt.Sprintf(format, args...)
@@ -81,4 +82,23 @@ func throttled(err error) bool {
 		return true
 	}
 	return false
+}
+
+// entryError is the error of an entry that failed in a request that did not.
+func entryError(f *types.BatchResultErrorEntry) error {
+	e := &smithy.GenericAPIError{Code: value(f.Code), Message: value(f.Message), Fault: smithy.FaultServer}
+	if f.SenderFault {
+		e.Fault = smithy.FaultClient
+	}
+	return e
+}
+
+// refusedAsAWhole tells whether AWS refused a request for what is in it, so that parts of it may be accepted.
+func refusedAsAWhole(err error) bool {
+	code := errorCode(err)
+	if code == "" || throttled(err) || noQueueCode(code) || slices.Contains(expiredCodes, code) || slices.Contains(deniedCodes, code) {
+		return false
+	}
+	answer, ok := errors.AsType[*awshttp.ResponseError](err)
+	return ok && answer.HTTPStatusCode() >= 400 && answer.HTTPStatusCode() < 500
 }

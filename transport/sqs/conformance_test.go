@@ -1,0 +1,97 @@
+package sqs_test
+
+import (
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/credentials"
+	awssqs "github.com/aws/aws-sdk-go-v2/service/sqs"
+	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
+
+	"github.com/holdfast-go/holdfast/internal/brokertest"
+	"github.com/holdfast-go/holdfast/transport"
+	"github.com/holdfast-go/holdfast/transport/sqs"
+	"github.com/holdfast-go/holdfast/transport/transporttest"
+)
+
+func TestConformance(t *testing.T) {
+	t.Run("envelope", func(t *testing.T) { transporttest.Run(t, conformance(t, false)) })
+}
+
+func TestConformanceRawBody(t *testing.T) { transporttest.Run(t, conformance(t, true)) }
+
+func at(endpoint string, raw bool) *sqs.Transport {
+	return &sqs.Transport{Endpoint: endpoint, Config: testConfig(), RawBody: raw, ShortDelays: true}
+}
+
+// testConfig is good for a stand-in, which takes any credentials.
+func testConfig() *aws.Config {
+	return &aws.Config{Region: "eu-central-1", Credentials: credentials.NewStaticCredentialsProvider("test", "test", "")}
+}
+
+func conformance(t *testing.T, raw bool) transporttest.Harness {
+	t.Helper()
+	broker := brokertest.SQS(t)
+	short := func(endpoint string) transport.Transport {
+		own := at(endpoint, raw)
+		own.Lease = 2 * time.Second
+		return own
+	}
+	return transporttest.Harness{
+		Open:        func(testing.TB) transport.Transport { return at(broker, raw) },
+		CreateQueue: func(t testing.TB, _ transport.Transport, name string) { create(t, broker, name) },
+		ShortLease:  func(testing.TB) transport.Transport { return short(broker) },
+		PutUndecodable: func(t testing.TB, _ transport.Transport, queue string) {
+			t.Helper()
+			put(t, broker, queue, "a body", map[string]string{"NServiceBus.AmazonSQS.Headers": "{no json"})
+		},
+		Break: func(t testing.TB) (transport.Transport, transporttest.Link) {
+			u, err := url.Parse(broker)
+			if err != nil {
+				t.Fatal(err)
+			}
+			proxy := brokertest.NewProxy(t, u.Host)
+			return short(proxy.URL(t, broker)), proxy
+		},
+	}
+}
+
+// client is the SDK's, for what other programs do. It leaves no connections behind.
+func client(endpoint string) *awssqs.Client {
+	return awssqs.NewFromConfig(*testConfig(), func(o *awssqs.Options) {
+		o.BaseEndpoint = &endpoint
+		o.HTTPClient = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	})
+}
+
+func create(t testing.TB, endpoint, queue string) {
+	t.Helper()
+	name := sanitised(queue)
+	if _, err := client(endpoint).CreateQueue(t.Context(), &awssqs.CreateQueueInput{QueueName: &name}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func sanitised(s string) string { return strings.ReplaceAll(s, ".", "-") }
+
+// put sends a message as another program would.
+func put(t testing.TB, endpoint, queue, body string, attributes map[string]string) {
+	t.Helper()
+	c := client(endpoint)
+	name := sanitised(queue)
+	found, err := c.GetQueueUrl(t.Context(), &awssqs.GetQueueUrlInput{QueueName: &name})
+	if err != nil {
+		t.Fatal(err)
+	}
+	in := &awssqs.SendMessageInput{QueueUrl: found.QueueUrl, MessageBody: &body, MessageAttributes: map[string]types.MessageAttributeValue{}}
+	for name, value := range attributes {
+		in.MessageAttributes[name] = types.MessageAttributeValue{DataType: aws.String("String"), StringValue: &value}
+	}
+	if _, err := c.SendMessage(t.Context(), in); err != nil {
+		t.Fatal(err)
+	}
+}

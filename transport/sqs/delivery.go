@@ -1,0 +1,188 @@
+package sqs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+var (
+	_ transport.Delivery      = (*delivery)(nil)
+	_ transport.SpacedRetrier = (*delivery)(nil)
+)
+
+// delivery is one hand-out of a message.
+type delivery struct {
+	inbox    *inbox
+	message  transport.Message
+	attempt  transport.Attempt
+	handle   string    // SQS's name of the hand-out
+	received time.Time // SQS hides a message for maxHold from then, at most
+
+	mu      sync.Mutex // guards what follows
+	leased  time.Time  // until when it is ours
+	state   state
+	verb    verb              // with which it settles
+	pending *ticket[settling] // what becomes of that; its caller may have given up waiting
+}
+
+type state int8
+
+const (
+	idle     state = iota
+	waiting        // somebody waits for pending
+	deserted       // nobody does
+	settled
+	lost
+)
+
+type verb string
+
+const (
+	completing verb = "complete"
+	retrying   verb = "retry"
+	releasing  verb = "release"
+)
+
+func (d *delivery) Message() *transport.Message { return &d.message }
+
+func (d *delivery) Attempt() transport.Attempt { return d.attempt }
+
+// Complete deletes the message.
+func (d *delivery) Complete(ctx context.Context) error { return d.settle(ctx, completing, 0) }
+
+// Retry has the message handed out again, as the next attempt.
+func (d *delivery) Retry(ctx context.Context) error { return d.settle(ctx, retrying, 0) }
+
+// RetryAfter is Retry after whole seconds, rounded up, and at most the twelve hours of SQS.
+func (d *delivery) RetryAfter(ctx context.Context, wait time.Duration) error {
+	wait = min(max(wait, 0), maxHold-time.Since(d.received)-time.Second)
+	return d.settle(ctx, retrying, wholeDelay(max(wait, 0)))
+}
+
+// Release gives the message back. SQS counts that all the same.
+func (d *delivery) Release(ctx context.Context) error { return d.settle(ctx, releasing, 0) }
+
+var errSettled = errors.New("sqs: the delivery is settled already")
+
+func (d *delivery) settle(ctx context.Context, v verb, seconds int32) error {
+	by, answer, err := d.begin(v, seconds)
+	if err != nil {
+		return err
+	}
+	select {
+	case <-answer.done:
+		return d.end(answer.err)
+	case <-ctx.Done():
+	}
+	err = fmt.Errorf("sqs: %s a message of %q: %w", v, d.inbox.queue, context.Cause(ctx))
+	if by.withdraw(answer) {
+		return d.end(err)
+	}
+	select {
+	case <-answer.done:
+		return d.end(answer.err)
+	default:
+		d.desert()
+		return fmt.Errorf("%w: %w", err, transport.ErrOutcomeUnknown)
+	}
+}
+
+// begin submits the delivery, or takes up waiting for what an earlier call with the same verb has begun.
+func (d *delivery) begin(v verb, seconds int32) (*gather[settling], *ticket[settling], error) {
+	in := d.inbox
+	by := in.hides
+	if v == completing {
+		by = in.deletes
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	switch {
+	case in.conn.closed():
+		return nil, nil, transport.ErrClosed
+	case d.state == lost:
+		return nil, nil, lostError(string(v))
+	case d.state == settled || d.state == waiting:
+		return nil, nil, errSettled
+	case d.state == deserted && d.verb != v:
+		return nil, nil, fmt.Errorf("sqs: %s: an earlier %s is not answered yet", v, d.verb)
+	case d.state == deserted:
+		d.state = waiting
+		return by, d.pending, nil
+	case !time.Now().Before(d.leased):
+		d.gone(v)
+		return nil, nil, lostError(string(v))
+	}
+	d.state, d.verb = waiting, v
+	in.opened(-1)
+	d.pending = by.submit(settling{d, seconds})[0]
+	return by, d.pending, nil
+}
+
+// gone notes that the lease has run out before it was settled. Called with mu held.
+func (d *delivery) gone(v verb) {
+	d.state = lost
+	d.inbox.opened(-1)
+	d.inbox.forget(d)
+	if v == completing {
+		d.inbox.done.add(d.message.NativeID)
+	}
+}
+
+// end takes in what became of settling, and returns it.
+func (d *delivery) end(err error) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	switch {
+	case d.state == lost: // handed out anew meanwhile
+	case err == nil:
+		d.state = settled
+		d.inbox.forget(d)
+	case errors.Is(err, transport.ErrLeaseLost):
+		d.state = lost
+		d.inbox.forget(d)
+	default:
+		d.state = idle
+		d.inbox.opened(1)
+	}
+	return err
+}
+
+// desert notes that nobody waits for the answer any more.
+func (d *delivery) desert() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.state == waiting {
+		d.state = deserted
+	}
+}
+
+// lose notes that the message has been handed out anew.
+func (d *delivery) lose() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.state == idle {
+		d.inbox.opened(-1)
+	}
+	if d.state != settled {
+		d.state = lost
+	}
+}
+
+// overdue tells whether the lease is over, by our clock or because the message was handed out anew.
+func (d *delivery) overdue(now time.Time) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.state == lost || !now.Before(d.leased)
+}
+
+// isOpen tells whether the message is ours and not on its way back.
+func (d *delivery) isOpen() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.state == idle || d.state == deserted
+}

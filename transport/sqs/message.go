@@ -1,0 +1,365 @@
+package sqs
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
+
+	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+// The attributes and headers of NServiceBus's transport.
+const (
+	headersAttribute  = "NServiceBus.AmazonSQS.Headers"
+	typeAttribute     = "MessageTypeFullName"
+	timeToBeReceived  = "NServiceBus.AmazonSQS.TimeToBeReceived"
+	s3Key             = "S3BodyKey"
+	controlMessage    = "NServiceBus.ControlMessage"
+	emptyBody         = "empty message"
+	emptyBodyOfOthers = "empty string"
+)
+
+// Ours.
+const (
+	// bodyAttribute says how a raw body is written: asText, asBase64 or asNothing.
+	bodyAttribute = ours + "Body"
+	// expiresAt is the header that bounds the life of a message that waits in several queues, in microseconds since 1970.
+	expiresAt = ours + "Delay.ExpiresAt"
+	// dueAt is the attribute of a published message that is not due yet, in microseconds since 1970.
+	dueAt = ours + "Delay.DueAt"
+	ours  = "Holdfast."
+
+	asText    = "text"
+	asBase64  = "base64"
+	asNothing = "nothing"
+)
+
+// encode makes what is sent for a message that is due after delay and of no use ttl later.
+func (c *conn) encode(m *transport.Message, now time.Time, delay, ttl time.Duration) payload {
+	headers := m.Headers
+	if ttl > 0 {
+		headers = m.Headers.Clone()
+		if delay > maxDelay { // SQS's time of sending is that of the last hop then
+			headers.Set(expiresAt, strconv.FormatInt(now.Add(delay+ttl).UnixMicro(), 10))
+		} else {
+			headers.Set(timeToBeReceived, header.FormatDuration(delay+ttl))
+		}
+	}
+	var p payload
+	if c.cfg.RawBody {
+		p = raw(headers, m.Body)
+	} else {
+		p.body = wrap(headers, m.Body)
+	}
+	if m.ID != "" && m.ID != m.Headers.Get(header.MessageID) && allowed(m.ID) {
+		p.attributes = append(p.attributes, attribute{header.MessageID, m.ID})
+	}
+	p.group = c.groupOf(m)
+	return p
+}
+
+// wrap makes NServiceBus's envelope.
+func wrap(headers header.Map, body []byte) string {
+	const frame = len(`{"Headers":,"Body":""}`)
+	b := make([]byte, 0, frame+headers.Size()+8*headers.Len()+base64.StdEncoding.EncodedLen(len(body)))
+	b = append(b, `{"Headers":`...)
+	b = appendHeaders(b, headers)
+	b = append(b, `,"Body":"`...)
+	if len(body) == 0 {
+		b = append(b, emptyBody...)
+	} else {
+		b = base64.StdEncoding.AppendEncode(b, body)
+	}
+	return string(append(b, `"}`...))
+}
+
+// raw leaves the body as it is, if SQS can take it.
+func raw(headers header.Map, body []byte) payload {
+	p := payload{attributes: make([]attribute, 0, 3)}
+	p.attributes = append(p.attributes, attribute{headersAttribute, string(appendHeaders(nil, headers))})
+	written := asText
+	switch text := string(body); {
+	case text == "":
+		p.body, written = emptyBody, asNothing
+	case allowed(text):
+		p.body = text
+	default:
+		p.body, written = base64.StdEncoding.EncodeToString(body), asBase64
+	}
+	p.attributes = append(p.attributes, attribute{bodyAttribute, written})
+	return p
+}
+
+// allowed tells whether SQS takes the text. Characters beyond U+FFFF are left out: not every part of AWS takes them.
+func allowed(s string) bool {
+	for i, r := range s {
+		if !allowedRune(r) || r == utf8.RuneError && !strings.HasPrefix(s[i:], string(utf8.RuneError)) {
+			return false
+		}
+	}
+	return true
+}
+
+func allowedRune(r rune) bool {
+	return r >= 0x20 && r <= 0xD7FF || r >= 0xE000 && r <= 0xFFFD || r == '\t' || r == '\n' || r == '\r'
+}
+
+// appendHeaders writes headers as JSON of characters that SQS takes: the others are escaped.
+func appendHeaders(b []byte, headers header.Map) []byte {
+	from := len(b)
+	b = headers.AppendJSON(b)
+	if bytes.IndexFunc(b[from:], func(r rune) bool { return !allowedRune(r) }) < 0 {
+		return b
+	}
+	text := string(b[from:])
+	b = b[:from]
+	for _, r := range text {
+		switch {
+		case allowedRune(r):
+			b = utf8.AppendRune(b, r)
+		case r > 0xFFFF:
+			r -= 0x10000
+			b = fmt.Appendf(b, `\u%04x\u%04x`, 0xD800+r>>10, 0xDC00+r&0x3FF)
+		default:
+			b = fmt.Appendf(b, `\u%04x`, r)
+		}
+	}
+	return b
+}
+
+// maxGroup is the longest message group id.
+const maxGroup = 128
+
+// groupOf is the message group id of a message: none where the header has nothing that can be one.
+func (c *conn) groupOf(m *transport.Message) string {
+	if c.cfg.GroupHeader == "" {
+		return ""
+	}
+	group := m.Headers.Get(c.cfg.GroupHeader)
+	if len(group) > maxGroup || strings.ContainsFunc(group, func(r rune) bool { return r <= ' ' || r >= 0x7F }) {
+		return ""
+	}
+	return group
+}
+
+// received is a message that came, and what is known of it besides.
+type received struct {
+	transport.Message
+	expires time.Time // zero: never
+	due     time.Time // zero: now
+}
+
+// decode reads a message in whichever form it was sent.
+func decode(m *types.Message) received {
+	var r received
+	r.NativeID = value(m.MessageId)
+	body := value(m.Body)
+	head, isRaw := text(m, headersAttribute)
+	typ, isTyped := text(m, typeAttribute)
+	switch {
+	case isRaw:
+		r.readRaw(m, head, body)
+	case isTyped:
+		r.native(m, body)
+		r.Headers.Set(header.EnclosedMessageTypes, typ)
+	case !r.unwrap(m, body):
+		r.native(m, body)
+	}
+	if key := r.Headers.Get(s3Key); key != "" {
+		r.inS3(key)
+	}
+	r.identify(m)
+	r.readTimes(m)
+	r.readNative(m)
+	return r
+}
+
+// readRaw reads a message with its headers in an attribute.
+func (r *received) readRaw(m *types.Message, head, body string) {
+	headers, err := header.ParseJSON(head)
+	if err != nil {
+		r.native(m, body)
+		r.Undecodable = fmt.Errorf("sqs: attribute %s: %w", headersAttribute, err)
+		return
+	}
+	r.Headers = headers
+	if key, ok := text(m, s3Key); ok {
+		r.inS3(key)
+	}
+	switch written, _ := text(m, bodyAttribute); written {
+	case asText:
+		r.Body = []byte(body)
+	case asNothing:
+	case asBase64:
+		if r.Body, err = base64.StdEncoding.DecodeString(body); err != nil {
+			r.Body = []byte(body)
+			r.Undecodable = fmt.Errorf("sqs: the body is said to be base64: %w", err)
+		}
+	default:
+		r.Body = bodyOfOthers(body)
+	}
+}
+
+// unwrap reads NServiceBus's envelope, and tells whether it is one.
+func (r *received) unwrap(m *types.Message, body string) bool {
+	if !strings.Contains(body, `eaders"`) { // most others are told apart by this
+		return false
+	}
+	var e struct {
+		Headers        header.Map
+		Body           string
+		S3BodyKey      string
+		ReplyToAddress *struct{ Queue string }
+	}
+	if json.Unmarshal([]byte(body), &e) != nil || !isEnvelope(m, &e.Headers) {
+		return false
+	}
+	r.Headers, r.Body = e.Headers, bodyOfOthers(e.Body)
+	if e.ReplyToAddress != nil && e.ReplyToAddress.Queue != "" {
+		r.Headers.SetDefault(header.ReplyToAddress, e.ReplyToAddress.Queue)
+	}
+	if e.S3BodyKey != "" {
+		r.inS3(e.S3BodyKey)
+	}
+	return true
+}
+
+// isEnvelope tells an envelope from another producer's JSON that happens to have headers, too.
+func isEnvelope(m *types.Message, headers *header.Map) bool {
+	for _, name := range []string{header.MessageID, header.EnclosedMessageTypes, controlMessage} {
+		if _, ok := headers.Lookup(name); ok {
+			return true
+		}
+	}
+	_, ok := text(m, header.MessageID)
+	return ok
+}
+
+// bodyOfOthers reads a body of which nobody says how it is written, as NServiceBus does.
+func bodyOfOthers(s string) []byte {
+	if s == "" || s == emptyBody || s == emptyBodyOfOthers {
+		return nil
+	}
+	if b, err := base64.StdEncoding.DecodeString(s); err == nil {
+		return b
+	}
+	return []byte(s)
+}
+
+// native reads a message of another producer: its text attributes are its headers.
+func (r *received) native(m *types.Message, body string) {
+	r.Body = []byte(body)
+	for name, a := range m.MessageAttributes {
+		if a.StringValue != nil && !isControl(name) {
+			r.Headers.Set(name, *a.StringValue)
+		}
+	}
+}
+
+// isControl tells the attributes that say how a message is written.
+func isControl(name string) bool {
+	return name == headersAttribute || name == typeAttribute || name == header.MessageID ||
+		name == dueAt || strings.HasPrefix(name, ours)
+}
+
+func (r *received) inS3(key string) {
+	r.Undecodable = fmt.Errorf("sqs: the body is in S3 under the key %q, from where this transport does not fetch bodies: "+
+		"have its sender keep them under 1 MiB, or send a reference of its own", key)
+}
+
+// identify finds the id: that of the sender, or else SQS's.
+func (r *received) identify(m *types.Message) {
+	if r.ID, _ = text(m, header.MessageID); r.ID == "" {
+		r.ID = r.Headers.Get(header.MessageID)
+	}
+	if r.ID == "" {
+		r.ID = r.NativeID
+	}
+}
+
+// readTimes takes out of the headers what is about this sending only.
+func (r *received) readTimes(m *types.Message) {
+	if at, ok := microTime(r.Headers.Get(expiresAt)); ok {
+		r.expires = at
+	}
+	r.Headers.Del(expiresAt)
+	if ttl, ok := r.Headers.Lookup(timeToBeReceived); ok {
+		sent, err := strconv.ParseInt(m.Attributes[sentTimestamp], 10, 64)
+		if d, ok := parseTimeSpan(ttl); ok && err == nil && d < longest {
+			r.expires = time.UnixMilli(sent).Add(d)
+		}
+		r.Headers.Del(timeToBeReceived)
+	}
+	due, _ := text(m, dueAt)
+	r.due, _ = microTime(due)
+}
+
+func microTime(s string) (time.Time, bool) {
+	n, err := strconv.ParseInt(s, 10, 64)
+	return time.UnixMicro(n), err == nil
+}
+
+// The system attributes that are asked for.
+const (
+	receiveCount   = "ApproximateReceiveCount"
+	sentTimestamp  = "SentTimestamp"
+	messageGroup   = "MessageGroupId"
+	deadLetteredIn = "DeadLetterQueueSourceArn"
+)
+
+// readNative keeps what SQS says of the message, and attributes that are no headers.
+func (r *received) readNative(m *types.Message) {
+	set := func(name, value string) {
+		if r.Native == nil {
+			r.Native = make(map[string]string)
+		}
+		r.Native[name] = value
+	}
+	for _, name := range []string{messageGroup, deadLetteredIn} {
+		if v := m.Attributes[name]; v != "" {
+			set(name, v)
+		}
+	}
+	for name, a := range m.MessageAttributes {
+		_, isHeader := r.Headers.Lookup(name)
+		switch {
+		case isHeader || isControl(name):
+		case a.StringValue != nil:
+			set(name, *a.StringValue)
+		case a.BinaryValue != nil:
+			set(name, base64.StdEncoding.EncodeToString(a.BinaryValue))
+		}
+	}
+}
+
+// attemptOf is SQS's count.
+func attemptOf(m *types.Message) transport.Attempt {
+	n, err := strconv.Atoi(m.Attributes[receiveCount])
+	if err != nil || n < 1 {
+		return transport.Attempt{N: 1}
+	}
+	return transport.Attempt{N: n, Exact: true}
+}
+
+func text(m *types.Message, name string) (string, bool) {
+	a, ok := m.MessageAttributes[name]
+	if !ok || a.StringValue == nil {
+		return "", false
+	}
+	return *a.StringValue, true
+}
+
+func value(s *string) string {
+	if s == nil {
+		return ""
+	}
+	return *s
+}
