@@ -56,7 +56,7 @@ var rules = []rule{
 	{of: "transport/inmemory", ours: belowDriver},
 	{of: "transport/sqlite", ours: belowDriver, modules: []string{"modernc.org/sqlite"}},
 	{of: "transport/rabbitmq", ours: belowDriver, modules: []string{"github.com/rabbitmq/amqp091-go"}},
-	{of: "transport/asb", ours: belowDriver, modules: []string{"github.com/Azure/azure-sdk-for-go"}},
+	{of: "transport/asb", ours: belowDriver, modules: []string{"github.com/Azure/azure-sdk-for-go", "github.com/Azure/go-amqp"}},
 	{of: "transport/sqs", ours: belowDriver, modules: []string{
 		"github.com/aws/aws-sdk-go-v2", "github.com/aws/smithy-go",
 	}},

@@ -1,0 +1,134 @@
+package asb
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"time"
+
+	"github.com/Azure/azure-sdk-for-go/sdk/azcore"
+	"github.com/Azure/azure-sdk-for-go/sdk/azcore/policy"
+	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus"
+	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus/admin"
+
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+// administration manages queues and topics, by HTTP. It needs the right to manage; without it, what exists is found out by
+// connecting to it.
+type administration struct {
+	*admin.Client
+	http *http.Transport
+}
+
+func newAdministration(ns *namespace) (*administration, error) {
+	a := &administration{http: http.DefaultTransport.(*http.Transport).Clone()} //nolint:errcheck // it is one
+	if ns.tls != nil {
+		a.http.TLSClientConfig = ns.tls.Clone()
+	}
+	options := &admin.ClientOptions{ClientOptions: azcore.ClientOptions{
+		Transport: &redirect{to: ns.administration, client: &http.Client{Transport: a.http}},
+		Retry:     policy.RetryOptions{MaxRetries: 3, RetryDelay: 200 * time.Millisecond, MaxRetryDelay: 2 * time.Second},
+		Telemetry: policy.TelemetryOptions{ApplicationID: "holdfast"},
+	}}
+	var err error
+	if ns.connectionString != "" {
+		if a.Client, err = admin.NewClientFromConnectionString(ns.connectionString, options); err != nil {
+			err = errConnectionString
+		}
+	} else {
+		a.Client, err = admin.NewClient(ns.host, ns.credential, options)
+	}
+	return a, err
+}
+
+func (a *administration) close() { a.http.CloseIdleConnections() }
+
+// redirect sends requests to another host than that of the namespace: an emulator has one for management.
+type redirect struct {
+	to     string
+	client *http.Client
+}
+
+// Do implements [policy.Transporter].
+func (r *redirect) Do(req *http.Request) (*http.Response, error) {
+	if r.to == "" {
+		return r.client.Do(req)
+	}
+	u, err := url.Parse(r.to)
+	if err != nil {
+		return nil, errAdministration
+	}
+	req.URL.Scheme, req.URL.Host = u.Scheme, u.Host
+	return r.client.Do(req)
+}
+
+// managed is err in words: of an administration that is not allowed or not there.
+func managed(err error) error {
+	switch code := status(err); {
+	case err == nil:
+		return nil
+	case code == http.StatusUnauthorized || code == http.StatusForbidden:
+		return errManage
+	case code == http.StatusNotFound:
+		return transport.ErrNoQueue
+	case code == http.StatusTooManyRequests || code == http.StatusServiceUnavailable:
+		return errBusy
+	case code != 0:
+		return fmt.Errorf("the administration says: %d %.300s", code, detail(err))
+	}
+	var u *url.Error
+	if errors.As(err, &u) {
+		return u.Err // without the URL, which may hold more than a host
+	}
+	return err
+}
+
+// detail is what the administration said.
+func detail(err error) string {
+	var e *azcore.ResponseError
+	if errors.As(err, &e) && e.ErrorCode != "" {
+		return e.ErrorCode
+	}
+	return ""
+}
+
+// unmanageable tells whether it is not for us to ask the administration.
+func unmanageable(err error) bool { return errors.Is(managed(err), errManage) }
+
+// exists finds out whether there is a queue without the right to manage, by looking at a message.
+func (c *conn) exists(ctx context.Context, path string) error {
+	return c.peek(ctx, func(s *session) (*azservicebus.Receiver, error) { return s.client.NewReceiverForQueue(path, nil) })
+}
+
+// subscribed finds out whether there is a subscription. One that forwards cannot be received from, and so
+// refuses otherwise than one that is not there.
+func (c *conn) subscribed(ctx context.Context, topic, name string) error {
+	err := c.peek(ctx, func(s *session) (*azservicebus.Receiver, error) {
+		return s.client.NewReceiverForSubscription(topic, name, nil)
+	})
+	if err != nil && refused(err) && !errors.Is(plain(err), transport.ErrNoQueue) {
+		return nil
+	}
+	return err
+}
+
+func (c *conn) peek(ctx context.Context, open func(*session) (*azservicebus.Receiver, error)) error {
+	ctx, cancel := c.until(ctx)
+	defer cancel()
+	s, err := c.sending.session(ctx)
+	if err != nil {
+		return err
+	}
+	on, over := s.on(ctx)
+	defer over()
+	r, err := open(s)
+	if err != nil {
+		return s.lostIn(ctx, err)
+	}
+	defer c.forget(r)
+	_, err = r.PeekMessages(on, 1, nil)
+	return s.lostIn(ctx, err)
+}

@@ -1,0 +1,192 @@
+package asb
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus"
+	"github.com/Azure/go-amqp"
+
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+var (
+	_ transport.Conn       = (*conn)(nil)
+	_ transport.Installer  = (*conn)(nil)
+	_ transport.Subscriber = (*conn)(nil)
+	_ transport.Canceler   = (*conn)(nil)
+	_ transport.Inspector  = (*conn)(nil)
+	_ transport.Satellites = (*conn)(nil)
+	_ transport.Browser    = (*conn)(nil)
+)
+
+// conn is an open namespace.
+type conn struct {
+	config   Transport
+	ns       *namespace
+	naming   naming
+	sizes    sizes
+	endpoint string
+	instance string
+	lease    time.Duration
+	log      *slog.Logger
+	admin    *administration
+	sending  *line
+
+	ctx  context.Context // ends with Close
+	stop context.CancelFunc
+
+	mu        sync.Mutex // guards what follows
+	closed    bool
+	outlets   map[string]*outlet
+	receivers map[*receiver]struct{}
+	installed []string // queues of the endpoint's own
+	dropped   map[string]bool
+	tasks     sync.WaitGroup
+}
+
+func openConn(ctx context.Context, t *Transport, ns *namespace, env transport.Env) (*conn, error) {
+	c := &conn{
+		config: *t, ns: ns, naming: newNaming(t), sizes: newSizes(t.MaxMessageSize),
+		endpoint: env.Endpoint, instance: env.Instance, log: env.Log(), sending: newLine(ns),
+		outlets: map[string]*outlet{}, receivers: map[*receiver]struct{}{}, dropped: map[string]bool{},
+	}
+	var err error
+	if c.admin, err = newAdministration(ns); err != nil {
+		return nil, err
+	}
+	c.ctx, c.stop = context.WithCancel(context.Background())
+	if err := c.greet(ctx); err != nil {
+		_ = c.Close() // never fails
+		return nil, err
+	}
+	c.lease = c.lockDuration(ctx)
+	return c, nil
+}
+
+// greet connects and shows the credential. The service wants to know what for: the endpoint's queue does, whether it
+// exists or not, and also where one may not send to it.
+func (c *conn) greet(ctx context.Context) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, dialTimeout, errNoReply)
+	defer cancel()
+	s, err := c.sending.session(ctx)
+	if err != nil {
+		return err
+	}
+	on, over := s.on(ctx)
+	defer over()
+	sender, err := s.client.NewSender(c.greeted(), nil)
+	if err == nil {
+		_, err = sender.NewMessageBatch(on, nil)
+	}
+	var attach *amqp.Error
+	var e *azservicebus.Error
+	switch {
+	case err == nil, errors.As(err, &attach), errors.As(err, &e) && e.Code == azservicebus.CodeNotFound:
+		return nil
+	case ctx.Err() != nil:
+		err = context.Cause(ctx)
+	default:
+		err = s.lostIn(ctx, err)
+	}
+	return wrap(err, "connect to %s", c.ns.address)
+}
+
+// greeted is an entity that the credential may be good for.
+func (c *conn) greeted() string {
+	if c.ns.entity != "" {
+		return c.ns.entity
+	}
+	if path, err := c.naming.entity(c.endpoint); err == nil {
+		return path
+	}
+	return "holdfast"
+}
+
+// lockDuration is for how long a message of the endpoint's queue is locked.
+func (c *conn) lockDuration(ctx context.Context) time.Duration {
+	if c.config.LockDuration > 0 {
+		return c.config.LockDuration
+	}
+	if c.endpoint == "" {
+		return defaultLock
+	}
+	ctx, cancel := context.WithTimeout(ctx, closeTimeout)
+	defer cancel()
+	if lock, err := c.lockOf(ctx, c.endpoint); err == nil && lock > 0 {
+		return min(lock, defaultLock)
+	}
+	return defaultLock // a queue that has a shorter one is told of when it is received from
+}
+
+// Limits implements [transport.Conn].
+func (c *conn) Limits() transport.Limits {
+	return transport.Limits{
+		MaxBody:         c.sizes.body,
+		MaxHeaders:      maxProperty - perProperty,
+		MaxDelay:        transport.Unlimited,
+		Lease:           c.lease,
+		MaxReceive:      maxReceive,
+		ParallelReceive: c.links(),
+	}
+}
+
+func (c *conn) links() int {
+	if c.config.Links > 0 {
+		return c.config.Links
+	}
+	return defaultLinks
+}
+
+// Close implements [transport.Conn].
+func (c *conn) Close() error {
+	c.mu.Lock()
+	if c.closed {
+		c.mu.Unlock()
+		return nil
+	}
+	c.closed = true
+	receivers := c.receivers
+	c.receivers = nil
+	outlets := c.outlets
+	c.mu.Unlock()
+
+	var all sync.WaitGroup
+	for r := range receivers {
+		all.Go(r.shut)
+	}
+	all.Wait()
+	c.stop()
+	for _, o := range outlets {
+		all.Go(o.close)
+	}
+	all.Go(c.sending.close)
+	all.Wait()
+	c.tasks.Wait()
+	return nil
+}
+
+// start runs a task that Close waits for, unless the conn is closed or closing.
+func (c *conn) start(task func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.closed {
+		c.tasks.Go(task)
+	}
+}
+
+func (c *conn) isClosed() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.closed
+}
+
+// until is ctx that ends with the conn, too.
+func (c *conn) until(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(c.ctx, func() { cancel(transport.ErrClosed) })
+	return ctx, func() { stop(); cancel(nil) }
+}

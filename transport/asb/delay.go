@@ -1,0 +1,172 @@
+package asb
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus"
+
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+// schedule hands delayed messages to the broker, which keeps them until they are due by its clock. Those due at one moment
+// leave in one request.
+func (o *outlet) schedule(ctx context.Context, group []*parcel) {
+	var requests sync.WaitGroup
+	for len(group) > 0 {
+		n := 1
+		for n < len(group) && n < mostScheduled && group[n].due.Equal(group[0].due) {
+			n++
+		}
+		together := group[:n]
+		requests.Go(func() { o.scheduleAt(ctx, together) })
+		group = group[n:]
+	}
+	requests.Wait()
+}
+
+// mostScheduled bounds a request. It has to fit into a message, too.
+const mostScheduled = 50
+
+// latest is the last moment that the service knows.
+var latest = time.Date(9999, 12, 31, 0, 0, 0, 0, time.UTC)
+
+func (o *outlet) scheduleAt(ctx context.Context, group []*parcel) {
+	ctx, cancel := o.conn.until(ctx)
+	defer cancel()
+	sender, s, err := o.open(ctx)
+	if err != nil {
+		o.failed(group, err)
+		return
+	}
+	on, over := s.on(ctx)
+	defer over()
+	t := transmission{outlet: o, session: s, sender: sender}
+	for len(group) > 0 {
+		n := t.room(group)
+		t.scheduleSome(on, group[:n])
+		group = group[n:]
+	}
+	if t.broken {
+		o.discard(sender)
+	}
+}
+
+// room is how many of a group fit into one request.
+func (t *transmission) room(group []*parcel) int {
+	total := 0
+	for i, p := range group {
+		if total += p.size; i > 0 && total > t.conn.sizes.message/2 {
+			return i
+		}
+	}
+	return len(group)
+}
+
+func (t *transmission) scheduleSome(ctx context.Context, group []*parcel) {
+	msgs := make([]*azservicebus.Message, len(group))
+	for i, p := range group {
+		msgs[i] = p.msg
+	}
+	// The protocol knows milliseconds, and not before is not before.
+	at := group[0].due.Add(time.Millisecond - 1).Truncate(time.Millisecond)
+	if at.After(latest) {
+		at = latest
+	}
+	var numbers []int64
+	err := t.try(ctx, func() (err error) {
+		numbers, err = t.sender.ScheduleMessages(ctx, msgs, at, nil)
+		return err
+	})
+	if err != nil {
+		t.failed(group, t.outcome(ctx, err))
+		return
+	}
+	for i, p := range group {
+		if i < len(numbers) {
+			p.receipt.Cancel = receipt(numbers[i], t.entity)
+		}
+	}
+}
+
+// failed notes why a group was not scheduled.
+func (o *outlet) failed(group []*parcel, err error) {
+	for _, p := range group {
+		p.err = err
+		p.err = o.result(p)
+	}
+}
+
+// receipt names a scheduled message: its number, and where.
+func receipt(number int64, entity string) string {
+	return strconv.FormatInt(number, 10) + "@" + entity
+}
+
+// Cancel implements [transport.Canceler]. The broker does not say whether there was such a message, so that is
+// looked at first: one that becomes due at that moment may be handed out all the same.
+func (c *conn) Cancel(ctx context.Context, handle string) error {
+	number, entity, ok := parseReceipt(handle)
+	if !ok {
+		return fmt.Errorf("asb: receipt %.100q: %w", handle, transport.ErrNotFound)
+	}
+	o, err := c.outlet(entity)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := c.until(ctx)
+	defer cancel()
+	sender, s, err := o.open(ctx)
+	if errors.Is(err, transport.ErrNoQueue) {
+		return fmt.Errorf("asb: cancel message %d of %q: %w", number, entity, transport.ErrNotFound)
+	}
+	if err != nil {
+		return err
+	}
+	on, over := s.on(ctx)
+	defer over()
+	if err := o.find(on, s, number); err != nil {
+		return err
+	}
+	err = sender.CancelScheduledMessages(on, []int64{number}, nil)
+	if errors.Is(plain(err), transport.ErrNoQueue) { // the number's, not the queue's
+		return fmt.Errorf("asb: cancel message %d of %q: %w", number, entity, transport.ErrNotFound)
+	}
+	return wrap(s.lostIn(ctx, err), "cancel message %d of %q", number, entity)
+}
+
+func parseReceipt(handle string) (number int64, entity string, ok bool) {
+	digits, entity, ok := strings.Cut(handle, "@")
+	number, err := strconv.ParseInt(digits, 10, 64)
+	return number, entity, ok && err == nil && validEntity(entity)
+}
+
+// find looks for a scheduled message.
+func (o *outlet) find(ctx context.Context, s *session, number int64) error {
+	r, err := s.client.NewReceiverForQueue(o.entity, nil)
+	if err != nil {
+		return wrap(err, "look at %q", o.entity)
+	}
+	defer o.conn.forget(r)
+	found, err := r.PeekMessages(ctx, 1, &azservicebus.PeekMessagesOptions{FromSequenceNumber: &number})
+	switch {
+	case err != nil && ctx.Err() == nil && refused(err):
+		return nil // who may only send may not look, nor can a topic be looked at: the broker is asked
+	case err != nil:
+		return wrap(err, "look at %q", o.entity)
+	case len(found) == 0, *found[0].SequenceNumber != number, found[0].State != azservicebus.MessageStateScheduled:
+		return fmt.Errorf("asb: cancel message %d of %q: %w", number, o.entity, transport.ErrNotFound)
+	}
+	return nil
+}
+
+// forget closes what was opened to look at a queue.
+func (c *conn) forget(r *azservicebus.Receiver) {
+	ctx, cancel := context.WithTimeout(c.ctx, closeTimeout)
+	defer cancel()
+	_ = r.Close(ctx) // what is left ends with the session
+}

@@ -1,0 +1,2 @@
+// Package asb connects endpoints to Azure Service Bus, over AMQP 1.0.
+package asb

@@ -1,0 +1,197 @@
+package asb
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"net/http"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus/admin"
+
+	"github.com/holdfast-go/holdfast/internal/backoff"
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+// Install implements [transport.Installer]: it creates queues, and the topics that events are published to. What exists is left
+// alone. Without the right to manage it makes sure that the queues exist.
+func (c *conn) Install(ctx context.Context, plan transport.Plan) error {
+	ctx, cancel := c.until(ctx)
+	defer cancel()
+	for _, q := range plan.Queues {
+		if err := c.installQueue(ctx, q); err != nil {
+			return err
+		}
+		c.own(q)
+	}
+	var topics []string
+	for _, types := range plan.Types {
+		if len(types) > 0 {
+			topics = append(topics, c.config.Topology.publishTo(types).topic)
+		}
+	}
+	slices.Sort(topics)
+	for _, topic := range slices.Compact(topics) {
+		if err := c.installTopic(ctx, topic); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// own remembers a queue whose dead letters are to be looked after.
+func (c *conn) own(q transport.Queue) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !q.Shared && !slices.Contains(c.installed, q.Name) {
+		c.installed = append(c.installed, q.Name)
+	}
+}
+
+func (c *conn) installQueue(ctx context.Context, q transport.Queue) error {
+	path, err := c.naming.entity(q.Name)
+	if err != nil {
+		return fmt.Errorf("install queue: %w", err)
+	}
+	found, err := c.admin.GetQueue(ctx, path, nil)
+	if err == nil && found != nil {
+		c.compare(ctx, q, &found.QueueProperties)
+		return nil
+	}
+	if err == nil {
+		_, err = c.admin.CreateQueue(ctx, path, &admin.CreateQueueOptions{Properties: c.queueProperties(q)})
+		err = c.conflict(ctx, err, func() (bool, error) {
+			found, err := c.admin.GetQueue(ctx, path, nil)
+			return found != nil, err
+		})
+	}
+	if unmanageable(err) {
+		if err = c.exists(ctx, path); err == nil {
+			return nil
+		}
+		if errors.Is(plain(err), transport.ErrNoQueue) {
+			return fmt.Errorf("asb: install queue %q: %w, and the credential has %w: create the queue by other means, or use a credential that may", q.Name, transport.ErrNoQueue, errManage)
+		}
+	}
+	return wrap(managed(err), "install queue %q", q.Name)
+}
+
+// conflict is the outcome of creating what somebody else creates at the same time: it may take the service a while to be done
+// with that.
+func (c *conn) conflict(ctx context.Context, err error, there func() (bool, error)) error {
+	pause := backoff.Backoff{Min: 50 * time.Millisecond, Max: time.Second}
+	for try := 0; status(err) == http.StatusConflict && try < 10; try++ {
+		found, looked := there()
+		if found || looked != nil {
+			return looked
+		}
+		if pause.Wait(ctx) != nil {
+			return ctx.Err()
+		}
+	}
+	return err
+}
+
+func (c *conn) queueProperties(q transport.Queue) *admin.QueueProperties {
+	p := &admin.QueueProperties{
+		LockDuration:            new(duration(cmp.Or(c.config.LockDuration, defaultLock))),
+		MaxSizeInMegabytes:      new(int32(cmp.Or(c.config.MaxSize, defaultMaxSize))),                //nolint:gosec // checked
+		MaxDeliveryCount:        new(int32(cmp.Or(c.config.MaxDeliveryCount, defaultDeliveryCount))), //nolint:gosec // checked
+		EnableBatchedOperations: new(true),
+	}
+	if c.config.Partitioned {
+		p.EnablePartitioning = new(true)
+	}
+	if q.Shared { // nobody looks after their dead letters
+		p.MaxDeliveryCount = new(int32(math.MaxInt32))
+		return p
+	}
+	if d := c.config.DuplicateDetection; d > 0 {
+		p.RequiresDuplicateDetection = new(true)
+		p.DuplicateDetectionHistoryTimeWindow = new(duration(d))
+	}
+	return p
+}
+
+// compare tells where a queue that exists is not what would have been created.
+func (c *conn) compare(ctx context.Context, q transport.Queue, found *admin.QueueProperties) {
+	if q.Shared {
+		return
+	}
+	if most := found.MaxDeliveryCount; most != nil && *most < defaultDeliveryCount/4 {
+		c.log.WarnContext(ctx, "a queue gives messages up early and is used as it is: one that a process dies with, or has its lock expire, may be dead-lettered before its retries are over",
+			"queue", q.Name, "max delivery count", *most, "advice", "set its MaxDeliveryCount to "+strconv.Itoa(defaultDeliveryCount))
+	}
+	if found.RequiresSession != nil && *found.RequiresSession {
+		c.log.WarnContext(ctx, "a queue requires sessions and cannot be received from", "queue", q.Name)
+	}
+}
+
+func (c *conn) installTopic(ctx context.Context, name string) error {
+	path, err := c.naming.entity(name)
+	if err != nil {
+		return fmt.Errorf("install topic: %w", err)
+	}
+	found, err := c.admin.GetTopic(ctx, path, nil)
+	if err == nil && found == nil {
+		p := &admin.TopicProperties{
+			MaxSizeInMegabytes:      new(int32(cmp.Or(c.config.MaxSize, defaultMaxSize))), //nolint:gosec // checked
+			EnableBatchedOperations: new(true),
+		}
+		if c.config.Partitioned {
+			p.EnablePartitioning = new(true)
+		}
+		_, err = c.admin.CreateTopic(ctx, path, &admin.CreateTopicOptions{Properties: p})
+		err = c.conflict(ctx, err, func() (bool, error) {
+			found, err := c.admin.GetTopic(ctx, path, nil)
+			return found != nil, err
+		})
+	}
+	if unmanageable(err) {
+		return nil // nobody subscribes to one that is missing
+	}
+	return wrap(managed(err), "install topic %q", name)
+}
+
+// lockOf is for how long messages of a queue are locked.
+func (c *conn) lockOf(ctx context.Context, name string) (time.Duration, error) {
+	path, _, err := c.naming.queue(name)
+	if err != nil {
+		return 0, err
+	}
+	found, err := c.admin.GetQueue(ctx, path, nil)
+	if err != nil || found == nil || found.LockDuration == nil {
+		return 0, err
+	}
+	return parseDuration(*found.LockDuration), nil
+}
+
+// duration is in the form of ISO 8601, as the administration has it.
+func duration(d time.Duration) string {
+	return "PT" + strconv.FormatFloat(d.Seconds(), 'f', -1, 64) + "S"
+}
+
+var durationForm = regexp.MustCompile(`^P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:([\d.]+)S)?)?$`)
+
+// parseDuration is 0 for what it cannot read.
+func parseDuration(s string) time.Duration {
+	parts := durationForm.FindStringSubmatch(strings.TrimSpace(s))
+	if parts == nil {
+		return 0
+	}
+	var d time.Duration
+	for i, unit := range []time.Duration{24 * time.Hour, time.Hour, time.Minute, time.Second} {
+		n, err := strconv.ParseFloat(cmp.Or(parts[i+1], "0"), 64)
+		if err != nil || n > 1e6 {
+			return 0
+		}
+		d += time.Duration(n * float64(unit))
+	}
+	return d
+}

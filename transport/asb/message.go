@@ -1,0 +1,306 @@
+package asb
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus"
+
+	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+const (
+	// encodingHeader is what old versions of NServiceBus write, about the body and not about the message.
+	encodingHeader = "NServiceBus.Transport.Encoding"
+	// legacyEncoding is a body in a form that only .NET reads.
+	legacyEncoding = "wcf/byte-array"
+
+	maxID       = 128
+	maxProperty = 32 << 10 // of one application property
+	maxTogether = 64 << 10 // of all
+	// perProperty is what a property takes beside its name and value.
+	perProperty = 10
+)
+
+// decode makes the message of a hand-out. Properties fill in for headers that other producers
+// do not write.
+func decode(raw *azservicebus.ReceivedMessage) transport.Message {
+	var m transport.Message
+	m.Headers.Reserve(len(raw.ApplicationProperties) + 3)
+	if raw.SequenceNumber != nil {
+		m.NativeID = strconv.FormatInt(*raw.SequenceNumber, 10)
+	}
+	readBody(&m, raw)
+	readHeaders(&m, raw.ApplicationProperties)
+	fillIn(&m.Headers, header.ReplyToAddress, raw.ReplyTo)
+	fillIn(&m.Headers, header.CorrelationID, raw.CorrelationID)
+	fillIn(&m.Headers, header.ContentType, raw.ContentType)
+	m.ID = m.Headers.Get(header.MessageID)
+	if m.ID == "" {
+		m.ID = raw.MessageID
+	}
+	if m.ID == "" {
+		m.ID = positionID(raw)
+	}
+	readNative(&m, raw)
+	return m
+}
+
+func readHeaders(m *transport.Message, properties map[string]any) {
+	types, _ := properties[header.EnclosedMessageTypes].(string)
+	for name, value := range properties {
+		switch {
+		case isBrokers(name):
+			native(m, name, value)
+			continue
+		case value == true && isType(name, types): // for the rules of a shared topic
+			continue
+		}
+		s, err := text(value)
+		if name == encodingHeader {
+			if s == legacyEncoding {
+				undecodable(m, fmt.Errorf("asb: the body is in the form %q, which only .NET reads", s))
+			}
+			continue
+		}
+		if err != nil {
+			undecodable(m, fmt.Errorf("asb: property %q: %w", name, err))
+		}
+		m.Headers.Set(name, s)
+	}
+}
+
+func undecodable(m *transport.Message, err error) {
+	if m.Undecodable == nil {
+		m.Undecodable = err
+	}
+}
+
+// isBrokers tells the properties that are written on the way, by the broker or for a retry: they are facts about this
+// hand-out, and sent on with a copy they would be taken for the copy's.
+func isBrokers(name string) bool {
+	switch name {
+	case PropertyDeadLetterReason, PropertyDeadLetterDescription, PropertyRetryError, PropertyRetryInstance:
+		return true
+	}
+	return false
+}
+
+func isType(name, enclosed string) bool {
+	for kind := range header.TypeNames(enclosed) {
+		if kind == name {
+			return true
+		}
+	}
+	return false
+}
+
+// readBody takes a body from whichever section it came in.
+func readBody(m *transport.Message, raw *azservicebus.ReceivedMessage) {
+	m.Body = raw.Body
+	if m.Body != nil || raw.RawAMQPMessage == nil {
+		return
+	}
+	body := raw.RawAMQPMessage.Body
+	switch value := body.Value.(type) {
+	case nil:
+	case []byte:
+		m.Body = value
+	case string:
+		m.Body = []byte(value)
+	default:
+		undecodable(m, fmt.Errorf("asb: the body is a value of type %T: neither bytes nor text", value))
+	}
+	if len(body.Sequence) > 0 {
+		undecodable(m, fmt.Errorf("asb: the body is a sequence of %d lists", len(body.Sequence)))
+	}
+	if len(body.Data) > 1 {
+		m.Body = slices.Concat(body.Data...)
+	}
+}
+
+func fillIn(h *header.Map, name string, property *string) {
+	if property != nil && *property != "" {
+		h.SetDefault(name, *property)
+	}
+}
+
+// positionID is the identity of a message that its producer gave none: where the broker has put it, which is the same
+// at each hand-out and for no other message of the queue.
+func positionID(raw *azservicebus.ReceivedMessage) string {
+	h := sha256.New()
+	if raw.EnqueuedTime != nil {
+		fmt.Fprintf(h, "%d,", raw.EnqueuedTime.UnixMilli())
+	}
+	if raw.SequenceNumber != nil {
+		fmt.Fprint(h, *raw.SequenceNumber)
+	}
+	return hex.EncodeToString(h.Sum(nil)[:16])
+}
+
+// attemptOf counts the hand-outs. The broker counts those before.
+func attemptOf(raw *azservicebus.ReceivedMessage) transport.Attempt {
+	n := int(raw.DeliveryCount)
+	if raw.RawAMQPMessage != nil && raw.RawAMQPMessage.Header != nil {
+		n = int(raw.RawAMQPMessage.Header.DeliveryCount) + 1
+	}
+	return transport.Attempt{N: max(n, 1), Exact: true}
+}
+
+// text is a property's value as text.
+func text(value any) (string, error) {
+	switch v := value.(type) {
+	case string:
+		return v, nil
+	case []byte:
+		return string(v), nil
+	case nil:
+		return "", nil
+	case bool:
+		return strconv.FormatBool(v), nil
+	case float32:
+		return strconv.FormatFloat(float64(v), 'g', -1, 32), nil
+	case float64:
+		return strconv.FormatFloat(v, 'g', -1, 64), nil
+	case int, int8, int16, int32, int64, uint, uint8, uint16, uint32, uint64:
+		return fmt.Sprint(v), nil
+	case time.Time:
+		return timeText(v)
+	case fmt.Stringer: // a UUID
+		return v.String(), nil
+	}
+	return fmt.Sprint(value), fmt.Errorf("a value of type %T has no text", value)
+}
+
+func timeText(t time.Time) (string, error) {
+	if y := t.UTC().Year(); y < 0 || y > 9999 {
+		return strconv.FormatInt(t.Unix(), 10), fmt.Errorf("the time %d s after 1970 is out of range", t.Unix())
+	}
+	return header.FormatTime(t), nil
+}
+
+// encode makes what is sent for an operation: headers as application properties, and properties that repeat some of them, as
+// other clients expect. stamps are types for the rules of a shared topic.
+func encode(op *transport.Operation, stamps []string) (*azservicebus.Message, error) {
+	m := op.Message
+	properties := make(map[string]any, m.Headers.Len()+len(stamps))
+	for name, value := range m.Headers.All() {
+		properties[name] = value
+	}
+	for _, kind := range stamps {
+		properties[kind] = true
+	}
+	id := nativeID(m)
+	if len(id) > maxID {
+		id = hash16(id) + "-" + id[len(id)-maxID/2:]
+		if _, ok := properties[header.MessageID]; !ok {
+			properties[header.MessageID] = m.ID
+		}
+	}
+	msg := &azservicebus.Message{
+		ApplicationProperties: properties,
+		Body:                  m.Body,
+		MessageID:             &id,
+		CorrelationID:         property(m.Headers.Get(header.CorrelationID)),
+		ReplyTo:               property(m.Headers.Get(header.ReplyToAddress)),
+		ContentType:           property(m.Headers.Get(header.ContentType)),
+		TimeToLive:            timeToLive(op.TTL),
+	}
+	if m.ID == "" {
+		msg.MessageID = nil // the client library makes one
+	}
+	return msg, setProperties(msg, op.Properties)
+}
+
+func property(s string) *string {
+	if s == "" {
+		return nil
+	}
+	return &s
+}
+
+// nativeID is the message's id as the broker's duplicate detection sees it. A copy that is sent because of a failure, to come back or to
+// be returned, is another message for the broker: so it has further parts, which are the same when it is sent
+// twice.
+func nativeID(m *transport.Message) string {
+	retries, returns := m.Headers.Get(header.Retries), m.Headers.Get(header.HoldfastReturns)
+	_, known := m.Headers.Lookup(header.MessageID) // else nobody would find the id again
+	if !known || retries == "" && returns == "" && m.NativeID == "" {
+		return m.ID
+	}
+	return strings.TrimRight(m.ID+"/"+number(retries)+"."+number(returns)+"."+m.NativeID, ".")
+}
+
+func number(s string) string {
+	if _, err := strconv.ParseUint(s, 10, 32); err != nil {
+		return "0"
+	}
+	return s
+}
+
+// maxTTL is the longest time to live of the protocol's header.
+const maxTTL = (1<<32 - 1) * time.Millisecond
+
+// timeToLive is in whole milliseconds, rounded up. One beyond what the protocol can say is none: 49 days.
+func timeToLive(ttl time.Duration) *time.Duration {
+	if ttl <= 0 || ttl > maxTTL {
+		return nil
+	}
+	ttl = (ttl + time.Millisecond - 1).Truncate(time.Millisecond)
+	return &ttl
+}
+
+// sizes are bounds in bytes.
+type sizes struct{ message, body int }
+
+// reserve is what of a message's size is kept for headers: a body that is smaller by that can be sent with those that endpoints write.
+const reserve = 16 << 10
+
+func newSizes(message int) sizes {
+	if message == 0 {
+		message = defaultMessageSize
+	}
+	return sizes{message: message, body: message - reserve}
+}
+
+// check tells whether the broker would take msg, and how large it is.
+func (s sizes) check(msg *azservicebus.Message) (size int, err error) {
+	if len(msg.Body) > s.body {
+		return 0, &transport.TooLargeError{What: "body", Size: len(msg.Body), Max: s.body}
+	}
+	together := 0
+	for name, value := range msg.ApplicationProperties {
+		v, _ := value.(string)
+		one := len(name) + len(v) + perProperty
+		if one > maxProperty+perProperty {
+			return 0, fmt.Errorf("header %.100q: %w", name, &transport.TooLargeError{What: "headers", Size: one, Max: maxProperty})
+		}
+		together += one
+	}
+	if together > maxTogether {
+		return 0, &transport.TooLargeError{What: "headers", Size: together, Max: maxTogether}
+	}
+	size = together + len(msg.Body) + envelope(msg)
+	if size > s.message {
+		return 0, &transport.TooLargeError{What: "message", Size: size, Max: s.message}
+	}
+	return size, nil
+}
+
+// envelope is what a message takes beside its body and application properties.
+func envelope(msg *azservicebus.Message) int {
+	const sections = 160
+	size := sections
+	for _, s := range []*string{msg.MessageID, msg.CorrelationID, msg.ReplyTo, msg.ContentType, msg.SessionID, msg.PartitionKey, msg.Subject, msg.To} {
+		if s != nil {
+			size += len(*s) + 5
+		}
+	}
+	return size
+}

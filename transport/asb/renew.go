@@ -1,0 +1,52 @@
+package asb
+
+import (
+	"context"
+
+	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus"
+
+	"github.com/holdfast-go/holdfast/transport"
+	"sync"
+)
+
+// renewers is how many locks are renewed at once. The client library renews one by a request.
+const renewers = 16
+
+// Renew implements [transport.Renewer].
+func (r *receiver) Renew(ctx context.Context, ds []transport.Delivery) []error {
+	errs := make([]error, len(ds))
+	places := make(chan struct{}, renewers)
+	var all sync.WaitGroup
+	for i, d := range ds {
+		places <- struct{}{}
+		all.Go(func() {
+			defer func() { <-places }()
+			errs[i] = r.renew(ctx, d)
+		})
+	}
+	all.Wait()
+	return errs
+}
+
+func (r *receiver) renew(ctx context.Context, d transport.Delivery) error {
+	own, ok := d.(*delivery)
+	if !ok || own.receiver != r {
+		return transport.ErrLeaseLost
+	}
+	ctx, cancel := r.conn.until(ctx)
+	defer cancel()
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	s, err := r.line.session(ctx)
+	if err != nil {
+		return err
+	}
+	rcv, err := r.settler.on(s)
+	if err == nil {
+		// A copy, for the library writes to it: the lock's token is all that is needed.
+		bare := &azservicebus.ReceivedMessage{LockToken: own.raw.LockToken}
+		err = own.ask(ctx, s, func(ctx context.Context) error { return rcv.RenewMessageLock(ctx, bare, nil) })
+	}
+	return wrap(s.lostIn(ctx, err), "renew the lock of a message of %q", r.queue)
+}

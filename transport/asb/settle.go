@@ -1,0 +1,183 @@
+package asb
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus"
+
+	"github.com/holdfast-go/holdfast/internal/backoff"
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+const (
+	// settleTimeout bounds one request to settle.
+	settleTimeout = 5 * time.Second
+	// settleTries is how many requests there may be, the first over the link that the message came by.
+	settleTries = 4
+	// maxReason is the longest text that is left in a message's properties.
+	maxReason = 1000
+)
+
+var (
+	_ transport.Delivery     = (*delivery)(nil)
+	_ transport.DeadLetterer = (*delivery)(nil)
+
+	errSettled = fmt.Errorf("asb: settled already: %w", transport.ErrLeaseLost)
+)
+
+// delivery is a locked message. Its lock has a token, which is good over any connection: so a settle never hits a later
+// hand-out, and is not lost with the link.
+type delivery struct {
+	receiver *receiver
+	raw      *azservicebus.ReceivedMessage // never written to
+	session  *session                      // that it came by
+	rcv      *azservicebus.Receiver        // same
+	message  transport.Message
+
+	turn    chan struct{} // holds a token while somebody settles
+	settled bool          // guarded by turn
+}
+
+// verb is a way to settle a message: raw as it came, or with nothing but its token.
+type verb struct {
+	name string
+	do   func(ctx context.Context, rcv *azservicebus.Receiver, raw *azservicebus.ReceivedMessage) error
+}
+
+var complete = verb{"complete", func(ctx context.Context, rcv *azservicebus.Receiver, raw *azservicebus.ReceivedMessage) error {
+	return rcv.CompleteMessage(ctx, raw, nil)
+}}
+
+// release counts as a hand-out: the client library has nothing that does not.
+var release = verb{"release", func(ctx context.Context, rcv *azservicebus.Receiver, raw *azservicebus.ReceivedMessage) error {
+	return rcv.AbandonMessage(ctx, raw, nil)
+}}
+
+// abandon leaves properties in the message.
+func abandon(properties map[string]any) verb {
+	return verb{"retry", func(ctx context.Context, rcv *azservicebus.Receiver, raw *azservicebus.ReceivedMessage) error {
+		return rcv.AbandonMessage(ctx, raw, &azservicebus.AbandonMessageOptions{PropertiesToModify: properties})
+	}}
+}
+
+// Message implements [transport.Delivery].
+func (d *delivery) Message() *transport.Message { return &d.message }
+
+// Attempt implements [transport.Delivery].
+func (d *delivery) Attempt() transport.Attempt { return attemptOf(d.raw) }
+
+// Complete implements [transport.Delivery].
+func (d *delivery) Complete(ctx context.Context) error { return d.settle(ctx, complete) }
+
+// Retry implements [transport.Delivery].
+func (d *delivery) Retry(ctx context.Context) error { return d.settle(ctx, release) }
+
+// Release implements [transport.Delivery]. It counts as an attempt.
+func (d *delivery) Release(ctx context.Context) error { return d.settle(ctx, release) }
+
+// DeadLetter implements [transport.DeadLetterer].
+func (d *delivery) DeadLetter(ctx context.Context, reason string) error {
+	reason = clip(reason)
+	options := &azservicebus.DeadLetterOptions{Reason: &reason}
+	if d.receiver.conn.instance != "" {
+		description := "by instance " + clip(d.receiver.conn.instance)
+		options.ErrorDescription = &description
+	}
+	return d.settle(ctx, verb{"dead-letter", func(ctx context.Context, rcv *azservicebus.Receiver, raw *azservicebus.ReceivedMessage) error {
+		return rcv.DeadLetterMessage(ctx, raw, options)
+	}})
+}
+
+// clip cuts a text to what a property is to hold.
+func clip(s string) string {
+	if len(s) <= maxReason {
+		return s
+	}
+	end := maxReason
+	for end > 0 && s[end]&0xC0 == 0x80 { // not within a character
+		end--
+	}
+	return s[:end] + "…"
+}
+
+// settle has one verb carried out, of all that are tried at once.
+func (d *delivery) settle(ctx context.Context, v verb) error {
+	select {
+	case d.turn <- struct{}{}:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	defer func() { <-d.turn }()
+	if d.settled {
+		return errSettled
+	}
+	ctx, cancel := d.receiver.conn.until(ctx)
+	defer cancel()
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	err := d.request(ctx, v)
+	switch {
+	case err == nil, errors.Is(err, transport.ErrLeaseLost):
+		d.settled = true
+		d.receiver.gone(d)
+	case ctx.Err() != nil:
+		err = context.Cause(ctx)
+	}
+	return wrap(err, "%s a message of %q", v.name, d.receiver.queue)
+}
+
+// request settles over the link that the message came by, or where that is gone by the lock's token over another.
+func (d *delivery) request(ctx context.Context, v verb) error {
+	err := errLost
+	if d.session.alive() {
+		if err = d.ask(ctx, d.session, func(ctx context.Context) error { return v.do(ctx, d.rcv, d.raw) }); done(err) {
+			return err
+		}
+	}
+	pause := backoff.Backoff{Min: redialMin, Max: time.Second}
+	for range settleTries - 1 {
+		if ctx.Err() != nil {
+			return err
+		}
+		if err = d.byToken(ctx, v); done(err) || pause.Wait(ctx) != nil {
+			return err
+		}
+	}
+	return err
+}
+
+// done tells whether the broker has answered for good.
+func done(err error) bool {
+	return err == nil || errors.Is(err, transport.ErrLeaseLost) || errors.Is(err, transport.ErrNoQueue) || errors.Is(err, transport.ErrClosed)
+}
+
+// byToken settles by the lock's token.
+func (d *delivery) byToken(ctx context.Context, v verb) error {
+	s, err := d.receiver.line.session(ctx)
+	if err != nil {
+		return err
+	}
+	rcv, err := d.receiver.settler.on(s)
+	if err != nil {
+		return s.lostIn(ctx, err)
+	}
+	bare := &azservicebus.ReceivedMessage{LockToken: d.raw.LockToken}
+	return d.ask(ctx, s, func(ctx context.Context) error { return v.do(ctx, rcv, bare) })
+}
+
+// ask makes one request with a time of its own: left to itself, the client library tries for minutes.
+func (d *delivery) ask(ctx context.Context, s *session, request func(context.Context) error) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, settleTimeout, errNoReply)
+	defer cancel()
+	on, over := s.on(ctx)
+	defer over()
+	err := request(on)
+	if err != nil && ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return plain(s.lostIn(ctx, err))
+}

@@ -1,0 +1,105 @@
+package asb
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+)
+
+// Topology says which topics events go by. An event without base types goes by the topic of its full
+// name, as in NServiceBus's topology of a topic per event. One with base types goes by a shared topic: each message
+// carries a property for each of its types there, and subscriptions have a rule for each type
+// that they are for, so that who subscribed to a base type receives it once.
+//
+// The tables map single types to other topics, as NServiceBus's do. Publishers and subscribers of a type have to agree.
+type Topology struct {
+	// HierarchyTopic is the topic that events with base types share: "holdfast.hierarchies" unless set.
+	HierarchyTopic string
+	// NoHierarchies leaves base types out of account, as NServiceBus does: every event goes by the topic of its own name, and
+	// who wants events of a base type maps it to the topics of the derived ones.
+	NoHierarchies bool
+	// PublishTo maps types, by their wire names, to topics. Its types are also subscribed to there, unless SubscribeTo says otherwise.
+	PublishTo map[string]string
+	// SubscribeTo maps types to the topics that they are subscribed to on.
+	SubscribeTo map[string][]string
+	// Shared are those mapped topics that several types go by. As on the HierarchyTopic, messages carry a property
+	// for each of their types, and subscriptions have rules: NServiceBus's correlation filter mode.
+	Shared []string
+	// Subscriptions maps queues to the names of their subscriptions: the queue's own unless set. One over 50
+	// characters is cut, and ends in a hash of the whole.
+	Subscriptions map[string]string
+}
+
+const defaultHierarchyTopic = "holdfast.hierarchies"
+
+// route is a topic, and whether types are told apart there.
+type route struct {
+	topic  string
+	shared bool
+}
+
+func (y *Topology) check() error {
+	for _, topic := range y.topics() {
+		if !validEntity(topic) {
+			return fmt.Errorf("asb: topic %.300q: %s", topic, entityRule)
+		}
+	}
+	for queue, name := range y.Subscriptions {
+		if len(name) > maxChild || !childForm.MatchString(name) {
+			return fmt.Errorf("asb: subscription %.100q of queue %q: it is of letters, digits, dots, hyphens and underscores, at most %d", name, queue, maxChild)
+		}
+	}
+	return nil
+}
+
+// topics are those that the configuration names.
+func (y *Topology) topics() []string {
+	all := slices.Concat(y.Shared, slices.Collect(maps.Values(y.PublishTo)))
+	for _, topics := range y.SubscribeTo {
+		all = append(all, topics...)
+	}
+	if y.HierarchyTopic != "" {
+		all = append(all, y.HierarchyTopic)
+	}
+	return all
+}
+
+func (y *Topology) to(topic string) route {
+	return route{topic, slices.Contains(y.Shared, topic)}
+}
+
+func (y *Topology) hierarchies() route {
+	return route{cmp.Or(y.HierarchyTopic, defaultHierarchyTopic), true}
+}
+
+// publishTo is where a message of these types, the most concrete first, is published.
+func (y *Topology) publishTo(types []string) route {
+	switch topic := y.PublishTo[types[0]]; {
+	case topic != "":
+		return y.to(topic)
+	case len(types) > 1 && !y.NoHierarchies:
+		return y.hierarchies()
+	default:
+		return route{topic: topicOf(types[0])}
+	}
+}
+
+// subscribeTo is where messages of a type, and of those derived from it, come from.
+func (y *Topology) subscribeTo(kind string) []route {
+	if topics := y.SubscribeTo[kind]; len(topics) > 0 {
+		routes := make([]route, len(topics))
+		for i, topic := range topics {
+			routes[i] = y.to(topic)
+		}
+		return routes
+	}
+	if topic := y.PublishTo[kind]; topic != "" {
+		return []route{y.to(topic)}
+	}
+	own := route{topic: topicOf(kind)}
+	if y.NoHierarchies {
+		return []route{own}
+	}
+	return []route{own, y.hierarchies()}
+}
