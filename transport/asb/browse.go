@@ -70,22 +70,31 @@ func (cur *cursor) peek(ctx context.Context, from int64, limit int) ([]*azservic
 	return msgs, wrap(s.lostIn(ctx, err), "browse queue %q", cur.queue)
 }
 
-// end is the sequence number of the last message that is there now. The broker looks for the next message from a number on:
-// so the last one is found by halving.
-func (cur *cursor) end(ctx context.Context) (int64, error) {
-	var last int64
-	for low, high := int64(0), int64(math.MaxInt64); low < high; {
-		middle := low + (high-low)/2
-		found, err := cur.peek(ctx, middle, 1)
-		if err != nil {
+// end is the sequence number of the last message that is there now. The broker finds the next message from a number on; so
+// steps that double lead past the last one, and halving back to it.
+func (cur *cursor) end(ctx context.Context) (last int64, err error) {
+	low, high := int64(0), int64(math.MaxInt64) // the last is at low or beyond, and before high
+	for step := int64(1); low < high; {
+		at := low
+		switch {
+		case high < math.MaxInt64:
+			at = low + (high-low)/2
+		case last > 0:
+			at = low + min(step, high-low-1)
+			step *= 2
+		}
+		found, err := cur.peek(ctx, at, 1)
+		switch {
+		case err != nil:
 			return 0, err
+		case len(found) > 0:
+			last = *found[0].SequenceNumber
+			low = last + 1
+		case at == low:
+			return last, nil
+		default:
+			high = at
 		}
-		if len(found) == 0 {
-			high = middle
-			continue
-		}
-		last = *found[0].SequenceNumber
-		low = last + 1
 	}
 	return last, nil
 }
@@ -121,6 +130,9 @@ func (cur *cursor) Take(ctx context.Context, m *transport.Message, ops []transpo
 	if !ok {
 		return cur.notFound()
 	}
+	if err := cur.look(ctx, ops); err != nil {
+		return err
+	}
 	d, err := cur.lock(ctx, number)
 	if err != nil {
 		return err
@@ -134,6 +146,35 @@ func (cur *cursor) Take(ctx context.Context, m *transport.Message, ops []transpo
 	delete(cur.locked, number)
 	delete(cur.seen, m)
 	return nil
+}
+
+// look finds out which destinations are missing before anything is sent.
+func (cur *cursor) look(ctx context.Context, ops []transport.Operation) error {
+	var failed []transport.OpError
+	for i := range ops {
+		var p parcel
+		entity := cur.conn.pack(&ops[i], &p, time.Now())
+		if p.err == nil && !p.publish {
+			p.err = cur.conn.reach(ctx, entity)
+		}
+		if p.err != nil {
+			failed = append(failed, transport.OpError{Index: i, Err: p.err})
+		}
+	}
+	if failed != nil {
+		return &transport.DispatchError{Ops: failed, Total: len(ops)}
+	}
+	return nil
+}
+
+// reach makes sure that a queue can be sent to.
+func (c *conn) reach(ctx context.Context, entity string) error {
+	o, err := c.outlet(entity)
+	if err != nil {
+		return err
+	}
+	_, _, err = o.open(ctx)
+	return err
 }
 
 func (cur *cursor) notFound() error {

@@ -165,6 +165,7 @@ func (c *conn) Close() error {
 	}
 	all.Go(c.sending.close)
 	all.Wait()
+	c.admin.close()
 	c.tasks.Wait()
 	return nil
 }
@@ -182,6 +183,14 @@ func (c *conn) isClosed() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.closed
+}
+
+// orClosed is err, or that the conn was closed where that may have been the cause.
+func (c *conn) orClosed(err error) error {
+	if err != nil && c.isClosed() {
+		return transport.ErrClosed
+	}
+	return err
 }
 
 // until is ctx that ends with the conn, too.

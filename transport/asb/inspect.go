@@ -13,6 +13,11 @@ import (
 // process has out are taken off, those of others are not known. Without the right to manage, it tells only that the queues
 // exist.
 func (c *conn) Inspect(ctx context.Context, queues ...string) ([]transport.QueueStats, error) {
+	stats, err := c.inspectSome(ctx, queues)
+	return stats, c.orClosed(err)
+}
+
+func (c *conn) inspectSome(ctx context.Context, queues []string) ([]transport.QueueStats, error) {
 	ctx, cancel := c.until(ctx)
 	defer cancel()
 	if len(queues) == 0 {

@@ -22,6 +22,10 @@ import (
 // Install implements [transport.Installer]: it creates queues, and the topics that events are published to. What exists is left
 // alone. Without the right to manage it makes sure that the queues exist.
 func (c *conn) Install(ctx context.Context, plan transport.Plan) error {
+	return c.orClosed(c.install(ctx, plan))
+}
+
+func (c *conn) install(ctx context.Context, plan transport.Plan) error {
 	ctx, cancel := c.until(ctx)
 	defer cancel()
 	for _, q := range plan.Queues {

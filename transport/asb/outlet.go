@@ -57,7 +57,7 @@ func (o *outlet) send(ctx context.Context, group []*parcel) {
 	case errors.Is(err, batch.ErrClosed):
 		fail(group, transport.ErrClosed)
 	case err != nil:
-		fail(group, err)
+		fail(group, o.result(&parcel{publish: group[0].publish, err: err}))
 	default:
 		for i, p := range own {
 			group[i].err = o.result(p)

@@ -2,10 +2,8 @@ package asb
 
 import (
 	"context"
-	"errors"
-	"fmt"
+	"slices"
 	"sync"
-	"time"
 
 	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus"
 
@@ -15,21 +13,11 @@ import (
 const (
 	// maxReceive is the most that one Receive returns.
 	maxReceive = 500
-	// company is how long a Receive waits for more once there is a message. Messages of a full queue come together and are
-	// there before. What comes when nobody receives is given back by the client library, and has to travel twice.
-	company = 5 * time.Millisecond
-	// emptyReturns is how often the client library may return nothing, as it does when the service closes an idle link,
-	// before Receive says so.
-	emptyReturns = 3
-	// carefulReceives is how many receives take one message each after the client library could not read one.
-	carefulReceives = 20
 )
 
 var (
 	_ transport.Receiver = (*receiver)(nil)
 	_ transport.Renewer  = (*receiver)(nil)
-
-	errNothing = errors.New("the link was closed several times over")
 )
 
 // receiver takes messages from a queue over a connection of its own, by several links where many Receive calls run at
@@ -40,7 +28,7 @@ type receiver struct {
 	path  string
 	dead  bool // of its dead letters
 	line  *line
-	links chan *link // those that nobody receives over
+	free  chan struct{} // a token for each link that nobody receives over
 
 	ctx  context.Context // ends with Close
 	stop context.CancelCauseFunc
@@ -57,24 +45,26 @@ type receiver struct {
 // OpenReceiver implements [transport.Conn].
 func (c *conn) OpenReceiver(ctx context.Context, opts transport.ReceiverOptions) (transport.Receiver, error) {
 	path, dead, err := c.naming.queue(opts.Queue)
-	if err != nil {
+	switch {
+	case c.isClosed():
+		return nil, transport.ErrClosed
+	case err != nil:
 		return nil, err
 	}
 	r := &receiver{
 		conn: c, queue: opts.Queue, path: path, dead: dead, line: newLine(c.ns),
-		links: make(chan *link, c.links()), out: map[*delivery]struct{}{},
+		free: make(chan struct{}, c.links()), out: map[*delivery]struct{}{},
 	}
 	r.ctx, r.stop = context.WithCancelCause(c.ctx)
 	for range c.links() {
-		l := &link{receiver: r}
-		r.all = append(r.all, l)
-		r.links <- l
+		r.all = append(r.all, &link{receiver: r})
+		r.free <- struct{}{}
 	}
 	r.settler.receiver = r
 	if err := r.look(ctx); err != nil {
 		r.stop(err)
 		r.line.close()
-		return nil, err
+		return nil, c.orClosed(err)
 	}
 	if !c.adopt(r) {
 		r.stop(transport.ErrClosed)
@@ -133,15 +123,11 @@ func (r *receiver) Receive(ctx context.Context, limit int) ([]transport.Delivery
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
-	var l *link
-	select {
-	case l = <-r.links:
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
-	case <-r.ctx.Done():
-		return nil, transport.ErrClosed
+	l, err := r.take(ctx)
+	if err != nil {
+		return nil, err
 	}
-	defer func() { r.links <- l }()
+	defer r.giveBack(l)
 	both, over := r.until(ctx)
 	defer over()
 	ds, err := l.receive(both, min(limit, maxReceive))
@@ -154,6 +140,29 @@ func (r *receiver) Receive(ctx context.Context, limit int) ([]transport.Delivery
 		return nil, context.Cause(ctx)
 	}
 	return nil, wrap(err, "receive from %q", r.queue)
+}
+
+// take is the first link that nobody receives over: as long as one is enough, the others have nothing come over them.
+func (r *receiver) take(ctx context.Context) (*link, error) {
+	select {
+	case <-r.free:
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	case <-r.ctx.Done():
+		return nil, transport.ErrClosed
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	i := slices.IndexFunc(r.all, func(l *link) bool { return !l.taken })
+	r.all[i].taken = true
+	return r.all[i], nil
+}
+
+func (r *receiver) giveBack(l *link) {
+	r.mu.Lock()
+	l.taken = false
+	r.mu.Unlock()
+	r.free <- struct{}{}
 }
 
 // until is ctx that ends with the receiver, too.
@@ -174,9 +183,11 @@ func (r *receiver) Close() error {
 	r.mu.Unlock()
 	r.stop(transport.ErrClosed)
 	r.receiving.Wait()
+	var all sync.WaitGroup
 	for _, l := range r.all {
-		l.close()
+		all.Go(l.close)
 	}
+	all.Wait()
 	r.leave()
 	return nil
 }
@@ -215,95 +226,6 @@ func (r *receiver) shut() {
 	}
 	all.Wait()
 	r.line.close()
-}
-
-// link is what messages come by. It is used by one Receive at a time, and settled by from anywhere.
-type link struct {
-	receiver *receiver
-	careful  int // so many receives take one message each
-
-	mu  sync.Mutex // guards what follows
-	rcv *azservicebus.Receiver
-	of  *session
-}
-
-// on is the library's receiver on a session.
-func (l *link) on(s *session) (*azservicebus.Receiver, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.rcv != nil && l.of == s {
-		return l.rcv, nil
-	}
-	options := &azservicebus.ReceiverOptions{}
-	if l.receiver.dead {
-		options.SubQueue = azservicebus.SubQueueDeadLetter
-	}
-	rcv, err := s.client.NewReceiverForQueue(l.receiver.path, options)
-	if err != nil {
-		return nil, err
-	}
-	l.rcv, l.of = rcv, s
-	return rcv, nil
-}
-
-// close lets no more messages come.
-func (l *link) close() {
-	l.mu.Lock()
-	rcv, s := l.rcv, l.of
-	l.mu.Unlock()
-	if rcv == nil || !s.alive() {
-		return
-	}
-	ctx, cancel := context.WithTimeout(s.ctx, closeTimeout)
-	defer cancel()
-	// The library gives back what came late, and waits a minute for a silent peer to say so.
-	stop := context.AfterFunc(ctx, func() { _ = s.socket.Close() })
-	defer stop()
-	_ = rcv.Close(ctx) // what is left ends with the session
-}
-
-// receive returns at least one message or an error.
-func (l *link) receive(ctx context.Context, limit int) ([]transport.Delivery, error) {
-	for range emptyReturns {
-		s, err := l.receiver.line.session(ctx)
-		if err != nil {
-			return nil, err
-		}
-		rcv, err := l.on(s)
-		if err != nil {
-			return nil, s.lostIn(ctx, err)
-		}
-		if l.careful > 0 {
-			l.careful--
-			limit = 1
-		}
-		msgs, err := l.call(ctx, s, rcv, limit)
-		if len(msgs) > 0 {
-			return l.receiver.hand(msgs, s, rcv), nil
-		}
-		if err != nil || ctx.Err() != nil {
-			return nil, errors.Join(err, ctx.Err())
-		}
-		if !s.alive() {
-			return nil, errLost
-		}
-	}
-	return nil, errNothing
-}
-
-// call receives by the library. It panics over a message with a property of its own names in another type; all that came with such a
-// message stays locked until the locks run out, so that then messages come one by one, until the broker gives this one up.
-func (l *link) call(ctx context.Context, s *session, rcv *azservicebus.Receiver, limit int) (msgs []*azservicebus.ReceivedMessage, err error) {
-	defer func() {
-		if v := recover(); v != nil {
-			l.careful = carefulReceives
-			err = fmt.Errorf("the client library cannot read a message: %v", v)
-		}
-	}()
-	on, over := s.on(ctx)
-	defer over()
-	msgs, err = rcv.ReceiveMessages(on, limit, &azservicebus.ReceiveMessagesOptions{TimeAfterFirstMessage: company})
-	return msgs, s.lostIn(ctx, err)
 }
 
 // hand makes deliveries.

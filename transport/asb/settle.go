@@ -111,6 +111,9 @@ func (d *delivery) settle(ctx context.Context, v verb) error {
 		return context.Cause(ctx)
 	}
 	defer func() { <-d.turn }()
+	if d.receiver.conn.ctx.Err() != nil {
+		return transport.ErrClosed
+	}
 	if d.settled {
 		return errSettled
 	}

@@ -32,9 +32,12 @@ func (c *conn) wanted(types []string) map[route][]string {
 // forwards to the queue, and on shared topics a rule for each type. Without the right to manage it makes sure that the
 // subscriptions exist.
 func (c *conn) Subscribe(ctx context.Context, queue string, types []string) error {
+	return c.orClosed(c.subscribeAll(ctx, queue, c.wanted(types)))
+}
+
+func (c *conn) subscribeAll(ctx context.Context, queue string, byRoute map[route][]string) error {
 	ctx, cancel := c.until(ctx)
 	defer cancel()
-	byRoute := c.wanted(types)
 	for _, to := range slices.SortedFunc(maps.Keys(byRoute), func(a, b route) int { return strings.Compare(a.topic, b.topic) }) {
 		if err := c.subscribe(ctx, queue, to, byRoute[to]); err != nil {
 			return err
@@ -139,7 +142,7 @@ func (c *conn) Unsubscribe(ctx context.Context, queue string, types []string) er
 			return err
 		}
 		if err = c.unsubscribe(ctx, topic, name, to.shared, kinds); err != nil {
-			return wrap(managed(err), "unsubscribe queue %q from %q by topic %q", queue, kinds, topic)
+			return c.orClosed(wrap(managed(err), "unsubscribe queue %q from %q by topic %q", queue, kinds, topic))
 		}
 	}
 	return nil

@@ -1,0 +1,87 @@
+package asb_test
+
+import (
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus"
+
+	"github.com/holdfast-go/holdfast/internal/brokertest"
+	"github.com/holdfast-go/holdfast/transport"
+	"github.com/holdfast-go/holdfast/transport/asb"
+	"github.com/holdfast-go/holdfast/transport/transporttest"
+)
+
+func TestConformance(t *testing.T) {
+	ns := brokertest.ServiceBus(t)
+	h := transporttest.Harness{
+		Open: func(testing.TB) transport.Transport { return on(ns) },
+		ShortLease: func(testing.TB) transport.Transport {
+			tr := on(ns)
+			tr.LockDuration = shortLock
+			return tr
+		},
+		Name:           brokertest.Name,
+		PutUndecodable: func(t testing.TB, _ transport.Transport, queue string) { putUndecodable(t, ns, queue) },
+		Break: func(t testing.TB) (transport.Transport, transporttest.Link) {
+			proxy := brokertest.NewProxy(t, hostOf(t, ns))
+			tr := on(ns)
+			tr.LockDuration, tr.Address = shortLock, proxy.Addr()
+			return tr, proxy
+		},
+	}
+	transporttest.Run(t, h)
+}
+
+// shortLock is for rules that wait for the end of a lock.
+const shortLock = 2 * time.Second
+
+// on is the driver on a namespace.
+func on(ns *brokertest.ServiceBusNamespace) *asb.Transport {
+	return &asb.Transport{ConnectionString: ns.ConnectionString, Administration: ns.Admin}
+}
+
+// hostOf is where a namespace listens.
+func hostOf(t testing.TB, ns *brokertest.ServiceBusNamespace) string {
+	t.Helper()
+	for field := range strings.SplitSeq(ns.ConnectionString, ";") {
+		if text, ok := strings.CutPrefix(field, "Endpoint="); ok {
+			u, err := url.Parse(text)
+			if err != nil {
+				t.Fatal("the connection string has no URL")
+			}
+			return u.Host
+		}
+	}
+	t.Fatal("the connection string names no host")
+	return ""
+}
+
+// putUndecodable sends a message whose body is neither bytes nor text.
+func putUndecodable(t testing.TB, ns *brokertest.ServiceBusNamespace, queue string) {
+	t.Helper()
+	sender, err := rawClient(t, ns).NewSender(queue, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = sender.SendAMQPAnnotatedMessage(within(t), &azservicebus.AMQPAnnotatedMessage{
+		Body:       azservicebus.AMQPAnnotatedMessageBody{Value: map[string]any{"foreign": int64(1)}},
+		Properties: &azservicebus.AMQPAnnotatedMessageProperties{MessageID: "foreign"},
+	}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// rawClient is the library without the driver.
+func rawClient(t testing.TB, ns *brokertest.ServiceBusNamespace) *azservicebus.Client {
+	t.Helper()
+	c, err := azservicebus.NewClientFromConnectionString(ns.ConnectionString, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close(within(t)) })
+	return c
+}

@@ -1,0 +1,175 @@
+package asb
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus"
+
+	"github.com/holdfast-go/holdfast/internal/backoff"
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+const (
+	// company is how long a Receive waits for more once there is a message. Those of a full queue come together and are
+	// there before.
+	company = 5 * time.Millisecond
+	// emptyReturns is how often the client library may return nothing, as it does when the service closes an idle link,
+	// before Receive says so.
+	emptyReturns = 3
+	// carefulReceives is how many receives take one message each after the client library could not read one.
+	carefulReceives = 20
+	// bounceTimeout bounds the wait for the library to give back what it was not asked for.
+	bounceTimeout = 500 * time.Millisecond
+)
+
+var errNothing = errors.New("the link was closed several times over")
+
+// link is what messages come by. It is used by one Receive at a time, and settled by from anywhere.
+type link struct {
+	receiver *receiver
+	taken    bool // guarded by the receiver's mutex
+	careful  int  // so many receives take one message each
+	ask      int  // how many to ask for next
+	left     int  // the most that were asked for and did not come: they still may
+
+	mu  sync.Mutex // guards what follows
+	rcv *azservicebus.Receiver
+	of  *session
+}
+
+// on is the library's receiver on a session.
+func (l *link) on(s *session) (*azservicebus.Receiver, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.rcv != nil && l.of == s {
+		return l.rcv, nil
+	}
+	options := &azservicebus.ReceiverOptions{}
+	if l.receiver.dead {
+		options.SubQueue = azservicebus.SubQueueDeadLetter
+	}
+	rcv, err := s.client.NewReceiverForQueue(l.receiver.path, options)
+	if err != nil {
+		return nil, err
+	}
+	l.rcv, l.of, l.left = rcv, s, 0
+	return rcv, nil
+}
+
+// room is how many to ask for. What is asked for can be taken back no more, and what comes when nobody receives is given back by the
+// library, travels twice, and may be late for the end of the link: so a queue that has been found empty is asked for one, and
+// for twice as many each time that all have come.
+func (l *link) room(limit int) int {
+	if l.careful > 0 {
+		l.careful--
+		return 1
+	}
+	return min(limit, max(l.ask, l.left, 1))
+}
+
+// came takes in how many of those asked for have come.
+func (l *link) came(asked, n int) {
+	l.left = max(l.left, asked) - n
+	if n == asked {
+		l.ask = 2 * asked
+	} else {
+		l.ask = asked / 2
+	}
+}
+
+// receive returns at least one message or an error.
+func (l *link) receive(ctx context.Context, limit int) ([]transport.Delivery, error) {
+	for range emptyReturns {
+		s, err := l.receiver.line.session(ctx)
+		if err != nil {
+			return nil, err
+		}
+		rcv, err := l.on(s)
+		if err != nil {
+			return nil, s.lostIn(ctx, err)
+		}
+		msgs, err := l.call(ctx, s, rcv, l.room(limit))
+		if len(msgs) > 0 {
+			return l.receiver.hand(msgs, s, rcv), nil
+		}
+		if err != nil || ctx.Err() != nil {
+			return nil, errors.Join(err, ctx.Err())
+		}
+		if !s.alive() {
+			return nil, errLost
+		}
+	}
+	return nil, errNothing
+}
+
+// call receives by the library. It panics over a message with a property of its own names in another type; all that came with such a
+// message stays locked until the locks run out, so that then messages come one by one, until the broker gives this one up.
+func (l *link) call(ctx context.Context, s *session, rcv *azservicebus.Receiver, limit int) (msgs []*azservicebus.ReceivedMessage, err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			l.careful = carefulReceives
+			err = fmt.Errorf("the client library cannot read a message: %v", v)
+		}
+	}()
+	on, over := s.on(ctx)
+	defer over()
+	msgs, err = rcv.ReceiveMessages(on, limit, &azservicebus.ReceiveMessagesOptions{TimeAfterFirstMessage: company})
+	l.came(limit, len(msgs))
+	return msgs, s.lostIn(ctx, err)
+}
+
+// close lets no more messages come. One that the broker sends while the link ends would stay locked until its lock runs out,
+// so nothing may be left that was asked for.
+func (l *link) close() {
+	l.mu.Lock()
+	rcv, s := l.rcv, l.of
+	l.mu.Unlock()
+	if rcv == nil || !s.alive() {
+		return
+	}
+	ctx, cancel := context.WithTimeout(s.ctx, closeTimeout)
+	defer cancel()
+	// The library gives back what came late, and waits a minute for a silent peer to say so.
+	stop := context.AfterFunc(ctx, func() { _ = s.socket.Close() })
+	defer stop()
+	var caught sync.WaitGroup
+	if l.left > 0 && l.idle(ctx) {
+		caught.Go(func() { l.catch(ctx, rcv, s) })
+	}
+	_ = rcv.Close(ctx) // what is left ends with the session
+	caught.Wait()
+}
+
+// idle tells whether the queue is empty. If not, what was asked for comes and is given back, one after the other: it
+// waits until that is done.
+func (l *link) idle(ctx context.Context) bool {
+	began := time.Now()
+	settler, err := l.receiver.settler.on(l.of)
+	if err != nil {
+		return false
+	}
+	found, err := settler.PeekMessages(ctx, 1, &azservicebus.PeekMessagesOptions{FromSequenceNumber: new(int64(0))})
+	if err != nil || len(found) == 0 {
+		return err == nil
+	}
+	trip := max(time.Since(began), time.Millisecond)
+	_ = backoff.Sleep(ctx, min(bounceTimeout, time.Duration(2*l.left+2)*trip)) // or not, if there is no time
+	return false
+}
+
+// catch receives while the link is being closed: that ends it, and it has what came until then. Those go back, and count as
+// handed out.
+func (l *link) catch(ctx context.Context, rcv *azservicebus.Receiver, s *session) {
+	defer func() { _ = recover() }() // over a message that the library cannot read, as in call
+	msgs, err := rcv.ReceiveMessages(ctx, l.left, &azservicebus.ReceiveMessagesOptions{TimeAfterFirstMessage: closeTimeout})
+	if err != nil {
+		return
+	}
+	for _, d := range l.receiver.hand(msgs, s, rcv) {
+		_ = d.Release(ctx) // else its lock runs out
+	}
+}
