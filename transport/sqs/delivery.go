@@ -186,3 +186,10 @@ func (d *delivery) isOpen() bool {
 	defer d.mu.Unlock()
 	return d.state == idle || d.state == deserted
 }
+
+// left is for how long the message is still ours, unless it is renewed.
+func (d *delivery) left() time.Duration {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return time.Until(d.leased)
+}

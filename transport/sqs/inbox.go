@@ -61,7 +61,7 @@ func (in *inbox) take(m *types.Message, p *poll) (*delivery, received) {
 	r := decode(m)
 	d := &delivery{
 		inbox: in, message: r.Message, attempt: attemptOf(m), handle: value(m.ReceiptHandle),
-		received: p.came, leased: p.handedOut(in.conn.cfg.Lease).Add(in.conn.cfg.Lease),
+		received: p.came, leased: p.handedOut().Add(p.lease),
 	}
 	in.mu.Lock()
 	old := in.held[r.NativeID]
@@ -87,7 +87,7 @@ func (in *inbox) deliver(m *types.Message, p *poll) *delivery {
 		})
 	}
 	switch {
-	case in.done.has(r.NativeID), !r.expires.IsZero() && !now.Before(r.expires):
+	case in.done.has(r.NativeID), r.expired(now, p.skew):
 		aside(d.Complete)
 	case r.due.After(now):
 		aside(func(ctx context.Context) error { return in.keepBack(ctx, d, m, r.due) })

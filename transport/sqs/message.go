@@ -154,7 +154,16 @@ func (c *conn) groupOf(m *transport.Message) string {
 type received struct {
 	transport.Message
 	expires time.Time // zero: never
+	bySQS   bool      // expires is by the clock of SQS
 	due     time.Time // zero: now
+}
+
+// expired tells whether nobody wants the message any more. skew is how much the clock of SQS is ahead of the one that says now.
+func (r *received) expired(now time.Time, skew time.Duration) bool {
+	if r.bySQS {
+		now = now.Add(skew)
+	}
+	return !r.expires.IsZero() && !now.Before(r.expires)
 }
 
 // decode reads a message in whichever form it was sent.
@@ -292,14 +301,19 @@ func (r *received) readTimes(m *types.Message) {
 	}
 	r.Headers.Del(expiresAt)
 	if ttl, ok := r.Headers.Lookup(timeToBeReceived); ok {
-		sent, err := strconv.ParseInt(m.Attributes[sentTimestamp], 10, 64)
-		if d, ok := parseTimeSpan(ttl); ok && err == nil && d < longest {
-			r.expires = time.UnixMilli(sent).Add(d)
+		if d, ok := parseTimeSpan(ttl); ok && d < longest {
+			r.expires, r.bySQS = sentAt(m).Add(d), true
 		}
 		r.Headers.Del(timeToBeReceived)
 	}
 	due, _ := text(m, dueAt)
 	r.due, _ = microTime(due)
+}
+
+// sentAt is when SQS took the message in, by its clock.
+func sentAt(m *types.Message) time.Time {
+	ms, _ := strconv.ParseInt(m.Attributes[sentTimestamp], 10, 64)
+	return time.UnixMilli(ms)
 }
 
 func microTime(s string) (time.Time, bool) {

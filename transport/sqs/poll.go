@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	awsmiddleware "github.com/aws/aws-sdk-go-v2/aws/middleware"
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
 
@@ -17,22 +18,31 @@ const (
 	answering = time.Second
 )
 
+// asking says what to ask for.
+type asking struct {
+	limit int           // 1 or more
+	wait  time.Duration // for messages, where there are none; whole seconds
+	lease time.Duration // for which those that come are hidden
+}
+
 // poll is a request for messages.
 type poll struct {
-	limit  int
+	asking
 	began  time.Time
 	cancel context.CancelFunc
 	done   chan struct{} // closed when the rest holds
 	came   time.Time
+	skew   time.Duration // how much the clock of SQS is ahead of ours
 	ms     []types.Message
 	err    error
 }
 
 // poll begins one, or returns nil after Close.
-func (in *inbox) poll(limit int) *poll {
-	p := &poll{limit: min(max(1, limit), most), began: time.Now(), done: make(chan struct{})}
+func (in *inbox) poll(a asking) *poll {
+	a.limit = min(a.limit, most)
+	p := &poll{asking: a, began: time.Now(), done: make(chan struct{})}
 	var ctx context.Context
-	ctx, p.cancel = context.WithTimeout(in.conn.ctx, pollWait+requestTimeout)
+	ctx, p.cancel = context.WithTimeout(in.conn.ctx, a.wait+requestTimeout)
 	if !in.conn.tasks.start(func() { defer p.cancel(); in.receive(ctx, p) }) {
 		p.cancel()
 		return nil
@@ -43,9 +53,9 @@ func (in *inbox) poll(limit int) *poll {
 func (in *inbox) receive(ctx context.Context, p *poll) {
 	out, err := in.conn.queues.ReceiveMessage(ctx, &sqs.ReceiveMessageInput{
 		QueueUrl:              &in.url,
-		MaxNumberOfMessages:   int32(p.limit), //nolint:gosec // at most ten
-		WaitTimeSeconds:       int32(pollWait / time.Second),
-		VisibilityTimeout:     int32(in.conn.cfg.Lease / time.Second), //nolint:gosec // at most maxHold
+		MaxNumberOfMessages:   int32(p.limit),               //nolint:gosec // at most ten
+		WaitTimeSeconds:       int32(p.wait / time.Second),  //nolint:gosec // at most pollWait
+		VisibilityTimeout:     int32(p.lease / time.Second), //nolint:gosec // at most maxHold
 		MessageAttributeNames: []string{"All"},
 		MessageSystemAttributeNames: []types.MessageSystemAttributeName{
 			receiveCount, sentTimestamp, messageGroup, deadLetteredIn,
@@ -55,17 +65,27 @@ func (in *inbox) receive(ctx context.Context, p *poll) {
 	if err != nil {
 		p.err = in.conn.fault(err, "receive from %q", in.queue)
 	} else {
-		p.ms = out.Messages
+		p.ms, p.skew = out.Messages, skewOf(out, p.came)
 	}
 	close(p.done)
+}
+
+// skewOf is the difference of the clocks, where it is more than the Date of an answer can tell, in whole seconds.
+func skewOf(out *sqs.ReceiveMessageOutput, came time.Time) time.Duration {
+	const grain = 2 * time.Second
+	at, ok := awsmiddleware.GetServerTime(out.ResultMetadata)
+	if skew := at.Sub(came); ok && skew.Abs() > grain {
+		return skew
+	}
+	return 0
 }
 
 // once has the SDK not repeat a request: the caller does.
 func once(o *sqs.Options) { o.RetryMaxAttempts = 1 }
 
 // handedOut is when SQS began to hide the messages of p, or somewhat before.
-func (p *poll) handedOut(lease time.Duration) time.Time {
-	earliest := p.came.Add(-min(answering, lease/10))
+func (p *poll) handedOut() time.Time {
+	earliest := p.came.Add(-min(answering, p.lease/10))
 	if p.began.After(earliest) {
 		return p.began
 	}

@@ -52,7 +52,7 @@ func (r *receiver) Receive(ctx context.Context, limit int) ([]transport.Delivery
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
-		p := r.inbox.poll(limit)
+		p := r.inbox.poll(asking{max(1, limit), pollWait, r.inbox.conn.cfg.Lease})
 		if p == nil {
 			return nil, transport.ErrClosed
 		}

@@ -10,38 +10,45 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// Renew hides messages for another lease, ten in a request. One that SQS does not let us keep any longer is lost.
+// Renew hides messages for another lease. One that SQS does not let us keep any longer is lost.
 func (r *receiver) Renew(ctx context.Context, ds []transport.Delivery) []error {
-	errs := make([]error, len(ds))
+	own := make([]*delivery, len(ds))
+	for i, d := range ds {
+		own[i] = d.(*delivery) //nolint:errcheck,forcetypeassert // we made it
+	}
+	return r.inbox.renew(ctx, own, r.inbox.conn.cfg.Lease)
+}
+
+// renew asks for ten messages in a request, and all at the same time.
+func (in *inbox) renew(ctx context.Context, ds []*delivery, lease time.Duration) []error {
+	errs := make([]error, 0, len(ds))
 	var all sync.WaitGroup
-	at := 0
 	for some := range slices.Chunk(ds, most) {
-		part := errs[at : at+len(some)]
-		at += len(some)
-		all.Go(func() { r.renew(ctx, some, part) })
+		part := errs[len(errs) : len(errs)+len(some)]
+		errs = errs[:len(errs)+len(some)]
+		all.Go(func() { in.renewSome(ctx, some, lease, part) })
 	}
 	all.Wait()
 	return errs
 }
 
-func (r *receiver) renew(ctx context.Context, ds []transport.Delivery, errs []error) {
+func (in *inbox) renewSome(ctx context.Context, ds []*delivery, lease time.Duration, errs []error) {
 	began := time.Now()
 	var ss []settling
 	var is []int
 	for i, d := range ds {
-		own := d.(*delivery) //nolint:errcheck,forcetypeassert // we made it
-		seconds, keep := own.renewal(began)
+		seconds, keep := d.renewal(began, lease)
 		switch {
 		case !keep:
 			errs[i] = lostError("renew")
 		case seconds > 0:
-			ss, is = append(ss, settling{own, seconds}), append(is, i)
+			ss, is = append(ss, settling{d, seconds}), append(is, i)
 		}
 	}
 	if len(ss) == 0 {
 		return
 	}
-	for n, err := range r.inbox.hide(ctx, ss) {
+	for n, err := range in.hide(ctx, ss) {
 		errs[is[n]] = err
 		ss[n].renewed(began, ss[n].seconds, err)
 	}
@@ -49,7 +56,7 @@ func (r *receiver) renew(ctx context.Context, ds []transport.Delivery, errs []er
 
 // renewal is for how many seconds the lease is to be renewed: 0 while it is given back, which a renewal would undo. keep is false
 // when the message is not ours any more, or can be for no second longer.
-func (d *delivery) renewal(now time.Time) (seconds int32, keep bool) {
+func (d *delivery) renewal(now time.Time, lease time.Duration) (seconds int32, keep bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	left := maxHold - now.Sub(d.received)
@@ -59,7 +66,7 @@ func (d *delivery) renewal(now time.Time) (seconds int32, keep bool) {
 	case d.state != idle && d.verb != completing:
 		return 0, true
 	default:
-		return int32(min(d.inbox.conn.cfg.Lease, left) / time.Second), true //nolint:gosec // at most maxHold
+		return int32(min(lease, left) / time.Second), true //nolint:gosec // at most maxHold
 	}
 }
 

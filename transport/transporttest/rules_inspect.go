@@ -49,7 +49,7 @@ func inspect(t *test) {
 	want := transport.QueueStats{Ready: 3, Unsettled: 2}
 	if c.Limits().MaxDelay > 0 {
 		op := to(q, "delayed")
-		op.After = time.Hour
+		op.After = min(time.Hour, c.Limits().MaxDelay)
 		t.dispatch(c, op)
 		want.Delayed = 1
 	}
