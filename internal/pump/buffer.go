@@ -15,7 +15,7 @@ const rateTrips = 4
 // ahead is how many messages to keep buffered. Called with mu held.
 //
 // A message that waits here counts an attempt when the process crashes, and no other
-// instance can take it; so it is no more than handlers use up during a Receive.
+// instance can take it; so it is no more than handlers use up during a few Receives.
 func (p *Pump) ahead() int {
 	if p.cfg.Limits.Prefetch || p.cfg.Limits.Unbuffered || p.cfg.Alone {
 		return 0
@@ -24,8 +24,13 @@ func (p *Pump) ahead() int {
 	return min(max(p.demand.size, c/2, 1), buffersPerSlot*c)
 }
 
-// demand estimates how many messages are used up while a Receive is under way, by
-// Little's law: the rate at which messages finish times the round trip.
+// tripsAhead is for how many round trips messages are kept. The next request is made when half are used
+// up: it takes what two trips use up, so that half of the time none is under way, and one trip's
+// are left when its answer comes. So a demand that was held back by too small a buffer can show, too.
+const tripsAhead = 4
+
+// demand estimates how many messages are used up during tripsAhead round trips of a
+// Receive, by Little's law: the rate at which messages finish times the round trip.
 type demand struct {
 	trip     time.Duration // of a Receive that finds messages
 	since    time.Duration // when the rate was last taken
@@ -49,9 +54,7 @@ func (d *demand) measure(now, took time.Duration, finished int, full bool) {
 	if past < rateTrips*d.trip {
 		return
 	}
-	// Twice that, so that half is left when the next arrives, and a demand that
-	// was held back by too small a buffer can show.
-	d.size = int(2 * float64(finished-d.finished) * float64(d.trip) / float64(past))
+	d.size = int(tripsAhead * float64(finished-d.finished) * float64(d.trip) / float64(past))
 	d.since, d.finished = now, finished
 }
 

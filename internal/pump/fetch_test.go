@@ -163,13 +163,13 @@ func TestDemandFollowsLittlesLaw(t *testing.T) {
 		trips []trip
 		want  int
 	}{
-		{"twice what finished in a trip", []trip{{15 * ms, 5 * ms, 80, true}}, 40},
+		{"four times what finished in a trip", []trip{{15 * ms, 5 * ms, 80, true}}, 80},
 		{"nothing finished", []trip{{15 * ms, 5 * ms, 0, true}}, 0},
-		{"a call that waited counts for its rate", []trip{{15 * ms, 5 * ms, 0, true}, {0, 500 * ms, 200, false}}, 4},
-		{"a longer one is believed by a quarter", []trip{{0, 80 * ms, 0, true}, {220 * ms, 200 * ms, 100, true}}, 40},
-		{"a shorter one is believed at once", []trip{{0, time.Second, 0, true}, {99 * ms, ms, 1100, true}}, 2},
-		{"a short time tells no rate", []trip{{15 * ms, 5 * ms, 80, true}, {14 * ms, 5 * ms, 1000, true}}, 40},
-		{"all of 8 slow handlers end together", []trip{{15 * ms, 5 * ms, 8, true}}, 4},
+		{"a call that waited counts for its rate", []trip{{15 * ms, 5 * ms, 0, true}, {0, 500 * ms, 200, false}}, 8},
+		{"a longer one is believed by a quarter", []trip{{0, 80 * ms, 0, true}, {220 * ms, 200 * ms, 100, true}}, 80},
+		{"a shorter one is believed at once", []trip{{0, time.Second, 0, true}, {99 * ms, ms, 1100, true}}, 4},
+		{"a short time tells no rate", []trip{{15 * ms, 5 * ms, 80, true}, {14 * ms, 5 * ms, 1000, true}}, 80},
+		{"all of 8 slow handlers end together", []trip{{15 * ms, 5 * ms, 8, true}}, 8},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var d demand
