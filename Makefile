@@ -47,6 +47,13 @@ test-mssql: go compiler ## SQL Server: the conformance suite on the server that 
 	: "$${HOLDFAST_TEST_MSSQL:?is not set: start a server by docker compose --profile mssql up --wait, and see compose.yaml for its URL}"
 	CGO_ENABLED=1 go test -race -tags=mssql $(ONE_BY_ONE) -timeout=30m -run=MSSQL ./transport/sqlserver
 
+.PHONY: test-azure
+test-azure: go compiler ## Azure Service Bus: the suites of the broker and the driver on the namespace of HOLDFAST_TEST_SERVICEBUS
+	: "$${HOLDFAST_TEST_SERVICEBUS:?is not set: name a connection string, or start the emulator by docker compose --profile azure up --wait, and see compose.yaml for its connection string}"
+# The emulator lets ten connections in.
+	CGO_ENABLED=1 go test -race $(ONE_BY_ONE) -parallel=4 -timeout=1h -run=ServiceBus ./internal/brokertest
+	CGO_ENABLED=1 go test -race $(ONE_BY_ONE) -parallel=4 -timeout=1h ./transport/asb
+
 .PHONY: test-rabbitmq
 test-rabbitmq: go compiler ## RabbitMQ of another Debian suite: SUITE=trixie has 4.0, sid what is newest
 	CGO_ENABLED=1 scripts/rabbitmq-version.sh $(SUITE) go test -race $(ONE_BY_ONE) -timeout=30m ./internal/brokertest ./transport/rabbitmq ./endpoint ./cmd/holdfast

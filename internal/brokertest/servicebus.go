@@ -1,6 +1,7 @@
 package brokertest
 
 import (
+	"cmp"
 	"net"
 	"net/http"
 	"net/url"
@@ -38,33 +39,41 @@ func ServiceBus(t testing.TB) *ServiceBusNamespace {
 	if given == "" {
 		return OwnServiceBus(t)
 	}
-	host, emulator := servicebusHost(given)
-	if host == "" {
+	address, emulator := servicebusAddress(given)
+	if address == "" {
 		t.Fatalf("%s is not a connection string", servicebusVariable) // its text has a key
 	}
 	n := &ServiceBusNamespace{ConnectionString: given}
-	port := "5671"
 	if emulator {
-		port, n.Admin = "5672", "http://"+net.JoinHostPort(host, "5300")
+		host, _, _ := net.SplitHostPort(address)
+		n.Admin = "http://" + net.JoinHostPort(host, "5300")
 	}
-	need(t, "Azure Service Bus", net.JoinHostPort(host, port), servicebusVariable)
+	need(t, "Azure Service Bus", address, servicebusVariable)
 	return n
 }
 
-// servicebusHost reads a connection string.
-func servicebusHost(connection string) (host string, emulator bool) {
+// servicebusAddress reads a connection string: host and port, and whether an emulator is there.
+func servicebusAddress(connection string) (address string, emulator bool) {
+	host, port := "", ""
 	for field := range strings.SplitSeq(connection, ";") {
 		key, value, _ := strings.Cut(field, "=")
 		switch strings.ToLower(key) {
 		case "endpoint":
 			if u, err := url.Parse(value); err == nil {
-				host = u.Hostname()
+				host, port = u.Hostname(), u.Port()
 			}
 		case "usedevelopmentemulator":
 			emulator = strings.EqualFold(value, "true")
 		}
 	}
-	return host, emulator
+	if host == "" {
+		return "", emulator
+	}
+	usual := "5671"
+	if emulator {
+		usual = "5672"
+	}
+	return net.JoinHostPort(host, cmp.Or(port, usual)), emulator
 }
 
 // OwnServiceBus is an empty namespace of our own broker, whatever HOLDFAST_TEST_SERVICEBUS says.

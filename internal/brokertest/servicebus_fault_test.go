@@ -1,11 +1,14 @@
 package brokertest_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -229,7 +232,7 @@ func TestServiceBusEndsBadConnectionsOnly(t *testing.T) {
 	q := b.queue(admin.QueueProperties{})
 	host, _, _ := strings.Cut(strings.TrimPrefix(b.ConnectionString, "Endpoint=sb://"), ";")
 	const open = "\x41MQP\x00\x01\x00\x00"
-	for name, bytes := range map[string]string{
+	for name, said := range map[string]string{
 		"another protocol":    "GET / HTTP/1.1\r\nHost: x\r\n\r\n",
 		"a frame of no size":  open + "\x00\x00\x00\x00\x02\x00\x00\x00",
 		"a frame too large":   open + "\xff\xff\xff\xff\x02\x00\x00\x00\x00\x53\x10",
@@ -238,19 +241,108 @@ func TestServiceBusEndsBadConnectionsOnly(t *testing.T) {
 		"attach before begin": open + "\x00\x00\x00\x0c\x02\x00\x00\x00\x00\x53\x12\x45",
 		"an endless list":     open + "\x00\x00\x00\x14\x02\x00\x00\x00\x00\x53\x10\xd0\x00\x00\x00\x04\xff\xff\xff\xff",
 	} {
-		c, err := net.Dial("tcp", host)
-		b.must(err)
-		_, err = io.WriteString(c, bytes)
-		b.must(err)
-		b.must(c.(*net.TCPConn).CloseWrite())
-		b.must(c.SetDeadline(time.Now().Add(20 * time.Second)))
-		if _, err := io.Copy(io.Discard, c); err != nil && !errors.Is(err, net.ErrClosed) && !strings.Contains(err.Error(), "reset") {
-			t.Errorf("%s: the connection was not closed: %v", name, err)
-		}
-		b.must(c.Close())
+		t.Log(name)
+		converse(b, host, []byte(said))
 	}
 	b.send(q, text("x"))
 	b.equal(string(b.complete(q).Body), "x")
+}
+
+// converse says something to the broker and listens until that ends the connection. What comes before the
+// second protocol header is answered first.
+func converse(b *bus, host string, said []byte) {
+	b.Helper()
+	c, err := net.Dial("tcp", host)
+	b.must(err)
+	defer c.Close()
+	if at := bytes.LastIndex(said, []byte("AMQP\x00")); at > 0 {
+		_, err := c.Write(said[:at])
+		b.must(err)
+		for got := []byte{}; !bytes.Contains(got, []byte("\x00\x53\x44")); { // the outcome
+			part := make([]byte, 100)
+			n, err := c.Read(part)
+			b.must(err)
+			got = append(got, part[:n]...)
+		}
+		said = said[at:]
+	}
+	if _, err := c.Write(said); err == nil { // else it is closed already
+		_ = c.(*net.TCPConn).CloseWrite()
+	}
+	b.must(c.SetDeadline(time.Now().Add(20 * time.Second)))
+	var timeout net.Error
+	if _, err := io.Copy(io.Discard, c); errors.As(err, &timeout) && timeout.Timeout() {
+		b.Error("the connection was not closed")
+	}
+}
+
+// A recorder passes a connection on and keeps what the client says.
+type recorder struct {
+	net.Conn
+	said *bytes.Buffer
+}
+
+func (r recorder) Write(p []byte) (int, error) {
+	r.said.Write(p) // by one goroutine of the SDK
+	return r.Conn.Write(p)
+}
+
+func TestServiceBusOutlivesCorruptedConnections(t *testing.T) {
+	b := ownBus(t)
+	q := b.queue(admin.QueueProperties{MaxDeliveryCount: to.Ptr[int32](1000), LockDuration: brief()})
+	host, _, _ := strings.Cut(strings.TrimPrefix(b.ConnectionString, "Endpoint=sb://"), ";")
+	said := b.record(q, host)
+	rounds := 300
+	if os.Getenv("HOLDFAST_SOAK") != "" {
+		rounds = 10_000
+	}
+	start := bytes.LastIndex(said, []byte("AMQP\x00")) + 8
+	random := rand.New(rand.NewPCG(1, 2))
+	for range rounds {
+		corrupt := bytes.Clone(said)
+		for range random.IntN(4) {
+			corrupt[start+random.IntN(len(corrupt)-start)] = byte(random.Uint32())
+		}
+		corrupt = corrupt[:len(corrupt)/4+random.IntN(len(corrupt)*3/4)]
+		converse(b, host, corrupt)
+	}
+	other := b.queue(admin.QueueProperties{})
+	b.send(other, text("x"))
+	b.equal(string(b.complete(other).Body), "x")
+	if state := b.Control.State(); state.Memory > 1<<30 {
+		t.Errorf("the broker has %d MiB", state.Memory>>20)
+	}
+}
+
+// record is what the SDK says when it sends, receives, settles and asks.
+func (b *bus) record(queue, host string) []byte {
+	b.Helper()
+	var said bytes.Buffer
+	client, err := azservicebus.NewClientFromConnectionString(b.ConnectionString, &azservicebus.ClientOptions{
+		NewWebSocketConn: func(ctx context.Context, _ azservicebus.NewWebSocketConnArgs) (net.Conn, error) {
+			var d net.Dialer
+			c, err := d.DialContext(ctx, "tcp", host)
+			return recorder{c, &said}, err
+		},
+	})
+	b.must(err)
+	s, err := client.NewSender(queue, nil)
+	b.must(err)
+	r, err := client.NewReceiverForQueue(queue, nil)
+	b.must(err)
+	for i := range 4 {
+		b.must(s.SendMessage(b.ctx, &azservicebus.Message{Body: []byte("x"), ApplicationProperties: map[string]any{"i": i}}, nil))
+	}
+	m := b.receive(r)
+	b.must(r.RenewMessageLock(b.ctx, m, nil))
+	b.must(r.CompleteMessage(b.ctx, m, nil))
+	b.must(r.AbandonMessage(b.ctx, b.receive(r), nil))
+	b.must(r.DeadLetterMessage(b.ctx, b.receive(r), nil))
+	later := text("later")
+	_, err = s.ScheduleMessages(b.ctx, []*azservicebus.Message{&later}, farAway(), nil)
+	b.must(err)
+	b.must(client.Close(b.ctx))
+	return said.Bytes()
 }
 
 // identity is a credential as azidentity has them.

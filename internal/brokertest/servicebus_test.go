@@ -20,7 +20,7 @@ import (
 type bus struct {
 	*testing.T
 	*brokertest.ServiceBusNamespace
-	ctx    context.Context
+	ctx    context.Context //nolint:containedctx // the test's, for its helpers
 	client *azservicebus.Client
 	admin  *admin.Client
 }
@@ -40,7 +40,7 @@ func ownBus(t *testing.T) *bus {
 
 func busOn(t *testing.T, n *brokertest.ServiceBusNamespace) *bus {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	t.Cleanup(cancel)
 	b := &bus{T: t, ServiceBusNamespace: n, ctx: ctx}
 	b.client, b.admin = b.dial(n.ConnectionString)

@@ -64,6 +64,7 @@ export function answer(delivery, outcome) {
   delivery.settled = true;
   delivery.remote_settled = true;
   delivery.state = outcome;
+  delivery.data = undefined; // one that is unsettled for long holds back what came after it
   session.connection._register();
   if (told) return; // the other side settled it: nobody waits for a word
   if (!session[answers]) {

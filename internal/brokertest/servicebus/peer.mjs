@@ -66,8 +66,8 @@ export class Peer {
   #open(link, make) {
     try {
       link.behind = make();
-      if (!link.behind.waits) echo(link);
       this.links.add(link);
+      if (!link.behind.waits) echo(link);
     } catch (error) {
       if (!(error instanceof Refused)) throw error;
       refuse(link, error);
