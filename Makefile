@@ -43,7 +43,7 @@ test-short: go ## What needs neither a broker nor a C compiler; takes seconds
 	CGO_ENABLED=0 go test -short $(PKG)
 
 .PHONY: test-mssql
-test-mssql: go compiler ## SQL Server: the conformance suite on the server that HOLDFAST_TEST_MSSQL names
+test-mssql: go compiler ## SQL Server: the dialect's and the conformance suite on the server that HOLDFAST_TEST_MSSQL names
 	: "$${HOLDFAST_TEST_MSSQL:?is not set: start a server by docker compose --profile mssql up --wait, and see compose.yaml for its URL}"
 	CGO_ENABLED=1 go test -race -tags=mssql $(ONE_BY_ONE) -timeout=30m -run=MSSQL ./transport/sqlserver
 

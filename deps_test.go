@@ -38,6 +38,7 @@ var rules = []rule{
 	{of: "transport", ours: []string{"header"}},
 	{of: "recoverability", ours: []string{"header", "resilience"}},
 	{of: "internal/brokertest", free: true, tests: true},
+	{of: "internal/tablequeue/storetest", ours: []string{"internal/*", "transport"}, tests: true},
 	{of: "internal/*", ours: []string{"header", "transport", "internal/*"}},
 	{of: "delayeddelivery", ours: []string{"header", "transport", "internal/*"}},
 	{of: "persistence", ours: []string{"transport"}},

@@ -37,6 +37,9 @@ type MSSQL struct {
 	// MaxTx is how many transactions of handlers may be open at once; further handlers
 	// wait for one. Each has a connection. 0: 32.
 	MaxTx int
+	// SubscriptionRouting is a table of subscriptions in Schema that is shared with endpoints of
+	// NServiceBus, which call theirs SubscriptionRouting. Empty: a table of our own.
+	SubscriptionRouting string
 }
 
 var errMSSQLURL = errors.New("mssql: URL cannot be parsed (it is not shown, it may hold a password): " +
@@ -44,29 +47,41 @@ var errMSSQLURL = errors.New("mssql: URL cannot be parsed (it is not shown, it m
 
 // Open implements [transport.Transport]. It connects once, to fail early.
 func (m *MSSQL) Open(ctx context.Context, env transport.Env) (transport.Conn, error) {
+	set, err := m.settings(env.Endpoint)
+	if err != nil {
+		return nil, err
+	}
 	cfg, err := m.config(env)
 	if err != nil {
 		return nil, err
 	}
-	s := newMSSQLStore(connector{mssql.NewConnectorConfig(cfg)}, m.schema(), cmp.Or(m.MaxTx, defaultMaxTx))
+	s := newMSSQLStore(connector{mssql.NewConnectorConfig(cfg)}, set)
 	if err := s.connect(ctx); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
 	return tablequeue.Open(s, tablequeue.Config{Lease: m.Lease, MaxBody: MaxBody, Env: env}), nil
 }
 
-func (m *MSSQL) schema() string { return cmp.Or(m.Schema, "dbo") }
+// settings checks what is not about the connection.
+func (m *MSSQL) settings(endpoint string) (settings, error) {
+	if m.Lease < 0 || m.MaxTx < 0 {
+		return settings{}, fmt.Errorf("mssql: Lease %v and MaxTx %d may not be negative", m.Lease, m.MaxTx)
+	}
+	set := settings{
+		schema: cmp.Or(m.Schema, "dbo"), routing: m.SubscriptionRouting,
+		maxTx: cmp.Or(m.MaxTx, defaultMaxTx), endpoint: endpoint,
+	}
+	err := checkMSSQLName("schema", set.schema)
+	if err == nil && set.routing != "" {
+		err = checkMSSQLName("table", set.routing)
+	}
+	return set, err
+}
 
 // config checks what can be checked without a server.
 func (m *MSSQL) config(env transport.Env) (msdsn.Config, error) {
 	if m.URL == "" {
 		return msdsn.Config{}, errors.New("mssql: URL is empty: set MSSQL.URL")
-	}
-	if m.Lease < 0 || m.MaxTx < 0 {
-		return msdsn.Config{}, fmt.Errorf("mssql: Lease %v and MaxTx %d may not be negative", m.Lease, m.MaxTx)
-	}
-	if err := checkMSSQLName("schema", m.schema()); err != nil {
-		return msdsn.Config{}, err
 	}
 	cfg, err := msdsn.Parse(m.URL)
 	if err != nil {

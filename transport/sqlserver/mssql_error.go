@@ -50,6 +50,12 @@ func mssqlNumber(err error) (number int32, ok bool) {
 // Classify implements [tablequeue.Store]. What the server has answered with it has rolled back, also when it
 // answered a handler.
 func (s *mssqlStore) Classify(err error) tablequeue.Class {
+	switch {
+	case errors.Is(err, errLearned):
+		return tablequeue.Conflict
+	case errors.Is(err, errDelay):
+		return tablequeue.Refused
+	}
 	_, never := errors.AsType[*connectError](err)
 	_, unsent := errors.AsType[mssql.RetryableError](err)
 	if never || unsent || errors.Is(err, sql.ErrTxDone) {

@@ -48,6 +48,15 @@ func numbers(ns ...int64) answer {
 	return rowsOf(rows...)
 }
 
+// column is one of a single column of text.
+func column(names ...string) answer {
+	rows := [][]driver.Value{}
+	for _, n := range names {
+		rows = append(rows, []driver.Value{n})
+	}
+	return rowsOf(rows...)
+}
+
 func serverError(number int32, class uint8) answer {
 	return answer{err: mssql.Error{Number: number, Class: class, Message: "no"}}
 }
@@ -55,7 +64,7 @@ func serverError(number int32, class uint8) answer {
 func newFake(t *testing.T, answers map[string]answer) (*fakeServer, *mssqlStore) {
 	t.Helper()
 	f := &fakeServer{answers: answers}
-	s := newMSSQLStore(connector{f}, "dbo", 2)
+	s := newMSSQLStore(connector{f}, settings{schema: "dbo", maxTx: 2})
 	s.database = "shop"
 	t.Cleanup(func() {
 		if err := s.Close(); err != nil {

@@ -17,7 +17,7 @@ func (s *mssqlStore) InsertIn(ctx context.Context, tx any, rows []tablequeue.Row
 	}
 	err := s.sameDatabase(ctx, theirs)
 	if err == nil && len(rows) > 0 {
-		err = s.insertIn(ctx, theirs, rows)
+		err = s.knowing(ctx, []*tablequeue.Unit{{Rows: rows}}, func() error { return s.insertIn(ctx, theirs, rows) })
 	}
 	if err != nil {
 		return mssqlUndone("send in a transaction", err)
@@ -28,7 +28,7 @@ func (s *mssqlStore) InsertIn(ctx context.Context, tx any, rows []tablequeue.Row
 // sameDatabase does not notice another server with a database of the same name and tables.
 func (s *mssqlStore) sameDatabase(ctx context.Context, tx *sql.Tx) error {
 	var name string
-	if err := tx.QueryRowContext(ctx, mssqlDatabase).Scan(&name); err != nil {
+	if err := tx.QueryRowContext(ctx, mssqlDatabaseName).Scan(&name); err != nil {
 		return fmt.Errorf("ask for its database: %w", err)
 	}
 	if name != s.database {

@@ -11,7 +11,11 @@ import (
 
 // Claim implements [tablequeue.Queues].
 func (s *mssqlStore) Claim(ctx context.Context, c tablequeue.Claim, into []tablequeue.Claimed) ([]tablequeue.Claimed, time.Duration, error) {
-	into, next, err := s.claim(ctx, c, into)
+	rows, next, err := s.claim(ctx, c, into)
+	if err != nil && s.learned(ctx, []string{c.Queue}, err) {
+		rows, next, err = s.claim(ctx, c, into)
+	}
+	into = rows
 	if err != nil {
 		return into[:0], 0, mssqlFailed(fmt.Sprintf("receive from queue %q", c.Queue), err)
 	}
@@ -50,8 +54,14 @@ func (s *mssqlStore) Renew(ctx context.Context, queue string, leases []tablequeu
 	for i, l := range leases {
 		lost[i], named[i] = true, []int64{int64(i), l.Seq, l.ID}
 	}
-	err := each(ctx, s.db, hits(func(i int) { lost[i] = false }), s.table(queue).renew,
-		list("rows", named), sql.Named("for", d.Microseconds()))
+	renew := func() error {
+		return each(ctx, s.db, hits(func(i int) { lost[i] = false }), s.table(queue).renew,
+			list("rows", named), sql.Named("for", d.Microseconds()))
+	}
+	err := renew()
+	if err != nil && s.learned(ctx, []string{queue}, err) {
+		err = renew()
+	}
 	if err != nil {
 		return nil, mssqlFailed(fmt.Sprintf("renew leases of queue %q", queue), err)
 	}

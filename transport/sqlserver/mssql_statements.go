@@ -1,12 +1,15 @@
 package sqlserver
 
-import "strings"
+import "fmt"
 
 // The statements of the SQL Server dialect, all of them. Lists come as JSON, with the number n of each
 // element, from 0, in the result of those that hit; durations as microseconds.
 
 const (
-	mssqlDatabase = `SELECT db_name()`
+	// mssqlDatabase asks also for the compatibility level, on which OPENJSON depends.
+	mssqlDatabase = `SELECT db_name(), (SELECT d.compatibility_level FROM sys.databases AS d WHERE d.database_id = db_id())`
+
+	mssqlDatabaseName = `SELECT db_name()`
 
 	// mssqlSave and mssqlUndo are a savepoint in a transaction of somebody else's.
 	mssqlSave = `SAVE TRANSACTION holdfast_send`
@@ -16,8 +19,6 @@ const (
 	mssqlInstallLock = `DECLARE @got int;
 EXEC @got = sp_getapplock @Resource = @name, @LockMode = 'Exclusive', @LockOwner = 'Transaction', @LockTimeout = 60000;
 IF @got < 0 THROW 50000, N'another installer has been at work for a minute', 1;`
-
-	mssqlTableExists = `SELECT count(*) WHERE object_id(@name, N'U') IS NOT NULL`
 
 	mssqlQueues = `SELECT t.name FROM sys.tables AS t WHERE t.schema_id = schema_id(@schema) AND 3 = (
 	SELECT count(*) FROM sys.columns AS c
@@ -37,6 +38,9 @@ INNER LOOP JOIN `
 	// Who looks neither waits for what others have locked nor sees it, also where the database keeps
 	// row versions for readers.
 	mssqlLook = ` WITH (READPAST, READCOMMITTEDLOCK)`
+
+	// due are hints for going through rows in the order in which they are due, past those that others have locked.
+	mssqlDue = ` WITH (INDEX (holdfast_due), READPAST, UPDLOCK, ROWLOCK, READCOMMITTEDLOCK)`
 )
 
 // mssqlLater is the moment us microseconds after at. dateadd takes no more than an int at a time.
@@ -45,143 +49,182 @@ func mssqlLater(at, us string) string {
 		us + " / 1000000 / 86400, " + at + ")))"
 }
 
+// mssqlTraits are what is found out about a queue's table when a statement on it is refused.
+type mssqlTraits struct {
+	triggers    bool // OUTPUT must go by way of a table variable
+	theirs      bool // one of NServiceBus's, with its columns only
+	recoverable bool // theirs, with the column of that name
+}
+
 // mssqlTable is a queue's table with its statements.
 type mssqlTable struct {
 	quoted string
+	traits mssqlTraits
 	claim, renew, update, remove, insert,
-	abandon, orphans, cancel, take,
-	last, browse, inspect, purge, create string
+	abandon, orphans, cancel, take, sweep, purge,
+	last, browse, inspect, columns, create, note string
 }
 
-func newMSSQLTable(schema, queue string) *mssqlTable {
-	q := mssqlQuote(schema, queue)
-	t := &mssqlTable{quoted: q}
-	t.leasing(q)
-	t.looking(q)
-
-	t.create = `IF object_id(` + mssqlText(q) + `, N'U') IS NULL
-BEGIN
-	CREATE TABLE ` + q + ` (
-		seq bigint IDENTITY PRIMARY KEY CLUSTERED,
-		id nvarchar(max) NOT NULL DEFAULT convert(nvarchar(36), newid()),
-		headers nvarchar(max) NOT NULL,
-		body varbinary(max),
-		visible_at datetime2(7) NOT NULL DEFAULT sysutcdatetime(),
-		expires_at datetime2(7),
-		delivery_count int NOT NULL DEFAULT 0,
-		lease_id bigint,
-		lease_owner nvarchar(max),
-		last_error nvarchar(max),
-		INDEX holdfast_due NONCLUSTERED (visible_at, seq));
-	ALTER TABLE ` + q + ` SET (LOCK_ESCALATION = DISABLE);
-END`
-
-	// Identities are given in the order of the rows. The bodies come as one parameter.
-	t.insert = mssqlNow + `INSERT INTO ` + q + ` (id, headers, body, visible_at, expires_at)
-OUTPUT inserted.seq
-SELECT r.id, r.headers, substring(@bodies, r.body_from, r.body_size), due.moment,
-	CASE WHEN r.ttl_us > 0 THEN ` + mssqlLater("due.moment", "r.ttl_us") + ` END
-FROM OPENJSON(@rows) WITH (n int, id nvarchar(max), headers nvarchar(max) AS JSON,
-	body_from bigint, body_size bigint, at_us bigint, after_us bigint, ttl_us bigint) AS r
-CROSS APPLY (SELECT CASE WHEN r.at_us = 0 THEN ` + mssqlLater("@now", "r.after_us") + `
-	ELSE ` + mssqlLater("convert(datetime2(7), '19700101')", "r.at_us") + ` END AS moment) AS wanted
-CROSS APPLY (SELECT CASE WHEN wanted.moment > @now THEN wanted.moment ELSE @now END AS moment) AS due
-ORDER BY r.n;`
+func newMSSQLTable(schema string, at mssqlPlace, traits mssqlTraits) *mssqlTable {
+	t := &mssqlTable{quoted: at.quoted(), traits: traits}
+	t.leasing(t.quoted)
+	t.removing(t.quoted)
+	t.looking(t.quoted)
+	t.making(schema, at)
+	t.insert = t.inserting(t.quoted)
+	if traits.theirs {
+		t.insert = t.insertingTheirs(t.quoted)
+	}
 	return t
+}
+
+// giving makes a statement on q give values of the rows that it hits. They are the columns hit of a table variable
+// where triggers keep it from giving them itself.
+func (t *mssqlTable) giving(values, hit, columns string) (declare, output, after string) {
+	if !t.traits.triggers {
+		return "", "OUTPUT " + values, ";"
+	}
+	return "DECLARE @hit TABLE (" + columns + ");\n", "OUTPUT " + values + " INTO @hit", ";\nSELECT " + hit + " FROM @hit;"
 }
 
 // leasing are the statements that lease rows and settle what is leased.
 func (t *mssqlTable) leasing(q string) {
-	byDue := q + ` AS q WITH (INDEX (holdfast_due), ROWLOCK)`
-	t.claim = mssqlNow + `WITH due AS (
-	SELECT TOP (@limit) seq, id, headers, body, visible_at, expires_at, delivery_count, lease_id, lease_owner
-	FROM ` + q + ` WITH (INDEX (holdfast_due), READPAST, UPDLOCK, ROWLOCK, READCOMMITTEDLOCK)
+	declare, output, after := t.giving(`inserted.seq, inserted.Id, inserted.Headers, inserted.Body, inserted.delivery_count,
+	CASE WHEN inserted.Expires <= @now THEN 1 ELSE 0 END`, `seq, id, headers, body, delivery_count, expired`,
+		`seq bigint, id nvarchar(max), headers nvarchar(max), body varbinary(max), delivery_count int, expired int`)
+	t.claim = mssqlNow + declare + `WITH due AS (
+	SELECT TOP (@limit) seq, Id, Headers, Body, visible_at, Expires, delivery_count, lease_id, lease_owner
+	FROM ` + q + mssqlDue + `
 	WHERE visible_at <= @now ORDER BY visible_at, seq)
 UPDATE due SET delivery_count = delivery_count + 1, visible_at = ` + mssqlLater("@now", "@for") + `,
 	lease_id = @lease, lease_owner = @owner
-OUTPUT inserted.seq, inserted.id, inserted.headers, inserted.body, inserted.delivery_count,
-	CASE WHEN inserted.expires_at <= @now THEN 1 ELSE 0 END;
+` + output + after + `
 IF @@ROWCOUNT = 0
 	SELECT TOP (1) datediff_big(microsecond, @now, visible_at)
 	FROM ` + q + ` WITH (INDEX (holdfast_due), READPAST, READCOMMITTEDLOCK)
 	WHERE visible_at > @now ORDER BY visible_at, seq;`
 
-	t.renew = mssqlNow + `UPDATE q SET visible_at = ` + mssqlLater("@now", "@for") + `
-OUTPUT r.n FROM ` + mssqlLeases + q + mssqlLeased + `;`
+	declare, output, after = t.giving("r.n", "n", "n int")
+	t.renew = mssqlNow + declare + `UPDATE q SET visible_at = ` + mssqlLater("@now", "@for") + `
+` + output + ` FROM ` + mssqlLeases + q + mssqlLeased + after
 
-	t.update = mssqlNow + `UPDATE q SET visible_at = ` + mssqlLater("@now", "r.after_us") + `,
+	t.update = mssqlNow + declare + `UPDATE q SET visible_at = ` + mssqlLater("@now", "r.after_us") + `,
 	delivery_count = CASE WHEN q.delivery_count > r.undo THEN q.delivery_count - r.undo ELSE 0 END,
 	lease_id = NULL, lease_owner = NULL
-OUTPUT r.n FROM ` + mssqlLeases + q + mssqlLeased + `;`
+` + output + ` FROM ` + mssqlLeases + q + mssqlLeased + after
 
-	t.remove = `DELETE q OUTPUT r.n FROM ` + mssqlLeases + q + mssqlLeased + `;`
+	t.remove = declare + `DELETE q ` + output + ` FROM ` + mssqlLeases + q + mssqlLeased + after
 
 	giveBack := mssqlNow + `UPDATE q SET visible_at = @now, lease_id = NULL, lease_owner = NULL
-FROM ` + byDue + `
+FROM ` + q + ` AS q WITH (INDEX (holdfast_due), ROWLOCK)
 WHERE q.visible_at > @now AND q.visible_at <= ` + mssqlLater("@now", "@for")
 	t.abandon = giveBack + ` AND q.lease_owner = @owner;`
 	t.orphans = giveBack + `
 	AND q.lease_id IN (SELECT lease FROM OPENJSON(@leases) WITH (lease bigint '$'));`
 
-	t.cancel = `DELETE FROM ` + q + ` WITH (ROWLOCK) WHERE seq = @seq AND delivery_count = 0;`
-	// Little by little, as each row is locked until the statement ends.
-	t.purge = `DELETE TOP (5000) FROM ` + q + ` WITH (INDEX (holdfast_due), READPAST, ROWLOCK, READCOMMITTEDLOCK)
-WHERE visible_at <= sysutcdatetime();`
-
 	t.take = `UPDATE ` + q + ` WITH (ROWLOCK) SET lease_id = @lease
 WHERE seq = @seq AND visible_at <= sysutcdatetime();`
+}
+
+// removing are the statements that remove what nobody has leased. Many rows go little by little, as each is locked until
+// the statement ends.
+func (t *mssqlTable) removing(q string) {
+	t.cancel = `DELETE FROM ` + q + ` WITH (ROWLOCK) WHERE seq = @seq AND delivery_count = 0;`
+	t.purge = mssqlNow + fmt.Sprintf(`WITH due AS (
+	SELECT TOP (%d) seq, visible_at FROM `, maxSwept) + q + mssqlDue + `
+	WHERE visible_at <= @now ORDER BY visible_at, seq)
+DELETE FROM due;`
+	t.sweep = mssqlNow + fmt.Sprintf(`DELETE TOP (%d) FROM `, maxSwept) + q + ` WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK)
+WHERE Expires IS NOT NULL AND Expires <= @now AND (lease_id IS NULL OR visible_at <= @now);`
 }
 
 // looking are the statements that change nothing.
 func (t *mssqlTable) looking(q string) {
 	t.last = `SELECT coalesce(max(seq), 0) FROM ` + q + mssqlLook
 
-	t.browse = `SELECT TOP (@limit) seq, id, headers, body, delivery_count FROM ` + q + mssqlLook + `
-WHERE seq > @after AND seq <= @last AND (expires_at IS NULL OR expires_at > sysutcdatetime()) ORDER BY seq`
+	t.browse = `SELECT TOP (@limit) seq, Id, Headers, Body, delivery_count FROM ` + q + mssqlLook + `
+WHERE seq > @after AND seq <= @last AND (Expires IS NULL OR Expires > sysutcdatetime()) ORDER BY seq`
 
 	t.inspect = mssqlNow + `SELECT count_big(CASE WHEN visible_at <= @now THEN 1 END),
 	count_big(CASE WHEN visible_at > @now AND lease_id IS NOT NULL THEN 1 END),
 	count_big(CASE WHEN visible_at > @now AND lease_id IS NULL THEN 1 END),
 	coalesce(datediff_big(microsecond, min(CASE WHEN visible_at <= @now THEN visible_at END), @now), 0)
-FROM ` + q + mssqlLook + ` WHERE expires_at IS NULL OR expires_at > @now;`
-}
-
-// mssqlSchema makes a schema that is missing: that statement must be alone in its batch.
-func mssqlSchema(schema string) string {
-	return `IF schema_id(` + mssqlText(schema) + `) IS NULL EXEC (` + mssqlText("CREATE SCHEMA "+bracket(schema)) + `);`
-}
-
-// mssqlSubscriptions are the statements on the table of subscriptions. Types differ by case, whatever
-// the database's collation says.
-type mssqlSubscriptions struct{ create, add, remove, all string }
-
-// maxMSSQLType is the longest name of a type: with the queue's it is a key, which has at most 900 bytes.
-const maxMSSQLType = 300
-
-func newMSSQLSubscriptions(schema string) mssqlSubscriptions {
-	q := mssqlQuote(schema, subscriptionTable)
-	const (
-		types = `OPENJSON(@types) WITH (type nvarchar(300) '$') AS r`
-		exact = `r.type COLLATE Latin1_General_BIN2`
-	)
-	return mssqlSubscriptions{
-		create: `IF object_id(` + mssqlText(q) + `, N'U') IS NULL
-	CREATE TABLE ` + q + ` (
-		type nvarchar(300) COLLATE Latin1_General_BIN2 NOT NULL,
-		queue nvarchar(128) COLLATE Latin1_General_BIN2 NOT NULL,
-		PRIMARY KEY (type, queue));`,
-		add: `INSERT INTO ` + q + ` (type, queue)
-SELECT DISTINCT ` + exact + `, @queue FROM ` + types + `
-WHERE NOT EXISTS (SELECT 1 FROM ` + q + ` AS s WITH (UPDLOCK, HOLDLOCK) WHERE s.type = ` + exact + ` AND s.queue = @queue);`,
-		remove: `DELETE FROM ` + q + ` WHERE queue = @queue AND type IN (SELECT ` + exact + ` FROM ` + types + `);`,
-		all:    `SELECT type, queue FROM ` + q + ` ORDER BY type, queue`,
+FROM ` + q + mssqlLook + ` WHERE Expires IS NULL OR Expires > @now;`
+	if t.traits.theirs {
+		t.inspect = `SELECT count_big(*), 0, 0, 0 FROM ` + q + mssqlLook + ` WHERE Expires IS NULL OR Expires > sysutcdatetime();`
 	}
 }
 
-// bracket makes name an identifier, whatever is in it.
-func bracket(name string) string { return "[" + strings.ReplaceAll(name, "]", "]]") + "]" }
+// mssqlRows are what is to be inserted. The bodies come as one parameter.
+const mssqlRows = `OPENJSON(@rows) WITH (n int, id nvarchar(max), headers nvarchar(max) AS JSON,
+	body_from bigint, body_size bigint, at_us bigint, after_us bigint, ttl_us bigint) AS r`
 
-func mssqlQuote(schema, name string) string { return bracket(schema) + "." + bracket(name) }
+const mssqlBody = `substring(@bodies, r.body_from, r.body_size)`
 
-// mssqlText is s as a literal.
-func mssqlText(s string) string { return "N'" + strings.ReplaceAll(s, "'", "''") + "'" }
+// inserting inserts. Identities are given in the order of the rows.
+func (t *mssqlTable) inserting(q string) string {
+	declare, output, after := t.giving("inserted.seq", "seq", "seq bigint")
+	return mssqlNow + declare + `INSERT INTO ` + q + ` (Id, Headers, Body, visible_at, Expires)
+` + output + `
+SELECT r.id, r.headers, ` + mssqlBody + `, due.moment,
+	CASE WHEN r.ttl_us > 0 THEN ` + mssqlLater("due.moment", "r.ttl_us") + ` END
+FROM ` + mssqlRows + `
+CROSS APPLY (SELECT CASE WHEN r.at_us = 0 THEN ` + mssqlLater("@now", "r.after_us") + `
+	ELSE ` + mssqlLater("convert(datetime2(7), '19700101')", "r.at_us") + ` END AS moment) AS wanted
+CROSS APPLY (SELECT CASE WHEN wanted.moment > @now THEN wanted.moment ELSE @now END AS moment) AS due
+ORDER BY r.n` + after
+}
+
+// insertingTheirs inserts into a table of NServiceBus's.
+func (t *mssqlTable) insertingTheirs(q string) string {
+	column, value := "", ""
+	if t.traits.recoverable {
+		column, value = ", Recoverable", ", 1"
+	}
+	return mssqlNow + `INSERT INTO ` + q + ` (Id` + column + `, Expires, Headers, Body)
+SELECT convert(uniqueidentifier, r.id)` + value + `, CASE WHEN r.ttl_us > 0 THEN ` + mssqlLater("@now", "r.ttl_us") + ` END, r.headers, ` + mssqlBody + `
+FROM ` + mssqlRows + `
+ORDER BY r.n;`
+}
+
+// making are the statements of the installer. The columns that begin with a capital are those of NServiceBus's queue
+// tables, so that its endpoints can send here; some are for that alone.
+func (t *mssqlTable) making(schema string, at mssqlPlace) {
+	of := ""
+	if at.catalog != "" {
+		of = bracket(at.catalog) + "."
+	}
+	table := `object_id(` + mssqlText(t.quoted) + `, N'U')`
+	t.columns = `SELECT c.name FROM ` + of + `sys.columns AS c WHERE c.object_id = ` + table
+
+	t.create = `IF ` + table + ` IS NULL
+BEGIN
+	CREATE TABLE ` + t.quoted + ` (
+		seq bigint IDENTITY PRIMARY KEY CLUSTERED,
+		Id nvarchar(max) NOT NULL DEFAULT convert(nvarchar(36), newid()),
+		CorrelationId varchar(255),
+		ReplyToAddress varchar(255),
+		Recoverable bit,
+		Expires datetime2(7),
+		Headers nvarchar(max) NOT NULL,
+		Body varbinary(max),
+		visible_at datetime2(7) NOT NULL DEFAULT sysutcdatetime(),
+		delivery_count int NOT NULL DEFAULT 0,
+		lease_id bigint,
+		lease_owner nvarchar(max),
+		last_error nvarchar(max),
+		INDEX holdfast_due NONCLUSTERED (visible_at, seq),
+		INDEX holdfast_expires NONCLUSTERED (Expires) WHERE Expires IS NOT NULL);
+	ALTER TABLE ` + t.quoted + ` SET (LOCK_ESCALATION = DISABLE);
+END`
+
+	// What is none of ours gets no version.
+	versions, name := mssqlQuote(schema, versionTable), mssqlText(at.table)
+	t.note = fmt.Sprintf(`IF EXISTS (SELECT 1 FROM %s WHERE name = %s AND version > %d)
+	THROW 50000, N'its table is of a version that this program does not know', 1;
+IF col_length(%s, N'lease_id') IS NOT NULL AND NOT EXISTS (SELECT 1 FROM %[1]s WHERE name = %[2]s)
+	INSERT INTO %[1]s (name, version) VALUES (%[2]s, %[3]d);`, versions, name, mssqlVersion, mssqlText(t.quoted))
+}
+
+// mssqlVersion is that of the queue tables which this package makes on SQL Server.
+const mssqlVersion = 1

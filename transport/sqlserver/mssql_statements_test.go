@@ -21,14 +21,22 @@ func TestMSSQLStatementsAreTheReviewedOnes(t *testing.T) {
 	var b strings.Builder
 	add := func(name, statement string) { fmt.Fprintf(&b, "-- %s\n%s\n\n", name, strings.TrimSpace(statement)) }
 	add("database", mssqlDatabase)
+	add("name of the database", mssqlDatabaseName)
 	add("save", mssqlSave)
 	add("undo", mssqlUndo)
 	add("install lock", mssqlInstallLock)
 	add("schema", mssqlSchema(schema))
-	add("exists", mssqlTableExists)
 	add("queues", mssqlQueues)
-	addFields(add, "queue", reflect.ValueOf(*newMSSQLTable(schema, queue)))
+	at := mssqlPlace{schema: schema, table: queue}
+	addFields(add, "queue", reflect.ValueOf(*newMSSQLTable(schema, at, mssqlTraits{})))
+	addFields(add, "queue with triggers", reflect.ValueOf(*newMSSQLTable("dbo", mssqlPlace{schema: "dbo", table: "q"}, mssqlTraits{triggers: true})))
+	shared := newMSSQLTable("dbo", mssqlPlace{catalog: "other", schema: "nsb", table: "q"}, mssqlTraits{theirs: true, recoverable: true})
+	add("send to a queue of NServiceBus's in another database", shared.insert)
+	add("inspect a queue of NServiceBus's", shared.inspect)
+	add("columns in another database", shared.columns)
+	addFields(add, "versions", reflect.ValueOf(newMSSQLVersions(schema)))
 	addFields(add, "subscriptions", reflect.ValueOf(newMSSQLSubscriptions(schema)))
+	addFields(add, "shared subscriptions", reflect.ValueOf(newMSSQLRouting("dbo", "SubscriptionRouting")))
 
 	if *update {
 		if err := os.WriteFile(file, []byte(b.String()), 0o600); err != nil {
@@ -47,17 +55,20 @@ func TestMSSQLStatementsAreTheReviewedOnes(t *testing.T) {
 // addFields adds every statement of a struct, so that none is forgotten.
 func addFields(add func(name, statement string), of string, v reflect.Value) {
 	for i := range v.NumField() {
-		add(of+" "+v.Type().Field(i).Name, v.Field(i).String())
+		if v.Field(i).Kind() == reflect.String {
+			add(of+" "+v.Type().Field(i).Name, v.Field(i).String())
+		}
 	}
 }
 
 // Every statement on a queue's rows locks single rows or none: a lock on pages or the table would have
 // receivers wait for each other.
 func TestMSSQLStatementsLockRowsOnly(t *testing.T) {
-	q := newMSSQLTable("dbo", "q")
+	q := newMSSQLTable("dbo", mssqlPlace{schema: "dbo", table: "q"}, mssqlTraits{})
 	for name, text := range map[string]string{
 		"claim": q.claim, "renew": q.renew, "update": q.update, "remove": q.remove,
 		"abandon": q.abandon, "orphans": q.orphans, "cancel": q.cancel, "take": q.take,
+		"sweep": q.sweep, "purge": q.purge, "due to be swept": newMSSQLVersions("dbo").due,
 	} {
 		if !strings.Contains(text, "ROWLOCK") {
 			t.Errorf("%s takes what locks it likes:\n%s", name, text)

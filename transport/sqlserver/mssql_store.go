@@ -7,10 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strings"
 	"sync"
-	"unicode/utf16"
-	"unicode/utf8"
 
 	mssql "github.com/microsoft/go-mssqldb"
 
@@ -21,12 +18,14 @@ var (
 	_ tablequeue.Store      = (*mssqlStore)(nil)
 	_ tablequeue.Transactor = (*mssqlStore)(nil)
 	_ tablequeue.Orphaner   = (*mssqlStore)(nil)
+	_ tablequeue.Sweeper    = (*mssqlStore)(nil)
+	_ tablequeue.Namer      = (*mssqlStore)(nil)
 )
 
 // mssqlStore is the SQL Server dialect of the lease engine. It is no [tablequeue.Waker]: receivers poll.
 type mssqlStore struct {
 	database string
-	schema   string
+	settings
 	db       *sql.DB // the engine's statements
 	handlers *sql.DB // handlers' transactions
 	tables   sync.Map
@@ -57,15 +56,24 @@ type connectError struct{ cause error }
 func (e *connectError) Error() string { return "connect: " + e.cause.Error() }
 func (e *connectError) Unwrap() error { return e.cause }
 
-func newMSSQLStore(c connector, schema string, maxTx int) *mssqlStore {
-	s := &mssqlStore{schema: schema, db: mssqlDB(c, mssqlPool), handlers: mssqlDB(c, maxTx)}
+func newMSSQLStore(c connector, set settings) *mssqlStore {
+	s := &mssqlStore{settings: set, db: mssqlDB(c, mssqlPool), handlers: mssqlDB(c, set.maxTx)}
 	s.life, s.end = context.WithCancel(context.Background())
 	return s
 }
 
+// minLevel is the compatibility level from which on there is OPENJSON: that of SQL Server 2016.
+const minLevel = 130
+
 // connect asks which database the server has given us.
 func (s *mssqlStore) connect(ctx context.Context) error {
-	if err := s.db.QueryRowContext(ctx, mssqlDatabase).Scan(&s.database); err != nil {
+	var level int
+	err := s.db.QueryRowContext(ctx, mssqlDatabase).Scan(&s.database, &level)
+	if err == nil && level < minLevel {
+		err = fmt.Errorf("database %q has compatibility level %d, want %d or above: ALTER DATABASE %s SET COMPATIBILITY_LEVEL = %d",
+			s.database, level, minLevel, bracket(s.database), minLevel)
+	}
+	if err != nil {
 		return &mssqlError{doing: "open", cause: err}
 	}
 	return nil
@@ -77,46 +85,12 @@ func (s *mssqlStore) Close() error {
 	return errors.Join(s.handlers.Close(), s.db.Close())
 }
 
-// maxMSSQLName is the longest identifier in UTF-16 code units.
-const maxMSSQLName = 128
-
-func checkMSSQLName(what, name string) error {
-	switch {
-	case name == "":
-		return fmt.Errorf("mssql: %s name is empty", what)
-	case len(utf16.Encode([]rune(name))) > maxMSSQLName:
-		return fmt.Errorf("mssql: %s name %q is too long: SQL Server allows %d characters", what, name, maxMSSQLName)
-	case strings.ContainsRune(name, 0) || !utf8.ValidString(name):
-		return fmt.Errorf("mssql: %s name %q is not text that SQL Server can store", what, name)
-	case strings.HasPrefix(name, "#"):
-		return fmt.Errorf("mssql: %s name %q would be a temporary table's", what, name)
-	case strings.HasSuffix(name, " "):
-		return fmt.Errorf("mssql: %s name %q ends in a space, which SQL Server ignores", what, name)
-	}
-	return nil
-}
-
-// Check implements [tablequeue.Queues].
-func (s *mssqlStore) Check(queue string) error {
-	if _, known := s.tables.Load(queue); known {
-		return nil
-	}
-	return checkMSSQLQueue(queue)
-}
-
-func checkMSSQLQueue(queue string) error {
-	if strings.EqualFold(queue, subscriptionTable) {
-		return fmt.Errorf("mssql: queue name %q is taken by the table of subscriptions", queue)
-	}
-	return checkMSSQLName("queue", queue)
-}
-
 // table is the queue's table; Check has passed its name.
 func (s *mssqlStore) table(queue string) *mssqlTable {
 	if t, ok := s.tables.Load(queue); ok {
 		return t.(*mssqlTable) //nolint:errcheck // nothing else is in the map
 	}
-	t, _ := s.tables.LoadOrStore(queue, newMSSQLTable(s.schema, queue))
+	t, _ := s.tables.LoadOrStore(queue, newMSSQLTable(s.schema, s.place(queue), mssqlTraits{}))
 	return t.(*mssqlTable) //nolint:errcheck // as above
 }
 
@@ -133,6 +107,16 @@ func each(ctx context.Context, o on, row func(*sql.Rows) error, query string, ar
 		}
 	}
 	return rows.Err()
+}
+
+// texts appends what is in the only column of a result.
+func texts(to *[]string) func(*sql.Rows) error {
+	return func(rows *sql.Rows) error {
+		var text string
+		err := rows.Scan(&text)
+		*to = append(*to, text)
+		return err
+	}
 }
 
 // list is a parameter for OPENJSON: a list of any length in a statement whose text, and so whose plan,

@@ -24,6 +24,8 @@ const (
 	removePart = "DELETE q OUTPUT"
 	updatePart = "r.after_us % 1000000, dateadd(second, r.after_us / 1000000 % 86400, dateadd(day, r.after_us / 1000000 / 86400, @now))),\n\tdelivery_count"
 	insertPart = "INSERT INTO"
+
+	columnsPart = "sys.columns AS c WHERE c.object_id ="
 )
 
 func TestMSSQLClaimReadsRows(t *testing.T) {
@@ -218,7 +220,7 @@ func TestMSSQLFailuresAreToldApart(t *testing.T) {
 }
 
 func TestMSSQLSaysWhichQueueIsMissing(t *testing.T) {
-	_, s := newFake(t, map[string]answer{claimPart: serverError(208, 16), mssqlTableExists: numbers(0)})
+	_, s := newFake(t, map[string]answer{claimPart: serverError(208, 16), columnsPart: column()})
 	_, _, err := s.Claim(t.Context(), tablequeue.Claim{Queue: "orders", Limit: 1}, nil)
 	isErr(t, err, transport.ErrNoQueue)
 	if want := `mssql: receive from queue "orders": `; !strings.HasPrefix(err.Error(), want) {
@@ -229,7 +231,7 @@ func TestMSSQLSaysWhichQueueIsMissing(t *testing.T) {
 
 func TestMSSQLThatCannotConnectHasDoneNothing(t *testing.T) {
 	f := &fakeServer{connects: errors.New("no route")}
-	s := newMSSQLStore(connector{f}, "dbo", 1)
+	s := newMSSQLStore(connector{f}, settings{schema: "dbo", maxTx: 1})
 	defer func() { ok(t, s.Close()) }()
 	err := s.Flush(t.Context(), []*tablequeue.Unit{{Verb: tablequeue.Delete, Queue: "q"}})
 	if got := s.Classify(err); err == nil || got != tablequeue.Unavailable {
@@ -292,9 +294,12 @@ func TestMSSQLInstallsUnderALockInOneTransaction(t *testing.T) {
 	want := []string{
 		"begin", "DECLARE @got int;",
 		"IF schema_id(N'dbo') IS NULL EXEC (N'CREATE SCHEMA [dbo]');",
+		"IF object_id(N'[dbo].[holdfast_tables]', N'U') IS NULL",
 		"IF object_id(N'[dbo].[holdfast_subscriptions]', N'U') IS NULL",
 		"IF object_id(N'[dbo].[a]', N'U') IS NULL",
+		"IF EXISTS (SELECT 1 FROM [dbo].[holdfast_tables] WHERE name = N'a' AND version > 1)",
 		"IF object_id(N'[dbo].[b]', N'U') IS NULL",
+		"IF EXISTS (SELECT 1 FROM [dbo].[holdfast_tables] WHERE name = N'b' AND version > 1)",
 		"commit",
 	}
 	if diff := cmp.Diff(want, f.texts()); diff != "" {
@@ -317,6 +322,7 @@ func TestMSSQLScriptIsWhatTheInstallerDoes(t *testing.T) {
 	f, s := newFake(t, nil)
 	ok(t, s.Install(t.Context(), plan))
 	var want strings.Builder
+	want.WriteString("SET XACT_ABORT, QUOTED_IDENTIFIER, ANSI_NULLS ON\nGO\n")
 	done := f.take()
 	for _, a := range done[2 : len(done)-1] { // apart from the transaction and its lock
 		want.WriteString(a.text + "\nGO\n")
@@ -324,8 +330,10 @@ func TestMSSQLScriptIsWhatTheInstallerDoes(t *testing.T) {
 	if diff := cmp.Diff(want.String(), text); diff != "" {
 		t.Error(diff)
 	}
-	if _, err := (&MSSQL{}).Script(transport.Plan{Queues: []transport.Queue{{Name: "#a"}}}); err == nil {
-		t.Error("a script for an impossible name")
+	for _, name := range []string{"#a", "a\nGO\nDROP TABLE b", "$(a)"} {
+		if _, err := (&MSSQL{}).Script(transport.Plan{Queues: []transport.Queue{{Name: name}}}); err == nil {
+			t.Errorf("a script for the impossible name %q", name)
+		}
 	}
 }
 
@@ -362,7 +370,7 @@ func TestMSSQLBrowsesAPage(t *testing.T) {
 }
 
 func TestMSSQLSubscriptions(t *testing.T) {
-	f, s := newFake(t, map[string]answer{"SELECT type, queue": rowsOf([]driver.Value{"Shop.Paid", "billing"})})
+	f, s := newFake(t, map[string]answer{"SELECT [type], queue": rowsOf([]driver.Value{"Shop.Paid", "billing"})})
 	ok(t, s.Subscribe(t.Context(), "billing", []string{"Shop.Paid", "it's"}))
 	if diff := cmp.Diff(map[string]any{"queue": "billing", "types": mssql.NVarCharMax(`["Shop.Paid","it's"]`)}, f.take()[0].args); diff != "" {
 		t.Error(diff)

@@ -4,9 +4,9 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
-	"unicode/utf16"
 
 	"github.com/holdfast-go/holdfast/internal/tablequeue"
 	"github.com/holdfast-go/holdfast/transport"
@@ -18,7 +18,7 @@ func (s *mssqlStore) Install(ctx context.Context, plan transport.Plan) error {
 		if _, err := tx.ExecContext(ctx, mssqlInstallLock, sql.Named("name", "holdfast install "+s.schema)); err != nil {
 			return err
 		}
-		for _, step := range mssqlInstallation(s.schema, plan) {
+		for _, step := range s.installation(plan) {
 			if _, err := tx.ExecContext(ctx, step.statement); err != nil {
 				return fmt.Errorf("%s: %w", step.of, err)
 			}
@@ -29,30 +29,39 @@ func (s *mssqlStore) Install(ctx context.Context, plan transport.Plan) error {
 
 type mssqlStep struct{ of, statement string }
 
-// mssqlInstallation creates what is missing.
-func mssqlInstallation(schema string, plan transport.Plan) []mssqlStep {
+// installation creates what is missing.
+func (s *mssqlStore) installation(plan transport.Plan) []mssqlStep {
 	steps := []mssqlStep{
-		{fmt.Sprintf("schema %q", schema), mssqlSchema(schema)},
-		{"subscriptions", newMSSQLSubscriptions(schema).create},
+		{fmt.Sprintf("schema %q", s.schema), mssqlSchema(s.schema)},
+		{"versions", newMSSQLVersions(s.schema).create},
+		{"subscriptions", s.subscribers().create},
 	}
 	for _, q := range plan.Queues {
-		steps = append(steps, mssqlStep{fmt.Sprintf("queue %q", q.Name), newMSSQLTable(schema, q.Name).create})
+		t := s.table(q.Name)
+		steps = append(steps, mssqlStep{fmt.Sprintf("queue %q", q.Name), t.create}, mssqlStep{fmt.Sprintf("queue %q", q.Name), t.note})
 	}
 	return steps
 }
 
-// Script is what the installer does for plan, as text for sqlcmd and the like. It connects to nothing.
+// Script is what the installer does for plan, as text for sqlcmd and the like. It connects to nothing. Run again it
+// changes nothing, and tables of another kind, such as NServiceBus's, are left as they are.
 func (m *MSSQL) Script(plan transport.Plan) (string, error) {
-	if err := checkMSSQLName("schema", m.schema()); err != nil {
+	set, err := m.settings("")
+	if err != nil {
 		return "", err
 	}
+	s := &mssqlStore{settings: set}
 	for _, q := range plan.Queues {
-		if err := checkMSSQLQueue(q.Name); err != nil {
+		if err := s.Check(q.Name); err != nil {
 			return "", err
+		}
+		if strings.ContainsAny(q.Name, "\r\n") || strings.Contains(q.Name, "$(") {
+			return "", fmt.Errorf("mssql: queue name %q: what sqlcmd takes for a command of its own cannot be in a script", q.Name)
 		}
 	}
 	var b strings.Builder
-	for _, step := range mssqlInstallation(m.schema(), plan) {
+	b.WriteString("SET XACT_ABORT, QUOTED_IDENTIFIER, ANSI_NULLS ON\nGO\n") // what an index with a condition wants
+	for _, step := range s.installation(plan) {
 		b.WriteString(step.statement + "\nGO\n")
 	}
 	return b.String(), nil
@@ -60,10 +69,13 @@ func (m *MSSQL) Script(plan transport.Plan) (string, error) {
 
 // Exists implements [tablequeue.Topology].
 func (s *mssqlStore) Exists(ctx context.Context, queue string) error {
-	var n int
-	err := s.db.QueryRowContext(ctx, mssqlTableExists, sql.Named("name", s.table(queue).quoted)).Scan(&n)
-	if err == nil && n == 0 {
+	columns, err := s.columns(ctx, queue)
+	switch {
+	case err != nil:
+	case len(columns) == 0:
 		err = transport.ErrNoQueue
+	case !slices.Contains(columns, "lease_id"):
+		err = errTheirs
 	}
 	if err != nil {
 		return mssqlFailed(fmt.Sprintf("queue %q in schema %q", queue, s.schema), err)
@@ -81,26 +93,29 @@ func (s *mssqlStore) Inspect(ctx context.Context, queues ...string) ([]transport
 	}
 	stats := make([]transport.QueueStats, 0, len(queues))
 	for _, q := range queues {
-		st := transport.QueueStats{Name: q}
-		var oldest int64
-		err := s.db.QueryRowContext(ctx, s.table(q).inspect).Scan(&st.Ready, &st.Unsettled, &st.Delayed, &oldest)
+		st, err := s.inspect(ctx, q)
+		if err != nil && s.learned(ctx, []string{q}, err) {
+			st, err = s.inspect(ctx, q)
+		}
 		if err != nil {
 			return nil, mssqlFailed(fmt.Sprintf("inspect queue %q", q), err)
 		}
-		st.Oldest = time.Duration(oldest) * time.Microsecond
 		stats = append(stats, st)
 	}
 	return stats, nil
 }
 
+func (s *mssqlStore) inspect(ctx context.Context, queue string) (transport.QueueStats, error) {
+	st := transport.QueueStats{Name: queue}
+	var oldest int64
+	err := s.db.QueryRowContext(ctx, s.table(queue).inspect).Scan(&st.Ready, &st.Unsettled, &st.Delayed, &oldest)
+	st.Oldest = time.Duration(oldest) * time.Microsecond
+	return st, err
+}
+
 // queues lists the tables that look like queues.
 func (s *mssqlStore) queues(ctx context.Context) (names []string, err error) {
-	err = each(ctx, s.db, func(rows *sql.Rows) error {
-		var name string
-		err := rows.Scan(&name)
-		names = append(names, name)
-		return err
-	}, mssqlQueues, sql.Named("schema", s.schema))
+	err = each(ctx, s.db, texts(&names), mssqlQueues, sql.Named("schema", s.schema))
 	return names, err
 }
 
@@ -141,12 +156,7 @@ func readPage(rows *sql.Rows) (found []tablequeue.Claimed, err error) {
 
 // Purge implements [tablequeue.Browsing].
 func (s *mssqlStore) Purge(ctx context.Context, queue string) (all int64, err error) {
-	for n := int64(-1); n != 0 && err == nil; all += max(0, n) {
-		var result sql.Result
-		if result, err = s.db.ExecContext(ctx, s.table(queue).purge); err == nil {
-			n, err = result.RowsAffected()
-		}
-	}
+	all, err = s.untilFew(ctx, s.table(queue).purge)
 	if err != nil {
 		return 0, mssqlFailed(fmt.Sprintf("purge queue %q", queue), err)
 	}
@@ -155,54 +165,14 @@ func (s *mssqlStore) Purge(ctx context.Context, queue string) (all int64, err er
 
 // Take implements [tablequeue.Browsing].
 func (s *mssqlStore) Take(ctx context.Context, u *tablequeue.Unit) error {
-	return s.inTx(ctx, fmt.Sprintf("take message %d of queue %q", u.Lease.Seq, u.Queue), func(tx *sql.Tx) error {
-		_, err := tx.ExecContext(ctx, s.table(u.Queue).take, sql.Named("lease", u.Lease.ID), sql.Named("seq", u.Lease.Seq))
-		if err != nil {
-			return err
-		}
-		return s.write(ctx, tx, []*tablequeue.Unit{u})
+	units := []*tablequeue.Unit{u}
+	return s.knowing(ctx, units, func() error {
+		return s.inTx(ctx, fmt.Sprintf("take message %d of queue %q", u.Lease.Seq, u.Queue), func(tx *sql.Tx) error {
+			_, err := tx.ExecContext(ctx, s.table(u.Queue).take, sql.Named("lease", u.Lease.ID), sql.Named("seq", u.Lease.Seq))
+			if err != nil {
+				return err
+			}
+			return s.write(ctx, tx, units)
+		})
 	})
-}
-
-// Subscribe implements [tablequeue.Subscriptions].
-func (s *mssqlStore) Subscribe(ctx context.Context, queue string, types []string) error {
-	for _, t := range types {
-		if n := len(utf16.Encode([]rune(t))); n > maxMSSQLType {
-			return fmt.Errorf("mssql: subscribe queue %q: type %q has %d characters: at most %d can be subscribed to", queue, t, n, maxMSSQLType)
-		}
-	}
-	return s.subscription(ctx, fmt.Sprintf("subscribe queue %q", queue), newMSSQLSubscriptions(s.schema).add, queue, types)
-}
-
-// Unsubscribe implements [tablequeue.Subscriptions].
-func (s *mssqlStore) Unsubscribe(ctx context.Context, queue string, types []string) error {
-	return s.subscription(ctx, fmt.Sprintf("unsubscribe queue %q", queue), newMSSQLSubscriptions(s.schema).remove, queue, types)
-}
-
-func (s *mssqlStore) subscription(ctx context.Context, doing, statement, queue string, types []string) error {
-	if _, err := s.db.ExecContext(ctx, statement, sql.Named("queue", queue), list("types", types)); err != nil {
-		return noMSSQLSubscriptions(doing, err)
-	}
-	return nil
-}
-
-// Subscriptions implements [tablequeue.Subscriptions].
-func (s *mssqlStore) Subscriptions(ctx context.Context) (all []tablequeue.Subscription, err error) {
-	err = each(ctx, s.db, func(rows *sql.Rows) error {
-		var sub tablequeue.Subscription
-		err := rows.Scan(&sub.Type, &sub.Queue)
-		all = append(all, sub)
-		return err
-	}, newMSSQLSubscriptions(s.schema).all)
-	if err != nil {
-		return nil, noMSSQLSubscriptions("read subscriptions", err)
-	}
-	return all, nil
-}
-
-func noMSSQLSubscriptions(doing string, err error) error {
-	if number, ok := mssqlNumber(err); ok && number == invalidObject {
-		err = errNotInstalled
-	}
-	return &mssqlError{doing: doing, cause: err}
 }

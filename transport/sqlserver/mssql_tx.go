@@ -92,11 +92,17 @@ func (t *mssqlTx) Complete(ctx context.Context, u *tablequeue.Unit) error {
 	t.over = true
 	defer t.cut()
 	defer context.AfterFunc(ctx, t.cut)()
-	err := t.store.write(ctx, t.tx, []*tablequeue.Unit{u})
+	units := []*tablequeue.Unit{u}
+	err := t.store.delayable(units)
+	if err == nil {
+		err = t.store.write(ctx, t.tx, units)
+	}
 	if err != nil || u.Lost {
 		_ = t.tx.Rollback()
 	}
 	switch {
+	case err != nil && t.store.learned(ctx, queuesOf(units), err):
+		return mssqlUndone("commit", fmt.Errorf("%w: %w", errLearned, err))
 	case errors.Is(err, sql.ErrTxDone):
 		return mssqlUndone("commit", fmt.Errorf("%w: %w", errMSSQLEnded, err))
 	case err != nil:

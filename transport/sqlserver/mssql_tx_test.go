@@ -166,7 +166,7 @@ func TestMSSQLBeginWaitsForAConnectionUntilItsContextEnds(t *testing.T) {
 
 func TestMSSQLCloseRollsOpenTransactionsBack(t *testing.T) {
 	f := &fakeServer{}
-	s := newMSSQLStore(connector{f}, "dbo", 1)
+	s := newMSSQLStore(connector{f}, settings{schema: "dbo", maxTx: 1})
 	own, tx := begunMSSQL(t, s)
 	ok(t, s.Close())
 	if err := tx.Commit(); err == nil {
@@ -177,7 +177,7 @@ func TestMSSQLCloseRollsOpenTransactionsBack(t *testing.T) {
 
 func TestSQLTxIsTheTransactionOfTheMessage(t *testing.T) {
 	f, s := newFake(t, map[string]answer{
-		mssqlTableExists: numbers(1), removePart: numbers(0),
+		columnsPart: column("seq", "lease_id"), removePart: numbers(0),
 		claimPart: rowsOf([]driver.Value{int64(7), "a", "{}", nil, int64(1), int64(0)}),
 	})
 	c := tablequeue.Open(s, tablequeue.Config{})
@@ -210,7 +210,7 @@ func TestMSSQLSendsInACallersTransaction(t *testing.T) {
 	if rows[0].Seq != 77 {
 		t.Errorf("key %d", rows[0].Seq)
 	}
-	want := []string{"begin", mssqlDatabase, mssqlSave, "INSERT INTO [dbo].[out] (id, headers, body, visible_at, expires_at)"}
+	want := []string{"begin", mssqlDatabaseName, mssqlSave, "INSERT INTO [dbo].[out] (Id, Headers, Body, visible_at, Expires)"}
 	if diff := cmp.Diff(want, f.texts()); diff != "" {
 		t.Error(diff)
 	}

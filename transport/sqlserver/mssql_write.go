@@ -12,13 +12,15 @@ import (
 
 // Flush implements [tablequeue.Queues]. What is one statement needs no transaction around it.
 func (s *mssqlStore) Flush(ctx context.Context, units []*tablequeue.Unit) error {
-	if len(settlings(units))+len(outgoings(units)) > 1 {
-		return s.inTx(ctx, "write", func(tx *sql.Tx) error { return s.write(ctx, tx, units) })
-	}
-	if err := s.write(ctx, s.db, units); err != nil {
-		return mssqlFailed("write", err)
-	}
-	return nil
+	return s.knowing(ctx, units, func() error {
+		if len(settlings(units))+len(outgoings(units)) > 1 {
+			return s.inTx(ctx, "write", func(tx *sql.Tx) error { return s.write(ctx, tx, units) })
+		}
+		if err := s.write(ctx, s.db, units); err != nil {
+			return mssqlFailed("write", err)
+		}
+		return nil
+	})
 }
 
 // inTx does do in a transaction, or nothing.
@@ -122,7 +124,17 @@ func (s *mssqlStore) insert(ctx context.Context, o on, units []*tablequeue.Unit)
 
 // insertRows tells the rows their seq. They are given in order, but may come back in any.
 func (s *mssqlStore) insertRows(ctx context.Context, o on, out *outgoing) error {
+	t := s.table(out.queue)
 	rows, bodies := encodeRows(out.rows)
+	args := []any{list("rows", rows), sql.Named("bodies", bodies)}
+	if t.traits.theirs {
+		for i := range rows {
+			rows[i].ID = string(uuid(rows[i].ID))
+		}
+		args[0] = list("rows", rows)
+		_, err := o.ExecContext(ctx, t.insert, args...)
+		return err
+	}
 	var seqs []int64
 	scan := func(rows *sql.Rows) error {
 		var seq int64
@@ -130,8 +142,7 @@ func (s *mssqlStore) insertRows(ctx context.Context, o on, out *outgoing) error 
 		seqs = append(seqs, seq)
 		return err
 	}
-	err := each(ctx, o, scan, s.table(out.queue).insert, list("rows", rows), sql.Named("bodies", bodies))
-	if err != nil {
+	if err := each(ctx, o, scan, t.insert, args...); err != nil {
 		return err
 	}
 	if len(seqs) != len(out.rows) {

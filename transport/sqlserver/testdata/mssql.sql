@@ -1,4 +1,7 @@
 -- database
+SELECT db_name(), (SELECT d.compatibility_level FROM sys.databases AS d WHERE d.database_id = db_id())
+
+-- name of the database
 SELECT db_name()
 
 -- save
@@ -15,9 +18,6 @@ IF @got < 0 THROW 50000, N'another installer has been at work for a minute', 1;
 -- schema
 IF schema_id(N'my''s [schema]') IS NULL EXEC (N'CREATE SCHEMA [my''s [schema]]]');
 
--- exists
-SELECT count(*) WHERE object_id(@name, N'U') IS NOT NULL
-
 -- queues
 SELECT t.name FROM sys.tables AS t WHERE t.schema_id = schema_id(@schema) AND 3 = (
 	SELECT count(*) FROM sys.columns AS c
@@ -30,13 +30,13 @@ ORDER BY t.name
 -- queue claim
 DECLARE @now datetime2(7) = sysutcdatetime();
 WITH due AS (
-	SELECT TOP (@limit) seq, id, headers, body, visible_at, expires_at, delivery_count, lease_id, lease_owner
+	SELECT TOP (@limit) seq, Id, Headers, Body, visible_at, Expires, delivery_count, lease_id, lease_owner
 	FROM [my's [schema]]].[Sales."Orders"]]'--] WITH (INDEX (holdfast_due), READPAST, UPDLOCK, ROWLOCK, READCOMMITTEDLOCK)
 	WHERE visible_at <= @now ORDER BY visible_at, seq)
 UPDATE due SET delivery_count = delivery_count + 1, visible_at = dateadd(microsecond, @for % 1000000, dateadd(second, @for / 1000000 % 86400, dateadd(day, @for / 1000000 / 86400, @now))),
 	lease_id = @lease, lease_owner = @owner
-OUTPUT inserted.seq, inserted.id, inserted.headers, inserted.body, inserted.delivery_count,
-	CASE WHEN inserted.expires_at <= @now THEN 1 ELSE 0 END;
+OUTPUT inserted.seq, inserted.Id, inserted.Headers, inserted.Body, inserted.delivery_count,
+	CASE WHEN inserted.Expires <= @now THEN 1 ELSE 0 END;
 IF @@ROWCOUNT = 0
 	SELECT TOP (1) datediff_big(microsecond, @now, visible_at)
 	FROM [my's [schema]]].[Sales."Orders"]]'--] WITH (INDEX (holdfast_due), READPAST, READCOMMITTEDLOCK)
@@ -62,7 +62,7 @@ INNER LOOP JOIN [my's [schema]]].[Sales."Orders"]]'--] AS q WITH (ROWLOCK) ON q.
 
 -- queue insert
 DECLARE @now datetime2(7) = sysutcdatetime();
-INSERT INTO [my's [schema]]].[Sales."Orders"]]'--] (id, headers, body, visible_at, expires_at)
+INSERT INTO [my's [schema]]].[Sales."Orders"]]'--] (Id, Headers, Body, visible_at, Expires)
 OUTPUT inserted.seq
 SELECT r.id, r.headers, substring(@bodies, r.body_from, r.body_size), due.moment,
 	CASE WHEN r.ttl_us > 0 THEN dateadd(microsecond, r.ttl_us % 1000000, dateadd(second, r.ttl_us / 1000000 % 86400, dateadd(day, r.ttl_us / 1000000 / 86400, due.moment))) END
@@ -93,12 +93,24 @@ DELETE FROM [my's [schema]]].[Sales."Orders"]]'--] WITH (ROWLOCK) WHERE seq = @s
 UPDATE [my's [schema]]].[Sales."Orders"]]'--] WITH (ROWLOCK) SET lease_id = @lease
 WHERE seq = @seq AND visible_at <= sysutcdatetime();
 
+-- queue sweep
+DECLARE @now datetime2(7) = sysutcdatetime();
+DELETE TOP (1000) FROM [my's [schema]]].[Sales."Orders"]]'--] WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK)
+WHERE Expires IS NOT NULL AND Expires <= @now AND (lease_id IS NULL OR visible_at <= @now);
+
+-- queue purge
+DECLARE @now datetime2(7) = sysutcdatetime();
+WITH due AS (
+	SELECT TOP (1000) seq, visible_at FROM [my's [schema]]].[Sales."Orders"]]'--] WITH (INDEX (holdfast_due), READPAST, UPDLOCK, ROWLOCK, READCOMMITTEDLOCK)
+	WHERE visible_at <= @now ORDER BY visible_at, seq)
+DELETE FROM due;
+
 -- queue last
 SELECT coalesce(max(seq), 0) FROM [my's [schema]]].[Sales."Orders"]]'--] WITH (READPAST, READCOMMITTEDLOCK)
 
 -- queue browse
-SELECT TOP (@limit) seq, id, headers, body, delivery_count FROM [my's [schema]]].[Sales."Orders"]]'--] WITH (READPAST, READCOMMITTEDLOCK)
-WHERE seq > @after AND seq <= @last AND (expires_at IS NULL OR expires_at > sysutcdatetime()) ORDER BY seq
+SELECT TOP (@limit) seq, Id, Headers, Body, delivery_count FROM [my's [schema]]].[Sales."Orders"]]'--] WITH (READPAST, READCOMMITTEDLOCK)
+WHERE seq > @after AND seq <= @last AND (Expires IS NULL OR Expires > sysutcdatetime()) ORDER BY seq
 
 -- queue inspect
 DECLARE @now datetime2(7) = sysutcdatetime();
@@ -106,45 +118,240 @@ SELECT count_big(CASE WHEN visible_at <= @now THEN 1 END),
 	count_big(CASE WHEN visible_at > @now AND lease_id IS NOT NULL THEN 1 END),
 	count_big(CASE WHEN visible_at > @now AND lease_id IS NULL THEN 1 END),
 	coalesce(datediff_big(microsecond, min(CASE WHEN visible_at <= @now THEN visible_at END), @now), 0)
-FROM [my's [schema]]].[Sales."Orders"]]'--] WITH (READPAST, READCOMMITTEDLOCK) WHERE expires_at IS NULL OR expires_at > @now;
+FROM [my's [schema]]].[Sales."Orders"]]'--] WITH (READPAST, READCOMMITTEDLOCK) WHERE Expires IS NULL OR Expires > @now;
 
--- queue purge
-DELETE TOP (5000) FROM [my's [schema]]].[Sales."Orders"]]'--] WITH (INDEX (holdfast_due), READPAST, ROWLOCK, READCOMMITTEDLOCK)
-WHERE visible_at <= sysutcdatetime();
+-- queue columns
+SELECT c.name FROM sys.columns AS c WHERE c.object_id = object_id(N'[my''s [schema]]].[Sales."Orders"]]''--]', N'U')
 
 -- queue create
 IF object_id(N'[my''s [schema]]].[Sales."Orders"]]''--]', N'U') IS NULL
 BEGIN
 	CREATE TABLE [my's [schema]]].[Sales."Orders"]]'--] (
 		seq bigint IDENTITY PRIMARY KEY CLUSTERED,
-		id nvarchar(max) NOT NULL DEFAULT convert(nvarchar(36), newid()),
-		headers nvarchar(max) NOT NULL,
-		body varbinary(max),
+		Id nvarchar(max) NOT NULL DEFAULT convert(nvarchar(36), newid()),
+		CorrelationId varchar(255),
+		ReplyToAddress varchar(255),
+		Recoverable bit,
+		Expires datetime2(7),
+		Headers nvarchar(max) NOT NULL,
+		Body varbinary(max),
 		visible_at datetime2(7) NOT NULL DEFAULT sysutcdatetime(),
-		expires_at datetime2(7),
 		delivery_count int NOT NULL DEFAULT 0,
 		lease_id bigint,
 		lease_owner nvarchar(max),
 		last_error nvarchar(max),
-		INDEX holdfast_due NONCLUSTERED (visible_at, seq));
+		INDEX holdfast_due NONCLUSTERED (visible_at, seq),
+		INDEX holdfast_expires NONCLUSTERED (Expires) WHERE Expires IS NOT NULL);
 	ALTER TABLE [my's [schema]]].[Sales."Orders"]]'--] SET (LOCK_ESCALATION = DISABLE);
 END
+
+-- queue note
+IF EXISTS (SELECT 1 FROM [my's [schema]]].[holdfast_tables] WHERE name = N'Sales."Orders"]''--' AND version > 1)
+	THROW 50000, N'its table is of a version that this program does not know', 1;
+IF col_length(N'[my''s [schema]]].[Sales."Orders"]]''--]', N'lease_id') IS NOT NULL AND NOT EXISTS (SELECT 1 FROM [my's [schema]]].[holdfast_tables] WHERE name = N'Sales."Orders"]''--')
+	INSERT INTO [my's [schema]]].[holdfast_tables] (name, version) VALUES (N'Sales."Orders"]''--', 1);
+
+-- queue with triggers quoted
+[dbo].[q]
+
+-- queue with triggers claim
+DECLARE @now datetime2(7) = sysutcdatetime();
+DECLARE @hit TABLE (seq bigint, id nvarchar(max), headers nvarchar(max), body varbinary(max), delivery_count int, expired int);
+WITH due AS (
+	SELECT TOP (@limit) seq, Id, Headers, Body, visible_at, Expires, delivery_count, lease_id, lease_owner
+	FROM [dbo].[q] WITH (INDEX (holdfast_due), READPAST, UPDLOCK, ROWLOCK, READCOMMITTEDLOCK)
+	WHERE visible_at <= @now ORDER BY visible_at, seq)
+UPDATE due SET delivery_count = delivery_count + 1, visible_at = dateadd(microsecond, @for % 1000000, dateadd(second, @for / 1000000 % 86400, dateadd(day, @for / 1000000 / 86400, @now))),
+	lease_id = @lease, lease_owner = @owner
+OUTPUT inserted.seq, inserted.Id, inserted.Headers, inserted.Body, inserted.delivery_count,
+	CASE WHEN inserted.Expires <= @now THEN 1 ELSE 0 END INTO @hit;
+SELECT seq, id, headers, body, delivery_count, expired FROM @hit;
+IF @@ROWCOUNT = 0
+	SELECT TOP (1) datediff_big(microsecond, @now, visible_at)
+	FROM [dbo].[q] WITH (INDEX (holdfast_due), READPAST, READCOMMITTEDLOCK)
+	WHERE visible_at > @now ORDER BY visible_at, seq;
+
+-- queue with triggers renew
+DECLARE @now datetime2(7) = sysutcdatetime();
+DECLARE @hit TABLE (n int);
+UPDATE q SET visible_at = dateadd(microsecond, @for % 1000000, dateadd(second, @for / 1000000 % 86400, dateadd(day, @for / 1000000 / 86400, @now)))
+OUTPUT r.n INTO @hit FROM OPENJSON(@rows) WITH (n int '$[0]', seq bigint '$[1]', lease bigint '$[2]', after_us bigint '$[3]', undo int '$[4]') AS r
+INNER LOOP JOIN [dbo].[q] AS q WITH (ROWLOCK) ON q.seq = r.seq AND q.lease_id = r.lease;
+SELECT n FROM @hit;
+
+-- queue with triggers update
+DECLARE @now datetime2(7) = sysutcdatetime();
+DECLARE @hit TABLE (n int);
+UPDATE q SET visible_at = dateadd(microsecond, r.after_us % 1000000, dateadd(second, r.after_us / 1000000 % 86400, dateadd(day, r.after_us / 1000000 / 86400, @now))),
+	delivery_count = CASE WHEN q.delivery_count > r.undo THEN q.delivery_count - r.undo ELSE 0 END,
+	lease_id = NULL, lease_owner = NULL
+OUTPUT r.n INTO @hit FROM OPENJSON(@rows) WITH (n int '$[0]', seq bigint '$[1]', lease bigint '$[2]', after_us bigint '$[3]', undo int '$[4]') AS r
+INNER LOOP JOIN [dbo].[q] AS q WITH (ROWLOCK) ON q.seq = r.seq AND q.lease_id = r.lease;
+SELECT n FROM @hit;
+
+-- queue with triggers remove
+DECLARE @hit TABLE (n int);
+DELETE q OUTPUT r.n INTO @hit FROM OPENJSON(@rows) WITH (n int '$[0]', seq bigint '$[1]', lease bigint '$[2]', after_us bigint '$[3]', undo int '$[4]') AS r
+INNER LOOP JOIN [dbo].[q] AS q WITH (ROWLOCK) ON q.seq = r.seq AND q.lease_id = r.lease;
+SELECT n FROM @hit;
+
+-- queue with triggers insert
+DECLARE @now datetime2(7) = sysutcdatetime();
+DECLARE @hit TABLE (seq bigint);
+INSERT INTO [dbo].[q] (Id, Headers, Body, visible_at, Expires)
+OUTPUT inserted.seq INTO @hit
+SELECT r.id, r.headers, substring(@bodies, r.body_from, r.body_size), due.moment,
+	CASE WHEN r.ttl_us > 0 THEN dateadd(microsecond, r.ttl_us % 1000000, dateadd(second, r.ttl_us / 1000000 % 86400, dateadd(day, r.ttl_us / 1000000 / 86400, due.moment))) END
+FROM OPENJSON(@rows) WITH (n int, id nvarchar(max), headers nvarchar(max) AS JSON,
+	body_from bigint, body_size bigint, at_us bigint, after_us bigint, ttl_us bigint) AS r
+CROSS APPLY (SELECT CASE WHEN r.at_us = 0 THEN dateadd(microsecond, r.after_us % 1000000, dateadd(second, r.after_us / 1000000 % 86400, dateadd(day, r.after_us / 1000000 / 86400, @now)))
+	ELSE dateadd(microsecond, r.at_us % 1000000, dateadd(second, r.at_us / 1000000 % 86400, dateadd(day, r.at_us / 1000000 / 86400, convert(datetime2(7), '19700101')))) END AS moment) AS wanted
+CROSS APPLY (SELECT CASE WHEN wanted.moment > @now THEN wanted.moment ELSE @now END AS moment) AS due
+ORDER BY r.n;
+SELECT seq FROM @hit;
+
+-- queue with triggers abandon
+DECLARE @now datetime2(7) = sysutcdatetime();
+UPDATE q SET visible_at = @now, lease_id = NULL, lease_owner = NULL
+FROM [dbo].[q] AS q WITH (INDEX (holdfast_due), ROWLOCK)
+WHERE q.visible_at > @now AND q.visible_at <= dateadd(microsecond, @for % 1000000, dateadd(second, @for / 1000000 % 86400, dateadd(day, @for / 1000000 / 86400, @now))) AND q.lease_owner = @owner;
+
+-- queue with triggers orphans
+DECLARE @now datetime2(7) = sysutcdatetime();
+UPDATE q SET visible_at = @now, lease_id = NULL, lease_owner = NULL
+FROM [dbo].[q] AS q WITH (INDEX (holdfast_due), ROWLOCK)
+WHERE q.visible_at > @now AND q.visible_at <= dateadd(microsecond, @for % 1000000, dateadd(second, @for / 1000000 % 86400, dateadd(day, @for / 1000000 / 86400, @now)))
+	AND q.lease_id IN (SELECT lease FROM OPENJSON(@leases) WITH (lease bigint '$'));
+
+-- queue with triggers cancel
+DELETE FROM [dbo].[q] WITH (ROWLOCK) WHERE seq = @seq AND delivery_count = 0;
+
+-- queue with triggers take
+UPDATE [dbo].[q] WITH (ROWLOCK) SET lease_id = @lease
+WHERE seq = @seq AND visible_at <= sysutcdatetime();
+
+-- queue with triggers sweep
+DECLARE @now datetime2(7) = sysutcdatetime();
+DELETE TOP (1000) FROM [dbo].[q] WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK)
+WHERE Expires IS NOT NULL AND Expires <= @now AND (lease_id IS NULL OR visible_at <= @now);
+
+-- queue with triggers purge
+DECLARE @now datetime2(7) = sysutcdatetime();
+WITH due AS (
+	SELECT TOP (1000) seq, visible_at FROM [dbo].[q] WITH (INDEX (holdfast_due), READPAST, UPDLOCK, ROWLOCK, READCOMMITTEDLOCK)
+	WHERE visible_at <= @now ORDER BY visible_at, seq)
+DELETE FROM due;
+
+-- queue with triggers last
+SELECT coalesce(max(seq), 0) FROM [dbo].[q] WITH (READPAST, READCOMMITTEDLOCK)
+
+-- queue with triggers browse
+SELECT TOP (@limit) seq, Id, Headers, Body, delivery_count FROM [dbo].[q] WITH (READPAST, READCOMMITTEDLOCK)
+WHERE seq > @after AND seq <= @last AND (Expires IS NULL OR Expires > sysutcdatetime()) ORDER BY seq
+
+-- queue with triggers inspect
+DECLARE @now datetime2(7) = sysutcdatetime();
+SELECT count_big(CASE WHEN visible_at <= @now THEN 1 END),
+	count_big(CASE WHEN visible_at > @now AND lease_id IS NOT NULL THEN 1 END),
+	count_big(CASE WHEN visible_at > @now AND lease_id IS NULL THEN 1 END),
+	coalesce(datediff_big(microsecond, min(CASE WHEN visible_at <= @now THEN visible_at END), @now), 0)
+FROM [dbo].[q] WITH (READPAST, READCOMMITTEDLOCK) WHERE Expires IS NULL OR Expires > @now;
+
+-- queue with triggers columns
+SELECT c.name FROM sys.columns AS c WHERE c.object_id = object_id(N'[dbo].[q]', N'U')
+
+-- queue with triggers create
+IF object_id(N'[dbo].[q]', N'U') IS NULL
+BEGIN
+	CREATE TABLE [dbo].[q] (
+		seq bigint IDENTITY PRIMARY KEY CLUSTERED,
+		Id nvarchar(max) NOT NULL DEFAULT convert(nvarchar(36), newid()),
+		CorrelationId varchar(255),
+		ReplyToAddress varchar(255),
+		Recoverable bit,
+		Expires datetime2(7),
+		Headers nvarchar(max) NOT NULL,
+		Body varbinary(max),
+		visible_at datetime2(7) NOT NULL DEFAULT sysutcdatetime(),
+		delivery_count int NOT NULL DEFAULT 0,
+		lease_id bigint,
+		lease_owner nvarchar(max),
+		last_error nvarchar(max),
+		INDEX holdfast_due NONCLUSTERED (visible_at, seq),
+		INDEX holdfast_expires NONCLUSTERED (Expires) WHERE Expires IS NOT NULL);
+	ALTER TABLE [dbo].[q] SET (LOCK_ESCALATION = DISABLE);
+END
+
+-- queue with triggers note
+IF EXISTS (SELECT 1 FROM [dbo].[holdfast_tables] WHERE name = N'q' AND version > 1)
+	THROW 50000, N'its table is of a version that this program does not know', 1;
+IF col_length(N'[dbo].[q]', N'lease_id') IS NOT NULL AND NOT EXISTS (SELECT 1 FROM [dbo].[holdfast_tables] WHERE name = N'q')
+	INSERT INTO [dbo].[holdfast_tables] (name, version) VALUES (N'q', 1);
+
+-- send to a queue of NServiceBus's in another database
+DECLARE @now datetime2(7) = sysutcdatetime();
+INSERT INTO [other].[nsb].[q] (Id, Recoverable, Expires, Headers, Body)
+SELECT convert(uniqueidentifier, r.id), 1, CASE WHEN r.ttl_us > 0 THEN dateadd(microsecond, r.ttl_us % 1000000, dateadd(second, r.ttl_us / 1000000 % 86400, dateadd(day, r.ttl_us / 1000000 / 86400, @now))) END, r.headers, substring(@bodies, r.body_from, r.body_size)
+FROM OPENJSON(@rows) WITH (n int, id nvarchar(max), headers nvarchar(max) AS JSON,
+	body_from bigint, body_size bigint, at_us bigint, after_us bigint, ttl_us bigint) AS r
+ORDER BY r.n;
+
+-- inspect a queue of NServiceBus's
+SELECT count_big(*), 0, 0, 0 FROM [other].[nsb].[q] WITH (READPAST, READCOMMITTEDLOCK) WHERE Expires IS NULL OR Expires > sysutcdatetime();
+
+-- columns in another database
+SELECT c.name FROM [other].sys.columns AS c WHERE c.object_id = object_id(N'[other].[nsb].[q]', N'U')
+
+-- versions create
+IF object_id(N'[my''s [schema]]].[holdfast_tables]', N'U') IS NULL
+	CREATE TABLE [my's [schema]]].[holdfast_tables] (
+		name nvarchar(128) COLLATE Latin1_General_BIN2 PRIMARY KEY,
+		version int NOT NULL,
+		swept_at datetime2(7) NOT NULL DEFAULT sysutcdatetime());
+
+-- versions due
+DECLARE @now datetime2(7) = sysutcdatetime();
+UPDATE q SET swept_at = @now
+OUTPUT inserted.name FROM [my's [schema]]].[holdfast_tables] AS q WITH (READPAST, UPDLOCK, ROWLOCK, READCOMMITTEDLOCK)
+WHERE q.swept_at <= dateadd(second, -45, @now);
 
 -- subscriptions create
 IF object_id(N'[my''s [schema]]].[holdfast_subscriptions]', N'U') IS NULL
 	CREATE TABLE [my's [schema]]].[holdfast_subscriptions] (
-		type nvarchar(300) COLLATE Latin1_General_BIN2 NOT NULL,
+		[type] nvarchar(300) COLLATE Latin1_General_BIN2 NOT NULL,
 		queue nvarchar(128) COLLATE Latin1_General_BIN2 NOT NULL,
-		PRIMARY KEY (type, queue));
+		PRIMARY KEY ([type], queue));
 
 -- subscriptions add
-INSERT INTO [my's [schema]]].[holdfast_subscriptions] (type, queue)
-SELECT DISTINCT r.type COLLATE Latin1_General_BIN2, @queue FROM OPENJSON(@types) WITH (type nvarchar(300) '$') AS r
-WHERE NOT EXISTS (SELECT 1 FROM [my's [schema]]].[holdfast_subscriptions] AS s WITH (UPDLOCK, HOLDLOCK) WHERE s.type = r.type COLLATE Latin1_General_BIN2 AND s.queue = @queue);
+INSERT INTO [my's [schema]]].[holdfast_subscriptions] ([type], queue)
+SELECT wanted.[type], @queue FROM (SELECT DISTINCT r.[type] COLLATE Latin1_General_BIN2 AS [type]
+	FROM OPENJSON(@types) WITH ([type] nvarchar(300) '$') AS r) AS wanted
+WHERE NOT EXISTS (SELECT 1 FROM [my's [schema]]].[holdfast_subscriptions] AS s WITH (UPDLOCK, HOLDLOCK) WHERE s.[type] = wanted.[type] AND s.queue = @queue);
 
 -- subscriptions remove
-DELETE FROM [my's [schema]]].[holdfast_subscriptions] WHERE queue = @queue AND type IN (SELECT r.type COLLATE Latin1_General_BIN2 FROM OPENJSON(@types) WITH (type nvarchar(300) '$') AS r);
+DELETE FROM [my's [schema]]].[holdfast_subscriptions] WHERE queue = @queue AND [type] IN (SELECT DISTINCT r.[type] COLLATE Latin1_General_BIN2 AS [type]
+	FROM OPENJSON(@types) WITH ([type] nvarchar(300) '$') AS r);
 
 -- subscriptions all
-SELECT type, queue FROM [my's [schema]]].[holdfast_subscriptions] ORDER BY type, queue
+SELECT [type], queue FROM [my's [schema]]].[holdfast_subscriptions] ORDER BY [type], queue
+
+-- shared subscriptions create
+IF object_id(N'[dbo].[SubscriptionRouting]', N'U') IS NULL
+	CREATE TABLE [dbo].[SubscriptionRouting] (
+		QueueAddress nvarchar(200) NOT NULL,
+		Endpoint nvarchar(200) NOT NULL,
+		Topic nvarchar(200) NOT NULL,
+		PRIMARY KEY CLUSTERED (Endpoint, Topic));
+
+-- shared subscriptions add
+UPDATE [dbo].[SubscriptionRouting] SET QueueAddress = @queue WHERE Endpoint = @endpoint AND Topic IN (SELECT DISTINCT r.[type] FROM OPENJSON(@types) WITH ([type] nvarchar(200) '$') AS r);
+INSERT INTO [dbo].[SubscriptionRouting] (QueueAddress, Endpoint, Topic)
+SELECT @queue, @endpoint, wanted.[type] FROM (SELECT DISTINCT r.[type] FROM OPENJSON(@types) WITH ([type] nvarchar(200) '$') AS r) AS wanted
+WHERE NOT EXISTS (SELECT 1 FROM [dbo].[SubscriptionRouting] AS s WITH (UPDLOCK, HOLDLOCK) WHERE s.Endpoint = @endpoint AND s.Topic = wanted.[type]);
+
+-- shared subscriptions remove
+DELETE FROM [dbo].[SubscriptionRouting] WHERE Endpoint = @endpoint AND Topic IN (SELECT DISTINCT r.[type] FROM OPENJSON(@types) WITH ([type] nvarchar(200) '$') AS r);
+
+-- shared subscriptions all
+SELECT Topic, QueueAddress FROM [dbo].[SubscriptionRouting] ORDER BY Topic, QueueAddress
 

@@ -1,0 +1,304 @@
+package storetest
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/holdfast-go/holdfast/internal/backoff"
+	"github.com/holdfast-go/holdfast/internal/tablequeue"
+)
+
+var leasing = []rule{
+	{"a claim leases the rows longest visible and counts", claimLeases},
+	{"a claim of nothing tells when the next row is due", claimTells},
+	{"a lease that has run out is claimed again, whatever the count", claimAgain},
+	{"claims at once get different rows", claimApart},
+	{"a settle names the lease, and hits nothing after another claim", settleFenced},
+	{"a release takes back the count and a retry keeps it", settleCounts},
+	{"two hand-outs of a row in a batch are told apart", settleTwo},
+	{"a lost lease does not touch its neighbours", settleNeighbours},
+	{"a renewal tells which leases are lost", renewTells},
+	{"abandoned leases end, and no others", abandonOwn},
+	{"rows of claims that nobody heard of are given back", abandonClaims},
+	{"a transaction completes, loses its lease, or is rolled back", transact},
+}
+
+func claimLeases(w *world) {
+	w.send("in", "1", "2", "3")
+	first, next := w.claim(tablequeue.Claim{Limit: 2, Lease: 11, For: long})
+	slices.SortFunc(first, func(a, b tablequeue.Claimed) int { return int(a.Seq - b.Seq) })
+	w.ids(first, "1", "2")
+	if next != 0 {
+		w.Errorf("next %v with rows", next)
+	}
+	rest, _ := w.claim(tablequeue.Claim{Limit: 10, Lease: 12, For: long})
+	w.ids(rest, "3")
+	for _, r := range append(first, rest...) {
+		if r.Count != 1 || r.Expired || r.Headers != `{"k":"`+r.ID+`"}` || string(r.Body) != "body of "+r.ID {
+			w.Errorf("row %+v", r)
+		}
+	}
+	w.empty("in")
+	w.stats("in", 0, 3, 0)
+}
+
+func claimTells(w *world) {
+	if _, next := w.claim(tablequeue.Claim{Limit: 1, Lease: 1, For: long}); next != 0 {
+		w.Errorf("next %v of an empty queue", next)
+	}
+	late := row("in", "late")
+	late.After = 40 * time.Minute
+	w.flush(sending1(late))
+	w.near("a delayed row", 40*time.Minute)
+	w.send("in", "leased")
+	w.claim(tablequeue.Claim{Limit: 1, Lease: 2, For: 20 * time.Minute})
+	w.near("a leased row", 20*time.Minute)
+}
+
+// near fails unless the next row is due about then.
+func (w *world) near(what string, want time.Duration) {
+	w.Helper()
+	if _, next := w.claim(tablequeue.Claim{Limit: 1, Lease: 1, For: long}); next > want || next < want-time.Minute {
+		w.Errorf("%s: next in %v, want %v", what, next, want)
+	}
+}
+
+func claimAgain(w *world) {
+	w.send("in", "1")
+	ctx, cancel := context.WithTimeout(w.Context(), patience)
+	defer cancel()
+	for count := 1; count <= 12; {
+		rows, next := w.claim(tablequeue.Claim{Limit: 1, Lease: int64(count), For: 3 * time.Millisecond})
+		switch {
+		case len(rows) == 1 && rows[0].Count != count:
+			w.Fatalf("count %d, want %d", rows[0].Count, count)
+		case len(rows) == 1:
+			count++
+		case backoff.Sleep(ctx, max(next, time.Millisecond)) != nil:
+			w.Fatalf("not claimed for the %d. time", count)
+		}
+	}
+}
+
+func claimApart(w *world) {
+	const n, takers = 120, 4
+	var units []*tablequeue.Unit
+	for range n {
+		units = append(units, sending1(row("in", "x")))
+	}
+	w.flush(units...)
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	seen := map[int64]int{}
+	for taker := range takers {
+		s := w.Open(w.T)
+		wg.Go(func() {
+			for empty := 0; empty < 3; {
+				rows, _, err := s.Claim(w.Context(), tablequeue.Claim{Queue: "in", Limit: 7, Lease: int64(taker + 1), For: long, Owner: "me"}, nil)
+				if err != nil && s.Classify(err) != tablequeue.Conflict {
+					w.Error(err)
+					return
+				}
+				if len(rows) == 0 {
+					empty++
+				}
+				mu.Lock()
+				for _, r := range rows {
+					seen[r.Seq]++
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	wg.Wait()
+	for seq, times := range seen {
+		if times != 1 {
+			w.Errorf("row %d was claimed %d times", seq, times)
+		}
+	}
+	if len(seen) != n {
+		w.Errorf("%d of %d rows were claimed", len(seen), n)
+	}
+}
+
+// settles is a unit of each verb for a lease.
+func settles(l tablequeue.Lease) []*tablequeue.Unit {
+	return []*tablequeue.Unit{
+		{Verb: tablequeue.Retry, Queue: "in", Lease: l, After: long},
+		{Verb: tablequeue.Release, Queue: "in", Lease: l},
+		{Verb: tablequeue.Delete, Queue: "in", Lease: l, Rows: []tablequeue.Row{row("out", "sent")}},
+	}
+}
+
+func settleFenced(w *world) {
+	w.send("in", "1")
+	old, _ := w.claim(tablequeue.Claim{Limit: 1, Lease: 11, For: time.Millisecond})
+	now := w.claims(12, 1)
+	for _, u := range settles(leaseOf(old[0], 11)) {
+		w.flush(u)
+		if !u.Lost {
+			w.Errorf("verb %d hit what another has leased", u.Verb)
+		}
+	}
+	w.empty("in")
+	w.stats("out", 0, 0, 0)
+	u := &tablequeue.Unit{Verb: tablequeue.Delete, Queue: "in", Lease: leaseOf(now[0], 12), Rows: []tablequeue.Row{row("out", "sent")}, Lost: true}
+	w.flush(u)
+	if u.Lost {
+		w.Error("the lease that holds is lost")
+	}
+	w.flush(u) // once more: the row is gone
+	if !u.Lost {
+		w.Error("a row was deleted twice")
+	}
+	w.stats("in", 0, 0, 0)
+	w.stats("out", 1, 0, 0)
+}
+
+func settleCounts(w *world) {
+	w.send("in", "1")
+	for lease, want := range []struct {
+		verb  tablequeue.Verb
+		count int
+	}{{tablequeue.Retry, 1}, {tablequeue.Release, 2}, {tablequeue.Release, 2}, {tablequeue.Retry, 2}, {tablequeue.Delete, 3}} {
+		r := w.claims(int64(lease+1), 1)[0]
+		if r.Count != want.count {
+			w.Errorf("claim %d: count %d, want %d", lease+1, r.Count, want.count)
+		}
+		w.flush(&tablequeue.Unit{Verb: want.verb, Queue: "in", Lease: leaseOf(r, int64(lease+1))})
+	}
+	w.send("in", "2")
+	r := w.claims(9, 1)[0]
+	w.flush(&tablequeue.Unit{Verb: tablequeue.Retry, Queue: "in", Lease: leaseOf(r, 9), After: 30 * time.Minute})
+	w.near("a row to be tried again later", 30*time.Minute)
+	w.stats("in", 0, 0, 1)
+}
+
+func settleTwo(w *world) {
+	w.send("in", "1", "2")
+	old, _ := w.claim(tablequeue.Claim{Limit: 2, Lease: 11, For: time.Millisecond})
+	rows := w.claims(12, 2)
+	if len(old) != 2 {
+		w.Fatal("not claimed before")
+	}
+	seq := rows[0].Seq
+	leases := []tablequeue.Lease{{Seq: seq, ID: 11}, {Seq: seq, ID: 12}, {Seq: rows[1].Seq, ID: 11}}
+	lost, err := w.Renew(w.Context(), "in", leases, long)
+	w.ok(err)
+	if want := []bool{true, false, true}; !slices.Equal(lost, want) {
+		w.Errorf("renewals lost %v, want %v", lost, want)
+	}
+	var units []*tablequeue.Unit
+	for _, l := range leases {
+		units = append(units, &tablequeue.Unit{Verb: tablequeue.Delete, Queue: "in", Lease: l, Rows: []tablequeue.Row{row("out", "sent")}})
+	}
+	w.flush(units...)
+	for i, u := range units {
+		if want := i != 1; u.Lost != want {
+			w.Errorf("unit %d: lost %v, want %v", i, u.Lost, want)
+		}
+	}
+	w.stats("out", 1, 0, 0)
+	w.stats("in", 0, 1, 0)
+}
+
+func settleNeighbours(w *world) {
+	const n = 30
+	var units []*tablequeue.Unit
+	for range n {
+		units = append(units, sending1(row("in", "x")))
+	}
+	w.flush(units...)
+	units = nil
+	for i, r := range w.claims(11, n) {
+		lease := int64(11)
+		if i%3 == 0 {
+			lease = 99
+		}
+		u := settles(leaseOf(r, lease))[i%3]
+		if i%2 == 0 {
+			u.Rows = append(u.Rows, row("in", "more"))
+		}
+		if u.Verb != tablequeue.Delete {
+			u.Rows = nil
+		}
+		units = append(units, u)
+	}
+	w.flush(units...)
+	for i, u := range units {
+		if want := i%3 == 0; u.Lost != want {
+			w.Errorf("unit %d: lost %v, want %v", i, u.Lost, want)
+		}
+	}
+	w.stats("out", n/3, 0, 0)
+}
+
+func renewTells(w *world) {
+	w.send("in", "1", "2", "3")
+	rows, _ := w.claim(tablequeue.Claim{Limit: 3, Lease: 11, For: 20 * time.Minute})
+	slices.SortFunc(rows, func(a, b tablequeue.Claimed) int { return int(a.Seq - b.Seq) })
+	w.flush(&tablequeue.Unit{Verb: tablequeue.Delete, Queue: "in", Lease: leaseOf(rows[1], 11)})
+	leases := []tablequeue.Lease{leaseOf(rows[0], 11), leaseOf(rows[1], 11), leaseOf(rows[2], 98)}
+	lost, err := w.Renew(w.Context(), "in", leases, 50*time.Minute)
+	w.ok(err)
+	if want := []bool{false, true, true}; !slices.Equal(lost, want) {
+		w.Errorf("lost %v, want %v", lost, want)
+	}
+	w.flush(&tablequeue.Unit{Verb: tablequeue.Delete, Queue: "in", Lease: leaseOf(rows[2], 11)})
+	w.near("a renewed lease", 50*time.Minute)
+}
+
+func abandonOwn(w *world) {
+	w.send("in", "1", "2")
+	w.claim(tablequeue.Claim{Limit: 1, Lease: 11, For: long})
+	w.claim(tablequeue.Claim{Limit: 1, Lease: 12, For: long, Owner: "other"})
+	late := row("in", "late")
+	late.After = time.Minute
+	w.flush(sending1(late))
+	w.ok(w.Abandon(w.Context(), "in", "me", long))
+	if r := w.claims(13, 1)[0]; r.ID != "1" || r.Count != 2 {
+		w.Errorf("row %+v, want the abandoned one with its count kept", r)
+	}
+	w.empty("in")
+}
+
+func abandonClaims(w *world) {
+	s, ok := w.Store.(tablequeue.Orphaner)
+	if !ok {
+		w.Skip("claims of this store are never unheard of")
+	}
+	w.send("in", "1", "2")
+	w.claim(tablequeue.Claim{Limit: 1, Lease: 1 << 62, For: long})
+	w.claim(tablequeue.Claim{Limit: 1, Lease: 12, For: long})
+	w.ok(s.AbandonClaims(w.Context(), "in", []int64{1 << 62, 77}, long))
+	if r := w.claims(13, 1)[0]; r.ID != "1" || r.Count != 2 {
+		w.Errorf("row %+v, want that of the claim with its count kept", r)
+	}
+	w.empty("in")
+}
+
+func transact(w *world) {
+	s, ok := w.Store.(tablequeue.Transactor)
+	if !ok {
+		w.Skip("this store has no transactions")
+	}
+	w.send("in", "1", "2", "3")
+	for i, r := range w.claims(11, 3) {
+		tx, err := s.Begin(w.Context())
+		w.ok(err)
+		u := &tablequeue.Unit{Verb: tablequeue.Delete, Queue: "in", Lease: leaseOf(r, int64(11+i%2)), Rows: []tablequeue.Row{row("out", r.ID)}}
+		if i == 2 {
+			w.ok(tx.Rollback(w.Context()))
+			continue
+		}
+		w.ok(tx.Complete(w.Context(), u))
+		if lost := i == 1; u.Lost != lost {
+			w.Errorf("row %s: lost %v, want %v", r.ID, u.Lost, lost)
+		}
+		w.ok(tx.Rollback(w.Context()))
+	}
+	w.stats("in", 0, 2, 0)
+	w.stats("out", 1, 0, 0)
+}

@@ -1,0 +1,117 @@
+package storetest
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/holdfast-go/holdfast/internal/tablequeue"
+)
+
+var looking = []rule{
+	{"a queue is browsed in pages, leased and delayed rows too", browses},
+	{"a visible row is taken once, with what is sent", takes},
+	{"a purge removes what is visible", purges},
+	{"the installer leaves alone what is there, and may run at once", installs},
+	{"inspecting tells counts, the age of the oldest, and all queues", inspects},
+}
+
+func browses(w *world) {
+	late := row("in", "late")
+	late.After = time.Hour
+	w.flush(sending1(late))
+	w.send("in", "1", "2", "3")
+	w.claim(tablequeue.Claim{Limit: 1, Lease: 11, For: long})
+	last, err := w.Last(w.Context(), "in")
+	w.ok(err)
+	w.send("in", "later")
+	var seen []string
+	for p := (tablequeue.Page{Queue: "in", Last: last, Limit: 3}); ; {
+		rows, err := w.Browse(w.Context(), p)
+		w.ok(err)
+		if len(rows) == 0 {
+			break
+		}
+		seen = append(seen, idsOf(rows)...)
+		p.After = rows[len(rows)-1].Seq
+	}
+	if want := []string{"late", "1", "2", "3"}; !slices.Equal(seen, want) {
+		w.Errorf("seen %q, want %q", seen, want)
+	}
+	if last, err := w.Last(w.Context(), "out"); last != 0 || err != nil {
+		w.Errorf("the last of an empty queue is %d, %v", last, err)
+	}
+}
+
+func takes(w *world) {
+	w.send("in", "1", "2")
+	r, _ := w.claim(tablequeue.Claim{Limit: 1, Lease: 11, For: long})
+	last, err := w.Last(w.Context(), "in")
+	w.ok(err)
+	for _, want := range []struct {
+		seq  int64
+		lost bool
+	}{{r[0].Seq, true}, {last, false}, {last, true}} {
+		u := &tablequeue.Unit{Verb: tablequeue.Delete, Queue: "in", Lease: tablequeue.Lease{Seq: want.seq, ID: 77}, Rows: []tablequeue.Row{row("out", "sent")}}
+		w.ok(w.Take(w.Context(), u))
+		if u.Lost != want.lost {
+			w.Errorf("row %d: lost %v, want %v", want.seq, u.Lost, want.lost)
+		}
+	}
+	w.stats("in", 0, 1, 0)
+	w.stats("out", 1, 0, 0)
+}
+
+func purges(w *world) {
+	late := row("in", "late")
+	late.After = time.Hour
+	w.flush(sending1(late))
+	w.send("in", "1", "2", "3")
+	w.send("out", "1")
+	w.claim(tablequeue.Claim{Limit: 1, Lease: 11, For: long})
+	for _, want := range []int64{2, 0} {
+		n, err := w.Purge(w.Context(), "in")
+		if err != nil || n != want {
+			w.Errorf("purged %d, %v, want %d", n, err, want)
+		}
+	}
+	w.stats("in", 0, 1, 1)
+	w.stats("out", 1, 0, 0)
+}
+
+func installs(w *world) {
+	w.send("in", "1")
+	var wg sync.WaitGroup
+	for range 3 {
+		s := w.Open(w.T)
+		wg.Go(func() {
+			if err := s.Install(w.Context(), plan("in", "out", "more")); err != nil {
+				w.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	w.send("more", "1")
+	w.stats("in", 1, 0, 0)
+}
+
+func inspects(w *world) {
+	w.send("in", "1", "2", "3")
+	w.claim(tablequeue.Claim{Limit: 1, Lease: 11, For: long})
+	late, dead := row("in", "late"), row("in", "dead")
+	late.After, dead.TTL = time.Hour, time.Microsecond
+	w.flush(sending1(late, dead))
+	w.stats("in", 2, 1, 1)
+	all, err := w.Inspect(w.Context())
+	w.ok(err)
+	var names []string
+	for _, s := range all {
+		names = append(names, s.Name)
+		if s.Name == "in" && (s.Oldest <= 0 || s.Oldest > time.Hour) {
+			w.Errorf("the oldest is %v old", s.Oldest)
+		}
+	}
+	if !slices.Contains(names, "in") || !slices.Contains(names, "out") {
+		w.Errorf("queues %q", names)
+	}
+}

@@ -1,0 +1,167 @@
+// Package storetest holds a [tablequeue.Store] to what the lease engine expects of it: the same rules for every
+// SQL dialect, on its real database. It is imported by tests only.
+package storetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast/internal/backoff"
+	"github.com/holdfast-go/holdfast/internal/tablequeue"
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+// Harness is what the rules need of a dialect.
+type Harness struct {
+	// Open makes a store on tables that no other test has, and closes it with the test. Nothing is installed. A second
+	// store of the same test is on the same tables.
+	Open func(t testing.TB) tablequeue.Store
+	// Due makes all queues of the test ones that have not been swept for long. nil where the store is no
+	// [tablequeue.Sweeper].
+	Due func(t testing.TB)
+}
+
+// Run runs all rules, each as a subtest.
+func Run(t *testing.T, h Harness) {
+	for _, group := range [][]rule{leasing, sending, looking} {
+		for _, r := range group {
+			t.Run(r.name, func(t *testing.T) {
+				w := &world{T: t, Harness: h, Store: h.Open(t)}
+				w.ok(w.Install(t.Context(), plan("in", "out")))
+				r.check(w)
+			})
+		}
+	}
+}
+
+type rule struct {
+	name  string
+	check func(w *world)
+}
+
+// world is a store with the queues "in" and "out".
+type world struct {
+	*testing.T
+	tablequeue.Store
+	Harness
+}
+
+// patience is how long is waited for what must come.
+const patience = 30 * time.Second
+
+// long is a lease that lasts for the test.
+const long = time.Hour
+
+func plan(queues ...string) (p transport.Plan) {
+	for _, q := range queues {
+		p.Queues = append(p.Queues, transport.Queue{Name: q})
+	}
+	return p
+}
+
+func (w *world) ok(err error) {
+	w.Helper()
+	if err != nil {
+		w.Fatal(err)
+	}
+}
+
+func (w *world) is(err, want error) {
+	w.Helper()
+	if !errors.Is(err, want) {
+		w.Errorf("error = %v, want %v", err, want)
+	}
+}
+
+// send inserts a message for each id.
+func (w *world) send(queue string, ids ...string) {
+	w.Helper()
+	for _, id := range ids {
+		w.flush(sending1(row(queue, id)))
+	}
+}
+
+func row(queue, id string) tablequeue.Row {
+	return tablequeue.Row{Queue: queue, ID: id, Headers: []byte(`{"k":"` + id + `"}`), Body: []byte("body of " + id)}
+}
+
+func sending1(rows ...tablequeue.Row) *tablequeue.Unit { return &tablequeue.Unit{Rows: rows} }
+
+func (w *world) flush(units ...*tablequeue.Unit) {
+	w.Helper()
+	w.ok(w.Flush(w.Context(), units))
+}
+
+// claim leases rows of a queue.
+func (w *world) claim(c tablequeue.Claim) (rows []tablequeue.Claimed, next time.Duration) {
+	w.Helper()
+	if c.Queue == "" {
+		c.Queue = "in"
+	}
+	if c.Owner == "" {
+		c.Owner = "me"
+	}
+	rows, next, err := w.Claim(w.Context(), c, nil)
+	w.ok(err)
+	return rows, next
+}
+
+// claims leases n rows of "in" under a lease, waiting for them.
+func (w *world) claims(lease int64, n int) (rows []tablequeue.Claimed) {
+	w.Helper()
+	ctx, cancel := context.WithTimeout(w.Context(), patience)
+	defer cancel()
+	for len(rows) < n {
+		got, _ := w.claim(tablequeue.Claim{Limit: n - len(rows), Lease: lease, For: long})
+		if rows = append(rows, got...); len(got) == 0 && backoff.Sleep(ctx, 5*time.Millisecond) != nil {
+			w.Fatalf("%d rows in %v, want %d", len(rows), patience, n)
+		}
+	}
+	slices.SortFunc(rows, func(a, b tablequeue.Claimed) int { return int(a.Seq - b.Seq) })
+	return rows
+}
+
+// empty fails when something of the queue is visible.
+func (w *world) empty(queue string) {
+	w.Helper()
+	if rows, _ := w.claim(tablequeue.Claim{Queue: queue, Limit: 10, Lease: 1, For: long}); len(rows) != 0 {
+		w.Errorf("%d rows of %q are visible, want none; the first: %+v", len(rows), queue, rows[0])
+	}
+}
+
+// stats are the numbers of a queue's rows that are ready, leased and delayed.
+func (w *world) stats(queue string, ready, unsettled, delayed int64) {
+	w.Helper()
+	all, err := w.Inspect(w.Context(), queue)
+	w.ok(err)
+	s := all[0]
+	if s.Name != queue || s.Ready != ready || s.Unsettled != unsettled || s.Delayed != delayed {
+		w.Errorf("%s", diff(s, ready, unsettled, delayed))
+	}
+}
+
+func diff(s transport.QueueStats, want ...int64) string {
+	return fmt.Sprintf("queue %q has %d ready, %d unsettled, %d delayed, want %v", s.Name, s.Ready, s.Unsettled, s.Delayed, want)
+}
+
+func idsOf(rows []tablequeue.Claimed) (ids []string) {
+	for _, r := range rows {
+		ids = append(ids, r.ID)
+	}
+	return ids
+}
+
+func (w *world) ids(rows []tablequeue.Claimed, want ...string) {
+	w.Helper()
+	if got := idsOf(rows); !slices.Equal(got, want) {
+		w.Errorf("rows %q, want %q", got, want)
+	}
+}
+
+func leaseOf(r tablequeue.Claimed, id int64) tablequeue.Lease {
+	return tablequeue.Lease{Seq: r.Seq, ID: id}
+}

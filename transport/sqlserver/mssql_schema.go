@@ -1,0 +1,77 @@
+package sqlserver
+
+import "fmt"
+
+// The statements on the tables beside the queues. They belong to mssql_statements.go.
+
+// mssqlSchema makes a schema that is missing: that statement must be alone in its batch.
+func mssqlSchema(schema string) string {
+	return `IF schema_id(` + mssqlText(schema) + `) IS NULL EXEC (` + mssqlText("CREATE SCHEMA "+bracket(schema)) + `);`
+}
+
+// mssqlVersions are the statements on the table of versions.
+type mssqlVersions struct{ create, due string }
+
+func newMSSQLVersions(schema string) mssqlVersions {
+	q := mssqlQuote(schema, versionTable)
+	return mssqlVersions{
+		create: `IF object_id(` + mssqlText(q) + `, N'U') IS NULL
+	CREATE TABLE ` + q + ` (
+		name nvarchar(128) COLLATE Latin1_General_BIN2 PRIMARY KEY,
+		version int NOT NULL,
+		swept_at datetime2(7) NOT NULL DEFAULT sysutcdatetime());`,
+
+		// Who notes first that a queue is due to be swept, sweeps it.
+		due: mssqlNow + fmt.Sprintf(`UPDATE q SET swept_at = @now
+OUTPUT inserted.name FROM %s AS q WITH (READPAST, UPDLOCK, ROWLOCK, READCOMMITTEDLOCK)
+WHERE q.swept_at <= dateadd(second, -%d, @now);`, q, int(sweepEvery.Seconds())),
+	}
+}
+
+// mssqlSubscriptions are the statements on the table of subscriptions. Types differ by case, whatever
+// the database's collation says.
+type mssqlSubscriptions struct{ create, add, remove, all string }
+
+// The longest names of types: in ours, with the queue's they are a key, which has at most 900 bytes.
+const (
+	maxMSSQLType  = 300
+	maxMSSQLTopic = 200
+)
+
+func newMSSQLSubscriptions(schema string) mssqlSubscriptions {
+	q := mssqlQuote(schema, subscriptionTable)
+	const types = `(SELECT DISTINCT r.[type] COLLATE Latin1_General_BIN2 AS [type]
+	FROM OPENJSON(@types) WITH ([type] nvarchar(300) '$') AS r)`
+	return mssqlSubscriptions{
+		create: `IF object_id(` + mssqlText(q) + `, N'U') IS NULL
+	CREATE TABLE ` + q + ` (
+		[type] nvarchar(300) COLLATE Latin1_General_BIN2 NOT NULL,
+		queue nvarchar(128) COLLATE Latin1_General_BIN2 NOT NULL,
+		PRIMARY KEY ([type], queue));`,
+		add: `INSERT INTO ` + q + ` ([type], queue)
+SELECT wanted.[type], @queue FROM ` + types + ` AS wanted
+WHERE NOT EXISTS (SELECT 1 FROM ` + q + ` AS s WITH (UPDLOCK, HOLDLOCK) WHERE s.[type] = wanted.[type] AND s.queue = @queue);`,
+		remove: `DELETE FROM ` + q + ` WHERE queue = @queue AND [type] IN ` + types + `;`,
+		all:    `SELECT [type], queue FROM ` + q + ` ORDER BY [type], queue`,
+	}
+}
+
+// newMSSQLRouting is the same for a table of NServiceBus's shape, that is shared with its endpoints and keyed by endpoint.
+func newMSSQLRouting(schema, table string) mssqlSubscriptions {
+	q := mssqlQuote(schema, table)
+	const types = `(SELECT DISTINCT r.[type] FROM OPENJSON(@types) WITH ([type] nvarchar(200) '$') AS r)`
+	return mssqlSubscriptions{
+		create: `IF object_id(` + mssqlText(q) + `, N'U') IS NULL
+	CREATE TABLE ` + q + ` (
+		QueueAddress nvarchar(200) NOT NULL,
+		Endpoint nvarchar(200) NOT NULL,
+		Topic nvarchar(200) NOT NULL,
+		PRIMARY KEY CLUSTERED (Endpoint, Topic));`,
+		add: `UPDATE ` + q + ` SET QueueAddress = @queue WHERE Endpoint = @endpoint AND Topic IN ` + types + `;
+INSERT INTO ` + q + ` (QueueAddress, Endpoint, Topic)
+SELECT @queue, @endpoint, wanted.[type] FROM ` + types + ` AS wanted
+WHERE NOT EXISTS (SELECT 1 FROM ` + q + ` AS s WITH (UPDLOCK, HOLDLOCK) WHERE s.Endpoint = @endpoint AND s.Topic = wanted.[type]);`,
+		remove: `DELETE FROM ` + q + ` WHERE Endpoint = @endpoint AND Topic IN ` + types + `;`,
+		all:    `SELECT Topic, QueueAddress FROM ` + q + ` ORDER BY Topic, QueueAddress`,
+	}
+}

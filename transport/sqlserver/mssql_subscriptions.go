@@ -1,0 +1,71 @@
+package sqlserver
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"fmt"
+	"unicode/utf16"
+
+	"github.com/holdfast-go/holdfast/internal/tablequeue"
+)
+
+// subscribers are the statements on the table of subscriptions: ours, or one that is shared with NServiceBus.
+func (s *mssqlStore) subscribers() mssqlSubscriptions {
+	if s.routing != "" {
+		return newMSSQLRouting(s.schema, s.routing)
+	}
+	return newMSSQLSubscriptions(s.schema)
+}
+
+// Subscribe implements [tablequeue.Subscriptions].
+func (s *mssqlStore) Subscribe(ctx context.Context, queue string, types []string) error {
+	most := maxMSSQLType
+	if s.routing != "" {
+		most = maxMSSQLTopic
+	}
+	for _, t := range types {
+		if n := len(utf16.Encode([]rune(t))); n > most {
+			return fmt.Errorf("mssql: subscribe queue %q: type %q has %d characters: at most %d can be subscribed to", queue, t, n, most)
+		}
+	}
+	return s.subscription(ctx, fmt.Sprintf("subscribe queue %q", queue), s.subscribers().add, queue, types)
+}
+
+// Unsubscribe implements [tablequeue.Subscriptions].
+func (s *mssqlStore) Unsubscribe(ctx context.Context, queue string, types []string) error {
+	return s.subscription(ctx, fmt.Sprintf("unsubscribe queue %q", queue), s.subscribers().remove, queue, types)
+}
+
+func (s *mssqlStore) subscription(ctx context.Context, doing, statement, queue string, types []string) error {
+	args := []any{sql.Named("queue", queue), list("types", types)}
+	if s.routing != "" {
+		args = []any{sql.Named("queue", s.address(queue)), sql.Named("endpoint", cmp.Or(s.endpoint, queue)), list("types", types)}
+	}
+	if _, err := s.db.ExecContext(ctx, statement, args...); err != nil {
+		return noMSSQLSubscriptions(doing, err)
+	}
+	return nil
+}
+
+// Subscriptions implements [tablequeue.Subscriptions].
+func (s *mssqlStore) Subscriptions(ctx context.Context) (all []tablequeue.Subscription, err error) {
+	err = each(ctx, s.db, func(rows *sql.Rows) error {
+		var sub tablequeue.Subscription
+		err := rows.Scan(&sub.Type, &sub.Queue)
+		sub.Queue = s.Name(sub.Queue)
+		all = append(all, sub)
+		return err
+	}, s.subscribers().all)
+	if err != nil {
+		return nil, noMSSQLSubscriptions("read subscriptions", err)
+	}
+	return all, nil
+}
+
+func noMSSQLSubscriptions(doing string, err error) error {
+	if number, ok := mssqlNumber(err); ok && number == invalidObject {
+		err = errNotInstalled
+	}
+	return &mssqlError{doing: doing, cause: err}
+}

@@ -1,0 +1,201 @@
+package sqlserver
+
+import (
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	mssql "github.com/microsoft/go-mssqldb"
+
+	"github.com/holdfast-go/holdfast/internal/tablequeue"
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+// theirsOnMSSQL answers as a server does on which the queue "theirs" is one of NServiceBus's.
+func theirsOnMSSQL() map[string]answer {
+	return map[string]answer{
+		"[theirs] (Id, Headers":     serverError(207, 16),
+		"[theirs] (Id, Recoverable": {},
+		"'[dbo].[theirs]', N'U')":   column("Id", "CorrelationId", "ReplyToAddress", "Recoverable", "Expires", "Headers", "Body", "RowVersion"),
+		"[out]":                     numbers(1),
+		"'[dbo].[out]', N'U')":      column("lease_id"),
+		mssqlDatabaseName:           column("shop"),
+		removePart:                  numbers(0),
+	}
+}
+
+func sentTo(queue, id string) tablequeue.Row {
+	return tablequeue.Row{Queue: queue, ID: id, Headers: []byte("{}"), TTL: time.Hour}
+}
+
+func TestMSSQLAQueueOfNServiceBusIsSentTo(t *testing.T) {
+	f, s := newFake(t, theirsOnMSSQL())
+	units := []*tablequeue.Unit{{Rows: []tablequeue.Row{sentTo("theirs", anID), sentTo("out", "a"), sentTo("theirs", "no uuid")}}}
+	for range 2 {
+		ok(t, s.Flush(t.Context(), units))
+	}
+	calls := f.take()
+	var texts []string
+	for _, c := range calls {
+		first, _, _ := strings.Cut(strings.TrimPrefix(c.text, mssqlNow), "\n")
+		texts = append(texts, first)
+	}
+	const ours, refused, theirs = "INSERT INTO [dbo].[out] (Id, Headers, Body, visible_at, Expires)",
+		"INSERT INTO [dbo].[theirs] (Id, Headers, Body, visible_at, Expires)", "INSERT INTO [dbo].[theirs] (Id, Recoverable, Expires, Headers, Body)"
+	want := []string{
+		"begin", refused, "rollback", "SELECT c.name FROM sys.columns AS c WHERE c.object_id = object_id(N'[dbo].[theirs]', N'U')",
+		"SELECT c.name FROM sys.columns AS c WHERE c.object_id = object_id(N'[dbo].[out]', N'U')",
+		"begin", theirs, ours, "commit", "begin", theirs, ours, "commit",
+	}
+	if diff := cmp.Diff(want, texts); diff != "" {
+		t.Fatal(diff)
+	}
+	rows := fmt.Sprint(calls[6].args["rows"].(mssql.NVarCharMax))
+	if !strings.Contains(rows, anID) || strings.Contains(rows, "no uuid") {
+		t.Errorf("rows %s", rows)
+	}
+	delayed := sentTo("theirs", anID)
+	delayed.After = time.Minute
+	err := s.Flush(t.Context(), []*tablequeue.Unit{{Rows: []tablequeue.Row{delayed}}})
+	if !errors.Is(err, errDelay) || s.Classify(err) != tablequeue.Refused {
+		t.Errorf("class %v of %v", s.Classify(err), err)
+	}
+	isErr(t, s.Exists(t.Context(), "theirs"), errTheirs)
+}
+
+func TestMSSQLATransactionThatMeetsAQueueOfNServiceBusIsRepeated(t *testing.T) {
+	f, s := newFake(t, theirsOnMSSQL())
+	for try := range 2 {
+		own, _ := begunMSSQL(t, s)
+		u := completed()
+		u.Rows = append(u.Rows, sentTo("theirs", anID))
+		err := own.Complete(t.Context(), u)
+		if try == 1 {
+			ok(t, err)
+		} else if s.Classify(err) != tablequeue.Conflict {
+			t.Fatalf("class %v of %v", s.Classify(err), err)
+		}
+	}
+	if got := f.texts(); got[len(got)-1] != "commit" {
+		t.Errorf("asked %q", got)
+	}
+	theirs, err := s.db.BeginTx(t.Context(), nil)
+	ok(t, err)
+	ok(t, s.InsertIn(t.Context(), theirs, []tablequeue.Row{sentTo("theirs", anID)}))
+	ok(t, theirs.Rollback())
+}
+
+// A statement that gives what it hits is refused on a table with triggers; by way of a table variable it is not.
+func TestMSSQLTablesMayHaveTriggers(t *testing.T) {
+	f, s := newFake(t, map[string]answer{
+		claimPart: serverError(334, 16), removePart: serverError(334, 16), insertPart: serverError(334, 16), "OUTPUT r.n": serverError(334, 16),
+		"OUTPUT r.n INTO @hit FROM OPENJSON": numbers(0), "SELECT seq FROM @hit": numbers(5),
+		"SELECT seq, id": rowsOf([]driver.Value{int64(7), "a", "{}", nil, int64(1), int64(0)}),
+	})
+	rows, _, err := s.Claim(t.Context(), claimOf("claimed", 1, 1), nil)
+	ok(t, err)
+	if len(rows) != 1 {
+		t.Errorf("%d rows", len(rows))
+	}
+	lost, err := s.Renew(t.Context(), "renewed", []tablequeue.Lease{{Seq: 1, ID: 10}}, time.Second)
+	ok(t, err)
+	if lost[0] {
+		t.Error("lost")
+	}
+	u := completed()
+	ok(t, s.Flush(t.Context(), []*tablequeue.Unit{u}))
+	if u.Lost {
+		t.Error("lost")
+	}
+	f.take()
+	ok(t, s.Flush(t.Context(), []*tablequeue.Unit{completed()}))
+	for _, c := range f.take() {
+		if c.tx && !strings.Contains(c.text, "@hit") {
+			t.Errorf("asked again without a table variable: %s", c.text)
+		}
+	}
+}
+
+func TestMSSQLSweepsTheQueuesThatItNotesFirst(t *testing.T) {
+	f, s := newFake(t, map[string]answer{"SET swept_at": column("a", "dropped", "b"), "[dropped]": serverError(208, 16), "[a]": {n: 7}})
+	ok(t, s.Sweep(t.Context()))
+	want := []string{
+		"UPDATE q SET swept_at = @now", "DELETE TOP (1000) FROM [dbo].[a] WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK)",
+		"DELETE TOP (1000) FROM [dbo].[dropped] WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK)",
+		"DELETE TOP (1000) FROM [dbo].[b] WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK)",
+	}
+	if diff := cmp.Diff(want, f.texts()); diff != "" {
+		t.Error(diff)
+	}
+	f.answers["[b]"] = serverError(229, 14)
+	if err := s.Sweep(t.Context()); err == nil || !strings.Contains(err.Error(), `queue "b"`) {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestMSSQLAddressesOfNServiceBus(t *testing.T) {
+	_, s := newFake(t, nil)
+	for address, want := range map[string]struct{ quoted, name string }{
+		"sales":                         {"[dbo].[sales]", "sales"},
+		"sales@[dbo]":                   {"[dbo].[sales]", "sales"},
+		"sales@[dbo]@[shop]":            {"[dbo].[sales]", "sales"},
+		"sales@[dbo]@[SHOP]":            {"[dbo].[sales]", "sales"},
+		"sales@[a]]b]@[other; db]":      {"[other; db].[a]]b].[sales]", "sales@[a]]b]@[other; db]"},
+		"sales@eu":                      {"[dbo].[sales@eu]", "sales@eu"},
+		"sales@[dbo]; DROP TABLE x--@]": {"[dbo].[sales@[dbo]]; DROP TABLE x--@]]]", "sales@[dbo]; DROP TABLE x--@]"},
+	} {
+		ok(t, s.Check(address))
+		if got := s.table(address).quoted; got != want.quoted {
+			t.Errorf("%s is %s, want %s", address, got, want.quoted)
+		}
+		if got := s.Name(address); got != want.name {
+			t.Errorf("%s is called %q, want %q", address, got, want.name)
+		}
+	}
+	if got, want := s.address("sales"), "sales@[dbo]@[shop]"; got != want {
+		t.Errorf("address %q, want %q", got, want)
+	}
+	for _, bad := range []string{"Holdfast_Tables@[dbo]", "x@[#a]", "x@[dbo]@[" + strings.Repeat("d", 129) + "]"} {
+		if s.Check(bad) == nil {
+			t.Errorf("%q was taken", bad)
+		}
+	}
+}
+
+func TestMSSQLSubscriptionsAreSharedWithNServiceBus(t *testing.T) {
+	f, s := newFake(t, map[string]answer{"SELECT Topic, QueueAddress": rowsOf(
+		[]driver.Value{"Shop.Placed", "billing@[dbo]@[shop]"}, []driver.Value{"Shop.Placed", "theirs@[nsb]@[shop]"})})
+	s.routing, s.endpoint = "SubscriptionRouting", "Billing"
+	ok(t, s.Subscribe(t.Context(), "billing", []string{"Shop.Placed"}))
+	want := map[string]any{"queue": "billing@[dbo]@[shop]", "endpoint": "Billing", "types": mssql.NVarCharMax(`["Shop.Placed"]`)}
+	if diff := cmp.Diff(want, f.take()[0].args); diff != "" {
+		t.Error(diff)
+	}
+	all, err := s.Subscriptions(t.Context())
+	ok(t, err)
+	if diff := cmp.Diff([]tablequeue.Subscription{{Type: "Shop.Placed", Queue: "billing"}, {Type: "Shop.Placed", Queue: "theirs@[nsb]@[shop]"}}, all); diff != "" {
+		t.Error(diff)
+	}
+	if err := s.Subscribe(t.Context(), "q", []string{strings.Repeat("t", 201)}); err == nil || !strings.Contains(err.Error(), "at most 200") {
+		t.Errorf("a type too long for the key: %v", err)
+	}
+	if s.Check("subscriptionrouting") == nil {
+		t.Error("a queue of the name of the table of subscriptions")
+	}
+}
+
+func TestMSSQLWantsADatabaseThatKnowsJSON(t *testing.T) {
+	_, s := newFake(t, map[string]answer{"compatibility_level": rowsOf([]driver.Value{"old db", int64(110)})})
+	err := s.connect(t.Context())
+	if err == nil || !strings.Contains(err.Error(), "ALTER DATABASE [old db] SET COMPATIBILITY_LEVEL = 130") {
+		t.Errorf("error %v", err)
+	}
+	_, err = (&MSSQL{SubscriptionRouting: "#x"}).Script(transport.Plan{})
+	if err == nil {
+		t.Error("an impossible table of subscriptions")
+	}
+}
