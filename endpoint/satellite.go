@@ -21,7 +21,7 @@ func (e *Endpoint) satellites(ctx context.Context, live *live) ([]*lane, error) 
 	}
 	var lanes []*lane
 	for _, sat := range s.Satellites() {
-		l, err := e.openLane(ctx, live, sat.Queue, 1, e.satellite(live, sat))
+		l, err := e.openLane(ctx, live, sat.Queue, max(1, sat.Concurrency), e.satellite(live, sat))
 		if err != nil {
 			return lanes, fmt.Errorf("satellite: %w", err)
 		}

@@ -101,13 +101,15 @@ type Judge interface {
 // Satellites is implemented by a Conn with queues of its own to be worked on, such
 // as a native dead-letter queue. Without it there are none.
 type Satellites interface {
-	// Satellites are received from like the endpoint's queue, one message at a time.
+	// Satellites are received from like the endpoint's queue.
 	Satellites() []Satellite
 }
 
 // Satellite is a queue that the driver wants read, and what to do with its messages.
 type Satellite struct {
 	Queue string
+	// Concurrency is how many messages are handled at once; 0 means 1.
+	Concurrency int
 	// Handle returns what to send before the message is completed. A [*DeadLetteredError] moves it
 	// to the endpoint's error queue; after any other error it stays, and comes again later.
 	Handle func(ctx context.Context, m *Message) ([]Operation, error)
