@@ -13,6 +13,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/config"
 	"github.com/aws/aws-sdk-go-v2/service/sns"
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
+	"github.com/aws/aws-sdk-go-v2/service/sts"
 )
 
 // queueAPI is what is used of SQS.
@@ -34,16 +35,24 @@ type topicAPI interface {
 	CreateTopic(context.Context, *sns.CreateTopicInput, ...func(*sns.Options)) (*sns.CreateTopicOutput, error)
 	GetTopicAttributes(context.Context, *sns.GetTopicAttributesInput, ...func(*sns.Options)) (*sns.GetTopicAttributesOutput, error)
 	Subscribe(context.Context, *sns.SubscribeInput, ...func(*sns.Options)) (*sns.SubscribeOutput, error)
+	SetSubscriptionAttributes(context.Context, *sns.SetSubscriptionAttributesInput, ...func(*sns.Options)) (*sns.SetSubscriptionAttributesOutput, error)
 	Unsubscribe(context.Context, *sns.UnsubscribeInput, ...func(*sns.Options)) (*sns.UnsubscribeOutput, error)
 	ListSubscriptionsByTopic(context.Context, *sns.ListSubscriptionsByTopicInput, ...func(*sns.Options)) (*sns.ListSubscriptionsByTopicOutput, error)
 	PublishBatch(context.Context, *sns.PublishBatchInput, ...func(*sns.Options)) (*sns.PublishBatchOutput, error)
 }
 
+// identityAPI is what is used of STS.
+type identityAPI interface {
+	GetCallerIdentity(context.Context, *sts.GetCallerIdentityInput, ...func(*sts.Options)) (*sts.GetCallerIdentityOutput, error)
+}
+
 // clients speak to AWS.
 type clients struct {
-	queues queueAPI
-	topics topicAPI
-	close  func() // ends what they keep open
+	queues   queueAPI
+	topics   topicAPI
+	identity identityAPI
+	region   string
+	close    func() // ends what they keep open
 }
 
 const (
@@ -82,7 +91,13 @@ func (t *Transport) dial(ctx context.Context) (clients, error) {
 				o.BaseEndpoint = &endpoint
 			}
 		}),
-		close: func() {},
+		identity: sts.NewFromConfig(cfg, func(o *sts.Options) {
+			if endpoint != "" {
+				o.BaseEndpoint = &endpoint
+			}
+		}),
+		region: cfg.Region,
+		close:  func() {},
 	}
 	if pool != nil {
 		own.close = pool.CloseIdleConnections

@@ -1,6 +1,7 @@
 package sqs_test
 
 import (
+	"context"
 	"net/http"
 	"net/url"
 	"strings"
@@ -25,7 +26,27 @@ func TestConformance(t *testing.T) {
 func TestConformanceRawBody(t *testing.T) { transporttest.Run(t, conformance(t, true)) }
 
 func at(endpoint string, raw bool) *sqs.Transport {
-	return &sqs.Transport{Endpoint: endpoint, Config: testConfig(), RawBody: raw, ShortDelays: true}
+	return &sqs.Transport{Endpoint: endpoint, Config: testConfig(), RawBody: raw}
+}
+
+// kit installs what long delays need, as endpoints do, and creates the topics that the kit publishes to without.
+type kit struct{ *sqs.Transport }
+
+func (k kit) Open(ctx context.Context, env transport.Env) (transport.Conn, error) {
+	own := *k.Transport
+	own.MissingTopic = sqs.CreateMissingTopic
+	c, err := own.Open(ctx, env)
+	if err != nil {
+		return nil, err
+	}
+	return kitConn{c.(fullConn)}, nil
+}
+
+type kitConn struct{ fullConn }
+
+func (k kitConn) Install(ctx context.Context, plan transport.Plan) error {
+	plan.Delays = true
+	return k.fullConn.Install(ctx, plan)
 }
 
 // testConfig is good for a stand-in, which takes any credentials.
@@ -36,15 +57,14 @@ func testConfig() *aws.Config {
 func conformance(t *testing.T, raw bool) transporttest.Harness {
 	t.Helper()
 	broker := brokertest.SQS(t)
-	short := func(endpoint string) transport.Transport {
+	short := func(endpoint string) *sqs.Transport {
 		own := at(endpoint, raw)
 		own.Lease = 2 * time.Second
 		return own
 	}
 	return transporttest.Harness{
-		Open:        func(testing.TB) transport.Transport { return at(broker, raw) },
-		CreateQueue: func(t testing.TB, _ transport.Transport, name string) { create(t, broker, name) },
-		ShortLease:  func(testing.TB) transport.Transport { return short(broker) },
+		Open:       func(testing.TB) transport.Transport { return kit{at(broker, raw)} },
+		ShortLease: func(testing.TB) transport.Transport { return kit{short(broker)} },
 		PutUndecodable: func(t testing.TB, _ transport.Transport, queue string) {
 			t.Helper()
 			put(t, broker, queue, "a body", map[string]string{"NServiceBus.AmazonSQS.Headers": "{no json"})
@@ -55,7 +75,7 @@ func conformance(t *testing.T, raw bool) transporttest.Harness {
 				t.Fatal(err)
 			}
 			proxy := brokertest.NewProxy(t, u.Host)
-			return short(proxy.URL(t, broker)), proxy
+			return kit{short(proxy.URL(t, broker))}, proxy
 		},
 	}
 }
@@ -66,14 +86,6 @@ func client(endpoint string) *awssqs.Client {
 		o.BaseEndpoint = &endpoint
 		o.HTTPClient = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	})
-}
-
-func create(t testing.TB, endpoint, queue string) {
-	t.Helper()
-	name := sanitised(queue)
-	if _, err := client(endpoint).CreateQueue(t.Context(), &awssqs.CreateQueueInput{QueueName: &name}); err != nil {
-		t.Fatal(err)
-	}
 }
 
 func sanitised(s string) string { return strings.ReplaceAll(s, ".", "-") }

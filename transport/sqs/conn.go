@@ -11,6 +11,7 @@ import (
 
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
 
+	"github.com/holdfast-go/holdfast/delayeddelivery"
 	"github.com/holdfast-go/holdfast/transport"
 )
 
@@ -20,6 +21,7 @@ var _ transport.Conn = (*conn)(nil)
 type conn struct {
 	cfg      Transport // with its defaults
 	endpoint string    // of the endpoint that it is open for; "" for tools
+	instance string
 	log      *slog.Logger
 	clients
 
@@ -29,7 +31,9 @@ type conn struct {
 	tasks   tasks
 
 	urls    urls
+	account account
 	senders senders
+	sentOn  delayeddelivery.Memory // messages that wait for long
 
 	mu        sync.Mutex             // guards what follows
 	receivers map[*receiver]struct{} // nil after Close
@@ -39,7 +43,8 @@ type conn struct {
 // openConn sees to it that SQS answers. A queue by the endpoint's name need not exist.
 func openConn(ctx context.Context, cfg Transport, by clients, env transport.Env) (*conn, error) {
 	c := &conn{
-		cfg: cfg, endpoint: env.Endpoint, log: env.Log(), clients: by, senders: newSenders(),
+		cfg: cfg, endpoint: env.Endpoint, instance: env.Instance, log: env.Log(), clients: by,
+		senders: newSenders(), sentOn: delayeddelivery.Memory{Size: rememberedHops},
 		receivers: make(map[*receiver]struct{}), inboxes: make(map[string]*inbox),
 	}
 	c.ctx, c.cancel = context.WithCancel(context.Background())

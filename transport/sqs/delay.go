@@ -2,13 +2,163 @@ package sqs
 
 import (
 	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
 	"time"
+
+	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
+
+	"github.com/holdfast-go/holdfast/delayeddelivery"
+	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/transport"
 )
 
 // maxDelay is the longest that SQS itself keeps a message back.
 const maxDelay = 15 * time.Minute
 
+// hops are for longer delays: each queue has another one of the same name with delaySuffix, in which messages for it wait
+// for maxDelay at a time. Its owner sends them on. So do NServiceBus's endpoints, and each understands the other's messages.
+var hops = delayeddelivery.Hops{Longest: maxDelay, Step: time.Second}
+
+const (
+	// delaySeconds is the attribute with what is left of a delay when a message is sent to hop: NServiceBus's.
+	delaySeconds = "NServiceBus.AmazonSQS.DelaySeconds"
+	// hopDue is when a message that hops is due, in milliseconds since 1970 by SQS's clock: what is left is rounded up at each
+	// hop, which would add up to hours in a year.
+	hopDue = ours + "Hop.Due"
+	// rememberedHops is how many deferrals are known to have been sent on.
+	rememberedHops = 10_000
+	// hopsAtOnce is how many messages are sent on at the same time: as many as share a request.
+	hopsAtOnce = most
+	// maxAttributes is how many attributes a message may have.
+	maxAttributes = 10
+)
+
 // longDelay is the queue at which a message for another one waits longer than maxDelay, and the message as it goes there.
-func (c *conn) longDelay(context.Context, string, time.Duration, payload) (queue string, e entry, err error) {
-	return "", entry{}, errUnfinished
+func (c *conn) longDelay(ctx context.Context, queue string, delay time.Duration, p payload) (string, entry, error) {
+	waits := queue + delaySuffix
+	if _, err := c.queueURL(ctx, waits); err != nil {
+		return "", entry{}, c.noHops(ctx, queue, err)
+	}
+	leg := delayeddelivery.Leg{Message: p.messageID(), Deferral: rand.Text(), Hop: 1}
+	wait, _ := hops.Next(delay)
+	return waits, p.hop(leg, wait, time.Time{}), nil
+}
+
+// noHops is the error of a message that cannot hop.
+func (c *conn) noHops(ctx context.Context, queue string, err error) error {
+	if _, missing := c.queueURL(ctx, queue); missing != nil || !errors.Is(err, transport.ErrNoQueue) {
+		return errors.Join(missing, err)
+	}
+	return fmt.Errorf("%w: queue %q takes no delays over %v before its endpoint creates that one, by Install or \"holdfast sqs endpoint create\"",
+		err, queue, maxDelay)
+}
+
+func (p *payload) messageID() string {
+	for _, a := range p.attributes {
+		if a.name == header.MessageID {
+			return a.value
+		}
+	}
+	return ""
+}
+
+// hop is a message on a leg of its way, with so much left to wait. due is left out where SQS's clock is not known yet.
+func (p *payload) hop(leg delayeddelivery.Leg, left time.Duration, due time.Time) entry {
+	e := entry{payload: *p, dedup: leg.ID()}
+	e.group = leg.Group()
+	e.attributes = append(p.without(delaySeconds, hopDue), attribute{delaySeconds, inSeconds(left)})
+	if !due.IsZero() && len(e.attributes) < maxAttributes {
+		e.attributes = append(e.attributes, attribute{hopDue, strconv.FormatInt(due.UnixMilli(), 10)})
+	}
+	return e
+}
+
+// without are the attributes but for some.
+func (p *payload) without(names ...string) []attribute {
+	return slices.DeleteFunc(slices.Clone(p.attributes), func(a attribute) bool { return slices.Contains(names, a.name) })
+}
+
+// sendOn is what is done with a message that comes out of the queue in which those for another one wait: it goes there, or hops
+// again. It goes as it came, whatever form it is in.
+func (c *conn) sendOn(queue string) func(context.Context, *transport.Message) ([]transport.Operation, error) {
+	return func(ctx context.Context, m *transport.Message) ([]transport.Operation, error) {
+		h := readHop(m, time.Now())
+		if c.sentOn.Has(h.leg) {
+			return nil, nil
+		}
+		to, e := queue, entry{payload: h.payload}
+		if left, hop := hops.Next(h.due.Sub(h.now)); hop {
+			to, e = queue+delaySuffix, h.hop(h.leg.Next(), left, h.due)
+		} else {
+			e.attributes = h.without(delaySeconds, hopDue)
+			e.delay = wholeDelay(left)
+		}
+		sender, err := c.sender(ctx, to)
+		if err != nil {
+			return nil, err
+		}
+		if err := sender.do(ctx, []entry{e})[0]; err != nil {
+			return nil, err
+		}
+		c.sentOn.Add(h.leg)
+		return nil, nil
+	}
+}
+
+// asHop is a message that has waited: its attributes are its headers, its body is as it came.
+func asHop(m *types.Message) received {
+	var r received
+	r.NativeID, r.Body = value(m.MessageId), []byte(value(m.Body))
+	for name, a := range m.MessageAttributes {
+		if a.StringValue != nil {
+			r.Headers.Set(name, *a.StringValue)
+		}
+	}
+	if r.ID = r.Headers.Get(header.MessageID); r.ID == "" {
+		r.ID = m.Attributes[deduplicationID] // NServiceBus has it there, too
+	}
+	r.Native = m.Attributes
+	return r
+}
+
+// hopping is a message that comes out of the queue in which it has waited.
+type hopping struct {
+	payload
+	leg delayeddelivery.Leg
+	due time.Time // by SQS's clock, as now
+	now time.Time
+}
+
+// readHop reads what asHop has made of it.
+func readHop(m *transport.Message, now time.Time) hopping {
+	sent, first := milliTime(m.Native[sentTimestamp]), milliTime(m.Native[firstReceived])
+	h := hopping{now: first, leg: delayeddelivery.LegOf(m.Native[deduplicationID], sent)}
+	h.body = string(m.Body)
+	for name, value := range m.Headers.All() {
+		h.attributes = append(h.attributes, attribute{name, value})
+	}
+	// SQS's clock is that of the first hand-out. For a later one our own has to do.
+	if m.Native[receiveCount] != "1" && now.After(first) {
+		h.now = now
+	}
+	seconds, err := strconv.ParseInt(m.Headers.Get(delaySeconds), 10, 64)
+	if err == nil {
+		h.due = sent.Add(time.Duration(seconds) * time.Second)
+	}
+	if due := milliTime(m.Headers.Get(hopDue)); !due.IsZero() {
+		h.due = due
+	}
+	return h
+}
+
+func milliTime(s string) time.Time {
+	n, err := strconv.ParseInt(s, 10, 64)
+	if err != nil {
+		return time.Time{}
+	}
+	return time.UnixMilli(n)
 }

@@ -23,6 +23,8 @@ type delivery struct {
 	handle   string    // SQS's name of the hand-out
 	received time.Time // SQS hides a message for maxHold from then, at most
 
+	copy copyOf // guarded by the inbox's mu
+
 	mu      sync.Mutex // guards what follows
 	leased  time.Time  // until when it is ours
 	state   state
@@ -129,7 +131,7 @@ func (d *delivery) gone(v verb) {
 	d.inbox.opened(-1)
 	d.inbox.forget(d)
 	if v == completing {
-		d.inbox.done.add(d.message.NativeID)
+		d.inbox.finished(d)
 	}
 }
 

@@ -2,6 +2,7 @@ package sqs
 
 import (
 	"context"
+	"strings"
 	"sync"
 	"time"
 
@@ -58,7 +59,7 @@ func (in *inbox) opened(n int) {
 
 // take makes a delivery of a message that came over a poll. An older hand-out of the message that is still held has lost it.
 func (in *inbox) take(m *types.Message, p *poll) (*delivery, received) {
-	r := decode(m)
+	r := in.decode(m)
 	d := &delivery{
 		inbox: in, message: r.Message, attempt: attemptOf(m), handle: value(m.ReceiptHandle),
 		received: p.came, leased: p.handedOut().Add(p.lease),
@@ -72,6 +73,13 @@ func (in *inbox) take(m *types.Message, p *poll) (*delivery, received) {
 		old.lose()
 	}
 	return d, r
+}
+
+func (in *inbox) decode(m *types.Message) received {
+	if strings.HasSuffix(in.queue, delaySuffix) {
+		return asHop(m)
+	}
+	return decode(m)
 }
 
 // deliver is take for a handler. It is nil for a message that no handler is to see: one that was completed before, one that nobody
@@ -91,6 +99,8 @@ func (in *inbox) deliver(m *types.Message, p *poll) *delivery {
 		aside(d.Complete)
 	case r.due.After(now):
 		aside(func(ctx context.Context) error { return in.keepBack(ctx, d, m, r.due) })
+	case in.isRedundant(d, m):
+		aside(d.Complete)
 	default:
 		return d
 	}

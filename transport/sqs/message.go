@@ -327,6 +327,9 @@ const (
 	sentTimestamp  = "SentTimestamp"
 	messageGroup   = "MessageGroupId"
 	deadLetteredIn = "DeadLetterQueueSourceArn"
+	// for messages that hop
+	firstReceived   = "ApproximateFirstReceiveTimestamp"
+	deduplicationID = "MessageDeduplicationId"
 )
 
 // readNative keeps what SQS says of the message, and attributes that are no headers.

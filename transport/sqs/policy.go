@@ -155,9 +155,14 @@ func patternsMatch(operator string, patterns []string, arn string) bool {
 	return false
 }
 
+// literal has path.Match take nothing but * and ? for more than a character, and "/" for one.
+var literal = strings.NewReplacer(`\`, `\\`, `[`, `\[`, `/`, "\x00")
+
 // matches tells whether a pattern with * and ? matches, as AWS does; a pattern matches those that say less.
 func matches(pattern, name string) bool {
-	literal := strings.NewReplacer(`\`, `\\`, `[`, `\[`, `/`, "\x00")
+	if !strings.ContainsAny(pattern, "*?") {
+		return pattern == name
+	}
 	ok, err := path.Match(literal.Replace(pattern), strings.ReplaceAll(name, "/", "\x00"))
 	return ok && err == nil
 }

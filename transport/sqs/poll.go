@@ -58,7 +58,7 @@ func (in *inbox) receive(ctx context.Context, p *poll) {
 		VisibilityTimeout:     int32(p.lease / time.Second), //nolint:gosec // at most maxHold
 		MessageAttributeNames: []string{"All"},
 		MessageSystemAttributeNames: []types.MessageSystemAttributeName{
-			receiveCount, sentTimestamp, messageGroup, deadLetteredIn,
+			receiveCount, sentTimestamp, firstReceived, messageGroup, deduplicationID, deadLetteredIn,
 		},
 	}, once)
 	p.came = time.Now()

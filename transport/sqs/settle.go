@@ -53,7 +53,7 @@ func (in *inbox) delete(ctx context.Context, ss []settling) []error {
 	})
 	for i := range ss {
 		if errs[i] == nil || errors.Is(errs[i], transport.ErrLeaseLost) {
-			in.done.add(ss[i].message.NativeID)
+			in.finished(ss[i].delivery)
 		}
 	}
 	return errs

@@ -3,24 +3,142 @@ package sqs
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/service/sqs"
+	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
+
+	"github.com/holdfast-go/holdfast/transport"
 )
 
-// topic is where a message is published, and what attributes its copies there have besides its own.
-type topic struct {
-	arn        string
-	attributes []attribute
+const (
+	// defaultRetention is how long queues keep a message; those for long delays never less, for a message begins
+	// anew there with each hop.
+	defaultRetention = 4 * 24 * time.Hour
+	// deadLetterRetention is the most there is: SQS counts from when the message was first sent.
+	deadLetterRetention = 14 * 24 * time.Hour
+)
+
+// Install creates the queues of the plan, those in which their messages wait for long, one for what SQS gives up, and the topics of
+// the types. What exists is left as it is.
+func (c *conn) Install(ctx context.Context, plan transport.Plan) error {
+	redrive, err := c.installDeadLetters(ctx, plan.Queues)
+	if err != nil {
+		return err
+	}
+	for _, q := range plan.Queues {
+		if strings.HasSuffix(q.Name, fifoSuffix) {
+			return fmt.Errorf("sqs: queue %q: FIFO queues cannot be received from: leave out %s", q.Name, fifoSuffix)
+		}
+		if err := c.install(ctx, q.Name, c.attributesOf(q, redrive)); err != nil {
+			return err
+		}
+		if plan.Delays && c.hasHops(q) {
+			if err := c.install(ctx, q.Name+delaySuffix, c.hopAttributes()); err != nil {
+				return fmt.Errorf("%w (the queue for long delays; Transport.ShortDelays does without)", err)
+			}
+		}
+	}
+	for _, typeNames := range plan.Types {
+		if err := c.createTopics(ctx, typeNames); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
-var errUnfinished = errors.New("sqs: not there yet")
+// hasHops tells whether messages may wait for a queue for longer than SQS keeps them back. Queues of others are as others create them, and
+// a suspect message is not delayed.
+func (c *conn) hasHops(q transport.Queue) bool { return !c.cfg.ShortDelays && !q.Shared && !q.Counted }
 
-// topics are those that a message of these types is published to; none when a missing one is ignored.
-func (c *conn) topics(context.Context, []string) ([]topic, error) { return nil, errUnfinished }
-
-// publishBatch publishes up to ten entries to a topic and returns an error for each.
-func (c *conn) publishBatch(_ context.Context, _ string, entries []entry) []error {
-	errs := make([]error, len(entries))
-	for i := range errs {
-		errs[i] = errUnfinished
+// attributesOf are what a queue is created with.
+func (c *conn) attributesOf(q transport.Queue, redrive string) map[string]string {
+	a := c.attributes(c.retention())
+	if redrive != "" && !q.Shared {
+		a[string(types.QueueAttributeNameRedrivePolicy)] = redrive
 	}
-	return errs
+	return a
+}
+
+func (c *conn) retention() time.Duration {
+	if c.cfg.Retention == 0 {
+		return defaultRetention
+	}
+	return c.cfg.Retention
+}
+
+func (c *conn) attributes(retention time.Duration) map[string]string {
+	a := map[string]string{string(types.QueueAttributeNameMessageRetentionPeriod): inSeconds(retention)}
+	if c.cfg.KMSKey != "" {
+		a[string(types.QueueAttributeNameKmsMasterKeyId)] = c.cfg.KMSKey
+	}
+	return a
+}
+
+func inSeconds(d time.Duration) string { return strconv.Itoa(int(d / time.Second)) }
+
+// hopAttributes are those of a queue in which messages wait: as NServiceBus wants them.
+func (c *conn) hopAttributes() map[string]string {
+	a := c.attributes(max(c.retention(), defaultRetention))
+	a[string(types.QueueAttributeNameFifoQueue)] = "true"
+	a[string(types.QueueAttributeNameDelaySeconds)] = inSeconds(maxDelay)
+	return a
+}
+
+// installDeadLetters creates the queue for what SQS gives up in one of the queues, and returns the policy that sends it there: "" for
+// none.
+func (c *conn) installDeadLetters(ctx context.Context, queues []transport.Queue) (redrive string, err error) {
+	own := false
+	for _, q := range queues {
+		own = own || !q.Shared
+	}
+	if !own || c.endpoint == "" || c.cfg.ReceiveLimit < 0 { // without an endpoint nobody would look after it
+		return "", nil
+	}
+	name := c.endpoint + deadLettersSuffix
+	if err := c.install(ctx, name, c.attributes(deadLetterRetention)); err != nil {
+		return "", err
+	}
+	arn, err := c.queueARN(ctx, name)
+	if err != nil {
+		return "", err
+	}
+	return fmt.Sprintf(`{"deadLetterTargetArn":%q,"maxReceiveCount":"%d"}`, arn, c.cfg.ReceiveLimit), nil
+}
+
+// install creates a queue unless it is there.
+func (c *conn) install(ctx context.Context, queue string, attributes map[string]string) error {
+	_, err := c.queueURL(ctx, queue)
+	if !errors.Is(err, transport.ErrNoQueue) {
+		return err
+	}
+	name, err := queueName(c.cfg.QueuePrefix, queue)
+	if err != nil {
+		return err
+	}
+	within, cancel := c.request(ctx)
+	defer cancel()
+	out, err := c.queues.CreateQueue(within, &sqs.CreateQueueInput{QueueName: &name, Attributes: attributes})
+	switch {
+	case err == nil:
+		c.urls.set(queue, value(out.QueueUrl))
+		return nil
+	case existsCode(errorCode(err)): // since we looked, with other attributes
+		_, err := c.queueURL(ctx, queue)
+		return err
+	case deletedCode(errorCode(err)):
+		return c.fault(err, "create queue %q: one of that name was deleted less than a minute ago: wait that long", queue)
+	}
+	return c.fault(err, "create queue %q", queue)
+}
+
+func existsCode(code string) bool {
+	return code == "QueueAlreadyExists" || code == "QueueNameExists"
+}
+
+func deletedCode(code string) bool {
+	return code == "QueueDeletedRecently" || code == "AWS.SimpleQueueService.QueueDeletedRecently"
 }

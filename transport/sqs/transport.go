@@ -67,6 +67,9 @@ type Transport struct {
 	// MaxMessage is how many bytes a message may have with all that belongs to it, for queues that take less
 	// than 1 MiB: 256 KiB or more. 0 is 1 MiB.
 	MaxMessage int
+	// WidePolicy has the policy of a queue that subscribes let in all topics of the account whose names begin with TopicPrefix, instead of
+	// those of its types. A policy takes about 80 topics otherwise.
+	WidePolicy bool
 	// ShortDelays offers delays of up to 15 min only, as SQS has them. Longer ones take a further queue for each endpoint.
 	ShortDelays bool
 }

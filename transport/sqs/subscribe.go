@@ -1,0 +1,245 @@
+package sqs
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/sns"
+	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
+
+	"github.com/holdfast-go/holdfast/internal/backoff"
+)
+
+const (
+	// rawDelivery is the attribute of a subscription whose messages come without SNS's own envelope.
+	rawDelivery = "RawMessageDelivery"
+	// policyTries is how often a policy is written and read back before we give up. AWS may take a minute to show it, and
+	// somebody else may have written meanwhile.
+	policyTries = 20
+	// policySettles is how long after its writing a policy is looked at once more: somebody else may have read it
+	// before us and written after us.
+	policySettles = 200 * time.Millisecond
+)
+
+// Subscribe makes what is published under the types arrive in the queue. Topics are created where the right to is there.
+func (c *conn) Subscribe(ctx context.Context, queue string, typeNames []string) error {
+	queueARN, err := c.queueARN(ctx, queue)
+	if err != nil {
+		return err
+	}
+	topics := make([]string, 0, len(typeNames))
+	for _, typeName := range typeNames {
+		arn, err := c.topicToSubscribe(ctx, typeName)
+		if err != nil {
+			return err
+		}
+		topics = append(topics, arn)
+	}
+	if err := c.letIn(ctx, queue, queueARN, topics); err != nil {
+		return err
+	}
+	for _, arn := range topics {
+		if err := c.subscribeTo(ctx, queueARN, arn); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// topicToSubscribe is the ARN of the topic of a type. Without the right to create it, it has to be there already.
+func (c *conn) topicToSubscribe(ctx context.Context, typeName string) (string, error) {
+	name, err := topicName(c.cfg.TopicPrefix, typeName)
+	if err != nil {
+		return "", err
+	}
+	arn, err := c.createTopic(ctx, name)
+	if isDenied(err) {
+		return c.topicARN(ctx, typeName)
+	}
+	return arn, err
+}
+
+// subscribeTo subscribes a queue to a topic, unless it is.
+func (c *conn) subscribeTo(ctx context.Context, queueARN, topicARN string) error {
+	within, cancel := c.request(ctx)
+	defer cancel()
+	_, err := c.clients.topics.Subscribe(within, &sns.SubscribeInput{
+		TopicArn: &topicARN, Protocol: aws.String("sqs"), Endpoint: &queueARN, ReturnSubscriptionArn: true,
+		Attributes: map[string]string{rawDelivery: "true"},
+	})
+	switch {
+	case err == nil:
+		return nil
+	case strings.Contains(err.Error(), "already exists with different attributes"):
+		return c.makeRaw(ctx, queueARN, topicARN)
+	case noTopicCode(errorCode(err)):
+		return c.fault(err, "subscribe %q to topic %q, which does not exist: have somebody with the right to create it do so", nameOf(queueARN), nameOf(topicARN))
+	}
+	return c.fault(err, "subscribe %q to topic %q", nameOf(queueARN), nameOf(topicARN))
+}
+
+// makeRaw has a subscription that others made send messages as they are published. What else they said of it, such as a
+// filter, stays.
+func (c *conn) makeRaw(ctx context.Context, queueARN, topicARN string) error {
+	arn, err := c.subscription(ctx, queueARN, topicARN)
+	if err != nil || arn == "" {
+		return err
+	}
+	ctx, cancel := c.request(ctx)
+	defer cancel()
+	_, err = c.clients.topics.SetSubscriptionAttributes(ctx, &sns.SetSubscriptionAttributesInput{
+		SubscriptionArn: &arn, AttributeName: aws.String(rawDelivery), AttributeValue: aws.String("true"),
+	})
+	return c.fault(err, "have topic %q send raw messages to %q", nameOf(topicARN), nameOf(queueARN))
+}
+
+// Unsubscribe ends the subscriptions of a queue. Its policy stays as it is.
+func (c *conn) Unsubscribe(ctx context.Context, queue string, typeNames []string) error {
+	queueARN, err := c.queueARN(ctx, queue)
+	if err != nil {
+		return err
+	}
+	for _, typeName := range typeNames {
+		topicARN, err := c.topicARN(ctx, typeName)
+		if err != nil {
+			return err
+		}
+		arn, err := c.subscription(ctx, queueARN, topicARN)
+		if err != nil {
+			return err
+		}
+		if err := c.unsubscribe(ctx, arn); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *conn) unsubscribe(ctx context.Context, arn string) error {
+	if arn == "" {
+		return nil
+	}
+	ctx, cancel := c.request(ctx)
+	defer cancel()
+	_, err := c.clients.topics.Unsubscribe(ctx, &sns.UnsubscribeInput{SubscriptionArn: &arn})
+	if noTopicCode(errorCode(err)) {
+		return nil
+	}
+	return c.fault(err, "unsubscribe %q", arn)
+}
+
+// subscription is the ARN of a queue's subscription to a topic; "" when there is none.
+func (c *conn) subscription(ctx context.Context, queueARN, topicARN string) (string, error) {
+	in := &sns.ListSubscriptionsByTopicInput{TopicArn: &topicARN}
+	for {
+		out, err := c.listSubscriptions(ctx, in)
+		if noTopicCode(errorCode(err)) {
+			return "", nil
+		}
+		if err != nil {
+			return "", c.fault(err, "look for the subscriptions to topic %q", nameOf(topicARN))
+		}
+		for _, s := range out.Subscriptions {
+			if value(s.Endpoint) == queueARN {
+				return value(s.SubscriptionArn), nil
+			}
+		}
+		if in.NextToken = out.NextToken; in.NextToken == nil {
+			return "", nil
+		}
+	}
+}
+
+func (c *conn) listSubscriptions(ctx context.Context, in *sns.ListSubscriptionsByTopicInput) (*sns.ListSubscriptionsByTopicOutput, error) {
+	ctx, cancel := c.request(ctx)
+	defer cancel()
+	return c.clients.topics.ListSubscriptionsByTopic(ctx, in)
+}
+
+// letIn has the queue's policy let the topics send to it. There is no way to change a policy but to write all of it, so it
+// is read back until it is as it should be, twice, for the sake of others who change it at the same time.
+func (c *conn) letIn(ctx context.Context, queue, queueARN string, topics []string) error {
+	if c.cfg.WidePolicy && len(topics) > 0 {
+		wide, err := c.wideTopics(ctx)
+		if err != nil {
+			return err
+		}
+		topics = []string{wide}
+	}
+	pause := backoff.Backoff{Min: policySettles, Max: 10 * time.Second}
+	written := false
+	for range policyTries {
+		p, err := c.policy(ctx, queue)
+		if err != nil {
+			return err
+		}
+		missing := p.missing(queueARN, topics)
+		switch {
+		case len(missing) == 0 && !written:
+			return nil
+		case len(missing) == 0:
+			written = false // it is there: once more, after the pause
+		default:
+			if err := c.writePolicy(ctx, queue, queueARN, p, missing); err != nil {
+				return err
+			}
+			written = true
+		}
+		if err := pause.Wait(ctx); err != nil {
+			return fmt.Errorf("sqs: wait for the policy of queue %q: %w", queue, err)
+		}
+	}
+	return fmt.Errorf("sqs: the policy of queue %q does not let in its topics, though it was written several times: something else changes it, "+
+		"or AWS is slow: try again, or see \"holdfast sqs policy show\"", queue)
+}
+
+// wideTopics is the pattern of all topics with our prefix.
+func (c *conn) wideTopics(ctx context.Context) (string, error) {
+	prefix, err := sanitize(c.cfg.TopicPrefix)
+	if err != nil {
+		return "", fmt.Errorf("sqs: TopicPrefix: %w", err)
+	}
+	topics, err := c.topicARNs(ctx)
+	return topics + prefix + "*", err
+}
+
+func (p *policy) missing(queueARN string, topics []string) []string {
+	var missing []string
+	for _, arn := range topics {
+		if !p.allows(queueARN, arn) {
+			missing = append(missing, arn)
+		}
+	}
+	return missing
+}
+
+func (c *conn) policy(ctx context.Context, queue string) (*policy, error) {
+	attributes, err := c.queueAttributes(ctx, queue, types.QueueAttributeNamePolicy)
+	if err != nil {
+		return nil, err
+	}
+	p, err := parsePolicy(attributes[string(types.QueueAttributeNamePolicy)])
+	if err != nil {
+		return nil, fmt.Errorf("sqs: policy of queue %q: %w", queue, err)
+	}
+	return p, nil
+}
+
+func (c *conn) writePolicy(ctx context.Context, queue, queueARN string, p *policy, topics []string) error {
+	err := p.allow(queueARN, topics...)
+	var text string
+	if err == nil {
+		text, err = p.text()
+	}
+	if err != nil {
+		return fmt.Errorf("sqs: policy of queue %q: %w", queue, err)
+	}
+	err = c.setQueueAttributes(ctx, queue, map[string]string{string(types.QueueAttributeNamePolicy): text})
+	if isDenied(err) {
+		return fmt.Errorf("%w: have somebody with the right to do so let in %s, as \"holdfast sqs policy set\" does", err, strings.Join(topics, ", "))
+	}
+	return err
+}
