@@ -105,7 +105,7 @@ func (c *conn) Satellites() []transport.Satellite {
 		return []transport.Satellite{{Queue: c.backstop.queue, Handle: deadLettered}}
 	case !errors.Is(err, transport.ErrNoQueue):
 		c.log.WarnContext(ctx, "the queue of dead letters cannot be looked for, and is not worked on", "err", err)
-	case c.queueType == Quorum && c.version.atLeast(4, 0):
+	case c.queueType == Quorum && c.version.atLeast(release40):
 		c.log.WarnContext(ctx, "there is no queue of dead letters, and this broker drops a message that came back 20 times unless a policy says otherwise: "+
 			"create it with Install", "queue", c.backstop.queue)
 	}

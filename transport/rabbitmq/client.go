@@ -242,6 +242,12 @@ func hangUp(c *amqp.Connection) {
 // version is a broker's version number.
 type version struct{ major, minor int }
 
+// Releases that changed what a driver can rely on.
+var (
+	release40 = version{4, 0} // limits: a quorum queue drops what came back 20 times, bodies are up to 16 MiB
+	release43 = version{4, 3} // counts: what is given back is no attempt; quorum queues take back by themselves
+)
+
 func versionOf(c *amqp.Connection) version {
 	text, _ := c.Properties["version"].(string)
 	var v version
@@ -250,6 +256,6 @@ func versionOf(c *amqp.Connection) version {
 	return v
 }
 
-func (v version) atLeast(major, minor int) bool {
-	return v.major > major || v.major == major && v.minor >= minor
+func (v version) atLeast(w version) bool {
+	return v.major > w.major || v.major == w.major && v.minor >= w.minor
 }

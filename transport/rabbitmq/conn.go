@@ -83,9 +83,9 @@ func limitsOf(c *amqp.Connection, queueType QueueType) transport.Limits {
 		MaxDelay:    delays.Max(),
 		DelayStep:   delays.Step,
 		Prefetch:    true,
-		FreeRelease: queueType == Quorum && v.atLeast(4, 3),
+		FreeRelease: queueType == Quorum && v.atLeast(release43),
 	}
-	if v.atLeast(4, 0) {
+	if v.atLeast(release40) {
 		l.MaxBody = 16 << 20
 	}
 	if frame := c.Config.FrameSize; frame > 0 {

@@ -16,6 +16,7 @@ import (
 	"github.com/holdfast-go/holdfast/header"
 	"github.com/holdfast-go/holdfast/internal/brokertest"
 	"github.com/holdfast-go/holdfast/transport"
+	"github.com/holdfast-go/holdfast/transport/rabbitmq"
 )
 
 // failures are the indexes of the operations that failed with target.
@@ -262,6 +263,33 @@ func TestWhatIsSentIsReadableForOtherClients(t *testing.T) {
 	got.Acknowledger, got.ConsumerTag, got.DeliveryTag, got.RoutingKey = nil, "", 0, ""
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("another client sees (-want +got):\n%s", diff)
+	}
+}
+
+// The header is NServiceBus.RabbitMQ's way to ask for it; it does not travel.
+func TestATransientMessageIsSentAndReceivedAsSuch(t *testing.T) {
+	const asked = "NServiceBus.Transport.RabbitMQ.UseNonPersistentDelivery"
+	c := open(t, brokertest.RabbitMQ(t), nil)
+	queue := install(t, c, "orders")
+	byHeader, byProperty, overruled := message("a", "x"), message("b", "x"), message("c", "x")
+	byHeader.Headers.Set(asked, "True")
+	overruled.Headers.Set(asked, "True")
+	property := func(m *transport.Message, mode string) transport.Operation {
+		op := send1(queue, m)
+		op.Properties = map[string]string{rabbitmq.PropertyDeliveryMode: mode}
+		return op
+	}
+	must(t, dispatch(c, send1(queue, byHeader), property(byProperty, "transient"), property(overruled, "persistent")))
+	r := receive(t, c, queue, 3)
+	for _, want := range []string{"transient", "transient", ""} {
+		d := next(t, r)
+		if got := d.Message().Native[rabbitmq.PropertyDeliveryMode]; got != want {
+			t.Errorf("%s came with the delivery mode %q, want %q", d.Message().ID, got, want)
+		}
+		if _, ok := d.Message().Headers.Lookup(asked); ok {
+			t.Errorf("%s came with the header %s", d.Message().ID, asked)
+		}
+		must(t, d.Complete(t.Context()))
 	}
 }
 

@@ -215,6 +215,7 @@ func TestPropertiesOfAnOperationArriveAsThose(t *testing.T) {
 	ds := nextN(t, receive(t, c, queue, 2), 2)
 	want := map[string]string{
 		"app-id": "holdfast", "content-encoding": "gzip", "user-id": "guest", "priority": "9", "timestamp": "2026-01-02T03:04:05Z",
+		"delivery-mode": "transient",
 	}
 	if diff := cmp.Diff(want, ds[0].Message().Native); diff != "" {
 		t.Errorf("native properties (-want +got):\n%s", diff)

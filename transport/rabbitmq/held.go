@@ -24,7 +24,7 @@ const (
 )
 
 func (v version) holds() hold {
-	if v.atLeast(4, 3) {
+	if v.atLeast(release43) {
 		return heldByConsumer // until the queue turns out to be a classic one
 	}
 	return heldByChannel

@@ -237,13 +237,18 @@ func jsonValue(value any, first *error) any {
 // as other clients expect, unless they are too long for a property.
 func encode(m *transport.Message) amqp.Publishing {
 	table := make(amqp.Table, m.Headers.Len()+1)
+	mode := amqp.Persistent
 	for name, value := range m.Headers.All() {
+		if name == nonPersistent {
+			mode = amqp.Transient
+			continue
+		}
 		table[name] = value
 	}
 	p := amqp.Publishing{
 		Headers:       table,
 		Body:          m.Body,
-		DeliveryMode:  amqp.Persistent,
+		DeliveryMode:  mode,
 		MessageId:     short(m.ID),
 		CorrelationId: short(m.Headers.Get(header.CorrelationID)),
 		ReplyTo:       short(m.Headers.Get(header.ReplyToAddress)),

@@ -21,11 +21,20 @@ const (
 	PropertyPriority        = "priority"  // 0 to 255
 	PropertyTimestamp       = "timestamp" // RFC 3339, whole seconds
 	PropertyType            = "type"
-	// PropertyDeliveryMode is "persistent" or "transient"; what is sent is persistent unless set.
+	// PropertyDeliveryMode is "persistent" or "transient"; what is sent is persistent unless set, here or by
+	// NServiceBus's header. Received: "transient", or not there.
 	PropertyDeliveryMode = "delivery-mode"
 	// PropertyExchange and PropertyRoutingKey say how a message of another producer came: received only.
 	PropertyExchange   = "exchange"
 	PropertyRoutingKey = "routing-key"
+)
+
+const (
+	// nonPersistent is the header by which NServiceBus.RabbitMQ is asked for a transient message. It is not sent.
+	nonPersistent = "NServiceBus.Transport.RabbitMQ.UseNonPersistentDelivery"
+
+	persistentMode = "persistent"
+	transientMode  = "transient"
 )
 
 // withProperties is a copy of a message with the properties of its operation.
@@ -71,9 +80,9 @@ func setProperty(msg *amqp.Publishing, name, value string) error {
 
 func setMode(msg *amqp.Publishing, value string) error {
 	switch value {
-	case "persistent":
+	case persistentMode:
 		msg.DeliveryMode = amqp.Persistent
-	case "transient":
+	case transientMode:
 		msg.DeliveryMode = amqp.Transient
 	default:
 		return errors.New(`it is "persistent" or "transient"`)
@@ -92,6 +101,9 @@ func properties(m *transport.Message, d *amqp.Delivery) {
 	set(PropertyAppID, d.AppId)
 	set(PropertyContentEncoding, d.ContentEncoding)
 	set(PropertyUserID, d.UserId)
+	if d.DeliveryMode == amqp.Transient {
+		set(PropertyDeliveryMode, transientMode)
+	}
 	if d.Priority > 0 {
 		set(PropertyPriority, strconv.Itoa(int(d.Priority)))
 	}
