@@ -164,7 +164,7 @@ func TestExportHasEverything(t *testing.T) {
 	})
 }
 
-// Looking counts as a hand-out on RabbitMQ: more looks than its delivery limit must not cost a message.
+// Looking counts as a hand-out on RabbitMQ before 4.3: more looks than its delivery limit must not cost a message.
 func TestLookingOftenLosesNothing(t *testing.T) {
 	t.Setenv(transportVar, brokertest.RabbitMQ(t))
 	fail(t, "a", "Shop.PlaceOrder", "sales", "timeout", "no")
@@ -175,10 +175,11 @@ func TestLookingOftenLosesNothing(t *testing.T) {
 		}
 	}
 	shown := must(t, "", "errors", "show", "a")
-	var count int
-	_, after, _ := strings.Cut(shown, "x-delivery-count: ")
-	if _, err := fmt.Sscan(after, &count); err != nil || count > 10 {
-		t.Errorf("delivery count %d (%v) after 25 looks:\n%s", count, err, shown)
+	if _, after, counted := strings.Cut(shown, "x-delivery-count: "); counted {
+		var count int
+		if _, err := fmt.Sscan(after, &count); err != nil || count > 10 {
+			t.Errorf("delivery count %d (%v) after 25 looks:\n%s", count, err, shown)
+		}
 	}
 }
 
