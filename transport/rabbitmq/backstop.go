@@ -94,18 +94,22 @@ func (c *conn) declareDeadLetters(ch *amqp.Channel) error {
 
 // Satellites are the queue of the backstop, where that has been installed.
 func (c *conn) Satellites() []transport.Satellite {
-	if c.backstop.queue == "" {
-		return nil
-	}
 	ctx, cancel := context.WithTimeout(c.ctx, dialTimeout)
 	defer cancel()
+	drops := c.queueType == Quorum && c.version.atLeast(release40)
+	if c.backstop.queue == "" {
+		if drops {
+			c.log.WarnContext(ctx, "without a delivery limit of our own this broker drops a message that came back 20 times, unless a policy says otherwise")
+		}
+		return nil
+	}
 	_, err := c.lookAt(ctx, c.backstop.queue)
 	switch {
 	case err == nil:
 		return []transport.Satellite{{Queue: c.backstop.queue, Handle: deadLettered}}
 	case !errors.Is(err, transport.ErrNoQueue):
 		c.log.WarnContext(ctx, "the queue of dead letters cannot be looked for, and is not worked on", "err", err)
-	case c.queueType == Quorum && c.version.atLeast(release40):
+	case drops:
 		c.log.WarnContext(ctx, "there is no queue of dead letters, and this broker drops a message that came back 20 times unless a policy says otherwise: "+
 			"create it with Install", "queue", c.backstop.queue)
 	}

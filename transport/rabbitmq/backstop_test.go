@@ -3,6 +3,7 @@ package rabbitmq_test
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/url"
 	"strings"
@@ -137,6 +138,35 @@ func TestWithoutADeliveryLimitQueuesAreThoseOfNServiceBus(t *testing.T) {
 	if all := c.(transport.Satellites).Satellites(); len(all) != 0 {
 		t.Errorf("satellites: %+v", all)
 	}
+}
+
+func TestThatTheBrokerWouldDropMessagesIsWarnedOf(t *testing.T) {
+	url := brokertest.RabbitMQ(t)
+	drops := !strings.HasPrefix(versionOf(t, url), "3.")
+	for name, limit := range map[string]int{"no limit": -1, "not installed": 0} {
+		var logs lockedBuffer
+		tr := &rabbitmq.Transport{URL: url, DeliveryLimit: limit}
+		c, err := tr.Open(within(t), transport.Env{Endpoint: "test", Logger: slog.New(slog.NewTextHandler(&logs, nil))})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.(transport.Satellites).Satellites()
+		must(t, c.Close())
+		if text := logs.String(); strings.Contains(text, "came back 20 times") != drops {
+			t.Errorf("%s: the log of a broker that drops (%t) says %q", name, drops, text)
+		}
+	}
+}
+
+// versionOf is the broker's version.
+func versionOf(t *testing.T, url string) string {
+	t.Helper()
+	conn, err := amqp.Dial(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	return fmt.Sprint(conn.Properties["version"])
 }
 
 func TestBeforeItsInstallationThereAreNoDeadLetters(t *testing.T) {
