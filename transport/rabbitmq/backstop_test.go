@@ -158,6 +158,26 @@ func TestThatTheBrokerWouldDropMessagesIsWarnedOf(t *testing.T) {
 	}
 }
 
+// Why there is a backstop.
+func TestWithoutALimitOfOursTheBrokerDropsFrom40OnWhatCameBack21Times(t *testing.T) {
+	url := brokertest.RabbitMQ(t)
+	if _, err := rawChannel(t, url).QueueDeclare("test", true, false, false, false, amqp.Table{"x-queue-type": "quorum"}); err != nil {
+		t.Fatal(err)
+	}
+	c := open(t, url, nil)
+	must(t, dispatch(c, send1("test", message("a", "x"))))
+	r := receive(t, c, "test", 1)
+	for range 21 {
+		must(t, next(t, r).Retry(t.Context()))
+	}
+	if strings.HasPrefix(versionOf(t, url), "3.") {
+		must(t, next(t, r).Complete(t.Context()))
+		return
+	}
+	waitForReady(t, c, "test", 0)
+	nothing(t, r)
+}
+
 // versionOf is the broker's version.
 func versionOf(t *testing.T, url string) string {
 	t.Helper()

@@ -10,9 +10,8 @@
 // Acknowledgements leave together where that is safe and wait at most 5 ms for it.
 //
 // Quorum queues count hand-outs exactly. Classic queues only tell that there was an
-// earlier one: such a message is given the attempt number 2, not exact. Before
-// RabbitMQ 4.3, Release and a lost connection count as an attempt too, for every
-// message held.
+// earlier one: such a message is given the attempt number 2, not exact. A lost connection
+// counts as an attempt for every message held, and before RabbitMQ 4.3 Release counts too.
 //
 // The endpoint's own quorum queues have a delivery limit far above what the endpoint lets
 // happen ([Transport].DeliveryLimit). What exceeds it is not dropped but kept in the queue

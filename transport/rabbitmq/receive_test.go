@@ -341,10 +341,14 @@ func TestAClosedReceiverGivesBackWhatItPrefetchedAndSettlesTheRest(t *testing.T)
 	if _, err := r.Receive(t.Context(), 1); !errors.Is(err, transport.ErrClosed) {
 		t.Errorf("Receive after Close: %v, want ErrClosed", err)
 	}
+	want := 2
+	if c.Limits().FreeRelease {
+		want = 1
+	}
 	other := receive(t, c, queue, 20)
 	for _, d := range nextN(t, other, 15) {
-		if n := d.Attempt().N; n != 2 {
-			t.Errorf("a message given back once comes as attempt %d", n)
+		if n := d.Attempt().N; n != want {
+			t.Errorf("a message given back once comes as attempt %d, want %d", n, want)
 		}
 		must(t, d.Complete(t.Context()))
 	}
