@@ -38,3 +38,19 @@ func TestCommandsWorkOnRabbitMQ(t *testing.T) {
 		t.Errorf("a queue that does not exist: exit code %d, %s", code, errs)
 	}
 }
+
+func TestCommandsWorkOnAzureServiceBus(t *testing.T) {
+	url := brokertest.OwnServiceBus(t).URL()
+	must(t, "{}", "send", "--transport", url, "--to", "sales", "--type", "T", "--create")
+	for _, work := range []string{"receive", "send", "loop"} {
+		must(t, "", "bench", "--transport", url, "--work", work, "--messages", "100", "--concurrency", "4")
+	}
+	out := must(t, "", "queues", "--transport", url, "--json")
+	if strings.Contains(out, "bench") || !strings.Contains(out, `"name":"sales","ready":1`) {
+		t.Errorf("queues afterwards: %s", out)
+	}
+	code, _, errs := call(t, "", "queues", "missing", "--transport", url)
+	if code != exitFailed || !strings.Contains(errs, "no such queue") {
+		t.Errorf("a queue that does not exist: exit code %d, %s", code, errs)
+	}
+}

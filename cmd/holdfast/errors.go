@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/errorqueue"
+	"github.com/holdfast-go/holdfast/transport"
 )
 
 const errorsHelp = `Look after the messages that failed for good: list and show them, return them to the
@@ -52,12 +53,18 @@ type selecting struct {
 	since, until string
 	first        int
 	all          bool
-	changes      string // the verb of a command that changes something
+	changes      string                                    // the verb of a command that changes something
+	read         func(*transport.Message) errorqueue.Entry // nil for what the headers tell
 }
 
 func (s *selecting) flags(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&s.queue, "queue", "error", "the error `queue`")
+	s.filters(cmd)
+}
+
+// filters are the flags that narrow down what is meant.
+func (s *selecting) filters(cmd *cobra.Command) {
 	flags := cmd.Flags()
-	flags.StringVar(&s.queue, "queue", "error", "the error `queue`")
 	flags.StringArrayVar(&s.Classes, "class", nil, "error `class`, or its Go type where there is no class; may be repeated")
 	flags.StringArrayVar(&s.Types, "type", nil, "message `type`: its full name, or the part after the last dot; may be repeated")
 	flags.StringArrayVar(&s.Endpoints, "endpoint", nil, "`name` of the endpoint that it failed in; may be repeated")
@@ -127,7 +134,7 @@ func (a *app) onErrors(ctx context.Context, s *selecting, ids []string, f func(*
 		return err
 	}
 	defer func() { err = errors.Join(err, conn.Close()) }()
-	err = f(&errorqueue.Queue{Conn: conn, Name: s.queue, Filter: s.Filter, Limit: s.first, Progress: a.progress()})
+	err = f(&errorqueue.Queue{Conn: conn, Name: s.queue, Filter: s.Filter, Limit: s.first, Read: s.read, Progress: a.progress()})
 	if err != nil {
 		return fmt.Errorf("queue %q: %w", s.queue, err)
 	}

@@ -21,7 +21,8 @@ Each message leaves the error queue and arrives in the other one as a unit. Kill
 the command loses none and doubles none; run it again to go on. On RabbitMQ the unit is a
 transaction that only a failure of the broker at the same moment may split; the message
 passes through a queue "holdfast.return.QUEUE", which the command creates and leaves
-there, empty.
+there, empty. Azure Service Bus has no such unit: the one under way is sent first and removed
+after, and is in both queues when the command is killed between the two.
 
 What cannot be returned is reported and stays: when the queue is gone, when the headers do not
 name one (see --to), or when the message cannot be read.`

@@ -11,7 +11,7 @@ const hidden = "xxxxx"
 
 var (
 	userinfo      = regexp.MustCompile(`//[^\s"]*@`)
-	queryPassword = regexp.MustCompile(`(?i)((?:password|pwd)=)[^&\s"]*`)
+	queryPassword = regexp.MustCompile(`(?i)((?:password|pwd|sharedaccesskey|sharedaccesssignature)=)[^&;\s"]*`)
 )
 
 // redact takes out of a text the password of the URL rawURL, in whatever form it
@@ -32,16 +32,21 @@ func redact(text, rawURL string) string {
 
 // secrets are the password of a URL as it is written there and as it is meant.
 func secrets(rawURL string) []string {
-	u, err := url.Parse(rawURL)
-	if err != nil {
-		return nil
-	}
 	var found []string
 	add := func(s string) {
 		const short = 4 // shorter ones would take words apart that have nothing to do with them
 		if len(s) >= short {
 			found = append(found, s)
 		}
+	}
+	for part := range strings.SplitSeq(rawURL, ";") { // of a connection string of Azure Service Bus
+		if name, value, _ := strings.Cut(part, "="); strings.EqualFold(name, "SharedAccessKey") || strings.EqualFold(name, "SharedAccessSignature") {
+			add(value)
+		}
+	}
+	u, err := url.Parse(rawURL)
+	if err != nil {
+		return found
 	}
 	if password, ok := u.User.Password(); ok {
 		add(password)

@@ -50,6 +50,7 @@ func TestTortureOnEveryTransport(t *testing.T) {
 		{"postgres", func(t *testing.T) string { return brokertest.Postgres(t) }, "receiveonly"},
 		{"postgres atomic", func(t *testing.T) string { return brokertest.Postgres(t) + "&schema=app" }, "atomic"},
 		{"rabbitmq quorum", func(t *testing.T) string { return brokertest.RabbitMQ(t) }, "receiveonly"},
+		{"azure service bus", func(t *testing.T) string { return brokertest.OwnServiceBus(t).URL() }, "receiveonly"},
 		{"rabbitmq classic", func(t *testing.T) string { return brokertest.RabbitMQ(t) + "?queue_type=classic" }, "receiveonly"},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -30,6 +30,7 @@ const transportHelp = `
   memory:                     queues in this process only, for demo and bench
   amqp://user:pw@host/vhost   RabbitMQ; amqps:// with TLS; ?queue_type=classic instead of quorum
   postgres://user:pw@host/db  PostgreSQL; ?schema=name instead of the schema public
+  sb://keyname:key@host       Azure Service Bus; sb://host with the environment's credential
   sqlserver://user:pw@host?database=db   SQL Server (not tried against one yet); &schema=name instead of dbo
 `
 
@@ -50,13 +51,15 @@ type target struct {
 
 // schemes are the transports by the scheme of their URL.
 var schemes = map[string]func(rawURL string) (target, error){
-	"sqlite":     sqliteTarget,
-	"memory":     memoryTarget,
-	"amqp":       rabbitTarget,
-	"amqps":      rabbitTarget,
-	"postgres":   postgresTarget,
-	"postgresql": postgresTarget,
-	"sqlserver":  mssqlTarget,
+	"sqlite":      sqliteTarget,
+	"memory":      memoryTarget,
+	"amqp":        rabbitTarget,
+	"amqps":       rabbitTarget,
+	"postgres":    postgresTarget,
+	"postgresql":  postgresTarget,
+	"sqlserver":   mssqlTarget,
+	"sb":          asbTarget,
+	"endpoint=sb": connectionString, // of Azure Service Bus, as the portal shows it
 }
 
 // transportURL is what --transport or the environment say.

@@ -6,6 +6,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/holdfast-go/holdfast/transport/asb"
 	"github.com/holdfast-go/holdfast/transport/rabbitmq"
 	"github.com/holdfast-go/holdfast/transport/sqlite"
 	"github.com/holdfast-go/holdfast/transport/sqlserver"
@@ -29,6 +30,13 @@ func TestTransportsAreFoundByTheirURL(t *testing.T) {
 			URL: "sqlserver://sa:p%40ss@h:1433?database=shop", Schema: "app",
 		},
 		"postgresql://h/db": &sqlserver.Postgres{URL: "postgresql://h/db"},
+		"sb://key:a%2Fb+c=@h:5673?emulator=true&administration=http://h:5300&hierarchy=prod&max_message_size=1048576": &asb.Transport{
+			ConnectionString: "Endpoint=sb://h:5673;SharedAccessKeyName=key;SharedAccessKey=a/b+c=;UseDevelopmentEmulator=true",
+			Administration:   "http://h:5300", Hierarchy: "prod", MaxMessageSize: 1 << 20,
+		},
+		"Endpoint=sb://h/;SharedAccessKeyName=key;SharedAccessKey=a/b": &asb.Transport{
+			ConnectionString: "Endpoint=sb://h/;SharedAccessKeyName=key;SharedAccessKey=a/b",
+		},
 	} {
 		got, err := parseTransport(url)
 		if err != nil {
@@ -43,16 +51,22 @@ func TestTransportsAreFoundByTheirURL(t *testing.T) {
 
 func TestBadTransportURLsAreExplainedWithoutTheirPassword(t *testing.T) {
 	for url, want := range map[string]string{
-		"redis://user:hunter2@host":               "sqlite:orders.db", // the list of what there is
-		"orders.db":                               "unknown scheme",
-		"sqlite:":                                 "no file",
-		"memory:orders":                           "nothing after the colon",
-		"amqp:localhost":                          "no host",
-		"amqp://user:hunter2/x@host":              "percent-encoded",
-		"postgres://user:hunter2@host:port/db":    "percent-encoded",
-		"sqlserver://sa:hunter2@host:port":        "percent-encoded",
-		"sqlserver:localhost":                     "no host",
-		"amqp://u:hunter2@host?queue_type=stream": "want quorum or classic",
+		"redis://user:hunter2@host":                  "sqlite:orders.db", // the list of what there is
+		"orders.db":                                  "unknown scheme",
+		"sqlite:":                                    "no file",
+		"memory:orders":                              "nothing after the colon",
+		"amqp:localhost":                             "no host",
+		"amqp://user:hunter2/x@host":                 "percent-encoded",
+		"postgres://user:hunter2@host:port/db":       "percent-encoded",
+		"sqlserver://sa:hunter2@host:port":           "percent-encoded",
+		"sqlserver:localhost":                        "no host",
+		"amqp://u:hunter2@host?queue_type=stream":    "want quorum or classic",
+		"sb://key@host":                              "a name without a key",
+		"sb://host?emulator=true":                    "wants a key",
+		"sb://key:hunter2@host/sales":                "after the host",
+		"sb://key:hunter2@host?lock=1s":              "unknown option",
+		"sb://key:hunter2@host?max_message_size=1MB": "want bytes",
+		"Endpoint=amqp://h;SharedAccessKey=hunter2":  "unknown scheme",
 	} {
 		_, err := parseTransport(url)
 		if err == nil {
@@ -65,6 +79,20 @@ func TestBadTransportURLsAreExplainedWithoutTheirPassword(t *testing.T) {
 	}
 }
 
+func TestAnIdentityOfTheEnvironmentStandsInForAKey(t *testing.T) {
+	t.Setenv("AZURE_TENANT_ID", "tenant")
+	t.Setenv("AZURE_CLIENT_ID", "client")
+	t.Setenv("AZURE_CLIENT_SECRET", "hunter2")
+	got, err := parseTransport("sb://shop.servicebus.windows.net")
+	if err != nil {
+		t.Fatal(err)
+	}
+	bus, ok := got.Transport.(*asb.Transport)
+	if !ok || bus.Namespace != "shop.servicebus.windows.net" || bus.Credential == nil || bus.ConnectionString != "" {
+		t.Errorf("got %+v", got.Transport)
+	}
+}
+
 func TestRedactTakesOutPasswordsInEveryForm(t *testing.T) {
 	const url = "postgres://shop:p%40ss%2Fword@db/x?password=s3cret"
 	for text, want := range map[string]string{
@@ -74,8 +102,9 @@ func TestRedactTakesOutPasswordsInEveryForm(t *testing.T) {
 		"other amqp://a:b@c/d":                 "other amqp://a:xxxxx@c/d",
 		"user without one amqp://a@c/d":        "user without one amqp://a@c/d",
 		"sqlserver://h?user+id=sa&pwd=hunter2": "sqlserver://h?user+id=sa&pwd=xxxxx",
-		"read /var/lib/x: permission denied":   "read /var/lib/x: permission denied",
-		"key=value form: password=s3cret x=1":  "key=value form: password=xxxxx x=1",
+		"Endpoint=sb://h;SharedAccessKeyName=n;SharedAccessKey=hunter2/=;X=1": "Endpoint=sb://h;SharedAccessKeyName=n;SharedAccessKey=xxxxx;X=1",
+		"read /var/lib/x: permission denied":                                  "read /var/lib/x: permission denied",
+		"key=value form: password=s3cret x=1":                                 "key=value form: password=xxxxx x=1",
 	} {
 		if got := redact(text, url); got != want {
 			t.Errorf("redact(%q) = %q, want %q", text, got, want)

@@ -132,6 +132,25 @@ var servicebusServer = sync.OnceValues(func() (*server, error) {
 	return s, s.start()
 })
 
+// URL is the namespace as the command holdfast takes it.
+func (n *ServiceBusNamespace) URL() string {
+	var key, name string
+	address, emulator := servicebusAddress(n.ConnectionString)
+	for field := range strings.SplitSeq(n.ConnectionString, ";") {
+		switch part, value, _ := strings.Cut(field, "="); strings.ToLower(part) {
+		case "sharedaccesskeyname":
+			name = value
+		case "sharedaccesskey":
+			key = value
+		}
+	}
+	u := url.URL{Scheme: "sb", User: url.UserPassword(name, key), Host: address}
+	if emulator {
+		u.RawQuery = url.Values{"emulator": {"true"}, "administration": {n.Admin}}.Encode()
+	}
+	return u.String()
+}
+
 // AdminTransport is for the client options of the SDK's admin client, which always talks HTTPS to the
 // namespace's host: it leads to Admin.
 func (n *ServiceBusNamespace) AdminTransport() *http.Client {

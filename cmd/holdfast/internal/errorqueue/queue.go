@@ -17,6 +17,8 @@ type Queue struct {
 	Name   string
 	Filter Filter
 	Limit  int // of those that fit, the first so many; 0 is all
+	// Read is nil for EntryOf.
+	Read func(*transport.Message) Entry
 	// Progress, where it is not nil, is called with the number of messages looked at so far, again and again.
 	Progress func(seen int)
 }
@@ -80,7 +82,7 @@ func (w *walk) page(ctx context.Context, ms []*transport.Message) error {
 			return context.Cause(ctx)
 		}
 		w.seen++
-		e := EntryOf(m)
+		e := w.queue.entry(m)
 		if !w.queue.Filter.Fits(&e) {
 			continue
 		}
@@ -94,6 +96,13 @@ func (w *walk) page(ctx context.Context, ms []*transport.Message) error {
 	}
 	w.tell()
 	return nil
+}
+
+func (q *Queue) entry(m *transport.Message) Entry {
+	if q.Read != nil {
+		return q.Read(m)
+	}
+	return EntryOf(m)
 }
 
 func (w *walk) tell() {

@@ -1,0 +1,129 @@
+package main
+
+import (
+	"cmp"
+	"context"
+
+	"github.com/spf13/cobra"
+
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/errorqueue"
+	"github.com/holdfast-go/holdfast/transport"
+	"github.com/holdfast-go/holdfast/transport/asb"
+)
+
+const deadLettersHelp = `Look after the dead letters of a queue: what the broker gave up because it was handed out too
+often, or because it expired where the queue keeps such messages. A running endpoint moves those of its own queues to its error
+queue; these commands are for queues that nobody looks after.
+
+The flags are those of holdfast errors. What the broker says is shown where no header tells of a fault: its reason as
+the class, its description as the error.`
+
+// deadLetterQueue is what the queue of a queue's dead letters is called by.
+const deadLetterQueue = "/$DeadLetterQueue"
+
+func (a *app) deadLettersCommand() *cobra.Command {
+	return a.group(&cobra.Command{
+		Use:   "dead-letters",
+		Short: "List, return and remove the dead letters of a queue",
+		Long:  deadLettersHelp,
+	}, a.deadLettersListCommand(), a.deadLettersRetryCommand(), a.deadLettersDiscardCommand())
+}
+
+func (a *app) deadLettersListCommand() *cobra.Command {
+	var (
+		s      selecting
+		asJSON bool
+	)
+	cmd := &cobra.Command{
+		Use:     "list QUEUE [ID]...",
+		Short:   "List the dead letters of a queue",
+		Long:    deadLettersHelp,
+		Example: `  holdfast asb dead-letters list sales --class MaxDeliveryCountExceeded --transport sb://shop.servicebus.windows.net`,
+		Args:    cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := a.deadLettersOf(&s, args[0]); err != nil {
+				return err
+			}
+			return a.listErrors(cmd.Context(), &s, args[1:], asJSON)
+		},
+	}
+	s.filters(cmd)
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON: one object per line")
+	return cmd
+}
+
+func (a *app) deadLettersRetryCommand() *cobra.Command {
+	var f takingFlags
+	cmd := &cobra.Command{
+		Use:     "retry QUEUE [ID]...",
+		Aliases: []string{"resubmit"},
+		Short:   "Return dead letters to their queue",
+		Long: `Return dead letters to their queue, as if they came for the first time, with id and body as
+they were. Each is sent before it is removed from the dead letters: killed in between, the command leaves it in both places.
+
+` + deadLettersHelp,
+		Example: `  holdfast asb dead-letters retry sales --all --rate 50
+  holdfast asb dead-letters retry sales --to sales-2 --first 1`,
+		Args: cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if f.Rate < 0 {
+				return usagef("--rate %v: must not be negative", f.Rate)
+			}
+			f.To = cmp.Or(f.To, args[0])
+			return a.takeDeadLetters(cmd.Context(), &f, args, (*errorqueue.Queue).Retry)
+		},
+	}
+	f.deadLetterFlags(cmd, "retry")
+	cmd.Flags().StringVar(&f.To, "to", "", "return to this `queue` instead")
+	cmd.Flags().Float64Var(&f.Rate, "rate", 0, "`messages` a second at most; 0 is as fast as it goes")
+	return cmd
+}
+
+func (a *app) deadLettersDiscardCommand() *cobra.Command {
+	var f takingFlags
+	cmd := &cobra.Command{
+		Use:     "discard QUEUE [ID]...",
+		Aliases: []string{"purge"},
+		Short:   "Remove dead letters for good",
+		Long:    "Remove dead letters for good. Export them first if they may be missed:\nholdfast errors export --queue 'QUEUE" + deadLetterQueue + "'.\n\n" + deadLettersHelp,
+		Example: `  holdfast asb dead-letters discard sales --class TTLExpiredException
+  holdfast asb dead-letters purge sales --all`,
+		Args: cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.takeDeadLetters(cmd.Context(), &f, args, (*errorqueue.Queue).Discard)
+		},
+	}
+	f.deadLetterFlags(cmd, "discard")
+	return cmd
+}
+
+func (f *takingFlags) deadLetterFlags(cmd *cobra.Command, verb string) {
+	f.filters(cmd)
+	f.needAll(cmd, verb)
+	cmd.Flags().BoolVar(&f.DryRun, "dry-run", false, "say what would be done, and do nothing")
+	cmd.Flags().BoolVar(&f.asJSON, "json", false, "print JSON: one object at the end")
+}
+
+func (a *app) takeDeadLetters(ctx context.Context, f *takingFlags, args []string, take taker) error {
+	if err := a.deadLettersOf(&f.selecting, args[0]); err != nil {
+		return err
+	}
+	return a.takeErrors(ctx, f, args[1:], take)
+}
+
+// deadLettersOf has the flags mean the dead letters of a queue.
+func (a *app) deadLettersOf(s *selecting, queue string) error {
+	if _, _, err := a.asbTransport(); err != nil {
+		return err
+	}
+	s.queue, s.read = queue+deadLetterQueue, deadLetter
+	return nil
+}
+
+// deadLetter is what an operator wants to know of a message that the broker gave up.
+func deadLetter(m *transport.Message) errorqueue.Entry {
+	e := errorqueue.EntryOf(m)
+	e.Class = cmp.Or(e.Class, m.Native[asb.PropertyDeadLetterReason])
+	e.Error = cmp.Or(e.Error, m.Native[asb.PropertyDeadLetterDescription])
+	return e
+}

@@ -1,0 +1,165 @@
+package main
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/Azure/azure-sdk-for-go/sdk/azcore"
+	"github.com/Azure/azure-sdk-for-go/sdk/azcore/to"
+	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus/admin"
+
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/servicebus"
+	"github.com/holdfast-go/holdfast/internal/brokertest"
+)
+
+// onBus has commands work on a namespace of the test's own.
+func onBus(t *testing.T) (*brokertest.ServiceBusNamespace, *admin.Client) {
+	t.Helper()
+	n := brokertest.OwnServiceBus(t)
+	t.Setenv(transportVar, n.URL())
+	client, err := admin.NewClientFromConnectionString(n.ConnectionString, &admin.ClientOptions{
+		ClientOptions: azcore.ClientOptions{Transport: n.AdminTransport()},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n, client
+}
+
+// busReport runs a command that creates or verifies.
+func busReport(t *testing.T, wantCode int, args ...string) (r servicebus.Report, errs string) {
+	t.Helper()
+	code, out, errs := call(t, "", append(append([]string{"asb", "endpoint"}, args...), "--json")...)
+	if code != wantCode {
+		t.Errorf("holdfast asb endpoint %q: exit code %d, want %d: %s", args, code, wantCode, errs)
+	}
+	if err := json.Unmarshal([]byte(out), &r); err != nil {
+		t.Fatalf("holdfast asb endpoint %q prints %q: %v: %s", args, out, err, errs)
+	}
+	return r, errs
+}
+
+func TestAnEndpointIsCreatedAndVerifiedOnServiceBus(t *testing.T) {
+	_, client := onBus(t)
+	endpoint := []string{"sales", "--audit", "audit", "--instance", "7"}
+	create, verify := append([]string{"create"}, endpoint...), append([]string{"verify"}, endpoint...)
+	r, errs := busReport(t, exitFailed, verify...)
+	if r.OK || len(r.Found) != 5 || !strings.Contains(errs, `endpoint "sales": 5 missing`) {
+		t.Errorf("nothing there: %+v, %s", r, errs)
+	}
+	if r, _ = busReport(t, exitOK, append(create, "--dry-run")...); !r.DryRun || len(r.Created) != 5 {
+		t.Errorf("dry run: %+v", r)
+	}
+	if r, _ = busReport(t, exitOK, create...); !r.OK || len(r.Created) != 5 {
+		t.Errorf("create: %+v", r)
+	}
+	if r, _ = busReport(t, exitOK, create...); !r.OK || len(r.Created) != 0 {
+		t.Errorf("create again: %+v", r)
+	}
+	if out := must(t, "", append([]string{"asb", "endpoint"}, verify...)...); out != "endpoint \"sales\": all is there, as it should be\n" {
+		t.Errorf("verify prints %q", out)
+	}
+	found, err := client.GetQueue(t.Context(), "sales", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	found.MaxDeliveryCount = to.Ptr[int32](3)
+	if _, err := client.UpdateQueue(t.Context(), "sales", found.QueueProperties, nil); err != nil {
+		t.Fatal(err)
+	}
+	r, _ = busReport(t, exitFailed, verify...)
+	if len(r.Found) != 1 || r.Found[0].State != servicebus.Differs || !strings.Contains(r.Found[0].Detail, "after 3 hand-outs") {
+		t.Errorf("with few hand-outs: %+v", r)
+	}
+}
+
+func TestAnEndpointIsSubscribedOnServiceBus(t *testing.T) {
+	_, client := onBus(t)
+	must(t, "", "queues", "create", "sales")
+	must(t, "", "asb", "endpoint", "subscribe", "sales", "Shop.OrderPlaced", "Shop.Bill", "--topic", "Shop.Bill=bills", "--shared", "bills", "--no-hierarchies")
+	for topic, rule := range map[string]string{"Shop.OrderPlaced": "$Default", "bills": "Shop.Bill"} {
+		found, err := client.GetRule(t.Context(), topic, "sales", rule, nil)
+		if err != nil || found == nil {
+			t.Errorf("rule %q of topic %q: %v, %v", rule, topic, found, err)
+		}
+	}
+	must(t, "", "asb", "endpoint", "unsubscribe", "sales", "Shop.OrderPlaced", "--no-hierarchies")
+	if found, err := client.GetSubscription(t.Context(), "Shop.OrderPlaced", "sales", nil); err != nil || found != nil {
+		t.Errorf("after unsubscribing: %v, %v", found, err)
+	}
+}
+
+func TestDeadLettersAreListedReturnedAndDiscarded(t *testing.T) {
+	_, client := onBus(t)
+	for name, properties := range map[string]*admin.QueueProperties{
+		"sales": {DeadLetteringOnMessageExpiration: to.Ptr(true), DefaultMessageTimeToLive: to.Ptr("PT0.2S")}, "other": nil,
+	} {
+		if _, err := client.CreateQueue(t.Context(), name, &admin.CreateQueueOptions{Properties: properties}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, id := range []string{"one", "two", "three"} {
+		must(t, `{"id":"`+id+`"}`, "send", "--to", "sales", "--type", "Shop.Order", "--header", "NServiceBus.MessageId="+id)
+	}
+	waitForDeadLetters(t, client, 3)
+	out := must(t, "", "asb", "dead-letters", "list", "sales", "--class", "TTLExpiredException")
+	if !strings.Contains(out, "one") || !strings.Contains(out, "The message expired") || !strings.Contains(out, "3 messages") {
+		t.Errorf("list prints\n%s", out)
+	}
+	must(t, "", "asb", "dead-letters", "retry", "sales", "two", "--to", "other")
+	if out := must(t, "", "queues", "peek", "other", "--json"); !strings.Contains(out, `"id":"two"`) || strings.Contains(out, "TTLExpired") {
+		t.Errorf("returned: %s", out)
+	}
+	must(t, "", "asb", "dead-letters", "purge", "sales", "one")
+	if out := must(t, "", "asb", "dead-letters", "list", "sales", "--json"); strings.Count(out, "\n") != 1 || !strings.Contains(out, `"id":"three"`) {
+		t.Errorf("left: %s", out)
+	}
+	if code, _, errs := call(t, "", "asb", "dead-letters", "purge", "sales"); code != exitUsage || !strings.Contains(errs, "--all") {
+		t.Errorf("purge of nothing in particular: exit code %d, %s", code, errs)
+	}
+	must(t, "", "asb", "dead-letters", "discard", "sales", "--all")
+	if out := must(t, "", "asb", "dead-letters", "list", "sales"); !strings.Contains(out, "no messages") {
+		t.Errorf("after all: %s", out)
+	}
+}
+
+// waitForDeadLetters asks until the broker has so many.
+func waitForDeadLetters(t *testing.T, client *admin.Client, want int32) {
+	t.Helper()
+	for t.Context().Err() == nil {
+		found, err := client.GetQueueRuntimeProperties(t.Context(), "sales", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if found.DeadLetterMessageCount == want {
+			return
+		}
+	}
+}
+
+func TestServiceBusCommandsSayWhatIsWrong(t *testing.T) {
+	n, _ := onBus(t)
+	restricted, astray := *n, *n
+	astray.Admin = "nowhere"
+	restricted.ConnectionString = n.Control.Restricted("Send", "Listen")
+	for _, test := range []struct {
+		url  string
+		args []string
+		code int
+		text string
+	}{
+		{n.URL(), []string{"endpoint", "create"}, exitUsage, "the name of one endpoint"},
+		{n.URL(), []string{"endpoint", "subscribe", "sales"}, exitUsage, "event types"},
+		{n.URL(), []string{"endpoint", "subscribe", "sales", "T", "--topic", "T"}, exitUsage, "want TYPE=TOPIC"},
+		{n.URL(), []string{"dead-letters", "list", "missing"}, exitFailed, "no such queue"},
+		{"amqp://localhost", []string{"dead-letters", "list", "sales"}, exitUsage, "give one with sb://"},
+		{restricted.URL(), []string{"endpoint", "verify", "sales"}, exitFailed, "no right to manage"},
+		{astray.URL(), []string{"endpoint", "verify", "sales"}, exitUsage, "no URL"},
+	} {
+		code, _, errs := call(t, "", append([]string{"asb", "--transport", test.url}, test.args...)...)
+		if code != test.code || !strings.Contains(errs, test.text) {
+			t.Errorf("%q: exit code %d, want %d; %s, want %q in it", test.args, code, test.code, errs, test.text)
+		}
+	}
+}

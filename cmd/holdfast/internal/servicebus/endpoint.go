@@ -1,0 +1,188 @@
+package servicebus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"net/http"
+	"strings"
+
+	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus/admin"
+
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+// Endpoint is an endpoint by what of its configuration shows in the namespace.
+type Endpoint struct {
+	Name      string
+	Instances []string // those with a queue of their own
+	Error     string   // the error queue
+	Audit     string   // the audit queue; "" is none
+}
+
+// Check refuses names that no endpoint has.
+func (e Endpoint) Check() error {
+	switch {
+	case e.Name == "":
+		return errors.New("the endpoint has no name")
+	case e.Error == "":
+		return errors.New("an endpoint has an error queue")
+	}
+	return nil
+}
+
+// Plan is what the endpoint needs. The topics of its types are left to the endpoint, whose code knows them, and to Subscribe.
+func (e Endpoint) Plan() transport.Plan {
+	queues := []transport.Queue{{Name: e.Name}, {Name: e.Name + ".quarantine", Counted: true}}
+	for _, instance := range e.Instances {
+		queues = append(queues, transport.Queue{Name: e.Name + "-" + instance})
+	}
+	for _, name := range []string{e.Error, e.Audit} {
+		if name != "" {
+			queues = append(queues, transport.Queue{Name: name, Shared: true})
+		}
+	}
+	return transport.Plan{Queues: queues, Delays: true}
+}
+
+// State is what is wrong with a queue.
+type State string
+
+// What may be wrong with a queue.
+const (
+	Missing State = "missing"
+	Differs State = "differs" // in a way that messages do not outlive, or are not received by
+)
+
+// Finding is a queue that is not as it should be.
+type Finding struct {
+	State  State  `json:"state"`
+	Kind   string `json:"kind"`
+	Name   string `json:"name"`
+	Detail string `json:"detail,omitempty"`
+}
+
+// Report is what was found, and done about it.
+type Report struct {
+	OK      bool      `json:"ok"` // nothing was found
+	DryRun  bool      `json:"dry_run,omitempty"`
+	Created []string  `json:"created,omitempty"` // queues; or those that would be, in a dry run
+	Found   []Finding `json:"found"`             // what is missing or differs, in the end
+}
+
+// Verify says what of a plan is missing or differs, and changes nothing.
+func (n *Namespace) Verify(ctx context.Context, plan transport.Plan) (Report, error) {
+	r := Report{Found: []Finding{}} // never null in JSON
+	for _, q := range plan.Queues {
+		found, err := n.client.GetQueue(ctx, n.prefix+q.Name, nil)
+		if err != nil && status(err) != http.StatusNotFound {
+			return r, fmt.Errorf("look at queue %q: %w", q.Name, short(err))
+		}
+		if found == nil {
+			r.Found = append(r.Found, Finding{Missing, "queue", q.Name, ""})
+			continue
+		}
+		if why := differs(q, &found.QueueProperties); why != "" {
+			r.Found = append(r.Found, Finding{Differs, "queue", q.Name, why})
+		}
+	}
+	r.OK = len(r.Found) == 0
+	return r, nil
+}
+
+// enough is the least number of hand-outs that an endpoint's own counting stays below by far.
+const enough = 25
+
+// differs says what keeps an endpoint from working with a queue.
+func differs(q transport.Queue, p *admin.QueueProperties) string {
+	var why []string
+	if p.RequiresSession != nil && *p.RequiresSession {
+		why = append(why, "requires sessions, and cannot be received from")
+	}
+	if p.ForwardTo != nil && *p.ForwardTo != "" {
+		why = append(why, "forwards its messages to "+*p.ForwardTo)
+	}
+	if p.Status != nil && *p.Status != admin.EntityStatusActive {
+		why = append(why, "is "+string(*p.Status))
+	}
+	if most := valueOr(p.MaxDeliveryCount, math.MaxInt32); !q.Shared && most < enough {
+		why = append(why, fmt.Sprintf("gives messages up after %d hand-outs: let it be 100", most))
+	}
+	return strings.Join(why, "; ")
+}
+
+func valueOr[T any](p *T, other T) T {
+	if p == nil {
+		return other
+	}
+	return *p
+}
+
+// Create makes what is missing of a plan, by the driver's own installer, and leaves alone what exists.
+func (n *Namespace) Create(ctx context.Context, conn transport.Conn, plan transport.Plan) (Report, error) {
+	before, err := n.Verify(ctx, plan)
+	if err != nil {
+		return before, err
+	}
+	installer, ok := conn.(transport.Installer)
+	if !ok {
+		return before, errors.New("the transport cannot create queues")
+	}
+	if err := installer.Install(ctx, plan); err != nil {
+		return before, err
+	}
+	after, err := n.Verify(ctx, plan)
+	after.Created = created(before, after)
+	return after, err
+}
+
+// Preview says what Create would do, and changes nothing.
+func (n *Namespace) Preview(ctx context.Context, plan transport.Plan) (Report, error) {
+	now, err := n.Verify(ctx, plan)
+	r := Report{DryRun: true, Found: []Finding{}}
+	for _, f := range now.Found {
+		if f.State != Missing {
+			r.Found = append(r.Found, f)
+		}
+	}
+	r.OK, r.Created = len(r.Found) == 0, created(now, r)
+	return r, err
+}
+
+// created is what was missing and is not any more.
+func created(before, after Report) (queues []string) {
+	still := make(map[string]bool)
+	for _, f := range after.Found {
+		still[f.Name] = f.State == Missing
+	}
+	for _, f := range before.Found {
+		if f.State == Missing && !still[f.Name] {
+			queues = append(queues, f.Name)
+		}
+	}
+	return queues
+}
+
+// Err tells in one line what is not as it should be; nil when all is.
+func (r Report) Err() error {
+	missing, differing := 0, 0
+	for _, f := range r.Found {
+		if f.State == Missing {
+			missing++
+		} else {
+			differing++
+		}
+	}
+	var counts []string
+	if missing > 0 {
+		counts = append(counts, fmt.Sprintf("%d missing", missing))
+	}
+	if differing > 0 {
+		counts = append(counts, fmt.Sprintf("%d not fit for it", differing))
+	}
+	if counts == nil {
+		return nil
+	}
+	return errors.New(strings.Join(counts, ", "))
+}
