@@ -69,6 +69,7 @@ type Conn struct {
 	closed   bool
 	calls    sync.WaitGroup // what uses the store apart from units
 	queues   sync.Map       // the names that were received from
+	renewing sync.RWMutex   // held by renewals; by who wants there to be none for a moment, exclusively
 	receives atomic.Bool    // and so listens and sweeps
 	written  chan struct{}  // closed when Close has written the last rows
 	ended    chan struct{}  // closed when Close has done all

@@ -25,6 +25,7 @@ type delivery struct {
 	lease    Lease
 	count    int
 	settling atomic.Bool // being settled, or settled
+	locked   atomic.Bool // its row, by its transaction
 	msg      transport.Message
 }
 
@@ -62,7 +63,16 @@ func (d *delivery) Release(ctx context.Context) error {
 }
 
 // leased is the lease, and whether there is something to renew.
-func (d *delivery) leased() (Lease, bool) { return d.lease, !d.settling.Load() }
+func (d *delivery) leased() (Lease, bool) {
+	return d.lease, !d.settling.Load() && !d.locked.Load()
+}
+
+// hold ends the renewing of d's lease until its transaction is over.
+func (d *delivery) hold() {
+	d.conn.renewing.Lock()
+	defer d.conn.renewing.Unlock()
+	d.locked.Store(true)
+}
 
 func (d *delivery) settle(ctx context.Context, verb Verb, after time.Duration, ops []transport.Operation) error {
 	w := d.conn.newWork()
@@ -135,6 +145,9 @@ func (d *txDelivery) Begin(ctx context.Context) (transport.Tx, error) {
 	if err != nil {
 		return nil, err
 	}
+	if l, ok := inner.(Locker); ok {
+		l.Completes(d.queue, d.lease, d.hold)
+	}
 	return &tx{delivery: &d.delivery, inner: inner}, nil
 }
 
@@ -164,6 +177,7 @@ func (t *tx) Complete(ctx context.Context, ops []transport.Operation) error {
 	}
 	d.settling.Store(true)
 	err := c.call(func() error { return t.inner.Complete(ctx, &w.unit) })
+	d.locked.Store(false)
 	switch {
 	case err != nil:
 		d.settling.Store(false)
@@ -180,6 +194,7 @@ func (t *tx) Conflict(err error) bool { return t.delivery.conn.store.Classify(er
 
 // Rollback implements [transport.Tx].
 func (t *tx) Rollback(ctx context.Context) error {
+	defer t.delivery.locked.Store(false)
 	if err := t.inner.Rollback(ctx); err != nil {
 		return fmt.Errorf("roll back: %w", err)
 	}

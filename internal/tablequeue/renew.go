@@ -10,8 +10,10 @@ import (
 var errForeign = errors.New("renew: a delivery of another transport")
 
 // Renew implements [transport.Renewer], with one statement for all. A delivery that is
-// being settled at the time is left alone.
+// being settled at the time, or whose row is locked by its transaction, is left alone.
 func (r *receiver) Renew(ctx context.Context, ds []transport.Delivery) []error {
+	r.conn.renewing.RLock()
+	defer r.conn.renewing.RUnlock()
 	errs := make([]error, len(ds))
 	leases := make([]Lease, 0, len(ds))
 	indexes := make([]int, 0, len(ds))

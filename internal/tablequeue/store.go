@@ -267,6 +267,16 @@ type StoreTx interface {
 	Rollback(ctx context.Context) error
 }
 
+// Locker is implemented by a [StoreTx] that may lock the row which it is to complete, so that nobody can change it: where
+// the transaction has a snapshot to keep, a renewal of the lease would be a conflict with it. Without it leases are
+// renewed all the time.
+type Locker interface {
+	// Completes tells, once and before the transaction is used, what it is to complete. hold is to be called before the
+	// row is locked: it waits for a renewal that is under way, and from then on, until the
+	// transaction is over, the lease is not renewed.
+	Completes(queue string, l Lease, hold func())
+}
+
 // Namer is implemented by a [Store] whose queues have several names. Without it each name is another queue's.
 type Namer interface {
 	// Name is the name by which receivers know queue, which Check has passed.

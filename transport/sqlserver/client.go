@@ -48,6 +48,7 @@ type userTx struct {
 	tx   pgx.Tx // nil until begun
 	err  error  // why it could not be begun
 	over bool
+	lock rowLock
 }
 
 var _ pgx.Tx = (*userTx)(nil)
@@ -62,8 +63,13 @@ func (*userTx) Rollback(context.Context) error { return errEndpoints }
 
 // Exec begins the transaction in the round trip of its first statement where it can.
 func (u *userTx) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
-	if u.tx == nil && u.err == nil && !u.over && batchable(args) {
-		return u.first(ctx, sql, args)
+	snapshot, sets := isolation(sql)
+	if u.tx == nil && u.err == nil && !u.over && batchable(args) && (sets || !u.lock.wanted) {
+		tag, err := u.first(ctx, sql, args)
+		if sets && err == nil {
+			u.lock.wanted = snapshot
+		}
+		return tag, err
 	}
 	tx, err := u.begun(ctx)
 	if err != nil {
@@ -106,6 +112,10 @@ func (u *userTx) begun(ctx context.Context) (pgx.Tx, error) {
 		return nil, errOver
 	case u.err == nil && u.tx == nil:
 		u.tx, u.err = u.conn.Begin(ctx)
+	}
+	if u.err == nil && u.lock.wanted {
+		u.lock.wanted = false
+		u.err = u.lock.take(ctx, u.tx)
 	}
 	return u.tx, u.err
 }

@@ -27,7 +27,8 @@ const poolSize = 2
 
 // store is the PostgreSQL dialect of the lease engine.
 type store struct {
-	database string
+	database  string
+	snapshots bool // sessions begin transactions above READ COMMITTED
 	settings
 	self     string          // what its own notifications begin with
 	leases   *pgxpool.Pool   // what may be forgotten when the server crashes: claims, renewals, notifications
@@ -91,15 +92,22 @@ func openStore(ctx context.Context, cfg *pgxpool.Config, listener *pgx.ConnConfi
 }
 
 // connect asks in one round trip whether there is a server, and which database it has given us:
-// behind a proxy its name may be another than that in the URL.
+// behind a proxy its name may be another than that in the URL. The level is what handlers' transactions begin with.
 func (s *store) connect(ctx context.Context) error {
-	return s.writes.QueryRow(ctx, databaseName, pgx.QueryExecModeSimpleProtocol).Scan(&s.database)
+	var level string
+	err := s.writes.QueryRow(ctx, databaseName+", current_setting('default_transaction_isolation')", pgx.QueryExecModeSimpleProtocol).
+		Scan(&s.database, &level)
+	if s.snapshots = keepsSnapshot(level); s.snapshots && !s.pooled {
+		s.writes.Reset() // to begin as all later ones do
+	}
+	return err
 }
 
 func (s *store) engineConfig(cfg *pgxpool.Config, name string) *pgxpool.Config {
 	c := cfg.Copy()
 	c.MaxConns, c.MinConns, c.MinIdleConns = poolSize, 0, 0
 	c.ShouldPing = idleLong
+	c.AfterConnect = s.readCommitted
 	p := c.ConnConfig.RuntimeParams
 	setDefault(p, "application_name", name)
 	if s.pooled {
@@ -110,6 +118,15 @@ func (s *store) engineConfig(cfg *pgxpool.Config, name string) *pgxpool.Config {
 	}
 	p["plan_cache_mode"] = "force_generic_plan"
 	return c
+}
+
+// readCommitted has the engine's statements not conflict where sessions begin at another level.
+func (s *store) readCommitted(ctx context.Context, conn *pgx.Conn) error {
+	if !s.snapshots || s.pooled {
+		return nil
+	}
+	_, err := conn.Exec(ctx, `SET default_transaction_isolation = 'read committed'`)
+	return err
 }
 
 // leasesConfig does not wait for the disk: a claim that the server forgets when it

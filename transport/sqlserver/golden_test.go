@@ -24,6 +24,7 @@ func TestGoldenStatements(t *testing.T) {
 		{"settle without completing", in.update},
 		{"give back what an owner holds", in.abandon},
 		{"give back what a claim holds", in.orphans},
+		{"lock for a transaction that keeps a snapshot", in.lock},
 		{"cancel", in.cancel},
 		{"sweep", in.sweep},
 		{"purge", in.purge},

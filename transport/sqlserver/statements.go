@@ -37,18 +37,20 @@ WHERE NOT EXISTS (SELECT FROM got)`
 FROM unnest($2::bigint[], $3::bigint[]) WITH ORDINALITY AS r(seq, lease_id, n)
 WHERE q.seq = r.seq AND q.lease_id = r.lease_id RETURNING r.n`
 
-	t.abandon = `UPDATE ` + q + ` SET visible_at = now(), lease_id = NULL, lease_owner = NULL
-WHERE visible_at > now() AND visible_at <= now() + $2::bigint * interval '1 microsecond' AND lease_owner = $1`
-
-	t.orphans = `UPDATE ` + q + ` SET visible_at = now(), lease_id = NULL, lease_owner = NULL
-WHERE visible_at > now() AND visible_at <= now() + $2::bigint * interval '1 microsecond' AND lease_id = ANY ($1::bigint[])`
+	// What a handler's transaction has locked is left to its end.
+	giveBack := `UPDATE ` + q + ` SET visible_at = now(), lease_id = NULL, lease_owner = NULL
+WHERE ctid = ANY (ARRAY(SELECT ctid FROM ` + q + `
+	WHERE visible_at > now() AND visible_at <= now() + $2::bigint * interval '1 microsecond' AND `
+	t.abandon = giveBack + `lease_owner = $1 FOR UPDATE SKIP LOCKED))`
+	t.orphans = giveBack + `lease_id = ANY ($1::bigint[]) FOR UPDATE SKIP LOCKED))`
+	t.lock = `SELECT seq FROM ` + q + ` WHERE seq = $1 AND lease_id = $2 FOR UPDATE`
 
 	// What expires while it is being handled is left to the handler.
 	t.sweep = `DELETE FROM ` + q + ` WHERE ctid = ANY (ARRAY(SELECT ctid FROM ` + q + `
 	WHERE expires <= now() AT TIME ZONE 'UTC' AND (lease_id IS NULL OR visible_at <= now())
 	ORDER BY expires LIMIT ` + strconv.Itoa(maxSwept) + ` FOR UPDATE SKIP LOCKED))`
 
-	t.purge = `DELETE FROM ` + q + ` WHERE visible_at <= now()`
+	t.purge = `DELETE FROM ` + q + ` WHERE ctid = ANY (ARRAY(SELECT ctid FROM ` + q + ` WHERE visible_at <= now() FOR UPDATE SKIP LOCKED))`
 	t.cancel = `DELETE FROM ` + q + ` WHERE seq = $1 AND delivery_count = 0`
 
 	t.update = `UPDATE ` + q + ` AS q SET visible_at = now() + r.after * interval '1 microsecond',

@@ -70,7 +70,11 @@ func (h *handlerTx) Complete(ctx context.Context, u *tablequeue.Unit) error {
 	}
 	defer conn.Release() // which closes it unless the transaction has ended
 	h.user.over = true
-	if h.user.err != nil {
+	switch {
+	case errors.Is(h.user.err, transport.ErrLeaseLost):
+		u.Lost = true
+		return nil
+	case h.user.err != nil:
 		return fmt.Errorf("postgres: commit: %w: %w", errNotBegun, h.user.err)
 	}
 	err := h.store.delayable([]*tablequeue.Unit{u})

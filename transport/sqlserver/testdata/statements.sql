@@ -28,11 +28,16 @@ WHERE q.seq = r.seq AND q.lease_id = r.lease_id RETURNING r.n;
 
 -- give back what an owner holds
 UPDATE "app"."in" SET visible_at = now(), lease_id = NULL, lease_owner = NULL
-WHERE visible_at > now() AND visible_at <= now() + $2::bigint * interval '1 microsecond' AND lease_owner = $1;
+WHERE ctid = ANY (ARRAY(SELECT ctid FROM "app"."in"
+	WHERE visible_at > now() AND visible_at <= now() + $2::bigint * interval '1 microsecond' AND lease_owner = $1 FOR UPDATE SKIP LOCKED));
 
 -- give back what a claim holds
 UPDATE "app"."in" SET visible_at = now(), lease_id = NULL, lease_owner = NULL
-WHERE visible_at > now() AND visible_at <= now() + $2::bigint * interval '1 microsecond' AND lease_id = ANY ($1::bigint[]);
+WHERE ctid = ANY (ARRAY(SELECT ctid FROM "app"."in"
+	WHERE visible_at > now() AND visible_at <= now() + $2::bigint * interval '1 microsecond' AND lease_id = ANY ($1::bigint[]) FOR UPDATE SKIP LOCKED));
+
+-- lock for a transaction that keeps a snapshot
+SELECT seq FROM "app"."in" WHERE seq = $1 AND lease_id = $2 FOR UPDATE;
 
 -- cancel
 DELETE FROM "app"."in" WHERE seq = $1 AND delivery_count = 0;
@@ -43,7 +48,7 @@ DELETE FROM "app"."in" WHERE ctid = ANY (ARRAY(SELECT ctid FROM "app"."in"
 	ORDER BY expires LIMIT 1000 FOR UPDATE SKIP LOCKED));
 
 -- purge
-DELETE FROM "app"."in" WHERE visible_at <= now();
+DELETE FROM "app"."in" WHERE ctid = ANY (ARRAY(SELECT ctid FROM "app"."in" WHERE visible_at <= now() FOR UPDATE SKIP LOCKED));
 
 -- send
 INSERT INTO "app"."out" (id, headers, body) SELECT r.id, r.headers, r.body FROM unnest($1::text[], $2::text[], $3::bytea[]) AS r(id, headers, body);
