@@ -24,7 +24,7 @@ func (in *incoming) carryOut(ctx context.Context, rec *pipeline.Recover) (err er
 	in.logAction(ctx, rec.Action, rec.Failure)
 	switch a := rec.Action.(type) {
 	case recoverability.Retry:
-		err = out.settle(ctx, in.delivery.Retry)
+		err = out.settle(ctx, in.retry(rec.Failure.Err))
 	case recoverability.Delay:
 		err = out.delay(ctx, a)
 	case recoverability.MoveToError:
@@ -46,6 +46,15 @@ func (in *incoming) carryOut(ctx context.Context, rec *pipeline.Recover) (err er
 		in.done(ctx, rec.Action, rec.Failure)
 	}
 	return nil
+}
+
+// retry is how the message is retried: with a note of the reason, where the broker keeps one.
+func (in *incoming) retry(reason error) func(context.Context) error {
+	d, ok := in.delivery.(transport.Noter)
+	if !ok || reason == nil {
+		return in.delivery.Retry
+	}
+	return func(ctx context.Context) error { return d.RetryBecause(ctx, reason.Error()) }
 }
 
 // possible is the action, or a move to the error queue where it cannot be carried out.
@@ -104,11 +113,12 @@ func (in *incoming) impossible(action recoverability.Action) string {
 	return ""
 }
 
-// copyTo is the message as it was received, to be sent to a queue.
+// copyTo is the message as it was received, to be sent to a queue. It says of which hand-out's message it is a copy, so that a driver can
+// tell the same copy from the next.
 func (in *incoming) copyTo(queue string, headers header.Map, after time.Duration) transport.Operation {
 	headers.SetDefault(header.MessageID, in.id)
 	return transport.Operation{
-		Message: &transport.Message{ID: in.id, Headers: headers, Body: in.original.Body},
+		Message: &transport.Message{ID: in.id, NativeID: in.original.NativeID, Headers: headers, Body: in.original.Body},
 		Queue:   queue, After: after,
 	}
 }

@@ -175,3 +175,11 @@ type SpacedRetrier interface {
 type DeadLetterer interface {
 	DeadLetter(ctx context.Context, reason string) error
 }
+
+// Noter is implemented by a Delivery whose broker keeps a note with a message that is retried, where its tools show it.
+// Without it the reason of an immediate retry is in the endpoint's log alone.
+type Noter interface {
+	// RetryBecause is Retry, and leaves the reason with the message, as much of it as there is room for. It shows in none of
+	// the headers of the next hand-out.
+	RetryBecause(ctx context.Context, reason string) error
+}

@@ -161,8 +161,8 @@ type Attempt struct {
 type Message struct {
 	// ID is the message's identity: the same over retries, delays and copies.
 	ID string
-	// NativeID is the broker's own id of this message, if it has one; received
-	// messages only.
+	// NativeID is the broker's own id of this message, if it has one; of received
+	// messages, and of copies that the endpoint makes of those. It is not sent.
 	NativeID string
 	Headers  header.Map
 	Body     []byte

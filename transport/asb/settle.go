@@ -24,6 +24,7 @@ const (
 var (
 	_ transport.Delivery     = (*delivery)(nil)
 	_ transport.DeadLetterer = (*delivery)(nil)
+	_ transport.Noter        = (*delivery)(nil)
 
 	errSettled = fmt.Errorf("asb: settled already: %w", transport.ErrLeaseLost)
 )
@@ -74,6 +75,15 @@ func (d *delivery) Complete(ctx context.Context) error { return d.settle(ctx, co
 
 // Retry implements [transport.Delivery].
 func (d *delivery) Retry(ctx context.Context) error { return d.settle(ctx, release) }
+
+// RetryBecause implements [transport.Noter].
+func (d *delivery) RetryBecause(ctx context.Context, reason string) error {
+	note := map[string]any{PropertyRetryError: clip(reason)}
+	if instance := d.receiver.conn.instance; instance != "" {
+		note[PropertyRetryInstance] = clip(instance)
+	}
+	return d.settle(ctx, abandon(note))
+}
 
 // Release implements [transport.Delivery]. It counts as an attempt.
 func (d *delivery) Release(ctx context.Context) error { return d.settle(ctx, release) }
