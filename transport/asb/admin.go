@@ -129,6 +129,8 @@ func (c *conn) peek(ctx context.Context, open func(*session) (*azservicebus.Rece
 		return s.lostIn(ctx, err)
 	}
 	defer c.forget(r)
-	_, err = r.PeekMessages(on, 1, nil)
+	if _, err = look(on, r, 0, 1); there(err) {
+		return nil
+	}
 	return s.lostIn(ctx, err)
 }

@@ -63,7 +63,7 @@ func (cur *cursor) peek(ctx context.Context, from int64, limit int) ([]*azservic
 	}
 	on, over := s.on(ctx)
 	defer over()
-	msgs, err := rcv.PeekMessages(on, limit, &azservicebus.PeekMessagesOptions{FromSequenceNumber: &from})
+	msgs, err := look(on, rcv, from, limit)
 	if cur.ctx.Err() != nil {
 		return nil, transport.ErrClosed
 	}

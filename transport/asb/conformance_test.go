@@ -1,6 +1,8 @@
 package asb_test
 
 import (
+	"context"
+	"net"
 	"net/url"
 	"strings"
 	"testing"
@@ -10,7 +12,6 @@ import (
 
 	"github.com/holdfast-go/holdfast/internal/brokertest"
 	"github.com/holdfast-go/holdfast/transport"
-	"github.com/holdfast-go/holdfast/transport/asb"
 	"github.com/holdfast-go/holdfast/transport/transporttest"
 )
 
@@ -38,11 +39,6 @@ func TestConformance(t *testing.T) {
 // shortLock is for rules that wait for the end of a lock.
 const shortLock = 2 * time.Second
 
-// on is the driver on a namespace.
-func on(ns *brokertest.ServiceBusNamespace) *asb.Transport {
-	return &asb.Transport{ConnectionString: ns.ConnectionString, Administration: ns.Admin}
-}
-
 // hostOf is where a namespace listens.
 func hostOf(t testing.TB, ns *brokertest.ServiceBusNamespace) string {
 	t.Helper()
@@ -62,11 +58,7 @@ func hostOf(t testing.TB, ns *brokertest.ServiceBusNamespace) string {
 // putUndecodable sends a message whose body is neither bytes nor text.
 func putUndecodable(t testing.TB, ns *brokertest.ServiceBusNamespace, queue string) {
 	t.Helper()
-	sender, err := rawClient(t, ns).NewSender(queue, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	err = sender.SendAMQPAnnotatedMessage(within(t), &azservicebus.AMQPAnnotatedMessage{
+	err := rawSender(t, ns, queue).SendAMQPAnnotatedMessage(within(t), &azservicebus.AMQPAnnotatedMessage{
 		Body:       azservicebus.AMQPAnnotatedMessageBody{Value: map[string]any{"foreign": int64(1)}},
 		Properties: &azservicebus.AMQPAnnotatedMessageProperties{MessageID: "foreign"},
 	}, nil)
@@ -75,13 +67,14 @@ func putUndecodable(t testing.TB, ns *brokertest.ServiceBusNamespace, queue stri
 	}
 }
 
-// rawClient is the library without the driver.
-func rawClient(t testing.TB, ns *brokertest.ServiceBusNamespace) *azservicebus.Client {
+// plainly connects without TLS, in the place of a WebSocket.
+func plainly(t testing.TB, ns *brokertest.ServiceBusNamespace) func(context.Context, string) (net.Conn, error) {
 	t.Helper()
-	c, err := azservicebus.NewClientFromConnectionString(ns.ConnectionString, nil)
-	if err != nil {
-		t.Fatal(err)
+	host := hostOf(t, ns)
+	return func(ctx context.Context, url string) (net.Conn, error) {
+		if want := "wss://" + host + "/$servicebus/websocket"; url != want {
+			t.Errorf("dials %q, want %q", url, want)
+		}
+		return (&net.Dialer{}).DialContext(ctx, "tcp", host)
 	}
-	t.Cleanup(func() { _ = c.Close(within(t)) })
-	return c
 }

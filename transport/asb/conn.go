@@ -85,7 +85,7 @@ func (c *conn) greet(ctx context.Context) error {
 	var attach *amqp.Error
 	var e *azservicebus.Error
 	switch {
-	case err == nil, errors.As(err, &attach), errors.As(err, &e) && e.Code == azservicebus.CodeNotFound:
+	case err == nil, ofLink(err), errors.As(err, &attach), errors.As(err, &e) && e.Code == azservicebus.CodeNotFound:
 		return nil
 	case ctx.Err() != nil:
 		err = context.Cause(ctx)

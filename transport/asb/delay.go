@@ -152,9 +152,9 @@ func (o *outlet) find(ctx context.Context, s *session, number int64) error {
 		return wrap(err, "look at %q", o.entity)
 	}
 	defer o.conn.forget(r)
-	found, err := r.PeekMessages(ctx, 1, &azservicebus.PeekMessagesOptions{FromSequenceNumber: &number})
+	found, err := look(ctx, r, number, 1)
 	switch {
-	case err != nil && ctx.Err() == nil && refused(err):
+	case err != nil && ctx.Err() == nil && (refused(err) || there(err)):
 		return nil // who may only send may not look, nor can a topic be looked at: the broker is asked
 	case err != nil:
 		return wrap(err, "look at %q", o.entity)

@@ -90,11 +90,18 @@ func reason(err error) string {
 		return strings.TrimSpace(string(a.Condition) + " " + a.Description)
 	}
 	s := err.Error()
-	if _, after, ok := strings.Cut(s, "description: "); ok {
-		s = after
+	if _, after, ok := strings.Cut(s, "escription: "); ok {
+		s, _, _ = strings.Cut(after, ", Info: ")
 	}
 	const most = 500
 	return fmt.Sprintf("%.*s", most, s)
+}
+
+// ofLink tells whether the broker has refused a link, having accepted the credential. The library hides the one from the other in
+// its text.
+func ofLink(err error) bool {
+	var e *azservicebus.Error
+	return errors.As(err, &e) && e.Code == azservicebus.CodeUnauthorizedAccess && !strings.Contains(err.Error(), "rpc: ")
 }
 
 // refused tells whether the broker has said no, so that it is certain that nothing was done.

@@ -26,7 +26,10 @@ const (
 	bounceTimeout = 500 * time.Millisecond
 )
 
-var errNothing = errors.New("the link was closed several times over")
+var (
+	errNothing    = errors.New("the link was closed several times over")
+	errUnreadable = errors.New("the client library cannot read a message")
+)
 
 // link is what messages come by. It is used by one Receive at a time, and settled by from anywhere.
 type link struct {
@@ -112,7 +115,7 @@ func (l *link) call(ctx context.Context, s *session, rcv *azservicebus.Receiver,
 	defer func() {
 		if v := recover(); v != nil {
 			l.careful = carefulReceives
-			err = fmt.Errorf("the client library cannot read a message: %v", v)
+			err = fmt.Errorf("%w: %v", errUnreadable, v)
 		}
 	}()
 	on, over := s.on(ctx)
@@ -152,7 +155,7 @@ func (l *link) idle(ctx context.Context) bool {
 	if err != nil {
 		return false
 	}
-	found, err := settler.PeekMessages(ctx, 1, &azservicebus.PeekMessagesOptions{FromSequenceNumber: new(int64(0))})
+	found, err := look(ctx, settler, 0, 1)
 	if err != nil || len(found) == 0 {
 		return err == nil
 	}
@@ -161,10 +164,23 @@ func (l *link) idle(ctx context.Context) bool {
 	return false
 }
 
+// look looks at messages from a sequence number on.
+func look(ctx context.Context, rcv *azservicebus.Receiver, from int64, limit int) (found []*azservicebus.ReceivedMessage, err error) {
+	defer func() {
+		if v := recover(); v != nil { // as in call
+			err = fmt.Errorf("%w: %v", errUnreadable, v)
+		}
+	}()
+	return rcv.PeekMessages(ctx, limit, &azservicebus.PeekMessagesOptions{FromSequenceNumber: &from})
+}
+
+// there tells whether a queue could be looked into, by the error that came of it.
+func there(err error) bool { return err == nil || errors.Is(err, errUnreadable) }
+
 // catch receives while the link is being closed: that ends it, and it has what came until then. Those go back, and count as
 // handed out.
 func (l *link) catch(ctx context.Context, rcv *azservicebus.Receiver, s *session) {
-	defer func() { _ = recover() }() // over a message that the library cannot read, as in call
+	defer func() { _ = recover() }() // as in call; the locks run out
 	msgs, err := rcv.ReceiveMessages(ctx, l.left, &azservicebus.ReceiveMessagesOptions{TimeAfterFirstMessage: closeTimeout})
 	if err != nil {
 		return

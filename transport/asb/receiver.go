@@ -99,9 +99,12 @@ func (r *receiver) look(ctx context.Context) error {
 	defer off()
 	rcv, err := r.settler.on(s)
 	if err == nil {
-		_, err = rcv.PeekMessages(on, 1, nil)
+		_, err = look(on, rcv, 0, 1)
 	}
-	if err != nil && ctx.Err() != nil {
+	if there(err) {
+		return nil
+	}
+	if ctx.Err() != nil {
 		err = context.Cause(ctx)
 	}
 	return wrap(s.lostIn(ctx, err), "receive from %q", r.queue)

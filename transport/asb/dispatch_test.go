@@ -1,0 +1,187 @@
+package asb_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/internal/brokertest"
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+func TestWhatGoesToOneQueueSharesRequests(t *testing.T) {
+	ns := brokertest.OwnServiceBus(t)
+	c := open(t, on(ns))
+	install(t, c, "in", "other")
+	var ops []transport.Operation
+	var want []string
+	for i := range 200 {
+		want = append(want, fmt.Sprint("m-", i))
+		ops = append(ops, to("in", want[i]))
+	}
+	dispatch(t, c, append(ops, to("other", "m"))...)
+	if got := ns.Control.State().Counts; got.Sends > 3 || got.Messages != 201 {
+		t.Errorf("%d messages went in %d requests", got.Messages, got.Sends)
+	}
+	got := nextN(t, receive(t, c, "in"), len(want))
+	if diff := cmp.Diff(want, idsOf(got)); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestManyThatSendAtOnceShareRequests(t *testing.T) {
+	ns := brokertest.OwnServiceBus(t)
+	c := open(t, on(ns))
+	install(t, c, "in")
+	ns.Control.Set(brokertest.ServiceBusFaults{Delay: 5 * time.Millisecond}) // a request takes a while
+	const n = 200
+	var all sync.WaitGroup
+	for i := range n {
+		all.Go(func() { dispatch(t, c, to("in", fmt.Sprint("m-", i))) })
+	}
+	all.Wait()
+	if got := ns.Control.State().Counts; got.Sends > n/4 || got.Messages != n {
+		t.Errorf("%d messages went in %d requests", got.Messages, got.Sends)
+	}
+}
+
+func TestLargeMessagesGoByThemselvesInTheirOrder(t *testing.T) {
+	ns := brokertest.OwnServiceBus(t)
+	c := open(t, on(ns))
+	install(t, c, "in")
+	var ops []transport.Operation
+	var want []string
+	for i, size := range []int{10, 150_000, 150_000, 10, 240_000, 10, 100_000, 100_000} {
+		want = append(want, fmt.Sprint("m-", i))
+		op := to("in", want[i])
+		op.Message.Body = []byte(strings.Repeat("x", size))
+		ops = append(ops, op)
+	}
+	dispatch(t, c, ops...)
+	ds := nextN(t, receive(t, c, "in"), len(ops))
+	if diff := cmp.Diff(want, idsOf(ds)); diff != "" {
+		t.Error(diff)
+	}
+	for i, d := range ds {
+		if len(d.Message().Body) != len(ops[i].Message.Body) {
+			t.Errorf("%s has %d bytes", want[i], len(d.Message().Body))
+		}
+	}
+}
+
+// The namespace's own limit is not told to clients: what it refuses is told with numbers all the same.
+func TestAMessageThatTheNamespaceFindsTooLargeFailsAlone(t *testing.T) {
+	ns := brokertest.OwnServiceBusSized(t, 100<<10, 100<<10)
+	c := open(t, on(ns))
+	install(t, c, "in")
+	large := to("in", "large")
+	large.Message.Body = make([]byte, 150<<10)
+	_, err := c.Dispatch(within(t), []transport.Operation{to("in", "m-1"), large, to("in", "m-2")})
+	var failed *transport.DispatchError
+	var size *transport.TooLargeError
+	if !errors.As(err, &failed) || len(failed.Ops) != 1 || failed.Ops[0].Index != 1 || !errors.As(err, &size) || size.Size < 150<<10 || size.Size <= size.Max {
+		t.Errorf("%v", err)
+	}
+	if got := idsOf(nextN(t, receive(t, c, "in"), 2)); !slices.Equal(got, []string{"m-1", "m-2"}) {
+		t.Errorf("%q came", got)
+	}
+}
+
+func TestThrottlingIsWaitedForAndDoublesNothing(t *testing.T) {
+	ns := brokertest.OwnServiceBus(t)
+	c := open(t, on(ns))
+	install(t, c, "in")
+	dispatch(t, c, to("in", "before"))
+	ns.Control.Set(brokertest.ServiceBusFaults{Throttle: 3})
+	dispatch(t, c, to("in", "m-1"), to("in", "m-2"))
+	ns.Control.Set(brokertest.ServiceBusFaults{Throttle: 1000})
+	_, err := c.Dispatch(within(t), []transport.Operation{to("in", "never")})
+	if err == nil || errors.Is(err, transport.ErrOutcomeUnknown) || !strings.Contains(err.Error(), "throttled") {
+		t.Errorf("while it is throttled for long: %v", err)
+	}
+	ns.Control.Set(brokertest.ServiceBusFaults{})
+	dispatch(t, c, to("in", "after"))
+	if got := idsOf(nextN(t, receive(t, c, "in"), 4)); !slices.Equal(got, []string{"before", "m-1", "m-2", "after"}) {
+		t.Errorf("%q came", got)
+	}
+}
+
+func TestAnAnswerThatIsLostLeavesTheOutcomeUnknown(t *testing.T) {
+	ns := brokertest.OwnServiceBus(t)
+	c := open(t, on(ns))
+	install(t, c, "in")
+	ns.Control.Set(brokertest.ServiceBusFaults{Unanswered: 1})
+	if _, err := c.Dispatch(within(t), []transport.Operation{to("in", "m")}); !errors.Is(err, transport.ErrOutcomeUnknown) {
+		t.Errorf("%v, want ErrOutcomeUnknown", err)
+	}
+	ns.Control.Set(brokertest.ServiceBusFaults{})
+	dispatch(t, c, to("in", "after"))
+}
+
+func TestDuplicateDetectionDropsTwinsAndNoCopies(t *testing.T) {
+	ns := brokertest.OwnServiceBus(t)
+	tr := on(ns)
+	tr.DuplicateDetection = time.Minute
+	c := open(t, tr)
+	install(t, c, "in")
+	copyOf := func(native string, pairs ...string) transport.Operation {
+		op := to("in", "m")
+		op.Message.NativeID = native
+		for i := 0; i < len(pairs); i += 2 {
+			op.Message.Headers.Set(pairs[i], pairs[i+1])
+		}
+		return op
+	}
+	twice := []transport.Operation{
+		to("in", "m"),
+		copyOf("1", header.Retries, "1"), copyOf("2", header.Retries, "2"), // delayed retries
+		copyOf("3", header.Retries, "2"),         // put off by a rate limit, which is no retry
+		copyOf("4", header.HoldfastReturns, "1"), // returned from the error queue
+	}
+	dispatch(t, c, twice...)
+	dispatch(t, c, twice...) // as after a crash between sending a copy and completing the original
+	r := receive(t, c, "in")
+	for _, d := range nextN(t, r, len(twice)) {
+		if d.Message().ID != "m" {
+			t.Errorf("%q came", d.Message().ID)
+		}
+		must(t, d.Complete(within(t)))
+	}
+	nothing(t, r)
+}
+
+func TestDelayedMessagesHaveReceiptsThatCallThemBack(t *testing.T) {
+	ns := brokertest.OwnServiceBus(t)
+	c := open(t, on(ns))
+	install(t, c, "in")
+	later := to("in", "later")
+	later.After = time.Hour
+	soon := to("in", "soon")
+	soon.After = 200 * time.Millisecond
+	receipts := dispatch(t, c, later, to("in", "now"), soon)
+	if len(receipts) != 3 || receipts[0].Cancel == "" || receipts[1].Cancel != "" || receipts[2].Cancel == "" {
+		t.Fatalf("%q", receipts)
+	}
+	canceler := c.(transport.Canceler)
+	must(t, canceler.Cancel(within(t), receipts[0].Cancel))
+	for _, receipt := range []string{receipts[0].Cancel, "", "1@missing", "x@in", "@"} {
+		if err := canceler.Cancel(within(t), receipt); !errors.Is(err, transport.ErrNotFound) {
+			t.Errorf("cancel %q: %v", receipt, err)
+		}
+	}
+	r := receive(t, c, "in")
+	if got := idsOf(nextN(t, r, 2)); !slices.Equal(got, []string{"now", "soon"}) {
+		t.Errorf("%q came", got)
+	}
+	nothing(t, r)
+	if q := ns.Control.State().Queues["in"]; q.Scheduled != 0 {
+		t.Errorf("%+v", q)
+	}
+}

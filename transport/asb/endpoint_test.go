@@ -1,0 +1,229 @@
+package asb_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast/endpoint"
+	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/internal/brokertest"
+	"github.com/holdfast-go/holdfast/recoverability"
+	"github.com/holdfast-go/holdfast/transport"
+	"github.com/holdfast-go/holdfast/transport/asb"
+)
+
+type job struct{ N int }
+
+// stage is an endpoint that runs.
+type stage struct {
+	*testing.T
+	*endpoint.Endpoint
+	stop  context.CancelFunc
+	ended chan error
+}
+
+func run(t *testing.T, tr *asb.Transport, change func(*endpoint.Config), handle func(context.Context, *endpoint.Session, job) error) *stage {
+	t.Helper()
+	cfg := endpoint.Config{
+		Name: "work", Transport: tr, Install: true, Concurrency: 8, Logger: slog.New(slog.DiscardHandler), Instance: "one",
+		Messages: []endpoint.Message{endpoint.Command[job]("Work.Job")},
+		Handlers: []endpoint.Handler{endpoint.Handle(handle)},
+	}
+	if change != nil {
+		change(&cfg)
+	}
+	e, err := endpoint.New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	s := &stage{T: t, Endpoint: e, stop: stop, ended: make(chan error, 1)}
+	go func() { s.ended <- e.Run(ctx) }()
+	t.Cleanup(s.end)
+	select {
+	case <-e.Ready():
+	case err := <-s.ended:
+		t.Fatal(err)
+	}
+	return s
+}
+
+// end stops the endpoint. A second one does nothing.
+func (s *stage) end() {
+	s.Helper()
+	if s.stop == nil {
+		return
+	}
+	s.stop()
+	s.stop = nil
+	if err := <-s.ended; err != nil {
+		s.Error(err)
+	}
+}
+
+func (s *stage) send(n int) {
+	s.Helper()
+	if err := s.Send(within(s.T), job{n}, endpoint.To("work"), endpoint.MessageID(fmt.Sprint("m-", n))); err != nil {
+		s.Error(err)
+	}
+}
+
+func await[T any](t *testing.T, what string, c <-chan T) T {
+	t.Helper()
+	select {
+	case v := <-c:
+		return v
+	case <-time.After(patience):
+		t.Fatalf("%s: not within %v", what, patience)
+		panic("unreachable") //nolint:forbidigo // Fatalf does not return
+	}
+}
+
+func TestAHandlerFiveTimesLongerThanTheLockCompletesOnce(t *testing.T) {
+	ns := brokertest.OwnServiceBus(t)
+	tr := on(ns)
+	tr.LockDuration = time.Second
+	handled := make(chan int, 10)
+	s := run(t, tr, nil, func(ctx context.Context, session *endpoint.Session, m job) error {
+		select {
+		case <-time.After(5 * tr.LockDuration):
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+		handled <- m.N
+		return nil
+	})
+	s.send(1)
+	await(t, "the handler ends", handled)
+	s.end()
+	if q := ns.Control.State().Queues["work"]; len(handled) > 0 || q.Active != 0 || q.DeadLetters != 0 {
+		t.Errorf("handled %d times more, and %+v is left", len(handled), q)
+	}
+}
+
+func TestAHandlerIsCancelledWhenItsLockIsLost(t *testing.T) {
+	ns := brokertest.OwnServiceBus(t)
+	tr := on(ns)
+	tr.LockDuration = time.Second
+	causes, began, again := make(chan error, 10), make(chan bool, 10), make(chan bool, 10)
+	var first sync.Once
+	s := run(t, tr, nil, func(ctx context.Context, _ *endpoint.Session, _ job) error {
+		lost := false
+		first.Do(func() {
+			lost = true
+			began <- true
+			<-ctx.Done()
+			causes <- context.Cause(ctx)
+		})
+		if !lost {
+			again <- true
+		}
+		return context.Cause(ctx)
+	})
+	s.send(1)
+	await(t, "the handler begins", began)
+	ns.Control.LoseLocks("work")
+	if cause := await(t, "the handler is cancelled", causes); !errors.Is(cause, transport.ErrLeaseLost) {
+		t.Errorf("the cause is %v", cause)
+	}
+	await(t, "the message is handled again", again)
+	s.end()
+	if q := ns.Control.State().Queues["work"]; len(again) > 0 || q.Active != 0 {
+		t.Errorf("handled %d times more, and %+v is left", len(again), q)
+	}
+}
+
+// What the broker gives up comes to the error queue, with its reason.
+func TestDeadLettersComeToTheErrorQueue(t *testing.T) {
+	ns := brokertest.OwnServiceBus(t)
+	tr := on(ns)
+	c := open(t, tr)
+	must(t, c.(transport.Installer).Install(within(t), transport.Plan{Queues: []transport.Queue{{Name: "work"}, {Name: "error", Shared: true}}}))
+	dispatch(t, c, to("work", "given-up"))
+	d := next(t, receive(t, c, "work"))
+	must(t, d.(transport.DeadLetterer).DeadLetter(within(t), "it is of no use"))
+	run(t, tr, nil, func(context.Context, *endpoint.Session, job) error { return nil })
+	failed := next(t, receive(t, c, "error"))
+	m := failed.Message()
+	if m.ID != "given-up" || m.Headers.Get(header.FailedQ) != "work" || m.Headers.Get(header.HoldfastFaultClass) != "dead-lettered" ||
+		m.Headers.Get(header.ExceptionMessage) != `dead-lettered by the broker in queue "work": it is of no use (by instance instance-1), 1 time(s)` {
+		t.Errorf("%s: %v", m.ID, m.Headers)
+	}
+	must(t, failed.Complete(within(t)))
+	if q := ns.Control.State().Queues["work/$deadletterqueue"]; q.Active != 0 {
+		t.Errorf("%+v is left", q)
+	}
+}
+
+// A connection that is dropped now and then, links that are ended and throttling lose nothing, and complete nothing twice: what
+// is handled again has been handed out again.
+func TestFaultsUnderLoadLoseNothing(t *testing.T) {
+	ns := brokertest.OwnServiceBus(t)
+	tr := on(ns)
+	tr.LockDuration = 2 * time.Second
+	const n = 600
+	var mu sync.Mutex
+	times := map[int]int{}
+	done := make(chan int, 100*n)
+	s := run(t, tr, func(cfg *endpoint.Config) {
+		cfg.Concurrency = 32
+		cfg.Recoverability = recoverability.Config{Immediate: 10, Delayed: recoverability.Off}
+	}, func(ctx context.Context, session *endpoint.Session, m job) error {
+		mu.Lock()
+		times[m.N]++
+		mu.Unlock()
+		done <- m.N
+		return nil
+	})
+	faults := []func(){
+		func() { ns.Control.Drop() },
+		func() { ns.Control.Detach("work", "") },
+		func() { ns.Control.Set(brokertest.ServiceBusFaults{Throttle: 20}) },
+		func() { ns.Control.Set(brokertest.ServiceBusFaults{Unanswered: 3}) },
+	}
+	for i := range n {
+		if i%50 == 25 {
+			faults[i/50%len(faults)]()
+		}
+		sendSurely(s, i)
+	}
+	ns.Control.Set(brokertest.ServiceBusFaults{})
+	got := map[int]bool{}
+	for len(got) < n {
+		got[await(t, fmt.Sprintf("all are handled, after %d", len(got)), done)] = true
+	}
+	s.end()
+	if q := ns.Control.State().Queues["work"]; q.Active != 0 || q.DeadLetters != 0 {
+		t.Errorf("%+v is left", q)
+	}
+	twice := 0
+	for _, count := range times {
+		if count > 1 {
+			twice++
+		}
+	}
+	t.Logf("%d of %d were handled more than once", twice, n)
+	if twice > n/4 {
+		t.Errorf("%d of %d were handled more than once", twice, n)
+	}
+}
+
+// sendSurely sends until it is certain that the message is there.
+func sendSurely(s *stage, n int) {
+	s.Helper()
+	for {
+		err := s.Send(within(s.T), job{n}, endpoint.To("work"), endpoint.MessageID(fmt.Sprint("m-", n)))
+		if err == nil {
+			return
+		}
+		if !slices.ContainsFunc([]error{transport.ErrOutcomeUnknown}, func(target error) bool { return errors.Is(err, target) }) {
+			s.Logf("sent again: %v", err)
+		}
+	}
+}

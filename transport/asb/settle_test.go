@@ -1,0 +1,206 @@
+package asb_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus"
+
+	"github.com/holdfast-go/holdfast/internal/brokertest"
+	"github.com/holdfast-go/holdfast/transport"
+	"github.com/holdfast-go/holdfast/transport/asb"
+)
+
+// quickly is long for a settle that does not wait for the client library's pauses.
+const quickly = 10 * time.Second
+
+func TestADroppedConnectionDoesNotLoseWhatIsHeld(t *testing.T) {
+	ns := brokertest.OwnServiceBus(t)
+	c := open(t, on(ns))
+	install(t, c, "in")
+	dispatch(t, c, to("in", "m-1"), to("in", "m-2"), to("in", "m-3"))
+	ds := nextN(t, receive(t, c, "in"), 3)
+	ns.Control.Drop()
+	began := time.Now()
+	must(t, ds[0].Complete(within(t)))
+	must(t, ds[1].Retry(within(t)))
+	must(t, ds[2].(transport.DeadLetterer).DeadLetter(within(t), "no use"))
+	if took := time.Since(began); took > quickly {
+		t.Errorf("it took %v", took)
+	}
+	d := next(t, receive(t, c, "in"))
+	if got := d.Attempt(); d.Message().ID != "m-2" || got.N != 2 || !got.Exact {
+		t.Errorf("%s in attempt %+v", d.Message().ID, got)
+	}
+	must(t, d.Complete(within(t)))
+	if q := ns.Control.State().Queues["in"]; q.Active != 0 || q.DeadLetters != 1 {
+		t.Errorf("%+v is left", q)
+	}
+}
+
+func TestAnAnswerThatIsLostSettlesOnce(t *testing.T) {
+	ns := brokertest.OwnServiceBus(t)
+	c := open(t, on(ns))
+	install(t, c, "in")
+	for verb, settle := range map[string]func(transport.Delivery, context.Context) error{
+		"complete": transport.Delivery.Complete,
+		"retry":    transport.Delivery.Retry,
+	} {
+		dispatch(t, c, to("in", verb))
+		r := receive(t, c, "in")
+		d := next(t, r)
+		ns.Control.Set(brokertest.ServiceBusFaults{Unanswered: 1})
+		// It was carried out, and the broker says so by not knowing the lock any more.
+		if err := settle(d, within(t)); err != nil && !errors.Is(err, transport.ErrLeaseLost) {
+			t.Errorf("%s: %v", verb, err)
+		}
+		ns.Control.Set(brokertest.ServiceBusFaults{})
+		if verb == "retry" {
+			d := next(t, r)
+			if got := d.Attempt().N; got != 2 {
+				t.Errorf("attempt %d, want 2", got)
+			}
+			must(t, d.Complete(within(t)))
+		}
+		nothing(t, r)
+		must(t, r.Close())
+	}
+}
+
+func TestALockThatIsLostIsToldOfByEveryVerb(t *testing.T) {
+	ns := brokertest.OwnServiceBus(t)
+	c := open(t, on(ns))
+	install(t, c, "in")
+	r := receive(t, c, "in")
+	dispatch(t, c, to("in", "m"))
+	for verb, settle := range map[string]func(transport.Delivery, context.Context) error{
+		"complete": transport.Delivery.Complete,
+		"retry":    transport.Delivery.Retry,
+		"release":  transport.Delivery.Release,
+		"renew": func(d transport.Delivery, ctx context.Context) error {
+			return r.(transport.Renewer).Renew(ctx, []transport.Delivery{d})[0]
+		},
+	} {
+		d := next(t, r)
+		ns.Control.LoseLocks("in")
+		if err := settle(d, within(t)); !errors.Is(err, transport.ErrLeaseLost) {
+			t.Errorf("%s: %v", verb, err)
+		}
+	}
+	must(t, next(t, r).Complete(within(t)))
+}
+
+func TestLinksThatTheServiceEndsAreMadeAgain(t *testing.T) {
+	ns := brokertest.OwnServiceBus(t)
+	c := open(t, on(ns))
+	install(t, c, "in")
+	r := receive(t, c, "in")
+	for i := range 5 {
+		id := fmt.Sprint("m-", i)
+		dispatch(t, c, to("in", id))
+		d := next(t, r)
+		ns.Control.Detach("in", "")
+		must(t, d.Complete(within(t)))
+		if got := d.Message().ID; got != id {
+			t.Errorf("%s came, want %s", got, id)
+		}
+	}
+	nothing(t, r)
+}
+
+func TestARetryLeavesItsReasonWithTheMessage(t *testing.T) {
+	ns := brokertest.OwnServiceBus(t)
+	c := open(t, on(ns))
+	install(t, c, "in")
+	dispatch(t, c, to("in", "m"))
+	r := receive(t, c, "in")
+	for n := 1; n <= 3; n++ {
+		must(t, next(t, r).(transport.Noter).RetryBecause(within(t), fmt.Sprintf("failure %d", n)))
+	}
+	found, err := rawReceiver(t, ns, "in").PeekMessages(within(t), 1, nil)
+	if err != nil || len(found) != 1 {
+		t.Fatal(len(found), err)
+	}
+	properties := found[0].ApplicationProperties
+	if properties[asb.PropertyRetryError] != "failure 3" || properties[asb.PropertyRetryInstance] != "instance-1" {
+		t.Errorf("the tools show %v", properties)
+	}
+	m := next(t, r).Message()
+	if m.Headers.Len() != 1 || m.Native[asb.PropertyRetryError] != "failure 3" {
+		t.Errorf("headers %v, native %v", m.Headers, m.Native)
+	}
+}
+
+// A client library that panics must not end the process, nor keep other messages from being received.
+func TestAMessageThatTheLibraryCannotReadHoldsUpNobody(t *testing.T) {
+	ns := brokertest.OwnServiceBus(t)
+	tr := on(ns)
+	tr.LockDuration, tr.MaxDeliveryCount = time.Second, 3
+	c := open(t, tr)
+	install(t, c, "in")
+	putUnreadable(t, ns, "in")
+	dispatch(t, c, to("in", "m-1"), to("in", "m-2"))
+	r := receive(t, c, "in")
+	got := map[string]bool{}
+	for len(got) < 2 {
+		d := next(t, r)
+		got[d.Message().ID] = true
+		must(t, d.Complete(within(t)))
+	}
+	// Handed out again and again, it is given up by the broker, which writes a reason that can be read.
+	ctx, stop := context.WithCancel(context.Background())
+	var receiving sync.WaitGroup
+	defer receiving.Wait()
+	defer stop()
+	receiving.Go(func() {
+		for ctx.Err() == nil {
+			_, _ = r.Receive(ctx, 1) // fails each time
+		}
+	})
+	dead := next(t, receive(t, c, "in/$DeadLetterQueue"))
+	if dead.Message().Native[asb.PropertyDeadLetterReason] != "MaxDeliveryCountExceeded" {
+		t.Errorf("%+v", dead.Message())
+	}
+	must(t, dead.Complete(within(t)))
+}
+
+func TestManyMessagesAreHeldByRenewing(t *testing.T) {
+	ns := brokertest.OwnServiceBus(t)
+	tr := on(ns)
+	tr.LockDuration = time.Second
+	c := open(t, tr)
+	install(t, c, "in")
+	const n = 200
+	fill(t, c, "in", n)
+	r := receive(t, c, "in")
+	ds := nextN(t, r, n)
+	for range 4 {
+		<-time.After(400 * time.Millisecond)
+		for i, err := range r.(transport.Renewer).Renew(within(t), ds) {
+			if err != nil {
+				t.Fatalf("message %d: %v", i, err)
+			}
+		}
+	}
+	var all sync.WaitGroup
+	for _, d := range ds {
+		all.Go(func() { must(t, d.Complete(within(t))) })
+	}
+	all.Wait()
+	nothing(t, r)
+}
+
+// putUnreadable sends a message with a property that the library takes for a text without looking.
+func putUnreadable(t *testing.T, ns *brokertest.ServiceBusNamespace, queue string) {
+	t.Helper()
+	err := rawSender(t, ns, queue).SendMessage(within(t), &azservicebus.Message{
+		Body: []byte("foreign"), ApplicationProperties: map[string]any{asb.PropertyDeadLetterReason: int64(5)},
+	}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+}
