@@ -19,6 +19,7 @@ import (
 	"github.com/holdfast-go/holdfast/recoverability"
 	"github.com/holdfast-go/holdfast/serialization"
 	"github.com/holdfast-go/holdfast/transport"
+	"github.com/holdfast-go/holdfast/transport/asb"
 	"github.com/holdfast-go/holdfast/transport/rabbitmq"
 	"github.com/holdfast-go/holdfast/transport/sqlite"
 	"github.com/holdfast-go/holdfast/transport/sqlserver"
@@ -31,7 +32,8 @@ func TestTheFeaturesOnBrokers(t *testing.T) {
 		"classic": func(t *testing.T) transport.Transport {
 			return &rabbitmq.Transport{URL: brokertest.RabbitMQ(t), QueueType: rabbitmq.Classic}
 		},
-		"postgres": func(t *testing.T) transport.Transport { return &sqlserver.Postgres{URL: brokertest.Postgres(t)} },
+		"postgres":   func(t *testing.T) transport.Transport { return &sqlserver.Postgres{URL: brokertest.Postgres(t)} },
+		"servicebus": serviceBus,
 		"sqlite": func(t *testing.T) transport.Transport {
 			return &sqlite.Transport{Path: filepath.Join(t.TempDir(), "q.db"), Relaxed: true}
 		},
@@ -47,6 +49,11 @@ func TestTheFeaturesOnBrokers(t *testing.T) {
 			}
 		})
 	}
+}
+
+func serviceBus(t *testing.T) transport.Transport {
+	ns := brokertest.ServiceBus(t)
+	return &asb.Transport{ConnectionString: ns.ConnectionString, Administration: ns.Admin}
 }
 
 // features are shown apart from each other: each has queues that begin with its name.

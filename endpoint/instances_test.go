@@ -31,8 +31,9 @@ func TestInstancesDoNotMultiplyAttempts(t *testing.T) {
 		"sqlite": func(t *testing.T) transport.Transport {
 			return &sqlite.Transport{Path: filepath.Join(t.TempDir(), "q.db"), Relaxed: true}
 		},
-		"postgres": func(t *testing.T) transport.Transport { return &sqlserver.Postgres{URL: brokertest.Postgres(t)} },
-		"rabbitmq": func(t *testing.T) transport.Transport { return &rabbitmq.Transport{URL: brokertest.RabbitMQ(t)} },
+		"postgres":   func(t *testing.T) transport.Transport { return &sqlserver.Postgres{URL: brokertest.Postgres(t)} },
+		"rabbitmq":   func(t *testing.T) transport.Transport { return &rabbitmq.Transport{URL: brokertest.RabbitMQ(t)} },
+		"servicebus": serviceBus,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

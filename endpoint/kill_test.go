@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -24,6 +25,7 @@ import (
 	"github.com/holdfast-go/holdfast/header"
 	"github.com/holdfast-go/holdfast/internal/brokertest"
 	"github.com/holdfast-go/holdfast/transport"
+	"github.com/holdfast-go/holdfast/transport/asb"
 	"github.com/holdfast-go/holdfast/transport/rabbitmq"
 	"github.com/holdfast-go/holdfast/transport/sqlite"
 	"github.com/holdfast-go/holdfast/transport/sqlserver"
@@ -76,6 +78,8 @@ func openKillStore(name, place string) (killStore, error) {
 		return &postgresKills{place, pool}, err
 	case "quorum", "classic":
 		return &rabbitKills{url: place, kind: rabbitmq.QueueType(name)}, nil
+	case "servicebus":
+		return &serviceBusKills{place: place}, nil
 	}
 	db, err := sql.Open("sqlite", "file:"+place+"?_txlock=immediate&_pragma=busy_timeout(10000)")
 	return &sqliteKills{place, db}, err
@@ -169,6 +173,17 @@ func (k *rabbitKills) write(context.Context, *endpoint.Session, int) error {
 func (k *rabbitKills) rows(context.Context) ([]int, error) { return nil, errors.ErrUnsupported }
 func (k *rabbitKills) exec(context.Context, string) error  { return nil }
 func (k *rabbitKills) Close() error                        { return nil }
+
+// serviceBusKills has queues only, too. Its place is the administration's URL and a connection string.
+type serviceBusKills struct {
+	rabbitKills
+	place string
+}
+
+func (k *serviceBusKills) transport() transport.Transport {
+	admin, connection, _ := strings.Cut(k.place, " ")
+	return &asb.Transport{ConnectionString: connection, Administration: admin, LockDuration: killLease}
+}
 
 // killConfig is the endpoint of the workers.
 func killConfig(store killStore, atomic bool) endpoint.Config {

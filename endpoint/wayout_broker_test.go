@@ -26,29 +26,31 @@ import (
 // a megabyte, and the policy names a queue that does not exist.
 func TestTheWayOutOnBrokers(t *testing.T) {
 	for name, test := range map[string]struct {
-		open func(t *testing.T) transport.Transport
-		want []string
+		open  func(t *testing.T) transport.Transport
+		large int // bytes of a header
+		want  []string
 	}{
 		"PostgreSQL": {
 			func(t *testing.T) transport.Transport { return &sqlserver.Postgres{URL: brokertest.Postgres(t)} },
-			[]string{"default_queue"},
+			90_000, []string{"default_queue"},
 		},
 		"sqlite": {
 			func(t *testing.T) transport.Transport {
 				return &sqlite.Transport{Path: filepath.Join(t.TempDir(), "queues.db")}
 			},
-			[]string{"default_queue"},
+			90_000, []string{"default_queue"},
 		},
 		"RabbitMQ": {
 			func(t *testing.T) transport.Transport { return &rabbitmq.Transport{URL: brokertest.RabbitMQ(t)} },
-			[]string{"trimmed_headers", "default_queue"}, // of 128 KiB
+			90_000, []string{"trimmed_headers", "default_queue"}, // of 128 KiB
 		},
+		"Service Bus": {serviceBus, 15_000, []string{"trimmed_headers", "default_queue"}}, // of 32 KiB
 	} {
-		t.Run(name, func(t *testing.T) { wayOutOn(t, test.open(t), test.want) })
+		t.Run(name, func(t *testing.T) { wayOutOn(t, test.open(t), test.large, test.want) })
 	}
 }
 
-func wayOutOn(t *testing.T, broker transport.Transport, want []string) {
+func wayOutOn(t *testing.T, broker transport.Transport, size int, want []string) {
 	var fallbacks []string
 	parked := make(chan endpoint.Notification, 10)
 	queue, errorQueue := brokertest.Name(t, "way"), brokertest.Name(t, "error")
@@ -72,7 +74,7 @@ func wayOutOn(t *testing.T, broker transport.Transport, want []string) {
 			parked <- n
 		}},
 	}
-	large := strings.Repeat("x", 90_000)
+	large := strings.Repeat("x", size)
 	r := start(t, cfg)
 	r.send(work{7}, endpoint.To(queue), endpoint.Header("Large", large), endpoint.MessageID("m-1"))
 	select {
