@@ -164,12 +164,15 @@ func (l *lane) resize(change func()) {
 	l.resizing.Lock()
 	defer l.resizing.Unlock()
 	change()
-	if in := l.intake.Load(); in != nil {
-		n := l.concurrency
-		if l.limited || l.slow {
-			n = 1
-		}
-		in.pump.SetConcurrency(n)
+	in := l.intake.Load()
+	switch {
+	case in == nil:
+	case l.limited: // what would be received ahead waits long, and others may take it
+		in.pump.SetAlone()
+	case l.slow:
+		in.pump.SetConcurrency(1)
+	default:
+		in.pump.SetConcurrency(l.concurrency)
 	}
 }
 

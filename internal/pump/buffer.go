@@ -17,7 +17,7 @@ const rateTrips = 4
 // A message that waits here counts an attempt when the process crashes, and no other
 // instance can take it; so it is no more than handlers use up during a few Receives.
 func (p *Pump) ahead() int {
-	if p.cfg.Limits.Prefetch || p.cfg.Limits.Unbuffered || p.cfg.Alone {
+	if p.cfg.Limits.Prefetch || p.cfg.Limits.Unbuffered || p.alone {
 		return 0
 	}
 	c := p.concurrency

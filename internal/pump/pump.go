@@ -83,6 +83,7 @@ type Pump struct {
 	phase       phase
 	releasing   bool // buffered deliveries go back instead of to handlers
 	concurrency int
+	alone       bool
 	window      int           // last one given to the receiver
 	windowing   bool          // somebody is giving it one
 	quiet       chan struct{} // closed when Quiesce has what it waits for; nil when nobody holds us
@@ -124,6 +125,7 @@ func New(cfg Config) *Pump {
 		workers:     newWorkers(),
 		stopped:     make(chan struct{}),
 		concurrency: max(1, cfg.Concurrency),
+		alone:       cfg.Alone,
 	}
 	if cfg.Alone {
 		p.concurrency = 1
@@ -181,9 +183,15 @@ func (p *Pump) begin() bool {
 
 // SetConcurrency changes how many messages are handled at once; less than 1 is 1. More
 // start at once; fewer are handled as those that are running finish.
-func (p *Pump) SetConcurrency(n int) {
+func (p *Pump) SetConcurrency(n int) { p.set(n, p.cfg.Alone) }
+
+// SetAlone is SetConcurrency of 1 with nothing received ahead, as if [Config].Alone were set, until the
+// next SetConcurrency.
+func (p *Pump) SetAlone() { p.set(1, true) }
+
+func (p *Pump) set(concurrency int, alone bool) {
 	p.mu.Lock()
-	p.concurrency = max(1, n)
+	p.concurrency, p.alone = max(1, concurrency), alone
 	p.wake()
 	giving := p.phase == running && !p.windowing
 	p.windowing = p.windowing || giving

@@ -166,3 +166,26 @@ func TestAloneTakesOneMessageOnlyWhenTheLastIsSettled(t *testing.T) {
 		})
 	}
 }
+
+func TestAloneForATimeReceivesNothingAhead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newReceiver()
+		ds := r.put(12)
+		p := start(t, Config{Receiver: r, Concurrency: 2, Limits: transport.Limits{Prefetch: true}, Handle: complete(time.Second)})
+		p.wantStats(t, Stats{Handling: 2})
+		p.SetAlone()
+		for range 4 {
+			pass(time.Second)
+			p.wantStats(t, Stats{Handling: 1})
+		}
+		p.SetConcurrency(2)
+		synctest.Wait()
+		p.wantStats(t, Stats{Handling: 2})
+		pass(time.Minute)
+		p.end()
+		wantSettledOnce(t, ds)
+		if diff := cmp.Diff([]int{12, 1, 12}, r.windows); diff != "" {
+			t.Errorf("windows (-want +got):\n%s", diff)
+		}
+	})
+}

@@ -4,7 +4,7 @@ package pump
 // are handled and those that settle, and as many again as are handled waiting
 // behind them: in the driver where it prefetches, else in our buffer. Called with mu held.
 func (p *Pump) windowSize() int {
-	if p.cfg.Alone {
+	if p.alone {
 		return 1
 	}
 	c := p.concurrency

@@ -188,9 +188,8 @@ func (r *receiver) take(limit int) (ds []transport.Delivery, alone *session, err
 	if more {
 		signal(r.wake)
 	}
-	if r.window == 1 && len(ds) > 0 {
+	if r.window == 1 && len(ds) > 0 && r.session.halt() {
 		alone = r.session
-		alone.halt()
 		signal(r.poke)
 	}
 	return ds, alone, nil

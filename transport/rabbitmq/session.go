@@ -33,6 +33,7 @@ type session struct {
 	consumers []*consumer // that the broker sends to
 	leaving   []*consumer // cancelled, with deliveries still open
 	count     int         // consumers so far
+	narrow    time.Time   // since when the window is smaller than the shares; zero while it is not
 	held      bool        // deliveries wait for others to be settled
 	halts     int         // calls that wait for all consumers to end
 	closing   bool        // to be closed when everything is settled
@@ -84,7 +85,7 @@ func (s *session) serve(ctx context.Context, r *receiver) error {
 func (s *session) work(ctx context.Context, r *receiver) error {
 	for {
 		window, closed := r.limit()
-		if err := s.fit(window); err != nil {
+		if err := s.fit(window, closed, time.Now()); err != nil {
 			return err
 		}
 		if closed && s.retire() {
@@ -180,7 +181,6 @@ func (s *session) finish() {
 func (s *session) retire() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.closing = true
 	for _, c := range s.leaving {
 		if !c.drained {
 			return false
@@ -195,10 +195,14 @@ func (s *session) retire() bool {
 	return s.acks.open == 0 && len(s.acks.pending) == 0
 }
 
-// fit makes the shares of the window add up to n. What a cancelled consumer still has
-// open counts: its share is given out again as that is settled.
-func (s *session) fit(n int) error {
-	for _, c := range s.excess(n) {
+// fit makes the shares of the window add up to n; last is when there are to be none any more. What a cancelled
+// consumer still has open counts: its share is given out again as that is settled.
+func (s *session) fit(n int, last bool, now time.Time) error {
+	s.mu.Lock()
+	s.closing = last
+	s.mu.Unlock()
+	s.giveBack(n, now)
+	for _, c := range s.excess(n, now) {
 		if err := s.cancel(c); err != nil {
 			return err
 		}
@@ -210,12 +214,12 @@ func (s *session) fit(n int) error {
 }
 
 // excess takes out the consumers to be cancelled before the shares can add up to n.
-func (s *session) excess(n int) []*consumer {
+func (s *session) excess(n int, now time.Time) []*consumer {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.acks.window = n
 	total := s.shares()
-	if n == total || n > total && len(s.consumers) < maxConsumers {
+	if n == total || n > total && len(s.consumers) < maxConsumers || s.bear(total-n, now) {
 		return nil
 	}
 	out := s.consumers

@@ -2,11 +2,16 @@ package rabbitmq
 
 import "slices"
 
-// halt has the consumers cancelled, until stand has returned.
-func (s *session) halt() {
+// halt has the consumers cancelled, until stand has returned. It is false where they are still those
+// of a larger window, which sent ahead as it is.
+func (s *session) halt() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.shares() > 1 {
+		return false
+	}
 	s.halts++
+	return true
 }
 
 func (s *session) standing() bool {

@@ -1,0 +1,100 @@
+package endpoint_test
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast/endpoint"
+	"github.com/holdfast-go/holdfast/internal/brokertest"
+	"github.com/holdfast-go/holdfast/recoverability"
+	"github.com/holdfast-go/holdfast/transport"
+	"github.com/holdfast-go/holdfast/transport/rabbitmq"
+)
+
+// An outage where the broker sends ahead and counts what is given back: messages are attempted more often than they
+// have retries, and none is lost, given up or handled twice.
+func TestARateLimitOnRabbitMQUsesNoAttemptsUp(t *testing.T) {
+	for _, kind := range []rabbitmq.QueueType{rabbitmq.Quorum, rabbitmq.Classic} {
+		t.Run(string(kind), func(t *testing.T) {
+			t.Parallel()
+			rateLimitOn(t, &rabbitmq.Transport{URL: brokertest.RabbitMQ(t), QueueType: kind})
+		})
+	}
+}
+
+func rateLimitOn(t *testing.T, broker transport.Transport) {
+	const messages, probes = 12, 120
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	var down atomic.Bool
+	down.Store(true)
+	failed, handled := make(chan int, 10000), make(chan int, 10*messages)
+	sent := make(chan struct{})
+	var mu sync.Mutex
+	var failures, count [messages]int
+	queue, errors := brokertest.Name(t, "limited"), brokertest.Name(t, "error")
+	cfg := endpoint.Config{
+		Name: queue, Transport: broker, Concurrency: 4, Install: true, Logger: slog.New(slog.DiscardHandler),
+		Messages: []endpoint.Message{endpoint.Command[work]("Limit.Work")},
+		Handlers: []endpoint.Handler{endpoint.Handle(func(_ context.Context, s *endpoint.Session, m work) error {
+			<-sent
+			mu.Lock()
+			defer mu.Unlock()
+			if n := s.Attempt().N; failures[m.N] == 0 && n != 1 {
+				t.Errorf("message %d has attempt %d without a failure", m.N, n)
+			}
+			if down.Load() {
+				failures[m.N]++
+				failed <- m.N
+				return errNo
+			}
+			count[m.N]++
+			handled <- m.N
+			return nil
+		})},
+	}
+	cfg.Recoverability.ErrorQueue = errors
+	cfg.Recoverability.Delayed = recoverability.Off
+	cfg.Recoverability.RateLimit = recoverability.RateLimit{After: 4, Wait: 20 * time.Millisecond}
+	r := start(t, cfg)
+	for n := range messages {
+		r.send(work{n}, endpoint.To(queue))
+	}
+	close(sent)
+	wait := func(ch <-chan int, n int, what string) {
+		t.Helper()
+		for range n {
+			select {
+			case <-ch:
+			case <-ctx.Done():
+				t.Fatalf("waited in vain for %s", what)
+			}
+		}
+	}
+	wait(failed, probes, "failures")
+	down.Store(false)
+	wait(handled, messages, "messages to be handled after the outage")
+	r.end()
+	if most := slices.Max(failures[:]); most <= 6 {
+		t.Errorf("no message failed more than %d times, which its retries might do for", most)
+	}
+	for n := range messages {
+		if count[n] != 1 {
+			t.Errorf("message %d, which failed %d times, was handled %d times", n, failures[n], count[n])
+		}
+	}
+	conn, err := broker.Open(ctx, transport.Env{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	stats, err := conn.(transport.Inspector).Inspect(ctx, queue, errors)
+	if err != nil || stats[0].Ready+stats[1].Ready != 0 {
+		t.Errorf("left behind: %+v (%v)", stats, err)
+	}
+}
