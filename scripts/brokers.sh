@@ -11,7 +11,7 @@
 # the loopback interface only, keeps its data apart from that of the system's own server,
 # and is remembered in .tmp/brokers.
 #
-# What stands in for Amazon SQS is started by each test process for itself (internal/brokertest); up
+# What stands in for Amazon SQS and Azure Service Bus is started by each test process for itself (internal/brokertest); up
 # sees to the packages that it needs.
 #
 # HOLDFAST_AMQP_PORT and HOLDFAST_POSTGRES_PORT look and start on other ports, HOLDFAST_BROKERS remembers in

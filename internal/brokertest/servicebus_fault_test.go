@@ -366,3 +366,31 @@ func TestServiceBusAdmitsIdentitiesToItsAdminInterface(t *testing.T) {
 		}
 	}
 }
+
+func TestServiceBusAdmitsIdentitiesByTLS(t *testing.T) {
+	b := ownBus(t)
+	b.Control.Admit("token-of-a-sender", "Send")
+	q := b.queue(admin.QueueProperties{})
+	host, address, config := b.TLS(t)
+	connect := func(token identity) *azservicebus.Client {
+		config := config.Clone()
+		config.ServerName = host
+		client, err := azservicebus.NewClient(host, token, &azservicebus.ClientOptions{TLSConfig: config, CustomEndpoint: address})
+		b.must(err)
+		t.Cleanup(func() { _ = client.Close(context.Background()) })
+		return client
+	}
+	known, unknown := connect("token-of-a-sender"), connect("token-of-nobody")
+	m := text("x")
+	s, err := known.NewSender(q, nil)
+	b.must(err)
+	b.must(s.SendMessage(b.ctx, &m, nil))
+	r, err := known.NewReceiverForQueue(q, nil)
+	b.must(err)
+	_, err = r.ReceiveMessages(b.ctx, 1, nil)
+	b.code(err, azservicebus.CodeUnauthorizedAccess)
+	s, err = unknown.NewSender(q, nil)
+	b.must(err)
+	b.code(s.SendMessage(b.ctx, &m, nil), azservicebus.CodeUnauthorizedAccess)
+	b.equal(string(b.complete(q).Body), "x")
+}

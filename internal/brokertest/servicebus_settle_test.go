@@ -138,15 +138,12 @@ func TestServiceBusSaysLockLostToLateSettles(t *testing.T) {
 			return r.RenewMessageLock(b.ctx, m, nil)
 		},
 	}
-	r, other := b.receiver(q), b.receiver(q)
-	late := make(map[string]*azservicebus.ReceivedMessage)
 	for name := range settles {
 		b.send(q, text(name))
-		late[name] = b.receive(r)
 	}
-	for range settles {
-		b.receive(other) // the same messages, by new locks
-	}
+	r, other := b.receiver(q), b.receiver(q)
+	late := b.receiveAll(r, len(settles))
+	b.receiveAll(other, len(settles)) // the same messages, by new locks
 	for name, settle := range settles {
 		for _, m := range []*azservicebus.ReceivedMessage{onManagement(late[name]), late[name]} {
 			if err := settle(r, m); err == nil {
@@ -161,6 +158,17 @@ func TestServiceBusSaysLockLostToLateSettles(t *testing.T) {
 		b.must(r.CompleteMessage(b.ctx, m, nil))
 	}
 	b.nothing(b.deadLetters(q))
+}
+
+// receiveAll receives until it has so many different messages, and returns them by their bodies.
+func (b *bus) receiveAll(r *azservicebus.Receiver, n int) map[string]*azservicebus.ReceivedMessage {
+	b.Helper()
+	all := make(map[string]*azservicebus.ReceivedMessage)
+	for len(all) < n {
+		m := b.receive(r)
+		all[string(m.Body)] = m
+	}
+	return all
 }
 
 func TestServiceBusRenewsLocks(t *testing.T) {
