@@ -508,3 +508,40 @@ func TestNewsOfOutagesStayInOrder(t *testing.T) {
 		}
 	})
 }
+
+func TestNothingIsReceivedThatNoHandlerIsFreeForWhereEachHandOutCounts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newReceiver()
+		r.trip = 20 * time.Millisecond
+		r.put(1000)
+		p := start(t, Config{
+			Receiver: r, Concurrency: 25, Handle: complete(time.Hour),
+			Limits: transport.Limits{ParallelReceive: 8, MaxReceive: 10, Unbuffered: true},
+		})
+		pass(time.Second)
+		if s := p.Stats(); s.Handling != 25 || s.Buffered > 0 {
+			t.Errorf("stats %+v, want 25 handled and none buffered", s)
+		}
+		p.end()
+	})
+}
+
+func TestCallsAtOnceAskForAllThatOneMayReturnWhereEachIsPaidFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newReceiver()
+		r.trip = 20 * time.Millisecond
+		r.put(5000)
+		p := start(t, Config{
+			Receiver: r, Concurrency: 32, Handle: complete(time.Millisecond),
+			Limits: transport.Limits{ParallelReceive: 8, MaxReceive: 10, Unbuffered: true},
+		})
+		pass(time.Minute)
+		p.end()
+		if calls := len(r.limits); calls > 5000/10*11/10 {
+			t.Errorf("%d calls for 5000 messages, 10 of which one may return", calls)
+		}
+		if most := r.mostCalls(); most < 2 {
+			t.Errorf("at most %d calls at once, want some", most)
+		}
+	})
+}

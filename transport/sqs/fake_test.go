@@ -1,0 +1,220 @@
+package sqs
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	awshttp "github.com/aws/aws-sdk-go-v2/aws/transport/http"
+	"github.com/aws/aws-sdk-go-v2/service/sqs"
+	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
+	"github.com/aws/smithy-go"
+	smithyhttp "github.com/aws/smithy-go/transport/http"
+
+	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+// fake is SQS as a test wants it: what is sent and deleted is noted down, and fails as scripted. It is for what the stand-in is
+// lenient about, and for what AWS does only on a bad day. A method that is not here panics.
+type fake struct {
+	queueAPI
+
+	mu       sync.Mutex // guards what follows
+	come     [][]types.Message
+	sent     []types.SendMessageBatchRequestEntry
+	deleted  []string // receipt handles
+	hidden   map[string]int32
+	requests map[string]int
+
+	// What becomes of a request: an error for all of it, or for entries by their index.
+	onSend, onDelete, onHide func(request, entries int) (error, map[int]types.BatchResultErrorEntry)
+	onReceive                func() error
+}
+
+func (f *fake) count(what string) int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.requests == nil {
+		f.requests, f.hidden = map[string]int{}, map[string]int32{}
+	}
+	f.requests[what]++
+	return f.requests[what]
+}
+
+func (f *fake) GetQueueUrl(_ context.Context, in *sqs.GetQueueUrlInput, _ ...func(*sqs.Options)) (*sqs.GetQueueUrlOutput, error) {
+	if *in.QueueName == "missing" {
+		return nil, &types.QueueDoesNotExist{}
+	}
+	return &sqs.GetQueueUrlOutput{QueueUrl: aws.String("https://sqs.test/000000000000/" + *in.QueueName)}, nil
+}
+
+func (f *fake) ReceiveMessage(ctx context.Context, in *sqs.ReceiveMessageInput, _ ...func(*sqs.Options)) (*sqs.ReceiveMessageOutput, error) {
+	f.count("receive")
+	if f.onReceive != nil {
+		if err := f.onReceive(); err != nil {
+			return nil, err
+		}
+	}
+	f.mu.Lock()
+	if len(f.come) > 0 {
+		ms := f.come[0]
+		f.come = f.come[1:]
+		f.mu.Unlock()
+		return &sqs.ReceiveMessageOutput{Messages: ms}, nil
+	}
+	f.mu.Unlock()
+	select {
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case <-time.After(time.Duration(in.WaitTimeSeconds) * time.Second):
+		return &sqs.ReceiveMessageOutput{}, nil
+	}
+}
+
+func (f *fake) SendMessageBatch(_ context.Context, in *sqs.SendMessageBatchInput, _ ...func(*sqs.Options)) (*sqs.SendMessageBatchOutput, error) {
+	failed, err := script(f.onSend, f.count("send"), len(in.Entries))
+	if err != nil {
+		return nil, err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for i, e := range in.Entries {
+		if _, bad := failed[i]; !bad {
+			f.sent = append(f.sent, e)
+		}
+	}
+	return &sqs.SendMessageBatchOutput{Failed: entries(failed)}, nil
+}
+
+func (f *fake) DeleteMessageBatch(_ context.Context, in *sqs.DeleteMessageBatchInput, _ ...func(*sqs.Options)) (*sqs.DeleteMessageBatchOutput, error) {
+	failed, err := script(f.onDelete, f.count("delete"), len(in.Entries))
+	if err != nil {
+		return nil, err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for i, e := range in.Entries {
+		if _, bad := failed[i]; !bad {
+			f.deleted = append(f.deleted, *e.ReceiptHandle)
+		}
+	}
+	return &sqs.DeleteMessageBatchOutput{Failed: entries2(in.Entries, failed)}, nil
+}
+
+func (f *fake) ChangeMessageVisibilityBatch(_ context.Context, in *sqs.ChangeMessageVisibilityBatchInput, _ ...func(*sqs.Options)) (
+	*sqs.ChangeMessageVisibilityBatchOutput, error,
+) {
+	failed, err := script(f.onHide, f.count("hide"), len(in.Entries))
+	if err != nil {
+		return nil, err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var bad []types.BatchResultErrorEntry
+	for i, e := range in.Entries {
+		if entry, ok := failed[i]; ok {
+			entry.Id = e.Id
+			bad = append(bad, entry)
+			continue
+		}
+		f.hidden[*e.ReceiptHandle] = e.VisibilityTimeout
+	}
+	return &sqs.ChangeMessageVisibilityBatchOutput{Failed: bad}, nil
+}
+
+func script(on func(int, int) (error, map[int]types.BatchResultErrorEntry), request, n int) (map[int]types.BatchResultErrorEntry, error) {
+	if on == nil {
+		return nil, nil
+	}
+	err, failed := on(request, n)
+	return failed, err
+}
+
+func entries(failed map[int]types.BatchResultErrorEntry) (all []types.BatchResultErrorEntry) {
+	for i, e := range failed {
+		e.Id = aws.String(strconv.Itoa(i))
+		all = append(all, e)
+	}
+	return all
+}
+
+// entries2 uses the ids of the entries, which need not be their indexes.
+func entries2(in []types.DeleteMessageBatchRequestEntry, failed map[int]types.BatchResultErrorEntry) (all []types.BatchResultErrorEntry) {
+	for i, e := range failed {
+		e.Id = in[i].Id
+		all = append(all, e)
+	}
+	return all
+}
+
+func entryFailure(code, message string, ours bool) types.BatchResultErrorEntry {
+	return types.BatchResultErrorEntry{Code: &code, Message: &message, SenderFault: ours}
+}
+
+func (f *fake) deletions() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.deleted)
+}
+
+// answer is an error as the SDK makes it of an answer with this status.
+func answer(status int, code string) error {
+	return &smithy.OperationError{ServiceID: "SQS", OperationName: "Test", Err: &awshttp.ResponseError{
+		ResponseError: &smithyhttp.ResponseError{
+			Response: &smithyhttp.Response{Response: &http.Response{StatusCode: status}},
+			Err:      &smithy.GenericAPIError{Code: code, Message: "as scripted"},
+		},
+	}}
+}
+
+// noAnswer is one of a connection that broke.
+func noAnswer() error {
+	return &smithy.OperationError{ServiceID: "SQS", OperationName: "Test", Err: &smithyhttp.RequestSendError{
+		Err: fmt.Errorf("read: connection reset by peer"),
+	}}
+}
+
+func openFake(t *testing.T, f *fake, change func(*Transport)) *conn {
+	t.Helper()
+	cfg := &Transport{}
+	if change != nil {
+		change(cfg)
+	}
+	c, err := openConn(t.Context(), cfg.withDefaults(), clients{queues: f, close: func() {}}, transport.Env{Endpoint: "in"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+func openFakeReceiver(t *testing.T, c *conn) *receiver {
+	t.Helper()
+	r, err := c.OpenReceiver(t.Context(), transport.ReceiverOptions{Queue: "in"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r.(*receiver)
+}
+
+// came is a hand-out of a message, the nth.
+func came(id string, n int) types.Message {
+	return types.Message{
+		MessageId: aws.String("native-" + id), ReceiptHandle: aws.String(fmt.Sprint(id, "/", n)),
+		Body:       aws.String(wrap(header.New(header.Field{Name: header.MessageID, Value: id}), []byte("a body"))),
+		Attributes: map[string]string{receiveCount: strconv.Itoa(n), sentTimestamp: strconv.FormatInt(time.Now().UnixMilli(), 10)},
+	}
+}
+
+func send(id string) transport.Operation {
+	return transport.Operation{Queue: "out", Message: &transport.Message{
+		ID: id, Headers: header.New(header.Field{Name: header.MessageID, Value: id}), Body: []byte("a body"),
+	}}
+}

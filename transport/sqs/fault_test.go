@@ -1,0 +1,414 @@
+package sqs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
+	"github.com/aws/smithy-go"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+type failedEntries = map[int]types.BatchResultErrorEntry
+
+func TestEntriesThatAWSFailedAreSentOnceMoreAlone(t *testing.T) {
+	f := &fake{onSend: func(request, _ int) (error, failedEntries) {
+		if request == 1 {
+			return nil, failedEntries{1: entryFailure("InternalError", "try again", false), 2: entryFailure("InvalidMessageContents", "no", true)}
+		}
+		return nil, nil
+	}}
+	c := openFake(t, f, nil)
+	_, err := c.Dispatch(t.Context(), []transport.Operation{send("a"), send("b"), send("c")})
+	failedOnly(t, err, 2)
+	if !strings.Contains(err.Error(), "InvalidMessageContents") {
+		t.Errorf("the error does not say why: %v", err)
+	}
+	if f.requests["send"] != 2 || len(f.sent) != 2 {
+		t.Errorf("%d requests, %d messages sent, want 2 and 2", f.requests["send"], len(f.sent))
+	}
+}
+
+func TestOneBadEntryDoesNotFailARequestThatAWSRefusesAsAWhole(t *testing.T) {
+	f := &fake{onSend: func(request, n int) (error, failedEntries) {
+		if n > 1 || request == 3 { // the second by itself
+			return answer(400, "InvalidParameterValue"), nil
+		}
+		return nil, nil
+	}}
+	c := openFake(t, f, nil)
+	_, err := c.Dispatch(t.Context(), []transport.Operation{send("a"), send("b"), send("c")})
+	failedOnly(t, err, 1)
+	if len(f.sent) != 2 {
+		t.Errorf("%d messages sent, want 2", len(f.sent))
+	}
+}
+
+func TestErrorsOfASendSayWhatIsKnown(t *testing.T) {
+	for name, test := range map[string]struct {
+		err     error
+		unknown bool
+		is      error
+		says    string
+	}{
+		"throttled":          {err: answer(400, "RequestThrottled"), says: "RequestThrottled"},
+		"throttled with 503": {err: answer(503, "ThrottlingException"), says: "ThrottlingException"},
+		"server error":       {err: answer(500, "InternalError"), unknown: true, says: "InternalError"},
+		"no answer":          {err: noAnswer(), unknown: true, says: "connection reset"},
+		"not reached": {err: &smithy.OperationError{ServiceID: "SQS", OperationName: "Test", Err: &net.OpError{
+			Op: "dial", Err: errors.New("connection refused"),
+		}}, says: "connection refused"},
+		"expired credentials": {err: answer(403, "ExpiredToken"), says: "the credentials have expired"},
+		"no right":            {err: answer(403, "AccessDenied"), says: "the credentials lack the right"},
+		"deleted queue":       {err: answer(400, "AWS.SimpleQueueService.NonExistentQueue"), is: transport.ErrNoQueue, says: `"out"`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := &fake{onSend: func(int, int) (error, failedEntries) { return test.err, nil }}
+			c := openFake(t, f, nil)
+			_, err := c.Dispatch(t.Context(), []transport.Operation{send("a"), send("b")})
+			failedOnly(t, err, 0, 1)
+			if errors.Is(err, transport.ErrOutcomeUnknown) != test.unknown {
+				t.Errorf("whether it arrived is said to be unknown: %v, want %v: %v", !test.unknown, test.unknown, err)
+			}
+			if test.is != nil && !errors.Is(err, test.is) {
+				t.Errorf("the error is %v, want %v", err, test.is)
+			}
+			if !strings.Contains(err.Error(), test.says) {
+				t.Errorf("the error is %q, and does not say %q", err, test.says)
+			}
+			if f.requests["send"] != 1 {
+				t.Errorf("%d requests: only the SDK repeats them", f.requests["send"])
+			}
+		})
+	}
+}
+
+func failedOnly(t *testing.T, err error, want ...int) {
+	t.Helper()
+	var failed *transport.DispatchError
+	if !errors.As(err, &failed) {
+		t.Fatalf("the error is %v, want a DispatchError", err)
+	}
+	var got []int
+	for _, op := range failed.Ops {
+		got = append(got, op.Index)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("operations failed (-want +got):\n%s", diff)
+	}
+}
+
+func TestCompletionsThatAWSFailedAreRepeatedAndTheOthersStand(t *testing.T) {
+	f := &fake{
+		come: [][]types.Message{{came("a", 1), came("b", 1), came("c", 1)}},
+		onDelete: func(request, _ int) (error, failedEntries) {
+			if request == 1 {
+				return nil, failedEntries{0: entryFailure("InternalError", "", false), 2: entryFailure("ReceiptHandleIsInvalid", "", true)}
+			}
+			return nil, nil
+		},
+	}
+	r := openFakeReceiver(t, openFake(t, f, nil))
+	ds, err := r.Receive(t.Context(), 10)
+	if err != nil {
+		t.Fatal(err)
+	}
+	errs := together(t, ds)
+	if errs[0] != nil || errs[1] != nil {
+		t.Errorf("the first two: %v, %v", errs[0], errs[1])
+	}
+	if !errors.Is(errs[2], transport.ErrLeaseLost) {
+		t.Errorf("one whose receipt handle is not valid any more: %v, want ErrLeaseLost", errs[2])
+	}
+	slices.Sort(f.deleted)
+	if diff := cmp.Diff([]string{"a/1", "b/1"}, f.deleted); diff != "" {
+		t.Errorf("deleted (-want +got):\n%s", diff)
+	}
+}
+
+// together completes all at once.
+func together(t *testing.T, ds []transport.Delivery) []error {
+	t.Helper()
+	errs := make([]error, len(ds))
+	done := make(chan struct{})
+	for i, d := range ds {
+		go func() { errs[i] = d.Complete(context.Background()); done <- struct{}{} }()
+	}
+	for range ds {
+		<-done
+	}
+	return errs
+}
+
+func TestACompletionThatFailedCanBeRepeated(t *testing.T) {
+	for name, failure := range map[string]error{"throttled": answer(400, "RequestThrottled"), "no answer": noAnswer(), "expired": answer(403, "ExpiredToken")} {
+		t.Run(name, func(t *testing.T) {
+			f := &fake{
+				come: [][]types.Message{{came("a", 1)}},
+				onDelete: func(request, _ int) (error, failedEntries) {
+					if request == 1 {
+						return failure, nil
+					}
+					return nil, nil
+				},
+			}
+			r := openFakeReceiver(t, openFake(t, f, nil))
+			ds, err := r.Receive(t.Context(), 10)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := ds[0].Complete(t.Context()); err == nil || errors.Is(err, transport.ErrLeaseLost) {
+				t.Fatalf("the first: %v", err)
+			}
+			if err := ds[0].Complete(t.Context()); err != nil {
+				t.Errorf("the second: %v", err)
+			}
+		})
+	}
+}
+
+// pass lets time go by in a bubble, and what then happens happen.
+func pass(d time.Duration) {
+	<-time.After(d)
+	synctest.Wait()
+}
+
+func TestAMessageThatComesAgainAfterItWasCompletedIsNotHandledAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fake{come: [][]types.Message{{came("a", 1)}, {came("a", 2), came("b", 1)}}}
+		r := openFakeReceiver(t, openFake(t, f, nil))
+		ds, err := r.Receive(t.Context(), 10)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := ds[0].Complete(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if ds, err = r.Receive(t.Context(), 10); err != nil || len(ds) != 1 || ds[0].Message().ID != "b" {
+			t.Fatalf("received %d messages, %v, want b alone", len(ds), err)
+		}
+		pass(time.Second)
+		if !slices.Contains(f.deletions(), "a/2") {
+			t.Errorf("deleted %v, want the second hand-out too", f.deletions())
+		}
+	})
+}
+
+func TestAMessageCompletedAfterItsLeaseIsNotDeletedUnderAnotherAndNotHandledHereAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fake{come: [][]types.Message{{came("a", 1)}}}
+		r := openFakeReceiver(t, openFake(t, f, nil))
+		ds, err := r.Receive(t.Context(), 10)
+		if err != nil {
+			t.Fatal(err)
+		}
+		pass(defaultLease)
+		if err := ds[0].Complete(t.Context()); !errors.Is(err, transport.ErrLeaseLost) {
+			t.Errorf("Complete: %v, want ErrLeaseLost", err)
+		}
+		if err := ds[0].Retry(t.Context()); !errors.Is(err, transport.ErrLeaseLost) {
+			t.Errorf("Retry: %v, want ErrLeaseLost", err)
+		}
+		if n := f.requests["delete"] + f.requests["hide"]; n > 0 {
+			t.Errorf("%d requests went to SQS for a message that is not ours", n)
+		}
+		f.come = [][]types.Message{{came("a", 2)}}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		if ds, err := r.Receive(ctx, 10); err == nil {
+			t.Errorf("%q is handed out again, though its handler had succeeded", ds[0].Message().ID)
+		}
+		if !slices.Contains(f.deletions(), "a/2") {
+			t.Errorf("deleted %v, want the second hand-out", f.deletions())
+		}
+	})
+}
+
+func TestAMessageThatComesTwiceAtOnceBelongsToTheLaterHandOut(t *testing.T) {
+	f := &fake{come: [][]types.Message{{came("a", 1)}, {came("a", 2)}}}
+	r := openFakeReceiver(t, openFake(t, f, nil))
+	var both []transport.Delivery
+	for range 2 {
+		ds, err := r.Receive(t.Context(), 10)
+		if err != nil {
+			t.Fatal(err)
+		}
+		both = append(both, ds...)
+	}
+	if err := both[0].Complete(t.Context()); !errors.Is(err, transport.ErrLeaseLost) {
+		t.Errorf("the earlier one: %v, want ErrLeaseLost", err)
+	}
+	if errs := r.Renew(t.Context(), both); !errors.Is(errs[0], transport.ErrLeaseLost) || errs[1] != nil {
+		t.Errorf("renewed: %v", errs)
+	}
+	if err := both[1].Complete(t.Context()); err != nil {
+		t.Errorf("the later one: %v", err)
+	}
+	if diff := cmp.Diff([]string{"a/2"}, f.deleted); diff != "" {
+		t.Errorf("deleted (-want +got):\n%s", diff)
+	}
+}
+
+func TestAReceiveThatFailsSaysSoAndWorksAgain(t *testing.T) {
+	fails := []error{answer(400, "RequestThrottled"), answer(500, "InternalError"), answer(403, "ExpiredToken"), noAnswer()}
+	f := &fake{come: [][]types.Message{{came("a", 1)}}}
+	f.onReceive = func() (err error) {
+		if len(fails) > 0 {
+			err, fails = fails[0], fails[1:]
+		}
+		return err
+	}
+	r := openFakeReceiver(t, openFake(t, f, nil))
+	for _, says := range []string{"RequestThrottled", "InternalError", "credentials have expired", "connection reset"} {
+		if ds, err := r.Receive(t.Context(), 1); err == nil || len(ds) > 0 || !strings.Contains(err.Error(), says) {
+			t.Errorf("Receive: %d messages, %v, want an error that says %q", len(ds), err, says)
+		}
+	}
+	if ds, err := r.Receive(t.Context(), 1); err != nil || len(ds) != 1 {
+		t.Errorf("Receive: %d messages, %v", len(ds), err)
+	}
+}
+
+func TestLeasesAreRenewedTenInARequestUpToTwelveHours(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fake{}
+		for part := range 3 {
+			var ms []types.Message
+			for i := range 10 {
+				ms = append(ms, came(fmt.Sprint(part, i), 1))
+			}
+			f.come = append(f.come, ms)
+		}
+		const lease = time.Hour
+		c := openFake(t, f, func(cfg *Transport) { cfg.Lease = lease })
+		r := openFakeReceiver(t, c)
+		var all []transport.Delivery
+		for range 3 {
+			ds, err := r.Receive(t.Context(), 10)
+			if err != nil {
+				t.Fatal(err)
+			}
+			all = append(all, ds...)
+		}
+		received := time.Now()
+		for time.Since(received) < maxHold-time.Minute {
+			before := f.requests["hide"]
+			for i, err := range r.Renew(t.Context(), all) {
+				if err != nil {
+					t.Fatalf("after %v: delivery %d: %v", time.Since(received), i, err)
+				}
+			}
+			if n := f.requests["hide"] - before; n != 3 {
+				t.Fatalf("%d requests for 30 leases", n)
+			}
+			if left := maxHold - time.Since(received); left < lease && f.hidden["00/1"] > int32(left/time.Second) {
+				t.Errorf("hidden for %d s more, when SQS allows for %v", f.hidden["00/1"], left)
+			}
+			pass(lease / 3)
+		}
+		pass(time.Until(received.Add(maxHold)))
+		for i, err := range r.Renew(t.Context(), all) {
+			if !errors.Is(err, transport.ErrLeaseLost) {
+				t.Fatalf("after twelve hours: delivery %d: %v, want ErrLeaseLost", i, err)
+			}
+		}
+	})
+}
+
+func TestRenewalTellsWhichLeasesAreLost(t *testing.T) {
+	f := &fake{
+		come: [][]types.Message{{came("a", 1), came("b", 1), came("c", 1), came("d", 1), came("e", 1)}},
+		onHide: func(int, int) (error, failedEntries) {
+			return nil, failedEntries{
+				0: entryFailure("ReceiptHandleIsInvalid", "", true),
+				1: entryFailure("InvalidParameterValue", "Value x for parameter ReceiptHandle is invalid. Reason: The receipt handle has expired.", true),
+				2: entryFailure("InvalidParameterValue", "Total VisibilityTimeout for the message is beyond the limit [43200 seconds]", true),
+				3: entryFailure("InvalidParameterValue", "something else", true),
+			}
+		},
+	}
+	r := openFakeReceiver(t, openFake(t, f, nil))
+	ds, err := r.Receive(t.Context(), 10)
+	if err != nil {
+		t.Fatal(err)
+	}
+	errs := r.Renew(t.Context(), ds)
+	for i, want := range []bool{true, true, true, false, false} {
+		if got := errors.Is(errs[i], transport.ErrLeaseLost); got != want {
+			t.Errorf("delivery %d: %v, want lost: %v", i, errs[i], want)
+		}
+	}
+	if errs[3] == nil || errs[4] != nil {
+		t.Errorf("the last two: %v, %v", errs[3], errs[4])
+	}
+}
+
+func TestDelaysNeverExceedWhatSQSTakes(t *testing.T) {
+	f := &fake{}
+	c := openFake(t, f, func(cfg *Transport) { cfg.ShortDelays = true })
+	ops := []transport.Operation{send("a"), send("b"), send("c"), send("d")}
+	ops[0].After = 1500 * time.Millisecond
+	ops[1].After = maxDelay
+	ops[2].After = maxDelay + time.Second
+	ops[3].At = time.Now().Add(-time.Hour)
+	_, err := c.Dispatch(t.Context(), ops)
+	failedOnly(t, err, 2)
+	var got []int32
+	for _, e := range f.sent {
+		got = append(got, e.DelaySeconds)
+	}
+	slices.Sort(got)
+	if diff := cmp.Diff([]int32{0, 2, 900}, got); diff != "" {
+		t.Errorf("DelaySeconds (-want +got):\n%s", diff)
+	}
+}
+
+func TestRetriesAreSpacedInWholeSeconds(t *testing.T) {
+	for wait, want := range map[time.Duration]int32{0: 0, time.Millisecond: 1, 3 * time.Second: 3, 24 * time.Hour: 43_199} {
+		f := &fake{come: [][]types.Message{{came("a", 1)}}}
+		r := openFakeReceiver(t, openFake(t, f, nil))
+		ds, err := r.Receive(t.Context(), 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := ds[0].(transport.SpacedRetrier).RetryAfter(t.Context(), wait); err != nil {
+			t.Fatal(err)
+		}
+		if got := f.hidden["a/1"]; got != want {
+			t.Errorf("RetryAfter %v hides for %d s, want %d", wait, got, want)
+		}
+	}
+}
+
+func TestWhatIsHeldGoesBackInTensWhenTheConnectionCloses(t *testing.T) {
+	f := &fake{}
+	for part := range 2 {
+		var ms []types.Message
+		for i := range 10 {
+			ms = append(ms, came(fmt.Sprint(part, i), 1))
+		}
+		f.come = append(f.come, ms)
+	}
+	c := openFake(t, f, nil)
+	r := openFakeReceiver(t, c)
+	for range 2 {
+		if _, err := r.Receive(t.Context(), 10); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if len(f.hidden) != 20 || f.requests["hide"] != 2 {
+		t.Errorf("%d messages went back in %d requests, want 20 in 2", len(f.hidden), f.requests["hide"])
+	}
+}
