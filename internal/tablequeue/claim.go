@@ -14,6 +14,9 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
+// maxExpired bounds how many batches of expired rows one claim removes: there may be a million of them.
+const maxExpired = 20
+
 // claimGrace is how long a claim may still take when the receiver's context has ended.
 const claimGrace = time.Second
 
@@ -49,7 +52,7 @@ func (r *receiver) claim(ctx context.Context, limit int) ([]transport.Delivery, 
 		For:   r.conn.cfg.Lease,
 		Owner: r.conn.owner,
 	}
-	for {
+	for range maxExpired {
 		rows, next, err := r.conn.store.Claim(bounded, claim, (*buf)[:0])
 		*buf = rows[:0]
 		if err != nil {
@@ -68,6 +71,7 @@ func (r *receiver) claim(ctx context.Context, limit int) ([]transport.Delivery, 
 			return ds, next, nil
 		}
 	}
+	return nil, time.Nanosecond, nil // the next look goes on
 }
 
 // maxOrphans bounds what is remembered while a database keeps breaking off.

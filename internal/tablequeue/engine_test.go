@@ -604,6 +604,26 @@ func TestExpiredRowsAreRemovedAndTheNextAreHandedOut(t *testing.T) {
 	})
 }
 
+func TestManyExpiredRowsAreRemovedWithoutHoldingAReceiverUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake("in")
+		c := open(t, f)
+		for range 4 * maxExpired {
+			o := op("in", "dead")
+			o.TTL = time.Nanosecond
+			send(t, c, o)
+		}
+		send(t, c, op("in", "alive"))
+		f.onClaim = func() error { time.Sleep(maxWait / maxExpired / 2); return nil } // all of them take longer than one claim may
+		time.Sleep(time.Second)
+		ds, err := receiverOf(t, c, "in").Receive(t.Context(), 1)
+		if err != nil || len(ds) != 1 || ds[0].Message().ID != "alive" {
+			t.Errorf("received %v, %v", ds, err)
+		}
+		_ = c.Close()
+	})
+}
+
 func TestDeliveriesComeInTheOrderOfSending(t *testing.T) {
 	ds := claimed(t, open(t, newFake("in")), 20)
 	for i, d := range ds {

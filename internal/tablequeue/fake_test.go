@@ -91,7 +91,7 @@ func (f *fake) Exists(_ context.Context, queue string) error {
 	return f.exists(queue)
 }
 
-func (f *fake) Claim(_ context.Context, c Claim, into []Claimed) ([]Claimed, time.Duration, error) {
+func (f *fake) Claim(ctx context.Context, c Claim, into []Claimed) ([]Claimed, time.Duration, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.called("claim %d", c.Limit)
@@ -102,6 +102,9 @@ func (f *fake) Claim(_ context.Context, c Claim, into []Claimed) ([]Claimed, tim
 	}
 	if err := f.exists(c.Queue); err != nil {
 		return nil, 0, err
+	}
+	if ctx.Err() != nil {
+		return nil, 0, errUnknown
 	}
 	now := time.Now()
 	var next time.Duration

@@ -91,16 +91,14 @@ func (s *store) learned(ctx context.Context, units []*tablequeue.Unit, err error
 	if c := code(err); c != undefinedColumn && c != datatypeMismatch {
 		return false
 	}
-	for _, u := range units {
-		for i := range u.Rows {
-			t := s.table(u.Rows[i].Queue)
-			if t.theirs.Load() {
-				continue
-			}
-			if k, err := kindOf(ctx, s.writes, t); err == nil && k == theirs {
-				t.theirs.Store(true)
-				news = true
-			}
+	for _, q := range queuesOf(units) {
+		t := s.table(q)
+		if t.theirs.Load() {
+			continue
+		}
+		if k, err := kindOf(ctx, s.writes, t); err == nil && k == theirs {
+			t.theirs.Store(true)
+			news = true
 		}
 	}
 	return news
