@@ -97,7 +97,7 @@ func (a *app) queuesPurgeCommand() *cobra.Command {
 			if f.queue = names[0]; !f.all {
 				return usagef("purge removes every message of %q for good: say so with --all", f.queue)
 			}
-			return a.takeErrors(cmd.Context(), &f, nil, purge)
+			return a.takeErrors(cmd.Context(), &f, nil, (*errorqueue.Queue).Purge)
 		},
 	}
 	f.changes = "discard"
@@ -105,14 +105,4 @@ func (a *app) queuesPurgeCommand() *cobra.Command {
 	cmd.Flags().BoolVar(&f.DryRun, "dry-run", false, "say what would be done, and do nothing")
 	cmd.Flags().BoolVar(&f.asJSON, "json", false, "print JSON: one object at the end")
 	return cmd
-}
-
-// purge empties a queue at once where the transport can, and else, or to say what would be done, goes through it.
-func purge(q *errorqueue.Queue, ctx context.Context, plan errorqueue.Plan) (errorqueue.Outcome, error) {
-	purger, ok := q.Conn.(transport.Purger)
-	if !ok || plan.DryRun {
-		return q.Discard(ctx, plan)
-	}
-	n, err := purger.Purge(ctx, q.Name)
-	return errorqueue.Outcome{Queue: q.Name, Matched: int(n), Done: int(n)}, err
 }

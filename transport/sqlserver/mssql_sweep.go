@@ -2,6 +2,7 @@ package sqlserver
 
 import (
 	"context"
+	"errors"
 	"fmt"
 )
 
@@ -10,9 +11,7 @@ func (s *mssqlStore) Sweep(ctx context.Context) error {
 	var queues []string
 	err := each(ctx, s.db, texts(&queues), newMSSQLVersions(s.schema).due)
 	for _, q := range queues {
-		if err == nil {
-			err = s.sweep(ctx, q)
-		}
+		err = errors.Join(err, s.sweep(ctx, q))
 	}
 	if err != nil {
 		return mssqlFailed("remove what has expired", err)

@@ -2,8 +2,10 @@ package sqlserver
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -207,4 +209,61 @@ func completions(rows []tablequeue.Claimed, lease int64, out func(i int) string)
 		})
 	}
 	return units
+}
+
+func TestMoreTransactionsThanConnectionsWaitForEachOther(t *testing.T) {
+	w := newBiz(t)
+	c := w.openAs(Postgres{MaxTx: 2})
+	ok(t, c.(transport.Subscriber).Subscribe(t.Context(), "out", []string{"Shop.Paid"}))
+	const n = 12
+	for i := range n {
+		send(t, c, to("in", msg(fmt.Sprint(i))))
+	}
+	var handlers sync.WaitGroup
+	for i, d := range receive(t, receiver(t, c, "in"), n) {
+		handlers.Go(func() {
+			tx, err := d.(transport.Transactor).Begin(t.Context())
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			user, err := Tx(t.Context(), session{tx})
+			if err == nil {
+				err = w.write(user, i)
+			}
+			// To publish, the engine needs connections of its own while all of the handlers' are taken.
+			if err := errors.Join(err, tx.Complete(t.Context(), []transport.Operation{{Message: msg("paid"), Types: []string{"Shop.Paid"}}})); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	handlers.Wait()
+	w.wantRows(0, n, n)
+}
+
+// Where the server breaks statements off that take long, what was asked has not happened and may be asked again.
+func TestAStatementThatTimesOutAtTheServerHasDoneNothing(t *testing.T) {
+	w := newWorld(t, "in")
+	p := Postgres{URL: testURL() + "&statement_timeout=100", Schema: w.schema}
+	s, err := p.store(t.Context(), transport.Env{})
+	ok(t, err)
+	defer s.Close()
+	unit := &tablequeue.Unit{Rows: []tablequeue.Row{{Queue: "in", ID: "1", Headers: []byte("{}")}}}
+	lock, err := w.sql.Begin(t.Context())
+	ok(t, err)
+	_, err = lock.Exec(t.Context(), `LOCK TABLE `+w.schema+`.in`)
+	ok(t, err)
+	for what, err := range map[string]error{
+		"send":  s.Flush(t.Context(), []*tablequeue.Unit{unit}),
+		"claim": func() error { _, _, err := s.Claim(t.Context(), claimOf("in", 1, 1), nil); return err }(),
+	} {
+		if err == nil || s.Classify(err) != tablequeue.Unavailable {
+			t.Errorf("%s: class %v of %v", what, s.Classify(err), err)
+		}
+	}
+	ok(t, lock.Rollback(t.Context()))
+	ok(t, s.Flush(t.Context(), []*tablequeue.Unit{unit}))
+	if n := w.count("in"); n != 1 {
+		t.Errorf("%d rows, want 1", n)
+	}
 }

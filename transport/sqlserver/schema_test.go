@@ -134,6 +134,20 @@ func TestTheInstallerNeedsNoRightsWhereAllIsThere(t *testing.T) {
 	}
 }
 
+func TestAQueueThatCannotBeSweptHoldsUpNoOther(t *testing.T) {
+	w := newWorld(t, "a", "b", "c")
+	w.exec(`INSERT INTO %sb (headers, expires) VALUES ('{}', now() AT TIME ZONE 'UTC' - interval '1 s')`)
+	w.exec(`INSERT INTO %sc (headers, expires) VALUES ('{}', now() AT TIME ZONE 'UTC' - interval '1 s')`)
+	w.exec(`ALTER TABLE %sa DROP COLUMN lease_id`)
+	w.exec(`UPDATE %sholdfast_tables SET swept_at = now() - interval '1 hour'`)
+	if err := w.store().Sweep(t.Context()); err == nil || !strings.Contains(err.Error(), `queue "a"`) {
+		t.Errorf("error %v", err)
+	}
+	if b, c := w.count("b"), w.count("c"); b+c != 0 {
+		t.Errorf("%d and %d are left", b, c)
+	}
+}
+
 func TestOnlyOneProcessSweepsWhatHasExpired(t *testing.T) {
 	w := newWorld(t, "in", "busy")
 	c := w.open()

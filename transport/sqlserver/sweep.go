@@ -2,6 +2,7 @@ package sqlserver
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -24,9 +25,7 @@ func (s *store) Sweep(ctx context.Context) error {
 		queues, err = pgx.CollectRows(rows, pgx.RowTo[string])
 	}
 	for _, q := range queues {
-		if err == nil {
-			err = s.sweep(ctx, s.table(q))
-		}
+		err = errors.Join(err, s.sweep(ctx, s.table(q)))
 	}
 	if err != nil {
 		return s.failed("remove what has expired", err)

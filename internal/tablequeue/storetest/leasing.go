@@ -40,7 +40,7 @@ func claimLeases(w *world) {
 			w.Errorf("row %+v", r)
 		}
 	}
-	w.empty("in")
+	w.empty()
 	w.stats("in", 0, 3, 0)
 }
 
@@ -142,7 +142,7 @@ func settleFenced(w *world) {
 			w.Errorf("verb %d hit what another has leased", u.Verb)
 		}
 	}
-	w.empty("in")
+	w.empty()
 	w.stats("out", 0, 0, 0)
 	u := &tablequeue.Unit{Verb: tablequeue.Delete, Queue: "in", Lease: leaseOf(now[0], 12), Rows: []tablequeue.Row{row("out", "sent")}, Lost: true}
 	w.flush(u)
@@ -261,7 +261,7 @@ func abandonOwn(w *world) {
 	if r := w.claims(13, 1)[0]; r.ID != "1" || r.Count != 2 {
 		w.Errorf("row %+v, want the abandoned one with its count kept", r)
 	}
-	w.empty("in")
+	w.empty()
 }
 
 func abandonClaims(w *world) {
@@ -276,7 +276,7 @@ func abandonClaims(w *world) {
 	if r := w.claims(13, 1)[0]; r.ID != "1" || r.Count != 2 {
 		w.Errorf("row %+v, want that of the claim with its count kept", r)
 	}
-	w.empty("in")
+	w.empty()
 }
 
 func transact(w *world) {

@@ -78,6 +78,16 @@ func (q *Queue) Discard(ctx context.Context, p Plan) (Outcome, error) {
 	return t.run(ctx)
 }
 
+// Purge removes all messages for good: at once where the transport can, else, or to say what would be done, as Discard does.
+func (q *Queue) Purge(ctx context.Context, p Plan) (Outcome, error) {
+	purger, ok := q.Conn.(transport.Purger)
+	if !ok || p.DryRun {
+		return q.Discard(ctx, p)
+	}
+	n, err := purger.Purge(ctx, q.Name)
+	return Outcome{Queue: q.Name, Matched: int(n), Done: int(n)}, err
+}
+
 // taking is a Retry or a Discard under way.
 type taking struct {
 	queue   *Queue
