@@ -11,6 +11,7 @@ if (process.argv.includes("keep")) options.stores = await stored(process.env.DAT
 const app = buildApp(options);
 handNothingToTheGone();
 readListsInOrder();
+countAsOfNow();
 console.log("listening", await app.listen({ host: "127.0.0.1", port: Number(process.env.PORT) }));
 for (const signal of ["SIGINT", "SIGTERM"]) process.on(signal, () => app.close().then(() => process.exit(0)));
 
@@ -50,4 +51,13 @@ function readListsInOrder() {
 		if (body?.Action) request.body = Object.fromEntries(Object.entries(body).sort(([a], [b]) => byNumber(a, b)));
 		done();
 	});
+}
+
+// countAsOfNow has queues count what has become visible again since somebody last received.
+function countAsOfNow() {
+	const { getAllAttributes } = SqsQueue.prototype;
+	SqsQueue.prototype.getAllAttributes = function (...args) {
+		this.processTimers();
+		return getAllAttributes.apply(this, args);
+	};
 }
