@@ -16,7 +16,7 @@ func (c *conn) Satellites() []transport.Satellite {
 	ctx, cancel := context.WithTimeout(c.ctx, requestTimeout)
 	defer cancel()
 	var own []transport.Satellite
-	if dead := c.endpoint + deadLettersSuffix; c.isThere(ctx, dead) {
+	if dead := c.endpoint + DeadLettersSuffix; c.isThere(ctx, dead) {
 		own = append(own, transport.Satellite{Queue: dead, Handle: c.deadLettered})
 	} else if c.cfg.ReceiveLimit > 0 {
 		c.log.InfoContext(ctx, "there is no queue for what SQS gives up: Install creates one, for queues that it creates afterwards", "queue", dead)

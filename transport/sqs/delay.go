@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"time"
@@ -29,6 +30,8 @@ const (
 	// hopDue is when a message that hops is due, in milliseconds since 1970 by SQS's clock: what is left is rounded up at each
 	// hop, which would add up to hours in a year.
 	hopDue = ours + "Hop.Due"
+	// hopNow is when such a message came, likewise. It is written nowhere but into its native properties.
+	hopNow = ours + "Hop.Now"
 	// rememberedHops is how many deferrals are known to have been sent on.
 	rememberedHops = 10_000
 	// hopsAtOnce is how many messages are sent on at the same time: as many as share a request.
@@ -86,7 +89,7 @@ func (p *payload) without(names ...string) []attribute {
 // again. It goes as it came, whatever form it is in.
 func (c *conn) sendOn(queue string) func(context.Context, *transport.Message) ([]transport.Operation, error) {
 	return func(ctx context.Context, m *transport.Message) ([]transport.Operation, error) {
-		h := readHop(m, time.Now())
+		h := readHop(m)
 		if c.sentOn.Has(h.leg) {
 			return nil, nil
 		}
@@ -109,8 +112,8 @@ func (c *conn) sendOn(queue string) func(context.Context, *transport.Message) ([
 	}
 }
 
-// asHop is a message that has waited: its attributes are its headers, its body is as it came.
-func asHop(m *types.Message) received {
+// asHop is a message that has waited, and comes now, by SQS's clock: its attributes are its headers, its body is as it came.
+func asHop(m *types.Message, now time.Time) received {
 	var r received
 	r.NativeID, r.Body = value(m.MessageId), []byte(value(m.Body))
 	for name, a := range m.MessageAttributes {
@@ -121,7 +124,8 @@ func asHop(m *types.Message) received {
 	if r.ID = r.Headers.Get(header.MessageID); r.ID == "" {
 		r.ID = m.Attributes[deduplicationID] // NServiceBus has it there, too
 	}
-	r.Native = m.Attributes
+	r.Native = maps.Clone(m.Attributes)
+	r.Native[hopNow] = strconv.FormatInt(now.UnixMilli(), 10)
 	return r
 }
 
@@ -134,15 +138,15 @@ type hopping struct {
 }
 
 // readHop reads what asHop has made of it.
-func readHop(m *transport.Message, now time.Time) hopping {
+func readHop(m *transport.Message) hopping {
 	sent, first := milliTime(m.Native[sentTimestamp]), milliTime(m.Native[firstReceived])
 	h := hopping{now: first, leg: delayeddelivery.LegOf(m.Native[deduplicationID], sent)}
 	h.body = string(m.Body)
 	for name, value := range m.Headers.All() {
 		h.attributes = append(h.attributes, attribute{name, value})
 	}
-	// SQS's clock is that of the first hand-out. For a later one our own has to do.
-	if m.Native[receiveCount] != "1" && now.After(first) {
+	// SQS itself says when the first hand-out was. The time of a later one is less exact.
+	if now := milliTime(m.Native[hopNow]); m.Native[receiveCount] != "1" && now.After(first) {
 		h.now = now
 	}
 	seconds, err := strconv.ParseInt(m.Headers.Get(delaySeconds), 10, 64)

@@ -59,7 +59,7 @@ func (in *inbox) opened(n int) {
 
 // take makes a delivery of a message that came over a poll. An older hand-out of the message that is still held has lost it.
 func (in *inbox) take(m *types.Message, p *poll) (*delivery, received) {
-	r := in.decode(m)
+	r := in.decode(m, p)
 	d := &delivery{
 		inbox: in, message: r.Message, attempt: attemptOf(m), handle: value(m.ReceiptHandle),
 		received: p.came, leased: p.handedOut().Add(p.lease),
@@ -75,9 +75,9 @@ func (in *inbox) take(m *types.Message, p *poll) (*delivery, received) {
 	return d, r
 }
 
-func (in *inbox) decode(m *types.Message) received {
+func (in *inbox) decode(m *types.Message, p *poll) received {
 	if strings.HasSuffix(in.queue, delaySuffix) {
-		return asHop(m)
+		return asHop(m, p.came.Add(p.skew))
 	}
 	return decode(m)
 }

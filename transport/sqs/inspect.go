@@ -70,7 +70,7 @@ func (c *conn) listQueues(ctx context.Context) (queues []string, err error) {
 	if c.closed() {
 		return nil, transport.ErrClosed
 	}
-	prefix, err := queueName(c.cfg.QueuePrefix, "")
+	prefix, err := sanitize(c.cfg.QueuePrefix)
 	if err != nil {
 		return nil, err
 	}

@@ -16,9 +16,10 @@ const (
 	fifoSuffix = ".fifo"
 	// delaySuffix is what the queue is called in which messages for a queue wait for longer than SQS keeps them back.
 	delaySuffix = "-delay" + fifoSuffix
-	// deadLettersSuffix is for what SQS gives up.
-	deadLettersSuffix = "-dead-letters"
 )
+
+// DeadLettersSuffix is what the queue is called, after its endpoint, to which SQS moves what it gives up.
+const DeadLettersSuffix = "-dead-letters"
 
 // queueName is what the queue of an address is called at SQS, as NServiceBus calls it. A name that has the prefix
 // already does not get it twice, so that an address that others have made of a name is good as well.

@@ -98,7 +98,7 @@ func (c *conn) installDeadLetters(ctx context.Context, queues []transport.Queue)
 	if !own || c.endpoint == "" || c.cfg.ReceiveLimit < 0 { // without an endpoint nobody would look after it
 		return "", nil
 	}
-	name := c.endpoint + deadLettersSuffix
+	name := c.endpoint + DeadLettersSuffix
 	if err := c.install(ctx, name, c.attributes(deadLetterRetention)); err != nil {
 		return "", err
 	}
