@@ -92,7 +92,7 @@ func (a *app) command() *cobra.Command {
 	flags.StringVar(&a.transport, "transport", "", "transport `URL`; $"+transportVar+" unless set")
 	flags.StringVar(&a.logLevel, "log-level", "", "`level` of the log on standard error: debug, info, warn, error or off (default warn; off for demo)")
 	flags.StringVar(&a.logFormat, "log-format", "console", "`format` of the log: console or json")
-	return a.group(root, a.demoCommand(), a.sendCommand(), a.queuesCommand(), a.sqlCommand(), a.errorsCommand(), a.rabbitCommand(), a.asbCommand(),
+	return a.group(root, a.demoCommand(), a.sendCommand(), a.queuesCommand(), a.sqlCommand(), a.errorsCommand(), a.rabbitCommand(), a.asbCommand(), a.sqsCommand(),
 		a.benchCommand(), a.tortureCommand(), a.workerCommand(), a.versionCommand())
 }
 

@@ -19,6 +19,7 @@ import (
 func tortured(t *testing.T, program string, args ...string) map[string]any {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), program, append([]string{"torture", "--json"}, args...)...)
+	cmd.Env = append(os.Environ(), anyCredentials...)
 	cmd.Stderr = t.Output()
 	out, err := cmd.Output()
 	if err != nil {
@@ -52,6 +53,7 @@ func TestTortureOnEveryTransport(t *testing.T) {
 		{"rabbitmq quorum", func(t *testing.T) string { return brokertest.RabbitMQ(t) }, "receiveonly"},
 		{"azure service bus", func(t *testing.T) string { return brokertest.OwnServiceBus(t).URL() }, "receiveonly"},
 		{"rabbitmq classic", func(t *testing.T) string { return brokertest.RabbitMQ(t) + "?queue_type=classic" }, "receiveonly"},
+		{"sqs", sqsURL, "receiveonly"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()

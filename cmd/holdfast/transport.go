@@ -17,6 +17,7 @@ import (
 	"github.com/holdfast-go/holdfast/transport/rabbitmq"
 	"github.com/holdfast-go/holdfast/transport/sqlite"
 	"github.com/holdfast-go/holdfast/transport/sqlserver"
+	"github.com/holdfast-go/holdfast/transport/sqs"
 )
 
 // transportVar names the environment variable with the URL of the transport.
@@ -31,6 +32,8 @@ const transportHelp = `
   amqp://user:pw@host/vhost   RabbitMQ; amqps:// with TLS; ?queue_type=classic instead of quorum
   postgres://user:pw@host/db  PostgreSQL; ?schema=name instead of the schema public
   sb://keyname:key@host       Azure Service Bus; sb://host with the environment's credential
+  sqs://region                Amazon SQS and SNS; sqs:// has region and credentials where the AWS tools look for them;
+                              ?profile=name, ?endpoint=URL, ?queue_prefix=p, ?topic_prefix=p
   sqlserver://user:pw@host?database=db   SQL Server (not tried against one yet); &schema=name instead of dbo
 `
 
@@ -58,6 +61,7 @@ var schemes = map[string]func(rawURL string) (target, error){
 	"postgres":    postgresTarget,
 	"postgresql":  postgresTarget,
 	"sqlserver":   mssqlTarget,
+	"sqs":         sqsTarget,
 	"sb":          asbTarget,
 	"endpoint=sb": connectionString, // of Azure Service Bus, as the portal shows it
 }
@@ -200,6 +204,33 @@ func mssqlTarget(raw string) (target, error) {
 			t.MaxTx = concurrency
 			return bench.MSSQL(t.URL, schema)
 		},
+		lease: &t.Lease,
+	}, nil
+}
+
+func sqsTarget(raw string) (target, error) {
+	u, err := url.Parse(raw)
+	if err != nil {
+		return target{}, errors.New("not a valid URL")
+	}
+	if u.User != nil || u.Path != "" && u.Path != "/" || u.Opaque != "" {
+		return target{}, errors.New("want sqs://REGION with options such as ?profile=name: credentials come from where the AWS tools look for them")
+	}
+	t := &sqs.Transport{
+		Region: u.Host, Profile: takeOption(u, "profile"), Endpoint: takeOption(u, "endpoint"),
+		QueuePrefix: takeOption(u, "queue_prefix"), TopicPrefix: takeOption(u, "topic_prefix"),
+	}
+	if t.Endpoint != "" {
+		if _, err := parseURL(t.Endpoint); err != nil {
+			return target{}, fmt.Errorf("endpoint %q: %w", t.Endpoint, err)
+		}
+	}
+	for name := range u.Query() {
+		return target{}, fmt.Errorf("unknown option %q: want profile, endpoint, queue_prefix or topic_prefix", name)
+	}
+	return target{
+		Transport: t, broker: "Amazon SQS", lists: true,
+		bench: func(int) bench.Broker { return bench.SQS(t) },
 		lease: &t.Lease,
 	}, nil
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/holdfast-go/holdfast/transport/rabbitmq"
 	"github.com/holdfast-go/holdfast/transport/sqlite"
 	"github.com/holdfast-go/holdfast/transport/sqlserver"
+	"github.com/holdfast-go/holdfast/transport/sqs"
 )
 
 func TestTransportsAreFoundByTheirURL(t *testing.T) {
@@ -28,6 +29,11 @@ func TestTransportsAreFoundByTheirURL(t *testing.T) {
 		},
 		"sqlserver://sa:p%40ss@h:1433?database=shop&schema=app": &sqlserver.MSSQL{
 			URL: "sqlserver://sa:p%40ss@h:1433?database=shop", Schema: "app",
+		},
+		"sqs://":             &sqs.Transport{},
+		"sqs://eu-central-1": &sqs.Transport{Region: "eu-central-1"},
+		"sqs://eu-central-1?profile=shop&endpoint=http://127.0.0.1:4566&queue_prefix=q-&topic_prefix=t-": &sqs.Transport{
+			Region: "eu-central-1", Profile: "shop", Endpoint: "http://127.0.0.1:4566", QueuePrefix: "q-", TopicPrefix: "t-",
 		},
 		"postgresql://h/db": &sqlserver.Postgres{URL: "postgresql://h/db"},
 		"sb://key:a%2Fb+c=@h:5673?emulator=true&administration=http://h:5300&hierarchy=prod&max_message_size=1048576": &asb.Transport{
@@ -67,6 +73,11 @@ func TestBadTransportURLsAreExplainedWithoutTheirPassword(t *testing.T) {
 		"sb://key:hunter2@host?lock=1s":              "unknown option",
 		"sb://key:hunter2@host?max_message_size=1MB": "want bytes",
 		"Endpoint=amqp://h;SharedAccessKey=hunter2":  "unknown scheme",
+		"sqs://key:hunter2@eu-central-1":             "credentials come from",
+		"sqs:eu-central-1":                           "want sqs://REGION",
+		"sqs://eu-central-1/orders":                  "want sqs://REGION",
+		"sqs://eu-central-1?endpoint=localhost":      "no host",
+		"sqs://eu-central-1?region=eu":               "unknown option \"region\"",
 	} {
 		_, err := parseTransport(url)
 		if err == nil {

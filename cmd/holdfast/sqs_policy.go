@@ -1,0 +1,67 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+)
+
+func (a *app) sqsPolicyCommand() *cobra.Command {
+	return a.group(&cobra.Command{
+		Use:   "policy",
+		Short: "Show and set which topics a queue lets in",
+	}, a.sqsShowPolicyCommand(), a.sqsSetPolicyCommand())
+}
+
+func (a *app) sqsShowPolicyCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:     "show QUEUE",
+		Short:   "Show the policy of a queue, as JSON",
+		Example: "  holdfast sqs policy show billing --transport sqs://eu-central-1",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.onSQS(cmd.Context(), "", asItIs, func(c amazonConn) error {
+				text, err := c.Policy(cmd.Context(), args[0])
+				if err != nil {
+					return err
+				}
+				if text == "" {
+					text = "{}"
+				}
+				var b bytes.Buffer
+				if err := json.Indent(&b, []byte(text), "", "  "); err != nil {
+					return fmt.Errorf("policy of %q: %w", args[0], err)
+				}
+				fmt.Fprintln(a.out, b.String())
+				return nil
+			})
+		},
+	}
+}
+
+func (a *app) sqsSetPolicyCommand() *cobra.Command {
+	var wide bool
+	cmd := &cobra.Command{
+		Use:   "set QUEUE TYPE...",
+		Short: "Have the policy of a queue let in the topics of types",
+		Long: `Have the policy of a queue let in the topics of types, beside those that it lets in already. Statements of others
+stay as they are. The topics need not exist.`,
+		Example: `  holdfast sqs policy set billing Shop.OrderPlaced --transport sqs://eu-central-1
+  holdfast sqs policy set billing Shop.OrderPlaced --wide`,
+		Args: cobra.MinimumNArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.onSQS(cmd.Context(), args[0], widely(wide), func(c amazonConn) error {
+				if err := c.LetIn(cmd.Context(), args[0], args[1:]); err != nil {
+					return err
+				}
+				fmt.Fprintf(a.out, "%s lets in the topics of %s\n", args[0], strings.Join(args[1:], ", "))
+				return nil
+			})
+		},
+	}
+	wideFlag(cmd, &wide)
+	return cmd
+}
