@@ -17,6 +17,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/Azure/azure-sdk-for-go/sdk/azcore/to"
+	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus/admin"
+
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/errorqueue"
 	"github.com/holdfast-go/holdfast/internal/brokertest"
 )
@@ -35,6 +38,7 @@ func TestRetryKilledAtRandomLosesNothing(t *testing.T) {
 		"sqlite":   func(t *testing.T) string { return "sqlite:" + filepath.Join(t.TempDir(), "q.db") },
 		"postgres": func(t *testing.T) string { return brokertest.Postgres(t) },
 		"rabbitmq": func(t *testing.T) string { return brokertest.RabbitMQ(t) },
+		"asb":      busWithShortLocks,
 	} {
 		t.Run(name, func(t *testing.T) {
 			k := killing{program: program, url: url(t), random: rand.New(rand.NewPCG(2026, 11))}
@@ -50,7 +54,7 @@ func TestRetryKilledAtRandomLosesNothing(t *testing.T) {
 				t.Fatalf("%d runs were killed with %d messages returned: that proves nothing", kills, moved)
 			}
 			k.finish(t)
-			doubled, most := 0, map[string]int{"rabbitmq": kills}[name]
+			doubled, most := 0, map[string]int{"rabbitmq": kills, "asb": kills}[name]
 			for _, n := range k.arrived(t, true) {
 				doubled += n - 1
 			}
@@ -60,6 +64,18 @@ func TestRetryKilledAtRandomLosesNothing(t *testing.T) {
 			t.Logf("%d kills, by when %d of %d messages had been returned; %d doubled", kills, moved, returnedMessages, doubled)
 		})
 	}
+}
+
+// busWithShortLocks is a namespace with an error queue whose messages wait a second when the command that had them was killed.
+func busWithShortLocks(t *testing.T) string {
+	n, client := onBus(t)
+	_, err := client.CreateQueue(t.Context(), "error", &admin.CreateQueueOptions{Properties: &admin.QueueProperties{
+		LockDuration: to.Ptr("PT1S"), MaxDeliveryCount: to.Ptr[int32](1000),
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n.URL()
 }
 
 // killing is an error queue whose retry is killed.
