@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/url"
 	"os"
-	"slices"
 	"strings"
 	"time"
 
@@ -14,7 +13,6 @@ import (
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/torture"
 	"github.com/holdfast-go/holdfast/transport"
 	"github.com/holdfast-go/holdfast/transport/inmemory"
-	"github.com/holdfast-go/holdfast/transport/rabbitmq"
 	"github.com/holdfast-go/holdfast/transport/sqlite"
 	"github.com/holdfast-go/holdfast/transport/sqlserver"
 	"github.com/holdfast-go/holdfast/transport/sqs"
@@ -29,7 +27,8 @@ const programName = "holdfast"
 const transportHelp = `
   sqlite:orders.db            queues in a file, relative or absolute (sqlite:/var/lib/orders.db)
   memory:                     queues in this process only, for demo and bench
-  amqp://user:pw@host/vhost   RabbitMQ; amqps:// with TLS; ?queue_type=classic instead of quorum
+  amqp://user:pw@host/vhost   RabbitMQ; amqps:// with TLS (&cacertfile=, &certfile=, &keyfile=);
+                              ?queue_type=classic, &topology=direct, &topic_exchange=name, &delivery_limit=n
   postgres://user:pw@host/db  PostgreSQL; ?schema=name instead of the schema public
   sb://keyname:key@host       Azure Service Bus; sb://host with the environment's credential
   sqs://region                Amazon SQS and SNS; sqs:// has region and credentials where the AWS tools look for them;
@@ -147,32 +146,6 @@ func sqliteTarget(raw string) (target, error) {
 		lease: &t.Lease, rows: torture.SQLiteRows(path),
 	}, nil
 }
-
-func rabbitTarget(raw string) (target, error) {
-	u, err := parseURL(raw)
-	if err != nil {
-		return target{}, err
-	}
-	queueType := rabbitmq.QueueType(takeOption(u, "queue_type"))
-	switch queueType {
-	case "", rabbitmq.Quorum, rabbitmq.Classic:
-	default:
-		return target{}, fmt.Errorf("queue_type %q: want quorum or classic", queueType)
-	}
-	for name := range u.Query() {
-		if !slices.Contains(amqpOptions, name) {
-			return target{}, fmt.Errorf("unknown option %q: want queue_type or one of %q", name, amqpOptions)
-		}
-	}
-	t := &rabbitmq.Transport{URL: u.String(), QueueType: queueType, ConnectionName: programName}
-	return target{
-		Transport: t, broker: "RabbitMQ",
-		bench: func(int) bench.Broker { return bench.RabbitMQ(t.URL) },
-	}, nil
-}
-
-// amqpOptions are those that the client library takes from a URL and the driver does not set.
-var amqpOptions = []string{"cacertfile", "certfile", "keyfile", "server_name_indication", "channel_max"}
 
 func postgresTarget(raw string) (target, error) {
 	u, err := parseURL(raw)

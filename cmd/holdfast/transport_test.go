@@ -24,6 +24,9 @@ func TestTransportsAreFoundByTheirURL(t *testing.T) {
 		"amqp://h?queue_type=classic&channel_max=5": &rabbitmq.Transport{
 			URL: "amqp://h?channel_max=5", QueueType: rabbitmq.Classic, ConnectionName: programName,
 		},
+		"amqp://h?topology=direct&topic_exchange=shop.events&delivery_limit=-1": &rabbitmq.Transport{
+			URL: "amqp://h", Topology: rabbitmq.Direct, TopicExchange: "shop.events", DeliveryLimit: -1, ConnectionName: programName,
+		},
 		"postgres://u@h/db?schema=app&sslmode=disable": &sqlserver.Postgres{
 			URL: "postgres://u@h/db?sslmode=disable", Schema: "app",
 		},
@@ -67,6 +70,10 @@ func TestBadTransportURLsAreExplainedWithoutTheirPassword(t *testing.T) {
 		"sqlserver://sa:hunter2@host:port":           "percent-encoded",
 		"sqlserver:localhost":                        "no host",
 		"amqp://u:hunter2@host?queue_type=stream":    "want quorum or classic",
+		"amqp://u:hunter2@host?topology=own":         "want conventional or direct",
+		"amqp://u:hunter2@host?topic_exchange=e":     "want topology=direct",
+		"amqp://u:hunter2@host?delivery_limit=many":  "want a number",
+		"amqp://u:hunter2@host?delivery_limit=0":     "want a number",
 		"sb://key@host":                              "a name without a key",
 		"sb://host?emulator=true":                    "wants a key",
 		"sb://key:hunter2@host/sales":                "after the host",

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
@@ -23,20 +24,23 @@ const (
 // back too often. The endpoint counts for itself and is done with a message long before. The zero
 // value is none.
 type backstop struct {
-	queue string // of what was given up
-	limit int
+	queue    string // of what was given up
+	limit    int
+	nameless bool // there is none because the endpoint has no name
 }
 
 func (t *Transport) backstop(endpoint string) (backstop, error) {
 	switch {
 	case t.DeliveryLimit < -1 || t.DeliveryLimit > math.MaxInt32:
 		return backstop{}, fmt.Errorf("rabbitmq: delivery limit %d: use 1 or more, 0 for %d, or -1 for none", t.DeliveryLimit, defaultDeliveryLimit)
-	case t.DeliveryLimit == -1 || endpoint == "": // a tool's: nobody would look after the queue
+	case t.DeliveryLimit == -1:
 		return backstop{}, nil
+	case endpoint == "": // a tool's: nobody would look after the queue
+		return backstop{nameless: true}, nil
 	case t.DeliveryLimit == 0:
-		return backstop{endpoint + deadLettersSuffix, defaultDeliveryLimit}, nil
+		return backstop{queue: endpoint + deadLettersSuffix, limit: defaultDeliveryLimit}, nil
 	default:
-		return backstop{endpoint + deadLettersSuffix, t.DeliveryLimit}, nil
+		return backstop{queue: endpoint + deadLettersSuffix, limit: t.DeliveryLimit}, nil
 	}
 }
 
@@ -71,15 +75,19 @@ func (c *conn) isQuorum(q transport.Queue) bool { return c.queueType == Quorum |
 
 // installDeadLetters declares the queue for what the broker gives up in one of the queues.
 func (c *conn) installDeadLetters(ctx context.Context, queues []transport.Queue) error {
-	if c.backstop.queue == "" {
+	own := func(q transport.Queue) bool { return !q.Shared && c.isQuorum(q) }
+	switch {
+	case !slices.ContainsFunc(queues, own):
 		return nil
+	case c.backstop.nameless:
+		c.log.WarnContext(ctx, "queues are created without a delivery limit and a target of dead letters, for it is not known whose they are: "+
+			"what comes back too often the broker drops from 4.0, or returns for ever. Have the endpoint install them, or holdfast rabbitmq endpoint create")
+		return nil
+	case c.backstop.queue == "":
+		return nil
+	default:
+		return c.onChannel(ctx, c.declareDeadLetters)
 	}
-	for _, q := range queues {
-		if !q.Shared && c.isQuorum(q) {
-			return c.onChannel(ctx, c.declareDeadLetters)
-		}
-	}
-	return nil
 }
 
 // declareDeadLetters: behind this queue is none, so it has the highest limit there is. None at all

@@ -189,6 +189,24 @@ func versionOf(t *testing.T, url string) string {
 	return fmt.Sprint(conn.Properties["version"])
 }
 
+// A tool does not know whose queues they are, and says so.
+func TestQueuesOfAnEndpointWithoutANameHaveNoNetWhichIsWarnedOf(t *testing.T) {
+	for limit, warned := range map[int]bool{0: true, -1: false} {
+		var logs lockedBuffer
+		tr := &rabbitmq.Transport{URL: brokertest.RabbitMQ(t), DeliveryLimit: limit}
+		c, err := tr.Open(within(t), transport.Env{Logger: slog.New(slog.NewTextHandler(&logs, nil))})
+		if err != nil {
+			t.Fatal(err)
+		}
+		queue := install(t, c, "orders")
+		must(t, c.(transport.Installer).Install(within(t), transport.Plan{Queues: []transport.Queue{{Name: queue + ".error", Shared: true}}}))
+		must(t, c.Close())
+		if n := strings.Count(logs.String(), "without a delivery limit"); (n == 1) != warned {
+			t.Errorf("limit %d: the log says\n%s", limit, logs.String())
+		}
+	}
+}
+
 func TestBeforeItsInstallationThereAreNoDeadLetters(t *testing.T) {
 	c := open(t, brokertest.RabbitMQ(t), nil)
 	if all := c.(transport.Satellites).Satellites(); len(all) != 0 {

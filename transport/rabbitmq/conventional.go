@@ -4,6 +4,8 @@ import (
 	"strings"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/holdfast-go/holdfast/transport"
 )
 
 // conventional is the topology of fanout exchanges: one per type, which publishers send to and which is
@@ -21,6 +23,9 @@ func typeExchange(name string) string {
 }
 
 func (conventional) address(types []string) (exchange, key string) { return typeExchange(types[0]), "" }
+
+// declare: no type shares anything with others.
+func (conventional) declare(*amqp.Channel) error { return nil }
 
 func (conventional) declareQueue(ch *amqp.Channel, name string) error {
 	if err := declareFanout(ch, name); err != nil {
@@ -51,6 +56,18 @@ func (conventional) findTypes(ch *amqp.Channel, types []string) error {
 	name := typeExchange(types[0])
 	err := ch.ExchangeDeclarePassive(name, amqp.ExchangeFanout, true, false, false, false, nil)
 	return wrap(err, "look at exchange %q", name)
+}
+
+func (conventional) parts(plan transport.Plan) (parts []part) {
+	for _, q := range plan.Queues {
+		parts = append(parts, part{name: q.Name, exchange: amqp.ExchangeFanout})
+	}
+	for _, types := range plan.Types {
+		for _, name := range types {
+			parts = append(parts, part{name: typeExchange(name), exchange: amqp.ExchangeFanout})
+		}
+	}
+	return parts
 }
 
 func (conventional) subscribe(ch *amqp.Channel, queue, name string) error {

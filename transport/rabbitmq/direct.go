@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/holdfast-go/holdfast/transport"
 )
 
 // direct is the topology of one topic exchange. A message is published under the names of its types, the
@@ -26,6 +28,17 @@ func (d direct) address(types []string) (exchange, key string) {
 	return d.exchange, strings.Join(words, ".")
 }
 
+func (d direct) declare(ch *amqp.Channel) error {
+	if d.isBrokers() {
+		return d.findTypes(ch, nil)
+	}
+	err := ch.ExchangeDeclare(d.exchange, amqp.ExchangeTopic, true, false, false, false, nil)
+	return wrap(err, "declare exchange %q", d.exchange)
+}
+
+// isBrokers tells an exchange that is always there.
+func (d direct) isBrokers() bool { return strings.HasPrefix(d.exchange, "amq.") }
+
 // declareQueue: messages for a queue need nothing beside it.
 func (direct) declareQueue(*amqp.Channel, string) error { return nil }
 
@@ -34,16 +47,19 @@ func (d direct) declareTypes(ch *amqp.Channel, types []string) error {
 		return fmt.Errorf("rabbitmq: publish %s: its name and those of its base types take %d bytes, and %d is the most: "+
 			"leave out base types, or use the conventional topology", types[0], len(key), maxShort)
 	}
-	if strings.HasPrefix(d.exchange, "amq.") { // the broker's own
-		return d.findTypes(ch, types)
-	}
-	err := ch.ExchangeDeclare(d.exchange, amqp.ExchangeTopic, true, false, false, false, nil)
-	return wrap(err, "declare exchange %q", d.exchange)
+	return d.declare(ch)
 }
 
 func (d direct) findTypes(ch *amqp.Channel, _ []string) error {
 	err := ch.ExchangeDeclarePassive(d.exchange, amqp.ExchangeTopic, true, false, false, false, nil)
 	return wrap(err, "look at exchange %q", d.exchange)
+}
+
+func (d direct) parts(plan transport.Plan) []part {
+	if d.isBrokers() || len(plan.Queues)+len(plan.Types) == 0 {
+		return nil
+	}
+	return []part{{name: d.exchange, exchange: amqp.ExchangeTopic}}
 }
 
 func (d direct) subscribe(ch *amqp.Channel, queue, name string) error {

@@ -16,12 +16,16 @@ import (
 type topology interface {
 	// address is where a message of these types is published.
 	address(types []string) (exchange, key string)
+	// declare declares what all types share.
+	declare(ch *amqp.Channel) error
 	// declareQueue declares what a queue needs beside itself.
 	declareQueue(ch *amqp.Channel, name string) error
 	// declareTypes declares what publishing the first of types needs, the others being its base types, and
 	// findTypes fails where that is missing.
 	declareTypes(ch *amqp.Channel, types []string) error
 	findTypes(ch *amqp.Channel, types []string) error
+	// parts are all the exchanges of a plan.
+	parts(plan transport.Plan) []part
 
 	subscribe(ch *amqp.Channel, queue, name string) error
 	unsubscribe(ch *amqp.Channel, queue, name string) error
@@ -32,6 +36,11 @@ type topology interface {
 func (c *conn) Install(ctx context.Context, plan transport.Plan) error {
 	if err := c.installDeadLetters(ctx, plan.Queues); err != nil {
 		return err
+	}
+	if len(plan.Queues) > 0 {
+		if err := c.onChannel(ctx, c.topology.declare); err != nil {
+			return err
+		}
 	}
 	for _, q := range plan.Queues {
 		if err := c.installQueue(ctx, q); err != nil {

@@ -117,15 +117,11 @@ type part struct {
 func (c *conn) parts(plan transport.Plan) []part {
 	parts := c.deadLetterParts(plan.Queues)
 	for _, q := range plan.Queues {
-		parts = append(parts, part{name: q.Name, args: c.arguments(q)}, part{name: q.Name, exchange: amqp.ExchangeFanout})
+		parts = append(parts, part{name: q.Name, args: c.arguments(q)})
 	}
+	parts = append(parts, c.topology.parts(plan)...)
 	if plan.Delays {
 		parts = append(parts, delayParts()...)
-	}
-	for _, types := range plan.Types {
-		for _, name := range types {
-			parts = append(parts, part{name: typeExchange(name), exchange: amqp.ExchangeFanout})
-		}
 	}
 	return parts
 }

@@ -50,6 +50,22 @@ func TestWhatInstallCreatesIsVerified(t *testing.T) {
 	}
 }
 
+func TestVerifyKnowsTheDirectTopology(t *testing.T) {
+	for name, exchanges := range map[string]int{"direct": 0, "direct through an exchange of its own": 1} {
+		t.Run(name, func(t *testing.T) {
+			c := open(t, brokertest.RabbitMQ(t), topologies[name])
+			missing := verify(t, c, wholePlan)
+			if want := 3 + 1 + 2*29 + 2 + exchanges; len(missing) != want { // no exchange of a queue or a type
+				t.Errorf("%d findings where there is nothing, want %d: %+v", len(missing), want, missing)
+			}
+			must(t, c.(transport.Installer).Install(within(t), wholePlan))
+			if found := verify(t, c, wholePlan); len(found) != 0 {
+				t.Errorf("after Install: %+v", found)
+			}
+		})
+	}
+}
+
 func TestVerifyTellsWhatDiffers(t *testing.T) {
 	url := brokertest.RabbitMQ(t)
 	raw := rawChannel(t, url)
