@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -14,6 +15,7 @@ var (
 	_ transport.Delivery      = (*delivery)(nil)
 	_ transport.Completer     = (*delivery)(nil)
 	_ transport.SpacedRetrier = (*delivery)(nil)
+	_ transport.Noter         = (*delivery)(nil)
 	_ transport.Transactor    = (*txDelivery)(nil)
 	_ transport.Conflicter    = (*tx)(nil)
 )
@@ -40,26 +42,37 @@ func (d *delivery) Attempt() transport.Attempt {
 }
 
 func (d *delivery) Complete(ctx context.Context) error {
-	return d.settle(ctx, Delete, 0, nil)
+	return d.settle(ctx, Unit{Verb: Delete}, nil)
 }
 
 // CompleteWith implements [transport.Completer]: the row is deleted and ops are inserted in
 // the same transaction.
 func (d *delivery) CompleteWith(ctx context.Context, ops []transport.Operation) error {
-	return d.settle(ctx, Delete, 0, ops)
+	return d.settle(ctx, Unit{Verb: Delete}, ops)
 }
 
 func (d *delivery) Retry(ctx context.Context) error {
-	return d.settle(ctx, Retry, 0, nil)
+	return d.settle(ctx, Unit{Verb: Retry}, nil)
+}
+
+// maxNote bounds the reason that is left with a row, in bytes.
+const maxNote = 4096
+
+// RetryBecause implements [transport.Noter]: the reason is the row's last_error.
+func (d *delivery) RetryBecause(ctx context.Context, reason string) error {
+	if len(reason) > maxNote {
+		reason = strings.ToValidUTF8(reason[:maxNote], "")
+	}
+	return d.settle(ctx, Unit{Verb: Retry, Note: storable(reason)}, nil)
 }
 
 // RetryAfter implements [transport.SpacedRetrier].
 func (d *delivery) RetryAfter(ctx context.Context, after time.Duration) error {
-	return d.settle(ctx, Retry, max(0, after), nil)
+	return d.settle(ctx, Unit{Verb: Retry, After: max(0, after)}, nil)
 }
 
 func (d *delivery) Release(ctx context.Context) error {
-	return d.settle(ctx, Release, 0, nil)
+	return d.settle(ctx, Unit{Verb: Release}, nil)
 }
 
 // leased is the lease, and whether there is something to renew.
@@ -74,14 +87,15 @@ func (d *delivery) hold() {
 	d.locked.Store(true)
 }
 
-func (d *delivery) settle(ctx context.Context, verb Verb, after time.Duration, ops []transport.Operation) error {
+// settle does what how says to d's row, with ops.
+func (d *delivery) settle(ctx context.Context, how Unit, ops []transport.Operation) error {
 	w := d.conn.newWork()
 	failed := d.fill(ctx, w, ops)
 	if len(failed) > 0 {
 		d.conn.recycle(w)
 		return dispatchError(failed, len(ops))
 	}
-	w.unit.Verb, w.unit.After = verb, after
+	w.unit.Verb, w.unit.After, w.unit.Note = how.Verb, how.After, how.Note
 	d.settling.Store(true)
 	kept, err := d.conn.do(ctx, w)
 	if kept {

@@ -21,7 +21,7 @@ import (
 //	delivery_count  how often it has been claimed, 0 at first
 //	lease_id        the number of the claim that holds it, or null
 //	lease_owner     who made that claim, or null
-//	last_error      null; for who looks after the table by hand
+//	last_error      why it was last retried, or null
 //
 // and an index on (visible_at, seq). All but headers have defaults, so that others can
 // insert with plain SQL. Every "now" below is the database's clock, never this process's;
@@ -174,7 +174,7 @@ const (
 	Send Verb = iota
 	// Delete removes the row.
 	Delete
-	// Retry makes the row visible at now + After and ends its lease.
+	// Retry makes the row visible at now + After, sets last_error to Note, and ends its lease.
 	Retry
 	// Release makes the row visible now, takes one from its delivery_count and ends
 	// its lease.
@@ -188,6 +188,7 @@ type Unit struct {
 	Queue string
 	Lease Lease
 	After time.Duration // of Retry
+	Note  string        // likewise; empty leaves last_error as it is
 	Rows  []Row         // of Send and Delete
 
 	// Lost is set by Flush: the lease was no longer the row's, nothing of this

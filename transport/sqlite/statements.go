@@ -48,7 +48,7 @@ func (w *writer) prepare(ctx context.Context) error {
 			delete from holdfast_messages where seq = ? and lease_id = ?`},
 		{&w.retry, `
 			update holdfast_messages
-			set visible_at = ?, lease_id = null, lease_owner = null
+			set visible_at = ?, lease_id = null, lease_owner = null, last_error = coalesce(nullif(?, ''), last_error)
 			where seq = ? and lease_id = ?`},
 		{&w.giveBack, `
 			update holdfast_messages

@@ -316,3 +316,22 @@ func TestALargeBodyPassesAndAnOversizedOneIsRefused(t *testing.T) {
 		t.Errorf("error %v, want ErrTooLarge", err)
 	}
 }
+
+func TestTheReasonOfARetryIsTheRowsLastError(t *testing.T) {
+	path := temp(t)
+	conn := dial(t, Transport{Path: path}, queue)
+	db := mine(t, path)
+	send(t, conn, to(queue, "m"))
+	r := receiver(t, conn, queue)
+	for range 2 {
+		if err := receive(t, r).(transport.Noter).RetryBecause(t.Context(), "no such order"); err != nil {
+			t.Fatal(err)
+		}
+		if err := receive(t, r).Retry(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if n := count(t, db, `select count(*) from holdfast_messages where last_error = 'no such order'`); n != 1 {
+			t.Errorf("%d rows have it", n)
+		}
+	}
+}

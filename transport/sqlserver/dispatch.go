@@ -138,14 +138,14 @@ func (s *store) queue(b *pgx.Batch, g *group) {
 		b.Queue(s.composed(g, false), s.args(args)...).Query(g.settled)
 	default:
 		seqs, leases := leasesOf(g.units)
-		after, undo := make(array[number], len(g.units)), make(array[number], len(g.units))
+		after, undo, notes := make(array[number], len(g.units)), make(array[number], len(g.units)), make(array[text], len(g.units))
 		for i, u := range g.units {
-			after[i] = number(u.After.Microseconds())
+			after[i], notes[i] = number(u.After.Microseconds()), text(u.Note)
 			if u.Verb == tablequeue.Release {
 				undo[i] = 1
 			}
 		}
-		b.Queue(g.queue.update, s.args([]any{seqs, leases, after, undo})...).Query(g.settled)
+		b.Queue(g.queue.update, s.args([]any{seqs, leases, after, undo, notes})...).Query(g.settled)
 	}
 }
 

@@ -31,7 +31,7 @@ const (
 
 	// leases are the rows that a statement names, by key and lease. The loop finds each by
 	// its key, whatever the statistics say.
-	mssqlLeases = `OPENJSON(@rows) WITH (n int '$[0]', seq bigint '$[1]', lease bigint '$[2]', after_us bigint '$[3]', undo int '$[4]') AS r
+	mssqlLeases = `OPENJSON(@rows) WITH (n int '$[0]', seq bigint '$[1]', lease bigint '$[2]', after_us bigint '$[3]', undo int '$[4]', note nvarchar(max) '$[5]') AS r
 INNER LOOP JOIN `
 	mssqlLeased = ` AS q WITH (ROWLOCK) ON q.seq = r.seq AND q.lease_id = r.lease`
 
@@ -110,7 +110,7 @@ IF @@ROWCOUNT = 0
 
 	t.update = mssqlNow + declare + `UPDATE q SET visible_at = ` + mssqlLater("@now", "r.after_us") + `,
 	delivery_count = CASE WHEN q.delivery_count > r.undo THEN q.delivery_count - r.undo ELSE 0 END,
-	lease_id = NULL, lease_owner = NULL
+	lease_id = NULL, lease_owner = NULL, last_error = coalesce(r.note, q.last_error)
 ` + output + ` FROM ` + mssqlLeases + q + mssqlLeased + after
 
 	t.remove = declare + `DELETE q ` + output + ` FROM ` + mssqlLeases + q + mssqlLeased + after

@@ -102,7 +102,7 @@ func TestMSSQLWritesABatchInOneTransaction(t *testing.T) {
 	}
 	units := []*tablequeue.Unit{
 		{Verb: tablequeue.Delete, Queue: "q", Lease: tablequeue.Lease{Seq: 1, ID: 10}, Rows: row("lost")},
-		{Verb: tablequeue.Retry, Queue: "q", Lease: tablequeue.Lease{Seq: 2, ID: 20}, After: time.Second},
+		{Verb: tablequeue.Retry, Queue: "q", Lease: tablequeue.Lease{Seq: 2, ID: 20}, After: time.Second, Note: "it's \"out\""},
 		{Verb: tablequeue.Delete, Queue: "q", Lease: tablequeue.Lease{Seq: 3, ID: 30}, Rows: row("kept")},
 		{Verb: tablequeue.Release, Queue: "q", Lease: tablequeue.Lease{Seq: 4, ID: 40}},
 	}
@@ -121,7 +121,7 @@ func TestMSSQLWritesABatchInOneTransaction(t *testing.T) {
 	}
 	for i, want := range map[int]string{
 		1: "[[0,1,10],[1,3,30]]",
-		2: "[[0,2,20,1000000,0],[1,4,40,0,1]]",
+		2: `[[0,2,20,1000000,0,"it's \"out\""],[1,4,40,0,1]]`,
 		3: `[{"n":0,"id":"kept","headers":{},"body_size":0,"at_us":0,"after_us":0,"ttl_us":0}]`,
 	} {
 		if diff := cmp.Diff(mssql.NVarCharMax(want), calls[i].args["rows"]); diff != "" {

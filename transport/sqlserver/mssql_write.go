@@ -73,18 +73,21 @@ func settlings(units []*tablequeue.Unit) (all []*settling) {
 }
 
 func (s *mssqlStore) settle(ctx context.Context, o on, g *settling) error {
-	named := make([][]int64, len(g.units))
+	named := make([][]any, len(g.units))
 	for i, u := range g.units {
 		u.Lost = true
-		named[i] = []int64{int64(i), u.Lease.Seq, u.Lease.ID}
+		named[i] = []any{i, u.Lease.Seq, u.Lease.ID}
 		if g.remove {
 			continue
 		}
-		undo := int64(0)
+		undo := 0
 		if u.Verb == tablequeue.Release {
 			undo = 1
 		}
 		named[i] = append(named[i], u.After.Microseconds(), undo)
+		if u.Note != "" {
+			named[i] = append(named[i], u.Note)
+		}
 	}
 	statement := s.table(g.queue).update
 	if g.remove {

@@ -267,3 +267,30 @@ func TestAStatementThatTimesOutAtTheServerHasDoneNothing(t *testing.T) {
 		t.Errorf("%d rows, want 1", n)
 	}
 }
+
+func TestTheReasonOfARetryIsTheRowsLastError(t *testing.T) {
+	w := newWorld(t, "in")
+	c := w.open()
+	send(t, c, to("in", msg("1")))
+	r := receiver(t, c, "in")
+	for _, settle := range []struct {
+		with func(transport.Delivery) error
+		want string
+	}{
+		{func(d transport.Delivery) error { return d.Retry(t.Context()) }, ""},
+		{func(d transport.Delivery) error {
+			return d.(transport.Noter).RetryBecause(t.Context(), "no\x00 such 'order' \xff")
+		}, "no\ufffd such 'order' \ufffd"},
+		{func(d transport.Delivery) error { return d.Release(t.Context()) }, "no\ufffd such 'order' \ufffd"},
+		{func(d transport.Delivery) error {
+			return d.(transport.Noter).RetryBecause(t.Context(), strings.Repeat("ü", 3000))
+		}, strings.Repeat("ü", 2048)},
+	} {
+		ok(t, settle.with(receive(t, r, 1)[0]))
+		var got string
+		ok(t, w.sql.QueryRow(t.Context(), `SELECT coalesce(last_error, '') FROM `+w.schema+`.in`).Scan(&got))
+		if got != settle.want {
+			t.Errorf("last error %.40q, want %.40q", got, settle.want)
+		}
+	}
+}

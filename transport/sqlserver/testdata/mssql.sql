@@ -45,19 +45,19 @@ IF @@ROWCOUNT = 0
 -- queue renew
 DECLARE @now datetime2(7) = sysutcdatetime();
 UPDATE q SET visible_at = dateadd(microsecond, @for % 1000000, dateadd(second, @for / 1000000 % 86400, dateadd(day, @for / 1000000 / 86400, @now)))
-OUTPUT r.n FROM OPENJSON(@rows) WITH (n int '$[0]', seq bigint '$[1]', lease bigint '$[2]', after_us bigint '$[3]', undo int '$[4]') AS r
+OUTPUT r.n FROM OPENJSON(@rows) WITH (n int '$[0]', seq bigint '$[1]', lease bigint '$[2]', after_us bigint '$[3]', undo int '$[4]', note nvarchar(max) '$[5]') AS r
 INNER LOOP JOIN [my's [schema]]].[Sales."Orders"]]'--] AS q WITH (ROWLOCK) ON q.seq = r.seq AND q.lease_id = r.lease;
 
 -- queue update
 DECLARE @now datetime2(7) = sysutcdatetime();
 UPDATE q SET visible_at = dateadd(microsecond, r.after_us % 1000000, dateadd(second, r.after_us / 1000000 % 86400, dateadd(day, r.after_us / 1000000 / 86400, @now))),
 	delivery_count = CASE WHEN q.delivery_count > r.undo THEN q.delivery_count - r.undo ELSE 0 END,
-	lease_id = NULL, lease_owner = NULL
-OUTPUT r.n FROM OPENJSON(@rows) WITH (n int '$[0]', seq bigint '$[1]', lease bigint '$[2]', after_us bigint '$[3]', undo int '$[4]') AS r
+	lease_id = NULL, lease_owner = NULL, last_error = coalesce(r.note, q.last_error)
+OUTPUT r.n FROM OPENJSON(@rows) WITH (n int '$[0]', seq bigint '$[1]', lease bigint '$[2]', after_us bigint '$[3]', undo int '$[4]', note nvarchar(max) '$[5]') AS r
 INNER LOOP JOIN [my's [schema]]].[Sales."Orders"]]'--] AS q WITH (ROWLOCK) ON q.seq = r.seq AND q.lease_id = r.lease;
 
 -- queue remove
-DELETE q OUTPUT r.n FROM OPENJSON(@rows) WITH (n int '$[0]', seq bigint '$[1]', lease bigint '$[2]', after_us bigint '$[3]', undo int '$[4]') AS r
+DELETE q OUTPUT r.n FROM OPENJSON(@rows) WITH (n int '$[0]', seq bigint '$[1]', lease bigint '$[2]', after_us bigint '$[3]', undo int '$[4]', note nvarchar(max) '$[5]') AS r
 INNER LOOP JOIN [my's [schema]]].[Sales."Orders"]]'--] AS q WITH (ROWLOCK) ON q.seq = r.seq AND q.lease_id = r.lease;
 
 -- queue insert
@@ -175,7 +175,7 @@ IF @@ROWCOUNT = 0
 DECLARE @now datetime2(7) = sysutcdatetime();
 DECLARE @hit TABLE (n int);
 UPDATE q SET visible_at = dateadd(microsecond, @for % 1000000, dateadd(second, @for / 1000000 % 86400, dateadd(day, @for / 1000000 / 86400, @now)))
-OUTPUT r.n INTO @hit FROM OPENJSON(@rows) WITH (n int '$[0]', seq bigint '$[1]', lease bigint '$[2]', after_us bigint '$[3]', undo int '$[4]') AS r
+OUTPUT r.n INTO @hit FROM OPENJSON(@rows) WITH (n int '$[0]', seq bigint '$[1]', lease bigint '$[2]', after_us bigint '$[3]', undo int '$[4]', note nvarchar(max) '$[5]') AS r
 INNER LOOP JOIN [dbo].[q] AS q WITH (ROWLOCK) ON q.seq = r.seq AND q.lease_id = r.lease;
 SELECT n FROM @hit;
 
@@ -184,14 +184,14 @@ DECLARE @now datetime2(7) = sysutcdatetime();
 DECLARE @hit TABLE (n int);
 UPDATE q SET visible_at = dateadd(microsecond, r.after_us % 1000000, dateadd(second, r.after_us / 1000000 % 86400, dateadd(day, r.after_us / 1000000 / 86400, @now))),
 	delivery_count = CASE WHEN q.delivery_count > r.undo THEN q.delivery_count - r.undo ELSE 0 END,
-	lease_id = NULL, lease_owner = NULL
-OUTPUT r.n INTO @hit FROM OPENJSON(@rows) WITH (n int '$[0]', seq bigint '$[1]', lease bigint '$[2]', after_us bigint '$[3]', undo int '$[4]') AS r
+	lease_id = NULL, lease_owner = NULL, last_error = coalesce(r.note, q.last_error)
+OUTPUT r.n INTO @hit FROM OPENJSON(@rows) WITH (n int '$[0]', seq bigint '$[1]', lease bigint '$[2]', after_us bigint '$[3]', undo int '$[4]', note nvarchar(max) '$[5]') AS r
 INNER LOOP JOIN [dbo].[q] AS q WITH (ROWLOCK) ON q.seq = r.seq AND q.lease_id = r.lease;
 SELECT n FROM @hit;
 
 -- queue with triggers remove
 DECLARE @hit TABLE (n int);
-DELETE q OUTPUT r.n INTO @hit FROM OPENJSON(@rows) WITH (n int '$[0]', seq bigint '$[1]', lease bigint '$[2]', after_us bigint '$[3]', undo int '$[4]') AS r
+DELETE q OUTPUT r.n INTO @hit FROM OPENJSON(@rows) WITH (n int '$[0]', seq bigint '$[1]', lease bigint '$[2]', after_us bigint '$[3]', undo int '$[4]', note nvarchar(max) '$[5]') AS r
 INNER LOOP JOIN [dbo].[q] AS q WITH (ROWLOCK) ON q.seq = r.seq AND q.lease_id = r.lease;
 SELECT n FROM @hit;
 
