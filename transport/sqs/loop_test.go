@@ -128,14 +128,18 @@ func newWorld(t testing.TB, messages int) *world {
 	t.Helper()
 	url := brokertest.SQS(t)
 	w := &world{t: t, url: url, in: brokertest.Name(t, "in"), out: brokertest.Name(t, "out"), calls: newCalls(messages)}
-	for _, queue := range []string{w.in, w.out, w.in + ".quarantine", w.in + ".error"} {
-		create(t, url, queue)
-	}
 	c, err := at(url, false).Open(t.Context(), transport.Env{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer c.Close()
+	var plan transport.Plan
+	for _, queue := range []string{w.in, w.out, w.in + ".quarantine", w.in + ".error"} {
+		plan.Queues = append(plan.Queues, transport.Queue{Name: queue})
+	}
+	if err := c.(transport.Installer).Install(t.Context(), plan); err != nil {
+		t.Fatal(err)
+	}
 	ops := make([]transport.Operation, messages)
 	for i := range ops {
 		ops[i] = transport.Operation{Message: sample(), Queue: w.in}

@@ -62,6 +62,9 @@ func (c *conn) encode(m *transport.Message, now time.Time, delay, ttl time.Durat
 	if m.ID != "" && m.ID != m.Headers.Get(header.MessageID) && allowed(m.ID) {
 		p.attributes = append(p.attributes, attribute{header.MessageID, m.ID})
 	}
+	if len(p.attributes) == 0 && !named(&headers) {
+		p.attributes = append(p.attributes, attribute{bodyAttribute, asBase64}) // or it could be anybody's JSON
+	}
 	p.group = c.groupOf(m)
 	return p
 }
@@ -243,13 +246,19 @@ func (r *received) unwrap(m *types.Message, body string) bool {
 
 // isEnvelope tells an envelope from another producer's JSON that happens to have headers, too.
 func isEnvelope(m *types.Message, headers *header.Map) bool {
+	_, hasID := text(m, header.MessageID)
+	_, ours := text(m, bodyAttribute)
+	return hasID || ours || named(headers)
+}
+
+// named tells whether headers are those of a message and of nothing else.
+func named(headers *header.Map) bool {
 	for _, name := range []string{header.MessageID, header.EnclosedMessageTypes, controlMessage} {
 		if _, ok := headers.Lookup(name); ok {
 			return true
 		}
 	}
-	_, ok := text(m, header.MessageID)
-	return ok
+	return false
 }
 
 // bodyOfOthers reads a body of which nobody says how it is written, as NServiceBus does.
