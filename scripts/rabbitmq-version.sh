@@ -23,7 +23,7 @@ home=$PWD/.tmp/rabbitmq-$suite
 fetch() {
 	command -v debootstrap >/dev/null || install debootstrap
 	say "unpacking rabbitmq-server of $suite"
-	as_root rm -rf "$home"
+	as_root rm -rf --one-file-system "$home"
 	mkdir -p "$home/bin"
 	as_root debootstrap --variant=minbase --include=rabbitmq-server "$suite" "$home/new" \
 		"${HOLDFAST_DEBIAN_MIRROR:-http://deb.debian.org/debian}" >"$home/debootstrap.log" 2>&1 ||
@@ -48,9 +48,10 @@ wrap() {
 }
 
 [[ -d $home/root ]] || fetch
-export HOLDFAST_TEST_RABBITMQ_BIN=$home/bin HOLDFAST_BROKERS=$home/brokers HOLDFAST_AMQP_PORT=5682
+HOLDFAST_BROKERS=$(mktemp -d "$home/run.XXXXXX") # a node of this run's own: another may be going on
+export HOLDFAST_TEST_RABBITMQ_BIN=$home/bin HOLDFAST_BROKERS HOLDFAST_AMQP_PORT=5682
 unset HOLDFAST_TEST_AMQP HOLDFAST_TEST_RABBITMQCTL
-trap 'scripts/brokers.sh down' EXIT
+trap 'scripts/brokers.sh down; rm -rf "$HOLDFAST_BROKERS"' EXIT
 urls=$(scripts/brokers.sh up)
 eval "$urls"
 say "RabbitMQ $("$HOLDFAST_TEST_RABBITMQCTL" -q version) of Debian $suite"

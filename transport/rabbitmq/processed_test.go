@@ -137,6 +137,23 @@ func TestAMessageHeldForTooLongIsGivenBackAlone(t *testing.T) {
 	waitForReady(t, c, queue, 0)
 }
 
+func TestWhatNobodyReceivedForTooLongIsGivenBackWithoutCounting(t *testing.T) {
+	c := open(t, brokertest.RabbitMQ(t), func(tr *rabbitmq.Transport) { tr.ConsumerTimeout = time.Second })
+	if !c.Limits().FreeRelease {
+		return // before 4.3 the broker takes it, with the channel
+	}
+	queue := install(t, c, "orders")
+	receive(t, c, queue, 2) // it is sent the message ahead, and nobody asks for it
+	must(t, dispatch(c, send1(queue, message("a", "x"))))
+	waitForReady(t, c, queue, 0)
+	d := next(t, receive(t, c, queue, 2))
+	if a := d.Attempt(); a != (transport.Attempt{N: 1, Exact: true}) {
+		t.Errorf("it comes as %+v", a)
+	}
+	must(t, d.Complete(t.Context()))
+	waitForReady(t, c, queue, 0)
+}
+
 func TestAConsumerTimeoutTooShortIsRefused(t *testing.T) {
 	tr := &rabbitmq.Transport{URL: "amqp://127.0.0.1:1", ConsumerTimeout: time.Millisecond}
 	if _, err := tr.Open(t.Context(), transport.Env{}); err == nil || !strings.Contains(err.Error(), "ConsumerTimeout") {

@@ -72,7 +72,7 @@ func Verify(ctx context.Context, conn transport.Conn, plan transport.Plan) ([]Fi
 }
 
 // InstallDelays creates what is missing of the queues and exchanges in which delayed messages wait,
-// and binds them. Install does that only where there is nothing of them at all. What exists with
+// and binds them. Install does that only where the last of them is missing. What exists with
 // other arguments is left alone: see [Verify].
 func InstallDelays(ctx context.Context, conn transport.Conn) error {
 	c, err := own(conn)
