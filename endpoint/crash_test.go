@@ -111,7 +111,7 @@ func TestExactlyTheMessagesThatEndTheProcessAreParked(t *testing.T) {
 	if os.Getenv("HOLDFAST_SOAK") != "" {
 		messages = 1000
 	}
-	for _, store := range []string{"sqlite", "postgres", "quorum", "servicebus"} {
+	for _, store := range []string{"sqlite", "postgres", "quorum", "servicebus", "sqs"} {
 		for _, control := range []bool{true, false} {
 			name := store
 			if control {
@@ -135,6 +135,8 @@ func crashPlace(t *testing.T, store string) string {
 	case "servicebus":
 		ns := brokertest.ServiceBus(t)
 		return ns.Admin + " " + ns.ConnectionString
+	case "sqs":
+		return brokertest.SQS(t) + " " + brokertest.Name(t, "crash") + "-"
 	}
 	return filepath.Join(t.TempDir(), "crash.db")
 }
@@ -361,7 +363,7 @@ func (p *crashProof) verify(ctx context.Context, messages int) {
 		want = slices.Sorted(maps.Keys(crashes))
 	}
 	slices.Sort(p.parked)
-	if p.control || p.store != "quorum" && p.store != "servicebus" {
+	if p.control || !slices.Contains([]string{"quorum", "servicebus", "sqs"}, p.store) {
 		for _, queue := range []string{"work", "work.quarantine", "worked", "error"} {
 			if left := p.received(ctx, queue); len(left) > 0 {
 				p.t.Errorf("left in %s: %v", queue, left)

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/credentials"
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/holdfast-go/holdfast/endpoint"
@@ -23,6 +25,7 @@ import (
 	"github.com/holdfast-go/holdfast/transport/rabbitmq"
 	"github.com/holdfast-go/holdfast/transport/sqlite"
 	"github.com/holdfast-go/holdfast/transport/sqlserver"
+	"github.com/holdfast-go/holdfast/transport/sqs"
 )
 
 // What an endpoint offers, once on each real broker: the cases are in the tests of each feature.
@@ -34,6 +37,7 @@ func TestTheFeaturesOnBrokers(t *testing.T) {
 		},
 		"postgres":   func(t *testing.T) transport.Transport { return &sqlserver.Postgres{URL: brokertest.Postgres(t)} },
 		"servicebus": serviceBus,
+		"sqs":        simpleQueues,
 		"sqlite": func(t *testing.T) transport.Transport {
 			return &sqlite.Transport{Path: filepath.Join(t.TempDir(), "q.db"), Relaxed: true}
 		},
@@ -54,6 +58,15 @@ func TestTheFeaturesOnBrokers(t *testing.T) {
 func serviceBus(t *testing.T) transport.Transport {
 	ns := brokertest.ServiceBus(t)
 	return &asb.Transport{ConnectionString: ns.ConnectionString, Administration: ns.Admin}
+}
+
+func simpleQueues(t *testing.T) transport.Transport {
+	return &sqs.Transport{Endpoint: brokertest.SQS(t), Config: awsConfig(), QueuePrefix: brokertest.Name(t, "") + "-"}
+}
+
+// awsConfig is good for a stand-in, which takes any credentials.
+func awsConfig() *aws.Config {
+	return &aws.Config{Region: "eu-central-1", Credentials: credentials.NewStaticCredentialsProvider("test", "test", "")}
 }
 
 // features are shown apart from each other: each has queues that begin with its name.

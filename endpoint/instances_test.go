@@ -34,6 +34,7 @@ func TestInstancesDoNotMultiplyAttempts(t *testing.T) {
 		"postgres":   func(t *testing.T) transport.Transport { return &sqlserver.Postgres{URL: brokertest.Postgres(t)} },
 		"rabbitmq":   func(t *testing.T) transport.Transport { return &rabbitmq.Transport{URL: brokertest.RabbitMQ(t)} },
 		"servicebus": serviceBus,
+		"sqs":        simpleQueues,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

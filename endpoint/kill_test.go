@@ -29,6 +29,7 @@ import (
 	"github.com/holdfast-go/holdfast/transport/rabbitmq"
 	"github.com/holdfast-go/holdfast/transport/sqlite"
 	"github.com/holdfast-go/holdfast/transport/sqlserver"
+	"github.com/holdfast-go/holdfast/transport/sqs"
 )
 
 // The proof by kill: worker processes handle messages while they are killed at
@@ -80,6 +81,8 @@ func openKillStore(name, place string) (killStore, error) {
 		return &rabbitKills{url: place, kind: rabbitmq.QueueType(name)}, nil
 	case "servicebus":
 		return &serviceBusKills{place: place}, nil
+	case "sqs":
+		return &sqsKills{place: place}, nil
 	}
 	db, err := sql.Open("sqlite", "file:"+place+"?_txlock=immediate&_pragma=busy_timeout(10000)")
 	return &sqliteKills{place, db}, err
@@ -183,6 +186,17 @@ type serviceBusKills struct {
 func (k *serviceBusKills) transport() transport.Transport {
 	admin, connection, _ := strings.Cut(k.place, " ")
 	return &asb.Transport{ConnectionString: connection, Administration: admin, LockDuration: killLease}
+}
+
+// sqsKills has queues only, too. Its place is a URL and a prefix of queues.
+type sqsKills struct {
+	rabbitKills
+	place string
+}
+
+func (k *sqsKills) transport() transport.Transport {
+	url, prefix, _ := strings.Cut(k.place, " ")
+	return &sqs.Transport{Endpoint: url, Config: awsConfig(), QueuePrefix: prefix, Lease: 2 * killLease, ShortDelays: true}
 }
 
 // killConfig is the endpoint of the workers.

@@ -44,7 +44,8 @@ func TestTheWayOutOnBrokers(t *testing.T) {
 			func(t *testing.T) transport.Transport { return &rabbitmq.Transport{URL: brokertest.RabbitMQ(t)} },
 			90_000, []string{"trimmed_headers", "default_queue"}, // of 128 KiB
 		},
-		"Service Bus": {serviceBus, 15_000, []string{"trimmed_headers", "default_queue"}}, // of 32 KiB
+		"Service Bus": {serviceBus, 15_000, []string{"trimmed_headers", "default_queue"}},   // of 32 KiB
+		"SQS":         {simpleQueues, 40_000, []string{"trimmed_headers", "default_queue"}}, // of 64 KiB
 	} {
 		t.Run(name, func(t *testing.T) { wayOutOn(t, test.open(t), test.large, test.want) })
 	}
