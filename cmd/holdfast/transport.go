@@ -30,7 +30,7 @@ const transportHelp = `
   amqp://user:pw@host/vhost   RabbitMQ; amqps:// with TLS (&cacertfile=, &certfile=, &keyfile=);
                               ?queue_type=classic, &topology=direct, &topic_exchange=name, &delivery_limit=n
   postgres://user:pw@host/db  PostgreSQL; ?schema=name instead of the schema public
-  sb://keyname:key@host       Azure Service Bus; sb://host with the environment's credential
+  sb://keyname:key@host       Azure Service Bus; sb://host with the environment's credential; ?hierarchy=name
   sqs://region                Amazon SQS and SNS; sqs:// has region and credentials where the AWS tools look for them;
                               ?profile=name, ?endpoint=URL, ?queue_prefix=p, ?topic_prefix=p
   sqlserver://user:pw@host?database=db   SQL Server (not tried against one yet); &schema=name instead of dbo
