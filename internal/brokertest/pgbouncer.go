@@ -81,6 +81,7 @@ pool_mode = transaction
 max_client_conn = 2000
 default_pool_size = 8
 server_idle_timeout = 5
+server_login_retry = 0.05
 server_reset_query =
 ignore_startup_parameters = search_path
 `, behind.Host, behind.Port, behind.User, password, port)

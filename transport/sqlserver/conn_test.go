@@ -5,13 +5,18 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/url"
 	"runtime/pprof"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgconn"
+
 	"github.com/holdfast-go/holdfast/internal/backoff"
+	"github.com/holdfast-go/holdfast/internal/brokertest"
+	"github.com/holdfast-go/holdfast/internal/tablequeue"
 	"github.com/holdfast-go/holdfast/transport"
 )
 
@@ -22,15 +27,28 @@ func (w *world) kill() int64 {
 }
 
 func TestAKilledConnectionLosesAndDoublesNothing(t *testing.T) {
+	_, pooled := brokertest.PgBouncer(t)
+	proxy, err := url.Parse(pooled)
+	ok(t, err)
+	server, err := url.Parse(testURL())
+	ok(t, err)
+	proxy.Path = server.Path
+	t.Run("straight", func(t *testing.T) { loseNothing(t, Postgres{}, 2000, 20*time.Millisecond) })
+	t.Run("through pgbouncer", func(t *testing.T) { // where each takes two of its own along
+		loseNothing(t, Postgres{URL: proxy.String(), Pooled: true, ListenURL: testURL()}, 800, 100*time.Millisecond)
+	})
+}
+
+// loseNothing forwards n messages while connections are killed every so often.
+func loseNothing(t *testing.T, p Postgres, n int, every time.Duration) {
 	w := newWorld(t, "in", "out")
-	c := w.open()
-	const n = 2000
+	c := w.openAs(p)
 	var ops []transport.Operation
 	for i := range n {
 		ops = append(ops, to("in", msg(fmt.Sprint(i))))
 	}
 	send(t, c, ops...)
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), 6*patience)
 	defer cancel()
 	var workers sync.WaitGroup
 	for range 4 {
@@ -40,8 +58,9 @@ func TestAKilledConnectionLosesAndDoublesNothing(t *testing.T) {
 	killed := int64(0)
 	for w.count("out") < n && ctx.Err() == nil {
 		killed += w.kill()
-		_ = backoff.Sleep(ctx, 20*time.Millisecond)
-		w.exec(`UPDATE %sin SET visible_at = now() WHERE visible_at > now() AND random() < 0.02`) // leases run out
+		_ = backoff.Sleep(ctx, every)
+		w.exec(`UPDATE %sin SET visible_at = now() WHERE ctid = ANY (ARRAY(SELECT ctid FROM %sin
+			WHERE visible_at > now() AND random() < 0.02 FOR UPDATE SKIP LOCKED))`) // leases run out
 	}
 	cancel()
 	workers.Wait()
@@ -76,6 +95,28 @@ func forward(ctx context.Context, r transport.Receiver) {
 			})
 		}
 		settles.Wait()
+	}
+}
+
+// What becomes of a statement when the server crashes behind it, pgbouncer does not know.
+func TestAServerThatAProxyLostMayHaveCommitted(t *testing.T) {
+	w := newWorld(t)
+	straight, pooled := w.store(), w.pooled()
+	for _, test := range []struct {
+		s       *store
+		message string
+		want    tablequeue.Class
+	}{
+		{pooled, "server conn crashed?", tablequeue.Unknown},
+		{pooled, "query timeout", tablequeue.Unknown},
+		{pooled, "query_wait_timeout", tablequeue.Unavailable},
+		{pooled, "server login has been failing, try again later (server_login_retry)", tablequeue.Unavailable},
+		{straight, "invalid message", tablequeue.Unavailable},
+	} {
+		err := test.s.failed("write", &pgconn.PgError{Severity: "FATAL", Code: "08P01", Message: test.message})
+		if got := test.s.Classify(err); got != test.want {
+			t.Errorf("%s: class %d, want %d", test.message, got, test.want)
+		}
 	}
 }
 

@@ -3,6 +3,7 @@ package sqlserver
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -59,18 +60,33 @@ func (s *store) Classify(err error) tablequeue.Class {
 		return tablequeue.Conflict
 	case errors.Is(err, errDelay):
 		return tablequeue.Refused
-	case errors.As(err, &answer):
+	case errors.As(err, &connect):
+		return tablequeue.Unavailable
+	case errors.As(err, &answer) && s.pooled && proxyLostServer(answer):
+		return tablequeue.Unknown
+	case answer != nil:
 		class := classOf(answer.Code)
 		if class == tablequeue.Refused && errors.Is(err, errWrites) {
 			return tablequeue.Unavailable // nothing that was sent is to blame
 		}
 		return class
-	case errors.As(err, &connect), pgconn.SafeToRetry(err):
+	case pgconn.SafeToRetry(err):
 		return tablequeue.Unavailable
 	case !strings.HasPrefix(err.Error(), "postgres: "): // not from here
 		return tablequeue.Unavailable
 	}
 	return tablequeue.Unknown
+}
+
+// proxyLostServer tells whether an answer is pgbouncer's own about a server that was at work on what we asked. What it
+// says where no server was, is that.
+func proxyLostServer(answer *pgconn.PgError) bool {
+	if answer.Code != "08P01" {
+		return false
+	}
+	return !slices.ContainsFunc([]string{"query_wait_timeout", "pgbouncer cannot connect", "server login"}, func(never string) bool {
+		return strings.HasPrefix(answer.Message, never)
+	})
 }
 
 func classOf(code string) tablequeue.Class {

@@ -18,7 +18,7 @@ import (
 )
 
 // patience is how long a test waits for what must come.
-const patience = 20 * time.Second
+const patience = time.Minute
 
 func testURL() string {
 	return cmp.Or(os.Getenv("HOLDFAST_TEST_POSTGRES"), "postgres://postgres@127.0.0.1:5432/test?sslmode=disable")
