@@ -33,6 +33,7 @@ type conn struct {
 	urls    urls
 	account account
 	senders senders
+	hops    delayeddelivery.Hops   // awsHops, but for tests
 	sentOn  delayeddelivery.Memory // messages that wait for long
 
 	mu        sync.Mutex             // guards what follows
@@ -44,7 +45,7 @@ type conn struct {
 func openConn(ctx context.Context, cfg Transport, by clients, env transport.Env) (*conn, error) {
 	c := &conn{
 		cfg: cfg, endpoint: env.Endpoint, instance: env.Instance, log: env.Log(), clients: by,
-		senders: newSenders(), sentOn: delayeddelivery.Memory{Size: rememberedHops},
+		senders: newSenders(), hops: awsHops, sentOn: delayeddelivery.Memory{Size: rememberedHops},
 		receivers: make(map[*receiver]struct{}), inboxes: make(map[string]*inbox),
 	}
 	c.ctx, c.cancel = context.WithCancel(context.Background())

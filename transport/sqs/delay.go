@@ -20,9 +20,9 @@ import (
 // maxDelay is the longest that SQS itself keeps a message back.
 const maxDelay = 15 * time.Minute
 
-// hops are for longer delays: each queue has another one of the same name with delaySuffix, in which messages for it wait
+// awsHops are for longer delays: each queue has another one of the same name with delaySuffix, in which messages for it wait
 // for maxDelay at a time. Its owner sends them on. So do NServiceBus's endpoints, and each understands the other's messages.
-var hops = delayeddelivery.Hops{Longest: maxDelay, Step: time.Second}
+var awsHops = delayeddelivery.Hops{Longest: maxDelay, Step: time.Second}
 
 const (
 	// delaySeconds is the attribute with what is left of a delay when a message is sent to hop: NServiceBus's.
@@ -40,14 +40,18 @@ const (
 	maxAttributes = 10
 )
 
-// longDelay is the queue at which a message for another one waits longer than maxDelay, and the message as it goes there.
-func (c *conn) longDelay(ctx context.Context, queue string, delay time.Duration, p payload) (string, entry, error) {
-	waits := queue + delaySuffix
+// longDelay is the queue at which a message for another one waits longer than maxDelay, and the message as it goes there: with its
+// id beside it, because NServiceBus's endpoints put SQS's own there otherwise.
+func (c *conn) longDelay(ctx context.Context, op *transport.Operation, delay time.Duration, p payload) (string, entry, error) {
+	waits := op.Queue + delaySuffix
 	if _, err := c.queueURL(ctx, waits); err != nil {
-		return "", entry{}, c.noHops(ctx, queue, err)
+		return "", entry{}, c.noHops(ctx, op.Queue, err)
 	}
-	leg := delayeddelivery.Leg{Message: p.messageID(), Deferral: rand.Text(), Hop: 1}
-	wait, _ := hops.Next(delay)
+	if id := op.Message.ID; id != "" && allowed(id) {
+		p.attributes = append(p.without(header.MessageID), attribute{header.MessageID, id})
+	}
+	leg := delayeddelivery.Leg{Message: op.Message.ID, Deferral: rand.Text(), Hop: 1}
+	wait, _ := c.hops.Next(delay)
 	return waits, p.hop(leg, wait, time.Time{}), nil
 }
 
@@ -58,15 +62,6 @@ func (c *conn) noHops(ctx context.Context, queue string, err error) error {
 	}
 	return fmt.Errorf("%w: queue %q takes no delays over %v before its endpoint creates that one, by Install or \"holdfast sqs endpoint create\"",
 		err, queue, maxDelay)
-}
-
-func (p *payload) messageID() string {
-	for _, a := range p.attributes {
-		if a.name == header.MessageID {
-			return a.value
-		}
-	}
-	return ""
 }
 
 // hop is a message on a leg of its way, with so much left to wait. due is left out where SQS's clock is not known yet.
@@ -94,7 +89,7 @@ func (c *conn) sendOn(queue string) func(context.Context, *transport.Message) ([
 			return nil, nil
 		}
 		to, e := queue, entry{payload: h.payload}
-		if left, hop := hops.Next(h.due.Sub(h.now)); hop {
+		if left, hop := c.hops.Next(h.due.Sub(h.now)); hop {
 			to, e = queue+delaySuffix, h.hop(h.leg.Next(), left, h.due)
 		} else {
 			e.attributes = h.without(delaySeconds, hopDue)

@@ -71,7 +71,7 @@ func (b *batch) add(ctx context.Context, i int, op *transport.Operation) error {
 	case op.Queue == "":
 		return b.addPublish(ctx, i, op, p, delay)
 	case delay > maxDelay:
-		queue, e, err := c.longDelay(ctx, op.Queue, delay, p)
+		queue, e, err := c.longDelay(ctx, op, delay, p)
 		if err != nil {
 			return err
 		}
