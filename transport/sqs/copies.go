@@ -1,50 +1,60 @@
 package sqs
 
 import (
-	"strconv"
-
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
 )
 
-// copyAttribute is on the copies of a message that is published to the topics of several types: which of them. Who is subscribed
-// to several knows the copies by it, and is to have one. What is sent on, as to the error queue, is no copy any more.
-const copyAttribute = ours + "Copy"
+const (
+	// copyAttribute is on the copies of a message that is published to the topics of several types: which of them. Who is
+	// subscribed to several knows the copies by it, and is to have one.
+	copyAttribute = ours + "Copy"
+	// hopAttribute is on a message that has hopped: which deferral of it that was. Its last hop is repeated when it was not known to be
+	// done, and SQS does not recognise that.
+	hopAttribute = ours + "Hop.Deferral"
+)
 
-// copyOf is what a delivery is a copy of. The zero value is no copy, or one that does not count.
+// What is sent on, as to the error queue or for a delayed retry, has none of these attributes: it is no copy of anything.
+
+// copyOf is what a delivery is a copy of. The zero value is nothing, or a copy that does not count.
 type copyOf struct {
-	message string // its id
-	which   string // of the types
+	whole string // what there is one of to have: a published message, or a deferral of one
+	which string
 }
 
-func (c copyOf) key() string { return c.which + " " + c.message }
+func (c copyOf) key() string { return c.whole + " " + c.which }
+
+// markOf is what a message is a copy of.
+func markOf(d *delivery, m *types.Message) copyOf {
+	if which, ok := text(m, copyAttribute); ok {
+		return copyOf{"published " + d.message.ID, which}
+	}
+	if deferral, ok := text(m, hopAttribute); ok {
+		return copyOf{"deferred " + deferral, d.message.NativeID}
+	}
+	return copyOf{}
+}
 
 // isRedundant tells whether a message is a copy of one that this process holds, or was done with. Then that one is what the queue has of
 // it, whatever becomes of it. Otherwise this one is, from now on. It is never taken for granted that another copy will come:
 // the subscription that would bring it may be gone.
 func (in *inbox) isRedundant(d *delivery, m *types.Message) bool {
-	which, ok := text(m, copyAttribute)
-	if !ok {
+	own := markOf(d, m)
+	if own == (copyOf{}) {
 		return false
 	}
-	own := copyOf{d.message.ID, which}
+	if in.done.has(own.whole) && !in.done.has(own.key()) {
+		return true
+	}
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	for _, other := range in.held {
-		if other != d && other.copy.message == own.message && other.copy.which != which {
-			return true
-		}
-	}
-	for i := range maxTypes {
-		if other := (copyOf{own.message, strconv.Itoa(i)}); other != own && in.done.has(other.key()) {
+		if other != d && other.copy.whole == own.whole && other.copy.which != own.which {
 			return true
 		}
 	}
 	d.copy = own
 	return false
 }
-
-// maxTypes is how many types of a message are looked at.
-const maxTypes = 32
 
 // finished remembers a message that was handled, and whose other copies need not be.
 func (in *inbox) finished(d *delivery) {
@@ -54,5 +64,6 @@ func (in *inbox) finished(d *delivery) {
 	in.mu.Unlock()
 	if own != (copyOf{}) {
 		in.done.add(own.key())
+		in.done.add(own.whole)
 	}
 }

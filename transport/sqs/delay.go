@@ -93,6 +93,9 @@ func (c *conn) sendOn(queue string) func(context.Context, *transport.Message) ([
 			to, e = queue+delaySuffix, h.hop(h.leg.Next(), left, h.due)
 		} else {
 			e.attributes = h.without(delaySeconds, hopDue)
+			if len(e.attributes) < maxAttributes {
+				e.attributes = append(e.attributes, attribute{hopAttribute, h.leg.Group()})
+			}
 			e.delay = wholeDelay(left)
 		}
 		sender, err := c.sender(ctx, to)

@@ -1,0 +1,79 @@
+package sqs
+
+import (
+	"testing"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
+
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+// copied is a hand-out of a message that came to a queue as one of several copies.
+func (in *inbox) copied(native, attribute, value string) (*delivery, *types.Message) {
+	d := &delivery{inbox: in, message: transport.Message{ID: "m", NativeID: native}}
+	m := &types.Message{MessageAttributes: map[string]types.MessageAttributeValue{}}
+	if attribute != "" {
+		m.MessageAttributes[attribute] = types.MessageAttributeValue{DataType: aws.String("String"), StringValue: &value}
+	}
+	in.held[native] = d
+	return d, m
+}
+
+func (in *inbox) returned(d *delivery) { delete(in.held, d.message.NativeID) }
+
+func TestASecondCopyIsLeftOutWhileTheFirstIsHeldOrWhenItWasHandled(t *testing.T) {
+	for _, kind := range []struct{ attribute, first, second string }{
+		{copyAttribute, "0", "1"},
+		{copyAttribute, "1", "0"},
+		{hopAttribute, "deferral", "deferral"},
+	} {
+		in := &inbox{held: map[string]*delivery{}}
+		one, m1 := in.copied("one", kind.attribute, kind.first)
+		if in.isRedundant(one, m1) {
+			t.Errorf("%+v: the first copy is left out", kind)
+		}
+		two, m2 := in.copied("two", kind.attribute, kind.second)
+		if !in.isRedundant(two, m2) {
+			t.Errorf("%+v: both copies are handed out while the first is held", kind)
+		}
+		in.finished(two) // it is deleted
+		in.returned(two)
+		in.returned(one) // its handler has failed
+		again, m1 := in.copied("one", kind.attribute, kind.first)
+		if in.isRedundant(again, m1) {
+			t.Errorf("%+v: the first copy is lost: the other is gone, and left it", kind)
+		}
+		in.finished(again)
+		in.returned(again)
+		late, m2 := in.copied("three", kind.attribute, kind.second)
+		if !in.isRedundant(late, m2) {
+			t.Errorf("%+v: a copy of what was handled is handed out", kind)
+		}
+	}
+}
+
+// What was sent on is no copy any more: the message that comes back from the error queue, or after a delay, is handled.
+func TestWhatWasSentOnIsNoCopy(t *testing.T) {
+	in := &inbox{held: map[string]*delivery{}}
+	one, m := in.copied("one", copyAttribute, "1")
+	in.isRedundant(one, m)
+	in.finished(one)
+	in.returned(one)
+	returned, m := in.copied("two", "", "")
+	if in.isRedundant(returned, m) {
+		t.Error("it is left out")
+	}
+}
+
+// While nobody handles either, each copy may be the one that is: none is left out for one that is no longer held.
+func TestACopyIsNotLeftOutForOneThatWentToAnotherProcess(t *testing.T) {
+	in := &inbox{held: map[string]*delivery{}}
+	one, m := in.copied("one", copyAttribute, "0")
+	in.isRedundant(one, m)
+	in.returned(one)
+	two, m := in.copied("two", copyAttribute, "1")
+	if in.isRedundant(two, m) {
+		t.Error("it is left out")
+	}
+}
