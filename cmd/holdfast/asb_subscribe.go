@@ -76,14 +76,17 @@ func (a *app) subscribe(ctx context.Context, s *subscribing, endpoint string, ty
 		return err
 	}
 	setTopology := func(t *asb.Transport) { t.Topology = topology }
-	return a.onServiceBus(ctx, endpoint, setTopology, func(conn transport.Conn, _ *servicebus.Namespace) error {
+	return a.onServiceBus(ctx, endpoint, setTopology, func(conn transport.Conn, n *servicebus.Namespace) error {
 		subscriber, ok := conn.(transport.Subscriber)
 		if !ok {
 			return fmt.Errorf("endpoint %q: the transport cannot subscribe", endpoint)
 		}
-		change, done := subscriber.Subscribe, "subscribed to"
-		if !subscribes {
-			change, done = subscriber.Unsubscribe, "unsubscribed from"
+		change, done := subscriber.Unsubscribe, "unsubscribed from"
+		if subscribes {
+			change, done = subscriber.Subscribe, "subscribed to"
+			if err := hasQueue(ctx, n, endpoint); err != nil {
+				return err
+			}
 		}
 		if err := change(ctx, endpoint, types); err != nil {
 			return err
@@ -91,4 +94,13 @@ func (a *app) subscribe(ctx context.Context, s *subscribing, endpoint string, ty
 		fmt.Fprintf(a.out, "%s %s %s\n", endpoint, done, strings.Join(types, ", "))
 		return nil
 	})
+}
+
+// hasQueue says what to do where the endpoint's queue is missing. Without the right to look it leaves that to the driver.
+func hasQueue(ctx context.Context, n *servicebus.Namespace, endpoint string) error {
+	report, err := n.Verify(ctx, transport.Plan{Queues: []transport.Queue{{Name: endpoint, Shared: true}}})
+	if err == nil && len(report.Found) > 0 && report.Found[0].State == servicebus.Missing {
+		return fmt.Errorf("endpoint %q: %w: holdfast asb endpoint create makes it", endpoint, transport.ErrNoQueue)
+	}
+	return nil
 }

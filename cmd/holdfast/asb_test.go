@@ -155,6 +155,9 @@ func TestServiceBusCommandsSayWhatIsWrong(t *testing.T) {
 		{n.URL(), []string{"dead-letters", "list", "missing"}, exitFailed, "no such queue"},
 		{"amqp://localhost", []string{"dead-letters", "list", "sales"}, exitUsage, "give one with sb://"},
 		{restricted.URL(), []string{"endpoint", "verify", "sales"}, exitFailed, "no right to manage"},
+		{restricted.URL(), []string{"endpoint", "create", "sales"}, exitFailed, "no right to manage"},
+		{restricted.URL(), []string{"endpoint", "subscribe", "sales", "T"}, exitFailed, "right to manage"},
+		{n.URL(), []string{"endpoint", "subscribe", "missing", "T"}, exitFailed, "no such queue: holdfast asb endpoint create"},
 		{astray.URL(), []string{"endpoint", "verify", "sales"}, exitUsage, "no URL"},
 	} {
 		code, _, errs := call(t, "", append([]string{"asb", "--transport", test.url}, test.args...)...)

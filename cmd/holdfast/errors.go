@@ -21,9 +21,9 @@ Filters narrow down what is meant; a message has to fit all kinds that are given
 value of each. Messages that the transport cannot decode are listed too, of the class
 "undecodable" unless their headers say more.
 
-Looking changes nothing on SQL transports and Azure Service Bus. RabbitMQ has to hand a message out to show it:
-while a command runs, what it has looked at is hidden from others, and on quorum queues before
-RabbitMQ 4.3 each look counts as a hand-out. A message looked at ten times is therefore
+Looking changes nothing on SQL transports and Azure Service Bus. RabbitMQ has to hand a message
+out to show it: while a command runs, what it has looked at is hidden from others, and on quorum
+queues before RabbitMQ 4.3 each look counts as a hand-out. A message looked at ten times is therefore
 put at the end of the queue as a fresh copy, well before RabbitMQ 4 would drop it at its
 default delivery limit of 20. Give an error queue no policy with a lower limit.
 

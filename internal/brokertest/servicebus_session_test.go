@@ -128,6 +128,21 @@ func TestServiceBusCountsADeliveryWhenASessionIsLostButNotWhenItIsClosed(t *test
 	b.equal(count(b.next(q)), uint32(2)) // it waits until the lock is over
 }
 
+func TestServiceBusDefersInSessions(t *testing.T) {
+	b := newBus(t)
+	q := b.queue(admin.QueueProperties{RequiresSession: to.Ptr(true)})
+	b.send(q, inSession("a", "x"), inSession("a", "y"))
+	r := b.next(q)
+	messages, err := r.ReceiveMessages(b.ctx, 1, nil)
+	b.must(err)
+	b.must(r.DeferMessage(b.ctx, messages[0], nil))
+	b.equal(b.read(r, 1), []string{"y"})
+	deferred, err := r.ReceiveDeferredMessages(b.ctx, []int64{*messages[0].SequenceNumber}, nil)
+	b.must(err)
+	b.equal(bodies(deferred), []string{"x"})
+	b.must(r.CompleteMessage(b.ctx, deferred[0], nil))
+}
+
 func TestServiceBusListsSessions(t *testing.T) {
 	b := newBus(t)
 	q := b.sessionQueue()

@@ -239,6 +239,16 @@ func TestServiceBusForwardsMessagesAndDeadLetters(t *testing.T) {
 	b.equal(m.DeliveryCount, uint32(1))
 }
 
+func TestServiceBusForwardsWhatIsThereAlready(t *testing.T) {
+	b := newBus(t)
+	first, end := b.queue(admin.QueueProperties{}), b.queue(admin.QueueProperties{})
+	b.send(first, text("1"), text("2"))
+	_, err := b.admin.UpdateQueue(b.ctx, first, admin.QueueProperties{ForwardTo: &end}, nil)
+	b.must(err)
+	b.send(first, text("3"))
+	b.equal(b.drain(end), []string{"1", "2", "3"})
+}
+
 func TestServiceBusKeepsWhatCannotBeForwarded(t *testing.T) {
 	b := ownBus(t)
 	end := b.queue(admin.QueueProperties{})

@@ -171,6 +171,7 @@ class Place {
       before.settings = settings;
       before.updatedAt = Date.now();
       for (const below of [before.deadLetters, before.transferDeadLetters]) if (below) below.settings = settings;
+      if (settings.forwardTo) before.forwardAll(before.updatedAt);
       return before;
     }
     const entity = kind.make(this, settings);

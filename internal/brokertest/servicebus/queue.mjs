@@ -49,6 +49,15 @@ export class Queue extends Entrance {
     this.#available(message, (ready) => ready.arrived(message));
   }
 
+  // forwardAll passes on what was there before the queue forwarded.
+  forwardAll(now) {
+    for (const message of [...this.log]) {
+      if (message.state !== READY) continue;
+      this.removed(message);
+      this.#forward(message.copy(), this.settings.forwardTo, now);
+    }
+  }
+
   // #forward passes a message on. One that cannot be passed on is a dead letter of the transfer.
   #forward(message, target, now) {
     const why = this.namespace.forward(message, target, now);
@@ -287,7 +296,7 @@ export class Queue extends Entrance {
   // deferredOnes locks deferred messages, or removes them when deletes is set. All have to be there.
   deferredOnes(sequences, deletes, sessionId) {
     const messages = sequences.map((sequence) => this.log.get(Number(sequence)));
-    const fits = (message) => message?.state === DEFERRED && (!this.sessions || message.sessionId === sessionId);
+    const fits = (message) => message?.state === DEFERRED && (sessionId === undefined || message.sessionId === sessionId);
     if (!messages.every(fits)) {
       throw new Refused(404, 'com.microsoft:message-not-found', 'Failed to lock one or more specified messages. The message does not exist.');
     }
