@@ -34,7 +34,7 @@ type fake struct {
 	requests map[string]int
 
 	// What becomes of a request: an error for all of it, or for entries by their index.
-	onSend, onDelete, onHide func(request, entries int) (error, map[int]types.BatchResultErrorEntry)
+	onSend, onDelete, onHide func(request, entries int) (failedEntries, error)
 	onReceive                func() error
 }
 
@@ -48,6 +48,7 @@ func (f *fake) count(what string) int {
 	return f.requests[what]
 }
 
+//nolint:revive // the SDK's name
 func (f *fake) GetQueueUrl(_ context.Context, in *sqs.GetQueueUrlInput, _ ...func(*sqs.Options)) (*sqs.GetQueueUrlOutput, error) {
 	if *in.QueueName == "missing" {
 		return nil, &types.QueueDoesNotExist{}
@@ -129,12 +130,11 @@ func (f *fake) ChangeMessageVisibilityBatch(_ context.Context, in *sqs.ChangeMes
 	return &sqs.ChangeMessageVisibilityBatchOutput{Failed: bad}, nil
 }
 
-func script(on func(int, int) (error, map[int]types.BatchResultErrorEntry), request, n int) (map[int]types.BatchResultErrorEntry, error) {
+func script(on func(int, int) (failedEntries, error), request, n int) (failedEntries, error) {
 	if on == nil {
 		return nil, nil
 	}
-	err, failed := on(request, n)
-	return failed, err
+	return on(request, n)
 }
 
 func entries(failed map[int]types.BatchResultErrorEntry) (all []types.BatchResultErrorEntry) {

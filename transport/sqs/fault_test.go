@@ -21,9 +21,9 @@ import (
 type failedEntries = map[int]types.BatchResultErrorEntry
 
 func TestEntriesThatAWSFailedAreSentOnceMoreAlone(t *testing.T) {
-	f := &fake{onSend: func(request, _ int) (error, failedEntries) {
+	f := &fake{onSend: func(request, _ int) (failedEntries, error) {
 		if request == 1 {
-			return nil, failedEntries{1: entryFailure("InternalError", "try again", false), 2: entryFailure("InvalidMessageContents", "no", true)}
+			return failedEntries{1: entryFailure("InternalError", "try again", false), 2: entryFailure("InvalidMessageContents", "no", true)}, nil
 		}
 		return nil, nil
 	}}
@@ -39,9 +39,9 @@ func TestEntriesThatAWSFailedAreSentOnceMoreAlone(t *testing.T) {
 }
 
 func TestOneBadEntryDoesNotFailARequestThatAWSRefusesAsAWhole(t *testing.T) {
-	f := &fake{onSend: func(request, n int) (error, failedEntries) {
+	f := &fake{onSend: func(request, n int) (failedEntries, error) {
 		if n > 1 || request == 3 { // the second by itself
-			return answer(400, "InvalidParameterValue"), nil
+			return nil, answer(400, "InvalidParameterValue")
 		}
 		return nil, nil
 	}}
@@ -72,7 +72,7 @@ func TestErrorsOfASendSayWhatIsKnown(t *testing.T) {
 		"deleted queue":       {err: answer(400, "AWS.SimpleQueueService.NonExistentQueue"), is: transport.ErrNoQueue, says: `"out"`},
 	} {
 		t.Run(name, func(t *testing.T) {
-			f := &fake{onSend: func(int, int) (error, failedEntries) { return test.err, nil }}
+			f := &fake{onSend: func(int, int) (failedEntries, error) { return nil, test.err }}
 			c := openFake(t, f, nil)
 			_, err := c.Dispatch(t.Context(), []transport.Operation{send("a"), send("b")})
 			failedOnly(t, err, 0, 1)
@@ -110,9 +110,9 @@ func failedOnly(t *testing.T, err error, want ...int) {
 func TestCompletionsThatAWSFailedAreRepeatedAndTheOthersStand(t *testing.T) {
 	f := &fake{
 		come: [][]types.Message{{came("a", 1), came("b", 1), came("c", 1)}},
-		onDelete: func(request, _ int) (error, failedEntries) {
+		onDelete: func(request, _ int) (failedEntries, error) {
 			if request == 1 {
-				return nil, failedEntries{0: entryFailure("InternalError", "", false), 2: entryFailure("ReceiptHandleIsInvalid", "", true)}
+				return failedEntries{0: entryFailure("InternalError", "", false), 2: entryFailure("ReceiptHandleIsInvalid", "", true)}, nil
 			}
 			return nil, nil
 		},
@@ -154,9 +154,9 @@ func TestACompletionThatFailedCanBeRepeated(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f := &fake{
 				come: [][]types.Message{{came("a", 1)}},
-				onDelete: func(request, _ int) (error, failedEntries) {
+				onDelete: func(request, _ int) (failedEntries, error) {
 					if request == 1 {
-						return failure, nil
+						return nil, failure
 					}
 					return nil, nil
 				},
@@ -327,13 +327,13 @@ func TestLeasesAreRenewedTenInARequestUpToTwelveHours(t *testing.T) {
 func TestRenewalTellsWhichLeasesAreLost(t *testing.T) {
 	f := &fake{
 		come: [][]types.Message{{came("a", 1), came("b", 1), came("c", 1), came("d", 1), came("e", 1)}},
-		onHide: func(int, int) (error, failedEntries) {
-			return nil, failedEntries{
+		onHide: func(int, int) (failedEntries, error) {
+			return failedEntries{
 				0: entryFailure("ReceiptHandleIsInvalid", "", true),
 				1: entryFailure("InvalidParameterValue", "Value x for parameter ReceiptHandle is invalid. Reason: The receipt handle has expired.", true),
 				2: entryFailure("InvalidParameterValue", "Total VisibilityTimeout for the message is beyond the limit [43200 seconds]", true),
 				3: entryFailure("InvalidParameterValue", "something else", true),
-			}
+			}, nil
 		},
 	}
 	r := openFakeReceiver(t, openFake(t, f, nil))
