@@ -185,3 +185,19 @@ func TestRabbitMQRefusesWhatMakesNoSense(t *testing.T) {
 		}
 	}
 }
+
+func TestTheCommandWorksOverTLSWithCertificates(t *testing.T) {
+	listener := brokertest.OwnRabbitMQ(t).ListenTLS()
+	t.Setenv(transportVar, listener.URL+"?cacertfile="+listener.CA+"&certfile="+listener.ClientCert+"&keyfile="+listener.Key+"&topology=direct")
+	if r, _ := shape(t, exitOK, "endpoint", "create", "sales"); !r.OK || slices.ContainsFunc(r.Created, func(p rabbitmqtopology.Part) bool { return p.Name == "sales" && p.Kind != "queue" }) {
+		t.Errorf("created: %+v", r)
+	}
+	must(t, "{}", "send", "--to", "sales", "--type", "Shop.Order")
+	if out := must(t, "", "queues", "sales", "--json"); !strings.Contains(out, `"ready":1`) {
+		t.Errorf("queues: %s", out)
+	}
+	code, _, errs := call(t, "", "queues", "sales", "--transport", listener.URL)
+	if code != exitFailed || !strings.Contains(errs, "certificate") {
+		t.Errorf("an unknown authority: exit code %d, %s", code, errs)
+	}
+}

@@ -130,7 +130,7 @@ func (d *dialer) dialNode(ctx context.Context, n *node, purpose string) (*amqp.C
 	if ctx.Err() != nil {
 		err = context.Cause(ctx)
 	}
-	return nil, nil, fmt.Errorf("rabbitmq: connect to %s: %w", n.where, plain(err))
+	return nil, nil, fmt.Errorf("rabbitmq: connect to %s: %w", n.where, n.advised(err))
 }
 
 func (d *dialer) handshake(ctx context.Context, n *node, purpose string) (*amqp.Connection, *coalescer, error) {

@@ -44,7 +44,7 @@ func TestOpenSaysWhatIsWrong(t *testing.T) {
 		"password":    {change(func(u *url.URL) { u.User = url.UserPassword("guest", "s3cret") }), "password refused"},
 		"vhost":       {change(func(u *url.URL) { u.Path = "/absent" }), `vhost absent not found`},
 		"unreachable": {change(func(u *url.URL) { u.Host = closed.Addr().String() }), "connection refused"},
-		"no TLS":      {change(func(u *url.URL) { u.Scheme = "amqps" }), "tls"},
+		"no TLS":      {change(func(u *url.URL) { u.Scheme = "amqps" }), "5671"},
 		"empty":       {"", "URL is empty"},
 		"scheme":      {"http://guest:s3cret@localhost", "amqp://"},
 		"port":        {"amqp://guest:s3cret/x@localhost", "percent-encoded"},
