@@ -20,8 +20,9 @@ them, and the queues in which delayed messages wait.
 An endpoint with the installer on does that by itself. These commands are for where it has no
 right to configure, and to look at what others have created.
 
-The queue type is that of the URL (?queue_type=classic) or of --queue-type; what has to be
-a quorum queue is one all the same. To verify needs the right to configure, although it
+Topology, delivery limit and queue type are those of the URL, such as
+?topology=direct&delivery_limit=-1&queue_type=classic, the last also of --queue-type; what has to
+be a quorum queue is one all the same. To verify needs the right to configure, although it
 changes nothing: RabbitMQ compares arguments only for those who may create. It
 shows no bindings over AMQP either: create sets them again, at no harm.
 

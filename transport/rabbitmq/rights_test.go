@@ -74,7 +74,7 @@ func TestWithoutTheRightToConfigureWhatExistsIsUsedAndTheErrorNamesWhatDoesNot(t
 
 			start := time.Now()
 			err := c.(transport.Installer).Install(within(t), transport.Plan{Queues: []transport.Queue{{Name: "new"}}})
-			says(t, err, start, "ACCESS_REFUSED", "test.dead-letters")
+			says(t, err, start, "ACCESS_REFUSED", "test.dead-letters", "right to configure")
 		})
 	}
 	t.Run("what is missing", func(t *testing.T) {

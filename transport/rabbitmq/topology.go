@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -34,6 +35,14 @@ type topology interface {
 // Install declares the queues of the plan, what the topology needs, and where delayed messages wait. What
 // exists with other arguments is left alone and logged.
 func (c *conn) Install(ctx context.Context, plan transport.Plan) error {
+	err := c.install(ctx, plan)
+	if isCode(err, amqp.AccessRefused) {
+		return fmt.Errorf("%w: install as a user with the right to configure it, and run the endpoint without installing", err)
+	}
+	return err
+}
+
+func (c *conn) install(ctx context.Context, plan transport.Plan) error {
 	if err := c.installDeadLetters(ctx, plan.Queues); err != nil {
 		return err
 	}
@@ -68,14 +77,29 @@ func (c *conn) installQueue(ctx context.Context, q transport.Queue) error {
 		return wrap(err, "declare queue %q", name)
 	})
 	if isCode(err, amqp.PreconditionFailed) {
-		c.log.WarnContext(ctx, "a queue exists with other arguments and is used as it is",
-			"queue", name, "err", err, "advice", c.backstop.advice())
-		err = nil
+		err = c.useAsItIs(ctx, name, args)
 	}
 	if err != nil {
 		return err
 	}
 	return c.onChannel(ctx, func(ch *amqp.Channel) error { return c.topology.declareQueue(ch, name) })
+}
+
+// useAsItIs tells how a queue differs from what it should be. A stream is no queue: it keeps what is acknowledged.
+func (c *conn) useAsItIs(ctx context.Context, name string, args amqp.Table) error {
+	findings, err := c.compare(ctx, []part{{name: name, args: args}})
+	if err != nil || len(findings) == 0 {
+		return err
+	}
+	detail, advice := findings[0].Detail, c.backstop.advice()
+	switch {
+	case strings.Contains(detail, "x-queue-type: 'stream'"):
+		return fmt.Errorf("rabbitmq: declare queue %q: it is a stream, which no endpoint can receive from: delete it, or use another name", name)
+	case strings.Contains(detail, "x-queue-type"):
+		advice = "use the transport's QueueType for it, or delete it while it is empty"
+	}
+	c.log.WarnContext(ctx, "a queue exists with other arguments and is used as it is", "queue", name, "differs", detail, "advice", advice)
+	return nil
 }
 
 // Subscribe makes what is published under the types arrive in the queue.

@@ -2,6 +2,7 @@ package rabbitmq_test
 
 import (
 	"errors"
+	"log/slog"
 	"strings"
 	"testing"
 	"time"
@@ -220,6 +221,30 @@ func TestAQueueOfAnotherTypeIsUsedAsItIs(t *testing.T) {
 		t.Errorf("second attempt on a classic queue: %+v", a)
 	}
 	must(t, d.Complete(t.Context()))
+}
+
+func TestTheDifferenceOfAQueueOfAnotherTypeIsItsType(t *testing.T) {
+	url := brokertest.RabbitMQ(t)
+	raw := rawChannel(t, url)
+	for name, args := range map[string]amqp.Table{"classic": nil, "stream": {"x-queue-type": "stream"}} {
+		if _, err := raw.QueueDeclare(name, true, false, false, false, args); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var logs lockedBuffer
+	c, err := (&rabbitmq.Transport{URL: url}).Open(within(t), transport.Env{Endpoint: "test", Logger: slog.New(slog.NewTextHandler(&logs, nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	must(t, c.(transport.Installer).Install(within(t), transport.Plan{Queues: []transport.Queue{{Name: "classic"}}}))
+	if text := logs.String(); !strings.Contains(text, "x-queue-type: none in the place of 'quorum'") || !strings.Contains(text, "QueueType") {
+		t.Errorf("the log says\n%s", text)
+	}
+	err = c.(transport.Installer).Install(within(t), transport.Plan{Queues: []transport.Queue{{Name: "stream"}}})
+	if err == nil || !strings.Contains(err.Error(), "it is a stream") {
+		t.Errorf("a stream: %v", err)
+	}
 }
 
 func TestInspectCountsReadyMessages(t *testing.T) {

@@ -41,8 +41,12 @@ func Verify(ctx context.Context, conn transport.Conn, plan transport.Plan) ([]Fi
 	if err != nil {
 		return nil, err
 	}
+	return c.compare(ctx, c.parts(plan))
+}
+
+// compare tells which of the parts are not as they should be.
+func (c *conn) compare(ctx context.Context, rest []part) ([]Finding, error) {
 	var findings []Finding
-	rest := c.parts(plan)
 	for len(rest) > 0 {
 		// A refusal closes the channel, so there is a new one after each.
 		err := c.onChannel(ctx, func(ch *amqp.Channel) error {
