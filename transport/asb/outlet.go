@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus"
@@ -17,7 +18,7 @@ import (
 const (
 	// sendTimeout bounds a request to send, whoever waits for it.
 	sendTimeout = 30 * time.Second
-	// flushers is how many requests to one destination are under way at once.
+	// flushers is how many requests to one destination are under way at once before others gather, and then as many again.
 	flushers = 4
 	// groupsPerFlush is how many Dispatch calls share requests.
 	groupsPerFlush = 100
@@ -30,6 +31,7 @@ type outlet struct {
 	conn   *conn
 	entity string
 	groups *batch.Batcher[[]*parcel]
+	direct atomic.Int32 // requests by those who wait for them
 
 	mu     sync.Mutex // guards what follows; never held over a request
 	sender *azservicebus.Sender
@@ -43,8 +45,24 @@ func newOutlet(c *conn, entity string) *outlet {
 	return o
 }
 
-// send sends a group in its order and waits for what comes of it.
+// send sends a group in its order and waits for what comes of it. While few send at once each makes its own request, which spares
+// a change of goroutines; else they gather.
 func (o *outlet) send(ctx context.Context, group []*parcel) {
+	defer o.direct.Add(-1)
+	if o.direct.Add(1) > flushers {
+		o.gather(ctx, group)
+		return
+	}
+	if err := o.request(ctx, group); err != nil {
+		fail(group, o.conn.orClosed(err))
+	}
+	for _, p := range group {
+		p.err = o.result(p)
+	}
+}
+
+// gather has a group sent together with those of others.
+func (o *outlet) gather(ctx context.Context, group []*parcel) {
 	// The flusher may work on after ctx has ended: it has its own copies.
 	own := make([]*parcel, len(group))
 	for i, p := range group {
@@ -88,12 +106,18 @@ func (c *conn) tellDropped(topic string, err error) {
 func (o *outlet) flush(groups [][]*parcel, errs []error) {
 	ctx, cancel := context.WithTimeoutCause(o.conn.ctx, sendTimeout, errNoReply)
 	defer cancel()
-	sender, s, err := o.open(ctx)
-	if err != nil {
+	if err := o.request(ctx, groups...); err != nil {
 		for i := range errs {
 			errs[i] = err
 		}
-		return
+	}
+}
+
+// request sends groups. Unless it returns an error, the results are in the parcels.
+func (o *outlet) request(ctx context.Context, groups ...[]*parcel) error {
+	sender, s, err := o.open(ctx)
+	if err != nil {
+		return err
 	}
 	ctx, over := s.on(ctx)
 	defer over()
@@ -107,6 +131,7 @@ func (o *outlet) flush(groups [][]*parcel, errs []error) {
 	if t.broken {
 		o.discard(sender)
 	}
+	return nil
 }
 
 // open is a sender whose link is there. The library makes it with the first use.

@@ -127,8 +127,6 @@ func (d *delivery) settle(ctx context.Context, v verb) error {
 	if d.settled {
 		return errSettled
 	}
-	ctx, cancel := d.receiver.conn.until(ctx)
-	defer cancel()
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
@@ -137,8 +135,13 @@ func (d *delivery) settle(ctx context.Context, v verb) error {
 	case err == nil, errors.Is(err, transport.ErrLeaseLost):
 		d.settled = true
 		d.receiver.gone(d)
+	case d.receiver.conn.ctx.Err() != nil:
+		return transport.ErrClosed
 	case ctx.Err() != nil:
 		err = context.Cause(ctx)
+	}
+	if err == nil {
+		return nil
 	}
 	return wrap(err, "%s a message of %q", v.name, d.receiver.queue)
 }
