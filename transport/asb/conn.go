@@ -36,7 +36,7 @@ type conn struct {
 	admin    *administration
 	sending  *line
 
-	ctx  context.Context // ends with Close
+	ctx  context.Context //nolint:containedctx // the conn's life, which ends with Close
 	stop context.CancelFunc
 
 	mu        sync.Mutex // guards what follows

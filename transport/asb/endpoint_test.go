@@ -81,7 +81,7 @@ func await[T any](t *testing.T, what string, c <-chan T) T {
 		return v
 	case <-time.After(patience):
 		t.Fatalf("%s: not within %v", what, patience)
-		panic("unreachable") //nolint:forbidigo // Fatalf does not return
+		panic("unreachable")
 	}
 }
 

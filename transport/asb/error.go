@@ -1,7 +1,6 @@
 package asb
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -36,7 +35,7 @@ func plain(err error) error {
 	}
 	var e *azservicebus.Error
 	if errors.As(err, &e) {
-		switch e.Code {
+		switch e.Code { //nolint:exhaustive // the others are dealt with below, or say all themselves
 		case azservicebus.CodeLockLost:
 			return transport.ErrLeaseLost
 		case azservicebus.CodeNotFound:
@@ -117,10 +116,6 @@ func refused(err error) bool {
 	}
 	var e *azservicebus.Error
 	return errors.As(err, &e) && (e.Code == azservicebus.CodeNotFound || e.Code == azservicebus.CodeUnauthorizedAccess)
-}
-
-func ended(err error) bool {
-	return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 }
 
 // status is the HTTP status of an error of the administration; 0 where there was no answer.

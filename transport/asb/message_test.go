@@ -50,7 +50,8 @@ func TestHeadersTravelAsPropertiesOfNServiceBus(t *testing.T) {
 
 func TestPropertiesThatTheBrokerRefusesAreTold(t *testing.T) {
 	for _, properties := range []map[string]string{
-		{PropertySessionID: strings.Repeat("x", 129)}, {PropertyPartitionKey: strings.Repeat("x", 129)},
+		{PropertySessionID: strings.Repeat("x", 129)},
+		{PropertyPartitionKey: strings.Repeat("x", 129)},
 		{PropertySessionID: "a", PropertyPartitionKey: "b"},
 	} {
 		if _, err := encode(&transport.Operation{Message: &transport.Message{ID: "m"}, Properties: properties}, nil); err == nil {

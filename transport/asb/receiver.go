@@ -30,7 +30,7 @@ type receiver struct {
 	line  *line
 	free  chan struct{} // a token for each link that nobody receives over
 
-	ctx  context.Context // ends with Close
+	ctx  context.Context //nolint:containedctx // the receiver's life, which ends with Close
 	stop context.CancelCauseFunc
 
 	all       []*link // the links

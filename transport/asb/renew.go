@@ -2,11 +2,11 @@ package asb
 
 import (
 	"context"
+	"sync"
 
 	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus"
 
 	"github.com/holdfast-go/holdfast/transport"
-	"sync"
 )
 
 // renewers is how many locks are renewed at once. The client library renews one by a request.

@@ -26,7 +26,7 @@ const (
 type session struct {
 	client *azservicebus.Client
 	socket *socket
-	ctx    context.Context // ends with the connection
+	ctx    context.Context //nolint:containedctx // the connection's life
 	end    context.CancelCauseFunc
 }
 
