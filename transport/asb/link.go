@@ -24,6 +24,8 @@ const (
 	carefulReceives = 20
 	// bounceTimeout bounds the wait for the library to give back what it was not asked for.
 	bounceTimeout = 500 * time.Millisecond
+	// busyTimeout is within what time as many messages come to a busy queue as were asked for.
+	busyTimeout = 50 * time.Millisecond
 )
 
 var (
@@ -38,6 +40,7 @@ type link struct {
 	careful  int  // so many receives take one message each
 	ask      int  // how many to ask for next
 	left     int  // the most that were asked for and did not come: they still may
+	rate     rate // of what comes
 
 	mu  sync.Mutex // guards what follows
 	rcv *azservicebus.Receiver
@@ -77,6 +80,7 @@ func (l *link) room(limit int) int {
 // came takes in how many of those asked for have come.
 func (l *link) came(asked, n int) {
 	l.left = max(l.left, asked) - n
+	l.rate.add(n, time.Now())
 	if n == asked {
 		l.ask = 2 * asked
 	} else {
@@ -126,7 +130,8 @@ func (l *link) call(ctx context.Context, s *session, rcv *azservicebus.Receiver,
 }
 
 // close lets no more messages come. One that the broker sends while the link ends would stay locked until its lock runs out,
-// so nothing may be left that was asked for.
+// so nothing may be left that was asked for. Of a busy queue it has come soon, and is given back by the library; what does not
+// come of another is caught.
 func (l *link) close() {
 	l.mu.Lock()
 	rcv, s := l.rcv, l.of
@@ -140,8 +145,14 @@ func (l *link) close() {
 	stop := context.AfterFunc(ctx, func() { _ = s.socket.Close() })
 	defer stop()
 	var caught sync.WaitGroup
-	if l.left > 0 && l.idle(ctx) {
-		caught.Go(func() { l.catch(ctx, rcv, s) })
+	if l.left > 0 {
+		busy := l.rate.busy(time.Now())
+		if busy {
+			_ = backoff.Sleep(ctx, busyTimeout) // or not, if there is no time
+		}
+		if l.idle(ctx) && !busy {
+			caught.Go(func() { l.catch(ctx, rcv, s) })
+		}
 	}
 	_ = rcv.Close(ctx) // what is left ends with the session
 	caught.Wait()
@@ -162,6 +173,29 @@ func (l *link) idle(ctx context.Context) bool {
 	trip := max(time.Since(began), time.Millisecond)
 	_ = backoff.Sleep(ctx, min(bounceTimeout, time.Duration(2*l.left+2)*trip)) // or not, if there is no time
 	return false
+}
+
+// rate tells whether many messages come.
+type rate struct {
+	since  time.Time // of the present second
+	n, old int       // messages in it, and in the one before
+}
+
+func (r *rate) add(n int, now time.Time) {
+	if past := now.Sub(r.since); past >= time.Second {
+		r.old = r.n
+		if past >= 2*time.Second {
+			r.old = 0
+		}
+		r.n, r.since = 0, now
+	}
+	r.n += n
+}
+
+// busy is true from five in a second or two.
+func (r *rate) busy(now time.Time) bool {
+	r.add(0, now)
+	return r.n+r.old >= 5
 }
 
 // look looks at messages from a sequence number on.
