@@ -1,0 +1,121 @@
+package brokertest_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+
+	"github.com/Azure/azure-sdk-for-go/sdk/azcore/to"
+	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus"
+	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus/admin"
+)
+
+// fates is what became of the messages of a queue.
+type fates struct {
+	*bus
+	total int
+	stop  context.CancelFunc
+
+	mu    sync.Mutex // guards what follows
+	ended map[string]string
+	dead  int
+}
+
+// end notes that the broker has said that a message is done with.
+func (f *fates) end(m *azservicebus.ReceivedMessage, how string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	id := string(m.Body)
+	if before := f.ended[id]; before != "" {
+		f.Errorf("message %s: %s, after it had been %s", id, how, before)
+	}
+	f.ended[id] = how
+	if how == "buried" {
+		f.dead++
+	}
+	if len(f.ended) == f.total {
+		f.stop()
+	}
+}
+
+// handle does something with a message, and believes what the broker says of it.
+func (f *fates) handle(r *azservicebus.Receiver, m *azservicebus.ReceivedMessage, dice int) {
+	f.mu.Lock()
+	before := f.ended[string(m.Body)]
+	f.mu.Unlock()
+	if before != "" {
+		f.Errorf("message %s was handed out after it had been %s", m.Body, before)
+	}
+	if dice%2 == 0 {
+		m = onManagement(m)
+	}
+	switch {
+	case dice < 50:
+		if r.CompleteMessage(f.ctx, m, nil) == nil {
+			f.end(m, "completed")
+		}
+	case dice < 65:
+		_ = r.AbandonMessage(f.ctx, m, nil) // its lock may be lost: then it comes again, too
+	case dice < 75:
+		if r.DeadLetterMessage(f.ctx, m, nil) == nil {
+			f.end(m, "buried")
+		}
+	case dice < 85:
+		f.park(r, m)
+	case dice < 95:
+		if r.RenewMessageLock(f.ctx, m, nil) == nil && r.CompleteMessage(f.ctx, m, nil) == nil {
+			f.end(m, "completed")
+		}
+	default: // its lock runs out
+	}
+}
+
+// park defers a message and fetches it again.
+func (f *fates) park(r *azservicebus.Receiver, m *azservicebus.ReceivedMessage) {
+	if r.DeferMessage(f.ctx, m, nil) != nil {
+		return
+	}
+	for f.ctx.Err() == nil { // while its lock from the last round is there, it is not found
+		found, err := r.ReceiveDeferredMessages(f.ctx, []int64{*m.SequenceNumber}, nil)
+		if err == nil && r.CompleteMessage(f.ctx, found[0], nil) == nil {
+			f.end(m, "completed")
+			return
+		}
+	}
+}
+
+func TestServiceBusEndsEachMessageOnceWhateverIsDone(t *testing.T) {
+	b := newBus(t)
+	q := b.queue(admin.QueueProperties{LockDuration: brief(), MaxDeliveryCount: to.Ptr[int32](10_000)})
+	ctx, stop := context.WithCancel(b.ctx)
+	f := &fates{bus: b, total: 300, stop: stop, ended: make(map[string]string)}
+	var working sync.WaitGroup
+	for worker := range uint64(4) {
+		r, random := b.receiver(q), rand.New(rand.NewPCG(worker, 42))
+		working.Go(func() {
+			for ctx.Err() == nil {
+				messages, err := r.ReceiveMessages(ctx, 10, nil)
+				if err != nil && ctx.Err() == nil {
+					t.Errorf("receive: %v", err)
+					return
+				}
+				for _, m := range messages {
+					f.handle(r, m, random.IntN(100))
+				}
+			}
+		})
+	}
+	for i := range f.total {
+		b.send(q, text(fmt.Sprint(i)))
+	}
+	working.Wait()
+	if len(f.ended) != f.total {
+		t.Fatalf("%d of %d messages came to an end", len(f.ended), f.total)
+	}
+	found, err := b.admin.GetQueueRuntimeProperties(b.ctx, q, nil)
+	b.must(err)
+	b.equal(found.DeadLetterMessageCount, int32(f.dead)) //nolint:gosec // at most 300
+	b.equal(found.TotalMessageCount, int64(f.dead))
+}
