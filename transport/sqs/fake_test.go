@@ -33,9 +33,11 @@ type fake struct {
 	hidden   map[string]int32
 	requests map[string]int
 
-	// What becomes of a request: an error for all of it, or for entries by their index.
-	onSend, onDelete, onHide func(request, entries int) (failedEntries, error)
-	onReceive                func() error
+	// What becomes of a request: an error for all of it, or for entries by their index, when they are deleted by their receipt
+	// handle.
+	onSend, onHide func(request, entries int) (failedEntries, error)
+	onDelete       func(request int) (map[string]types.BatchResultErrorEntry, error)
+	onReceive      func() error
 }
 
 func (f *fake) count(what string) int {
@@ -95,18 +97,26 @@ func (f *fake) SendMessageBatch(_ context.Context, in *sqs.SendMessageBatchInput
 }
 
 func (f *fake) DeleteMessageBatch(_ context.Context, in *sqs.DeleteMessageBatchInput, _ ...func(*sqs.Options)) (*sqs.DeleteMessageBatchOutput, error) {
-	failed, err := script(f.onDelete, f.count("delete"), len(in.Entries))
-	if err != nil {
-		return nil, err
+	request := f.count("delete")
+	var failed map[string]types.BatchResultErrorEntry
+	if f.onDelete != nil {
+		var err error
+		if failed, err = f.onDelete(request); err != nil {
+			return nil, err
+		}
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for i, e := range in.Entries {
-		if _, bad := failed[i]; !bad {
-			f.deleted = append(f.deleted, *e.ReceiptHandle)
+	var bad []types.BatchResultErrorEntry
+	for _, e := range in.Entries {
+		if entry, ok := failed[*e.ReceiptHandle]; ok {
+			entry.Id = e.Id
+			bad = append(bad, entry)
+			continue
 		}
+		f.deleted = append(f.deleted, *e.ReceiptHandle)
 	}
-	return &sqs.DeleteMessageBatchOutput{Failed: entries2(in.Entries, failed)}, nil
+	return &sqs.DeleteMessageBatchOutput{Failed: bad}, nil
 }
 
 func (f *fake) ChangeMessageVisibilityBatch(_ context.Context, in *sqs.ChangeMessageVisibilityBatchInput, _ ...func(*sqs.Options)) (
@@ -140,15 +150,6 @@ func script(on func(int, int) (failedEntries, error), request, n int) (failedEnt
 func entries(failed map[int]types.BatchResultErrorEntry) (all []types.BatchResultErrorEntry) {
 	for i, e := range failed {
 		e.Id = aws.String(strconv.Itoa(i))
-		all = append(all, e)
-	}
-	return all
-}
-
-// entries2 uses the ids of the entries, which need not be their indexes.
-func entries2(in []types.DeleteMessageBatchRequestEntry, failed map[int]types.BatchResultErrorEntry) (all []types.BatchResultErrorEntry) {
-	for i, e := range failed {
-		e.Id = in[i].Id
 		all = append(all, e)
 	}
 	return all

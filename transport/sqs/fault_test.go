@@ -110,11 +110,12 @@ func failedOnly(t *testing.T, err error, want ...int) {
 func TestCompletionsThatAWSFailedAreRepeatedAndTheOthersStand(t *testing.T) {
 	f := &fake{
 		come: [][]types.Message{{came("a", 1), came("b", 1), came("c", 1)}},
-		onDelete: func(request, _ int) (failedEntries, error) {
+		onDelete: func(request int) (map[string]types.BatchResultErrorEntry, error) {
+			failed := map[string]types.BatchResultErrorEntry{"c/1": entryFailure("ReceiptHandleIsInvalid", "", true)}
 			if request == 1 {
-				return failedEntries{0: entryFailure("InternalError", "", false), 2: entryFailure("ReceiptHandleIsInvalid", "", true)}, nil
+				failed["a/1"] = entryFailure("InternalError", "", false)
 			}
-			return nil, nil
+			return failed, nil
 		},
 	}
 	r := openFakeReceiver(t, openFake(t, f, nil))
@@ -154,7 +155,7 @@ func TestACompletionThatFailedCanBeRepeated(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f := &fake{
 				come: [][]types.Message{{came("a", 1)}},
-				onDelete: func(request, _ int) (failedEntries, error) {
+				onDelete: func(request int) (map[string]types.BatchResultErrorEntry, error) {
 					if request == 1 {
 						return nil, failure
 					}

@@ -14,7 +14,7 @@ import (
 type gather[T any] struct {
 	flush  func(items []T) []error // an error for each; called by several goroutines at once
 	weigh  func(T) int             // nil: nothing weighs anything
-	alone  func() bool             // whether nobody else can come for now; may be nil
+	alone  func() bool             // whether nobody else can come for now; nil: nobody else came with the last one
 	linger time.Duration
 	room   int
 	tasks  *tasks
@@ -120,7 +120,10 @@ func (g *gather[T]) kick() {
 
 // nobodyElse tells whether waiting for company is in vain. Called with mu held.
 func (g *gather[T]) nobodyElse() bool {
-	return g.lonely && g.running == 0 || g.alone != nil && g.alone()
+	if g.alone != nil {
+		return g.alone()
+	}
+	return g.lonely && g.running == 0
 }
 
 // next is how many of those that wait make a request, and whether no more would fit. Called with mu held.
