@@ -71,6 +71,7 @@ func TestWaitingForASlotEndsWithTheStopAndWithTheContext(t *testing.T) {
 					<-time.After(time.Minute)
 					return
 				}
+				<-time.After(time.Millisecond) // the second has begun
 				slot.pump.SetConcurrency(1)
 				slot.Free()
 				short, cancel := context.WithTimeoutCause(ctx, time.Second, late)
