@@ -6,7 +6,7 @@
 // that slot until its handlers are done; then it settles, which no longer takes the slot:
 //
 //	Receive -> buffered -> handling -> settling -> gone
-//	                       1 slot      4 per slot
+//	                       1 slot      up to 4 per slot
 //
 // So a broker that is slow to settle does not hold up handlers, and yet cannot
 // pile up work without end.

@@ -400,3 +400,11 @@ func TestConcurrencySetBeforeRunCounts(t *testing.T) {
 		<-done
 	})
 }
+
+func TestSettlingIsBoundedByWhatABrokerAnswersAtOnce(t *testing.T) {
+	for concurrency, want := range map[int]int{2: 8, 8: 32, 32: 128, 33: 128, 100: 128, 200: 200} {
+		if got := settles(concurrency); got != want {
+			t.Errorf("%d may settle with a concurrency of %d, want %d", got, concurrency, want)
+		}
+	}
+}

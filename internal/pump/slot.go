@@ -8,9 +8,18 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// settlesPerSlot bounds how many messages settle beyond those that are handled. One
-// that finds no room keeps its slot.
-const settlesPerSlot = 4
+// settlesPerSlot and enoughSettles bound how many messages settle beyond those that are handled. One
+// that finds no room keeps its slot. A broker that is asked for more than it answers at once
+// only takes longer with each.
+const (
+	settlesPerSlot = 4
+	enoughSettles  = 128 // unless there are more slots
+)
+
+// settles is that bound for so many slots.
+func settles(concurrency int) int {
+	return min(settlesPerSlot*concurrency, max(enoughSettles, concurrency))
+}
 
 // Slot is a message's place in the pump. Its methods are safe for concurrent use, and do
 // nothing once Handle has returned. The zero Slot is no place, and its methods do nothing.
@@ -225,7 +234,7 @@ func (p *Pump) free() int {
 	if p.concurrency == 1 {
 		return 1 - out // settles one before it starts another: see Config.Concurrency
 	}
-	return min(p.concurrency-p.handling, (1+settlesPerSlot)*p.concurrency-out)
+	return min(p.concurrency-p.handling, p.concurrency+settles(p.concurrency)-out)
 }
 
 // wake tells who waits that there is room, or that something ended. Called with mu held.
