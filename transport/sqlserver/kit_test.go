@@ -35,6 +35,9 @@ type world struct {
 
 func newWorld(t testing.TB, queues ...string) *world {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("needs PostgreSQL, and -short is for machines without")
+	}
 	w := &world{t: t, schema: fmt.Sprintf("holdfast_test_%d_%d", os.Getpid(), schemas.Add(1))}
 	sql, err := pgx.Connect(t.Context(), testURL())
 	if err != nil {
