@@ -33,7 +33,7 @@ func (c *Conn) Browse(ctx context.Context, queue string) (transport.Cursor, erro
 		return nil, err
 	}
 	cur := &cursor{conn: c, page: Page{Queue: queue}}
-	err := c.call(func() error {
+	err := c.call(ctx, func(ctx context.Context) error {
 		err := c.store.Exists(ctx, queue)
 		if err == nil {
 			cur.page.Last, err = c.store.Last(ctx, queue)
@@ -51,7 +51,7 @@ func (c *Conn) Purge(ctx context.Context, queue string) (n int64, err error) {
 	if err := c.store.Check(queue); err != nil {
 		return 0, err
 	}
-	err = c.call(func() error {
+	err = c.call(ctx, func(ctx context.Context) error {
 		if err := c.store.Exists(ctx, queue); err != nil {
 			return err
 		}
@@ -68,7 +68,7 @@ func (cur *cursor) Next(ctx context.Context, limit int) (ms []*transport.Message
 	}
 	cur.page.Limit = min(limit, maxReceive)
 	var rows []Claimed
-	err = cur.conn.call(func() (err error) {
+	err = cur.conn.call(ctx, func(ctx context.Context) (err error) {
 		rows, err = cur.conn.store.Browse(ctx, cur.page)
 		return err
 	})
@@ -112,18 +112,16 @@ func (cur *cursor) Take(ctx context.Context, m *transport.Message, ops []transpo
 }
 
 // take tries again after a conflict.
-func (c *Conn) take(ctx context.Context, u *Unit) (err error) {
-	if err := c.enter(); err != nil {
-		return err
-	}
-	defer c.calls.Done()
-	for range conflicts {
-		err = c.store.Take(ctx, u)
-		if err == nil || c.store.Classify(err) != Conflict {
-			break
+func (c *Conn) take(ctx context.Context, u *Unit) error {
+	return c.call(ctx, func(ctx context.Context) (err error) {
+		for range conflicts {
+			err = c.store.Take(ctx, u)
+			if err == nil || c.store.Classify(err) != Conflict {
+				break
+			}
 		}
-	}
-	return err
+		return err
+	})
 }
 
 func (cur *cursor) notFound(m *transport.Message) error {

@@ -142,7 +142,7 @@ func (c *Conn) blame(ctx context.Context, err error, rows []Row, total int) erro
 }
 
 func (c *Conn) ifMissing(ctx context.Context, queue string) error {
-	err := c.call(func() error { return c.store.Exists(ctx, queue) })
+	err := c.call(ctx, func(ctx context.Context) error { return c.store.Exists(ctx, queue) })
 	if errors.Is(err, transport.ErrNoQueue) {
 		return err
 	}
@@ -190,7 +190,7 @@ func (t *tx) Complete(ctx context.Context, ops []transport.Operation) error {
 		return errors.Join(dispatchError(failed, len(ops)), t.inner.Rollback(ctx))
 	}
 	d.settling.Store(true)
-	err := c.call(func() error { return t.inner.Complete(ctx, &w.unit) })
+	err := c.complete(ctx, t.inner, &w.unit)
 	d.locked.Store(false)
 	switch {
 	case err != nil:
@@ -201,6 +201,15 @@ func (t *tx) Complete(ctx context.Context, ops []transport.Operation) error {
 	}
 	c.wakes.flushed([]*Unit{&w.unit})
 	return nil
+}
+
+// complete leaves it to ctx how long it may take: the endpoint bounds that.
+func (c *Conn) complete(ctx context.Context, tx StoreTx, u *Unit) error {
+	if err := c.enter(); err != nil {
+		return err
+	}
+	defer c.calls.Done()
+	return tx.Complete(ctx, u)
 }
 
 // Conflict implements [transport.Conflicter].

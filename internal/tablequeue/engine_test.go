@@ -486,6 +486,32 @@ func TestCloseReleasesTellsOthersAndRefuses(t *testing.T) {
 // claimless is a delivery of a row that does not exist.
 func claimless(c *Conn) *delivery { return &delivery{conn: c, queue: "in", lease: Lease{1, 2}} }
 
+// silent is a store on a server that answers nothing any more.
+type silent struct{ *fake }
+
+func (silent) Inspect(ctx context.Context, _ ...string) ([]transport.QueueStats, error) {
+	<-ctx.Done()
+	return nil, context.Cause(ctx)
+}
+
+func TestCloseBreaksOffWhatWouldWaitForEver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := open(t, silent{newFake("in")})
+		looked := make(chan error, 1)
+		go func() {
+			_, err := c.Inspect(context.Background(), "in")
+			looked <- err
+		}()
+		synctest.Wait()
+		start := time.Now()
+		_ = c.Close()
+		if took := time.Since(start); took > 2*maxClose {
+			t.Errorf("Close took %v", took)
+		}
+		isErr(t, <-looked, context.Canceled)
+	})
+}
+
 func TestAClosedReceiverEndsAndItsDeliveriesCanBeSettled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := open(t, newFake("in"))

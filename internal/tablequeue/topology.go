@@ -16,7 +16,7 @@ func (c *Conn) Install(ctx context.Context, plan transport.Plan) error {
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	return c.call(func() error { return c.store.Install(ctx, plan) })
+	return c.call(ctx, func(ctx context.Context) error { return c.store.Install(ctx, plan) })
 }
 
 // Inspect implements [transport.Inspector].
@@ -26,7 +26,7 @@ func (c *Conn) Inspect(ctx context.Context, queues ...string) (stats []transport
 			return nil, err
 		}
 	}
-	err = c.call(func() error {
+	err = c.call(ctx, func(ctx context.Context) error {
 		stats, err = c.store.Inspect(ctx, queues...)
 		return err
 	})
@@ -37,32 +37,36 @@ func (c *Conn) Inspect(ctx context.Context, queues ...string) (stats []transport
 // once, others as soon as they hear of it, or after a second.
 func (c *Conn) Subscribe(ctx context.Context, queue string, types []string) error {
 	defer c.subs.forget()
-	return c.subscribe(queue, func() error { return c.store.Subscribe(ctx, queue, types) })
+	return c.subscribe(ctx, queue, func(ctx context.Context) error { return c.store.Subscribe(ctx, queue, types) })
 }
 
 // Unsubscribe implements [transport.Subscriber]. What others publish may
 // arrive for a second more.
 func (c *Conn) Unsubscribe(ctx context.Context, queue string, types []string) error {
 	defer c.subs.forget()
-	return c.subscribe(queue, func() error { return c.store.Unsubscribe(ctx, queue, types) })
+	return c.subscribe(ctx, queue, func(ctx context.Context) error { return c.store.Unsubscribe(ctx, queue, types) })
 }
 
-func (c *Conn) subscribe(queue string, change func() error) error {
+func (c *Conn) subscribe(ctx context.Context, queue string, change func(context.Context) error) error {
 	if err := c.store.Check(queue); err != nil {
 		return err
 	}
-	err := c.call(change)
+	err := c.call(ctx, change)
 	if err == nil {
 		c.wakes.announce(subscriptionsChanged)
 	}
 	return err
 }
 
-// call runs fn unless the Conn is closed; Close waits for it.
-func (c *Conn) call(fn func() error) error {
+// call runs fn unless the Conn is closed. Close waits for it, and in the end breaks it off: a server that has gone silent
+// would keep it for ever where ctx does not end.
+func (c *Conn) call(ctx context.Context, fn func(context.Context) error) error {
 	if err := c.enter(); err != nil {
 		return err
 	}
 	defer c.calls.Done()
-	return fn()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(c.work, cancel)()
+	return fn(ctx)
 }
