@@ -2,6 +2,7 @@ package asb
 
 import (
 	"context"
+	"encoding/xml"
 	"errors"
 	"fmt"
 	"net/http"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/Azure/azure-sdk-for-go/sdk/azcore"
 	"github.com/Azure/azure-sdk-for-go/sdk/azcore/policy"
+	"github.com/Azure/azure-sdk-for-go/sdk/azcore/runtime"
 	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus"
 	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus/admin"
 
@@ -86,13 +88,20 @@ func managed(err error) error {
 	return err
 }
 
-// detail is what the administration said.
+// detail is what the administration said, in its own words where it has some.
 func detail(err error) string {
 	var e *azcore.ResponseError
-	if errors.As(err, &e) && e.ErrorCode != "" {
-		return e.ErrorCode
+	if !errors.As(err, &e) {
+		return ""
 	}
-	return ""
+	if e.RawResponse != nil {
+		body, failed := runtime.Payload(e.RawResponse) // the library has read it and keeps it
+		var answer struct{ Detail string }
+		if failed == nil && xml.Unmarshal(body, &answer) == nil && answer.Detail != "" {
+			return answer.Detail
+		}
+	}
+	return e.ErrorCode
 }
 
 // unmanageable tells whether it is not for us to ask the administration.
