@@ -17,6 +17,26 @@ func (c *conn) onChannel(ctx context.Context, f func(*amqp.Channel) error) error
 	return c.call(ctx, func() error { return withChannel(w.conn, f) })
 }
 
+// ask is onChannel with a channel that is kept, for questions that are asked again and again.
+func (c *conn) ask(ctx context.Context, f func(*amqp.Channel) error) error {
+	w, err := c.receiving.within(ctx, connectPatience)
+	if err != nil {
+		return err
+	}
+	return c.call(ctx, func() error { return w.ask(f) })
+}
+
+func (w *consuming) ask(f func(*amqp.Channel) error) (err error) {
+	w.asking.Lock()
+	defer w.asking.Unlock()
+	if w.asked == nil || w.asked.IsClosed() { // by an answer that was a refusal
+		if w.asked, err = w.conn.Channel(); err != nil {
+			return wrap(err, "open a channel")
+		}
+	}
+	return f(w.asked)
+}
+
 func withChannel(conn *amqp.Connection, f func(*amqp.Channel) error) error {
 	ch, err := conn.Channel()
 	if err != nil {

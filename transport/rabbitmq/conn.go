@@ -116,6 +116,9 @@ func (c *conn) Close() error {
 type consuming struct {
 	conn *amqp.Connection
 	lost chan *amqp.Error
+
+	asking sync.Mutex    // held while ask is used
+	asked  *amqp.Channel // for what is asked again and again; nil before
 }
 
 func (c *conn) dialConsuming(ctx context.Context) (*consuming, error) {

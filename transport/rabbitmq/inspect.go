@@ -46,7 +46,7 @@ func (c *conn) lookAt(ctx context.Context, name string) (amqp.Queue, error) {
 		return amqp.Queue{}, fmt.Errorf("rabbitmq: queue %.40q...: a name of %d bytes: %w", name, len(name), transport.ErrNoQueue)
 	}
 	var found amqp.Queue
-	err := c.onChannel(ctx, func(ch *amqp.Channel) (err error) {
+	err := c.ask(ctx, func(ch *amqp.Channel) (err error) {
 		found, err = ch.QueueDeclarePassive(name, true, false, false, false, nil)
 		return wrap(err, "look at queue %q", name)
 	})
