@@ -78,7 +78,7 @@ func (s *session) takeBack(d *delivery) {
 	s.account(d)
 	// One that cannot be returned comes back with the loss of the channel.
 	if d.handed {
-		s.receiver.conn.processed.lost(s.receiver.queue, &d.message, d.completed)
+		s.receiver.lost(d, d.completed)
 		_ = s.ch.Reject(d.tag, true)
 		return
 	}

@@ -101,6 +101,12 @@ func attemptOf(d *amqp.Delivery, queueType QueueType) transport.Attempt {
 	return transport.Attempt{N: 1, Exact: queueType == Quorum}
 }
 
+// isUnnamed tells a message that its producer gave no id.
+func isUnnamed(d *amqp.Delivery) bool {
+	id, _ := d.Headers[header.MessageID].(string)
+	return d.MessageId == "" && id == ""
+}
+
 // contentID is the identity of a message that its producer gave none: the same for
 // every hand-out, and for every message with the same content.
 func contentID(d *amqp.Delivery) string {

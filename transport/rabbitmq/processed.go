@@ -39,6 +39,14 @@ func identityOf(queue string, m *transport.Message) identity {
 	return identity(h.Sum(nil))
 }
 
+// lost takes note of a delivery in hand. One without a name is left out: another message may have the same content,
+// and be acknowledged in its place when it is retried.
+func (r *receiver) lost(d *delivery, completed bool) {
+	if !d.unnamed {
+		r.conn.processed.lost(r.queue, &d.message, completed)
+	}
+}
+
 // lost takes note of a message in hand.
 func (p *processed) lost(queue string, m *transport.Message, completed bool) {
 	p.mu.Lock()

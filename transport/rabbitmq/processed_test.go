@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	amqp "github.com/rabbitmq/amqp091-go"
+
 	"github.com/holdfast-go/holdfast/internal/brokertest"
 	"github.com/holdfast-go/holdfast/transport"
 	"github.com/holdfast-go/holdfast/transport/rabbitmq"
@@ -48,6 +50,39 @@ func TestWhatWasDoneWhenItsAcknowledgementWasLostIsNotHandedOutAgain(t *testing.
 			waitEmpty(t, c, broker, queue)
 		})
 	}
+}
+
+// Two messages of another producer, both without an id and of the same content: the second is not acknowledged for
+// the first, when it comes again because it failed.
+func TestWhatWasDoneIsNotTakenForAnotherMessageOfTheSameContent(t *testing.T) {
+	broker := brokertest.RabbitMQ(t)
+	proxy := newProxy(t, broker)
+	c := open(t, proxy.URL(t, broker), nil)
+	queue := install(t, c, "ticks")
+	raw := rawChannel(t, broker)
+	tick := func() {
+		must(t, raw.PublishWithContext(t.Context(), "", queue, false, false, amqp.Publishing{Body: []byte("tick")}))
+	}
+	r := receive(t, c, queue, 10)
+	tick()
+	first := next(t, r)
+	proxy.Refuse()
+	if _, err := r.Receive(within(t), 1); err == nil {
+		t.Fatal("the loss is not noticed")
+	}
+	if err := first.Complete(t.Context()); !errors.Is(err, transport.ErrLeaseLost) {
+		t.Error(err)
+	}
+	for again := false; !again; { // somebody else is given the first
+		d, found, err := raw.Get(queue, true)
+		must(t, err)
+		again = found && d.Redelivered
+	}
+	proxy.Resume()
+	tick()
+	second := next(t, r)
+	must(t, second.Retry(t.Context()))
+	must(t, next(t, r).Complete(t.Context()))
 }
 
 // The broker's own clock: it takes back what is held for too long.

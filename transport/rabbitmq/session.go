@@ -143,13 +143,12 @@ func (s *session) endWith(err error) {
 
 // remember takes note of what comes again now, though it may be done with.
 func (s *session) remember() {
-	memory := &s.receiver.conn.processed
 	for _, p := range s.acks.pending {
-		memory.lost(s.receiver.queue, &p.of.message, true)
+		s.receiver.lost(p.of, true)
 	}
 	for d := s.acks.oldest; d != nil; d = d.next {
 		if d.handed {
-			memory.lost(s.receiver.queue, &d.message, d.completed)
+			s.receiver.lost(d, d.completed)
 		}
 	}
 }
@@ -308,6 +307,7 @@ func (s *session) push(c *consumer, in *amqp.Delivery) {
 		since:   now,
 		message: s.receiver.conn.read(in),
 		attempt: attemptOf(in, s.receiver.conn.queueType),
+		unnamed: isUnnamed(in),
 		session: s,
 		from:    c,
 		tag:     in.DeliveryTag,

@@ -20,6 +20,7 @@ type delivery struct {
 	session *session
 	from    *consumer
 	tag     uint64
+	unnamed bool // its id is made of its content
 
 	// Guarded by the session.
 	since      time.Time // when it came
