@@ -52,19 +52,21 @@ func (a *app) asbEndpointCommand() *cobra.Command {
 // asbQueuesCommand is create or verify.
 func (a *app) asbQueuesCommand(verb string, creates bool) *cobra.Command {
 	var e servicebus.Endpoint
+	var events expecting
 	s := shaping{creates: creates}
 	cmd := &cobra.Command{
 		Use:   verb + " NAME",
 		Short: "Say what is missing of an endpoint, or not fit for it",
 		Example: `  holdfast asb endpoint verify sales --transport sb://shop.servicebus.windows.net
-  holdfast asb endpoint verify sales --audit audit --instance 1 --json`,
+  holdfast asb endpoint verify sales --audit audit --instance 1 --json
+  holdfast asb endpoint verify sales --event Shop.OrderPlaced --event Shop.Bill`,
 		Args: oneEndpoint,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			e.Name = args[0]
 			if err := e.Check(); err != nil {
 				return usageError{err}
 			}
-			return a.shapeQueues(cmd.Context(), &s, &e)
+			return a.shapeQueues(cmd.Context(), &s, &e, &events)
 		},
 	}
 	if creates {
@@ -78,7 +80,29 @@ func (a *app) asbQueuesCommand(verb string, creates bool) *cobra.Command {
 	flags.StringVar(&e.Error, "error", "error", "the error `queue`")
 	flags.StringVar(&e.Audit, "audit", "", "the audit `queue`; none unless set")
 	s.flags(cmd)
+	if !creates {
+		events.flags(cmd)
+	}
 	return cmd
+}
+
+// expecting is what verify is told of events.
+type expecting struct {
+	subscribing
+	types []string
+}
+
+func (e *expecting) flags(cmd *cobra.Command) {
+	cmd.Flags().StringArrayVar(&e.types, "event", nil, "`type` of an event that the endpoint is to be subscribed to; may be repeated")
+	e.subscribing.flags(cmd)
+}
+
+// look adds to a report what is wrong with the subscriptions.
+func (e *expecting) look(ctx context.Context, n *servicebus.Namespace, t *asb.Transport, endpoint string, r *servicebus.Report) error {
+	found, err := n.VerifySubscriptions(ctx, t.Subscriptions(endpoint, e.types...))
+	r.Found = append(r.Found, found...)
+	r.OK = len(r.Found) == 0
+	return err
 }
 
 // asbTransport is the transport that the user named, which has to be of Azure Service Bus.
@@ -116,14 +140,22 @@ func (a *app) onServiceBus(ctx context.Context, endpoint string, prepare func(*a
 }
 
 // shapeQueues creates or verifies what the endpoint needs, and prints what came of it.
-func (a *app) shapeQueues(ctx context.Context, s *shaping, e *servicebus.Endpoint) error {
+func (a *app) shapeQueues(ctx context.Context, s *shaping, e *servicebus.Endpoint, events *expecting) error {
 	what := fmt.Sprintf("endpoint %q", e.Name)
-	return a.onServiceBus(ctx, e.Name, nil, func(conn transport.Conn, n *servicebus.Namespace) error {
+	topology, err := events.topology()
+	if err != nil {
+		return err
+	}
+	var bus *asb.Transport
+	setTopology := func(t *asb.Transport) { bus, t.Topology = t, topology }
+	return a.onServiceBus(ctx, e.Name, setTopology, func(conn transport.Conn, n *servicebus.Namespace) error {
 		var report servicebus.Report
 		var err error
 		switch {
 		case !s.creates:
-			report, err = n.Verify(ctx, e.Plan())
+			if report, err = n.Verify(ctx, e.Plan()); err == nil {
+				err = events.look(ctx, n, bus, e.Name, &report)
+			}
 		case s.dryRun:
 			report, err = n.Preview(ctx, e.Plan())
 		default:

@@ -43,11 +43,15 @@ func (a *app) subscribeCommand(subscribes bool) *cobra.Command {
 		cmd.Example = "  holdfast asb endpoint unsubscribe sales Shop.OrderPlaced --transport sb://shop.servicebus.windows.net"
 	}
 	cmd.Long = cmd.Short + ".\n\n" + subscribeHelp
+	s.flags(cmd)
+	return cmd
+}
+
+func (s *subscribing) flags(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringArrayVar(&s.topics, "topic", nil, "the topic of a type, as `TYPE=TOPIC`; may be repeated")
 	flags.StringArrayVar(&s.shared, "shared", nil, "a `topic` that several types go by; may be repeated")
 	flags.BoolVar(&s.noHierarchies, "no-hierarchies", false, "leave base types out of account, as NServiceBus does")
-	return cmd
 }
 
 func endpointAndTypes(_ *cobra.Command, args []string) error {

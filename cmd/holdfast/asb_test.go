@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"slices"
 	"strings"
 	"testing"
 
@@ -84,7 +85,22 @@ func TestAnEndpointIsSubscribedOnServiceBus(t *testing.T) {
 			t.Errorf("rule %q of topic %q: %v, %v", rule, topic, found, err)
 		}
 	}
+	must(t, "", "asb", "endpoint", "create", "sales")
+	verify := []string{"verify", "sales", "--event", "Shop.OrderPlaced", "--event", "Shop.Bill", "--topic", "Shop.Bill=bills", "--shared", "bills", "--no-hierarchies"}
+	if r, _ := busReport(t, exitOK, verify...); !r.OK {
+		t.Errorf("subscribed: %+v", r)
+	}
 	must(t, "", "asb", "endpoint", "unsubscribe", "sales", "Shop.OrderPlaced", "--no-hierarchies")
+	if _, err := client.DeleteRule(t.Context(), "bills", "sales", "Shop.Bill", nil); err != nil {
+		t.Fatal(err)
+	}
+	want := []servicebus.Finding{
+		{State: servicebus.Missing, Kind: "subscription", Name: "Shop.OrderPlaced/sales"},
+		{State: servicebus.Missing, Kind: "rule", Name: "bills/sales/Shop.Bill"},
+	}
+	if r, _ := busReport(t, exitFailed, verify...); !slices.Equal(r.Found, want) {
+		t.Errorf("unsubscribed: %+v, want %+v", r.Found, want)
+	}
 	if found, err := client.GetSubscription(t.Context(), "Shop.OrderPlaced", "sales", nil); err != nil || found != nil {
 		t.Errorf("after unsubscribing: %v, %v", found, err)
 	}

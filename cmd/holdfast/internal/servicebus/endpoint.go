@@ -11,6 +11,7 @@ import (
 	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus/admin"
 
 	"github.com/holdfast-go/holdfast/transport"
+	"github.com/holdfast-go/holdfast/transport/asb"
 )
 
 // Endpoint is an endpoint by what of its configuration shows in the namespace.
@@ -46,16 +47,16 @@ func (e Endpoint) Plan() transport.Plan {
 	return transport.Plan{Queues: queues, Delays: true}
 }
 
-// State is what is wrong with a queue.
+// State is what is wrong with a queue, a subscription or a rule.
 type State string
 
-// What may be wrong with a queue.
+// What may be wrong.
 const (
 	Missing State = "missing"
 	Differs State = "differs" // in a way that messages do not outlive, or are not received by
 )
 
-// Finding is a queue that is not as it should be.
+// Finding is something that is not as it should be.
 type Finding struct {
 	State  State  `json:"state"`
 	Kind   string `json:"kind"`
@@ -89,6 +90,40 @@ func (n *Namespace) Verify(ctx context.Context, plan transport.Plan) (Report, er
 	}
 	r.OK = len(r.Found) == 0
 	return r, nil
+}
+
+// VerifySubscriptions says which of an endpoint's subscriptions are missing or lead elsewhere, and changes nothing.
+func (n *Namespace) VerifySubscriptions(ctx context.Context, wanted []asb.Subscription) ([]Finding, error) {
+	var found []Finding
+	for _, s := range wanted {
+		name := s.Topic + "/" + s.Name
+		there, err := n.client.GetSubscription(ctx, s.Topic, s.Name, nil)
+		if err != nil && status(err) != http.StatusNotFound {
+			return nil, fmt.Errorf("look at subscription %q: %w", name, short(err))
+		}
+		if there == nil {
+			found = append(found, Finding{Missing, "subscription", name, ""})
+			continue
+		}
+		if to := valueOr(there.ForwardTo, ""); !leadsTo(to, s.Queue) {
+			found = append(found, Finding{Differs, "subscription", name, fmt.Sprintf("forwards to %q in the place of %q", to, s.Queue)})
+		}
+		for _, rule := range s.Rules {
+			there, err := n.client.GetRule(ctx, s.Topic, s.Name, rule, nil)
+			if err != nil && status(err) != http.StatusNotFound {
+				return nil, fmt.Errorf("look at rule %q of %q: %w", rule, name, short(err))
+			}
+			if there == nil {
+				found = append(found, Finding{Missing, "rule", name + "/" + rule, ""})
+			}
+		}
+	}
+	return found, nil
+}
+
+// leadsTo compares a queue with what the administration says, which may be a URL.
+func leadsTo(to, queue string) bool {
+	return strings.EqualFold(to, queue) || strings.HasSuffix(strings.ToLower(to), "/"+strings.ToLower(queue))
 }
 
 // enough is the least number of hand-outs that an endpoint's own counting stays below by far.
