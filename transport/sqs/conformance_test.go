@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"net/url"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -76,6 +77,10 @@ func conformance(t *testing.T, raw bool) transporttest.Harness {
 			}
 			proxy := brokertest.NewProxy(t, u.Host)
 			return kit{short(proxy.URL(t, broker))}, proxy
+		},
+		Restart: func(t testing.TB) (transport.Transport, func()) {
+			node := brokertest.OwnSQS(t)
+			return kit{short(node.URL)}, func() { node.Restart(os.Kill) }
 		},
 	}
 }

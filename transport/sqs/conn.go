@@ -30,11 +30,12 @@ type conn struct {
 	closing atomic.Bool
 	tasks   tasks
 
-	urls    urls
-	account account
-	senders senders
-	hops    delayeddelivery.Hops   // awsHops, but for tests
-	sentOn  delayeddelivery.Memory // messages that wait for long
+	urls        urls
+	account     account
+	senders     senders
+	withoutHops sync.Map               // time.Time by queue: when it had no queue for long delays
+	hops        delayeddelivery.Hops   // awsHops, but for tests
+	sentOn      delayeddelivery.Memory // messages that wait for long
 
 	mu        sync.Mutex             // guards what follows
 	receivers map[*receiver]struct{} // nil after Close

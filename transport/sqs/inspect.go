@@ -2,8 +2,10 @@ package sqs
 
 import (
 	"context"
+	"errors"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
@@ -27,6 +29,9 @@ func (c *conn) Inspect(ctx context.Context, queues ...string) ([]transport.Queue
 	for _, queue := range queues {
 		s, err := c.inspect(ctx, queue)
 		if err != nil {
+			return nil, err
+		}
+		if err := c.addHopping(ctx, &s); err != nil {
 			return nil, err
 		}
 		stats = append(stats, s)
@@ -63,6 +68,30 @@ func (c *conn) inspect(ctx context.Context, queue string) (transport.QueueStats,
 		return n
 	}
 	return transport.QueueStats{Name: queue, Ready: count(ready), Unsettled: count(unsettled), Delayed: count(delayed)}, nil
+}
+
+// hopsLook is for how long a queue is taken to have none in which its messages wait for long, so that not each look asks.
+const hopsLook = time.Minute
+
+// addHopping counts what waits for a queue in the other one as delayed.
+func (c *conn) addHopping(ctx context.Context, s *transport.QueueStats) error {
+	if at, ok := c.withoutHops.Load(s.Name); ok && time.Since(at.(time.Time)) < hopsLook { //nolint:errcheck // there is nothing else in it
+		return nil
+	}
+	waits := s.Name + delaySuffix
+	if _, err := queueName(c.cfg.QueuePrefix, waits); err != nil {
+		return nil //nolint:nilerr // it cannot have one
+	}
+	own, err := c.inspect(ctx, waits)
+	if errors.Is(err, transport.ErrNoQueue) {
+		c.withoutHops.Store(s.Name, time.Now())
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	s.Delayed = max(0, s.Delayed) + max(0, own.Ready) + max(0, own.Unsettled) + max(0, own.Delayed)
+	return nil
 }
 
 // listQueues are the names of all standard queues with the prefix, without it.

@@ -27,6 +27,8 @@ type fullConn interface {
 	transport.Installer
 	transport.Subscriber
 	transport.Satellites
+	transport.Inspector
+	transport.Browser
 }
 
 // open opens the transport for an endpoint.
