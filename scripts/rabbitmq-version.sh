@@ -52,7 +52,8 @@ HOLDFAST_BROKERS=$(mktemp -d "$home/run.XXXXXX") # a node of this run's own: ano
 export HOLDFAST_TEST_RABBITMQ_BIN=$home/bin HOLDFAST_BROKERS HOLDFAST_AMQP_PORT=5682
 unset HOLDFAST_TEST_AMQP HOLDFAST_TEST_RABBITMQCTL
 trap 'scripts/brokers.sh down; rm -rf "$HOLDFAST_BROKERS"' EXIT
-urls=$(scripts/brokers.sh up)
+# One after the other, for they look for free ports. The node does not keep the lock (-o).
+urls=$(flock -o .tmp/rabbitmq.lock scripts/brokers.sh up)
 eval "$urls"
-say "RabbitMQ $("$HOLDFAST_TEST_RABBITMQCTL" -q version) of Debian $suite"
+say "RabbitMQ $("$HOLDFAST_TEST_RABBITMQCTL" -q eval 'rabbit_misc:version().') of Debian $suite"
 "$@"
