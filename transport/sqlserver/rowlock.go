@@ -44,12 +44,13 @@ func (l *rowLock) take(ctx context.Context, tx pgx.Tx) error {
 	return nil
 }
 
-var setsIsolation = regexp.MustCompile(`(?is)^\s*set\s+transaction\b.*\bisolation\s+level\s+(serializable|repeatable\s+read|read\s+committed|read\s+uncommitted)\b`)
+var setsIsolation = regexp.MustCompile(`(?is)^set\s+transaction\b.*\bisolation\s+level\s+(serializable|repeatable\s+read|read\s+committed|read\s+uncommitted)\b`)
 
 // isolation tells whether a statement sets the level of its transaction, and whether to one that keeps a snapshot.
 func isolation(sql string) (snapshot, sets bool) {
-	if len(sql) > 1000 {
-		return false, false
+	sql = strings.TrimLeft(sql, " \t\r\n")
+	if len(sql) < 3 || len(sql) > 1000 || !strings.EqualFold(sql[:3], "set") {
+		return false, false // as nearly all
 	}
 	level := setsIsolation.FindStringSubmatch(sql)
 	if level == nil {
