@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Measures endpoints against raw clients and peers, round by round in one run, so that the
-# ratios hold on a machine that is not quiet. Prints a JSON line for each run, then medians.
+# ratios hold on a machine that is not quiet. Prints a JSON line for each run, then medians, and
+# how our endpoints stand to the others. What came of it is in docs/performance.md.
 #
 #   PEERS=path/to/run scripts/compare.sh [rabbitmq|postgres|sqlite|memory ...]
 #
@@ -26,10 +27,11 @@ ours() {
 		sed "s|^{|{\"name\":\"$1\",|" | tee -a "$out"
 }
 
-# peer SCENARIO: one run of a raw client or a peer.
+# peer SCENARIO: one run of a raw client or a peer. It does not wait for a quiet machine and is not
+# repeated until it had one, because our runs are not either.
 peer() {
 	[ -n "${PEERS:-}" ] || return 0
-	AMQP_URL=$amqp PG_URL=$pg "$PEERS" -rounds 1 -out .tmp/peer.jsonl "$1" >/dev/null
+	AMQP_URL=$amqp PG_URL=$pg "$PEERS" -rounds 1 -quiet 0s -tries 1 -out .tmp/peer.jsonl "$1" >/dev/null
 	sed 's|"scenario":|"name":|; s|"rate":|"messages_per_second":|' .tmp/peer.jsonl | tee -a "$out"
 	rm -f .tmp/peer.jsonl
 }
@@ -77,3 +79,33 @@ sed -n 's/.*"name":"\([^"]*\)".*"messages_per_second":\([0-9.]*\).*/\1 \2/p' "$o
 	END { for (k in n) { m = n[k]; for (i = 1; i <= m; i++) a[i] = v[k, i] + 0
 		for (i = 1; i < m; i++) for (j = i + 1; j <= m; j++) if (a[j] < a[i]) { t = a[i]; a[i] = a[j]; a[j] = t }
 		printf "%-45s %10.0f  (%d runs, %.0f to %.0f)\n", k, a[int((m + 1) / 2)], m, a[1], a[m] } }' | sort
+
+# against OURS PEER WANTED: the ratio of two medians is one of different rounds, so this is the
+# median of the ratios round by round.
+against() {
+	sed -n 's/.*"name":"\([^"]*\)".*"messages_per_second":\([0-9.]*\).*/\1 \2/p' "$out" |
+		awk -v ours="$1" -v peer="$2" -v wanted="$3" '
+		$1 == ours { a[++n] = $2 }
+		$1 == peer { b[++m] = $2 }
+		END { if (n == 0 || n != m) exit
+			for (i = 1; i <= n; i++) r[i] = a[i] / b[i]
+			for (i = 1; i < n; i++) for (j = i + 1; j <= n; j++) if (r[j] < r[i]) { t = r[i]; r[i] = r[j]; r[j] = t }
+			printf "%-30s %-40s %6.2f  (%.2f to %.2f, wanted %s)\n", ours, peer, r[int((n + 1) / 2)], r[1], r[n], wanted }'
+}
+
+echo "ratios:" >&2
+raw=rmq/loop/quorum/2conn
+for c in 32 100; do
+	against "holdfast/rabbitmq/loop/c$c" "$raw-co-ma/c$c/200/h12" 0.9
+	against "holdfast/rabbitmq/loop/c$c" "$raw/c$c/200/h12" 1
+	against "holdfast/rabbitmq/loop/c$c" "rmq/peer/gorabbit/quorum/c$c/200" 1
+done
+against holdfast/rabbitmq/loop/c32 rmq/peer/watermill/quorum/pool/c32/200 2
+against holdfast/rabbitmq/loop/c100 rmq/peer/watermill/quorum/pool/c100/200 2.5
+against holdfast/rabbitmq/loop/c1 $raw/c1/200/h12 0.95
+against holdfast/rabbitmq/receive/c32 rmq/consume/quorum/p300/c1/multi/200/h8 0.6
+against holdfast/postgres/loop/c32 pg/loop/on/lease/c32/200 0.5
+against holdfast/postgres/loop/c32 pg/peer/watermill/on/queue/tx/b100/c8/200 2
+against holdfast/postgres/loop/c32 pg/peer/river/on/insert/bench/c32/200 10
+against holdfast/postgres/atomic/c32 pg/loop/on/txp+biz/c32/200 1
+against holdfast/postgres/atomic/c32 pg/peer/river/on/tx/bench/c32/200 4
