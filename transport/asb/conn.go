@@ -119,7 +119,7 @@ func (c *conn) lockDuration(ctx context.Context) time.Duration {
 	if lock, err := c.lockOf(ctx, c.endpoint); err == nil && lock > 0 {
 		return min(lock, defaultLock)
 	}
-	return defaultLock // a queue that has a shorter one is told of when it is received from
+	return defaultLock // a shorter one shows when it is received from
 }
 
 // Limits implements [transport.Conn].

@@ -107,6 +107,28 @@ func TestAHandlerFiveTimesLongerThanTheLockCompletesOnce(t *testing.T) {
 	}
 }
 
+// Who may not manage the namespace does not know the lock of a queue that others have made.
+func TestLocksThatAreShorterThanReckonedAreRenewed(t *testing.T) {
+	ns := brokertest.OwnServiceBus(t)
+	maker := on(ns)
+	maker.LockDuration = time.Second
+	install(t, open(t, maker), "work", "error", "work.quarantine")
+	tr := on(ns)
+	tr.ConnectionString = ns.Control.Restricted("Send", "Listen")
+	handled := make(chan int, 10)
+	s := run(t, tr, nil, func(_ context.Context, _ *endpoint.Session, m job) error {
+		<-time.After(3 * maker.LockDuration)
+		handled <- m.N
+		return nil
+	})
+	s.send(1)
+	await(t, "the handler ends", handled)
+	s.end()
+	if q := ns.Control.State().Queues["work"]; len(handled) > 0 || q.Active != 0 || q.DeadLetters != 0 {
+		t.Errorf("handled %d times more, and %+v is left", len(handled), q)
+	}
+}
+
 func TestAHandlerIsCancelledWhenItsLockIsLost(t *testing.T) {
 	ns := brokertest.OwnServiceBus(t)
 	tr := on(ns)

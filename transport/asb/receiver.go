@@ -34,7 +34,8 @@ type receiver struct {
 	stop context.CancelCauseFunc
 
 	all       []*link // the links
-	settler   link    // for what has to be done by the lock's token alone
+	short     shortLocks
+	settler   link // for what has to be done by the lock's token alone
 	receiving sync.WaitGroup
 
 	mu     sync.Mutex // guards what follows
@@ -215,17 +216,12 @@ func (r *receiver) leave() {
 // shut ends everything: what is out goes back.
 func (r *receiver) shut() {
 	_ = r.Close() // never fails
-	r.mu.Lock()
-	left := make([]*delivery, 0, len(r.out))
-	for d := range r.out {
-		left = append(left, d)
-	}
-	r.mu.Unlock()
+	left := r.outstanding()
 	ctx, cancel := context.WithTimeout(r.conn.ctx, closeTimeout)
 	defer cancel()
 	var all sync.WaitGroup
 	for _, d := range left {
-		all.Go(func() { _ = d.settle(ctx, release) }) // else its lock runs out
+		all.Go(func() { _ = d.Release(ctx) }) // else its lock runs out
 	}
 	all.Wait()
 	r.line.close()
@@ -247,7 +243,19 @@ func (r *receiver) hand(msgs []*azservicebus.ReceivedMessage, s *session, rcv *a
 		r.out[&owned[i]] = struct{}{}
 	}
 	r.mu.Unlock()
+	r.short.mind(r, msgs[0])
 	return ds
+}
+
+// outstanding are the deliveries that are neither settled nor lost.
+func (r *receiver) outstanding() []transport.Delivery {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	out := make([]transport.Delivery, 0, len(r.out))
+	for d := range r.out {
+		out = append(out, d)
+	}
+	return out
 }
 
 // gone notes that a delivery is settled or lost.

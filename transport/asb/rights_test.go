@@ -146,8 +146,23 @@ func TestAnIdentityIsACredential(t *testing.T) {
 	install(t, open(t, on(ns)), "in")
 	const token = "a-token"
 	ns.Control.Admit(token, "Send", "Listen")
-	tr := &asb.Transport{Namespace: hostOf(t, ns), Credential: tokens(token), Administration: ns.Admin, WebSocket: plainly(t, ns)}
+	host, address, config := ns.TLS(t)
+	tr := &asb.Transport{Namespace: host, Address: address, TLS: config, Credential: tokens(token), Administration: ns.Admin}
 	c := open(t, tr)
+	dispatch(t, c, to("in", "m"))
+	must(t, next(t, receive(t, c, "in")).Complete(within(t)))
+
+	tr.TLS = nil
+	_, err := tr.Open(within(t), transport.Env{Endpoint: "sales"})
+	says(t, err, token, "asb: connect to "+address, "certificate")
+}
+
+func TestAWebSocketIsAConnection(t *testing.T) {
+	ns := brokertest.OwnServiceBus(t)
+	tr := on(ns)
+	tr.WebSocket = plainly(t, ns)
+	c := open(t, tr)
+	install(t, c, "in")
 	dispatch(t, c, to("in", "m"))
 	must(t, next(t, receive(t, c, "in")).Complete(within(t)))
 }
