@@ -121,11 +121,11 @@ func (c *conn) deliver(ctx context.Context, entity string, group []*parcel) {
 		fail(group, err)
 		return
 	}
-	later := slices.DeleteFunc(slices.Clone(group), func(p *parcel) bool { return p.due.IsZero() })
-	if len(later) == 0 {
+	if !slices.ContainsFunc(group, func(p *parcel) bool { return !p.due.IsZero() }) {
 		o.send(ctx, group)
 		return
 	}
+	later := slices.DeleteFunc(slices.Clone(group), func(p *parcel) bool { return p.due.IsZero() })
 	at := slices.DeleteFunc(slices.Clone(group), func(p *parcel) bool { return !p.due.IsZero() })
 	if len(at) > 0 {
 		o.send(ctx, at)

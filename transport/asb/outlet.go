@@ -19,7 +19,7 @@ const (
 	// sendTimeout bounds a request to send, whoever waits for it.
 	sendTimeout = 30 * time.Second
 	// flushers is how many requests to one destination are under way at once before others gather, and then as many again.
-	flushers = 4
+	flushers = 2
 	// groupsPerFlush is how many Dispatch calls share requests.
 	groupsPerFlush = 100
 	// busyTries is how often a request is repeated that the service refused because it is throttled: nothing has happened then.

@@ -185,15 +185,20 @@ func (d *delivery) byToken(ctx context.Context, v verb) error {
 	return d.ask(ctx, s, func(ctx context.Context) error { return v.do(ctx, rcv, bare) })
 }
 
-// ask makes one request with a time of its own: left to itself, the client library tries for minutes.
+// ask makes one request with a time of its own, which ends with the session, too: left to itself, the client library tries for minutes.
 func (d *delivery) ask(ctx context.Context, s *session, request func(context.Context) error) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, settleTimeout, errNoReply)
 	defer cancel()
-	on, over := s.on(ctx)
-	defer over()
-	err := request(on)
-	if err != nil && ctx.Err() != nil {
+	stop := context.AfterFunc(s.ctx, cancel)
+	defer stop()
+	err := request(ctx)
+	switch {
+	case err == nil:
+		return nil
+	case !s.alive():
+		return errLost
+	case ctx.Err() != nil:
 		return context.Cause(ctx)
 	}
-	return plain(s.lostIn(ctx, err))
+	return plain(err)
 }

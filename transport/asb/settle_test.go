@@ -171,7 +171,7 @@ func TestAMessageThatTheLibraryCannotReadHoldsUpNobody(t *testing.T) {
 func TestManyMessagesAreHeldByRenewing(t *testing.T) {
 	ns := brokertest.OwnServiceBus(t)
 	tr := on(ns)
-	tr.LockDuration = time.Second
+	tr.LockDuration = 3 * time.Second
 	c := open(t, tr)
 	install(t, c, "in")
 	const n = 200
@@ -179,7 +179,7 @@ func TestManyMessagesAreHeldByRenewing(t *testing.T) {
 	r := receive(t, c, "in")
 	ds := nextN(t, r, n)
 	for range 4 {
-		<-time.After(400 * time.Millisecond)
+		<-time.After(tr.LockDuration / 3)
 		for i, err := range r.(transport.Renewer).Renew(within(t), ds) {
 			if err != nil {
 				t.Fatalf("message %d: %v", i, err)
