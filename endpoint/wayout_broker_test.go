@@ -32,17 +32,20 @@ func TestTheWayOutOnBrokers(t *testing.T) {
 	}{
 		"PostgreSQL": {
 			func(t *testing.T) transport.Transport { return &sqlserver.Postgres{URL: brokertest.Postgres(t)} },
-			90_000, []string{"default_queue"},
+			90_000,
+			[]string{"default_queue"},
 		},
 		"sqlite": {
 			func(t *testing.T) transport.Transport {
 				return &sqlite.Transport{Path: filepath.Join(t.TempDir(), "queues.db")}
 			},
-			90_000, []string{"default_queue"},
+			90_000,
+			[]string{"default_queue"},
 		},
 		"RabbitMQ": {
 			func(t *testing.T) transport.Transport { return &rabbitmq.Transport{URL: brokertest.RabbitMQ(t)} },
-			90_000, []string{"trimmed_headers", "default_queue"}, // of 128 KiB
+			90_000,
+			[]string{"trimmed_headers", "default_queue"}, // of 128 KiB
 		},
 		"Service Bus": {serviceBus, 15_000, []string{"trimmed_headers", "default_queue"}},   // of 32 KiB
 		"SQS":         {simpleQueues, 40_000, []string{"trimmed_headers", "default_queue"}}, // of 64 KiB
