@@ -14,6 +14,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/sns"
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
 	"github.com/aws/aws-sdk-go-v2/service/sts"
+	"github.com/aws/smithy-go/logging"
 )
 
 // queueAPI is what is used of SQS.
@@ -114,7 +115,7 @@ func (t *Transport) load(ctx context.Context) (aws.Config, error) {
 		}
 		return cfg, t.needRegion(cfg)
 	}
-	var options []func(*config.LoadOptions) error
+	options := []func(*config.LoadOptions) error{config.WithLogger(logging.Nop{})} // what it has to say is in its errors
 	if t.Region != "" {
 		options = append(options, config.WithRegion(t.Region))
 	}

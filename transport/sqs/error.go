@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"slices"
+	"strings"
 
 	awshttp "github.com/aws/aws-sdk-go-v2/aws/transport/http"
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
@@ -32,9 +33,24 @@ func (c *conn) fault(err error, format string, args ...any) error {
 		return fmt.Errorf("sqs: %s: the credentials have expired or are not valid: %w", what, err)
 	case slices.Contains(deniedCodes, code):
 		return fmt.Errorf("sqs: %s: the credentials lack the right to: %w", what, err)
+	case withoutCredentials(err):
+		return fmt.Errorf("sqs: %s: no credentials are to be had: set AWS_PROFILE, Transport.Profile or Transport.Config, or give the machine a role: %w", what, err)
+	case unknownHost(err):
+		return fmt.Errorf("sqs: %s: is %q the right region, and is there a name server: %w", what, c.region, err)
 	default:
 		return fmt.Errorf("sqs: %s: %w", what, err)
 	}
+}
+
+// withoutCredentials tells whether a request was not sent because there was nothing to sign it with. The SDK has no error of its own
+// for that.
+func withoutCredentials(err error) bool {
+	return errorCode(err) == "" && strings.Contains(err.Error(), "get credentials: ")
+}
+
+func unknownHost(err error) bool {
+	dns, ok := errors.AsType[*net.DNSError](err)
+	return ok && dns.IsNotFound
 }
 
 // errorCode is what AWS calls the error; "" when it did not answer.
@@ -52,7 +68,7 @@ func noQueueCode(code string) bool {
 var (
 	expiredCodes = []string{
 		"ExpiredToken", "ExpiredTokenException", "InvalidClientTokenId", "UnrecognizedClientException",
-		"InvalidSecurity", "RequestExpired",
+		"InvalidSecurity", "RequestExpired", "SignatureDoesNotMatch", "InvalidSignatureException", "IncompleteSignature",
 	}
 	deniedCodes = []string{"AccessDenied", "AccessDeniedException", "AuthorizationError", "AuthorizationErrorException"}
 	// lostCodes are of settles that come too late.
@@ -62,7 +78,7 @@ var (
 // unanswered tells whether a request may have been carried out though it failed: it left, and there was no answer, or one of a
 // server in trouble.
 func unanswered(err error) bool {
-	if dial, ok := errors.AsType[*net.OpError](err); ok && dial.Op == "dial" {
+	if dial, ok := errors.AsType[*net.OpError](err); ok && dial.Op == "dial" || withoutCredentials(err) {
 		return false
 	}
 	if answer, ok := errors.AsType[*awshttp.ResponseError](err); ok && answer.Response != nil {

@@ -348,6 +348,9 @@ func receiveAll(t *testing.T, c transport.Conn, queue string, n int) (ids []stri
 	}
 	defer r.Close()
 	wait := 20 * time.Second
+	if n == 0 {
+		wait = 300 * time.Millisecond
+	}
 	for {
 		ctx, cancel := context.WithTimeout(t.Context(), wait)
 		ds, err := r.Receive(ctx, 10)
