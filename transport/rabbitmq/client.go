@@ -34,6 +34,7 @@ type dialer struct {
 	tls       *tls.Config
 	heartbeat time.Duration
 	name      string // of the connection, shown by the broker's tools
+	user      string // "" where the server finds out by other means
 }
 
 // node is one server.
@@ -68,6 +69,9 @@ func newDialer(t *Transport, env transport.Env) (*dialer, error) {
 			return nil, err
 		}
 		d.nodes = append(d.nodes, n)
+	}
+	if uri, err := amqp.ParseURI(u.String()); err == nil && len(uri.AuthMechanism) == 0 {
+		d.user = uri.Username
 	}
 	return d, nil
 }

@@ -61,7 +61,7 @@ func (b *batch) publish(ctx context.Context, i int) error {
 	if delay > 0 {
 		msg = withDelay(b.msg, now.Add(delay), op.TTL, b.keyOf(op))
 	}
-	msg, err := withProperties(msg, op.Properties)
+	msg, err := withProperties(msg, op.Properties, b.conn.dialer.user)
 	if err != nil {
 		return err
 	}

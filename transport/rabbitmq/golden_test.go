@@ -223,7 +223,7 @@ func TestPropertiesOfAnOperationArriveAsThose(t *testing.T) {
 	if got := ds[1].Message().Native; len(got) > 0 {
 		t.Errorf("the neighbour has %v", got)
 	}
-	for name, value := range map[string]string{"priority": "300", "timestamp": "now", "delivery-mode": "fast", "app-id": string(make([]byte, 256))} {
+	for name, value := range map[string]string{"priority": "300", "timestamp": "now", "delivery-mode": "fast", "app-id": string(make([]byte, 256)), "user-id": "other"} {
 		op.Properties = map[string]string{name: value}
 		err := dispatch(c, plain, op)
 		var failed *transport.DispatchError

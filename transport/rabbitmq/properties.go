@@ -37,8 +37,11 @@ const (
 	transientMode  = "transient"
 )
 
-// withProperties is a copy of a message with the properties of its operation.
-func withProperties(msg *amqp.Publishing, properties map[string]string) (*amqp.Publishing, error) {
+var errUserID = errors.New("rabbitmq: property user-id: it is not the user of the connection, and the broker takes no other")
+
+// withProperties is a copy of a message with the properties of its operation. The broker closes the channel, with all
+// that is under way, over a user who is not ours.
+func withProperties(msg *amqp.Publishing, properties map[string]string, ours string) (*amqp.Publishing, error) {
 	if len(properties) == 0 {
 		return msg, nil
 	}
@@ -47,6 +50,9 @@ func withProperties(msg *amqp.Publishing, properties map[string]string) (*amqp.P
 		if err := setProperty(&own, name, value); err != nil {
 			return nil, fmt.Errorf("rabbitmq: property %s %.40q: %w", name, value, err)
 		}
+	}
+	if own.UserId != "" && ours != "" && own.UserId != ours {
+		return nil, errUserID
 	}
 	return &own, nil
 }

@@ -1,0 +1,62 @@
+package rabbitmq_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast/internal/brokertest"
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+// A real one: it takes nothing, and acknowledgements make room.
+func TestABrokerShortOfMemoryTakesAcknowledgementsAndLaterWhatWasSent(t *testing.T) {
+	node := brokertest.OwnRabbitMQ(t)
+	const plenty = "0.4"
+	t.Cleanup(func() { node.Control("set_vm_memory_high_watermark", plenty) })
+	c, closing := open(t, node.URL, nil), open(t, node.URL, nil)
+	queue := install(t, c, "orders")
+	must(t, dispatch(c, send1(queue, message("a", "x"))))
+	must(t, dispatch(closing, send1(queue, message("b", "x"))))
+	r := receive(t, c, queue, 10)
+	held := nextN(t, r, 2)
+
+	node.Control("set_vm_memory_high_watermark", "0.000001")
+	blocked := func(c transport.Conn) {
+		for ctx := within(t); ; {
+			soon, cancel := context.WithTimeout(ctx, 300*time.Millisecond)
+			_, err := c.Dispatch(soon, []transport.Operation{send1(queue, message("unknown", "x"))})
+			cancel()
+			if err != nil && strings.Contains(err.Error(), "takes no messages at the moment") && errors.Is(err, context.DeadlineExceeded) {
+				return
+			}
+			if ctx.Err() != nil {
+				t.Fatalf("the broker blocks nobody: %v", err)
+			}
+		}
+	}
+	blocked(c)
+	blocked(closing)
+	for _, d := range held {
+		must(t, d.Complete(t.Context()))
+	}
+	start := time.Now()
+	must(t, closing.Close())
+	if took := time.Since(start); took > 10*time.Second {
+		t.Errorf("Close took %v", took)
+	}
+	sent := make(chan error, 1)
+	go func() { sent <- dispatch(c, send1(queue, message("late", "x"))) }()
+
+	node.Control("set_vm_memory_high_watermark", plenty)
+	must(t, <-sent)
+	for late := false; !late; {
+		d := next(t, r)
+		if late = d.Message().ID == "late"; !late && d.Message().ID != "unknown" {
+			t.Errorf("%s came again, though it was acknowledged", d.Message().ID)
+		}
+		must(t, d.Complete(t.Context()))
+	}
+}
