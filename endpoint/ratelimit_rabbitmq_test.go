@@ -2,8 +2,11 @@ package endpoint_test
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
+	"os"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -22,30 +25,46 @@ func TestARateLimitOnRabbitMQUsesNoAttemptsUp(t *testing.T) {
 	for _, kind := range []rabbitmq.QueueType{rabbitmq.Quorum, rabbitmq.Classic} {
 		t.Run(string(kind), func(t *testing.T) {
 			t.Parallel()
-			rateLimitOn(t, &rabbitmq.Transport{URL: brokertest.RabbitMQ(t), QueueType: kind})
+			rateLimitOn(t, &rabbitmq.Transport{URL: brokertest.RabbitMQ(t), QueueType: kind}, 20*time.Millisecond, 120)
 		})
 	}
 }
 
-func rateLimitOn(t *testing.T, broker transport.Transport) {
-	const messages, probes = 12, 120
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+// An outage longer than the broker lets a message be held, which takes all of a channel back then.
+func TestARateLimitOutlastsTheConsumerTimeoutOfRabbitMQ(t *testing.T) {
+	failures := 14
+	if os.Getenv("HOLDFAST_SOAK") != "" {
+		failures = 100
+	}
+	node := brokertest.OwnRabbitMQ(t)
+	for name, value := range map[string]string{"channel_tick_interval": "1000", "consumer_timeout": "6000"} {
+		node.Control("eval", fmt.Sprintf("application:set_env(rabbit, %s, %s).", name, value))
+		t.Cleanup(func() { node.Control("eval", fmt.Sprintf("application:unset_env(rabbit, %s).", name)) })
+	}
+	rateLimitOn(t, &rabbitmq.Transport{URL: node.URL, ConsumerTimeout: 6 * time.Second}, 500*time.Millisecond, failures)
+}
+
+// rateLimitOn has an outage of so many failures, with such a wait in between.
+func rateLimitOn(t *testing.T, broker *rabbitmq.Transport, pause time.Duration, probes int) {
+	const messages = 12
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	var down atomic.Bool
 	down.Store(true)
 	failed, handled := make(chan int, 10000), make(chan int, 10*messages)
 	sent := make(chan struct{})
+	var logs lockedBuffer
 	var mu sync.Mutex
 	var failures, count [messages]int
 	queue, errors := brokertest.Name(t, "limited"), brokertest.Name(t, "error")
 	cfg := endpoint.Config{
-		Name: queue, Transport: broker, Concurrency: 4, Install: true, Logger: slog.New(slog.DiscardHandler),
+		Name: queue, Transport: broker, Concurrency: 4, Install: true, Logger: slog.New(slog.NewTextHandler(&logs, nil)),
 		Messages: []endpoint.Message{endpoint.Command[work]("Limit.Work")},
 		Handlers: []endpoint.Handler{endpoint.Handle(func(_ context.Context, s *endpoint.Session, m work) error {
 			<-sent
 			mu.Lock()
 			defer mu.Unlock()
-			if n := s.Attempt().N; failures[m.N] == 0 && n != 1 {
+			if n := s.Attempt().N; failures[m.N] == 0 && n != 1 && broker.ConsumerTimeout == 0 { // else it was given back
 				t.Errorf("message %d has attempt %d without a failure", m.N, n)
 			}
 			if down.Load() {
@@ -60,7 +79,7 @@ func rateLimitOn(t *testing.T, broker transport.Transport) {
 	}
 	cfg.Recoverability.ErrorQueue = errors
 	cfg.Recoverability.Delayed = recoverability.Off
-	cfg.Recoverability.RateLimit = recoverability.RateLimit{After: 4, Wait: 20 * time.Millisecond}
+	cfg.Recoverability.RateLimit = recoverability.RateLimit{After: 4, Wait: pause}
 	r := start(t, cfg)
 	for n := range messages {
 		r.send(work{n}, endpoint.To(queue))
@@ -80,8 +99,11 @@ func rateLimitOn(t *testing.T, broker transport.Transport) {
 	down.Store(false)
 	wait(handled, messages, "messages to be handled after the outage")
 	r.end()
-	if most := slices.Max(failures[:]); most <= 6 {
+	if most := slices.Max(failures[:]); most <= 6 && pause < time.Second/10 {
 		t.Errorf("no message failed more than %d times, which its retries might do for", most)
+	}
+	if text := logs.String(); strings.Contains(text, "consumer_timeout") || strings.Contains(text, "held for long") || strings.Contains(text, "quarantine") {
+		t.Errorf("messages were held for too long:\n%s", text)
 	}
 	for n := range messages {
 		if count[n] != 1 {
