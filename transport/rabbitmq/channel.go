@@ -26,15 +26,15 @@ func (c *conn) ask(ctx context.Context, f func(*amqp.Channel) error) error {
 	return c.call(ctx, func() error { return w.ask(f) })
 }
 
-func (w *consuming) ask(f func(*amqp.Channel) error) (err error) {
-	w.asking.Lock()
-	defer w.asking.Unlock()
-	if w.asked == nil || w.asked.IsClosed() { // by an answer that was a refusal
-		if w.asked, err = w.conn.Channel(); err != nil {
+func (c *consuming) ask(f func(*amqp.Channel) error) (err error) {
+	c.asking.Lock()
+	defer c.asking.Unlock()
+	if c.asked == nil || c.asked.IsClosed() { // by an answer that was a refusal
+		if c.asked, err = c.conn.Channel(); err != nil {
 			return wrap(err, "open a channel")
 		}
 	}
-	return f(w.asked)
+	return f(c.asked)
 }
 
 func withChannel(conn *amqp.Connection, f func(*amqp.Channel) error) error {
