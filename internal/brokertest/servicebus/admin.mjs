@@ -219,7 +219,8 @@ class Place {
   #namespaceInfo() {
     const inner = tag('CreatedTime', atom.time(this.namespace.createdAt)) + tag('MessagingSKU', 'Standard') +
       tag('ModifiedTime', atom.time(this.namespace.createdAt)) + tag('Name', 'test') + tag('NamespaceType', 'Messaging');
-    return atom.entry({ name: 'test', address: `sb://${this.namespace.host}`, kind: 'NamespaceInfo', inner, createdAt: this.namespace.createdAt, updatedAt: this.namespace.createdAt });
+    const { createdAt, host } = this.namespace;
+    return atom.entry({ name: 'test', address: `sb://${host}`, kind: 'NamespaceInfo', inner, createdAt, updatedAt: createdAt });
   }
 }
 

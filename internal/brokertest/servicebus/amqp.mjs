@@ -48,7 +48,6 @@ export function container() {
 }
 
 export const ACCEPTED = rhea.message.accepted().described();
-export const RELEASED = rhea.message.released().described();
 
 export function rejected(condition, description) {
   return rhea.message.rejected({ error: { condition, description } }).described();

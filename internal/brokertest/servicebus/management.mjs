@@ -1,14 +1,13 @@
 // $management of an entity: what clients ask for beside sending, receiving and settling on the link.
 
-import { types } from './amqp.mjs';
-import { checkSizes } from './limits.mjs';
+import { typedMap, types } from './amqp.mjs';
 import { assemble } from './head.mjs';
+import { checkSizes } from './limits.mjs';
 import { Message } from './message.mjs';
 import { Refused } from './refused.mjs';
 import { NOTHING, Requests, list } from './request.mjs';
 import { Malformed } from './sections.mjs';
 import { tokenKey } from './token.mjs';
-import { typedMap } from './amqp.mjs';
 
 const LONG = 0x81;
 const TIMESTAMP = 0x83;

@@ -27,7 +27,8 @@ export class Peer {
   #need(path, ...any) {
     const rights = this.#rights.get(path.toLowerCase());
     if (!rights) throw Refused.unauthorized(`Unauthorized access. There is no token for '${path}' on this connection.`);
-    if (!any.some((right) => rights.has(right))) throw Refused.unauthorized(`Unauthorized access. '${any.join("' or '")}' claim(s) are required to perform this operation on '${path}'.`);
+    if (any.some((right) => rights.has(right))) return;
+    throw Refused.unauthorized(`Unauthorized access. '${any.join("' or '")}' claim(s) are required to perform this operation on '${path}'.`);
   }
 
   // senderOpened is called when the client wants to receive.

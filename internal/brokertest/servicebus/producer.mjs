@@ -44,7 +44,8 @@ export class Producer {
     const { namespace } = this.peer;
     const most = format === BATCH ? namespace.maxBatchSize : namespace.maxMessageSize;
     if (bytes.length > most) {
-      throw new Refused(413, 'amqp:link:message-size-exceeded', `The received message (size:${bytes.length} bytes) exceeds the limit (${most} bytes) currently allowed on the link.`);
+      throw new Refused(413, 'amqp:link:message-size-exceeded',
+        `The received message (size:${bytes.length} bytes) exceeds the limit (${most} bytes) currently allowed on the link.`);
     }
     const messages = (format === BATCH ? batch(bytes) : [bytes]).map((one) => Message.read(one));
     messages.forEach(checkSizes);

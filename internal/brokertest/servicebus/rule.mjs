@@ -82,7 +82,8 @@ function content(element) {
     const pairs = child.children.map((pair) => {
       const value = pair.child('Value');
       const type = value?.attributes.type?.split(':').pop() ?? 'string';
-      return `<KeyValueOfstringanyType>${tag('Key', pair.child('Key')?.text)}<Value xmlns:x="http://www.w3.org/2001/XMLSchema" i:type="x:${escape(type)}">${escape(value?.text ?? '')}</Value></KeyValueOfstringanyType>`;
+      return `<KeyValueOfstringanyType>${tag('Key', pair.child('Key')?.text)}` +
+        `<Value xmlns:x="http://www.w3.org/2001/XMLSchema" i:type="x:${escape(type)}">${escape(value?.text ?? '')}</Value></KeyValueOfstringanyType>`;
     });
     return `<${child.name}>${pairs.join('')}</${child.name}>`;
   }).join('');
