@@ -52,7 +52,7 @@ func (c *conn) longDelay(ctx context.Context, op *transport.Operation, delay tim
 	}
 	leg := delayeddelivery.Leg{Message: op.Message.ID, Deferral: rand.Text(), Hop: 1}
 	wait, _ := c.hops.Next(delay)
-	return waits, p.hop(leg, wait, time.Time{}), nil
+	return waits, c.hop(&p, leg, wait, time.Time{}), nil
 }
 
 // noHops is the error of a message that cannot hop.
@@ -65,14 +65,21 @@ func (c *conn) noHops(ctx context.Context, queue string, err error) error {
 }
 
 // hop is a message on a leg of its way, with so much left to wait. due is left out where SQS's clock is not known yet.
-func (p *payload) hop(leg delayeddelivery.Leg, left time.Duration, due time.Time) entry {
+func (c *conn) hop(p *payload, leg delayeddelivery.Leg, left time.Duration, due time.Time) entry {
 	e := entry{payload: *p, dedup: leg.ID()}
 	e.group = leg.Group()
 	e.attributes = append(p.without(delaySeconds, hopDue), attribute{delaySeconds, inSeconds(left)})
-	if !due.IsZero() && len(e.attributes) < maxAttributes {
-		e.attributes = append(e.attributes, attribute{hopDue, strconv.FormatInt(due.UnixMilli(), 10)})
+	if !due.IsZero() {
+		c.addIfItFits(&e, attribute{hopDue, strconv.FormatInt(due.UnixMilli(), 10)})
 	}
 	return e
+}
+
+// addIfItFits adds an attribute that is of use and not needed: what SQS took once must not become too large on its way.
+func (c *conn) addIfItFits(e *entry, a attribute) {
+	if len(e.attributes) < maxAttributes && e.size()+a.size() <= c.cfg.MaxMessage {
+		e.attributes = append(e.attributes, a)
+	}
 }
 
 // without are the attributes but for some.
@@ -90,12 +97,10 @@ func (c *conn) sendOn(queue string) func(context.Context, *transport.Message) ([
 		}
 		to, e := queue, entry{payload: h.payload}
 		if left, hop := c.hops.Next(h.due.Sub(h.now)); hop {
-			to, e = queue+delaySuffix, h.hop(h.leg.Next(), left, h.due)
+			to, e = queue+delaySuffix, c.hop(&h.payload, h.leg.Next(), left, h.due)
 		} else {
 			e.attributes = h.without(delaySeconds, hopDue)
-			if len(e.attributes) < maxAttributes {
-				e.attributes = append(e.attributes, attribute{hopAttribute, h.leg.Group()})
-			}
+			c.addIfItFits(&e, attribute{hopAttribute, h.leg.Group()})
 			e.delay = wholeDelay(left)
 		}
 		sender, err := c.sender(ctx, to)

@@ -401,3 +401,18 @@ func TestTheQueueForWhatSQSGivesUpIsDrainedIntoTheErrorQueue(t *testing.T) {
 		t.Errorf("the message is %+v", ds[0].Message())
 	}
 }
+
+// A message that just fits must not grow on its way: SQS would refuse it for ever.
+func TestAMessageThatJustFitsHopsWithoutGrowing(t *testing.T) {
+	c := &conn{cfg: Transport{MaxMessage: minMessage}}
+	p := payload{attributes: []attribute{{delaySeconds, "1801"}}}
+	p.body = strings.Repeat("x", minMessage-p.size())
+	leg := delayeddelivery.Leg{Message: "m", Deferral: "d", Hop: 2}
+	if e := c.hop(&p, leg, 15*time.Minute, time.Now()); e.size() > minMessage {
+		t.Errorf("it has grown to %d bytes", e.size())
+	}
+	p.body = p.body[100:]
+	if e := c.hop(&p, leg, 15*time.Minute, time.Now()); len(e.attributes) != 2 {
+		t.Errorf("there is room for when it is due, but its attributes are %v", e.attributes)
+	}
+}

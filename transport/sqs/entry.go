@@ -10,11 +10,13 @@ type payload struct {
 // attribute is a message attribute of type String.
 type attribute struct{ name, value string }
 
+func (a *attribute) size() int { return len(a.name) + len(textType) + len(a.value) }
+
 // size is what counts against the limit: bytes, of the attributes' names, types and values too.
 func (p *payload) size() int {
 	n := len(p.body)
 	for _, a := range p.attributes {
-		n += len(a.name) + len(textType) + len(a.value)
+		n += a.size()
 	}
 	return n
 }

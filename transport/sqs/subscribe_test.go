@@ -14,6 +14,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/sns"
 	snstypes "github.com/aws/aws-sdk-go-v2/service/sns/types"
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
+	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
 	"github.com/aws/smithy-go"
 
 	"github.com/holdfast-go/holdfast/transport"
@@ -27,6 +28,7 @@ type fakeAWS struct {
 	mu         sync.Mutex
 	policies   []string      // of the one queue, in the order in which they were written
 	shows      time.Duration // after how long
+	created    time.Time     // the queue; zero: before the test
 	written    []time.Time
 	takes      time.Duration   // it to write one
 	denied     map[string]bool // operations
@@ -47,6 +49,11 @@ func (a *fakeAWS) refuse(operation string) error {
 
 //nolint:revive,staticcheck // it is the SDK that calls it so
 func (a *fakeAWS) GetQueueUrl(context.Context, *sqs.GetQueueUrlInput, ...func(*sqs.Options)) (*sqs.GetQueueUrlOutput, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if !a.created.IsZero() && time.Since(a.created) < a.shows {
+		return nil, &types.QueueDoesNotExist{}
+	}
 	url := "https://sqs.eu-central-1.amazonaws.com/123456789012/billing"
 	return &sqs.GetQueueUrlOutput{QueueUrl: &url}, nil
 }
@@ -54,6 +61,9 @@ func (a *fakeAWS) GetQueueUrl(context.Context, *sqs.GetQueueUrlInput, ...func(*s
 func (a *fakeAWS) GetQueueAttributes(context.Context, *sqs.GetQueueAttributesInput, ...func(*sqs.Options)) (*sqs.GetQueueAttributesOutput, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	if !a.created.IsZero() && time.Since(a.created) < a.shows {
+		return nil, &types.QueueDoesNotExist{}
+	}
 	attributes := map[string]string{"QueueArn": testQueueARN}
 	for i, text := range a.policies {
 		if time.Since(a.written[i]) >= a.shows {
@@ -61,6 +71,14 @@ func (a *fakeAWS) GetQueueAttributes(context.Context, *sqs.GetQueueAttributesInp
 		}
 	}
 	return &sqs.GetQueueAttributesOutput{Attributes: attributes}, a.refuse("GetQueueAttributes")
+}
+
+func (a *fakeAWS) CreateQueue(context.Context, *sqs.CreateQueueInput, ...func(*sqs.Options)) (*sqs.CreateQueueOutput, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.created = time.Now()
+	url := "https://sqs.eu-central-1.amazonaws.com/123456789012/billing"
+	return &sqs.CreateQueueOutput{QueueUrl: &url}, nil
 }
 
 func (a *fakeAWS) SetQueueAttributes(_ context.Context, in *sqs.SetQueueAttributesInput, _ ...func(*sqs.Options)) (*sqs.SetQueueAttributesOutput, error) {
@@ -222,4 +240,20 @@ func TestASubscriberWithoutTheRightToChangeThePolicyIsToldWhatToDo(t *testing.T)
 	if denied, ok := errors.AsType[smithy.APIError](err); !ok || denied.ErrorCode() != "AccessDenied" {
 		t.Errorf("%v does not wrap what AWS said", err)
 	}
+}
+
+// SQS takes a while until a queue that it has created is known to all of it.
+func TestInstallWaitsUntilWhatItCreatedIsThere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAWS()
+		c := a.open(t, Transport{ReceiveLimit: -1})
+		c.urls.forget("billing")
+		a.created, a.shows = time.Now().Add(time.Hour), 3*time.Second // it is not there
+		if err := c.Install(t.Context(), transport.Plan{Queues: []transport.Queue{{Name: "billing"}}}); err != nil {
+			t.Fatal(err)
+		}
+		if since := time.Since(a.created); since < 3*time.Second || since > 6*time.Second {
+			t.Errorf("Install returned %v after it created the queue", since)
+		}
+	})
 }

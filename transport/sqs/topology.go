@@ -11,6 +11,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
 
+	"github.com/holdfast-go/holdfast/internal/backoff"
 	"github.com/holdfast-go/holdfast/transport"
 )
 
@@ -20,6 +21,8 @@ const (
 	defaultRetention = 4 * 24 * time.Hour
 	// deadLetterRetention is the most there is: SQS counts from when the message was first sent.
 	deadLetterRetention = 14 * 24 * time.Hour
+	// createdTries is how often a queue that was created is looked for: for some 15 s.
+	createdTries = 12
 )
 
 // Install creates the queues of the plan, those in which their messages wait for long, one for what SQS gives up, and the topics of
@@ -125,7 +128,7 @@ func (c *conn) install(ctx context.Context, queue string, attributes map[string]
 	switch {
 	case err == nil:
 		c.urls.set(queue, value(out.QueueUrl))
-		return nil
+		return c.awaitQueue(ctx, queue)
 	case existsCode(errorCode(err)): // since we looked, with other attributes
 		_, err := c.queueURL(ctx, queue)
 		return err
@@ -133,6 +136,20 @@ func (c *conn) install(ctx context.Context, queue string, attributes map[string]
 		return c.fault(err, "create queue %q: one of that name was deleted less than a minute ago: wait that long", queue)
 	}
 	return c.fault(err, "create queue %q", queue)
+}
+
+// awaitQueue waits until a queue that was created is there for all of SQS, which may take a second or more.
+func (c *conn) awaitQueue(ctx context.Context, queue string) error {
+	pause := backoff.Backoff{Min: 100 * time.Millisecond, Max: 2 * time.Second}
+	for try := 1; ; try++ {
+		_, err := c.queueARN(ctx, queue)
+		if !errors.Is(err, transport.ErrNoQueue) || try == createdTries {
+			return err
+		}
+		if err := pause.Wait(ctx); err != nil {
+			return fmt.Errorf("sqs: wait for queue %q, which was created: %w", queue, err)
+		}
+	}
 }
 
 func existsCode(code string) bool {
