@@ -47,6 +47,14 @@ test-mssql: go compiler ## SQL Server: the dialect's and the conformance suite o
 	: "$${HOLDFAST_TEST_MSSQL:?is not set: start a server by docker compose --profile mssql up --wait, and see compose.yaml for its URL}"
 	CGO_ENABLED=1 go test -race -tags=mssql $(ONE_BY_ONE) -timeout=30m -run=MSSQL ./transport/sqlserver
 
+# What standard queues promise nothing about: order, and how many messages they hold at the moment.
+NOT_AT_AWS = (dispatch-order|publish-order|concurrency-one|dispatch-partly|inspect|browse)$$
+
+.PHONY: test-aws
+test-aws: go compiler ## Amazon SQS and SNS: the driver's suite on AWS itself, in the region that HOLDFAST_TEST_AWS names; it costs some cents
+	: "$${HOLDFAST_TEST_AWS:?is not set: name a region; credentials come from where the AWS tools look for them}"
+	CGO_ENABLED=1 go test -race -tags=aws $(ONE_BY_ONE) -parallel=8 -timeout=1h -run=AWS -skip='TestConformanceOnAWS//$(NOT_AT_AWS)' ./transport/sqs
+
 .PHONY: test-azure
 test-azure: go compiler ## Azure Service Bus: the suites of the broker and the driver on the namespace of HOLDFAST_TEST_SERVICEBUS
 	: "$${HOLDFAST_TEST_SERVICEBUS:?is not set: name a connection string, or start the emulator by docker compose --profile azure up --wait, and see compose.yaml for its connection string}"
