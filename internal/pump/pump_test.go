@@ -401,10 +401,20 @@ func TestConcurrencySetBeforeRunCounts(t *testing.T) {
 	})
 }
 
-func TestSettlingIsBoundedByWhatABrokerAnswersAtOnce(t *testing.T) {
-	for concurrency, want := range map[int]int{2: 8, 8: 32, 32: 128, 33: 128, 100: 128, 200: 200} {
-		if got := settles(concurrency); got != want {
-			t.Errorf("%d may settle with a concurrency of %d, want %d", got, concurrency, want)
+func TestFewerSettleForManySlotsWhereTheDriverPrefetches(t *testing.T) {
+	for _, tt := range []struct {
+		concurrency, want int
+		prefetch          bool
+	}{
+		{100, 400, false},
+		{8, 32, true},
+		{33, 128, true},
+		{100, 128, true},
+		{200, 200, true},
+	} {
+		p := New(Config{Concurrency: tt.concurrency, Limits: transport.Limits{Prefetch: tt.prefetch}})
+		if got := p.settles(); got != tt.want {
+			t.Errorf("%+v: %d may settle", tt, got)
 		}
 	}
 }

@@ -8,17 +8,22 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// settlesPerSlot and enoughSettles bound how many messages settle beyond those that are handled. One
-// that finds no room keeps its slot. A broker that is asked for more than it answers at once
-// only takes longer with each.
-const (
-	settlesPerSlot = 4
-	enoughSettles  = 128 // unless there are more slots
-)
+// settlesPerSlot bounds how many messages settle beyond those that are handled. One
+// that finds no room keeps its slot.
+const settlesPerSlot = 4
 
-// settles is that bound for so many slots.
-func settles(concurrency int) int {
-	return min(settlesPerSlot*concurrency, max(enoughSettles, concurrency))
+// enoughSettles bounds them where there are fewer slots, and the driver prefetches: of a broker
+// that hands out and settles one by one, each of more only takes longer. One that is asked for
+// messages settles at once what has gathered, and gets faster.
+const enoughSettles = 128
+
+// settles is how many may settle. Called with mu held.
+func (p *Pump) settles() int {
+	n := settlesPerSlot * p.concurrency
+	if p.cfg.Limits.Prefetch {
+		n = min(n, max(enoughSettles, p.concurrency))
+	}
+	return n
 }
 
 // Slot is a message's place in the pump. Its methods are safe for concurrent use, and do
@@ -234,7 +239,7 @@ func (p *Pump) free() int {
 	if p.concurrency == 1 {
 		return 1 - out // settles one before it starts another: see Config.Concurrency
 	}
-	return min(p.concurrency-p.handling, p.concurrency+settles(p.concurrency)-out)
+	return min(p.concurrency-p.handling, p.concurrency+p.settles()-out)
 }
 
 // wake tells who waits that there is room, or that something ended. Called with mu held.

@@ -15,7 +15,7 @@ func (p *Pump) windowSize() int {
 	if c == 1 {
 		return 1 + ahead
 	}
-	return c + settles(c) + ahead
+	return c + p.settles() + ahead
 }
 
 // giveWindow gives the receiver its window until it has the right one. It is called by who
