@@ -1,0 +1,121 @@
+package asb
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus"
+
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+var _ transport.Purger = (*conn)(nil)
+
+const (
+	// purgeBatch is how many messages are removed at once.
+	purgeBatch = 200
+	// purgeTimeout is how long a message is waited for that is there: somebody else may have it.
+	purgeTimeout = 500 * time.Millisecond
+)
+
+// Purge implements [transport.Purger]: it receives and completes what was there when it began. What came since is given back, which
+// counts as a hand-out for up to as many messages as are removed at once.
+func (c *conn) Purge(ctx context.Context, queue string) (int64, error) {
+	looked, err := c.Browse(ctx, queue)
+	if err != nil {
+		return 0, err
+	}
+	cur := looked.(*cursor) //nolint:errcheck // it is one
+	defer func() { _ = cur.Close() }()
+	began := time.Now()
+	var removed int64
+	for {
+		more, err := cur.ready(ctx)
+		if err != nil || !more {
+			return removed, err
+		}
+		n, over, err := cur.remove(ctx, began)
+		removed += n
+		if over || err != nil {
+			return removed, err
+		}
+	}
+}
+
+// ready tells whether there is a message, of those that were there, that is neither delayed nor out by this conn.
+func (cur *cursor) ready(ctx context.Context) (bool, error) {
+	mine := cur.conn.numbers(cur.path)
+	for from := int64(0); from <= cur.last; {
+		found, err := cur.peek(ctx, from, maxPage)
+		if err != nil || len(found) == 0 {
+			return false, err
+		}
+		for _, raw := range found {
+			from = *raw.SequenceNumber + 1
+			if from <= cur.last+1 && raw.State == azservicebus.MessageStateActive && !mine[from-1] {
+				return true, nil
+			}
+		}
+	}
+	return false, nil
+}
+
+// numbers are the sequence numbers of the messages of a queue that are out.
+func (c *conn) numbers(path string) map[int64]bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	all := map[int64]bool{}
+	for r := range c.receivers {
+		if r.path != path {
+			continue
+		}
+		for _, d := range r.outstanding() {
+			all[*d.(*delivery).raw.SequenceNumber] = true //nolint:errcheck // all of ours are
+		}
+	}
+	return all
+}
+
+// remove removes some messages. It is over when there are none any more of those that were there.
+func (cur *cursor) remove(ctx context.Context, began time.Time) (n int64, over bool, err error) {
+	short, cancel := context.WithTimeout(ctx, purgeTimeout)
+	defer cancel()
+	ds, err := cur.Receive(short, purgeBatch)
+	if err != nil {
+		if short.Err() != nil && ctx.Err() == nil {
+			err = nil // what is left is with others, or delayed
+		}
+		return 0, true, err
+	}
+	var all sync.WaitGroup
+	var removed atomic.Int64
+	errs := make([]error, len(ds))
+	for i, d := range ds {
+		own := d.(*delivery) //nolint:errcheck // all of ours are
+		if due := own.raw.ScheduledEnqueueTime; *own.raw.SequenceNumber > cur.last || due != nil && due.After(began) {
+			over = true
+			all.Go(func() { errs[i] = unlessGone(own.Release(ctx)) })
+			continue
+		}
+		all.Go(func() {
+			err := own.Complete(ctx)
+			if err == nil {
+				removed.Add(1)
+			}
+			errs[i] = unlessGone(err)
+		})
+	}
+	all.Wait()
+	return removed.Load(), over, errors.Join(errs...)
+}
+
+// unlessGone is err unless the message is somebody else's by now.
+func unlessGone(err error) error {
+	if errors.Is(err, transport.ErrLeaseLost) {
+		return nil
+	}
+	return err
+}
