@@ -238,7 +238,7 @@ func TestTheDifferenceOfAQueueOfAnotherTypeIsItsType(t *testing.T) {
 	}
 	defer c.Close()
 	must(t, c.(transport.Installer).Install(within(t), transport.Plan{Queues: []transport.Queue{{Name: "classic"}}}))
-	if text := logs.String(); !strings.Contains(text, "x-queue-type: none in the place of 'quorum'") || !strings.Contains(text, "QueueType") {
+	if text := logs.String(); !strings.Contains(text, "in the place of 'quorum'") || !strings.Contains(text, "QueueType") {
 		t.Errorf("the log says\n%s", text)
 	}
 	err = c.(transport.Installer).Install(within(t), transport.Plan{Queues: []transport.Queue{{Name: "stream"}}})
