@@ -107,8 +107,7 @@ func receipt(number int64, entity string) string {
 	return strconv.FormatInt(number, 10) + "@" + entity
 }
 
-// Cancel implements [transport.Canceler]. The broker does not say whether there was such a message, so that is
-// looked at first: one that becomes due at that moment may be handed out all the same.
+// Cancel implements [transport.Canceler]. The broker says whether there was such a message.
 func (c *conn) Cancel(ctx context.Context, handle string) error {
 	number, entity, ok := parseReceipt(handle)
 	if !ok {
@@ -129,9 +128,6 @@ func (c *conn) Cancel(ctx context.Context, handle string) error {
 	}
 	on, over := s.on(ctx)
 	defer over()
-	if err := o.find(on, s, number); err != nil {
-		return err
-	}
 	err = sender.CancelScheduledMessages(on, []int64{number}, nil)
 	if errors.Is(plain(err), transport.ErrNoQueue) { // the number's, not the queue's
 		return fmt.Errorf("asb: cancel message %d of %q: %w", number, entity, transport.ErrNotFound)
@@ -143,25 +139,6 @@ func parseReceipt(handle string) (number int64, entity string, ok bool) {
 	digits, entity, ok := strings.Cut(handle, "@")
 	number, err := strconv.ParseInt(digits, 10, 64)
 	return number, entity, ok && err == nil && validEntity(entity)
-}
-
-// find looks for a scheduled message.
-func (o *outlet) find(ctx context.Context, s *session, number int64) error {
-	r, err := s.client.NewReceiverForQueue(o.entity, nil)
-	if err != nil {
-		return wrap(err, "look at %q", o.entity)
-	}
-	defer o.conn.forget(r)
-	found, err := look(ctx, r, number, 1)
-	switch {
-	case err != nil && ctx.Err() == nil && (refused(err) || there(err)):
-		return nil // who may only send may not look, nor can a topic be looked at: the broker is asked
-	case err != nil:
-		return wrap(err, "look at %q", o.entity)
-	case len(found) == 0, *found[0].SequenceNumber != number, found[0].State != azservicebus.MessageStateScheduled:
-		return fmt.Errorf("asb: cancel message %d of %q: %w", number, o.entity, transport.ErrNotFound)
-	}
-	return nil
 }
 
 // forget closes what was opened to look at a queue.
