@@ -30,6 +30,8 @@ const (
 	// hopDue is when a message that hops is due, in milliseconds since 1970 by SQS's clock: what is left is rounded up at each
 	// hop, which would add up to hours in a year.
 	hopDue = ours + "Hop.Due"
+	// hopGroup is the message group id that a message is to have at its destination: while it hops, each deferral is a group.
+	hopGroup = ours + "Hop.Group"
 	// hopNow is when such a message came, likewise. It is written nowhere but into its native properties.
 	hopNow = ours + "Hop.Now"
 	// rememberedHops is how many deferrals are known to have been sent on.
@@ -68,7 +70,10 @@ func (c *conn) noHops(ctx context.Context, queue string, err error) error {
 func (c *conn) hop(p *payload, leg delayeddelivery.Leg, left time.Duration, due time.Time) entry {
 	e := entry{payload: *p, dedup: leg.ID()}
 	e.group = leg.Group()
-	e.attributes = append(p.without(delaySeconds, hopDue), attribute{delaySeconds, inSeconds(left)})
+	e.attributes = append(p.without(delaySeconds, hopDue, hopGroup), attribute{delaySeconds, inSeconds(left)})
+	if p.group != "" {
+		c.addIfItFits(&e, attribute{hopGroup, p.group})
+	}
 	if !due.IsZero() {
 		c.addIfItFits(&e, attribute{hopDue, strconv.FormatInt(due.UnixMilli(), 10)})
 	}
@@ -95,14 +100,7 @@ func (c *conn) sendOn(queue string) func(context.Context, *transport.Message) ([
 		if c.sentOn.Has(h.leg) {
 			return nil, nil
 		}
-		to, e := queue, entry{payload: h.payload}
-		if left, hop := c.hops.Next(h.due.Sub(h.now)); hop {
-			to, e = queue+delaySuffix, c.hop(&h.payload, h.leg.Next(), left, h.due)
-		} else {
-			e.attributes = h.without(delaySeconds, hopDue)
-			c.addIfItFits(&e, attribute{hopAttribute, h.leg.Group()})
-			e.delay = wholeDelay(left)
-		}
+		to, e := c.onward(queue, &h)
 		sender, err := c.sender(ctx, to)
 		if err != nil {
 			return nil, err
@@ -113,6 +111,18 @@ func (c *conn) sendOn(queue string) func(context.Context, *transport.Message) ([
 		c.sentOn.Add(h.leg)
 		return nil, nil
 	}
+}
+
+// onward is where a message goes next that has waited for a queue, and how.
+func (c *conn) onward(queue string, h *hopping) (to string, e entry) {
+	left, hop := c.hops.Next(h.due.Sub(h.now))
+	if hop {
+		return queue + delaySuffix, c.hop(&h.payload, h.leg.Next(), left, h.due)
+	}
+	e = entry{payload: h.payload, delay: wholeDelay(left)}
+	e.attributes = h.without(delaySeconds, hopDue, hopGroup)
+	c.addIfItFits(&e, attribute{hopAttribute, h.leg.Group()})
+	return queue, e
 }
 
 // asHop is a message that has waited, and comes now, by SQS's clock: its attributes are its headers, its body is as it came.
@@ -144,7 +154,7 @@ type hopping struct {
 func readHop(m *transport.Message) hopping {
 	sent, first := milliTime(m.Native[sentTimestamp]), milliTime(m.Native[firstReceived])
 	h := hopping{now: first, leg: delayeddelivery.LegOf(m.Native[deduplicationID], sent)}
-	h.body = string(m.Body)
+	h.body, h.group = string(m.Body), m.Headers.Get(hopGroup)
 	for name, value := range m.Headers.All() {
 		h.attributes = append(h.attributes, attribute{name, value})
 	}

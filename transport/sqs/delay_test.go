@@ -340,6 +340,33 @@ func TestWhatWasSentOnIsNotSentOnAgainByTheSameProcess(t *testing.T) {
 	}
 }
 
+// The stand-in knows no groups in standard queues.
+func TestAMessageThatHopsKeepsItsGroup(t *testing.T) {
+	c := &conn{cfg: (&Transport{}).withDefaults(), hops: awsHops}
+	leg := delayeddelivery.Leg{Message: "m", Deferral: "d", Hop: 1}
+	now := time.Now()
+	e := c.hop(&payload{body: "b", group: "acme"}, leg, 40*time.Minute, time.Time{})
+	for hop := range 2 {
+		if e.group != leg.Group() {
+			t.Errorf("hop %d is in group %q", hop, e.group)
+		}
+		m := types.Message{Body: &e.body, MessageAttributes: map[string]types.MessageAttributeValue{}, Attributes: map[string]string{
+			sentTimestamp: strconv.FormatInt(now.UnixMilli(), 10), deduplicationID: e.dedup, receiveCount: "1",
+			firstReceived: strconv.FormatInt(now.Add(maxDelay).UnixMilli(), 10),
+		}}
+		for _, a := range e.attributes {
+			m.MessageAttributes[a.name] = types.MessageAttributeValue{DataType: aws.String(textType), StringValue: &a.value}
+		}
+		now = now.Add(maxDelay)
+		r := asHop(&m, now)
+		h := readHop(&r.Message)
+		_, e = c.onward("billing", &h)
+	}
+	if e.group != "acme" || e.dedup != "" || len(e.attributes) != 1 || e.attributes[0].name != hopAttribute {
+		t.Errorf("what arrives is %+v", e)
+	}
+}
+
 func TestAQueueWithoutHopsRefusesLongDelaysWithAdvice(t *testing.T) {
 	endpoint := brokertest.Name(t, "billing")
 	c := hopper(t, endpoint, false)
