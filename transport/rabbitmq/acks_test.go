@@ -105,6 +105,28 @@ func TestAQuarterOfTheWindowLeavesAtOnce(t *testing.T) {
 	})
 }
 
+func TestWhatWaitsForAnOlderOneIsNoQuarterUntilHalfOfTheWindowWaits(t *testing.T) {
+	for _, tt := range []struct {
+		done int // from the third on, before the first
+		want []string
+	}{
+		{9, []string{"ack 11 true"}},
+		{19, []string{"ack 1 false", "ack 21 true"}},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			a, l, ds := newAcks(t, 30, 40)
+			for _, d := range ds[2 : 2+tt.done] {
+				a.done(t, d)
+			}
+			a.done(t, ds[0])
+			a.done(t, ds[1])
+			if diff := cmp.Diff(tt.want, l.frames); diff != "" {
+				t.Errorf("frames with %d done (-want +got):\n%s", tt.done+2, diff)
+			}
+		})
+	}
+}
+
 func TestASmallWindowIsAcknowledgedOneByOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, l, ds := newAcks(t, 2, 3)

@@ -151,11 +151,27 @@ func (a *acks) remove(d *delivery) {
 // broker sends no more until then, else soon.
 func (a *acks) complete(d *delivery, now time.Time) error {
 	a.pending = append(a.pending, ack{d, now})
-	if len(a.pending) >= max(1, a.window/4) {
+	if a.worthwhile() {
 		return a.sweep(now)
 	}
 	a.arm(ackDelay)
 	return nil
+}
+
+// worthwhile tells whether a quarter of the window can be acknowledged with one frame. Where half of it
+// waits, a part of which may have to wait longer, any number is.
+func (a *acks) worthwhile() bool {
+	quarter, n := max(1, a.window/4), len(a.pending)
+	if n < quarter || n >= 2*quarter {
+		return n >= quarter
+	}
+	safe, below := a.safe(), 0
+	for _, p := range a.pending {
+		if p.of.tag <= safe {
+			below++
+		}
+	}
+	return below >= quarter
 }
 
 // due is called when the timer has run out.
