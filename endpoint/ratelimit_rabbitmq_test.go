@@ -37,10 +37,15 @@ func TestARateLimitOutlastsTheConsumerTimeoutOfRabbitMQ(t *testing.T) {
 		failures = 100
 	}
 	node := brokertest.OwnRabbitMQ(t)
-	for name, value := range map[string]string{"channel_tick_interval": "1000", "consumer_timeout": "6000"} {
+	set := func(name, value string) {
 		node.Control("eval", fmt.Sprintf("application:set_env(rabbit, %s, %s).", name, value))
-		t.Cleanup(func() { node.Control("eval", fmt.Sprintf("application:unset_env(rabbit, %s).", name)) })
 	}
+	set("channel_tick_interval", "1000")
+	set("consumer_timeout", "6000")
+	t.Cleanup(func() { // to what they were: without a value the broker opens no channel any more
+		set("channel_tick_interval", "60000")
+		set("consumer_timeout", "1800000")
+	})
 	rateLimitOn(t, &rabbitmq.Transport{URL: node.URL, ConsumerTimeout: 6 * time.Second}, 500*time.Millisecond, failures)
 }
 
