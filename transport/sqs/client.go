@@ -1,8 +1,10 @@
 package sqs
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"time"
@@ -76,7 +78,7 @@ func (t *Transport) dial(ctx context.Context) (clients, error) {
 	var pool *http.Transport
 	if cfg.HTTPClient == nil {
 		pool = newPool()
-		cfg.HTTPClient = &http.Client{Transport: pool}
+		cfg.HTTPClient = ownBodies{&http.Client{Transport: pool}}
 	}
 	cfg.Retryer = func() aws.Retryer {
 		return retry.NewStandard(func(o *retry.StandardOptions) { o.MaxAttempts, o.MaxBackoff = tries, maxPause })
@@ -135,6 +137,25 @@ func (t *Transport) needRegion(cfg aws.Config) error {
 		return fmt.Errorf("sqs: no region: set Transport.Region or AWS_REGION")
 	}
 	return nil
+}
+
+// ownBodies is a client that sends copies of bodies. The SDK closes a body as soon as an answer begins, and the writer of a connection may
+// not be done with it by then: it takes that for a failure and closes the connection while the answer is being read.
+type ownBodies struct{ *http.Client }
+
+func (c ownBodies) Do(r *http.Request) (*http.Response, error) {
+	if r.Body == nil || r.Body == http.NoBody {
+		return c.Client.Do(r)
+	}
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		return nil, err
+	}
+	own := r.WithContext(r.Context()) // a copy
+	own.ContentLength = int64(len(body))
+	own.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(body)), nil }
+	own.Body, _ = own.GetBody() // never fails
+	return c.Client.Do(own)
 }
 
 func newPool() *http.Transport {

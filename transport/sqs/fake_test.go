@@ -50,7 +50,7 @@ func (f *fake) count(what string) int {
 	return f.requests[what]
 }
 
-//nolint:revive // the SDK's name
+//nolint:revive,staticcheck // the name is of the SDK
 func (f *fake) GetQueueUrl(_ context.Context, in *sqs.GetQueueUrlInput, _ ...func(*sqs.Options)) (*sqs.GetQueueUrlOutput, error) {
 	if *in.QueueName == "missing" {
 		return nil, &types.QueueDoesNotExist{}
