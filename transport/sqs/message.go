@@ -225,6 +225,10 @@ func (r *received) unwrap(m *types.Message, body string) bool {
 	if !strings.Contains(body, `eaders"`) { // most others are told apart by this
 		return false
 	}
+	if headers, content, ok := unwrapOwn(body); ok && isEnvelope(m, &headers) {
+		r.Headers, r.Body = headers, content
+		return true
+	}
 	var e struct {
 		Headers        header.Map
 		Body           string
@@ -242,6 +246,26 @@ func (r *received) unwrap(m *types.Message, body string) bool {
 		r.inS3(e.S3BodyKey)
 	}
 	return true
+}
+
+// unwrapOwn reads an envelope that is written as wrap does it. Most are, and to read it as any JSON takes several times as long.
+func unwrapOwn(body string) (headers header.Map, content []byte, ok bool) {
+	inner, begins := strings.CutPrefix(body, `{"Headers":`)
+	inner, ends := strings.CutSuffix(inner, `"}`)
+	quote := strings.LastIndexByte(inner, '"') + 1
+	head, between := strings.CutSuffix(inner[:quote], `,"Body":"`)
+	text := inner[quote:]
+	if !begins || !ends || !between || text == "" || strings.ContainsAny(text, "\r\n") { // which base64 could have and JSON not
+		return header.Map{}, nil, false
+	}
+	if text != emptyBody {
+		var err error
+		if content, err = base64.StdEncoding.DecodeString(text); err != nil {
+			return header.Map{}, nil, false
+		}
+	}
+	headers, err := header.ParseJSON(strings.Clone(head)) // or they would keep the whole body
+	return headers, content, err == nil
 }
 
 // isEnvelope tells an envelope from another producer's JSON that happens to have headers, too.

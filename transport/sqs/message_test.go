@@ -166,6 +166,29 @@ func TestMessagesOfOtherProducersAreTheirBodyWithTheirAttributesAsHeaders(t *tes
 	}
 }
 
+func TestOnlyOurOwnWayOfWritingIsReadWithoutItsJSON(t *testing.T) {
+	headers := header.New(header.Field{Name: header.MessageID, Value: `1,"Body":"`}, header.Field{Name: "Body", Value: "é\n"})
+	for _, content := range []string{"", "x", `"}`} {
+		got, body, ok := unwrapOwn(wrap(headers, []byte(content)))
+		if diff := cmp.Diff(headersOf(&transport.Message{Headers: headers}), headersOf(&transport.Message{Headers: got})); diff != "" {
+			t.Errorf("headers (-want +got):\n%s", diff)
+		}
+		if !ok || string(body) != content {
+			t.Errorf("body %q, %v, want %q", body, ok, content)
+		}
+	}
+	for _, other := range []string{
+		``, `"}`, `{"Headers":"}`, `{"Headers":,"Body":"aGk="}`, `{"Headers":null,"Body":"aGk="}`, `{"Headers":{"a":"b"},"Body":""}`,
+		`{"Headers":{"a":"b"},"Body":"no base64"}`, `{"Headers":{"a":"b"},"Body":"aGk=` + "\n" + `"}`, `{"Headers":{"a":"b"},"Body":"aG\u006b="}`,
+		`{"Headers":{"a":"b"},"Body":"aGk=","S3BodyKey":"k"}`, `{"Headers":{"a":"b"},"S3BodyKey":"k","Body":"aGk="}`,
+		`{"Headers":{"a":"b","Body":"aGk="}`, `{"Headers":{"a":["b","Body":"aGk="}`,
+	} {
+		if _, _, ok := unwrapOwn(other); ok {
+			t.Errorf("%s was taken for our own", other)
+		}
+	}
+}
+
 func TestAnotherProducersIDIsKept(t *testing.T) {
 	if r := decode(foreign("hello", map[string]string{header.MessageID: "theirs"})); r.ID != "theirs" || r.NativeID != "native" {
 		t.Errorf("ids %q and %q", r.ID, r.NativeID)
