@@ -157,29 +157,3 @@ func (c *conn) queueURL(ctx context.Context, queue string) (string, error) {
 	c.urls.set(queue, *out.QueueUrl)
 	return *out.QueueUrl, nil
 }
-
-// tasks are the goroutines of a conn.
-type tasks struct {
-	mu      sync.Mutex // guards stopped, and Add against Wait
-	stopped bool
-	wg      sync.WaitGroup
-}
-
-// start runs f in a goroutine, unless stop has been called.
-func (t *tasks) start(f func()) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.stopped {
-		return false
-	}
-	t.wg.Go(f)
-	return true
-}
-
-// stop lets nothing start any more and waits for what runs.
-func (t *tasks) stop() {
-	t.mu.Lock()
-	t.stopped = true
-	t.mu.Unlock()
-	t.wg.Wait()
-}
