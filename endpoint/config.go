@@ -60,7 +60,8 @@ type Config struct {
 	// and of a policy.
 	Install bool
 	// StopTimeout is how long handlers may go on after Run's context has ended,
-	// before their own is cancelled: 30 s unless set; negative for no limit.
+	// before their own is cancelled: 30 s unless set; negative for no limit. Where giving messages back counts as an
+	// attempt, those that were received already are begun in the first half of it.
 	StopTimeout time.Duration
 	// HandlerTimeout is how long one call of a handler may take: its context is then cancelled with
 	// cause [ErrHandlerTimeout], and the error that it returns is a failure like any other. A

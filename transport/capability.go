@@ -163,6 +163,16 @@ type Conflicter interface {
 	Conflict(err error) bool
 }
 
+// Drainer is implemented by a Receiver that holds messages ahead where giving them back counts as an attempt, so that
+// they are handled before the endpoint stops. Without it the driver gives them back when it is closed.
+type Drainer interface {
+	// Drain ends receiving: the broker is to send no more, and what it has sent ahead is returned in its order, to
+	// be settled like what Receive returns. It is called once, when no Receive is to come, and waits for the broker
+	// no longer than ctx. What comes later goes back with Close, as does what is held when Drain returns nothing
+	// because the connection was lost.
+	Drain(ctx context.Context) []Delivery
+}
+
 // SpacedRetrier is implemented by a Delivery that can be made available again after a
 // short while without leaving its queue. Without it a spaced retry is an
 // immediate one.

@@ -12,7 +12,7 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// releaseTimeout bounds giving buffered deliveries back.
+// releaseTimeout bounds giving buffered deliveries back, and waiting for what is held ahead.
 const releaseTimeout = 10 * time.Second
 
 // stop ends receiving, and says what becomes of the buffer: with release it is given back.
@@ -28,13 +28,40 @@ func (p *Pump) stop(release bool) {
 }
 
 // cutLate cancels the handlers when StopTimeout has passed before done ends. What has not
-// started by then is given back: a handler would only see its context cancelled.
+// started after half of that is given back, so that what starts has time to finish.
 func (p *Pump) cutLate(done context.Context, cut context.CancelCauseFunc) {
-	if p.cfg.StopTimeout < 0 || backoff.Sleep(done, p.cfg.StopTimeout) != nil {
+	half := p.cfg.StopTimeout / 2
+	if p.cfg.StopTimeout < 0 || backoff.Sleep(done, half) != nil {
 		return
 	}
 	p.stop(true)
-	cut(ErrStopping)
+	if backoff.Sleep(done, p.cfg.StopTimeout-half) == nil {
+		cut(ErrStopping)
+	}
+}
+
+// takeAhead takes over what the driver holds ahead, where it would cost an attempt to have that given back. One that
+// handles a message at a time for its caution does not go through all of them first.
+func (p *Pump) takeAhead(ctx, work context.Context) {
+	d, ok := p.cfg.Receiver.(transport.Drainer)
+	p.mu.Lock()
+	alone := p.alone
+	p.mu.Unlock()
+	if !ok || alone || p.cfg.Limits.FreeRelease {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, releaseTimeout)
+	defer cancel()
+	ss := p.slots(work, d.Drain(ctx))
+	now := p.now()
+	p.mu.Lock()
+	for i := range ss {
+		p.buffer.push(&ss[i])
+		p.hold(&ss[i], now)
+	}
+	p.wake()
+	p.mu.Unlock()
+	p.startReady()
 }
 
 // drain returns when nothing is left in the pump. It gives back what is to be given back.

@@ -242,6 +242,66 @@ func TestWhatHasNotStartedByTheCutIsGivenBack(t *testing.T) {
 	})
 }
 
+func TestNothingStartsInTheSecondHalfOfStopTimeout(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newReceiver()
+		ds := r.put(6)
+		p := start(t, Config{Receiver: r, Concurrency: 4, StopTimeout: time.Minute, Handle: complete(31 * time.Second)})
+		p.stop()
+		<-p.over
+		wantSettledOnce(t, ds)
+		for i, d := range ds {
+			if handled := d.completed.Load() == 1; handled != (i < 4) {
+				t.Errorf("delivery %d was handled: %v", i, handled)
+			}
+		}
+	})
+}
+
+// prefetcher is a receiver that holds ahead what is left in its queue.
+type prefetcher struct{ *receiver }
+
+func (r prefetcher) Drain(context.Context) []transport.Delivery {
+	ds, _ := r.take(r.left())
+	return ds
+}
+
+func TestStopHandlesWhatTheDriverHoldsAheadWhereReleaseCounts(t *testing.T) {
+	for _, tt := range []struct {
+		name    string
+		limits  transport.Limits
+		alone   bool
+		timeout time.Duration
+		handled int
+	}{
+		{"counts", transport.Limits{Prefetch: true}, false, time.Hour, 10},
+		{"is free", transport.Limits{Prefetch: true, FreeRelease: true}, false, time.Hour, 4},
+		{"one at a time", transport.Limits{Prefetch: true}, true, time.Hour, 1},
+		{"time for a second round", transport.Limits{Prefetch: true}, false, 3 * time.Minute, 8},
+		{"no time", transport.Limits{Prefetch: true}, false, time.Minute, 4},
+	} {
+		bubble(t, tt.name, func(t *testing.T) {
+			r := prefetcher{newReceiver()}
+			ds := r.put(10)
+			p := start(t, Config{
+				Receiver: r, Concurrency: 4, Alone: tt.alone, Limits: tt.limits,
+				StopTimeout: tt.timeout, Handle: complete(time.Minute),
+			})
+			pass(time.Second)
+			p.stop()
+			<-p.over
+			handled, back := 0, r.left()
+			for _, d := range ds {
+				handled += int(d.completed.Load())
+				back += int(d.released.Load())
+			}
+			if handled != tt.handled || handled+back != len(ds) {
+				t.Errorf("%d handled and %d given back, want %d and the others", handled, back, tt.handled)
+			}
+		})
+	}
+}
+
 func TestReleaseIsBoundedAndItsFailureLogged(t *testing.T) {
 	for _, tt := range []struct {
 		name    string

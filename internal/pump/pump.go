@@ -54,7 +54,7 @@ type Config struct {
 	// message is no longer ours. Settling needs a context apart from it.
 	Handle func(ctx context.Context, d transport.Delivery, slot *Slot)
 	// StopTimeout is how long handlers may go on after Run's context has ended, before
-	// theirs is cancelled. 0 cancels it at once; less than 0 never.
+	// theirs is cancelled. 0 cancels it at once; less than 0 never. None starts in the second half of it.
 	StopTimeout time.Duration
 	// Logger takes what nobody is there to be told: outages and lost leases. nil discards it.
 	Logger *slog.Logger
@@ -164,6 +164,7 @@ func (p *Pump) Run(ctx context.Context) error {
 	<-ctx.Done()
 	p.stop(p.cfg.Limits.FreeRelease)
 	routines.Go(func() { p.cutLate(held, cut) })
+	p.takeAhead(lasting, work)
 	p.drain(lasting)
 	p.workers.end()
 	release()

@@ -178,7 +178,7 @@ func TestTheWindowBoundsWhatIsOut(t *testing.T) {
 	}
 }
 
-// unacked counts the messages that the broker holds, handed out or not, by taking
+// waitEmpty sees that the broker holds nothing, handed out or not, by taking
 // the receivers away.
 func waitEmpty(t *testing.T, c transport.Conn, url, queue string) {
 	t.Helper()
@@ -356,6 +356,79 @@ func TestAClosedReceiverGivesBackWhatItPrefetchedAndSettlesTheRest(t *testing.T)
 		must(t, d.Complete(t.Context()))
 	}
 	waitEmpty(t, c, url, queue)
+}
+
+func TestWhatIsHeldAheadIsHandedOverAtAStop(t *testing.T) {
+	for _, queueType := range []rabbitmq.QueueType{rabbitmq.Quorum, rabbitmq.Classic} {
+		t.Run(string(queueType), func(t *testing.T) {
+			url := brokertest.RabbitMQ(t)
+			c := open(t, url, func(tr *rabbitmq.Transport) { tr.QueueType = queueType })
+			queue := install(t, c, "orders")
+			fill(t, c, queue, 30)
+			r := receive(t, c, queue, 20)
+			held := nextN(t, r, 5)
+			settled := held[4]
+			must(t, settled.Complete(t.Context()))
+			waitReady(t, c, queue, 9) // 20 of the others are on this side
+			held = append(held[:4], r.(transport.Drainer).Drain(within(t))...)
+			if len(held) != 20 {
+				t.Fatalf("%d deliveries are held after Drain, want 20", len(held))
+			}
+			for i, d := range held[4:] {
+				if want := fmt.Sprint("m-", i+5); d.Message().ID != want {
+					t.Errorf("delivery %d is %q, want %q", i, d.Message().ID, want)
+				}
+			}
+			for _, d := range held {
+				must(t, d.Complete(t.Context()))
+			}
+			must(t, r.Close())
+			for _, d := range nextN(t, receive(t, c, queue, 20), 9) {
+				if n := d.Attempt().N; n != 1 {
+					t.Errorf("%q, which was never sent to the first receiver, comes as attempt %d", d.Message().ID, n)
+				}
+				must(t, d.Complete(t.Context()))
+			}
+			waitEmpty(t, c, url, queue)
+		})
+	}
+}
+
+// waitReady waits until the broker has so many messages that no consumer was sent.
+func waitReady(t *testing.T, c transport.Conn, queue string, n int64) {
+	t.Helper()
+	ctx := within(t)
+	for {
+		stats, err := c.(transport.Inspector).Inspect(ctx, queue)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if stats[0].Ready == n {
+			return
+		}
+	}
+}
+
+func TestDrainEndsWithTheConnection(t *testing.T) {
+	url := brokertest.RabbitMQ(t)
+	proxy := newProxy(t, url)
+	c := open(t, proxy.URL(t, url), nil)
+	queue := install(t, c, "orders")
+	fill(t, c, queue, 5)
+	r := receive(t, c, queue, 5)
+	held := nextN(t, r, 1)
+	proxy.Pause()
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	_ = r.(transport.Drainer).Drain(ctx) // has to return
+	proxy.Cut()
+	proxy.Resume()
+	if ds := r.(transport.Drainer).Drain(within(t)); len(ds) != 0 {
+		t.Errorf("%d deliveries after the connection was lost", len(ds))
+	}
+	if err := held[0].Complete(within(t)); !errors.Is(err, transport.ErrLeaseLost) {
+		t.Errorf("Complete: %v, want ErrLeaseLost", err)
+	}
 }
 
 func TestTheReceiverComesBackWhenItsQueueIsMadeAnew(t *testing.T) {

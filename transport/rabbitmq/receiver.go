@@ -26,6 +26,8 @@ type receiver struct {
 	err     error      // why there is none
 	closed  bool       // by Close, which lets deliveries be settled
 	done    bool       // by Close of the conn, which does not
+
+	draining bool // no more is to come
 }
 
 // OpenReceiver makes sure of the queue. Messages come once the window is set.
@@ -206,16 +208,16 @@ func (r *receiver) Window(n int) {
 
 // limit is the window, 0 when nothing more is to come. With a window of 1 the next message comes when
 // it is asked for, and not as soon as the last is settled: given back unseen, it would have used up an attempt.
-func (r *receiver) limit() (window int, closed bool) {
+func (r *receiver) limit() (window int, last, closed bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	switch {
-	case r.closed:
-		return 0, true
+	case r.closed || r.draining:
+		return 0, true, r.closed
 	case r.window == 1 && r.asking == 0, r.session != nil && r.session.standing():
-		return 0, false
+		return 0, false, false
 	}
-	return max(0, r.window), false
+	return max(0, r.window), false, false
 }
 
 // Close gives back what Receive has not returned. The channel stays open until the

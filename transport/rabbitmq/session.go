@@ -84,8 +84,8 @@ func (s *session) serve(ctx context.Context, r *receiver) error {
 
 func (s *session) work(ctx context.Context, r *receiver) error {
 	for {
-		window, closed := r.limit()
-		if err := s.fit(window, closed, time.Now()); err != nil {
+		window, last, closed := r.limit()
+		if err := s.fit(window, last, time.Now()); err != nil {
 			return err
 		}
 		if closed && s.retire() {
@@ -200,7 +200,9 @@ func (s *session) fit(n int, last bool, now time.Time) error {
 	s.mu.Lock()
 	s.closing = last
 	s.mu.Unlock()
-	s.giveBack(n, now)
+	if !last { // else it is handed over, or goes back when the consumers have ended
+		s.giveBack(n, now)
+	}
 	for _, c := range s.excess(n, now) {
 		if err := s.cancel(c); err != nil {
 			return err
