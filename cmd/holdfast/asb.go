@@ -2,13 +2,12 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/endpointplan"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/servicebus"
 	"github.com/holdfast-go/holdfast/transport"
 	"github.com/holdfast-go/holdfast/transport/asb"
@@ -51,7 +50,7 @@ func (a *app) asbEndpointCommand() *cobra.Command {
 
 // asbQueuesCommand is create or verify.
 func (a *app) asbQueuesCommand(verb string, creates bool) *cobra.Command {
-	var e servicebus.Endpoint
+	var e endpointplan.Endpoint
 	var events expecting
 	s := shaping{creates: creates}
 	cmd := &cobra.Command{
@@ -75,10 +74,7 @@ func (a *app) asbQueuesCommand(verb string, creates bool) *cobra.Command {
   holdfast asb endpoint create sales --audit audit --dry-run`
 	}
 	cmd.Long = cmd.Short + ".\n\n" + asbEndpointHelp
-	flags := cmd.Flags()
-	flags.StringArrayVar(&e.Instances, "instance", nil, "`ID` of an instance with a queue of its own; may be repeated")
-	flags.StringVar(&e.Error, "error", "error", "the error `queue`")
-	flags.StringVar(&e.Audit, "audit", "", "the audit `queue`; none unless set")
+	endpointFlags(cmd, &e)
 	s.flags(cmd)
 	if !creates {
 		events.flags(cmd)
@@ -140,7 +136,7 @@ func (a *app) onServiceBus(ctx context.Context, endpoint string, prepare func(*a
 }
 
 // shapeQueues creates or verifies what the endpoint needs, and prints what came of it.
-func (a *app) shapeQueues(ctx context.Context, s *shaping, e *servicebus.Endpoint, events *expecting) error {
+func (a *app) shapeQueues(ctx context.Context, s *shaping, e *endpointplan.Endpoint, events *expecting) error {
 	what := fmt.Sprintf("endpoint %q", e.Name)
 	topology, err := events.topology()
 	if err != nil {
@@ -175,25 +171,12 @@ func (a *app) shapeQueues(ctx context.Context, s *shaping, e *servicebus.Endpoin
 }
 
 func (a *app) printQueuesReport(r servicebus.Report, what string, asJSON bool) error {
-	if asJSON {
-		return json.NewEncoder(a.out).Encode(r)
-	}
-	created := "created"
-	if r.DryRun {
-		created = "would create"
-	}
-	w := tabwriter.NewWriter(a.out, 0, 0, 2, ' ', 0)
+	s := shaped{report: r, dryRun: r.DryRun}
 	for _, q := range r.Created {
-		fmt.Fprintf(w, "%s\tqueue\t%s\n", created, q)
+		s.created = append(s.created, "queue\t"+q)
 	}
 	for _, f := range r.Found {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", f.State, f.Kind, f.Name, f.Detail)
+		s.found = append(s.found, fmt.Sprintf("%s\t%s\t%s\t%s", f.State, f.Kind, f.Name, f.Detail))
 	}
-	if err := w.Flush(); err != nil {
-		return err
-	}
-	if r.OK && !r.DryRun {
-		fmt.Fprintf(a.out, "%s: all is there, as it should be\n", what)
-	}
-	return nil
+	return a.printShaped(s, what, asJSON)
 }

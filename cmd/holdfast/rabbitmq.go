@@ -2,10 +2,8 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
@@ -41,21 +39,6 @@ func (a *app) rabbitCommand() *cobra.Command {
 		Long:    rabbitHelp,
 		Example: rabbitExample,
 	}, a.rabbitEndpointCommand(), a.rabbitDelaysCommand())
-}
-
-// shaping is what the commands that create and verify share.
-type shaping struct {
-	creates   bool
-	queueType string
-	asJSON    bool
-	dryRun    bool
-}
-
-func (s *shaping) flags(cmd *cobra.Command) {
-	cmd.Flags().BoolVar(&s.asJSON, "json", false, "print JSON: one object")
-	if s.creates {
-		cmd.Flags().BoolVar(&s.dryRun, "dry-run", false, "say what would be created, and what differs; create nothing")
-	}
 }
 
 // do creates or verifies what a plan says.
@@ -113,25 +96,12 @@ func (a *app) shape(ctx context.Context, s *shaping, endpoint, what string, plan
 }
 
 func (a *app) printShape(r rabbitmqtopology.Report, what string, asJSON bool) error {
-	if asJSON {
-		return json.NewEncoder(a.out).Encode(r)
-	}
-	created := "created"
-	if r.DryRun {
-		created = "would create"
-	}
-	w := tabwriter.NewWriter(a.out, 0, 0, 2, ' ', 0)
+	s := shaped{report: r, dryRun: r.DryRun}
 	for _, p := range r.Created {
-		fmt.Fprintf(w, "%s\t%s\t%s\n", created, p.Kind, p.Name)
+		s.created = append(s.created, p.Kind+"\t"+p.Name)
 	}
 	for _, f := range r.Found {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", f.State, f.Kind, f.Name, f.Detail)
+		s.found = append(s.found, fmt.Sprintf("%s\t%s\t%s\t%s", f.State, f.Kind, f.Name, f.Detail))
 	}
-	if err := w.Flush(); err != nil {
-		return err
-	}
-	if r.OK && !r.DryRun {
-		fmt.Fprintf(a.out, "%s: all is there, as it should be\n", what)
-	}
-	return nil
+	return a.printShaped(s, what, asJSON)
 }

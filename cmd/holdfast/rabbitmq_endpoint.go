@@ -5,6 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/endpointplan"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/rabbitmqtopology"
 )
 
@@ -25,7 +26,7 @@ func (a *app) rabbitEndpointCommand() *cobra.Command {
 
 // shapeEndpointCommand is create or verify.
 func (a *app) shapeEndpointCommand(verb string, creates bool) *cobra.Command {
-	var e rabbitmqtopology.Endpoint
+	var e endpointplan.Endpoint
 	s := shaping{creates: creates}
 	cmd := &cobra.Command{
 		Use:   verb + " NAME",
@@ -35,7 +36,7 @@ func (a *app) shapeEndpointCommand(verb string, creates bool) *cobra.Command {
 		Args: oneEndpoint,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			e.Name = args[0]
-			if err := e.Check(); err != nil {
+			if err := rabbitmqtopology.Check(e); err != nil {
 				return usageError{err}
 			}
 			return a.shape(cmd.Context(), &s, e.Name, fmt.Sprintf("endpoint %q", e.Name), e.Plan())
@@ -48,18 +49,8 @@ func (a *app) shapeEndpointCommand(verb string, creates bool) *cobra.Command {
   holdfast rabbitmq endpoint create sales --queue-type classic`
 	}
 	cmd.Long = cmd.Short + ".\n\n" + rabbitEndpointHelp
-	flags := cmd.Flags()
-	flags.StringArrayVar(&e.Instances, "instance", nil, "`ID` of an instance with a queue of its own; may be repeated")
-	flags.StringVar(&e.Error, "error", "error", "the error `queue`")
-	flags.StringVar(&e.Audit, "audit", "", "the audit `queue`; none unless set")
-	flags.StringVar(&s.queueType, "queue-type", "", "`type` of the queues: quorum or classic (default that of the URL, else quorum)")
+	endpointFlags(cmd, &e)
+	cmd.Flags().StringVar(&s.queueType, "queue-type", "", "`type` of the queues: quorum or classic (default that of the URL, else quorum)")
 	s.flags(cmd)
 	return cmd
-}
-
-func oneEndpoint(_ *cobra.Command, args []string) error {
-	if len(args) != 1 {
-		return fmt.Errorf("want the name of one endpoint, have %d names", len(args))
-	}
-	return nil
 }

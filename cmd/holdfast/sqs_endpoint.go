@@ -5,7 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/holdfast-go/holdfast/transport"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/endpointplan"
 	"github.com/holdfast-go/holdfast/transport/sqs"
 )
 
@@ -18,9 +18,9 @@ func (a *app) sqsEndpointCommand() *cobra.Command {
 
 func (a *app) sqsCreateCommand() *cobra.Command {
 	var (
-		instances, types  []string
-		errorQueue, audit string
-		shape             sqs.Transport
+		e     endpointplan.Endpoint
+		types []string
+		shape sqs.Transport
 	)
 	cmd := &cobra.Command{
 		Use:   "create NAME",
@@ -32,36 +32,29 @@ What exists is left as it is.`,
   holdfast sqs endpoint create sales --audit audit --retention 168h --kms-key alias/shop`,
 		Args: oneEndpoint,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			name := args[0]
-			plan := transport.Plan{Delays: true, Queues: []transport.Queue{
-				{Name: name}, {Name: name + ".quarantine", Counted: true}, {Name: errorQueue, Shared: true},
-			}}
-			if audit != "" {
-				plan.Queues = append(plan.Queues, transport.Queue{Name: audit, Shared: true})
+			e.Name = args[0]
+			if err := e.Check(); err != nil {
+				return usageError{err}
 			}
-			for _, instance := range instances {
-				plan.Queues = append(plan.Queues, transport.Queue{Name: name + "-" + instance})
-			}
+			plan := e.Plan()
 			for _, t := range types {
 				plan.Types = append(plan.Types, []string{t})
 			}
 			apply := func(t *sqs.Transport) {
 				t.Retention, t.KMSKey, t.ReceiveLimit, t.ShortDelays = shape.Retention, shape.KMSKey, shape.ReceiveLimit, shape.ShortDelays
 			}
-			return a.onSQS(cmd.Context(), name, apply, func(c amazonConn) error {
+			return a.onSQS(cmd.Context(), e.Name, apply, func(c amazonConn) error {
 				if err := c.Install(cmd.Context(), plan); err != nil {
 					return err
 				}
-				fmt.Fprintf(a.out, "%s: all is there\n", name)
+				fmt.Fprintf(a.out, "%s: all is there\n", e.Name)
 				return nil
 			})
 		},
 	}
+	endpointFlags(cmd, &e)
 	flags := cmd.Flags()
-	flags.StringArrayVar(&instances, "instance", nil, "`ID` of an instance with a queue of its own; may be repeated")
 	flags.StringArrayVar(&types, "type", nil, "a `type` that is published, or a base type of one; may be repeated")
-	flags.StringVar(&errorQueue, "error", "error", "the error `queue`")
-	flags.StringVar(&audit, "audit", "", "the audit `queue`; none unless set")
 	flags.DurationVar(&shape.Retention, "retention", 0, "how long queues keep a message (default 4 days)")
 	flags.StringVar(&shape.KMSKey, "kms-key", "", "`key` by which the queues are encrypted: an id, alias or ARN")
 	flags.IntVar(&shape.ReceiveLimit, "receive-limit", 0, "how often SQS may hand out a message; -1 for no limit (default 100)")

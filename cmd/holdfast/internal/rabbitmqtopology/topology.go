@@ -8,30 +8,18 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/endpointplan"
 	"github.com/holdfast-go/holdfast/transport"
 	"github.com/holdfast-go/holdfast/transport/rabbitmq"
 )
 
-// Endpoint is an endpoint by what of its configuration shows at the broker.
-type Endpoint struct {
-	Name      string
-	Instances []string // those with a queue of their own
-	Error     string   // the error queue
-	Audit     string   // the audit queue; "" is none
-}
-
 // maxName keeps the name of a queue, with what delays put before it, within AMQP's 255 bytes.
 const maxName = 255 - len("queue.") - 2*28
 
-// Check refuses names that no endpoint has.
-func (e Endpoint) Check() error {
-	switch {
-	case e.Name == "":
-		return errors.New("the endpoint has no name")
-	case e.Error == "":
-		return errors.New("an endpoint has an error queue")
-	case slices.Contains(e.Instances, ""):
-		return errors.New("an instance has no id")
+// Check refuses names that no endpoint has at a RabbitMQ server.
+func Check(e endpointplan.Endpoint) error {
+	if err := e.Check(); err != nil {
+		return err
 	}
 	for _, q := range e.Plan().Queues {
 		if len(q.Name) > maxName {
@@ -39,21 +27,6 @@ func (e Endpoint) Check() error {
 		}
 	}
 	return nil
-}
-
-// Plan is what the endpoint needs. The exchanges of its types are left to the endpoint: they are known
-// to its code, and it makes them when it starts or publishes.
-func (e Endpoint) Plan() transport.Plan {
-	queues := []transport.Queue{{Name: e.Name}, {Name: e.Name + ".quarantine", Counted: true}}
-	for _, instance := range e.Instances {
-		queues = append(queues, transport.Queue{Name: e.Name + "-" + instance})
-	}
-	for _, name := range []string{e.Error, e.Audit} {
-		if name != "" {
-			queues = append(queues, transport.Queue{Name: name, Shared: true})
-		}
-	}
-	return transport.Plan{Queues: queues, Delays: true}
 }
 
 // Delays is what all endpoints of a virtual host share for delayed messages.

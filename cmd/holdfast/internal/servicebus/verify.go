@@ -14,39 +14,6 @@ import (
 	"github.com/holdfast-go/holdfast/transport/asb"
 )
 
-// Endpoint is an endpoint by what of its configuration shows in the namespace.
-type Endpoint struct {
-	Name      string
-	Instances []string // those with a queue of their own
-	Error     string   // the error queue
-	Audit     string   // the audit queue; "" is none
-}
-
-// Check refuses names that no endpoint has.
-func (e Endpoint) Check() error {
-	switch {
-	case e.Name == "":
-		return errors.New("the endpoint has no name")
-	case e.Error == "":
-		return errors.New("an endpoint has an error queue")
-	}
-	return nil
-}
-
-// Plan is what the endpoint needs. The topics of its types are left to the endpoint, whose code knows them, and to Subscribe.
-func (e Endpoint) Plan() transport.Plan {
-	queues := []transport.Queue{{Name: e.Name}, {Name: e.Name + ".quarantine", Counted: true}}
-	for _, instance := range e.Instances {
-		queues = append(queues, transport.Queue{Name: e.Name + "-" + instance})
-	}
-	for _, name := range []string{e.Error, e.Audit} {
-		if name != "" {
-			queues = append(queues, transport.Queue{Name: name, Shared: true})
-		}
-	}
-	return transport.Plan{Queues: queues, Delays: true}
-}
-
 // State is what is wrong with a queue, a subscription or a rule.
 type State string
 

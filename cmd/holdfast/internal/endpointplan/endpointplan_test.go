@@ -1,4 +1,4 @@
-package rabbitmqtopology_test
+package endpointplan_test
 
 import (
 	"context"
@@ -6,7 +6,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/rabbitmqtopology"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/endpointplan"
 	"github.com/holdfast-go/holdfast/endpoint"
 	"github.com/holdfast-go/holdfast/transport"
 	"github.com/holdfast-go/holdfast/transport/inmemory"
@@ -44,7 +44,7 @@ func TestThePlanIsThatOfAnEndpoint(t *testing.T) {
 	if err := e.Install(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	of := rabbitmqtopology.Endpoint{Name: "sales", Instances: []string{"7"}, Error: "error", Audit: "audit"}
+	of := endpointplan.Endpoint{Name: "sales", Instances: []string{"7"}, Error: "error", Audit: "audit"}
 	if diff := cmp.Diff(byName(p.plan), byName(of.Plan())); diff != "" {
 		t.Errorf("an endpoint installs (-), and the plan from outside is (+):\n%s", diff)
 	}

@@ -7,23 +7,12 @@ import (
 	"github.com/Azure/azure-sdk-for-go/sdk/azcore"
 	"github.com/Azure/azure-sdk-for-go/sdk/azcore/to"
 	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus/admin"
-	"github.com/google/go-cmp/cmp"
 
-	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/rabbitmqtopology"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/servicebus"
 	"github.com/holdfast-go/holdfast/internal/brokertest"
 	"github.com/holdfast-go/holdfast/transport"
 	"github.com/holdfast-go/holdfast/transport/asb"
 )
-
-// That of RabbitMQ is held against what an endpoint installs.
-func TestThePlanIsThatOfEveryTransport(t *testing.T) {
-	here := servicebus.Endpoint{Name: "sales", Instances: []string{"7"}, Error: "error", Audit: "audit"}
-	there := rabbitmqtopology.Endpoint{Name: "sales", Instances: []string{"7"}, Error: "error", Audit: "audit"}
-	if diff := cmp.Diff(there.Plan(), here.Plan()); diff != "" {
-		t.Errorf("(-rabbitmq +servicebus):\n%s", diff)
-	}
-}
 
 func TestWhatKeepsAnEndpointFromAQueueIsTold(t *testing.T) {
 	ns := brokertest.OwnServiceBus(t)
