@@ -109,12 +109,14 @@ func (c *chaos) handle(ctx context.Context, s *endpoint.Session, m placeOrder) e
 func (c *chaos) check(once bool) {
 	c.t.Helper()
 	seen := map[string]int{}
-	for _, m := range slices.Concat(c.broker.Messages("shipping"), c.broker.Messages("error"), c.broker.Messages("sales.dead")) {
-		var o placeOrder
-		if err := json.Unmarshal(m.Body, &o); err != nil {
-			c.t.Fatal(err)
+	for _, queue := range []string{"shipping", "error", "sales.dead", "sales.quarantine.dead"} {
+		for _, m := range c.broker.Messages(queue) {
+			var o placeOrder
+			if err := json.Unmarshal(m.Body, &o); err != nil {
+				c.t.Fatal(err)
+			}
+			seen[o.ID]++
 		}
-		seen[o.ID]++
 	}
 	for i := range chaosMessages {
 		switch n := seen[fmt.Sprint(i)]; {
