@@ -4,6 +4,7 @@ import (
 	"container/list"
 	"crypto/sha256"
 	"encoding/base64"
+	"math"
 	"strconv"
 	"strings"
 	"sync"
@@ -27,13 +28,17 @@ type Hops struct {
 }
 
 // Next is where a message goes that is due when left is over: into the queue of hops, or with a delay of wait to
-// its destination. What is left is rounded up to whole steps, so that nothing comes early.
+// its destination. What is left is rounded up to whole steps, so that nothing comes early; only the longest Duration has to be
+// rounded down.
 func (h Hops) Next(left time.Duration) (wait time.Duration, hop bool) {
 	if left <= 0 {
 		return 0, false
 	}
 	if rest := left % h.Step; rest > 0 {
-		left += h.Step - rest
+		left -= rest
+		if left <= math.MaxInt64-h.Step {
+			left += h.Step
+		}
 	}
 	return left, left > h.Longest
 }

@@ -3,6 +3,7 @@ package delayeddelivery_test
 import (
 	"container/heap"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"strings"
 	"testing"
@@ -244,6 +245,7 @@ func TestTheEndsOfHops(t *testing.T) {
 		{quarter - 1, quarter, false},
 		{quarter + 1, quarter + time.Second, true},
 		{365 * 24 * time.Hour, 365 * 24 * time.Hour, true},
+		{math.MaxInt64, (math.MaxInt64 / time.Second) * time.Second, true},
 	} {
 		if wait, hop := hops.Next(test.left); wait != test.wait || hop != test.hop {
 			t.Errorf("Next(%v) is %v, %v; want %v, %v", test.left, wait, hop, test.wait, test.hop)

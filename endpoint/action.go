@@ -59,11 +59,10 @@ func (in *incoming) retry(reason error) func(context.Context) error {
 
 // possible is the action, or a move to the error queue where it cannot be carried out.
 func (in *incoming) possible(ctx context.Context, action recoverability.Action) recoverability.Action {
-	toError := recoverability.MoveToError{Queue: in.e.recoverability.ErrorQueue}
 	switch a := action.(type) {
 	case recoverability.MoveToError:
 		if a.Queue == "" {
-			return toError
+			return in.toErrorQueue()
 		}
 	case recoverability.Delay:
 		a.For = max(0, a.For)
@@ -76,7 +75,12 @@ func (in *incoming) possible(ctx context.Context, action recoverability.Action) 
 	in.log().WarnContext(ctx, "an action cannot be carried out: moving the message to the error queue",
 		slog.String("message", in.id), slog.Any("action", action), slog.String("reason", why))
 	in.fallBack(FallbackError, action)
-	return toError
+	return in.toErrorQueue()
+}
+
+// toErrorQueue is what is done where nothing else can be.
+func (in *incoming) toErrorQueue() recoverability.Action {
+	return recoverability.MoveToError{Queue: in.e.recoverability.ErrorQueue}
 }
 
 // impossible is why the transport, the transaction mode or the quarantine cannot have the action; ""

@@ -31,7 +31,7 @@ type Config struct {
 	// Routes say where commands go that are sent without [To].
 	Routes []Route
 	// Concurrency is how many messages are handled at once: twice the number of
-	// CPUs unless set. With 1, messages are handled, and what they send leaves,
+	// CPUs unless set, and at most 65,536. With 1, messages are handled, and what they send leaves,
 	// strictly one after the other.
 	Concurrency int
 	// Recoverability says what happens to messages that fail.
@@ -77,8 +77,9 @@ type Config struct {
 	// queue, dead-lettered or discarded. What it sends, replies or publishes leaves in
 	// one unit with that where the transport can, and writes in the session's transaction go
 	// with a move or a discard. It may be called more than once for a message, though only what was
-	// sent by the call that succeeded leaves. An error or panic is logged: the message is then dealt with
-	// without what it sent.
+	// sent by the call that succeeded leaves: where the broker does not answer, or the transaction lost a
+	// conflict, the message stays until its next attempt. Any other error, and a panic, is logged: the message is
+	// then dealt with without what it sent and wrote.
 	OnFinalFailure func(ctx context.Context, s *Session, f recoverability.Failure) error
 	// Logger takes the endpoint's log: [slog.Default] unless set.
 	Logger *slog.Logger
@@ -129,6 +130,9 @@ func (c *Config) instanceQueue() string {
 	}
 	return c.Name + "-" + c.Instance
 }
+
+// maxConcurrency is far above what a process can handle at once. Windows and buffers are multiples of the concurrency.
+const maxConcurrency = 1 << 16
 
 const defaultStopTimeout = 30 * time.Second
 

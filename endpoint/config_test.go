@@ -3,6 +3,7 @@ package endpoint_test
 import (
 	"context"
 	"errors"
+	"math"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -20,7 +21,7 @@ type unregistered struct{}
 
 func TestNewReportsAllThatIsWrongAtOnce(t *testing.T) {
 	cfg := endpoint.Config{
-		Concurrency:    -1,
+		Concurrency:    math.MaxInt,
 		Transactions:   endpoint.TransactionMode(9),
 		Recoverability: recoverability.Config{Immediate: -2, TimeIncrease: -time.Second},
 		Messages: []endpoint.Message{
@@ -46,7 +47,7 @@ func TestNewReportsAllThatIsWrongAtOnce(t *testing.T) {
 		t.Fatal("New accepted it")
 	}
 	for _, want := range []string{
-		"Name is empty", "Transport is nil", "Concurrency is -1", "TransactionMode(9)", "Immediate is -2",
+		"Name is empty", "Transport is nil", "it must be from 1 to 65536", "TransactionMode(9)", "Immediate is -2",
 		"TimeIncrease is negative", "a zero Message", "registered twice", "belongs to both", "a message is a struct",
 		`"Shop.Order;Placed" is empty or has a character`, "a zero Handler", "not registered: add it to Config.Messages",
 		"a zero Route", "the queue is empty", `stage Logical: there is no behavior "nothing"`,

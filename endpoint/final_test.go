@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -14,6 +15,7 @@ import (
 	"github.com/holdfast-go/holdfast/endpoint"
 	"github.com/holdfast-go/holdfast/pipeline"
 	"github.com/holdfast-go/holdfast/recoverability"
+	"github.com/holdfast-go/holdfast/transport"
 	"github.com/holdfast-go/holdfast/transport/inmemory"
 )
 
@@ -71,6 +73,13 @@ func TestAFinalFailureThatGoesWrongLeavesOutWhatItSent(t *testing.T) {
 			return errors.Join(s.Send(ctx, shipOrder{}), errNo)
 		},
 		"a panic": func(ctx context.Context, s *endpoint.Session) error { panic(s.Send(ctx, shipOrder{})) },
+		"the end of its goroutine": func(ctx context.Context, s *endpoint.Session) error {
+			defer runtime.Goexit()
+			return s.Send(ctx, shipOrder{})
+		},
+		"a write, then an error that says nothing of the broker": func(ctx context.Context, s *endpoint.Session) error {
+			return errors.Join(inmemory.OnCommit(ctx, s, func() { written.Store(true) }), context.DeadlineExceeded)
+		},
 		"a send to nowhere": func(ctx context.Context, s *endpoint.Session) error {
 			return s.Send(ctx, shipOrder{}, endpoint.To("nowhere"))
 		},
@@ -127,4 +136,72 @@ func TestAFinalFailureIsCalledWhenTheRecoverStageFails(t *testing.T) {
 			t.Errorf("%d in the error queue, %d sent, called %d times", got, len(broker.Messages("shipping")), len(calls.list()))
 		}
 	})
+}
+
+func TestWhatAFinalFailureSentAndWroteWaitsForABrokerThatDoesNotAnswer(t *testing.T) {
+	for name, away := range map[string]error{
+		"unknown": transport.ErrOutcomeUnknown, "unreachable": transport.ErrUnreachable, "late": context.DeadlineExceeded,
+	} {
+		for mode, tries := range map[endpoint.TransactionMode]int{endpoint.ReceiveOnly: 3, endpoint.SendsAtomicWithReceive: 1} {
+			t.Run(fmt.Sprint(name, " ", mode), func(t *testing.T) {
+				inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+					var asked, written tally
+					broker.Fail = func(verb, _ string) error {
+						if verb == "CompleteWith" && asked.add("") <= tries {
+							return away
+						}
+						return nil
+					}
+					cfg := sales(broker, failing(&tally{}))
+					cfg.Transactions, cfg.Recoverability = mode, once
+					cfg.OnFinalFailure = func(ctx context.Context, s *endpoint.Session, _ recoverability.Failure) error {
+						if mode == endpoint.SendsAtomicWithReceive {
+							if err := inmemory.OnCommit(ctx, s, func() { written.add("") }); err != nil {
+								return err
+							}
+						}
+						return s.Send(ctx, shipOrder{})
+					}
+					start(t, cfg).send(placeOrder{})
+					time.Sleep(time.Minute)
+					if failed, sent := len(broker.Messages("error")), len(broker.Messages("shipping")); failed != 1 || sent != 1 {
+						t.Errorf("%d in the error queue, %d sent", failed, sent)
+					}
+					if n := len(written.list()); (n == 1) != (mode == endpoint.SendsAtomicWithReceive) {
+						t.Errorf("written %d times", n)
+					}
+				})
+			})
+		}
+	}
+}
+
+func TestAFinalFailureIsCalledForADelayThatIsRefused(t *testing.T) {
+	for _, without := range []inmemory.Capability{0, inmemory.Completer} {
+		inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+			broker.Without = without
+			broker.CreateQueues("sales")
+			waiting(t, broker, "sales")
+			broker.Fail = refusing(errNo, "sales")
+			cfg := sales(broker, failing(&tally{}))
+			cfg.Recoverability.Policy = func(recoverability.Failure) recoverability.Action { return recoverability.Delay{For: time.Minute} }
+			cfg.Pipeline.Recover.Use("send", func(next pipeline.Func[*pipeline.Recover]) pipeline.Func[*pipeline.Recover] {
+				return func(ctx context.Context, rec *pipeline.Recover) error {
+					return errors.Join(rec.Sender().Send(ctx, shipOrder{ID: "stage"}), next(ctx, rec))
+				}
+			})
+			cfg.OnFinalFailure = func(ctx context.Context, s *endpoint.Session, _ recoverability.Failure) error {
+				return s.Send(ctx, shipOrder{ID: "final"})
+			}
+			start(t, cfg)
+			time.Sleep(time.Minute)
+			var sent []string
+			for _, m := range broker.Messages("shipping") {
+				sent = append(sent, string(m.Body))
+			}
+			if diff := cmp.Diff([]string{`{"ID":"stage"}`, `{"ID":"final"}`}, sent); diff != "" || len(broker.Messages("error")) != 1 {
+				t.Errorf("without %b: %d in the error queue, sent %s", without, len(broker.Messages("error")), diff)
+			}
+		})
+	}
 }

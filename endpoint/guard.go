@@ -62,7 +62,12 @@ func (in *incoming) quarantine(ctx context.Context) bool {
 			slog.String("message", in.id), slog.Int("attempt", n), slog.Any("error", err))
 		return false
 	default:
+		in.slot.Free()
 		in.hold(ctx, fmt.Errorf("move to quarantine: %w", err))
+		return true
+	}
+	in.slot.Free()
+	if in.gone {
 		return true
 	}
 	q.add()
@@ -77,12 +82,11 @@ func (in *incoming) suspicion() error {
 	return fmt.Errorf("handed out %d times: it may be what ends the process", in.receive.Attempt.N)
 }
 
-// handleAlone is what the pump of the quarantine calls. It tells whether the message was dealt with.
-func (e *Endpoint) handleAlone(ctx context.Context, live *live, d transport.Delivery, slot *pump.Slot) bool {
+// alone is an attempt at a message in quarantine.
+func (e *Endpoint) alone(live *live, d transport.Delivery, slot *pump.Slot) *incoming {
 	in := &incoming{e: e, live: live, delivery: d, slot: slot, queue: e.cfg.Name, alone: &guarded{}}
 	in.prepare()
-	in.run(ctx)
-	return !in.alone.stuck
+	return in
 }
 
 // unmark takes away what was added to the message for the quarantine: to handlers and copies it is

@@ -338,9 +338,13 @@ func TestALostLeaseCancelsTheHandlerAndIsNoFailure(t *testing.T) {
 	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		broker.Lease = 10 * time.Second
 		var broken atomic.Bool
+		var givenUp tally
 		broker.Fail = func(verb, _ string) error {
-			if broken.Load() && verb == "Renew" {
+			switch {
+			case broken.Load() && verb == "Renew":
 				return errors.New("away")
+			case verb == "Retry":
+				givenUp.add(verb)
 			}
 			return nil
 		}
@@ -359,6 +363,9 @@ func TestALostLeaseCancelsTheHandlerAndIsNoFailure(t *testing.T) {
 		time.Sleep(time.Minute)
 		if got := causes.list(); len(got) != 1 || got[0] != transport.ErrLeaseLost.Error() {
 			t.Errorf("causes %q, want one lost lease", got)
+		}
+		if got := givenUp.list(); len(got) != 1 {
+			t.Errorf("the driver was told %d times that the message is given up, want once", len(got))
 		}
 		if len(broker.Messages("error")) != 0 || len(broker.Messages("sales")) != 0 {
 			t.Error("the message was not handled the second time")

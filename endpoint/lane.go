@@ -50,19 +50,19 @@ type order struct {
 	done  chan error
 }
 
-func (e *Endpoint) openLane(ctx context.Context, live *live, queue string, concurrency int, handle handleFunc) (*lane, error) {
+func (e *Endpoint) openLane(ctx context.Context, live *live, opts transport.ReceiverOptions, concurrency int, handle handleFunc) (*lane, error) {
 	l := &lane{
-		queue: queue, concurrency: concurrency, logger: e.cfg.Logger,
-		reception: &reception{queue: queue}, process: live.process, orders: make(chan order),
+		queue: opts.Queue, concurrency: concurrency, logger: e.cfg.Logger,
+		reception: &reception{queue: opts.Queue}, process: live.process, orders: make(chan order),
 	}
 	watch := e.watch(ctx, l.reception)
 	l.open = func(ctx context.Context) (*intake, error) {
-		receiver, err := e.openReceiver(ctx, live, queue)
+		receiver, err := e.openReceiver(ctx, live, opts)
 		if err != nil {
 			return nil, err
 		}
 		p := pump.New(pump.Config{
-			Receiver: receiver, Limits: live.limits, Queue: queue,
+			Receiver: receiver, Limits: live.limits, Queue: opts.Queue,
 			Handle: handle, StopTimeout: e.cfg.StopTimeout, Logger: e.cfg.Logger, OnReceive: watch,
 		})
 		live.process.join(p)
@@ -71,13 +71,13 @@ func (e *Endpoint) openLane(ctx context.Context, live *live, queue string, concu
 	return l, l.begin(ctx)
 }
 
-func (e *Endpoint) openReceiver(ctx context.Context, live *live, queue string) (transport.Receiver, error) {
-	receiver, err := live.conn.OpenReceiver(ctx, transport.ReceiverOptions{Queue: queue})
+func (e *Endpoint) openReceiver(ctx context.Context, live *live, opts transport.ReceiverOptions) (transport.Receiver, error) {
+	receiver, err := live.conn.OpenReceiver(ctx, opts)
 	if errors.Is(err, transport.ErrNoQueue) && !e.cfg.Install {
 		err = fmt.Errorf("%w: create it with Config.Install or Endpoint.Install", err)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("receive from %q: %w", queue, err)
+		return nil, fmt.Errorf("receive from %q: %w", opts.Queue, err)
 	}
 	return receiver, nil
 }

@@ -55,6 +55,20 @@ var framework = []string{
 	"github.com/holdfast-go/holdfast/telemetry/otel.",
 }
 
+// apart calls a function of the user's in a goroutine of its own, so that one that ends its goroutine ends no more than
+// that. A panic and such an end are its error.
+func apart(f func() error) (err error) {
+	err = errGoexit
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		defer catchPanic(&err)
+		err = f()
+	}()
+	<-done
+	return err
+}
+
 // catchPanic turns a panic of the function that defers it into its error.
 func catchPanic(err *error) {
 	if v := recover(); v != nil {

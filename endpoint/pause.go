@@ -10,7 +10,8 @@ import (
 
 // Pause stops receiving from the endpoint's queues, or from those named, and returns when nothing
 // of them is in hand any more: handlers may finish, and their context is cancelled when StopTimeout
-// has passed, as at the end of Run. What was not started, or was cut short, is back in its queue.
+// has passed, as at the end of Run. What was not started by then, or was cut short, is back in its queue: at once where
+// that does not count as an attempt; else what was received already is begun in the first half of StopTimeout.
 // [Endpoint.Resume] ends it; what comes meanwhile waits at the broker. Pausing again does nothing.
 //
 // A paused endpoint sends as before, and is not ready: [Endpoint.Health] says why. Other
@@ -31,12 +32,12 @@ func (e *Endpoint) Resume(ctx context.Context, queues ...string) error {
 }
 
 // SetConcurrency changes how many messages are handled at once, of each of the endpoint's queues;
-// n is at least 1. More start at once; fewer are handled as those that are running finish. It returns
+// n is from 1 to 65,536. More start at once; fewer are handled as those that are running finish. It returns
 // [ErrNotRunning] before Run is ready, and the next Run of such an endpoint begins with
 // [Config].Concurrency again.
 func (e *Endpoint) SetConcurrency(n int) error {
-	if n < 1 {
-		return fmt.Errorf("set concurrency to %d: at least one message has to be handled", n)
+	if n < 1 || n > maxConcurrency {
+		return fmt.Errorf("set concurrency to %d: it must be from 1 to %d", n, maxConcurrency)
 	}
 	live := e.live.Load()
 	if live == nil {

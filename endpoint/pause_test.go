@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -174,8 +175,10 @@ func TestPauseNeedsARunningEndpoint(t *testing.T) {
 		}
 		refused("before Run")
 		r := run(t, e)
-		if err := r.SetConcurrency(0); err == nil {
-			t.Error("a concurrency of 0 is taken")
+		for _, n := range []int{0, math.MaxInt} {
+			if err := r.SetConcurrency(n); err == nil {
+				t.Errorf("a concurrency of %d is taken", n)
+			}
 		}
 		r.send(placeOrder{})
 		synctest.Wait()

@@ -173,12 +173,16 @@ func (q *quarantine) work(ctx context.Context) (all bool) {
 		StopTimeout: q.e.cfg.StopTimeout, Logger: q.log(),
 		Handle: func(ctx context.Context, d transport.Delivery, slot *pump.Slot) {
 			none.Stop()
-			if q.e.handleAlone(ctx, q.live, d, slot) {
+			in := q.e.alone(q.live, d, slot)
+			defer func() { // also when the handler ends its goroutine
+				if in.alone.stuck {
+					stuck.Store(true)
+					end()
+					return
+				}
 				none.Reset(quarantineNext)
-				return
-			}
-			stuck.Store(true)
-			end()
+			}()
+			in.run(ctx)
 		},
 	})
 	q.pump.Store(p)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -546,6 +547,73 @@ func TestWhatIsInQuarantineComesFirstAfterAStart(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		if diff := cmp.Diff([]string{"suspect", "m"}, handled.list()); diff != "" {
 			t.Error(diff)
+		}
+	})
+}
+
+func TestASuspectThatIsNotOursAnyMoreIsNotToldToBeQuarantined(t *testing.T) {
+	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		handedOut(t, broker, "sales", wire("m"), 6)
+		broker.Fail = func(verb, _ string) error {
+			if verb == "CompleteWith" {
+				return transport.ErrLeaseLost
+			}
+			return nil
+		}
+		var told tally
+		cfg := sales(broker)
+		cfg.Notify = telling(&told)
+		start(t, cfg)
+		time.Sleep(time.Minute)
+		if got := told.list(); len(got) > 0 {
+			t.Errorf("told %q", got)
+		}
+	})
+}
+
+func TestSuspectsThatWaitForTheQuarantineToTakeThemHoldNoSlot(t *testing.T) {
+	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		for i := range 4 {
+			handedOut(t, broker, "sales", wire(fmt.Sprint("suspect-", i)), 6)
+		}
+		broker.Fail = refusing(errNo, "sales.quarantine")
+		var handled tally
+		cfg := sales(broker, endpoint.Handle(func(_ context.Context, _ *endpoint.Session, o placeOrder) error {
+			handled.add(o.ID)
+			return nil
+		}))
+		cfg.Concurrency = 4
+		cfg.Notify = append(cfg.Notify, func(ctx context.Context, _ endpoint.Notification) { <-ctx.Done() })
+		r := start(t, cfg)
+		r.send(placeOrder{ID: "healthy"})
+		time.Sleep(8 * time.Second) // slow start is over
+		if got := handled.list(); !slices.Contains(got, "healthy") {
+			t.Errorf("handled %q", got)
+		}
+	})
+}
+
+func TestAHandlerThatEndsItsGoroutineInQuarantineHoldsUpNobody(t *testing.T) {
+	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		var handled tally
+		handedOut(t, broker, "sales.quarantine", wire("suspect"), 0)
+		handedOut(t, broker, "sales.quarantine", wire("bad"), 0)
+		cfg := sales(broker, endpoint.Handle(func(_ context.Context, _ *endpoint.Session, o placeOrder) error {
+			if o.ID == "bad" {
+				runtime.Goexit()
+			}
+			handled.add(o.ID)
+			return nil
+		}))
+		cfg.Recoverability = once
+		r := start(t, cfg)
+		r.send(placeOrder{ID: "m"})
+		time.Sleep(10 * time.Second)
+		if diff := cmp.Diff([]string{"suspect", "m"}, handled.list()); diff != "" {
+			t.Error(diff)
+		}
+		if got := len(broker.Messages("error")); got != 1 {
+			t.Errorf("the error queue has %d messages, want 1", got)
 		}
 	})
 }

@@ -389,8 +389,9 @@ func TestABrokerThatTakesMessagesBackIsGivenThemInTime(t *testing.T) {
 		cfg.Concurrency = 4
 		cfg.Recoverability.RateLimit = recoverability.RateLimit{After: 8, Wait: time.Hour}
 		r := start(t, cfg)
-		r.sendMany(4)
-		time.Sleep(50 * time.Second)
+		const n, most = 4, time.Minute // a message is in hand for half of what the broker allows
+		r.sendMany(n)
+		time.Sleep(most - 10*time.Second)
 		if h := r.Health(); len(h.RateLimits) != 1 {
 			t.Fatalf("not limited: %+v", h)
 		}
@@ -398,8 +399,7 @@ func TestABrokerThatTakesMessagesBackIsGivenThemInTime(t *testing.T) {
 		if inHand() == 0 {
 			t.Error("nothing is held back in hand")
 		}
-		time.Sleep(15 * time.Second) // others came in their place
-		time.Sleep(time.Minute)
+		time.Sleep(n * most) // those that were given back for an attempt come in their place, one at a time
 		if n := inHand(); n > 0 {
 			t.Errorf("%d messages are still in hand", n)
 		}

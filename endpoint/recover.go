@@ -17,7 +17,7 @@ import (
 // or left to the broker to hand out again.
 func (in *incoming) fail(ctx context.Context, err error) {
 	if in.settled {
-		in.log().ErrorContext(ctx, "a behavior failed after its message had been dealt with", slog.String("message", in.id), slog.Any("error", err))
+		in.tooLate(ctx, err)
 		return
 	}
 	in.rollback(ctx)
@@ -31,20 +31,34 @@ func (in *incoming) fail(ctx context.Context, err error) {
 	rec.Action = in.decide(ctx, rec.Failure)
 	rec.Fault = in.faultHeaders(ctx, rec.Failure)
 	in.e.failures.note(in.failureKey(), rec.Failure.Past(rec.Fault))
-	err = in.runRecover(ctx, rec)
+	err = apart(func() error { return in.e.recover(ctx, rec) })
+	if in.settled {
+		in.tooLate(ctx, err)
+		return
+	}
 	if err != nil {
 		in.startOver(ctx, err)
 	}
-	if in.settled {
-		return
-	}
-	if err = in.conclude(ctx, rec); err != nil && in.session.used() { // by Config.OnFinalFailure
+	if err = in.conclude(ctx, rec); in.triedWithout(err) { // what Config.OnFinalFailure sent and wrote
 		in.startOver(ctx, err)
 		err = in.conclude(ctx, rec)
 	}
 	if err != nil {
 		in.hold(ctx, err)
 	}
+}
+
+// tooLate tells of a behavior that failed when nothing could be done about its message any more.
+func (in *incoming) tooLate(ctx context.Context, err error) {
+	if err != nil {
+		in.log().ErrorContext(ctx, "a behavior failed after its message had been dealt with", slog.String("message", in.id), slog.Any("error", err))
+	}
+}
+
+// triedWithout tells whether to conclude again without what was sent and written, which may be why it failed. It is not
+// where there is a next attempt that may get through with all of it.
+func (in *incoming) triedWithout(err error) bool {
+	return err != nil && in.session.used() && (in.taken || !unanswered(err) && !in.conflict(err))
 }
 
 // startOver leaves out what was sent and written as part of the recovery.
@@ -70,6 +84,7 @@ func (in *incoming) rollback(ctx context.Context) {
 	if tx == nil {
 		return
 	}
+	in.session.tx = nil
 	if err := tx.Rollback(in.live.settling.context()); err != nil {
 		in.log().WarnContext(ctx, "a transaction could not be rolled back", slog.String("message", in.id), slog.Any("error", err))
 	}
@@ -83,6 +98,8 @@ func (in *incoming) interrupted(ctx context.Context, err error) bool {
 		return false
 	case errors.Is(cause, transport.ErrLeaseLost):
 		_ = in.lost(ctx, cause) // nil: that is what it is
+		// Who keeps books of what is out hears of it. Not by Release: what has been in hand for longer than its lease counts.
+		_ = in.delivery.Retry(in.live.settling.context())
 		return true
 	case errors.Is(cause, pump.ErrStopping) && cancelled(err):
 		in.release(ctx)
@@ -138,29 +155,23 @@ func firstType(h header.Map) string {
 
 // decide asks the policy. One that panics or decides nothing gives the message up.
 func (in *incoming) decide(ctx context.Context, f recoverability.Failure) (action recoverability.Action) {
-	e := in.e
-	fallback := recoverability.MoveToError{Queue: e.recoverability.ErrorQueue}
-	defer func() {
-		if v := recover(); v != nil {
-			e.cfg.Logger.ErrorContext(ctx, "the recoverability policy panicked: moving the message to the error queue",
-				slog.String("message", f.MessageID), slog.String("panic", panicText(v)))
-			action = fallback
-			in.fallBack(FallbackError, nil)
-		}
-	}()
-	policy := e.recoverability.Policy
+	policy := in.e.recoverability.Policy
 	if policy == nil {
 		policy = recoverability.Failure.Decide
 	}
-	if action = policy(f); action == nil {
-		return fallback
+	err := apart(func() error {
+		action = policy(f)
+		return nil
+	})
+	if err != nil {
+		in.log().ErrorContext(ctx, "the recoverability policy failed: moving the message to the error queue",
+			slog.String("message", in.id), slog.Any("error", err))
+		in.fallBack(FallbackError, nil)
+	}
+	if action == nil {
+		return in.toErrorQueue()
 	}
 	return action
-}
-
-func (in *incoming) runRecover(ctx context.Context, rec *pipeline.Recover) (err error) {
-	defer catchPanic(&err)
-	return in.e.recover(ctx, rec)
 }
 
 // recoverEnd is the end of the Recover stage.
@@ -170,7 +181,7 @@ func (e *Endpoint) recoverEnd(ctx context.Context, rec *pipeline.Recover) error 
 		return errSettled
 	}
 	err := in.conclude(ctx, rec)
-	if err != nil && !in.session.used() { // else fail tries again without what was sent and written
+	if err != nil && !in.triedWithout(err) { // else by fail
 		in.settled = true
 		in.hold(ctx, err)
 		return nil

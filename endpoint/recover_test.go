@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -256,6 +257,10 @@ func TestActionsThatCannotBeCarriedOutMoveToTheErrorQueue(t *testing.T) {
 		},
 		"nil":   func(recoverability.Failure) recoverability.Action { return nil },
 		"panic": func(recoverability.Failure) recoverability.Action { panic("oh") },
+		"end of its goroutine": func(recoverability.Failure) recoverability.Action {
+			runtime.Goexit()
+			return nil
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
@@ -303,6 +308,10 @@ func TestARecoverBehaviorThatFailsOrStopsDoesNotKeepTheMessage(t *testing.T) {
 		"error": func() error { return errNo },
 		"stop":  func() error { return nil },
 		"panic": func() error { panic("oh") },
+		"end of its goroutine": func() error {
+			runtime.Goexit()
+			return nil
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
@@ -319,6 +328,28 @@ func TestARecoverBehaviorThatFailsOrStopsDoesNotKeepTheMessage(t *testing.T) {
 			})
 		})
 	}
+}
+
+func TestARecoverBehaviorThatFailsAfterTheMoveUndoesNothingAndSaysNoOther(t *testing.T) {
+	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		var log lockedBuffer
+		cfg := sales(broker, failing(&tally{}))
+		cfg.Recoverability = once
+		cfg.Logger = slog.New(slog.NewTextHandler(&log, nil))
+		cfg.Pipeline.Recover.Use("late", func(next pipeline.Func[*pipeline.Recover]) pipeline.Func[*pipeline.Recover] {
+			return func(ctx context.Context, rec *pipeline.Recover) error {
+				return errors.Join(rec.Sender().Send(ctx, shipOrder{}), next(ctx, rec), errNo)
+			}
+		})
+		start(t, cfg).send(placeOrder{})
+		synctest.Wait()
+		if shipped, failed := len(broker.Messages("shipping")), len(broker.Messages("error")); shipped != 1 || failed != 1 {
+			t.Errorf("%d sent, %d in the error queue", shipped, failed)
+		}
+		if text := log.String(); strings.Contains(text, "left out") || !strings.Contains(text, "after its message had been dealt with") {
+			t.Errorf("the log says\n%s", text)
+		}
+	})
 }
 
 func TestTransactionsNoneHandlesAtMostOnce(t *testing.T) {

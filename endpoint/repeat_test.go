@@ -24,6 +24,7 @@ type conflicts struct {
 	t        *testing.T
 	url      string
 	pool     *pgxpool.Pool
+	final    func(context.Context, *endpoint.Session, recoverability.Failure) error
 	calls    atomic.Int64
 	attempts atomic.Int64 // above 1
 	ended    chan struct{}
@@ -51,6 +52,7 @@ func (c *conflicts) run(n int, handle func(ctx context.Context, tx pgx.Tx, n int
 		Name: "work", Transport: &sqlserver.Postgres{URL: c.url}, Concurrency: 4, Install: true,
 		Messages: []endpoint.Message{endpoint.Command[work]("Repeat.Work")}, Logger: slog.New(slog.DiscardHandler),
 		Transactions:   endpoint.SendsAtomicWithReceive,
+		OnFinalFailure: c.final,
 		Recoverability: recoverability.Config{Immediate: recoverability.Off, Delayed: recoverability.Off},
 		Handlers: []endpoint.Handler{endpoint.Handle(func(ctx context.Context, s *endpoint.Session, m work) error {
 			c.calls.Add(1)
@@ -90,7 +92,7 @@ func (c *conflicts) run(n int, handle func(ctx context.Context, tx pgx.Tx, n int
 		}
 	}
 	r.end()
-	if n := c.attempts.Load(); n > 0 {
+	if n := c.attempts.Load(); n > 0 && c.final == nil {
 		c.t.Errorf("%d handlers were told of another attempt: repeating must not be one", n)
 	}
 }
@@ -159,6 +161,27 @@ func TestSerializationFailuresAreRepeatedUntilTheHandlersAreSerial(t *testing.T)
 	}
 	if n := c.number(`SELECT count(DISTINCT n) FROM place WHERE n < 12`); n != messages {
 		t.Errorf("%d different places, want %d", n, messages)
+	}
+}
+
+func TestAFinalFailureThatLosesAConflictIsCalledAgain(t *testing.T) {
+	c := newConflicts(t, `CREATE TABLE given_up (n int NOT NULL)`)
+	c.final = func(ctx context.Context, s *endpoint.Session, _ recoverability.Failure) error {
+		tx, err := sqlserver.Tx(ctx, s)
+		if err != nil {
+			return err
+		}
+		if _, err := tx.Exec(ctx, `INSERT INTO given_up VALUES (1)`); err != nil {
+			return err
+		}
+		if c.calls.Load() == 1 {
+			_, err = tx.Exec(ctx, `DO $$ BEGIN RAISE SQLSTATE '40P01'; END $$`)
+		}
+		return err
+	}
+	c.run(1, func(context.Context, pgx.Tx, int) error { return errNo })
+	if written, failed := c.number(`SELECT count(*) FROM given_up`), c.inErrorQueue(); written != 1 || failed != 1 {
+		t.Errorf("%d writes and %d messages in the error queue, want one of each", written, failed)
 	}
 }
 

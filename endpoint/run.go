@@ -111,7 +111,8 @@ func (e *Endpoint) receiveAll(ctx context.Context, live *live) (err error) {
 		return fmt.Errorf("endpoint %q: %w", e.cfg.Name, err)
 	}
 	for _, queue := range e.queues() {
-		own, err := e.openLane(ctx, live, queue, e.cfg.Concurrency, e.incoming(live, queue))
+		opts := transport.ReceiverOptions{Queue: queue, CompletesFirst: e.cfg.Transactions == None}
+		own, err := e.openLane(ctx, live, opts, e.cfg.Concurrency, e.incoming(live, queue))
 		if err != nil {
 			return fmt.Errorf("endpoint %q: %w", e.cfg.Name, err)
 		}

@@ -9,7 +9,6 @@ import (
 
 	"github.com/holdfast-go/holdfast/internal/pump"
 	"github.com/holdfast-go/holdfast/pipeline"
-	"github.com/holdfast-go/holdfast/recoverability"
 	"github.com/holdfast-go/holdfast/transport"
 )
 
@@ -21,7 +20,7 @@ func (e *Endpoint) satellites(ctx context.Context, live *live) ([]*lane, error) 
 	}
 	var lanes []*lane
 	for _, sat := range s.Satellites() {
-		l, err := e.openLane(ctx, live, sat.Queue, max(1, sat.Concurrency), e.satellite(live, sat))
+		l, err := e.openLane(ctx, live, transport.ReceiverOptions{Queue: sat.Queue}, max(1, sat.Concurrency), e.satellite(live, sat))
 		if err != nil {
 			return lanes, fmt.Errorf("satellite: %w", err)
 		}
@@ -64,7 +63,7 @@ func (in *incoming) bury(ctx context.Context, dead *transport.DeadLetteredError)
 	in.queue = cmp.Or(dead.Queue, in.queue)
 	rec := &pipeline.Recover{Receive: in.renewSession(), Failure: in.facts(dead)}
 	rec.Failure.AttemptExact = false
-	rec.Action = recoverability.MoveToError{Queue: in.e.recoverability.ErrorQueue}
+	rec.Action = in.toErrorQueue()
 	rec.Fault = in.faultHeaders(ctx, rec.Failure)
 	return in.conclude(ctx, rec)
 }

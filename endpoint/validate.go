@@ -35,8 +35,8 @@ func (c Config) validate() error {
 	case c.SendOnly:
 		bad("AuditQueue is set, but the endpoint is SendOnly: it processes no messages")
 	}
-	if c.Concurrency < 0 {
-		bad("Concurrency is %d: it must be positive", c.Concurrency)
+	if c.Concurrency < 0 || c.Concurrency > maxConcurrency {
+		bad("Concurrency is %d: it must be from 1 to %d, or 0 for the default", c.Concurrency, maxConcurrency)
 	}
 	switch {
 	case c.InstanceQueue && c.SendOnly:

@@ -52,11 +52,23 @@ func (w *wayOut) delay(ctx context.Context, a recoverability.Delay) error {
 		return err
 	}
 	w.warn(ctx, "a delayed retry was refused: moving the message to the error queue", err)
+	if err := w.giveUp(ctx); err != nil {
+		return err
+	}
 	if err := w.moveToError(ctx, w.in.e.recoverability.ErrorQueue, true); err != nil {
 		return err
 	}
 	w.in.fallBack(FallbackError, a)
 	return nil
+}
+
+// giveUp has Config.OnFinalFailure called after all, with what was sent before it still to leave.
+func (w *wayOut) giveUp(ctx context.Context) error {
+	_, tx := w.in.session.end()
+	w.in.session = &Session{in: w.in, ops: w.sent, tx: tx}
+	err := w.in.onFinalFailure(ctx, w.rec.Failure)
+	w.sent, _ = w.in.session.end()
+	return err
 }
 
 func (w *wayOut) deadLetter(ctx context.Context, a recoverability.DeadLetter) error {
@@ -204,12 +216,19 @@ func barred(err error) bool {
 	var refused *transport.DispatchError
 	var large *transport.TooLargeError
 	var stranded *strandedError
-	switch {
-	case errors.As(err, &stranded), errors.Is(err, transport.ErrOutcomeUnknown), errors.Is(err, transport.ErrClosed),
-		errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
+	if errors.As(err, &stranded) || unanswered(err) {
 		return false
 	}
 	return errors.As(err, &refused) || errors.As(err, &large)
+}
+
+// unanswered tells whether the broker has neither accepted nor refused what was asked of it, as far as is known.
+func unanswered(err error) bool {
+	var final *finalError
+	return !errors.As(err, &final) &&
+		slices.ContainsFunc([]error{
+			transport.ErrOutcomeUnknown, transport.ErrUnreachable, transport.ErrClosed, context.DeadlineExceeded, context.Canceled,
+		}, func(away error) bool { return errors.Is(err, away) })
 }
 
 // final tells whether a refusal will be the same the next time.

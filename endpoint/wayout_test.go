@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -355,6 +356,38 @@ func TestWhatTheRecoverStageSentLeavesOnceHoweverOftenTheCopyIsRefused(t *testin
 			time.Sleep(10 * time.Second)
 			if shipped, failed := len(broker.Messages("shipping")), len(broker.Messages("error")); shipped != 1 || failed != 1 {
 				t.Errorf("without %b: %d sent, %d in the error queue", without, shipped, failed)
+			}
+		})
+	}
+}
+
+// What is to go to the same queue again is no more refused than what is to go to the error queue: both wait.
+func TestABrokerThatIsNotReachedBarsNoWayOut(t *testing.T) {
+	unreached := fmt.Errorf("no connection: %w", transport.ErrUnreachable)
+	for _, without := range []inmemory.Capability{0, inmemory.Completer} {
+		inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+			broker.Without = without
+			broker.CreateQueues("sales")
+			waiting(t, broker, "sales")
+			back := time.Now().Add(time.Minute)
+			broker.Fail = func(verb, _ string) error {
+				if verb != "Dispatch" || time.Now().After(back) {
+					return nil
+				}
+				return unreached
+			}
+			var told tally
+			cfg := sales(broker, failing(&tally{}))
+			cfg.Recoverability = recoverability.Config{
+				Immediate: recoverability.Off, Delayed: 1,
+				Quarantine: recoverability.Quarantine{After: recoverability.Off},
+			}
+			cfg.Notify = telling(&told)
+			start(t, cfg)
+			time.Sleep(10 * time.Minute)
+			got := slices.DeleteFunc(told.list(), func(s string) bool { return s == "critical_error" || s == "fallback_taken held" })
+			if diff := cmp.Diff([]string{"delayed_retry #1 to sales", "moved_to_error to error"}, got); diff != "" {
+				t.Errorf("without %b: %s", without, diff)
 			}
 		})
 	}

@@ -166,11 +166,11 @@ type Conflicter interface {
 // Drainer is implemented by a Receiver that holds messages ahead where giving them back counts as an attempt, so that
 // they are handled before the endpoint stops. Without it the driver gives them back when it is closed.
 type Drainer interface {
-	// Drain ends receiving: the broker is to send no more, and what it has sent ahead is returned in its order, to
-	// be settled like what Receive returns. It is called once, when no Receive is to come, and waits for the broker
-	// no longer than ctx. What comes later goes back with Close, as does what is held when Drain returns nothing
-	// because the connection was lost.
-	Drain(ctx context.Context) []Delivery
+	// Drain ends receiving: the broker is to send no more, and up to limit of what it has sent ahead are returned in
+	// their order, to be settled like what Receive returns. It is called when the last Receive has returned, again and again
+	// until it returns none, and waits for the broker no longer than ctx: once that has ended it returns what is held. What
+	// comes later, and is not asked for, goes back with Close; what was sent over a lost connection is not returned.
+	Drain(ctx context.Context, limit int) []Delivery
 }
 
 // SpacedRetrier is implemented by a Delivery that can be made available again after a

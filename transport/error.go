@@ -16,6 +16,9 @@ var (
 	// ErrOutcomeUnknown is returned when the connection broke before the broker
 	// answered: the operation may have been accepted.
 	ErrOutcomeUnknown = errors.New("outcome unknown: the connection broke before the broker answered")
+	// ErrUnreachable is returned when nothing was sent because there is no connection to the broker at the
+	// moment, or it takes nothing: the operation was neither accepted nor refused, and may be tried again.
+	ErrUnreachable = errors.New("the broker cannot be reached, or takes nothing at the moment: nothing was sent")
 	// ErrTooLarge is what a [*TooLargeError] is, for errors.Is.
 	ErrTooLarge = errors.New("message too large")
 	// ErrNotFound is returned by Cancel when there is no such message any more.

@@ -101,6 +101,9 @@ type Conn interface {
 type ReceiverOptions struct {
 	// Queue is the name as the endpoint knows it. Required.
 	Queue string
+	// CompletesFirst says that deliveries are completed before they are handled. One whose completion came too
+	// late was not handled then: a driver that recognises what comes again must not take it for done.
+	CompletesFirst bool
 }
 
 // Receiver takes messages from one queue.
@@ -127,6 +130,9 @@ type Receiver interface {
 // by one of Complete, Retry and Release (or a verb of an optional interface). A
 // settle that failed may be repeated with the same verb, but never after
 // [ErrLeaseLost], which says that the message is no longer ours.
+//
+// Also one whose lease is lost is given up, so that a driver can forget it: by Retry when its handler had begun, else by
+// Release. Neither may touch a newer hand-out, and both fail with [ErrLeaseLost] where the message is no longer ours.
 //
 // Settling takes its own context: it goes on when the endpoint is stopping.
 type Delivery interface {

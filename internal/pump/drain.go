@@ -40,28 +40,54 @@ func (p *Pump) cutLate(done context.Context, cut context.CancelCauseFunc) {
 	}
 }
 
-// takeAhead takes over what the driver holds ahead, where it would cost an attempt to have that given back. One that
-// handles a message at a time for its caution does not go through all of them first.
+// takeAhead has handled what the driver holds ahead, where it would cost an attempt to have that given back. What no
+// handler is free for stays with the driver: that is who hears of a lost connection, and gives back what is not begun.
 func (p *Pump) takeAhead(ctx, work context.Context) {
 	d, ok := p.cfg.Receiver.(transport.Drainer)
-	p.mu.Lock()
-	alone := p.alone
-	p.mu.Unlock()
-	if !ok || alone || p.cfg.Limits.FreeRelease {
+	if !ok {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, releaseTimeout)
+	ctx, cancel := context.WithTimeout(ctx, p.patience())
 	defer cancel()
-	ss := p.slots(work, d.Drain(ctx))
-	now := p.now()
-	p.mu.Lock()
-	for i := range ss {
-		p.buffer.push(&ss[i])
-		p.hold(&ss[i], now)
+	for {
+		n := p.freeAhead()
+		if n == 0 {
+			return
+		}
+		ss := p.slots(work, d.Drain(ctx, n))
+		if len(ss) == 0 {
+			return
+		}
+		p.mu.Lock()
+		p.take(ss)
+		p.mu.Unlock()
+		p.startReady()
 	}
-	p.wake()
-	p.mu.Unlock()
-	p.startReady()
+}
+
+// patience is how long the driver may take to hand over what it holds: no longer than that can still be begun.
+func (p *Pump) patience() time.Duration {
+	if p.cfg.StopTimeout < 0 {
+		return releaseTimeout
+	}
+	return min(releaseTimeout, p.cfg.StopTimeout/2)
+}
+
+// freeAhead waits until messages that the driver holds can be begun, and says how many; 0 is none any more. What a
+// Receive returns comes before them. One that handles a message at a time for the moment, for its caution, does not go through
+// all of them first.
+func (p *Pump) freeAhead() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for {
+		switch n := p.free() - p.buffer.len(); {
+		case p.releasing, p.alone && !p.cfg.Alone, p.cfg.StopTimeout == 0:
+			return 0
+		case n > 0 && p.calls == 0 && p.quiet == nil:
+			return n
+		}
+		p.changed.Wait()
+	}
 }
 
 // drain returns when nothing is left in the pump. It gives back what is to be given back.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -261,8 +262,8 @@ func TestNothingStartsInTheSecondHalfOfStopTimeout(t *testing.T) {
 // prefetcher is a receiver that holds ahead what is left in its queue.
 type prefetcher struct{ *receiver }
 
-func (r prefetcher) Drain(context.Context) []transport.Delivery {
-	ds, _ := r.take(r.left())
+func (r prefetcher) Drain(_ context.Context, limit int) []transport.Delivery {
+	ds, _ := r.take(limit)
 	return ds
 }
 
@@ -270,15 +271,18 @@ func TestStopHandlesWhatTheDriverHoldsAheadWhereReleaseCounts(t *testing.T) {
 	for _, tt := range []struct {
 		name    string
 		limits  transport.Limits
+		limited bool
 		alone   bool
 		timeout time.Duration
 		handled int
 	}{
-		{"counts", transport.Limits{Prefetch: true}, false, time.Hour, 10},
-		{"is free", transport.Limits{Prefetch: true, FreeRelease: true}, false, time.Hour, 4},
-		{"one at a time", transport.Limits{Prefetch: true}, true, time.Hour, 1},
-		{"time for a second round", transport.Limits{Prefetch: true}, false, 3 * time.Minute, 8},
-		{"no time", transport.Limits{Prefetch: true}, false, time.Minute, 4},
+		{"counts", transport.Limits{Prefetch: true}, false, false, time.Hour, 10},
+		{"is free", transport.Limits{Prefetch: true, FreeRelease: true}, false, false, time.Hour, 4},
+		{"one at a time for the moment", transport.Limits{Prefetch: true}, true, false, time.Hour, 4},
+		{"one at a time for ever", transport.Limits{Prefetch: true}, false, true, time.Hour, 10},
+		{"time for a second round", transport.Limits{Prefetch: true}, false, false, 3 * time.Minute, 8},
+		{"no time", transport.Limits{Prefetch: true}, false, false, time.Minute, 4},
+		{"none at all", transport.Limits{Prefetch: true}, false, false, 0, 4},
 	} {
 		bubble(t, tt.name, func(t *testing.T) {
 			r := prefetcher{newReceiver()}
@@ -288,6 +292,9 @@ func TestStopHandlesWhatTheDriverHoldsAheadWhereReleaseCounts(t *testing.T) {
 				StopTimeout: tt.timeout, Handle: complete(time.Minute),
 			})
 			pass(time.Second)
+			if tt.limited {
+				p.SetAlone()
+			}
 			p.stop()
 			<-p.over
 			handled, back := 0, r.left()
@@ -297,6 +304,111 @@ func TestStopHandlesWhatTheDriverHoldsAheadWhereReleaseCounts(t *testing.T) {
 			}
 			if handled != tt.handled || handled+back != len(ds) {
 				t.Errorf("%d handled and %d given back, want %d and the others", handled, back, tt.handled)
+			}
+		})
+	}
+}
+
+func TestWhatADriverHoldsAheadComesAfterWhatAReceiveReturns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var order list[int]
+		r := prefetcher{newReceiver()}
+		p := start(t, Config{
+			Receiver: r, Concurrency: 1, StopTimeout: time.Hour, Limits: transport.Limits{Prefetch: true},
+			Handle: func(_ context.Context, d transport.Delivery, _ *Slot) { order.add(d.(*delivery).n) },
+		})
+		r.onEnd = func() []transport.Delivery {
+			r.put(3)
+			ds, _ := r.take(1)
+			<-time.After(time.Second)
+			return ds
+		}
+		p.end()
+		if got := order.all(); !slices.Equal(got, []int{0, 1, 2}) {
+			t.Errorf("handled in the order %v", got)
+		}
+	})
+}
+
+// silent is a prefetcher whose broker does not answer.
+type silent struct{ prefetcher }
+
+func (r silent) Drain(ctx context.Context, limit int) []transport.Delivery {
+	<-ctx.Done()
+	return r.prefetcher.Drain(ctx, limit)
+}
+
+func TestADriverIsNotWaitedForLongerThanWhatItHoldsCanBeBegun(t *testing.T) {
+	for timeout, most := range map[time.Duration]time.Duration{0: 0, 2 * time.Second: time.Second, time.Hour: releaseTimeout, -1: releaseTimeout} {
+		bubble(t, fmt.Sprint(timeout), func(t *testing.T) {
+			p := start(t, Config{
+				Receiver: silent{prefetcher{newReceiver()}}, Concurrency: 4, StopTimeout: timeout,
+				Limits: transport.Limits{Prefetch: true}, Handle: complete(0),
+			})
+			began := time.Now()
+			p.end()
+			if took := time.Since(began); took != most {
+				t.Errorf("the stop took %v, want %v", took, most)
+			}
+		})
+	}
+}
+
+func TestNothingIsBegunOfWhatADriverHasLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := prefetcher{newReceiver()}
+		ds := r.put(10)
+		p := start(t, Config{
+			Receiver: r, Concurrency: 2, StopTimeout: time.Hour,
+			Limits: transport.Limits{Prefetch: true}, Handle: complete(time.Minute),
+		})
+		p.stop()
+		pass(90 * time.Second) // the second two are handled
+		r.take(r.left())       // by the loss of the connection
+		<-p.over
+		for i, d := range ds {
+			if handled := d.completed.Load() == 1; handled != (i < 4) {
+				t.Errorf("delivery %d was handled: %v", i, handled)
+			}
+		}
+	})
+}
+
+func TestADriverKeepsWhatItHoldsWhereNothingMayBegin(t *testing.T) {
+	for _, tt := range []struct {
+		name    string
+		timeout time.Duration
+		resumes bool
+		left    int
+	}{
+		{"no time", 0, false, 3},
+		{"at rest, until it is over", time.Hour, true, 0},
+	} {
+		bubble(t, tt.name, func(t *testing.T) {
+			r := prefetcher{newReceiver()}
+			r.onEnd = func() []transport.Delivery {
+				r.put(3)
+				return nil
+			}
+			p := start(t, Config{
+				Receiver: r, Concurrency: 4, StopTimeout: tt.timeout, Limits: transport.Limits{Prefetch: true}, Handle: complete(0),
+			})
+			if tt.resumes {
+				if err := p.Quiesce(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			p.stop()
+			synctest.Wait()
+			if got := r.left(); got != 3 {
+				t.Errorf("the driver holds %d messages, want 3", got)
+			}
+			if tt.resumes {
+				p.Resume()
+			}
+			<-p.over
+			if got := r.left(); got != tt.left {
+				t.Errorf("the driver holds %d messages at the end, want %d", got, tt.left)
 			}
 		})
 	}
@@ -382,10 +494,8 @@ func TestRunOnAnEndedContextReturnsAtOnce(t *testing.T) {
 		if err := p.Run(ctx); err != nil {
 			t.Errorf("Run: %v", err)
 		}
-		for _, d := range ds {
-			if d.completed.Load()+d.released.Load() > 1 {
-				t.Errorf("delivery %d was settled twice", d.n)
-			}
+		if r.left() != len(ds) || len(r.windows) > 0 {
+			t.Errorf("%d messages are left, and windows given: %v", r.left(), r.windows)
 		}
 	})
 }

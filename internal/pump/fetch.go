@@ -100,10 +100,7 @@ func (p *Pump) arrive(c call, ss []Slot, bad bool) (pausing bool) {
 	p.calls--
 	p.asked -= c.limit
 	p.full = len(ss) >= c.limit
-	for i := range ss {
-		p.buffer.push(&ss[i])
-		p.hold(&ss[i], now)
-	}
+	p.take(ss)
 	if bad {
 		pausing = !p.paused
 		p.paused = true
@@ -112,6 +109,15 @@ func (p *Pump) arrive(c call, ss []Slot, bad bool) (pausing bool) {
 	}
 	p.wake()
 	return pausing
+}
+
+// take buffers what came. Called with mu held.
+func (p *Pump) take(ss []Slot) {
+	now := p.now()
+	for i := range ss {
+		p.buffer.push(&ss[i])
+		p.hold(&ss[i], now)
+	}
 }
 
 // pause keeps everybody from receiving: after a failure longer each time; after a Receive

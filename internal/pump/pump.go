@@ -78,6 +78,8 @@ type Pump struct {
 	born    time.Time
 	workers workers
 
+	abandoning sync.WaitGroup // giving up of deliveries whose leases were lost
+
 	mu          sync.Mutex // guards what follows
 	changed     sync.Cond  // there is room to receive; while stopping: anything changed
 	phase       phase
@@ -122,7 +124,6 @@ func New(cfg Config) *Pump {
 		cfg:         cfg,
 		born:        time.Now(),
 		outage:      newOutage(cfg.Logger, cfg.OnReceive),
-		workers:     newWorkers(),
 		stopped:     make(chan struct{}),
 		concurrency: max(1, cfg.Concurrency),
 		alone:       cfg.Alone,
@@ -147,6 +148,10 @@ func (p *Pump) Run(ctx context.Context) error {
 	if !p.begin() {
 		return errRunTwice
 	}
+	if ctx.Err() != nil { // a window would have a driver that prefetches take messages
+		p.stop(true)
+		return nil
+	}
 	lasting := context.WithoutCancel(ctx)
 	work, cut := context.WithCancelCause(lasting)
 	defer cut(nil)
@@ -166,9 +171,10 @@ func (p *Pump) Run(ctx context.Context) error {
 	routines.Go(func() { p.cutLate(held, cut) })
 	p.takeAhead(lasting, work)
 	p.drain(lasting)
-	p.workers.end()
+	p.endWorkers()
 	release()
 	routines.Wait()
+	p.abandoning.Wait()
 	return nil
 }
 

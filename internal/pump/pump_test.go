@@ -280,7 +280,7 @@ func TestWindowCoversHandlersSettlesAndAMargin(t *testing.T) {
 		prefetch bool
 		want     []int // for a concurrency of 32, then 1, then 10
 	}{
-		{true, []int{192, 3, 60}},
+		{true, []int{256, 3, 80}},
 		{false, []int{416, 9, 130}},
 	} {
 		bubble(t, fmt.Sprintf("prefetch=%v", tt.prefetch), func(t *testing.T) {
@@ -339,8 +339,8 @@ func TestOfWindowsChangedAtOnceTheLastOneWins(t *testing.T) {
 		}
 		all.Wait()
 		p.end()
-		if got := r.windows[len(r.windows)-1]; got != 17*6 {
-			t.Errorf("the last window is %d, want that of the last concurrency, %d", got, 17*6)
+		if got := r.windows[len(r.windows)-1]; got != 17*8 {
+			t.Errorf("the last window is %d, want that of the last concurrency, %d", got, 17*8)
 		}
 	})
 }
@@ -393,8 +393,8 @@ func TestConcurrencySetBeforeRunCounts(t *testing.T) {
 		if got := p.Stats().Handling; got != 7 {
 			t.Errorf("%d handlers, want 7", got)
 		}
-		if !slices.Equal(r.windows, []int{42}) {
-			t.Errorf("windows %v, want only that of Run, 42", r.windows)
+		if !slices.Equal(r.windows, []int{56}) {
+			t.Errorf("windows %v, want only that of Run, 56", r.windows)
 		}
 		cancel()
 		<-done
@@ -408,8 +408,8 @@ func TestFewerSettleForManySlotsWhereTheDriverPrefetches(t *testing.T) {
 	}{
 		{100, 400, false},
 		{8, 32, true},
-		{33, 128, true},
-		{100, 128, true},
+		{48, 192, true},
+		{100, 192, true},
 		{200, 200, true},
 	} {
 		p := New(Config{Concurrency: tt.concurrency, Limits: transport.Limits{Prefetch: tt.prefetch}})

@@ -146,10 +146,11 @@ func (k *keeper) loseExpired(ctx context.Context) {
 }
 
 // lose gives up those of ss that are still held: another instance has their messages, or soon
-// will. Handlers are told by their context; what has not started is dropped.
+// will. Handlers are told by their context; what has not started is dropped, and the driver hears of that.
 func (k *keeper) lose(ctx context.Context, ss []*Slot, reason string) {
 	var lost []*Slot
-	var started, waiting int
+	var waiting []transport.Delivery
+	var started int
 	k.mu.Lock()
 	for _, s := range ss {
 		if s.at < 0 {
@@ -158,7 +159,7 @@ func (k *keeper) lose(ctx context.Context, ss []*Slot, reason string) {
 		lost = append(lost, s)
 		switch s.state {
 		case buffered:
-			waiting++
+			waiting = append(waiting, s.delivery)
 			k.forget(s)
 		case handling:
 			started++
@@ -173,9 +174,21 @@ func (k *keeper) lose(ctx context.Context, ss []*Slot, reason string) {
 	for _, s := range lost {
 		s.end(transport.ErrLeaseLost)
 	}
-	if started+waiting > 0 {
+	k.abandon(ctx, waiting)
+	if started+len(waiting) > 0 {
 		k.cfg.Logger.LogAttrs(ctx, slog.LevelWarn, "leases lost, others will handle the messages",
-			slog.String("reason", reason), slog.Int("handling", started), slog.Int("waiting", waiting))
+			slog.String("reason", reason), slog.Int("handling", started), slog.Int("waiting", len(waiting)))
+	}
+}
+
+// abandon has the driver forget ds. Nobody waits for it but the end of Run.
+func (k *keeper) abandon(ctx context.Context, ds []transport.Delivery) {
+	for _, d := range ds {
+		k.abandoning.Go(func() {
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
+			defer cancel()
+			_ = d.Release(ctx)
+		})
 	}
 }
 

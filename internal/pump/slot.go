@@ -15,7 +15,7 @@ const settlesPerSlot = 4
 // enoughSettles bounds them where there are fewer slots, and the driver prefetches: of a broker
 // that hands out and settles one by one, each of more only takes longer. One that is asked for
 // messages settles at once what has gathered, and gets faster.
-const enoughSettles = 128
+const enoughSettles = 192
 
 // settles is how many may settle. Called with mu held.
 func (p *Pump) settles() int {
@@ -172,8 +172,8 @@ func (s *Slot) StopRenewing() {
 }
 
 // finish takes s out of the pump and returns the next to handle; when there is none,
-// whether the worker is to wait for one.
-func (p *Pump) finish(s *Slot) (next *Slot, wait bool) {
+// whether the worker is to wait for one, which then comes through more.
+func (p *Pump) finish(s *Slot, more chan *Slot) (next *Slot, wait bool) {
 	s.end(nil)
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -186,7 +186,7 @@ func (p *Pump) finish(s *Slot) (next *Slot, wait bool) {
 	p.forget(s)
 	p.rest()
 	if next = p.next(); next == nil {
-		wait = p.mayWait()
+		wait = p.keep(more)
 	}
 	p.wake()
 	return next, wait

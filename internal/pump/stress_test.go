@@ -2,11 +2,9 @@ package pump
 
 import (
 	"context"
-	"log/slog"
 	"math/rand/v2"
 	"runtime"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -48,9 +46,8 @@ func stress(t *testing.T, limits transport.Limits) {
 	}
 	var in, settling gauge
 	const most = 16
-	var dropped droppedCounter
 	p := New(Config{
-		Receiver: l, Logger: slog.New(&dropped), Limits: limits, Concurrency: most, StopTimeout: time.Millisecond,
+		Receiver: l, Limits: limits, Concurrency: most, StopTimeout: time.Millisecond,
 		Handle: func(ctx context.Context, d transport.Delivery, slot *Slot) {
 			in.enter()
 			work(ctx, rand.N(200*time.Microsecond))
@@ -93,37 +90,8 @@ func stress(t *testing.T, limits transport.Limits) {
 		t.Errorf("%d handled and %d settled at once, want at most %d and %d",
 			in.most.Load(), settling.most.Load(), most, (1+settlesPerSlot)*most)
 	}
-	var unsettled int64
-	for i, d := range ds[:len(ds)-l.left()] {
-		switch n := d.completed.Load() + d.released.Load(); n {
-		case 0:
-			unsettled++
-		case 1:
-		default:
-			t.Errorf("delivery %d was settled %d times", i, n)
-		}
-	}
-	if unsettled != dropped.Load() {
-		t.Errorf("%d deliveries were never settled, want the %d that were lost in the buffer",
-			unsettled, dropped.Load())
-	}
+	wantSettledOnce(t, ds[:len(ds)-l.left()])
 	wantNoMoreGoroutines(t, before)
-}
-
-// droppedCounter is a log that counts the lost deliveries that had not started.
-type droppedCounter struct{ atomic.Int64 }
-
-func (c *droppedCounter) Enabled(context.Context, slog.Level) bool { return true }
-func (c *droppedCounter) WithAttrs([]slog.Attr) slog.Handler       { return c }
-func (c *droppedCounter) WithGroup(string) slog.Handler            { return c }
-func (c *droppedCounter) Handle(_ context.Context, r slog.Record) error {
-	r.Attrs(func(a slog.Attr) bool {
-		if a.Key == "waiting" {
-			c.Add(a.Value.Int64())
-		}
-		return true
-	})
-	return nil
 }
 
 // work takes d of time, unless it is cut.

@@ -1,21 +1,23 @@
 package pump
 
 // windowSize is how many deliveries the pump lets the driver have out: those that
-// are handled and those that settle, and as many again as are handled waiting
-// behind them: in the driver where it prefetches, else in our buffer. Called with mu held.
+// are handled and those that settle, and some that wait behind them in our buffer. Where the driver
+// prefetches, these are as many as are handled, and a quarter of all are done with: they wait for
+// others to be acknowledged together with. Called with mu held.
 func (p *Pump) windowSize() int {
-	if p.alone {
-		return 1
-	}
 	c := p.concurrency
-	ahead := buffersPerSlot * c
-	if p.cfg.Limits.Prefetch {
-		ahead = max(c, 2)
+	switch {
+	case p.alone:
+		return 1
+	case c == 1 && p.cfg.Limits.Prefetch:
+		return 3
+	case c == 1:
+		return 1 + buffersPerSlot
+	case p.cfg.Limits.Prefetch:
+		return (c + p.settles() + c) * 4 / 3
+	default:
+		return c + p.settles() + buffersPerSlot*c
 	}
-	if c == 1 {
-		return 1 + ahead
-	}
-	return c + p.settles() + ahead
 }
 
 // giveWindow gives the receiver its window until it has the right one. It is called by who

@@ -100,7 +100,8 @@ func (c *conn) declareDeadLetters(ch *amqp.Channel) error {
 	return wrap(err, "declare queue %q", c.backstop.queue)
 }
 
-// Satellites are the queue of the backstop, where that has been installed.
+// Satellites are the queue of the backstop, unless that has not been installed. Where this cannot be found out, the
+// endpoint does not start without it: it would never be worked on.
 func (c *conn) Satellites() []transport.Satellite {
 	ctx, cancel := context.WithTimeout(c.ctx, dialTimeout)
 	defer cancel()
@@ -112,12 +113,10 @@ func (c *conn) Satellites() []transport.Satellite {
 		return nil
 	}
 	_, err := c.lookAt(ctx, c.backstop.queue)
-	switch {
-	case err == nil:
+	if !errors.Is(err, transport.ErrNoQueue) {
 		return []transport.Satellite{{Queue: c.backstop.queue, Handle: deadLettered}}
-	case !errors.Is(err, transport.ErrNoQueue):
-		c.log.WarnContext(ctx, "the queue of dead letters cannot be looked for, and is not worked on", "err", err)
-	case drops:
+	}
+	if drops {
 		c.log.WarnContext(ctx, "there is no queue of dead letters, and this broker drops a message that came back 20 times unless a policy says otherwise: "+
 			"create it with Install", "queue", c.backstop.queue)
 	}

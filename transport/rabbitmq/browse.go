@@ -17,10 +17,6 @@ var (
 	_ transport.Cursor  = (*cursor)(nil)
 )
 
-// maxLooks is the delivery count from which a message that was looked at is put back as a fresh copy:
-// well under the 20 after which RabbitMQ 4 drops it.
-const maxLooks = 10
-
 // cursor goes through a queue on a connection of its own. AMQP has no way to look at a
 // message where it is, so each is fetched and stays unacknowledged at the broker, hidden from
 // others, until the cursor is closed; here only those of the last Next are kept.
@@ -40,7 +36,8 @@ type cursor struct {
 // Browse implements [transport.Browser]. While the cursor is open, what it has looked at is hidden
 // from other receivers. Before RabbitMQ 4.3 looking at a message of a quorum queue counts as
 // a hand-out; one that has been looked at ten times is put at the end of the queue as
-// a copy with a fresh count.
+// a copy with a fresh count, which differs in nothing else but that the property user-id is left out
+// where it is not our user's, and that a time to live begins again.
 func (c *conn) Browse(ctx context.Context, queue string) (transport.Cursor, error) {
 	found, err := c.lookAt(ctx, queue)
 	if err != nil {
@@ -141,27 +138,11 @@ func (cur *cursor) get(ctx context.Context) (*amqp.Delivery, error) {
 	}
 }
 
-// renew replaces a message that has been handed out so often that the broker might drop it by
-// a copy, which comes at the end of the queue. Where that is refused the message stays as it is.
-func (cur *cursor) renew(ctx context.Context, m *transport.Message) (bool, error) {
-	if count, _ := integer(cur.seen[m].Headers[deliveryCount]); count < maxLooks {
-		return false, nil
-	}
-	err := cur.Take(ctx, m, []transport.Operation{{Message: m, Queue: cur.queue}})
-	var refused *transport.DispatchError
-	if errors.As(err, &refused) {
-		return false, nil
-	}
-	cur.copies++
-	return true, err
-}
-
 // Take implements [transport.Cursor]: the operations are confirmed before the message is acknowledged.
 // One transaction over both would lose what it publishes: a quorum queue takes it in after the end
 // of a channel that has just died, and then drops it.
 func (cur *cursor) Take(ctx context.Context, m *transport.Message, ops []transport.Operation) error {
-	d := cur.seen[m]
-	if d == nil {
+	if cur.seen[m] == nil {
 		return fmt.Errorf("rabbitmq: take a message of %q: %w", cur.queue, transport.ErrNotFound)
 	}
 	if err := cur.look(ctx, ops); err != nil {
@@ -170,8 +151,14 @@ func (cur *cursor) Take(ctx context.Context, m *transport.Message, ops []transpo
 	if _, err := cur.conn.Dispatch(ctx, ops); err != nil {
 		return err
 	}
+	return cur.acknowledge(ctx, m)
+}
+
+// acknowledge takes a message out of the queue that was looked at.
+func (cur *cursor) acknowledge(ctx context.Context, m *transport.Message) error {
+	tag := cur.seen[m].DeliveryTag
 	err := cur.do(ctx, func() error {
-		if err := cur.ch.Ack(d.DeliveryTag, false); err != nil {
+		if err := cur.ch.Ack(tag, false); err != nil {
 			return err
 		}
 		return cur.ch.TxCommit()

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+	"time"
 
+	"github.com/google/go-cmp/cmp"
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/holdfast-go/holdfast/header"
@@ -95,6 +97,44 @@ func TestTakingForAFullQueueLosesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, ch, messages-taken)
+}
+
+// What tells where a message comes from, and where it was to go, outlasts the copy that is made after ten looks.
+func TestLookingAtAMessageOftenChangesNothingAboutIt(t *testing.T) {
+	conn, ch := browsed(t, 0)
+	_, err := ch.QueueDeclare("waiting", true, false, false, false, amqp.Table{
+		"x-message-ttl": int32(0), "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "error",
+	})
+	must(t, err)
+	must(t, ch.PublishWithContext(t.Context(), "", "waiting", false, false, amqp.Publishing{
+		Headers: amqp.Table{"Shop.Count": int32(7), "Holdfast.Delay.ExpiresAt": "1"}, Body: []byte("{}"), MessageId: "m-1",
+		AppId: "shop", ContentEncoding: "gzip", Priority: 3, Timestamp: time.Unix(1_700_000_000, 0), UserId: "guest", Type: "Shop.Order",
+	}))
+	eventually(t, ch, 1)
+	var first amqp.Delivery
+	for look := range 14 {
+		cur := cursorOn(t, conn)
+		if ms := nextOf(t, cur, 10); len(ms) != 1 || ms[0].Native["x-death"] == "" {
+			t.Fatalf("look %d shows %+v", look, ms)
+		}
+		must(t, cur.Close())
+		if look > 0 && look < 13 {
+			continue
+		}
+		d, found, err := ch.Get("error", false)
+		if err != nil || !found {
+			t.Fatal(found, err)
+		}
+		must(t, d.Nack(false, true))
+		d.Acknowledger, d.DeliveryTag, d.Redelivered = nil, 0, false
+		delete(d.Headers, "x-delivery-count")
+		if look == 0 {
+			first = d
+		} else if diff := cmp.Diff(first, d); diff != "" {
+			t.Error(diff)
+		}
+		eventually(t, ch, 1)
+	}
 }
 
 func TestAConnThatClosesEndsItsCursors(t *testing.T) {

@@ -58,6 +58,9 @@ func newDialer(t *Transport, env transport.Env) (*dialer, error) {
 	if d.heartbeat == 0 {
 		d.heartbeat = defaultHeartbeat
 	}
+	if d.heartbeat < time.Second {
+		return nil, fmt.Errorf("rabbitmq: Heartbeat %v: it is at least a second, or 0 for %v", d.heartbeat, defaultHeartbeat)
+	}
 	for _, host := range t.Hosts {
 		if host == "" || strings.ContainsAny(host, "@/?#") {
 			return nil, errHosts

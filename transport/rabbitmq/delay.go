@@ -131,8 +131,9 @@ func (b *batch) delayed(ctx context.Context, op *transport.Operation, d time.Dur
 	if !ok {
 		return "", "", fmt.Errorf("rabbitmq: a delay of %v is over the longest, %v", d, delays.Max())
 	}
-	bind, destination := func(ch *amqp.Channel) error { return bindArrivals(ch, op.Queue) }, toQueue(op.Queue)
-	if op.Queue == "" {
+	queue := op.Queue // bind may outlast op
+	bind, destination := func(ch *amqp.Channel) error { return bindArrivals(ch, queue) }, toQueue(queue)
+	if queue == "" {
 		types := slices.Clone(op.Types)
 		bind, destination = func(ch *amqp.Channel) error { return b.conn.bindPublished(ch, types) }, b.conn.toSubscribers(types)
 	}
@@ -142,7 +143,7 @@ func (b *batch) delayed(ctx context.Context, op *transport.Operation, d time.Dur
 			destination, len(key)-delays.Overhead(), maxShort-delays.Overhead(), transport.ErrNoQueue)
 	}
 	if err := b.to.bindDelay(ctx, b.conn, destination, bind); err != nil {
-		return "", "", err
+		return "", "", unsent(err)
 	}
 	return delayLevel(delays.Entry(steps)), key, nil
 }
@@ -175,25 +176,35 @@ const ladderReady = ""
 
 // bindDelay makes sure that delayed messages for destination have a way to it.
 func (p *publisher) bindDelay(ctx context.Context, c *conn, destination string, bind func(*amqp.Channel) error) error {
-	if !p.delays.knows(ladderReady) {
-		if err := c.ensureDelays(ctx); err != nil {
-			return err
-		}
-		p.delays.add(ladderReady)
-	}
 	if p.delays.knows(destination) {
 		return nil
 	}
+	return p.inTurn(ctx, func() error {
+		if !p.delays.knows(ladderReady) {
+			if err := c.ensureDelays(ctx); err != nil {
+				return err
+			}
+			p.delays.add(ladderReady)
+		}
+		if p.delays.knows(destination) {
+			return nil
+		}
+		if err := c.bindDelay(ctx, destination, bind); err != nil {
+			return err
+		}
+		p.delays.add(destination)
+		return nil
+	})
+}
+
+// bindDelay leaves a destination that there is no right to bind to who receives from it, and has bound it; else what
+// is sent is found in the queue of the lost.
+func (c *conn) bindDelay(ctx context.Context, destination string, bind func(*amqp.Channel) error) error {
 	err := c.onChannel(ctx, bind)
-	if isCode(err, amqp.AccessRefused) {
-		// Who receives from the queue has bound it, or what is sent is found in the queue of the lost.
-		c.log.WarnContext(ctx, "no right to bind a queue to delayed messages: that is left to its owner", "destination", destination, "err", err)
-		err = nil
-	}
-	if err != nil {
+	if !isCode(err, amqp.AccessRefused) {
 		return err
 	}
-	p.delays.add(destination)
+	c.log.WarnContext(ctx, "no right to bind a queue to delayed messages: that is left to its owner", "destination", destination, "err", err)
 	return nil
 }
 

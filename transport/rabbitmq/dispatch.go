@@ -19,7 +19,7 @@ func (c *conn) Dispatch(ctx context.Context, ops []transport.Operation) ([]trans
 	}
 	p, err := c.publishing.within(ctx, connectPatience)
 	if err != nil {
-		return nil, transport.FailAll(len(ops), err)
+		return nil, transport.FailAll(len(ops), unsent(err))
 	}
 	b := batch{conn: c, to: p, ops: ops}
 	b.flight = b.room[:0]
@@ -30,6 +30,17 @@ func (c *conn) Dispatch(ctx context.Context, ops []transport.Operation) ([]trans
 	}
 	b.settle(ctx)
 	return nil, b.err()
+}
+
+// unsent says of what kept an operation from being sent that nothing was, unless that is a refusal by the broker.
+func unsent(err error) error {
+	var e *amqp.Error
+	switch {
+	case err == nil, errors.Is(err, transport.ErrClosed), errors.As(err, &e) && e.Server && e.Recover:
+		return err
+	default:
+		return fmt.Errorf("%w: %w", err, transport.ErrUnreachable)
+	}
 }
 
 // batch is one Dispatch under way.
@@ -72,10 +83,15 @@ func (b *batch) publish(ctx context.Context, i int) error {
 	if err != nil {
 		return err
 	}
+	return b.send(ctx, i, route{exchange, key, op.Queue != "" || delay > 0}, msg)
+}
+
+// send has a message on its way, as that of operation i.
+func (b *batch) send(ctx context.Context, i int, to route, msg *amqp.Publishing) error {
 	if err := b.reserve(ctx); err != nil {
 		return err
 	}
-	s, err := b.to.publish(ctx, route{exchange, key, op.Queue != "" || delay > 0}, msg)
+	s, err := b.to.publish(ctx, to, msg)
 	if err != nil {
 		<-b.to.window
 		return err
@@ -106,7 +122,7 @@ func (b *batch) address(ctx context.Context, op *transport.Operation, delay time
 		return "", op.Queue, nil
 	default:
 		exchange, key = b.conn.topology.address(op.Types)
-		return exchange, key, b.to.ensureType(ctx, b.conn, op.Types)
+		return exchange, key, unsent(b.to.ensureType(ctx, b.conn, op.Types))
 	}
 }
 
@@ -123,7 +139,7 @@ func (b *batch) reserve(ctx context.Context) error {
 	case b.to.window <- struct{}{}:
 		return nil
 	case <-ctx.Done():
-		return fmt.Errorf("rabbitmq: too many messages wait for the broker: %w", context.Cause(ctx))
+		return unsent(fmt.Errorf("rabbitmq: too many messages wait for the broker: %w", context.Cause(ctx)))
 	}
 }
 

@@ -2,6 +2,7 @@ package rabbitmq
 
 import (
 	"context"
+	"math"
 
 	"github.com/holdfast-go/holdfast/transport"
 )
@@ -9,7 +10,7 @@ import (
 var _ transport.Drainer = (*receiver)(nil)
 
 // Drain implements [transport.Drainer]: before RabbitMQ 4.3, what is given back has one attempt more.
-func (r *receiver) Drain(ctx context.Context) []transport.Delivery {
+func (r *receiver) Drain(ctx context.Context, limit int) []transport.Delivery {
 	r.mu.Lock()
 	r.draining = true
 	s := r.session
@@ -18,11 +19,13 @@ func (r *receiver) Drain(ctx context.Context) []transport.Delivery {
 	if s == nil {
 		return nil
 	}
-	return s.drain(ctx)
+	s.awaitEnd(ctx)
+	ds, _ := s.take(limit, math.MaxInt)
+	return ds
 }
 
-// drain waits for the consumers to end, and hands over what they were sent.
-func (s *session) drain(ctx context.Context) []transport.Delivery {
+// awaitEnd waits for the consumers to end.
+func (s *session) awaitEnd(ctx context.Context) {
 	stop := context.AfterFunc(ctx, func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -34,11 +37,4 @@ func (s *session) drain(ctx context.Context) []transport.Delivery {
 	for s.ended == nil && s.sending() && ctx.Err() == nil {
 		s.changed.Wait()
 	}
-	ds := make([]transport.Delivery, len(s.waiting))
-	for i, d := range s.waiting {
-		d.handed = true
-		ds[i] = d
-	}
-	s.waiting = nil
-	return ds
 }

@@ -52,24 +52,33 @@ func (r *receiver) learn(refusal error) {
 // watchHolds tells of deliveries that have been held for 80 % of the time that they may be, and gives
 // back in time what the broker would take without counting.
 func (s *session) watchHolds(ctx context.Context, now time.Time) {
-	most, hold := s.receiver.conn.maxHold, s.receiver.hold
-	if hold == heldForever {
+	if s.receiver.hold == heldForever {
 		return
 	}
+	c := s.receiver.conn
+	for _, d := range s.heldLong(now) {
+		c.log.WarnContext(ctx, "a message is held for long: soon the broker takes it back",
+			"queue", s.receiver.queue, "message", d.message.ID, "held", now.Sub(d.since), "most", c.maxHold)
+	}
+}
+
+// heldLong are those that are to be warned of.
+func (s *session) heldLong(now time.Time) (warn []*delivery) {
+	most, hold := s.receiver.conn.maxHold, s.receiver.hold
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for d := s.acks.oldest; d != nil && now.Sub(d.since) >= most/10*8; {
 		next := d.next
 		if !d.warned {
 			d.warned = true
-			s.receiver.conn.log.WarnContext(ctx, "a message is held for long: soon the broker takes it back",
-				"queue", s.receiver.queue, "message", d.message.ID, "held", now.Sub(d.since), "most", most)
+			warn = append(warn, d)
 		}
 		if hold == heldByConsumer && now.Sub(d.since) >= most {
 			s.takeBack(d)
 		}
 		d = next
 	}
+	return warn
 }
 
 // takeBack returns a delivery. One that was handed out has used its attempt up.

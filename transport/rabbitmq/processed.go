@@ -14,7 +14,8 @@ const maxProcessed = 1000
 
 // processed remembers the messages that were in hand when their channel was lost, until they come
 // again. One that has been completed in the meantime, so that only the acknowledgement is missing, need not
-// be handled again. That is a kindness and no promise: another process may be given the message.
+// be handled again. That is a kindness and no promise: another process may be given the message. Where messages are
+// completed before they are handled, one that could not be was not handled either, and is not among them.
 type processed struct {
 	mu        sync.Mutex // guards what follows
 	completed map[identity]bool

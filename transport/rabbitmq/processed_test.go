@@ -189,9 +189,15 @@ func TestWhatNobodyReceivedForTooLongIsGivenBackWithoutCounting(t *testing.T) {
 	waitForReady(t, c, queue, 0)
 }
 
-func TestAConsumerTimeoutTooShortIsRefused(t *testing.T) {
-	tr := &rabbitmq.Transport{URL: "amqp://127.0.0.1:1", ConsumerTimeout: time.Millisecond}
-	if _, err := tr.Open(t.Context(), transport.Env{}); err == nil || !strings.Contains(err.Error(), "ConsumerTimeout") {
-		t.Errorf("%v", err)
+func TestTimesTooShortAreRefused(t *testing.T) {
+	for name, tr := range map[string]rabbitmq.Transport{
+		"ConsumerTimeout 1ms": {ConsumerTimeout: time.Millisecond},
+		"Heartbeat 500ms":     {Heartbeat: 500 * time.Millisecond},
+		"Heartbeat -1s":       {Heartbeat: -time.Second},
+	} {
+		tr.URL = "amqp://127.0.0.1:1"
+		if _, err := tr.Open(t.Context(), transport.Env{}); err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }

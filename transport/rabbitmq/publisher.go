@@ -23,6 +23,7 @@ type publisher struct {
 
 	window   chan struct{} // holds an element per unconfirmed message
 	returned returned
+	turn     chan struct{} // held while declaring; a channel, to be waited for with a context
 	declared declared
 	delays   delayBindings
 
@@ -48,10 +49,10 @@ func (c *conn) dialPublisher(ctx context.Context) (*publisher, error) {
 		conn:     conn,
 		out:      out,
 		window:   make(chan struct{}, maxUnconfirmed),
+		turn:     make(chan struct{}, 1),
 		finished: make(chan *amqp.Error, 1),
 		over:     make(chan struct{}),
 	}
-	p.declared.turn = make(chan struct{}, 1)
 	if err := abortable(ctx, func() { hangUp(conn) }, p.open); err != nil {
 		p.close()
 		return nil, fmt.Errorf("rabbitmq: open a channel for sending: %w", plain(err))
@@ -128,6 +129,17 @@ func (p *publisher) ready(ctx context.Context) error {
 	return nil
 }
 
+// inTurn runs f, which declares something, when nobody else does: who waited may find it done.
+func (p *publisher) inTurn(ctx context.Context, f func() error) error {
+	select {
+	case p.turn <- struct{}{}:
+		defer func() { <-p.turn }()
+		return f()
+	case <-ctx.Done():
+		return fmt.Errorf("rabbitmq: others wait for the broker to declare something: %w", context.Cause(ctx))
+	}
+}
+
 // sent is a message on its way, to be settled by the broker's confirm.
 type sent struct {
 	confirm *amqp.DeferredConfirmation
@@ -144,12 +156,12 @@ type route struct {
 // publish sends p. It needs a place in the window, which outcome gives back.
 func (p *publisher) publish(ctx context.Context, to route, msg *amqp.Publishing) (sent, error) {
 	if err := p.ready(ctx); err != nil {
-		return sent{}, err
+		return sent{}, unsent(err)
 	}
 	confirm, err := p.ch.PublishWithDeferredConfirm(to.exchange, to.key, to.mandatory, false, *msg)
 	if err != nil {
 		// What did not leave whole is not accepted.
-		return sent{}, fmt.Errorf("rabbitmq: publish: %w", plain(err))
+		return sent{}, unsent(fmt.Errorf("rabbitmq: publish: %w", plain(err)))
 	}
 	return sent{confirm: confirm, id: msg.MessageId, route: to}, nil
 }

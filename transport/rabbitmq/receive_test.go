@@ -369,8 +369,8 @@ func TestWhatIsHeldAheadIsHandedOverAtAStop(t *testing.T) {
 			held := nextN(t, r, 5)
 			settled := held[4]
 			must(t, settled.Complete(t.Context()))
-			waitReady(t, c, queue, 9) // 20 of the others are on this side
-			held = append(held[:4], r.(transport.Drainer).Drain(within(t))...)
+			waitForReady(t, c, queue, 9) // 20 of the others are on this side
+			held = append(held[:4], r.(transport.Drainer).Drain(within(t), 1000)...)
 			if len(held) != 20 {
 				t.Fatalf("%d deliveries are held after Drain, want 20", len(held))
 			}
@@ -394,21 +394,6 @@ func TestWhatIsHeldAheadIsHandedOverAtAStop(t *testing.T) {
 	}
 }
 
-// waitReady waits until the broker has so many messages that no consumer was sent.
-func waitReady(t *testing.T, c transport.Conn, queue string, n int64) {
-	t.Helper()
-	ctx := within(t)
-	for {
-		stats, err := c.(transport.Inspector).Inspect(ctx, queue)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if stats[0].Ready == n {
-			return
-		}
-	}
-}
-
 func TestDrainEndsWithTheConnection(t *testing.T) {
 	url := brokertest.RabbitMQ(t)
 	proxy := newProxy(t, url)
@@ -420,10 +405,10 @@ func TestDrainEndsWithTheConnection(t *testing.T) {
 	proxy.Pause()
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
-	_ = r.(transport.Drainer).Drain(ctx) // has to return
+	_ = r.(transport.Drainer).Drain(ctx, 1000) // has to return
 	proxy.Cut()
 	proxy.Resume()
-	if ds := r.(transport.Drainer).Drain(within(t)); len(ds) != 0 {
+	if ds := r.(transport.Drainer).Drain(within(t), 1000); len(ds) != 0 {
 		t.Errorf("%d deliveries after the connection was lost", len(ds))
 	}
 	if err := held[0].Complete(within(t)); !errors.Is(err, transport.ErrLeaseLost) {

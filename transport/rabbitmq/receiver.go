@@ -18,6 +18,8 @@ type receiver struct {
 	wake  chan struct{} // something for Receive to look at
 	poke  chan struct{} // something for run to look at
 	hold  hold          // run's own
+	// completesFirst: only what was acknowledged is handled.
+	completesFirst bool
 
 	mu      sync.Mutex // guards what follows
 	window  int        // -1 before it is set
@@ -42,6 +44,8 @@ func (c *conn) OpenReceiver(ctx context.Context, opts transport.ReceiverOptions)
 		poke:   make(chan struct{}, 1),
 		hold:   c.version.holds(),
 		window: -1,
+
+		completesFirst: opts.CompletesFirst,
 	}
 	first := make(chan error, 1)
 	c.mu.Lock()

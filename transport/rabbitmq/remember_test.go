@@ -63,6 +63,29 @@ func TestAnAcknowledgementThatStillWaitedForCompanyIsRemembered(t *testing.T) {
 	}
 }
 
+// What is completed before it is handled is not handled where that fails.
+func TestWhatCouldNotBeCompletedFirstIsNotTakenForDone(t *testing.T) {
+	s, ds := lostSession(3)
+	s.receiver.completesFirst = true
+	if err := ds[0].Complete(t.Context()); err != nil { // and so it is handled
+		t.Fatal(err)
+	}
+	s.acks.window = 4 // now an acknowledgement leaves at once
+	if err := ds[1].Complete(t.Context()); !errors.Is(err, transport.ErrLeaseLost) {
+		t.Error(err)
+	}
+	s.end()
+	if err := ds[2].Complete(t.Context()); !errors.Is(err, transport.ErrLeaseLost) {
+		t.Error(err)
+	}
+	memory := &s.receiver.conn.processed
+	for i, want := range []bool{true, false, false} {
+		if memory.again("orders", &ds[i].message) != want {
+			t.Errorf("%s: taken for done is %t", ds[i].message.ID, !want)
+		}
+	}
+}
+
 func TestTheMemoryOfWhatWasLostIsBounded(t *testing.T) {
 	s, ds := lostSession(2 * maxProcessed)
 	s.end()

@@ -53,6 +53,9 @@ type consumer struct {
 // maxConsumers is how many shares a window may have before it gets a single one again.
 const maxConsumers = 8
 
+// maxWindow is all that they can be sent ahead.
+const maxWindow = maxConsumers * math.MaxUint16
+
 func openSession(conn *amqp.Connection, r *receiver) (*session, error) {
 	ch, err := conn.Channel()
 	if err != nil {
@@ -197,6 +200,7 @@ func (s *session) retire() bool {
 // fit makes the shares of the window add up to n; last is when there are to be none any more. What a cancelled
 // consumer still has open counts: its share is given out again as that is settled.
 func (s *session) fit(n int, last bool, now time.Time) error {
+	n = min(n, maxWindow)
 	s.mu.Lock()
 	s.closing = last
 	s.mu.Unlock()
@@ -220,7 +224,8 @@ func (s *session) excess(n int, now time.Time) []*consumer {
 	defer s.mu.Unlock()
 	s.acks.window = n
 	total := s.shares()
-	if n == total || n > total && len(s.consumers) < maxConsumers || s.bear(total-n, now) {
+	borne := s.bear(total-n, now)
+	if borne || n == total || n > total && len(s.consumers) < maxConsumers {
 		return nil
 	}
 	out := s.consumers
@@ -323,7 +328,7 @@ func (s *session) push(c *consumer, in *amqp.Delivery) {
 		return
 	}
 	// One whose acknowledgement is lost comes again, and is over again.
-	_ = d.Complete(context.Background())
+	_ = d.settle(d.acknowledge)
 }
 
 // admit takes note of a delivery, and has it wait for a handler unless it is over.

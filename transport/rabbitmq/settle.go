@@ -39,9 +39,23 @@ func (d *delivery) Attempt() transport.Attempt { return d.attempt }
 // Complete acknowledges. The acknowledgement leaves at once or, in company, within
 // milliseconds; if the connection is lost by then the message comes again.
 func (d *delivery) Complete(context.Context) error {
-	err := d.settle(func(a *acks) error { return a.complete(d, time.Now()) })
+	if d.session.receiver.completesFirst {
+		return d.settle(d.acknowledgeFirst)
+	}
+	err := d.settle(d.acknowledge)
 	if err != nil {
 		d.session.completedLate(d)
+	}
+	return err
+}
+
+func (d *delivery) acknowledge(a *acks) error { return a.complete(d, time.Now()) }
+
+// acknowledgeFirst is for a message that is handled only then. Where it fails, nothing is done with.
+func (d *delivery) acknowledgeFirst(a *acks) error {
+	err := d.acknowledge(a)
+	if err != nil {
+		a.forget(d)
 	}
 	return err
 }
@@ -84,8 +98,8 @@ const (
 	// ackDelay is how long an acknowledgement waits for company.
 	ackDelay = time.Millisecond
 	// lateAck is how long one waits for an older delivery that is still being handled,
-	// after which it leaves alone. With ackDelay it stays under 5 ms.
-	lateAck = 3 * time.Millisecond
+	// after which it leaves alone. That costs the broker as much as many that leave together.
+	lateAck = 20 * time.Millisecond
 )
 
 // acks collects acknowledgements so that many leave as one, "all up to this tag". That is
@@ -158,12 +172,20 @@ func (a *acks) complete(d *delivery, now time.Time) error {
 	return nil
 }
 
-// worthwhile tells whether a quarter of the window can be acknowledged with one frame. Where half of it
-// waits, a part of which may have to wait longer, any number is.
+// forget takes back what complete has noted of a delivery.
+func (a *acks) forget(d *delivery) {
+	a.pending = slices.DeleteFunc(a.pending, func(p ack) bool { return p.of == d })
+}
+
+// worthwhile tells whether a quarter of the window can be acknowledged with one frame. Where it is crowded, any
+// number is.
 func (a *acks) worthwhile() bool {
-	quarter, n := max(1, a.window/4), len(a.pending)
-	if n < quarter || n >= 2*quarter {
-		return n >= quarter
+	quarter := max(1, a.window/4)
+	switch {
+	case len(a.pending) < quarter:
+		return false
+	case a.crowded():
+		return true
 	}
 	safe, below := a.safe(), 0
 	for _, p := range a.pending {
@@ -173,6 +195,9 @@ func (a *acks) worthwhile() bool {
 	}
 	return below >= quarter
 }
+
+// crowded tells that what waits leaves little of the window for other messages.
+func (a *acks) crowded() bool { return len(a.pending) >= max(1, a.window/4*3) }
 
 // due is called when the timer has run out.
 func (a *acks) due(now time.Time) error {
@@ -196,11 +221,11 @@ func (a *acks) arm(d time.Duration) {
 	}
 }
 
-// flush acknowledges all that is done below the oldest open delivery with one frame,
-// and what has waited for it too long one by one. After an error all are still pending.
+// flush acknowledges all that is done below the oldest open delivery with one frame, and one by
+// one what has waited for it too long, or is in the way of others. After an error all are still pending.
 func (a *acks) flush(now time.Time) error {
-	safe := a.safe()
-	late := func(p ack) bool { return now.Sub(p.since) >= lateAck }
+	safe, crowded := a.safe(), a.crowded()
+	late := func(p ack) bool { return crowded || now.Sub(p.since) >= lateAck }
 	var top uint64
 	below := 0
 	for _, p := range a.pending {

@@ -136,8 +136,6 @@ func (c *conn) ensureTypes(ctx context.Context, types []string) error {
 // declared remembers the types that a publisher has declared: once per connection,
 // because in the meantime somebody may have deleted them.
 type declared struct {
-	turn chan struct{} // held while declaring; a channel, to be waited for with a context
-
 	mu    sync.Mutex // guards types
 	types map[string][]string
 }
@@ -148,20 +146,17 @@ func (p *publisher) ensureType(ctx context.Context, c *conn, types []string) err
 	if d.knows(types) {
 		return nil
 	}
-	select {
-	case d.turn <- struct{}{}:
-	case <-ctx.Done():
-		return fmt.Errorf("rabbitmq: publish %s: %w", types[0], context.Cause(ctx))
-	}
-	defer func() { <-d.turn }()
-	if d.knows(types) {
-		return nil
-	}
-	err := c.ensureTypes(ctx, types)
-	if err == nil {
-		d.add(types)
-	}
-	return err
+	types = slices.Clone(types) // declaring may outlast ctx
+	return p.inTurn(ctx, func() error {
+		if d.knows(types) {
+			return nil
+		}
+		err := c.ensureTypes(ctx, types)
+		if err == nil {
+			d.add(types)
+		}
+		return err
+	})
 }
 
 func (d *declared) knows(types []string) bool {
@@ -176,5 +171,5 @@ func (d *declared) add(types []string) {
 	if d.types == nil {
 		d.types = make(map[string][]string)
 	}
-	d.types[types[0]] = slices.Clone(types)
+	d.types[types[0]] = types
 }

@@ -73,7 +73,7 @@ type Transport struct {
 	// moved to the error queue. It is called by several goroutines at once. Optional.
 	Translate func(m *transport.Message)
 	// Heartbeat is how often the two sides show each other that they live, in whole
-	// seconds; a silent connection is given up after one and a half times that.
+	// seconds and at least one; a silent connection is given up after one and a half times that.
 	// 0 is 10 s.
 	Heartbeat time.Duration
 }

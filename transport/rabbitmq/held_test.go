@@ -1,0 +1,36 @@
+package rabbitmq
+
+import (
+	"context"
+	"log/slog"
+	"testing"
+	"time"
+)
+
+// settling is a logger that settles a delivery when it is told something.
+type settling struct {
+	slog.Handler
+	d    *delivery
+	told *int
+}
+
+func (l settling) Enabled(context.Context, slog.Level) bool { return true }
+
+func (l settling) Handle(ctx context.Context, _ slog.Record) error {
+	*l.told++
+	return l.d.Release(ctx)
+}
+
+func TestALoggerThatIsToldOfAHeldMessageMaySettle(t *testing.T) {
+	s, ds := lostSession(2)
+	told := 0
+	s.receiver.conn.log = slog.New(settling{slog.DiscardHandler, ds[1], &told})
+	s.receiver.conn.maxHold = time.Minute
+	now := time.Now()
+	ds[0].since, ds[1].since = now.Add(-55*time.Second), now
+	s.watchHolds(t.Context(), now)
+	s.watchHolds(t.Context(), now)
+	if told != 1 || !ds[1].settled {
+		t.Errorf("told %d times, settled is %t", told, ds[1].settled)
+	}
+}

@@ -1,0 +1,52 @@
+package rabbitmq
+
+import (
+	"errors"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/holdfast-go/holdfast/internal/brokertest"
+)
+
+// After a connection is lost many messages may have to be delayed at once.
+func TestManyDelayedMessagesBindTheirQueueOnce(t *testing.T) {
+	c := opened(t, brokertest.RabbitMQ(t))
+	queue := installed(t, c, "orders")
+	p, _, _ := c.publishing.now()
+	var bound atomic.Int32
+	var all sync.WaitGroup
+	for range 20 {
+		all.Go(func() {
+			err := p.bindDelay(t.Context(), c, toQueue(queue), func(ch *amqp.Channel) error {
+				bound.Add(1)
+				return bindArrivals(ch, queue)
+			})
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	if n := bound.Load(); n != 1 {
+		t.Errorf("it was bound %d times", n)
+	}
+}
+
+// Whether there are dead letters is not known, and so they are not left alone.
+func TestTheQueueOfDeadLettersIsWorkedOnUnlessItIsMissing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := &conn{ctx: t.Context(), log: slog.New(slog.DiscardHandler), backstop: backstop{queue: "sales.dead-letters"}}
+		c.receiving = newLine[*consuming]("receiving", c.log, nil)
+		c.receiving.down(errors.New("not connected"))
+		begin := time.Now()
+		if got := c.Satellites(); len(got) != 1 || got[0].Queue != "sales.dead-letters" || time.Since(begin) == 0 {
+			t.Errorf("satellites: %+v", got)
+		}
+	})
+}
