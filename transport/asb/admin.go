@@ -5,6 +5,7 @@ import (
 	"encoding/xml"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"net/url"
 	"time"
@@ -18,6 +19,9 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
+// idleTimeout is how long a connection to the administration is kept that nobody uses.
+const idleTimeout = 90 * time.Second
+
 // administration manages queues and topics, by HTTP. It needs the right to manage; without it, what exists is found out by
 // connecting to it.
 type administration struct {
@@ -26,7 +30,13 @@ type administration struct {
 }
 
 func newAdministration(ns *namespace) (*administration, error) {
-	a := &administration{http: http.DefaultTransport.(*http.Transport).Clone()} //nolint:errcheck // it is one
+	a := &administration{http: &http.Transport{
+		Proxy: http.ProxyFromEnvironment, DialContext: (&net.Dialer{Timeout: dialTimeout}).DialContext, TLSHandshakeTimeout: dialTimeout,
+		ForceAttemptHTTP2: true, IdleConnTimeout: idleTimeout,
+	}}
+	if usual, ok := http.DefaultTransport.(*http.Transport); ok { // the program may have put another one there
+		a.http = usual.Clone()
+	}
 	if ns.tls != nil {
 		a.http.TLSClientConfig = ns.tls.Clone()
 	}

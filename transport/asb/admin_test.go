@@ -1,6 +1,7 @@
 package asb_test
 
 import (
+	"net/http"
 	"strings"
 	"testing"
 
@@ -15,3 +16,14 @@ func TestWhatTheAdministrationSaysIsTold(t *testing.T) {
 		t.Errorf("subscribing a queue that is not there: %v", err)
 	}
 }
+
+// Libraries that watch HTTP put something of their own there.
+func TestAProgramMayHaveAnotherDefaultTransport(t *testing.T) {
+	ns := brokertest.OwnServiceBus(t)
+	usual := http.DefaultTransport
+	http.DefaultTransport = watched{usual}
+	t.Cleanup(func() { http.DefaultTransport = usual })
+	install(t, open(t, on(ns)), "in")
+}
+
+type watched struct{ http.RoundTripper }

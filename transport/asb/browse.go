@@ -173,8 +173,7 @@ func (c *conn) reach(ctx context.Context, entity string) error {
 	if err != nil {
 		return err
 	}
-	_, _, err = o.open(ctx)
-	return err
+	return o.transmit(ctx, func(context.Context, *transmission) error { return nil })
 }
 
 func (cur *cursor) notFound() error {
@@ -189,7 +188,6 @@ func (cur *cursor) lock(ctx context.Context, number int64) (*delivery, error) {
 			return d, err
 		}
 		delete(cur.locked, number)
-		cur.gone(d)
 	}
 	if found, err := cur.peek(ctx, number, 1); err != nil || len(found) == 0 || *found[0].SequenceNumber != number {
 		return nil, errors.Join(err, cur.unless(err))

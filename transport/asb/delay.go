@@ -37,23 +37,16 @@ const mostScheduled = 50
 var latest = time.Date(9999, 12, 31, 0, 0, 0, 0, time.UTC)
 
 func (o *outlet) scheduleAt(ctx context.Context, group []*parcel) {
-	ctx, cancel := o.conn.until(ctx)
-	defer cancel()
-	sender, s, err := o.open(ctx)
+	err := o.transmit(ctx, func(ctx context.Context, t *transmission) error {
+		for left := group; len(left) > 0; {
+			n := t.room(left)
+			t.scheduleSome(ctx, left[:n])
+			left = left[n:]
+		}
+		return nil
+	})
 	if err != nil {
 		o.failed(group, err)
-		return
-	}
-	on, over := s.on(ctx)
-	defer over()
-	t := transmission{outlet: o, session: s, sender: sender}
-	for len(group) > 0 {
-		n := t.room(group)
-		t.scheduleSome(on, group[:n])
-		group = group[n:]
-	}
-	if t.broken {
-		o.discard(sender)
 	}
 }
 
@@ -117,22 +110,22 @@ func (c *conn) Cancel(ctx context.Context, handle string) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := c.until(ctx)
-	defer cancel()
-	sender, s, err := o.open(ctx)
-	if errors.Is(err, transport.ErrNoQueue) {
+	err = o.transmit(ctx, func(ctx context.Context, t *transmission) error { return t.cancel(ctx, number) })
+	if errors.Is(err, transport.ErrNoQueue) { // the number's, or the queue's
 		return fmt.Errorf("asb: cancel message %d of %q: %w", number, entity, transport.ErrNotFound)
 	}
-	if err != nil {
-		return err
+	return err
+}
+
+func (t *transmission) cancel(ctx context.Context, number int64) error {
+	err := t.sender.CancelScheduledMessages(ctx, []int64{number}, nil)
+	if err != nil && !refused(err) {
+		t.broken = true
+		if ctx.Err() != nil {
+			err = context.Cause(ctx) // or that the session has ended
+		}
 	}
-	on, over := s.on(ctx)
-	defer over()
-	err = sender.CancelScheduledMessages(on, []int64{number}, nil)
-	if errors.Is(plain(err), transport.ErrNoQueue) { // the number's, not the queue's
-		return fmt.Errorf("asb: cancel message %d of %q: %w", number, entity, transport.ErrNotFound)
-	}
-	return wrap(s.lostIn(ctx, err), "cancel message %d of %q", number, entity)
+	return wrap(err, "cancel message %d of %q", number, t.entity)
 }
 
 func parseReceipt(handle string) (number int64, entity string, ok bool) {

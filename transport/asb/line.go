@@ -1,6 +1,7 @@
 package asb
 
 import (
+	"cmp"
 	"context"
 	"sync"
 	"time"
@@ -22,8 +23,10 @@ type line struct {
 	closed bool
 	now    *session
 	pace   backoff.Backoff
-	next   time.Time // when to dial again
-	err    error     // why the last dial failed
+	wait   time.Duration // from the next dial to the one after it
+	dialed time.Time     // the last time
+	next   time.Time     // when to dial again
+	err    error         // why the last dial failed
 
 	old sync.WaitGroup // sessions that are being closed
 }
@@ -34,8 +37,8 @@ func newLine(ns *namespace) *line {
 	return l
 }
 
-// session is the present one, or a new one. While the broker is away, it fails at once until it is time to
-// try again.
+// session is the present one, or a new one. While the broker is away, it fails at once until it is time to try again; where sessions end
+// soon after they began, it waits until then.
 func (l *line) session(ctx context.Context) (*session, error) {
 	select {
 	case <-l.turn:
@@ -48,18 +51,27 @@ func (l *line) session(ctx context.Context) (*session, error) {
 		return nil, transport.ErrClosed
 	case l.now != nil && l.now.alive():
 		return l.now, nil
-	case l.now == nil && time.Now().Before(l.next):
-		return nil, l.err
+	case l.now != nil && time.Since(l.dialed) > redialMax:
+		l.wait = 0 // it was of some use
+		l.pace.Reset()
 	}
 	l.drop()
-	s, err := l.ns.open(ctx)
-	if err != nil {
-		l.err, l.next = err, time.Now().Add(l.pace.Next())
-		return nil, err
+	if pause := time.Until(l.next); pause > 0 && (l.err != nil || backoff.Sleep(ctx, pause) != nil) {
+		return nil, cmp.Or(l.err, context.Cause(ctx))
 	}
-	l.pace.Reset()
-	l.now = s
-	return s, nil
+	return l.dial(ctx)
+}
+
+// dial makes a session, and says when there may be the next.
+func (l *line) dial(ctx context.Context) (*session, error) {
+	s, err := l.ns.open(ctx)
+	if err != nil && ctx.Err() != nil {
+		return nil, err // for want of time, which others may have
+	}
+	l.dialed = time.Now()
+	l.next, l.wait = l.dialed.Add(l.wait), l.pace.Next()
+	l.now, l.err = s, err
+	return s, err
 }
 
 // drop closes the present session behind the caller's back.

@@ -33,10 +33,10 @@ type outlet struct {
 	groups *batch.Batcher[[]*parcel]
 	direct atomic.Int32 // requests by those who wait for them
 
-	mu     sync.Mutex // guards what follows; never held over a request
-	sender *azservicebus.Sender
-	of     *session
-	old    sync.WaitGroup // senders that are being closed
+	mu      sync.Mutex // guards what follows; never held over a request
+	current *sender    // nil before the first use
+	closed  bool
+	old     sync.WaitGroup // senders that are being closed
 }
 
 func newOutlet(c *conn, entity string) *outlet {
@@ -104,9 +104,7 @@ func (c *conn) tellDropped(topic string, err error) {
 
 // flush sends groups together: what fits into a batch as one request.
 func (o *outlet) flush(groups [][]*parcel, errs []error) {
-	ctx, cancel := context.WithTimeoutCause(o.conn.ctx, sendTimeout, errNoReply)
-	defer cancel()
-	if err := o.request(ctx, groups...); err != nil {
+	if err := o.request(o.conn.ctx, groups...); err != nil {
 		for i := range errs {
 			errs[i] = err
 		}
@@ -115,97 +113,49 @@ func (o *outlet) flush(groups [][]*parcel, errs []error) {
 
 // request sends groups. Unless it returns an error, the results are in the parcels.
 func (o *outlet) request(ctx context.Context, groups ...[]*parcel) error {
-	sender, s, err := o.open(ctx)
+	return o.transmit(ctx, func(ctx context.Context, t *transmission) error {
+		for _, group := range groups {
+			for _, p := range group {
+				t.add(ctx, p)
+			}
+		}
+		t.flush(ctx)
+		return nil
+	})
+}
+
+// transmit has something done over a sender, if there is one, in a bounded time that ends with the conn.
+func (o *outlet) transmit(ctx context.Context, do func(context.Context, *transmission) error) error {
+	ctx, end := o.conn.until(ctx)
+	defer end()
+	ctx, cancel := context.WithTimeoutCause(ctx, sendTimeout, errNoReply)
+	defer cancel()
+	s, err := o.borrow(ctx)
 	if err != nil {
 		return err
 	}
-	ctx, over := s.on(ctx)
+	on, over := s.of.on(ctx)
 	defer over()
-	t := transmission{outlet: o, session: s, sender: sender}
-	for _, group := range groups {
-		for _, p := range group {
-			t.add(ctx, p)
-		}
-	}
-	t.flush(ctx)
-	if t.broken {
-		o.discard(sender)
-	}
-	return nil
-}
-
-// open is a sender whose link is there. The library makes it with the first use.
-func (o *outlet) open(ctx context.Context) (*azservicebus.Sender, *session, error) {
-	s, err := o.conn.sending.session(ctx)
-	if err != nil {
-		return nil, nil, err
-	}
-	o.mu.Lock()
-	sender, of := o.sender, o.of
-	o.mu.Unlock()
-	if sender != nil && of == s {
-		return sender, s, nil
-	}
-	on, over := s.on(ctx)
-	defer over()
-	if sender, err = s.client.NewSender(o.entity, nil); err == nil {
-		_, err = sender.NewMessageBatch(on, nil)
-	}
-	if err != nil {
-		o.retire(sender)
-		return nil, nil, wrap(s.lostIn(ctx, err), "send to %q", o.entity)
-	}
-	return o.keep(sender, s), s, nil
-}
-
-// keep keeps a sender for others, unless there is one already.
-func (o *outlet) keep(sender *azservicebus.Sender, s *session) *azservicebus.Sender {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.sender != nil && o.of == s {
-		o.retire(sender)
-		return o.sender
-	}
-	o.retire(o.sender)
-	o.sender, o.of = sender, s
-	return sender
-}
-
-// discard makes sure that a sender is not used again.
-func (o *outlet) discard(sender *azservicebus.Sender) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.sender == sender {
-		o.sender, o.of = nil, nil
-		o.retire(sender)
-	}
-}
-
-// retire closes a sender behind the caller's back.
-func (o *outlet) retire(sender *azservicebus.Sender) {
-	if sender == nil {
-		return
-	}
-	o.old.Go(func() {
-		ctx, cancel := context.WithTimeout(o.conn.ctx, closeTimeout)
-		defer cancel()
-		_ = sender.Close(ctx) // what is left ends with the session
-	})
+	t := transmission{outlet: o, sender: s}
+	defer func() { o.giveBack(s, t.broken) }()
+	return do(on, &t)
 }
 
 func (o *outlet) close() {
 	o.groups.Close()
+	o.mu.Lock()
+	o.closed = true
+	o.mu.Unlock()
 	o.old.Wait()
 }
 
 // transmission is a flush: it gathers a batch and sends it when the next parcel does not fit.
 type transmission struct {
 	*outlet
-	session *session
-	sender  *azservicebus.Sender
-	batch   *azservicebus.MessageBatch
-	in      []*parcel // the batch's
-	broken  bool      // the sender
+	sender *sender
+	batch  *azservicebus.MessageBatch
+	in     []*parcel // the batch's
+	broken bool      // the sender
 }
 
 func (t *transmission) add(ctx context.Context, p *parcel) {
@@ -288,16 +238,26 @@ func (t *transmission) try(ctx context.Context, send func() error) error {
 	}
 }
 
+// unsent is the error of what was certainly not sent. It is a refusal only where the broker has said no to this, and not to all that
+// comes.
+func (o *outlet) unsent(err error) error {
+	own := plain(err)
+	if errors.Is(own, errBusy) || !refused(err) && !errors.Is(own, transport.ErrClosed) {
+		own = fmt.Errorf("%w: %w", transport.ErrUnreachable, own)
+	}
+	return fmt.Errorf("asb: send to %q: %w", o.entity, own)
+}
+
 // outcome is what an error of a request means for a message: unless it was refused it may have been accepted.
 func (t *transmission) outcome(ctx context.Context, err error) error {
 	if errors.Is(err, transport.ErrTooLarge) {
 		return fmt.Errorf("asb: send to %q: %w", t.entity, err)
 	}
 	if refused(err) {
-		return wrap(err, "send to %q", t.entity)
+		return t.unsent(err)
 	}
 	t.broken = true
-	if !t.session.alive() {
+	if !t.sender.of.alive() {
 		err = errLost
 	} else if ctx.Err() != nil {
 		err = context.Cause(ctx)

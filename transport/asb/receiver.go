@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus"
 
@@ -40,7 +41,7 @@ type receiver struct {
 
 	mu     sync.Mutex // guards what follows
 	closed bool
-	out    map[*delivery]struct{}
+	out    map[*delivery]time.Time // neither settled nor lost; until when it is locked at the latest
 }
 
 // OpenReceiver implements [transport.Conn].
@@ -54,7 +55,7 @@ func (c *conn) OpenReceiver(ctx context.Context, opts transport.ReceiverOptions)
 	}
 	r := &receiver{
 		conn: c, queue: opts.Queue, path: path, dead: dead, line: newLine(c.ns),
-		free: make(chan struct{}, c.links()), out: map[*delivery]struct{}{},
+		free: make(chan struct{}, c.links()), out: map[*delivery]time.Time{},
 	}
 	r.ctx, r.stop = context.WithCancelCause(c.ctx)
 	for range c.links() {
@@ -230,19 +231,15 @@ func (r *receiver) shut() {
 // hand makes deliveries.
 func (r *receiver) hand(msgs []*azservicebus.ReceivedMessage, s *session, rcv *azservicebus.Receiver) []transport.Delivery {
 	ds := make([]transport.Delivery, len(msgs))
-	owned := make([]delivery, len(msgs))
+	until := time.Now().Add(r.conn.lease)
 	for i, raw := range msgs {
-		d := &owned[i]
-		d.receiver, d.raw, d.session, d.rcv = r, raw, s, rcv
+		d := &delivery{receiver: r, raw: raw, session: s, rcv: rcv, turn: make(chan struct{}, 1)}
 		d.message = translated(decode(raw), r.conn.config.Translate)
-		d.turn = make(chan struct{}, 1)
 		ds[i] = d
+		r.mu.Lock()
+		r.out[d] = until
+		r.mu.Unlock()
 	}
-	r.mu.Lock()
-	for i := range owned {
-		r.out[&owned[i]] = struct{}{}
-	}
-	r.mu.Unlock()
 	r.short.mind(r, msgs[0])
 	return ds
 }

@@ -2,7 +2,9 @@ package asb
 
 import (
 	"context"
+	"errors"
 	"sync"
+	"time"
 
 	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus"
 
@@ -35,9 +37,13 @@ func (r *receiver) renew(ctx context.Context, d transport.Delivery) error {
 	}
 	ctx, cancel := r.conn.until(ctx)
 	defer cancel()
-	if ctx.Err() != nil {
+	switch {
+	case own.over.Load():
+		return errOver
+	case ctx.Err() != nil:
 		return context.Cause(ctx)
 	}
+	began := time.Now()
 	s, err := r.line.session(ctx)
 	if err != nil {
 		return err
@@ -48,5 +54,20 @@ func (r *receiver) renew(ctx context.Context, d transport.Delivery) error {
 		bare := &azservicebus.ReceivedMessage{LockToken: own.raw.LockToken}
 		err = own.ask(ctx, s, func(ctx context.Context) error { return rcv.RenewMessageLock(ctx, bare, nil) })
 	}
+	switch {
+	case err == nil:
+		r.renewed(own, began)
+	case errors.Is(err, transport.ErrLeaseLost):
+		own.end()
+	}
 	return wrap(s.lostIn(ctx, err), "renew the lock of a message of %q", r.queue)
+}
+
+// renewed notes that a lock was renewed then.
+func (r *receiver) renewed(d *delivery, began time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if _, out := r.out[d]; out {
+		r.out[d] = began.Add(r.conn.lease)
+	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus"
@@ -26,7 +27,7 @@ var (
 	_ transport.DeadLetterer = (*delivery)(nil)
 	_ transport.Noter        = (*delivery)(nil)
 
-	errSettled = fmt.Errorf("asb: settled already: %w", transport.ErrLeaseLost)
+	errOver = fmt.Errorf("asb: settled already, or its lock ran out: %w", transport.ErrLeaseLost)
 )
 
 // delivery is a locked message. Its lock has a token, which is good over any connection: so a settle never hits a later
@@ -38,8 +39,8 @@ type delivery struct {
 	rcv      *azservicebus.Receiver        // same
 	message  transport.Message
 
-	turn    chan struct{} // holds a token while somebody settles
-	settled bool          // guarded by turn
+	turn chan struct{} // holds a token while somebody settles
+	over atomic.Bool   // settled, or the lock is lost
 }
 
 // verb is a way to settle a message: raw as it came, or with nothing but its token.
@@ -74,7 +75,7 @@ func (d *delivery) Attempt() transport.Attempt { return attemptOf(d.raw) }
 func (d *delivery) Complete(ctx context.Context) error { return d.settle(ctx, complete) }
 
 // Retry implements [transport.Delivery].
-func (d *delivery) Retry(ctx context.Context) error { return d.settle(ctx, release) }
+func (d *delivery) Retry(ctx context.Context) error { return d.giveUp(ctx) }
 
 // RetryBecause implements [transport.Noter].
 func (d *delivery) RetryBecause(ctx context.Context, reason string) error {
@@ -86,7 +87,30 @@ func (d *delivery) RetryBecause(ctx context.Context, reason string) error {
 }
 
 // Release implements [transport.Delivery]. It counts as an attempt.
-func (d *delivery) Release(ctx context.Context) error { return d.settle(ctx, release) }
+func (d *delivery) Release(ctx context.Context) error { return d.giveUp(ctx) }
+
+// giveUp asks for nothing where the lock must have run out, be the namespace there or not.
+func (d *delivery) giveUp(ctx context.Context) error {
+	if d.overdue() {
+		d.end()
+		return errOver
+	}
+	return d.settle(ctx, release)
+}
+
+// overdue tells whether the lock must have run out.
+func (d *delivery) overdue() bool {
+	d.receiver.mu.Lock()
+	defer d.receiver.mu.Unlock()
+	until, out := d.receiver.out[d]
+	return out && !time.Now().Before(until)
+}
+
+// end notes that the message is settled or lost.
+func (d *delivery) end() {
+	d.over.Store(true)
+	d.receiver.gone(d)
+}
 
 // DeadLetter implements [transport.DeadLetterer].
 func (d *delivery) DeadLetter(ctx context.Context, reason string) error {
@@ -124,8 +148,8 @@ func (d *delivery) settle(ctx context.Context, v verb) error {
 	if d.receiver.conn.ctx.Err() != nil {
 		return transport.ErrClosed
 	}
-	if d.settled {
-		return errSettled
+	if d.over.Load() {
+		return errOver
 	}
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -133,8 +157,10 @@ func (d *delivery) settle(ctx context.Context, v verb) error {
 	err := d.request(ctx, v)
 	switch {
 	case err == nil, errors.Is(err, transport.ErrLeaseLost):
-		d.settled = true
-		d.receiver.gone(d)
+		d.end()
+	case d.overdue():
+		d.end()
+		err = fmt.Errorf("%w: %w", transport.ErrLeaseLost, err)
 	case d.receiver.conn.ctx.Err() != nil:
 		return transport.ErrClosed
 	case ctx.Err() != nil:

@@ -94,6 +94,51 @@ func TestALockThatIsLostIsToldOfByEveryVerb(t *testing.T) {
 	must(t, next(t, r).Complete(within(t)))
 }
 
+func TestWhatIsLostIsNotHeldAnyMore(t *testing.T) {
+	ns := brokertest.OwnServiceBus(t)
+	tr := on(ns)
+	tr.LockDuration = 2 * time.Second
+	c := open(t, tr)
+	install(t, c, "in")
+	for what, lose := range map[string]func(transport.Receiver, transport.Delivery){
+		"a renewal is told": func(r transport.Receiver, d transport.Delivery) {
+			ns.Control.LoseLocks("in")
+			if err := r.(transport.Renewer).Renew(within(t), []transport.Delivery{d})[0]; !errors.Is(err, transport.ErrLeaseLost) {
+				t.Errorf("Renew: %v, want ErrLeaseLost", err)
+			}
+		},
+		"its time is over while the namespace is away": func(transport.Receiver, transport.Delivery) {
+			ns.Control.Set(brokertest.ServiceBusFaults{RefuseConnections: true})
+			ns.Control.Drop()
+			<-time.After(tr.LockDuration)
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			dispatch(t, c, to("in", what))
+			r := receive(t, c, "in")
+			d := next(t, r)
+			lose(r, d)
+			settles := ns.Control.State().Counts.Settles
+			if err := d.Retry(within(t)); !errors.Is(err, transport.ErrLeaseLost) {
+				t.Errorf("Retry: %v, want ErrLeaseLost", err)
+			}
+			if err := d.Release(within(t)); !errors.Is(err, transport.ErrLeaseLost) {
+				t.Errorf("Release: %v, want ErrLeaseLost", err)
+			}
+			if got := ns.Control.State().Counts.Settles; got != settles {
+				t.Error("a lock that is lost was asked for")
+			}
+			stats, err := c.(transport.Inspector).Inspect(within(t), "in")
+			if err != nil || stats[0].Ready != 1 {
+				t.Errorf("%+v, %v: the message waits for somebody", stats, err)
+			}
+			ns.Control.Set(brokertest.ServiceBusFaults{})
+			must(t, next(t, r).Complete(within(t)))
+			must(t, r.Close())
+		})
+	}
+}
+
 func TestLinksThatTheServiceEndsAreMadeAgain(t *testing.T) {
 	ns := brokertest.OwnServiceBus(t)
 	c := open(t, on(ns))

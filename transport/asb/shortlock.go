@@ -17,6 +17,10 @@ type shortLocks struct {
 	once sync.Once
 }
 
+// leastLock is the shortest lock of a queue that the service offers. Less is seen of a message that was on its way for long, or by a clock
+// that is ahead.
+const leastLock = 5 * time.Second
+
 // mind looks at how long a message that has just come is locked.
 func (k *shortLocks) mind(r *receiver, raw *azservicebus.ReceivedMessage) {
 	if raw.LockedUntil == nil {
@@ -27,7 +31,7 @@ func (k *shortLocks) mind(r *receiver, raw *azservicebus.ReceivedMessage) {
 		return
 	}
 	k.once.Do(func() {
-		lock = max(lock, time.Second)
+		lock = max(lock, leastLock)
 		r.conn.log.Warn("a queue has shorter locks than the endpoint reckons with: the driver renews them itself, which takes more requests",
 			"queue", r.queue, "lock", lock.Round(time.Second), "reckoned", r.conn.lease, "advice", "set LockDuration to what the queue has")
 		r.conn.start(func() { r.keep(lock) })
