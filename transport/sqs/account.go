@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync"
 
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
@@ -17,8 +16,14 @@ import (
 // account knows where topics are, so that nobody has to look for them: their ARNs are made of region, account and
 // name.
 type account struct {
-	mu     sync.Mutex // guards topics
-	topics string     // what ARNs of topics begin with, such as "arn:aws:sns:eu-central-1:123456789012:"; "" is not known yet
+	turn   chan struct{} // holds a token while nobody looks at topics
+	topics string        // what ARNs of topics begin with, such as "arn:aws:sns:eu-central-1:123456789012:"; "" is not known yet
+}
+
+func newAccount() account {
+	a := account{turn: make(chan struct{}, 1)}
+	a.turn <- struct{}{}
+	return a
 }
 
 // topicARN is the ARN that the topic of a message type has, or would have.
@@ -33,8 +38,12 @@ func (c *conn) topicARN(ctx context.Context, messageType string) (string, error)
 
 // topicARNs is what the ARNs of the account's topics begin with.
 func (c *conn) topicARNs(ctx context.Context) (string, error) {
-	c.account.mu.Lock()
-	defer c.account.mu.Unlock()
+	select {
+	case <-c.account.turn:
+	case <-ctx.Done():
+		return "", fmt.Errorf("sqs: find out which account this is: %w", context.Cause(ctx))
+	}
+	defer func() { c.account.turn <- struct{}{} }()
 	if c.account.topics != "" {
 		return c.account.topics, nil
 	}

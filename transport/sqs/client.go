@@ -76,8 +76,8 @@ func (t *Transport) dial(ctx context.Context) (clients, error) {
 		return clients{}, err
 	}
 	var pool *http.Transport
-	if cfg.HTTPClient == nil {
-		pool = newPool()
+	if of, ok := cfg.HTTPClient.(*awshttp.BuildableClient); ok && t.Config == nil || cfg.HTTPClient == nil {
+		pool = newPool(of)
 		cfg.HTTPClient = ownBodies{&http.Client{Transport: pool}}
 	}
 	cfg.Retryer = func() aws.Retryer {
@@ -128,7 +128,6 @@ func (t *Transport) load(ctx context.Context) (aws.Config, error) {
 	if err != nil {
 		return aws.Config{}, fmt.Errorf("sqs: load the AWS configuration: %w", err)
 	}
-	cfg.HTTPClient = nil // the SDK's own has room for ten connections
 	return cfg, t.needRegion(cfg)
 }
 
@@ -158,8 +157,13 @@ func (c ownBodies) Do(r *http.Request) (*http.Response, error) {
 	return c.Client.Do(own)
 }
 
-func newPool() *http.Transport {
-	return awshttp.NewBuildableClient().WithTransportOptions(func(tr *http.Transport) {
+// newPool has room for more connections than the SDK's client, which may be nil, and else is like it: it may have been told whose
+// certificates to accept.
+func newPool(of *awshttp.BuildableClient) *http.Transport {
+	if of == nil {
+		of = awshttp.NewBuildableClient()
+	}
+	return of.WithTransportOptions(func(tr *http.Transport) {
 		tr.MaxIdleConnsPerHost = connsPerHost
 		tr.MaxIdleConns = 2 * connsPerHost
 	}).WithDialerOptions(func(d *net.Dialer) { d.Timeout = dialTimeout }).GetTransport()

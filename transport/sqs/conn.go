@@ -46,7 +46,7 @@ type conn struct {
 func openConn(ctx context.Context, cfg Transport, by clients, env transport.Env) (*conn, error) {
 	c := &conn{
 		cfg: cfg, endpoint: env.Endpoint, instance: env.Instance, log: env.Log(), clients: by,
-		senders: newSenders(), hops: awsHops, sentOn: delayeddelivery.Memory{Size: rememberedHops},
+		account: newAccount(), senders: newSenders(), hops: awsHops, sentOn: delayeddelivery.Memory{Size: rememberedHops},
 		receivers: make(map[*receiver]struct{}), inboxes: make(map[string]*inbox),
 	}
 	c.ctx, c.cancel = context.WithCancel(context.Background())

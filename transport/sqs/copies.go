@@ -56,6 +56,13 @@ func (in *inbox) isRedundant(d *delivery, m *types.Message) bool {
 	return false
 }
 
+// late notes a completion that came too late. The message was handled all the same, unless that is to come after the completion.
+func (in *inbox) late(d *delivery) {
+	if !d.completesFirst {
+		in.finished(d)
+	}
+}
+
 // finished remembers a message that was handled, and whose other copies need not be.
 func (in *inbox) finished(d *delivery) {
 	in.done.add(d.message.NativeID)

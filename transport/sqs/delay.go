@@ -137,7 +137,8 @@ func asHop(m *types.Message, now time.Time) received {
 	if r.ID = r.Headers.Get(header.MessageID); r.ID == "" {
 		r.ID = m.Attributes[deduplicationID] // NServiceBus has it there, too
 	}
-	r.Native = maps.Clone(m.Attributes)
+	r.Native = make(map[string]string, len(m.Attributes)+1)
+	maps.Copy(r.Native, m.Attributes)
 	r.Native[hopNow] = strconv.FormatInt(now.UnixMilli(), 10)
 	return r
 }
@@ -163,8 +164,11 @@ func readHop(m *transport.Message) hopping {
 		h.now = now
 	}
 	seconds, err := strconv.ParseInt(m.Headers.Get(delaySeconds), 10, 64)
+	if sent.IsZero() { // a stand-in may not know it: rather late than early
+		sent = h.now
+	}
 	if err == nil {
-		h.due = sent.Add(time.Duration(seconds) * time.Second)
+		h.due = sent.Add(time.Duration(min(seconds, int64(longest/time.Second))) * time.Second)
 	}
 	if due := milliTime(m.Headers.Get(hopDue)); !due.IsZero() {
 		h.due = due

@@ -17,11 +17,12 @@ var (
 
 // delivery is one hand-out of a message.
 type delivery struct {
-	inbox    *inbox
-	message  transport.Message
-	attempt  transport.Attempt
-	handle   string    // SQS's name of the hand-out
-	received time.Time // SQS hides a message for maxHold from then, at most
+	inbox          *inbox
+	message        transport.Message
+	attempt        transport.Attempt
+	handle         string    // SQS's name of the hand-out
+	received       time.Time // SQS hides a message for maxHold from then, at most
+	completesFirst bool      // nobody handles the message before it is completed
 
 	copy copyOf // guarded by the inbox's mu
 
@@ -78,16 +79,17 @@ func (d *delivery) settle(ctx context.Context, v verb, seconds int32) error {
 	}
 	select {
 	case <-answer.done:
-		return d.end(answer.err)
+		return answer.err
 	case <-ctx.Done():
 	}
 	err = fmt.Errorf("sqs: %s a message of %q: %w", v, d.inbox.queue, context.Cause(ctx))
 	if by.withdraw(answer) {
-		return d.end(err)
+		d.end(err)
+		return err
 	}
 	select {
 	case <-answer.done:
-		return d.end(answer.err)
+		return answer.err
 	default:
 		d.desert()
 		return fmt.Errorf("%w: %w", err, transport.ErrOutcomeUnknown)
@@ -103,10 +105,14 @@ func (d *delivery) begin(v verb, seconds int32) (*gather[settling], *ticket[sett
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	d.expire(time.Now())
 	switch {
 	case in.conn.closed():
 		return nil, nil, transport.ErrClosed
 	case d.state == lost:
+		if v == completing {
+			in.late(d)
+		}
 		return nil, nil, lostError(string(v))
 	case d.state == settled || d.state == waiting:
 		return nil, nil, errSettled
@@ -115,9 +121,6 @@ func (d *delivery) begin(v verb, seconds int32) (*gather[settling], *ticket[sett
 	case d.state == deserted:
 		d.state = waiting
 		return by, d.pending, nil
-	case !time.Now().Before(d.leased):
-		d.gone(v)
-		return nil, nil, lostError(string(v))
 	}
 	d.state, d.verb = waiting, v
 	in.opened(-1)
@@ -125,18 +128,30 @@ func (d *delivery) begin(v verb, seconds int32) (*gather[settling], *ticket[sett
 	return by, d.pending, nil
 }
 
-// gone notes that the lease has run out before it was settled. Called with mu held.
-func (d *delivery) gone(v verb) {
-	d.state = lost
-	d.inbox.opened(-1)
-	d.inbox.forget(d)
-	if v == completing {
-		d.inbox.finished(d)
+// expire notes that the lease has run out before anybody began to settle. Called with mu held.
+func (d *delivery) expire(now time.Time) {
+	if d.state == idle && !now.Before(d.leased) {
+		d.gone()
 	}
 }
 
-// end takes in what became of settling, and returns it.
-func (d *delivery) end(err error) error {
+// gone notes that the message is not ours any more, which nobody has begun to settle. Called with mu held.
+func (d *delivery) gone() {
+	d.state = lost
+	d.inbox.opened(-1)
+	d.inbox.forget(d)
+}
+
+// ended takes in what became of settling, whether anybody waits for it or not.
+func ended(ss []settling, errs []error) []error {
+	for i, s := range ss {
+		s.end(errs[i])
+	}
+	return errs
+}
+
+// end takes in what became of settling.
+func (d *delivery) end(err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	switch {
@@ -151,7 +166,6 @@ func (d *delivery) end(err error) error {
 		d.state = idle
 		d.inbox.opened(1)
 	}
-	return err
 }
 
 // desert notes that nobody waits for the answer any more.

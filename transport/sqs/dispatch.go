@@ -26,7 +26,7 @@ func (c *conn) Dispatch(ctx context.Context, ops []transport.Operation) ([]trans
 	b := batch{conn: c, errs: make([]error, len(ops)), now: time.Now()}
 	for i := range ops {
 		if err := b.add(ctx, i, &ops[i]); err != nil {
-			b.errs[i] = err
+			b.errs[i] = beforeSending(err)
 		}
 	}
 	b.send(ctx)

@@ -78,18 +78,43 @@ var (
 // unanswered tells whether a request may have been carried out though it failed: it left, and there was no answer, or one of a
 // server in trouble.
 func unanswered(err error) bool {
-	if dial, ok := errors.AsType[*net.OpError](err); ok && dial.Op == "dial" || withoutCredentials(err) {
-		return false
-	}
-	if answer, ok := errors.AsType[*awshttp.ResponseError](err); ok && answer.Response != nil {
-		status := answer.HTTPStatusCode()
-		return status >= 500 && status != http.StatusServiceUnavailable && !throttled(err)
-	}
-	if errorCode(err) != "" {
-		return false
-	}
 	_, sent := errors.AsType[*smithy.OperationError](err)
-	return sent || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
+	return (sent || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)) && inconclusive(err)
+}
+
+// inconclusive tells whether an error of a request that left does not say that it was not carried out.
+func inconclusive(err error) bool {
+	if unsent(err) {
+		return false
+	}
+	if status := statusOf(err); status != 0 {
+		return status >= 500
+	}
+	return errorCode(err) == ""
+}
+
+// unsent tells whether AWS was not reached, or takes nothing from anybody at the moment.
+func unsent(err error) bool {
+	if dial, ok := errors.AsType[*net.OpError](err); ok && (dial.Op == "dial" || dial.Op == "proxyconnect") {
+		return true
+	}
+	return statusOf(err) == http.StatusServiceUnavailable || throttled(err) || withoutCredentials(err)
+}
+
+// statusOf is the status of AWS's answer; 0 when there was none.
+func statusOf(err error) int {
+	if answer, ok := errors.AsType[*awshttp.ResponseError](err); ok && answer.Response != nil {
+		return answer.HTTPStatusCode()
+	}
+	return 0
+}
+
+// beforeSending is the error of a message that is not sent because of that of another request.
+func beforeSending(err error) error {
+	if unsent(err) || unanswered(err) {
+		return fmt.Errorf("%w: %w", err, transport.ErrUnreachable)
+	}
+	return err
 }
 
 func throttled(err error) bool {
@@ -115,6 +140,6 @@ func refusedAsAWhole(err error) bool {
 	if code == "" || throttled(err) || noQueueCode(code) || slices.Contains(expiredCodes, code) || slices.Contains(deniedCodes, code) {
 		return false
 	}
-	answer, ok := errors.AsType[*awshttp.ResponseError](err)
-	return ok && answer.HTTPStatusCode() >= 400 && answer.HTTPStatusCode() < 500
+	status := statusOf(err)
+	return status >= 400 && status < 500
 }

@@ -177,8 +177,11 @@ func answer(status int, code string) error {
 
 // noAnswer is one of a connection that broke.
 func noAnswer() error {
-	return &smithy.OperationError{ServiceID: "SQS", OperationName: "Test", Err: &smithyhttp.RequestSendError{
-		Err: fmt.Errorf("read: connection reset by peer"),
+	return &smithy.OperationError{ServiceID: "SQS", OperationName: "Test", Err: &awshttp.ResponseError{
+		ResponseError: &smithyhttp.ResponseError{
+			Response: &smithyhttp.Response{Response: &http.Response{}}, // the SDK makes one up
+			Err:      &smithyhttp.RequestSendError{Err: fmt.Errorf("read: connection reset by peer")},
+		},
 	}}
 }
 

@@ -60,13 +60,14 @@ func TestErrorsOfASendSayWhatIsKnown(t *testing.T) {
 		is      error
 		says    string
 	}{
-		"throttled":          {err: answer(400, "RequestThrottled"), says: "RequestThrottled"},
-		"throttled with 503": {err: answer(503, "ThrottlingException"), says: "ThrottlingException"},
+		"throttled":          {err: answer(400, "RequestThrottled"), is: transport.ErrUnreachable, says: "RequestThrottled"},
+		"throttled with 503": {err: answer(503, "ThrottlingException"), is: transport.ErrUnreachable, says: "ThrottlingException"},
+		"unavailable":        {err: answer(503, "ServiceUnavailable"), is: transport.ErrUnreachable, says: "ServiceUnavailable"},
 		"server error":       {err: answer(500, "InternalError"), unknown: true, says: "InternalError"},
 		"no answer":          {err: noAnswer(), unknown: true, says: "connection reset"},
 		"not reached": {err: &smithy.OperationError{ServiceID: "SQS", OperationName: "Test", Err: &net.OpError{
 			Op: "dial", Err: errors.New("connection refused"),
-		}}, says: "connection refused"},
+		}}, is: transport.ErrUnreachable, says: "connection refused"},
 		"expired credentials": {err: answer(403, "ExpiredToken"), says: "the credentials have expired"},
 		"no right":            {err: answer(403, "AccessDenied"), says: "the credentials lack the right"},
 		"deleted queue":       {err: answer(400, "AWS.SimpleQueueService.NonExistentQueue"), is: transport.ErrNoQueue, says: `"out"`},
@@ -81,6 +82,9 @@ func TestErrorsOfASendSayWhatIsKnown(t *testing.T) {
 			}
 			if test.is != nil && !errors.Is(err, test.is) {
 				t.Errorf("the error is %v, want %v", err, test.is)
+			}
+			if got := errors.Is(err, transport.ErrUnreachable); got != errors.Is(test.is, transport.ErrUnreachable) {
+				t.Errorf("whether AWS was not reached: %v: %v", got, err)
 			}
 			if !strings.Contains(err.Error(), test.says) {
 				t.Errorf("the error is %q, and does not say %q", err, test.says)
@@ -327,13 +331,14 @@ func TestLeasesAreRenewedTenInARequestUpToTwelveHours(t *testing.T) {
 
 func TestRenewalTellsWhichLeasesAreLost(t *testing.T) {
 	f := &fake{
-		come: [][]types.Message{{came("a", 1), came("b", 1), came("c", 1), came("d", 1), came("e", 1)}},
+		come: [][]types.Message{{came("a", 1), came("b", 1), came("c", 1), came("d", 1), came("e", 1), came("f", 1)}},
 		onHide: func(int, int) (failedEntries, error) {
 			return failedEntries{
 				0: entryFailure("ReceiptHandleIsInvalid", "", true),
 				1: entryFailure("InvalidParameterValue", "Value x for parameter ReceiptHandle is invalid. Reason: The receipt handle has expired.", true),
 				2: entryFailure("InvalidParameterValue", "Total VisibilityTimeout for the message is beyond the limit [43200 seconds]", true),
 				3: entryFailure("InvalidParameterValue", "something else", true),
+				5: entryFailure("InvalidParameterValue", "Value x for parameter ReceiptHandle is invalid. Reason: Message does not exist or is not available for visibility timeout change.", true),
 			}, nil
 		},
 	}
@@ -343,13 +348,13 @@ func TestRenewalTellsWhichLeasesAreLost(t *testing.T) {
 		t.Fatal(err)
 	}
 	errs := r.Renew(t.Context(), ds)
-	for i, want := range []bool{true, true, true, false, false} {
+	for i, want := range []bool{true, true, true, false, false, true} {
 		if got := errors.Is(errs[i], transport.ErrLeaseLost); got != want {
 			t.Errorf("delivery %d: %v, want lost: %v", i, errs[i], want)
 		}
 	}
 	if errs[3] == nil || errs[4] != nil {
-		t.Errorf("the last two: %v, %v", errs[3], errs[4])
+		t.Errorf("those that are not: %v, %v", errs[3], errs[4])
 	}
 }
 

@@ -35,9 +35,9 @@ func (c *conn) inbox(ctx context.Context, queue string) (*inbox, error) {
 	in := c.inboxes[queue]
 	if in == nil {
 		in = &inbox{conn: c, queue: queue, url: url, held: make(map[string]*delivery)}
-		in.deletes = newGather(&c.tasks, completeLinger, func(ss []settling) []error { return in.delete(c.ctx, ss) })
+		in.deletes = newGather(&c.tasks, completeLinger, func(ss []settling) []error { return ended(ss, in.delete(c.ctx, ss)) })
 		in.deletes.alone = in.nobodyElse
-		in.hides = newGather(&c.tasks, hideLinger, func(ss []settling) []error { return in.hide(c.ctx, ss) })
+		in.hides = newGather(&c.tasks, hideLinger, func(ss []settling) []error { return ended(ss, in.hide(c.ctx, ss)) })
 		c.inboxes[queue] = in
 	}
 	return in, nil
@@ -62,7 +62,7 @@ func (in *inbox) take(m *types.Message, p *poll) (*delivery, received) {
 	r := in.decode(m, p)
 	d := &delivery{
 		inbox: in, message: r.Message, attempt: attemptOf(m), handle: value(m.ReceiptHandle),
-		received: p.came, leased: p.handedOut().Add(p.lease),
+		received: p.came, leased: p.handedOut().Add(p.lease), completesFirst: p.completesFirst,
 	}
 	in.mu.Lock()
 	old := in.held[r.NativeID]

@@ -3,7 +3,6 @@ package sqs
 import (
 	"bytes"
 	"encoding/base64"
-	"encoding/json"
 	"fmt"
 	"strconv"
 	"strings"
@@ -45,7 +44,7 @@ const (
 // encode makes what is sent for a message that is due after delay and of no use ttl later.
 func (c *conn) encode(m *transport.Message, now time.Time, delay, ttl time.Duration) payload {
 	headers := m.Headers
-	if ttl > 0 {
+	if ttl > 0 && ttl < longest-delay { // else it is of use for centuries
 		headers = m.Headers.Clone()
 		if delay > maxDelay { // SQS's time of sending is that of the last hop then
 			headers.Set(expiresAt, strconv.FormatInt(now.Add(delay+ttl).UnixMicro(), 10))
@@ -67,21 +66,6 @@ func (c *conn) encode(m *transport.Message, now time.Time, delay, ttl time.Durat
 	}
 	p.group = c.groupOf(m)
 	return p
-}
-
-// wrap makes NServiceBus's envelope.
-func wrap(headers header.Map, body []byte) string {
-	const frame = len(`{"Headers":,"Body":""}`)
-	b := make([]byte, 0, frame+headers.Size()+8*headers.Len()+base64.StdEncoding.EncodedLen(len(body)))
-	b = append(b, `{"Headers":`...)
-	b = appendHeaders(b, headers)
-	b = append(b, `,"Body":"`...)
-	if len(body) == 0 {
-		b = append(b, emptyBody...)
-	} else {
-		b = base64.StdEncoding.AppendEncode(b, body)
-	}
-	return string(append(b, `"}`...))
 }
 
 // raw leaves the body as it is, if SQS can take it.
@@ -220,82 +204,6 @@ func (r *received) readRaw(m *types.Message, head, body string) {
 	}
 }
 
-// unwrap reads NServiceBus's envelope, and tells whether it is one.
-func (r *received) unwrap(m *types.Message, body string) bool {
-	if !strings.Contains(body, `eaders"`) { // most others are told apart by this
-		return false
-	}
-	if headers, content, ok := unwrapOwn(body); ok && isEnvelope(m, &headers) {
-		r.Headers, r.Body = headers, content
-		return true
-	}
-	var e struct {
-		Headers        header.Map
-		Body           string
-		S3BodyKey      string
-		ReplyToAddress *struct{ Queue string }
-	}
-	if json.Unmarshal([]byte(body), &e) != nil || !isEnvelope(m, &e.Headers) {
-		return false
-	}
-	r.Headers, r.Body = e.Headers, bodyOfOthers(e.Body)
-	if e.ReplyToAddress != nil && e.ReplyToAddress.Queue != "" {
-		r.Headers.SetDefault(header.ReplyToAddress, e.ReplyToAddress.Queue)
-	}
-	if e.S3BodyKey != "" {
-		r.inS3(e.S3BodyKey)
-	}
-	return true
-}
-
-// unwrapOwn reads an envelope that is written as wrap does it. Most are, and to read it as any JSON takes several times as long.
-func unwrapOwn(body string) (headers header.Map, content []byte, ok bool) {
-	inner, begins := strings.CutPrefix(body, `{"Headers":`)
-	inner, ends := strings.CutSuffix(inner, `"}`)
-	quote := strings.LastIndexByte(inner, '"') + 1
-	head, between := strings.CutSuffix(inner[:quote], `,"Body":"`)
-	text := inner[quote:]
-	if !begins || !ends || !between || text == "" || strings.ContainsAny(text, "\r\n") { // which base64 could have and JSON not
-		return header.Map{}, nil, false
-	}
-	if text != emptyBody {
-		var err error
-		if content, err = base64.StdEncoding.DecodeString(text); err != nil {
-			return header.Map{}, nil, false
-		}
-	}
-	headers, err := header.ParseJSON(strings.Clone(head)) // or they would keep the whole body
-	return headers, content, err == nil
-}
-
-// isEnvelope tells an envelope from another producer's JSON that happens to have headers, too.
-func isEnvelope(m *types.Message, headers *header.Map) bool {
-	_, hasID := text(m, header.MessageID)
-	_, ours := text(m, bodyAttribute)
-	return hasID || ours || named(headers)
-}
-
-// named tells whether headers are those of a message and of nothing else.
-func named(headers *header.Map) bool {
-	for _, name := range []string{header.MessageID, header.EnclosedMessageTypes, controlMessage} {
-		if _, ok := headers.Lookup(name); ok {
-			return true
-		}
-	}
-	return false
-}
-
-// bodyOfOthers reads a body of which nobody says how it is written, as NServiceBus does.
-func bodyOfOthers(s string) []byte {
-	if s == "" || s == emptyBody || s == emptyBodyOfOthers {
-		return nil
-	}
-	if b, err := base64.StdEncoding.DecodeString(s); err == nil {
-		return b
-	}
-	return []byte(s)
-}
-
 // native reads a message of another producer: its text attributes are its headers.
 func (r *received) native(m *types.Message, body string) {
 	r.Body = []byte(body)
@@ -335,7 +243,9 @@ func (r *received) readTimes(m *types.Message) {
 	r.Headers.Del(expiresAt)
 	if ttl, ok := r.Headers.Lookup(timeToBeReceived); ok {
 		if d, ok := parseTimeSpan(ttl); ok && d < longest {
-			r.expires, r.bySQS = sentAt(m).Add(d), true
+			if sent := sentAt(m); !sent.IsZero() {
+				r.expires, r.bySQS = sent.Add(d), true
+			}
 		}
 		r.Headers.Del(timeToBeReceived)
 	}
@@ -343,11 +253,8 @@ func (r *received) readTimes(m *types.Message) {
 	r.due, _ = microTime(due)
 }
 
-// sentAt is when SQS took the message in, by its clock.
-func sentAt(m *types.Message) time.Time {
-	ms, _ := strconv.ParseInt(m.Attributes[sentTimestamp], 10, 64)
-	return time.UnixMilli(ms)
-}
+// sentAt is when SQS took the message in, by its clock; zero where a stand-in for SQS does not tell.
+func sentAt(m *types.Message) time.Time { return milliTime(m.Attributes[sentTimestamp]) }
 
 func microTime(s string) (time.Time, bool) {
 	n, err := strconv.ParseInt(s, 10, 64)

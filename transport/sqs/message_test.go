@@ -225,28 +225,6 @@ func TestPoisonIsUndecodableAndKeepsWhatThereIs(t *testing.T) {
 	}
 }
 
-func TestTimesToLiveEndByTheClockOfSQS(t *testing.T) {
-	sent := time.UnixMilli(1_700_000_000_000)
-	for text, want := range map[string]time.Duration{
-		"00:01:30": 90 * time.Second, "1.00:00:00.5000000": 24*time.Hour + 500*time.Millisecond, "10675199.02:48:05.4775807": 0,
-		"": 0, "soon": 0, "-00:00:01": 0, "25:00:00": 0,
-	} {
-		r := decode(foreign(`{"Headers":{"NServiceBus.MessageId":"1","`+timeToBeReceived+`":"`+text+`"},"Body":""}`, nil))
-		if want == 0 != r.expires.IsZero() || want > 0 && !r.expires.Equal(sent.Add(want)) {
-			t.Errorf("%q: expires %v, want %v later", text, r.expires, want)
-		}
-		if r.Headers.Len() != 1 {
-			t.Errorf("%q: headers %v", text, headersOf(&r.Message))
-		}
-		if want > 0 {
-			at := sent.Add(want)
-			if r.expired(at.Add(-time.Minute), 0) || !r.expired(at.Add(-time.Minute), time.Minute) || !r.expired(at, 0) {
-				t.Errorf("%q: it does not expire by the clock of SQS", text)
-			}
-		}
-	}
-}
-
 // randomText has characters of all kinds, those too that SQS does not take.
 func randomText(r *rand.Rand, n int) string {
 	var b strings.Builder

@@ -23,6 +23,8 @@ type asking struct {
 	limit int           // 1 or more
 	wait  time.Duration // for messages, where there are none; whole seconds
 	lease time.Duration // for which those that come are hidden
+
+	completesFirst bool // what comes is completed before it is handled
 }
 
 // poll is a request for messages.

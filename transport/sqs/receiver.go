@@ -15,6 +15,7 @@ var (
 // receiver takes messages from one queue. It holds none: each poll asks for what there is room for now.
 type receiver struct {
 	inbox *inbox
+	ask   asking        // but for the limit
 	ended chan struct{} // closed by Close
 
 	mu     sync.Mutex // guards closed, and Add against Wait
@@ -29,7 +30,9 @@ func (c *conn) OpenReceiver(ctx context.Context, opts transport.ReceiverOptions)
 	if err != nil {
 		return nil, err
 	}
-	r := &receiver{inbox: in, ended: make(chan struct{})}
+	r := &receiver{
+		inbox: in, ask: asking{wait: pollWait, lease: c.cfg.Lease, completesFirst: opts.CompletesFirst}, ended: make(chan struct{}),
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.receivers == nil {
@@ -52,7 +55,9 @@ func (r *receiver) Receive(ctx context.Context, limit int) ([]transport.Delivery
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
-		p := r.inbox.poll(asking{max(1, limit), pollWait, r.inbox.conn.cfg.Lease})
+		ask := r.ask
+		ask.limit = max(1, limit)
+		p := r.inbox.poll(ask)
 		if p == nil {
 			return nil, transport.ErrClosed
 		}

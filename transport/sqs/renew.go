@@ -59,6 +59,7 @@ func (in *inbox) renewSome(ctx context.Context, ds []*delivery, lease time.Durat
 func (d *delivery) renewal(now time.Time, lease time.Duration) (seconds int32, keep bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	d.expire(now)
 	left := maxHold - now.Sub(d.received)
 	switch {
 	case d.state == settled || d.state == lost || !now.Before(d.leased) || left < time.Second:
@@ -78,8 +79,6 @@ func (d *delivery) renewed(began time.Time, seconds int32, err error) {
 	case err == nil:
 		d.leased = began.Add(time.Duration(seconds) * time.Second)
 	case errors.Is(err, transport.ErrLeaseLost) && d.state == idle:
-		d.state = lost
-		d.inbox.opened(-1)
-		d.inbox.forget(d)
+		d.gone()
 	}
 }

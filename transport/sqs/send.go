@@ -83,18 +83,22 @@ func (c *conn) sendOnce(queue string, entries []entry) (errs []error, again []in
 	defer cancel()
 	url, err := c.queueURL(ctx, queue)
 	if err != nil {
-		return all(errs, err), nil
+		return all(errs, beforeSending(err)), nil
 	}
 	in := &sqs.SendMessageBatchInput{QueueUrl: &url, Entries: make([]types.SendMessageBatchRequestEntry, len(entries))}
 	for i := range entries {
 		in.Entries[i] = entries[i].request(i)
 	}
-	out, err := c.queues.SendMessageBatch(ctx, in)
+	var tried attempts
+	out, err := c.queues.SendMessageBatch(ctx, in, tried.ofSQS)
 	if err != nil {
+		if noQueueCode(errorCode(err)) {
+			c.urls.forget(queue)
+		}
 		if len(entries) > 1 && refusedAsAWhole(err) {
 			again = each(len(entries))
 		}
-		return all(errs, c.sendFault(queue, err)), again
+		return all(errs, tried.outcome(c.fault(err, "send to %q", queue), err)), again
 	}
 	for _, f := range out.Failed {
 		i, ok := indexOf(f.Id, len(entries))
@@ -103,6 +107,7 @@ func (c *conn) sendOnce(queue string, entries []entry) (errs []error, again []in
 		}
 		errs[i] = c.fault(entryError(&f), "send to %q", queue)
 		if !f.SenderFault {
+			errs[i] = fmt.Errorf("%w: %w", errs[i], transport.ErrUnreachable)
 			again = append(again, i)
 		}
 	}
@@ -123,18 +128,6 @@ func all(errs []error, err error) []error {
 		errs[i] = err
 	}
 	return errs
-}
-
-// sendFault is the error of a request to send that failed as a whole.
-func (c *conn) sendFault(queue string, err error) error {
-	if noQueueCode(errorCode(err)) {
-		c.urls.forget(queue)
-	}
-	own := c.fault(err, "send to %q", queue)
-	if unanswered(err) {
-		return fmt.Errorf("%w: %w", own, transport.ErrOutcomeUnknown)
-	}
-	return own
 }
 
 func (e *entry) request(i int) types.SendMessageBatchRequestEntry {

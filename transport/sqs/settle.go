@@ -52,8 +52,11 @@ func (in *inbox) delete(ctx context.Context, ss []settling) []error {
 		return out.Failed, nil
 	})
 	for i := range ss {
-		if errs[i] == nil || errors.Is(errs[i], transport.ErrLeaseLost) {
+		switch {
+		case errs[i] == nil:
 			in.finished(ss[i].delivery)
+		case errors.Is(errs[i], transport.ErrLeaseLost):
+			in.late(ss[i].delivery)
 		}
 	}
 	return errs
@@ -144,8 +147,8 @@ func lostError(verb string) error {
 // tooLate tells whether an entry failed because the message is not ours any more, or cannot be for longer.
 func tooLate(f *types.BatchResultErrorEntry) bool {
 	text := value(f.Message)
-	return slices.Contains(lostCodes, value(f.Code)) ||
-		strings.Contains(text, "receipt handle has expired") || strings.Contains(text, "beyond the limit")
+	return slices.Contains(lostCodes, value(f.Code)) || strings.Contains(text, "receipt handle has expired") ||
+		strings.Contains(text, "not available for visibility timeout change") || strings.Contains(text, "beyond the limit")
 }
 
 // maxProcessed bounds how many messages are remembered.

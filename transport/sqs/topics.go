@@ -55,7 +55,8 @@ func (c *conn) publishOnce(ctx context.Context, arn string, entries []entry) (er
 	for i := range entries {
 		in.PublishBatchRequestEntries[i] = entries[i].published(i)
 	}
-	out, err := c.publish(ctx, in)
+	var tried attempts
+	out, err := c.publish(ctx, in, &tried)
 	switch {
 	case noTopicCode(errorCode(err)):
 		return all(errs, c.missingTopic(arn)), nil
@@ -63,7 +64,7 @@ func (c *conn) publishOnce(ctx context.Context, arn string, entries []entry) (er
 		if len(entries) > 1 && refusedAsAWhole(err) {
 			again = each(len(entries))
 		}
-		return all(errs, c.publishFault(arn, err)), again
+		return all(errs, tried.outcome(c.fault(err, "publish to topic %q", nameOf(arn)), err)), again
 	}
 	for _, f := range out.Failed {
 		i, ok := indexOf(f.Id, len(entries))
@@ -72,6 +73,7 @@ func (c *conn) publishOnce(ctx context.Context, arn string, entries []entry) (er
 		}
 		errs[i] = fmt.Errorf("sqs: publish to topic %q: %s: %s", nameOf(arn), value(f.Code), value(f.Message))
 		if !f.SenderFault {
+			errs[i] = fmt.Errorf("%w: %w", errs[i], transport.ErrUnreachable)
 			again = append(again, i)
 		}
 	}
@@ -79,17 +81,17 @@ func (c *conn) publishOnce(ctx context.Context, arn string, entries []entry) (er
 }
 
 // publish is the request, after creating the topic where that is wanted.
-func (c *conn) publish(ctx context.Context, in *sns.PublishBatchInput) (*sns.PublishBatchOutput, error) {
+func (c *conn) publish(ctx context.Context, in *sns.PublishBatchInput, tried *attempts) (*sns.PublishBatchOutput, error) {
 	within, cancel := c.request(ctx)
 	defer cancel()
-	out, err := c.clients.topics.PublishBatch(within, in)
+	out, err := c.clients.topics.PublishBatch(within, in, tried.ofSNS)
 	if !noTopicCode(errorCode(err)) || c.cfg.MissingTopic != CreateMissingTopic {
 		return out, err
 	}
 	if _, err := c.createTopic(within, nameOf(*in.TopicArn)); err != nil {
 		return nil, err
 	}
-	return c.clients.topics.PublishBatch(within, in)
+	return c.clients.topics.PublishBatch(within, in, tried.ofSNS)
 }
 
 // missingTopic is what becomes of a message for a topic that there is not.
@@ -99,14 +101,6 @@ func (c *conn) missingTopic(arn string) error {
 	}
 	return fmt.Errorf("sqs: publish to topic %q, which does not exist: create it by Install or \"holdfast sqs endpoint create\", or set Transport.MissingTopic: %w",
 		nameOf(arn), transport.ErrNoQueue)
-}
-
-func (c *conn) publishFault(arn string, err error) error {
-	own := c.fault(err, "publish to topic %q", nameOf(arn))
-	if unanswered(err) {
-		return fmt.Errorf("%w: %w", own, transport.ErrOutcomeUnknown)
-	}
-	return own
 }
 
 func (e *entry) published(i int) types.PublishBatchRequestEntry {
