@@ -92,7 +92,7 @@ func Open(store Store, cfg Config) *Conn {
 	c.works.New = func() any { return new(work) }
 	c.work, c.cut = context.WithCancel(context.Background())
 	c.life, c.closing = context.WithCancel(c.work)
-	c.subs.init(c.store.Subscriptions)
+	c.subs.init(c.subscriptions)
 	if w, ok := c.wakes.init(store); ok {
 		c.running.Go(func() { c.notify(w) })
 	}

@@ -151,11 +151,12 @@ func (c *Conn) ifMissing(ctx context.Context, queue string) error {
 
 // Begin implements [transport.Transactor].
 func (d *txDelivery) Begin(ctx context.Context) (transport.Tx, error) {
-	if err := d.conn.enter(); err != nil {
-		return nil, err
-	}
-	defer d.conn.calls.Done()
-	inner, err := d.conn.store.(Transactor).Begin(ctx) //nolint:errcheck // a txDelivery is made for such a store only
+	store := d.conn.store.(Transactor) //nolint:errcheck // a txDelivery is made for such a store only
+	var inner StoreTx
+	err := d.conn.call(ctx, func(ctx context.Context) (err error) {
+		inner, err = store.Begin(ctx)
+		return err
+	})
 	if err != nil {
 		return nil, err
 	}

@@ -150,6 +150,37 @@ func TestARefusedUnitIsBisectedOut(t *testing.T) {
 	isErr(t, ds[0].Complete(t.Context()), nil)
 }
 
+func TestADatabaseThatIsAwayHasRefusedNothing(t *testing.T) {
+	f := newFake("in", "out")
+	c := open(t, txFake{f})
+	d := claimed(t, c, 1)[0]
+	f.onFlush = func([]*Unit) error { return errAway }
+	_, err := c.Dispatch(t.Context(), []transport.Operation{op("out", "a"), op("out", "b")})
+	isErr(t, err, transport.ErrUnreachable)
+	if got := failedOps(t, err); !slices.Equal(got, []int{0, 1}) {
+		t.Errorf("failed operations %v", got)
+	}
+	tx, beginning := d.(transport.Transactor).Begin(t.Context())
+	isErr(t, beginning, nil)
+	for name, err := range map[string]error{
+		"completion":                d.(transport.Completer).CompleteWith(t.Context(), []transport.Operation{op("out", "a")}),
+		"completion of a handler's": tx.Complete(t.Context(), []transport.Operation{op("out", "a")}),
+	} {
+		var refused *transport.DispatchError
+		if !errors.Is(err, transport.ErrUnreachable) || !errors.Is(err, errAway) || errors.As(err, &refused) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	f.onFlush = func([]*Unit) error { return errors.New("of a handler's") }
+	if err := d.Complete(t.Context()); err == nil || errors.Is(err, transport.ErrUnreachable) {
+		t.Errorf("another failure: %v", err)
+	}
+	for _, f.onLoad = range []func() error{func() error { return errAway }, func() error { return errUnknown }} {
+		_, err := c.Dispatch(t.Context(), []transport.Operation{{Types: []string{"T"}, Message: msg("x")}})
+		isErr(t, err, transport.ErrUnreachable)
+	}
+}
+
 func TestARefusalThatNamesNoQueueIsChargedToAllOperations(t *testing.T) {
 	f := newFake("in", "out")
 	c := open(t, f)
@@ -494,22 +525,49 @@ func (silent) Inspect(ctx context.Context, _ ...string) ([]transport.QueueStats,
 	return nil, context.Cause(ctx)
 }
 
+func (silent) Begin(ctx context.Context) (StoreTx, error) {
+	<-ctx.Done()
+	return nil, context.Cause(ctx)
+}
+
+func (silent) Subscriptions(ctx context.Context) ([]Subscription, error) {
+	<-ctx.Done()
+	return nil, context.Cause(ctx)
+}
+
 func TestCloseBreaksOffWhatWouldWaitForEver(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := open(t, silent{newFake("in")})
-		looked := make(chan error, 1)
-		go func() {
-			_, err := c.Inspect(context.Background(), "in")
-			looked <- err
-		}()
-		synctest.Wait()
-		start := time.Now()
-		_ = c.Close()
-		if took := time.Since(start); took > 2*maxClose {
-			t.Errorf("Close took %v", took)
-		}
-		isErr(t, <-looked, context.Canceled)
-	})
+	for name, wait := range map[string]func(ctx context.Context, c *Conn, d transport.Delivery) error{
+		"inspect": func(ctx context.Context, c *Conn, _ transport.Delivery) error {
+			_, err := c.Inspect(ctx, "in")
+			return err
+		},
+		"begin": func(ctx context.Context, _ *Conn, d transport.Delivery) error {
+			_, err := d.(transport.Transactor).Begin(ctx)
+			return err
+		},
+		"publish": func(ctx context.Context, c *Conn, _ transport.Delivery) error {
+			_, err := c.Dispatch(ctx, []transport.Operation{{Types: []string{"T"}, Message: msg("x")}})
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFake("in")
+				c := open(t, silent{f})
+				d := claimed(t, c, 1)[0]
+				ended := make(chan error, 1)
+				go func() { ended <- wait(context.Background(), c, d) }()
+				synctest.Wait()
+				start := time.Now()
+				_ = c.Close()
+				if took := time.Since(start); took > 2*maxClose {
+					t.Errorf("Close took %v", took)
+				}
+				isErr(t, <-ended, context.Canceled)
+				isErr(t, wait(context.Background(), c, d), transport.ErrClosed)
+			})
+		})
+	}
 }
 
 func TestAClosedReceiverEndsAndItsDeliveriesCanBeSettled(t *testing.T) {

@@ -26,8 +26,8 @@ type fake struct {
 	afterClaim func() error
 	onFlush    func(units []*Unit) error
 	onRenew    func() error
-	onBegin    func() error
-	loads      int // of Subscriptions
+	onLoad     func() error // of Subscriptions
+	loads      int
 }
 
 type fakeRow struct {
@@ -366,6 +366,9 @@ func (f *fake) Subscriptions(context.Context) ([]Subscription, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.loads++
+	if f.onLoad != nil {
+		return nil, f.onLoad()
+	}
 	return slices.Clone(f.subs), nil
 }
 
@@ -377,8 +380,10 @@ func (f *fake) Classify(err error) Class {
 		return Conflict
 	case errors.Is(err, errUnknown):
 		return Unknown
+	case errors.Is(err, errAway):
+		return Unavailable
 	}
-	return Unavailable
+	return Failed
 }
 
 func (f *fake) Close() error {
@@ -434,11 +439,6 @@ func (f *wakingFake) Listen(ctx context.Context, ready func(), wake func(string)
 type txFake struct{ *fake }
 
 func (f txFake) Begin(context.Context) (StoreTx, error) {
-	if f.onBegin != nil {
-		if err := f.onBegin(); err != nil {
-			return nil, err
-		}
-	}
 	return &fakeTx{store: f.fake}, nil
 }
 

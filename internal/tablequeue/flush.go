@@ -112,8 +112,12 @@ func (c *Conn) writeOnce(units []*Unit) error {
 
 // verdict is err as the endpoint is to see it.
 func (c *Conn) verdict(err error) error {
-	if c.store.Classify(err) == Unknown {
+	switch c.store.Classify(err) {
+	case Unknown:
 		return fmt.Errorf("%w: %w", transport.ErrOutcomeUnknown, err)
+	case Unavailable:
+		return fmt.Errorf("%w: %w", transport.ErrUnreachable, err)
+	case Failed, Refused, Conflict:
 	}
 	return err
 }

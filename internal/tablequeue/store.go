@@ -36,7 +36,7 @@ type Store interface {
 	Subscriptions
 
 	// Classify says what an error of Claim, Flush, Renew, Take or Complete means, also one that
-	// has been wrapped. An error that is none of the store's is Unavailable. It
+	// has been wrapped. An error that is none of the store's is Failed. It
 	// is never called with nil.
 	Classify(err error) Class
 
@@ -133,7 +133,7 @@ type Subscriptions interface {
 	// Subscribe and Unsubscribe are those of [transport.Subscriber].
 	Subscribe(ctx context.Context, queue string, types []string) error
 	Unsubscribe(ctx context.Context, queue string, types []string) error
-	// Subscriptions returns all of them. It fails where the table is missing.
+	// Subscriptions returns all of them, some perhaps several times. It fails where the table is missing.
 	Subscriptions(ctx context.Context) ([]Subscription, error)
 }
 
@@ -225,9 +225,12 @@ func (r *Row) Timed() bool { return r.After > 0 || r.TTL > 0 || !r.At.IsZero() }
 type Class int8
 
 const (
-	// Unavailable says that the database could not be asked, or cannot work at the moment. Nothing
+	// Failed says that nothing has happened, for a reason that is none of those below. All that was in the
+	// batch fails.
+	Failed Class = iota
+	// Unavailable says that the database could not be asked, or takes nothing at the moment. Nothing
 	// has happened. All that was in the batch fails.
-	Unavailable Class = iota
+	Unavailable
 	// Refused says that the database does not want something in the batch, such as a row for a table
 	// that does not exist. Nothing has happened; the rest may pass without it.
 	Refused
@@ -251,7 +254,7 @@ type Orphaner interface {
 // transaction that completes a delivery. Without it deliveries are no
 // [transport.Transactor].
 type Transactor interface {
-	// Begin gives a transaction. Whether it is opened now or when it completes
+	// Begin gives a transaction, which outlasts ctx. Whether it is opened now or when it completes
 	// is the dialect's.
 	Begin(ctx context.Context) (StoreTx, error)
 }

@@ -21,7 +21,7 @@ type subscribers struct {
 }
 
 type subscriptionsAt struct {
-	queues  map[string][]string // by type
+	queues  map[string][]string // by type, each once
 	read    time.Time
 	changed int64
 }
@@ -72,7 +72,9 @@ func (s *subscribers) fresh(ctx context.Context) (*subscriptionsAt, error) {
 		return nil, err
 	}
 	for _, sub := range all {
-		next.queues[sub.Type] = append(next.queues[sub.Type], sub.Queue)
+		if queues := next.queues[sub.Type]; !slices.Contains(queues, sub.Queue) {
+			next.queues[sub.Type] = append(queues, sub.Queue)
+		}
 	}
 	s.known.Store(next)
 	return next, nil

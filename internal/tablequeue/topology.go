@@ -3,6 +3,7 @@ package tablequeue
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"github.com/holdfast-go/holdfast/transport"
 )
@@ -56,6 +57,21 @@ func (c *Conn) subscribe(ctx context.Context, queue string, change func(context.
 		c.wakes.announce(subscriptionsChanged)
 	}
 	return err
+}
+
+// subscriptions are read for a publish: where they cannot be, nothing of it was sent.
+func (c *Conn) subscriptions(ctx context.Context) (all []Subscription, err error) {
+	err = c.call(ctx, func(ctx context.Context) error {
+		all, err = c.store.Subscriptions(ctx)
+		return err
+	})
+	if err == nil {
+		return all, nil
+	}
+	if class := c.store.Classify(err); class == Unavailable || class == Unknown {
+		err = fmt.Errorf("%w: %w", transport.ErrUnreachable, err)
+	}
+	return nil, err
 }
 
 // call runs fn unless the Conn is closed. Close waits for it, and in the end breaks it off: a server that has gone silent

@@ -27,10 +27,13 @@ func (e *functionError) Unwrap() error { return e.cause }
 // Classify implements [tablequeue.Store].
 func (s *store) Classify(err error) tablequeue.Class {
 	if _, ok := errors.AsType[*functionError](err); ok {
-		return tablequeue.Unavailable // nothing is wrong with what is sent
+		return tablequeue.Failed // nothing is wrong with what is sent
 	}
 	if errors.Is(err, transport.ErrNoQueue) {
 		return tablequeue.Refused
+	}
+	if errors.Is(err, errLocked) {
+		return tablequeue.Unavailable
 	}
 	switch primary(err) {
 	case codes.SQLITE_CONSTRAINT, codes.SQLITE_TOOBIG, codes.SQLITE_MISMATCH:
@@ -40,8 +43,11 @@ func (s *store) Classify(err error) tablequeue.Class {
 		if _, ok := errors.AsType[*commitError](err); ok {
 			return tablequeue.Unknown
 		}
+		return tablequeue.Unavailable
+	case codes.SQLITE_BUSY, codes.SQLITE_LOCKED, codes.SQLITE_FULL, codes.SQLITE_READONLY, codes.SQLITE_CANTOPEN, codes.SQLITE_PERM:
+		return tablequeue.Unavailable
 	}
-	return tablequeue.Unavailable
+	return tablequeue.Failed
 }
 
 // primary is SQLite's code in err without the details, or 0.
@@ -63,8 +69,10 @@ func isBusy(err error) bool {
 
 // lockedError is for who waited for the lock until ctx ended.
 func lockedError(ctx context.Context) error {
-	return fmt.Errorf("the file is locked by another transaction: keep those short: %w", context.Cause(ctx))
+	return fmt.Errorf("%w: %w", errLocked, context.Cause(ctx))
 }
+
+var errLocked = errors.New("the file is locked by another transaction: keep those short")
 
 var errReadOnly = errors.New(
 	"this user needs write permission on the file, and on its directory for those beside it (-wal, -shm)")

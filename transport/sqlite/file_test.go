@@ -61,6 +61,18 @@ func TestOpenSaysWhatIsWrongWithTheFile(t *testing.T) {
 	}
 }
 
+func TestANegativeLeaseIsRefused(t *testing.T) {
+	path := temp(t)
+	conn, err := (&Transport{Path: path, Lease: -time.Second}).Open(t.Context(), transport.Env{})
+	if err == nil {
+		conn.Close()
+		t.Fatal("opened")
+	}
+	if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {
+		t.Error("the file was made:", err)
+	}
+}
+
 func TestOpenWorksForUnusualNames(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "orders 100% #1?mode=ro&ü.db")
 	send(t, dial(t, Transport{Path: path}, queue), to(queue, "m"))
@@ -214,7 +226,7 @@ func TestAFullDiskIsSaidAndRecoveredFrom(t *testing.T) {
 	limit(1) // not less than there are
 	op := to(queue, "m")
 	op.Message.Body = make([]byte, 100_000)
-	if _, err := conn.Dispatch(t.Context(), []transport.Operation{op}); err == nil || !strings.Contains(err.Error(), "disk is full") {
+	if _, err := conn.Dispatch(t.Context(), []transport.Operation{op}); !errors.Is(err, transport.ErrUnreachable) || !strings.Contains(err.Error(), "disk is full") {
 		t.Fatalf("error %v", err)
 	}
 	limit(1_000_000)
@@ -235,7 +247,7 @@ func TestAFileThatIsLockedForLongIsSaid(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	err = tx.Complete(ctx, nil)
-	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "locked by another transaction") {
+	if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, transport.ErrUnreachable) || !strings.Contains(err.Error(), "locked by another transaction") {
 		t.Errorf("error %v", err)
 	}
 	if err := lock.Rollback(); err != nil {

@@ -2,6 +2,7 @@ package sqlite
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/holdfast-go/holdfast/internal/tablequeue"
@@ -28,6 +29,9 @@ type Transport struct {
 // Open opens the file, and creates or updates the tables. It waits while others do so, until ctx
 // ends.
 func (t *Transport) Open(ctx context.Context, env transport.Env) (transport.Conn, error) {
+	if t.Lease < 0 {
+		return nil, fmt.Errorf("sqlite: Lease %v may not be negative", t.Lease)
+	}
 	s, err := open(ctx, t.Path, t.Relaxed)
 	if err != nil {
 		return nil, err

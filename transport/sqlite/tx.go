@@ -21,10 +21,10 @@ import (
 //
 // f runs after the handler has returned nil, and not at all when the message is no longer
 // ours. An error of f undoes the completion of this message only, and makes the
-// transaction's Complete return it; a panic counts as an error. f must be quick, because
-// nobody else can write meanwhile; must use nothing but tx for the file, which it must neither
-// commit nor roll back; and may run again when the transaction, which other messages
-// share, could not be committed as it was. Its ctx never ends.
+// transaction's Complete return it; a panic counts as an error, and so does the end of f's
+// goroutine. f must be quick, because nobody else can write meanwhile; must use nothing but tx
+// for the file, which it must neither commit nor roll back; and may run again when the
+// transaction, which other messages share, could not be committed as it was. Its ctx never ends.
 //
 // It fails when s does, for a transaction of another transport, and when the transaction is over.
 func OnCommit(ctx context.Context, s interface {
@@ -121,11 +121,21 @@ func call(ctx context.Context, tx *sql.Tx, funcs []func(ctx context.Context, tx 
 	return nil
 }
 
-func callOne(ctx context.Context, tx *sql.Tx, f func(ctx context.Context, tx *sql.Tx) error) (err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = fmt.Errorf("panic: %v\n%s", p, debug.Stack())
-		}
+var errGoexit = errors.New("it ended its goroutine (runtime.Goexit)")
+
+// callOne gives f a goroutine of its own: f may end it, as FailNow does in a test, and must not end the writer's.
+func callOne(ctx context.Context, tx *sql.Tx, f func(ctx context.Context, tx *sql.Tx) error) error {
+	err := errGoexit // unless f returns
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		defer func() {
+			if p := recover(); p != nil {
+				err = fmt.Errorf("panic: %v\n%s", p, debug.Stack())
+			}
+		}()
+		err = f(ctx, tx)
 	}()
-	return f(ctx, tx)
+	<-ended
+	return err
 }

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -128,6 +129,7 @@ func TestAFailingFunctionUndoesItsMessageOnly(t *testing.T) {
 		"1": func(context.Context, *sql.Tx) error { return boom },
 		"3": charge("3"), // a duplicate
 		"5": func(context.Context, *sql.Tx) error { panic("nil map") },
+		"4": func(context.Context, *sql.Tx) error { runtime.Goexit(); return nil }, // as FailNow does in a test
 		"6": func(ctx context.Context, tx *sql.Tx) error { // ends the whole transaction
 			_, err := tx.ExecContext(ctx, `insert or rollback into charges (id) values ('6'), ('6')`)
 			return err
@@ -175,8 +177,14 @@ func TestAFailingFunctionUndoesItsMessageOnly(t *testing.T) {
 	if errors.As(errs["1"], &failed) {
 		t.Error("the function's error is said to be of a sent message")
 	}
+	if errors.Is(errs["1"], transport.ErrUnreachable) {
+		t.Error("the function's error is said to be of the file")
+	}
 	if errs["5"] == nil || !strings.Contains(errs["5"].Error(), "nil map") {
 		t.Errorf("the function's panic came as %v", errs["5"])
+	}
+	if !errors.Is(errs["4"], errGoexit) {
+		t.Errorf("the end of the function's goroutine came as %v", errs["4"])
 	}
 	if err := deliveries["1"].Retry(t.Context()); err != nil {
 		t.Error("the delivery can still be settled:", err)

@@ -61,7 +61,7 @@ func (s *store) take(ctx context.Context, u *tablequeue.Unit) error {
 	b := s.batch(false)
 	b.Queue(`UPDATE `+s.table(u.Queue).quoted+` SET lease_id = $1 WHERE seq = $2 AND visible_at <= now()`, u.Lease.ID, u.Lease.Seq)
 	s.queue(b, s.groups([]*tablequeue.Unit{u})[0])
-	if err := s.writes.SendBatch(ctx, b).Close(); err != nil {
+	if err := s.send(ctx, b); err != nil {
 		return s.failed(fmt.Sprintf("take message %d of queue %q", u.Lease.Seq, u.Queue), err)
 	}
 	return nil

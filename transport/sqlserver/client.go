@@ -42,7 +42,8 @@ func Tx(ctx context.Context, s Session) (pgx.Tx, error) {
 	return own.user, nil
 }
 
-// userTx is the transaction as handlers see it. It is begun with the first statement.
+// userTx is the transaction as handlers see it. It is begun with the first statement, in its round trip where that is
+// Exec, Query, QueryRow or SendBatch.
 type userTx struct {
 	conn *pgx.Conn
 	tx   pgx.Tx // nil until begun
@@ -61,50 +62,6 @@ var (
 func (*userTx) Commit(context.Context) error   { return errEndpoints }
 func (*userTx) Rollback(context.Context) error { return errEndpoints }
 
-// Exec begins the transaction in the round trip of its first statement where it can.
-func (u *userTx) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
-	snapshot, sets := isolation(sql)
-	if u.tx == nil && u.err == nil && !u.over && batchable(args) && (sets || !u.lock.wanted) {
-		tag, err := u.first(ctx, sql, args)
-		if sets && err == nil {
-			u.lock.wanted = snapshot
-		}
-		return tag, err
-	}
-	tx, err := u.begun(ctx)
-	if err != nil {
-		return pgconn.CommandTag{}, err
-	}
-	return tx.Exec(ctx, sql, args...)
-}
-
-// batchable says whether pgx takes args in a batch: it takes no options there.
-func batchable(args []any) bool {
-	if len(args) == 0 {
-		return true
-	}
-	switch args[0].(type) {
-	case pgx.QueryExecMode, pgx.QueryResultFormats, pgx.QueryResultFormatsByOID:
-		return false
-	}
-	return true
-}
-
-func (u *userTx) first(ctx context.Context, sql string, args []any) (tag pgconn.CommandTag, err error) {
-	var b pgx.Batch
-	b.BeginTx(pgx.TxOptions{})
-	b.Queue(sql, args...)
-	results := u.conn.SendBatch(ctx, &b)
-	if _, u.err = results.Exec(); u.err == nil {
-		u.tx = results.Tx()
-		tag, err = results.Exec()
-	}
-	if closing := results.Close(); err == nil {
-		err = closing
-	}
-	return tag, err
-}
-
 // begun is the transaction, begun now if need be.
 func (u *userTx) begun(ctx context.Context) (pgx.Tx, error) {
 	switch {
@@ -120,36 +77,12 @@ func (u *userTx) begun(ctx context.Context) (pgx.Tx, error) {
 	return u.tx, u.err
 }
 
-func (u *userTx) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
-	tx, err := u.begun(ctx)
-	if err != nil {
-		return failedRows{err}, err
-	}
-	return tx.Query(ctx, sql, args...)
-}
-
-func (u *userTx) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
-	tx, err := u.begun(ctx)
-	if err != nil {
-		return failedRows{err}
-	}
-	return tx.QueryRow(ctx, sql, args...)
-}
-
 func (u *userTx) Begin(ctx context.Context) (pgx.Tx, error) {
 	tx, err := u.begun(ctx)
 	if err != nil {
 		return nil, err
 	}
 	return tx.Begin(ctx)
-}
-
-func (u *userTx) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
-	tx, err := u.begun(ctx)
-	if err != nil {
-		return failedBatch{err}
-	}
-	return tx.SendBatch(ctx, b)
 }
 
 func (u *userTx) CopyFrom(ctx context.Context, table pgx.Identifier, columns []string, from pgx.CopyFromSource) (int64, error) {

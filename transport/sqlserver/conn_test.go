@@ -120,6 +120,42 @@ func TestAServerThatAProxyLostMayHaveCommitted(t *testing.T) {
 	}
 }
 
+func TestWhatFoundNoConnectionWasNotSent(t *testing.T) {
+	w := newWorld(t, "in")
+	u, err := url.Parse(testURL())
+	ok(t, err)
+	proxy := brokertest.NewProxy(t, u.Host)
+	c := w.openAs(Postgres{URL: proxy.URL(t, testURL())})
+	proxy.Refuse()
+	for name, ops := range map[string][]transport.Operation{
+		"send":    {to("in", msg("1"))},
+		"publish": {{Types: []string{"T"}, Message: msg("1")}},
+	} {
+		eventually(t, "another error of a "+name, func() string { // than that of a connection there was
+			_, err := c.Dispatch(t.Context(), ops)
+			if errors.Is(err, transport.ErrUnreachable) && !errors.Is(err, transport.ErrOutcomeUnknown) {
+				return ""
+			}
+			return fmt.Sprint(err)
+		})
+	}
+	proxy.Resume()
+
+	s := w.store()
+	for range poolSize {
+		busy, err := s.writes.Acquire(t.Context())
+		ok(t, err)
+		defer busy.Release()
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+	defer cancel()
+	err = s.Flush(ctx, []*tablequeue.Unit{{Rows: []tablequeue.Row{{Queue: "in", ID: "1", Headers: []byte("{}")}}}})
+	isErr(t, err, context.DeadlineExceeded)
+	if got := s.Classify(err); got != tablequeue.Unavailable {
+		t.Errorf("class %v of %v", got, err)
+	}
+}
+
 func TestEverythingWorksAgainAfterAllConnectionsWereKilled(t *testing.T) {
 	w := newWorld(t, "in", "out")
 	c := w.open()

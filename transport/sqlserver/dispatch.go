@@ -22,11 +22,21 @@ func (s *store) Flush(ctx context.Context, units []*tablequeue.Unit) error {
 		for _, g := range s.groups(units) {
 			s.queue(b, g)
 		}
-		if err := s.writes.SendBatch(ctx, b).Close(); err != nil {
+		if err := s.send(ctx, b); err != nil {
 			return s.failed("write", err)
 		}
 		return nil
 	})
+}
+
+// send has b carried out by a connection that writes.
+func (s *store) send(ctx context.Context, b *pgx.Batch) error {
+	conn, err := s.writes.Acquire(ctx)
+	if err != nil {
+		return fmt.Errorf("%w: %w", errNoConnection, err)
+	}
+	defer conn.Release()
+	return conn.SendBatch(ctx, b).Close()
 }
 
 // group is what one statement settles.

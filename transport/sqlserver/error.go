@@ -18,6 +18,9 @@ const (
 	readOnly       = "25006"
 )
 
+// errNoConnection is where the server cannot be reached, or all connections wait for its answers.
+var errNoConnection = errors.New("no connection")
+
 // reconnect gives up all connections: the server behind them is a standby now, and who can be written to is found by
 // connecting anew. Those in use end when they are given back.
 func (s *store) reconnect() {
@@ -26,12 +29,17 @@ func (s *store) reconnect() {
 	}
 }
 
-// failed adds to err what was attempted, and that a queue is missing where that is it.
+// failed is failure on one of the engine's connections.
 func (s *store) failed(doing string, err error) error {
-	switch code(err) {
-	case readOnly:
+	if code(err) == readOnly {
 		s.reconnect()
-	case undefinedTable:
+	}
+	return failure(doing, err)
+}
+
+// failure adds to err what was attempted, and that a queue is missing where that is it.
+func failure(doing string, err error) error {
+	if code(err) == undefinedTable {
 		return fmt.Errorf("postgres: %s: %w: %w", doing, transport.ErrNoQueue, err)
 	}
 	return fmt.Errorf("postgres: %s: %w", doing, err)
@@ -54,7 +62,7 @@ func (s *store) Classify(err error) tablequeue.Class {
 		connect *pgconn.ConnectError
 	)
 	switch {
-	case errors.Is(err, errNotBegun):
+	case errors.Is(err, errNotBegun), errors.Is(err, errNoConnection):
 		return tablequeue.Unavailable
 	case errors.Is(err, errLearned):
 		return tablequeue.Conflict
@@ -67,13 +75,13 @@ func (s *store) Classify(err error) tablequeue.Class {
 	case answer != nil:
 		class := classOf(answer.Code)
 		if class == tablequeue.Refused && errors.Is(err, errWrites) {
-			return tablequeue.Unavailable // nothing that was sent is to blame
+			return tablequeue.Failed // nothing that was sent is to blame
 		}
 		return class
 	case pgconn.SafeToRetry(err):
 		return tablequeue.Unavailable
 	case !strings.HasPrefix(err.Error(), "postgres: "): // not from here
-		return tablequeue.Unavailable
+		return tablequeue.Failed
 	}
 	return tablequeue.Unknown
 }
@@ -94,12 +102,14 @@ func classOf(code string) tablequeue.Class {
 	case "40001", "40P01", "55P03", // serialization failure, deadlock, lock not available
 		"0A000", "26000": // a prepared statement is out of date, or gone
 		return tablequeue.Conflict
-	case "57014": // cancelled
+	case readOnly:
 		return tablequeue.Unavailable
 	}
 	switch code[:min(2, len(code))] {
-	case "08", "53", "57", "58", "25", "28", "XX": // connection, resources, shutdown, system, read only, access, internal
+	case "08", "53", "57", "58", "28", "XX": // connection, resources, shutdown or cancelled, system, access, internal
 		return tablequeue.Unavailable
+	case "25": // the handler's transaction has failed already
+		return tablequeue.Failed
 	}
 	return tablequeue.Refused
 }

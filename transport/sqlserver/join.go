@@ -24,7 +24,7 @@ func (s *store) InsertIn(ctx context.Context, tx any, rows []tablequeue.Row) err
 		err = s.knowing(ctx, []*tablequeue.Unit{{Rows: rows}}, func() error { return s.insertIn(ctx, users, rows) })
 	}
 	if err != nil {
-		return s.failed("send in a transaction", err)
+		return failure("send in a transaction", err)
 	}
 	return nil
 }

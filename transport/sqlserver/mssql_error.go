@@ -58,13 +58,20 @@ func (s *mssqlStore) Classify(err error) tablequeue.Class {
 	}
 	_, never := errors.AsType[*connectError](err)
 	_, unsent := errors.AsType[mssql.RetryableError](err)
-	if never || unsent || errors.Is(err, sql.ErrTxDone) {
+	switch {
+	case never, unsent:
 		return tablequeue.Unavailable
+	case errors.Is(err, sql.ErrTxDone), errors.Is(err, errMSSQLEnded):
+		return tablequeue.Failed
 	}
 	if answer, ok := errors.AsType[mssql.Error](err); ok && answer.Class < fatal {
 		return mssqlClass(answer)
 	}
-	if own, ok := errors.AsType[*mssqlError](err); !ok || own.undone {
+	own, ok := errors.AsType[*mssqlError](err)
+	switch {
+	case !ok:
+		return tablequeue.Failed
+	case own.undone:
 		return tablequeue.Unavailable
 	}
 	return tablequeue.Unknown
@@ -83,8 +90,9 @@ func mssqlClass(answer mssql.Error) tablequeue.Class {
 	switch answer.Number {
 	case 1205, 1222, 3960: // deadlock, lock not to be had in time, snapshot conflict
 		return tablequeue.Conflict
-	case 0, 3902, 3903, 3930, // the transaction has been ended by the server, or can only be rolled back
-		976, 978, 983, 3906, // replica not readable or not yet, database read only
+	case 0, 3902, 3903, 3930: // the transaction has been ended by the server, or can only be rolled back
+		return tablequeue.Failed
+	case 976, 978, 983, 3906, // replica not readable or not yet, database read only
 		4060, 18452, 18456, // database or login refused
 		10928, 10929, 40197, 40501, 40613, 49918, 49919, 49920: // Azure SQL is busy or moving
 		return tablequeue.Unavailable

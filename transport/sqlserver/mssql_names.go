@@ -34,10 +34,7 @@ func (s *mssqlStore) Name(queue string) string {
 	if !strings.HasSuffix(queue, "]") {
 		return queue
 	}
-	if p := s.place(queue); p.catalog == "" && p.schema == s.schema {
-		return p.table
-	}
-	return queue
+	return s.place(queue).queue(s.schema)
 }
 
 // address is a queue as NServiceBus names it.
@@ -46,7 +43,23 @@ func (s *mssqlStore) address(queue string) string {
 	if p.catalog == "" {
 		p.catalog = s.database
 	}
-	return p.table + "@" + bracket(p.schema) + "@" + bracket(p.catalog)
+	return p.address()
+}
+
+func (p mssqlPlace) address() string {
+	address := p.table + "@" + bracket(p.schema)
+	if p.catalog != "" {
+		address += "@" + bracket(p.catalog)
+	}
+	return address
+}
+
+// queue is what a store with its queues in schema calls the queue there.
+func (p mssqlPlace) queue(schema string) string {
+	if p.catalog == "" && p.schema == schema {
+		return p.table
+	}
+	return p.address()
 }
 
 // quoted is the place as statements name it.

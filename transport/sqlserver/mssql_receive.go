@@ -11,15 +11,16 @@ import (
 
 // Claim implements [tablequeue.Queues].
 func (s *mssqlStore) Claim(ctx context.Context, c tablequeue.Claim, into []tablequeue.Claimed) ([]tablequeue.Claimed, time.Duration, error) {
-	rows, next, err := s.claim(ctx, c, into)
-	if err != nil && s.learned(ctx, []string{c.Queue}, err) {
+	var rows []tablequeue.Claimed
+	var next int64
+	err := s.learning(ctx, []string{c.Queue}, func() (err error) {
 		rows, next, err = s.claim(ctx, c, into)
-	}
-	into = rows
+		return err
+	})
 	if err != nil {
 		return into[:0], 0, mssqlFailed(fmt.Sprintf("receive from queue %q", c.Queue), err)
 	}
-	return into, time.Duration(next) * time.Microsecond, nil
+	return rows, time.Duration(next) * time.Microsecond, nil
 }
 
 // claim reads the leased rows and, where there are none, the result that then follows: in how many
@@ -54,14 +55,10 @@ func (s *mssqlStore) Renew(ctx context.Context, queue string, leases []tablequeu
 	for i, l := range leases {
 		lost[i], named[i] = true, []int64{int64(i), l.Seq, l.ID}
 	}
-	renew := func() error {
+	err := s.learning(ctx, []string{queue}, func() error {
 		return each(ctx, s.db, hits(func(i int) { lost[i] = false }), s.table(queue).renew,
 			list("rows", named), sql.Named("for", d.Microseconds()))
-	}
-	err := renew()
-	if err != nil && s.learned(ctx, []string{queue}, err) {
-		err = renew()
-	}
+	})
 	if err != nil {
 		return nil, mssqlFailed(fmt.Sprintf("renew leases of queue %q", queue), err)
 	}

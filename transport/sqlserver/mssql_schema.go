@@ -17,7 +17,7 @@ func newMSSQLVersions(schema string) mssqlVersions {
 	return mssqlVersions{
 		create: `IF object_id(` + mssqlText(q) + `, N'U') IS NULL
 	CREATE TABLE ` + q + ` (
-		name nvarchar(128) COLLATE Latin1_General_BIN2 PRIMARY KEY,
+		name nvarchar(450) COLLATE Latin1_General_BIN2 PRIMARY KEY,
 		version int NOT NULL,
 		swept_at datetime2(7) NOT NULL DEFAULT sysutcdatetime());`,
 

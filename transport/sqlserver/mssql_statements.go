@@ -219,7 +219,7 @@ BEGIN
 END`
 
 	// What is none of ours gets no version.
-	versions, name := mssqlQuote(schema, versionTable), mssqlText(at.table)
+	versions, name := mssqlQuote(schema, versionTable), mssqlText(at.queue(schema))
 	t.note = fmt.Sprintf(`IF EXISTS (SELECT 1 FROM %s WHERE name = %s AND version > %d)
 	THROW 50000, N'its table is of a version that this program does not know', 1;
 IF col_length(%s, N'lease_id') IS NOT NULL AND NOT EXISTS (SELECT 1 FROM %[1]s WHERE name = %[2]s)

@@ -34,6 +34,7 @@ func TestMSSQLStatementsAreTheReviewedOnes(t *testing.T) {
 	add("send to a queue of NServiceBus's in another database", shared.insert)
 	add("inspect a queue of NServiceBus's", shared.inspect)
 	add("columns in another database", shared.columns)
+	add("version of a queue in another schema", newMSSQLTable("dbo", mssqlPlace{schema: "nsb", table: "q"}, mssqlTraits{}).note)
 	addFields(add, "versions", reflect.ValueOf(newMSSQLVersions(schema)))
 	addFields(add, "subscriptions", reflect.ValueOf(newMSSQLSubscriptions(schema)))
 	addFields(add, "shared subscriptions", reflect.ValueOf(newMSSQLRouting("dbo", "SubscriptionRouting")))

@@ -237,7 +237,7 @@ func TestMSSQLThatCannotConnectHasDoneNothing(t *testing.T) {
 	if got := s.Classify(err); err == nil || got != tablequeue.Unavailable {
 		t.Errorf("class %v of %v", got, err)
 	}
-	if got := s.Classify(errors.New("another's")); got != tablequeue.Unavailable {
+	if got := s.Classify(errors.New("another's")); got != tablequeue.Failed {
 		t.Errorf("class %v of another's error", got)
 	}
 	if s.connect(t.Context()) == nil {

@@ -65,7 +65,7 @@ func (s *mssqlStore) Subscriptions(ctx context.Context) (all []tablequeue.Subscr
 
 func noMSSQLSubscriptions(doing string, err error) error {
 	if number, ok := mssqlNumber(err); ok && number == invalidObject {
-		err = errNotInstalled
+		err = fmt.Errorf("%w: %w", errNotInstalled, err)
 	}
 	return &mssqlError{doing: doing, cause: err}
 }

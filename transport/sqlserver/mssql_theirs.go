@@ -16,15 +16,32 @@ const (
 
 // knowing writes units: again where that has failed because of what was not known of a table.
 func (s *mssqlStore) knowing(ctx context.Context, units []*tablequeue.Unit, write func() error) error {
-	for {
+	return s.learning(ctx, queuesOf(units), func() error {
 		if err := s.delayable(units); err != nil {
 			return err
 		}
-		err := write()
-		if err == nil || !s.learned(ctx, queuesOf(units), err) {
+		return write()
+	})
+}
+
+// learning does what is done with the tables of queues: again where that has failed because of what was not known of one.
+func (s *mssqlStore) learning(ctx context.Context, queues []string, do func() error) error {
+	for {
+		known := s.traits(queues)
+		err := do()
+		if err == nil || !s.learned(ctx, queues, known, err) {
 			return err
 		}
 	}
+}
+
+// traits is what is known of the tables of queues.
+func (s *mssqlStore) traits(queues []string) []mssqlTraits {
+	known := make([]mssqlTraits, len(queues))
+	for i, q := range queues {
+		known[i] = s.table(q).traits
+	}
+	return known
 }
 
 // delayable refuses delayed rows for tables of theirs.
@@ -57,28 +74,27 @@ func queuesOf(units []*tablequeue.Unit) (queues []string) {
 	return queues
 }
 
-// learned tells whether err came of what was not known of a queue's table, and now is. Which of the tables has the
-// triggers the server says in words only, so that all are taken for ones that have.
-func (s *mssqlStore) learned(ctx context.Context, queues []string, err error) (news bool) {
+// learned tells whether err came of what was not known of a queue's table, and now is, perhaps through somebody else. Which of
+// the tables has the triggers the server says in words only, so that all are taken for ones that have.
+func (s *mssqlStore) learned(ctx context.Context, queues []string, known []mssqlTraits, err error) bool {
 	number, _ := mssqlNumber(err)
+	if number != hasTriggers && number != invalidColumn {
+		return false
+	}
 	for _, q := range queues {
 		was := s.table(q).traits
 		traits := was
-		switch number {
-		case hasTriggers:
+		if number == hasTriggers {
 			traits.triggers = true
-		case invalidColumn:
-			if columns, err := s.columns(ctx, q); err == nil {
-				traits.theirs = len(columns) > 0 && !slices.Contains(columns, "lease_id")
-				traits.recoverable = traits.theirs && slices.Contains(columns, "Recoverable")
-			}
+		} else if columns, err := s.columns(ctx, q); err == nil {
+			traits.theirs = len(columns) > 0 && !slices.Contains(columns, "lease_id")
+			traits.recoverable = traits.theirs && slices.Contains(columns, "Recoverable")
 		}
 		if traits != was {
 			s.tables.Store(q, newMSSQLTable(s.schema, s.place(q), traits))
-			news = true
 		}
 	}
-	return news
+	return !slices.Equal(known, s.traits(queues))
 }
 
 // columns are those of a queue's table, none where there is no table.

@@ -93,10 +93,11 @@ func (s *mssqlStore) Inspect(ctx context.Context, queues ...string) ([]transport
 	}
 	stats := make([]transport.QueueStats, 0, len(queues))
 	for _, q := range queues {
-		st, err := s.inspect(ctx, q)
-		if err != nil && s.learned(ctx, []string{q}, err) {
+		var st transport.QueueStats
+		err := s.learning(ctx, []string{q}, func() (err error) {
 			st, err = s.inspect(ctx, q)
-		}
+			return err
+		})
 		if err != nil {
 			return nil, mssqlFailed(fmt.Sprintf("inspect queue %q", q), err)
 		}

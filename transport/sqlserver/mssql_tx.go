@@ -93,6 +93,8 @@ func (t *mssqlTx) Complete(ctx context.Context, u *tablequeue.Unit) error {
 	defer t.cut()
 	defer context.AfterFunc(ctx, t.cut)()
 	units := []*tablequeue.Unit{u}
+	queues := queuesOf(units)
+	known := t.store.traits(queues)
 	err := t.store.delayable(units)
 	if err == nil {
 		err = t.store.write(ctx, t.tx, units)
@@ -101,7 +103,7 @@ func (t *mssqlTx) Complete(ctx context.Context, u *tablequeue.Unit) error {
 		_ = t.tx.Rollback()
 	}
 	switch {
-	case err != nil && t.store.learned(ctx, queuesOf(units), err):
+	case err != nil && t.store.learned(ctx, queues, known, err):
 		return mssqlUndone("commit", fmt.Errorf("%w: %w", errLearned, err))
 	case errors.Is(err, sql.ErrTxDone):
 		return mssqlUndone("commit", fmt.Errorf("%w: %w", errMSSQLEnded, err))

@@ -97,7 +97,7 @@ func TestMSSQLTransactionThatTheServerEndedIsNotCompleted(t *testing.T) {
 	own, _ := begunMSSQL(t, s)
 	f.aborted = true
 	err := own.Complete(t.Context(), completed())
-	if err == nil || s.Classify(err) != tablequeue.Unavailable {
+	if err == nil || s.Classify(err) != tablequeue.Failed {
 		t.Errorf("class %v of %v", s.Classify(err), err)
 	}
 	for _, c := range f.take() {
@@ -128,7 +128,7 @@ func TestMSSQLTransactionThatAHandlerEndedFailsItsMessage(t *testing.T) {
 	f.take()
 	err := own.Complete(t.Context(), completed())
 	isErr(t, err, errMSSQLEnded)
-	if got := f.take(); len(got) != 0 || s.Classify(err) != tablequeue.Unavailable {
+	if got := f.take(); len(got) != 0 || s.Classify(err) != tablequeue.Failed {
 		t.Errorf("class %v, asked %+v", s.Classify(err), got)
 	}
 }

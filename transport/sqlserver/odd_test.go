@@ -162,6 +162,34 @@ func TestConnectionsToAServerThatTakesNoWritesAreGivenUp(t *testing.T) {
 	}
 }
 
+func TestATransactionOfAUsersThatTakesNoWritesIsHisOwn(t *testing.T) {
+	w := newWorld(t, "in")
+	s := w.store()
+	row := []tablequeue.Row{{Queue: "in", ID: "1", Headers: []byte("{}")}}
+	ok(t, s.Flush(t.Context(), []*tablequeue.Unit{{Rows: row}}))
+	rows, _, err := s.Claim(t.Context(), claimOf("in", 1, 1), nil)
+	ok(t, err)
+	before := s.writes.Stat().NewConnsCount()
+	users := begin(t, users(t, testURL()))
+	_, err = users.Exec(t.Context(), `SET TRANSACTION READ ONLY`)
+	ok(t, err)
+	if err := s.InsertIn(t.Context(), users, row); code(err) != readOnly {
+		t.Errorf("sent: %v", err)
+	}
+	own, err := s.Begin(t.Context())
+	ok(t, err)
+	_, err = own.(*handlerTx).user.Exec(t.Context(), `SET TRANSACTION READ ONLY`)
+	ok(t, err)
+	unit := completions(rows, 1, func(int) string { return "in" })[0]
+	if err := own.Complete(t.Context(), unit); code(err) != readOnly {
+		t.Errorf("completed: %v", err)
+	}
+	ok(t, s.Flush(t.Context(), []*tablequeue.Unit{unit}))
+	if n := s.writes.Stat().NewConnsCount() - before; n != 0 {
+		t.Errorf("%d connections of the engine were given up", n)
+	}
+}
+
 func TestStatementsAreOfTheSetsOfQueuesThatHandlersSendTo(t *testing.T) {
 	const queues = 8
 	names := make([]string, queues)

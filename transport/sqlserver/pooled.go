@@ -60,19 +60,3 @@ func (s *store) query(ctx context.Context, pool *pgxpool.Pool, sql string, args 
 	}
 	return &batchRows{Rows: rows, results: results}, nil
 }
-
-// batchRows are the last rows of a batch, which ends with them.
-type batchRows struct {
-	pgx.Rows
-	results pgx.BatchResults
-	err     error
-}
-
-func (r *batchRows) Close() {
-	r.Rows.Close()
-	if err := r.results.Close(); r.err == nil {
-		r.err = err
-	}
-}
-
-func (r *batchRows) Err() error { return errors.Join(r.Rows.Err(), r.err) }

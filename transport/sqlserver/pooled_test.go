@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast/internal/brokertest"
+	"github.com/holdfast-go/holdfast/internal/tablequeue"
 	"github.com/holdfast-go/holdfast/transport"
 )
 
@@ -70,6 +72,29 @@ func TestAPooledStatementIsPlannedWithTheEnginesSettings(t *testing.T) {
 	ok(t, s.leases.SendBatch(context.Background(), b).Close())
 	if seqscan != "off" || commit != "off" {
 		t.Errorf("enable_seqscan %s, synchronous_commit %s", seqscan, commit)
+	}
+}
+
+// A batch commits behind its last row: what fails there has leased nothing.
+func TestAPooledClaimThatCannotBeCommittedFails(t *testing.T) {
+	w := newWorld(t, "in")
+	send(t, w.open(), to("in", msg("1")))
+	s := w.pooled()
+	claim := tablequeue.Claim{Queue: "in", Limit: 1, Lease: 1, For: time.Minute, Owner: "me"}
+	rows, _, err := s.Claim(t.Context(), claim, nil)
+	ok(t, err)
+	w.exec(`CREATE FUNCTION %sfail() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE serialization_failure; END'`)
+	w.exec(`CREATE CONSTRAINT TRIGGER fail AFTER UPDATE ON %sin DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION %sfail()`)
+	lost, err := s.Renew(t.Context(), "in", []tablequeue.Lease{{Seq: rows[0].Seq, ID: 1}}, time.Minute)
+	if code(err) != "40001" {
+		t.Errorf("renewed: lost %v, error %v", lost, err)
+	}
+	w.exec(`ALTER TABLE %sin DISABLE TRIGGER fail`)
+	ok(t, s.Abandon(t.Context(), "in", "me", time.Minute))
+	w.exec(`ALTER TABLE %sin ENABLE TRIGGER fail`)
+	rows, _, err = s.Claim(t.Context(), claim, nil)
+	if code(err) != "40001" || len(rows) != 0 {
+		t.Errorf("claimed %d rows, error %v", len(rows), err)
 	}
 }
 

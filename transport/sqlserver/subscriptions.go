@@ -96,7 +96,7 @@ var errNotInstalled = errors.New("the table of subscriptions is missing: run the
 
 func (s *store) noSubscriptions(doing string, err error) error {
 	if code(err) == undefinedTable {
-		err = errNotInstalled
+		err = fmt.Errorf("%w: %w", errNotInstalled, err)
 	}
 	return fmt.Errorf("postgres: %s: %w", doing, err)
 }

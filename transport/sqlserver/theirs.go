@@ -63,8 +63,9 @@ func (s *store) knowing(ctx context.Context, units []*tablequeue.Unit, write fun
 	if err := s.delayable(units); err != nil {
 		return err
 	}
+	known := s.theirs(units)
 	err := write()
-	if !s.learned(ctx, units, err) {
+	if !s.learned(ctx, units, known, err) {
 		return err
 	}
 	if err := s.delayable(units); err != nil {
@@ -86,8 +87,21 @@ func (s *store) delayable(units []*tablequeue.Unit) error {
 	return nil
 }
 
-// learned tells whether err came of a table that is one of theirs and was not known to be.
-func (s *store) learned(ctx context.Context, units []*tablequeue.Unit, err error) (news bool) {
+// theirs counts the rows for tables that are known to be theirs.
+func (s *store) theirs(units []*tablequeue.Unit) (n int) {
+	for _, u := range units {
+		for i := range u.Rows {
+			if s.table(u.Rows[i].Queue).theirs.Load() {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+// learned tells whether err came of a table that is one of theirs and was not known to be, when known rows were: somebody
+// else may have found it out meanwhile.
+func (s *store) learned(ctx context.Context, units []*tablequeue.Unit, known int, err error) bool {
 	if c := code(err); c != undefinedColumn && c != datatypeMismatch {
 		return false
 	}
@@ -98,10 +112,9 @@ func (s *store) learned(ctx context.Context, units []*tablequeue.Unit, err error
 		}
 		if k, err := kindOf(ctx, s.writes, t); err == nil && k == theirs {
 			t.theirs.Store(true)
-			news = true
 		}
 	}
-	return news
+	return s.theirs(units) > known
 }
 
 // Exists implements [tablequeue.Topology].

@@ -7,8 +7,10 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/internal/tablequeue"
 	"github.com/holdfast-go/holdfast/transport"
 )
 
@@ -85,6 +87,25 @@ func TestAQueueOfNServiceBusIsSentTo(t *testing.T) {
 				t.Errorf("row %+v, want one with an id of its own that does not expire", all[1])
 			}
 		})
+	}
+}
+
+// Two find out at once what a table is: the one that comes second has been refused for the same reason.
+func TestAQueueOfNServiceBusIsFoundOutByTwoAtOnce(t *testing.T) {
+	w := newWorld(t)
+	w.exec(theirTable)
+	s := w.store()
+	units := []*tablequeue.Unit{{Rows: []tablequeue.Row{{Queue: "theirs", ID: anID, Headers: []byte("{}")}}}}
+	tries := 0
+	ok(t, s.knowing(t.Context(), units, func() error {
+		if tries++; tries == 1 {
+			ok(t, s.Flush(t.Context(), units)) // the first
+			return &pgconn.PgError{Code: datatypeMismatch}
+		}
+		return nil
+	}))
+	if tries != 2 || w.count("theirs") != 1 {
+		t.Errorf("%d tries, %d rows", tries, w.count("theirs"))
 	}
 }
 
@@ -182,6 +203,13 @@ func TestSubscriptionsAreSharedWithNServiceBus(t *testing.T) {
 	if got := [2]int{w.count("billing"), w.count("shipping")}; got != [2]int{1, 2} {
 		t.Errorf("copies after unsubscribing %v", got)
 	}
+	w.exec(`INSERT INTO %s"SubscriptionRouting" (QueueAddress, Endpoint, Topic) VALUES ($1, 'Old name', 'Shop.Sent'), ('shipping', 'Shipping', 'Shop.Sent')`,
+		quote(w.schema, "shipping"))
+	send(t, w.openAs(p), transport.Operation{Message: msg(anID), Types: []string{"Shop.Sent"}})
+	if got := w.count("shipping"); got != 3 {
+		t.Errorf("%d copies in a queue that two endpoints have subscribed for, want one more than 2", got)
+	}
+	w.exec(`DELETE FROM %s"SubscriptionRouting" WHERE Topic = 'Shop.Sent'`)
 	rows, err := w.sql.Query(t.Context(), `SELECT queueaddress || ' ' || endpoint || ' ' || topic FROM `+w.schema+`."SubscriptionRouting"`)
 	ok(t, err)
 	all, err := pgx.CollectRows(rows, pgx.RowTo[string])

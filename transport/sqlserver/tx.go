@@ -77,17 +77,19 @@ func (h *handlerTx) Complete(ctx context.Context, u *tablequeue.Unit) error {
 	case h.user.err != nil:
 		return fmt.Errorf("postgres: commit: %w: %w", errNotBegun, h.user.err)
 	}
-	err := h.store.delayable([]*tablequeue.Unit{u})
+	units := []*tablequeue.Unit{u}
+	known := h.store.theirs(units)
+	err := h.store.delayable(units)
 	if err == nil {
 		err = h.store.commit(ctx, conn.Conn(), h.user.tx == nil, u)
 	}
 	if err != nil && !conn.Conn().IsClosed() {
 		_, _ = conn.Exec(ctx, "rollback")
 	}
-	if h.store.learned(ctx, []*tablequeue.Unit{u}, err) {
+	if h.store.learned(ctx, units, known, err) {
 		return fmt.Errorf("postgres: commit: %w: %w", errLearned, err)
 	}
-	if u.Lost = code(err) == divisionByZero; u.Lost {
+	if u.Lost = code(err) == divisionByZero && !errors.Is(err, errWrites); u.Lost {
 		return nil
 	}
 	return err
@@ -116,7 +118,7 @@ func (s *store) commit(ctx context.Context, conn *pgx.Conn, begin bool, u *table
 	for range b.Len() - 1 {
 		if _, err := results.Exec(); err != nil {
 			_ = results.Close()
-			return s.failed("commit", err)
+			return failure("commit", err)
 		}
 	}
 	_, err := results.Exec()
@@ -135,7 +137,7 @@ func (h *handlerTx) Rollback(ctx context.Context) error {
 	}
 	defer conn.Release()
 	h.user.over = true
-	if h.user.tx == nil {
+	if h.user.tx == nil || conn.Conn().IsClosed() { // the server rolls back what its connection was lost with
 		return nil
 	}
 	if _, err := conn.Exec(ctx, "rollback"); err != nil {

@@ -1,9 +1,11 @@
 package sqlserver
 
 import (
+	"context"
 	"errors"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -115,9 +117,13 @@ func TestARefusedOperationRollsTheWholeTransactionBack(t *testing.T) {
 func TestAFailedStatementOfTheHandlerCannotBeCommitted(t *testing.T) {
 	w := newBiz(t)
 	c := w.open()
+	w.exec(`CREATE TABLE %sshares (of int)`)
+	w.exec(`CREATE FUNCTION %sshare() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM 1 / NEW.of; RETURN NULL; END'`)
+	w.exec(`CREATE CONSTRAINT TRIGGER share AFTER INSERT ON %sshares DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION %sshare()`)
 	send(t, c, to("in", msg("1")))
 	d := receive(t, receiver(t, c, "in"), 1)[0]
 	for name, fail := range map[string]func(pgx.Tx){
+		"deferred division":  func(tx pgx.Tx) { _, _ = tx.Exec(t.Context(), `INSERT INTO `+w.schema+`.shares VALUES (0)`) },
 		"first statement":    func(tx pgx.Tx) { _, _ = tx.Exec(t.Context(), `SELECT 1/0`) },
 		"unknown table":      func(tx pgx.Tx) { _, _ = tx.Exec(t.Context(), `INSERT INTO nowhere VALUES (1)`) },
 		"second statement":   func(tx pgx.Tx) { _ = w.write(tx, 1); _, _ = tx.Exec(t.Context(), `SELECT 1/0`) },
@@ -191,6 +197,22 @@ func after(t *testing.T, user pgx.Tx) {
 			t.Errorf("%s after the end went through", name)
 		}
 	}
+}
+
+// pgx closes the connection that a statement was broken off on.
+func TestATransactionThatWasCutIsRolledBackAlready(t *testing.T) {
+	w := newBiz(t)
+	c := w.open()
+	send(t, c, to("in", msg("1")))
+	tx, user := begun(t, receive(t, receiver(t, c, "in"), 1)[0])
+	ok(t, w.write(user, 1))
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	if _, err := user.Exec(ctx, `SELECT pg_sleep(60)`); err == nil {
+		t.Fatal("the statement was not broken off")
+	}
+	ok(t, tx.Rollback(t.Context()))
+	w.wantRows(1, 0, 0)
 }
 
 func TestCloseEndsTransactionsThatAreOpen(t *testing.T) {

@@ -302,10 +302,16 @@ SELECT count_big(*), 0, 0, 0 FROM [other].[nsb].[q] WITH (READPAST, READCOMMITTE
 -- columns in another database
 SELECT c.name FROM [other].sys.columns AS c WHERE c.object_id = object_id(N'[other].[nsb].[q]', N'U')
 
+-- version of a queue in another schema
+IF EXISTS (SELECT 1 FROM [dbo].[holdfast_tables] WHERE name = N'q@[nsb]' AND version > 1)
+	THROW 50000, N'its table is of a version that this program does not know', 1;
+IF col_length(N'[nsb].[q]', N'lease_id') IS NOT NULL AND NOT EXISTS (SELECT 1 FROM [dbo].[holdfast_tables] WHERE name = N'q@[nsb]')
+	INSERT INTO [dbo].[holdfast_tables] (name, version) VALUES (N'q@[nsb]', 1);
+
 -- versions create
 IF object_id(N'[my''s [schema]]].[holdfast_tables]', N'U') IS NULL
 	CREATE TABLE [my's [schema]]].[holdfast_tables] (
-		name nvarchar(128) COLLATE Latin1_General_BIN2 PRIMARY KEY,
+		name nvarchar(450) COLLATE Latin1_General_BIN2 PRIMARY KEY,
 		version int NOT NULL,
 		swept_at datetime2(7) NOT NULL DEFAULT sysutcdatetime());
 
