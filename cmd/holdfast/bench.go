@@ -84,9 +84,12 @@ func (a *app) bench(ctx context.Context, b *benching) error {
 	b.Transport, b.Broker, b.Log = t.Transport, t.bench(b.Concurrency), a.log
 	result, err := b.run(ctx, t)
 	if err != nil {
-		return fmt.Errorf("bench %s: %w", b.work, err)
+		err = fmt.Errorf("bench %s: %w", b.work, err)
 	}
-	return a.printBench(benchReport{redact(a.transportURL(), a.transportURL()), result}, b.asJSON)
+	if result == nil {
+		return err
+	}
+	return errors.Join(err, a.printBench(benchReport{redact(a.transportURL(), a.transportURL()), result}, b.asJSON))
 }
 
 // run measures, and leaves no file behind but the profile.

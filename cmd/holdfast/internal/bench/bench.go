@@ -86,7 +86,8 @@ type bench struct {
 	meter           *meter
 }
 
-// Run measures. It removes the queues that it made, also when ctx ends.
+// Run measures. It removes the queues that it made, also when ctx ends: with a result, an error says that only this
+// has failed.
 func Run(ctx context.Context, opts Options) (res *Result, err error) {
 	b, err := newBench(opts)
 	if err != nil {
@@ -175,7 +176,10 @@ func (b *bench) result(ctx context.Context) (*Result, error) {
 		AllocsPerMessage: float64(m.allocs) / n, BytesPerMessage: float64(m.bytes) / n,
 		PeakRSS: peakRSS(), HandedOutTwice: b.timeline.again.Load(),
 	}
-	return r, b.check(ctx, r)
+	if err := b.check(ctx, r); err != nil {
+		return nil, err
+	}
+	return r, nil
 }
 
 // check holds what was counted against what the broker has: a fast run that lost something
