@@ -29,8 +29,12 @@ func (p *Pump) ahead() int {
 // are left when its answer comes. So a demand that was held back by too small a buffer can show, too.
 const tripsAhead = 4
 
+// timeAhead is for how long messages are kept at least. Where trips are short this has a Receive take more of
+// them, which costs the broker less; and none waits long for its handler.
+const timeAhead = 10 * time.Millisecond
+
 // demand estimates how many messages are used up during tripsAhead round trips of a
-// Receive, by Little's law: the rate at which messages finish times the round trip.
+// Receive, or timeAhead, by Little's law: the rate at which messages finish times that.
 type demand struct {
 	trip     time.Duration // of a Receive that finds messages
 	since    time.Duration // when the rate was last taken
@@ -54,7 +58,7 @@ func (d *demand) measure(now, took time.Duration, finished int, full bool) {
 	if past < rateTrips*d.trip {
 		return
 	}
-	d.size = int(tripsAhead * float64(finished-d.finished) * float64(d.trip) / float64(past))
+	d.size = int(float64(finished-d.finished) * float64(max(tripsAhead*d.trip, timeAhead)) / float64(past))
 	d.since, d.finished = now, finished
 }
 

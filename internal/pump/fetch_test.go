@@ -167,7 +167,8 @@ func TestDemandFollowsLittlesLaw(t *testing.T) {
 		{"nothing finished", []trip{{15 * ms, 5 * ms, 0, true}}, 0},
 		{"a call that waited counts for its rate", []trip{{15 * ms, 5 * ms, 0, true}, {0, 500 * ms, 200, false}}, 8},
 		{"a longer one is believed by a quarter", []trip{{0, 80 * ms, 0, true}, {220 * ms, 200 * ms, 100, true}}, 80},
-		{"a shorter one is believed at once", []trip{{0, time.Second, 0, true}, {99 * ms, ms, 1100, true}}, 4},
+		{"a shorter one is believed at once", []trip{{0, time.Second, 0, true}, {97 * ms, 3 * ms, 1100, true}}, 12},
+		{"of short trips what finished in 10 ms", []trip{{0, time.Second, 0, true}, {99 * ms, ms, 1100, true}}, 10},
 		{"a short time tells no rate", []trip{{15 * ms, 5 * ms, 80, true}, {14 * ms, 5 * ms, 1000, true}}, 80},
 		{"all of 8 slow handlers end together", []trip{{15 * ms, 5 * ms, 8, true}}, 8},
 	} {

@@ -192,7 +192,7 @@ func (s *store) statement(key shape, compose func() string) string {
 func (s *store) composed(g *group, single bool) string {
 	var to strings.Builder
 	for _, o := range g.outs {
-		fmt.Fprintf(&to, "%s\x00%t%t\x00", o.to.name, o.timed, o.theirs)
+		fmt.Fprintf(&to, "%s\x00%t%t%t\x00", o.to.name, o.timed, o.theirs, single && o.lone())
 	}
 	return s.statement(shape{from: g.queue.name, to: to.String(), single: single}, func() string {
 		if single {
@@ -260,6 +260,19 @@ func (o *out) arrays() []any {
 		at[i], after[i], ttl[i] = micros(r.At), number(r.After.Microseconds()), number(r.TTL.Microseconds())
 	}
 	return []any{ids, headers, bodies, at, after, ttl}
+}
+
+// lone tells whether a handler sends one message there, to leave at once: a row that needs no arrays, which cost the
+// server more than the rest of the insert.
+func (o *out) lone() bool { return len(o.rows) == 1 && !o.timed }
+
+// values are the parameters of an insert in a handler's transaction.
+func (o *out) values() []any {
+	if !o.lone() {
+		return o.arrays()
+	}
+	r := o.rows[0]
+	return []any{r.ID, string(textOf(r.Headers)), r.Body}
 }
 
 // micros is t for the database; 0 for none.

@@ -122,16 +122,20 @@ func completion(q *table, outs []*out) string {
 const divisionByZero = "22012"
 
 // removal is the text that deletes one row of q, given as $1 seq and $2 lease, and inserts what
-// was sent with it. Where the lease is lost it divides by zero, and so ends the transaction. It is
-// planned without the engine's settings, and so joins nothing.
+// was sent with it. Where the lease is lost it divides by zero, and so ends the transaction: by a
+// subquery, as the planner would do at once what it could. It is planned without the engine's settings, and so joins nothing.
 func removal(q *table, outs []*out) string {
 	var b strings.Builder
 	b.WriteString(`WITH gone AS (DELETE FROM ` + q.quoted + ` WHERE seq = $1 AND lease_id = $2 RETURNING 1)`)
 	param := 3
 	for i, o := range outs {
-		fmt.Fprintf(&b, ", out%d AS (%s)", i, insert(o, param, false))
+		text := insert(o, param, false)
+		if o.lone() {
+			text = fmt.Sprintf("INSERT INTO %s (id, headers, body) VALUES ($%d, $%d, $%d)", o.to.quoted, param, param+1, param+2)
+		}
+		fmt.Fprintf(&b, ", out%d AS (%s)", i, text)
 		param += len(o.args)
 	}
-	b.WriteString(" SELECT 1 / count(*) FROM gone")
+	b.WriteString(" SELECT coalesce((SELECT 1 FROM gone), 1 / (SELECT 0))")
 	return b.String()
 }

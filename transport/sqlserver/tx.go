@@ -109,7 +109,7 @@ func (s *store) commit(ctx context.Context, conn *pgx.Conn, begin bool, u *table
 	g := s.groups([]*tablequeue.Unit{u})[0]
 	args := []any{u.Lease.Seq, u.Lease.ID}
 	for _, o := range g.outs {
-		o.args = o.arrays()
+		o.args = o.values()
 		args = append(args, o.args...)
 	}
 	b.Queue(s.composed(g, true), s.args(args)...)
