@@ -107,7 +107,7 @@ func (s *store) engineConfig(cfg *pgxpool.Config, name string) *pgxpool.Config {
 	c := cfg.Copy()
 	c.MaxConns, c.MinConns, c.MinIdleConns = poolSize, 0, 0
 	c.ShouldPing = idleLong
-	c.AfterConnect = s.readCommitted
+	c.AfterConnect = s.prepare
 	p := c.ConnConfig.RuntimeParams
 	setDefault(p, "application_name", name)
 	if s.pooled {
@@ -120,9 +120,13 @@ func (s *store) engineConfig(cfg *pgxpool.Config, name string) *pgxpool.Config {
 	return c
 }
 
-// readCommitted has the engine's statements not conflict where sessions begin at another level.
-func (s *store) readCommitted(ctx context.Context, conn *pgx.Conn) error {
-	if !s.snapshots || s.pooled {
+// prepare makes a connection one of the engine's, whose statements do not conflict where sessions begin at another level.
+func (s *store) prepare(ctx context.Context, conn *pgx.Conn) error {
+	if s.pooled {
+		return nil
+	}
+	useArrays(conn.TypeMap())
+	if !s.snapshots {
 		return nil
 	}
 	_, err := conn.Exec(ctx, `SET default_transaction_isolation = 'read committed'`)

@@ -86,7 +86,7 @@ func (s *store) inserts(rows []tablequeue.Row) *pgx.Batch {
 	return &b
 }
 
-// plain makes slices of arrays, which connections can encode that prepare no statements, as
+// plain makes slices of arrays, which any connection can encode: also those that prepare no statements, as
 // behind pgbouncer.
 func plain(arrays []any) []any {
 	for i, a := range arrays {
@@ -102,7 +102,7 @@ func plain(arrays []any) []any {
 	return arrays
 }
 
-func convert[To, From any](a array[From], to func(From) To) []To {
+func convert[To any, From element](a array[From], to func(From) To) []To {
 	all := make([]To, len(a))
 	for i, e := range a {
 		all[i] = to(e)

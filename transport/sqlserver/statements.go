@@ -56,7 +56,7 @@ WHERE ctid = ANY (ARRAY(SELECT ctid FROM ` + q + `
 	t.update = `UPDATE ` + q + ` AS q SET visible_at = now() + r.after * interval '1 microsecond',
 	delivery_count = greatest(0, q.delivery_count - r.undo), lease_id = NULL, lease_owner = NULL,
 	last_error = coalesce(nullif(r.note, ''), q.last_error)
-FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::int[], $5::text[]) WITH ORDINALITY AS r(seq, lease_id, after, undo, note, n)
+FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::text[]) WITH ORDINALITY AS r(seq, lease_id, after, undo, note, n)
 WHERE q.seq = r.seq AND q.lease_id = r.lease_id RETURNING r.n`
 	return t
 }

@@ -112,7 +112,7 @@ func (s *store) commit(ctx context.Context, conn *pgx.Conn, begin bool, u *table
 		o.args = o.values()
 		args = append(args, o.args...)
 	}
-	b.Queue(s.composed(g, true), s.args(args)...)
+	b.Queue(s.composed(g, true), plain(args)...)
 	b.Queue("commit")
 	results := conn.SendBatch(ctx, &b)
 	for range b.Len() - 1 {

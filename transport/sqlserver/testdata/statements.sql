@@ -24,7 +24,7 @@ WHERE q.seq = r.seq AND q.lease_id = r.lease_id RETURNING r.n;
 UPDATE "app"."in" AS q SET visible_at = now() + r.after * interval '1 microsecond',
 	delivery_count = greatest(0, q.delivery_count - r.undo), lease_id = NULL, lease_owner = NULL,
 	last_error = coalesce(nullif(r.note, ''), q.last_error)
-FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::int[], $5::text[]) WITH ORDINALITY AS r(seq, lease_id, after, undo, note, n)
+FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::text[]) WITH ORDINALITY AS r(seq, lease_id, after, undo, note, n)
 WHERE q.seq = r.seq AND q.lease_id = r.lease_id RETURNING r.n;
 
 -- give back what an owner holds
