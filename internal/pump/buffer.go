@@ -17,10 +17,15 @@ const rateTrips = 4
 // A message that waits here counts an attempt when the process crashes, and no other
 // instance can take it; so it is no more than handlers use up during a few Receives.
 func (p *Pump) ahead() int {
-	if p.cfg.Limits.Prefetch || p.cfg.Limits.Unbuffered || p.alone {
+	c := p.concurrency
+	switch {
+	case p.cfg.Limits.Unbuffered || p.alone:
+		return 0
+	case p.cfg.Limits.Prefetch && c == 1:
+		return 1 // of what the driver holds, so that the only worker waits for nobody
+	case p.cfg.Limits.Prefetch:
 		return 0
 	}
-	c := p.concurrency
 	return min(max(p.demand.size, c/2, 1), buffersPerSlot*c)
 }
 

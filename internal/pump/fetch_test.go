@@ -29,6 +29,7 @@ func TestFirstReceiveAsksForTheSlotsAndASmallBuffer(t *testing.T) {
 		{"buffered", 32, transport.Limits{}, 48},
 		{"buffered, one at a time", 1, transport.Limits{}, 2},
 		{"prefetched", 32, transport.Limits{Prefetch: true}, 32},
+		{"prefetched, one at a time", 1, transport.Limits{Prefetch: true}, 2},
 		{"bounded by the broker", 32, transport.Limits{MaxReceive: 10}, 10},
 	} {
 		bubble(t, tt.name, func(t *testing.T) {

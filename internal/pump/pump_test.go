@@ -128,7 +128,7 @@ func TestLoweredConcurrencyLetsRunningHandlersFinish(t *testing.T) {
 		p.wantStats(t, Stats{Handling: 3})
 		p.SetConcurrency(0)
 		pass(time.Minute)
-		p.wantStats(t, Stats{Handling: 1})
+		p.wantStats(t, Stats{Handling: 1, Buffered: 1})
 		p.end()
 	})
 }
