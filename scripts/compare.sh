@@ -36,28 +36,39 @@ peer() {
 	rm -f .tmp/peer.jsonl
 }
 
+# rotate runs its arguments, a command line each, and begins with another one each round: what a run
+# leaves to the broker to clear away slows down the one behind it, and shall not be always the same one's.
+rotate() {
+	local i at run
+	for ((i = 0; i < $#; i++)); do
+		at=$(((i + round) % $# + 1))
+		read -ra run <<<"${!at}"
+		"${run[@]}"
+	done
+}
+
 rabbitmq() {
 	for c in 32 100; do
-		ours "holdfast/rabbitmq/loop/c$c" "$amqp" loop "$c" "$messages"
-		peer "rmq/loop/quorum/2conn-co-ma/c$c/200/h12"
-		peer "rmq/loop/quorum/2conn/c$c/200/h12"
-		peer "rmq/peer/gorabbit/quorum/c$c/200"
-		peer "rmq/peer/watermill/quorum/pool/c$c/200"
+		rotate "ours holdfast/rabbitmq/loop/c$c $amqp loop $c $messages" \
+			"peer rmq/loop/quorum/2conn-co-ma/c$c/200/h12" \
+			"peer rmq/loop/quorum/2conn/c$c/200/h12" \
+			"peer rmq/peer/gorabbit/quorum/c$c/200" \
+			"peer rmq/peer/watermill/quorum/pool/c$c/200"
 	done
-	ours holdfast/rabbitmq/loop/c1 "$amqp" loop 1 $((messages / 10))
-	peer rmq/loop/quorum/2conn/c1/200/h12
-	ours holdfast/rabbitmq/receive/c32 "$amqp" receive 32 $((messages * 2))
-	peer rmq/consume/quorum/p300/c1/multi/200/h8
+	rotate "ours holdfast/rabbitmq/loop/c1 $amqp loop 1 $((messages / 10))" \
+		"peer rmq/loop/quorum/2conn/c1/200/h12"
+	rotate "ours holdfast/rabbitmq/receive/c32 $amqp receive 32 $((messages * 2))" \
+		"peer rmq/consume/quorum/p300/c1/multi/200/h8"
 }
 
 postgres() {
-	ours holdfast/postgres/loop/c32 "$pg" loop 32 $((messages * 2))
-	peer pg/loop/on/lease/c32/200
-	peer pg/peer/watermill/on/queue/tx/b100/c8/200
-	peer pg/peer/river/on/insert/bench/c32/200
-	ours holdfast/postgres/atomic/c32 "$pg" atomic 32 $((messages / 2))
-	peer 'pg/loop/on/txp\+biz/c32/200'
-	peer pg/peer/river/on/tx/bench/c32/200
+	rotate "ours holdfast/postgres/loop/c32 $pg loop 32 $((messages * 2))" \
+		"peer pg/loop/on/lease/c32/200" \
+		"peer pg/peer/watermill/on/queue/tx/b100/c8/200" \
+		"peer pg/peer/river/on/insert/bench/c32/200"
+	rotate "ours holdfast/postgres/atomic/c32 $pg atomic 32 $((messages / 2))" \
+		'peer pg/loop/on/txp\+biz/c32/200' \
+		"peer pg/peer/river/on/tx/bench/c32/200"
 }
 
 sqlite() {
