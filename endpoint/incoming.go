@@ -45,7 +45,6 @@ type incoming struct {
 	invoke   pipeline.Invoke
 	dispatch pipeline.Dispatch
 	first    Session
-	fields   [20]header.Field
 	ops      [2]transport.Operation
 }
 
@@ -99,7 +98,7 @@ func (in *incoming) prepare() {
 	in.first = Session{in: in, ops: in.ops[:0]}
 	in.session = &in.first
 	in.receive = pipeline.NewReceive(m, in.session)
-	in.receive.Headers = m.Headers.CopyWithin(in.fields[:])
+	in.receive.Headers = m.Headers.Lend()
 	in.receive.Queue = in.queue
 	in.receive.Attempt = in.delivery.Attempt()
 }

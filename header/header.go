@@ -15,6 +15,7 @@ import "iter"
 // use [Map.Clone] for a copy of one's own.
 type Map struct {
 	fields []Field
+	lent   bool // fields are another Map's too: they are copied before they change
 }
 
 // Field is one header.
@@ -38,16 +39,24 @@ func (m *Map) Reserve(n int) {
 	if len(m.fields) > 0 {
 		panic("header: Reserve of a Map that is in use") //nolint:forbidigo // a programmer's mistake
 	}
-	m.fields = make([]Field, 0, n)
+	*m = Map{fields: make([]Field, 0, n)}
 }
 
 // Within gives an empty Map that keeps its headers in buf, which nobody else may
 // use, for as long as they fit.
 func Within(buf []Field) Map { return Map{fields: buf[:0:len(buf)]} }
 
-// CopyWithin is [Map.Clone], kept in buf if it fits.
-func (m Map) CopyWithin(buf []Field) Map {
-	return Map{fields: append(buf[:0:len(buf)], m.fields...)}
+// Lend is [Map.Clone] for who will hardly change it: headers are copied only then. As long as it is in use, m must not change.
+func (m Map) Lend() Map {
+	m.lent = true
+	return m
+}
+
+// own has the headers be m's alone.
+func (m *Map) own() {
+	if m.lent {
+		*m = m.Clone()
+	}
 }
 
 // Len is the number of headers.
@@ -72,6 +81,7 @@ func (m Map) Lookup(name string) (string, bool) {
 
 // Set gives the named header a value, in the place it already has or at the end.
 func (m *Map) Set(name, value string) {
+	m.own()
 	for i := range m.fields {
 		if m.fields[i].Name == name {
 			m.fields[i].Value = value
@@ -84,6 +94,7 @@ func (m *Map) Set(name, value string) {
 // SetDefault sets the named header unless it is already there.
 func (m *Map) SetDefault(name, value string) {
 	if _, ok := m.Lookup(name); !ok {
+		m.own()
 		m.fields = append(m.fields, Field{name, value})
 	}
 }

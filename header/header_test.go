@@ -150,35 +150,62 @@ func TestReserveMakesRoom(t *testing.T) {
 }
 
 func TestWithinUsesTheBufferAsLongAsItFits(t *testing.T) {
-	for name, made := range map[string]func([]header.Field) header.Map{
-		"Within":     header.Within,
-		"CopyWithin": func(buf []header.Field) header.Map { return header.Map{}.CopyWithin(buf) },
+	buf := make([]header.Field, 2, 3)
+	m := header.Within(buf)
+	same(t, m)
+	m.Set("A", "1")
+	m.Set("B", "2")
+	if buf[0].Name != "A" || buf[1].Name != "B" {
+		t.Errorf("the buffer holds %v", buf)
+	}
+	m.Set("C", "3")
+	if got := buf[:3][2]; got.Name != "" {
+		t.Errorf("%q was written behind the buffer's end", got.Name)
+	}
+	same(t, m, fields{{"A", "1"}, {"B", "2"}, {"C", "3"}}...)
+}
+
+func TestWhatIsLentIsCopiedBeforeItChanges(t *testing.T) {
+	for name, change := range map[string]struct {
+		f    func(*header.Map)
+		want fields
+	}{
+		"Set":                     {func(m *header.Map) { m.Set("A", "changed") }, fields{{"A", "changed"}, {"B", "2"}}},
+		"Set of a new one":        {func(m *header.Map) { m.Set("C", "3") }, fields{{"A", "1"}, {"B", "2"}, {"C", "3"}}},
+		"SetDefault":              {func(m *header.Map) { m.SetDefault("C", "3") }, fields{{"A", "1"}, {"B", "2"}, {"C", "3"}}},
+		"SetDefault of a present": {func(m *header.Map) { m.SetDefault("A", "3") }, fields{{"A", "1"}, {"B", "2"}}},
+		"Del":                     {func(m *header.Map) { m.Del("A") }, fields{{"B", "2"}}},
+		"Del of the last":         {func(m *header.Map) { m.Del("B"); m.Set("A", "changed") }, fields{{"A", "changed"}}},
+		"UnmarshalJSON": {func(m *header.Map) {
+			if err := m.UnmarshalJSON([]byte(`{"D":"4"}`)); err != nil {
+				t.Error(err)
+			}
+		}, fields{{"D", "4"}}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			buf := make([]header.Field, 2, 3)
-			m := made(buf)
-			same(t, m)
+			var m header.Map
+			m.Reserve(8) // room that an append would write to
 			m.Set("A", "1")
 			m.Set("B", "2")
-			if buf[0].Name != "A" || buf[1].Name != "B" {
-				t.Errorf("the buffer holds %v", buf)
-			}
-			m.Set("C", "3")
-			if got := buf[:3][2]; got.Name != "" {
-				t.Errorf("%q was written behind the buffer's end", got.Name)
-			}
-			same(t, m, fields{{"A", "1"}, {"B", "2"}, {"C", "3"}}...)
+			lent, other := m.Lend(), m.Lend()
+			change.f(&lent)
+			same(t, lent, change.want...)
+			same(t, m, fields{{"A", "1"}, {"B", "2"}}...)
+			same(t, other, fields{{"A", "1"}, {"B", "2"}}...)
+			m.Set("E", "5")
+			same(t, lent, change.want...)
 		})
 	}
 }
 
-func TestCopyWithinIsACopy(t *testing.T) {
-	m := header.New(fields{{"A", "1"}, {"B", "2"}}...)
-	for _, room := range []int{0, 1, 4} {
-		c := m.CopyWithin(make([]header.Field, room))
-		c.Set("A", "changed")
-		same(t, m, fields{{"A", "1"}, {"B", "2"}}...)
-		same(t, c, fields{{"A", "changed"}, {"B", "2"}}...)
+func TestLendingAllocatesNothing(t *testing.T) {
+	m := header.New(fields{{"A", "1"}}...)
+	if allocated := testing.AllocsPerRun(10, func() {
+		if lent := m.Lend(); lent.Get("A") != "1" {
+			t.Error("not lent")
+		}
+	}); allocated != 0 {
+		t.Errorf("%v allocations", allocated)
 	}
 }
 
