@@ -17,7 +17,8 @@ import (
 )
 
 // PgBouncer is a database as [Postgres] gives one, by two ways: straight, and through a pgbouncer of the
-// test binary's own that pools transactions.
+// test binary's own that pools transactions. Nobody can ask one before 1.21, as Debian 12 has it, to cancel a statement: it
+// may end itself when the client goes meanwhile (pgbouncer #801, #904).
 func PgBouncer(t testing.TB) (straight, pooled string) {
 	t.Helper()
 	straight = Postgres(t)
@@ -26,15 +27,46 @@ func PgBouncer(t testing.TB) (straight, pooled string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return straight, n.server.url(u.Path[1:])
+	way, err := url.Parse(n.server.url(u.Path[1:]))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if endsItselfAtCancels(t) {
+		way.Host = withoutCancels(t, way.Host)
+	}
+	return straight, way.String()
+}
+
+func endsItselfAtCancels(t testing.TB) bool {
+	t.Helper()
+	program, err := bouncerProgram()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.Command(program, "--version").Output()
+	if err != nil {
+		t.Fatalf("pgbouncer --version: %v", err)
+	}
+	var major, minor int
+	if _, err := fmt.Sscanf(string(out), "PgBouncer %d.%d", &major, &minor); err != nil {
+		t.Fatalf("pgbouncer --version says %q: %v", out, err)
+	}
+	return major == 1 && minor < 21
+}
+
+func bouncerProgram() (string, error) {
+	for _, name := range []string{"pgbouncer", "/usr/sbin/pgbouncer"} {
+		if program, err := exec.LookPath(name); err == nil {
+			return program, nil
+		}
+	}
+	return "", errors.New("a test needs pgbouncer on this machine: install it, as \"make brokers-up\" does on Debian and Ubuntu")
 }
 
 var ownPgBouncer = sync.OnceValues(func() (*server, error) {
-	program, err := exec.LookPath("pgbouncer")
+	program, err := bouncerProgram()
 	if err != nil {
-		if program, err = exec.LookPath("/usr/sbin/pgbouncer"); err != nil {
-			return nil, errors.New("a test needs pgbouncer on this machine: install it, as \"make brokers-up\" does on Debian and Ubuntu")
-		}
+		return nil, err
 	}
 	behind, err := pgx.ParseConfig(cmp.Or(os.Getenv(postgresVariable), postgresDefault))
 	if err != nil {
