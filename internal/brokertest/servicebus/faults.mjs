@@ -32,7 +32,7 @@ export class Faults {
   // later does something after the delay, at once when there is none.
   later(what) {
     if (this.silent) return;
-    if (this.delay > 0) setTimeout(what, this.delay);
+    if (this.delay > 0) setTimeout(what, this.delay + 1); // a timer may fire up to a millisecond early
     else what();
   }
 }
