@@ -98,7 +98,6 @@ func (in *incoming) prepare() {
 	in.first = Session{in: in, ops: in.ops[:0]}
 	in.session = &in.first
 	in.receive = pipeline.NewReceive(m, in.session)
-	in.receive.Headers = m.Headers.Lend()
 	in.receive.Queue = in.queue
 	in.receive.Attempt = in.delivery.Attempt()
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net/url"
 	"os"
 	"os/exec"
@@ -27,15 +28,22 @@ func PgBouncer(t testing.TB) (straight, pooled string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	way, err := url.Parse(n.server.url(u.Path[1:]))
+	pooled = n.server.url(u.Path[1:])
+	if !endsItselfAtCancels(t) {
+		return straight, pooled
+	}
+	way, err := url.Parse(pooled)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if endsItselfAtCancels(t) {
-		way.Host = withoutCancels(t, way.Host)
-	}
-	return straight, way.String()
+	proxy := NewProxy(t, way.Host)
+	proxy.CutAt(cancelRequest, math.MaxInt)
+	return straight, proxy.URL(t, pooled)
 }
+
+// cancelRequest begins a connection that only asks for another one's statement to be cancelled: its length and code
+// (PostgreSQL 15, "Message Formats").
+const cancelRequest = "\x00\x00\x00\x10\x04\xd2\x16\x2e"
 
 func endsItselfAtCancels(t testing.TB) bool {
 	t.Helper()

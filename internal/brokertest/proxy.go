@@ -1,6 +1,7 @@
 package brokertest
 
 import (
+	"bytes"
 	"errors"
 	"io"
 	"net"
@@ -22,6 +23,8 @@ type Proxy struct {
 	refuse  bool
 	paused  bool
 	delay   time.Duration
+	cutAt   []byte
+	cuts    int           // how many connections are still to be cut at it
 	changed chan struct{} // closed when paused changes
 	closed  bool
 	total   int
@@ -86,6 +89,25 @@ func (p *Proxy) Delay(d time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.delay = d
+}
+
+// CutAt resets connections over which a client sends text, before anything of what came with it is passed on: that many,
+// whatever Resume ends. Text that the client sends in two pieces is not found.
+func (p *Proxy) CutAt(text string, connections int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.cutAt, p.cuts = []byte(text), connections
+}
+
+// isCutAt tells whether a connection is to be cut because a client sent b.
+func (p *Proxy) isCutAt(b []byte) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.cuts == 0 || !bytes.Contains(b, p.cutAt) {
+		return false
+	}
+	p.cuts--
+	return true
 }
 
 // Resume ends Refuse, Pause and Delay. What Pause held is passed on.
@@ -203,6 +225,10 @@ func (p *Proxy) pass(l *link, from, to *net.TCPConn) {
 		}
 		if errors.Is(err, io.EOF) {
 			_ = to.CloseWrite()
+			return
+		}
+		if from == l.client && p.isCutAt(buf[:n]) {
+			l.reset()
 			return
 		}
 		if err == nil {

@@ -102,6 +102,25 @@ func TestProxyCutResetsWhatIsOpenAndLetsNewConnectionsThrough(t *testing.T) {
 	}
 }
 
+func TestProxyCutsConnectionsAtWhatTheirClientsSay(t *testing.T) {
+	p := brokertest.NewProxy(t, echo(t))
+	p.CutAt("quit", 2)
+	other := dial(t, p)
+	say(t, other, "hello")
+	hear(t, other, "hello")
+	for range 2 {
+		c := dial(t, p)
+		say(t, c, "hello")
+		hear(t, c, "hello")
+		say(t, c, "I quit now")
+		if n, err := c.Read(make([]byte, 1)); err == nil || errors.Is(err, io.EOF) {
+			t.Fatalf("%d bytes and %v, want a reset", n, err)
+		}
+	}
+	say(t, other, "I quit too")
+	hear(t, other, "I quit too")
+}
+
 func TestProxyPauseHoldsBytesUntilResume(t *testing.T) {
 	p := brokertest.NewProxy(t, echo(t))
 	c := dial(t, p)

@@ -262,8 +262,7 @@ func (o *out) arrays() []any {
 	return []any{ids, headers, bodies, at, after, ttl}
 }
 
-// lone tells whether a handler sends one message there, to leave at once: a row that needs no arrays, which cost the
-// server more than the rest of the insert.
+// lone tells whether one message is sent there, to leave at once: a row that needs no arrays.
 func (o *out) lone() bool { return len(o.rows) == 1 && !o.timed }
 
 // values are the parameters of an insert in a handler's transaction.

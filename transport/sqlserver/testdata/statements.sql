@@ -77,11 +77,11 @@ WITH gone AS (
 	ELSE timestamptz 'epoch' + r.at * interval '1 microsecond' END) + r.ttl * interval '1 microsecond') AT TIME ZONE 'UTC' END FROM unnest($7::bigint[], $8::text[], $9::text[], $10::bytea[], $11::bigint[], $12::bigint[], $13::bigint[]) AS r(owner, id, headers, body, at, after, ttl) WHERE r.owner IN (SELECT n FROM gone)) SELECT n FROM gone;
 
 -- complete in a handler's transaction
-WITH gone AS (DELETE FROM "app"."in" WHERE seq = $1 AND lease_id = $2 RETURNING 1) SELECT coalesce((SELECT 1 FROM gone), 1 / (SELECT 0));
+WITH gone AS (DELETE FROM "app"."in" WHERE seq = $1 AND lease_id = $2 RETURNING 1) SELECT coalesce((SELECT 1 FROM gone), 1 / (random() * 0)::int);
 
 -- complete in a handler's transaction, and send to two queues
 WITH gone AS (DELETE FROM "app"."in" WHERE seq = $1 AND lease_id = $2 RETURNING 1), out0 AS (INSERT INTO "app"."out" (id, headers, body) VALUES ($3, $4, $5)), out1 AS (INSERT INTO "public"."theirs" (id, headers, body, expires) SELECT r.id::uuid, r.headers, r.body, CASE WHEN r.ttl > 0 THEN (greatest(statement_timestamp(), CASE WHEN r.at = 0 THEN statement_timestamp() + r.after * interval '1 microsecond'
-	ELSE timestamptz 'epoch' + r.at * interval '1 microsecond' END) + r.ttl * interval '1 microsecond') AT TIME ZONE 'UTC' END FROM unnest($6::text[], $7::text[], $8::bytea[], $9::bigint[], $10::bigint[], $11::bigint[]) AS r(id, headers, body, at, after, ttl)) SELECT coalesce((SELECT 1 FROM gone), 1 / (SELECT 0));
+	ELSE timestamptz 'epoch' + r.at * interval '1 microsecond' END) + r.ttl * interval '1 microsecond') AT TIME ZONE 'UTC' END FROM unnest($6::text[], $7::text[], $8::bytea[], $9::bigint[], $10::bigint[], $11::bigint[]) AS r(id, headers, body, at, after, ttl)) SELECT coalesce((SELECT 1 FROM gone), 1 / (random() * 0)::int);
 
 -- what is set before, behind a proxy
 SELECT set_config('plan_cache_mode', 'force_generic_plan', true), set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true), set_config('enable_mergejoin', 'off', true), set_config('jit', 'off', true);

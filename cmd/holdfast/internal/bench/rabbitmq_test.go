@@ -1,10 +1,7 @@
 package bench
 
 import (
-	"bytes"
 	"context"
-	"io"
-	"net"
 	"net/url"
 	"strings"
 	"testing"
@@ -14,51 +11,6 @@ import (
 
 	"github.com/holdfast-go/holdfast/internal/brokertest"
 )
-
-// endingAt is the URL of a way to the broker that ends when the text goes over it for the first time.
-func endingAt(t *testing.T, broker, text string) string {
-	t.Helper()
-	u, err := url.Parse(broker)
-	if err != nil {
-		t.Fatal(err)
-	}
-	way, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = way.Close() })
-	server := u.Host
-	pass := func(from net.Conn, ends bool) {
-		defer from.Close()
-		to, err := net.Dial("tcp", server)
-		if err != nil {
-			return
-		}
-		defer to.Close()
-		go func() { _, _ = io.Copy(from, to) }()
-		buf := make([]byte, 64<<10)
-		for {
-			n, err := from.Read(buf)
-			if err != nil || ends && bytes.Contains(buf[:n], []byte(text)) {
-				return
-			}
-			if _, err := to.Write(buf[:n]); err != nil {
-				return
-			}
-		}
-	}
-	go func() {
-		for ends := true; ; ends = false {
-			from, err := way.Accept()
-			if err != nil {
-				return
-			}
-			go pass(from, ends)
-		}
-	}()
-	u.Host = way.Addr().String()
-	return u.String()
-}
 
 func TestRemovingGoesOnAfterALostConnection(t *testing.T) {
 	broker := brokertest.RabbitMQ(t)
@@ -85,8 +37,17 @@ func TestRemovingGoesOnAfterALostConnection(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
-	if err := RabbitMQ(endingAt(t, broker, "bench-out")).Remove(ctx, "bench", queues); err != nil {
+	u, err := url.Parse(broker)
+	if err != nil {
 		t.Fatal(err)
+	}
+	proxy := brokertest.NewProxy(t, u.Host)
+	proxy.CutAt("bench-out", 1)
+	if err := RabbitMQ(proxy.URL(t, broker)).Remove(ctx, "bench", queues); err != nil {
+		t.Fatal(err)
+	}
+	if n := proxy.Connections(); n != 2 {
+		t.Errorf("%d connections, want another one for the one that was cut", n)
 	}
 	for _, q := range queues {
 		ch, err := conn.Channel()
