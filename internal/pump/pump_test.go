@@ -280,7 +280,7 @@ func TestWindowCoversHandlersSettlesAndAMargin(t *testing.T) {
 		prefetch bool
 		want     []int // for a concurrency of 32, then 1, then 10
 	}{
-		{true, []int{256, 3, 80}},
+		{true, []int{384, 3, 120}},
 		{false, []int{416, 9, 130}},
 	} {
 		bubble(t, fmt.Sprintf("prefetch=%v", tt.prefetch), func(t *testing.T) {
@@ -339,8 +339,8 @@ func TestOfWindowsChangedAtOnceTheLastOneWins(t *testing.T) {
 		}
 		all.Wait()
 		p.end()
-		if got := r.windows[len(r.windows)-1]; got != 17*8 {
-			t.Errorf("the last window is %d, want that of the last concurrency, %d", got, 17*8)
+		if got := r.windows[len(r.windows)-1]; got != 17*12 {
+			t.Errorf("the last window is %d, want that of the last concurrency, %d", got, 17*12)
 		}
 	})
 }
@@ -393,8 +393,8 @@ func TestConcurrencySetBeforeRunCounts(t *testing.T) {
 		if got := p.Stats().Handling; got != 7 {
 			t.Errorf("%d handlers, want 7", got)
 		}
-		if !slices.Equal(r.windows, []int{56}) {
-			t.Errorf("windows %v, want only that of Run, 56", r.windows)
+		if !slices.Equal(r.windows, []int{84}) {
+			t.Errorf("windows %v, want only that of Run, 84", r.windows)
 		}
 		cancel()
 		<-done

@@ -184,7 +184,7 @@ func TestAloneForATimeReceivesNothingAhead(t *testing.T) {
 		pass(time.Minute)
 		p.end()
 		wantSettledOnce(t, ds)
-		if diff := cmp.Diff([]int{16, 1, 16}, r.windows); diff != "" {
+		if diff := cmp.Diff([]int{24, 1, 24}, r.windows); diff != "" {
 			t.Errorf("windows (-want +got):\n%s", diff)
 		}
 	})

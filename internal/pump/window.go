@@ -2,8 +2,8 @@ package pump
 
 // windowSize is how many deliveries the pump lets the driver have out: those that
 // are handled and those that settle, and some that wait behind them in our buffer. Where the driver
-// prefetches, these are as many as are handled, and a quarter of all are done with: they wait for
-// others to be acknowledged together with. Called with mu held.
+// prefetches, these are as many as are handled, and half of the window is for what is on its way: sent and not here,
+// or done with and waiting for others to be acknowledged together with. Called with mu held.
 func (p *Pump) windowSize() int {
 	c := p.concurrency
 	switch {
@@ -14,7 +14,7 @@ func (p *Pump) windowSize() int {
 	case c == 1:
 		return 1 + buffersPerSlot
 	case p.cfg.Limits.Prefetch:
-		return (c + p.settles() + c) * 4 / 3
+		return 2 * (c + p.settles() + c)
 	default:
 		return c + p.settles() + buffersPerSlot*c
 	}

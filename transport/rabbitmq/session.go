@@ -33,6 +33,8 @@ type session struct {
 	consumers []*consumer // that the broker sends to
 	leaving   []*consumer // cancelled, with deliveries still open
 	count     int         // consumers so far
+	reach     int         // how much of the window was asked for so far
+	short     bool        // and is to be doubled
 	narrow    time.Time   // since when the window is smaller than the shares; zero while it is not
 	held      bool        // deliveries wait for others to be settled
 	halts     int         // calls that wait for all consumers to end
@@ -88,7 +90,7 @@ func (s *session) serve(ctx context.Context, r *receiver) error {
 func (s *session) work(ctx context.Context, r *receiver) error {
 	for {
 		window, last, closed := r.limit()
-		if err := s.fit(window, last, time.Now()); err != nil {
+		if err := s.fit(s.reachIn(window), last, time.Now()); err != nil {
 			return err
 		}
 		if closed && s.retire() {
@@ -352,6 +354,9 @@ func (s *session) admit(c *consumer, d *delivery, over bool) bool {
 func (s *session) take(limit, window int) ([]transport.Delivery, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if len(s.waiting) < limit {
+		s.runShort(window)
+	}
 	out := s.acks.open - len(s.waiting)
 	n := min(limit, len(s.waiting), window-out)
 	if n <= 0 {
