@@ -131,18 +131,18 @@ func (b *batch) delayed(ctx context.Context, op *transport.Operation, d time.Dur
 	if !ok {
 		return "", "", fmt.Errorf("rabbitmq: a delay of %v is over the longest, %v", d, delays.Max())
 	}
-	queue := op.Queue // bind may outlast op
+	conn, queue := b.conn, op.Queue // bind may outlast the rest
 	bind, destination := func(ch *amqp.Channel) error { return bindArrivals(ch, queue) }, toQueue(queue)
 	if queue == "" {
 		types := slices.Clone(op.Types)
-		bind, destination = func(ch *amqp.Channel) error { return b.conn.bindPublished(ch, types) }, b.conn.toSubscribers(types)
+		bind, destination = func(ch *amqp.Channel) error { return conn.bindPublished(ch, types) }, conn.toSubscribers(types)
 	}
 	key = delays.Key(steps, destination)
 	if len(key) > maxShort {
 		return "", "", fmt.Errorf("rabbitmq: delay a message to %q: the name takes %d bytes, and %d is the most for delays: %w",
 			destination, len(key)-delays.Overhead(), maxShort-delays.Overhead(), transport.ErrNoQueue)
 	}
-	if err := b.to.bindDelay(ctx, b.conn, destination, bind); err != nil {
+	if err := b.to.bindDelay(ctx, conn, destination, bind); err != nil {
 		return "", "", unsent(err)
 	}
 	return delayLevel(delays.Entry(steps)), key, nil

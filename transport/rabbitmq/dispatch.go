@@ -21,8 +21,7 @@ func (c *conn) Dispatch(ctx context.Context, ops []transport.Operation) ([]trans
 	if err != nil {
 		return nil, transport.FailAll(len(ops), unsent(err))
 	}
-	b := batch{conn: c, to: p, ops: ops}
-	b.flight = b.room[:0]
+	b := batch{conn: c, to: p, ops: ops, flight: make([]inFlight, 0, len(ops))}
 	for i := range ops {
 		if err := b.publish(ctx, i); err != nil {
 			b.fail(i, err)
@@ -49,7 +48,6 @@ type batch struct {
 	to     *publisher
 	ops    []transport.Operation
 	flight []inFlight
-	room   [4]inFlight // for the flight of a small batch
 	failed []transport.OpError
 
 	encoded *transport.Message // the message that msg was made for
