@@ -33,13 +33,12 @@ type session struct {
 	consumers []*consumer // that the broker sends to
 	leaving   []*consumer // cancelled, with deliveries still open
 	count     int         // consumers so far
-	reach     int         // how much of the window was asked for so far
-	short     bool        // and is to be doubled
-	narrow    time.Time   // since when the window is smaller than the shares; zero while it is not
-	held      bool        // deliveries wait for others to be settled
-	halts     int         // calls that wait for all consumers to end
-	closing   bool        // to be closed when everything is settled
-	ended     error       // why nothing can be settled any more
+	reach     reach
+	narrow    time.Time // since when the window is smaller than the shares; zero while it is not
+	held      bool      // deliveries wait for others to be settled
+	halts     int       // calls that wait for all consumers to end
+	closing   bool      // to be closed when everything is settled
+	ended     error     // why nothing can be settled any more
 }
 
 // consumer is a share of the window: what the broker sends a consumer ahead cannot
@@ -53,7 +52,7 @@ type consumer struct {
 }
 
 // maxConsumers is how many shares a window may have before it gets a single one again.
-const maxConsumers = 8
+const maxConsumers = 10
 
 // maxWindow is all that they can be sent ahead.
 const maxWindow = maxConsumers * math.MaxUint16
@@ -199,6 +198,13 @@ func (s *session) retire() bool {
 	return s.acks.open == 0 && len(s.acks.pending) == 0
 }
 
+// reachIn is how much of a window of n to ask the broker for.
+func (s *session) reachIn(n int) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.reach.of(n)
+}
+
 // fit makes the shares of the window add up to n; last is when there are to be none any more. What a cancelled
 // consumer still has open counts: its share is given out again as that is settled.
 func (s *session) fit(n int, last bool, now time.Time) error {
@@ -258,7 +264,7 @@ func (s *session) free(n int) int {
 		}
 	}
 	free := min(n-s.shares()-held, math.MaxUint16)
-	if free <= 0 || held > 0 && free < max(1, n/2) {
+	if free <= 0 || held > 0 && free < max(1, n/4) {
 		return 0
 	}
 	return free
@@ -354,11 +360,12 @@ func (s *session) admit(c *consumer, d *delivery, over bool) bool {
 func (s *session) take(limit, window int) ([]transport.Delivery, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.waiting) < limit {
-		s.runShort(window)
-	}
 	out := s.acks.open - len(s.waiting)
 	n := min(limit, len(s.waiting), window-out)
+	s.reach.use(max(n, 0), time.Now())
+	if len(s.waiting) < limit && s.reach.size < window && s.reach.runsShort(s.acks.open+len(s.acks.pending)) {
+		signal(s.receiver.poke)
+	}
 	if n <= 0 {
 		s.held = len(s.waiting) > 0
 		return nil, false

@@ -46,3 +46,22 @@ func TestAWindowBeyondWhatConsumersTakeLeavesThemAlone(t *testing.T) {
 		t.Errorf("%d consumers, %v", len(s.consumers), err)
 	}
 }
+
+// What is not asked for because old deliveries hold so much is less than what has the reach grow: else handlers that are
+// free would wait for others that take long.
+func TestALastOldDeliveryHoldsUpNobody(t *testing.T) {
+	const window, held = 1200, 200
+	s := sharing()
+	n := s.reachIn(window)
+	s.leaving = []*consumer{{drained: true, open: held}}
+	for left := held; left > 0; left-- {
+		s.leaving[0].open = left
+		if share := s.free(n); share > 0 {
+			s.consumers = append(s.consumers, &consumer{share: share})
+		}
+		grows := s.reach
+		if inHand := left + s.shares(); !grows.runsShort(inHand) {
+			t.Fatalf("with %d in hand, %d of them old, nothing more is asked for", inHand, left)
+		}
+	}
+}
