@@ -64,6 +64,18 @@ func receive(t testing.TB, c transport.Conn, queue string, window int) transport
 	return r
 }
 
+// onBothTypes runs a test on a quorum queue and on a classic one, each on a broker's virtual host of its own.
+func onBothTypes(t *testing.T, test func(t *testing.T, url string, c transport.Conn, queue string)) {
+	t.Helper()
+	for _, queueType := range []rabbitmq.QueueType{rabbitmq.Quorum, rabbitmq.Classic} {
+		t.Run(string(queueType), func(t *testing.T) {
+			url := brokertest.RabbitMQ(t)
+			c := open(t, url, func(tr *rabbitmq.Transport) { tr.QueueType = queueType })
+			test(t, url, c, install(t, c, "orders"))
+		})
+	}
+}
+
 // next is the next delivery.
 func next(t testing.TB, r transport.Receiver) transport.Delivery {
 	t.Helper()

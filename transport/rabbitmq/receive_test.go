@@ -131,51 +131,46 @@ func TestALostConnectionCountsAsAnAttempt(t *testing.T) {
 }
 
 func TestTheWindowBoundsWhatIsOut(t *testing.T) {
-	for _, queueType := range []rabbitmq.QueueType{rabbitmq.Quorum, rabbitmq.Classic} {
-		t.Run(string(queueType), func(t *testing.T) {
-			url := brokertest.RabbitMQ(t)
-			c := open(t, url, func(tr *rabbitmq.Transport) { tr.QueueType = queueType })
-			queue := install(t, c, "orders")
-			fill(t, c, queue, 60)
-			r := receive(t, c, queue, 5)
-			out := nextN(t, r, 5)
-			nothing(t, r)
+	onBothTypes(t, func(t *testing.T, url string, c transport.Conn, queue string) {
+		fill(t, c, queue, 60)
+		r := receive(t, c, queue, 5)
+		out := nextN(t, r, 5)
+		nothing(t, r)
 
-			r.Window(8) // three more
-			out = append(out, nextN(t, r, 3)...)
-			nothing(t, r)
+		r.Window(8) // three more
+		out = append(out, nextN(t, r, 3)...)
+		nothing(t, r)
 
-			r.Window(2) // none before six are settled
-			for _, d := range out[:6] {
-				must(t, d.Complete(t.Context()))
-			}
-			nothing(t, r)
-			out = out[6:]
+		r.Window(2) // none before six are settled
+		for _, d := range out[:6] {
+			must(t, d.Complete(t.Context()))
+		}
+		nothing(t, r)
+		out = out[6:]
+		for _, d := range out {
+			must(t, d.Complete(t.Context()))
+		}
+		out = nextN(t, r, 2)
+		nothing(t, r)
+
+		r.Window(0)
+		for _, d := range out {
+			must(t, d.Complete(t.Context()))
+		}
+		nothing(t, r)
+		for n := 1; n <= 20; n++ { // more shares than consumers
+			r.Window(n)
+			out := nextN(t, r, n/20+1)
 			for _, d := range out {
-				must(t, d.Complete(t.Context()))
+				must(t, d.Release(t.Context()))
 			}
-			out = nextN(t, r, 2)
-			nothing(t, r)
-
-			r.Window(0)
-			for _, d := range out {
-				must(t, d.Complete(t.Context()))
-			}
-			nothing(t, r)
-			for n := 1; n <= 20; n++ { // more shares than consumers
-				r.Window(n)
-				out := nextN(t, r, n/20+1)
-				for _, d := range out {
-					must(t, d.Release(t.Context()))
-				}
-			}
-			r.Window(50)
-			for _, d := range nextN(t, r, 50) {
-				must(t, d.Complete(t.Context()))
-			}
-			waitEmpty(t, c, url, queue)
-		})
-	}
+		}
+		r.Window(50)
+		for _, d := range nextN(t, r, 50) {
+			must(t, d.Complete(t.Context()))
+		}
+		waitEmpty(t, c, url, queue)
+	})
 }
 
 // waitEmpty sees that the broker holds nothing, handed out or not, by taking
@@ -359,39 +354,34 @@ func TestAClosedReceiverGivesBackWhatItPrefetchedAndSettlesTheRest(t *testing.T)
 }
 
 func TestWhatIsHeldAheadIsHandedOverAtAStop(t *testing.T) {
-	for _, queueType := range []rabbitmq.QueueType{rabbitmq.Quorum, rabbitmq.Classic} {
-		t.Run(string(queueType), func(t *testing.T) {
-			url := brokertest.RabbitMQ(t)
-			c := open(t, url, func(tr *rabbitmq.Transport) { tr.QueueType = queueType })
-			queue := install(t, c, "orders")
-			fill(t, c, queue, 30)
-			r := receive(t, c, queue, 20)
-			held := nextN(t, r, 5)
-			settled := held[4]
-			must(t, settled.Complete(t.Context()))
-			waitForReady(t, c, queue, 9) // 20 of the others are on this side
-			held = append(held[:4], r.(transport.Drainer).Drain(within(t), 1000)...)
-			if len(held) != 20 {
-				t.Fatalf("%d deliveries are held after Drain, want 20", len(held))
+	onBothTypes(t, func(t *testing.T, url string, c transport.Conn, queue string) {
+		fill(t, c, queue, 30)
+		r := receive(t, c, queue, 20)
+		held := nextN(t, r, 5)
+		settled := held[4]
+		must(t, settled.Complete(t.Context()))
+		waitForReady(t, c, queue, 9) // 20 of the others are on this side
+		held = append(held[:4], r.(transport.Drainer).Drain(within(t), 1000)...)
+		if len(held) != 20 {
+			t.Fatalf("%d deliveries are held after Drain, want 20", len(held))
+		}
+		for i, d := range held[4:] {
+			if want := fmt.Sprint("m-", i+5); d.Message().ID != want {
+				t.Errorf("delivery %d is %q, want %q", i, d.Message().ID, want)
 			}
-			for i, d := range held[4:] {
-				if want := fmt.Sprint("m-", i+5); d.Message().ID != want {
-					t.Errorf("delivery %d is %q, want %q", i, d.Message().ID, want)
-				}
+		}
+		for _, d := range held {
+			must(t, d.Complete(t.Context()))
+		}
+		must(t, r.Close())
+		for _, d := range nextN(t, receive(t, c, queue, 20), 9) {
+			if n := d.Attempt().N; n != 1 {
+				t.Errorf("%q, which was never sent to the first receiver, comes as attempt %d", d.Message().ID, n)
 			}
-			for _, d := range held {
-				must(t, d.Complete(t.Context()))
-			}
-			must(t, r.Close())
-			for _, d := range nextN(t, receive(t, c, queue, 20), 9) {
-				if n := d.Attempt().N; n != 1 {
-					t.Errorf("%q, which was never sent to the first receiver, comes as attempt %d", d.Message().ID, n)
-				}
-				must(t, d.Complete(t.Context()))
-			}
-			waitEmpty(t, c, url, queue)
-		})
-	}
+			must(t, d.Complete(t.Context()))
+		}
+		waitEmpty(t, c, url, queue)
+	})
 }
 
 func TestDrainEndsWithTheConnection(t *testing.T) {
