@@ -16,6 +16,7 @@ BENCH ?= .
 BENCHTIME ?= 1s
 COUNT ?= 1
 SUITE ?= trixie
+RUN ?=
 
 # Makes the brokers' URLs known to what follows. Apart from eval, so that a failure is seen.
 WITH_BROKERS = urls=$$(scripts/brokers.sh up); eval "$$urls"
@@ -37,6 +38,14 @@ test: go compiler ## Everything, with -race, on real brokers; installs and start
 # All is compiled first, for there both cores help.
 	CGO_ENABLED=1 go build -race $(PKG)
 	$(WITH_BROKERS); CGO_ENABLED=1 go test -race $(ONE_BY_ONE) -timeout=15m $(PKG)
+
+.PHONY: test-faults
+test-faults: go compiler ## The bad days of docs/bad-days.md at full size; make test has them in short form
+	$(WITH_BROKERS); HOLDFAST_FAULTS=1 CGO_ENABLED=1 go test -race -v $(ONE_BY_ONE) -timeout=2h -run='$(RUN)' ./internal/baddays
+
+.PHONY: bench-faults
+bench-faults: go ## Rates during bad days, each beside an undisturbed run of the same minute
+	$(WITH_BROKERS); go test -run='^$$' -bench='$(BENCH)' -benchtime=1x -count=$(COUNT) -timeout=1h ./internal/baddays
 
 .PHONY: test-short
 test-short: go ## What needs neither a broker nor a C compiler; takes seconds
