@@ -115,6 +115,14 @@ type Satellite struct {
 	Handle func(ctx context.Context, m *Message) ([]Operation, error)
 }
 
+// ByteReceiver is implemented by a Receiver that can bound one Receive by size as well as by number. Without it the
+// pump asks for fewer messages, by the sizes that it has seen.
+type ByteReceiver interface {
+	// ReceiveBytes is Receive with a second bound: the headers and bodies of the deliveries that it returns have at most
+	// maxBytes bytes in total. A single delivery is returned whatever its size. maxBytes is at least 1.
+	ReceiveBytes(ctx context.Context, limit int, maxBytes int64) ([]Delivery, error)
+}
+
 // Renewer is implemented by a Receiver whose deliveries are leased
 // (Limits.Lease). The pump renews all that it holds.
 type Renewer interface {
