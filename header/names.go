@@ -55,6 +55,10 @@ const (
 	HoldfastReturns            = "Holdfast.Returns"              // how often it was returned from an error queue, a decimal number
 )
 
+// UndecodableHeaders is set on a received message whose headers the transport could not decode. Its value holds the
+// headers as they were received: see [FormatUndecodable]. It stays on the copy in the error queue.
+const UndecodableHeaders = "Holdfast.Undecodable.Headers"
+
 // Names of the headers by which ServiceControl returns messages from the error queue and is told that
 // they were processed.
 const (
