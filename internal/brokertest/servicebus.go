@@ -83,6 +83,25 @@ func OwnServiceBus(t testing.TB) *ServiceBusNamespace {
 	return ownNamespace(t, namespaceOptions{})
 }
 
+// A ServiceBusProfile is a set of rules by which namespaces of our own broker work.
+type ServiceBusProfile string
+
+const (
+	// ServiceBusAzure has the rules of the service.
+	ServiceBusAzure ServiceBusProfile = "azure"
+	// ServiceBusLinksUncounted is the service, but the lock of a message ends with the link that it was made on. Its delivery
+	// does not count.
+	ServiceBusLinksUncounted ServiceBusProfile = "links-uncounted"
+	// ServiceBusLinksCounted is the same, and the delivery counts.
+	ServiceBusLinksCounted ServiceBusProfile = "links-counted"
+)
+
+// OwnServiceBusOf is [OwnServiceBus] by the rules of a profile.
+func OwnServiceBusOf(t testing.TB, profile ServiceBusProfile) *ServiceBusNamespace {
+	t.Helper()
+	return ownNamespace(t, namespaceOptions{Profile: profile})
+}
+
 // OwnServiceBusSized is [OwnServiceBus] with another limit, in bytes, for the size of a message and of
 // a batch.
 func OwnServiceBusSized(t testing.TB, message, batch int) *ServiceBusNamespace {
@@ -91,8 +110,9 @@ func OwnServiceBusSized(t testing.TB, message, batch int) *ServiceBusNamespace {
 }
 
 type namespaceOptions struct {
-	MaxMessageSize int `json:"maxMessageSize,omitempty"`
-	MaxBatchSize   int `json:"maxBatchSize,omitempty"`
+	Profile        ServiceBusProfile `json:"profile,omitempty"`
+	MaxMessageSize int               `json:"maxMessageSize,omitempty"`
+	MaxBatchSize   int               `json:"maxBatchSize,omitempty"`
 }
 
 func ownNamespace(t testing.TB, options namespaceOptions) *ServiceBusNamespace {

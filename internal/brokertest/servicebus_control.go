@@ -31,6 +31,15 @@ type ServiceBusFaults struct {
 	// Throttle is how many requests of any kind are answered by "server busy".
 	Throttle int
 
+	// Management refuses requests on $management, also those that schedule messages and cancel them.
+	Management ServiceBusRefusal
+
+	// Claims refuses tokens shown to $cbs. Clients show one for a queue, and one for its $management.
+	Claims ServiceBusRefusal
+
+	// Links refuses links before they are attached: to a queue, a topic, or the $management of one.
+	Links ServiceBusRefusal
+
 	// Unanswered is how many sends and settles on a link are carried out, and the connection reset
 	// in place of an answer.
 	Unanswered int
@@ -42,6 +51,26 @@ type ServiceBusFaults struct {
 	Silent bool
 }
 
+// A ServiceBusRefusal answers requests with a status and the text of the service. The zero value refuses none.
+type ServiceBusRefusal struct {
+	// Status is as in HTTP. 503 and 429 say that the namespace is being throttled, with error code 50009; 400 to a request that
+	// cancels says that the message is already being cancelled; 403 that the entity is full, 404 that it is missing. Links are refused
+	// by the condition that goes with it.
+	Status int `json:"status"`
+
+	// Address is the entity whose requests are refused, for claims and links with "/$management" where that is meant. Empty: all.
+	Address string `json:"address"`
+
+	// Operation is that of $management which is refused, such as "schedule-message" or "cancel-scheduled-message". Empty: all.
+	Operation string `json:"operation"`
+
+	// Times is how many requests are refused. 0: all, until the switches are set again.
+	Times int `json:"times"`
+
+	// Late carries a request on $management out before it is refused.
+	Late bool `json:"late"`
+}
+
 // Set replaces all switches.
 func (c *ServiceBusControl) Set(faults ServiceBusFaults) {
 	c.t.Helper()
@@ -50,6 +79,9 @@ func (c *ServiceBusControl) Set(faults ServiceBusFaults) {
 		"refuseLocks":       faults.RefuseLocks,
 		"refuseRenewals":    faults.RefuseRenewals,
 		"throttle":          faults.Throttle,
+		"management":        faults.Management,
+		"claims":            faults.Claims,
+		"links":             faults.Links,
 		"unanswered":        faults.Unanswered,
 		"delay":             faults.Delay.Milliseconds(),
 		"silent":            faults.Silent,
@@ -98,7 +130,7 @@ func (c *ServiceBusControl) Admit(token string, rights ...string) {
 // ServiceBusState is what a namespace has done and what is in it.
 type ServiceBusState struct {
 	Counts struct {
-		Open, Connections, Sends, Messages, Deliveries, Settles, Management, Admin int
+		Open, Connections, Sends, Messages, Deliveries, Settles, Management, Claims, Admin int
 	}
 	Queues map[string]ServiceBusQueue // by path; subscriptions are queues too
 	Memory int64                      // of the broker's process, in bytes

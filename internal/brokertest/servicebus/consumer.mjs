@@ -147,10 +147,12 @@ export class Consumer {
     else this.peer.detach(this.link, condition, description);
   }
 
-  // closed is called when the link is gone. What is locked on it stays so; what a session has handed out returns.
+  // closed is called when the link is gone. The messages of its session return; those that it locked do so by the
+  // namespace's rule.
   closed() {
     clearTimeout(this.#timer);
     this.queue.remove(this);
+    this.queue.unlink(this);
     if (this.waits) {
       this.waits = false;
       this.queue.sessions.forget(this);

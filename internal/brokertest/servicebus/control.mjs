@@ -39,8 +39,8 @@ async function act(method, kind, id, action, body) {
   return does(namespace, body);
 }
 
-async function create({ maxMessageSize, maxBatchSize }) {
-  const namespace = new Namespace();
+async function create({ profile, maxMessageSize, maxBatchSize }) {
+  const namespace = new Namespace(profile || undefined);
   namespace.maxMessageSize = maxMessageSize || namespace.maxMessageSize;
   namespace.maxBatchSize = maxBatchSize || namespace.maxBatchSize;
   await namespace.listen();

@@ -1,6 +1,7 @@
 // How messages come into a queue or a topic: checked, told from duplicates, held until their time.
 
 import { GONE, READY, SCHEDULED } from './message.mjs';
+import { Numbers } from './partition.mjs';
 import { Refused } from './refused.mjs';
 
 const MEGABYTE = 1 << 20;
@@ -16,12 +17,12 @@ export class Entrance {
     this.createdAt = this.updatedAt = this.accessedAt = Date.now();
     this.links = new Set();
     this.bytes = 0;
-    this.sequence = 0;
+    this.numbers = new Numbers(settings.enablePartitioning);
   }
 
-  // number gives a message the next sequence number.
+  // number sets the next sequence number of a message.
   number(message) {
-    message.sequence = ++this.sequence;
+    this.numbers.set(message);
     message.enqueueSequence ||= message.sequence;
   }
 
@@ -30,9 +31,7 @@ export class Entrance {
     const { status, maxSizeInMegabytes } = this.settings;
     if (status === 'Disabled' || status === 'SendDisabled') throw Refused.disabled(this.path);
     const size = messages.reduce((sum, message) => sum + message.size, 0);
-    if (this.bytes + size > maxSizeInMegabytes * MEGABYTE) {
-      throw new Refused(403, 'amqp:resource-limit-exceeded', `The entity ${this.path} has reached its maximum size.`);
-    }
+    if (this.bytes + size > maxSizeInMegabytes * MEGABYTE) throw Refused.full(this.path);
     for (const message of messages) this.checkMessage(message);
   }
 

@@ -32,5 +32,8 @@ export class Log {
     }
   }
 
+  // seen yields those that a request to peek sees.
+  seen(sequence) { return this.from(sequence); }
+
   [Symbol.iterator]() { return this.from(0); }
 }

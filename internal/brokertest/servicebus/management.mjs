@@ -23,10 +23,10 @@ export class Management extends Requests {
   perform(operation, { fields }) {
     const { counts, faults } = this.peer.namespace;
     counts.management++;
-    if (faults.busy()) throw Refused.busy();
+    if (faults.busy()) throw Refused.throttled();
     const act = OPERATIONS[operation];
     if (!act) throw Refused.bad(`There is no operation '${operation}' here.`);
-    return act(this.entity, fields, faults);
+    return faults.management.check(this.entity.path, operation, () => act(this.entity, fields, faults));
   }
 
   detach(condition, description) { this.peer.detach(this.link, condition, description); }

@@ -19,6 +19,7 @@ export class Message {
   queue = undefined; // where it is
   session = undefined;
   token = undefined; // of its lock: 16 bytes
+  holder = undefined; // the consumer whose link the lock was made on
   key = undefined; // the same as a string
   lockedUntil = undefined;
   deferred = false; // it is locked, and was parked before
@@ -30,6 +31,8 @@ export class Message {
   ttl = undefined; // milliseconds
   deliveryCount = 0; // of deliveries that failed
   sequence = 0;
+  partition = undefined; // of a partitioned entity
+  order = 0; // of arrival in its queue
   enqueueSequence = 0; // the first sequence number that it had
   enqueuedAt = 0;
   expiresAt = Infinity;
@@ -77,7 +80,7 @@ export class Message {
   copy() {
     const other = new Message();
     for (const field of ['durable', 'priority', 'ttl', 'scheduledAt', 'partitionKey', 'hops', 'annotations', 'properties',
-      'application', 'body', 'size', 'deadLetterSource', 'enqueueSequence']) other[field] = this[field];
+      'application', 'body', 'size', 'deadLetterSource', 'enqueueSequence', 'partition']) other[field] = this[field];
     return other;
   }
 

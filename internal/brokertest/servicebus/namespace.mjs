@@ -5,6 +5,7 @@ import { Deadlines } from './deadlines.mjs';
 import { Faults } from './faults.mjs';
 import { Keys } from './keys.mjs';
 import { Refused } from './refused.mjs';
+import { rulesOf } from './rules.mjs';
 import { Server } from './server.mjs';
 import { Topic } from './topic.mjs';
 
@@ -15,13 +16,17 @@ export class Namespace {
   deadlines = new Deadlines();
   faults = new Faults();
   keys = new Keys();
-  counts = { connections: 0, sends: 0, messages: 0, deliveries: 0, settles: 0, management: 0, admin: 0 };
+  counts = { connections: 0, sends: 0, messages: 0, deliveries: 0, settles: 0, management: 0, claims: 0, admin: 0 };
   maxMessageSize = 256 << 10;
   maxBatchSize = 256 << 10;
   server = new Server(this);
   admin = new Admin(this);
 
   createdAt = Date.now();
+
+  constructor(profile) {
+    this.rules = rulesOf(profile);
+  }
 
   get host() { return `127.0.0.1:${this.port}`; }
 
@@ -57,6 +62,7 @@ export class Namespace {
   forward(message, target, now) {
     if (message.hops >= MOST_HOPS) return 'MaxTransferHopCountExceeded';
     message.hops++;
+    message.partition = undefined; // it is the other entity's to choose
     try {
       const entity = this.find(entityName(target));
       entity.check([message]);

@@ -43,7 +43,7 @@ export class Peer {
         return this.#replyLink(link);
       }
       this.#need(path, LISTEN);
-      this.#throttled();
+      this.#check(path);
       return new Consumer(this, link, this.namespace.find(path));
     });
   }
@@ -55,10 +55,11 @@ export class Peer {
       if (path.toLowerCase() === '$cbs') return new Cbs(this, link);
       if (MANAGEMENT.test(path)) {
         this.#need(path, LISTEN, SEND);
+        this.namespace.faults.links.check(path, 'attach');
         return new Management(this, link, this.namespace.find(path.replace(MANAGEMENT, '')));
       }
       this.#need(path, SEND);
-      this.#throttled();
+      this.#check(path);
       return new Producer(this, link, this.namespace.find(path));
     });
   }
@@ -75,8 +76,9 @@ export class Peer {
     }
   }
 
-  #throttled() {
-    if (this.namespace.faults.busy()) throw Refused.busy();
+  #check(path) {
+    if (this.namespace.faults.busy()) throw Refused.throttled();
+    this.namespace.faults.links.check(path, 'attach');
   }
 
   #replyLink(link) {

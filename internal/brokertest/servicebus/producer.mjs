@@ -28,7 +28,7 @@ export class Producer {
   received(bytes, delivery, format) {
     const { namespace } = this.peer;
     try {
-      if (namespace.faults.busy()) throw Refused.busy();
+      if (namespace.faults.busy()) throw Refused.throttled();
       this.#take(bytes, format);
     } catch (error) {
       if (error instanceof Malformed) refuseDelivery(delivery, new Refused(400, 'amqp:decode-error', error.message));

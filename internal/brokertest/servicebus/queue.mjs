@@ -2,15 +2,16 @@
 
 import { Entrance } from './entrance.mjs';
 import { Log } from './log.mjs';
+import { PartitionedLog } from './partition.mjs';
 import { DEFERRED, GONE, LOCKED, READY, SCHEDULED } from './message.mjs';
 import { Ready } from './ready.mjs';
 import { Refused } from './refused.mjs';
+import { COUNTED, OUTLIVE } from './rules.mjs';
 import { Sessions } from './sessions.mjs';
 import { types } from './amqp.mjs';
 import { newToken, tokenKey } from './token.mjs';
 
 export class Queue extends Entrance {
-  log = new Log();
   #ready = new Ready();
   #locks = new Map(); // by key of the token
   #consumers = [];
@@ -19,6 +20,7 @@ export class Queue extends Entrance {
 
   constructor(namespace, path, settings, parent) {
     super(namespace, path, settings);
+    this.log = settings.enablePartitioning ? new PartitionedLog() : new Log();
     this.parent = parent; // of a sub-queue: the queue that it is of
     this.sessions = settings.requiresSession && !parent ? new Sessions(this) : undefined;
     if (!parent) {
@@ -120,6 +122,7 @@ export class Queue extends Entrance {
       this.removed(message);
       return;
     }
+    message.holder = consumer;
     consumer.deliver(message, this.lock(message));
   }
 
@@ -162,7 +165,7 @@ export class Queue extends Entrance {
     this.#locks.delete(message.key);
     message.session?.handed.delete(message);
     this.namespace.deadlines.clear(message);
-    message.token = message.key = message.lockedUntil = undefined;
+    message.token = message.key = message.lockedUntil = message.holder = undefined;
   }
 
   complete(key) { this.removed(this.#take(key)); }
@@ -191,6 +194,7 @@ export class Queue extends Entrance {
   }
 
   deadLetter(key, reason, description, changes) {
+    if (this.parent) throw new Refused(400, 'amqp:not-allowed', `Cannot dead-letter a message of '${this.path}', which is a dead-letter queue.`);
     const message = this.#take(key);
     message.modify(changes);
     this.bury(message, reason, description);
@@ -204,9 +208,9 @@ export class Queue extends Entrance {
     return message.lockedUntil;
   }
 
-  // failed counts a delivery that was not completed.
+  // failed counts a delivery that was not completed. Those of dead letters are not counted.
   failed(message) {
-    message.deliveryCount++;
+    if (!this.parent) message.deliveryCount++;
     const most = this.settings.maxDeliveryCount;
     if (!this.parent && message.deliveryCount >= most) {
       this.bury(message, 'MaxDeliveryCountExceeded', `Message could not be consumed after ${most} delivery attempts.`);
@@ -215,6 +219,13 @@ export class Queue extends Entrance {
     } else {
       this.#return(message);
     }
+  }
+
+  // unlink is called when a link is gone. Its locks outlive it, unless the namespace has another rule.
+  unlink(consumer) {
+    const { locksOfEndedLinks: rule } = this.namespace.rules;
+    if (rule === OUTLIVE || consumer.session) return;
+    for (const message of [...this.#locks.values()]) if (message.holder === consumer) this.giveBack(message, rule === COUNTED);
   }
 
   // lose takes the locks of all messages that are handed out, as if their time were over.
@@ -226,7 +237,7 @@ export class Queue extends Entrance {
     }
   }
 
-  // giveBack returns a message of a session that is not locked any more.
+  // giveBack returns a message whose lock has ended with the session or the link.
   giveBack(message, counts) {
     this.#unlock(message);
     if (counts) this.failed(message);
@@ -264,13 +275,12 @@ export class Queue extends Entrance {
     this.log.remove(message);
   }
 
-  // bury makes a message a dead letter. One of the dead letters stays where it is.
+  // bury makes a message a dead letter.
   bury(message, reason, description) {
     const why = [];
     if (reason !== undefined) why.push(['DeadLetterReason', types.wrap_string(String(reason))]);
     if (description !== undefined) why.push(['DeadLetterErrorDescription', types.wrap_string(String(description))]);
     message.modify(why);
-    if (this.parent) return this.#return(message);
     this.removed(message);
     const letter = message.copy();
     letter.deadLetterSource = this.path;
@@ -308,10 +318,11 @@ export class Queue extends Entrance {
     });
   }
 
-  // peek lists messages from a sequence number on, of one session or of all.
+  // peek lists messages from a sequence number on, of one session or of all. A partitioned entity shows one, of whichever
+  // partition answers: https://github.com/Azure/azure-service-bus-dotnet/issues/586.
   peek(from, count, sessionId) {
     const found = [];
-    for (const message of this.log.from(from)) {
+    for (const message of this.log.seen(from)) {
       if (found.length >= count) break;
       if (sessionId === undefined || message.sessionId === sessionId) found.push(message);
     }

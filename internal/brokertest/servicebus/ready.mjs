@@ -1,4 +1,4 @@
-// The messages that can be handed out, by sequence number: a line of those that arrived, and a heap of those that
+// The messages that can be handed out, in the order of their arrival: a line of those that arrived, and a heap of those that
 // came back, which are older.
 
 import { READY } from './message.mjs';
@@ -15,7 +15,7 @@ export class Ready {
     let place = heap.length;
     while (place > 0) {
       const above = (place - 1) >> 1;
-      if (heap[above].sequence <= message.sequence) break;
+      if (heap[above].order <= message.order) break;
       heap[place] = heap[above];
       place = above;
     }
@@ -29,7 +29,7 @@ export class Ready {
     const arrived = this.#line[this.#head];
     const returned = this.#returned[0];
     if (!arrived || !returned) return arrived ?? returned;
-    return arrived.sequence < returned.sequence ? arrived : returned;
+    return arrived.order < returned.order ? arrived : returned;
   }
 
   // take removes and returns what first is.
@@ -59,8 +59,8 @@ export class Ready {
     for (;;) {
       let below = 2 * place + 1;
       if (below >= heap.length) break;
-      if (below + 1 < heap.length && heap[below + 1].sequence < heap[below].sequence) below++;
-      if (heap[below].sequence >= last.sequence) break;
+      if (below + 1 < heap.length && heap[below + 1].order < heap[below].order) below++;
+      if (heap[below].order >= last.order) break;
       heap[place] = heap[below];
       place = below;
     }

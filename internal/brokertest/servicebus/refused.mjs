@@ -29,8 +29,29 @@ export class Refused extends Error {
     return new Refused(410, 'com.microsoft:session-lock-lost', 'The session lock has expired on the session. Accept a new session.');
   }
 
-  static busy() {
-    return new Refused(503, 'com.microsoft:server-busy', 'The request was terminated because the entity is being throttled. Wait and try again.');
+  // throttled is the answer of a namespace without credits. https://learn.microsoft.com/azure/service-bus-messaging/service-bus-throttling
+  static throttled(status = 503) {
+    return new Refused(status, 'com.microsoft:server-busy',
+      'The request was terminated because the namespace test is being throttled. Error code: 50009. Please wait 10 seconds and try again.');
+  }
+
+  // by is the service's answer with a status.
+  static by(status, path, operation) {
+    switch (status) {
+      case 400: return Refused.bad(operation.endsWith('cancel-scheduled-message')
+        ? 'The scheduled message with SequenceNumber = 1 is already being cancelled.' : 'The request has an argument that is invalid.');
+      case 401: return Refused.unauthorized(`Unauthorized access. Claim(s) are required to perform this operation on '${path}'.`);
+      case 403: return Refused.full(path);
+      case 404: return Refused.notFound(path);
+      case 410: return Refused.lockLost();
+      case 413: return new Refused(413, 'amqp:link:message-size-exceeded', 'The message exceeds the limit currently allowed on the link.');
+      case 429: case 503: return Refused.throttled(status);
+      default: return new Refused(status, 'amqp:internal-error', 'The service was unable to process the request; please retry the operation.');
+    }
+  }
+
+  static full(path) {
+    return new Refused(403, 'amqp:resource-limit-exceeded', `The entity ${path} has reached its maximum size.`);
   }
 
   static bad(description) {

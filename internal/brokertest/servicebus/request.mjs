@@ -7,6 +7,10 @@ import { VALUE, decode, sections } from './sections.mjs';
 const CREDIT = 1000;
 
 export class Requests {
+  // The names of an answer's properties, as $management documents them:
+  // https://learn.microsoft.com/azure/service-bus-messaging/service-bus-amqp-request-response
+  names = { status: 'statusCode', description: 'statusDescription', condition: 'errorCondition' };
+
   constructor(peer, link) {
     this.peer = peer;
     link.set_credit_window(CREDIT);
@@ -34,8 +38,9 @@ export class Requests {
   }
 
   #answer(request, status, description, condition, body) {
-    const properties = { 'status-code': types.wrap_int(status), 'status-description': description };
-    if (condition) properties['error-condition'] = types.wrap_symbol(condition);
+    const { names } = this;
+    const properties = { [names.status]: types.wrap_int(status), [names.description]: description };
+    if (condition) properties[names.condition] = types.wrap_symbol(condition);
     this.peer.reply(request.reply_to, encodeMessage({
       correlation_id: request.message_id, application_properties: properties, body,
     }));

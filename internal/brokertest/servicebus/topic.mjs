@@ -20,7 +20,7 @@ export class Subscription extends Queue {
   rules = new Map(); // by lower-case name
 
   constructor(namespace, topic, name, settings) {
-    super(namespace, `${topic.path}/Subscriptions/${name}`, settings);
+    super(namespace, `${topic.path}/Subscriptions/${name}`, { ...settings, enablePartitioning: topic.settings.enablePartitioning });
     this.topic = topic;
     this.name = name;
   }
