@@ -34,6 +34,10 @@ type Config struct {
 	// CPUs unless set, and at most 65,536. With 1, messages are handled, and what they send leaves,
 	// strictly one after the other.
 	Concurrency int
+	// MaxBufferedBytes bounds the memory of received messages: the headers and bodies of all deliveries that the endpoint
+	// has received and not settled, over all its queues. 256 MiB unless set; in bytes. Where there is no room the endpoint
+	// receives fewer messages, down to one at a time. It never refuses a message: one that is larger than the bound is received alone.
+	MaxBufferedBytes int64
 	// Recoverability says what happens to messages that fail.
 	Recoverability recoverability.Config
 	// AuditQueue, when set, gets a copy of every message that was processed, with its body

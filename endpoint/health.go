@@ -37,6 +37,8 @@ type QueueHealth struct {
 	Buffered int    `json:"buffered"` // received, not handled yet
 	Handling int    `json:"handling"` // in handlers
 	Settling int    `json:"settling"` // handled, not settled yet; or waiting because of [Message.AtMost]
+	// Bytes are the headers and bodies of all these: see [Config.MaxBufferedBytes].
+	Bytes int64 `json:"bytes"`
 }
 
 // Health tells how the endpoint is.
@@ -90,7 +92,11 @@ func (l *lane) health() QueueHealth {
 	if in := l.intake.Load(); in != nil {
 		s = in.pump.Stats()
 	}
-	return QueueHealth{l.queue, s.Buffered, s.Handling, s.Settling}
+	return queueHealth(l.queue, s)
+}
+
+func queueHealth(queue string, s pump.Stats) QueueHealth {
+	return QueueHealth{queue, s.Buffered, s.Handling, s.Settling, s.Bytes}
 }
 
 // RateLimitHealth is a rate limit that is in force.

@@ -62,7 +62,7 @@ func (e *Endpoint) openLane(ctx context.Context, live *live, opts transport.Rece
 			return nil, err
 		}
 		p := pump.New(pump.Config{
-			Receiver: receiver, Limits: live.limits, Queue: opts.Queue,
+			Receiver: receiver, Limits: live.limits, Queue: opts.Queue, Budget: live.budget,
 			Handle: handle, StopTimeout: e.cfg.StopTimeout, Logger: e.cfg.Logger, OnReceive: watch,
 		})
 		live.process.join(p)

@@ -169,7 +169,7 @@ func (q *quarantine) work(ctx context.Context) (all bool) {
 	none := time.AfterFunc(quarantineFirst, end)
 	defer none.Stop()
 	p := pump.New(pump.Config{
-		Receiver: receiver, Limits: q.live.limits, Queue: q.queue, Alone: true,
+		Receiver: receiver, Limits: q.live.limits, Queue: q.queue, Alone: true, Budget: q.live.budget,
 		StopTimeout: q.e.cfg.StopTimeout, Logger: q.log(),
 		Handle: func(ctx context.Context, d transport.Delivery, slot *pump.Slot) {
 			none.Stop()
@@ -213,6 +213,6 @@ func (q *quarantine) tell(h *Health) {
 	h.Quarantined = q.waiting.Load()
 	if p := q.pump.Load(); p != nil {
 		s := p.Stats()
-		h.Queues = append(h.Queues, QueueHealth{q.queue, s.Buffered, s.Handling, s.Settling})
+		h.Queues = append(h.Queues, queueHealth(q.queue, s))
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/holdfast-go/holdfast/internal/pump"
 	"github.com/holdfast-go/holdfast/transport"
 )
 
@@ -21,6 +22,7 @@ type live struct {
 	holding   pauses
 	held      atomic.Int64 // messages that could not be dealt with, until they are given back
 	lanes     []*lane
+	budget    *pump.Budget // of all that is received
 
 	process    *process
 	quarantine *quarantine // nil where there is no guard
@@ -49,7 +51,7 @@ func (e *Endpoint) run(ctx context.Context, process *process) (err error) {
 	defer func() { err = errors.Join(err, conn.Close()) }()
 	live := newLive(ctx, conn)
 	defer live.settling.close()
-	live.process = process
+	live.process, live.budget = process, pump.NewBudget(e.cfg.MaxBufferedBytes)
 	if err := e.prepare(ctx, live); err != nil {
 		return err
 	}

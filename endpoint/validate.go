@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/holdfast-go/holdfast/internal/pump"
 )
 
 // validate reports all that is wrong with c as the user wrote it.
@@ -37,6 +39,9 @@ func (c Config) validate() error {
 	}
 	if c.Concurrency < 0 || c.Concurrency > maxConcurrency {
 		bad("Concurrency is %d: it must be from 1 to %d, or 0 for the default", c.Concurrency, maxConcurrency)
+	}
+	if c.MaxBufferedBytes < 0 {
+		bad("MaxBufferedBytes is negative: %d; 0 is the default of %d", c.MaxBufferedBytes, pump.DefaultBudget)
 	}
 	switch {
 	case c.InstanceQueue && c.SendOnly:

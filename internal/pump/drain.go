@@ -118,6 +118,7 @@ func (p *Pump) takeBuffer() []*Slot {
 		s := p.buffer.pop()
 		s.state = gone
 		p.unhold(s)
+		p.share.drop(s.size)
 		left = append(left, s)
 	}
 	return left

@@ -15,12 +15,15 @@ import (
 // delivery is a message that remembers what became of it.
 type delivery struct {
 	n         int
+	size      int // of the body
 	completed atomic.Int32
 	released  atomic.Int32
 	release   func(ctx context.Context) error // nil: works at once
 }
 
-func (d *delivery) Message() *transport.Message    { return nil }
+func (d *delivery) Message() *transport.Message {
+	return &transport.Message{Body: make([]byte, d.size)}
+}
 func (d *delivery) Attempt() transport.Attempt     { return transport.Attempt{N: 1, Exact: true} }
 func (d *delivery) Retry(context.Context) error    { return nil }
 func (d *delivery) Complete(context.Context) error { d.completed.Add(1); return nil }
@@ -142,6 +145,37 @@ func (r *receiver) Window(n int) {
 }
 
 func (r *receiver) Close() error { return nil }
+
+// putSizes adds messages with bodies of these sizes.
+func (r *receiver) putSizes(sizes ...int) []*delivery {
+	ds := r.put(len(sizes))
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for i, size := range sizes {
+		ds[i].size = size
+	}
+	return ds
+}
+
+// byteReceiver is a receiver that bounds a Receive by size.
+type byteReceiver struct {
+	*receiver
+	bounds list[int64]
+}
+
+func (r *byteReceiver) ReceiveBytes(ctx context.Context, limit int, maxBytes int64) ([]transport.Delivery, error) {
+	r.bounds.add(maxBytes)
+	r.mu.Lock()
+	n, bytes := 0, int64(0)
+	for _, d := range r.queue {
+		if bytes += int64(d.size); n > 0 && bytes > maxBytes {
+			break
+		}
+		n++
+	}
+	r.mu.Unlock()
+	return r.Receive(ctx, max(1, min(limit, n)))
+}
 
 // leaser is a receiver whose deliveries are leased.
 type leaser struct {

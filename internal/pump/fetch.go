@@ -11,6 +11,7 @@ import (
 // call is a Receive that is running.
 type call struct {
 	limit int
+	bytes int64 // reserved for what it returns
 	began time.Duration
 }
 
@@ -22,9 +23,12 @@ func (p *Pump) fetch(ctx, work context.Context) {
 		if !ok {
 			return
 		}
-		ds, err := p.cfg.Receiver.Receive(ctx, c.limit)
+		ds, err := p.receive(ctx, c)
 		bad := err != nil || len(ds) == 0
-		pausing := p.arrive(c, p.slots(work, ds), bad)
+		pausing, windowing := p.arrive(c, p.slots(work, ds), bad)
+		if windowing {
+			p.giveWindow()
+		}
 		p.startReady()
 		if ctx.Err() != nil {
 			return
@@ -47,10 +51,19 @@ func (p *Pump) ask() (call, bool) {
 		return call{}, false
 	}
 	c := call{limit: p.room(), began: p.now()}
+	c.bytes = p.share.ask(c.limit)
 	p.calls++
 	p.asked += c.limit
 	p.wake()
 	return c, true
+}
+
+// receive calls the receiver, with a bound in bytes where there is one and the driver takes it.
+func (p *Pump) receive(ctx context.Context, c call) ([]transport.Delivery, error) {
+	if r := p.share.receiver; r != nil {
+		return r.ReceiveBytes(ctx, c.limit, c.bytes)
+	}
+	return p.cfg.Receiver.Receive(ctx, c.limit)
 }
 
 // room is how many messages to ask for now; 0 is none. Called with mu held.
@@ -69,7 +82,7 @@ func (p *Pump) room() int {
 	if most := p.cfg.Limits.MaxReceive; most > 0 {
 		n = min(n, most)
 	}
-	return n
+	return p.share.room(p, n)
 }
 
 // another reports whether a further Receive may run beside others: while there is a sign
@@ -83,7 +96,7 @@ func (p *Pump) slots(work context.Context, ds []transport.Delivery) []Slot {
 	ss := make([]Slot, len(ds))
 	now := p.now()
 	for i, d := range ds {
-		ss[i] = Slot{pump: p, delivery: d, ctx: work, since: now, at: -1}
+		ss[i] = Slot{pump: p, delivery: d, ctx: work, since: now, at: -1, size: p.share.size(d)}
 		if p.renewer != nil {
 			ss[i].ctx, ss[i].cancel = context.WithCancelCause(work) //nolint:fatcontext // one for each, not one in the other
 		}
@@ -92,14 +105,16 @@ func (p *Pump) slots(work context.Context, ds []transport.Delivery) []Slot {
 }
 
 // arrive ends call c: it buffers what came. When the call went badly no other
-// starts before the caller has paused; it is the caller's to pause if arrive returns true.
-func (p *Pump) arrive(c call, ss []Slot, bad bool) (pausing bool) {
+// starts before the caller has paused; it is the caller's to pause if arrive returns pausing, and to
+// call giveWindow if it returns windowing.
+func (p *Pump) arrive(c call, ss []Slot, bad bool) (pausing, windowing bool) {
 	now := p.now()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.calls--
 	p.asked -= c.limit
-	p.full = len(ss) >= c.limit
+	p.share.answered(c.bytes)
+	p.full = len(ss) >= c.limit || p.share.receiver != nil && 2*sizes(ss) >= c.bytes
 	p.take(ss)
 	if bad {
 		pausing = !p.paused
@@ -107,8 +122,20 @@ func (p *Pump) arrive(c call, ss []Slot, bad bool) (pausing bool) {
 	} else {
 		p.demand.measure(now, now-c.began, p.finished, p.full)
 	}
+	if p.share.windowed() && p.phase == running && !p.windowing && p.windowSize() != p.window {
+		p.windowing, windowing = true, true
+	}
 	p.wake()
-	return pausing
+	return pausing, windowing
+}
+
+// sizes returns the bytes of ss.
+func sizes(ss []Slot) int64 {
+	var n int64
+	for i := range ss {
+		n += ss[i].size
+	}
+	return n
 }
 
 // take buffers what came. Called with mu held.
@@ -117,6 +144,7 @@ func (p *Pump) take(ss []Slot) {
 	for i := range ss {
 		p.buffer.push(&ss[i])
 		p.hold(&ss[i], now)
+		p.share.take(ss[i].size)
 	}
 }
 

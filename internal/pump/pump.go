@@ -56,6 +56,8 @@ type Config struct {
 	// StopTimeout is how long handlers may go on after Run's context has ended, before
 	// theirs is cancelled. 0 cancels it at once; less than 0 never. None starts in the second half of it.
 	StopTimeout time.Duration
+	// Budget bounds the bytes of the messages that are held, with those of the other pumps that share it. nil: no bound.
+	Budget *Budget
 	// Logger takes what nobody is there to be told: outages and lost leases. nil discards it.
 	Logger *slog.Logger
 	// OnReceive is called with the error of each Receive that failed, and with nil when
@@ -65,9 +67,10 @@ type Config struct {
 
 // Stats is what a pump holds at a moment.
 type Stats struct {
-	Buffered int // received, waiting for a slot
-	Handling int // in handlers
-	Settling int // handlers are done, not settled yet
+	Buffered int   // received, waiting for a slot
+	Handling int   // in handlers
+	Settling int   // handlers are done, not settled yet
+	Bytes    int64 // headers and bodies of all these; 0 without a [Budget]
 }
 
 // Pump receives messages and has them handled. Its methods are safe for concurrent use.
@@ -104,6 +107,7 @@ type Pump struct {
 	full   bool // the last one returned all that it was asked for
 	paused bool // none may start: the last one failed
 	demand demand
+	share  share
 }
 
 type phase int8
@@ -127,6 +131,7 @@ func New(cfg Config) *Pump {
 		stopped:     make(chan struct{}),
 		concurrency: max(1, cfg.Concurrency),
 		alone:       cfg.Alone,
+		share:       newShare(cfg),
 	}
 	if cfg.Alone {
 		p.concurrency = 1
@@ -158,6 +163,8 @@ func (p *Pump) Run(ctx context.Context) error {
 	held, release := context.WithCancel(lasting)
 	defer release()
 
+	p.share.join()
+	defer p.leaveBudget()
 	p.giveWindow()
 	var routines sync.WaitGroup
 	for range max(1, p.cfg.Limits.ParallelReceive) {
@@ -188,6 +195,13 @@ func (p *Pump) begin() bool {
 	return true
 }
 
+func (p *Pump) leaveBudget() {
+	p.mu.Lock()
+	p.share.leave(p)
+	p.mu.Unlock()
+	p.cfg.Budget.freed(p)
+}
+
 // SetConcurrency changes how many messages are handled at once; less than 1 is 1. More
 // start at once; fewer are handled as those that are running finish.
 func (p *Pump) SetConcurrency(n int) { p.set(n, p.cfg.Alone) }
@@ -213,7 +227,7 @@ func (p *Pump) set(concurrency int, alone bool) {
 func (p *Pump) Stats() Stats {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return Stats{Buffered: p.buffer.len(), Handling: p.handling, Settling: p.settling}
+	return Stats{Buffered: p.buffer.len(), Handling: p.handling, Settling: p.settling, Bytes: p.share.held}
 }
 
 // now is the time since the pump was made, by a clock that nobody sets.

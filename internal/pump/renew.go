@@ -210,7 +210,7 @@ func (p *Pump) hold(s *Slot, now time.Duration) {
 		return
 	}
 	s.leased, s.due = now, now+p.cfg.Limits.Lease/3
-	s.at = len(p.held)
+	s.at = int32(len(p.held)) //nolint:gosec // bounded by the concurrency
 	p.held = append(p.held, s)
 }
 

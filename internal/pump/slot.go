@@ -34,10 +34,11 @@ type Slot struct {
 	ctx      context.Context         //nolint:containedctx // given to the handler, by whichever goroutine runs it
 	cancel   context.CancelCauseFunc // of ctx; nil without leases
 	since    time.Duration           // when it was received
+	size     int64                   // bytes of the message; 0 without a budget
 
 	// The rest is guarded by the pump's mutex.
 	state  state
-	at     int           // index in the pump's held; -1 when not there
+	at     int32         // index in the pump's held; -1 when not there
 	leased time.Duration // since when the lease is known to hold
 	due    time.Duration // when to renew it
 }
@@ -205,6 +206,7 @@ func (p *Pump) forget(s *Slot) {
 	s.state = gone
 	s.delivery, s.ctx = nil, nil
 	p.unhold(s)
+	p.share.drop(s.size)
 }
 
 // startReady starts what is buffered as far as there are slots.

@@ -1,10 +1,13 @@
 package pump
 
-// windowSize is how many deliveries the pump lets the driver have out: those that
+// windowSize returns the window that the receiver is to have: by the number of messages, and by their bytes. Called with mu held.
+func (p *Pump) windowSize() int { return p.share.bound(p, p.countWindow(), p.window) }
+
+// countWindow is how many deliveries the pump lets the driver have out: those that
 // are handled and those that settle, and some that wait behind them in our buffer. Where the driver
 // prefetches, these are as many as are handled, and half of the window is for what is on its way: sent and not here,
 // or done with and waiting for others to be acknowledged together with. Called with mu held.
-func (p *Pump) windowSize() int {
+func (p *Pump) countWindow() int {
 	c := p.concurrency
 	switch {
 	case p.alone:
@@ -28,6 +31,7 @@ func (p *Pump) giveWindow() {
 	defer p.mu.Unlock()
 	for n := p.windowSize(); n != p.window; n = p.windowSize() {
 		p.window = n
+		p.share.setWindow(n)
 		p.mu.Unlock()
 		p.cfg.Receiver.Window(n)
 		p.mu.Lock()

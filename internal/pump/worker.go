@@ -47,6 +47,7 @@ func (p *Pump) work(s *Slot) {
 // next, if anything: what is ready, or what comes through more.
 func (p *Pump) after(s *Slot, more chan *Slot) *Slot {
 	next, wait := p.finish(s, more)
+	p.cfg.Budget.freed(p)
 	if wait {
 		next = <-more
 	}

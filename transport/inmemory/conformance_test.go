@@ -29,7 +29,7 @@ func TestConformance(t *testing.T) {
 
 const everything = inmemory.Installer | inmemory.Subscriber | inmemory.Canceler | inmemory.Inspector |
 	inmemory.Completer | inmemory.Transactor | inmemory.SpacedRetrier | inmemory.DeadLetterer |
-	inmemory.Delay | inmemory.Exact | inmemory.FreeRelease
+	inmemory.Delay | inmemory.Exact | inmemory.FreeRelease | inmemory.ByteReceiver
 
 // harness opens brokers set up like a template.
 func harness(setUp func(*inmemory.Transport)) transporttest.Harness {

@@ -62,10 +62,7 @@ func (c *conn) OpenReceiver(ctx context.Context, opts transport.ReceiverOptions)
 	}
 	r := &receiver{conn: c, queue: q, done: make(chan struct{})}
 	c.receivers[r] = true
-	if c.t.Lease > 0 {
-		return leased{r}, nil
-	}
-	return r, nil
+	return withoutReceiver(r, c.t.Lease > 0, c.t.Without), nil
 }
 
 // Close returns what was not settled to the front of its queue, where it has used up an attempt.

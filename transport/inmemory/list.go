@@ -36,6 +36,18 @@ func (l *list) insert(it, after *item) {
 	l.len++
 }
 
+// within returns how many of the first items, up to limit, have at most maxBytes bytes in total: 1 at least, where there is one.
+func (l *list) within(limit int, maxBytes int64) int {
+	n := 0
+	for it := l.first; it != nil && n < limit; it = it.next {
+		if maxBytes -= int64(len(it.message.Body) + it.message.Headers.Size()); maxBytes < 0 && n > 0 {
+			break
+		}
+		n++
+	}
+	return n
+}
+
 func (l *list) remove(it *item) {
 	if it.prev == nil {
 		l.first = it.next

@@ -3,14 +3,16 @@ package inmemory
 import (
 	"context"
 	"errors"
+	"math"
 	"time"
 
 	"github.com/holdfast-go/holdfast/transport"
 )
 
 var (
-	_ transport.Receiver = (*receiver)(nil)
-	_ transport.Renewer  = leased{}
+	_ transport.Receiver     = (*receiver)(nil)
+	_ transport.ByteReceiver = (*receiver)(nil)
+	_ transport.Renewer      = leased{}
 )
 
 type receiver struct {
@@ -20,6 +22,11 @@ type receiver struct {
 }
 
 func (r *receiver) Receive(ctx context.Context, limit int) ([]transport.Delivery, error) {
+	return r.ReceiveBytes(ctx, limit, math.MaxInt64)
+}
+
+// ReceiveBytes bounds what leaves the queue at once. All messages are in memory either way.
+func (r *receiver) ReceiveBytes(ctx context.Context, limit int, maxBytes int64) ([]transport.Delivery, error) {
 	if err := r.conn.t.refuse(ctx, "Receive", r.queue.name); err != nil {
 		return nil, err
 	}
@@ -27,7 +34,7 @@ func (r *receiver) Receive(ctx context.Context, limit int) ([]transport.Delivery
 		limit = min(limit, most)
 	}
 	for {
-		ds, next := r.take(limit)
+		ds, next := r.take(limit, maxBytes)
 		if len(ds) > 0 {
 			return ds, nil
 		}
@@ -43,7 +50,7 @@ type change struct {
 	due  time.Time // zero when nothing is going to happen by itself
 }
 
-func (r *receiver) take(limit int) ([]transport.Delivery, change) {
+func (r *receiver) take(limit int, maxBytes int64) ([]transport.Delivery, change) {
 	r.conn.b.mu.Lock()
 	defer r.conn.b.mu.Unlock()
 	q := r.queue
@@ -53,7 +60,7 @@ func (r *receiver) take(limit int) ([]transport.Delivery, change) {
 		return nil, change{}
 	default:
 	}
-	n := min(limit, q.ready.len)
+	n := q.ready.within(limit, maxBytes)
 	if n == 0 {
 		next := change{news: q.wait()}
 		if len(q.timed) > 0 {

@@ -63,6 +63,7 @@ const (
 	Delay                                // Limits.MaxDelay is 0, and delays are refused
 	Exact                                // Attempt.N tells first from later hand-outs only: 1 or 2
 	FreeRelease                          // a release counts as an attempt
+	ByteReceiver                         // a Receive is bounded by number only
 )
 
 // Open connects to the broker. It fails only when Transport.Fail says so or ctx has ended.

@@ -28,14 +28,18 @@ func TestInstallMakesTheQueues(t *testing.T) {
 }
 
 func TestWhatIsTakenAwayCannotBeFound(t *testing.T) {
-	// Every set of the eight optional interfaces.
+	// Every set of the nine optional interfaces.
 	const all = inmemory.Installer | inmemory.Subscriber | inmemory.Canceler | inmemory.Inspector |
 		inmemory.Completer | inmemory.Transactor | inmemory.SpacedRetrier | inmemory.DeadLetterer
-	for without := range all + 1 {
+	for without := range 2 * (all + 1) {
+		if without > all {
+			without = without&all | inmemory.ByteReceiver
+		}
 		broker := &inmemory.Transport{Without: without}
 		conn := open(t, broker, "orders")
 		dispatch(t, conn, to("orders", "1"))
-		d := one(t, receiver(t, conn, "orders"), "1")
+		r := receiver(t, conn, "orders")
+		d := one(t, r, "1")
 		got := inmemory.Capability(0)
 		add := func(found bool, c inmemory.Capability) {
 			if !found {
@@ -50,6 +54,7 @@ func TestWhatIsTakenAwayCannotBeFound(t *testing.T) {
 		add(is[transport.Transactor](d), inmemory.Transactor)
 		add(is[transport.SpacedRetrier](d), inmemory.SpacedRetrier)
 		add(is[transport.DeadLetterer](d), inmemory.DeadLetterer)
+		add(is[transport.ByteReceiver](r), inmemory.ByteReceiver)
 		if got != without {
 			t.Errorf("without %b, %b are missing", without, got)
 		}

@@ -112,6 +112,28 @@ func withoutConn(c *conn, w Capability) transport.Conn {
 	}
 }
 
+// withoutReceiver is r without the optional interfaces in w; a Renewer where there are leases.
+func withoutReceiver(r *receiver, leases bool, w Capability) transport.Receiver {
+	type (
+		Base = transport.Receiver
+		N    = transport.Renewer
+	)
+	bytes := w&ByteReceiver == 0
+	switch {
+	case leases && bytes:
+		return leased{r}
+	case leases:
+		return struct {
+			Base
+			N
+		}{r, leased{r}}
+	case bytes:
+		return r
+	default:
+		return struct{ Base }{r}
+	}
+}
+
 // withoutDelivery is d without the optional interfaces in w.
 func withoutDelivery(d *delivery, w Capability) transport.Delivery {
 	type (

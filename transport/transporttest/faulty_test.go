@@ -2,6 +2,7 @@ package transporttest
 
 import (
 	"context"
+	"math"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -33,6 +34,7 @@ type faulty struct {
 
 	openReceiver  func(ctx context.Context, c *faultyConn, queue string) (transport.Receiver, error)
 	receive       func(ctx context.Context, r *faultyReceiver, limit int) ([]transport.Delivery, error)
+	receiveBytes  func(ctx context.Context, r *faultyReceiver, limit int, maxBytes int64) ([]transport.Delivery, error)
 	window        func(r *faultyReceiver, n int)
 	closeReceiver func(r *faultyReceiver) error
 	renew         func(ctx context.Context, r *faultyReceiver, ds []transport.Delivery) []error
@@ -199,9 +201,20 @@ func (r *faultyReceiver) Receive(ctx context.Context, limit int) ([]transport.De
 	return r.soundly(ctx, limit)
 }
 
+func (r *faultyReceiver) ReceiveBytes(ctx context.Context, limit int, maxBytes int64) ([]transport.Delivery, error) {
+	if r.f.receiveBytes != nil {
+		return r.f.receiveBytes(ctx, r, limit, maxBytes)
+	}
+	return r.soundlyWithin(ctx, limit, maxBytes)
+}
+
 // soundly receives as the sound driver does.
 func (r *faultyReceiver) soundly(ctx context.Context, limit int) ([]transport.Delivery, error) {
-	ds, err := r.Receiver.Receive(ctx, limit)
+	return r.soundlyWithin(ctx, limit, math.MaxInt64)
+}
+
+func (r *faultyReceiver) soundlyWithin(ctx context.Context, limit int, maxBytes int64) ([]transport.Delivery, error) {
+	ds, err := r.Receiver.(transport.ByteReceiver).ReceiveBytes(ctx, limit, maxBytes)
 	r.conn.mu.Lock()
 	defer r.conn.mu.Unlock()
 	for i, d := range ds {

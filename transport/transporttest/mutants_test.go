@@ -60,6 +60,20 @@ var receiveMutants = []mutant{
 		f.MaxReceive = 20
 		f.limits = func(l transport.Limits) transport.Limits { l.MaxReceive = 10; return l }
 	}},
+	{"receive-bytes", "the bound in bytes is not kept", func(f *faulty) {
+		f.receiveBytes = func(ctx context.Context, r *faultyReceiver, limit int, _ int64) ([]transport.Delivery, error) {
+			return r.soundly(ctx, limit)
+		}
+	}},
+	{"receive-bytes", "a message above the bound is never received", func(f *faulty) {
+		f.receiveBytes = func(ctx context.Context, r *faultyReceiver, limit int, maxBytes int64) ([]transport.Delivery, error) {
+			if maxBytes < 40<<10 {
+				<-ctx.Done()
+				return nil, ctx.Err()
+			}
+			return r.soundlyWithin(ctx, limit, maxBytes)
+		}
+	}},
 	{"receive-waits", "Receive returns empty-handed", func(f *faulty) {
 		f.receive = func(ctx context.Context, r *faultyReceiver, limit int) ([]transport.Delivery, error) {
 			short, cancel := context.WithTimeout(ctx, time.Millisecond)

@@ -9,6 +9,7 @@ type offer struct {
 	harness  Harness
 	limits   transport.Limits
 	conn     transport.Conn
+	receiver transport.Receiver
 	delivery transport.Delivery
 	attempt  transport.Attempt
 	counted  bool // the second hand-out in a queue with Counted is exact
@@ -45,6 +46,7 @@ var (
 	purging     = capability{"Purger", func(o offer) bool { return is[transport.Purger](o.conn) }}
 	completing  = capability{"Completer", func(o offer) bool { return is[transport.Completer](o.delivery) }}
 	transacting = capability{"Transactor", func(o offer) bool { return is[transport.Transactor](o.delivery) }}
+	byBytes     = capability{"ByteReceiver", func(o offer) bool { return is[transport.ByteReceiver](o.receiver) }}
 	spacing     = capability{"SpacedRetrier", func(o offer) bool { return is[transport.SpacedRetrier](o.delivery) }}
 	burying     = capability{"DeadLetterer", func(o offer) bool { return is[transport.DeadLetterer](o.delivery) }}
 
@@ -73,8 +75,9 @@ func probe(t *test) offer {
 	c := t.open()
 	q := t.queue(c, "probe")
 	t.send(c, q, "probe")
-	d := t.one(t.receiver(c, q), "probe")
-	o := offer{harness: t.harness, limits: c.Limits(), conn: c, delivery: d, attempt: d.Attempt()}
+	r := t.receiver(c, q)
+	d := t.one(r, "probe")
+	o := offer{harness: t.harness, limits: c.Limits(), conn: c, receiver: r, delivery: d, attempt: d.Attempt()}
 	t.do("Complete", d.Complete)
 	if installing.offered(o) {
 		o.counted = probeCounted(t, c)

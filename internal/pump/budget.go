@@ -1,0 +1,286 @@
+package pump
+
+import (
+	"maps"
+	"math"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+// DefaultBudget is the size of a Budget in bytes unless the user sets another one.
+const DefaultBudget = 256 << 20
+
+const (
+	// unseenSize is the size that a message is taken to have before the pump has received one, where the driver cannot
+	// bound a Receive by size. So the first request is for at most 32 messages with the default budget.
+	unseenSize = 8 << 20
+	// leastRequest is the least number of bytes to bound a Receive by, where there is room.
+	leastRequest = 1 << 20
+	// sizesAbove is by how much a Receive may exceed the size that is expected of its messages.
+	sizesAbove = 4
+	// meanWeight is over how many messages the mean of the sizes is taken.
+	meanWeight = 16
+)
+
+// A Budget bounds the bytes of the messages that several pumps hold: headers and bodies of all deliveries that were
+// received and are not settled. It is safe for concurrent use.
+//
+// A pump may use what the others leave; while another one lacks room, it may use an equal share. A pump that holds nothing may
+// receive one message whatever its size and whatever the others hold, so the total can exceed the budget by one message of each pump.
+type Budget struct {
+	size    int64
+	pumps   atomic.Int64
+	claimed atomic.Int64 // of all pumps
+	hungry  atomic.Int64 // len of lacking
+
+	mu      sync.Mutex
+	lacking map[*Pump]struct{} // those that lack room
+}
+
+// NewBudget returns a Budget of size bytes; less than 1 is [DefaultBudget].
+func NewBudget(size int64) *Budget {
+	if size < 1 {
+		size = DefaultBudget
+	}
+	return &Budget{size: size, lacking: map[*Pump]struct{}{}}
+}
+
+// freed lets the pumps ask again that lack room, but for the caller. Called without any pump's mutex.
+func (b *Budget) freed(by *Pump) {
+	if b == nil || b.hungry.Load() == 0 {
+		return
+	}
+	b.mu.Lock()
+	lacking := slices.Collect(maps.Keys(b.lacking))
+	b.mu.Unlock()
+	for _, p := range lacking {
+		if p != by {
+			p.mu.Lock()
+			p.wake()
+			p.mu.Unlock()
+		}
+	}
+}
+
+// lacks notes whether p lacks room.
+func (b *Budget) lacks(p *Pump, lacks bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if lacks {
+		b.lacking[p] = struct{}{}
+	} else {
+		delete(b.lacking, p)
+	}
+	b.hungry.Store(int64(len(b.lacking)))
+}
+
+// Claimed returns how many bytes the pumps hold or have asked for.
+func (b *Budget) Claimed() int64 { return b.claimed.Load() }
+
+// A share is a pump's part of a Budget. The pump's mutex guards it. The zero share is without bound.
+type share struct {
+	budget   *Budget                // nil: no bound
+	prefetch bool                   // the driver holds messages that the pump has not seen
+	receiver transport.ByteReceiver // bounds a Receive by size itself; nil: by number only
+
+	held    int64   // in deliveries
+	asked   int64   // reserved by Receive calls that run
+	mean    float64 // of the messages' sizes; 0: none has been received
+	window  int     // of a driver that prefetches
+	claimed int64   // what the budget knows of the above
+	lacking bool    // of room; the budget knows
+}
+
+func newShare(cfg Config) share {
+	s := share{budget: cfg.Budget, prefetch: cfg.Limits.Prefetch}
+	if cfg.Budget != nil {
+		s.receiver, _ = cfg.Receiver.(transport.ByteReceiver)
+	}
+	return s
+}
+
+// lacks notes whether p, whose share s is, gets less room than it wants.
+func (s *share) lacks(p *Pump, lacks bool) {
+	if s.lacking != lacks {
+		s.lacking = lacks
+		s.budget.lacks(p, lacks)
+	}
+}
+
+// windowed reports whether the window depends on the size of messages.
+func (s *share) windowed() bool { return s.budget != nil && s.prefetch }
+
+// setWindow notes the window of a driver that prefetches.
+func (s *share) setWindow(n int) {
+	s.window = n
+	if s.budget != nil {
+		s.claim()
+	}
+}
+
+// join takes part in the budget from now on, leave ends that.
+func (s *share) join() {
+	if s.budget != nil {
+		s.budget.pumps.Add(1)
+	}
+}
+
+func (s *share) leave(p *Pump) {
+	if s.budget == nil {
+		return
+	}
+	s.lacks(p, false)
+	s.budget.pumps.Add(-1)
+	s.budget.claimed.Add(-s.claimed)
+	s.claimed = 0
+}
+
+// most returns how many bytes the pump may hold.
+func (s *share) most() int64 {
+	b := s.budget
+	left := b.size - (b.claimed.Load() - s.claimed)
+	others := b.hungry.Load()
+	if s.lacking {
+		others--
+	}
+	if others > 0 {
+		left = min(left, b.size/max(1, b.pumps.Load()))
+	}
+	return left
+}
+
+// size returns the bytes of d's message. It does not need the mutex.
+func (s *share) size(d transport.Delivery) int64 {
+	if s.budget == nil {
+		return 0
+	}
+	m := d.Message()
+	return int64(len(m.Body) + m.Headers.Size())
+}
+
+// expected returns the size that the next message is expected to have.
+func (s *share) expected() float64 {
+	if s.mean == 0 {
+		return unseenSize
+	}
+	return s.mean
+}
+
+// room returns how many of up to n messages p has room for.
+func (s *share) room(p *Pump, n int) int {
+	if s.budget == nil || s.prefetch { // a driver that prefetches is bounded by its window
+		return n
+	}
+	return s.limit(p, n)
+}
+
+func (s *share) limit(p *Pump, n int) int {
+	fits := s.fitting(n)
+	s.lacks(p, fits < n)
+	return fits
+}
+
+func (s *share) fitting(n int) int {
+	if n <= 0 {
+		return n
+	}
+	left := s.most() - s.held - s.asked
+	fits := float64(left) / s.expected()
+	switch {
+	case s.receiver != nil && s.mean == 0 && left > 0:
+		return n // the driver counts
+	case fits >= float64(n):
+		return n
+	case fits >= 1:
+		return int(fits)
+	case s.held+s.asked == 0:
+		return 1
+	}
+	return 0
+}
+
+// ask reserves room for a Receive of n messages and returns the bytes to bound it by.
+func (s *share) ask(n int) int64 {
+	if s.budget == nil {
+		return math.MaxInt64
+	}
+	if s.prefetch {
+		return 0
+	}
+	left := max(1, s.most()-s.held-s.asked)
+	bytes := float64(n) * s.expected()
+	if s.receiver != nil {
+		bytes = max(sizesAbove*float64(n)*s.mean, leastRequest)
+	}
+	reserved := int64(min(bytes, float64(left)))
+	s.asked += max(1, reserved)
+	s.claim()
+	return max(1, reserved)
+}
+
+// answered ends a Receive that ask reserved bytes for.
+func (s *share) answered(bytes int64) {
+	if s.budget != nil && !s.prefetch {
+		s.asked -= bytes
+		s.claim()
+	}
+}
+
+// take counts a message that was received.
+func (s *share) take(size int64) {
+	if s.budget != nil {
+		s.count(size)
+	}
+}
+
+func (s *share) count(size int64) {
+	s.held += size
+	if s.mean == 0 {
+		s.mean = max(1, float64(size))
+	} else {
+		s.mean = max(1, s.mean+(float64(size)-s.mean)/meanWeight)
+	}
+	s.claim()
+}
+
+// drop counts a message that the pump no longer holds.
+func (s *share) drop(size int64) {
+	if s.budget != nil {
+		s.held -= size
+		s.claim()
+	}
+}
+
+// claim makes what is held, asked for and prefetched known to the budget.
+func (s *share) claim() {
+	c := s.held + s.asked
+	if s.prefetch && s.mean > 0 {
+		c = max(c, int64(float64(s.window)*s.mean))
+	}
+	if c != s.claimed {
+		s.budget.claimed.Add(c - s.claimed)
+		s.claimed = c
+	}
+}
+
+// bound returns the window of a driver that prefetches: n, or as many messages as there is room for. It keeps the last window
+// as long as that is at least half of what there is room for, because each change costs the driver a request.
+// An equal share is always free, because another pump may claim a window that its queue no longer fills.
+func (s *share) bound(p *Pump, n, last int) int {
+	if s.budget == nil || !s.prefetch {
+		return n
+	}
+	left := max(s.most(), s.budget.size/max(1, s.budget.pumps.Load()))
+	fits := int(max(1, min(float64(left)/s.expected(), math.MaxInt32)))
+	s.lacks(p, fits < n && s.mean > 0)
+	switch {
+	case fits >= n:
+		return n
+	case last <= fits && last >= fits/2 && last > 0 && last <= n:
+		return last
+	}
+	return fits
+}
