@@ -133,7 +133,8 @@ func crashPlace(t *testing.T, store string) string {
 	case "quorum":
 		return brokertest.RabbitMQ(t)
 	case "servicebus":
-		ns := brokertest.ServiceBus(t)
+		ns := brokertest.OwnServiceBus(t)
+		ns.ShortLock(killLease)
 		return ns.Admin + " " + ns.ConnectionString
 	case "sqs":
 		return brokertest.SQS(t) + " " + brokertest.Name(t, "crash") + "-"

@@ -69,6 +69,7 @@ func TestRetryKilledAtRandomLosesNothing(t *testing.T) {
 // busWithShortLocks is a namespace with an error queue whose messages wait a second when the command that had them was killed.
 func busWithShortLocks(t *testing.T) string {
 	n, client := onBus(t)
+	n.ShortLock(time.Second)
 	_, err := client.CreateQueue(t.Context(), "error", &admin.CreateQueueOptions{Properties: &admin.QueueProperties{
 		LockDuration: to.Ptr("PT1S"), MaxDeliveryCount: to.Ptr[int32](1000),
 	}})

@@ -89,6 +89,8 @@ type ServiceBusProfile string
 const (
 	// ServiceBusAzure has the rules of the service.
 	ServiceBusAzure ServiceBusProfile = "azure"
+	// ServiceBusEmulator has the limits of Microsoft's emulator: 10 deliveries of a message, 50 queues and topics, 10 connections.
+	ServiceBusEmulator ServiceBusProfile = "emulator"
 	// ServiceBusLinksUncounted is the service, but the lock of a message ends with the link that it was made on. Its delivery
 	// does not count.
 	ServiceBusLinksUncounted ServiceBusProfile = "links-uncounted"
@@ -151,6 +153,19 @@ var servicebusServer = sync.OnceValues(func() (*server, error) {
 	}
 	return s, s.start()
 })
+
+// ShortLock returns the duration of a lock for a test that waits for its end. That is d in a namespace of our own broker, which
+// has it allowed from then on, and elsewhere the 5 s that are the shortest lock of the service.
+func (n *ServiceBusNamespace) ShortLock(d time.Duration) time.Duration {
+	if n.Control == nil {
+		return max(d, shortestLock)
+	}
+	n.Control.allowLocks(d)
+	return d
+}
+
+// shortestLock is that of the service.
+const shortestLock = 5 * time.Second
 
 // URL is the namespace as the command holdfast takes it.
 func (n *ServiceBusNamespace) URL() string {

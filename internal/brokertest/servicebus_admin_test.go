@@ -1,10 +1,12 @@
 package brokertest_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/Azure/azure-sdk-for-go/sdk/azcore"
 	"github.com/Azure/azure-sdk-for-go/sdk/azcore/to"
@@ -179,4 +181,65 @@ func TestServiceBusTellsOfItself(t *testing.T) {
 	if found.SKU == "" || found.Name == "" {
 		t.Errorf("got %+v", found)
 	}
+}
+
+func TestServiceBusKeepsTheLimitsOfItsProfile(t *testing.T) {
+	t.Parallel()
+	for profile, refused := range map[brokertest.ServiceBusProfile]map[string]admin.QueueProperties{
+		brokertest.ServiceBusAzure: {
+			"a lock of 4 seconds": {LockDuration: to.Ptr("PT4S")},
+		},
+		brokertest.ServiceBusEmulator: {
+			"a lock of 4 seconds": {LockDuration: to.Ptr("PT4S")},
+			"11 deliveries":       {MaxDeliveryCount: to.Ptr[int32](11)},
+			"101 MB":              {MaxSizeInMegabytes: to.Ptr[int32](101)},
+			"two hours to live":   {DefaultMessageTimeToLive: to.Ptr("PT2H")},
+		},
+	} {
+		b := busOn(t, brokertest.OwnServiceBusOf(t, profile))
+		for what, properties := range refused {
+			if _, err := b.admin.CreateQueue(b.ctx, "q", &admin.CreateQueueOptions{Properties: &properties}); status(err) != 400 {
+				t.Errorf("%s: %s: %v, want status 400", profile, what, err)
+			}
+		}
+		b.queue(admin.QueueProperties{LockDuration: to.Ptr("PT5S"), MaxDeliveryCount: to.Ptr[int32](10), MaxSizeInMegabytes: to.Ptr[int32](100)})
+	}
+}
+
+func TestServiceBusEmulatorIsSmall(t *testing.T) {
+	t.Parallel()
+	b := busOn(t, brokertest.OwnServiceBusOf(t, brokertest.ServiceBusEmulator))
+	var err error
+	for i := 0; i <= 50 && err == nil; i++ {
+		_, err = b.admin.CreateQueue(b.ctx, fmt.Sprint("q", i), nil)
+		if i == 50 && status(err) != 403 {
+			t.Errorf("one more than 50 queues: %v, want status 403", err)
+		}
+	}
+	found, err := b.admin.GetQueue(b.ctx, "q0", nil)
+	b.must(err)
+	b.equal(*found.DefaultMessageTimeToLive, "PT1H")
+
+	for range 9 { // and the bus has one
+		client, _ := b.dial(b.ConnectionString)
+		_, err := b.peekBy(client, "q0")
+		b.must(err)
+	}
+	_, err = b.peekBy(b.client, "q0")
+	b.must(err)
+	client, _ := b.dial(b.ConnectionString)
+	ctx, cancel := context.WithTimeout(b.ctx, time.Second)
+	defer cancel()
+	eleventh := *b
+	eleventh.ctx = ctx
+	if _, err := eleventh.peekBy(client, "q0"); err == nil {
+		t.Error("there are 11 connections")
+	}
+}
+
+func (b *bus) peekBy(client *azservicebus.Client, queue string) ([]*azservicebus.ReceivedMessage, error) {
+	b.Helper()
+	r, err := client.NewReceiverForQueue(queue, nil)
+	b.must(err)
+	return r.PeekMessages(b.ctx, 1, nil)
 }

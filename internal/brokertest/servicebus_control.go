@@ -88,6 +88,11 @@ func (c *ServiceBusControl) Set(faults ServiceBusFaults) {
 	}, nil)
 }
 
+func (c *ServiceBusControl) allowLocks(shortest time.Duration) {
+	c.t.Helper()
+	c.call(http.MethodPost, "/locks", map[string]int64{"shortest": shortest.Milliseconds()}, nil)
+}
+
 // Drop resets all connections. New ones are let in.
 func (c *ServiceBusControl) Drop() {
 	c.t.Helper()

@@ -77,7 +77,7 @@ func TestServiceBusSaysWhatIsMissing(t *testing.T) {
 
 func TestServiceBusGoesOnAfterDroppedConnections(t *testing.T) {
 	b := ownBus(t)
-	q := b.queue(admin.QueueProperties{LockDuration: brief(), MaxDeliveryCount: to.Ptr[int32](1000)})
+	q := b.queue(admin.QueueProperties{LockDuration: b.brief(), MaxDeliveryCount: to.Ptr[int32](1000)})
 	const total = 300
 	var working sync.WaitGroup
 	working.Go(func() {
@@ -289,7 +289,7 @@ func (r recorder) Write(p []byte) (int, error) {
 
 func TestServiceBusOutlivesCorruptedConnections(t *testing.T) {
 	b := ownBus(t)
-	q := b.queue(admin.QueueProperties{MaxDeliveryCount: to.Ptr[int32](1000), LockDuration: brief()})
+	q := b.queue(admin.QueueProperties{MaxDeliveryCount: to.Ptr[int32](1000), LockDuration: b.brief()})
 	host, _, _ := strings.Cut(strings.TrimPrefix(b.ConnectionString, "Endpoint=sb://"), ";")
 	said := b.record(q, host)
 	rounds := 300

@@ -88,7 +88,7 @@ func (f *fates) park(r *azservicebus.Receiver, m *azservicebus.ReceivedMessage) 
 
 func TestServiceBusEndsEachMessageOnceWhateverIsDone(t *testing.T) {
 	b := newBus(t)
-	q := b.queue(admin.QueueProperties{LockDuration: brief(), MaxDeliveryCount: to.Ptr[int32](10_000)})
+	q := b.queue(admin.QueueProperties{LockDuration: b.brief(), MaxDeliveryCount: to.Ptr[int32](10_000)})
 	ctx, stop := context.WithCancel(b.ctx)
 	f := &fates{bus: b, total: 300, stop: stop, ended: make(map[string]string)}
 	var working sync.WaitGroup

@@ -14,7 +14,7 @@ import (
 
 func (b *bus) sessionQueue() string {
 	b.Helper()
-	return b.queue(admin.QueueProperties{RequiresSession: to.Ptr(true), LockDuration: brief()})
+	return b.queue(admin.QueueProperties{RequiresSession: to.Ptr(true), LockDuration: b.brief()})
 }
 
 func inSession(id, body string) azservicebus.Message {

@@ -11,7 +11,7 @@ import (
 
 func TestServiceBusCompletes(t *testing.T) {
 	b := newBus(t)
-	q := b.queue(admin.QueueProperties{LockDuration: brief()})
+	q := b.queue(admin.QueueProperties{LockDuration: b.brief()})
 	b.send(q, text("hello"))
 	r := b.receiver(q)
 	m := b.receive(r)
@@ -107,7 +107,7 @@ func TestServiceBusDeadLettersWithReasonAndProperties(t *testing.T) {
 
 func TestServiceBusReturnsAMessageWhoseLockExpires(t *testing.T) {
 	b := newBus(t)
-	q := b.queue(admin.QueueProperties{LockDuration: brief()})
+	q := b.queue(admin.QueueProperties{LockDuration: b.brief()})
 	b.send(q, text("x"))
 	r := b.receiver(q)
 	first := b.receive(r)
@@ -120,7 +120,7 @@ func TestServiceBusReturnsAMessageWhoseLockExpires(t *testing.T) {
 
 func TestServiceBusSaysLockLostToLateSettles(t *testing.T) {
 	b := newBus(t)
-	q := b.queue(admin.QueueProperties{LockDuration: brief()})
+	q := b.queue(admin.QueueProperties{LockDuration: b.brief()})
 	settles := map[string]func(*azservicebus.Receiver, *azservicebus.ReceivedMessage) error{
 		"complete": func(r *azservicebus.Receiver, m *azservicebus.ReceivedMessage) error {
 			return r.CompleteMessage(b.ctx, m, nil)
@@ -173,7 +173,7 @@ func (b *bus) receiveAll(r *azservicebus.Receiver, n int) map[string]*azserviceb
 
 func TestServiceBusRenewsLocks(t *testing.T) {
 	b := newBus(t)
-	q := b.queue(admin.QueueProperties{LockDuration: brief()})
+	q := b.queue(admin.QueueProperties{LockDuration: b.brief()})
 	b.send(q, text("x"))
 	r := b.receiver(q)
 	m := b.receive(r)

@@ -3,7 +3,7 @@ package brokertest_test
 import (
 	"context"
 	"errors"
-	"os"
+	"strconv"
 	"testing"
 	"time"
 
@@ -159,12 +159,9 @@ func (b *bus) code(err error, want azservicebus.Code) {
 	}
 }
 
-// brief is the shortest duration of a lock that the broker allows.
-func brief() *string {
-	if os.Getenv("HOLDFAST_TEST_SERVICEBUS") != "" {
-		return to.Ptr("PT5S")
-	}
-	return to.Ptr("PT1S")
+// brief is a short duration of a lock.
+func (b *bus) brief() *string {
+	return to.Ptr("PT" + strconv.Itoa(int(b.ShortLock(time.Second).Seconds())) + "S")
 }
 
 // onManagement has a message settled by $management, as one is whose link is gone.

@@ -21,7 +21,7 @@ func TestConformance(t *testing.T) {
 		Open: func(testing.TB) transport.Transport { return on(ns) },
 		ShortLease: func(testing.TB) transport.Transport {
 			tr := on(ns)
-			tr.LockDuration = shortLock
+			tr.LockDuration = ns.ShortLock(shortLock)
 			return tr
 		},
 		Name:           brokertest.Name,
@@ -29,7 +29,7 @@ func TestConformance(t *testing.T) {
 		Break: func(t testing.TB) (transport.Transport, transporttest.Link) {
 			proxy := brokertest.NewProxy(t, hostOf(t, ns))
 			tr := on(ns)
-			tr.LockDuration, tr.Address = shortLock, proxy.Addr()
+			tr.LockDuration, tr.Address = ns.ShortLock(shortLock), proxy.Addr()
 			return tr, proxy
 		},
 	}

@@ -89,7 +89,7 @@ func await[T any](t *testing.T, what string, c <-chan T) T {
 func TestAHandlerFiveTimesLongerThanTheLockCompletesOnce(t *testing.T) {
 	ns := brokertest.OwnServiceBus(t)
 	tr := on(ns)
-	tr.LockDuration = time.Second
+	tr.LockDuration = ns.ShortLock(time.Second)
 	handled := make(chan int, 10)
 	s := run(t, tr, nil, func(ctx context.Context, session *endpoint.Session, m job) error {
 		select {
@@ -133,7 +133,7 @@ func TestLocksThatAreShorterThanReckonedAreRenewed(t *testing.T) {
 func TestAHandlerIsCancelledWhenItsLockIsLost(t *testing.T) {
 	ns := brokertest.OwnServiceBus(t)
 	tr := on(ns)
-	tr.LockDuration = time.Second
+	tr.LockDuration = ns.ShortLock(time.Second)
 	causes, began, again := make(chan error, 10), make(chan bool, 10), make(chan bool, 10)
 	var first sync.Once
 	s := run(t, tr, nil, func(ctx context.Context, _ *endpoint.Session, _ job) error {
@@ -189,7 +189,7 @@ func TestDeadLettersComeToTheErrorQueue(t *testing.T) {
 func TestFaultsUnderLoadLoseNothing(t *testing.T) {
 	ns := brokertest.OwnServiceBus(t)
 	tr := on(ns)
-	tr.LockDuration = 2 * time.Second
+	tr.LockDuration = ns.ShortLock(2 * time.Second)
 	const n = 600
 	var mu sync.Mutex
 	times := map[int]int{}

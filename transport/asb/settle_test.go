@@ -97,7 +97,7 @@ func TestALockThatIsLostIsToldOfByEveryVerb(t *testing.T) {
 func TestWhatIsLostIsNotHeldAnyMore(t *testing.T) {
 	ns := brokertest.OwnServiceBus(t)
 	tr := on(ns)
-	tr.LockDuration = 2 * time.Second
+	tr.LockDuration = ns.ShortLock(2 * time.Second)
 	c := open(t, tr)
 	install(t, c, "in")
 	for what, lose := range map[string]func(transport.Receiver, transport.Delivery){
@@ -184,7 +184,7 @@ func TestARetryLeavesItsReasonWithTheMessage(t *testing.T) {
 func TestAMessageThatTheLibraryCannotReadHoldsUpNobody(t *testing.T) {
 	ns := brokertest.OwnServiceBus(t)
 	tr := on(ns)
-	tr.LockDuration, tr.MaxDeliveryCount = time.Second, 3
+	tr.LockDuration, tr.MaxDeliveryCount = ns.ShortLock(time.Second), 3
 	c := open(t, tr)
 	install(t, c, "in")
 	putUnreadable(t, ns, "in")
@@ -216,7 +216,7 @@ func TestAMessageThatTheLibraryCannotReadHoldsUpNobody(t *testing.T) {
 func TestManyMessagesAreHeldByRenewing(t *testing.T) {
 	ns := brokertest.OwnServiceBus(t)
 	tr := on(ns)
-	tr.LockDuration = 3 * time.Second
+	tr.LockDuration = ns.ShortLock(3 * time.Second)
 	c := open(t, tr)
 	install(t, c, "in")
 	const n = 200

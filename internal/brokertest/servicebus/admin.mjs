@@ -150,8 +150,18 @@ class Place {
     if (changes && !before) throw Refused.notFound(this.path);
     if (!changes && before) throw new Refused(409, '', `SubCode=40900. Conflict. The entity '${this.path}' already exists.`);
     const entity = this.#made(description, before);
-    if (!before) home.set(this.name.toLowerCase(), entity);
+    if (!before) {
+      this.#checkRoom(home);
+      home.set(this.name.toLowerCase(), entity);
+    }
     return this.#entry(home.get(this.name.toLowerCase()));
+  }
+
+  #checkRoom(home) {
+    const { entities, subscriptions } = this.namespace.rules;
+    const most = this.rule ? Infinity : this.subscription ? subscriptions : entities;
+    if (home.size < most) return;
+    throw new Refused(403, '', `SubCode=40300. The maximum number of resources has been reached or exceeded. Actual: ${home.size}, Max allowed: ${most}.`);
   }
 
   #checkName() {
@@ -165,7 +175,7 @@ class Place {
     if (this.rule) return this.#madeRule(description);
     const kind = KINDS[description.name];
     if (!kind || (this.topic !== undefined) !== (kind.settings === SUBSCRIPTION)) throw Refused.bad(`SubCode=40000. '${description.name}' cannot be put here.`);
-    const settings = read(kind.settings, description, before?.settings);
+    const settings = read(kind.settings, description, before?.settings, this.namespace.rules);
     for (const target of [settings.forwardTo, settings.forwardDeadLetteredMessagesTo]) this.#checkTarget(target);
     if (before) {
       before.settings = settings;

@@ -53,6 +53,9 @@ const ACTIONS = {
   // faults sets the switches that are named.
   faults: (namespace, body) => namespace.faults.set(body),
 
+  // locks lets locks be as short as a test wants them.
+  locks: ({ rules }, { shortest }) => { rules.lockDuration = [shortest, rules.lockDuration[1]]; },
+
   // drop resets all connections.
   drop: (namespace) => namespace.server.drop(),
 

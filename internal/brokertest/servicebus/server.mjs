@@ -42,7 +42,8 @@ export class Server {
   }
 
   #accept(socket) {
-    if (this.namespace.faults.refuseConnections) {
+    const { faults, rules } = this.namespace;
+    if (faults.refuseConnections || this.peers.size >= rules.connections) {
       socket.resetAndDestroy();
       return;
     }

@@ -19,15 +19,15 @@ function setting(element, key, kind, standard, { least = -Infinity, most = Infin
   return { element, key, kind: kinds[kind], standard, least, most, fixed };
 }
 
-// The order is that of the service's XML.
-const lockDuration = setting('LockDuration', 'lockDuration', 'duration', MINUTE, { least: 1, most: 5 * MINUTE });
-const maxSize = setting('MaxSizeInMegabytes', 'maxSizeInMegabytes', 'number', 1024, { least: 1, most: 81920 });
+// The order is that of the service's XML. Some bounds are rules of the namespace.
+const lockDuration = setting('LockDuration', 'lockDuration', 'duration', MINUTE);
+const maxSize = setting('MaxSizeInMegabytes', 'maxSizeInMegabytes', 'number', 1024);
 const requiresDuplicateDetection = setting('RequiresDuplicateDetection', 'requiresDuplicateDetection', 'flag', false, { fixed: true });
 const requiresSession = setting('RequiresSession', 'requiresSession', 'flag', false, { fixed: true });
-const ttl = setting('DefaultMessageTimeToLive', 'ttl', 'duration', Infinity, { least: 1 });
+const ttl = setting('DefaultMessageTimeToLive', 'ttl', 'duration', Infinity);
 const deadLetteringOnExpiration = setting('DeadLetteringOnMessageExpiration', 'deadLetteringOnMessageExpiration', 'flag', false);
 const window = setting('DuplicateDetectionHistoryTimeWindow', 'duplicateDetectionWindow', 'duration', 10 * MINUTE, { least: 1, most: 7 * 24 * 60 * MINUTE });
-const maxDeliveryCount = setting('MaxDeliveryCount', 'maxDeliveryCount', 'number', 10, { least: 1, most: 2147483647 });
+const maxDeliveryCount = setting('MaxDeliveryCount', 'maxDeliveryCount', 'number', 10);
 const batched = setting('EnableBatchedOperations', 'enableBatchedOperations', 'flag', true);
 const status = setting('Status', 'status', 'text', 'Active');
 const idle = setting('AutoDeleteOnIdle', 'autoDeleteOnIdle', 'duration', Infinity, { least: 5 * MINUTE });
@@ -47,11 +47,12 @@ export const SUBSCRIPTION = [lockDuration, requiresSession, ttl, deadLetteringOn
   maxDeliveryCount, batched, status, forwardTo, metadata, forwardDeadLetters, idle];
 
 // read makes settings of an XML description. Before are those of the entity when it is changed.
-export function read(kind, description, before) {
-  const settings = { maxSizeInMegabytes: 1024 };
-  for (const { element, key, kind: { read: of }, standard, least, most, fixed } of kind) {
+export function read(kind, description, before, rules) {
+  const settings = { maxSizeInMegabytes: Math.min(1024, rules.maxSizeInMegabytes[1]) };
+  for (const { element, key, kind: { read: of }, standard, fixed, ...bounds } of kind) {
     const child = description.child(element);
-    const value = child ? of(child.text.trim(), element) : standard;
+    const [least, most] = rules[key] ?? [bounds.least, bounds.most];
+    const value = child ? of(child.text.trim(), element) : typeof standard === 'number' ? Math.min(standard, most) : standard;
     if (typeof value === 'number' && (value < least || value > most)) {
       throw Refused.bad(`SubCode=40000. The value '${child?.text}' of ${element} is out of range.`);
     }
