@@ -3,6 +3,9 @@ package transporttest
 import (
 	"context"
 	"errors"
+	"slices"
+	"testing"
+	"time"
 
 	"github.com/holdfast-go/holdfast/transport"
 )
@@ -128,6 +131,16 @@ var browseMutants = []mutant{
 			return n + int64(len(c.unsettled())), err
 		}
 	}},
+	{"purge", "it counts what is delayed too", func(f *faulty) {
+		f.purge = func(ctx context.Context, c *faultyConn, queue string) (int64, error) {
+			stats, err := c.sound.Inspect(ctx, queue)
+			if err != nil {
+				return 0, err
+			}
+			n, err := c.sound.Purge(ctx, queue)
+			return n + stats[0].Delayed, err
+		}
+	}},
 	{"purge", "nothing is removed", func(f *faulty) {
 		f.purge = func(ctx context.Context, c *faultyConn, queue string) (int64, error) {
 			stats, err := c.sound.Inspect(ctx, queue)
@@ -146,4 +159,18 @@ var browseMutants = []mutant{
 			return n, err
 		}
 	}},
+}
+
+// A machine that is busy makes Purge slow, which is no fault.
+func TestAPurgeMayTakeLongerThanADelay(t *testing.T) {
+	i := slices.IndexFunc(table, func(r rule) bool { return r.name == "purge" })
+	slow := func(f *faulty) {
+		f.purge = func(ctx context.Context, c *faultyConn, queue string) (int64, error) {
+			<-time.After(1500 * time.Millisecond) // of a bubble of synctest
+			return c.sound.Purge(ctx, queue)
+		}
+	}
+	if r := tryOn(t, table[i], faultyHarness(slow)); r.Failed() {
+		t.Error(r.text())
+	}
 }
