@@ -44,6 +44,10 @@ type ServiceBusFaults struct {
 	// in place of an answer.
 	Unanswered int
 
+	// SymbolsOnly ignores keys of an outcome's info map that are no symbols, as AMQP 1.0 has it (part 2.8.16): go-amqp writes
+	// them as strings, so a dead letter loses its reason and description. Azure takes both.
+	SymbolsOnly bool
+
 	// Delay passes before anything that was sent to the broker is looked at.
 	Delay time.Duration
 
@@ -83,6 +87,7 @@ func (c *ServiceBusControl) Set(faults ServiceBusFaults) {
 		"claims":            faults.Claims,
 		"links":             faults.Links,
 		"unanswered":        faults.Unanswered,
+		"symbolsOnly":       faults.SymbolsOnly,
 		"delay":             faults.Delay.Milliseconds(),
 		"silent":            faults.Silent,
 	}, nil)

@@ -3,12 +3,17 @@ package brokertest_test
 import (
 	"bytes"
 	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
 	"net"
+	"net/url"
 	"os"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -40,6 +45,38 @@ func TestServiceBusRefusesWrongKeys(t *testing.T) {
 			t.Errorf("%s: %v, want status 401", name, err)
 		}
 	}
+}
+
+// A token is checked before it is looked whether there is such an entity: who has no right is not to learn that.
+func TestServiceBusComparesTokensWithAddresses(t *testing.T) {
+	b := ownBus(t)
+	mine, other := b.queue(admin.QueueProperties{}), b.queue(admin.QueueProperties{})
+	host, _, _ := strings.Cut(strings.TrimPrefix(b.ConnectionString, "Endpoint=sb://"), ";")
+	client, _ := b.dial("Endpoint=sb://" + host + ";UseDevelopmentEmulator=true;SharedAccessSignature=" + b.sign("amqp://"+host+"/"+mine))
+	for entity, code := range map[string]azservicebus.Code{mine: "", other: azservicebus.CodeUnauthorizedAccess, mine + "-2": azservicebus.CodeUnauthorizedAccess} {
+		s, err := client.NewSender(entity, nil)
+		b.must(err)
+		m := text("x")
+		if err = s.SendMessage(b.ctx, &m, nil); code == "" {
+			b.must(err)
+		} else {
+			b.code(err, code)
+		}
+	}
+}
+
+// sign is a token of the namespace's key for an address.
+func (b *bus) sign(address string) string {
+	key := func(name string) string {
+		_, rest, _ := strings.Cut(b.ConnectionString, ";"+name+"=")
+		value, _, _ := strings.Cut(rest, ";")
+		return value
+	}
+	resource, expiry := strings.ToLower(url.QueryEscape(address)), strconv.FormatInt(farAway().Unix(), 10)
+	mac := hmac.New(sha256.New, []byte(key("SharedAccessKey")))
+	mac.Write([]byte(resource + "\n" + expiry))
+	return fmt.Sprintf("SharedAccessSignature sr=%s&sig=%s&se=%s&skn=%s", resource,
+		url.QueryEscape(base64.StdEncoding.EncodeToString(mac.Sum(nil))), expiry, key("SharedAccessKeyName"))
 }
 
 func TestServiceBusGivesNoMoreRightsThanAKeyHas(t *testing.T) {

@@ -78,7 +78,7 @@ func (f *fates) park(r *azservicebus.Receiver, m *azservicebus.ReceivedMessage) 
 		return
 	}
 	for f.ctx.Err() == nil { // while its lock from the last round is there, it is not found
-		found, err := r.ReceiveDeferredMessages(f.ctx, []int64{*m.SequenceNumber}, nil)
+		found, err := r.ReceiveDeferredMessages(f.ctx, []int64{of(m.SequenceNumber)}, nil)
 		if err == nil && r.CompleteMessage(f.ctx, found[0], nil) == nil {
 			f.end(m, "completed")
 			return

@@ -17,9 +17,11 @@ func TestServiceBusCompletes(t *testing.T) {
 	m := b.receive(r)
 	b.equal(string(m.Body), "hello")
 	b.equal(m.DeliveryCount, uint32(1))
-	b.equal(*m.SequenceNumber, int64(1))
+	if of(m.SequenceNumber) <= 0 {
+		t.Errorf("it has number %d", of(m.SequenceNumber))
+	}
 	b.equal(m.State, azservicebus.MessageStateActive)
-	if since := time.Since(*m.EnqueuedTime); since < 0 || since > time.Minute {
+	if since := time.Since(of(m.EnqueuedTime)); since < 0 || since > time.Minute {
 		t.Errorf("it was sent %v ago", since)
 	}
 	b.must(r.CompleteMessage(b.ctx, m, nil))
@@ -46,8 +48,9 @@ func TestServiceBusCountsAbandonedDeliveriesAndKeepsTheirProperties(t *testing.T
 	b.must(r.CompleteMessage(b.ctx, m, nil))
 }
 
-func TestServiceBusHandsOutAbandonedMessagesInTheirOldPlace(t *testing.T) {
-	b := newBus(t)
+// The service promises a place at or near the front. Our own broker has it at the front.
+func TestServiceBusReturnsAbandonedMessagesToTheFront(t *testing.T) {
+	b := ownBus(t)
 	q := b.queue(admin.QueueProperties{})
 	b.send(q, text("1"), text("2"), text("3"))
 	r := b.receiver(q)
@@ -70,8 +73,8 @@ func TestServiceBusBuriesWhatIsDeliveredTooOften(t *testing.T) {
 	}
 	dead := b.deadLetters(q)
 	m := b.receive(dead)
-	b.equal(*m.DeadLetterReason, "MaxDeliveryCountExceeded")
-	b.equal(*m.DeadLetterSource, q)
+	b.equal(of(m.DeadLetterReason), "MaxDeliveryCountExceeded")
+	b.equal(of(m.DeadLetterSource), q)
 	b.nothing(r)
 	b.must(dead.CompleteMessage(b.ctx, m, nil))
 }
@@ -97,8 +100,8 @@ func TestServiceBusDeadLettersWithReasonAndProperties(t *testing.T) {
 		}
 		letter := b.receive(dead)
 		b.equal(letter.Body, m.Body)
-		b.equal(*letter.DeadLetterReason, "unreadable")
-		b.equal(*letter.DeadLetterErrorDescription, "no header")
+		b.equal(of(letter.DeadLetterReason), "unreadable")
+		b.equal(of(letter.DeadLetterErrorDescription), "no header")
 		b.equal(letter.ApplicationProperties["by"], any("test"))
 		b.equal(letter.ApplicationProperties["n"], any(int32(7)))
 		b.must(dead.CompleteMessage(b.ctx, letter, nil))
@@ -113,7 +116,7 @@ func TestServiceBusReturnsAMessageWhoseLockExpires(t *testing.T) {
 	first := b.receive(r)
 	second := b.receive(b.receiver(q))
 	b.equal(second.DeliveryCount, uint32(2))
-	if late := time.Since(*first.LockedUntil); late < 0 {
+	if late := time.Since(of(first.LockedUntil)); late < 0 {
 		t.Errorf("it came %v before its lock was over", -late)
 	}
 }
@@ -177,13 +180,13 @@ func TestServiceBusRenewsLocks(t *testing.T) {
 	b.send(q, text("x"))
 	r := b.receiver(q)
 	m := b.receive(r)
-	before := *m.LockedUntil
+	before := of(m.LockedUntil)
 	for start := time.Now(); time.Since(start) < 2*time.Until(before); {
 		b.must(r.RenewMessageLock(b.ctx, m, nil))
 	}
 	b.must(r.RenewMessageLock(b.ctx, m, nil))
-	if !m.LockedUntil.After(before) {
-		t.Errorf("locked until %v, before until %v", *m.LockedUntil, before)
+	if !of(m.LockedUntil).After(before) {
+		t.Errorf("locked until %v, before until %v", of(m.LockedUntil), before)
 	}
 	b.must(r.CompleteMessage(b.ctx, m, nil))
 }
@@ -209,19 +212,14 @@ func TestServiceBusDefersUntilAskedFor(t *testing.T) {
 	m := b.receive(r)
 	b.must(r.DeferMessage(b.ctx, m, nil))
 	b.nothing(r)
-	peeked, err := r.PeekMessages(b.ctx, 1, nil)
-	b.must(err)
-	b.equal(peeked[0].State, azservicebus.MessageStateDeferred)
+	b.equal(b.one(r.PeekMessages(b.ctx, 1, nil)).State, azservicebus.MessageStateDeferred)
 
-	number := []int64{*m.SequenceNumber}
-	found, err := r.ReceiveDeferredMessages(b.ctx, number, nil)
-	b.must(err)
-	b.must(r.AbandonMessage(b.ctx, found[0], nil)) // it stays deferred
-	found, err = r.ReceiveDeferredMessages(b.ctx, number, nil)
-	b.must(err)
-	b.equal(found[0].DeliveryCount, uint32(2))
-	b.must(r.CompleteMessage(b.ctx, found[0], nil))
-	_, err = r.ReceiveDeferredMessages(b.ctx, number, nil)
+	number := []int64{of(m.SequenceNumber)}
+	b.must(r.AbandonMessage(b.ctx, b.one(r.ReceiveDeferredMessages(b.ctx, number, nil)), nil)) // it stays deferred
+	m = b.one(r.ReceiveDeferredMessages(b.ctx, number, nil))
+	b.equal(m.DeliveryCount, uint32(2))
+	b.must(r.CompleteMessage(b.ctx, m, nil))
+	_, err := r.ReceiveDeferredMessages(b.ctx, number, nil)
 	b.code(err, azservicebus.CodeNotFound)
 }
 

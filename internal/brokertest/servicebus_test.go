@@ -194,4 +194,22 @@ func (b *bus) equal(got, want any) {
 	}
 }
 
+// of is the value of a property, the zero value where the broker left it out.
+func of[T any](property *T) (value T) {
+	if property != nil {
+		value = *property
+	}
+	return value
+}
+
+// one is the only message of an answer.
+func (b *bus) one(messages []*azservicebus.ReceivedMessage, err error) *azservicebus.ReceivedMessage {
+	b.Helper()
+	b.must(err)
+	if len(messages) != 1 {
+		b.Fatalf("got %d messages, want 1", len(messages))
+	}
+	return messages[0]
+}
+
 func farAway() time.Time { return time.Now().Add(time.Hour) }

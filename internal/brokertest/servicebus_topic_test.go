@@ -234,8 +234,8 @@ func TestServiceBusForwardsMessagesAndDeadLetters(t *testing.T) {
 	r := b.receiver(work)
 	b.must(r.AbandonMessage(b.ctx, b.receive(r), nil))
 	m = b.complete(failures)
-	b.equal(*m.DeadLetterReason, "MaxDeliveryCountExceeded")
-	b.equal(*m.DeadLetterSource, work)
+	b.equal(of(m.DeadLetterReason), "MaxDeliveryCountExceeded")
+	b.equal(of(m.DeadLetterSource), work)
 	b.equal(m.DeliveryCount, uint32(1))
 }
 

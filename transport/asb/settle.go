@@ -121,7 +121,9 @@ func (d *delivery) DeadLetter(ctx context.Context, reason string) error {
 		options.ErrorDescription = &description
 	}
 	return d.settle(ctx, verb{"dead-letter", func(ctx context.Context, rcv *azservicebus.Receiver, raw *azservicebus.ReceivedMessage) error {
-		return rcv.DeadLetterMessage(ctx, raw, options)
+		// By its token the message is dead-lettered by a request. On the link the library writes reason and description under keys
+		// that are no symbols, and a strict service drops them.
+		return rcv.DeadLetterMessage(ctx, &azservicebus.ReceivedMessage{LockToken: raw.LockToken}, options)
 	}})
 }
 

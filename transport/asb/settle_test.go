@@ -239,6 +239,19 @@ func TestManyMessagesAreHeldByRenewing(t *testing.T) {
 	nothing(t, r)
 }
 
+func TestADeadLetterKeepsItsReasonOnAStrictService(t *testing.T) {
+	ns := brokertest.OwnServiceBus(t)
+	c := open(t, on(ns))
+	install(t, c, "in")
+	dispatch(t, c, to("in", "m-1"))
+	ns.Control.Set(brokertest.ServiceBusFaults{SymbolsOnly: true})
+	must(t, next(t, receive(t, c, "in")).(transport.DeadLetterer).DeadLetter(within(t), "it is of no use"))
+	native := next(t, receive(t, c, "in/$DeadLetterQueue")).Message().Native
+	if native[asb.PropertyDeadLetterReason] != "it is of no use" || native[asb.PropertyDeadLetterDescription] != "by instance instance-1" {
+		t.Errorf("the dead letter says %v", native)
+	}
+}
+
 // putUnreadable sends a message with a property that the library takes for a text without looking.
 func putUnreadable(t *testing.T, ns *brokertest.ServiceBusNamespace, queue string) {
 	t.Helper()

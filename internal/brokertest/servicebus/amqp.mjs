@@ -91,11 +91,14 @@ function follows(a, b) {
   return b.id === a.id + 1 && b.state === a.state && b.link.is_receiver() === a.link.is_receiver();
 }
 
-// typedMap is a map as the list of its keys and values with their types.
-export function typedMap(typed) {
+// typedMap is a map as the list of its keys and values with their types, of those keys that are wanted.
+export function typedMap(typed, wanted = () => true) {
   if (!typed || !types.is_map(typed)) return [];
   const entries = [];
-  for (let i = 0; i + 1 < typed.value.length; i += 2) entries.push([typed.value[i].value, typed.value[i + 1]]);
+  for (let i = 0; i + 1 < typed.value.length; i += 2) {
+    const [key, value] = typed.value.slice(i, i + 2);
+    if (wanted(key)) entries.push([key.value, value]);
+  }
   return entries;
 }
 

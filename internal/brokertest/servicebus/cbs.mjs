@@ -10,7 +10,7 @@ export class Cbs extends Requests {
     if (operation !== 'put-token') throw Refused.bad(`There is no operation '${operation}' here.`);
     const { namespace } = this.peer;
     namespace.counts.claims++;
-    const rights = namespace.keys.rights(String(body));
+    const rights = namespace.keys.rights(String(body), request.name);
     const path = decodeURIComponent(new URL(request.name).pathname.slice(1));
     namespace.faults.claims.check(path, operation);
     namespace.find(path.replace(/\/\$management$/i, ''));

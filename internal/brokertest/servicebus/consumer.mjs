@@ -132,7 +132,7 @@ export class Consumer {
   }
 
   #deadLetter(key, error) {
-    const info = new Map(typedMap(error?.value?.[2]));
+    const info = new Map(typedMap(error?.value?.[2], this.peer.namespace.faults.symbolsOnly ? types.is_symbol : undefined));
     const reason = info.get('DeadLetterReason')?.value;
     const description = info.get('DeadLetterErrorDescription')?.value;
     info.delete('DeadLetterReason');

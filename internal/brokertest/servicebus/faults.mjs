@@ -9,6 +9,7 @@ export class Faults {
   throttle = 0; // this many requests are answered "server busy"
   unanswered = 0; // this many sends and settles are carried out, and the connection is cut instead of an answer
   delay = 0; // milliseconds before a send, a settle or a request is looked at
+  symbolsOnly = false; // keys of an outcome's info map that are no symbols are left out of account
   silent = false; // nothing is answered or delivered any more, and connections stay
   management = new Refusal(); // of requests on $management
   claims = new Refusal(); // of tokens shown to $cbs

@@ -27,15 +27,16 @@ export class Keys {
 
   get(name) { return this.#keys.get(name); }
 
-  // rights are those that a token gives. It throws when the token is none of ours.
-  rights(token) {
-    if (token.startsWith('SharedAccessSignature ')) return this.#signed(token.slice('SharedAccessSignature '.length));
+  // rights are those that a token gives for an address, a URL; without one the token's own is not compared. It throws when the token
+  // is none of ours, or for another address.
+  rights(token, address) {
+    if (token.startsWith('SharedAccessSignature ')) return this.#signed(token.slice('SharedAccessSignature '.length), address);
     const bearer = this.#bearers.get(token.replace(/^Bearer /, ''));
     if (!bearer) throw Refused.unauthorized('InvalidIssuer: the token is of nobody that is known here.');
     return bearer;
   }
 
-  #signed(fields) {
+  #signed(fields, address) {
     const token = Object.fromEntries(fields.split('&').map((field) => {
       const at = field.indexOf('=');
       return [field.slice(0, at), field.slice(at + 1)];
@@ -44,7 +45,14 @@ export class Keys {
     if (!key) throw Refused.unauthorized('InvalidSignature: there is no key of this name.');
     const signature = createHmac('sha256', key.secret).update(`${token.sr}\n${token.se}`).digest('base64');
     if (decodeURIComponent(token.sig ?? '') !== signature) throw Refused.unauthorized('InvalidSignature: The token has an invalid signature.');
+    if (address && !covers(decodeURIComponent(token.sr ?? ''), address)) throw Refused.unauthorized(`InvalidAudience: The token is not for '${address}'.`);
     if (Number(token.se) * 1000 < Date.now()) throw Refused.unauthorized('ExpiredToken: The token is expired.');
     return key.rights;
   }
+}
+
+// covers reports whether a resource is an address, or above it. Neither the protocol nor the case of letters counts.
+function covers(resource, address) {
+  const [above, below] = [resource, address].map((url) => decodeURIComponent(url).toLowerCase().replace(/^[a-z]+:\/\//, '').replace(/\/+$/, ''));
+  return below === above || below.startsWith(`${above}/`);
 }

@@ -63,7 +63,8 @@ const OPERATIONS = {
   'com.microsoft:receive-by-sequence-number': (queue, fields) => {
     const deletes = fields.get('receiver-settle-mode')?.value === 0;
     const found = queue.deferredOnes(list(fields.get('sequence-numbers')), deletes, fields.get('session-id')?.value ?? undefined);
-    return { messages: found.map(({ message, lock }) => ({ message: assemble(message, lock, lock !== undefined) })) };
+    return { messages: found.map(({ message, lock }) => (lock
+      ? { 'lock-token': types.wrap_uuid(lock.token), message: assemble(message, lock, true) } : { message: assemble(message) })) };
   },
 
   'com.microsoft:peek-message': (queue, fields) => {
