@@ -19,10 +19,6 @@ const (
 	// the transport cannot look into queues: all has to rest for it.
 	quarantineLook  = 5 * time.Second
 	quarantineBlind = time.Minute
-	// quarantineFirst is how long the first message may take to arrive, and quarantineNext each
-	// that follows, before the quarantine is taken to be empty.
-	quarantineFirst = time.Second
-	quarantineNext  = 300 * time.Millisecond
 	// quarantinePatience is how long handlers that run are waited for, the first time. It
 	// doubles, so that long ones are waited for in the end.
 	quarantinePatience = 30 * time.Second
@@ -119,6 +115,12 @@ func (q *quarantine) look(ctx context.Context) bool {
 	return stats[0].Ready != 0
 }
 
+// ready reports whether the broker counts a message that is ready; false where it cannot be asked.
+func (q *quarantine) ready(ctx context.Context) bool {
+	_, ok := q.live.conn.(transport.Inspector)
+	return ok && q.look(ctx)
+}
+
 // find notes whether there is such a queue, by how a call that needs it has ended.
 func (q *quarantine) find(ctx context.Context, err error) {
 	missing := errors.Is(err, transport.ErrNoQueue)
@@ -166,21 +168,17 @@ func (q *quarantine) work(ctx context.Context) (all bool) {
 		return true // it is tried again after the next look
 	}
 	var stuck atomic.Bool
-	none := time.AfterFunc(quarantineFirst, end)
-	defer none.Stop()
 	p := pump.New(pump.Config{
-		Receiver: receiver, Limits: q.live.limits, Queue: q.queue, Alone: true, Budget: q.live.budget,
+		Receiver: &quarantineReceiver{Receiver: receiver, ready: q.ready, end: end}, Limits: q.live.limits, Queue: q.queue,
+		Alone: true, Budget: q.live.budget,
 		StopTimeout: q.e.cfg.StopTimeout, Logger: q.log(),
 		Handle: func(ctx context.Context, d transport.Delivery, slot *pump.Slot) {
-			none.Stop()
 			in := q.e.alone(q.live, d, slot)
 			defer func() { // also when the handler ends its goroutine
 				if in.alone.stuck {
 					stuck.Store(true)
 					end()
-					return
 				}
-				none.Reset(quarantineNext)
 			}()
 			in.run(ctx)
 		},
