@@ -80,7 +80,7 @@ func (in *incoming) possible(ctx context.Context, action recoverability.Action) 
 
 // toErrorQueue is what is done where nothing else can be.
 func (in *incoming) toErrorQueue() recoverability.Action {
-	return recoverability.MoveToError{Queue: in.e.recoverability.ErrorQueue}
+	return recoverability.MoveToError{Queue: in.live.recoverability.ErrorQueue}
 }
 
 // impossible is why the transport, the transaction mode or the quarantine cannot have the action; ""
@@ -103,8 +103,8 @@ func (in *incoming) impossible(action recoverability.Action) string {
 			return fmt.Sprintf("the delay is over the transport's %v", most)
 		}
 	case recoverability.MoveToError:
-		if a.Queue == in.queue || a.Queue == in.e.cfg.Name+quarantineSuffix {
-			return "it would come back at once"
+		if a.Queue == in.queue || a.Queue == in.e.cfg.Name+quarantineSuffix || in.live.receivesFrom(a.Queue) {
+			return "the endpoint receives from that queue: the message would come back at once"
 		}
 	case recoverability.DeadLetter:
 		if _, ok := in.delivery.(transport.DeadLetterer); !ok || in.taken {

@@ -89,6 +89,16 @@ func (f *failureMemory) knows(key failureKey) bool {
 	return f.entries[key] != nil
 }
 
+// failed is how many failures of the message this process has seen in this cycle.
+func (f *failureMemory) failed(key failureKey) int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if el, ok := f.entries[key]; ok {
+		return entry(el).failed
+	}
+	return 0
+}
+
 // forget drops what is known of the message: its cycle is over.
 func (f *failureMemory) forget(key failureKey) {
 	f.mu.Lock()

@@ -13,7 +13,7 @@ import (
 // may panic.
 func (in *incoming) faultHeaders(ctx context.Context, f recoverability.Failure) header.Map {
 	fault := recoverability.FaultHeaders(f, in.e.host)
-	change := in.e.recoverability.FaultHeaders
+	change := in.live.recoverability.FaultHeaders
 	if change == nil {
 		return fault
 	}

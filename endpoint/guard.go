@@ -42,7 +42,7 @@ func (in *incoming) suspect() bool {
 	if !a.Exact {
 		return a.N > 1 && !in.e.failures.knows(in.failureKey())
 	}
-	return in.e.recoverability.Quarantine.Suspect(a.N)
+	return in.live.recoverability.Quarantine.Suspect(a.N - in.e.failures.failed(in.failureKey()))
 }
 
 // quarantine moves the message there unhandled. It is false where the queue does not take it: the
@@ -99,7 +99,7 @@ func (in *incoming) unmark(m *transport.Message) *transport.Message {
 		in.queue = queue
 	}
 	a := in.delivery.Attempt()
-	in.alone.parked = a.Exact && in.e.recoverability.Quarantine.Parked(a.N)
+	in.alone.parked = a.Exact && in.live.recoverability.Quarantine.Parked(a.N)
 	return &own
 }
 
@@ -113,7 +113,7 @@ func (in *incoming) crashLoop() error {
 // immediate counts the failures of this cycle for a message in quarantine: those that it had before
 // count, so that it is not retried at once there.
 func (in *incoming) immediate() int {
-	c := in.e.recoverability
+	c := in.live.recoverability
 	return max(in.alone.before-1+in.receive.Attempt.N, c.Immediate+1, c.Quarantine.After)
 }
 

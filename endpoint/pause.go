@@ -94,6 +94,11 @@ func (l *live) own() []*lane {
 	return slices.DeleteFunc(slices.Clone(l.lanes), func(l *lane) bool { return l.satellite })
 }
 
+// receivesFrom reports whether the queue is one that the endpoint receives from, a queue of the driver included.
+func (l *live) receivesFrom(queue string) bool {
+	return slices.ContainsFunc(l.lanes, func(l *lane) bool { return l.queue == queue })
+}
+
 // named are the lanes of queues; of all that are the endpoint's own when there are none.
 func (l *live) named(queues []string) ([]*lane, error) {
 	lanes := l.own()

@@ -142,7 +142,7 @@ func (in *incoming) facts(err error) recoverability.Failure {
 		Delayed:      recoverability.DelayedRetries(m.Headers),
 		FirstFailure: recoverability.FirstFailure(m.Headers, now), Now: now,
 		Instance: in.e.cfg.Instance, History: recoverability.ParseHistory(m.Headers.Get(header.HoldfastHistory)),
-		Config: in.e.recoverability,
+		Config: in.live.recoverability,
 	}
 }
 
@@ -155,7 +155,7 @@ func firstType(h header.Map) string {
 
 // decide asks the policy. One that panics or decides nothing gives the message up.
 func (in *incoming) decide(ctx context.Context, f recoverability.Failure) (action recoverability.Action) {
-	policy := in.e.recoverability.Policy
+	policy := in.live.recoverability.Policy
 	if policy == nil {
 		policy = recoverability.Failure.Decide
 	}

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 
 	"github.com/holdfast-go/holdfast/internal/pump"
+	"github.com/holdfast-go/holdfast/recoverability"
 	"github.com/holdfast-go/holdfast/transport"
 )
 
@@ -23,6 +24,8 @@ type live struct {
 	held      atomic.Int64 // messages that could not be dealt with, until they are given back
 	lanes     []*lane
 	budget    *pump.Budget // of all that is received
+
+	recoverability recoverability.Config // with what the transport and the transaction mode cannot do turned off
 
 	process    *process
 	quarantine *quarantine // nil where there is no guard
@@ -82,7 +85,7 @@ func (e *Endpoint) prepare(ctx context.Context, live *live) error {
 	if e.cfg.Transactions == SendsAtomicWithReceive && !live.limits.Atomic {
 		return fmt.Errorf("endpoint %q: the transport does not offer %v", e.cfg.Name, e.cfg.Transactions)
 	}
-	e.recoverability = e.effective(ctx, live)
+	live.recoverability = e.effective(ctx, live)
 	if e.cfg.Install {
 		if err := e.install(ctx, live.conn); err != nil {
 			return err

@@ -55,7 +55,7 @@ func (w *wayOut) delay(ctx context.Context, a recoverability.Delay) error {
 	if err := w.giveUp(ctx); err != nil {
 		return err
 	}
-	if err := w.moveToError(ctx, w.in.e.recoverability.ErrorQueue, true); err != nil {
+	if err := w.moveToError(ctx, w.in.live.recoverability.ErrorQueue, true); err != nil {
 		return err
 	}
 	w.in.fallBack(FallbackError, a)
@@ -77,7 +77,7 @@ func (w *wayOut) deadLetter(ctx context.Context, a recoverability.DeadLetter) er
 		return err
 	}
 	w.warn(ctx, "the broker's dead-letter queue refused a message: moving it to the error queue", err)
-	if err := w.moveToError(ctx, w.in.e.recoverability.ErrorQueue, false); err != nil {
+	if err := w.moveToError(ctx, w.in.live.recoverability.ErrorQueue, false); err != nil {
 		return err
 	}
 	w.in.fallBack(FallbackError, a)
@@ -93,7 +93,7 @@ func (w *wayOut) handOver(ctx context.Context, a recoverability.DeadLetter) erro
 func (w *wayOut) moveToError(ctx context.Context, queue string, native bool) error {
 	wanted := recoverability.MoveToError{Queue: queue}
 	err := w.toError(ctx, wanted)
-	if other := w.in.e.recoverability.ErrorQueue; barred(err) && queue != other {
+	if other := w.in.live.recoverability.ErrorQueue; barred(err) && queue != other {
 		w.warn(ctx, "an error queue refused a message: trying the configured one", err)
 		if err = w.toError(ctx, recoverability.MoveToError{Queue: other}); err == nil {
 			w.in.fallBack(FallbackQueue, wanted)

@@ -1,0 +1,95 @@
+package endpoint_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/holdfast-go/holdfast/endpoint"
+	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/recoverability"
+	"github.com/holdfast-go/holdfast/transport/inmemory"
+)
+
+// Failures that this process has seen explain a high delivery count: the policy decides how often a message is retried.
+func TestAPolicyMayRetryMoreOftenThanImmediate(t *testing.T) {
+	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		var calls, told, want tally
+		for n := range 21 {
+			want.add(fmt.Sprint(n + 1))
+		}
+		cfg := sales(broker, endpoint.Handle(func(_ context.Context, s *endpoint.Session, _ placeOrder) error {
+			calls.add(fmt.Sprint(s.Attempt().N))
+			return errNo
+		}))
+		cfg.Notify = telling(&told)
+		cfg.Recoverability.Policy = func(f recoverability.Failure) recoverability.Action {
+			if f.Immediate <= 20 {
+				return recoverability.Retry{}
+			}
+			return recoverability.MoveToError{}
+		}
+		start(t, cfg).send(placeOrder{ID: "m"})
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if diff := cmp.Diff(want.list(), calls.list()); diff != "" {
+			t.Errorf("attempts (-want +got):\n%s", diff)
+		}
+		if got := told.list(); len(got) != 21 || got[20] != "moved_to_error to error" {
+			t.Errorf("told %q", got)
+		}
+		failed := broker.Messages("error")
+		if len(failed) != 1 || failed[0].Headers.Get(header.HoldfastFaultQuarantined) != "" {
+			t.Errorf("the error queue has %v", failed)
+		}
+	})
+}
+
+// A message that fails first and then ends each process is parked all the same, and nothing beside it is.
+func TestFailuresSeenHereDoNotHideWhatEndsTheProcess(t *testing.T) {
+	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		m := &mortal{Transport: broker}
+		var bad, good tally
+		cfg := sales(m, endpoint.Handle(func(_ context.Context, _ *endpoint.Session, o placeOrder) error {
+			if o.ID != "bad" {
+				good.add(o.ID)
+				return nil
+			}
+			if bad.add(o.ID) <= 5 {
+				return errNo
+			}
+			return m.die()
+		}))
+		cfg.Concurrency = 8
+		cfg.Recoverability.Policy = func(f recoverability.Failure) recoverability.Action {
+			if f.Quarantined == 0 && f.Immediate <= 20 {
+				return recoverability.Retry{}
+			}
+			return recoverability.MoveToError{}
+		}
+		broker.CreateQueues("sales")
+		for _, id := range []string{"a", "b", "bad", "c", "d"} {
+			if err := broker.Put("sales", wire(id)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		stop := make(chan struct{})
+		time.AfterFunc(time.Hour, func() { close(stop) })
+		if deaths := m.supervise(t, cfg, stop); deaths > 9 {
+			t.Errorf("the process died %d times", deaths)
+		}
+		failed := broker.Messages("error")
+		if len(failed) != 1 || failed[0].ID != "bad" || failed[0].Headers.Get(header.HoldfastFaultClass) != recoverability.ClassCrashLoop {
+			t.Errorf("the error queue has %v", failed)
+		}
+		for _, id := range []string{"a", "b", "c", "d"} {
+			if count(good.list(), id) == 0 {
+				t.Errorf("%s is not handled: %q", id, good.list())
+			}
+		}
+	})
+}
