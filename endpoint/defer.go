@@ -3,6 +3,7 @@ package endpoint
 import (
 	"context"
 	"log/slog"
+	"time"
 
 	"github.com/holdfast-go/holdfast/recoverability"
 	"github.com/holdfast-go/holdfast/transport"
@@ -16,21 +17,56 @@ func (in *incoming) deferrable() bool { return in.live.limits.MaxDelay > 0 }
 func (in *incoming) putOff(ctx context.Context) {
 	in.session = &Session{in: in}
 	if !in.deferrable() {
+		in.e.failures.throttle(in.failureKey(), in.throttledBefore())
 		in.release(ctx)
 		return
 	}
-	used := 0
-	if attempt := in.receive.Attempt; attempt.Exact { // else it is remembered by the message's id
-		used = recoverability.UsedRetries(in.original.Headers) + attempt.N - 1
-	}
 	after := min(in.holding.throttle.deferral(), in.live.limits.MaxDelay)
-	later := in.copyTo(in.queue, recoverability.DeferHeaders(in.original.Headers, used), after)
-	if err := in.finish(ctx, []transport.Operation{later}); err != nil {
+	headers := recoverability.DeferHeaders(in.original.Headers, in.usedRetries(), in.throttledBefore())
+	if err := in.finish(ctx, []transport.Operation{in.copyTo(in.queue, headers, after)}); err != nil {
 		in.hold(ctx, err)
 		return
 	}
+	if !in.gone {
+		in.e.failures.forget(in.failureKey()) // the copy carries them
+	}
 	in.log().DebugContext(ctx, "a message is put off, without a retry used up",
 		slog.String("message", in.id), slog.Duration("after", after))
+}
+
+// usedRetries is how many immediate retries of this cycle the message has used up, as far as this process knows where
+// the broker does not count.
+func (in *incoming) usedRetries() int {
+	used := recoverability.UsedRetries(in.original.Headers)
+	if attempt := in.receive.Attempt; attempt.Exact {
+		return used + attempt.N - 1
+	}
+	return used + in.e.failures.failed(in.failureKey())
+}
+
+// throttled are the failures that used up no retry before this delivery. They are forgotten once the policy has
+// decided: then the message has another delivery of the same copy.
+func (in *incoming) throttled(now time.Time) recoverability.Throttled {
+	switch {
+	case !in.deferrable():
+		return in.e.failures.throttled(in.failureKey())
+	case in.receive.Attempt.N > 1:
+		return recoverability.Throttled{}
+	}
+	return recoverability.ThrottledFailures(in.original.Headers, now)
+}
+
+// throttledBefore are those, and the failures of this delivery.
+func (in *incoming) throttledBefore() recoverability.Throttled {
+	if in.holding.tries > 0 {
+		return in.holding.throttled
+	}
+	return in.throttled(time.Now())
+}
+
+// remembersThrottled reports whether this process alone may know of such failures.
+func (in *incoming) remembersThrottled() bool {
+	return in.holding != nil && in.holding.throttle != nil && !in.deferrable()
 }
 
 // release gives the message back untouched.

@@ -29,6 +29,7 @@ type messageFailures struct {
 	key          failureKey
 	since        time.Time // of the first failure; zero before
 	failed, lost int
+	throttled    recoverability.Throttled // since the last of them
 	past         []recoverability.Past
 }
 
@@ -48,6 +49,7 @@ func (f *failureMemory) count(key failureKey, now time.Time, first bool) message
 		f.drop(key)
 	}
 	m := f.touch(key)
+	m.throttled = recoverability.Throttled{}
 	if m.failed++; m.since.IsZero() {
 		m.since = now
 	}
@@ -97,6 +99,26 @@ func (f *failureMemory) failed(key failureKey) int {
 		return entry(el).failed
 	}
 	return 0
+}
+
+// throttle remembers the failures of a message that used up no retry, where no copy of it does.
+func (f *failureMemory) throttle(key failureKey, t recoverability.Throttled) {
+	if t.Failures == 0 {
+		return
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.touch(key).throttled = t
+}
+
+// throttled are the failures that throttle has remembered.
+func (f *failureMemory) throttled(key failureKey) recoverability.Throttled {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if el, ok := f.entries[key]; ok {
+		return entry(el).throttled
+	}
+	return recoverability.Throttled{}
 }
 
 // forget drops what is known of the message: its cycle is over.

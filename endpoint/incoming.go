@@ -162,7 +162,7 @@ func (in *incoming) leave(ctx context.Context, ops []transport.Operation) error 
 	if in.alone == nil {
 		in.live.slow.handled(in.receive.Attempt.N)
 	}
-	if in.alone != nil || in.receive.Attempt.N > 1 && !in.gone {
+	if in.alone != nil || in.receive.Attempt.N > 1 && !in.gone || in.remembersThrottled() {
 		in.e.failures.forget(in.failureKey())
 	}
 	in.succeeded(ctx)

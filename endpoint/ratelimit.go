@@ -33,8 +33,10 @@ type throttle struct {
 // place to the next.
 type holding struct {
 	throttle *throttle // nil where nothing is limited
-	tries    int       // failures while limited
+	tries    int       // failures while limited, since the message was received
 	until    time.Time // when it must have left our hands; zero is never
+
+	throttled recoverability.Throttled // the failures of those and of earlier deliveries; known once tries > 0
 }
 
 func newThrottle(limit recoverability.RateLimit, ofType string) *throttle {
@@ -130,6 +132,13 @@ func (t *throttle) failed(id string) (limited bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.limiter.Failed(id, time.Now())
+}
+
+// exhausted reports whether the policy is to decide about a message with these failures.
+func (t *throttle) exhausted(of recoverability.Throttled, now time.Time) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.limiter.Exhausted(of, now)
 }
 
 // succeeded takes in a success, and reports whether it ended the limit.
@@ -242,7 +251,16 @@ func (in *incoming) heldBack(ctx context.Context, err error) bool {
 	if !limited || in.taken {
 		return false
 	}
+	if h.tries == 0 {
+		h.throttled = in.throttled(f.Now)
+	}
 	h.tries++
+	h.throttled = h.throttled.Add(f.Now)
+	if h.throttle.exhausted(h.throttled, f.Now) {
+		in.log().InfoContext(ctx, "a message has failed while attempts are limited as often, or for as long, as RateLimit allows: the policy decides",
+			slog.String("message", in.id), slog.Int("failures", h.throttled.Failures), slog.Time("since", h.throttled.Since))
+		return false
+	}
 	in.log().InfoContext(ctx, "a message failed while attempts are limited: it is held back",
 		slog.String("message", in.id), slog.Int("tries", h.tries), slog.Any("error", err))
 	if h.tries > retriesInPlace {

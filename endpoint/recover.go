@@ -127,7 +127,7 @@ func (in *incoming) failure(err error) recoverability.Failure {
 	case in.alone != nil:
 		f.Quarantined, f.Immediate = in.alone.before, in.immediate()
 	case !f.AttemptExact:
-		f.Immediate = known.failed
+		f.Immediate = known.failed + recoverability.UsedRetries(in.original.Headers)
 	}
 	return f
 }

@@ -43,6 +43,8 @@ const (
 	FirstLevelRetries          = "NServiceBus.FLRetries"         // written by old versions; removed on a move to error
 	HoldfastFirstFailure       = "Holdfast.FirstFailure"         // on delayed copies: when the message first failed
 	HoldfastUsedRetries        = "Holdfast.Retries.Used"         // on copies put off by a rate limit: immediate retries of the cycle that are used up
+	HoldfastThrottledFailures  = "Holdfast.Throttled.Failures"   // on such copies: failures that used up no retry, a decimal number
+	HoldfastThrottledSince     = "Holdfast.Throttled.Since"      // on such copies: when the first of these failures was
 	HoldfastFaultFirst         = "Holdfast.Fault.FirstFailure"   // the same on the copy in the error queue, never read again
 	HoldfastAttempts           = "Holdfast.Fault.Attempts"       // hand-outs in the last cycle, a decimal number
 	HoldfastAttemptsExact      = "Holdfast.Fault.Attempts.Exact" // "false" where the broker does not count

@@ -136,6 +136,8 @@ func DelayHeaders(f Failure, fault header.Map) header.Map {
 	h.Set(header.HoldfastFirstFailure, header.FormatTime(f.FirstFailure))
 	h.Set(header.HoldfastHistory, historyText(append(slices.Clip(f.History), f.Past(fault))))
 	h.Del(header.HoldfastUsedRetries)
+	h.Del(header.HoldfastThrottledFailures)
+	h.Del(header.HoldfastThrottledSince)
 	return h
 }
 
@@ -159,7 +161,8 @@ func ErrorHeaders(received, fault header.Map) header.Map {
 func countsRetries(name string) bool {
 	switch name {
 	case header.Retries, header.RetriesTimestamp, header.FirstLevelRetries,
-		header.HoldfastFirstFailure, header.HoldfastHistory, header.HoldfastUsedRetries:
+		header.HoldfastFirstFailure, header.HoldfastHistory, header.HoldfastUsedRetries,
+		header.HoldfastThrottledFailures, header.HoldfastThrottledSince:
 		return true
 	}
 	return false

@@ -49,9 +49,62 @@ func TestOneMessageAloneDoesNotBeginALimit(t *testing.T) {
 			t.Fatal("limited")
 		}
 	}
+	if l.Failed("a", noon.Add(recoverability.DefaultRateLimitWait)); l.Until(noon) != 0 {
+		t.Error("limited by the failures of one message within Wait")
+	}
 	l.Failed("b", noon)
-	if since, n := l.Limited(); since.IsZero() || n != 101 {
+	if since, n := l.Limited(); since.IsZero() || n != 102 {
 		t.Errorf("limited since %v after %d failures, with two messages that fail", since, n)
+	}
+}
+
+func TestFailuresOfOneMessageOverMoreThanWaitBeginALimit(t *testing.T) {
+	l := recoverability.Limiter{RateLimit: recoverability.RateLimit{After: 3, Wait: time.Second}}
+	l.Failed("a", noon)
+	l.Failed("a", noon)
+	l.Succeeded()
+	for n := range 3 {
+		if since, _ := l.Limited(); !since.IsZero() {
+			t.Errorf("limited after %d failures", n)
+		}
+		l.Failed("a", noon.Add(time.Duration(n)*time.Second))
+	}
+	if since, n := l.Limited(); since.IsZero() || n != 3 {
+		t.Errorf("limited since %v after %d failures", since, n)
+	}
+}
+
+func TestThrottledFailuresAreExhaustedByNumberAndByTime(t *testing.T) {
+	for _, c := range []struct {
+		limit recoverability.RateLimit
+		of    recoverability.Throttled
+		want  bool
+	}{
+		{of: recoverability.Throttled{}},
+		{of: recoverability.Throttled{Failures: 9, Since: noon}},
+		{of: recoverability.Throttled{Failures: 10, Since: noon}, want: true},
+		{of: recoverability.Throttled{Failures: 1, Since: noon.Add(time.Second - 15*time.Minute)}},
+		{of: recoverability.Throttled{Failures: 1, Since: noon.Add(-15 * time.Minute)}, want: true},
+		{limit: recoverability.RateLimit{MaxFailures: 2}, of: recoverability.Throttled{Failures: 2, Since: noon}, want: true},
+		{limit: recoverability.RateLimit{MaxTime: time.Hour}, of: recoverability.Throttled{Failures: 1, Since: noon.Add(-30 * time.Minute)}},
+	} {
+		if got := c.limit.Exhausted(c.of, noon); got != c.want {
+			t.Errorf("%+v of %+v: exhausted is %t", c.of, c.limit, got)
+		}
+	}
+	h := recoverability.DeferHeaders(header.Map{}, 0, recoverability.Throttled{}.Add(noon).Add(noon.Add(time.Minute)))
+	if got := recoverability.ThrottledFailures(h, noon.Add(time.Hour)); got != (recoverability.Throttled{Failures: 2, Since: noon}) {
+		t.Errorf("the copy tells of %+v", got)
+	}
+	if got := recoverability.ThrottledFailures(h, noon.Add(-time.Hour)).Since; !got.Equal(noon.Add(-time.Hour)) {
+		t.Errorf("of a clock that is ahead: %v", got)
+	}
+	if h := recoverability.DeferHeaders(h, 0, recoverability.Throttled{}); h.Len() != 0 {
+		t.Errorf("headers of a copy without such failures: %v", h)
+	}
+	h.Set(header.HoldfastThrottledSince, "yesterday")
+	if got := recoverability.ThrottledFailures(h, noon); got.Failures != 2 || !got.Since.Equal(noon) {
+		t.Errorf("of a time that makes no sense: %+v", got)
 	}
 }
 
@@ -73,6 +126,8 @@ func TestARateLimitIsValidated(t *testing.T) {
 	for want, limit := range map[string]recoverability.RateLimit{
 		"After is -1":           {After: -1},
 		"Wait is negative":      {After: 3, Wait: -1},
+		"MaxFailures is":        {After: 3, MaxFailures: -1},
+		"MaxTime is negative":   {After: 3, MaxTime: -1},
 		"Scope is 2":            {After: 3, Scope: 2},
 		"Scope is -1":           {After: 3, Scope: -1},
 		"After is not set, and": {Wait: time.Second},
@@ -109,18 +164,21 @@ func TestAFailureThatNothingMendsSaysNothingOfAnOutage(t *testing.T) {
 
 func TestWhatIsPutOffKeepsItsCounts(t *testing.T) {
 	received := header.New(header.Field{Name: header.Retries, Value: "2"}, header.Field{Name: "Mine", Value: "x"})
-	h := recoverability.DeferHeaders(received, 3)
+	h := recoverability.DeferHeaders(received, 3, recoverability.Throttled{Failures: 4, Since: noon})
+	if recoverability.ThrottledFailures(h, noon).Failures != 4 {
+		t.Errorf("headers %v", h)
+	}
 	if recoverability.DelayedRetries(h) != 2 || recoverability.UsedRetries(h) != 3 || h.Get("Mine") != "x" {
 		t.Errorf("headers %v", h)
 	}
-	if recoverability.DeferHeaders(received, 0).Len() != 2 {
+	if recoverability.DeferHeaders(received, 0, recoverability.Throttled{}).Len() != 2 {
 		t.Error("none used up is written down")
 	}
 	for name, h := range map[string]header.Map{
 		"a delayed retry": recoverability.DelayHeaders(recoverability.Failure{Headers: h}, header.Map{}),
 		"a move to error": recoverability.ErrorHeaders(h, header.Map{}),
 	} {
-		if recoverability.UsedRetries(h) != 0 {
+		if recoverability.UsedRetries(h) != 0 || recoverability.ThrottledFailures(h, noon).Failures != 0 {
 			t.Errorf("after %s the cycle goes on", name)
 		}
 	}
