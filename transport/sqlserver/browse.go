@@ -12,7 +12,10 @@ import (
 
 // Last implements [tablequeue.Browsing].
 func (s *store) Last(ctx context.Context, queue string) (last int64, err error) {
-	err = s.writes.QueryRow(ctx, `SELECT coalesce(max(seq), 0) FROM `+s.table(queue).quoted).Scan(&last)
+	rows, err := s.query(ctx, s.writes, `SELECT seq FROM `+s.table(queue).quoted+` ORDER BY seq DESC LIMIT 1`)
+	if err == nil {
+		_, err = pgx.ForEachRow(rows, []any{&last}, func() error { return nil })
+	}
 	if err != nil {
 		return 0, s.failed(fmt.Sprintf("look at queue %q", queue), err)
 	}
@@ -23,7 +26,7 @@ var errPageFull = errors.New("enough bytes for a page")
 
 // Browse implements [tablequeue.Browsing].
 func (s *store) Browse(ctx context.Context, p tablequeue.Page) (found []tablequeue.Claimed, err error) {
-	rows, err := s.writes.Query(ctx, `SELECT seq, id, headers, body, delivery_count FROM `+s.table(p.Queue).quoted+`
+	rows, err := s.query(ctx, s.writes, `SELECT seq, id, headers, body, delivery_count FROM `+s.table(p.Queue).quoted+`
 WHERE seq > $1 AND seq <= $2 AND (expires IS NULL OR expires > now() AT TIME ZONE 'UTC') ORDER BY seq LIMIT $3`, p.After, p.Last, p.Limit)
 	if err == nil {
 		var row tablequeue.Claimed
@@ -45,7 +48,7 @@ WHERE seq > $1 AND seq <= $2 AND (expires IS NULL OR expires > now() AT TIME ZON
 
 // Purge implements [tablequeue.Browsing]. A row that is leased meanwhile stays.
 func (s *store) Purge(ctx context.Context, queue string) (int64, error) {
-	tag, err := s.writes.Exec(ctx, s.table(queue).purge)
+	tag, err := s.execute(ctx, s.table(queue).purge)
 	if err != nil {
 		return 0, s.failed(fmt.Sprintf("purge queue %q", queue), err)
 	}
@@ -59,7 +62,7 @@ func (s *store) Take(ctx context.Context, u *tablequeue.Unit) error {
 
 func (s *store) take(ctx context.Context, u *tablequeue.Unit) error {
 	b := s.batch(false)
-	b.Queue(`UPDATE `+s.table(u.Queue).quoted+` SET lease_id = $1 WHERE seq = $2 AND visible_at <= now()`, u.Lease.ID, u.Lease.Seq)
+	b.Queue(s.table(u.Queue).take, u.Lease.ID, u.Lease.Seq)
 	s.queue(b, s.groups([]*tablequeue.Unit{u})[0])
 	if err := s.send(ctx, b); err != nil {
 		return s.failed(fmt.Sprintf("take message %d of queue %q", u.Lease.Seq, u.Queue), err)

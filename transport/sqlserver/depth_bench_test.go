@@ -12,19 +12,30 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// Time per message in a queue that always holds so many: it must not grow with them.
+// Time per message in a queue that always holds so many: it must not grow with them, neither with the statistics
+// of the full queue nor with those of the empty one that it was before.
 // go test -run none -bench Depth -benchtime 20000x ./transport/sqlserver
 func BenchmarkDepth(b *testing.B) {
-	for _, depth := range []int{1000, 100_000, 1_000_000} {
-		b.Run(fmt.Sprint(depth), func(b *testing.B) {
-			w := newWorld(b, "input")
-			w.exec(`INSERT INTO %sinput (headers, body) SELECT '{"Holdfast.Bench":"the value of a header"}', decode(repeat('00', 200), 'hex')
-FROM generate_series(1, $1)`, depth)
-			w.exec(`VACUUM ANALYZE %sinput`)
-			turnOver(b, w.open())
-		})
+	for _, statistics := range []string{"full", "empty"} {
+		for _, depth := range []int{1000, 100_000, 1_000_000} {
+			b.Run(fmt.Sprintf("statistics=%s/%d", statistics, depth), func(b *testing.B) {
+				w := newWorld(b, "input")
+				w.exec(`ALTER TABLE %sinput SET (autovacuum_enabled = off)`)
+				w.exec(fillInput, 10_000)
+				w.exec(`DELETE FROM %sinput`)
+				w.exec(`VACUUM %sinput`)
+				w.exec(fillInput, depth)
+				if statistics == "full" {
+					w.exec(`VACUUM ANALYZE %sinput`)
+				}
+				turnOver(b, w.open())
+			})
+		}
 	}
 }
+
+const fillInput = `INSERT INTO %sinput (headers, body) SELECT '{"Holdfast.Bench":"the value of a header"}', decode(repeat('00', 200), 'hex')
+FROM generate_series(1, $1)`
 
 // The same while another transaction holds a snapshot from before, so that no dead row is ever
 // cleared away, and while none does.

@@ -23,7 +23,7 @@ type table struct {
 	quoted string      // with its schema, for use in statements
 	theirs atomic.Bool // one of NServiceBus's, with its columns only
 	claim, renew, abandon, orphans,
-	cancel, update, sweep, purge, lock string
+	cancel, update, sweep, purge, lock, take string
 }
 
 func checkName(what, name string) error {

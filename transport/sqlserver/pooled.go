@@ -5,14 +5,16 @@ import (
 	"errors"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 // Behind a proxy that pools transactions, the next statement may be another session's: nothing is
 // prepared, and what the engine wants of the planner is set in each batch, for that batch.
 
-// planner are settings that make the planner use the indexes whatever the statistics say: a
-// queue that was empty when its plan was made may hold a million rows the next moment.
+// planner are settings that keep the planner from reading whole tables, whatever the statistics say: a
+// queue that was empty when its plan was made may hold a million rows the next moment. Which index it takes, and in
+// which order it joins, the statements see to themselves (byKey).
 var planner = []string{"enable_seqscan", "enable_bitmapscan", "enable_mergejoin", "jit"}
 
 // planning sets them for what follows in the same batch.
@@ -23,6 +25,10 @@ var planning = func() string {
 	}
 	return text
 }()
+
+// byIndex keeps the planner from reading whole tables for what follows in the same transaction of a handler's session, whose
+// settings are the handler's otherwise.
+const byIndex = "SET LOCAL enable_seqscan = off"
 
 // batch is one for the engine's statements. What is lazy may be forgotten when the server crashes.
 func (s *store) batch(lazy bool) *pgx.Batch {
@@ -41,6 +47,22 @@ func (s *store) args(args []any) []any {
 		return plain(args)
 	}
 	return args
+}
+
+// execute executes a statement that may not be forgotten, in a batch where that is needed.
+func (s *store) execute(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
+	if !s.pooled {
+		return s.writes.Exec(ctx, sql, args...)
+	}
+	b := s.batch(false)
+	b.Queue(sql, plain(args)...)
+	results := s.writes.SendBatch(ctx, b)
+	_, err := results.Exec()
+	var tag pgconn.CommandTag
+	if err == nil {
+		tag, err = results.Exec()
+	}
+	return tag, errors.Join(err, results.Close())
 }
 
 // query asks in a batch where that is needed. pool is that of what may be forgotten.

@@ -51,7 +51,7 @@ func (s *store) Renew(ctx context.Context, queue string, leases []tablequeue.Lea
 
 // Abandon implements [tablequeue.Queues].
 func (s *store) Abandon(ctx context.Context, queue, owner string, d time.Duration) error {
-	if _, err := s.writes.Exec(ctx, s.table(queue).abandon, owner, d.Microseconds()); err != nil {
+	if _, err := s.execute(ctx, s.table(queue).abandon, owner, d.Microseconds()); err != nil {
 		return s.failed(fmt.Sprintf("give back leases of queue %q", queue), err)
 	}
 	return nil
@@ -59,7 +59,7 @@ func (s *store) Abandon(ctx context.Context, queue, owner string, d time.Duratio
 
 // AbandonClaims implements [tablequeue.Orphaner].
 func (s *store) AbandonClaims(ctx context.Context, queue string, leases []int64, d time.Duration) error {
-	if _, err := s.writes.Exec(ctx, s.table(queue).orphans, leases, d.Microseconds()); err != nil {
+	if _, err := s.execute(ctx, s.table(queue).orphans, leases, d.Microseconds()); err != nil {
 		return s.failed(fmt.Sprintf("give back leases of queue %q", queue), err)
 	}
 	return nil
@@ -67,7 +67,7 @@ func (s *store) AbandonClaims(ctx context.Context, queue string, leases []int64,
 
 // Cancel implements [tablequeue.Queues].
 func (s *store) Cancel(ctx context.Context, queue string, seq int64) (bool, error) {
-	tag, err := s.writes.Exec(ctx, s.table(queue).cancel, seq)
+	tag, err := s.execute(ctx, s.table(queue).cancel, seq)
 	if err != nil {
 		return false, s.failed(fmt.Sprintf("cancel message %d of queue %q", seq, queue), err)
 	}

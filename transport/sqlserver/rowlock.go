@@ -34,7 +34,8 @@ func (h *handlerTx) Completes(queue string, l tablequeue.Lease, hold func()) {
 func (l *rowLock) take(ctx context.Context, tx pgx.Tx) error {
 	l.hold()
 	var seq int64
-	err := tx.QueryRow(ctx, l.table.lock, l.lease.Seq, l.lease.ID).Scan(&seq)
+	// Planned each time: a plan that was kept may be one for an empty queue.
+	err := tx.QueryRow(ctx, l.table.lock, pgx.QueryExecModeExec, l.lease.Seq, l.lease.ID).Scan(&seq)
 	if errors.Is(err, pgx.ErrNoRows) {
 		err = transport.ErrLeaseLost
 	}

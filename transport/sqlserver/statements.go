@@ -35,7 +35,7 @@ WHERE NOT EXISTS (SELECT FROM got)`
 
 	t.renew = `UPDATE ` + q + ` AS q SET visible_at = now() + $1::bigint * interval '1 microsecond'
 FROM unnest($2::bigint[], $3::bigint[]) WITH ORDINALITY AS r(seq, lease_id, n)
-WHERE q.seq = r.seq AND q.lease_id = r.lease_id RETURNING r.n`
+WHERE ` + named + ` RETURNING r.n`
 
 	// What a handler's transaction has locked is left to its end.
 	giveBack := `UPDATE ` + q + ` SET visible_at = now(), lease_id = NULL, lease_owner = NULL
@@ -43,7 +43,7 @@ WHERE ctid = ANY (ARRAY(SELECT ctid FROM ` + q + `
 	WHERE visible_at > now() AND visible_at <= now() + $2::bigint * interval '1 microsecond' AND `
 	t.abandon = giveBack + `lease_owner = $1 FOR UPDATE SKIP LOCKED))`
 	t.orphans = giveBack + `lease_id = ANY ($1::bigint[]) FOR UPDATE SKIP LOCKED))`
-	t.lock = `SELECT seq FROM ` + q + ` WHERE seq = $1 AND lease_id = $2 FOR UPDATE`
+	t.lock = `SELECT seq FROM ` + q + ` WHERE seq = $1 AND lease_id = $2 AND ` + byKey + ` FOR UPDATE`
 
 	// What expires while it is being handled is left to the handler.
 	t.sweep = `DELETE FROM ` + q + ` WHERE ctid = ANY (ARRAY(SELECT ctid FROM ` + q + `
@@ -51,15 +51,34 @@ WHERE ctid = ANY (ARRAY(SELECT ctid FROM ` + q + `
 	ORDER BY expires LIMIT ` + strconv.Itoa(maxSwept) + ` FOR UPDATE SKIP LOCKED))`
 
 	t.purge = `DELETE FROM ` + q + ` WHERE ctid = ANY (ARRAY(SELECT ctid FROM ` + q + ` WHERE visible_at <= now() FOR UPDATE SKIP LOCKED))`
-	t.cancel = `DELETE FROM ` + q + ` WHERE seq = $1 AND delivery_count = 0`
+	t.cancel = `DELETE FROM ` + q + ` WHERE seq = $1 AND delivery_count = 0 AND ` + byKey
+	t.take = `UPDATE ` + q + ` SET lease_id = $1 WHERE seq = $2 AND visible_at <= now() AND ` + byKey
 
 	t.update = `UPDATE ` + q + ` AS q SET visible_at = now() + r.after * interval '1 microsecond',
 	delivery_count = greatest(0, q.delivery_count - r.undo), lease_id = NULL, lease_owner = NULL,
 	last_error = coalesce(nullif(r.note, ''), q.last_error)
 FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::text[]) WITH ORDINALITY AS r(seq, lease_id, after, undo, note, n)
-WHERE q.seq = r.seq AND q.lease_id = r.lease_id RETURNING r.n`
+WHERE ` + named + ` RETURNING r.n`
 	return t
 }
+
+// Statements that name rows by seq must find them by the primary key. The planner expects no row at all in a queue that was
+// vacuumed while it was empty, until statistics are gathered again. Any index and any order of a join then cost the same to it:
+// it may read a whole index for each row. Conditions that are always true decide that.
+//
+// byKey makes the index by visible_at, which has seq as its second column, dearer than the primary key. To search an index for
+// an array of two is to search it twice (btcostestimate; from PostgreSQL 17 on only where it has more than three pages). For
+// an array of one, a condition on an index costs more than a filter (cost_qual_eval counts half an operator, genericcostestimate a
+// whole one).
+//
+// named compares seq with an array of one, as the server can neither merge nor hash by that: it has to go through the elements, and
+// look in the index for each. Its byKey depends on the element, or the server could begin with q.
+const (
+	byKey = `visible_at >= ANY (ARRAY[timestamptz '-infinity']) AND visible_at >= ANY (ARRAY[timestamptz '-infinity', '-infinity'])`
+	named = `q.seq = ANY (ARRAY[r.seq]) AND q.lease_id = r.lease_id
+	AND q.visible_at >= ANY (ARRAY[` + ever + `]) AND q.visible_at >= ANY (ARRAY[` + ever + `, ` + ever + `])`
+	ever = `CASE WHEN r.n > 0 THEN timestamptz '-infinity' END`
+)
 
 // due and expiry are when a timed row becomes visible, and when worthless.
 const (
@@ -108,7 +127,7 @@ func completion(q *table, outs []*out) string {
 	var b strings.Builder
 	b.WriteString(`WITH gone AS (
 	DELETE FROM ` + q.quoted + ` AS q USING unnest($1::bigint[], $2::bigint[]) WITH ORDINALITY AS r(seq, lease_id, n)
-	WHERE q.seq = r.seq AND q.lease_id = r.lease_id RETURNING r.n
+	WHERE ` + named + ` RETURNING r.n
 )`)
 	param := 3
 	for i, o := range outs {
@@ -123,11 +142,10 @@ const divisionByZero = "22012"
 
 // removal is the text that deletes one row of q, given as $1 seq and $2 lease, and inserts what
 // was sent with it. Where the lease is lost it divides by zero, and so ends the transaction: by what a volatile function
-// returns, as the planner may work out at once, whether or not it is needed, what is constant. It is planned without the engine's settings,
-// and so joins nothing.
+// returns, as the planner may work out at once, whether or not it is needed, what is constant.
 func removal(q *table, outs []*out) string {
 	var b strings.Builder
-	b.WriteString(`WITH gone AS (DELETE FROM ` + q.quoted + ` WHERE seq = $1 AND lease_id = $2 RETURNING 1)`)
+	b.WriteString(`WITH gone AS (DELETE FROM ` + q.quoted + ` WHERE seq = $1 AND lease_id = $2 AND ` + byKey + ` RETURNING 1)`)
 	param := 3
 	for i, o := range outs {
 		text := insert(o, param, false)

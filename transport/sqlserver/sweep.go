@@ -35,7 +35,7 @@ func (s *store) Sweep(ctx context.Context) error {
 
 func (s *store) sweep(ctx context.Context, t *table) error {
 	for {
-		tag, err := s.writes.Exec(ctx, t.sweep)
+		tag, err := s.execute(ctx, t.sweep)
 		if code(err) == undefinedTable {
 			return nil // dropped, which nobody has noted
 		}

@@ -112,6 +112,7 @@ func (s *store) commit(ctx context.Context, conn *pgx.Conn, begin bool, u *table
 		o.args = o.values()
 		args = append(args, o.args...)
 	}
+	b.Queue(byIndex)
 	b.Queue(s.composed(g, true), plain(args)...)
 	b.Queue("commit")
 	results := conn.SendBatch(ctx, &b)
