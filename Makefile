@@ -75,6 +75,11 @@ test-azure: go compiler ## Azure Service Bus: the suites of the broker and the d
 test-rabbitmq: go compiler ## RabbitMQ of another Debian suite: SUITE=trixie has 4.0, sid what is newest
 	CGO_ENABLED=1 scripts/rabbitmq-version.sh $(SUITE) go test -race $(ONE_BY_ONE) -timeout=30m ./internal/brokertest ./transport/rabbitmq ./endpoint ./cmd/holdfast
 
+.PHONY: test-postgres
+test-postgres: go compiler ## PostgreSQL of another Debian suite: SUITE=trixie has 17, sid the newest
+	CGO_ENABLED=1 scripts/postgres-version.sh $(SUITE) go test -race $(ONE_BY_ONE) -timeout=30m ./internal/brokertest ./transport/sqlserver
+	CGO_ENABLED=1 scripts/postgres-version.sh $(SUITE) go test -race $(ONE_BY_ONE) -timeout=30m -run='^TestPostgres$$' ./internal/baddays
+
 .PHONY: soak
 soak: go compiler ## The tests with their long runs: kills, cut connections, hours of load
 	$(WITH_BROKERS); HOLDFAST_SOAK=1 CGO_ENABLED=1 go test -race $(ONE_BY_ONE) -timeout=6h $(PKG)
