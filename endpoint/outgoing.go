@@ -165,6 +165,7 @@ func (e *Endpoint) encode(_ context.Context, out *pipeline.Outgoing) error {
 	out.Operation = transport.Operation{
 		Message: &transport.Message{ID: out.MessageID, Headers: out.Headers, Body: body},
 		Queue:   out.Queue, After: out.After, At: out.At, TTL: out.TTL, Properties: out.Properties,
+		Receipt: out.Receipt != nil,
 	}
 	if out.Intent == header.IntentPublish {
 		out.Operation.Types = out.Types

@@ -162,11 +162,9 @@ func (w *wayOut) trimmed(ctx context.Context, queue string, f Fallback) {
 	w.in.fallBack(f, w.rec.Action)
 }
 
-// tooLarge is why a message need not be tried.
+// tooLarge reports why a copy need not be tried. Its body is not judged here: the broker has had room for it once, and some drivers
+// have more room for a copy than for a new message.
 func tooLarge(m *transport.Message, limits transport.Limits) error {
-	if size := len(m.Body); limits.MaxBody > 0 && size > limits.MaxBody {
-		return &transport.TooLargeError{What: "body", Size: size, Max: limits.MaxBody}
-	}
 	if size := m.Headers.Size(); limits.MaxHeaders > 0 && size > limits.MaxHeaders {
 		return &transport.TooLargeError{What: "headers", Size: size, Max: limits.MaxHeaders}
 	}

@@ -199,6 +199,9 @@ type Operation struct {
 	TTL time.Duration
 	// Properties are for the driver, under names that it documents. Often nil.
 	Properties map[string]string
+	// Receipt asks for a [Receipt] of a delayed message. Without it a driver may return none, where sending is
+	// cheaper so.
+	Receipt bool
 }
 
 // Delay is how long after now the operation is due: 0 or more.

@@ -50,9 +50,14 @@ func (c *conn) Browse(ctx context.Context, queue string) (transport.Cursor, erro
 }
 
 // peek looks at messages from a sequence number on.
-func (cur *cursor) peek(ctx context.Context, from int64, limit int) ([]*azservicebus.ReceivedMessage, error) {
+func (cur *cursor) peek(ctx context.Context, from int64, limit int) (msgs []*azservicebus.ReceivedMessage, err error) {
 	ctx, cancel := cur.until(ctx)
 	defer cancel()
+	own, err := cur.line.throttle.wait(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("asb: browse queue %q: %w: %w", cur.queue, errBusy, err)
+	}
+	defer func() { own.end(err) }()
 	s, err := cur.line.session(ctx)
 	if err != nil {
 		return nil, err
@@ -63,7 +68,7 @@ func (cur *cursor) peek(ctx context.Context, from int64, limit int) ([]*azservic
 	}
 	on, over := s.on(ctx)
 	defer over()
-	msgs, err := look(on, rcv, from, limit)
+	msgs, err = look(on, rcv, from, limit)
 	if cur.ctx.Err() != nil {
 		return nil, transport.ErrClosed
 	}

@@ -82,10 +82,13 @@ func (c *conn) greet(ctx context.Context) error {
 	if err == nil {
 		_, err = sender.NewMessageBatch(on, nil)
 	}
+	if own, ok := c.sending.throttle.try(); ok {
+		own.end(err)
+	}
 	var attach *amqp.Error
 	var e *azservicebus.Error
 	switch {
-	case err == nil, ofLink(err), errors.As(err, &attach), errors.As(err, &e) && e.Code == azservicebus.CodeNotFound:
+	case err == nil, ofLink(err), errors.As(err, &attach), errors.As(err, &e) && e.Code == azservicebus.CodeNotFound, errors.Is(plain(err), errBusy):
 		return nil
 	case ctx.Err() != nil:
 		err = context.Cause(ctx)

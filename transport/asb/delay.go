@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"strconv"
 	"strings"
 	"sync"
@@ -14,8 +15,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// schedule hands delayed messages to the broker, which keeps them until they are due by its clock. Those due at one moment
-// leave in one request.
+// schedule asks the broker to keep delayed messages until they are due by its clock, and for the numbers that cancel them. Those due
+// at one moment share a request. Messages without a receipt are scheduled by a property instead, and sent like others.
 func (o *outlet) schedule(ctx context.Context, group []*parcel) {
 	var requests sync.WaitGroup
 	for len(group) > 0 {
@@ -24,17 +25,31 @@ func (o *outlet) schedule(ctx context.Context, group []*parcel) {
 			n++
 		}
 		together := group[:n]
-		requests.Go(func() { o.scheduleAt(ctx, together) })
+		requests.Go(func() { o.paced(ctx, together, o.scheduleAt) })
 		group = group[n:]
 	}
 	requests.Wait()
 }
 
-// mostScheduled bounds a request. It has to fit into a message, too.
-const mostScheduled = 50
+const (
+	// mostScheduled bounds a request. It has to fit into a message, too.
+	mostScheduled = 50
+	// mostManaged is the largest message that the service schedules on request: for larger ones the request times out.
+	// https://github.com/Azure/azure-service-bus/issues/740
+	mostManaged = 1 << 20
+)
 
 // latest is the last moment that the service knows.
 var latest = time.Date(9999, 12, 31, 0, 0, 0, 0, time.UTC)
+
+// due is when a message is due by the protocol, which has milliseconds: not before at.
+func due(at time.Time) time.Time {
+	at = at.Add(time.Millisecond - 1).Truncate(time.Millisecond)
+	if at.After(latest) {
+		return latest
+	}
+	return at.UTC()
+}
 
 func (o *outlet) scheduleAt(ctx context.Context, group []*parcel) {
 	err := o.transmit(ctx, func(ctx context.Context, t *transmission) error {
@@ -46,7 +61,7 @@ func (o *outlet) scheduleAt(ctx context.Context, group []*parcel) {
 		return nil
 	})
 	if err != nil {
-		o.failed(group, err)
+		fail(group, err)
 	}
 }
 
@@ -61,37 +76,30 @@ func (t *transmission) room(group []*parcel) int {
 	return len(group)
 }
 
+// scheduleSome makes a request. One that is refused for one of its messages is made for each of them.
 func (t *transmission) scheduleSome(ctx context.Context, group []*parcel) {
+	if t.denied != nil {
+		fail(group, t.denied)
+		return
+	}
 	msgs := make([]*azservicebus.Message, len(group))
 	for i, p := range group {
 		msgs[i] = p.msg
 	}
-	// The protocol knows milliseconds, and not before is not before.
-	at := group[0].due.Add(time.Millisecond - 1).Truncate(time.Millisecond)
-	if at.After(latest) {
-		at = latest
-	}
-	var numbers []int64
-	err := t.try(ctx, func() (err error) {
-		numbers, err = t.sender.ScheduleMessages(ctx, msgs, at, nil)
-		return err
-	})
-	if err != nil {
-		t.failed(group, t.outcome(ctx, err))
-		return
-	}
-	for i, p := range group {
-		if i < len(numbers) {
-			p.receipt.Cancel = receipt(numbers[i], t.entity)
+	numbers, err := t.sender.ScheduleMessages(ctx, msgs, group[0].due, nil)
+	switch {
+	case err == nil:
+	case len(group) > 1 && refused(err) && !whole(err):
+		for i := range group {
+			t.scheduleSome(ctx, group[i:i+1])
 		}
+	case group[0].publish && errors.Is(plain(err), transport.ErrNoQueue): // the link to the topic itself is there
+		fail(group, t.unmanaged(err))
+	default:
+		fail(group, t.outcome(ctx, t.sized(group[0], err)))
 	}
-}
-
-// failed notes why a group was not scheduled.
-func (o *outlet) failed(group []*parcel, err error) {
-	for _, p := range group {
-		p.err = err
-		p.err = o.result(p)
+	for i := range numbers {
+		group[i].receipt.Cancel = receipt(numbers[i], t.entity)
 	}
 }
 
@@ -110,15 +118,31 @@ func (c *conn) Cancel(ctx context.Context, handle string) error {
 	if err != nil {
 		return err
 	}
-	err = o.transmit(ctx, func(ctx context.Context, t *transmission) error { return t.cancel(ctx, number) })
-	if errors.Is(err, transport.ErrNoQueue) { // the number's, or the queue's
-		return fmt.Errorf("asb: cancel message %d of %q: %w", number, entity, transport.ErrNotFound)
+	for began := time.Now(); ; {
+		own, err := o.turn(ctx, began, false)
+		if err == nil {
+			err = o.transmit(ctx, func(ctx context.Context, t *transmission) error { return t.cancel(ctx, number) })
+			own.end(err)
+		}
+		switch {
+		case own.of != nil && errors.Is(err, errBusy):
+			continue
+		case oneOf(err, transport.ErrNoQueue, transport.ErrNotFound): // the number's, or the queue's
+			return fmt.Errorf("asb: cancel message %d of %q: %w", number, entity, transport.ErrNotFound)
+		}
+		return err
 	}
-	return err
 }
+
+// alreadyCancelled is in the answer to a request to cancel a message that another request cancels at the moment, such as an earlier
+// one whose answer was lost.
+const alreadyCancelled = "already being cancelled"
 
 func (t *transmission) cancel(ctx context.Context, number int64) error {
 	err := t.sender.CancelScheduledMessages(ctx, []int64{number}, nil)
+	if answerCode(err) == http.StatusBadRequest && strings.Contains(err.Error(), alreadyCancelled) {
+		return transport.ErrNotFound
+	}
 	if err != nil && !refused(err) {
 		t.broken = true
 		if ctx.Err() != nil {

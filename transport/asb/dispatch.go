@@ -10,6 +10,7 @@ import (
 
 	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus"
 
+	"github.com/holdfast-go/holdfast/header"
 	"github.com/holdfast-go/holdfast/transport"
 )
 
@@ -17,10 +18,32 @@ import (
 type parcel struct {
 	msg     *azservicebus.Message
 	size    int
-	due     time.Time // zero for at once
+	due     time.Time // when to schedule it by a request, which has a receipt; else zero
 	publish bool
+	isCopy  bool // of a received message
 	err     error
 	receipt transport.Receipt
+}
+
+// slim leaves out of a copy what its properties and its headers both say, so that a message that just had room in the
+// namespace has room again. It reports whether anything was left out.
+func (p *parcel) slim() bool {
+	if !p.isCopy {
+		return false
+	}
+	headers, before := p.msg.ApplicationProperties, len(p.msg.ApplicationProperties)
+	for name, said := range map[string]*string{
+		header.ReplyToAddress: p.msg.ReplyTo, header.CorrelationID: p.msg.CorrelationID, header.ContentType: p.msg.ContentType,
+	} {
+		if said != nil && headers[name] == *said {
+			delete(headers, name)
+		}
+	}
+	_, identified := headers[header.MessageID]
+	if identified {
+		p.msg.MessageID = nil
+	}
+	return identified || len(headers) < before
 }
 
 // Dispatch implements [transport.Conn]. What goes to one destination leaves in its order, in as few batches as
@@ -104,12 +127,18 @@ func (c *conn) pack(op *transport.Operation, p *parcel, now time.Time) (entity s
 	if p.msg, p.err = encode(op, stamps); p.err != nil {
 		return ""
 	}
-	if p.size, p.err = c.sizes.check(p.msg); p.err != nil {
+	p.isCopy = op.Message.NativeID != ""
+	if p.size, p.err = c.sizes.check(p.msg, p.isCopy); p.err != nil {
 		p.err = fmt.Errorf("asb: send to %q: %w", name, p.err)
 		return ""
 	}
 	if d := op.Delay(now); d > 0 {
-		p.due = now.Add(d)
+		at := due(now.Add(d))
+		if op.Receipt && p.size <= mostManaged {
+			p.due = at
+		} else {
+			p.msg.ScheduledEnqueueTime = &at
+		}
 	}
 	return entity
 }

@@ -1,6 +1,7 @@
 package asb_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -126,10 +127,12 @@ func TestThrottlingIsWaitedForAndDoublesNothing(t *testing.T) {
 	c := open(t, on(ns))
 	install(t, c, "in")
 	dispatch(t, c, to("in", "before"))
-	ns.Control.Set(brokertest.ServiceBusFaults{Throttle: 3})
+	ns.Control.Set(brokertest.ServiceBusFaults{Throttle: 1})
 	dispatch(t, c, to("in", "m-1"), to("in", "m-2"))
 	ns.Control.Set(brokertest.ServiceBusFaults{Throttle: 1000})
-	_, err := c.Dispatch(within(t), []transport.Operation{to("in", "never")})
+	short, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+	defer cancel()
+	_, err := c.Dispatch(short, []transport.Operation{to("in", "never")})
 	if !errors.Is(err, transport.ErrUnreachable) || errors.Is(err, transport.ErrOutcomeUnknown) || !strings.Contains(err.Error(), "throttled") {
 		t.Errorf("while it is throttled for long: %v", err)
 	}
@@ -189,9 +192,9 @@ func TestDelayedMessagesHaveReceiptsThatCallThemBack(t *testing.T) {
 	c := open(t, on(ns))
 	install(t, c, "in")
 	later := to("in", "later")
-	later.After = time.Hour
+	later.After, later.Receipt = time.Hour, true
 	soon := to("in", "soon")
-	soon.After = 200 * time.Millisecond
+	soon.After, soon.Receipt = 200*time.Millisecond, true
 	receipts := dispatch(t, c, later, to("in", "now"), soon)
 	if len(receipts) != 3 || receipts[0].Cancel == "" || receipts[1].Cancel != "" || receipts[2].Cancel == "" {
 		t.Fatalf("%q", receipts)

@@ -3,6 +3,9 @@ package asb
 import (
 	"errors"
 	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/Azure/azure-sdk-for-go/sdk/azcore"
@@ -14,9 +17,11 @@ import (
 
 // Conditions of the protocol, and of the service.
 const (
-	entityDisabled = amqp.ErrCond("com.microsoft:entity-disabled")
-	serverBusy     = amqp.ErrCond("com.microsoft:server-busy")
-	lockLost       = amqp.ErrCond("com.microsoft:message-lock-lost")
+	entityDisabled   = amqp.ErrCond("com.microsoft:entity-disabled")
+	serverBusy       = amqp.ErrCond("com.microsoft:server-busy")
+	lockLost         = amqp.ErrCond("com.microsoft:message-lock-lost")
+	serviceTimeout   = amqp.ErrCond("com.microsoft:timeout")
+	serviceCancelled = amqp.ErrCond("com.microsoft:operation-cancelled")
 )
 
 var (
@@ -24,6 +29,8 @@ var (
 	errManage  = errors.New("no right to manage the namespace")
 	errBusy    = errors.New("the service is busy and refuses requests for a while: the namespace is throttled")
 	errFull    = errors.New("the queue or topic is full, or a quota is reached")
+	errFailed  = errors.New("the service failed to carry out the request")
+	errRefused = errors.New("the broker says")
 	errLost    = errors.New("the connection was lost")
 	errNoReply = errors.New("no answer in time")
 )
@@ -44,6 +51,9 @@ func plain(err error) error {
 			return fmt.Errorf("%w: the broker says: %s", errRights, reason(err))
 		}
 	}
+	if code := answerCode(err); code != 0 {
+		return ofStatus(code, err)
+	}
 	var a *amqp.Error
 	if errors.As(err, &a) {
 		return ofCondition(a, err)
@@ -54,14 +64,49 @@ func plain(err error) error {
 	return err
 }
 
-// known tells errors that are ours already.
+// known reports whether err is one of the driver's own.
 func known(err error) bool {
-	for _, target := range []error{transport.ErrLeaseLost, transport.ErrNoQueue, transport.ErrTooLarge, transport.ErrClosed, errRights, errBusy, errFull, errLost} {
-		if errors.Is(err, target) {
-			return true
-		}
+	return said(err) || errors.Is(err, transport.ErrClosed) || errors.Is(err, errLost)
+}
+
+// answerText begins the library's text of a refusal over $management or $cbs.
+const answerText = "rpc: failed, status code "
+
+// answerCode is the status of an answer over $management or $cbs; 0 where err is none. Where the library takes the status for one
+// that ends a connection its error has no other trace of it than the text.
+func answerCode(err error) int {
+	var answer interface {
+		error
+		RPCCode() int
 	}
-	return false
+	if errors.As(err, &answer) {
+		return answer.RPCCode()
+	}
+	var e *azservicebus.Error
+	if !errors.As(err, &e) {
+		return 0
+	}
+	_, text, _ := strings.Cut(e.Error(), answerText)
+	digits, _, _ := strings.Cut(text, " ")
+	code, err := strconv.Atoi(digits)
+	if err != nil {
+		return 0
+	}
+	return code
+}
+
+// ofStatus is what a status means. The service is busy by 503 and 429, and by 408 where it took too long.
+func ofStatus(code int, err error) error {
+	switch code {
+	case http.StatusServiceUnavailable, http.StatusTooManyRequests, http.StatusRequestTimeout:
+		return fmt.Errorf("%w: the broker says: status %d: %s", errBusy, code, reason(err))
+	case http.StatusRequestEntityTooLarge:
+		return fmt.Errorf("%w: the broker says: status %d: %s", transport.ErrTooLarge, code, reason(err))
+	}
+	if code >= http.StatusInternalServerError {
+		return fmt.Errorf("%w: the broker says: status %d: %s", errFailed, code, reason(err))
+	}
+	return fmt.Errorf("%w: status %d: %s", errRefused, code, reason(err))
 }
 
 func ofCondition(a *amqp.Error, err error) error {
@@ -78,8 +123,10 @@ func ofCondition(a *amqp.Error, err error) error {
 		return fmt.Errorf("%w: the broker says: %s", errBusy, reason(a))
 	case amqp.ErrCondResourceLimitExceeded:
 		return fmt.Errorf("%w: the broker says: %s", errFull, reason(a))
+	case serviceTimeout, serviceCancelled, amqp.ErrCondInternalError:
+		return fmt.Errorf("%w: the broker says: %s", errFailed, reason(a))
 	}
-	return fmt.Errorf("the broker says: %s", reason(err))
+	return fmt.Errorf("%w: %s", errRefused, reason(err))
 }
 
 // reason is what the broker said, without the library's dump of fields.
@@ -111,11 +158,29 @@ func refused(err error) bool {
 	switch {
 	case errors.As(err, &lost), errors.As(err, &detached):
 		return false
-	case errors.As(err, &a), errors.Is(err, azservicebus.ErrMessageTooLarge):
+	case errors.As(err, &a), answerCode(err) != 0, errors.Is(err, azservicebus.ErrMessageTooLarge):
 		return true
 	}
 	var e *azservicebus.Error
 	return errors.As(err, &e) && (e.Code == azservicebus.CodeNotFound || e.Code == azservicebus.CodeUnauthorizedAccess)
+}
+
+// said reports whether err, which plain returned, is an answer of the broker.
+func said(err error) bool {
+	return oneOf(err, transport.ErrLeaseLost, transport.ErrNoQueue, transport.ErrTooLarge, errRights, errBusy, errFull, errFailed, errRefused)
+}
+
+// answered reports whether the broker has answered: err is nil, or says that the broker has refused the request or failed to
+// carry it out.
+func answered(err error) bool { return err == nil || refused(err) || said(plain(err)) }
+
+func oneOf(err error, targets ...error) bool {
+	return slices.ContainsFunc(targets, func(target error) bool { return errors.Is(err, target) })
+}
+
+// whole reports whether the broker has refused any request to this destination, and not this one for what is in it.
+func whole(err error) bool {
+	return oneOf(plain(err), errBusy, errFailed, transport.ErrNoQueue, errRights, errFull)
 }
 
 // status is the HTTP status of an error of the administration; 0 where there was no answer.

@@ -22,6 +22,7 @@ import (
 // Install implements [transport.Installer]: it creates queues, and the topics that events are published to. What exists is left
 // alone. Without the right to manage it makes sure that the queues exist.
 func (c *conn) Install(ctx context.Context, plan transport.Plan) error {
+	defer c.forgetDenials()
 	return c.orClosed(c.install(ctx, plan))
 }
 

@@ -28,11 +28,13 @@ type line struct {
 	next   time.Time     // when to dial again
 	err    error         // why the last dial failed
 
+	throttle *throttle
+
 	old sync.WaitGroup // sessions that are being closed
 }
 
 func newLine(ns *namespace) *line {
-	l := &line{ns: ns, turn: make(chan struct{}, 1), pace: backoff.Backoff{Min: redialMin, Max: redialMax}}
+	l := &line{ns: ns, turn: make(chan struct{}, 1), pace: backoff.Backoff{Min: redialMin, Max: redialMax}, throttle: newThrottle()}
 	l.turn <- struct{}{}
 	return l
 }

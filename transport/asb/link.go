@@ -91,26 +91,43 @@ func (l *link) came(asked, n int) {
 // receive returns at least one message or an error.
 func (l *link) receive(ctx context.Context, limit int) ([]transport.Delivery, error) {
 	for range emptyReturns {
-		s, err := l.receiver.line.session(ctx)
+		own, err := l.receiver.line.throttle.wait(ctx)
 		if err != nil {
 			return nil, err
 		}
-		rcv, err := l.on(s)
-		if err != nil {
-			return nil, s.lostIn(ctx, err)
-		}
-		msgs, err := l.call(ctx, s, rcv, l.room(limit))
-		if len(msgs) > 0 {
-			return l.receiver.hand(msgs, s, rcv), nil
-		}
-		if err != nil || ctx.Err() != nil {
-			return nil, errors.Join(err, ctx.Err())
-		}
-		if !s.alive() {
-			return nil, errLost
+		ds, err := l.request(ctx, limit, own)
+		if len(ds) > 0 || err != nil {
+			return ds, err
 		}
 	}
 	return nil, errNothing
+}
+
+// request receives once. It returns neither messages nor an error where the service closed an idle link.
+func (l *link) request(ctx context.Context, limit int, own turn) (ds []transport.Delivery, err error) {
+	defer func() { own.end(err) }()
+	s, err := l.receiver.line.session(ctx)
+	if err != nil {
+		return nil, err
+	}
+	rcv, err := l.on(s)
+	if err != nil {
+		return nil, s.lostIn(ctx, err)
+	}
+	if own.probe { // it may wait for messages for long
+		accepted := time.AfterFunc(receiveAccepted, func() { own.end(nil) })
+		defer accepted.Stop()
+	}
+	msgs, err := l.call(ctx, s, rcv, l.room(limit))
+	switch {
+	case len(msgs) > 0:
+		return l.receiver.hand(msgs, s, rcv), nil
+	case err != nil || ctx.Err() != nil:
+		return nil, errors.Join(err, ctx.Err())
+	case !s.alive():
+		return nil, errLost
+	}
+	return nil, nil
 }
 
 // call receives by the library. It panics over a message with a property of its own names in another type; all that came with such a
@@ -208,8 +225,10 @@ func look(ctx context.Context, rcv *azservicebus.Receiver, from int64, limit int
 	return rcv.PeekMessages(ctx, limit, &azservicebus.PeekMessagesOptions{FromSequenceNumber: &from})
 }
 
-// there tells whether a queue could be looked into, by the error that came of it.
-func there(err error) bool { return err == nil || errors.Is(err, errUnreadable) }
+// there reports whether a queue exists, as far as the error of a look into it says. A throttled namespace does not say.
+func there(err error) bool {
+	return err == nil || errors.Is(err, errUnreadable) || errors.Is(plain(err), errBusy)
+}
 
 // catch receives while the link is being closed: that ends it, and it has what came until then. Those go back, and count as
 // handed out.

@@ -269,9 +269,10 @@ func newSizes(message int) sizes {
 	return sizes{message: message, body: message - reserve}
 }
 
-// check tells whether the broker would take msg, and how large it is.
-func (s sizes) check(msg *azservicebus.Message) (size int, err error) {
-	if len(msg.Body) > s.body {
+// check reports how large msg is, and why the broker would refuse it. A copy of a received message has had room in the namespace, so its
+// size as a whole is left to the broker.
+func (s sizes) check(msg *azservicebus.Message, isCopy bool) (size int, err error) {
+	if len(msg.Body) > s.body && !isCopy {
 		return 0, &transport.TooLargeError{What: "body", Size: len(msg.Body), Max: s.body}
 	}
 	together := 0
@@ -287,7 +288,7 @@ func (s sizes) check(msg *azservicebus.Message) (size int, err error) {
 		return 0, &transport.TooLargeError{What: "headers", Size: together, Max: maxTogether}
 	}
 	size = together + len(msg.Body) + envelope(msg)
-	if size > s.message {
+	if size > s.message && !isCopy {
 		return 0, &transport.TooLargeError{What: "message", Size: size, Max: s.message}
 	}
 	return size, nil

@@ -213,7 +213,7 @@ func TestSizesAreMeasured(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, err = s.check(msg)
+		_, err = s.check(msg, false)
 		var large *transport.TooLargeError
 		errors.As(err, &large)
 		if diff := cmp.Diff(test.want, large); diff != "" {

@@ -1,6 +1,7 @@
 package asb
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,7 +11,6 @@ import (
 
 	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus"
 
-	"github.com/holdfast-go/holdfast/internal/backoff"
 	"github.com/holdfast-go/holdfast/internal/batch"
 	"github.com/holdfast-go/holdfast/transport"
 )
@@ -22,8 +22,8 @@ const (
 	flushers = 2
 	// groupsPerFlush is how many Dispatch calls share requests.
 	groupsPerFlush = 100
-	// busyTries is how often a request is repeated that the service refused because it is throttled: nothing has happened then.
-	busyTries = 4
+	// denialPause is the least time between two requests to a destination that refuses all of them.
+	denialPause = time.Second
 )
 
 // outlet is a queue or topic that is sent to. It shares requests among those who send at once.
@@ -32,6 +32,8 @@ type outlet struct {
 	entity string
 	groups *batch.Batcher[[]*parcel]
 	direct atomic.Int32 // requests by those who wait for them
+	denial denial
+	absent atomic.Int64 // when the topic was found missing twice in a row, in Unix nanoseconds
 
 	mu      sync.Mutex // guards what follows; never held over a request
 	current *sender    // nil before the first use
@@ -45,9 +47,74 @@ func newOutlet(c *conn, entity string) *outlet {
 	return o
 }
 
-// send sends a group in its order and waits for what comes of it. While few send at once each makes its own request, which spares
-// a change of goroutines; else they gather.
+// send sends a group in its order and waits for its outcome. While the namespace is throttled it waits: nothing has been sent then.
 func (o *outlet) send(ctx context.Context, group []*parcel) {
+	o.paced(ctx, group, o.sendOnce)
+}
+
+// paced sends a group by do, and again what the service refused because the namespace is throttled. The results are in the parcels.
+func (o *outlet) paced(ctx context.Context, group []*parcel, do func(context.Context, []*parcel)) {
+	for began := time.Now(); len(group) > 0; {
+		own, err := o.turn(ctx, began, group[0].publish)
+		if err != nil {
+			o.settleAll(group, o.conn.orClosed(err))
+			return
+		}
+		do(ctx, group)
+		if missing := o.unconfirmed(group); len(missing) > 0 {
+			do(ctx, missing)
+		}
+		group = o.outcomes(own, group)
+	}
+}
+
+// turn waits until a request may be made, within sendTimeout from the beginning. It fails where the destination refuses all requests.
+// A topic is asked for each time: it may have been created for its first subscription.
+func (o *outlet) turn(ctx context.Context, began time.Time, publish bool) (turn, error) {
+	if err := o.denial.check(time.Now()); err != nil && (!publish || !errors.Is(err, transport.ErrNoQueue)) {
+		return turn{}, err
+	}
+	if own, ok := o.conn.sending.throttle.try(); ok {
+		return own, nil
+	}
+	ctx, end := o.conn.until(ctx)
+	defer end()
+	ctx, cancel := context.WithDeadlineCause(ctx, began.Add(sendTimeout), errNoReply)
+	defer cancel()
+	own, err := o.conn.sending.throttle.wait(ctx)
+	if err != nil {
+		err = o.unsent(fmt.Errorf("%w: %w", errBusy, err))
+	}
+	return own, err
+}
+
+// settleAll fails a group, but for publishes to a topic that does not exist.
+func (o *outlet) settleAll(group []*parcel, err error) {
+	for _, p := range group {
+		p.err = err
+		p.err = o.result(p)
+	}
+}
+
+// outcomes ends a turn with the outcome of a group, and returns the parcels that the service refused because the namespace is throttled.
+func (o *outlet) outcomes(own turn, group []*parcel) (busy []*parcel) {
+	var failed, throttled error
+	for _, p := range group {
+		if errors.Is(p.err, errBusy) {
+			busy, throttled = append(busy, p), p.err
+			p.err = nil
+			continue
+		}
+		failed = cmp.Or(failed, p.err)
+		p.err = o.result(p)
+	}
+	own.end(cmp.Or(throttled, failed))
+	return busy
+}
+
+// sendOnce makes a request for a group. While few send at once each makes its own, which spares
+// a change of goroutines; else they gather.
+func (o *outlet) sendOnce(ctx context.Context, group []*parcel) {
 	defer o.direct.Add(-1)
 	if o.direct.Add(1) > flushers {
 		o.gather(ctx, group)
@@ -55,9 +122,6 @@ func (o *outlet) send(ctx context.Context, group []*parcel) {
 	}
 	if err := o.request(ctx, group); err != nil {
 		fail(group, o.conn.orClosed(err))
-	}
-	for _, p := range group {
-		p.err = o.result(p)
 	}
 }
 
@@ -75,30 +139,11 @@ func (o *outlet) gather(ctx context.Context, group []*parcel) {
 	case errors.Is(err, batch.ErrClosed):
 		fail(group, transport.ErrClosed)
 	case err != nil:
-		fail(group, o.result(&parcel{publish: group[0].publish, err: err}))
+		fail(group, err)
 	default:
 		for i, p := range own {
-			group[i].err = o.result(p)
+			group[i].err = p.err
 		}
-	}
-}
-
-// result is what a parcel's error means. A topic that does not exist has no subscribers.
-func (o *outlet) result(p *parcel) error {
-	if p.publish && errors.Is(p.err, transport.ErrNoQueue) {
-		o.conn.tellDropped(o.entity, p.err)
-		return nil
-	}
-	return p.err
-}
-
-func (c *conn) tellDropped(topic string, err error) {
-	c.mu.Lock()
-	told := c.dropped[topic]
-	c.dropped[topic] = true
-	c.mu.Unlock()
-	if !told {
-		c.log.Info("events of a topic that does not exist go to nobody, for there are no subscribers", "topic", topic, "err", err)
 	}
 }
 
@@ -132,12 +177,18 @@ func (o *outlet) transmit(ctx context.Context, do func(context.Context, *transmi
 	defer cancel()
 	s, err := o.borrow(ctx)
 	if err != nil {
+		o.denial.note(err)
 		return err
 	}
 	on, over := s.of.on(ctx)
 	defer over()
 	t := transmission{outlet: o, sender: s}
-	defer func() { o.giveBack(s, t.broken) }()
+	defer func() {
+		if t.denied != nil || !t.broken {
+			o.denial.note(t.denied)
+		}
+		o.giveBack(s, t.broken)
+	}()
 	return do(on, &t)
 }
 
@@ -156,6 +207,7 @@ type transmission struct {
 	batch  *azservicebus.MessageBatch
 	in     []*parcel // the batch's
 	broken bool      // the sender
+	denied error     // why the service refused a whole request: nothing more is asked for
 }
 
 func (t *transmission) add(ctx context.Context, p *parcel) {
@@ -189,31 +241,41 @@ func (t *transmission) fits(ctx context.Context, p *parcel) bool {
 	return true
 }
 
-// flush sends what has been gathered. A batch that is refused is sent in single messages, so that one does not fail the
-// others.
+// flush sends what has been gathered. A batch that is refused for one of its messages is sent in single messages, so that it does
+// not fail the others.
 func (t *transmission) flush(ctx context.Context) {
 	in, batch := t.in, t.batch
 	t.in, t.batch = nil, nil
-	if batch == nil {
-		for _, p := range in {
-			t.single(ctx, p)
-		}
+	if batch == nil || t.denied != nil {
+		t.singles(ctx, in)
 		return
 	}
-	err := t.try(ctx, func() error { return t.sender.SendMessageBatch(ctx, batch, nil) })
+	err := t.sender.SendMessageBatch(ctx, batch, nil)
 	switch {
 	case err == nil:
-	case refused(err) && !errors.Is(plain(err), errBusy):
-		for _, p := range in {
-			t.single(ctx, p)
-		}
+	case refused(err) && !whole(err):
+		t.singles(ctx, in)
 	default:
 		fail(in, t.outcome(ctx, err))
 	}
 }
 
+func (t *transmission) singles(ctx context.Context, in []*parcel) {
+	for _, p := range in {
+		t.single(ctx, p)
+	}
+}
+
+// single sends a message by itself. After a refusal of the whole request nothing more is asked for.
 func (t *transmission) single(ctx context.Context, p *parcel) {
-	err := t.try(ctx, func() error { return t.sender.SendMessage(ctx, p.msg, nil) })
+	if t.denied != nil {
+		p.err = t.denied
+		return
+	}
+	err := t.sender.SendMessage(ctx, p.msg, nil)
+	if errors.Is(err, azservicebus.ErrMessageTooLarge) && p.slim() {
+		err = t.sender.SendMessage(ctx, p.msg, nil)
+	}
 	if err != nil {
 		p.err = t.outcome(ctx, t.sized(p, err))
 	}
@@ -221,28 +283,17 @@ func (t *transmission) single(ctx context.Context, p *parcel) {
 
 // sized is err with numbers where a message is too large for the namespace. The broker does not say its own.
 func (t *transmission) sized(p *parcel, err error) error {
-	if errors.Is(err, azservicebus.ErrMessageTooLarge) {
+	if errors.Is(err, azservicebus.ErrMessageTooLarge) || errors.Is(plain(err), transport.ErrTooLarge) {
 		return &transport.TooLargeError{What: "message", Size: p.size, Max: p.size - 1}
 	}
 	return err
-}
-
-// try repeats what the service refuses while it is throttled.
-func (t *transmission) try(ctx context.Context, send func() error) error {
-	pause := backoff.Backoff{Min: 100 * time.Millisecond, Max: 2 * time.Second}
-	for n := 1; ; n++ {
-		err := send()
-		if n == busyTries || !refused(err) || !errors.Is(plain(err), errBusy) || pause.Wait(ctx) != nil {
-			return err
-		}
-	}
 }
 
 // unsent is the error of what was certainly not sent. It is a refusal only where the broker has said no to this, and not to all that
 // comes.
 func (o *outlet) unsent(err error) error {
 	own := plain(err)
-	if errors.Is(own, errBusy) || !refused(err) && !errors.Is(own, transport.ErrClosed) {
+	if oneOf(own, errBusy, errFailed) || !refused(err) && !errors.Is(own, transport.ErrClosed) {
 		own = fmt.Errorf("%w: %w", transport.ErrUnreachable, own)
 	}
 	return fmt.Errorf("asb: send to %q: %w", o.entity, own)
@@ -254,7 +305,11 @@ func (t *transmission) outcome(ctx context.Context, err error) error {
 		return fmt.Errorf("asb: send to %q: %w", t.entity, err)
 	}
 	if refused(err) {
-		return t.unsent(err)
+		own := t.unsent(err)
+		if whole(err) {
+			t.denied = own
+		}
+		return own
 	}
 	t.broken = true
 	if !t.sender.of.alive() {

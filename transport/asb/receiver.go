@@ -103,6 +103,9 @@ func (r *receiver) look(ctx context.Context) error {
 	if err == nil {
 		_, err = look(on, rcv, 0, 1)
 	}
+	if own, ok := r.line.throttle.try(); ok {
+		own.end(err)
+	}
 	if there(err) {
 		return nil
 	}

@@ -3,6 +3,7 @@ package asb
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"time"
 
@@ -30,7 +31,7 @@ func (r *receiver) Renew(ctx context.Context, ds []transport.Delivery) []error {
 	return errs
 }
 
-func (r *receiver) renew(ctx context.Context, d transport.Delivery) error {
+func (r *receiver) renew(ctx context.Context, d transport.Delivery) (err error) {
 	own, ok := d.(*delivery)
 	if !ok || own.receiver != r {
 		return transport.ErrLeaseLost
@@ -43,6 +44,11 @@ func (r *receiver) renew(ctx context.Context, d transport.Delivery) error {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
 	}
+	turn, err := r.line.throttle.wait(ctx)
+	if err != nil {
+		return fmt.Errorf("%w: %w", errBusy, err)
+	}
+	defer func() { turn.end(err) }()
 	began := time.Now()
 	s, err := r.line.session(ctx)
 	if err != nil {

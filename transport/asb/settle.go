@@ -194,13 +194,18 @@ func (d *delivery) request(ctx context.Context, v verb) error {
 	return err
 }
 
-// done tells whether the broker has answered for good.
+// done reports whether the broker has answered for good. A service that is busy or in trouble has not.
 func done(err error) bool {
-	return err == nil || errors.Is(err, transport.ErrLeaseLost) || errors.Is(err, transport.ErrNoQueue) || errors.Is(err, transport.ErrClosed)
+	return answered(err) && !oneOf(err, errBusy, errFailed) || errors.Is(err, transport.ErrClosed)
 }
 
 // byToken settles by the lock's token.
-func (d *delivery) byToken(ctx context.Context, v verb) error {
+func (d *delivery) byToken(ctx context.Context, v verb) (err error) {
+	own, err := d.receiver.line.throttle.wait(ctx)
+	if err != nil {
+		return fmt.Errorf("%w: %w", errBusy, err)
+	}
+	defer func() { own.end(err) }()
 	s, err := d.receiver.line.session(ctx)
 	if err != nil {
 		return err

@@ -210,7 +210,7 @@ func delayLong(t *test) {
 	c := t.open()
 	q := t.queue(c, "in")
 	op := to(q, "m")
-	op.After = min(c.Limits().MaxDelay, year)
+	op.After, op.Receipt = min(c.Limits().MaxDelay, year), true
 	if op.After < time.Minute {
 		t.Fatalf("a MaxDelay of %v is none to work with", op.After)
 	}
@@ -228,7 +228,7 @@ func cancelDelayed(t *test) {
 	q := t.queue(c, "in")
 	ops := toAll(q, ids("m", 3))
 	for i := range ops {
-		ops[i].After = shortDelay
+		ops[i].After, ops[i].Receipt = shortDelay, true
 	}
 	receipts := t.dispatch(c, ops...)
 	if len(receipts) != 3 || receipts[1].Cancel == "" {
@@ -246,7 +246,7 @@ func cancelLate(t *test) {
 	c := t.open()
 	q := t.queue(c, "in")
 	op := to(q, "m")
-	op.After = shortDelay
+	op.After, op.Receipt = shortDelay, true
 	receipts := t.dispatch(c, op)
 	if len(receipts) != 1 {
 		t.Fatalf("%d receipts of a delayed message", len(receipts))

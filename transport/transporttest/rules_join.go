@@ -179,7 +179,7 @@ func joinReceipt(t *test) {
 	q := t.queue(c, "in")
 	ops := toAll(q, ids("m", 3))
 	for i := range ops {
-		ops[i].After = shortDelay
+		ops[i].After, ops[i].Receipt = shortDelay, true
 	}
 	tx := t.usersTx()
 	receipts := t.dispatchIn(c, tx, ops...)
