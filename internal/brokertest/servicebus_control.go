@@ -40,6 +40,9 @@ type ServiceBusFaults struct {
 	// Links refuses links before they are attached: to a queue, a topic, or the $management of one.
 	Links ServiceBusRefusal
 
+	// Sends refuses what is sent on a link, by the operation "send", or "schedule" where a message of it is delayed.
+	Sends ServiceBusRefusal
+
 	// Unanswered is how many sends and settles on a link are carried out, and the connection reset
 	// in place of an answer.
 	Unanswered int
@@ -86,6 +89,7 @@ func (c *ServiceBusControl) Set(faults ServiceBusFaults) {
 		"management":        faults.Management,
 		"claims":            faults.Claims,
 		"links":             faults.Links,
+		"sends":             faults.Sends,
 		"unanswered":        faults.Unanswered,
 		"symbolsOnly":       faults.SymbolsOnly,
 		"delay":             faults.Delay.Milliseconds(),

@@ -58,6 +58,9 @@ func plain(err error) error {
 	if errors.As(err, &a) {
 		return ofCondition(a, err)
 	}
+	if rejected(err) {
+		return fmt.Errorf("%w: %s", errRefused, reason(err))
+	}
 	if e != nil && e.Code == azservicebus.CodeConnectionLost {
 		return fmt.Errorf("%w: %s", errLost, reason(err))
 	}
@@ -93,6 +96,24 @@ func answerCode(err error) int {
 		return 0
 	}
 	return code
+}
+
+// Conditions by which the broker refuses what is in a message. It ends no link by them.
+var ofMessage = []string{
+	"com.microsoft:argument-error", "com.microsoft:argument-out-of-range",
+	"amqp:decode-error", "amqp:invalid-field", "amqp:precondition-failed", "amqp:not-implemented",
+}
+
+// rejected reports whether err is an answer by one of these conditions. The library takes those that it does not know for the end of the
+// connection, and its error has no other trace of them than the text.
+func rejected(err error) bool {
+	var e *azservicebus.Error
+	if !errors.As(err, &e) || e.Code != azservicebus.CodeConnectionLost {
+		return false
+	}
+	_, text, _ := strings.Cut(e.Error(), "{Condition: ")
+	condition, _, _ := strings.Cut(text, ",")
+	return slices.Contains(ofMessage, condition)
 }
 
 // ofStatus is what a status means. The service is busy by 503 and 429, and by 408 where it took too long.
@@ -158,7 +179,7 @@ func refused(err error) bool {
 	switch {
 	case errors.As(err, &lost), errors.As(err, &detached):
 		return false
-	case errors.As(err, &a), answerCode(err) != 0, errors.Is(err, azservicebus.ErrMessageTooLarge):
+	case errors.As(err, &a), answerCode(err) != 0, rejected(err), errors.Is(err, azservicebus.ErrMessageTooLarge):
 		return true
 	}
 	var e *azservicebus.Error

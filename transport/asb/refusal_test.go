@@ -48,6 +48,19 @@ func TestARefusedScheduleIsARefusal(t *testing.T) {
 	}
 }
 
+// The client library takes conditions that it does not know for the end of the connection.
+func TestARefusedSendIsARefusal(t *testing.T) {
+	ns := brokertest.OwnServiceBus(t)
+	c := open(t, on(ns))
+	install(t, c, "in")
+	ns.Control.Set(brokertest.ServiceBusFaults{Sends: brokertest.ServiceBusRefusal{Status: 400, Times: 1}})
+	_, err := c.Dispatch(within(t), []transport.Operation{to("in", "m")})
+	if err == nil || errors.Is(err, transport.ErrOutcomeUnknown) || errors.Is(err, transport.ErrUnreachable) {
+		t.Errorf("%v, want a refusal", err)
+	}
+	dispatch(t, c, to("in", "after"))
+}
+
 func TestAThrottledScheduleIsRepeated(t *testing.T) {
 	for _, status := range []int{429, 503} {
 		ns := brokertest.OwnServiceBus(t)

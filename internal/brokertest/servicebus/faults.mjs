@@ -14,6 +14,7 @@ export class Faults {
   management = new Refusal(); // of requests on $management
   claims = new Refusal(); // of tokens shown to $cbs
   links = new Refusal(); // of links, before they are attached
+  sends = new Refusal(); // of what is sent on a link: by the operation send, or schedule where a message of it is delayed
 
   // set changes those that are named.
   set(changes) {

@@ -49,11 +49,14 @@ export class Producer {
     }
     const messages = (format === BATCH ? batch(bytes) : [bytes]).map((one) => Message.read(one));
     messages.forEach(checkSizes);
-    this.entity.check(messages);
-    namespace.counts.sends++;
-    namespace.counts.messages += messages.length;
     const now = Date.now();
-    for (const message of messages) this.entity.accept(message, now);
+    const operation = messages.some((message) => message.scheduledAt > now) ? 'schedule' : 'send';
+    namespace.faults.sends.check(this.entity.path, operation, () => {
+      this.entity.check(messages);
+      namespace.counts.sends++;
+      namespace.counts.messages += messages.length;
+      for (const message of messages) this.entity.accept(message, now);
+    });
   }
 
   detach(condition, description) { this.peer.detach(this.link, condition, description); }
