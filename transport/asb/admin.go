@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"strings"
 	"time"
 
 	"github.com/Azure/azure-sdk-for-go/sdk/azcore"
@@ -77,11 +78,17 @@ func (r *redirect) Do(req *http.Request) (*http.Response, error) {
 	return r.client.Do(req)
 }
 
+// quotaReached is in the text of a refusal because of a quota of the namespace, which has the status of one for lack of rights.
+// https://learn.microsoft.com/azure/service-bus-messaging/service-bus-resource-manager-exceptions
+const quotaReached = "SubCode=40300"
+
 // managed is err in words: of an administration that is not allowed or not there.
 func managed(err error) error {
 	switch code := status(err); {
 	case err == nil:
 		return nil
+	case code == http.StatusForbidden && strings.Contains(detail(err), quotaReached):
+		return fmt.Errorf("%w: the administration says: %.300s", errFull, detail(err))
 	case code == http.StatusUnauthorized || code == http.StatusForbidden:
 		return errManage
 	case code == http.StatusNotFound:

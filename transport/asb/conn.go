@@ -46,6 +46,8 @@ type conn struct {
 	installed []string // queues of the endpoint's own
 	dropped   map[string]bool
 	tasks     sync.WaitGroup
+
+	limited sync.Once // warns of the limits of an emulator
 }
 
 func openConn(ctx context.Context, t *Transport, ns *namespace, env transport.Env) (*conn, error) {

@@ -70,7 +70,11 @@ func (c *conn) installQueue(ctx context.Context, q transport.Queue) error {
 		return nil
 	}
 	if err == nil {
-		_, err = c.admin.CreateQueue(ctx, path, &admin.CreateQueueOptions{Properties: c.queueProperties(q)})
+		p := c.queueProperties(q)
+		err = c.withinEmulator(ctx, &p.MaxDeliveryCount, &p.MaxSizeInMegabytes, func() error {
+			_, err := c.admin.CreateQueue(ctx, path, &admin.CreateQueueOptions{Properties: p})
+			return err
+		})
 		err = c.conflict(ctx, err, func() (bool, error) {
 			found, err := c.admin.GetQueue(ctx, path, nil)
 			return found != nil, err
@@ -129,7 +133,11 @@ func (c *conn) compare(ctx context.Context, q transport.Queue, found *admin.Queu
 	if q.Shared {
 		return
 	}
-	if most := found.MaxDeliveryCount; most != nil && *most < defaultDeliveryCount/4 {
+	switch most := found.MaxDeliveryCount; {
+	case most == nil || *most >= defaultDeliveryCount/4:
+	case c.ns.insecure && *most == emulatorDeliveryCount:
+		c.warnEmulator(ctx)
+	default:
 		c.log.WarnContext(ctx, "a queue gives messages up early and is used as it is: one that a process dies with, or has its lock expire, may be dead-lettered before its retries are over",
 			"queue", q.Name, "max delivery count", *most, "advice", "set its MaxDeliveryCount to "+strconv.Itoa(defaultDeliveryCount))
 	}
@@ -152,7 +160,10 @@ func (c *conn) installTopic(ctx context.Context, name string) error {
 		if c.config.Partitioned {
 			p.EnablePartitioning = new(true)
 		}
-		_, err = c.admin.CreateTopic(ctx, path, &admin.CreateTopicOptions{Properties: p})
+		err = c.withinEmulator(ctx, nil, &p.MaxSizeInMegabytes, func() error {
+			_, err := c.admin.CreateTopic(ctx, path, &admin.CreateTopicOptions{Properties: p})
+			return err
+		})
 		err = c.conflict(ctx, err, func() (bool, error) {
 			found, err := c.admin.GetTopic(ctx, path, nil)
 			return found != nil, err

@@ -124,7 +124,10 @@ func (c *conn) createSubscription(ctx context.Context, topic, name, queue string
 	if len(rules) > 0 { // else it would take all until its rules are there
 		p.DefaultRule = &rules[0]
 	}
-	_, err := c.admin.CreateSubscription(ctx, topic, name, &admin.CreateSubscriptionOptions{Properties: p})
+	err := c.withinEmulator(ctx, &p.MaxDeliveryCount, nil, func() error {
+		_, err := c.admin.CreateSubscription(ctx, topic, name, &admin.CreateSubscriptionOptions{Properties: p})
+		return err
+	})
 	return c.conflict(ctx, err, func() (bool, error) {
 		found, err := c.admin.GetSubscription(ctx, topic, name, nil)
 		return found != nil, err

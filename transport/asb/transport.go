@@ -46,7 +46,8 @@ type Transport struct {
 	LockDuration time.Duration
 	// MaxDeliveryCount is how often the broker hands a message of the endpoint's own queues out before it moves it
 	// to the queue's dead letters. That is a net under the endpoint's own counting, so it has to be far above the
-	// immediate retries. 0 is 100. A queue that exists is used as it is.
+	// immediate retries. 0 is 100. A queue that exists is used as it is. Install sets more than 10 to 10 where Microsoft's
+	// emulator refuses them.
 	MaxDeliveryCount int
 	// KeepDeadLetters leaves dead letters where they are. Otherwise a running endpoint moves those of its queues to its
 	// error queue.

@@ -1,0 +1,35 @@
+package asb
+
+import (
+	"context"
+	"net/http"
+)
+
+// emulatorDeliveryCount is the highest delivery limit that Microsoft's emulator accepts. It also limits the size of a queue or topic, to
+// 100 MB, which is its default. https://learn.microsoft.com/azure/service-bus-messaging/overview-emulator
+const emulatorDeliveryCount = 10
+
+// withinEmulator calls create, and on an emulator that refuses the values of the service calls it again after it has replaced a
+// delivery limit over the emulator's, and has left the size to the emulator. Either pointer may point to nil, and deliveries may be nil.
+func (c *conn) withinEmulator(ctx context.Context, deliveries, size **int32, create func() error) error {
+	err := create()
+	if !c.ns.insecure || status(err) != http.StatusBadRequest {
+		return err
+	}
+	if deliveries != nil && *deliveries != nil && **deliveries > emulatorDeliveryCount {
+		*deliveries = new(int32(emulatorDeliveryCount))
+		c.warnEmulator(ctx)
+	}
+	if size != nil {
+		*size = nil
+	}
+	return create()
+}
+
+// warnEmulator logs once what the limits of an emulator mean to an endpoint.
+func (c *conn) warnEmulator(ctx context.Context) {
+	c.limited.Do(func() {
+		c.log.WarnContext(ctx, "the emulator limits deliveries: a message that a process crashes with, or whose lock expires, so often becomes a dead letter, perhaps before its retries are over",
+			"max delivery count", emulatorDeliveryCount, "advice", "use the emulator for development only; it also deletes messages after 1 h, and accepts 50 queues and topics, 100 MB each, and 10 connections")
+	})
+}
