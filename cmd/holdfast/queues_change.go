@@ -75,7 +75,11 @@ func (a *app) peek(ctx context.Context, s *selecting, asJSON bool) error {
 				return lines.Encode(errorqueue.RecordOf(m, e))
 			}
 			sent, _ := header.ParseTime(m.Headers.Get(header.TimeSent)) // zero, and shown so
-			fmt.Fprintf(w, "%s\t%s\t%s\t%d\n", column(e.ID), column(e.Type), when(sent), len(m.Body))
+			fmt.Fprintf(w, "%s\t%s\t%s\t%d", column(e.ID), column(e.Type), when(sent), len(m.Body))
+			if e.Undecodable != "" {
+				fmt.Fprintf(w, "\tcannot be decoded: %s", column(a.secretless(e.Undecodable)))
+			}
+			fmt.Fprintln(w)
 			return nil
 		})
 		return errors.Join(err, w.Flush())

@@ -109,15 +109,15 @@ func newNode(u url.URL, host string) (node, error) {
 
 // dial opens a connection; purpose tells it from others of the same endpoint. Of several servers it
 // tries first the one that worked last.
-func (d *dialer) dial(ctx context.Context, purpose string) (*amqp.Connection, *coalescer, error) {
+func (d *dialer) dial(ctx context.Context, purpose string) (*amqp.Connection, *link, error) {
 	var errs []error
 	first := int(d.next.Load())
 	for i := range d.nodes {
 		at := (first + i) % len(d.nodes)
-		c, out, err := d.dialNode(ctx, &d.nodes[at], purpose)
+		c, l, err := d.dialNode(ctx, &d.nodes[at], purpose)
 		if err == nil {
 			d.next.Store(uint32(at))
-			return c, out, nil
+			return c, l, nil
 		}
 		errs = append(errs, err)
 		if ctx.Err() != nil {
@@ -127,12 +127,12 @@ func (d *dialer) dial(ctx context.Context, purpose string) (*amqp.Connection, *c
 	return nil, nil, errors.Join(errs...)
 }
 
-func (d *dialer) dialNode(ctx context.Context, n *node, purpose string) (*amqp.Connection, *coalescer, error) {
+func (d *dialer) dialNode(ctx context.Context, n *node, purpose string) (*amqp.Connection, *link, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, dialTimeout, errors.New("no answer in time"))
 	defer cancel()
-	c, out, err := d.handshake(ctx, n, purpose)
+	c, l, err := d.handshake(ctx, n, purpose)
 	if err == nil {
-		return c, out, nil
+		return c, l, nil
 	}
 	if ctx.Err() != nil {
 		err = context.Cause(ctx)
@@ -140,26 +140,30 @@ func (d *dialer) dialNode(ctx context.Context, n *node, purpose string) (*amqp.C
 	return nil, nil, fmt.Errorf("rabbitmq: connect to %s: %w", n.where, n.advised(err))
 }
 
-func (d *dialer) handshake(ctx context.Context, n *node, purpose string) (*amqp.Connection, *coalescer, error) {
+func (d *dialer) handshake(ctx context.Context, n *node, purpose string) (*amqp.Connection, *link, error) {
 	socket, err := (&net.Dialer{}).DialContext(ctx, "tcp", n.address)
 	if err != nil {
 		return nil, nil, err
 	}
 	out := newCoalescer(socket)
 	config := d.config(purpose)
-	config.Dial = func(string, string) (net.Conn, error) { return out, nil }
+	var l *link
+	config.Dial = func(string, string) (net.Conn, error) {
+		l, err = d.newLink(n, out)
+		return l, err
+	}
 	var c *amqp.Connection
 	// The handshakes know no context: a deadline in the past wakes them.
 	wake := func() { _ = socket.SetDeadline(time.Unix(1, 0)) }
 	err = abortable(ctx, wake, func() (err error) {
-		c, err = amqp.DialConfig(n.url, config)
+		c, err = amqp.DialConfig(n.plainURL(), config)
 		return err
 	})
 	if err != nil {
 		_ = out.Close()
 		return nil, nil, err
 	}
-	return c, out, nil
+	return c, l, nil
 }
 
 // abortable runs f, which knows no context, and abort when ctx ends before f.
@@ -178,7 +182,7 @@ func abortable(ctx context.Context, abort func(), f func() error) error {
 }
 
 func (d *dialer) config(purpose string) amqp.Config {
-	config := amqp.Config{
+	return amqp.Config{
 		Heartbeat: d.heartbeat,
 		Properties: amqp.Table{
 			"product":         "Holdfast",
@@ -186,10 +190,6 @@ func (d *dialer) config(purpose string) amqp.Config {
 			"connection_name": strings.TrimSpace(d.name + " " + purpose),
 		},
 	}
-	if d.tls != nil {
-		config.TLSClientConfig = d.tls.Clone() // the client library writes to it
-	}
-	return config
 }
 
 // plain is an error of the client library in words: without its wrapping of a code

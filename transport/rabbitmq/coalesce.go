@@ -1,7 +1,6 @@
 package rabbitmq
 
 import (
-	"bufio"
 	"context"
 	"net"
 	"sync"
@@ -14,15 +13,13 @@ const (
 	maxBuffered = 256 << 10
 	// keepBuffer is the largest buffer kept for reuse after a burst.
 	keepBuffer = 1 << 20
-	// readAhead is how much is read with one system call, if that much is there: the AMQP client asks for 4 KiB.
-	readAhead = 64 << 10
 	// flushTimeout bounds how long Close waits for a peer that does not read.
 	flushTimeout = time.Second
 )
 
 // coalescer is a net.Conn whose writes are collected and written by one goroutine,
 // so that what many goroutines write while a system call is under way leaves together
-// in the next one. What it reads it reads ahead.
+// in the next one.
 //
 // Write never blocks, because the AMQP client calls it with its locks held: a peer
 // that stopped reading must not hang those who have a context to obey or a
@@ -30,7 +27,6 @@ const (
 // asks [coalescer.Wait] first.
 type coalescer struct {
 	net.Conn
-	in   *bufio.Reader
 	done chan struct{} // closed when the writing goroutine has ended
 
 	mu      sync.Mutex // guards what follows
@@ -42,14 +38,11 @@ type coalescer struct {
 }
 
 func newCoalescer(c net.Conn) *coalescer {
-	w := &coalescer{Conn: c, in: bufio.NewReaderSize(c, readAhead), done: make(chan struct{})}
+	w := &coalescer{Conn: c, done: make(chan struct{})}
 	w.filled.L = &w.mu
 	go w.run()
 	return w
 }
-
-// Read is for one goroutine at a time, unlike the rest.
-func (w *coalescer) Read(p []byte) (int, error) { return w.in.Read(p) }
 
 // Write takes p over and returns at once. A nil error means that p will be written
 // unless the connection breaks; after it broke every Write fails.

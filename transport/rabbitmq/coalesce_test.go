@@ -134,33 +134,3 @@ func TestABrokenConnectionFailsWritesAndWakesTheReader(t *testing.T) {
 		_ = w.Close()
 	})
 }
-
-func TestWhatIsThereIsReadAtOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		client, server := net.Pipe()
-		w := newCoalescer(client)
-		text := bytes.Repeat([]byte("0123456789"), readAhead/20)
-		written := false
-		go func() {
-			_, err := server.Write(text)
-			written = err == nil
-			_ = server.Close()
-		}()
-		small := make([]byte, 7)
-		n, err := w.Read(small)
-		if err != nil {
-			t.Fatal(err)
-		}
-		synctest.Wait()
-		if !written {
-			t.Error("a small Read has left some of it")
-		}
-		rest, err := io.ReadAll(w)
-		if got := append(small[:n], rest...); err != nil || !bytes.Equal(got, text) {
-			t.Errorf("read %d bytes, %v; want the %d that were written", len(got), err, len(text))
-		}
-		if err := w.Close(); err != nil {
-			t.Fatal(err)
-		}
-	})
-}

@@ -114,22 +114,25 @@ func (c *conn) Close() error {
 
 // consuming is one connection that receives, from its dial to its loss.
 type consuming struct {
-	conn *amqp.Connection
-	lost chan *amqp.Error
+	conn   *amqp.Connection
+	frames *frameReader
+	lost   chan *amqp.Error
 
 	asking sync.Mutex    // held while ask is used
 	asked  *amqp.Channel // for what is asked again and again; nil before
 }
 
 func (c *conn) dialConsuming(ctx context.Context) (*consuming, error) {
-	conn, _, err := c.dialer.dial(ctx, "receiving")
+	conn, l, err := c.dialer.dial(ctx, "receiving")
 	if err != nil {
 		return nil, err
 	}
-	return &consuming{conn: conn, lost: conn.NotifyClose(make(chan *amqp.Error, 1))}, nil
+	return &consuming{conn: conn, frames: l.in, lost: conn.NotifyClose(make(chan *amqp.Error, 1))}, nil
 }
 
 func (c *consuming) ended() <-chan *amqp.Error { return c.lost }
+
+func (c *consuming) reason(e *amqp.Error) error { return c.frames.lossReason(e) }
 
 func (c *consuming) close() { hangUp(c.conn) }
 

@@ -42,6 +42,7 @@ func (p *pacer) wait(ctx context.Context) error {
 type wire interface {
 	comparable
 	ended() <-chan *amqp.Error // yields, or is closed, when the connection is lost
+	reason(*amqp.Error) error  // of the loss
 	close()                    // waits for the wire's goroutines; may be called again
 }
 
@@ -68,7 +69,7 @@ func (l *line[W]) run(ctx context.Context, w W) {
 		since := time.Now()
 		select {
 		case e := <-w.ended():
-			l.lose(ctx, e)
+			l.lose(ctx, w.reason(e))
 			w.close()
 		case <-ctx.Done():
 			l.down(transport.ErrClosed)
@@ -98,11 +99,15 @@ func (l *line[W]) redial(ctx context.Context, pace *pacer) (W, bool) {
 	return none, false
 }
 
-func (l *line[W]) lose(ctx context.Context, e *amqp.Error) {
-	err := errors.New("the connection was closed")
-	if e != nil {
-		err = plain(e)
+// connectionLoss is why a connection was lost, from what the client library says.
+func connectionLoss(e *amqp.Error) error {
+	if e == nil {
+		return errors.New("the connection was closed")
 	}
+	return plain(e)
+}
+
+func (l *line[W]) lose(ctx context.Context, err error) {
 	l.down(fmt.Errorf("rabbitmq: not connected: %w", err))
 	l.log.WarnContext(ctx, "lost the connection to RabbitMQ", "connection", l.name, "err", err)
 }

@@ -29,7 +29,8 @@ const (
 const maxShort = 255
 
 // decode makes the message of a delivery. Properties fill in for headers that other
-// producers do not write.
+// producers do not write. The header with the identity is preferred to the property, because ServiceControl returns a
+// message to its queue with another property.
 func decode(d *amqp.Delivery) transport.Message {
 	m := transport.Message{Body: d.Body}
 	m.Headers.Reserve(len(d.Headers) + 4)
@@ -38,9 +39,9 @@ func decode(d *amqp.Delivery) transport.Message {
 			native(&m, name, value)
 			continue
 		}
-		s, err := text(value)
+		s, err := headerText(name, value)
 		if err != nil && m.Undecodable == nil {
-			m.Undecodable = fmt.Errorf("rabbitmq: header %q: %w", name, err)
+			m.Undecodable = err
 		}
 		m.Headers.Set(name, s)
 	}
@@ -48,14 +49,26 @@ func decode(d *amqp.Delivery) transport.Message {
 	fillIn(&m.Headers, header.ContentType, d.ContentType)
 	fillIn(&m.Headers, header.ReplyToAddress, d.ReplyTo)
 	fillIn(&m.Headers, header.CorrelationID, d.CorrelationId)
-	m.ID = d.MessageId
+	m.ID = m.Headers.Get(header.MessageID)
 	if m.ID == "" {
-		m.ID = m.Headers.Get(header.MessageID)
+		m.ID = d.MessageId
 	}
 	if m.ID == "" {
 		m.ID = contentID(d)
 	}
 	return m
+}
+
+// headerText is a header's value as text.
+func headerText(name string, value any) (string, error) {
+	if saved, ok := value.([]byte); ok && name == header.UndecodableHeaders {
+		return header.FormatUndecodable(string(saved)), undecodable(saved)
+	}
+	s, err := text(value)
+	if err != nil {
+		err = fmt.Errorf("rabbitmq: header %q: %w", name, err)
+	}
+	return s, err
 }
 
 // isBrokers tells the headers that are written on the way, by the broker or for a delay, or by which the broker
@@ -86,19 +99,19 @@ func fillIn(h *header.Map, name, property string) {
 	}
 }
 
-// attemptOf counts the hand-outs. Quorum queues count exactly and leave the header
-// away the first time; classic ones tell only that there was an earlier one.
+// attemptOf returns the delivery count. Quorum queues count exactly and leave the header
+// out of the first delivery, where only the sender can have set it; classic queues report only that there was an earlier delivery.
 func attemptOf(d *amqp.Delivery, queueType QueueType) transport.Attempt {
+	if !d.Redelivered {
+		return transport.Attempt{N: 1, Exact: queueType == Quorum}
+	}
 	if count, ok := integer(d.Headers[deliveryCount]); ok && count >= 0 && count < math.MaxInt32 {
 		return transport.Attempt{N: int(count) + 1, Exact: true}
 	}
 	if _, ok := integer(d.Headers[acquiredCount]); ok {
-		return transport.Attempt{N: 1, Exact: true} // given back, and nothing else
+		return transport.Attempt{N: 1, Exact: true} // released, and nothing else
 	}
-	if d.Redelivered {
-		return transport.Attempt{N: 2}
-	}
-	return transport.Attempt{N: 1, Exact: queueType == Quorum}
+	return transport.Attempt{N: 2}
 }
 
 // isUnnamed tells a message that its producer gave no id.

@@ -132,8 +132,9 @@ func TestTheIdentityOfAMessage(t *testing.T) {
 		d    amqp.Delivery
 		want string
 	}{
-		"property": {amqp.Delivery{MessageId: "property", Headers: withHeader}, "property"},
-		"header":   {amqp.Delivery{Headers: withHeader}, "header"},
+		"property":                   {amqp.Delivery{MessageId: "property"}, "property"},
+		"header":                     {amqp.Delivery{Headers: withHeader}, "header"},
+		"returned by ServiceControl": {amqp.Delivery{MessageId: "FailedMessages/42", Headers: withHeader}, "header"},
 	} {
 		if got := decode(&tt.d).ID; got != tt.want {
 			t.Errorf("%s: id %q, want %q", name, got, tt.want)
@@ -168,16 +169,18 @@ func TestAttemptOf(t *testing.T) {
 		queueType QueueType
 		want      transport.Attempt
 	}{
-		"quorum, first":       {amqp.Delivery{}, Quorum, transport.Attempt{N: 1, Exact: true}},
-		"quorum, fourth":      {amqp.Delivery{Redelivered: true, Headers: count(int64(3))}, Quorum, transport.Attempt{N: 4, Exact: true}},
-		"quorum, given back":  {amqp.Delivery{Redelivered: true, Headers: amqp.Table{acquiredCount: int64(4)}}, Quorum, transport.Attempt{N: 1, Exact: true}},
-		"classic, first":      {amqp.Delivery{}, Classic, transport.Attempt{N: 1}},
-		"classic, again":      {amqp.Delivery{Redelivered: true}, Classic, transport.Attempt{N: 2}},
-		"classic for quorum":  {amqp.Delivery{Redelivered: true}, Quorum, transport.Attempt{N: 2}},
-		"quorum for classic":  {amqp.Delivery{Headers: count(int32(1))}, Classic, transport.Attempt{N: 2, Exact: true}},
-		"forged, no number":   {amqp.Delivery{Headers: count("9")}, Classic, transport.Attempt{N: 1}},
-		"forged, negative":    {amqp.Delivery{Headers: count(int64(-9))}, Classic, transport.Attempt{N: 1}},
-		"forged, overflowing": {amqp.Delivery{Headers: count(int64(math.MaxInt64))}, Classic, transport.Attempt{N: 1}},
+		"quorum, first":                           {amqp.Delivery{}, Quorum, transport.Attempt{N: 1, Exact: true}},
+		"quorum, first, with a stranger's count":  {amqp.Delivery{Headers: count(int64(50))}, Quorum, transport.Attempt{N: 1, Exact: true}},
+		"classic, first, with a stranger's count": {amqp.Delivery{Headers: count(int64(50))}, Classic, transport.Attempt{N: 1}},
+		"quorum, fourth":                          {amqp.Delivery{Redelivered: true, Headers: count(int64(3))}, Quorum, transport.Attempt{N: 4, Exact: true}},
+		"quorum, given back":                      {amqp.Delivery{Redelivered: true, Headers: amqp.Table{acquiredCount: int64(4)}}, Quorum, transport.Attempt{N: 1, Exact: true}},
+		"classic, first":                          {amqp.Delivery{}, Classic, transport.Attempt{N: 1}},
+		"classic, again":                          {amqp.Delivery{Redelivered: true}, Classic, transport.Attempt{N: 2}},
+		"classic for quorum":                      {amqp.Delivery{Redelivered: true}, Quorum, transport.Attempt{N: 2}},
+		"quorum for classic":                      {amqp.Delivery{Redelivered: true, Headers: count(int32(1))}, Classic, transport.Attempt{N: 2, Exact: true}},
+		"forged, no number":                       {amqp.Delivery{Headers: count("9")}, Classic, transport.Attempt{N: 1}},
+		"forged, negative":                        {amqp.Delivery{Headers: count(int64(-9))}, Classic, transport.Attempt{N: 1}},
+		"forged, overflowing":                     {amqp.Delivery{Headers: count(int64(math.MaxInt64))}, Classic, transport.Attempt{N: 1}},
 	} {
 		if got := attemptOf(&tt.d, tt.queueType); got != tt.want {
 			t.Errorf("%s: %+v, want %+v", name, got, tt.want)

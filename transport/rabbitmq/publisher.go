@@ -41,13 +41,13 @@ type blocking struct {
 }
 
 func (c *conn) dialPublisher(ctx context.Context) (*publisher, error) {
-	conn, out, err := c.dialer.dial(ctx, "sending")
+	conn, l, err := c.dialer.dial(ctx, "sending")
 	if err != nil {
 		return nil, err
 	}
 	p := &publisher{
 		conn:     conn,
-		out:      out,
+		out:      l.out,
 		window:   make(chan struct{}, maxUnconfirmed),
 		turn:     make(chan struct{}, 1),
 		finished: make(chan *amqp.Error, 1),
@@ -108,6 +108,8 @@ func (p *publisher) watchBlocked(blocks <-chan amqp.Blocking) {
 }
 
 func (p *publisher) ended() <-chan *amqp.Error { return p.finished }
+
+func (p *publisher) reason(e *amqp.Error) error { return connectionLoss(e) }
 
 func (p *publisher) close() {
 	hangUp(p.conn)

@@ -17,7 +17,7 @@ const maxLooks = 10
 // a copy, which comes at the end of the queue. Where that fails the message stays as it is.
 func (cur *cursor) renew(ctx context.Context, m *transport.Message) (bool, error) {
 	d := cur.seen[m]
-	if count, _ := integer(d.Headers[deliveryCount]); count < maxLooks || cur.conn.republish(ctx, cur.queue, d) != nil {
+	if count, _ := integer(d.Headers[deliveryCount]); !d.Redelivered || count < maxLooks || cur.conn.republish(ctx, cur.queue, d) != nil {
 		return false, nil
 	}
 	cur.copies++

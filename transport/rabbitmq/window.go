@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/holdfast-go/holdfast/transport"
@@ -114,7 +113,7 @@ func (s *session) consume(share int) error {
 	}
 	s.mu.Lock()
 	s.count++
-	c := &consumer{tag: "holdfast-" + strconv.Itoa(s.count), share: share}
+	c := &consumer{tag: consumerTag(s.count, s.receiver.queue), share: share}
 	s.consumers = append(s.consumers, c)
 	s.mu.Unlock()
 	in, err := s.ch.Consume(s.receiver.queue, c.tag, false, false, false, false, s.receiver.consumeArguments())

@@ -1,0 +1,299 @@
+package rabbitmq
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/holdfast-go/holdfast/header"
+)
+
+const (
+	// readAhead is how much is read with one system call, if that much is there: the AMQP client asks for 4 KiB.
+	readAhead = 64 << 10
+	// defaultFrame is the largest frame that the client library accepts unless the broker sets a smaller limit.
+	defaultFrame = 128 << 10
+	// minFrame is the smallest limit that the broker can set.
+	minFrame = 4 << 10
+	// maxFrame bounds what is buffered of a content header.
+	maxFrame = 16 << 20
+)
+
+// Frames of AMQP 0-9-1: type, channel, size of the payload, payload, end mark (section 4.2.3 of the specification).
+const (
+	methodFrame = 1
+	headerFrame = 2
+	bodyFrame   = 3
+	heartbeat   = 8
+
+	frameStart = 7
+	frameEnd   = 0xCE
+)
+
+// frameReader reads the frames of a connection ahead of the client library. The library ends the connection over
+// a message whose headers it cannot decode, and the broker delivers that message again first. So frameReader
+// replaces the header table of such a message by one that holds the table's bytes, see [header.UndecodableHeaders], and the
+// top-level headers that are readable. Everything else passes as it is, and is not copied an additional time.
+//
+// A frameReader is for one goroutine at a time.
+type frameReader struct {
+	src   io.Reader
+	buf   []byte // buf[:end] has been read; buf[start:] is still to be passed on
+	start int
+	end   int
+	// pass is how many bytes from start on may be passed on: whole frames, the last of which may not be read yet.
+	pass  int
+	limit int  // of a frame
+	plain bool // not AMQP frames: everything passes
+
+	consumer []byte // of the last delivery
+	tag      uint64
+}
+
+func newFrameReader(src io.Reader) *frameReader {
+	return &frameReader{src: src, buf: make([]byte, readAhead), limit: defaultFrame}
+}
+
+// Read implements [io.Reader].
+func (f *frameReader) Read(p []byte) (int, error) {
+	for {
+		f.check()
+		if n := min(f.pass, f.end-f.start); n > 0 {
+			n = copy(p, f.buf[f.start:f.start+n])
+			f.start += n
+			f.pass -= n
+			return n, nil
+		}
+		if err := f.fill(); err != nil {
+			return 0, err
+		}
+	}
+}
+
+// check lets the frames pass that have been read. A method or a content header passes when all of it is there.
+func (f *frameReader) check() {
+	for !f.plain {
+		at := f.start + f.pass
+		if at+frameStart > f.end {
+			return
+		}
+		kind, size := f.buf[at], int64(binary.BigEndian.Uint32(f.buf[at+3:]))
+		whole := size + frameStart + 1
+		switch {
+		case size > maxFrame, kind != methodFrame && kind != headerFrame && kind != bodyFrame && kind != heartbeat:
+			f.plain = true // the client library ends the connection
+		case kind == bodyFrame || kind == heartbeat:
+			f.pass += int(whole)
+		case int64(at)+whole > int64(f.end):
+			return
+		case kind == methodFrame:
+			f.note(f.buf[at+frameStart : at+int(whole)-1])
+			f.pass += int(whole)
+		default:
+			f.pass += f.header(at, at+int(whole))
+		}
+	}
+	f.pass = f.end - f.start
+}
+
+// fill reads more. It makes room for a whole frame where one has to be complete before it passes.
+func (f *frameReader) fill() error {
+	f.end = copy(f.buf, f.buf[f.start:f.end])
+	f.start = 0
+	if f.end == len(f.buf) {
+		f.buf = append(f.buf, make([]byte, len(f.buf))...)
+	} else if f.end == 0 && len(f.buf) > 4*readAhead {
+		f.buf = make([]byte, readAhead)
+	}
+	n, err := f.src.Read(f.buf[f.end:])
+	f.end += n
+	if n > 0 {
+		return nil // an error comes again
+	}
+	return err
+}
+
+// note takes what is needed of a method: the limit of frames (connection.tune), and the last delivery (basic.deliver).
+func (f *frameReader) note(method []byte) {
+	if len(method) < 10 {
+		return
+	}
+	switch binary.BigEndian.Uint32(method) {
+	case 10<<16 | 30:
+		if limit := int(binary.BigEndian.Uint32(method[6:])); limit > 0 {
+			f.limit = max(minFrame, min(defaultFrame, limit))
+		}
+	case 60<<16 | 60:
+		if size := shortSize(method[4:]); size > 0 && len(method) >= 4+size+8 {
+			f.consumer = append(f.consumer[:0], method[5:4+size]...)
+			f.tag = binary.BigEndian.Uint64(method[4+size:])
+		}
+	}
+}
+
+// header checks the content header in buf[at:end], replaces one that the client library cannot read, and
+// returns the size of what is there then.
+func (f *frameReader) header(at, end int) int {
+	payload := f.buf[at+frameStart : end-1]
+	table, err := headerTable(payload)
+	if err == nil && len(payload) <= f.limit-frameStart-1 || len(payload) < propertiesStart {
+		return end - at
+	}
+	frame := f.replacement(f.buf[at:end], table)
+	f.buf = slices.Replace(f.buf[:f.end], at, end, frame...)
+	f.end = len(f.buf)
+	f.buf = f.buf[:cap(f.buf)]
+	return len(frame)
+}
+
+// extent is a range of bytes.
+type extent struct{ from, to int }
+
+// propertiesStart is where the list of properties begins in a content header: behind class, weight, body size and flags.
+const propertiesStart = 2 + 2 + 8 + 2
+
+// headersFlag is the flag of the header table.
+const headersFlag = 1 << 13
+
+// headerTable checks the properties of a content header and finds its header table, with the length in front. Where another
+// property is at fault it finds nothing.
+func headerTable(payload []byte) (table extent, err error) {
+	if len(payload) < propertiesStart {
+		return extent{}, errMalforms
+	}
+	flags := binary.BigEndian.Uint16(payload[propertiesStart-2:])
+	at := propertiesStart
+	for flag := uint16(1 << 15); flag > 1<<1; flag >>= 1 {
+		if flags&flag == 0 {
+			continue
+		}
+		rest := payload[at:]
+		size := 0
+		switch flag {
+		case headersFlag:
+			if size = longSize(rest); size > 0 {
+				table = extent{at, at + size}
+				err = checkTable(rest[4:size], 0)
+			}
+		case 1 << 12, 1 << 11: // delivery mode, priority
+			size = 1
+		case 1 << 6: // timestamp
+			size = 8
+		default:
+			size = shortSize(rest)
+		}
+		if size == 0 || size > len(rest) {
+			return extent{}, errMalforms
+		}
+		at += size
+	}
+	return table, err
+}
+
+// replacement is the frame of a content header with another header table. Where the table has not been found, it takes the
+// place of all properties.
+func (f *frameReader) replacement(frame []byte, table extent) []byte {
+	payload := frame[frameStart : len(frame)-1]
+	flags, before, after := uint16(headersFlag), []byte(nil), []byte(nil)
+	saved := binary.BigEndian.AppendUint32(nil, uint32(len(payload)-propertiesStart+2))
+	if table.to == 0 {
+		saved = append(saved, payload[propertiesStart-2:]...)
+	} else {
+		flags = binary.BigEndian.Uint16(payload[propertiesStart-2:])
+		before, after = payload[propertiesStart:table.from], payload[table.to:]
+		saved = payload[table.from:table.to]
+	}
+	fields := f.readable(saved, table.to > 0)
+	const name = header.UndecodableHeaders
+	room := f.limit - frameStart - 1 - propertiesStart - len(before) - len(after) - 4 - len(fields) - 1 - len(name) - 5
+	saved = saved[:max(0, min(len(saved), room, f.limit/8*5))]
+
+	out := make([]byte, 0, len(frame)+len(fields)+64)
+	out = append(out, frame[:frameStart+propertiesStart-2]...)
+	out = binary.BigEndian.AppendUint16(out, flags)
+	out = append(out, before...)
+	out = binary.BigEndian.AppendUint32(out, uint32(len(fields)+1+len(name)+5+len(saved)))
+	out = append(out, fields...)
+	out = append(append(out, byte(len(name))), name...)
+	out = binary.BigEndian.AppendUint32(append(out, 'x'), uint32(len(saved)))
+	out = append(out, saved...)
+	out = append(append(out, after...), frameEnd)
+	binary.BigEndian.PutUint32(out[3:], uint32(len(out)-frameStart-1))
+	return out
+}
+
+// readable are the entries of a header table that the client library can read by themselves, of a sixteenth of a frame at
+// most. Those of the broker come first, as they count the deliveries.
+func (f *frameReader) readable(table []byte, isTable bool) (fields []byte) {
+	if !isTable {
+		return nil
+	}
+	taken := 0
+	for _, brokers := range []bool{true, false} {
+		for entries := table[4:]; len(entries) > 0; {
+			name := shortSize(entries)
+			if name == 0 {
+				break
+			}
+			size, err := checkField(entries[name:], 0)
+			if size == 0 {
+				break
+			}
+			entry := entries[:name+size]
+			entries = entries[name+size:]
+			text := string(entry[1:name])
+			if err != nil || text == header.UndecodableHeaders || isBrokers(text) != brokers ||
+				len(fields)+len(entry) > f.limit/16 || taken == maxElements/2 {
+				continue
+			}
+			fields = append(fields, entry...)
+			taken++
+		}
+	}
+	return fields
+}
+
+// undecodable is why the client library could not read the headers of a message, from the bytes that took their place.
+func undecodable(saved []byte) error {
+	const name = header.UndecodableHeaders
+	if len(saved) < 4 {
+		return fmt.Errorf("rabbitmq: %w", errMalforms)
+	}
+	size := int64(binary.BigEndian.Uint32(saved)) + 4
+	err := checkTable(saved[4:], 0)
+	switch {
+	case size > int64(len(saved)):
+		if err == nil || errors.Is(err, errMalforms) {
+			err = errors.New("the headers are too large to be decoded")
+		}
+		return fmt.Errorf("rabbitmq: %w: header %s holds the first %d of their %d bytes", err, name, len(saved), size)
+	case err == nil:
+		err = errors.New("the headers are larger than a frame of the connection")
+	}
+	return fmt.Errorf("rabbitmq: %w: header %s holds them as they were received", err, name)
+}
+
+// consumerTag is unique within a channel, and names the queue for those who look at the broker or at an error.
+func consumerTag(n int, queue string) string {
+	tag := fmt.Sprintf("holdfast-%d:%s", n, queue)
+	return tag[:min(len(tag), maxShort)]
+}
+
+// lossReason is why a connection was lost. Where the client library could not read what the broker sent, it names the last
+// delivery: the same message may come again, and end the connection again. It is called when the library reads no more.
+func (f *frameReader) lossReason(e *amqp.Error) error {
+	err := connectionLoss(e)
+	if e == nil || e.Server || len(f.consumer) == 0 || !slices.Contains([]string{
+		amqp.ErrSyntax.Error(), amqp.ErrFrame.Error(), amqp.ErrFrameTooLarge.Error(),
+	}, e.Reason) {
+		return err
+	}
+	_, queue, _ := strings.Cut(string(f.consumer), ":")
+	return fmt.Errorf("%w: the client library cannot read what the broker sent with or after delivery tag %d of queue %q: "+
+		"take that message out of the queue with another client if this repeats", err, f.tag, queue)
+}

@@ -1,0 +1,127 @@
+package rabbitmq
+
+import (
+	"encoding/binary"
+	"errors"
+)
+
+// Limits of the client library. It ends the connection over a table that exceeds one of them.
+const (
+	maxNesting  = 32   // tables and lists within the header table
+	maxElements = 8192 // of one table or list
+)
+
+var (
+	errNesting  = errors.New("a header nests tables or lists more than 32 deep")
+	errElements = errors.New("the headers hold a table or list of more than 8192 elements")
+	errMalforms = errors.New("the headers are not a table of AMQP 0-9-1")
+)
+
+// checkTable reports whether the client library can read the entries of a table at the given depth, which is 0 for
+// the header table. It allocates nothing. Field types are those of RabbitMQ: https://www.rabbitmq.com/amqp-0-9-1-errata.
+func checkTable(entries []byte, depth int) error {
+	if depth > maxNesting {
+		return errNesting
+	}
+	for n := 0; len(entries) > 0; n++ {
+		if n == maxElements {
+			return errElements
+		}
+		size := shortSize(entries)
+		if size == 0 {
+			return errMalforms
+		}
+		entries = entries[size:]
+		size, err := checkField(entries, depth)
+		if err != nil {
+			return err
+		}
+		entries = entries[size:]
+	}
+	return nil
+}
+
+func checkList(elements []byte, depth int) error {
+	if depth > maxNesting {
+		return errNesting
+	}
+	for n := 0; len(elements) > 0; n++ {
+		if n == maxElements {
+			return errElements
+		}
+		size, err := checkField(elements, depth)
+		if err != nil {
+			return err
+		}
+		elements = elements[size:]
+	}
+	return nil
+}
+
+// checkField checks the first value in b, with its type. The size is known where only what is nested in it is at fault.
+func checkField(b []byte, depth int) (size int, err error) {
+	size = fieldSize(b)
+	if size == 0 {
+		return 0, errMalforms
+	}
+	switch b[0] {
+	case 'F':
+		err = checkTable(b[5:size], depth+1)
+	case 'A':
+		err = checkList(b[5:size], depth+1)
+	}
+	return size, err
+}
+
+// fieldSize is how many bytes the first value in b has with its type; 0 where b does not hold one.
+func fieldSize(b []byte) int {
+	if len(b) == 0 {
+		return 0
+	}
+	size := 1
+	switch b[0] {
+	case 'V':
+	case 't', 'b', 'B':
+		size += 1
+	case 's', 'u':
+		size += 2
+	case 'I', 'i', 'f':
+		size += 4
+	case 'D':
+		size += 5
+	case 'l', 'd', 'T':
+		size += 8
+	case 'S', 'x', 'F', 'A':
+		content := longSize(b[1:])
+		if content == 0 {
+			return 0
+		}
+		size += content
+	default:
+		return 0
+	}
+	if size > len(b) {
+		return 0
+	}
+	return size
+}
+
+// longSize is how many bytes the long string, table or list at the beginning of b has with its length; 0 where b ends before.
+func longSize(b []byte) int {
+	if len(b) < 4 {
+		return 0
+	}
+	size := int64(binary.BigEndian.Uint32(b)) + 4
+	if size > int64(len(b)) {
+		return 0
+	}
+	return int(size)
+}
+
+// shortSize is that of a short string.
+func shortSize(b []byte) int {
+	if len(b) == 0 || int(b[0]) >= len(b) {
+		return 0
+	}
+	return int(b[0]) + 1
+}

@@ -1,0 +1,96 @@
+package rabbitmq
+
+import (
+	"bufio"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"net"
+	"os"
+	"strings"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+// link is a connection as the client library has it: what it reads comes through a [frameReader], and what it writes
+// is sent by a [coalescer].
+type link struct {
+	net.Conn
+	in  *frameReader
+	out *coalescer
+}
+
+func (l *link) Read(p []byte) (int, error) { return l.in.Read(p) }
+
+// recordConn is a [coalescer] that reads ahead, because TLS reads record by record.
+type recordConn struct {
+	*coalescer
+	in *bufio.Reader
+}
+
+func (c *recordConn) Read(p []byte) (int, error) { return c.in.Read(p) }
+
+func (n *node) secure() bool { return strings.HasPrefix(n.url, "amqps:") }
+
+// plainURL is the node's URL for the client library, which does not begin TLS.
+func (n *node) plainURL() string {
+	return "amqp:" + strings.TrimPrefix(strings.TrimPrefix(n.url, "amqps:"), "amqp:")
+}
+
+// newLink puts a link on a connection to the node. TLS is begun here and not by the client library, for frames are read
+// in plain text.
+func (d *dialer) newLink(n *node, out *coalescer) (*link, error) {
+	if !n.secure() {
+		return &link{out, newFrameReader(out), out}, nil
+	}
+	config, err := d.tlsConfig(n)
+	if err != nil {
+		return nil, err
+	}
+	c := tls.Client(&recordConn{out, bufio.NewReaderSize(out, readAhead)}, config)
+	if err := c.Handshake(); err != nil {
+		return nil, err
+	}
+	return &link{c, newFrameReader(c), out}, nil
+}
+
+// tlsConfig is what the user has set, or what the URL says.
+func (d *dialer) tlsConfig(n *node) (*tls.Config, error) {
+	uri, err := amqp.ParseURI(n.url)
+	if err != nil {
+		return nil, errURL
+	}
+	config := &tls.Config{ServerName: uri.ServerName, MinVersion: tls.VersionTLS12}
+	if d.tls != nil {
+		config = d.tls.Clone()
+	} else if err := useFiles(config, &uri); err != nil {
+		return nil, err
+	}
+	if config.ServerName == "" {
+		config.ServerName = uri.Host
+	}
+	return config, nil
+}
+
+// useFiles loads the files that a URL names. Without cacertfile the system's authorities are trusted.
+func useFiles(config *tls.Config, uri *amqp.URI) error {
+	if uri.CACertFile != "" {
+		pem, err := os.ReadFile(uri.CACertFile)
+		if err != nil {
+			return fmt.Errorf("cacertfile of the URL: %w", err)
+		}
+		config.RootCAs = x509.NewCertPool()
+		if !config.RootCAs.AppendCertsFromPEM(pem) {
+			return fmt.Errorf("cacertfile of the URL: %s holds no certificate in PEM form", uri.CACertFile)
+		}
+	}
+	if uri.CertFile == "" || uri.KeyFile == "" {
+		return nil
+	}
+	own, err := tls.LoadX509KeyPair(uri.CertFile, uri.KeyFile)
+	if err != nil {
+		return fmt.Errorf("certfile and keyfile of the URL: %w", err)
+	}
+	config.Certificates = []tls.Certificate{own}
+	return nil
+}
