@@ -1,6 +1,7 @@
 package inmemory_test
 
 import (
+	"context"
 	"errors"
 	"testing"
 	"testing/synctest"
@@ -267,17 +268,36 @@ func TestAnExpiredMessageIsDiscarded(t *testing.T) {
 	})
 }
 
-func TestAMessageReceivedInTimeDoesNotExpire(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		conn := open(t, &inmemory.Transport{}, "orders")
-		op := to("orders", "1")
-		op.TTL = time.Minute
-		dispatch(t, conn, op)
-		r := receiver(t, conn, "orders")
-		do(t, one(t, r, "1").Retry)
-		time.Sleep(time.Hour)
-		one(t, r, "1")
-	})
+func TestAReceivedMessageExpiresWhenItReturns(t *testing.T) {
+	for name, test := range map[string]struct {
+		before, after time.Duration // handling, and in the queue again
+		settle        func(transport.Delivery) func(context.Context) error
+		delivered     bool
+	}{
+		"retried in time":            {time.Second, time.Second, func(d transport.Delivery) func(context.Context) error { return d.Retry }, true},
+		"retried late":               {time.Hour, 0, func(d transport.Delivery) func(context.Context) error { return d.Retry }, false},
+		"released late":              {time.Hour, 0, func(d transport.Delivery) func(context.Context) error { return d.Release }, false},
+		"waiting when its time ends": {time.Second, time.Hour, func(d transport.Delivery) func(context.Context) error { return d.Retry }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				conn := open(t, &inmemory.Transport{}, "orders")
+				op := to("orders", "1")
+				op.TTL = time.Minute
+				dispatch(t, conn, op, to("orders", "2"))
+				r := receiver(t, conn, "orders")
+				d := one(t, r, "1")
+				time.Sleep(test.before)
+				do(t, test.settle(d))
+				time.Sleep(test.after)
+				next := "2"
+				if test.delivered {
+					next = "1"
+				}
+				one(t, r, next)
+			})
+		})
+	}
 }
 
 func TestCancelCallsADelayedMessageBack(t *testing.T) {

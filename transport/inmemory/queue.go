@@ -52,7 +52,8 @@ type item struct {
 	queue    *queue
 	seq      uint64        // its place in the queue, which it returns to
 	since    time.Time     // when it became ready
-	ttl      time.Duration // counted from then
+	ttl      time.Duration // counted from when it first became ready
+	expires  time.Time     // when that is over; zero without a ttl, and before
 	attempts int
 	holder   *delivery // a settle by any other delivery is stale
 	receipt  string    // empty when it cannot be cancelled
@@ -97,14 +98,21 @@ func (q *queue) append(it *item, now time.Time) {
 	it.since = now
 	q.ready.append(it)
 	if it.ttl > 0 {
-		q.schedule(it, now.Add(it.ttl))
+		it.expires = now.Add(it.ttl)
+		q.schedule(it, it.expires)
 	}
 	q.wake()
 }
 
-// restore makes a message that was handed out ready again, at the place it had. It
-// has been received once, so its TTL no longer counts.
+// restore makes a message that was delivered ready again, at the place it had, or discards it when it has expired meanwhile.
 func (q *queue) restore(it *item, now time.Time) {
+	if !it.expires.IsZero() {
+		if !it.expires.After(now) {
+			q.forget(it)
+			return
+		}
+		q.schedule(it, it.expires)
+	}
 	it.since = now
 	q.ready.restore(it)
 	q.wake()

@@ -3,6 +3,7 @@ package inmemory
 import (
 	"context"
 	"errors"
+	"sync"
 
 	"github.com/holdfast-go/holdfast/transport"
 )
@@ -11,7 +12,9 @@ import (
 // completion of its message and what it sends, and not at all when the handler fails.
 // That is how a handler's writes to memory take part in its transaction. s is what
 // gives the transaction, such as a session of the endpoint; f must not use the
-// Transport. It fails when s does, and for a transaction of another driver.
+// Transport, and must not panic: memory cannot be undone, so writes of functions before it stay, and happen
+// again with the next attempt. OnCommit fails when s does, for a transaction of another driver, and for one that is
+// over. Several goroutines of a handler may call it at once.
 func OnCommit(ctx context.Context, s interface {
 	Tx(ctx context.Context) (transport.Tx, error)
 }, f func(),
@@ -24,17 +27,37 @@ func OnCommit(ctx context.Context, s interface {
 	if !ok {
 		return errors.New("inmemory: the transaction is one of another transport")
 	}
-	own.writes = append(own.writes, f)
-	return nil
+	return own.add(f)
 }
 
 var errTxOver = errors.New("inmemory: the transaction is over")
 
 // tx collects the handler's writes until it is completed.
 type tx struct {
-	d      *delivery
+	d *delivery
+
+	mu     sync.Mutex // guards the rest
 	writes []func()
 	over   bool
+}
+
+func (t *tx) add(f func()) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.over {
+		return errTxOver
+	}
+	t.writes = append(t.writes, f)
+	return nil
+}
+
+// end reports whether t was not over before.
+func (t *tx) end() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	ended := !t.over
+	t.over = true
+	return ended
 }
 
 // Begin fails only when Transport.Fail says so, or with ErrLeaseLost.
@@ -47,10 +70,9 @@ func (d *delivery) Begin(ctx context.Context) (transport.Tx, error) {
 }
 
 func (t *tx) Complete(ctx context.Context, ops []transport.Operation) error {
-	if t.over {
+	if !t.end() {
 		return errTxOver
 	}
-	t.over = true
 	refused := t.d.conn.check(ctx, ops)
 	return t.d.settle(ctx, "CompleteWith", func(it *item) error {
 		return t.d.completeWith(it, ops, refused, t.writes)
@@ -58,6 +80,6 @@ func (t *tx) Complete(ctx context.Context, ops []transport.Operation) error {
 }
 
 func (t *tx) Rollback(context.Context) error {
-	t.over = true
+	t.end()
 	return nil
 }

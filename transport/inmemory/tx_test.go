@@ -3,6 +3,7 @@ package inmemory_test
 import (
 	"context"
 	"errors"
+	"sync"
 	"testing"
 
 	"github.com/holdfast-go/holdfast/transport"
@@ -97,5 +98,30 @@ func TestOnCommitNeedsATransactionOfThisDriver(t *testing.T) {
 	none := errors.New("no transaction")
 	if err := inmemory.OnCommit(t.Context(), session{err: none}, func() {}); !errors.Is(err, none) {
 		t.Errorf("error = %v, want the session's", err)
+	}
+}
+
+func TestOnCommitMayBeCalledBySeveralGoroutines(t *testing.T) {
+	conn := open(t, &inmemory.Transport{}, "orders")
+	dispatch(t, conn, to("orders", "1"))
+	tx, err := one(t, receiver(t, conn, "orders"), "1").(transport.Transactor).Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var n int
+	var all sync.WaitGroup
+	for range 100 {
+		all.Go(func() {
+			if err := inmemory.OnCommit(t.Context(), session{tx: tx}, func() { n++ }); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	if err := tx.Complete(t.Context(), nil); err != nil || n != 100 {
+		t.Errorf("%d writes were made, want 100; error %v", n, err)
+	}
+	if err := inmemory.OnCommit(t.Context(), session{tx: tx}, func() {}); err == nil {
+		t.Error("OnCommit succeeded after the end of the transaction")
 	}
 }
