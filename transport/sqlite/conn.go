@@ -134,8 +134,21 @@ func (s *store) Check(queue string) error {
 
 func micros(t time.Time) int64 { return t.UnixMicro() }
 
+// farthest is the latest time that the file keeps. A later one is kept as this.
+const farthest = 1 << 62
+
+// instant is micros for a time that a user has chosen, which may be outside of what microseconds can tell.
+func instant(t time.Time) int64 {
+	switch {
+	case t.After(time.UnixMicro(farthest)):
+		return farthest
+	case t.Before(time.Unix(0, 0)):
+		return 0
+	}
+	return t.UnixMicro()
+}
+
 func later(now int64, d time.Duration) int64 {
-	const farthest = 1 << 62
 	if us := d.Microseconds(); us < farthest-now {
 		return now + us
 	}

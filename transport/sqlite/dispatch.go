@@ -72,7 +72,7 @@ func (w *writer) settleRow(u *tablequeue.Unit, now int64) (kept bool, err error)
 func insertRow(insert *sql.Stmt, r *tablequeue.Row, now int64) error {
 	at := later(now, r.After)
 	if !r.At.IsZero() {
-		at = max(now, micros(r.At))
+		at = max(now, instant(r.At))
 	}
 	var expires, body any
 	if r.TTL > 0 {

@@ -3,6 +3,7 @@ package sqlite
 import (
 	"context"
 	"errors"
+	"strconv"
 	"testing"
 	"time"
 
@@ -163,6 +164,25 @@ func TestADelayedMessageWakesAReceiverWhenDue(t *testing.T) {
 	receive(t, r)
 	if took := time.Since(start); took < op.After || took > op.After+time.Second {
 		t.Errorf("a message due after %v came after %v", op.After, took)
+	}
+}
+
+func TestAMessageForTheFarFutureIsNotDelivered(t *testing.T) {
+	conn := dial(t, Transport{Path: temp(t)}, queue)
+	never := []time.Time{time.Unix(1<<62, 0), time.Unix(1<<63-62135596801, 999999999), time.UnixMicro(1<<62 + 1)}
+	for i, at := range never {
+		op := to(queue, strconv.Itoa(i))
+		op.At = at
+		if _, err := conn.Dispatch(t.Context(), []transport.Operation{op}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	stats, err := conn.(transport.Inspector).Inspect(t.Context(), queue)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := stats[0]; got.Delayed != int64(len(never)) || got.Ready != 0 {
+		t.Errorf("%d messages are ready and %d delayed, want all %d delayed", got.Ready, got.Delayed, len(never))
 	}
 }
 
