@@ -23,7 +23,7 @@ type Hops struct {
 	// Longest is the longest delay that the broker keeps by itself. A message waits no longer than that in the queue
 	// of hops either.
 	Longest time.Duration
-	// Step is the resolution of the broker's delays.
+	// Step is the resolution of the broker's delays. 0: nothing is delayed.
 	Step time.Duration
 }
 
@@ -31,7 +31,7 @@ type Hops struct {
 // its destination. What is left is rounded up to whole steps, so that nothing comes early; only the longest Duration has to be
 // rounded down.
 func (h Hops) Next(left time.Duration) (wait time.Duration, hop bool) {
-	if left <= 0 {
+	if left <= 0 || h.Step <= 0 {
 		return 0, false
 	}
 	if rest := left % h.Step; rest > 0 {

@@ -275,6 +275,12 @@ func TestAMemoryKeepsTheLastDeferrals(t *testing.T) {
 	}
 }
 
+func TestTheZeroValueDelaysNothing(t *testing.T) {
+	if wait, hop := (delayeddelivery.Hops{}).Next(time.Hour); wait != 0 || hop {
+		t.Errorf("Next(1h) = %v, %v; want 0, false", wait, hop)
+	}
+}
+
 func ExampleHops() {
 	hops := delayeddelivery.Hops{Longest: 15 * time.Minute, Step: time.Second}
 	for left := 40 * time.Minute; ; left -= 15 * time.Minute {
