@@ -89,10 +89,10 @@ func newInstrumentation(cfg *endpoint.Config, opts Options) *instrumentation {
 		opts.System = systemOf(cfg.Transport)
 	}
 	return &instrumentation{
-		tracer:     opts.TracerProvider.Tracer(scope, trace.WithSchemaURL(semconv.SchemaURL)),
+		tracer:     opts.TracerProvider.Tracer(scope, trace.WithInstrumentationVersion(version()), trace.WithSchemaURL(semconv.SchemaURL)),
 		propagator: opts.Propagator,
 		metrics: newMetrics(
-			opts.MeterProvider.Meter(scope, metric.WithSchemaURL(semconv.SchemaURL)), cfg.Name, opts.System),
+			opts.MeterProvider.Meter(scope, metric.WithInstrumentationVersion(version()), metric.WithSchemaURL(semconv.SchemaURL)), cfg.Name, opts.System),
 		endpoint: cfg.Name,
 		system:   opts.System,
 	}
