@@ -31,7 +31,7 @@ type noTx struct{}
 
 var (
 	errNilTx     = errors.New("the transaction of In is nil: begin it first")
-	errNoJoiner  = errors.New("the transport cannot send in a transaction of yours: leave In out")
+	errNoJoiner  = errors.New("the transport cannot send in a database transaction: commit first, then send without In; a crash between the two loses the message")
 	errInHandler = errors.New("In is for sends outside handlers: in a handler leave it out, and with " +
 		"SendsAtomicWithReceive write in the transaction of the session")
 )

@@ -6,28 +6,62 @@ import (
 	"strings"
 )
 
-// hidden stands in the place of a password.
-const hidden = "xxxxx"
+const (
+	// hidden stands in the place of a password.
+	hidden = "xxxxx"
+	// example is the user and password of the URLs in help texts.
+	example = "user:pw"
+)
+
+var letters = regexp.MustCompile(`^[A-Za-z]+$`)
 
 var (
 	userinfo      = regexp.MustCompile(`//[^\s"]*@`)
 	queryPassword = regexp.MustCompile(`(?i)((?:password|pwd|sharedaccesskey|sharedaccesssignature)=)[^&;\s"]*`)
 )
 
-// redact takes out of a text the password of the URL rawURL, in whatever form it
-// is in it, and what looks like one.
+// redact hides the password of the URL rawURL in a text, and whatever stands in the place of a password there.
+//
+// A password of letters alone, such as "postgres", may be a word of the text: it is hidden in its place only, as the
+// password of a URL or behind the word "password". Any other one is hidden wherever it occurs.
 func redact(text, rawURL string) string {
+	if place, ok := hide(rawURL); ok {
+		text = strings.ReplaceAll(text, rawURL, place)
+	}
 	for _, secret := range secrets(rawURL) {
-		text = strings.ReplaceAll(text, secret, hidden)
+		if letters.MatchString(secret) {
+			named := regexp.MustCompile(`(?i)(password\W{1,3})` + regexp.QuoteMeta(secret) + `\b`)
+			text = named.ReplaceAllString(text, "${1}"+hidden)
+		} else {
+			text = strings.ReplaceAll(text, secret, hidden)
+		}
 	}
 	text = userinfo.ReplaceAllStringFunc(text, func(s string) string {
-		user, _, withPassword := strings.Cut(s[len("//"):len(s)-1], ":")
-		if !withPassword {
+		user, password, withPassword := strings.Cut(s[len("//"):len(s)-1], ":")
+		if !withPassword || user+":"+password == example {
 			return s
 		}
 		return "//" + user + ":" + hidden + "@"
 	})
 	return queryPassword.ReplaceAllString(text, "${1}"+hidden)
+}
+
+// hide returns the URL with its password hidden. It reports false for a URL without one.
+func hide(rawURL string) (string, bool) {
+	scheme, rest, ok := strings.Cut(rawURL, "://")
+	if !ok {
+		return "", false
+	}
+	end := len(rest)
+	if i := strings.IndexAny(rest, "/?"); i >= 0 && strings.LastIndexByte(rest[:i], '@') >= 0 {
+		end = i
+	}
+	at := strings.LastIndexByte(rest[:end], '@')
+	if at < 0 {
+		return "", false
+	}
+	user, _, ok := strings.Cut(rest[:at], ":")
+	return scheme + "://" + user + ":" + hidden + rest[at:], ok
 }
 
 // secrets are the password of a URL as it is written there and as it is meant.

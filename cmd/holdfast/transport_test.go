@@ -123,9 +123,33 @@ func TestRedactTakesOutPasswordsInEveryForm(t *testing.T) {
 		"Endpoint=sb://h;SharedAccessKeyName=n;SharedAccessKey=hunter2/=;X=1": "Endpoint=sb://h;SharedAccessKeyName=n;SharedAccessKey=xxxxx;X=1",
 		"read /var/lib/x: permission denied":                                  "read /var/lib/x: permission denied",
 		"key=value form: password=s3cret x=1":                                 "key=value form: password=xxxxx x=1",
+		"one of amqp://user:pw@host/vhost":                                    "one of amqp://user:pw@host/vhost",
 	} {
 		if got := redact(text, url); got != want {
 			t.Errorf("redact(%q) = %q, want %q", text, got, want)
 		}
+	}
+}
+
+func TestRedactHidesAWordInThePlaceOfThePassword(t *testing.T) {
+	const url = "postgres://postgres:postgres@db/postgres"
+	for text, want := range map[string]string{
+		"postgres: dial " + url:                      "postgres: dial postgres://postgres:xxxxx@db/postgres",
+		"other postgres://a:postgres@h/postgres":     "other postgres://a:xxxxx@h/postgres",
+		`{"transport": "` + url + `"}`:               `{"transport": "postgres://postgres:xxxxx@db/postgres"}`,
+		`holdfast: queue "error": postgres: no such`: `holdfast: queue "error": postgres: no such`,
+		`the password "postgres" was refused`:        `the password "xxxxx" was refused`,
+		"user=postgres password=postgres dbname=x":   "user=postgres password=xxxxx dbname=x",
+	} {
+		if got := redact(text, url); got != want {
+			t.Errorf("redact(%q) = %q, want %q", text, got, want)
+		}
+	}
+}
+
+func TestRedactHidesAPasswordWithSpaces(t *testing.T) {
+	const url = `amqp://shop:pa ss/"word"@db/x`
+	if got := redact("parse "+url+": invalid", url); got != "parse amqp://shop:xxxxx@db/x: invalid" {
+		t.Errorf("got %q", got)
 	}
 }
