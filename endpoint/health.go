@@ -14,7 +14,8 @@ type Health struct {
 	// broker is away, because the endpoint waits for it.
 	Live bool `json:"live"`
 	// Ready is true while the endpoint receives and deals with messages: false before Run is
-	// ready and after its context has ended, while receiving fails or is paused, while attempts
+	// ready and after its context has ended, while receiving fails or is paused, while it is not known
+	// which queues of the driver's own exist, while attempts
 	// are limited after failures in a row, and while a failed message cannot be dealt with.
 	Ready bool `json:"ready"`
 	// Reasons say why it is not live or not ready.
@@ -72,13 +73,9 @@ func (l *live) tell(h *Health) {
 	default:
 	}
 	for _, lane := range l.lanes {
-		h.Queues = append(h.Queues, lane.health())
-		if lane.paused.Load() {
-			h.bad("receiving from %q is paused", lane.queue)
-		} else if since, err := lane.reception.failing(); err != nil {
-			h.bad("receiving from %q has been failing since %s: %v", lane.queue, since.UTC().Format(time.RFC3339), err)
-		}
+		lane.tell(h)
 	}
+	l.satellites.tell(h)
 	if l.quarantine != nil {
 		l.quarantine.tell(h)
 	}
@@ -87,12 +84,18 @@ func (l *live) tell(h *Health) {
 	}
 }
 
-func (l *lane) health() QueueHealth {
+// tell adds the queue that the lane receives from.
+func (l *lane) tell(h *Health) {
 	var s pump.Stats
 	if in := l.intake.Load(); in != nil {
 		s = in.pump.Stats()
 	}
-	return queueHealth(l.queue, s)
+	h.Queues = append(h.Queues, queueHealth(l.queue, s))
+	if l.paused.Load() {
+		h.bad("receiving from %q is paused", l.queue)
+	} else if since, err := l.reception.failing(); err != nil {
+		h.bad("receiving from %q has been failing since %s: %v", l.queue, since.UTC().Format(time.RFC3339), err)
+	}
 }
 
 func queueHealth(queue string, s pump.Stats) QueueHealth {

@@ -22,7 +22,6 @@ type handleFunc = func(context.Context, transport.Delivery, *pump.Slot)
 // others want of it they order.
 type lane struct {
 	queue     string
-	satellite bool // the driver's own: no business of who pauses the endpoint
 	logger    *slog.Logger
 	reception *reception
 	process   *process

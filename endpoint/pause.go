@@ -43,7 +43,7 @@ func (e *Endpoint) SetConcurrency(n int) error {
 	if live == nil {
 		return ErrNotRunning
 	}
-	for _, l := range live.own() {
+	for _, l := range live.lanes {
 		l.resize(func() { l.concurrency = n })
 	}
 	return nil
@@ -89,26 +89,21 @@ func (l *live) order(ctx context.Context, to *lane, pause bool) error {
 	}
 }
 
-// own are the lanes of the endpoint's queues, without the driver's.
-func (l *live) own() []*lane {
-	return slices.DeleteFunc(slices.Clone(l.lanes), func(l *lane) bool { return l.satellite })
-}
-
 // receivesFrom reports whether the queue is one that the endpoint receives from, a queue of the driver included.
 func (l *live) receivesFrom(queue string) bool {
-	return slices.ContainsFunc(l.lanes, func(l *lane) bool { return l.queue == queue })
+	is := func(l *lane) bool { return l.queue == queue }
+	return slices.ContainsFunc(l.lanes, is) || slices.ContainsFunc(l.satellites.all(), is)
 }
 
 // named are the lanes of queues; of all that are the endpoint's own when there are none.
 func (l *live) named(queues []string) ([]*lane, error) {
-	lanes := l.own()
 	for _, queue := range queues {
-		if !slices.ContainsFunc(lanes, func(l *lane) bool { return l.queue == queue }) {
+		if !slices.ContainsFunc(l.lanes, func(l *lane) bool { return l.queue == queue }) {
 			return nil, fmt.Errorf("queue %q: the endpoint does not receive from it", queue)
 		}
 	}
 	if len(queues) == 0 {
-		return lanes, nil
+		return l.lanes, nil
 	}
-	return slices.DeleteFunc(lanes, func(l *lane) bool { return !slices.Contains(queues, l.queue) }), nil
+	return slices.DeleteFunc(slices.Clone(l.lanes), func(l *lane) bool { return !slices.Contains(queues, l.queue) }), nil
 }

@@ -317,7 +317,7 @@ func (in *incoming) follow(ctx context.Context, f recoverability.Failure) {
 
 // limit has the endpoint's queues handled one message at a time, or no longer.
 func (l *live) limit(limited bool) {
-	for _, lane := range l.own() {
+	for _, lane := range l.lanes {
 		lane.resize(func() { lane.limited = limited })
 	}
 }

@@ -22,11 +22,12 @@ type live struct {
 	settling  deadlines
 	holding   pauses
 	held      atomic.Int64 // messages that could not be dealt with, until they are given back
-	lanes     []*lane
+	lanes     []*lane      // of the endpoint's own queues
 	budget    *pump.Budget // of all that is received
 
 	recoverability recoverability.Config // with what the transport and the transaction mode cannot do turned off
 
+	satellites *satellites
 	process    *process
 	quarantine *quarantine // nil where there is no guard
 	slow       *slowStart  // same
@@ -110,11 +111,8 @@ func (e *Endpoint) queues() []string {
 
 // receiveAll receives from the endpoint's queues, and from the driver's own, until ctx ends.
 func (e *Endpoint) receiveAll(ctx context.Context, live *live) (err error) {
-	lanes, err := e.satellites(ctx, live)
+	var lanes []*lane
 	defer func() { err = errors.Join(err, closeLanes(lanes)) }()
-	if err != nil {
-		return fmt.Errorf("endpoint %q: %w", e.cfg.Name, err)
-	}
 	for _, queue := range e.queues() {
 		opts := transport.ReceiverOptions{Queue: queue, CompletesFirst: e.cfg.Transactions == None}
 		own, err := e.openLane(ctx, live, opts, e.cfg.Concurrency, e.incoming(live, queue))
@@ -123,16 +121,17 @@ func (e *Endpoint) receiveAll(ctx context.Context, live *live) (err error) {
 		}
 		lanes = append(lanes, own)
 	}
-	live.lanes, live.quarantine = lanes, e.newQuarantine(live)
+	live.lanes, live.quarantine, live.satellites = lanes, e.newQuarantine(live), e.newSatellites(live)
 	if live.quarantine != nil {
-		live.slow = newSlowStart(live.own())
+		live.slow = newSlowStart(live.lanes)
 	}
 	e.begin(live)
 	defer e.live.Store(nil)
 	live.quarantine.begin(ctx)
-	errs := make([]error, len(lanes))
+	errs := make([]error, len(lanes)+1)
 	var wg sync.WaitGroup
 	wg.Go(func() { live.quarantine.watch(ctx) })
+	wg.Go(func() { errs[len(lanes)] = live.satellites.run(ctx) })
 	for i, l := range lanes {
 		wg.Go(func() { errs[i] = l.run(ctx) })
 	}

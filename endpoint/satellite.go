@@ -4,40 +4,133 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
+	"slices"
+	"sync"
+	"time"
 
+	"github.com/holdfast-go/holdfast/internal/backoff"
 	"github.com/holdfast-go/holdfast/internal/pump"
 	"github.com/holdfast-go/holdfast/pipeline"
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// satellites are the driver's own queues, each with a pump of its own.
-func (e *Endpoint) satellites(ctx context.Context, live *live) ([]*lane, error) {
-	s, ok := live.conn.(transport.Satellites)
-	if !ok {
-		return nil, nil
-	}
-	var lanes []*lane
-	for _, sat := range s.Satellites() {
-		l, err := e.openLane(ctx, live, transport.ReceiverOptions{Queue: sat.Queue}, max(1, sat.Concurrency), e.satellite(live, sat))
-		if err != nil {
-			return lanes, fmt.Errorf("satellite: %w", err)
-		}
-		l.satellite = true
-		lanes = append(lanes, l)
-	}
-	return lanes, nil
+const (
+	// satelliteTimeout bounds one search for the driver's own queues.
+	satelliteTimeout = 30 * time.Second
+	// satelliteMin and satelliteMax bound the pause before the next search.
+	satelliteMin = 100 * time.Millisecond
+	satelliteMax = 10 * time.Second
+)
+
+// satellites are the driver's own queues, each with a pump of its own. They are searched for until the broker has answered for
+// all of them.
+type satellites struct {
+	e      *Endpoint
+	live   *live
+	source transport.Satellites // nil: the driver has none
+	search reception            // fails while the search does
+
+	mu    sync.Mutex // guards what follows
+	lanes []*lane
+	errs  []error // with which lanes ended
 }
 
-// satellite is what the pump calls for each message of a driver's own queue. A failure keeps
+func (e *Endpoint) newSatellites(live *live) *satellites {
+	source, _ := live.conn.(transport.Satellites)
+	return &satellites{e: e, live: live, source: source, search: reception{queue: "the transport's own queues"}}
+}
+
+// run receives from the queues until ctx ends.
+func (s *satellites) run(ctx context.Context) error {
+	if s.source == nil {
+		return nil
+	}
+	var (
+		running sync.WaitGroup
+		note    = s.e.watch(ctx, &s.search)
+		pause   = backoff.Backoff{Min: satelliteMin, Max: satelliteMax}
+	)
+	for failed := false; ; failed = true {
+		err := s.find(ctx, &running)
+		if ctx.Err() != nil {
+			break
+		}
+		note(err)
+		if err == nil {
+			if failed {
+				s.e.cfg.Logger.InfoContext(ctx, "all of the transport's own queues were found, and are received from")
+			}
+			break
+		}
+		if !failed {
+			s.e.cfg.Logger.WarnContext(ctx, "a queue of the transport's own could not be looked for; until it is found, it is not received from", slog.Any("error", err))
+		}
+		if pause.Wait(ctx) != nil {
+			break
+		}
+	}
+	running.Wait()
+	return errors.Join(append(s.errs, closeLanes(s.lanes))...)
+}
+
+// find starts to receive from each queue that is found and not received from yet.
+func (s *satellites) find(ctx context.Context, running *sync.WaitGroup) error {
+	within, cancel := context.WithTimeout(ctx, satelliteTimeout)
+	defer cancel()
+	found, err := s.source.Satellites(within)
+	errs := []error{err}
+	for _, sat := range found {
+		if s.has(sat.Queue) {
+			continue
+		}
+		opts := transport.ReceiverOptions{Queue: sat.Queue}
+		l, err := s.e.openLane(ctx, s.live, opts, max(1, sat.Concurrency), s.handle(sat))
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		s.mu.Lock()
+		s.lanes = append(s.lanes, l)
+		s.mu.Unlock()
+		running.Go(func() {
+			err := l.run(ctx)
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.errs = append(s.errs, err)
+		})
+	}
+	return errors.Join(errs...)
+}
+
+func (s *satellites) has(queue string) bool {
+	return slices.ContainsFunc(s.all(), func(l *lane) bool { return l.queue == queue })
+}
+
+// all are the lanes of the queues found so far.
+func (s *satellites) all() []*lane {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.lanes)
+}
+
+func (s *satellites) tell(h *Health) {
+	for _, l := range s.all() {
+		l.tell(h)
+	}
+	if since, err := s.search.failing(); err != nil {
+		h.bad("the search for the transport's own queues has been failing since %s: %v", since.UTC().Format(time.RFC3339), err)
+	}
+}
+
+// handle is what the pump calls for each message of a driver's own queue. A failure keeps
 // the message where it is; the pause keeps it from spinning.
-func (e *Endpoint) satellite(live *live, sat transport.Satellite) func(context.Context, transport.Delivery, *pump.Slot) {
+func (s *satellites) handle(sat transport.Satellite) func(context.Context, transport.Delivery, *pump.Slot) {
 	return func(ctx context.Context, d transport.Delivery, _ *pump.Slot) {
-		in := &incoming{e: e, live: live, delivery: d, queue: sat.Queue}
+		in := &incoming{e: s.e, live: s.live, delivery: d, queue: sat.Queue}
 		in.prepare()
 		if err := in.relay(ctx, sat); err != nil {
-			e.cfg.Logger.ErrorContext(ctx, "a message of the transport's own queue could not be dealt with",
+			s.e.cfg.Logger.ErrorContext(ctx, "a message of the transport's own queue could not be dealt with",
 				slog.String("queue", sat.Queue), slog.String("message", in.id), slog.Any("error", err))
 			in.hold(ctx, err)
 		}

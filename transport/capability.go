@@ -101,8 +101,11 @@ type Judge interface {
 // Satellites is implemented by a Conn with queues of its own to be worked on, such
 // as a native dead-letter queue. Without it there are none.
 type Satellites interface {
-	// Satellites are received from like the endpoint's queue.
-	Satellites() []Satellite
+	// Satellites returns the queues that exist. The endpoint receives from them as it does from its own, and calls
+	// Satellites once after the start. An error says that the broker did not answer for all of them: the endpoint
+	// receives from those that are returned beside it, is not ready meanwhile, and calls Satellites again, with growing pauses,
+	// until there is no error. A queue that does not exist is no error. One goroutine calls it at a time.
+	Satellites(ctx context.Context) ([]Satellite, error)
 }
 
 // Satellite is a queue that the driver wants read, and what to do with its messages.

@@ -3,6 +3,7 @@ package asb
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 
 	"github.com/holdfast-go/holdfast/transport"
@@ -16,26 +17,29 @@ const expiredReason = "TTLExpiredException"
 const quarantineSuffix = ".quarantine"
 
 // Satellites implements [transport.Satellites]: they are the dead letters of the endpoint's queues.
-func (c *conn) Satellites() []transport.Satellite {
+func (c *conn) Satellites(ctx context.Context) ([]transport.Satellite, error) {
 	if c.config.KeepDeadLetters || c.endpoint == "" { // a tool's: it looks after none
-		return nil
+		return nil, nil
 	}
-	var all []transport.Satellite
+	var (
+		all  []transport.Satellite
+		errs []error
+	)
 	for _, queue := range c.ownQueues() {
-		ctx, cancel := context.WithTimeout(c.ctx, dialTimeout)
+		within, cancel := context.WithTimeout(ctx, dialTimeout)
 		path, err := c.naming.entity(queue)
 		if err == nil {
-			err = c.exists(ctx, path)
+			err = c.exists(within, path)
 		}
 		cancel()
 		switch {
 		case err == nil:
 			all = append(all, transport.Satellite{Queue: queue + deadLetters, Handle: deadLettered(queue)})
 		case !errors.Is(plain(err), transport.ErrNoQueue):
-			c.log.Warn("the dead letters of a queue cannot be looked at, and stay where they are", "queue", queue, "err", plain(err))
+			errs = append(errs, fmt.Errorf("asb: look for the dead letters of %q: %w", queue, plain(err)))
 		}
 	}
-	return all
+	return all, errors.Join(errs...)
 }
 
 // ownQueues are the endpoint's, as far as they are known.

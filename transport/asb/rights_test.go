@@ -89,8 +89,8 @@ func TestWithoutTheRightToManageWhatExistsIsUsed(t *testing.T) {
 	if err != nil || stats[0] != (transport.QueueStats{Name: "in", Ready: -1, Unsettled: -1, Delayed: -1}) {
 		t.Errorf("%+v, %v", stats, err)
 	}
-	if got := c.(transport.Satellites).Satellites(); len(got) != 2 || got[0].Queue != "test/$DeadLetterQueue" {
-		t.Errorf("satellites %v", got)
+	if got, err := c.(transport.Satellites).Satellites(within(t)); err != nil || len(got) != 2 || got[0].Queue != "test/$DeadLetterQueue" {
+		t.Errorf("satellites %v, %v", got, err)
 	}
 
 	err = c.(transport.Installer).Install(within(t), transport.Plan{Queues: []transport.Queue{{Name: "new"}}})

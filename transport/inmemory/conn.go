@@ -2,6 +2,7 @@ package inmemory
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -166,7 +167,20 @@ func (c *conn) Inspect(ctx context.Context, queues ...string) (stats []transport
 	return stats, nil
 }
 
-func (c *conn) Satellites() []transport.Satellite { return c.t.Satellites }
+func (c *conn) Satellites(ctx context.Context) ([]transport.Satellite, error) {
+	var (
+		found []transport.Satellite
+		errs  []error
+	)
+	for _, s := range c.t.Satellites {
+		if err := c.t.refuse(ctx, "Satellites", s.Queue); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		found = append(found, s)
+	}
+	return found, errors.Join(errs...)
+}
 
 // locked runs f with the broker locked, unless c is closed.
 func (c *conn) locked(f func() error) error {

@@ -234,7 +234,10 @@ func TestPutNeedsTheQueue(t *testing.T) {
 
 func TestSatellitesAreHandedThrough(t *testing.T) {
 	broker := &inmemory.Transport{Satellites: []transport.Satellite{{Queue: "orders.dead"}}}
-	got := open(t, broker).(transport.Satellites).Satellites()
+	got, err := open(t, broker).(transport.Satellites).Satellites(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
 	if len(got) != 1 || got[0].Queue != "orders.dead" {
 		t.Errorf("satellites = %v", got)
 	}

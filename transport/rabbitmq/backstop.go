@@ -100,27 +100,29 @@ func (c *conn) declareDeadLetters(ch *amqp.Channel) error {
 	return wrap(err, "declare queue %q", c.backstop.queue)
 }
 
-// Satellites are the queue of the backstop, unless that has not been installed. Where this cannot be found out, the
-// endpoint does not start without it: it would never be worked on.
-func (c *conn) Satellites() []transport.Satellite {
-	ctx, cancel := context.WithTimeout(c.ctx, dialTimeout)
+// Satellites implements [transport.Satellites]: the queue of the backstop, unless it has not been installed.
+func (c *conn) Satellites(ctx context.Context) ([]transport.Satellite, error) {
+	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
 	drops := c.queueType == Quorum && c.version.atLeast(release40)
 	if c.backstop.queue == "" {
 		if drops {
 			c.log.WarnContext(ctx, "without a delivery limit of our own this broker drops a message that came back 20 times, unless a policy says otherwise")
 		}
-		return nil
+		return nil, nil
 	}
 	_, err := c.lookAt(ctx, c.backstop.queue)
+	if err == nil {
+		return []transport.Satellite{{Queue: c.backstop.queue, Handle: deadLettered}}, nil
+	}
 	if !errors.Is(err, transport.ErrNoQueue) {
-		return []transport.Satellite{{Queue: c.backstop.queue, Handle: deadLettered}}
+		return nil, err
 	}
 	if drops {
 		c.log.WarnContext(ctx, "there is no queue of dead letters, and this broker drops a message that came back 20 times unless a policy says otherwise: "+
 			"create it with Install", "queue", c.backstop.queue)
 	}
-	return nil
+	return nil, nil
 }
 
 // deadLettered says why the broker has given a message up, but for one that has expired: that is

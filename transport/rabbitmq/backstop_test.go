@@ -26,9 +26,9 @@ func deliveryLimit(n int) func(*rabbitmq.Transport) {
 // deadLetters is the only satellite of a connection.
 func deadLetters(t *testing.T, c transport.Conn) transport.Satellite {
 	t.Helper()
-	all := c.(transport.Satellites).Satellites()
-	if len(all) != 1 || all[0].Queue != "test.dead-letters" {
-		t.Fatalf("satellites: %+v", all)
+	all, err := c.(transport.Satellites).Satellites(within(t))
+	if err != nil || len(all) != 1 || all[0].Queue != "test.dead-letters" {
+		t.Fatalf("satellites: %+v, %v", all, err)
 	}
 	return all[0]
 }
@@ -135,8 +135,8 @@ func TestWithoutADeliveryLimitQueuesAreThoseOfNServiceBus(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if all := c.(transport.Satellites).Satellites(); len(all) != 0 {
-		t.Errorf("satellites: %+v", all)
+	if all, err := c.(transport.Satellites).Satellites(within(t)); err != nil || len(all) != 0 {
+		t.Errorf("satellites: %+v, %v", all, err)
 	}
 }
 
@@ -150,7 +150,9 @@ func TestThatTheBrokerWouldDropMessagesIsWarnedOf(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		c.(transport.Satellites).Satellites()
+		if _, err := c.(transport.Satellites).Satellites(within(t)); err != nil {
+			t.Error(err)
+		}
 		must(t, c.Close())
 		if text := logs.String(); strings.Contains(text, "came back 20 times") != drops {
 			t.Errorf("%s: the log of a broker that drops (%t) says %q", name, drops, text)
@@ -209,8 +211,8 @@ func TestQueuesOfAnEndpointWithoutANameHaveNoNetWhichIsWarnedOf(t *testing.T) {
 
 func TestBeforeItsInstallationThereAreNoDeadLetters(t *testing.T) {
 	c := open(t, brokertest.RabbitMQ(t), nil)
-	if all := c.(transport.Satellites).Satellites(); len(all) != 0 {
-		t.Errorf("satellites: %+v", all)
+	if all, err := c.(transport.Satellites).Satellites(within(t)); err != nil || len(all) != 0 {
+		t.Errorf("satellites: %+v, %v", all, err)
 	}
 }
 

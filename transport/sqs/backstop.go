@@ -7,38 +7,34 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// Satellites are the queues of the endpoint's own in which messages wait for long, and that for what SQS gives up, as far as
+// Satellites implements [transport.Satellites]: the queues of the endpoint's own in which messages wait for long, and that for what SQS gives up, as far as
 // they have been installed.
-func (c *conn) Satellites() []transport.Satellite {
+func (c *conn) Satellites(ctx context.Context) ([]transport.Satellite, error) {
 	if c.endpoint == "" {
-		return nil
+		return nil, nil
 	}
-	ctx, cancel := context.WithTimeout(c.ctx, requestTimeout)
-	defer cancel()
-	var own []transport.Satellite
-	if dead := c.endpoint + DeadLettersSuffix; c.isThere(ctx, dead) {
-		own = append(own, transport.Satellite{Queue: dead, Handle: c.deadLettered})
-	} else if c.cfg.ReceiveLimit > 0 {
-		c.log.InfoContext(ctx, "there is no queue for what SQS gives up: Install creates one, for queues that it creates afterwards", "queue", dead)
-	}
-	if c.cfg.ShortDelays {
-		return own
-	}
-	for _, queue := range []string{c.endpoint, c.endpoint + "-" + c.instance} {
-		if waits := queue + delaySuffix; c.isThere(ctx, waits) {
-			own = append(own, transport.Satellite{Queue: waits, Handle: c.sendOn(queue), Concurrency: hopsAtOnce})
+	dead := c.endpoint + DeadLettersSuffix
+	all := []transport.Satellite{{Queue: dead, Handle: c.deadLettered}}
+	if !c.cfg.ShortDelays {
+		for _, queue := range []string{c.endpoint, c.endpoint + "-" + c.instance} {
+			all = append(all, transport.Satellite{Queue: queue + delaySuffix, Handle: c.sendOn(queue), Concurrency: hopsAtOnce})
 		}
 	}
-	return own
-}
-
-// isThere tells whether a queue can be worked on.
-func (c *conn) isThere(ctx context.Context, queue string) bool {
-	_, err := c.queueURL(ctx, queue)
-	if err != nil && !errors.Is(err, transport.ErrNoQueue) {
-		c.log.WarnContext(ctx, "a queue of the transport's own cannot be looked for, and is not worked on", "queue", queue, "err", err)
+	var (
+		found []transport.Satellite
+		errs  []error
+	)
+	for _, s := range all {
+		switch _, err := c.queueURL(ctx, s.Queue); {
+		case err == nil:
+			found = append(found, s)
+		case !errors.Is(err, transport.ErrNoQueue):
+			errs = append(errs, err)
+		case s.Queue == dead && c.cfg.ReceiveLimit > 0:
+			c.log.InfoContext(ctx, "there is no queue for what SQS gives up: Install creates one, for queues that it creates afterwards", "queue", dead)
+		}
 	}
-	return err == nil
+	return found, errors.Join(errs...)
 }
 
 // deadLettered says why SQS has given a message up.

@@ -93,7 +93,11 @@ func work(t *testing.T, c *conn, fate func() bool) {
 	var all sync.WaitGroup
 	t.Cleanup(all.Wait)
 	t.Cleanup(cancel)
-	for _, s := range c.Satellites() {
+	own, err := c.Satellites(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range own {
 		r, err := c.OpenReceiver(ctx, transport.ReceiverOptions{Queue: s.Queue})
 		if err != nil {
 			t.Fatal(err)
@@ -408,7 +412,10 @@ func TestTheQueueForWhatSQSGivesUpIsDrainedIntoTheErrorQueue(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	go func() { _, _ = r.Receive(ctx, 1) }() // it is at a hand-out that SQS counts
-	own := c.Satellites()
+	own, err := c.Satellites(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
 	if len(own) != 1 || own[0].Queue != endpoint+DeadLettersSuffix {
 		t.Fatalf("the satellites are %+v", own)
 	}

@@ -138,8 +138,8 @@ func TestInstallLeavesOutWhatIsNotWanted(t *testing.T) {
 			t.Errorf("%s has been created", queue)
 		}
 	}
-	if own := c.Satellites(); len(own) != 0 {
-		t.Errorf("there are satellites: %v", own)
+	if own, err := c.Satellites(t.Context()); err != nil || len(own) != 0 {
+		t.Errorf("there are satellites: %v, %v", own, err)
 	}
 	op := transport.Operation{Queue: endpoint, Message: testMessage("m"), After: time.Hour}
 	if _, err := c.Dispatch(t.Context(), []transport.Operation{op}); err == nil {

@@ -16,15 +16,19 @@ func (a *assignment) quarantine() string { return a.Name + ".quarantine" }
 // workQueues are those that are empty when all is done.
 func (r *run) workQueues() []string { return []string{r.Name, r.quarantine()} }
 
-// allQueues are those that the run has made, with those that the driver has beside an endpoint's.
-func (r *run) allQueues() []string {
+// allQueues are those that the run has made, with those that the driver has beside an endpoint's. On an error those of the
+// driver's that it could not look for are left out.
+func (r *run) allQueues(ctx context.Context) ([]string, error) {
 	queues := append(r.workQueues(), r.errorQueue())
-	if own, ok := r.conn.(transport.Satellites); ok {
-		for _, s := range own.Satellites() {
-			queues = append(queues, s.Queue)
-		}
+	own, ok := r.conn.(transport.Satellites)
+	if !ok {
+		return queues, nil
 	}
-	return queues
+	found, err := own.Satellites(ctx)
+	for _, s := range found {
+		queues = append(queues, s.Queue)
+	}
+	return queues, err
 }
 
 // inspect counts the messages that are not dealt with, and says for how long the queues must

@@ -167,14 +167,15 @@ func (r *run) prove(ctx context.Context) (*Report, error) {
 // cleanUp removes what the run made, unless somebody may want to look at it.
 func (r *run) cleanUp(ctx context.Context, report *Report, failed error) error {
 	interrupted := ctx.Err() != nil
-	if r.opts.Keep || !interrupted && failed == nil && !report.OK() {
-		r.progress("left to be looked at: the queues %s, and the ledger in %s", strings.Join(r.allQueues(), ", "), r.Folder)
-		return nil
-	}
 	const enough = 10 * time.Second
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), enough)
 	defer cancel()
-	err := errors.Join(os.RemoveAll(r.Folder), r.opts.Remove(ctx, r.table(), r.allQueues()))
+	queues, err := r.allQueues(ctx)
+	if r.opts.Keep || !interrupted && failed == nil && !report.OK() {
+		r.progress("left to be looked at: the queues %s, and the ledger in %s", strings.Join(queues, ", "), r.Folder)
+		return err
+	}
+	err = errors.Join(err, os.RemoveAll(r.Folder), r.opts.Remove(ctx, r.table(), queues))
 	if err != nil {
 		return fmt.Errorf("clean up: %w", err)
 	}

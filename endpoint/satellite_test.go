@@ -1,0 +1,118 @@
+package endpoint_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/holdfast-go/holdfast/endpoint"
+	"github.com/holdfast-go/holdfast/transport"
+	"github.com/holdfast-go/holdfast/transport/inmemory"
+)
+
+// lookFailing is a broker with two satellites, whose search for those named by away fails while away says so. Messages of
+// both are noted in done.
+func lookFailing(broker *inmemory.Transport, done *tally, away func(verb, queue string) bool) {
+	broker.CreateQueues("dead", "waiting")
+	for _, queue := range []string{"dead", "waiting"} {
+		broker.Satellites = append(broker.Satellites, transport.Satellite{
+			Queue: queue, Handle: func(context.Context, *transport.Message) ([]transport.Operation, error) {
+				done.add(queue)
+				return nil, nil
+			},
+		})
+	}
+	broker.Fail = func(verb, object string) error {
+		if away(verb, object) {
+			return errNo
+		}
+		return nil
+	}
+}
+
+func TestSatellitesThatCannotBeLookedForAreLookedForAgain(t *testing.T) {
+	for name, verb := range map[string]string{"the search fails": "Satellites", "the receiver does not open": "OpenReceiver"} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+				var (
+					away          atomic.Bool
+					done, handled tally
+					logs          bytes.Buffer
+				)
+				away.Store(true)
+				lookFailing(broker, &done, func(v, queue string) bool { return v == verb && queue == "waiting" && away.Load() })
+				cfg := sales(broker, working[placeOrder](&handled))
+				cfg.Logger = slog.New(slog.NewTextHandler(&logs, nil))
+				r := start(t, cfg)
+				for _, queue := range []string{"dead", "waiting"} {
+					if err := broker.Put(queue, &transport.Message{}); err != nil {
+						t.Fatal(err)
+					}
+				}
+				r.send(placeOrder{})
+				time.Sleep(time.Hour)
+				if diff := cmp.Diff([]string{"dead"}, done.list()); diff != "" || len(handled.list()) != 1 {
+					t.Errorf("while one satellite is unknown: %s, %d messages handled", diff, len(handled.list()))
+				}
+				h := r.Health()
+				if h.Ready || len(h.Reasons) != 1 || !strings.Contains(h.Reasons[0], "the transport's own queues") || !strings.Contains(h.Reasons[0], errNo.Error()) {
+					t.Errorf("health: %+v", h)
+				}
+				away.Store(false)
+				time.Sleep(time.Minute)
+				if diff := cmp.Diff([]string{"dead", "waiting"}, done.list()); diff != "" {
+					t.Errorf("afterwards: %s", diff)
+				}
+				h = r.Health()
+				want := []endpoint.QueueHealth{{Queue: "sales"}, {Queue: "dead"}, {Queue: "waiting"}}
+				if diff := cmp.Diff(want, h.Queues); diff != "" || !h.Ready {
+					t.Errorf("health afterwards: %+v %s", h, diff)
+				}
+				r.end()
+				if n := strings.Count(logs.String(), "could not be looked for"); n != 1 {
+					t.Errorf("%d log lines about the search, want 1:\n%s", n, logs.String())
+				}
+			})
+		})
+	}
+}
+
+func TestAnEndpointStopsWhileItLooksForSatellites(t *testing.T) {
+	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		var done tally
+		lookFailing(broker, &done, func(verb, _ string) bool { return verb == "Satellites" })
+		r := start(t, sales(broker))
+		synctest.Wait()
+		began := time.Now()
+		r.end()
+		if took := time.Since(began); took > time.Second {
+			t.Errorf("the stop took %v", took)
+		}
+	})
+}
+
+func TestALongSearchForSatellitesIsACriticalError(t *testing.T) {
+	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		var done, critical tally
+		lookFailing(broker, &done, func(verb, _ string) bool { return verb == "Satellites" })
+		cfg := sales(broker)
+		cfg.Notify = append(cfg.Notify, func(_ context.Context, n endpoint.Notification) {
+			if n.Kind == endpoint.CriticalError && errors.Is(n.Err, errNo) {
+				critical.add(n.Queue)
+			}
+		})
+		start(t, cfg)
+		time.Sleep(time.Hour)
+		if got := critical.list(); len(got) != 1 {
+			t.Errorf("critical errors: %v, want 1", got)
+		}
+	})
+}
