@@ -21,6 +21,7 @@ type Session struct {
 	last bool // no handler follows the one that runs
 	ops  []transport.Operation
 	tx   transport.Tx
+	own  handlerTx // tx as handlers see it
 }
 
 var _ pipeline.Sender = (*Session)(nil)
@@ -88,7 +89,8 @@ func (s *Session) DoNotContinue() {
 // Tx is the transaction that the message is completed in: begun at the first call,
 // the same for all handlers of the message. It goes with
 // [SendsAtomicWithReceive]; the transport's package has the function that makes use of
-// it, such as sqlserver.Tx or sqlite.OnCommit.
+// it, such as sqlserver.Tx or sqlite.OnCommit. The endpoint commits it when the handlers have returned nil and rolls it
+// back otherwise: its Complete and Rollback do nothing and return an error.
 func (s *Session) Tx(ctx context.Context) (transport.Tx, error) {
 	if s.in.e.cfg.Transactions != SendsAtomicWithReceive {
 		return nil, errors.New("no transaction: set Config.Transactions to SendsAtomicWithReceive")
@@ -99,7 +101,8 @@ func (s *Session) Tx(ctx context.Context) (transport.Tx, error) {
 		return nil, ErrSessionOver
 	}
 	if s.tx != nil {
-		return s.tx, nil
+		s.own = handlerTx{s.tx}
+		return &s.own, nil
 	}
 	t, ok := s.in.delivery.(transport.Transactor)
 	if !ok {
@@ -109,8 +112,8 @@ func (s *Session) Tx(ctx context.Context) (transport.Tx, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.tx = tx
-	return tx, nil
+	s.tx, s.own = tx, handlerTx{tx}
+	return &s.own, nil
 }
 
 // keep adds an operation to what leaves with the message.

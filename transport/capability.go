@@ -150,7 +150,7 @@ type Completer interface {
 type Transactor interface {
 	// Begin gives the transaction of this delivery. What it is, and when it
 	// really opens, is the driver's: users reach it through the driver's own
-	// function, such as sqlserver.Tx or sqlite.OnCommit.
+	// function, such as sqlserver.Tx or sqlite.OnCommit, which calls [UnwrapTx].
 	Begin(ctx context.Context) (Tx, error)
 }
 
@@ -164,6 +164,15 @@ type Tx interface {
 	// Rollback undoes the handler's writes. The delivery is not settled by it. After
 	// Complete it does nothing.
 	Rollback(ctx context.Context) error
+}
+
+// UnwrapTx returns the driver's own transaction behind tx. A session wraps it, so that handlers cannot end it; the
+// driver's function that makes use of a session's transaction, such as sqlite.OnCommit, unwraps it.
+func UnwrapTx(tx Tx) Tx {
+	if w, ok := tx.(interface{ Unwrap() Tx }); ok {
+		return w.Unwrap()
+	}
+	return tx
 }
 
 // Conflicter is implemented by a Tx of a database that may end it for the sake of another

@@ -173,9 +173,9 @@ type tx struct {
 }
 
 // Inner returns the dialect's part of a transaction that a delivery of this engine
-// has begun, and whether t is one.
+// has begun, and whether t is one, or wraps one.
 func Inner(t transport.Tx) (StoreTx, bool) {
-	own, ok := t.(*tx)
+	own, ok := transport.UnwrapTx(t).(*tx)
 	if !ok {
 		return nil, false
 	}

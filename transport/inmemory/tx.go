@@ -23,7 +23,7 @@ func OnCommit(ctx context.Context, s interface {
 	if err != nil {
 		return err
 	}
-	own, ok := given.(*tx)
+	own, ok := transport.UnwrapTx(given).(*tx)
 	if !ok {
 		return errors.New("inmemory: the transaction is one of another transport")
 	}

@@ -1,0 +1,64 @@
+package endpoint_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/holdfast-go/holdfast/endpoint"
+	"github.com/holdfast-go/holdfast/transport"
+	"github.com/holdfast-go/holdfast/transport/inmemory"
+)
+
+// A handler cannot end the transaction of its message: it gets an error, and the message takes its way.
+func TestAHandlerCannotEndTheTransactionOfItsMessage(t *testing.T) {
+	for name, end := range map[string]func(context.Context, transport.Tx) error{
+		"complete": func(ctx context.Context, tx transport.Tx) error { return tx.Complete(ctx, nil) },
+		"rollback": func(ctx context.Context, tx transport.Tx) error { return tx.Rollback(ctx) },
+	} {
+		for _, fails := range []bool{true, false} {
+			t.Run(fmt.Sprint(name, " fails ", fails), func(t *testing.T) {
+				inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+					var calls, refused, written tally
+					cfg := sales(broker, endpoint.Handle(func(ctx context.Context, s *endpoint.Session, o placeOrder) error {
+						calls.add(o.ID)
+						if err := inmemory.OnCommit(ctx, s, func() { written.add(o.ID) }); err != nil {
+							t.Error(err)
+						}
+						tx, err := s.Tx(ctx)
+						if err != nil {
+							t.Error(err)
+						}
+						if err := end(ctx, tx); err != nil {
+							refused.add(err.Error())
+						}
+						if fails {
+							return errNo
+						}
+						return nil
+					}))
+					cfg.Transactions, cfg.Recoverability = endpoint.SendsAtomicWithReceive, once
+					start(t, cfg).send(placeOrder{ID: "m"})
+					time.Sleep(time.Minute)
+					synctest.Wait()
+					wantWritten, wantFailed := 1, 0
+					if fails {
+						wantWritten, wantFailed = 0, 1
+					}
+					if got := len(written.list()); got != wantWritten {
+						t.Errorf("written %d times, want %d", got, wantWritten)
+					}
+					if got := len(broker.Messages("error")); got != wantFailed {
+						t.Errorf("%d messages are in the error queue, want %d", got, wantFailed)
+					}
+					if got := refused.list(); len(calls.list()) != 1 || len(got) != 1 || !strings.Contains(got[0], "the endpoint ends the transaction") {
+						t.Errorf("%d calls, errors %q", len(calls.list()), got)
+					}
+				})
+			})
+		}
+	}
+}
