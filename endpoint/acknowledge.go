@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/holdfast-go/holdfast/header"
@@ -13,11 +14,17 @@ import (
 // processed is ops and what the endpoint itself sends when a message has been processed: the word
 // to ServiceControl that the retry of a failed message has worked, and the copy for the audit.
 func (in *incoming) processed(ctx context.Context, ops []transport.Operation) []transport.Operation {
+	acknowledged := in.acknowledged(ctx, ops)
+	return in.withAudit(acknowledged, len(acknowledged) > len(ops))
+}
+
+// acknowledged is ops and the word to ServiceControl, where it waits for one.
+func (in *incoming) acknowledged(ctx context.Context, ops []transport.Operation) []transport.Operation {
 	queue := in.acknowledgementQueue(ctx)
-	if queue != "" {
-		ops = append(slices.Clip(ops), in.acknowledgement(queue))
+	if queue == "" {
+		return ops
 	}
-	return in.withAudit(ops, queue != "")
+	return append(slices.Clip(ops), in.acknowledgement(queue))
 }
 
 // acknowledgementQueue is where ServiceControl, which has returned the message from its error queue,
@@ -32,12 +39,56 @@ func (in *incoming) acknowledgementQueue(ctx context.Context) string {
 	if !ok {
 		return queue
 	}
-	if _, err := inspector.Inspect(in.live.settling.context(), queue); err != nil {
-		in.log().WarnContext(ctx, "the retry of a message has worked, but the queue to tell ServiceControl in cannot be looked at",
-			slog.String("message", in.id), slog.String("queue", queue), slog.Any("error", err))
+	there := in.live.acks.exists(queue, func() error {
+		_, err := inspector.Inspect(in.live.settling.context(), queue)
+		if err != nil {
+			in.log().WarnContext(ctx, "the retry of a message has worked, but the queue to tell ServiceControl in cannot be looked at",
+				slog.String("message", in.id), slog.String("queue", queue), slog.Any("error", err))
+		}
+		return err
+	})
+	if !there {
 		return ""
 	}
 	return queue
+}
+
+const (
+	// ackQueueThere and ackQueueMissing are for how long the answer of a look is believed.
+	ackQueueThere   = time.Minute
+	ackQueueMissing = 10 * time.Second
+)
+
+// ackQueue remembers whether the queue that ServiceControl named last is there, so that the broker is not asked for
+// every message. The zero value knows of none.
+type ackQueue struct {
+	mu    sync.Mutex // guards the rest; held during a look, so that there is one at a time
+	name  string
+	there bool
+	until time.Time
+}
+
+// exists reports whether the queue is there, by what is remembered or else by the look.
+func (q *ackQueue) exists(name string, look func() error) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.name == name && time.Now().Before(q.until) {
+		return q.there
+	}
+	q.name, q.there = name, look() == nil
+	believed := ackQueueMissing
+	if q.there {
+		believed = ackQueueThere
+	}
+	q.until = time.Now().Add(believed)
+	return q.there
+}
+
+// forget has the next message look: a send has failed, perhaps because the queue is gone.
+func (q *ackQueue) forget() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.until = time.Time{}
 }
 
 func (in *incoming) acknowledgement(queue string) transport.Operation {

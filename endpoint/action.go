@@ -20,11 +20,12 @@ func (in *incoming) carryOut(ctx context.Context, rec *pipeline.Recover) (err er
 	rec.Action = in.possible(ctx, rec.Action)
 	out := wayOut{in: in, rec: rec, sent: sent}
 	turn := in.takeTurn()
-	defer turn.end()
+	tell := func() {}
+	defer func() { in.tell(turn, tell) }()
 	in.logAction(ctx, rec.Action, rec.Failure)
 	switch a := rec.Action.(type) {
 	case recoverability.Retry:
-		err = out.settle(ctx, in.retry(rec.Failure.Err))
+		err = out.settle(ctx, in.retry(rec.Fault.Get(header.ExceptionMessage)))
 	case recoverability.Delay:
 		err = out.delay(ctx, a)
 	case recoverability.MoveToError:
@@ -32,7 +33,7 @@ func (in *incoming) carryOut(ctx context.Context, rec *pipeline.Recover) (err er
 	case recoverability.DeadLetter:
 		err = out.deadLetter(ctx, a)
 	case recoverability.Discard:
-		err = in.finish(ctx, sent)
+		err = in.finish(ctx, in.acknowledged(ctx, sent))
 	}
 	if err != nil {
 		return err
@@ -42,19 +43,20 @@ func (in *incoming) carryOut(ctx context.Context, rec *pipeline.Recover) (err er
 		in.e.failures.forget(in.failureKey())
 	}
 	if !in.gone {
-		turn.wait()
-		in.done(ctx, rec.Action, rec.Failure)
+		done, failure := rec.Action, rec.Failure
+		tell = func() { in.done(ctx, done, failure) }
 	}
 	return nil
 }
 
-// retry is how the message is retried: with a note of the reason, where the broker keeps one.
-func (in *incoming) retry(reason error) func(context.Context) error {
+// retry is how the message is retried: with a note of the reason, as the fault headers have it, where the broker keeps
+// one. An error may panic when it is asked for its text; the fault headers survive that.
+func (in *incoming) retry(reason string) func(context.Context) error {
 	d, ok := in.delivery.(transport.Noter)
-	if !ok || reason == nil {
+	if !ok || reason == "" {
 		return in.delivery.Retry
 	}
-	return func(ctx context.Context) error { return d.RetryBecause(ctx, reason.Error()) }
+	return func(ctx context.Context) error { return d.RetryBecause(ctx, reason) }
 }
 
 // possible is the action, or a move to the error queue where it cannot be carried out.

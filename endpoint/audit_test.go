@@ -126,9 +126,10 @@ func TestAMessageThatCannotBeAuditedFailsAndSendsNothing(t *testing.T) {
 func TestAnAuditQueueIsNeitherTheEndpointsNorTheErrorQueue(t *testing.T) {
 	for name, want := range map[string]string{
 		"sales": "would come back at once", "error": "AuditQueue and an error queue of Recoverability are both",
+		"sales-a": "the queue of the instance and AuditQueue are both",
 	} {
 		cfg := sales(&inmemory.Transport{})
-		cfg.AuditQueue = name
+		cfg.AuditQueue, cfg.Instance, cfg.InstanceQueue = name, "a", true
 		if _, err := endpoint.New(cfg); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("New says %v, want %q", err, want)
 		}

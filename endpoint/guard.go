@@ -51,7 +51,8 @@ func (in *incoming) quarantine(ctx context.Context) bool {
 	q, n := in.live.quarantine, in.receive.Attempt.N
 	headers := recoverability.QuarantineHeaders(in.original.Headers, in.queue, n)
 	turn := in.takeTurn()
-	defer turn.end()
+	tell := func() {}
+	defer func() { in.tell(turn, tell) }()
 	err := in.finish(ctx, []transport.Operation{in.copyTo(q.queue, headers, 0)})
 	var large *transport.TooLargeError
 	switch {
@@ -73,8 +74,8 @@ func (in *incoming) quarantine(ctx context.Context) bool {
 	q.add()
 	in.log().WarnContext(ctx, "a message may be what ends the process: it is quarantined, to be handled alone",
 		slog.String("message", in.id), slog.Int("attempt", n), slog.String("queue", q.queue))
-	turn.wait()
-	in.e.notify(ctx, Notification{Kind: Quarantined, To: q.queue, Failure: in.facts(in.suspicion())})
+	moved := Notification{Kind: Quarantined, To: q.queue, Failure: in.facts(in.suspicion())}
+	tell = func() { in.e.notify(ctx, moved) }
 	return true
 }
 

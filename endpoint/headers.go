@@ -14,6 +14,7 @@ func (e *Endpoint) addHeaders(out *pipeline.Outgoing, now time.Time) {
 	h.Set(header.MessageID, out.MessageID)
 	e.addCausation(out)
 	h.SetDefault(header.MessageIntent, out.Intent)
+	addSaga(out)
 	if reply := e.replyTo(out); reply != "" {
 		h.SetDefault(header.ReplyToAddress, reply)
 	}
@@ -61,6 +62,20 @@ func (e *Endpoint) addCausation(out *pipeline.Outgoing) {
 	out.Headers.SetDefault(header.ConversationID, conversation)
 	if out.Incoming != nil {
 		out.Headers.SetDefault(header.RelatedTo, out.Incoming.Message.ID)
+	}
+}
+
+// addSaga says which saga a reply is for: the one that sent the request, where a saga did.
+func addSaga(out *pipeline.Outgoing) {
+	if out.Intent != header.IntentReply || out.Incoming == nil {
+		return
+	}
+	request := &out.Incoming.Headers
+	if id, ok := request.Lookup(header.OriginatingSagaID); ok {
+		out.Headers.SetDefault(header.SagaID, id)
+	}
+	if name, ok := request.Lookup(header.OriginatingSagaType); ok {
+		out.Headers.SetDefault(header.SagaType, name)
 	}
 }
 

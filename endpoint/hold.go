@@ -19,13 +19,17 @@ func (in *incoming) hold(ctx context.Context, err error) {
 		MessageID: in.id, Type: firstType(in.original.Headers), Queue: in.queue,
 		Attempt: in.receive.Attempt.N, AttemptExact: in.receive.Attempt.Exact, Now: time.Now(),
 	}
-	in.e.critical(ctx, f)
+	in.tell(in.takeTurn(), func() {
+		in.e.critical(ctx, f)
+		if !in.taken {
+			in.e.notify(ctx, Notification{Kind: FallbackTaken, Failure: f, Fallback: FallbackHeld})
+		}
+	})
 	if in.taken {
 		in.log().ErrorContext(ctx, "a failed message is lost: transaction mode None took it off its queue, and it could not be moved to the error queue",
 			slog.String("message", in.id), slog.Any("error", err))
 		return
 	}
-	in.e.notify(ctx, Notification{Kind: FallbackTaken, Failure: f, Fallback: FallbackHeld})
 	in.rollback(ctx)
 	if in.alone != nil {
 		in.goBack(ctx, err)

@@ -79,8 +79,7 @@ const (
 	maxUnreturned = 100 // calls of Notify functions that were given up
 )
 
-// notify tells the user. What is told of has happened, and holds no slot: a function that is slow
-// delays nothing but what is told after it.
+// notify tells the user. It returns when the functions have, or their time is over.
 func (e *Endpoint) notify(ctx context.Context, n Notification) {
 	if len(e.cfg.Notify) == 0 {
 		return

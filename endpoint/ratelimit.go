@@ -2,6 +2,7 @@ package endpoint
 
 import (
 	"context"
+	"crypto/sha256"
 	"log/slog"
 	"math"
 	"sync"
@@ -312,7 +313,8 @@ func (in *incoming) follow(ctx context.Context, f recoverability.Failure) {
 		in.log().WarnContext(ctx, "failures in a row: one message at a time is attempted until one is handled",
 			slog.String("type", t.ofType), slog.Int("failures", failures), slog.Any("error", f.Err))
 	}
-	in.e.notify(ctx, Notification{Kind: kind, Failure: recoverability.Failure{Queue: f.Queue, Type: t.ofType, Err: f.Err, Now: f.Now}})
+	n := Notification{Kind: kind, Failure: recoverability.Failure{Queue: f.Queue, Type: t.ofType, Err: f.Err, Now: f.Now}}
+	in.tell(in.e.turns.take(sha256.Sum256([]byte("\x00"+t.ofType))), func() { in.e.notify(ctx, n) }) // no queue has that name
 }
 
 // limit has the endpoint's queues handled one message at a time, or no longer.

@@ -21,9 +21,12 @@ type live struct {
 	stopping  <-chan struct{} // closed when no more messages are taken
 	settling  deadlines
 	holding   pauses
-	held      atomic.Int64 // messages that could not be dealt with, until they are given back
-	lanes     []*lane      // of the endpoint's own queues
-	budget    *pump.Budget // of all that is received
+	acks      ackQueue
+	held      atomic.Int64   // messages that could not be dealt with, until they are given back
+	lanes     []*lane        // of the endpoint's own queues
+	telling   sync.WaitGroup // notifications of settled messages
+	untold    atomic.Int64   // how many
+	budget    *pump.Budget   // of all that is received
 
 	recoverability recoverability.Config // with what the transport and the transaction mode cannot do turned off
 
@@ -137,6 +140,7 @@ func (e *Endpoint) receiveAll(ctx context.Context, live *live) (err error) {
 	}
 	<-ctx.Done()
 	wg.Wait()
+	live.telling.Wait()
 	return errors.Join(errs...)
 }
 

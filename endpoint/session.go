@@ -3,10 +3,12 @@ package endpoint
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 
 	"github.com/holdfast-go/holdfast/header"
 	"github.com/holdfast-go/holdfast/pipeline"
+	"github.com/holdfast-go/holdfast/recoverability"
 	"github.com/holdfast-go/holdfast/transport"
 )
 
@@ -54,15 +56,14 @@ func (s *Session) SendLocal(ctx context.Context, m any, opts ...Option) error {
 }
 
 // Forward sends the message being handled to the queue of that name as it was received: with the
-// same id, headers and body, past the Outgoing stage. It leaves when all handlers of the message
-// have returned nil.
+// same id, headers and body, past the Outgoing stage. Headers that count retries are left out, so that it has all of its
+// attempts there. It leaves when all handlers of the message have returned nil.
 func (s *Session) Forward(_ context.Context, queue string) error {
 	if queue == "" {
 		return errors.New("forward: the queue is empty")
 	}
-	m := lent(s.in.original) // the Dispatch stage gets to see it
-	op := s.in.copyTo(queue, m.Headers, 0)
-	op.Message.Body = m.Body
+	op := s.in.copyTo(queue, recoverability.ForwardHeaders(s.in.original.Headers), 0)
+	op.Message.Body = slices.Clone(op.Message.Body) // the Dispatch stage may change it
 	return s.keep(op)
 }
 

@@ -48,7 +48,9 @@ func (in *incoming) finish(ctx context.Context, ops []transport.Operation) error
 		return errSettled
 	}
 	err := in.completeWith(ctx, ops)
-	in.settled = err == nil
+	if in.settled = err == nil; !in.settled {
+		in.live.acks.forget()
+	}
 	return err
 }
 

@@ -23,8 +23,10 @@ type turn struct {
 
 // takeTurn comes before the message is settled: after that the next attempt may be faster than
 // what tells of this one. Each turn is to be ended.
-func (in *incoming) takeTurn() *turn {
-	ts, key := &in.e.turns, in.failureKey()
+func (in *incoming) takeTurn() *turn { return in.e.turns.take(in.failureKey()) }
+
+// take returns the next turn to tell of key.
+func (ts *turns) take(key failureKey) *turn {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
 	t := &turn{of: ts, key: key, over: make(chan struct{})}
@@ -54,6 +56,32 @@ func (t *turn) wait() {
 	case <-t.before:
 	case <-patience.C:
 	}
+}
+
+// maxUntold is how many notifications are told while their messages are settled already. Over that, a message waits for
+// its own, so that functions which cannot keep up slow the endpoint down and miss nothing.
+const maxUntold = 50
+
+// tell calls f in turn and ends the turn. It does not wait for that, unless the message is handled alone or too much
+// is untold. Run returns when all is told.
+func (in *incoming) tell(t *turn, f func()) {
+	switch {
+	case len(in.e.cfg.Notify) == 0:
+		t.end()
+	case in.alone != nil || in.live.untold.Add(1) > maxUntold:
+		in.tellNow(t, f)
+	default:
+		in.live.telling.Go(func() { in.tellNow(t, f) })
+	}
+}
+
+func (in *incoming) tellNow(t *turn, f func()) {
+	if in.alone == nil {
+		defer in.live.untold.Add(-1)
+	}
+	defer t.end()
+	t.wait()
+	f()
 }
 
 func (t *turn) end() {

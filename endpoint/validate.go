@@ -32,6 +32,8 @@ func (c Config) validate() error {
 	case c.AuditQueue == "":
 	case c.AuditQueue == c.Name:
 		bad("Name and AuditQueue are both %q: every message would come back at once", c.Name)
+	case c.AuditQueue == c.instanceQueue():
+		bad("the queue of the instance and AuditQueue are both %q: every message would come back at once", c.AuditQueue)
 	case slices.Contains(c.Recoverability.ErrorQueues(), c.AuditQueue):
 		bad("AuditQueue and an error queue of Recoverability are both %q", c.AuditQueue)
 	case c.SendOnly:

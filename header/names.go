@@ -19,6 +19,11 @@ const (
 	TimeToBeReceived     = "NServiceBus.TimeToBeReceived"
 	Version              = "NServiceBus.Version"
 	IsDeferredMessage    = "NServiceBus.IsDeferredMessage"
+
+	SagaID              = "NServiceBus.SagaId" // of the saga that the message is for
+	SagaType            = "NServiceBus.SagaType"
+	OriginatingSagaID   = "NServiceBus.OriginatingSagaId" // of the saga that sent it
+	OriginatingSagaType = "NServiceBus.OriginatingSagaType"
 )
 
 // Names of the headers that recoverability and audit write.

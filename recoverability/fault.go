@@ -24,7 +24,7 @@ type Host struct {
 // FaultHeaders are what a message gets on its way to the error queue, under the
 // names that ServicePulse shows and returns messages by, the class of the error, and
 // what is known of earlier failures. Texts are cut at 16 KiB and are UTF-8, whatever
-// the error says.
+// the error says. A stack that has the text of the error has it whole, behind the type.
 func FaultHeaders(f Failure, host Host) header.Map {
 	err := telling(f.Err)
 	text := errorText(f.Err)
@@ -105,12 +105,29 @@ func errorText(err error) (text string) {
 
 // stackText is the stack of a panic where there is one, else type and text of the error.
 func stackText(err error, text string) (stack string) {
-	stack = cut(fmt.Sprintf("%T: %s", telling(err), text), maxFaultText)
+	stack = cut(fmt.Sprintf("%T", telling(err)), maxTrimmed) + ": " + text
 	defer func() { _ = recover() }()
 	if traced := find[interface{ StackTrace() string }](err); traced != nil {
-		return cut(traced.StackTrace(), maxFaultText)
+		trace := strings.ToValidUTF8(traced.StackTrace(), "?")
+		if len(text) > maxFaultText-utf8.UTFMax { // it was cut
+			trace, _, _ = strings.Cut(trace, text)
+		}
+		return cutBeside(trace, text, maxFaultText)
 	}
 	return stack
+}
+
+// cutBeside is the beginning of stack, of at most most bytes, that has text whole wherever it has it. ServiceControl
+// takes the text out of the stack before it looks for a frame, and a part of one that is left costs it seconds.
+func cutBeside(stack, text string, most int) string {
+	if len(stack) <= most {
+		return stack
+	}
+	from := max(0, most-len(text)+1)
+	if i := strings.Index(stack[from:min(len(stack), most+len(text)-1)], text); text != "" && i >= 0 && from+i < most {
+		most = from + i
+	}
+	return cut(stack, most)
 }
 
 // cut is the beginning of s, of at most most bytes, up to between two characters.

@@ -24,6 +24,19 @@ func ReturnHeaders(failed header.Map) header.Map {
 	return h
 }
 
+// ForwardHeaders are the headers of a message that is forwarded to another queue: those that it came with, without the
+// counts, the first failure and the history, so that it has all of its attempts there.
+func ForwardHeaders(received header.Map) header.Map {
+	var h header.Map
+	h.Reserve(received.Len())
+	for name, value := range received.All() {
+		if !countsRetries(name) {
+			h.Set(name, value)
+		}
+	}
+	return h
+}
+
 // Returns is how often headers say that the message was returned from an error queue: 0
 // where they say nothing that makes sense.
 func Returns(h header.Map) int {

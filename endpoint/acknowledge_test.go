@@ -1,0 +1,202 @@
+package endpoint_test
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/holdfast-go/holdfast/endpoint"
+	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/pipeline"
+	"github.com/holdfast-go/holdfast/recoverability"
+	"github.com/holdfast-go/holdfast/transport"
+	"github.com/holdfast-go/holdfast/transport/inmemory"
+)
+
+// returned are the options of a message that ServiceControl has returned from its error queue.
+func returned() []endpoint.Option {
+	return []endpoint.Option{endpoint.Header(header.RetryAcknowledgement, "acks"), endpoint.Header(header.RetryUniqueID, "u-1")}
+}
+
+// A policy that discards a returned message ends the retry: ServiceControl learns of it, once, and no audit copy is made.
+func TestADiscardedRetryIsAcknowledged(t *testing.T) {
+	for _, mode := range []endpoint.TransactionMode{endpoint.None, endpoint.ReceiveOnly, endpoint.SendsAtomicWithReceive} {
+		t.Run(mode.String(), func(t *testing.T) {
+			inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+				broker.CreateQueues("acks")
+				cfg := sales(broker, failing(&tally{}))
+				cfg.Transactions, cfg.AuditQueue = mode, "audit"
+				cfg.Recoverability.Policy = func(recoverability.Failure) recoverability.Action { return recoverability.Discard{} }
+				r := start(t, cfg)
+				r.send(placeOrder{}, returned()...)
+				r.send(placeOrder{})
+				synctest.Wait()
+				acks := broker.Messages("acks")
+				if len(acks) != 1 || acks[0].Headers.Get(header.RetryUniqueID) != "u-1" {
+					t.Errorf("%d acknowledgements, want 1", len(acks))
+				}
+				if n := len(broker.Messages("audit")) + len(broker.Messages("error")); n != 0 {
+					t.Errorf("%d messages are in the audit and error queues", n)
+				}
+			})
+		})
+	}
+}
+
+// The broker is not asked for the queue of the acknowledgements with every message, also where it has none.
+func TestTheQueueForAcknowledgementsIsLookedForNowAndThen(t *testing.T) {
+	for _, there := range []bool{true, false} {
+		inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+			const messages = 1000
+			if there {
+				broker.CreateQueues("acks")
+			}
+			var looks atomic.Int32
+			broker.Fail = func(verb, object string) error {
+				if verb == "Inspect" && object == "acks" {
+					looks.Add(1)
+				}
+				return nil
+			}
+			r := start(t, sales(broker, endpoint.Handle(func(context.Context, *endpoint.Session, placeOrder) error { return nil })))
+			for range messages {
+				r.send(placeOrder{}, returned()...)
+			}
+			synctest.Wait()
+			if n := looks.Load(); n != 1 {
+				t.Errorf("looked %d times for the queue, there: %t", n, there)
+			}
+			broker.CreateQueues("acks")
+			time.Sleep(time.Hour)
+			r.send(placeOrder{}, returned()...)
+			synctest.Wait()
+			want := 1
+			if there {
+				want += messages
+			}
+			if n := len(broker.Messages("acks")); n != want || looks.Load() != 2 {
+				t.Errorf("%d acknowledgements, want %d; looked %d times", n, want, looks.Load())
+			}
+		})
+	}
+}
+
+// A queue that is deleted after it was seen fails no message for good: it is looked for again.
+func TestAQueueForAcknowledgementsThatVanishesFailsNoMessage(t *testing.T) {
+	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		broker.CreateQueues("acks")
+		var gone atomic.Bool
+		broker.Fail = func(verb, object string) error {
+			if gone.Load() && object == "acks" && (verb == "Inspect" || verb == "Dispatch") {
+				return transport.ErrNoQueue
+			}
+			return nil
+		}
+		var calls tally
+		r := start(t, sales(broker, endpoint.Handle(func(_ context.Context, _ *endpoint.Session, o placeOrder) error {
+			calls.add(o.ID)
+			return nil
+		})))
+		r.send(placeOrder{ID: "a"}, returned()...)
+		synctest.Wait()
+		gone.Store(true)
+		r.send(placeOrder{ID: "b"}, returned()...)
+		synctest.Wait()
+		if n := count(calls.list(), "b"); n != 2 {
+			t.Errorf("handled %d times, want 2: the first attempt found the queue gone", n)
+		}
+		if n := len(broker.Messages("error")) + len(broker.Messages("sales")); n != 0 {
+			t.Errorf("%d messages are left", n)
+		}
+	})
+}
+
+// notingBroker keeps a note with what is retried, as the SQL transports do.
+type notingBroker struct {
+	*inmemory.Transport
+	notes tally
+}
+
+func (b *notingBroker) Open(ctx context.Context, env transport.Env) (transport.Conn, error) {
+	conn, err := b.Transport.Open(ctx, env)
+	if err != nil {
+		return nil, err
+	}
+	return &notingConn{conn, conn.(transport.Installer), conn.(transport.Subscriber), b}, nil
+}
+
+type notingConn struct {
+	transport.Conn
+	transport.Installer
+	transport.Subscriber
+	broker *notingBroker
+}
+
+func (c *notingConn) OpenReceiver(ctx context.Context, opts transport.ReceiverOptions) (transport.Receiver, error) {
+	r, err := c.Conn.OpenReceiver(ctx, opts)
+	return &notingReceiver{r, c.broker}, err
+}
+
+type notingReceiver struct {
+	transport.Receiver
+	broker *notingBroker
+}
+
+func (r *notingReceiver) Receive(ctx context.Context, limit int) ([]transport.Delivery, error) {
+	ds, err := r.Receiver.Receive(ctx, limit)
+	for i, d := range ds {
+		ds[i] = &notingDelivery{d, d.(transport.Completer), r.broker}
+	}
+	return ds, err
+}
+
+type notingDelivery struct {
+	transport.Delivery
+	transport.Completer
+	broker *notingBroker
+}
+
+func (d *notingDelivery) RetryBecause(ctx context.Context, reason string) error {
+	d.broker.notes.add(reason)
+	return d.Retry(ctx)
+}
+
+// mute is an error that panics when it is asked for its text.
+type mute struct{ text string }
+
+func (m *mute) Error() string { return m.text }
+
+// An error whose Error method panics is retried at once as any other, also where a note is kept of the reason.
+func TestAnErrorThatPanicsIsRetriedAsAnyOther(t *testing.T) {
+	for name, err := range map[string]error{"panics": (*mute)(nil), "speaks": errors.New("no such order")} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+				noting := &notingBroker{Transport: broker}
+				var told tally
+				cfg := sales(noting)
+				cfg.Recoverability = recoverability.Config{Immediate: 2, Delayed: recoverability.Off}
+				cfg.Notify = telling(&told)
+				cfg.Pipeline.Receive.Use("fail", func(pipeline.Func[*pipeline.Receive]) pipeline.Func[*pipeline.Receive] {
+					return func(context.Context, *pipeline.Receive) error { return err }
+				})
+				r := start(t, cfg)
+				r.send(placeOrder{})
+				time.Sleep(time.Second)
+				synctest.Wait()
+				if got := told.list(); len(got) != 3 || got[1] != "immediate_retry #2" || got[2] != "moved_to_error to error" {
+					t.Errorf("told %q", got)
+				}
+				want := map[string]string{"panics": "*endpoint_test.mute: its Error method panicked", "speaks": "no such order"}[name]
+				if got := noting.notes.list(); len(got) != 2 || got[0] != want {
+					t.Errorf("notes %q, want %q", got, want)
+				}
+				if h := r.Health(); !h.Ready {
+					t.Errorf("health: %v", h.Reasons)
+				}
+			})
+		})
+	}
+}
