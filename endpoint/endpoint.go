@@ -129,10 +129,11 @@ func (e *Endpoint) Cancel(ctx context.Context, r transport.Receipt) error {
 func RunAll(ctx context.Context, endpoints ...*Endpoint) error {
 	errs := make([]error, len(endpoints))
 	var wg sync.WaitGroup
-	shared := newProcess()
+	process := newProcess()
+	process.shared = &transport.Shared{}
 	for i, e := range endpoints {
 		wg.Go(func() {
-			if errs[i] = e.run(ctx, shared); errs[i] != nil {
+			if errs[i] = e.run(ctx, process); errs[i] != nil {
 				e.cfg.Logger.ErrorContext(ctx, "an endpoint has ended, others may run on",
 					slog.String("endpoint", e.cfg.Name), slog.Any("error", errs[i]))
 			}

@@ -12,7 +12,7 @@ import (
 // queues, the error queues and the audit queue, and what its published and handled types need. It opens
 // a connection of its own; the endpoint need not run.
 func (e *Endpoint) Install(ctx context.Context) error {
-	conn, err := e.open(ctx)
+	conn, err := e.open(ctx, nil)
 	if err != nil {
 		return err
 	}

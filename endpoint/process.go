@@ -6,12 +6,15 @@ import (
 	"sync"
 
 	"github.com/holdfast-go/holdfast/internal/pump"
+	"github.com/holdfast-go/holdfast/transport"
 )
 
 // process is what handles messages side by side: the pumps of the endpoints that RunAll
 // runs together, or those of one that runs by itself. There is none for the program as a whole:
 // endpoints that are run apart do not know of each other.
 type process struct {
+	shared *transport.Shared // of the endpoints' connections; nil for one that runs by itself
+
 	turn chan struct{} // holds a token while somebody is alone, or about to be
 
 	mu    sync.Mutex // guards the rest

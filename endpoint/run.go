@@ -51,7 +51,7 @@ func (e *Endpoint) run(ctx context.Context, process *process) (err error) {
 		return fmt.Errorf("endpoint %q: it has been run already: make another by New", e.cfg.Name)
 	}
 	defer e.ended.Store(true)
-	conn, err := e.open(ctx)
+	conn, err := e.open(ctx, process.shared)
 	if err != nil {
 		return err
 	}
@@ -74,9 +74,9 @@ func newLive(ctx context.Context, conn transport.Conn) *live {
 	}
 }
 
-func (e *Endpoint) open(ctx context.Context) (transport.Conn, error) {
+func (e *Endpoint) open(ctx context.Context, shared *transport.Shared) (transport.Conn, error) {
 	conn, err := e.cfg.Transport.Open(ctx, transport.Env{
-		Logger: e.cfg.Logger, Endpoint: e.cfg.Name, Instance: e.cfg.Instance,
+		Logger: e.cfg.Logger, Endpoint: e.cfg.Name, Instance: e.cfg.Instance, Shared: shared,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("endpoint %q: connect: %w", e.cfg.Name, err)

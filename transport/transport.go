@@ -61,6 +61,8 @@ type Env struct {
 	Endpoint string
 	// Instance tells this process from others of the same endpoint.
 	Instance string
+	// Shared is for what the driver's connections in this process can have in common: see [Share]. nil: nothing.
+	Shared *Shared
 }
 
 // Log is Logger, or one that discards where that is nil.

@@ -2,6 +2,7 @@ package sqlserver
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"sync"
@@ -11,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast/internal/tablequeue"
+	"github.com/holdfast-go/holdfast/transport"
 )
 
 var (
@@ -22,24 +24,17 @@ var (
 	_ tablequeue.Orphaner   = (*store)(nil)
 )
 
-// poolSize is how many connections claim, and how many write.
-const poolSize = 2
-
 // store is the PostgreSQL dialect of the lease engine.
 type store struct {
-	database  string
-	snapshots bool // sessions begin transactions above READ COMMITTED
 	settings
-	self     string          // what its own notifications begin with
-	leases   *pgxpool.Pool   // what may be forgotten when the server crashes: claims, renewals, notifications
-	writes   *pgxpool.Pool   // what may not
-	handlers *pgxpool.Pool   // handlers' transactions
-	listener *pgx.ConnConfig // nil where that is not possible
+	*connections
+	release  func() error  // returns the connections
+	self     string        // what its own notifications begin with
+	handlers *pgxpool.Pool // handlers' transactions
+	sockets  sockets       // of handlers
 
 	tables     sync.Map // *table by queue
 	statements sync.Map // text of composed statements by their shape
-
-	sockets sockets
 
 	mu   sync.Mutex // guards open
 	open map[*handlerTx]struct{}
@@ -50,122 +45,46 @@ type settings struct {
 	maxTx    int
 	endpoint string // shown in pg_stat_activity
 	routing  string // table of subscriptions of NServiceBus's shape; "" is ours
-	pooled   bool   // a proxy gives each transaction another session
+	address  address
+	shared   *transport.Shared // of the connections but handlers'; nil: they are this store's alone
 }
 
-func openStore(ctx context.Context, cfg *pgxpool.Config, listener *pgx.ConnConfig, set settings) (*store, error) {
+// openStore connects, or shares the connections of other stores with the same address.
+func openStore(ctx context.Context, cfg *pgxpool.Config, listening *pgx.ConnConfig, set settings) (*store, error) {
 	s := &store{
 		settings: set,
 		self:     fmt.Sprintf("%016x", rand.Uint64()),
-		listener: listener,
 		open:     map[*handlerTx]struct{}{},
 	}
-	cfg = cfg.Copy()
-	if s.pooled {
-		cfg.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec
-	}
-	cfg.ConnConfig.DialFunc = s.sockets.dial(cfg.ConnConfig.DialFunc)
 	name := "holdfast " + set.endpoint
-	if listener != nil {
-		listener.DialFunc = cfg.ConnConfig.DialFunc
-		setDefault(listener.RuntimeParams, "application_name", name)
+	common := name
+	if set.shared != nil {
+		common = "holdfast"
 	}
-	for _, pool := range []struct {
-		p   **pgxpool.Pool
-		cfg *pgxpool.Config
-	}{
-		{&s.leases, s.leasesConfig(cfg, name)},
-		{&s.writes, s.engineConfig(cfg, name)},
-		{&s.handlers, handlersConfig(cfg, set.maxTx, name)},
-	} {
-		var err error
-		if *pool.p, err = pgxpool.NewWithConfig(ctx, pool.cfg); err != nil {
-			_ = s.Close()
-			return nil, fmt.Errorf("postgres: %w", err)
-		}
+	var err error
+	s.connections, s.release, err = transport.Share(set.shared, set.address, func() (*connections, error) {
+		return openConnections(ctx, cfg, listening, set.address.pooled, set.shared != nil, common)
+	})
+	if err != nil {
+		return nil, err
 	}
-	if err := s.connect(ctx); err != nil {
-		_ = s.Close()
-		return nil, fmt.Errorf("postgres: connect: %w", err)
+	if s.handlers, err = pgxpool.NewWithConfig(ctx, s.handlersConfig(cfg, name)); err != nil {
+		return nil, errors.Join(fmt.Errorf("postgres: %w", err), s.release())
 	}
 	return s, nil
 }
 
-// connect asks in one round trip whether there is a server, and which database it has given us:
-// behind a proxy its name may be another than that in the URL. The level is what handlers' transactions begin with.
-func (s *store) connect(ctx context.Context) error {
-	var level string
-	err := s.writes.QueryRow(ctx, databaseName+", current_setting('default_transaction_isolation')", pgx.QueryExecModeSimpleProtocol).
-		Scan(&s.database, &level)
-	if s.snapshots = keepsSnapshot(level); s.snapshots && !s.pooled {
-		s.writes.Reset() // to begin as all later ones do
-	}
-	return err
-}
-
-func (s *store) engineConfig(cfg *pgxpool.Config, name string) *pgxpool.Config {
+func (s *store) handlersConfig(cfg *pgxpool.Config, name string) *pgxpool.Config {
 	c := cfg.Copy()
-	c.MaxConns, c.MinConns, c.MinIdleConns = poolSize, 0, 0
-	c.ShouldPing = idleLong
-	c.AfterConnect = s.prepare
-	p := c.ConnConfig.RuntimeParams
-	setDefault(p, "application_name", name)
 	if s.pooled {
-		return c
+		c.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec
 	}
-	for _, off := range planner {
-		p[off] = "off"
-	}
-	p["plan_cache_mode"] = "force_generic_plan"
-	return c
-}
-
-// prepare makes a connection one of the engine's, whose statements do not conflict where sessions begin at another level.
-func (s *store) prepare(ctx context.Context, conn *pgx.Conn) error {
-	if s.pooled {
-		return nil
-	}
-	useArrays(conn.TypeMap())
-	if !s.snapshots {
-		return nil
-	}
-	_, err := conn.Exec(ctx, `SET default_transaction_isolation = 'read committed'`)
-	return err
-}
-
-// leasesConfig does not wait for the disk: a claim that the server forgets when it
-// crashes is one whose rows are handed out again, and whose settling fails.
-func (s *store) leasesConfig(cfg *pgxpool.Config, name string) *pgxpool.Config {
-	c := s.engineConfig(cfg, name)
-	if s.pooled {
-		return c
-	}
-	c.ConnConfig.RuntimeParams["synchronous_commit"] = "off"
-	return c
-}
-
-func handlersConfig(cfg *pgxpool.Config, maxTx int, name string) *pgxpool.Config {
-	c := cfg.Copy()
-	c.MaxConns, c.MinConns, c.MinIdleConns = int32(maxTx), 0, 0
+	c.ConnConfig.DialFunc = s.sockets.dial(c.ConnConfig.DialFunc)
+	c.MaxConns, c.MinConns, c.MinIdleConns = int32(s.maxTx), 0, 0 //nolint:gosec // a number of connections
 	c.ShouldPing = idleLong
 	setDefault(c.ConnConfig.RuntimeParams, "application_name", name+" handlers")
 	return c
 }
-
-// idleLong says that a connection is to be tried before use. An idle endpoint looks
-// every second, and that alone shall not be two requests.
-func idleLong(_ context.Context, p pgxpool.ShouldPingParams) bool {
-	return p.IdleDuration > 5*time.Second
-}
-
-func setDefault(params map[string]string, name, value string) {
-	if params[name] == "" {
-		params[name] = value
-	}
-}
-
-// goodbye is how long connections may take to end on their own.
-const goodbye = time.Second
 
 // Close implements [tablequeue.Store]. A server that does not answer is not waited for.
 func (s *store) Close() error {
@@ -177,10 +96,6 @@ func (s *store) Close() error {
 		tx.abort()
 	}
 	defer time.AfterFunc(goodbye, s.sockets.cut).Stop()
-	for _, pool := range []*pgxpool.Pool{s.leases, s.writes, s.handlers} {
-		if pool != nil {
-			pool.Close()
-		}
-	}
-	return nil
+	s.handlers.Close()
+	return s.release()
 }

@@ -142,7 +142,7 @@ func TestWhatFoundNoConnectionWasNotSent(t *testing.T) {
 	proxy.Resume()
 
 	s := w.store()
-	for range poolSize {
+	for range ownPool {
 		busy, err := s.writes.Acquire(t.Context())
 		ok(t, err)
 		defer busy.Release()

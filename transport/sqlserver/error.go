@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast/internal/tablequeue"
 	"github.com/holdfast-go/holdfast/transport"
@@ -24,9 +23,8 @@ var errNoConnection = errors.New("no connection")
 // reconnect gives up all connections: the server behind them is a standby now, and who can be written to is found by
 // connecting anew. Those in use end when they are given back.
 func (s *store) reconnect() {
-	for _, pool := range []*pgxpool.Pool{s.leases, s.writes, s.handlers} {
-		pool.Reset()
-	}
+	s.reset()
+	s.handlers.Reset()
 }
 
 // failed is failure on one of the engine's connections.

@@ -53,7 +53,7 @@ func TestATransactionBeginsInTheRoundTripOfItsFirstStatement(t *testing.T) {
 		return counted{conn, &writes}, err
 	}
 	for _, pooled := range []bool{false, true} {
-		s, err := openStore(t.Context(), cfg, nil, settings{schema: "public", maxTx: 1, pooled: pooled})
+		s, err := openStore(t.Context(), cfg, nil, settings{schema: "public", maxTx: 1, address: address{pooled: pooled}})
 		ok(t, err)
 		defer s.Close()
 		for name, first := range firsts {

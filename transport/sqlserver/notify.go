@@ -4,10 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
-	"time"
 	"unicode/utf8"
-
-	"github.com/jackc/pgx/v5"
 )
 
 // notify tells of queues by $1, who does. Channels are those of their schemas.
@@ -45,35 +42,19 @@ func (s *store) Notify(ctx context.Context, queues []string) error {
 	return nil
 }
 
-// Listen implements [tablequeue.Waker], on a connection of its own. Where there can be none, nothing is heard.
+// Listen implements [tablequeue.Waker]. Where notifications cannot be heard, it only waits.
 func (s *store) Listen(ctx context.Context, ready func(), wake func(queue string)) error {
 	if s.listener == nil {
 		<-ctx.Done()
 		return context.Cause(ctx)
 	}
-	conn, err := pgx.ConnectConfig(ctx, s.listener)
-	if err != nil {
-		return fmt.Errorf("postgres: listen: %w", err)
-	}
-	defer closeSoon(conn)
-	if _, err := conn.Exec(ctx, "LISTEN "+quote(channelOf(s.schema))); err != nil {
-		return fmt.Errorf("postgres: listen: %w", err)
-	}
-	ready()
-	for {
-		n, err := conn.WaitForNotification(ctx)
-		if err != nil {
-			return fmt.Errorf("postgres: listen: %w", err)
-		}
-		if from, queue, ok := strings.Cut(n.Payload, " "); ok && from != s.self {
-			wake(queue)
-		}
-	}
-}
-
-// closeSoon closes conn also when the context of its owner has ended.
-func closeSoon(conn *pgx.Conn) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-	defer cancel()
-	_ = conn.Close(ctx)
+	return s.listener.listen(ctx, &hearer{
+		channel: channelOf(s.schema),
+		ready:   ready,
+		heard: func(payload string) {
+			if from, queue, ok := strings.Cut(payload, " "); ok && from != s.self {
+				wake(queue)
+			}
+		},
+	})
 }

@@ -138,7 +138,7 @@ func TestConnectionsToAServerThatTakesNoWritesAreGivenUp(t *testing.T) {
 	s := w.store()
 	for _, pool := range []*pgxpool.Pool{s.leases, s.writes} {
 		var all []*pgxpool.Conn
-		for range poolSize {
+		for range ownPool {
 			c, err := pool.Acquire(t.Context())
 			ok(t, err)
 			_, err = c.Exec(t.Context(), `SET default_transaction_read_only = on`)

@@ -94,7 +94,7 @@ func newExplained(t *testing.T, pooled bool) *explained {
 	cfg, err := pgxpool.ParseConfig(way)
 	ok(t, err)
 	cfg.ConnConfig.OnNotice = e.noticed
-	e.store, err = openStore(t.Context(), cfg, nil, settings{schema: "public", maxTx: 1, pooled: pooled, endpoint: "explained"})
+	e.store, err = openStore(t.Context(), cfg, nil, settings{schema: "public", maxTx: 1, address: address{pooled: pooled}, endpoint: "explained"})
 	ok(t, err)
 	t.Cleanup(func() { _ = e.Close() })
 	for _, q := range []string{"q", "out"} {

@@ -39,7 +39,7 @@ func (s *store) Renew(ctx context.Context, queue string, leases []tablequeue.Lea
 	for i, l := range leases {
 		seqs[i], ids[i], lost[i] = number(l.Seq), number(l.ID), true
 	}
-	rows, err := s.query(ctx, s.leases, s.table(queue).renew, d.Microseconds(), seqs, ids)
+	rows, err := s.query(ctx, s.renewals, s.table(queue).renew, d.Microseconds(), seqs, ids)
 	if err == nil {
 		err = eachHit(rows, func(i int) { lost[i] = false })
 	}

@@ -152,7 +152,7 @@ END IF`)
 // endpoints may not create tables, and whose changes are reviewed. It needs no connection. Run
 // again, or on tables of an earlier version, it makes what is missing and keeps all messages.
 func (p *Postgres) Script(plan transport.Plan) (string, error) {
-	set, err := p.settings("")
+	set, err := p.settings(transport.Env{})
 	if err != nil {
 		return "", err
 	}

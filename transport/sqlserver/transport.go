@@ -65,7 +65,7 @@ func (p *Postgres) store(ctx context.Context, env transport.Env) (*store, error)
 	if p.URL == "" {
 		return nil, errors.New("postgres: URL is empty: set Postgres.URL")
 	}
-	set, err := p.settings(env.Endpoint)
+	set, err := p.settings(env)
 	if err != nil {
 		return nil, err
 	}
@@ -87,13 +87,14 @@ func (p *Postgres) store(ctx context.Context, env transport.Env) (*store, error)
 	return openStore(ctx, cfg, listener, set)
 }
 
-func (p *Postgres) settings(endpoint string) (settings, error) {
+func (p *Postgres) settings(env transport.Env) (settings, error) {
 	if p.Lease < 0 || p.MaxTx < 0 {
 		return settings{}, fmt.Errorf("postgres: Lease %v and MaxTx %d may not be negative", p.Lease, p.MaxTx)
 	}
 	set := settings{
-		schema: cmp.Or(p.Schema, "public"), routing: p.SubscriptionRouting, pooled: p.Pooled,
-		maxTx: cmp.Or(p.MaxTx, defaultMaxTx), endpoint: endpoint,
+		schema: cmp.Or(p.Schema, "public"), routing: p.SubscriptionRouting,
+		maxTx: cmp.Or(p.MaxTx, defaultMaxTx), endpoint: env.Endpoint,
+		address: address{p.URL, p.ListenURL, p.Pooled}, shared: env.Shared,
 	}
 	err := checkName("schema", set.schema)
 	if err == nil && set.routing != "" {

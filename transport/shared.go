@@ -1,0 +1,84 @@
+package transport
+
+import (
+	"io"
+	"sync"
+)
+
+// Shared holds what the connections of several endpoints have in common, such as a pool of network connections. The endpoints
+// that one call of RunAll runs have one Shared, in [Env]. The zero value is empty and ready for use. Its methods are
+// safe for concurrent use, and so is [Share].
+type Shared struct {
+	mu      sync.Mutex
+	entries map[any]*shared
+}
+
+// shared is one value with its users.
+type shared struct {
+	mu    sync.Mutex // held while the value is opened or closed
+	value io.Closer
+	users int
+}
+
+// Share returns the value of key in s. The first caller opens the value, others wait for that, and the value is closed
+// when each of them has called release once. key is comparable, and of a type of the driver's own, so that drivers do not
+// meet. When open fails, Share returns its error, and the next caller opens anew. Without s the value is the caller's alone.
+func Share[T io.Closer](s *Shared, key any, open func() (T, error)) (value T, release func() error, err error) {
+	if s == nil {
+		value, err = open()
+		if err != nil {
+			return value, nil, err
+		}
+		return value, value.Close, nil
+	}
+	e := s.enter(key)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.value == nil {
+		opened, err := open()
+		if err != nil {
+			s.leave(key, e)
+			return value, nil, err
+		}
+		e.value = opened
+	}
+	value = e.value.(T) //nolint:errcheck,forcetypeassert // the key is of the driver's type, so the value is too
+	return value, sync.OnceValue(func() error { return s.release(key, e) }), nil
+}
+
+// enter counts a user of key.
+func (s *Shared) enter(key any) *shared {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.entries == nil {
+		s.entries = map[any]*shared{}
+	}
+	e := s.entries[key]
+	if e == nil {
+		e = &shared{}
+		s.entries[key] = e
+	}
+	e.users++
+	return e
+}
+
+// leave counts down, and reports whether that was the last user.
+func (s *Shared) leave(key any, e *shared) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e.users--
+	if e.users > 0 {
+		return false
+	}
+	delete(s.entries, key)
+	return true
+}
+
+func (s *Shared) release(key any, e *shared) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if !s.leave(key, e) {
+		return nil
+	}
+	return e.value.Close()
+}
