@@ -22,7 +22,7 @@ const claimGrace = time.Second
 
 // claim leases rows. It does not break off at once when ctx ends, because rows might then have
 // been leased to nobody, until the lease runs out: a claim takes milliseconds.
-func (r *receiver) claim(ctx context.Context, limit int) ([]transport.Delivery, time.Duration, error) {
+func (r *receiver) claim(ctx context.Context, limit int, maxBytes int64) ([]transport.Delivery, time.Duration, error) {
 	if ctx.Err() != nil {
 		return nil, 0, context.Cause(ctx)
 	}
@@ -51,6 +51,8 @@ func (r *receiver) claim(ctx context.Context, limit int) ([]transport.Delivery, 
 		Lease: 1 + rand.Int64N(1<<62),
 		For:   r.conn.cfg.Lease,
 		Owner: r.conn.owner,
+
+		MaxBytes: maxBytes,
 	}
 	for range maxExpired {
 		rows, next, err := r.conn.store.Claim(bounded, claim, (*buf)[:0])

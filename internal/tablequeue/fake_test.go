@@ -108,6 +108,7 @@ func (f *fake) Claim(ctx context.Context, c Claim, into []Claimed) ([]Claimed, t
 	}
 	now := time.Now()
 	var next time.Duration
+	var size int64
 	for _, r := range f.rows[c.Queue] {
 		if wait := r.visible.Sub(now); wait > 0 {
 			if next == 0 || wait < next {
@@ -116,6 +117,10 @@ func (f *fake) Claim(ctx context.Context, c Claim, into []Claimed) ([]Claimed, t
 			continue
 		}
 		if len(into) == c.Limit {
+			break
+		}
+		size += int64(len(r.Headers) + len(r.Body))
+		if c.MaxBytes > 0 && len(into) > 0 && size > c.MaxBytes {
 			break
 		}
 		r.count++

@@ -9,8 +9,9 @@ import (
 )
 
 var (
-	_ transport.Receiver = (*receiver)(nil)
-	_ transport.Renewer  = (*receiver)(nil)
+	_ transport.Receiver     = (*receiver)(nil)
+	_ transport.ByteReceiver = (*receiver)(nil)
+	_ transport.Renewer      = (*receiver)(nil)
 )
 
 // How long an empty queue is left alone: the pause doubles from the first to the
@@ -63,8 +64,13 @@ func (r *receiver) Close() error {
 // Receive implements [transport.Receiver]. It looks at once; while there is nothing it
 // looks again after pauses that grow, when a row is due, and when it is woken.
 func (r *receiver) Receive(ctx context.Context, limit int) ([]transport.Delivery, error) {
+	return r.ReceiveBytes(ctx, limit, 0)
+}
+
+// ReceiveBytes implements [transport.ByteReceiver]: the claim itself is bounded.
+func (r *receiver) ReceiveBytes(ctx context.Context, limit int, maxBytes int64) ([]transport.Delivery, error) {
 	limit = min(limit, maxReceive)
-	ds, _, err := r.claim(ctx, limit)
+	ds, _, err := r.claim(ctx, limit, maxBytes)
 	if len(ds) > 0 || err != nil {
 		return ds, err
 	}
@@ -76,14 +82,14 @@ func (r *receiver) Receive(ctx context.Context, limit int) ([]transport.Delivery
 	case <-r.done:
 		return nil, transport.ErrClosed
 	}
-	return r.poll(ctx, limit)
+	return r.poll(ctx, limit, maxBytes)
 }
 
-func (r *receiver) poll(ctx context.Context, limit int) ([]transport.Delivery, error) {
+func (r *receiver) poll(ctx context.Context, limit int, maxBytes int64) ([]transport.Delivery, error) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for pause := time.Duration(0); ; {
-		ds, next, err := r.claim(ctx, limit)
+		ds, next, err := r.claim(ctx, limit, maxBytes)
 		if len(ds) > 0 || err != nil {
 			return ds, err
 		}

@@ -147,6 +147,9 @@ type Claim struct {
 	Lease int64         // the new lease_id: random, never 0
 	For   time.Duration // how long the lease lasts
 	Owner string        // who claims
+	// MaxBytes bounds the headers and bodies of the rows together, but for the first row, which is
+	// claimed whatever its size. 0 is no bound.
+	MaxBytes int64
 }
 
 // Claimed is a row that has been leased.

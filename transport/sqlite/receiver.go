@@ -57,7 +57,18 @@ func until(row *sql.Row, now int64) (next time.Duration, due bool, err error) {
 const farOff = int64(time.Hour / time.Microsecond)
 
 func (w *writer) claimRows(c tablequeue.Claim, now int64, into []tablequeue.Claimed) (_ []tablequeue.Claimed, err error) {
-	rows, err := w.claim.QueryContext(context.Background(), later(now, c.For), c.Lease, c.Owner, c.Queue, now, c.Limit)
+	claim, args := w.claim, []any{later(now, c.For), c.Lease, c.Owner, c.Queue, now, c.Limit}
+	if c.MaxBytes > 0 {
+		// Most of the time all fit, and a sum is cheaper than the sums of all beginnings.
+		var size int64
+		if err := w.size.QueryRowContext(context.Background(), c.Queue, now, c.Limit).Scan(&size); err != nil {
+			return into, err
+		}
+		if size > c.MaxBytes {
+			claim, args = w.claimFit, append(args, c.MaxBytes)
+		}
+	}
+	rows, err := claim.QueryContext(context.Background(), args...)
 	if err != nil {
 		return into, err
 	}

@@ -4,13 +4,15 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 )
 
 // statements are what the writer executes, prepared on its connection.
 type statements struct {
 	savepoint, rollbackTo, release *sql.Stmt
 
-	claim, next            *sql.Stmt
+	claim, claimFit        *sql.Stmt
+	size, next             *sql.Stmt
 	insert, delete         *sql.Stmt
 	retry, giveBack        *sql.Stmt
 	renew, abandon, cancel *sql.Stmt
@@ -19,6 +21,16 @@ type statements struct {
 }
 
 const (
+	claimMessages = `
+		update holdfast_messages
+		set delivery_count = delivery_count + 1, visible_at = ?, lease_id = ?, lease_owner = ?
+		where seq in (%s)
+		returning seq, id, headers, body, delivery_count, expires_at`
+	sizes = `
+		select seq, visible_at, octet_length(headers) + coalesce(octet_length(body), 0) as size
+		from holdfast_messages
+		where queue = ? and visible_at <= ?
+		order by visible_at, seq limit ?`
 	firstVisible  = `select min(visible_at) from holdfast_messages where queue = ?`
 	insertMessage = `
 		insert into main.holdfast_messages (queue, id, headers, body, visible_at, expires_at)
@@ -34,14 +46,16 @@ func (w *writer) prepare(ctx context.Context) error {
 		{&w.savepoint, `savepoint holdfast`},
 		{&w.rollbackTo, `rollback to holdfast`},
 		{&w.release, `release holdfast`},
-		{&w.claim, `
-			update holdfast_messages
-			set delivery_count = delivery_count + 1, visible_at = ?, lease_id = ?, lease_owner = ?
-			where seq in (
-				select seq from holdfast_messages
-				where queue = ? and visible_at <= ?
-				order by visible_at, seq limit ?)
-			returning seq, id, headers, body, delivery_count, expires_at`},
+		{&w.claim, fmt.Sprintf(claimMessages, `
+			select seq from holdfast_messages
+			where queue = ? and visible_at <= ?
+			order by visible_at, seq limit ?`)},
+		// The first messages that fit into a number of bytes, but at least one.
+		{&w.claimFit, fmt.Sprintf(claimMessages, `
+			select seq from (
+				select seq, size, sum(size) over (order by visible_at, seq rows unbounded preceding) as total from (`+sizes+`))
+			where total <= ? or total = size`)},
+		{&w.size, `select coalesce(sum(size), 0) from (` + sizes + `)`},
 		{&w.next, firstVisible},
 		{&w.insert, insertMessage},
 		{&w.delete, `

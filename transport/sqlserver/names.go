@@ -22,6 +22,7 @@ type table struct {
 	plain  string      // without a schema
 	quoted string      // with its schema, for use in statements
 	theirs atomic.Bool // one of NServiceBus's, with its columns only
+	front  front
 	claim, renew, abandon, orphans,
 	cancel, update, sweep, purge, lock, take string
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -68,6 +69,43 @@ type explained struct {
 
 	mu    sync.Mutex
 	plans []planNode
+}
+
+// TestClaimsUnderAnOldSnapshot holds a snapshot from before many messages have passed. Only a few claims may walk through what
+// these have left in the index, and a row that becomes visible among that is found all the same.
+func TestClaimsUnderAnOldSnapshot(t *testing.T) {
+	e := newExplained(t, false)
+	old, err := e.leases.Begin(t.Context())
+	ok(t, err)
+	_, err = old.Exec(t.Context(), `SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; SELECT 1`)
+	ok(t, err)
+	const passed, waiting, some = 100_000, 5000, 50
+	e.exec(`INSERT INTO q (headers, visible_at) SELECT '{}', now() - interval '1 hour' FROM generate_series(1, $1::int)`, passed)
+	e.exec(`DELETE FROM q`)
+	e.exec(`INSERT INTO q (headers) SELECT '{}' FROM generate_series(1, $1::int)`, waiting)
+	slow := 0
+	for lease := range int64(20) {
+		for _, p := range e.executed(func() { e.claimed(lease+1, some) }) {
+			if most := 150 + 40*some; p.buffers() > most {
+				slow++
+			}
+		}
+	}
+	if slow != 1 {
+		t.Errorf("%d of 20 claims walked through the index, want the first alone", slow)
+	}
+	var late int64
+	ok(t, e.sql.QueryRow(t.Context(), `INSERT INTO q (headers, visible_at) VALUES ('{}', now() - interval '1 hour') RETURNING seq`).Scan(&late))
+	for lease, deadline := int64(100), time.Now().Add(patience); ; lease++ {
+		if slices.ContainsFunc(e.claimed(lease, some), func(l tablequeue.Lease) bool { return l.Seq == late }) {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("the row was never claimed")
+		}
+	}
+	ok(t, old.Rollback(t.Context()))
+	e.exec(`VACUUM q`)
 }
 
 func newExplained(t *testing.T, pooled bool) *explained {

@@ -1,8 +1,10 @@
 package sqlserver
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -16,14 +18,22 @@ func (s *store) Claim(ctx context.Context, c tablequeue.Claim, into []tablequeue
 		row  tablequeue.Claimed
 		next int64
 	)
-	rows, err := s.query(ctx, s.leases, s.table(c.Queue).claim, c.Limit, c.For.Microseconds(), c.Lease, c.Owner)
+	t := s.table(c.Queue)
+	from, all := t.front.begin(time.Now())
+	maxBytes := cmp.Or(c.MaxBytes, math.MaxInt64)
+	rows, err := s.query(ctx, s.leases, t.claim, c.Limit, c.For.Microseconds(), c.Lease, c.Owner, from.visibleAt, from.seq, maxBytes)
 	if err == nil {
-		to := []any{&row.Seq, &row.ID, &row.Headers, &row.Body, &row.Count, &row.Expired, &next}
+		var due int64
+		to := []any{&row.Seq, &row.ID, &row.Headers, &row.Body, &row.Count, &row.Expired, &due}
 		_, err = pgx.ForEachRow(rows, to, func() error {
 			if row.Seq != 0 {
 				into = append(into, row)
+				return nil
 			}
-			return nil
+			next = due
+			to, took, err := look(row.ID, row.Headers, int32(row.Count))
+			t.front.reached(to, all, took, time.Now())
+			return err
 		})
 	}
 	if err != nil {

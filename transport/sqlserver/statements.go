@@ -16,22 +16,37 @@ func (s *store) newTable(queue string) *table {
 	t := &table{name: queue, plain: plain, quoted: q}
 
 	// The rows are locked before they are updated, so that no two claims wait for each
-	// other; then their place cannot change, which is quicker to find than seq. The last part is there when the first is empty: when the next row is due.
+	// other; then their place cannot change, which is quicker to find than seq. Of these, as many are taken as fit: the size of a
+	// value is known without reading it. The first row of the result is about the look itself: up to which
+	// place, for how many microseconds and, where there is no row, when the next one is due. What was inserted or retried within
+	// the last 250 ms may not be committed yet, so the place is no later than that.
 	t.claim = `WITH due AS MATERIALIZED (
-	SELECT ctid FROM ` + q + ` WHERE visible_at <= now()
+	SELECT ctid, visible_at, seq, octet_length(headers) AS headers, coalesce(octet_length(body), 0) AS body FROM ` + q + `
+	WHERE (visible_at, seq) > ($5::timestamptz, $6::bigint) AND visible_at <= now()
 	ORDER BY visible_at, seq LIMIT $1 FOR UPDATE SKIP LOCKED
+), fit AS MATERIALIZED (
+	SELECT ctid, visible_at, seq FROM (
+		SELECT ctid, visible_at, seq, sum(headers) OVER sofar + sum(body) OVER sofar AS total, headers::bigint + body AS size
+		FROM due WINDOW sofar AS (ROWS UNBOUNDED PRECEDING)) AS summed
+	WHERE total <= $7::bigint OR total = size
 ), got AS (
 	UPDATE ` + q + ` SET delivery_count = delivery_count + 1,
 		visible_at = now() + $2::bigint * interval '1 microsecond', lease_id = $3, lease_owner = $4
-	WHERE ctid = ANY (ARRAY(SELECT ctid FROM due))
+	WHERE ctid = ANY (ARRAY(SELECT ctid FROM fit))
 	RETURNING seq, id, headers, body, delivery_count, coalesce(expires <= now() AT TIME ZONE 'UTC', false) AS expired
 )
-SELECT seq, id, headers, body, delivery_count, expired, 0::bigint AS next FROM got
+SELECT 0::bigint AS seq, (extract(epoch FROM reached.visible_at) * 1000000)::bigint::text AS id, reached.seq::text AS headers, NULL::bytea AS body,
+	(extract(epoch FROM clock_timestamp() - now()) * 1000000)::integer AS delivery_count, false AS expired,
+	CASE WHEN EXISTS (SELECT FROM fit) THEN 0 ELSE coalesce((extract(epoch FROM (
+		SELECT visible_at FROM ` + q + ` WHERE visible_at > now() ORDER BY visible_at, seq LIMIT 1
+	) - now()) * 1000000)::bigint, 0) END AS next
+FROM (
+	SELECT visible_at, seq FROM (
+		(SELECT visible_at, seq FROM fit ORDER BY visible_at DESC, seq DESC LIMIT 1)
+		UNION ALL SELECT now() - interval '250 milliseconds', 0) AS places
+	ORDER BY visible_at, seq LIMIT 1) AS reached
 UNION ALL
-SELECT 0, '', '', NULL, 0, false, coalesce((extract(epoch FROM (
-	SELECT visible_at FROM ` + q + ` WHERE visible_at > now() ORDER BY visible_at, seq LIMIT 1
-	) - now()) * 1000000)::bigint, 0)
-WHERE NOT EXISTS (SELECT FROM got)`
+SELECT seq, id, headers, body, delivery_count, expired, 0 FROM got`
 
 	t.renew = `UPDATE ` + q + ` AS q SET visible_at = now() + $1::bigint * interval '1 microsecond'
 FROM unnest($2::bigint[], $3::bigint[]) WITH ORDINALITY AS r(seq, lease_id, n)

@@ -12,6 +12,7 @@ import (
 
 var leasing = []rule{
 	{"a claim leases the rows longest visible and counts", claimLeases},
+	{"a claim keeps to its bytes, but for the first row", claimBytes},
 	{"a claim of nothing tells when the next row is due", claimTells},
 	{"a lease that has run out is claimed again, whatever the count", claimAgain},
 	{"claims at once get different rows", claimApart},
@@ -42,6 +43,25 @@ func claimLeases(w *world) {
 	}
 	w.empty()
 	w.stats("in", 0, 3, 0)
+}
+
+func claimBytes(w *world) {
+	const body = 10_000
+	for _, id := range []string{"1", "2", "3", "4", "5"} {
+		r := row("in", id)
+		r.Body = make([]byte, body)
+		w.flush(sending1(r))
+	}
+	large := row("in", "large")
+	large.Body = make([]byte, 10*body)
+	w.flush(sending1(large))
+	w.send("in", "small", "small too")
+	for i, want := range [][]string{{"1", "2"}, {"3", "4"}, {"5"}, {"large"}, {"small", "small too"}} {
+		rows, _ := w.claim(tablequeue.Claim{Limit: 10, Lease: int64(i + 1), For: long, MaxBytes: 2*body + body/2})
+		slices.SortFunc(rows, func(a, b tablequeue.Claimed) int { return int(a.Seq - b.Seq) })
+		w.ids(rows, want...)
+	}
+	w.empty()
 }
 
 func claimTells(w *world) {
