@@ -29,10 +29,9 @@ type asked struct {
 	tx   bool
 }
 
-// answer has result sets of rows for a query, and the number of rows for anything else.
+// answer has the result sets of a query.
 type answer struct {
 	sets [][][]driver.Value
-	n    int64
 	err  error
 }
 
@@ -154,7 +153,7 @@ func (c *fakeConn) ended(how string) error {
 
 func (c *fakeConn) ExecContext(ctx context.Context, text string, args []driver.NamedValue) (driver.Result, error) {
 	a := c.server.answer(text, args, c.tx)
-	return driver.RowsAffected(a.n), cmp.Or(ctx.Err(), a.err)
+	return driver.RowsAffected(0), cmp.Or(ctx.Err(), a.err)
 }
 
 func (c *fakeConn) QueryContext(ctx context.Context, text string, args []driver.NamedValue) (driver.Rows, error) {

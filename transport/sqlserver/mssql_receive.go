@@ -1,10 +1,14 @@
 package sqlserver
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"fmt"
+	"math"
 	"time"
+
+	mssql "github.com/microsoft/go-mssqldb"
 
 	"github.com/holdfast-go/holdfast/internal/tablequeue"
 )
@@ -27,7 +31,8 @@ func (s *mssqlStore) Claim(ctx context.Context, c tablequeue.Claim, into []table
 // microseconds the next is due.
 func (s *mssqlStore) claim(ctx context.Context, c tablequeue.Claim, into []tablequeue.Claimed) ([]tablequeue.Claimed, int64, error) {
 	rows, err := s.db.QueryContext(ctx, s.table(c.Queue).claim, sql.Named("limit", c.Limit),
-		sql.Named("for", c.For.Microseconds()), sql.Named("lease", c.Lease), sql.Named("owner", c.Owner))
+		sql.Named("for", c.For.Microseconds()), sql.Named("lease", c.Lease), sql.Named("owner", mssql.NVarCharMax(c.Owner)),
+		sql.Named("bytes", cmp.Or(c.MaxBytes, math.MaxInt64)))
 	if err != nil {
 		return into, 0, err
 	}
@@ -79,7 +84,7 @@ func hits(hit func(i int)) func(*sql.Rows) error {
 
 // Abandon implements [tablequeue.Queues].
 func (s *mssqlStore) Abandon(ctx context.Context, queue, owner string, d time.Duration) error {
-	return s.giveBack(ctx, queue, s.table(queue).abandon, sql.Named("for", d.Microseconds()), sql.Named("owner", owner))
+	return s.giveBack(ctx, queue, s.table(queue).abandon, sql.Named("for", d.Microseconds()), sql.Named("owner", mssql.NVarCharMax(owner)))
 }
 
 // AbandonClaims implements [tablequeue.Orphaner].
@@ -96,11 +101,7 @@ func (s *mssqlStore) giveBack(ctx context.Context, queue, statement string, args
 
 // Cancel implements [tablequeue.Queues].
 func (s *mssqlStore) Cancel(ctx context.Context, queue string, seq int64) (bool, error) {
-	var n int64
-	result, err := s.db.ExecContext(ctx, s.table(queue).cancel, sql.Named("seq", seq))
-	if err == nil {
-		n, err = result.RowsAffected()
-	}
+	n, err := s.changed(ctx, s.table(queue).cancel, sql.Named("seq", seq))
 	if err != nil {
 		return false, mssqlFailed(fmt.Sprintf("cancel message %d of queue %q", seq, queue), err)
 	}

@@ -87,18 +87,25 @@ func (t *mssqlTable) giving(values, hit, columns string) (declare, output, after
 	return "DECLARE @hit TABLE (" + columns + ");\n", "OUTPUT " + values + " INTO @hit", ";\nSELECT " + hit + " FROM @hit;"
 }
 
-// leasing are the statements that lease rows and settle what is leased.
+// leasing are the statements that lease rows and settle what is leased. The text of headers has two bytes for what may be three
+// in UTF-8.
 func (t *mssqlTable) leasing(q string) {
 	declare, output, after := t.giving(`inserted.seq, inserted.Id, inserted.Headers, inserted.Body, inserted.delivery_count,
 	CASE WHEN inserted.Expires <= @now THEN 1 ELSE 0 END`, `seq, id, headers, body, delivery_count, expired`,
 		`seq bigint, id nvarchar(max), headers nvarchar(max), body varbinary(max), delivery_count int, expired int`)
 	t.claim = mssqlNow + declare + `WITH due AS (
-	SELECT TOP (@limit) seq, Id, Headers, Body, visible_at, Expires, delivery_count, lease_id, lease_owner
+	SELECT TOP (@limit) seq, Id, Headers, Body, visible_at, Expires, delivery_count, lease_id, lease_owner,
+		datalength(Headers) * 3 / 2 + coalesce(datalength(Body), 0) AS size
 	FROM ` + q + mssqlDue + `
-	WHERE visible_at <= @now ORDER BY visible_at, seq)
-UPDATE due SET delivery_count = delivery_count + 1, visible_at = ` + mssqlLater("@now", "@for") + `,
+	WHERE visible_at <= @now ORDER BY visible_at, seq),
+fit AS (
+	SELECT seq, Id, Headers, Body, visible_at, Expires, delivery_count, lease_id, lease_owner, size,
+		sum(size) OVER (ORDER BY visible_at, seq ROWS UNBOUNDED PRECEDING) AS total
+	FROM due)
+UPDATE fit SET delivery_count = delivery_count + 1, visible_at = ` + mssqlLater("@now", "@for") + `,
 	lease_id = @lease, lease_owner = @owner
-` + output + after + `
+` + output + `
+WHERE total <= @bytes OR total = size` + after + `
 IF @@ROWCOUNT = 0
 	SELECT TOP (1) datediff_big(microsecond, @now, visible_at)
 	FROM ` + q + ` WITH (INDEX (holdfast_due), READPAST, READCOMMITTEDLOCK)
@@ -115,8 +122,9 @@ IF @@ROWCOUNT = 0
 
 	t.remove = declare + `DELETE q ` + output + ` FROM ` + mssqlLeases + q + mssqlLeased + after
 
+	// What others have locked is left to them: their order of locks is another one.
 	giveBack := mssqlNow + `UPDATE q SET visible_at = @now, lease_id = NULL, lease_owner = NULL
-FROM ` + q + ` AS q WITH (INDEX (holdfast_due), ROWLOCK)
+FROM ` + q + ` AS q` + mssqlDue + `
 WHERE q.visible_at > @now AND q.visible_at <= ` + mssqlLater("@now", "@for")
 	t.abandon = giveBack + ` AND q.lease_owner = @owner;`
 	t.orphans = giveBack + `
@@ -126,16 +134,19 @@ WHERE q.visible_at > @now AND q.visible_at <= ` + mssqlLater("@now", "@for")
 WHERE seq = @seq AND visible_at <= sysutcdatetime();`
 }
 
-// removing are the statements that remove what nobody has leased. Many rows go little by little, as each is locked until
+// mssqlCount follows a statement and says how many rows it has changed, also where the server is configured not to (NOCOUNT).
+const mssqlCount = "\nSELECT @@ROWCOUNT;"
+
+// removing are the statements that remove rows which are not leased. Many rows go little by little, as each is locked until
 // the statement ends.
 func (t *mssqlTable) removing(q string) {
-	t.cancel = `DELETE FROM ` + q + ` WITH (ROWLOCK) WHERE seq = @seq AND delivery_count = 0;`
+	t.cancel = `DELETE FROM ` + q + ` WITH (ROWLOCK) WHERE seq = @seq AND delivery_count = 0;` + mssqlCount
 	t.purge = mssqlNow + fmt.Sprintf(`WITH due AS (
 	SELECT TOP (%d) seq, visible_at FROM `, maxSwept) + q + mssqlDue + `
 	WHERE visible_at <= @now ORDER BY visible_at, seq)
-DELETE FROM due;`
+DELETE FROM due;` + mssqlCount
 	t.sweep = mssqlNow + fmt.Sprintf(`DELETE TOP (%d) FROM `, maxSwept) + q + ` WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK)
-WHERE Expires IS NOT NULL AND Expires <= @now AND (lease_id IS NULL OR visible_at <= @now);`
+WHERE Expires IS NOT NULL AND Expires <= @now AND (lease_id IS NULL OR visible_at <= @now);` + mssqlCount
 }
 
 // looking are the statements that change nothing.

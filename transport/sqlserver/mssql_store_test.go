@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -20,7 +21,7 @@ import (
 
 // Parts of statements that tell them apart.
 const (
-	claimPart  = "UPDATE due"
+	claimPart  = "UPDATE fit"
 	removePart = "DELETE q OUTPUT"
 	updatePart = "r.after_us % 1000000, dateadd(second, r.after_us / 1000000 % 86400, dateadd(day, r.after_us / 1000000 / 86400, @now))),\n\tdelivery_count"
 	insertPart = "INSERT INTO"
@@ -42,7 +43,7 @@ func TestMSSQLClaimReadsRows(t *testing.T) {
 	if diff := cmp.Diff(want, rows); diff != "" || next != 0 {
 		t.Errorf("next %v, rows (-want +got):\n%s", next, diff)
 	}
-	args := map[string]any{"limit": 5, "for": int64(60_000_000), "lease": int64(99), "owner": "me"}
+	args := map[string]any{"limit": 5, "for": int64(60_000_000), "lease": int64(99), "owner": mssql.NVarCharMax("me"), "bytes": int64(math.MaxInt64)}
 	if diff := cmp.Diff(args, f.take()[0].args); diff != "" {
 		t.Error(diff)
 	}
@@ -258,16 +259,37 @@ func TestMSSQLCutClaimsAreGivenBack(t *testing.T) {
 	if diff := cmp.Diff(map[string]any{"for": int64(1_000_000), "leases": mssql.NVarCharMax("[5,6]")}, calls[0].args); diff != "" {
 		t.Error(diff)
 	}
-	if diff := cmp.Diff(map[string]any{"for": int64(1_000_000), "owner": "me"}, calls[1].args); diff != "" {
+	if diff := cmp.Diff(map[string]any{"for": int64(1_000_000), "owner": mssql.NVarCharMax("me")}, calls[1].args); diff != "" {
 		t.Error(diff)
 	}
 }
 
 func TestMSSQLCancelSaysWhetherItDid(t *testing.T) {
-	_, s := newFake(t, map[string]answer{"[new]": {n: 1}})
+	_, s := newFake(t, map[string]answer{"[new]": numbers(1), "[claimed]": numbers(0)})
 	for queue, want := range map[string]bool{"new": true, "claimed": false} {
 		if got, err := s.Cancel(t.Context(), queue, 7); err != nil || got != want {
 			t.Errorf("%s: %v, %v", queue, got, err)
+		}
+	}
+}
+
+// Where the server is configured with NOCOUNT it reports to no client how many rows a statement has changed.
+func TestMSSQLPurgeCountsUnderNOCOUNT(t *testing.T) {
+	f, s := newFake(t, map[string]answer{"DELETE FROM due;": numbers(5)})
+	if n, err := s.Purge(t.Context(), "q"); err != nil || n != 5 {
+		t.Errorf("%d rows purged, %v, want 5", n, err)
+	}
+	if n := len(f.take()); n != 1 {
+		t.Errorf("%d statements, want one", n)
+	}
+}
+
+// Rows that others have locked are skipped: waiting for them is a deadlock with whoever takes the row first.
+func TestMSSQLReleasesSkipLockedRows(t *testing.T) {
+	q := newMSSQLTable("dbo", mssqlPlace{schema: "dbo", table: "q"}, mssqlTraits{})
+	for _, text := range []string{q.abandon, q.orphans} {
+		if !strings.Contains(text, mssqlDue) {
+			t.Errorf("no %s in %s", mssqlDue, text)
 		}
 	}
 }

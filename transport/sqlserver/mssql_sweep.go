@@ -2,6 +2,7 @@ package sqlserver
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 )
@@ -33,13 +34,15 @@ func (s *mssqlStore) sweep(ctx context.Context, queue string) error {
 // untilFew repeats a statement that removes up to maxSwept rows for as long as there are that many.
 func (s *mssqlStore) untilFew(ctx context.Context, statement string) (all int64, err error) {
 	for n := int64(maxSwept); n >= maxSwept; all += n {
-		result, err := s.db.ExecContext(ctx, statement)
-		if err == nil {
-			n, err = result.RowsAffected()
-		}
-		if err != nil {
+		if n, err = s.changed(ctx, statement); err != nil {
 			return all, err
 		}
 	}
 	return all, nil
+}
+
+// changed executes a statement that ends with mssqlCount.
+func (s *mssqlStore) changed(ctx context.Context, statement string, args ...any) (n int64, err error) {
+	err = each(ctx, s.db, func(rows *sql.Rows) error { return rows.Scan(&n) }, statement, args...)
+	return n, err
 }

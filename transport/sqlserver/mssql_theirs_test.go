@@ -138,7 +138,7 @@ func TestMSSQLTablesMayHaveTriggers(t *testing.T) {
 }
 
 func TestMSSQLSweepsTheQueuesThatItNotesFirst(t *testing.T) {
-	f, s := newFake(t, map[string]answer{"SET swept_at": column("a", "dropped", "b"), "[dropped]": serverError(208, 16), "[a]": {n: 7}})
+	f, s := newFake(t, map[string]answer{"SET swept_at": column("a", "dropped", "b"), "[dropped]": serverError(208, 16), "[a]": numbers(7)})
 	ok(t, s.Sweep(t.Context()))
 	want := []string{
 		"UPDATE q SET swept_at = @now", "DELETE TOP (1000) FROM [dbo].[a] WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK)",

@@ -30,13 +30,19 @@ ORDER BY t.name
 -- queue claim
 DECLARE @now datetime2(7) = sysutcdatetime();
 WITH due AS (
-	SELECT TOP (@limit) seq, Id, Headers, Body, visible_at, Expires, delivery_count, lease_id, lease_owner
+	SELECT TOP (@limit) seq, Id, Headers, Body, visible_at, Expires, delivery_count, lease_id, lease_owner,
+		datalength(Headers) * 3 / 2 + coalesce(datalength(Body), 0) AS size
 	FROM [my's [schema]]].[Sales."Orders"]]'--] WITH (INDEX (holdfast_due), READPAST, UPDLOCK, ROWLOCK, READCOMMITTEDLOCK)
-	WHERE visible_at <= @now ORDER BY visible_at, seq)
-UPDATE due SET delivery_count = delivery_count + 1, visible_at = dateadd(microsecond, @for % 1000000, dateadd(second, @for / 1000000 % 86400, dateadd(day, @for / 1000000 / 86400, @now))),
+	WHERE visible_at <= @now ORDER BY visible_at, seq),
+fit AS (
+	SELECT seq, Id, Headers, Body, visible_at, Expires, delivery_count, lease_id, lease_owner, size,
+		sum(size) OVER (ORDER BY visible_at, seq ROWS UNBOUNDED PRECEDING) AS total
+	FROM due)
+UPDATE fit SET delivery_count = delivery_count + 1, visible_at = dateadd(microsecond, @for % 1000000, dateadd(second, @for / 1000000 % 86400, dateadd(day, @for / 1000000 / 86400, @now))),
 	lease_id = @lease, lease_owner = @owner
 OUTPUT inserted.seq, inserted.Id, inserted.Headers, inserted.Body, inserted.delivery_count,
-	CASE WHEN inserted.Expires <= @now THEN 1 ELSE 0 END;
+	CASE WHEN inserted.Expires <= @now THEN 1 ELSE 0 END
+WHERE total <= @bytes OR total = size;
 IF @@ROWCOUNT = 0
 	SELECT TOP (1) datediff_big(microsecond, @now, visible_at)
 	FROM [my's [schema]]].[Sales."Orders"]]'--] WITH (INDEX (holdfast_due), READPAST, READCOMMITTEDLOCK)
@@ -76,18 +82,19 @@ ORDER BY r.n;
 -- queue abandon
 DECLARE @now datetime2(7) = sysutcdatetime();
 UPDATE q SET visible_at = @now, lease_id = NULL, lease_owner = NULL
-FROM [my's [schema]]].[Sales."Orders"]]'--] AS q WITH (INDEX (holdfast_due), ROWLOCK)
+FROM [my's [schema]]].[Sales."Orders"]]'--] AS q WITH (INDEX (holdfast_due), READPAST, UPDLOCK, ROWLOCK, READCOMMITTEDLOCK)
 WHERE q.visible_at > @now AND q.visible_at <= dateadd(microsecond, @for % 1000000, dateadd(second, @for / 1000000 % 86400, dateadd(day, @for / 1000000 / 86400, @now))) AND q.lease_owner = @owner;
 
 -- queue orphans
 DECLARE @now datetime2(7) = sysutcdatetime();
 UPDATE q SET visible_at = @now, lease_id = NULL, lease_owner = NULL
-FROM [my's [schema]]].[Sales."Orders"]]'--] AS q WITH (INDEX (holdfast_due), ROWLOCK)
+FROM [my's [schema]]].[Sales."Orders"]]'--] AS q WITH (INDEX (holdfast_due), READPAST, UPDLOCK, ROWLOCK, READCOMMITTEDLOCK)
 WHERE q.visible_at > @now AND q.visible_at <= dateadd(microsecond, @for % 1000000, dateadd(second, @for / 1000000 % 86400, dateadd(day, @for / 1000000 / 86400, @now)))
 	AND q.lease_id IN (SELECT lease FROM OPENJSON(@leases) WITH (lease bigint '$'));
 
 -- queue cancel
 DELETE FROM [my's [schema]]].[Sales."Orders"]]'--] WITH (ROWLOCK) WHERE seq = @seq AND delivery_count = 0;
+SELECT @@ROWCOUNT;
 
 -- queue take
 UPDATE [my's [schema]]].[Sales."Orders"]]'--] WITH (ROWLOCK) SET lease_id = @lease
@@ -97,6 +104,7 @@ WHERE seq = @seq AND visible_at <= sysutcdatetime();
 DECLARE @now datetime2(7) = sysutcdatetime();
 DELETE TOP (1000) FROM [my's [schema]]].[Sales."Orders"]]'--] WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK)
 WHERE Expires IS NOT NULL AND Expires <= @now AND (lease_id IS NULL OR visible_at <= @now);
+SELECT @@ROWCOUNT;
 
 -- queue purge
 DECLARE @now datetime2(7) = sysutcdatetime();
@@ -104,6 +112,7 @@ WITH due AS (
 	SELECT TOP (1000) seq, visible_at FROM [my's [schema]]].[Sales."Orders"]]'--] WITH (INDEX (holdfast_due), READPAST, UPDLOCK, ROWLOCK, READCOMMITTEDLOCK)
 	WHERE visible_at <= @now ORDER BY visible_at, seq)
 DELETE FROM due;
+SELECT @@ROWCOUNT;
 
 -- queue last
 SELECT coalesce(max(seq), 0) FROM [my's [schema]]].[Sales."Orders"]]'--] WITH (READPAST, READCOMMITTEDLOCK)
@@ -158,13 +167,19 @@ IF col_length(N'[my''s [schema]]].[Sales."Orders"]]''--]', N'lease_id') IS NOT N
 DECLARE @now datetime2(7) = sysutcdatetime();
 DECLARE @hit TABLE (seq bigint, id nvarchar(max), headers nvarchar(max), body varbinary(max), delivery_count int, expired int);
 WITH due AS (
-	SELECT TOP (@limit) seq, Id, Headers, Body, visible_at, Expires, delivery_count, lease_id, lease_owner
+	SELECT TOP (@limit) seq, Id, Headers, Body, visible_at, Expires, delivery_count, lease_id, lease_owner,
+		datalength(Headers) * 3 / 2 + coalesce(datalength(Body), 0) AS size
 	FROM [dbo].[q] WITH (INDEX (holdfast_due), READPAST, UPDLOCK, ROWLOCK, READCOMMITTEDLOCK)
-	WHERE visible_at <= @now ORDER BY visible_at, seq)
-UPDATE due SET delivery_count = delivery_count + 1, visible_at = dateadd(microsecond, @for % 1000000, dateadd(second, @for / 1000000 % 86400, dateadd(day, @for / 1000000 / 86400, @now))),
+	WHERE visible_at <= @now ORDER BY visible_at, seq),
+fit AS (
+	SELECT seq, Id, Headers, Body, visible_at, Expires, delivery_count, lease_id, lease_owner, size,
+		sum(size) OVER (ORDER BY visible_at, seq ROWS UNBOUNDED PRECEDING) AS total
+	FROM due)
+UPDATE fit SET delivery_count = delivery_count + 1, visible_at = dateadd(microsecond, @for % 1000000, dateadd(second, @for / 1000000 % 86400, dateadd(day, @for / 1000000 / 86400, @now))),
 	lease_id = @lease, lease_owner = @owner
 OUTPUT inserted.seq, inserted.Id, inserted.Headers, inserted.Body, inserted.delivery_count,
-	CASE WHEN inserted.Expires <= @now THEN 1 ELSE 0 END INTO @hit;
+	CASE WHEN inserted.Expires <= @now THEN 1 ELSE 0 END INTO @hit
+WHERE total <= @bytes OR total = size;
 SELECT seq, id, headers, body, delivery_count, expired FROM @hit;
 IF @@ROWCOUNT = 0
 	SELECT TOP (1) datediff_big(microsecond, @now, visible_at)
@@ -213,18 +228,19 @@ SELECT seq FROM @hit;
 -- queue with triggers abandon
 DECLARE @now datetime2(7) = sysutcdatetime();
 UPDATE q SET visible_at = @now, lease_id = NULL, lease_owner = NULL
-FROM [dbo].[q] AS q WITH (INDEX (holdfast_due), ROWLOCK)
+FROM [dbo].[q] AS q WITH (INDEX (holdfast_due), READPAST, UPDLOCK, ROWLOCK, READCOMMITTEDLOCK)
 WHERE q.visible_at > @now AND q.visible_at <= dateadd(microsecond, @for % 1000000, dateadd(second, @for / 1000000 % 86400, dateadd(day, @for / 1000000 / 86400, @now))) AND q.lease_owner = @owner;
 
 -- queue with triggers orphans
 DECLARE @now datetime2(7) = sysutcdatetime();
 UPDATE q SET visible_at = @now, lease_id = NULL, lease_owner = NULL
-FROM [dbo].[q] AS q WITH (INDEX (holdfast_due), ROWLOCK)
+FROM [dbo].[q] AS q WITH (INDEX (holdfast_due), READPAST, UPDLOCK, ROWLOCK, READCOMMITTEDLOCK)
 WHERE q.visible_at > @now AND q.visible_at <= dateadd(microsecond, @for % 1000000, dateadd(second, @for / 1000000 % 86400, dateadd(day, @for / 1000000 / 86400, @now)))
 	AND q.lease_id IN (SELECT lease FROM OPENJSON(@leases) WITH (lease bigint '$'));
 
 -- queue with triggers cancel
 DELETE FROM [dbo].[q] WITH (ROWLOCK) WHERE seq = @seq AND delivery_count = 0;
+SELECT @@ROWCOUNT;
 
 -- queue with triggers take
 UPDATE [dbo].[q] WITH (ROWLOCK) SET lease_id = @lease
@@ -234,6 +250,7 @@ WHERE seq = @seq AND visible_at <= sysutcdatetime();
 DECLARE @now datetime2(7) = sysutcdatetime();
 DELETE TOP (1000) FROM [dbo].[q] WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK)
 WHERE Expires IS NOT NULL AND Expires <= @now AND (lease_id IS NULL OR visible_at <= @now);
+SELECT @@ROWCOUNT;
 
 -- queue with triggers purge
 DECLARE @now datetime2(7) = sysutcdatetime();
@@ -241,6 +258,7 @@ WITH due AS (
 	SELECT TOP (1000) seq, visible_at FROM [dbo].[q] WITH (INDEX (holdfast_due), READPAST, UPDLOCK, ROWLOCK, READCOMMITTEDLOCK)
 	WHERE visible_at <= @now ORDER BY visible_at, seq)
 DELETE FROM due;
+SELECT @@ROWCOUNT;
 
 -- queue with triggers last
 SELECT coalesce(max(seq), 0) FROM [dbo].[q] WITH (READPAST, READCOMMITTEDLOCK)
