@@ -740,6 +740,40 @@ func TestRenewLeavesAloneWhatIsBeingSettled(t *testing.T) {
 	isErr(t, r.Renew(t.Context(), ds[:1])[0], errAway)
 }
 
+// A handler's transaction may commit between the moment when a renewal picks its lease and the statement: the
+// row is gone then, and no other instance will handle the message.
+func TestARenewalThatCrossesACompletionLosesNothing(t *testing.T) {
+	f := newFake("in")
+	c := open(t, f)
+	ds := claimed(t, c, 2)
+	other := receiverOf(t, c, "in").(transport.Renewer)
+	f.onRenew = func() error {
+		f.mu.Unlock() // which Renew holds
+		defer f.mu.Lock()
+		return ds[0].Complete(t.Context())
+	}
+	errs := other.Renew(t.Context(), ds)
+	isErr(t, errs[0], nil)
+	isErr(t, errs[1], nil)
+	if n := f.count("in"); n != 1 {
+		t.Errorf("%d rows left, want that of the other message", n)
+	}
+}
+
+// A Receive whose context ends fails with the cause of that, whatever the broken-off claim says.
+func TestAClaimThatTheContextEndsFailsWithItsCause(t *testing.T) {
+	f := newFake("in")
+	r := receiverOf(t, open(t, f), "in")
+	cause := errors.New("the endpoint stops")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	f.onClaim = func() error { cancel(cause); return errAway }
+	_, err := r.Receive(ctx, 1)
+	isErr(t, err, cause)
+	if errors.Is(err, errAway) {
+		t.Errorf("error = %v, want the cause alone", err)
+	}
+}
+
 type foreign struct{ transport.Delivery }
 
 func TestSubscribersAreReadSeldomAndEachGetsOneCopy(t *testing.T) {

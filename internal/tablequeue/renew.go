@@ -9,8 +9,12 @@ import (
 
 var errForeign = errors.New("renew: a delivery of another transport")
 
+// leaser is a delivery of this engine. leased returns its lease, and reports whether there is something to renew.
+type leaser interface{ leased() (Lease, bool) }
+
 // Renew implements [transport.Renewer], with one statement for all. A delivery that is
-// being settled at the time, or whose row is locked by its transaction, is left alone.
+// being settled at the time, or whose row is locked by its transaction, is left alone and reported as renewed: its settling names
+// the lease, and reports itself if that is lost. Renewing the row all the same would let the two lock rows in different orders.
 func (r *receiver) Renew(ctx context.Context, ds []transport.Delivery) []error {
 	r.conn.renewing.RLock()
 	defer r.conn.renewing.RUnlock()
@@ -18,7 +22,7 @@ func (r *receiver) Renew(ctx context.Context, ds []transport.Delivery) []error {
 	leases := make([]Lease, 0, len(ds))
 	indexes := make([]int, 0, len(ds))
 	for i, d := range ds {
-		own, ok := d.(interface{ leased() (Lease, bool) })
+		own, ok := d.(leaser)
 		if !ok {
 			errs[i] = errForeign
 			continue
@@ -36,7 +40,10 @@ func (r *receiver) Renew(ctx context.Context, ds []transport.Delivery) []error {
 		case err != nil:
 			errs[i] = err
 		case lost[k]:
-			errs[i] = transport.ErrLeaseLost
+			// A row that was settled while the statement was under way is not lost.
+			if _, held := ds[i].(leaser).leased(); held { //nolint:errcheck // those in leases are
+				errs[i] = transport.ErrLeaseLost
+			}
 		}
 	}
 	return errs

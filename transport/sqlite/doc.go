@@ -36,7 +36,9 @@
 // are not counted.
 //
 // Messages are leased: a process that is killed keeps its messages from others until
-// Transport.Lease has run out. Time is the machine's wall clock.
+// Transport.Lease has run out. Time is the machine's wall clock: one that steps forward by more than a lease ends all
+// leases, so that messages which are being handled are delivered once more; one that steps back keeps those of a
+// killed process for longer by as much. A clock that is adjusted gradually does neither.
 //
 // # What it needs
 //
