@@ -26,13 +26,14 @@ type incoming struct {
 	queue    string
 	started  time.Time // set for audit copies only
 	id       string
-	taken    bool     // off its queue before it was handled: transaction mode None
-	settled  bool     // nothing more may be done about it
-	gone     bool     // its lease was lost before it could be settled
-	alone    *guarded // in quarantine; nil elsewhere
-	final    bool     // Config.OnFinalFailure has been called
-	failed   bool     // and is remembered as that
-	calls    []call   // of the handlers
+	taken    bool                 // off its queue before it was handled: transaction mode None
+	settled  bool                 // nothing more may be done about it
+	gone     bool                 // its lease was lost before it could be settled
+	alone    *guarded             // in quarantine; nil elsewhere
+	final    bool                 // Config.OnFinalFailure has been called
+	failed   bool                 // and is remembered as that
+	busy     *transport.BusyError // why it could not be completed: a queue that it sends to takes no messages
+	calls    []call               // of the handlers
 	bases    []baseValue
 	handler  *Handler // the one being invoked
 	session  *Session // of the handlers, then of the Recover stage
@@ -77,7 +78,7 @@ func (in *incoming) run(ctx context.Context) {
 	err := errGoexit // unless handle returns
 	defer func() {
 		in.leaveGate()
-		if err != nil && !in.repeat(ctx, err) {
+		if err != nil && !in.repeat(ctx, err) && !in.postpone(ctx) {
 			in.slot.Free()
 			in.fail(ctx, err)
 		}

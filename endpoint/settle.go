@@ -48,8 +48,10 @@ func (in *incoming) finish(ctx context.Context, ops []transport.Operation) error
 		return errSettled
 	}
 	err := in.completeWith(ctx, ops)
+	in.busy = nil
 	if in.settled = err == nil; !in.settled {
 		in.live.acks.forget()
+		errors.As(err, &in.busy)
 	}
 	return err
 }

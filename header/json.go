@@ -80,8 +80,14 @@ func appendString(b []byte, s string) []byte {
 
 var errHeaderJSON = errors.New("headers: not a JSON object of strings")
 
-// ParseJSON reads a JSON object as [Map.UnmarshalJSON] does. The headers share
-// the memory of s where no character was escaped.
+// MaxCount is how many headers a JSON object may have for [ParseJSON], those with the same name included. A Map looks
+// through its headers to find one, so that more would take long.
+const MaxCount = 1000
+
+var errTooMany = fmt.Errorf("headers: more than %d", MaxCount)
+
+// ParseJSON reads a JSON object as [Map.UnmarshalJSON] does. It fails where there are more than [MaxCount] headers. The
+// headers share the memory of s where no character was escaped.
 func ParseJSON(s string) (Map, error) {
 	p := parser{rest: s}
 	p.space()
@@ -94,7 +100,10 @@ func ParseJSON(s string) (Map, error) {
 	if p.take('}') {
 		return m, p.end()
 	}
-	for {
+	for n := 1; ; n++ {
+		if n > MaxCount {
+			return Map{}, errTooMany
+		}
 		p.space()
 		name, ok := p.text()
 		p.space()

@@ -37,6 +37,25 @@ func TestHeadersAreWrittenAsOneObjectInOrder(t *testing.T) {
 	}
 }
 
+func TestMoreHeadersThanAMapIsForAreRefused(t *testing.T) {
+	object := func(n int, name func(i int) string) string {
+		var b strings.Builder
+		for i := range n {
+			fmt.Fprintf(&b, `,"%s":""`, name(i))
+		}
+		return "{" + strings.TrimPrefix(b.String(), ",") + "}"
+	}
+	distinct, same := func(i int) string { return fmt.Sprint(i) }, func(int) string { return "same" }
+	if m, err := header.ParseJSON(object(header.MaxCount, distinct)); err != nil || m.Len() != header.MaxCount {
+		t.Errorf("%d headers: %d were read, %v", header.MaxCount, m.Len(), err)
+	}
+	for _, name := range []func(int) string{distinct, same} {
+		if m, err := header.ParseJSON(object(header.MaxCount+1, name)); err == nil {
+			t.Errorf("%d of %d headers were read", m.Len(), header.MaxCount+1)
+		}
+	}
+}
+
 func TestHeadersAreReadInOrder(t *testing.T) {
 	for _, test := range []struct {
 		name, in string

@@ -200,6 +200,14 @@ type SpacedRetrier interface {
 	RetryAfter(ctx context.Context, d time.Duration) error
 }
 
+// Postponer is implemented by a Delivery that can wait in its queue until another queue takes messages again. Without it
+// a [*BusyError] is a failure of the message.
+type Postponer interface {
+	// Postpone returns the message to its queue, with the attempts that it had before this delivery. The message is
+	// delivered again when busy takes messages, or after some time.
+	Postpone(ctx context.Context, busy string) error
+}
+
 // DeadLetterer is implemented by a Delivery whose broker has a dead-letter queue of
 // its own. Without it a dead-lettered message goes to the error queue.
 type DeadLetterer interface {

@@ -30,17 +30,34 @@ var (
 
 // TooLargeError is returned for a message over a limit of the broker.
 type TooLargeError struct {
-	What string // "body", "headers" or "message"
-	Size int    // bytes measured
-	Max  int    // bytes allowed
+	What string // "body", "headers", "header count" or "message"
+	Size int    // bytes measured, or headers counted
+	Max  int    // bytes allowed, or headers
 }
 
 func (e *TooLargeError) Error() string {
+	if e.What == "header count" {
+		return fmt.Sprintf("%d headers are over the limit of %d", e.Size, e.Max)
+	}
 	return fmt.Sprintf("%s of %d bytes is over the limit of %d", e.What, e.Size, e.Max)
 }
 
 // Is reports whether target is [ErrTooLarge].
 func (e *TooLargeError) Is(target error) bool { return target == ErrTooLarge }
+
+// BusyError is returned for an operation on a queue that takes no messages at the moment, such as one whose table is
+// locked: nothing was sent. It is an [ErrUnreachable], for errors.Is.
+type BusyError struct {
+	Queue  string
+	Reason string
+}
+
+func (e *BusyError) Error() string {
+	return fmt.Sprintf("queue %q takes no messages at the moment (nothing was sent): %s", e.Queue, e.Reason)
+}
+
+// Is reports whether target is [ErrUnreachable].
+func (e *BusyError) Is(target error) bool { return target == ErrUnreachable }
 
 // DispatchError says which operations of a dispatch failed; the others were accepted.
 type DispatchError struct {

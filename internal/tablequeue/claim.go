@@ -132,7 +132,7 @@ func (r *receiver) delivery(lease Lease, row *Claimed) transport.Delivery {
 }
 
 // NativeHeaders is the name in Message.Native of the header text of a row that could not be
-// decoded.
+// decoded. Copies of the message keep the text in [header.UndecodableHeaders].
 const NativeHeaders = "headers"
 
 // message sets m to what a row holds. Its id is the one in the headers; the column's
@@ -145,6 +145,7 @@ func message(m *transport.Message, row *Claimed) {
 	if err != nil {
 		m.Undecodable = fmt.Errorf("message %d: %w", row.Seq, err)
 		m.Native = map[string]string{NativeHeaders: row.Headers}
+		m.Headers.Set(header.UndecodableHeaders, header.FormatUndecodable(row.Headers))
 		return
 	}
 	m.Headers = headers

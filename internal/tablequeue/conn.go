@@ -59,6 +59,9 @@ type Conn struct {
 	subs  subscribers
 	wakes wakes
 
+	unusable unusable
+	warned   sync.Map // the subscribers' queues that were warned of
+
 	life    context.Context //nolint:containedctx // ends when Close begins; for the Conn's own goroutines
 	closing context.CancelFunc
 	work    context.Context //nolint:containedctx // ends maxClose later; for requests that are under way
@@ -134,6 +137,7 @@ func (c *Conn) OpenReceiver(ctx context.Context, opts transport.ReceiverOptions)
 		return nil, err
 	}
 	c.queues.Store(opts.Queue, nil)
+	c.unusable.found()
 	if c.receives.CompareAndSwap(false, true) {
 		if w, ok := c.store.(Waker); ok {
 			c.running.Go(func() { c.listen(w) })

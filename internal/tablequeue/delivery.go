@@ -16,6 +16,7 @@ var (
 	_ transport.Completer     = (*delivery)(nil)
 	_ transport.SpacedRetrier = (*delivery)(nil)
 	_ transport.Noter         = (*delivery)(nil)
+	_ transport.Postponer     = (*delivery)(nil)
 	_ transport.Transactor    = (*txDelivery)(nil)
 	_ transport.Conflicter    = (*tx)(nil)
 )
@@ -87,8 +88,17 @@ func (d *delivery) hold() {
 	d.locked.Store(true)
 }
 
-// settle does what how says to d's row, with ops.
+// settle does what how says to d's row, with ops: again where subscribers of what ops publish turn out to be gone.
 func (d *delivery) settle(ctx context.Context, how Unit, ops []transport.Operation) error {
+	for try := 1; ; try++ {
+		err := d.settleOnce(ctx, how, ops)
+		if !d.conn.lostSubscribers(err, ops) || try == maxLost {
+			return err
+		}
+	}
+}
+
+func (d *delivery) settleOnce(ctx context.Context, how Unit, ops []transport.Operation) error {
 	w := d.conn.newWork()
 	failed := d.fill(ctx, w, ops)
 	if len(failed) > 0 {
@@ -102,12 +112,15 @@ func (d *delivery) settle(ctx context.Context, how Unit, ops []transport.Operati
 		d.settling.Store(false)
 		return err
 	}
-	if err == nil && w.unit.Lost {
+	switch {
+	case err == nil && len(w.failed) > 0:
+		err = dispatchError(w.failed, len(ops))
+	case err == nil && w.unit.Lost:
 		err = transport.ErrLeaseLost
-	} else if err != nil {
-		d.settling.Store(false)
+	case err != nil:
 		err = d.conn.blame(ctx, err, w.unit.Rows, len(ops))
 	}
+	d.settling.Store(err == nil || errors.Is(err, transport.ErrLeaseLost))
 	d.conn.recycle(w)
 	return err
 }
@@ -118,35 +131,33 @@ func (d *delivery) fill(ctx context.Context, w *work, ops []transport.Operation)
 	return d.conn.addRows(ctx, w, ops)
 }
 
-// blame names the operations that a refused completion failed for: those whose queue does
-// not exist, or all when that is not it. Other errors it returns as they are.
+// blame names the operations that a refused completion failed for: those whose queue takes no messages, or all when that
+// is not it. Other errors it returns as they are.
 func (c *Conn) blame(ctx context.Context, err error, rows []Row, total int) error {
-	if len(rows) == 0 || c.store.Classify(err) != Refused {
+	class := c.store.Classify(err)
+	if len(rows) == 0 || class != Refused && class != Locked {
 		return err
 	}
-	missing := map[string]error{}
+	found := false
+	closed := c.call(ctx, func(ctx context.Context) error {
+		found = c.find(ctx, err, addDestinations(nil, rows))
+		return nil
+	})
 	var failed []transport.OpError
-	for i := range rows {
-		q := rows[i].Queue
-		if _, known := missing[q]; !known {
-			missing[q] = c.ifMissing(ctx, q)
+	if found {
+		for i := range rows {
+			if err := c.unusable.of(rows[i].Queue); err != nil {
+				failed = append(failed, transport.OpError{Index: rows[i].Op, Err: err})
+			}
 		}
-		if missing[q] != nil {
-			failed = append(failed, transport.OpError{Index: rows[i].Op, Err: missing[q]})
-		}
+	}
+	if len(failed) == 0 && (class == Locked || closed != nil) {
+		return err
 	}
 	if len(failed) == 0 {
 		failed = failAll(rows, err)
 	}
 	return dispatchError(failed, total)
-}
-
-func (c *Conn) ifMissing(ctx context.Context, queue string) error {
-	err := c.call(ctx, func(ctx context.Context) error { return c.store.Exists(ctx, queue) })
-	if errors.Is(err, transport.ErrNoQueue) {
-		return err
-	}
-	return nil
 }
 
 // Begin implements [transport.Transactor].
@@ -196,7 +207,11 @@ func (t *tx) Complete(ctx context.Context, ops []transport.Operation) error {
 	switch {
 	case err != nil:
 		d.settling.Store(false)
-		return c.blame(ctx, c.verdict(err), w.unit.Rows, len(ops))
+		err = c.blame(ctx, c.verdict(err), w.unit.Rows, len(ops))
+		if c.lostSubscribers(err, ops) {
+			return &lostSubscribersError{err}
+		}
+		return err
 	case w.unit.Lost:
 		return transport.ErrLeaseLost
 	}
@@ -214,7 +229,19 @@ func (c *Conn) complete(ctx context.Context, tx StoreTx, u *Unit) error {
 }
 
 // Conflict implements [transport.Conflicter].
-func (t *tx) Conflict(err error) bool { return t.delivery.conn.store.Classify(err) == Conflict }
+func (t *tx) Conflict(err error) bool {
+	if _, again := errors.AsType[*lostSubscribersError](err); again {
+		return true
+	}
+	class := t.delivery.conn.store.Classify(err)
+	return class == Conflict || class == Locked
+}
+
+// lostSubscribersError is of a transaction that published to a subscriber whose table is gone: the next one leaves the
+// subscriber out.
+type lostSubscribersError struct{ error }
+
+func (e *lostSubscribersError) Unwrap() error { return e.error }
 
 // Rollback implements [transport.Tx].
 func (t *tx) Rollback(ctx context.Context) error {

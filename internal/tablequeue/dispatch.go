@@ -9,6 +9,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/holdfast-go/holdfast/header"
 	"github.com/holdfast-go/holdfast/transport"
 )
 
@@ -39,7 +40,18 @@ func (c *Conn) Dispatch(ctx context.Context, ops []transport.Operation) ([]trans
 	if !kept {
 		c.recycle(w)
 	}
-	return receipts, dispatchError(failed, len(ops))
+	return receipts, dispatchError(c.withoutLost(failed, ops), len(ops))
+}
+
+// withoutLost is failed without the copies for subscribers that turned out to be gone. The other copies were sent.
+func (c *Conn) withoutLost(failed []transport.OpError, ops []transport.Operation) []transport.OpError {
+	return slices.DeleteFunc(failed, func(f transport.OpError) bool {
+		lost := lost(f, ops)
+		if lost {
+			c.subs.forget()
+		}
+		return lost
+	})
 }
 
 // send inserts rows, which are part of w's.
@@ -90,7 +102,10 @@ func (c *Conn) addOp(ctx context.Context, w *work, index int, op *transport.Oper
 	if len(m.Body) > c.cfg.MaxBody {
 		return &transport.TooLargeError{What: "body", Size: len(m.Body), Max: c.cfg.MaxBody}
 	}
-	start := len(w.buf)
+	if n := m.Headers.Len(); n > header.MaxCount { // what receives it could not read it
+		return &transport.TooLargeError{What: "header count", Size: n, Max: header.MaxCount}
+	}
+	start, rows := len(w.buf), len(w.unit.Rows)
 	w.buf = m.Headers.AppendJSON(w.buf)
 	row := Row{
 		Queue:   op.Queue,
@@ -112,7 +127,13 @@ func (c *Conn) addOp(ctx context.Context, w *work, index int, op *transport.Oper
 		return err
 	}
 	for _, row.Queue = range queues {
-		if err := c.addRow(w, row); err != nil {
+		err := c.addRow(w, row)
+		if errors.Is(err, transport.ErrNoQueue) { // since the subscriptions were read
+			c.subs.forget()
+			continue
+		}
+		if err != nil {
+			w.unit.Rows = w.unit.Rows[:rows] // all subscribers or none
 			return err
 		}
 	}
@@ -129,6 +150,9 @@ func storable(id string) string {
 
 func (c *Conn) addRow(w *work, row Row) error {
 	if err := c.store.Check(row.Queue); err != nil {
+		return err
+	}
+	if err := c.unusable.of(row.Queue); err != nil {
 		return err
 	}
 	w.unit.Rows = append(w.unit.Rows, row)

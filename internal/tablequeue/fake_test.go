@@ -91,6 +91,17 @@ func (f *fake) Exists(_ context.Context, queue string) error {
 	return f.exists(queue)
 }
 
+func (f *fake) Missing(_ context.Context, queues []string) ([]bool, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.called("missing %d", len(queues))
+	missing := make([]bool, len(queues))
+	for i, q := range queues {
+		missing[i] = f.exists(q) != nil
+	}
+	return missing, nil
+}
+
 func (f *fake) Claim(ctx context.Context, c Claim, into []Claimed) ([]Claimed, time.Duration, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -13,7 +13,12 @@ import (
 
 const (
 	maxFlushBytes = 16 << 20 // headers and bodies in one Flush, unless one unit alone has more
-	conflicts     = 5        // times that a batch is tried again after a conflict
+	conflicts     = 5        // times that a batch is tried after a conflict
+
+	// A server that restarts ends all connections, which is noticed when one is used: a batch may meet as many as the
+	// pool has.
+	reconnects   = 2           // times that a batch is tried again
+	maxReconnect = time.Second // after this time it is not
 )
 
 // work is a unit on its way through the batcher. Works are pooled: their slices are
@@ -21,7 +26,7 @@ const (
 type work struct {
 	unit   Unit
 	buf    []byte              // what Headers of the unit's rows point into
-	failed []transport.OpError // of a Send: rows that were refused, by operation
+	failed []transport.OpError // rows that were refused, by operation
 	err    error               // of the unit as a whole
 }
 
@@ -71,22 +76,30 @@ func (c *Conn) flush(works []*work, errs []error) {
 	}
 }
 
-// write flushes units and, where they are refused, halves of them, so that in
-// the end only the refused ones fail.
+// write flushes units. Where they are refused, it leaves out those that send to a queue which takes no messages, or else
+// flushes halves of them, so that in the end only the refused ones fail.
 func (c *Conn) write(units []*Unit) {
 	err := c.writeOnce(units)
 	if err == nil {
 		c.wakes.flushed(units)
 		return
 	}
-	if c.store.Classify(err) != Refused {
+	if class := c.store.Classify(err); class != Refused && class != Locked {
 		fail(units, c.verdict(err))
 		return
+	}
+	if c.look(err, units) {
+		if rest, failed := c.without(units); failed {
+			if len(rest) > 0 {
+				c.write(rest)
+			}
+			return
+		}
 	}
 	if len(units) == 1 {
 		first, second := units[0].halves()
 		if second == nil {
-			fail(units, err)
+			fail(units, c.verdict(err))
 			return
 		}
 		units = []*Unit{first, second}
@@ -96,17 +109,54 @@ func (c *Conn) write(units []*Unit) {
 	c.write(units[half:])
 }
 
-// writeOnce flushes units, again when they met a conflict.
+// look finds the queues that units were refused for.
+func (c *Conn) look(err error, units []*Unit) bool {
+	ctx, cancel := context.WithTimeout(c.work, maxWait)
+	defer cancel()
+	return c.find(ctx, err, destinations(units))
+}
+
+// writeOnce flushes units: again when they met a conflict, or connections that the server had ended, and with more
+// patience when they met a lock on something else than the tables that they send to.
 func (c *Conn) writeOnce(units []*Unit) error {
 	pause := backoff.Backoff{Min: 2 * time.Millisecond, Max: 50 * time.Millisecond}
+	flush, began := c.store.Flush, time.Now()
 	for try := 1; ; try++ {
 		ctx, cancel := context.WithTimeout(c.work, maxWait)
-		err := c.store.Flush(ctx, units)
+		err := flush(ctx, units)
 		cancel()
-		if err == nil || try == conflicts || c.store.Classify(err) != Conflict {
+		if err == nil {
+			return nil
+		}
+		forgetSeqs(units)
+		switch c.store.Classify(err) {
+		case Conflict:
+			if try == conflicts {
+				return err
+			}
+		case Unavailable:
+			if try > reconnects || time.Since(began) > maxReconnect {
+				return err
+			}
+		case Locked:
+			locks, ok := c.store.(Locks)
+			if !ok || try == conflicts || c.look(err, units) {
+				return err
+			}
+			flush = locks.FlushWaiting
+		case Failed, Refused, Unknown:
 			return err
 		}
 		_ = pause.Wait(c.work)
+	}
+}
+
+// forgetSeqs takes back the seqs of rows whose insertion was rolled back: nobody is to get a receipt for them.
+func forgetSeqs(units []*Unit) {
+	for _, u := range units {
+		for i := range u.Rows {
+			u.Rows[i].Seq = 0
+		}
 	}
 }
 
@@ -117,7 +167,7 @@ func (c *Conn) verdict(err error) error {
 		return fmt.Errorf("%w: %w", transport.ErrOutcomeUnknown, err)
 	case Unavailable:
 		return fmt.Errorf("%w: %w", transport.ErrUnreachable, err)
-	case Failed, Refused, Conflict:
+	case Failed, Refused, Conflict, Locked:
 	}
 	return err
 }

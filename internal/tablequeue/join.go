@@ -9,6 +9,15 @@ import (
 // DispatchIn implements [transport.Joiner]. The rows are inserted by the connection of tx, apart
 // from what others write; all else that has to be read comes over connections of ours.
 func (c *Conn) DispatchIn(ctx context.Context, tx any, ops []transport.Operation) ([]transport.Receipt, error) {
+	for try := 1; ; try++ {
+		receipts, err := c.dispatchIn(ctx, tx, ops)
+		if !c.lostSubscribers(err, ops) || try == maxLost {
+			return receipts, err
+		}
+	}
+}
+
+func (c *Conn) dispatchIn(ctx context.Context, tx any, ops []transport.Operation) ([]transport.Receipt, error) {
 	w := c.newWork()
 	defer c.recycle(w)
 	err := c.call(ctx, func(ctx context.Context) error { return dispatchError(c.addRows(ctx, w, ops), len(ops)) })

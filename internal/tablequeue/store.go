@@ -15,7 +15,7 @@ import (
 //	seq             an integer that grows with every insert, the key
 //	id              the message's id, text
 //	headers         a JSON object of strings, text
-//	body            bytes, null where there is none
+//	body            bytes; null, which others may insert, is an empty body
 //	visible_at      when it may be claimed: now, the end of a delay, or of a lease
 //	expires         when it is worthless, or null (expires_at on SQLite)
 //	delivery_count  how often it has been claimed, 0 at first
@@ -121,6 +121,8 @@ type Page struct {
 type Topology interface {
 	// Exists fails with [transport.ErrNoQueue] when there is no such queue.
 	Exists(ctx context.Context, queue string) error
+	// Missing reports, for each of queues, whether there is no table to send to. Check has passed them.
+	Missing(ctx context.Context, queues []string) ([]bool, error)
 	// Install creates what is missing of the queues and the table of subscriptions, and
 	// leaves alone what exists. Several processes may do it at once.
 	Install(ctx context.Context, plan transport.Plan) error
@@ -179,7 +181,7 @@ const (
 	Delete
 	// Retry makes the row visible at now + After, sets last_error to Note, and ends its lease.
 	Retry
-	// Release makes the row visible now, takes one from its delivery_count and ends
+	// Release makes the row visible at now + After, takes one from its delivery_count and ends
 	// its lease.
 	Release
 )
@@ -190,8 +192,8 @@ type Unit struct {
 	Verb  Verb
 	Queue string
 	Lease Lease
-	After time.Duration // of Retry
-	Note  string        // likewise; empty leaves last_error as it is
+	After time.Duration // of Retry and Release
+	Note  string        // of Retry; empty leaves last_error as it is
 	Rows  []Row         // of Send and Delete
 
 	// Lost is set by Flush: the lease was no longer the row's, nothing of this
@@ -206,7 +208,7 @@ type Row struct {
 	Queue   string // Check has passed it
 	ID      string
 	Headers []byte // JSON, UTF-8
-	Body    []byte // nil is an empty body
+	Body    []byte // nil is an empty body. Where others read the tables too it is never stored as null
 	// At is when the row becomes visible, but not before now; where it is
 	// zero, that is now + After.
 	At    time.Time
@@ -240,6 +242,8 @@ const (
 	// Conflict is a deadlock or the like. Nothing has happened; the same batch may pass
 	// if tried again.
 	Conflict
+	// Locked says that a lock could not be had in time. Nothing has happened.
+	Locked
 	// Unknown says that the connection broke, or ctx ended, after the statement was sent: it
 	// may have happened.
 	Unknown
@@ -251,6 +255,17 @@ type Orphaner interface {
 	// AbandonClaims makes the rows of queue that were leased under any of the lease numbers visible
 	// now, with their counts kept. As with Abandon, no lease lasts longer than d.
 	AbandonClaims(ctx context.Context, queue string, leases []int64, d time.Duration) error
+}
+
+// Locks is implemented by a [Store] in which one table can be locked while others are used, as by maintenance. Its Flush
+// waits for a lock for a short time only, and then fails with a Locked error.
+type Locks interface {
+	// FlushWaiting is Flush, but waits for locks until ctx ends.
+	FlushWaiting(ctx context.Context, units []*Unit) error
+	// Locked reports, for each of queues, whether another transaction keeps rows from being inserted.
+	Locked(ctx context.Context, queues []string) ([]bool, error)
+	// Hasten makes those of the rows of queue visible at once that are not leased, in front of all others.
+	Hasten(ctx context.Context, queue string, seqs []int64) error
 }
 
 // Transactor is implemented by a [Store] whose users can have writes of their own in the

@@ -17,6 +17,7 @@ func (c *Conn) Install(ctx context.Context, plan transport.Plan) error {
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
+	defer c.unusable.found()
 	return c.call(ctx, func(ctx context.Context) error { return c.store.Install(ctx, plan) })
 }
 
@@ -38,6 +39,7 @@ func (c *Conn) Inspect(ctx context.Context, queues ...string) (stats []transport
 // once, others as soon as they hear of it, or after a second.
 func (c *Conn) Subscribe(ctx context.Context, queue string, types []string) error {
 	defer c.subs.forget()
+	defer c.unusable.found()
 	return c.subscribe(ctx, queue, func(ctx context.Context) error { return c.store.Subscribe(ctx, queue, types) })
 }
 
@@ -62,13 +64,15 @@ func (c *Conn) subscribe(ctx context.Context, queue string, change func(context.
 // subscriptions are read for a publish: where they cannot be, nothing of it was sent.
 func (c *Conn) subscriptions(ctx context.Context) (all []Subscription, err error) {
 	err = c.call(ctx, func(ctx context.Context) error {
-		all, err = c.store.Subscriptions(ctx)
+		if all, err = c.store.Subscriptions(ctx); err == nil {
+			all, err = c.reachable(ctx, all)
+		}
 		return err
 	})
 	if err == nil {
 		return all, nil
 	}
-	if class := c.store.Classify(err); class == Unavailable || class == Unknown {
+	if class := c.store.Classify(err); class == Unavailable || class == Unknown || class == Locked {
 		err = fmt.Errorf("%w: %w", transport.ErrUnreachable, err)
 	}
 	return nil, err

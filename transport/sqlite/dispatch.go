@@ -59,7 +59,7 @@ func (w *writer) settleRow(u *tablequeue.Unit, now int64) (kept bool, err error)
 	case tablequeue.Retry:
 		n, err = change(w.retry, later(now, u.After), u.Note, u.Lease.Seq, u.Lease.ID)
 	case tablequeue.Release:
-		n, err = change(w.giveBack, now, u.Lease.Seq, u.Lease.ID)
+		n, err = change(w.giveBack, later(now, u.After), u.Lease.Seq, u.Lease.ID)
 	default:
 		return false, fmt.Errorf("unknown verb %d", u.Verb)
 	}

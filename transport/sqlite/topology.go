@@ -3,6 +3,7 @@ package sqlite
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"time"
 
@@ -149,4 +150,16 @@ func (s *store) query(ctx context.Context, row func(*sql.Rows) error, query stri
 		}
 	}
 	return rows.Err()
+}
+
+// Missing implements [tablequeue.Topology].
+func (s *store) Missing(ctx context.Context, queues []string) ([]bool, error) {
+	missing := make([]bool, len(queues))
+	for i, q := range queues {
+		err := s.Exists(ctx, q)
+		if missing[i] = errors.Is(err, transport.ErrNoQueue); err != nil && !missing[i] {
+			return nil, err
+		}
+	}
+	return missing, nil
 }

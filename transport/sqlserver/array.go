@@ -17,7 +17,7 @@ type array[E element] []E
 type element interface {
 	number | text | blob
 	oid() uint32
-	size() int // in bytes; below 0 for null
+	size() int // in bytes
 	appendTo(buf []byte) []byte
 }
 
@@ -25,7 +25,7 @@ type element interface {
 type (
 	number int64  // bigint
 	text   string // text
-	blob   []byte // bytea; nil is null
+	blob   []byte // bytea; nil is empty, as NServiceBus cannot read null
 )
 
 func (number) oid() uint32 { return pgtype.Int8OID }
@@ -34,12 +34,7 @@ func (blob) oid() uint32   { return pgtype.ByteaOID }
 
 func (number) size() int { return 8 }
 func (t text) size() int { return len(t) }
-func (b blob) size() int {
-	if b == nil {
-		return -1
-	}
-	return len(b)
-}
+func (b blob) size() int { return len(b) }
 
 func (n number) appendTo(buf []byte) []byte { return binary.BigEndian.AppendUint64(buf, uint64(n)) }
 func (t text) appendTo(buf []byte) []byte   { return append(buf, t...) }
@@ -54,7 +49,7 @@ func (a array[E]) appendTo(buf []byte) []byte {
 	const lead, dimensions, nulls, first = 20, 1, 1, 1
 	size := lead
 	for _, e := range a {
-		size += 4 + max(e.size(), 0)
+		size += 4 + e.size()
 	}
 	buf = slices.Grow(buf, size)
 	var e E

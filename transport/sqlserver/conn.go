@@ -22,6 +22,7 @@ var (
 	_ tablequeue.Namer      = (*store)(nil)
 	_ tablequeue.Sweeper    = (*store)(nil)
 	_ tablequeue.Orphaner   = (*store)(nil)
+	_ tablequeue.Locks      = (*store)(nil)
 )
 
 // store is the PostgreSQL dialect of the lease engine.

@@ -64,7 +64,7 @@ func openConnections(ctx context.Context, cfg *pgxpool.Config, listening *pgx.Co
 	}{
 		{&c.leases, c.claimsConfig(cfg, name, most)},
 		{&c.renewals, c.lazyConfig(cfg, name, renewals)},
-		{&c.writes, c.engineConfig(cfg, name, most)},
+		{&c.writes, c.writesConfig(cfg, name, most)},
 	} {
 		var err error
 		if *pool.p, err = pgxpool.NewWithConfig(ctx, pool.cfg); err != nil {
@@ -135,6 +135,16 @@ func (c *connections) claimsConfig(cfg *pgxpool.Config, name string, most int) *
 	own := c.lazyConfig(cfg, name, most)
 	if !c.pooled {
 		own.ConnConfig.RuntimeParams["lock_timeout"] = claimLockWait
+	}
+	return own
+}
+
+// writesConfig waits for locks for a short time only: a batch holds what many have sent, to tables of which one may be
+// locked.
+func (c *connections) writesConfig(cfg *pgxpool.Config, name string, most int) *pgxpool.Config {
+	own := c.engineConfig(cfg, name, most)
+	if !c.pooled {
+		own.ConnConfig.RuntimeParams["lock_timeout"] = lockWait
 	}
 	return own
 }

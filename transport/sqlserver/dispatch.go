@@ -17,8 +17,14 @@ import (
 // inserts what was sent with it, one per queue that is sent to otherwise, all in one
 // round trip and one transaction.
 func (s *store) Flush(ctx context.Context, units []*tablequeue.Unit) error {
+	return s.flush(ctx, units, func(*pgx.Batch) {})
+}
+
+// flush is Flush, after what prepare adds to the batch.
+func (s *store) flush(ctx context.Context, units []*tablequeue.Unit, prepare func(*pgx.Batch)) error {
 	return s.knowing(ctx, units, func() error {
 		b := s.batch(false)
+		prepare(b)
 		for _, g := range s.groups(units) {
 			s.queue(b, g)
 		}
@@ -271,7 +277,7 @@ func (o *out) values() []any {
 		return o.arrays()
 	}
 	r := o.rows[0]
-	return []any{r.ID, string(textOf(r.Headers)), r.Body}
+	return []any{r.ID, string(textOf(r.Headers)), bytesOf(r.Body)}
 }
 
 // micros is t for the database; 0 for none.

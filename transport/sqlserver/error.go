@@ -15,13 +15,15 @@ import (
 const (
 	undefinedTable = "42P01"
 	readOnly       = "25006"
+
+	lockNotAvailable = "55P03"
 )
 
 // errNoConnection is where the server cannot be reached, or all connections wait for its answers.
 var errNoConnection = errors.New("no connection")
 
-// reconnect gives up all connections: the server behind them is a standby now, and who can be written to is found by
-// connecting anew. Those in use end when they are given back.
+// reconnect ends all connections, those in use when they are returned to their pool. The server behind them is a standby
+// now, or has ended some of them and probably all.
 func (s *store) reconnect() {
 	s.reset()
 	s.handlers.Reset()
@@ -29,7 +31,8 @@ func (s *store) reconnect() {
 
 // failed is failure on one of the engine's connections.
 func (s *store) failed(doing string, err error) error {
-	if code(err) == readOnly {
+	switch code(err) {
+	case readOnly, "57P01", "57P02", "57P05": // shutdown, crash of another process, idle for too long
 		s.reconnect()
 	}
 	return failure(doing, err)
@@ -97,9 +100,11 @@ func proxyLostServer(answer *pgconn.PgError) bool {
 
 func classOf(code string) tablequeue.Class {
 	switch code {
-	case "40001", "40P01", "55P03", // serialization failure, deadlock, lock not available
+	case "40001", "40P01", // serialization failure, deadlock
 		"0A000", "26000": // a prepared statement is out of date, or gone
 		return tablequeue.Conflict
+	case lockNotAvailable:
+		return tablequeue.Locked
 	case readOnly:
 		return tablequeue.Unavailable
 	}

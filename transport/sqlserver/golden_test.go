@@ -39,6 +39,9 @@ func TestGoldenStatements(t *testing.T) {
 		{"complete in a handler's transaction", removal(in, nil)},
 		{"complete in a handler's transaction, and send to two queues", removal(in, []*out{lone, theirs})},
 		{"what is set before, behind a proxy", planning},
+		{"look for locks", lockedTables},
+		{"look for tables", missingTables},
+		{"make rows visible that waited for a lock", hasten(in)},
 		{"install", strings.Join(s.script([]string{"in"}), ";\n")},
 	} {
 		fmt.Fprintf(&b, "-- %s\n%s;\n\n", st.name, st.text)

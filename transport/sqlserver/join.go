@@ -96,10 +96,18 @@ func plain(arrays []any) []any {
 		case array[number]:
 			arrays[i] = convert(a, func(n number) int64 { return int64(n) })
 		case array[blob]:
-			arrays[i] = convert(a, func(b blob) []byte { return b })
+			arrays[i] = convert(a, func(b blob) []byte { return bytesOf(b) })
 		}
 	}
 	return arrays
+}
+
+// bytesOf is body without nil, which would be null.
+func bytesOf(body []byte) []byte {
+	if body == nil {
+		return []byte{}
+	}
+	return body
 }
 
 func convert[To any, From element](a array[From], to func(From) To) []To {

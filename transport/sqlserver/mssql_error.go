@@ -21,7 +21,10 @@ type mssqlError struct {
 func (e *mssqlError) Error() string { return "mssql: " + e.doing + ": " + e.cause.Error() }
 func (e *mssqlError) Unwrap() error { return e.cause }
 
-const invalidObject = 208
+const (
+	invalidObject       = 208
+	lockTimeoutExceeded = 1222
+)
 
 // mssqlFailed adds to err what was attempted.
 func mssqlFailed(doing string, err error) error {
@@ -88,8 +91,10 @@ func mssqlClass(answer mssql.Error) tablequeue.Class {
 		return tablequeue.Unavailable
 	}
 	switch answer.Number {
-	case 1205, 1222, 3960: // deadlock, lock not to be had in time, snapshot conflict
+	case 1205, 3960: // deadlock, snapshot conflict
 		return tablequeue.Conflict
+	case lockTimeoutExceeded:
+		return tablequeue.Locked
 	case 0, 3902, 3903, 3930: // the transaction has been ended by the server, or can only be rolled back
 		return tablequeue.Failed
 	case 976, 978, 983, 3906, // replica not readable or not yet, database read only

@@ -73,10 +73,10 @@ func newFake(t *testing.T, answers map[string]answer) (*fakeServer, *mssqlStore)
 	return f, s
 }
 
-// texts are what has been asked since the last call, each statement by its first line that is not about the clock.
+// texts are what has been asked since the last call, each statement by its first line that is not about locks or the clock.
 func (f *fakeServer) texts() (all []string) {
 	for _, a := range f.take() {
-		text := strings.TrimPrefix(a.text, mssqlNow)
+		text := strings.TrimPrefix(strings.TrimPrefix(a.text, mssqlLockWait), mssqlNow)
 		line, _, _ := strings.Cut(text, "\n")
 		all = append(all, line)
 	}

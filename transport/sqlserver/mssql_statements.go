@@ -62,7 +62,8 @@ type mssqlTable struct {
 	traits mssqlTraits
 	claim, renew, update, remove, insert,
 	abandon, orphans, cancel, take, sweep, purge,
-	last, browse, inspect, columns, create, note string
+	last, browse, inspect, columns, create, note,
+	try, hasten string
 }
 
 func newMSSQLTable(schema string, at mssqlPlace, traits mssqlTraits) *mssqlTable {
@@ -70,6 +71,7 @@ func newMSSQLTable(schema string, at mssqlPlace, traits mssqlTraits) *mssqlTable
 	t.leasing(t.quoted)
 	t.removing(t.quoted)
 	t.looking(t.quoted)
+	t.waiting(t.quoted)
 	t.making(schema, at)
 	t.insert = t.inserting(t.quoted)
 	if traits.theirs {

@@ -27,6 +27,9 @@ func TestMSSQLStatementsAreTheReviewedOnes(t *testing.T) {
 	add("install lock", mssqlInstallLock)
 	add("schema", mssqlSchema(schema))
 	add("queues", mssqlQueues)
+	add("missing queues", mssqlMissing)
+	add("before a write", mssqlLockWait)
+	add("before a write that waits", mssqlAnyLockWait)
 	at := mssqlPlace{schema: schema, table: queue}
 	addFields(add, "queue", reflect.ValueOf(*newMSSQLTable(schema, at, mssqlTraits{})))
 	addFields(add, "queue with triggers", reflect.ValueOf(*newMSSQLTable("dbo", mssqlPlace{schema: "dbo", table: "q"}, mssqlTraits{triggers: true})))

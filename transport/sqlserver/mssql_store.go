@@ -20,6 +20,7 @@ var (
 	_ tablequeue.Orphaner   = (*mssqlStore)(nil)
 	_ tablequeue.Sweeper    = (*mssqlStore)(nil)
 	_ tablequeue.Namer      = (*mssqlStore)(nil)
+	_ tablequeue.Locks      = (*mssqlStore)(nil)
 )
 
 // mssqlStore is the SQL Server dialect of the lease engine. It is no [tablequeue.Waker]: receivers poll.

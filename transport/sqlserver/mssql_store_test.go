@@ -123,7 +123,7 @@ func TestMSSQLWritesABatchInOneTransaction(t *testing.T) {
 	for i, want := range map[int]string{
 		1: "[[0,1,10],[1,3,30]]",
 		2: `[[0,2,20,1000000,0,"it's \"out\""],[1,4,40,0,1]]`,
-		3: `[{"n":0,"id":"kept","headers":{},"body_size":0,"at_us":0,"after_us":0,"ttl_us":0}]`,
+		3: `[{"n":0,"id":"kept","headers":{},"body_from":1,"body_size":0,"at_us":0,"after_us":0,"ttl_us":0}]`,
 	} {
 		if diff := cmp.Diff(mssql.NVarCharMax(want), calls[i].args["rows"]); diff != "" {
 			t.Error(diff)
@@ -147,7 +147,7 @@ func TestMSSQLRowsTravelInOneParameterEach(t *testing.T) {
 	})
 	want := []mssqlRow{
 		{N: 0, ID: "a", Headers: json.RawMessage(`{"k":"<é>"}`), BodyFrom: 1, BodySize: 3, At: at.UnixMicro(), TTL: 3_600_000_000},
-		{N: 1, ID: "b", Headers: json.RawMessage(`{}`), After: 1_000_000},
+		{N: 1, ID: "b", Headers: json.RawMessage(`{}`), BodyFrom: 4, After: 1_000_000},
 		{N: 2, ID: "c", Headers: json.RawMessage(`{}`), BodyFrom: 4},
 		{N: 3, ID: "d", Headers: json.RawMessage(`{}`), BodyFrom: 4, BodySize: 2, At: 1},
 	}
@@ -190,7 +190,7 @@ func TestMSSQLFailuresAreToldApart(t *testing.T) {
 		want    tablequeue.Class
 	}{
 		"deadlock":                      {map[string]answer{removePart: serverError(1205, 13)}, both, tablequeue.Conflict},
-		"lock timeout":                  {map[string]answer{removePart: serverError(1222, 16)}, one, tablequeue.Conflict},
+		"lock timeout":                  {map[string]answer{removePart: serverError(1222, 16)}, one, tablequeue.Locked},
 		"no such table":                 {map[string]answer{removePart: numbers(0), "[out]": serverError(208, 16)}, both, tablequeue.Refused},
 		"no right to insert":            {map[string]answer{removePart: numbers(0), "[out]": serverError(229, 14)}, both, tablequeue.Refused},
 		"log full":                      {map[string]answer{removePart: serverError(9002, 17)}, one, tablequeue.Unavailable},

@@ -41,7 +41,7 @@ func TestMSSQLAQueueOfNServiceBusIsSentTo(t *testing.T) {
 	calls := f.take()
 	var texts []string
 	for _, c := range calls {
-		first, _, _ := strings.Cut(strings.TrimPrefix(c.text, mssqlNow), "\n")
+		first, _, _ := strings.Cut(strings.TrimPrefix(strings.TrimPrefix(c.text, mssqlLockWait), mssqlNow), "\n")
 		texts = append(texts, first)
 	}
 	const ours, refused, theirs = "INSERT INTO [dbo].[out] (Id, Headers, Body, visible_at, Expires)",

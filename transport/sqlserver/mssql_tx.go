@@ -97,7 +97,7 @@ func (t *mssqlTx) Complete(ctx context.Context, u *tablequeue.Unit) error {
 	known := t.store.traits(queues)
 	err := t.store.delayable(units)
 	if err == nil {
-		err = t.store.write(ctx, t.tx, units)
+		err = t.store.write(ctx, waiting{t.tx, mssqlLockWait}, units)
 	}
 	if err != nil || u.Lost {
 		_ = t.tx.Rollback()

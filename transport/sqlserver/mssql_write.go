@@ -12,11 +12,15 @@ import (
 
 // Flush implements [tablequeue.Queues]. What is one statement needs no transaction around it.
 func (s *mssqlStore) Flush(ctx context.Context, units []*tablequeue.Unit) error {
+	return s.flush(ctx, units, mssqlLockWait)
+}
+
+func (s *mssqlStore) flush(ctx context.Context, units []*tablequeue.Unit, wait string) error {
 	return s.knowing(ctx, units, func() error {
 		if len(settlings(units))+len(outgoings(units)) > 1 {
-			return s.inTx(ctx, "write", func(tx *sql.Tx) error { return s.write(ctx, tx, units) })
+			return s.inTx(ctx, "write", func(tx *sql.Tx) error { return s.write(ctx, waiting{tx, wait}, units) })
 		}
-		if err := s.write(ctx, s.db, units); err != nil {
+		if err := s.write(ctx, waiting{s.db, wait}, units); err != nil {
 			return mssqlFailed("write", err)
 		}
 		return nil
@@ -160,12 +164,12 @@ func (s *mssqlStore) insertRows(ctx context.Context, o on, out *outgoing) error 
 	return nil
 }
 
-// mssqlRow is a row as the insert takes it. Its body is the bytes of @bodies from BodyFrom, 1 at first; 0 is none.
+// mssqlRow is a row as the insert takes it. Its body is the BodySize bytes of @bodies from BodyFrom, 1 at first.
 type mssqlRow struct {
 	N        int             `json:"n"`
 	ID       string          `json:"id"`
 	Headers  json.RawMessage `json:"headers"`
-	BodyFrom int             `json:"body_from,omitempty"`
+	BodyFrom int             `json:"body_from"`
 	BodySize int             `json:"body_size"`
 	At       int64           `json:"at_us"`
 	After    int64           `json:"after_us"`
@@ -176,11 +180,8 @@ func encodeRows(rows []*tablequeue.Row) (encoded []mssqlRow, bodies []byte) {
 	encoded = make([]mssqlRow, len(rows))
 	for i, r := range rows {
 		e := mssqlRow{
-			N: i, ID: r.ID, Headers: r.Headers, BodySize: len(r.Body),
+			N: i, ID: r.ID, Headers: r.Headers, BodyFrom: len(bodies) + 1, BodySize: len(r.Body),
 			After: r.After.Microseconds(), TTL: r.TTL.Microseconds(),
-		}
-		if r.Body != nil {
-			e.BodyFrom = len(bodies) + 1
 		}
 		if !r.At.IsZero() {
 			e.At = max(1, r.At.UnixMicro())

@@ -30,13 +30,14 @@ var planning = func() string {
 // settings are the handler's otherwise.
 const byIndex = "SET LOCAL enable_seqscan = off"
 
-// batch is one for the engine's statements. What is lazy may be forgotten when the server crashes.
+// batch is one for the engine's statements. What is lazy may be forgotten when the server crashes, and has no lock to
+// wait for.
 func (s *store) batch(lazy bool) *pgx.Batch {
 	var b pgx.Batch
 	if s.pooled && lazy {
 		b.Queue(planning + ", set_config('synchronous_commit', 'off', true)")
 	} else if s.pooled {
-		b.Queue(planning)
+		b.Queue(planning + ", set_config('lock_timeout', '" + lockWait + "', true)")
 	}
 	return &b
 }

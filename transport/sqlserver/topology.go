@@ -13,8 +13,10 @@ import (
 // Install implements [tablequeue.Topology]. One process at a time does it.
 func (s *store) Install(ctx context.Context, plan transport.Plan) error {
 	err := pgx.BeginFunc(ctx, s.writes, func(tx pgx.Tx) error {
-		_, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock(hashtextextended($1, 0))`, s.installLock())
-		if err != nil {
+		if _, err := tx.Exec(ctx, anyLockWait); err != nil {
+			return err
+		}
+		if _, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock(hashtextextended($1, 0))`, s.installLock()); err != nil {
 			return err
 		}
 		if err := s.installSchema(ctx, tx); err != nil {

@@ -113,7 +113,13 @@ func (s *store) commit(ctx context.Context, conn *pgx.Conn, begin bool, u *table
 		args = append(args, o.args...)
 	}
 	b.Queue(byIndex)
+	if len(g.outs) > 0 {
+		b.Queue(shortLockWait)
+	}
 	b.Queue(s.composed(g, true), plain(args)...)
+	if len(g.outs) > 0 {
+		b.Queue(usersLockWait)
+	}
 	b.Queue("commit")
 	results := conn.SendBatch(ctx, &b)
 	for range b.Len() - 1 {

@@ -24,10 +24,10 @@ func TestWhatIsSentArrivesAsItWas(t *testing.T) {
 		want []string
 	}{
 		"one":                  {[]transport.Operation{to("out", msg("a"))}, []string{plain}},
-		"one without a body":   {[]transport.Operation{to("out", empty)}, []string{"empty: NULL, v of empty"}},
+		"one without a body":   {[]transport.Operation{to("out", empty)}, []string{"empty: , v of empty"}},
 		"one that is delayed":  {[]transport.Operation{later}, []string{"later: body of later, v of later, delayed"}},
 		"one that expires":     {[]transport.Operation{expiring}, []string{"expiring: body of expiring, v of expiring, expires"}},
-		"several":              {[]transport.Operation{to("out", msg("a")), to("out", empty)}, []string{plain, "empty: NULL, v of empty"}},
+		"several":              {[]transport.Operation{to("out", msg("a")), to("out", empty)}, []string{plain, "empty: , v of empty"}},
 		"several, one delayed": {[]transport.Operation{to("out", msg("a")), later}, []string{plain, "later: body of later, v of later, delayed"}},
 	} {
 		for how, leave := range map[string]func(t *testing.T, c transport.Conn, d transport.Delivery){

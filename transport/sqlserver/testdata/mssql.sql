@@ -24,6 +24,16 @@ SELECT t.name FROM sys.tables AS t WHERE t.schema_id = schema_id(@schema) AND 3 
 	WHERE c.object_id = t.object_id AND c.name IN (N'visible_at', N'delivery_count', N'lease_id'))
 ORDER BY t.name
 
+-- missing queues
+SELECT r.n FROM OPENJSON(@names) WITH (n int '$[0]', name nvarchar(max) '$[1]') AS r
+WHERE object_id(r.name) IS NULL
+
+-- before a write
+SET LOCK_TIMEOUT 100;
+
+-- before a write that waits
+SET LOCK_TIMEOUT -1;
+
 -- queue quoted
 [my's [schema]]].[Sales."Orders"]]'--]
 
@@ -159,6 +169,18 @@ IF EXISTS (SELECT 1 FROM [my's [schema]]].[holdfast_tables] WHERE name = N'Sales
 	THROW 50000, N'its table is of a version that this program does not know', 1;
 IF col_length(N'[my''s [schema]]].[Sales."Orders"]]''--]', N'lease_id') IS NOT NULL AND NOT EXISTS (SELECT 1 FROM [my's [schema]]].[holdfast_tables] WHERE name = N'Sales."Orders"]''--')
 	INSERT INTO [my's [schema]]].[holdfast_tables] (name, version) VALUES (N'Sales."Orders"]''--', 1);
+
+-- queue try
+SET LOCK_TIMEOUT 0;
+SELECT TOP (1) 1 FROM [my's [schema]]].[Sales."Orders"]]'--] WITH (READPAST, UPDLOCK, ROWLOCK, READCOMMITTEDLOCK);
+
+-- queue hasten
+DECLARE @now datetime2(7) = sysutcdatetime();
+DECLARE @first datetime2(7) = (SELECT min(visible_at) FROM [my's [schema]]].[Sales."Orders"]]'--] WITH (READPAST, READCOMMITTEDLOCK));
+UPDATE q SET visible_at = CASE WHEN @first < @now THEN @first ELSE @now END
+FROM OPENJSON(@seqs) WITH (seq bigint '$') AS r
+INNER LOOP JOIN [my's [schema]]].[Sales."Orders"]]'--] AS q WITH (ROWLOCK) ON q.seq = r.seq
+WHERE q.lease_id IS NULL AND q.visible_at > @now;
 
 -- queue with triggers quoted
 [dbo].[q]
@@ -305,6 +327,18 @@ IF EXISTS (SELECT 1 FROM [dbo].[holdfast_tables] WHERE name = N'q' AND version >
 	THROW 50000, N'its table is of a version that this program does not know', 1;
 IF col_length(N'[dbo].[q]', N'lease_id') IS NOT NULL AND NOT EXISTS (SELECT 1 FROM [dbo].[holdfast_tables] WHERE name = N'q')
 	INSERT INTO [dbo].[holdfast_tables] (name, version) VALUES (N'q', 1);
+
+-- queue with triggers try
+SET LOCK_TIMEOUT 0;
+SELECT TOP (1) 1 FROM [dbo].[q] WITH (READPAST, UPDLOCK, ROWLOCK, READCOMMITTEDLOCK);
+
+-- queue with triggers hasten
+DECLARE @now datetime2(7) = sysutcdatetime();
+DECLARE @first datetime2(7) = (SELECT min(visible_at) FROM [dbo].[q] WITH (READPAST, READCOMMITTEDLOCK));
+UPDATE q SET visible_at = CASE WHEN @first < @now THEN @first ELSE @now END
+FROM OPENJSON(@seqs) WITH (seq bigint '$') AS r
+INNER LOOP JOIN [dbo].[q] AS q WITH (ROWLOCK) ON q.seq = r.seq
+WHERE q.lease_id IS NULL AND q.visible_at > @now;
 
 -- send to a queue of NServiceBus's in another database
 DECLARE @now datetime2(7) = sysutcdatetime();

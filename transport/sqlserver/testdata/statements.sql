@@ -102,6 +102,20 @@ WITH gone AS (DELETE FROM "app"."in" WHERE seq = $1 AND lease_id = $2 AND visibl
 -- what is set before, behind a proxy
 SELECT set_config('plan_cache_mode', 'force_generic_plan', true), set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true), set_config('enable_mergejoin', 'off', true), set_config('jit', 'off', true);
 
+-- look for locks
+SELECT EXISTS (SELECT FROM pg_locks AS l
+	WHERE l.locktype = 'relation' AND l.relation = to_regclass(q.name)
+	AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+	AND l.mode IN ('ShareLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock'))
+FROM unnest($1::text[]) WITH ORDINALITY AS q(name, n) ORDER BY q.n;
+
+-- look for tables
+SELECT to_regclass(q.name) IS NULL FROM unnest($1::text[]) WITH ORDINALITY AS q(name, n) ORDER BY q.n;
+
+-- make rows visible that waited for a lock
+UPDATE "app"."in" SET visible_at = least(now(), (SELECT min(visible_at) FROM "app"."in"))
+WHERE seq = ANY ($1::bigint[]) AND lease_id IS NULL AND visible_at > now();
+
 -- install
 SET LOCAL standard_conforming_strings = on;
 SELECT pg_advisory_xact_lock(hashtextextended('holdfast install app', 0));

@@ -1,0 +1,87 @@
+package sqlserver
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+
+	"github.com/holdfast-go/holdfast/internal/tablequeue"
+)
+
+// Texts in front of the statements that write: how long they wait for a lock. A pool's connection forgets it before its
+// next use.
+const (
+	mssqlLockWait    = "SET LOCK_TIMEOUT " + lockWait + ";\n"
+	mssqlAnyLockWait = "SET LOCK_TIMEOUT -1;\n"
+	mssqlNoLockWait  = "SET LOCK_TIMEOUT 0;\n"
+)
+
+// mssqlMissing are the numbers of those of @names that are no tables.
+const mssqlMissing = `SELECT r.n FROM OPENJSON(@names) WITH (n int '$[0]', name nvarchar(max) '$[1]') AS r
+WHERE object_id(r.name) IS NULL`
+
+// waiting is o with a text in front of each statement.
+type waiting struct {
+	on
+	text string
+}
+
+func (w waiting) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
+	return w.on.QueryContext(ctx, w.text+query, args...)
+}
+
+func (w waiting) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
+	return w.on.ExecContext(ctx, w.text+query, args...)
+}
+
+// waiting are the statements about locks that others hold.
+func (t *mssqlTable) waiting(q string) {
+	// An update lock on a row needs the lock on the table that an insert needs.
+	t.try = mssqlNoLockWait + `SELECT TOP (1) 1 FROM ` + q + ` WITH (READPAST, UPDLOCK, ROWLOCK, READCOMMITTEDLOCK);`
+
+	t.hasten = mssqlNow + `DECLARE @first datetime2(7) = (SELECT min(visible_at) FROM ` + q + mssqlLook + `);
+UPDATE q SET visible_at = CASE WHEN @first < @now THEN @first ELSE @now END
+FROM OPENJSON(@seqs) WITH (seq bigint '$') AS r
+INNER LOOP JOIN ` + q + ` AS q WITH (ROWLOCK) ON q.seq = r.seq
+WHERE q.lease_id IS NULL AND q.visible_at > @now;`
+}
+
+// FlushWaiting implements [tablequeue.Locks].
+func (s *mssqlStore) FlushWaiting(ctx context.Context, units []*tablequeue.Unit) error {
+	return s.flush(ctx, units, mssqlAnyLockWait)
+}
+
+// Locked implements [tablequeue.Locks]. It asks for each queue by itself, as to see the locks of others takes rights that
+// an endpoint seldom has.
+func (s *mssqlStore) Locked(ctx context.Context, queues []string) ([]bool, error) {
+	locked := make([]bool, len(queues))
+	for i, q := range queues {
+		err := each(ctx, s.db, func(*sql.Rows) error { return nil }, s.table(q).try)
+		number, answered := mssqlNumber(err)
+		if err != nil && !answered {
+			return nil, mssqlUndone(fmt.Sprintf("look for locks on queue %q", q), err)
+		}
+		locked[i] = number == lockTimeoutExceeded
+	}
+	return locked, nil
+}
+
+// Missing implements [tablequeue.Topology].
+func (s *mssqlStore) Missing(ctx context.Context, queues []string) ([]bool, error) {
+	missing, names := make([]bool, len(queues)), make([][]any, len(queues))
+	for i, q := range queues {
+		names[i] = []any{i, s.place(q).quoted()}
+	}
+	if err := each(ctx, s.db, hits(func(i int) { missing[i] = true }), mssqlMissing, list("names", names)); err != nil {
+		return nil, mssqlUndone("look for tables", err)
+	}
+	return missing, nil
+}
+
+// Hasten implements [tablequeue.Locks].
+func (s *mssqlStore) Hasten(ctx context.Context, queue string, seqs []int64) error {
+	if _, err := s.db.ExecContext(ctx, s.table(queue).hasten, list("seqs", seqs)); err != nil {
+		return mssqlFailed(fmt.Sprintf("make rows of queue %q visible", queue), err)
+	}
+	return nil
+}
