@@ -96,7 +96,7 @@ func (in *incoming) send(ops []transport.Operation) error {
 // complete takes the message off its queue. What was sent has left by now, so not
 // being able to is not the message's failure: it will come again.
 func (in *incoming) complete(ctx context.Context) {
-	if err := in.try(in.delivery.Complete); err != nil {
+	if err := in.settle(ctx, in.delivery.Complete); err != nil {
 		in.log().WarnContext(ctx, "a message was handled but could not be completed: it will be handled again",
 			slog.String("message", in.id), slog.Any("error", err))
 	}

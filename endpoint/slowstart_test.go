@@ -21,6 +21,7 @@ func TestAStartIsSlowOnlyWhileWhatComesFirstWasHandedOutBefore(t *testing.T) {
 	}{
 		{"clean", []int{0, 2, 2, 2, 2, 2, 2, 2, 2}, map[time.Duration]int32{500 * time.Millisecond: 8}},
 		{"never clean", []int{2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2}, map[time.Duration]int32{4500 * time.Millisecond: 1, 5500 * time.Millisecond: 8}},
+		{"never clean, once", []int{1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1}, map[time.Duration]int32{4500 * time.Millisecond: 1, 5500 * time.Millisecond: 8}},
 		{"clean in the end", []int{2, 2, 0, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2}, map[time.Duration]int32{2500 * time.Millisecond: 1, 3500 * time.Millisecond: 8}},
 	} {
 		t.Run(test.name, func(t *testing.T) {

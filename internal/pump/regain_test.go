@@ -91,6 +91,33 @@ func TestWaitingForASlotEndsWithTheStopAndWithTheContext(t *testing.T) {
 	})
 }
 
+// A context that ends when a slot is free may not lose it: the message has the slot, and its handler runs.
+func TestASlotThatCameAtTheLastMomentIsKept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newReceiver()
+		ds := r.put(200)
+		p := start(t, Config{
+			Receiver: r, Concurrency: 1,
+			Handle: func(ctx context.Context, d transport.Delivery, slot *Slot) {
+				slot.Free()
+				ended, cancel := context.WithCancel(ctx)
+				cancel()
+				if err := slot.Regain(ended); err != nil {
+					t.Errorf("a slot was free, and waiting for it ended with %v", err)
+				}
+				if slot.state != handling {
+					t.Error("the message has no slot")
+				}
+				_ = d.Complete(ctx)
+			},
+		})
+		pass(time.Hour)
+		p.end()
+		wantSettledOnce(t, ds)
+		p.wantStats(t, Stats{})
+	})
+}
+
 func TestTheAgeOfAMessageCountsFromWhenItWasReceived(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newReceiver()
