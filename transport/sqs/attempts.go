@@ -20,7 +20,7 @@ type attempts struct {
 // IsErrorRetryable is asked of each attempt that failed.
 func (a *attempts) IsErrorRetryable(err error) bool {
 	a.unanswered = a.unanswered || inconclusive(err)
-	return a.Retryer.IsErrorRetryable(err)
+	return !throttled(err) && a.Retryer.IsErrorRetryable(err) // paced repeats those
 }
 
 func (a *attempts) ofSQS(o *sqs.Options) { a.Retryer, o.Retryer = o.Retryer, a }

@@ -80,8 +80,10 @@ func (t *Transport) dial(ctx context.Context) (clients, error) {
 		pool = newPool(of)
 		cfg.HTTPClient = ownBodies{&http.Client{Transport: pool}}
 	}
-	cfg.Retryer = func() aws.Retryer {
-		return retry.NewStandard(func(o *retry.StandardOptions) { o.MaxAttempts, o.MaxBackoff = tries, maxPause })
+	if cfg.Retryer == nil || t.Config == nil {
+		cfg.Retryer = func() aws.Retryer {
+			return retry.NewStandard(func(o *retry.StandardOptions) { o.MaxAttempts, o.MaxBackoff = tries, maxPause })
+		}
 	}
 	endpoint := t.Endpoint
 	own := clients{

@@ -31,6 +31,9 @@ type conn struct {
 	tasks   tasks
 
 	urls        urls
+	rooms       rooms
+	sending     pace     // of all that is sent
+	denied      sync.Map // *pace by queue and topic that may not be sent to
 	account     account
 	senders     senders
 	withoutHops sync.Map               // time.Time by queue: when it had no queue for long delays
@@ -51,7 +54,8 @@ func openConn(ctx context.Context, cfg Transport, by clients, env transport.Env)
 	}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	_, err := c.queueURL(ctx, cmp.Or(env.Endpoint, "holdfast"))
-	if err != nil && !errors.Is(err, transport.ErrNoQueue) {
+	isTool := env.Endpoint == "" // which asks only whether the credentials are good
+	if err != nil && !errors.Is(err, transport.ErrNoQueue) && (!isTool || !isDenied(err)) {
 		c.cancel()
 		by.close()
 		return nil, err

@@ -8,8 +8,10 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
+	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
 
 	"github.com/holdfast-go/holdfast/delayeddelivery"
@@ -34,6 +36,8 @@ const (
 	hopGroup = ours + "Hop.Group"
 	// hopNow is when such a message came, likewise. It is written nowhere but into its native properties.
 	hopNow = ours + "Hop.Now"
+	// hopTyped stands before the name of a message attribute that is not of type String, likewise.
+	hopTyped = ours + "Hop.Typed."
 	// rememberedHops is how many deferrals are known to have been sent on.
 	rememberedHops = 10_000
 	// hopsAtOnce is how many messages are sent on at the same time: as many as share a request.
@@ -82,7 +86,7 @@ func (c *conn) hop(p *payload, leg delayeddelivery.Leg, left time.Duration, due 
 
 // addIfItFits adds an attribute that is of use and not needed: what SQS took once must not become too large on its way.
 func (c *conn) addIfItFits(e *entry, a attribute) {
-	if len(e.attributes) < maxAttributes && e.size()+a.size() <= c.cfg.MaxMessage {
+	if len(e.attributes)+len(e.typed) < maxAttributes && e.size()+a.size() <= c.cfg.MaxMessage {
 		e.attributes = append(e.attributes, a)
 	}
 }
@@ -129,18 +133,39 @@ func (c *conn) onward(queue string, h *hopping) (to string, e entry) {
 func asHop(m *types.Message, now time.Time) received {
 	var r received
 	r.NativeID, r.Body = value(m.MessageId), []byte(value(m.Body))
+	r.Native = make(map[string]string, len(m.Attributes)+1)
+	maps.Copy(r.Native, m.Attributes)
 	for name, a := range m.MessageAttributes {
-		if a.StringValue != nil {
-			r.Headers.Set(name, *a.StringValue)
+		if isTyped(a) && (name != delaySeconds || a.StringValue == nil) {
+			r.Native[hopTyped+name] = typedText(a)
+			continue
 		}
+		r.Headers.Set(name, *a.StringValue)
 	}
 	if r.ID = r.Headers.Get(header.MessageID); r.ID == "" {
 		r.ID = m.Attributes[deduplicationID] // NServiceBus has it there, too
 	}
-	r.Native = make(map[string]string, len(m.Attributes)+1)
-	maps.Copy(r.Native, m.Attributes)
 	r.Native[hopNow] = strconv.FormatInt(now.UnixMilli(), 10)
 	return r
+}
+
+// typedText writes an attribute that is not of type String as text, for typedOf to read.
+func typedText(a types.MessageAttributeValue) string {
+	if a.BinaryValue != nil {
+		return value(a.DataType) + " b" + string(a.BinaryValue)
+	}
+	return value(a.DataType) + " s" + value(a.StringValue)
+}
+
+func typedOf(text string) types.MessageAttributeValue {
+	dataType, rest, _ := strings.Cut(text, " ")
+	a := types.MessageAttributeValue{DataType: &dataType}
+	if bytes, ok := strings.CutPrefix(rest, "b"); ok {
+		a.BinaryValue = []byte(bytes)
+		return a
+	}
+	a.StringValue = aws.String(strings.TrimPrefix(rest, "s"))
+	return a
 }
 
 // hopping is a message that comes out of the queue in which it has waited.
@@ -158,6 +183,14 @@ func readHop(m *transport.Message) hopping {
 	h.body, h.group = string(m.Body), m.Headers.Get(hopGroup)
 	for name, value := range m.Headers.All() {
 		h.attributes = append(h.attributes, attribute{name, value})
+	}
+	for name, text := range m.Native {
+		if name, ok := strings.CutPrefix(name, hopTyped); ok {
+			if h.typed == nil {
+				h.typed = make(map[string]types.MessageAttributeValue)
+			}
+			h.typed[name] = typedOf(text)
+		}
 	}
 	// SQS itself says when the first hand-out was. The time of a later one is less exact.
 	if now := milliTime(m.Native[hopNow]); m.Native[receiveCount] != "1" && now.After(first) {

@@ -54,7 +54,8 @@ type line struct {
 func (b *batch) add(ctx context.Context, i int, op *transport.Operation) error {
 	c := b.conn
 	limits := c.Limits()
-	if n := len(op.Message.Body); n > limits.MaxBody {
+	isCopy := op.Message.NativeID != "" && op.Queue != "" // of a received message
+	if n := len(op.Message.Body); n > limits.MaxBody && !isCopy {
 		return &transport.TooLargeError{What: "body", Size: n, Max: limits.MaxBody}
 	}
 	if n := op.Message.Headers.Size(); n > limits.MaxHeaders {
@@ -65,6 +66,13 @@ func (b *batch) add(ctx context.Context, i int, op *transport.Operation) error {
 		return fmt.Errorf("sqs: a delay of %v is over the longest, %v", delay, limits.MaxDelay)
 	}
 	p := c.encode(op.Message, b.now, delay, op.TTL)
+	if isCopy {
+		room, err := c.roomForCopy(ctx, op.Queue, p.size(), delay)
+		if err != nil {
+			return err
+		}
+		p = c.encodeCopy(op.Message, b.now, delay, op.TTL, room)
+	}
 	switch {
 	case op.Queue == "" && len(op.Types) == 0:
 		return errors.New("sqs: the operation has neither a queue nor types")
@@ -81,14 +89,31 @@ func (b *batch) add(ctx context.Context, i int, op *transport.Operation) error {
 	}
 }
 
+// roomForCopy returns how many bytes a copy may have on its way to a queue.
+func (c *conn) roomForCopy(ctx context.Context, queue string, size int, delay time.Duration) (int, error) {
+	room, err := c.roomIn(ctx, queue, size)
+	if err != nil || delay <= maxDelay {
+		return room, err
+	}
+	waits, err := c.roomIn(ctx, queue+delaySuffix, size)
+	if err != nil {
+		return 0, c.noHops(ctx, queue, err)
+	}
+	return min(room, waits) - frame, nil // what a message that hops has in addition
+}
+
 // wholeDelay is a delay in SQS's whole seconds, rounded up.
 func wholeDelay(d time.Duration) int32 {
 	return int32((d + time.Second - 1) / time.Second) //nolint:gosec // at most maxDelay
 }
 
 func (b *batch) addSend(ctx context.Context, i int, queue string, e entry) error {
-	if n := e.size(); n > b.conn.cfg.MaxMessage {
-		return &transport.TooLargeError{What: "message", Size: n, Max: b.conn.cfg.MaxMessage}
+	room, err := b.conn.roomIn(ctx, queue, e.size())
+	if err != nil {
+		return err
+	}
+	if n := e.size(); n > room {
+		return &transport.TooLargeError{What: "message", Size: n, Max: room}
 	}
 	to, err := b.conn.sender(ctx, queue)
 	if err != nil {
@@ -111,8 +136,12 @@ func (b *batch) addPublish(ctx context.Context, i int, op *transport.Operation, 
 	for _, topic := range topics {
 		e := entry{payload: p}
 		e.attributes = append(slices.Clip(p.attributes), topic.attributes...)
-		if n := e.size(); n > maxPublished {
-			return &transport.TooLargeError{What: "message", Size: n, Max: maxPublished}
+		room, err := b.conn.roomOf(ctx, topic.arn, e.size())
+		if err != nil {
+			return err
+		}
+		if n := e.size(); n > room {
+			return &transport.TooLargeError{What: "message", Size: n, Max: room}
 		}
 		b.put(i, b.conn.publisher(topic.arn), e)
 	}

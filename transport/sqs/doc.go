@@ -16,14 +16,15 @@
 //
 // # Waiting
 //
-// Receive polls for up to 20 s; an endpoint without messages makes three requests a minute. When a receiver closes, a
+// Receive never takes more messages from SQS than its limit: a request asks for that many, and for ten at most. It polls for up to 20 s; an endpoint without messages makes three requests a minute. When a receiver closes, a
 // poll that waits is broken off. A message that SQS hands to it in that very moment comes again when its
 // lease is over, with an attempt used up.
 //
 // # Requests that fail
 //
-// The SDK tries a request up to three times, with pauses of up to 2 s, when AWS throttles, answers 5xx or cannot be reached.
-// Only Receive is tried once, because the endpoint tries again itself, with growing pauses. Entries of a batch that AWS
+// The SDK tries a request up to three times, with pauses of up to 2 s, when AWS throttles, answers 5xx or cannot be reached, unless
+// [Transport].Config has a Retryer. Throttled sends are repeated a second apart instead: from a throttle until a success a connection sends at
+// most one request a second, and from a denial as well, to the same queue or topic. Only Receive is tried once, because the endpoint tries again itself, with growing pauses. Entries of a batch that AWS
 // failed are sent once more, each by itself. A send that may have arrived all the same fails with
 // [transport.ErrOutcomeUnknown].
 //
@@ -42,8 +43,9 @@
 //
 // Bodies that NServiceBus has put into S3 are not fetched: such a message is undecodable, and goes to the error queue.
 //
-// A message may have 1 MiB with everything that belongs to it, and what is published 256 KiB. Headers take up to 64 KiB of that,
-// and an envelope makes a body larger by a third.
+// A message may have 1 MiB with everything that belongs to it, or what its queue's MaximumMessageSize says, and one that is published
+// 256 KiB, or what its topic's says. Headers take up to 64 KiB of that, and an envelope makes a body larger by a third. A copy of a
+// received message that has no room in its configured form is sent with the body as it came, or compressed by gzip in a message attribute.
 //
 // The TTL of a message is looked at when it is received, by the clocks of SQS and of the receiver.
 package sqs

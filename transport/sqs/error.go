@@ -31,6 +31,9 @@ func (c *conn) fault(err error, format string, args ...any) error {
 		return fmt.Errorf("sqs: %s: %w", what, transport.ErrNoQueue)
 	case slices.Contains(expiredCodes, code):
 		return fmt.Errorf("sqs: %s: the credentials have expired or are not valid: %w", what, err)
+	case slices.Contains(keyCodes, code):
+		return fmt.Errorf("sqs: %s: the KMS key cannot be used: look at its state and at its policy, and give the credentials "+
+			"kms:Decrypt, and for sending kms:GenerateDataKey: %w", what, err)
 	case slices.Contains(deniedCodes, code):
 		return fmt.Errorf("sqs: %s: the credentials lack the right to: %w", what, err)
 	case withoutCredentials(err):
@@ -71,6 +74,20 @@ var (
 		"InvalidSecurity", "RequestExpired", "SignatureDoesNotMatch", "InvalidSignatureException", "IncompleteSignature",
 	}
 	deniedCodes = []string{"AccessDenied", "AccessDeniedException", "AuthorizationError", "AuthorizationErrorException"}
+	// keyCodes are of a KMS key that may not or cannot be used: as SNS names them, as SQS does, and as it did before its protocol changed.
+	keyCodes = []string{
+		"KMSAccessDenied", "KMSAccessDeniedException", "KmsAccessDenied", "KMS.AccessDeniedException",
+		"KMSDisabled", "KMSDisabledException", "KmsDisabled", "KMS.DisabledException",
+		"KMSInvalidState", "KMSInvalidStateException", "KmsInvalidState", "KMS.InvalidStateException",
+		"KMSNotFound", "KMSNotFoundException", "KmsNotFound", "KMS.NotFoundException",
+		"KMSOptInRequired", "KmsOptInRequired", "KMS.OptInRequired",
+		"KmsInvalidKeyUsage", "KMS.InvalidKeyUsageException",
+	}
+	// throttleCodes are of requests that came too fast, for SQS and SNS or for the KMS behind them.
+	throttleCodes = []string{
+		"RequestThrottled", "RequestThrottledException", "ThrottlingException", "Throttling", "Throttled", "ThrottledException", "OverLimit",
+		"TooManyRequestsException", "RequestLimitExceeded", "KMSThrottling", "KMSThrottlingException", "KmsThrottled", "KMS.ThrottlingException",
+	}
 	// lostCodes are of settles that come too late.
 	lostCodes = []string{"ReceiptHandleIsInvalid", "MessageNotInflight", "AWS.SimpleQueueService.MessageNotInflight"}
 )
@@ -98,7 +115,7 @@ func unsent(err error) bool {
 	if dial, ok := errors.AsType[*net.OpError](err); ok && (dial.Op == "dial" || dial.Op == "proxyconnect") {
 		return true
 	}
-	return statusOf(err) == http.StatusServiceUnavailable || throttled(err) || withoutCredentials(err)
+	return statusOf(err) == http.StatusServiceUnavailable || throttled(err) || errors.Is(err, errPaced) || withoutCredentials(err)
 }
 
 // statusOf is the status of AWS's answer; 0 when there was none.
@@ -118,11 +135,7 @@ func beforeSending(err error) error {
 }
 
 func throttled(err error) bool {
-	switch errorCode(err) {
-	case "RequestThrottled", "ThrottlingException", "Throttling", "ThrottledException", "OverLimit", "TooManyRequestsException", "RequestLimitExceeded":
-		return true
-	}
-	return false
+	return err != nil && slices.Contains(throttleCodes, errorCode(err))
 }
 
 // entryError is the error of an entry that failed in a request that did not.
@@ -137,7 +150,7 @@ func entryError(f *types.BatchResultErrorEntry) error {
 // refusedAsAWhole tells whether AWS refused a request for what is in it, so that parts of it may be accepted.
 func refusedAsAWhole(err error) bool {
 	code := errorCode(err)
-	if code == "" || throttled(err) || noQueueCode(code) || slices.Contains(expiredCodes, code) || slices.Contains(deniedCodes, code) {
+	if code == "" || throttled(err) || noQueueCode(code) || slices.Contains(expiredCodes, code) || isDenied(err) {
 		return false
 	}
 	status := statusOf(err)

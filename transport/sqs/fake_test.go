@@ -38,6 +38,8 @@ type fake struct {
 	onSend, onHide func(request, entries int) (failedEntries, error)
 	onDelete       func(request int) (map[string]types.BatchResultErrorEntry, error)
 	onReceive      func() error
+	// attributes are those of every queue.
+	attributes map[string]string
 }
 
 func (f *fake) count(what string) int {
@@ -56,6 +58,11 @@ func (f *fake) GetQueueUrl(_ context.Context, in *sqs.GetQueueUrlInput, _ ...fun
 		return nil, &types.QueueDoesNotExist{}
 	}
 	return &sqs.GetQueueUrlOutput{QueueUrl: aws.String("https://sqs.test/000000000000/" + *in.QueueName)}, nil
+}
+
+func (f *fake) GetQueueAttributes(context.Context, *sqs.GetQueueAttributesInput, ...func(*sqs.Options)) (*sqs.GetQueueAttributesOutput, error) {
+	f.count("attributes")
+	return &sqs.GetQueueAttributesOutput{Attributes: f.attributes}, nil
 }
 
 func (f *fake) ReceiveMessage(ctx context.Context, in *sqs.ReceiveMessageInput, _ ...func(*sqs.Options)) (*sqs.ReceiveMessageOutput, error) {

@@ -89,8 +89,12 @@ func TestErrorsOfASendSayWhatIsKnown(t *testing.T) {
 			if !strings.Contains(err.Error(), test.says) {
 				t.Errorf("the error is %q, and does not say %q", err, test.says)
 			}
-			if f.requests["send"] != 1 {
-				t.Errorf("%d requests: only the SDK repeats them", f.requests["send"])
+			want := 1 // only the SDK repeats them
+			if throttled(test.err) {
+				want = tries
+			}
+			if f.requests["send"] != want {
+				t.Errorf("%d requests, want %d", f.requests["send"], want)
 			}
 		})
 	}

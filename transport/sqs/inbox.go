@@ -18,6 +18,7 @@ type inbox struct {
 	deletes *gather[settling]
 	hides   *gather[settling]
 	done    processed
+	pace    pace // of receiving
 
 	mu   sync.Mutex           // guards what follows
 	held map[string]*delivery // by SQS's message ids: the last hand-out of each
@@ -62,7 +63,7 @@ func (in *inbox) take(m *types.Message, p *poll) (*delivery, received) {
 	r := in.decode(m, p)
 	d := &delivery{
 		inbox: in, message: r.Message, attempt: attemptOf(m), handle: value(m.ReceiptHandle),
-		received: p.came, leased: p.handedOut().Add(p.lease), completesFirst: p.completesFirst,
+		received: p.handedOut(), leased: p.handedOut().Add(p.lease), completesFirst: p.completesFirst,
 	}
 	in.mu.Lock()
 	old := in.held[r.NativeID]
@@ -113,11 +114,7 @@ func (in *inbox) keepBack(ctx context.Context, d *delivery, m *types.Message, du
 		payload: payload{body: value(m.Body), group: m.Attributes[messageGroup]},
 		delay:   wholeDelay(min(max(time.Until(due), 0), maxDelay)),
 	}
-	for name, a := range m.MessageAttributes {
-		if a.StringValue != nil {
-			e.attributes = append(e.attributes, attribute{name, *a.StringValue})
-		}
-	}
+	e.take(m.MessageAttributes)
 	to, err := in.conn.sender(ctx, in.queue)
 	if err != nil {
 		return err

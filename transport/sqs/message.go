@@ -41,8 +41,34 @@ const (
 	asNothing = "nothing"
 )
 
+// form is a way to write headers and body.
+type form func(headers header.Map, body []byte) payload
+
+// wrapped is NServiceBus's envelope.
+func wrapped(headers header.Map, body []byte) payload { return payload{body: wrap(headers, body)} }
+
 // encode makes what is sent for a message that is due after delay and of no use ttl later.
 func (c *conn) encode(m *transport.Message, now time.Time, delay, ttl time.Duration) payload {
+	if c.cfg.RawBody {
+		return c.encodeAs(raw, m, now, delay, ttl)
+	}
+	return c.encodeAs(wrapped, m, now, delay, ttl)
+}
+
+// encodeCopy is encode for a copy of a received message, which is of no use to anybody if it has no room: it is written in another
+// form where the configured one is too large for room bytes.
+func (c *conn) encodeCopy(m *transport.Message, now time.Time, delay, ttl time.Duration, room int) payload {
+	p := c.encode(m, now, delay, ttl)
+	for _, f := range []form{raw, packed} {
+		if p.size() <= room {
+			break
+		}
+		p = c.encodeAs(f, m, now, delay, ttl)
+	}
+	return p
+}
+
+func (c *conn) encodeAs(write form, m *transport.Message, now time.Time, delay, ttl time.Duration) payload {
 	headers := m.Headers
 	if ttl > 0 && ttl < longest-delay { // else it is of use for centuries
 		headers = m.Headers.Clone()
@@ -52,12 +78,7 @@ func (c *conn) encode(m *transport.Message, now time.Time, delay, ttl time.Durat
 			headers.Set(timeToBeReceived, header.FormatDuration(delay+ttl))
 		}
 	}
-	var p payload
-	if c.cfg.RawBody {
-		p = raw(headers, m.Body)
-	} else {
-		p.body = wrap(headers, m.Body)
-	}
+	p := write(headers, m.Body)
 	if m.ID != "" && m.ID != m.Headers.Get(header.MessageID) && allowed(m.ID) {
 		p.attributes = append(p.attributes, attribute{header.MessageID, m.ID})
 	}
@@ -194,6 +215,10 @@ func (r *received) readRaw(m *types.Message, head, body string) {
 	case asText:
 		r.Body = []byte(body)
 	case asNothing:
+	case asPacked:
+		if r.Body, err = unpack(m); err != nil {
+			r.Body, r.Undecodable = []byte(body), err
+		}
 	case asBase64:
 		if r.Body, err = base64.StdEncoding.DecodeString(body); err != nil {
 			r.Body = []byte(body)
@@ -225,10 +250,11 @@ func (r *received) inS3(key string) {
 		"have its sender keep them under 1 MiB, or send a reference of its own", key)
 }
 
-// identify finds the id: that of the sender, or else SQS's.
+// identify finds the id: that of the headers, or else the attribute, or SQS's. ServiceControl returns a failed message with an id of its
+// own in the attribute, and the message's in the headers.
 func (r *received) identify(m *types.Message) {
-	if r.ID, _ = text(m, header.MessageID); r.ID == "" {
-		r.ID = r.Headers.Get(header.MessageID)
+	if r.ID = r.Headers.Get(header.MessageID); r.ID == "" {
+		r.ID, _ = text(m, header.MessageID)
 	}
 	if r.ID == "" {
 		r.ID = r.NativeID

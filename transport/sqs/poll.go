@@ -53,6 +53,10 @@ func (in *inbox) poll(a asking) *poll {
 }
 
 func (in *inbox) receive(ctx context.Context, p *poll) {
+	defer close(p.done)
+	if p.err = in.pace.wait(ctx); p.err != nil {
+		return
+	}
 	out, err := in.conn.queues.ReceiveMessage(ctx, &sqs.ReceiveMessageInput{
 		QueueUrl:              &in.url,
 		MaxNumberOfMessages:   int32(p.limit),               //nolint:gosec // at most ten
@@ -63,13 +67,13 @@ func (in *inbox) receive(ctx context.Context, p *poll) {
 			receiveCount, sentTimestamp, firstReceived, messageGroup, deduplicationID, deadLetteredIn,
 		},
 	}, once)
+	in.pace.note(err)
 	p.came = time.Now()
 	if err != nil {
 		p.err = in.conn.fault(err, "receive from %q", in.queue)
 	} else {
 		p.ms, p.skew = out.Messages, skewOf(out, p.came)
 	}
-	close(p.done)
 }
 
 // skewOf is the difference of the clocks, where it is more than the Date of an answer can tell, in whole seconds.

@@ -89,8 +89,14 @@ func (c *conn) sendOnce(queue string, entries []entry) (errs []error, again []in
 	for i := range entries {
 		in.Entries[i] = entries[i].request(i)
 	}
-	var tried attempts
-	out, err := c.queues.SendMessageBatch(ctx, in, tried.ofSQS)
+	var (
+		tried attempts
+		out   *sqs.SendMessageBatchOutput
+	)
+	err = c.paced(ctx, queue, func() (err error) {
+		out, err = c.queues.SendMessageBatch(ctx, in, tried.ofSQS)
+		return err
+	})
 	if err != nil {
 		if noQueueCode(errorCode(err)) {
 			c.urls.forget(queue)
@@ -98,15 +104,22 @@ func (c *conn) sendOnce(queue string, entries []entry) (errs []error, again []in
 		if len(entries) > 1 && refusedAsAWhole(err) {
 			again = each(len(entries))
 		}
-		return all(errs, tried.outcome(c.fault(err, "send to %q", queue), err)), again
+		own := tried.outcome(c.fault(err, "send to %q", queue), err)
+		if len(entries) == 1 {
+			own = c.sized(queue, &entries[0], own, err)
+		}
+		return all(errs, own), again
 	}
 	for _, f := range out.Failed {
 		i, ok := indexOf(f.Id, len(entries))
 		if !ok {
 			continue
 		}
-		errs[i] = c.fault(entryError(&f), "send to %q", queue)
-		if !f.SenderFault {
+		errs[i] = c.sized(queue, &entries[i], c.fault(entryError(&f), "send to %q", queue), entryError(&f))
+		if failed := entryError(&f); throttled(failed) {
+			c.sending.note(failed)
+			errs[i] = fmt.Errorf("%w: %w", errs[i], transport.ErrUnreachable)
+		} else if !f.SenderFault {
 			errs[i] = fmt.Errorf("%w: %w", errs[i], transport.ErrUnreachable)
 			again = append(again, i)
 		}
@@ -135,12 +148,7 @@ func (e *entry) request(i int) types.SendMessageBatchRequestEntry {
 		Id: aws.String(strconv.Itoa(i)), MessageBody: &e.body, DelaySeconds: e.delay,
 		MessageGroupId: optional(e.group), MessageDeduplicationId: optional(e.dedup),
 	}
-	if len(e.attributes) > 0 {
-		r.MessageAttributes = make(map[string]types.MessageAttributeValue, len(e.attributes))
-	}
-	for _, a := range e.attributes {
-		r.MessageAttributes[a.name] = types.MessageAttributeValue{DataType: aws.String(textType), StringValue: &a.value}
-	}
+	r.MessageAttributes = e.sent()
 	return r
 }
 

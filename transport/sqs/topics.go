@@ -10,6 +10,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/sns"
 	"github.com/aws/aws-sdk-go-v2/service/sns/types"
+	"github.com/aws/smithy-go"
 
 	"github.com/holdfast-go/holdfast/transport"
 )
@@ -55,8 +56,16 @@ func (c *conn) publishOnce(ctx context.Context, arn string, entries []entry) (er
 	for i := range entries {
 		in.PublishBatchRequestEntries[i] = entries[i].published(i)
 	}
-	var tried attempts
-	out, err := c.publish(ctx, in, &tried)
+	var (
+		tried attempts
+		out   *sns.PublishBatchOutput
+	)
+	within, cancel := c.request(ctx)
+	defer cancel()
+	err := c.paced(within, arn, func() (err error) {
+		out, err = c.publish(within, in, &tried)
+		return err
+	})
 	switch {
 	case noTopicCode(errorCode(err)):
 		return all(errs, c.missingTopic(arn)), nil
@@ -64,15 +73,22 @@ func (c *conn) publishOnce(ctx context.Context, arn string, entries []entry) (er
 		if len(entries) > 1 && refusedAsAWhole(err) {
 			again = each(len(entries))
 		}
-		return all(errs, tried.outcome(c.fault(err, "publish to topic %q", nameOf(arn)), err)), again
+		own := tried.outcome(c.fault(err, "publish to topic %q", nameOf(arn)), err)
+		if len(entries) == 1 {
+			own = c.sized(arn, &entries[0], own, err)
+		}
+		return all(errs, own), again
 	}
 	for _, f := range out.Failed {
 		i, ok := indexOf(f.Id, len(entries))
 		if !ok {
 			continue
 		}
-		errs[i] = fmt.Errorf("sqs: publish to topic %q: %s: %s", nameOf(arn), value(f.Code), value(f.Message))
-		if !f.SenderFault {
+		errs[i] = c.sized(arn, &entries[i], c.fault(entryErrorOfSNS(&f), "publish to topic %q", nameOf(arn)), entryErrorOfSNS(&f))
+		if failed := entryErrorOfSNS(&f); throttled(failed) {
+			c.sending.note(failed)
+			errs[i] = fmt.Errorf("%w: %w", errs[i], transport.ErrUnreachable)
+		} else if !f.SenderFault {
 			errs[i] = fmt.Errorf("%w: %w", errs[i], transport.ErrUnreachable)
 			again = append(again, i)
 		}
@@ -80,18 +96,21 @@ func (c *conn) publishOnce(ctx context.Context, arn string, entries []entry) (er
 	return errs, again
 }
 
+// entryErrorOfSNS is entryError for SNS.
+func entryErrorOfSNS(f *types.BatchResultErrorEntry) error {
+	return &smithy.GenericAPIError{Code: value(f.Code), Message: value(f.Message)}
+}
+
 // publish is the request, after creating the topic where that is wanted.
 func (c *conn) publish(ctx context.Context, in *sns.PublishBatchInput, tried *attempts) (*sns.PublishBatchOutput, error) {
-	within, cancel := c.request(ctx)
-	defer cancel()
-	out, err := c.clients.topics.PublishBatch(within, in, tried.ofSNS)
+	out, err := c.clients.topics.PublishBatch(ctx, in, tried.ofSNS)
 	if !noTopicCode(errorCode(err)) || c.cfg.MissingTopic != CreateMissingTopic {
 		return out, err
 	}
-	if _, err := c.createTopic(within, nameOf(*in.TopicArn)); err != nil {
+	if _, err := c.createTopic(ctx, nameOf(*in.TopicArn)); err != nil {
 		return nil, err
 	}
-	return c.clients.topics.PublishBatch(within, in, tried.ofSNS)
+	return c.clients.topics.PublishBatch(ctx, in, tried.ofSNS)
 }
 
 // missingTopic is what becomes of a message for a topic that there is not.
@@ -144,5 +163,8 @@ func nameOf(arn string) string { return arn[strings.LastIndexByte(arn, ':')+1:] 
 
 func noTopicCode(code string) bool { return code == "NotFound" || code == "NotFoundException" }
 
-// isDenied tells an error of a request that the credentials have no right to.
-func isDenied(err error) bool { return slices.Contains(deniedCodes, errorCode(err)) }
+// isDenied tells an error of a request that the credentials have no right to, be it for the sake of a KMS key.
+func isDenied(err error) bool {
+	code := errorCode(err)
+	return slices.Contains(deniedCodes, code) || slices.Contains(keyCodes, code)
+}

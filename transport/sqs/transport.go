@@ -34,7 +34,8 @@ type Transport struct {
 	// Endpoint is the URL of something else that speaks SQS and SNS, such as an emulator. Optional.
 	Endpoint string
 	// Config takes the place of what is looked for, credentials above all. Region and Endpoint still win
-	// over it; Profile does nothing. It is neither changed nor kept. Optional.
+	// over it; Profile does nothing. Its Retryer, if any, repeats requests in place of the driver's, which tries three times. It is neither
+	// changed nor kept. Optional.
 	Config *aws.Config
 
 	// QueuePrefix and TopicPrefix stand before the name of each queue and topic, such as "test-". All endpoints of a system

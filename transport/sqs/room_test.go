@@ -1,0 +1,203 @@
+package sqs
+
+import (
+	"crypto/rand"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
+
+	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+// asReceived is a message that SQS would hand out of an entry that was sent.
+func asReceived(e types.SendMessageBatchRequestEntry) *types.Message {
+	return &types.Message{MessageId: aws.String("native"), Body: e.MessageBody, MessageAttributes: e.MessageAttributes}
+}
+
+func sizeOf(e types.SendMessageBatchRequestEntry) int {
+	p := payload{body: *e.MessageBody}
+	p.take(e.MessageAttributes)
+	return p.size()
+}
+
+// copied is the operation that moves a received message to a queue, with the headers of a failure.
+func copied(r received, extra int) transport.Operation {
+	r.Headers.Set(header.MessageID, r.ID)
+	r.Headers.Set("Fault", strings.Repeat("f", extra))
+	return transport.Operation{Queue: "error", Message: &transport.Message{ID: r.ID, NativeID: r.NativeID, Headers: r.Headers, Body: r.Body}}
+}
+
+func randomBytes(n int) []byte {
+	b := make([]byte, n)
+	if _, err := rand.Read(b); err != nil {
+		panic(err)
+	}
+	return b
+}
+
+func TestACopyOfEverySizeThatSQSTakesHasRoom(t *testing.T) {
+	envelope := func(body []byte) *types.Message {
+		headers := header.New(header.Field{Name: header.MessageID, Value: "m"})
+		return &types.Message{MessageId: aws.String("native"), Body: aws.String(wrap(headers, body))}
+	}
+	for name, m := range map[string]*types.Message{
+		"raw text of 800,000 bytes":           foreign(strings.Repeat(`{"a":1}`, 800_000/7), nil),
+		"raw text of 1 MiB":                   foreign(strings.Repeat("x", maxMessage), nil),
+		"text of random letters of 1 MiB":     foreign(rand.Text()+string(lettersOf(randomBytes(maxMessage-26))), nil),
+		"NServiceBus's envelope, text":        envelope([]byte(strings.Repeat("y", 783_000))),
+		"NServiceBus's envelope, any bytes":   envelope(randomBytes(783_000)),
+		"NServiceBus's envelope, 737,000":     envelope(randomBytes(737_000)),
+		"the largest envelope with any bytes": envelope(randomBytes(786_300)),
+	} {
+		for _, limit := range []int{maxMessage, minMessage} {
+			if limit == minMessage && !strings.HasPrefix(name, "raw") && !strings.HasSuffix(name, "text") {
+				continue // there is no form of these that has room
+			}
+			t.Run(name, func(t *testing.T) {
+				f := &fake{attributes: map[string]string{"MaximumMessageSize": "262144"}}
+				if limit == maxMessage {
+					f.attributes["MaximumMessageSize"] = "1048576"
+				}
+				c := openFake(t, f, nil)
+				r := decode(m)
+				if _, err := c.Dispatch(t.Context(), []transport.Operation{copied(r, 16<<10)}); err != nil {
+					t.Fatal(err)
+				}
+				if size := sizeOf(f.sent[0]); size > limit {
+					t.Errorf("%d bytes are sent, SQS takes %d", size, limit)
+				}
+				got := decode(asReceived(f.sent[0]))
+				if got.Undecodable != nil || string(got.Body) != string(r.Body) || got.ID != r.ID || got.Headers.Get("Fault") == "" {
+					t.Errorf("%d bytes come as %d, id %q, %v", len(r.Body), len(got.Body), got.ID, got.Undecodable)
+				}
+			})
+		}
+	}
+}
+
+func lettersOf(b []byte) []byte {
+	for i := range b {
+		b[i] = 'a' + b[i]%26
+	}
+	return b
+}
+
+func TestANewMessageOverTheLimitIsStillRefused(t *testing.T) {
+	c := openFake(t, &fake{}, nil)
+	op := copied(decode(foreign(strings.Repeat("x", 800_000), nil)), 0)
+	op.Message.NativeID = ""
+	if _, err := c.Dispatch(t.Context(), []transport.Operation{op}); !errors.Is(err, transport.ErrTooLarge) {
+		t.Errorf("%v, want ErrTooLarge", err)
+	}
+}
+
+func TestABodyThatUnpacksToMoreThanSQSTakesIsUndecodable(t *testing.T) {
+	p := packed(header.New(header.Field{Name: header.MessageID, Value: "m"}), make([]byte, 64<<20))
+	m := &types.Message{MessageId: aws.String("native"), Body: &p.body, MessageAttributes: p.sent()}
+	if r := decode(m); r.Undecodable == nil || len(r.Body) > maxMessage {
+		t.Errorf("%d bytes, %v", len(r.Body), r.Undecodable)
+	}
+}
+
+func TestAQueueWithASmallerLimitIsAskedForIt(t *testing.T) {
+	f := &fake{attributes: map[string]string{"MaximumMessageSize": "262144"}}
+	c := openFake(t, f, nil)
+	large := send("m")
+	large.Message.Body = make([]byte, 300_000)
+	for range 2 {
+		_, err := c.Dispatch(t.Context(), []transport.Operation{large, send("small")})
+		too, ok := errors.AsType[*transport.TooLargeError](err)
+		if !ok || too.Max != 262_144 || too.Size <= too.Max || too.What != "message" {
+			t.Errorf("%v, want a TooLargeError with the limit of the queue", err)
+		}
+	}
+	if len(f.sent) != 2 || f.requests["attributes"] != 1 {
+		t.Errorf("%d messages were sent, the queue was asked %d times", len(f.sent), f.requests["attributes"])
+	}
+}
+
+// A refusal says the limit: how SQS says it is in its reference of SendMessageBatch and in the answers of its stand-ins.
+func TestARefusalForTheSizeIsATooLargeErrorAndIsRemembered(t *testing.T) {
+	const text = "One or more parameters are invalid. Reason: Message must be shorter than 1024 bytes."
+	f := &fake{}
+	c := openFake(t, f, nil)
+	f.onSend = func(_, n int) (failedEntries, error) {
+		return failedEntries{n - 1: entryFailure("InvalidParameterValue", text, true)}, nil
+	}
+	large := send("m")
+	large.Message.Body = make([]byte, 2000)
+	for range 2 {
+		_, err := c.Dispatch(t.Context(), []transport.Operation{large})
+		if too, ok := errors.AsType[*transport.TooLargeError](err); !ok || too.Max != 1024 || too.Size < 2000 {
+			t.Errorf("%v, want a TooLargeError of 1024 bytes", err)
+		}
+	}
+	if n := f.requests["send"]; n != 1 {
+		t.Errorf("%d requests, want one: the limit is known then", n)
+	}
+}
+
+// ServiceControl returns a failed message under an id of its own, which it sets as the message attribute.
+func TestAReturnedMessageKeepsItsIdentity(t *testing.T) {
+	headers := header.New(header.Field{Name: header.MessageID, Value: "m-1"})
+	for name, m := range map[string]*types.Message{
+		"envelope": foreign(wrap(headers, []byte("body")), map[string]string{header.MessageID: "FailedMessages/6f9619ff"}),
+		"raw": foreign("body", map[string]string{
+			header.MessageID: "FailedMessages/6f9619ff", headersAttribute: `{"NServiceBus.MessageId":"m-1"}`,
+		}),
+	} {
+		if r := decode(m); r.ID != "m-1" {
+			t.Errorf("%s: the id is %q, want that of the headers", name, r.ID)
+		}
+	}
+}
+
+// strangers are attributes of a message of another producer.
+func strangers() map[string]types.MessageAttributeValue {
+	return map[string]types.MessageAttributeValue{
+		"bytes":  {DataType: aws.String("Binary.png"), BinaryValue: []byte{0, 255, ' ', 'b'}},
+		"number": {DataType: aws.String("Number.int"), StringValue: aws.String("42")},
+		"text":   {DataType: aws.String("String"), StringValue: aws.String("t")},
+	}
+}
+
+func TestAttributesOfOtherTypesAreKeptWhereAMessageHops(t *testing.T) {
+	m := &types.Message{MessageId: aws.String("n"), Body: aws.String("b"), MessageAttributes: strangers()}
+	m.MessageAttributes[delaySeconds] = types.MessageAttributeValue{DataType: aws.String("Number"), StringValue: aws.String("1801")}
+	r := asHop(m, time.Now())
+	h := readHop(&r.Message)
+	if h.due.Sub(h.now) != 1801*time.Second {
+		t.Errorf("it is due at %v", h.due)
+	}
+	got := h.sent()
+	for name, want := range strangers() {
+		a := got[name]
+		if value(a.DataType) != *want.DataType || value(a.StringValue) != value(want.StringValue) || string(a.BinaryValue) != string(want.BinaryValue) {
+			t.Errorf("%s goes on as %v %q %v", name, value(a.DataType), value(a.StringValue), a.BinaryValue)
+		}
+	}
+}
+
+func TestAttributesOfOtherTypesAreKeptInAMessageThatIsKeptBack(t *testing.T) {
+	f := &fake{}
+	c := openFake(t, f, nil)
+	openFakeReceiver(t, c)
+	in := c.inboxes["in"]
+	m := came("m", 1)
+	m.MessageAttributes = strangers()
+	d, _ := in.take(&m, &poll{asking: asking{lease: c.cfg.Lease}, came: time.Now()})
+	if err := in.keepBack(t.Context(), d, &m, time.Now().Add(time.Minute)); err != nil && len(f.sent) == 0 {
+		t.Fatal(err)
+	}
+	for name, want := range strangers() {
+		a := f.sent[0].MessageAttributes[name]
+		if value(a.DataType) != *want.DataType || value(a.StringValue) != value(want.StringValue) || string(a.BinaryValue) != string(want.BinaryValue) {
+			t.Errorf("%s is sent as %v %q %v", name, value(a.DataType), value(a.StringValue), a.BinaryValue)
+		}
+	}
+}
