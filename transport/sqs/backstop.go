@@ -3,6 +3,7 @@ package sqs
 import (
 	"context"
 	"errors"
+	"sync"
 
 	"github.com/holdfast-go/holdfast/transport"
 )
@@ -21,18 +22,24 @@ func (c *conn) Satellites(ctx context.Context) ([]transport.Satellite, error) {
 		}
 	}
 	var (
-		found []transport.Satellite
-		errs  []error
+		found  []transport.Satellite
+		errs   = make([]error, len(all))
+		asking sync.WaitGroup
 	)
-	for _, s := range all {
-		switch _, err := c.queueURL(ctx, s.Queue); {
+	for i, s := range all {
+		asking.Go(func() { _, errs[i] = c.queueURL(ctx, s.Queue) })
+	}
+	asking.Wait()
+	for i, s := range all {
+		switch err := errs[i]; {
 		case err == nil:
 			found = append(found, s)
 		case !errors.Is(err, transport.ErrNoQueue):
-			errs = append(errs, err)
+			continue
 		case s.Queue == dead && c.cfg.ReceiveLimit > 0:
 			c.log.InfoContext(ctx, "there is no queue for what SQS gives up: Install creates one, for queues that it creates afterwards", "queue", dead)
 		}
+		errs[i] = nil
 	}
 	return found, errors.Join(errs...)
 }

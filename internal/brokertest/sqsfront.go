@@ -1,0 +1,188 @@
+package brokertest
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// SQSFront stands before an endpoint of Amazon SQS and SNS and refuses what the service would refuse on a bad day, or for want of
+// rights.
+type SQSFront struct {
+	URL string // of the front, for transports
+
+	mu     sync.Mutex // guards what follows
+	refuse func(SQSRequest) string
+	seen   []SQSRequest
+}
+
+// SQSRequest is a request as the rights of AWS name it.
+type SQSRequest struct {
+	Action  string // such as "sqs:SendMessage", which is that of a batch too
+	Name    string // of the queue or topic; "" where the request is about none
+	Refused string // the code of the refusal; "" when it was passed on
+}
+
+// NewSQSFront starts a front that refuses nothing. It ends with the test.
+func NewSQSFront(t testing.TB, endpoint string) *SQSFront {
+	t.Helper()
+	to, err := url.Parse(endpoint)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &SQSFront{}
+	pass := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(to) }}
+	pass.ErrorHandler = func(w http.ResponseWriter, _ *http.Request, _ error) { w.WriteHeader(http.StatusBadGateway) }
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			w.WriteHeader(http.StatusBadRequest)
+			return
+		}
+		r.Body = io.NopCloser(bytes.NewReader(body))
+		asked, isJSON := requestOf(r, body)
+		if code := f.judge(asked); code != "" {
+			refuse(w, code, isJSON)
+			return
+		}
+		pass.ServeHTTP(w, r)
+	}))
+	t.Cleanup(server.Close)
+	f.URL = server.URL
+	return f
+}
+
+// Refuse sets what is refused from now on: by returns the code of the refusal, or "". Nil refuses nothing. Several goroutines call by
+// at once.
+func (f *SQSFront) Refuse(by func(SQSRequest) string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.refuse = by
+}
+
+// Seen returns the requests so far, the refused ones included.
+func (f *SQSFront) Seen() []SQSRequest {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return append([]SQSRequest(nil), f.seen...)
+}
+
+func (f *SQSFront) judge(r SQSRequest) string {
+	f.mu.Lock()
+	by := f.refuse
+	f.mu.Unlock()
+	if by != nil {
+		r.Refused = by(r)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.seen = append(f.seen, r)
+	return r.Refused
+}
+
+// requestOf reads a request of SQS's JSON protocol, or of the query protocol of SNS and STS.
+func requestOf(r *http.Request, body []byte) (asked SQSRequest, isJSON bool) {
+	var name string
+	if target := r.Header.Get("X-Amz-Target"); target != "" {
+		var in struct{ QueueUrl, QueueName string } //nolint:revive,staticcheck // the names are of the protocol
+		if json.Unmarshal(body, &in) == nil {
+			name = in.QueueName + in.QueueUrl[strings.LastIndexByte(in.QueueUrl, '/')+1:]
+		}
+		return SQSRequest{Action: "sqs:" + singly(target[strings.LastIndexByte(target, '.')+1:]), Name: name}, true
+	}
+	form, err := url.ParseQuery(string(body))
+	if err != nil {
+		return SQSRequest{}, false
+	}
+	service := "sns:"
+	if form.Get("Action") == "GetCallerIdentity" {
+		service = "sts:"
+	}
+	name = form.Get("Name") + form.Get("TopicArn")
+	return SQSRequest{Action: service + singly(form.Get("Action")), Name: name[strings.LastIndexByte(name, ':')+1:]}, false
+}
+
+// singly is the action that a right for a batch is named after.
+func singly(operation string) string { return strings.TrimSuffix(operation, "Batch") }
+
+// refuse answers as AWS does: a throttle or a denial is the client's.
+func refuse(w http.ResponseWriter, code string, isJSON bool) {
+	if isJSON {
+		w.Header().Set("Content-Type", "application/x-amz-json-1.0")
+		w.WriteHeader(http.StatusBadRequest)
+		fmt.Fprintf(w, `{"__type":"com.amazonaws.sqs#%s","message":"refused by the test"}`, code)
+		return
+	}
+	w.Header().Set("Content-Type", "text/xml")
+	w.WriteHeader(http.StatusForbidden)
+	fmt.Fprintf(w, `<ErrorResponse><Error><Type>Sender</Type><Code>%s</Code><Message>refused by the test</Message></Error></ErrorResponse>`, code)
+}
+
+// SQSRights returns what refuses, by the code of a denial, all that a policy in IAM's language does not allow. It knows the statements'
+// Action and Resource with stars; names begin with prefix, which the policy does not have.
+func SQSRights(t testing.TB, policy, prefix string) func(SQSRequest) string {
+	t.Helper()
+	var read struct {
+		Statement []struct {
+			Effect           string
+			Action, Resource texts
+		}
+	}
+	if err := json.Unmarshal([]byte(policy), &read); err != nil {
+		t.Fatal(err)
+	}
+	return func(r SQSRequest) string {
+		for _, s := range read.Statement {
+			for _, resource := range s.Resource {
+				name := resource[strings.LastIndexByte(resource, ':')+1:]
+				if s.Effect == "Allow" && s.Action.has(r.Action) && matches(name, strings.TrimPrefix(r.Name, prefix)) {
+					return ""
+				}
+			}
+		}
+		if strings.HasPrefix(r.Action, "sts:") {
+			return "" // needs no right
+		}
+		if strings.HasPrefix(r.Action, "sns:") {
+			return "AuthorizationError"
+		}
+		return "AccessDenied"
+	}
+}
+
+// texts are one text or several.
+type texts []string
+
+func (x *texts) UnmarshalJSON(b []byte) error {
+	var one string
+	if json.Unmarshal(b, &one) == nil {
+		*x = texts{one}
+		return nil
+	}
+	return json.Unmarshal(b, (*[]string)(x))
+}
+
+func (x texts) has(s string) bool {
+	for _, one := range x {
+		if matches(one, s) {
+			return true
+		}
+	}
+	return false
+}
+
+// matches reports whether name is the pattern, which may end with a star.
+func matches(pattern, name string) bool {
+	if begin, ok := strings.CutSuffix(pattern, "*"); ok {
+		return strings.HasPrefix(name, begin)
+	}
+	return pattern == name
+}
