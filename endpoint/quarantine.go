@@ -115,10 +115,9 @@ func (q *quarantine) look(ctx context.Context) bool {
 	return stats[0].Ready != 0
 }
 
-// ready reports whether the broker counts a message that is ready; false where it cannot be asked.
+// ready reports whether the broker counts a message that is ready; false where it cannot be asked, or does not know.
 func (q *quarantine) ready(ctx context.Context) bool {
-	_, ok := q.live.conn.(transport.Inspector)
-	return ok && q.look(ctx)
+	return q.look(ctx) && q.waiting.Load() > 0
 }
 
 // find notes whether there is such a queue, by how a call that needs it has ended.
