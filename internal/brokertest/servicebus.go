@@ -12,7 +12,10 @@ import (
 	"time"
 )
 
-const servicebusVariable = "HOLDFAST_TEST_SERVICEBUS"
+const (
+	servicebusVariable = "HOLDFAST_TEST_SERVICEBUS"
+	profileVariable    = "HOLDFAST_TEST_SERVICEBUS_PROFILE"
+)
 
 // ServiceBusNamespace is a namespace of Azure Service Bus. Its methods may be called from
 // any goroutine.
@@ -76,7 +79,8 @@ func servicebusAddress(connection string) (address string, emulator bool) {
 	return net.JoinHostPort(host, cmp.Or(port, usual)), emulator
 }
 
-// OwnServiceBus is an empty namespace of our own broker, whatever HOLDFAST_TEST_SERVICEBUS says.
+// OwnServiceBus is an empty namespace of our own broker, whatever HOLDFAST_TEST_SERVICEBUS says, by the rules of the profile in
+// HOLDFAST_TEST_SERVICEBUS_PROFILE: of [ServiceBusAzure] unless set.
 // What it does like the service, and what not, is in servicebus/README.md.
 func OwnServiceBus(t testing.TB) *ServiceBusNamespace {
 	t.Helper()
@@ -125,6 +129,9 @@ func ownNamespace(t testing.TB, options namespaceOptions) *ServiceBusNamespace {
 	s, err := servicebusServer()
 	if err != nil {
 		t.Fatal(err)
+	}
+	if options.Profile == "" {
+		options.Profile = ServiceBusProfile(os.Getenv(profileVariable))
 	}
 	c := &ServiceBusControl{t: t, url: "http://" + s.url("") + "/namespaces"}
 	var made struct {

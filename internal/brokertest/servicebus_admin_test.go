@@ -29,18 +29,18 @@ func TestServiceBusMakesShowsAndChangesQueues(t *testing.T) {
 	b := newBus(t)
 	other := b.queue(admin.QueueProperties{})
 	q := b.queue(admin.QueueProperties{
-		LockDuration: to.Ptr("PT30S"), MaxDeliveryCount: to.Ptr[int32](50), RequiresSession: to.Ptr(false),
+		LockDuration: to.Ptr("PT30S"), MaxDeliveryCount: to.Ptr[int32](9), RequiresSession: to.Ptr(false),
 		RequiresDuplicateDetection: to.Ptr(true), DuplicateDetectionHistoryTimeWindow: to.Ptr("PT5M"),
-		DefaultMessageTimeToLive: to.Ptr("P1DT2H"), DeadLetteringOnMessageExpiration: to.Ptr(true),
-		ForwardDeadLetteredMessagesTo: &other, UserMetadata: to.Ptr("<of> & \"ours\""), MaxSizeInMegabytes: to.Ptr[int32](5120),
+		DefaultMessageTimeToLive: to.Ptr("PT50M"), DeadLetteringOnMessageExpiration: to.Ptr(true),
+		ForwardDeadLetteredMessagesTo: &other, UserMetadata: to.Ptr("<of> & \"ours\""),
 	})
 	found, err := b.admin.GetQueue(b.ctx, q, nil)
 	b.must(err)
 	b.equal(of(found.LockDuration), "PT30S")
-	b.equal(of(found.MaxDeliveryCount), int32(50))
+	b.equal(of(found.MaxDeliveryCount), int32(9))
 	b.equal(of(found.RequiresDuplicateDetection), true)
 	b.equal(of(found.DuplicateDetectionHistoryTimeWindow), "PT5M")
-	b.equal(of(found.DefaultMessageTimeToLive), "P1DT2H")
+	b.equal(of(found.DefaultMessageTimeToLive), "PT50M")
 	b.equal(of(found.UserMetadata), "<of> & \"ours\"")
 	if !strings.HasPrefix(of(found.ForwardDeadLetteredMessagesTo), "sb://") || !strings.HasSuffix(of(found.ForwardDeadLetteredMessagesTo), "/"+other) {
 		t.Errorf("dead letters go to %s", of(found.ForwardDeadLetteredMessagesTo))

@@ -144,10 +144,11 @@ func (c *ServiceBusControl) Admit(token string, rights ...string) {
 // ServiceBusState is what a namespace has done and what is in it.
 type ServiceBusState struct {
 	Counts struct {
-		Open, Connections, Sends, Messages, Deliveries, Settles, Management, Claims, Admin int
+		Open, Refused, Connections, Sends, Messages, Deliveries, Settles, Management, Claims, Admin int
 	}
-	Queues map[string]ServiceBusQueue // by path; subscriptions are queues too
-	Memory int64                      // of the broker's process, in bytes
+	Entities int                        // queues and topics
+	Queues   map[string]ServiceBusQueue // by path; subscriptions are queues too
+	Memory   int64                      // of the broker's process, in bytes
 }
 
 // ServiceBusQueue counts the messages of a queue. Active ones are all but the scheduled.

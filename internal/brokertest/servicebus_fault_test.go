@@ -113,7 +113,7 @@ func TestServiceBusSaysWhatIsMissing(t *testing.T) {
 }
 
 func TestServiceBusGoesOnAfterDroppedConnections(t *testing.T) {
-	b := ownBus(t)
+	b := azureBus(t)
 	q := b.queue(admin.QueueProperties{LockDuration: b.brief(), MaxDeliveryCount: to.Ptr[int32](1000)})
 	const total = 300
 	var working sync.WaitGroup
@@ -237,7 +237,7 @@ func TestServiceBusFallsSilent(t *testing.T) {
 }
 
 func TestServiceBusDetachesLinks(t *testing.T) {
-	b := ownBus(t)
+	b := azureBus(t)
 	q := b.queue(admin.QueueProperties{})
 	s, r := b.sender(q), b.receiver(q)
 	m := text("x")
@@ -325,7 +325,7 @@ func (r recorder) Write(p []byte) (int, error) {
 }
 
 func TestServiceBusOutlivesCorruptedConnections(t *testing.T) {
-	b := ownBus(t)
+	b := azureBus(t)
 	q := b.queue(admin.QueueProperties{MaxDeliveryCount: to.Ptr[int32](1000), LockDuration: b.brief()})
 	host, _, _ := strings.Cut(strings.TrimPrefix(b.ConnectionString, "Endpoint=sb://"), ";")
 	said := b.record(q, host)

@@ -28,7 +28,15 @@ type bus struct {
 func newBus(t *testing.T) *bus {
 	t.Helper()
 	t.Parallel()
-	return busOn(t, brokertest.ServiceBus(t))
+	n := brokertest.ServiceBus(t)
+	if n.Control != nil { // elsewhere it is not seen, but left behind all the same
+		t.Cleanup(func() {
+			if left := n.Control.State().Entities; left > 0 {
+				t.Errorf("%d queues and topics are left", left)
+			}
+		})
+	}
+	return busOn(t, n)
 }
 
 // ownBus is one that can be made to fail.
@@ -36,6 +44,13 @@ func ownBus(t *testing.T) *bus {
 	t.Helper()
 	t.Parallel()
 	return busOn(t, brokertest.OwnServiceBus(t))
+}
+
+// azureBus is one that can be made to fail, whatever the profile.
+func azureBus(t *testing.T) *bus {
+	t.Helper()
+	t.Parallel()
+	return busOn(t, brokertest.OwnServiceBusOf(t, brokertest.ServiceBusAzure))
 }
 
 func busOn(t *testing.T, n *brokertest.ServiceBusNamespace) *bus {

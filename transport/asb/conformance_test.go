@@ -16,19 +16,21 @@ import (
 )
 
 func TestConformance(t *testing.T) {
-	ns := brokertest.ServiceBus(t)
+	ns := sharedNamespace(t)
 	h := transporttest.Harness{
-		Open: func(testing.TB) transport.Transport { return on(ns) },
-		ShortLease: func(testing.TB) transport.Transport {
-			tr := on(ns)
+		Open: func(t testing.TB) transport.Transport { return ns.transport(t) },
+		ShortLease: func(t testing.TB) transport.Transport {
+			tr := ns.transport(t)
 			tr.LockDuration = ns.ShortLock(shortLock)
 			return tr
 		},
-		Name:           brokertest.Name,
-		PutUndecodable: func(t testing.TB, _ transport.Transport, queue string) { putUndecodable(t, ns, queue) },
+		Name: ns.name,
+		PutUndecodable: func(t testing.TB, _ transport.Transport, queue string) {
+			putUndecodable(t, ns.ServiceBusNamespace, queue)
+		},
 		Break: func(t testing.TB) (transport.Transport, transporttest.Link) {
-			proxy := brokertest.NewProxy(t, hostOf(t, ns))
-			tr := on(ns)
+			proxy := brokertest.NewProxy(t, hostOf(t, ns.ServiceBusNamespace))
+			tr := ns.transport(t)
 			tr.LockDuration, tr.Address = ns.ShortLock(shortLock), proxy.Addr()
 			return tr, proxy
 		},

@@ -8,7 +8,6 @@ import (
 	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus"
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/holdfast-go/holdfast/internal/brokertest"
 	"github.com/holdfast-go/holdfast/transport"
 )
 
@@ -39,10 +38,9 @@ func dotnet(id, enclosed string, more map[string]any) *azservicebus.Message {
 func TestWhatNServiceBusSendsIsReceivedAsItWasMeant(t *testing.T) {
 	const enclosed = "Shop.OrderPlaced, Shop.Contracts, Version=1.0.0.0, Culture=neutral, PublicKeyToken=null;" +
 		"Shop.IOrderEvent, Shop.Contracts, Version=1.0.0.0, Culture=neutral, PublicKeyToken=null"
-	ns := brokertest.ServiceBus(t)
-	c := open(t, on(ns))
-	billing := brokertest.Name(t, "billing")
-	topic := brokertest.Name(t, "Shop.OrderPlaced")
+	ns := sharedNamespace(t)
+	billing, topic := ns.name(t, "billing"), ns.name(t, "Shop.OrderPlaced")
+	c := open(t, ns.transport(t))
 	install(t, c, billing)
 	subscribe(t, c, billing, topic)
 
@@ -54,7 +52,7 @@ func TestWhatNServiceBusSendsIsReceivedAsItWasMeant(t *testing.T) {
 	delayed.ScheduledEnqueueTime = new(time.Now().Add(100 * time.Millisecond))
 	expiring := dotnet("expiring", enclosed, map[string]any{"NServiceBus.TimeToBeReceived": "01:00:00"})
 	expiring.TimeToLive = new(time.Hour)
-	queue, events := rawSender(t, ns, billing), rawSender(t, ns, topic)
+	queue, events := rawSender(t, ns.ServiceBusNamespace, billing), rawSender(t, ns.ServiceBusNamespace, topic)
 	sent := map[string]*azservicebus.Message{}
 	for _, m := range []*azservicebus.Message{command, legacy, stamped, delayed, expiring} {
 		must(t, queue.SendMessage(within(t), m, nil))
@@ -86,13 +84,13 @@ func TestWhatNServiceBusSendsIsReceivedAsItWasMeant(t *testing.T) {
 // What NServiceBus reads of a message are the application properties, all of them texts, the body as one section of data, and
 // reply-to and correlation-id.
 func TestWhatIsSentIsWhatNServiceBusReads(t *testing.T) {
-	ns := brokertest.ServiceBus(t)
-	c := open(t, on(ns))
-	queue := brokertest.Name(t, "net")
+	ns := sharedNamespace(t)
+	queue := ns.name(t, "net")
+	c := open(t, ns.transport(t))
 	install(t, c, queue)
 	m := sample(10)
 	dispatch(t, c, transport.Operation{Queue: queue, Message: m, TTL: time.Hour})
-	got, err := rawReceiver(t, ns, queue).ReceiveMessages(within(t), 1, nil)
+	got, err := rawReceiver(t, ns.ServiceBusNamespace, queue).ReceiveMessages(within(t), 1, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -19,7 +19,7 @@ import (
 const quickly = 10 * time.Second
 
 func TestADroppedConnectionDoesNotLoseWhatIsHeld(t *testing.T) {
-	ns := brokertest.OwnServiceBus(t)
+	ns := brokertest.OwnServiceBusOf(t, brokertest.ServiceBusAzure)
 	c := open(t, on(ns))
 	install(t, c, "in")
 	dispatch(t, c, to("in", "m-1"), to("in", "m-2"), to("in", "m-3"))
@@ -140,7 +140,7 @@ func TestWhatIsLostIsNotHeldAnyMore(t *testing.T) {
 }
 
 func TestLinksThatTheServiceEndsAreMadeAgain(t *testing.T) {
-	ns := brokertest.OwnServiceBus(t)
+	ns := brokertest.OwnServiceBusOf(t, brokertest.ServiceBusAzure)
 	c := open(t, on(ns))
 	install(t, c, "in")
 	r := receive(t, c, "in")

@@ -31,7 +31,7 @@ func published(id string, types ...string) transport.Operation {
 }
 
 func TestQueuesAreCreatedWithAFiniteDeliveryCount(t *testing.T) {
-	ns := brokertest.OwnServiceBus(t)
+	ns := brokertest.OwnServiceBusOf(t, brokertest.ServiceBusAzure)
 	c := open(t, on(ns))
 	plan := transport.Plan{
 		Queues: []transport.Queue{{Name: "sales"}, {Name: "error", Shared: true}},

@@ -86,7 +86,8 @@ const ACTIONS = {
 
   // state counts what happened, and what is in each queue.
   state: (namespace) => ({
-    counts: { ...namespace.counts, open: namespace.server.peers.size },
+    counts: { ...namespace.counts, open: namespace.server.peers.size, refused: namespace.server.refused },
+    entities: namespace.entities.size,
     queues: Object.fromEntries([...namespace.queues()].map((queue) => [queue.path, { ...queue.counts, locked: queue.lockedCount, links: queue.links.size }])),
     memory: process.memoryUsage().rss,
   }),

@@ -14,6 +14,7 @@ const OPTIONS = {
 
 export class Server {
   peers = new Set();
+  refused = 0; // connections
   #tcp = net.createServer({ noDelay: true }, (socket) => this.#accept(socket));
   #container = container();
 
@@ -44,6 +45,7 @@ export class Server {
   #accept(socket) {
     const { faults, rules } = this.namespace;
     if (faults.refuseConnections || this.peers.size >= rules.connections) {
+      this.refused++;
       socket.resetAndDestroy();
       return;
     }
