@@ -111,7 +111,7 @@ func (c *crowd) work(n, skip int) time.Duration {
 	}
 	senders.Wait()
 	for i := range c.endpoints[skip:] {
-		until(c.t, ctx, func() bool { return c.handled[skip+i].Load() >= before[skip+i]+int64(n) })
+		until(ctx, c.t, func() bool { return c.handled[skip+i].Load() >= before[skip+i]+int64(n) })
 	}
 	return time.Since(began)
 }
@@ -134,7 +134,7 @@ func (c *crowd) lock() (release func()) {
 }
 
 // until waits until is is true.
-func until(t testing.TB, ctx context.Context, is func() bool) {
+func until(ctx context.Context, t testing.TB, is func() bool) {
 	t.Helper()
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()

@@ -63,14 +63,15 @@ func indexes(t *table) []string {
 	}
 }
 
-// migrations[i] makes a table of version i+1 one of the next. Done again they change nothing.
+// migrations[i] makes a table of version i+1 one of the next. Done again they change nothing. They only add: programs of the
+// earlier version go on working on the table until they are replaced.
 var migrations = [tableVersion - 1]func(t *table) []string{
 	func(t *table) []string {
 		return []string{
 			do(`IF EXISTS (SELECT FROM pg_attribute WHERE attrelid = ` + literal(t.quoted) + `::regclass AND attname = 'expires_at' AND NOT attisdropped) THEN
 	ALTER TABLE ` + t.quoted + ` ADD COLUMN IF NOT EXISTS expires timestamp;
-	UPDATE ` + t.quoted + ` SET expires = expires_at AT TIME ZONE 'UTC' WHERE expires_at IS NOT NULL;
-	ALTER TABLE ` + t.quoted + ` DROP COLUMN expires_at, DROP COLUMN IF EXISTS solo_count, SET (` + storage + `);
+	UPDATE ` + t.quoted + ` SET expires = expires_at AT TIME ZONE 'UTC' WHERE expires_at IS NOT NULL AND expires IS NULL;
+	ALTER TABLE ` + t.quoted + ` SET (` + storage + `);
 END IF`),
 			indexes(t)[1],
 		}

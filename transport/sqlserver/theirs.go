@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/holdfast-go/holdfast/internal/tablequeue"
@@ -31,6 +32,8 @@ const (
 const (
 	undefinedColumn  = "42703"
 	datatypeMismatch = "42804"
+
+	insufficientPrivilege = "42501"
 )
 
 var (
@@ -123,10 +126,34 @@ func (s *store) Exists(ctx context.Context, queue string) error {
 	if err == nil {
 		err = map[kind]error{missing: transport.ErrNoQueue, older: errOlder, theirs: errTheirs}[found]
 	}
+	if err == nil {
+		err = s.notNewer(ctx, queue)
+	}
 	if err != nil {
 		return fmt.Errorf("postgres: queue %q in schema %q: %w", queue, s.schema, err)
 	}
 	return nil
+}
+
+// notNewer refuses a table that a later version of this package has made: its columns may mean something else. Where no
+// version can be read the columns decide.
+func (s *store) notNewer(ctx context.Context, queue string) error {
+	versions := quote(s.schema, versionTable)
+	var version int
+	err := s.writes.QueryRow(ctx, `SELECT coalesce(max(version), 0) FROM `+versions+` WHERE name = $1`, pgx.QueryExecModeExec, s.table(queue).name).Scan(&version)
+	switch {
+	case code(err) == undefinedTable || code(err) == insufficientPrivilege:
+		return nil
+	case err != nil:
+		return err
+	case version > tableVersion:
+		return newerTable(version)
+	}
+	return nil
+}
+
+func newerTable(version int) error {
+	return fmt.Errorf("its table is of version %d, this program knows those up to %d: update this program", version, tableVersion)
 }
 
 // uuid is a message's id as theirs are; another where it is not one.

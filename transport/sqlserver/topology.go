@@ -82,7 +82,7 @@ func (s *store) migrate(ctx context.Context, tx pgx.Tx, t *table) error {
 	case err != nil || version == tableVersion:
 		return err
 	case version > tableVersion || version < 1:
-		return fmt.Errorf("its table is of version %d, this program knows those up to %d", version, tableVersion)
+		return newerTable(version)
 	}
 	texts := []string{lockTimeout}
 	for _, migrate := range migrations[version-1:] {
