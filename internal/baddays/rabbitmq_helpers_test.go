@@ -2,11 +2,16 @@ package baddays_test
 
 import (
 	"context"
+	"fmt"
+	"log/slog"
+	"sync"
 	"testing"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/holdfast-go/holdfast/endpoint"
+	"github.com/holdfast-go/holdfast/header"
 	"github.com/holdfast-go/holdfast/internal/backoff"
 	"github.com/holdfast-go/holdfast/transport"
 )
@@ -71,4 +76,100 @@ func awaitReady(ctx context.Context, t *testing.T, conn transport.Conn, queue st
 			t.Fatalf("queue %q: %+v, %v; want %d ready messages", queue, stats, err, want)
 		}
 	}
+}
+
+// work is the message of these endpoints.
+type work struct{ N int }
+
+// runWorker runs an endpoint that handles [work] until the test ends, and stops it when stop is called.
+func runWorker(t *testing.T, cfg endpoint.Config, handle func(context.Context, *endpoint.Session, work) error) (stop func()) {
+	t.Helper()
+	cfg.Install = true
+	cfg.Messages = []endpoint.Message{endpoint.Command[work]("Test.Work")}
+	cfg.Handlers = []endpoint.Handler{endpoint.Handle(handle)}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	e, err := endpoint.New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	over := make(chan error, 1)
+	go func() { over <- e.Run(ctx) }()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-over; err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(stop)
+	select {
+	case <-e.Ready():
+	case err := <-over:
+		over <- err
+		t.Fatal("the endpoint has ended")
+	}
+	return stop
+}
+
+// workMessage is a message with [work] as another program sends it.
+func workMessage(n int) amqp.Publishing {
+	return amqp.Publishing{
+		MessageId: fmt.Sprint("work-", n), Body: fmt.Appendf(nil, `{"N":%d}`, n),
+		Headers: amqp.Table{header.EnclosedMessageTypes: "Test.Work", header.ContentType: "application/json"},
+	}
+}
+
+// runs counts how often the handler had each message, and the deliveries of the one that was delivered most often.
+type runs struct {
+	mu    sync.Mutex
+	of    map[int]int
+	most  int
+	moved chan struct{} // something has been counted
+}
+
+func newRuns() *runs { return &runs{of: map[int]int{}, moved: make(chan struct{}, 1)} }
+
+func (r *runs) count(s *endpoint.Session, w work) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.of[w.N]++
+	r.most = max(r.most, s.Attempt().N)
+	select {
+	case r.moved <- struct{}{}:
+	default:
+	}
+}
+
+// len is how many messages the handler had.
+func (r *runs) len() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.of)
+}
+
+// wait returns when the handler has had n messages.
+func (r *runs) wait(ctx context.Context, t *testing.T, n int) {
+	t.Helper()
+	for r.len() < n {
+		select {
+		case <-r.moved:
+		case <-ctx.Done():
+			t.Fatalf("%d of %d messages were handled", r.len(), n)
+		}
+	}
+}
+
+// repeated is how many messages the handler had more than once.
+func (r *runs) repeated() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	n := 0
+	for _, times := range r.of {
+		if times > 1 {
+			n++
+		}
+	}
+	return n
 }

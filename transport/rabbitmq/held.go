@@ -55,11 +55,20 @@ func (s *session) watchHolds(ctx context.Context, now time.Time) {
 	if s.receiver.hold == heldForever {
 		return
 	}
+	s.releaseLate(now)
 	c := s.receiver.conn
 	for _, d := range s.heldLong(now) {
 		c.log.WarnContext(ctx, "a message is held for long: soon the broker takes it back",
 			"queue", s.receiver.queue, "message", d.message.ID, "held", now.Sub(d.since), "most", c.maxHold)
 	}
+}
+
+// releaseLate returns prefetched messages to the queue that have waited for 70 % of the time after which the broker
+// takes the messages of the channel back. Before RabbitMQ 4.3 that counts for these, and not for those in handlers.
+func (s *session) releaseLate(now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.release(func(_ int, d *delivery) bool { return now.Sub(d.since) >= s.receiver.conn.maxHold/10*7 })
 }
 
 // heldLong are those that are to be warned of.

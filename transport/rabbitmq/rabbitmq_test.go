@@ -159,6 +159,7 @@ func fill(t testing.TB, c transport.Conn, queue string, n int) {
 		for i := at; i < min(n, at+500); i++ {
 			m := sample(200)
 			m.ID = fmt.Sprint("m-", i)
+			m.Headers.Set(header.MessageID, m.ID)
 			ops = append(ops, send1(queue, m))
 		}
 		if err := dispatch(c, ops...); err != nil {

@@ -153,7 +153,8 @@ func (r *receiver) Receive(ctx context.Context, limit int) ([]transport.Delivery
 		}
 		ds, alone, err := r.take(max(1, limit))
 		if alone != nil {
-			alone.stand()
+			alone.prefetch.awaitPause()
+			signal(r.poke)
 		}
 		if len(ds) > 0 || err != nil {
 			return ds, err
@@ -175,7 +176,7 @@ func (r *receiver) ask(n int) {
 	}
 }
 
-// take gives what is there. With a window of 1 it gives the session too, which has to come to a stand.
+// take gives what is there, while messages can be sent: handlers would only use their attempts up. With a window of 1 it gives the session too, which has to come to a stand.
 func (r *receiver) take(limit int) (ds []transport.Delivery, alone *session, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -190,11 +191,14 @@ func (r *receiver) take(limit int) (ds []transport.Delivery, alone *session, err
 	case r.session == nil:
 		return nil, nil, r.err
 	}
+	if _, _, err := r.conn.publishing.now(); err != nil {
+		return nil, nil, fmt.Errorf("rabbitmq: receive from %q: paused because nothing can be sent: %w", r.queue, err)
+	}
 	ds, more := r.session.take(limit, r.window)
 	if more {
 		signal(r.wake)
 	}
-	if r.window == 1 && len(ds) > 0 && r.session.halt() {
+	if r.window == 1 && len(ds) > 0 && r.session.prefetch.pause() {
 		alone = r.session
 		signal(r.poke)
 	}
@@ -218,7 +222,7 @@ func (r *receiver) limit() (window int, last, closed bool) {
 	switch {
 	case r.closed || r.draining:
 		return 0, true, r.closed
-	case r.window == 1 && r.asking == 0, r.session != nil && r.session.standing():
+	case r.window == 1 && r.asking == 0, r.session != nil && r.session.prefetch.paused():
 		return 0, false, false
 	}
 	return max(0, r.window), false, false

@@ -16,6 +16,7 @@ import (
 // acknowledged any more.
 func lostSession(n int) (*session, []*delivery) {
 	s := &session{receiver: &receiver{conn: &conn{}, queue: "orders", poke: make(chan struct{}, 1)}, ch: &amqp.Channel{}}
+	s.prefetch = newPrefetch(0)
 	s.acks = acks{ch: cut{}, timer: time.NewTimer(time.Hour), window: 100}
 	ds := make([]*delivery, n)
 	for i := range ds {

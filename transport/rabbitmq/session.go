@@ -21,21 +21,16 @@ type session struct {
 	lost     chan *amqp.Error
 	lapsed   chan struct{} // a consumer ended that we did not cancel
 	timer    *time.Timer   // when the next acknowledgement is due
-	holds    *time.Ticker  // when to look for what is held for long
+	holds    *time.Ticker  // when to look for what is held for long, and for what is prefetched in vain
 
-	mu        sync.Mutex // guards what follows
-	changed   sync.Cond  // a consumer or the session has ended
-	acks      acks
-	waiting   []*delivery // prefetched, in order
-	consumers []*consumer // that the broker sends to
-	leaving   []*consumer // cancelled, with deliveries still open
-	count     int         // consumers so far
-	reach     reach
-	narrow    time.Time // since when the window is smaller than the shares; zero while it is not
-	held      bool      // deliveries wait for others to be settled
-	halts     int       // calls that wait for all consumers to end
-	closing   bool      // to be closed when everything is settled
-	ended     error     // why nothing can be settled any more
+	prefetch *prefetch
+
+	mu      sync.Mutex // guards what follows, and is held when the lock of prefetch is taken
+	acks    acks
+	waiting []*delivery // prefetched, in order
+	held    bool        // deliveries wait for others to be settled
+	closing bool        // to be closed when everything is settled
+	ended   error       // why nothing can be settled any more
 }
 
 func openSession(conn *amqp.Connection, r *receiver) (*session, error) {
@@ -49,10 +44,10 @@ func openSession(conn *amqp.Connection, r *receiver) (*session, error) {
 		lost:     ch.NotifyClose(make(chan *amqp.Error, 1)),
 		lapsed:   make(chan struct{}, 1),
 		timer:    time.NewTimer(time.Hour),
-		holds:    time.NewTicker(r.conn.maxHold / 20),
+		holds:    time.NewTicker(min(r.conn.maxHold/20, calm/3)),
+		prefetch: newPrefetch(r.conn.keep()),
 	}
 	s.acks.ch, s.acks.timer = ch, s.timer
-	s.changed.L = &s.mu
 	return s, nil
 }
 
@@ -70,8 +65,13 @@ func (s *session) serve(ctx context.Context, r *receiver) error {
 func (s *session) work(ctx context.Context, r *receiver) error {
 	for {
 		window, last, closed := r.limit()
-		if err := s.fit(s.reachIn(window), last, time.Now()); err != nil {
+		later, err := s.fit(window, last, time.Now())
+		if err != nil {
 			return err
+		}
+		var again <-chan time.Time
+		if later {
+			again = time.After(min(narrowFor, r.conn.keep()))
 		}
 		if closed && s.retire() {
 			return s.ch.Close()
@@ -86,6 +86,7 @@ func (s *session) work(ctx context.Context, r *receiver) error {
 		case now := <-s.holds.C:
 			s.watchHolds(ctx, now)
 		case <-r.poke:
+		case <-again:
 		case <-ctx.Done():
 			return transport.ErrClosed
 		}
@@ -123,7 +124,7 @@ func (s *session) endWith(err error) {
 		}
 	}
 	s.waiting = nil
-	s.changed.Broadcast()
+	s.prefetch.end()
 }
 
 // remember takes note of what comes again now, though it may be done with.
@@ -160,22 +161,15 @@ func (s *session) finish() {
 	s.endWith(fmt.Errorf("%w: %w", transport.ErrClosed, transport.ErrLeaseLost))
 }
 
-// retire gives back what was prefetched, and tells whether everything is settled. It
+// retire releases what was prefetched, and reports whether everything is settled. It
 // waits for the consumers to end first: they would be sent the same messages again.
 func (s *session) retire() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, c := range s.leaving {
-		if !c.drained {
-			return false
-		}
+	if !s.prefetch.idle() {
+		return false
 	}
-	for _, d := range s.waiting {
-		s.account(d)
-		// One that cannot be given back comes back with the loss of the channel.
-		_ = s.ch.Nack(d.tag, false, true)
-	}
-	s.waiting = nil
+	s.release(func(int, *delivery) bool { return true })
 	return s.acks.open == 0 && len(s.acks.pending) == 0
 }
 
@@ -184,11 +178,7 @@ func (s *session) collect(c *consumer, in <-chan amqp.Delivery) {
 	for d := range in {
 		s.push(c, &d)
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	c.drained = true
-	s.changed.Broadcast()
-	if c.cancelled {
+	if s.prefetch.drain(c) {
 		signal(s.receiver.poke)
 	} else {
 		signal(s.lapsed)
@@ -223,7 +213,7 @@ func (s *session) admit(c *consumer, d *delivery, over bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.acks.add(d)
-	c.open++
+	s.prefetch.arrive(c)
 	if over {
 		return false
 	}
@@ -241,11 +231,9 @@ func (s *session) take(limit, window int) ([]transport.Delivery, bool) {
 	defer s.mu.Unlock()
 	out := s.acks.open - len(s.waiting)
 	n := min(limit, len(s.waiting), window-out)
-	if s.reach.size < window {
-		s.reach.use(max(n, 0), time.Now())
-		if len(s.waiting) < limit && s.reach.runsShort(s.acks.open+len(s.acks.pending)) {
-			signal(s.receiver.poke)
-		}
+	now := time.Now()
+	if s.prefetch.take(max(n, 0), len(s.waiting) < limit, s.acks.open+len(s.acks.pending), window, now) {
+		signal(s.receiver.poke)
 	}
 	if n <= 0 {
 		s.held = len(s.waiting) > 0
@@ -253,7 +241,7 @@ func (s *session) take(limit, window int) ([]transport.Delivery, bool) {
 	}
 	ds := make([]transport.Delivery, n)
 	for i, d := range s.waiting[:n] {
-		d.handed = true
+		d.handed, d.taken = true, now
 		ds[i] = d
 	}
 	clear(s.waiting[:n])
@@ -271,13 +259,17 @@ func (s *session) flushDue() {
 // account notes that a delivery is settled, and wakes whom that may concern.
 func (s *session) account(d *delivery) {
 	d.settled = true
-	d.from.open--
 	s.acks.remove(d)
+	var handled time.Duration
+	if d.handed {
+		handled = time.Since(d.taken)
+	}
+	replaced := s.prefetch.settle(d.from, handled, s.acks.open-len(s.waiting))
 	if s.held {
 		s.held = false
 		signal(s.receiver.wake)
 	}
-	if d.from.cancelled || s.closing && s.acks.open == 0 {
+	if replaced || s.closing && s.acks.open == 0 {
 		signal(s.receiver.poke)
 	}
 }

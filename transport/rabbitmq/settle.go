@@ -25,6 +25,7 @@ type delivery struct {
 	// Guarded by the session.
 	since      time.Time // when it came
 	handed     bool      // to who receives
+	taken      time.Time // when it was
 	warned     bool      // that it is held for long
 	completed  bool      // too late to be acknowledged
 	late       bool      // taken back by us before the broker would
