@@ -55,3 +55,20 @@ func TestAFailedLookIsRepeated(t *testing.T) {
 		now = now.Add(fullLookEvery)
 	}
 }
+
+// An operator may park a message by visible_at = 'infinity', or want one first by '-infinity': neither is a moment in microseconds.
+func TestRowsAtBothEndsOfTimeAreNoError(t *testing.T) {
+	w := newWorld(t, "in")
+	w.exec(`INSERT INTO %sin (id, headers, visible_at) VALUES ('first', '{}', '-infinity'), ('parked', '{}', 'infinity')`)
+	r := receiver(t, w.open(), "in")
+	d := receive(t, r, 1)[0]
+	if id := d.Message().ID; id != "first" {
+		t.Errorf("received %q, want the first", id)
+	}
+	ok(t, d.Complete(t.Context()))
+	nothing(t, r)
+	w.exec(`UPDATE %sin SET visible_at = now()`)
+	if id := receive(t, r, 1)[0].Message().ID; id != "parked" {
+		t.Errorf("received %q, want the parked one", id)
+	}
+}

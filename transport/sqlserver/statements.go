@@ -35,10 +35,10 @@ func (s *store) newTable(queue string) *table {
 	WHERE ctid = ANY (ARRAY(SELECT ctid FROM fit))
 	RETURNING seq, id, headers, body, delivery_count, coalesce(expires <= now() AT TIME ZONE 'UTC', false) AS expired
 )
-SELECT 0::bigint AS seq, (extract(epoch FROM reached.visible_at) * 1000000)::bigint::text AS id, reached.seq::text AS headers, NULL::bytea AS body,
+SELECT 0::bigint AS seq, (extract(epoch FROM greatest(reached.visible_at, timestamptz 'epoch')) * 1000000)::bigint::text AS id, reached.seq::text AS headers, NULL::bytea AS body,
 	(extract(epoch FROM clock_timestamp() - now()) * 1000000)::integer AS delivery_count, false AS expired,
 	CASE WHEN EXISTS (SELECT FROM fit) THEN 0 ELSE coalesce((extract(epoch FROM (
-		SELECT visible_at FROM ` + q + ` WHERE visible_at > now() ORDER BY visible_at, seq LIMIT 1
+		SELECT least(visible_at, now() + interval '1 day') FROM ` + q + ` WHERE visible_at > now() ORDER BY visible_at, seq LIMIT 1
 	) - now()) * 1000000)::bigint, 0) END AS next
 FROM (
 	SELECT visible_at, seq FROM (
