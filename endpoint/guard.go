@@ -42,7 +42,8 @@ func (in *incoming) suspect() bool {
 	if !a.Exact {
 		return a.N > 1 && !in.e.failures.knows(in.failureKey())
 	}
-	return in.live.recoverability.Quarantine.Suspect(a.N - in.e.failures.failed(in.failureKey()))
+	limits := in.live.recoverability.Quarantine
+	return limits.Suspect(a.N) && limits.Suspect(a.N-in.e.failures.failed(in.failureKey()))
 }
 
 // quarantine moves the message there unhandled. It is false where the queue does not take it: the
