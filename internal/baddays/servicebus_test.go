@@ -21,6 +21,7 @@ var serviceBusDays = []day{
 	{name: "A message of 250 KiB fails", run: serviceBusLargeFailure},
 	{name: "The namespace is throttled at the start", run: serviceBusThrottledStart},
 	{name: "Sends are throttled", run: serviceBusThrottledSends},
+	{name: "Tokens are refused at their refresh", long: true, run: serviceBusRefusedTokens},
 	{name: "Locks end with their link", run: serviceBusEndedLocks},
 }
 

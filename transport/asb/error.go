@@ -116,15 +116,18 @@ func rejected(err error) bool {
 	return slices.Contains(ofMessage, condition)
 }
 
+func busyStatus(code int) bool {
+	return code == http.StatusServiceUnavailable || code == http.StatusTooManyRequests || code == http.StatusRequestTimeout
+}
+
 // ofStatus is what a status means. The service is busy by 503 and 429, and by 408 where it took too long.
 func ofStatus(code int, err error) error {
-	switch code {
-	case http.StatusServiceUnavailable, http.StatusTooManyRequests, http.StatusRequestTimeout:
+	switch {
+	case busyStatus(code):
 		return fmt.Errorf("%w: the broker says: status %d: %s", errBusy, code, reason(err))
-	case http.StatusRequestEntityTooLarge:
+	case code == http.StatusRequestEntityTooLarge:
 		return fmt.Errorf("%w: the broker says: status %d: %s", transport.ErrTooLarge, code, reason(err))
-	}
-	if code >= http.StatusInternalServerError {
+	case code >= http.StatusInternalServerError:
 		return fmt.Errorf("%w: the broker says: status %d: %s", errFailed, code, reason(err))
 	}
 	return fmt.Errorf("%w: status %d: %s", errRefused, code, reason(err))

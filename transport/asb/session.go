@@ -44,7 +44,7 @@ func (n *namespace) open(ctx context.Context) (*session, error) {
 	}
 	s := &session{}
 	s.ctx, s.end = context.WithCancelCause(context.Background())
-	s.socket = &socket{Conn: c, lost: func() { s.end(errLost) }}
+	s.socket = newSocket(c, func() { s.end(errLost) })
 	var spent atomic.Bool
 	options := &azservicebus.ClientOptions{
 		ApplicationID: n.application,
@@ -107,20 +107,31 @@ func (s *session) lostIn(ctx context.Context, err error) error {
 // socket tells of its end.
 type socket struct {
 	net.Conn
-	lost func()
-	once sync.Once
-	err  error
+	claims *claims
+	lost   func()
+	once   sync.Once
+	err    error
+}
+
+func newSocket(c net.Conn, lost func()) *socket {
+	s := &socket{Conn: c, lost: lost}
+	s.claims = newClaims(s)
+	return s
 }
 
 func (s *socket) Read(b []byte) (int, error) {
 	n, err := s.Conn.Read(b)
+	s.claims.received(b[:n])
 	if err != nil {
 		s.lost()
 	}
 	return n, err
 }
 
-func (s *socket) Write(b []byte) (int, error) {
+// Write writes a frame: the client library calls it with one each time.
+func (s *socket) Write(b []byte) (int, error) { return s.claims.send(b) }
+
+func (s *socket) transmit(b []byte) (int, error) {
 	n, err := s.Conn.Write(b)
 	if err != nil {
 		s.lost()
@@ -133,6 +144,7 @@ func (s *socket) Close() error {
 	s.once.Do(func() {
 		s.lost()
 		s.err = s.Conn.Close()
+		s.claims.close()
 	})
 	return s.err
 }

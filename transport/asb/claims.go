@@ -1,0 +1,185 @@
+package asb
+
+import (
+	"bytes"
+	"encoding/binary"
+	"sync"
+	"time"
+
+	"github.com/holdfast-go/holdfast/internal/backoff"
+)
+
+// claims spaces the tokens that the client library shows to $cbs on a connection, while the service refuses them because the
+// namespace is throttled. The library refreshes tokens by itself, and its pauses between the tries of a refresh are those of its
+// retries, which the driver has switched off because a send must not be repeated. So the frame by which a try begins is kept until
+// there may be a try, and the frames behind it on its channel with it. Others are not delayed.
+type claims struct {
+	socket  *socket
+	writing sync.Mutex // orders writes; locked before mu
+
+	mu    sync.Mutex // guards what follows, and is never held over a write
+	pace  backoff.Backoff
+	until time.Time           // no token is shown before; zero unless the service has refused one
+	kept  map[uint16][][]byte // frames by channel
+	order []uint16            // the channels, by their first frame
+	timer *time.Timer
+	over  bool
+}
+
+func newClaims(s *socket) *claims {
+	return &claims{socket: s, pace: backoff.Backoff{Min: throttleMin, Max: throttleMax}, kept: map[uint16][][]byte{}}
+}
+
+// send writes a frame, or keeps it.
+func (c *claims) send(frame []byte) (int, error) {
+	c.writing.Lock()
+	defer c.writing.Unlock()
+	if c.keep(frame) {
+		return len(frame), nil
+	}
+	return c.socket.transmit(frame)
+}
+
+func (c *claims) keep(frame []byte) bool {
+	channel, ok := channelOf(frame)
+	if !ok {
+		return false
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if behind, ok := c.kept[channel]; ok {
+		c.kept[channel] = append(behind, bytes.Clone(frame))
+		return true
+	}
+	pause := time.Until(c.until)
+	if pause <= 0 || c.over || !beginsClaim(frame) {
+		return false
+	}
+	c.kept[channel] = [][]byte{bytes.Clone(frame)}
+	c.order = append(c.order, channel)
+	if len(c.order) == 1 {
+		c.timer = time.AfterFunc(pause, c.next)
+	}
+	return true
+}
+
+// next writes the frames of the channel that has waited longest, when it is time.
+func (c *claims) next() {
+	c.writing.Lock()
+	defer c.writing.Unlock()
+	frames := c.due()
+	if frames == nil {
+		return
+	}
+	_ = c.socket.SetWriteDeadline(time.Now().Add(dialTimeout)) // the library's may be over; if it cannot be set, the write fails
+	for _, frame := range frames {
+		if _, err := c.socket.transmit(frame); err != nil {
+			return // the connection is lost, as its reader will find
+		}
+	}
+}
+
+func (c *claims) due() (frames [][]byte) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.over || len(c.order) == 0 {
+		return nil
+	}
+	if early := time.Until(c.until); early > 0 { // the service has refused another
+		c.timer.Reset(early)
+		return nil
+	}
+	channel := c.order[0]
+	frames = c.kept[channel]
+	c.order = c.order[1:]
+	delete(c.kept, channel)
+	pause := time.Duration(0)
+	if !c.until.IsZero() {
+		pause = denialPause
+		c.until = time.Now().Add(pause)
+	}
+	if len(c.order) > 0 {
+		c.timer.Reset(pause)
+	}
+	return frames
+}
+
+// received takes in what the peer sent: the answers of $cbs are looked for in it.
+func (c *claims) received(data []byte) {
+	for {
+		_, rest, found := bytes.Cut(data, statusKey)
+		if !found {
+			return
+		}
+		if status := statusIn(rest); status != 0 {
+			c.answered(status)
+		}
+		data = rest
+	}
+}
+
+func (c *claims) answered(status int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case busyStatus(status):
+		c.until = time.Now().Add(c.pace.Next())
+	case !c.until.IsZero():
+		c.until = time.Time{}
+		c.pace.Reset()
+		if len(c.order) > 0 && !c.over {
+			c.timer.Reset(0)
+		}
+	}
+}
+
+// close drops what is kept.
+func (c *claims) close() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.over = true
+	if c.timer != nil {
+		c.timer.Stop()
+	}
+}
+
+// Frames of AMQP 1.0, part 2.3: four bytes of size, one of where the body begins, in words of four bytes, one of the type,
+// two of the channel. A body begins with the descriptor of what it is.
+const (
+	frameHead  = 8
+	frameStart = 4
+	frameType  = 5
+	frameChan  = 6
+)
+
+var (
+	attachCode = []byte{0x00, 0x53, 0x12} // amqp:attach:list
+	cbsAddress = []byte("$cbs")
+	statusKey  = []byte("status-code") // of answers of $cbs; those of $management have another
+)
+
+// channelOf returns the channel of a frame. An empty frame, which keeps a connection alive, is of none.
+func channelOf(frame []byte) (channel uint16, ok bool) {
+	if len(frame) <= frameHead || frame[frameStart] != 2 || frame[frameType] != 0 || int(binary.BigEndian.Uint32(frame)) != len(frame) {
+		return 0, false
+	}
+	return binary.BigEndian.Uint16(frame[frameChan:]), true
+}
+
+// beginsClaim reports whether a frame attaches a link to $cbs, by which each try to show a token begins.
+func beginsClaim(frame []byte) bool {
+	body := frame[frameHead:]
+	return bytes.HasPrefix(body, attachCode) && bytes.Contains(body, cbsAddress)
+}
+
+// statusIn is the number at the beginning of data, an int of AMQP in one of its two forms; 0 where there is none.
+func statusIn(data []byte) int {
+	const small, full = 0x54, 0x71
+	switch {
+	case len(data) >= 2 && data[0] == small:
+		return int(data[1])
+	case len(data) >= 5 && data[0] == full:
+		return int(binary.BigEndian.Uint32(data[1:]))
+	}
+	return 0
+}
