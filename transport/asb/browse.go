@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus"
@@ -69,10 +70,23 @@ func (cur *cursor) peek(ctx context.Context, from int64, limit int) (msgs []*azs
 	on, over := s.on(ctx)
 	defer over()
 	msgs, err = look(on, rcv, from, limit)
+	if slices.ContainsFunc(msgs, partitioned) {
+		err = errPartitioned
+	}
 	if cur.ctx.Err() != nil {
 		return nil, transport.ErrClosed
 	}
 	return msgs, wrap(s.lostIn(ctx, err), "browse queue %q", cur.queue)
+}
+
+// partitionBits are how many bits of a sequence number are that of the message in its partition; those above are the partition.
+// https://learn.microsoft.com/azure/service-bus-messaging/message-sequencing
+const partitionBits = 48
+
+var errPartitioned = errors.New("the queue is partitioned: the service shows one message of some partition at a time, so its messages cannot be listed or counted without receiving them. Use a tool that receives, or a queue without partitions")
+
+func partitioned(raw *azservicebus.ReceivedMessage) bool {
+	return raw.SequenceNumber != nil && *raw.SequenceNumber>>partitionBits != 0
 }
 
 // end is the sequence number of the last message that is there now. The broker finds the next message from a number on; so

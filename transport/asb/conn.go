@@ -35,6 +35,7 @@ type conn struct {
 	log      *slog.Logger
 	admin    *administration
 	sending  *line
+	locks    locks
 
 	ctx  context.Context //nolint:containedctx // the conn's life, which ends with Close
 	stop context.CancelFunc

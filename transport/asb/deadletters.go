@@ -16,6 +16,9 @@ const expiredReason = "TTLExpiredException"
 // quarantineSuffix is what the endpoint calls its queue of suspects by.
 const quarantineSuffix = ".quarantine"
 
+// deadLettersAtOnce is how many dead letters are moved at once: one that the error queue has no room for must not hold up others.
+const deadLettersAtOnce = 4
+
 // Satellites implements [transport.Satellites]: they are the dead letters of the endpoint's queues.
 func (c *conn) Satellites(ctx context.Context) ([]transport.Satellite, error) {
 	if c.config.KeepDeadLetters || c.endpoint == "" { // a tool's: it looks after none
@@ -34,7 +37,7 @@ func (c *conn) Satellites(ctx context.Context) ([]transport.Satellite, error) {
 		cancel()
 		switch {
 		case err == nil:
-			all = append(all, transport.Satellite{Queue: queue + deadLetters, Handle: deadLettered(queue)})
+			all = append(all, transport.Satellite{Queue: queue + deadLetters, Concurrency: deadLettersAtOnce, Handle: deadLettered(queue)})
 		case !errors.Is(plain(err), transport.ErrNoQueue):
 			errs = append(errs, fmt.Errorf("asb: look for the dead letters of %q: %w", queue, plain(err)))
 		}

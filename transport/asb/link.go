@@ -9,7 +9,6 @@ import (
 
 	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus"
 
-	"github.com/holdfast-go/holdfast/internal/backoff"
 	"github.com/holdfast-go/holdfast/transport"
 )
 
@@ -121,7 +120,7 @@ func (l *link) request(ctx context.Context, limit int, own turn) (ds []transport
 	msgs, err := l.call(ctx, s, rcv, l.room(limit))
 	switch {
 	case len(msgs) > 0:
-		return l.receiver.hand(msgs, s, rcv), nil
+		return l.test(ctx, l.receiver.hand(msgs, s, rcv)), nil
 	case err != nil || ctx.Err() != nil:
 		return nil, errors.Join(err, ctx.Err())
 	case !s.alive():
@@ -144,52 +143,6 @@ func (l *link) call(ctx context.Context, s *session, rcv *azservicebus.Receiver,
 	msgs, err = rcv.ReceiveMessages(on, limit, &azservicebus.ReceiveMessagesOptions{TimeAfterFirstMessage: company})
 	l.came(limit, len(msgs))
 	return msgs, s.lostIn(ctx, err)
-}
-
-// close lets no more messages come. One that the broker sends while the link ends would stay locked until its lock runs out,
-// so nothing may be left that was asked for. Of a busy queue it has come soon, and is given back by the library; what does not
-// come of another is caught.
-func (l *link) close() {
-	l.mu.Lock()
-	rcv, s := l.rcv, l.of
-	l.mu.Unlock()
-	if rcv == nil || !s.alive() {
-		return
-	}
-	ctx, cancel := context.WithTimeout(s.ctx, closeTimeout)
-	defer cancel()
-	// The library gives back what came late, and waits a minute for a silent peer to say so.
-	stop := context.AfterFunc(ctx, func() { _ = s.socket.Close() })
-	defer stop()
-	var caught sync.WaitGroup
-	if l.left > 0 {
-		busy := l.rate.busy(time.Now())
-		if busy {
-			_ = backoff.Sleep(ctx, busyTimeout) // or not, if there is no time
-		}
-		if l.idle(ctx) && !busy {
-			caught.Go(func() { l.catch(ctx, rcv, s) })
-		}
-	}
-	_ = rcv.Close(ctx) // what is left ends with the session
-	caught.Wait()
-}
-
-// idle tells whether the queue is empty. If not, what was asked for comes and is given back, one after the other: it
-// waits until that is done.
-func (l *link) idle(ctx context.Context) bool {
-	began := time.Now()
-	settler, err := l.receiver.settler.on(l.of)
-	if err != nil {
-		return false
-	}
-	found, err := look(ctx, settler, 0, 1)
-	if err != nil || len(found) == 0 {
-		return err == nil
-	}
-	trip := max(time.Since(began), time.Millisecond)
-	_ = backoff.Sleep(ctx, min(bounceTimeout, time.Duration(2*l.left+2)*trip)) // or not, if there is no time
-	return false
 }
 
 // rate tells whether many messages come.
@@ -228,17 +181,4 @@ func look(ctx context.Context, rcv *azservicebus.Receiver, from int64, limit int
 // there reports whether a queue exists, as far as the error of a look into it says. A throttled namespace does not say.
 func there(err error) bool {
 	return err == nil || errors.Is(err, errUnreadable) || errors.Is(plain(err), errBusy)
-}
-
-// catch receives while the link is being closed: that ends it, and it has what came until then. Those go back, and count as
-// handed out.
-func (l *link) catch(ctx context.Context, rcv *azservicebus.Receiver, s *session) {
-	defer func() { _ = recover() }() // as in call; the locks run out
-	msgs, err := rcv.ReceiveMessages(ctx, l.left, &azservicebus.ReceiveMessagesOptions{TimeAfterFirstMessage: closeTimeout})
-	if err != nil {
-		return
-	}
-	for _, d := range l.receiver.hand(msgs, s, rcv) {
-		_ = d.Release(ctx) // else its lock runs out
-	}
 }

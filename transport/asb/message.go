@@ -145,12 +145,12 @@ func positionID(raw *azservicebus.ReceivedMessage) string {
 }
 
 // attemptOf counts the hand-outs. The broker counts those before.
-func attemptOf(raw *azservicebus.ReceivedMessage) transport.Attempt {
+func attemptOf(raw *azservicebus.ReceivedMessage) int {
 	n := int(raw.DeliveryCount)
 	if raw.RawAMQPMessage != nil && raw.RawAMQPMessage.Header != nil {
 		n = int(raw.RawAMQPMessage.Header.DeliveryCount) + 1
 	}
-	return transport.Attempt{N: max(n, 1), Exact: true}
+	return max(n, 1)
 }
 
 // text is a property's value as text.

@@ -188,7 +188,7 @@ func TestHandOutsAreCountedByTheBroker(t *testing.T) {
 		{azservicebus.ReceivedMessage{DeliveryCount: 3}, 3},
 		{azservicebus.ReceivedMessage{RawAMQPMessage: &azservicebus.AMQPAnnotatedMessage{Header: &azservicebus.AMQPAnnotatedMessageHeader{DeliveryCount: 4}}}, 5},
 	} {
-		if got := attemptOf(&test.raw); got.N != test.want || !got.Exact {
+		if got := attemptOf(&test.raw); got != test.want {
 			t.Errorf("%+v, want %d", got, test.want)
 		}
 	}
@@ -251,7 +251,7 @@ func FuzzDecode(f *testing.F) {
 			ApplicationProperties: map[string]any{name: value, "flag": flag, "n": number, "list": []any{value}},
 		}
 		m := decode(raw)
-		if m.ID == "" || m.Undecodable == nil && name != "list" || attemptOf(raw).N < 1 {
+		if m.ID == "" || m.Undecodable == nil && name != "list" || attemptOf(raw) < 1 {
 			t.Fatalf("%+v", m)
 		}
 		msg, err := encode(&transport.Operation{Message: &m}, nil)

@@ -41,9 +41,18 @@ func newNaming(t *Transport) naming {
 	return n
 }
 
-// entity is the path of a queue or topic.
+// path is the path of a queue or topic. NServiceBus writes addresses with the hierarchy in front, so a name that begins with it
+// is a path already.
+func (n naming) path(name string) string {
+	if strings.HasPrefix(name, n.prefix) {
+		return name
+	}
+	return n.prefix + name
+}
+
+// entity is the path of a queue or topic, checked.
 func (n naming) entity(name string) (string, error) {
-	path := n.prefix + name
+	path := n.path(name)
 	if !validEntity(path) {
 		// One that cannot be does not exist either.
 		return "", fmt.Errorf("asb: %.300q: %w: %s", path, transport.ErrNoQueue, entityRule)

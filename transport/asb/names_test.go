@@ -17,6 +17,8 @@ func TestNamesAreThoseOfNServiceBus(t *testing.T) {
 	for _, test := range []struct{ what, got, want string }{
 		{"a queue", entity(t, plain, "Shop.Sales-1"), "Shop.Sales-1"},
 		{"a queue in a hierarchy", entity(t, prod, "sales"), "prod/sales"},
+		{"an address that NServiceBus wrote", entity(t, prod, "prod/sales"), "prod/sales"},
+		{"a queue that begins like the hierarchy", entity(t, prod, "production"), "prod/production"},
 		{"a subscription", plain.subscription("Shop.Sales"), "Shop.Sales"},
 		{"a subscription in a hierarchy", prod.subscription("sales"), "sales"},
 		{"a long subscription", plain.subscription(long), long[:33] + "-" + hash16(long)},

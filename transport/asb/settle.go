@@ -27,6 +27,8 @@ var (
 	_ transport.DeadLetterer = (*delivery)(nil)
 	_ transport.Noter        = (*delivery)(nil)
 
+	errDeadAlready = errors.New("it is a dead letter already: the service dead-letters none of its dead-letter queues")
+
 	errOver = fmt.Errorf("asb: settled already, or its lock ran out: %w", transport.ErrLeaseLost)
 )
 
@@ -38,6 +40,7 @@ type delivery struct {
 	session  *session                      // that it came by
 	rcv      *azservicebus.Receiver        // same
 	message  transport.Message
+	exact    bool // the broker's count is exact
 
 	turn chan struct{} // holds a token while somebody settles
 	over atomic.Bool   // settled, or the lock is lost
@@ -69,7 +72,9 @@ func abandon(properties map[string]any) verb {
 func (d *delivery) Message() *transport.Message { return &d.message }
 
 // Attempt implements [transport.Delivery].
-func (d *delivery) Attempt() transport.Attempt { return attemptOf(d.raw) }
+func (d *delivery) Attempt() transport.Attempt {
+	return transport.Attempt{N: attemptOf(d.raw), Exact: d.exact}
+}
 
 // Complete implements [transport.Delivery].
 func (d *delivery) Complete(ctx context.Context) error { return d.settle(ctx, complete) }
@@ -114,6 +119,9 @@ func (d *delivery) end() {
 
 // DeadLetter implements [transport.DeadLetterer].
 func (d *delivery) DeadLetter(ctx context.Context, reason string) error {
+	if d.receiver.dead {
+		return fmt.Errorf("asb: dead-letter a message of %q: %w", d.receiver.queue, errDeadAlready)
+	}
 	reason = clip(reason)
 	options := &azservicebus.DeadLetterOptions{Reason: &reason}
 	if d.receiver.conn.instance != "" {

@@ -23,7 +23,7 @@ func (t *Transport) Subscriptions(queue string, types ...string) []Subscription 
 		for _, to := range t.Topology.subscribeTo(kind) {
 			s := byRoute[to]
 			if s == nil {
-				s = &Subscription{Topic: naming.prefix + to.topic, Name: naming.subscription(queue), Queue: naming.prefix + queue}
+				s = &Subscription{Topic: naming.path(to.topic), Name: naming.subscription(queue), Queue: naming.path(queue)}
 				byRoute[to] = s
 			}
 			if name := ruleName(kind); to.shared && !slices.Contains(s.Rules, name) {
