@@ -5,11 +5,12 @@
 // Messages are received under a lock that the endpoint renews, and completed after they are handled: at least once. The
 // service has no transaction over receiving and sending that the client offers: what a handler sends leaves before its message is
 // completed, and leaves twice when the process dies in between. A settle over a lock that has run out fails with
-// [transport.ErrLeaseLost] and cannot hit the newer hand-out. When a connection is lost the lock is not:
-// the message is settled by the lock's token over the next one.
+// [transport.ErrLeaseLost] and cannot hit a newer delivery. Where the service lets a lock outlive its connection, the message is
+// settled by the lock's token over the next one; else it is delivered again.
 //
-// The service counts hand-outs exactly, one that ended by a crash when its lock runs out. Release counts as an attempt: the client
-// has nothing that gives a message back without.
+// The service counts deliveries. A process tests with its first message whether a lock outlives its link, and calls the count
+// exact where it does: a delivery that ended by a crash then counts when its lock runs out. Deliveries of dead letters are not counted. Release
+// counts as an attempt: the client has no verb that returns a message without.
 //
 // What the service hands out more often than [Transport].MaxDeliveryCount goes to the queue's dead letters, and from there a running
 // endpoint moves it to its error queue, with the service's reason.

@@ -54,7 +54,8 @@ type Transport struct {
 	KeepDeadLetters bool
 	// MaxSize is the size of queues and topics that Install creates, in megabytes. 0 is 5120.
 	MaxSize int
-	// Partitioned creates queues and topics that are spread over several brokers, at the price of their order.
+	// Partitioned creates queues and topics that are spread over several brokers, at the price of their order. Such queues cannot be
+	// browsed or purged.
 	Partitioned bool
 	// DuplicateDetection creates the endpoint's queues such that a message sent twice within this time is kept once.
 	// 20 s to 7 days; 0 is none. A queue that exists is used as it is.
