@@ -62,7 +62,7 @@ func (l *link) renewUnlinked(ctx context.Context, ds []transport.Delivery) (lock
 		locked = append(locked, d)
 	}
 	if r.conn.locks.rule.Load() == ended {
-		r.conn.log.Warn("the service ends the lock of a message with the link that it came by, so attempts are not counted exactly: a message that ends the process is not always found",
+		r.conn.log.WarnContext(ctx, "the service ends the lock of a message with the link that it came by, so attempts are not counted exactly: a message that ends the process is not always found",
 			"queue", r.queue, "advice", "watch the restarts of the process")
 	}
 	return locked
