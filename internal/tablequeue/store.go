@@ -76,7 +76,7 @@ type Queues interface {
 
 	// InsertIn inserts rows in tx, a transaction of the same database that somebody else has
 	// begun and will end: all, or on an error none, after which tx can go on unless its
-	// connection is lost. Whoever listens, this process too, is told when tx commits.
+	// connection is lost. Receivers, those of this process too, are notified soon after tx has committed.
 	// Any other tx is an error that says what is wanted, also when there are no rows.
 	InsertIn(ctx context.Context, tx any, rows []Row) error
 

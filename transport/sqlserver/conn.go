@@ -34,8 +34,9 @@ type store struct {
 	handlers *pgxpool.Pool // handlers' transactions
 	sockets  sockets       // of handlers
 
-	tables     sync.Map // *table by queue
-	statements sync.Map // text of composed statements by their shape
+	tables     memo[*table] // by queue
+	statements memo[string] // text of composed statements by their shape
+	commits    commits      // of callers' transactions
 
 	mu   sync.Mutex // guards open
 	open map[*handlerTx]struct{}
@@ -96,6 +97,7 @@ func (s *store) Close() error {
 	for tx := range txs {
 		tx.abort()
 	}
+	s.commits.close()
 	defer time.AfterFunc(goodbye, s.sockets.cut).Stop()
 	s.handlers.Close()
 	return s.release()

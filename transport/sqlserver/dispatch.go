@@ -186,11 +186,10 @@ type shape struct {
 }
 
 func (s *store) statement(key shape, compose func() string) string {
-	if text, ok := s.statements.Load(key); ok {
-		return text.(string) //nolint:errcheck // nothing else is in the map
+	if text, ok := s.statements.load(key); ok {
+		return text
 	}
-	text, _ := s.statements.LoadOrStore(key, compose())
-	return text.(string) //nolint:errcheck // as above
+	return s.statements.add(key, compose())
 }
 
 // composed is the statement that completes g's units, or the only one of them in a

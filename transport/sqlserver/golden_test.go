@@ -39,6 +39,7 @@ func TestGoldenStatements(t *testing.T) {
 		{"complete in a handler's transaction", removal(in, nil)},
 		{"complete in a handler's transaction, and send to two queues", removal(in, []*out{lone, theirs})},
 		{"what is set before, behind a proxy", planning},
+		{"look for the end of callers' transactions", endedTransactions},
 		{"look for locks", lockedTables},
 		{"look for tables", missingTables},
 		{"make rows visible that waited for a lock", hasten(in)},

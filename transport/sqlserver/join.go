@@ -60,11 +60,16 @@ func (s *store) insertIn(ctx context.Context, tx pgx.Tx, rows []tablequeue.Row) 
 	if err != nil {
 		return err
 	}
-	err = within.SendBatch(ctx, s.inserts(rows)).Close()
+	var id int64
+	b, queues := s.inserts(rows, &id)
+	err = within.SendBatch(ctx, b).Close()
 	own, cancel := context.WithTimeout(context.WithoutCancel(ctx), maxSavepoint)
 	defer cancel()
 	if err == nil {
-		return within.Commit(own)
+		if err = within.Commit(own); err == nil {
+			s.watchCommit(id, queues)
+		}
+		return err
 	}
 	if gone := within.Rollback(own); gone != nil {
 		return errors.Join(err, fmt.Errorf("the transaction cannot go on: %w", gone))
@@ -72,18 +77,15 @@ func (s *store) insertIn(ctx context.Context, tx pgx.Tx, rows []tablequeue.Row) 
 	return err
 }
 
-// inserts are the statements for rows, and a notification that leaves with the commit: nobody but
-// the server knows when that is. It is for this process too.
-func (s *store) inserts(rows []tablequeue.Row) *pgx.Batch {
-	var b pgx.Batch
-	var queues []string
+// inserts are the statements for rows, and one that sets id to the transaction's.
+func (s *store) inserts(rows []tablequeue.Row, id *int64) (b *pgx.Batch, queues []string) {
+	b = new(pgx.Batch)
 	for _, o := range s.groups([]*tablequeue.Unit{{Rows: rows}})[0].outs {
-		s.queueSend(&b, o, plain(o.arrays()))
+		s.queueSend(b, o, plain(o.arrays()))
 		queues = append(queues, o.to.name)
 	}
-	channels, names := s.heardOf(queues)
-	b.Queue(notify, "tx", channels, names)
-	return &b
+	b.Queue("SELECT txid_current()").QueryRow(func(row pgx.Row) error { return row.Scan(id) })
+	return b, queues
 }
 
 // plain makes slices of arrays, which any connection can encode: also those that prepare no statements, as

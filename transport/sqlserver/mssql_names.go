@@ -91,7 +91,7 @@ func checkMSSQLName(what, name string) error {
 
 // Check implements [tablequeue.Queues].
 func (s *mssqlStore) Check(queue string) error {
-	if _, known := s.tables.Load(queue); known {
+	if _, known := s.tables.load(queue); known {
 		return nil
 	}
 	p := s.place(queue)

@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"sync"
 
 	mssql "github.com/microsoft/go-mssqldb"
 
@@ -29,7 +28,7 @@ type mssqlStore struct {
 	settings
 	db       *sql.DB // the engine's statements
 	handlers *sql.DB // handlers' transactions
-	tables   sync.Map
+	tables   memo[*mssqlTable]
 
 	life context.Context //nolint:containedctx // of handlers' transactions: ends when Close begins
 	end  context.CancelFunc
@@ -88,11 +87,10 @@ func (s *mssqlStore) Close() error {
 
 // table is the queue's table; Check has passed its name.
 func (s *mssqlStore) table(queue string) *mssqlTable {
-	if t, ok := s.tables.Load(queue); ok {
-		return t.(*mssqlTable) //nolint:errcheck // nothing else is in the map
+	if t, ok := s.tables.load(queue); ok {
+		return t
 	}
-	t, _ := s.tables.LoadOrStore(queue, newMSSQLTable(s.schema, s.place(queue), mssqlTraits{}))
-	return t.(*mssqlTable) //nolint:errcheck // as above
+	return s.tables.add(queue, newMSSQLTable(s.schema, s.place(queue), mssqlTraits{}))
 }
 
 // each runs a query and calls row, which scans, for every row of its first result.

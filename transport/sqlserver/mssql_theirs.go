@@ -91,7 +91,7 @@ func (s *mssqlStore) learned(ctx context.Context, queues []string, known []mssql
 			traits.recoverable = traits.theirs && slices.Contains(columns, "Recoverable")
 		}
 		if traits != was {
-			s.tables.Store(q, newMSSQLTable(s.schema, s.place(q), traits))
+			s.tables.set(q, newMSSQLTable(s.schema, s.place(q), traits))
 		}
 	}
 	return !slices.Equal(known, s.traits(queues))

@@ -58,7 +58,7 @@ func (s *store) split(queue string) (schema, table string) {
 
 // Check implements [tablequeue.Queues].
 func (s *store) Check(queue string) error {
-	if _, known := s.tables.Load(queue); known {
+	if _, known := s.tables.load(queue); known {
 		return nil
 	}
 	schema, name := s.split(queue)
@@ -70,9 +70,8 @@ func (s *store) Check(queue string) error {
 
 // table is the queue's table; Check has passed its name.
 func (s *store) table(queue string) *table {
-	if t, ok := s.tables.Load(queue); ok {
-		return t.(*table) //nolint:errcheck // nothing else is in the map
+	if t, ok := s.tables.load(queue); ok {
+		return t
 	}
-	t, _ := s.tables.LoadOrStore(queue, s.newTable(queue))
-	return t.(*table) //nolint:errcheck // as above
+	return s.tables.add(queue, s.newTable(queue))
 }

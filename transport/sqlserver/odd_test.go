@@ -199,7 +199,7 @@ func TestStatementsAreOfTheSetsOfQueuesThatHandlersSendTo(t *testing.T) {
 	w := newWorld(t, append(names, "in")...)
 	s := w.store()
 	count := func() (n int) {
-		s.statements.Range(func(any, any) bool { n++; return true })
+		s.statements.entries.Range(func(any, any) bool { n++; return true })
 		return n
 	}
 	c := w.open()

@@ -102,6 +102,10 @@ WITH gone AS (DELETE FROM "app"."in" WHERE seq = $1 AND lease_id = $2 AND visibl
 -- what is set before, behind a proxy
 SELECT set_config('plan_cache_mode', 'force_generic_plan', true), set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true), set_config('enable_mergejoin', 'off', true), set_config('jit', 'off', true);
 
+-- look for the end of callers' transactions
+SELECT x, coalesce(txid_status(x) = 'committed', true) FROM unnest($1::bigint[]) AS x
+WHERE txid_status(x) IS DISTINCT FROM 'in progress';
+
 -- look for locks
 SELECT EXISTS (SELECT FROM pg_locks AS l
 	WHERE l.locktype = 'relation' AND l.relation = to_regclass(q.name)
