@@ -33,7 +33,7 @@ type satellites struct {
 
 	mu    sync.Mutex // guards what follows
 	lanes []*lane
-	errs  []error // with which lanes ended
+	errs  []error // with which receiving ended
 }
 
 func (e *Endpoint) newSatellites(live *live) *satellites {
@@ -107,7 +107,7 @@ func (s *satellites) has(queue string) bool {
 	return slices.ContainsFunc(s.all(), func(l *lane) bool { return l.queue == queue })
 }
 
-// all are the lanes of the queues found so far.
+// all returns what receives from the queues found so far.
 func (s *satellites) all() []*lane {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -65,5 +65,5 @@ func sqsRights(t *testing.T) outcome {
 	return outcome{message: "handled, sent, audited or in the error queue", neighbours: "the commands see the queues", normal: took}
 }
 
-// sqsDone is an event that nobody subscribes to.
+// sqsDone is an event without subscribers.
 type sqsDone struct{}
