@@ -6,12 +6,14 @@
 #   PEERS=path/to/run scripts/compare.sh [rabbitmq|postgres|sqlite|memory ...]
 #
 # PEERS is the runner of the peers' programs (raw amqp091-go and pgx loops, Watermill, River);
-# without it only endpoints are measured. ROUNDS (5), MESSAGES (30000), AMQP_URL and PG_URL as
-# in the peers' own README.
+# without it only endpoints are measured. BEFORE is a commit: each run of an endpoint is then made with
+# that version too, the two in turn, and the ratio of each round says what has become faster or slower; 9 rounds at least
+# for that. ROUNDS (5, with BEFORE 9), MESSAGES (30000), AMQP_URL and PG_URL as in the peers' own README.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-rounds=${ROUNDS:-5}
+before=${BEFORE:-}
+rounds=${ROUNDS:-$([[ -n $before ]] && echo 9 || echo 5)}
 messages=${MESSAGES:-30000}
 amqp=${AMQP_URL:-amqp://guest:guest@127.0.0.1:5672/}
 pg=${PG_URL:-postgres://postgres@127.0.0.1:5432/test?sslmode=disable}
@@ -21,9 +23,32 @@ mkdir -p "$(dirname "$out")"
 
 CGO_ENABLED=0 go build -trimpath -o .tmp/holdfast ./cmd/holdfast
 
-# ours NAME TRANSPORT WORK CONCURRENCY MESSAGES: one run of an endpoint.
+if [[ -n $before ]]; then
+	rm -rf .tmp/before
+	mkdir -p .tmp/before
+	git archive "$before" | tar x -C .tmp/before
+	(cd .tmp/before && CGO_ENABLED=0 go build -trimpath -o ../holdfast-before ./cmd/holdfast)
+	rm -rf .tmp/before
+fi
+
+# ours NAME TRANSPORT WORK CONCURRENCY MESSAGES: one run of an endpoint, and with BEFORE one of the version before, which
+# goes first in every other round.
 ours() {
-	.tmp/holdfast bench --transport "$2" --work "$3" --concurrency "$4" --messages "$5" --size 200 --headers "${HEADERS:-12}" --json |
+	if [[ -z $before ]]; then
+		one "$1" .tmp/holdfast "${@:2}"
+	elif ((round % 2)); then
+		one "$1" .tmp/holdfast "${@:2}"
+		one "before/$1" .tmp/holdfast-before "${@:2}"
+	else
+		one "before/$1" .tmp/holdfast-before "${@:2}"
+		one "$1" .tmp/holdfast "${@:2}"
+	fi
+}
+
+# one NAME PROGRAM TRANSPORT WORK CONCURRENCY MESSAGES: one run of a program.
+one() {
+	rm -f .tmp/compare.db .tmp/compare.db-* # sqlite's
+	"$2" bench --transport "$3" --work "$4" --concurrency "$5" --messages "$6" --size 200 --headers "${HEADERS:-12}" --json |
 		sed "s|^{|{\"name\":\"$1\",|" | tee -a "$out"
 }
 
@@ -71,11 +96,7 @@ postgres() {
 		"peer pg/peer/river/on/tx/bench/c32/200"
 }
 
-sqlite() {
-	rm -f .tmp/compare.db .tmp/compare.db-*
-	ours holdfast/sqlite/loop/c8 sqlite:.tmp/compare.db loop 8 "$messages"
-	rm -f .tmp/compare.db .tmp/compare.db-*
-}
+sqlite() { ours holdfast/sqlite/loop/c8 sqlite:.tmp/compare.db loop 8 "$messages"; }
 
 memory() { ours holdfast/memory/loop/c32 memory: loop 32 $((messages * 3)); }
 
@@ -101,10 +122,16 @@ against() {
 		END { if (n == 0 || n != m) exit
 			for (i = 1; i <= n; i++) r[i] = a[i] / b[i]
 			for (i = 1; i < n; i++) for (j = i + 1; j <= n; j++) if (r[j] < r[i]) { t = r[i]; r[i] = r[j]; r[j] = t }
-			printf "%-30s %-40s %6.2f  (%.2f to %.2f, wanted %s)\n", ours, peer, r[int((n + 1) / 2)], r[1], r[n], wanted }'
+			printf "%-30s %-40s %6.2f  (%.2f to %.2f, upper quartile %.2f, wanted %s)\n",
+				ours, peer, r[int((n + 1) / 2)], r[1], r[n], r[int((3 * n + 3) / 4)], wanted }'
 }
 
 echo "ratios:" >&2
+if [[ -n $before ]]; then
+	sed -n 's/.*"name":"before\/\([^"]*\)".*/\1/p' "$out" | sort -u | while read -r name; do
+		against "$name" "before/$name" 0.97
+	done
+fi
 raw=rmq/loop/quorum/2conn
 for c in 32 100; do
 	against "holdfast/rabbitmq/loop/c$c" "$raw-co-ma/c$c/200/h12" 0.9
