@@ -1,4 +1,4 @@
-// The messages that can be handed out, in the order of their arrival: a line of those that arrived, and a heap of those that
+// The messages that are ready, in the order of their arrival: a line of those that arrived, and a heap of those that
 // came back, which are older.
 
 import { READY } from './message.mjs';
