@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -32,6 +33,8 @@ type conn struct {
 	log       *slog.Logger
 	limits    transport.Limits
 	version   version // of the broker
+
+	learnedMaxBody atomic.Int64 // 0 until the broker refused a body
 
 	receiving  *line[*consuming]
 	publishing *line[*publisher]

@@ -142,14 +142,13 @@ func (b *batch) delayed(ctx context.Context, op *transport.Operation, d time.Dur
 		return "", "", fmt.Errorf("rabbitmq: delay a message to %q: the name takes %d bytes, and %d is the most for delays: %w",
 			destination, len(key)-delays.Overhead(), maxShort-delays.Overhead(), transport.ErrNoQueue)
 	}
-	if err := b.to.bindDelay(ctx, conn, destination, bind); err != nil {
+	if err := b.bindDelay(ctx, destination, bind); err != nil {
 		return "", "", unsent(err)
 	}
 	return delayLevel(delays.Entry(steps)), key, nil
 }
 
-// delayBindings remembers what a publisher has made ready for delays: once per connection, because in
-// the meantime somebody may have deleted it.
+// delayBindings remembers what a sender has made ready for delays.
 type delayBindings struct {
 	mu    sync.Mutex // guards bound
 	bound map[string]struct{}
@@ -174,25 +173,26 @@ func (d *delayBindings) add(destination string) {
 // ladderReady stands among the destinations for the ladder itself.
 const ladderReady = ""
 
-// bindDelay makes sure that delayed messages for destination have a way to it.
-func (p *publisher) bindDelay(ctx context.Context, c *conn, destination string, bind func(*amqp.Channel) error) error {
-	if p.delays.knows(destination) {
+// bindDelay makes sure that delayed messages for destination reach it.
+func (b *batch) bindDelay(ctx context.Context, destination string, bind func(*amqp.Channel) error) error {
+	c, ready := b.conn, &b.sender.delays
+	if ready.knows(destination) {
 		return nil
 	}
-	return p.inTurn(ctx, func() error {
-		if !p.delays.knows(ladderReady) {
+	return b.to.inTurn(ctx, func() error {
+		if !ready.knows(ladderReady) {
 			if err := c.ensureDelays(ctx); err != nil {
 				return err
 			}
-			p.delays.add(ladderReady)
+			ready.add(ladderReady)
 		}
-		if p.delays.knows(destination) {
+		if ready.knows(destination) {
 			return nil
 		}
 		if err := c.bindDelay(ctx, destination, bind); err != nil {
 			return err
 		}
-		p.delays.add(destination)
+		ready.add(destination)
 		return nil
 	})
 }

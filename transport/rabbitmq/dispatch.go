@@ -21,7 +21,11 @@ func (c *conn) Dispatch(ctx context.Context, ops []transport.Operation) ([]trans
 	if err != nil {
 		return nil, transport.FailAll(len(ops), unsent(err))
 	}
-	b := batch{conn: c, to: p, ops: ops, flight: make([]inFlight, 0, len(ops))}
+	s, err := p.sender(ctx)
+	if err != nil {
+		return nil, transport.FailAll(len(ops), unsent(err))
+	}
+	b := batch{conn: c, to: p, sender: s, ops: ops, flight: make([]inFlight, 0, len(ops))}
 	for i := range ops {
 		if err := b.publish(ctx, i); err != nil {
 			b.fail(i, err)
@@ -46,6 +50,7 @@ func unsent(err error) error {
 type batch struct {
 	conn   *conn
 	to     *publisher
+	sender *sender
 	ops    []transport.Operation
 	flight []inFlight
 	failed []transport.OpError
@@ -74,14 +79,18 @@ func (b *batch) publish(ctx context.Context, i int) error {
 	if err != nil {
 		return err
 	}
-	if err := check(msg, b.conn.limits.MaxBody, b.to.conn.Config.FrameSize); err != nil {
+	if err := check(msg, b.conn.maxBody(), b.to.conn.Config.FrameSize); err != nil {
 		return err
 	}
 	exchange, key, err := b.address(ctx, op, delay)
 	if err != nil {
 		return err
 	}
-	return b.send(ctx, i, route{exchange, key, op.Queue != "" || delay > 0}, msg)
+	to := route{exchange, key, op.Queue != "" || delay > 0}
+	if err := b.admit(ctx, to); err != nil {
+		return err
+	}
+	return b.send(ctx, i, to, msg)
 }
 
 // send has a message on its way, as that of operation i.
@@ -89,7 +98,7 @@ func (b *batch) send(ctx context.Context, i int, to route, msg *amqp.Publishing)
 	if err := b.reserve(ctx); err != nil {
 		return err
 	}
-	s, err := b.to.publish(ctx, to, msg)
+	s, err := b.to.publish(ctx, b.sender, to, msg)
 	if err != nil {
 		<-b.to.window
 		return err
@@ -120,7 +129,7 @@ func (b *batch) address(ctx context.Context, op *transport.Operation, delay time
 		return "", op.Queue, nil
 	default:
 		exchange, key = b.conn.topology.address(op.Types)
-		return exchange, key, unsent(b.to.ensureType(ctx, b.conn, op.Types))
+		return exchange, key, unsent(b.ensureType(ctx, route{exchange: exchange, key: key}, op.Types))
 	}
 }
 

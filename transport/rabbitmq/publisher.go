@@ -15,22 +15,18 @@ import (
 // maxUnconfirmed is how many messages may be on their way to the broker at once.
 const maxUnconfirmed = 1000
 
-// publisher is one connection that sends, with its channel: both end together.
+// publisher is one connection that sends. It has one channel at a time.
 type publisher struct {
-	conn *amqp.Connection
-	ch   *amqp.Channel
-	out  *coalescer
+	conn    *amqp.Connection
+	out     *coalescer
+	current current
 
 	window   chan struct{} // holds an element per unconfirmed message
-	returned returned
-	turn     chan struct{} // held while declaring; a channel, to be waited for with a context
-	declared declared
-	delays   delayBindings
+	turn     chan struct{} // held while declaring or asking; a channel, to be waited for with a context
+	refusals refusals
 
 	blocked  atomic.Pointer[blocking] // nil while the broker reads from us
 	finished chan *amqp.Error
-	over     chan struct{} // closed when end is set
-	end      error         // why it is over
 	tasks    tasks
 }
 
@@ -51,46 +47,28 @@ func (c *conn) dialPublisher(ctx context.Context) (*publisher, error) {
 		window:   make(chan struct{}, maxUnconfirmed),
 		turn:     make(chan struct{}, 1),
 		finished: make(chan *amqp.Error, 1),
-		over:     make(chan struct{}),
 	}
-	if err := abortable(ctx, func() { hangUp(conn) }, p.open); err != nil {
+	if err := abortable(ctx, func() { hangUp(conn) }, func() error { return p.open(c) }); err != nil {
 		p.close()
 		return nil, fmt.Errorf("rabbitmq: open a channel for sending: %w", plain(err))
 	}
 	return p, nil
 }
 
-func (p *publisher) open() error {
+func (p *publisher) open(c *conn) error {
 	// Both notices are waited for until they close, so that the client library
 	// never has to wait for us.
 	blocks := p.conn.NotifyBlocked(make(chan amqp.Blocking, 1))
 	closed := p.conn.NotifyClose(make(chan *amqp.Error, 1))
 	p.tasks.start(func() { p.watchBlocked(blocks) })
 
-	ch, err := p.conn.Channel()
+	s, err := p.openSender()
 	if err != nil {
 		return err
 	}
-	if err := ch.Confirm(false); err != nil {
-		return err
-	}
-	p.ch = ch
-	p.returned.notices = ch.NotifyReturn(make(chan amqp.Return, maxUnconfirmed))
-	failed := ch.NotifyClose(make(chan *amqp.Error, 1))
-	p.tasks.start(func() { p.watchEnd(closed, failed) })
+	p.current.set(s)
+	p.tasks.start(func() { p.keepSending(c, s, closed) })
 	return nil
-}
-
-// watchEnd reports the end of the connection or of its channel, whichever is first.
-func (p *publisher) watchEnd(closed, failed <-chan *amqp.Error) {
-	var e *amqp.Error
-	select {
-	case e = <-failed:
-	case e = <-closed:
-	}
-	p.end = lossOf(e)
-	close(p.over)
-	p.finished <- e
 }
 
 func (p *publisher) watchBlocked(blocks <-chan amqp.Blocking) {
@@ -145,43 +123,45 @@ func (p *publisher) inTurn(ctx context.Context, f func() error) error {
 // sent is a message on its way, to be settled by the broker's confirm.
 type sent struct {
 	confirm *amqp.DeferredConfirmation
+	sender  *sender
 	id      string
 	route   route
 }
 
-// route is where a message goes. A mandatory one has to arrive in a queue; a publish may reach nobody.
+// route is where a message goes. A mandatory one has to arrive in a queue; a publish may reach none.
 type route struct {
 	exchange, key string
 	mandatory     bool
 }
 
-// publish sends p. It needs a place in the window, which outcome gives back.
-func (p *publisher) publish(ctx context.Context, to route, msg *amqp.Publishing) (sent, error) {
+// publish sends msg. It needs a place in the window, which outcome releases.
+func (p *publisher) publish(ctx context.Context, s *sender, to route, msg *amqp.Publishing) (sent, error) {
 	if err := p.ready(ctx); err != nil {
 		return sent{}, unsent(err)
 	}
-	confirm, err := p.ch.PublishWithDeferredConfirm(to.exchange, to.key, to.mandatory, false, *msg)
+	confirm, err := s.ch.PublishWithDeferredConfirm(to.exchange, to.key, to.mandatory, false, *msg)
 	if err != nil {
 		// What did not leave whole is not accepted.
 		return sent{}, unsent(fmt.Errorf("rabbitmq: publish: %w", plain(err)))
 	}
-	return sent{confirm: confirm, id: msg.MessageId, route: to}, nil
+	return sent{confirm: confirm, sender: s, id: msg.MessageId, route: to}, nil
 }
 
 // outcome is what the broker answered. It waits for that, and is called once.
-func (p *publisher) outcome(s sent) error {
-	acked := s.confirm.Wait()
-	isReturned := s.route.mandatory && p.returned.take(s.id, s.route.key)
+func (p *publisher) outcome(m sent) error {
+	s := m.sender
+	acked := m.confirm.Wait()
+	isReturned := m.route.mandatory && s.returned.take(m.id, m.route.key)
 	<-p.window
 	switch {
 	case isReturned:
-		return fmt.Errorf("rabbitmq: send to %q: %w", s.route.key, transport.ErrNoQueue)
+		return fmt.Errorf("rabbitmq: send to %q: %w", m.route.key, transport.ErrNoQueue)
 	case acked:
 		return nil
-	case p.ch.IsClosed():
+	case s.ch.IsClosed():
 		// The client library settles what was in flight as refused.
-		<-p.over
-		return fmt.Errorf("rabbitmq: %w: %w", transport.ErrOutcomeUnknown, p.end)
+		<-s.over
+		return fmt.Errorf("rabbitmq: %w: %w", transport.ErrOutcomeUnknown, s.end)
 	default:
 		return errRefused
 	}

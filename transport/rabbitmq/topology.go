@@ -133,29 +133,36 @@ func (c *conn) ensureTypes(ctx context.Context, types []string) error {
 		func(ch *amqp.Channel) error { return c.topology.findTypes(ch, types) })
 }
 
-// declared remembers the types that a publisher has declared: once per connection,
-// because in the meantime somebody may have deleted them.
+// declared remembers the types that a sender has declared.
 type declared struct {
 	mu    sync.Mutex // guards types
 	types map[string][]string
 }
 
-// ensureType declares the exchanges of types unless this publisher has done so.
-func (p *publisher) ensureType(ctx context.Context, c *conn, types []string) error {
-	d := &p.declared
+// ensureType declares the exchanges of types, which are published to a place, unless this sender has done so, or the broker
+// has just refused to.
+func (b *batch) ensureType(ctx context.Context, place route, types []string) error {
+	d, p, c := &b.sender.declared, b.to, b.conn
 	if d.knows(types) {
 		return nil
+	}
+	if err := p.refusals.of(place); err != nil {
+		return err
 	}
 	types = slices.Clone(types) // declaring may outlast ctx
 	return p.inTurn(ctx, func() error {
 		if d.knows(types) {
 			return nil
 		}
-		err := c.ensureTypes(ctx, types)
-		if err == nil {
-			d.add(types)
+		if err := p.refusals.of(place); err != nil {
+			return err
 		}
-		return err
+		if err := c.ensureTypes(ctx, types); err != nil {
+			p.refusals.add(place, err)
+			return err
+		}
+		d.add(types)
+		return nil
 	})
 }
 

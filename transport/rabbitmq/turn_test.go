@@ -18,11 +18,16 @@ func TestManyDelayedMessagesBindTheirQueueOnce(t *testing.T) {
 	c := opened(t, brokertest.RabbitMQ(t))
 	queue := installed(t, c, "orders")
 	p, _, _ := c.publishing.now()
+	s, err := p.sender(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
 	var bound atomic.Int32
 	var all sync.WaitGroup
 	for range 20 {
 		all.Go(func() {
-			err := p.bindDelay(t.Context(), c, toQueue(queue), func(ch *amqp.Channel) error {
+			b := batch{conn: c, to: p, sender: s}
+			err := b.bindDelay(t.Context(), toQueue(queue), func(ch *amqp.Channel) error {
 				bound.Add(1)
 				return bindArrivals(ch, queue)
 			})

@@ -1,0 +1,132 @@
+package rabbitmq
+
+import (
+	"context"
+	"fmt"
+	"regexp"
+	"strconv"
+	"sync"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+// sender is one channel that publishes, from its opening to its end. What the driver has declared and found out is
+// remembered once per channel, because in the meantime it may have been deleted.
+type sender struct {
+	ch       *amqp.Channel
+	returned returned
+	declared declared
+	delays   delayBindings
+	accepted accepted
+
+	failed <-chan *amqp.Error
+	over   chan struct{} // closed when end is set
+	end    error         // why it is over
+}
+
+func (p *publisher) openSender() (*sender, error) {
+	ch, err := p.conn.Channel()
+	if err != nil {
+		return nil, err
+	}
+	if err := ch.Confirm(false); err != nil {
+		return nil, err
+	}
+	s := &sender{ch: ch, over: make(chan struct{}), failed: ch.NotifyClose(make(chan *amqp.Error, 1))}
+	s.returned.notices = ch.NotifyReturn(make(chan amqp.Return, maxUnconfirmed))
+	return s, nil
+}
+
+func (s *sender) finish(e *amqp.Error) {
+	s.end = lossOf(e)
+	close(s.over)
+}
+
+// current is the open channel of a publisher.
+type current struct {
+	mu      sync.Mutex // guards what follows
+	sender  *sender    // nil while a channel is being opened
+	changed chan struct{}
+}
+
+func (c *current) set(s *sender) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.changed != nil {
+		close(c.changed)
+	}
+	c.sender, c.changed = s, make(chan struct{})
+}
+
+func (c *current) get() (*sender, <-chan struct{}) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.sender, c.changed
+}
+
+// sender returns the open channel. It waits while the broker has ended one and the next is not open yet.
+func (p *publisher) sender(ctx context.Context) (*sender, error) {
+	for {
+		s, changed := p.current.get()
+		if s != nil {
+			return s, nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return nil, fmt.Errorf("rabbitmq: the broker has closed the channel for sending, and not opened another: %w", context.Cause(ctx))
+		}
+	}
+}
+
+// keepSending opens another channel each time the broker ends one, until the connection ends: an error of one message
+// must not end the connection.
+func (p *publisher) keepSending(c *conn, s *sender, closed <-chan *amqp.Error) {
+	for {
+		e := <-s.failed
+		if p.conn.IsClosed() {
+			s.finish(e)
+			p.finished <- e
+			return
+		}
+		p.current.set(nil)
+		s.finish(e)
+		c.learnMaxBody(e)
+		c.log.WarnContext(c.ctx, "the broker closed the channel for sending: the outcome of the messages in flight on it is unknown, and another is opened",
+			"err", lossOf(e))
+		next, err := p.openSender()
+		if err != nil {
+			hangUp(p.conn)
+			p.finished <- <-closed
+			return
+		}
+		s = next
+		p.current.set(s)
+	}
+}
+
+// tooLarge is how the broker refuses a body larger than its max_message_size.
+var tooLarge = regexp.MustCompile(`^PRECONDITION_FAILED - message size \d+ .*max size (\d+)$`)
+
+// learnMaxBody reads the largest body that the broker takes from its refusal of one, which ended the channel: larger ones
+// are refused before they are sent.
+func (c *conn) learnMaxBody(e *amqp.Error) {
+	if e == nil {
+		return
+	}
+	m := tooLarge.FindStringSubmatch(e.Reason)
+	if m == nil {
+		return
+	}
+	if size, err := strconv.Atoi(m[1]); err == nil && size > 0 {
+		c.learnedMaxBody.Store(int64(size))
+	}
+}
+
+// maxBody is the largest body that may be sent, in bytes.
+func (c *conn) maxBody() int {
+	if learned := c.learnedMaxBody.Load(); learned > 0 {
+		return min(int(learned), c.limits.MaxBody)
+	}
+	return c.limits.MaxBody
+}
