@@ -267,25 +267,26 @@ postgres_installed() {
 # their data nor their access rules are touched. Its one user may do everything there, as
 # user postgres may elsewhere, so it has a password that nobody can guess.
 postgres_start_own() {
-	local port version password
+	local port version password cluster=holdfast
 	postgres_installed || fail "PostgreSQL could not be installed"
 	port=$(free_port "$postgres_port")
+	[[ $port == "$postgres_port" ]] || cluster=holdfast$port # the other one may be in use
 	version=$(compgen -G '/usr/lib/postgresql/*/bin/postgres' | cut -d / -f 5 | sort -V | tail -n 1)
 	password=$(od -An -N16 -tx1 /dev/urandom | tr -d ' \n')
-	postgres_drop "$version/holdfast"
+	postgres_drop "$version/$cluster"
 	say "starting PostgreSQL $version on 127.0.0.1:$port"
-	remember postgres.cluster "$version/holdfast"
-	as_root pg_createcluster --port "$port" "$version" holdfast -- \
+	remember postgres.cluster "$version/$cluster"
+	as_root pg_createcluster --port "$port" "$version" "$cluster" -- \
 		--auth-local=peer --auth-host=scram-sha-256 </dev/null >"$state/postgres.log" 2>&1 ||
 		fail "pg_createcluster: $(<"$state/postgres.log")"
-	as_root pg_ctlcluster "$version" holdfast start </dev/null >&2
+	as_root pg_ctlcluster "$version" "$cluster" start </dev/null >&2
 	as_postgres psql --quiet --port "$port" --dbname postgres <<-END >&2
 		\set ON_ERROR_STOP on
 		CREATE ROLE holdfast LOGIN SUPERUSER PASSWORD '$password';
 		CREATE DATABASE holdfast OWNER holdfast;
 	END
 	remember postgres.url "postgres://holdfast:$password@127.0.0.1:$port/holdfast?sslmode=disable"
-	wait_for PostgreSQL "/var/log/postgresql/postgresql-$version-holdfast.log" "$(recall postgres.url)"
+	wait_for PostgreSQL "/var/log/postgresql/postgresql-$version-$cluster.log" "$(recall postgres.url)"
 }
 
 # as_postgres runs a command as the system's user postgres, in a folder that it may enter.

@@ -22,7 +22,8 @@ Topology, delivery limit and queue type are those of the URL, such as
 ?topology=direct&delivery_limit=-1&queue_type=classic, the last also of --queue-type; what has to
 be a quorum queue is one all the same. To verify needs the right to configure, although it
 changes nothing: RabbitMQ compares arguments only for those who may create. It
-shows no bindings over AMQP either: create sets them again, at no harm.
+shows no bindings over AMQP either: create sets them again, at no harm. Policies that drop or
+refuse messages are found with ?management=http://host:15672, by the same user.
 
 Exit codes: 0 all is there, 1 something is missing or differs, or the command failed,
 2 wrong usage, 130 interrupted.`
@@ -103,5 +104,11 @@ func (a *app) printShape(r rabbitmqtopology.Report, what string, asJSON bool) er
 	for _, f := range r.Found {
 		s.found = append(s.found, fmt.Sprintf("%s\t%s\t%s\t%s", f.State, f.Kind, f.Name, f.Detail))
 	}
-	return a.printShaped(s, what, asJSON)
+	if err := a.printShaped(s, what, asJSON); err != nil {
+		return err
+	}
+	if r.NotRead != "" && !asJSON {
+		fmt.Fprintln(a.out, r.NotRead)
+	}
+	return nil
 }

@@ -1,10 +1,12 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"net/url"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/bench"
 	"github.com/holdfast-go/holdfast/transport/rabbitmq"
@@ -22,6 +24,7 @@ func rabbitTarget(raw string) (target, error) {
 		QueueType:      rabbitmq.QueueType(takeOption(u, "queue_type")),
 		Topology:       rabbitmq.Topology(takeOption(u, "topology")),
 		TopicExchange:  takeOption(u, "topic_exchange"),
+		Management:     takeOption(u, "management"),
 		ConnectionName: programName,
 	}
 	if t.DeliveryLimit, err = deliveryLimit(u); err != nil {
@@ -32,7 +35,7 @@ func rabbitTarget(raw string) (target, error) {
 	}
 	for name := range u.Query() {
 		if !slices.Contains(amqpOptions, name) {
-			return target{}, fmt.Errorf("unknown option %q: want queue_type, topology, topic_exchange, delivery_limit or one of %q", name, amqpOptions)
+			return target{}, fmt.Errorf("unknown option %q: want queue_type, topology, topic_exchange, delivery_limit, management or one of %q", name, amqpOptions)
 		}
 	}
 	t.URL = u.String()
@@ -55,6 +58,9 @@ func deliveryLimit(u *url.URL) (int, error) {
 }
 
 func checkRabbit(t *rabbitmq.Transport) error {
+	if strings.Contains(t.Management, "@") {
+		return errors.New("management: want no user in it: that of the URL is used")
+	}
 	switch t.QueueType {
 	case "", rabbitmq.Quorum, rabbitmq.Classic:
 	default:

@@ -8,6 +8,9 @@ var rabbitMQDays = []day{
 	{name: "A stranger's x-delivery-count", run: strangeDeliveryCount},
 	{name: "An instance that was busy with fast messages", long: true, run: warmInstance},
 	{name: "A consumer_timeout shorter than the prefetch takes", long: true, run: consumerTimeout},
+	{name: "The user lacks the right to write to one exchange", run: refusedExchange},
+	{name: "The queue that messages are delayed to is full", run: fullTarget},
+	{name: "Delayed messages of an older version wait", run: oldDelays},
 }
 
 func TestRabbitMQ(t *testing.T) { runDays(t, "RabbitMQ", rabbitMQDays) }

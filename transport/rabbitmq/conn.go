@@ -31,8 +31,10 @@ type conn struct {
 	maxHold   time.Duration
 	translate func(*transport.Message) // nil: as it came
 	log       *slog.Logger
-	limits    transport.Limits
-	version   version // of the broker
+
+	management *management
+	limits     transport.Limits
+	version    version // of the broker
 
 	learnedMaxBody atomic.Int64 // 0 until the broker refused a body
 

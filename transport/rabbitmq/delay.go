@@ -5,9 +5,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"slices"
 	"strconv"
-	"sync"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -38,10 +36,11 @@ const (
 
 func delayLevel(level int) string { return fmt.Sprintf("holdfast.delay-level-%02d", level) }
 
-// Destinations of the two kinds cannot be mistaken for each other.
+// Destinations of the kinds cannot be mistaken for each other. A relayed one is one of the others behind its prefix.
 const (
-	queueDestination = "queue."
-	typeDestination  = "type."
+	queueDestination   = "queue."
+	typeDestination    = "type."
+	relayedDestination = "to."
 )
 
 func toQueue(name string) string { return queueDestination + name }
@@ -63,8 +62,7 @@ func declareDelays(ch *amqp.Channel) error {
 	if err := ch.QueueBind(delayLost, "", delayLost, false, nil); err != nil {
 		return wrap(err, "bind queue %q", delayLost)
 	}
-	arrivals := amqp.Table{"alternate-exchange": delayLost}
-	if err := ch.ExchangeDeclare(delayArrivals, amqp.ExchangeTopic, true, false, false, false, arrivals); err != nil {
+	if err := ch.ExchangeDeclare(delayArrivals, amqp.ExchangeTopic, true, false, false, false, lostArguments); err != nil {
 		return wrap(err, "declare exchange %q", delayArrivals)
 	}
 	below := delayArrivals
@@ -74,7 +72,10 @@ func declareDelays(ch *amqp.Channel) error {
 		}
 		below = delayLevel(level)
 	}
-	return declareDelayNobody(ch)
+	if err := declareDelayNobody(ch); err != nil {
+		return err
+	}
+	return declareDelayDeliveries(ch)
 }
 
 func declareDelayNobody(ch *amqp.Channel) error {
@@ -109,135 +110,23 @@ func declareDelayLevel(ch *amqp.Channel, level int, below string) error {
 	return wrap(ch.ExchangeBind(below, delays.Passes(level), name, false, nil), "bind exchange %q to %q", below, name)
 }
 
-// bindArrivals has delayed messages for a queue reach it.
-func bindArrivals(ch *amqp.Channel, queue string) error {
-	err := ch.QueueBind(queue, delays.Arrives(toQueue(queue)), delayArrivals, false, nil)
-	return wrap(err, "bind queue %q to delayed messages", queue)
-}
-
-// bindPublished has delayed messages of a type reach its subscribers.
-func (c *conn) bindPublished(ch *amqp.Channel, types []string) error {
-	if err := c.topology.declareTypes(ch, types); err != nil {
-		return err
-	}
-	exchange, _ := c.topology.address(types)
-	err := ch.ExchangeBind(exchange, delays.Arrives(c.toSubscribers(types)), delayArrivals, false, nil)
-	return wrap(err, "bind %s to delayed messages", types[0])
-}
-
 // delayed is where an operation goes that is due after d.
 func (b *batch) delayed(ctx context.Context, op *transport.Operation, d time.Duration) (exchange, key string, err error) {
 	steps, ok := delays.Steps(d)
 	if !ok {
 		return "", "", fmt.Errorf("rabbitmq: a delay of %v is over the longest, %v", d, delays.Max())
 	}
-	conn, queue := b.conn, op.Queue // bind may outlast the rest
-	bind, destination := func(ch *amqp.Channel) error { return bindArrivals(ch, queue) }, toQueue(queue)
-	if queue == "" {
-		types := slices.Clone(op.Types)
-		bind, destination = func(ch *amqp.Channel) error { return conn.bindPublished(ch, types) }, conn.toSubscribers(types)
-	}
-	key = delays.Key(steps, destination)
-	if len(key) > maxShort {
+	to := b.delayTarget(op)
+	if key = delays.Key(steps, to.relayed()); len(key) > maxShort {
+		overhead := delays.Overhead() + len(relayedDestination)
 		return "", "", fmt.Errorf("rabbitmq: delay a message to %q: the name takes %d bytes, and %d is the most for delays: %w",
-			destination, len(key)-delays.Overhead(), maxShort-delays.Overhead(), transport.ErrNoQueue)
+			to.destination, len(key)-overhead, maxShort-overhead, transport.ErrNoQueue)
 	}
-	if err := b.bindDelay(ctx, destination, bind); err != nil {
+	destination, err := b.bindDelay(ctx, to)
+	if err != nil {
 		return "", "", unsent(err)
 	}
-	return delayLevel(delays.Entry(steps)), key, nil
-}
-
-// delayBindings remembers what a sender has made ready for delays.
-type delayBindings struct {
-	mu    sync.Mutex // guards bound
-	bound map[string]struct{}
-}
-
-func (d *delayBindings) knows(destination string) bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	_, ok := d.bound[destination]
-	return ok
-}
-
-func (d *delayBindings) add(destination string) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.bound == nil {
-		d.bound = make(map[string]struct{})
-	}
-	d.bound[destination] = struct{}{}
-}
-
-// ladderReady stands among the destinations for the ladder itself.
-const ladderReady = ""
-
-// bindDelay makes sure that delayed messages for destination reach it.
-func (b *batch) bindDelay(ctx context.Context, destination string, bind func(*amqp.Channel) error) error {
-	c, ready := b.conn, &b.sender.delays
-	if ready.knows(destination) {
-		return nil
-	}
-	return b.to.inTurn(ctx, func() error {
-		if !ready.knows(ladderReady) {
-			if err := c.ensureDelays(ctx); err != nil {
-				return err
-			}
-			ready.add(ladderReady)
-		}
-		if ready.knows(destination) {
-			return nil
-		}
-		if err := c.bindDelay(ctx, destination, bind); err != nil {
-			return err
-		}
-		ready.add(destination)
-		return nil
-	})
-}
-
-// bindDelay leaves a destination that there is no right to bind to who receives from it, and has bound it; else what
-// is sent is found in the queue of the lost.
-func (c *conn) bindDelay(ctx context.Context, destination string, bind func(*amqp.Channel) error) error {
-	err := c.onChannel(ctx, bind)
-	if !isCode(err, amqp.AccessRefused) {
-		return err
-	}
-	c.log.WarnContext(ctx, "no right to bind a queue to delayed messages: that is left to its owner", "destination", destination, "err", err)
-	return nil
-}
-
-// ensureDelays creates the ladder unless the last part of it is there.
-func (c *conn) ensureDelays(ctx context.Context) error {
-	_, err := c.lookAt(ctx, delayNobody)
-	if !isCode(err, amqp.NotFound) {
-		return err
-	}
-	err = c.onChannel(ctx, declareDelays)
-	if isCode(err, amqp.AccessRefused) {
-		return fmt.Errorf("%w: have somebody with the right to configure %q create what delays need, by Install", err, "holdfast.delay-*")
-	}
-	return err
-}
-
-// installDelays creates the ladder and has it end at the queues, which spares those who send to them
-// the right to bind.
-func (c *conn) installDelays(ctx context.Context, queues []transport.Queue) error {
-	if err := c.ensureDelays(ctx); err != nil {
-		return err
-	}
-	return c.onChannel(ctx, func(ch *amqp.Channel) error {
-		for _, q := range queues {
-			if q.Shared { // as others created it
-				continue
-			}
-			if err := bindArrivals(ch, q.Name); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
+	return delayLevel(delays.Entry(steps)), delays.Key(steps, destination), nil
 }
 
 // withDelay is a copy of a message for the way through the ladder. Its expiry is in a header. A key that it

@@ -149,8 +149,8 @@ func TestAnotherDelayedMessageToTheSameQueueAsksTheBrokerNothing(t *testing.T) {
 	queue := install(t, c, "orders")
 	must(t, dispatch(c, delayed(queue, "first", time.Second)))
 	raw := rawChannel(t, url)
-	key := "queue." + queue
-	if err := raw.QueueUnbind(queue, strings.Repeat("*.", 28)+key, "holdfast.delay-arrivals", nil); err != nil {
+	key := "to.queue." + queue
+	if err := raw.QueueUnbind(queue, strings.Repeat("*.", 28)+key, "holdfast.delay-deliveries", nil); err != nil {
 		t.Fatal(err)
 	}
 	must(t, dispatch(c, delayed(queue, "second", time.Second))) // binds nothing: it has been done once
@@ -226,10 +226,10 @@ func TestAnInterruptedInstallationOfDelaysIsCompleted(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			raw := rawChannel(t, node.URL)
-			for _, queue := range []string{"holdfast.delay-nobody", "holdfast.delay-level-10"} { // of the last time
-				if _, err := raw.QueueDelete(queue, false, false, false); err != nil {
-					t.Fatal(err)
-				}
+			// What the last time has left.
+			must(t, raw.ExchangeDelete("holdfast.delay-deliveries", false, false))
+			if _, err := raw.QueueDelete("holdfast.delay-level-10", false, false, false); err != nil {
+				t.Fatal(err)
 			}
 			err := open(t, half, nil).(transport.Installer).Install(within(t), transport.Plan{Delays: true})
 			if err == nil || !strings.Contains(err.Error(), "delay-level-10") {
@@ -255,11 +255,18 @@ func TestInstallMakesTheWayOfDelayedMessages(t *testing.T) {
 	for range 2 {
 		must(t, c.(transport.Installer).Install(within(t), plan))
 	}
-	raw := rawChannel(t, url)
-	key := strings.Repeat("0.", 27) + "1.queue." + queue
-	m := amqp.Publishing{MessageId: "m"}
-	if err := raw.PublishWithContext(t.Context(), "holdfast.delay-level-00", key, true, false, m); err != nil {
-		t.Fatal(err)
+	raw, r := rawChannel(t, url), receive(t, c, queue, 1)
+	for _, destination := range []string{"to.queue.", "queue."} { // of this version, and of those before it had relays
+		key := strings.Repeat("0.", 27) + "1." + destination + queue
+		m := amqp.Publishing{MessageId: destination}
+		if err := raw.PublishWithContext(t.Context(), "holdfast.delay-level-00", key, true, false, m); err != nil {
+			t.Fatal(err)
+		}
+		d := next(t, r)
+		if got := d.Message().ID; got != destination {
+			t.Errorf("received %q, want %q", got, destination)
+		}
+		must(t, d.Complete(t.Context()))
 	}
-	must(t, next(t, receive(t, c, queue, 1)).Complete(t.Context()))
+	nothing(t, r)
 }

@@ -17,15 +17,11 @@ func (c *conn) Dispatch(ctx context.Context, ops []transport.Operation) ([]trans
 	if len(ops) == 0 {
 		return nil, nil
 	}
-	p, err := c.publishing.within(ctx, connectPatience)
+	b, err := c.newBatch(ctx)
 	if err != nil {
 		return nil, transport.FailAll(len(ops), unsent(err))
 	}
-	s, err := p.sender(ctx)
-	if err != nil {
-		return nil, transport.FailAll(len(ops), unsent(err))
-	}
-	b := batch{conn: c, to: p, sender: s, ops: ops, flight: make([]inFlight, 0, len(ops))}
+	b.ops, b.flight = ops, make([]inFlight, 0, len(ops))
 	for i := range ops {
 		if err := b.publish(ctx, i); err != nil {
 			b.fail(i, err)
@@ -64,6 +60,19 @@ type inFlight struct {
 	sent  sent
 }
 
+// newBatch is an empty batch on the open channel.
+func (c *conn) newBatch(ctx context.Context) (batch, error) {
+	p, err := c.publishing.within(ctx, connectPatience)
+	if err != nil {
+		return batch{}, err
+	}
+	s, err := p.sender(ctx)
+	if err != nil {
+		return batch{}, err
+	}
+	return batch{conn: c, to: p, sender: s}, nil
+}
+
 func (b *batch) publish(ctx context.Context, i int) error {
 	op := &b.ops[i]
 	if b.encoded != op.Message {
@@ -86,15 +95,14 @@ func (b *batch) publish(ctx context.Context, i int) error {
 	if err != nil {
 		return err
 	}
-	to := route{exchange, key, op.Queue != "" || delay > 0}
-	if err := b.admit(ctx, to); err != nil {
-		return err
-	}
-	return b.send(ctx, i, to, msg)
+	return b.send(ctx, i, route{exchange, key, op.Queue != "" || delay > 0}, msg)
 }
 
 // send has a message on its way, as that of operation i.
 func (b *batch) send(ctx context.Context, i int, to route, msg *amqp.Publishing) error {
+	if err := b.admit(ctx, to); err != nil {
+		return err
+	}
 	if err := b.reserve(ctx); err != nil {
 		return err
 	}

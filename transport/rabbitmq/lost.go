@@ -19,7 +19,8 @@ func DelayedTo(m *transport.Message) string {
 		return ""
 	}
 	destination := deaths[0].Keys[0]
-	queue, ok := strings.CutPrefix(destination[min(delays.Overhead(), len(destination)):], queueDestination)
+	destination = strings.TrimPrefix(destination[min(delays.Overhead(), len(destination)):], relayedDestination)
+	queue, ok := strings.CutPrefix(destination, queueDestination)
 	if !ok {
 		return ""
 	}

@@ -16,7 +16,7 @@ type sender struct {
 	ch       *amqp.Channel
 	returned returned
 	declared declared
-	delays   delayBindings
+	delays   delayTargets
 	accepted accepted
 
 	failed <-chan *amqp.Error

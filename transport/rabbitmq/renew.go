@@ -26,11 +26,10 @@ func (cur *cursor) renew(ctx context.Context, m *transport.Message) (bool, error
 
 // republish puts a copy of a message at the end of a queue.
 func (c *conn) republish(ctx context.Context, queue string, d *amqp.Delivery) error {
-	p, err := c.publishing.within(ctx, connectPatience)
+	b, err := c.newBatch(ctx)
 	if err != nil {
 		return err
 	}
-	b := batch{conn: c, to: p}
 	if err := b.send(ctx, 0, route{"", queue, true}, copyOf(d, c.dialer.user)); err != nil {
 		return err
 	}

@@ -39,6 +39,10 @@ type Transport struct {
 	// characters in the parts are percent-encoded. Required. Neither errors nor logs
 	// show its user and password.
 	URL string
+	// Management is the URL of the broker's management API, http://user:password@host:15672: [Verify] reads policies there, and [InspectDelays]
+	// what delays hold. Its user needs the tag "monitoring", and is that of URL unless named. Neither errors nor logs show its
+	// user and password. Optional.
+	Management string
 	// Hosts are further nodes of the cluster, "host" or "host:port": where one cannot be reached the next is tried.
 	// All else is as in the URL. Optional.
 	Hosts []string
@@ -102,12 +106,17 @@ func (t *Transport) Open(ctx context.Context, env transport.Env) (transport.Conn
 	if err != nil {
 		return nil, err
 	}
+	management, err := newManagement(t)
+	if err != nil {
+		return nil, err
+	}
 	maxHold := cmp.Or(t.ConsumerTimeout, defaultConsumerTimeout)
 	if maxHold < time.Second {
 		return nil, fmt.Errorf("rabbitmq: ConsumerTimeout %v: it is at least a second, or 0 for %v", maxHold, defaultConsumerTimeout)
 	}
 	return openConn(ctx, &conn{
 		dialer: d, queueType: queueType, topology: topology, backstop: backstop, maxHold: maxHold, translate: t.Translate, log: env.Log(),
+		management: management,
 	})
 }
 

@@ -27,10 +27,13 @@ func TestManyDelayedMessagesBindTheirQueueOnce(t *testing.T) {
 	for range 20 {
 		all.Go(func() {
 			b := batch{conn: c, to: p, sender: s}
-			err := b.bindDelay(t.Context(), toQueue(queue), func(ch *amqp.Channel) error {
+			to := queueTarget(queue)
+			bind := to.bind
+			to.bind = func(ch *amqp.Channel, key, exchange string) error {
 				bound.Add(1)
-				return bindArrivals(ch, queue)
-			})
+				return bind(ch, key, exchange)
+			}
+			_, err := b.bindDelay(t.Context(), to)
 			if err != nil {
 				t.Error(err)
 			}

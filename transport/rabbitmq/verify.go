@@ -22,11 +22,16 @@ const (
 	Differs State = "differs"
 	// Unknown means that it exists, and that the user has no right to compare it.
 	Unknown State = "unknown"
+	// Limited means that a policy of the broker makes the queue drop or refuse messages.
+	Limited State = "limited"
+	// NotRead means that policies were not looked at, because Transport.Management is not set.
+	NotRead State = "not read"
 )
 
-// Finding is a queue or an exchange that is not as Install would create it.
+// Finding is a queue or an exchange that is not as Install would create it, a policy that drops messages, or that policies were
+// not looked at.
 type Finding struct {
-	Kind   string `json:"kind"` // "queue" or "exchange"
+	Kind   string `json:"kind"` // "queue", "exchange" or "policies"
 	Name   string `json:"name"`
 	State  State  `json:"state"`
 	Detail string `json:"detail,omitempty"` // in the broker's words
@@ -35,13 +40,20 @@ type Finding struct {
 // Verify compares what is at the broker with what Install would create for plan on conn, which a
 // [Transport] has opened. It changes nothing, unless somebody deletes at the same moment what is being compared: that
 // may come back, unbound. Comparing needs the right to configure. Bindings cannot be seen over AMQP;
-// Install sets them again.
+// Install sets them again. Policies cannot either: Verify reads them over [Transport.Management]; where that is not set, one finding with
+// the state [NotRead] says so.
 func Verify(ctx context.Context, conn transport.Conn, plan transport.Plan) ([]Finding, error) {
 	c, err := own(conn)
 	if err != nil {
 		return nil, err
 	}
-	return c.compare(ctx, c.parts(plan))
+	parts := c.parts(plan)
+	findings, err := c.compare(ctx, parts)
+	if err != nil {
+		return nil, err
+	}
+	limited, err := c.policies(ctx, parts)
+	return append(findings, limited...), err
 }
 
 // compare tells which of the parts are not as they should be.
@@ -95,11 +107,12 @@ func InstallDelays(ctx context.Context, conn transport.Conn) error {
 		}
 		below = delayLevel(level)
 	}
-	err = c.onChannel(ctx, declareDelayNobody)
-	if isCode(err, amqp.PreconditionFailed) {
-		return nil
+	for _, declare := range []func(*amqp.Channel) error{declareDelayNobody, declareDelayDeliveries} {
+		if err := c.onChannel(ctx, declare); err != nil && !isCode(err, amqp.PreconditionFailed) {
+			return err
+		}
 	}
-	return err
+	return nil
 }
 
 func own(c transport.Conn) (*conn, error) {
@@ -126,6 +139,11 @@ func (c *conn) parts(plan transport.Plan) []part {
 	parts = append(parts, c.topology.parts(plan)...)
 	if plan.Delays {
 		parts = append(parts, delayParts()...)
+		for _, q := range plan.Queues {
+			if isDelayedTo(q) {
+				parts = append(parts, part{name: queueTarget(q.Name).relay(), args: relayArguments})
+			}
+		}
 	}
 	return parts
 }
@@ -143,8 +161,9 @@ func delayParts() []part {
 	parts := []part{
 		{name: delayLost, exchange: amqp.ExchangeFanout},
 		{name: delayLost, args: amqp.Table{"x-queue-type": string(Quorum)}},
-		{name: delayArrivals, exchange: amqp.ExchangeTopic, args: amqp.Table{"alternate-exchange": delayLost}},
+		{name: delayArrivals, exchange: amqp.ExchangeTopic, args: lostArguments},
 		{name: delayNobody, args: nobodyArguments},
+		{name: delayDeliveries, exchange: amqp.ExchangeTopic, args: lostArguments},
 	}
 	below := delayArrivals
 	for level := range delays.Levels {

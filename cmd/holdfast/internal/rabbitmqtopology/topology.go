@@ -14,7 +14,7 @@ import (
 )
 
 // maxName keeps the name of a queue, with what delays put before it, within AMQP's 255 bytes.
-const maxName = 255 - len("queue.") - 2*28
+const maxName = 255 - len("to.queue.") - 2*28
 
 // Check refuses names that no endpoint has at a RabbitMQ server.
 func Check(e endpointplan.Endpoint) error {
@@ -36,8 +36,9 @@ func Delays() transport.Plan { return transport.Plan{Delays: true} }
 type Report struct {
 	OK      bool               `json:"ok"` // nothing was found
 	DryRun  bool               `json:"dry_run,omitempty"`
-	Created []Part             `json:"created,omitempty"` // or would be, in a dry run
-	Found   []rabbitmq.Finding `json:"found"`             // what is missing or differs, in the end
+	Created []Part             `json:"created,omitempty"`  // or would be, in a dry run
+	Found   []rabbitmq.Finding `json:"found"`              // what is missing or differs, in the end
+	NotRead string             `json:"not_read,omitempty"` // why policies were not looked at
 }
 
 // Part is a queue or an exchange.
@@ -56,14 +57,23 @@ func Verify(ctx context.Context, conn transport.Conn, plan transport.Plan) (Repo
 }
 
 func reportOf(found []rabbitmq.Finding) Report {
-	return Report{OK: len(found) == 0, Found: append([]rabbitmq.Finding{}, found...)} // never null in JSON
+	r := Report{Found: []rabbitmq.Finding{}} // never null in JSON
+	for _, f := range found {
+		if f.State == rabbitmq.NotRead {
+			r.NotRead = "policies were not looked at: add management=http://host:15672 to the URL, or see rabbitmqctl list_policies"
+			continue
+		}
+		r.Found = append(r.Found, f)
+	}
+	r.OK = len(r.Found) == 0
+	return r
 }
 
 // Preview says what Create would do, and changes nothing.
 func Preview(ctx context.Context, conn transport.Conn, plan transport.Plan) (Report, error) {
 	now, err := Verify(ctx, conn, plan)
 	r := reportOf(slices.DeleteFunc(slices.Clone(now.Found), isMissing))
-	r.DryRun, r.Created = true, created(now.Found, r.Found)
+	r.DryRun, r.Created, r.NotRead = true, created(now.Found, r.Found), now.NotRead
 	return r, err
 }
 
@@ -105,7 +115,7 @@ func created(before, after []rabbitmq.Finding) (parts []Part) {
 // Err tells in one line what is not as it should be; nil when all is.
 func (r Report) Err() error {
 	var counts []string
-	for _, state := range []rabbitmq.State{rabbitmq.Missing, rabbitmq.Differs, rabbitmq.Unknown} {
+	for _, state := range []rabbitmq.State{rabbitmq.Missing, rabbitmq.Differs, rabbitmq.Unknown, rabbitmq.Limited} {
 		n := 0
 		for _, f := range r.Found {
 			if f.State == state {
@@ -126,4 +136,5 @@ var words = map[rabbitmq.State]string{
 	rabbitmq.Missing: "missing",
 	rabbitmq.Differs: "with other arguments",
 	rabbitmq.Unknown: "not to be compared, which needs the right to configure",
+	rabbitmq.Limited: "limited by a policy",
 }

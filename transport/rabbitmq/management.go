@@ -1,0 +1,167 @@
+package rabbitmq
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+// management is the HTTP API of the broker's management plugin (https://www.rabbitmq.com/docs/http-api-reference).
+// A nil one is not configured.
+type management struct {
+	base   string // without user and password
+	user   *url.Userinfo
+	vhost  string
+	client *http.Client
+}
+
+var errManagementURL = errors.New(`rabbitmq: Transport.Management is not valid: write http://user:password@host:15672, ` +
+	`with special characters in user and password percent-encoded`)
+
+// newManagement reads Transport.Management. The user is that of the broker's URL unless named. Errors do not quote the text, which
+// holds a password.
+func newManagement(t *Transport) (*management, error) {
+	if t.Management == "" {
+		return nil, nil //nolint:nilnil // see management
+	}
+	u, err := url.Parse(t.Management)
+	if err != nil || u.Host == "" || u.RawQuery != "" || u.Fragment != "" || u.Scheme != "http" && u.Scheme != "https" ||
+		strings.Contains(u.Host+u.Path, "@") {
+		return nil, errManagementURL
+	}
+	broker, err := parseURL(t.URL)
+	if err != nil {
+		return nil, err
+	}
+	m := &management{user: u.User, vhost: vhostOf(broker)}
+	if m.user == nil {
+		m.user = broker.User
+	}
+	u.User = nil
+	m.base = strings.TrimSuffix(u.String(), "/")
+	var config *tls.Config
+	if t.TLS != nil {
+		config = t.TLS.Clone()
+	}
+	m.client = &http.Client{Timeout: dialTimeout, Transport: &http.Transport{TLSClientConfig: config, Proxy: http.ProxyFromEnvironment}}
+	return m, nil
+}
+
+// vhostOf is the virtual host that a URL names.
+func vhostOf(u *url.URL) string {
+	if name := strings.TrimPrefix(u.Path, "/"); name != "" {
+		return name
+	}
+	return "/"
+}
+
+// managedQueue is what the API says of a queue.
+type managedQueue struct {
+	Messages       *int64          `json:"messages"` // with those that are unsettled or being dead-lettered; null when not known yet
+	Ready          *int64          `json:"messages_ready"`
+	Policy         string          `json:"policy"`
+	OperatorPolicy string          `json:"operator_policy"`
+	Effective      json.RawMessage `json:"effective_policy_definition"` // an object, or an empty list for none
+}
+
+// queue asks for a queue, or fails with [transport.ErrNoQueue].
+func (m *management) queue(ctx context.Context, name string) (q managedQueue, err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("rabbitmq: ask the management API for queue %q: %w", name, err)
+		}
+	}()
+	address := fmt.Sprintf("%s/api/queues/%s/%s", m.base, url.PathEscape(m.vhost), url.PathEscape(name))
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
+	if err != nil {
+		return q, err
+	}
+	if m.user != nil {
+		password, _ := m.user.Password()
+		req.SetBasicAuth(m.user.Username(), password)
+	}
+	answer, err := m.client.Do(req)
+	if err != nil {
+		return q, err
+	}
+	defer answer.Body.Close() //nolint:errcheck // it was only read
+	switch answer.StatusCode {
+	case http.StatusOK:
+	case http.StatusNotFound:
+		return q, transport.ErrNoQueue
+	case http.StatusUnauthorized, http.StatusForbidden:
+		return q, fmt.Errorf("it says %s: give the user the tag \"monitoring\" and a right in virtual host %q", answer.Status, m.vhost)
+	default:
+		return q, fmt.Errorf("it says %s", answer.Status)
+	}
+	return q, json.NewDecoder(answer.Body).Decode(&q)
+}
+
+// harmful are the settings of policies by which a queue drops or refuses messages. Where a queue has an argument and a policy says another
+// number, RabbitMQ takes the smaller one.
+var harmful = []string{"expires", "max-length", "max-length-bytes", "message-ttl"}
+
+// finding reports a policy that drops or refuses messages of a queue.
+func (q managedQueue) finding(name string) (f Finding, ok bool) {
+	var settings map[string]any
+	if json.Unmarshal(q.Effective, &settings) != nil { // [] is none
+		return Finding{}, false
+	}
+	var found []string
+	for _, key := range harmful {
+		if value, ok := settings[key]; ok {
+			found = append(found, fmt.Sprintf("%s %v", key, value))
+		}
+	}
+	if len(found) == 0 {
+		return Finding{}, false
+	}
+	policies := slices.DeleteFunc([]string{q.Policy, q.OperatorPolicy}, func(name string) bool { return name == "" })
+	return Finding{
+		Kind: "queue", Name: name, State: Limited,
+		Detail: fmt.Sprintf("policy %s sets %s: exclude the queue from its pattern, or leave that out", quoted(policies), strings.Join(found, ", ")),
+	}, true
+}
+
+func quoted(names []string) string {
+	all := make([]string, len(names))
+	for i, name := range names {
+		all[i] = fmt.Sprintf("%q", name)
+	}
+	return strings.Join(all, " or ")
+}
+
+// policies returns the queues among the parts that policies limit.
+func (c *conn) policies(ctx context.Context, parts []part) ([]Finding, error) {
+	if c.management == nil {
+		return []Finding{{
+			Kind: "policies", State: NotRead,
+			Detail: "set Transport.Management to have policies looked at that drop or refuse messages (max-length, message-ttl, expires)",
+		}}, nil
+	}
+	var findings []Finding
+	for _, p := range parts {
+		if p.exchange != "" {
+			continue
+		}
+		q, err := c.management.queue(ctx, p.name)
+		if errors.Is(err, transport.ErrNoQueue) {
+			continue // found already
+		}
+		if err != nil {
+			return nil, err
+		}
+		if f, ok := q.finding(p.name); ok {
+			findings = append(findings, f)
+		}
+	}
+	return findings, nil
+}

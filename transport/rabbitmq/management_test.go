@@ -1,0 +1,127 @@
+package rabbitmq_test
+
+import (
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/holdfast-go/holdfast/internal/brokertest"
+	"github.com/holdfast-go/holdfast/transport"
+	"github.com/holdfast-go/holdfast/transport/rabbitmq"
+)
+
+// managed starts the management plugin on a node of the test's own and returns its URL.
+func managed(t *testing.T, node brokertest.RabbitMQNode) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	port := l.Addr().(*net.TCPAddr).Port
+	must(t, l.Close())
+	node.Control("eval", fmt.Sprintf(`application:set_env(rabbitmq_management, tcp_config, [{port, %d}, {ip, "127.0.0.1"}]), `+
+		enabled("[rabbitmq_management]"), port))
+	t.Cleanup(func() { node.Control("eval", enabled("[]")) })
+	return fmt.Sprintf("http://127.0.0.1:%d", port)
+}
+
+// enabled is the Erlang that enables a list of plugins.
+func enabled(plugins string) string {
+	return fmt.Sprintf(`{ok, File} = application:get_env(rabbit, enabled_plugins_file), ok = file:write_file(File, "%s."), {ok, _, _} = rabbit_plugins:ensure(File).`, plugins)
+}
+
+func TestVerifyNamesPoliciesThatDropOrRefuseMessages(t *testing.T) {
+	node := brokertest.OwnRabbitMQ(t)
+	manage := func(tr *rabbitmq.Transport) { tr.Management = managed(t, node) }
+	c := open(t, node.URL, manage)
+	must(t, c.(transport.Installer).Install(within(t), wholePlan))
+	u, err := url.Parse(node.URL)
+	must(t, err)
+	vhost := strings.TrimPrefix(u.Path, "/")
+	if found := verify(t, c, wholePlan); len(found) != 0 {
+		t.Errorf("without policies: %+v", found)
+	}
+	node.Control("set_policy", "-p", vhost, "all", ".*", `{"max-length":7,"delivery-limit":50}`, "--apply-to", "queues")
+	node.Control("set_operator_policy", "-p", vhost, "old", `^holdfast\.delay-level-03$`, `{"message-ttl":60000}`, "--apply-to", "queues")
+	// The plan's three, dead letters, levels, the delays' two others and two relays.
+	const queues = 3 + 1 + 28 + 2 + 2
+	var limited []rabbitmq.Finding
+	for ctx := within(t); len(limited) != queues; { // the broker applies policies in the background
+		if ctx.Err() != nil {
+			t.Fatalf("policies limit %d queues, want %d", len(limited), queues)
+		}
+		limited = verify(t, c, wholePlan)
+	}
+	for _, f := range limited {
+		if f.State != rabbitmq.Limited || f.Kind != "queue" || !strings.Contains(f.Detail, `policy "all"`) || !strings.Contains(f.Detail, "max-length 7") {
+			t.Errorf("%+v", f)
+		}
+		if isOld := f.Name == "holdfast.delay-level-03"; isOld != strings.Contains(f.Detail, `or "old" sets max-length 7, message-ttl 60000`) {
+			t.Errorf("%+v", f)
+		}
+	}
+}
+
+func TestVerifySaysThatPoliciesWereNotRead(t *testing.T) {
+	c := open(t, brokertest.RabbitMQ(t), nil)
+	found, err := rabbitmq.Verify(within(t), c, transport.Plan{})
+	if err != nil || len(found) != 1 || found[0].State != rabbitmq.NotRead || !strings.Contains(found[0].Detail, "Management") {
+		t.Errorf("%+v, %v", found, err)
+	}
+}
+
+func TestTheManagementPasswordIsInNoError(t *testing.T) {
+	refuse := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if _, password, ok := r.BasicAuth(); !ok || password != "s3cret" {
+			t.Error("the request has another password")
+		}
+		w.WriteHeader(http.StatusUnauthorized)
+	}))
+	defer refuse.Close()
+	broker := brokertest.RabbitMQ(t)
+	with := func(address string) string { return strings.Replace(address, "://", "://admin:s3cret@", 1) }
+	for _, address := range []string{with(refuse.URL), with("http://127.0.0.1:1")} {
+		c := open(t, broker, func(tr *rabbitmq.Transport) { tr.Management = address })
+		must(t, c.(transport.Installer).Install(within(t), transport.Plan{Queues: []transport.Queue{{Name: brokertest.Name(t, "orders")}}}))
+		_, err := rabbitmq.Verify(within(t), c, wholePlan)
+		if err == nil || strings.Contains(err.Error(), "s3cret") {
+			t.Errorf("%s: %v", address, err)
+		}
+	}
+	for _, invalid := range []string{"127.0.0.1:15672", "http://admin:s3cret/x@host:15672", "ftp://admin:s3cret@host", "http://admin:s3cret@host?x=1"} {
+		_, err := (&rabbitmq.Transport{URL: broker, Management: invalid}).Open(within(t), transport.Env{})
+		if err == nil || strings.Contains(err.Error(), "s3cret") {
+			t.Errorf("%s: %v", invalid, err)
+		}
+	}
+}
+
+// A message that a full queue refuses is neither ready nor delivered.
+func TestDelaysThatAFullQueueRefusesAreSeen(t *testing.T) {
+	node := brokertest.OwnRabbitMQ(t)
+	c := open(t, node.URL, func(tr *rabbitmq.Transport) { tr.Management = managed(t, node) })
+	raw := rawChannel(t, node.URL)
+	_, err := raw.QueueDeclare("full", true, false, false, false, map[string]any{"x-queue-type": "quorum", "x-max-length": 1, "x-overflow": "reject-publish"})
+	must(t, err)
+	must(t, dispatch(c, send1("full", message("first", "x"))))
+	for i := range 3 {
+		must(t, dispatch(c, delayed("full", fmt.Sprint(i), 1)))
+	}
+	for ctx := within(t); ; {
+		stats, err := rabbitmq.InspectDelays(ctx, c, "full", "absent")
+		if err != nil {
+			t.Fatal(err)
+		}
+		held := map[string]int64{}
+		for _, s := range stats {
+			held[s.Name] = s.Unsettled
+		}
+		if held["holdfast.delay-to.queue.full"] == 3 {
+			break
+		}
+	}
+}

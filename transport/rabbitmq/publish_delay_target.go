@@ -1,0 +1,207 @@
+package rabbitmq
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+const (
+	// delayDeliveries is the exchange behind the relays.
+	delayDeliveries = "holdfast.delay-deliveries"
+	// delayRelay is what the names of relays begin with.
+	delayRelay = "holdfast.delay-to."
+)
+
+// relayArguments are those of a relay: a queue for one destination in which delayed messages that are due expire at once. A queue
+// that is full refuses them, and RabbitMQ tries at most 32 messages of a queue at a time (at-least-once dead-lettering). So what one
+// destination refuses waits in its relay, and not in the levels, which all destinations share.
+var relayArguments = amqp.Table{
+	"x-queue-type":           string(Quorum),
+	"x-message-ttl":          0,
+	"x-dead-letter-exchange": delayDeliveries,
+	"x-dead-letter-strategy": "at-least-once",
+	"x-overflow":             "reject-publish",
+}
+
+// delayTarget is a destination of delayed messages.
+type delayTarget struct {
+	destination string
+	// bind binds it to an exchange by a key.
+	bind func(ch *amqp.Channel, key, exchange string) error
+}
+
+func (t delayTarget) relay() string   { return delayRelay + t.destination }
+func (t delayTarget) relayed() string { return relayedDestination + t.destination }
+
+// declareRelay creates the relay of a destination, which has to exist. A message has to find each part, so the last part comes first.
+func (t delayTarget) declareRelay(ch *amqp.Channel) error {
+	key := delays.Arrives(t.relayed())
+	if err := t.bind(ch, key, delayDeliveries); err != nil {
+		return err
+	}
+	if _, err := ch.QueueDeclare(t.relay(), true, false, false, false, relayArguments); err != nil {
+		return wrap(err, "declare queue %q", t.relay())
+	}
+	return wrap(ch.QueueBind(t.relay(), key, delayArrivals, false, nil), "bind queue %q to delayed messages", t.relay())
+}
+
+// bindDirectly has messages that are due reach the destination without a relay, as senders of older versions have it.
+func (t delayTarget) bindDirectly(ch *amqp.Channel) error {
+	return t.bind(ch, delays.Arrives(t.destination), delayArrivals)
+}
+
+func queueTarget(queue string) delayTarget {
+	return delayTarget{toQueue(queue), func(ch *amqp.Channel, key, exchange string) error {
+		return wrap(ch.QueueBind(queue, key, exchange, false, nil), "bind queue %q to delayed messages", queue)
+	}}
+}
+
+func (c *conn) typeTarget(types []string) delayTarget {
+	return delayTarget{c.toSubscribers(types), func(ch *amqp.Channel, key, exchange string) error {
+		if err := c.topology.declareTypes(ch, types); err != nil {
+			return err
+		}
+		to, _ := c.topology.address(types)
+		return wrap(ch.ExchangeBind(to, key, exchange, false, nil), "bind %s to delayed messages", types[0])
+	}}
+}
+
+func (b *batch) delayTarget(op *transport.Operation) delayTarget {
+	if op.Queue != "" {
+		return queueTarget(op.Queue)
+	}
+	return b.conn.typeTarget(slices.Clone(op.Types)) // binding may outlast the operation
+}
+
+// delayTargets remembers the destinations in the keys of delayed messages that a sender has made ready, by the destination asked for.
+type delayTargets struct {
+	mu    sync.Mutex // guards ready
+	ready map[string]string
+}
+
+func (d *delayTargets) of(destination string) (string, bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	in, ok := d.ready[destination]
+	return in, ok
+}
+
+func (d *delayTargets) add(destination, in string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.ready == nil {
+		d.ready = make(map[string]string)
+	}
+	d.ready[destination] = in
+}
+
+// ladderReady stands among the destinations for the ladder itself.
+const ladderReady = ""
+
+// bindDelay makes sure that delayed messages reach a destination, and returns the destination to be named in their keys.
+func (b *batch) bindDelay(ctx context.Context, to delayTarget) (string, error) {
+	c, targets := b.conn, &b.sender.delays
+	if in, ok := targets.of(to.destination); ok {
+		return in, nil
+	}
+	var in string
+	err := b.to.inTurn(ctx, func() (err error) {
+		if _, ok := targets.of(ladderReady); !ok {
+			if err := c.ensureDelays(ctx); err != nil {
+				return err
+			}
+			targets.add(ladderReady, "")
+		}
+		var ok bool
+		if in, ok = targets.of(to.destination); ok {
+			return nil
+		}
+		if in, err = c.bindDelay(ctx, to); err == nil {
+			targets.add(to.destination, in)
+		}
+		return err
+	})
+	return in, err
+}
+
+// bindDelay creates the relay of a destination. Without the right to, it uses the one that the owner's Install has made. Where there is
+// none, messages go to the destination directly, as those of older versions do: a full queue then holds up the delays of others.
+func (c *conn) bindDelay(ctx context.Context, to delayTarget) (in string, err error) {
+	refused := c.onChannel(ctx, to.declareRelay)
+	if !isCode(refused, amqp.AccessRefused) {
+		return to.relayed(), refused
+	}
+	_, err = c.lookAt(ctx, to.relay())
+	if err == nil || !isCode(err, amqp.NotFound) {
+		return to.relayed(), err
+	}
+	c.log.WarnContext(ctx, "no right to create the relay of a destination of delayed messages: while that is full, it holds up all delays of the virtual host; "+
+		"have it created by Install, by a user with the right to configure it", "relay", to.relay(), "err", refused)
+	err = c.onChannel(ctx, to.bindDirectly)
+	if isCode(err, amqp.AccessRefused) {
+		c.log.WarnContext(ctx, "no right to bind a queue to delayed messages: its owner has to; until then they are moved to "+LostQueue,
+			"destination", to.destination, "err", err)
+		err = nil
+	}
+	return to.destination, err
+}
+
+// ensureDelays creates the ladder unless the last part of it is there.
+func (c *conn) ensureDelays(ctx context.Context) error {
+	err := c.ask(ctx, func(ch *amqp.Channel) error {
+		err := ch.ExchangeDeclarePassive(delayDeliveries, amqp.ExchangeTopic, true, false, false, false, nil)
+		return wrap(err, "look at exchange %q", delayDeliveries)
+	})
+	if !isCode(err, amqp.NotFound) {
+		return err
+	}
+	err = c.onChannel(ctx, declareDelays)
+	if isCode(err, amqp.AccessRefused) {
+		return fmt.Errorf("%w: have a user with the right to configure %q create what delays need, by Install", err, "holdfast.delay-*")
+	}
+	return err
+}
+
+// installDelays creates the ladder, and relays for the queues of the endpoint, which spares those who send to them the
+// rights. Senders of older versions find their way too.
+func (c *conn) installDelays(ctx context.Context, queues []transport.Queue) error {
+	if err := c.ensureDelays(ctx); err != nil {
+		return err
+	}
+	return c.onChannel(ctx, func(ch *amqp.Channel) error {
+		for _, q := range queues {
+			if !isDelayedTo(q) {
+				continue
+			}
+			to := queueTarget(q.Name)
+			if err := to.declareRelay(ch); err != nil {
+				return err
+			}
+			if err := to.bindDirectly(ch); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// isDelayedTo reports whether Install creates the relay of a queue: those of other systems are as these created them.
+func isDelayedTo(q transport.Queue) bool { return !q.Shared }
+
+// declareDelayDeliveries creates the exchange behind the relays.
+func declareDelayDeliveries(ch *amqp.Channel) error {
+	if err := ch.ExchangeDeclare(delayDeliveries, amqp.ExchangeTopic, true, false, false, false, lostArguments); err != nil {
+		return wrap(err, "declare exchange %q", delayDeliveries)
+	}
+	published := delays.Arrives(relayedDestination+typeDestination) + "#"
+	return wrap(ch.QueueBind(delayNobody, published, delayDeliveries, false, nil), "bind queue %q", delayNobody)
+}
+
+// lostArguments are those of the exchanges that move what they cannot route to the queue of the lost.
+var lostArguments = amqp.Table{"alternate-exchange": delayLost}
