@@ -12,6 +12,8 @@ import (
 type deadlines struct {
 	parent context.Context //nolint:containedctx // of the whole run, never cancelled before its end
 	span   time.Duration
+	// blocked reports whether the broker takes no messages at the moment: then no context ends. Optional.
+	blocked func() bool
 
 	mu      sync.Mutex      // guards the rest
 	current context.Context //nolint:containedctx // what is handed out
@@ -23,7 +25,11 @@ func (d *deadlines) context() context.Context {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.current == nil || time.Since(d.renewed) > d.span {
-		d.current, d.cancel = context.WithTimeout(d.parent, 2*d.span)
+		if d.blocked == nil {
+			d.current, d.cancel = context.WithTimeout(d.parent, 2*d.span)
+		} else {
+			d.current, d.cancel = withPatience(d.parent, 2*d.span, d.blocked)
+		}
 		d.renewed = time.Now()
 	}
 	return d.current
@@ -35,5 +41,50 @@ func (d *deadlines) close() {
 	defer d.mu.Unlock()
 	if d.cancel != nil {
 		d.cancel()
+	}
+}
+
+// patience is a context whose deadline is put off while the broker is blocked, and for another span after that. Waiting for a blocked
+// broker is no failure of the message that is settled.
+type patience struct {
+	context.Context //nolint:containedctx // it is one
+
+	span    time.Duration
+	blocked func() bool
+	end     func() // closes done, once
+	done    chan struct{}
+}
+
+func withPatience(parent context.Context, span time.Duration, blocked func() bool) (context.Context, context.CancelFunc) {
+	p := &patience{Context: parent, span: span, blocked: blocked, done: make(chan struct{})}
+	p.end = sync.OnceFunc(func() { close(p.done) })
+	p.arm(false)
+	return p, p.end
+}
+
+// arm looks again after a span. wasBlocked is what the last look found.
+func (p *patience) arm(wasBlocked bool) {
+	time.AfterFunc(p.span, func() {
+		isBlocked := p.blocked()
+		switch {
+		case p.Err() != nil:
+		case isBlocked || wasBlocked:
+			p.arm(isBlocked)
+		default:
+			p.end()
+		}
+	})
+}
+
+func (p *patience) Deadline() (time.Time, bool) { return time.Time{}, false }
+
+func (p *patience) Done() <-chan struct{} { return p.done }
+
+func (p *patience) Err() error {
+	select {
+	case <-p.done:
+		return context.DeadlineExceeded
+	default:
+		return nil
 	}
 }

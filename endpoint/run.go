@@ -70,8 +70,18 @@ func newLive(ctx context.Context, conn transport.Conn) *live {
 	_, joins := conn.(transport.Joiner)
 	return &live{
 		conn: conn, limits: conn.Limits(), publishes: publishes, joins: joins, stopping: ctx.Done(),
-		settling: deadlines{parent: context.WithoutCancel(ctx), span: settleTimeout},
+		settling: deadlines{parent: context.WithoutCancel(ctx), span: settleTimeout, blocked: blockedUntil(ctx, conn)},
 	}
+}
+
+// blockedUntil reports whether the broker takes no messages, until ctx ends: a stop does not wait for it. It is nil where the
+// transport does not know.
+func blockedUntil(ctx context.Context, conn transport.Conn) func() bool {
+	b, ok := conn.(transport.Blocker)
+	if !ok {
+		return nil
+	}
+	return func() bool { return ctx.Err() == nil && b.Blocked() }
 }
 
 func (e *Endpoint) open(ctx context.Context, shared *transport.Shared) (transport.Conn, error) {

@@ -68,6 +68,13 @@ type Canceler interface {
 	Cancel(ctx context.Context, receipt string) error
 }
 
+// Blocker is implemented by a Conn whose broker says when it takes no messages, and when it does again. Settling a received
+// message then waits for as long as that lasts.
+type Blocker interface {
+	// Blocked reports whether the broker takes no messages at the moment. Dispatch waits for it.
+	Blocked() bool
+}
+
 // Inspector is implemented by a Conn that can look at queues. Without it there
 // are no depth metrics, and a missing error or audit queue is found when it is needed.
 type Inspector interface {

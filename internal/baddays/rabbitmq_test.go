@@ -11,6 +11,8 @@ var rabbitMQDays = []day{
 	{name: "The user lacks the right to write to one exchange", run: refusedExchange},
 	{name: "The queue that messages are delayed to is full", run: fullTarget},
 	{name: "Delayed messages of an older version wait", run: oldDelays},
+	{name: "The broker has a memory alarm", long: true, run: memoryAlarm},
+	{name: "Many delayed messages are due in the same second", long: true, run: manyDueAtOnce},
 }
 
 func TestRabbitMQ(t *testing.T) { runDays(t, "RabbitMQ", rabbitMQDays) }

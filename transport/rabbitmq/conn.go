@@ -18,6 +18,7 @@ var (
 	_ transport.Subscriber = (*conn)(nil)
 	_ transport.Inspector  = (*conn)(nil)
 	_ transport.Satellites = (*conn)(nil)
+	_ transport.Blocker    = (*conn)(nil)
 )
 
 // conn holds two lines to the broker. A broker that runs out of memory or disk stops

@@ -233,6 +233,7 @@ func TestCloseDoesNotWaitForASilentBroker(t *testing.T) {
 	c := open(t, proxy.URL(t, broker), nil)
 	queue := install(t, c, "orders")
 	receive(t, c, queue, 10)
+	must(t, dispatch(c, send1(queue, message("before", "x")))) // asks for the right to write
 	proxy.Pause()
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()

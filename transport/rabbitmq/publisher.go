@@ -85,6 +85,12 @@ func (p *publisher) watchBlocked(blocks <-chan amqp.Blocking) {
 	}
 }
 
+// Blocked implements [transport.Blocker]: the broker has an alarm, because it is short of memory or disk.
+func (c *conn) Blocked() bool {
+	p, _, err := c.publishing.now()
+	return err == nil && p.blocked.Load() != nil
+}
+
 func (p *publisher) ended() <-chan *amqp.Error { return p.finished }
 
 func (p *publisher) reason(e *amqp.Error) error { return connectionLoss(e) }

@@ -129,7 +129,7 @@ func TestAnOperationIsNotReadAfterItsDispatch(t *testing.T) {
 		ready func(*amqp.Channel) error
 	}{
 		{transport.Operation{Message: m, Queue: queue, After: time.Minute}, func(ch *amqp.Channel) error {
-			err := ch.PublishWithContext(ctx, delayArrivals, delays.Key(1, toQueue(queue)), false, false, amqp.Publishing{})
+			err := ch.PublishWithContext(ctx, delayArrivals, delays.Key(1, queueTarget(queue).relayed()), false, false, amqp.Publishing{})
 			found, err2 := ch.QueueDeclarePassive(queue, true, false, false, false, nil)
 			if found.Messages == 0 {
 				err2 = errors.New("nothing arrives")

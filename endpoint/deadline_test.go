@@ -1,0 +1,39 @@
+package endpoint
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// A message that is settled while the broker is blocked must not fail for that.
+func TestSettlingWaitsWhileTheBrokerIsBlocked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var blocked atomic.Bool
+		d := deadlines{parent: t.Context(), span: settleTimeout, blocked: blocked.Load}
+		defer d.close()
+		ctx := d.context()
+		blocked.Store(true)
+		time.Sleep(5 * time.Minute)
+		if err := ctx.Err(); err != nil {
+			t.Errorf("while the broker is blocked: %v", err)
+		}
+		blocked.Store(false)
+		unblocked := time.Now()
+		<-ctx.Done()
+		if after := time.Since(unblocked); after < 2*settleTimeout {
+			t.Errorf("it ended %v after the broker was unblocked", after)
+		}
+		if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			t.Errorf("it ended by %v", ctx.Err())
+		}
+		begin := time.Now()
+		<-d.context().Done()
+		if took := time.Since(begin); took != 2*settleTimeout {
+			t.Errorf("without a blocked broker it lasts %v", took)
+		}
+	})
+}
