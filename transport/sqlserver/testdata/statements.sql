@@ -153,8 +153,8 @@ CREATE TABLE IF NOT EXISTS "app"."in" (
 DO $do$
 BEGIN IF EXISTS (SELECT FROM pg_attribute WHERE attrelid = '"app"."in"'::regclass AND attname = 'expires_at' AND NOT attisdropped) THEN
 	ALTER TABLE "app"."in" ADD COLUMN IF NOT EXISTS expires timestamp;
-	UPDATE "app"."in" SET expires = expires_at AT TIME ZONE 'UTC' WHERE expires_at IS NOT NULL;
-	ALTER TABLE "app"."in" DROP COLUMN expires_at, DROP COLUMN IF EXISTS solo_count, SET (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_insert_scale_factor = 0.1,
+	UPDATE "app"."in" SET expires = expires_at AT TIME ZONE 'UTC' WHERE expires_at IS NOT NULL AND expires IS NULL;
+	ALTER TABLE "app"."in" SET (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_insert_scale_factor = 0.1,
 	autovacuum_vacuum_cost_delay = 0, vacuum_truncate = off,
 	toast.autovacuum_vacuum_scale_factor = 0.01, toast.autovacuum_vacuum_cost_delay = 0, toast.vacuum_truncate = off);
 END IF;
