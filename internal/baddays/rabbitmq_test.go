@@ -7,6 +7,7 @@ var rabbitMQDays = []day{
 	{name: "Messages that the client cannot decode", run: unreadableMessages},
 	{name: "A stranger's x-delivery-count", run: strangeDeliveryCount},
 	{name: "An instance that was busy with fast messages", long: true, run: warmInstance},
+	{name: "The sending connection away", long: true, run: sendingAway},
 	{name: "A consumer_timeout shorter than the prefetch takes", long: true, run: consumerTimeout},
 	{name: "The user lacks the right to write to one exchange", run: refusedExchange},
 	{name: "The queue that messages are delayed to is full", run: fullTarget},
