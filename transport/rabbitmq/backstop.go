@@ -16,6 +16,9 @@ import (
 const (
 	defaultDeliveryLimit = 100
 	deadLettersSuffix    = ".dead-letters"
+	// deadLettersAtOnce is how many dead letters are moved at once. Each waits for the broker to confirm its copy, and one that
+	// the error queue refuses must not hold up the others.
+	deadLettersAtOnce = 8
 	// expiredReason is why messages are dead-lettered whose sender gave them a time to live.
 	expiredReason = "expired"
 )
@@ -113,7 +116,7 @@ func (c *conn) Satellites(ctx context.Context) ([]transport.Satellite, error) {
 	}
 	_, err := c.lookAt(ctx, c.backstop.queue)
 	if err == nil {
-		return []transport.Satellite{{Queue: c.backstop.queue, Handle: deadLettered}}, nil
+		return []transport.Satellite{{Queue: c.backstop.queue, Concurrency: deadLettersAtOnce, Handle: deadLettered}}, nil
 	}
 	if !errors.Is(err, transport.ErrNoQueue) {
 		return nil, err

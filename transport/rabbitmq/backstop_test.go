@@ -97,6 +97,15 @@ func TestADeadLetterThatSaysNothingIsOneAllTheSame(t *testing.T) {
 	}
 }
 
+// One that the error queue refuses does not hold up the others.
+func TestDeadLettersAreMovedSeveralAtOnce(t *testing.T) {
+	c := open(t, brokertest.RabbitMQ(t), nil)
+	install(t, c, "orders")
+	if n := deadLetters(t, c).Concurrency; n < 2 {
+		t.Errorf("dead letters are moved %d at once", n)
+	}
+}
+
 // A queue that NServiceBus has created has none of our arguments.
 func TestAQueueWithoutOurArgumentsIsUsedAsItIsAndTheDifferenceIsNamed(t *testing.T) {
 	url := brokertest.RabbitMQ(t)
