@@ -63,7 +63,8 @@ const (
 )
 
 // UndecodableHeaders is set on a received message whose headers the transport could not decode. Its value holds the
-// headers as they were received: see [FormatUndecodable]. It stays on the copy in the error queue.
+// headers as they were received: see [FormatUndecodable]. It stays on the copy in the error queue, and on
+// that copy when it is returned.
 const UndecodableHeaders = "Holdfast.Undecodable.Headers"
 
 // Names of the headers by which ServiceControl returns messages from the error queue and is told that

@@ -11,7 +11,8 @@ import (
 // queue that it failed in: those that it came with, so that it is handled as if for the
 // first time. What tells of the fault or counts retries, of this package or of
 // NServiceBus, is left out. Only [header.HoldfastReturns] goes up by one, which tells a
-// returned message from the original where a broker leaves out duplicates.
+// returned message from the original where a broker leaves out duplicates. [header.UndecodableHeaders]
+// stays: where the message fails again, its headers are not lost.
 func ReturnHeaders(failed header.Map) header.Map {
 	var h header.Map
 	h.Reserve(failed.Len() + 1)

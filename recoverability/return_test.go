@@ -52,3 +52,17 @@ func TestReturnsAreCounted(t *testing.T) {
 		}
 	}
 }
+
+// A returned copy is readable, and may fail again for lack of the headers that were not.
+func TestUndecodableHeadersStayOnAReturnedMessage(t *testing.T) {
+	received := header.New(header.Field{Name: header.UndecodableHeaders, Value: "{"})
+	for range 2 {
+		fault := recoverability.FaultHeaders(recoverability.Failure{
+			Err: errors.New("no type"), Queue: "sales", Now: time.Now(), Attempt: 1, Headers: received,
+		}, recoverability.Host{})
+		received = recoverability.ReturnHeaders(recoverability.ErrorHeaders(received, fault))
+		if got := received.Get(header.UndecodableHeaders); got != "{" {
+			t.Errorf("returned with %q in place of the headers", got)
+		}
+	}
+}
