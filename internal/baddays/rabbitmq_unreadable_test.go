@@ -86,7 +86,6 @@ func unreadableMessages(t *testing.T) outcome {
 			}
 		}
 	}
-	p.publish(errorQueue, amqp.Publishing{Headers: amqp.Table{"deep": nested(40), "kept": "x"}, Body: []byte("straight there")})
 	p.wait()
 	end := time.Now()
 	all := func() bool {
@@ -102,6 +101,20 @@ func unreadableMessages(t *testing.T) outcome {
 		}
 	}
 	normal := time.Since(end)
+	straight, readable := 0, 0
+	for _, n := range []int{1, size(10, 100), size(20, 5000)} {
+		for _, mixed := range []bool{false, true} {
+			for range n {
+				straight++
+				p.publish(errorQueue, amqp.Publishing{Headers: amqp.Table{"deep": nested(40), "kept": "x"}, Body: []byte("straight there")})
+				if mixed {
+					readable++
+					p.publish(errorQueue, amqp.Publishing{Body: []byte("readable")})
+				}
+			}
+		}
+	}
+	p.wait()
 	if normal > 100*time.Second {
 		t.Errorf("the readable messages were handled %v after the last one was sent", normal)
 	}
@@ -109,7 +122,7 @@ func unreadableMessages(t *testing.T) outcome {
 		t.Errorf("a readable message was delivered %d times", most)
 	}
 	bad := len(bodies)
-	checkUnreadable(ctx, t, url, errorQueue, bodies)
+	checkErrorQueue(ctx, t, url, errorQueue, bodies, straight, readable)
 	if h := e.Health(); !h.Ready {
 		t.Errorf("health: %+v", h)
 	}
@@ -120,21 +133,21 @@ func unreadableMessages(t *testing.T) outcome {
 	}
 }
 
-// checkUnreadable waits until the error queue holds a copy of each message, and one that was sent there itself.
-func checkUnreadable(ctx context.Context, t *testing.T, url, errorQueue string, bodies map[string]bool) {
+// checkErrorQueue waits until the error queue holds a copy of each message. It looks through the queue as "holdfast errors list"
+// does, and has to find those that were sent to the error queue itself, straight ones unreadable.
+func checkErrorQueue(ctx context.Context, t *testing.T, url, queue string, bodies map[string]bool, straight, readable int) {
 	t.Helper()
 	conn, err := (&rabbitmq.Transport{URL: url}).Open(ctx, transport.Env{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	awaitReady(ctx, t, conn, errorQueue, len(bodies)+1)
-	cur, err := conn.(transport.Browser).Browse(ctx, errorQueue)
+	awaitReady(ctx, t, conn, queue, len(bodies)+straight+readable)
+	cur, err := conn.(transport.Browser).Browse(ctx, queue)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer cur.Close()
-	straight := 0
 	for {
 		ms, err := cur.Next(ctx, 100)
 		if err != nil {
@@ -144,22 +157,27 @@ func checkUnreadable(ctx context.Context, t *testing.T, url, errorQueue string, 
 			break
 		}
 		for _, m := range ms {
+			body := string(m.Body)
+			if body == "readable" && m.Undecodable == nil {
+				readable--
+				continue
+			}
 			raw, err := header.ParseUndecodable(m.Headers.Get(header.UndecodableHeaders))
 			if err != nil || !strings.Contains(raw, "\x04deepF") || m.Headers.Get("kept") != "x" {
 				t.Fatalf("headers %v, %v", m.Headers, err)
 			}
 			switch {
-			case bodies[string(m.Body)] && m.Undecodable == nil && m.Headers.Get(header.HoldfastFaultClass) != "":
-				delete(bodies, string(m.Body))
-			case string(m.Body) == "straight there" && m.Undecodable != nil:
-				straight++
+			case bodies[body] && m.Undecodable == nil && m.Headers.Get(header.HoldfastFaultClass) != "":
+				delete(bodies, body)
+			case body == "straight there" && m.Undecodable != nil:
+				straight--
 			default:
 				t.Errorf("unexpected: body %q, undecodable because %v", m.Body, m.Undecodable)
 			}
 		}
 	}
-	if len(bodies) > 0 || straight != 1 {
-		t.Errorf("%d messages are missing; %d were sent to the error queue itself", len(bodies), straight)
+	if len(bodies) > 0 || straight != 0 || readable != 0 {
+		t.Errorf("missing are %d messages, and %d unreadable and %d readable ones that were sent to the error queue itself", len(bodies), straight, readable)
 	}
 }
 
