@@ -10,17 +10,11 @@ import (
 )
 
 // lockWait is how long a write waits for a lock, in milliseconds. Nothing holds one for longer on purpose, other than what
-// changes or rewrites a table.
+// changes or rewrites a table. Handlers' transactions are watched instead: see [lockWatch].
 const lockWait = "100"
 
 // anyLockWait ends that for the rest of a transaction.
 const anyLockWait = `SELECT set_config('lock_timeout', '0', true)`
-
-// In a handler's transaction it is for what the engine writes alone: the handler's setting comes back before the commit.
-const (
-	shortLockWait = `SELECT set_config('holdfast.lock_timeout', current_setting('lock_timeout'), true), set_config('lock_timeout', '` + lockWait + `', true)`
-	usersLockWait = `SELECT set_config('lock_timeout', current_setting('holdfast.lock_timeout'), true)`
-)
 
 // FlushWaiting implements [tablequeue.Locks].
 func (s *store) FlushWaiting(ctx context.Context, units []*tablequeue.Unit) error {

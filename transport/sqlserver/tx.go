@@ -113,15 +113,18 @@ func (s *store) commit(ctx context.Context, conn *pgx.Conn, begin bool, u *table
 		args = append(args, o.args...)
 	}
 	b.Queue(byIndex)
-	if len(g.outs) > 0 {
-		b.Queue(shortLockWait)
-	}
 	b.Queue(s.composed(g, true), plain(args)...)
-	if len(g.outs) > 0 {
-		b.Queue(usersLockWait)
-	}
 	b.Queue("commit")
-	results := conn.SendBatch(ctx, &b)
+	if len(g.outs) == 0 {
+		return sendCommit(ctx, conn, &b)
+	}
+	watch := s.watchLocks(conn, queuesOf([]*tablequeue.Unit{u}))
+	return watch.end(sendCommit(ctx, conn, &b))
+}
+
+// sendCommit sends a batch that ends with a commit.
+func sendCommit(ctx context.Context, conn *pgx.Conn, b *pgx.Batch) error {
+	results := conn.SendBatch(ctx, b)
 	for range b.Len() - 1 {
 		if _, err := results.Exec(); err != nil {
 			_ = results.Close()
