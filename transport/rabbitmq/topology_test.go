@@ -272,3 +272,52 @@ func TestACountedQueueIsQuorumWhateverOthersAre(t *testing.T) {
 		}
 	}
 }
+
+// A shovel and a federated exchange publish a message with the routing key that they received it with, and the broker has taken the
+// header BCC out of it.
+func TestADelayedEventCopiedByAShovelReachesOurSubscribers(t *testing.T) {
+	url := brokertest.RabbitMQ(t)
+	c := open(t, url, topologies["direct"])
+	raw := rawChannel(t, url)
+	const copies = "copies"
+	must(t, raw.ExchangeDeclare(copies, amqp.ExchangeTopic, true, false, false, false, nil))
+	for _, bind := range []struct{ queue, key, exchange string }{
+		{"shovelled", "#.Shop-OrderPlaced.#", "amq.topic"},
+		{"ours", "#.Shop-IOrderEvent.#", copies},
+		{"theirs", "Shop-IOrderEvent.Shop-OrderPlaced.#", copies},
+	} {
+		if _, err := raw.QueueDeclare(bind.queue, true, false, false, false, amqp.Table{"x-queue-type": "quorum"}); err != nil {
+			t.Fatal(err)
+		}
+		must(t, raw.QueueBind(bind.queue, bind.key, bind.exchange, false, nil))
+	}
+	event := publish1(message("m", "x"), "Shop.OrderPlaced", "Shop.IOrderEvent")
+	event.After = time.Second
+	must(t, dispatch(c, event))
+	in, err := raw.Consume("shovelled", "", true, false, false, false, nil)
+	must(t, err)
+	var d amqp.Delivery
+	select {
+	case d = <-in:
+	case <-within(t).Done():
+		t.Fatal("the event did not arrive")
+	}
+	for _, m := range []struct{ id, key string }{{"copy", d.RoutingKey}, {"whole key", "Shop-IOrderEvent.Shop-OrderPlaced"}} {
+		must(t, raw.PublishWithContext(t.Context(), copies, m.key, false, false, amqp.Publishing{
+			Headers: d.Headers, MessageId: m.id, Body: d.Body, DeliveryMode: amqp.Persistent,
+		}))
+	}
+	// NServiceBus binds the whole key, which the copy does not have.
+	for queue, want := range map[string]string{"ours": "copy", "theirs": "whole key"} {
+		got, err := raw.Consume(queue, "", true, false, false, false, nil)
+		must(t, err)
+		select {
+		case d := <-got:
+			if d.MessageId != want {
+				t.Errorf("%s: received %q first, want %q", queue, d.MessageId, want)
+			}
+		case <-within(t).Done():
+			t.Fatalf("%s: nothing arrived", queue)
+		}
+	}
+}
