@@ -22,7 +22,7 @@ type live struct {
 	settling  deadlines
 	holding   pauses
 	acks      ackQueue
-	held      atomic.Int64   // messages that could not be dealt with, until they are given back
+	held      atomic.Int64   // failed messages that could be neither settled nor moved, until they are released
 	lanes     []*lane        // of the endpoint's own queues
 	telling   sync.WaitGroup // notifications of settled messages
 	untold    atomic.Int64   // how many

@@ -130,7 +130,7 @@ func (s *satellites) handle(sat transport.Satellite) func(context.Context, trans
 		in := &incoming{e: s.e, live: s.live, delivery: d, queue: sat.Queue}
 		in.prepare()
 		if err := in.relay(ctx, sat); err != nil {
-			s.e.cfg.Logger.ErrorContext(ctx, "a message of the transport's own queue could not be dealt with",
+			s.e.cfg.Logger.ErrorContext(ctx, "a message of the transport's own queue could not be processed: it stays there and is tried again",
 				slog.String("queue", sat.Queue), slog.String("message", in.id), slog.Any("error", err))
 			in.hold(ctx, err)
 		}

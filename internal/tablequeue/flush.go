@@ -151,7 +151,7 @@ func (c *Conn) writeOnce(units []*Unit) error {
 	}
 }
 
-// forgetSeqs takes back the seqs of rows whose insertion was rolled back: nobody is to get a receipt for them.
+// forgetSeqs clears the seqs of rows whose insertion was rolled back, so that they have no receipts.
 func forgetSeqs(units []*Unit) {
 	for _, u := range units {
 		for i := range u.Rows {

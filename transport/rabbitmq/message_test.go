@@ -173,7 +173,7 @@ func TestAttemptOf(t *testing.T) {
 		"quorum, first, with a stranger's count":  {amqp.Delivery{Headers: count(int64(50))}, Quorum, transport.Attempt{N: 1, Exact: true}},
 		"classic, first, with a stranger's count": {amqp.Delivery{Headers: count(int64(50))}, Classic, transport.Attempt{N: 1}},
 		"quorum, fourth":                          {amqp.Delivery{Redelivered: true, Headers: count(int64(3))}, Quorum, transport.Attempt{N: 4, Exact: true}},
-		"quorum, given back":                      {amqp.Delivery{Redelivered: true, Headers: amqp.Table{acquiredCount: int64(4)}}, Quorum, transport.Attempt{N: 1, Exact: true}},
+		"quorum, released":                        {amqp.Delivery{Redelivered: true, Headers: amqp.Table{acquiredCount: int64(4)}}, Quorum, transport.Attempt{N: 1, Exact: true}},
 		"classic, first":                          {amqp.Delivery{}, Classic, transport.Attempt{N: 1}},
 		"classic, again":                          {amqp.Delivery{Redelivered: true}, Classic, transport.Attempt{N: 2}},
 		"classic for quorum":                      {amqp.Delivery{Redelivered: true}, Quorum, transport.Attempt{N: 2}},

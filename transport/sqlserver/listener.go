@@ -72,7 +72,7 @@ func (l *listener) look() {
 	}
 }
 
-// run has the connection until nobody listens any more, or it breaks.
+// run has the connection until no hearer is left, or it breaks.
 func (l *listener) run() {
 	conn, err := l.connect()
 	if err == nil {

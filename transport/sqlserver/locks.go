@@ -22,7 +22,7 @@ func (s *store) FlushWaiting(ctx context.Context, units []*tablequeue.Unit) erro
 }
 
 // lockedTables reports which of the tables $1 another session has locked against inserts, or is about to as soon as others
-// have ended: PostgreSQL lets nobody past who waits for a lock. It waits for no lock itself.
+// have ended: in PostgreSQL an insert queues behind a session that waits for such a lock. The statement waits for no lock itself.
 const lockedTables = `SELECT EXISTS (SELECT FROM pg_locks AS l
 	WHERE l.locktype = 'relation' AND l.relation = to_regclass(q.name)
 	AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())

@@ -8,7 +8,7 @@ import (
 // maxMemo is how many entries a memo has at most. Each is some kilobytes.
 const maxMemo = 1000
 
-// memo remembers what was made of names, some of which are nobody's queue: it forgets everything when it is full. Its
+// memo remembers what was made of names, some of which name no queue: memo forgets everything when it is full. Its
 // methods are safe for concurrent use.
 type memo[V any] struct {
 	entries sync.Map
