@@ -120,11 +120,13 @@ func (in *incoming) impossible(action recoverability.Action) string {
 }
 
 // copyTo is the message as it was received, to be sent to a queue. It says of which hand-out's message it is a copy, so that a driver can
-// tell the same copy from the next.
+// tell the same copy from the next, and carries the broker's properties, so that a driver can send them again.
 func (in *incoming) copyTo(queue string, headers header.Map, after time.Duration) transport.Operation {
 	headers.SetDefault(header.MessageID, in.id)
 	return transport.Operation{
-		Message: &transport.Message{ID: in.id, NativeID: in.original.NativeID, Headers: headers, Body: in.original.Body},
-		Queue:   queue, After: after,
+		Message: &transport.Message{
+			ID: in.id, NativeID: in.original.NativeID, Headers: headers, Body: in.original.Body, Native: in.original.Native,
+		},
+		Queue: queue, After: after,
 	}
 }

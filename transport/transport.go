@@ -175,7 +175,10 @@ type Message struct {
 	Headers  header.Map
 	Body     []byte
 	// Native are the broker's properties of a received message, under the
-	// broker's names. Often nil.
+	// broker's names; of a copy, those of the message that was received. A driver sends the
+	// properties of the producer again with a copy, such as a session or a message group, and
+	// leaves out those that say how this delivery came. [Operation].Properties win. A property
+	// that the broker refuses is left out: it never fails the copy. Often nil.
 	Native map[string]string
 	// Undecodable says why the driver could not read a received message. Headers and
 	// Body then hold what it could save.

@@ -20,7 +20,8 @@ type parcel struct {
 	size    int
 	due     time.Time // when to schedule it by a request, which has a receipt; else zero
 	publish bool
-	isCopy  bool // of a received message
+	isCopy  bool     // of a received message
+	again   []string // names of properties that the received message had
 	err     error
 	receipt transport.Receipt
 }
@@ -44,6 +45,17 @@ func (p *parcel) slim() bool {
 		p.msg.MessageID = nil
 	}
 	return identified || len(headers) < before
+}
+
+// bare leaves out the properties that the received message had: a copy without them is better than none. It reports
+// whether there were any.
+func (p *parcel) bare() bool {
+	for _, name := range p.again {
+		*propertyOf(p.msg, name) = nil
+	}
+	had := len(p.again) > 0
+	p.again = nil
+	return had
 }
 
 // Dispatch implements [transport.Conn]. What goes to one destination leaves in its order, in as few batches as
@@ -127,8 +139,11 @@ func (c *conn) pack(op *transport.Operation, p *parcel, now time.Time) (entity s
 	if p.msg, p.err = encode(op, stamps); p.err != nil {
 		return ""
 	}
-	p.isCopy = op.Message.NativeID != ""
-	if p.size, p.err = c.sizes.check(p.msg, p.isCopy); p.err != nil {
+	p.isCopy, p.again = op.Message.NativeID != "", sendAgain(p.msg, op.Message.Native)
+	if p.size, p.err = c.sizes.check(p.msg, p.isCopy); p.err != nil && p.bare() {
+		p.size, p.err = c.sizes.check(p.msg, p.isCopy)
+	}
+	if p.err != nil {
 		p.err = fmt.Errorf("asb: send to %q: %w", name, p.err)
 		return ""
 	}

@@ -276,6 +276,9 @@ func (t *transmission) single(ctx context.Context, p *parcel) {
 	if errors.Is(err, azservicebus.ErrMessageTooLarge) && p.slim() {
 		err = t.sender.SendMessage(ctx, p.msg, nil)
 	}
+	if err != nil && refused(err) && !whole(err) && p.bare() {
+		err = t.sender.SendMessage(ctx, p.msg, nil)
+	}
 	if err != nil {
 		p.err = t.outcome(ctx, t.sized(p, err))
 	}

@@ -19,7 +19,7 @@ const (
 	PropertyReplySessionID = "reply-to-session-id"
 	PropertyPartitionKey   = "partition-key"
 
-	// What follows is of received messages only.
+	// Copies of a received message have the properties above again. What follows is of received messages only.
 
 	PropertyMessageID    = "message-id"    // where another producer wrote it
 	PropertyEnqueuedTime = "enqueued-time" // same; RFC 3339
@@ -33,31 +33,73 @@ const (
 	PropertyRetryInstance = "Holdfast.Retry.Instance"
 )
 
+// propertyOf returns the field of a message that holds a property, nil for a name that is none to be sent.
+func propertyOf(msg *azservicebus.Message, name string) **string {
+	switch name {
+	case PropertySubject:
+		return &msg.Subject
+	case PropertyTo:
+		return &msg.To
+	case PropertySessionID:
+		return &msg.SessionID
+	case PropertyReplySessionID:
+		return &msg.ReplyToSessionID
+	case PropertyPartitionKey:
+		return &msg.PartitionKey
+	}
+	return nil
+}
+
 // setProperties sets what an operation asks for.
 func setProperties(msg *azservicebus.Message, properties map[string]string) error {
+	if len(properties) == 0 {
+		return nil
+	}
 	for name, value := range properties {
-		switch name {
-		case PropertySubject:
-			msg.Subject = &value
-		case PropertyTo:
-			msg.To = &value
-		case PropertyReplySessionID:
-			msg.ReplyToSessionID = &value
-		case PropertySessionID, PropertyPartitionKey:
-			if len(value) > maxID {
-				return fmt.Errorf("asb: property %s %.40q: %d bytes is over the limit of %d", name, value, len(value), maxID)
-			}
-			if name == PropertySessionID {
-				msg.SessionID = &value
-			} else {
-				msg.PartitionKey = &value
-			}
+		if field := propertyOf(msg, name); field != nil {
+			*field = &value
 		}
 	}
-	if msg.SessionID != nil && msg.PartitionKey != nil && *msg.SessionID != *msg.PartitionKey {
+	for name, value := range map[string]*string{PropertySessionID: msg.SessionID, PropertyPartitionKey: msg.PartitionKey} {
+		if value != nil && len(*value) > maxID {
+			return fmt.Errorf("asb: property %s %.40q: %d bytes is over the limit of %d", name, *value, len(*value), maxID)
+		}
+	}
+	if !sameSession(msg) {
 		return fmt.Errorf("asb: properties %s and %s differ: the broker wants them equal", PropertySessionID, PropertyPartitionKey)
 	}
 	return nil
+}
+
+// sameSession reports whether the session id and the partition key agree, as the broker wants it.
+func sameSession(msg *azservicebus.Message) bool {
+	return msg.SessionID == nil || msg.PartitionKey == nil || *msg.SessionID == *msg.PartitionKey
+}
+
+// sendAgain sets the properties that a received message had, where the operation sets no others, and returns their names.
+// One that the broker would refuse is left out.
+func sendAgain(msg *azservicebus.Message, native map[string]string) (names []string) {
+	if len(native) == 0 {
+		return nil
+	}
+	for _, name := range []string{PropertySessionID, PropertyPartitionKey, PropertySubject, PropertyTo, PropertyReplySessionID} {
+		value, field := native[name], propertyOf(msg, name)
+		if value == "" || *field != nil || len(value) > maxID && isKey(name) {
+			continue
+		}
+		*field = &value
+		if !sameSession(msg) {
+			*field = nil
+			continue
+		}
+		names = append(names, name)
+	}
+	return names
+}
+
+// isKey reports whether a property is bounded as ids are.
+func isKey(name string) bool {
+	return name == PropertySessionID || name == PropertyPartitionKey || name == PropertyReplySessionID
 }
 
 // readNative puts into Native what the headers do not tell. How a message came is of interest where it is none of an

@@ -102,6 +102,7 @@ func (cur *cursor) Next(ctx context.Context, limit int) (ms []*transport.Message
 			break
 		}
 		m := decode(d)
+		properties(&m, d)
 		cur.seen[&m] = d
 		cur.held++
 		if renewed, err := cur.renew(ctx, &m); renewed || err != nil {

@@ -88,7 +88,7 @@ func (b *batch) publish(ctx context.Context, i int) error {
 	if err != nil {
 		return err
 	}
-	if err := check(msg, b.conn.maxBody(), b.to.conn.Config.FrameSize); err != nil {
+	if msg, err = b.fit(msg, op); err != nil {
 		return err
 	}
 	exchange, key, err := b.address(ctx, op, delay)
@@ -96,6 +96,21 @@ func (b *batch) publish(ctx context.Context, i int) error {
 		return err
 	}
 	return b.send(ctx, i, route{exchange, key, op.Queue != "" || delay > 0}, msg)
+}
+
+// fit checks that a message can be sent. A copy that has no room for the properties of the received message leaves them out.
+func (b *batch) fit(msg *amqp.Publishing, op *transport.Operation) (*amqp.Publishing, error) {
+	most, frame := b.conn.maxBody(), b.to.conn.Config.FrameSize
+	err := check(msg, most, frame)
+	if err == nil || len(op.Message.Native) == 0 {
+		return msg, err
+	}
+	own := bare(msg)
+	less, refused := withProperties(&own, op.Properties, b.conn.dialer.user)
+	if refused != nil || check(less, most, frame) != nil {
+		return nil, err
+	}
+	return less, nil
 }
 
 // send has a message on its way, as that of operation i.

@@ -170,6 +170,34 @@ func TestTheHeaderLimitIsExact(t *testing.T) {
 	}
 }
 
+// A copy that is as large as a frame arrives, without the properties that have no room.
+func TestACopyWithoutRoomForItsPropertiesArrives(t *testing.T) {
+	c := open(t, brokertest.RabbitMQ(t), nil)
+	queue, other := install(t, c, "orders"), install(t, c, "other")
+	const frame = 131072
+	appID := strings.Repeat("a", 255)
+	sized := func(size int) *transport.Message {
+		return &transport.Message{ID: "m", Headers: header.New(header.Field{Name: "h", Value: strings.Repeat("v", size)})}
+	}
+	largest := frame
+	for dispatch(c, send1(other, sized(largest))) != nil {
+		if largest--; largest < frame-200 {
+			t.Fatal("no size is accepted")
+		}
+	}
+	r := receive(t, c, queue, 10)
+	for size, want := range map[int]string{largest: "", largest - 300: appID} {
+		m := sized(size)
+		m.Native = map[string]string{rabbitmq.PropertyAppID: appID, rabbitmq.PropertyPriority: "many", rabbitmq.PropertyTimestamp: "today"}
+		must(t, dispatch(c, send1(queue, m)))
+		d := nextN(t, r, 1)[0]
+		if got := d.Message().Native[rabbitmq.PropertyAppID]; got != want {
+			t.Errorf("%d bytes: app-id of %d bytes, want %d", size, len(got), len(want))
+		}
+		must(t, d.Complete(t.Context()))
+	}
+}
+
 func TestAnOperationWithoutAnAddressIsRefused(t *testing.T) {
 	c := open(t, brokertest.RabbitMQ(t), nil)
 	if err := dispatch(c, transport.Operation{Message: message("a", "x")}); err == nil {

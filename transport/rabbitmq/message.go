@@ -277,6 +277,7 @@ func encode(m *transport.Message) amqp.Publishing {
 	if p.MessageId == "" && m.ID != "" {
 		table[header.MessageID] = m.ID
 	}
+	sendAgain(&p, m.Native)
 	return p
 }
 

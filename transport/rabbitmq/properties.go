@@ -13,7 +13,8 @@ import (
 )
 
 // Names of the protocol's properties, in [transport.Operation].Properties and in
-// [transport.Message].Native. Others in an Operation are ignored.
+// [transport.Message].Native. Others in an Operation are ignored. Copies of a received message have app-id,
+// content-encoding, priority, timestamp and type again.
 const (
 	PropertyAppID           = "app-id"
 	PropertyContentEncoding = "content-encoding"
@@ -84,6 +85,36 @@ func setProperty(msg *amqp.Publishing, name, value string) error {
 	return nil
 }
 
+// sentAgain are the properties that copies of a received message have again. The others are about its delivery, or
+// about who sent it.
+var sentAgain = []string{PropertyAppID, PropertyContentEncoding, PropertyPriority, PropertyTimestamp, PropertyType}
+
+// sendAgain sets the properties that a received message had. One that cannot be sent is left out.
+func sendAgain(msg *amqp.Publishing, native map[string]string) {
+	if len(native) == 0 {
+		return
+	}
+	for _, name := range sentAgain {
+		value, ok := native[name]
+		if !ok {
+			continue
+		}
+		without := *msg
+		if err := setProperty(msg, name, value); err != nil {
+			*msg = without
+		}
+	}
+}
+
+// bare is a message without them, for a copy that has no room for them.
+func bare(msg *amqp.Publishing) amqp.Publishing {
+	own := *msg
+	own.AppId, own.ContentEncoding, own.Priority, own.Timestamp = "", "", 0, time.Time{}
+	own.Type, _ = own.Headers[header.EnclosedMessageTypes].(string)
+	own.Type = firstType(own.Type)
+	return own
+}
+
 func setMode(msg *amqp.Publishing, value string) error {
 	switch value {
 	case persistentMode:
@@ -117,6 +148,9 @@ func properties(m *transport.Message, d *amqp.Delivery) {
 		set(PropertyTimestamp, d.Timestamp.UTC().Format(time.RFC3339))
 	}
 	if _, ok := m.Headers.Lookup(header.MessageID); ok {
+		if d.Type != firstType(m.Headers.Get(header.EnclosedMessageTypes)) {
+			set(PropertyType, d.Type)
+		}
 		return
 	}
 	set(PropertyType, d.Type)

@@ -146,16 +146,23 @@ func appendHeaders(b []byte, headers header.Map) []byte {
 // maxGroup is the longest message group id.
 const maxGroup = 128
 
-// groupOf is the message group id of a message: none where the header has nothing that can be one.
+// groupOf returns the message group id of a message: that of the header, else the one with which the message was received; "" where
+// neither can be one.
 func (c *conn) groupOf(m *transport.Message) string {
-	if c.cfg.GroupHeader == "" {
-		return ""
+	if c.cfg.GroupHeader != "" {
+		if group := m.Headers.Get(c.cfg.GroupHeader); isGroup(group) {
+			return group
+		}
 	}
-	group := m.Headers.Get(c.cfg.GroupHeader)
-	if len(group) > maxGroup || strings.ContainsFunc(group, func(r rune) bool { return r <= ' ' || r >= 0x7F }) {
-		return ""
+	if group := m.Native[messageGroup]; isGroup(group) {
+		return group
 	}
-	return group
+	return ""
+}
+
+// isGroup reports whether SQS takes a text as message group id.
+func isGroup(s string) bool {
+	return s != "" && len(s) <= maxGroup && !strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r >= 0x7F })
 }
 
 // received is a message that came, and what is known of it besides.

@@ -189,6 +189,27 @@ func TestOnlyOurOwnWayOfWritingIsReadWithoutItsJSON(t *testing.T) {
 	}
 }
 
+func TestTheMessageGroupIsThatOfTheHeaderElseTheReceivedOne(t *testing.T) {
+	for name, test := range map[string]struct{ header, native, want string }{
+		"none":                  {},
+		"of the header":         {header: "tenant-7", native: "tenant-8", want: "tenant-7"},
+		"received":              {native: "tenant-8", want: "tenant-8"},
+		"no group, but a text":  {header: "tenant 7", native: "tenant-8", want: "tenant-8"},
+		"received, and refused": {native: strings.Repeat("x", maxGroup+1)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := &transport.Message{Headers: header.New(header.Field{Name: "Tenant", Value: test.header})}
+			if test.native != "" {
+				m.Native = map[string]string{messageGroup: test.native}
+			}
+			c := &conn{cfg: Transport{GroupHeader: "Tenant"}}
+			if got := c.groupOf(m); got != test.want {
+				t.Errorf("group %q, want %q", got, test.want)
+			}
+		})
+	}
+}
+
 func TestAnotherProducersIDIsKept(t *testing.T) {
 	if r := decode(foreign("hello", map[string]string{header.MessageID: "theirs"})); r.ID != "theirs" || r.NativeID != "native" {
 		t.Errorf("ids %q and %q", r.ID, r.NativeID)

@@ -63,7 +63,8 @@ type Transport struct {
 	// are read.
 	RawBody bool
 	// GroupHeader is the header whose value SQS is given as message group id, so that it is fair to the groups: one
-	// that sends much does not hold up the others. Messages without it are of no group. Optional.
+	// that sends much does not hold up the others. Messages without it are of no group, but for
+	// copies of a received message, which keep its group. Optional.
 	GroupHeader string
 	// MaxMessage is how many bytes a message may have with all that belongs to it, for queues that take less
 	// than 1 MiB: 256 KiB or more. 0 is 1 MiB.

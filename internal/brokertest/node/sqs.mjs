@@ -9,7 +9,9 @@ import { S3Store } from "./node_modules/fauxqs/dist/s3/s3Store.js";
 const options = { logger: false };
 if (process.argv.includes("keep")) options.stores = await stored(process.env.DATA);
 const app = buildApp(options);
+const caller = new AsyncLocalStorage(); // the request that is being handled
 handNothingToTheGone();
+keepGroups();
 readListsInOrder();
 countAsOfNow();
 console.log("listening", await app.listen({ host: "127.0.0.1", port: Number(process.env.PORT) }));
@@ -30,7 +32,6 @@ async function stored(folder) {
 // handNothingToTheGone keeps messages from requests whose connection is closed while they wait for some, as SQS
 // does. The library hands them out into the void, where they are hidden until their time is over.
 function handNothingToTheGone() {
-	const caller = new AsyncLocalStorage();
 	app.addHook("onRequest", (_request, reply, done) => {
 		const own = { gone: false };
 		reply.raw.once("close", () => { own.gone = true; });
@@ -39,6 +40,24 @@ function handNothingToTheGone() {
 	const { dequeue } = SqsQueue.prototype;
 	SqsQueue.prototype.dequeue = function (...args) {
 		return caller.getStore()?.gone ? [] : dequeue.apply(this, args);
+	};
+}
+
+// keepGroups has messages of standard queues keep their message group, as SQS does for fair queues. The library keeps it in FIFO
+// queues only.
+function keepGroups() {
+	app.addHook("preHandler", (request, _reply, done) => {
+		const entries = request.body?.Entries ?? [request.body];
+		const own = caller.getStore();
+		if (own && Array.isArray(entries)) own.grouped = entries.filter((entry) => entry?.MessageGroupId);
+		done();
+	});
+	const { createMessage } = SqsStore;
+	SqsStore.createMessage = (body, attributes, delay, group, deduplication) => {
+		const grouped = caller.getStore()?.grouped ?? [];
+		const at = group ? -1 : grouped.findIndex((entry) => entry.MessageBody === body);
+		const [entry] = at < 0 ? [] : grouped.splice(at, 1);
+		return createMessage(body, attributes, delay, group ?? entry?.MessageGroupId, deduplication);
 	};
 }
 

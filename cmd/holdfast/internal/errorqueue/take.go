@@ -64,7 +64,7 @@ func (q *Queue) Retry(ctx context.Context, p Plan) (Outcome, error) {
 		case to == "":
 			return nil, errNoOrigin
 		}
-		back := &transport.Message{ID: m.ID, Headers: recoverability.ReturnHeaders(m.Headers), Body: m.Body}
+		back := &transport.Message{ID: m.ID, Headers: recoverability.ReturnHeaders(m.Headers), Body: m.Body, Native: m.Native}
 		return []transport.Operation{{Message: back, Queue: to}}, nil
 	}}
 	return t.run(ctx)
