@@ -181,9 +181,6 @@ func oldDelays(t *testing.T) outcome {
 	url := brokertest.RabbitMQ(t)
 	l := newLateEndpoint(t, url, "shop")
 	raw := rabbitChannel(t, url)
-	if err := raw.Confirm(false); err != nil {
-		t.Fatal(err)
-	}
 	// As the older version binds and sends.
 	const key = "0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.1.0.1.queue.shop" // 5 s
 	const binding = "*.*.*.*.*.*.*.*.*.*.*.*.*.*.*.*.*.*.*.*.*.*.*.*.*.*.*.*.queue.shop"
@@ -192,20 +189,7 @@ func oldDelays(t *testing.T) outcome {
 	}
 	const old, delay = 1000, 5 * time.Second
 	due := time.Now().Add(delay)
-	var last *amqp.DeferredConfirmation
-	for i := range old {
-		msg := amqp.Publishing{
-			MessageId: fmt.Sprint("old-", i), Body: fmt.Appendf(nil, `{"Due":%q,"N":%d}`, due.Format(time.RFC3339Nano), i), ContentType: "application/json",
-			Headers: amqp.Table{"NServiceBus.MessageId": fmt.Sprint("old-", i), "NServiceBus.EnclosedMessageTypes": "Late.Work"}, DeliveryMode: amqp.Persistent,
-		}
-		var err error
-		if last, err = raw.PublishWithDeferredConfirm("holdfast.delay-level-02", key, true, false, msg); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if !last.Wait() {
-		t.Fatal("the broker refused the last message")
-	}
+	publishDelayed(t, raw, old, "holdfast.delay-level-02", key, due)
 	if err := l.Install(t.Context()); err != nil { // once more, over what is there
 		t.Fatal(err)
 	}
@@ -215,6 +199,30 @@ func oldDelays(t *testing.T) outcome {
 		t.Errorf("a delayed message came %v late", late)
 	}
 	return outcome{message: "arrives once", neighbours: fmt.Sprintf("those of the new version too, %v late at most", late.Round(time.Millisecond))}
+}
+
+// publishDelayed publishes n messages for an endpoint of [newLateEndpoint] to an exchange of the delays, and waits until the broker has them.
+func publishDelayed(t testing.TB, ch *amqp.Channel, n int, exchange, key string, due time.Time) {
+	t.Helper()
+	if err := ch.Confirm(false); err != nil {
+		t.Fatal(err)
+	}
+	confirmed := make([]*amqp.DeferredConfirmation, n)
+	for i := range n {
+		msg := amqp.Publishing{
+			MessageId: fmt.Sprint("delayed-", i), Body: fmt.Appendf(nil, `{"Due":%q,"N":%d}`, due.Format(time.RFC3339Nano), i), ContentType: "application/json",
+			Headers: amqp.Table{"NServiceBus.MessageId": fmt.Sprint("delayed-", i), "NServiceBus.EnclosedMessageTypes": "Late.Work"}, DeliveryMode: amqp.Persistent,
+		}
+		var err error
+		if confirmed[i], err = ch.PublishWithDeferredConfirm(exchange, key, true, false, msg); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i, c := range confirmed {
+		if !c.Wait() {
+			t.Fatalf("the broker refused message %d", i)
+		}
+	}
 }
 
 // BenchmarkRabbitMQDueAtOnce measures how late messages arrive that are all due in the same second: with one message, undisturbed, and with
@@ -227,6 +235,32 @@ func BenchmarkRabbitMQDueAtOnce(b *testing.B) {
 				node.Control("eval", fmt.Sprintf("application:set_env(rabbit, dead_letter_worker_consumer_prefetch, %d).", bench.prefetch))
 				l := newLateEndpoint(b, node.URL, "shop")
 				l.send(b, 0, bench.n, 40*time.Second)
+				b.ReportMetric(l.wait(b, bench.n, 5*time.Minute).Seconds(), "latest-s")
+			}
+		})
+	}
+}
+
+// BenchmarkRabbitMQSameDelayAtOnce measures the same for messages with one delay, which wait in one queue only. They go through the relay of
+// their destination, or without a relay as those of older versions do.
+func BenchmarkRabbitMQSameDelayAtOnce(b *testing.B) {
+	const bindings = "*.*.*.*.*.*.*.*.*.*.*.*.*.*.*.*.*.*.*.*.*.*.*.*.*.*.*.*."
+	const delay, steps = 16 * time.Second, "0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.1.0.0.0.0."
+	const relay, direct = "to.queue.shop", "queue.shop"
+	for _, bench := range []struct {
+		n, prefetch int
+		destination string
+	}{{1, 32, relay}, {20_000, 32, relay}, {20_000, 512, relay}, {20_000, 32, direct}, {20_000, 512, direct}} {
+		b.Run(fmt.Sprintf("n=%d/prefetch=%d/%s", bench.n, bench.prefetch, bench.destination), func(b *testing.B) {
+			for b.Loop() {
+				node := brokertest.OwnRabbitMQ(b)
+				node.Control("eval", fmt.Sprintf("application:set_env(rabbit, dead_letter_worker_consumer_prefetch, %d).", bench.prefetch))
+				l := newLateEndpoint(b, node.URL, "shop")
+				raw := rabbitChannel(b, node.URL)
+				if err := raw.QueueBind("shop", bindings+direct, "holdfast.delay-arrivals", false, nil); err != nil {
+					b.Fatal(err)
+				}
+				publishDelayed(b, raw, bench.n, "holdfast.delay-level-04", steps+bench.destination, time.Now().Add(delay))
 				b.ReportMetric(l.wait(b, bench.n, 5*time.Minute).Seconds(), "latest-s")
 			}
 		})
