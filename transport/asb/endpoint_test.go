@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -253,4 +254,74 @@ func sendSurely(s *stage, n int) {
 			s.Logf("sent again: %v", err)
 		}
 	}
+}
+
+// lines keeps what is logged, without its level and time.
+type lines struct {
+	mu  sync.Mutex // guards what follows
+	all []string
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.all = append(l.all, strings.TrimSpace(string(p)))
+	return len(p), nil
+}
+
+func (l *lines) take() []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	all := l.all
+	l.all = nil
+	return all
+}
+
+// A pause of the length that the service suggests follows each refusal: links are not attached again several times a second.
+func TestAThrottleOfFiveSecondsIsLoggedInAFewLines(t *testing.T) {
+	ns := brokertest.OwnServiceBusOf(t, brokertest.ServiceBusAzure) // elsewhere locks end with their links, which is logged
+	const messages = 1000
+	handled := make(chan int, 2*messages)
+	log := &lines{}
+	change := func(cfg *endpoint.Config) {
+		cfg.Concurrency, cfg.Logger = 2, slog.New(slog.NewTextHandler(log, nil))
+	}
+	c := open(t, on(ns))
+	install(t, c, "work", "error", "work.quarantine")
+	var ops []transport.Operation
+	for i := range messages {
+		op := to("work", fmt.Sprint("m-", i))
+		op.Message.Body = []byte(fmt.Sprintf(`{"N":%d}`, i))
+		op.Message.Headers.Set(header.EnclosedMessageTypes, "Work.Job")
+		ops = append(ops, op)
+	}
+	dispatch(t, c, ops...)
+	run(t, on(ns), change, func(_ context.Context, _ *endpoint.Session, m job) error {
+		<-time.After(20 * time.Millisecond) // its work
+		handled <- m.N
+		return nil
+	})
+	await(t, "a message is handled", handled)
+	log.take()
+	refusals := time.NewTicker(200 * time.Millisecond)
+	defer refusals.Stop()
+	for over := time.After(5 * time.Second); over != nil; { // the throttle refuses some requests, and others not
+		select {
+		case <-over:
+			over = nil
+		case <-refusals.C:
+			ns.Control.Set(brokertest.ServiceBusFaults{Links: brokertest.ServiceBusRefusal{Status: 503, Address: "work", Times: 1}})
+			ns.Control.Detach("work", "")
+		}
+	}
+	ns.Control.Set(brokertest.ServiceBusFaults{})
+	logged := log.take()
+	// A pause is 2 s at least, and each refusal has one line, and one when receiving works again.
+	if failed, most := strings.Count(strings.Join(logged, "\n"), "throttled"), 2*(1+5/2); failed == 0 || len(logged) > most {
+		t.Errorf("%d lines, %d about the throttle, want 1 to %d:\n%s", len(logged), failed, most, strings.Join(logged, "\n"))
+	}
+	for len(handled) > 0 {
+		<-handled
+	}
+	await(t, "a message is handled after the throttle", handled)
 }
