@@ -37,7 +37,7 @@ demo: bin/holdfast ## Builds the command and works through a file of orders on t
 test: go compiler ## Everything, with -race, on real brokers; installs and starts what is missing
 # All is compiled first, for there both cores help.
 	CGO_ENABLED=1 go build -race $(PKG)
-	$(WITH_BROKERS); CGO_ENABLED=1 go test -race $(ONE_BY_ONE) -timeout=15m $(PKG)
+	$(WITH_BROKERS); CGO_ENABLED=1 go test -race $(ONE_BY_ONE) -timeout=20m $(PKG)
 
 .PHONY: test-faults
 test-faults: go compiler ## The bad days of docs/bad-days.md at full size, and the tests of Service Bus by its other rules; make test has them in short form
