@@ -124,7 +124,7 @@ func (e *Endpoint) Cancel(ctx context.Context, r transport.Receipt) error {
 }
 
 // RunAll runs endpoints side by side until ctx ends, each with its own transport
-// and retries. One that ends does not stop the others: its error is logged at once. All
+// and retries. Their transports may share connections, as those on one PostgreSQL do. One that ends does not stop the others: its error is logged at once. All
 // errors come back, joined.
 func RunAll(ctx context.Context, endpoints ...*Endpoint) error {
 	errs := make([]error, len(endpoints))
