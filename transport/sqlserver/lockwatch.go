@@ -9,6 +9,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/holdfast-go/holdfast/internal/tablequeue"
 )
 
 // queryCanceled is the SQLSTATE of a statement that was cancelled.
@@ -23,9 +25,9 @@ const (
 // A lockWatch cancels the end of a handler's transaction that waits for a table which another session has locked. The
 // handler's session has its own lock_timeout, and to change that for one statement and back would cost every handler two more.
 type lockWatch struct {
-	store  *store
-	conn   *pgx.Conn
-	queues []string
+	store *store
+	conn  *pgx.Conn
+	unit  *tablequeue.Unit // what is written
 
 	mu        sync.Mutex // guards what follows; held during a look
 	timer     *time.Timer
@@ -33,9 +35,9 @@ type lockWatch struct {
 	cancelled bool
 }
 
-// watchLocks watches what conn does from now on, which writes to queues.
-func (s *store) watchLocks(conn *pgx.Conn, queues []string) *lockWatch {
-	w := &lockWatch{store: s, conn: conn, queues: queues}
+// watchLocks watches what conn does from now on, which is to write u.
+func (s *store) watchLocks(conn *pgx.Conn, u *tablequeue.Unit) *lockWatch {
+	w := &lockWatch{store: s, conn: conn, unit: u}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.timer = time.AfterFunc(lockWatchFirst, w.look)
@@ -51,7 +53,7 @@ func (w *lockWatch) look() {
 	ctx, cancel := context.WithTimeout(context.Background(), lockWatchMost)
 	defer cancel()
 	// What cannot be found out is looked for again. The statement itself says what is wrong with the server.
-	if locked, err := w.store.Locked(ctx, w.queues); err == nil && slices.Contains(locked, true) {
+	if locked, err := w.store.Locked(ctx, queuesOf([]*tablequeue.Unit{w.unit})); err == nil && slices.Contains(locked, true) {
 		w.cancelled = true
 		if w.conn.PgConn().CancelRequest(ctx) == nil {
 			return

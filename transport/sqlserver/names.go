@@ -23,8 +23,9 @@ type table struct {
 	quoted string      // with its schema, for use in statements
 	theirs atomic.Bool // one of NServiceBus's, with its columns only
 	front  front
+	size   size
 	claim, renew, abandon, orphans,
-	cancel, update, sweep, purge, lock, take string
+	cancel, update, sweep, purge, lock, take, byIndex string
 }
 
 func checkName(what, name string) error {

@@ -26,10 +26,6 @@ var planning = func() string {
 	return text
 }()
 
-// byIndex keeps the planner from reading whole tables for what follows in the same transaction of a handler's session, whose
-// settings are the handler's otherwise.
-const byIndex = "SET LOCAL enable_seqscan = off"
-
 // batch is one for the engine's statements. What is lazy may be forgotten when the server crashes, and has no lock to
 // wait for.
 func (s *store) batch(lazy bool) *pgx.Batch {

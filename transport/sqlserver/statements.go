@@ -58,6 +58,7 @@ WHERE ctid = ANY (ARRAY(SELECT ctid FROM ` + q + `
 	WHERE visible_at > now() AND visible_at <= now() + $2::bigint * interval '1 microsecond' AND `
 	t.abandon = giveBack + `lease_owner = $1 FOR UPDATE SKIP LOCKED))`
 	t.orphans = giveBack + `lease_id = ANY ($1::bigint[]) FOR UPDATE SKIP LOCKED))`
+	t.byIndex = byIndex(t)
 	t.lock = `SELECT seq FROM ` + q + ` WHERE seq = $1 AND lease_id = $2 AND ` + byKey + ` FOR UPDATE`
 
 	// What expires while it is being handled is left to the handler.

@@ -112,21 +112,33 @@ func (s *store) commit(ctx context.Context, conn *pgx.Conn, begin bool, u *table
 		o.args = o.values()
 		args = append(args, o.args...)
 	}
-	b.Queue(byIndex)
+	sized := -1 // which of the batch tells the size of the table
+	if !g.queue.size.large() {
+		sized = b.Len()
+		b.Queue(g.queue.byIndex)
+	}
 	b.Queue(s.composed(g, true), plain(args)...)
 	b.Queue("commit")
 	if len(g.outs) == 0 {
-		return sendCommit(ctx, conn, &b)
+		return sendCommit(ctx, conn, &b, g.queue, sized)
 	}
-	watch := s.watchLocks(conn, queuesOf([]*tablequeue.Unit{u}))
-	return watch.end(sendCommit(ctx, conn, &b))
+	watch := s.watchLocks(conn, u)
+	return watch.end(sendCommit(ctx, conn, &b, g.queue, sized))
 }
 
 // sendCommit sends a batch that ends with a commit.
-func sendCommit(ctx context.Context, conn *pgx.Conn, b *pgx.Batch) error {
+func sendCommit(ctx context.Context, conn *pgx.Conn, b *pgx.Batch, queue *table, sized int) error {
 	results := conn.SendBatch(ctx, b)
-	for range b.Len() - 1 {
-		if _, err := results.Exec(); err != nil {
+	for i := range b.Len() - 1 {
+		var err error
+		if i == sized {
+			var large bool
+			err = results.QueryRow().Scan(nil, &large)
+			queue.size.found(large)
+		} else {
+			_, err = results.Exec()
+		}
+		if err != nil {
 			_ = results.Close()
 			return failure("commit", err)
 		}
