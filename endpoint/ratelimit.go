@@ -314,7 +314,12 @@ func (in *incoming) follow(ctx context.Context, f recoverability.Failure) {
 			slog.String("type", t.ofType), slog.Int("failures", failures), slog.Any("error", f.Err))
 	}
 	n := Notification{Kind: kind, Failure: recoverability.Failure{Queue: f.Queue, Type: t.ofType, Err: f.Err, Now: f.Now}}
-	in.tell(in.e.turns.take(sha256.Sum256([]byte("\x00"+t.ofType))), func() { in.e.notify(ctx, n) }) // no queue has that name
+	turn := in.e.turns.take(sha256.Sum256([]byte("\x00" + t.ofType))) // no queue has that name
+	in.live.telling.Go(func() {                                       // the next change does not wait for it
+		defer turn.end()
+		turn.wait()
+		in.e.notify(ctx, n)
+	})
 }
 
 // limit has the endpoint's queues handled one message at a time, or no longer.

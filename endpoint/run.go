@@ -24,8 +24,8 @@ type live struct {
 	acks      ackQueue
 	held      atomic.Int64   // failed messages that could be neither settled nor moved, until they are released
 	lanes     []*lane        // of the endpoint's own queues
-	telling   sync.WaitGroup // notifications of settled messages
-	untold    atomic.Int64   // how many
+	untold    atomic.Int64   // notifications of messages that are being told
+	telling   sync.WaitGroup // those of rate limits
 	budget    *pump.Budget   // of all that is received
 
 	recoverability recoverability.Config // with what the transport and the transaction mode cannot do turned off

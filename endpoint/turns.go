@@ -62,24 +62,19 @@ func (t *turn) wait() {
 // its own, so that functions which cannot keep up slow the endpoint down and miss nothing.
 const maxUntold = 50
 
-// tell calls f in turn and ends the turn. It does not wait for that, unless the message is handled alone or too much
-// is untold. Run returns when all is told.
+// tell calls f in turn and ends the turn. A message that is settled no longer counts meanwhile, so that a slow function holds up
+// no other, unless the message is handled alone or too much is untold.
 func (in *incoming) tell(t *turn, f func()) {
-	switch {
-	case len(in.e.cfg.Notify) == 0:
-		t.end()
-	case in.alone != nil || in.live.untold.Add(1) > maxUntold:
-		in.tellNow(t, f)
-	default:
-		in.live.telling.Go(func() { in.tellNow(t, f) })
+	defer t.end()
+	if len(in.e.cfg.Notify) == 0 {
+		return
 	}
-}
-
-func (in *incoming) tellNow(t *turn, f func()) {
 	if in.alone == nil {
 		defer in.live.untold.Add(-1)
+		if in.live.untold.Add(1) <= maxUntold && in.settled {
+			in.slot.Settled()
+		}
 	}
-	defer t.end()
 	t.wait()
 	f()
 }

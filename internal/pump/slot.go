@@ -178,6 +178,39 @@ func (p *Pump) finish(s *Slot, more chan *Slot) (next *Slot, wait bool) {
 	s.end(nil)
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if s.state != gone {
+		p.leave(s)
+	}
+	if next = p.next(); next == nil {
+		wait = p.keep(more)
+	}
+	p.wake()
+	return next, wait
+}
+
+// Settled says that the message is settled, while Handle goes on: the message no longer counts, and the next one may
+// start. A second call does nothing.
+func (s *Slot) Settled() {
+	p := s.pump
+	if p == nil {
+		return
+	}
+	p.mu.Lock()
+	if s.state == gone {
+		p.mu.Unlock()
+		return
+	}
+	p.leave(s)
+	next := p.next()
+	p.wake()
+	p.mu.Unlock()
+	if next != nil {
+		p.start(next)
+	}
+}
+
+// leave takes a message out of the count. Called with mu held.
+func (p *Pump) leave(s *Slot) {
 	if s.state == settling {
 		p.settling--
 	} else {
@@ -186,11 +219,6 @@ func (p *Pump) finish(s *Slot, more chan *Slot) (next *Slot, wait bool) {
 	p.finished++
 	p.forget(s)
 	p.rest()
-	if next = p.next(); next == nil {
-		wait = p.keep(more)
-	}
-	p.wake()
-	return next, wait
 }
 
 // end ends the context of s, where it has one of its own. Never called with mu held.

@@ -61,7 +61,7 @@ func openStore(ctx context.Context, cfg *pgxpool.Config, listening *pgx.ConnConf
 	name := "holdfast " + set.endpoint
 	common := name
 	if set.shared != nil {
-		common = "holdfast"
+		common = "holdfast shared"
 	}
 	var err error
 	s.connections, s.release, err = transport.Share(set.shared, set.address, func() (*connections, error) {
