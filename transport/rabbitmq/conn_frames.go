@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"sync"
 	"strings"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -51,7 +52,8 @@ type frameReader struct {
 	limit int  // of a frame
 	plain bool // not AMQP frames: everything passes
 
-	consumer []byte // of the last delivery
+	last     sync.Mutex // guards what follows, which is also read when the connection has ended
+	consumer []byte     // of the last delivery
 	tag      uint64
 }
 
@@ -130,8 +132,10 @@ func (f *frameReader) note(method []byte) {
 		}
 	case 60<<16 | 60:
 		if size := shortSize(method[4:]); size > 0 && len(method) >= 4+size+8 {
+			f.last.Lock()
 			f.consumer = append(f.consumer[:0], method[5:4+size]...)
 			f.tag = binary.BigEndian.Uint64(method[4+size:])
+			f.last.Unlock()
 		}
 	}
 }
@@ -287,6 +291,8 @@ func consumerTag(n int, queue string) string {
 // lossReason is why a connection was lost. Where the client library could not read what the broker sent, it names the last
 // delivery: the same message may come again, and end the connection again. It is called when the library reads no more.
 func (f *frameReader) lossReason(e *amqp.Error) error {
+	f.last.Lock()
+	defer f.last.Unlock()
 	err := connectionLoss(e)
 	if e == nil || e.Server || len(f.consumer) == 0 || !slices.Contains([]string{
 		amqp.ErrSyntax.Error(), amqp.ErrFrame.Error(), amqp.ErrFrameTooLarge.Error(),
