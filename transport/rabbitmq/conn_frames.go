@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"sync"
 	"strings"
+	"sync"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
