@@ -41,15 +41,13 @@ var rules = []rule{
 	{of: "internal/tablequeue/storetest", ours: []string{"internal/*", "transport"}, tests: true},
 	{of: "internal/*", ours: []string{"header", "transport", "internal/*"}},
 	{of: "delayeddelivery", ours: []string{"header", "transport", "internal/*"}},
-	{of: "persistence", ours: []string{"transport"}},
-	{of: "pipeline", ours: []string{"header", "persistence", "recoverability", "transport"}},
+	{of: "pipeline", ours: []string{"header", "recoverability", "transport"}},
 	{of: "endpoint", ours: []string{
-		"delayeddelivery", "header", "internal/*", "persistence", "pipeline", "recoverability",
+		"delayeddelivery", "header", "internal/*", "pipeline", "recoverability",
 		"resilience", "serialization", "transport",
 	}},
 
 	{of: "endpoint/health", ours: aboveEndpoint},
-	{of: "outbox", ours: aboveEndpoint},
 	{of: "saga", ours: aboveEndpoint},
 	{of: "telemetry/otel", ours: append([]string{"recoverability"}, aboveEndpoint...), modules: []string{"go.opentelemetry.io/otel"}},
 	{of: "telemetry/zaplog", ours: aboveEndpoint, modules: []string{"go.uber.org/zap"}},
@@ -77,7 +75,7 @@ var rules = []rule{
 
 var (
 	belowDriver   = []string{"delayeddelivery", "header", "internal/*", "transport"}
-	aboveEndpoint = []string{"endpoint", "header", "persistence", "pipeline", "transport"}
+	aboveEndpoint = []string{"endpoint", "header", "pipeline", "transport"}
 )
 
 // pkg is what go list says of a package: its imports are those of its code, not its tests.

@@ -52,7 +52,7 @@ func (in *incoming) carryOut(ctx context.Context, rec *pipeline.Recover) (err er
 // retry is how the message is retried: with a note of the reason, as the fault headers have it, where the broker keeps
 // one. An error may panic when it is asked for its text; the fault headers survive that.
 func (in *incoming) retry(reason string) func(context.Context) error {
-	d, ok := in.delivery.(transport.Noter)
+	d, ok := in.delivery.(transport.RetryReasoner)
 	if !ok || reason == "" {
 		return in.delivery.Retry
 	}

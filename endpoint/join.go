@@ -41,7 +41,7 @@ func (l *live) dispatch(ctx context.Context, d *pipeline.Dispatch) ([]transport.
 	if d.Tx == nil {
 		return l.conn.Dispatch(ctx, d.Operations)
 	}
-	joiner, ok := l.conn.(transport.Joiner)
+	joiner, ok := l.conn.(transport.TxDispatcher)
 	if !ok {
 		return nil, errNoJoiner
 	}

@@ -48,6 +48,6 @@ func (in *incoming) repeat(ctx context.Context, err error) bool {
 // conflict tells whether err says that the message's transaction lost one.
 func (in *incoming) conflict(err error) bool {
 	_, tx := in.session.end()
-	judge, ok := tx.(transport.Conflicter)
+	judge, ok := tx.(transport.ConflictDetector)
 	return ok && judge.Conflict(err)
 }

@@ -8,16 +8,11 @@ import (
 	"slices"
 
 	"github.com/holdfast-go/holdfast/recoverability"
-	"github.com/holdfast-go/holdfast/transport"
 )
 
-// effective is what the endpoint retries by on this transport and in its mode: what they cannot do
-// is off, and what the driver knows to be beyond mending is unrecoverable.
+// effective returns the retries that the transport and the transaction mode offer; the others are off.
 func (e *Endpoint) effective(ctx context.Context, live *live) recoverability.Config {
 	c := e.cfg.Recoverability.WithDefaults()
-	if judge, ok := live.conn.(transport.Judge); ok {
-		c.Unrecoverable = append(slices.Clip(c.Unrecoverable), recoverability.When(judge.Unrecoverable))
-	}
 	switch {
 	case e.cfg.SendOnly:
 	case e.cfg.Transactions == None:

@@ -2,7 +2,6 @@ package endpoint_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -15,7 +14,6 @@ import (
 	"github.com/holdfast-go/holdfast/endpoint"
 	"github.com/holdfast-go/holdfast/pipeline"
 	"github.com/holdfast-go/holdfast/recoverability"
-	"github.com/holdfast-go/holdfast/transport"
 	"github.com/holdfast-go/holdfast/transport/inmemory"
 )
 
@@ -93,44 +91,6 @@ func TestConfiguredErrorsAreFoundInWhatAHandlerReturns(t *testing.T) {
 			t.Errorf("%d attempts, %d in the error queue, want 1 and 1", a, b)
 		}
 	})
-}
-
-// judged is a transport that knows an error which no attempt can mend.
-type judged struct {
-	transport.Transport
-	is error
-}
-
-func (j judged) Open(ctx context.Context, env transport.Env) (transport.Conn, error) {
-	conn, err := j.Transport.Open(ctx, env)
-	return judgingConn{conn, j.is}, err
-}
-
-type judgingConn struct {
-	transport.Conn
-	is error
-}
-
-func (j judgingConn) Install(ctx context.Context, plan transport.Plan) error {
-	return j.Conn.(transport.Installer).Install(ctx, plan)
-}
-
-func (j judgingConn) Unrecoverable(err error) bool { return err == j.is } //nolint:errorlint // one error at a time
-
-func TestADriverMayKnowErrorsThatNoAttemptCanMend(t *testing.T) {
-	for _, test := range []struct {
-		is       error
-		attempts int
-	}{{errNo, 1}, {errors.New("another"), 24}} {
-		inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-			var calls tally
-			start(t, sales(judged{broker, test.is}, failingAll(&calls)[0])).send(placeOrder{})
-			time.Sleep(time.Hour)
-			if got := len(calls.list()); got != test.attempts {
-				t.Errorf("%v is unrecoverable: %d attempts, want %d", test.is, got, test.attempts)
-			}
-		})
-	}
 }
 
 func TestAFeatureMayAddUnrecoverableErrors(t *testing.T) {

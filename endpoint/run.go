@@ -67,7 +67,7 @@ func (e *Endpoint) run(ctx context.Context, process *process) (err error) {
 
 func newLive(ctx context.Context, conn transport.Conn) *live {
 	_, publishes := conn.(transport.Subscriber)
-	_, joins := conn.(transport.Joiner)
+	_, joins := conn.(transport.TxDispatcher)
 	return &live{
 		conn: conn, limits: conn.Limits(), publishes: publishes, joins: joins, stopping: ctx.Done(),
 		settling: deadlines{parent: context.WithoutCancel(ctx), span: settleTimeout, blocked: blockedUntil(ctx, conn)},

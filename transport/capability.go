@@ -45,9 +45,9 @@ type Subscriber interface {
 	Unsubscribe(ctx context.Context, queue string, types []string) error
 }
 
-// Joiner is implemented by a Conn that can send in a transaction that its caller has begun
+// TxDispatcher is implemented by a Conn that can send in a transaction that its caller has begun
 // in the transport's own database. Without it, nobody can send in one outside handlers.
-type Joiner interface {
+type TxDispatcher interface {
 	// DispatchIn sends ops in tx: they are there when its caller commits it, and never
 	// when he does not. It neither commits nor rolls back. What tx has to be is the
 	// driver's: anything else, and one of another database, is an error that says what is
@@ -94,15 +94,6 @@ type QueueStats struct {
 	// Oldest is the age of the first ready message; 0 when there is none or the
 	// broker does not tell.
 	Oldest time.Duration `json:"oldest_ns"`
-}
-
-// Judge is implemented by a Conn that knows which errors of its broker no other attempt can
-// mend. A message that fails by one goes to the error queue at once. Without it such a
-// message is tried as often as any other.
-type Judge interface {
-	// Unrecoverable tells whether err by itself is such an error: what it wraps and joins is
-	// asked about too, one after the other. Many goroutines call it at once.
-	Unrecoverable(err error) bool
 }
 
 // Satellites is implemented by a Conn with queues of its own to be worked on, such
@@ -182,9 +173,9 @@ func UnwrapTx(tx Tx) Tx {
 	return tx
 }
 
-// Conflicter is implemented by a Tx of a database that may end it for the sake of another
+// ConflictDetector is implemented by a Tx of a database that may end it for the sake of another
 // transaction. Without it, a message of which that happens has failed like any other.
-type Conflicter interface {
+type ConflictDetector interface {
 	// Conflict tells whether err, of a handler's statement or of Complete, means just that, as in
 	// a deadlock: nothing has happened, and all of it may pass if done again.
 	Conflict(err error) bool
@@ -221,9 +212,9 @@ type DeadLetterer interface {
 	DeadLetter(ctx context.Context, reason string) error
 }
 
-// Noter is implemented by a Delivery whose broker keeps a note with a message that is retried, where its tools show it.
+// RetryReasoner is implemented by a Delivery whose broker keeps a note with a message that is retried, where its tools show it.
 // Without it the reason of an immediate retry is in the endpoint's log alone.
-type Noter interface {
+type RetryReasoner interface {
 	// RetryBecause is Retry, and leaves the reason with the message, as much of it as there is room for. It shows in none of
 	// the headers of the next hand-out.
 	RetryBecause(ctx context.Context, reason string) error

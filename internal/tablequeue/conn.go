@@ -14,12 +14,12 @@ import (
 )
 
 var (
-	_ transport.Conn       = (*Conn)(nil)
-	_ transport.Installer  = (*Conn)(nil)
-	_ transport.Subscriber = (*Conn)(nil)
-	_ transport.Joiner     = (*Conn)(nil)
-	_ transport.Canceler   = (*Conn)(nil)
-	_ transport.Inspector  = (*Conn)(nil)
+	_ transport.Conn         = (*Conn)(nil)
+	_ transport.Installer    = (*Conn)(nil)
+	_ transport.Subscriber   = (*Conn)(nil)
+	_ transport.TxDispatcher = (*Conn)(nil)
+	_ transport.Canceler     = (*Conn)(nil)
+	_ transport.Inspector    = (*Conn)(nil)
 )
 
 // Config says how the engine works on a [Store].

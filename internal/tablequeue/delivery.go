@@ -12,13 +12,13 @@ import (
 )
 
 var (
-	_ transport.Delivery      = (*delivery)(nil)
-	_ transport.Completer     = (*delivery)(nil)
-	_ transport.SpacedRetrier = (*delivery)(nil)
-	_ transport.Noter         = (*delivery)(nil)
-	_ transport.Postponer     = (*delivery)(nil)
-	_ transport.Transactor    = (*txDelivery)(nil)
-	_ transport.Conflicter    = (*tx)(nil)
+	_ transport.Delivery         = (*delivery)(nil)
+	_ transport.Completer        = (*delivery)(nil)
+	_ transport.SpacedRetrier    = (*delivery)(nil)
+	_ transport.RetryReasoner    = (*delivery)(nil)
+	_ transport.Postponer        = (*delivery)(nil)
+	_ transport.Transactor       = (*txDelivery)(nil)
+	_ transport.ConflictDetector = (*tx)(nil)
 )
 
 // delivery is a leased row.
@@ -59,7 +59,7 @@ func (d *delivery) Retry(ctx context.Context) error {
 // maxNote bounds the reason that is left with a row, in bytes.
 const maxNote = 4096
 
-// RetryBecause implements [transport.Noter]: the reason is the row's last_error.
+// RetryBecause implements [transport.RetryReasoner]: the reason is the row's last_error.
 func (d *delivery) RetryBecause(ctx context.Context, reason string) error {
 	if len(reason) > maxNote {
 		reason = strings.ToValidUTF8(reason[:maxNote], "")
@@ -228,7 +228,7 @@ func (c *Conn) complete(ctx context.Context, tx StoreTx, u *Unit) error {
 	return tx.Complete(ctx, u)
 }
 
-// Conflict implements [transport.Conflicter].
+// Conflict implements [transport.ConflictDetector].
 func (t *tx) Conflict(err error) bool {
 	if _, again := errors.AsType[*lostSubscribersError](err); again {
 		return true

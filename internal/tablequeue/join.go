@@ -6,7 +6,7 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// DispatchIn implements [transport.Joiner]. The rows are inserted by the connection of tx, apart
+// DispatchIn implements [transport.TxDispatcher]. The rows are inserted by the connection of tx, apart
 // from what others write; all else that has to be read comes over connections of ours.
 func (c *Conn) DispatchIn(ctx context.Context, tx any, ops []transport.Operation) ([]transport.Receipt, error) {
 	for try := 1; ; try++ {

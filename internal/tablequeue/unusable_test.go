@@ -327,7 +327,7 @@ func TestATransactionIsRepeatedWithoutALostSubscriber(t *testing.T) {
 				t.Fatal(err)
 			}
 			err = tx.Complete(t.Context(), []transport.Operation{published("x")})
-			if again := err != nil && tx.(transport.Conflicter).Conflict(fmt.Errorf("dispatch: %w", err)); again != (try == 0) {
+			if again := err != nil && tx.(transport.ConflictDetector).Conflict(fmt.Errorf("dispatch: %w", err)); again != (try == 0) {
 				t.Fatalf("try %d: %v, to be repeated: %v", try, err, again)
 			}
 		}

@@ -23,9 +23,9 @@ const (
 )
 
 var (
-	_ transport.Delivery     = (*delivery)(nil)
-	_ transport.DeadLetterer = (*delivery)(nil)
-	_ transport.Noter        = (*delivery)(nil)
+	_ transport.Delivery      = (*delivery)(nil)
+	_ transport.DeadLetterer  = (*delivery)(nil)
+	_ transport.RetryReasoner = (*delivery)(nil)
 
 	errDeadAlready = errors.New("it is a dead letter already: the service dead-letters none of its dead-letter queues")
 
@@ -82,7 +82,7 @@ func (d *delivery) Complete(ctx context.Context) error { return d.settle(ctx, co
 // Retry implements [transport.Delivery].
 func (d *delivery) Retry(ctx context.Context) error { return d.giveUp(ctx) }
 
-// RetryBecause implements [transport.Noter].
+// RetryBecause implements [transport.RetryReasoner].
 func (d *delivery) RetryBecause(ctx context.Context, reason string) error {
 	note := map[string]any{PropertyRetryError: clip(reason)}
 	if instance := d.receiver.conn.instance; instance != "" {

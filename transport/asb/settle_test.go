@@ -164,7 +164,7 @@ func TestARetryLeavesItsReasonWithTheMessage(t *testing.T) {
 	dispatch(t, c, to("in", "m"))
 	r := receive(t, c, "in")
 	for n := 1; n <= 3; n++ {
-		must(t, next(t, r).(transport.Noter).RetryBecause(within(t), fmt.Sprintf("failure %d", n)))
+		must(t, next(t, r).(transport.RetryReasoner).RetryBecause(within(t), fmt.Sprintf("failure %d", n)))
 	}
 	found, err := rawReceiver(t, ns, "in").PeekMessages(within(t), 1, nil)
 	if err != nil || len(found) != 1 {

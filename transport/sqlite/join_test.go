@@ -41,7 +41,7 @@ func mustExec(t testing.TB, on interface {
 }
 
 func join(ctx context.Context, conn transport.Conn, tx any, ops ...transport.Operation) error {
-	_, err := conn.(transport.Joiner).DispatchIn(ctx, tx, ops)
+	_, err := conn.(transport.TxDispatcher).DispatchIn(ctx, tx, ops)
 	return err
 }
 

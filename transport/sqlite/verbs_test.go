@@ -344,7 +344,7 @@ func TestTheReasonOfARetryIsTheRowsLastError(t *testing.T) {
 	send(t, conn, to(queue, "m"))
 	r := receiver(t, conn, queue)
 	for range 2 {
-		if err := receive(t, r).(transport.Noter).RetryBecause(t.Context(), "no such order"); err != nil {
+		if err := receive(t, r).(transport.RetryReasoner).RetryBecause(t.Context(), "no such order"); err != nil {
 			t.Fatal(err)
 		}
 		if err := receive(t, r).Retry(t.Context()); err != nil {

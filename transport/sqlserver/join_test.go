@@ -39,7 +39,7 @@ func begin(t testing.TB, pool *pgxpool.Pool) pgx.Tx {
 
 func join(t testing.TB, c transport.Conn, tx any, ops ...transport.Operation) error {
 	t.Helper()
-	_, err := c.(transport.Joiner).DispatchIn(t.Context(), tx, ops)
+	_, err := c.(transport.TxDispatcher).DispatchIn(t.Context(), tx, ops)
 	return err
 }
 
@@ -157,7 +157,7 @@ func TestWhatCannotBeSentLeavesAUsersTransactionAsItWas(t *testing.T) {
 	ok(t, w.write(tx, 1))
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, err := c.(transport.Joiner).DispatchIn(ended, tx, []transport.Operation{to("out", msg("late"))})
+	_, err := c.(transport.TxDispatcher).DispatchIn(ended, tx, []transport.Operation{to("out", msg("late"))})
 	isErr(t, err, context.Canceled)
 	for name, op := range map[string]transport.Operation{
 		"no queue":   to("missing", msg("1")),
@@ -291,7 +291,7 @@ func (w *world) order(c transport.Conn, id int, pool *pgxpool.Pool, f fate) erro
 	defer func() { _ = tx.Rollback(ctx) }() // does nothing after Commit
 	_, err = tx.Exec(ctx, "INSERT INTO "+w.schema+".biz VALUES ($1)", id)
 	err = errors.Join(err, f.before(tx))
-	_, sent := c.(transport.Joiner).DispatchIn(ctx, tx, []transport.Operation{to("out", msg(fmt.Sprint(id)))})
+	_, sent := c.(transport.TxDispatcher).DispatchIn(ctx, tx, []transport.Operation{to("out", msg(fmt.Sprint(id)))})
 	err = errors.Join(err, sent, f.after(tx))
 	return errors.Join(err, tx.Commit(ctx))
 }

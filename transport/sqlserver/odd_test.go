@@ -48,7 +48,7 @@ func TestASchemaWhoseNameIsAsLongAsCanBeIsHeardOfAndSentTo(t *testing.T) {
 	got := hears(t, s, func() {
 		tx, err := w.sql.Begin(t.Context())
 		ok(t, err)
-		_, err = c.(transport.Joiner).DispatchIn(t.Context(), tx, []transport.Operation{to("in", msg("1"))})
+		_, err = c.(transport.TxDispatcher).DispatchIn(t.Context(), tx, []transport.Operation{to("in", msg("1"))})
 		ok(t, err)
 		ok(t, tx.Commit(t.Context()))
 	})
@@ -65,7 +65,7 @@ func TestASendByAnAddressWithASchemaIsHeardOfThere(t *testing.T) {
 		"a transaction": func() {
 			tx, err := here.sql.Begin(t.Context())
 			ok(t, err)
-			_, err = here.open().(transport.Joiner).DispatchIn(t.Context(), tx, []transport.Operation{to(address, msg("1"))})
+			_, err = here.open().(transport.TxDispatcher).DispatchIn(t.Context(), tx, []transport.Operation{to(address, msg("1"))})
 			ok(t, err)
 			ok(t, tx.Commit(t.Context()))
 		},
@@ -308,11 +308,11 @@ func TestTheReasonOfARetryIsTheRowsLastError(t *testing.T) {
 	}{
 		{func(d transport.Delivery) error { return d.Retry(t.Context()) }, ""},
 		{func(d transport.Delivery) error {
-			return d.(transport.Noter).RetryBecause(t.Context(), "no\x00 such 'order' \xff")
+			return d.(transport.RetryReasoner).RetryBecause(t.Context(), "no\x00 such 'order' \xff")
 		}, "no\ufffd such 'order' \ufffd"},
 		{func(d transport.Delivery) error { return d.Release(t.Context()) }, "no\ufffd such 'order' \ufffd"},
 		{func(d transport.Delivery) error {
-			return d.(transport.Noter).RetryBecause(t.Context(), strings.Repeat("ü", 3000))
+			return d.(transport.RetryReasoner).RetryBecause(t.Context(), strings.Repeat("ü", 3000))
 		}, strings.Repeat("ü", 2048)},
 	} {
 		ok(t, settle.with(receive(t, r, 1)[0]))

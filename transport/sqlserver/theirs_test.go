@@ -44,7 +44,7 @@ func TestAQueueOfNServiceBusIsSentTo(t *testing.T) {
 				err := tx.Complete(t.Context(), ops)
 				if try == 1 {
 					ok(t, err)
-				} else if !tx.(transport.Conflicter).Conflict(err) {
+				} else if !tx.(transport.ConflictDetector).Conflict(err) {
 					t.Fatalf("error %v, want one that has the attempt repeated", err)
 				}
 			}
@@ -53,7 +53,7 @@ func TestAQueueOfNServiceBusIsSentTo(t *testing.T) {
 		"in a user's transaction": func(t *testing.T, w *world, c transport.Conn) {
 			tx, err := w.sql.Begin(t.Context())
 			ok(t, err)
-			_, err = c.(transport.Joiner).DispatchIn(t.Context(), tx, []transport.Operation{sent(anID), to("out", msg("ours")), to("theirs", msg("no uuid"))})
+			_, err = c.(transport.TxDispatcher).DispatchIn(t.Context(), tx, []transport.Operation{sent(anID), to("out", msg("ours")), to("theirs", msg("no uuid"))})
 			ok(t, err)
 			ok(t, tx.Commit(t.Context()))
 		},

@@ -40,7 +40,7 @@ var (
 	installing  = capability{"Installer", func(o offer) bool { return is[transport.Installer](o.conn) }}
 	publishing  = capability{"Subscriber", func(o offer) bool { return is[transport.Subscriber](o.conn) }}
 	cancelling  = capability{"Canceler", func(o offer) bool { return is[transport.Canceler](o.conn) }}
-	joining     = capability{"Joiner", func(o offer) bool { return is[transport.Joiner](o.conn) }}
+	joining     = capability{"TxDispatcher", func(o offer) bool { return is[transport.TxDispatcher](o.conn) }}
 	inspecting  = capability{"Inspector", func(o offer) bool { return is[transport.Inspector](o.conn) }}
 	browsing    = capability{"Browser", func(o offer) bool { return is[transport.Browser](o.conn) }}
 	purging     = capability{"Purger", func(o offer) bool { return is[transport.Purger](o.conn) }}

@@ -79,7 +79,7 @@ func (t *test) usersTx() UserTx {
 
 func (t *test) dispatchIn(c transport.Conn, tx UserTx, ops ...transport.Operation) []transport.Receipt {
 	t.Helper()
-	receipts, err := as[transport.Joiner](t, c).DispatchIn(t.ctx(), tx.Tx, ops)
+	receipts, err := as[transport.TxDispatcher](t, c).DispatchIn(t.ctx(), tx.Tx, ops)
 	if err != nil {
 		t.Fatalf("DispatchIn: %v", err)
 	}
@@ -132,7 +132,7 @@ func joinRefused(t *test) {
 	tx := t.usersTx()
 	t.dispatchIn(c, tx, to(q, "before"))
 	ops := []transport.Operation{to(q, "m-1"), to(t.name("missing"), "m-2"), to(q, "m-3")}
-	_, err := as[transport.Joiner](t, c).DispatchIn(t.ctx(), tx.Tx, ops)
+	_, err := as[transport.TxDispatcher](t, c).DispatchIn(t.ctx(), tx.Tx, ops)
 	t.failedOps(err, 3, 1)
 	t.fails("DispatchIn", err, transport.ErrNoQueue)
 	t.dispatchIn(c, tx, to(q, "after"))
@@ -203,7 +203,7 @@ func joinWrong(t *test) {
 			if op.Queue == "" && !is[transport.Subscriber](c) {
 				continue
 			}
-			_, err := as[transport.Joiner](t, c).DispatchIn(t.ctx(), tx, []transport.Operation{op})
+			_, err := as[transport.TxDispatcher](t, c).DispatchIn(t.ctx(), tx, []transport.Operation{op})
 			if err == nil {
 				t.Errorf("DispatchIn in a transaction that is a %T succeeded", tx)
 			}
@@ -215,7 +215,7 @@ func joinWrong(t *test) {
 func joinMany(t *test) {
 	c := t.open()
 	q := t.queue(c, "in")
-	joiner := as[transport.Joiner](t, c)
+	joiner := as[transport.TxDispatcher](t, c)
 	var want []string
 	var wg sync.WaitGroup
 	for i := range 8 {
@@ -250,7 +250,7 @@ func joinClosed(t *test) {
 	if err := c.Close(); err != nil {
 		t.Fatalf("Close: %v", err)
 	}
-	_, err := as[transport.Joiner](t, c).DispatchIn(t.ctx(), tx.Tx, []transport.Operation{to(q, "after")})
+	_, err := as[transport.TxDispatcher](t, c).DispatchIn(t.ctx(), tx.Tx, []transport.Operation{to(q, "after")})
 	t.fails("DispatchIn", err, transport.ErrClosed)
 	t.do("Commit", tx.Commit)
 	t.holds(t.open(), q, "before")

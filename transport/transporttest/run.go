@@ -32,7 +32,7 @@ type Harness struct {
 	// as a foreign program might.
 	PutUndecodable func(t testing.TB, tr transport.Transport, queue string)
 	// Begin begins a transaction such as users have, in the same database as the transport, for a
-	// [transport.Joiner] to send in.
+	// [transport.TxDispatcher] to send in.
 	Begin func(t testing.TB, tr transport.Transport) UserTx
 	// Break is ShortLease with a connection that can be broken, and what breaks it.
 	Break func(t testing.TB) (transport.Transport, Link)
