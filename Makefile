@@ -10,7 +10,7 @@ MAKEFLAGS += --warn-undefined-variables --no-builtin-rules --no-print-directory
 export PATH := $(PATH):/usr/local/go/bin
 
 # What can be set on the command line, for instance: make fuzz PKG=./header FUZZTIME=1m
-PKG ?= ./...
+PKG ?= github.com/holdfast-go/holdfast/...
 FUZZTIME ?= 10s
 BENCH ?= .
 BENCHTIME ?= 1s
@@ -23,7 +23,10 @@ WITH_BROKERS = urls=$$(scripts/brokers.sh up); eval "$$urls"
 # Packages one at a time: several of them load a broker and both cores at once, and
 # tests that wait for an event should not have to wait for each other.
 ONE_BY_ONE = -count=1 -p=1
-LINT = go tool -modfile=tools/go.mod golangci-lint
+# The modules of go.work. What looks at one module by itself runs without the workspace.
+MODULES = . cmd/holdfast examples
+EACH_MODULE = export GOWORK=off; for module in $(MODULES); do cd '$(CURDIR)'/$$module;
+LINT = go tool -modfile='$(CURDIR)'/tools/go.mod golangci-lint
 
 .PHONY: help
 help: ## Lists the targets
@@ -110,21 +113,20 @@ fuzz: go ## Every fuzz target for FUZZTIME (10s)
 .PHONY: cover
 cover: go ## How much of the code the tests run; the page is .tmp/cover.html
 	mkdir -p .tmp
-	$(WITH_BROKERS); go test $(ONE_BY_ONE) -timeout=15m -coverpkg=./... -coverprofile=.tmp/cover.out $(PKG)
+	$(WITH_BROKERS); go test $(ONE_BY_ONE) -timeout=15m -coverpkg=github.com/holdfast-go/holdfast/... -coverprofile=.tmp/cover.out $(PKG)
 	go tool cover -html=.tmp/cover.out -o .tmp/cover.html
 	go tool cover -func=.tmp/cover.out | tail -n 1
 
 .PHONY: lint
 lint: go ## go vet, the linters of .golangci.yml, formatting, and the syntax of the scripts
 	for script in scripts/*.sh .ci/run; do bash -n "$$script"; done
-	go vet ./...
-	go vet -tags=mssql ./transport/sqlserver
-	$(LINT) run
-	$(LINT) fmt --diff
+	$(EACH_MODULE) go vet ./...; go mod tidy -diff; $(LINT) run; $(LINT) fmt --diff; done
+	go vet -tags=mssql ./transport/...
+	go vet -tags=aws ./transport/sqs
 
 .PHONY: fmt
 fmt: go ## Formats the code as lint wants it
-	$(LINT) fmt
+	$(EACH_MODULE) $(LINT) fmt; done
 
 .PHONY: brokers-up
 brokers-up: go ## Finds or starts RabbitMQ and PostgreSQL; prints their URLs as shell exports

@@ -218,7 +218,7 @@ func relative(path string) string {
 
 func packages(t *testing.T) (all []pkg) {
 	t.Helper()
-	out, err := exec.CommandContext(t.Context(), "go", "list", "-json=ImportPath,Imports", "./...").Output()
+	out, err := exec.CommandContext(t.Context(), "go", "list", "-json=ImportPath,Imports", module+"/...").Output()
 	if err != nil {
 		var failed *exec.ExitError
 		if errors.As(err, &failed) {

@@ -27,7 +27,11 @@ if [[ -n $before ]]; then
 	rm -rf .tmp/before
 	mkdir -p .tmp/before
 	git archive "$before" | tar x -C .tmp/before
-	(cd .tmp/before && CGO_ENABLED=0 go build -trimpath -o ../holdfast-before ./cmd/holdfast)
+	( # a version without a workspace of its own must not find this one's
+		cd .tmp/before
+		[[ -f go.work ]] || export GOWORK=off
+		CGO_ENABLED=0 go build -trimpath -o ../holdfast-before ./cmd/holdfast
+	)
 	rm -rf .tmp/before
 fi
 

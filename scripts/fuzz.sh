@@ -4,7 +4,7 @@
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
-targets=$(go test -list '^Fuzz' "${@:-./...}" | awk '
+targets=$(go test -list '^Fuzz' "${@:-github.com/holdfast-go/holdfast/...}" | awk '
 	/^Fuzz/ { names[++n] = $1 }
 	/^ok/   { for (i = 1; i <= n; i++) print $2, names[i]; n = 0 }')
 [[ -n $targets ]] || fail "there are no fuzz targets"
