@@ -13,13 +13,13 @@ import (
 
 func TestEachWaiterGetsItsOwnResult(t *testing.T) {
 	odd := errors.New("odd")
-	b := New(3, 7, func(items []int, errs []error) {
+	b := New(Config[int]{Flushers: 3, MaxItems: 7, Flush: func(items []int, errs []error) {
 		for i, n := range items {
 			if n%2 == 1 {
 				errs[i] = fmt.Errorf("%d: %w", n, odd)
 			}
 		}
-	})
+	}})
 	defer b.Close()
 	var wg sync.WaitGroup
 	for n := range 500 {
@@ -36,16 +36,16 @@ func TestEachWaiterGetsItsOwnResult(t *testing.T) {
 	wg.Wait()
 }
 
-func TestAnItemIsFlushedAtOnceWhileAFlusherIsFreeAndGathersWhileAllAreBusy(t *testing.T) {
+func TestItemsAccumulateOnlyWhileAllFlushersAreBusy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
 		var batches [][]int
-		b := New(1, 3, func(items []int, errs []error) {
+		b := New(Config[int]{Flushers: 1, MaxItems: 3, Flush: func(items []int, errs []error) {
 			mu.Lock()
 			batches = append(batches, slices.Clone(items))
 			mu.Unlock()
 			time.Sleep(time.Second)
-		})
+		}})
 		var wg sync.WaitGroup
 		for n := range 8 {
 			wg.Go(func() { _ = b.Do(t.Context(), n) })
@@ -64,7 +64,7 @@ func TestNoMoreFlushersThanAllowedRunAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
 		running, most := 0, 0
-		b := New(2, 1, func([]int, []error) {
+		b := New(Config[int]{Flushers: 2, MaxItems: 1, Flush: func([]int, []error) {
 			mu.Lock()
 			running++
 			most = max(most, running)
@@ -73,7 +73,7 @@ func TestNoMoreFlushersThanAllowedRunAtOnce(t *testing.T) {
 			mu.Lock()
 			running--
 			mu.Unlock()
-		})
+		}})
 		for n := range 6 {
 			go func() { _ = b.Do(t.Context(), n) }()
 		}
@@ -85,13 +85,13 @@ func TestNoMoreFlushersThanAllowedRunAtOnce(t *testing.T) {
 	})
 }
 
-func TestAContextThatEndsBeforeTheItemsTurnTakesItBack(t *testing.T) {
+func TestAContextThatEndsBeforeTheFlushWithdrawsTheItem(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var flushed []string
-		b := New(1, 10, func(items []string, errs []error) {
+		b := New(Config[string]{Flushers: 1, MaxItems: 10, Flush: func(items []string, errs []error) {
 			flushed = append(flushed, items...)
 			time.Sleep(time.Second)
-		})
+		}})
 		go func() { _ = b.Do(t.Context(), "first") }()
 		synctest.Wait()
 		ctx, cancel := context.WithCancelCause(t.Context())
@@ -114,9 +114,9 @@ func TestAContextThatEndsBeforeTheItemsTurnTakesItBack(t *testing.T) {
 	})
 }
 
-func TestAContextThatEndsDuringTheFlushAbandonsTheItemOnly(t *testing.T) {
+func TestAContextThatEndsDuringTheFlushAbandonsTheItem(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := New(1, 10, func([]string, []error) { time.Sleep(time.Second) })
+		b := New(Config[string]{Flushers: 1, MaxItems: 10, Flush: func([]string, []error) { time.Sleep(time.Second) }})
 		ctx, cancel := context.WithCancel(t.Context())
 		result := make(chan error)
 		go func() { result <- b.Do(ctx, "first") }()
@@ -132,9 +132,9 @@ func TestAContextThatEndsDuringTheFlushAbandonsTheItemOnly(t *testing.T) {
 	})
 }
 
-func TestCloseFlushesWhatWaitsAndRefusesWhatComes(t *testing.T) {
+func TestCloseFlushesWaitingItemsAndRefusesNewOnes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := New(1, 1, func([]int, []error) { time.Sleep(time.Second) })
+		b := New(Config[int]{Flushers: 1, MaxItems: 1, Flush: func([]int, []error) { time.Sleep(time.Second) }})
 		results := make(chan error, 3)
 		for n := range 3 {
 			go func() { results <- b.Do(t.Context(), n) }()
@@ -156,7 +156,7 @@ func TestCloseFlushesWhatWaitsAndRefusesWhatComes(t *testing.T) {
 func BenchmarkDo(b *testing.B) {
 	for _, workers := range []int{1, 32} {
 		b.Run(fmt.Sprintf("c%d", workers), func(b *testing.B) {
-			bt := New(2, 200, func([]int, []error) {})
+			bt := New(Config[int]{Flushers: 2, MaxItems: 200, Flush: func([]int, []error) {}})
 			defer bt.Close()
 			b.ReportAllocs()
 			b.SetParallelism(workers)

@@ -91,7 +91,9 @@ func Open(store Store, cfg Config) *Conn {
 		written: make(chan struct{}),
 		ended:   make(chan struct{}),
 	}
-	c.units = batch.New(cfg.Flushers, maxUnits, c.flush)
+	c.units = batch.New(batch.Config[*work]{
+		Flush: c.flush, Flushers: cfg.Flushers, MaxItems: maxUnits, Weight: (*work).size, MaxWeight: maxFlushBytes,
+	})
 	c.works.New = func() any { return new(work) }
 	c.work, c.cut = context.WithCancel(context.Background())
 	c.life, c.closing = context.WithCancel(c.work)

@@ -319,7 +319,7 @@ func TestABatchIsCutByItsBytes(t *testing.T) {
 		w.unit.of = w
 		works[i] = w
 	}
-	c.flush(works, make([]error, 5))
+	c.units.DoAll(t.Context(), works)
 	if got := f.callsOf("flush 2"); got != 2 || f.callsOf("flush") != 3 {
 		t.Errorf("flushes %q, want two of 2 and one of 1", f.calls)
 	}

@@ -57,18 +57,11 @@ func (c *Conn) do(ctx context.Context, w *work) (kept bool, err error) {
 	return false, err
 }
 
-// flush is the batcher's: it writes the works in as few batches as their size allows.
+// flush writes a batch of works.
 func (c *Conn) flush(works []*work, errs []error) {
-	units := make([]*Unit, 0, len(works))
-	bytes := 0
-	for _, w := range works {
-		n := w.unit.size()
-		if len(units) > 0 && bytes+n > maxFlushBytes {
-			c.write(units)
-			units, bytes = units[:0], 0
-		}
-		units = append(units, &w.unit)
-		bytes += n
+	units := make([]*Unit, len(works))
+	for i, w := range works {
+		units[i] = &w.unit
 	}
 	c.write(units)
 	for i, w := range works {
@@ -194,10 +187,10 @@ func (u *Unit) halves() (first, second *Unit) {
 	return &Unit{Rows: u.Rows[:half], of: u.of}, &Unit{Rows: u.Rows[half:], of: u.of}
 }
 
-func (u *Unit) size() int {
+func (w *work) size() int {
 	n := 0
-	for i := range u.Rows {
-		n += len(u.Rows[i].Headers) + len(u.Rows[i].Body)
+	for i := range w.unit.Rows {
+		n += len(w.unit.Rows[i].Headers) + len(w.unit.Rows[i].Body)
 	}
 	return n
 }

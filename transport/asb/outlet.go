@@ -43,7 +43,7 @@ type outlet struct {
 
 func newOutlet(c *conn, entity string) *outlet {
 	o := &outlet{conn: c, entity: entity}
-	o.groups = batch.New(flushers, groupsPerFlush, o.flush)
+	o.groups = batch.New(batch.Config[[]*parcel]{Flush: o.flush, Flushers: flushers, MaxItems: groupsPerFlush})
 	return o
 }
 
