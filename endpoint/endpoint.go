@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 
 	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/internal/pump"
 	"github.com/holdfast-go/holdfast/pipeline"
 	"github.com/holdfast-go/holdfast/recoverability"
 	"github.com/holdfast-go/holdfast/transport"
@@ -129,11 +130,10 @@ func (e *Endpoint) Cancel(ctx context.Context, r transport.Receipt) error {
 func RunAll(ctx context.Context, endpoints ...*Endpoint) error {
 	errs := make([]error, len(endpoints))
 	var wg sync.WaitGroup
-	process := newProcess()
-	process.shared = &transport.Shared{}
+	group, shared := pump.NewGroup(), new(transport.Shared)
 	for i, e := range endpoints {
 		wg.Go(func() {
-			if errs[i] = e.run(ctx, process); errs[i] != nil {
+			if errs[i] = e.run(ctx, group, shared); errs[i] != nil {
 				e.cfg.Logger.ErrorContext(ctx, "an endpoint has ended, others may run on",
 					slog.String("endpoint", e.cfg.Name), slog.Any("error", errs[i]))
 			}

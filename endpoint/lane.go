@@ -24,7 +24,7 @@ type lane struct {
 	queue     string
 	logger    *slog.Logger
 	reception *reception
-	process   *process
+	group     *pump.Group
 	open      func(ctx context.Context) (*intake, error)
 	orders    chan order
 
@@ -52,7 +52,7 @@ type order struct {
 func (e *Endpoint) openLane(ctx context.Context, live *live, opts transport.ReceiverOptions, concurrency int, handle handleFunc) (*lane, error) {
 	l := &lane{
 		queue: opts.Queue, concurrency: concurrency, logger: e.cfg.Logger,
-		reception: &reception{queue: opts.Queue}, process: live.process, orders: make(chan order),
+		reception: &reception{queue: opts.Queue}, group: live.group, orders: make(chan order),
 	}
 	watch := e.watch(ctx, l.reception)
 	l.open = func(ctx context.Context) (*intake, error) {
@@ -64,7 +64,7 @@ func (e *Endpoint) openLane(ctx context.Context, live *live, opts transport.Rece
 			Receiver: receiver, Limits: live.limits, Queue: opts.Queue, Budget: live.budget,
 			Handle: handle, StopTimeout: e.cfg.StopTimeout, Logger: e.cfg.Logger, OnReceive: watch,
 		})
-		live.process.join(p)
+		live.group.Join(p)
 		return &intake{receiver, p}, nil
 	}
 	return l, l.begin(ctx)
@@ -167,7 +167,7 @@ func (l *lane) resize(change func()) {
 	switch {
 	case in == nil:
 	case l.limited: // what would be received ahead waits long, and others may take it
-		in.pump.SetAlone()
+		in.pump.SetSerial()
 	case l.slow:
 		in.pump.SetConcurrency(1)
 	default:
@@ -178,7 +178,7 @@ func (l *lane) resize(change func()) {
 // close closes the receiver, if there is one. The pump has ended, or never ran.
 func (l *lane) close() error {
 	if in := l.intake.Swap(nil); in != nil {
-		l.process.leave(in.pump)
+		l.group.Leave(in.pump)
 		return in.receiver.Close()
 	}
 	return nil

@@ -31,11 +31,11 @@ var errStillBusy = errors.New("handlers are still running")
 // is received. So a hand-out that comes to no end tells of that message, never of a neighbour.
 // All instances of an endpoint share the queue, and each does this for itself.
 type quarantine struct {
-	e       *Endpoint
-	live    *live
-	process *process
-	queue   string
-	moved   chan struct{} // holds a token when this process has moved a message there
+	e     *Endpoint
+	live  *live
+	group *pump.Group
+	queue string
+	moved chan struct{} // holds a token when this process has moved a message there
 
 	missing atomic.Bool  // there is no such queue: the guard is off
 	waiting atomic.Int64 // messages in it, when it was last looked at; -1 when that cannot be told
@@ -57,7 +57,7 @@ func (e *Endpoint) newQuarantine(live *live) *quarantine {
 	if queue == "" {
 		return nil
 	}
-	return &quarantine{e: e, live: live, process: live.process, queue: queue, moved: make(chan struct{}, 1)}
+	return &quarantine{e: e, live: live, group: live.group, queue: queue, moved: make(chan struct{}, 1)}
 }
 
 // watch looks after the quarantine until ctx ends.
@@ -141,14 +141,14 @@ func (q *quarantine) visit(ctx context.Context, patience *backoff.Backoff) (paus
 	most := patience.Next()
 	waiting, cancel := context.WithTimeoutCause(ctx, most, errStillBusy)
 	defer cancel()
-	if err := q.process.alone(waiting); err != nil {
+	if err := q.group.Exclusive(waiting); err != nil {
 		if ctx.Err() == nil {
 			q.log().WarnContext(ctx, "messages in quarantine wait for handlers that take long: trying again",
 				slog.String("queue", q.queue), slog.Duration("after", most))
 		}
 		return most
 	}
-	defer q.process.crowded()
+	defer q.group.Shared()
 	patience.Reset()
 	if q.look(ctx) && !q.work(ctx) { // else somebody was quicker
 		return q.live.holding.next()
@@ -169,7 +169,7 @@ func (q *quarantine) work(ctx context.Context) (all bool) {
 	var stuck atomic.Bool
 	p := pump.New(pump.Config{
 		Receiver: &quarantineReceiver{Receiver: receiver, ready: q.ready, end: end}, Limits: q.live.limits, Queue: q.queue,
-		Alone: true, Budget: q.live.budget,
+		Serial: true, Budget: q.live.budget,
 		StopTimeout: q.e.cfg.StopTimeout, Logger: q.log(),
 		Handle: func(ctx context.Context, d transport.Delivery, slot *pump.Slot) {
 			in := q.e.alone(q.live, d, slot)

@@ -31,7 +31,7 @@ type live struct {
 	recoverability recoverability.Config // with what the transport and the transaction mode cannot do turned off
 
 	satellites *satellites
-	process    *process
+	group      *pump.Group // of the endpoints that run together
 	quarantine *quarantine // nil where there is no guard
 	slow       *slowStart  // same
 }
@@ -42,23 +42,23 @@ type live struct {
 // not start, also because ctx ended first. A broker that goes away later is waited for. An
 // endpoint runs once.
 func (e *Endpoint) Run(ctx context.Context) (err error) {
-	return e.run(ctx, newProcess())
+	return e.run(ctx, pump.NewGroup(), nil)
 }
 
-// run is Run beside the others of a process.
-func (e *Endpoint) run(ctx context.Context, process *process) (err error) {
+// run is Run beside the endpoints of a group. shared is of their connections; nil for an endpoint that runs by itself.
+func (e *Endpoint) run(ctx context.Context, group *pump.Group, shared *transport.Shared) (err error) {
 	if e.started.Swap(true) {
 		return fmt.Errorf("endpoint %q: it has been run already: make another by New", e.cfg.Name)
 	}
 	defer e.ended.Store(true)
-	conn, err := e.open(ctx, process.shared)
+	conn, err := e.open(ctx, shared)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, conn.Close()) }()
 	live := newLive(ctx, conn)
 	defer live.settling.close()
-	live.process, live.budget = process, pump.NewBudget(e.cfg.MaxBufferedBytes)
+	live.group, live.budget = group, pump.NewBudget(e.cfg.MaxBufferedBytes)
 	if err := e.prepare(ctx, live); err != nil {
 		return err
 	}

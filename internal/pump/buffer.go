@@ -19,7 +19,7 @@ const rateTrips = 4
 func (p *Pump) ahead() int {
 	c := p.concurrency
 	switch {
-	case p.cfg.Limits.Unbuffered || p.alone:
+	case p.cfg.Limits.Unbuffered || p.serial:
 		return 0
 	case p.cfg.Limits.Prefetch && c == 1:
 		return 1 // of what the driver holds, so that the only worker waits for nobody

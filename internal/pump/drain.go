@@ -81,7 +81,7 @@ func (p *Pump) freeAhead() int {
 	defer p.mu.Unlock()
 	for {
 		switch n := p.free() - p.buffer.len(); {
-		case p.releasing, p.alone && !p.cfg.Alone, p.cfg.StopTimeout == 0:
+		case p.releasing, p.serial && !p.cfg.Serial, p.cfg.StopTimeout == 0:
 			return 0
 		case n > 0 && p.calls == 0 && p.quiet == nil:
 			return n

@@ -272,7 +272,7 @@ func TestStopHandlesWhatTheDriverHoldsAheadWhereReleaseCounts(t *testing.T) {
 		name    string
 		limits  transport.Limits
 		limited bool
-		alone   bool
+		serial  bool
 		timeout time.Duration
 		handled int
 	}{
@@ -288,12 +288,12 @@ func TestStopHandlesWhatTheDriverHoldsAheadWhereReleaseCounts(t *testing.T) {
 			r := prefetcher{newReceiver()}
 			ds := r.put(10)
 			p := start(t, Config{
-				Receiver: r, Concurrency: 4, Alone: tt.alone, Limits: tt.limits,
+				Receiver: r, Concurrency: 4, Serial: tt.serial, Limits: tt.limits,
 				StopTimeout: tt.timeout, Handle: complete(time.Minute),
 			})
 			pass(time.Second)
 			if tt.limited {
-				p.SetAlone()
+				p.SetSerial()
 			}
 			p.stop()
 			<-p.over

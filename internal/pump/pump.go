@@ -42,9 +42,9 @@ type Config struct {
 	// With 1 a message keeps its slot until it is settled, so that one message is
 	// over before the next begins: what the handlers send leaves in the order of what came in.
 	Concurrency int
-	// Alone has one message received at a time, and the next only when that is settled: what a
+	// Serial has one message received at a time, and the next only when that is settled: what a
 	// crash is counted against is then the message in hand. Concurrency is 1.
-	Alone bool
+	Serial bool
 	// Handle works on one delivery and settles it. It calls slot.Free when the handlers
 	// are done and returns when the delivery is settled. It is called from many
 	// goroutines; a panic in it is not recovered.
@@ -88,7 +88,7 @@ type Pump struct {
 	phase       phase
 	releasing   bool // buffered deliveries go back instead of to handlers
 	concurrency int
-	alone       bool
+	serial      bool
 	window      int           // last one given to the receiver
 	windowing   bool          // somebody is giving it one
 	quiet       chan struct{} // closed when Quiesce has what it waits for; nil when nobody holds us
@@ -130,10 +130,10 @@ func New(cfg Config) *Pump {
 		outage:      newOutage(cfg.Logger, cfg.OnReceive),
 		stopped:     make(chan struct{}),
 		concurrency: max(1, cfg.Concurrency),
-		alone:       cfg.Alone,
+		serial:      cfg.Serial,
 		share:       newShare(cfg),
 	}
-	if cfg.Alone {
+	if cfg.Serial {
 		p.concurrency = 1
 	}
 	p.changed.L = &p.mu
@@ -204,15 +204,15 @@ func (p *Pump) leaveBudget() {
 
 // SetConcurrency changes how many messages are handled at once; less than 1 is 1. More
 // start at once; fewer are handled as those that are running finish.
-func (p *Pump) SetConcurrency(n int) { p.set(n, p.cfg.Alone) }
+func (p *Pump) SetConcurrency(n int) { p.set(n, p.cfg.Serial) }
 
-// SetAlone is SetConcurrency of 1 with nothing received ahead, as if [Config].Alone were set, until the
+// SetSerial is SetConcurrency of 1 with nothing received ahead, as if [Config].Serial were set, until the
 // next SetConcurrency.
-func (p *Pump) SetAlone() { p.set(1, true) }
+func (p *Pump) SetSerial() { p.set(1, true) }
 
-func (p *Pump) set(concurrency int, alone bool) {
+func (p *Pump) set(concurrency int, serial bool) {
 	p.mu.Lock()
-	p.concurrency, p.alone = max(1, concurrency), alone
+	p.concurrency, p.serial = max(1, concurrency), serial
 	p.wake()
 	giving := p.phase == running && !p.windowing
 	p.windowing = p.windowing || giving

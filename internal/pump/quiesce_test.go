@@ -138,13 +138,13 @@ func TestAStopWhileThePumpRests(t *testing.T) {
 	}
 }
 
-func TestAloneTakesOneMessageOnlyWhenTheLastIsSettled(t *testing.T) {
+func TestSerialTakesOneMessageOnlyWhenTheLastIsSettled(t *testing.T) {
 	for _, prefetch := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
 			r := newReceiver()
 			ds := r.put(5)
 			p := start(t, Config{
-				Receiver: r, Alone: true, Concurrency: 16, Limits: transport.Limits{Prefetch: prefetch, ParallelReceive: 4},
+				Receiver: r, Serial: true, Concurrency: 16, Limits: transport.Limits{Prefetch: prefetch, ParallelReceive: 4},
 				Handle: func(ctx context.Context, d transport.Delivery, slot *Slot) {
 					slot.Free()
 					<-time.After(time.Second)
@@ -167,13 +167,13 @@ func TestAloneTakesOneMessageOnlyWhenTheLastIsSettled(t *testing.T) {
 	}
 }
 
-func TestAloneForATimeReceivesNothingAhead(t *testing.T) {
+func TestSerialForATimeReceivesNothingAhead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newReceiver()
 		ds := r.put(12)
 		p := start(t, Config{Receiver: r, Concurrency: 2, Limits: transport.Limits{Prefetch: true}, Handle: complete(time.Second)})
 		p.wantStats(t, Stats{Handling: 2})
-		p.SetAlone()
+		p.SetSerial()
 		for range 4 {
 			pass(time.Second)
 			p.wantStats(t, Stats{Handling: 1})

@@ -10,7 +10,7 @@ func (p *Pump) windowSize() int { return p.share.bound(p, p.countWindow(), p.win
 func (p *Pump) countWindow() int {
 	c := p.concurrency
 	switch {
-	case p.alone:
+	case p.serial:
 		return 1
 	case c == 1 && p.cfg.Limits.Prefetch:
 		return 3
