@@ -1,13 +1,77 @@
 package transport
 
-import "context"
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+// Browser is implemented by a Conn that can list the messages of a queue and remove single ones, wherever they are in
+// it, as a tool for an error queue needs. Without it messages have to be received one after the other.
+type Browser interface {
+	// Browse returns a cursor over the messages of a queue. It fails with [ErrNoQueue] when there is no such queue.
+	Browse(ctx context.Context, queue string) (Cursor, error)
+}
+
+// Cursor iterates once over the messages that were in a queue when Browse was called; later ones are not listed. It is
+// used by one goroutine at a time.
+type Cursor interface {
+	// Next returns up to limit further messages, in the order of the queue: none at the end, and fewer where they are
+	// large. It returns every message that is ready to be received. The driver decides whether messages that are being
+	// handled or are delayed are listed.
+	Next(ctx context.Context, limit int) ([]*Message, error)
+	// Take removes a message and sends ops, none of them delayed: both happen or neither. Where the broker has no such
+	// unit and this process is killed meanwhile, ops may have been sent while the message is still in the queue; never
+	// the other way round. m is one that the last Next returned. Take fails with [ErrNotFound] when the message is no
+	// longer ready, because it was taken or received; with a [*DispatchError] when an operation is refused; or with
+	// [ErrOutcomeUnknown].
+	Take(ctx context.Context, m *Message, ops []Operation) error
+	// Close ends the iteration. Messages that were not taken are unchanged, unless the driver documents a cost of
+	// browsing. A second Close does nothing.
+	Close() error
+}
+
+// Purger is implemented by a Conn that can empty a queue at once. Without it a tool has to take one message after the
+// other, by [Browser].
+type Purger interface {
+	// Purge deletes the messages of queue that are ready to be received, and returns how many it deleted. Those that are
+	// being handled, or are delayed, stay. It fails with [ErrNoQueue] when there is no such queue. After any other error
+	// some may be deleted.
+	Purge(ctx context.Context, queue string) (int64, error)
+}
+
+// Inspector is implemented by a Conn that can count the messages of queues. Without it there are no depth metrics, and
+// a missing error or audit queue is found when it is needed.
+type Inspector interface {
+	// Inspect returns the depth of the named queues, or of all that the driver can list when none is named. It fails
+	// with [ErrNoQueue] for one that does not exist.
+	Inspect(ctx context.Context, queues ...string) ([]QueueStats, error)
+}
+
+// QueueStats is the depth of a queue. A count that the broker does not know is -1.
+type QueueStats struct {
+	Name string `json:"name"`
+	// Ready messages wait to be received, Unsettled ones are being handled, and Delayed ones are not due yet.
+	Ready     int64 `json:"ready"`
+	Unsettled int64 `json:"unsettled"`
+	Delayed   int64 `json:"delayed"`
+	// Oldest is the age of the first ready message; 0 when there is none or the broker does not know.
+	Oldest time.Duration `json:"oldest_ns"`
+}
 
 // Verifier is implemented by a Conn that can compare what exists at the broker with a plan. Without it a tool
-// cannot say what is missing.
+// cannot report which parts are missing.
 type Verifier interface {
 	// Verify returns a finding for each part of plan that is not as Install would create it: none when all is there.
 	// It changes nothing. An error means that the comparison was not finished.
 	Verify(ctx context.Context, plan Plan) ([]Finding, error)
+}
+
+// SubscriptionVerifier is implemented by a Conn that can compare subscriptions too. Without it a tool cannot report which
+// are missing.
+type SubscriptionVerifier interface {
+	// VerifySubscriptions is [Verifier].Verify for what [Subscriber].Subscribe creates for queue and types.
+	VerifySubscriptions(ctx context.Context, queue string, types []string) ([]Finding, error)
 }
 
 // Finding is a difference between a plan and the broker.
@@ -19,6 +83,15 @@ type Finding struct {
 	State FindingState `json:"state"`
 	// Detail names the difference, in the broker's words where it has some. Often empty.
 	Detail string `json:"detail,omitempty"`
+}
+
+// String returns f in one line.
+func (f Finding) String() string {
+	s := fmt.Sprintf("%s %s %q", f.State, f.Kind, f.Name)
+	if f.Detail != "" {
+		s += ": " + f.Detail
+	}
+	return s
 }
 
 // FindingState is the way in which a part of a plan differs.
@@ -40,8 +113,10 @@ const (
 
 // Remover is implemented by a Conn that can delete queues. Without it they are deleted with the broker's own tools.
 type Remover interface {
-	// Remove deletes the named queues and all messages in them, with what belongs to these queues alone: their
-	// bindings and subscriptions, and the queues that Install has added for them. A queue that does not exist is no
-	// error. Message types and what endpoints share are kept. After an error some queues may be deleted.
+	// Remove deletes the named queues and all messages in them, with the parts that belong to these queues alone: their
+	// bindings and subscriptions, and the queues that Install has added for them, such as a dead-letter queue. The
+	// quarantine of an endpoint and the queues of its instances are deleted when they are named. A queue that does not
+	// exist is no error. Message types and parts that endpoints share are kept. After an error some queues may be
+	// deleted, and Remove may be repeated.
 	Remove(ctx context.Context, queues ...string) error
 }

@@ -233,9 +233,6 @@ type Limits struct {
 	// MaxDelay is the longest delay of an Operation. 0: delays are not offered;
 	// Unlimited: no bound.
 	MaxDelay time.Duration
-	// DelayStep is what delays are rounded up to a multiple of. 0: they are kept as they are, to the
-	// millisecond or so.
-	DelayStep time.Duration
 	// Lease is how long a delivery stays ours without being renewed. 0: for as
 	// long as the connection lasts. A driver with leases implements [Renewer].
 	Lease time.Duration

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"strings"
 	"sync/atomic"
-	"time"
 
 	"github.com/holdfast-go/holdfast/transport"
 )
@@ -14,7 +13,6 @@ import (
 var (
 	_ transport.Delivery         = (*delivery)(nil)
 	_ transport.Completer        = (*delivery)(nil)
-	_ transport.SpacedRetrier    = (*delivery)(nil)
 	_ transport.RetryReasoner    = (*delivery)(nil)
 	_ transport.Postponer        = (*delivery)(nil)
 	_ transport.Transactor       = (*txDelivery)(nil)
@@ -65,11 +63,6 @@ func (d *delivery) RetryBecause(ctx context.Context, reason string) error {
 		reason = strings.ToValidUTF8(reason[:maxNote], "")
 	}
 	return d.settle(ctx, Unit{Verb: Retry, Note: storable(reason)}, nil)
-}
-
-// RetryAfter implements [transport.SpacedRetrier].
-func (d *delivery) RetryAfter(ctx context.Context, after time.Duration) error {
-	return d.settle(ctx, Unit{Verb: Retry, After: max(0, after)}, nil)
 }
 
 func (d *delivery) Release(ctx context.Context) error {

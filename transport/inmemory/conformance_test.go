@@ -28,7 +28,7 @@ func TestConformance(t *testing.T) {
 }
 
 const everything = inmemory.Installer | inmemory.Subscriber | inmemory.Canceler | inmemory.Inspector |
-	inmemory.Completer | inmemory.Transactor | inmemory.SpacedRetrier | inmemory.DeadLetterer |
+	inmemory.Completer | inmemory.Transactor | inmemory.DeadLetterer |
 	inmemory.Delay | inmemory.Exact | inmemory.FreeRelease | inmemory.ByteReceiver
 
 // harness opens brokers set up like a template.

@@ -9,11 +9,10 @@ import (
 )
 
 var (
-	_ held                    = (*delivery)(nil)
-	_ transport.Completer     = (*delivery)(nil)
-	_ transport.Transactor    = (*delivery)(nil)
-	_ transport.SpacedRetrier = (*delivery)(nil)
-	_ transport.DeadLetterer  = (*delivery)(nil)
+	_ held                   = (*delivery)(nil)
+	_ transport.Completer    = (*delivery)(nil)
+	_ transport.Transactor   = (*delivery)(nil)
+	_ transport.DeadLetterer = (*delivery)(nil)
 )
 
 // held is a delivery of this package, whatever was taken away from it.
@@ -72,14 +71,6 @@ func (d *delivery) Retry(ctx context.Context) error {
 	return d.settle(ctx, "Retry", func(it *item) error {
 		it.queue.unhand(it)
 		it.queue.restore(it, time.Now())
-		return nil
-	})
-}
-
-func (d *delivery) RetryAfter(ctx context.Context, wait time.Duration) error {
-	return d.settle(ctx, "RetryAfter", func(it *item) error {
-		it.queue.unhand(it)
-		it.queue.delay(it, time.Now().Add(wait))
 		return nil
 	})
 }

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -68,25 +66,6 @@ func TestWhatReturnsGoesBackToItsPlace(t *testing.T) {
 	waiting(t, broker, "orders", "1", "2", "3", "4", "5")
 }
 
-func TestASpacedRetryWaitsAndCounts(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		conn := open(t, &inmemory.Transport{}, "orders")
-		dispatch(t, conn, to("orders", "1"))
-		r := receiver(t, conn, "orders")
-		start := time.Now()
-		d := one(t, r, "1").(transport.SpacedRetrier)
-		if err := d.RetryAfter(t.Context(), time.Second); err != nil {
-			t.Fatal(err)
-		}
-		if got := stats(t, conn, "orders"); got.Delayed != 1 || got.Unsettled != 0 {
-			t.Errorf("stats = %+v, want one delayed", got)
-		}
-		if got := one(t, r, "1").Attempt().N; got != 2 || time.Since(start) != time.Second {
-			t.Errorf("attempt %d after %v, want attempt 2 after 1s", got, time.Since(start))
-		}
-	})
-}
-
 func TestDeadLetterMovesToTheQueuesOwn(t *testing.T) {
 	conn := open(t, &inmemory.Transport{}, "orders")
 	dispatch(t, conn, to("orders", "1"))
@@ -113,9 +92,6 @@ var settles = map[string]func(transport.Delivery, context.Context) error{
 	"Release":  transport.Delivery.Release,
 	"CompleteWith": func(d transport.Delivery, ctx context.Context) error {
 		return d.(transport.Completer).CompleteWith(ctx, nil)
-	},
-	"RetryAfter": func(d transport.Delivery, ctx context.Context) error {
-		return d.(transport.SpacedRetrier).RetryAfter(ctx, time.Second)
 	},
 	"DeadLetter": func(d transport.Delivery, ctx context.Context) error {
 		return d.(transport.DeadLetterer).DeadLetter(ctx, "reason")

@@ -52,18 +52,17 @@ type Capability uint
 
 // What can be taken away. The comment says what is left.
 const (
-	Installer     Capability = 1 << iota // queues must exist: see [Transport.CreateQueues]
-	Subscriber                           // publishing is refused
-	Canceler                             // no operation has a receipt
-	Inspector                            // no depths
-	Completer                            // completing and sending are two steps
-	Transactor                           // no transactions
-	SpacedRetrier                        // retries are immediate
-	DeadLetterer                         // no dead-letter queues
-	Delay                                // Limits.MaxDelay is 0, and delays are refused
-	Exact                                // Attempt.N tells first from later hand-outs only: 1 or 2
-	FreeRelease                          // a release counts as an attempt
-	ByteReceiver                         // a Receive is bounded by number only
+	Installer    Capability = 1 << iota // queues must exist: see [Transport.CreateQueues]
+	Subscriber                          // publishing is refused
+	Canceler                            // no operation has a receipt
+	Inspector                           // no depths
+	Completer                           // completing and sending are two steps
+	Transactor                          // no transactions
+	DeadLetterer                        // no dead-letter queues
+	Delay                               // Limits.MaxDelay is 0, and delays are refused
+	Exact                               // Attempt.N tells first from later hand-outs only: 1 or 2
+	FreeRelease                         // a release counts as an attempt
+	ByteReceiver                        // a Receive is bounded by number only
 )
 
 // Open connects to the broker. It fails only when Transport.Fail says so or ctx has ended.

@@ -28,9 +28,9 @@ func TestInstallMakesTheQueues(t *testing.T) {
 }
 
 func TestWhatIsTakenAwayCannotBeFound(t *testing.T) {
-	// Every set of the nine optional interfaces.
+	// Every set of the eight optional interfaces.
 	const all = inmemory.Installer | inmemory.Subscriber | inmemory.Canceler | inmemory.Inspector |
-		inmemory.Completer | inmemory.Transactor | inmemory.SpacedRetrier | inmemory.DeadLetterer
+		inmemory.Completer | inmemory.Transactor | inmemory.DeadLetterer
 	for without := range 2 * (all + 1) {
 		if without > all {
 			without = without&all | inmemory.ByteReceiver
@@ -52,7 +52,6 @@ func TestWhatIsTakenAwayCannotBeFound(t *testing.T) {
 		add(is[transport.Inspector](conn), inmemory.Inspector)
 		add(is[transport.Completer](d), inmemory.Completer)
 		add(is[transport.Transactor](d), inmemory.Transactor)
-		add(is[transport.SpacedRetrier](d), inmemory.SpacedRetrier)
 		add(is[transport.DeadLetterer](d), inmemory.DeadLetterer)
 		add(is[transport.ByteReceiver](r), inmemory.ByteReceiver)
 		if got != without {

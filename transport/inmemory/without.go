@@ -139,50 +139,22 @@ func withoutDelivery(d *delivery, w Capability) transport.Delivery {
 	type (
 		C = transport.Completer
 		T = transport.Transactor
-		S = transport.SpacedRetrier
 		D = transport.DeadLetterer
 	)
-	switch w & (Completer | Transactor | SpacedRetrier | DeadLetterer) {
+	switch w & (Completer | Transactor | DeadLetterer) {
 	case Completer:
 		return struct {
 			held
 			T
-			S
 			D
-		}{d, d, d, d}
+		}{d, d, d}
 	case Transactor:
 		return struct {
 			held
 			C
-			S
 			D
-		}{d, d, d, d}
+		}{d, d, d}
 	case Completer | Transactor:
-		return struct {
-			held
-			S
-			D
-		}{d, d, d}
-	case SpacedRetrier:
-		return struct {
-			held
-			C
-			T
-			D
-		}{d, d, d, d}
-	case Completer | SpacedRetrier:
-		return struct {
-			held
-			T
-			D
-		}{d, d, d}
-	case Transactor | SpacedRetrier:
-		return struct {
-			held
-			C
-			D
-		}{d, d, d}
-	case Completer | Transactor | SpacedRetrier:
 		return struct {
 			held
 			D
@@ -192,42 +164,18 @@ func withoutDelivery(d *delivery, w Capability) transport.Delivery {
 			held
 			C
 			T
-			S
-		}{d, d, d, d}
+		}{d, d, d}
 	case Completer | DeadLetterer:
 		return struct {
 			held
 			T
-			S
-		}{d, d, d}
+		}{d, d}
 	case Transactor | DeadLetterer:
 		return struct {
 			held
 			C
-			S
-		}{d, d, d}
+		}{d, d}
 	case Completer | Transactor | DeadLetterer:
-		return struct {
-			held
-			S
-		}{d, d}
-	case SpacedRetrier | DeadLetterer:
-		return struct {
-			held
-			C
-			T
-		}{d, d, d}
-	case Completer | SpacedRetrier | DeadLetterer:
-		return struct {
-			held
-			T
-		}{d, d}
-	case Transactor | SpacedRetrier | DeadLetterer:
-		return struct {
-			held
-			C
-		}{d, d}
-	case Completer | Transactor | SpacedRetrier | DeadLetterer:
 		return struct{ held }{d}
 	default:
 		return d

@@ -87,7 +87,6 @@ func limitsOf(c *amqp.Connection, queueType QueueType) transport.Limits {
 	l := transport.Limits{
 		MaxBody:     128 << 20,
 		MaxDelay:    delays.Max(),
-		DelayStep:   delays.Step,
 		Prefetch:    true,
 		FreeRelease: queueType == Quorum && v.atLeast(release43),
 	}

@@ -29,7 +29,6 @@ func TestALeaseThatRanOutIsHandedOutAgainAndFenced(t *testing.T) {
 		"Complete":     func() error { return old.Complete(t.Context()) },
 		"Retry":        func() error { return old.Retry(t.Context()) },
 		"Release":      func() error { return old.Release(t.Context()) },
-		"RetryAfter":   func() error { return old.(transport.SpacedRetrier).RetryAfter(t.Context(), time.Hour) },
 		"CompleteWith": func() error { return completeWith(t.Context(), old, []transport.Operation{to("shipping", "x")}) },
 		"Tx.Complete": func() error {
 			tx, err := old.(transport.Transactor).Begin(t.Context())

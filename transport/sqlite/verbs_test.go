@@ -75,21 +75,6 @@ func TestRetryCountsAndReleaseDoesNot(t *testing.T) {
 	}
 }
 
-func TestASpacedRetryComesLater(t *testing.T) {
-	conn := dial(t, Transport{Path: temp(t)}, queue)
-	send(t, conn, to(queue, "m"))
-	r := receiver(t, conn, queue)
-	d := receive(t, r)
-	start := time.Now()
-	if err := d.(transport.SpacedRetrier).RetryAfter(t.Context(), 150*time.Millisecond); err != nil {
-		t.Fatal(err)
-	}
-	receive(t, r)
-	if waited := time.Since(start); waited < 150*time.Millisecond {
-		t.Errorf("came after %v", waited)
-	}
-}
-
 func TestCompleteWithSendsAndCompletes(t *testing.T) {
 	conn := dial(t, Transport{Path: temp(t)}, queue, "shipping")
 	send(t, conn, to(queue, "m"))

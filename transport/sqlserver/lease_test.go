@@ -31,7 +31,6 @@ func TestASettleAfterTheLeaseWasTakenOverHitsNothing(t *testing.T) {
 	ctx := t.Context()
 	isErr(t, late.Retry(ctx), transport.ErrLeaseLost)
 	isErr(t, late.Release(ctx), transport.ErrLeaseLost)
-	isErr(t, late.(transport.SpacedRetrier).RetryAfter(ctx, time.Hour), transport.ErrLeaseLost)
 	isErr(t, completeWith(t, late, to("out", msg("2"))), transport.ErrLeaseLost)
 	isErr(t, late.Complete(ctx), transport.ErrLeaseLost)
 	if n := w.count("out"); n != 0 {

@@ -56,10 +56,4 @@ func TestRetryCountsAndReleaseDoesNot(t *testing.T) {
 	if n := d.Attempt().N; n != 2 {
 		t.Errorf("after Release: attempt %d, want still 2", n)
 	}
-	ok(t, d.(transport.SpacedRetrier).RetryAfter(t.Context(), 3600e9))
-	nothing(t, r)
-	w.exec(`UPDATE %sin SET visible_at = now()`)
-	if n := receive(t, r, 1)[0].Attempt().N; n != 3 {
-		t.Errorf("after RetryAfter: attempt %d, want 3", n)
-	}
 }

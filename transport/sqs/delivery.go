@@ -10,10 +10,7 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-var (
-	_ transport.Delivery      = (*delivery)(nil)
-	_ transport.SpacedRetrier = (*delivery)(nil)
-)
+var _ transport.Delivery = (*delivery)(nil)
 
 // delivery is one hand-out of a message.
 type delivery struct {
@@ -60,12 +57,6 @@ func (d *delivery) Complete(ctx context.Context) error { return d.settle(ctx, co
 
 // Retry has the message handed out again, as the next attempt.
 func (d *delivery) Retry(ctx context.Context) error { return d.settle(ctx, retrying, 0) }
-
-// RetryAfter is Retry after whole seconds, rounded up, and at most the twelve hours of SQS.
-func (d *delivery) RetryAfter(ctx context.Context, wait time.Duration) error {
-	wait = min(max(wait, 0), maxHold-time.Since(d.received)-time.Second)
-	return d.settle(ctx, retrying, wholeDelay(max(wait, 0)))
-}
 
 // Release gives the message back. SQS counts that all the same.
 func (d *delivery) Release(ctx context.Context) error { return d.settle(ctx, releasing, 0) }

@@ -382,23 +382,6 @@ func TestDelaysNeverExceedWhatSQSTakes(t *testing.T) {
 	}
 }
 
-func TestRetriesAreSpacedInWholeSeconds(t *testing.T) {
-	for wait, want := range map[time.Duration]int32{0: 0, time.Millisecond: 1, 3 * time.Second: 3, 24 * time.Hour: 43_199} {
-		f := &fake{come: [][]types.Message{{came("a", 1)}}}
-		r := openFakeReceiver(t, openFake(t, f, nil))
-		ds, err := r.Receive(t.Context(), 1)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := ds[0].(transport.SpacedRetrier).RetryAfter(t.Context(), wait); err != nil {
-			t.Fatal(err)
-		}
-		if got := f.hidden["a/1"]; got != want {
-			t.Errorf("RetryAfter %v hides for %d s, want %d", wait, got, want)
-		}
-	}
-}
-
 func TestWhatIsHeldGoesBackInTensWhenTheConnectionCloses(t *testing.T) {
 	f := &fake{}
 	for part := range 2 {

@@ -2,7 +2,6 @@ package sqs
 
 import (
 	"encoding/base64"
-	"time"
 
 	"github.com/holdfast-go/holdfast/transport"
 )
@@ -25,7 +24,6 @@ func (c *conn) Limits() transport.Limits {
 		MaxBody:         c.cfg.MaxMessage - maxHeaders - frame,
 		MaxHeaders:      maxHeaders,
 		MaxDelay:        transport.Unlimited,
-		DelayStep:       time.Second,
 		Lease:           c.cfg.Lease,
 		MaxHold:         maxHold,
 		MaxReceive:      most,

@@ -269,7 +269,6 @@ type whole interface {
 	transport.Delivery
 	transport.Completer
 	transport.Transactor
-	transport.SpacedRetrier
 	transport.DeadLetterer
 }
 
@@ -335,10 +334,6 @@ func (d *faultyDelivery) Retry(ctx context.Context) error {
 
 func (d *faultyDelivery) Release(ctx context.Context) error {
 	return d.settle(ctx, "Release", d.whole.Release)
-}
-
-func (d *faultyDelivery) RetryAfter(ctx context.Context, wait time.Duration) error {
-	return d.settle(ctx, "RetryAfter", func(ctx context.Context) error { return d.whole.RetryAfter(ctx, wait) })
 }
 
 func (d *faultyDelivery) DeadLetter(ctx context.Context, reason string) error {

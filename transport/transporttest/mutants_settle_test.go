@@ -74,7 +74,6 @@ var settleMutants = []mutant{
 			return sound(ctx)
 		}
 	}},
-	{"settle-spaced", "RetryAfter does not wait", settling("RetryAfter", retryNow)},
 	{"settle-dead-letter", "DeadLetter returns the message to its queue", settling("DeadLetter", retryNow)},
 }
 

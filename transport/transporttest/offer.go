@@ -47,7 +47,6 @@ var (
 	completing  = capability{"Completer", func(o offer) bool { return is[transport.Completer](o.delivery) }}
 	transacting = capability{"Transactor", func(o offer) bool { return is[transport.Transactor](o.delivery) }}
 	byBytes     = capability{"ByteReceiver", func(o offer) bool { return is[transport.ByteReceiver](o.receiver) }}
-	spacing     = capability{"SpacedRetrier", func(o offer) bool { return is[transport.SpacedRetrier](o.delivery) }}
 	burying     = capability{"DeadLetterer", func(o offer) bool { return is[transport.DeadLetterer](o.delivery) }}
 
 	delays        = capability{"delays (Limits.MaxDelay)", func(o offer) bool { return o.limits.MaxDelay > 0 }}

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/holdfast-go/holdfast/transport"
 )
@@ -52,12 +51,6 @@ var settleRules = []rule{
 		"settle-again",
 		"A settle that failed may be repeated with the same verb: whatever the first came to, the message ends as asked.",
 		nil, settleAgain,
-	},
-	{
-		"settle-spaced",
-		"RetryAfter hands the message out again, not before the time is over, as a further attempt; others are not held up.",
-		[]capability{spacing},
-		settleSpaced,
 	},
 	{
 		"settle-dead-letter",
@@ -122,23 +115,10 @@ func verbs(d transport.Delivery) []verb {
 			return completeWith(ctx, d)
 		}})
 	}
-	if is[transport.SpacedRetrier](d) {
-		all = append(all, verb{"RetryAfter", func(ctx context.Context, d transport.Delivery) error {
-			return retryAfter(ctx, d, 0)
-		}})
-	}
 	if is[transport.DeadLetterer](d) {
 		all = append(all, verb{"DeadLetter", deadLetter})
 	}
 	return all
-}
-
-func retryAfter(ctx context.Context, d transport.Delivery, wait time.Duration) error {
-	own, ok := d.(transport.SpacedRetrier)
-	if !ok {
-		return fmt.Errorf("this delivery is no SpacedRetrier, others are: %T", d)
-	}
-	return own.RetryAfter(ctx, wait)
 }
 
 func deadLetter(ctx context.Context, d transport.Delivery) error {
@@ -288,30 +268,6 @@ func settleAgain(t *test) {
 		d = t.one(r, id)
 		settles(d, d.Complete)
 	}
-	t.empty(c, q)
-}
-
-func settleSpaced(t *test) {
-	const space = 300 * time.Millisecond
-	c := t.open()
-	q := t.queue(c, "in")
-	t.send(c, q, "spaced")
-	r := t.receiver(c, q)
-	d := t.one(r, "spaced")
-	t.send(c, q, "other")
-	began := time.Now()
-	t.do("RetryAfter", func(ctx context.Context) error {
-		return retryAfter(ctx, d, space)
-	})
-	t.complete(t.one(r, "other"))
-	again := t.one(r, "spaced")
-	if took := time.Since(began); took < space-clockGrain {
-		t.Errorf("it came again after %v, want %v", took, space)
-	}
-	if a := again.Attempt(); a.N < 2 || a.Exact && a.N != 2 {
-		t.Errorf("its attempt is %+v, want the second", a)
-	}
-	t.complete(again)
 	t.empty(c, q)
 }
 

@@ -1,0 +1,87 @@
+package transport
+
+import "context"
+
+// Installer is implemented by a Conn that can create queues. Without it, the queues must exist already.
+type Installer interface {
+	// Install creates the missing parts of plan and changes nothing that exists. Several processes may install at
+	// once.
+	Install(ctx context.Context, plan Plan) error
+}
+
+// Plan lists what an endpoint needs at its broker.
+type Plan struct {
+	Queues []Queue
+	// Types are the message types that the endpoint publishes or subscribes to, each followed by its base types, most
+	// concrete first.
+	Types [][]string
+	// Delays reports whether messages may be delayed. A driver creates what it needs for that.
+	Delays bool
+}
+
+// Queue is a queue of a [Plan].
+type Queue struct {
+	Name string
+	// Shared reports whether other systems use the queue too, such as the error and audit queue. Drivers create it
+	// without additions of their own.
+	Shared bool
+	// Counted reports whether the deliveries of the queue must be counted exactly (Attempt.Exact), also those that are
+	// lost with a process. A driver for a broker with several kinds of queue picks one that counts, whatever its
+	// configuration says for other queues. A driver that has none creates an ordinary queue.
+	Counted bool
+}
+
+// Subscriber is implemented by a Conn that can publish. Without it the endpoint refuses to publish and to subscribe.
+type Subscriber interface {
+	// Subscribe routes messages that are published under any of the types to queue. Repeating it changes nothing.
+	Subscribe(ctx context.Context, queue string, types []string) error
+	// Unsubscribe removes these routes. An unknown subscription is no error.
+	Unsubscribe(ctx context.Context, queue string, types []string) error
+}
+
+// TxDispatcher is implemented by a Conn that can send in a transaction of the caller in the transport's own database.
+// Without it, messages are sent in a transaction only by handlers.
+type TxDispatcher interface {
+	// DispatchIn sends ops in tx: they are in their queues once the caller commits it, and never if the caller rolls it
+	// back. DispatchIn does neither. The driver defines the type of tx; another type, or a transaction of another
+	// database, is an error that names the type. The caller must not use tx meanwhile.
+	//
+	// On an error none of ops is sent. Unless its connection is lost, tx can continue and be committed without them: a
+	// [*DispatchError] names the operations that were refused. Receipts are those of Dispatch, valid once tx is
+	// committed; those of a transaction that was rolled back may name other messages.
+	DispatchIn(ctx context.Context, tx any, ops []Operation) ([]Receipt, error)
+}
+
+// Canceler is implemented by a Conn that can cancel a delayed message. Without it, none can be cancelled.
+type Canceler interface {
+	// Cancel removes the message of a [Receipt]. It fails with [ErrNotFound] when the message was delivered or cancelled
+	// before.
+	Cancel(ctx context.Context, receipt string) error
+}
+
+// Blocker is implemented by a Conn whose broker announces when it accepts no messages, and when it accepts them again.
+// Settling a received message then waits until it does.
+type Blocker interface {
+	// Blocked reports whether the broker accepts no messages at the moment. Dispatch waits until it does.
+	Blocked() bool
+}
+
+// Satellites is implemented by a Conn with queues of its own that the endpoint has to process, such as a native
+// dead-letter queue. Without it there are none.
+type Satellites interface {
+	// Satellites returns the queues that exist. The endpoint receives from them as from its own queue, and calls
+	// Satellites once after the start. An error means that the broker did not answer for all of them: the endpoint
+	// receives from those that are returned with it, is not ready meanwhile, and calls Satellites again, with growing
+	// pauses, until there is no error. A queue that does not exist is no error. One goroutine calls it at a time.
+	Satellites(ctx context.Context) ([]Satellite, error)
+}
+
+// Satellite is a queue of the driver's own with the handler of its messages.
+type Satellite struct {
+	Queue string
+	// Concurrency is how many messages are handled at once; 0 means 1.
+	Concurrency int
+	// Handle returns the operations to send before the message is completed. A [*DeadLetteredError] moves the message
+	// to the endpoint's error queue. After any other error the message stays, and is delivered again later.
+	Handle func(ctx context.Context, m *Message) ([]Operation, error)
+}

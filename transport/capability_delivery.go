@@ -1,0 +1,69 @@
+package transport
+
+import "context"
+
+// Completer is implemented by a Delivery that can be completed and send messages as one unit. Without it the endpoint
+// dispatches first and completes afterwards, so a crash between the two sends twice.
+type Completer interface {
+	// CompleteWith completes the delivery and sends ops: both happen or neither. It fails with [ErrLeaseLost], with a
+	// [*DispatchError] when an operation is refused, or with [ErrOutcomeUnknown].
+	CompleteWith(ctx context.Context, ops []Operation) error
+}
+
+// Transactor is implemented by a Delivery that can be completed in one transaction with the handler's own writes.
+// Without it the transaction mode SendsAtomicWithReceive is not offered.
+type Transactor interface {
+	// Begin returns the transaction of this delivery. The driver defines what it is, and when it really begins: users
+	// reach it through the driver's own function, such as sqlserver.Tx or sqlite.OnCommit, which calls [UnwrapTx].
+	Begin(ctx context.Context) (Tx, error)
+}
+
+// Tx is a transaction that a delivery is part of. It is used by one goroutine at a time.
+type Tx interface {
+	// Complete commits: the handler's writes, ops and the completion happen together or not at all. It fails like
+	// CompleteWith, and when the handler's part cannot be committed; the transaction is then over, and the delivery is
+	// not settled.
+	Complete(ctx context.Context, ops []Operation) error
+	// Rollback undoes the handler's writes. It does not settle the delivery. After Complete it does nothing.
+	Rollback(ctx context.Context) error
+}
+
+// UnwrapTx returns the driver's own transaction behind tx. A session wraps it, so that handlers cannot end it; the
+// driver's function that makes use of a session's transaction, such as sqlite.OnCommit, unwraps it.
+func UnwrapTx(tx Tx) Tx {
+	if w, ok := tx.(interface{ Unwrap() Tx }); ok {
+		return w.Unwrap()
+	}
+	return tx
+}
+
+// ConflictDetector is implemented by a Tx of a database that may abort it in favor of another transaction. Without it,
+// such an abort is a failure of the message.
+type ConflictDetector interface {
+	// Conflict reports whether err, of a handler's statement or of Complete, is such an abort, as in a deadlock: nothing
+	// was written, and the same transaction may succeed when it is repeated.
+	Conflict(err error) bool
+}
+
+// Postponer is implemented by a Delivery that can wait in its queue until another queue takes messages again. Without
+// it a [*BusyError] is a failure of the message.
+type Postponer interface {
+	// Postpone returns the message to its queue, with the attempts that it had before this delivery. The message is
+	// delivered again when busy takes messages, or after some time.
+	Postpone(ctx context.Context, busy string) error
+}
+
+// DeadLetterer is implemented by a Delivery whose broker has a dead-letter queue of its own. Without it a dead-lettered
+// message is moved to the error queue.
+type DeadLetterer interface {
+	// DeadLetter moves the message to that queue, with the reason where the broker has a place for it.
+	DeadLetter(ctx context.Context, reason string) error
+}
+
+// RetryReasoner is implemented by a Delivery whose broker keeps a note with a message that is retried, where its tools
+// show it. Without it the reason of an immediate retry is in the endpoint's log alone.
+type RetryReasoner interface {
+	// RetryBecause is Retry, and stores the reason with the message, truncated where the broker has less room. None of
+	// the headers of the next delivery shows it.
+	RetryBecause(ctx context.Context, reason string) error
+}
