@@ -90,7 +90,7 @@ test-azure-%: go compiler
 
 .PHONY: test-rabbitmq
 test-rabbitmq: go compiler ## RabbitMQ of another Debian suite: SUITE=trixie has 4.0, sid what is newest
-	CGO_ENABLED=1 scripts/rabbitmq-version.sh $(SUITE) go test -race $(ONE_BY_ONE) -timeout=30m ./internal/brokertest ./transport/rabbitmq ./endpoint ./cmd/holdfast
+	CGO_ENABLED=1 scripts/rabbitmq-version.sh $(SUITE) go test -race $(ONE_BY_ONE) -timeout=30m ./internal/brokertest ./transport/rabbitmq ./endpoint/acceptance ./cmd/holdfast
 	CGO_ENABLED=1 scripts/rabbitmq-version.sh $(SUITE) go test -race $(ONE_BY_ONE) -timeout=30m -run='^TestRabbitMQ$$' ./internal/baddays
 
 .PHONY: test-postgres

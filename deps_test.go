@@ -47,6 +47,8 @@ var rules = []rule{
 		"resilience", "serialization", "transport",
 	}},
 
+	{of: "endpoint/acceptance", tests: true},
+	{of: "endpoint/internal/*", ours: []string{"header", "internal/*", "pipeline", "recoverability", "transport"}},
 	{of: "endpoint/health", ours: aboveEndpoint},
 	{of: "saga", ours: aboveEndpoint},
 	{of: "telemetry/otel", ours: append([]string{"recoverability"}, aboveEndpoint...), modules: []string{"go.opentelemetry.io/otel"}},

@@ -1,4 +1,4 @@
-package endpoint_test
+package acceptance_test
 
 import (
 	"context"

@@ -1,4 +1,4 @@
-package endpoint_test
+package acceptance_test
 
 import (
 	"context"
@@ -165,7 +165,7 @@ func TestInSaysWhyItCannotBeUsed(t *testing.T) {
 		{sender, noTx, "the transaction of In is nil: begin it first"},
 		{sender, noPgxTx, "the transaction of In is nil: begin it first"},
 		{sender, "tx", "it is a string: want a *sql.Tx"},
-		{sender, &tx, "it is a *endpoint_test.usersTx: want a *sql.Tx"},
+		{sender, &tx, "it is a *acceptance_test.usersTx: want a *sql.Tx"},
 		{memory, tx.tx, "the transport cannot send in a database transaction: commit first, then send without In; a crash between the two loses the message"},
 		{memory, nil, "the transport cannot send in a database transaction: commit first, then send without In; a crash between the two loses the message"},
 	} {
