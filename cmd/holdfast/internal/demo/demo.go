@@ -1,45 +1,43 @@
+// Package demo is a small shop for the command holdfast demo. Orders come from a file and go through three endpoints.
+// A ledger beside the queues proves that no order was lost or handled twice.
 package demo
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
+	"os"
+	"text/tabwriter"
 	"time"
 
+	"github.com/schollz/progressbar/v3"
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/term"
+
+	"github.com/holdfast-go/holdfast/endpoint"
 	"github.com/holdfast-go/holdfast/transport"
 	"github.com/holdfast-go/holdfast/transport/inmemory"
 	"github.com/holdfast-go/holdfast/transport/sqlite"
 )
 
-// Options are what the command line says.
+// Options are the flags of the command.
 type Options struct {
-	// Input is the file with the orders, and Limit how many of its lines count; 0 is all.
-	Input string
-	Limit int
-	// Path is the file with the queues and the ledger; "" keeps both in memory.
-	Path string
-	// Work is how long each handler pretends to work on a message.
-	Work time.Duration
-	// Out takes what is shown, Log the endpoints' log.
-	Out io.Writer
-	Log *slog.Logger
+	Input string        // the file with the orders
+	Limit int           // the number of its lines that count; 0 is all
+	Path  string        // the file with the queues and the ledger; "" keeps both in memory
+	Work  time.Duration // how long a handler waits before it handles a message
+	Out   io.Writer     // of the report
+	Log   *slog.Logger  // of the endpoints
 }
 
-// lease is short so that somebody who has killed the demo need not wait long for
-// the messages that it was handling.
+// lease is short: after a kill, messages in flight come back within this time.
 const lease = 3 * time.Second
 
-// Errors of Run and Verify.
-var (
-	// ErrInterrupted is returned when ctx ended before all orders were handled.
-	ErrInterrupted = errors.New("interrupted: run it again to go on")
-	// ErrUnproven is returned when the totals do not add up.
-	ErrUnproven = errors.New("the totals do not add up against the input")
-	// ErrUnfinished is returned by Verify when there is still something to do.
-	ErrUnfinished = errors.New("not all orders have been handled: run the demo again to go on")
-)
+// ErrInterrupted is returned by Run when ctx ended before all orders were handled.
+var ErrInterrupted = errors.New("interrupted: run it again to go on")
 
 // demo is one call of Run or Verify.
 type demo struct {
@@ -49,73 +47,56 @@ type demo struct {
 	ledger    *ledger
 }
 
-// open reads the input and opens the ledger, which must be about the same input or new.
-func open(ctx context.Context, opts Options) (*demo, error) {
-	in, err := ReadInput(opts.Input, opts.Limit)
-	if err != nil {
-		return nil, err
-	}
-	d := &demo{Options: opts, input: in, transport: &inmemory.Transport{}}
+// open reads the input, opens the ledger and calls f with both.
+func open(opts Options, f func(*demo) error) (err error) {
+	d := &demo{Options: opts, transport: &inmemory.Transport{}}
 	if opts.Path != "" {
 		d.transport = &sqlite.Transport{Path: opts.Path, Lease: lease}
 	}
+	if d.input, err = ReadInput(opts.Input, opts.Limit); err != nil {
+		return err
+	}
 	if d.ledger, err = openLedger(opts.Path); err != nil {
-		return nil, err
-	}
-	if err := d.match(ctx); err != nil {
-		return nil, errors.Join(err, d.ledger.close())
-	}
-	return d, nil
-}
-
-// match fails when the ledger is about other orders.
-func (d *demo) match(ctx context.Context) error {
-	last, err := d.ledger.lastRun(ctx)
-	switch {
-	case errors.Is(err, errNothing) || err == nil && last.hash == d.input.Hash:
-		return nil
-	case err == nil:
-		return fmt.Errorf("%s is about other orders (%d lines of %s): start over with --reset, or use another file by --transport",
-			d.Path, last.lines, last.name)
-	}
-	return fmt.Errorf("read the ledger: %w", err)
-}
-
-// Run sends the orders and handles them until all have come to an end, going on where
-// an earlier run was stopped. Then it verifies the totals.
-func Run(ctx context.Context, opts Options) (err error) {
-	d, err := open(ctx, opts)
-	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, d.ledger.close()) }()
-	if err := d.ledger.begin(ctx, d.input); err != nil {
-		return err
-	}
-	before, err := d.ledger.tally(ctx, len(d.input.Lines))
-	if err != nil {
-		return err
-	}
-	d.introduce(before)
-	if before.done() {
-		fmt.Fprintf(d.Out, "All orders have been handled by earlier runs. To start over: --reset\n\n")
-		return errors.Join(report(d.Out, before, before, 0), d.verify(ctx))
-	}
-	if err := d.process(ctx, before); err != nil {
-		return err
-	}
-	return d.verify(ctx)
+	return f(d)
 }
 
-// introduce tells what is going to happen.
-func (d *demo) introduce(before tally) {
-	place := "memory"
-	if d.Path != "" {
-		place = d.Path
-	}
+// Run sends the orders and handles them until each is finished, going on where an earlier run was stopped. Then it
+// verifies the totals.
+func Run(ctx context.Context, opts Options) error {
+	return open(opts, func(d *demo) error {
+		err := d.ledger.begin(ctx, d.input)
+		if err == nil {
+			err = d.ledger.match(ctx, d.input)
+		}
+		if err != nil {
+			return err
+		}
+		before, err := d.ledger.counts(ctx, len(d.input.Lines))
+		if err != nil {
+			return err
+		}
+		d.introduce(before)
+		if before.done() {
+			fmt.Fprintf(d.Out, "All orders have been handled by earlier runs. To start over: --reset\n\n")
+			err = report(d.Out, before, before, 0)
+		} else {
+			err = d.process(ctx, before)
+		}
+		if err != nil {
+			return err
+		}
+		return d.verify(ctx)
+	})
+}
+
+// introduce describes the run.
+func (d *demo) introduce(before counts) {
 	malformed := d.input.malformed()
 	fmt.Fprintf(d.Out, "%d orders from %s, %d of them malformed; queues in %s.\n",
-		len(d.input.Lines), d.input.Name, len(malformed), place)
+		len(d.input.Lines), d.input.Name, len(malformed), cmp.Or(d.Path, "memory"))
 	if before.imported == 0 {
 		for _, text := range malformed {
 			fmt.Fprintln(d.Out, "  ", text)
@@ -127,8 +108,121 @@ queue %q. These delays are the demo's own: the defaults are 10, 20 and 30 s. Mal
 lines are moved at once.
 `, d.Work, retries.Immediate, retries.TimeIncrease, 2*retries.TimeIncrease, errorQueue)
 	if before.imported > 0 {
-		fmt.Fprintf(d.Out, "Going on after an earlier run: %d of %d orders are finished. What a killed run was\nhandling comes back within %v; a hand-out that was lost so counts as a retry.\n",
-			before.finished(), before.lines, lease)
+		fmt.Fprintf(d.Out, `Going on after an earlier run: %d of %d orders are finished. What a killed run was
+handling comes back within %v; a delivery that was lost so counts as a retry.
+`, before.finished(), before.lines, lease)
 	}
 	fmt.Fprintln(d.Out)
+}
+
+// process runs the endpoints until each order is finished or ctx ends.
+func (d *demo) process(ctx context.Context, before counts) error {
+	start := time.Now()
+	running, stop := context.WithCancel(ctx)
+	defer stop()
+	group, running := errgroup.WithContext(running)
+	err := d.start(running, group)
+	if err == nil {
+		err = d.watch(running)
+	}
+	stop()
+	if err := cmp.Or(group.Wait(), err); err != nil { // that of the group is the cause of the other
+		return err
+	}
+	after, err := d.ledger.counts(ctx, before.lines)
+	if err == nil {
+		err = report(d.Out, before, after, time.Since(start))
+	}
+	if err == nil && !after.done() {
+		err = ErrInterrupted
+	}
+	return err
+}
+
+// start starts the endpoints, subscribers first so that no event is lost, and imports the lines unless an earlier run
+// did.
+func (d *demo) start(ctx context.Context, group *errgroup.Group) error {
+	var last *endpoint.Endpoint
+	for _, cfg := range []endpoint.Config{d.subscriber(billing), d.subscriber(shipping), d.sales(), d.importer()} {
+		e, err := endpoint.New(cfg)
+		if err != nil {
+			return err
+		}
+		group.Go(func() error { return e.Run(ctx) })
+		select {
+		case <-e.Ready():
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+		last = e
+	}
+	if now, err := d.ledger.counts(ctx, 0); err != nil || now.imported > 0 {
+		return err
+	}
+	return d.importLines(ctx, last)
+}
+
+// watch shows the progress until each order is finished or ctx ends: a bar on a terminal, a line a second elsewhere.
+func (d *demo) watch(ctx context.Context) error {
+	var bar *progressbar.ProgressBar
+	if f, ok := d.Out.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
+		bar = progressbar.NewOptions(len(d.input.Lines), progressbar.OptionSetWriter(f), progressbar.OptionFullWidth(),
+			progressbar.OptionSetPredictTime(false), progressbar.OptionSetElapsedTime(false))
+		defer fmt.Fprintln(f)
+	}
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for start, shown := time.Now(), 0; ; {
+		now, err := d.ledger.counts(ctx, len(d.input.Lines))
+		if err != nil {
+			return err
+		}
+		seconds := int(time.Since(start) / time.Second)
+		switch {
+		case bar != nil:
+			bar.Describe(now.String())
+			_ = bar.Set(now.finished()) // fails past its end only
+		case seconds > shown:
+			shown = seconds
+			fmt.Fprintf(d.Out, "%3ds  finished %d of %d  sent %d  %v\n", seconds, now.finished(), now.lines, now.imported, now)
+		}
+		if now.done() || ctx.Err() != nil {
+			return nil
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+		}
+	}
+}
+
+// String fits into a terminal's line together with a short bar.
+func (c counts) String() string {
+	sum := c.total()
+	return fmt.Sprintf("sales %d billing %d shipping %d retried %d delayed %d error %d",
+		c.by[sales].settled(), c.by[billing].settled(), c.by[shipping].settled(), sum.retried, sum.delayed, sum.failed)
+}
+
+// report writes the closing table: all that was done on this file, and the rate of this run.
+func report(out io.Writer, before, after counts, elapsed time.Duration) error {
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(w, "endpoint\tprocessed\tretried at once\tdelayed\tmoved to error\t")
+	row := func(name string, c count) {
+		fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%d\t\n", name, c.processed, c.retried, c.delayed, c.failed)
+	}
+	for _, name := range handling {
+		row(name, after.by[name])
+	}
+	row("total", after.total())
+	err := w.Flush()
+	earlier := before.total().settled()
+	if handled := after.total().settled() - earlier; handled > 0 {
+		fmt.Fprintf(out, "This run: %d messages in %.1f s, %.0f messages per second", handled,
+			elapsed.Seconds(), float64(handled)/elapsed.Seconds())
+		if earlier > 0 {
+			fmt.Fprintf(out, "; earlier runs: %d messages", earlier)
+		}
+		fmt.Fprintln(out, ".")
+	}
+	return err
 }

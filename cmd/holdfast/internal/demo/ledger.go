@@ -1,24 +1,22 @@
 package demo
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
 	"fmt"
 
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/sqlitefile"
-	"github.com/holdfast-go/holdfast/transport"
+	"github.com/holdfast-go/holdfast/endpoint"
 	"github.com/holdfast-go/holdfast/transport/sqlite"
 )
 
-// ledger is where the demo's handlers write what became of each order: tables
-// beside the queues, in the same file. A row is written in the transaction that
-// completes the message it is about, so a kill leaves both or neither. Rows
-// are only ever added, without a key that could hide one too many.
+// ledger holds the work of the handlers: tables beside the queues, in the same file. A row is committed with the
+// completion of its message, so a kill leaves both or neither. No key hides a row too many.
 type ledger struct {
-	db *sql.DB
-	// write adds to the ledger on behalf of the message being handled.
-	write func(ctx context.Context, s txer, add func(context.Context, execer) error) error
+	db   *sql.DB
+	path string // "" for memory
 }
 
 const ledgerSchema = `
@@ -33,124 +31,38 @@ create table if not exists demo_outcome (
 	retries integer not null, currency text not null, amount integer not null, reason text not null
 );`
 
-// execer is a *sql.DB or a *sql.Tx.
-type execer interface {
-	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
-}
-
-// txer is a session that can give the transaction of its message.
-type txer interface {
-	Tx(ctx context.Context) (transport.Tx, error)
-}
-
-// Outcomes of handling a message until it leaves its queue.
+// Values of demo_outcome.outcome.
 const (
 	processed = "processed"
-	delayed   = "delayed" // sent to the queue again, to be handled later
+	delayed   = "delayed" // for a delayed retry
 	failed    = "failed"  // moved to the error queue
 )
 
-// entry is a row of demo_outcome.
+// entry is a row of demo_outcome. Retries are the immediate ones before the outcome.
 type entry struct {
-	line     int
-	endpoint string
-	outcome  string
-	retries  int // at once, before this outcome
-	currency string
-	amount   Amount
-	reason   string
+	line              int
+	endpoint, outcome string
+	retries           int
+	currency          string
+	amount            Amount
+	reason            string
 }
 
-// openLedger opens the ledger in the file at path, or in memory where path is "". It
-// writes nothing yet.
+// openLedger opens the ledger in the file at path, or in memory when path is "". It writes nothing.
 func openLedger(path string) (*ledger, error) {
+	db, err := sqlitefile.Open(cmp.Or(path, ":memory:"))
+	if err != nil {
+		return nil, fmt.Errorf("open the ledger: %w", err)
+	}
 	if path == "" {
-		return memoryLedger()
+		db.SetMaxOpenConns(1) // each connection has a memory of its own
 	}
-	db, err := sqlitefile.Open(path)
-	if err != nil {
-		return nil, fmt.Errorf("open the ledger: %w", err)
-	}
-	return &ledger{db: db, write: onCommit}, nil
-}
-
-func memoryLedger() (*ledger, error) {
-	db, err := sql.Open("sqlite", ":memory:")
-	if err != nil {
-		return nil, fmt.Errorf("open the ledger: %w", err)
-	}
-	db.SetMaxOpenConns(1) // each would be a memory of its own
-	l := &ledger{db: db}
-	l.write = l.directly
-	return l, nil
+	return &ledger{db, path}, nil
 }
 
 func (l *ledger) close() error { return l.db.Close() }
 
-// onCommit writes in the transaction that completes the message.
-func onCommit(ctx context.Context, s txer, add func(context.Context, execer) error) error {
-	return sqlite.OnCommit(ctx, s, func(ctx context.Context, tx *sql.Tx) error { return add(ctx, tx) })
-}
-
-// directly writes without waiting for the message: enough where nothing outlives
-// the process anyway.
-func (l *ledger) directly(ctx context.Context, _ txer, add func(context.Context, execer) error) error {
-	return add(ctx, l.db)
-}
-
-// record writes an entry together with the completion of the message that s handles.
-func (l *ledger) record(ctx context.Context, s txer, e entry) error {
-	return l.write(ctx, s, func(ctx context.Context, tx execer) error {
-		_, err := tx.ExecContext(ctx, `insert into demo_outcome values (?, ?, ?, ?, ?, ?, ?)`,
-			e.line, e.endpoint, e.outcome, e.retries, e.currency, int64(e.amount), e.reason)
-		return err
-	})
-}
-
-// recordImport writes that the lines from the first-th on have been sent. It fails the
-// message when that is in the ledger already.
-func (l *ledger) recordImport(ctx context.Context, s txer, first, lines int) error {
-	return l.write(ctx, s, func(ctx context.Context, tx execer) error {
-		_, err := tx.ExecContext(ctx, `insert into demo_import values (?, ?)`, first, lines)
-		return err
-	})
-}
-
-// imported tells whether the lines from the first-th on have been sent.
-func (l *ledger) imported(ctx context.Context, first int) (bool, error) {
-	var n int
-	err := l.db.QueryRowContext(ctx, `select count(*) from demo_import where first = ?`, first).Scan(&n)
-	return n > 0, err
-}
-
-// run is what the ledger is about.
-type run struct {
-	hash, name string
-	lines      int
-}
-
-// errNothing says that the demo has not been run here.
-var errNothing = errors.New("the demo has not been run here yet")
-
-// lastRun reads what the ledger is about: errNothing where there is none.
-func (l *ledger) lastRun(ctx context.Context) (run, error) {
-	var tables int
-	err := l.db.QueryRowContext(ctx, `select count(*) from sqlite_master where name = 'demo_run'`).Scan(&tables)
-	if err == nil && tables == 0 {
-		err = errNothing
-	}
-	if err != nil {
-		return run{}, err
-	}
-	var r run
-	err = l.db.QueryRowContext(ctx, `select input_hash, input_name, lines from demo_run`).Scan(&r.hash, &r.name, &r.lines)
-	if errors.Is(err, sql.ErrNoRows) {
-		err = errNothing
-	}
-	return r, err
-}
-
-// begin makes the ledger be about in, unless it is about something already.
+// begin creates the tables and binds the ledger to in, unless it is bound already.
 func (l *ledger) begin(ctx context.Context, in *Input) error {
 	_, err := l.db.ExecContext(ctx, ledgerSchema)
 	if err == nil {
@@ -161,4 +73,116 @@ func (l *ledger) begin(ctx context.Context, in *Input) error {
 		return fmt.Errorf("begin the ledger: %w", err)
 	}
 	return nil
+}
+
+// errNothing is returned for a file in which the demo has not run.
+var errNothing = errors.New("the demo has not been run here yet")
+
+// match fails with errNothing for a file without a ledger, and for a ledger of another input; a nil in is any.
+func (l *ledger) match(ctx context.Context, in *Input) error {
+	var hash, name string
+	var lines int
+	row := l.db.QueryRowContext(ctx, `select input_hash, input_name, lines from demo_run`)
+	if err := row.Scan(&hash, &name, &lines); err != nil {
+		return fmt.Errorf("%w: %w", errNothing, err)
+	}
+	if in != nil && in.Hash != hash {
+		return fmt.Errorf("%s is about other orders (%d lines of %s): start over with --reset, "+
+			"or use another file by --transport", l.path, lines, name)
+	}
+	return nil
+}
+
+// record writes an entry in the transaction that completes the message of s. In memory it writes at once.
+func (l *ledger) record(ctx context.Context, s *endpoint.Session, e entry) error {
+	const insert = `insert into demo_outcome values (?, ?, ?, ?, ?, ?, ?)`
+	row := []any{e.line, e.endpoint, e.outcome, e.retries, e.currency, int64(e.amount), e.reason}
+	if l.path == "" {
+		_, err := l.db.ExecContext(ctx, insert, row...)
+		return err
+	}
+	return sqlite.OnCommit(ctx, s, func(ctx context.Context, tx *sql.Tx) error {
+		_, err := tx.ExecContext(ctx, insert, row...)
+		return err
+	})
+}
+
+// each calls scan for every row of a query.
+func (l *ledger) each(ctx context.Context, query string, scan func(*sql.Rows) error) error {
+	rows, err := l.db.QueryContext(ctx, query)
+	if err != nil {
+		return fmt.Errorf("read the ledger: %w", err)
+	}
+	defer rows.Close()
+	for rows.Next() {
+		if err := scan(rows); err != nil {
+			return fmt.Errorf("read the ledger: %w", err)
+		}
+	}
+	return rows.Err()
+}
+
+// entries returns all entries but delayed retries, by line.
+func (l *ledger) entries(ctx context.Context) (map[int][]entry, error) {
+	all := map[int][]entry{}
+	return all, l.each(ctx, `select line, endpoint, outcome, currency, amount, reason from demo_outcome
+		where outcome <> 'delayed'`, func(rows *sql.Rows) error {
+		var e entry
+		err := rows.Scan(&e.line, &e.endpoint, &e.outcome, &e.currency, &e.amount, &e.reason)
+		all[e.line] = append(all[e.line], e)
+		return err
+	})
+}
+
+// count is the work of one endpoint: messages processed and moved to the error queue, and retries.
+type count struct{ processed, failed, delayed, retried int }
+
+func (c count) settled() int { return c.processed + c.failed }
+
+// counts are the work of all endpoints, in every run of the demo on this file.
+type counts struct {
+	lines, imported int // of the input, and those that were sent to sales
+	by              map[string]count
+}
+
+// counts reads the ledger, also when ctx has ended.
+func (l *ledger) counts(ctx context.Context, lines int) (counts, error) {
+	all := counts{lines: lines, by: map[string]count{}}
+	return all, l.each(context.WithoutCancel(ctx), `
+		select endpoint, sum(outcome = 'processed'), sum(outcome = 'failed'), sum(outcome = 'delayed'), sum(retries)
+		from demo_outcome group by endpoint
+		union all select '', coalesce(sum(lines), 0), 0, 0, 0 from demo_import`, func(rows *sql.Rows) error {
+		var name string
+		var c count
+		err := rows.Scan(&name, &c.processed, &c.failed, &c.delayed, &c.retried)
+		if name == "" {
+			all.imported = c.processed
+		} else {
+			all.by[name] = c
+		}
+		return err
+	})
+}
+
+// finished returns the number of orders that are finished everywhere. It assumes that the orders missing at billing
+// and at shipping are the same.
+func (c counts) finished() int {
+	return c.by[sales].failed + min(c.by[billing].settled(), c.by[shipping].settled())
+}
+
+// done reports whether every order is finished.
+func (c counts) done() bool {
+	accepted := c.by[sales].processed
+	return c.by[sales].settled() >= c.lines && min(c.by[billing].settled(), c.by[shipping].settled()) >= accepted
+}
+
+// total returns the sum over the endpoints.
+func (c counts) total() (sum count) {
+	for _, one := range c.by {
+		sum.processed += one.processed
+		sum.failed += one.failed
+		sum.delayed += one.delayed
+		sum.retried += one.retried
+	}
+	return sum
 }

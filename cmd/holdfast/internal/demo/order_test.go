@@ -19,7 +19,8 @@ func TestAmountsAreExact(t *testing.T) {
 			t.Errorf("%s is read as %d (%v), want %d", text, a, err, want)
 		}
 		back, err := json.Marshal(a)
-		if again, perr := parseAmount(string(back)); err != nil || perr != nil || again != want {
+		var again Amount
+		if perr := json.Unmarshal(back, &again); err != nil || perr != nil || again != want {
 			t.Errorf("%s is written as %s", text, back)
 		}
 	}
@@ -78,7 +79,7 @@ func TestInputKeepsLineNumbersAndPassesOverEmptyLines(t *testing.T) {
 	}
 }
 
-func TestExampleHasAThousandOrdersWithAllKindsOfFates(t *testing.T) {
+func TestExampleHasAThousandOrdersWithAllKindsOfOutcomes(t *testing.T) {
 	in, err := ReadInput(orders, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -86,38 +87,38 @@ func TestExampleHasAThousandOrdersWithAllKindsOfFates(t *testing.T) {
 	if n := len(in.malformed()); len(in.Lines) != 1000 || n < 15 || n > 30 {
 		t.Errorf("%d lines, %d malformed: want 1000 and about 20", len(in.Lines), n)
 	}
-	seen := map[string]map[Fate]int{sales: {}, billing: {}, shipping: {}}
+	seen := map[string]map[outcome]int{sales: {}, billing: {}, shipping: {}}
 	for _, line := range in.Lines {
 		if o, err := line.order(); err == nil {
 			for name := range seen {
-				seen[name][fate(name, o.OrderID)]++
+				seen[name][outcomeOf(name, o.OrderID)]++
 			}
 		}
 	}
 	for _, name := range []string{billing, shipping} {
-		for _, f := range []Fate{Succeeds, FailsOnce, FailsForAWhile, FailsAlways} {
+		for _, f := range []outcome{succeeds, failsOnce, failsForAWhile, failsAlways} {
 			if seen[name][f] == 0 {
-				t.Errorf("no order has fate %d at %s", f, name)
+				t.Errorf("no order has outcome %d at %s", f, name)
 			}
 		}
 	}
 }
 
-func TestFatesDecideWhichAttemptFails(t *testing.T) {
-	ids := map[Fate]string{}
+func TestOutcomesDecideWhichAttemptFails(t *testing.T) {
+	ids := map[outcome]string{}
 	for i := range 2000 {
 		id := string(rune('a'+i%26)) + strings.Repeat("x", i/26)
-		ids[fate(billing, id)] = id
+		ids[outcomeOf(billing, id)] = id
 	}
-	for f, failures := range map[Fate][]bool{ // first attempt, second, after one delay, after two
-		Succeeds:       {false, false, false, false},
-		FailsOnce:      {true, false, false, false},
-		FailsForAWhile: {true, true, false, false},
-		FailsAlways:    {true, true, true, true},
+	for f, fails := range map[outcome][]bool{ // first attempt, second, after one delay, after two
+		succeeds:       {false, false, false, false},
+		failsOnce:      {true, false, false, false},
+		failsForAWhile: {true, true, false, false},
+		failsAlways:    {true, true, true, true},
 	} {
 		for i, at := range [][2]int{{1, 0}, {2, 0}, {1, 1}, {1, 2}} {
-			if err := trouble(billing, ids[f], at[0], at[1]); (err != nil) != failures[i] {
-				t.Errorf("fate %d at attempt %d after %d delays: %v, want failing %v", f, at[0], at[1], err, failures[i])
+			if err := failure(billing, ids[f], at[0], at[1]); (err != nil) != fails[i] {
+				t.Errorf("outcome %d at attempt %d after %d delays: %v, want failing %v", f, at[0], at[1], err, fails[i])
 			}
 		}
 	}

@@ -1,6 +1,8 @@
 package demo
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -11,88 +13,48 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// ending is what becomes of an order in the end. Every line of the input has exactly one.
-type ending string
-
-const (
-	rejected    ending = "rejected by sales"
-	fulfilled   ending = "charged and shipped"
-	notCharged  ending = "shipped, but not charged"
-	notShipped  ending = "charged, but not shipped"
-	neitherDone ending = "neither charged nor shipped"
+// Errors of Verify, and of Run, which verifies in the end.
+var (
+	ErrUnproven   = errors.New("the totals do not add up against the input")
+	ErrUnfinished = errors.New("not all orders have been handled: run the demo again to go on")
 )
 
-var endings = []ending{fulfilled, notCharged, notShipped, neitherDone, rejected}
-
-func endingOf(charged, shipped bool) ending {
-	switch {
-	case charged && shipped:
-		return fulfilled
-	case shipped:
-		return notCharged
-	case charged:
-		return notShipped
-	}
-	return neitherDone
+// endings are the final states of an order. Each line of the input has exactly one.
+var endings = [...]string{
+	"charged and shipped", "shipped, but not charged", "charged, but not shipped", "neither charged nor shipped",
+	"rejected by sales",
 }
 
-// sum is how many orders came to an ending and what they are worth, by currency.
-type sum struct {
-	orders  int
-	amounts map[string]Amount
-}
+const rejected = len(endings) - 1
 
-func (s *sum) add(currency string, a Amount) {
-	s.orders++
-	if currency == "" {
-		return
-	}
-	if s.amounts == nil {
-		s.amounts = map[string]Amount{}
-	}
-	s.amounts[currency] += a
-}
+// sums are amounts by currency, and the number of orders under "".
+type sums map[string]Amount
 
-func (s *sum) String() string {
+func (s sums) String() string {
 	var parts []string
-	for _, currency := range slices.Sorted(maps.Keys(s.amounts)) {
-		parts = append(parts, s.amounts[currency].String()+" "+currency)
+	for _, currency := range slices.Sorted(maps.Keys(s)) {
+		if currency != "" {
+			parts = append(parts, s[currency].String()+" "+currency)
+		}
 	}
 	return strings.Join(parts, ", ")
 }
 
-// sums are those of all endings.
-type sums map[ending]*sum
-
-func (s sums) of(e ending) *sum {
-	if s[e] == nil {
-		s[e] = &sum{}
-	}
-	return s[e]
-}
-
-// proof is the input held against the ledger.
+// proof compares the input with the ledger.
 type proof struct {
-	want, got sums
-	wrong     []string // what does not add up
+	want, got [len(endings)]sums
+	wrong     []string
 }
 
 func (p *proof) complain(format string, args ...any) {
 	p.wrong = append(p.wrong, fmt.Sprintf(format, args...))
 }
 
-// prove compares what the input says must happen with what the ledger says has happened.
-func prove(in *Input, entries []entry) *proof {
-	p := &proof{want: sums{}, got: sums{}}
-	byLine := map[int]map[string][]entry{}
-	for _, e := range entries {
-		if e.outcome == delayed {
-			continue // not an end
-		}
-		if byLine[e.line] == nil {
-			byLine[e.line] = map[string][]entry{}
-		}
-		byLine[e.line][e.endpoint] = append(byLine[e.line][e.endpoint], e)
+// prove compares the outcomes that follow from the input with the entries of each line.
+func prove(in *Input, entries map[int][]entry) *proof {
+	p, byLine := &proof{}, maps.Clone(entries)
+	for i := range endings {
+		p.want[i], p.got[i] = sums{}, sums{}
 	}
 	for _, line := range in.Lines {
 		p.line(line, byLine[line.No])
@@ -101,99 +63,144 @@ func prove(in *Input, entries []entry) *proof {
 	for _, no := range slices.Sorted(maps.Keys(byLine)) {
 		p.complain("line %d: the ledger has it, the input has not", no)
 	}
-	for _, e := range endings {
-		if want, got := p.want.of(e), p.got.of(e); want.orders != got.orders || !maps.Equal(want.amounts, got.amounts) {
-			p.complain("%s: %d orders of %v, but the input makes %d of %v", e, got.orders, got, want.orders, want)
+	for i, name := range endings {
+		if want, got := p.want[i], p.got[i]; !maps.Equal(want, got) {
+			p.complain("%s: %d orders of %v, but the input makes %d of %v", name, got[""], got, want[""], want)
 		}
 	}
 	return p
 }
 
-// line checks one line of the input against its entries.
-func (p *proof) line(line Line, entries map[string][]entry) {
+// line compares one line of the input with its entries.
+func (p *proof) line(line Line, entries []entry) {
+	wanted := map[string]string{sales: failed}
+	ending := rejected
 	o, err := line.order()
-	if err != nil {
-		p.want.of(rejected).orders++
-		if p.once(line.No, sales, entries, failed) {
-			p.got.of(rejected).orders++
+	if err == nil {
+		wanted, ending = map[string]string{sales: processed, billing: processed, shipping: processed}, 0
+		for i, name := range []string{billing, shipping} {
+			if outcomeOf(name, o.OrderID) == failsAlways {
+				wanted[name] = failed
+				ending += 1 + i
+			}
 		}
-		p.never(line.No, entries, billing, shipping)
-		return
+		p.want[ending][o.Currency] += o.Total
 	}
-	charged, shipped := fate(billing, o.OrderID) != FailsAlways, fate(shipping, o.OrderID) != FailsAlways
-	p.want.of(endingOf(charged, shipped)).add(o.Currency, o.Total)
-	ok := p.once(line.No, sales, entries, processed)
-	ok = p.once(line.No, billing, entries, outcomeIf(charged)) && ok
-	ok = p.once(line.No, shipping, entries, outcomeIf(shipped)) && ok
-	if ok {
-		e := entries[billing][0]
-		p.got.of(endingOf(charged, shipped)).add(e.currency, e.amount)
+	p.want[ending][""]++
+	right := true
+	var billed entry
+	for _, name := range handling {
+		found := slices.DeleteFunc(slices.Clone(entries), func(e entry) bool { return e.endpoint != name })
+		right = p.endpoint(line.No, name, found, wanted[name]) && right
+		if name == billing && len(found) > 0 {
+			billed = found[0]
+		}
+	}
+	if right {
+		p.got[ending][""]++
+		if billed.currency != "" {
+			p.got[ending][billed.currency] += billed.amount
+		}
 	}
 }
 
-func outcomeIf(done bool) string {
-	if done {
-		return processed
-	}
-	return failed
-}
-
-// once checks that the line has one entry of the endpoint, and that it is as it must be.
-func (p *proof) once(line int, endpoint string, entries map[string][]entry, outcome string) bool {
-	found := entries[endpoint]
+// endpoint reports whether the entries of a line at an endpoint are one with the outcome, or none for the outcome "".
+func (p *proof) endpoint(line int, name string, found []entry, outcome string) bool {
+	before := len(p.wrong)
 	switch {
+	case outcome == "" && len(found) > 0:
+		p.complain("line %d: %s has seen an order that sales had to reject", line, name)
+	case outcome == "":
 	case len(found) == 0:
-		p.complain("line %d: %s has not handled it", line, endpoint)
+		p.complain("line %d: %s has not handled it", line, name)
 	case len(found) > 1:
-		p.complain("line %d: %s has handled it %d times", line, endpoint, len(found))
+		p.complain("line %d: %s has handled it %d times", line, name, len(found))
 	case found[0].outcome != outcome:
-		p.complain("line %d: %s has %s it (%s), but it should have been %s",
-			line, endpoint, found[0].outcome, found[0].reason, outcome)
-	default:
-		return true
+		p.complain("line %d: %s has %s it (%s), but it should have been %s", line, name, found[0].outcome, found[0].reason, outcome)
 	}
-	return false
+	return len(p.wrong) == before
 }
 
-// never checks that the endpoints have seen nothing of a line.
-func (p *proof) never(line int, entries map[string][]entry, endpoints ...string) {
-	for _, name := range endpoints {
-		if len(entries[name]) > 0 {
-			p.complain("line %d: %s has seen an order that sales had to reject", line, name)
-		}
-	}
-}
-
-// queues checks that nothing is left in the queues but what the ledger says has failed.
+// queues checks that the queues hold the failed messages only.
 func (p *proof) queues(stats []transport.QueueStats, failures int) {
 	for _, q := range stats {
-		left, want := q.Ready+q.Unsettled+q.Delayed, int64(0)
+		held, want := q.Ready+q.Unsettled+q.Delayed, int64(0)
 		if q.Name == errorQueue {
 			want = int64(failures)
 		}
-		if left != want {
-			p.complain("queue %s holds %d messages instead of %d", q.Name, left, want)
+		if held != want {
+			p.complain("queue %s holds %d messages instead of %d", q.Name, held, want)
 		}
 	}
 }
 
-// print writes the proof for people.
+// print writes the proof as a table, and below it the errors.
 func (p *proof) print(out io.Writer) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "ENDING\tORDERS\tINPUT SAYS\tAMOUNTS")
-	for _, e := range endings {
-		fmt.Fprintf(w, "%s\t%d\t%d\t%s\n", e, p.got.of(e).orders, p.want.of(e).orders, p.got.of(e))
+	for i, name := range endings {
+		fmt.Fprintf(w, "%s\t%d\t%d\t%v\n", name, int(p.got[i][""]), int(p.want[i][""]), p.got[i])
 	}
 	if err := w.Flush(); err != nil {
 		return err
 	}
 	const shown = 20
-	for i, text := range p.wrong {
-		if i == shown {
-			fmt.Fprintf(out, "… and %d more\n", len(p.wrong)-shown)
-			break
-		}
+	for _, text := range p.wrong[:min(shown, len(p.wrong))] {
 		fmt.Fprintln(out, "WRONG:", text)
 	}
+	if more := len(p.wrong) - shown; more > 0 {
+		fmt.Fprintf(out, "… and %d more\n", more)
+	}
 	return nil
+}
+
+// verify compares the ledger and the queues with the input and shows the result.
+func (d *demo) verify(ctx context.Context) error {
+	now, err := d.ledger.counts(ctx, len(d.input.Lines))
+	if err != nil {
+		return err
+	}
+	stats, err := inspect(ctx, d.transport)
+	if err != nil {
+		return err
+	}
+	var pending int64
+	for _, q := range stats {
+		if q.Name != errorQueue {
+			pending += q.Ready + q.Unsettled + q.Delayed
+		}
+	}
+	if !now.done() && (now.imported == 0 || pending > 0) {
+		fmt.Fprintf(d.Out, "%d of %d orders are finished; %d messages are on their way.\n", now.finished(), now.lines, pending)
+		return ErrUnfinished
+	}
+	entries, err := d.ledger.entries(ctx)
+	if err != nil {
+		return err
+	}
+	p := prove(d.input, entries)
+	p.queues(stats, now.total().failed)
+	if err := p.print(d.Out); err != nil {
+		return err
+	}
+	if len(p.wrong) > 0 {
+		return ErrUnproven
+	}
+	fmt.Fprintf(d.Out, "Verified: each of %d lines has exactly one ending, the amounts add up, "+
+		"and the queues hold nothing but %d messages in %q.\n", now.lines, now.total().failed, errorQueue)
+	return nil
+}
+
+// inspect returns the counts of all queues of a transport.
+func inspect(ctx context.Context, t transport.Transport) (stats []transport.QueueStats, err error) {
+	conn, err := t.Open(ctx, transport.Env{})
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, conn.Close()) }()
+	inspector, ok := conn.(transport.Inspector)
+	if !ok {
+		return nil, errors.New("the transport cannot look at its queues")
+	}
+	return inspector.Inspect(ctx)
 }

@@ -4,7 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"log/slog"
+	"hash/fnv"
 	"strconv"
 	"time"
 
@@ -13,138 +13,220 @@ import (
 	"github.com/holdfast-go/holdfast/internal/backoff"
 	"github.com/holdfast-go/holdfast/pipeline"
 	"github.com/holdfast-go/holdfast/recoverability"
-	"github.com/holdfast-go/holdfast/transport"
+	"github.com/holdfast-go/holdfast/serialization"
 )
 
-// Wire names of the messages.
+// Names of the endpoints, which are those of their queues, and of the error queue.
+const (
+	importing  = "import"
+	sales      = "sales"
+	billing    = "billing"
+	shipping   = "shipping"
+	errorQueue = "error"
+)
+
+// handling are the endpoints that handle orders, in the order of the reports.
+var handling = []string{sales, billing, shipping}
+
+// Names of the message types, and of the header with the line that a message is about.
 const (
 	placeOrderType  = "Shop.PlaceOrder"
 	orderPlacedType = "Shop.OrderPlaced"
-	importType      = "Demo.ImportLines"
+	lineHeader      = "Demo.Line"
 )
 
-// lineHeader carries the line of the input that a message is about.
-const lineHeader = "Demo.Line"
-
-// concurrency is how many messages each endpoint handles at once.
-const concurrency = 4
-
-// shop makes the endpoints.
-type shop struct {
-	input     *Input
-	ledger    *ledger
-	transport transport.Transport
-	mode      endpoint.TransactionMode
-	work      time.Duration // how long a handler pretends to work
-	log       *slog.Logger
+// OrderPlaced is the event that sales publishes for every order that it accepts.
+type OrderPlaced struct {
+	OrderID    string `json:"orderId"`
+	CustomerID string `json:"customerId"`
+	Country    string `json:"country"`
+	Currency   string `json:"currency"`
+	Amount     Amount `json:"amount"`
 }
 
-// config is what all endpoints have in common.
-func (s *shop) config(name string, handlers ...endpoint.Handler) endpoint.Config {
+// retries have shorter delays than the defaults, for a user who watches.
+var retries = recoverability.Config{
+	Immediate: 2, Delayed: 2, TimeIncrease: time.Second, ErrorQueue: errorQueue,
+}
+
+// outcome is how an order fares at an endpoint.
+type outcome int
+
+const (
+	succeeds       outcome = iota
+	failsOnce              // the immediate retry succeeds
+	failsForAWhile         // the first delayed retry succeeds
+	failsAlways            // the order goes to the error queue
+)
+
+// failures are the error of each endpoint and the orders of a thousand that fail, by outcome.
+var failures = map[string]struct {
+	why                 string
+	once, while, always uint32
+}{
+	sales:    {"stock service: connection reset", 30, 0, 0},
+	billing:  {"payment provider: timed out", 60, 25, 10},
+	shipping: {"carrier: no label printed", 40, 30, 8},
+}
+
+// outcomeOf follows from the id of the order alone: it is the same in every run and in the proof.
+func outcomeOf(endpoint, orderID string) outcome {
+	h := fnv.New32a()
+	fmt.Fprintf(h, "%s/%s", endpoint, orderID)
+	dice, f := h.Sum32()%1000, failures[endpoint]
+	switch {
+	case dice < f.once:
+		return failsOnce
+	case dice < f.once+f.while:
+		return failsForAWhile
+	case dice < f.once+f.while+f.always:
+		return failsAlways
+	}
+	return succeeds
+}
+
+// failure returns the error of an attempt, nil for success. Attempts count from 1 after each delayed retry.
+func failure(endpoint, orderID string, attempt, delayed int) error {
+	o := outcomeOf(endpoint, orderID)
+	if o == failsAlways || o == failsForAWhile && delayed == 0 || o == failsOnce && delayed == 0 && attempt == 1 {
+		return fmt.Errorf("%s (order %s)", failures[endpoint].why, orderID)
+	}
+	return nil
+}
+
+// config returns the configuration that the endpoints share.
+func (d *demo) config(name string) endpoint.Config {
 	cfg := endpoint.Config{
-		Name: name, Transport: s.transport, Transactions: s.mode, Concurrency: concurrency,
-		Recoverability: retries, Install: true, StopTimeout: 5 * time.Second, Logger: s.log.With("endpoint", name),
-		Handlers: handlers,
+		Name: name, Transport: d.transport, Concurrency: 4, Recoverability: retries, Install: true,
+		StopTimeout: 5 * time.Second, Logger: d.Log.With("endpoint", name),
 		Messages: []endpoint.Message{
 			endpoint.Command[Order](placeOrderType),
 			endpoint.Event[OrderPlaced](orderPlacedType),
 		},
 	}
-	cfg.Pipeline.Recover.Use("ledger", s.recordFailure(name))
+	if d.Path != "" {
+		cfg.Transactions = endpoint.SendsAtomicWithReceive
+	}
+	cfg.Pipeline.Recover.Use("ledger", d.recordFailure(name))
 	return cfg
 }
 
-// sales takes orders in, and publishes those that are sound.
-func (s *shop) sales() (*endpoint.Endpoint, error) {
-	return endpoint.New(s.config(sales, endpoint.Handle(func(ctx context.Context, se *endpoint.Session, o *Order) error {
+// sales publishes the orders that are valid.
+func (d *demo) sales() endpoint.Config {
+	cfg := d.config(sales)
+	cfg.Handlers = []endpoint.Handler{endpoint.Handle(func(ctx context.Context, s *endpoint.Session, o *Order) error {
 		if err := o.validate(); err != nil {
-			return recoverability.Unrecoverable(err) // trying again would not mend it
+			return recoverability.Unrecoverable(err)
 		}
-		if err := s.toil(ctx, se, sales, o.OrderID); err != nil {
+		placed := OrderPlaced{o.OrderID, o.Customer.ID, o.ShipTo.Country, o.Currency, o.Total}
+		if err := d.work(ctx, s, sales, placed); err != nil {
 			return err
 		}
-		placed := OrderPlaced{
-			OrderID: o.OrderID, CustomerID: o.Customer.ID, Country: o.ShipTo.Country,
-			Currency: o.Currency, Amount: o.Total,
-		}
-		err := se.Publish(ctx, placed,
-			endpoint.MessageID(se.MessageID()+"-placed"), endpoint.Header(lineHeader, se.Header(lineHeader)))
-		if err != nil {
-			return err
-		}
-		return s.recordSuccess(ctx, se, sales, placed)
-	})))
+		return s.Publish(ctx, placed,
+			endpoint.MessageID(s.MessageID()+"-placed"), endpoint.Header(lineHeader, s.Header(lineHeader)))
+	})}
+	return cfg
 }
 
-// billing and shipping do their part for every order that was placed.
-func (s *shop) subscriber(name string) (*endpoint.Endpoint, error) {
-	return endpoint.New(s.config(name, endpoint.Handle(func(ctx context.Context, se *endpoint.Session, o *OrderPlaced) error {
-		if err := s.toil(ctx, se, name, o.OrderID); err != nil {
-			return err
-		}
-		return s.recordSuccess(ctx, se, name, *o)
-	})))
+// subscriber is billing or shipping.
+func (d *demo) subscriber(name string) endpoint.Config {
+	cfg := d.config(name)
+	cfg.Handlers = []endpoint.Handler{endpoint.Handle(func(ctx context.Context, s *endpoint.Session, o *OrderPlaced) error {
+		return d.work(ctx, s, name, *o)
+	})}
+	return cfg
 }
 
-// toil is the work of a handler: it takes its time, and fails as is the order's fate.
-func (s *shop) toil(ctx context.Context, se *endpoint.Session, name, orderID string) error {
-	if err := backoff.Sleep(ctx, s.work); err != nil {
+// work takes its time, fails as the order's outcome says, and records a success.
+func (d *demo) work(ctx context.Context, s *endpoint.Session, name string, o OrderPlaced) error {
+	if err := backoff.Sleep(ctx, d.Work); err != nil {
 		return err
 	}
-	delayed, _ := strconv.Atoi(se.Header(header.Retries))
-	return trouble(name, orderID, se.Attempt().N, delayed)
-}
-
-// recordSuccess writes into the ledger that the message is done with.
-func (s *shop) recordSuccess(ctx context.Context, se *endpoint.Session, name string, o OrderPlaced) error {
-	line, err := strconv.Atoi(se.Header(lineHeader))
+	delayed, _ := strconv.Atoi(s.Header(header.Retries)) // 0 without one
+	if err := failure(name, o.OrderID, s.Attempt().N, delayed); err != nil {
+		return err
+	}
+	line, err := strconv.Atoi(s.Header(lineHeader))
 	if err != nil {
 		return fmt.Errorf("header %s: %w", lineHeader, err)
 	}
-	return s.ledger.record(ctx, se, entry{
-		line: line, endpoint: name, outcome: processed, retries: se.Attempt().N - 1,
-		currency: o.Currency, amount: o.Amount,
-	})
+	return d.ledger.record(ctx, s, entry{line, name, processed, s.Attempt().N - 1, o.Currency, o.Amount, ""})
 }
 
-// recordFailure is a behavior that writes into the ledger, in the same transaction, when a
-// message is delayed or moved to the error queue. What is tried again at once is still here.
-func (s *shop) recordFailure(name string) pipeline.Behavior[*pipeline.Recover] {
+// recordFailure returns a behavior that records a message which is delayed or moved to the error queue.
+func (d *demo) recordFailure(name string) pipeline.Behavior[*pipeline.Recover] {
+	outcomeOf := func(action recoverability.Action) string {
+		switch action.(type) {
+		case recoverability.Delay:
+			return delayed
+		case recoverability.MoveToError:
+			return failed
+		}
+		return "" // the message stays in its queue
+	}
 	return func(next pipeline.Func[*pipeline.Recover]) pipeline.Func[*pipeline.Recover] {
 		return func(ctx context.Context, r *pipeline.Recover) error {
-			if e, ended := failure(name, r); ended {
-				se, ok := r.Sender().(txer)
-				if !ok {
-					return fmt.Errorf("%T gives no transaction", r.Sender())
-				}
-				if err := s.ledger.record(ctx, se, e); err != nil {
-					return err
-				}
+			s, _ := r.Sender().(*endpoint.Session)
+			outcome := outcomeOf(r.Action)
+			if outcome == "" {
+				return next(ctx, r)
+			}
+			var o OrderPlaced // zero at sales
+			if r.Headers.Get(header.EnclosedMessageTypes) == orderPlacedType {
+				_ = json.Unmarshal(r.Body, &o)
+			}
+			line, _ := strconv.Atoi(r.Headers.Get(lineHeader)) // 0 for a foreign message
+			e := entry{line, name, outcome, r.Failure.Attempt - 1, o.Currency, o.Amount, oneLine(r.Failure.Err)}
+			if err := d.ledger.record(ctx, s, e); err != nil {
+				return err
 			}
 			return next(ctx, r)
 		}
 	}
 }
 
-// failure is the entry for a message that leaves its queue because it failed, and whether
-// it does.
-func failure(name string, r *pipeline.Recover) (e entry, ended bool) {
-	e = entry{endpoint: name, retries: r.Failure.Attempt - 1, reason: oneLine(r.Failure.Err)}
-	switch r.Action.(type) {
-	case recoverability.Delay:
-		e.outcome = delayed
-	case recoverability.MoveToError:
-		e.outcome = failed
-	default:
-		return entry{}, false
+// rawLine is a message whose body is a line of the input.
+type rawLine struct{ text []byte }
+
+// rawSerializer writes a rawLine as it is.
+type rawSerializer struct{ serialization.Serializer }
+
+func (s rawSerializer) Marshal(v any) ([]byte, error) {
+	if line, ok := v.(rawLine); ok {
+		return line.text, nil
 	}
-	var o OrderPlaced
-	if r.Headers.Get(header.EnclosedMessageTypes) == orderPlacedType && json.Unmarshal(r.Body, &o) == nil {
-		e.currency, e.amount = o.Currency, o.Amount
+	return s.Serializer.Marshal(v)
+}
+
+// importer only sends the lines.
+func (d *demo) importer() endpoint.Config {
+	return endpoint.Config{
+		Name: importing, Transport: d.transport, SendOnly: true, Logger: d.Log.With("endpoint", importing),
+		Serializers: []serialization.Serializer{rawSerializer{serialization.JSON}},
+		Messages:    []endpoint.Message{endpoint.Command[rawLine](placeOrderType)},
+		Routes:      []endpoint.Route{endpoint.RouteTo[rawLine](sales)},
 	}
-	line, err := strconv.Atoi(r.Headers.Get(lineHeader))
-	if err == nil { // else it is 0: a message that nobody here has sent
-		e.line = line
+}
+
+// importLines sends all lines to sales and records that, in one transaction. In memory a line is sent at once.
+func (d *demo) importLines(ctx context.Context, importer *endpoint.Endpoint) error {
+	tx, err := d.ledger.db.BeginTx(ctx, nil)
+	if err != nil {
+		return err
 	}
-	return e, true
+	defer tx.Rollback() //nolint:errcheck // after Commit it does nothing
+	for _, line := range d.input.Lines {
+		no := strconv.Itoa(line.No)
+		opts := []endpoint.Option{endpoint.MessageID(d.input.Hash + "-" + no), endpoint.Header(lineHeader, no)}
+		if d.Path != "" {
+			opts = append(opts, endpoint.In(tx))
+		}
+		if err := importer.Send(ctx, rawLine{line.Text}, opts...); err != nil {
+			return err
+		}
+	}
+	if _, err := tx.ExecContext(ctx, `insert into demo_import values (0, ?)`, len(d.input.Lines)); err != nil {
+		return err
+	}
+	return tx.Commit()
 }

@@ -13,30 +13,41 @@ import (
 	"github.com/holdfast-go/holdfast/transport/sqlite"
 )
 
-// Reset removes the file of an earlier demo. It refuses one that holds anything else, or
-// that is no database.
+// Verify proves that the totals of earlier runs add up against the input.
+func Verify(ctx context.Context, opts Options) error {
+	if _, err := os.Stat(opts.Path); err != nil { // opening it would create it
+		return fmt.Errorf("%w: %w", errNothing, err)
+	}
+	return open(opts, func(d *demo) error {
+		if err := d.ledger.match(ctx, d.input); err != nil {
+			return err
+		}
+		return d.verify(ctx)
+	})
+}
+
+// Reset removes the file of an earlier demo. It refuses one that holds anything else, or is no database.
 func Reset(ctx context.Context, path string) error {
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	if err := onlyDemo(ctx, path); err != nil {
-		return fmt.Errorf("reset: %w", err)
+	err := onlyDemo(ctx, path)
+	if err == nil {
+		err = sqlitefile.Remove(path)
 	}
-	if err := sqlitefile.Remove(path); err != nil {
+	if err != nil {
 		return fmt.Errorf("reset: %w", err)
 	}
 	return nil
 }
 
-// onlyDemo fails unless the file at path was made by the demo and nobody else keeps queues
-// in it.
+// onlyDemo fails unless the file at path was made by the demo and holds no other queues.
 func onlyDemo(ctx context.Context, path string) error {
 	l, err := openLedger(path)
 	if err != nil {
 		return err
 	}
-	_, err = l.lastRun(ctx)
-	if err := errors.Join(err, l.close()); err != nil {
+	if err := errors.Join(l.match(ctx, nil), l.close()); err != nil {
 		return fmt.Errorf("%s is not the demo's: remove it yourself, or use another file by --transport: %w", path, err)
 	}
 	stats, err := inspect(ctx, &sqlite.Transport{Path: path})
