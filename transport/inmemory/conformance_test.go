@@ -27,7 +27,7 @@ func TestConformance(t *testing.T) {
 	}
 }
 
-const everything = inmemory.Installer | inmemory.Subscriber | inmemory.Canceler | inmemory.Inspector |
+const everything = inmemory.Installer | inmemory.Subscriber | inmemory.Inspector |
 	inmemory.Completer | inmemory.Transactor | inmemory.DeadLetterer |
 	inmemory.Delay | inmemory.Exact | inmemory.FreeRelease | inmemory.ByteReceiver
 

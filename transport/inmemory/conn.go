@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/holdfast-go/holdfast/transport"
@@ -13,10 +11,7 @@ import (
 
 var (
 	_ transport.Conn       = (*conn)(nil)
-	_ transport.Installer  = (*conn)(nil)
-	_ transport.Subscriber = (*conn)(nil)
 	_ transport.Canceler   = (*conn)(nil)
-	_ transport.Inspector  = (*conn)(nil)
 	_ transport.Satellites = (*conn)(nil)
 )
 
@@ -61,7 +56,7 @@ func (c *conn) OpenReceiver(ctx context.Context, opts transport.ReceiverOptions)
 	if err != nil {
 		return nil, err
 	}
-	r := &receiver{conn: c, queue: q, done: make(chan struct{})}
+	r := &receiver{conn: c, name: q.name, queue: q, done: make(chan struct{})}
 	c.receivers[r] = true
 	return withoutReceiver(r, c.t.Lease > 0, c.t.Without), nil
 }
@@ -86,50 +81,6 @@ func (c *conn) Close() error {
 	return nil
 }
 
-func (c *conn) Install(ctx context.Context, plan transport.Plan) error {
-	if err := c.t.refuse(ctx, "Install", ""); err != nil {
-		return err
-	}
-	return c.locked(func() error {
-		for _, q := range plan.Queues {
-			c.b.create(q.Name)
-		}
-		return nil
-	})
-}
-
-func (c *conn) Subscribe(ctx context.Context, queue string, types []string) error {
-	if err := c.t.refuse(ctx, "Subscribe", queue); err != nil {
-		return err
-	}
-	return c.locked(func() error {
-		q, err := c.b.find(queue)
-		if err != nil {
-			return err
-		}
-		for _, name := range types {
-			if !slices.Contains(c.b.subscribers[name], q) {
-				c.b.subscribers[name] = append(c.b.subscribers[name], q)
-			}
-		}
-		return nil
-	})
-}
-
-func (c *conn) Unsubscribe(ctx context.Context, name string, types []string) error {
-	if err := c.t.refuse(ctx, "Unsubscribe", name); err != nil {
-		return err
-	}
-	return c.locked(func() error {
-		for _, of := range types {
-			c.b.subscribers[of] = slices.DeleteFunc(c.b.subscribers[of], func(q *queue) bool {
-				return q.name == name
-			})
-		}
-		return nil
-	})
-}
-
 func (c *conn) Cancel(ctx context.Context, receipt string) error {
 	if err := c.t.refuse(ctx, "Cancel", receipt); err != nil {
 		return err
@@ -142,29 +93,6 @@ func (c *conn) Cancel(ctx context.Context, receipt string) error {
 		it.queue.discard(it)
 		return nil
 	})
-}
-
-func (c *conn) Inspect(ctx context.Context, queues ...string) (stats []transport.QueueStats, err error) {
-	if err := c.t.refuse(ctx, "Inspect", strings.Join(queues, " ")); err != nil {
-		return nil, err
-	}
-	err = c.locked(func() error {
-		if len(queues) == 0 {
-			queues = c.b.names()
-		}
-		for _, name := range queues {
-			q, err := c.b.find(name)
-			if err != nil {
-				return err
-			}
-			stats = append(stats, q.stats())
-		}
-		return nil
-	})
-	if err != nil {
-		return nil, err
-	}
-	return stats, nil
 }
 
 func (c *conn) Satellites(ctx context.Context) ([]transport.Satellite, error) {
@@ -190,27 +118,4 @@ func (c *conn) locked(f func() error) error {
 		return transport.ErrClosed
 	}
 	return f()
-}
-
-func (b *broker) names() []string {
-	names := make([]string, 0, len(b.queues))
-	for name := range b.queues {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	return names
-}
-
-func (q *queue) stats() transport.QueueStats {
-	q.advance()
-	s := transport.QueueStats{
-		Name:      q.name,
-		Ready:     int64(q.ready.len),
-		Unsettled: int64(q.held),
-		Delayed:   int64(q.delayed),
-	}
-	if q.ready.first != nil {
-		s.Oldest = time.Since(q.ready.first.since)
-	}
-	return s
 }

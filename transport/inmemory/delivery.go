@@ -93,7 +93,7 @@ func (d *delivery) DeadLetter(ctx context.Context, reason string) error {
 		it.queue.unhand(it)
 		dead := &item{message: it.message}
 		dead.message.Native = map[string]string{"DeadLetterReason": reason}
-		d.conn.b.create(it.queue.name+".dead").put(dead, time.Now())
+		d.conn.b.create(it.queue.name+deadSuffix).put(dead, time.Now())
 		return nil
 	})
 }
@@ -106,7 +106,7 @@ func (d *delivery) settle(ctx context.Context, verb string, f func(*item) error)
 	}
 	return d.conn.locked(func() error {
 		q.advance()
-		if d.item.holder != d {
+		if d.item.holder != d || q.removed {
 			return fmt.Errorf("inmemory: %s: %w", verb, transport.ErrLeaseLost)
 		}
 		return f(d.item)

@@ -128,7 +128,7 @@ func (c *conn) putOne(op *transport.Operation, now time.Time) (cancel string) {
 	if op.Queue != "" {
 		it := newItem(op)
 		c.b.queues[op.Queue].enter(it, now, delay)
-		if delay > 0 && c.t.offers(Canceler) {
+		if delay > 0 {
 			it.receipt = strconv.FormatUint(it.seq, 10)
 			c.b.receipts[it.receipt] = it
 		}

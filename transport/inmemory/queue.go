@@ -73,6 +73,7 @@ type queue struct {
 	timed   timed
 	held    int
 	delayed int
+	removed bool
 	changed chan struct{} // closed when there is something new; nil when nobody waits
 }
 

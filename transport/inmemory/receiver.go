@@ -12,13 +12,15 @@ import (
 var (
 	_ transport.Receiver     = (*receiver)(nil)
 	_ transport.ByteReceiver = (*receiver)(nil)
-	_ transport.Renewer      = leased{}
+	_ transport.Renewer      = renewer{}
 )
 
 type receiver struct {
-	conn  *conn
-	queue *queue
-	done  chan struct{} // closed with the receiver or its conn
+	conn *conn
+	name string
+	done chan struct{} // closed with the receiver or its conn
+
+	queue *queue // guarded by broker.mu
 }
 
 func (r *receiver) Receive(ctx context.Context, limit int) ([]transport.Delivery, error) {
@@ -27,16 +29,16 @@ func (r *receiver) Receive(ctx context.Context, limit int) ([]transport.Delivery
 
 // ReceiveBytes bounds what leaves the queue at once. All messages are in memory either way.
 func (r *receiver) ReceiveBytes(ctx context.Context, limit int, maxBytes int64) ([]transport.Delivery, error) {
-	if err := r.conn.t.refuse(ctx, "Receive", r.queue.name); err != nil {
+	if err := r.conn.t.refuse(ctx, "Receive", r.name); err != nil {
 		return nil, err
 	}
 	if most := r.conn.t.MaxReceive; most > 0 {
 		limit = min(limit, most)
 	}
 	for {
-		ds, next := r.take(limit, maxBytes)
-		if len(ds) > 0 {
-			return ds, nil
+		ds, next, err := r.take(limit, maxBytes)
+		if len(ds) > 0 || err != nil {
+			return ds, err
 		}
 		if err := r.wait(ctx, next); err != nil {
 			return nil, err
@@ -50,25 +52,32 @@ type change struct {
 	due  time.Time // zero when nothing is going to happen by itself
 }
 
-func (r *receiver) take(limit int, maxBytes int64) ([]transport.Delivery, change) {
+func (r *receiver) take(limit int, maxBytes int64) (ds []transport.Delivery, next change, err error) {
 	r.conn.b.mu.Lock()
 	defer r.conn.b.mu.Unlock()
-	q := r.queue
-	q.advance()
 	select {
 	case <-r.done:
-		return nil, change{}
+		return nil, change{}, transport.ErrClosed
 	default:
 	}
+	if r.queue.removed {
+		q, err := r.conn.b.find(r.name)
+		if err != nil {
+			return nil, change{}, err
+		}
+		r.queue = q
+	}
+	q := r.queue
+	q.advance()
 	n := q.ready.within(limit, maxBytes)
 	if n == 0 {
-		next := change{news: q.wait()}
+		next.news = q.wait()
 		if len(q.timed) > 0 {
 			next.due = q.timed[0].due
 		}
-		return nil, next
+		return nil, next, nil
 	}
-	return r.hand(n), change{}
+	return r.hand(n), next, nil
 }
 
 func (r *receiver) hand(n int) []transport.Delivery {
@@ -127,10 +136,10 @@ func (r *receiver) stop() {
 	}
 }
 
-// leased is a receiver whose deliveries have to be renewed.
-type leased struct{ *receiver }
+// renewer is a receiver whose deliveries have to be renewed.
+type renewer struct{ *receiver }
 
-func (r leased) Renew(ctx context.Context, ds []transport.Delivery) []error {
+func (r renewer) Renew(ctx context.Context, ds []transport.Delivery) []error {
 	errs := make([]error, len(ds))
 	for i, d := range ds {
 		errs[i] = r.renew(ctx, d)
@@ -138,7 +147,7 @@ func (r leased) Renew(ctx context.Context, ds []transport.Delivery) []error {
 	return errs
 }
 
-func (r leased) renew(ctx context.Context, given transport.Delivery) error {
+func (r renewer) renew(ctx context.Context, given transport.Delivery) error {
 	own, ok := given.(held)
 	if !ok {
 		return errors.New("inmemory: renew: not a delivery of this transport")

@@ -52,9 +52,8 @@ type Capability uint
 
 // What can be taken away. The comment says what is left.
 const (
-	Installer    Capability = 1 << iota // queues must exist: see [Transport.CreateQueues]
+	Installer    Capability = 1 << iota // queues must exist: see [Transport.CreateQueues]; no Verifier and Remover
 	Subscriber                          // publishing is refused
-	Canceler                            // no operation has a receipt
 	Inspector                           // no depths
 	Completer                           // completing and sending are two steps
 	Transactor                          // no transactions

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -28,8 +29,8 @@ func TestInstallMakesTheQueues(t *testing.T) {
 }
 
 func TestWhatIsTakenAwayCannotBeFound(t *testing.T) {
-	// Every set of the eight optional interfaces.
-	const all = inmemory.Installer | inmemory.Subscriber | inmemory.Canceler | inmemory.Inspector |
+	// Every set of the seven optional interfaces.
+	const all = inmemory.Installer | inmemory.Subscriber | inmemory.Inspector |
 		inmemory.Completer | inmemory.Transactor | inmemory.DeadLetterer
 	for without := range 2 * (all + 1) {
 		if without > all {
@@ -47,8 +48,10 @@ func TestWhatIsTakenAwayCannotBeFound(t *testing.T) {
 			}
 		}
 		add(is[transport.Installer](conn), inmemory.Installer)
+		add(is[transport.Verifier](conn), inmemory.Installer)
+		add(is[transport.SubscriptionVerifier](conn), inmemory.Installer)
+		add(is[transport.Remover](conn), inmemory.Installer)
 		add(is[transport.Subscriber](conn), inmemory.Subscriber)
-		add(is[transport.Canceler](conn), inmemory.Canceler)
 		add(is[transport.Inspector](conn), inmemory.Inspector)
 		add(is[transport.Completer](d), inmemory.Completer)
 		add(is[transport.Transactor](d), inmemory.Transactor)
@@ -91,15 +94,6 @@ func TestWithoutDelayDelaysAreRefused(t *testing.T) {
 func TestWithDelaysAnyDelayIsTaken(t *testing.T) {
 	if got := open(t, &inmemory.Transport{}).Limits().MaxDelay; got != transport.Unlimited {
 		t.Errorf("Limits.MaxDelay = %v, want Unlimited", got)
-	}
-}
-
-func TestWithoutCancelerThereAreNoReceipts(t *testing.T) {
-	conn := open(t, &inmemory.Transport{Without: inmemory.Canceler}, "orders")
-	op := to("orders", "1")
-	op.After = time.Hour
-	if receipts := dispatch(t, conn, op); receipts != nil {
-		t.Errorf("receipts = %v", receipts)
 	}
 }
 
@@ -168,8 +162,17 @@ func TestFailRefusesACallOnce(t *testing.T) {
 			_, err := r.Receive(t.Context(), 1)
 			return err
 		},
-		"Renew":       func() error { return r.(transport.Renewer).Renew(t.Context(), []transport.Delivery{d})[0] },
-		"Install":     func() error { return conn.(transport.Installer).Install(t.Context(), transport.Plan{}) },
+		"Renew":   func() error { return r.(transport.Renewer).Renew(t.Context(), []transport.Delivery{d})[0] },
+		"Install": func() error { return conn.(transport.Installer).Install(t.Context(), transport.Plan{}) },
+		"Verify": func() error {
+			_, err := conn.(transport.Verifier).Verify(t.Context(), transport.Plan{})
+			return err
+		},
+		"VerifySubscriptions": func() error {
+			_, err := conn.(transport.SubscriptionVerifier).VerifySubscriptions(t.Context(), "orders", nil)
+			return err
+		},
+		"Remove":      func() error { return conn.(transport.Remover).Remove(t.Context(), "orders") },
 		"Subscribe":   func() error { return conn.(transport.Subscriber).Subscribe(t.Context(), "orders", nil) },
 		"Unsubscribe": func() error { return conn.(transport.Subscriber).Unsubscribe(t.Context(), "orders", nil) },
 		"Cancel":      func() error { return conn.(transport.Canceler).Cancel(t.Context(), "1") },
@@ -229,6 +232,42 @@ func TestPutNeedsTheQueue(t *testing.T) {
 		t.Errorf("error = %v, want ErrNoQueue", err)
 	}
 	waiting(t, broker, "nowhere")
+}
+
+func TestRemoveEndsReceiversAndDeliveries(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broker := &inmemory.Transport{}
+		conn := open(t, broker, "orders", "orders.dead")
+		delayed := to("orders", "delayed")
+		delayed.After = time.Hour
+		receipt := dispatch(t, conn, delayed, to("orders", "1"))[0].Cancel
+		r := receiver(t, conn, "orders")
+		stale := one(t, r, "1")
+		failed := make(chan error, 1)
+		go func() {
+			_, err := r.Receive(t.Context(), 1)
+			failed <- err
+		}()
+		synctest.Wait()
+		if err := conn.(transport.Remover).Remove(t.Context(), "orders"); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-failed; !errors.Is(err, transport.ErrNoQueue) {
+			t.Errorf("Receive: %v, want ErrNoQueue", err)
+		}
+		if err := stale.Complete(t.Context()); !errors.Is(err, transport.ErrLeaseLost) {
+			t.Errorf("Complete: %v, want ErrLeaseLost", err)
+		}
+		if err := conn.(transport.Canceler).Cancel(t.Context(), receipt); !errors.Is(err, transport.ErrNotFound) {
+			t.Errorf("Cancel: %v, want ErrNotFound", err)
+		}
+		if all, err := conn.(transport.Inspector).Inspect(t.Context()); err != nil || len(all) != 0 {
+			t.Errorf("queues = %v, %v, want none", all, err)
+		}
+		broker.CreateQueues("orders")
+		dispatch(t, conn, to("orders", "2"))
+		one(t, r, "2")
+	})
 }
 
 func TestSatellitesAreHandedThrough(t *testing.T) {

@@ -2,65 +2,42 @@ package inmemory
 
 import "github.com/holdfast-go/holdfast/transport"
 
-// A capability that is taken away must not be found by a type assertion, so what is
-// returned then is a struct of just the interfaces that are left: one case for
-// each set. They are spelled out because Go has no shorter way to say it.
+// A type assertion must not find a capability that Transport.Without names. So the functions below return a struct
+// that embeds only the other interfaces: Go needs one type for each set of them.
 
-// withoutConn is c without the optional interfaces in w.
+// withoutConn returns c without the optional interfaces in w.
 func withoutConn(c *conn, w Capability) transport.Conn {
 	type (
 		Base = interface {
 			transport.Conn
+			transport.Canceler
 			transport.Satellites
 			transport.Browser
 			transport.Purger
 		}
-		I = transport.Installer
+		I = interface {
+			transport.Installer
+			transport.Verifier
+			transport.SubscriptionVerifier
+			transport.Remover
+		}
 		S = transport.Subscriber
-		C = transport.Canceler
 		Q = transport.Inspector
 	)
-	switch w & (Installer | Subscriber | Canceler | Inspector) {
+	switch w & (Installer | Subscriber | Inspector) {
 	case Installer:
 		return struct {
 			Base
 			S
-			C
 			Q
-		}{c, c, c, c}
+		}{c, c, c}
 	case Subscriber:
 		return struct {
 			Base
 			I
-			C
 			Q
-		}{c, c, c, c}
+		}{c, c, c}
 	case Installer | Subscriber:
-		return struct {
-			Base
-			C
-			Q
-		}{c, c, c}
-	case Canceler:
-		return struct {
-			Base
-			I
-			S
-			Q
-		}{c, c, c, c}
-	case Installer | Canceler:
-		return struct {
-			Base
-			S
-			Q
-		}{c, c, c}
-	case Subscriber | Canceler:
-		return struct {
-			Base
-			I
-			Q
-		}{c, c, c}
-	case Installer | Subscriber | Canceler:
 		return struct {
 			Base
 			Q
@@ -70,71 +47,43 @@ func withoutConn(c *conn, w Capability) transport.Conn {
 			Base
 			I
 			S
-			C
-		}{c, c, c, c}
+		}{c, c, c}
 	case Installer | Inspector:
 		return struct {
 			Base
 			S
-			C
-		}{c, c, c}
+		}{c, c}
 	case Subscriber | Inspector:
 		return struct {
 			Base
 			I
-			C
-		}{c, c, c}
+		}{c, c}
 	case Installer | Subscriber | Inspector:
-		return struct {
-			Base
-			C
-		}{c, c}
-	case Canceler | Inspector:
-		return struct {
-			Base
-			I
-			S
-		}{c, c, c}
-	case Installer | Canceler | Inspector:
-		return struct {
-			Base
-			S
-		}{c, c}
-	case Subscriber | Canceler | Inspector:
-		return struct {
-			Base
-			I
-		}{c, c}
-	case Installer | Subscriber | Canceler | Inspector:
 		return struct{ Base }{c}
 	default:
 		return c
 	}
 }
 
-// withoutReceiver is r without the optional interfaces in w; a Renewer where there are leases.
-func withoutReceiver(r *receiver, leases bool, w Capability) transport.Receiver {
-	type (
-		Base = transport.Receiver
-		N    = transport.Renewer
-	)
-	bytes := w&ByteReceiver == 0
+// withoutReceiver returns r without the optional interfaces in w: a Renewer if its deliveries are leased.
+func withoutReceiver(r *receiver, leased bool, w Capability) transport.Receiver {
+	type Base = transport.Receiver
 	switch {
-	case leases && bytes:
-		return leased{r}
-	case leases:
+	case leased && w&ByteReceiver == 0:
+		return renewer{r}
+	case leased:
 		return struct {
 			Base
-			N
-		}{r, leased{r}}
-	case bytes:
+			transport.Renewer
+		}{r, renewer{r}}
+	case w&ByteReceiver == 0:
 		return r
 	default:
 		return struct{ Base }{r}
 	}
 }
 
-// withoutDelivery is d without the optional interfaces in w.
+// withoutDelivery returns d without the optional interfaces in w.
 func withoutDelivery(d *delivery, w Capability) transport.Delivery {
 	type (
 		C = transport.Completer

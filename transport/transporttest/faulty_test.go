@@ -30,6 +30,9 @@ type faulty struct {
 	cancel      func(ctx context.Context, c *faultyConn, receipt string) error
 	browse      func(ctx context.Context, c *faultyConn, queue string) (transport.Cursor, error)
 	purge       func(ctx context.Context, c *faultyConn, queue string) (int64, error)
+	verify      func(ctx context.Context, c *faultyConn, plan transport.Plan) ([]transport.Finding, error)
+	verifySubs  func(found []transport.Finding) []transport.Finding
+	remove      func(ctx context.Context, c *faultyConn, queues []string) error
 	inspect     func(stats []transport.QueueStats, err error) ([]transport.QueueStats, error)
 
 	openReceiver  func(ctx context.Context, c *faultyConn, queue string) (transport.Receiver, error)
@@ -56,6 +59,9 @@ type faulty struct {
 type sound interface {
 	transport.Conn
 	transport.Installer
+	transport.Verifier
+	transport.SubscriptionVerifier
+	transport.Remover
 	transport.Subscriber
 	transport.Canceler
 	transport.Inspector
@@ -121,6 +127,30 @@ func (c *faultyConn) Install(ctx context.Context, plan transport.Plan) error {
 		return c.f.install(ctx, c, plan)
 	}
 	return c.sound.Install(ctx, plan)
+}
+
+func (c *faultyConn) Verify(ctx context.Context, plan transport.Plan) ([]transport.Finding, error) {
+	if c.f.verify != nil {
+		return c.f.verify(ctx, c, plan)
+	}
+	return c.sound.Verify(ctx, plan)
+}
+
+func (c *faultyConn) VerifySubscriptions(
+	ctx context.Context, queue string, types []string,
+) ([]transport.Finding, error) {
+	found, err := c.sound.VerifySubscriptions(ctx, queue, types)
+	if c.f.verifySubs != nil {
+		found = c.f.verifySubs(found)
+	}
+	return found, err
+}
+
+func (c *faultyConn) Remove(ctx context.Context, queues ...string) error {
+	if c.f.remove != nil {
+		return c.f.remove(ctx, c, queues)
+	}
+	return c.sound.Remove(ctx, queues...)
 }
 
 func (c *faultyConn) Subscribe(ctx context.Context, queue string, types []string) error {

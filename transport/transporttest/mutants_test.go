@@ -15,7 +15,8 @@ import (
 // mutants are faults of drivers, one for each rule at least, in the order of the rules.
 var mutants = slices.Concat(
 	receiveMutants, settleMutants, attemptMutants, leaseMutants, dispatchMutants, delayMutants,
-	publishMutants, atomicMutants, joinMutants, pumpMutants, stopMutants, faultMutants, otherMutants, browseMutants,
+	publishMutants, atomicMutants, joinMutants, pumpMutants, stopMutants, faultMutants, otherMutants, removeMutants,
+	browseMutants,
 )
 
 var errMutant = errors.New("the mutant says no")

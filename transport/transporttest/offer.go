@@ -42,6 +42,9 @@ var (
 	cancelling  = capability{"Canceler", func(o offer) bool { return is[transport.Canceler](o.conn) }}
 	joining     = capability{"TxDispatcher", func(o offer) bool { return is[transport.TxDispatcher](o.conn) }}
 	inspecting  = capability{"Inspector", func(o offer) bool { return is[transport.Inspector](o.conn) }}
+	verifying   = capability{"Verifier", func(o offer) bool { return is[transport.Verifier](o.conn) }}
+	subscribed  = capability{"SubscriptionVerifier", func(o offer) bool { return is[transport.SubscriptionVerifier](o.conn) }}
+	removing    = capability{"Remover", func(o offer) bool { return is[transport.Remover](o.conn) }}
 	browsing    = capability{"Browser", func(o offer) bool { return is[transport.Browser](o.conn) }}
 	purging     = capability{"Purger", func(o offer) bool { return is[transport.Purger](o.conn) }}
 	completing  = capability{"Completer", func(o offer) bool { return is[transport.Completer](o.delivery) }}

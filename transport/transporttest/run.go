@@ -135,6 +135,7 @@ var themes = []struct {
 	{"Stopping and closing", stopRules},
 	{"Faults", faultRules},
 	{"Installing and looking", inspectRules},
+	{"Verifying and removing", removeRules},
 	{"Going through a queue", browseRules},
 }
 

@@ -1,0 +1,104 @@
+package transporttest
+
+import (
+	"errors"
+	"slices"
+
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+var removeRules = []rule{
+	{
+		"verify-plan",
+		"Verify reports each missing queue of a plan and creates none; once Install has created the plan it reports nothing.",
+		[]capability{installing, verifying},
+		verifyPlan,
+	},
+	{
+		"verify-subscriptions",
+		"VerifySubscriptions reports a type that a queue is not subscribed to, and nothing after Subscribe.",
+		[]capability{publishing, subscribed},
+		verifySubscriptions,
+	},
+	{
+		"remove-queues",
+		"Remove deletes the named queues, and sending to them fails with ErrNoQueue; other queues keep their messages " +
+			"and subscriptions. A queue that does not exist is no error.",
+		[]capability{removing},
+		removeQueues,
+	},
+}
+
+func verifyPlan(t *test) {
+	c := t.open()
+	v := as[transport.Verifier](t, c)
+	plan := transport.Plan{Queues: []transport.Queue{{Name: t.name("own")}, {Name: t.name("shared"), Shared: true}}}
+	found := t.differences(v.Verify(t.ctx(), plan))
+	for _, q := range plan.Queues {
+		if !slices.ContainsFunc(found, func(f transport.Finding) bool {
+			return f.State == transport.Missing && f.Name == q.Name
+		}) {
+			t.Errorf("queue %q is missing, and Verify reports %v", q.Name, found)
+		}
+		_, err := c.Dispatch(t.ctx(), []transport.Operation{to(q.Name, "m")})
+		t.fails("Dispatch to a queue that was verified", err, transport.ErrNoQueue)
+	}
+	if err := as[transport.Installer](t, c).Install(t.ctx(), plan); err != nil {
+		t.Fatalf("Install: %v", err)
+	}
+	if found := t.differences(v.Verify(t.ctx(), plan)); len(found) > 0 {
+		t.Errorf("after Install Verify reports %v", found)
+	}
+}
+
+func verifySubscriptions(t *test) {
+	c := t.open()
+	q := t.queue(c, "in")
+	v := as[transport.SubscriptionVerifier](t, c)
+	present, missing := t.kind("Ordered"), t.kind("Shipped")
+	t.subscribe(c, q, present)
+	if found := t.differences(v.VerifySubscriptions(t.ctx(), q, []string{present})); len(found) > 0 {
+		t.Errorf("after Subscribe VerifySubscriptions reports %v", found)
+	}
+	found := t.differences(v.VerifySubscriptions(t.ctx(), q, []string{present, missing}))
+	if len(found) == 0 || found[0].State != transport.Missing {
+		t.Errorf("a subscription is missing, and VerifySubscriptions reports %v", found)
+	}
+}
+
+// differences returns the findings without settings that could not be read.
+func (t *test) differences(found []transport.Finding, err error) []transport.Finding {
+	t.Helper()
+	if err != nil {
+		t.Fatalf("verify: %v", err)
+	}
+	return slices.DeleteFunc(found, func(f transport.Finding) bool { return f.State == transport.Unread })
+}
+
+func removeQueues(t *test) {
+	c := t.open()
+	first, second, kept := t.queue(c, "first"), t.queue(c, "second"), t.queue(c, "kept")
+	t.dispatch(c, to(first, "m"), to(second, "m"), to(kept, "m"))
+	want := []string{"m"}
+	var events []transport.Operation
+	if is[transport.Subscriber](c) {
+		kind := t.kind("Ordered")
+		t.subscribe(c, first, kind)
+		t.subscribe(c, kept, kind)
+		events, want = append(events, publish("event", kind)), append(want, "event")
+	}
+	remover := as[transport.Remover](t, c)
+	for range 2 {
+		if err := remover.Remove(t.ctx(), first, t.name("missing"), second); err != nil {
+			t.Fatalf("Remove: %v", err)
+		}
+	}
+	for _, q := range []string{first, second} {
+		t.eventually("a send to a removed queue fails with ErrNoQueue", func() bool {
+			_, err := c.Dispatch(t.ctx(), []transport.Operation{to(q, "m")})
+			return errors.Is(err, transport.ErrNoQueue)
+		})
+	}
+	t.dispatch(c, events...)
+	t.holds(c, kept, want...)
+}
