@@ -58,7 +58,7 @@ test-short: go ## What needs neither a broker nor a C compiler; takes seconds
 .PHONY: test-mssql
 test-mssql: go compiler ## SQL Server: the dialect's and the conformance suite on the server that HOLDFAST_TEST_MSSQL names
 	: "$${HOLDFAST_TEST_MSSQL:?is not set: start a server by docker compose --profile mssql up --wait, and see compose.yaml for its URL}"
-	CGO_ENABLED=1 go test -race -tags=mssql $(ONE_BY_ONE) -timeout=30m -run=MSSQL ./transport/sqlserver
+	CGO_ENABLED=1 go test -race -tags=mssql $(ONE_BY_ONE) -timeout=30m ./transport/sqlserver
 
 # What standard queues promise nothing about: order, and how many messages they hold at the moment.
 NOT_AT_AWS = (dispatch-order|publish-order|concurrency-one|dispatch-partly|inspect|browse)$$
@@ -95,7 +95,7 @@ test-rabbitmq: go compiler ## RabbitMQ of another Debian suite: SUITE=trixie has
 
 .PHONY: test-postgres
 test-postgres: go compiler ## PostgreSQL of another Debian suite: SUITE=trixie has 17, sid the newest
-	CGO_ENABLED=1 scripts/postgres-version.sh $(SUITE) go test -race $(ONE_BY_ONE) -timeout=30m ./internal/brokertest ./transport/sqlserver
+	CGO_ENABLED=1 scripts/postgres-version.sh $(SUITE) go test -race $(ONE_BY_ONE) -timeout=30m ./internal/brokertest ./transport/postgres
 	CGO_ENABLED=1 scripts/postgres-version.sh $(SUITE) go test -race $(ONE_BY_ONE) -timeout=30m -run='^TestPostgres$$' ./internal/baddays
 
 .PHONY: soak

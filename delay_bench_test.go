@@ -11,9 +11,9 @@ import (
 	"github.com/holdfast-go/holdfast/internal/brokertest"
 	"github.com/holdfast-go/holdfast/transport"
 	"github.com/holdfast-go/holdfast/transport/inmemory"
+	"github.com/holdfast-go/holdfast/transport/postgres"
 	"github.com/holdfast-go/holdfast/transport/rabbitmq"
 	"github.com/holdfast-go/holdfast/transport/sqlite"
-	"github.com/holdfast-go/holdfast/transport/sqlserver"
 )
 
 type reminder struct{ Due time.Time }
@@ -26,7 +26,7 @@ func BenchmarkLatenessOfDelayedMessages(b *testing.B) {
 			return &sqlite.Transport{Path: filepath.Join(t.TempDir(), "late.db")}
 		},
 		"postgres": func(t testing.TB) transport.Transport {
-			return &sqlserver.Postgres{URL: brokertest.Postgres(t)}
+			return &postgres.Transport{URL: brokertest.Postgres(t)}
 		},
 		"rabbitmq": func(t testing.TB) transport.Transport {
 			return &rabbitmq.Transport{URL: brokertest.RabbitMQ(t)}

@@ -61,9 +61,8 @@ var rules = []rule{
 	{of: "transport/sqs", ours: belowDriver, modules: []string{
 		"github.com/aws/aws-sdk-go-v2", "github.com/aws/smithy-go",
 	}},
-	{of: "transport/sqlserver", ours: belowDriver, modules: []string{
-		"github.com/jackc/pgx/v5", "github.com/microsoft/go-mssqldb",
-	}},
+	{of: "transport/postgres", ours: belowDriver, modules: []string{"github.com/jackc/pgx/v5"}},
+	{of: "transport/sqlserver", ours: belowDriver, modules: []string{"github.com/microsoft/go-mssqldb"}},
 	{of: "resilience/failsafe", ours: []string{"resilience"}, modules: []string{"github.com/failsafe-go/failsafe-go"}},
 
 	{of: "transport/transporttest", ours: []string{"header", "internal/pump", "transport"}, tests: true},
@@ -127,9 +126,11 @@ func TestForbiddenModulesAreFound(t *testing.T) {
 	for _, test := range []struct{ from, to, want string }{
 		{"endpoint", "net/http", ""},
 		{"endpoint", "golang.org/x/sync/errgroup", "endpoint must not import golang.org/x/sync/errgroup"},
-		{"transport/sqlserver", "github.com/jackc/pgx/v5/pgconn", ""},
-		{"transport/sqlserver", "github.com/jackc/pgx/v5", ""},
-		{"transport/sqlserver", "github.com/jackc/pgx/v50", "transport/sqlserver must not import github.com/jackc/pgx/v50"},
+		{"transport/postgres", "github.com/jackc/pgx/v5/pgconn", ""},
+		{"transport/postgres", "github.com/jackc/pgx/v5", ""},
+		{"transport/postgres", "github.com/jackc/pgx/v50", "transport/postgres must not import github.com/jackc/pgx/v50"},
+		{"transport/postgres", "github.com/microsoft/go-mssqldb", "transport/postgres must not import github.com/microsoft/go-mssqldb"},
+		{"transport/sqlserver", "github.com/jackc/pgx/v5", "transport/sqlserver must not import github.com/jackc/pgx/v5"},
 		{"transport/rabbitmq", "github.com/jackc/pgx/v5", "transport/rabbitmq must not import github.com/jackc/pgx/v5"},
 		{"cmd/holdfast", "github.com/spf13/cobra", ""},
 	} {

@@ -18,6 +18,7 @@ import (
 	"github.com/holdfast-go/holdfast/recoverability"
 	"github.com/holdfast-go/holdfast/telemetry/otel"
 	"github.com/holdfast-go/holdfast/transport/inmemory"
+	"github.com/holdfast-go/holdfast/transport/postgres"
 	"github.com/holdfast-go/holdfast/transport/rabbitmq"
 	"github.com/holdfast-go/holdfast/transport/sqlite"
 	"github.com/holdfast-go/holdfast/transport/sqlserver"
@@ -34,8 +35,8 @@ func TestTheConfigurationPageNamesEveryField(t *testing.T) {
 		otel.Options{},
 		inmemory.Transport{},
 		sqlite.Transport{},
-		sqlserver.Postgres{},
-		sqlserver.MSSQL{},
+		postgres.Transport{},
+		sqlserver.Transport{},
 		rabbitmq.Transport{},
 	} {
 		of := reflect.TypeOf(config)

@@ -9,9 +9,9 @@ import (
 	"github.com/holdfast-go/holdfast/internal/brokertest"
 	"github.com/holdfast-go/holdfast/transport"
 	"github.com/holdfast-go/holdfast/transport/inmemory"
+	"github.com/holdfast-go/holdfast/transport/postgres"
 	"github.com/holdfast-go/holdfast/transport/rabbitmq"
 	"github.com/holdfast-go/holdfast/transport/sqlite"
-	"github.com/holdfast-go/holdfast/transport/sqlserver"
 )
 
 // Where a retried message goes differs, and docs/guarantees.md says how.
@@ -33,7 +33,7 @@ func TestARetriedMessageGoesWhereItsTransportPutsIt(t *testing.T) {
 		{"sqlite", func() transport.Transport {
 			return &sqlite.Transport{Path: filepath.Join(t.TempDir(), "order.db")}
 		}, behind},
-		{"postgres", func() transport.Transport { return &sqlserver.Postgres{URL: brokertest.Postgres(t)} }, behind},
+		{"postgres", func() transport.Transport { return &postgres.Transport{URL: brokertest.Postgres(t)} }, behind},
 	} {
 		got := handOuts(t, test.open(), brokertest.Name(t, "order"))
 		if diff := cmp.Diff(test.want, got); diff != "" {

@@ -14,7 +14,7 @@ import (
 // together with what else was written in it, and never when it is rolled back. It is for
 // [Endpoint.Send], SendLocal and Publish; what a handler sends leaves with the message it handles.
 //
-// What tx has to be is the transport's: a pgx.Tx for sqlserver.Postgres, a *sql.Tx on the
+// What tx has to be is the transport's: a pgx.Tx for postgres.Transport, a *sql.Tx on the
 // same file for sqlite.Transport; others have no such transactions, and sending fails. It is used
 // by Send and not kept; nothing else may use it meanwhile. After an error of Send, tx
 // goes on without the message, unless its connection is lost. A receipt is good when

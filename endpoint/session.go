@@ -90,7 +90,7 @@ func (s *Session) DoNotContinue() {
 // Tx is the transaction that the message is completed in: begun at the first call,
 // the same for all handlers of the message. It goes with
 // [SendsAtomicWithReceive]; the transport's package has the function that makes use of
-// it, such as sqlserver.Tx or sqlite.OnCommit. The endpoint commits it when the handlers have returned nil and rolls it
+// it, such as postgres.Tx or sqlite.OnCommit. The endpoint commits it when the handlers have returned nil and rolls it
 // back otherwise: its Complete and Rollback do nothing and return an error.
 func (s *Session) Tx(ctx context.Context) (transport.Tx, error) {
 	if s.in.e.cfg.Transactions != SendsAtomicWithReceive {

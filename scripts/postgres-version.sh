@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs a command on the PostgreSQL of another Debian suite, beside the one that is installed.
 #
-#   postgres-version.sh trixie go test ./transport/sqlserver
+#   postgres-version.sh trixie go test ./transport/postgres
 #   postgres-version.sh sid bash      a shell, to try things by hand
 #
 # The suite is unpacked into .tmp/postgres-SUITE, once, by debootstrap. Its /usr is mounted over ours for the server's

@@ -14,7 +14,7 @@ type Completer interface {
 // Without it the transaction mode SendsAtomicWithReceive is not offered.
 type Transactor interface {
 	// Begin returns the transaction of this delivery. The driver defines what it is, and when it really begins: users
-	// reach it through the driver's own function, such as sqlserver.Tx or sqlite.OnCommit, which calls [UnwrapTx].
+	// reach it through the driver's own function, such as postgres.Tx or sqlite.OnCommit, which calls [UnwrapTx].
 	Begin(ctx context.Context) (Tx, error)
 }
 

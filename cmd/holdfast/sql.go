@@ -6,7 +6,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/holdfast-go/holdfast/transport"
-	"github.com/holdfast-go/holdfast/transport/sqlserver"
+	"github.com/holdfast-go/holdfast/transport/postgres"
 )
 
 const sqlScriptHelp = `Print the SQL that creates queues on PostgreSQL, or brings tables of an earlier version up to
@@ -45,7 +45,7 @@ type scripted interface {
 }
 
 func (a *app) sqlScript(endpoints, queues []string) error {
-	var made scripted = &sqlserver.Postgres{}
+	var made scripted = &postgres.Transport{}
 	if a.transportURL() != "" {
 		t, err := a.target()
 		if err != nil {

@@ -13,6 +13,7 @@ import (
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/torture"
 	"github.com/holdfast-go/holdfast/transport"
 	"github.com/holdfast-go/holdfast/transport/inmemory"
+	"github.com/holdfast-go/holdfast/transport/postgres"
 	"github.com/holdfast-go/holdfast/transport/sqlite"
 	"github.com/holdfast-go/holdfast/transport/sqlserver"
 	"github.com/holdfast-go/holdfast/transport/sqs"
@@ -153,7 +154,7 @@ func postgresTarget(raw string) (target, error) {
 		return target{}, err
 	}
 	schema := takeOption(u, "schema")
-	t := &sqlserver.Postgres{URL: u.String(), Schema: schema}
+	t := &postgres.Transport{URL: u.String(), Schema: schema}
 	return target{
 		Transport: t, broker: "PostgreSQL", lists: true,
 		bench: func(concurrency int) bench.Broker {
@@ -170,7 +171,7 @@ func mssqlTarget(raw string) (target, error) {
 		return target{}, err
 	}
 	schema := takeOption(u, "schema")
-	t := &sqlserver.MSSQL{URL: u.String(), Schema: schema}
+	t := &sqlserver.Transport{URL: u.String(), Schema: schema}
 	return target{
 		Transport: t, broker: "SQL Server", lists: true,
 		bench: func(concurrency int) bench.Broker {

@@ -7,6 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/holdfast-go/holdfast/transport/asb"
+	"github.com/holdfast-go/holdfast/transport/postgres"
 	"github.com/holdfast-go/holdfast/transport/rabbitmq"
 	"github.com/holdfast-go/holdfast/transport/sqlite"
 	"github.com/holdfast-go/holdfast/transport/sqlserver"
@@ -27,10 +28,10 @@ func TestTransportsAreFoundByTheirURL(t *testing.T) {
 		"amqp://h?topology=direct&topic_exchange=shop.events&delivery_limit=-1": &rabbitmq.Transport{
 			URL: "amqp://h", Topology: rabbitmq.Direct, TopicExchange: "shop.events", DeliveryLimit: -1, ConnectionName: programName,
 		},
-		"postgres://u@h/db?schema=app&sslmode=disable": &sqlserver.Postgres{
+		"postgres://u@h/db?schema=app&sslmode=disable": &postgres.Transport{
 			URL: "postgres://u@h/db?sslmode=disable", Schema: "app",
 		},
-		"sqlserver://sa:p%40ss@h:1433?database=shop&schema=app": &sqlserver.MSSQL{
+		"sqlserver://sa:p%40ss@h:1433?database=shop&schema=app": &sqlserver.Transport{
 			URL: "sqlserver://sa:p%40ss@h:1433?database=shop", Schema: "app",
 		},
 		"sqs://":             &sqs.Transport{},
@@ -38,7 +39,7 @@ func TestTransportsAreFoundByTheirURL(t *testing.T) {
 		"sqs://eu-central-1?profile=shop&endpoint=http://127.0.0.1:4566&queue_prefix=q-&topic_prefix=t-": &sqs.Transport{
 			Region: "eu-central-1", Profile: "shop", Endpoint: "http://127.0.0.1:4566", QueuePrefix: "q-", TopicPrefix: "t-",
 		},
-		"postgresql://h/db": &sqlserver.Postgres{URL: "postgresql://h/db"},
+		"postgresql://h/db": &postgres.Transport{URL: "postgresql://h/db"},
 		"sb://key:a%2Fb+c=@h:5673?emulator=true&administration=http://h:5300&hierarchy=prod&max_message_size=1048576": &asb.Transport{
 			ConnectionString: "Endpoint=sb://h:5673;SharedAccessKeyName=key;SharedAccessKey=a/b+c=;UseDevelopmentEmulator=true",
 			Administration:   "http://h:5300", Hierarchy: "prod", MaxMessageSize: 1 << 20,

@@ -10,9 +10,9 @@ import (
 	"github.com/holdfast-go/holdfast/internal/brokertest"
 	"github.com/holdfast-go/holdfast/recoverability"
 	"github.com/holdfast-go/holdfast/transport"
+	"github.com/holdfast-go/holdfast/transport/postgres"
 	"github.com/holdfast-go/holdfast/transport/rabbitmq"
 	"github.com/holdfast-go/holdfast/transport/sqlite"
-	"github.com/holdfast-go/holdfast/transport/sqlserver"
 )
 
 // A retry is handled and audited where ServiceControl can be told, and where it has an address that
@@ -23,7 +23,7 @@ func TestRetriesOfServiceControlAreHandledOnBrokers(t *testing.T) {
 		mode endpoint.TransactionMode
 	}{
 		"PostgreSQL": {
-			func(t *testing.T) transport.Transport { return &sqlserver.Postgres{URL: brokertest.Postgres(t)} }, endpoint.SendsAtomicWithReceive,
+			func(t *testing.T) transport.Transport { return &postgres.Transport{URL: brokertest.Postgres(t)} }, endpoint.SendsAtomicWithReceive,
 		},
 		"sqlite": {
 			func(t *testing.T) transport.Transport {

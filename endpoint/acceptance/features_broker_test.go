@@ -22,9 +22,9 @@ import (
 	"github.com/holdfast-go/holdfast/serialization"
 	"github.com/holdfast-go/holdfast/transport"
 	"github.com/holdfast-go/holdfast/transport/asb"
+	"github.com/holdfast-go/holdfast/transport/postgres"
 	"github.com/holdfast-go/holdfast/transport/rabbitmq"
 	"github.com/holdfast-go/holdfast/transport/sqlite"
-	"github.com/holdfast-go/holdfast/transport/sqlserver"
 	"github.com/holdfast-go/holdfast/transport/sqs"
 )
 
@@ -35,7 +35,7 @@ func TestTheFeaturesOnBrokers(t *testing.T) {
 		"classic": func(t *testing.T) transport.Transport {
 			return &rabbitmq.Transport{URL: brokertest.RabbitMQ(t), QueueType: rabbitmq.Classic}
 		},
-		"postgres":   func(t *testing.T) transport.Transport { return &sqlserver.Postgres{URL: brokertest.Postgres(t)} },
+		"postgres":   func(t *testing.T) transport.Transport { return &postgres.Transport{URL: brokertest.Postgres(t)} },
 		"servicebus": serviceBus,
 		"sqs":        simpleQueues,
 		"sqlite": func(t *testing.T) transport.Transport {

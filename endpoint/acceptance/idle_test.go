@@ -9,14 +9,14 @@ import (
 
 	"github.com/holdfast-go/holdfast/endpoint"
 	"github.com/holdfast-go/holdfast/internal/brokertest"
-	"github.com/holdfast-go/holdfast/transport/sqlserver"
+	"github.com/holdfast-go/holdfast/transport/postgres"
 )
 
 // What the server counts in ten seconds is what the endpoint has asked: the database is the test's own.
 func TestAnIdleEndpointOnPostgreSQLAsksAtMostTwiceASecond(t *testing.T) {
 	url := brokertest.Postgres(t)
 	start(t, endpoint.Config{
-		Name: "idle", Transport: &sqlserver.Postgres{URL: url}, Install: true, Logger: slog.New(slog.DiscardHandler),
+		Name: "idle", Transport: &postgres.Transport{URL: url}, Install: true, Logger: slog.New(slog.DiscardHandler),
 		Messages: []endpoint.Message{endpoint.Command[work]("Idle.Work")},
 		Handlers: []endpoint.Handler{endpoint.Handle(func(context.Context, *endpoint.Session, work) error { return nil })},
 	})

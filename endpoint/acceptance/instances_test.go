@@ -17,9 +17,9 @@ import (
 	"github.com/holdfast-go/holdfast/recoverability"
 	"github.com/holdfast-go/holdfast/transport"
 	"github.com/holdfast-go/holdfast/transport/inmemory"
+	"github.com/holdfast-go/holdfast/transport/postgres"
 	"github.com/holdfast-go/holdfast/transport/rabbitmq"
 	"github.com/holdfast-go/holdfast/transport/sqlite"
-	"github.com/holdfast-go/holdfast/transport/sqlserver"
 )
 
 // The number of attempts is one number, however many instances share the queue; where the broker
@@ -31,7 +31,7 @@ func TestInstancesDoNotMultiplyAttempts(t *testing.T) {
 		"sqlite": func(t *testing.T) transport.Transport {
 			return &sqlite.Transport{Path: filepath.Join(t.TempDir(), "q.db"), Relaxed: true}
 		},
-		"postgres":   func(t *testing.T) transport.Transport { return &sqlserver.Postgres{URL: brokertest.Postgres(t)} },
+		"postgres":   func(t *testing.T) transport.Transport { return &postgres.Transport{URL: brokertest.Postgres(t)} },
 		"rabbitmq":   func(t *testing.T) transport.Transport { return &rabbitmq.Transport{URL: brokertest.RabbitMQ(t)} },
 		"servicebus": serviceBus,
 		"sqs":        simpleQueues,

@@ -16,8 +16,8 @@ import (
 	"github.com/holdfast-go/holdfast/pipeline"
 	"github.com/holdfast-go/holdfast/transport"
 	"github.com/holdfast-go/holdfast/transport/inmemory"
+	"github.com/holdfast-go/holdfast/transport/postgres"
 	"github.com/holdfast-go/holdfast/transport/sqlite"
-	"github.com/holdfast-go/holdfast/transport/sqlserver"
 )
 
 // usersTx is a transaction as a program begins it.
@@ -63,7 +63,7 @@ func postgresJoinable(t *testing.T) joinable {
 	}
 	t.Cleanup(pool.Close)
 	return joinable{
-		func() transport.Transport { return &sqlserver.Postgres{URL: url} },
+		func() transport.Transport { return &postgres.Transport{URL: url} },
 		func() usersTx {
 			tx, err := pool.Begin(t.Context())
 			if err != nil {

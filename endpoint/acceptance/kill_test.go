@@ -26,9 +26,9 @@ import (
 	"github.com/holdfast-go/holdfast/internal/brokertest"
 	"github.com/holdfast-go/holdfast/transport"
 	"github.com/holdfast-go/holdfast/transport/asb"
+	"github.com/holdfast-go/holdfast/transport/postgres"
 	"github.com/holdfast-go/holdfast/transport/rabbitmq"
 	"github.com/holdfast-go/holdfast/transport/sqlite"
-	"github.com/holdfast-go/holdfast/transport/sqlserver"
 	"github.com/holdfast-go/holdfast/transport/sqs"
 )
 
@@ -133,11 +133,11 @@ type postgresKills struct {
 }
 
 func (k *postgresKills) transport() transport.Transport {
-	return &sqlserver.Postgres{URL: k.url, Lease: killLease}
+	return &postgres.Transport{URL: k.url, Lease: killLease}
 }
 
 func (k *postgresKills) write(ctx context.Context, s *endpoint.Session, n int) error {
-	tx, err := sqlserver.Tx(ctx, s)
+	tx, err := postgres.Tx(ctx, s)
 	if err != nil {
 		return err
 	}

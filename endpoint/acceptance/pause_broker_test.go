@@ -11,14 +11,14 @@ import (
 	"github.com/holdfast-go/holdfast/endpoint"
 	"github.com/holdfast-go/holdfast/internal/brokertest"
 	"github.com/holdfast-go/holdfast/transport"
+	"github.com/holdfast-go/holdfast/transport/postgres"
 	"github.com/holdfast-go/holdfast/transport/rabbitmq"
-	"github.com/holdfast-go/holdfast/transport/sqlserver"
 )
 
 func TestAPauseOnABrokerLeavesItsMessagesThereUntilTheEnd(t *testing.T) {
 	for name, open := range map[string]func(t *testing.T) transport.Transport{
 		"PostgreSQL": func(t *testing.T) transport.Transport {
-			return &sqlserver.Postgres{URL: brokertest.Postgres(t)}
+			return &postgres.Transport{URL: brokertest.Postgres(t)}
 		},
 		"RabbitMQ": func(t *testing.T) transport.Transport {
 			return &rabbitmq.Transport{URL: brokertest.RabbitMQ(t)}

@@ -12,7 +12,7 @@ import (
 	"github.com/holdfast-go/holdfast/endpoint"
 	"github.com/holdfast-go/holdfast/internal/brokertest"
 	"github.com/holdfast-go/holdfast/recoverability"
-	"github.com/holdfast-go/holdfast/transport/sqlserver"
+	"github.com/holdfast-go/holdfast/transport/postgres"
 )
 
 // TestALockedDestinationIsNoFailure has one handler, without retries, send to a table that is locked: with one slot the
@@ -29,7 +29,7 @@ func TestALockedDestinationIsNoFailure(t *testing.T) {
 			var failures, attempts atomic.Int64
 			handled := make(chan int, 100)
 			cfg := endpoint.Config{
-				Name: "work", Transport: &sqlserver.Postgres{URL: url}, Concurrency: 1, Install: true, Transactions: mode, Logger: slog.New(slog.DiscardHandler),
+				Name: "work", Transport: &postgres.Transport{URL: url}, Concurrency: 1, Install: true, Transactions: mode, Logger: slog.New(slog.DiscardHandler),
 				Messages:       []endpoint.Message{endpoint.Command[work]("Postpone.Work")},
 				Recoverability: recoverability.Config{Immediate: recoverability.Off, Delayed: recoverability.Off, ErrorQueue: "error"},
 				Handlers: []endpoint.Handler{endpoint.Handle(func(ctx context.Context, s *endpoint.Session, m work) error {

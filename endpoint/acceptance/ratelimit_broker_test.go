@@ -14,7 +14,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/brokertest"
 	"github.com/holdfast-go/holdfast/recoverability"
 	"github.com/holdfast-go/holdfast/transport"
-	"github.com/holdfast-go/holdfast/transport/sqlserver"
+	"github.com/holdfast-go/holdfast/transport/postgres"
 )
 
 // An outage on a real database: handlers write in the message's transaction and fail, messages wait
@@ -37,11 +37,11 @@ func TestARateLimitOnPostgreSQLHoldsNoTransactionWhileItWaits(t *testing.T) {
 	failed, handled := make(chan int, 10000), make(chan int, messages)
 	started := make(chan struct{})
 	cfg := endpoint.Config{
-		Name: "work", Transport: &sqlserver.Postgres{URL: url, Lease: time.Second}, Concurrency: 4, Install: true,
+		Name: "work", Transport: &postgres.Transport{URL: url, Lease: time.Second}, Concurrency: 4, Install: true,
 		Messages: []endpoint.Message{endpoint.Command[work]("Limit.Work")}, Logger: slog.New(slog.DiscardHandler),
 		Transactions: endpoint.SendsAtomicWithReceive,
 		Handlers: []endpoint.Handler{endpoint.Handle(func(ctx context.Context, s *endpoint.Session, m work) error {
-			tx, err := sqlserver.Tx(ctx, s)
+			tx, err := postgres.Tx(ctx, s)
 			if err != nil {
 				return err
 			}
@@ -114,7 +114,7 @@ func TestARateLimitOnPostgreSQLHoldsNoTransactionWhileItWaits(t *testing.T) {
 
 func depth(ctx context.Context, t *testing.T, url, queue string) int64 {
 	t.Helper()
-	conn, err := (&sqlserver.Postgres{URL: url}).Open(ctx, transport.Env{})
+	conn, err := (&postgres.Transport{URL: url}).Open(ctx, transport.Env{})
 	if err != nil {
 		t.Fatal(err)
 	}

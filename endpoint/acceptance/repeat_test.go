@@ -15,7 +15,7 @@ import (
 	"github.com/holdfast-go/holdfast/endpoint"
 	"github.com/holdfast-go/holdfast/internal/brokertest"
 	"github.com/holdfast-go/holdfast/recoverability"
-	"github.com/holdfast-go/holdfast/transport/sqlserver"
+	"github.com/holdfast-go/holdfast/transport/postgres"
 )
 
 // conflicts is an endpoint on PostgreSQL that has no retries at all, so that whatever fails is in
@@ -49,7 +49,7 @@ func newConflicts(t *testing.T, tables string) *conflicts {
 func (c *conflicts) run(n int, handle func(ctx context.Context, tx pgx.Tx, n int) error) {
 	c.t.Helper()
 	cfg := endpoint.Config{
-		Name: "work", Transport: &sqlserver.Postgres{URL: c.url}, Concurrency: 4, Install: true,
+		Name: "work", Transport: &postgres.Transport{URL: c.url}, Concurrency: 4, Install: true,
 		Messages: []endpoint.Message{endpoint.Command[work]("Repeat.Work")}, Logger: slog.New(slog.DiscardHandler),
 		Transactions:   endpoint.SendsAtomicWithReceive,
 		OnFinalFailure: c.final,
@@ -59,7 +59,7 @@ func (c *conflicts) run(n int, handle func(ctx context.Context, tx pgx.Tx, n int
 			if s.Attempt().N > 1 {
 				c.attempts.Add(1)
 			}
-			tx, err := sqlserver.Tx(ctx, s)
+			tx, err := postgres.Tx(ctx, s)
 			if err != nil {
 				return err
 			}
@@ -167,7 +167,7 @@ func TestSerializationFailuresAreRepeatedUntilTheHandlersAreSerial(t *testing.T)
 func TestAFinalFailureThatLosesAConflictIsCalledAgain(t *testing.T) {
 	c := newConflicts(t, `CREATE TABLE given_up (n int NOT NULL)`)
 	c.final = func(ctx context.Context, s *endpoint.Session, _ recoverability.Failure) error {
-		tx, err := sqlserver.Tx(ctx, s)
+		tx, err := postgres.Tx(ctx, s)
 		if err != nil {
 			return err
 		}

@@ -17,9 +17,9 @@ import (
 	"github.com/holdfast-go/holdfast/internal/brokertest"
 	"github.com/holdfast-go/holdfast/recoverability"
 	"github.com/holdfast-go/holdfast/transport"
+	"github.com/holdfast-go/holdfast/transport/postgres"
 	"github.com/holdfast-go/holdfast/transport/rabbitmq"
 	"github.com/holdfast-go/holdfast/transport/sqlite"
-	"github.com/holdfast-go/holdfast/transport/sqlserver"
 )
 
 // The worst message there is, on real brokers: it has nearly as many headers as there is room for, its error says
@@ -31,7 +31,7 @@ func TestTheWayOutOnBrokers(t *testing.T) {
 		want  []string
 	}{
 		"PostgreSQL": {
-			func(t *testing.T) transport.Transport { return &sqlserver.Postgres{URL: brokertest.Postgres(t)} },
+			func(t *testing.T) transport.Transport { return &postgres.Transport{URL: brokertest.Postgres(t)} },
 			90_000,
 			[]string{"default_queue"},
 		},

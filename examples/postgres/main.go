@@ -15,7 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast/endpoint"
-	"github.com/holdfast-go/holdfast/transport/sqlserver"
+	"github.com/holdfast-go/holdfast/transport/postgres"
 )
 
 type ChargeOrder struct{ OrderID string }
@@ -42,7 +42,7 @@ func run(ctx context.Context, url string, out io.Writer) error {
 	defer db.Exec(context.WithoutCancel(ctx), `drop schema example cascade`) //nolint:errcheck // it leaves nothing behind
 
 	charge := func(ctx context.Context, s *endpoint.Session, m ChargeOrder) error {
-		tx, err := sqlserver.Tx(ctx, s)
+		tx, err := postgres.Tx(ctx, s)
 		if err != nil {
 			return err
 		}
@@ -65,7 +65,7 @@ func run(ctx context.Context, url string, out io.Writer) error {
 		return err
 	}
 	billing, err := endpoint.New(endpoint.Config{
-		Name: "billing", Transport: &sqlserver.Postgres{URL: url, Schema: "example"}, Install: true,
+		Name: "billing", Transport: &postgres.Transport{URL: url, Schema: "example"}, Install: true,
 		Transactions: endpoint.SendsAtomicWithReceive,
 		Messages: []endpoint.Message{
 			endpoint.Command[ChargeOrder]("Shop.ChargeOrder"), endpoint.Event[OrderCharged]("Shop.OrderCharged"),

@@ -17,7 +17,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast/endpoint"
-	"github.com/holdfast-go/holdfast/transport/sqlserver"
+	"github.com/holdfast-go/holdfast/transport/postgres"
 )
 
 type OrderPlaced struct{ OrderID string }
@@ -76,7 +76,7 @@ func run(ctx context.Context, url string, out io.Writer) error {
 		return nil
 	}
 	sales, err := endpoint.New(endpoint.Config{
-		Name: "sales", Transport: &sqlserver.Postgres{URL: url, Schema: "example"}, Install: true, Concurrency: 1,
+		Name: "sales", Transport: &postgres.Transport{URL: url, Schema: "example"}, Install: true, Concurrency: 1,
 		Messages: []endpoint.Message{endpoint.Event[OrderPlaced]("Shop.OrderPlaced")},
 		Handlers: []endpoint.Handler{endpoint.Handle(placed)},
 	})

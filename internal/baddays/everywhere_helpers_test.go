@@ -12,9 +12,9 @@ import (
 	"github.com/holdfast-go/holdfast/endpoint"
 	"github.com/holdfast-go/holdfast/internal/brokertest"
 	"github.com/holdfast-go/holdfast/transport"
+	"github.com/holdfast-go/holdfast/transport/postgres"
 	"github.com/holdfast-go/holdfast/transport/rabbitmq"
 	"github.com/holdfast-go/holdfast/transport/sqlite"
-	"github.com/holdfast-go/holdfast/transport/sqlserver"
 )
 
 var errBadDay = errors.New("bad day")
@@ -27,7 +27,7 @@ func brokers(t *testing.T) map[string]transport.Transport {
 	t.Helper()
 	on := map[string]transport.Transport{"sqlite": &sqlite.Transport{Path: filepath.Join(t.TempDir(), "queues.db"), Relaxed: true}}
 	if faults() {
-		on["postgres"] = &sqlserver.Postgres{URL: brokertest.Postgres(t)}
+		on["postgres"] = &postgres.Transport{URL: brokertest.Postgres(t)}
 		on["rabbitmq"] = &rabbitmq.Transport{URL: brokertest.RabbitMQ(t)}
 	}
 	return on

@@ -27,9 +27,9 @@ import (
 	"github.com/holdfast-go/holdfast/internal/brokertest"
 	"github.com/holdfast-go/holdfast/transport"
 	"github.com/holdfast-go/holdfast/transport/asb"
+	"github.com/holdfast-go/holdfast/transport/postgres"
 	"github.com/holdfast-go/holdfast/transport/rabbitmq"
 	"github.com/holdfast-go/holdfast/transport/sqlite"
-	"github.com/holdfast-go/holdfast/transport/sqlserver"
 	"github.com/holdfast-go/holdfast/transport/sqs"
 )
 
@@ -75,7 +75,7 @@ func (w memoryWork) transport() (transport.Transport, error) {
 	case "sqlite":
 		return &sqlite.Transport{Path: w.Place, Relaxed: true}, nil
 	case "postgres":
-		return &sqlserver.Postgres{URL: w.Place}, nil
+		return &postgres.Transport{URL: w.Place}, nil
 	case "rabbitmq":
 		return &rabbitmq.Transport{URL: w.Place}, nil
 	case "servicebus":

@@ -18,15 +18,15 @@ import (
 	"github.com/holdfast-go/holdfast/header"
 	"github.com/holdfast-go/holdfast/internal/brokertest"
 	"github.com/holdfast-go/holdfast/transport"
+	"github.com/holdfast-go/holdfast/transport/postgres"
 	"github.com/holdfast-go/holdfast/transport/rabbitmq"
 	"github.com/holdfast-go/holdfast/transport/sqlite"
-	"github.com/holdfast-go/holdfast/transport/sqlserver"
 )
 
 // earlierCommit is the version that shares queues with this one.
 const earlierCommit = "d3b9596"
 
-// buildWorkers builds testdata/worker from this checkout and from the earlier commit.
+// buildWorkers builds testdata/worker from this checkout, and testdata/worker_d3b9596 from the earlier commit.
 func buildWorkers(t *testing.T) (earlier, present string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -42,7 +42,7 @@ func buildWorkers(t *testing.T) (earlier, present string) {
 	unpack := exec.CommandContext(t.Context(), "tar", "x", "-C", source)
 	unpack.Stdin = bytes.NewReader(text)
 	must(t, unpack.Run())
-	program, err := os.ReadFile("testdata/worker/main.go")
+	program, err := os.ReadFile("testdata/worker_" + earlierCommit + "/main.go")
 	must(t, err)
 	must(t, os.WriteFile(filepath.Join(source, "cmd", "worker", "main.go"), program, 0o600))
 	build := func(folder, pkg, out string) {
@@ -175,7 +175,7 @@ func (m *mixture) collect(ctx context.Context, queue string, want map[int]bool) 
 func (m *mixture) transport() transport.Transport {
 	switch m.broker {
 	case "postgres":
-		return &sqlserver.Postgres{URL: m.place}
+		return &postgres.Transport{URL: m.place}
 	case "sqlite":
 		return &sqlite.Transport{Path: m.place}
 	}

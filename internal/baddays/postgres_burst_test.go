@@ -13,7 +13,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/endpoint"
 	"github.com/holdfast-go/holdfast/internal/brokertest"
-	"github.com/holdfast-go/holdfast/transport/sqlserver"
+	"github.com/holdfast-go/holdfast/transport/postgres"
 )
 
 type (
@@ -45,7 +45,7 @@ func newBurst(t testing.TB) *burst {
 	r := &burst{t: t, sql: sql, runs: map[int]int{}}
 	const name = "burst"
 	r.endpoint, err = endpoint.New(endpoint.Config{
-		Name: name, Transport: &sqlserver.Postgres{URL: url}, Concurrency: 50, Install: true,
+		Name: name, Transport: &postgres.Transport{URL: url}, Concurrency: 50, Install: true,
 		Messages: []endpoint.Message{endpoint.Command[burstOrder]("Burst.Order"), endpoint.Command[burstBill]("Burst.Bill")},
 		Routes:   []endpoint.Route{endpoint.RouteTo[burstBill]("error")},
 		Handlers: []endpoint.Handler{endpoint.Handle(func(ctx context.Context, s *endpoint.Session, m burstOrder) error {

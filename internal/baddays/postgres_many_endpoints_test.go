@@ -14,7 +14,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/endpoint"
 	"github.com/holdfast-go/holdfast/internal/brokertest"
-	"github.com/holdfast-go/holdfast/transport/sqlserver"
+	"github.com/holdfast-go/holdfast/transport/postgres"
 )
 
 type tick struct{ N int }
@@ -39,7 +39,7 @@ func newCrowd(t testing.TB, n int) *crowd {
 	c := &crowd{t: t, db: db, endpoints: make([]*endpoint.Endpoint, n), handled: make([]atomic.Int64, n)}
 	for i := range c.endpoints {
 		c.endpoints[i], err = endpoint.New(endpoint.Config{
-			Name: crowdName(i), Transport: &sqlserver.Postgres{URL: url, Lease: 3 * time.Second}, Concurrency: 4, Install: true,
+			Name: crowdName(i), Transport: &postgres.Transport{URL: url, Lease: 3 * time.Second}, Concurrency: 4, Install: true,
 			Messages: []endpoint.Message{endpoint.Command[tick]("Crowd.Tick")},
 			Handlers: []endpoint.Handler{endpoint.Handle(func(_ context.Context, s *endpoint.Session, _ tick) error {
 				if s.Attempt().N > 1 {

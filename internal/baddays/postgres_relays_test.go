@@ -18,7 +18,7 @@ import (
 	"github.com/holdfast-go/holdfast/endpoint"
 	"github.com/holdfast-go/holdfast/internal/brokertest"
 	"github.com/holdfast-go/holdfast/recoverability"
-	"github.com/holdfast-go/holdfast/transport/sqlserver"
+	"github.com/holdfast-go/holdfast/transport/postgres"
 )
 
 // relay is the message of endpoint "work", which sends it on to To.
@@ -50,7 +50,7 @@ func startRelays(t testing.TB, transactions endpoint.TransactionMode, queues ...
 		t.Fatal(err)
 	}
 	t.Cleanup(r.db.Close)
-	tr := &sqlserver.Postgres{URL: r.url}
+	tr := &postgres.Transport{URL: r.url}
 	r.install(queues...)
 	r.e, err = endpoint.New(endpoint.Config{
 		Name: "work", Transport: tr, Concurrency: 20, Install: true, Transactions: transactions, Logger: slog.New(slog.DiscardHandler),
@@ -104,7 +104,7 @@ func (r *relays) install(queues ...string) {
 	r.t.Helper()
 	for _, q := range queues {
 		e, err := endpoint.New(endpoint.Config{
-			Name: q, Transport: &sqlserver.Postgres{URL: r.url}, Logger: slog.New(slog.DiscardHandler),
+			Name: q, Transport: &postgres.Transport{URL: r.url}, Logger: slog.New(slog.DiscardHandler),
 			Messages: []endpoint.Message{endpoint.Command[relayed]("BadDays.Relayed")},
 			Handlers: []endpoint.Handler{endpoint.Handle(func(context.Context, *endpoint.Session, relayed) error { return nil })},
 		})

@@ -108,16 +108,15 @@ func defaultPropagator() propagation.TextMapPropagator {
 
 // systemOf is what OpenTelemetry calls the broker behind t, else the name of t's package.
 func systemOf(t transport.Transport) string {
-	name := strings.TrimPrefix(fmt.Sprintf("%T", t), "*")
-	pkg, _, _ := strings.Cut(name, ".")
-	switch {
-	case name == "sqlserver.Postgres":
+	pkg, _, _ := strings.Cut(strings.TrimPrefix(fmt.Sprintf("%T", t), "*"), ".")
+	switch pkg {
+	case "postgres":
 		return semconv.DBSystemNamePostgreSQL.Value.AsString()
-	case name == "sqlserver.MSSQL":
+	case "sqlserver":
 		return semconv.DBSystemNameMicrosoftSQLServer.Value.AsString()
-	case pkg == "asb":
+	case "asb":
 		return semconv.MessagingSystemServiceBus.Value.AsString()
-	case pkg == "sqs":
+	case "sqs":
 		return semconv.MessagingSystemAWSSQS.Value.AsString()
 	}
 	return pkg

@@ -11,15 +11,15 @@ import (
 	"github.com/holdfast-go/holdfast/recoverability"
 	"github.com/holdfast-go/holdfast/transport"
 	"github.com/holdfast-go/holdfast/transport/inmemory"
+	"github.com/holdfast-go/holdfast/transport/postgres"
 	"github.com/holdfast-go/holdfast/transport/rabbitmq"
-	"github.com/holdfast-go/holdfast/transport/sqlserver"
 )
 
 func TestSystemsHaveTheNamesOfTheConventions(t *testing.T) {
 	for want, tr := range map[string]transport.Transport{
 		"inmemory":   &inmemory.Transport{},
 		"rabbitmq":   &rabbitmq.Transport{},
-		"postgresql": &sqlserver.Postgres{},
+		"postgresql": &postgres.Transport{},
 	} {
 		if got := systemOf(tr); got != want {
 			t.Errorf("%T is %q, want %q", tr, got, want)

@@ -1,15 +1,19 @@
+//go:build mssql
+
 package sqlserver_test
 
 import (
 	"context"
+	"database/sql"
 	"fmt"
 	"net/url"
 	"os"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
+	_ "github.com/microsoft/go-mssqldb"
 
 	"github.com/holdfast-go/holdfast/internal/brokertest"
 	"github.com/holdfast-go/holdfast/transport"
@@ -17,101 +21,88 @@ import (
 	"github.com/holdfast-go/holdfast/transport/transporttest"
 )
 
-func TestConformance(t *testing.T) {
-	p := postgres{url: brokertest.Postgres(t)}
-	transporttest.Run(t, transporttest.Harness{
-		Open:           p.schema(0),
-		ShortLease:     p.schema(time.Second),
-		PutUndecodable: p.putUndecodable,
-		Begin:          p.begin,
-		Break: func(t testing.TB) (transport.Transport, transporttest.Link) {
-			proxy := brokertest.NewProxy(t, host(t, p.url))
-			tr := p.schema(2 * time.Second)(t).(*sqlserver.Postgres)
-			tr.URL = proxy.URL(t, p.url)
-			return tr, proxy
-		},
-		Restart: func(t testing.TB) (transport.Transport, func()) {
-			node := brokertest.OwnPostgres(t)
-			return postgres{node.URL}.schema(2 * time.Second)(t), func() { node.Restart(os.Kill) }
-		},
-	})
-}
-
-// The same through pgbouncer, where nothing may be kept in a session, with the settings that it needs.
-func TestConformanceThroughPgBouncer(t *testing.T) {
-	straight, pooled := brokertest.PgBouncer(t)
-	p := postgres{url: straight}
-	through := func(url string, lease time.Duration) func(testing.TB) transport.Transport {
-		return func(t testing.TB) transport.Transport {
-			tr := p.schema(lease)(t).(*sqlserver.Postgres)
-			tr.URL, tr.Pooled, tr.ListenURL = url, true, straight
-			return tr
-		}
-	}
-	transporttest.Run(t, transporttest.Harness{
-		Open: through(pooled, 0), ShortLease: through(pooled, time.Second), PutUndecodable: p.putUndecodable,
-		Begin: postgres{url: pooled + "&default_query_exec_mode=exec"}.begin,
-		Break: func(t testing.TB) (transport.Transport, transporttest.Link) {
-			proxy := brokertest.NewProxy(t, host(t, pooled))
-			return through(proxy.URL(t, pooled), 2*time.Second)(t), proxy
-		},
-	})
-}
-
-func host(t testing.TB, server string) string {
-	t.Helper()
-	u, err := url.Parse(server)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return u.Host
-}
-
-// postgres is a database that the rules share, each with a schema of its own: subscriptions
-// are read whole.
-type postgres struct{ url string }
-
+// TestConformance is run by make test-mssql. It wants the URL of a server on which the user may
+// create schemas.
 var schemas atomic.Int64
 
-func (p postgres) schema(lease time.Duration) func(testing.TB) transport.Transport {
+func TestConformance(t *testing.T) {
+	const variable = "HOLDFAST_TEST_MSSQL"
+	u, err := url.Parse(os.Getenv(variable))
+	if err != nil || u.Scheme != "sqlserver" || u.Port() == "" {
+		t.Fatalf("%s is not set to a URL as in sqlserver://user:password@host:1433?database=name", variable) // its text may hold a password
+	}
+	m := microsoft{url: u.String()}
+	transporttest.Run(t, transporttest.Harness{
+		Open:           m.schema(0),
+		ShortLease:     m.schema(2 * time.Second),
+		PutUndecodable: m.putUndecodable,
+		Begin:          m.begin,
+		Break: func(t testing.TB) (transport.Transport, transporttest.Link) {
+			proxy := brokertest.NewProxy(t, u.Host)
+			tr := m.schema(2 * time.Second)(t).(*sqlserver.Transport)
+			tr.URL = proxy.URL(t, m.url)
+			return tr, proxy
+		},
+	})
+}
+
+// microsoft is a database that the rules share, each with a schema of its own: subscriptions
+// are read whole.
+type microsoft struct{ url string }
+
+func (m microsoft) schema(lease time.Duration) func(testing.TB) transport.Transport {
 	return func(t testing.TB) transport.Transport {
 		t.Helper()
-		name := fmt.Sprintf("rule_%d", schemas.Add(1))
-		p.exec(t, "CREATE SCHEMA "+name)
-		return &sqlserver.Postgres{URL: p.url, Schema: name, Lease: lease}
+		name := fmt.Sprintf("rule_%d_%d", os.Getpid(), schemas.Add(1))
+		m.exec(t, "CREATE SCHEMA "+name)
+		t.Cleanup(func() {
+			m.exec(t, `DECLARE @drop nvarchar(max) = N'';
+SELECT @drop += N'DROP TABLE `+name+`.' + quotename(name) + N';' FROM sys.tables WHERE schema_id = schema_id('`+name+`');
+EXEC (@drop); DROP SCHEMA `+name)
+		})
+		return &sqlserver.Transport{URL: m.url, Schema: name, Lease: lease}
 	}
 }
 
-func (p postgres) putUndecodable(t testing.TB, tr transport.Transport, queue string) {
+func (m microsoft) putUndecodable(t testing.TB, tr transport.Transport, queue string) {
 	t.Helper()
-	table := pgx.Identifier{tr.(*sqlserver.Postgres).Schema, queue}.Sanitize()
-	p.exec(t, "INSERT INTO "+table+` (id, headers, body) VALUES ('foreign', '{"not', '\xff')`)
+	table := tr.(*sqlserver.Transport).Schema + ".[" + strings.ReplaceAll(queue, "]", "]]") + "]"
+	m.exec(t, "INSERT INTO "+table+` (id, headers, body) VALUES (N'foreign', N'{"not', 0xff)`)
 }
 
-func (p postgres) begin(t testing.TB, _ transport.Transport) transporttest.UserTx {
+func (m microsoft) begin(t testing.TB, _ transport.Transport) transporttest.UserTx {
 	t.Helper()
-	c, err := pgx.Connect(t.Context(), p.url)
+	tx, err := m.open(t).BeginTx(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = c.Close(context.Background()) })
-	tx, err := c.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
+	return transporttest.UserTx{
+		Tx:       tx,
+		Commit:   func(context.Context) error { return tx.Commit() },
+		Rollback: func(context.Context) error { return tx.Rollback() },
 	}
-	return transporttest.UserTx{Tx: tx, Commit: tx.Commit, Rollback: tx.Rollback}
 }
 
-func (p postgres) exec(t testing.TB, statement string) {
+func (m microsoft) open(t testing.TB) *sql.DB {
+	t.Helper()
+	db, err := sql.Open("sqlserver", m.url)
+	if err != nil {
+		t.Fatal("the URL cannot be opened")
+	}
+	t.Cleanup(func() { _ = db.Close() })
+	return db
+}
+
+func (m microsoft) exec(t testing.TB, statement string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	c, err := pgx.Connect(ctx, p.url)
+	db, err := sql.Open("sqlserver", m.url)
 	if err != nil {
-		t.Fatal(err)
+		t.Fatal("the URL cannot be opened")
 	}
-	defer c.Close(ctx)
-	if _, err := c.Exec(ctx, statement); err != nil {
+	defer db.Close()
+	if _, err := db.ExecContext(ctx, statement); err != nil {
 		t.Fatalf("%s: %v", statement, err)
 	}
 }

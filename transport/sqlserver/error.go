@@ -1,118 +1,107 @@
 package sqlserver
 
 import (
+	"database/sql"
 	"errors"
 	"fmt"
-	"slices"
-	"strings"
 
-	"github.com/jackc/pgx/v5/pgconn"
+	mssql "github.com/microsoft/go-mssqldb"
 
 	"github.com/holdfast-go/holdfast/internal/tablequeue"
+	"github.com/holdfast-go/holdfast/internal/tablequeue/dialect"
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-const (
-	undefinedTable = "42P01"
-	readOnly       = "25006"
+// failure is an error of the SQL Server dialect.
+type failure struct {
+	doing  string
+	cause  error
+	undone bool // nothing has happened, also where the server did not say so
+}
 
-	lockNotAvailable = "55P03"
+func (e *failure) Error() string { return "sqlserver: " + e.doing + ": " + e.cause.Error() }
+func (e *failure) Unwrap() error { return e.cause }
+
+const (
+	invalidObject       = 208
+	lockTimeoutExceeded = 1222
 )
 
-// errNoConnection is where the server cannot be reached, or all connections wait for its answers.
-var errNoConnection = errors.New("no connection")
-
-// reconnect ends all connections, those in use when they are returned to their pool. The server behind them is a standby
-// now, or has ended some of them and probably all.
-func (s *store) reconnect() {
-	s.reset()
-	s.handlers.Reset()
+// failed adds to err what was attempted.
+func failed(doing string, err error) error {
+	return &failure{doing: doing, cause: causeOf(err)}
 }
 
-// failed is failure on one of the engine's connections.
-func (s *store) failed(doing string, err error) error {
-	switch code(err) {
-	case readOnly, "57P01", "57P02", "57P05": // shutdown, crash of another process, idle for too long
-		s.reconnect()
+// undone is failed for what is rolled back with its transaction.
+func undone(doing string, err error) error {
+	return &failure{doing: doing, cause: causeOf(err), undone: true}
+}
+
+// causeOf says that a queue is missing where that is it.
+func causeOf(err error) error {
+	if number, ok := numberOf(err); ok && number == invalidObject {
+		return fmt.Errorf("%w: %w", transport.ErrNoQueue, err)
 	}
-	return failure(doing, err)
+	return err
 }
 
-// failure adds to err what was attempted, and that a queue is missing where that is it.
-func failure(doing string, err error) error {
-	if code(err) == undefinedTable {
-		return fmt.Errorf("postgres: %s: %w: %w", doing, transport.ErrNoQueue, err)
-	}
-	return fmt.Errorf("postgres: %s: %w", doing, err)
+// numberOf is the number that the server gave to err, if it answered at all.
+func numberOf(err error) (number int32, ok bool) {
+	answer, ok := errors.AsType[mssql.Error](err)
+	return answer.Number, ok
 }
 
-// code is the SQLSTATE that the server gave, or "".
-func code(err error) string {
-	var answer *pgconn.PgError
-	if errors.As(err, &answer) {
-		return answer.Code
-	}
-	return ""
-}
-
-// Classify implements [tablequeue.Store]. An error that the server has answered with means
-// that it has rolled back, also when the connection ended by it.
+// Classify implements [tablequeue.Store]. What the server has answered with it has rolled back, also when it
+// answered a handler.
 func (s *store) Classify(err error) tablequeue.Class {
-	var (
-		answer  *pgconn.PgError
-		connect *pgconn.ConnectError
-	)
 	switch {
-	case errors.Is(err, errNotBegun), errors.Is(err, errNoConnection):
-		return tablequeue.Unavailable
-	case errors.Is(err, errLearned):
+	case errors.Is(err, dialect.ErrDetected):
 		return tablequeue.Conflict
-	case errors.Is(err, errDelay):
+	case errors.Is(err, dialect.ErrDelay):
 		return tablequeue.Refused
-	case errors.As(err, &connect):
+	}
+	_, never := errors.AsType[*connectError](err)
+	_, unsent := errors.AsType[mssql.RetryableError](err)
+	switch {
+	case never, unsent:
 		return tablequeue.Unavailable
-	case errors.As(err, &answer) && s.pooled && proxyLostServer(answer):
-		return tablequeue.Unknown
-	case answer != nil:
-		class := classOf(answer.Code)
-		if class == tablequeue.Refused && errors.Is(err, errWrites) {
-			return tablequeue.Failed // nothing that was sent is to blame
-		}
-		return class
-	case pgconn.SafeToRetry(err):
-		return tablequeue.Unavailable
-	case !strings.HasPrefix(err.Error(), "postgres: "): // not from here
+	case errors.Is(err, sql.ErrTxDone), errors.Is(err, errEnded):
 		return tablequeue.Failed
+	}
+	if answer, ok := errors.AsType[mssql.Error](err); ok && answer.Class < fatal {
+		return classOf(answer)
+	}
+	own, ok := errors.AsType[*failure](err)
+	switch {
+	case !ok:
+		return tablequeue.Failed
+	case own.undone:
+		return tablequeue.Unavailable
 	}
 	return tablequeue.Unknown
 }
 
-// proxyLostServer tells whether an answer is pgbouncer's own about a server that was at work on what we asked. What it
-// says where no server was, is that.
-func proxyLostServer(answer *pgconn.PgError) bool {
-	if answer.Code != "08P01" {
-		return false
-	}
-	return !slices.ContainsFunc([]string{"query_wait_timeout", "pgbouncer cannot connect", "server login"}, func(never string) bool {
-		return strings.HasPrefix(answer.Message, never)
-	})
-}
+// Severities: from resources on it is the server's fault, from fatal on it ends the connection.
+const (
+	resources = 17
+	fatal     = 20
+)
 
-func classOf(code string) tablequeue.Class {
-	switch code {
-	case "40001", "40P01", // serialization failure, deadlock
-		"0A000", "26000": // a prepared statement is out of date, or gone
-		return tablequeue.Conflict
-	case lockNotAvailable:
-		return tablequeue.Locked
-	case readOnly:
+func classOf(answer mssql.Error) tablequeue.Class {
+	if answer.Class >= resources {
 		return tablequeue.Unavailable
 	}
-	switch code[:min(2, len(code))] {
-	case "08", "53", "57", "58", "28", "XX": // connection, resources, shutdown or cancelled, system, access, internal
-		return tablequeue.Unavailable
-	case "25": // the handler's transaction has failed already
+	switch answer.Number {
+	case 1205, 3960: // deadlock, snapshot conflict
+		return tablequeue.Conflict
+	case lockTimeoutExceeded:
+		return tablequeue.Locked
+	case 0, 3902, 3903, 3930: // the transaction has been ended by the server, or can only be rolled back
 		return tablequeue.Failed
+	case 976, 978, 983, 3906, // replica not readable or not yet, database read only
+		4060, 18452, 18456, // database or login refused
+		10928, 10929, 40197, 40501, 40613, 49918, 49919, 49920: // Azure SQL is busy or moving
+		return tablequeue.Unavailable
 	}
 	return tablequeue.Refused
 }

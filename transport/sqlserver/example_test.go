@@ -3,7 +3,6 @@ package sqlserver_test
 import (
 	"context"
 	"fmt"
-	"time"
 
 	"github.com/holdfast-go/holdfast/endpoint"
 	"github.com/holdfast-go/holdfast/transport"
@@ -23,17 +22,16 @@ func charge(ctx context.Context, s *endpoint.Session, m ChargeOrder) error {
 	if err != nil {
 		return err
 	}
-	if _, err := tx.Exec(ctx, `insert into charges (order_id, cents) values ($1, $2)`, m.OrderID, m.Cents); err != nil {
+	if _, err := tx.ExecContext(ctx, `INSERT INTO charges (order_id, cents) VALUES (@p1, @p2)`, m.OrderID, m.Cents); err != nil {
 		return err
 	}
 	return s.Publish(ctx, OrderCharged{OrderID: m.OrderID})
 }
 
-// The program examples/postgres runs such an endpoint.
 func ExampleTx() {
 	billing, err := endpoint.New(endpoint.Config{ // it connects when it is run
 		Name: "billing", Install: true,
-		Transport:    &sqlserver.Postgres{URL: "postgres://app:secret@db.example/shop", Schema: "messaging", Lease: time.Minute},
+		Transport:    &sqlserver.Transport{URL: "sqlserver://app:secret@db.example:1433?database=shop", Schema: "messaging"},
 		Transactions: endpoint.SendsAtomicWithReceive, // what sqlserver.Tx needs
 		Messages: []endpoint.Message{
 			endpoint.Command[ChargeOrder]("Shop.ChargeOrder"), endpoint.Event[OrderCharged]("Shop.OrderCharged"),
@@ -45,10 +43,10 @@ func ExampleTx() {
 }
 
 // A URL that cannot be read is not shown: it may hold a password.
-func ExamplePostgres() {
-	db := &sqlserver.Postgres{URL: "postgres://app:half%secret@db.example/shop"}
+func ExampleTransport() {
+	db := &sqlserver.Transport{URL: "sqlserver://app:half%secret@db.example"}
 	_, err := db.Open(context.Background(), transport.Env{Endpoint: "billing"})
 	fmt.Println(err)
 	// Output:
-	// postgres: URL cannot be parsed (it is not shown, it may hold a password): want postgres://user:password@host:5432/database, with special characters in the password percent-encoded
+	// sqlserver: URL cannot be parsed (it is not shown, it may hold a password): want sqlserver://user:password@host:1433?database=name, with special characters in the password percent-encoded
 }

@@ -2,77 +2,87 @@ package sqlserver
 
 import (
 	"context"
+	"database/sql"
 	"fmt"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/holdfast-go/holdfast/internal/tablequeue"
+	"github.com/holdfast-go/holdfast/internal/tablequeue/dialect"
 )
 
-// lockWait is how long a write waits for a lock, in milliseconds. Nothing holds one for longer on purpose, other than what
-// changes or rewrites a table. Handlers' transactions are watched instead: see [lockWatch].
-const lockWait = "100"
+// Texts in front of the statements that write: how long they wait for a lock. A pool's connection forgets it before its
+// next use.
+const (
+	lockWait    = "SET LOCK_TIMEOUT " + dialect.LockWait + ";\n"
+	anyLockWait = "SET LOCK_TIMEOUT -1;\n"
+	noLockWait  = "SET LOCK_TIMEOUT 0;\n"
+)
 
-// anyLockWait ends that for the rest of a transaction.
-const anyLockWait = `SELECT set_config('lock_timeout', '0', true)`
+// missingTables are the numbers of those of @names that are no tables.
+const missingTables = `SELECT r.n FROM OPENJSON(@names) WITH (n int '$[0]', name nvarchar(max) '$[1]') AS r
+WHERE object_id(r.name) IS NULL`
+
+// waiting is o with a text in front of each statement.
+type waiting struct {
+	on
+	text string
+}
+
+func (w waiting) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
+	return w.on.QueryContext(ctx, w.text+query, args...)
+}
+
+func (w waiting) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
+	return w.on.ExecContext(ctx, w.text+query, args...)
+}
+
+// waiting are the statements about locks that others hold.
+func (t *table) waiting(q string) {
+	// An update lock on a row needs the lock on the table that an insert needs.
+	t.try = noLockWait + `SELECT TOP (1) 1 FROM ` + q + ` WITH (READPAST, UPDLOCK, ROWLOCK, READCOMMITTEDLOCK);`
+
+	t.hasten = declareNow + `DECLARE @first datetime2(7) = (SELECT min(visible_at) FROM ` + q + lookHint + `);
+UPDATE q SET visible_at = CASE WHEN @first < @now THEN @first ELSE @now END
+FROM OPENJSON(@seqs) WITH (seq bigint '$') AS r
+INNER LOOP JOIN ` + q + ` AS q WITH (ROWLOCK) ON q.seq = r.seq
+WHERE q.lease_id IS NULL AND q.visible_at > @now;`
+}
 
 // FlushWaiting implements [tablequeue.Locks].
 func (s *store) FlushWaiting(ctx context.Context, units []*tablequeue.Unit) error {
-	return s.flush(ctx, units, func(b *pgx.Batch) { b.Queue(anyLockWait) })
+	return s.flush(ctx, units, anyLockWait)
 }
 
-// lockedTables reports which of the tables $1 another session has locked against inserts, or is about to as soon as others
-// have ended: in PostgreSQL an insert queues behind a session that waits for such a lock. The statement waits for no lock itself.
-const lockedTables = `SELECT EXISTS (SELECT FROM pg_locks AS l
-	WHERE l.locktype = 'relation' AND l.relation = to_regclass(q.name)
-	AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
-	AND l.mode IN ('ShareLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock'))
-FROM unnest($1::text[]) WITH ORDINALITY AS q(name, n) ORDER BY q.n`
-
-// Locked implements [tablequeue.Locks].
+// Locked implements [tablequeue.Locks]. It asks for each queue by itself, as to see the locks of others takes rights that
+// an endpoint seldom has.
 func (s *store) Locked(ctx context.Context, queues []string) ([]bool, error) {
-	return s.ofTables(ctx, "look for locks", lockedTables, queues)
+	locked := make([]bool, len(queues))
+	for i, q := range queues {
+		err := each(ctx, s.db, func(*sql.Rows) error { return nil }, s.table(q).try)
+		number, answered := numberOf(err)
+		if err != nil && !answered {
+			return nil, undone(fmt.Sprintf("look for locks on queue %q", q), err)
+		}
+		locked[i] = number == lockTimeoutExceeded
+	}
+	return locked, nil
 }
-
-const missingTables = `SELECT to_regclass(q.name) IS NULL FROM unnest($1::text[]) WITH ORDINALITY AS q(name, n) ORDER BY q.n`
 
 // Missing implements [tablequeue.Topology].
 func (s *store) Missing(ctx context.Context, queues []string) ([]bool, error) {
-	return s.ofTables(ctx, "look for tables", missingTables, queues)
-}
-
-// ofTables asks something about the table of each of queues. It keeps no statements for them.
-func (s *store) ofTables(ctx context.Context, doing, sql string, queues []string) ([]bool, error) {
-	names := make([]string, len(queues))
+	missing, names := make([]bool, len(queues)), make([][]any, len(queues))
 	for i, q := range queues {
-		names[i] = quote(s.split(q))
+		names[i] = []any{i, s.place(q).quoted()}
 	}
-	rows, err := s.writes.Query(ctx, sql, names)
-	if err != nil {
-		return nil, s.failed(doing, err)
+	if err := each(ctx, s.db, hits(func(i int) { missing[i] = true }), missingTables, list("names", names)); err != nil {
+		return nil, undone("look for tables", err)
 	}
-	answers, err := pgx.CollectRows(rows, pgx.RowTo[bool])
-	if err == nil && len(answers) != len(queues) {
-		err = fmt.Errorf("%d answers for %d tables", len(answers), len(queues))
-	}
-	if err != nil {
-		return nil, s.failed(doing, err)
-	}
-	return answers, nil
-}
-
-// hasten is the text that makes rows of t as old as the oldest that is visible.
-func hasten(t *table) string {
-	return `UPDATE ` + t.quoted + ` SET visible_at = least(now(), (SELECT min(visible_at) FROM ` + t.quoted + `))
-WHERE seq = ANY ($1::bigint[]) AND lease_id IS NULL AND visible_at > now()`
+	return missing, nil
 }
 
 // Hasten implements [tablequeue.Locks].
 func (s *store) Hasten(ctx context.Context, queue string, seqs []int64) error {
-	b := s.batch(false)
-	b.Queue(hasten(s.table(queue)), seqs)
-	if err := s.send(ctx, b); err != nil {
-		return s.failed(fmt.Sprintf("make rows of queue %q visible", queue), err)
+	if _, err := s.db.ExecContext(ctx, s.table(queue).hasten, list("seqs", seqs)); err != nil {
+		return failed(fmt.Sprintf("make rows of queue %q visible", queue), err)
 	}
 	return nil
 }

@@ -1,78 +1,124 @@
 package sqlserver
 
 import (
-	"errors"
 	"fmt"
 	"regexp"
 	"slices"
 	"strings"
-	"sync/atomic"
+	"unicode/utf16"
 	"unicode/utf8"
 
-	"github.com/jackc/pgx/v5"
+	"github.com/holdfast-go/holdfast/internal/tablequeue/dialect"
 )
 
-// maxName is the longest identifier in bytes: PostgreSQL silently cuts longer ones off, so two
-// queues could become one.
-const maxName = 63
+// place is where a queue's table is.
+type place struct{ catalog, schema, table string } // no catalog is the connection's database
 
-// table is a queue's table. Its statements are written once.
-type table struct {
-	name   string      // the queue
-	plain  string      // without a schema
-	quoted string      // with its schema, for use in statements
-	theirs atomic.Bool // one of NServiceBus's, with its columns only
-	front  front
-	size   size
-	claim, renew, abandon, orphans,
-	cancel, update, sweep, purge, lock, take, byIndex string
+// addressPattern is a queue name with a schema, and a database of the same server, as NServiceBus writes the
+// address of who wants a reply.
+var addressPattern = regexp.MustCompile(`^([^@]+)@\[((?:[^\]]|\]\])+)\](?:@\[((?:[^\]]|\]\])+)\])?$`)
+
+// place finds the table of a queue.
+func (s *store) place(queue string) place {
+	parts := addressPattern.FindStringSubmatch(queue)
+	if parts == nil {
+		return place{schema: s.Schema, table: queue}
+	}
+	p := place{table: parts[1], schema: unbracket(parts[2]), catalog: unbracket(parts[3])}
+	if strings.EqualFold(p.catalog, s.database) {
+		p.catalog = ""
+	}
+	return p
 }
+
+// Name implements [tablequeue.Namer]: without its schema where that is ours.
+func (s *store) Name(queue string) string {
+	if !strings.HasSuffix(queue, "]") {
+		return queue
+	}
+	return s.place(queue).queue(s.Schema)
+}
+
+// address is a queue as NServiceBus names it.
+func (s *store) address(queue string) string {
+	p := s.place(queue)
+	if p.catalog == "" {
+		p.catalog = s.database
+	}
+	return p.address()
+}
+
+func (p place) address() string {
+	address := p.table + "@" + bracket(p.schema)
+	if p.catalog != "" {
+		address += "@" + bracket(p.catalog)
+	}
+	return address
+}
+
+// queue is what a store with its queues in schema calls the queue there.
+func (p place) queue(schema string) string {
+	if p.catalog == "" && p.schema == schema {
+		return p.table
+	}
+	return p.address()
+}
+
+// quoted is the place as statements name it.
+func (p place) quoted() string {
+	if p.catalog != "" {
+		return bracket(p.catalog) + "." + quote(p.schema, p.table)
+	}
+	return quote(p.schema, p.table)
+}
+
+// maxName is the longest identifier in UTF-16 code units.
+const maxName = 128
 
 func checkName(what, name string) error {
 	switch {
 	case name == "":
-		return fmt.Errorf("postgres: %s name is empty", what)
-	case len(name) > maxName:
-		return fmt.Errorf("postgres: %s name %q has %d bytes: PostgreSQL allows %d", what, name, len(name), maxName)
+		return fmt.Errorf("sqlserver: %s name is empty", what)
+	case len(utf16.Encode([]rune(name))) > maxName:
+		return fmt.Errorf("sqlserver: %s name %q is too long: SQL Server allows %d characters", what, name, maxName)
 	case strings.ContainsRune(name, 0) || !utf8.ValidString(name):
-		return fmt.Errorf("postgres: %s name %q is not text that PostgreSQL can store", what, name)
+		return fmt.Errorf("sqlserver: %s name %q is not text that SQL Server can store", what, name)
+	case strings.HasPrefix(name, "#"):
+		return fmt.Errorf("sqlserver: %s name %q would be a temporary table's", what, name)
+	case strings.HasSuffix(name, " "):
+		return fmt.Errorf("sqlserver: %s name %q ends in a space, which SQL Server ignores", what, name)
 	}
 	return nil
 }
 
-// quote makes name an identifier, whatever is in it.
-func quote(parts ...string) string { return pgx.Identifier(parts).Sanitize() }
-
-// qualified is a queue name with a schema, as NServiceBus writes the address of who wants a reply.
-var qualified = regexp.MustCompile(`^"((?:[^"]|"")+)"\."((?:[^"]|"")+)"$`)
-
-// split gives the schema and the table of a queue.
-func (s *store) split(queue string) (schema, table string) {
-	if queue == "" || queue[0] != '"' {
-		return s.schema, queue
-	}
-	if parts := qualified.FindStringSubmatch(queue); parts != nil {
-		return strings.ReplaceAll(parts[1], `""`, `"`), strings.ReplaceAll(parts[2], `""`, `"`)
-	}
-	return s.schema, queue
-}
-
 // Check implements [tablequeue.Queues].
 func (s *store) Check(queue string) error {
-	if _, known := s.tables.load(queue); known {
+	if _, known := s.tables.Load(queue); known {
 		return nil
 	}
-	schema, name := s.split(queue)
-	if name != "" && slices.Contains([]string{subscriptionTable, versionTable, s.routing}, name) {
-		return fmt.Errorf("postgres: queue name %q is taken by a table of another kind", queue)
+	p := s.place(queue)
+	if p.catalog != "" {
+		if err := checkName("database", p.catalog); err != nil {
+			return err
+		}
 	}
-	return errors.Join(checkName("schema", schema), checkName("queue", name))
+	if err := checkName("schema", p.schema); err != nil {
+		return err
+	}
+	if p.table != "" && slices.ContainsFunc([]string{dialect.SubscriptionTable, dialect.VersionTable, s.Routing}, func(taken string) bool {
+		return strings.EqualFold(p.table, taken)
+	}) {
+		return fmt.Errorf("sqlserver: queue name %q is taken by a table of another kind", queue)
+	}
+	return checkName("queue", p.table)
 }
 
-// table is the queue's table; Check has passed its name.
-func (s *store) table(queue string) *table {
-	if t, ok := s.tables.load(queue); ok {
-		return t
-	}
-	return s.tables.add(queue, s.newTable(queue))
-}
+// bracket makes name an identifier, whatever is in it.
+func bracket(name string) string { return "[" + strings.ReplaceAll(name, "]", "]]") + "]" }
+
+func unbracket(name string) string { return strings.ReplaceAll(name, "]]", "]") }
+
+func quote(schema, name string) string { return bracket(schema) + "." + bracket(name) }
+
+// literal is s as a literal.
+func literal(s string) string { return "N'" + strings.ReplaceAll(s, "'", "''") + "'" }

@@ -2,175 +2,246 @@ package sqlserver
 
 import (
 	"fmt"
-	"strconv"
-	"strings"
+
+	"github.com/holdfast-go/holdfast/internal/tablequeue/dialect"
 )
 
-// The statements. Tables are called q, arrays of what is to be done r. What an array's elements hit
-// is told by their number n, from 1, as a batch may hold two leases of the same row. Durations
-// travel as microseconds.
+// The statements of the SQL Server dialect, all of them. Lists come as JSON, with the number n of each
+// element, from 0, in the result of those that hit; durations as microseconds.
 
-func (s *store) newTable(queue string) *table {
-	schema, plain := s.split(queue)
-	q := quote(schema, plain)
-	t := &table{name: queue, plain: plain, quoted: q}
+const (
+	// databaseAndLevel asks also for the compatibility level, on which OPENJSON depends.
+	databaseAndLevel = `SELECT db_name(), (SELECT d.compatibility_level FROM sys.databases AS d WHERE d.database_id = db_id())`
 
-	// The rows are locked before they are updated, so that no two claims wait for each
-	// other; then their place cannot change, which is quicker to find than seq. Of these, as many are taken as fit: the size of a
-	// value is known without reading it. The first row of the result is about the look itself: up to which
-	// place, for how many microseconds and, where there is no row, when the next one is due. What was inserted or retried within
-	// the last 250 ms may not be committed yet, so the place is no later than that.
-	t.claim = `WITH due AS MATERIALIZED (
-	SELECT ctid, visible_at, seq, octet_length(headers) AS headers, coalesce(octet_length(body), 0) AS body FROM ` + q + `
-	WHERE (visible_at, seq) > ($5::timestamptz, $6::bigint) AND visible_at <= now()
-	ORDER BY visible_at, seq LIMIT $1 FOR UPDATE SKIP LOCKED
-), fit AS MATERIALIZED (
-	SELECT ctid, visible_at, seq FROM (
-		SELECT ctid, visible_at, seq, sum(headers) OVER sofar + sum(body) OVER sofar AS total, headers::bigint + body AS size
-		FROM due WINDOW sofar AS (ROWS UNBOUNDED PRECEDING)) AS summed
-	WHERE total <= $7::bigint OR total = size
-), got AS (
-	UPDATE ` + q + ` SET delivery_count = delivery_count + 1,
-		visible_at = now() + $2::bigint * interval '1 microsecond', lease_id = $3, lease_owner = $4
-	WHERE ctid = ANY (ARRAY(SELECT ctid FROM fit))
-	RETURNING seq, id, headers, body, delivery_count, coalesce(expires <= now() AT TIME ZONE 'UTC', false) AS expired
+	databaseName = `SELECT db_name()`
+
+	// setSavepoint and undoSavepoint are a savepoint in a transaction of somebody else's.
+	setSavepoint  = `SAVE TRANSACTION holdfast_send`
+	undoSavepoint = `ROLLBACK TRANSACTION holdfast_send`
+
+	// installLock is held until the transaction ends.
+	installLock = `DECLARE @got int;
+EXEC @got = sp_getapplock @Resource = @name, @LockMode = 'Exclusive', @LockOwner = 'Transaction', @LockTimeout = 60000;
+IF @got < 0 THROW 50000, N'another installer has been at work for a minute', 1;`
+
+	listQueues = `SELECT t.name FROM sys.tables AS t WHERE t.schema_id = schema_id(@schema) AND 3 = (
+	SELECT count(*) FROM sys.columns AS c
+	WHERE c.object_id = t.object_id AND c.name IN (N'visible_at', N'delivery_count', N'lease_id'))
+ORDER BY t.name`
 )
-SELECT 0::bigint AS seq, (extract(epoch FROM greatest(reached.visible_at, timestamptz 'epoch')) * 1000000)::bigint::text AS id, reached.seq::text AS headers, NULL::bytea AS body,
-	(extract(epoch FROM clock_timestamp() - now()) * 1000000)::integer AS delivery_count, false AS expired,
-	CASE WHEN EXISTS (SELECT FROM fit) THEN 0 ELSE coalesce((extract(epoch FROM (
-		SELECT least(visible_at, now() + interval '1 day') FROM ` + q + ` WHERE visible_at > now() ORDER BY visible_at, seq LIMIT 1
-	) - now()) * 1000000)::bigint, 0) END AS next
-FROM (
-	SELECT visible_at, seq FROM (
-		(SELECT visible_at, seq FROM fit ORDER BY visible_at DESC, seq DESC LIMIT 1)
-		UNION ALL SELECT now() - interval '250 milliseconds', 0) AS places
-	ORDER BY visible_at, seq LIMIT 1) AS reached
-UNION ALL
-SELECT seq, id, headers, body, delivery_count, expired, 0 FROM got`
 
-	t.renew = `UPDATE ` + q + ` AS q SET visible_at = now() + $1::bigint * interval '1 microsecond'
-FROM unnest($2::bigint[], $3::bigint[]) WITH ORDINALITY AS r(seq, lease_id, n)
-WHERE ` + named + ` RETURNING r.n`
+const (
+	declareNow = "DECLARE @now datetime2(7) = sysutcdatetime();\n"
 
-	// What a handler's transaction has locked is left to its end.
-	giveBack := `UPDATE ` + q + ` SET visible_at = now(), lease_id = NULL, lease_owner = NULL
-WHERE ctid = ANY (ARRAY(SELECT ctid FROM ` + q + `
-	WHERE visible_at > now() AND visible_at <= now() + $2::bigint * interval '1 microsecond' AND `
-	t.abandon = giveBack + `lease_owner = $1 FOR UPDATE SKIP LOCKED))`
-	t.orphans = giveBack + `lease_id = ANY ($1::bigint[]) FOR UPDATE SKIP LOCKED))`
-	t.byIndex = byIndex(t)
-	t.lock = `SELECT seq FROM ` + q + ` WHERE seq = $1 AND lease_id = $2 AND ` + byKey + ` FOR UPDATE`
+	// leases are the rows that a statement names, by key and lease. The loop finds each by
+	// its key, whatever the statistics say.
+	leaseList = `OPENJSON(@rows) WITH (n int '$[0]', seq bigint '$[1]', lease bigint '$[2]', after_us bigint '$[3]', undo int '$[4]', note nvarchar(max) '$[5]') AS r
+INNER LOOP JOIN `
+	leaseRows = ` AS q WITH (ROWLOCK) ON q.seq = r.seq AND q.lease_id = r.lease`
 
-	// What expires while it is being handled is left to the handler.
-	t.sweep = `DELETE FROM ` + q + ` WHERE ctid = ANY (ARRAY(SELECT ctid FROM ` + q + `
-	WHERE expires <= now() AT TIME ZONE 'UTC' AND (lease_id IS NULL OR visible_at <= now())
-	ORDER BY expires LIMIT ` + strconv.Itoa(maxSwept) + ` FOR UPDATE SKIP LOCKED))`
+	// Who looks neither waits for what others have locked nor sees it, also where the database keeps
+	// row versions for readers.
+	lookHint = ` WITH (READPAST, READCOMMITTEDLOCK)`
 
-	t.purge = `DELETE FROM ` + q + ` WHERE ctid = ANY (ARRAY(SELECT ctid FROM ` + q + ` WHERE visible_at <= now() FOR UPDATE SKIP LOCKED))`
-	t.cancel = `DELETE FROM ` + q + ` WHERE seq = $1 AND delivery_count = 0 AND ` + byKey
-	t.take = `UPDATE ` + q + ` SET lease_id = $1 WHERE seq = $2 AND visible_at <= now() AND ` + byKey
+	// due are hints for going through rows in the order in which they are due, past those that others have locked.
+	dueHint = ` WITH (INDEX (holdfast_due), READPAST, UPDLOCK, ROWLOCK, READCOMMITTEDLOCK)`
+)
 
-	t.update = `UPDATE ` + q + ` AS q SET visible_at = now() + r.after * interval '1 microsecond',
-	delivery_count = greatest(0, q.delivery_count - r.undo), lease_id = NULL, lease_owner = NULL,
-	last_error = coalesce(nullif(r.note, ''), q.last_error)
-FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::text[]) WITH ORDINALITY AS r(seq, lease_id, after, undo, note, n)
-WHERE ` + named + ` RETURNING r.n`
+// later is the moment us microseconds after at. dateadd takes no more than an int at a time.
+func later(at, us string) string {
+	return "dateadd(microsecond, " + us + " % 1000000, dateadd(second, " + us + " / 1000000 % 86400, dateadd(day, " +
+		us + " / 1000000 / 86400, " + at + ")))"
+}
+
+// traits are what is found out about a queue's table when a statement on it is refused.
+type traits struct {
+	triggers    bool // OUTPUT must go by way of a table variable
+	theirs      bool // one of NServiceBus's, with its columns only
+	recoverable bool // theirs, with the column of that name
+}
+
+// table is a queue's table with its statements.
+type table struct {
+	quoted string
+	traits traits
+	claim, renew, update, remove, insert,
+	abandon, orphans, cancel, take, sweep, purge,
+	last, browse, inspect, columns, create, note,
+	try, hasten string
+}
+
+func newTable(schema string, at place, traits traits) *table {
+	t := &table{quoted: at.quoted(), traits: traits}
+	t.leasing(t.quoted)
+	t.removing(t.quoted)
+	t.looking(t.quoted)
+	t.waiting(t.quoted)
+	t.making(schema, at)
+	t.insert = t.inserting(t.quoted)
+	if traits.theirs {
+		t.insert = t.insertingTheirs(t.quoted)
+	}
 	return t
 }
 
-// Statements that name rows by seq must find them by the primary key. The planner expects no row at all in a queue that was
-// vacuumed while it was empty, until statistics are gathered again. Any index and any order of a join then cost the same to it:
-// it may read a whole index for each row. Conditions that are always true decide that.
-//
-// byKey makes the index by visible_at, which has seq as its second column, dearer than the primary key. To search an index for
-// an array of two is to search it twice (btcostestimate; from PostgreSQL 17 on only where it has more than three pages). For
-// an array of one, a condition on an index costs more than a filter (cost_qual_eval counts half an operator, genericcostestimate a
-// whole one).
-//
-// named compares seq with an array of one, as the server can neither merge nor hash by that: it has to go through the elements, and
-// look in the index for each. Its byKey depends on the element, or the server could begin with q.
-const (
-	byKey = `visible_at >= ANY (ARRAY[timestamptz '-infinity']) AND visible_at >= ANY (ARRAY[timestamptz '-infinity', '-infinity'])`
-	named = `q.seq = ANY (ARRAY[r.seq]) AND q.lease_id = r.lease_id
-	AND q.visible_at >= ANY (ARRAY[` + ever + `]) AND q.visible_at >= ANY (ARRAY[` + ever + `, ` + ever + `])`
-	ever = `CASE WHEN r.n > 0 THEN timestamptz '-infinity' END`
-)
-
-// due and expiry are when a timed row becomes visible, and when worthless.
-const (
-	due = `greatest(statement_timestamp(), CASE WHEN r.at = 0 THEN statement_timestamp() + r.after * interval '1 microsecond'
-	ELSE timestamptz 'epoch' + r.at * interval '1 microsecond' END)`
-	expiry = `CASE WHEN r.ttl > 0 THEN (` + due + ` + r.ttl * interval '1 microsecond') AT TIME ZONE 'UTC' END`
-)
-
-// insert is the text that inserts rows given as arrays from parameter number first on: id,
-// headers, body, and if timed at, after and ttl. An owned row has the number of the
-// unit it belongs to before that.
-func insert(o *out, first int, owned bool) string {
-	p := func(i int) string { return fmt.Sprintf("$%d", first+i) }
-	names, arrays := "id, headers, body", []string{}
-	if owned {
-		arrays = append(arrays, p(0)+"::bigint[]")
-		names = "owner, " + names
+// giving makes a statement on q give values of the rows that it hits. They are the columns hit of a table variable
+// where triggers keep it from giving them itself.
+func (t *table) giving(values, hit, columns string) (declare, output, after string) {
+	if !t.traits.triggers {
+		return "", "OUTPUT " + values, ";"
 	}
-	for _, kind := range []string{"text", "text", "bytea"} {
-		arrays = append(arrays, p(len(arrays))+"::"+kind+"[]")
-	}
-	columns, values := "id, headers, body", "r.id, r.headers, r.body"
-	if o.theirs {
-		columns, values = columns+", expires", "r.id::uuid, r.headers, r.body, "+expiry
-	} else if o.timed {
-		columns += ", visible_at, expires"
-		values += ", " + due + ", " + expiry
-	}
-	if o.timed {
-		names += ", at, after, ttl"
-		for range 3 {
-			arrays = append(arrays, p(len(arrays))+"::bigint[]")
-		}
-	}
-	text := "INSERT INTO " + o.to.quoted + " (" + columns + ") SELECT " + values +
-		" FROM unnest(" + strings.Join(arrays, ", ") + ") AS r(" + names + ")"
-	if owned {
-		text += " WHERE r.owner IN (SELECT n FROM gone)"
-	}
-	return text
+	return "DECLARE @hit TABLE (" + columns + ");\n", "OUTPUT " + values + " INTO @hit", ";\nSELECT " + hit + " FROM @hit;"
 }
 
-// completion is the text that deletes rows of q, given as $1 seq and $2 lease, and inserts
-// what was sent with those that it hit.
-func completion(q *table, outs []*out) string {
-	var b strings.Builder
-	b.WriteString(`WITH gone AS (
-	DELETE FROM ` + q.quoted + ` AS q USING unnest($1::bigint[], $2::bigint[]) WITH ORDINALITY AS r(seq, lease_id, n)
-	WHERE ` + named + ` RETURNING r.n
-)`)
-	param := 3
-	for i, o := range outs {
-		fmt.Fprintf(&b, ", out%d AS (%s)", i, insert(o, param, true))
-		param += len(o.args)
-	}
-	b.WriteString(" SELECT n FROM gone")
-	return b.String()
+// leasing are the statements that lease rows and settle what is leased. The text of headers has two bytes for what may be three
+// in UTF-8.
+func (t *table) leasing(q string) {
+	declare, output, after := t.giving(`inserted.seq, inserted.Id, inserted.Headers, inserted.Body, inserted.delivery_count,
+	CASE WHEN inserted.Expires <= @now THEN 1 ELSE 0 END`, `seq, id, headers, body, delivery_count, expired`,
+		`seq bigint, id nvarchar(max), headers nvarchar(max), body varbinary(max), delivery_count int, expired int`)
+	t.claim = declareNow + declare + `WITH due AS (
+	SELECT TOP (@limit) seq, Id, Headers, Body, visible_at, Expires, delivery_count, lease_id, lease_owner,
+		datalength(Headers) * 3 / 2 + coalesce(datalength(Body), 0) AS size
+	FROM ` + q + dueHint + `
+	WHERE visible_at <= @now ORDER BY visible_at, seq),
+fit AS (
+	SELECT seq, Id, Headers, Body, visible_at, Expires, delivery_count, lease_id, lease_owner, size,
+		sum(size) OVER (ORDER BY visible_at, seq ROWS UNBOUNDED PRECEDING) AS total
+	FROM due)
+UPDATE fit SET delivery_count = delivery_count + 1, visible_at = ` + later("@now", "@for") + `,
+	lease_id = @lease, lease_owner = @owner
+` + output + `
+WHERE total <= @bytes OR total = size` + after + `
+IF @@ROWCOUNT = 0
+	SELECT TOP (1) datediff_big(microsecond, @now, visible_at)
+	FROM ` + q + ` WITH (INDEX (holdfast_due), READPAST, READCOMMITTEDLOCK)
+	WHERE visible_at > @now ORDER BY visible_at, seq;`
+
+	declare, output, after = t.giving("r.n", "n", "n int")
+	t.renew = declareNow + declare + `UPDATE q SET visible_at = ` + later("@now", "@for") + `
+` + output + ` FROM ` + leaseList + q + leaseRows + after
+
+	t.update = declareNow + declare + `UPDATE q SET visible_at = ` + later("@now", "r.after_us") + `,
+	delivery_count = CASE WHEN q.delivery_count > r.undo THEN q.delivery_count - r.undo ELSE 0 END,
+	lease_id = NULL, lease_owner = NULL, last_error = coalesce(r.note, q.last_error)
+` + output + ` FROM ` + leaseList + q + leaseRows + after
+
+	t.remove = declare + `DELETE q ` + output + ` FROM ` + leaseList + q + leaseRows + after
+
+	// What others have locked is left to them: their order of locks is another one.
+	giveBack := declareNow + `UPDATE q SET visible_at = @now, lease_id = NULL, lease_owner = NULL
+FROM ` + q + ` AS q` + dueHint + `
+WHERE q.visible_at > @now AND q.visible_at <= ` + later("@now", "@for")
+	t.abandon = giveBack + ` AND q.lease_owner = @owner;`
+	t.orphans = giveBack + `
+	AND q.lease_id IN (SELECT lease FROM OPENJSON(@leases) WITH (lease bigint '$'));`
+
+	t.take = `UPDATE ` + q + ` WITH (ROWLOCK) SET lease_id = @lease
+WHERE seq = @seq AND visible_at <= sysutcdatetime();`
 }
 
-const divisionByZero = "22012"
+// selectCount follows a statement and says how many rows it has changed, also where the server is configured not to (NOCOUNT).
+const selectCount = "\nSELECT @@ROWCOUNT;"
 
-// removal is the text that deletes one row of q, given as $1 seq and $2 lease, and inserts what
-// was sent with it. Where the lease is lost it divides by zero, and so ends the transaction: by what a volatile function
-// returns, as the planner may work out at once, whether or not it is needed, what is constant.
-func removal(q *table, outs []*out) string {
-	var b strings.Builder
-	b.WriteString(`WITH gone AS (DELETE FROM ` + q.quoted + ` WHERE seq = $1 AND lease_id = $2 AND ` + byKey + ` RETURNING 1)`)
-	param := 3
-	for i, o := range outs {
-		text := insert(o, param, false)
-		if o.lone() {
-			text = fmt.Sprintf("INSERT INTO %s (id, headers, body) VALUES ($%d, $%d, $%d)", o.to.quoted, param, param+1, param+2)
-		}
-		fmt.Fprintf(&b, ", out%d AS (%s)", i, text)
-		param += len(o.args)
-	}
-	b.WriteString(" SELECT coalesce((SELECT 1 FROM gone), 1 / (random() * 0)::int)")
-	return b.String()
+// removing are the statements that remove rows which are not leased. Many rows go little by little, as each is locked until
+// the statement ends.
+func (t *table) removing(q string) {
+	t.cancel = `DELETE FROM ` + q + ` WITH (ROWLOCK) WHERE seq = @seq AND delivery_count = 0;` + selectCount
+	t.purge = declareNow + fmt.Sprintf(`WITH due AS (
+	SELECT TOP (%d) seq, visible_at FROM `, dialect.MaxSwept) + q + dueHint + `
+	WHERE visible_at <= @now ORDER BY visible_at, seq)
+DELETE FROM due;` + selectCount
+	t.sweep = declareNow + fmt.Sprintf(`DELETE TOP (%d) FROM `, dialect.MaxSwept) + q + ` WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK)
+WHERE Expires IS NOT NULL AND Expires <= @now AND (lease_id IS NULL OR visible_at <= @now);` + selectCount
 }
+
+// looking are the statements that change nothing.
+func (t *table) looking(q string) {
+	t.last = `SELECT coalesce(max(seq), 0) FROM ` + q + lookHint
+
+	t.browse = `SELECT TOP (@limit) seq, Id, Headers, Body, delivery_count FROM ` + q + lookHint + `
+WHERE seq > @after AND seq <= @last AND (Expires IS NULL OR Expires > sysutcdatetime()) ORDER BY seq`
+
+	t.inspect = declareNow + `SELECT count_big(CASE WHEN visible_at <= @now THEN 1 END),
+	count_big(CASE WHEN visible_at > @now AND lease_id IS NOT NULL THEN 1 END),
+	count_big(CASE WHEN visible_at > @now AND lease_id IS NULL THEN 1 END),
+	coalesce(datediff_big(microsecond, min(CASE WHEN visible_at <= @now THEN visible_at END), @now), 0)
+FROM ` + q + lookHint + ` WHERE Expires IS NULL OR Expires > @now;`
+	if t.traits.theirs {
+		t.inspect = `SELECT count_big(*), 0, 0, 0 FROM ` + q + lookHint + ` WHERE Expires IS NULL OR Expires > sysutcdatetime();`
+	}
+}
+
+// rowList are what is to be inserted. The bodies come as one parameter.
+const rowList = `OPENJSON(@rows) WITH (n int, id nvarchar(max), headers nvarchar(max) AS JSON,
+	body_from bigint, body_size bigint, at_us bigint, after_us bigint, ttl_us bigint) AS r`
+
+const rowBody = `substring(@bodies, r.body_from, r.body_size)`
+
+// inserting inserts. Identities are given in the order of the rows.
+func (t *table) inserting(q string) string {
+	declare, output, after := t.giving("inserted.seq", "seq", "seq bigint")
+	return declareNow + declare + `INSERT INTO ` + q + ` (Id, Headers, Body, visible_at, Expires)
+` + output + `
+SELECT r.id, r.headers, ` + rowBody + `, due.moment,
+	CASE WHEN r.ttl_us > 0 THEN ` + later("due.moment", "r.ttl_us") + ` END
+FROM ` + rowList + `
+CROSS APPLY (SELECT CASE WHEN r.at_us = 0 THEN ` + later("@now", "r.after_us") + `
+	ELSE ` + later("convert(datetime2(7), '19700101')", "r.at_us") + ` END AS moment) AS wanted
+CROSS APPLY (SELECT CASE WHEN wanted.moment > @now THEN wanted.moment ELSE @now END AS moment) AS due
+ORDER BY r.n` + after
+}
+
+// insertingTheirs inserts into a table of NServiceBus's.
+func (t *table) insertingTheirs(q string) string {
+	column, value := "", ""
+	if t.traits.recoverable {
+		column, value = ", Recoverable", ", 1"
+	}
+	return declareNow + `INSERT INTO ` + q + ` (Id` + column + `, Expires, Headers, Body)
+SELECT convert(uniqueidentifier, r.id)` + value + `, CASE WHEN r.ttl_us > 0 THEN ` + later("@now", "r.ttl_us") + ` END, r.headers, ` + rowBody + `
+FROM ` + rowList + `
+ORDER BY r.n;`
+}
+
+// making are the statements of the installer. The columns that begin with a capital are those of NServiceBus's queue
+// tables, so that its endpoints can send here; some are for that alone.
+func (t *table) making(schema string, at place) {
+	of := ""
+	if at.catalog != "" {
+		of = bracket(at.catalog) + "."
+	}
+	table := `object_id(` + literal(t.quoted) + `, N'U')`
+	t.columns = `SELECT c.name FROM ` + of + `sys.columns AS c WHERE c.object_id = ` + table
+
+	t.create = `IF ` + table + ` IS NULL
+BEGIN
+	CREATE TABLE ` + t.quoted + ` (
+		seq bigint IDENTITY PRIMARY KEY CLUSTERED,
+		Id nvarchar(max) NOT NULL DEFAULT convert(nvarchar(36), newid()),
+		CorrelationId varchar(255),
+		ReplyToAddress varchar(255),
+		Recoverable bit,
+		Expires datetime2(7),
+		Headers nvarchar(max) NOT NULL,
+		Body varbinary(max),
+		visible_at datetime2(7) NOT NULL DEFAULT sysutcdatetime(),
+		delivery_count int NOT NULL DEFAULT 0,
+		lease_id bigint,
+		lease_owner nvarchar(max),
+		last_error nvarchar(max),
+		INDEX holdfast_due NONCLUSTERED (visible_at, seq),
+		INDEX holdfast_expires NONCLUSTERED (Expires) WHERE Expires IS NOT NULL);
+	ALTER TABLE ` + t.quoted + ` SET (LOCK_ESCALATION = DISABLE);
+END`
+
+	// What is none of ours gets no version.
+	versions, name := quote(schema, dialect.VersionTable), literal(at.queue(schema))
+	t.note = fmt.Sprintf(`IF EXISTS (SELECT 1 FROM %s WHERE name = %s AND version > %d)
+	THROW 50000, N'its table is of a version that this program does not know', 1;
+IF col_length(%s, N'lease_id') IS NOT NULL AND NOT EXISTS (SELECT 1 FROM %[1]s WHERE name = %[2]s)
+	INSERT INTO %[1]s (name, version) VALUES (%[2]s, %[3]d);`, versions, name, tableVersion, literal(t.quoted))
+}
+
+// tableVersion is that of the queue tables which this package makes on SQL Server.
+const tableVersion = 1

@@ -3,100 +3,70 @@ package sqlserver
 import (
 	"cmp"
 	"context"
-	"errors"
+	"database/sql"
 	"fmt"
-
-	"github.com/jackc/pgx/v5"
+	"unicode/utf16"
 
 	"github.com/holdfast-go/holdfast/internal/tablequeue"
+	"github.com/holdfast-go/holdfast/internal/tablequeue/dialect"
 )
 
-// subscribersDDL makes the table of subscriptions: ours, or one of NServiceBus's shape, that is
-// shared with its endpoints and keyed by endpoint.
-func (s *store) subscribersDDL() beside {
-	if s.routing == "" {
-		t := quote(s.schema, subscriptionTable)
-		return beside{t, `CREATE TABLE IF NOT EXISTS ` + t + ` (type text, queue text, PRIMARY KEY (type, queue))`}
+// subscribers are the statements on the table of subscriptions: ours, or one that is shared with NServiceBus.
+func (s *store) subscribers() subscriptionStatements {
+	if s.Routing != "" {
+		return newRouting(s.Schema, s.Routing)
 	}
-	t := quote(s.schema, s.routing)
-	return beside{t, `CREATE TABLE IF NOT EXISTS ` + t + ` (
-	queueaddress varchar(200) NOT NULL,
-	endpoint varchar(200) NOT NULL,
-	topic varchar(200) NOT NULL,
-	PRIMARY KEY (endpoint, topic)
-)`}
+	return newSubscriptions(s.Schema)
 }
 
 // Subscribe implements [tablequeue.Subscriptions].
 func (s *store) Subscribe(ctx context.Context, queue string, types []string) error {
-	t := s.subscribersDDL().quoted
-	doing := fmt.Sprintf("subscribe queue %q", queue)
-	if s.routing == "" {
-		return s.subscription(ctx, doing, `INSERT INTO `+t+` (type, queue)
-SELECT t, $1 FROM unnest($2::text[]) AS t ON CONFLICT DO NOTHING`, queue, types)
+	most := maxType
+	if s.Routing != "" {
+		most = maxTopic
 	}
-	return s.subscription(ctx, doing, `INSERT INTO `+t+` (endpoint, queueaddress, topic)
-SELECT DISTINCT $1, $2, t FROM unnest($3::text[]) AS t
-ON CONFLICT (endpoint, topic) DO UPDATE SET queueaddress = excluded.queueaddress`,
-		s.subscriber(queue), quote(s.split(queue)), types)
+	for _, t := range types {
+		if n := len(utf16.Encode([]rune(t))); n > most {
+			return fmt.Errorf("sqlserver: subscribe queue %q: type %q has %d characters: at most %d can be subscribed to", queue, t, n, most)
+		}
+	}
+	return s.subscription(ctx, fmt.Sprintf("subscribe queue %q", queue), s.subscribers().add, queue, types)
 }
 
 // Unsubscribe implements [tablequeue.Subscriptions].
 func (s *store) Unsubscribe(ctx context.Context, queue string, types []string) error {
-	t := s.subscribersDDL().quoted
-	doing := fmt.Sprintf("unsubscribe queue %q", queue)
-	if s.routing == "" {
-		return s.subscription(ctx, doing, `DELETE FROM `+t+` WHERE queue = $1 AND type = ANY ($2::text[])`, queue, types)
-	}
-	return s.subscription(ctx, doing, `DELETE FROM `+t+` WHERE endpoint = $1 AND topic = ANY ($2::text[])`, s.subscriber(queue), types)
+	return s.subscription(ctx, fmt.Sprintf("unsubscribe queue %q", queue), s.subscribers().remove, queue, types)
 }
 
-// subscriber is the endpoint that a queue's subscriptions are those of.
-func (s *store) subscriber(queue string) string { return cmp.Or(s.endpoint, queue) }
-
-func (s *store) subscription(ctx context.Context, doing, text string, args ...any) error {
-	if _, err := s.writes.Exec(ctx, text, args...); err != nil {
-		return s.noSubscriptions(doing, err)
+func (s *store) subscription(ctx context.Context, doing, statement, queue string, types []string) error {
+	args := []any{sql.Named("queue", queue), list("types", types)}
+	if s.Routing != "" {
+		args = []any{sql.Named("queue", s.address(queue)), sql.Named("endpoint", cmp.Or(s.Endpoint, queue)), list("types", types)}
+	}
+	if _, err := s.db.ExecContext(ctx, statement, args...); err != nil {
+		return noSubscriptions(doing, err)
 	}
 	return nil
 }
 
 // Subscriptions implements [tablequeue.Subscriptions].
-func (s *store) Subscriptions(ctx context.Context) ([]tablequeue.Subscription, error) {
-	t, columns := s.subscribersDDL().quoted, "type, queue"
-	if s.routing != "" {
-		columns = "topic, queueaddress"
-	}
-	rows, err := s.writes.Query(ctx, `SELECT `+columns+` FROM `+t+` ORDER BY 1, 2`)
+func (s *store) Subscriptions(ctx context.Context) (all []tablequeue.Subscription, err error) {
+	err = each(ctx, s.db, func(rows *sql.Rows) error {
+		var sub tablequeue.Subscription
+		err := rows.Scan(&sub.Type, &sub.Queue)
+		sub.Queue = s.Name(sub.Queue)
+		all = append(all, sub)
+		return err
+	}, s.subscribers().all)
 	if err != nil {
-		return nil, s.noSubscriptions("read subscriptions", err)
-	}
-	all, err := pgx.CollectRows(rows, pgx.RowToStructByPos[tablequeue.Subscription])
-	if err != nil {
-		return nil, s.noSubscriptions("read subscriptions", err)
-	}
-	for i := range all {
-		all[i].Queue = s.Name(all[i].Queue)
+		return nil, noSubscriptions("read subscriptions", err)
 	}
 	return all, nil
 }
 
-// Name implements [tablequeue.Namer]: without its schema where that is ours.
-func (s *store) Name(queue string) string {
-	if queue == "" || queue[0] != '"' {
-		return queue
+func noSubscriptions(doing string, err error) error {
+	if number, ok := numberOf(err); ok && number == invalidObject {
+		err = fmt.Errorf("%w: %w", dialect.ErrNotInstalled, err)
 	}
-	if schema, plain := s.split(queue); schema == s.schema {
-		return plain
-	}
-	return queue
-}
-
-var errNotInstalled = errors.New("the table of subscriptions is missing: run the installer")
-
-func (s *store) noSubscriptions(doing string, err error) error {
-	if code(err) == undefinedTable {
-		err = fmt.Errorf("%w: %w", errNotInstalled, err)
-	}
-	return fmt.Errorf("postgres: %s: %w", doing, err)
+	return &failure{doing: doing, cause: err}
 }

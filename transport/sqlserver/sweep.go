@@ -2,48 +2,49 @@ package sqlserver
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
-	"time"
 
-	"github.com/jackc/pgx/v5"
-)
-
-const (
-	maxSwept   = 1000             // rows removed at once
-	sweepEvery = 45 * time.Second // at least, of one queue by all processes together
+	"github.com/holdfast-go/holdfast/internal/tablequeue/dialect"
 )
 
 // Sweep implements [tablequeue.Sweeper]. Who notes first that a queue is due, sweeps it.
 func (s *store) Sweep(ctx context.Context) error {
-	versions := quote(s.schema, versionTable)
-	rows, err := s.writes.Query(ctx, `UPDATE `+versions+` SET swept_at = now() WHERE name IN (
-	SELECT name FROM `+versions+` WHERE swept_at <= now() - $1::bigint * interval '1 microsecond' FOR UPDATE SKIP LOCKED
-) RETURNING name`, sweepEvery.Microseconds())
 	var queues []string
-	if err == nil {
-		queues, err = pgx.CollectRows(rows, pgx.RowTo[string])
-	}
+	err := each(ctx, s.db, texts(&queues), newVersions(s.Schema).due)
 	for _, q := range queues {
-		err = errors.Join(err, s.sweep(ctx, s.table(q)))
+		err = errors.Join(err, s.sweep(ctx, q))
 	}
 	if err != nil {
-		return s.failed("remove what has expired", err)
+		return failed("remove what has expired", err)
 	}
 	return nil
 }
 
-func (s *store) sweep(ctx context.Context, t *table) error {
-	for {
-		tag, err := s.execute(ctx, t.sweep)
-		if code(err) == undefinedTable {
-			return nil // dropped, which nobody has noted
-		}
-		if err != nil {
-			return fmt.Errorf("queue %q: %w", t.name, err)
-		}
-		if tag.RowsAffected() < maxSwept {
-			return nil
+func (s *store) sweep(ctx context.Context, queue string) error {
+	_, err := s.untilFew(ctx, s.table(queue).sweep)
+	if number, ok := numberOf(err); ok && number == invalidObject {
+		return nil // dropped, which nobody has noted
+	}
+	if err != nil {
+		return fmt.Errorf("queue %q: %w", queue, err)
+	}
+	return nil
+}
+
+// untilFew repeats a statement that removes up to maxSwept rows for as long as there are that many.
+func (s *store) untilFew(ctx context.Context, statement string) (all int64, err error) {
+	for n := int64(dialect.MaxSwept); n >= dialect.MaxSwept; all += n {
+		if n, err = s.changed(ctx, statement); err != nil {
+			return all, err
 		}
 	}
+	return all, nil
+}
+
+// changed executes a statement that ends with selectCount.
+func (s *store) changed(ctx context.Context, statement string, args ...any) (n int64, err error) {
+	err = each(ctx, s.db, func(rows *sql.Rows) error { return rows.Scan(&n) }, statement, args...)
+	return n, err
 }

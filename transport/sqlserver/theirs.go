@@ -2,167 +2,83 @@ package sqlserver
 
 import (
 	"context"
-	"crypto/rand"
-	"errors"
 	"fmt"
 	"slices"
 
-	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgtype"
-
 	"github.com/holdfast-go/holdfast/internal/tablequeue"
-	"github.com/holdfast-go/holdfast/transport"
+	"github.com/holdfast-go/holdfast/internal/tablequeue/dialect"
 )
 
-// NServiceBus's queue tables have the columns id (a uuid), expires (without a zone, in UTC), headers,
-// body and seq. They can be sent to: that a table is one of them is found out when the first row for
-// it is refused, and known from then on.
-
-// kind is what there is where a queue's table should be.
-type kind int8
-
+// Numbers by which the server refuses a statement because of what its table is.
 const (
-	missing kind = iota
-	ours
-	older  // ours, of an earlier version
-	theirs // any other table
+	invalidColumn = 207 // one of NServiceBus's
+	hasTriggers   = 334 // OUTPUT without INTO
 )
 
-// SQLSTATEs by which rows for one of our tables are refused by one of theirs.
-const (
-	undefinedColumn  = "42703"
-	datatypeMismatch = "42804"
-
-	insufficientPrivilege = "42501"
-)
-
-var (
-	errTheirs = errors.New("its table is not one of ours, so it can be sent to only")
-	errOlder  = errors.New("its table is of an earlier version: run the installer, or what holdfast sql script prints")
-	errDelay  = errors.New("its table, one of NServiceBus's, takes no delayed messages")
-
-	// errLearned is about a transaction that has failed because of a table of theirs, and will not again.
-	errLearned = errors.New("a queue's table turned out to be one of NServiceBus's")
-)
-
-// kindOf looks at a queue's table.
-func kindOf(ctx context.Context, db querier, t *table) (kind, error) {
-	var columns []string
-	err := db.QueryRow(ctx, `SELECT array_agg(attname::text) FROM pg_attribute
-WHERE attrelid = to_regclass($1) AND attnum > 0 AND NOT attisdropped`, t.quoted).Scan(&columns)
-	switch has := func(name string) bool { return slices.Contains(columns, name) }; {
-	case err != nil || len(columns) == 0:
-		return missing, err
-	case !has("lease_id"):
-		return theirs, nil
-	case !has("expires"):
-		return older, nil
-	}
-	return ours, nil
-}
-
-// knowing writes units: again when that has failed because of what was not known of a table.
+// knowing writes units: again where that has failed because of what was not known of a table.
 func (s *store) knowing(ctx context.Context, units []*tablequeue.Unit, write func() error) error {
-	if err := s.delayable(units); err != nil {
-		return err
-	}
-	known := s.theirs(units)
-	err := write()
-	if !s.learned(ctx, units, known, err) {
-		return err
-	}
-	if err := s.delayable(units); err != nil {
-		return err
-	}
-	return write()
+	return s.learning(ctx, dialect.Queues(units), func() error {
+		if err := s.delayable(units); err != nil {
+			return err
+		}
+		return write()
+	})
 }
 
-// delayable refuses delayed rows for tables of theirs.
-func (s *store) delayable(units []*tablequeue.Unit) error {
-	for _, u := range units {
-		for i := range u.Rows {
-			r := &u.Rows[i]
-			if (r.After > 0 || !r.At.IsZero()) && s.table(r.Queue).theirs.Load() {
-				return fmt.Errorf("postgres: send to queue %q: %w", r.Queue, errDelay)
-			}
+// learning does what is done with the tables of queues: again where that has failed because of what was not known of one.
+func (s *store) learning(ctx context.Context, queues []string, do func() error) error {
+	for {
+		known := s.traits(queues)
+		err := do()
+		if err == nil || !s.learned(ctx, queues, known, err) {
+			return err
 		}
+	}
+}
+
+// traits is what is known of the tables of queues.
+func (s *store) traits(queues []string) []traits {
+	known := make([]traits, len(queues))
+	for i, q := range queues {
+		known[i] = s.table(q).traits
+	}
+	return known
+}
+
+// delayable refuses delayed rows for foreign tables.
+func (s *store) delayable(units []*tablequeue.Unit) error {
+	err := dialect.CheckDelays(units, func(queue string) bool { return s.table(queue).traits.theirs })
+	if err != nil {
+		return fmt.Errorf("sqlserver: %w", err)
 	}
 	return nil
 }
 
-// theirs counts the rows for tables that are known to be theirs.
-func (s *store) theirs(units []*tablequeue.Unit) (n int) {
-	for _, u := range units {
-		for i := range u.Rows {
-			if s.table(u.Rows[i].Queue).theirs.Load() {
-				n++
-			}
-		}
-	}
-	return n
-}
-
-// learned tells whether err came of a table that is one of theirs and was not known to be, when known rows were: somebody
-// else may have found it out meanwhile.
-func (s *store) learned(ctx context.Context, units []*tablequeue.Unit, known int, err error) bool {
-	if c := code(err); c != undefinedColumn && c != datatypeMismatch {
+// learned tells whether err came of what was not known of a queue's table, and now is, perhaps through somebody else. Which of
+// the tables has the triggers the server says in words only, so that all are taken for ones that have.
+func (s *store) learned(ctx context.Context, queues []string, known []traits, err error) bool {
+	number, _ := numberOf(err)
+	if number != hasTriggers && number != invalidColumn {
 		return false
 	}
-	for _, q := range queuesOf(units) {
-		t := s.table(q)
-		if t.theirs.Load() {
-			continue
+	for _, q := range queues {
+		was := s.table(q).traits
+		traits := was
+		if number == hasTriggers {
+			traits.triggers = true
+		} else if columns, err := s.columns(ctx, q); err == nil {
+			traits.theirs = len(columns) > 0 && !slices.Contains(columns, "lease_id")
+			traits.recoverable = traits.theirs && slices.Contains(columns, "Recoverable")
 		}
-		if k, err := kindOf(ctx, s.writes, t); err == nil && k == theirs {
-			t.theirs.Store(true)
+		if traits != was {
+			s.tables.Set(q, newTable(s.Schema, s.place(q), traits))
 		}
 	}
-	return s.theirs(units) > known
+	return !slices.Equal(known, s.traits(queues))
 }
 
-// Exists implements [tablequeue.Topology].
-func (s *store) Exists(ctx context.Context, queue string) error {
-	found, err := kindOf(ctx, s.writes, s.table(queue))
-	if err == nil {
-		err = map[kind]error{missing: transport.ErrNoQueue, older: errOlder, theirs: errTheirs}[found]
-	}
-	if err == nil {
-		err = s.notNewer(ctx, queue)
-	}
-	if err != nil {
-		return fmt.Errorf("postgres: queue %q in schema %q: %w", queue, s.schema, err)
-	}
-	return nil
-}
-
-// notNewer refuses a table that a later version of this package has made: its columns may mean something else. Where no
-// version can be read the columns decide.
-func (s *store) notNewer(ctx context.Context, queue string) error {
-	versions := quote(s.schema, versionTable)
-	var version int
-	err := s.writes.QueryRow(ctx, `SELECT coalesce(max(version), 0) FROM `+versions+` WHERE name = $1`, pgx.QueryExecModeExec, s.table(queue).name).Scan(&version)
-	switch {
-	case code(err) == undefinedTable || code(err) == insufficientPrivilege:
-		return nil
-	case err != nil:
-		return err
-	case version > tableVersion:
-		return newerTable(version)
-	}
-	return nil
-}
-
-func newerTable(version int) error {
-	return fmt.Errorf("its table is of version %d, this program knows those up to %d: update this program", version, tableVersion)
-}
-
-// uuid is a message's id as theirs are; another where it is not one.
-func uuid(id string) text {
-	var u pgtype.UUID
-	if u.Scan(id) != nil {
-		_, _ = rand.Read(u.Bytes[:])
-		u.Bytes[6], u.Bytes[8] = u.Bytes[6]&0x0f|0x40, u.Bytes[8]&0x3f|0x80 // version 4
-		u.Valid = true
-	}
-	return text(u.String())
+// columns are those of a queue's table, none where there is no table.
+func (s *store) columns(ctx context.Context, queue string) (names []string, err error) {
+	err = each(ctx, s.db, texts(&names), s.table(queue).columns)
+	return names, err
 }

@@ -1,222 +1,223 @@
 package sqlserver
 
 import (
-	"slices"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
+	mssql "github.com/microsoft/go-mssqldb"
 
-	"github.com/holdfast-go/holdfast/header"
 	"github.com/holdfast-go/holdfast/internal/tablequeue"
+	"github.com/holdfast-go/holdfast/internal/tablequeue/dialect"
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// theirTable has the columns of NServiceBus's queue tables.
-const theirTable = `CREATE TABLE %stheirs (id uuid PRIMARY KEY, expires timestamp, headers text, body bytea, seq serial UNIQUE)`
+// foreignAnswers answers as a server does on which the queue "theirs" is one of NServiceBus's.
+func foreignAnswers() map[string]answer {
+	return map[string]answer{
+		"[theirs] (Id, Headers":     serverError(207, 16),
+		"[theirs] (Id, Recoverable": {},
+		"'[dbo].[theirs]', N'U')":   column("Id", "CorrelationId", "ReplyToAddress", "Recoverable", "Expires", "Headers", "Body", "RowVersion"),
+		"[out]":                     numbers(1),
+		"'[dbo].[out]', N'U')":      column("lease_id"),
+		databaseName:                column("shop"),
+		removePart:                  numbers(0),
+	}
+}
 
-const anID = "0199a2f0-6f2b-7cc1-a4c5-4f1fd0c4c9a1"
+func sentTo(queue, id string) tablequeue.Row {
+	return tablequeue.Row{Queue: queue, ID: id, Headers: []byte("{}"), TTL: time.Hour}
+}
 
 func TestAQueueOfNServiceBusIsSentTo(t *testing.T) {
-	sent := func(id string) transport.Operation {
-		op := to("theirs", msg(id))
-		op.TTL = time.Hour
-		return op
+	f, s := newFake(t, foreignAnswers())
+	units := []*tablequeue.Unit{{Rows: []tablequeue.Row{sentTo("theirs", anID), sentTo("out", "a"), sentTo("theirs", "no uuid")}}}
+	for range 2 {
+		ok(t, s.Flush(t.Context(), units))
 	}
-	for name, dispatch := range map[string]func(*testing.T, *world, transport.Conn){
-		"by itself": func(t *testing.T, _ *world, c transport.Conn) {
-			send(t, c, sent(anID), to("out", msg("ours")), to("theirs", msg("no uuid")))
-		},
-		"with a completion": func(t *testing.T, _ *world, c transport.Conn) {
-			send(t, c, to("in", msg("1")))
-			d := receive(t, receiver(t, c, "in"), 1)[0]
-			ok(t, completeWith(t, d, sent(anID), to("out", msg("ours")), to("theirs", msg("no uuid"))))
-		},
-		"in a handler's transaction": func(t *testing.T, w *world, c transport.Conn) {
-			send(t, c, to("in", msg("1")))
-			d := receive(t, receiver(t, c, "in"), 1)[0]
-			ops := []transport.Operation{sent(anID), to("out", msg("ours")), to("theirs", msg("no uuid"))}
-			for try := range 2 { // the first finds out what the table is
-				tx, user := begun(t, d)
-				ok(t, w.write(user, 1))
-				err := tx.Complete(t.Context(), ops)
-				if try == 1 {
-					ok(t, err)
-				} else if !tx.(transport.ConflictDetector).Conflict(err) {
-					t.Fatalf("error %v, want one that has the attempt repeated", err)
-				}
-			}
-			w.wantRows(0, 1, 1)
-		},
-		"in a user's transaction": func(t *testing.T, w *world, c transport.Conn) {
-			tx, err := w.sql.Begin(t.Context())
-			ok(t, err)
-			_, err = c.(transport.TxDispatcher).DispatchIn(t.Context(), tx, []transport.Operation{sent(anID), to("out", msg("ours")), to("theirs", msg("no uuid"))})
-			ok(t, err)
-			ok(t, tx.Commit(t.Context()))
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			w := newBiz(t)
-			w.exec(theirTable)
-			dispatch(t, w, w.open())
-			if n := w.count("out"); n != 1 {
-				t.Errorf("%d rows in our own queue, want 1", n)
-			}
-			rows, err := w.sql.Query(t.Context(), `SELECT id::text, headers, body, coalesce(extract(epoch FROM expires - now() AT TIME ZONE 'UTC')::int, 0) FROM `+w.schema+`.theirs ORDER BY seq`)
-			ok(t, err)
-			type row struct {
-				ID, Headers string
-				Body        []byte
-				Expires     int
-			}
-			all, err := pgx.CollectRows(rows, pgx.RowToStructByPos[row])
-			ok(t, err)
-			if len(all) != 2 {
-				t.Fatalf("%d rows, want 2", len(all))
-			}
-			first := all[0]
-			h, err := header.ParseJSON(first.Headers)
-			ok(t, err)
-			if first.ID != anID || h.Get(header.MessageID) != anID || string(first.Body) != "body of "+anID || first.Expires < 3500 || first.Expires > 3600 {
-				t.Errorf("row %+v", first)
-			}
-			if all[1].Expires != 0 || all[1].ID == anID {
-				t.Errorf("row %+v, want one with an id of its own that does not expire", all[1])
-			}
-		})
+	calls := f.take()
+	var texts []string
+	for _, c := range calls {
+		first, _, _ := strings.Cut(strings.TrimPrefix(strings.TrimPrefix(c.text, lockWait), declareNow), "\n")
+		texts = append(texts, first)
 	}
+	const ours, refused, theirs = "INSERT INTO [dbo].[out] (Id, Headers, Body, visible_at, Expires)",
+		"INSERT INTO [dbo].[theirs] (Id, Headers, Body, visible_at, Expires)", "INSERT INTO [dbo].[theirs] (Id, Recoverable, Expires, Headers, Body)"
+	want := []string{
+		"begin", refused, "rollback", "SELECT c.name FROM sys.columns AS c WHERE c.object_id = object_id(N'[dbo].[theirs]', N'U')",
+		"SELECT c.name FROM sys.columns AS c WHERE c.object_id = object_id(N'[dbo].[out]', N'U')",
+		"begin", theirs, ours, "commit", "begin", theirs, ours, "commit",
+	}
+	if diff := cmp.Diff(want, texts); diff != "" {
+		t.Fatal(diff)
+	}
+	rows := fmt.Sprint(calls[6].args["rows"].(mssql.NVarCharMax))
+	if !strings.Contains(rows, anID) || strings.Contains(rows, "no uuid") {
+		t.Errorf("rows %s", rows)
+	}
+	delayed := sentTo("theirs", anID)
+	delayed.After = time.Minute
+	err := s.Flush(t.Context(), []*tablequeue.Unit{{Rows: []tablequeue.Row{delayed}}})
+	if !errors.Is(err, dialect.ErrDelay) || s.Classify(err) != tablequeue.Refused {
+		t.Errorf("class %v of %v", s.Classify(err), err)
+	}
+	isErr(t, s.Exists(t.Context(), "theirs"), dialect.ErrForeign)
 }
 
 // Two find out at once what a table is: the one that comes second has been refused for the same reason.
 func TestAQueueOfNServiceBusIsFoundOutByTwoAtOnce(t *testing.T) {
-	w := newWorld(t)
-	w.exec(theirTable)
-	s := w.store()
-	units := []*tablequeue.Unit{{Rows: []tablequeue.Row{{Queue: "theirs", ID: anID, Headers: []byte("{}")}}}}
+	_, s := newFake(t, foreignAnswers())
+	units := []*tablequeue.Unit{{Rows: []tablequeue.Row{sentTo("theirs", anID)}}}
 	tries := 0
 	ok(t, s.knowing(t.Context(), units, func() error {
 		if tries++; tries == 1 {
 			ok(t, s.Flush(t.Context(), units)) // the first
-			return &pgconn.PgError{Code: datatypeMismatch}
+			return mssql.Error{Number: invalidColumn, Class: 16}
 		}
 		return nil
 	}))
-	if tries != 2 || w.count("theirs") != 1 {
-		t.Errorf("%d tries, %d rows", tries, w.count("theirs"))
+	if tries != 2 {
+		t.Errorf("%d tries", tries)
 	}
 }
 
-func TestAQueueOfNServiceBusTakesNoDelayedMessagesAndIsNotReceivedFrom(t *testing.T) {
-	w := newWorld(t, "in")
-	w.exec(theirTable)
-	c := w.open()
-	for range 2 { // when that is not known yet, and when it is
-		delayed := to("theirs", msg(anID))
-		delayed.After = time.Minute
-		_, err := c.Dispatch(t.Context(), []transport.Operation{delayed, to("in", msg("1"))})
-		if got := failedOps(t, err); !slices.Equal(got, []int{0}) {
-			t.Errorf("failed operations %v, want 0", got)
+func TestATransactionThatMeetsAQueueOfNServiceBusIsRepeated(t *testing.T) {
+	f, s := newFake(t, foreignAnswers())
+	for try := range 2 {
+		own, _ := begun(t, s)
+		u := completed()
+		u.Rows = append(u.Rows, sentTo("theirs", anID))
+		err := own.Complete(t.Context(), u)
+		if try == 1 {
+			ok(t, err)
+		} else if s.Classify(err) != tablequeue.Conflict {
+			t.Fatalf("class %v of %v", s.Classify(err), err)
 		}
-		isErr(t, err, errDelay)
 	}
-	if n := w.count("in"); n != 2 {
-		t.Errorf("%d messages beside it, want 2", n)
+	if got := f.texts(); got[len(got)-1] != "commit" {
+		t.Errorf("asked %q", got)
 	}
-	_, err := c.OpenReceiver(t.Context(), transport.ReceiverOptions{Queue: "theirs"})
-	isErr(t, err, errTheirs)
-	install(t, c, "theirs") // such as a shared error queue
-	send(t, c, to("theirs", msg(anID)))
-	stats, err := c.(transport.Inspector).Inspect(t.Context(), "theirs")
+	theirs, err := s.db.BeginTx(t.Context(), nil)
 	ok(t, err)
-	if stats[0].Ready != 1 {
-		t.Errorf("stats %+v", stats)
-	}
+	ok(t, s.InsertIn(t.Context(), theirs, []tablequeue.Row{sentTo("theirs", anID)}))
+	ok(t, theirs.Rollback())
 }
 
-func TestTheScriptLeavesAQueueOfNServiceBusAsItIs(t *testing.T) {
-	w := newWorld(t)
-	w.exec(theirTable)
-	w.exec(`INSERT INTO %stheirs (id, headers) VALUES ($1, '{}')`, anID)
-	before := w.columns("theirs")
-	text, err := (&Postgres{Schema: w.schema}).Script(plan("theirs", "in"))
+// A statement that gives what it hits is refused on a table with triggers; by way of a table variable it is not.
+func TestTablesMayHaveTriggers(t *testing.T) {
+	f, s := newFake(t, map[string]answer{
+		claimPart: serverError(334, 16), removePart: serverError(334, 16), insertPart: serverError(334, 16), "OUTPUT r.n": serverError(334, 16),
+		"OUTPUT r.n INTO @hit FROM OPENJSON": numbers(0), "SELECT seq FROM @hit": numbers(5),
+		"SELECT seq, id": rowsOf([]driver.Value{int64(7), "a", "{}", nil, int64(1), int64(0)}),
+	})
+	rows, _, err := s.Claim(t.Context(), tablequeue.Claim{Queue: "claimed", Limit: 1, Lease: 1, For: time.Minute, Owner: "me"}, nil)
 	ok(t, err)
-	for range 2 {
-		w.exec(text)
+	if len(rows) != 1 {
+		t.Errorf("%d rows", len(rows))
 	}
-	if diff := cmp.Diff(before, w.columns("theirs")); diff != "" || w.count("theirs") != 1 {
-		t.Errorf("it has been changed (-before +after), %d rows:\n%s", w.count("theirs"), diff)
+	lost, err := s.Renew(t.Context(), "renewed", []tablequeue.Lease{{Seq: 1, ID: 10}}, time.Second)
+	ok(t, err)
+	if lost[0] {
+		t.Error("lost")
 	}
-	c := w.open()
-	send(t, c, to("in", msg("1")), to("theirs", msg("2")))
-	receive(t, receiver(t, c, "in"), 1)
+	u := completed()
+	ok(t, s.Flush(t.Context(), []*tablequeue.Unit{u}))
+	if u.Lost {
+		t.Error("lost")
+	}
+	f.take()
+	ok(t, s.Flush(t.Context(), []*tablequeue.Unit{completed()}))
+	for _, c := range f.take() {
+		if c.tx && !strings.Contains(c.text, "@hit") {
+			t.Errorf("asked again without a table variable: %s", c.text)
+		}
+	}
 }
 
-// What NServiceBus's senders insert: a uuid, the time of expiry in UTC without a zone, headers and
-// body, from a session that may be in any zone.
-func TestNServiceBusSendsToOurQueues(t *testing.T) {
-	w := newWorld(t, "in")
-	w.exec(`SET TIME ZONE 'Asia/Tokyo'`)
-	insert := `INSERT INTO %sin (Id, Expires, Headers, Body) VALUES ($1::uuid, (now() AT TIME ZONE 'UTC') + $2::interval, $3, $4)`
-	w.exec(insert, anID, "1 hour", `{"NServiceBus.MessageId":"`+anID+`","NServiceBus.ReplyToAddress":"\"public\".\"sales\""}`, []byte("hello"))
-	w.exec(insert, "0199a2f0-6f2b-7cc1-a4c5-4f1fd0c4c9a2", "-1 second", `{}`, nil)
-	r := receiver(t, w.open(), "in")
-	m := receive(t, r, 1)[0].Message()
-	if m.ID != anID || string(m.Body) != "hello" || m.Headers.Get(header.ReplyToAddress) != `"public"."sales"` {
-		t.Errorf("message %+v", m)
+func TestSweepsTheQueuesThatItNotesFirst(t *testing.T) {
+	f, s := newFake(t, map[string]answer{"SET swept_at": column("a", "dropped", "b"), "[dropped]": serverError(208, 16), "[a]": numbers(7)})
+	ok(t, s.Sweep(t.Context()))
+	want := []string{
+		"UPDATE q SET swept_at = @now", "DELETE TOP (1000) FROM [dbo].[a] WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK)",
+		"DELETE TOP (1000) FROM [dbo].[dropped] WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK)",
+		"DELETE TOP (1000) FROM [dbo].[b] WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK)",
 	}
-	nothing(t, r)
+	if diff := cmp.Diff(want, f.texts()); diff != "" {
+		t.Error(diff)
+	}
+	f.answers["[b]"] = serverError(229, 14)
+	if err := s.Sweep(t.Context()); err == nil || !strings.Contains(err.Error(), `queue "b"`) {
+		t.Errorf("error %v", err)
+	}
 }
 
-func TestAnAddressWithASchemaIsThatTable(t *testing.T) {
-	w, other := newWorld(t, "in"), newWorld(t, `sa"les`)
-	c := w.open()
-	send(t, c, to(quote(w.schema, "in"), msg("1")), to(quote(other.schema, `sa"les`), msg("2")))
-	receive(t, receiver(t, c, "in"), 1)
-	receive(t, receiver(t, other.open(), `sa"les`), 1)
-	for _, bad := range []string{`"a"."` + subscriptionTable + `"`, `"` + string(make([]byte, 64)) + `"."x"`} {
-		if _, err := c.Dispatch(t.Context(), []transport.Operation{to(bad, msg("3"))}); err == nil {
-			t.Errorf("%q was sent to", bad)
+func TestAddressesOfNServiceBus(t *testing.T) {
+	_, s := newFake(t, nil)
+	for address, want := range map[string]struct{ quoted, name string }{
+		"sales":                         {"[dbo].[sales]", "sales"},
+		"sales@[dbo]":                   {"[dbo].[sales]", "sales"},
+		"sales@[dbo]@[shop]":            {"[dbo].[sales]", "sales"},
+		"sales@[dbo]@[SHOP]":            {"[dbo].[sales]", "sales"},
+		"sales@[a]]b]@[other; db]":      {"[other; db].[a]]b].[sales]", "sales@[a]]b]@[other; db]"},
+		"sales@[eu]":                    {"[eu].[sales]", "sales@[eu]"},
+		"sales@eu":                      {"[dbo].[sales@eu]", "sales@eu"},
+		"sales@[dbo]; DROP TABLE x--@]": {"[dbo].[sales@[dbo]]; DROP TABLE x--@]]]", "sales@[dbo]; DROP TABLE x--@]"},
+	} {
+		ok(t, s.Check(address))
+		if got := s.table(address).quoted; got != want.quoted {
+			t.Errorf("%s is %s, want %s", address, got, want.quoted)
+		}
+		if got := s.Name(address); got != want.name {
+			t.Errorf("%s is called %q, want %q", address, got, want.name)
+		}
+		if got := s.table(s.place(address).queue("dbo")).quoted; got != want.quoted { // as the table of versions has it
+			t.Errorf("%s is swept in %s, want %s", address, got, want.quoted)
+		}
+	}
+	if got, want := s.address("sales"), "sales@[dbo]@[shop]"; got != want {
+		t.Errorf("address %q, want %q", got, want)
+	}
+	for _, bad := range []string{"Holdfast_Tables@[dbo]", "x@[#a]", "x@[dbo]@[" + strings.Repeat("d", 129) + "]"} {
+		if s.Check(bad) == nil {
+			t.Errorf("%q was taken", bad)
 		}
 	}
 }
 
 func TestSubscriptionsAreSharedWithNServiceBus(t *testing.T) {
-	w := newWorld(t, "billing", "shipping")
-	p := Postgres{SubscriptionRouting: "SubscriptionRouting"}
-	c := w.openAs(p)
-	install(t, c)
-	install(t, c)
-	w.exec(`INSERT INTO %s"SubscriptionRouting" (QueueAddress, Endpoint, Topic) VALUES ($1, 'Shipping', 'Shop.Placed')`, quote(w.schema, "shipping"))
-	for range 2 {
-		ok(t, c.(transport.Subscriber).Subscribe(t.Context(), "billing", []string{"Shop.Placed", "Shop.Placed", "Shop.Cancelled"}))
+	f, s := newFake(t, map[string]answer{"SELECT Topic, QueueAddress": rowsOf(
+		[]driver.Value{"Shop.Placed", "billing@[dbo]@[shop]"}, []driver.Value{"Shop.Placed", "theirs@[nsb]@[shop]"})})
+	s.Routing, s.Endpoint = "SubscriptionRouting", "Billing"
+	ok(t, s.Subscribe(t.Context(), "billing", []string{"Shop.Placed"}))
+	want := map[string]any{"queue": "billing@[dbo]@[shop]", "endpoint": "Billing", "types": mssql.NVarCharMax(`["Shop.Placed"]`)}
+	if diff := cmp.Diff(want, f.take()[0].args); diff != "" {
+		t.Error(diff)
 	}
-	publish := func(types ...string) { send(t, c, transport.Operation{Message: msg(anID), Types: types}) }
-	publish("Shop.Placed", "Shop.Cancelled")
-	if got := [2]int{w.count("billing"), w.count("shipping")}; got != [2]int{1, 1} {
-		t.Errorf("copies %v, want one each", got)
-	}
-	ok(t, c.(transport.Subscriber).Unsubscribe(t.Context(), "billing", []string{"Shop.Placed"}))
-	publish("Shop.Placed")
-	if got := [2]int{w.count("billing"), w.count("shipping")}; got != [2]int{1, 2} {
-		t.Errorf("copies after unsubscribing %v", got)
-	}
-	w.exec(`INSERT INTO %s"SubscriptionRouting" (QueueAddress, Endpoint, Topic) VALUES ($1, 'Old name', 'Shop.Sent'), ('shipping', 'Shipping', 'Shop.Sent')`,
-		quote(w.schema, "shipping"))
-	send(t, w.openAs(p), transport.Operation{Message: msg(anID), Types: []string{"Shop.Sent"}})
-	if got := w.count("shipping"); got != 3 {
-		t.Errorf("%d copies in a queue that two endpoints have subscribed for, want one more than 2", got)
-	}
-	w.exec(`DELETE FROM %s"SubscriptionRouting" WHERE Topic = 'Shop.Sent'`)
-	rows, err := w.sql.Query(t.Context(), `SELECT queueaddress || ' ' || endpoint || ' ' || topic FROM `+w.schema+`."SubscriptionRouting"`)
+	all, err := s.Subscriptions(t.Context())
 	ok(t, err)
-	all, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	ok(t, err)
-	slices.Sort(all)
-	want := []string{quote(w.schema, "billing") + " " + w.schema + " Shop.Cancelled", quote(w.schema, "shipping") + " Shipping Shop.Placed"}
-	if !slices.Equal(all, want) {
-		t.Errorf("rows %q, want %q", all, want)
+	if diff := cmp.Diff([]tablequeue.Subscription{{Type: "Shop.Placed", Queue: "billing"}, {Type: "Shop.Placed", Queue: "theirs@[nsb]"}}, all); diff != "" {
+		t.Error(diff)
+	}
+	if err := s.Subscribe(t.Context(), "q", []string{strings.Repeat("t", 201)}); err == nil || !strings.Contains(err.Error(), "at most 200") {
+		t.Errorf("a type too long for the key: %v", err)
+	}
+	if s.Check("subscriptionrouting") == nil {
+		t.Error("a queue of the name of the table of subscriptions")
+	}
+}
+
+func TestWantsADatabaseThatKnowsJSON(t *testing.T) {
+	_, s := newFake(t, map[string]answer{"compatibility_level": rowsOf([]driver.Value{"old db", int64(110)})})
+	err := s.connect(t.Context())
+	if err == nil || !strings.Contains(err.Error(), "ALTER DATABASE [old db] SET COMPATIBILITY_LEVEL = 130") {
+		t.Errorf("error %v", err)
+	}
+	_, err = (&Transport{SubscriptionRouting: "#x"}).Script(transport.Plan{})
+	if err == nil {
+		t.Error("an impossible table of subscriptions")
 	}
 }

@@ -2,114 +2,86 @@ package sqlserver
 
 import (
 	"context"
+	"database/sql"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
+	"github.com/holdfast-go/holdfast/internal/tablequeue"
+	"github.com/holdfast-go/holdfast/internal/tablequeue/dialect"
 	"github.com/holdfast-go/holdfast/transport"
 )
 
 // Install implements [tablequeue.Topology]. One process at a time does it.
 func (s *store) Install(ctx context.Context, plan transport.Plan) error {
-	err := pgx.BeginFunc(ctx, s.writes, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, anyLockWait); err != nil {
+	return s.inTx(ctx, "install", func(tx *sql.Tx) error {
+		if _, err := tx.ExecContext(ctx, installLock, sql.Named("name", "holdfast install "+s.Schema)); err != nil {
 			return err
 		}
-		if _, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock(hashtextextended($1, 0))`, s.installLock()); err != nil {
-			return err
-		}
-		if err := s.installSchema(ctx, tx); err != nil {
-			return err
-		}
-		for _, q := range plan.Queues {
-			if err := s.installQueue(ctx, tx, q.Name); err != nil {
-				return fmt.Errorf("queue %q: %w", q.Name, err)
+		for _, step := range s.installation(plan) {
+			if _, err := tx.ExecContext(ctx, step.statement); err != nil {
+				return fmt.Errorf("%s: %w", step.of, err)
 			}
 		}
 		return nil
 	})
+}
+
+type step struct{ of, statement string }
+
+// installation creates what is missing.
+func (s *store) installation(plan transport.Plan) []step {
+	steps := []step{
+		{fmt.Sprintf("schema %q", s.Schema), createSchema(s.Schema)},
+		{"versions", newVersions(s.Schema).create},
+		{"subscriptions", s.subscribers().create},
+	}
+	for _, q := range plan.Queues {
+		t := s.table(q.Name)
+		steps = append(steps, step{fmt.Sprintf("queue %q", q.Name), t.create}, step{fmt.Sprintf("queue %q", q.Name), t.note})
+	}
+	return steps
+}
+
+// Script is what the installer does for plan, as text for sqlcmd and the like. It connects to nothing. Run again it
+// changes nothing, and tables of another kind, such as NServiceBus's, are left as they are.
+func (m *Transport) Script(plan transport.Plan) (string, error) {
+	set, err := m.settings("")
 	if err != nil {
-		return fmt.Errorf("postgres: install: %w", err)
+		return "", err
 	}
-	return nil
+	s := &store{Settings: set}
+	for _, q := range plan.Queues {
+		if err := s.Check(q.Name); err != nil {
+			return "", err
+		}
+		if strings.ContainsAny(q.Name, "\r\n") || strings.Contains(q.Name, "$(") {
+			return "", fmt.Errorf("sqlserver: queue name %q: what sqlcmd takes for a command of its own cannot be in a script", q.Name)
+		}
+	}
+	var b strings.Builder
+	b.WriteString("SET XACT_ABORT, QUOTED_IDENTIFIER, ANSI_NULLS ON\nGO\n") // what an index with a condition wants
+	for _, step := range s.installation(plan) {
+		b.WriteString(step.statement + "\nGO\n")
+	}
+	return b.String(), nil
 }
 
-// installSchema looks first: the user may not have the right to create what is
-// there already.
-func (s *store) installSchema(ctx context.Context, tx pgx.Tx) error {
-	schema := quote(s.schema)
-	var there bool
-	if err := tx.QueryRow(ctx, `SELECT to_regnamespace($1) IS NOT NULL`, schema).Scan(&there); err != nil {
-		return err
-	}
-	if !there {
-		if _, err := tx.Exec(ctx, "CREATE SCHEMA "+schema); err != nil {
-			return fmt.Errorf("schema %q: %w", s.schema, err)
-		}
-	}
-	for _, t := range s.besides() {
-		if there, err := exists(ctx, tx, t.quoted); err != nil {
-			return err
-		} else if there {
-			continue
-		}
-		if _, err := tx.Exec(ctx, t.ddl); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// installQueue leaves alone what is none of ours.
-func (s *store) installQueue(ctx context.Context, tx pgx.Tx, queue string) error {
-	t := s.table(queue)
-	found, err := kindOf(ctx, tx, t)
+// Exists implements [tablequeue.Topology].
+func (s *store) Exists(ctx context.Context, queue string) error {
+	columns, err := s.columns(ctx, queue)
 	switch {
-	case err != nil || found == theirs:
-		return err
-	case found == missing:
-		return run(ctx, tx, append([]string{tableDDL(t), s.versioned(t)}, indexes(t)...)...)
+	case err != nil:
+	case len(columns) == 0:
+		err = transport.ErrNoQueue
+	case !slices.Contains(columns, "lease_id"):
+		err = dialect.ErrForeign
 	}
-	return s.migrate(ctx, tx, t)
-}
-
-// migrate brings a table up to date. One that no version is known of is from before there were any.
-func (s *store) migrate(ctx context.Context, tx pgx.Tx, t *table) error {
-	var version int
-	err := tx.QueryRow(ctx, `SELECT coalesce(max(version), 1) FROM `+quote(s.schema, versionTable)+` WHERE name = $1`, t.name).Scan(&version)
-	switch {
-	case err != nil || version == tableVersion:
-		return err
-	case version > tableVersion || version < 1:
-		return newerTable(version)
-	}
-	texts := []string{lockTimeout}
-	for _, migrate := range migrations[version-1:] {
-		texts = append(texts, migrate(t)...)
-	}
-	if err := run(ctx, tx, append(texts, s.versioned(t))...); err != nil {
-		return fmt.Errorf("from version %d to %d: %w", version, tableVersion, err)
+	if err != nil {
+		return failed(fmt.Sprintf("queue %q in schema %q", queue, s.Schema), err)
 	}
 	return nil
-}
-
-func run(ctx context.Context, tx pgx.Tx, texts ...string) error {
-	for _, text := range texts {
-		if _, err := tx.Exec(ctx, text); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-type querier interface {
-	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
-}
-
-func exists(ctx context.Context, db querier, quoted string) (there bool, err error) {
-	err = db.QueryRow(ctx, `SELECT to_regclass($1) IS NOT NULL`, quoted).Scan(&there)
-	return there, err
 }
 
 // Inspect implements [tablequeue.Topology].
@@ -117,45 +89,92 @@ func (s *store) Inspect(ctx context.Context, queues ...string) ([]transport.Queu
 	if len(queues) == 0 {
 		var err error
 		if queues, err = s.queues(ctx); err != nil {
-			return nil, fmt.Errorf("postgres: list queues: %w", err)
+			return nil, failed("list queues", err)
 		}
 	}
 	stats := make([]transport.QueueStats, 0, len(queues))
 	for _, q := range queues {
-		st, err := s.inspect(ctx, s.table(q))
+		var st transport.QueueStats
+		err := s.learning(ctx, []string{q}, func() (err error) {
+			st, err = s.inspect(ctx, q)
+			return err
+		})
 		if err != nil {
-			return nil, s.failed(fmt.Sprintf("inspect queue %q", q), err)
+			return nil, failed(fmt.Sprintf("inspect queue %q", q), err)
 		}
 		stats = append(stats, st)
 	}
 	return stats, nil
 }
 
-func (s *store) inspect(ctx context.Context, t *table) (transport.QueueStats, error) {
-	st := transport.QueueStats{Name: t.name}
-	const live = ` WHERE expires IS NULL OR expires > now() AT TIME ZONE 'UTC'`
+func (s *store) inspect(ctx context.Context, queue string) (transport.QueueStats, error) {
+	st := transport.QueueStats{Name: queue}
 	var oldest int64
-	err := s.writes.QueryRow(ctx, `SELECT
-	count(*) FILTER (WHERE visible_at <= now()),
-	count(*) FILTER (WHERE visible_at > now() AND lease_id IS NOT NULL),
-	count(*) FILTER (WHERE visible_at > now() AND lease_id IS NULL),
-	coalesce(extract(epoch FROM now() - min(visible_at) FILTER (WHERE visible_at <= now())) * 1000000, 0)::bigint
-FROM `+t.quoted+live).Scan(&st.Ready, &st.Unsettled, &st.Delayed, &oldest)
+	err := s.db.QueryRowContext(ctx, s.table(queue).inspect).Scan(&st.Ready, &st.Unsettled, &st.Delayed, &oldest)
 	st.Oldest = time.Duration(oldest) * time.Microsecond
-	if code(err) == undefinedColumn { // one of theirs
-		err = s.writes.QueryRow(ctx, `SELECT count(*) FROM `+t.quoted+live).Scan(&st.Ready)
-	}
 	return st, err
 }
 
 // queues lists the tables that look like queues.
-func (s *store) queues(ctx context.Context) ([]string, error) {
-	rows, err := s.writes.Query(ctx, `SELECT c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-WHERE n.nspname = $1 AND c.relkind IN ('r', 'p') AND 3 = (SELECT count(*) FROM pg_attribute a
-	WHERE a.attrelid = c.oid AND a.attname IN ('visible_at', 'delivery_count', 'lease_id'))
-ORDER BY 1`, s.schema)
-	if err != nil {
-		return nil, err
+func (s *store) queues(ctx context.Context) (names []string, err error) {
+	err = each(ctx, s.db, texts(&names), listQueues, sql.Named("schema", s.Schema))
+	return names, err
+}
+
+// Last implements [tablequeue.Browsing].
+func (s *store) Last(ctx context.Context, queue string) (last int64, err error) {
+	if err := s.db.QueryRowContext(ctx, s.table(queue).last).Scan(&last); err != nil {
+		return 0, failed(fmt.Sprintf("look at queue %q", queue), err)
 	}
-	return pgx.CollectRows(rows, pgx.RowTo[string])
+	return last, nil
+}
+
+// Browse implements [tablequeue.Browsing].
+func (s *store) Browse(ctx context.Context, p tablequeue.Page) (found []tablequeue.Claimed, err error) {
+	rows, err := s.db.QueryContext(ctx, s.table(p.Queue).browse, sql.Named("limit", p.Limit),
+		sql.Named("after", p.After), sql.Named("last", p.Last))
+	if err == nil {
+		found, err = readPage(rows)
+	}
+	if err != nil {
+		return nil, failed(fmt.Sprintf("look at queue %q", p.Queue), err)
+	}
+	return found, nil
+}
+
+// readPage reads rows until there are enough bytes for a page.
+func readPage(rows *sql.Rows) (found []tablequeue.Claimed, err error) {
+	defer rows.Close()
+	for size := 0; size <= tablequeue.MaxPage && rows.Next(); {
+		var row tablequeue.Claimed
+		if err := rows.Scan(&row.Seq, &row.ID, &row.Headers, &row.Body, &row.Count); err != nil {
+			return nil, err
+		}
+		found = append(found, row)
+		size += len(row.Body)
+	}
+	return found, rows.Err()
+}
+
+// Purge implements [tablequeue.Browsing].
+func (s *store) Purge(ctx context.Context, queue string) (all int64, err error) {
+	all, err = s.untilFew(ctx, s.table(queue).purge)
+	if err != nil {
+		return 0, failed(fmt.Sprintf("purge queue %q", queue), err)
+	}
+	return all, nil
+}
+
+// Take implements [tablequeue.Browsing].
+func (s *store) Take(ctx context.Context, u *tablequeue.Unit) error {
+	units := []*tablequeue.Unit{u}
+	return s.knowing(ctx, units, func() error {
+		return s.inTx(ctx, fmt.Sprintf("take message %d of queue %q", u.Lease.Seq, u.Queue), func(tx *sql.Tx) error {
+			_, err := tx.ExecContext(ctx, s.table(u.Queue).take, sql.Named("lease", u.Lease.ID), sql.Named("seq", u.Lease.Seq))
+			if err != nil {
+				return err
+			}
+			return s.write(ctx, tx, units)
+		})
+	})
 }

@@ -1,33 +1,32 @@
 package sqlserver
 
 import (
-	"cmp"
 	"context"
+	"database/sql"
 	"errors"
-	"fmt"
-	"strings"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
+	mssql "github.com/microsoft/go-mssqldb"
+	"github.com/microsoft/go-mssqldb/msdsn"
 
 	"github.com/holdfast-go/holdfast/internal/tablequeue"
+	"github.com/holdfast-go/holdfast/internal/tablequeue/dialect"
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-var _ transport.Transport = (*Postgres)(nil)
+var _ transport.Transport = (*Transport)(nil)
 
 // MaxBody is the largest body of a message in bytes. A larger one is refused with
 // [*transport.TooLargeError].
-const MaxBody = 64 << 20
+const MaxBody = dialect.MaxBody
 
-// Postgres is the transport on PostgreSQL. It may be copied before use and opened
-// several times.
-type Postgres struct {
-	// URL says where the database is, as a URL or as "key=value" pairs. Required. What it leaves out
-	// comes from the PG* environment variables.
+// Transport is the transport on Microsoft SQL Server 2016 or newer and Azure SQL, at compatibility level 130 or above. It
+// may be copied before use and opened several times.
+type Transport struct {
+	// URL says where the database is: sqlserver://user:password@host:1433?database=shop, or what
+	// else github.com/microsoft/go-mssqldb takes. Required.
 	URL string
-	// Schema holds the queue tables. Empty: public. Endpoints that send to each
+	// Schema holds the queue tables. Empty: dbo. Endpoints that send to each
 	// other share it.
 	Schema string
 	// Lease is how long a received message stays with this process unless it is
@@ -36,77 +35,59 @@ type Postgres struct {
 	// MaxTx is how many transactions of handlers may be open at once; further handlers
 	// wait for one. Each has a connection. 0: 32.
 	MaxTx int
-	// Pooled says that URL leads to a proxy that pools transactions, such as pgbouncer with
-	// pool_mode transaction: nothing is then kept in a session, and no statement is prepared.
-	Pooled bool
-	// ListenURL is where to listen for notifications: with Pooled, past the proxy. Empty: URL, but
-	// with Pooled nowhere, and idle receivers look every 500 ms.
-	ListenURL string
 	// SubscriptionRouting is a table of subscriptions in Schema that is shared with endpoints of
 	// NServiceBus, which call theirs SubscriptionRouting. Empty: a table of our own.
 	SubscriptionRouting string
 }
 
-const defaultMaxTx = 32
-
-var errURL = errors.New("postgres: URL cannot be parsed (it is not shown, it may hold a password): " +
-	"want postgres://user:password@host:5432/database, with special characters in the password percent-encoded")
+var errURL = errors.New("sqlserver: URL cannot be parsed (it is not shown, it may hold a password): " +
+	"want sqlserver://user:password@host:1433?database=name, with special characters in the password percent-encoded")
 
 // Open implements [transport.Transport]. It connects once, to fail early.
-func (p *Postgres) Open(ctx context.Context, env transport.Env) (transport.Conn, error) {
-	s, err := p.store(ctx, env)
+func (m *Transport) Open(ctx context.Context, env transport.Env) (transport.Conn, error) {
+	set, err := m.settings(env.Endpoint)
 	if err != nil {
 		return nil, err
 	}
-	return tablequeue.Open(s, tablequeue.Config{Lease: p.Lease, MaxBody: MaxBody, Env: env}), nil
-}
-
-func (p *Postgres) store(ctx context.Context, env transport.Env) (*store, error) {
-	if p.URL == "" {
-		return nil, errors.New("postgres: URL is empty: set Postgres.URL")
-	}
-	set, err := p.settings(env)
+	cfg, err := m.config(env)
 	if err != nil {
 		return nil, err
 	}
-	cfg, err := parse(p.URL)
+	s := newStore(connector{mssql.NewConnectorConfig(cfg)}, set)
+	if err := s.connect(ctx); err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	return tablequeue.Open(s, tablequeue.Config{Lease: m.Lease, MaxBody: MaxBody, Env: env}), nil
+}
+
+// settings checks what is not about the connection.
+func (m *Transport) settings(endpoint string) (dialect.Settings, error) {
+	set := dialect.Settings{Schema: m.Schema, MaxTx: m.MaxTx, Endpoint: endpoint, Routing: m.SubscriptionRouting}
+	return set.Complete("sqlserver", m.Lease, "dbo", checkName)
+}
+
+// config checks what can be checked without a server.
+func (m *Transport) config(env transport.Env) (msdsn.Config, error) {
+	if m.URL == "" {
+		return msdsn.Config{}, errors.New("sqlserver: URL is empty: set Transport.URL")
+	}
+	cfg, err := msdsn.Parse(m.URL)
 	if err != nil {
-		return nil, err
+		return msdsn.Config{}, errURL // err may quote parts of the password
 	}
-	var listener *pgx.ConnConfig
-	switch {
-	case p.ListenURL != "":
-		at, err := parse(p.ListenURL)
-		if err != nil {
-			return nil, err
-		}
-		listener = at.ConnConfig
-	case !p.Pooled:
-		listener = cfg.ConnConfig.Copy()
-	}
-	return openStore(ctx, cfg, listener, set)
-}
-
-func (p *Postgres) settings(env transport.Env) (settings, error) {
-	if p.Lease < 0 || p.MaxTx < 0 {
-		return settings{}, fmt.Errorf("postgres: Lease %v and MaxTx %d may not be negative", p.Lease, p.MaxTx)
-	}
-	set := settings{
-		schema: cmp.Or(p.Schema, "public"), routing: p.SubscriptionRouting,
-		maxTx: cmp.Or(p.MaxTx, defaultMaxTx), endpoint: env.Endpoint,
-		address: address{p.URL, p.ListenURL, p.Pooled}, shared: env.Shared,
-	}
-	err := checkName("schema", set.schema)
-	if err == nil && set.routing != "" {
-		err = checkName("table", set.routing)
-	}
-	return set, err
-}
-
-func parse(url string) (*pgxpool.Config, error) {
-	cfg, err := pgxpool.ParseConfig(url)
-	if err != nil || strings.LastIndexByte(cfg.ConnConfig.Host, '@') > 0 {
-		return nil, errURL // err, or that host, may quote parts of the password
+	if cfg.AppName == "go-mssqldb" { // nobody chose it
+		cfg.AppName = "holdfast " + env.Endpoint
 	}
 	return cfg, nil
+}
+
+// poolSize is how many connections claim, write and look.
+const poolSize = 4
+
+func openDB(c connector, size int) *sql.DB {
+	db := sql.OpenDB(c)
+	db.SetMaxOpenConns(size)
+	db.SetMaxIdleConns(size)
+	db.SetConnMaxIdleTime(5 * time.Minute)
+	return db
 }

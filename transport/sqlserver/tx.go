@@ -2,175 +2,139 @@ package sqlserver
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
-	"sync"
-
-	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast/internal/tablequeue"
+	"github.com/holdfast-go/holdfast/internal/tablequeue/dialect"
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// handlerTx is a transaction that a delivery is completed in, on a connection of its own.
-type handlerTx struct {
-	store *store
-	user  *userTx
-
-	mu   sync.Mutex    // guards conn
-	conn *pgxpool.Conn // nil when the transaction is over
-}
-
-// Begin implements [tablequeue.Transactor]. It waits for a connection; the transaction begins
-// with its first statement.
-func (s *store) Begin(ctx context.Context) (tablequeue.StoreTx, error) {
-	conn, err := s.handlers.Acquire(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("postgres: begin: %w", err)
-	}
-	h := &handlerTx{store: s, conn: conn, user: &userTx{conn: conn.Conn()}}
-	if !s.opened(h) {
-		conn.Release()
-		return nil, transport.ErrClosed
-	}
-	return h, nil
-}
-
-// opened remembers tx, so that Close can end it.
-func (s *store) opened(tx *handlerTx) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.open == nil {
-		return false
-	}
-	s.open[tx] = struct{}{}
-	return true
-}
-
-// take is the connection, for whoever ends the transaction; nil when it is over.
-func (h *handlerTx) take() *pgxpool.Conn {
-	h.mu.Lock()
-	conn := h.conn
-	h.conn = nil
-	h.mu.Unlock()
-	h.store.mu.Lock()
-	delete(h.store.open, h)
-	h.store.mu.Unlock()
-	return conn
-}
-
-// Complete implements [tablequeue.StoreTx]: the delete with the inserts, and the commit are one
-// round trip. The first fails where the lease is lost, and the server then does
-// nothing of what follows.
-func (h *handlerTx) Complete(ctx context.Context, u *tablequeue.Unit) error {
-	conn := h.take()
-	if conn == nil {
-		return errOver
-	}
-	defer conn.Release() // which closes it unless the transaction has ended
-	h.user.over = true
-	switch {
-	case errors.Is(h.user.err, transport.ErrLeaseLost):
-		u.Lost = true
-		return nil
-	case h.user.err != nil:
-		return fmt.Errorf("postgres: commit: %w: %w", errNotBegun, h.user.err)
-	}
-	units := []*tablequeue.Unit{u}
-	known := h.store.theirs(units)
-	err := h.store.delayable(units)
-	if err == nil {
-		err = h.store.commit(ctx, conn.Conn(), h.user.tx == nil, u)
-	}
-	if err != nil && !conn.Conn().IsClosed() {
-		_, _ = conn.Exec(ctx, "rollback")
-	}
-	if h.store.learned(ctx, units, known, err) {
-		return fmt.Errorf("postgres: commit: %w: %w", errLearned, err)
-	}
-	if u.Lost = code(err) == divisionByZero && !errors.Is(err, errWrites); u.Lost {
-		return nil
-	}
-	return err
-}
-
-// Errors of a transaction that are not about what was sent with it.
 var (
-	errNotBegun = errors.New("the transaction could not be begun")
-	errWrites   = errors.New("the handler's writes could not be committed")
+	errNotOurs = errors.New("sqlserver: the message was not received through sqlserver.Transport")
+	errEnded   = errors.New("the transaction is over: the endpoint ends it, not a handler")
 )
 
-func (s *store) commit(ctx context.Context, conn *pgx.Conn, begin bool, u *tablequeue.Unit) error {
-	var b pgx.Batch
-	if begin {
-		b.Queue("begin")
-	}
-	g := s.groups([]*tablequeue.Unit{u})[0]
-	args := []any{u.Lease.Seq, u.Lease.ID}
-	for _, o := range g.outs {
-		o.args = o.values()
-		args = append(args, o.args...)
-	}
-	sized := -1 // which of the batch tells the size of the table
-	if !g.queue.size.large() {
-		sized = b.Len()
-		b.Queue(g.queue.byIndex)
-	}
-	b.Queue(s.composed(g, true), plain(args)...)
-	b.Queue("commit")
-	if len(g.outs) == 0 {
-		return sendCommit(ctx, conn, &b, g.queue, sized)
-	}
-	watch := s.watchLocks(conn, u)
-	return watch.end(sendCommit(ctx, conn, &b, g.queue, sized))
+// Session is the part of an endpoint's session that [Tx] uses.
+type Session interface {
+	Tx(ctx context.Context) (transport.Tx, error)
 }
 
-// sendCommit sends a batch that ends with a commit.
-func sendCommit(ctx context.Context, conn *pgx.Conn, b *pgx.Batch, queue *table, sized int) error {
-	results := conn.SendBatch(ctx, b)
-	for i := range b.Len() - 1 {
-		var err error
-		if i == sized {
-			var large bool
-			err = results.QueryRow().Scan(nil, &large)
-			queue.size.found(large)
-		} else {
-			_, err = results.Exec()
-		}
-		if err != nil {
-			_ = results.Close()
-			return failure("commit", err)
-		}
-	}
-	_, err := results.Exec()
-	_ = results.Close() // whatever comes after the answer to a commit does not undo it
+// Tx returns the transaction of the message that is being handled, where it was received through
+// [Transport]: what a handler writes in it happens together with the messages that it sends and the end of
+// the one it handles, or not at all. It begins with the first call and is shared by the message's handlers,
+// which use it one at a time. It needs the transaction mode SendsAtomicWithReceive.
+//
+// The endpoint ends it: a handler that commits it or rolls it back makes its message fail. Where a statement
+// fails, SQL Server undoes that one alone, unless the session sets XACT_ABORT: a handler that
+// ignores the error has its other writes committed.
+func Tx(ctx context.Context, s Session) (*sql.Tx, error) {
+	t, err := s.Tx(ctx)
 	if err != nil {
-		return fmt.Errorf("postgres: commit: %w: %w", errWrites, err)
+		return nil, err
+	}
+	inner, _ := tablequeue.Inner(t)
+	own, ok := inner.(*handlerTx)
+	if !ok {
+		return nil, errNotOurs
+	}
+	return own.begun(ctx)
+}
+
+// handlerTx is a transaction that a delivery is completed in. It takes a connection when a handler
+// asks for it; a message whose handlers do not is completed like any other.
+type handlerTx struct {
+	store *store
+	tx    *sql.Tx
+	err   error              // why it could not be begun
+	cut   context.CancelFunc // rolls it back, whatever it does
+	over  bool
+}
+
+// Begin implements [tablequeue.Transactor].
+func (s *store) Begin(context.Context) (tablequeue.StoreTx, error) {
+	return &handlerTx{store: s}, nil
+}
+
+func (t *handlerTx) begun(ctx context.Context) (*sql.Tx, error) {
+	if t.over {
+		return nil, undone("begin", errEnded)
+	}
+	if t.tx == nil && t.err == nil {
+		t.begin(ctx)
+	}
+	return t.tx, t.err
+}
+
+// begin may take until ctx ends, and the transaction may last longer.
+func (t *handlerTx) begin(ctx context.Context) {
+	var life context.Context
+	life, t.cut = context.WithCancel(t.store.life)
+	stop := context.AfterFunc(ctx, t.cut)
+	tx, err := t.store.handlers.BeginTx(life, nil)
+	if !stop() {
+		err = errors.Join(context.Cause(ctx), err)
+	}
+	if err != nil {
+		t.cut()
+		t.err = undone("begin", err)
+		return
+	}
+	t.tx = tx
+}
+
+// Complete implements [tablequeue.StoreTx]. Where the server has ended the transaction behind the
+// handler's back, after a deadlock say, the driver refuses the first statement.
+func (t *handlerTx) Complete(ctx context.Context, u *tablequeue.Unit) error {
+	switch {
+	case t.over:
+		return undone("commit", errEnded)
+	case t.err != nil:
+		return t.err
+	case t.tx == nil:
+		t.over = true
+		return t.store.Flush(ctx, []*tablequeue.Unit{u})
+	}
+	t.over = true
+	defer t.cut()
+	defer context.AfterFunc(ctx, t.cut)()
+	units := []*tablequeue.Unit{u}
+	queues := dialect.Queues(units)
+	known := t.store.traits(queues)
+	err := t.store.delayable(units)
+	if err == nil {
+		err = t.store.write(ctx, waiting{t.tx, lockWait}, units)
+	}
+	if err != nil || u.Lost {
+		_ = t.tx.Rollback()
+	}
+	switch {
+	case err != nil && t.store.learned(ctx, queues, known, err):
+		return undone("commit", fmt.Errorf("%w: %w", dialect.ErrDetected, err))
+	case errors.Is(err, sql.ErrTxDone):
+		return undone("commit", fmt.Errorf("%w: %w", errEnded, err))
+	case err != nil:
+		return undone("commit", err)
+	case u.Lost:
+		return nil
+	}
+	if err := t.tx.Commit(); err != nil {
+		return failed("commit", err)
 	}
 	return nil
 }
 
 // Rollback implements [tablequeue.StoreTx].
-func (h *handlerTx) Rollback(ctx context.Context) error {
-	conn := h.take()
-	if conn == nil {
+func (t *handlerTx) Rollback(context.Context) error {
+	over := t.over
+	t.over = true
+	if over || t.tx == nil {
 		return nil
 	}
-	defer conn.Release()
-	h.user.over = true
-	if h.user.tx == nil || conn.Conn().IsClosed() { // the server rolls back what its connection was lost with
-		return nil
-	}
-	if _, err := conn.Exec(ctx, "rollback"); err != nil {
-		return fmt.Errorf("postgres: rollback: %w", err)
+	defer t.cut()
+	if err := t.tx.Rollback(); err != nil && !errors.Is(err, sql.ErrTxDone) {
+		return failed("rollback", err)
 	}
 	return nil
-}
-
-// abort ends the transaction by cutting its connection, which the handler may be using.
-func (h *handlerTx) abort() {
-	if conn := h.take(); conn != nil {
-		_ = conn.Hijack().PgConn().Conn().Close()
-	}
 }

@@ -2,237 +2,249 @@ package sqlserver
 
 import (
 	"context"
+	"database/sql"
+	"database/sql/driver"
 	"errors"
-	"sync"
+	"fmt"
+	"slices"
+	"strings"
 	"testing"
-	"time"
 
-	"github.com/jackc/pgx/v5"
+	"github.com/google/go-cmp/cmp"
 
+	"github.com/holdfast-go/holdfast/internal/tablequeue"
+	"github.com/holdfast-go/holdfast/internal/tablequeue/dialect"
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// begun is the transaction of the next message, and what a handler gets of it.
-func begun(t testing.TB, d transport.Delivery) (transport.Tx, pgx.Tx) {
+// begun is a delivery's transaction in which a handler has written.
+func begun(t *testing.T, s *store) (*handlerTx, *sql.Tx) {
 	t.Helper()
-	tx, err := d.(transport.Transactor).Begin(t.Context())
+	inner, err := s.Begin(t.Context())
 	ok(t, err)
-	user, err := Tx(t.Context(), session{tx})
+	own := inner.(*handlerTx)
+	tx, err := own.begun(t.Context())
 	ok(t, err)
-	return tx, user
+	_, err = tx.ExecContext(t.Context(), "INSERT charges")
+	ok(t, err)
+	return own, tx
 }
 
-func newBiz(t testing.TB) *world {
-	w := newWorld(t, "in", "out")
-	w.exec(`CREATE TABLE %sbiz (id int PRIMARY KEY DEFERRABLE INITIALLY DEFERRED)`)
-	return w
-}
-
-func (w *world) write(tx pgx.Tx, id int) error {
-	_, err := tx.Exec(w.t.Context(), `INSERT INTO `+w.schema+`.biz VALUES ($1)`, id)
-	return err
-}
-
-// wantRows fails unless the input, the output and the handler's table have that many.
-func (w *world) wantRows(in, out, biz int) {
-	w.t.Helper()
-	if got, want := [3]int{w.count("in"), w.count("out"), w.count("biz")}, [3]int{in, out, biz}; got != want {
-		w.t.Errorf("rows in the input, the output and the handler's table: %v, want %v", got, want)
+func completed() *tablequeue.Unit {
+	return &tablequeue.Unit{
+		Verb: tablequeue.Delete, Queue: "q", Lease: tablequeue.Lease{Seq: 1, ID: 10},
+		Rows: []tablequeue.Row{{Queue: "out", ID: "a", Headers: []byte("{}")}},
 	}
 }
 
-func TestWritesSendsAndCompletionCommitTogether(t *testing.T) {
-	w := newBiz(t)
-	c := w.open()
-	send(t, c, to("in", msg("1")))
-	d := receive(t, receiver(t, c, "in"), 1)[0]
-	tx, user := begun(t, d)
-	ok(t, w.write(user, 1))
-	ok(t, w.write(user, 2))
-	w.wantRows(1, 0, 0)
-	later := to("out", msg("later"))
-	later.After = 3600e9
-	ok(t, tx.Complete(t.Context(), []transport.Operation{to("out", msg("2")), later, to("in", msg("3"))}))
-	w.wantRows(1, 2, 2)
-	ok(t, tx.Rollback(t.Context()))
-	w.wantRows(1, 2, 2)
-	if id := receive(t, receiver(t, c, "in"), 1)[0].Message().ID; id != "3" {
-		t.Errorf("left in the input: %q", id)
+func TestHandlersWritesAndTheEndOfTheMessageAreOneTransaction(t *testing.T) {
+	f, s := newFake(t, map[string]answer{removePart: numbers(0), "[out]": numbers(1)})
+	own, first := begun(t, s)
+	again, err := own.begun(t.Context())
+	ok(t, err)
+	if again != first {
+		t.Error("the second handler got another transaction")
 	}
-}
-
-func TestARollbackUndoesTheWritesAndKeepsTheCount(t *testing.T) {
-	w := newBiz(t)
-	c := w.open()
-	send(t, c, to("in", msg("1")))
-	r := receiver(t, c, "in")
-	d := receive(t, r, 1)[0]
-	tx, user := begun(t, d)
-	ok(t, w.write(user, 1))
-	ok(t, tx.Rollback(t.Context()))
-	w.wantRows(1, 0, 0)
-	if err := w.write(user, 2); err == nil {
-		t.Error("a write after the end of the transaction went through")
+	ok(t, own.Complete(t.Context(), completed()))
+	calls := f.take()
+	if len(calls) != 5 || calls[0].text != "begin" || calls[4].text != "commit" {
+		t.Fatalf("%+v", calls)
 	}
-	ok(t, d.Retry(t.Context()))
-	if n := receive(t, r, 1)[0].Attempt().N; n != 2 {
-		t.Errorf("attempt %d, want 2", n)
-	}
-}
-
-func TestALostLeaseRollsTheWholeTransactionBack(t *testing.T) {
-	for _, writes := range []int{0, 1, 2} {
-		w := newBiz(t)
-		c := w.open()
-		send(t, c, to("in", msg("1")))
-		d := receive(t, receiver(t, c, "in"), 1)[0]
-		tx, user := begun(t, d)
-		for i := range writes {
-			ok(t, w.write(user, i))
+	for _, c := range calls[1:4] {
+		if !c.tx {
+			t.Errorf("outside the transaction: %s", c.text)
 		}
-		w.exec(`UPDATE %sin SET lease_id = -1`)
-		isErr(t, tx.Complete(t.Context(), []transport.Operation{to("out", msg("2"))}), transport.ErrLeaseLost)
-		w.wantRows(1, 0, 0)
+	}
+	ok(t, own.Rollback(t.Context())) // nothing any more
+	if _, err := own.begun(t.Context()); !errors.Is(err, errEnded) {
+		t.Errorf("after the end: %v", err)
 	}
 }
 
-func TestARefusedOperationRollsTheWholeTransactionBack(t *testing.T) {
-	for _, queue := range []string{"missing", ""} {
-		w := newBiz(t)
-		c := w.open()
-		send(t, c, to("in", msg("1")))
-		d := receive(t, receiver(t, c, "in"), 1)[0]
-		tx, user := begun(t, d)
-		ok(t, w.write(user, 1))
-		err := tx.Complete(t.Context(), []transport.Operation{to("out", msg("2")), to(queue, msg("3"))})
-		if got := failedOps(t, err); len(got) != 1 || got[0] != 1 {
-			t.Errorf("failed operations %v, want 1", got)
-		}
-		w.wantRows(1, 0, 0)
-		ok(t, completeWith(t, d, to("out", msg("verdict")))) // carried out apart
-		w.wantRows(0, 1, 0)
+func TestLostLeaseRollsTheHandlersWritesBack(t *testing.T) {
+	f, s := newFake(t, map[string]answer{removePart: numbers()})
+	own, _ := begun(t, s)
+	u := completed()
+	ok(t, own.Complete(t.Context(), u))
+	if got := f.texts(); !u.Lost || got[len(got)-1] != "rollback" || slices.ContainsFunc(got, func(s string) bool { return strings.Contains(s, "[out]") }) {
+		t.Errorf("lost %v, asked %q", u.Lost, got)
 	}
 }
 
-func TestAFailedStatementOfTheHandlerCannotBeCommitted(t *testing.T) {
-	w := newBiz(t)
-	c := w.open()
-	w.exec(`CREATE TABLE %sshares (of int)`)
-	w.exec(`CREATE FUNCTION %sshare() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM 1 / NEW.of; RETURN NULL; END'`)
-	w.exec(`CREATE CONSTRAINT TRIGGER share AFTER INSERT ON %sshares DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION %sshare()`)
-	send(t, c, to("in", msg("1")))
-	d := receive(t, receiver(t, c, "in"), 1)[0]
-	for name, fail := range map[string]func(pgx.Tx){
-		"deferred division":  func(tx pgx.Tx) { _, _ = tx.Exec(t.Context(), `INSERT INTO `+w.schema+`.shares VALUES (0)`) },
-		"first statement":    func(tx pgx.Tx) { _, _ = tx.Exec(t.Context(), `SELECT 1/0`) },
-		"unknown table":      func(tx pgx.Tx) { _, _ = tx.Exec(t.Context(), `INSERT INTO nowhere VALUES (1)`) },
-		"second statement":   func(tx pgx.Tx) { _ = w.write(tx, 1); _, _ = tx.Exec(t.Context(), `SELECT 1/0`) },
-		"deferred violation": func(tx pgx.Tx) { _ = w.write(tx, 1); _ = w.write(tx, 1) },
+func TestFailedCompletionRollsBack(t *testing.T) {
+	for name, test := range map[string]struct {
+		answers map[string]answer
+		want    tablequeue.Class
+	}{
+		"no queue": {map[string]answer{removePart: numbers(0), "[out]": serverError(208, 16)}, tablequeue.Refused},
+		"deadlock": {map[string]answer{removePart: serverError(1205, 13)}, tablequeue.Conflict},
+		"cut":      {map[string]answer{removePart: {err: errors.New("cut")}}, tablequeue.Unavailable},
 	} {
-		tx, user := begun(t, d)
-		fail(user)
-		err := tx.Complete(t.Context(), []transport.Operation{to("out", msg("2"))})
-		var blamed *transport.DispatchError
-		if err == nil || errors.Is(err, transport.ErrLeaseLost) || errors.As(err, &blamed) {
-			t.Errorf("%s: Complete = %v, want what failed", name, err)
+		f, s := newFake(t, test.answers)
+		own, _ := begun(t, s)
+		err := own.Complete(t.Context(), completed())
+		if err == nil || s.Classify(err) != test.want {
+			t.Errorf("%s: class %v of %v", name, s.Classify(err), err)
 		}
-		w.wantRows(1, 0, 0)
+		if got := f.texts(); got[len(got)-1] != "rollback" {
+			t.Errorf("%s: asked %q", name, got)
+		}
 	}
-	tx, user := begun(t, d)
-	ok(t, w.write(user, 1))
+}
+
+// A handler that ignores a deadlock would have its message removed and its writes gone.
+func TestTransactionThatTheServerEndedIsNotCompleted(t *testing.T) {
+	f, s := newFake(t, map[string]answer{removePart: numbers(0)})
+	own, _ := begun(t, s)
+	f.aborted = true
+	err := own.Complete(t.Context(), completed())
+	if err == nil || s.Classify(err) != tablequeue.Failed {
+		t.Errorf("class %v of %v", s.Classify(err), err)
+	}
+	for _, c := range f.take() {
+		if c.text == "commit" {
+			t.Error("committed")
+		}
+	}
+}
+
+// The endpoint repeats an attempt whose transaction lost a conflict, wherever in it that was.
+func TestDeadlockInAHandlerIsAConflict(t *testing.T) {
+	f, s := newFake(t, map[string]answer{"UPDATE stock": serverError(1205, 13)})
+	own, tx := begun(t, s)
+	_, err := tx.ExecContext(t.Context(), "UPDATE stock")
+	if got := s.Classify(fmt.Errorf("reserve: %w", err)); got != tablequeue.Conflict {
+		t.Errorf("class %v of %v", got, err)
+	}
+	ok(t, own.Rollback(t.Context()))
+	if got := f.texts(); got[len(got)-1] != "rollback" {
+		t.Errorf("asked %q", got)
+	}
+}
+
+func TestTransactionThatAHandlerEndedFailsItsMessage(t *testing.T) {
+	f, s := newFake(t, map[string]answer{removePart: numbers(0)})
+	own, tx := begun(t, s)
+	ok(t, tx.Commit())
+	f.take()
+	err := own.Complete(t.Context(), completed())
+	isErr(t, err, errEnded)
+	if got := f.take(); len(got) != 0 || s.Classify(err) != tablequeue.Failed {
+		t.Errorf("class %v, asked %+v", s.Classify(err), got)
+	}
+}
+
+func TestMessageWithoutWritesIsCompletedLikeAnyOther(t *testing.T) {
+	f, s := newFake(t, map[string]answer{removePart: numbers(0)})
+	inner, err := s.Begin(t.Context())
+	ok(t, err)
+	if got := f.take(); len(got) != 0 {
+		t.Fatalf("asked %+v for a transaction that nobody uses", got)
+	}
+	u := &tablequeue.Unit{Verb: tablequeue.Delete, Queue: "q"}
+	ok(t, inner.Complete(t.Context(), u))
+	if got := f.take(); len(got) != 1 || got[0].tx || u.Lost {
+		t.Errorf("lost %v, asked %+v", u.Lost, got)
+	}
+}
+
+func TestBeginWaitsForAConnectionUntilItsContextEnds(t *testing.T) {
+	_, s := newFake(t, nil)
+	one, _ := begun(t, s)
+	two, _ := begun(t, s) // MaxTx is 2
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	third := &handlerTx{store: s}
+	if _, err := third.begun(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("a third of two: %v", err)
+	}
+	if err := third.Complete(t.Context(), completed()); err == nil {
+		t.Error("completed what was not begun")
+	}
+	ok(t, one.Rollback(t.Context()))
+	ok(t, two.Rollback(t.Context()))
+}
+
+func TestCloseRollsOpenTransactionsBack(t *testing.T) {
+	f := &fakeServer{}
+	s := newStore(connector{f}, dialect.Settings{Schema: "dbo", MaxTx: 1})
+	own, tx := begun(t, s)
+	ok(t, s.Close())
+	if err := tx.Commit(); err == nil {
+		t.Error("committed after the end")
+	}
+	ok(t, own.Rollback(t.Context()))
+}
+
+func TestTxIsTheTransactionOfTheMessage(t *testing.T) {
+	f, s := newFake(t, map[string]answer{
+		columnsPart: column("seq", "lease_id"), removePart: numbers(0),
+		claimPart: rowsOf([]driver.Value{int64(7), "a", "{}", nil, int64(1), int64(0)}),
+	})
+	c := tablequeue.Open(s, tablequeue.Config{})
+	defer func() { ok(t, c.Close()) }()
+	r, err := c.OpenReceiver(t.Context(), transport.ReceiverOptions{Queue: "q"})
+	ok(t, err)
+	ds, err := r.Receive(t.Context(), 1)
+	ok(t, err)
+	tx, err := ds[0].(transport.Transactor).Begin(t.Context())
+	ok(t, err)
+	own, err := Tx(t.Context(), session{tx})
+	ok(t, err)
+	_, err = own.ExecContext(t.Context(), "INSERT charges")
+	ok(t, err)
+	f.take()
 	ok(t, tx.Complete(t.Context(), nil))
-	w.wantRows(0, 0, 1)
+	if got := f.take(); len(got) != 2 || !got[0].tx || got[1].text != "commit" {
+		t.Errorf("completed by %+v", got)
+	}
 }
 
-func TestTheHandlerHasAWholeTransaction(t *testing.T) {
-	w := newBiz(t)
-	c := w.open()
-	send(t, c, to("in", msg("1")))
-	ctx := t.Context()
-	tx, user := begun(t, receive(t, receiver(t, c, "in"), 1)[0])
-	var n int
-	ok(t, user.QueryRow(ctx, `SELECT 7`).Scan(&n))
-	rows, err := user.Query(ctx, `SELECT 7`)
-	ok(t, err)
-	rows.Close()
-	ok(t, pgx.BeginFunc(ctx, user, func(sp pgx.Tx) error { return w.write(sp, 1) }))
-	_ = pgx.BeginFunc(ctx, user, func(sp pgx.Tx) error { return errors.Join(w.write(sp, 2), errors.New("undo")) })
-	var b pgx.Batch
-	b.Queue(`INSERT INTO ` + w.schema + `.biz VALUES (3)`)
-	ok(t, user.SendBatch(ctx, &b).Close())
-	_, err = user.CopyFrom(ctx, pgx.Identifier{w.schema, "biz"}, []string{"id"}, pgx.CopyFromRows([][]any{{4}}))
-	ok(t, err)
-	_, err = user.Exec(ctx, `INSERT INTO `+w.schema+`.biz VALUES ($1)`, pgx.QueryExecModeSimpleProtocol, 5)
-	ok(t, err)
-	if user.Commit(ctx) == nil || user.Rollback(ctx) == nil {
-		t.Error("a handler could end the transaction")
-	}
-	ok(t, tx.Complete(ctx, nil))
-	w.wantRows(0, 0, 4)
-	after(t, user)
+func TestTxIsForMessagesFromSQLServer(t *testing.T) {
+	_, err := Tx(t.Context(), session{})
+	isErr(t, err, errNotOurs)
 }
 
-// after fails unless everything about a transaction that is over returns an error.
-func after(t *testing.T, user pgx.Tx) {
-	t.Helper()
-	ctx := t.Context()
-	rows, err := user.Query(ctx, `SELECT 1`)
-	if err == nil || rows.Next() || rows.Err() == nil {
-		t.Error("Query after the end went through")
+func TestSendsInACallersTransaction(t *testing.T) {
+	f, s := newFake(t, map[string]answer{"db_name": rowsOf([]driver.Value{"shop"}), "[out]": numbers(77)})
+	theirs, err := s.db.BeginTx(t.Context(), nil)
+	ok(t, err)
+	rows := []tablequeue.Row{{Queue: "out", ID: "a", Headers: []byte("{}"), WantSeq: true}}
+	ok(t, s.InsertIn(t.Context(), theirs, rows))
+	if rows[0].Seq != 77 {
+		t.Errorf("key %d", rows[0].Seq)
 	}
-	var b pgx.Batch
-	b.Queue(`SELECT 1`)
-	results := user.SendBatch(ctx, &b)
-	var n int
-	_, execErr := results.Exec()
-	_, queryErr := results.Query()
-	_, copyErr := user.CopyFrom(ctx, pgx.Identifier{"x"}, nil, pgx.CopyFromRows(nil))
-	_, beginErr := user.Begin(ctx)
-	_, prepareErr := user.Prepare(ctx, "x", `SELECT 1`)
-	for name, err := range map[string]error{
-		"QueryRow": user.QueryRow(ctx, `SELECT 1`).Scan(&n), "Begin": beginErr, "CopyFrom": copyErr, "Prepare": prepareErr,
-		"batch Exec": execErr, "batch Query": queryErr, "batch QueryRow": results.QueryRow().Scan(&n), "batch Close": results.Close(),
+	want := []string{"begin", databaseName, setSavepoint, "INSERT INTO [dbo].[out] (Id, Headers, Body, visible_at, Expires)"}
+	if diff := cmp.Diff(want, f.texts()); diff != "" {
+		t.Error(diff)
+	}
+	f.answers["[out]"] = serverError(208, 16)
+	isErr(t, s.InsertIn(t.Context(), theirs, rows), transport.ErrNoQueue)
+	if got := f.texts(); got[len(got)-1] != undoSavepoint {
+		t.Errorf("asked %q", got)
+	}
+	f.answers[undoSavepoint] = serverError(3931, 16) // the transaction can only be rolled back
+	if err := s.InsertIn(t.Context(), theirs, rows); err == nil || !strings.Contains(err.Error(), "cannot go on") {
+		t.Errorf("in a doomed one: %v", err)
+	}
+	ok(t, theirs.Rollback())
+}
+
+func TestRefusesTransactionsOfOthers(t *testing.T) {
+	_, s := newFake(t, map[string]answer{"db_name": rowsOf([]driver.Value{"accounts"})})
+	theirs, err := s.db.BeginTx(t.Context(), nil)
+	ok(t, err)
+	for want, tx := range map[string]any{
+		"want a *sql.Tx": "a string",
+		"it is a <nil>":  nil,
+		`it is one of database "accounts" and the queues are in "shop"`: theirs,
 	} {
-		if err == nil {
-			t.Errorf("%s after the end went through", name)
+		if err := s.InsertIn(t.Context(), tx, nil); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v: %v, want %q", tx, err, want)
 		}
 	}
-}
-
-// pgx closes the connection that a statement was broken off on.
-func TestATransactionThatWasCutIsRolledBackAlready(t *testing.T) {
-	w := newBiz(t)
-	c := w.open()
-	send(t, c, to("in", msg("1")))
-	tx, user := begun(t, receive(t, receiver(t, c, "in"), 1)[0])
-	ok(t, w.write(user, 1))
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
-	defer cancel()
-	if _, err := user.Exec(ctx, `SELECT pg_sleep(60)`); err == nil {
-		t.Fatal("the statement was not broken off")
+	if err := s.InsertIn(t.Context(), (*sql.Tx)(nil), nil); err == nil {
+		t.Error("a nil *sql.Tx was taken")
 	}
-	ok(t, tx.Rollback(t.Context()))
-	w.wantRows(1, 0, 0)
-}
-
-func TestCloseEndsTransactionsThatAreOpen(t *testing.T) {
-	w := newBiz(t)
-	c := w.open()
-	send(t, c, to("in", msg("1")), to("in", msg("2")))
-	ds := receive(t, receiver(t, c, "in"), 2)
-	tx, user := begun(t, ds[0])
-	ok(t, w.write(user, 1))
-	var handler sync.WaitGroup
-	_, busy := begun(t, ds[1])
-	handler.Go(func() { _, _ = busy.Exec(t.Context(), `SELECT pg_sleep(60)`) })
-	ok(t, c.Close())
-	handler.Wait()
-	isErr(t, tx.Complete(t.Context(), nil), transport.ErrClosed)
-	ok(t, tx.Rollback(t.Context()))
-	w.wantRows(2, 0, 0)
-}
-
-func TestAForeignTransactionIsNotOurs(t *testing.T) {
-	_, err := Tx(t.Context(), session{nil})
-	isErr(t, err, ErrNotOurs)
+	ok(t, theirs.Rollback())
 }

@@ -1,169 +1,415 @@
--- claim
-WITH due AS MATERIALIZED (
-	SELECT ctid, visible_at, seq, octet_length(headers) AS headers, coalesce(octet_length(body), 0) AS body FROM "app"."in"
-	WHERE (visible_at, seq) > ($5::timestamptz, $6::bigint) AND visible_at <= now()
-	ORDER BY visible_at, seq LIMIT $1 FOR UPDATE SKIP LOCKED
-), fit AS MATERIALIZED (
-	SELECT ctid, visible_at, seq FROM (
-		SELECT ctid, visible_at, seq, sum(headers) OVER sofar + sum(body) OVER sofar AS total, headers::bigint + body AS size
-		FROM due WINDOW sofar AS (ROWS UNBOUNDED PRECEDING)) AS summed
-	WHERE total <= $7::bigint OR total = size
-), got AS (
-	UPDATE "app"."in" SET delivery_count = delivery_count + 1,
-		visible_at = now() + $2::bigint * interval '1 microsecond', lease_id = $3, lease_owner = $4
-	WHERE ctid = ANY (ARRAY(SELECT ctid FROM fit))
-	RETURNING seq, id, headers, body, delivery_count, coalesce(expires <= now() AT TIME ZONE 'UTC', false) AS expired
-)
-SELECT 0::bigint AS seq, (extract(epoch FROM greatest(reached.visible_at, timestamptz 'epoch')) * 1000000)::bigint::text AS id, reached.seq::text AS headers, NULL::bytea AS body,
-	(extract(epoch FROM clock_timestamp() - now()) * 1000000)::integer AS delivery_count, false AS expired,
-	CASE WHEN EXISTS (SELECT FROM fit) THEN 0 ELSE coalesce((extract(epoch FROM (
-		SELECT least(visible_at, now() + interval '1 day') FROM "app"."in" WHERE visible_at > now() ORDER BY visible_at, seq LIMIT 1
-	) - now()) * 1000000)::bigint, 0) END AS next
-FROM (
-	SELECT visible_at, seq FROM (
-		(SELECT visible_at, seq FROM fit ORDER BY visible_at DESC, seq DESC LIMIT 1)
-		UNION ALL SELECT now() - interval '250 milliseconds', 0) AS places
-	ORDER BY visible_at, seq LIMIT 1) AS reached
-UNION ALL
-SELECT seq, id, headers, body, delivery_count, expired, 0 FROM got;
+-- database
+SELECT db_name(), (SELECT d.compatibility_level FROM sys.databases AS d WHERE d.database_id = db_id())
 
--- renew
-UPDATE "app"."in" AS q SET visible_at = now() + $1::bigint * interval '1 microsecond'
-FROM unnest($2::bigint[], $3::bigint[]) WITH ORDINALITY AS r(seq, lease_id, n)
-WHERE q.seq = ANY (ARRAY[r.seq]) AND q.lease_id = r.lease_id
-	AND q.visible_at >= ANY (ARRAY[CASE WHEN r.n > 0 THEN timestamptz '-infinity' END]) AND q.visible_at >= ANY (ARRAY[CASE WHEN r.n > 0 THEN timestamptz '-infinity' END, CASE WHEN r.n > 0 THEN timestamptz '-infinity' END]) RETURNING r.n;
+-- name of the database
+SELECT db_name()
 
--- settle without completing
-UPDATE "app"."in" AS q SET visible_at = now() + r.after * interval '1 microsecond',
-	delivery_count = greatest(0, q.delivery_count - r.undo), lease_id = NULL, lease_owner = NULL,
-	last_error = coalesce(nullif(r.note, ''), q.last_error)
-FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::text[]) WITH ORDINALITY AS r(seq, lease_id, after, undo, note, n)
-WHERE q.seq = ANY (ARRAY[r.seq]) AND q.lease_id = r.lease_id
-	AND q.visible_at >= ANY (ARRAY[CASE WHEN r.n > 0 THEN timestamptz '-infinity' END]) AND q.visible_at >= ANY (ARRAY[CASE WHEN r.n > 0 THEN timestamptz '-infinity' END, CASE WHEN r.n > 0 THEN timestamptz '-infinity' END]) RETURNING r.n;
+-- save
+SAVE TRANSACTION holdfast_send
 
--- give back what an owner holds
-UPDATE "app"."in" SET visible_at = now(), lease_id = NULL, lease_owner = NULL
-WHERE ctid = ANY (ARRAY(SELECT ctid FROM "app"."in"
-	WHERE visible_at > now() AND visible_at <= now() + $2::bigint * interval '1 microsecond' AND lease_owner = $1 FOR UPDATE SKIP LOCKED));
+-- undo
+ROLLBACK TRANSACTION holdfast_send
 
--- give back what a claim holds
-UPDATE "app"."in" SET visible_at = now(), lease_id = NULL, lease_owner = NULL
-WHERE ctid = ANY (ARRAY(SELECT ctid FROM "app"."in"
-	WHERE visible_at > now() AND visible_at <= now() + $2::bigint * interval '1 microsecond' AND lease_id = ANY ($1::bigint[]) FOR UPDATE SKIP LOCKED));
+-- install lock
+DECLARE @got int;
+EXEC @got = sp_getapplock @Resource = @name, @LockMode = 'Exclusive', @LockOwner = 'Transaction', @LockTimeout = 60000;
+IF @got < 0 THROW 50000, N'another installer has been at work for a minute', 1;
 
--- lock for a transaction that keeps a snapshot
-SELECT seq FROM "app"."in" WHERE seq = $1 AND lease_id = $2 AND visible_at >= ANY (ARRAY[timestamptz '-infinity']) AND visible_at >= ANY (ARRAY[timestamptz '-infinity', '-infinity']) FOR UPDATE;
+-- schema
+IF schema_id(N'my''s [schema]') IS NULL EXEC (N'CREATE SCHEMA [my''s [schema]]]');
 
--- cancel
-DELETE FROM "app"."in" WHERE seq = $1 AND delivery_count = 0 AND visible_at >= ANY (ARRAY[timestamptz '-infinity']) AND visible_at >= ANY (ARRAY[timestamptz '-infinity', '-infinity']);
+-- queues
+SELECT t.name FROM sys.tables AS t WHERE t.schema_id = schema_id(@schema) AND 3 = (
+	SELECT count(*) FROM sys.columns AS c
+	WHERE c.object_id = t.object_id AND c.name IN (N'visible_at', N'delivery_count', N'lease_id'))
+ORDER BY t.name
 
--- sweep
-DELETE FROM "app"."in" WHERE ctid = ANY (ARRAY(SELECT ctid FROM "app"."in"
-	WHERE expires <= now() AT TIME ZONE 'UTC' AND (lease_id IS NULL OR visible_at <= now())
-	ORDER BY expires LIMIT 1000 FOR UPDATE SKIP LOCKED));
+-- missing queues
+SELECT r.n FROM OPENJSON(@names) WITH (n int '$[0]', name nvarchar(max) '$[1]') AS r
+WHERE object_id(r.name) IS NULL
 
--- purge
-DELETE FROM "app"."in" WHERE ctid = ANY (ARRAY(SELECT ctid FROM "app"."in" WHERE visible_at <= now() FOR UPDATE SKIP LOCKED));
+-- before a write
+SET LOCK_TIMEOUT 100;
 
--- send
-INSERT INTO "app"."out" (id, headers, body) SELECT r.id, r.headers, r.body FROM unnest($1::text[], $2::text[], $3::bytea[]) AS r(id, headers, body);
+-- before a write that waits
+SET LOCK_TIMEOUT -1;
 
--- send what is timed
-INSERT INTO "app"."out" (id, headers, body, visible_at, expires) SELECT r.id, r.headers, r.body, greatest(statement_timestamp(), CASE WHEN r.at = 0 THEN statement_timestamp() + r.after * interval '1 microsecond'
-	ELSE timestamptz 'epoch' + r.at * interval '1 microsecond' END), CASE WHEN r.ttl > 0 THEN (greatest(statement_timestamp(), CASE WHEN r.at = 0 THEN statement_timestamp() + r.after * interval '1 microsecond'
-	ELSE timestamptz 'epoch' + r.at * interval '1 microsecond' END) + r.ttl * interval '1 microsecond') AT TIME ZONE 'UTC' END FROM unnest($1::text[], $2::text[], $3::bytea[], $4::bigint[], $5::bigint[], $6::bigint[]) AS r(id, headers, body, at, after, ttl);
+-- queue quoted
+[my's [schema]]].[Sales."Orders"]]'--]
 
--- send to a table of NServiceBus's
-INSERT INTO "public"."theirs" (id, headers, body, expires) SELECT r.id::uuid, r.headers, r.body, CASE WHEN r.ttl > 0 THEN (greatest(statement_timestamp(), CASE WHEN r.at = 0 THEN statement_timestamp() + r.after * interval '1 microsecond'
-	ELSE timestamptz 'epoch' + r.at * interval '1 microsecond' END) + r.ttl * interval '1 microsecond') AT TIME ZONE 'UTC' END FROM unnest($1::text[], $2::text[], $3::bytea[], $4::bigint[], $5::bigint[], $6::bigint[]) AS r(id, headers, body, at, after, ttl);
+-- queue claim
+DECLARE @now datetime2(7) = sysutcdatetime();
+WITH due AS (
+	SELECT TOP (@limit) seq, Id, Headers, Body, visible_at, Expires, delivery_count, lease_id, lease_owner,
+		datalength(Headers) * 3 / 2 + coalesce(datalength(Body), 0) AS size
+	FROM [my's [schema]]].[Sales."Orders"]]'--] WITH (INDEX (holdfast_due), READPAST, UPDLOCK, ROWLOCK, READCOMMITTEDLOCK)
+	WHERE visible_at <= @now ORDER BY visible_at, seq),
+fit AS (
+	SELECT seq, Id, Headers, Body, visible_at, Expires, delivery_count, lease_id, lease_owner, size,
+		sum(size) OVER (ORDER BY visible_at, seq ROWS UNBOUNDED PRECEDING) AS total
+	FROM due)
+UPDATE fit SET delivery_count = delivery_count + 1, visible_at = dateadd(microsecond, @for % 1000000, dateadd(second, @for / 1000000 % 86400, dateadd(day, @for / 1000000 / 86400, @now))),
+	lease_id = @lease, lease_owner = @owner
+OUTPUT inserted.seq, inserted.Id, inserted.Headers, inserted.Body, inserted.delivery_count,
+	CASE WHEN inserted.Expires <= @now THEN 1 ELSE 0 END
+WHERE total <= @bytes OR total = size;
+IF @@ROWCOUNT = 0
+	SELECT TOP (1) datediff_big(microsecond, @now, visible_at)
+	FROM [my's [schema]]].[Sales."Orders"]]'--] WITH (INDEX (holdfast_due), READPAST, READCOMMITTEDLOCK)
+	WHERE visible_at > @now ORDER BY visible_at, seq;
 
--- complete
-WITH gone AS (
-	DELETE FROM "app"."in" AS q USING unnest($1::bigint[], $2::bigint[]) WITH ORDINALITY AS r(seq, lease_id, n)
-	WHERE q.seq = ANY (ARRAY[r.seq]) AND q.lease_id = r.lease_id
-	AND q.visible_at >= ANY (ARRAY[CASE WHEN r.n > 0 THEN timestamptz '-infinity' END]) AND q.visible_at >= ANY (ARRAY[CASE WHEN r.n > 0 THEN timestamptz '-infinity' END, CASE WHEN r.n > 0 THEN timestamptz '-infinity' END]) RETURNING r.n
-) SELECT n FROM gone;
+-- queue renew
+DECLARE @now datetime2(7) = sysutcdatetime();
+UPDATE q SET visible_at = dateadd(microsecond, @for % 1000000, dateadd(second, @for / 1000000 % 86400, dateadd(day, @for / 1000000 / 86400, @now)))
+OUTPUT r.n FROM OPENJSON(@rows) WITH (n int '$[0]', seq bigint '$[1]', lease bigint '$[2]', after_us bigint '$[3]', undo int '$[4]', note nvarchar(max) '$[5]') AS r
+INNER LOOP JOIN [my's [schema]]].[Sales."Orders"]]'--] AS q WITH (ROWLOCK) ON q.seq = r.seq AND q.lease_id = r.lease;
 
--- complete, and send to two queues
-WITH gone AS (
-	DELETE FROM "app"."in" AS q USING unnest($1::bigint[], $2::bigint[]) WITH ORDINALITY AS r(seq, lease_id, n)
-	WHERE q.seq = ANY (ARRAY[r.seq]) AND q.lease_id = r.lease_id
-	AND q.visible_at >= ANY (ARRAY[CASE WHEN r.n > 0 THEN timestamptz '-infinity' END]) AND q.visible_at >= ANY (ARRAY[CASE WHEN r.n > 0 THEN timestamptz '-infinity' END, CASE WHEN r.n > 0 THEN timestamptz '-infinity' END]) RETURNING r.n
-), out0 AS (INSERT INTO "app"."out" (id, headers, body) SELECT r.id, r.headers, r.body FROM unnest($3::bigint[], $4::text[], $5::text[], $6::bytea[]) AS r(owner, id, headers, body) WHERE r.owner IN (SELECT n FROM gone)), out1 AS (INSERT INTO "public"."theirs" (id, headers, body, expires) SELECT r.id::uuid, r.headers, r.body, CASE WHEN r.ttl > 0 THEN (greatest(statement_timestamp(), CASE WHEN r.at = 0 THEN statement_timestamp() + r.after * interval '1 microsecond'
-	ELSE timestamptz 'epoch' + r.at * interval '1 microsecond' END) + r.ttl * interval '1 microsecond') AT TIME ZONE 'UTC' END FROM unnest($7::bigint[], $8::text[], $9::text[], $10::bytea[], $11::bigint[], $12::bigint[], $13::bigint[]) AS r(owner, id, headers, body, at, after, ttl) WHERE r.owner IN (SELECT n FROM gone)) SELECT n FROM gone;
+-- queue update
+DECLARE @now datetime2(7) = sysutcdatetime();
+UPDATE q SET visible_at = dateadd(microsecond, r.after_us % 1000000, dateadd(second, r.after_us / 1000000 % 86400, dateadd(day, r.after_us / 1000000 / 86400, @now))),
+	delivery_count = CASE WHEN q.delivery_count > r.undo THEN q.delivery_count - r.undo ELSE 0 END,
+	lease_id = NULL, lease_owner = NULL, last_error = coalesce(r.note, q.last_error)
+OUTPUT r.n FROM OPENJSON(@rows) WITH (n int '$[0]', seq bigint '$[1]', lease bigint '$[2]', after_us bigint '$[3]', undo int '$[4]', note nvarchar(max) '$[5]') AS r
+INNER LOOP JOIN [my's [schema]]].[Sales."Orders"]]'--] AS q WITH (ROWLOCK) ON q.seq = r.seq AND q.lease_id = r.lease;
 
--- complete in a handler's transaction
-WITH gone AS (DELETE FROM "app"."in" WHERE seq = $1 AND lease_id = $2 AND visible_at >= ANY (ARRAY[timestamptz '-infinity']) AND visible_at >= ANY (ARRAY[timestamptz '-infinity', '-infinity']) RETURNING 1) SELECT coalesce((SELECT 1 FROM gone), 1 / (random() * 0)::int);
+-- queue remove
+DELETE q OUTPUT r.n FROM OPENJSON(@rows) WITH (n int '$[0]', seq bigint '$[1]', lease bigint '$[2]', after_us bigint '$[3]', undo int '$[4]', note nvarchar(max) '$[5]') AS r
+INNER LOOP JOIN [my's [schema]]].[Sales."Orders"]]'--] AS q WITH (ROWLOCK) ON q.seq = r.seq AND q.lease_id = r.lease;
 
--- complete in a handler's transaction, and send to two queues
-WITH gone AS (DELETE FROM "app"."in" WHERE seq = $1 AND lease_id = $2 AND visible_at >= ANY (ARRAY[timestamptz '-infinity']) AND visible_at >= ANY (ARRAY[timestamptz '-infinity', '-infinity']) RETURNING 1), out0 AS (INSERT INTO "app"."out" (id, headers, body) VALUES ($3, $4, $5)), out1 AS (INSERT INTO "public"."theirs" (id, headers, body, expires) SELECT r.id::uuid, r.headers, r.body, CASE WHEN r.ttl > 0 THEN (greatest(statement_timestamp(), CASE WHEN r.at = 0 THEN statement_timestamp() + r.after * interval '1 microsecond'
-	ELSE timestamptz 'epoch' + r.at * interval '1 microsecond' END) + r.ttl * interval '1 microsecond') AT TIME ZONE 'UTC' END FROM unnest($6::text[], $7::text[], $8::bytea[], $9::bigint[], $10::bigint[], $11::bigint[]) AS r(id, headers, body, at, after, ttl)) SELECT coalesce((SELECT 1 FROM gone), 1 / (random() * 0)::int);
+-- queue insert
+DECLARE @now datetime2(7) = sysutcdatetime();
+INSERT INTO [my's [schema]]].[Sales."Orders"]]'--] (Id, Headers, Body, visible_at, Expires)
+OUTPUT inserted.seq
+SELECT r.id, r.headers, substring(@bodies, r.body_from, r.body_size), due.moment,
+	CASE WHEN r.ttl_us > 0 THEN dateadd(microsecond, r.ttl_us % 1000000, dateadd(second, r.ttl_us / 1000000 % 86400, dateadd(day, r.ttl_us / 1000000 / 86400, due.moment))) END
+FROM OPENJSON(@rows) WITH (n int, id nvarchar(max), headers nvarchar(max) AS JSON,
+	body_from bigint, body_size bigint, at_us bigint, after_us bigint, ttl_us bigint) AS r
+CROSS APPLY (SELECT CASE WHEN r.at_us = 0 THEN dateadd(microsecond, r.after_us % 1000000, dateadd(second, r.after_us / 1000000 % 86400, dateadd(day, r.after_us / 1000000 / 86400, @now)))
+	ELSE dateadd(microsecond, r.at_us % 1000000, dateadd(second, r.at_us / 1000000 % 86400, dateadd(day, r.at_us / 1000000 / 86400, convert(datetime2(7), '19700101')))) END AS moment) AS wanted
+CROSS APPLY (SELECT CASE WHEN wanted.moment > @now THEN wanted.moment ELSE @now END AS moment) AS due
+ORDER BY r.n;
 
--- what is set before, behind a proxy
-SELECT set_config('plan_cache_mode', 'force_generic_plan', true), set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true), set_config('enable_mergejoin', 'off', true), set_config('jit', 'off', true);
+-- queue abandon
+DECLARE @now datetime2(7) = sysutcdatetime();
+UPDATE q SET visible_at = @now, lease_id = NULL, lease_owner = NULL
+FROM [my's [schema]]].[Sales."Orders"]]'--] AS q WITH (INDEX (holdfast_due), READPAST, UPDLOCK, ROWLOCK, READCOMMITTEDLOCK)
+WHERE q.visible_at > @now AND q.visible_at <= dateadd(microsecond, @for % 1000000, dateadd(second, @for / 1000000 % 86400, dateadd(day, @for / 1000000 / 86400, @now))) AND q.lease_owner = @owner;
 
--- look for the end of callers' transactions
-SELECT x, coalesce(txid_status(x) = 'committed', true) FROM unnest($1::bigint[]) AS x
-WHERE txid_status(x) IS DISTINCT FROM 'in progress';
+-- queue orphans
+DECLARE @now datetime2(7) = sysutcdatetime();
+UPDATE q SET visible_at = @now, lease_id = NULL, lease_owner = NULL
+FROM [my's [schema]]].[Sales."Orders"]]'--] AS q WITH (INDEX (holdfast_due), READPAST, UPDLOCK, ROWLOCK, READCOMMITTEDLOCK)
+WHERE q.visible_at > @now AND q.visible_at <= dateadd(microsecond, @for % 1000000, dateadd(second, @for / 1000000 % 86400, dateadd(day, @for / 1000000 / 86400, @now)))
+	AND q.lease_id IN (SELECT lease FROM OPENJSON(@leases) WITH (lease bigint '$'));
 
--- look for locks
-SELECT EXISTS (SELECT FROM pg_locks AS l
-	WHERE l.locktype = 'relation' AND l.relation = to_regclass(q.name)
-	AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
-	AND l.mode IN ('ShareLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock'))
-FROM unnest($1::text[]) WITH ORDINALITY AS q(name, n) ORDER BY q.n;
+-- queue cancel
+DELETE FROM [my's [schema]]].[Sales."Orders"]]'--] WITH (ROWLOCK) WHERE seq = @seq AND delivery_count = 0;
+SELECT @@ROWCOUNT;
 
--- look for tables
-SELECT to_regclass(q.name) IS NULL FROM unnest($1::text[]) WITH ORDINALITY AS q(name, n) ORDER BY q.n;
+-- queue take
+UPDATE [my's [schema]]].[Sales."Orders"]]'--] WITH (ROWLOCK) SET lease_id = @lease
+WHERE seq = @seq AND visible_at <= sysutcdatetime();
 
--- make rows visible that waited for a lock
-UPDATE "app"."in" SET visible_at = least(now(), (SELECT min(visible_at) FROM "app"."in"))
-WHERE seq = ANY ($1::bigint[]) AND lease_id IS NULL AND visible_at > now();
+-- queue sweep
+DECLARE @now datetime2(7) = sysutcdatetime();
+DELETE TOP (1000) FROM [my's [schema]]].[Sales."Orders"]]'--] WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK)
+WHERE Expires IS NOT NULL AND Expires <= @now AND (lease_id IS NULL OR visible_at <= @now);
+SELECT @@ROWCOUNT;
 
--- install
-SET LOCAL standard_conforming_strings = on;
-SELECT pg_advisory_xact_lock(hashtextextended('holdfast install app', 0));
-SET LOCAL lock_timeout = '10s';
-CREATE SCHEMA IF NOT EXISTS "app";
-CREATE TABLE IF NOT EXISTS "app"."holdfast_subscriptions" (type text, queue text, PRIMARY KEY (type, queue));
-CREATE TABLE IF NOT EXISTS "app"."holdfast_tables" (
-	name text PRIMARY KEY,
-	version integer NOT NULL,
-	swept_at timestamptz NOT NULL DEFAULT now()
-);
-DO $do1$
-BEGIN IF to_regclass('"app"."in"') IS NOT NULL AND NOT EXISTS (SELECT FROM pg_attribute
-	WHERE attrelid = to_regclass('"app"."in"') AND attname = 'lease_id' AND NOT attisdropped) THEN
-	RAISE NOTICE 'queue % is a table of another kind, such as one of NServiceBus: it is left as it is', 'in';
-ELSE
-CREATE TABLE IF NOT EXISTS "app"."in" (
-	seq bigint GENERATED BY DEFAULT AS IDENTITY PRIMARY KEY,
-	id text NOT NULL DEFAULT gen_random_uuid()::text,
-	expires timestamp,
-	headers text NOT NULL,
-	body bytea,
-	visible_at timestamptz NOT NULL DEFAULT statement_timestamp(),
-	delivery_count integer NOT NULL DEFAULT 0,
-	lease_id bigint,
-	lease_owner text,
-	last_error text
-) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_insert_scale_factor = 0.1,
-	autovacuum_vacuum_cost_delay = 0, vacuum_truncate = off,
-	toast.autovacuum_vacuum_scale_factor = 0.01, toast.autovacuum_vacuum_cost_delay = 0, toast.vacuum_truncate = off);
-DO $do$
-BEGIN IF EXISTS (SELECT FROM pg_attribute WHERE attrelid = '"app"."in"'::regclass AND attname = 'expires_at' AND NOT attisdropped) THEN
-	ALTER TABLE "app"."in" ADD COLUMN IF NOT EXISTS expires timestamp;
-	UPDATE "app"."in" SET expires = expires_at AT TIME ZONE 'UTC' WHERE expires_at IS NOT NULL AND expires IS NULL;
-	ALTER TABLE "app"."in" SET (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_insert_scale_factor = 0.1,
-	autovacuum_vacuum_cost_delay = 0, vacuum_truncate = off,
-	toast.autovacuum_vacuum_scale_factor = 0.01, toast.autovacuum_vacuum_cost_delay = 0, toast.vacuum_truncate = off);
-END IF;
-END $do$;
-CREATE INDEX IF NOT EXISTS "in_expires_idx" ON "app"."in" (expires) WHERE expires IS NOT NULL;
-CREATE INDEX IF NOT EXISTS "in_visible_at_seq_idx" ON "app"."in" (visible_at, seq);
-CREATE INDEX IF NOT EXISTS "in_expires_idx" ON "app"."in" (expires) WHERE expires IS NOT NULL;
-INSERT INTO "app"."holdfast_tables" (name, version) VALUES ('in', 2)
-ON CONFLICT (name) DO UPDATE SET version = excluded.version WHERE holdfast_tables.version < excluded.version;
-END IF;
-END $do1$;
+-- queue purge
+DECLARE @now datetime2(7) = sysutcdatetime();
+WITH due AS (
+	SELECT TOP (1000) seq, visible_at FROM [my's [schema]]].[Sales."Orders"]]'--] WITH (INDEX (holdfast_due), READPAST, UPDLOCK, ROWLOCK, READCOMMITTEDLOCK)
+	WHERE visible_at <= @now ORDER BY visible_at, seq)
+DELETE FROM due;
+SELECT @@ROWCOUNT;
+
+-- queue last
+SELECT coalesce(max(seq), 0) FROM [my's [schema]]].[Sales."Orders"]]'--] WITH (READPAST, READCOMMITTEDLOCK)
+
+-- queue browse
+SELECT TOP (@limit) seq, Id, Headers, Body, delivery_count FROM [my's [schema]]].[Sales."Orders"]]'--] WITH (READPAST, READCOMMITTEDLOCK)
+WHERE seq > @after AND seq <= @last AND (Expires IS NULL OR Expires > sysutcdatetime()) ORDER BY seq
+
+-- queue inspect
+DECLARE @now datetime2(7) = sysutcdatetime();
+SELECT count_big(CASE WHEN visible_at <= @now THEN 1 END),
+	count_big(CASE WHEN visible_at > @now AND lease_id IS NOT NULL THEN 1 END),
+	count_big(CASE WHEN visible_at > @now AND lease_id IS NULL THEN 1 END),
+	coalesce(datediff_big(microsecond, min(CASE WHEN visible_at <= @now THEN visible_at END), @now), 0)
+FROM [my's [schema]]].[Sales."Orders"]]'--] WITH (READPAST, READCOMMITTEDLOCK) WHERE Expires IS NULL OR Expires > @now;
+
+-- queue columns
+SELECT c.name FROM sys.columns AS c WHERE c.object_id = object_id(N'[my''s [schema]]].[Sales."Orders"]]''--]', N'U')
+
+-- queue create
+IF object_id(N'[my''s [schema]]].[Sales."Orders"]]''--]', N'U') IS NULL
+BEGIN
+	CREATE TABLE [my's [schema]]].[Sales."Orders"]]'--] (
+		seq bigint IDENTITY PRIMARY KEY CLUSTERED,
+		Id nvarchar(max) NOT NULL DEFAULT convert(nvarchar(36), newid()),
+		CorrelationId varchar(255),
+		ReplyToAddress varchar(255),
+		Recoverable bit,
+		Expires datetime2(7),
+		Headers nvarchar(max) NOT NULL,
+		Body varbinary(max),
+		visible_at datetime2(7) NOT NULL DEFAULT sysutcdatetime(),
+		delivery_count int NOT NULL DEFAULT 0,
+		lease_id bigint,
+		lease_owner nvarchar(max),
+		last_error nvarchar(max),
+		INDEX holdfast_due NONCLUSTERED (visible_at, seq),
+		INDEX holdfast_expires NONCLUSTERED (Expires) WHERE Expires IS NOT NULL);
+	ALTER TABLE [my's [schema]]].[Sales."Orders"]]'--] SET (LOCK_ESCALATION = DISABLE);
+END
+
+-- queue note
+IF EXISTS (SELECT 1 FROM [my's [schema]]].[holdfast_tables] WHERE name = N'Sales."Orders"]''--' AND version > 1)
+	THROW 50000, N'its table is of a version that this program does not know', 1;
+IF col_length(N'[my''s [schema]]].[Sales."Orders"]]''--]', N'lease_id') IS NOT NULL AND NOT EXISTS (SELECT 1 FROM [my's [schema]]].[holdfast_tables] WHERE name = N'Sales."Orders"]''--')
+	INSERT INTO [my's [schema]]].[holdfast_tables] (name, version) VALUES (N'Sales."Orders"]''--', 1);
+
+-- queue try
+SET LOCK_TIMEOUT 0;
+SELECT TOP (1) 1 FROM [my's [schema]]].[Sales."Orders"]]'--] WITH (READPAST, UPDLOCK, ROWLOCK, READCOMMITTEDLOCK);
+
+-- queue hasten
+DECLARE @now datetime2(7) = sysutcdatetime();
+DECLARE @first datetime2(7) = (SELECT min(visible_at) FROM [my's [schema]]].[Sales."Orders"]]'--] WITH (READPAST, READCOMMITTEDLOCK));
+UPDATE q SET visible_at = CASE WHEN @first < @now THEN @first ELSE @now END
+FROM OPENJSON(@seqs) WITH (seq bigint '$') AS r
+INNER LOOP JOIN [my's [schema]]].[Sales."Orders"]]'--] AS q WITH (ROWLOCK) ON q.seq = r.seq
+WHERE q.lease_id IS NULL AND q.visible_at > @now;
+
+-- queue with triggers quoted
+[dbo].[q]
+
+-- queue with triggers claim
+DECLARE @now datetime2(7) = sysutcdatetime();
+DECLARE @hit TABLE (seq bigint, id nvarchar(max), headers nvarchar(max), body varbinary(max), delivery_count int, expired int);
+WITH due AS (
+	SELECT TOP (@limit) seq, Id, Headers, Body, visible_at, Expires, delivery_count, lease_id, lease_owner,
+		datalength(Headers) * 3 / 2 + coalesce(datalength(Body), 0) AS size
+	FROM [dbo].[q] WITH (INDEX (holdfast_due), READPAST, UPDLOCK, ROWLOCK, READCOMMITTEDLOCK)
+	WHERE visible_at <= @now ORDER BY visible_at, seq),
+fit AS (
+	SELECT seq, Id, Headers, Body, visible_at, Expires, delivery_count, lease_id, lease_owner, size,
+		sum(size) OVER (ORDER BY visible_at, seq ROWS UNBOUNDED PRECEDING) AS total
+	FROM due)
+UPDATE fit SET delivery_count = delivery_count + 1, visible_at = dateadd(microsecond, @for % 1000000, dateadd(second, @for / 1000000 % 86400, dateadd(day, @for / 1000000 / 86400, @now))),
+	lease_id = @lease, lease_owner = @owner
+OUTPUT inserted.seq, inserted.Id, inserted.Headers, inserted.Body, inserted.delivery_count,
+	CASE WHEN inserted.Expires <= @now THEN 1 ELSE 0 END INTO @hit
+WHERE total <= @bytes OR total = size;
+SELECT seq, id, headers, body, delivery_count, expired FROM @hit;
+IF @@ROWCOUNT = 0
+	SELECT TOP (1) datediff_big(microsecond, @now, visible_at)
+	FROM [dbo].[q] WITH (INDEX (holdfast_due), READPAST, READCOMMITTEDLOCK)
+	WHERE visible_at > @now ORDER BY visible_at, seq;
+
+-- queue with triggers renew
+DECLARE @now datetime2(7) = sysutcdatetime();
+DECLARE @hit TABLE (n int);
+UPDATE q SET visible_at = dateadd(microsecond, @for % 1000000, dateadd(second, @for / 1000000 % 86400, dateadd(day, @for / 1000000 / 86400, @now)))
+OUTPUT r.n INTO @hit FROM OPENJSON(@rows) WITH (n int '$[0]', seq bigint '$[1]', lease bigint '$[2]', after_us bigint '$[3]', undo int '$[4]', note nvarchar(max) '$[5]') AS r
+INNER LOOP JOIN [dbo].[q] AS q WITH (ROWLOCK) ON q.seq = r.seq AND q.lease_id = r.lease;
+SELECT n FROM @hit;
+
+-- queue with triggers update
+DECLARE @now datetime2(7) = sysutcdatetime();
+DECLARE @hit TABLE (n int);
+UPDATE q SET visible_at = dateadd(microsecond, r.after_us % 1000000, dateadd(second, r.after_us / 1000000 % 86400, dateadd(day, r.after_us / 1000000 / 86400, @now))),
+	delivery_count = CASE WHEN q.delivery_count > r.undo THEN q.delivery_count - r.undo ELSE 0 END,
+	lease_id = NULL, lease_owner = NULL, last_error = coalesce(r.note, q.last_error)
+OUTPUT r.n INTO @hit FROM OPENJSON(@rows) WITH (n int '$[0]', seq bigint '$[1]', lease bigint '$[2]', after_us bigint '$[3]', undo int '$[4]', note nvarchar(max) '$[5]') AS r
+INNER LOOP JOIN [dbo].[q] AS q WITH (ROWLOCK) ON q.seq = r.seq AND q.lease_id = r.lease;
+SELECT n FROM @hit;
+
+-- queue with triggers remove
+DECLARE @hit TABLE (n int);
+DELETE q OUTPUT r.n INTO @hit FROM OPENJSON(@rows) WITH (n int '$[0]', seq bigint '$[1]', lease bigint '$[2]', after_us bigint '$[3]', undo int '$[4]', note nvarchar(max) '$[5]') AS r
+INNER LOOP JOIN [dbo].[q] AS q WITH (ROWLOCK) ON q.seq = r.seq AND q.lease_id = r.lease;
+SELECT n FROM @hit;
+
+-- queue with triggers insert
+DECLARE @now datetime2(7) = sysutcdatetime();
+DECLARE @hit TABLE (seq bigint);
+INSERT INTO [dbo].[q] (Id, Headers, Body, visible_at, Expires)
+OUTPUT inserted.seq INTO @hit
+SELECT r.id, r.headers, substring(@bodies, r.body_from, r.body_size), due.moment,
+	CASE WHEN r.ttl_us > 0 THEN dateadd(microsecond, r.ttl_us % 1000000, dateadd(second, r.ttl_us / 1000000 % 86400, dateadd(day, r.ttl_us / 1000000 / 86400, due.moment))) END
+FROM OPENJSON(@rows) WITH (n int, id nvarchar(max), headers nvarchar(max) AS JSON,
+	body_from bigint, body_size bigint, at_us bigint, after_us bigint, ttl_us bigint) AS r
+CROSS APPLY (SELECT CASE WHEN r.at_us = 0 THEN dateadd(microsecond, r.after_us % 1000000, dateadd(second, r.after_us / 1000000 % 86400, dateadd(day, r.after_us / 1000000 / 86400, @now)))
+	ELSE dateadd(microsecond, r.at_us % 1000000, dateadd(second, r.at_us / 1000000 % 86400, dateadd(day, r.at_us / 1000000 / 86400, convert(datetime2(7), '19700101')))) END AS moment) AS wanted
+CROSS APPLY (SELECT CASE WHEN wanted.moment > @now THEN wanted.moment ELSE @now END AS moment) AS due
+ORDER BY r.n;
+SELECT seq FROM @hit;
+
+-- queue with triggers abandon
+DECLARE @now datetime2(7) = sysutcdatetime();
+UPDATE q SET visible_at = @now, lease_id = NULL, lease_owner = NULL
+FROM [dbo].[q] AS q WITH (INDEX (holdfast_due), READPAST, UPDLOCK, ROWLOCK, READCOMMITTEDLOCK)
+WHERE q.visible_at > @now AND q.visible_at <= dateadd(microsecond, @for % 1000000, dateadd(second, @for / 1000000 % 86400, dateadd(day, @for / 1000000 / 86400, @now))) AND q.lease_owner = @owner;
+
+-- queue with triggers orphans
+DECLARE @now datetime2(7) = sysutcdatetime();
+UPDATE q SET visible_at = @now, lease_id = NULL, lease_owner = NULL
+FROM [dbo].[q] AS q WITH (INDEX (holdfast_due), READPAST, UPDLOCK, ROWLOCK, READCOMMITTEDLOCK)
+WHERE q.visible_at > @now AND q.visible_at <= dateadd(microsecond, @for % 1000000, dateadd(second, @for / 1000000 % 86400, dateadd(day, @for / 1000000 / 86400, @now)))
+	AND q.lease_id IN (SELECT lease FROM OPENJSON(@leases) WITH (lease bigint '$'));
+
+-- queue with triggers cancel
+DELETE FROM [dbo].[q] WITH (ROWLOCK) WHERE seq = @seq AND delivery_count = 0;
+SELECT @@ROWCOUNT;
+
+-- queue with triggers take
+UPDATE [dbo].[q] WITH (ROWLOCK) SET lease_id = @lease
+WHERE seq = @seq AND visible_at <= sysutcdatetime();
+
+-- queue with triggers sweep
+DECLARE @now datetime2(7) = sysutcdatetime();
+DELETE TOP (1000) FROM [dbo].[q] WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK)
+WHERE Expires IS NOT NULL AND Expires <= @now AND (lease_id IS NULL OR visible_at <= @now);
+SELECT @@ROWCOUNT;
+
+-- queue with triggers purge
+DECLARE @now datetime2(7) = sysutcdatetime();
+WITH due AS (
+	SELECT TOP (1000) seq, visible_at FROM [dbo].[q] WITH (INDEX (holdfast_due), READPAST, UPDLOCK, ROWLOCK, READCOMMITTEDLOCK)
+	WHERE visible_at <= @now ORDER BY visible_at, seq)
+DELETE FROM due;
+SELECT @@ROWCOUNT;
+
+-- queue with triggers last
+SELECT coalesce(max(seq), 0) FROM [dbo].[q] WITH (READPAST, READCOMMITTEDLOCK)
+
+-- queue with triggers browse
+SELECT TOP (@limit) seq, Id, Headers, Body, delivery_count FROM [dbo].[q] WITH (READPAST, READCOMMITTEDLOCK)
+WHERE seq > @after AND seq <= @last AND (Expires IS NULL OR Expires > sysutcdatetime()) ORDER BY seq
+
+-- queue with triggers inspect
+DECLARE @now datetime2(7) = sysutcdatetime();
+SELECT count_big(CASE WHEN visible_at <= @now THEN 1 END),
+	count_big(CASE WHEN visible_at > @now AND lease_id IS NOT NULL THEN 1 END),
+	count_big(CASE WHEN visible_at > @now AND lease_id IS NULL THEN 1 END),
+	coalesce(datediff_big(microsecond, min(CASE WHEN visible_at <= @now THEN visible_at END), @now), 0)
+FROM [dbo].[q] WITH (READPAST, READCOMMITTEDLOCK) WHERE Expires IS NULL OR Expires > @now;
+
+-- queue with triggers columns
+SELECT c.name FROM sys.columns AS c WHERE c.object_id = object_id(N'[dbo].[q]', N'U')
+
+-- queue with triggers create
+IF object_id(N'[dbo].[q]', N'U') IS NULL
+BEGIN
+	CREATE TABLE [dbo].[q] (
+		seq bigint IDENTITY PRIMARY KEY CLUSTERED,
+		Id nvarchar(max) NOT NULL DEFAULT convert(nvarchar(36), newid()),
+		CorrelationId varchar(255),
+		ReplyToAddress varchar(255),
+		Recoverable bit,
+		Expires datetime2(7),
+		Headers nvarchar(max) NOT NULL,
+		Body varbinary(max),
+		visible_at datetime2(7) NOT NULL DEFAULT sysutcdatetime(),
+		delivery_count int NOT NULL DEFAULT 0,
+		lease_id bigint,
+		lease_owner nvarchar(max),
+		last_error nvarchar(max),
+		INDEX holdfast_due NONCLUSTERED (visible_at, seq),
+		INDEX holdfast_expires NONCLUSTERED (Expires) WHERE Expires IS NOT NULL);
+	ALTER TABLE [dbo].[q] SET (LOCK_ESCALATION = DISABLE);
+END
+
+-- queue with triggers note
+IF EXISTS (SELECT 1 FROM [dbo].[holdfast_tables] WHERE name = N'q' AND version > 1)
+	THROW 50000, N'its table is of a version that this program does not know', 1;
+IF col_length(N'[dbo].[q]', N'lease_id') IS NOT NULL AND NOT EXISTS (SELECT 1 FROM [dbo].[holdfast_tables] WHERE name = N'q')
+	INSERT INTO [dbo].[holdfast_tables] (name, version) VALUES (N'q', 1);
+
+-- queue with triggers try
+SET LOCK_TIMEOUT 0;
+SELECT TOP (1) 1 FROM [dbo].[q] WITH (READPAST, UPDLOCK, ROWLOCK, READCOMMITTEDLOCK);
+
+-- queue with triggers hasten
+DECLARE @now datetime2(7) = sysutcdatetime();
+DECLARE @first datetime2(7) = (SELECT min(visible_at) FROM [dbo].[q] WITH (READPAST, READCOMMITTEDLOCK));
+UPDATE q SET visible_at = CASE WHEN @first < @now THEN @first ELSE @now END
+FROM OPENJSON(@seqs) WITH (seq bigint '$') AS r
+INNER LOOP JOIN [dbo].[q] AS q WITH (ROWLOCK) ON q.seq = r.seq
+WHERE q.lease_id IS NULL AND q.visible_at > @now;
+
+-- send to a queue of NServiceBus's in another database
+DECLARE @now datetime2(7) = sysutcdatetime();
+INSERT INTO [other].[nsb].[q] (Id, Recoverable, Expires, Headers, Body)
+SELECT convert(uniqueidentifier, r.id), 1, CASE WHEN r.ttl_us > 0 THEN dateadd(microsecond, r.ttl_us % 1000000, dateadd(second, r.ttl_us / 1000000 % 86400, dateadd(day, r.ttl_us / 1000000 / 86400, @now))) END, r.headers, substring(@bodies, r.body_from, r.body_size)
+FROM OPENJSON(@rows) WITH (n int, id nvarchar(max), headers nvarchar(max) AS JSON,
+	body_from bigint, body_size bigint, at_us bigint, after_us bigint, ttl_us bigint) AS r
+ORDER BY r.n;
+
+-- inspect a queue of NServiceBus's
+SELECT count_big(*), 0, 0, 0 FROM [other].[nsb].[q] WITH (READPAST, READCOMMITTEDLOCK) WHERE Expires IS NULL OR Expires > sysutcdatetime();
+
+-- columns in another database
+SELECT c.name FROM [other].sys.columns AS c WHERE c.object_id = object_id(N'[other].[nsb].[q]', N'U')
+
+-- version of a queue in another schema
+IF EXISTS (SELECT 1 FROM [dbo].[holdfast_tables] WHERE name = N'q@[nsb]' AND version > 1)
+	THROW 50000, N'its table is of a version that this program does not know', 1;
+IF col_length(N'[nsb].[q]', N'lease_id') IS NOT NULL AND NOT EXISTS (SELECT 1 FROM [dbo].[holdfast_tables] WHERE name = N'q@[nsb]')
+	INSERT INTO [dbo].[holdfast_tables] (name, version) VALUES (N'q@[nsb]', 1);
+
+-- versions create
+IF object_id(N'[my''s [schema]]].[holdfast_tables]', N'U') IS NULL
+	CREATE TABLE [my's [schema]]].[holdfast_tables] (
+		name nvarchar(450) COLLATE Latin1_General_BIN2 PRIMARY KEY,
+		version int NOT NULL,
+		swept_at datetime2(7) NOT NULL DEFAULT sysutcdatetime());
+
+-- versions due
+DECLARE @now datetime2(7) = sysutcdatetime();
+UPDATE q SET swept_at = @now
+OUTPUT inserted.name FROM [my's [schema]]].[holdfast_tables] AS q WITH (READPAST, UPDLOCK, ROWLOCK, READCOMMITTEDLOCK)
+WHERE q.swept_at <= dateadd(second, -45, @now);
+
+-- subscriptions create
+IF object_id(N'[my''s [schema]]].[holdfast_subscriptions]', N'U') IS NULL
+	CREATE TABLE [my's [schema]]].[holdfast_subscriptions] (
+		[type] nvarchar(300) COLLATE Latin1_General_BIN2 NOT NULL,
+		queue nvarchar(128) COLLATE Latin1_General_BIN2 NOT NULL,
+		PRIMARY KEY ([type], queue));
+
+-- subscriptions add
+INSERT INTO [my's [schema]]].[holdfast_subscriptions] ([type], queue)
+SELECT wanted.[type], @queue FROM (SELECT DISTINCT r.[type] COLLATE Latin1_General_BIN2 AS [type]
+	FROM OPENJSON(@types) WITH ([type] nvarchar(300) '$') AS r) AS wanted
+WHERE NOT EXISTS (SELECT 1 FROM [my's [schema]]].[holdfast_subscriptions] AS s WITH (UPDLOCK, HOLDLOCK) WHERE s.[type] = wanted.[type] AND s.queue = @queue);
+
+-- subscriptions remove
+DELETE FROM [my's [schema]]].[holdfast_subscriptions] WHERE queue = @queue AND [type] IN (SELECT DISTINCT r.[type] COLLATE Latin1_General_BIN2 AS [type]
+	FROM OPENJSON(@types) WITH ([type] nvarchar(300) '$') AS r);
+
+-- subscriptions all
+SELECT [type], queue FROM [my's [schema]]].[holdfast_subscriptions] ORDER BY [type], queue
+
+-- shared subscriptions create
+IF object_id(N'[dbo].[SubscriptionRouting]', N'U') IS NULL
+	CREATE TABLE [dbo].[SubscriptionRouting] (
+		QueueAddress nvarchar(200) NOT NULL,
+		Endpoint nvarchar(200) NOT NULL,
+		Topic nvarchar(200) NOT NULL,
+		PRIMARY KEY CLUSTERED (Endpoint, Topic));
+
+-- shared subscriptions add
+UPDATE [dbo].[SubscriptionRouting] SET QueueAddress = @queue WHERE Endpoint = @endpoint AND Topic IN (SELECT DISTINCT r.[type] FROM OPENJSON(@types) WITH ([type] nvarchar(200) '$') AS r);
+INSERT INTO [dbo].[SubscriptionRouting] (QueueAddress, Endpoint, Topic)
+SELECT @queue, @endpoint, wanted.[type] FROM (SELECT DISTINCT r.[type] FROM OPENJSON(@types) WITH ([type] nvarchar(200) '$') AS r) AS wanted
+WHERE NOT EXISTS (SELECT 1 FROM [dbo].[SubscriptionRouting] AS s WITH (UPDLOCK, HOLDLOCK) WHERE s.Endpoint = @endpoint AND s.Topic = wanted.[type]);
+
+-- shared subscriptions remove
+DELETE FROM [dbo].[SubscriptionRouting] WHERE Endpoint = @endpoint AND Topic IN (SELECT DISTINCT r.[type] FROM OPENJSON(@types) WITH ([type] nvarchar(200) '$') AS r);
+
+-- shared subscriptions all
+SELECT Topic, QueueAddress FROM [dbo].[SubscriptionRouting] ORDER BY Topic, QueueAddress
 

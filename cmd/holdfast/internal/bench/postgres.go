@@ -6,7 +6,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast/endpoint"
-	"github.com/holdfast-go/holdfast/transport/sqlserver"
+	"github.com/holdfast-go/holdfast/transport/postgres"
 )
 
 // Postgres is a database of PostgreSQL; an empty schema is public.
@@ -14,18 +14,18 @@ func Postgres(url, schema string) Broker {
 	if schema == "" {
 		schema = "public"
 	}
-	return &postgres{url: url, schema: schema}
+	return &postgresBroker{url: url, schema: schema}
 }
 
-type postgres struct {
+type postgresBroker struct {
 	url, schema string
 	update      string // the business write, put together once
 }
 
-func (p *postgres) table(name string) string { return pgx.Identifier{p.schema, name}.Sanitize() }
+func (p *postgresBroker) table(name string) string { return pgx.Identifier{p.schema, name}.Sanitize() }
 
 // do runs f with a connection of its own.
-func (p *postgres) do(ctx context.Context, f func(conn *pgx.Conn) error) error {
+func (p *postgresBroker) do(ctx context.Context, f func(conn *pgx.Conn) error) error {
 	conn, err := pgx.Connect(ctx, p.url)
 	if err != nil {
 		return err
@@ -34,7 +34,7 @@ func (p *postgres) do(ctx context.Context, f func(conn *pgx.Conn) error) error {
 	return f(conn)
 }
 
-func (p *postgres) prepareRows(ctx context.Context, name string) error {
+func (p *postgresBroker) prepareRows(ctx context.Context, name string) error {
 	p.update = `update ` + p.table(name) + ` set n = n + 1 where id = $1`
 	return p.do(ctx, func(conn *pgx.Conn) error {
 		_, err := conn.Exec(ctx, `create schema if not exists `+pgx.Identifier{p.schema}.Sanitize())
@@ -50,8 +50,8 @@ func (p *postgres) prepareRows(ctx context.Context, name string) error {
 	})
 }
 
-func (p *postgres) writeRow(ctx context.Context, s *endpoint.Session, _ string, row int) error {
-	tx, err := sqlserver.Tx(ctx, s)
+func (p *postgresBroker) writeRow(ctx context.Context, s *endpoint.Session, _ string, row int) error {
+	tx, err := postgres.Tx(ctx, s)
 	if err != nil {
 		return err
 	}
@@ -59,14 +59,14 @@ func (p *postgres) writeRow(ctx context.Context, s *endpoint.Session, _ string, 
 	return err
 }
 
-func (p *postgres) rowWrites(ctx context.Context, name string) (sum int64, err error) {
+func (p *postgresBroker) rowWrites(ctx context.Context, name string) (sum int64, err error) {
 	err = p.do(ctx, func(conn *pgx.Conn) error {
 		return conn.QueryRow(ctx, `select sum(n)::bigint from `+p.table(name)).Scan(&sum)
 	})
 	return sum, err
 }
 
-func (p *postgres) Remove(ctx context.Context, name string, queues []string) error {
+func (p *postgresBroker) Remove(ctx context.Context, name string, queues []string) error {
 	return p.do(ctx, func(conn *pgx.Conn) error {
 		for _, table := range append([]string{name}, queues...) {
 			if _, err := conn.Exec(ctx, `drop table if exists `+p.table(table)); err != nil {

@@ -10,8 +10,8 @@ import (
 
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/sqlitefile"
 	"github.com/holdfast-go/holdfast/endpoint"
+	"github.com/holdfast-go/holdfast/transport/postgres"
 	"github.com/holdfast-go/holdfast/transport/sqlite"
-	"github.com/holdfast-go/holdfast/transport/sqlserver"
 )
 
 // Rows is a table beside the queues, in which handlers write a row for each message in the
@@ -88,7 +88,7 @@ func (r *postgresRows) create(ctx context.Context, table string) error {
 }
 
 func (r *postgresRows) write(ctx context.Context, s *endpoint.Session, table string, n int) error {
-	tx, err := sqlserver.Tx(ctx, s)
+	tx, err := postgres.Tx(ctx, s)
 	if err != nil {
 		return err
 	}

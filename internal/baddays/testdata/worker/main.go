@@ -1,5 +1,5 @@
-// Program worker runs an endpoint until its standard input ends. It is built from this checkout and from an earlier commit, so that
-// two versions work on one queue. It uses only what both have.
+// Program worker runs an endpoint until its standard input ends. The program of folder worker_d3b9596 does the same with an
+// earlier version of this module, so that two versions work on one queue.
 //
 // Each attempt at a message is a line on standard output: the message's number, and "ok" or "failed".
 package main
@@ -16,9 +16,9 @@ import (
 	"github.com/holdfast-go/holdfast/endpoint"
 	"github.com/holdfast-go/holdfast/recoverability"
 	"github.com/holdfast-go/holdfast/transport"
+	"github.com/holdfast-go/holdfast/transport/postgres"
 	"github.com/holdfast-go/holdfast/transport/rabbitmq"
 	"github.com/holdfast-go/holdfast/transport/sqlite"
-	"github.com/holdfast-go/holdfast/transport/sqlserver"
 )
 
 type task struct{ N int }
@@ -36,7 +36,7 @@ func run(broker, place string) error {
 	var t transport.Transport
 	switch broker {
 	case "postgres":
-		t = &sqlserver.Postgres{URL: place, Lease: 2 * time.Second}
+		t = &postgres.Transport{URL: place, Lease: 2 * time.Second}
 	case "sqlite":
 		t = &sqlite.Transport{Path: place, Lease: 2 * time.Second}
 	default:

@@ -1,0 +1,67 @@
+package dialect
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/holdfast-go/holdfast/internal/tablequeue"
+)
+
+// A foreign table is a queue table of NServiceBus: it has the columns of NServiceBus only, and can be sent to without a
+// delay. A driver detects one when the server refuses the first row for it, and remembers that.
+var (
+	// ErrForeign means that a queue's table is a foreign one.
+	ErrForeign = errors.New("its table is of another kind, such as one of NServiceBus, so it can be sent to only")
+	// ErrDelay means that a delayed message was for a foreign table.
+	ErrDelay = errors.New("its table, one of NServiceBus's, takes no delayed messages")
+	// ErrDetected means that a transaction failed because of a foreign table that was not known. The next does not.
+	ErrDetected = errors.New("a queue's table turned out to be one of NServiceBus's")
+)
+
+// CheckDelays returns an error where units have a delayed row for a foreign table.
+func CheckDelays(units []*tablequeue.Unit, foreign func(queue string) bool) error {
+	for _, u := range units {
+		for i := range u.Rows {
+			if r := &u.Rows[i]; (r.After > 0 || !r.At.IsZero()) && foreign(r.Queue) {
+				return fmt.Errorf("send to queue %q: %w", r.Queue, ErrDelay)
+			}
+		}
+	}
+	return nil
+}
+
+// Queues returns the queues whose tables units change, each once.
+func Queues(units []*tablequeue.Unit) (queues []string) {
+	add := func(queue string) {
+		if !slices.Contains(queues, queue) {
+			queues = append(queues, queue)
+		}
+	}
+	for _, u := range units {
+		if u.Verb != tablequeue.Send {
+			add(u.Queue)
+		}
+		for i := range u.Rows {
+			add(u.Rows[i].Queue)
+		}
+	}
+	return queues
+}
+
+// UUID returns a message's id as a foreign table has it: a new one where id is no UUID.
+func UUID(id string) string {
+	var u [16]byte
+	digits := id
+	if len(id) == 36 && id[8] == '-' && id[13] == '-' && id[18] == '-' && id[23] == '-' {
+		digits = strings.ReplaceAll(id, "-", "")
+	}
+	if n, err := hex.Decode(u[:], []byte(digits[:min(32, len(digits))])); err != nil || n != len(u) || len(digits) != 32 {
+		_, _ = rand.Read(u[:])
+		u[6], u[8] = u[6]&0x0f|0x40, u[8]&0x3f|0x80 // version 4
+	}
+	return fmt.Sprintf("%x-%x-%x-%x-%x", u[:4], u[4:6], u[6:8], u[8:10], u[10:])
+}

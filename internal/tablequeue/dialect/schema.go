@@ -1,0 +1,57 @@
+package dialect
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// The names of the tables beside the queues.
+const (
+	SubscriptionTable = "holdfast_subscriptions"
+	VersionTable      = "holdfast_tables"
+)
+
+const (
+	// MaxBody is the largest body of a message in bytes.
+	MaxBody = 64 << 20
+	// LockWait is the time in milliseconds that a write waits for a lock. Only a session that alters or rewrites a table
+	// holds a lock for longer.
+	LockWait = "100"
+	// MaxSavepoint bounds the end of a savepoint whose caller no longer waits.
+	MaxSavepoint = 5 * time.Second
+	// MaxSwept is the largest number of rows that one statement removes.
+	MaxSwept = 1000
+	// SweepEvery is the least time between two sweeps of a queue by all processes together.
+	SweepEvery = 45 * time.Second
+
+	defaultMaxTx = 32
+)
+
+// ErrNotInstalled means that the table of subscriptions does not exist.
+var ErrNotInstalled = errors.New("the table of subscriptions is missing: run the installer")
+
+// Settings are the part of a transport's configuration that both dialects have.
+type Settings struct {
+	Schema   string
+	MaxTx    int
+	Endpoint string
+	Routing  string // table of subscriptions of NServiceBus's shape; "" is the driver's own
+}
+
+// Complete returns s with defaults, or an error that begins with the driver's name. schema is the default schema, and
+// checkName checks an identifier.
+func (s Settings) Complete(driver string, lease time.Duration, schema string,
+	checkName func(what, name string) error,
+) (Settings, error) {
+	if lease < 0 || s.MaxTx < 0 {
+		return s, fmt.Errorf("%s: Lease %v and MaxTx %d may not be negative", driver, lease, s.MaxTx)
+	}
+	s.Schema, s.MaxTx = cmp.Or(s.Schema, schema), cmp.Or(s.MaxTx, defaultMaxTx)
+	err := checkName("schema", s.Schema)
+	if err == nil && s.Routing != "" {
+		err = checkName("table", s.Routing)
+	}
+	return s, err
+}

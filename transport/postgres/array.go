@@ -1,0 +1,97 @@
+package postgres
+
+import (
+	"encoding/binary"
+	"fmt"
+	"slices"
+	"unsafe"
+
+	"github.com/jackc/pgx/v5/pgtype"
+)
+
+// array is a parameter of the engine's statements. It is encoded in one piece: element by element, a batch's
+// headers and bodies would be copied each time that pgx's buffer grows.
+type array[E element] []E
+
+// element is a value of an array.
+type element interface {
+	number | text | blob
+	oid() uint32
+	size() int // in bytes
+	appendTo(buf []byte) []byte
+}
+
+// The elements of arrays.
+type (
+	number int64  // bigint
+	text   string // text
+	blob   []byte // bytea; nil is empty, as NServiceBus cannot read null
+)
+
+func (number) oid() uint32 { return pgtype.Int8OID }
+func (text) oid() uint32   { return pgtype.TextOID }
+func (blob) oid() uint32   { return pgtype.ByteaOID }
+
+func (number) size() int { return 8 }
+func (t text) size() int { return len(t) }
+func (b blob) size() int { return len(b) }
+
+func (n number) appendTo(buf []byte) []byte { return binary.BigEndian.AppendUint64(buf, uint64(n)) }
+func (t text) appendTo(buf []byte) []byte   { return append(buf, t...) }
+func (b blob) appendTo(buf []byte) []byte   { return append(buf, b...) }
+
+// textOf is b as text without a copy: it is good for as long as b does not change.
+func textOf(b []byte) text { return text(unsafe.String(unsafe.SliceData(b), len(b))) }
+
+// appendTo appends the array in PostgreSQL's binary format, which array_recv of its arrayfuncs.c reads: the number of
+// dimensions, whether there may be nulls, the type, length and first index, and each element behind its size.
+func (a array[E]) appendTo(buf []byte) []byte {
+	const lead, dimensions, nulls, first = 20, 1, 1, 1
+	size := lead
+	for _, e := range a {
+		size += 4 + e.size()
+	}
+	buf = slices.Grow(buf, size)
+	var e E
+	for _, n := range []uint32{dimensions, nulls, e.oid(), uint32(len(a)), first} {
+		buf = binary.BigEndian.AppendUint32(buf, n)
+	}
+	for _, e := range a {
+		buf = binary.BigEndian.AppendUint32(buf, uint32(int32(e.size())))
+		buf = e.appendTo(buf)
+	}
+	return buf
+}
+
+// arrayCodec is that of pgx, which also knows array.
+type arrayCodec struct{ pgtype.Codec }
+
+// useArrays has a connection encode arrays of ours.
+func useArrays(m *pgtype.Map) {
+	for _, oid := range []uint32{pgtype.Int8ArrayOID, pgtype.TextArrayOID, pgtype.ByteaArrayOID} {
+		if t, ok := m.TypeForOID(oid); ok {
+			m.RegisterType(&pgtype.Type{Name: t.Name, OID: oid, Codec: arrayCodec{t.Codec}})
+		}
+	}
+}
+
+// PlanEncode implements [pgtype.Codec].
+func (c arrayCodec) PlanEncode(m *pgtype.Map, oid uint32, format int16, value any) pgtype.EncodePlan {
+	if _, ok := value.(appender); ok && format == pgtype.BinaryFormatCode {
+		return arrayPlan{}
+	}
+	return c.Codec.PlanEncode(m, oid, format, value)
+}
+
+type appender interface{ appendTo(buf []byte) []byte }
+
+type arrayPlan struct{}
+
+// Encode implements [pgtype.EncodePlan].
+func (arrayPlan) Encode(value any, buf []byte) ([]byte, error) {
+	a, ok := value.(appender)
+	if !ok {
+		return nil, fmt.Errorf("%T is no array", value)
+	}
+	return a.appendTo(buf), nil
+}

@@ -1,0 +1,46 @@
+package postgres
+
+import (
+	"cmp"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// batchRows are the last rows of a batch, which ends with them: its commit is behind the last row, and fails in Err.
+type batchRows struct {
+	pgx.Rows
+	results pgx.BatchResults
+	err     error
+}
+
+func (r *batchRows) Next() bool {
+	if r.Rows.Next() {
+		return true
+	}
+	r.Close()
+	return false
+}
+
+func (r *batchRows) Scan(dest ...any) error { return r.closed(r.Rows.Scan(dest...)) }
+
+func (r *batchRows) Values() ([]any, error) {
+	values, err := r.Rows.Values()
+	return values, r.closed(err)
+}
+
+// closed ends the batch where an error has closed its rows.
+func (r *batchRows) closed(err error) error {
+	if err != nil {
+		r.Close()
+	}
+	return err
+}
+
+func (r *batchRows) Close() {
+	r.Rows.Close()
+	if err := r.results.Close(); r.err == nil {
+		r.err = err
+	}
+}
+
+func (r *batchRows) Err() error { return cmp.Or(r.Rows.Err(), r.err) }

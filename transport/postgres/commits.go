@@ -1,0 +1,125 @@
+package postgres
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/holdfast-go/holdfast/internal/backoff"
+)
+
+// maxCommits bounds the transactions that are watched at once. The rows of others are found by polling.
+const maxCommits = 10_000
+
+// commits are the callers' transactions that rows were inserted in. Receivers are notified when one has committed: a
+// notification as part of the commit would have all commits of the database wait for each other, as PostgreSQL puts
+// notifications into one queue in the order of commits (src/backend/commands/async.c, PreCommit_Notify).
+type commits struct {
+	mu       sync.Mutex // guards the rest
+	pending  map[int64][]string
+	watching bool
+	changed  bool // since the last look
+	closed   bool
+
+	life  context.Context //nolint:containedctx // ends when Close begins
+	end   context.CancelFunc
+	watch sync.WaitGroup
+}
+
+// watchCommit has the receivers of queues notified when transaction id has committed.
+func (s *store) watchCommit(id int64, queues []string) {
+	c := &s.commits
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed || len(c.pending) >= maxCommits {
+		return
+	}
+	if c.pending == nil {
+		c.pending = map[int64][]string{}
+		c.life, c.end = context.WithCancel(context.Background())
+	}
+	c.pending[id] = append(c.pending[id], queues...)
+	c.changed = true
+	if !c.watching {
+		c.watching = true
+		c.watch.Go(s.watchCommits)
+	}
+}
+
+// watchCommits looks until no transaction is left, at first often and then seldom.
+func (s *store) watchCommits() {
+	pause := backoff.Backoff{Min: 5 * time.Millisecond, Max: 250 * time.Millisecond}
+	for {
+		ids, changed := s.commits.watched()
+		if len(ids) == 0 {
+			return
+		}
+		if changed {
+			pause.Reset()
+		}
+		if pause.Wait(s.commits.life) != nil {
+			return
+		}
+		s.lookAtCommits(ids)
+	}
+}
+
+// endedTransactions are those of $1 that have ended, and whether they committed. One that is too old to be known has ended.
+const endedTransactions = `SELECT x, coalesce(txid_status(x) = 'committed', true) FROM unnest($1::bigint[]) AS x
+WHERE txid_status(x) IS DISTINCT FROM 'in progress'`
+
+func (s *store) lookAtCommits(ids []int64) {
+	ctx, cancel := context.WithTimeout(s.commits.life, time.Second)
+	defer cancel()
+	var queues []string
+	rows, err := s.leases.Query(ctx, endedTransactions, ids)
+	if err != nil {
+		return // the next look finds them
+	}
+	var id int64
+	var committed bool
+	_, err = pgx.ForEachRow(rows, []any{&id, &committed}, func() error {
+		for _, q := range s.commits.take(id) {
+			if committed && !slices.Contains(queues, q) {
+				queues = append(queues, q)
+			}
+		}
+		return nil
+	})
+	if err != nil || len(queues) == 0 {
+		return
+	}
+	channels, names := s.heardOf(queues)
+	_, _ = s.leases.Exec(ctx, notify, "tx", channels, names) // where it fails, receivers poll
+}
+
+// watched returns the pending transactions, and whether there are new ones. Where there are none the watcher ends.
+func (c *commits) watched() (ids []int64, changed bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	changed, c.changed = c.changed, false
+	c.watching = len(c.pending) > 0
+	return slices.Collect(maps.Keys(c.pending)), changed
+}
+
+func (c *commits) take(id int64) []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	queues := c.pending[id]
+	delete(c.pending, id)
+	return queues
+}
+
+func (c *commits) close() {
+	c.mu.Lock()
+	c.closed = true
+	if c.end != nil {
+		c.end()
+	}
+	c.mu.Unlock()
+	c.watch.Wait()
+}

@@ -1,0 +1,117 @@
+package postgres_test
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"os"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/holdfast-go/holdfast/internal/brokertest"
+	"github.com/holdfast-go/holdfast/transport"
+	"github.com/holdfast-go/holdfast/transport/postgres"
+	"github.com/holdfast-go/holdfast/transport/transporttest"
+)
+
+func TestConformance(t *testing.T) {
+	p := harness{url: brokertest.Postgres(t)}
+	transporttest.Run(t, transporttest.Harness{
+		Open:           p.schema(0),
+		ShortLease:     p.schema(time.Second),
+		PutUndecodable: p.putUndecodable,
+		Begin:          p.begin,
+		Break: func(t testing.TB) (transport.Transport, transporttest.Link) {
+			proxy := brokertest.NewProxy(t, host(t, p.url))
+			tr := p.schema(2 * time.Second)(t).(*postgres.Transport)
+			tr.URL = proxy.URL(t, p.url)
+			return tr, proxy
+		},
+		Restart: func(t testing.TB) (transport.Transport, func()) {
+			node := brokertest.OwnPostgres(t)
+			return harness{node.URL}.schema(2 * time.Second)(t), func() { node.Restart(os.Kill) }
+		},
+	})
+}
+
+// The same through pgbouncer, where nothing may be kept in a session, with the settings that it needs.
+func TestConformanceThroughPgBouncer(t *testing.T) {
+	straight, pooled := brokertest.PgBouncer(t)
+	p := harness{url: straight}
+	through := func(url string, lease time.Duration) func(testing.TB) transport.Transport {
+		return func(t testing.TB) transport.Transport {
+			tr := p.schema(lease)(t).(*postgres.Transport)
+			tr.URL, tr.Pooled, tr.ListenURL = url, true, straight
+			return tr
+		}
+	}
+	transporttest.Run(t, transporttest.Harness{
+		Open: through(pooled, 0), ShortLease: through(pooled, time.Second), PutUndecodable: p.putUndecodable,
+		Begin: harness{url: pooled + "&default_query_exec_mode=exec"}.begin,
+		Break: func(t testing.TB) (transport.Transport, transporttest.Link) {
+			proxy := brokertest.NewProxy(t, host(t, pooled))
+			return through(proxy.URL(t, pooled), 2*time.Second)(t), proxy
+		},
+	})
+}
+
+func host(t testing.TB, server string) string {
+	t.Helper()
+	u, err := url.Parse(server)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return u.Host
+}
+
+// postgres is a database that the rules share, each with a schema of its own: subscriptions
+// are read whole.
+type harness struct{ url string }
+
+var schemas atomic.Int64
+
+func (p harness) schema(lease time.Duration) func(testing.TB) transport.Transport {
+	return func(t testing.TB) transport.Transport {
+		t.Helper()
+		name := fmt.Sprintf("rule_%d", schemas.Add(1))
+		p.exec(t, "CREATE SCHEMA "+name)
+		return &postgres.Transport{URL: p.url, Schema: name, Lease: lease}
+	}
+}
+
+func (p harness) putUndecodable(t testing.TB, tr transport.Transport, queue string) {
+	t.Helper()
+	table := pgx.Identifier{tr.(*postgres.Transport).Schema, queue}.Sanitize()
+	p.exec(t, "INSERT INTO "+table+` (id, headers, body) VALUES ('foreign', '{"not', '\xff')`)
+}
+
+func (p harness) begin(t testing.TB, _ transport.Transport) transporttest.UserTx {
+	t.Helper()
+	c, err := pgx.Connect(t.Context(), p.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close(context.Background()) })
+	tx, err := c.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return transporttest.UserTx{Tx: tx, Commit: tx.Commit, Rollback: tx.Rollback}
+}
+
+func (p harness) exec(t testing.TB, statement string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	c, err := pgx.Connect(ctx, p.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close(ctx)
+	if _, err := c.Exec(ctx, statement); err != nil {
+		t.Fatalf("%s: %v", statement, err)
+	}
+}

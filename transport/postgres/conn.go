@@ -1,0 +1,102 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/holdfast-go/holdfast/internal/tablequeue"
+	"github.com/holdfast-go/holdfast/internal/tablequeue/dialect"
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+var (
+	_ tablequeue.Store      = (*store)(nil)
+	_ tablequeue.Transactor = (*store)(nil)
+	_ tablequeue.Waker      = (*store)(nil)
+	_ tablequeue.Namer      = (*store)(nil)
+	_ tablequeue.Sweeper    = (*store)(nil)
+	_ tablequeue.Orphaner   = (*store)(nil)
+	_ tablequeue.Locks      = (*store)(nil)
+)
+
+// store is the PostgreSQL dialect of the lease engine.
+type store struct {
+	settings
+	*connections
+	release  func() error  // returns the connections
+	self     string        // what its own notifications begin with
+	handlers *pgxpool.Pool // handlers' transactions
+	sockets  sockets       // of handlers
+
+	tables     dialect.Memo[*table] // by queue
+	statements dialect.Memo[string] // text of composed statements by their shape
+	commits    commits              // of callers' transactions
+
+	mu   sync.Mutex // guards open
+	open map[*handlerTx]struct{}
+}
+
+type settings struct {
+	dialect.Settings
+	address address
+	shared  *transport.Shared // of the connections but handlers'; nil: they are this store's alone
+}
+
+// openStore connects, or shares the connections of other stores with the same address.
+func openStore(ctx context.Context, cfg *pgxpool.Config, listening *pgx.ConnConfig, set settings) (*store, error) {
+	s := &store{
+		settings: set,
+		self:     fmt.Sprintf("%016x", rand.Uint64()),
+		open:     map[*handlerTx]struct{}{},
+	}
+	name := "holdfast " + set.Endpoint
+	common := name
+	if set.shared != nil {
+		common = "holdfast shared"
+	}
+	var err error
+	s.connections, s.release, err = transport.Share(set.shared, set.address, func() (*connections, error) {
+		return openConnections(ctx, cfg, listening, set.address.pooled, set.shared != nil, common)
+	})
+	if err != nil {
+		return nil, err
+	}
+	if s.handlers, err = pgxpool.NewWithConfig(ctx, s.handlersConfig(cfg, name)); err != nil {
+		return nil, errors.Join(fmt.Errorf("postgres: %w", err), s.release())
+	}
+	return s, nil
+}
+
+func (s *store) handlersConfig(cfg *pgxpool.Config, name string) *pgxpool.Config {
+	c := cfg.Copy()
+	if s.pooled {
+		c.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec
+	}
+	c.ConnConfig.DialFunc = s.sockets.dial(c.ConnConfig.DialFunc)
+	c.MaxConns, c.MinConns, c.MinIdleConns = int32(s.MaxTx), 0, 0 //nolint:gosec // a number of connections
+	c.ShouldPing = idleLong
+	setDefault(c.ConnConfig.RuntimeParams, "application_name", name+" handlers")
+	return c
+}
+
+// Close implements [tablequeue.Store]. A server that does not answer is not waited for.
+func (s *store) Close() error {
+	s.mu.Lock()
+	txs := s.open
+	s.open = nil
+	s.mu.Unlock()
+	for tx := range txs {
+		tx.abort()
+	}
+	s.commits.close()
+	defer time.AfterFunc(goodbye, s.sockets.cut).Stop()
+	s.handlers.Close()
+	return s.release()
+}

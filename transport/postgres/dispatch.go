@@ -1,0 +1,289 @@
+package postgres
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/holdfast-go/holdfast/internal/tablequeue"
+	"github.com/holdfast-go/holdfast/internal/tablequeue/dialect"
+)
+
+// Flush implements [tablequeue.Queues]: a statement per queue that is received from, which also
+// inserts what was sent with it, one per queue that is sent to otherwise, all in one
+// round trip and one transaction.
+func (s *store) Flush(ctx context.Context, units []*tablequeue.Unit) error {
+	return s.flush(ctx, units, func(*pgx.Batch) {})
+}
+
+// flush is Flush, after what prepare adds to the batch.
+func (s *store) flush(ctx context.Context, units []*tablequeue.Unit, prepare func(*pgx.Batch)) error {
+	return s.knowing(ctx, units, func() error {
+		b := s.batch(false)
+		prepare(b)
+		for _, g := range s.groups(units) {
+			s.queue(b, g)
+		}
+		if err := s.send(ctx, b); err != nil {
+			return s.failed("write", err)
+		}
+		return nil
+	})
+}
+
+// send has b carried out by a connection that writes.
+func (s *store) send(ctx context.Context, b *pgx.Batch) error {
+	conn, err := s.writes.Acquire(ctx)
+	if err != nil {
+		return fmt.Errorf("%w: %w", errNoConnection, err)
+	}
+	defer conn.Release()
+	return conn.SendBatch(ctx, b).Close()
+}
+
+// group is what one statement settles.
+type group struct {
+	queue *table // nil for what is only sent
+	verb  tablequeue.Verb
+	units []*tablequeue.Unit
+	outs  []*out
+}
+
+// out is what a group sends to one queue.
+type out struct {
+	to     *table
+	owners array[number] // of each row: the number of its unit
+	rows   []*tablequeue.Row
+	timed  bool
+	theirs bool // one of NServiceBus's tables; always timed
+	seqs   bool // the caller wants to know their seq
+	args   []any
+}
+
+// groups sorts units by queue and verb. Retry and Release are one statement, and so
+// come as Retry.
+func (s *store) groups(units []*tablequeue.Unit) []*group {
+	var groups []*group
+	for _, u := range units {
+		verb := u.Verb
+		if verb == tablequeue.Release {
+			verb = tablequeue.Retry
+		}
+		i := slices.IndexFunc(groups, func(g *group) bool {
+			return g.verb == verb && (verb == tablequeue.Send || g.queue.name == u.Queue && g.fits(u))
+		})
+		if i < 0 {
+			g := &group{verb: verb}
+			if verb != tablequeue.Send {
+				g.queue = s.table(u.Queue)
+			}
+			i, groups = len(groups), append(groups, g)
+		}
+		s.add(groups[i], u)
+	}
+	for _, g := range groups {
+		// Always in the same order, so that the same statement text comes of it.
+		slices.SortFunc(g.outs, func(a, b *out) int { return cmp.Compare(a.to.name, b.to.name) })
+	}
+	return groups
+}
+
+// fits says whether u sends to the same queues as those in g: else there would be a statement for each set of queues
+// that batches happen to come to.
+func (g *group) fits(u *tablequeue.Unit) bool {
+	for i := range u.Rows {
+		if !slices.ContainsFunc(g.outs, func(o *out) bool { return o.to.name == u.Rows[i].Queue }) {
+			return false
+		}
+	}
+	return !slices.ContainsFunc(g.outs, func(o *out) bool { return !sends(u, o.to.name) })
+}
+
+func sends(u *tablequeue.Unit, queue string) bool {
+	for i := range u.Rows {
+		if u.Rows[i].Queue == queue {
+			return true
+		}
+	}
+	return false
+}
+
+func (s *store) add(g *group, u *tablequeue.Unit) {
+	g.units = append(g.units, u)
+	for i := range u.Rows {
+		r := &u.Rows[i]
+		o := s.out(g, r.Queue)
+		o.owners = append(o.owners, number(len(g.units)))
+		o.rows = append(o.rows, r)
+		o.timed = o.timed || r.Timed()
+		o.seqs = o.seqs || r.WantSeq
+	}
+}
+
+func (s *store) out(g *group, queue string) *out {
+	for _, o := range g.outs {
+		if o.to.name == queue {
+			return o
+		}
+	}
+	o := &out{to: s.table(queue)}
+	o.theirs = o.to.theirs.Load()
+	o.timed = o.theirs
+	g.outs = append(g.outs, o)
+	return o
+}
+
+// queue adds g's statements to b.
+func (s *store) queue(b *pgx.Batch, g *group) {
+	switch g.verb {
+	case tablequeue.Send:
+		for _, o := range g.outs {
+			s.queueSend(b, o, o.arrays())
+		}
+	case tablequeue.Delete:
+		seqs, leases := leasesOf(g.units)
+		args := []any{seqs, leases}
+		for _, o := range g.outs {
+			o.args = append([]any{o.owners}, o.arrays()...)
+			args = append(args, o.args...)
+		}
+		b.Queue(s.composed(g, false), s.args(args)...).Query(g.settled)
+	default:
+		seqs, leases := leasesOf(g.units)
+		after, undo, notes := make(array[number], len(g.units)), make(array[number], len(g.units)), make(array[text], len(g.units))
+		for i, u := range g.units {
+			after[i], notes[i] = number(u.After.Microseconds()), text(u.Note)
+			if u.Verb == tablequeue.Release {
+				undo[i] = 1
+			}
+		}
+		b.Queue(g.queue.update, s.args([]any{seqs, leases, after, undo, notes})...).Query(g.settled)
+	}
+}
+
+func (s *store) queueSend(b *pgx.Batch, o *out, arrays []any) {
+	text := s.statement(shape{to: o.to.name, timed: o.timed, theirs: o.theirs, seqs: o.seqs}, func() string {
+		text := insert(o, 1, false)
+		if o.seqs {
+			text += " RETURNING seq"
+		}
+		return text
+	})
+	q := b.Queue(text, s.args(arrays)...)
+	if o.seqs {
+		q.Query(o.inserted)
+	}
+}
+
+// shape tells statements apart that are composed.
+type shape struct {
+	from, to                    string
+	timed, theirs, seqs, single bool
+}
+
+func (s *store) statement(key shape, compose func() string) string {
+	if text, ok := s.statements.Load(key); ok {
+		return text
+	}
+	return s.statements.Add(key, compose())
+}
+
+// composed is the statement that completes g's units, or the only one of them in a
+// transaction of a handler.
+func (s *store) composed(g *group, single bool) string {
+	var to strings.Builder
+	for _, o := range g.outs {
+		fmt.Fprintf(&to, "%s\x00%t%t%t\x00", o.to.name, o.timed, o.theirs, single && o.lone())
+	}
+	return s.statement(shape{from: g.queue.name, to: to.String(), single: single}, func() string {
+		if single {
+			return removal(g.queue, g.outs)
+		}
+		return completion(g.queue, g.outs)
+	})
+}
+
+// settled marks the units whose row the statement did not hit.
+func (g *group) settled(rows pgx.Rows) error {
+	for _, u := range g.units {
+		u.Lost = true
+	}
+	return eachHit(rows, func(i int) { g.units[i].Lost = false })
+}
+
+// eachHit calls hit with the index of each element that a statement has returned the number of.
+func eachHit(rows pgx.Rows, hit func(i int)) error {
+	var n int64
+	_, err := pgx.ForEachRow(rows, []any{&n}, func() error {
+		hit(int(n - 1))
+		return nil
+	})
+	return err
+}
+
+// inserted tells the rows their seq: it comes in the order in which they were given.
+func (o *out) inserted(rows pgx.Rows) error {
+	i := 0
+	var seq int64
+	_, err := pgx.ForEachRow(rows, []any{&seq}, func() error {
+		if o.rows[i].WantSeq {
+			o.rows[i].Seq = seq
+		}
+		i++
+		return nil
+	})
+	return err
+}
+
+func leasesOf(units []*tablequeue.Unit) (seqs, ids array[number]) {
+	seqs, ids = make(array[number], len(units)), make(array[number], len(units))
+	for i, u := range units {
+		seqs[i], ids[i] = number(u.Lease.Seq), number(u.Lease.ID)
+	}
+	return seqs, ids
+}
+
+// arrays are the parameters of an insert.
+func (o *out) arrays() []any {
+	n := len(o.rows)
+	ids, headers, bodies := make(array[text], n), make(array[text], n), make(array[blob], n)
+	for i, r := range o.rows {
+		ids[i], headers[i], bodies[i] = text(r.ID), textOf(r.Headers), r.Body
+		if o.theirs {
+			ids[i] = text(dialect.UUID(r.ID))
+		}
+	}
+	if !o.timed {
+		return []any{ids, headers, bodies}
+	}
+	at, after, ttl := make(array[number], n), make(array[number], n), make(array[number], n)
+	for i, r := range o.rows {
+		at[i], after[i], ttl[i] = micros(r.At), number(r.After.Microseconds()), number(r.TTL.Microseconds())
+	}
+	return []any{ids, headers, bodies, at, after, ttl}
+}
+
+// lone tells whether one message is sent there, to leave at once: a row that needs no arrays.
+func (o *out) lone() bool { return len(o.rows) == 1 && !o.timed }
+
+// values are the parameters of an insert in a handler's transaction.
+func (o *out) values() []any {
+	if !o.lone() {
+		return o.arrays()
+	}
+	r := o.rows[0]
+	return []any{r.ID, string(textOf(r.Headers)), bytesOf(r.Body)}
+}
+
+// micros is t for the database; 0 for none.
+func micros(t time.Time) number {
+	if t.IsZero() {
+		return 0
+	}
+	return number(t.UnixMicro())
+}

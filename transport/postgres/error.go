@@ -1,0 +1,119 @@
+package postgres
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/holdfast-go/holdfast/internal/tablequeue"
+	"github.com/holdfast-go/holdfast/internal/tablequeue/dialect"
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+const (
+	undefinedTable = "42P01"
+	readOnly       = "25006"
+
+	lockNotAvailable = "55P03"
+)
+
+// errNoConnection is where the server cannot be reached, or all connections wait for its answers.
+var errNoConnection = errors.New("no connection")
+
+// reconnect ends all connections, those in use when they are returned to their pool. The server behind them is a standby
+// now, or has ended some of them and probably all.
+func (s *store) reconnect() {
+	s.reset()
+	s.handlers.Reset()
+}
+
+// failed is failure on one of the engine's connections.
+func (s *store) failed(doing string, err error) error {
+	switch code(err) {
+	case readOnly, "57P01", "57P02", "57P05": // shutdown, crash of another process, idle for too long
+		s.reconnect()
+	}
+	return failure(doing, err)
+}
+
+// failure adds to err what was attempted, and that a queue is missing where that is it.
+func failure(doing string, err error) error {
+	if code(err) == undefinedTable {
+		return fmt.Errorf("postgres: %s: %w: %w", doing, transport.ErrNoQueue, err)
+	}
+	return fmt.Errorf("postgres: %s: %w", doing, err)
+}
+
+// code is the SQLSTATE that the server gave, or "".
+func code(err error) string {
+	var answer *pgconn.PgError
+	if errors.As(err, &answer) {
+		return answer.Code
+	}
+	return ""
+}
+
+// Classify implements [tablequeue.Store]. An error that the server has answered with means
+// that it has rolled back, also when the connection ended by it.
+func (s *store) Classify(err error) tablequeue.Class {
+	var (
+		answer  *pgconn.PgError
+		connect *pgconn.ConnectError
+	)
+	switch {
+	case errors.Is(err, errNotBegun), errors.Is(err, errNoConnection):
+		return tablequeue.Unavailable
+	case errors.Is(err, dialect.ErrDetected):
+		return tablequeue.Conflict
+	case errors.Is(err, dialect.ErrDelay):
+		return tablequeue.Refused
+	case errors.As(err, &connect):
+		return tablequeue.Unavailable
+	case errors.As(err, &answer) && s.pooled && proxyLostServer(answer):
+		return tablequeue.Unknown
+	case answer != nil:
+		class := classOf(answer.Code)
+		if class == tablequeue.Refused && errors.Is(err, errWrites) {
+			return tablequeue.Failed // nothing that was sent is to blame
+		}
+		return class
+	case pgconn.SafeToRetry(err):
+		return tablequeue.Unavailable
+	case !strings.HasPrefix(err.Error(), "postgres: "): // not from here
+		return tablequeue.Failed
+	}
+	return tablequeue.Unknown
+}
+
+// proxyLostServer tells whether an answer is pgbouncer's own about a server that was at work on what we asked. What it
+// says where no server was, is that.
+func proxyLostServer(answer *pgconn.PgError) bool {
+	if answer.Code != "08P01" {
+		return false
+	}
+	return !slices.ContainsFunc([]string{"query_wait_timeout", "pgbouncer cannot connect", "server login"}, func(never string) bool {
+		return strings.HasPrefix(answer.Message, never)
+	})
+}
+
+func classOf(code string) tablequeue.Class {
+	switch code {
+	case "40001", "40P01", // serialization failure, deadlock
+		"0A000", "26000": // a prepared statement is out of date, or gone
+		return tablequeue.Conflict
+	case lockNotAvailable:
+		return tablequeue.Locked
+	case readOnly:
+		return tablequeue.Unavailable
+	}
+	switch code[:min(2, len(code))] {
+	case "08", "53", "57", "58", "28", "XX": // connection, resources, shutdown or cancelled, system, access, internal
+		return tablequeue.Unavailable
+	case "25": // the handler's transaction has failed already
+		return tablequeue.Failed
+	}
+	return tablequeue.Refused
+}

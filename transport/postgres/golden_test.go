@@ -1,0 +1,62 @@
+package postgres
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/holdfast-go/holdfast/internal/tablequeue"
+	"github.com/holdfast-go/holdfast/internal/tablequeue/dialect"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+// Every statement that messages go through, and the installer's, as they are sent: a change of
+// any is seen in review. go test ./transport/postgres -run Golden -update
+func TestGoldenStatements(t *testing.T) {
+	const file = "testdata/statements.sql"
+	s := &store{settings: settings{Settings: dialect.Settings{Schema: "app"}}}
+	in, outgoing, shared := s.table("in"), s.table("out"), s.table(`"public"."theirs"`)
+	lone := &out{to: outgoing, rows: make([]*tablequeue.Row, 1), args: make([]any, 3)}
+	plain, timed := &out{to: outgoing, args: make([]any, 4)}, &out{to: outgoing, timed: true, args: make([]any, 7)}
+	theirs := &out{to: shared, timed: true, theirs: true, args: make([]any, 7)}
+	var b strings.Builder
+	for _, st := range []struct{ name, text string }{
+		{"claim", in.claim},
+		{"renew", in.renew},
+		{"settle without completing", in.update},
+		{"give back what an owner holds", in.abandon},
+		{"give back what a claim holds", in.orphans},
+		{"lock for a transaction that keeps a snapshot", in.lock},
+		{"cancel", in.cancel},
+		{"sweep", in.sweep},
+		{"purge", in.purge},
+		{"send", insert(plain, 1, false)},
+		{"send what is timed", insert(timed, 1, false)},
+		{"send to a table of NServiceBus's", insert(theirs, 1, false)},
+		{"complete", completion(in, nil)},
+		{"complete, and send to two queues", completion(in, []*out{plain, theirs})},
+		{"complete in a handler's transaction", removal(in, nil)},
+		{"complete in a handler's transaction, and send to two queues", removal(in, []*out{lone, theirs})},
+		{"what is set before, behind a proxy", planning},
+		{"look for the end of callers' transactions", endedTransactions},
+		{"look for locks", lockedTables},
+		{"look for tables", missingTables},
+		{"make rows visible that waited for a lock", hasten(in)},
+		{"install", strings.Join(s.script([]string{"in"}), ";\n")},
+	} {
+		fmt.Fprintf(&b, "-- %s\n%s;\n\n", st.name, st.text)
+	}
+	if *update {
+		ok(t, os.WriteFile(file, []byte(b.String()), 0o600))
+	}
+	want, err := os.ReadFile(file)
+	ok(t, err)
+	if diff := cmp.Diff(string(want), b.String()); diff != "" {
+		t.Errorf("statements differ from %s (-want +got):\n%s", file, diff)
+	}
+}

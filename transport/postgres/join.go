@@ -1,0 +1,118 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/holdfast-go/holdfast/internal/tablequeue"
+	"github.com/holdfast-go/holdfast/internal/tablequeue/dialect"
+)
+
+// InsertIn implements [tablequeue.Queues]. The savepoint is a round trip of its own, as pgx
+// prepares the statements of a batch before the first is carried out, and one that
+// cannot be prepared would end the transaction.
+func (s *store) InsertIn(ctx context.Context, tx any, rows []tablequeue.Row) error {
+	users, ok := tx.(pgx.Tx)
+	if !ok {
+		return fmt.Errorf("postgres: send in a transaction: it is a %T: want a pgx.Tx of github.com/jackc/pgx/v5", tx)
+	}
+	err := s.sameDatabase(ctx, users)
+	if err == nil && len(rows) > 0 {
+		err = s.knowing(ctx, []*tablequeue.Unit{{Rows: rows}}, func() error { return s.insertIn(ctx, users, rows) })
+	}
+	if err != nil {
+		return failure("send in a transaction", err)
+	}
+	return nil
+}
+
+const databaseName = "SELECT current_database()"
+
+// databaseKey is what a connection is known by to have been asked for its database.
+const databaseKey = "holdfast.database"
+
+// sameDatabase asks each connection once. Two servers may have a database of the same name: that
+// is not noticed unless the tables are missing.
+func (s *store) sameDatabase(ctx context.Context, tx pgx.Tx) error {
+	known := tx.Conn().PgConn().CustomData()
+	name, ok := known[databaseKey].(string)
+	if !ok {
+		if err := tx.QueryRow(ctx, databaseName).Scan(&name); err != nil {
+			return err
+		}
+		known[databaseKey] = name
+	}
+	if name != s.database {
+		return fmt.Errorf("it is one of database %q and the queues are in %q: begin it there", name, s.database)
+	}
+	return nil
+}
+
+// insertIn leaves tx as it was when it fails, whatever becomes of ctx.
+func (s *store) insertIn(ctx context.Context, tx pgx.Tx, rows []tablequeue.Row) error {
+	within, err := tx.Begin(ctx)
+	if err != nil {
+		return err
+	}
+	var id int64
+	b, queues := s.inserts(rows, &id)
+	err = within.SendBatch(ctx, b).Close()
+	own, cancel := context.WithTimeout(context.WithoutCancel(ctx), dialect.MaxSavepoint)
+	defer cancel()
+	if err == nil {
+		if err = within.Commit(own); err == nil {
+			s.watchCommit(id, queues)
+		}
+		return err
+	}
+	if gone := within.Rollback(own); gone != nil {
+		return errors.Join(err, fmt.Errorf("the transaction cannot go on: %w", gone))
+	}
+	return err
+}
+
+// inserts are the statements for rows, and one that sets id to the transaction's.
+func (s *store) inserts(rows []tablequeue.Row, id *int64) (b *pgx.Batch, queues []string) {
+	b = new(pgx.Batch)
+	for _, o := range s.groups([]*tablequeue.Unit{{Rows: rows}})[0].outs {
+		s.queueSend(b, o, plain(o.arrays()))
+		queues = append(queues, o.to.name)
+	}
+	b.Queue("SELECT txid_current()").QueryRow(func(row pgx.Row) error { return row.Scan(id) })
+	return b, queues
+}
+
+// plain makes slices of arrays, which any connection can encode: also those that prepare no statements, as
+// behind pgbouncer.
+func plain(arrays []any) []any {
+	for i, a := range arrays {
+		switch a := a.(type) {
+		case array[text]:
+			arrays[i] = convert(a, func(t text) string { return string(t) })
+		case array[number]:
+			arrays[i] = convert(a, func(n number) int64 { return int64(n) })
+		case array[blob]:
+			arrays[i] = convert(a, func(b blob) []byte { return bytesOf(b) })
+		}
+	}
+	return arrays
+}
+
+// bytesOf is body without nil, which would be null.
+func bytesOf(body []byte) []byte {
+	if body == nil {
+		return []byte{}
+	}
+	return body
+}
+
+func convert[To any, From element](a array[From], to func(From) To) []To {
+	all := make([]To, len(a))
+	for i, e := range a {
+		all[i] = to(e)
+	}
+	return all
+}

@@ -1,0 +1,75 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/holdfast-go/holdfast/internal/tablequeue"
+)
+
+// anyLockWait has the rest of a transaction wait for any lock, instead of for [dialect.LockWait]. The transactions of
+// handlers have neither: see [lockWatch].
+const anyLockWait = `SELECT set_config('lock_timeout', '0', true)`
+
+// FlushWaiting implements [tablequeue.Locks].
+func (s *store) FlushWaiting(ctx context.Context, units []*tablequeue.Unit) error {
+	return s.flush(ctx, units, func(b *pgx.Batch) { b.Queue(anyLockWait) })
+}
+
+// lockedTables reports which of the tables $1 another session has locked against inserts, or is about to as soon as others
+// have ended: in PostgreSQL an insert queues behind a session that waits for such a lock. The statement waits for no lock itself.
+const lockedTables = `SELECT EXISTS (SELECT FROM pg_locks AS l
+	WHERE l.locktype = 'relation' AND l.relation = to_regclass(q.name)
+	AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+	AND l.mode IN ('ShareLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock'))
+FROM unnest($1::text[]) WITH ORDINALITY AS q(name, n) ORDER BY q.n`
+
+// Locked implements [tablequeue.Locks].
+func (s *store) Locked(ctx context.Context, queues []string) ([]bool, error) {
+	return s.ofTables(ctx, "look for locks", lockedTables, queues)
+}
+
+const missingTables = `SELECT to_regclass(q.name) IS NULL FROM unnest($1::text[]) WITH ORDINALITY AS q(name, n) ORDER BY q.n`
+
+// Missing implements [tablequeue.Topology].
+func (s *store) Missing(ctx context.Context, queues []string) ([]bool, error) {
+	return s.ofTables(ctx, "look for tables", missingTables, queues)
+}
+
+// ofTables asks something about the table of each of queues. It keeps no statements for them.
+func (s *store) ofTables(ctx context.Context, doing, sql string, queues []string) ([]bool, error) {
+	names := make([]string, len(queues))
+	for i, q := range queues {
+		names[i] = quote(s.split(q))
+	}
+	rows, err := s.writes.Query(ctx, sql, names)
+	if err != nil {
+		return nil, s.failed(doing, err)
+	}
+	answers, err := pgx.CollectRows(rows, pgx.RowTo[bool])
+	if err == nil && len(answers) != len(queues) {
+		err = fmt.Errorf("%d answers for %d tables", len(answers), len(queues))
+	}
+	if err != nil {
+		return nil, s.failed(doing, err)
+	}
+	return answers, nil
+}
+
+// hasten is the text that makes rows of t as old as the oldest that is visible.
+func hasten(t *table) string {
+	return `UPDATE ` + t.quoted + ` SET visible_at = least(now(), (SELECT min(visible_at) FROM ` + t.quoted + `))
+WHERE seq = ANY ($1::bigint[]) AND lease_id IS NULL AND visible_at > now()`
+}
+
+// Hasten implements [tablequeue.Locks].
+func (s *store) Hasten(ctx context.Context, queue string, seqs []int64) error {
+	b := s.batch(false)
+	b.Queue(hasten(s.table(queue)), seqs)
+	if err := s.send(ctx, b); err != nil {
+		return s.failed(fmt.Sprintf("make rows of queue %q visible", queue), err)
+	}
+	return nil
+}

@@ -1,0 +1,80 @@
+package postgres
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"unicode/utf8"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/holdfast-go/holdfast/internal/tablequeue/dialect"
+)
+
+// maxName is the longest identifier in bytes: PostgreSQL silently cuts longer ones off, so two
+// queues could become one.
+const maxName = 63
+
+// table is a queue's table. Its statements are written once.
+type table struct {
+	name   string      // the queue
+	plain  string      // without a schema
+	quoted string      // with its schema, for use in statements
+	theirs atomic.Bool // one of NServiceBus's, with its columns only
+	front  front
+	size   size
+	claim, renew, abandon, orphans,
+	cancel, update, sweep, purge, lock, take, byIndex string
+}
+
+func checkName(what, name string) error {
+	switch {
+	case name == "":
+		return fmt.Errorf("postgres: %s name is empty", what)
+	case len(name) > maxName:
+		return fmt.Errorf("postgres: %s name %q has %d bytes: PostgreSQL allows %d", what, name, len(name), maxName)
+	case strings.ContainsRune(name, 0) || !utf8.ValidString(name):
+		return fmt.Errorf("postgres: %s name %q is not text that PostgreSQL can store", what, name)
+	}
+	return nil
+}
+
+// quote makes name an identifier, whatever is in it.
+func quote(parts ...string) string { return pgx.Identifier(parts).Sanitize() }
+
+// qualified is a queue name with a schema, as NServiceBus writes the address of who wants a reply.
+var qualified = regexp.MustCompile(`^"((?:[^"]|"")+)"\."((?:[^"]|"")+)"$`)
+
+// split gives the schema and the table of a queue.
+func (s *store) split(queue string) (schema, table string) {
+	if queue == "" || queue[0] != '"' {
+		return s.Schema, queue
+	}
+	if parts := qualified.FindStringSubmatch(queue); parts != nil {
+		return strings.ReplaceAll(parts[1], `""`, `"`), strings.ReplaceAll(parts[2], `""`, `"`)
+	}
+	return s.Schema, queue
+}
+
+// Check implements [tablequeue.Queues].
+func (s *store) Check(queue string) error {
+	if _, known := s.tables.Load(queue); known {
+		return nil
+	}
+	schema, name := s.split(queue)
+	if name != "" && slices.Contains([]string{dialect.SubscriptionTable, dialect.VersionTable, s.Routing}, name) {
+		return fmt.Errorf("postgres: queue name %q is taken by a table of another kind", queue)
+	}
+	return errors.Join(checkName("schema", schema), checkName("queue", name))
+}
+
+// table is the queue's table; Check has passed its name.
+func (s *store) table(queue string) *table {
+	if t, ok := s.tables.Load(queue); ok {
+		return t
+	}
+	return s.tables.Add(queue, s.newTable(queue))
+}

@@ -1,0 +1,60 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"unicode/utf8"
+)
+
+// notify tells of queues by $1, who does. Channels are those of their schemas.
+const notify = `SELECT pg_notify(c, $1 || ' ' || q) FROM unnest($2::text[], $3::text[]) AS r(c, q)`
+
+// channelOf is where receivers of a schema's queues listen. Two schemas whose names are cut may share one: they
+// wake each other in vain.
+func channelOf(schema string) string {
+	name := "holdfast." + schema
+	if len(name) <= maxName {
+		return name
+	}
+	for name = name[:maxName]; !utf8.ValidString(name); {
+		name = name[:len(name)-1]
+	}
+	return name
+}
+
+// heardOf gives the channel and the name by which the receivers of each of the queues hear of it.
+func (s *store) heardOf(queues []string) (channels, names []string) {
+	for _, q := range queues {
+		schema, plain := s.split(q)
+		channels, names = append(channels, channelOf(schema)), append(names, plain)
+	}
+	return channels, names
+}
+
+// Notify implements [tablequeue.Waker].
+func (s *store) Notify(ctx context.Context, queues []string) error {
+	channels, names := s.heardOf(queues)
+	_, err := s.leases.Exec(ctx, notify, s.self, channels, names)
+	if err != nil {
+		return fmt.Errorf("postgres: notify: %w", err)
+	}
+	return nil
+}
+
+// Listen implements [tablequeue.Waker]. Where notifications cannot be heard, it only waits.
+func (s *store) Listen(ctx context.Context, ready func(), wake func(queue string)) error {
+	if s.listener == nil {
+		<-ctx.Done()
+		return context.Cause(ctx)
+	}
+	return s.listener.listen(ctx, &hearer{
+		channel: channelOf(s.Schema),
+		ready:   ready,
+		heard: func(payload string) {
+			if from, queue, ok := strings.Cut(payload, " "); ok && from != s.self {
+				wake(queue)
+			}
+		},
+	})
+}

@@ -1,0 +1,83 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/holdfast-go/holdfast/internal/tablequeue/dialect"
+)
+
+// Behind a proxy that pools transactions, the next statement may be another session's: nothing is
+// prepared, and what the engine wants of the planner is set in each batch, for that batch.
+
+// planner are settings that keep the planner from reading whole tables, whatever the statistics say: a
+// queue that was empty when its plan was made may hold a million rows the next moment. Which index it takes, and in
+// which order it joins, the statements see to themselves (byKey).
+var planner = []string{"enable_seqscan", "enable_bitmapscan", "enable_mergejoin", "jit"}
+
+// planning sets them for what follows in the same batch.
+var planning = func() string {
+	text := "SELECT set_config('plan_cache_mode', 'force_generic_plan', true)"
+	for _, setting := range planner {
+		text += ", set_config('" + setting + "', 'off', true)"
+	}
+	return text
+}()
+
+// batch is one for the engine's statements. What is lazy may be forgotten when the server crashes, and has no lock to
+// wait for.
+func (s *store) batch(lazy bool) *pgx.Batch {
+	var b pgx.Batch
+	if s.pooled && lazy {
+		b.Queue(planning + ", set_config('synchronous_commit', 'off', true)")
+	} else if s.pooled {
+		b.Queue(planning + ", set_config('lock_timeout', '" + dialect.LockWait + "', true)")
+	}
+	return &b
+}
+
+// args are parameters as connections can encode them.
+func (s *store) args(args []any) []any {
+	if s.pooled {
+		return plain(args)
+	}
+	return args
+}
+
+// execute executes a statement that may not be forgotten, in a batch where that is needed.
+func (s *store) execute(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
+	if !s.pooled {
+		return s.writes.Exec(ctx, sql, args...)
+	}
+	b := s.batch(false)
+	b.Queue(sql, plain(args)...)
+	results := s.writes.SendBatch(ctx, b)
+	_, err := results.Exec()
+	var tag pgconn.CommandTag
+	if err == nil {
+		tag, err = results.Exec()
+	}
+	return tag, errors.Join(err, results.Close())
+}
+
+// query asks in a batch where that is needed. pool is that of what may be forgotten.
+func (s *store) query(ctx context.Context, pool *pgxpool.Pool, sql string, args ...any) (pgx.Rows, error) {
+	if !s.pooled {
+		return pool.Query(ctx, sql, args...)
+	}
+	b := s.batch(true)
+	b.Queue(sql, plain(args)...)
+	results := pool.SendBatch(ctx, b)
+	if _, err := results.Exec(); err != nil {
+		return nil, errors.Join(err, results.Close())
+	}
+	rows, err := results.Query()
+	if err != nil {
+		return nil, errors.Join(err, results.Close())
+	}
+	return &batchRows{Rows: rows, results: results}, nil
+}

@@ -1,0 +1,70 @@
+package postgres
+
+import (
+	"context"
+	"net"
+	"sync"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+// sockets are the network connections of a store. pgx takes its time to end one that the
+// server does not answer on; cut does not.
+type sockets struct {
+	mu   sync.Mutex // guards what follows
+	open map[*socket]struct{}
+	over bool
+}
+
+// socket is a connection that is known to its sockets until it is closed.
+type socket struct {
+	net.Conn
+	of *sockets
+}
+
+// dial is inner with the connections remembered.
+func (s *sockets) dial(inner pgconn.DialFunc) pgconn.DialFunc {
+	return func(ctx context.Context, network, addr string) (net.Conn, error) {
+		conn, err := inner(ctx, network, addr)
+		if err != nil {
+			return nil, err
+		}
+		return s.add(conn)
+	}
+}
+
+func (s *sockets) add(conn net.Conn) (net.Conn, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.over {
+		_ = conn.Close()
+		return nil, transport.ErrClosed
+	}
+	if s.open == nil {
+		s.open = map[*socket]struct{}{}
+	}
+	c := &socket{conn, s}
+	s.open[c] = struct{}{}
+	return c, nil
+}
+
+// cut closes all and lets none be opened any more.
+func (s *sockets) cut() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.over = true
+	for c := range s.open {
+		_ = c.Conn.Close()
+	}
+	s.open = nil
+}
+
+// Close implements [net.Conn].
+func (c *socket) Close() error {
+	c.of.mu.Lock()
+	delete(c.of.open, c)
+	c.of.mu.Unlock()
+	return c.Conn.Close()
+}

@@ -1,0 +1,178 @@
+package postgres
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/holdfast-go/holdfast/internal/tablequeue/dialect"
+)
+
+// The statements. Tables are called q, arrays of what is to be done r. What an array's elements hit
+// is told by their number n, from 1, as a batch may hold two leases of the same row. Durations
+// travel as microseconds.
+
+func (s *store) newTable(queue string) *table {
+	schema, plain := s.split(queue)
+	q := quote(schema, plain)
+	t := &table{name: queue, plain: plain, quoted: q}
+
+	// The rows are locked before they are updated, so that no two claims wait for each
+	// other; then their place cannot change, which is quicker to find than seq. Of these, as many are taken as fit: the size of a
+	// value is known without reading it. The first row of the result is about the look itself: up to which
+	// place, for how many microseconds and, where there is no row, when the next one is due. What was inserted or retried within
+	// the last 250 ms may not be committed yet, so the place is no later than that.
+	t.claim = `WITH due AS MATERIALIZED (
+	SELECT ctid, visible_at, seq, octet_length(headers) AS headers, coalesce(octet_length(body), 0) AS body FROM ` + q + `
+	WHERE (visible_at, seq) > ($5::timestamptz, $6::bigint) AND visible_at <= now()
+	ORDER BY visible_at, seq LIMIT $1 FOR UPDATE SKIP LOCKED
+), fit AS MATERIALIZED (
+	SELECT ctid, visible_at, seq FROM (
+		SELECT ctid, visible_at, seq, sum(headers) OVER sofar + sum(body) OVER sofar AS total, headers::bigint + body AS size
+		FROM due WINDOW sofar AS (ROWS UNBOUNDED PRECEDING)) AS summed
+	WHERE total <= $7::bigint OR total = size
+), got AS (
+	UPDATE ` + q + ` SET delivery_count = delivery_count + 1,
+		visible_at = now() + $2::bigint * interval '1 microsecond', lease_id = $3, lease_owner = $4
+	WHERE ctid = ANY (ARRAY(SELECT ctid FROM fit))
+	RETURNING seq, id, headers, body, delivery_count, coalesce(expires <= now() AT TIME ZONE 'UTC', false) AS expired
+)
+SELECT 0::bigint AS seq, (extract(epoch FROM greatest(reached.visible_at, timestamptz 'epoch')) * 1000000)::bigint::text AS id, reached.seq::text AS headers, NULL::bytea AS body,
+	(extract(epoch FROM clock_timestamp() - now()) * 1000000)::integer AS delivery_count, false AS expired,
+	CASE WHEN EXISTS (SELECT FROM fit) THEN 0 ELSE coalesce((extract(epoch FROM (
+		SELECT least(visible_at, now() + interval '1 day') FROM ` + q + ` WHERE visible_at > now() ORDER BY visible_at, seq LIMIT 1
+	) - now()) * 1000000)::bigint, 0) END AS next
+FROM (
+	SELECT visible_at, seq FROM (
+		(SELECT visible_at, seq FROM fit ORDER BY visible_at DESC, seq DESC LIMIT 1)
+		UNION ALL SELECT now() - interval '250 milliseconds', 0) AS places
+	ORDER BY visible_at, seq LIMIT 1) AS reached
+UNION ALL
+SELECT seq, id, headers, body, delivery_count, expired, 0 FROM got`
+
+	t.renew = `UPDATE ` + q + ` AS q SET visible_at = now() + $1::bigint * interval '1 microsecond'
+FROM unnest($2::bigint[], $3::bigint[]) WITH ORDINALITY AS r(seq, lease_id, n)
+WHERE ` + named + ` RETURNING r.n`
+
+	// What a handler's transaction has locked is left to its end.
+	giveBack := `UPDATE ` + q + ` SET visible_at = now(), lease_id = NULL, lease_owner = NULL
+WHERE ctid = ANY (ARRAY(SELECT ctid FROM ` + q + `
+	WHERE visible_at > now() AND visible_at <= now() + $2::bigint * interval '1 microsecond' AND `
+	t.abandon = giveBack + `lease_owner = $1 FOR UPDATE SKIP LOCKED))`
+	t.orphans = giveBack + `lease_id = ANY ($1::bigint[]) FOR UPDATE SKIP LOCKED))`
+	t.byIndex = byIndex(t)
+	t.lock = `SELECT seq FROM ` + q + ` WHERE seq = $1 AND lease_id = $2 AND ` + byKey + ` FOR UPDATE`
+
+	// What expires while it is being handled is left to the handler.
+	t.sweep = `DELETE FROM ` + q + ` WHERE ctid = ANY (ARRAY(SELECT ctid FROM ` + q + `
+	WHERE expires <= now() AT TIME ZONE 'UTC' AND (lease_id IS NULL OR visible_at <= now())
+	ORDER BY expires LIMIT ` + strconv.Itoa(dialect.MaxSwept) + ` FOR UPDATE SKIP LOCKED))`
+
+	t.purge = `DELETE FROM ` + q + ` WHERE ctid = ANY (ARRAY(SELECT ctid FROM ` + q + ` WHERE visible_at <= now() FOR UPDATE SKIP LOCKED))`
+	t.cancel = `DELETE FROM ` + q + ` WHERE seq = $1 AND delivery_count = 0 AND ` + byKey
+	t.take = `UPDATE ` + q + ` SET lease_id = $1 WHERE seq = $2 AND visible_at <= now() AND ` + byKey
+
+	t.update = `UPDATE ` + q + ` AS q SET visible_at = now() + r.after * interval '1 microsecond',
+	delivery_count = greatest(0, q.delivery_count - r.undo), lease_id = NULL, lease_owner = NULL,
+	last_error = coalesce(nullif(r.note, ''), q.last_error)
+FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::text[]) WITH ORDINALITY AS r(seq, lease_id, after, undo, note, n)
+WHERE ` + named + ` RETURNING r.n`
+	return t
+}
+
+// Statements that name rows by seq must find them by the primary key. The planner expects no row at all in a queue that was
+// vacuumed while it was empty, until statistics are gathered again. Any index and any order of a join then cost the same to it:
+// it may read a whole index for each row. Conditions that are always true decide that.
+//
+// byKey makes the index by visible_at, which has seq as its second column, dearer than the primary key. To search an index for
+// an array of two is to search it twice (btcostestimate; from PostgreSQL 17 on only where it has more than three pages). For
+// an array of one, a condition on an index costs more than a filter (cost_qual_eval counts half an operator, genericcostestimate a
+// whole one).
+//
+// named compares seq with an array of one, as the server can neither merge nor hash by that: it has to go through the elements, and
+// look in the index for each. Its byKey depends on the element, or the server could begin with q.
+const (
+	byKey = `visible_at >= ANY (ARRAY[timestamptz '-infinity']) AND visible_at >= ANY (ARRAY[timestamptz '-infinity', '-infinity'])`
+	named = `q.seq = ANY (ARRAY[r.seq]) AND q.lease_id = r.lease_id
+	AND q.visible_at >= ANY (ARRAY[` + ever + `]) AND q.visible_at >= ANY (ARRAY[` + ever + `, ` + ever + `])`
+	ever = `CASE WHEN r.n > 0 THEN timestamptz '-infinity' END`
+)
+
+// due and expiry are when a timed row becomes visible, and when worthless.
+const (
+	due = `greatest(statement_timestamp(), CASE WHEN r.at = 0 THEN statement_timestamp() + r.after * interval '1 microsecond'
+	ELSE timestamptz 'epoch' + r.at * interval '1 microsecond' END)`
+	expiry = `CASE WHEN r.ttl > 0 THEN (` + due + ` + r.ttl * interval '1 microsecond') AT TIME ZONE 'UTC' END`
+)
+
+// insert is the text that inserts rows given as arrays from parameter number first on: id,
+// headers, body, and if timed at, after and ttl. An owned row has the number of the
+// unit it belongs to before that.
+func insert(o *out, first int, owned bool) string {
+	p := func(i int) string { return fmt.Sprintf("$%d", first+i) }
+	names, arrays := "id, headers, body", []string{}
+	if owned {
+		arrays = append(arrays, p(0)+"::bigint[]")
+		names = "owner, " + names
+	}
+	for _, kind := range []string{"text", "text", "bytea"} {
+		arrays = append(arrays, p(len(arrays))+"::"+kind+"[]")
+	}
+	columns, values := "id, headers, body", "r.id, r.headers, r.body"
+	if o.theirs {
+		columns, values = columns+", expires", "r.id::uuid, r.headers, r.body, "+expiry
+	} else if o.timed {
+		columns += ", visible_at, expires"
+		values += ", " + due + ", " + expiry
+	}
+	if o.timed {
+		names += ", at, after, ttl"
+		for range 3 {
+			arrays = append(arrays, p(len(arrays))+"::bigint[]")
+		}
+	}
+	text := "INSERT INTO " + o.to.quoted + " (" + columns + ") SELECT " + values +
+		" FROM unnest(" + strings.Join(arrays, ", ") + ") AS r(" + names + ")"
+	if owned {
+		text += " WHERE r.owner IN (SELECT n FROM gone)"
+	}
+	return text
+}
+
+// completion is the text that deletes rows of q, given as $1 seq and $2 lease, and inserts
+// what was sent with those that it hit.
+func completion(q *table, outs []*out) string {
+	var b strings.Builder
+	b.WriteString(`WITH gone AS (
+	DELETE FROM ` + q.quoted + ` AS q USING unnest($1::bigint[], $2::bigint[]) WITH ORDINALITY AS r(seq, lease_id, n)
+	WHERE ` + named + ` RETURNING r.n
+)`)
+	param := 3
+	for i, o := range outs {
+		fmt.Fprintf(&b, ", out%d AS (%s)", i, insert(o, param, true))
+		param += len(o.args)
+	}
+	b.WriteString(" SELECT n FROM gone")
+	return b.String()
+}
+
+const divisionByZero = "22012"
+
+// removal is the text that deletes one row of q, given as $1 seq and $2 lease, and inserts what
+// was sent with it. Where the lease is lost it divides by zero, and so ends the transaction: by what a volatile function
+// returns, as the planner may work out at once, whether or not it is needed, what is constant.
+func removal(q *table, outs []*out) string {
+	var b strings.Builder
+	b.WriteString(`WITH gone AS (DELETE FROM ` + q.quoted + ` WHERE seq = $1 AND lease_id = $2 AND ` + byKey + ` RETURNING 1)`)
+	param := 3
+	for i, o := range outs {
+		text := insert(o, param, false)
+		if o.lone() {
+			text = fmt.Sprintf("INSERT INTO %s (id, headers, body) VALUES ($%d, $%d, $%d)", o.to.quoted, param, param+1, param+2)
+		}
+		fmt.Fprintf(&b, ", out%d AS (%s)", i, text)
+		param += len(o.args)
+	}
+	b.WriteString(" SELECT coalesce((SELECT 1 FROM gone), 1 / (random() * 0)::int)")
+	return b.String()
+}

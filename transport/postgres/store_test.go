@@ -1,0 +1,40 @@
+package postgres
+
+import (
+	"testing"
+
+	"github.com/holdfast-go/holdfast/internal/tablequeue"
+	"github.com/holdfast-go/holdfast/internal/tablequeue/storetest"
+)
+
+func TestTheStoreDoesWhatTheEngineExpects(t *testing.T) {
+	for name, pooled := range map[string]bool{"prepared": false, "pooled": true} {
+		t.Run(name, func(t *testing.T) {
+			var worlds testingWorlds
+			storetest.Run(t, storetest.Harness{
+				Open: func(t testing.TB) tablequeue.Store {
+					if w := worlds.of(t); pooled {
+						return w.pooled()
+					}
+					return worlds.of(t).store()
+				},
+				Due: func(t testing.TB) {
+					worlds.of(t).exec(`UPDATE %sholdfast_tables SET swept_at = swept_at - interval '1 hour'`)
+				},
+			})
+		})
+	}
+}
+
+// testingWorlds has a world for each test.
+type testingWorlds struct{ known map[testing.TB]*world }
+
+func (ws *testingWorlds) of(t testing.TB) *world {
+	if ws.known == nil {
+		ws.known = map[testing.TB]*world{}
+	}
+	if ws.known[t] == nil {
+		ws.known[t] = newWorld(t)
+	}
+	return ws.known[t]
+}

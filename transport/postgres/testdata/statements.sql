@@ -1,0 +1,169 @@
+-- claim
+WITH due AS MATERIALIZED (
+	SELECT ctid, visible_at, seq, octet_length(headers) AS headers, coalesce(octet_length(body), 0) AS body FROM "app"."in"
+	WHERE (visible_at, seq) > ($5::timestamptz, $6::bigint) AND visible_at <= now()
+	ORDER BY visible_at, seq LIMIT $1 FOR UPDATE SKIP LOCKED
+), fit AS MATERIALIZED (
+	SELECT ctid, visible_at, seq FROM (
+		SELECT ctid, visible_at, seq, sum(headers) OVER sofar + sum(body) OVER sofar AS total, headers::bigint + body AS size
+		FROM due WINDOW sofar AS (ROWS UNBOUNDED PRECEDING)) AS summed
+	WHERE total <= $7::bigint OR total = size
+), got AS (
+	UPDATE "app"."in" SET delivery_count = delivery_count + 1,
+		visible_at = now() + $2::bigint * interval '1 microsecond', lease_id = $3, lease_owner = $4
+	WHERE ctid = ANY (ARRAY(SELECT ctid FROM fit))
+	RETURNING seq, id, headers, body, delivery_count, coalesce(expires <= now() AT TIME ZONE 'UTC', false) AS expired
+)
+SELECT 0::bigint AS seq, (extract(epoch FROM greatest(reached.visible_at, timestamptz 'epoch')) * 1000000)::bigint::text AS id, reached.seq::text AS headers, NULL::bytea AS body,
+	(extract(epoch FROM clock_timestamp() - now()) * 1000000)::integer AS delivery_count, false AS expired,
+	CASE WHEN EXISTS (SELECT FROM fit) THEN 0 ELSE coalesce((extract(epoch FROM (
+		SELECT least(visible_at, now() + interval '1 day') FROM "app"."in" WHERE visible_at > now() ORDER BY visible_at, seq LIMIT 1
+	) - now()) * 1000000)::bigint, 0) END AS next
+FROM (
+	SELECT visible_at, seq FROM (
+		(SELECT visible_at, seq FROM fit ORDER BY visible_at DESC, seq DESC LIMIT 1)
+		UNION ALL SELECT now() - interval '250 milliseconds', 0) AS places
+	ORDER BY visible_at, seq LIMIT 1) AS reached
+UNION ALL
+SELECT seq, id, headers, body, delivery_count, expired, 0 FROM got;
+
+-- renew
+UPDATE "app"."in" AS q SET visible_at = now() + $1::bigint * interval '1 microsecond'
+FROM unnest($2::bigint[], $3::bigint[]) WITH ORDINALITY AS r(seq, lease_id, n)
+WHERE q.seq = ANY (ARRAY[r.seq]) AND q.lease_id = r.lease_id
+	AND q.visible_at >= ANY (ARRAY[CASE WHEN r.n > 0 THEN timestamptz '-infinity' END]) AND q.visible_at >= ANY (ARRAY[CASE WHEN r.n > 0 THEN timestamptz '-infinity' END, CASE WHEN r.n > 0 THEN timestamptz '-infinity' END]) RETURNING r.n;
+
+-- settle without completing
+UPDATE "app"."in" AS q SET visible_at = now() + r.after * interval '1 microsecond',
+	delivery_count = greatest(0, q.delivery_count - r.undo), lease_id = NULL, lease_owner = NULL,
+	last_error = coalesce(nullif(r.note, ''), q.last_error)
+FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::text[]) WITH ORDINALITY AS r(seq, lease_id, after, undo, note, n)
+WHERE q.seq = ANY (ARRAY[r.seq]) AND q.lease_id = r.lease_id
+	AND q.visible_at >= ANY (ARRAY[CASE WHEN r.n > 0 THEN timestamptz '-infinity' END]) AND q.visible_at >= ANY (ARRAY[CASE WHEN r.n > 0 THEN timestamptz '-infinity' END, CASE WHEN r.n > 0 THEN timestamptz '-infinity' END]) RETURNING r.n;
+
+-- give back what an owner holds
+UPDATE "app"."in" SET visible_at = now(), lease_id = NULL, lease_owner = NULL
+WHERE ctid = ANY (ARRAY(SELECT ctid FROM "app"."in"
+	WHERE visible_at > now() AND visible_at <= now() + $2::bigint * interval '1 microsecond' AND lease_owner = $1 FOR UPDATE SKIP LOCKED));
+
+-- give back what a claim holds
+UPDATE "app"."in" SET visible_at = now(), lease_id = NULL, lease_owner = NULL
+WHERE ctid = ANY (ARRAY(SELECT ctid FROM "app"."in"
+	WHERE visible_at > now() AND visible_at <= now() + $2::bigint * interval '1 microsecond' AND lease_id = ANY ($1::bigint[]) FOR UPDATE SKIP LOCKED));
+
+-- lock for a transaction that keeps a snapshot
+SELECT seq FROM "app"."in" WHERE seq = $1 AND lease_id = $2 AND visible_at >= ANY (ARRAY[timestamptz '-infinity']) AND visible_at >= ANY (ARRAY[timestamptz '-infinity', '-infinity']) FOR UPDATE;
+
+-- cancel
+DELETE FROM "app"."in" WHERE seq = $1 AND delivery_count = 0 AND visible_at >= ANY (ARRAY[timestamptz '-infinity']) AND visible_at >= ANY (ARRAY[timestamptz '-infinity', '-infinity']);
+
+-- sweep
+DELETE FROM "app"."in" WHERE ctid = ANY (ARRAY(SELECT ctid FROM "app"."in"
+	WHERE expires <= now() AT TIME ZONE 'UTC' AND (lease_id IS NULL OR visible_at <= now())
+	ORDER BY expires LIMIT 1000 FOR UPDATE SKIP LOCKED));
+
+-- purge
+DELETE FROM "app"."in" WHERE ctid = ANY (ARRAY(SELECT ctid FROM "app"."in" WHERE visible_at <= now() FOR UPDATE SKIP LOCKED));
+
+-- send
+INSERT INTO "app"."out" (id, headers, body) SELECT r.id, r.headers, r.body FROM unnest($1::text[], $2::text[], $3::bytea[]) AS r(id, headers, body);
+
+-- send what is timed
+INSERT INTO "app"."out" (id, headers, body, visible_at, expires) SELECT r.id, r.headers, r.body, greatest(statement_timestamp(), CASE WHEN r.at = 0 THEN statement_timestamp() + r.after * interval '1 microsecond'
+	ELSE timestamptz 'epoch' + r.at * interval '1 microsecond' END), CASE WHEN r.ttl > 0 THEN (greatest(statement_timestamp(), CASE WHEN r.at = 0 THEN statement_timestamp() + r.after * interval '1 microsecond'
+	ELSE timestamptz 'epoch' + r.at * interval '1 microsecond' END) + r.ttl * interval '1 microsecond') AT TIME ZONE 'UTC' END FROM unnest($1::text[], $2::text[], $3::bytea[], $4::bigint[], $5::bigint[], $6::bigint[]) AS r(id, headers, body, at, after, ttl);
+
+-- send to a table of NServiceBus's
+INSERT INTO "public"."theirs" (id, headers, body, expires) SELECT r.id::uuid, r.headers, r.body, CASE WHEN r.ttl > 0 THEN (greatest(statement_timestamp(), CASE WHEN r.at = 0 THEN statement_timestamp() + r.after * interval '1 microsecond'
+	ELSE timestamptz 'epoch' + r.at * interval '1 microsecond' END) + r.ttl * interval '1 microsecond') AT TIME ZONE 'UTC' END FROM unnest($1::text[], $2::text[], $3::bytea[], $4::bigint[], $5::bigint[], $6::bigint[]) AS r(id, headers, body, at, after, ttl);
+
+-- complete
+WITH gone AS (
+	DELETE FROM "app"."in" AS q USING unnest($1::bigint[], $2::bigint[]) WITH ORDINALITY AS r(seq, lease_id, n)
+	WHERE q.seq = ANY (ARRAY[r.seq]) AND q.lease_id = r.lease_id
+	AND q.visible_at >= ANY (ARRAY[CASE WHEN r.n > 0 THEN timestamptz '-infinity' END]) AND q.visible_at >= ANY (ARRAY[CASE WHEN r.n > 0 THEN timestamptz '-infinity' END, CASE WHEN r.n > 0 THEN timestamptz '-infinity' END]) RETURNING r.n
+) SELECT n FROM gone;
+
+-- complete, and send to two queues
+WITH gone AS (
+	DELETE FROM "app"."in" AS q USING unnest($1::bigint[], $2::bigint[]) WITH ORDINALITY AS r(seq, lease_id, n)
+	WHERE q.seq = ANY (ARRAY[r.seq]) AND q.lease_id = r.lease_id
+	AND q.visible_at >= ANY (ARRAY[CASE WHEN r.n > 0 THEN timestamptz '-infinity' END]) AND q.visible_at >= ANY (ARRAY[CASE WHEN r.n > 0 THEN timestamptz '-infinity' END, CASE WHEN r.n > 0 THEN timestamptz '-infinity' END]) RETURNING r.n
+), out0 AS (INSERT INTO "app"."out" (id, headers, body) SELECT r.id, r.headers, r.body FROM unnest($3::bigint[], $4::text[], $5::text[], $6::bytea[]) AS r(owner, id, headers, body) WHERE r.owner IN (SELECT n FROM gone)), out1 AS (INSERT INTO "public"."theirs" (id, headers, body, expires) SELECT r.id::uuid, r.headers, r.body, CASE WHEN r.ttl > 0 THEN (greatest(statement_timestamp(), CASE WHEN r.at = 0 THEN statement_timestamp() + r.after * interval '1 microsecond'
+	ELSE timestamptz 'epoch' + r.at * interval '1 microsecond' END) + r.ttl * interval '1 microsecond') AT TIME ZONE 'UTC' END FROM unnest($7::bigint[], $8::text[], $9::text[], $10::bytea[], $11::bigint[], $12::bigint[], $13::bigint[]) AS r(owner, id, headers, body, at, after, ttl) WHERE r.owner IN (SELECT n FROM gone)) SELECT n FROM gone;
+
+-- complete in a handler's transaction
+WITH gone AS (DELETE FROM "app"."in" WHERE seq = $1 AND lease_id = $2 AND visible_at >= ANY (ARRAY[timestamptz '-infinity']) AND visible_at >= ANY (ARRAY[timestamptz '-infinity', '-infinity']) RETURNING 1) SELECT coalesce((SELECT 1 FROM gone), 1 / (random() * 0)::int);
+
+-- complete in a handler's transaction, and send to two queues
+WITH gone AS (DELETE FROM "app"."in" WHERE seq = $1 AND lease_id = $2 AND visible_at >= ANY (ARRAY[timestamptz '-infinity']) AND visible_at >= ANY (ARRAY[timestamptz '-infinity', '-infinity']) RETURNING 1), out0 AS (INSERT INTO "app"."out" (id, headers, body) VALUES ($3, $4, $5)), out1 AS (INSERT INTO "public"."theirs" (id, headers, body, expires) SELECT r.id::uuid, r.headers, r.body, CASE WHEN r.ttl > 0 THEN (greatest(statement_timestamp(), CASE WHEN r.at = 0 THEN statement_timestamp() + r.after * interval '1 microsecond'
+	ELSE timestamptz 'epoch' + r.at * interval '1 microsecond' END) + r.ttl * interval '1 microsecond') AT TIME ZONE 'UTC' END FROM unnest($6::text[], $7::text[], $8::bytea[], $9::bigint[], $10::bigint[], $11::bigint[]) AS r(id, headers, body, at, after, ttl)) SELECT coalesce((SELECT 1 FROM gone), 1 / (random() * 0)::int);
+
+-- what is set before, behind a proxy
+SELECT set_config('plan_cache_mode', 'force_generic_plan', true), set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true), set_config('enable_mergejoin', 'off', true), set_config('jit', 'off', true);
+
+-- look for the end of callers' transactions
+SELECT x, coalesce(txid_status(x) = 'committed', true) FROM unnest($1::bigint[]) AS x
+WHERE txid_status(x) IS DISTINCT FROM 'in progress';
+
+-- look for locks
+SELECT EXISTS (SELECT FROM pg_locks AS l
+	WHERE l.locktype = 'relation' AND l.relation = to_regclass(q.name)
+	AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+	AND l.mode IN ('ShareLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock'))
+FROM unnest($1::text[]) WITH ORDINALITY AS q(name, n) ORDER BY q.n;
+
+-- look for tables
+SELECT to_regclass(q.name) IS NULL FROM unnest($1::text[]) WITH ORDINALITY AS q(name, n) ORDER BY q.n;
+
+-- make rows visible that waited for a lock
+UPDATE "app"."in" SET visible_at = least(now(), (SELECT min(visible_at) FROM "app"."in"))
+WHERE seq = ANY ($1::bigint[]) AND lease_id IS NULL AND visible_at > now();
+
+-- install
+SET LOCAL standard_conforming_strings = on;
+SELECT pg_advisory_xact_lock(hashtextextended('holdfast install app', 0));
+SET LOCAL lock_timeout = '10s';
+CREATE SCHEMA IF NOT EXISTS "app";
+CREATE TABLE IF NOT EXISTS "app"."holdfast_subscriptions" (type text, queue text, PRIMARY KEY (type, queue));
+CREATE TABLE IF NOT EXISTS "app"."holdfast_tables" (
+	name text PRIMARY KEY,
+	version integer NOT NULL,
+	swept_at timestamptz NOT NULL DEFAULT now()
+);
+DO $do1$
+BEGIN IF to_regclass('"app"."in"') IS NOT NULL AND NOT EXISTS (SELECT FROM pg_attribute
+	WHERE attrelid = to_regclass('"app"."in"') AND attname = 'lease_id' AND NOT attisdropped) THEN
+	RAISE NOTICE 'queue % is a table of another kind, such as one of NServiceBus: it is left as it is', 'in';
+ELSE
+CREATE TABLE IF NOT EXISTS "app"."in" (
+	seq bigint GENERATED BY DEFAULT AS IDENTITY PRIMARY KEY,
+	id text NOT NULL DEFAULT gen_random_uuid()::text,
+	expires timestamp,
+	headers text NOT NULL,
+	body bytea,
+	visible_at timestamptz NOT NULL DEFAULT statement_timestamp(),
+	delivery_count integer NOT NULL DEFAULT 0,
+	lease_id bigint,
+	lease_owner text,
+	last_error text
+) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_insert_scale_factor = 0.1,
+	autovacuum_vacuum_cost_delay = 0, vacuum_truncate = off,
+	toast.autovacuum_vacuum_scale_factor = 0.01, toast.autovacuum_vacuum_cost_delay = 0, toast.vacuum_truncate = off);
+DO $do$
+BEGIN IF EXISTS (SELECT FROM pg_attribute WHERE attrelid = '"app"."in"'::regclass AND attname = 'expires_at' AND NOT attisdropped) THEN
+	ALTER TABLE "app"."in" ADD COLUMN IF NOT EXISTS expires timestamp;
+	UPDATE "app"."in" SET expires = expires_at AT TIME ZONE 'UTC' WHERE expires_at IS NOT NULL AND expires IS NULL;
+	ALTER TABLE "app"."in" SET (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_insert_scale_factor = 0.1,
+	autovacuum_vacuum_cost_delay = 0, vacuum_truncate = off,
+	toast.autovacuum_vacuum_scale_factor = 0.01, toast.autovacuum_vacuum_cost_delay = 0, toast.vacuum_truncate = off);
+END IF;
+END $do$;
+CREATE INDEX IF NOT EXISTS "in_expires_idx" ON "app"."in" (expires) WHERE expires IS NOT NULL;
+CREATE INDEX IF NOT EXISTS "in_visible_at_seq_idx" ON "app"."in" (visible_at, seq);
+CREATE INDEX IF NOT EXISTS "in_expires_idx" ON "app"."in" (expires) WHERE expires IS NOT NULL;
+INSERT INTO "app"."holdfast_tables" (name, version) VALUES ('in', 2)
+ON CONFLICT (name) DO UPDATE SET version = excluded.version WHERE holdfast_tables.version < excluded.version;
+END IF;
+END $do1$;
+

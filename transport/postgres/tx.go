@@ -1,0 +1,177 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/holdfast-go/holdfast/internal/tablequeue"
+	"github.com/holdfast-go/holdfast/internal/tablequeue/dialect"
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+// handlerTx is a transaction that a delivery is completed in, on a connection of its own.
+type handlerTx struct {
+	store *store
+	user  *userTx
+
+	mu   sync.Mutex    // guards conn
+	conn *pgxpool.Conn // nil when the transaction is over
+}
+
+// Begin implements [tablequeue.Transactor]. It waits for a connection; the transaction begins
+// with its first statement.
+func (s *store) Begin(ctx context.Context) (tablequeue.StoreTx, error) {
+	conn, err := s.handlers.Acquire(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("postgres: begin: %w", err)
+	}
+	h := &handlerTx{store: s, conn: conn, user: &userTx{conn: conn.Conn()}}
+	if !s.opened(h) {
+		conn.Release()
+		return nil, transport.ErrClosed
+	}
+	return h, nil
+}
+
+// opened remembers tx, so that Close can end it.
+func (s *store) opened(tx *handlerTx) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.open == nil {
+		return false
+	}
+	s.open[tx] = struct{}{}
+	return true
+}
+
+// take is the connection, for whoever ends the transaction; nil when it is over.
+func (h *handlerTx) take() *pgxpool.Conn {
+	h.mu.Lock()
+	conn := h.conn
+	h.conn = nil
+	h.mu.Unlock()
+	h.store.mu.Lock()
+	delete(h.store.open, h)
+	h.store.mu.Unlock()
+	return conn
+}
+
+// Complete implements [tablequeue.StoreTx]: the delete with the inserts, and the commit are one
+// round trip. The first fails where the lease is lost, and the server then does
+// nothing of what follows.
+func (h *handlerTx) Complete(ctx context.Context, u *tablequeue.Unit) error {
+	conn := h.take()
+	if conn == nil {
+		return errOver
+	}
+	defer conn.Release() // which closes it unless the transaction has ended
+	h.user.over = true
+	switch {
+	case errors.Is(h.user.err, transport.ErrLeaseLost):
+		u.Lost = true
+		return nil
+	case h.user.err != nil:
+		return fmt.Errorf("postgres: commit: %w: %w", errNotBegun, h.user.err)
+	}
+	units := []*tablequeue.Unit{u}
+	known := h.store.theirs(units)
+	err := h.store.delayable(units)
+	if err == nil {
+		err = h.store.commit(ctx, conn.Conn(), h.user.tx == nil, u)
+	}
+	if err != nil && !conn.Conn().IsClosed() {
+		_, _ = conn.Exec(ctx, "rollback")
+	}
+	if h.store.learned(ctx, units, known, err) {
+		return fmt.Errorf("postgres: commit: %w: %w", dialect.ErrDetected, err)
+	}
+	if u.Lost = code(err) == divisionByZero && !errors.Is(err, errWrites); u.Lost {
+		return nil
+	}
+	return err
+}
+
+// Errors of a transaction that are not about what was sent with it.
+var (
+	errNotBegun = errors.New("the transaction could not be begun")
+	errWrites   = errors.New("the handler's writes could not be committed")
+)
+
+func (s *store) commit(ctx context.Context, conn *pgx.Conn, begin bool, u *tablequeue.Unit) error {
+	var b pgx.Batch
+	if begin {
+		b.Queue("begin")
+	}
+	g := s.groups([]*tablequeue.Unit{u})[0]
+	args := []any{u.Lease.Seq, u.Lease.ID}
+	for _, o := range g.outs {
+		o.args = o.values()
+		args = append(args, o.args...)
+	}
+	sized := -1 // which of the batch tells the size of the table
+	if !g.queue.size.large() {
+		sized = b.Len()
+		b.Queue(g.queue.byIndex)
+	}
+	b.Queue(s.composed(g, true), plain(args)...)
+	b.Queue("commit")
+	if len(g.outs) == 0 {
+		return sendCommit(ctx, conn, &b, g.queue, sized)
+	}
+	watch := s.watchLocks(conn, u)
+	return watch.end(sendCommit(ctx, conn, &b, g.queue, sized))
+}
+
+// sendCommit sends a batch that ends with a commit.
+func sendCommit(ctx context.Context, conn *pgx.Conn, b *pgx.Batch, queue *table, sized int) error {
+	results := conn.SendBatch(ctx, b)
+	for i := range b.Len() - 1 {
+		var err error
+		if i == sized {
+			var large bool
+			err = results.QueryRow().Scan(nil, &large)
+			queue.size.found(large)
+		} else {
+			_, err = results.Exec()
+		}
+		if err != nil {
+			_ = results.Close()
+			return failure("commit", err)
+		}
+	}
+	_, err := results.Exec()
+	_ = results.Close() // whatever comes after the answer to a commit does not undo it
+	if err != nil {
+		return fmt.Errorf("postgres: commit: %w: %w", errWrites, err)
+	}
+	return nil
+}
+
+// Rollback implements [tablequeue.StoreTx].
+func (h *handlerTx) Rollback(ctx context.Context) error {
+	conn := h.take()
+	if conn == nil {
+		return nil
+	}
+	defer conn.Release()
+	h.user.over = true
+	if h.user.tx == nil || conn.Conn().IsClosed() { // the server rolls back what its connection was lost with
+		return nil
+	}
+	if _, err := conn.Exec(ctx, "rollback"); err != nil {
+		return fmt.Errorf("postgres: rollback: %w", err)
+	}
+	return nil
+}
+
+// abort ends the transaction by cutting its connection, which the handler may be using.
+func (h *handlerTx) abort() {
+	if conn := h.take(); conn != nil {
+		_ = conn.Hijack().PgConn().Conn().Close()
+	}
+}

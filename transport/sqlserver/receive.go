@@ -1,0 +1,109 @@
+package sqlserver
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"fmt"
+	"math"
+	"time"
+
+	mssql "github.com/microsoft/go-mssqldb"
+
+	"github.com/holdfast-go/holdfast/internal/tablequeue"
+)
+
+// Claim implements [tablequeue.Queues].
+func (s *store) Claim(ctx context.Context, c tablequeue.Claim, into []tablequeue.Claimed) ([]tablequeue.Claimed, time.Duration, error) {
+	var rows []tablequeue.Claimed
+	var next int64
+	err := s.learning(ctx, []string{c.Queue}, func() (err error) {
+		rows, next, err = s.claim(ctx, c, into)
+		return err
+	})
+	if err != nil {
+		return into[:0], 0, failed(fmt.Sprintf("receive from queue %q", c.Queue), err)
+	}
+	return rows, time.Duration(next) * time.Microsecond, nil
+}
+
+// claim reads the leased rows and, where there are none, the result that then follows: in how many
+// microseconds the next is due.
+func (s *store) claim(ctx context.Context, c tablequeue.Claim, into []tablequeue.Claimed) ([]tablequeue.Claimed, int64, error) {
+	rows, err := s.db.QueryContext(ctx, s.table(c.Queue).claim, sql.Named("limit", c.Limit),
+		sql.Named("for", c.For.Microseconds()), sql.Named("lease", c.Lease), sql.Named("owner", mssql.NVarCharMax(c.Owner)),
+		sql.Named("bytes", cmp.Or(c.MaxBytes, math.MaxInt64)))
+	if err != nil {
+		return into, 0, err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var row tablequeue.Claimed
+		if err := rows.Scan(&row.Seq, &row.ID, &row.Headers, &row.Body, &row.Count, &row.Expired); err != nil {
+			return into, 0, err
+		}
+		into = append(into, row)
+	}
+	var next int64
+	if rows.Err() == nil && rows.NextResultSet() && rows.Next() {
+		err = rows.Scan(&next)
+	}
+	if err == nil {
+		err = rows.Err()
+	}
+	return into, next, err
+}
+
+// Renew implements [tablequeue.Queues].
+func (s *store) Renew(ctx context.Context, queue string, leases []tablequeue.Lease, d time.Duration) ([]bool, error) {
+	lost, named := make([]bool, len(leases)), make([][]int64, len(leases))
+	for i, l := range leases {
+		lost[i], named[i] = true, []int64{int64(i), l.Seq, l.ID}
+	}
+	err := s.learning(ctx, []string{queue}, func() error {
+		return each(ctx, s.db, hits(func(i int) { lost[i] = false }), s.table(queue).renew,
+			list("rows", named), sql.Named("for", d.Microseconds()))
+	})
+	if err != nil {
+		return nil, failed(fmt.Sprintf("renew leases of queue %q", queue), err)
+	}
+	return lost, nil
+}
+
+// hits scans the number of a row that a statement has hit.
+func hits(hit func(i int)) func(*sql.Rows) error {
+	return func(rows *sql.Rows) error {
+		var i int
+		if err := rows.Scan(&i); err != nil {
+			return err
+		}
+		hit(i)
+		return nil
+	}
+}
+
+// Abandon implements [tablequeue.Queues].
+func (s *store) Abandon(ctx context.Context, queue, owner string, d time.Duration) error {
+	return s.giveBack(ctx, queue, s.table(queue).abandon, sql.Named("for", d.Microseconds()), sql.Named("owner", mssql.NVarCharMax(owner)))
+}
+
+// AbandonClaims implements [tablequeue.Orphaner].
+func (s *store) AbandonClaims(ctx context.Context, queue string, leases []int64, d time.Duration) error {
+	return s.giveBack(ctx, queue, s.table(queue).orphans, sql.Named("for", d.Microseconds()), list("leases", leases))
+}
+
+func (s *store) giveBack(ctx context.Context, queue, statement string, args ...any) error {
+	if _, err := s.db.ExecContext(ctx, statement, args...); err != nil {
+		return failed(fmt.Sprintf("give back leases of queue %q", queue), err)
+	}
+	return nil
+}
+
+// Cancel implements [tablequeue.Queues].
+func (s *store) Cancel(ctx context.Context, queue string, seq int64) (bool, error) {
+	n, err := s.changed(ctx, s.table(queue).cancel, sql.Named("seq", seq))
+	if err != nil {
+		return false, failed(fmt.Sprintf("cancel message %d of queue %q", seq, queue), err)
+	}
+	return n > 0, nil
+}

@@ -1,0 +1,127 @@
+package sqlserver
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	mssql "github.com/microsoft/go-mssqldb"
+
+	"github.com/holdfast-go/holdfast/internal/tablequeue"
+	"github.com/holdfast-go/holdfast/internal/tablequeue/dialect"
+)
+
+var (
+	_ tablequeue.Store      = (*store)(nil)
+	_ tablequeue.Transactor = (*store)(nil)
+	_ tablequeue.Orphaner   = (*store)(nil)
+	_ tablequeue.Sweeper    = (*store)(nil)
+	_ tablequeue.Namer      = (*store)(nil)
+	_ tablequeue.Locks      = (*store)(nil)
+)
+
+// store is the SQL Server dialect of the lease engine. It is no [tablequeue.Waker]: receivers poll.
+type store struct {
+	database string
+	dialect.Settings
+	db       *sql.DB // the engine's statements
+	handlers *sql.DB // handlers' transactions
+	tables   dialect.Memo[*table]
+
+	life context.Context //nolint:containedctx // of handlers' transactions: ends when Close begins
+	end  context.CancelFunc
+}
+
+// on is what statements are run on: connections of the pool, or a transaction.
+type on interface {
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
+}
+
+// connector marks the errors of connecting: nothing has been asked of the server then.
+type connector struct{ driver.Connector }
+
+func (c connector) Connect(ctx context.Context) (driver.Conn, error) {
+	conn, err := c.Connector.Connect(ctx)
+	if err != nil {
+		return nil, &connectError{err}
+	}
+	return conn, nil
+}
+
+type connectError struct{ cause error }
+
+func (e *connectError) Error() string { return "connect: " + e.cause.Error() }
+func (e *connectError) Unwrap() error { return e.cause }
+
+func newStore(c connector, set dialect.Settings) *store {
+	s := &store{Settings: set, db: openDB(c, poolSize), handlers: openDB(c, set.MaxTx)}
+	s.life, s.end = context.WithCancel(context.Background())
+	return s
+}
+
+// minLevel is the compatibility level from which on there is OPENJSON: that of SQL Server 2016.
+const minLevel = 130
+
+// connect asks which database the server has given us.
+func (s *store) connect(ctx context.Context) error {
+	var level int
+	err := s.db.QueryRowContext(ctx, databaseAndLevel).Scan(&s.database, &level)
+	if err == nil && level < minLevel {
+		err = fmt.Errorf("database %q has compatibility level %d, want %d or above: ALTER DATABASE %s SET COMPATIBILITY_LEVEL = %d",
+			s.database, level, minLevel, bracket(s.database), minLevel)
+	}
+	if err != nil {
+		return &failure{doing: "open", cause: err}
+	}
+	return nil
+}
+
+// Close implements [tablequeue.Store].
+func (s *store) Close() error {
+	s.end()
+	return errors.Join(s.handlers.Close(), s.db.Close())
+}
+
+// table is the queue's table; Check has passed its name.
+func (s *store) table(queue string) *table {
+	if t, ok := s.tables.Load(queue); ok {
+		return t
+	}
+	return s.tables.Add(queue, newTable(s.Schema, s.place(queue), traits{}))
+}
+
+// each runs a query and calls row, which scans, for every row of its first result.
+func each(ctx context.Context, o on, row func(*sql.Rows) error, query string, args ...any) error {
+	rows, err := o.QueryContext(ctx, query, args...)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		if err := row(rows); err != nil {
+			return err
+		}
+	}
+	return rows.Err()
+}
+
+// texts appends what is in the only column of a result.
+func texts(to *[]string) func(*sql.Rows) error {
+	return func(rows *sql.Rows) error {
+		var text string
+		err := rows.Scan(&text)
+		*to = append(*to, text)
+		return err
+	}
+}
+
+// list is a parameter for OPENJSON: a list of any length in a statement whose text, and so whose plan,
+// is always the same. What is in it are numbers and texts, which always have a form in JSON.
+func list(name string, values any) sql.NamedArg {
+	doc, _ := json.Marshal(values) //nolint:errchkjson // see above
+	return sql.Named(name, mssql.NVarCharMax(doc))
+}

@@ -1,0 +1,208 @@
+package sqlserver
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	"github.com/holdfast-go/holdfast/internal/tablequeue"
+	"github.com/holdfast-go/holdfast/internal/tablequeue/dialect"
+)
+
+// Flush implements [tablequeue.Queues]. What is one statement needs no transaction around it.
+func (s *store) Flush(ctx context.Context, units []*tablequeue.Unit) error {
+	return s.flush(ctx, units, lockWait)
+}
+
+func (s *store) flush(ctx context.Context, units []*tablequeue.Unit, wait string) error {
+	return s.knowing(ctx, units, func() error {
+		if len(settlings(units))+len(outgoings(units)) > 1 {
+			return s.inTx(ctx, "write", func(tx *sql.Tx) error { return s.write(ctx, waiting{tx, wait}, units) })
+		}
+		if err := s.write(ctx, waiting{s.db, wait}, units); err != nil {
+			return failed("write", err)
+		}
+		return nil
+	})
+}
+
+// inTx does do in a transaction, or nothing.
+func (s *store) inTx(ctx context.Context, doing string, do func(tx *sql.Tx) error) error {
+	tx, err := s.db.BeginTx(ctx, nil)
+	if err != nil {
+		return undone(doing, err)
+	}
+	if err := do(tx); err != nil {
+		_ = tx.Rollback()
+		return undone(doing, err)
+	}
+	if err := tx.Commit(); err != nil {
+		return failed(doing, err)
+	}
+	return nil
+}
+
+// write settles what is leased, and then inserts what was sent with rows that it hit.
+func (s *store) write(ctx context.Context, o on, units []*tablequeue.Unit) error {
+	for _, g := range settlings(units) {
+		if err := s.settle(ctx, o, g); err != nil {
+			return fmt.Errorf("settle in queue %q: %w", g.queue, err)
+		}
+	}
+	return s.insert(ctx, o, slices.DeleteFunc(slices.Clone(units), func(u *tablequeue.Unit) bool { return u.Lost }))
+}
+
+// settling is what one statement settles.
+type settling struct {
+	queue  string
+	remove bool
+	units  []*tablequeue.Unit
+}
+
+func settlings(units []*tablequeue.Unit) (all []*settling) {
+	for _, u := range units {
+		u.Lost = false // a try before may have set it
+		if u.Verb == tablequeue.Send {
+			continue
+		}
+		remove := u.Verb == tablequeue.Delete
+		i := slices.IndexFunc(all, func(g *settling) bool { return g.queue == u.Queue && g.remove == remove })
+		if i < 0 {
+			i, all = len(all), append(all, &settling{queue: u.Queue, remove: remove})
+		}
+		all[i].units = append(all[i].units, u)
+	}
+	return all
+}
+
+func (s *store) settle(ctx context.Context, o on, g *settling) error {
+	named := make([][]any, len(g.units))
+	for i, u := range g.units {
+		u.Lost = true
+		named[i] = []any{i, u.Lease.Seq, u.Lease.ID}
+		if g.remove {
+			continue
+		}
+		undo := 0
+		if u.Verb == tablequeue.Release {
+			undo = 1
+		}
+		named[i] = append(named[i], u.After.Microseconds(), undo)
+		if u.Note != "" {
+			named[i] = append(named[i], u.Note)
+		}
+	}
+	statement := s.table(g.queue).update
+	if g.remove {
+		statement = s.table(g.queue).remove
+	}
+	return each(ctx, o, hits(func(i int) { g.units[i].Lost = false }), statement, list("rows", named))
+}
+
+// outgoing is what is inserted into one queue, in that order.
+type outgoing struct {
+	queue string
+	rows  []*tablequeue.Row
+}
+
+func outgoings(units []*tablequeue.Unit) (all []*outgoing) {
+	for _, u := range units {
+		for i := range u.Rows {
+			row := &u.Rows[i]
+			at := slices.IndexFunc(all, func(o *outgoing) bool { return o.queue == row.Queue })
+			if at < 0 {
+				at, all = len(all), append(all, &outgoing{queue: row.Queue})
+			}
+			all[at].rows = append(all[at].rows, row)
+		}
+	}
+	return all
+}
+
+func (s *store) insert(ctx context.Context, o on, units []*tablequeue.Unit) error {
+	for _, out := range outgoings(units) {
+		if err := s.insertRows(ctx, o, out); err != nil {
+			return fmt.Errorf("insert into queue %q: %w", out.queue, err)
+		}
+	}
+	return nil
+}
+
+// insertRows tells the rows their seq. They are given in order, but may come back in any.
+func (s *store) insertRows(ctx context.Context, o on, out *outgoing) error {
+	t := s.table(out.queue)
+	rows, bodies := encodeRows(out.rows)
+	args := []any{list("rows", rows), sql.Named("bodies", bodies)}
+	if t.traits.theirs {
+		for i := range rows {
+			rows[i].ID = dialect.UUID(rows[i].ID)
+		}
+		args[0] = list("rows", rows)
+		_, err := o.ExecContext(ctx, t.insert, args...)
+		return err
+	}
+	var seqs []int64
+	scan := func(rows *sql.Rows) error {
+		var seq int64
+		err := rows.Scan(&seq)
+		seqs = append(seqs, seq)
+		return err
+	}
+	if err := each(ctx, o, scan, t.insert, args...); err != nil {
+		return err
+	}
+	if len(seqs) != len(out.rows) {
+		return fmt.Errorf("%d of %d rows were inserted", len(seqs), len(out.rows))
+	}
+	slices.Sort(seqs)
+	for i, row := range out.rows {
+		if row.WantSeq {
+			row.Seq = seqs[i]
+		}
+	}
+	return nil
+}
+
+// jsonRow is a row as the insert takes it. Its body is the BodySize bytes of @bodies from BodyFrom, 1 at first.
+type jsonRow struct {
+	N        int             `json:"n"`
+	ID       string          `json:"id"`
+	Headers  json.RawMessage `json:"headers"`
+	BodyFrom int             `json:"body_from"`
+	BodySize int             `json:"body_size"`
+	At       int64           `json:"at_us"`
+	After    int64           `json:"after_us"`
+	TTL      int64           `json:"ttl_us"`
+}
+
+func encodeRows(rows []*tablequeue.Row) (encoded []jsonRow, bodies []byte) {
+	encoded = make([]jsonRow, len(rows))
+	for i, r := range rows {
+		e := jsonRow{
+			N: i, ID: r.ID, Headers: r.Headers, BodyFrom: len(bodies) + 1, BodySize: len(r.Body),
+			After: r.After.Microseconds(), TTL: r.TTL.Microseconds(),
+		}
+		if !r.At.IsZero() {
+			e.At = max(1, r.At.UnixMicro())
+		}
+		encoded[i] = e
+		bodies = append(bodies, r.Body...)
+	}
+	return encoded, padded(bodies)
+}
+
+// padded makes the length of b one of a few: up to 8,000 bytes it is part of a parameter's type, and each
+// type has the server make a plan of its own.
+func padded(b []byte) []byte {
+	const unlimited = 8001
+	size := 512
+	for size < len(b) {
+		size *= 2
+	}
+	if size > unlimited {
+		size = max(unlimited, len(b))
+	}
+	return append(b, make([]byte, size-len(b))...)
+}
