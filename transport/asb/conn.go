@@ -16,6 +16,8 @@ import (
 var (
 	_ transport.Conn       = (*conn)(nil)
 	_ transport.Installer  = (*conn)(nil)
+	_ transport.Verifier   = (*conn)(nil)
+	_ transport.Remover    = (*conn)(nil)
 	_ transport.Subscriber = (*conn)(nil)
 	_ transport.Canceler   = (*conn)(nil)
 	_ transport.Inspector  = (*conn)(nil)

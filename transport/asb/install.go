@@ -35,19 +35,23 @@ func (c *conn) install(ctx context.Context, plan transport.Plan) error {
 		}
 		c.own(q)
 	}
-	var topics []string
-	for _, types := range plan.Types {
-		if len(types) > 0 {
-			topics = append(topics, c.config.Topology.publishTo(types).topic)
-		}
-	}
-	slices.Sort(topics)
-	for _, topic := range slices.Compact(topics) {
+	for _, topic := range c.published(plan.Types) {
 		if err := c.installTopic(ctx, topic); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// published returns the topics that messages of these types are published to.
+func (c *conn) published(types [][]string) (topics []string) {
+	for _, own := range types {
+		if len(own) > 0 {
+			topics = append(topics, c.config.Topology.publishTo(own).topic)
+		}
+	}
+	slices.Sort(topics)
+	return slices.Compact(topics)
 }
 
 // own remembers a queue whose dead letters are to be looked after.
@@ -128,21 +132,18 @@ func (c *conn) queueProperties(q transport.Queue) *admin.QueueProperties {
 	return p
 }
 
-// compare tells where a queue that exists is not what would have been created.
+// compare logs which settings of an existing queue are not fit for an endpoint.
 func (c *conn) compare(ctx context.Context, q transport.Queue, found *admin.QueueProperties) {
 	if q.Shared {
 		return
 	}
-	switch most := found.MaxDeliveryCount; {
-	case most == nil || *most >= defaultDeliveryCount/4:
-	case c.ns.insecure && *most == emulatorDeliveryCount:
+	if c.ns.insecure && valueOr(found.MaxDeliveryCount, 0) == emulatorDeliveryCount {
+		found.MaxDeliveryCount = nil
 		c.warnEmulator(ctx)
-	default:
-		c.log.WarnContext(ctx, "a queue gives messages up early and is used as it is: one that a process dies with, or has its lock expire, may be dead-lettered before its retries are over",
-			"queue", q.Name, "max delivery count", *most, "advice", "set its MaxDeliveryCount to "+strconv.Itoa(defaultDeliveryCount))
 	}
-	if found.RequiresSession != nil && *found.RequiresSession {
-		c.log.WarnContext(ctx, "a queue requires sessions and cannot be received from", "queue", q.Name)
+	for _, setting := range unfit(q, found) {
+		c.log.WarnContext(ctx, "a queue exists with settings that are not fit for the endpoint, and is used as it is",
+			"queue", q.Name, "setting", setting)
 	}
 }
 

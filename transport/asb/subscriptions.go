@@ -102,11 +102,12 @@ func (c *conn) manageSubscription(ctx context.Context, topic, name, queue string
 	return nil
 }
 
-// forwardsTo compares a queue with what the administration says, which is a URL.
+// forwardsTo reports whether to, a path or the administration's URL of one, is a queue.
 func forwardsTo(to, queue string) bool {
-	to = strings.ToLower(strings.TrimSuffix(to, "/"))
-	queue = strings.ToLower(queue)
-	return to == queue || strings.HasSuffix(to, "/"+queue)
+	if _, host, ok := strings.Cut(to, "://"); ok {
+		_, to, _ = strings.Cut(host, "/")
+	}
+	return strings.EqualFold(strings.TrimSuffix(to, "/"), queue)
 }
 
 func (c *conn) createSubscription(ctx context.Context, topic, name, queue string, rules []admin.RuleProperties) error {
