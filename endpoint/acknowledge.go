@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/internal/uuid"
 	"github.com/holdfast-go/holdfast/transport"
 )
 
@@ -93,7 +94,7 @@ func (q *ackQueue) forget() {
 
 func (in *incoming) acknowledgement(queue string) transport.Operation {
 	now := time.Now()
-	m := &transport.Message{ID: newID(now)}
+	m := &transport.Message{ID: uuid.New(now)}
 	m.Headers.Set(header.MessageID, m.ID)
 	m.Headers.Set(header.ControlMessage, "True")
 	m.Headers.Set(header.RetrySuccessful, header.FormatTime(now))

@@ -2,6 +2,8 @@ package endpoint
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -141,4 +143,10 @@ func RunAll(ctx context.Context, endpoints ...*Endpoint) error {
 	}
 	wg.Wait()
 	return errors.Join(errs...)
+}
+
+// hostID returns an id of an endpoint on a machine that is the same after a restart.
+func hostID(endpoint, machine string) string {
+	sum := sha256.Sum256([]byte(endpoint + "\x00" + machine))
+	return hex.EncodeToString(sum[:16])
 }

@@ -22,7 +22,7 @@ type guarded struct {
 // is not to be handled. An error is a failure of the message.
 func (in *incoming) guard(ctx context.Context) (done bool, err error) {
 	if in.alone == nil {
-		in.live.slow.received(in.receive.Attempt.N)
+		in.live.slow.Received(in.receive.Attempt.N)
 		return in.suspect() && in.quarantine(ctx), nil
 	}
 	if in.alone.parked {

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/internal/uuid"
 	"github.com/holdfast-go/holdfast/pipeline"
 )
 
@@ -56,7 +57,7 @@ func (e *Endpoint) addCausation(out *pipeline.Outgoing) {
 		conversation = in.Headers.Get(header.ConversationID)
 	}
 	if conversation == "" {
-		conversation = newID(time.Now())
+		conversation = uuid.New(time.Now())
 	}
 	out.Headers.SetDefault(header.CorrelationID, correlation)
 	out.Headers.SetDefault(header.ConversationID, conversation)

@@ -54,8 +54,8 @@ func (e *Endpoint) Health() Health {
 	case live == nil:
 		h.bad("Run is starting")
 	default:
-		live.tell(&h)
-		e.throttles.tell(&h)
+		live.addTo(&h)
+		e.throttles.addTo(&h)
 	}
 	h.Ready = len(h.Reasons) == 0
 	return h
@@ -65,36 +65,22 @@ func (h *Health) bad(format string, args ...any) {
 	h.Reasons = append(h.Reasons, fmt.Sprintf(format, args...))
 }
 
-// tell adds what there is to say of an endpoint that runs.
-func (l *live) tell(h *Health) {
+// addTo adds the state of a running endpoint to h.
+func (l *live) addTo(h *Health) {
 	select {
 	case <-l.stopping:
 		h.bad("the endpoint is stopping")
 	default:
 	}
-	for _, lane := range l.lanes {
-		lane.tell(h)
+	for _, s := range l.sources {
+		s.addTo(h)
 	}
-	l.satellites.tell(h)
+	l.satellites.addTo(h)
 	if l.quarantine != nil {
-		l.quarantine.tell(h)
+		l.quarantine.addTo(h)
 	}
 	if n := l.held.Load(); n > 0 {
 		h.bad("failed messages that cannot be dealt with: %d", n)
-	}
-}
-
-// tell adds the queue that the lane receives from.
-func (l *lane) tell(h *Health) {
-	var s pump.Stats
-	if in := l.intake.Load(); in != nil {
-		s = in.pump.Stats()
-	}
-	h.Queues = append(h.Queues, queueHealth(l.queue, s))
-	if l.paused.Load() {
-		h.bad("receiving from %q is paused", l.queue)
-	} else if since, err := l.reception.failing(); err != nil {
-		h.bad("receiving from %q has been failing since %s: %v", l.queue, since.UTC().Format(time.RFC3339), err)
 	}
 }
 
@@ -109,7 +95,7 @@ type RateLimitHealth struct {
 	Failures int       `json:"failures"` // in a row
 }
 
-func (t *throttles) tell(h *Health) {
+func (t *throttles) addTo(h *Health) {
 	t.each(func(t *throttle, since time.Time, failures int) {
 		h.RateLimits = append(h.RateLimits, RateLimitHealth{t.ofType, since, failures})
 		what := "messages"

@@ -161,7 +161,7 @@ func (in *incoming) leave(ctx context.Context, ops []transport.Operation) error 
 		}
 	}
 	if in.alone == nil {
-		in.live.slow.handled(in.receive.Attempt.N)
+		in.live.slow.Succeeded(in.receive.Attempt.N)
 	}
 	if in.alone != nil || in.receive.Attempt.N > 1 && !in.gone || in.remembersThrottled() {
 		in.e.failures.forget(in.failureKey())

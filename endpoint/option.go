@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/internal/uuid"
 	"github.com/holdfast-go/holdfast/pipeline"
 	"github.com/holdfast-go/holdfast/transport"
 )
@@ -67,7 +68,7 @@ func Headers(h header.Map) Option {
 // [Header] that sets the conversation id, it is of the caller's choosing.
 func StartNewConversation() Option {
 	return func(out *pipeline.Outgoing) {
-		out.Headers.Set(header.ConversationID, newID(time.Now()))
+		out.Headers.Set(header.ConversationID, uuid.New(time.Now()))
 		if out.Incoming == nil {
 			return
 		}

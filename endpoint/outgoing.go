@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/internal/uuid"
 	"github.com/holdfast-go/holdfast/pipeline"
 	"github.com/holdfast-go/holdfast/transport"
 )
@@ -45,7 +46,7 @@ func (e *Endpoint) sendLocal(ctx context.Context, m any, opts []Option, s *Sessi
 // it at once when there is none.
 func (e *Endpoint) sendTyped(ctx context.Context, live *live, intent string, m any, t *messageType, opts []Option, s *Session) error {
 	out := &outgoing{}
-	out.Intent, out.Value, out.Types, out.MessageID = intent, m, t.types, newID(time.Now())
+	out.Intent, out.Value, out.Types, out.MessageID = intent, m, t.types, uuid.New(time.Now())
 	out.Headers = header.Within(out.fields[:])
 	if s != nil {
 		out.Incoming = &s.in.receive

@@ -87,7 +87,7 @@ func (q *quarantine) watch(ctx context.Context) {
 
 // paused tells whether the endpoint's own queue is, and with it the quarantine.
 func (q *quarantine) paused() bool {
-	return slices.ContainsFunc(q.live.lanes, func(l *lane) bool { return l.queue == q.e.cfg.Name && l.paused.Load() })
+	return slices.ContainsFunc(q.live.sources, func(s source) bool { return s.Queue() == q.e.cfg.Name && s.Paused() })
 }
 
 // begin works through what is there before anything else is received: were it to end the process
@@ -201,8 +201,8 @@ func (q *quarantine) add() {
 
 func (q *quarantine) log() *slog.Logger { return q.e.cfg.Logger }
 
-// tell adds what there is to say of the quarantine.
-func (q *quarantine) tell(h *Health) {
+// addTo adds the quarantine to h.
+func (q *quarantine) addTo(h *Health) {
 	if q.missing.Load() {
 		h.Warnings = append(h.Warnings, fmt.Sprintf("there is no queue %q: a message that ends the process comes back without a limit", q.queue))
 		return

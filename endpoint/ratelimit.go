@@ -324,7 +324,7 @@ func (in *incoming) follow(ctx context.Context, f recoverability.Failure) {
 
 // limit has the endpoint's queues handled one message at a time, or no longer.
 func (l *live) limit(limited bool) {
-	for _, lane := range l.lanes {
-		lane.resize(func() { lane.limited = limited })
+	for _, s := range l.sources {
+		s.SetSerial(limited)
 	}
 }

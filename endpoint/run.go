@@ -23,7 +23,7 @@ type live struct {
 	holding   pauses
 	acks      ackQueue
 	held      atomic.Int64   // failed messages that could be neither settled nor moved, until they are released
-	lanes     []*lane        // of the endpoint's own queues
+	sources   []source       // of the endpoint's own queues
 	untold    atomic.Int64   // notifications of messages that are being told
 	telling   sync.WaitGroup // those of rate limits
 	budget    *pump.Budget   // of all that is received
@@ -31,9 +31,9 @@ type live struct {
 	recoverability recoverability.Config // with what the transport and the transaction mode cannot do turned off
 
 	satellites *satellites
-	group      *pump.Group // of the endpoints that run together
-	quarantine *quarantine // nil where there is no guard
-	slow       *slowStart  // same
+	group      *pump.Group     // of the endpoints that run together
+	quarantine *quarantine     // nil where there is no guard
+	slow       *pump.SlowStart // same
 }
 
 // Run connects, receives and handles messages until ctx ends; then it lets the
@@ -124,29 +124,32 @@ func (e *Endpoint) queues() []string {
 
 // receiveAll receives from the endpoint's queues, and from the driver's own, until ctx ends.
 func (e *Endpoint) receiveAll(ctx context.Context, live *live) (err error) {
-	var lanes []*lane
-	defer func() { err = errors.Join(err, closeLanes(lanes)) }()
+	var sources []source
+	defer func() { err = errors.Join(err, closeAll(sources)) }()
 	for _, queue := range e.queues() {
 		opts := transport.ReceiverOptions{Queue: queue, CompletesFirst: e.cfg.Transactions == None}
-		own, err := e.openLane(ctx, live, opts, e.cfg.Concurrency, e.incoming(live, queue))
+		own, err := e.openSource(ctx, live, opts, e.cfg.Concurrency, e.incoming(live, queue))
 		if err != nil {
 			return fmt.Errorf("endpoint %q: %w", e.cfg.Name, err)
 		}
-		lanes = append(lanes, own)
+		sources = append(sources, own)
 	}
-	live.lanes, live.quarantine, live.satellites = lanes, e.newQuarantine(live), e.newSatellites(live)
+	live.sources, live.quarantine, live.satellites = sources, e.newQuarantine(live), e.newSatellites(live)
 	if live.quarantine != nil {
-		live.slow = newSlowStart(live.lanes)
+		live.slow = new(pump.SlowStart)
+		for _, s := range sources {
+			live.slow.Add(s.Source)
+		}
 	}
 	e.begin(live)
 	defer e.live.Store(nil)
 	live.quarantine.begin(ctx)
-	errs := make([]error, len(lanes)+1)
+	errs := make([]error, len(sources)+1)
 	var wg sync.WaitGroup
 	wg.Go(func() { live.quarantine.watch(ctx) })
-	wg.Go(func() { errs[len(lanes)] = live.satellites.run(ctx) })
-	for i, l := range lanes {
-		wg.Go(func() { errs[i] = l.run(ctx) })
+	wg.Go(func() { errs[len(sources)] = live.satellites.run(ctx) })
+	for i, s := range sources {
+		wg.Go(func() { errs[i] = s.Run(ctx) })
 	}
 	<-ctx.Done()
 	wg.Wait()

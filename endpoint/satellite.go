@@ -28,22 +28,22 @@ const (
 type satellites struct {
 	e      *Endpoint
 	live   *live
-	source transport.Satellites // nil: the driver has none
+	finder transport.Satellites // nil: the driver has none
 	search reception            // fails while the search does
 
-	mu    sync.Mutex // guards what follows
-	lanes []*lane
-	errs  []error // with which receiving ended
+	mu      sync.Mutex // guards what follows
+	sources []source
+	errs    []error // with which receiving ended
 }
 
 func (e *Endpoint) newSatellites(live *live) *satellites {
-	source, _ := live.conn.(transport.Satellites)
-	return &satellites{e: e, live: live, source: source, search: reception{queue: "the transport's own queues"}}
+	finder, _ := live.conn.(transport.Satellites)
+	return &satellites{e: e, live: live, finder: finder, search: reception{queue: "the transport's own queues"}}
 }
 
 // run receives from the queues until ctx ends.
 func (s *satellites) run(ctx context.Context) error {
-	if s.source == nil {
+	if s.finder == nil {
 		return nil
 	}
 	var (
@@ -71,30 +71,30 @@ func (s *satellites) run(ctx context.Context) error {
 		}
 	}
 	running.Wait()
-	return errors.Join(append(s.errs, closeLanes(s.lanes))...)
+	return errors.Join(append(s.errs, closeAll(s.sources))...)
 }
 
 // find starts to receive from each queue that is found and not received from yet.
 func (s *satellites) find(ctx context.Context, running *sync.WaitGroup) error {
 	within, cancel := context.WithTimeout(ctx, satelliteTimeout)
 	defer cancel()
-	found, err := s.source.Satellites(within)
+	found, err := s.finder.Satellites(within)
 	errs := []error{err}
 	for _, sat := range found {
 		if s.has(sat.Queue) {
 			continue
 		}
 		opts := transport.ReceiverOptions{Queue: sat.Queue}
-		l, err := s.e.openLane(ctx, s.live, opts, max(1, sat.Concurrency), s.handle(sat))
+		opened, err := s.e.openSource(ctx, s.live, opts, max(1, sat.Concurrency), s.handle(sat))
 		if err != nil {
 			errs = append(errs, err)
 			continue
 		}
 		s.mu.Lock()
-		s.lanes = append(s.lanes, l)
+		s.sources = append(s.sources, opened)
 		s.mu.Unlock()
 		running.Go(func() {
-			err := l.run(ctx)
+			err := opened.Run(ctx)
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			s.errs = append(s.errs, err)
@@ -104,19 +104,19 @@ func (s *satellites) find(ctx context.Context, running *sync.WaitGroup) error {
 }
 
 func (s *satellites) has(queue string) bool {
-	return slices.ContainsFunc(s.all(), func(l *lane) bool { return l.queue == queue })
+	return slices.ContainsFunc(s.all(), func(own source) bool { return own.Queue() == queue })
 }
 
 // all returns what receives from the queues found so far.
-func (s *satellites) all() []*lane {
+func (s *satellites) all() []source {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return slices.Clone(s.lanes)
+	return slices.Clone(s.sources)
 }
 
-func (s *satellites) tell(h *Health) {
-	for _, l := range s.all() {
-		l.tell(h)
+func (s *satellites) addTo(h *Health) {
+	for _, own := range s.all() {
+		own.addTo(h)
 	}
 	if since, err := s.search.failing(); err != nil {
 		h.bad("the search for the transport's own queues has been failing since %s: %v", since.UTC().Format(time.RFC3339), err)

@@ -12,10 +12,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/spf13/cobra"
 
 	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/internal/uuid"
 	"github.com/holdfast-go/holdfast/transport"
 )
 
@@ -222,12 +222,12 @@ func accepted(n int, err error) int {
 
 // operation is a message as an endpoint of the name "holdfast" would send it.
 func (s *sending) operation(body []byte, now time.Time) transport.Operation {
-	id := newID()
+	id := uuid.New(now)
 	var h header.Map
 	h.Reserve(12 + s.extra.Len())
 	h.Set(header.MessageID, id)
 	h.Set(header.CorrelationID, id)
-	h.Set(header.ConversationID, newID())
+	h.Set(header.ConversationID, uuid.New(now))
 	h.Set(header.MessageIntent, header.IntentSend)
 	h.Set(header.OriginatingEndpoint, programName)
 	h.Set(header.OriginatingMachine, machineName())
@@ -244,6 +244,3 @@ func (s *sending) operation(body []byte, now time.Time) transport.Operation {
 		Message: &transport.Message{ID: h.Get(header.MessageID), Headers: h, Body: body}, Queue: s.to, After: s.after,
 	}
 }
-
-// newID is a message id as endpoints make them: a UUID version 7.
-func newID() string { return uuid.Must(uuid.NewV7()).String() }

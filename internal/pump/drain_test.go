@@ -293,7 +293,7 @@ func TestStopHandlesWhatTheDriverHoldsAheadWhereReleaseCounts(t *testing.T) {
 			})
 			pass(time.Second)
 			if tt.limited {
-				p.SetSerial()
+				p.set(1, true)
 			}
 			p.stop()
 			<-p.over

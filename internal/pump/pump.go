@@ -206,10 +206,6 @@ func (p *Pump) leaveBudget() {
 // start at once; fewer are handled as those that are running finish.
 func (p *Pump) SetConcurrency(n int) { p.set(n, p.cfg.Serial) }
 
-// SetSerial is SetConcurrency of 1 with nothing received ahead, as if [Config].Serial were set, until the
-// next SetConcurrency.
-func (p *Pump) SetSerial() { p.set(1, true) }
-
 func (p *Pump) set(concurrency int, serial bool) {
 	p.mu.Lock()
 	p.concurrency, p.serial = max(1, concurrency), serial

@@ -173,7 +173,7 @@ func TestSerialForATimeReceivesNothingAhead(t *testing.T) {
 		ds := r.put(12)
 		p := start(t, Config{Receiver: r, Concurrency: 2, Limits: transport.Limits{Prefetch: true}, Handle: complete(time.Second)})
 		p.wantStats(t, Stats{Handling: 2})
-		p.SetSerial()
+		p.set(1, true)
 		for range 4 {
 			pass(time.Second)
 			p.wantStats(t, Stats{Handling: 1})

@@ -1,15 +1,15 @@
-package endpoint
+// Package uuid makes the ids of messages and conversations.
+package uuid
 
 import (
-	"crypto/sha256"
 	"encoding/hex"
 	"math/rand/v2"
 	"time"
 )
 
-// newID makes a UUID version 7 (RFC 9562): ids made later sort later, which keeps
-// indexes compact. Its random part need not be secret.
-func newID(now time.Time) string {
+// New returns a UUID version 7 (RFC 9562) of a time. Later ids sort later, which keeps
+// indexes compact. The random part is not secret.
+func New(now time.Time) string {
 	var u [16]byte
 	ms := uint64(now.UnixMilli())
 	for i := range 6 {
@@ -24,10 +24,10 @@ func newID(now time.Time) string {
 	}
 	u[6] = u[6]&0x0f | 0x70
 	u[8] = u[8]&0x3f | 0x80
-	return formatUUID(u)
+	return format(u)
 }
 
-func formatUUID(u [16]byte) string {
+func format(u [16]byte) string {
 	var text [36]byte
 	hex.Encode(text[0:8], u[0:4])
 	hex.Encode(text[9:13], u[4:6])
@@ -36,10 +36,4 @@ func formatUUID(u [16]byte) string {
 	hex.Encode(text[24:36], u[10:16])
 	text[8], text[13], text[18], text[23] = '-', '-', '-', '-'
 	return string(text[:])
-}
-
-// hostID identifies an endpoint on a machine: the same after a restart.
-func hostID(endpoint, machine string) string {
-	sum := sha256.Sum256([]byte(endpoint + "\x00" + machine))
-	return hex.EncodeToString(sum[:16])
 }

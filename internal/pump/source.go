@@ -1,0 +1,215 @@
+package pump
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+// reopenTimeout bounds opening the receiver after a pause.
+const reopenTimeout = 30 * time.Second
+
+// ErrEnded is returned by [Source.Pause] and [Source.Resume] when the source has ended.
+var ErrEnded = errors.New("pump: the source has ended")
+
+// SourceConfig configures a [Source]. All fields are required.
+type SourceConfig struct {
+	// Config is of each pump. Receiver is set by the source.
+	Config
+	// Open opens the receiver: once at the beginning, and after each pause.
+	Open func(ctx context.Context) (transport.Receiver, error)
+	// Group contains the source's pump.
+	Group *Group
+}
+
+// A Source is a queue from which messages are received, until it is paused or ends. Its methods are
+// safe for concurrent use.
+type Source struct {
+	cfg      SourceConfig
+	ended    <-chan struct{}
+	requests chan request
+	paused   atomic.Bool
+	opened   atomic.Pointer[opened] // nil while paused
+
+	resizing    sync.Mutex // guards the rest, and the order of changes at the pump
+	concurrency int
+	serial      bool // one message at a time, none received ahead
+	slow        bool // one message at a time: see SlowStart
+}
+
+// opened is a receiver with its pump, from one opening to the next pause.
+type opened struct {
+	receiver transport.Receiver
+	pump     *Pump
+}
+
+// request asks Run to pause or to resume. done has room for the answer.
+type request struct {
+	pause bool
+	done  chan error
+}
+
+// OpenSource opens the receiver of a source. The caller calls [Source.Run] next, or [Source.Close].
+// The source ends with ctx.
+func OpenSource(ctx context.Context, cfg SourceConfig) (*Source, error) {
+	s := &Source{cfg: cfg, ended: ctx.Done(), requests: make(chan request), concurrency: cfg.Concurrency}
+	return s, s.open(ctx)
+}
+
+func (s *Source) open(ctx context.Context) error {
+	receiver, err := s.cfg.Open(ctx)
+	if err != nil {
+		return err
+	}
+	cfg := s.cfg.Config
+	cfg.Receiver = receiver
+	p := New(cfg)
+	s.cfg.Group.Join(p)
+	s.opened.Store(&opened{receiver, p})
+	s.resize(func() {})
+	return nil
+}
+
+// Run receives until ctx ends, except while the source is paused.
+func (s *Source) Run(ctx context.Context) error {
+	for {
+		pause, err := s.receive(ctx)
+		if pause == nil {
+			return err
+		}
+		queue := slog.String("queue", s.cfg.Queue)
+		if err := errors.Join(err, s.Close()); err != nil {
+			s.cfg.Logger.WarnContext(ctx, "closing the receiver of a paused queue failed", queue, slog.Any("error", err))
+		}
+		s.cfg.OnReceive(nil) // an outage is over: nothing is received
+		s.cfg.Logger.InfoContext(ctx, "receiving is paused", queue)
+		pause.done <- nil
+		if !s.rest(ctx) {
+			return nil
+		}
+		s.cfg.Logger.InfoContext(ctx, "receiving is resumed", queue)
+	}
+}
+
+// receive pumps until a request to pause, which it returns, or until ctx ends. Every received
+// message is settled then.
+func (s *Source) receive(ctx context.Context) (*request, error) {
+	pumping, stop := context.WithCancel(ctx)
+	ended := make(chan error, 1)
+	go func() { ended <- s.opened.Load().pump.Run(pumping) }()
+	pause := s.await(ctx, true)
+	s.paused.Store(pause != nil)
+	stop()
+	return pause, <-ended
+}
+
+// rest returns true when a request to resume has succeeded, and false when ctx has ended.
+func (s *Source) rest(ctx context.Context) bool {
+	for {
+		resume := s.await(ctx, false)
+		if resume == nil {
+			return false
+		}
+		opening, cancel := context.WithTimeout(ctx, reopenTimeout)
+		err := s.open(opening)
+		cancel()
+		s.paused.Store(err != nil)
+		resume.done <- err
+		if err == nil {
+			return true
+		}
+	}
+}
+
+// await returns the next request to pause, or to resume, and nil when ctx ends. It fulfils requests
+// that change nothing.
+func (s *Source) await(ctx context.Context, pause bool) *request {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case r := <-s.requests:
+			if r.pause == pause {
+				return &r
+			}
+			r.done <- nil
+		}
+	}
+}
+
+// Pause stops receiving and returns when every received message is settled. It returns [ErrEnded] when the
+// source ends before it takes the request. When ctx ends first, Pause returns the cause and the pause continues.
+func (s *Source) Pause(ctx context.Context) error { return s.request(ctx, true) }
+
+// Resume receives again, and returns when the receiver is open. Its errors are those of [Source.Pause] and
+// of opening; the source stays paused then.
+func (s *Source) Resume(ctx context.Context) error { return s.request(ctx, false) }
+
+func (s *Source) request(ctx context.Context, pause bool) error {
+	r := request{pause, make(chan error, 1)}
+	select {
+	case s.requests <- r:
+	case <-s.ended:
+		return ErrEnded
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	select {
+	case err := <-r.done:
+		return err
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// Paused reports whether the source is paused, or is being paused.
+func (s *Source) Paused() bool { return s.paused.Load() }
+
+// Queue returns the name of the queue.
+func (s *Source) Queue() string { return s.cfg.Queue }
+
+// Stats returns the numbers of the messages that the source holds.
+func (s *Source) Stats() Stats {
+	if o := s.opened.Load(); o != nil {
+		return o.pump.Stats()
+	}
+	return Stats{}
+}
+
+// SetConcurrency changes how many messages are handled at once, as [Pump.SetConcurrency] does, and
+// keeps the number over a pause.
+func (s *Source) SetConcurrency(n int) { s.resize(func() { s.concurrency = n }) }
+
+// SetSerial turns [Config].Serial on or off. A message that was received ahead would wait for long, and no
+// other instance could receive it.
+func (s *Source) SetSerial(on bool) { s.resize(func() { s.serial = on }) }
+
+func (s *Source) setSlow(on bool) { s.resize(func() { s.slow = on }) }
+
+// resize makes a change and applies the result to the pump.
+func (s *Source) resize(change func()) {
+	s.resizing.Lock()
+	defer s.resizing.Unlock()
+	change()
+	n := s.concurrency
+	if s.serial || s.slow {
+		n = 1
+	}
+	if o := s.opened.Load(); o != nil {
+		o.pump.set(n, s.serial)
+	}
+}
+
+// Close closes the receiver, if there is one. The pump has ended, or never ran.
+func (s *Source) Close() error {
+	if o := s.opened.Swap(nil); o != nil {
+		s.cfg.Group.Leave(o.pump)
+		return o.receiver.Close()
+	}
+	return nil
+}
