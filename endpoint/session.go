@@ -23,7 +23,6 @@ type Session struct {
 	last bool // no handler follows the one that runs
 	ops  []transport.Operation
 	tx   transport.Tx
-	own  handlerTx // tx as handlers see it
 }
 
 var _ pipeline.Sender = (*Session)(nil)
@@ -87,34 +86,31 @@ func (s *Session) DoNotContinue() {
 	s.last = true
 }
 
-// Tx is the transaction that the message is completed in: begun at the first call,
-// the same for all handlers of the message. It goes with
-// [SendsAtomicWithReceive]; the transport's package has the function that makes use of
-// it, such as postgres.Tx or sqlite.OnCommit. The endpoint commits it when the handlers have returned nil and rolls it
-// back otherwise: its Complete and Rollback do nothing and return an error.
-func (s *Session) Tx(ctx context.Context) (transport.Tx, error) {
+// Tx returns the transaction in which the message is completed: begun at the first call, the same for all
+// handlers of the message. It needs [SendsAtomicWithReceive]. A function of the driver's package uses it,
+// such as postgres.Tx or sqlite.OnCommit. The endpoint commits it when the handlers have returned nil,
+// and rolls it back otherwise.
+func (s *Session) Tx(ctx context.Context) (transport.HandlerTx, error) {
 	if s.in.e.cfg.Transactions != SendsAtomicWithReceive {
-		return nil, errors.New("no transaction: set Config.Transactions to SendsAtomicWithReceive")
+		return transport.HandlerTx{}, errors.New("no transaction: set Config.Transactions to SendsAtomicWithReceive")
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.over {
-		return nil, ErrSessionOver
+		return transport.HandlerTx{}, ErrSessionOver
 	}
-	if s.tx != nil {
-		s.own = handlerTx{s.tx}
-		return &s.own, nil
+	if s.tx == nil {
+		t, ok := s.in.delivery.(transport.Transactor)
+		if !ok {
+			return transport.HandlerTx{}, errors.New("no transaction: the transport offers none")
+		}
+		tx, err := t.Begin(ctx)
+		if err != nil {
+			return transport.HandlerTx{}, err
+		}
+		s.tx = tx
 	}
-	t, ok := s.in.delivery.(transport.Transactor)
-	if !ok {
-		return nil, errors.New("no transaction: the transport offers none")
-	}
-	tx, err := t.Begin(ctx)
-	if err != nil {
-		return nil, err
-	}
-	s.tx, s.own = tx, handlerTx{tx}
-	return &s.own, nil
+	return transport.NewHandlerTx(s.tx), nil
 }
 
 // keep adds an operation to what leaves with the message.

@@ -14,7 +14,7 @@ type Completer interface {
 // Without it the transaction mode SendsAtomicWithReceive is not offered.
 type Transactor interface {
 	// Begin returns the transaction of this delivery. The driver defines what it is, and when it really begins: users
-	// reach it through the driver's own function, such as postgres.Tx or sqlite.OnCommit, which calls [UnwrapTx].
+	// reach it through the driver's own function, such as postgres.Tx or sqlite.OnCommit, which calls [TxOf].
 	Begin(ctx context.Context) (Tx, error)
 }
 
@@ -26,15 +26,6 @@ type Tx interface {
 	Complete(ctx context.Context, ops []Operation) error
 	// Rollback undoes the handler's writes. It does not settle the delivery. After Complete it does nothing.
 	Rollback(ctx context.Context) error
-}
-
-// UnwrapTx returns the driver's own transaction behind tx. A session wraps it, so that handlers cannot end it; the
-// driver's function that makes use of a session's transaction, such as sqlite.OnCommit, unwraps it.
-func UnwrapTx(tx Tx) Tx {
-	if w, ok := tx.(interface{ Unwrap() Tx }); ok {
-		return w.Unwrap()
-	}
-	return tx
 }
 
 // ConflictDetector is implemented by a Tx of a database that may abort it in favor of another transaction. Without it,

@@ -177,9 +177,9 @@ type tx struct {
 }
 
 // Inner returns the dialect's part of a transaction that a delivery of this engine
-// has begun, and whether t is one, or wraps one.
-func Inner(t transport.Tx) (StoreTx, bool) {
-	own, ok := transport.UnwrapTx(t).(*tx)
+// has begun, and reports whether h is one.
+func Inner(h transport.HandlerTx) (StoreTx, bool) {
+	own, ok := transport.TxOf[*tx](h)
 	if !ok {
 		return nil, false
 	}

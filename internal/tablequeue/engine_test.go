@@ -815,7 +815,7 @@ func TestATransactionCompletesOrRollsBack(t *testing.T) {
 	begin := func(d transport.Delivery) (transport.Tx, *fakeTx) {
 		tx, err := d.(transport.Transactor).Begin(t.Context())
 		isErr(t, err, nil)
-		inner, ok := Inner(tx)
+		inner, ok := Inner(transport.NewHandlerTx(tx))
 		if !ok {
 			t.Fatal("Inner does not know its own")
 		}
@@ -847,7 +847,7 @@ func TestATransactionCompletesOrRollsBack(t *testing.T) {
 	if inner.rolledBack != 1 {
 		t.Error("not rolled back")
 	}
-	if _, ok := Inner(nil); ok {
+	if _, ok := Inner(transport.HandlerTx{}); ok {
 		t.Error("Inner knows what is not its own")
 	}
 	if _, ok := claimed(t, open(t, newFake("in")), 1)[0].(transport.Transactor); ok {

@@ -16,14 +16,14 @@ import (
 // again with the next attempt. OnCommit fails when s does, for a transaction of another driver, and for one that is
 // over. Several goroutines of a handler may call it at once.
 func OnCommit(ctx context.Context, s interface {
-	Tx(ctx context.Context) (transport.Tx, error)
+	Tx(ctx context.Context) (transport.HandlerTx, error)
 }, f func(),
 ) error {
 	given, err := s.Tx(ctx)
 	if err != nil {
 		return err
 	}
-	own, ok := transport.UnwrapTx(given).(*tx)
+	own, ok := transport.TxOf[*tx](given)
 	if !ok {
 		return errors.New("inmemory: the transaction is one of another transport")
 	}

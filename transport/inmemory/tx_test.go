@@ -16,7 +16,9 @@ type session struct {
 	err error
 }
 
-func (s session) Tx(context.Context) (transport.Tx, error) { return s.tx, s.err }
+func (s session) Tx(context.Context) (transport.HandlerTx, error) {
+	return transport.NewHandlerTx(s.tx), s.err
+}
 
 func begin(tb testing.TB, d transport.Delivery) transport.Tx {
 	tb.Helper()

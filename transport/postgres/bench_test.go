@@ -49,7 +49,9 @@ func atomically(ctx context.Context, d transport.Delivery, out []transport.Opera
 // session is what an endpoint's session is to [Tx].
 type session struct{ tx transport.Tx }
 
-func (s session) Tx(context.Context) (transport.Tx, error) { return s.tx, nil }
+func (s session) Tx(context.Context) (transport.HandlerTx, error) {
+	return transport.NewHandlerTx(s.tx), nil
+}
 
 func bench(b *testing.B, workers int, handle func(context.Context, transport.Delivery, []transport.Operation) error) {
 	w := newWorld(b, "input", "output")

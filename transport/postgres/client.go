@@ -13,7 +13,7 @@ import (
 
 // Session is what [Tx] needs of an endpoint's session.
 type Session interface {
-	Tx(ctx context.Context) (transport.Tx, error)
+	Tx(ctx context.Context) (transport.HandlerTx, error)
 }
 
 // ErrNotOurs is returned by [Tx] when the session's transaction is not on PostgreSQL.

@@ -15,7 +15,9 @@ import (
 // session stands for the endpoint's session, which a handler is given.
 type session struct{ tx transport.Tx }
 
-func (s session) Tx(context.Context) (transport.Tx, error) { return s.tx, nil }
+func (s session) Tx(context.Context) (transport.HandlerTx, error) {
+	return transport.NewHandlerTx(s.tx), nil
+}
 
 // A handler's write to a table in the same file is one with the completion of its message.
 func ExampleOnCommit() {

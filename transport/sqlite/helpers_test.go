@@ -120,4 +120,6 @@ func execute(t testing.TB, db *sql.DB, query string, args ...any) {
 // given is what has a transaction already, as a session of the endpoint does.
 type given struct{ tx transport.Tx }
 
-func (g given) Tx(context.Context) (transport.Tx, error) { return g.tx, nil }
+func (g given) Tx(context.Context) (transport.HandlerTx, error) {
+	return transport.NewHandlerTx(g.tx), nil
+}

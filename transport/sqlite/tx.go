@@ -28,7 +28,7 @@ import (
 //
 // It fails when s does, for a transaction of another transport, and when the transaction is over.
 func OnCommit(ctx context.Context, s interface {
-	Tx(ctx context.Context) (transport.Tx, error)
+	Tx(ctx context.Context) (transport.HandlerTx, error)
 }, f func(ctx context.Context, tx *sql.Tx) error,
 ) error {
 	given, err := s.Tx(ctx)

@@ -262,4 +262,6 @@ func TestOnCommitRefusesAnotherTransportsTransaction(t *testing.T) {
 
 type refusing struct{ err error }
 
-func (r refusing) Tx(context.Context) (transport.Tx, error) { return nil, r.err }
+func (r refusing) Tx(context.Context) (transport.HandlerTx, error) {
+	return transport.HandlerTx{}, r.err
+}

@@ -13,7 +13,9 @@ const anID = "0199a2f0-6f2b-7cc1-a4c5-4f1fd0c4c9a1"
 // session is one of an endpoint, with the transaction of a message.
 type session struct{ tx transport.Tx }
 
-func (s session) Tx(context.Context) (transport.Tx, error) { return s.tx, nil }
+func (s session) Tx(context.Context) (transport.HandlerTx, error) {
+	return transport.NewHandlerTx(s.tx), nil
+}
 
 func ok(t testing.TB, err error) {
 	t.Helper()

@@ -18,7 +18,7 @@ var (
 
 // Session is the part of an endpoint's session that [Tx] uses.
 type Session interface {
-	Tx(ctx context.Context) (transport.Tx, error)
+	Tx(ctx context.Context) (transport.HandlerTx, error)
 }
 
 // Tx returns the transaction of the message that is being handled, where it was received through
