@@ -72,7 +72,7 @@ func TestALongOutageIsCriticalOnce(t *testing.T) {
 		cfg := sales(broker, heard(&tally{}, func(placeOrder) string { return "" }))
 		cfg.Notify = []func(context.Context, endpoint.Notification){
 			func(_ context.Context, n endpoint.Notification) {
-				told.add(n.Err.Error())
+				told.add(n.Failure.Err.Error())
 				panic("no")
 			},
 		}
@@ -114,8 +114,8 @@ func TestAMessageThatCannotBeDealtWithIsCritical(t *testing.T) {
 		cfg.Recoverability = once
 		cfg.Notify = []func(context.Context, endpoint.Notification){
 			func(_ context.Context, n endpoint.Notification) {
-				if n.Kind == endpoint.CriticalError && n.MessageID == "m-1" && errors.Is(n.Err, errNo) {
-					told.add(n.Err.Error())
+				if n.Kind == endpoint.CriticalError && n.Failure.MessageID == "m-1" && errors.Is(n.Failure.Err, errNo) {
+					told.add(n.Failure.Err.Error())
 				}
 			},
 		}

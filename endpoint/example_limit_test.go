@@ -47,7 +47,7 @@ func ExampleConfig_rateLimit() {
 				case endpoint.RateLimitEnded:
 					fmt.Println("no longer limited")
 				case endpoint.MovedToError:
-					fmt.Println("lost:", n.MessageID)
+					fmt.Println("lost:", n.Failure.MessageID)
 				default:
 				}
 			},

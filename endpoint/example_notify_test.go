@@ -28,9 +28,9 @@ func ExampleConfig_notify() {
 			func(_ context.Context, n endpoint.Notification) {
 				switch n.Kind {
 				case endpoint.ImmediateRetry, endpoint.DelayedRetry:
-					fmt.Println(n.MessageID, "will be tried again for the", n.Retry, "time")
+					fmt.Println(n.Failure.MessageID, "will be tried again for the", n.Retry, "time")
 				case endpoint.MovedToError:
-					fmt.Println(n.MessageID, "is in", n.To, "because it is", recoverability.Class(n.Err))
+					fmt.Println(n.Failure.MessageID, "is in", n.To, "because it is", recoverability.Class(n.Failure.Err))
 					stop()
 				default: // there are more
 				}

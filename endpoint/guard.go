@@ -75,7 +75,8 @@ func (in *incoming) quarantine(ctx context.Context) bool {
 	q.add()
 	in.log().WarnContext(ctx, "a message may be what ends the process: it is quarantined, to be handled alone",
 		slog.String("message", in.id), slog.Int("attempt", n), slog.String("queue", q.queue))
-	moved := Notification{Kind: Quarantined, To: q.queue, Failure: in.facts(in.suspicion())}
+	f := in.facts(in.suspicion())
+	moved := Notification{Kind: Quarantined, To: q.queue, Failure: &f}
 	tell = func() { in.e.notify(ctx, moved) }
 	return true
 }

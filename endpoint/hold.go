@@ -22,7 +22,7 @@ func (in *incoming) hold(ctx context.Context, err error) {
 	in.tell(in.takeTurn(), func() {
 		in.e.critical(ctx, f)
 		if !in.taken {
-			in.e.notify(ctx, Notification{Kind: FallbackTaken, Failure: f, Fallback: FallbackHeld})
+			in.e.notify(ctx, Notification{Kind: FallbackTaken, Failure: &f, Fallback: FallbackHeld})
 		}
 	})
 	if in.taken {

@@ -8,21 +8,21 @@ import (
 	"github.com/holdfast-go/holdfast/recoverability"
 )
 
-// Notification tells of something that was done about a failed message, or that an endpoint
-// cannot help by itself. It is told after the fact: what could not be carried out is
-// not told of, and by then the next attempt may be under way. What was done about one message is
-// told in order, unless a function takes its full 10 s. The functions of [Config.Notify] get it.
+// Notification reports an action that was carried out on a failed message, or a condition that the endpoint
+// cannot mend by itself. The functions of [Config.Notify] get it after the fact, so the next attempt may
+// already run. An action that could not be carried out is not reported. The notifications of one message are
+// in order, unless a function takes its full 10 s.
 type Notification struct {
 	Kind NotificationKind
-	// Failure is the message and how it failed. Of what concerns no single message, such as a
-	// queue that cannot be received from, only Queue, Type, Err and Now are set, where there are
-	// such. It must not be changed.
-	recoverability.Failure
-	// Action is what was carried out; with FallbackTaken what could not be. Nil where none was
-	// decided.
+	// Action is the action that was carried out; with FallbackTaken the one that failed. Nil where
+	// none was decided.
 	Action recoverability.Action
+	// Failure is the message and its error. It is never nil. For a condition that concerns no single message,
+	// such as a queue that cannot be received from, only Queue, Type, Err and Now are set, as far as they
+	// are known. It must not be changed.
+	Failure *recoverability.Failure
 	// Retry counts from 1: with ImmediateRetry the retries of this cycle, with DelayedRetry those
-	// of the message, the one told of included. Otherwise 0.
+	// of the message, this one included. Otherwise 0.
 	Retry int
 	// To is the queue that the message is in now, where it was moved.
 	To string
@@ -30,10 +30,10 @@ type Notification struct {
 	Fallback Fallback
 }
 
-// NotificationKind says what a [Notification] tells of. Its values do not change.
+// NotificationKind is the kind of a [Notification]. Its values do not change.
 type NotificationKind string
 
-// What is told.
+// The kinds of notifications.
 const (
 	ImmediateRetry   NotificationKind = "immediate_retry"
 	DelayedRetry     NotificationKind = "delayed_retry"
@@ -125,10 +125,10 @@ func (in *incoming) fallBack(f Fallback, instead recoverability.Action) {
 // done tells of an action that was carried out, and of how it came to that.
 func (in *incoming) done(ctx context.Context, action recoverability.Action, f recoverability.Failure) {
 	for _, n := range in.fallen {
-		n.Failure = f
+		n.Failure = &f
 		in.e.notify(ctx, n)
 	}
-	n := Notification{Failure: f, Action: action}
+	n := Notification{Failure: &f, Action: action}
 	switch a := action.(type) {
 	case recoverability.Retry:
 		n.Kind, n.Retry = ImmediateRetry, f.Immediate
@@ -146,5 +146,5 @@ func (in *incoming) done(ctx context.Context, action recoverability.Action, f re
 
 // critical tells what the endpoint cannot help by itself.
 func (e *Endpoint) critical(ctx context.Context, f recoverability.Failure) {
-	e.notify(ctx, Notification{Kind: CriticalError, Failure: f})
+	e.notify(ctx, Notification{Kind: CriticalError, Failure: &f})
 }

@@ -67,7 +67,7 @@ func TestASlowNotifyFunctionMissesNothing(t *testing.T) {
 		cfg.Recoverability = recoverability.Config{Immediate: 1, Delayed: recoverability.Off}
 		cfg.Notify = append(cfg.Notify, func(_ context.Context, n endpoint.Notification) {
 			time.Sleep(time.Second)
-			told.add(n.MessageID + " " + string(n.Kind))
+			told.add(n.Failure.MessageID + " " + string(n.Kind))
 		})
 		r := start(t, cfg)
 		for n := range bad {

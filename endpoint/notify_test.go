@@ -105,11 +105,12 @@ func TestANotificationHoldsTheMessageItsErrorAndWhatWasDone(t *testing.T) {
 		if got.Kind != endpoint.Discarded || got.Action != (recoverability.Discard{Reason: "too old"}) {
 			t.Errorf("told of %v: %v", got.Kind, got.Action)
 		}
-		if got.MessageID != "m-1" || got.Type != "Shop.PlaceOrder" || got.Queue != "sales" || string(got.Body) != `{"ID":"7"}` {
-			t.Errorf("told of message %+v", got.Failure)
+		f := got.Failure
+		if f.MessageID != "m-1" || f.Type != "Shop.PlaceOrder" || f.Queue != "sales" || string(f.Body) != `{"ID":"7"}` {
+			t.Errorf("told of message %+v", f)
 		}
-		if got.Err == nil || !strings.HasSuffix(got.Err.Error(), errNo.Error()) || got.Attempt != 1 {
-			t.Errorf("told of the error %v at attempt %d", got.Err, got.Attempt)
+		if f.Err == nil || !strings.HasSuffix(f.Err.Error(), errNo.Error()) || f.Attempt != 1 {
+			t.Errorf("told of the error %v at attempt %d", f.Err, f.Attempt)
 		}
 	})
 }

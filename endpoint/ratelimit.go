@@ -313,7 +313,7 @@ func (in *incoming) follow(ctx context.Context, f recoverability.Failure) {
 		in.log().WarnContext(ctx, "failures in a row: one message at a time is attempted until one is handled",
 			slog.String("type", t.ofType), slog.Int("failures", failures), slog.Any("error", f.Err))
 	}
-	n := Notification{Kind: kind, Failure: recoverability.Failure{Queue: f.Queue, Type: t.ofType, Err: f.Err, Now: f.Now}}
+	n := Notification{Kind: kind, Failure: &recoverability.Failure{Queue: f.Queue, Type: t.ofType, Err: f.Err, Now: f.Now}}
 	turn := in.e.turns.take(sha256.Sum256([]byte("\x00" + t.ofType))) // no queue has that name
 	in.live.telling.Go(func() {                                       // the next change does not wait for it
 		defer turn.end()

@@ -134,7 +134,7 @@ func TestWhileLimitedOneMessageAtATimeIsAttemptedWithAWait(t *testing.T) {
 		var told tally
 		cfg.Notify = append(cfg.Notify, func(_ context.Context, n endpoint.Notification) {
 			if strings.HasPrefix(string(n.Kind), "rate_limit") {
-				told.add(fmt.Sprintf("%s %v", n.Kind, n.Err))
+				told.add(fmt.Sprintf("%s %v", n.Kind, n.Failure.Err))
 			}
 		})
 		r := start(t, cfg)

@@ -57,8 +57,8 @@ func TestWhatIsTriedToldLoggedAndKeptIsAsConfigured(t *testing.T) {
 				cfg.Logger = slog.New(lines{&log})
 				cfg.Notify = append(telling(&told), func(_ context.Context, n endpoint.Notification) {
 					var same *errBank
-					if !errors.As(n.Err, &same) || same != failed {
-						t.Errorf("%s was told of %v", n.Kind, n.Err)
+					if !errors.As(n.Failure.Err, &same) || same != failed {
+						t.Errorf("%s was told of %v", n.Kind, n.Failure.Err)
 					}
 				})
 				start(t, cfg).send(placeOrder{}, endpoint.MessageID("m-1"))

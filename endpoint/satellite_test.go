@@ -105,8 +105,8 @@ func TestALongSearchForSatellitesIsACriticalError(t *testing.T) {
 		lookFailing(broker, &done, func(verb, _ string) bool { return verb == "Satellites" })
 		cfg := sales(broker)
 		cfg.Notify = append(cfg.Notify, func(_ context.Context, n endpoint.Notification) {
-			if n.Kind == endpoint.CriticalError && errors.Is(n.Err, errNo) {
-				critical.add(n.Queue)
+			if n.Kind == endpoint.CriticalError && errors.Is(n.Failure.Err, errNo) {
+				critical.add(n.Failure.Queue)
 			}
 		})
 		start(t, cfg)

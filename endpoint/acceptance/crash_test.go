@@ -87,7 +87,7 @@ func crashWorker() error {
 	cfg.Logger = nil
 	cfg.Notify = []func(context.Context, endpoint.Notification){func(_ context.Context, n endpoint.Notification) {
 		if n.Kind == endpoint.Quarantined {
-			fmt.Fprintln(ledger, n.MessageID)
+			fmt.Fprintln(ledger, n.Failure.MessageID)
 		}
 	}}
 	cfg.Handlers = []endpoint.Handler{endpoint.Handle(func(ctx context.Context, s *endpoint.Session, m work) error {

@@ -17,16 +17,16 @@ type attemptOf struct{}
 // from outside the Recover stage, as when that has failed, is counted without the type.
 func (in *instrumentation) notified(ctx context.Context, n endpoint.Notification) {
 	if by := limits(n.Kind); by != 0 {
-		in.metrics.limits.Add(ctx, by, in.metrics.labels.of(label{message: n.Type}).add...)
+		in.metrics.limits.Add(ctx, by, in.metrics.labels.of(label{message: n.Failure.Type}).add...)
 		return
 	}
 	a, _ := ctx.Value(attemptOf{}).(*attempt)
-	l := label{destination: n.Queue}
+	l := label{destination: n.Failure.Queue}
 	if a != nil {
 		l.message = a.message
 	}
-	if n.Err != nil {
-		l.errorType, l.errorClass = errorType(n.Err), recoverability.Class(n.Err)
+	if n.Failure.Err != nil {
+		l.errorType, l.errorClass = errorType(n.Failure.Err), recoverability.Class(n.Failure.Err)
 	}
 	if n.Kind == endpoint.FallbackTaken {
 		l.fallback = string(n.Fallback)
