@@ -163,6 +163,7 @@ amqp_start_own() {
 	(
 		exec >"$home/output" 2>&1 </dev/null
 		umask 077
+		allow_files
 		cd "$home"
 		HOME=$home \
 			RABBITMQ_NODENAME=holdfast-$port@localhost \
@@ -183,6 +184,13 @@ amqp_start_own() {
 	chmod 700 "$home/rabbitmqctl"
 	remember amqp.url "amqp://guest:guest@127.0.0.1:$port/"
 	wait_for RabbitMQ "$home/output" "$(recall amqp.url)"
+}
+
+# allow_files raises the limit of open files to 16,384 for what this shell starts. A queue has files of its own: with 1,024 a node
+# stops to answer at four virtual hosts with delay queues.
+allow_files() {
+	[[ $(ulimit -n) == unlimited || $(ulimit -n) -ge 16384 ]] || ulimit -n 16384 ||
+		say "RabbitMQ may open only $(ulimit -n) files: raise the hard limit (ulimit -Hn) to 16384"
 }
 
 # control writes a program that is rabbitmqctl for our node.
