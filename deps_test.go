@@ -43,7 +43,7 @@ var rules = []rule{
 	{of: "delayeddelivery", ours: []string{"header", "transport", "internal/*"}},
 	{of: "pipeline", ours: []string{"header", "recoverability", "transport"}},
 	{of: "endpoint", ours: []string{
-		"delayeddelivery", "header", "internal/*", "pipeline", "recoverability",
+		"delayeddelivery", "endpoint/internal/*", "header", "internal/*", "pipeline", "recoverability",
 		"resilience", "serialization", "transport",
 	}},
 

@@ -40,7 +40,7 @@ func (in *incoming) carryOut(ctx context.Context, rec *pipeline.Recover) (err er
 	}
 	in.settled = true
 	if _, again := rec.Action.(recoverability.Retry); in.alone != nil || !again && !in.gone {
-		in.e.failures.forget(in.failureKey())
+		in.e.failures.Forget(in.failureKey())
 	}
 	if !in.gone {
 		done, failure := rec.Action, rec.Failure

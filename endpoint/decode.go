@@ -21,7 +21,7 @@ func (e *Endpoint) decode(ctx context.Context, r *pipeline.Receive) error {
 	if err != nil {
 		return recoverability.Unrecoverable(&undecodableError{err})
 	}
-	if err := in.enterGate(ctx, t.gate); err != nil {
+	if err := in.enterLimit(ctx, t.limiter); err != nil {
 		return err
 	}
 	in.logical = pipeline.Logical{Receive: r, Type: t.name, Value: value}

@@ -17,7 +17,7 @@ func (in *incoming) deferrable() bool { return in.live.limits.MaxDelay > 0 }
 func (in *incoming) putOff(ctx context.Context) {
 	in.session = &Session{in: in}
 	if !in.deferrable() {
-		in.e.failures.throttle(in.failureKey(), in.throttledBefore())
+		in.e.failures.SetThrottled(in.failureKey(), in.throttledBefore())
 		in.release(ctx)
 		return
 	}
@@ -28,7 +28,7 @@ func (in *incoming) putOff(ctx context.Context) {
 		return
 	}
 	if !in.gone {
-		in.e.failures.forget(in.failureKey()) // the copy carries them
+		in.e.failures.Forget(in.failureKey()) // the copy carries them
 	}
 	in.log().DebugContext(ctx, "a message is put off, without a retry used up",
 		slog.String("message", in.id), slog.Duration("after", after))
@@ -41,7 +41,7 @@ func (in *incoming) usedRetries() int {
 	if attempt := in.receive.Attempt; attempt.Exact {
 		return used + attempt.N - 1
 	}
-	return used + in.e.failures.failed(in.failureKey())
+	return used + in.e.failures.Failed(in.failureKey())
 }
 
 // throttled are the failures that used up no retry before this delivery. They are forgotten once the policy has
@@ -49,7 +49,7 @@ func (in *incoming) usedRetries() int {
 func (in *incoming) throttled(now time.Time) recoverability.Throttled {
 	switch {
 	case !in.deferrable():
-		return in.e.failures.throttled(in.failureKey())
+		return in.e.failures.Throttled(in.failureKey())
 	case in.receive.Attempt.N > 1:
 		return recoverability.Throttled{}
 	}

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/holdfast-go/holdfast/endpoint/internal/failurelog"
 	"github.com/holdfast-go/holdfast/header"
 	"github.com/holdfast-go/holdfast/internal/pump"
 	"github.com/holdfast-go/holdfast/pipeline"
@@ -25,7 +26,7 @@ type Endpoint struct {
 	serializers    serializers
 	recoverability recoverability.Config
 	host           recoverability.Host
-	failures       failureMemory
+	failures       *failurelog.Log
 	throttles      throttles
 	unreturned     atomic.Int32 // calls of Notify functions under way, those given up included
 	turns          turns
@@ -54,7 +55,7 @@ func New(cfg Config) (*Endpoint, error) {
 	cfg = cfg.withDefaults()
 	e := &Endpoint{cfg: cfg, types: types, serializers: cfg.Serializers, recoverability: cfg.Recoverability.WithDefaults(), ready: make(chan struct{})}
 	memory := e.recoverability.Memory
-	e.failures.messages, e.failures.bytes = max(memory.Messages, 8*cfg.Concurrency), memory.Bytes
+	e.failures = failurelog.New(max(memory.Messages, 8*cfg.Concurrency), memory.Bytes)
 	e.throttles = newThrottles(cfg.Recoverability.RateLimit, types)
 	machine := machineName()
 	e.host = recoverability.Host{

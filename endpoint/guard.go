@@ -40,10 +40,10 @@ func (in *incoming) suspect() bool {
 	}
 	a := in.receive.Attempt
 	if !a.Exact {
-		return a.N > 1 && !in.e.failures.knows(in.failureKey())
+		return a.N > 1 && !in.e.failures.Has(in.failureKey())
 	}
 	limits := in.live.recoverability.Quarantine
-	return limits.Suspect(a.N) && limits.Suspect(a.N-in.e.failures.failed(in.failureKey()))
+	return limits.Suspect(a.N) && limits.Suspect(a.N-in.e.failures.Failed(in.failureKey()))
 }
 
 // quarantine moves the message there unhandled. It is false where the queue does not take it: the

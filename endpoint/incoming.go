@@ -6,6 +6,8 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/holdfast-go/holdfast/endpoint/internal/failurelog"
+	"github.com/holdfast-go/holdfast/endpoint/internal/typelimit"
 	"github.com/holdfast-go/holdfast/header"
 	"github.com/holdfast-go/holdfast/internal/pump"
 	"github.com/holdfast-go/holdfast/pipeline"
@@ -20,7 +22,7 @@ type incoming struct {
 	live     *live
 	delivery transport.Delivery
 	slot     *pump.Slot
-	gate     *gate // of its type, that it has entered
+	limiter  *typelimit.Limiter // of its type, if the message has entered it
 	holding  *holding
 	repeats  repeats
 	queue    string
@@ -77,7 +79,7 @@ func (in *incoming) run(ctx context.Context) {
 	}
 	err := errGoexit // unless handle returns
 	defer func() {
-		in.leaveGate()
+		in.leaveLimit()
 		if err != nil && !in.repeat(ctx, err) && !in.postpone(ctx) {
 			in.slot.Free()
 			in.fail(ctx, err)
@@ -136,7 +138,7 @@ func (in *incoming) handle(ctx context.Context) (err error) {
 	}
 	ops, tx := in.session.end()
 	if tx == nil { // an open transaction is part of the work: it keeps the slot
-		in.leaveGate()
+		in.leaveLimit()
 		in.slot.Free()
 	}
 	return in.leave(ctx, ops)
@@ -164,8 +166,10 @@ func (in *incoming) leave(ctx context.Context, ops []transport.Operation) error 
 		in.live.slow.Succeeded(in.receive.Attempt.N)
 	}
 	if in.alone != nil || in.receive.Attempt.N > 1 && !in.gone || in.remembersThrottled() {
-		in.e.failures.forget(in.failureKey())
+		in.e.failures.Forget(in.failureKey())
 	}
 	in.succeeded(ctx)
 	return nil
 }
+
+func (in *incoming) failureKey() failurelog.Key { return failurelog.KeyOf(in.queue, in.id) }

@@ -30,7 +30,7 @@ func (in *incoming) fail(ctx context.Context, err error) {
 	rec := &pipeline.Recover{Receive: in.renewSession(), Failure: in.failure(err)}
 	rec.Action = in.decide(ctx, rec.Failure)
 	rec.Fault = in.faultHeaders(ctx, rec.Failure)
-	in.e.failures.note(in.failureKey(), rec.Failure.Past(rec.Fault))
+	in.e.failures.Record(in.failureKey(), rec.Failure.Past(rec.Fault))
 	err = apart(func() error { return in.e.recover(ctx, rec) })
 	if in.settled {
 		in.tooLate(ctx, err)
@@ -118,16 +118,16 @@ var isCanceled, isStopping = recoverability.Is(context.Canceled), recoverability
 func (in *incoming) failure(err error) recoverability.Failure {
 	f := in.facts(err)
 	in.failed = true
-	known := in.e.failures.count(in.failureKey(), f.Now, in.alone == nil && f.AttemptExact && f.Attempt == 1)
-	if known.since.Before(f.FirstFailure) { // in the first cycle only this process knows
-		f.FirstFailure = known.since
+	known := in.e.failures.Count(in.failureKey(), f.Now, in.alone == nil && f.AttemptExact && f.Attempt == 1)
+	if known.Since.Before(f.FirstFailure) { // in the first cycle only this process knows
+		f.FirstFailure = known.Since
 	}
-	f.Handled, f.Lost, f.History = known.failed, known.lost, append(f.History, known.past...)
+	f.Handled, f.Lost, f.History = known.Failed, known.Lost, append(f.History, known.Past...)
 	switch {
 	case in.alone != nil:
 		f.Quarantined, f.Immediate = in.alone.before, in.immediate()
 	case !f.AttemptExact:
-		f.Immediate = known.failed + recoverability.UsedRetries(in.original.Headers)
+		f.Immediate = known.Failed + recoverability.UsedRetries(in.original.Headers)
 	}
 	return f
 }

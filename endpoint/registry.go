@@ -6,17 +6,18 @@ import (
 	"reflect"
 	"slices"
 
+	"github.com/holdfast-go/holdfast/endpoint/internal/typelimit"
 	"github.com/holdfast-go/holdfast/header"
 )
 
 // messageType is a registered message and who handles it.
 type messageType struct {
 	Message
-	types    []string // name and bases
-	enclosed string   // the same, as a header
-	queue    string   // its route, if any
-	calls    []call   // of its handlers, those of interfaces included
-	gate     *gate    // nil where any number may be handled at once
+	types    []string           // name and bases
+	enclosed string             // the same, as a header
+	queue    string             // its route, if any
+	calls    []call             // of its handlers, those of interfaces included
+	limiter  *typelimit.Limiter // nil: no limit
 }
 
 // call is a handler, and the type that it wants a message as.
@@ -68,7 +69,7 @@ func (r *registry) add(m Message) error {
 	types := append([]string{m.name}, m.bases...)
 	t := &messageType{Message: m, types: types, enclosed: header.JoinTypes(types...)}
 	if m.atMost > 0 {
-		t.gate = &gate{room: m.atMost}
+		t.limiter = typelimit.New(m.atMost)
 	}
 	r.all = append(r.all, t)
 	r.byType[m.goType], r.byName[m.name] = t, t

@@ -137,7 +137,7 @@ func (in *incoming) lost(ctx context.Context, err error) error {
 		return err
 	}
 	if in.gone = true; !in.failed {
-		in.e.failures.lose(in.failureKey())
+		in.e.failures.LeaseLost(in.failureKey())
 	}
 	in.log().WarnContext(ctx, "the message is no longer ours: it will be, or has been, handed out again",
 		slog.String("message", in.id), slog.Any("error", err))

@@ -4,19 +4,21 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/holdfast-go/holdfast/endpoint/internal/failurelog"
 )
 
 // turns keeps what is told of one message in order.
 type turns struct {
 	waiting atomic.Int32
 	mu      sync.Mutex // guards the rest
-	last    map[failureKey]*turn
+	last    map[failurelog.Key]*turn
 }
 
 // turn is an attempt's, to tell what was done about its message.
 type turn struct {
 	of     *turns
-	key    failureKey
+	key    failurelog.Key
 	before <-chan struct{} // closed when the attempt before has told; nil where there was none
 	over   chan struct{}
 }
@@ -26,7 +28,7 @@ type turn struct {
 func (in *incoming) takeTurn() *turn { return in.e.turns.take(in.failureKey()) }
 
 // take returns the next turn to tell of key.
-func (ts *turns) take(key failureKey) *turn {
+func (ts *turns) take(key failurelog.Key) *turn {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
 	t := &turn{of: ts, key: key, over: make(chan struct{})}
@@ -34,7 +36,7 @@ func (ts *turns) take(key failureKey) *turn {
 		t.before = last.over
 	}
 	if ts.last == nil {
-		ts.last = map[failureKey]*turn{}
+		ts.last = map[failurelog.Key]*turn{}
 	}
 	ts.last[key] = t
 	return t

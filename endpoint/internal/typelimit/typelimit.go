@@ -1,0 +1,83 @@
+// Package typelimit bounds how many messages of one type are processed at once.
+package typelimit
+
+import (
+	"context"
+	"slices"
+	"sync"
+
+	"github.com/holdfast-go/holdfast/internal/pump"
+)
+
+// Limiter bounds the messages of one type. A message that waits frees its slot, and receives another one from the
+// message that it waited for: so the concurrency of the endpoint is kept. A Limiter is safe for concurrent use.
+type Limiter struct {
+	mu      sync.Mutex // guards the rest
+	room    int
+	waiting []*waiter
+}
+
+type waiter struct {
+	slot    *pump.Slot
+	entered chan struct{} // closed when the message may be processed
+}
+
+// New returns a limiter for at most n messages at once.
+func New(n int) *Limiter { return &Limiter{room: n} }
+
+// Enter returns nil when one more message may be processed. When ctx ends first it returns the cause, and the
+// message has no slot.
+func (l *Limiter) Enter(ctx context.Context, slot *pump.Slot) error {
+	w := l.wait(slot)
+	if w == nil {
+		return nil
+	}
+	select {
+	case <-w.entered:
+		return nil
+	case <-ctx.Done():
+		l.cancel(w)
+		return context.Cause(ctx)
+	}
+}
+
+// wait returns nil when there is room.
+func (l *Limiter) wait(slot *pump.Slot) *waiter {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.room > 0 {
+		l.room--
+		return nil
+	}
+	w := &waiter{slot, make(chan struct{})}
+	l.waiting = append(l.waiting, w)
+	slot.Free() // under the lock: before Leave retakes it
+	return w
+}
+
+// Leave admits the message that waits longest. It is called before the leaving message frees its slot.
+func (l *Limiter) Leave() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.waiting) == 0 {
+		l.room++
+		return
+	}
+	w := l.waiting[0]
+	l.waiting = slices.Delete(l.waiting, 0, 1)
+	w.slot.Retake()
+	close(w.entered)
+}
+
+// cancel removes w. If w was admitted at the last moment, the next one is.
+func (l *Limiter) cancel(w *waiter) {
+	l.mu.Lock()
+	i := slices.Index(l.waiting, w)
+	if i >= 0 {
+		l.waiting = slices.Delete(l.waiting, i, i+1)
+	}
+	l.mu.Unlock()
+	if i < 0 {
+		l.Leave()
+	}
+}
