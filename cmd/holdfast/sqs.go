@@ -39,6 +39,7 @@ func (a *app) sqsCommand() *cobra.Command {
 type amazonConn interface {
 	transport.Installer
 	transport.Subscriber
+	transport.Remover
 	sqs.Admin
 }
 

@@ -79,7 +79,7 @@ SQS takes a minute until a queue of the same name can be created again.`,
 				queues = append(queues, name+"-"+instance)
 			}
 			return a.onSQS(cmd.Context(), name, asItIs, func(c amazonConn) error {
-				if err := c.DeleteQueues(cmd.Context(), queues...); err != nil {
+				if err := c.Remove(cmd.Context(), queues...); err != nil {
 					return err
 				}
 				fmt.Fprintf(a.out, "%s: its queues are gone\n", name)

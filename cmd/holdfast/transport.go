@@ -183,24 +183,9 @@ func mssqlTarget(raw string) (target, error) {
 }
 
 func sqsTarget(raw string) (target, error) {
-	u, err := url.Parse(raw)
+	t, err := sqs.ParseURL(raw)
 	if err != nil {
-		return target{}, errors.New("not a valid URL")
-	}
-	if u.User != nil || u.Path != "" && u.Path != "/" || u.Opaque != "" {
-		return target{}, errors.New("want sqs://REGION with options such as ?profile=name: credentials come from where the AWS tools look for them")
-	}
-	t := &sqs.Transport{
-		Region: u.Host, Profile: takeOption(u, "profile"), Endpoint: takeOption(u, "endpoint"),
-		QueuePrefix: takeOption(u, "queue_prefix"), TopicPrefix: takeOption(u, "topic_prefix"),
-	}
-	if t.Endpoint != "" {
-		if _, err := parseURL(t.Endpoint); err != nil {
-			return target{}, fmt.Errorf("endpoint %q: %w", t.Endpoint, err)
-		}
-	}
-	for name := range u.Query() {
-		return target{}, fmt.Errorf("unknown option %q: want profile, endpoint, queue_prefix or topic_prefix", name)
+		return target{}, err
 	}
 	return target{
 		Transport: t, broker: "Amazon SQS", lists: true,

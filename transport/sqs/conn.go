@@ -36,9 +36,9 @@ type conn struct {
 	denied      sync.Map // *pace by queue and topic that may not be sent to
 	account     account
 	senders     senders
-	withoutHops sync.Map               // time.Time by queue: when it had no queue for long delays
-	hops        delayeddelivery.Hops   // awsHops, but for tests
-	sentOn      delayeddelivery.Memory // messages that wait for long
+	withoutHops sync.Map                   // time.Time by queue: when it had no queue for long delays
+	chain       delayeddelivery.DelayChain // awsChain, but for tests
+	sentOn      delayeddelivery.Memory     // messages that wait for long
 
 	mu        sync.Mutex             // guards what follows
 	receivers map[*receiver]struct{} // nil after Close
@@ -49,7 +49,7 @@ type conn struct {
 func openConn(ctx context.Context, cfg Transport, by clients, env transport.Env) (*conn, error) {
 	c := &conn{
 		cfg: cfg, endpoint: env.Endpoint, instance: env.Instance, log: env.Log(), clients: by,
-		account: newAccount(), senders: newSenders(), hops: awsHops, sentOn: delayeddelivery.Memory{Size: rememberedHops},
+		account: newAccount(), senders: newSenders(), chain: awsChain, sentOn: delayeddelivery.Memory{Size: rememberedHops},
 		receivers: make(map[*receiver]struct{}), inboxes: make(map[string]*inbox),
 	}
 	c.ctx, c.cancel = context.WithCancel(context.Background())

@@ -50,7 +50,7 @@ func TestATimeToLiveOfCenturiesIsNone(t *testing.T) {
 }
 
 func TestAStandInThatTellsNothingOfMessagesLosesNone(t *testing.T) {
-	c := &conn{cfg: (&Transport{}).withDefaults(), hops: awsHops}
+	c := &conn{cfg: (&Transport{}).withDefaults(), chain: awsChain}
 	m := &transport.Message{ID: messageID, Headers: header.New(header.Field{Name: header.MessageID, Value: messageID})}
 	now := time.Now()
 	untold := func(p payload) *types.Message {
@@ -61,7 +61,7 @@ func TestAStandInThatTellsNothingOfMessagesLosesNone(t *testing.T) {
 	if got := decode(untold(c.encode(m, now, 0, time.Minute))); got.expired(now, 0) {
 		t.Errorf("it expired at %v", got.expires)
 	}
-	e := c.hop(&payload{body: "b"}, delayeddelivery.Leg{Message: "m", Deferral: "d", Hop: 1}, time.Hour, time.Time{})
+	e := c.hopEntry(&payload{body: "b"}, delayeddelivery.Hop{Message: "m", Deferral: "d", Number: 1}, time.Hour, time.Time{})
 	came := asHop(untold(e.payload), now)
 	if h := readHop(&came.Message); h.due.Before(now.Add(time.Hour - time.Second)) {
 		t.Errorf("it is due at %v, an hour after %v", h.due, now)

@@ -2,165 +2,200 @@ package sqs
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
 
-	"github.com/aws/aws-sdk-go-v2/aws"
-	"github.com/aws/aws-sdk-go-v2/service/sqs"
-	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
-
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// sendLinger is how long what is sent waits for company.
-const sendLinger = 5 * time.Millisecond
+// errAbandoned is of a request whose caller has stopped waiting for the answer.
+var errAbandoned = fmt.Errorf("sqs: no answer from AWS yet: %w", transport.ErrOutcomeUnknown)
 
-// senders share requests among all who send to the same queue or topic.
-type senders struct {
-	mu       sync.Mutex // guards what follows
-	byQueue  map[string]*gather[entry]
-	byTopics map[string]*gather[entry]
-}
-
-func newSenders() senders {
-	return senders{byQueue: make(map[string]*gather[entry]), byTopics: make(map[string]*gather[entry])}
-}
-
-// sender sends to a queue that exists.
-func (c *conn) sender(ctx context.Context, queue string) (*gather[entry], error) {
-	if _, err := c.queueURL(ctx, queue); err != nil {
-		return nil, err
+// Dispatch sends what goes to the same queue or topic together, in order, and different ones at the same time.
+func (c *conn) Dispatch(ctx context.Context, ops []transport.Operation) ([]transport.Receipt, error) {
+	switch {
+	case c.closed():
+		return nil, transport.FailAll(len(ops), transport.ErrClosed)
+	case ctx.Err() != nil:
+		return nil, transport.FailAll(len(ops), context.Cause(ctx))
 	}
-	return c.gatherOf(c.senders.byQueue, queue, c.cfg.MaxMessage, func(es []entry) []error { return c.sendBatch(queue, es) }), nil
-}
-
-// publisher publishes to a topic.
-func (c *conn) publisher(arn string) *gather[entry] {
-	return c.gatherOf(c.senders.byTopics, arn, maxPublished, func(es []entry) []error { return c.publishBatch(c.ctx, arn, es) })
-}
-
-func (c *conn) gatherOf(known map[string]*gather[entry], name string, room int, flush func([]entry) []error) *gather[entry] {
-	c.senders.mu.Lock()
-	defer c.senders.mu.Unlock()
-	g := known[name]
-	if g == nil {
-		g = newGather(&c.tasks, sendLinger, flush)
-		g.weigh, g.room = func(e entry) int { return e.size() }, room
-		known[name] = g
-	}
-	return g
-}
-
-// fit is how many of entries, which are not none, one request takes.
-func (g *gather[T]) fit(items []T) int {
-	n, weight := 0, 0
-	for ; n < len(items) && n < most; n++ {
-		weight += g.weigh(items[n])
-		if n > 0 && weight > g.room {
-			break
+	b := batch{conn: c, errs: make([]error, len(ops)), now: time.Now()}
+	for i := range ops {
+		if err := b.add(ctx, i, &ops[i]); err != nil {
+			b.errs[i] = beforeSending(err)
 		}
 	}
-	return n
+	b.send(ctx)
+	return nil, b.err()
 }
 
-// sendBatch sends entries to a queue in one request. What AWS failed through no fault of the message's is sent once more, by
-// itself; so is each when AWS refused them all and does not say because of which.
-func (c *conn) sendBatch(queue string, entries []entry) []error {
-	errs, again := c.sendOnce(queue, entries)
-	for _, i := range again {
-		one, _ := c.sendOnce(queue, entries[i:i+1])
-		errs[i] = one[0]
+// batch is one Dispatch under way.
+type batch struct {
+	conn  *conn
+	now   time.Time
+	lines []*line
+	errs  []error // of each operation
+
+	mu sync.Mutex // guards errs while lines are sent
+}
+
+// line is what goes to one queue or topic.
+type line struct {
+	to      *gather[entry]
+	entries []entry
+	indexes []int // of the operations; one that is published to several topics is in several lines
+}
+
+// add finds out where an operation goes and what is sent there.
+func (b *batch) add(ctx context.Context, i int, op *transport.Operation) error {
+	c := b.conn
+	limits := c.Limits()
+	isCopy := op.Message.NativeID != "" && op.Queue != "" // of a received message
+	if n := len(op.Message.Body); n > limits.MaxBody && !isCopy {
+		return &transport.TooLargeError{What: "body", Size: n, Max: limits.MaxBody}
 	}
-	return errs
+	if n := op.Message.Headers.Size(); n > limits.MaxHeaders {
+		return &transport.TooLargeError{What: "headers", Size: n, Max: limits.MaxHeaders}
+	}
+	delay := op.Delay(b.now)
+	if delay > limits.MaxDelay {
+		return fmt.Errorf("sqs: a delay of %v is over the longest, %v", delay, limits.MaxDelay)
+	}
+	p := c.encode(op.Message, b.now, delay, op.TTL)
+	if isCopy {
+		room, err := c.roomForCopy(ctx, op.Queue, p.size(), delay)
+		if err != nil {
+			return err
+		}
+		p = c.encodeCopy(op.Message, b.now, delay, op.TTL, room)
+	}
+	switch {
+	case op.Queue == "" && len(op.Types) == 0:
+		return errors.New("sqs: the operation has neither a queue nor types")
+	case op.Queue == "":
+		return b.addPublish(ctx, i, op, p, delay)
+	case delay > maxDelay:
+		queue, e, err := c.longDelay(ctx, op, delay, p)
+		if err != nil {
+			return err
+		}
+		return b.addSend(ctx, i, queue, e)
+	default:
+		return b.addSend(ctx, i, op.Queue, entry{payload: p, delay: wholeDelay(delay)})
+	}
 }
 
-// sendOnce sends entries in one request, and says which ones should be sent once more.
-func (c *conn) sendOnce(queue string, entries []entry) (errs []error, again []int) {
-	errs = make([]error, len(entries))
-	ctx, cancel := c.request(context.Background())
-	defer cancel()
-	url, err := c.queueURL(ctx, queue)
+// roomForCopy returns how many bytes a copy may have on its way to a queue.
+func (c *conn) roomForCopy(ctx context.Context, queue string, size int, delay time.Duration) (int, error) {
+	room, err := c.roomIn(ctx, queue, size)
+	if err != nil || delay <= maxDelay {
+		return room, err
+	}
+	waits, err := c.roomIn(ctx, queue+delaySuffix, size)
 	if err != nil {
-		return all(errs, beforeSending(err)), nil
+		return 0, c.noHops(ctx, queue, err)
 	}
-	in := &sqs.SendMessageBatchInput{QueueUrl: &url, Entries: make([]types.SendMessageBatchRequestEntry, len(entries))}
-	for i := range entries {
-		in.Entries[i] = entries[i].request(i)
-	}
-	var (
-		tried attempts
-		out   *sqs.SendMessageBatchOutput
-	)
-	err = c.paced(ctx, queue, func() (err error) {
-		out, err = c.queues.SendMessageBatch(ctx, in, tried.ofSQS)
+	return min(room, waits) - frame, nil // what a message that hops has in addition
+}
+
+// wholeDelay is a delay in SQS's whole seconds, rounded up.
+func wholeDelay(d time.Duration) int32 {
+	return int32((d + time.Second - 1) / time.Second) //nolint:gosec // at most maxDelay
+}
+
+func (b *batch) addSend(ctx context.Context, i int, queue string, e entry) error {
+	room, err := b.conn.roomIn(ctx, queue, e.size())
+	if err != nil {
 		return err
-	})
+	}
+	if n := e.size(); n > room {
+		return &transport.TooLargeError{What: "message", Size: n, Max: room}
+	}
+	to, err := b.conn.sender(ctx, queue)
 	if err != nil {
-		if noQueueCode(errorCode(err)) {
-			c.urls.forget(queue)
-		}
-		if len(entries) > 1 && refusedAsAWhole(err) {
-			again = each(len(entries))
-		}
-		own := tried.outcome(c.fault(err, "send to %q", queue), err)
-		if len(entries) == 1 {
-			own = c.sized(queue, &entries[0], own, err)
-		}
-		return all(errs, own), again
+		return err
 	}
-	for _, f := range out.Failed {
-		i, ok := indexOf(f.Id, len(entries))
-		if !ok {
-			continue
-		}
-		errs[i] = c.sized(queue, &entries[i], c.fault(entryError(&f), "send to %q", queue), entryError(&f))
-		if failed := entryError(&f); throttled(failed) {
-			c.sending.note(failed)
-			errs[i] = fmt.Errorf("%w: %w", errs[i], transport.ErrUnreachable)
-		} else if !f.SenderFault {
-			errs[i] = fmt.Errorf("%w: %w", errs[i], transport.ErrUnreachable)
-			again = append(again, i)
-		}
-	}
-	return errs, again
+	b.put(i, to, e)
+	return nil
 }
 
-// each are the indexes below n.
-func each(n int) []int {
-	is := make([]int, n)
-	for i := range is {
-		is[i] = i
+// addPublish has a message published to the topics of its types. SNS knows no delays: each subscriber's receiver
+// keeps back what is not due.
+func (b *batch) addPublish(ctx context.Context, i int, op *transport.Operation, p payload, delay time.Duration) error {
+	topics, err := b.conn.topics(ctx, op.Types)
+	if err != nil {
+		return err
 	}
-	return is
+	if delay > 0 {
+		p.attributes = append(p.attributes, attribute{dueAt, strconv.FormatInt(b.now.Add(delay).UnixMicro(), 10)})
+	}
+	for _, topic := range topics {
+		e := entry{payload: p}
+		e.attributes = append(slices.Clip(p.attributes), topic.attributes...)
+		room, err := b.conn.roomOf(ctx, topic.arn, e.size())
+		if err != nil {
+			return err
+		}
+		if n := e.size(); n > room {
+			return &transport.TooLargeError{What: "message", Size: n, Max: room}
+		}
+		b.put(i, b.conn.publisher(topic.arn), e)
+	}
+	return nil
 }
 
-func all(errs []error, err error) []error {
-	for i := range errs {
-		errs[i] = err
+func (b *batch) put(i int, to *gather[entry], e entry) {
+	at := slices.IndexFunc(b.lines, func(l *line) bool { return l.to == to })
+	if at < 0 {
+		at = len(b.lines)
+		b.lines = append(b.lines, &line{to: to})
 	}
-	return errs
+	l := b.lines[at]
+	l.entries, l.indexes = append(l.entries, e), append(l.indexes, i)
 }
 
-func (e *entry) request(i int) types.SendMessageBatchRequestEntry {
-	r := types.SendMessageBatchRequestEntry{
-		Id: aws.String(strconv.Itoa(i)), MessageBody: &e.body, DelaySeconds: e.delay,
-		MessageGroupId: optional(e.group), MessageDeduplicationId: optional(e.dedup),
+// send sends all lines and waits for the answers.
+func (b *batch) send(ctx context.Context) {
+	if len(b.lines) == 1 {
+		b.sendLine(ctx, b.lines[0])
+		return
 	}
-	r.MessageAttributes = e.sent()
-	return r
+	var all sync.WaitGroup
+	for _, l := range b.lines {
+		all.Go(func() { b.sendLine(ctx, l) })
+	}
+	all.Wait()
 }
 
-func optional(s string) *string {
-	if s == "" {
+// sendLine sends as many as one request takes, and then the next: requests may overtake each other.
+func (b *batch) sendLine(ctx context.Context, l *line) {
+	for from := 0; from < len(l.entries); {
+		to := from + l.to.fit(l.entries[from:])
+		errs := l.to.do(ctx, l.entries[from:to])
+		b.mu.Lock()
+		for n, err := range errs {
+			if i := l.indexes[from+n]; err != nil && b.errs[i] == nil {
+				b.errs[i] = err
+			}
+		}
+		b.mu.Unlock()
+		from = to
+	}
+}
+
+func (b *batch) err() error {
+	var failed []transport.OpError
+	for i, err := range b.errs {
+		if err != nil {
+			failed = append(failed, transport.OpError{Index: i, Err: err})
+		}
+	}
+	if len(failed) == 0 {
 		return nil
 	}
-	return &s
-}
-
-// indexOf is the place of an entry in its request, which its id says.
-func indexOf(id *string, n int) (int, bool) {
-	i, err := strconv.Atoi(value(id))
-	return i, err == nil && i >= 0 && i < n
+	return &transport.DispatchError{Ops: failed, Total: len(b.errs)}
 }

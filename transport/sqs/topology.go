@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -94,11 +95,7 @@ func (c *conn) hopAttributes() map[string]string {
 // installDeadLetters creates the queue for what SQS gives up in one of the queues, and returns the policy that sends it there: "" for
 // none.
 func (c *conn) installDeadLetters(ctx context.Context, queues []transport.Queue) (redrive string, err error) {
-	own := false
-	for _, q := range queues {
-		own = own || !q.Shared
-	}
-	if !own || c.endpoint == "" || c.cfg.ReceiveLimit < 0 { // without an endpoint nobody would look after it
+	if !c.hasDeadLetters(queues) {
 		return "", nil
 	}
 	name := c.endpoint + DeadLettersSuffix
@@ -110,6 +107,12 @@ func (c *conn) installDeadLetters(ctx context.Context, queues []transport.Queue)
 		return "", err
 	}
 	return fmt.Sprintf(`{"deadLetterTargetArn":%q,"maxReceiveCount":"%d"}`, arn, c.cfg.ReceiveLimit), nil
+}
+
+// hasDeadLetters reports whether some of the queues need a dead-letter queue. Without an endpoint no one receives from it.
+func (c *conn) hasDeadLetters(queues []transport.Queue) bool {
+	return c.endpoint != "" && c.cfg.ReceiveLimit > 0 &&
+		slices.ContainsFunc(queues, func(q transport.Queue) bool { return !q.Shared })
 }
 
 // install creates a queue unless it is there.

@@ -25,6 +25,9 @@ import (
 type fullConn interface {
 	transport.Conn
 	transport.Installer
+	transport.Verifier
+	transport.SubscriptionVerifier
+	transport.Remover
 	transport.Subscriber
 	transport.Satellites
 	transport.Inspector

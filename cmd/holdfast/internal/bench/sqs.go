@@ -21,9 +21,9 @@ func (a amazon) Remove(ctx context.Context, _ string, queues []string) (err erro
 		return err
 	}
 	defer func() { err = errors.Join(err, conn.Close()) }()
-	admin, ok := conn.(sqs.Admin)
+	remover, ok := conn.(transport.Remover)
 	if !ok {
 		return fmt.Errorf("%T deletes no queues", conn)
 	}
-	return admin.DeleteQueues(ctx, queues...)
+	return remover.Remove(ctx, queues...)
 }

@@ -23,7 +23,7 @@ import (
 )
 
 // quick are hops for tests: a message waits for a second in the queue, and SQS keeps back what is due in two.
-var quick = delayeddelivery.Hops{Longest: 2 * time.Second, Step: time.Second}
+var quick = delayeddelivery.DelayChain{Longest: 2 * time.Second, Step: time.Second}
 
 // hopper is a connection for an endpoint with quick hops.
 func hopper(t *testing.T, endpoint string, raw bool) *conn {
@@ -40,7 +40,7 @@ func hopper(t *testing.T, endpoint string, raw bool) *conn {
 	if !ok {
 		t.Fatalf("it is a %T", opened)
 	}
-	c.hops = quick
+	c.chain = quick
 	return c
 }
 
@@ -346,13 +346,13 @@ func TestWhatWasSentOnIsNotSentOnAgainByTheSameProcess(t *testing.T) {
 
 // The stand-in knows no groups in standard queues.
 func TestAMessageThatHopsKeepsItsGroup(t *testing.T) {
-	c := &conn{cfg: (&Transport{}).withDefaults(), hops: awsHops}
-	leg := delayeddelivery.Leg{Message: "m", Deferral: "d", Hop: 1}
+	c := &conn{cfg: (&Transport{}).withDefaults(), chain: awsChain}
+	hop := delayeddelivery.Hop{Message: "m", Deferral: "d", Number: 1}
 	now := time.Now()
-	e := c.hop(&payload{body: "b", group: "acme"}, leg, 40*time.Minute, time.Time{})
-	for hop := range 2 {
-		if e.group != leg.Group() {
-			t.Errorf("hop %d is in group %q", hop, e.group)
+	e := c.hopEntry(&payload{body: "b", group: "acme"}, hop, 40*time.Minute, time.Time{})
+	for n := range 2 {
+		if e.group != hop.Group() {
+			t.Errorf("hop %d is in group %q", n, e.group)
 		}
 		m := types.Message{Body: &e.body, MessageAttributes: map[string]types.MessageAttributeValue{}, Attributes: map[string]string{
 			sentTimestamp: strconv.FormatInt(now.UnixMilli(), 10), deduplicationID: e.dedup, receiveCount: "1",
@@ -441,12 +441,12 @@ func TestAMessageThatJustFitsHopsWithoutGrowing(t *testing.T) {
 	c := &conn{cfg: Transport{MaxMessage: minMessage}}
 	p := payload{attributes: []attribute{{delaySeconds, "1801"}}}
 	p.body = strings.Repeat("x", minMessage-p.size())
-	leg := delayeddelivery.Leg{Message: "m", Deferral: "d", Hop: 2}
-	if e := c.hop(&p, leg, 15*time.Minute, time.Now()); e.size() > minMessage {
+	hop := delayeddelivery.Hop{Message: "m", Deferral: "d", Number: 2}
+	if e := c.hopEntry(&p, hop, 15*time.Minute, time.Now()); e.size() > minMessage {
 		t.Errorf("it has grown to %d bytes", e.size())
 	}
 	p.body = p.body[100:]
-	if e := c.hop(&p, leg, 15*time.Minute, time.Now()); len(e.attributes) != 2 {
+	if e := c.hopEntry(&p, hop, 15*time.Minute, time.Now()); len(e.attributes) != 2 {
 		t.Errorf("there is room for when it is due, but its attributes are %v", e.attributes)
 	}
 }

@@ -74,11 +74,7 @@ func TestAQueueThatIsDeletedFailsWhatUsesItUntilItIsThereAgain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	admin, ok := transport.Conn(c).(sqs.Admin)
-	if !ok {
-		t.Fatalf("%T deletes no queues", c)
-	}
-	if err := admin.DeleteQueues(t.Context(), queue); err != nil {
+	if err := c.Remove(t.Context(), queue); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := r.Receive(t.Context(), 1); !errors.Is(err, transport.ErrNoQueue) {
@@ -102,7 +98,7 @@ func TestAQueueThatIsDeletedFailsWhatUsesItUntilItIsThereAgain(t *testing.T) {
 }
 
 // Deleting an endpoint's queues ends their subscriptions, also those that other programs made.
-func TestDeleteQueuesEndsTheirSubscriptions(t *testing.T) {
+func TestRemoveEndsSubscriptions(t *testing.T) {
 	broker := brokertest.SQS(t)
 	queue, other, typeName := brokertest.Name(t, "orders"), brokertest.Name(t, "billing"), brokertest.Name(t, "Placed")
 	c := open(t, at(broker, false), "")
@@ -112,12 +108,8 @@ func TestDeleteQueuesEndsTheirSubscriptions(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	admin, ok := transport.Conn(c).(sqs.Admin)
-	if !ok {
-		t.Fatalf("%T deletes no queues", c)
-	}
 	for range 2 {
-		if err := admin.DeleteQueues(t.Context(), queue); err != nil {
+		if err := c.Remove(t.Context(), queue); err != nil {
 			t.Fatal(err)
 		}
 	}

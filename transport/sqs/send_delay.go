@@ -22,9 +22,9 @@ import (
 // maxDelay is the longest that SQS itself keeps a message back.
 const maxDelay = 15 * time.Minute
 
-// awsHops are for longer delays: each queue has another one of the same name with delaySuffix, in which messages for it wait
+// awsChain are for longer delays: each queue has another one of the same name with delaySuffix, in which messages for it wait
 // for maxDelay at a time. Its owner sends them on. So do NServiceBus's endpoints, and each understands the other's messages.
-var awsHops = delayeddelivery.Hops{Longest: maxDelay, Step: time.Second}
+var awsChain = delayeddelivery.DelayChain{Longest: maxDelay, Step: time.Second}
 
 const (
 	// delaySeconds is the attribute with what is left of a delay when a message is sent to hop: NServiceBus's.
@@ -56,9 +56,9 @@ func (c *conn) longDelay(ctx context.Context, op *transport.Operation, delay tim
 	if id := op.Message.ID; id != "" && allowed(id) {
 		p.attributes = append(p.without(header.MessageID), attribute{header.MessageID, id})
 	}
-	leg := delayeddelivery.Leg{Message: op.Message.ID, Deferral: rand.Text(), Hop: 1}
-	wait, _ := c.hops.Next(delay)
-	return waits, c.hop(&p, leg, wait, time.Time{}), nil
+	hop := delayeddelivery.Hop{Message: op.Message.ID, Deferral: rand.Text(), Number: 1}
+	wait, _ := c.chain.Next(delay)
+	return waits, c.hopEntry(&p, hop, wait, time.Time{}), nil
 }
 
 // noHops is the error of a message that cannot hop.
@@ -70,10 +70,10 @@ func (c *conn) noHops(ctx context.Context, queue string, err error) error {
 		err, queue, maxDelay)
 }
 
-// hop is a message on a leg of its way, with so much left to wait. due is left out where SQS's clock is not known yet.
-func (c *conn) hop(p *payload, leg delayeddelivery.Leg, left time.Duration, due time.Time) entry {
-	e := entry{payload: *p, dedup: leg.ID()}
-	e.group = leg.Group()
+// hopEntry returns the entry of a message for a hop. due is zero before the time of SQS's clock is known.
+func (c *conn) hopEntry(p *payload, hop delayeddelivery.Hop, left time.Duration, due time.Time) entry {
+	e := entry{payload: *p, dedup: hop.ID()}
+	e.group = hop.Group()
 	e.attributes = append(p.without(delaySeconds, hopDue, hopGroup), attribute{delaySeconds, inSeconds(left)})
 	if p.group != "" {
 		c.addIfItFits(&e, attribute{hopGroup, p.group})
@@ -101,7 +101,7 @@ func (p *payload) without(names ...string) []attribute {
 func (c *conn) sendOn(queue string) func(context.Context, *transport.Message) ([]transport.Operation, error) {
 	return func(ctx context.Context, m *transport.Message) ([]transport.Operation, error) {
 		h := readHop(m)
-		if c.sentOn.Has(h.leg) {
+		if c.sentOn.Has(h.hop) {
 			return nil, nil
 		}
 		to, e := c.onward(queue, &h)
@@ -112,20 +112,20 @@ func (c *conn) sendOn(queue string) func(context.Context, *transport.Message) ([
 		if err := sender.do(ctx, []entry{e})[0]; err != nil {
 			return nil, err
 		}
-		c.sentOn.Add(h.leg)
+		c.sentOn.Add(h.hop)
 		return nil, nil
 	}
 }
 
 // onward is where a message goes next that has waited for a queue, and how.
 func (c *conn) onward(queue string, h *hopping) (to string, e entry) {
-	left, hop := c.hops.Next(h.due.Sub(h.now))
+	left, hop := c.chain.Next(h.due.Sub(h.now))
 	if hop {
-		return queue + delaySuffix, c.hop(&h.payload, h.leg.Next(), left, h.due)
+		return queue + delaySuffix, c.hopEntry(&h.payload, h.hop.Next(), left, h.due)
 	}
 	e = entry{payload: h.payload, delay: wholeDelay(left)}
 	e.attributes = h.without(delaySeconds, hopDue, hopGroup)
-	c.addIfItFits(&e, attribute{hopAttribute, h.leg.Group()})
+	c.addIfItFits(&e, attribute{hopAttribute, h.hop.Group()})
 	return queue, e
 }
 
@@ -171,7 +171,7 @@ func typedOf(text string) types.MessageAttributeValue {
 // hopping is a message that comes out of the queue in which it has waited.
 type hopping struct {
 	payload
-	leg delayeddelivery.Leg
+	hop delayeddelivery.Hop
 	due time.Time // by SQS's clock, as now
 	now time.Time
 }
@@ -179,7 +179,7 @@ type hopping struct {
 // readHop reads what asHop has made of it.
 func readHop(m *transport.Message) hopping {
 	sent, first := milliTime(m.Native[sentTimestamp]), milliTime(m.Native[firstReceived])
-	h := hopping{now: first, leg: delayeddelivery.LegOf(m.Native[deduplicationID], sent)}
+	h := hopping{now: first, hop: delayeddelivery.HopOf(m.Native[deduplicationID], sent)}
 	h.body, h.group = string(m.Body), m.Headers.Get(hopGroup)
 	for name, value := range m.Headers.All() {
 		h.attributes = append(h.attributes, attribute{name, value})

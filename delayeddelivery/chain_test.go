@@ -14,13 +14,13 @@ import (
 
 const (
 	quarter = 15 * time.Minute
-	// window is how long the queue of hops refuses an id that it has seen.
+	// window is how long the delay queue refuses an id that it has seen.
 	window = 5 * time.Minute
 )
 
-var hops = delayeddelivery.Hops{Longest: quarter, Step: time.Second}
+var chain = delayeddelivery.DelayChain{Longest: quarter, Step: time.Second}
 
-// waiting is a message in the queue of hops.
+// waiting is a message in the delay queue.
 type waiting struct {
 	id      string
 	sent    time.Time
@@ -28,7 +28,7 @@ type waiting struct {
 	due     time.Time
 }
 
-// byTime are those that wait, the next to be visible first.
+// byTime is a heap of waiting messages, the next to be visible first.
 type byTime []*waiting
 
 func (b byTime) Len() int           { return len(b) }
@@ -41,13 +41,13 @@ func (b *byTime) Pop() any {
 	return last
 }
 
-// queue is a broker's queue of hops, and arrived what came out of it: when, by deferral.
+// queue is the delay queue of a broker. arrived has the times of arrival by deferral.
 type queue struct {
 	waits   byTime
 	seen    map[string]time.Time
 	memory  delayeddelivery.Memory
 	arrived map[string][]time.Time
-	// twice is after how long a message comes again that has been sent on; 0: it does not.
+	// twice returns the time after which a message that was sent on is delivered again; 0: it is not.
 	twice func() time.Duration
 }
 
@@ -59,35 +59,35 @@ func newQueue() *queue {
 	}
 }
 
-func (q *queue) send(leg delayeddelivery.Leg, now, due time.Time) {
-	last, known := q.seen[leg.ID()]
+func (q *queue) send(hop delayeddelivery.Hop, now, due time.Time) {
+	last, known := q.seen[hop.ID()]
 	if known && now.Sub(last) < window {
 		return
 	}
-	q.seen[leg.ID()] = now
-	heap.Push(&q.waits, &waiting{leg.ID(), now, now.Add(quarter), due})
+	q.seen[hop.ID()] = now
+	heap.Push(&q.waits, &waiting{hop.ID(), now, now.Add(quarter), due})
 }
 
-// run hands out what waits until nothing does. Each takes up to latency to be handled.
+// run delivers the waiting messages until there are none. Each takes up to latency to be handled.
 func (q *queue) run(latency time.Duration) {
 	for len(q.waits) > 0 {
 		m := heap.Pop(&q.waits).(*waiting)
 		now := m.visible.Add(rand.N(latency))
-		leg := delayeddelivery.LegOf(m.id, m.sent)
-		if q.memory.Has(leg) {
+		hop := delayeddelivery.HopOf(m.id, m.sent)
+		if q.memory.Has(hop) {
 			continue
 		}
-		wait, hop := hops.Next(m.due.Sub(now))
-		if hop {
-			q.send(leg.Next(), now, m.due)
+		wait, again := chain.Next(m.due.Sub(now))
+		if again {
+			q.send(hop.Next(), now, m.due)
 		} else {
-			q.arrived[leg.Group()] = append(q.arrived[leg.Group()], now.Add(wait))
+			q.arrived[hop.Group()] = append(q.arrived[hop.Group()], now.Add(wait))
 		}
 		if again := q.twice(); again > 0 {
 			m.visible = now.Add(again)
 			heap.Push(&q.waits, m)
 		}
-		q.memory.Add(leg)
+		q.memory.Add(hop)
 	}
 }
 
@@ -99,9 +99,9 @@ func TestWhatHopsArrivesOnceAndInTime(t *testing.T) {
 	due := map[string]time.Time{}
 	for i := range 2000 {
 		delay := quarter + 1 + rand.N(time.Duration(1)<<rand.IntN(52))
-		leg := delayeddelivery.Leg{Message: fmt.Sprint("m", i%7), Deferral: fmt.Sprint(i), Hop: 1}
-		due[leg.Group()] = epoch.Add(delay)
-		q.send(leg, epoch, epoch.Add(delay))
+		hop := delayeddelivery.Hop{Message: fmt.Sprint("m", i%7), Deferral: fmt.Sprint(i), Number: 1}
+		due[hop.Group()] = epoch.Add(delay)
+		q.send(hop, epoch, epoch.Add(delay))
 	}
 	q.run(latency)
 	for group, want := range due {
@@ -117,14 +117,14 @@ func TestWhatHopsArrivesOnceAndInTime(t *testing.T) {
 }
 
 // A message that was sent on and comes again was not removed: the request failed. Whether that is seconds later,
-// when the queue recognises it, or hours, when only the memory does, it goes on once.
+// when the queue recognizes it, or hours, when only the memory does, it goes on once.
 func TestWhatComesAgainGoesOnOnce(t *testing.T) {
 	for _, again := range []time.Duration{time.Second, 30 * time.Second, window - time.Second, window + time.Second, time.Hour, 72 * time.Hour} {
 		t.Run(again.String(), func(t *testing.T) {
 			q := newQueue()
 			q.twice = func() time.Duration { return again * time.Duration(rand.IntN(2)) }
 			for i := range 20 {
-				q.send(delayeddelivery.Leg{Message: "m", Deferral: fmt.Sprint(i), Hop: 1}, epoch, epoch.Add(24*time.Hour))
+				q.send(delayeddelivery.Hop{Message: "m", Deferral: fmt.Sprint(i), Number: 1}, epoch, epoch.Add(24*time.Hour))
 			}
 			q.run(time.Second)
 			for group, at := range q.arrived {
@@ -152,7 +152,7 @@ func TestWhatComesAgainAfterACrashIsNotLost(t *testing.T) {
 			}
 			return 0
 		}
-		q.send(delayeddelivery.Leg{Message: "m", Deferral: "1", Hop: 1}, epoch, epoch.Add(24*time.Hour))
+		q.send(delayeddelivery.Hop{Message: "m", Deferral: "1", Number: 1}, epoch, epoch.Add(24*time.Hour))
 		q.run(time.Second)
 		for group, at := range q.arrived {
 			if again < window && len(at) != 1 {
@@ -170,7 +170,7 @@ func TestEachDeferralOfAMessageArrives(t *testing.T) {
 	q := newQueue()
 	for i := range 10 {
 		now := epoch.Add(time.Duration(i) * time.Second)
-		q.send(delayeddelivery.Leg{Message: "m", Deferral: fmt.Sprint(i), Hop: 1}, now, now.Add(time.Hour))
+		q.send(delayeddelivery.Hop{Message: "m", Deferral: fmt.Sprint(i), Number: 1}, now, now.Add(time.Hour))
 	}
 	q.run(time.Second)
 	if len(q.arrived) != 10 {
@@ -178,30 +178,30 @@ func TestEachDeferralOfAMessageArrives(t *testing.T) {
 	}
 }
 
-// The queue of hops knows messages of others by the message's own id: two deferrals of one, an hour apart, are two.
+// The delay queue knows messages of others by the message's own id: two deferrals of one, an hour apart, are two.
 func TestMessagesOfOthersAreToldApartByWhenTheyWereSent(t *testing.T) {
 	const id = "f3b1c1f4-6f0a-4d0e-9a3b-b0a5008f6b2d"
-	first, second := delayeddelivery.LegOf(id, epoch), delayeddelivery.LegOf(id, epoch.Add(time.Hour))
+	first, second := delayeddelivery.HopOf(id, epoch), delayeddelivery.HopOf(id, epoch.Add(time.Hour))
 	if first.ID() == second.ID() || first.Next().ID() == second.Next().ID() {
 		t.Errorf("two deferrals have one id: %s", first.ID())
 	}
-	if again := delayeddelivery.LegOf(id, epoch); again != first {
-		t.Errorf("the leg of one message is %+v, and later %+v", first, again)
+	if again := delayeddelivery.HopOf(id, epoch); again != first {
+		t.Errorf("the hop of one message is %+v, and later %+v", first, again)
 	}
 }
 
-func TestALegIsReadAsItWasWritten(t *testing.T) {
+func TestAHopIsReadAsItWasWritten(t *testing.T) {
 	for range 10_000 {
-		leg := delayeddelivery.Leg{Message: randomID(), Deferral: fmt.Sprint(rand.Int64()), Hop: 1 + rand.IntN(1<<20)}
-		id := leg.ID()
+		hop := delayeddelivery.Hop{Message: randomID(), Deferral: fmt.Sprint(rand.Int64()), Number: 1 + rand.IntN(1<<20)}
+		id := hop.ID()
 		if len(id) > 128 {
 			t.Fatalf("%q has %d characters", id, len(id))
 		}
 		if at := strings.IndexFunc(id, func(r rune) bool { return r <= ' ' || r >= 0x7f }); at >= 0 {
 			t.Fatalf("%q has a character that ids must not have", id)
 		}
-		got := delayeddelivery.LegOf(id, epoch)
-		if got.ID() != id || got.Group() != leg.Group() || got.Next().ID() != leg.Next().ID() || got.Hop != leg.Hop {
+		got := delayeddelivery.HopOf(id, epoch)
+		if got.ID() != id || got.Group() != hop.Group() || got.Next().ID() != hop.Next().ID() || got.Number != hop.Number {
 			t.Fatalf("%q is read as %+v", id, got)
 		}
 	}
@@ -218,22 +218,22 @@ func randomID() string {
 	return string(id)
 }
 
-func FuzzLegOf(f *testing.F) {
+func FuzzHopOf(f *testing.F) {
 	for _, id := range []string{"", "holdfast.", "holdfast.m.1.1", "holdfast...", "holdfast.a.b.c.0", "holdfast.a.b.-1", "x"} {
 		f.Add(id)
 	}
 	f.Fuzz(func(t *testing.T, id string) {
-		leg := delayeddelivery.LegOf(id, epoch)
-		if leg.Hop < 1 {
-			t.Errorf("%q is hop %d", id, leg.Hop)
+		hop := delayeddelivery.HopOf(id, epoch)
+		if hop.Number < 1 {
+			t.Errorf("%q is hop %d", id, hop.Number)
 		}
-		if leg.Next().ID() == leg.ID() {
-			t.Errorf("%q has the id of its next leg", id)
+		if hop.Next().ID() == hop.ID() {
+			t.Errorf("%q has the id of its next hop", id)
 		}
 	})
 }
 
-func TestTheEndsOfHops(t *testing.T) {
+func TestTheEndsOfAChain(t *testing.T) {
 	for _, test := range []struct {
 		left, wait time.Duration
 		hop        bool
@@ -247,7 +247,7 @@ func TestTheEndsOfHops(t *testing.T) {
 		{365 * 24 * time.Hour, 365 * 24 * time.Hour, true},
 		{math.MaxInt64, (math.MaxInt64 / time.Second) * time.Second, true},
 	} {
-		if wait, hop := hops.Next(test.left); wait != test.wait || hop != test.hop {
+		if wait, hop := chain.Next(test.left); wait != test.wait || hop != test.hop {
 			t.Errorf("Next(%v) is %v, %v; want %v, %v", test.left, wait, hop, test.wait, test.hop)
 		}
 	}
@@ -255,36 +255,36 @@ func TestTheEndsOfHops(t *testing.T) {
 
 func TestAMemoryKeepsTheLastDeferrals(t *testing.T) {
 	memory := delayeddelivery.Memory{Size: 3}
-	leg := func(deferral, hop int) delayeddelivery.Leg {
-		return delayeddelivery.Leg{Message: "m", Deferral: fmt.Sprint(deferral), Hop: hop}
+	hop := func(deferral, number int) delayeddelivery.Hop {
+		return delayeddelivery.Hop{Message: "m", Deferral: fmt.Sprint(deferral), Number: number}
 	}
 	for n := range 5 {
-		memory.Add(leg(n, 1))
-		memory.Add(leg(2, n+1)) // which keeps it
+		memory.Add(hop(n, 1))
+		memory.Add(hop(2, n+1)) // which keeps it
 	}
-	memory.Add(leg(2, 3))
+	memory.Add(hop(2, 3))
 	for n, want := range []bool{false, false, true, true, true} {
-		if got := memory.Has(leg(n, 1)); got != want {
+		if got := memory.Has(hop(n, 1)); got != want {
 			t.Errorf("deferral %d is remembered: %v, want %v", n, got, want)
 		}
 	}
-	for hop, want := range map[int]bool{1: true, 5: true, 6: false} {
-		if got := memory.Has(leg(2, hop)); got != want {
-			t.Errorf("hop %d was sent on: %v, want %v", hop, got, want)
+	for number, want := range map[int]bool{1: true, 5: true, 6: false} {
+		if got := memory.Has(hop(2, number)); got != want {
+			t.Errorf("hop %d was sent on: %v, want %v", number, got, want)
 		}
 	}
 }
 
 func TestTheZeroValueDelaysNothing(t *testing.T) {
-	if wait, hop := (delayeddelivery.Hops{}).Next(time.Hour); wait != 0 || hop {
+	if wait, hop := (delayeddelivery.DelayChain{}).Next(time.Hour); wait != 0 || hop {
 		t.Errorf("Next(1h) = %v, %v; want 0, false", wait, hop)
 	}
 }
 
-func ExampleHops() {
-	hops := delayeddelivery.Hops{Longest: 15 * time.Minute, Step: time.Second}
+func ExampleDelayChain() {
+	chain := delayeddelivery.DelayChain{Longest: 15 * time.Minute, Step: time.Second}
 	for left := 40 * time.Minute; ; left -= 15 * time.Minute {
-		wait, hop := hops.Next(left)
+		wait, hop := chain.Next(left)
 		if !hop {
 			fmt.Println("to its destination in", wait)
 			break
