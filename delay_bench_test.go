@@ -62,7 +62,9 @@ func measureLateness(b *testing.B, t transport.Transport, delay func(i int, pass
 	ctx, stop := context.WithCancel(b.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- e.Run(ctx) }()
-	<-e.Ready()
+	if err := e.WaitReady(ctx); err != nil {
+		b.Fatal(err)
+	}
 	began := time.Now()
 	for i := range b.N {
 		after := delay(i, time.Since(began))

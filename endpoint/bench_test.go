@@ -39,8 +39,7 @@ func benchmarkLoop(b *testing.B, behaviors int) {
 	var wg sync.WaitGroup
 	cfg := endpoint.Config{
 		Name: "bench", Transport: broker, Install: true, Concurrency: 32,
-		Messages: []endpoint.Message{endpoint.Command[order]("Bench.Order"), endpoint.Command[orderDone]("Bench.OrderDone")},
-		Routes:   []endpoint.Route{endpoint.RouteTo[order]("bench"), endpoint.RouteTo[orderDone]("done")},
+		Messages: []endpoint.Message{endpoint.Command[order]("Bench.Order").To("bench"), endpoint.Command[orderDone]("Bench.OrderDone").To("done")},
 		Handlers: []endpoint.Handler{endpoint.Handle(func(ctx context.Context, s *endpoint.Session, m order) error {
 			defer wg.Done()
 			return s.Send(ctx, orderDone(m), endpoint.ExpireAfter(time.Nanosecond))
@@ -58,7 +57,9 @@ func benchmarkLoop(b *testing.B, behaviors int) {
 	ctx, cancel := context.WithCancel(b.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- e.Run(ctx) }()
-	<-e.Ready()
+	if err := e.WaitReady(ctx); err != nil {
+		b.Fatal(err)
+	}
 	ops := benchmarkOperations(b, e, broker)
 	conn, err := broker.Open(ctx, transport.Env{})
 	if err != nil {

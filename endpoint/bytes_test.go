@@ -42,7 +42,9 @@ func TestMaxBufferedBytesBoundsWhatIsReceived(t *testing.T) {
 				ctx, cancel := context.WithCancel(t.Context())
 				done := make(chan error, 1)
 				go func() { done <- e.Run(ctx) }()
-				<-e.Ready()
+				if err := e.WaitReady(ctx); err != nil {
+					t.Fatal(err)
+				}
 				for range messages {
 					if err := e.SendLocal(t.Context(), blob{make([]byte, size)}); err != nil {
 						t.Fatal(err)

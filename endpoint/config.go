@@ -28,7 +28,8 @@ type Config struct {
 	Messages []Message
 	// Handlers are called for each message of their type, in this order.
 	Handlers []Handler
-	// Routes say where commands go that are sent without [To].
+	// Routes are queues of commands, for messages that are registered without [Message.To]. A type with two
+	// different queues is an error of New.
 	Routes []Route
 	// Concurrency is how many messages are handled at once: twice the number of
 	// CPUs unless set, and at most 65,536. With 1, messages are handled, and what they send leaves,

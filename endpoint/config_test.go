@@ -213,7 +213,9 @@ func TestRunAllRunsOnWhenOneEndsAndReturnsAllErrors(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- endpoint.RunAll(ctx, ok, broken) }()
-		<-ok.Ready()
+		if err := ok.WaitReady(ctx); err != nil {
+			t.Fatal(err)
+		}
 		time.Sleep(time.Minute)
 		if err := ok.Send(ctx, shipOrder{}); err != nil {
 			t.Errorf("the other endpoint does not run: %v", err)
@@ -299,4 +301,33 @@ func TestWhatTheBrokerGaveUpGoesToTheErrorQueueWithItsReason(t *testing.T) {
 			t.Errorf("%q %q, final failures %v, decisions %v", m.ID, m.Body, told.list(), asked.list())
 		}
 	})
+}
+
+func TestACommandIsSentToTheQueueOfItsMessage(t *testing.T) {
+	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		broker.CreateQueues("packing")
+		cfg := sales(broker)
+		cfg.Messages = []endpoint.Message{endpoint.Command[shipOrder]("Shop.ShipOrder").To("packing")}
+		cfg.Routes = []endpoint.Route{endpoint.RouteTo[shipOrder]("packing")} // the same queue: no conflict
+		start(t, cfg).send(shipOrder{ID: "7"})
+		if n := len(broker.Messages("packing")); n != 1 {
+			t.Errorf("%d messages in the queue, want 1", n)
+		}
+	})
+}
+
+func TestAMessageIsRefusedWithAQueueThatCannotBe(t *testing.T) {
+	for want, cfg := range map[string]endpoint.Config{
+		`it has two, to "packing" and to "shipping"`: {
+			Messages: []endpoint.Message{endpoint.Command[shipOrder]("Shop.ShipOrder").To("packing")},
+			Routes:   []endpoint.Route{endpoint.RouteTo[shipOrder]("shipping")},
+		},
+		"it is an event": {Messages: []endpoint.Message{endpoint.Event[orderPlaced]("Shop.OrderPlaced").To("packing")}},
+		"queue is empty": {Messages: []endpoint.Message{endpoint.Command[shipOrder]("Shop.ShipOrder").To("")}},
+	} {
+		cfg.Name, cfg.Transport = "sales", &inmemory.Transport{}
+		if _, err := endpoint.New(cfg); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("New returned %v, want %q", err, want)
+		}
+	}
 }

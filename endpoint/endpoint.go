@@ -1,6 +1,7 @@
 package endpoint
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -40,8 +41,9 @@ type Endpoint struct {
 
 	lends   bool // received messages to behaviors and serializers, as copies
 	started atomic.Bool
-	ended   atomic.Bool
-	ready   chan struct{}
+	ready   chan struct{}        // closed when the endpoint can send and receives
+	ended   chan struct{}        // closed when Run has returned
+	err     error                // of Run, set before ended is closed
 	live    atomic.Pointer[live] // nil unless running
 }
 
@@ -53,7 +55,7 @@ func New(cfg Config) (*Endpoint, error) {
 	err := cfg.validate()
 	types, terr := newRegistry(cfg)
 	cfg = cfg.withDefaults()
-	e := &Endpoint{cfg: cfg, types: types, serializers: cfg.Serializers, recoverability: cfg.Recoverability.WithDefaults(), ready: make(chan struct{})}
+	e := &Endpoint{cfg: cfg, types: types, serializers: cfg.Serializers, recoverability: cfg.Recoverability.WithDefaults(), ready: make(chan struct{}), ended: make(chan struct{})}
 	memory := e.recoverability.Memory
 	e.failures = failurelog.New(max(memory.Messages, 8*cfg.Concurrency), memory.Bytes)
 	e.throttles = newThrottles(cfg.Recoverability.RateLimit, types)
@@ -89,9 +91,30 @@ func stage[T any](errs *[]error, name string, s *pipeline.Stage[T], end pipeline
 	return f
 }
 
-// Ready is closed when the endpoint can send and receives. It stays open when
-// Run fails before.
-func (e *Endpoint) Ready() <-chan struct{} { return e.ready }
+// WaitReady waits until the endpoint can send and receives, and returns nil while it runs. It returns the error of
+// Run where that has failed, [ErrNotRunning] where it has returned nil, and the cause of ctx when that ends first.
+func (e *Endpoint) WaitReady(ctx context.Context) error {
+	select {
+	case <-e.ready:
+	case <-e.ended:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	if !e.over() {
+		return nil
+	}
+	return cmp.Or(e.err, ErrNotRunning)
+}
+
+// over reports whether Run has returned.
+func (e *Endpoint) over() bool {
+	select {
+	case <-e.ended:
+		return true
+	default:
+		return false
+	}
+}
 
 // Send sends m, a registered command or response, to the queue of its route or of
 // [To]. It returns when the broker has accepted the message; [ErrNotRunning] before

@@ -57,7 +57,9 @@ func ExampleConfig_rateLimit() {
 		log.Fatal(err)
 	}
 	go func() {
-		<-shop.Ready()
+		if shop.WaitReady(ctx) != nil {
+			return // Run returns the error
+		}
 		for n := range 20 {
 			if err := shop.SendLocal(ctx, PlaceOrder{OrderID: fmt.Sprint(n)}); err != nil {
 				log.Print(err)
@@ -96,7 +98,9 @@ func ExampleEndpoint_Pause() {
 	}
 	go func() {
 		defer stop()
-		<-shop.Ready()
+		if shop.WaitReady(ctx) != nil {
+			return // Run returns the error
+		}
 		if err := shop.Pause(ctx); err != nil {
 			log.Print(err)
 		}

@@ -83,7 +83,9 @@ func ExampleConfig_onFinalFailure() {
 }
 
 func sendFirst(ctx context.Context, shop *endpoint.Endpoint) {
-	<-shop.Ready()
+	if shop.WaitReady(ctx) != nil {
+		return // Run returns the error
+	}
 	if err := shop.SendLocal(ctx, PlaceOrder{OrderID: "4711"}, endpoint.MessageID("m-1")); err != nil {
 		log.Print(err)
 	}

@@ -43,7 +43,9 @@ func Example() {
 		log.Fatal(err)
 	}
 	go func() {
-		<-shop.Ready()
+		if shop.WaitReady(ctx) != nil {
+			return // Run returns the error
+		}
 		if err := shop.SendLocal(ctx, PlaceOrder{OrderID: "4711"}); err != nil {
 			log.Print(err)
 		}
@@ -77,8 +79,9 @@ func ExampleEndpoint_Publish() {
 		log.Fatal(err)
 	}
 	go func() {
-		<-shop.Ready()
-		<-billing.Ready()
+		if errors.Join(shop.WaitReady(ctx), billing.WaitReady(ctx)) != nil {
+			return // Run returns the error
+		}
 		if err := shop.Publish(ctx, OrderPlaced{OrderID: "4711"}); err != nil {
 			log.Print(err)
 		}
@@ -93,7 +96,7 @@ func ExampleEndpoint_Publish() {
 func ExampleSession_Reply() {
 	ctx, stop := context.WithCancel(context.Background())
 	broker := &inmemory.Transport{}
-	messages := []endpoint.Message{endpoint.Command[AskPrice]("Shop.AskPrice"), endpoint.Response[PriceIs]("Shop.PriceIs")}
+	messages := []endpoint.Message{endpoint.Command[AskPrice]("Shop.AskPrice").To("pricing"), endpoint.Response[PriceIs]("Shop.PriceIs")}
 	pricing, err := endpoint.New(endpoint.Config{
 		Name: "pricing", Transport: broker, Messages: messages, Install: true,
 		Handlers: []endpoint.Handler{
@@ -107,7 +110,6 @@ func ExampleSession_Reply() {
 	}
 	web, err := endpoint.New(endpoint.Config{
 		Name: "web", Transport: broker, Messages: messages, Install: true,
-		Routes: []endpoint.Route{endpoint.RouteTo[AskPrice]("pricing")},
 		Handlers: []endpoint.Handler{
 			endpoint.Handle(func(_ context.Context, _ *endpoint.Session, m PriceIs) error {
 				fmt.Println("it costs", m.Cents, "cents")
@@ -120,8 +122,9 @@ func ExampleSession_Reply() {
 		log.Fatal(err)
 	}
 	go func() {
-		<-pricing.Ready()
-		<-web.Ready()
+		if errors.Join(pricing.WaitReady(ctx), web.WaitReady(ctx)) != nil {
+			return // Run returns the error
+		}
 		if err := web.Send(ctx, AskPrice{Article: "lamp"}); err != nil {
 			log.Print(err)
 		}
@@ -157,7 +160,9 @@ func ExampleAfter() {
 		log.Fatal(err)
 	}
 	go func() {
-		<-shop.Ready()
+		if shop.WaitReady(ctx) != nil {
+			return // Run returns the error
+		}
 		if err := shop.SendLocal(ctx, PlaceOrder{OrderID: "4711"}); err != nil {
 			log.Print(err)
 		}
@@ -200,7 +205,9 @@ func ExampleConfig_behavior() {
 		log.Fatal(err)
 	}
 	go func() {
-		<-shop.Ready()
+		if shop.WaitReady(ctx) != nil {
+			return // Run returns the error
+		}
 		if err := shop.SendLocal(ctx, PlaceOrder{OrderID: "4711"}); err != nil {
 			log.Print(err)
 		}
@@ -248,7 +255,9 @@ func ExampleConfig_recoverability() {
 		log.Fatal(err)
 	}
 	go func() {
-		<-shop.Ready()
+		if shop.WaitReady(ctx) != nil {
+			return // Run returns the error
+		}
 		if err := shop.SendLocal(ctx, PlaceOrder{OrderID: "4711"}); err != nil {
 			log.Print(err)
 		}
@@ -292,7 +301,9 @@ func ExampleHandle_interface() {
 		log.Fatal(err)
 	}
 	go func() {
-		<-shop.Ready()
+		if shop.WaitReady(ctx) != nil {
+			return // Run returns the error
+		}
 		if err := shop.SendLocal(ctx, PlaceOrder{OrderID: "4711"}); err != nil {
 			log.Print(err)
 		}

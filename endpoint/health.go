@@ -44,7 +44,7 @@ type QueueHealth struct {
 
 // Health tells how the endpoint is.
 func (e *Endpoint) Health() Health {
-	h := Health{Endpoint: e.cfg.Name, Live: !e.ended.Load()}
+	h := Health{Endpoint: e.cfg.Name, Live: !e.over()}
 	live := e.live.Load()
 	switch {
 	case !h.Live:

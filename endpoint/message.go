@@ -13,8 +13,9 @@ type Message struct {
 	kind   messageKind
 	name   string
 	bases  []string
-	atMost int  // handled at once; 0 is no limit
-	manual bool // its subscription is somebody else's business
+	queue  string // its route, if any
+	atMost int    // handled at once; 0 is no limit
+	manual bool   // its subscription is somebody else's business
 	err    error
 }
 
@@ -45,6 +46,20 @@ func Event[M any](name string, bases ...string) Message {
 // Response registers M, a struct, as a message that answers another by [Session.Reply].
 func Response[M any](name string, bases ...string) Message {
 	return newMessage[M](kindResponse, name, bases)
+}
+
+// To sends messages of this type to the queue of that name, unless the option [To] says otherwise. An event has no queue:
+// it goes to its subscribers.
+func (m Message) To(queue string) Message {
+	switch {
+	case m.err != nil:
+	case m.kind == kindEvent:
+		m.err = fmt.Errorf("message %v: To(%q): it is an event, and events are published, not sent", m.goType, queue)
+	case queue == "":
+		m.err = fmt.Errorf("message %v: To: the queue is empty", m.goType)
+	}
+	m.queue = queue
+	return m
 }
 
 // AtMost bounds how many messages of this type the process handles at once, beside

@@ -15,7 +15,6 @@ type messageType struct {
 	Message
 	types    []string           // name and bases
 	enclosed string             // the same, as a header
-	queue    string             // its route, if any
 	calls    []call             // of its handlers, those of interfaces included
 	limiter  *typelimit.Limiter // nil: no limit
 }
@@ -87,8 +86,8 @@ func (r *registry) route(route Route) error {
 		return fmt.Errorf("route of %v: the queue is empty", route.goType)
 	case t.kind == kindEvent:
 		return fmt.Errorf("route of %v: events are published, not routed", route.goType)
-	case t.queue != "":
-		return fmt.Errorf("route of %v: it has two, to %q and to %q", route.goType, t.queue, route.queue)
+	case t.queue != "" && t.queue != route.queue:
+		return fmt.Errorf("route of %v: it has two, to %q and to %q: leave one out", route.goType, t.queue, route.queue)
 	}
 	t.queue = route.queue
 	return nil

@@ -50,7 +50,10 @@ func (e *Endpoint) run(ctx context.Context, group *pump.Group, shared *transport
 	if e.started.Swap(true) {
 		return fmt.Errorf("endpoint %q: it has been run already: make another by New", e.cfg.Name)
 	}
-	defer e.ended.Store(true)
+	defer func() {
+		e.err = err
+		close(e.ended)
+	}()
 	conn, err := e.open(ctx, shared)
 	if err != nil {
 		return err

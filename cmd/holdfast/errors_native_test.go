@@ -54,12 +54,10 @@ func failAndReturn(t *testing.T, put func()) {
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- e.Run(ctx) }()
-	select {
-	case <-e.Ready():
-		put()
-	case err := <-ended:
+	if err := e.WaitReady(ctx); err != nil {
 		t.Fatal(err)
 	}
+	put()
 	select {
 	case <-moved:
 	case <-time.After(30 * time.Second):

@@ -96,10 +96,10 @@ func (c *cutProof) preload(ctx context.Context, messages int) {
 
 // endpoints starts one that works through the proxy and one that counts what it sent.
 func (c *cutProof) endpoints(through string) (stop func()) {
-	types := []endpoint.Message{endpoint.Command[work]("Kill.Work"), endpoint.Command[worked]("Kill.Worked")}
+	types := []endpoint.Message{endpoint.Command[work]("Kill.Work"), endpoint.Command[worked]("Kill.Worked").To(c.out)}
 	working := endpoint.Config{
 		Name: c.in, Transport: &rabbitmq.Transport{URL: through, QueueType: c.queueType}, Messages: types, Concurrency: 16,
-		Routes: []endpoint.Route{endpoint.RouteTo[worked](c.out)}, Logger: slog.New(slog.DiscardHandler),
+		Logger: slog.New(slog.DiscardHandler),
 		Handlers: []endpoint.Handler{endpoint.Handle(func(ctx context.Context, s *endpoint.Session, m work) error {
 			return s.Send(ctx, worked(m))
 		})},

@@ -55,7 +55,9 @@ func ExampleIn() {
 		return tx.Commit()
 	}
 	go func() {
-		<-shop.Ready()
+		if shop.WaitReady(ctx) != nil {
+			return // Run returns the error
+		}
 		if err := request("4711", false); err != nil { // rolled back: nothing is sent
 			log.Print(err)
 		}

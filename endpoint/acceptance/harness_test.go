@@ -78,9 +78,7 @@ func run(t *testing.T, e *endpoint.Endpoint) *running {
 	ctx, cancel := context.WithCancel(t.Context())
 	r := &running{Endpoint: e, t: t, stop: cancel, done: make(chan error, 1)}
 	go func() { r.done <- e.Run(ctx) }()
-	select {
-	case <-e.Ready():
-	case err := <-r.done:
+	if err := e.WaitReady(ctx); err != nil {
 		cancel()
 		t.Fatalf("the endpoint did not start: %v", err)
 	}

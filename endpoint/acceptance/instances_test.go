@@ -85,9 +85,7 @@ func (p *instancesProof) run(instances, messages int) {
 	ended := make(chan error, 1)
 	go func() { ended <- endpoint.RunAll(running, all...) }()
 	for _, e := range all {
-		select {
-		case <-e.Ready():
-		case err := <-ended:
+		if err := e.WaitReady(ctx); err != nil {
 			p.t.Fatal(err)
 		}
 	}

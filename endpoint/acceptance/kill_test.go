@@ -203,8 +203,7 @@ func (k *sqsKills) transport() transport.Transport {
 func killConfig(store killStore, atomic bool) endpoint.Config {
 	cfg := endpoint.Config{
 		Name: "work", Transport: store.transport(), Concurrency: 8, Install: true,
-		Messages: []endpoint.Message{endpoint.Command[work]("Kill.Work"), endpoint.Command[worked]("Kill.Worked")},
-		Routes:   []endpoint.Route{endpoint.RouteTo[work]("work"), endpoint.RouteTo[worked]("worked")},
+		Messages: []endpoint.Message{endpoint.Command[work]("Kill.Work").To("work"), endpoint.Command[worked]("Kill.Worked").To("worked")},
 		Logger:   slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError})),
 		Handlers: []endpoint.Handler{endpoint.Handle(func(ctx context.Context, s *endpoint.Session, m work) error {
 			if atomic {

@@ -218,8 +218,7 @@ func (p *restartProof) start() (stop func()) {
 func (p *restartProof) config(name string, handler endpoint.Handler) endpoint.Config {
 	cfg := endpoint.Config{
 		Name: name, Transport: p.open(), Install: true, Concurrency: restartConcurrency,
-		Messages: []endpoint.Message{endpoint.Command[work]("Kill.Work"), endpoint.Command[worked]("Kill.Worked")},
-		Routes:   []endpoint.Route{endpoint.RouteTo[worked]("worked")},
+		Messages: []endpoint.Message{endpoint.Command[work]("Kill.Work"), endpoint.Command[worked]("Kill.Worked").To("worked")},
 		Handlers: []endpoint.Handler{handler}, Logger: slog.New(slog.DiscardHandler),
 	}
 	cfg.Recoverability.Immediate = 1000 // what is under way fails, and that is what retries are for

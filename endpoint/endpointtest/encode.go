@@ -28,14 +28,11 @@ func encode(ctx context.Context, cfg endpoint.Config, m any, opts []endpoint.Opt
 	ctx, stop := context.WithCancel(ctx)
 	ended := make(chan error, 1)
 	go func() { ended <- ep.Run(ctx) }()
-	select {
-	case <-ep.Ready():
+	if ep.WaitReady(ctx) == nil {
 		err = caught.send(ctx, ep, m, opts)
-		stop()
-		err = errors.Join(err, <-ended)
-	case err = <-ended:
-		stop()
 	}
+	stop()
+	err = errors.Join(err, <-ended)
 	if err == nil && caught.message == nil {
 		err = fmt.Errorf("%T: %w", m, errUnsent)
 	}

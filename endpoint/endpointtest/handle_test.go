@@ -38,11 +38,10 @@ func sales(handlers ...handler) endpoint.Config {
 		Name: "sales",
 		Messages: []endpoint.Message{
 			endpoint.Command[placeOrder]("Shop.PlaceOrder"),
-			endpoint.Command[shipOrder]("Shop.ShipOrder"),
+			endpoint.Command[shipOrder]("Shop.ShipOrder").To("shipping"),
 			endpoint.Event[orderPlaced]("Shop.OrderPlaced", "Shop.IOrderEvent"),
 			endpoint.Response[orderAccepted]("Shop.OrderAccepted"),
 		},
-		Routes: []endpoint.Route{endpoint.RouteTo[shipOrder]("shipping")},
 	}
 	for _, h := range handlers {
 		cfg.Handlers = append(cfg.Handlers, endpoint.Handle(h))

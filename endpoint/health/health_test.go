@@ -38,7 +38,9 @@ func TestOneEndpointThatHasEndedIsTheProcesssHealth(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- e.Run(ctx) }()
-		<-e.Ready()
+		if err := e.WaitReady(ctx); err != nil {
+			t.Fatal(err)
+		}
 		all = append(all, e)
 		stops = append(stops, func() {
 			cancel()

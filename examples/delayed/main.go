@@ -37,7 +37,9 @@ func main() {
 		log.Fatal(err)
 	}
 	go func() {
-		<-shop.Ready()
+		if shop.WaitReady(ctx) != nil {
+			return // Run returns the error
+		}
 		if err := remind(ctx, shop); err != nil {
 			log.Print(err)
 			stop()

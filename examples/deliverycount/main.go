@@ -73,7 +73,9 @@ func work(path string) error {
 		return err
 	}
 	go func() {
-		<-imports.Ready()
+		if imports.WaitReady(ctx) != nil {
+			return // Run returns the error
+		}
 		if name := os.Getenv("IMPORT"); name != "" {
 			_ = imports.SendLocal(ctx, ImportFile{Name: name}) // who dies meanwhile hears of no error
 		}

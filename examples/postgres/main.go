@@ -76,7 +76,9 @@ func run(ctx context.Context, url string, out io.Writer) error {
 		return err
 	}
 	go func() {
-		<-billing.Ready()
+		if billing.WaitReady(ctx) != nil {
+			return // Run returns the error
+		}
 		if err := billing.SendLocal(ctx, ChargeOrder{OrderID: "4711"}); err != nil {
 			log.Print(err)
 		}

@@ -64,7 +64,9 @@ func main() {
 	go func() {
 		defer stop()
 		for _, e := range []*endpoint.Endpoint{shop, billing, audit} {
-			<-e.Ready()
+			if e.WaitReady(ctx) != nil {
+				return // Run returns the error
+			}
 		}
 		placed := OrderPlaced{OrderEvent: OrderEvent{OrderID: "4711"}, Cents: 1999}
 		cancelled := OrderCancelled{OrderEvent{OrderID: "4712"}}

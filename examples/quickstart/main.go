@@ -11,7 +11,6 @@ import (
 )
 
 type PlaceOrder struct{ OrderID string }
-
 type OrderPlaced struct{ OrderID string }
 
 func main() {
@@ -20,9 +19,8 @@ func main() {
 		Name: "shop", Install: true, // create what is missing at the broker
 		Transport: &inmemory.Transport{}, // or &sqlite.Transport{Path: "shop.db"}, or &rabbitmq.Transport{URL: "amqp://localhost"}
 		Messages: []endpoint.Message{
-			endpoint.Command[PlaceOrder]("Shop.PlaceOrder"), endpoint.Event[OrderPlaced]("Shop.OrderPlaced"),
+			endpoint.Command[PlaceOrder]("Shop.PlaceOrder").To("shop"), endpoint.Event[OrderPlaced]("Shop.OrderPlaced"),
 		},
-		Routes: []endpoint.Route{endpoint.RouteTo[PlaceOrder]("shop")},
 		Handlers: []endpoint.Handler{
 			endpoint.Handle(func(ctx context.Context, s *endpoint.Session, m PlaceOrder) error {
 				return s.Publish(ctx, OrderPlaced(m)) // leaves when the handler has returned nil
@@ -38,7 +36,9 @@ func main() {
 		log.Fatal(err)
 	}
 	go func() {
-		<-shop.Ready()
+		if shop.WaitReady(ctx) != nil {
+			return // Run returns the error
+		}
 		if err := shop.Send(ctx, PlaceOrder{OrderID: "4711"}); err != nil {
 			log.Print(err)
 		}

@@ -31,7 +31,7 @@ func main() {
 	defer stop()
 	broker := &inmemory.Transport{} // the two reach each other through it
 	messages := []endpoint.Message{
-		endpoint.Command[ChargeCard]("Bank.ChargeCard"), endpoint.Response[CardCharged]("Bank.CardCharged"),
+		endpoint.Command[ChargeCard]("Bank.ChargeCard").To("bank"), endpoint.Response[CardCharged]("Bank.CardCharged"),
 	}
 
 	bank, errBank := endpoint.New(endpoint.Config{
@@ -40,7 +40,6 @@ func main() {
 	})
 	shop, errShop := endpoint.New(endpoint.Config{
 		Name: "shop", Transport: broker, Install: true, Messages: messages,
-		Routes: []endpoint.Route{endpoint.RouteTo[ChargeCard]("bank")},
 		Handlers: []endpoint.Handler{
 			endpoint.Handle(func(_ context.Context, s *endpoint.Session, m CardCharged) error {
 				fmt.Printf("order %s: approved is %t (correlation id %s)\n", m.OrderID, m.Approved, s.Header(header.CorrelationID))
@@ -54,8 +53,9 @@ func main() {
 	}
 
 	go func() {
-		<-bank.Ready()
-		<-shop.Ready()
+		if errors.Join(bank.WaitReady(ctx), shop.WaitReady(ctx)) != nil {
+			return // Run returns the error
+		}
 		request := ChargeCard{OrderID: "4711", Cents: 1999}
 		if err := shop.Send(ctx, request, endpoint.MessageID("charge-4711")); err != nil {
 			log.Print(err)

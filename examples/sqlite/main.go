@@ -80,7 +80,9 @@ func run(ctx context.Context, path string) error {
 		return err
 	}
 	go func() {
-		<-billing.Ready()
+		if billing.WaitReady(ctx) != nil {
+			return // Run returns the error
+		}
 		if err := billing.SendLocal(ctx, ChargeOrder{OrderID: "4711"}); err != nil {
 			log.Print(err)
 		}

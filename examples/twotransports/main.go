@@ -76,8 +76,9 @@ func run(ctx context.Context, first, second transport.Transport) error {
 		return err
 	}
 	go func() {
-		<-charging.Ready()
-		<-orders.Ready()
+		if errors.Join(charging.WaitReady(ctx), orders.WaitReady(ctx)) != nil {
+			return // Run returns the error
+		}
 		if err := orders.SendLocal(ctx, PlaceOrder{OrderID: "4711"}); err != nil {
 			log.Print(err)
 			stop()

@@ -84,7 +84,9 @@ func run(ctx context.Context, url string, out io.Writer) error {
 		return err
 	}
 	go func() {
-		<-sales.Ready()
+		if sales.WaitReady(ctx) != nil {
+			return // Run returns the error
+		}
 		mux := http.NewServeMux()
 		mux.Handle("POST /orders/{order}", &shop{db, sales})
 		for _, order := range []string{"1", "1", "2"} { // the second is refused: there is such an order

@@ -90,10 +90,8 @@ func (d *orderDay) run(handle func(n int) error, change func(*endpoint.Config)) 
 			d.t.Errorf("the endpoint ended with %v", err)
 		}
 	})
-	select {
-	case <-e.Ready():
-	case <-d.ctx.Done():
-		d.t.Fatal("the endpoint does not become ready")
+	if err := e.WaitReady(d.ctx); err != nil {
+		d.t.Fatal(err)
 	}
 }
 

@@ -46,8 +46,7 @@ func newBurst(t testing.TB) *burst {
 	const name = "burst"
 	r.endpoint, err = endpoint.New(endpoint.Config{
 		Name: name, Transport: &postgres.Transport{URL: url}, Concurrency: 50, Install: true,
-		Messages: []endpoint.Message{endpoint.Command[burstOrder]("Burst.Order"), endpoint.Command[burstBill]("Burst.Bill")},
-		Routes:   []endpoint.Route{endpoint.RouteTo[burstBill]("error")},
+		Messages: []endpoint.Message{endpoint.Command[burstOrder]("Burst.Order"), endpoint.Command[burstBill]("Burst.Bill").To("error")},
 		Handlers: []endpoint.Handler{endpoint.Handle(func(ctx context.Context, s *endpoint.Session, m burstOrder) error {
 			r.mu.Lock()
 			r.runs[m.N]++
@@ -64,9 +63,7 @@ func newBurst(t testing.TB) *burst {
 	r.stop, r.ended = cancel, make(chan error, 1)
 	go func() { r.ended <- r.endpoint.Run(ctx) }()
 	t.Cleanup(r.end)
-	select {
-	case <-r.endpoint.Ready():
-	case err := <-r.ended:
+	if err := r.endpoint.WaitReady(ctx); err != nil {
 		t.Fatal(err)
 	}
 	r.exec(`ALTER TABLE burst SET (autovacuum_enabled = off)`) // the statistics are the test's

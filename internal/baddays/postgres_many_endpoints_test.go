@@ -64,13 +64,11 @@ func newCrowd(t testing.TB, n int) *crowd {
 		}
 	})
 	t.Cleanup(c.stop)
+	soon, enough := context.WithTimeout(ctx, 5*time.Minute)
+	defer enough()
 	for _, e := range c.endpoints {
-		select {
-		case <-e.Ready():
-		case err := <-done:
-			t.Fatalf("RunAll: %v", err)
-		case <-time.After(5 * time.Minute):
-			t.Fatal("an endpoint is not ready after 5 min")
+		if err := e.WaitReady(soon); err != nil {
+			t.Fatal(err)
 		}
 	}
 	return c

@@ -70,10 +70,10 @@ func startRelays(t testing.TB, transactions endpoint.TransactionMode, queues ...
 			t.Error(err)
 		}
 	})
-	select {
-	case <-r.e.Ready():
-	case <-time.After(time.Minute):
-		t.Fatal("the endpoint is not ready")
+	soon, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	if err := r.e.WaitReady(soon); err != nil {
+		t.Fatal(err)
 	}
 	return r
 }

@@ -69,7 +69,9 @@ func classicAttempts(b *testing.B, kind rabbitmq.QueueType) {
 				b.Error(err)
 			}
 		})
-		<-e.Ready()
+		if err := e.WaitReady(ctx); err != nil {
+			b.Fatal(err)
+		}
 		first = e
 	}
 	for i := range messages {

@@ -56,7 +56,9 @@ func newLateEndpoint(t testing.TB, url, name string) *lateEndpoint {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- e.Run(ctx) }()
-	<-e.Ready()
+	if err := e.WaitReady(ctx); err != nil {
+		t.Fatal(err)
+	}
 	t.Cleanup(func() {
 		cancel()
 		if err := <-done; err != nil {

@@ -104,9 +104,7 @@ func runWorker(t *testing.T, cfg endpoint.Config, handle func(context.Context, *
 		}
 	})
 	t.Cleanup(stop)
-	select {
-	case <-e.Ready():
-	case err := <-over:
+	if err := e.WaitReady(ctx); err != nil {
 		over <- err
 		t.Fatal("the endpoint has ended")
 	}

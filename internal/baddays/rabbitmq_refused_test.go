@@ -145,7 +145,9 @@ func (r *refusedRun) fill(t testing.TB, name string, n int) {
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- sender.Run(ctx) }()
-	<-sender.Ready()
+	if err := sender.WaitReady(ctx); err != nil {
+		t.Fatal(err)
+	}
 	const senders = 50
 	var all sync.WaitGroup
 	for s := range senders {

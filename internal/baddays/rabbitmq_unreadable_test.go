@@ -59,10 +59,8 @@ func unreadableMessages(t *testing.T) outcome {
 			t.Error(err)
 		}
 	}()
-	select {
-	case <-e.Ready():
-	case <-ctx.Done():
-		t.Fatal("the endpoint is not ready")
+	if err := e.WaitReady(ctx); err != nil {
+		t.Fatal(err)
 	}
 
 	bodies := map[string]bool{}

@@ -46,7 +46,9 @@ func benchmark(b *testing.B, instrument func(*endpoint.Config)) {
 	ctx, stop := context.WithCancel(b.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- ep.Run(ctx) }()
-	<-ep.Ready()
+	if err := ep.WaitReady(ctx); err != nil {
+		b.Fatal(err)
+	}
 	b.ReportAllocs()
 	for b.Loop() {
 		handled.Add(1)

@@ -27,8 +27,7 @@ func Example() {
 	cfg := endpoint.Config{
 		Name: "greeter", Install: true,
 		Transport: &inmemory.Transport{},
-		Messages:  []endpoint.Message{endpoint.Command[Greet]("Demo.Greet")},
-		Routes:    []endpoint.Route{endpoint.RouteTo[Greet]("greeter")},
+		Messages:  []endpoint.Message{endpoint.Command[Greet]("Demo.Greet").To("greeter")},
 		Handlers:  []endpoint.Handler{endpoint.Handle(g.Greet)},
 	}
 	otel.Instrument(&cfg, otel.Options{TracerProvider: traces, MeterProvider: metrics})
@@ -38,7 +37,9 @@ func Example() {
 		panic(err)
 	}
 	go func() {
-		<-ep.Ready()
+		if ep.WaitReady(ctx) != nil {
+			return // Run returns the error
+		}
 		if err := ep.Send(ctx, Greet{Name: "Ada"}); err != nil {
 			panic(err)
 		}

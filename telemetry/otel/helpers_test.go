@@ -32,11 +32,10 @@ func sales(t transport.Transport, handlers ...endpoint.Handler) endpoint.Config 
 	return endpoint.Config{
 		Name: "sales", Transport: t, Handlers: handlers, Install: true,
 		Messages: []endpoint.Message{
-			endpoint.Command[placeOrder]("Shop.PlaceOrder"),
+			endpoint.Command[placeOrder]("Shop.PlaceOrder").To("sales"),
 			endpoint.Event[orderPlaced]("Shop.OrderPlaced"),
 			endpoint.Response[orderAccepted]("Shop.OrderAccepted"),
 		},
-		Routes: []endpoint.Route{endpoint.RouteTo[placeOrder]("sales")},
 		Logger: slog.New(slog.DiscardHandler),
 	}
 }
@@ -88,9 +87,7 @@ func (tel *telemetry) start(cfg endpoint.Config) *running {
 	ctx, cancel := context.WithCancel(tel.t.Context())
 	r := &running{Endpoint: e, t: tel.t, stop: cancel, done: make(chan error, 1)}
 	go func() { r.done <- e.Run(ctx) }()
-	select {
-	case <-e.Ready():
-	case err := <-r.done:
+	if err := e.WaitReady(ctx); err != nil {
 		cancel()
 		tel.t.Fatalf("the endpoint did not start: %v", err)
 	}

@@ -48,9 +48,7 @@ func run(t *testing.T, tr *asb.Transport, change func(*endpoint.Config), handle 
 	s := &stage{T: t, Endpoint: e, stop: stop, ended: make(chan error, 1)}
 	go func() { s.ended <- e.Run(ctx) }()
 	t.Cleanup(s.end)
-	select {
-	case <-e.Ready():
-	case err := <-s.ended:
+	if err := e.WaitReady(ctx); err != nil {
 		t.Fatal(err)
 	}
 	return s

@@ -215,8 +215,7 @@ func forwarding(t *testing.T, broker transport.Transport, in, out string) func()
 	return func() (*endpoint.Endpoint, error) {
 		return endpoint.New(endpoint.Config{
 			Name: in, Transport: broker, Concurrency: 16,
-			Messages: []endpoint.Message{endpoint.Command[order]("Bench.Order"), endpoint.Command[orderDone]("Bench.OrderDone")},
-			Routes:   []endpoint.Route{endpoint.RouteTo[orderDone](out)},
+			Messages: []endpoint.Message{endpoint.Command[order]("Bench.Order"), endpoint.Command[orderDone]("Bench.OrderDone").To(out)},
 			Handlers: []endpoint.Handler{endpoint.Handle(func(ctx context.Context, s *endpoint.Session, m order) error {
 				return s.Send(ctx, orderDone(m), endpoint.MessageID(s.MessageID()))
 			})},

@@ -180,8 +180,7 @@ func (w *world) run(concurrency int) {
 	broker.Config = w.calls.config()
 	cfg := endpoint.Config{
 		Name: w.in, Transport: broker, Concurrency: concurrency,
-		Messages: []endpoint.Message{endpoint.Command[order]("Bench.Order"), endpoint.Command[orderDone]("Bench.OrderDone")},
-		Routes:   []endpoint.Route{endpoint.RouteTo[orderDone](w.out)},
+		Messages: []endpoint.Message{endpoint.Command[order]("Bench.Order"), endpoint.Command[orderDone]("Bench.OrderDone").To(w.out)},
 		Handlers: []endpoint.Handler{endpoint.Handle(func(ctx context.Context, s *endpoint.Session, m order) error {
 			return s.Send(ctx, orderDone(m))
 		})},

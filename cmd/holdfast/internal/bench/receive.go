@@ -106,13 +106,13 @@ func (b *bench) runReceive(ctx context.Context) error {
 			return err
 		}
 		group.Go(func() error { return sender.Run(running) })
-		if err := ready(running, sender); err != nil {
+		if err := sender.WaitReady(running); err != nil {
 			return first(group.Wait(), err)
 		}
 	}
 	runtime.GC()
 	group.Go(func() error { return receiver.Run(running) })
-	if err := ready(running, receiver); err != nil {
+	if err := receiver.WaitReady(running); err != nil {
 		return first(group.Wait(), err)
 	}
 	if err := b.meter.start(b.Profile); err != nil {
@@ -136,16 +136,6 @@ func first(errs ...error) error {
 		}
 	}
 	return nil
-}
-
-// ready waits until e is.
-func ready(ctx context.Context, e *endpoint.Endpoint) error {
-	select {
-	case <-e.Ready():
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
 }
 
 // await waits until all messages are completed, or none has been for a while.

@@ -45,7 +45,7 @@ func (b *bench) runSend(ctx context.Context) error {
 	defer stop()
 	group, running := errgroup.WithContext(running)
 	group.Go(func() error { return sender.Run(running) })
-	if err := ready(running, sender); err != nil {
+	if err := sender.WaitReady(running); err != nil {
 		return first(group.Wait(), err)
 	}
 	o, err := b.order()

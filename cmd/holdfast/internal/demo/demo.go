@@ -149,10 +149,8 @@ func (d *demo) start(ctx context.Context, group *errgroup.Group) error {
 			return err
 		}
 		group.Go(func() error { return e.Run(ctx) })
-		select {
-		case <-e.Ready():
-		case <-ctx.Done():
-			return context.Cause(ctx)
+		if err := e.WaitReady(ctx); err != nil {
+			return err
 		}
 		last = e
 	}

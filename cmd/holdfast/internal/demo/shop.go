@@ -203,8 +203,7 @@ func (d *demo) importer() endpoint.Config {
 	return endpoint.Config{
 		Name: importing, Transport: d.transport, SendOnly: true, Logger: d.Log.With("endpoint", importing),
 		Serializers: []serialization.Serializer{rawSerializer{serialization.JSON}},
-		Messages:    []endpoint.Message{endpoint.Command[rawLine](placeOrderType)},
-		Routes:      []endpoint.Route{endpoint.RouteTo[rawLine](sales)},
+		Messages:    []endpoint.Message{endpoint.Command[rawLine](placeOrderType).To(sales)},
 	}
 }
 

@@ -81,7 +81,9 @@ func Work(ctx context.Context, p Process, t transport.Transport, rows Rows) erro
 		_, _ = io.Copy(io.Discard, p.In)
 	}()
 	go func() {
-		<-e.Ready()
+		if e.WaitReady(ctx) != nil {
+			return // Run returns the error
+		}
 		_, _ = io.WriteString(p.Out, ready)
 	}()
 	return e.Run(ctx)
