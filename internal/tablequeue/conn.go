@@ -20,6 +20,10 @@ var (
 	_ transport.TxDispatcher = (*Conn)(nil)
 	_ transport.Canceler     = (*Conn)(nil)
 	_ transport.Inspector    = (*Conn)(nil)
+	_ transport.Verifier     = (*Conn)(nil)
+	_ transport.Remover      = (*Conn)(nil)
+
+	_ transport.SubscriptionVerifier = (*Conn)(nil)
 )
 
 // Config says how the engine works on a [Store].

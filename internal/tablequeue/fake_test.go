@@ -91,6 +91,16 @@ func (f *fake) Exists(_ context.Context, queue string) error {
 	return f.exists(queue)
 }
 
+func (f *fake) Remove(_ context.Context, queues []string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, q := range queues {
+		delete(f.rows, q)
+		f.subs = slices.DeleteFunc(f.subs, func(s Subscription) bool { return s.Queue == q })
+	}
+	return nil
+}
+
 func (f *fake) Missing(_ context.Context, queues []string) ([]bool, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -2,6 +2,7 @@ package tablequeue
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/holdfast-go/holdfast/transport"
@@ -119,23 +120,39 @@ type Page struct {
 
 // Topology is the part of a [Store] that makes tables and looks at them.
 type Topology interface {
-	// Exists fails with [transport.ErrNoQueue] when there is no such queue.
+	// Exists fails with [transport.ErrNoQueue] when there is no such queue, and with an [*UnfitError] when a table of
+	// that name is not a queue of this version.
 	Exists(ctx context.Context, queue string) error
 	// Missing reports, for each of queues, whether there is no table to send to. Check has passed them.
 	Missing(ctx context.Context, queues []string) ([]bool, error)
 	// Install creates what is missing of the queues and the table of subscriptions, and
 	// leaves alone what exists. Several processes may do it at once.
 	Install(ctx context.Context, plan transport.Plan) error
+	// Remove deletes the queues, their messages and their subscriptions: all, or on an error none. A queue that does not
+	// exist is no error; a table that is not a queue of the engine is an [*UnfitError]. Check has passed the names.
+	Remove(ctx context.Context, queues []string) error
 	// Inspect is [transport.Inspector]. Rows that have expired do not count.
 	Inspect(ctx context.Context, queues ...string) ([]transport.QueueStats, error)
 }
+
+// ErrNotInstalled is wrapped by the errors of [Subscriptions] where the table of subscriptions does not exist.
+var ErrNotInstalled = errors.New("the table of subscriptions is missing: run the installer")
+
+// UnfitError says why a table that exists is not a queue that this version can receive from.
+type UnfitError struct {
+	Reason   string
+	Sendable bool // messages can be sent to it
+}
+
+func (e *UnfitError) Error() string { return e.Reason }
 
 // Subscriptions is the part of a [Store] that knows who wants which types.
 type Subscriptions interface {
 	// Subscribe and Unsubscribe are those of [transport.Subscriber].
 	Subscribe(ctx context.Context, queue string, types []string) error
 	Unsubscribe(ctx context.Context, queue string, types []string) error
-	// Subscriptions returns all of them, some perhaps several times. It fails where the table is missing.
+	// Subscriptions returns all of them, some perhaps several times. It fails with [ErrNotInstalled] where the table is
+	// missing.
 	Subscriptions(ctx context.Context) ([]Subscription, error)
 }
 

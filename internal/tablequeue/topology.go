@@ -2,7 +2,6 @@ package tablequeue
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"github.com/holdfast-go/holdfast/transport"
@@ -10,11 +9,7 @@ import (
 
 // Install implements [transport.Installer].
 func (c *Conn) Install(ctx context.Context, plan transport.Plan) error {
-	var errs []error
-	for _, q := range plan.Queues {
-		errs = append(errs, c.store.Check(q.Name))
-	}
-	if err := errors.Join(errs...); err != nil {
+	if err := c.checkAll(names(plan)); err != nil {
 		return err
 	}
 	defer c.unusable.found()
@@ -23,10 +18,8 @@ func (c *Conn) Install(ctx context.Context, plan transport.Plan) error {
 
 // Inspect implements [transport.Inspector].
 func (c *Conn) Inspect(ctx context.Context, queues ...string) (stats []transport.QueueStats, err error) {
-	for _, q := range queues {
-		if err := c.store.Check(q); err != nil {
-			return nil, err
-		}
+	if err := c.checkAll(queues); err != nil {
+		return nil, err
 	}
 	err = c.call(ctx, func(ctx context.Context) error {
 		stats, err = c.store.Inspect(ctx, queues...)

@@ -51,6 +51,14 @@ func (s *store) Unsubscribe(ctx context.Context, queue string, types []string) e
 	return s.subscription(ctx, doing, `DELETE FROM `+t+` WHERE endpoint = $1 AND topic = ANY ($2::text[])`, s.subscriber(queue), types)
 }
 
+// subscriberAddress returns the column and the value by which the table of subscriptions names a queue.
+func (s *store) subscriberAddress(queue string) (column, value string) {
+	if s.Routing == "" {
+		return "queue", queue
+	}
+	return "queueaddress", quote(s.split(queue))
+}
+
 // subscriber is the endpoint that a queue's subscriptions are those of.
 func (s *store) subscriber(queue string) string { return cmp.Or(s.Endpoint, queue) }
 
@@ -94,7 +102,7 @@ func (s *store) Name(queue string) string {
 
 func (s *store) noSubscriptions(doing string, err error) error {
 	if code(err) == undefinedTable {
-		err = fmt.Errorf("%w: %w", dialect.ErrNotInstalled, err)
+		err = fmt.Errorf("%w: %w", tablequeue.ErrNotInstalled, err)
 	}
 	return fmt.Errorf("postgres: %s: %w", doing, err)
 }

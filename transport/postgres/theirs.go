@@ -2,7 +2,6 @@ package postgres
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 
@@ -35,7 +34,9 @@ const (
 	insufficientPrivilege = "42501"
 )
 
-var errOlder = errors.New("its table is of an earlier version: run the installer, or what holdfast sql script prints")
+var errOlder error = &tablequeue.UnfitError{
+	Reason: "its table is of an earlier version: run the installer, or what holdfast sql script prints",
+}
 
 // kindOf looks at a queue's table.
 func kindOf(ctx context.Context, db querier, t *table) (kind, error) {
@@ -141,5 +142,6 @@ func (s *store) notNewer(ctx context.Context, queue string) error {
 }
 
 func newerTable(version int) error {
-	return fmt.Errorf("its table is of version %d, this program knows those up to %d: update this program", version, tableVersion)
+	return &tablequeue.UnfitError{Reason: fmt.Sprintf(
+		"its table is of version %d, this program knows those up to %d: update this program", version, tableVersion)}
 }

@@ -137,6 +137,37 @@ func TestAQueueOfNServiceBusTakesNoDelayedMessagesAndIsNotReceivedFrom(t *testin
 	}
 }
 
+func TestAForeignTableIsReportedAndNotRemoved(t *testing.T) {
+	w := newWorld(t, "in")
+	w.exec(theirTable)
+	c := w.open()
+	plan := transport.Plan{Queues: []transport.Queue{{Name: "theirs"}, {Name: "in"}, {Name: "gone", Shared: true}}}
+	found, err := c.(transport.Verifier).Verify(t.Context(), plan)
+	ok(t, err)
+	want := []transport.Finding{
+		{Kind: "queue", Name: "theirs", State: transport.Differs, Detail: dialect.ErrForeign.Error()},
+		{Kind: "queue", Name: "gone", State: transport.Missing},
+	}
+	if diff := cmp.Diff(want, found); diff != "" {
+		t.Error(diff)
+	}
+	plan.Queues = []transport.Queue{{Name: "theirs", Shared: true}}
+	if found, err := c.(transport.Verifier).Verify(t.Context(), plan); err != nil || len(found) > 0 {
+		t.Errorf("a shared queue that can be sent to: %v, %v", found, err)
+	}
+	isErr(t, c.(transport.Remover).Remove(t.Context(), "in", "theirs"), dialect.ErrForeign)
+	if n := w.count("in") + w.count("theirs"); n != 0 {
+		t.Errorf("%d rows", n)
+	}
+	w.exec(`DROP TABLE %sholdfast_subscriptions`)
+	found, err = c.(transport.Verifier).Verify(t.Context(), transport.Plan{})
+	ok(t, err)
+	if len(found) != 1 || found[0].State != transport.Missing || found[0].Name != "subscriptions" {
+		t.Errorf("without the table of subscriptions: %v", found)
+	}
+	ok(t, c.(transport.Remover).Remove(t.Context(), "in"))
+}
+
 func TestTheScriptLeavesAQueueOfNServiceBusAsItIs(t *testing.T) {
 	w := newWorld(t)
 	w.exec(theirTable)
@@ -211,6 +242,11 @@ func TestSubscriptionsAreSharedWithNServiceBus(t *testing.T) {
 		t.Errorf("%d copies in a queue that two endpoints have subscribed for, want one more than 2", got)
 	}
 	w.exec(`DELETE FROM %s"SubscriptionRouting" WHERE Topic = 'Shop.Sent'`)
+	missing, err := c.(transport.SubscriptionVerifier).VerifySubscriptions(t.Context(), "shipping", []string{"Shop.Placed", "Shop.Sent"})
+	ok(t, err)
+	if len(missing) != 1 || missing[0].Name != "Shop.Sent" {
+		t.Errorf("missing subscriptions %v, want that for Shop.Sent", missing)
+	}
 	rows, err := w.sql.Query(t.Context(), `SELECT queueaddress || ' ' || endpoint || ' ' || topic FROM `+w.schema+`."SubscriptionRouting"`)
 	ok(t, err)
 	all, err := pgx.CollectRows(rows, pgx.RowTo[string])
@@ -219,5 +255,11 @@ func TestSubscriptionsAreSharedWithNServiceBus(t *testing.T) {
 	want := []string{quote(w.schema, "billing") + " " + w.schema + " Shop.Cancelled", quote(w.schema, "shipping") + " Shipping Shop.Placed"}
 	if !slices.Equal(all, want) {
 		t.Errorf("rows %q, want %q", all, want)
+	}
+	ok(t, c.(transport.Remover).Remove(t.Context(), "billing", "shipping"))
+	var left int
+	ok(t, w.sql.QueryRow(t.Context(), `SELECT count(*) FROM `+w.schema+`."SubscriptionRouting"`).Scan(&left))
+	if left != 0 {
+		t.Errorf("%d subscriptions of removed queues", left)
 	}
 }

@@ -95,6 +95,54 @@ func (s *store) migrate(ctx context.Context, tx pgx.Tx, t *table) error {
 	return nil
 }
 
+// Remove implements [tablequeue.Topology].
+func (s *store) Remove(ctx context.Context, queues []string) error {
+	err := pgx.BeginFunc(ctx, s.writes, func(tx pgx.Tx) error {
+		if err := run(ctx, tx, lockTimeout, `SELECT pg_advisory_xact_lock(hashtextextended(`+literal(s.installLock())+`, 0))`); err != nil {
+			return err
+		}
+		for _, q := range queues {
+			if err := s.remove(ctx, tx, s.table(q)); err != nil {
+				return fmt.Errorf("queue %q: %w", q, err)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("postgres: remove queues: %w", err)
+	}
+	for _, q := range queues {
+		s.table(q).theirs.Store(false)
+	}
+	return nil
+}
+
+func (s *store) remove(ctx context.Context, tx pgx.Tx, t *table) error {
+	found, err := kindOf(ctx, tx, t)
+	switch {
+	case err != nil:
+		return err
+	case found == theirs:
+		return dialect.ErrForeign
+	}
+	if err := run(ctx, tx, `DROP TABLE IF EXISTS `+t.quoted); err != nil {
+		return err
+	}
+	column, address := s.subscriberAddress(t.name)
+	for _, rows := range []struct{ table, where, name string }{
+		{quote(s.Schema, dialect.VersionTable), "name", t.name}, {s.subscribersDDL().quoted, column, address},
+	} {
+		there, err := exists(ctx, tx, rows.table)
+		if err == nil && there {
+			_, err = tx.Exec(ctx, `DELETE FROM `+rows.table+` WHERE `+rows.where+` = $1`, pgx.QueryExecModeExec, rows.name)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 func run(ctx context.Context, tx pgx.Tx, texts ...string) error {
 	for _, text := range texts {
 		if _, err := tx.Exec(ctx, text); err != nil {

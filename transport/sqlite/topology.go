@@ -42,6 +42,28 @@ func (s *store) Install(ctx context.Context, plan transport.Plan) error {
 	return nil
 }
 
+// Remove implements [tablequeue.Topology].
+func (s *store) Remove(ctx context.Context, queues []string) error {
+	err := s.writer.do(ctx, durable, func(tx *sql.Tx) error {
+		for _, q := range queues {
+			for _, statement := range []string{
+				`delete from holdfast_subscriptions where queue = ?`,
+				`delete from holdfast_messages where queue = ?`,
+				`delete from holdfast_queues where name = ?`,
+			} {
+				if _, err := tx.Exec(statement, q); err != nil {
+					return fmt.Errorf("queue %q: %w", q, err)
+				}
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("sqlite: remove queues: %w", explain(err))
+	}
+	return nil
+}
+
 // Subscribe implements [tablequeue.Subscriptions].
 func (s *store) Subscribe(ctx context.Context, queue string, types []string) error {
 	if err := s.Exists(ctx, queue); err != nil {

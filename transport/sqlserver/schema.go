@@ -34,7 +34,7 @@ WHERE q.swept_at <= dateadd(second, -%d, @now);`, q, int(dialect.SweepEvery.Seco
 
 // subscriptionStatements are the statements on the table of subscriptions. Types differ by case, whatever
 // the database's collation says.
-type subscriptionStatements struct{ create, add, remove, all string }
+type subscriptionStatements struct{ create, add, remove, all, forget string }
 
 // The longest names of types: in ours, with the queue's they are a key, which has at most 900 bytes.
 const (
@@ -57,6 +57,7 @@ SELECT wanted.[type], @queue FROM ` + types + ` AS wanted
 WHERE NOT EXISTS (SELECT 1 FROM ` + q + ` AS s WITH (UPDLOCK, HOLDLOCK) WHERE s.[type] = wanted.[type] AND s.queue = @queue);`,
 		remove: `DELETE FROM ` + q + ` WHERE queue = @queue AND [type] IN ` + types + `;`,
 		all:    `SELECT [type], queue FROM ` + q + ` ORDER BY [type], queue`,
+		forget: `IF object_id(` + literal(q) + `, N'U') IS NOT NULL DELETE FROM ` + q + ` WHERE queue = @queue;`,
 	}
 }
 
@@ -77,5 +78,6 @@ SELECT @queue, @endpoint, wanted.[type] FROM ` + types + ` AS wanted
 WHERE NOT EXISTS (SELECT 1 FROM ` + q + ` AS s WITH (UPDLOCK, HOLDLOCK) WHERE s.Endpoint = @endpoint AND s.Topic = wanted.[type]);`,
 		remove: `DELETE FROM ` + q + ` WHERE Endpoint = @endpoint AND Topic IN ` + types + `;`,
 		all:    `SELECT Topic, QueueAddress FROM ` + q + ` ORDER BY Topic, QueueAddress`,
+		forget: `IF object_id(` + literal(q) + `, N'U') IS NOT NULL DELETE FROM ` + q + ` WHERE QueueAddress = @queue;`,
 	}
 }

@@ -66,7 +66,7 @@ type table struct {
 	traits traits
 	claim, renew, update, remove, insert,
 	abandon, orphans, cancel, take, sweep, purge,
-	last, browse, inspect, columns, create, note,
+	last, browse, inspect, columns, create, note, drop, forget,
 	try, hasten string
 }
 
@@ -235,12 +235,17 @@ BEGIN
 	ALTER TABLE ` + t.quoted + ` SET (LOCK_ESCALATION = DISABLE);
 END`
 
-	// What is none of ours gets no version.
+	// Only a queue of this transport is dropped, or gets a version.
+	t.drop = `IF ` + table + ` IS NOT NULL AND col_length(` + literal(t.quoted) + `, N'lease_id') IS NULL
+	THROW 50000, N'its table is not one of this transport: it is not removed', 1;
+DROP TABLE IF EXISTS ` + t.quoted + `;`
+
 	versions, name := quote(schema, dialect.VersionTable), literal(at.queue(schema))
 	t.note = fmt.Sprintf(`IF EXISTS (SELECT 1 FROM %s WHERE name = %s AND version > %d)
 	THROW 50000, N'its table is of a version that this program does not know', 1;
 IF col_length(%s, N'lease_id') IS NOT NULL AND NOT EXISTS (SELECT 1 FROM %[1]s WHERE name = %[2]s)
 	INSERT INTO %[1]s (name, version) VALUES (%[2]s, %[3]d);`, versions, name, tableVersion, literal(t.quoted))
+	t.forget = `IF object_id(` + literal(versions) + `, N'U') IS NOT NULL DELETE FROM ` + versions + ` WHERE name = ` + name + `;`
 }
 
 // tableVersion is that of the queue tables which this package makes on SQL Server.

@@ -409,7 +409,37 @@ func TestSubscriptions(t *testing.T) {
 	}
 	f.answers = map[string]answer{"holdfast_subscriptions": serverError(208, 16)}
 	_, err = s.Subscriptions(t.Context())
-	isErr(t, err, dialect.ErrNotInstalled)
+	isErr(t, err, tablequeue.ErrNotInstalled)
+}
+
+func TestRemoveDropsAQueueWithItsSubscriptions(t *testing.T) {
+	f, s := newFake(t, nil)
+	s.tables.Set("q", newTable("dbo", s.place("q"), traits{triggers: true}))
+	ok(t, s.Remove(t.Context(), []string{"q"}))
+	calls := f.take()
+	var texts []string
+	for _, c := range calls {
+		texts = append(texts, c.text)
+	}
+	q := s.table("q")
+	if diff := cmp.Diff([]string{"begin", installLock, q.drop, q.forget, s.subscribers().forget, "commit"}, texts); diff != "" {
+		t.Fatal(diff)
+	}
+	if calls[4].args["queue"] != "q" || q.traits.triggers {
+		t.Errorf("arguments %v, traits %+v", calls[4].args, q.traits)
+	}
+	s.Routing = "SubscriptionRouting"
+	ok(t, s.Remove(t.Context(), []string{"q"}))
+	if calls := f.take(); calls[4].args["queue"] != "q@[dbo]@[shop]" {
+		t.Errorf("arguments %v", calls[4].args)
+	}
+	f.answers = map[string]answer{"DROP TABLE": serverError(50000, 16)}
+	if s.Remove(t.Context(), []string{"q"}) == nil {
+		t.Error("a table of another kind was removed")
+	}
+	if texts := f.texts(); texts[len(texts)-1] != "rollback" {
+		t.Errorf("asked %q", texts)
+	}
 }
 
 func TestOpensOnlyWhatItUnderstands(t *testing.T) {

@@ -8,7 +8,6 @@ import (
 	"unicode/utf16"
 
 	"github.com/holdfast-go/holdfast/internal/tablequeue"
-	"github.com/holdfast-go/holdfast/internal/tablequeue/dialect"
 )
 
 // subscribers are the statements on the table of subscriptions: ours, or one that is shared with NServiceBus.
@@ -66,7 +65,7 @@ func (s *store) Subscriptions(ctx context.Context) (all []tablequeue.Subscriptio
 
 func noSubscriptions(doing string, err error) error {
 	if number, ok := numberOf(err); ok && number == invalidObject {
-		err = fmt.Errorf("%w: %w", dialect.ErrNotInstalled, err)
+		err = fmt.Errorf("%w: %w", tablequeue.ErrNotInstalled, err)
 	}
 	return &failure{doing: doing, cause: err}
 }

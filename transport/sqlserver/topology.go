@@ -28,6 +28,34 @@ func (s *store) Install(ctx context.Context, plan transport.Plan) error {
 	})
 }
 
+// Remove implements [tablequeue.Topology].
+func (s *store) Remove(ctx context.Context, queues []string) error {
+	err := s.inTx(ctx, "remove queues", func(tx *sql.Tx) error {
+		if _, err := tx.ExecContext(ctx, installLock, sql.Named("name", "holdfast install "+s.Schema)); err != nil {
+			return err
+		}
+		for _, q := range queues {
+			t, address := s.table(q), q
+			if s.Routing != "" {
+				address = s.address(q)
+			}
+			for _, statement := range []string{t.drop, t.forget, s.subscribers().forget} {
+				if _, err := tx.ExecContext(ctx, statement, sql.Named("queue", address)); err != nil {
+					return fmt.Errorf("queue %q: %w", q, err)
+				}
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	for _, q := range queues {
+		s.tables.Set(q, newTable(s.Schema, s.place(q), traits{}))
+	}
+	return nil
+}
+
 type step struct{ of, statement string }
 
 // installation creates what is missing.

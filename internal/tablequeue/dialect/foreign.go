@@ -15,7 +15,9 @@ import (
 // delay. A driver detects one when the server refuses the first row for it, and remembers that.
 var (
 	// ErrForeign means that a queue's table is a foreign one.
-	ErrForeign = errors.New("its table is of another kind, such as one of NServiceBus, so it can be sent to only")
+	ErrForeign error = &tablequeue.UnfitError{
+		Reason: "its table is not one of this transport, such as one of NServiceBus: it can only be sent to", Sendable: true,
+	}
 	// ErrDelay means that a delayed message was for a foreign table.
 	ErrDelay = errors.New("its table, one of NServiceBus's, takes no delayed messages")
 	// ErrDetected means that a transaction failed because of a foreign table that was not known. The next does not.

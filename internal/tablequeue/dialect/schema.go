@@ -2,7 +2,6 @@ package dialect
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"time"
 )
@@ -28,9 +27,6 @@ const (
 
 	defaultMaxTx = 32
 )
-
-// ErrNotInstalled means that the table of subscriptions does not exist.
-var ErrNotInstalled = errors.New("the table of subscriptions is missing: run the installer")
 
 // Settings are the part of a transport's configuration that both dialects have.
 type Settings struct {

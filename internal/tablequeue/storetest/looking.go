@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/internal/tablequeue"
+	"github.com/holdfast-go/holdfast/transport"
 )
 
 var looking = []rule{
@@ -13,6 +14,7 @@ var looking = []rule{
 	{"a visible row is taken once, with what is sent", takes},
 	{"a purge removes what is visible", purges},
 	{"the installer leaves alone what is there, and may run at once", installs},
+	{"a removed queue is gone with its subscriptions", removes},
 	{"inspecting tells counts, the age of the oldest, and all queues", inspects},
 }
 
@@ -93,6 +95,28 @@ func installs(w *world) {
 	wg.Wait()
 	w.send("more", "1")
 	w.stats("in", 1, 0, 0)
+}
+
+func removes(w *world) {
+	w.send("in", "1")
+	w.send("out", "kept")
+	for _, q := range []string{"in", "out"} {
+		w.ok(w.Subscribe(w.Context(), q, []string{"Shop.Placed"}))
+	}
+	for range 2 {
+		w.ok(w.Remove(w.Context(), []string{"in", "never-there"}))
+	}
+	w.is(w.Exists(w.Context(), "in"), transport.ErrNoQueue)
+	w.stats("out", 1, 0, 0)
+	all, err := w.Subscriptions(w.Context())
+	w.ok(err)
+	if want := []tablequeue.Subscription{{Type: "Shop.Placed", Queue: "out"}}; !slices.Equal(all, want) {
+		w.Errorf("subscriptions %+v, want %+v", all, want)
+	}
+	w.ok(w.Install(w.Context(), plan("in")))
+	w.stats("in", 0, 0, 0)
+	w.send("in", "new")
+	w.ids(w.claims(1, 1), "new")
 }
 
 func inspects(w *world) {

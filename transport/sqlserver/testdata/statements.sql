@@ -170,6 +170,14 @@ IF EXISTS (SELECT 1 FROM [my's [schema]]].[holdfast_tables] WHERE name = N'Sales
 IF col_length(N'[my''s [schema]]].[Sales."Orders"]]''--]', N'lease_id') IS NOT NULL AND NOT EXISTS (SELECT 1 FROM [my's [schema]]].[holdfast_tables] WHERE name = N'Sales."Orders"]''--')
 	INSERT INTO [my's [schema]]].[holdfast_tables] (name, version) VALUES (N'Sales."Orders"]''--', 1);
 
+-- queue drop
+IF object_id(N'[my''s [schema]]].[Sales."Orders"]]''--]', N'U') IS NOT NULL AND col_length(N'[my''s [schema]]].[Sales."Orders"]]''--]', N'lease_id') IS NULL
+	THROW 50000, N'its table is not one of this transport: it is not removed', 1;
+DROP TABLE IF EXISTS [my's [schema]]].[Sales."Orders"]]'--];
+
+-- queue forget
+IF object_id(N'[my''s [schema]]].[holdfast_tables]', N'U') IS NOT NULL DELETE FROM [my's [schema]]].[holdfast_tables] WHERE name = N'Sales."Orders"]''--';
+
 -- queue try
 SET LOCK_TIMEOUT 0;
 SELECT TOP (1) 1 FROM [my's [schema]]].[Sales."Orders"]]'--] WITH (READPAST, UPDLOCK, ROWLOCK, READCOMMITTEDLOCK);
@@ -328,6 +336,14 @@ IF EXISTS (SELECT 1 FROM [dbo].[holdfast_tables] WHERE name = N'q' AND version >
 IF col_length(N'[dbo].[q]', N'lease_id') IS NOT NULL AND NOT EXISTS (SELECT 1 FROM [dbo].[holdfast_tables] WHERE name = N'q')
 	INSERT INTO [dbo].[holdfast_tables] (name, version) VALUES (N'q', 1);
 
+-- queue with triggers drop
+IF object_id(N'[dbo].[q]', N'U') IS NOT NULL AND col_length(N'[dbo].[q]', N'lease_id') IS NULL
+	THROW 50000, N'its table is not one of this transport: it is not removed', 1;
+DROP TABLE IF EXISTS [dbo].[q];
+
+-- queue with triggers forget
+IF object_id(N'[dbo].[holdfast_tables]', N'U') IS NOT NULL DELETE FROM [dbo].[holdfast_tables] WHERE name = N'q';
+
 -- queue with triggers try
 SET LOCK_TIMEOUT 0;
 SELECT TOP (1) 1 FROM [dbo].[q] WITH (READPAST, UPDLOCK, ROWLOCK, READCOMMITTEDLOCK);
@@ -393,6 +409,9 @@ DELETE FROM [my's [schema]]].[holdfast_subscriptions] WHERE queue = @queue AND [
 -- subscriptions all
 SELECT [type], queue FROM [my's [schema]]].[holdfast_subscriptions] ORDER BY [type], queue
 
+-- subscriptions forget
+IF object_id(N'[my''s [schema]]].[holdfast_subscriptions]', N'U') IS NOT NULL DELETE FROM [my's [schema]]].[holdfast_subscriptions] WHERE queue = @queue;
+
 -- shared subscriptions create
 IF object_id(N'[dbo].[SubscriptionRouting]', N'U') IS NULL
 	CREATE TABLE [dbo].[SubscriptionRouting] (
@@ -412,4 +431,7 @@ DELETE FROM [dbo].[SubscriptionRouting] WHERE Endpoint = @endpoint AND Topic IN 
 
 -- shared subscriptions all
 SELECT Topic, QueueAddress FROM [dbo].[SubscriptionRouting] ORDER BY Topic, QueueAddress
+
+-- shared subscriptions forget
+IF object_id(N'[dbo].[SubscriptionRouting]', N'U') IS NOT NULL DELETE FROM [dbo].[SubscriptionRouting] WHERE QueueAddress = @queue;
 

@@ -1,0 +1,91 @@
+package tablequeue
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+// Verify implements [transport.Verifier].
+func (c *Conn) Verify(ctx context.Context, plan transport.Plan) (found []transport.Finding, err error) {
+	if err := c.checkAll(names(plan)); err != nil {
+		return nil, err
+	}
+	err = c.call(ctx, func(ctx context.Context) error {
+		switch _, err := c.store.Subscriptions(ctx); {
+		case errors.Is(err, ErrNotInstalled):
+			found = append(found, transport.Finding{Kind: "table", Name: "subscriptions", State: transport.Missing})
+		case err != nil:
+			return err
+		}
+		for _, q := range plan.Queues {
+			f := transport.Finding{Kind: "queue", Name: q.Name}
+			err := c.store.Exists(ctx, q.Name)
+			unfit, differs := errors.AsType[*UnfitError](err)
+			switch {
+			case err == nil, differs && unfit.Sendable && q.Shared:
+				continue
+			case differs:
+				f.State, f.Detail = transport.Differs, unfit.Reason
+			case errors.Is(err, transport.ErrNoQueue):
+				f.State = transport.Missing
+			default:
+				return err
+			}
+			found = append(found, f)
+		}
+		return nil
+	})
+	return found, err
+}
+
+// VerifySubscriptions implements [transport.SubscriptionVerifier].
+func (c *Conn) VerifySubscriptions(ctx context.Context, queue string, types []string) (found []transport.Finding, err error) {
+	if err := c.store.Check(queue); err != nil {
+		return nil, err
+	}
+	var all []Subscription
+	err = c.call(ctx, func(ctx context.Context) (err error) {
+		all, err = c.store.Subscriptions(ctx)
+		return err
+	})
+	if err != nil && !errors.Is(err, ErrNotInstalled) {
+		return nil, err
+	}
+	for _, t := range types {
+		if !slices.Contains(all, Subscription{Type: t, Queue: c.wakes.name(queue)}) {
+			found = append(found, transport.Finding{Kind: "subscription", Name: t, State: transport.Missing, Detail: "of queue " + queue})
+		}
+	}
+	return found, nil
+}
+
+// Remove implements [transport.Remover]: a queue is deleted with its subscriptions.
+func (c *Conn) Remove(ctx context.Context, queues ...string) error {
+	if err := c.checkAll(queues); err != nil {
+		return err
+	}
+	defer c.subs.forget()
+	err := c.call(ctx, func(ctx context.Context) error { return c.store.Remove(ctx, queues) })
+	if err == nil {
+		c.wakes.announce(subscriptionsChanged)
+	}
+	return err
+}
+
+func names(plan transport.Plan) (all []string) {
+	for _, q := range plan.Queues {
+		all = append(all, q.Name)
+	}
+	return all
+}
+
+func (c *Conn) checkAll(queues []string) error {
+	var errs []error
+	for _, q := range queues {
+		errs = append(errs, c.store.Check(q))
+	}
+	return errors.Join(errs...)
+}
