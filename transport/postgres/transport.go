@@ -3,11 +3,10 @@ package postgres
 import (
 	"context"
 	"errors"
-	"strings"
+	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast/internal/tablequeue"
 	"github.com/holdfast-go/holdfast/internal/tablequeue/dialect"
@@ -46,9 +45,6 @@ type Transport struct {
 	SubscriptionRouting string
 }
 
-var errURL = errors.New("postgres: URL cannot be parsed (it is not shown, it may hold a password): " +
-	"want postgres://user:password@host:5432/database, with special characters in the password percent-encoded")
-
 // Open implements [transport.Transport]. It connects once, to fail early.
 func (p *Transport) Open(ctx context.Context, env transport.Env) (transport.Conn, error) {
 	s, err := p.store(ctx, env)
@@ -68,14 +64,14 @@ func (p *Transport) store(ctx context.Context, env transport.Env) (*store, error
 	}
 	cfg, err := parse(p.URL)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("postgres: %w", err)
 	}
 	var listener *pgx.ConnConfig
 	switch {
 	case p.ListenURL != "":
 		at, err := parse(p.ListenURL)
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("postgres: ListenURL: %w", err)
 		}
 		listener = at.ConnConfig
 	case !p.Pooled:
@@ -88,12 +84,4 @@ func (p *Transport) settings(env transport.Env) (settings, error) {
 	own := dialect.Settings{Schema: p.Schema, MaxTx: p.MaxTx, Endpoint: env.Endpoint, Routing: p.SubscriptionRouting}
 	own, err := own.Complete("postgres", p.Lease, "public", checkName)
 	return settings{Settings: own, address: address{p.URL, p.ListenURL, p.Pooled}, shared: env.Shared}, err
-}
-
-func parse(url string) (*pgxpool.Config, error) {
-	cfg, err := pgxpool.ParseConfig(url)
-	if err != nil || strings.LastIndexByte(cfg.ConnConfig.Host, '@') > 0 {
-		return nil, errURL // err, or that host, may quote parts of the password
-	}
-	return cfg, nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"time"
 
 	mssql "github.com/microsoft/go-mssqldb"
@@ -40,9 +41,6 @@ type Transport struct {
 	SubscriptionRouting string
 }
 
-var errURL = errors.New("sqlserver: URL cannot be parsed (it is not shown, it may hold a password): " +
-	"want sqlserver://user:password@host:1433?database=name, with special characters in the password percent-encoded")
-
 // Open implements [transport.Transport]. It connects once, to fail early.
 func (m *Transport) Open(ctx context.Context, env transport.Env) (transport.Conn, error) {
 	set, err := m.settings(env.Endpoint)
@@ -71,9 +69,9 @@ func (m *Transport) config(env transport.Env) (msdsn.Config, error) {
 	if m.URL == "" {
 		return msdsn.Config{}, errors.New("sqlserver: URL is empty: set Transport.URL")
 	}
-	cfg, err := msdsn.Parse(m.URL)
+	cfg, err := parse(m.URL)
 	if err != nil {
-		return msdsn.Config{}, errURL // err may quote parts of the password
+		return cfg, fmt.Errorf("sqlserver: %w", err)
 	}
 	if cfg.AppName == "go-mssqldb" { // nobody chose it
 		cfg.AppName = "holdfast " + env.Endpoint

@@ -1,0 +1,70 @@
+package postgres
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/holdfast-go/holdfast/internal/tablequeue/dialect"
+)
+
+// sessionSettings are the settings of the server that a URL may have as options, beside the options of pgx.
+var sessionSettings = []string{
+	"application_name", "client_encoding", "default_transaction_isolation", "idle_in_transaction_session_timeout",
+	"lock_timeout", "options", "search_path", "statement_timeout", "timezone",
+}
+
+// ParseURL returns the transport of a URL such as postgres://user:password@host:5432/database?schema=app. The options
+// schema, lease, max_tx, pooled and subscription_routing set the fields of those names. Further options are those of
+// pgx, such as sslmode and pool_max_conns, and some settings of the server, such as statement_timeout; an unknown one is
+// an error that names it. No error repeats the URL, which may hold a password.
+func ParseURL(raw string) (*Transport, error) {
+	t, err := parseURL(raw)
+	if err != nil {
+		return nil, fmt.Errorf("postgres: %w", err)
+	}
+	return t, nil
+}
+
+func parseURL(raw string) (*Transport, error) {
+	u, err := dialect.ParseURL(raw, "postgres", "postgresql")
+	if err != nil {
+		return nil, err
+	}
+	t := &Transport{}
+	own := dialect.Options{
+		"schema": &t.Schema, "lease": &t.Lease, "max_tx": &t.MaxTx, "pooled": &t.Pooled,
+		"subscription_routing": &t.SubscriptionRouting,
+	}
+	query := u.Query()
+	if err := own.Take(query); err != nil {
+		return nil, err
+	}
+	u.RawQuery = query.Encode()
+	t.URL = u.String()
+	cfg, err := parse(t.URL)
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range slices.Sorted(maps.Keys(cfg.ConnConfig.RuntimeParams)) {
+		if !slices.Contains(sessionSettings, strings.ToLower(name)) {
+			return nil, own.Unknown(name, append([]string{"those of pgx"}, sessionSettings...)...)
+		}
+	}
+	return t, nil
+}
+
+var errURL = errors.New("URL cannot be parsed (it is not shown, it may hold a password): " +
+	"want postgres://user:password@host:5432/database, with special characters in the password percent-encoded")
+
+func parse(url string) (*pgxpool.Config, error) {
+	cfg, err := pgxpool.ParseConfig(url)
+	if err != nil || strings.LastIndexByte(cfg.ConnConfig.Host, '@') > 0 {
+		return nil, errURL // err, or that host, may quote parts of the password
+	}
+	return cfg, nil
+}

@@ -1,0 +1,46 @@
+package sqlite
+
+import (
+	"errors"
+	"fmt"
+	"net/url"
+	"strings"
+
+	"github.com/holdfast-go/holdfast/internal/tablequeue/dialect"
+)
+
+// ParseURL returns the transport of a URL: sqlite:orders.db is a file in the working directory, and
+// sqlite:///var/lib/orders.db an absolute path. The options lease and relaxed set the fields of those names; an unknown
+// one is an error that names it.
+func ParseURL(raw string) (*Transport, error) {
+	t, err := parseURL(raw)
+	if err != nil {
+		return nil, fmt.Errorf("sqlite: %w", err)
+	}
+	return t, nil
+}
+
+func parseURL(raw string) (*Transport, error) {
+	scheme, rest, _ := strings.Cut(raw, ":")
+	if !strings.EqualFold(scheme, "sqlite") {
+		return nil, errors.New("unknown scheme: want sqlite:orders.db")
+	}
+	path, options, _ := strings.Cut(rest, "?")
+	path = strings.TrimPrefix(path, "//") // sqlite:///absolute and sqlite://relative are common too
+	if path == "" {
+		return nil, errors.New("no file, as in sqlite:orders.db")
+	}
+	query, err := url.ParseQuery(options)
+	if err != nil {
+		return nil, errors.New("not a valid URL: the options after ? cannot be parsed")
+	}
+	t := &Transport{Path: path}
+	own := dialect.Options{"lease": &t.Lease, "relaxed": &t.Relaxed}
+	if err := own.Take(query); err != nil {
+		return nil, err
+	}
+	for name := range query {
+		return nil, own.Unknown(name)
+	}
+	return t, nil
+}
