@@ -54,20 +54,20 @@ func (c *conn) Browse(ctx context.Context, queue string) (transport.Cursor, erro
 func (cur *cursor) peek(ctx context.Context, from int64, limit int) (msgs []*azservicebus.ReceivedMessage, err error) {
 	ctx, cancel := cur.until(ctx)
 	defer cancel()
-	own, err := cur.line.throttle.wait(ctx)
+	own, err := cur.supervisor.throttle.wait(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("asb: browse queue %q: %w: %w", cur.queue, errBusy, err)
 	}
 	defer func() { own.end(err) }()
-	s, err := cur.line.session(ctx)
+	cl, err := cur.supervisor.client(ctx)
 	if err != nil {
 		return nil, err
 	}
-	rcv, err := cur.settler.on(s)
+	rcv, err := cur.settler.on(cl)
 	if err != nil {
-		return nil, s.lostIn(ctx, err)
+		return nil, cl.lostIn(ctx, err)
 	}
-	on, over := s.on(ctx)
+	on, over := cl.on(ctx)
 	defer over()
 	msgs, err = look(on, rcv, from, limit)
 	if slices.ContainsFunc(msgs, partitioned) {
@@ -76,7 +76,7 @@ func (cur *cursor) peek(ctx context.Context, from int64, limit int) (msgs []*azs
 	if cur.ctx.Err() != nil {
 		return nil, transport.ErrClosed
 	}
-	return msgs, wrap(s.lostIn(ctx, err), "browse queue %q", cur.queue)
+	return msgs, wrap(cl.lostIn(ctx, err), "browse queue %q", cur.queue)
 }
 
 // partitionBits are how many bits of a sequence number are that of the message in its partition; those above are the partition.
@@ -171,13 +171,13 @@ func (cur *cursor) Take(ctx context.Context, m *transport.Message, ops []transpo
 func (cur *cursor) look(ctx context.Context, ops []transport.Operation) error {
 	var failed []transport.OpError
 	for i := range ops {
-		var p parcel
-		entity := cur.conn.pack(&ops[i], &p, time.Now())
-		if p.err == nil && !p.publish {
-			p.err = cur.conn.reach(ctx, entity)
+		var m outgoing
+		entity := cur.conn.prepare(&ops[i], &m, time.Now())
+		if m.err == nil && !m.publish {
+			m.err = cur.conn.reach(ctx, entity)
 		}
-		if p.err != nil {
-			failed = append(failed, transport.OpError{Index: i, Err: p.err})
+		if m.err != nil {
+			failed = append(failed, transport.OpError{Index: i, Err: m.err})
 		}
 	}
 	if failed != nil {
@@ -188,11 +188,11 @@ func (cur *cursor) look(ctx context.Context, ops []transport.Operation) error {
 
 // reach makes sure that a queue can be sent to.
 func (c *conn) reach(ctx context.Context, entity string) error {
-	o, err := c.outlet(entity)
+	s, err := c.sender(entity)
 	if err != nil {
 		return err
 	}
-	return o.transmit(ctx, func(context.Context, *transmission) error { return nil })
+	return s.withLink(ctx, func(context.Context, *messageBatch) error { return nil })
 }
 
 func (cur *cursor) notFound() error {

@@ -36,7 +36,7 @@ type conn struct {
 	lease    time.Duration
 	log      *slog.Logger
 	admin    *administration
-	sending  *line
+	sending  *supervisor
 	locks    locks
 
 	ctx  context.Context //nolint:containedctx // the conn's life, which ends with Close
@@ -44,7 +44,7 @@ type conn struct {
 
 	mu        sync.Mutex // guards what follows
 	closed    bool
-	outlets   map[string]*outlet
+	senders   map[string]*sender
 	receivers map[*receiver]struct{}
 	installed []string // queues of the endpoint's own
 	dropped   map[string]bool
@@ -56,8 +56,8 @@ type conn struct {
 func openConn(ctx context.Context, t *Transport, ns *namespace, env transport.Env) (*conn, error) {
 	c := &conn{
 		config: *t, ns: ns, naming: newNaming(t), sizes: newSizes(t.MaxMessageSize),
-		endpoint: env.Endpoint, instance: env.Instance, log: env.Log(), sending: newLine(ns),
-		outlets: map[string]*outlet{}, receivers: map[*receiver]struct{}{}, dropped: map[string]bool{},
+		endpoint: env.Endpoint, instance: env.Instance, log: env.Log(), sending: newSupervisor(ns),
+		senders: map[string]*sender{}, receivers: map[*receiver]struct{}{}, dropped: map[string]bool{},
 	}
 	var err error
 	if c.admin, err = newAdministration(ns); err != nil {
@@ -77,13 +77,13 @@ func openConn(ctx context.Context, t *Transport, ns *namespace, env transport.En
 func (c *conn) greet(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, dialTimeout, errNoReply)
 	defer cancel()
-	s, err := c.sending.session(ctx)
+	cl, err := c.sending.client(ctx)
 	if err != nil {
 		return err
 	}
-	on, over := s.on(ctx)
+	on, over := cl.on(ctx)
 	defer over()
-	sender, err := s.client.NewSender(c.greeted(), nil)
+	sender, err := cl.NewSender(c.greeted(), nil)
 	if err == nil {
 		_, err = sender.NewMessageBatch(on, nil)
 	}
@@ -98,7 +98,7 @@ func (c *conn) greet(ctx context.Context) error {
 	case ctx.Err() != nil:
 		err = context.Cause(ctx)
 	default:
-		err = s.lostIn(ctx, err)
+		err = cl.lostIn(ctx, err)
 	}
 	return wrap(err, "connect to %s", c.ns.address)
 }
@@ -159,7 +159,7 @@ func (c *conn) Close() error {
 	c.closed = true
 	receivers := c.receivers
 	c.receivers = nil
-	outlets := c.outlets
+	senders := c.senders
 	c.mu.Unlock()
 
 	var all sync.WaitGroup
@@ -168,8 +168,8 @@ func (c *conn) Close() error {
 	}
 	all.Wait()
 	c.stop()
-	for _, o := range outlets {
-		all.Go(o.close)
+	for _, s := range senders {
+		all.Go(s.close)
 	}
 	all.Go(c.sending.close)
 	all.Wait()

@@ -37,7 +37,7 @@ var (
 type delivery struct {
 	receiver *receiver
 	raw      *azservicebus.ReceivedMessage // never written to
-	session  *session                      // that it came by
+	client   *client                       // that it came by
 	rcv      *azservicebus.Receiver        // same
 	message  transport.Message
 	exact    bool // the broker's count is exact
@@ -185,8 +185,8 @@ func (d *delivery) settle(ctx context.Context, v verb) error {
 // request settles over the link that the message came by, or where that is gone by the lock's token over another.
 func (d *delivery) request(ctx context.Context, v verb) error {
 	err := errLost
-	if d.session.alive() {
-		if err = d.ask(ctx, d.session, func(ctx context.Context) error { return v.do(ctx, d.rcv, d.raw) }); done(err) {
+	if d.client.alive() {
+		if err = d.ask(ctx, d.client, func(ctx context.Context) error { return v.do(ctx, d.rcv, d.raw) }); done(err) {
 			return err
 		}
 	}
@@ -209,34 +209,34 @@ func done(err error) bool {
 
 // byToken settles by the lock's token.
 func (d *delivery) byToken(ctx context.Context, v verb) (err error) {
-	own, err := d.receiver.line.throttle.wait(ctx)
+	own, err := d.receiver.supervisor.throttle.wait(ctx)
 	if err != nil {
 		return fmt.Errorf("%w: %w", errBusy, err)
 	}
 	defer func() { own.end(err) }()
-	s, err := d.receiver.line.session(ctx)
+	cl, err := d.receiver.supervisor.client(ctx)
 	if err != nil {
 		return err
 	}
-	rcv, err := d.receiver.settler.on(s)
+	rcv, err := d.receiver.settler.on(cl)
 	if err != nil {
-		return s.lostIn(ctx, err)
+		return cl.lostIn(ctx, err)
 	}
 	bare := &azservicebus.ReceivedMessage{LockToken: d.raw.LockToken}
-	return d.ask(ctx, s, func(ctx context.Context) error { return v.do(ctx, rcv, bare) })
+	return d.ask(ctx, cl, func(ctx context.Context) error { return v.do(ctx, rcv, bare) })
 }
 
 // ask makes one request with a time of its own, which ends with the session, too: left to itself, the client library tries for minutes.
-func (d *delivery) ask(ctx context.Context, s *session, request func(context.Context) error) error {
+func (d *delivery) ask(ctx context.Context, cl *client, request func(context.Context) error) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, settleTimeout, errNoReply)
 	defer cancel()
-	stop := context.AfterFunc(s.ctx, cancel)
+	stop := context.AfterFunc(cl.ctx, cancel)
 	defer stop()
 	err := request(ctx)
 	switch {
 	case err == nil:
 		return nil
-	case !s.alive():
+	case !cl.alive():
 		return errLost
 	case ctx.Err() != nil:
 		return context.Cause(ctx)

@@ -24,12 +24,12 @@ var (
 // receiver takes messages from a queue over a connection of its own, by several links where many Receive calls run at
 // once. It outlives Close for as long as deliveries are to be settled.
 type receiver struct {
-	conn  *conn
-	queue string // as the endpoint knows it
-	path  string
-	dead  bool // of its dead letters
-	line  *line
-	free  chan struct{} // a token for each link that nobody receives over
+	conn       *conn
+	queue      string // as the endpoint knows it
+	path       string
+	dead       bool // of its dead letters
+	supervisor *supervisor
+	free       chan struct{} // a token for each link that nobody receives over
 
 	ctx  context.Context //nolint:containedctx // the receiver's life, which ends with Close
 	stop context.CancelCauseFunc
@@ -54,7 +54,7 @@ func (c *conn) OpenReceiver(ctx context.Context, opts transport.ReceiverOptions)
 		return nil, err
 	}
 	r := &receiver{
-		conn: c, queue: opts.Queue, path: path, dead: dead, line: newLine(c.ns),
+		conn: c, queue: opts.Queue, path: path, dead: dead, supervisor: newSupervisor(c.ns),
 		free: make(chan struct{}, c.links()), out: map[*delivery]time.Time{},
 	}
 	r.ctx, r.stop = context.WithCancelCause(c.ctx)
@@ -65,12 +65,12 @@ func (c *conn) OpenReceiver(ctx context.Context, opts transport.ReceiverOptions)
 	r.settler.receiver = r
 	if err := r.look(ctx); err != nil {
 		r.stop(err)
-		r.line.close()
+		r.supervisor.close()
 		return nil, c.orClosed(err)
 	}
 	if !c.adopt(r) {
 		r.stop(transport.ErrClosed)
-		r.line.close()
+		r.supervisor.close()
 		return nil, transport.ErrClosed
 	}
 	return r, nil
@@ -93,17 +93,17 @@ func (r *receiver) look(ctx context.Context) error {
 	defer cancel()
 	ctx, over := r.conn.until(ctx)
 	defer over()
-	s, err := r.line.session(ctx)
+	cl, err := r.supervisor.client(ctx)
 	if err != nil {
 		return err
 	}
-	on, off := s.on(ctx)
+	on, off := cl.on(ctx)
 	defer off()
-	rcv, err := r.settler.on(s)
+	rcv, err := r.settler.on(cl)
 	if err == nil {
 		_, err = look(on, rcv, 0, 1)
 	}
-	if own, ok := r.line.throttle.try(); ok {
+	if own, ok := r.supervisor.throttle.try(); ok {
 		own.end(err)
 	}
 	if there(err) {
@@ -112,7 +112,7 @@ func (r *receiver) look(ctx context.Context) error {
 	if ctx.Err() != nil {
 		err = context.Cause(ctx)
 	}
-	return wrap(s.lostIn(ctx, err), "receive from %q", r.queue)
+	return wrap(cl.lostIn(ctx, err), "receive from %q", r.queue)
 }
 
 // Window implements [transport.Receiver]. Nothing is held ahead.
@@ -213,7 +213,7 @@ func (r *receiver) leave() {
 	delete(r.conn.receivers, r)
 	r.conn.mu.Unlock()
 	if mine { // else the conn closes, and ends it
-		r.line.close()
+		r.supervisor.close()
 	}
 }
 
@@ -228,15 +228,15 @@ func (r *receiver) shut() {
 		all.Go(func() { _ = d.Release(ctx) }) // else its lock runs out
 	}
 	all.Wait()
-	r.line.close()
+	r.supervisor.close()
 }
 
 // hand makes deliveries.
-func (r *receiver) hand(msgs []*azservicebus.ReceivedMessage, s *session, rcv *azservicebus.Receiver) []transport.Delivery {
+func (r *receiver) hand(msgs []*azservicebus.ReceivedMessage, cl *client, rcv *azservicebus.Receiver) []transport.Delivery {
 	ds := make([]transport.Delivery, len(msgs))
 	until := time.Now().Add(r.conn.lease)
 	for i, raw := range msgs {
-		d := &delivery{receiver: r, raw: raw, session: s, rcv: rcv, turn: make(chan struct{}, 1)}
+		d := &delivery{receiver: r, raw: raw, client: cl, rcv: rcv, turn: make(chan struct{}, 1)}
 		d.message = translated(decode(raw), r.conn.config.Translate)
 		ds[i] = d
 		r.mu.Lock()

@@ -42,7 +42,7 @@ func (d *denial) note(err error) {
 func (c *conn) forgetDenials() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, o := range c.outlets {
-		o.denial.note(nil)
+	for _, s := range c.senders {
+		s.denial.note(nil)
 	}
 }

@@ -44,21 +44,21 @@ func (r *receiver) renew(ctx context.Context, d transport.Delivery) (err error) 
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
 	}
-	turn, err := r.line.throttle.wait(ctx)
+	turn, err := r.supervisor.throttle.wait(ctx)
 	if err != nil {
 		return fmt.Errorf("%w: %w", errBusy, err)
 	}
 	defer func() { turn.end(err) }()
 	began := time.Now()
-	s, err := r.line.session(ctx)
+	cl, err := r.supervisor.client(ctx)
 	if err != nil {
 		return err
 	}
-	rcv, err := r.settler.on(s)
+	rcv, err := r.settler.on(cl)
 	if err == nil {
 		// A copy, for the library writes to it: the lock's token is all that is needed.
 		bare := &azservicebus.ReceivedMessage{LockToken: own.raw.LockToken}
-		err = own.ask(ctx, s, func(ctx context.Context) error { return rcv.RenewMessageLock(ctx, bare, nil) })
+		err = own.ask(ctx, cl, func(ctx context.Context) error { return rcv.RenewMessageLock(ctx, bare, nil) })
 	}
 	switch {
 	case err == nil:
@@ -66,7 +66,7 @@ func (r *receiver) renew(ctx context.Context, d transport.Delivery) (err error) 
 	case errors.Is(err, transport.ErrLeaseLost):
 		own.end()
 	}
-	return wrap(s.lostIn(ctx, err), "renew the lock of a message of %q", r.queue)
+	return wrap(cl.lostIn(ctx, err), "renew the lock of a message of %q", r.queue)
 }
 
 // renewed notes that a lock was renewed then.

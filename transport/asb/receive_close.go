@@ -26,7 +26,7 @@ type closing struct {
 	*link
 	ctx    context.Context //nolint:containedctx // the drain deadline
 	rcv    *azservicebus.Receiver
-	of     *session
+	of     *client
 	busy   bool
 	caught sync.WaitGroup
 }
@@ -37,17 +37,17 @@ type closingState func() closingState
 // close lets no more messages come, within drainTimeout.
 func (l *link) close() {
 	l.mu.Lock()
-	rcv, s := l.rcv, l.of
+	rcv, cl := l.rcv, l.of
 	l.mu.Unlock()
-	if rcv == nil || !s.alive() {
+	if rcv == nil || !cl.alive() {
 		return
 	}
-	ctx, cancel := context.WithTimeout(s.ctx, drainTimeout)
+	ctx, cancel := context.WithTimeout(cl.ctx, drainTimeout)
 	defer cancel()
 	// The library releases what came late, and waits a minute for a silent peer to answer.
-	stop := context.AfterFunc(ctx, func() { _ = s.socket.Close() })
+	stop := context.AfterFunc(ctx, func() { _ = cl.socket.Close() })
 	defer stop()
-	c := &closing{link: l, ctx: ctx, rcv: rcv, of: s, busy: l.rate.busy(time.Now())}
+	c := &closing{link: l, ctx: ctx, rcv: rcv, of: cl, busy: l.rate.busy(time.Now())}
 	state := closingState(c.ending)
 	if l.left > 0 {
 		state = c.arriving

@@ -130,7 +130,7 @@ func (n *namespace) socket(ctx context.Context) (net.Conn, error) {
 	if n.webSocket != nil {
 		return n.webSocket(ctx, "wss://"+n.host+"/$servicebus/websocket")
 	}
-	d := net.Dialer{KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: silence, Interval: silence / 2, Count: 3}}
+	d := net.Dialer{KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: keepAlive, Interval: keepAlive / 2, Count: 3}}
 	c, err := d.DialContext(ctx, "tcp", n.address)
 	if err != nil || n.insecure {
 		return c, err

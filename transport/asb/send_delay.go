@@ -17,7 +17,7 @@ import (
 
 // schedule asks the broker to keep delayed messages until they are due by its clock, and for the numbers that cancel them. Those due
 // at one moment share a request. Messages without a receipt are scheduled by a property instead, and sent like others.
-func (o *outlet) schedule(ctx context.Context, group []*parcel) {
+func (s *sender) schedule(ctx context.Context, group []*outgoing) {
 	var requests sync.WaitGroup
 	for len(group) > 0 {
 		n := 1
@@ -25,7 +25,7 @@ func (o *outlet) schedule(ctx context.Context, group []*parcel) {
 			n++
 		}
 		together := group[:n]
-		requests.Go(func() { o.paced(ctx, together, o.scheduleAt) })
+		requests.Go(func() { s.paced(ctx, together, s.scheduleAt) })
 		group = group[n:]
 	}
 	requests.Wait()
@@ -51,11 +51,11 @@ func due(at time.Time) time.Time {
 	return at.UTC()
 }
 
-func (o *outlet) scheduleAt(ctx context.Context, group []*parcel) {
-	err := o.transmit(ctx, func(ctx context.Context, t *transmission) error {
+func (s *sender) scheduleAt(ctx context.Context, group []*outgoing) {
+	err := s.withLink(ctx, func(ctx context.Context, b *messageBatch) error {
 		for left := group; len(left) > 0; {
-			n := t.room(left)
-			t.scheduleSome(ctx, left[:n])
+			n := b.room(left)
+			b.scheduleSome(ctx, left[:n])
 			left = left[n:]
 		}
 		return nil
@@ -66,10 +66,10 @@ func (o *outlet) scheduleAt(ctx context.Context, group []*parcel) {
 }
 
 // room is how many of a group fit into one request.
-func (t *transmission) room(group []*parcel) int {
+func (b *messageBatch) room(group []*outgoing) int {
 	total := 0
-	for i, p := range group {
-		if total += p.size; i > 0 && total > t.conn.sizes.message/2 {
+	for i, m := range group {
+		if total += m.size; i > 0 && total > b.conn.sizes.message/2 {
 			return i
 		}
 	}
@@ -77,29 +77,29 @@ func (t *transmission) room(group []*parcel) int {
 }
 
 // scheduleSome makes a request. One that is refused for one of its messages is made for each of them.
-func (t *transmission) scheduleSome(ctx context.Context, group []*parcel) {
-	if t.denied != nil {
-		fail(group, t.denied)
+func (b *messageBatch) scheduleSome(ctx context.Context, group []*outgoing) {
+	if b.denied != nil {
+		fail(group, b.denied)
 		return
 	}
 	msgs := make([]*azservicebus.Message, len(group))
-	for i, p := range group {
-		msgs[i] = p.msg
+	for i, m := range group {
+		msgs[i] = m.msg
 	}
-	numbers, err := t.sender.ScheduleMessages(ctx, msgs, group[0].due, nil)
+	numbers, err := b.over.ScheduleMessages(ctx, msgs, group[0].due, nil)
 	switch {
 	case err == nil:
 	case len(group) > 1 && refused(err) && !whole(err):
 		for i := range group {
-			t.scheduleSome(ctx, group[i:i+1])
+			b.scheduleSome(ctx, group[i:i+1])
 		}
 	case group[0].publish && errors.Is(plain(err), transport.ErrNoQueue): // the link to the topic itself is there
-		fail(group, t.unmanaged(err))
+		fail(group, b.unmanaged(err))
 	default:
-		fail(group, t.outcome(ctx, t.sized(group[0], err)))
+		fail(group, b.outcome(ctx, b.sized(group[0], err)))
 	}
 	for i := range numbers {
-		group[i].receipt.Cancel = receipt(numbers[i], t.entity)
+		group[i].receipt.Cancel = receipt(numbers[i], b.entity)
 	}
 }
 
@@ -114,14 +114,14 @@ func (c *conn) Cancel(ctx context.Context, handle string) error {
 	if !ok {
 		return fmt.Errorf("asb: receipt %.100q: %w", handle, transport.ErrNotFound)
 	}
-	o, err := c.outlet(entity)
+	s, err := c.sender(entity)
 	if err != nil {
 		return err
 	}
 	for began := time.Now(); ; {
-		own, err := o.turn(ctx, began, false)
+		own, err := s.turn(ctx, began, false)
 		if err == nil {
-			err = o.transmit(ctx, func(ctx context.Context, t *transmission) error { return t.cancel(ctx, number) })
+			err = s.withLink(ctx, func(ctx context.Context, b *messageBatch) error { return b.cancel(ctx, number) })
 			own.end(err)
 		}
 		switch {
@@ -138,18 +138,18 @@ func (c *conn) Cancel(ctx context.Context, handle string) error {
 // one whose answer was lost.
 const alreadyCancelled = "already being cancelled"
 
-func (t *transmission) cancel(ctx context.Context, number int64) error {
-	err := t.sender.CancelScheduledMessages(ctx, []int64{number}, nil)
+func (b *messageBatch) cancel(ctx context.Context, number int64) error {
+	err := b.over.CancelScheduledMessages(ctx, []int64{number}, nil)
 	if answerCode(err) == http.StatusBadRequest && strings.Contains(err.Error(), alreadyCancelled) {
 		return transport.ErrNotFound
 	}
 	if err != nil && !refused(err) {
-		t.broken = true
+		b.broken = true
 		if ctx.Err() != nil {
 			err = context.Cause(ctx) // or that the session has ended
 		}
 	}
-	return wrap(err, "cancel message %d of %q", number, t.entity)
+	return wrap(err, "cancel message %d of %q", number, b.entity)
 }
 
 func parseReceipt(handle string) (number int64, entity string, ok bool) {

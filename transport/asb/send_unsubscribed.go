@@ -15,36 +15,36 @@ import (
 // errManagementMissing is the answer about the $management of a topic that may exist.
 var errManagementMissing = errors.New("the broker does not find the $management of the topic; the topic itself may exist")
 
-// unconfirmed returns the parcels whose topic was not found, where it has to be asked for again.
-func (o *outlet) unconfirmed(group []*parcel) (missing []*parcel) {
-	if time.Since(time.Unix(0, o.absent.Load())) < denialPause {
+// unconfirmed returns the messages whose topic was not found, where it has to be asked for again.
+func (s *sender) unconfirmed(group []*outgoing) (missing []*outgoing) {
+	if time.Since(time.Unix(0, s.absent.Load())) < denialPause {
 		return nil
 	}
-	for _, p := range group {
-		if p.publish && errors.Is(p.err, transport.ErrNoQueue) {
-			p.err = nil
-			missing = append(missing, p)
+	for _, m := range group {
+		if m.publish && errors.Is(m.err, transport.ErrNoQueue) {
+			m.err = nil
+			missing = append(missing, m)
 		}
 	}
 	return missing
 }
 
-// result is the outcome of a parcel's last request.
-func (o *outlet) result(p *parcel) error {
+// result is the outcome of an outgoing's last request.
+func (s *sender) result(m *outgoing) error {
 	switch {
-	case !p.publish || !errors.Is(p.err, transport.ErrNoQueue):
-		return p.err
-	case strings.Contains(strings.ToLower(p.err.Error()), "$management"):
-		return o.unmanaged(p.err)
+	case !m.publish || !errors.Is(m.err, transport.ErrNoQueue):
+		return m.err
+	case strings.Contains(strings.ToLower(m.err.Error()), "$management"):
+		return s.unmanaged(m.err)
 	}
-	o.absent.Store(time.Now().UnixNano())
-	o.conn.logUnsubscribed(o.entity, p.err)
+	s.absent.Store(time.Now().UnixNano())
+	s.conn.logUnsubscribed(s.entity, m.err)
 	return nil
 }
 
 // unmanaged is the error of a request that only the $management of the topic has not been there for.
-func (o *outlet) unmanaged(err error) error {
-	return fmt.Errorf("asb: publish to %q: %w: %w: %v", o.entity, transport.ErrUnreachable, errManagementMissing, err) //nolint:errorlint // it must not be taken for ErrNoQueue
+func (s *sender) unmanaged(err error) error {
+	return fmt.Errorf("asb: publish to %q: %w: %w: %v", s.entity, transport.ErrUnreachable, errManagementMissing, err) //nolint:errorlint // it must not be taken for ErrNoQueue
 }
 
 // logUnsubscribed logs the first event of a topic that is dropped.

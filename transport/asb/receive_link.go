@@ -43,25 +43,25 @@ type link struct {
 
 	mu  sync.Mutex // guards what follows
 	rcv *azservicebus.Receiver
-	of  *session
+	of  *client
 }
 
 // on is the library's receiver on a session.
-func (l *link) on(s *session) (*azservicebus.Receiver, error) {
+func (l *link) on(cl *client) (*azservicebus.Receiver, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.rcv != nil && l.of == s {
+	if l.rcv != nil && l.of == cl {
 		return l.rcv, nil
 	}
 	options := &azservicebus.ReceiverOptions{}
 	if l.receiver.dead {
 		options.SubQueue = azservicebus.SubQueueDeadLetter
 	}
-	rcv, err := s.client.NewReceiverForQueue(l.receiver.path, options)
+	rcv, err := cl.NewReceiverForQueue(l.receiver.path, options)
 	if err != nil {
 		return nil, err
 	}
-	l.rcv, l.of, l.left = rcv, s, 0
+	l.rcv, l.of, l.left = rcv, cl, 0
 	return rcv, nil
 }
 
@@ -90,7 +90,7 @@ func (l *link) came(asked, n int) {
 // receive returns at least one message or an error.
 func (l *link) receive(ctx context.Context, limit int) ([]transport.Delivery, error) {
 	for range emptyReturns {
-		own, err := l.receiver.line.throttle.wait(ctx)
+		own, err := l.receiver.supervisor.throttle.wait(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -105,25 +105,25 @@ func (l *link) receive(ctx context.Context, limit int) ([]transport.Delivery, er
 // request receives once. It returns neither messages nor an error where the service closed an idle link.
 func (l *link) request(ctx context.Context, limit int, own turn) (ds []transport.Delivery, err error) {
 	defer func() { own.end(err) }()
-	s, err := l.receiver.line.session(ctx)
+	cl, err := l.receiver.supervisor.client(ctx)
 	if err != nil {
 		return nil, err
 	}
-	rcv, err := l.on(s)
+	rcv, err := l.on(cl)
 	if err != nil {
-		return nil, s.lostIn(ctx, err)
+		return nil, cl.lostIn(ctx, err)
 	}
 	if own.probe { // it may wait for messages for long
 		accepted := time.AfterFunc(receiveAccepted, func() { own.end(nil) })
 		defer accepted.Stop()
 	}
-	msgs, err := l.call(ctx, s, rcv, l.room(limit))
+	msgs, err := l.call(ctx, cl, rcv, l.room(limit))
 	switch {
 	case len(msgs) > 0:
-		return l.test(ctx, l.receiver.hand(msgs, s, rcv)), nil
+		return l.test(ctx, l.receiver.hand(msgs, cl, rcv)), nil
 	case err != nil || ctx.Err() != nil:
 		return nil, errors.Join(err, ctx.Err())
-	case !s.alive():
+	case !cl.alive():
 		return nil, errLost
 	}
 	return nil, nil
@@ -131,18 +131,18 @@ func (l *link) request(ctx context.Context, limit int, own turn) (ds []transport
 
 // call receives by the library. It panics over a message with a property of its own names in another type; all that came with such a
 // message stays locked until the locks run out, so that then messages come one by one, until the broker gives this one up.
-func (l *link) call(ctx context.Context, s *session, rcv *azservicebus.Receiver, limit int) (msgs []*azservicebus.ReceivedMessage, err error) {
+func (l *link) call(ctx context.Context, cl *client, rcv *azservicebus.Receiver, limit int) (msgs []*azservicebus.ReceivedMessage, err error) {
 	defer func() {
 		if v := recover(); v != nil {
 			l.careful = carefulReceives
 			err = fmt.Errorf("%w: %v", errUnreadable, v)
 		}
 	}()
-	on, over := s.on(ctx)
+	on, over := cl.on(ctx)
 	defer over()
 	msgs, err = rcv.ReceiveMessages(on, limit, &azservicebus.ReceiveMessagesOptions{TimeAfterFirstMessage: company})
 	l.came(limit, len(msgs))
-	return msgs, s.lostIn(ctx, err)
+	return msgs, cl.lostIn(ctx, err)
 }
 
 // rate tells whether many messages come.

@@ -126,14 +126,14 @@ func unmanageable(err error) bool { return errors.Is(managed(err), errManage) }
 
 // exists finds out whether there is a queue without the right to manage, by looking at a message.
 func (c *conn) exists(ctx context.Context, path string) error {
-	return c.peek(ctx, func(s *session) (*azservicebus.Receiver, error) { return s.client.NewReceiverForQueue(path, nil) })
+	return c.peek(ctx, func(cl *client) (*azservicebus.Receiver, error) { return cl.NewReceiverForQueue(path, nil) })
 }
 
 // subscribed finds out whether there is a subscription. One that forwards cannot be received from, and so
 // refuses otherwise than one that is not there.
 func (c *conn) subscribed(ctx context.Context, topic, name string) error {
-	err := c.peek(ctx, func(s *session) (*azservicebus.Receiver, error) {
-		return s.client.NewReceiverForSubscription(topic, name, nil)
+	err := c.peek(ctx, func(cl *client) (*azservicebus.Receiver, error) {
+		return cl.NewReceiverForSubscription(topic, name, nil)
 	})
 	if err != nil && refused(err) && !errors.Is(plain(err), transport.ErrNoQueue) {
 		return nil
@@ -141,22 +141,22 @@ func (c *conn) subscribed(ctx context.Context, topic, name string) error {
 	return err
 }
 
-func (c *conn) peek(ctx context.Context, open func(*session) (*azservicebus.Receiver, error)) error {
+func (c *conn) peek(ctx context.Context, open func(*client) (*azservicebus.Receiver, error)) error {
 	ctx, cancel := c.until(ctx)
 	defer cancel()
-	s, err := c.sending.session(ctx)
+	cl, err := c.sending.client(ctx)
 	if err != nil {
 		return err
 	}
-	on, over := s.on(ctx)
+	on, over := cl.on(ctx)
 	defer over()
-	r, err := open(s)
+	r, err := open(cl)
 	if err != nil {
-		return s.lostIn(ctx, err)
+		return cl.lostIn(ctx, err)
 	}
 	defer c.forget(r)
 	if _, err = look(on, r, 0, 1); there(err) {
 		return nil
 	}
-	return s.lostIn(ctx, err)
+	return cl.lostIn(ctx, err)
 }

@@ -1,0 +1,151 @@
+package asb
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus"
+)
+
+const (
+	// dialTimeout bounds a dial.
+	dialTimeout = 10 * time.Second
+	// closeTimeout bounds the orderly end of a link or connection, whose peer may not answer.
+	closeTimeout = 2 * time.Second
+	// keepAlive is the time without traffic after which the system probes a connection.
+	keepAlive = 10 * time.Second
+)
+
+// client is the library's client, with exactly one connection. The library would redial by itself, after a pause of
+// seconds. Here the client ends with its connection, and with it all requests that are in flight.
+type client struct {
+	*azservicebus.Client
+	socket *socket
+	ctx    context.Context //nolint:containedctx // ends with the connection
+	end    context.CancelCauseFunc
+}
+
+// spentError refuses the library a second connection.
+type spentError struct{}
+
+func (spentError) Error() string { return errLost.Error() }
+func (spentError) NonRetriable() {}
+func (spentError) Unwrap() error { return errLost }
+
+// open connects. The credential is shown with the first link.
+func (n *namespace) open(ctx context.Context) (*client, error) {
+	c, err := n.dial(ctx)
+	if err != nil {
+		return nil, err
+	}
+	cl := &client{}
+	cl.ctx, cl.end = context.WithCancelCause(context.Background())
+	cl.socket = newSocket(c, func() { cl.end(errLost) })
+	var spent atomic.Bool
+	options := &azservicebus.ClientOptions{
+		ApplicationID: n.application,
+		RetryOptions:  azservicebus.RetryOptions{MaxRetries: -1},
+		// The library accepts an existing connection of any kind by this function only.
+		NewWebSocketConn: func(context.Context, azservicebus.NewWebSocketConnArgs) (net.Conn, error) {
+			if spent.Swap(true) {
+				return nil, spentError{}
+			}
+			return cl.socket, nil
+		},
+	}
+	if n.connectionString != "" {
+		cl.Client, err = azservicebus.NewClientFromConnectionString(n.connectionString, options)
+		if err != nil {
+			err = errConnectionString
+		}
+	} else {
+		cl.Client, err = azservicebus.NewClient(n.host, n.credential, options)
+	}
+	if err != nil {
+		_ = cl.socket.Close()
+		return nil, err
+	}
+	return cl, nil
+}
+
+func (cl *client) alive() bool { return cl.ctx.Err() == nil }
+
+// close ends the connection in an orderly way within closeTimeout, and returns when the library's goroutines have ended
+// or are about to.
+func (cl *client) close() {
+	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+	defer cancel()
+	if !cl.alive() {
+		cancel()
+	}
+	// Closing the socket ends the library's wait for a peer that does not answer.
+	stop := context.AfterFunc(ctx, func() { _ = cl.socket.Close() })
+	_ = cl.Client.Close(ctx) // closed whatever the error
+	stop()
+	_ = cl.socket.Close()
+	cl.end(errLost)
+}
+
+// on returns a context that ends with ctx and with the connection.
+func (cl *client) on(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(cl.ctx, func() { cancel(errLost) })
+	return ctx, func() { stop(); cancel(nil) }
+}
+
+// lostIn returns errLost for an error caused by the loss of the connection, else err.
+func (cl *client) lostIn(ctx context.Context, err error) error {
+	if err != nil && ctx.Err() == nil && !cl.alive() {
+		return errors.Join(errLost)
+	}
+	return err
+}
+
+// socket is a connection that reports its loss.
+type socket struct {
+	net.Conn
+	claims *claims
+	lost   func()
+	once   sync.Once
+	err    error
+}
+
+func newSocket(c net.Conn, lost func()) *socket {
+	s := &socket{Conn: c, lost: lost}
+	s.claims = newClaims(s)
+	return s
+}
+
+func (s *socket) Read(b []byte) (int, error) {
+	n, err := s.Conn.Read(b)
+	s.claims.received(b[:n])
+	if err != nil {
+		s.lost()
+	}
+	return n, err
+}
+
+// Write writes a frame: each of the library's writes is a whole frame.
+func (s *socket) Write(b []byte) (int, error) { return s.claims.send(b) }
+
+func (s *socket) transmit(b []byte) (int, error) {
+	n, err := s.Conn.Write(b)
+	if err != nil {
+		s.lost()
+	}
+	return n, err
+}
+
+// Close is idempotent, because the library and the client both call it.
+func (s *socket) Close() error {
+	s.once.Do(func() {
+		s.lost()
+		s.err = s.Conn.Close()
+		s.claims.close()
+	})
+	return s.err
+}

@@ -1,0 +1,198 @@
+package asb
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus"
+
+	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+// outgoing is an operation, ready to be sent.
+type outgoing struct {
+	msg     *azservicebus.Message
+	size    int
+	due     time.Time // when to schedule it by a request, which has a receipt; else zero
+	publish bool
+	isCopy  bool     // of a received message
+	again   []string // names of properties that the received message had
+	err     error
+	receipt transport.Receipt
+}
+
+// slim leaves out of a copy what its properties and its headers both say, so that a message that just had room in the
+// namespace has room again. It reports whether anything was left out.
+func (m *outgoing) slim() bool {
+	if !m.isCopy {
+		return false
+	}
+	headers, before := m.msg.ApplicationProperties, len(m.msg.ApplicationProperties)
+	for name, said := range map[string]*string{
+		header.ReplyToAddress: m.msg.ReplyTo, header.CorrelationID: m.msg.CorrelationID, header.ContentType: m.msg.ContentType,
+	} {
+		if said != nil && headers[name] == *said {
+			delete(headers, name)
+		}
+	}
+	_, identified := headers[header.MessageID]
+	if identified {
+		m.msg.MessageID = nil
+	}
+	return identified || len(headers) < before
+}
+
+// bare leaves out the properties that the received message had: a copy without them is better than none. It reports
+// whether there were any.
+func (m *outgoing) bare() bool {
+	for _, name := range m.again {
+		*propertyOf(m.msg, name) = nil
+	}
+	had := len(m.again) > 0
+	m.again = nil
+	return had
+}
+
+// Dispatch implements [transport.Conn]. What goes to one destination leaves in its order, in as few batches as
+// possible; destinations do not wait for each other. Nothing is sent twice by itself, except that the client library
+// repeats what met a link that the service had closed.
+func (c *conn) Dispatch(ctx context.Context, ops []transport.Operation) ([]transport.Receipt, error) {
+	if c.isClosed() {
+		return nil, transport.FailAll(len(ops), transport.ErrClosed)
+	}
+	if ctx.Err() != nil {
+		return nil, transport.FailAll(len(ops), context.Cause(ctx))
+	}
+	if len(ops) == 1 {
+		return c.dispatchOne(ctx, &ops[0])
+	}
+	messages := make([]outgoing, len(ops))
+	byEntity := map[string][]*outgoing{}
+	now := time.Now()
+	for i := range ops {
+		if entity := c.prepare(&ops[i], &messages[i], now); messages[i].err == nil {
+			byEntity[entity] = append(byEntity[entity], &messages[i])
+		}
+	}
+	var all sync.WaitGroup
+	for entity, group := range byEntity {
+		if len(byEntity) == 1 {
+			c.deliver(ctx, entity, group)
+			break
+		}
+		all.Go(func() { c.deliver(ctx, entity, group) })
+	}
+	all.Wait()
+	return results(messages)
+}
+
+func (c *conn) dispatchOne(ctx context.Context, op *transport.Operation) ([]transport.Receipt, error) {
+	var messages [1]outgoing
+	if entity := c.prepare(op, &messages[0], time.Now()); messages[0].err == nil {
+		c.deliver(ctx, entity, []*outgoing{&messages[0]})
+	}
+	return results(messages[:])
+}
+
+func results(messages []outgoing) ([]transport.Receipt, error) {
+	var receipts []transport.Receipt
+	var failed []transport.OpError
+	for i := range messages {
+		if messages[i].err != nil {
+			failed = append(failed, transport.OpError{Index: i, Err: messages[i].err})
+		}
+		if messages[i].receipt.Cancel != "" {
+			if receipts == nil {
+				receipts = make([]transport.Receipt, len(messages))
+			}
+			receipts[i] = messages[i].receipt
+		}
+	}
+	if failed != nil {
+		return receipts, &transport.DispatchError{Ops: failed, Total: len(messages)}
+	}
+	return receipts, nil
+}
+
+// prepare makes an outgoing and says where it goes.
+func (c *conn) prepare(op *transport.Operation, m *outgoing, now time.Time) (entity string) {
+	name, stamps := op.Queue, []string(nil)
+	if op.Queue == "" {
+		if len(op.Types) == 0 {
+			m.err = errors.New("asb: an operation has neither a queue nor types")
+			return ""
+		}
+		to := c.config.Topology.publishTo(op.Types)
+		name, m.publish = to.topic, true
+		if to.shared {
+			stamps = op.Types
+		}
+	}
+	if entity, m.err = c.naming.entity(name); m.err != nil {
+		return ""
+	}
+	if m.msg, m.err = encode(op, stamps); m.err != nil {
+		return ""
+	}
+	m.isCopy, m.again = op.Message.NativeID != "", sendAgain(m.msg, op.Message.Native)
+	if m.size, m.err = c.sizes.check(m.msg, m.isCopy); m.err != nil && m.bare() {
+		m.size, m.err = c.sizes.check(m.msg, m.isCopy)
+	}
+	if m.err != nil {
+		m.err = fmt.Errorf("asb: send to %q: %w", name, m.err)
+		return ""
+	}
+	if d := op.Delay(now); d > 0 {
+		at := due(now.Add(d))
+		if op.Receipt && m.size <= mostManaged {
+			m.due = at
+		} else {
+			m.msg.ScheduledEnqueueTime = &at
+		}
+	}
+	return entity
+}
+
+// deliver sends what goes to one queue or topic. Its results are in the messages.
+func (c *conn) deliver(ctx context.Context, entity string, group []*outgoing) {
+	s, err := c.sender(entity)
+	if err != nil {
+		fail(group, err)
+		return
+	}
+	if !slices.ContainsFunc(group, func(m *outgoing) bool { return !m.due.IsZero() }) {
+		s.send(ctx, group)
+		return
+	}
+	later := slices.DeleteFunc(slices.Clone(group), func(m *outgoing) bool { return m.due.IsZero() })
+	at := slices.DeleteFunc(slices.Clone(group), func(m *outgoing) bool { return !m.due.IsZero() })
+	if len(at) > 0 {
+		s.send(ctx, at)
+	}
+	s.schedule(ctx, later)
+}
+
+func fail(group []*outgoing, err error) {
+	for _, m := range group {
+		m.err = err
+	}
+}
+
+func (c *conn) sender(entity string) (*sender, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return nil, transport.ErrClosed
+	}
+	s := c.senders[entity]
+	if s == nil {
+		s = newSender(c, entity)
+		c.senders[entity] = s
+	}
+	return s, nil
+}
