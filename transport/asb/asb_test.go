@@ -25,7 +25,7 @@ func within(t testing.TB) context.Context {
 	return ctx
 }
 
-// on is the driver on a namespace.
+// on returns the driver on a namespace.
 func on(ns *brokertest.ServiceBusNamespace) *asb.Transport {
 	return &asb.Transport{ConnectionString: ns.ConnectionString, Administration: ns.Admin}
 }
@@ -71,7 +71,7 @@ func receive(t testing.TB, c transport.Conn, queue string) transport.Receiver {
 	return r
 }
 
-// next is the next delivery.
+// next receives a delivery.
 func next(t testing.TB, r transport.Receiver) transport.Delivery {
 	t.Helper()
 	return nextN(t, r, 1)[0]
@@ -91,7 +91,7 @@ func nextN(t testing.TB, r transport.Receiver, n int) (all []transport.Delivery)
 	return all
 }
 
-// nothing makes sure that no delivery comes.
+// nothing fails the test if a delivery comes.
 func nothing(t testing.TB, r transport.Receiver) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
@@ -132,7 +132,7 @@ func dispatch(t testing.TB, c transport.Conn, ops ...transport.Operation) []tran
 	return receipts
 }
 
-// sample is a message with the headers that endpoints write.
+// sample returns a message with the headers that endpoints write.
 func sample(size int) *transport.Message {
 	m := message("6f1d4c2e-6a53-4a3f-9d3e-0b8b1f8a7c11", strings.Repeat("x", size))
 	for _, f := range sampleHeaders {
@@ -171,7 +171,7 @@ func fill(t testing.TB, c transport.Conn, queue string, n int) {
 	}
 }
 
-// rawClient is the library without the driver.
+// rawClient returns a client of the library.
 func rawClient(t testing.TB, ns *brokertest.ServiceBusNamespace) *azservicebus.Client {
 	t.Helper()
 	c, err := azservicebus.NewClientFromConnectionString(ns.ConnectionString, nil)

@@ -13,8 +13,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// BenchmarkLoop receives one, sends one and completes, with 14 headers and 200 bytes: with the driver, and with the library
-// alone.
+// BenchmarkLoop receives one, sends one and completes, with 14 headers and 200 bytes: with the driver, and with the
+// library alone.
 func BenchmarkLoop(b *testing.B) {
 	for _, workers := range []int{1, 32, 100} {
 		b.Run(fmt.Sprintf("driver/c%d", workers), func(b *testing.B) { benchmarkDriver(b, workers, true) })
@@ -28,7 +28,7 @@ func BenchmarkReceive(b *testing.B) {
 	b.Run("raw/c32", func(b *testing.B) { benchmarkRaw(b, 32, false) })
 }
 
-// crew handles messages as they come, and stops when all are done.
+// crew handles messages until all are handled.
 func crew[T any](b *testing.B, workers int, receive func(context.Context) ([]T, error), handle func(T)) {
 	b.Helper()
 	var left atomic.Int64
@@ -66,7 +66,7 @@ func crew[T any](b *testing.B, workers int, receive func(context.Context) ([]T, 
 
 var warmed sync.Once
 
-// warmUp has the broker's code compiled: otherwise the first benchmark finds it half as fast.
+// warmUp makes the broker compile its code, which otherwise halves the speed of the first benchmark.
 func warmUp(b *testing.B) {
 	b.Helper()
 	c := open(b, on(brokertest.OwnServiceBus(b)))
@@ -122,7 +122,7 @@ func benchmarkRaw(b *testing.B, workers int, send bool) {
 	})
 }
 
-// rawSample is sample as the library has it.
+// rawSample returns sample as a message of the library.
 func rawSample(size int) *azservicebus.Message {
 	properties := make(map[string]any, len(sampleHeaders)+1)
 	properties["NServiceBus.MessageId"] = "6f1d4c2e-6a53-4a3f-9d3e-0b8b1f8a7c11"

@@ -14,35 +14,36 @@ import (
 )
 
 const (
-	// maxPage is how many messages are looked at by one request.
+	// maxPage is how many messages a request browses.
 	maxPage = 250
-	// takeTimeout is how long a message is waited for that is there and is not handed out: somebody else has it.
+	// takeTimeout bounds the wait for a message that the service shows and does not deliver, because another receiver
+	// has it.
 	takeTimeout = 3 * time.Second
-	// takeBatch is how many messages are received at once on the way to one that is to be taken.
+	// takeBatch is how many messages are received at once to reach one.
 	takeBatch = 50
 )
 
 var _ transport.Cursor = (*cursor)(nil)
 
-// cursor looks at messages without receiving them. To take one that waits behind others, those have to be received too: they stay
-// locked until the cursor is closed, or their locks run out.
+// cursor browses messages without receiving them. To take a message it receives those before it too, which stay locked
+// until the cursor is closed or their locks expire.
 type cursor struct {
 	conn  *conn
 	queue string
 	*receiver
-	next, last int64 // sequence numbers: to look at, and of the last message that was there
+	next, last int64 // sequence numbers: of the next message, and of the last one when the cursor was opened
 	seen       map[*transport.Message]int64
-	locked     map[int64]*delivery // received on the way to others
+	locked     map[int64]*delivery // received before the message to be taken
 }
 
-// Browse implements [transport.Browser]. Looking costs nothing. Taking a message counts as a hand-out for those before it that
-// are not taken.
+// Browse implements [transport.Browser]. Browsing does not change delivery counts. Taking a message counts as a
+// delivery of those before it that are not taken.
 func (c *conn) Browse(ctx context.Context, queue string) (transport.Cursor, error) {
 	r, err := c.OpenReceiver(ctx, transport.ReceiverOptions{Queue: queue})
 	if err != nil {
 		return nil, err
 	}
-	cur := &cursor{conn: c, queue: queue, receiver: r.(*receiver), locked: map[int64]*delivery{}} //nolint:errcheck // it is one
+	cur := &cursor{conn: c, queue: queue, receiver: r.(*receiver), locked: map[int64]*delivery{}} //nolint:errcheck // the driver's own
 	if cur.last, err = cur.end(ctx); err != nil {
 		_ = cur.Close() // never fails
 		return nil, err
@@ -50,7 +51,7 @@ func (c *conn) Browse(ctx context.Context, queue string) (transport.Cursor, erro
 	return cur, nil
 }
 
-// peek looks at messages from a sequence number on.
+// peek browses messages from a sequence number on.
 func (cur *cursor) peek(ctx context.Context, from int64, limit int) (msgs []*azservicebus.ReceivedMessage, err error) {
 	ctx, cancel := cur.until(ctx)
 	defer cancel()
@@ -79,7 +80,7 @@ func (cur *cursor) peek(ctx context.Context, from int64, limit int) (msgs []*azs
 	return msgs, wrap(cl.lostIn(ctx, err), "browse queue %q", cur.queue)
 }
 
-// partitionBits are how many bits of a sequence number are that of the message in its partition; those above are the partition.
+// partitionBits is how many bits of a sequence number count within a partition; those above are the partition's number.
 // https://learn.microsoft.com/azure/service-bus-messaging/message-sequencing
 const partitionBits = 48
 
@@ -89,8 +90,8 @@ func partitioned(raw *azservicebus.ReceivedMessage) bool {
 	return raw.SequenceNumber != nil && *raw.SequenceNumber>>partitionBits != 0
 }
 
-// end is the sequence number of the last message that is there now. The broker finds the next message from a number on; so
-// steps that double lead past the last one, and halving back to it.
+// end returns the sequence number of the last message. The broker finds the next message from a number on: end doubles
+// its steps until none is found, and then bisects.
 func (cur *cursor) end(ctx context.Context) (last int64, err error) {
 	low, high := int64(0), int64(math.MaxInt64) // the last is at low or beyond, and before high
 	for step := int64(1); low < high; {
@@ -118,7 +119,7 @@ func (cur *cursor) end(ctx context.Context) (last int64, err error) {
 	return last, nil
 }
 
-// Next implements [transport.Cursor]. Delayed and deferred messages do not show.
+// Next implements [transport.Cursor]. It does not return delayed and deferred messages.
 func (cur *cursor) Next(ctx context.Context, limit int) (ms []*transport.Message, err error) {
 	cur.seen = make(map[*transport.Message]int64, limit)
 	for len(ms) == 0 && cur.next <= cur.last {
@@ -167,7 +168,7 @@ func (cur *cursor) Take(ctx context.Context, m *transport.Message, ops []transpo
 	return nil
 }
 
-// look finds out which destinations are missing before anything is sent.
+// look returns an error if a destination cannot be sent to, before the first operation is sent.
 func (cur *cursor) look(ctx context.Context, ops []transport.Operation) error {
 	var failed []transport.OpError
 	for i := range ops {
@@ -186,7 +187,7 @@ func (cur *cursor) look(ctx context.Context, ops []transport.Operation) error {
 	return nil
 }
 
-// reach makes sure that a queue can be sent to.
+// reach returns an error unless a queue can be sent to.
 func (c *conn) reach(ctx context.Context, entity string) error {
 	s, err := c.sender(entity)
 	if err != nil {
@@ -219,7 +220,7 @@ func (cur *cursor) lock(ctx context.Context, number int64) (*delivery, error) {
 	}
 }
 
-// unless is that the message is not there, where err is nil.
+// unless returns ErrNotFound if err is nil.
 func (cur *cursor) unless(err error) error {
 	if err != nil {
 		return nil
@@ -227,7 +228,7 @@ func (cur *cursor) unless(err error) error {
 	return cur.notFound()
 }
 
-// more receives some messages, and returns the one if it is among them.
+// more receives some messages, and returns the wanted one if it is among them.
 func (cur *cursor) more(ctx context.Context, number int64) (wanted *delivery, err error) {
 	short, cancel := context.WithTimeout(ctx, takeTimeout)
 	defer cancel()
@@ -239,13 +240,13 @@ func (cur *cursor) more(ctx context.Context, number int64) (wanted *delivery, er
 		return nil, err
 	}
 	for _, d := range ds {
-		own := d.(*delivery) //nolint:errcheck // all of ours are
+		own := d.(*delivery) //nolint:errcheck // the driver's own
 		cur.locked[*own.raw.SequenceNumber] = own
 	}
 	return cur.locked[number], nil
 }
 
-// Close implements [transport.Cursor]: what was received on the way goes back.
+// Close implements [transport.Cursor]: messages that were received and not taken are released.
 func (cur *cursor) Close() error {
 	cur.shut()
 	cur.leave()

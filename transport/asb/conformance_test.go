@@ -38,10 +38,10 @@ func TestConformance(t *testing.T) {
 	transporttest.Run(t, h)
 }
 
-// shortLock is for rules that wait for the end of a lock.
+// shortLock is the lock duration for rules that wait for the end of a lock.
 const shortLock = 2 * time.Second
 
-// hostOf is where a namespace listens.
+// hostOf returns the address of a namespace.
 func hostOf(t testing.TB, ns *brokertest.ServiceBusNamespace) string {
 	t.Helper()
 	for field := range strings.SplitSeq(ns.ConnectionString, ";") {

@@ -39,18 +39,18 @@ type conn struct {
 	sending  *supervisor
 	locks    locks
 
-	ctx  context.Context //nolint:containedctx // the conn's life, which ends with Close
+	ctx  context.Context //nolint:containedctx // ends with Close
 	stop context.CancelFunc
 
-	mu        sync.Mutex // guards what follows
+	mu        sync.Mutex // guards the fields below
 	closed    bool
 	senders   map[string]*sender
 	receivers map[*receiver]struct{}
-	installed []string // queues of the endpoint's own
+	installed []string // the endpoint's own queues
 	dropped   map[string]bool
 	tasks     sync.WaitGroup
 
-	limited sync.Once // warns of the limits of an emulator
+	limited sync.Once // of the warning about an emulator's limits
 }
 
 func openConn(ctx context.Context, t *Transport, ns *namespace, env transport.Env) (*conn, error) {
@@ -72,8 +72,8 @@ func openConn(ctx context.Context, t *Transport, ns *namespace, env transport.En
 	return c, nil
 }
 
-// greet connects and shows the credential. The service wants to know what for: the endpoint's queue does, whether it
-// exists or not, and also where one may not send to it.
+// greet connects and authenticates. The service checks a credential for an entity: the endpoint's queue will do, even
+// if it does not exist or the credential has no right to send to it.
 func (c *conn) greet(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, dialTimeout, errNoReply)
 	defer cancel()
@@ -103,7 +103,7 @@ func (c *conn) greet(ctx context.Context) error {
 	return wrap(err, "connect to %s", c.ns.address)
 }
 
-// greeted is an entity that the credential may be good for.
+// greeted returns an entity for which the credential may be valid.
 func (c *conn) greeted() string {
 	if c.ns.entity != "" {
 		return c.ns.entity
@@ -114,7 +114,7 @@ func (c *conn) greeted() string {
 	return "holdfast"
 }
 
-// lockDuration is for how long a message of the endpoint's queue is locked.
+// lockDuration returns how long messages of the endpoint's queue are locked.
 func (c *conn) lockDuration(ctx context.Context) time.Duration {
 	if c.config.LockDuration > 0 {
 		return c.config.LockDuration
@@ -127,7 +127,7 @@ func (c *conn) lockDuration(ctx context.Context) time.Duration {
 	if lock, err := c.lockOf(ctx, c.endpoint); err == nil && lock > 0 {
 		return min(lock, defaultLock)
 	}
-	return defaultLock // a shorter one shows when it is received from
+	return defaultLock // see shortLocks
 }
 
 // Limits implements [transport.Conn].
@@ -193,7 +193,7 @@ func (c *conn) isClosed() bool {
 	return c.closed
 }
 
-// orClosed is err, or that the conn was closed where that may have been the cause.
+// orClosed returns ErrClosed for an error that closing the conn may have caused, else err.
 func (c *conn) orClosed(err error) error {
 	if err != nil && c.isClosed() {
 		return transport.ErrClosed
@@ -201,7 +201,7 @@ func (c *conn) orClosed(err error) error {
 	return err
 }
 
-// until is ctx that ends with the conn, too.
+// until returns a context that ends with ctx and with the conn.
 func (c *conn) until(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	stop := context.AfterFunc(c.ctx, func() { cancel(transport.ErrClosed) })

@@ -9,17 +9,17 @@ import (
 	"github.com/holdfast-go/holdfast/internal/backoff"
 )
 
-// claims spaces the tokens that the client library shows to $cbs on a connection, while the service refuses them because the
-// namespace is throttled. The library refreshes tokens by itself, and its pauses between the tries of a refresh are those of its
-// retries, which the driver has switched off because a send must not be repeated. So the frame by which a try begins is kept until
-// there may be a try, and the frames behind it on its channel with it. Others are not delayed.
+// claims delays the requests by which the client library presents tokens to $cbs, while the service refuses them
+// because the namespace is throttled. The library refreshes tokens by itself. Its pauses between the tries of a refresh
+// are those of its retries, which the driver turns off because a send must not be repeated. So the first frame of a try
+// is kept until the pause is over, together with the following frames of its channel. Other frames are not delayed.
 type claims struct {
 	socket  *socket
 	writing sync.Mutex // orders writes; locked before mu
 
-	mu    sync.Mutex // guards what follows, and is never held over a write
+	mu    sync.Mutex // guards the fields below; not held over a write
 	pace  backoff.Backoff
-	until time.Time           // no token is shown before; zero unless the service has refused one
+	until time.Time           // end of the pause; zero unless the service has refused a token
 	kept  map[uint16][][]byte // frames by channel
 	order []uint16            // the channels, by their first frame
 	timer *time.Timer
@@ -63,7 +63,7 @@ func (c *claims) keep(frame []byte) bool {
 	return true
 }
 
-// next writes the frames of the channel that has waited longest, when it is time.
+// next writes the frames of the channel that has waited longest, if the pause is over.
 func (c *claims) next() {
 	c.writing.Lock()
 	defer c.writing.Unlock()
@@ -71,10 +71,10 @@ func (c *claims) next() {
 	if frames == nil {
 		return
 	}
-	_ = c.socket.SetWriteDeadline(time.Now().Add(dialTimeout)) // the library's may be over; if it cannot be set, the write fails
+	_ = c.socket.SetWriteDeadline(time.Now().Add(dialTimeout)) // the library's may be over; on failure the write fails too
 	for _, frame := range frames {
 		if _, err := c.socket.transmit(frame); err != nil {
-			return // the connection is lost, as its reader will find
+			return // the connection is lost, which its reader reports
 		}
 	}
 }
@@ -85,7 +85,7 @@ func (c *claims) due() (frames [][]byte) {
 	if c.over || len(c.order) == 0 {
 		return nil
 	}
-	if early := time.Until(c.until); early > 0 { // the service has refused another
+	if early := time.Until(c.until); early > 0 { // the service has refused another token
 		c.timer.Reset(early)
 		return nil
 	}
@@ -104,7 +104,7 @@ func (c *claims) due() (frames [][]byte) {
 	return frames
 }
 
-// received takes in what the peer sent: the answers of $cbs are looked for in it.
+// received looks for answers of $cbs in received data.
 func (c *claims) received(data []byte) {
 	for {
 		_, rest, found := bytes.Cut(data, statusKey)
@@ -133,7 +133,7 @@ func (c *claims) answered(status int) {
 	}
 }
 
-// close drops what is kept.
+// close drops the kept frames.
 func (c *claims) close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -143,8 +143,8 @@ func (c *claims) close() {
 	}
 }
 
-// Frames of AMQP 1.0, part 2.3: four bytes of size, one of where the body begins, in words of four bytes, one of the type,
-// two of the channel. A body begins with the descriptor of what it is.
+// Frames of AMQP 1.0, part 2.3: four bytes for the size, one for the offset of the body, in words of four bytes, one
+// for the type, two for the channel. A body begins with the descriptor of its type.
 const (
 	frameHead  = 8
 	frameStart = 4
@@ -155,10 +155,10 @@ const (
 var (
 	attachCode = []byte{0x00, 0x53, 0x12} // amqp:attach:list
 	cbsAddress = []byte("$cbs")
-	statusKey  = []byte("status-code") // of answers of $cbs; those of $management have another
+	statusKey  = []byte("status-code") // in answers of $cbs; those of $management have another key
 )
 
-// channelOf returns the channel of a frame. An empty frame, which keeps a connection alive, is of none.
+// channelOf returns the channel of a frame. An empty frame, which keeps a connection alive, has none.
 func channelOf(frame []byte) (channel uint16, ok bool) {
 	if len(frame) <= frameHead || frame[frameStart] != 2 || frame[frameType] != 0 || int(binary.BigEndian.Uint32(frame)) != len(frame) {
 		return 0, false
@@ -166,13 +166,13 @@ func channelOf(frame []byte) (channel uint16, ok bool) {
 	return binary.BigEndian.Uint16(frame[frameChan:]), true
 }
 
-// beginsClaim reports whether a frame attaches a link to $cbs, by which each try to show a token begins.
+// beginsClaim reports whether a frame attaches a link to $cbs, as the first frame of each try does.
 func beginsClaim(frame []byte) bool {
 	body := frame[frameHead:]
 	return bytes.HasPrefix(body, attachCode) && bytes.Contains(body, cbsAddress)
 }
 
-// statusIn is the number at the beginning of data, an int of AMQP in one of its two forms; 0 where there is none.
+// statusIn returns the number at the beginning of data, an int of AMQP in one of its two forms, or 0 if there is none.
 func statusIn(data []byte) int {
 	const small, full = 0x54, 0x71
 	switch {

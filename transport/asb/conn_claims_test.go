@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// wire is a connection whose peer is the test.
+// wire is a connection to the test.
 type wire struct {
 	net.Conn
 	mu      sync.Mutex
@@ -32,7 +32,7 @@ func (w *wire) SetWriteDeadline(time.Time) error { return nil }
 
 func (w *wire) Close() error { return nil }
 
-// count counts the frames written that hold a text.
+// count returns the number of written frames that contain a text.
 func (w *wire) count(text string) (n int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -83,7 +83,7 @@ func TestATokenThatIsRefusedIsNotShownWithoutAPause(t *testing.T) {
 					write(t, s, frameOf(channel, beginFrame, ""))
 					write(t, s, frameOf(channel, attachFrame, "$cbs"))
 					write(t, s, frameOf(channel, transferFrame, token))
-					for w.count(token) <= try { // until the peer has it
+					for w.count(token) <= try { // until the peer has received it
 						time.Sleep(10 * time.Millisecond)
 					}
 					if time.Since(begin) >= busyFor {
@@ -101,7 +101,7 @@ func TestATokenThatIsRefusedIsNotShownWithoutAPause(t *testing.T) {
 		}
 		all.Wait()
 		took := time.Since(begin)
-		// Eight at the beginning, one a second at most while refused, and those that waited when one was accepted.
+		// Eight at the beginning, one a second at most while refused, and the waiting ones when one was accepted.
 		if got, most := w.count("$cbs"), 8+int(busyFor/time.Second)+8; got > most {
 			t.Errorf("%d tokens in %v, want at most %d", got, took, most)
 		}
@@ -117,7 +117,7 @@ func TestATokenThatIsRefusedIsNotShownWithoutAPause(t *testing.T) {
 	})
 }
 
-// checkOrder makes sure that the frames of each channel came in their order.
+// checkOrder checks that the frames of each channel came in their order.
 func checkOrder(t *testing.T, w *wire) {
 	t.Helper()
 	codes := map[uint16][]byte{}

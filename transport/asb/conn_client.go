@@ -84,7 +84,7 @@ func (cl *client) close() {
 	}
 	// Closing the socket ends the library's wait for a peer that does not answer.
 	stop := context.AfterFunc(ctx, func() { _ = cl.socket.Close() })
-	_ = cl.Client.Close(ctx) // closed whatever the error
+	_ = cl.Close(ctx) // closed whatever the error
 	stop()
 	_ = cl.socket.Close()
 	cl.end(errLost)

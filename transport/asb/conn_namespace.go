@@ -16,19 +16,19 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// namespace is where to connect to, and as whom.
+// namespace is the address of a namespace, with a credential.
 type namespace struct {
 	connectionString string
 	credential       azcore.TokenCredential
 	host             string // with a port where that is not the usual one
-	entity           string // that the connection string is for; "" for all
+	entity           string // of the connection string; "" if it is valid for all
 	insecure         bool   // an emulator's
 
 	address        string // to be dialled
 	webSocket      func(ctx context.Context, url string) (net.Conn, error)
 	tls            *tls.Config
 	administration string // URL; "" for the namespace's
-	application    string // as whom the client introduces itself
+	application    string // name of the client in the service's logs
 }
 
 var (
@@ -68,7 +68,7 @@ func newNamespace(t *Transport, env transport.Env) (*namespace, error) {
 	return n, nil
 }
 
-// parse reads the connection string. No error repeats any of it: a key may stand where something else was meant.
+// parse reads the connection string. Errors repeat no part of it, which may be a misplaced key.
 func (n *namespace) parse() error {
 	var endpoint string
 	var key, signature bool
@@ -112,7 +112,7 @@ func withPort(host string, insecure bool) string {
 	return net.JoinHostPort(host, "5671")
 }
 
-// dial opens a socket, with TLS where the namespace has it.
+// dial opens a connection, with TLS except to an emulator.
 func (n *namespace) dial(ctx context.Context) (net.Conn, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, dialTimeout, errNoReply)
 	defer cancel()
@@ -144,7 +144,7 @@ func (n *namespace) socket(ctx context.Context) (net.Conn, error) {
 	}
 	secure := tls.Client(c, config)
 	if err := secure.HandshakeContext(ctx); err != nil {
-		_ = c.Close() // it is of no use
+		_ = c.Close() // the handshake's error says more
 		return nil, err
 	}
 	return secure, nil

@@ -15,7 +15,7 @@ import (
 	"github.com/holdfast-go/holdfast/transport/asb"
 )
 
-// dialer connects to a namespace in the place of the driver, or does as it is told.
+// dialer dials a namespace for the driver, or calls a function instead.
 type dialer struct {
 	dials   atomic.Int32
 	instead atomic.Pointer[func(context.Context) (net.Conn, error)]
@@ -37,7 +37,7 @@ func (d *dialer) on(ns *brokertest.ServiceBusNamespace) *asb.Transport {
 
 func (d *dialer) do(instead func(context.Context) (net.Conn, error)) { d.instead.Store(&instead) }
 
-// ended is a connection that somebody accepts and ends.
+// ended returns a connection whose peer has closed it.
 func ended(context.Context) (net.Conn, error) {
 	ours, theirs := net.Pipe()
 	return ours, theirs.Close()

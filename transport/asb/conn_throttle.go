@@ -14,14 +14,14 @@ const (
 	// https://learn.microsoft.com/azure/service-bus-messaging/service-bus-throttling
 	throttleMin = 4 * time.Second // a pause is half of it at least
 	throttleMax = 10 * time.Second
-	// receiveAccepted is how long a receive has to be under way to count as one that the service has not refused.
+	// receiveAccepted is the time after which a receive in flight counts as accepted by the service.
 	receiveAccepted = time.Second
 )
 
-// throttle spaces the requests of a connection while the service refuses them because the namespace is throttled. After a
-// refusal one request is made after each pause, until one succeeds.
+// throttle spaces the requests of a connection while the service refuses them because the namespace is throttled. After
+// a refusal one request is made after each pause, until one succeeds.
 type throttle struct {
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	state   throttleState
 	age     int           // counts changes from free to paused
 	until   time.Time     // end of the pause
@@ -33,13 +33,13 @@ func newThrottle() *throttle {
 	return &throttle{pace: backoff.Backoff{Min: throttleMin, Max: throttleMax}}
 }
 
-// throttleState says which requests may be made.
+// throttleState is the requests that a throttle permits.
 type throttleState int
 
 const (
 	free    throttleState = iota // all
 	paused                       // none until the end of the pause, then one
-	probing                      // none: that one is under way
+	probing                      // none: that one is in flight
 )
 
 // turn is the permission to make a request.
@@ -50,7 +50,7 @@ type turn struct {
 	once  *sync.Once // nil unless it is a probe
 }
 
-// try returns a turn where no request has to wait.
+// try returns a turn if the throttle permits a request now.
 func (t *throttle) try() (turn, bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -103,7 +103,7 @@ func waitFor(ctx context.Context, changed <-chan struct{}, pause time.Duration, 
 	return nil
 }
 
-// end takes in the outcome of a turn's request.
+// end records the outcome of a turn's request.
 func (own turn) end(err error) {
 	if own.once == nil {
 		own.take(err)
@@ -121,13 +121,13 @@ func (own turn) take(err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	switch {
-	case own.age != t.age: // it was made before the last change
+	case own.age != t.age: // the request was made before the last change
 	case busy && (own.probe || t.state == free):
 		t.age++
 		t.until = time.Now().Add(t.pace.Next())
 		t.become(paused)
 	case own.probe && err != nil && !answered(err):
-		t.until = time.Now().Add(denialPause) // it says nothing about the throttling
+		t.until = time.Now().Add(denialPause) // the error says nothing about the throttling
 		t.become(paused)
 	case own.probe:
 		t.pace.Reset()

@@ -11,7 +11,7 @@ import (
 
 func TestAThrottledConnectionMakesOneRequestAPause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		line := newThrottle()
+		throttle := newThrottle()
 		begin := time.Now()
 		const busyFor = time.Minute
 		refused, accepted := 0, 0
@@ -20,7 +20,7 @@ func TestAThrottledConnectionMakesOneRequestAPause(t *testing.T) {
 		for range 100 {
 			all.Go(func() {
 				for {
-					own, err := line.wait(t.Context())
+					own, err := throttle.wait(t.Context())
 					if err != nil {
 						t.Error(err)
 						return
@@ -43,7 +43,7 @@ func TestAThrottledConnectionMakesOneRequestAPause(t *testing.T) {
 			})
 		}
 		all.Wait()
-		// The first hundred are under way before the first answer; then pauses are 2 s at least, and 10 s at most.
+		// The first hundred are in flight before the first answer; then pauses are 2 s at least, and 10 s at most.
 		if again := refused - 100; again < 6 || again > 30 || accepted != 100 {
 			t.Errorf("%d requests were refused, of which 100 at the beginning, and %d accepted", refused, accepted)
 		}
@@ -55,30 +55,30 @@ func TestAThrottledConnectionMakesOneRequestAPause(t *testing.T) {
 
 func TestAProbeWithoutAnAnswerKeepsTheThrottle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		line := newThrottle()
-		own, _ := line.try()
+		throttle := newThrottle()
+		own, _ := throttle.try()
 		own.end(errBusy)
-		probe, err := line.wait(t.Context())
+		probe, err := throttle.wait(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, ok := line.try(); ok {
+		if _, ok := throttle.try(); ok {
 			t.Error("a request is made beside the probe")
 		}
 		probe.end(context.Canceled)
-		if _, ok := line.try(); ok {
+		if _, ok := throttle.try(); ok {
 			t.Error("a request is made at once after a probe without an answer")
 		}
-		probe, err = line.wait(t.Context())
+		probe, err = throttle.wait(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
 		probe.end(nil)
-		if _, ok := line.try(); !ok {
+		if _, ok := throttle.try(); !ok {
 			t.Error("a request waits after the probe was accepted")
 		}
 		own.end(errBusy) // an answer that is late
-		if _, ok := line.try(); !ok {
+		if _, ok := throttle.try(); !ok {
 			t.Error("a late answer counts")
 		}
 	})
@@ -86,12 +86,12 @@ func TestAProbeWithoutAnAnswerKeepsTheThrottle(t *testing.T) {
 
 func TestAWaitForTheThrottleEndsWithItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		line := newThrottle()
-		own, _ := line.try()
+		throttle := newThrottle()
+		own, _ := throttle.try()
 		own.end(errBusy)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if _, err := line.wait(ctx); err == nil {
+		if _, err := throttle.wait(ctx); err == nil {
 			t.Error("it did not wait")
 		}
 	})

@@ -22,7 +22,7 @@ import (
 
 type job struct{ N int }
 
-// stage is an endpoint that runs.
+// stage is a running endpoint.
 type stage struct {
 	*testing.T
 	*endpoint.Endpoint
@@ -107,11 +107,11 @@ func TestAHandlerFiveTimesLongerThanTheLockCompletesOnce(t *testing.T) {
 	}
 }
 
-// Who may not manage the namespace does not know the lock of a queue that others have made.
+// Without the right to manage the namespace an endpoint does not know the lock duration of a queue.
 func TestLocksThatAreShorterThanReckonedAreRenewed(t *testing.T) {
 	ns := brokertest.OwnServiceBus(t)
 	maker := on(ns)
-	maker.LockDuration = 5 * time.Second // the least that the service offers
+	maker.LockDuration = 5 * time.Second // the service's minimum
 	install(t, open(t, maker), "work", "error", "work.quarantine")
 	tr := on(ns)
 	tr.ConnectionString = ns.Control.Restricted("Send", "Listen")
@@ -161,7 +161,7 @@ func TestAHandlerIsCancelledWhenItsLockIsLost(t *testing.T) {
 	}
 }
 
-// What the broker gives up comes to the error queue, with its reason.
+// A message that the broker dead-letters is moved to the error queue, with the reason.
 func TestDeadLettersComeToTheErrorQueue(t *testing.T) {
 	ns := brokertest.OwnServiceBus(t)
 	tr := on(ns)
@@ -183,8 +183,8 @@ func TestDeadLettersComeToTheErrorQueue(t *testing.T) {
 	}
 }
 
-// A connection that is dropped now and then, links that are ended and throttling lose nothing, and complete nothing twice: what
-// is handled again has been handed out again.
+// Lost connections, ended links and throttling lose no message and complete none twice: a message that is handled again
+// has been delivered again.
 func TestFaultsUnderLoadLoseNothing(t *testing.T) {
 	ns := brokertest.OwnServiceBus(t)
 	tr := on(ns)
@@ -220,7 +220,7 @@ func TestFaultsUnderLoadLoseNothing(t *testing.T) {
 	for len(got) < n {
 		got[await(t, fmt.Sprintf("all are handled, after %d", len(got)), done)] = true
 	}
-	// One whose completion was lost comes again when its lock has run out.
+	// A message whose completion was lost is delivered again when its lock has expired.
 	for ctx := within(t); ctx.Err() == nil && ns.Control.State().Queues["work"].Active > 0; {
 		runtime.Gosched()
 	}
@@ -240,7 +240,7 @@ func TestFaultsUnderLoadLoseNothing(t *testing.T) {
 	}
 }
 
-// sendSurely sends until it is certain that the message is there.
+// sendSurely sends until the message is certainly in the queue.
 func sendSurely(s *stage, n int) {
 	s.Helper()
 	for {
@@ -254,9 +254,9 @@ func sendSurely(s *stage, n int) {
 	}
 }
 
-// lines keeps what is logged, without its level and time.
+// lines collects log records without level and time.
 type lines struct {
-	mu  sync.Mutex // guards what follows
+	mu  sync.Mutex // guards the fields below
 	all []string
 }
 
@@ -275,7 +275,8 @@ func (l *lines) take() []string {
 	return all
 }
 
-// A pause of the length that the service suggests follows each refusal: links are not attached again several times a second.
+// A pause of the length that the service suggests follows each refusal: links are not attached again several times a
+// second.
 func TestAThrottleOfFiveSecondsIsLoggedInAFewLines(t *testing.T) {
 	ns := brokertest.OwnServiceBusOf(t, brokertest.ServiceBusAzure) // elsewhere locks end with their links, which is logged
 	const messages = 1000
@@ -314,7 +315,7 @@ func TestAThrottleOfFiveSecondsIsLoggedInAFewLines(t *testing.T) {
 	}
 	ns.Control.Set(brokertest.ServiceBusFaults{})
 	logged := log.take()
-	// A pause is 2 s at least, and each refusal has one line, and one when receiving works again.
+	// A pause is 2 s at least. Each refusal is logged once, and so is the next successful receive.
 	if failed, most := strings.Count(strings.Join(logged, "\n"), "throttled"), 2*(1+5/2); failed == 0 || len(logged) > most {
 		t.Errorf("%d lines, %d about the throttle, want 1 to %d:\n%s", len(logged), failed, most, strings.Join(logged, "\n"))
 	}

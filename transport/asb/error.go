@@ -15,7 +15,7 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// Conditions of the protocol, and of the service.
+// Conditions of the protocol and of the service.
 const (
 	entityDisabled   = amqp.ErrCond("com.microsoft:entity-disabled")
 	serverBusy       = amqp.ErrCond("com.microsoft:server-busy")
@@ -35,14 +35,14 @@ var (
 	errNoReply = errors.New("no answer in time")
 )
 
-// plain is an error of the client library in words, and as what it means to the endpoint.
+// plain returns an error of the client library as one of the driver's or of package transport, with the broker's text.
 func plain(err error) error {
 	if err == nil || known(err) {
 		return err
 	}
 	var e *azservicebus.Error
 	if errors.As(err, &e) {
-		switch e.Code { //nolint:exhaustive // the others are dealt with below, or say all themselves
+		switch e.Code { //nolint:exhaustive // the cases below handle the others
 		case azservicebus.CodeLockLost:
 			return transport.ErrLeaseLost
 		case azservicebus.CodeNotFound:
@@ -75,8 +75,8 @@ func known(err error) bool {
 // answerText begins the library's text of a refusal over $management or $cbs.
 const answerText = "rpc: failed, status code "
 
-// answerCode is the status of an answer over $management or $cbs; 0 where err is none. Where the library takes the status for one
-// that ends a connection its error has no other trace of it than the text.
+// answerCode returns the status of an answer over $management or $cbs, or 0 if err is none. If the library takes the
+// status for one that ends the connection, only the text of its error shows it.
 func answerCode(err error) int {
 	var answer interface {
 		error
@@ -98,14 +98,14 @@ func answerCode(err error) int {
 	return code
 }
 
-// Conditions by which the broker refuses what is in a message. It ends no link by them.
+// ofMessage are the conditions by which the broker refuses the content of a message. They do not end the link.
 var ofMessage = []string{
 	"com.microsoft:argument-error", "com.microsoft:argument-out-of-range",
 	"amqp:decode-error", "amqp:invalid-field", "amqp:precondition-failed", "amqp:not-implemented",
 }
 
-// rejected reports whether err is an answer by one of these conditions. The library takes those that it does not know for the end of the
-// connection, and its error has no other trace of them than the text.
+// rejected reports whether err is one of these conditions. The library takes unknown conditions for the end of the
+// connection, and only the text of its error shows them.
 func rejected(err error) bool {
 	var e *azservicebus.Error
 	if !errors.As(err, &e) || e.Code != azservicebus.CodeConnectionLost {
@@ -120,7 +120,7 @@ func busyStatus(code int) bool {
 	return code == http.StatusServiceUnavailable || code == http.StatusTooManyRequests || code == http.StatusRequestTimeout
 }
 
-// ofStatus is what a status means. The service is busy by 503 and 429, and by 408 where it took too long.
+// ofStatus returns the error of a status.
 func ofStatus(code int, err error) error {
 	switch {
 	case busyStatus(code):
@@ -153,7 +153,7 @@ func ofCondition(a *amqp.Error, err error) error {
 	return fmt.Errorf("%w: %s", errRefused, reason(err))
 }
 
-// reason is what the broker said, without the library's dump of fields.
+// reason returns the broker's text without the library's dump of fields.
 func reason(err error) string {
 	var a *amqp.Error
 	if errors.As(err, &a) {
@@ -167,14 +167,14 @@ func reason(err error) string {
 	return fmt.Sprintf("%.*s", most, s)
 }
 
-// ofLink tells whether the broker has refused a link, having accepted the credential. The library hides the one from the other in
-// its text.
+// ofLink reports whether the broker has accepted the credential and refused the link. Only the text of the library's
+// error shows the difference.
 func ofLink(err error) bool {
 	var e *azservicebus.Error
 	return errors.As(err, &e) && e.Code == azservicebus.CodeUnauthorizedAccess && !strings.Contains(err.Error(), "rpc: ")
 }
 
-// refused tells whether the broker has said no, so that it is certain that nothing was done.
+// refused reports whether the broker has refused the request, so that it certainly had no effect.
 func refused(err error) bool {
 	var a *amqp.Error
 	var lost *amqp.ConnError
@@ -194,7 +194,7 @@ func said(err error) bool {
 	return oneOf(err, transport.ErrLeaseLost, transport.ErrNoQueue, transport.ErrTooLarge, errRights, errBusy, errFull, errFailed, errRefused)
 }
 
-// answered reports whether the broker has answered: err is nil, or says that the broker has refused the request or failed to
+// answered reports whether the broker has answered: err is nil, or the broker has refused the request or failed to
 // carry it out.
 func answered(err error) bool { return err == nil || refused(err) || said(plain(err)) }
 
@@ -202,12 +202,12 @@ func oneOf(err error, targets ...error) bool {
 	return slices.ContainsFunc(targets, func(target error) bool { return errors.Is(err, target) })
 }
 
-// whole reports whether the broker has refused any request to this destination, and not this one for what is in it.
+// whole reports whether the broker refuses any request to this destination, and not only this one for its content.
 func whole(err error) bool {
 	return oneOf(plain(err), errBusy, errFailed, transport.ErrNoQueue, errRights, errFull)
 }
 
-// status is the HTTP status of an error of the administration; 0 where there was no answer.
+// status returns the HTTP status of an error of the administration, or 0 if there was no answer.
 func status(err error) int {
 	var e *azcore.ResponseError
 	if errors.As(err, &e) {
@@ -216,7 +216,7 @@ func status(err error) int {
 	return 0
 }
 
-// wrap says what failed, and for which object.
+// wrap adds the failed act and its object to a plain error.
 func wrap(err error, format string, args ...any) error {
 	if err == nil {
 		return nil

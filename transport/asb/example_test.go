@@ -18,7 +18,7 @@ func ExampleTransport() {
 	shipping, err := endpoint.New(endpoint.Config{ // it connects when it is run
 		Name: "shipping", Install: true,
 		Transport: &asb.Transport{
-			// In the place of a key: Namespace, and a Credential of package azidentity.
+			// Instead of a key: Namespace, and a Credential of package azidentity.
 			ConnectionString: "Endpoint=sb://shop.servicebus.windows.net/;SharedAccessKeyName=app;SharedAccessKey=c2VjcmV0",
 			Hierarchy:        "prod", // the queue is prod/shipping
 		},
@@ -30,7 +30,7 @@ func ExampleTransport() {
 	// Output: true <nil>
 }
 
-// What is wrong with the configuration shows before anything is connected to.
+// An error of the configuration is reported before the transport connects.
 func ExampleTransport_connectionString() {
 	broker := &asb.Transport{ConnectionString: "sb://app:secret@shop.servicebus.windows.net"}
 	_, err := broker.Open(context.Background(), transport.Env{Endpoint: "shipping"})
@@ -38,7 +38,7 @@ func ExampleTransport_connectionString() {
 	// Output: asb: the connection string is not valid: write "Endpoint=sb://NAME.servicebus.windows.net/;SharedAccessKeyName=…;SharedAccessKey=…", as the portal shows it
 }
 
-// Events of .NET endpoints that share one topic are told apart by a property for each of their types.
+// Events of .NET endpoints that share one topic are distinguished by a property for each of their types.
 func ExampleTopology() {
 	topology := asb.Topology{
 		PublishTo:   map[string]string{"Shop.OrderPlaced": "orders", "Shop.OrderCancelled": "orders"},

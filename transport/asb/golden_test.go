@@ -11,8 +11,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// dotnet is what an endpoint of NServiceBus.Transport.AzureServiceBus 4 to 6 puts on the wire: every header as an application property,
-// properties that repeat some of them, and a native id of no meaning.
+// dotnet returns a message of an endpoint of NServiceBus.Transport.AzureServiceBus 4 to 6: every header as an
+// application property, properties that repeat some of them, and a native id without meaning.
 func dotnet(id, enclosed string, more map[string]any) *azservicebus.Message {
 	properties := map[string]any{
 		"NServiceBus.MessageId":            id,
@@ -81,7 +81,7 @@ func TestWhatNServiceBusSendsIsReceivedAsItWasMeant(t *testing.T) {
 	}
 }
 
-// What NServiceBus reads of a message are the application properties, all of them texts, the body as one section of data, and
+// NServiceBus reads the application properties of a message, all of them texts, the body as one section of data, and
 // reply-to and correlation-id.
 func TestWhatIsSentIsWhatNServiceBusReads(t *testing.T) {
 	ns := sharedNamespace(t)

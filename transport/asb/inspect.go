@@ -9,9 +9,9 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// Inspect implements [transport.Inspector]. The service counts a message that is out as it does one that waits: those that this
-// process has out are taken off, those of others are not known. Without the right to manage, it tells only that the queues
-// exist.
+// Inspect implements [transport.Inspector]. The service's count of ready messages includes messages in flight: those of
+// this process are subtracted, those of others are not known. Without the right to manage the namespace, it reports
+// only that the queues exist.
 func (c *conn) Inspect(ctx context.Context, queues ...string) ([]transport.QueueStats, error) {
 	stats, err := c.inspectSome(ctx, queues)
 	return stats, c.orClosed(err)
@@ -62,7 +62,7 @@ func (c *conn) stats(name string, found *admin.QueueRuntimeProperties) transport
 	}
 }
 
-// held is how many messages of a queue this conn has out.
+// held returns how many messages of a queue this conn has in flight.
 func (c *conn) held(queue string) int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -75,7 +75,7 @@ func (c *conn) held(queue string) int64 {
 	return int64(n)
 }
 
-// inspectAll lists the queues of the hierarchy.
+// inspectAll returns the statistics of all queues of the hierarchy.
 func (c *conn) inspectAll(ctx context.Context) ([]transport.QueueStats, error) {
 	var stats []transport.QueueStats
 	for pages := c.admin.NewListQueuesRuntimePropertiesPager(nil); pages.More(); {

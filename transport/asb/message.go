@@ -16,20 +16,19 @@ import (
 )
 
 const (
-	// encodingHeader is what old versions of NServiceBus write, about the body and not about the message.
+	// encodingHeader is written by old versions of NServiceBus and describes the body only.
 	encodingHeader = "NServiceBus.Transport.Encoding"
-	// legacyEncoding is a body in a form that only .NET reads.
+	// legacyEncoding is an encoding of bodies that only .NET reads.
 	legacyEncoding = "wcf/byte-array"
 
 	maxID       = 128
 	maxProperty = 32 << 10 // of one application property
 	maxTogether = 64 << 10 // of all
-	// perProperty is what a property takes beside its name and value.
+	// perProperty is the size of a property beside its name and value.
 	perProperty = 10
 )
 
-// decode makes the message of a hand-out. Properties fill in for headers that other producers
-// do not write.
+// decode returns the message of a delivery. Properties stand in for headers that other producers do not write.
 func decode(raw *azservicebus.ReceivedMessage) transport.Message {
 	var m transport.Message
 	m.Headers.Reserve(len(raw.ApplicationProperties) + 3)
@@ -82,8 +81,8 @@ func undecodable(m *transport.Message, err error) {
 	}
 }
 
-// isBrokers tells the properties that are written on the way, by the broker or for a retry: they are facts about this
-// hand-out, and sent on with a copy they would be taken for the copy's.
+// isBrokers reports whether the broker, or a retry, writes the property. Such properties are about this delivery, and
+// do not travel with a copy.
 func isBrokers(name string) bool {
 	switch name {
 	case PropertyDeadLetterReason, PropertyDeadLetterDescription, PropertyRetryError, PropertyRetryInstance:
@@ -101,7 +100,7 @@ func isType(name, enclosed string) bool {
 	return false
 }
 
-// readBody takes a body from whichever section it came in.
+// readBody reads the body from any section.
 func readBody(m *transport.Message, raw *azservicebus.ReceivedMessage) {
 	m.Body = raw.Body
 	if m.Body != nil || raw.RawAMQPMessage == nil {
@@ -131,8 +130,8 @@ func fillIn(h *header.Map, name string, property *string) {
 	}
 }
 
-// positionID is the identity of a message that its producer gave none: where the broker has put it, which is the same
-// at each hand-out and for no other message of the queue.
+// positionID returns an id for a message without one, derived from its place in the queue: the same at each delivery,
+// and that of no other message.
 func positionID(raw *azservicebus.ReceivedMessage) string {
 	h := sha256.New()
 	if raw.EnqueuedTime != nil {
@@ -144,7 +143,7 @@ func positionID(raw *azservicebus.ReceivedMessage) string {
 	return hex.EncodeToString(h.Sum(nil)[:16])
 }
 
-// attemptOf counts the hand-outs. The broker counts those before.
+// attemptOf returns the delivery count. The broker's does not include this delivery.
 func attemptOf(raw *azservicebus.ReceivedMessage) int {
 	n := int(raw.DeliveryCount)
 	if raw.RawAMQPMessage != nil && raw.RawAMQPMessage.Header != nil {
@@ -153,7 +152,7 @@ func attemptOf(raw *azservicebus.ReceivedMessage) int {
 	return max(n, 1)
 }
 
-// text is a property's value as text.
+// text returns a property's value as text.
 func text(value any) (string, error) {
 	switch v := value.(type) {
 	case string:
@@ -185,8 +184,8 @@ func timeText(t time.Time) (string, error) {
 	return header.FormatTime(t), nil
 }
 
-// encode makes what is sent for an operation: headers as application properties, and properties that repeat some of them, as
-// other clients expect. stamps are types for the rules of a shared topic.
+// encode returns the message of an operation: headers as application properties, and properties that repeat some of
+// them, as other clients expect. stamps are types for the rules of a shared topic.
 func encode(op *transport.Operation, stamps []string) (*azservicebus.Message, error) {
 	m := op.Message
 	properties := make(map[string]any, m.Headers.Len()+len(stamps))
@@ -213,7 +212,7 @@ func encode(op *transport.Operation, stamps []string) (*azservicebus.Message, er
 		TimeToLive:            timeToLive(op.TTL),
 	}
 	if m.ID == "" {
-		msg.MessageID = nil // the client library makes one
+		msg.MessageID = nil // the client library sets one
 	}
 	return msg, setProperties(msg, op.Properties)
 }
@@ -225,12 +224,11 @@ func property(s string) *string {
 	return &s
 }
 
-// nativeID is the message's id as the broker's duplicate detection sees it. A copy that is sent because of a failure, to come back or to
-// be returned, is another message for the broker: so it has further parts, which are the same when it is sent
-// twice.
+// nativeID returns the id for the broker's duplicate detection. A copy that is sent because of a failure is another
+// message for the broker, so its id has further parts, which are the same when the copy is sent twice.
 func nativeID(m *transport.Message) string {
 	retries, returns := m.Headers.Get(header.Retries), m.Headers.Get(header.HoldfastReturns)
-	_, known := m.Headers.Lookup(header.MessageID) // else nobody would find the id again
+	_, known := m.Headers.Lookup(header.MessageID) // without it the receiver could not find the id
 	if !known || retries == "" && returns == "" && m.NativeID == "" {
 		return m.ID
 	}
@@ -247,7 +245,7 @@ func number(s string) string {
 // maxTTL is the longest time to live of the protocol's header.
 const maxTTL = (1<<32 - 1) * time.Millisecond
 
-// timeToLive is in whole milliseconds, rounded up. One beyond what the protocol can say is none: 49 days.
+// timeToLive returns ttl in whole milliseconds, rounded up, or nil if it is over the protocol's maximum.
 func timeToLive(ttl time.Duration) *time.Duration {
 	if ttl <= 0 || ttl > maxTTL {
 		return nil
@@ -259,7 +257,7 @@ func timeToLive(ttl time.Duration) *time.Duration {
 // sizes are bounds in bytes.
 type sizes struct{ message, body int }
 
-// reserve is what of a message's size is kept for headers: a body that is smaller by that can be sent with those that endpoints write.
+// reserve is the part of a message's size that is reserved for the headers that endpoints write.
 const reserve = 16 << 10
 
 func newSizes(message int) sizes {
@@ -269,8 +267,8 @@ func newSizes(message int) sizes {
 	return sizes{message: message, body: message - reserve}
 }
 
-// check reports how large msg is, and why the broker would refuse it. A copy of a received message has had room in the namespace, so its
-// size as a whole is left to the broker.
+// check returns the size of msg, and an error if the broker would refuse it. The total size of a copy is left to the
+// broker, which has accepted the original.
 func (s sizes) check(msg *azservicebus.Message, isCopy bool) (size int, err error) {
 	if len(msg.Body) > s.body && !isCopy {
 		return 0, &transport.TooLargeError{What: "body", Size: len(msg.Body), Max: s.body}
@@ -294,7 +292,7 @@ func (s sizes) check(msg *azservicebus.Message, isCopy bool) (size int, err erro
 	return size, nil
 }
 
-// envelope is what a message takes beside its body and application properties.
+// envelope returns the size of a message without its body and application properties.
 func envelope(msg *azservicebus.Message) int {
 	const sections = 160
 	size := sections

@@ -19,21 +19,22 @@ const (
 	PropertyReplySessionID = "reply-to-session-id"
 	PropertyPartitionKey   = "partition-key"
 
-	// Copies of a received message have the properties above again. What follows is of received messages only.
+	// Copies of a received message have the properties above again. Those below are of received messages only.
 
-	PropertyMessageID    = "message-id"    // where another producer wrote it
+	PropertyMessageID    = "message-id"    // of messages of other producers
 	PropertyEnqueuedTime = "enqueued-time" // same; RFC 3339
-	// PropertyDeadLetterReason, its description and source say why the broker has given a message up, and where.
+	// PropertyDeadLetterReason and PropertyDeadLetterDescription are the broker's reason for dead-lettering a message,
+	// and PropertyDeadLetterSource is the queue in which it did.
 	PropertyDeadLetterReason      = "DeadLetterReason"
 	PropertyDeadLetterDescription = "DeadLetterErrorDescription"
 	PropertyDeadLetterSource      = "DeadLetterSource"
-	// PropertyRetryError is why the last attempt failed, and PropertyRetryInstance where: an immediate retry leaves them in
-	// the message's application properties, where the broker's tools show them.
+	// PropertyRetryError is the error of the last attempt, and PropertyRetryInstance its instance. An immediate retry
+	// writes them to the message's application properties, where the broker's tools show them.
 	PropertyRetryError    = "Holdfast.Retry.Error"
 	PropertyRetryInstance = "Holdfast.Retry.Instance"
 )
 
-// propertyOf returns the field of a message that holds a property, nil for a name that is none to be sent.
+// propertyOf returns the field of a message that holds a property, or nil if it is not one to be sent.
 func propertyOf(msg *azservicebus.Message, name string) **string {
 	switch name {
 	case PropertySubject:
@@ -50,7 +51,7 @@ func propertyOf(msg *azservicebus.Message, name string) **string {
 	return nil
 }
 
-// setProperties sets what an operation asks for.
+// setProperties sets the properties of an operation.
 func setProperties(msg *azservicebus.Message, properties map[string]string) error {
 	if len(properties) == 0 {
 		return nil
@@ -66,18 +67,18 @@ func setProperties(msg *azservicebus.Message, properties map[string]string) erro
 		}
 	}
 	if !sameSession(msg) {
-		return fmt.Errorf("asb: properties %s and %s differ: the broker wants them equal", PropertySessionID, PropertyPartitionKey)
+		return fmt.Errorf("asb: properties %s and %s differ: the broker requires them to be equal", PropertySessionID, PropertyPartitionKey)
 	}
 	return nil
 }
 
-// sameSession reports whether the session id and the partition key agree, as the broker wants it.
+// sameSession reports whether the message session's id and the partition key are equal, as the broker requires.
 func sameSession(msg *azservicebus.Message) bool {
 	return msg.SessionID == nil || msg.PartitionKey == nil || *msg.SessionID == *msg.PartitionKey
 }
 
-// sendAgain sets the properties that a received message had, where the operation sets no others, and returns their names.
-// One that the broker would refuse is left out.
+// sendAgain copies the properties of a received message that the operation does not set, and returns their names.
+// Properties that the broker would refuse are left out.
 func sendAgain(msg *azservicebus.Message, native map[string]string) (names []string) {
 	if len(native) == 0 {
 		return nil
@@ -97,13 +98,13 @@ func sendAgain(msg *azservicebus.Message, native map[string]string) (names []str
 	return names
 }
 
-// isKey reports whether a property is bounded as ids are.
+// isKey reports whether maxID bounds a property.
 func isKey(name string) bool {
 	return name == PropertySessionID || name == PropertyPartitionKey || name == PropertyReplySessionID
 }
 
-// readNative puts into Native what the headers do not tell. How a message came is of interest where it is none of an
-// endpoint's, which spares those the work.
+// readNative sets Native to properties that no header repeats. Messages of endpoints do without message-id and
+// enqueued-time, which saves time.
 func readNative(m *transport.Message, raw *azservicebus.ReceivedMessage) {
 	set := func(name string, value *string) {
 		if value != nil && *value != "" {
@@ -129,11 +130,11 @@ func native(m *transport.Message, name string, value any) {
 	if m.Native == nil {
 		m.Native = make(map[string]string, 2)
 	}
-	// One that has no text does not hinder the message.
+	// A property that has no text is no error of the message.
 	m.Native[name], _ = text(value)
 }
 
-// translated is a message as the user's function makes it.
+// translated returns a message after the user's function has changed it.
 func translated(m transport.Message, translate func(*transport.Message)) (out transport.Message) {
 	out = m
 	if translate == nil || m.Undecodable != nil {

@@ -60,7 +60,7 @@ func TestPropertiesThatTheBrokerRefusesAreTold(t *testing.T) {
 	}
 }
 
-// What is sent twice is one message for the broker's duplicate detection, and what comes back is another.
+// A message sent twice is one for the broker's duplicate detection, and a copy that returns is another.
 func TestTheNativeIDTellsCopiesApart(t *testing.T) {
 	id := func(native string, pairs ...string) string {
 		return nativeID(&transport.Message{ID: "m-1", NativeID: native, Headers: headers(append(pairs, header.MessageID, "m-1")...)})
@@ -179,7 +179,7 @@ func TestBodiesAreReadFromEverySection(t *testing.T) {
 	}
 }
 
-func TestHandOutsAreCountedByTheBroker(t *testing.T) {
+func TestTheBrokerCountsDeliveries(t *testing.T) {
 	for _, test := range []struct {
 		raw  azservicebus.ReceivedMessage
 		want int
@@ -240,7 +240,7 @@ func TestNotesAreCutBetweenCharacters(t *testing.T) {
 	}
 }
 
-// FuzzDecode: whatever comes is a message, or says that it is none; and what can be sent again is the same.
+// FuzzDecode checks that any message is decoded or Undecodable, and that it is the same after it was sent again.
 func FuzzDecode(f *testing.F) {
 	f.Add("id", "NServiceBus.MessageId", "m-1", []byte("body"), int64(1), uint32(0), false)
 	f.Add("", "NServiceBus.EnclosedMessageTypes", "a;b, c", []byte(nil), int64(-1), uint32(math.MaxUint32), true)

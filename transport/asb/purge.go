@@ -17,18 +17,18 @@ var _ transport.Purger = (*conn)(nil)
 const (
 	// purgeBatch is how many messages are removed at once.
 	purgeBatch = 200
-	// purgeTimeout is how long a message is waited for that is there: somebody else may have it.
+	// purgeTimeout bounds the wait for a message that the service shows: another receiver may have it.
 	purgeTimeout = 500 * time.Millisecond
 )
 
-// Purge implements [transport.Purger]: it receives and completes what was there when it began. What came since is given back, which
-// counts as a hand-out for up to as many messages as are removed at once.
+// Purge implements [transport.Purger]: it receives and completes the messages that were there when it began. Later ones
+// are released, which counts as a delivery of up to purgeBatch messages.
 func (c *conn) Purge(ctx context.Context, queue string) (int64, error) {
 	looked, err := c.Browse(ctx, queue)
 	if err != nil {
 		return 0, err
 	}
-	cur := looked.(*cursor) //nolint:errcheck // it is one
+	cur := looked.(*cursor) //nolint:errcheck // the driver's own
 	defer func() { _ = cur.Close() }()
 	began := time.Now()
 	var removed int64
@@ -45,7 +45,7 @@ func (c *conn) Purge(ctx context.Context, queue string) (int64, error) {
 	}
 }
 
-// ready tells whether there is a message, of those that were there, that is neither delayed nor out by this conn.
+// ready reports whether one of the messages to be removed is neither delayed nor in flight at this conn.
 func (cur *cursor) ready(ctx context.Context) (bool, error) {
 	mine := cur.conn.numbers(cur.path)
 	for from := int64(0); from <= cur.last; {
@@ -63,7 +63,7 @@ func (cur *cursor) ready(ctx context.Context) (bool, error) {
 	return false, nil
 }
 
-// numbers are the sequence numbers of the messages of a queue that are out.
+// numbers returns the sequence numbers of the messages of a queue that this conn has in flight.
 func (c *conn) numbers(path string) map[int64]bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -72,21 +72,21 @@ func (c *conn) numbers(path string) map[int64]bool {
 		if r.path != path {
 			continue
 		}
-		for _, d := range r.outstanding() {
-			all[*d.(*delivery).raw.SequenceNumber] = true //nolint:errcheck // all of ours are
+		for _, d := range r.unsettled() {
+			all[*d.(*delivery).raw.SequenceNumber] = true //nolint:errcheck // the driver's own
 		}
 	}
 	return all
 }
 
-// remove removes some messages. It is over when there are none any more of those that were there.
+// remove removes some messages. over reports that no more are to be removed.
 func (cur *cursor) remove(ctx context.Context, began time.Time) (n int64, over bool, err error) {
 	short, cancel := context.WithTimeout(ctx, purgeTimeout)
 	defer cancel()
 	ds, err := cur.Receive(short, purgeBatch)
 	if err != nil {
 		if short.Err() != nil && ctx.Err() == nil {
-			err = nil // what is left is with others, or delayed
+			err = nil // the rest are in flight elsewhere, or delayed
 		}
 		return 0, true, err
 	}
@@ -94,7 +94,7 @@ func (cur *cursor) remove(ctx context.Context, began time.Time) (n int64, over b
 	var removed atomic.Int64
 	errs := make([]error, len(ds))
 	for i, d := range ds {
-		own := d.(*delivery) //nolint:errcheck // all of ours are
+		own := d.(*delivery) //nolint:errcheck // the driver's own
 		if due := own.raw.ScheduledEnqueueTime; *own.raw.SequenceNumber > cur.last || due != nil && due.After(began) {
 			over = true
 			all.Go(func() { errs[i] = unlessGone(own.Release(ctx)) })
@@ -112,7 +112,7 @@ func (cur *cursor) remove(ctx context.Context, began time.Time) (n int64, over b
 	return removed.Load(), over, errors.Join(errs...)
 }
 
-// unlessGone is err unless the message is somebody else's by now.
+// unlessGone returns err unless it is that the lock has expired.
 func unlessGone(err error) error {
 	if errors.Is(err, transport.ErrLeaseLost) {
 		return nil

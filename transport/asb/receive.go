@@ -21,27 +21,27 @@ var (
 	_ transport.Renewer  = (*receiver)(nil)
 )
 
-// receiver takes messages from a queue over a connection of its own, by several links where many Receive calls run at
-// once. It outlives Close for as long as deliveries are to be settled.
+// receiver receives from a queue over a connection of its own, by several links if many Receive calls run at once.
+// After Close the connection stays until all deliveries are settled or lost.
 type receiver struct {
 	conn       *conn
 	queue      string // as the endpoint knows it
 	path       string
-	dead       bool // of its dead letters
+	dead       bool // receives the dead letters of the queue
 	supervisor *supervisor
-	free       chan struct{} // a token for each link that nobody receives over
+	free       chan struct{} // a token for each link that is not receiving
 
-	ctx  context.Context //nolint:containedctx // the receiver's life, which ends with Close
+	ctx  context.Context //nolint:containedctx // ends with Close
 	stop context.CancelCauseFunc
 
 	all       []*link // the links
 	short     shortLocks
-	settler   link // for what has to be done by the lock's token alone
+	settler   link // for requests by a lock's token
 	receiving sync.WaitGroup
 
-	mu     sync.Mutex // guards what follows
-	closed bool
-	out    map[*delivery]time.Time // neither settled nor lost; until when it is locked at the latest
+	mu       sync.Mutex // guards the fields below
+	closed   bool
+	inFlight map[*delivery]time.Time // the latest time at which the lock expires
 }
 
 // OpenReceiver implements [transport.Conn].
@@ -55,7 +55,7 @@ func (c *conn) OpenReceiver(ctx context.Context, opts transport.ReceiverOptions)
 	}
 	r := &receiver{
 		conn: c, queue: opts.Queue, path: path, dead: dead, supervisor: newSupervisor(c.ns),
-		free: make(chan struct{}, c.links()), out: map[*delivery]time.Time{},
+		free: make(chan struct{}, c.links()), inFlight: map[*delivery]time.Time{},
 	}
 	r.ctx, r.stop = context.WithCancelCause(c.ctx)
 	for range c.links() {
@@ -76,7 +76,7 @@ func (c *conn) OpenReceiver(ctx context.Context, opts transport.ReceiverOptions)
 	return r, nil
 }
 
-// adopt has a receiver end with the conn. It returns false when that has ended already.
+// adopt registers a receiver to be closed with the conn. It returns false if that is closed.
 func (c *conn) adopt(r *receiver) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -87,7 +87,7 @@ func (c *conn) adopt(r *receiver) bool {
 	return true
 }
 
-// look makes sure that the queue is there and may be received from: by looking at a message, which takes none.
+// look returns an error unless the queue exists and the credential may receive from it. It browses a message.
 func (r *receiver) look(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, dialTimeout, errNoReply)
 	defer cancel()
@@ -115,7 +115,7 @@ func (r *receiver) look(ctx context.Context) error {
 	return wrap(cl.lostIn(ctx, err), "receive from %q", r.queue)
 }
 
-// Window implements [transport.Receiver]. Nothing is held ahead.
+// Window implements [transport.Receiver]. Nothing is prefetched.
 func (r *receiver) Window(int) {}
 
 // Receive implements [transport.Receiver].
@@ -135,7 +135,7 @@ func (r *receiver) Receive(ctx context.Context, limit int) ([]transport.Delivery
 	if err != nil {
 		return nil, err
 	}
-	defer r.giveBack(l)
+	defer r.endReceive(l)
 	both, over := r.until(ctx)
 	defer over()
 	ds, err := l.receive(both, min(limit, maxReceive))
@@ -150,7 +150,7 @@ func (r *receiver) Receive(ctx context.Context, limit int) ([]transport.Delivery
 	return nil, wrap(err, "receive from %q", r.queue)
 }
 
-// take is the first link that nobody receives over: as long as one is enough, the others have nothing come over them.
+// take returns the first link that is not receiving, so that few Receive calls use few links.
 func (r *receiver) take(ctx context.Context) (*link, error) {
 	select {
 	case <-r.free:
@@ -161,26 +161,26 @@ func (r *receiver) take(ctx context.Context) (*link, error) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	i := slices.IndexFunc(r.all, func(l *link) bool { return !l.taken })
-	r.all[i].taken = true
+	i := slices.IndexFunc(r.all, func(l *link) bool { return !l.receiving })
+	r.all[i].receiving = true
 	return r.all[i], nil
 }
 
-func (r *receiver) giveBack(l *link) {
+func (r *receiver) endReceive(l *link) {
 	r.mu.Lock()
-	l.taken = false
+	l.receiving = false
 	r.mu.Unlock()
 	r.free <- struct{}{}
 }
 
-// until is ctx that ends with the receiver, too.
+// until returns a context that ends with ctx and with the receiver.
 func (r *receiver) until(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	stop := context.AfterFunc(r.ctx, func() { cancel(transport.ErrClosed) })
 	return ctx, func() { stop(); cancel(nil) }
 }
 
-// Close implements [transport.Receiver]. The connection stays for what is still to be settled.
+// Close implements [transport.Receiver]. The connection stays for deliveries that are in flight.
 func (r *receiver) Close() error {
 	r.mu.Lock()
 	if r.closed {
@@ -200,10 +200,10 @@ func (r *receiver) Close() error {
 	return nil
 }
 
-// leave ends the connection when nobody needs it any more.
+// leave ends the connection after Close if no delivery is in flight.
 func (r *receiver) leave() {
 	r.mu.Lock()
-	over := r.closed && len(r.out) == 0
+	over := r.closed && len(r.inFlight) == 0
 	r.mu.Unlock()
 	if !over {
 		return
@@ -212,27 +212,27 @@ func (r *receiver) leave() {
 	_, mine := r.conn.receivers[r]
 	delete(r.conn.receivers, r)
 	r.conn.mu.Unlock()
-	if mine { // else the conn closes, and ends it
+	if mine { // else Close of the conn ends it
 		r.supervisor.close()
 	}
 }
 
-// shut ends everything: what is out goes back.
+// shut closes the receiver, releases deliveries in flight and ends the connection.
 func (r *receiver) shut() {
 	_ = r.Close() // never fails
-	left := r.outstanding()
+	left := r.unsettled()
 	ctx, cancel := context.WithTimeout(r.conn.ctx, closeTimeout)
 	defer cancel()
 	var all sync.WaitGroup
 	for _, d := range left {
-		all.Go(func() { _ = d.Release(ctx) }) // else its lock runs out
+		all.Go(func() { _ = d.Release(ctx) }) // on failure its lock expires
 	}
 	all.Wait()
 	r.supervisor.close()
 }
 
-// hand makes deliveries.
-func (r *receiver) hand(msgs []*azservicebus.ReceivedMessage, cl *client, rcv *azservicebus.Receiver) []transport.Delivery {
+// deliveries returns deliveries of received messages.
+func (r *receiver) deliveries(msgs []*azservicebus.ReceivedMessage, cl *client, rcv *azservicebus.Receiver) []transport.Delivery {
 	ds := make([]transport.Delivery, len(msgs))
 	until := time.Now().Add(r.conn.lease)
 	for i, raw := range msgs {
@@ -240,38 +240,38 @@ func (r *receiver) hand(msgs []*azservicebus.ReceivedMessage, cl *client, rcv *a
 		d.message = translated(decode(raw), r.conn.config.Translate)
 		ds[i] = d
 		r.mu.Lock()
-		r.out[d] = until
+		r.inFlight[d] = until
 		r.mu.Unlock()
 	}
 	r.short.mind(r, msgs[0])
 	return ds
 }
 
-// outstanding are the deliveries that are neither settled nor lost.
-func (r *receiver) outstanding() []transport.Delivery {
+// unsettled returns the deliveries in flight.
+func (r *receiver) unsettled() []transport.Delivery {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	out := make([]transport.Delivery, 0, len(r.out))
-	for d := range r.out {
+	out := make([]transport.Delivery, 0, len(r.inFlight))
+	for d := range r.inFlight {
 		out = append(out, d)
 	}
 	return out
 }
 
-// gone notes that a delivery is settled or lost.
+// gone removes a delivery that is settled or lost.
 func (r *receiver) gone(d *delivery) {
 	r.mu.Lock()
-	delete(r.out, d)
-	last := r.closed && len(r.out) == 0
+	delete(r.inFlight, d)
+	last := r.closed && len(r.inFlight) == 0
 	r.mu.Unlock()
 	if last {
 		r.conn.start(r.leave)
 	}
 }
 
-// held is how many deliveries are out.
+// held returns the number of deliveries in flight.
 func (r *receiver) held() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return len(r.out)
+	return len(r.inFlight)
 }

@@ -14,14 +14,15 @@ import (
 // drainTimeout bounds the end of a link, with what still comes by it.
 const drainTimeout = closeTimeout
 
-// closing ends a link. A message that the service sends while a link ends would stay locked until its lock runs out, so first
-// nothing may be left that was asked for. These are its states; each returns the next one, and the drain deadline ends each:
+// closing ends a link. A message that the service sends while a link ends stays locked until its lock expires, so the
+// link first waits for the messages that were asked for. Each of its states returns the next one; the drain deadline
+// ends each:
 //
-//	arriving   of a busy queue, what was asked for comes soon, and the library releases it
-//	looking    is the queue empty?
-//	bouncing   it is not: what was asked for comes and is released, one after the other
-//	catching   it is: what was asked for does not come; what does while the link ends is received and released
-//	ending     the link is ended
+//	arriving   a busy queue delivers them soon, and the library releases them
+//	looking    browses the queue
+//	bouncing   the queue has messages: those asked for come and are released, one after the other
+//	catching   the queue is empty: messages that come while the link ends are received and released
+//	ending     ends the link
 type closing struct {
 	*link
 	ctx    context.Context //nolint:containedctx // the drain deadline
@@ -31,10 +32,10 @@ type closing struct {
 	caught sync.WaitGroup
 }
 
-// closingState does what is to do in a state and returns the next, nil after the last.
+// closingState does the work of a state and returns the next state, nil after the last.
 type closingState func() closingState
 
-// close lets no more messages come, within drainTimeout.
+// close ends the link within drainTimeout.
 func (l *link) close() {
 	l.mu.Lock()
 	rcv, cl := l.rcv, l.of
@@ -44,7 +45,7 @@ func (l *link) close() {
 	}
 	ctx, cancel := context.WithTimeout(cl.ctx, drainTimeout)
 	defer cancel()
-	// The library releases what came late, and waits a minute for a silent peer to answer.
+	// The library releases late messages, and waits a minute for a peer that does not answer.
 	stop := context.AfterFunc(ctx, func() { _ = cl.socket.Close() })
 	defer stop()
 	c := &closing{link: l, ctx: ctx, rcv: rcv, of: cl, busy: l.rate.busy(time.Now())}
@@ -82,34 +83,34 @@ func (c *closing) looking() closingState {
 	return c.ending
 }
 
-// bouncing waits for a round trip and its answer for each message that was asked for.
+// bouncing waits two round trips for each message that was asked for.
 func (c *closing) bouncing(trip time.Duration) closingState {
 	c.sleep(min(bounceTimeout, time.Duration(2*c.left+2)*trip))
 	return c.ending
 }
 
-// catching receives while the link is being ended: that ends the receive, and it has what came until then.
+// catching receives while the link ends, which ends the receive. The receive returns the messages that came until then.
 func (c *closing) catching() closingState {
 	c.caught.Go(func() {
-		defer func() { _ = recover() }() // as in call; the locks run out
+		defer func() { _ = recover() }() // as in call; the locks expire
 		msgs, err := c.rcv.ReceiveMessages(c.ctx, c.left, &azservicebus.ReceiveMessagesOptions{TimeAfterFirstMessage: drainTimeout})
 		if err != nil {
 			return
 		}
-		for _, d := range c.receiver.hand(msgs, c.of, c.rcv) {
+		for _, d := range c.receiver.deliveries(msgs, c.of, c.rcv) {
 			c.release(d)
 		}
 	})
 	return c.ending
 }
 
-// release returns a message to the queue. Where that fails its lock runs out.
+// release returns a message to the queue. On failure its lock expires.
 func (c *closing) release(d transport.Delivery) { _ = d.Release(c.ctx) }
 
 func (c *closing) ending() closingState {
-	_ = c.rcv.Close(c.ctx) // what is left ends with the session
+	_ = c.rcv.Close(c.ctx) // an error leaves it to the client
 	return nil
 }
 
-// sleep waits, or until the drain deadline.
+// sleep waits until the drain deadline at most.
 func (c *closing) sleep(d time.Duration) { _ = backoff.Sleep(c.ctx, d) }

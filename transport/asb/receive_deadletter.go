@@ -9,19 +9,18 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// expiredReason is why the service dead-letters messages whose sender gave them a time to live, in queues that are set to
-// do so.
+// expiredReason is the service's reason for dead-lettering expired messages, in queues that are set to do so.
 const expiredReason = "TTLExpiredException"
 
-// quarantineSuffix is what the endpoint calls its queue of suspects by.
+// quarantineSuffix ends the name of an endpoint's quarantine queue.
 const quarantineSuffix = ".quarantine"
 
-// deadLettersAtOnce is how many dead letters are moved at once: one that the error queue has no room for must not hold up others.
+// deadLettersAtOnce is how many dead letters are moved at once: one that the error queue refuses must not delay others.
 const deadLettersAtOnce = 4
 
-// Satellites implements [transport.Satellites]: they are the dead letters of the endpoint's queues.
+// Satellites implements [transport.Satellites]: one for the dead letters of each of the endpoint's queues.
 func (c *conn) Satellites(ctx context.Context) ([]transport.Satellite, error) {
-	if c.config.KeepDeadLetters || c.endpoint == "" { // a tool's: it looks after none
+	if c.config.KeepDeadLetters || c.endpoint == "" { // a tool's conn has none
 		return nil, nil
 	}
 	var (
@@ -45,7 +44,7 @@ func (c *conn) Satellites(ctx context.Context) ([]transport.Satellite, error) {
 	return all, errors.Join(errs...)
 }
 
-// ownQueues are the endpoint's, as far as they are known.
+// ownQueues returns the endpoint's queues, as far as they are known.
 func (c *conn) ownQueues() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -58,8 +57,8 @@ func (c *conn) ownQueues() []string {
 	return queues
 }
 
-// deadLettered says why the broker has given a message up, but for one that has expired: that is what its
-// sender wanted.
+// deadLettered fails with the broker's reason for dead-lettering a message. An expired message is dropped, as its
+// sender intended.
 func deadLettered(queue string) func(context.Context, *transport.Message) ([]transport.Operation, error) {
 	return func(_ context.Context, m *transport.Message) ([]transport.Operation, error) {
 		reason := m.Native[PropertyDeadLetterReason]

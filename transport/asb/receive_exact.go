@@ -9,10 +9,10 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// locks says whether the service's delivery counts are exact. They are where a lock outlives its link: then a delivery whose process
-// or connection ends is counted when its lock runs out. Microsoft's documentation says that locks end with their connection, which
-// may count or not; users of the service report that they do not end. So a process finds out with its first message: it ends the link that the
-// message came by, and renews the lock.
+// locks records whether the service's delivery counts are exact. They are if a lock outlives its link: then a delivery
+// whose process or connection ends is counted when its lock expires. Microsoft's documentation says that locks end with
+// their connection, which may count or not; users of the service report that they do not end. So a process tests it
+// with its first message: it ends the message's link and renews the lock.
 type locks struct {
 	testing sync.Mutex // held while a lock is tested
 	rule    atomic.Int32
@@ -25,26 +25,26 @@ const (
 	ended          // locks end with their link
 )
 
-// test finds the rule out with deliveries that have just come by a link. It returns those that are still locked.
+// test finds out the rule with deliveries that the link has just received. It returns those that are still locked.
 func (l *link) test(ctx context.Context, ds []transport.Delivery) []transport.Delivery {
 	r := l.receiver
-	if r.dead || r.conn.endpoint == "" { // dead letters are not counted, and a tool does not care
+	if r.dead || r.conn.endpoint == "" { // dead letters are not counted, and a tool does not count
 		return ds
 	}
 	k := &r.conn.locks
 	if k.rule.Load() == untested && k.testing.TryLock() {
-		if k.rule.Load() == untested && r.held() == len(ds) { // else others would be affected
+		if k.rule.Load() == untested && r.held() == len(ds) { // no other delivery is affected
 			ds = l.renewUnlinked(ctx, ds)
 		}
 		k.testing.Unlock()
 	}
 	for _, d := range ds {
-		d.(*delivery).exact = k.rule.Load() == outlive //nolint:errcheck // all of ours are
+		d.(*delivery).exact = k.rule.Load() == outlive //nolint:errcheck // the driver's own
 	}
 	return ds
 }
 
-// renewUnlinked ends the link and renews the locks of what came by it.
+// renewUnlinked ends the link and renews the locks of its deliveries. It returns those that are still locked.
 func (l *link) renewUnlinked(ctx context.Context, ds []transport.Delivery) (locked []transport.Delivery) {
 	l.unlink(ctx)
 	r := l.receiver
@@ -62,13 +62,13 @@ func (l *link) renewUnlinked(ctx context.Context, ds []transport.Delivery) (lock
 		locked = append(locked, d)
 	}
 	if r.conn.locks.rule.Load() == ended {
-		r.conn.log.WarnContext(ctx, "the service ends the lock of a message with the link that it came by, so attempts are not counted exactly: a message that ends the process is not always found",
-			"queue", r.queue, "advice", "watch the restarts of the process")
+		r.conn.log.WarnContext(ctx, "the service ends the lock of a message with its link, so attempts are not counted exactly: "+
+			"a message that crashes the process may not be found", "queue", r.queue, "advice", "watch the restarts of the process")
 	}
 	return locked
 }
 
-// unlink ends the library's receiver. The next receive has another.
+// unlink ends the library's receiver. The next receive creates another.
 func (l *link) unlink(ctx context.Context) {
 	l.mu.Lock()
 	rcv := l.rcv
@@ -76,5 +76,5 @@ func (l *link) unlink(ctx context.Context) {
 	l.mu.Unlock()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 	defer cancel()
-	_ = rcv.Close(ctx) // what is left ends with the session
+	_ = rcv.Close(ctx) // an error leaves it to the client
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// Whether locks end with their link decides whether a message that ends its process is counted.
+// A delivery that ends with its process is counted unless locks end with their link.
 func TestAttemptsAreExactWhereLocksOutliveTheirLink(t *testing.T) {
 	for profile, exact := range map[brokertest.ServiceBusProfile]bool{
 		brokertest.ServiceBusAzure: true, brokertest.ServiceBusLinksUncounted: false, brokertest.ServiceBusLinksCounted: false,
@@ -106,7 +106,7 @@ func TestAPartitionedQueueIsNotBrowsed(t *testing.T) {
 	must(t, r.Close())
 }
 
-// The pump bounds what is received by the size of messages: the driver must not ask the service for more.
+// The pump bounds the bytes of received messages: the driver must not ask the service for more messages than the limit.
 func TestAReceiveAsksForNoMoreThanItsLimit(t *testing.T) {
 	ns := brokertest.OwnServiceBus(t)
 	c := open(t, on(ns))

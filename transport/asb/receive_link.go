@@ -13,17 +13,16 @@ import (
 )
 
 const (
-	// company is how long a Receive waits for more once there is a message. Those of a full queue come together and are
-	// there before.
-	company = 5 * time.Millisecond
-	// emptyReturns is how often the client library may return nothing, as it does when the service closes an idle link,
-	// before Receive says so.
+	// linger is how long a Receive waits for more messages after the first. A full queue needs less.
+	linger = 5 * time.Millisecond
+	// emptyReturns is how often in a row the client library may return nothing, as it does when the service closes an
+	// idle link, before Receive fails.
 	emptyReturns = 3
-	// carefulReceives is how many receives take one message each after the client library could not read one.
+	// carefulReceives is how many receives ask for one message after the client library could not read one.
 	carefulReceives = 20
-	// bounceTimeout bounds the wait for the library to give back what it was not asked for.
+	// bounceTimeout bounds the wait for the library to release late messages.
 	bounceTimeout = 500 * time.Millisecond
-	// busyTimeout is within what time as many messages come to a busy queue as were asked for.
+	// busyTimeout is the time in which a busy queue delivers as many messages as were asked for.
 	busyTimeout = 50 * time.Millisecond
 )
 
@@ -32,21 +31,21 @@ var (
 	errUnreadable = errors.New("the client library cannot read a message")
 )
 
-// link is what messages come by. It is used by one Receive at a time, and settled by from anywhere.
+// link delivers messages. One Receive at a time uses it; settlements are concurrent.
 type link struct {
-	receiver *receiver
-	taken    bool // guarded by the receiver's mutex
-	careful  int  // so many receives take one message each
-	ask      int  // how many to ask for next
-	left     int  // the most that were asked for and did not come: they still may
-	rate     rate // of what comes
+	receiver  *receiver
+	receiving bool // guarded by the receiver's mu
+	careful   int  // the number of further receives of one message each
+	ask       int  // the number of messages to ask for next
+	left      int  // messages asked for that may still come, at most
+	rate      rate // of messages
 
-	mu  sync.Mutex // guards what follows
+	mu  sync.Mutex // guards the fields below
 	rcv *azservicebus.Receiver
 	of  *client
 }
 
-// on is the library's receiver on a session.
+// on returns the library's receiver on a client.
 func (l *link) on(cl *client) (*azservicebus.Receiver, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -65,9 +64,9 @@ func (l *link) on(cl *client) (*azservicebus.Receiver, error) {
 	return rcv, nil
 }
 
-// room is how many to ask for. What is asked for can be taken back no more, and what comes when nobody receives is given back by the
-// library, travels twice, and may be late for the end of the link: so a queue that has been found empty is asked for one, and
-// for twice as many each time that all have come.
+// room returns the number of messages to ask for. A request for messages cannot be taken back. The library releases
+// messages that come without a receive: they travel twice, and may come too late for the end of the link. So an empty
+// queue is asked for one message, and for twice as many each time that all have come.
 func (l *link) room(limit int) int {
 	if l.careful > 0 {
 		l.careful--
@@ -76,7 +75,7 @@ func (l *link) room(limit int) int {
 	return min(limit, max(l.ask, l.left, 1))
 }
 
-// came takes in how many of those asked for have come.
+// came records that n of the messages asked for have come.
 func (l *link) came(asked, n int) {
 	l.left = max(l.left, asked) - n
 	l.rate.add(n, time.Now())
@@ -102,7 +101,7 @@ func (l *link) receive(ctx context.Context, limit int) ([]transport.Delivery, er
 	return nil, errNothing
 }
 
-// request receives once. It returns neither messages nor an error where the service closed an idle link.
+// request receives once. It returns neither messages nor an error if the service closed an idle link.
 func (l *link) request(ctx context.Context, limit int, own turn) (ds []transport.Delivery, err error) {
 	defer func() { own.end(err) }()
 	cl, err := l.receiver.supervisor.client(ctx)
@@ -113,14 +112,14 @@ func (l *link) request(ctx context.Context, limit int, own turn) (ds []transport
 	if err != nil {
 		return nil, cl.lostIn(ctx, err)
 	}
-	if own.probe { // it may wait for messages for long
+	if own.probe { // the receive may wait long for a message
 		accepted := time.AfterFunc(receiveAccepted, func() { own.end(nil) })
 		defer accepted.Stop()
 	}
 	msgs, err := l.call(ctx, cl, rcv, l.room(limit))
 	switch {
 	case len(msgs) > 0:
-		return l.test(ctx, l.receiver.hand(msgs, cl, rcv)), nil
+		return l.test(ctx, l.receiver.deliveries(msgs, cl, rcv)), nil
 	case err != nil || ctx.Err() != nil:
 		return nil, errors.Join(err, ctx.Err())
 	case !cl.alive():
@@ -129,8 +128,9 @@ func (l *link) request(ctx context.Context, limit int, own turn) (ds []transport
 	return nil, nil
 }
 
-// call receives by the library. It panics over a message with a property of its own names in another type; all that came with such a
-// message stays locked until the locks run out, so that then messages come one by one, until the broker gives this one up.
+// call calls the library, which panics for a message that has one of the library's properties with a type of its own.
+// All messages of that receive stay locked until their locks expire. The next receives ask for one message each, until
+// the broker dead-letters the unreadable one.
 func (l *link) call(ctx context.Context, cl *client, rcv *azservicebus.Receiver, limit int) (msgs []*azservicebus.ReceivedMessage, err error) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -140,15 +140,15 @@ func (l *link) call(ctx context.Context, cl *client, rcv *azservicebus.Receiver,
 	}()
 	on, over := cl.on(ctx)
 	defer over()
-	msgs, err = rcv.ReceiveMessages(on, limit, &azservicebus.ReceiveMessagesOptions{TimeAfterFirstMessage: company})
+	msgs, err = rcv.ReceiveMessages(on, limit, &azservicebus.ReceiveMessagesOptions{TimeAfterFirstMessage: linger})
 	l.came(limit, len(msgs))
 	return msgs, cl.lostIn(ctx, err)
 }
 
-// rate tells whether many messages come.
+// rate counts messages per second.
 type rate struct {
-	since  time.Time // of the present second
-	n, old int       // messages in it, and in the one before
+	since  time.Time // start of the current second
+	n, old int       // messages in the current second, and in the one before
 }
 
 func (r *rate) add(n int, now time.Time) {
@@ -162,13 +162,13 @@ func (r *rate) add(n int, now time.Time) {
 	r.n += n
 }
 
-// busy is true from five in a second or two.
+// busy reports whether at least five messages came in the current second and the one before.
 func (r *rate) busy(now time.Time) bool {
 	r.add(0, now)
 	return r.n+r.old >= 5
 }
 
-// look looks at messages from a sequence number on.
+// look browses messages from a sequence number on.
 func look(ctx context.Context, rcv *azservicebus.Receiver, from int64, limit int) (found []*azservicebus.ReceivedMessage, err error) {
 	defer func() {
 		if v := recover(); v != nil { // as in call
@@ -178,7 +178,7 @@ func look(ctx context.Context, rcv *azservicebus.Receiver, from int64, limit int
 	return rcv.PeekMessages(ctx, limit, &azservicebus.PeekMessagesOptions{FromSequenceNumber: &from})
 }
 
-// there reports whether a queue exists, as far as the error of a look into it says. A throttled namespace does not say.
+// there reports whether a queue exists, by the error of browsing it. A throttled namespace counts as yes.
 func there(err error) bool {
 	return err == nil || errors.Is(err, errUnreadable) || errors.Is(plain(err), errBusy)
 }

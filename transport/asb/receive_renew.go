@@ -12,7 +12,7 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// renewers is how many locks are renewed at once. The client library renews one by a request.
+// renewers is how many locks are renewed at once. The client library makes a request for each.
 const renewers = 16
 
 // Renew implements [transport.Renewer].
@@ -56,7 +56,7 @@ func (r *receiver) renew(ctx context.Context, d transport.Delivery) (err error) 
 	}
 	rcv, err := r.settler.on(cl)
 	if err == nil {
-		// A copy, for the library writes to it: the lock's token is all that is needed.
+		// A copy, because the library writes to the message. The request needs the token only.
 		bare := &azservicebus.ReceivedMessage{LockToken: own.raw.LockToken}
 		err = own.ask(ctx, cl, func(ctx context.Context) error { return rcv.RenewMessageLock(ctx, bare, nil) })
 	}
@@ -69,11 +69,11 @@ func (r *receiver) renew(ctx context.Context, d transport.Delivery) (err error) 
 	return wrap(cl.lostIn(ctx, err), "renew the lock of a message of %q", r.queue)
 }
 
-// renewed notes that a lock was renewed then.
+// renewed records that a lock was renewed by a request that began then.
 func (r *receiver) renewed(d *delivery, began time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if _, out := r.out[d]; out {
-		r.out[d] = began.Add(r.conn.lease)
+	if _, out := r.inFlight[d]; out {
+		r.inFlight[d] = began.Add(r.conn.lease)
 	}
 }

@@ -10,18 +10,18 @@ import (
 	"github.com/holdfast-go/holdfast/internal/backoff"
 )
 
-// shortLocks renews by itself where a queue has shorter locks than the endpoint was told when it connected: who may not manage the
-// namespace cannot look them up, and sees them only in the first message. Clocks that differ have it renew without need, or,
-// when ours is late, fail to notice.
+// shortLocks renews the locks of a queue that are shorter than the lease in Limits. Without the right to manage the
+// namespace the driver learns their duration with the first message only. If the service's clock differs from this
+// machine's, shortLocks may renew without need, or not notice.
 type shortLocks struct {
 	once sync.Once
 }
 
-// leastLock is the shortest lock of a queue that the service offers. Less is seen of a message that was on its way for long, or by a clock
-// that is ahead.
+// leastLock is the service's shortest lock duration. A message seems to have less if it travelled for long, or if this
+// machine's clock is ahead.
 const leastLock = 5 * time.Second
 
-// mind looks at how long a message that has just come is locked.
+// mind starts renewing if the lock of a message that was just received is short.
 func (k *shortLocks) mind(r *receiver, raw *azservicebus.ReceivedMessage) {
 	if raw.LockedUntil == nil {
 		return
@@ -32,21 +32,21 @@ func (k *shortLocks) mind(r *receiver, raw *azservicebus.ReceivedMessage) {
 	}
 	k.once.Do(func() {
 		lock = max(lock, leastLock)
-		r.conn.log.Warn("a queue has shorter locks than the endpoint reckons with: the driver renews them itself, which takes more requests",
-			"queue", r.queue, "lock", lock.Round(time.Second), "reckoned", r.conn.lease, "advice", "set LockDuration to what the queue has")
+		r.conn.log.Warn("a queue has shorter locks than the transport's LockDuration: the driver renews them itself, which takes more requests",
+			"queue", r.queue, "lock", lock.Round(time.Second), "expected", r.conn.lease, "advice", "set LockDuration to that of the queue")
 		r.conn.start(func() { r.keep(lock) })
 	})
 }
 
-// keep renews all that is out, until the receiver is closed and has nothing out any more.
+// keep renews the locks in flight until the receiver is closed and all are settled or lost.
 func (r *receiver) keep(lock time.Duration) {
 	for backoff.Sleep(r.conn.ctx, lock/3) == nil {
-		out := r.outstanding()
+		out := r.unsettled()
 		if len(out) == 0 && r.ctx.Err() != nil {
 			return
 		}
 		ctx, cancel := context.WithTimeout(r.conn.ctx, lock/2)
-		r.Renew(ctx, out) // a lock that is lost is told of by the settle
+		r.Renew(ctx, out) // the settlement reports a lost lock
 		cancel()
 	}
 }

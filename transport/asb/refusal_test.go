@@ -13,7 +13,7 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// later is a delayed message whose receipt is wanted: it is scheduled by a request on $management.
+// later returns an operation with a delay and a receipt: it is scheduled by a request on $management.
 func later(queue, id string, after time.Duration) transport.Operation {
 	op := to(queue, id)
 	op.After, op.Receipt = after, true
@@ -160,7 +160,7 @@ func TestAMessageThatIsRefusedInABatchFailsAlone(t *testing.T) {
 	c := open(t, on(ns))
 	install(t, c, "in")
 	bad := to("in", "bad")
-	// Just below the limit of all headers, which the service reckons the properties to.
+	// Just below the limit of all headers, in which the service includes the properties.
 	for i := range 3 {
 		bad.Message.Headers.Set(fmt.Sprint("Large-", i), strings.Repeat("x", 20<<10))
 	}

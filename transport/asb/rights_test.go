@@ -15,7 +15,7 @@ import (
 	"github.com/holdfast-go/holdfast/transport/asb"
 )
 
-// says checks an error's text, and that it has no secret.
+// says checks that an error has a text and no secret.
 func says(t *testing.T, err error, secret string, want ...string) {
 	t.Helper()
 	if err == nil {
@@ -32,7 +32,7 @@ func says(t *testing.T, err error, secret string, want ...string) {
 	}
 }
 
-// keyOf is the secret of a connection string.
+// keyOf returns the secret of a connection string.
 func keyOf(connection string) string {
 	_, key, _ := strings.Cut(connection, "SharedAccessKey=")
 	key, _, _ = strings.Cut(key, ";")
@@ -69,7 +69,7 @@ func TestMissingEntitiesAreToldOf(t *testing.T) {
 	says(t, err, secret, `asb: look at queue "missing": no such queue`)
 }
 
-// With the rights to send and listen, everything that exists is used.
+// With the rights to send and listen, existing entities are used.
 func TestWithoutTheRightToManageWhatExistsIsUsed(t *testing.T) {
 	ns := brokertest.OwnServiceBus(t)
 	manager := open(t, on(ns))
@@ -119,7 +119,7 @@ func TestMissingRightsAreToldOf(t *testing.T) {
 	says(t, err, keyOf(tr.ConnectionString), `asb: receive from "test": no right to do that`)
 }
 
-// tokens is a credential as package azidentity has them.
+// tokens is a credential like those of package azidentity.
 type tokens string
 
 func (s tokens) GetToken(context.Context, policy.TokenRequestOptions) (azcore.AccessToken, error) {

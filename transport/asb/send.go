@@ -14,29 +14,29 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// outgoing is an operation, ready to be sent.
+// outgoing is a message that is ready to be sent, with the result of sending it.
 type outgoing struct {
 	msg     *azservicebus.Message
 	size    int
-	due     time.Time // when to schedule it by a request, which has a receipt; else zero
+	due     time.Time // of a message to be scheduled in a request, which has a receipt; else zero
 	publish bool
 	isCopy  bool     // of a received message
-	again   []string // names of properties that the received message had
+	again   []string // names of properties copied from the received message
 	err     error
 	receipt transport.Receipt
 }
 
-// slim leaves out of a copy what its properties and its headers both say, so that a message that just had room in the
-// namespace has room again. It reports whether anything was left out.
+// slim removes from a copy the headers that repeat properties: a message of the maximum size must have room again. It
+// reports whether there were any.
 func (m *outgoing) slim() bool {
 	if !m.isCopy {
 		return false
 	}
 	headers, before := m.msg.ApplicationProperties, len(m.msg.ApplicationProperties)
-	for name, said := range map[string]*string{
+	for name, property := range map[string]*string{
 		header.ReplyToAddress: m.msg.ReplyTo, header.CorrelationID: m.msg.CorrelationID, header.ContentType: m.msg.ContentType,
 	} {
-		if said != nil && headers[name] == *said {
+		if property != nil && headers[name] == *property {
 			delete(headers, name)
 		}
 	}
@@ -47,7 +47,7 @@ func (m *outgoing) slim() bool {
 	return identified || len(headers) < before
 }
 
-// bare leaves out the properties that the received message had: a copy without them is better than none. It reports
+// bare removes the properties copied from the received message: a copy without them is better than none. It reports
 // whether there were any.
 func (m *outgoing) bare() bool {
 	for _, name := range m.again {
@@ -58,9 +58,9 @@ func (m *outgoing) bare() bool {
 	return had
 }
 
-// Dispatch implements [transport.Conn]. What goes to one destination leaves in its order, in as few batches as
-// possible; destinations do not wait for each other. Nothing is sent twice by itself, except that the client library
-// repeats what met a link that the service had closed.
+// Dispatch implements [transport.Conn]. Messages to one destination are sent in their order, in as few batches as
+// possible; destinations do not wait for each other. The driver does not repeat a send whose outcome is unknown, but
+// the client library repeats a send over a link that the service had closed.
 func (c *conn) Dispatch(ctx context.Context, ops []transport.Operation) ([]transport.Receipt, error) {
 	if c.isClosed() {
 		return nil, transport.FailAll(len(ops), transport.ErrClosed)
@@ -119,7 +119,7 @@ func results(messages []outgoing) ([]transport.Receipt, error) {
 	return receipts, nil
 }
 
-// prepare makes an outgoing and says where it goes.
+// prepare fills in m, and returns its destination unless it sets m.err.
 func (c *conn) prepare(op *transport.Operation, m *outgoing, now time.Time) (entity string) {
 	name, stamps := op.Queue, []string(nil)
 	if op.Queue == "" {
@@ -158,7 +158,7 @@ func (c *conn) prepare(op *transport.Operation, m *outgoing, now time.Time) (ent
 	return entity
 }
 
-// deliver sends what goes to one queue or topic. Its results are in the messages.
+// deliver sends messages to a queue or topic. The results are in the messages.
 func (c *conn) deliver(ctx context.Context, entity string, group []*outgoing) {
 	s, err := c.sender(entity)
 	if err != nil {

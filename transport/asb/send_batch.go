@@ -52,8 +52,8 @@ func (b *messageBatch) fits(ctx context.Context, m *outgoing) bool {
 	return true
 }
 
-// flush sends the messages added. When the service refuses a batch because of one message, all are sent singly, so that the
-// others do not fail.
+// flush sends the messages added. When the service refuses a batch because of one message, all are sent singly, so that
+// the others do not fail.
 func (b *messageBatch) flush(ctx context.Context) {
 	messages, library := b.messages, b.library
 	b.messages, b.library = nil, nil
@@ -103,7 +103,8 @@ func (b *messageBatch) sized(m *outgoing, err error) error {
 	return err
 }
 
-// outcome returns the error of the messages of a failed request. Unless the service refused it, it may have accepted them.
+// outcome returns the error of the messages of a failed request. Unless the service refused it, it may have accepted
+// them.
 func (b *messageBatch) outcome(ctx context.Context, err error) error {
 	if errors.Is(err, transport.ErrTooLarge) {
 		return fmt.Errorf("asb: send to %q: %w", b.entity, err)

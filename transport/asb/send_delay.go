@@ -15,8 +15,9 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// schedule asks the broker to keep delayed messages until they are due by its clock, and for the numbers that cancel them. Those due
-// at one moment share a request. Messages without a receipt are scheduled by a property instead, and sent like others.
+// schedule sends messages that are due later and have a receipt: the request returns the numbers that cancel them.
+// Messages due at the same time share a request. Messages without a receipt are scheduled by a property and sent like
+// others.
 func (s *sender) schedule(ctx context.Context, group []*outgoing) {
 	var requests sync.WaitGroup
 	for len(group) > 0 {
@@ -32,17 +33,18 @@ func (s *sender) schedule(ctx context.Context, group []*outgoing) {
 }
 
 const (
-	// mostScheduled bounds a request. It has to fit into a message, too.
+	// mostScheduled bounds the messages of a request, which has to fit in a message itself.
 	mostScheduled = 50
-	// mostManaged is the largest message that the service schedules on request: for larger ones the request times out.
+	// mostManaged is the largest message that the service schedules in a request: for larger ones the request times
+	// out.
 	// https://github.com/Azure/azure-service-bus/issues/740
 	mostManaged = 1 << 20
 )
 
-// latest is the last moment that the service knows.
+// latest is the last time that the service accepts.
 var latest = time.Date(9999, 12, 31, 0, 0, 0, 0, time.UTC)
 
-// due is when a message is due by the protocol, which has milliseconds: not before at.
+// due returns at in the milliseconds of the protocol, rounded up.
 func due(at time.Time) time.Time {
 	at = at.Add(time.Millisecond - 1).Truncate(time.Millisecond)
 	if at.After(latest) {
@@ -65,7 +67,7 @@ func (s *sender) scheduleAt(ctx context.Context, group []*outgoing) {
 	}
 }
 
-// room is how many of a group fit into one request.
+// room returns how many messages of a group fit in one request.
 func (b *messageBatch) room(group []*outgoing) int {
 	total := 0
 	for i, m := range group {
@@ -76,7 +78,7 @@ func (b *messageBatch) room(group []*outgoing) int {
 	return len(group)
 }
 
-// scheduleSome makes a request. One that is refused for one of its messages is made for each of them.
+// scheduleSome makes a request. When the service refuses it because of one message, it makes a request for each.
 func (b *messageBatch) scheduleSome(ctx context.Context, group []*outgoing) {
 	if b.denied != nil {
 		fail(group, b.denied)
@@ -93,7 +95,7 @@ func (b *messageBatch) scheduleSome(ctx context.Context, group []*outgoing) {
 		for i := range group {
 			b.scheduleSome(ctx, group[i:i+1])
 		}
-	case group[0].publish && errors.Is(plain(err), transport.ErrNoQueue): // the link to the topic itself is there
+	case group[0].publish && errors.Is(plain(err), transport.ErrNoQueue): // the link to the topic itself exists
 		fail(group, b.unmanaged(err))
 	default:
 		fail(group, b.outcome(ctx, b.sized(group[0], err)))
@@ -103,12 +105,12 @@ func (b *messageBatch) scheduleSome(ctx context.Context, group []*outgoing) {
 	}
 }
 
-// receipt names a scheduled message: its number, and where.
+// receipt names a scheduled message by its number and destination.
 func receipt(number int64, entity string) string {
 	return strconv.FormatInt(number, 10) + "@" + entity
 }
 
-// Cancel implements [transport.Canceler]. The broker says whether there was such a message.
+// Cancel implements [transport.Canceler].
 func (c *conn) Cancel(ctx context.Context, handle string) error {
 	number, entity, ok := parseReceipt(handle)
 	if !ok {
@@ -127,15 +129,15 @@ func (c *conn) Cancel(ctx context.Context, handle string) error {
 		switch {
 		case own.of != nil && errors.Is(err, errBusy):
 			continue
-		case oneOf(err, transport.ErrNoQueue, transport.ErrNotFound): // the number's, or the queue's
+		case oneOf(err, transport.ErrNoQueue, transport.ErrNotFound): // the queue or the message
 			return fmt.Errorf("asb: cancel message %d of %q: %w", number, entity, transport.ErrNotFound)
 		}
 		return err
 	}
 }
 
-// alreadyCancelled is in the answer to a request to cancel a message that another request cancels at the moment, such as an earlier
-// one whose answer was lost.
+// alreadyCancelled is in the answer when another request is cancelling the message, such as an earlier one whose answer
+// was lost.
 const alreadyCancelled = "already being cancelled"
 
 func (b *messageBatch) cancel(ctx context.Context, number int64) error {
@@ -146,7 +148,7 @@ func (b *messageBatch) cancel(ctx context.Context, number int64) error {
 	if err != nil && !refused(err) {
 		b.broken = true
 		if ctx.Err() != nil {
-			err = context.Cause(ctx) // or that the session has ended
+			err = context.Cause(ctx) // perhaps the loss of the connection
 		}
 	}
 	return wrap(err, "cancel message %d of %q", number, b.entity)
@@ -158,9 +160,9 @@ func parseReceipt(handle string) (number int64, entity string, ok bool) {
 	return number, entity, ok && err == nil && validEntity(entity)
 }
 
-// forget closes what was opened to look at a queue.
+// forget closes a receiver that was opened to browse a queue.
 func (c *conn) forget(r *azservicebus.Receiver) {
 	ctx, cancel := context.WithTimeout(c.ctx, closeTimeout)
 	defer cancel()
-	_ = r.Close(ctx) // what is left ends with the session
+	_ = r.Close(ctx) // an error leaves it to the client
 }

@@ -6,15 +6,16 @@ import (
 	"time"
 )
 
-// denial remembers that a destination refuses all requests: it does not exist, is full, or the key has no right to it. Further
-// messages then fail without a request, but for one each denialPause, until one is accepted. The zero value remembers none.
+// denial records that a destination refuses all requests, because it does not exist, is full, or the key has no right
+// to it. Further messages fail without a request, except for one each denialPause, until a request succeeds. The zero
+// value permits all.
 type denial struct {
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards the fields below
 	err   error
 	until time.Time
 }
 
-// check returns why a request would be refused, or nil where it is to be made.
+// check returns the refusal of an earlier request, or nil to permit a request.
 func (d *denial) check(now time.Time) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -25,7 +26,7 @@ func (d *denial) check(now time.Time) error {
 	return nil
 }
 
-// note takes in the outcome of a request. What is not certain changes nothing.
+// note records the outcome of a request. One that is no final answer changes nothing.
 func (d *denial) note(err error) {
 	if err != nil && (!whole(err) || errors.Is(err, errBusy) || errors.Is(err, errFailed)) {
 		return
@@ -38,7 +39,7 @@ func (d *denial) note(err error) {
 	}
 }
 
-// forgetDenials has every destination asked for again.
+// forgetDenials permits a request to every destination.
 func (c *conn) forgetDenials() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

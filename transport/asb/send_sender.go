@@ -49,8 +49,8 @@ func newSender(c *conn, entity string) *sender {
 // send sends a group in its order. The results are in the messages.
 func (s *sender) send(ctx context.Context, group []*outgoing) { s.paced(ctx, group, s.sendOnce) }
 
-// paced sends a group by do, and sends messages again that the service refused because the namespace is throttled, after
-// a pause. The results are in the messages.
+// paced sends a group by do, and sends messages again that the service refused because the namespace is throttled,
+// after a pause. The results are in the messages.
 func (s *sender) paced(ctx context.Context, group []*outgoing, do func(context.Context, []*outgoing)) {
 	for began := time.Now(); len(group) > 0; {
 		own, err := s.turn(ctx, began, group[0].publish)
@@ -66,8 +66,8 @@ func (s *sender) paced(ctx context.Context, group []*outgoing, do func(context.C
 	}
 }
 
-// turn waits until the throttle permits a request, at most sendTimeout after began. It fails at once when the destination
-// refuses all requests, except for a missing topic: a first subscription may have created it.
+// turn waits until the throttle permits a request, at most sendTimeout after began. It fails at once when the
+// destination refuses all requests, except for a missing topic: a first subscription may have created it.
 func (s *sender) turn(ctx context.Context, began time.Time, publish bool) (turn, error) {
 	if err := s.denial.check(time.Now()); err != nil && (!publish || !errors.Is(err, transport.ErrNoQueue)) {
 		return turn{}, err
@@ -94,8 +94,8 @@ func (s *sender) failAll(group []*outgoing, err error) {
 	}
 }
 
-// outcomes ends a turn with the results of a group, and returns the messages that the service refused because the namespace is
-// throttled.
+// outcomes ends a turn with the results of a group, and returns the messages that the service refused because the
+// namespace is throttled.
 func (s *sender) outcomes(own turn, group []*outgoing) (busy []*outgoing) {
 	var failed, throttled error
 	for _, m := range group {
@@ -111,8 +111,8 @@ func (s *sender) outcomes(own turn, group []*outgoing) (busy []*outgoing) {
 	return busy
 }
 
-// sendOnce sends a group in a request of its own while few are in flight, which saves a change of goroutines, else by the
-// batcher.
+// sendOnce sends a group in a request of its own while few are in flight, which saves a change of goroutines, else by
+// the batcher.
 func (s *sender) sendOnce(ctx context.Context, group []*outgoing) {
 	defer s.direct.Add(-1)
 	if s.direct.Add(1) > flushers {
@@ -167,7 +167,8 @@ func (s *sender) request(ctx context.Context, groups ...[]*outgoing) error {
 	})
 }
 
-// withLink calls do with an empty batch and a context that ends with the connection, with the conn, and after sendTimeout.
+// withLink calls do with an empty batch and a context that ends with the connection, with the conn, and after
+// sendTimeout.
 func (s *sender) withLink(ctx context.Context, do func(context.Context, *messageBatch) error) error {
 	ctx, end := s.conn.until(ctx)
 	defer end()
@@ -198,8 +199,8 @@ func (s *sender) close() {
 	s.closing.Wait()
 }
 
-// unsent returns the error of messages that were certainly not sent. It is ErrUnreachable unless the service refused these messages
-// themselves.
+// unsent returns the error of messages that were certainly not sent. It is ErrUnreachable unless the service refused
+// these messages themselves.
 func (s *sender) unsent(err error) error {
 	own := plain(err)
 	if oneOf(own, errBusy, errFailed) || !refused(err) && !errors.Is(own, transport.ErrClosed) {

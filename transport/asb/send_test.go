@@ -43,8 +43,8 @@ func idsIn(ms []*transport.Message) (ids []string) {
 	return ids
 }
 
-// queued are the messages of a queue in its order. Received they may come in another: what arrives when the
-// client library's Receive has just returned, it gives back.
+// queued returns the messages of a queue in its order. Receiving may change the order: the client library releases
+// messages that come after its Receive has returned.
 func queued(t *testing.T, c transport.Conn, queue string) (all []*transport.Message) {
 	t.Helper()
 	cursor, err := c.(transport.Browser).Browse(within(t), queue)
@@ -104,7 +104,7 @@ func TestLargeMessagesGoByThemselvesInTheirOrder(t *testing.T) {
 	}
 }
 
-// The namespace's own limit is not told to clients: what it refuses is told with numbers all the same.
+// Clients do not learn the namespace's own limit: the error of a message that it refuses has sizes all the same.
 func TestAMessageThatTheNamespaceFindsTooLargeFailsAlone(t *testing.T) {
 	ns := brokertest.OwnServiceBusSized(t, 100<<10, 100<<10)
 	c := open(t, on(ns))
@@ -172,7 +172,7 @@ func TestDuplicateDetectionDropsTwinsAndNoCopies(t *testing.T) {
 	twice := []transport.Operation{
 		to("in", "m"),
 		copyOf("1", header.Retries, "1"), copyOf("2", header.Retries, "2"), // delayed retries
-		copyOf("3", header.Retries, "2"),         // put off by a rate limit, which is no retry
+		copyOf("3", header.Retries, "2"),         // postponed by a rate limit, which is no retry
 		copyOf("4", header.HoldfastReturns, "1"), // returned from the error queue
 	}
 	dispatch(t, c, twice...)

@@ -9,13 +9,14 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// An event that is published to a topic that does not exist has no subscribers. The service also answers "not found" in passing, and
-// for the $management of a topic alone, so that the answer is believed only when the topic itself is not found twice in a row.
+// An event published to a topic that does not exist has no subscribers and is dropped. The service also answers "not
+// found" for short times, and for the $management of a topic alone, so a topic counts as missing only after two such
+// answers in a row about the topic itself.
 
-// errManagementMissing is the answer about the $management of a topic that may exist.
+// errManagementMissing is the error of a request to the $management of a topic that may exist.
 var errManagementMissing = errors.New("the broker does not find the $management of the topic; the topic itself may exist")
 
-// unconfirmed returns the messages whose topic was not found, where it has to be asked for again.
+// unconfirmed returns the messages whose topic was not found, unless that was found out twice in a row lately.
 func (s *sender) unconfirmed(group []*outgoing) (missing []*outgoing) {
 	if time.Since(time.Unix(0, s.absent.Load())) < denialPause {
 		return nil
@@ -29,7 +30,7 @@ func (s *sender) unconfirmed(group []*outgoing) (missing []*outgoing) {
 	return missing
 }
 
-// result is the outcome of an outgoing's last request.
+// result returns the error of a message after its last request: nil for an event that has no subscribers.
 func (s *sender) result(m *outgoing) error {
 	switch {
 	case !m.publish || !errors.Is(m.err, transport.ErrNoQueue):
@@ -42,7 +43,7 @@ func (s *sender) result(m *outgoing) error {
 	return nil
 }
 
-// unmanaged is the error of a request that only the $management of the topic has not been there for.
+// unmanaged returns the error of a request for which only the topic's $management was missing.
 func (s *sender) unmanaged(err error) error {
 	return fmt.Errorf("asb: publish to %q: %w: %w: %v", s.entity, transport.ErrUnreachable, errManagementMissing, err) //nolint:errorlint // it must not be taken for ErrNoQueue
 }
@@ -55,6 +56,6 @@ func (c *conn) logUnsubscribed(topic string, err error) {
 	c.mu.Unlock()
 	if !logged {
 		c.log.Warn("events of a topic that does not exist are dropped, as there are no subscribers", "topic", topic, "err", err,
-			"advice", "create the topic with Install of an endpoint that subscribes, or by the command holdfast asb, if these events should be received")
+			"advice", "if these events should be received, create the topic: run the installer of an endpoint that subscribes, or holdfast endpoint subscribe")
 	}
 }

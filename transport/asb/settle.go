@@ -29,24 +29,24 @@ var (
 
 	errDeadAlready = errors.New("it is a dead letter already: the service dead-letters none of its dead-letter queues")
 
-	errOver = fmt.Errorf("asb: settled already, or its lock ran out: %w", transport.ErrLeaseLost)
+	errOver = fmt.Errorf("asb: settled already, or its lock expired: %w", transport.ErrLeaseLost)
 )
 
-// delivery is a locked message. Its lock has a token, which is good over any connection: so a settle never hits a later
-// hand-out, and is not lost with the link.
+// delivery is a locked message. The lock has a token, which is valid over any connection: so a settlement never affects
+// a later delivery, and is not lost with the link.
 type delivery struct {
 	receiver *receiver
-	raw      *azservicebus.ReceivedMessage // never written to
-	client   *client                       // that it came by
-	rcv      *azservicebus.Receiver        // same
+	raw      *azservicebus.ReceivedMessage // read-only
+	client   *client                       // that received it
+	rcv      *azservicebus.Receiver        // of client
 	message  transport.Message
 	exact    bool // the broker's count is exact
 
-	turn chan struct{} // holds a token while somebody settles
+	turn chan struct{} // holds a token during a settlement
 	over atomic.Bool   // settled, or the lock is lost
 }
 
-// verb is a way to settle a message: raw as it came, or with nothing but its token.
+// verb is a way to settle a message, as received or with its lock token only.
 type verb struct {
 	name string
 	do   func(ctx context.Context, rcv *azservicebus.Receiver, raw *azservicebus.ReceivedMessage) error
@@ -56,7 +56,7 @@ var complete = verb{"complete", func(ctx context.Context, rcv *azservicebus.Rece
 	return rcv.CompleteMessage(ctx, raw, nil)
 }}
 
-// release counts as a hand-out: the client library has nothing that does not.
+// release counts as an attempt: the client library has no verb that does not.
 var release = verb{"release", func(ctx context.Context, rcv *azservicebus.Receiver, raw *azservicebus.ReceivedMessage) error {
 	return rcv.AbandonMessage(ctx, raw, nil)
 }}
@@ -80,7 +80,7 @@ func (d *delivery) Attempt() transport.Attempt {
 func (d *delivery) Complete(ctx context.Context) error { return d.settle(ctx, complete) }
 
 // Retry implements [transport.Delivery].
-func (d *delivery) Retry(ctx context.Context) error { return d.giveUp(ctx) }
+func (d *delivery) Retry(ctx context.Context) error { return d.abandon(ctx) }
 
 // RetryBecause implements [transport.RetryReasoner].
 func (d *delivery) RetryBecause(ctx context.Context, reason string) error {
@@ -92,10 +92,10 @@ func (d *delivery) RetryBecause(ctx context.Context, reason string) error {
 }
 
 // Release implements [transport.Delivery]. It counts as an attempt.
-func (d *delivery) Release(ctx context.Context) error { return d.giveUp(ctx) }
+func (d *delivery) Release(ctx context.Context) error { return d.abandon(ctx) }
 
-// giveUp asks for nothing where the lock must have run out, be the namespace there or not.
-func (d *delivery) giveUp(ctx context.Context) error {
+// abandon makes no request if the lock must have expired, whether the namespace can be reached or not.
+func (d *delivery) abandon(ctx context.Context) error {
 	if d.overdue() {
 		d.end()
 		return errOver
@@ -103,15 +103,15 @@ func (d *delivery) giveUp(ctx context.Context) error {
 	return d.settle(ctx, release)
 }
 
-// overdue tells whether the lock must have run out.
+// overdue reports whether the lock must have expired.
 func (d *delivery) overdue() bool {
 	d.receiver.mu.Lock()
 	defer d.receiver.mu.Unlock()
-	until, out := d.receiver.out[d]
+	until, out := d.receiver.inFlight[d]
 	return out && !time.Now().Before(until)
 }
 
-// end notes that the message is settled or lost.
+// end marks the delivery as settled or lost.
 func (d *delivery) end() {
 	d.over.Store(true)
 	d.receiver.gone(d)
@@ -129,25 +129,25 @@ func (d *delivery) DeadLetter(ctx context.Context, reason string) error {
 		options.ErrorDescription = &description
 	}
 	return d.settle(ctx, verb{"dead-letter", func(ctx context.Context, rcv *azservicebus.Receiver, raw *azservicebus.ReceivedMessage) error {
-		// By its token the message is dead-lettered by a request. On the link the library writes reason and description under keys
-		// that are no symbols, and a strict service drops them.
+		// By its token the message is dead-lettered in a request. On the link the library writes reason and description
+		// under keys that are no symbols, which a strict service drops.
 		return rcv.DeadLetterMessage(ctx, &azservicebus.ReceivedMessage{LockToken: raw.LockToken}, options)
 	}})
 }
 
-// clip cuts a text to what a property is to hold.
+// clip cuts a text to maxReason bytes.
 func clip(s string) string {
 	if len(s) <= maxReason {
 		return s
 	}
 	end := maxReason
-	for end > 0 && s[end]&0xC0 == 0x80 { // not within a character
+	for end > 0 && s[end]&0xC0 == 0x80 { // within a character
 		end--
 	}
 	return s[:end] + "…"
 }
 
-// settle has one verb carried out, of all that are tried at once.
+// settle carries out a verb. Of concurrent calls one settles.
 func (d *delivery) settle(ctx context.Context, v verb) error {
 	select {
 	case d.turn <- struct{}{}:
@@ -182,7 +182,7 @@ func (d *delivery) settle(ctx context.Context, v verb) error {
 	return wrap(err, "%s a message of %q", v.name, d.receiver.queue)
 }
 
-// request settles over the link that the message came by, or where that is gone by the lock's token over another.
+// request settles over the link that received the message, or by the lock's token if the link is lost.
 func (d *delivery) request(ctx context.Context, v verb) error {
 	err := errLost
 	if d.client.alive() {
@@ -202,7 +202,7 @@ func (d *delivery) request(ctx context.Context, v verb) error {
 	return err
 }
 
-// done reports whether the broker has answered for good. A service that is busy or in trouble has not.
+// done reports whether the broker's answer is final. That of a busy or failing service is not.
 func done(err error) bool {
 	return answered(err) && !oneOf(err, errBusy, errFailed) || errors.Is(err, transport.ErrClosed)
 }
@@ -226,7 +226,8 @@ func (d *delivery) byToken(ctx context.Context, v verb) (err error) {
 	return d.ask(ctx, cl, func(ctx context.Context) error { return v.do(ctx, rcv, bare) })
 }
 
-// ask makes one request with a time of its own, which ends with the session, too: left to itself, the client library tries for minutes.
+// ask makes a request within settleTimeout and the life of the connection: by itself the client library tries for
+// minutes.
 func (d *delivery) ask(ctx context.Context, cl *client, request func(context.Context) error) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, settleTimeout, errNoReply)
 	defer cancel()

@@ -15,7 +15,7 @@ import (
 	"github.com/holdfast-go/holdfast/transport/asb"
 )
 
-// quickly is long for a settle that does not wait for the client library's pauses.
+// quickly bounds a settlement that does not wait for the client library's pauses.
 const quickly = 10 * time.Second
 
 func TestADroppedConnectionDoesNotLoseWhatIsHeld(t *testing.T) {
@@ -54,7 +54,7 @@ func TestAnAnswerThatIsLostSettlesOnce(t *testing.T) {
 		r := receive(t, c, "in")
 		d := next(t, r)
 		ns.Control.Set(brokertest.ServiceBusFaults{Unanswered: 1})
-		// It was carried out, and the broker says so by not knowing the lock any more.
+		// It was carried out: the broker does not know the lock any more.
 		if err := settle(d, within(t)); err != nil && !errors.Is(err, transport.ErrLeaseLost) {
 			t.Errorf("%s: %v", verb, err)
 		}
@@ -130,7 +130,7 @@ func TestWhatIsLostIsNotHeldAnyMore(t *testing.T) {
 			}
 			stats, err := c.(transport.Inspector).Inspect(within(t), "in")
 			if err != nil || stats[0].Ready != 1 {
-				t.Errorf("%+v, %v: the message waits for somebody", stats, err)
+				t.Errorf("%+v, %v: the message is not released", stats, err)
 			}
 			ns.Control.Set(brokertest.ServiceBusFaults{})
 			must(t, next(t, r).Complete(within(t)))
@@ -180,7 +180,7 @@ func TestARetryLeavesItsReasonWithTheMessage(t *testing.T) {
 	}
 }
 
-// A client library that panics must not end the process, nor keep other messages from being received.
+// A panic of the client library must not end the process, nor prevent other messages from being received.
 func TestAMessageThatTheLibraryCannotReadHoldsUpNobody(t *testing.T) {
 	ns := brokertest.OwnServiceBus(t)
 	tr := on(ns)
@@ -196,7 +196,7 @@ func TestAMessageThatTheLibraryCannotReadHoldsUpNobody(t *testing.T) {
 		got[d.Message().ID] = true
 		must(t, d.Complete(within(t)))
 	}
-	// Handed out again and again, it is given up by the broker, which writes a reason that can be read.
+	// After many deliveries the broker dead-letters it, with a reason that can be read.
 	ctx, stop := context.WithCancel(context.Background())
 	var receiving sync.WaitGroup
 	defer receiving.Wait()
@@ -252,7 +252,7 @@ func TestADeadLetterKeepsItsReasonOnAStrictService(t *testing.T) {
 	}
 }
 
-// putUnreadable sends a message with a property that the library takes for a text without looking.
+// putUnreadable sends a message with a property that the library converts to a text without a check.
 func putUnreadable(t *testing.T, ns *brokertest.ServiceBusNamespace, queue string) {
 	t.Helper()
 	err := rawSender(t, ns, queue).SendMessage(within(t), &azservicebus.Message{

@@ -13,7 +13,7 @@ import (
 	"github.com/holdfast-go/holdfast/transport/asb"
 )
 
-// shared is a namespace that others may use too. A test removes the queues and topics that it makes there.
+// shared is a namespace for several tests. A test removes the queues and topics that it creates there.
 type shared struct {
 	*brokertest.ServiceBusNamespace
 	admin *admin.Client
@@ -34,7 +34,8 @@ func sharedNamespace(t *testing.T) shared {
 	return shared{ns, client}
 }
 
-// name returns a unique name. The queue and the topic of that name are removed after the test, with the topic's subscriptions.
+// name returns a unique name. The queue and the topic of that name are removed after the test, with the topic's
+// subscriptions.
 func (s shared) name(t testing.TB, part string) string {
 	name := brokertest.Name(t, part)
 	t.Cleanup(func() {
@@ -51,7 +52,7 @@ func (s shared) name(t testing.TB, part string) string {
 	return name
 }
 
-// transport is the driver with a shared topic of its own, which is removed with its subscriptions.
+// transport returns the driver with a shared topic of its own, which is removed with its subscriptions.
 func (s shared) transport(t testing.TB) *asb.Transport {
 	tr := on(s.ServiceBusNamespace)
 	tr.Topology.HierarchyTopic = s.name(t, "hierarchies")

@@ -7,24 +7,24 @@ import (
 	"slices"
 )
 
-// Topology says which topics events go by. An event without base types goes by the topic of its full
-// name, as in NServiceBus's topology of a topic per event. One with base types goes by a shared topic: each message
-// carries a property for each of its types there, and subscriptions have a rule for each type
-// that they are for, so that who subscribed to a base type receives it once.
+// Topology chooses the topics of events. An event without base types is published to the topic of its full name, as in
+// NServiceBus's topology of a topic per event. One with base types is published to a shared topic: there each message
+// has a property for each of its types, and a subscription has a rule for each type, so that a subscriber to a base
+// type receives the event once.
 //
 // The tables map single types to other topics, as NServiceBus's do. Publishers and subscribers of a type have to agree.
 type Topology struct {
 	// HierarchyTopic is the topic that events with base types share: "holdfast.hierarchies" unless set.
 	HierarchyTopic string
-	// NoHierarchies leaves base types out of account, as NServiceBus does: every event goes by the topic of its own name, and
-	// who wants events of a base type maps it to the topics of the derived ones.
+	// NoHierarchies ignores base types, as NServiceBus does: every event is published to the topic of its own name, and
+	// a subscriber to a base type maps it to the topics of the derived types.
 	NoHierarchies bool
-	// PublishTo maps types, by their wire names, to topics. Its types are also subscribed to there, unless SubscribeTo says otherwise.
+	// PublishTo maps types, by their wire names, to topics. SubscribeTo has the same topics unless it has others.
 	PublishTo map[string]string
-	// SubscribeTo maps types to the topics that they are subscribed to on.
+	// SubscribeTo maps types to the topics of their subscriptions.
 	SubscribeTo map[string][]string
-	// Shared are those mapped topics that several types go by. As on the HierarchyTopic, messages carry a property
-	// for each of their types, and subscriptions have rules: NServiceBus's correlation filter mode.
+	// Shared are the mapped topics with several types. As on the HierarchyTopic, messages have a property for each of
+	// their types, and subscriptions have rules: NServiceBus's correlation filter mode.
 	Shared []string
 	// Subscriptions maps queues to the names of their subscriptions: the queue's own unless set. One over 50
 	// characters is cut, and ends in a hash of the whole.
@@ -33,7 +33,7 @@ type Topology struct {
 
 const defaultHierarchyTopic = "holdfast.hierarchies"
 
-// route is a topic, and whether types are told apart there.
+// route is a topic, and whether rules distinguish types there.
 type route struct {
 	topic  string
 	shared bool
@@ -53,7 +53,7 @@ func (y *Topology) check() error {
 	return nil
 }
 
-// topics are those that the configuration names.
+// topics returns the topics of the configuration.
 func (y *Topology) topics() []string {
 	all := slices.Concat(y.Shared, slices.Collect(maps.Values(y.PublishTo)))
 	for _, topics := range y.SubscribeTo {

@@ -20,11 +20,11 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// idleTimeout is how long a connection to the administration is kept that nobody uses.
+// idleTimeout is how long an idle connection to the administration is kept.
 const idleTimeout = 90 * time.Second
 
-// administration manages queues and topics, by HTTP. It needs the right to manage; without it, what exists is found out by
-// connecting to it.
+// administration manages queues and topics over HTTP. It needs the right to manage the namespace. Without it the driver
+// browses an entity to find out whether it exists.
 type administration struct {
 	*admin.Client
 	http *http.Transport
@@ -59,7 +59,7 @@ func newAdministration(ns *namespace) (*administration, error) {
 
 func (a *administration) close() { a.http.CloseIdleConnections() }
 
-// redirect sends requests to another host than that of the namespace: an emulator has one for management.
+// redirect sends requests to another host than that of the namespace, such as the management port of an emulator.
 type redirect struct {
 	to     string
 	client *http.Client
@@ -78,11 +78,12 @@ func (r *redirect) Do(req *http.Request) (*http.Response, error) {
 	return r.client.Do(req)
 }
 
-// quotaReached is in the text of a refusal because of a quota of the namespace, which has the status of one for lack of rights.
+// quotaReached is in the text of a refusal because of a quota of the namespace, which has the status of one for lack of
+// rights.
 // https://learn.microsoft.com/azure/service-bus-messaging/service-bus-resource-manager-exceptions
 const quotaReached = "SubCode=40300"
 
-// managed is err in words: of an administration that is not allowed or not there.
+// managed returns an error of the administration as one of the driver's own, without the library's dump of the request.
 func managed(err error) error {
 	switch code := status(err); {
 	case err == nil:
@@ -105,7 +106,7 @@ func managed(err error) error {
 	return err
 }
 
-// detail is what the administration said, in its own words where it has some.
+// detail returns the administration's text for an error.
 func detail(err error) string {
 	var e *azcore.ResponseError
 	if !errors.As(err, &e) {
@@ -121,16 +122,16 @@ func detail(err error) string {
 	return e.ErrorCode
 }
 
-// unmanageable tells whether it is not for us to ask the administration.
+// unmanageable reports whether the credential has no right to manage the namespace.
 func unmanageable(err error) bool { return errors.Is(managed(err), errManage) }
 
-// exists finds out whether there is a queue without the right to manage, by looking at a message.
+// exists returns an error unless a queue exists. It browses a message, which needs no right to manage.
 func (c *conn) exists(ctx context.Context, path string) error {
 	return c.peek(ctx, func(cl *client) (*azservicebus.Receiver, error) { return cl.NewReceiverForQueue(path, nil) })
 }
 
-// subscribed finds out whether there is a subscription. One that forwards cannot be received from, and so
-// refuses otherwise than one that is not there.
+// subscribed returns an error unless a subscription exists. One that forwards cannot be received from: the broker's
+// refusal differs from that of a missing one.
 func (c *conn) subscribed(ctx context.Context, topic, name string) error {
 	err := c.peek(ctx, func(cl *client) (*azservicebus.Receiver, error) {
 		return cl.NewReceiverForSubscription(topic, name, nil)

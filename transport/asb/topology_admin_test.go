@@ -17,7 +17,7 @@ func TestWhatTheAdministrationSaysIsTold(t *testing.T) {
 	}
 }
 
-// Libraries that watch HTTP put something of their own there.
+// Libraries that trace HTTP replace it.
 func TestAProgramMayHaveAnotherDefaultTransport(t *testing.T) {
 	ns := brokertest.OwnServiceBus(t)
 	usual := http.DefaultTransport

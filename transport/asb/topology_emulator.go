@@ -5,12 +5,14 @@ import (
 	"net/http"
 )
 
-// emulatorDeliveryCount is the highest delivery limit that Microsoft's emulator accepts. It also limits the size of a queue or topic, to
-// 100 MB, which is its default. https://learn.microsoft.com/azure/service-bus-messaging/overview-emulator
+// emulatorDeliveryCount is the highest delivery limit that Microsoft's emulator accepts. It also limits the size of a
+// queue or topic, to 100 MB, which is its default.
+// https://learn.microsoft.com/azure/service-bus-messaging/overview-emulator
 const emulatorDeliveryCount = 10
 
-// withinEmulator calls create, and on an emulator that refuses the values of the service calls it again after it has replaced a
-// delivery limit over the emulator's, and has left the size to the emulator. Either pointer may point to nil, and deliveries may be nil.
+// withinEmulator calls create. If an emulator refuses the values of the service, it lowers the delivery limit to the
+// emulator's, leaves the size to the emulator, and calls create again. Either pointer may point to nil, and deliveries
+// may be nil.
 func (c *conn) withinEmulator(ctx context.Context, deliveries, size **int32, create func() error) error {
 	err := create()
 	if !c.ns.insecure || status(err) != http.StatusBadRequest {
@@ -26,7 +28,7 @@ func (c *conn) withinEmulator(ctx context.Context, deliveries, size **int32, cre
 	return create()
 }
 
-// warnEmulator logs once what the limits of an emulator mean to an endpoint.
+// warnEmulator logs the limits of an emulator once.
 func (c *conn) warnEmulator(ctx context.Context) {
 	c.limited.Do(func() {
 		c.log.WarnContext(ctx, "the emulator limits deliveries: a message that a process crashes with, or whose lock expires, so often becomes a dead letter, perhaps before its retries are over",

@@ -68,7 +68,7 @@ func TestInstallSaysThatTheNamespaceTakesNoMore(t *testing.T) {
 	}
 }
 
-// The emulator lets ten connections in.
+// The emulator accepts ten connections.
 func TestTwoEndpointsFitTheEmulator(t *testing.T) {
 	ns, tr := onEmulator(t)
 	handled := make(chan string, 10)

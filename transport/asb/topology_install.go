@@ -19,8 +19,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// Install implements [transport.Installer]: it creates queues, and the topics that events are published to. What exists is left
-// alone. Without the right to manage it makes sure that the queues exist.
+// Install implements [transport.Installer]: it creates missing queues, and the topics that events are published to.
+// Without the right to manage the namespace it fails unless the queues exist.
 func (c *conn) Install(ctx context.Context, plan transport.Plan) error {
 	defer c.forgetDenials()
 	return c.orClosed(c.install(ctx, plan))
@@ -54,7 +54,7 @@ func (c *conn) published(types [][]string) (topics []string) {
 	return slices.Compact(topics)
 }
 
-// own remembers a queue whose dead letters are to be looked after.
+// own records a queue whose dead letters the endpoint moves.
 func (c *conn) own(q transport.Queue) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -95,8 +95,8 @@ func (c *conn) installQueue(ctx context.Context, q transport.Queue) error {
 	return wrap(managed(err), "install queue %q", q.Name)
 }
 
-// conflict is the outcome of creating what somebody else creates at the same time: it may take the service a while to be done
-// with that.
+// conflict returns the outcome of creating an entity that another process is creating: it waits until the entity
+// exists, which may take the service a while.
 func (c *conn) conflict(ctx context.Context, err error, there func() (bool, error)) error {
 	pause := backoff.Backoff{Min: 50 * time.Millisecond, Max: time.Second}
 	for try := 0; status(err) == http.StatusConflict && try < 10; try++ {
@@ -121,7 +121,7 @@ func (c *conn) queueProperties(q transport.Queue) *admin.QueueProperties {
 	if c.config.Partitioned {
 		p.EnablePartitioning = new(true)
 	}
-	if q.Shared { // nobody looks after their dead letters
+	if q.Shared { // no endpoint moves its dead letters
 		p.MaxDeliveryCount = new(int32(math.MaxInt32))
 		return p
 	}
@@ -171,12 +171,12 @@ func (c *conn) installTopic(ctx context.Context, name string) error {
 		})
 	}
 	if unmanageable(err) {
-		return nil // nobody subscribes to one that is missing
+		return nil // a missing topic has no subscribers
 	}
 	return wrap(managed(err), "install topic %q", name)
 }
 
-// lockOf is for how long messages of a queue are locked.
+// lockOf returns how long messages of a queue are locked.
 func (c *conn) lockOf(ctx context.Context, name string) (time.Duration, error) {
 	path, _, err := c.naming.queue(name)
 	if err != nil {
@@ -189,14 +189,14 @@ func (c *conn) lockOf(ctx context.Context, name string) (time.Duration, error) {
 	return parseDuration(*found.LockDuration), nil
 }
 
-// duration is in the form of ISO 8601, as the administration has it.
+// duration returns d in ISO 8601, as the administration writes it.
 func duration(d time.Duration) string {
 	return "PT" + strconv.FormatFloat(d.Seconds(), 'f', -1, 64) + "S"
 }
 
 var durationForm = regexp.MustCompile(`^P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:([\d.]+)S)?)?$`)
 
-// parseDuration is 0 for what it cannot read.
+// parseDuration returns 0 for a text that is not valid.
 func parseDuration(s string) time.Duration {
 	parts := durationForm.FindStringSubmatch(strings.TrimSpace(s))
 	if parts == nil {

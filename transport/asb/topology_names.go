@@ -13,7 +13,7 @@ import (
 const (
 	maxEntity = 260 // of a queue or topic, its hierarchy included
 	maxChild  = 50  // of a subscription or rule
-	// deadLetters is what the queue of a queue's dead letters is called by, as NServiceBus does.
+	// deadLetters ends the name of a queue's dead-letter queue, as in NServiceBus.
 	deadLetters = "/$DeadLetterQueue"
 )
 
@@ -27,7 +27,7 @@ var (
 
 func validEntity(name string) bool { return len(name) <= maxEntity && entityForm.MatchString(name) }
 
-// naming makes the names of entities of what the endpoint knows.
+// naming derives the names of entities from those of queues, topics and types.
 type naming struct {
 	prefix        string // "" or "hierarchy/"
 	subscriptions map[string]string
@@ -41,8 +41,8 @@ func newNaming(t *Transport) naming {
 	return n
 }
 
-// path is the path of a queue or topic. NServiceBus writes addresses with the hierarchy in front, so a name that begins with it
-// is a path already.
+// path returns the path of a queue or topic. NServiceBus writes addresses with the hierarchy in front, so a name that
+// begins with it is a path already.
 func (n naming) path(name string) string {
 	if strings.HasPrefix(name, n.prefix) {
 		return name
@@ -50,24 +50,23 @@ func (n naming) path(name string) string {
 	return n.prefix + name
 }
 
-// entity is the path of a queue or topic, checked.
+// entity returns the path of a queue or topic. A name that is not valid is ErrNoQueue.
 func (n naming) entity(name string) (string, error) {
 	path := n.path(name)
 	if !validEntity(path) {
-		// One that cannot be does not exist either.
 		return "", fmt.Errorf("asb: %.300q: %w: %s", path, transport.ErrNoQueue, entityRule)
 	}
 	return path, nil
 }
 
-// queue splits the name of a queue from that of its dead letters.
+// queue returns the path of a queue, and whether the name is that of its dead-letter queue.
 func (n naming) queue(name string) (path string, dead bool, err error) {
 	name, dead = strings.CutSuffix(name, deadLetters)
 	path, err = n.entity(name)
 	return path, dead, err
 }
 
-// subscription is what a queue's subscriptions are called on every topic: as the queue, where that is short enough.
+// subscription returns the name of a queue's subscriptions on every topic: the queue's name if that is short enough.
 func (n naming) subscription(queue string) string {
 	if own := n.subscriptions[queue]; own != "" {
 		return own
@@ -75,7 +74,7 @@ func (n naming) subscription(queue string) string {
 	return shorten(notInChild.ReplaceAllString(queue, "-"), queue)
 }
 
-// shorten cuts a name to what subscriptions may have, with a hash of the whole to keep it apart from others.
+// shorten cuts a name to maxChild bytes, with a hash of the whole name at its end.
 func shorten(name, whole string) string {
 	if len(name) <= maxChild {
 		return name
@@ -84,7 +83,7 @@ func shorten(name, whole string) string {
 	return name[:maxChild-1-len(hash)] + "-" + hash
 }
 
-// ruleName is what the rule for a type is called, as NServiceBus does.
+// ruleName returns the name of the rule for a type, as in NServiceBus.
 func ruleName(kind string) string {
 	if len(kind) <= maxChild && childForm.MatchString(kind) {
 		return kind
@@ -92,12 +91,12 @@ func ruleName(kind string) string {
 	return "Rule-" + hash16(kind)
 }
 
-// hash16 is 16 hexadecimal digits.
+// hash16 returns 16 hexadecimal digits.
 func hash16(s string) string {
 	sum := sha256.Sum256([]byte(s))
 	return hex.EncodeToString(sum[:8])
 }
 
-// topicOf is the topic of a type that is mapped to none: its full name. Nested types of .NET have a plus, which
-// no topic may have.
+// topicOf returns the topic of a type that is not mapped: its full name, in which the plus of .NET's nested types,
+// which no topic may have, becomes a dot.
 func topicOf(kind string) string { return strings.ReplaceAll(kind, "+", ".") }

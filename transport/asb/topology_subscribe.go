@@ -15,7 +15,7 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// wanted are the types to subscribe to, by the topics that they come by.
+// wanted returns the types to subscribe to, by topic.
 func (c *conn) wanted(types []string) map[route][]string {
 	byRoute := map[route][]string{}
 	for _, kind := range types {
@@ -28,8 +28,8 @@ func (c *conn) wanted(types []string) map[route][]string {
 	return byRoute
 }
 
-// Subscribe implements [transport.Subscriber]: on each topic that the types come by it makes a subscription that
-// forwards to the queue, and on shared topics a rule for each type. Without the right to manage it makes sure that the
+// Subscribe implements [transport.Subscriber]: on each topic of the types it creates a subscription that forwards to
+// the queue, and on shared topics a rule for each type. Without the right to manage the namespace it fails unless the
 // subscriptions exist.
 func (c *conn) Subscribe(ctx context.Context, queue string, types []string) error {
 	return c.orClosed(c.subscribeAll(ctx, queue, c.wanted(types)))
@@ -80,7 +80,8 @@ func ruleOf(kind string) admin.RuleProperties {
 	}
 }
 
-// manageSubscription creates a subscription that forwards to the queue, and its rules. Without rules it takes all.
+// manageSubscription creates a subscription that forwards to the queue, and its rules. Without rules it takes all
+// messages.
 func (c *conn) manageSubscription(ctx context.Context, topic, name, queue string, rules []admin.RuleProperties) error {
 	found, err := c.admin.GetSubscription(ctx, topic, name, nil)
 	if err != nil && status(err) != http.StatusNotFound {
@@ -95,7 +96,7 @@ func (c *conn) manageSubscription(ctx context.Context, topic, name, queue string
 	}
 	for _, rule := range rules {
 		_, err := c.admin.CreateRule(ctx, topic, name, &admin.CreateRuleOptions{Name: &rule.Name, Filter: rule.Filter})
-		if err != nil && status(err) != http.StatusConflict { // it is there
+		if err != nil && status(err) != http.StatusConflict { // the rule exists
 			return err
 		}
 	}
@@ -111,7 +112,7 @@ func forwardsTo(to, queue string) bool {
 }
 
 func (c *conn) createSubscription(ctx context.Context, topic, name, queue string, rules []admin.RuleProperties) error {
-	// A queue may be subscribed to before anybody publishes.
+	// A queue may be subscribed before the first publish.
 	if err := c.installTopic(ctx, strings.TrimPrefix(topic, c.naming.prefix)); err != nil {
 		return err
 	}
@@ -122,7 +123,7 @@ func (c *conn) createSubscription(ctx context.Context, topic, name, queue string
 		EnableBatchedOperations: new(true),
 		EnableDeadLetteringOnFilterEvaluationExceptions: new(false),
 	}
-	if len(rules) > 0 { // else it would take all until its rules are there
+	if len(rules) > 0 { // else it would take all messages until its rules exist
 		p.DefaultRule = &rules[0]
 	}
 	err := c.withinEmulator(ctx, &p.MaxDeliveryCount, nil, func() error {

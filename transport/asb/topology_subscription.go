@@ -6,16 +6,16 @@ import (
 	"strings"
 )
 
-// Subscription is one that an endpoint has on a topic, by the names that they have in the namespace.
+// Subscription is a subscription of an endpoint's queue to a topic, with the names in the namespace.
 type Subscription struct {
 	Topic string
 	Name  string
 	Queue string   // that it forwards to
-	Rules []string // one for each type on a shared topic; none where the subscription takes all
+	Rules []string // names, one for each type on a shared topic; none if the subscription takes all messages
 }
 
-// Subscriptions are those that the queue of an endpoint needs for types: what an endpoint makes by itself when it may, and
-// somebody else for it when it may not. They are in the order of their topics.
+// Subscriptions returns the subscriptions that the queue of an endpoint needs for types, in the order of their topics.
+// An endpoint creates them if it has the right to manage the namespace.
 func (t *Transport) Subscriptions(queue string, types ...string) []Subscription {
 	naming := newNaming(t)
 	byRoute := map[route]*Subscription{}

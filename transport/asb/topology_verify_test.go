@@ -33,8 +33,10 @@ func TestAnInstalledPlanHasNoFindings(t *testing.T) {
 	c := open(t, tr)
 	plan := transport.Plan{Queues: []transport.Queue{{Name: "sales"}, {Name: "error", Shared: true}}, Types: [][]string{{"T"}, {"U", "T"}}}
 	want := []transport.Finding{
-		{Kind: "queue", Name: "sales", State: transport.Missing}, {Kind: "queue", Name: "error", State: transport.Missing},
-		{Kind: "topic", Name: "T", State: transport.Missing}, {Kind: "topic", Name: "holdfast.hierarchies", State: transport.Missing},
+		{Kind: "queue", Name: "sales", State: transport.Missing},
+		{Kind: "queue", Name: "error", State: transport.Missing},
+		{Kind: "topic", Name: "T", State: transport.Missing},
+		{Kind: "topic", Name: "holdfast.hierarchies", State: transport.Missing},
 	}
 	if found := verified(t, c, plan); !slices.Equal(found, want) {
 		t.Errorf("before Install: %+v, want %+v", found, want)

@@ -25,51 +25,51 @@ type Transport struct {
 	// Address is dialled in the place of the namespace, "host:port": a proxy, or a private address. The namespace's
 	// certificate is expected all the same. Optional.
 	Address string
-	// WebSocket connects through port 443, where 5671 is barred: it dials the URL, wss://…, by the subprotocol
-	// "AMQPWSB10", with a library of the user's. Optional.
+	// WebSocket connects through port 443, where a firewall blocks 5671: it dials the URL, wss://…, with the
+	// subprotocol "AMQPWSB10", by a library of the user's. Optional.
 	WebSocket func(ctx context.Context, url string) (net.Conn, error)
 	// TLS is nil for the system's certificate authorities.
 	TLS *tls.Config
-	// Administration is where queues and topics are managed: "https://" and the namespace unless set, and port 5300 of an
-	// emulator.
+	// Administration is where queues and topics are managed: "https://" and the namespace unless set, and port 5300 of
+	// an emulator.
 	Administration string
 
 	// Hierarchy is put before the names of all queues and topics, with a slash: with "prod", the queue of
 	// the endpoint "sales" is "prod/sales". Optional.
 	Hierarchy string
-	// Topology says which topics events go by. The zero value is enough unless others share the namespace.
+	// Topology chooses the topics of events. The zero value is enough unless others share the namespace.
 	Topology Topology
 
-	// LockDuration is for how long a message is ours without being renewed: Install creates queues with it. 5 s to 5 min; 0
-	// is that of the endpoint's queue where it can be looked up, else 5 min. It must not be longer than that of the queues
-	// received from.
+	// LockDuration is the time until a lock that is not renewed expires. Install creates queues with it. 5 s to 5 min.
+	// 0 is that of the endpoint's queue, or 5 min without the right to look it up. It must not be longer than that of
+	// the queues received from.
 	LockDuration time.Duration
-	// MaxDeliveryCount is how often the broker hands a message of the endpoint's own queues out before it moves it
-	// to the queue's dead letters. That is a net under the endpoint's own counting, so it has to be far above the
-	// immediate retries. 0 is 100. A queue that exists is used as it is. Install sets more than 10 to 10 where Microsoft's
-	// emulator refuses them.
+	// MaxDeliveryCount is how often the broker delivers a message of the endpoint's own queues before it moves it
+	// to the queue's dead letters. The endpoint's own counting should end first, so it has to be far above the
+	// immediate retries. 0 is 100. A queue that exists is used as it is. Install sets at most 10 where Microsoft's
+	// emulator refuses more.
 	MaxDeliveryCount int
-	// KeepDeadLetters leaves dead letters where they are. Otherwise a running endpoint moves those of its queues to its
+	// KeepDeadLetters leaves dead letters in place. Otherwise a running endpoint moves those of its queues to its
 	// error queue.
 	KeepDeadLetters bool
 	// MaxSize is the size of queues and topics that Install creates, in megabytes. 0 is 5120.
 	MaxSize int
-	// Partitioned creates queues and topics that are spread over several brokers, at the price of their order. Such queues cannot be
+	// Partitioned creates queues and topics that several brokers share, which keep no order. Such queues cannot be
 	// browsed or purged.
 	Partitioned bool
 	// DuplicateDetection creates the endpoint's queues such that a message sent twice within this time is kept once.
 	// 20 s to 7 days; 0 is none. A queue that exists is used as it is.
 	DuplicateDetection time.Duration
 
-	// MaxMessageSize is how large the namespace lets a message be, in bytes, headers included: 0 is the 256 KiB of
-	// the standard tier.
+	// MaxMessageSize is the namespace's limit for a message, in bytes, headers included. 0 is the 256 KiB of the
+	// standard tier.
 	MaxMessageSize int
-	// Links is over how many links a queue is received from at once, where messages are plenty. 0 is 2.
+	// Links is how many links a busy queue is received from. 0 is 2.
 	Links int
-	// Translate is called with each received message, before anything else sees it, and may change it: give messages of
-	// other producers a type by the header NServiceBus.EnclosedMessageTypes, or another body. Native has the message's
-	// properties. One that it panics over is moved to the error queue. It is called by several goroutines at
-	// once. Optional.
+	// Translate is called with each received message before the endpoint sees it, and may change it, such as give
+	// messages of other producers a type by the header NServiceBus.EnclosedMessageTypes, or another body. Native has
+	// the message's properties. A message for which it panics is moved to the error queue. It is called by several
+	// goroutines at once. Optional.
 	Translate func(m *transport.Message)
 }
 
@@ -84,8 +84,7 @@ const (
 
 var _ transport.Transport = (*Transport)(nil)
 
-// Open connects and shows the credential. It fails within seconds when the namespace cannot be reached, or
-// refuses the key.
+// Open connects and authenticates. It fails within seconds when the namespace cannot be reached or refuses the key.
 func (t *Transport) Open(ctx context.Context, env transport.Env) (transport.Conn, error) {
 	if err := t.check(); err != nil {
 		return nil, err
@@ -97,7 +96,7 @@ func (t *Transport) Open(ctx context.Context, env transport.Env) (transport.Conn
 	return openConn(ctx, t, ns, env)
 }
 
-// check finds what is wrong with the configuration before anything is connected to.
+// check validates the configuration.
 func (t *Transport) check() error {
 	switch {
 	case t.LockDuration != 0 && (t.LockDuration < time.Second || t.LockDuration > defaultLock):
