@@ -36,7 +36,9 @@ var rules = []rule{
 	{of: "resilience"},
 
 	{of: "transport", ours: []string{"header"}},
-	{of: "recoverability", ours: []string{"header", "resilience"}},
+	{of: "recoverability", ours: []string{"header", "internal/errtree", "resilience"}},
+	{of: "internal/errtree"},
+	{of: "internal/fault", ours: []string{"header", "internal/errtree", "recoverability"}},
 	{of: "internal/brokertest", free: true, tests: true},
 	{of: "internal/tablequeue/storetest", ours: []string{"internal/*", "transport"}, tests: true},
 	{of: "internal/*", ours: []string{"header", "transport", "internal/*"}},
@@ -51,7 +53,10 @@ var rules = []rule{
 	{of: "endpoint/internal/*", ours: []string{"header", "internal/*", "pipeline", "recoverability", "transport"}},
 	{of: "endpoint/health", ours: aboveEndpoint},
 	{of: "saga", ours: aboveEndpoint},
-	{of: "telemetry/otel", ours: append([]string{"recoverability"}, aboveEndpoint...), modules: []string{"go.opentelemetry.io/otel"}},
+	{
+		of: "telemetry/otel", ours: append([]string{"internal/fault", "recoverability"}, aboveEndpoint...),
+		modules: []string{"go.opentelemetry.io/otel"},
+	},
 	{of: "telemetry/zaplog", ours: aboveEndpoint, modules: []string{"go.uber.org/zap"}},
 
 	{of: "transport/inmemory", ours: belowDriver},

@@ -5,7 +5,7 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/holdfast-go/holdfast/recoverability"
+	"github.com/holdfast-go/holdfast/internal/fault"
 	"github.com/holdfast-go/holdfast/transport"
 )
 
@@ -22,7 +22,7 @@ func (in *incoming) putOff(ctx context.Context) {
 		return
 	}
 	after := min(in.holding.throttle.deferral(), in.live.limits.MaxDelay)
-	headers := recoverability.DeferHeaders(in.original.Headers, in.usedRetries(), in.throttledBefore())
+	headers := fault.DeferHeaders(in.original.Headers, in.usedRetries(), in.throttledBefore())
 	if err := in.finish(ctx, []transport.Operation{in.copyTo(in.queue, headers, after)}); err != nil {
 		in.hold(ctx, err)
 		return
@@ -37,7 +37,7 @@ func (in *incoming) putOff(ctx context.Context) {
 // usedRetries is how many immediate retries of this cycle the message has used up, as far as this process knows where
 // the broker does not count.
 func (in *incoming) usedRetries() int {
-	used := recoverability.UsedRetries(in.original.Headers)
+	used := fault.UsedRetries(in.original.Headers)
 	if attempt := in.receive.Attempt; attempt.Exact {
 		return used + attempt.N - 1
 	}
@@ -46,18 +46,18 @@ func (in *incoming) usedRetries() int {
 
 // throttled are the failures that used up no retry before this delivery. They are forgotten once the policy has
 // decided: then the message has another delivery of the same copy.
-func (in *incoming) throttled(now time.Time) recoverability.Throttled {
+func (in *incoming) throttled(now time.Time) fault.Throttled {
 	switch {
 	case !in.deferrable():
 		return in.e.failures.Throttled(in.failureKey())
 	case in.receive.Attempt.N > 1:
-		return recoverability.Throttled{}
+		return fault.Throttled{}
 	}
-	return recoverability.ThrottledFailures(in.original.Headers, now)
+	return fault.ThrottledFailures(in.original.Headers, now)
 }
 
 // throttledBefore are those, and the failures of this delivery.
-func (in *incoming) throttledBefore() recoverability.Throttled {
+func (in *incoming) throttledBefore() fault.Throttled {
 	if in.holding.tries > 0 {
 		return in.holding.throttled
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/endpoint/internal/failurelog"
 	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/internal/fault"
 	"github.com/holdfast-go/holdfast/internal/pump"
 	"github.com/holdfast-go/holdfast/pipeline"
 	"github.com/holdfast-go/holdfast/recoverability"
@@ -26,7 +27,7 @@ type Endpoint struct {
 	types          *registry
 	serializers    serializers
 	recoverability recoverability.Config
-	host           recoverability.Host
+	host           fault.Host
 	failures       *failurelog.Log
 	throttles      throttles
 	unreturned     atomic.Int32 // calls of Notify functions under way, those given up included
@@ -60,7 +61,7 @@ func New(cfg Config) (*Endpoint, error) {
 	e.failures = failurelog.New(max(memory.Messages, 8*cfg.Concurrency), memory.Bytes)
 	e.throttles = newThrottles(cfg.Recoverability.RateLimit, types)
 	machine := machineName()
-	e.host = recoverability.Host{
+	e.host = fault.Host{
 		Endpoint: cfg.Name, Machine: machine, HostID: hostID(cfg.Name, machine), DisplayName: cfg.Instance,
 	}
 	if err := errors.Join(err, terr, e.compose()); err != nil {

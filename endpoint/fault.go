@@ -5,6 +5,7 @@ import (
 	"log/slog"
 
 	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/internal/fault"
 	"github.com/holdfast-go/holdfast/pipeline"
 	"github.com/holdfast-go/holdfast/recoverability"
 )
@@ -12,12 +13,12 @@ import (
 // faultHeaders are what a move to the error queue adds, changed by the user's function, which
 // may panic.
 func (in *incoming) faultHeaders(ctx context.Context, f recoverability.Failure) header.Map {
-	fault := recoverability.FaultHeaders(f, in.e.host)
+	h := fault.Headers(f, in.e.host)
 	change := in.live.recoverability.FaultHeaders
 	if change == nil {
-		return fault
+		return h
 	}
-	changed := fault.Clone()
+	changed := h.Clone()
 	err := apart(func() error {
 		change(&changed, f)
 		return nil
@@ -25,7 +26,7 @@ func (in *incoming) faultHeaders(ctx context.Context, f recoverability.Failure) 
 	if err != nil {
 		in.log().ErrorContext(ctx, "the function of Recoverability.FaultHeaders failed: the headers stay as they were",
 			slog.String("message", in.id), slog.Any("error", err))
-		return fault
+		return h
 	}
 	return changed
 }

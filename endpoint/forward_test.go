@@ -11,6 +11,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/endpoint"
 	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/internal/fault"
 	"github.com/holdfast-go/holdfast/recoverability"
 	"github.com/holdfast-go/holdfast/transport/inmemory"
 )
@@ -47,7 +48,7 @@ func TestAForwardedMessageHasAllOfItsAttempts(t *testing.T) {
 		if len(failed) != 1 || failed[0].Headers.Get("Tenant") != "acme" {
 			t.Fatalf("the error queue has %v", failed)
 		}
-		for _, past := range recoverability.ParseHistory(failed[0].Headers.Get(header.HoldfastFaultHistory)) {
+		for _, past := range fault.ParseHistory(failed[0].Headers.Get(header.HoldfastFaultHistory)) {
 			if past.Class == "x" {
 				t.Error("the history tells of the endpoint before")
 			}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 
+	"github.com/holdfast-go/holdfast/internal/fault"
 	"github.com/holdfast-go/holdfast/internal/pump"
 	"github.com/holdfast-go/holdfast/recoverability"
 	"github.com/holdfast-go/holdfast/transport"
@@ -50,7 +51,7 @@ func (in *incoming) suspect() bool {
 // message is then handled like any other.
 func (in *incoming) quarantine(ctx context.Context) bool {
 	q, n := in.live.quarantine, in.receive.Attempt.N
-	headers := recoverability.QuarantineHeaders(in.original.Headers, in.queue, n)
+	headers := fault.QuarantineHeaders(in.original.Headers, in.queue, n)
 	turn := in.takeTurn()
 	tell := func() {}
 	defer func() { in.tell(turn, tell) }()
@@ -97,7 +98,7 @@ func (e *Endpoint) alone(live *live, d transport.Delivery, slot *pump.Slot) *inc
 func (in *incoming) unmark(m *transport.Message) *transport.Message {
 	own := *m
 	var queue string
-	own.Headers, queue, in.alone.before = recoverability.LeaveQuarantine(m.Headers)
+	own.Headers, queue, in.alone.before = fault.LeaveQuarantine(m.Headers)
 	if queue != "" {
 		in.queue = queue
 	}

@@ -63,9 +63,9 @@ const (
 	FallbackQueue Fallback = "default_queue"
 	// FallbackDeadLetter is the broker's dead-letter queue, instead of an error queue.
 	FallbackDeadLetter Fallback = "dead_letter"
-	// FallbackTrimmed, FallbackMinimal and FallbackOriginal are a copy with fewer headers than it
-	// should have: without history and with short texts, see [recoverability.TrimFault]; with no
-	// more than [recoverability.MinimalFault]; with those that the message came with.
+	// FallbackTrimmed, FallbackMinimal and FallbackOriginal are a copy with fewer headers: without history and with
+	// texts of at most 512 bytes; with the failed queue, the time and the class of the error only; with the received
+	// headers only.
 	FallbackTrimmed  Fallback = "trimmed_headers"
 	FallbackMinimal  Fallback = "minimal_headers"
 	FallbackOriginal Fallback = "original_headers"

@@ -17,6 +17,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/endpoint"
 	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/internal/fault"
 	"github.com/holdfast-go/holdfast/pipeline"
 	"github.com/holdfast-go/holdfast/recoverability"
 	"github.com/holdfast-go/holdfast/transport"
@@ -298,7 +299,7 @@ func TestNoPolicyRetriesAtOnceInQuarantineOrLetsAParkedMessageGo(t *testing.T) {
 					return action
 				}
 				m := wire("m")
-				m.Headers = recoverability.QuarantineHeaders(m.Headers, "sales", 9)
+				m.Headers = fault.QuarantineHeaders(m.Headers, "sales", 9)
 				handedOut(t, broker, "sales.quarantine", m, handOuts)
 				start(t, cfg)
 				time.Sleep(time.Hour)

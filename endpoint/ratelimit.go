@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/internal/fault"
 	"github.com/holdfast-go/holdfast/recoverability"
 )
 
@@ -22,7 +23,7 @@ type throttle struct {
 	ofType string // "" is the endpoint's
 
 	mu      sync.Mutex // guards the rest
-	limiter recoverability.Limiter
+	limiter fault.Limiter
 	turn    *holding      // of the message that has it
 	changed chan struct{} // closed when the turn is free again, or the limit over
 
@@ -37,12 +38,12 @@ type holding struct {
 	tries    int       // failures while limited, since the message was received
 	until    time.Time // when it must have left our hands; zero is never
 
-	throttled recoverability.Throttled // the failures of those and of earlier deliveries; known once tries > 0
+	throttled fault.Throttled // the failures of those and of earlier deliveries; known once tries > 0
 }
 
 func newThrottle(limit recoverability.RateLimit, ofType string) *throttle {
 	return &throttle{
-		ofType: ofType, limiter: recoverability.Limiter{RateLimit: limit}, changed: make(chan struct{}),
+		ofType: ofType, limiter: fault.Limiter{RateLimit: limit}, changed: make(chan struct{}),
 	}
 }
 
@@ -136,7 +137,7 @@ func (t *throttle) failed(id string) (limited bool) {
 }
 
 // exhausted reports whether the policy is to decide about a message with these failures.
-func (t *throttle) exhausted(of recoverability.Throttled, now time.Time) bool {
+func (t *throttle) exhausted(of fault.Throttled, now time.Time) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.limiter.Exhausted(of, now)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/internal/fault"
 	"github.com/holdfast-go/holdfast/internal/pump"
 	"github.com/holdfast-go/holdfast/pipeline"
 	"github.com/holdfast-go/holdfast/recoverability"
@@ -30,7 +31,7 @@ func (in *incoming) fail(ctx context.Context, err error) {
 	rec := &pipeline.Recover{Receive: in.renewSession(), Failure: in.failure(err)}
 	rec.Action = in.decide(ctx, rec.Failure)
 	rec.Fault = in.faultHeaders(ctx, rec.Failure)
-	in.e.failures.Record(in.failureKey(), rec.Failure.Past(rec.Fault))
+	in.e.failures.Record(in.failureKey(), fault.Past(rec.Failure, rec.Fault))
 	err = apart(func() error { return in.e.recover(ctx, rec) })
 	if in.settled {
 		in.tooLate(ctx, err)
@@ -127,7 +128,7 @@ func (in *incoming) failure(err error) recoverability.Failure {
 	case in.alone != nil:
 		f.Quarantined, f.Immediate = in.alone.before, in.immediate()
 	case !f.AttemptExact:
-		f.Immediate = known.Failed + recoverability.UsedRetries(in.original.Headers)
+		f.Immediate = known.Failed + fault.UsedRetries(in.original.Headers)
 	}
 	return f
 }
@@ -138,10 +139,10 @@ func (in *incoming) facts(err error) recoverability.Failure {
 	m, attempt := lent(in.original), in.delivery.Attempt()
 	return recoverability.Failure{
 		Err: err, MessageID: in.id, Type: firstType(m.Headers), Headers: m.Headers, Body: m.Body, Native: m.Native, Queue: in.queue,
-		Attempt: attempt.N, AttemptExact: attempt.Exact, Immediate: attempt.N + recoverability.UsedRetries(m.Headers),
-		Delayed:      recoverability.DelayedRetries(m.Headers),
-		FirstFailure: recoverability.FirstFailure(m.Headers, now), Now: now,
-		Instance: in.e.cfg.Instance, History: recoverability.ParseHistory(m.Headers.Get(header.HoldfastHistory)),
+		Attempt: attempt.N, AttemptExact: attempt.Exact, Immediate: attempt.N + fault.UsedRetries(m.Headers),
+		Delayed:      fault.DelayedRetries(m.Headers),
+		FirstFailure: fault.FirstFailure(m.Headers, now), Now: now,
+		Instance: in.e.cfg.Instance, History: fault.ParseHistory(m.Headers.Get(header.HoldfastHistory)),
 		Config: in.live.recoverability,
 	}
 }

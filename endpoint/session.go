@@ -7,8 +7,8 @@ import (
 	"sync"
 
 	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/internal/fault"
 	"github.com/holdfast-go/holdfast/pipeline"
-	"github.com/holdfast-go/holdfast/recoverability"
 	"github.com/holdfast-go/holdfast/transport"
 )
 
@@ -61,7 +61,7 @@ func (s *Session) Forward(_ context.Context, queue string) error {
 	if queue == "" {
 		return errors.New("forward: the queue is empty")
 	}
-	op := s.in.copyTo(queue, recoverability.ForwardHeaders(s.in.original.Headers), 0)
+	op := s.in.copyTo(queue, fault.ForwardHeaders(s.in.original.Headers), 0)
 	op.Message.Body = slices.Clone(op.Message.Body) // the Dispatch stage may change it
 	return s.keep(op)
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/header"
 	"github.com/holdfast-go/holdfast/internal/backoff"
+	"github.com/holdfast-go/holdfast/internal/fault"
 	"github.com/holdfast-go/holdfast/pipeline"
 	"github.com/holdfast-go/holdfast/recoverability"
 	"github.com/holdfast-go/holdfast/transport"
@@ -44,7 +45,7 @@ func (w *wayOut) settle(ctx context.Context, verb func(context.Context) error) e
 func (w *wayOut) delay(ctx context.Context, a recoverability.Delay) error {
 	f := w.rec.Failure
 	f.Headers = w.in.original.Headers
-	full := recoverability.DelayHeaders(f, w.rec.Fault)
+	full := fault.DelayHeaders(f, w.rec.Fault)
 	short := full.Clone()
 	short.Del(header.HoldfastHistory)
 	err := w.to(ctx, w.in.queue, a.For, []rung{{headers: full}, {FallbackTrimmed, short}})
@@ -115,12 +116,12 @@ func (w *wayOut) moveToError(ctx context.Context, queue string, native bool) err
 
 func (w *wayOut) toError(ctx context.Context, a recoverability.MoveToError) error {
 	w.in.logAction(ctx, a, w.rec.Failure)
-	received, fault := w.in.original.Headers, w.rec.Fault
+	received, full := w.in.original.Headers, w.rec.Fault
 	err := w.to(ctx, a.Queue, 0, []rung{
-		{headers: recoverability.ErrorHeaders(received, fault)},
-		{FallbackTrimmed, recoverability.ErrorHeaders(received, recoverability.TrimFault(fault))},
-		{FallbackMinimal, recoverability.ErrorHeaders(received, recoverability.MinimalFault(fault))},
-		{FallbackOriginal, recoverability.ErrorHeaders(received, header.Map{})},
+		{headers: fault.ErrorHeaders(received, full)},
+		{FallbackTrimmed, fault.ErrorHeaders(received, fault.Trim(full))},
+		{FallbackMinimal, fault.ErrorHeaders(received, fault.Minimal(full))},
+		{FallbackOriginal, fault.ErrorHeaders(received, header.Map{})},
 	})
 	if err == nil {
 		w.rec.Action = a

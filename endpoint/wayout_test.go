@@ -14,6 +14,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/endpoint"
 	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/internal/fault"
 	"github.com/holdfast-go/holdfast/pipeline"
 	"github.com/holdfast-go/holdfast/recoverability"
 	"github.com/holdfast-go/holdfast/transport"
@@ -406,7 +407,7 @@ func TestTheErrorQueueKnowsWhatWentBefore(t *testing.T) {
 			t.Fatalf("the error queue has %v", got)
 		}
 		var past []string
-		for _, p := range recoverability.ParseHistory(got[0].Headers.Get(header.HoldfastFaultHistory)) {
+		for _, p := range fault.ParseHistory(got[0].Headers.Get(header.HoldfastFaultHistory)) {
 			if p.Class != "*errors.errorString" || !strings.HasSuffix(p.Text, errNo.Error()) || p.Instance != "m1" {
 				t.Errorf("past %+v", p)
 			}

@@ -1,8 +1,12 @@
 package recoverability
 
-import "fmt"
+import (
+	"fmt"
 
-// Classes that [Class] gives beside those of errors with a method FaultClass.
+	"github.com/holdfast-go/holdfast/internal/errtree"
+)
+
+// Classes that [Class] returns for errors without a method FaultClass.
 const (
 	ClassTimeout       = "timeout"
 	ClassUnrecoverable = "unrecoverable"
@@ -10,13 +14,15 @@ const (
 
 const maxClass = 100 // bytes
 
-// Class groups errors: the same kind of failure has the same class at every attempt, in every
-// process and version. It is what the method FaultClass() string of err, or of an error that it
-// wraps or joins, says, the outermost first; "timeout" of a deadline that has passed, and of
-// errors whose Timeout method says so; "unrecoverable" of what [Unrecoverable] marked; else the
-// Go type of the error, looked for behind what only adds text. Errors of the endpoint say
-// "panic", "undecodable", "unhandled" (no handler, or no such type), "timeout" and
-// "crash-loop".
+// Class returns the class of an error, by which failures are grouped: it is the same at every attempt, in every process
+// and version. It is
+//   - the result of the method FaultClass() string of err, or of an error that it wraps or joins, the outermost first;
+//   - or [ClassTimeout] for a passed deadline and for errors whose Timeout method returns true;
+//   - or [ClassUnrecoverable] for an error marked by [Unrecoverable];
+//   - or the Go type of the error, without marks and without errors that only add text.
+//
+// Errors of the endpoint have the classes "panic", "undecodable", "unhandled" (no handler, or an unknown type),
+// "timeout" and "crash-loop".
 func Class(err error) string {
 	if class := ownClass(err); class != "" {
 		return class
@@ -27,18 +33,18 @@ func Class(err error) string {
 	case IsUnrecoverable(err):
 		return ClassUnrecoverable
 	}
-	return cut(fmt.Sprintf("%T", telling(err)), maxClass)
+	return errtree.Cut(fmt.Sprintf("%T", errtree.Cause(err)), maxClass)
 }
 
-// ownClass is what err says of itself, or "".
+// ownClass returns the result of err's method FaultClass, or "".
 func ownClass(err error) (class string) {
 	defer func() {
 		if recover() != nil {
 			class = ""
 		}
 	}()
-	if own := find[interface{ FaultClass() string }](err); own != nil {
-		class = cut(own.FaultClass(), maxClass)
+	if own := errtree.Find[interface{ FaultClass() string }](err); own != nil {
+		class = errtree.Cut(own.FaultClass(), maxClass)
 	}
 	return class
 }
@@ -49,6 +55,6 @@ func timedOut(err error) (yes bool) {
 			yes = false
 		}
 	}()
-	t := find[interface{ Timeout() bool }](err)
+	t := errtree.Find[interface{ Timeout() bool }](err)
 	return t != nil && t.Timeout()
 }

@@ -1,49 +1,45 @@
 package recoverability
 
-import "time"
+import (
+	"time"
 
-// Unrecoverable marks err so that the message goes to the error queue without
-// another attempt. Nil stays nil.
+	"github.com/holdfast-go/holdfast/internal/errtree"
+)
+
+type unrecoverableError struct{ errtree.Mark }
+
+type retryAfterError struct {
+	errtree.Mark
+	after time.Duration
+}
+
+// Unrecoverable marks err so that the message is moved to the error queue without another attempt. If err is nil it
+// returns nil.
 func Unrecoverable(err error) error {
 	if err == nil {
 		return nil
 	}
-	return &unrecoverableError{err}
+	return &unrecoverableError{errtree.Mark{Err: err}}
 }
 
-// IsUnrecoverable reports whether err, or an error that it wraps or joins, was marked by
-// [Unrecoverable].
+// IsUnrecoverable reports whether err, or an error that it wraps or joins, was marked by [Unrecoverable].
 func IsUnrecoverable(err error) bool {
-	return find[*unrecoverableError](err) != nil
+	return errtree.Find[*unrecoverableError](err) != nil
 }
 
-// RetryAfter marks err with the handler's own advice: try again after d rather
-// than at once. It counts as a delayed retry; where none is left, the advice is not
-// taken. Of several marks the outermost counts, of joined ones the first. A negative d
-// is 0. Nil stays nil.
+// RetryAfter marks err so that the next attempt follows after d instead of at once. It counts as a delayed retry; when
+// none is left, the mark has no effect. Of several marks the outermost counts, of joined ones the first. A negative d
+// is 0. If err is nil it returns nil.
 func RetryAfter(err error, d time.Duration) error {
 	if err == nil {
 		return nil
 	}
-	return &retryAfterError{err, max(0, d)}
+	return &retryAfterError{errtree.Mark{Err: err}, max(0, d)}
 }
 
 func retryAfter(err error) (time.Duration, bool) {
-	if r := find[*retryAfterError](err); r != nil {
+	if r := errtree.Find[*retryAfterError](err); r != nil {
 		return r.after, true
 	}
 	return 0, false
 }
-
-type unrecoverableError struct{ err error }
-
-func (e *unrecoverableError) Error() string { return e.err.Error() }
-func (e *unrecoverableError) Unwrap() error { return e.err }
-
-type retryAfterError struct {
-	err   error
-	after time.Duration
-}
-
-func (e *retryAfterError) Error() string { return e.err.Error() }
-func (e *retryAfterError) Unwrap() error { return e.err }

@@ -50,6 +50,16 @@ type Failure struct {
 	Config Config
 }
 
+// Past is an earlier failure of a message.
+type Past struct {
+	Time     time.Time `json:"t"`
+	Attempt  int       `json:"n,omitempty"` // in its cycle, from 1; 0 if unknown
+	Delayed  int       `json:"d,omitempty"` // delayed retries before it
+	Class    string    `json:"c"`           // of the error: see [Class]
+	Text     string    `json:"e"`           // the beginning of the error's text
+	Instance string    `json:"i,omitempty"` // the process
+}
+
 // Retries are numbers of retries. Unlike in a [Config], 0 is none.
 type Retries struct {
 	Immediate, Delayed int

@@ -1,91 +1,10 @@
 package recoverability
 
 import (
-	"errors"
-	"strings"
 	"testing"
-	"time"
-	"unicode/utf8"
 
 	"github.com/holdfast-go/holdfast/header"
 )
-
-// Whatever other producers write into the headers that Decide is asked with, it
-// decides, counts on from there and comes to an end.
-func FuzzRetryHeaders(f *testing.F) {
-	f.Add("", "", int64(0))
-	f.Add("3", "2026-03-01 12:00:00:000000 Z", first.Unix())
-	f.Add("1048576", "2026-03-01 12:00:00:000001 Z", first.Unix()-1)
-	f.Add("-1", "0000-00-00 00:00:00:000000 Z", int64(-62135596800))
-	f.Add("99999999999999999999", "9999-12-31 23:59:59:999999 Z", int64(253402300799))
-	f.Add("1e3", "2026-02-30 25:61:61:00000x Z", int64(1))
-	f.Fuzz(func(t *testing.T, retries, since string, seconds int64) {
-		now := time.Unix(seconds%253402300800, 0)
-		if now.Year() < 1 {
-			now = first
-		}
-		received := headers(header.Retries, retries, header.HoldfastFirstFailure, since, "Colour", "red")
-		failure := Failure{
-			Err: errBroken, Headers: received, Immediate: 6, Now: now,
-			Delayed: DelayedRetries(received), FirstFailure: FirstFailure(received, now),
-		}
-		if failure.Delayed < 0 || failure.Delayed > maxDelayed || failure.FirstFailure.After(now) {
-			t.Fatalf("%d delayed retries since %v, now %v", failure.Delayed, failure.FirstFailure, now)
-		}
-		switch a := (Config{}).Decide(failure).(type) {
-		case Delay:
-			if failure.Delayed >= DefaultDelayed || now.Sub(failure.FirstFailure) > maxRetryTime {
-				t.Fatalf("%v after %d delayed retries since %v", a, failure.Delayed, failure.FirstFailure)
-			}
-			if want := DefaultTimeIncrease * time.Duration(failure.Delayed+1); a.For != want {
-				t.Fatalf("%v, want %v", a, want)
-			}
-		case MoveToError:
-			if failure.Delayed < DefaultDelayed && now.Sub(failure.FirstFailure) <= maxRetryTime {
-				t.Fatalf("%v after %d delayed retries since %v", a, failure.Delayed, failure.FirstFailure)
-			}
-		default:
-			t.Fatalf("%v after Immediate was used up", a)
-		}
-		next := DelayHeaders(failure, header.Map{})
-		if got, want := DelayedRetries(next), min(failure.Delayed+1, maxDelayed); got != want {
-			t.Fatalf("the copy counts %d delayed retries, want %d", got, want)
-		}
-		if got, want := FirstFailure(next, now), failure.FirstFailure.Truncate(time.Microsecond); !got.Equal(want) {
-			t.Fatalf("the copy first failed %v, want %v", got, want)
-		}
-		if received.Get(header.Retries) != retries {
-			t.Fatal("the source headers changed")
-		}
-		if afresh := ErrorHeaders(received, header.Map{}); text(afresh) != `{"Colour":"red"}` {
-			t.Fatalf("the copy in the error queue has %s", text(afresh))
-		}
-	})
-}
-
-func FuzzFaultText(f *testing.F) {
-	f.Add("card refused", 0)
-	f.Add("日本語", maxFaultText-2)
-	f.Add("😀😀", maxFaultText-3)
-	f.Add("\xff\xfe\x80", maxFaultText-1)
-	f.Fuzz(func(t *testing.T, said string, before int) {
-		said = strings.Repeat("x", max(0, before%(2*maxFaultText))) + said
-		h := FaultHeaders(Failure{Err: errors.New(said)}, Host{})
-		got, stack := h.Get(header.ExceptionMessage), h.Get(header.ExceptionStackTrace)
-		if len(got) > maxFaultText || !utf8.ValidString(got) {
-			t.Fatalf("a text of %d bytes, valid: %v", len(got), utf8.ValidString(got))
-		}
-		if stack != "*errors.errorString: "+got {
-			t.Fatalf("a stack of %d bytes, which is not the type and the text", len(stack))
-		}
-		if utf8.ValidString(said) && !strings.HasPrefix(said, got) {
-			t.Fatal("the text is not the beginning of what the error said")
-		}
-		if utf8.ValidString(said) && len(got) < min(len(said), maxFaultText-utf8.UTFMax+1) {
-			t.Fatalf("only %d of %d bytes are left", len(got), len(said))
-		}
-	})
-}
 
 // Whatever a message says of its type, it is of each type that it names, and a rule fits
 // just those.
@@ -96,7 +15,7 @@ func FuzzTypesOfRules(f *testing.F) {
 	f.Add(";,[[", "")
 	f.Fuzz(func(t *testing.T, enclosed, name string) {
 		failure := failed(1, 0)
-		failure.Headers = headers(header.EnclosedMessageTypes, enclosed)
+		failure.Headers = header.New(header.Field{Name: header.EnclosedMessageTypes, Value: enclosed})
 		named := false
 		for each := range header.TypeNames(enclosed) {
 			named = named || each == name

@@ -1,11 +1,6 @@
 package recoverability
 
-import (
-	"fmt"
-	"strconv"
-
-	"github.com/holdfast-go/holdfast/header"
-)
+import "fmt"
 
 // DefaultCrashes is [Quarantine].Crashes unless set, and the least that After is by default.
 const DefaultCrashes = 3
@@ -84,29 +79,3 @@ func (e *CrashLoopError) Error() string {
 
 // FaultClass is [ClassCrashLoop].
 func (e *CrashLoopError) FaultClass() string { return ClassCrashLoop }
-
-// QuarantineHeaders are the headers of the copy that is moved to quarantine: those of the message,
-// and what gets lost by the move.
-func QuarantineHeaders(received header.Map, queue string, attempts int) header.Map {
-	h := received.Clone()
-	h.Set(header.HoldfastQuarantineQueue, queue)
-	h.Set(header.HoldfastQuarantineAttempts, strconv.Itoa(attempts))
-	return h
-}
-
-// LeaveQuarantine takes these headers away again: it returns the others, and what they said. Where
-// they are missing or make no sense, queue is "" and attempts is 1.
-func LeaveQuarantine(received header.Map) (h header.Map, queue string, attempts int) {
-	h = received.Clone()
-	queue = h.Get(header.HoldfastQuarantineQueue)
-	attempts, err := strconv.Atoi(h.Get(header.HoldfastQuarantineAttempts))
-	if err != nil || attempts < 1 || attempts > maxAttempts {
-		attempts = 1
-	}
-	h.Del(header.HoldfastQuarantineQueue)
-	h.Del(header.HoldfastQuarantineAttempts)
-	return h, queue, attempts
-}
-
-// maxAttempts bounds what a header is believed to say.
-const maxAttempts = 1 << 20

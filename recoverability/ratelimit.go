@@ -1,12 +1,6 @@
 package recoverability
 
-import (
-	"cmp"
-	"strconv"
-	"time"
-
-	"github.com/holdfast-go/holdfast/header"
-)
+import "time"
 
 // Defaults of [RateLimit].
 const (
@@ -75,135 +69,8 @@ func (r RateLimit) validate(bad func(format string, args ...any)) {
 	}
 }
 
-// Limiter is how a [RateLimit] stands in one scope. It is not safe for concurrent use. The clock
-// is the caller's.
-type Limiter struct {
-	RateLimit
-
-	failures int       // in a row
-	id       string    // of the first message that failed
-	several  bool      // others have
-	first    time.Time // when the first of them was
-	since    time.Time // when the limit began; zero where there is none
-	next     time.Time // when the next attempt may be
-}
-
-// Limited is since when attempts are limited, zero when they are not, and how many
-// failures there were in a row.
-func (l *Limiter) Limited() (since time.Time, failures int) { return l.since, l.failures }
-
-// Failed takes in a failure of the message with that id. It reports whether attempts were limited
-// before, so that the failure uses up no retry.
-func (l *Limiter) Failed(id string, now time.Time) (limited bool) {
-	switch {
-	case l.failures == 0:
-		l.id, l.first = id, now
-	case id != l.id:
-		l.several = true
-	}
-	l.failures++
-	limited = !l.since.IsZero()
-	lasting := l.several || now.Sub(l.first) > l.wait()
-	if !limited && lasting && l.failures >= l.After {
-		l.since = now
-	}
-	l.next = now.Add(l.wait())
-	return limited
-}
-
-// Succeeded takes in a success, which ends the limit. It reports whether there was one.
-func (l *Limiter) Succeeded() (ended bool) {
-	ended = !l.since.IsZero()
-	*l = Limiter{RateLimit: l.RateLimit}
-	return ended
-}
-
-// Until is how long the next attempt has to wait: 0 for not at all.
-func (l *Limiter) Until(now time.Time) time.Duration {
-	if l.since.IsZero() {
-		return 0
-	}
-	return max(0, l.next.Sub(now))
-}
-
-// maxDeferral bounds how long a message is put off that is held back.
-const maxDeferral = 5 * time.Minute
-
-// Deferral is how long to put a message off that is held back: Wait, and longer as the outage goes
-// on, so that the queue does not go round and round; but no more than a quarter of the time
-// that it has lasted, or 5 minutes.
-func (l *Limiter) Deferral(now time.Time) time.Duration {
-	if l.since.IsZero() {
-		return l.wait()
-	}
-	return max(l.wait(), min(now.Sub(l.since)/4, maxDeferral))
-}
-
-func (l *Limiter) wait() time.Duration {
-	if l.Wait == 0 {
-		return DefaultRateLimitWait
-	}
-	return l.Wait
-}
-
-// Mendable tells whether another attempt may succeed: the error is not unrecoverable, and no rule
-// says what becomes of the message at once.
+// Mendable reports whether another attempt may succeed: the error is not unrecoverable, and no rule has an Action for it.
 func (f Failure) Mendable() bool {
 	_, action := f.Config.ruled(f)
 	return action == nil && !f.Unrecoverable()
 }
-
-// Throttled are the failures of a message that used up no retry, because attempts were limited, since the policy last
-// decided about it.
-type Throttled struct {
-	Failures int
-	Since    time.Time // of the first; zero before
-}
-
-// Add is t with one more failure.
-func (t Throttled) Add(now time.Time) Throttled {
-	if t.Failures++; t.Failures == 1 || t.Since.IsZero() {
-		t.Since = now
-	}
-	return t
-}
-
-// Exhausted reports whether the policy is to decide about a message that has failed so often.
-func (r RateLimit) Exhausted(t Throttled, now time.Time) bool {
-	return t.Failures >= cmp.Or(r.MaxFailures, DefaultRateLimitMaxFailures) ||
-		t.Failures > 0 && now.Sub(t.Since) >= cmp.Or(r.MaxTime, DefaultRateLimitMaxTime)
-}
-
-// DeferHeaders are the headers of the copy that puts off a message which is held back: those that
-// were received, with the immediate retries that are used up already and the failures that used up none.
-func DeferHeaders(received header.Map, used int, t Throttled) header.Map {
-	h := received.Clone()
-	if used > 0 {
-		h.Set(header.HoldfastUsedRetries, strconv.Itoa(min(used, maxDelayed)))
-	}
-	h.Del(header.HoldfastThrottledFailures)
-	h.Del(header.HoldfastThrottledSince)
-	if t.Failures > 0 {
-		h.Set(header.HoldfastThrottledFailures, strconv.Itoa(min(t.Failures, maxDelayed)))
-		h.Set(header.HoldfastThrottledSince, header.FormatTime(t.Since))
-	}
-	return h
-}
-
-// ThrottledFailures are those that the headers of such a copy tell of. A time that makes no sense, or is in the
-// future, of a clock that is ahead, is now.
-func ThrottledFailures(h header.Map, now time.Time) Throttled {
-	n := count(h.Get(header.HoldfastThrottledFailures))
-	if n == 0 {
-		return Throttled{}
-	}
-	since, err := header.ParseTime(h.Get(header.HoldfastThrottledSince))
-	if err != nil || since.After(now) {
-		since = now
-	}
-	return Throttled{n, since}
-}
-
-// UsedRetries are the immediate retries of this cycle that were used up before the copy with
-// these headers was made: 0 where they say nothing that makes sense.
-func UsedRetries(h header.Map) int { return count(h.Get(header.HoldfastUsedRetries)) }

@@ -12,7 +12,7 @@ import (
 
 // ofType is a failed message of a type with a base.
 func ofType(f Failure, types string) Failure {
-	f.Headers = headers(header.EnclosedMessageTypes, types)
+	f.Headers = header.New(header.Field{Name: header.EnclosedMessageTypes, Value: types})
 	for f.Type = range header.TypeNames(types) {
 		break
 	}

@@ -7,7 +7,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/holdfast-go/holdfast/header"
-	"github.com/holdfast-go/holdfast/recoverability"
+	"github.com/holdfast-go/holdfast/internal/fault"
 )
 
 // startNewTrace is the header by which a sender, of NServiceBus too, asks the receiver for
@@ -39,7 +39,7 @@ func (c carrier) Keys() []string {
 // no part of the request that caused it, and is sampled by itself.
 func (in *instrumentation) parent(ctx context.Context, h header.Map) (context.Context, []trace.SpanStartOption) {
 	ctx = in.propagator.Extract(ctx, carrier{&h})
-	if h.Get(startNewTrace) != yes && recoverability.DelayedRetries(h) == 0 {
+	if h.Get(startNewTrace) != yes && fault.DelayedRetries(h) == 0 {
 		return ctx, nil
 	}
 	opts := []trace.SpanStartOption{trace.WithNewRoot()}

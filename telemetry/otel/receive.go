@@ -9,8 +9,8 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/internal/fault"
 	"github.com/holdfast-go/holdfast/pipeline"
-	"github.com/holdfast-go/holdfast/recoverability"
 )
 
 // receive is the outermost behavior of the Receive stage: it begins the process span.
@@ -40,7 +40,7 @@ func (in *instrumentation) received(r *pipeline.Receive) []attribute.KeyValue {
 	if id := r.Message.Headers.Get(header.ConversationID); id != "" {
 		attrs = append(attrs, semconv.MessagingMessageConversationID(id))
 	}
-	if n := recoverability.DelayedRetries(r.Message.Headers); n > 0 {
+	if n := fault.DelayedRetries(r.Message.Headers); n > 0 {
 		attrs = append(attrs, keyDelayedRetries.Int(n))
 	}
 	return attrs

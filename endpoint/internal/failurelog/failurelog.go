@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/holdfast-go/holdfast/internal/fault"
 	"github.com/holdfast-go/holdfast/recoverability"
 )
 
@@ -39,7 +40,7 @@ type Known struct {
 type entry struct {
 	Known
 	key       Key
-	throttled recoverability.Throttled // since the last failure that was counted
+	throttled fault.Throttled // since the last failure that was counted
 }
 
 // maxPast bounds the failures of one message that are remembered with texts.
@@ -58,7 +59,7 @@ func (l *Log) Count(key Key, now time.Time, first bool) Known {
 		l.drop(key)
 	}
 	e := l.touch(key)
-	e.throttled = recoverability.Throttled{}
+	e.throttled = fault.Throttled{}
 	if e.Failed++; e.Since.IsZero() {
 		e.Since = now
 	}
@@ -113,7 +114,7 @@ func (l *Log) Failed(key Key) int {
 }
 
 // SetThrottled remembers the failures that used up no retry, where no copy of the message has them in its headers.
-func (l *Log) SetThrottled(key Key, t recoverability.Throttled) {
+func (l *Log) SetThrottled(key Key, t fault.Throttled) {
 	if t.Failures == 0 {
 		return
 	}
@@ -123,13 +124,13 @@ func (l *Log) SetThrottled(key Key, t recoverability.Throttled) {
 }
 
 // Throttled returns the failures that [Log.SetThrottled] has remembered.
-func (l *Log) Throttled(key Key) recoverability.Throttled {
+func (l *Log) Throttled(key Key) fault.Throttled {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if e := l.find(key); e != nil {
 		return e.throttled
 	}
-	return recoverability.Throttled{}
+	return fault.Throttled{}
 }
 
 // Forget drops a message at the end of its cycle.

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/header"
-	"github.com/holdfast-go/holdfast/recoverability"
+	"github.com/holdfast-go/holdfast/internal/fault"
 	"github.com/holdfast-go/holdfast/transport"
 )
 
@@ -54,7 +54,7 @@ func EntryOf(m *transport.Message) Entry {
 		Endpoint: h.Get(header.ProcessingEndpoint),
 		Queue:    h.Get(header.FailedQ),
 		Error:    h.Get(header.ExceptionMessage),
-		Returns:  recoverability.Returns(h),
+		Returns:  fault.Returns(h),
 		Bytes:    len(m.Body),
 		types:    slices.Collect(header.TypeNames(h.Get(header.EnclosedMessageTypes))),
 		stack:    h.Get(header.ExceptionStackTrace),

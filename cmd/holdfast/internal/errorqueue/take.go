@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/internal/backoff"
-	"github.com/holdfast-go/holdfast/recoverability"
+	"github.com/holdfast-go/holdfast/internal/fault"
 	"github.com/holdfast-go/holdfast/transport"
 )
 
@@ -64,7 +64,7 @@ func (q *Queue) Retry(ctx context.Context, p Plan) (Outcome, error) {
 		case to == "":
 			return nil, errNoOrigin
 		}
-		back := &transport.Message{ID: m.ID, Headers: recoverability.ReturnHeaders(m.Headers), Body: m.Body, Native: m.Native}
+		back := &transport.Message{ID: m.ID, Headers: fault.ReturnHeaders(m.Headers), Body: m.Body, Native: m.Native}
 		return []transport.Operation{{Message: back, Queue: to}}, nil
 	}}
 	return t.run(ctx)

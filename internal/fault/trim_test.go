@@ -1,4 +1,4 @@
-package recoverability
+package fault
 
 import (
 	"errors"
@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/recoverability"
 )
 
 // tracedError says text, and has a stack with text in it.
@@ -25,18 +26,18 @@ func TestAStackHasTheTextOfTheErrorWholeOrNotAtAll(t *testing.T) {
 			"plain":            errors.New(text),
 			"traced":           tracedError{text, "T: " + text + "\n" + frames(3)},
 			"traced, frames":   tracedError{text, frames(4) + text + "\n" + frames(3)},
-			"text at the edge": tracedError{text, strings.Repeat("y", maxFaultText-4) + text},
+			"text at the edge": tracedError{text, strings.Repeat("y", maxText-4) + text},
 			"text twice":       tracedError{text, text + "\n" + text + frames(1)},
 			"no text in it":    tracedError{text, frames(600)},
 		} {
-			full := FaultHeaders(Failure{Err: err}, Host{})
-			for form, h := range map[string]header.Map{"full": full, "trimmed": TrimFault(full)} {
+			full := Headers(recoverability.Failure{Err: err}, Host{})
+			for form, h := range map[string]header.Map{"full": full, "trimmed": Trim(full)} {
 				said, stack := h.Get(header.ExceptionMessage), h.Get(header.ExceptionStackTrace)
 				rest := strings.ReplaceAll(stack, said, "")
 				if said == "" || strings.Contains(rest, "at x.y( a b") || strings.Contains(rest, "caf? at") || strings.Contains(rest, "such card") {
 					t.Errorf("%s, %s, %s: %d bytes of the text are left in the stack: %.60q", name, kind, form, len(rest), rest)
 				}
-				most := maxFaultText + maxTrimmed
+				most := maxText + maxTrimmed
 				if form == "trimmed" {
 					most = maxTrimmed
 				}
@@ -49,7 +50,7 @@ func TestAStackHasTheTextOfTheErrorWholeOrNotAtAll(t *testing.T) {
 }
 
 func TestTrimmedHeadersWithoutTextsStayWithout(t *testing.T) {
-	h := TrimFault(headers(header.FailedQ, "billing"))
+	h := Trim(headers(header.FailedQ, "billing"))
 	if h.Len() != 1 {
 		t.Errorf("headers %v", h)
 	}

@@ -1,4 +1,4 @@
-package recoverability_test
+package fault
 
 import (
 	"errors"
@@ -22,15 +22,15 @@ func TestAReturnedMessageHasTheHeadersThatItCameWith(t *testing.T) {
 	received.Set(header.Retries, "3")
 	received.Set(header.RetriesTimestamp, "2026-01-02 03:04:05:000000 Z")
 	received.Set(header.HoldfastFirstFailure, "2026-01-02 03:04:05:000000 Z")
-	fault := recoverability.FaultHeaders(recoverability.Failure{
+	fault := Headers(recoverability.Failure{
 		Err: errors.New("no"), Queue: "sales", Now: time.Now(), Attempt: 6, Headers: received,
-	}, recoverability.Host{})
+	}, Host{})
 	fault.Set("Holdfast.Quarantine.Attempts", "4")
 	fault.Set("NServiceBus.Retries.Timestamp", "stale") // of an NServiceBus that leaves it there
-	failed := recoverability.ErrorHeaders(received, fault)
+	failed := ErrorHeaders(received, fault)
 	failed.Set(header.RetriesTimestamp, "stale")
 
-	got := maps.Collect(recoverability.ReturnHeaders(failed).All())
+	got := maps.Collect(ReturnHeaders(failed).All())
 	for name := range maps.Collect(fault.All()) { // who handled it last may stay
 		if name == header.ProcessingEndpoint || name == header.ProcessingMachine ||
 			name == header.HostID || name == header.HostDisplayName {
@@ -47,7 +47,7 @@ func TestAReturnedMessageHasTheHeadersThatItCameWith(t *testing.T) {
 func TestReturnsAreCounted(t *testing.T) {
 	for said, want := range map[string]string{"": "1", "1": "2", "41": "42", "-3": "1", "many": "1", "99999999999999": "1"} {
 		h := header.New(header.Field{Name: header.HoldfastReturns, Value: said})
-		if got := recoverability.ReturnHeaders(h).Get(header.HoldfastReturns); got != want {
+		if got := ReturnHeaders(h).Get(header.HoldfastReturns); got != want {
 			t.Errorf("after %q: %q, want %q", said, got, want)
 		}
 	}
@@ -57,10 +57,10 @@ func TestReturnsAreCounted(t *testing.T) {
 func TestUndecodableHeadersStayOnAReturnedMessage(t *testing.T) {
 	received := header.New(header.Field{Name: header.UndecodableHeaders, Value: "{"})
 	for range 2 {
-		fault := recoverability.FaultHeaders(recoverability.Failure{
+		fault := Headers(recoverability.Failure{
 			Err: errors.New("no type"), Queue: "sales", Now: time.Now(), Attempt: 1, Headers: received,
-		}, recoverability.Host{})
-		received = recoverability.ReturnHeaders(recoverability.ErrorHeaders(received, fault))
+		}, Host{})
+		received = ReturnHeaders(ErrorHeaders(received, fault))
 		if got := received.Get(header.UndecodableHeaders); got != "{" {
 			t.Errorf("returned with %q in place of the headers", got)
 		}

@@ -1,12 +1,14 @@
-package recoverability
+package fault
 
 import (
+	"cmp"
 	"fmt"
 	"math/rand/v2"
 	"testing"
 	"time"
 
 	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/recoverability"
 )
 
 // life is what became of a message that always fails.
@@ -14,12 +16,12 @@ type life struct {
 	attempts int
 	delays   []time.Duration
 	lastWait time.Duration // from the first failure to the last decision to delay
-	end      Action
+	end      recoverability.Action
 }
 
 // live takes a message through hand-outs and delayed copies until it is given up, as
 // an endpoint would. What is known of earlier cycles comes out of the headers only.
-func live(t *testing.T, c Config, fail func() error) life {
+func live(t *testing.T, c recoverability.Config, fail func() error) life {
 	t.Helper()
 	var (
 		headers header.Map
@@ -29,14 +31,14 @@ func live(t *testing.T, c Config, fail func() error) life {
 	)
 	for immediate := 1; l.attempts < 10_000; immediate++ {
 		l.attempts++
-		f := Failure{
+		f := recoverability.Failure{
 			Err: fail(), Headers: headers, Immediate: immediate, Attempt: immediate, Now: now,
 			Delayed: DelayedRetries(headers), FirstFailure: FirstFailure(headers, now),
 		}
 		switch a := c.Decide(f).(type) {
-		case Retry:
+		case recoverability.Retry:
 			now = now.Add(time.Millisecond)
-		case Delay:
+		case recoverability.Delay:
 			headers, immediate = DelayHeaders(f, header.Map{}), 0
 			l.delays, l.lastWait = append(l.delays, a.For), now.Sub(start)
 			now = now.Add(a.For)
@@ -52,7 +54,7 @@ func live(t *testing.T, c Config, fail func() error) life {
 // never is Off where n is 0, as a Config wants it.
 func never(n int) int {
 	if n == 0 {
-		return Off
+		return recoverability.Off
 	}
 	return n
 }
@@ -62,7 +64,7 @@ func TestAlwaysFailingIsTriedExactlyAsOftenAsConfigured(t *testing.T) {
 	broken := func() error { return errBroken }
 	for range 500 {
 		immediate, delayed := r.IntN(12), r.IntN(12)
-		c := Config{
+		c := recoverability.Config{
 			Immediate: never(immediate), Delayed: never(delayed),
 			TimeIncrease: time.Duration(1 + r.IntN(int(10*time.Minute))),
 		}
@@ -70,7 +72,7 @@ func TestAlwaysFailingIsTriedExactlyAsOftenAsConfigured(t *testing.T) {
 		if want := (immediate + 1) * (delayed + 1); l.attempts != want {
 			t.Fatalf("%+v: %d attempts, want %d", c, l.attempts, want)
 		}
-		if len(l.delays) != delayed || l.end != (MoveToError{Queue: "error"}) {
+		if len(l.delays) != delayed || l.end != (recoverability.MoveToError{Queue: "error"}) {
 			t.Fatalf("%+v: %d delays, then %v; want %d, then the error queue", c, len(l.delays), l.end, delayed)
 		}
 		for i, d := range l.delays {
@@ -82,7 +84,7 @@ func TestAlwaysFailingIsTriedExactlyAsOftenAsConfigured(t *testing.T) {
 }
 
 func TestTheDefaultIs24Attempts(t *testing.T) {
-	if l := live(t, Config{}, func() error { return errBroken }); l.attempts != 24 {
+	if l := live(t, recoverability.Config{}, func() error { return errBroken }); l.attempts != 24 {
 		t.Errorf("%d attempts, want 24", l.attempts)
 	}
 }
@@ -92,7 +94,7 @@ func TestMarksNeverAddAttempts(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	for range 500 {
 		immediate, delayed := r.IntN(8), r.IntN(8)
-		c := Config{Immediate: never(immediate), Delayed: never(delayed), TimeIncrease: time.Second}
+		c := recoverability.Config{Immediate: never(immediate), Delayed: never(delayed), TimeIncrease: time.Second}
 		gaveUp := false
 		l := live(t, c, func() error {
 			switch n := r.IntN(20); {
@@ -100,9 +102,9 @@ func TestMarksNeverAddAttempts(t *testing.T) {
 				t.Fatalf("%+v: tried again after an unrecoverable error", c)
 			case n == 0:
 				gaveUp = true
-				return Unrecoverable(errBroken)
+				return recoverability.Unrecoverable(errBroken)
 			case n < 8:
-				return RetryAfter(errBroken, time.Duration(r.IntN(1000))*time.Second)
+				return recoverability.RetryAfter(errBroken, time.Duration(r.IntN(1000))*time.Second)
 			}
 			return errBroken
 		})
@@ -116,7 +118,7 @@ func TestNoDelayIsDecidedLaterThanADayAfterTheFirstFailure(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 6))
 	ended := 0
 	for range 200 {
-		c := Config{Immediate: never(r.IntN(3)), Delayed: 1 + r.IntN(30), TimeIncrease: time.Duration(1 + r.IntN(int(12*time.Hour)))}
+		c := recoverability.Config{Immediate: never(r.IntN(3)), Delayed: 1 + r.IntN(30), TimeIncrease: time.Duration(1 + r.IntN(int(12*time.Hour)))}
 		l := live(t, c, func() error { return errBroken })
 		if l.lastWait > 24*time.Hour {
 			t.Fatalf("%+v: a delay was decided %v after the first failure", c, l.lastWait)
@@ -131,18 +133,18 @@ func TestNoDelayIsDecidedLaterThanADayAfterTheFirstFailure(t *testing.T) {
 }
 
 // anyConfig is a valid one with every field that Decide reads. The last rule is of errBroken.
-func anyConfig(r *rand.Rand) Config {
-	numbers := func() (int, int, time.Duration, Delays) {
-		return r.IntN(8) - 1, r.IntN(8) - 1, time.Duration(r.Int64N(int64(5 * time.Hour))), Delays{
-			Curve: Curve(r.IntN(4)), Max: time.Duration(r.Int64N(int64(40 * time.Hour))), Jitter: float64(r.IntN(3)) / 2,
+func anyConfig(r *rand.Rand) recoverability.Config {
+	numbers := func() (int, int, time.Duration, recoverability.Delays) {
+		return r.IntN(8) - 1, r.IntN(8) - 1, time.Duration(r.Int64N(int64(5 * time.Hour))), recoverability.Delays{
+			Curve: recoverability.Curve(r.IntN(4)), Max: time.Duration(r.Int64N(int64(40 * time.Hour))), Jitter: float64(r.IntN(3)) / 2,
 		}
 	}
-	var c Config
+	var c recoverability.Config
 	c.Immediate, c.Delayed, c.TimeIncrease, c.Delays = numbers()
-	other := Rule{Errors: []Matcher{As[*cardError]()}, Action: Discard{}}
-	mine := Rule{Errors: []Matcher{Is(errBroken)}, ErrorQueue: "mine"}
+	other := recoverability.Rule{Errors: []recoverability.Matcher{recoverability.As[*cardError]()}, Action: recoverability.Discard{}}
+	mine := recoverability.Rule{Errors: []recoverability.Matcher{recoverability.Is(errBroken)}, ErrorQueue: "mine"}
 	mine.Immediate, mine.Delayed, mine.TimeIncrease, mine.Delays = numbers()
-	c.Rules = []Rule{other, mine}
+	c.Rules = []recoverability.Rule{other, mine}
 	return c
 }
 
@@ -156,7 +158,7 @@ func TestEveryConfigurationBoundsAttemptsAndDelays(t *testing.T) {
 		if err := c.Validate(); err != nil {
 			t.Fatal(err)
 		}
-		ruled := Failure{Err: errBroken, Config: c}
+		ruled := recoverability.Failure{Err: errBroken, Config: c}
 		allowed := ruled.Allowed()
 		most := (allowed.Immediate + 1) * (allowed.Delayed + 1)
 		l := live(t, c, func() error { return fmt.Errorf("handler: %w", errBroken) })
@@ -165,15 +167,17 @@ func TestEveryConfigurationBoundsAttemptsAndDelays(t *testing.T) {
 			t.Fatalf("%+v: %d attempts and %d delays, want at most %d and %d", c, l.attempts, len(l.delays), most, allowed.Delayed)
 		case len(l.delays) == allowed.Delayed && l.attempts != most:
 			t.Fatalf("%+v: %d attempts, want %d", c, l.attempts, most)
-		case l.lastWait > maxRetryTime:
+		case l.lastWait > 24*time.Hour:
 			t.Fatalf("%+v: a delay was decided %v after the first failure", c, l.lastWait)
-		case l.end != MoveToError{Queue: "mine"}:
+		case l.end != recoverability.MoveToError{Queue: "mine"}:
 			t.Fatalf("%+v: ended with %v", c, l.end)
 		}
 		if len(l.delays) < allowed.Delayed {
 			capped++
 		}
-		effective, _ := c.WithDefaults().ruled(ruled)
+		effective, rule := c.WithDefaults(), c.Rules[1]
+		effective.TimeIncrease = cmp.Or(rule.TimeIncrease, effective.TimeIncrease)
+		effective.Delays = cmp.Or(rule.Delays, effective.Delays)
 		for i, got := range l.delays {
 			whole := formula(effective, i+1)
 			if share := float64(whole) * (1 - effective.Delays.Jitter); got > whole || float64(got) < share-1 {
@@ -187,11 +191,11 @@ func TestEveryConfigurationBoundsAttemptsAndDelays(t *testing.T) {
 }
 
 // formula is the n-th delay before chance, as the documentation has it.
-func formula(c Config, n int) time.Duration {
+func formula(c recoverability.Config, n int) time.Duration {
 	d := c.TimeIncrease
 	switch c.Delays.Curve {
-	case Constant:
-	case Exponential:
+	case recoverability.Constant:
+	case recoverability.Exponential:
 		for range n - 1 {
 			d *= 2
 		}

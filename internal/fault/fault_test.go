@@ -1,4 +1,4 @@
-package recoverability
+package fault
 
 import (
 	"errors"
@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/recoverability"
 )
 
 var host = Host{Endpoint: "billing", Machine: "m1", HostID: "1f0c", DisplayName: "billing on m1"}
@@ -33,32 +34,32 @@ func headers(nameValues ...string) header.Map {
 }
 
 func TestFaultHeadersTellWhatServicePulseShows(t *testing.T) {
-	f := Failure{
+	f := recoverability.Failure{
 		Err: fmt.Errorf("handler Charge: %w", &cardError{io.EOF}), Queue: "billing-in",
 		Attempt: 6, AttemptExact: true, FirstFailure: first, Now: first.Add(61 * time.Second),
 	}
 	want := map[string]string{
 		"NServiceBus.FailedQ":                          "billing-in",
 		"NServiceBus.TimeOfFailure":                    "2026-03-01 12:01:01:000000 Z",
-		"NServiceBus.ExceptionInfo.ExceptionType":      "*recoverability.cardError",
+		"NServiceBus.ExceptionInfo.ExceptionType":      "*fault.cardError",
 		"NServiceBus.ExceptionInfo.InnerExceptionType": "*errors.errorString",
 		"NServiceBus.ExceptionInfo.Message":            "handler Charge: card refused: EOF",
-		"NServiceBus.ExceptionInfo.StackTrace":         "*recoverability.cardError: handler Charge: card refused: EOF",
+		"NServiceBus.ExceptionInfo.StackTrace":         "*fault.cardError: handler Charge: card refused: EOF",
 		"NServiceBus.ProcessingEndpoint":               "billing",
 		"NServiceBus.ProcessingMachine":                "m1",
 		"$.diagnostics.hostid":                         "1f0c",
 		"$.diagnostics.hostdisplayname":                "billing on m1",
 		"Holdfast.Fault.Attempts":                      "6",
-		"Holdfast.Fault.Class":                         "*recoverability.cardError",
+		"Holdfast.Fault.Class":                         "*fault.cardError",
 		"Holdfast.Fault.FirstFailure":                  "2026-03-01 12:00:00:000000 Z",
 	}
-	if diff := cmp.Diff(want, fields(FaultHeaders(f, host))); diff != "" {
+	if diff := cmp.Diff(want, fields(Headers(f, host))); diff != "" {
 		t.Error(diff)
 	}
 
 	f.AttemptExact = false
 	want["Holdfast.Fault.Attempts.Exact"] = "false"
-	if diff := cmp.Diff(want, fields(FaultHeaders(f, host))); diff != "" {
+	if diff := cmp.Diff(want, fields(Headers(f, host))); diff != "" {
 		t.Error("where the broker does not count:", diff)
 	}
 }
@@ -70,26 +71,26 @@ func TestFaultTypesAreThoseThatTell(t *testing.T) {
 		outside, inside string // type names
 	}{
 		"plain":                      {errBroken, "*errors.errorString", ""},
-		"one's own":                  {&cardError{errBroken}, "*recoverability.cardError", "*errors.errorString"},
-		"text around it":             {fmt.Errorf("a: %w", fmt.Errorf("b: %w", card)), "*recoverability.cardError", "*errors.errorString"},
-		"unrecoverable":              {Unrecoverable(card), "*recoverability.cardError", "*errors.errorString"},
-		"unrecoverable, text around": {fmt.Errorf("a: %w", Unrecoverable(fmt.Errorf("b: %w", card))), "*recoverability.cardError", "*errors.errorString"},
-		"retry after":                {RetryAfter(Unrecoverable(card), 0), "*recoverability.cardError", "*errors.errorString"},
-		"a mark inside":              {&cardError{Unrecoverable(embedding{errBroken})}, "*recoverability.cardError", "recoverability.embedding"},
-		"text inside":                {&cardError{fmt.Errorf("a: %w", embedding{errBroken})}, "*recoverability.cardError", "recoverability.embedding"},
-		"joined":                     {errors.Join(card, errBroken), "*errors.joinError", "*recoverability.cardError"},
-		"joined, text around":        {fmt.Errorf("a: %w", errors.Join(card, errBroken)), "*errors.joinError", "*recoverability.cardError"},
-		"several %w":                 {fmt.Errorf("%w, %w", card, errBroken), "*fmt.wrapErrors", "*recoverability.cardError"},
-		"several, the first nil":     {several{nil, card}, "recoverability.several", "*recoverability.cardError"},
-		"several, all nil":           {several{nil, nil}, "recoverability.several", ""},
-		"several, none":              {several{}, "recoverability.several", ""},
-		"Unwrap panics":              {badUnwrap{}, "recoverability.badUnwrap", ""},
-		"nil pointer":                {(*cardError)(nil), "*recoverability.cardError", ""},
+		"one's own":                  {&cardError{errBroken}, "*fault.cardError", "*errors.errorString"},
+		"text around it":             {fmt.Errorf("a: %w", fmt.Errorf("b: %w", card)), "*fault.cardError", "*errors.errorString"},
+		"unrecoverable":              {recoverability.Unrecoverable(card), "*fault.cardError", "*errors.errorString"},
+		"unrecoverable, text around": {fmt.Errorf("a: %w", recoverability.Unrecoverable(fmt.Errorf("b: %w", card))), "*fault.cardError", "*errors.errorString"},
+		"retry after":                {recoverability.RetryAfter(recoverability.Unrecoverable(card), 0), "*fault.cardError", "*errors.errorString"},
+		"a mark inside":              {&cardError{recoverability.Unrecoverable(embedding{errBroken})}, "*fault.cardError", "fault.embedding"},
+		"text inside":                {&cardError{fmt.Errorf("a: %w", embedding{errBroken})}, "*fault.cardError", "fault.embedding"},
+		"joined":                     {errors.Join(card, errBroken), "*errors.joinError", "*fault.cardError"},
+		"joined, text around":        {fmt.Errorf("a: %w", errors.Join(card, errBroken)), "*errors.joinError", "*fault.cardError"},
+		"several %w":                 {fmt.Errorf("%w, %w", card, errBroken), "*fmt.wrapErrors", "*fault.cardError"},
+		"several, the first nil":     {several{nil, card}, "fault.several", "*fault.cardError"},
+		"several, all nil":           {several{nil, nil}, "fault.several", ""},
+		"several, none":              {several{}, "fault.several", ""},
+		"Unwrap panics":              {badUnwrap{}, "fault.badUnwrap", ""},
+		"nil pointer":                {(*cardError)(nil), "*fault.cardError", ""},
 		"no error at all":            {nil, "<nil>", ""},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			h := FaultHeaders(Failure{Err: test.err}, Host{})
+			h := Headers(recoverability.Failure{Err: test.err}, Host{})
 			if got := h.Get(header.ExceptionType); got != test.outside {
 				t.Errorf("type %q, want %q", got, test.outside)
 			}
@@ -107,13 +108,13 @@ func (several) Error() string     { return "several" }
 func (s several) Unwrap() []error { return s }
 
 func TestFaultTextOfAnErrorThatCannotSpeak(t *testing.T) {
-	want := "*recoverability.cardError: its Error method panicked"
-	h := FaultHeaders(Failure{Err: (*cardError)(nil)}, Host{})
+	want := "*fault.cardError: its Error method panicked"
+	h := Headers(recoverability.Failure{Err: (*cardError)(nil)}, Host{})
 	if got := h.Get(header.ExceptionMessage); got != want {
 		t.Errorf("message %q, want %q", got, want)
 	}
-	h = FaultHeaders(Failure{Err: badError{}}, Host{})
-	if got := h.Get(header.ExceptionMessage); !strings.HasPrefix(got, "recoverability.badError: its Error") {
+	h = Headers(recoverability.Failure{Err: badError{}}, Host{})
+	if got := h.Get(header.ExceptionMessage); !strings.HasPrefix(got, "fault.badError: its Error") {
 		t.Errorf("message %q", got)
 	}
 }
@@ -129,11 +130,11 @@ func TestFaultStackIsThatOfThePanic(t *testing.T) {
 		want string
 	}{
 		"a panic":               {panicked{stack: "goroutine 1 [running]"}, "goroutine 1 [running]"},
-		"deep in the chain":     {Unrecoverable(fmt.Errorf("handler: %w", panicked{stack: "deep"})), "deep"},
-		"one that panics again": {panicked{}, "recoverability.panicked: panicked"},
+		"deep in the chain":     {recoverability.Unrecoverable(fmt.Errorf("handler: %w", panicked{stack: "deep"})), "deep"},
+		"one that panics again": {panicked{}, "fault.panicked: panicked"},
 	}
 	for name, test := range tests {
-		h := FaultHeaders(Failure{Err: test.err}, Host{})
+		h := Headers(recoverability.Failure{Err: test.err}, Host{})
 		if got := h.Get(header.ExceptionStackTrace); got != test.want {
 			t.Errorf("%s: stack %q, want %q", name, got, test.want)
 		}
@@ -167,11 +168,11 @@ func TestFaultTextsAreCutBetweenCharacters(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			h := FaultHeaders(Failure{Err: panicked{stack: test.text + " "}}, Host{})
+			h := Headers(recoverability.Failure{Err: panicked{stack: test.text + " "}}, Host{})
 			if len(h.Get(header.ExceptionStackTrace)) > most {
 				t.Error("the stack is too long")
 			}
-			h = FaultHeaders(Failure{Err: errors.New(test.text)}, Host{})
+			h = Headers(recoverability.Failure{Err: errors.New(test.text)}, Host{})
 			if got := h.Get(header.ExceptionMessage); got != test.want {
 				t.Errorf("%d bytes, want %d: …%q", len(got), len(test.want), got[max(0, len(got)-20):])
 			}
@@ -184,7 +185,7 @@ func TestFaultTextsAreCutBetweenCharacters(t *testing.T) {
 
 func TestDelayHeadersCountTheRetry(t *testing.T) {
 	received := headers("Colour", "red", header.Retries, "1", header.RetriesTimestamp, "old", header.MessageID, "7")
-	f := Failure{Headers: received, Attempt: 6, Delayed: 1, FirstFailure: first, Now: first.Add(time.Hour), Instance: "m1"}
+	f := recoverability.Failure{Headers: received, Attempt: 6, Delayed: 1, FirstFailure: first, Now: first.Add(time.Hour), Instance: "m1"}
 	want := header.New(
 		header.Field{Name: "Colour", Value: "red"},
 		header.Field{Name: header.Retries, Value: "2"},
@@ -207,7 +208,7 @@ func TestDelayHeadersCountTheRetry(t *testing.T) {
 func text(h header.Map) string { return string(h.AppendJSON(nil)) }
 
 func TestDelayHeadersOfAMessageWithoutAny(t *testing.T) {
-	h := DelayHeaders(Failure{FirstFailure: first, Now: first}, header.Map{})
+	h := DelayHeaders(recoverability.Failure{FirstFailure: first, Now: first}, header.Map{})
 	if DelayedRetries(h) != 1 || !FirstFailure(h, first.Add(time.Hour)).Equal(first) || h.Len() != 4 {
 		t.Errorf("headers %s", text(h))
 	}
@@ -241,10 +242,10 @@ func TestErrorHeadersStartTheMessageAfresh(t *testing.T) {
 }
 
 func TestErrorHeadersForgetAnEarlierFault(t *testing.T) {
-	inexact := Failure{Err: &cardError{io.EOF}, Queue: "old", Attempt: 1, FirstFailure: first, Now: first}
-	returned := ErrorHeaders(headers("Colour", "red", header.ExceptionData+"Handler type", "Old"), FaultHeaders(inexact, host))
-	now := Failure{Err: errBroken, Queue: "new", Attempt: 2, AttemptExact: true, FirstFailure: first, Now: first}
-	fault := FaultHeaders(now, host)
+	inexact := recoverability.Failure{Err: &cardError{io.EOF}, Queue: "old", Attempt: 1, FirstFailure: first, Now: first}
+	returned := ErrorHeaders(headers("Colour", "red", header.ExceptionData+"Handler type", "Old"), Headers(inexact, host))
+	now := recoverability.Failure{Err: errBroken, Queue: "new", Attempt: 2, AttemptExact: true, FirstFailure: first, Now: first}
+	fault := Headers(now, host)
 	want := fields(fault)
 	want["Colour"] = "red"
 	if diff := cmp.Diff(want, fields(ErrorHeaders(returned, fault))); diff != "" {

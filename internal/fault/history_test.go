@@ -1,4 +1,4 @@
-package recoverability
+package fault
 
 import (
 	"errors"
@@ -10,19 +10,20 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/recoverability"
 )
 
 func TestTheHistoryGrowsWithEachDelayAndEndsOnTheErrorCopy(t *testing.T) {
 	var h header.Map
 	for i := range 14 {
-		f := Failure{
+		f := recoverability.Failure{
 			Err: fmt.Errorf("no %d", i), Headers: h, Attempt: 6, Delayed: i, Now: first.Add(time.Duration(i) * time.Minute),
 			Instance: "m1", History: ParseHistory(h.Get(header.HoldfastHistory)),
 		}
-		h = DelayHeaders(f, FaultHeaders(f, host))
+		h = DelayHeaders(f, Headers(f, host))
 	}
-	f := Failure{Err: errors.New("the last"), Headers: h, History: ParseHistory(h.Get(header.HoldfastHistory))}
-	copied := ErrorHeaders(h, FaultHeaders(f, host))
+	f := recoverability.Failure{Err: errors.New("the last"), Headers: h, History: ParseHistory(h.Get(header.HoldfastHistory))}
+	copied := ErrorHeaders(h, Headers(f, host))
 	if v, ok := copied.Lookup(header.HoldfastHistory); ok {
 		t.Errorf("the error copy still has %s %q", header.HoldfastHistory, v)
 	}
@@ -35,7 +36,7 @@ func TestTheHistoryGrowsWithEachDelayAndEndsOnTheErrorCopy(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Fatal(diff)
 	}
-	wantLast := Past{Time: first.Add(13 * time.Minute), Attempt: 6, Delayed: 13, Class: "*errors.errorString", Text: "no 13", Instance: "m1"}
+	wantLast := recoverability.Past{Time: first.Add(13 * time.Minute), Attempt: 6, Delayed: 13, Class: "*errors.errorString", Text: "no 13", Instance: "m1"}
 	if diff := cmp.Diff(wantLast, past[9]); diff != "" {
 		t.Error(diff)
 	}
@@ -47,8 +48,8 @@ func TestTheHistoryIsBoundedWhateverErrorsSay(t *testing.T) {
 	} {
 		var h header.Map
 		for range 20 {
-			f := Failure{Err: errors.New(text), Headers: h, Now: first, History: ParseHistory(h.Get(header.HoldfastHistory))}
-			h = DelayHeaders(f, FaultHeaders(f, host))
+			f := recoverability.Failure{Err: errors.New(text), Headers: h, Now: first, History: ParseHistory(h.Get(header.HoldfastHistory))}
+			h = DelayHeaders(f, Headers(f, host))
 		}
 		got := h.Get(header.HoldfastHistory)
 		if n := len(ParseHistory(got)); len(got) > 16<<10 || n != 10 {
@@ -72,8 +73,8 @@ func TestAHistoryThatMakesNoSenseIsNone(t *testing.T) {
 }
 
 func TestWhatWasTakenOutOfTheFaultIsNotInTheHistory(t *testing.T) {
-	f := Failure{Err: errors.New("password is hunter2"), Now: first}
-	fault := FaultHeaders(f, host)
+	f := recoverability.Failure{Err: errors.New("password is hunter2"), Now: first}
+	fault := Headers(f, host)
 	fault.Set(header.ExceptionMessage, "[left out]")
 	if text := DelayHeaders(f, fault).Get(header.HoldfastHistory); strings.Contains(text, "hunter2") || !strings.Contains(text, "[left out]") {
 		t.Errorf("history %s", text)
@@ -81,13 +82,13 @@ func TestWhatWasTakenOutOfTheFaultIsNotInTheHistory(t *testing.T) {
 }
 
 func TestATrimmedFaultIsShortAndAMinimalOneReturnsTheMessage(t *testing.T) {
-	f := Failure{
+	f := recoverability.Failure{
 		Err: errors.New(strings.Repeat("日", 1<<18)), Queue: "billing", Now: first, FirstFailure: first,
-		History: []Past{{Text: "before"}},
+		History: []recoverability.Past{{Text: "before"}},
 	}
-	fault := FaultHeaders(f, host)
+	fault := Headers(f, host)
 	fault.Set("My.Own", strings.Repeat("x", 1<<20))
-	trimmed := TrimFault(fault)
+	trimmed := Trim(fault)
 	for name, value := range trimmed.All() {
 		if len(value) > 512 {
 			t.Errorf("%s has %d bytes", name, len(value))
@@ -99,10 +100,10 @@ func TestATrimmedFaultIsShortAndAMinimalOneReturnsTheMessage(t *testing.T) {
 	want := map[string]string{
 		header.FailedQ: "billing", header.TimeOfFailure: header.FormatTime(first), header.HoldfastFaultClass: "*errors.errorString",
 	}
-	if diff := cmp.Diff(want, fields(MinimalFault(fault))); diff != "" {
+	if diff := cmp.Diff(want, fields(Minimal(fault))); diff != "" {
 		t.Error(diff)
 	}
-	if n := MinimalFault(header.Map{}).Len(); n != 0 {
+	if n := Minimal(header.Map{}).Len(); n != 0 {
 		t.Errorf("nothing has %d headers left", n)
 	}
 }

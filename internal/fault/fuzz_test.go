@@ -1,0 +1,89 @@
+package fault
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/recoverability"
+)
+
+// Whatever other producers write into the headers that Decide is asked with, it
+// decides, counts on from there and comes to an end.
+func FuzzRetryHeaders(f *testing.F) {
+	f.Add("", "", int64(0))
+	f.Add("3", "2026-03-01 12:00:00:000000 Z", first.Unix())
+	f.Add("1048576", "2026-03-01 12:00:00:000001 Z", first.Unix()-1)
+	f.Add("-1", "0000-00-00 00:00:00:000000 Z", int64(-62135596800))
+	f.Add("99999999999999999999", "9999-12-31 23:59:59:999999 Z", int64(253402300799))
+	f.Add("1e3", "2026-02-30 25:61:61:00000x Z", int64(1))
+	f.Fuzz(func(t *testing.T, retries, since string, seconds int64) {
+		now := time.Unix(seconds%253402300800, 0)
+		if now.Year() < 1 {
+			now = first
+		}
+		received := headers(header.Retries, retries, header.HoldfastFirstFailure, since, "Colour", "red")
+		failure := recoverability.Failure{
+			Err: errBroken, Headers: received, Immediate: 6, Now: now,
+			Delayed: DelayedRetries(received), FirstFailure: FirstFailure(received, now),
+		}
+		if failure.Delayed < 0 || failure.Delayed > maxCount || failure.FirstFailure.After(now) {
+			t.Fatalf("%d delayed retries since %v, now %v", failure.Delayed, failure.FirstFailure, now)
+		}
+		switch a := (recoverability.Config{}).Decide(failure).(type) {
+		case recoverability.Delay:
+			if failure.Delayed >= recoverability.DefaultDelayed || now.Sub(failure.FirstFailure) > 24*time.Hour {
+				t.Fatalf("%v after %d delayed retries since %v", a, failure.Delayed, failure.FirstFailure)
+			}
+			if want := recoverability.DefaultTimeIncrease * time.Duration(failure.Delayed+1); a.For != want {
+				t.Fatalf("%v, want %v", a, want)
+			}
+		case recoverability.MoveToError:
+			if failure.Delayed < recoverability.DefaultDelayed && now.Sub(failure.FirstFailure) <= 24*time.Hour {
+				t.Fatalf("%v after %d delayed retries since %v", a, failure.Delayed, failure.FirstFailure)
+			}
+		default:
+			t.Fatalf("%v after Immediate was used up", a)
+		}
+		next := DelayHeaders(failure, header.Map{})
+		if got, want := DelayedRetries(next), min(failure.Delayed+1, maxCount); got != want {
+			t.Fatalf("the copy counts %d delayed retries, want %d", got, want)
+		}
+		if got, want := FirstFailure(next, now), failure.FirstFailure.Truncate(time.Microsecond); !got.Equal(want) {
+			t.Fatalf("the copy first failed %v, want %v", got, want)
+		}
+		if received.Get(header.Retries) != retries {
+			t.Fatal("the source headers changed")
+		}
+		if afresh := ErrorHeaders(received, header.Map{}); text(afresh) != `{"Colour":"red"}` {
+			t.Fatalf("the copy in the error queue has %s", text(afresh))
+		}
+	})
+}
+
+func FuzzFaultText(f *testing.F) {
+	f.Add("card refused", 0)
+	f.Add("日本語", maxText-2)
+	f.Add("😀😀", maxText-3)
+	f.Add("\xff\xfe\x80", maxText-1)
+	f.Fuzz(func(t *testing.T, said string, before int) {
+		said = strings.Repeat("x", max(0, before%(2*maxText))) + said
+		h := Headers(recoverability.Failure{Err: errors.New(said)}, Host{})
+		got, stack := h.Get(header.ExceptionMessage), h.Get(header.ExceptionStackTrace)
+		if len(got) > maxText || !utf8.ValidString(got) {
+			t.Fatalf("a text of %d bytes, valid: %v", len(got), utf8.ValidString(got))
+		}
+		if stack != "*errors.errorString: "+got {
+			t.Fatalf("a stack of %d bytes, which is not the type and the text", len(stack))
+		}
+		if utf8.ValidString(said) && !strings.HasPrefix(said, got) {
+			t.Fatal("the text is not the beginning of what the error said")
+		}
+		if utf8.ValidString(said) && len(got) < min(len(said), maxText-utf8.UTFMax+1) {
+			t.Fatalf("only %d of %d bytes are left", len(got), len(said))
+		}
+	})
+}

@@ -1,0 +1,113 @@
+package fault
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/recoverability"
+)
+
+// DelayHeaders returns the headers of the copy that a delayed retry sends: those of the failed message, with the retry
+// counted, and with the failure in the history in the words of the fault headers.
+func DelayHeaders(f recoverability.Failure, fault header.Map) header.Map {
+	h := f.Headers.Clone()
+	h.Set(header.Retries, strconv.Itoa(min(f.Delayed+1, maxCount)))
+	h.Set(header.RetriesTimestamp, header.FormatTime(f.Now))
+	h.Set(header.HoldfastFirstFailure, header.FormatTime(f.FirstFailure))
+	h.Set(header.HoldfastHistory, historyText(append(slices.Clip(f.History), Past(f, fault))))
+	h.Del(header.HoldfastUsedRetries)
+	h.Del(header.HoldfastThrottledFailures)
+	h.Del(header.HoldfastThrottledSince)
+	return h
+}
+
+// DeferHeaders returns the headers of the copy that postpones a message while attempts are limited: the received ones,
+// with the immediate retries that are used up and the failures that used up none.
+func DeferHeaders(received header.Map, used int, t Throttled) header.Map {
+	h := received.Clone()
+	if used > 0 {
+		h.Set(header.HoldfastUsedRetries, strconv.Itoa(min(used, maxCount)))
+	}
+	h.Del(header.HoldfastThrottledFailures)
+	h.Del(header.HoldfastThrottledSince)
+	if t.Failures > 0 {
+		h.Set(header.HoldfastThrottledFailures, strconv.Itoa(min(t.Failures, maxCount)))
+		h.Set(header.HoldfastThrottledSince, header.FormatTime(t.Since))
+	}
+	return h
+}
+
+// ErrorHeaders returns the headers of the copy in the error queue: those of the failed message with fault, and without
+// counts of retries and headers of an earlier fault. A message that is returned from there starts with all its attempts.
+func ErrorHeaders(received, fault header.Map) header.Map {
+	h := without(received, fault.Len(), countsRetries, describesFault)
+	for name, value := range fault.All() {
+		h.Set(name, value)
+	}
+	return h
+}
+
+// ReturnHeaders returns the headers of a message that is returned from the error queue to its queue: those that it was
+// sent with, as far as they are known. Headers of the fault and counts of retries, of Holdfast and of NServiceBus, are
+// removed. [header.HoldfastReturns] is increased by one: so a broker that removes duplicates distinguishes the returned
+// message from the original. [header.UndecodableHeaders] stays, for the case that the message fails again.
+func ReturnHeaders(failed header.Map) header.Map {
+	h := without(failed, 1, countsRetries, describesFault, namesQueue)
+	h.Set(header.HoldfastReturns, strconv.Itoa(Returns(failed)+1))
+	return h
+}
+
+// ForwardHeaders returns the headers of a message that is forwarded to another queue: the received ones without counts,
+// first failure and history, so that the message has all its attempts there.
+func ForwardHeaders(received header.Map) header.Map { return without(received, 0, countsRetries) }
+
+// QuarantineHeaders returns the headers of the copy that is moved to quarantine: those of the message, its queue, and
+// the number of its deliveries there.
+func QuarantineHeaders(received header.Map, queue string, attempts int) header.Map {
+	h := received.Clone()
+	h.Set(header.HoldfastQuarantineQueue, queue)
+	h.Set(header.HoldfastQuarantineAttempts, strconv.Itoa(attempts))
+	return h
+}
+
+// LeaveQuarantine reverses [QuarantineHeaders]. Where the headers are missing or invalid, queue is "" and attempts is 1.
+func LeaveQuarantine(received header.Map) (h header.Map, queue string, attempts int) {
+	h = received.Clone()
+	queue = h.Get(header.HoldfastQuarantineQueue)
+	attempts = max(1, count(h.Get(header.HoldfastQuarantineAttempts)))
+	h.Del(header.HoldfastQuarantineQueue)
+	h.Del(header.HoldfastQuarantineAttempts)
+	return h, queue, attempts
+}
+
+// without returns the headers for whose names all of dropped return false, with room for more.
+func without(from header.Map, more int, dropped ...func(name string) bool) header.Map {
+	var h header.Map
+	h.Reserve(from.Len() + more)
+	for name, value := range from.All() {
+		if !slices.ContainsFunc(dropped, func(drop func(string) bool) bool { return drop(name) }) {
+			h.Set(name, value)
+		}
+	}
+	return h
+}
+
+func countsRetries(name string) bool {
+	switch name {
+	case header.Retries, header.RetriesTimestamp, header.FirstLevelRetries,
+		header.HoldfastFirstFailure, header.HoldfastHistory, header.HoldfastUsedRetries,
+		header.HoldfastThrottledFailures, header.HoldfastThrottledSince:
+		return true
+	}
+	return false
+}
+
+func describesFault(name string) bool {
+	return strings.HasPrefix(name, "NServiceBus.ExceptionInfo.") || strings.HasPrefix(name, "Holdfast.Fault.")
+}
+
+func namesQueue(name string) bool {
+	return name == header.FailedQ || name == header.TimeOfFailure || strings.HasPrefix(name, "Holdfast.Quarantine.")
+}
