@@ -20,8 +20,10 @@ RUN ?=
 
 # Makes the brokers' URLs known to what follows. Apart from eval, so that a failure is seen.
 WITH_BROKERS = urls=$$(scripts/brokers.sh up); eval "$$urls"
-# Packages one at a time: several of them load a broker and both cores at once, and
-# tests that wait for an event should not have to wait for each other.
+# How many packages are tested beside each other. Most of them wait rather than compute, each test on a virtual host, a database or
+# a node of its own.
+BESIDE ?= 3
+# Packages one at a time, where tests load a broker and all cores.
 ONE_BY_ONE = -count=1 -p=1
 # The modules of go.work. What looks at one module by itself runs without the workspace.
 MODULES = . cmd/holdfast examples
@@ -36,24 +38,29 @@ help: ## Lists the targets
 demo: bin/holdfast ## Builds the command and works through a file of orders on the embedded queue
 	bin/holdfast demo --input examples/orders.jsonl
 
+.PHONY: check
+check: lint ## What needs neither a broker nor a C compiler: lint and short tests, within 90 s once all is compiled
+	CGO_ENABLED=0 go test -short $(PKG)
+
 .PHONY: test
-test: go compiler ## Everything, with -race, on real brokers; installs and starts what is missing
+test: go compiler ## All that must hold at every commit, with -race, on real brokers; installs and starts what is missing
 # All is compiled first, for there both cores help.
 	CGO_ENABLED=1 go build -race $(PKG)
-	$(WITH_BROKERS); CGO_ENABLED=1 go test -race $(ONE_BY_ONE) -timeout=20m $(PKG)
+	$(WITH_BROKERS); CGO_ENABLED=1 go test -race -count=1 -p=$(BESIDE) -timeout=20m $(PKG)
+
+# The tests that call brokertest.Fault, and their packages.
+FAULT_TESTS = $(or $(RUN),^TestChaos)
+FAULT_PACKAGES = $(shell grep -rl --include='*_test.go' '^func TestChaos' . | xargs -n 1 dirname | sort -u)
+SIZE ?= full
 
 .PHONY: test-faults
-test-faults: go compiler ## The bad days of docs/bad-days.md at full size, and the tests of Service Bus by its other rules; make test has them in short form
-	$(WITH_BROKERS); HOLDFAST_FAULTS=1 CGO_ENABLED=1 go test -race -v $(ONE_BY_ONE) -timeout=2h -run='$(RUN)' ./internal/baddays
-	$(if $(RUN),,HOLDFAST_TEST_SERVICEBUS= $(MAKE) test-azure PROFILE='$(PROFILES)')
+test-faults: go compiler ## Kills, restarts, torture, pgbouncer, old versions, bad days: SIZE=short is what CI runs, full (the default) takes hours
+	$(WITH_BROKERS); HOLDFAST_FAULTS=$(SIZE) CGO_ENABLED=1 go test -race -v $(ONE_BY_ONE) -timeout=2h -run='$(FAULT_TESTS)' $(FAULT_PACKAGES)
+	$(if $(RUN)$(filter short,$(SIZE)),,HOLDFAST_TEST_SERVICEBUS= $(MAKE) test-azure PROFILE='$(PROFILES)')
 
 .PHONY: bench-faults
 bench-faults: go ## Rates during bad days, each beside an undisturbed run of the same minute
 	$(WITH_BROKERS); go test -run='^$$' -bench='$(BENCH)' -benchtime=1x -count=$(COUNT) -timeout=1h ./internal/baddays
-
-.PHONY: test-short
-test-short: go ## What needs neither a broker nor a C compiler; takes seconds
-	CGO_ENABLED=0 go test -short $(PKG)
 
 .PHONY: test-mssql
 test-mssql: go compiler ## SQL Server: the dialect's and the conformance suite on the server that HOLDFAST_TEST_MSSQL names
@@ -91,12 +98,12 @@ test-azure-%: go compiler
 .PHONY: test-rabbitmq
 test-rabbitmq: go compiler ## RabbitMQ of another Debian suite: SUITE=trixie has 4.0, sid what is newest
 	CGO_ENABLED=1 scripts/rabbitmq-version.sh $(SUITE) go test -race $(ONE_BY_ONE) -timeout=30m ./internal/brokertest ./transport/rabbitmq ./endpoint/acceptance ./cmd/holdfast
-	CGO_ENABLED=1 scripts/rabbitmq-version.sh $(SUITE) go test -race $(ONE_BY_ONE) -timeout=30m -run='^TestRabbitMQ$$' ./internal/baddays
+	CGO_ENABLED=1 HOLDFAST_FAULTS=short scripts/rabbitmq-version.sh $(SUITE) go test -race $(ONE_BY_ONE) -timeout=30m -run='^TestChaosDaysOfRabbitMQ$$' ./internal/baddays
 
 .PHONY: test-postgres
 test-postgres: go compiler ## PostgreSQL of another Debian suite: SUITE=trixie has 17, sid the newest
 	CGO_ENABLED=1 scripts/postgres-version.sh $(SUITE) go test -race $(ONE_BY_ONE) -timeout=30m ./internal/brokertest ./transport/postgres
-	CGO_ENABLED=1 scripts/postgres-version.sh $(SUITE) go test -race $(ONE_BY_ONE) -timeout=30m -run='^TestPostgres$$' ./internal/baddays
+	CGO_ENABLED=1 HOLDFAST_FAULTS=short scripts/postgres-version.sh $(SUITE) go test -race $(ONE_BY_ONE) -timeout=30m -run='^TestChaosDaysOfPostgreSQL$$' ./internal/baddays
 
 .PHONY: soak
 soak: go compiler ## The tests with their long runs: kills, cut connections, hours of load

@@ -17,6 +17,6 @@ compiles() {
 
 compiles && exit
 can_install || fail "go test -race needs a C compiler: install gcc and the C library's headers," \
-	"or run 'make test-short', which does without"
+	"or run 'make check', which does without"
 install gcc libc6-dev
 compiles || fail "gcc is installed, but CC=$(go env CC) still does not compile a program"

@@ -103,10 +103,8 @@ func crashWorker() error {
 	return runWorker(cfg)
 }
 
-func TestExactlyTheMessagesThatEndTheProcessAreParked(t *testing.T) {
-	if testing.Short() {
-		t.Skip("it takes half a minute for each store")
-	}
+func TestChaosExactlyPoisonMessagesAreParked(t *testing.T) {
+	brokertest.Fault(t)
 	messages := 300
 	if os.Getenv("HOLDFAST_SOAK") != "" {
 		messages = 1000

@@ -19,7 +19,8 @@ import (
 
 // The proof by cut: the connections of an endpoint break again and again while it works, and
 // in the end every message has been handled and what it sent is there.
-func TestCutConnectionsLoseNothing(t *testing.T) {
+func TestChaosCutConnectionsLoseNothing(t *testing.T) {
+	brokertest.Fault(t)
 	cuts, messages := 10, 4000
 	if os.Getenv("HOLDFAST_SOAK") != "" {
 		cuts, messages = 100, 100000

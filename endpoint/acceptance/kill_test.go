@@ -251,13 +251,11 @@ func runWorker(cfg endpoint.Config) error {
 	return nil
 }
 
-func TestKillsLoseNothingAndDoubleNothing(t *testing.T) {
+func TestChaosKillsLoseNothingAndDoubleNothing(t *testing.T) {
+	brokertest.Fault(t)
 	kills, messages := 20, 1500
-	switch {
-	case os.Getenv("HOLDFAST_SOAK") != "":
+	if os.Getenv("HOLDFAST_SOAK") != "" {
 		kills, messages = 200, 30000
-	case testing.Short():
-		kills, messages = 3, 300
 	}
 	for _, store := range []string{"sqlite", "postgres"} {
 		for _, mode := range []string{"atomic", "receiveonly"} {

@@ -39,7 +39,8 @@ const workTime = 15 * time.Millisecond
 
 const restartConcurrency = 8
 
-func TestRestartsOfRabbitMQLoseNothing(t *testing.T) {
+func TestChaosRestartsOfRabbitMQLoseNothing(t *testing.T) {
+	brokertest.Fault(t)
 	for _, kind := range []rabbitmq.QueueType{rabbitmq.Quorum, rabbitmq.Classic} {
 		t.Run(string(kind), func(t *testing.T) {
 			node := brokertest.OwnRabbitMQ(t)
@@ -58,7 +59,8 @@ func TestRestartsOfRabbitMQLoseNothing(t *testing.T) {
 	}
 }
 
-func TestRestartsOfPostgreSQLLoseNothingAndDoubleNothing(t *testing.T) {
+func TestChaosRestartsOfPostgreSQLLoseNothing(t *testing.T) {
+	brokertest.Fault(t)
 	for _, mode := range []endpoint.TransactionMode{endpoint.ReceiveOnly, endpoint.SendsAtomicWithReceive} {
 		t.Run(fmt.Sprint(mode), func(t *testing.T) {
 			node := brokertest.OwnPostgres(t)

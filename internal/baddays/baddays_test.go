@@ -8,13 +8,15 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/holdfast-go/holdfast/internal/brokertest"
 )
 
 // A day is one bad day of a broker.
 type day struct {
 	// name is the first column of the broker's table in docs/bad-days.md.
 	name string
-	// long says that the day runs in make test-faults only.
+	// long says that the day runs at full size only.
 	long bool
 	run  func(t *testing.T) outcome
 }
@@ -27,9 +29,9 @@ type outcome struct {
 }
 
 // faults reports whether the days run at full size, as they do in make test-faults.
-func faults() bool { return os.Getenv("HOLDFAST_FAULTS") != "" }
+func faults() bool { return os.Getenv("HOLDFAST_FAULTS") != "short" }
 
-// size returns full in make test-faults, else short.
+// size returns full in make test-faults, and short in its short form.
 func size(short, full int) int {
 	if faults() {
 		return full
@@ -40,6 +42,7 @@ func size(short, full int) int {
 // runDays runs the days of a broker and logs their outcomes as a table.
 func runDays(t *testing.T, broker string, days []day) {
 	t.Helper()
+	brokertest.Fault(t)
 	var table strings.Builder
 	for _, d := range days {
 		if d.long && !faults() {

@@ -12,4 +12,4 @@ var everywhereDays = []day{
 	{name: "Two versions of Holdfast on one queue", long: true, run: twoVersions},
 }
 
-func TestEveryTransport(t *testing.T) { runDays(t, "Every transport", everywhereDays) }
+func TestChaosDaysOfEveryTransport(t *testing.T) { runDays(t, "Every transport", everywhereDays) }

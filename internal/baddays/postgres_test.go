@@ -17,4 +17,4 @@ var postgresDays = []day{
 	{name: "Headers that cannot be decoded", run: postgresHeaders},
 }
 
-func TestPostgres(t *testing.T) { runDays(t, "PostgreSQL", postgresDays) }
+func TestChaosDaysOfPostgreSQL(t *testing.T) { runDays(t, "PostgreSQL", postgresDays) }

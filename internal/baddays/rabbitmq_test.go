@@ -16,4 +16,4 @@ var rabbitMQDays = []day{
 	{name: "Many delayed messages are due in the same second", long: true, run: manyDueAtOnce},
 }
 
-func TestRabbitMQ(t *testing.T) { runDays(t, "RabbitMQ", rabbitMQDays) }
+func TestChaosDaysOfRabbitMQ(t *testing.T) { runDays(t, "RabbitMQ", rabbitMQDays) }

@@ -25,7 +25,7 @@ var serviceBusDays = []day{
 	{name: "Locks end with their link", run: serviceBusEndedLocks},
 }
 
-func TestServiceBus(t *testing.T) { runDays(t, "Azure Service Bus", serviceBusDays) }
+func TestChaosDaysOfServiceBus(t *testing.T) { runDays(t, "Azure Service Bus", serviceBusDays) }
 
 // busJob is the message of these days.
 type busJob struct{ N int }

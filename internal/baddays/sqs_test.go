@@ -32,7 +32,7 @@ var sqsDays = []day{
 	{name: "Only the documented rights", run: sqsRights},
 }
 
-func TestSQS(t *testing.T) { runDays(t, "Amazon SQS", sqsDays) }
+func TestChaosDaysOfSQS(t *testing.T) { runDays(t, "Amazon SQS", sqsDays) }
 
 // sqsJob is the message of these days.
 type sqsJob struct{ N int }
