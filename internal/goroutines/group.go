@@ -1,0 +1,71 @@
+// Package goroutines starts the goroutines of a connection and waits for them when it closes.
+package goroutines
+
+import "sync"
+
+// A Group is a set of goroutines that end before Stop returns. The zero value is ready to use. A Group is safe for
+// concurrent use and must not be copied.
+type Group struct {
+	// Keep is how many goroutines wait for another function when theirs has returned. That pays where the functions
+	// need large stacks, which a new goroutine has to grow first. 0: none.
+	Keep int
+
+	mu      sync.Mutex // guards the rest, and starting against waiting
+	stopped bool
+	spare   []chan func() // of goroutines that wait for a function, the last one first
+	running sync.WaitGroup
+}
+
+// Go runs f in a goroutine and returns true. After Stop was called it returns false and does not run f.
+func (g *Group) Go(f func()) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.stopped {
+		return false
+	}
+	if last := len(g.spare) - 1; last >= 0 {
+		g.spare[last] <- f // has room: its goroutine has received the function before
+		g.spare = g.spare[:last]
+		return true
+	}
+	g.running.Go(func() { g.run(f) })
+	return true
+}
+
+// run runs f and the functions that follow.
+func (g *Group) run(f func()) {
+	var next chan func()
+	for f != nil {
+		f()
+		f = nil // a waiting goroutine keeps nothing alive
+		if next == nil && g.Keep > 0 {
+			next = make(chan func(), 1)
+		}
+		if g.keep(next) {
+			f = <-next
+		}
+	}
+}
+
+// keep reports whether the goroutine is to wait for another function, which it receives from next; nil ends it.
+func (g *Group) keep(next chan func()) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.stopped || len(g.spare) >= g.Keep {
+		return false
+	}
+	g.spare = append(g.spare, next)
+	return true
+}
+
+// Stop makes Go return false from now on, and returns when the functions that run have returned.
+func (g *Group) Stop() {
+	g.mu.Lock()
+	g.stopped = true
+	for _, next := range g.spare {
+		close(next)
+	}
+	g.spare = nil
+	g.mu.Unlock()
+	g.running.Wait()
+}
