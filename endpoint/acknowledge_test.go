@@ -17,8 +17,8 @@ import (
 )
 
 // returned are the options of a message that ServiceControl has returned from its error queue.
-func returned() []endpoint.Option {
-	return []endpoint.Option{endpoint.Header(header.RetryAcknowledgement, "acks"), endpoint.Header(header.RetryUniqueID, "u-1")}
+func returned() []endpoint.SendOption {
+	return []endpoint.SendOption{endpoint.Header(header.RetryAcknowledgement, "acks"), endpoint.Header(header.RetryUniqueID, "u-1")}
 }
 
 // A policy that discards a returned message ends the retry: ServiceControl learns of it, once, and no audit copy is made.

@@ -135,13 +135,17 @@ func TestSendingWhatCannotBeSentSaysWhyAndWhatToDo(t *testing.T) {
 		cfg.Routes = nil
 		r := start(t, cfg)
 		ctx := t.Context()
+		delayed := endpoint.OutgoingOption(func(out *pipeline.Outgoing) { out.After = 1 })
+		queued := endpoint.OutgoingOption(func(out *pipeline.Outgoing) { out.Queue = "other" })
+		const atOnce = "a published message goes to its subscribers at once: it has no queue and no delay"
 		for name, c := range map[string]struct{ got, want error }{
-			"no route":       {r.Send(ctx, shipOrder{}), errors.New("send Shop.ShipOrder: no route: add one to Config.Routes or use To")},
+			"no route":       {r.Send(ctx, shipOrder{}), errors.New("send Shop.ShipOrder: no route: register the command with a queue, as in Command[T](name).To(queue), or use the option To")},
 			"an event":       {r.Send(ctx, orderPlaced{}), errors.New("send Shop.OrderPlaced: it is an event: use Publish")},
 			"a command":      {r.Publish(ctx, shipOrder{}), errors.New("publish Shop.ShipOrder: it is a command: only events are published; use Send")},
 			"unknown":        {r.Send(ctx, unregistered{}), errors.New("send endpoint_test.unregistered: endpoint_test.unregistered: not registered: add it to Config.Messages")},
 			"nil pointer":    {r.Send(ctx, (*shipOrder)(nil)), errors.New("send *endpoint_test.shipOrder: the message is a nil *endpoint_test.shipOrder")},
-			"delayed event":  {r.Publish(ctx, orderPlaced{}, endpoint.After(1)), errors.New("publish Shop.OrderPlaced: a published message cannot be delayed")},
+			"delayed event":  {r.Publish(ctx, orderPlaced{}, delayed), errors.New("publish Shop.OrderPlaced: " + atOnce)},
+			"event's queue":  {r.Publish(ctx, orderPlaced{}, queued), errors.New("publish Shop.OrderPlaced: " + atOnce)},
 			"no id":          {r.Send(ctx, shipOrder{}, endpoint.To("other"), endpoint.MessageID("")), errors.New("send Shop.ShipOrder: the message id is empty")},
 			"negative delay": {r.Send(ctx, shipOrder{}, endpoint.To("other"), endpoint.After(-1)), errors.New("send Shop.ShipOrder: After and ExpireAfter must not be negative")},
 		} {

@@ -13,7 +13,7 @@ import (
 
 // converse sends a message of conversation c-1, whose handler sends another with opts, and gives
 // the headers of that, if it was sent.
-func converse(t *testing.T, opts ...endpoint.Option) (h header.Map, err error) {
+func converse(t *testing.T, opts ...endpoint.SendOption) (h header.Map, err error) {
 	t.Helper()
 	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		r := start(t, sales(broker, endpoint.Handle(func(ctx context.Context, s *endpoint.Session, m placeOrder) error {
@@ -32,13 +32,13 @@ func converse(t *testing.T, opts ...endpoint.Option) (h header.Map, err error) {
 func TestAMessageStaysInItsConversationUnlessItStartsANewOne(t *testing.T) {
 	for _, test := range []struct {
 		name           string
-		opts           []endpoint.Option
+		opts           []endpoint.SendOption
 		want, previous string // want "" is a new one
 	}{
 		{"by itself", nil, "c-1", ""},
-		{"the same", []endpoint.Option{endpoint.Header(header.ConversationID, "c-1")}, "c-1", ""},
-		{"a new one", []endpoint.Option{endpoint.StartNewConversation()}, "", "c-1"},
-		{"one of the caller's", []endpoint.Option{
+		{"the same", []endpoint.SendOption{endpoint.Header(header.ConversationID, "c-1")}, "c-1", ""},
+		{"a new one", []endpoint.SendOption{endpoint.StartNewConversation()}, "", "c-1"},
+		{"one of the caller's", []endpoint.SendOption{
 			endpoint.StartNewConversation(), endpoint.Header(header.ConversationID, "c-2"),
 		}, "c-2", "c-1"},
 	} {

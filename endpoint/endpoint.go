@@ -12,7 +12,6 @@ import (
 	"sync/atomic"
 
 	"github.com/holdfast-go/holdfast/endpoint/internal/failurelog"
-	"github.com/holdfast-go/holdfast/header"
 	"github.com/holdfast-go/holdfast/internal/fault"
 	"github.com/holdfast-go/holdfast/internal/pump"
 	"github.com/holdfast-go/holdfast/pipeline"
@@ -120,20 +119,20 @@ func (e *Endpoint) over() bool {
 // Send sends m, a registered command or response, to the queue of its route or of
 // [To]. It returns when the broker has accepted the message; [ErrNotRunning] before
 // Run is ready.
-func (e *Endpoint) Send(ctx context.Context, m any, opts ...Option) error {
-	return e.send(ctx, header.IntentSend, m, opts, nil)
+func (e *Endpoint) Send(ctx context.Context, m any, opts ...SendOption) error {
+	return e.send(ctx, m, "", opts, nil)
 }
 
 // SendLocal sends m, a registered command or response, to the endpoint's own queue.
-func (e *Endpoint) SendLocal(ctx context.Context, m any, opts ...Option) error {
+func (e *Endpoint) SendLocal(ctx context.Context, m any, opts ...SendOption) error {
 	return e.sendLocal(ctx, m, opts, nil)
 }
 
 // Publish sends m, a registered event, to all who subscribed to its type or one of its
 // base types. It returns when the broker has accepted it; [ErrNotRunning] before Run is
 // ready.
-func (e *Endpoint) Publish(ctx context.Context, m any, opts ...Option) error {
-	return e.send(ctx, header.IntentPublish, m, opts, nil)
+func (e *Endpoint) Publish(ctx context.Context, m any, opts ...PublishOption) error {
+	return e.publish(ctx, m, opts, nil)
 }
 
 // Cancel calls back a delayed message by its receipt, which [ReceiptIn] hands out. It fails

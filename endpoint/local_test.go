@@ -158,7 +158,7 @@ func TestAnInstanceQueueHasToBeNamedAndAskedFor(t *testing.T) {
 	}
 	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		r := start(t, sales(broker))
-		for _, opt := range []endpoint.Option{endpoint.ToThisInstance(), endpoint.ReplyToThisInstance()} {
+		for _, opt := range []endpoint.SendOption{endpoint.ToThisInstance(), endpoint.ReplyToThisInstance()} {
 			if err := r.Send(t.Context(), placeOrder{}, opt); err == nil || !strings.Contains(err.Error(), "set Config.InstanceQueue") {
 				t.Errorf("Send says %v", err)
 			}

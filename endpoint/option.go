@@ -1,6 +1,7 @@
 package endpoint
 
 import (
+	"reflect"
 	"time"
 
 	"github.com/holdfast-go/holdfast/header"
@@ -9,65 +10,107 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// Option sets something of one message that is sent, published or replied.
-type Option = pipeline.Option
+// SendOption is an option of Send and SendLocal.
+type SendOption = pipeline.SendOption
 
-// To sends to the queue of that name, whatever the routes say.
-func To(queue string) Option {
-	return func(out *pipeline.Outgoing) { out.Queue = queue }
+// PublishOption is an option of Publish.
+type PublishOption = pipeline.PublishOption
+
+// ReplyOption is an option of Reply.
+type ReplyOption = pipeline.ReplyOption
+
+// Option is an option of every call that sends a message.
+type Option interface {
+	SendOption
+	PublishOption
+	ReplyOption
 }
 
-// ToThisInstance sends to the queue of this very process, which [Config.InstanceQueue] gives it,
-// whatever the routes say.
-func ToThisInstance() Option { return To(thisInstance) }
+// DirectOption is an option of the calls that send to one queue, at once or later.
+type DirectOption interface {
+	SendOption
+	ReplyOption
+}
+
+// TxOption is an option of the calls that are possible outside a handler.
+type TxOption interface {
+	SendOption
+	PublishOption
+}
+
+// option implements them all. The functions below return the interface of the calls that it fits.
+type option func(out *pipeline.Outgoing)
+
+func (o option) ApplySend(out *pipeline.Outgoing) { o(out) }
+
+func (o option) ApplyPublish(out *pipeline.Outgoing) { o(out) }
+
+func (o option) ApplyReply(out *pipeline.Outgoing) { o(out) }
+
+// OutgoingOption makes an option of a function that changes the message before the Outgoing stage. It is for options of
+// drivers and of other packages, such as one of [pipeline.Outgoing].Properties. Fields that do not fit, such as a Queue
+// of a published message, are an error of the call.
+func OutgoingOption(f func(out *pipeline.Outgoing)) Option { return option(f) }
+
+// To sends to the queue of that name, whatever the routes say.
+func To(queue string) DirectOption {
+	return option(func(out *pipeline.Outgoing) { out.Queue = queue })
+}
+
+// ToThisInstance sends to the queue of this process, of [Config.InstanceQueue], whatever the routes say.
+func ToThisInstance() DirectOption { return To(thisInstance) }
 
 // thisInstance stands for the instance's queue until the endpoint is known. No queue has that name.
 const thisInstance = "\x00"
 
-// After delivers the message no earlier than d from now. Not for publishing.
-func After(d time.Duration) Option {
-	return func(out *pipeline.Outgoing) { out.After = d }
+// After delivers the message no earlier than d from now.
+func After(d time.Duration) DirectOption {
+	return option(func(out *pipeline.Outgoing) { out.After = d })
 }
 
-// At delivers the message no earlier than t. Not for publishing.
-func At(t time.Time) Option {
-	return func(out *pipeline.Outgoing) { out.At = t }
+// At delivers the message no earlier than t.
+func At(t time.Time) DirectOption {
+	return option(func(out *pipeline.Outgoing) { out.At = t })
 }
 
-// ExpireAfter discards the message when nobody has received it d after it was sent, or
-// after it was due.
+// ReceiptIn stores the receipt of a delayed message in r, for [Endpoint.Cancel], before Send returns. In a handler it
+// needs [Immediately].
+func ReceiptIn(r *transport.Receipt) DirectOption {
+	return option(func(out *pipeline.Outgoing) { out.Receipt = r })
+}
+
+// ExpireAfter discards the message when it has not been received d after it was sent, or after it was due.
 func ExpireAfter(d time.Duration) Option {
-	return func(out *pipeline.Outgoing) { out.TTL = d }
+	return option(func(out *pipeline.Outgoing) { out.TTL = d })
 }
 
 // ReplyTo has replies sent to the queue of that name instead of the endpoint's own.
 func ReplyTo(queue string) Option {
-	return func(out *pipeline.Outgoing) { out.ReplyTo = queue }
+	return option(func(out *pipeline.Outgoing) { out.ReplyTo = queue })
 }
 
-// ReplyToThisInstance has replies sent to the queue of this very process, which
-// [Config.InstanceQueue] gives it: for what waits in the process's memory.
+// ReplyToThisInstance has replies sent to the queue of this process, of [Config.InstanceQueue]: for a request that
+// waits in the memory of the process.
 func ReplyToThisInstance() Option { return ReplyTo(thisInstance) }
 
-// Header adds a header.
+// Header sets a header.
 func Header(name, value string) Option {
-	return func(out *pipeline.Outgoing) { out.Headers.Set(name, value) }
+	return option(func(out *pipeline.Outgoing) { out.Headers.Set(name, value) })
 }
 
-// Headers adds headers; h is not kept.
+// Headers sets headers; h is not kept.
 func Headers(h header.Map) Option {
-	return func(out *pipeline.Outgoing) {
+	return option(func(out *pipeline.Outgoing) {
 		for name, value := range h.All() {
 			out.Headers.Set(name, value)
 		}
-	}
+	})
 }
 
-// StartNewConversation gives the message a conversation id of its own, where it would have that of
-// the message being handled, which goes into the header PreviousConversationId. Followed by a
-// [Header] that sets the conversation id, it is of the caller's choosing.
+// StartNewConversation gives the message a new conversation id in place of the id of the message being handled, which
+// the header PreviousConversationId keeps. A [Header] that follows may set another conversation id.
 func StartNewConversation() Option {
-	return func(out *pipeline.Outgoing) {
+	return option(func(out *pipeline.Outgoing) {
 		out.Headers.Set(header.ConversationID, uuid.New(time.Now()))
 		if out.Incoming == nil {
 			return
@@ -75,23 +118,34 @@ func StartNewConversation() Option {
 		if previous := out.Incoming.Headers.Get(header.ConversationID); previous != "" {
 			out.Headers.Set(header.PreviousConversation, previous)
 		}
-	}
+	})
 }
 
-// MessageID gives the message an identity of the caller's choosing, for receivers
-// that recognise duplicates by it.
+// MessageID gives the message an identity of the caller's choosing, for receivers that recognise duplicates by it.
 func MessageID(id string) Option {
-	return func(out *pipeline.Outgoing) { out.MessageID = id }
+	return option(func(out *pipeline.Outgoing) { out.MessageID = id })
 }
 
-// Immediately sends at once, also when the handler fails afterwards, instead of
-// together with the handler's other messages.
+// Immediately sends the message at once and not with the handler's other messages, so it is sent even where the handler
+// fails afterwards.
 func Immediately() Option {
-	return func(out *pipeline.Outgoing) { out.Immediately = true }
+	return option(func(out *pipeline.Outgoing) { out.Immediately = true })
 }
 
-// ReceiptIn stores the receipt of a message, for [Endpoint.Cancel]. It is there
-// when Send returns, so within a handler it goes with [Immediately] only.
-func ReceiptIn(r *transport.Receipt) Option {
-	return func(out *pipeline.Outgoing) { out.Receipt = r }
+// In sends or publishes in tx, a transaction that the caller has begun in the transport's database, as a web request does,
+// and ends itself: the message is sent when tx is committed, together with the other writes in it, and never when it is
+// rolled back. It is for the methods of an [Endpoint]; the messages of a handler are sent with the message that it handles.
+//
+// The transport defines the type of tx: a pgx.Tx for postgres.Transport, a *sql.Tx on the same file for sqlite.Transport.
+// Other transports have no such transactions, and sending fails. Send uses tx and does not keep it; nothing else may use
+// it meanwhile. After an error of Send, tx goes on without the message, unless its connection is lost. A receipt is
+// valid when tx has been committed; after a rollback it must not be used.
+func In(tx any) TxOption {
+	if v := reflect.ValueOf(tx); !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil() {
+		tx = noTx{}
+	}
+	return option(func(out *pipeline.Outgoing) { out.Tx = tx })
 }
+
+// noTx stands for a nil transaction, which is an error, where a nil Outgoing.Tx is no transaction.
+type noTx struct{}

@@ -1,6 +1,7 @@
 package endpoint
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,79 +13,110 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// outgoing is a message on its way out, with room for its headers.
+// outgoing is a message that is sent, with room for its headers.
 type outgoing struct {
 	pipeline.Outgoing
-	fields [16]header.Field
+	of      *messageType
+	session *Session // nil outside a handler
+	fields  [16]header.Field
 }
 
-// send sends m, with errors that say what was to be sent. s is nil outside a handler.
-func (e *Endpoint) send(ctx context.Context, intent string, m any, opts []Option, s *Session) error {
-	live := e.live.Load()
-	if live == nil {
-		return ErrNotRunning
-	}
-	t, err := e.types.of(m)
+// send sends m to queue, or where that is empty to its route.
+func (e *Endpoint) send(ctx context.Context, m any, queue string, opts []SendOption, s *Session) error {
+	out, err := e.newOutgoing(header.IntentSend, m, s)
 	if err != nil {
-		return fmt.Errorf("%s %T: %w", verbs[intent], m, err)
+		return err
 	}
-	if err := e.sendTyped(ctx, live, intent, m, t, opts, s); err != nil {
-		return fmt.Errorf("%s %s: %w", verbs[intent], t.name, err)
+	out.Queue = cmp.Or(queue, out.of.queue)
+	for _, opt := range opts {
+		opt.ApplySend(&out.Outgoing)
 	}
-	return nil
+	return e.submit(ctx, out)
 }
 
 // sendLocal sends m to the endpoint's own queue.
-func (e *Endpoint) sendLocal(ctx context.Context, m any, opts []Option, s *Session) error {
+func (e *Endpoint) sendLocal(ctx context.Context, m any, opts []SendOption, s *Session) error {
 	if e.cfg.SendOnly {
 		return fmt.Errorf("send %T: the endpoint has no queue of its own: it is SendOnly", m)
 	}
-	return e.send(ctx, header.IntentSend, m, append([]Option{To(e.cfg.Name)}, opts...), s)
+	return e.send(ctx, m, e.cfg.Name, opts, s)
 }
 
-// sendTyped runs m through the Outgoing stage and keeps it for the session, or sends
-// it at once when there is none.
-func (e *Endpoint) sendTyped(ctx context.Context, live *live, intent string, m any, t *messageType, opts []Option, s *Session) error {
-	out := &outgoing{}
+// publish sends m to its subscribers.
+func (e *Endpoint) publish(ctx context.Context, m any, opts []PublishOption, s *Session) error {
+	out, err := e.newOutgoing(header.IntentPublish, m, s)
+	if err != nil {
+		return err
+	}
+	for _, opt := range opts {
+		opt.ApplyPublish(&out.Outgoing)
+	}
+	return e.submit(ctx, out)
+}
+
+// reply sends m to the reply-to address of the message that is handled.
+func (e *Endpoint) reply(ctx context.Context, m any, opts []ReplyOption, s *Session) error {
+	out, err := e.newOutgoing(header.IntentReply, m, s)
+	if err != nil {
+		return err
+	}
+	out.Queue = out.Incoming.Headers.Get(header.ReplyToAddress)
+	for _, opt := range opts {
+		opt.ApplyReply(&out.Outgoing)
+	}
+	return e.submit(ctx, out)
+}
+
+// newOutgoing returns the message for m before its options.
+func (e *Endpoint) newOutgoing(intent string, m any, s *Session) (*outgoing, error) {
+	if e.live.Load() == nil {
+		return nil, ErrNotRunning
+	}
+	t, err := e.types.of(m)
+	if err != nil {
+		return nil, fmt.Errorf("%s %T: %w", verbs[intent], m, err)
+	}
+	out := &outgoing{of: t, session: s}
 	out.Intent, out.Value, out.Types, out.MessageID = intent, m, t.types, uuid.New(time.Now())
 	out.Headers = header.Within(out.fields[:])
 	if s != nil {
 		out.Incoming = &s.in.receive
 	}
-	e.address(&out.Outgoing, t)
-	for _, opt := range opts {
-		opt(&out.Outgoing)
+	return out, nil
+}
+
+// submit runs a message through the Outgoing stage and keeps it for its session, or sends it where it has none. Its
+// error names the verb and the type.
+func (e *Endpoint) submit(ctx context.Context, out *outgoing) (err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("%s %s: %w", verbs[out.Intent], out.of.name, err)
+		}
+	}()
+	live := e.live.Load()
+	if live == nil {
+		return ErrNotRunning
 	}
 	if err := e.resolve(&out.Outgoing); err != nil {
 		return err
 	}
-	if err := check(&out.Outgoing, t, live); err != nil {
+	if err := check(&out.Outgoing, out.of, live); err != nil {
 		return err
 	}
 	if err := e.outgoing(ctx, &out.Outgoing); err != nil {
 		return err
 	}
-	if out.Operation.Message == nil { // a behavior kept it back
+	if out.Operation.Message == nil { // a behavior did not call next
 		return nil
 	}
-	if s != nil && !out.Immediately {
-		return s.keep(out.Operation)
+	if out.session != nil && !out.Immediately {
+		return out.session.keep(out.Operation)
 	}
 	return e.dispatchNow(ctx, &out.Outgoing)
 }
 
 var verbs = map[string]string{
 	header.IntentSend: "send", header.IntentPublish: "publish", header.IntentReply: "reply",
-}
-
-// address sets where the message goes unless an option says otherwise.
-func (e *Endpoint) address(out *pipeline.Outgoing, t *messageType) {
-	switch {
-	case out.Intent == header.IntentSend:
-		out.Queue = t.queue
-	case out.Intent == header.IntentReply && out.Incoming != nil:
-		out.Queue = out.Incoming.Headers.Get(header.ReplyToAddress)
-	}
 }
 
 // resolve puts the name of the instance's queue where an option asked for it.
@@ -105,24 +137,19 @@ func (e *Endpoint) resolve(out *pipeline.Outgoing) error {
 	return nil
 }
 
-// check finds what cannot work before anything is encoded.
+var (
+	errNilTx     = errors.New("the transaction of In is nil: begin it first")
+	errNoTx      = errors.New("the transport cannot send in a database transaction: commit first, then send without In; a crash between the two loses the message")
+	errInHandler = errors.New("In is for sends outside handlers: in a handler leave it out, and with " +
+		"SendsAtomicWithReceive write in the transaction of the session")
+)
+
+// check returns an error for a message that cannot be sent, before it is encoded.
 func check(out *pipeline.Outgoing, t *messageType, live *live) error {
-	delayed := out.After != 0 || !out.At.IsZero()
+	if err := checkDestination(out, t, live.publishes); err != nil {
+		return err
+	}
 	switch {
-	case out.Intent == header.IntentPublish && t.kind != kindEvent:
-		return fmt.Errorf("it is a %v: only events are published; use Send", t.kind)
-	case out.Intent == header.IntentPublish && out.Queue != "":
-		return errors.New("a published message goes to its subscribers: To is for Send")
-	case out.Intent == header.IntentPublish && delayed:
-		return errors.New("a published message cannot be delayed")
-	case out.Intent == header.IntentPublish && !live.publishes:
-		return errors.New("the transport cannot publish")
-	case out.Intent == header.IntentSend && t.kind == kindEvent:
-		return errors.New("it is an event: use Publish")
-	case out.Intent == header.IntentReply && out.Queue == "":
-		return errors.New("the message has no reply-to address: use To")
-	case out.Intent == header.IntentSend && out.Queue == "":
-		return errors.New("no route: add one to Config.Routes or use To")
 	case out.After < 0 || out.TTL < 0:
 		return errors.New("After and ExpireAfter must not be negative")
 	case out.MessageID == "":
@@ -130,22 +157,48 @@ func check(out *pipeline.Outgoing, t *messageType, live *live) error {
 	case out.Tx != nil && out.Incoming != nil:
 		return errInHandler
 	case out.Tx != nil && !live.joins:
-		return errNoJoiner
+		return errNoTx
 	case out.Tx == noTx{}:
 		return errNilTx
 	case out.Receipt != nil && out.Incoming != nil && !out.Immediately:
-		return errors.New("there is no receipt yet when the message leaves with the handler's others: use Immediately")
-	case delayed && live.limits.MaxDelay == 0:
-		return errors.New("the transport offers no delays")
+		return errors.New("there is no receipt yet when the message is sent with the handler's others: use Immediately")
 	}
-	if !delayed {
-		return nil
-	}
-	if d := delay(out, time.Now()); d > live.limits.MaxDelay {
-		return fmt.Errorf("a delay of %v is over the transport's %v", d, live.limits.MaxDelay)
+	return checkDelay(out, live.limits.MaxDelay)
+}
+
+// checkDestination returns an error where the verb does not fit the type or the queue.
+func checkDestination(out *pipeline.Outgoing, t *messageType, publishes bool) error {
+	switch publish := out.Intent == header.IntentPublish; {
+	case publish && t.kind != kindEvent:
+		return fmt.Errorf("it is a %v: only events are published; use Send", t.kind)
+	case publish && (out.Queue != "" || delayed(out)):
+		return errors.New("a published message goes to its subscribers at once: it has no queue and no delay")
+	case publish && !publishes:
+		return errors.New("the transport cannot publish")
+	case out.Intent == header.IntentSend && t.kind == kindEvent:
+		return errors.New("it is an event: use Publish")
+	case out.Intent == header.IntentReply && out.Queue == "":
+		return errors.New("the message has no reply-to address: use To")
+	case out.Intent == header.IntentSend && out.Queue == "":
+		return errors.New("no route: register the command with a queue, as in Command[T](name).To(queue), or use the option To")
 	}
 	return nil
 }
+
+func checkDelay(out *pipeline.Outgoing, longest time.Duration) error {
+	if !delayed(out) {
+		return nil
+	}
+	if longest == 0 {
+		return errors.New("the transport offers no delays")
+	}
+	if d := delay(out, time.Now()); d > longest {
+		return fmt.Errorf("a delay of %v is over the transport's %v", d, longest)
+	}
+	return nil
+}
+
+func delayed(out *pipeline.Outgoing) bool { return out.After != 0 || !out.At.IsZero() }
 
 // delay is how long out is to be delayed.
 func delay(out *pipeline.Outgoing, now time.Time) time.Duration {
@@ -172,6 +225,18 @@ func (e *Endpoint) encode(_ context.Context, out *pipeline.Outgoing) error {
 		out.Operation.Types = out.Types
 	}
 	return nil
+}
+
+// dispatch sends operations that belong to no message: at once, or in the caller's transaction.
+func (l *live) dispatch(ctx context.Context, d *pipeline.Dispatch) ([]transport.Receipt, error) {
+	if d.Tx == nil {
+		return l.conn.Dispatch(ctx, d.Operations)
+	}
+	dispatcher, ok := l.conn.(transport.TxDispatcher)
+	if !ok {
+		return nil, errNoTx
+	}
+	return dispatcher.DispatchIn(ctx, d.Tx, d.Operations)
 }
 
 // dispatchNow sends one message by itself.

@@ -78,7 +78,7 @@ func observed(broker *inmemory.Transport, see func(ctx context.Context, out *pip
 
 func TestAnOptionOfTheProgramsOwnReachesBehaviors(t *testing.T) {
 	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-		own := func(out *pipeline.Outgoing) { out.Properties = map[string]string{"own": "option"} }
+		own := endpoint.OutgoingOption(func(out *pipeline.Outgoing) { out.Properties = map[string]string{"own": "option"} })
 		var seen tally
 		r := start(t, observed(broker, func(_ context.Context, out *pipeline.Outgoing, next func() error) error {
 			seen.add(out.Intent + " " + out.Properties["own"])
@@ -97,7 +97,7 @@ func TestAnOptionOfTheProgramsOwnReachesBehaviors(t *testing.T) {
 
 func TestOptionsMayBeUsedAgain(t *testing.T) {
 	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-		opts := []endpoint.Option{endpoint.To("other"), endpoint.Header("Tenant", "acme")}
+		opts := []endpoint.SendOption{endpoint.To("other"), endpoint.Header("Tenant", "acme")}
 		r := start(t, sales(broker))
 		r.send(shipOrder{ID: "a"}, opts...)
 		r.send(shipOrder{ID: "b"}, opts...)

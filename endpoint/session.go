@@ -44,13 +44,13 @@ func (s *Session) Native(name string) string { return s.in.receive.Native(name) 
 
 // Send sends m, a registered command or response, to the queue of its route or of
 // [To]. It leaves when all handlers of the message have returned nil.
-func (s *Session) Send(ctx context.Context, m any, opts ...Option) error {
-	return s.in.e.send(ctx, header.IntentSend, m, opts, s)
+func (s *Session) Send(ctx context.Context, m any, opts ...SendOption) error {
+	return s.in.e.send(ctx, m, "", opts, s)
 }
 
 // SendLocal sends m, a registered command or response, to the endpoint's own queue. It leaves
 // when all handlers of the message have returned nil.
-func (s *Session) SendLocal(ctx context.Context, m any, opts ...Option) error {
+func (s *Session) SendLocal(ctx context.Context, m any, opts ...SendOption) error {
 	return s.in.e.sendLocal(ctx, m, opts, s)
 }
 
@@ -68,14 +68,14 @@ func (s *Session) Forward(_ context.Context, queue string) error {
 
 // Publish sends m, a registered event, to all who subscribed to its type or one of
 // its base types. It leaves when all handlers of the message have returned nil.
-func (s *Session) Publish(ctx context.Context, m any, opts ...Option) error {
-	return s.in.e.send(ctx, header.IntentPublish, m, opts, s)
+func (s *Session) Publish(ctx context.Context, m any, opts ...PublishOption) error {
+	return s.in.e.publish(ctx, m, opts, s)
 }
 
 // Reply sends m to where the message being handled wants its answer. It leaves when all
 // handlers of the message have returned nil.
-func (s *Session) Reply(ctx context.Context, m any, opts ...Option) error {
-	return s.in.e.send(ctx, header.IntentReply, m, opts, s)
+func (s *Session) Reply(ctx context.Context, m any, opts ...ReplyOption) error {
+	return s.in.e.reply(ctx, m, opts, s)
 }
 
 // DoNotContinue keeps the handlers that follow from being called for this message. The message

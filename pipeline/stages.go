@@ -27,12 +27,9 @@ type Pipeline struct {
 // What is sent by the Sender of an incoming message leaves when its handlers have
 // all returned nil.
 type Sender interface {
-	Send(ctx context.Context, m any, opts ...Option) error
-	Publish(ctx context.Context, m any, opts ...Option) error
+	Send(ctx context.Context, m any, opts ...SendOption) error
+	Publish(ctx context.Context, m any, opts ...PublishOption) error
 }
-
-// Option sets something of one outgoing message. Package endpoint has the options.
-type Option func(*Outgoing)
 
 // Receive is a message as it came in, before it is decoded.
 type Receive struct {

@@ -13,8 +13,8 @@ import (
 
 type noSender struct{}
 
-func (noSender) Send(context.Context, any, ...pipeline.Option) error    { return nil }
-func (noSender) Publish(context.Context, any, ...pipeline.Option) error { return nil }
+func (noSender) Send(context.Context, any, ...pipeline.SendOption) error       { return nil }
+func (noSender) Publish(context.Context, any, ...pipeline.PublishOption) error { return nil }
 
 func TestNewReceiveShowsTheMessage(t *testing.T) {
 	m := &transport.Message{

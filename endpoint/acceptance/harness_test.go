@@ -97,7 +97,7 @@ func (r *running) end() {
 	}
 }
 
-func (r *running) send(m any, opts ...endpoint.Option) {
+func (r *running) send(m any, opts ...endpoint.SendOption) {
 	r.t.Helper()
 	if err := r.Send(r.t.Context(), m, opts...); err != nil {
 		r.t.Fatal(err)

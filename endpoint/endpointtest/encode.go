@@ -14,7 +14,7 @@ import (
 
 // encode makes of m what another endpoint would put on the wire: that endpoint is run, and
 // what it is about to send is caught.
-func encode(ctx context.Context, cfg endpoint.Config, m any, opts []endpoint.Option) (*transport.Message, error) {
+func encode(ctx context.Context, cfg endpoint.Config, m any, opts []endpoint.SendOption) (*transport.Message, error) {
 	caught := catcher{}
 	sender := endpoint.Config{
 		Name: Client, SendOnly: true, Transport: &inmemory.Transport{},
@@ -56,20 +56,21 @@ func (c *catcher) behavior(next pipeline.Func[*pipeline.Outgoing]) pipeline.Func
 	}
 }
 
-// send publishes events and sends the rest: only the endpoint knows which is which.
-func (c *catcher) send(ctx context.Context, ep *endpoint.Endpoint, m any, opts []endpoint.Option) error {
-	published := append([]endpoint.Option{endpoint.ReplyTo(Client)}, opts...)
-	published = append(published, here(""))
-	if err := ep.Publish(ctx, m, published...); c.reached {
+// send publishes events and sends other messages: only the endpoint knows which m is.
+func (c *catcher) send(ctx context.Context, ep *endpoint.Endpoint, m any, opts []endpoint.SendOption) error {
+	if err := ep.Publish(ctx, m, here("", opts)); c.reached {
 		return err
 	}
-	sent := append(published[:len(published):len(published)], here(Client))
-	return ep.Send(ctx, m, sent...)
+	return ep.Send(ctx, m, here(Client, opts))
 }
 
-// here takes back what options say of where and when to send.
-func here(queue string) endpoint.Option {
-	return func(out *pipeline.Outgoing) {
+// here is opts for every verb, without the queue and the time that they may set.
+func here(queue string, opts []endpoint.SendOption) endpoint.Option {
+	return endpoint.OutgoingOption(func(out *pipeline.Outgoing) {
+		out.ReplyTo = Client
+		for _, opt := range opts {
+			opt.ApplySend(out)
+		}
 		out.Queue, out.After, out.At = queue, 0, time.Time{}
-	}
+	})
 }

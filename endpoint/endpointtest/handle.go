@@ -31,7 +31,7 @@ const defaultName = "endpoint"
 // ctx, and ends with it.
 //
 // It fails when cfg or m is not valid, and when ctx ends before the message is dealt with.
-func Handle(ctx context.Context, cfg endpoint.Config, m any, opts ...endpoint.Option) (Result, error) {
+func Handle(ctx context.Context, cfg endpoint.Config, m any, opts ...endpoint.SendOption) (Result, error) {
 	if cfg.Name == "" {
 		cfg.Name = defaultName
 	}

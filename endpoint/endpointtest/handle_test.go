@@ -49,7 +49,7 @@ func sales(handlers ...handler) endpoint.Config {
 	return cfg
 }
 
-func handle(t *testing.T, cfg endpoint.Config, m any, opts ...endpoint.Option) endpointtest.Result {
+func handle(t *testing.T, cfg endpoint.Config, m any, opts ...endpoint.SendOption) endpointtest.Result {
 	t.Helper()
 	r, err := endpointtest.Handle(t.Context(), cfg, m, opts...)
 	if err != nil {

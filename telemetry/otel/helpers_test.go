@@ -106,7 +106,7 @@ func (r *running) end() {
 	}
 }
 
-func (r *running) send(ctx context.Context, m any, opts ...endpoint.Option) {
+func (r *running) send(ctx context.Context, m any, opts ...endpoint.SendOption) {
 	r.t.Helper()
 	if err := r.Send(ctx, m, opts...); err != nil {
 		r.t.Fatal(err)

@@ -34,8 +34,8 @@ func (b *bench) extra(own int) []string {
 
 // options add the extra headers to the messages of an endpoint that has own of them. They
 // are made once.
-func (b *bench) options(own int) []endpoint.Option {
-	var opts []endpoint.Option
+func (b *bench) options(own int) []endpoint.SendOption {
+	var opts []endpoint.SendOption
 	for _, name := range b.extra(own) {
 		opts = append(opts, endpoint.Header(name, extraValue))
 	}

@@ -39,7 +39,7 @@ func (b *bench) receiver() (*endpoint.Endpoint, error) {
 
 // handler does the work.
 func (b *bench) handler() func(context.Context, *endpoint.Session, *order) error {
-	opts := append([]endpoint.Option{endpoint.To(b.out)}, b.options(headersInside)...)
+	opts := append([]endpoint.SendOption{endpoint.To(b.out)}, b.options(headersInside)...)
 	switch b.Work {
 	case Loop:
 		return func(ctx context.Context, s *endpoint.Session, o *order) error { return s.Send(ctx, o, opts...) }

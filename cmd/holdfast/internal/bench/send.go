@@ -29,7 +29,7 @@ func (b *bench) sender() (*endpoint.Endpoint, error) {
 }
 
 // sendOne sends the i-th message.
-func (b *bench) sendOne(ctx context.Context, e *endpoint.Endpoint, o *order, i int, opts []endpoint.Option) error {
+func (b *bench) sendOne(ctx context.Context, e *endpoint.Endpoint, o *order, i int, opts []endpoint.SendOption) error {
 	b.timeline.begin(i)
 	return e.Send(ctx, o, append(opts[:len(opts):len(opts)], endpoint.MessageID(messageID(i)))...)
 }
@@ -52,7 +52,7 @@ func (b *bench) runSend(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	opts := append([]endpoint.Option{endpoint.To(b.out)}, b.options(headersOutside)...)
+	opts := append([]endpoint.SendOption{endpoint.To(b.out)}, b.options(headersOutside)...)
 	runtime.GC()
 	if err := b.meter.start(b.Profile); err != nil {
 		return err
@@ -77,7 +77,7 @@ func (b *bench) sendAtRate(ctx context.Context, e *endpoint.Endpoint) error {
 	if err != nil {
 		return err
 	}
-	opts := append([]endpoint.Option{endpoint.To(b.in)}, b.options(headersOutside)...)
+	opts := append([]endpoint.SendOption{endpoint.To(b.in)}, b.options(headersOutside)...)
 	start := time.Now()
 	err = b.inParallel(ctx, senders, func(ctx context.Context, i int) error {
 		due := start.Add(time.Duration(float64(i) / b.Rate * float64(time.Second)))

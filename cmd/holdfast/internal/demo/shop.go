@@ -216,7 +216,7 @@ func (d *demo) importLines(ctx context.Context, importer *endpoint.Endpoint) err
 	defer tx.Rollback() //nolint:errcheck // after Commit it does nothing
 	for _, line := range d.input.Lines {
 		no := strconv.Itoa(line.No)
-		opts := []endpoint.Option{endpoint.MessageID(d.input.Hash + "-" + no), endpoint.Header(lineHeader, no)}
+		opts := []endpoint.SendOption{endpoint.MessageID(d.input.Hash + "-" + no), endpoint.Header(lineHeader, no)}
 		if d.Path != "" {
 			opts = append(opts, endpoint.In(tx))
 		}
