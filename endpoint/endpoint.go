@@ -30,7 +30,7 @@ type Endpoint struct {
 	failures       *failurelog.Log
 	throttles      throttles
 	unreturned     atomic.Int32 // calls of Notify functions under way, those given up included
-	turns          turns
+	notifications  notificationOrder
 
 	receive  pipeline.Func[*pipeline.Receive]
 	logical  pipeline.Func[*pipeline.Logical]

@@ -1,12 +1,6 @@
 package endpoint
 
-import (
-	"context"
-	"log/slog"
-	"time"
-
-	"github.com/holdfast-go/holdfast/recoverability"
-)
+import "github.com/holdfast-go/holdfast/recoverability"
 
 // Notification reports an action that was carried out on a failed message, or a condition that the endpoint
 // cannot mend by itself. The functions of [Config.Notify] get it after the fact, so the next attempt may
@@ -73,78 +67,3 @@ const (
 	// the endpoint is not ready meanwhile.
 	FallbackHeld Fallback = "held"
 )
-
-const (
-	notifyTimeout = 10 * time.Second
-	maxUnreturned = 100 // calls of Notify functions that were given up
-)
-
-// notify tells the user. It returns when the functions have, or their time is over.
-func (e *Endpoint) notify(ctx context.Context, n Notification) {
-	if len(e.cfg.Notify) == 0 {
-		return
-	}
-	if e.unreturned.Add(1) > maxUnreturned {
-		e.unreturned.Add(-1)
-		e.cfg.Logger.ErrorContext(ctx, "functions of Config.Notify do not return: a notification is left out", slog.String("kind", string(n.Kind)))
-		return
-	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), notifyTimeout)
-	defer cancel()
-	done := make(chan struct{})
-	go func() {
-		defer e.unreturned.Add(-1)
-		defer close(done)
-		for _, f := range e.cfg.Notify {
-			e.tell(ctx, f, n)
-		}
-	}()
-	select {
-	case <-done:
-	case <-ctx.Done():
-		e.cfg.Logger.WarnContext(ctx, "a function of Config.Notify has not returned: going on without it", slog.String("kind", string(n.Kind)))
-	}
-}
-
-// tell calls one function, which may panic.
-func (e *Endpoint) tell(ctx context.Context, f func(context.Context, Notification), n Notification) {
-	defer func() {
-		if v := recover(); v != nil {
-			e.cfg.Logger.ErrorContext(ctx, "a function of Config.Notify panicked",
-				slog.String("kind", string(n.Kind)), slog.String("panic", panicText(v)))
-		}
-	}()
-	f(ctx, n)
-}
-
-// fallBack notes what was done instead of an action, to be told once the message is settled.
-func (in *incoming) fallBack(f Fallback, instead recoverability.Action) {
-	in.fallen = append(in.fallen, Notification{Kind: FallbackTaken, Fallback: f, Action: instead})
-}
-
-// done tells of an action that was carried out, and of how it came to that.
-func (in *incoming) done(ctx context.Context, action recoverability.Action, f recoverability.Failure) {
-	for _, n := range in.fallen {
-		n.Failure = &f
-		in.e.notify(ctx, n)
-	}
-	n := Notification{Failure: &f, Action: action}
-	switch a := action.(type) {
-	case recoverability.Retry:
-		n.Kind, n.Retry = ImmediateRetry, f.Immediate
-	case recoverability.Delay:
-		n.Kind, n.Retry, n.To = DelayedRetry, f.Delayed+1, in.queue
-	case recoverability.MoveToError:
-		n.Kind, n.To = MovedToError, a.Queue
-	case recoverability.DeadLetter:
-		n.Kind = DeadLettered
-	case recoverability.Discard:
-		n.Kind = Discarded
-	}
-	in.e.notify(ctx, n)
-}
-
-// critical tells what the endpoint cannot help by itself.
-func (e *Endpoint) critical(ctx context.Context, f recoverability.Failure) {
-	e.notify(ctx, Notification{Kind: CriticalError, Failure: &f})
-}

@@ -172,14 +172,10 @@ func (q *quarantine) work(ctx context.Context) (all bool) {
 		Serial: true, Budget: q.live.budget,
 		StopTimeout: q.e.cfg.StopTimeout, Logger: q.log(),
 		Handle: func(ctx context.Context, d transport.Delivery, slot *pump.Slot) {
-			in := q.e.alone(q.live, d, slot)
-			defer func() { // also when the handler ends its goroutine
-				if in.alone.stuck {
-					stuck.Store(true)
-					end()
-				}
-			}()
-			in.run(ctx)
+			q.e.handleExclusively(ctx, q.live, d, slot, func() {
+				stuck.Store(true)
+				end()
+			})
 		},
 	})
 	q.pump.Store(p)

@@ -14,19 +14,19 @@ import (
 
 // live is what an endpoint has while it runs.
 type live struct {
-	conn      transport.Conn
-	limits    transport.Limits
-	publishes bool
-	joins     bool
-	stopping  <-chan struct{} // closed when no more messages are taken
-	settling  deadlines
-	holding   pauses
-	acks      ackQueue
-	held      atomic.Int64   // failed messages that could be neither settled nor moved, until they are released
-	sources   []source       // of the endpoint's own queues
-	untold    atomic.Int64   // notifications of messages that are being told
-	telling   sync.WaitGroup // those of rate limits
-	budget    *pump.Budget   // of all that is received
+	conn       transport.Conn
+	limits     transport.Limits
+	publishes  bool
+	joins      bool
+	stopping   <-chan struct{} // closed when no more messages are taken
+	settling   deadlines
+	holding    pauses
+	acks       ackQueue
+	held       atomic.Int64   // failed messages that could be neither settled nor moved, until they are released
+	sources    []source       // of the endpoint's own queues
+	unreported atomic.Int64   // notifications of messages that are being told
+	telling    sync.WaitGroup // those of rate limits
+	budget     *pump.Budget   // of all that is received
 
 	recoverability recoverability.Config // with what the transport and the transaction mode cannot do turned off
 
@@ -131,7 +131,7 @@ func (e *Endpoint) receiveAll(ctx context.Context, live *live) (err error) {
 	defer func() { err = errors.Join(err, closeAll(sources)) }()
 	for _, queue := range e.queues() {
 		opts := transport.ReceiverOptions{Queue: queue, CompletesFirst: e.cfg.Transactions == None}
-		own, err := e.openSource(ctx, live, opts, e.cfg.Concurrency, e.incoming(live, queue))
+		own, err := e.openSource(ctx, live, opts, e.cfg.Concurrency, e.handle(live, queue))
 		if err != nil {
 			return fmt.Errorf("endpoint %q: %w", e.cfg.Name, err)
 		}

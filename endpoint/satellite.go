@@ -11,7 +11,6 @@ import (
 
 	"github.com/holdfast-go/holdfast/internal/backoff"
 	"github.com/holdfast-go/holdfast/internal/pump"
-	"github.com/holdfast-go/holdfast/pipeline"
 	"github.com/holdfast-go/holdfast/transport"
 )
 
@@ -126,13 +125,12 @@ func (s *satellites) addTo(h *Health) {
 // handle is what the pump calls for each message of a driver's own queue. A failure keeps
 // the message where it is; the pause keeps it from spinning.
 func (s *satellites) handle(sat transport.Satellite) func(context.Context, transport.Delivery, *pump.Slot) {
-	return func(ctx context.Context, d transport.Delivery, _ *pump.Slot) {
-		in := &incoming{e: s.e, live: s.live, delivery: d, queue: sat.Queue}
-		in.prepare()
+	return func(ctx context.Context, d transport.Delivery, slot *pump.Slot) {
+		in := s.e.newIncoming(s.live, d, slot, sat.Queue)
 		if err := in.relay(ctx, sat); err != nil {
 			s.e.cfg.Logger.ErrorContext(ctx, "a message of the transport's own queue could not be processed: it stays there and is tried again",
 				slog.String("queue", sat.Queue), slog.String("message", in.id), slog.Any("error", err))
-			in.hold(ctx, err)
+			in.requeue(ctx, in.keep(ctx, err))
 		}
 	}
 }
@@ -140,23 +138,25 @@ func (s *satellites) handle(sat transport.Satellite) func(context.Context, trans
 // relay sends what the driver makes of the message, and completes it.
 func (in *incoming) relay(ctx context.Context, sat transport.Satellite) (err error) {
 	defer catchPanic(&err)
-	ops, err := sat.Handle(ctx, in.receive.Message)
+	a := in.newAttempt()
+	ops, err := sat.Handle(ctx, a.receive.Message)
 	if dead, ok := errors.AsType[*transport.DeadLetteredError](err); ok {
-		return in.bury(ctx, dead)
+		return a.bury(ctx, dead)
 	}
 	if err != nil {
 		return err
 	}
-	return in.finish(ctx, ops)
+	return in.settlement.complete(ctx, nil, ops)
 }
 
 // bury moves a message to the error queue that the broker gave up. There is nothing to decide any more,
-// so the policy is not asked. How often it was handed out is not known.
-func (in *incoming) bury(ctx context.Context, dead *transport.DeadLetteredError) error {
-	in.queue = cmp.Or(dead.Queue, in.queue)
-	rec := &pipeline.Recover{Receive: in.renewSession(), Failure: in.facts(dead)}
+// so the policy is not asked. How often it was delivered is not known.
+func (a *attempt) bury(ctx context.Context, dead *transport.DeadLetteredError) error {
+	a.queue = cmp.Or(dead.Queue, a.queue)
+	r := newRecovery(a.incoming)
+	rec := r.begin(a, a.facts(dead))
 	rec.Failure.AttemptExact = false
-	rec.Action = in.toErrorQueue()
-	rec.Fault = in.faultHeaders(ctx, rec.Failure)
-	return in.conclude(ctx, rec)
+	rec.Action = r.toErrorQueue()
+	rec.Fault = r.faultHeaders(ctx, rec.Failure)
+	return r.conclude(ctx, rec)
 }

@@ -16,7 +16,7 @@ import (
 // over when the message's handlers have returned. Its methods may be called by
 // several goroutines of the handler.
 type Session struct {
-	in *incoming
+	in *attempt
 
 	mu   sync.Mutex // guards the rest
 	over bool

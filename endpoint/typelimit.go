@@ -8,22 +8,22 @@ import (
 
 // enterLimit waits until the type's limiter, if there is one, admits the message. A behavior may have the message
 // decoded again, after which it may be of another type.
-func (in *incoming) enterLimit(ctx context.Context, l *typelimit.Limiter) error {
-	if l == nil || in.limiter == l {
+func (a *attempt) enterLimit(ctx context.Context, l *typelimit.Limiter) error {
+	if l == nil || a.limiter == l {
 		return nil
 	}
-	in.leaveLimit()
-	if err := l.Enter(ctx, in.slot); err != nil {
+	a.leaveLimit()
+	if err := l.Enter(ctx, a.slot); err != nil {
 		return err
 	}
-	in.limiter = l
+	a.limiter = l
 	return nil
 }
 
 // leaveLimit admits the next message, before the slot is freed for it.
-func (in *incoming) leaveLimit() {
-	if in.limiter != nil {
-		in.limiter.Leave()
-		in.limiter = nil
+func (a *attempt) leaveLimit() {
+	if a.limiter != nil {
+		a.limiter.Leave()
+		a.limiter = nil
 	}
 }

@@ -12,32 +12,32 @@ import (
 // decode is the end of the Receive stage: it finds the type, reads the body and
 // goes on with the Logical stage.
 func (e *Endpoint) decode(ctx context.Context, r *pipeline.Receive) error {
-	in := attempt(r)
-	t, err := in.recognise(r)
+	a := attemptOf(r)
+	t, err := a.recognise(r)
 	if err != nil {
 		return recoverability.Unrecoverable(&unhandledError{err})
 	}
-	value, err := in.read(r, t)
+	value, err := a.read(r, t)
 	if err != nil {
 		return recoverability.Unrecoverable(&undecodableError{err})
 	}
-	if err := in.enterLimit(ctx, t.limiter); err != nil {
+	if err := a.enterLimit(ctx, t.limiter); err != nil {
 		return err
 	}
-	in.logical = pipeline.Logical{Receive: r, Type: t.name, Value: value}
-	return e.logical(ctx, &in.logical)
+	a.logical = pipeline.Logical{Receive: r, Type: t.name, Value: value}
+	return e.logical(ctx, &a.logical)
 }
 
 // recognise finds the registered type of a message that somebody handles, and its handlers.
-func (in *incoming) recognise(r *pipeline.Receive) (t *messageType, err error) {
+func (a *attempt) recognise(r *pipeline.Receive) (t *messageType, err error) {
 	enclosed := r.Headers.Get(header.EnclosedMessageTypes)
-	t, in.calls = in.e.types.named(enclosed)
+	t, a.calls = a.e.types.named(enclosed)
 	switch {
 	case enclosed == "":
 		return nil, fmt.Errorf("the message has no %s header", header.EnclosedMessageTypes)
 	case t == nil:
 		return nil, fmt.Errorf("message type %q: %w", enclosed, errNotRegistered)
-	case len(in.calls) == 0:
+	case len(a.calls) == 0:
 		return nil, fmt.Errorf("message type %q: no handler: add one to Config.Handlers", t.name)
 	}
 	return t, nil
@@ -50,8 +50,8 @@ type baseValue struct {
 }
 
 // read gives the message as t, and keeps it as each further type that a handler wants it as.
-func (in *incoming) read(r *pipeline.Receive, t *messageType) (any, error) {
-	s, err := in.e.serializers.reader(r.Headers.Get(header.ContentType))
+func (a *attempt) read(r *pipeline.Receive, t *messageType) (any, error) {
+	s, err := a.e.serializers.reader(r.Headers.Get(header.ContentType))
 	if err != nil {
 		return nil, err
 	}
@@ -59,26 +59,26 @@ func (in *incoming) read(r *pipeline.Receive, t *messageType) (any, error) {
 	if err := s.Unmarshal(r.Body, value); err != nil {
 		return nil, err
 	}
-	in.bases = nil
-	for i := range in.calls {
-		as := in.calls[i].as
-		if as == t || in.as(as) != nil {
+	a.bases = nil
+	for i := range a.calls {
+		as := a.calls[i].as
+		if as == t || a.as(as) != nil {
 			continue
 		}
 		base := baseValue{as, as.newValue()}
 		if err := s.Unmarshal(r.Body, base.value); err != nil {
 			return nil, err
 		}
-		in.bases = append(in.bases, base)
+		a.bases = append(a.bases, base)
 	}
 	return value, nil
 }
 
 // as is the message as one of its base types, nil where it was not read as that.
-func (in *incoming) as(t *messageType) any {
-	for i := range in.bases {
-		if in.bases[i].of == t {
-			return in.bases[i].value
+func (a *attempt) as(t *messageType) any {
+	for i := range a.bases {
+		if a.bases[i].of == t {
+			return a.bases[i].value
 		}
 	}
 	return nil

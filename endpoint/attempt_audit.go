@@ -12,14 +12,14 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// processed is ops and what the endpoint itself sends when a message has been processed: the word
-// to ServiceControl that the retry of a failed message has worked, and the copy for the audit.
-func (in *incoming) processed(ctx context.Context, ops []transport.Operation) []transport.Operation {
-	acknowledged := in.acknowledged(ctx, ops)
-	return in.withAudit(acknowledged, len(acknowledged) > len(ops))
+// processed returns ops and what the endpoint itself sends with a processed message: the notice to
+// ServiceControl that the retry of a failed message succeeded, and the copy for the audit queue.
+func (a *attempt) processed(ctx context.Context, ops []transport.Operation) []transport.Operation {
+	acknowledged := a.acknowledged(ctx, ops)
+	return a.withAudit(acknowledged, len(acknowledged) > len(ops))
 }
 
-// acknowledged is ops and the word to ServiceControl, where it waits for one.
+// acknowledged returns ops and the notice to ServiceControl, where it expects one.
 func (in *incoming) acknowledged(ctx context.Context, ops []transport.Operation) []transport.Operation {
 	queue := in.acknowledgementQueue(ctx)
 	if queue == "" {
@@ -28,9 +28,9 @@ func (in *incoming) acknowledged(ctx context.Context, ops []transport.Operation)
 	return append(slices.Clip(ops), in.acknowledgement(queue))
 }
 
-// acknowledgementQueue is where ServiceControl, which has returned the message from its error queue,
-// wants to be told; "" is nowhere. A queue that is not there, or not to be looked at, must not fail a
-// message that was handled: ServiceControl then learns of it by the audit copy.
+// acknowledgementQueue returns the queue for the notice, which ServiceControl names in a message that it returns from
+// the error queue; "" for none. A queue that is missing, or cannot be inspected, must not fail a message that
+// was handled: ServiceControl then reads the success from the audit copy.
 func (in *incoming) acknowledgementQueue(ctx context.Context) string {
 	queue := in.original.Headers.Get(header.RetryAcknowledgement)
 	if queue == "" || in.original.Headers.Get(header.RetryUniqueID) == "" {
@@ -100,4 +100,36 @@ func (in *incoming) acknowledgement(queue string) transport.Operation {
 	m.Headers.Set(header.RetrySuccessful, header.FormatTime(now))
 	m.Headers.Set(header.RetryUniqueID, in.original.Headers.Get(header.RetryUniqueID))
 	return transport.Operation{Message: m, Queue: queue}
+}
+
+// withAudit returns ops and, where there is an audit queue, a copy of the message for it. acknowledged
+// marks the copy as acknowledged to ServiceControl, which then sends no notice of its own.
+func (a *attempt) withAudit(ops []transport.Operation, acknowledged bool) []transport.Operation {
+	if a.e.cfg.AuditQueue == "" {
+		return ops
+	}
+	headers := a.auditHeaders(time.Now())
+	if acknowledged {
+		headers.Set(header.RetryAcknowledged, "True")
+	}
+	op := a.copyTo(a.e.cfg.AuditQueue, headers, 0)
+	op.TTL = a.e.cfg.AuditExpireAfter
+	return slices.Concat(ops, []transport.Operation{op})
+}
+
+// auditHeaders returns the message's headers, and those that name the endpoint and the time of processing.
+func (a *attempt) auditHeaders(now time.Time) header.Map {
+	received := a.original.Headers
+	var h header.Map
+	h.Reserve(received.Len() + 9)
+	for name, value := range received.All() {
+		h.Set(name, value)
+	}
+	h.Set(header.ProcessingStarted, header.FormatTime(a.startedAt))
+	h.Set(header.ProcessingEnded, header.FormatTime(now))
+	h.Set(header.ProcessingEndpoint, a.e.host.Endpoint)
+	h.Set(header.ProcessingMachine, a.e.host.Machine)
+	h.Set(header.HostID, a.e.host.HostID)
+	h.Set(header.HostDisplayName, a.e.host.DisplayName)
+	return h
 }

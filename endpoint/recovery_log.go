@@ -9,34 +9,33 @@ import (
 	"github.com/holdfast-go/holdfast/recoverability"
 )
 
-// logAction writes the texts that operators of NServiceBus know. They say what is about to be done, so
-// that they stand before what comes of it, such as the next attempt. Where it cannot be
-// carried out, a line that says so follows.
-func (in *incoming) logAction(ctx context.Context, action recoverability.Action, f recoverability.Failure) {
-	if action == in.logged {
+// logAction logs the action with the texts that operators of NServiceBus know. It comes before the action, so
+// that the line precedes those of the next attempt. If the action fails, another line follows.
+func (r *recovery) logAction(ctx context.Context, action recoverability.Action, f recoverability.Failure) {
+	if action == r.logged {
 		return
 	}
-	in.logged = action
+	r.logged = action
 	level, logger, text, reason := slog.LevelInfo, "", "", ""
 	switch a := action.(type) {
 	case recoverability.Retry:
 		logger = "ImmediateRetry"
-		text = fmt.Sprintf("Immediate Retry is going to retry message '%s' because of an exception:", in.id)
+		text = fmt.Sprintf("Immediate Retry is going to retry message '%s' because of an exception:", r.id)
 	case recoverability.Delay:
 		level, logger = slog.LevelWarn, "DelayedRetry"
 		text = fmt.Sprintf("Delayed Retry will reschedule message '%s' after a delay of %s because of an exception:",
-			in.id, header.FormatDuration(a.For))
+			r.id, header.FormatDuration(a.For))
 	case recoverability.MoveToError:
 		level, logger = slog.LevelError, "MoveToError"
-		text = fmt.Sprintf("Moving message '%s' to the error queue '%s' because processing failed due to an exception:", in.id, a.Queue)
+		text = fmt.Sprintf("Moving message '%s' to the error queue '%s' because processing failed due to an exception:", r.id, a.Queue)
 	case recoverability.DeadLetter:
 		level, logger, reason = slog.LevelError, "DeadLetter", a.Reason
-		text = fmt.Sprintf("Moving message '%s' to the broker's dead-letter queue because processing failed due to an exception:", in.id)
+		text = fmt.Sprintf("Moving message '%s' to the broker's dead-letter queue because processing failed due to an exception:", r.id)
 	case recoverability.Discard:
 		logger, reason = "Discard", a.Reason
-		text = fmt.Sprintf("Discarding message '%s' because of an exception:", in.id)
+		text = fmt.Sprintf("Discarding message '%s' because of an exception:", r.id)
 	}
-	if !in.log().Enabled(ctx, level) {
+	if !r.log().Enabled(ctx, level) {
 		return
 	}
 	attrs := []slog.Attr{
@@ -47,5 +46,5 @@ func (in *incoming) logAction(ctx context.Context, action recoverability.Action,
 		attrs = append(attrs, slog.String("reason", reason))
 	}
 	//nolint:sloglint // operators search for these texts, which have the id in them
-	in.log().LogAttrs(ctx, level, text, attrs...)
+	r.log().LogAttrs(ctx, level, text, attrs...)
 }

@@ -11,42 +11,53 @@ import (
 	"github.com/holdfast-go/holdfast/recoverability"
 )
 
-// hold keeps a message that could not be dealt with from coming straight back, so
-// that nothing spins while, for instance, the error queue is missing.
-func (in *incoming) hold(ctx context.Context, err error) {
+// keep reports a message that can be neither settled nor moved, for instance because the error queue is missing.
+// The caller requeues it.
+func (in *incoming) keep(ctx context.Context, err error) stuck {
+	attempt := in.delivery.Attempt()
 	f := recoverability.Failure{
 		Err:       fmt.Errorf("message %q from %q could not be dealt with: %w", in.id, in.queue, err),
 		MessageID: in.id, Type: firstType(in.original.Headers), Queue: in.queue,
-		Attempt: in.receive.Attempt.N, AttemptExact: in.receive.Attempt.Exact, Now: time.Now(),
+		Attempt: attempt.N, AttemptExact: attempt.Exact, Now: time.Now(),
 	}
-	in.tell(in.takeTurn(), func() {
+	in.report(in.nextPlace(), func() {
 		in.e.critical(ctx, f)
-		if !in.taken {
+		if !in.settlement.completedFirst() {
 			in.e.notify(ctx, Notification{Kind: FallbackTaken, Failure: &f, Fallback: FallbackHeld})
 		}
 	})
-	if in.taken {
+	switch {
+	case in.settlement.completedFirst():
 		in.log().ErrorContext(ctx, "a failed message is lost: transaction mode None took it off its queue, and it could not be moved to the error queue",
 			slog.String("message", in.id), slog.Any("error", err))
-		return
-	}
-	in.rollback(ctx)
-	if in.alone != nil {
-		in.goBack(ctx, err)
-		return
+		return stuck{}
+	case in.exclusive != nil:
+		in.log().ErrorContext(ctx, "a failed message could not be dealt with: it leaves quarantine, or waits there if it is parked",
+			slog.String("message", in.id), slog.Bool("parked", in.exclusive.parked), slog.Any("error", err))
+		return stuck{}
 	}
 	pause := in.live.holding.next()
 	in.log().ErrorContext(ctx, "a failed message could not be dealt with: it will be handed out again",
 		slog.String("message", in.id), slog.Duration("after", pause), slog.Any("error", err))
-	in.live.held.Add(1)
-	in.live.sleep(ctx, pause)
-	in.live.held.Add(-1)
-	if err := in.settle(ctx, in.delivery.Retry); err != nil {
-		in.log().WarnContext(ctx, "a message could not be returned: the broker will do so", slog.String("message", in.id), slog.Any("error", err))
+	return stuck{pause}
+}
+
+// requeue returns a message that is stuck to its queue, after the pause, so that nothing spins.
+func (in *incoming) requeue(ctx context.Context, s stuck) {
+	switch {
+	case in.settlement.completedFirst():
+		in.settlement.state = stateAbandoned
+	case in.exclusive != nil:
+		in.exclusive.returnToOrigin(ctx)
+	default:
+		in.live.held.Add(1)
+		in.live.sleep(ctx, s.pause)
+		in.live.held.Add(-1)
+		in.settlement.retry(ctx)
 	}
 }
 
-// sleep pauses for d, or until the endpoint stops or the message is no longer ours.
+// sleep pauses for d, or until the endpoint stops or ctx ends.
 func (l *live) sleep(ctx context.Context, d time.Duration) {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -57,7 +68,7 @@ func (l *live) sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// pauses is a back-off shared by the messages that could not be dealt with.
+// pauses is a back-off shared by the messages that are stuck.
 type pauses struct {
 	mu      sync.Mutex // guards the rest
 	backoff backoff.Backoff
@@ -66,7 +77,7 @@ type pauses struct {
 
 const maxHold = 30 * time.Second
 
-// next is the pause for another message; it starts again at a second when there was
+// next returns the pause for another message. It starts again at a second when there was
 // none for a while.
 func (p *pauses) next() time.Duration {
 	p.mu.Lock()

@@ -1,0 +1,257 @@
+package endpoint
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/holdfast-go/holdfast/endpoint/internal/typelimit"
+	"github.com/holdfast-go/holdfast/internal/backoff"
+	"github.com/holdfast-go/holdfast/internal/pump"
+	"github.com/holdfast-go/holdfast/pipeline"
+	"github.com/holdfast-go/holdfast/recoverability"
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+// outcome is how an attempt ended.
+//
+//sumtype:decl
+type outcome interface{ isOutcome() }
+
+type (
+	// completed: the handlers succeeded, and the message is settled.
+	completed struct{}
+	// failed: recoverability decides. The message may be settled already, when a behavior failed afterwards.
+	failed struct{ err error }
+	// conflicted: the transaction lost a conflict, such as a deadlock. Nothing has happened.
+	conflicted struct{ err error }
+	// interrupted: the endpoint stops. The message has not failed.
+	interrupted struct{}
+	// throttled: attempts are limited, so that no retry is used up. The next attempt is made here if
+	// retry is set, else by whichever instance receives the message later.
+	throttled struct{ retry bool }
+	// busy: a queue that the message sends to takes no messages.
+	busy struct{ queue string }
+	// suspected: the process may crash over the message. It was not handled.
+	suspected struct{}
+	// leaseLost: the message is not, or no longer, this process's to settle.
+	leaseLost struct{}
+)
+
+func (completed) isOutcome()   {}
+func (failed) isOutcome()      {}
+func (conflicted) isOutcome()  {}
+func (interrupted) isOutcome() {}
+func (throttled) isOutcome()   {}
+func (busy) isOutcome()        {}
+func (suspected) isOutcome()   {}
+func (leaseLost) isOutcome()   {}
+
+// attempt is one attempt at a message: received, decoded, handled and settled.
+type attempt struct {
+	*incoming
+
+	startedAt time.Time          // set for audit copies only
+	limiter   *typelimit.Limiter // of the message's type, if the attempt has entered it
+	calls     []call             // of the handlers
+	bases     []baseValue
+	handler   *Handler // the one being invoked
+	session   Session  // of the handlers
+
+	receive  pipeline.Receive
+	logical  pipeline.Logical
+	invoke   pipeline.Invoke
+	dispatch pipeline.Dispatch
+	ops      [2]transport.Operation
+}
+
+// attemptOf returns the attempt that a stage value belongs to.
+func attemptOf(r *pipeline.Receive) *attempt { return r.Sender().(*Session).in } //nolint:errcheck // newAttempt has put it there
+
+// newAttempt returns the next attempt at the message.
+func (in *incoming) newAttempt() *attempt {
+	a := &in.first
+	if a.incoming != nil {
+		a = &attempt{}
+	}
+	m := in.original
+	if in.e.lends {
+		m = lent(m)
+	}
+	a.incoming = in
+	a.session.in, a.session.ops = a, a.ops[:0]
+	a.receive = pipeline.NewReceive(m, &a.session)
+	a.receive.Queue, a.receive.Attempt = in.queue, in.delivery.Attempt()
+	return a
+}
+
+// run makes the attempt.
+func (a *attempt) run(ctx context.Context) outcome {
+	if out := a.admit(ctx); out != nil {
+		return out
+	}
+	if a.e.cfg.AuditQueue != "" {
+		a.startedAt = time.Now()
+	}
+	out, err := a.handle(ctx)
+	if err != nil {
+		return a.fail(ctx, err)
+	}
+	a.leaveLimit()
+	return out
+}
+
+// handle runs the message through its handlers, sends what they sent and completes the message.
+// After an error the message is unsettled, unless a behavior failed last.
+func (a *attempt) handle(ctx context.Context) (out outcome, err error) {
+	defer catchPanic(&err)
+	if a.e.cfg.Transactions == None && !a.settlement.completeFirst(ctx) {
+		return leaseLost{}, nil
+	}
+	if reason := a.receive.Message.Undecodable; reason != nil {
+		return nil, recoverability.Unrecoverable(&undecodableError{fmt.Errorf("undecodable message: %w", reason)})
+	}
+	if a.exclusive == nil {
+		a.live.slow.Received(a.receive.Attempt.N)
+	}
+	if a.suspect() {
+		return suspected{}, nil
+	}
+	if a.exclusive != nil && a.exclusive.parked {
+		return nil, a.exclusive.crashLoop()
+	}
+	if err := a.e.receive(ctx, &a.receive); err != nil {
+		return nil, err
+	}
+	ops, tx := a.session.end()
+	if tx == nil { // an open transaction is part of the work: it keeps the slot
+		a.leaveLimit()
+		a.slot.Free()
+	}
+	if err := a.complete(ctx, ops); err != nil {
+		return nil, err
+	}
+	return completed{}, nil
+}
+
+// complete sends ops and completes the message, through the Dispatch stage.
+func (a *attempt) complete(ctx context.Context, ops []transport.Operation) error {
+	a.dispatch = pipeline.Dispatch{Operations: ops, Incoming: &a.receive}
+	if err := a.e.dispatch(ctx, &a.dispatch); err != nil {
+		return err
+	}
+	if a.settlement.over() {
+		return nil
+	}
+	return a.finish(ctx, nil) // a behavior kept back what was sent
+}
+
+// finish sends ops, and copies that the endpoint itself sends, and completes the message.
+func (a *attempt) finish(ctx context.Context, ops []transport.Operation) error {
+	_, tx := a.session.end()
+	return a.settlement.complete(ctx, tx, a.processed(ctx, ops))
+}
+
+// dispatchAll is the end of the Dispatch stage: the operations are sent, and the message that they
+// belong to is completed.
+func (e *Endpoint) dispatchAll(ctx context.Context, d *pipeline.Dispatch) error {
+	if d.Incoming != nil {
+		return attemptOf(d.Incoming).finish(ctx, d.Operations)
+	}
+	live := e.live.Load()
+	if live == nil {
+		return ErrNotRunning
+	}
+	var err error
+	d.Receipts, err = live.dispatch(ctx, d)
+	return soleError(err)
+}
+
+// soleError returns the error of a single operation without its wrapping.
+func soleError(err error) error {
+	var de *transport.DispatchError
+	if errors.As(err, &de) && de.Total == 1 {
+		return de.Ops[0].Err
+	}
+	return err
+}
+
+// fail returns the outcome of an attempt that ended with err. It rolls the transaction back, and frees the
+// slot unless the next attempt is made in it at once.
+func (a *attempt) fail(ctx context.Context, err error) outcome {
+	a.leaveLimit()
+	if !a.settlement.over() && a.conflicts.repeatable() && conflict(&a.session, err) {
+		a.settlement.rollback(ctx, &a.session)
+		return conflicted{err}
+	}
+	a.slot.Free()
+	if a.settlement.over() {
+		return failed{err}
+	}
+	a.settlement.rollback(ctx, &a.session)
+	if queue := a.settlement.busyQueue(); queue != "" && ctx.Err() == nil {
+		return busy{queue}
+	}
+	if out := a.interrupted(ctx, err); out != nil {
+		return out
+	}
+	if a.throttle(ctx, err) {
+		return throttled{retry: a.throttling.tries <= retriesInPlace}
+	}
+	return failed{err}
+}
+
+// interrupted returns the outcome of an attempt that was cut short, which is no failure of the
+// message; nil of any other. A message that was completed first cannot return to its queue.
+func (a *attempt) interrupted(ctx context.Context, err error) outcome {
+	switch cause := context.Cause(ctx); {
+	case cause == nil || a.settlement.completedFirst():
+		return nil
+	case errors.Is(cause, transport.ErrLeaseLost):
+		a.settlement.lose(ctx, cause)
+		return leaseLost{}
+	case errors.Is(cause, pump.ErrStopping) && cancelled(err):
+		return interrupted{}
+	}
+	return nil
+}
+
+// cancelled reports whether a handler ended because its context did. The error is the
+// user's, and may be any: it may wrap itself.
+func cancelled(err error) bool { return isCanceled(err) || isStopping(err) }
+
+var isCanceled, isStopping = recoverability.Is(context.Canceled), recoverability.Is(pump.ErrStopping)
+
+// maxConflicts bounds the attempts at one delivery whose transaction lost a conflict.
+const maxConflicts = 10
+
+// conflicts counts them. Lost conflicts use up no retry.
+type conflicts struct {
+	n     int
+	pause backoff.Backoff // jittered, so that two transactions that met do not meet again
+}
+
+func (c *conflicts) repeatable() bool { return c.n < maxConflicts }
+
+// pauseAfterConflict reports whether another attempt follows, after the pause. When ctx ends first the message is not
+// to be handled now: it is released, or another process has it.
+func (in *incoming) pauseAfterConflict(ctx context.Context, err error) bool {
+	c := &in.conflicts
+	if c.n++; c.n == 1 {
+		c.pause = backoff.Backoff{Min: 5 * time.Millisecond, Max: 200 * time.Millisecond}
+	}
+	if cause := c.pause.Wait(ctx); cause != nil {
+		in.slot.Free()
+		if errors.Is(cause, transport.ErrLeaseLost) {
+			in.settlement.lose(ctx, cause)
+		} else {
+			in.settlement.release(ctx)
+		}
+		return false
+	}
+	in.log().InfoContext(ctx, "a transaction lost a conflict: the attempt is repeated",
+		slog.String("message", in.id), slog.Int("repeats", c.n), slog.Any("error", err))
+	return true
+}

@@ -1,0 +1,103 @@
+package endpoint
+
+import (
+	"context"
+
+	"github.com/holdfast-go/holdfast/internal/pump"
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+// handle returns the function that the pump of the queue calls for each delivery.
+func (e *Endpoint) handle(live *live, queue string) handleFunc {
+	return func(ctx context.Context, d transport.Delivery, slot *pump.Slot) {
+		in := e.newIncoming(live, d, slot, queue)
+		in.throttling = in.newThrottling()
+		in.process(ctx)
+	}
+}
+
+// handleExclusively processes a delivery from the quarantine. No other message is processed meanwhile.
+func (e *Endpoint) handleExclusively(ctx context.Context, live *live, d transport.Delivery, slot *pump.Slot, stuck func()) {
+	in := e.newIncoming(live, d, slot, e.cfg.Name)
+	in.exclusive = in.leaveQuarantine()
+	defer func() { // also when a handler calls runtime.Goexit
+		if in.exclusive.stuck {
+			stuck()
+		}
+	}()
+	in.process(ctx)
+}
+
+// process makes attempts at the message until it is settled, or left to the broker to deliver again.
+func (in *incoming) process(ctx context.Context) {
+	defer in.throttling.pass()
+	for again := true; again; {
+		again = in.step(ctx, in.newAttempt())
+	}
+}
+
+// step makes one attempt and acts on its outcome. It reports whether another attempt follows.
+// A handler that calls runtime.Goexit leaves nothing of this goroutine but its deferred calls:
+// then processing continues in one of them.
+func (in *incoming) step(ctx context.Context, a *attempt) bool {
+	returned := false
+	defer func() {
+		if !returned && in.act(ctx, a, a.fail(ctx, errGoexit)) {
+			in.process(ctx)
+		}
+	}()
+	out := a.run(ctx)
+	returned = true
+	return in.act(ctx, a, out)
+}
+
+// act does what the outcome of an attempt asks for. It reports whether another attempt follows.
+func (in *incoming) act(ctx context.Context, a *attempt, out outcome) (again bool) {
+	switch out := out.(type) {
+	case completed:
+		in.succeeded(ctx)
+	case leaseLost:
+	case suspected:
+		return !in.quarantine(ctx)
+	case conflicted:
+		return in.pauseAfterConflict(ctx, out.err)
+	case throttled:
+		if out.retry {
+			return true
+		}
+		in.throttling.postpone(ctx)
+	case busy:
+		in.settlement.postpone(ctx, out.queue)
+	case interrupted:
+		in.settlement.release(ctx)
+	case failed:
+		in.recover(ctx, a, out.err)
+	}
+	return false
+}
+
+// recover has recoverability decide about a message that failed. One that it can neither settle nor
+// move returns to its queue after a pause.
+func (in *incoming) recover(ctx context.Context, a *attempt, err error) {
+	if in.settlement.over() {
+		in.tooLate(ctx, err)
+		return
+	}
+	switch res := newRecovery(in).run(ctx, a, err).(type) {
+	case recovered:
+	case stuck:
+		in.requeue(ctx, res)
+	}
+}
+
+// succeeded takes in that the handlers succeeded and the message is settled.
+func (in *incoming) succeeded(ctx context.Context) {
+	n := in.delivery.Attempt().N
+	if in.exclusive == nil {
+		in.live.slow.Succeeded(n)
+	}
+	if in.exclusive != nil || n > 1 && !in.settlement.lostLease() || in.throttling.remembered() {
+		in.e.failures.Forget(in.failureKey())
+	}
+	in.throttling.succeeded(ctx)
+}

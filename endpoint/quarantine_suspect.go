@@ -1,0 +1,132 @@
+package endpoint
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+
+	"github.com/holdfast-go/holdfast/internal/fault"
+	"github.com/holdfast-go/holdfast/recoverability"
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+// suspect reports whether the message is to be moved to quarantine instead of being handled. Where
+// the broker does not count, that is one which was delivered before and neither failed nor lost its lease here.
+func (in *incoming) suspect() bool {
+	q := in.live.quarantine
+	if in.exclusive != nil || in.cleared || q == nil || q.missing.Load() {
+		return false
+	}
+	a := in.delivery.Attempt()
+	if !a.Exact {
+		return a.N > 1 && !in.e.failures.Has(in.failureKey())
+	}
+	limits := in.live.recoverability.Quarantine
+	return limits.Suspect(a.N) && limits.Suspect(a.N-in.e.failures.Failed(in.failureKey()))
+}
+
+// quarantine moves a suspect there. If the quarantine does not take it, it reports false: the message is then
+// handled like any other.
+func (in *incoming) quarantine(ctx context.Context) bool {
+	q, n := in.live.quarantine, in.delivery.Attempt().N
+	headers := fault.QuarantineHeaders(in.original.Headers, in.queue, n)
+	place := in.nextPlace()
+	report := func() {}
+	defer func() { in.report(place, report) }()
+	err := in.settlement.complete(ctx, nil, []transport.Operation{in.copyTo(q.queue, headers, 0)})
+	var large *transport.TooLargeError
+	switch {
+	case err == nil:
+	case errors.Is(err, transport.ErrNoQueue), errors.As(err, &large):
+		q.find(ctx, err)
+		in.log().WarnContext(ctx, "a message cannot be quarantined and is handled like any other",
+			slog.String("message", in.id), slog.Int("attempt", n), slog.Any("error", err))
+		in.cleared = true
+		return false
+	default:
+		in.slot.Free()
+		in.requeue(ctx, in.keep(ctx, fmt.Errorf("move to quarantine: %w", err)))
+		return true
+	}
+	in.slot.Free()
+	if in.settlement.lostLease() {
+		return true
+	}
+	q.add()
+	in.log().WarnContext(ctx, "a message may be what ends the process: it is quarantined, to be handled alone",
+		slog.String("message", in.id), slog.Int("attempt", n), slog.String("queue", q.queue))
+	f := in.facts(in.suspicion())
+	report = func() { in.e.notify(ctx, Notification{Kind: Quarantined, To: q.queue, Failure: &f}) }
+	return true
+}
+
+func (in *incoming) suspicion() error {
+	return fmt.Errorf("handed out %d times: it may be what ends the process", in.delivery.Attempt().N)
+}
+
+// exclusive is a message that was received from the quarantine.
+type exclusive struct {
+	in     *incoming
+	before int  // deliveries in its own queue, before it was quarantined
+	parked bool // delivered too often in quarantine: the process crashes over it
+	stuck  bool // it could be neither settled nor moved
+}
+
+// leaveQuarantine removes the headers that the quarantine added: for handlers and copies the message
+// is one of the queue that it came from.
+func (in *incoming) leaveQuarantine() *exclusive {
+	x, own, a := &exclusive{in: in}, *in.original, in.delivery.Attempt()
+	var queue string
+	own.Headers, queue, x.before = fault.LeaveQuarantine(own.Headers)
+	in.queue, in.original = cmp.Or(queue, in.queue), &own
+	x.parked = a.Exact && in.live.recoverability.Quarantine.Parked(a.N)
+	return x
+}
+
+// crashLoop returns the error of a message that is parked.
+func (x *exclusive) crashLoop() error {
+	return recoverability.Unrecoverable(&recoverability.CrashLoopError{
+		Queue: x.in.queue, Attempts: x.before, Crashes: x.in.delivery.Attempt().N - 1,
+	})
+}
+
+// immediate counts the failures of this cycle for a message in quarantine. Those that it had before
+// count, so that it is not retried at once there.
+func (x *exclusive) immediate() int {
+	c := x.in.live.recoverability
+	return max(x.before-1+x.in.delivery.Attempt().N, c.Immediate+1, c.Quarantine.After)
+}
+
+// returnToOrigin moves a message that is stuck in quarantine back to its own queue, where its attempts begin anew, so that
+// the others do not wait for it. One that is parked stays for the next visit.
+func (x *exclusive) returnToOrigin(ctx context.Context) {
+	x.stuck = true
+	if !x.parked {
+		again := x.in.copyTo(x.in.queue, x.in.original.Headers.Clone(), 0)
+		err := x.in.settlement.complete(ctx, nil, []transport.Operation{again})
+		if err == nil {
+			return
+		}
+		x.in.settlement.warn(ctx, "a message could not be moved back from quarantine", err)
+	}
+	x.in.settlement.retry(ctx)
+}
+
+// forbids returns why an action cannot be carried out in quarantine; "" if it can. Retried at once, the message would
+// seem to have crashed the process, and one that is parked would crash it again.
+func (x *exclusive) forbids(action recoverability.Action) string {
+	if x == nil {
+		return ""
+	}
+	switch action.(type) {
+	case recoverability.Retry:
+		return "nothing is retried at once in quarantine"
+	case recoverability.Delay:
+		if x.parked {
+			return "the message ends the process"
+		}
+	}
+	return ""
+}

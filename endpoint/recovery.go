@@ -1,0 +1,182 @@
+package endpoint
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/internal/fault"
+	"github.com/holdfast-go/holdfast/pipeline"
+	"github.com/holdfast-go/holdfast/recoverability"
+)
+
+// recovery decides what happens to a message that failed, and carries it out. There is at most one of a delivery.
+type recovery struct {
+	*incoming
+
+	session   *Session              // of the Recover stage
+	result    result                // nil until the stage has come to its end
+	fallbacks []Notification        // that were taken, to be reported once the message is settled
+	logged    recoverability.Action // announced in the log last
+	finalised bool                  // Config.OnFinalFailure has been called
+}
+
+// result is how a recovery ended.
+//
+//sumtype:decl
+type result interface{ isResult() }
+
+type (
+	// recovered: an action was carried out, and the message is settled.
+	recovered struct{ action recoverability.Action }
+	// stuck: the message could be neither settled nor moved. It was reported, and is to be requeued after a pause.
+	stuck struct{ pause time.Duration }
+)
+
+func (recovered) isResult() {}
+func (stuck) isResult()     {}
+
+// newRecovery returns the recovery from the failure of an attempt.
+func newRecovery(in *incoming) *recovery {
+	in.recovery = &recovery{incoming: in}
+	return in.recovery
+}
+
+// run decides, has the Recover stage see and change the decision, and carries it out. If the stage
+// fails, the decision is carried out without what the stage sent and wrote.
+func (r *recovery) run(ctx context.Context, a *attempt, err error) result {
+	rec := r.begin(a, r.failure(err))
+	rec.Action = r.decide(ctx, rec.Failure)
+	rec.Fault = r.faultHeaders(ctx, rec.Failure)
+	r.e.failures.Record(r.failureKey(), fault.Past(rec.Failure, rec.Fault))
+	err = apart(func() error { return r.e.recover(ctx, rec) })
+	if r.result != nil {
+		r.tooLate(ctx, err)
+		return r.result
+	}
+	if err != nil {
+		r.startOver(ctx, a, err)
+	}
+	if err = r.conclude(ctx, rec); r.separable(err) { // what Config.OnFinalFailure sent and wrote
+		r.startOver(ctx, a, err)
+		err = r.conclude(ctx, rec)
+	}
+	return r.end(ctx, rec, err)
+}
+
+// recoverEnd is the end of the Recover stage.
+func (e *Endpoint) recoverEnd(ctx context.Context, rec *pipeline.Recover) error {
+	r := attemptOf(rec.Receive).recovery
+	if r.result != nil {
+		return errSettled
+	}
+	err := r.conclude(ctx, rec)
+	if r.separable(err) {
+		return err // run concludes without what the stage sent
+	}
+	r.result = r.end(ctx, rec, err)
+	return nil
+}
+
+// end returns the result of a recovery whose last conclusion returned err.
+func (r *recovery) end(ctx context.Context, rec *pipeline.Recover, err error) result {
+	if err == nil {
+		return recovered{rec.Action}
+	}
+	r.settlement.rollback(ctx, r.session)
+	return r.keep(ctx, err)
+}
+
+// begin returns the value of the Recover stage. It has a session and headers of its own: a goroutine that
+// outlives a handler may still use the attempt's, and must not send as part of the recovery.
+func (r *recovery) begin(a *attempt, f recoverability.Failure) *pipeline.Recover {
+	r.session = &Session{in: a}
+	receive := pipeline.NewReceive(a.receive.Message, r.session)
+	receive.Headers, receive.Body = a.receive.Headers.Clone(), a.receive.Body
+	receive.Queue, receive.Attempt = a.receive.Queue, a.receive.Attempt
+	return &pipeline.Recover{Receive: &receive, Failure: f}
+}
+
+// separable reports whether to conclude again without what was sent and written, which may be why it failed. Where
+// there is a next attempt, it may succeed with all of it: then it is not, if the broker did not answer or the
+// transaction lost a conflict.
+func (r *recovery) separable(err error) bool {
+	return err != nil && r.session.used() &&
+		(r.settlement.completedFirst() || !unanswered(err) && !conflict(r.session, err))
+}
+
+// startOver leaves out what was sent and written as part of the recovery.
+func (r *recovery) startOver(ctx context.Context, a *attempt, err error) {
+	r.log().ErrorContext(ctx, "the Recover stage failed: what it sent and wrote is left out",
+		slog.String("message", r.id), slog.Any("error", err))
+	r.settlement.rollback(ctx, r.session)
+	r.session = &Session{in: a}
+}
+
+// tooLate logs the error of a behavior that failed after its message was settled.
+func (in *incoming) tooLate(ctx context.Context, err error) {
+	if err != nil {
+		in.log().ErrorContext(ctx, "a behavior failed after its message had been dealt with",
+			slog.String("message", in.id), slog.Any("error", err))
+	}
+}
+
+// failure returns what the policy decides by. It counts the failure.
+func (r *recovery) failure(err error) recoverability.Failure {
+	f := r.facts(err)
+	known := r.e.failures.Count(r.failureKey(), f.Now, r.exclusive == nil && f.AttemptExact && f.Attempt == 1)
+	if known.Since.Before(f.FirstFailure) { // in the first cycle only this process knows
+		f.FirstFailure = known.Since
+	}
+	f.Handled, f.Lost, f.History = known.Failed, known.Lost, append(f.History, known.Past...)
+	switch {
+	case r.exclusive != nil:
+		f.Quarantined, f.Immediate = r.exclusive.before, r.exclusive.immediate()
+	case !f.AttemptExact:
+		f.Immediate = known.Failed + fault.UsedRetries(r.original.Headers)
+	}
+	return f
+}
+
+// decide asks the policy. One that panics or decides nothing moves the message to the error queue.
+func (r *recovery) decide(ctx context.Context, f recoverability.Failure) (action recoverability.Action) {
+	policy := r.live.recoverability.Policy
+	if policy == nil {
+		policy = recoverability.Failure.Decide
+	}
+	err := apart(func() error {
+		action = policy(f)
+		return nil
+	})
+	if err != nil {
+		r.log().ErrorContext(ctx, "the recoverability policy failed: moving the message to the error queue",
+			slog.String("message", r.id), slog.Any("error", err))
+		r.tookFallback(FallbackError, nil)
+	}
+	if action == nil {
+		return r.toErrorQueue()
+	}
+	return action
+}
+
+// faultHeaders returns the headers that a move to the error queue adds, changed by the user's function, which
+// may panic.
+func (r *recovery) faultHeaders(ctx context.Context, f recoverability.Failure) header.Map {
+	h := fault.Headers(f, r.e.host)
+	change := r.live.recoverability.FaultHeaders
+	if change == nil {
+		return h
+	}
+	changed := h.Clone()
+	err := apart(func() error {
+		change(&changed, f)
+		return nil
+	})
+	if err != nil {
+		r.log().ErrorContext(ctx, "the function of Recoverability.FaultHeaders failed: the headers stay as they were",
+			slog.String("message", r.id), slog.Any("error", err))
+		return h
+	}
+	return changed
+}

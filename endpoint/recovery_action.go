@@ -1,0 +1,163 @@
+package endpoint
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+
+	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/pipeline"
+	"github.com/holdfast-go/holdfast/recoverability"
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+// conclude carries out the action. Before one that gives the message up, it calls Config.OnFinalFailure.
+func (r *recovery) conclude(ctx context.Context, rec *pipeline.Recover) error {
+	rec.Action = r.possible(ctx, rec.Action)
+	if givesUp(rec.Action) {
+		if err := r.onFinalFailure(ctx, rec.Failure); err != nil {
+			return err
+		}
+	}
+	return r.carryOut(ctx, rec)
+}
+
+// onFinalFailure calls the user's function, once. When that fails, the operations that it sent are left out; an error
+// is returned when it may have written in the transaction, which cannot be undone in part.
+func (r *recovery) onFinalFailure(ctx context.Context, failure recoverability.Failure) error {
+	f := r.e.cfg.OnFinalFailure
+	if f == nil || r.finalised {
+		return nil
+	}
+	r.finalised = true
+	kept := r.session.begin()
+	err := apart(func() error { return f(ctx, r.session, failure) })
+	if err == nil {
+		return nil
+	}
+	r.log().ErrorContext(ctx, "the function of Config.OnFinalFailure failed: the message is dealt with without what it sent",
+		slog.String("message", r.id), slog.Any("error", err))
+	if r.session.writes() {
+		return &finalError{err}
+	}
+	r.session.drop(kept)
+	return nil
+}
+
+// finalError is an error of Config.OnFinalFailure. Whatever it wraps, it is no answer of the broker.
+type finalError struct{ error }
+
+func (e *finalError) Unwrap() error { return e.error }
+
+func givesUp(action recoverability.Action) bool {
+	switch action.(type) {
+	case recoverability.MoveToError, recoverability.DeadLetter, recoverability.Discard:
+		return true
+	}
+	return false
+}
+
+// carryOut carries out rec.Action, or a fallback, and notifies of it: rec.Action is then the action that was
+// carried out. After an error the message is unsettled.
+func (r *recovery) carryOut(ctx context.Context, rec *pipeline.Recover) (err error) {
+	defer catchPanic(&err)
+	sent, _ := r.session.end()
+	x := execution{recovery: r, rec: rec, sent: sent}
+	place := r.nextPlace() // before the message is settled: then its next attempt may be faster than this report
+	report := func() {}
+	defer func() { r.report(place, report) }()
+	r.logAction(ctx, rec.Action, rec.Failure)
+	switch a := rec.Action.(type) {
+	case recoverability.Retry:
+		err = x.settle(ctx, r.retry(rec.Fault.Get(header.ExceptionMessage)))
+	case recoverability.Delay:
+		err = x.delay(ctx, a)
+	case recoverability.MoveToError:
+		err = x.moveToError(ctx, a.Queue, true)
+	case recoverability.DeadLetter:
+		err = x.deadLetter(ctx, a)
+	case recoverability.Discard:
+		err = x.complete(ctx, r.acknowledged(ctx, sent))
+	}
+	if err != nil {
+		return err
+	}
+	if _, again := rec.Action.(recoverability.Retry); r.exclusive != nil || !again && !r.settlement.lostLease() {
+		r.e.failures.Forget(r.failureKey())
+	}
+	if !r.settlement.lostLease() {
+		done, failure := rec.Action, rec.Failure
+		report = func() { r.notifyAction(ctx, done, failure) }
+	}
+	return nil
+}
+
+// retry returns the call that retries the message, with the reason of the fault headers where the broker stores
+// one. An error may panic when it is asked for its text; the fault headers survive that.
+func (r *recovery) retry(reason string) func(context.Context) error {
+	d, ok := r.delivery.(transport.RetryReasoner)
+	if !ok || reason == "" {
+		return r.delivery.Retry
+	}
+	return func(ctx context.Context) error { return d.RetryBecause(ctx, reason) }
+}
+
+// possible returns the action, or a move to the error queue where it cannot be carried out.
+func (r *recovery) possible(ctx context.Context, action recoverability.Action) recoverability.Action {
+	switch a := action.(type) {
+	case recoverability.MoveToError:
+		if a.Queue == "" {
+			return r.toErrorQueue()
+		}
+	case recoverability.Delay:
+		a.For = max(0, a.For)
+		action = a
+	}
+	why := r.impossible(action)
+	if why == "" {
+		return action
+	}
+	r.log().WarnContext(ctx, "an action cannot be carried out: moving the message to the error queue",
+		slog.String("message", r.id), slog.Any("action", action), slog.String("reason", why))
+	r.tookFallback(FallbackError, action)
+	return r.toErrorQueue()
+}
+
+// toErrorQueue is the action where no other is possible.
+func (r *recovery) toErrorQueue() recoverability.Action {
+	return recoverability.MoveToError{Queue: r.live.recoverability.ErrorQueue}
+}
+
+// impossible returns why the transport, the transaction mode or the quarantine does not allow the action; ""
+// if they do.
+func (r *recovery) impossible(action recoverability.Action) string {
+	noRetries := r.exclusive.forbids(action)
+	if noRetries == "" && r.settlement.completedFirst() {
+		noRetries = "transaction mode None has no retries"
+	}
+	switch a := action.(type) {
+	case recoverability.Retry:
+		return noRetries
+	case recoverability.Delay:
+		switch most := r.live.limits.MaxDelay; {
+		case noRetries != "":
+			return noRetries
+		case most == 0:
+			return "the transport offers no delays"
+		case a.For > most:
+			return fmt.Sprintf("the delay is over the transport's %v", most)
+		}
+	case recoverability.MoveToError:
+		if a.Queue == r.queue || a.Queue == r.e.cfg.Name+quarantineSuffix || r.live.receivesFrom(a.Queue) {
+			return "the endpoint receives from that queue: the message would come back at once"
+		}
+	case recoverability.DeadLetter:
+		if _, ok := r.delivery.(transport.DeadLetterer); !ok || r.settlement.completedFirst() {
+			return "the transport has no dead-letter queue"
+		}
+	case recoverability.Discard:
+	default:
+		return fmt.Sprintf("%T is no action", action)
+	}
+	return ""
+}

@@ -1,0 +1,246 @@
+package endpoint
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/internal/backoff"
+	"github.com/holdfast-go/holdfast/internal/fault"
+	"github.com/holdfast-go/holdfast/pipeline"
+	"github.com/holdfast-go/holdfast/recoverability"
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+// execution carries out an action on a failed message. Where the broker refuses, it takes the next fallback:
+//
+//	a queue without room for the headers:   fewer and shorter fault headers, in the end none
+//	a delayed copy that is refused:         the error queue
+//	an error queue that refuses:            the configured one, where that is another
+//	that one too:                           the broker's dead-letter queue, where it has one
+//
+// After the last the message is stuck. A broker that does not answer refuses nothing: then the message is
+// stuck at once.
+type execution struct {
+	*recovery
+
+	rec  *pipeline.Recover
+	sent []transport.Operation // by the Recover stage, to be sent with the message
+}
+
+// complete sends ops and completes the message.
+func (x *execution) complete(ctx context.Context, ops []transport.Operation) error {
+	return x.settlement.complete(ctx, x.session.tx, ops)
+}
+
+// settle sends what the Recover stage sent, and settles the message by a verb that completes nothing, so
+// that what the stage wrote is undone.
+func (x *execution) settle(ctx context.Context, verb func(context.Context) error) error {
+	x.settlement.rollback(ctx, x.session)
+	if err := x.settlement.send(x.sent); err != nil {
+		return err
+	}
+	x.sent = nil
+	return x.settlement.settle(ctx, verb)
+}
+
+func (x *execution) delay(ctx context.Context, a recoverability.Delay) error {
+	f := x.rec.Failure
+	f.Headers = x.original.Headers
+	full := fault.DelayHeaders(f, x.rec.Fault)
+	short := full.Clone()
+	short.Del(header.HoldfastHistory)
+	err := x.to(ctx, x.queue, a.For, []candidate{{headers: full}, {FallbackTrimmed, short}})
+	if err == nil || !refused(err) {
+		return err
+	}
+	x.warn(ctx, "a delayed retry was refused: moving the message to the error queue", err)
+	if err := x.giveUp(ctx); err != nil {
+		return err
+	}
+	if err := x.moveToError(ctx, x.live.recoverability.ErrorQueue, true); err != nil {
+		return err
+	}
+	x.tookFallback(FallbackError, a)
+	return nil
+}
+
+// giveUp calls Config.OnFinalFailure after all, with what was sent before it still to be sent.
+func (x *execution) giveUp(ctx context.Context) error {
+	_, tx := x.session.end()
+	x.session = &Session{in: x.session.in, ops: x.sent, tx: tx}
+	err := x.onFinalFailure(ctx, x.rec.Failure)
+	x.sent, _ = x.session.end()
+	return err
+}
+
+func (x *execution) deadLetter(ctx context.Context, a recoverability.DeadLetter) error {
+	err := x.toDeadLetters(ctx, a)
+	if err == nil || errors.Is(err, transport.ErrOutcomeUnknown) {
+		return err
+	}
+	x.warn(ctx, "the broker's dead-letter queue refused a message: moving it to the error queue", err)
+	if err := x.moveToError(ctx, x.live.recoverability.ErrorQueue, false); err != nil {
+		return err
+	}
+	x.tookFallback(FallbackError, a)
+	return nil
+}
+
+func (x *execution) toDeadLetters(ctx context.Context, a recoverability.DeadLetter) error {
+	d := x.delivery.(transport.DeadLetterer) //nolint:errcheck // the caller has seen that it is one
+	return x.settle(ctx, func(ctx context.Context) error { return d.DeadLetter(ctx, a.Reason) })
+}
+
+// moveToError moves the message to the queue, or to a fallback; to the broker's dead-letter queue if native is set.
+func (x *execution) moveToError(ctx context.Context, queue string, native bool) error {
+	wanted := recoverability.MoveToError{Queue: queue}
+	err := x.toError(ctx, wanted)
+	if other := x.live.recoverability.ErrorQueue; refused(err) && queue != other {
+		x.warn(ctx, "an error queue refused a message: trying the configured one", err)
+		if err = x.toError(ctx, recoverability.MoveToError{Queue: other}); err == nil {
+			x.tookFallback(FallbackQueue, wanted)
+		}
+	}
+	if _, ok := x.delivery.(transport.DeadLetterer); !ok || !native || x.settlement.completedFirst() || !refused(err) {
+		return err
+	}
+	x.warn(ctx, "the error queue refused a message: trying the broker's dead-letter queue", err)
+	dead := recoverability.DeadLetter{Reason: fmt.Sprintf("error queue %q: %.500v", queue, err)}
+	x.logAction(ctx, dead, x.rec.Failure)
+	if err := x.toDeadLetters(ctx, dead); err != nil {
+		return err
+	}
+	x.rec.Action = dead
+	x.tookFallback(FallbackDeadLetter, wanted)
+	return nil
+}
+
+func (x *execution) toError(ctx context.Context, a recoverability.MoveToError) error {
+	x.logAction(ctx, a, x.rec.Failure)
+	received, full := x.original.Headers, x.rec.Fault
+	err := x.to(ctx, a.Queue, 0, []candidate{
+		{headers: fault.ErrorHeaders(received, full)},
+		{FallbackTrimmed, fault.ErrorHeaders(received, fault.Trim(full))},
+		{FallbackMinimal, fault.ErrorHeaders(received, fault.Minimal(full))},
+		{FallbackOriginal, fault.ErrorHeaders(received, header.Map{})},
+	})
+	if err == nil {
+		x.rec.Action = a
+	}
+	return err
+}
+
+// candidate is the headers that a copy may have, and the fallback that they are.
+type candidate struct {
+	fallback Fallback
+	headers  header.Map
+}
+
+// to sends a copy with the first headers that there is room for.
+func (x *execution) to(ctx context.Context, queue string, after time.Duration, candidates []candidate) (err error) {
+	for _, c := range candidates {
+		op := x.copyTo(queue, c.headers, after)
+		if err = tooLarge(op.Message, x.live.limits); err == nil {
+			err = x.replace(ctx, op)
+		}
+		if err == nil {
+			x.trimmed(ctx, queue, c.fallback)
+			return nil
+		}
+		var large *transport.TooLargeError
+		if !errors.As(err, &large) || large.What == "body" {
+			return err
+		}
+	}
+	return err
+}
+
+func (x *execution) trimmed(ctx context.Context, queue string, f Fallback) {
+	if f == "" {
+		return
+	}
+	x.log().WarnContext(ctx, "a queue has no room for all headers of a failed message: some are left out",
+		slog.String("message", x.id), slog.String("queue", queue), slog.String("headers", string(f)))
+	x.tookFallback(f, x.rec.Action)
+}
+
+// tooLarge returns why a copy need not be tried. It disregards the body: the broker has had room for it once, and some drivers
+// have more room for a copy than for a new message.
+func tooLarge(m *transport.Message, limits transport.Limits) error {
+	if size := m.Headers.Size(); limits.MaxHeaders > 0 && size > limits.MaxHeaders {
+		return &transport.TooLargeError{What: "headers", Size: size, Max: limits.MaxHeaders}
+	}
+	return nil
+}
+
+// replace sends op in the place of the message. What the stage sent is sent with it; before it,
+// and once, where that is no unit. After a refusal that may pass it tries again.
+func (x *execution) replace(ctx context.Context, op transport.Operation) error {
+	if !x.settlement.unit(x.session.tx) {
+		if err := x.settlement.send(x.sent); err != nil {
+			return &strandedError{err}
+		}
+		x.sent = nil
+	}
+	ops := append(slices.Clip(x.sent), op)
+	pause := backoff.Backoff{Min: 100 * time.Millisecond, Max: time.Second}
+	for try := 1; ; try++ {
+		err := x.of(x.complete(ctx, ops), len(x.sent))
+		if try == settleTries || !refused(err) || permanent(err) || pause.Wait(x.live.settling.context()) != nil {
+			return err
+		}
+	}
+}
+
+// strandedError is an error of another operation than the copy: no other copy would be accepted.
+type strandedError struct{ error }
+
+func (e *strandedError) Unwrap() error { return e.error }
+
+// of returns err as it is where it concerns operation i, or none in particular.
+func (x *execution) of(err error, i int) error {
+	var refusal *transport.DispatchError
+	if err == nil || !errors.As(err, &refusal) {
+		return err
+	}
+	for _, op := range refusal.Ops {
+		if op.Index == i && x.session.tx == nil {
+			return err
+		}
+	}
+	return &strandedError{err}
+}
+
+// refused reports whether the broker has refused the copy, so that a fallback is to be tried.
+func refused(err error) bool {
+	var refusal *transport.DispatchError
+	var large *transport.TooLargeError
+	var stranded *strandedError
+	if errors.As(err, &stranded) || unanswered(err) {
+		return false
+	}
+	return errors.As(err, &refusal) || errors.As(err, &large)
+}
+
+// unanswered reports whether the broker has neither accepted nor refused a call, as far as is known.
+func unanswered(err error) bool {
+	var final *finalError
+	return !errors.As(err, &final) &&
+		slices.ContainsFunc([]error{
+			transport.ErrOutcomeUnknown, transport.ErrUnreachable, transport.ErrClosed, context.DeadlineExceeded, context.Canceled,
+		}, func(away error) bool { return errors.Is(err, away) })
+}
+
+// permanent reports whether a refusal will be the same the next time.
+func permanent(err error) bool {
+	return errors.Is(err, transport.ErrNoQueue) || errors.Is(err, transport.ErrTooLarge)
+}
+
+func (x *execution) warn(ctx context.Context, text string, err error) {
+	x.log().ErrorContext(ctx, text, slog.String("message", x.id), slog.Any("error", err)) //nolint:sloglint // constants all
+}
