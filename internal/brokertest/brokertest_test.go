@@ -19,7 +19,7 @@ func TestRabbitMQGivesEachTestItsOwnCorner(t *testing.T) {
 	}
 }
 
-// fill puts a message into a durable queue and tells how many it had.
+// fill puts a message into a durable queue and returns how many it had.
 func fill(t *testing.T, url, queue string) int {
 	t.Helper()
 	c, err := amqp.Dial(url)
@@ -57,7 +57,7 @@ func TestPostgresGivesEachTestItsOwnCorner(t *testing.T) {
 			t.Fatal(err)
 		}
 		if _, err := c.Exec(ctx, "CREATE TABLE orders (id int)"); err != nil {
-			t.Errorf("the corner is not empty: %v", err)
+			t.Errorf("the virtual host is not empty: %v", err)
 		}
 		if err := c.Close(ctx); err != nil {
 			t.Error(err)

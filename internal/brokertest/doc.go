@@ -1,5 +1,5 @@
-// Package brokertest gives tests real brokers, each test its own corner of one, and
-// connections that break on demand. It is imported by tests only.
+// Package brokertest gives tests real brokers, each test its own part of one, and
+// connections that break on demand. Only tests import it.
 //
 // A broker that is missing fails the test and says how to start one. Under -short,
 // and only then, tests that need a broker are skipped.
@@ -16,17 +16,17 @@ import (
 	"time"
 )
 
-// unique is a name that no other test uses: lower-case letters, digits and hyphens. It says
-// when it was made.
+// unique returns a name that no other test uses, of lower-case letters, digits and hyphens,
+// with the time of its creation.
 func unique() string {
 	return fmt.Sprintf("holdfast-%d-%s", time.Now().Unix(), strings.ToLower(rand.Text()[:10]))
 }
 
-// uniquePattern matches the whole of what unique returned.
+// uniquePattern matches a name that unique returned.
 const uniquePattern = "^holdfast-([0-9]{10})-[a-z2-7]{10}$"
 
-// leftAfter is how old something is that a test cannot need any more: the longest run
-// takes six hours. What is younger may be of a run that goes on beside this one.
+// leftAfter is the age from which no running test needs a thing: the longest run takes six
+// hours. A younger thing may be of a concurrent run.
 const leftAfter = 12 * time.Hour
 
 // leftBehind reports whether name was made for a test that was killed.
@@ -39,7 +39,7 @@ func leftBehind(name string) bool {
 	return err == nil && time.Since(time.Unix(seconds, 0)) > leftAfter
 }
 
-// need skips under -short, and fails the test when nobody listens at address.
+// need skips the test under -short, and fails it when no broker listens at address.
 func need(t testing.TB, broker, address, variable string) {
 	t.Helper()
 	if testing.Short() {
@@ -52,9 +52,9 @@ func need(t testing.TB, broker, address, variable string) {
 	_ = c.Close()
 }
 
-// Name makes a name unique, for a queue or, dots included, for a message type. Where
-// a test has no corner of its own in the broker, that keeps it apart, and queue and
-// exchange are deleted by name.
+// Name returns a unique name that begins with name, for a queue or, dots included, for a
+// message type. Where tests share a broker the names keep them apart, and queue and exchange
+// are deleted by name.
 func Name(t testing.TB, name string) string {
 	t.Helper()
 	full := unique() + "-" + name

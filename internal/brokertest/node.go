@@ -5,19 +5,19 @@ import (
 	"testing"
 )
 
-// Node is a broker that a test may stop, kill and start again, which is never done to the
-// one that tests share. A test binary has one of each kind: it is started for the first test
-// that asks for it, belongs to one test at a time, and ends with the process, even when
-// that is killed. Its methods are called by the test's own goroutine.
+// Node is a broker that a test may stop, kill and restart, unlike the broker that tests
+// share. A test binary has one of each kind: it starts with the first test that needs it,
+// belongs to one test at a time, and ends with the process, even when that is killed. Only
+// the test's own goroutine calls its methods.
 type Node struct {
-	URL string // of a corner of the test's own; the same after a restart
+	URL string // of the test's own part of the broker; the same after a restart
 
 	t      testing.TB
 	server *server
 }
 
-// Stop sends the broker's process a signal and waits for its end: [os.Kill] is a crash, what
-// [os.Interrupt] and others are is the broker's to say.
+// Stop sends the broker's process a signal and waits for its end: [os.Kill] is a crash; the
+// broker decides about [os.Interrupt] and others.
 func (n *Node) Stop(how os.Signal) {
 	n.t.Helper()
 	if err := n.server.stop(how); err != nil {
@@ -40,7 +40,7 @@ func (n *Node) Restart(how os.Signal) {
 	n.Start()
 }
 
-// own gives a test a server to itself until its end.
+// own gives a test the exclusive use of a server.
 func own(t testing.TB, start func() (*server, error)) *Node {
 	t.Helper()
 	if testing.Short() {
@@ -59,7 +59,7 @@ func own(t testing.TB, start func() (*server, error)) *Node {
 	})
 	n := &Node{t: t, server: s}
 	if s.running() && s.answers(t.Context()) != nil {
-		n.Stop(os.Kill) // as the test before has left it
+		n.Stop(os.Kill) // the state that the previous test has left
 	}
 	n.Start()
 	return n

@@ -25,7 +25,7 @@ func TestPostgresOfOnesOwnKeepsWhatWasCommittedOverRestarts(t *testing.T) {
 		execute(t, node.URL, "INSERT INTO orders VALUES (1)")
 		node.Stop(how)
 		if listens(t, node.URL) {
-			t.Errorf("%v: somebody still listens", how)
+			t.Errorf("%v: the broker still listens", how)
 		}
 		node.Start()
 		if n := execute(t, node.URL, "SELECT * FROM orders"); n != int64(i+1) {
@@ -47,7 +47,7 @@ func TestRabbitMQOfOnesOwnKeepsMessagesOverRestarts(t *testing.T) {
 	}
 	node.Stop(syscall.SIGTERM)
 	if listens(t, node.URL) {
-		t.Error("somebody still listens")
+		t.Error("the broker still listens")
 	}
 }
 
@@ -82,7 +82,7 @@ func listens(t *testing.T, server string) bool {
 
 const orphanVariable = "HOLDFAST_TEST_ORPHAN"
 
-// A test process that is killed leaves no server behind.
+// A killed test process leaves no running server.
 func TestNodesEndWithTheProcessThatStartedThem(t *testing.T) {
 	if os.Getenv(orphanVariable) != "" {
 		os.Stderr.WriteString(brokertest.OwnPostgres(t).URL + "\n")
@@ -117,11 +117,11 @@ func TestNodesEndWithTheProcessThatStartedThem(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = cmd.Wait()
-	// The server's end is the end of our connection to it.
+	// The server's end ends the connection to it.
 	if n, err := c.WaitForNotification(ctx); err == nil || ctx.Err() != nil {
 		t.Errorf("the server lives on: %v, %v", n, err)
 	}
 	if listens(t, server) {
-		t.Error("somebody still listens")
+		t.Error("the broker still listens")
 	}
 }

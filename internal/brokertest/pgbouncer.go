@@ -17,9 +17,9 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// PgBouncer is a database as [Postgres] gives one, by two ways: straight, and through a pgbouncer of the
-// test binary's own that pools transactions. Nobody can ask one before 1.21, as Debian 12 has it, to cancel a statement: it
-// may end itself when the client goes meanwhile (pgbouncer #801, #904).
+// PgBouncer returns two URLs of a database as of [Postgres]: a direct one, and one through a pgbouncer of the test
+// binary's own that pools transactions. Versions before 1.21, such as Debian 12's, must not be asked to cancel a
+// statement: they may crash when the client disconnects meanwhile (pgbouncer #801, #904).
 func PgBouncer(t testing.TB) (straight, pooled string) {
 	t.Helper()
 	straight = Postgres(t)
@@ -41,7 +41,7 @@ func PgBouncer(t testing.TB) (straight, pooled string) {
 	return straight, proxy.URL(t, pooled)
 }
 
-// cancelRequest begins a connection that only asks for another one's statement to be cancelled: its length and code
+// cancelRequest is the start of a connection that only cancels the statement of another: its length and code
 // (PostgreSQL 15, "Message Formats").
 const cancelRequest = "\x00\x00\x00\x10\x04\xd2\x16\x2e"
 
@@ -103,8 +103,8 @@ var ownPgBouncer = sync.OnceValues(func() (*server, error) {
 	return s, s.own(config)
 })
 
-// bouncerConfig lets everybody on this machine in as the user that tests are. Few connections lead to the
-// server, so that a transaction hardly ever gets the session of the one before.
+// bouncerConfig accepts every user of this machine as the tests' user. Few connections lead to the
+// server, so that a transaction hardly ever uses the same session as the one before.
 func bouncerConfig(behind *pgx.ConnConfig, port int) string {
 	password := ""
 	if behind.Password != "" {

@@ -17,9 +17,9 @@ const (
 	postgresDefault  = "postgres://postgres@127.0.0.1:5432/test?sslmode=disable"
 )
 
-// Postgres is the URL of a database that is dropped after the test, on the server that
-// HOLDFAST_TEST_POSTGRES names, or the one on this machine. Where databases cannot be
-// created it is that of the server's database with a fresh schema first in its search path.
+// Postgres returns the URL of a database that is dropped after the test, on the server of
+// HOLDFAST_TEST_POSTGRES, or on this machine's. Where databases cannot be created it is that
+// of the server's database with a new schema first in its search path.
 func Postgres(t testing.TB) string {
 	t.Helper()
 	server := os.Getenv(postgresVariable)
@@ -56,7 +56,7 @@ func Postgres(t testing.TB) string {
 
 var swept sync.Once
 
-// sweepPostgres drops the databases that killed tests have left, as far as it may.
+// sweepPostgres drops the databases of killed tests, as far as it has the right to.
 func sweepPostgres(server string) {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
@@ -75,7 +75,7 @@ func sweepPostgres(server string) {
 	}
 	for _, name := range names {
 		if leftBehind(name) {
-			_, _ = c.Exec(ctx, "DROP DATABASE IF EXISTS "+pgx.Identifier{name}.Sanitize()+" WITH (FORCE)") // or the next run does
+			_, _ = c.Exec(ctx, "DROP DATABASE IF EXISTS "+pgx.Identifier{name}.Sanitize()+" WITH (FORCE)") // the next run tries again
 		}
 	}
 }

@@ -16,9 +16,9 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// OwnPostgres is a PostgreSQL server of the test binary's own, with an empty database.
-// Stopped by [os.Interrupt] it ends every connection and shuts down ("fast"), by
-// syscall.SIGQUIT it does not even do that ("immediate").
+// OwnPostgres returns a PostgreSQL server of the test binary's own, with an empty database.
+// [os.Interrupt] makes it end all connections and shut down ("fast"), syscall.SIGQUIT
+// end at once ("immediate").
 func OwnPostgres(t testing.TB) *Node {
 	t.Helper()
 	n := own(t, ownPostgres)
@@ -46,7 +46,7 @@ var ownPostgres = sync.OnceValues(func() (*server, error) {
 	}
 	data := filepath.Join(s.dir, "data")
 	s.program = func() *exec.Cmd {
-		// The process is killed, the machine is not: what the system has is safe enough.
+		// Tests kill the process and not the machine, so the system's cache is durable enough.
 		return exec.Command(filepath.Join(filepath.Dir(initdb), "postgres"), "-D", data, "-p", strconv.Itoa(port),
 			"-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories=", "-c", "fsync=off")
 	}
@@ -78,8 +78,8 @@ func answers(ctx context.Context, server string) error {
 	return c.Close(ctx)
 }
 
-// runAsPostgres has the server run by the system's user postgres where we are root, whom
-// it refuses.
+// runAsPostgres makes the server run as the system's user postgres if the tests run as root,
+// which it refuses.
 func (s *server) runAsPostgres() error {
 	if os.Getuid() != 0 {
 		return nil
@@ -101,7 +101,7 @@ func (s *server) runAsPostgres() error {
 	return s.own(s.dir)
 }
 
-// postgresProgram finds a program of the server, which Debian keeps off the PATH.
+// postgresProgram returns the path of a program of the server, which Debian does not put on the PATH.
 func postgresProgram(name string) (string, error) {
 	if path, err := exec.LookPath(name); err == nil {
 		return path, nil

@@ -4,7 +4,7 @@ package brokertest
 
 import "os/exec"
 
-// Brokers of one's own are for Unix: elsewhere their programs are not found.
+// Brokers of a test binary's own need Unix: elsewhere their programs are not found.
 
 func ownGroup(*exec.Cmd) {}
 

@@ -7,7 +7,7 @@ import (
 	"syscall"
 )
 
-// ownGroup puts a process into a group of its own, which can be killed as one.
+// ownGroup puts a process into a group of its own, which a signal ends as a whole.
 func ownGroup(cmd *exec.Cmd) {
 	if cmd.SysProcAttr == nil {
 		cmd.SysProcAttr = &syscall.SysProcAttr{}
@@ -15,7 +15,7 @@ func ownGroup(cmd *exec.Cmd) {
 	cmd.SysProcAttr.Setpgid = true
 }
 
-// as runs a process as another user.
+// as makes a process run as another user.
 func as(cmd *exec.Cmd, uid, gid uint32) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: gid}}
 }

@@ -18,19 +18,19 @@ type Proxy struct {
 	listener *net.TCPListener
 	wg       sync.WaitGroup
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	links   map[*link]struct{}
 	refuse  bool
 	paused  bool
 	delay   time.Duration
 	cutAt   []byte
-	cuts    int           // how many connections are still to be cut at it
+	cuts    int           // the number of further connections to be cut at it
 	changed chan struct{} // closed when paused changes
 	closed  bool
 	total   int
 }
 
-// NewProxy listens on this machine and passes connections on to target, host:port. It ends
+// NewProxy listens on this machine and forwards connections to target, host:port. It ends
 // with the test.
 func NewProxy(t testing.TB, target string) *Proxy {
 	t.Helper()
@@ -49,10 +49,10 @@ func NewProxy(t testing.TB, target string) *Proxy {
 	return p
 }
 
-// Addr is where the proxy listens, host:port.
+// Addr returns the address of the proxy, host:port.
 func (p *Proxy) Addr() string { return p.listener.Addr().String() }
 
-// URL is broker with the proxy in place of its host.
+// URL returns broker with the proxy in place of its host.
 func (p *Proxy) URL(t testing.TB, broker string) string {
 	t.Helper()
 	u, err := url.Parse(broker)
@@ -63,7 +63,7 @@ func (p *Proxy) URL(t testing.TB, broker string) string {
 	return u.String()
 }
 
-// Cut resets every connection. New ones are let through.
+// Cut resets every connection, and forwards new ones.
 func (p *Proxy) Cut() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -80,26 +80,26 @@ func (p *Proxy) Refuse() {
 	p.Cut()
 }
 
-// Pause holds all bytes in both directions until [Proxy.Resume], those of new
-// connections too: to either side the other has gone silent.
+// Pause keeps all bytes in both directions until [Proxy.Resume], those of new connections
+// too: to either side the other has become silent.
 func (p *Proxy) Pause() { p.setPaused(true) }
 
-// Delay holds back what is read from now on for d before it is passed on.
+// Delay forwards bytes that are read from now on after d.
 func (p *Proxy) Delay(d time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.delay = d
 }
 
-// CutAt resets connections over which a client sends text, before anything of what came with it is passed on: that many,
-// whatever Resume ends. Text that the client sends in two pieces is not found.
+// CutAt resets that many connections over which a client sends text, before the text is forwarded. Resume does not end
+// that. Text that the client sends in two pieces is not found.
 func (p *Proxy) CutAt(text string, connections int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.cutAt, p.cuts = []byte(text), connections
 }
 
-// isCutAt tells whether a connection is to be cut because a client sent b.
+// isCutAt reports whether a connection is to be cut because a client sent b.
 func (p *Proxy) isCutAt(b []byte) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -110,7 +110,7 @@ func (p *Proxy) isCutAt(b []byte) bool {
 	return true
 }
 
-// Resume ends Refuse, Pause and Delay. What Pause held is passed on.
+// Resume ends Refuse, Pause and Delay. Bytes that Pause kept are forwarded.
 func (p *Proxy) Resume() {
 	p.mu.Lock()
 	p.refuse, p.delay = false, 0
@@ -118,7 +118,7 @@ func (p *Proxy) Resume() {
 	p.setPaused(false)
 }
 
-// Connections is how many connections there have been, refused ones not included.
+// Connections returns the number of connections so far, without refused ones.
 func (p *Proxy) Connections() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -169,7 +169,7 @@ func (l *link) reset() {
 	})
 }
 
-// abort closes a connection with a reset instead of a farewell.
+// abort closes a connection with a reset.
 func abort(c *net.TCPConn) {
 	_ = c.SetLinger(0)
 	_ = c.Close()
@@ -215,7 +215,7 @@ func (p *Proxy) add(l *link) bool {
 	return true
 }
 
-// pass copies one direction until its end, which it passes on too.
+// pass copies one direction until its end, which it forwards too.
 func (p *Proxy) pass(l *link, from, to *net.TCPConn) {
 	buf := make([]byte, 64<<10)
 	for {
@@ -241,7 +241,7 @@ func (p *Proxy) pass(l *link, from, to *net.TCPConn) {
 	}
 }
 
-// hold waits out a pause or a delay. It gives false when the link was cut meanwhile.
+// hold waits for the end of a pause or a delay. It returns false when the link was cut meanwhile.
 func (p *Proxy) hold(l *link) bool {
 	p.mu.Lock()
 	delay := p.delay

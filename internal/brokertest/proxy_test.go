@@ -155,7 +155,7 @@ func TestProxyCutEndsAPausedConnection(t *testing.T) {
 func TestProxyRefusesUntilResume(t *testing.T) {
 	p := brokertest.NewProxy(t, echo(t))
 	p.Refuse()
-	// The reset may come before or after the kernel has told us that we are connected.
+	// The reset may come before or after the dial has returned.
 	if c, err := net.Dial("tcp", p.Addr()); err == nil {
 		if _, err := c.Read(make([]byte, 1)); err == nil {
 			t.Fatal("a refused connection was let through")

@@ -18,17 +18,16 @@ import (
 
 const (
 	rabbitVariable = "HOLDFAST_TEST_AMQP"
-	// controlVariable names the rabbitmqctl of that server, where it is another than the one on the PATH.
+	// controlVariable names the rabbitmqctl of that server, if it is not the one on the PATH.
 	controlVariable = "HOLDFAST_TEST_RABBITMQCTL"
-	// programsVariable names the folder with the programs of nodes of one's own.
+	// programsVariable names the folder with the programs of nodes of a test binary's own.
 	programsVariable = "HOLDFAST_TEST_RABBITMQ_BIN"
 	rabbitDefault    = "amqp://guest:guest@127.0.0.1:5672/"
 )
 
-// RabbitMQ is the URL of a virtual host that is deleted after the test, on the server
-// that HOLDFAST_TEST_AMQP names, or the one on this machine. Where virtual hosts
-// cannot be created it is that of the server itself: queues are to be called by
-// [Name], which are deleted then.
+// RabbitMQ returns the URL of a virtual host that is deleted after the test, on the server of
+// HOLDFAST_TEST_AMQP, or on this machine's. Where virtual hosts cannot be created it is that
+// of the server itself: then queues need a [Name], and are deleted by it.
 func RabbitMQ(t testing.TB) string {
 	t.Helper()
 	server := os.Getenv(rabbitVariable)
@@ -52,10 +51,10 @@ func RabbitMQ(t testing.TB) string {
 	return whole
 }
 
-// shared is the server that tests have to share, when they have to.
+// shared is the server that tests share if they cannot have virtual hosts.
 var shared atomic.Pointer[string]
 
-// createVhost tries the ways there are to create a virtual host.
+// createVhost creates a virtual host by rabbitmqctl or by the HTTP API.
 func createVhost(t testing.TB, server *url.URL) (string, bool) {
 	t.Helper()
 	name := unique()
@@ -96,7 +95,7 @@ func (c control) create(name string) error {
 	if ip := net.ParseIP(c.server.Hostname()); c.server.Hostname() != "localhost" && !ip.IsLoopback() {
 		return fmt.Errorf("%s is not this machine", c.server.Hostname())
 	}
-	// One call instead of three: each takes half a second. What killed tests have left goes too.
+	// One call instead of three: each takes half a second. It also deletes the virtual hosts of killed tests.
 	return c.run("eval", fmt.Sprintf(`[catch rabbit_vhost:delete(V, <<"test">>) || V <- rabbit_vhost:list_names(), `+
 		`{match, [T]} <- [re:run(V, "%[3]s", [{capture, [1], list}])], list_to_integer(T) < %[4]d], `+
 		`ok = rabbit_vhost:add(<<"%[1]s">>, <<"test">>), `+
@@ -147,7 +146,7 @@ func (m management) do(method, path, body string) error {
 	return nil
 }
 
-// deleteNamed deletes the queue and the exchanges that may bear a name.
+// deleteNamed deletes the queue and the exchanges that may have a name.
 func deleteNamed(t testing.TB, server, name string) {
 	t.Helper()
 	c, err := amqp.Dial(server)
@@ -170,7 +169,7 @@ func deleteNamed(t testing.TB, server, name string) {
 	}
 }
 
-// typeExchange is the exchange of a message type.
+// typeExchange returns the exchange of a message type.
 func typeExchange(name string) string {
 	if dot := strings.LastIndexByte(name, '.'); dot >= 0 {
 		return name[:dot] + ":" + name[dot+1:]

@@ -15,7 +15,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// RabbitMQNode is a [Node] that knows RabbitMQ's commands.
+// RabbitMQNode is a [Node] with RabbitMQ's commands.
 type RabbitMQNode struct{ *Node }
 
 // Control runs rabbitmqctl on the node, and on no other.
@@ -26,26 +26,25 @@ func (n RabbitMQNode) Control(args ...string) {
 	}
 }
 
-// Kill ends the node as a crash does and starts it again. Which quorum queues there are
-// RabbitMQ writes down half a second after they were declared, without telling anybody: that
-// is not left to chance.
+// Kill ends the node by a crash and starts it again. It first makes RabbitMQ store the names of
+// its quorum queues, which otherwise takes half a second after their declaration.
 func (n RabbitMQNode) Kill() {
 	n.t.Helper()
 	n.Control("eval", "[ok = dets:sync(Table) || Table <- dets:all()].")
 	n.Restart(os.Kill)
 }
 
-// OwnRabbitMQ is a RabbitMQ of the test binary's own, with an empty virtual host. Stopped
-// by syscall.SIGTERM it shuts down in order.
+// OwnRabbitMQ returns a RabbitMQ of the test binary's own, with an empty virtual host.
+// syscall.SIGTERM makes it shut down in order.
 func OwnRabbitMQ(t testing.TB) RabbitMQNode {
 	t.Helper()
 	n := RabbitMQNode{own(t, ownRabbitMQ)}
-	n.corner()
+	n.addVhost()
 	return n
 }
 
-// corner makes a virtual host.
-func (n RabbitMQNode) corner() {
+// addVhost creates a virtual host.
+func (n RabbitMQNode) addVhost() {
 	n.t.Helper()
 	vhost := unique()
 	n.URL = n.server.url(vhost)
@@ -99,14 +98,14 @@ var ownRabbitMQ = sync.OnceValues(func() (*server, error) {
 // rabbitEnvironment writes the node's configuration and returns the variables that name it.
 func rabbitEnvironment(dir string, ports [3]int) ([]string, error) {
 	in := func(name string) string { return filepath.Join(dir, name) }
-	// A full disk is to fail loudly, not to block senders.
+	// Without this limit a full disk would block senders.
 	config := fmt.Sprintf("listeners.tcp.default = %s\nlog.console = true\nlog.console.level = warning\n"+
 		"log.file = false\ndisk_free_limit.absolute = 64MB\n", loopback(ports[0]))
 	if err := os.WriteFile(in("rabbitmq.conf"), []byte(config), 0o600); err != nil {
 		return nil, err
 	}
 	return append(os.Environ(),
-		"HOME="+dir, // where the cookie is
+		"HOME="+dir, // folder of the cookie
 		fmt.Sprintf("RABBITMQ_NODENAME=holdfast-%d@localhost", ports[0]),
 		fmt.Sprintf("RABBITMQ_DIST_PORT=%d", ports[1]),
 		fmt.Sprintf("ERL_EPMD_PORT=%d", ports[2]),
@@ -123,20 +122,20 @@ func rabbitEnvironment(dir string, ports [3]int) ([]string, error) {
 	), nil
 }
 
-// startMapper starts a port mapper of our own. The system's may be closed to us, and one
-// that the node started would stay.
+// startMapper starts a port mapper for the node. The system's may refuse it, and one that
+// the node starts itself would outlive the tests.
 func (s *server) startMapper(port int) error {
 	mapper := exec.Command("epmd", "-address", "127.0.0.1", "-port", fmt.Sprint(port))
 	ownGroup(mapper)
 	if err := mapper.Start(); err != nil {
 		return fmt.Errorf("start Erlang's port mapper: %w", err)
 	}
-	s.company = append(s.company, mapper.Process.Pid)
+	s.helpers = append(s.helpers, mapper.Process.Pid)
 	return s.keep()
 }
 
-// rabbitProgram finds a program of the server. What Debian has on the PATH refuses to run for
-// anybody but root and rabbitmq.
+// rabbitProgram returns the path of a program of the server. Debian's programs on the PATH run
+// for root and rabbitmq only.
 func rabbitProgram(name string) (string, error) {
 	if dir := os.Getenv(programsVariable); dir != "" {
 		return exec.LookPath(filepath.Join(dir, name))

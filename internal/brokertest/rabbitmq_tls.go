@@ -16,14 +16,14 @@ import (
 	"time"
 )
 
-// TLS is a listener with TLS that asks for a client's certificate, and the PEM files of who may connect.
+// TLS is a listener with TLS that verifies clients' certificates, with the PEM files of a permitted client.
 type TLS struct {
 	URL             string
 	CA              string // signed all certificates
 	ClientCert, Key string
 }
 
-// ListenTLS has the node listen with TLS too, until it is stopped.
+// ListenTLS makes the node listen with TLS too, until it is stopped.
 func (n RabbitMQNode) ListenTLS() TLS {
 	n.t.Helper()
 	port, err := freePort()
@@ -47,7 +47,7 @@ func (n RabbitMQNode) ListenTLS() TLS {
 	return TLS{URL: u.String(), CA: in("ca.pem"), ClientCert: in("client.pem"), Key: in("client-key.pem")}
 }
 
-// writeCertificates writes those of an authority, a server and a client, valid for an hour.
+// writeCertificates writes certificates of an authority, a server and a client, valid for an hour.
 func writeCertificates(in func(name string) string) error {
 	ca, caKey, err := writeCertificate(in, "ca", nil, nil)
 	if err != nil {
@@ -61,7 +61,7 @@ func writeCertificates(in func(name string) string) error {
 	return nil
 }
 
-// writeCertificate writes name.pem and name-key.pem. Without an authority it is one.
+// writeCertificate writes name.pem and name-key.pem. Without an authority the certificate is an authority's.
 func writeCertificate(in func(string) string, name string, ca *x509.Certificate, caKey *ecdsa.PrivateKey) (*x509.Certificate, *ecdsa.PrivateKey, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

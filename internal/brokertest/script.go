@@ -12,9 +12,9 @@ import (
 	"strings"
 )
 
-// newScript is a server written in JavaScript: a file of the folder node. It finds the port of
-// the loopback interface that it is to listen on in PORT, and in DATA a folder that is still there
-// after a restart. When it listens it prints a line that says so: "listening URL".
+// newScript returns a server written in JavaScript, a file of the folder node. The variable PORT
+// is the port of the loopback interface for it to listen on, and DATA a folder that outlives
+// restarts. When it listens it prints the line "listening URL".
 func newScript(name, file string, args ...string) (*server, error) {
 	folder, err := scriptFolder()
 	if err != nil {
@@ -42,7 +42,7 @@ func newScript(name, file string, args ...string) (*server, error) {
 	return s, nil
 }
 
-// listens returns nil when the server has said that it listens and does.
+// listens returns nil when the server has printed its URL and listens there.
 func (s *server) listens(ctx context.Context) error {
 	if !strings.Contains(s.log(), "listening ") {
 		return errors.New("it does not listen yet")
@@ -55,8 +55,8 @@ func (s *server) listens(ctx context.Context) error {
 	return c.Close()
 }
 
-// scriptFolder is the folder node of this package's sources. A test runs in the folder of its
-// own package.
+// scriptFolder returns the folder node of this package's sources. A test runs in the folder of
+// its own package.
 func scriptFolder() (string, error) {
 	at, err := os.Getwd()
 	if err != nil {
@@ -75,7 +75,7 @@ func scriptFolder() (string, error) {
 	}
 }
 
-// nodeProgram is a Node.js. What the scripts need is installed unless it is there.
+// nodeProgram returns the path of a Node.js. It installs the packages of the scripts if they are missing.
 func nodeProgram(folder string) (string, error) {
 	var said bytes.Buffer
 	cmd := exec.Command("bash", filepath.Join(folder, "..", "..", "..", "scripts", "node.sh"))

@@ -15,20 +15,20 @@ import (
 	"time"
 )
 
-// A server is a broker's process that ends with this one, however that ends.
+// server is a broker's process that ends with this one, in whatever way that ends.
 type server struct {
 	name    string
-	dir     string                      // all that it writes, removed in the end
-	program func() *exec.Cmd            // one more run of it
-	answers func(context.Context) error // nil when it is ready
-	url     func(corner string) string
+	dir     string                      // for its files, removed at the end
+	program func() *exec.Cmd            // returns the command of one run
+	answers func(context.Context) error // returns nil when the server is ready
+	url     func(part string) string
 	user    func(*exec.Cmd)            // makes a process run as the server's user
 	own     func(path string) error    // gives that user a file
 	control func(args ...string) error // the broker's own command, if it has one
 
-	inUse   sync.Mutex // one test at a time has it
+	inUse   sync.Mutex // held by the test that uses the server
 	keeper  io.Writer
-	company []int         // processes that serve this one
+	helpers []int         // their process ids
 	ended   chan struct{} // closed when process has ended
 	process *os.Process
 }
@@ -38,7 +38,7 @@ const (
 	stopTimeout  = 30 * time.Second
 )
 
-// newServer makes a folder and sees to it that it goes away with this process.
+// newServer creates a folder that is removed at the end of this process.
 func newServer(name string) (*server, error) {
 	dir, err := os.MkdirTemp("", "holdfast-"+name+"-")
 	if err != nil {
@@ -50,8 +50,8 @@ func newServer(name string) (*server, error) {
 	return s, err
 }
 
-// start returns when the server answers. One that ends meanwhile is started again: what was
-// killed holds its port or its memory for a moment.
+// start returns when the server answers. It restarts a server that ends meanwhile: a killed
+// one keeps its port or its memory for a moment.
 func (s *server) start() error {
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
@@ -102,15 +102,15 @@ func (s *server) launch(cmd *exec.Cmd) error {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		_ = cmd.Wait() // it is told to end by a signal
+		_ = cmd.Wait() // ended by a signal
 	}()
 	s.ended, s.process = ended, cmd.Process
 	return s.keep(cmd.Process.Pid)
 }
 
-// keep tells the keeper what there is to end.
+// keep sends the keeper the processes to end.
 func (s *server) keep(pids ...int) error {
-	_, err := fmt.Fprintln(s.keeper, append(pids, s.company...))
+	_, err := fmt.Fprintln(s.keeper, append(pids, s.helpers...))
 	return err
 }
 
@@ -132,7 +132,7 @@ func (s *server) stop(how os.Signal) error {
 
 func (s *server) output() string { return filepath.Join(s.dir, "output") }
 
-// log is the end of what the server said.
+// log returns the end of the server's output.
 func (s *server) log() string {
 	text, err := os.ReadFile(s.output())
 	if err != nil {
@@ -142,8 +142,8 @@ func (s *server) log() string {
 	return string(bytes.Join(lines[max(0, len(lines)-40):], []byte("\n")))
 }
 
-// keep is run by a shell that outlives us: its input ends when we do. The numbers of the
-// process groups to end come on lines, the last of which counts.
+// keep is run by a shell that outlives this process, with which its input ends. Each line of
+// the input has the process groups to end; the last line counts.
 const keep = `while read -r line; do last=$line; done
 for group in $(echo "$last" | tr -d '[]'); do kill -s KILL -- "-$group" 2>/dev/null; done
 sleep 1
@@ -151,7 +151,7 @@ rm -rf "$1"`
 
 func newKeeper(dir string) (io.Writer, error) {
 	cmd := exec.Command("sh", "-c", keep, "keeper", dir)
-	ownGroup(cmd) // so that an interrupt from the keyboard is not for it
+	ownGroup(cmd) // an interrupt from the keyboard must not end it
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		return nil, err
@@ -159,8 +159,8 @@ func newKeeper(dir string) (io.Writer, error) {
 	return in, cmd.Start()
 }
 
-// freePort is a port of this machine that nobody listens on. It is below those that the
-// system gives to outgoing connections: one of them might take it while the server is down.
+// freePort returns an unused port of this machine. It is below those that the system gives to
+// outgoing connections, which might take it while the server is down.
 func freePort() (int, error) {
 	var err error
 	for range 100 {

@@ -23,18 +23,18 @@ type ServiceBusNamespace struct {
 	// ConnectionString has all rights.
 	ConnectionString string
 
-	// Admin is the URL of the interface that queues and topics are made by. It is empty where
-	// that is the namespace itself, by HTTPS, as the SDK takes for granted.
+	// Admin is the URL of the administration of queues and topics. It is empty where that is the
+	// namespace itself, by HTTPS, which is the SDK's default.
 	Admin string
 
-	// Control makes the namespace fail. It is nil where the namespace is not of our own broker:
-	// a test that needs it asks for [OwnServiceBus].
+	// Control makes the namespace fail. It is nil where the namespace is not of the stand-in: a
+	// test that needs it uses [OwnServiceBus].
 	Control *ServiceBusControl
 }
 
-// ServiceBus is the namespace whose connection string is in HOLDFAST_TEST_SERVICEBUS, where entities
-// are to be called by [Name] and deleted by the test. Otherwise it is an empty one that goes
-// away after the test, of a broker that is started for the first test that asks and ends with the process,
+// ServiceBus returns the namespace of the connection string in HOLDFAST_TEST_SERVICEBUS, where tests
+// name entities by [Name] and delete them. Without the variable it is an empty namespace that is deleted
+// after the test, of a stand-in that starts with the first test that needs it and ends with the process,
 // even when that is killed.
 func ServiceBus(t testing.TB) *ServiceBusNamespace {
 	t.Helper()
@@ -55,7 +55,7 @@ func ServiceBus(t testing.TB) *ServiceBusNamespace {
 	return n
 }
 
-// servicebusAddress reads a connection string: host and port, and whether an emulator is there.
+// servicebusAddress returns the host and port of a connection string, and whether they are an emulator's.
 func servicebusAddress(connection string) (address string, emulator bool) {
 	host, port := "", ""
 	for field := range strings.SplitSeq(connection, ";") {
@@ -79,30 +79,30 @@ func servicebusAddress(connection string) (address string, emulator bool) {
 	return net.JoinHostPort(host, cmp.Or(port, usual)), emulator
 }
 
-// OwnServiceBus is an empty namespace of our own broker, whatever HOLDFAST_TEST_SERVICEBUS says, by the rules of the profile in
-// HOLDFAST_TEST_SERVICEBUS_PROFILE: of [ServiceBusAzure] unless set.
-// What it does like the service, and what not, is in servicebus/README.md.
+// OwnServiceBus returns an empty namespace of the stand-in, whatever HOLDFAST_TEST_SERVICEBUS is, with the profile in
+// HOLDFAST_TEST_SERVICEBUS_PROFILE: [ServiceBusAzure] unless set. servicebus/README.md compares it with the service.
 func OwnServiceBus(t testing.TB) *ServiceBusNamespace {
 	t.Helper()
 	return ownNamespace(t, namespaceOptions{})
 }
 
-// A ServiceBusProfile is a set of rules by which namespaces of our own broker work.
+// ServiceBusProfile is a set of rules of the stand-in's namespaces.
 type ServiceBusProfile string
 
 const (
 	// ServiceBusAzure has the rules of the service.
 	ServiceBusAzure ServiceBusProfile = "azure"
-	// ServiceBusEmulator has the limits of Microsoft's emulator: 10 deliveries of a message, 50 queues and topics, 10 connections.
+	// ServiceBusEmulator has the limits of Microsoft's emulator: 10 deliveries of a message, 50 queues and topics, 10
+	// connections.
 	ServiceBusEmulator ServiceBusProfile = "emulator"
-	// ServiceBusLinksUncounted is the service, but the lock of a message ends with the link that it was made on. Its delivery
+	// ServiceBusLinksUncounted is the service, except that the lock of a message ends with its link, and the delivery
 	// does not count.
 	ServiceBusLinksUncounted ServiceBusProfile = "links-uncounted"
 	// ServiceBusLinksCounted is the same, and the delivery counts.
 	ServiceBusLinksCounted ServiceBusProfile = "links-counted"
 )
 
-// OwnServiceBusOf is [OwnServiceBus] by the rules of a profile.
+// OwnServiceBusOf is [OwnServiceBus] with a profile.
 func OwnServiceBusOf(t testing.TB, profile ServiceBusProfile) *ServiceBusNamespace {
 	t.Helper()
 	return ownNamespace(t, namespaceOptions{Profile: profile})
@@ -161,8 +161,8 @@ var servicebusServer = sync.OnceValues(func() (*server, error) {
 	return s, s.start()
 })
 
-// ShortLock returns the duration of a lock for a test that waits for its end. That is d in a namespace of our own broker, which
-// has it allowed from then on, and elsewhere the 5 s that are the shortest lock of the service.
+// ShortLock returns the duration of a lock for a test that waits for its end. That is d in a namespace of the stand-in,
+// which permits it from then on, and elsewhere the service's shortest lock, 5 s.
 func (n *ServiceBusNamespace) ShortLock(d time.Duration) time.Duration {
 	if n.Control == nil {
 		return max(d, shortestLock)
@@ -171,10 +171,10 @@ func (n *ServiceBusNamespace) ShortLock(d time.Duration) time.Duration {
 	return d
 }
 
-// shortestLock is that of the service.
+// shortestLock is the service's.
 const shortestLock = 5 * time.Second
 
-// URL is the namespace as the command holdfast takes it.
+// URL returns the namespace's URL for the command holdfast.
 func (n *ServiceBusNamespace) URL() string {
 	var key, name string
 	address, emulator := servicebusAddress(n.ConnectionString)
@@ -193,8 +193,8 @@ func (n *ServiceBusNamespace) URL() string {
 	return u.String()
 }
 
-// AdminTransport is for the client options of the SDK's admin client, which always talks HTTPS to the
-// namespace's host: it leads to Admin.
+// AdminTransport returns a transport for the SDK's admin client, which by itself connects to the namespace's
+// host by HTTPS: its requests go to Admin.
 func (n *ServiceBusNamespace) AdminTransport() *http.Client {
 	client := &http.Client{Timeout: time.Minute}
 	if n.Admin == "" {
@@ -202,7 +202,7 @@ func (n *ServiceBusNamespace) AdminTransport() *http.Client {
 	}
 	admin, err := url.Parse(n.Admin)
 	if err != nil {
-		return client // it is not: we made it
+		return client
 	}
 	client.Transport = redirected{admin}
 	return client

@@ -16,7 +16,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/brokertest"
 )
 
-// status is that of an answer of the admin interface, 0 for another error.
+// status returns the status of an answer of the administration, or 0 for another error.
 func status(err error) int {
 	var response *azcore.ResponseError
 	if errors.As(err, &response) {

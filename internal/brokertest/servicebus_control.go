@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// ServiceBusControl makes a namespace of our own broker fail, and looks into it. A call that
+// ServiceBusControl makes a namespace of the stand-in fail, and returns its state. A call that
 // does not work fails the test.
 type ServiceBusControl struct {
 	t         testing.TB
@@ -19,10 +19,10 @@ type ServiceBusControl struct {
 
 // ServiceBusFaults are switches. The zero value of each is off.
 type ServiceBusFaults struct {
-	// RefuseConnections resets every new connection at once. What is connected stays so.
+	// RefuseConnections resets every new connection at once.
 	RefuseConnections bool
 
-	// RefuseLocks answers every settle and renewal by "lock lost", whatever becomes of the lock.
+	// RefuseLocks answers every settlement and renewal by "lock lost", whatever the state of the lock.
 	RefuseLocks bool
 
 	// RefuseRenewals does so with renewals only.
@@ -40,41 +40,42 @@ type ServiceBusFaults struct {
 	// Links refuses links before they are attached: to a queue, a topic, or the $management of one.
 	Links ServiceBusRefusal
 
-	// Sends refuses what is sent on a link, by the operation "send", or "schedule" where a message of it is delayed.
+	// Sends refuses messages sent on a link, by the operation "send", or "schedule" if one of them is delayed.
 	Sends ServiceBusRefusal
 
-	// Unanswered is how many sends and settles on a link are carried out, and the connection reset
-	// in place of an answer.
+	// Unanswered is how many sends and settlements on a link are carried out, with a reset of the connection
+	// instead of an answer.
 	Unanswered int
 
-	// SymbolsOnly ignores keys of an outcome's info map that are no symbols, as AMQP 1.0 has it (part 2.8.16): go-amqp writes
-	// them as strings, so a dead letter loses its reason and description. Azure takes both.
+	// SymbolsOnly ignores keys of an outcome's info map that are no symbols, as AMQP 1.0 permits (part 2.8.16): go-amqp
+	// writes strings, so a dead letter loses its reason and description. Azure accepts both.
 	SymbolsOnly bool
 
-	// Delay passes before anything that was sent to the broker is looked at.
+	// Delay is the time before the broker reads anything that was sent to it.
 	Delay time.Duration
 
-	// Silent leaves connections as they are, but nothing is answered or delivered on them.
+	// Silent keeps connections open and answers and delivers nothing on them.
 	Silent bool
 }
 
-// A ServiceBusRefusal answers requests with a status and the text of the service. The zero value refuses none.
+// ServiceBusRefusal answers requests with a status and the text of the service. The zero value refuses none.
 type ServiceBusRefusal struct {
-	// Status is as in HTTP. 503 and 429 say that the namespace is being throttled, with error code 50009; 400 to a request that
-	// cancels says that the message is already being cancelled; 403 that the entity is full, 404 that it is missing. Links are refused
-	// by the condition that goes with it.
+	// Status is a status of HTTP. 503 and 429 mean that the namespace is throttled, with error code 50009; 400 to a
+	// request that cancels means that the message is already being cancelled; 403 that the entity is full, 404 that it
+	// is missing. Links are refused by the matching condition.
 	Status int `json:"status"`
 
-	// Address is the entity whose requests are refused, for claims and links with "/$management" where that is meant. Empty: all.
+	// Address is the entity whose requests are refused, for claims and links perhaps with "/$management". Empty: all.
 	Address string `json:"address"`
 
-	// Operation is that of $management which is refused, such as "schedule-message" or "cancel-scheduled-message". Empty: all.
+	// Operation is the refused operation of $management, such as "schedule-message" or "cancel-scheduled-message".
+	// Empty: all.
 	Operation string `json:"operation"`
 
 	// Times is how many requests are refused. 0: all, until the switches are set again.
 	Times int `json:"times"`
 
-	// Late carries a request on $management out before it is refused.
+	// Late carries out a request on $management before it is refused.
 	Late bool `json:"late"`
 }
 
@@ -102,7 +103,7 @@ func (c *ServiceBusControl) allowLocks(shortest time.Duration) {
 	c.call(http.MethodPost, "/locks", map[string]int64{"shortest": shortest.Milliseconds()}, nil)
 }
 
-// Drop resets all connections. New ones are let in.
+// Drop resets all connections, and accepts new ones.
 func (c *ServiceBusControl) Drop() {
 	c.t.Helper()
 	c.call(http.MethodPost, "/drop", nil, nil)
@@ -119,15 +120,15 @@ func (c *ServiceBusControl) Detach(entity, condition string) {
 	c.call(http.MethodPost, "/detach", body, nil)
 }
 
-// LoseLocks takes the locks of all messages of an entity, or of all when it is empty, as if
-// their time were over.
+// LoseLocks ends the locks of all messages of an entity, or of all when it is empty, as if they
+// had expired.
 func (c *ServiceBusControl) LoseLocks(entity string) {
 	c.t.Helper()
 	c.call(http.MethodPost, "/lose", map[string]string{"entity": entity}, nil)
 }
 
-// Restricted is a connection string with a key of its own, which has only the rights
-// named: Manage, Send, Listen.
+// Restricted returns a connection string with a new key, which has only the rights named: Manage,
+// Send, Listen.
 func (c *ServiceBusControl) Restricted(rights ...string) string {
 	c.t.Helper()
 	var key servicebusKey
@@ -135,13 +136,13 @@ func (c *ServiceBusControl) Restricted(rights ...string) string {
 	return key.connectionString(c.host)
 }
 
-// Admit lets in those who show the token of an identity, with the rights named.
+// Admit accepts the token of an identity, with the rights named.
 func (c *ServiceBusControl) Admit(token string, rights ...string) {
 	c.t.Helper()
 	c.call(http.MethodPost, "/bearer", map[string]any{"token": token, "rights": rights}, nil)
 }
 
-// ServiceBusState is what a namespace has done and what is in it.
+// ServiceBusState describes a namespace's content and past requests.
 type ServiceBusState struct {
 	Counts struct {
 		Open, Refused, Connections, Sends, Messages, Deliveries, Settles, Management, Claims, Admin int
@@ -156,7 +157,7 @@ type ServiceBusQueue struct {
 	Active, Scheduled, Locked, DeadLetters, TransferDeadLetters, Links int
 }
 
-// State looks into the namespace.
+// State returns the state of the namespace.
 func (c *ServiceBusControl) State() ServiceBusState {
 	c.t.Helper()
 	var state ServiceBusState

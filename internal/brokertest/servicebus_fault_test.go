@@ -47,7 +47,7 @@ func TestServiceBusRefusesWrongKeys(t *testing.T) {
 	}
 }
 
-// A token is checked before it is looked whether there is such an entity: who has no right is not to learn that.
+// A token is checked before the existence of the entity, which a client without rights must not learn.
 func TestServiceBusComparesTokensWithAddresses(t *testing.T) {
 	b := ownBus(t)
 	mine, other := b.queue(admin.QueueProperties{}), b.queue(admin.QueueProperties{})
@@ -65,7 +65,7 @@ func TestServiceBusComparesTokensWithAddresses(t *testing.T) {
 	}
 }
 
-// sign is a token of the namespace's key for an address.
+// sign returns a token of the namespace's key for an address.
 func (b *bus) sign(address string) string {
 	key := func(name string) string {
 		_, rest, _ := strings.Cut(b.ConnectionString, ";"+name+"=")
@@ -138,7 +138,7 @@ func TestServiceBusGoesOnAfterDroppedConnections(t *testing.T) {
 		for _, m := range messages {
 			seen[string(m.Body)] = true
 			ctx, cancel := context.WithTimeout(b.ctx, time.Second)
-			_ = r.CompleteMessage(ctx, m, nil) // one that fails comes again
+			_ = r.CompleteMessage(ctx, m, nil) // on failure it is delivered again
 			cancel()
 		}
 	}
@@ -285,8 +285,8 @@ func TestServiceBusEndsBadConnectionsOnly(t *testing.T) {
 	b.equal(string(b.complete(q).Body), "x")
 }
 
-// converse says something to the broker and listens until that ends the connection. What comes before the
-// second protocol header is answered first.
+// converse writes to the broker and reads until the broker ends the connection. Frames before the second protocol
+// header are answered first.
 func converse(b *bus, host string, said []byte) {
 	b.Helper()
 	c, err := net.Dial("tcp", host)
@@ -313,7 +313,7 @@ func converse(b *bus, host string, said []byte) {
 	}
 }
 
-// A recorder passes a connection on and keeps what the client says.
+// recorder forwards a connection and records the client's bytes.
 type recorder struct {
 	net.Conn
 	said *bytes.Buffer
@@ -351,7 +351,7 @@ func TestServiceBusOutlivesCorruptedConnections(t *testing.T) {
 	}
 }
 
-// record is what the SDK says when it sends, receives, settles and asks.
+// record returns the bytes that the SDK sends when it sends, receives, settles and makes requests.
 func (b *bus) record(queue, host string) []byte {
 	b.Helper()
 	var said bytes.Buffer
@@ -382,7 +382,7 @@ func (b *bus) record(queue, host string) []byte {
 	return said.Bytes()
 }
 
-// identity is a credential as azidentity has them.
+// identity is a credential like those of azidentity.
 type identity string
 
 func (i identity) GetToken(context.Context, policy.TokenRequestOptions) (azcore.AccessToken, error) {
@@ -394,7 +394,7 @@ func TestServiceBusAdmitsIdentitiesToItsAdminInterface(t *testing.T) {
 	b.Control.Admit("token-of-a-reader", "Listen")
 	b.Control.Admit("token-of-an-owner", "Manage", "Send", "Listen")
 	host, _, _ := strings.Cut(strings.TrimPrefix(b.ConnectionString, "Endpoint=sb://"), ";")
-	for token, want := range map[identity]int{"token-of-a-reader": 401, "token-of-nobody": 401, "token-of-an-owner": 0} {
+	for token, want := range map[identity]int{"token-of-a-reader": 401, "token-of-a-stranger": 401, "token-of-an-owner": 0} {
 		options := &admin.ClientOptions{ClientOptions: azcore.ClientOptions{Transport: b.AdminTransport()}}
 		c, err := admin.NewClient(host, token, options)
 		b.must(err)
@@ -417,7 +417,7 @@ func TestServiceBusAdmitsIdentitiesByTLS(t *testing.T) {
 		t.Cleanup(func() { _ = client.Close(context.Background()) })
 		return client
 	}
-	known, unknown := connect("token-of-a-sender"), connect("token-of-nobody")
+	known, unknown := connect("token-of-a-sender"), connect("token-of-a-stranger")
 	m := text("x")
 	s, err := known.NewSender(q, nil)
 	b.must(err)

@@ -12,19 +12,19 @@ import (
 	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus/admin"
 )
 
-// fates is what became of the messages of a queue.
-type fates struct {
+// outcomes records what happened to the messages of a queue.
+type outcomes struct {
 	*bus
 	total int
 	stop  context.CancelFunc
 
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards the fields below
 	ended map[string]string
 	dead  int
 }
 
-// end notes that the broker has said that a message is done with.
-func (f *fates) end(m *azservicebus.ReceivedMessage, how string) {
+// end records that the broker has confirmed the end of a message.
+func (f *outcomes) end(m *azservicebus.ReceivedMessage, how string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	id := string(m.Body)
@@ -40,13 +40,13 @@ func (f *fates) end(m *azservicebus.ReceivedMessage, how string) {
 	}
 }
 
-// handle does something with a message, and believes what the broker says of it.
-func (f *fates) handle(r *azservicebus.Receiver, m *azservicebus.ReceivedMessage, dice int) {
+// handle settles a message in a random way, and records the broker's answer.
+func (f *outcomes) handle(r *azservicebus.Receiver, m *azservicebus.ReceivedMessage, dice int) {
 	f.mu.Lock()
 	before := f.ended[string(m.Body)]
 	f.mu.Unlock()
 	if before != "" {
-		f.Errorf("message %s was handed out after it had been %s", m.Body, before)
+		f.Errorf("message %s was delivered after it had been %s", m.Body, before)
 	}
 	if dice%2 == 0 {
 		m = onManagement(m)
@@ -57,7 +57,7 @@ func (f *fates) handle(r *azservicebus.Receiver, m *azservicebus.ReceivedMessage
 			f.end(m, "completed")
 		}
 	case dice < 65:
-		_ = r.AbandonMessage(f.ctx, m, nil) // its lock may be lost: then it comes again, too
+		_ = r.AbandonMessage(f.ctx, m, nil) // if its lock is lost it is delivered again, too
 	case dice < 75:
 		if r.DeadLetterMessage(f.ctx, m, nil) == nil {
 			f.end(m, "buried")
@@ -68,16 +68,16 @@ func (f *fates) handle(r *azservicebus.Receiver, m *azservicebus.ReceivedMessage
 		if r.RenewMessageLock(f.ctx, m, nil) == nil && r.CompleteMessage(f.ctx, m, nil) == nil {
 			f.end(m, "completed")
 		}
-	default: // its lock runs out
+	default: // its lock expires
 	}
 }
 
 // park defers a message and fetches it again.
-func (f *fates) park(r *azservicebus.Receiver, m *azservicebus.ReceivedMessage) {
+func (f *outcomes) park(r *azservicebus.Receiver, m *azservicebus.ReceivedMessage) {
 	if r.DeferMessage(f.ctx, m, nil) != nil {
 		return
 	}
-	for f.ctx.Err() == nil { // while its lock from the last round is there, it is not found
+	for f.ctx.Err() == nil { // it is not found while the lock of the last round lasts
 		found, err := r.ReceiveDeferredMessages(f.ctx, []int64{of(m.SequenceNumber)}, nil)
 		if err == nil && r.CompleteMessage(f.ctx, found[0], nil) == nil {
 			f.end(m, "completed")
@@ -90,7 +90,7 @@ func TestServiceBusEndsEachMessageOnceWhateverIsDone(t *testing.T) {
 	b := newBus(t)
 	q := b.queue(admin.QueueProperties{LockDuration: b.brief(), MaxDeliveryCount: to.Ptr[int32](10_000)})
 	ctx, stop := context.WithCancel(b.ctx)
-	f := &fates{bus: b, total: 300, stop: stop, ended: make(map[string]string)}
+	f := &outcomes{bus: b, total: 300, stop: stop, ended: make(map[string]string)}
 	var working sync.WaitGroup
 	for worker := range uint64(4) {
 		r, random := b.receiver(q), rand.New(rand.NewPCG(worker, 42))

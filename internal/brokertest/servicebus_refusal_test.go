@@ -99,7 +99,8 @@ func TestServiceBusMissesATopicsManagementForAMoment(t *testing.T) {
 	b.equal(b.Control.State().Queues[subscription].Active, 2)
 }
 
-// The service refuses it: "Throws error when dead lettering a dead lettered message" in the tests of Microsoft's client for JavaScript.
+// The service refuses it: "Throws error when dead lettering a dead lettered message" in the tests of Microsoft's client
+// for JavaScript.
 func TestServiceBusRefusesToDeadLetterADeadLetter(t *testing.T) {
 	b := newBus(t)
 	q := b.queue(admin.QueueProperties{})
@@ -173,7 +174,7 @@ func TestServiceBusNumbersMessagesByPartition(t *testing.T) {
 
 	r := b.receiver(q)
 	partitions, keys := map[int64]int{}, map[int64]int{}
-	for from, page := int64(0), 0; page < 3; page++ { // of all that are there it shows one
+	for from, page := int64(0), 0; page < 3; page++ { // it shows one of all messages
 		m := b.one(r.PeekMessages(b.ctx, total, &azservicebus.PeekMessagesOptions{FromSequenceNumber: &from}))
 		partitions[of(m.SequenceNumber)>>48]++
 	}

@@ -53,7 +53,7 @@ func TestServiceBusHandsOutSessionsAsAWhole(t *testing.T) {
 	b := newBus(t)
 	q := b.sessionQueue()
 	b.send(q, inSession("a", "a1"), inSession("b", "b1"), inSession("a", "a2"), inSession("b", "b2"))
-	first, second := b.next(q), b.next(q) // which comes first is not promised
+	first, second := b.next(q), b.next(q) // in any order
 	b.equal(b.read(second, 2), []string{second.SessionID() + "1", second.SessionID() + "2"})
 	b.equal(b.read(first, 2), []string{first.SessionID() + "1", first.SessionID() + "2"})
 	if first.SessionID() == second.SessionID() {
@@ -112,7 +112,7 @@ func TestServiceBusLocksSessions(t *testing.T) {
 	b.equal(len(state), 0)
 }
 
-func TestServiceBusCountsADeliveryWhenASessionIsLostButNotWhenItIsClosed(t *testing.T) {
+func TestServiceBusCountsDeliveriesOfLostSessions(t *testing.T) {
 	b := newBus(t)
 	q := b.sessionQueue()
 	b.send(q, inSession("a", "x"))

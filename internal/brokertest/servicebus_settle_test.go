@@ -25,11 +25,11 @@ func TestServiceBusCompletes(t *testing.T) {
 		t.Errorf("it was sent %v ago", since)
 	}
 	b.must(r.CompleteMessage(b.ctx, m, nil))
-	b.lost(r.CompleteMessage(b.ctx, onManagement(m), nil)) // it is there no more
+	b.lost(r.CompleteMessage(b.ctx, onManagement(m), nil)) // it does not exist any more
 	b.nothing(r)
 }
 
-func TestServiceBusCountsAbandonedDeliveriesAndKeepsTheirProperties(t *testing.T) {
+func TestServiceBusCountsAbandonedDeliveries(t *testing.T) {
 	b := newBus(t)
 	q := b.queue(admin.QueueProperties{})
 	b.send(q, azservicebus.Message{Body: []byte("x"), ApplicationProperties: map[string]any{"kept": int32(1), "changed": "old"}})
@@ -48,7 +48,7 @@ func TestServiceBusCountsAbandonedDeliveriesAndKeepsTheirProperties(t *testing.T
 	b.must(r.CompleteMessage(b.ctx, m, nil))
 }
 
-// The service promises a place at or near the front. Our own broker has it at the front.
+// The service promises a place at or near the front. The stand-in puts it at the front.
 func TestServiceBusReturnsAbandonedMessagesToTheFront(t *testing.T) {
 	b := ownBus(t)
 	q := b.queue(admin.QueueProperties{})
@@ -163,7 +163,7 @@ func TestServiceBusSaysLockLostToLateSettles(t *testing.T) {
 	b.nothing(b.deadLetters(q))
 }
 
-// receiveAll receives until it has so many different messages, and returns them by their bodies.
+// receiveAll receives n different messages and returns them by their bodies.
 func (b *bus) receiveAll(r *azservicebus.Receiver, n int) map[string]*azservicebus.ReceivedMessage {
 	b.Helper()
 	all := make(map[string]*azservicebus.ReceivedMessage)
@@ -238,7 +238,7 @@ func TestServiceBusDoesNotCountWhatIsReleased(t *testing.T) {
 	b := newBus(t)
 	q := b.queue(admin.QueueProperties{})
 	r := b.receiver(q)
-	b.nothing(r) // credit is left over: the SDK gives back what comes between two calls
+	b.nothing(r) // credit is left: the SDK releases messages that come between two calls
 	b.send(q, text("x"))
 	b.equal(b.receive(r).DeliveryCount, uint32(1))
 }

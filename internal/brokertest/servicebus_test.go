@@ -29,7 +29,7 @@ func newBus(t *testing.T) *bus {
 	t.Helper()
 	t.Parallel()
 	n := brokertest.ServiceBus(t)
-	if n.Control != nil { // elsewhere it is not seen, but left behind all the same
+	if n.Control != nil { // elsewhere its state cannot be read
 		t.Cleanup(func() {
 			if left := n.Control.State().Entities; left > 0 {
 				t.Errorf("%d queues and topics are left", left)
@@ -39,14 +39,14 @@ func newBus(t *testing.T) *bus {
 	return busOn(t, n)
 }
 
-// ownBus is one that can be made to fail.
+// ownBus returns a bus of the stand-in, which can be made to fail.
 func ownBus(t *testing.T) *bus {
 	t.Helper()
 	t.Parallel()
 	return busOn(t, brokertest.OwnServiceBus(t))
 }
 
-// azureBus is one that can be made to fail, whatever the profile.
+// azureBus is ownBus with the profile of the service.
 func azureBus(t *testing.T) *bus {
 	t.Helper()
 	t.Parallel()
@@ -62,7 +62,7 @@ func busOn(t *testing.T, n *brokertest.ServiceBusNamespace) *bus {
 	return b
 }
 
-// dial connects as somebody else.
+// dial connects another client.
 func (b *bus) dial(connection string) (*azservicebus.Client, *admin.Client) {
 	b.Helper()
 	client, err := azservicebus.NewClientFromConnectionString(connection, &azservicebus.ClientOptions{
@@ -84,7 +84,7 @@ func (b *bus) must(err error) {
 	}
 }
 
-// queue makes a queue and returns its name.
+// queue creates a queue and returns its name.
 func (b *bus) queue(properties admin.QueueProperties) string {
 	b.Helper()
 	name := brokertest.Name(b.T, "queue")
@@ -140,7 +140,7 @@ func (b *bus) complete(queue string) *azservicebus.ReceivedMessage {
 	return m
 }
 
-// nothing waits a moment for a message that must not come.
+// nothing fails the test if a message comes.
 func (b *bus) nothing(r *azservicebus.Receiver) {
 	b.Helper()
 	ctx, cancel := context.WithTimeout(b.ctx, 300*time.Millisecond)
@@ -155,12 +155,12 @@ func (b *bus) nothing(r *azservicebus.Receiver) {
 func (b *bus) wait(d time.Duration) {
 	b.Helper()
 	q := b.queue(admin.QueueProperties{})
-	at := time.Now().Add(d)
+	at := time.Now().Add(d + time.Millisecond) // AMQP has milliseconds
 	b.send(q, azservicebus.Message{Body: []byte("now"), ScheduledEnqueueTime: &at})
 	b.complete(q)
 }
 
-// lost fails the test unless err says that the lock was lost.
+// lost fails the test unless err is that of a lost lock.
 func (b *bus) lost(err error) {
 	b.Helper()
 	b.code(err, azservicebus.CodeLockLost)
@@ -174,12 +174,12 @@ func (b *bus) code(err error, want azservicebus.Code) {
 	}
 }
 
-// brief is a short duration of a lock.
+// brief returns a short lock duration.
 func (b *bus) brief() *string {
 	return to.Ptr("PT" + strconv.Itoa(int(b.ShortLock(time.Second).Seconds())) + "S")
 }
 
-// onManagement has a message settled by $management, as one is whose link is gone.
+// onManagement returns a message to be settled by $management, as after the loss of its link.
 func onManagement(m *azservicebus.ReceivedMessage) *azservicebus.ReceivedMessage {
 	other := *m
 	other.RawAMQPMessage = nil
@@ -209,7 +209,7 @@ func (b *bus) equal(got, want any) {
 	}
 }
 
-// of is the value of a property, the zero value where the broker left it out.
+// of returns the value of a property, the zero value if the broker left it out.
 func of[T any](property *T) (value T) {
 	if property != nil {
 		value = *property
@@ -217,7 +217,7 @@ func of[T any](property *T) (value T) {
 	return value
 }
 
-// one is the only message of an answer.
+// one returns the only message of an answer.
 func (b *bus) one(messages []*azservicebus.ReceivedMessage, err error) *azservicebus.ReceivedMessage {
 	b.Helper()
 	b.must(err)

@@ -14,11 +14,11 @@ import (
 	"time"
 )
 
-// tlsHost is whom the certificate of a test is for.
+// tlsHost is the name in a test's certificate.
 const tlsHost = "holdfast.servicebus.test"
 
-// TLS is a door to a namespace of our own broker as the service has it: who connects to address by TLS finds the certificate of
-// host, which config trusts. Tokens of identities are for such connections only. It closes with the test.
+// TLS returns the address of a listener that ends TLS for a namespace of the stand-in, as the service does, with a
+// certificate of host that config trusts. Tokens of identities need such connections. It closes with the test.
 func (n *ServiceBusNamespace) TLS(t testing.TB) (host, address string, config *tls.Config) {
 	t.Helper()
 	certificate, roots := selfSigned(t)
@@ -27,7 +27,7 @@ func (n *ServiceBusNamespace) TLS(t testing.TB) (host, address string, config *t
 		t.Fatal(err)
 	}
 	broker, _ := servicebusAddress(n.ConnectionString)
-	d := &door{to: broker, open: make(map[net.Conn]struct{})}
+	d := &tlsListener{to: broker, open: make(map[net.Conn]struct{})}
 	d.passing.Go(func() { d.accept(l) })
 	t.Cleanup(func() {
 		_ = l.Close()
@@ -60,8 +60,8 @@ func selfSigned(t testing.TB) (tls.Certificate, *x509.CertPool) {
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, roots
 }
 
-// door passes connections on.
-type door struct {
+// tlsListener forwards connections to a broker without TLS.
+type tlsListener struct {
 	to      string
 	passing sync.WaitGroup
 
@@ -69,7 +69,7 @@ type door struct {
 	open map[net.Conn]struct{}
 }
 
-func (d *door) accept(l net.Listener) {
+func (d *tlsListener) accept(l net.Listener) {
 	for {
 		client, err := l.Accept()
 		if err != nil {
@@ -86,11 +86,11 @@ func (d *door) accept(l net.Listener) {
 }
 
 // pass copies one direction, and ends both when that ends.
-func (d *door) pass(from, to net.Conn) {
+func (d *tlsListener) pass(from, to net.Conn) {
 	d.mu.Lock()
 	d.open[from] = struct{}{}
 	d.mu.Unlock()
-	_, _ = io.Copy(to, from) // how it ends is all the same
+	_, _ = io.Copy(to, from) // an error ends the connection as its end does
 	_ = from.Close()
 	_ = to.Close()
 	d.mu.Lock()
@@ -98,7 +98,7 @@ func (d *door) pass(from, to net.Conn) {
 	d.mu.Unlock()
 }
 
-func (d *door) close() {
+func (d *tlsListener) close() {
 	d.mu.Lock()
 	for c := range d.open {
 		_ = c.Close()

@@ -22,7 +22,7 @@ func (b *bus) topic(properties admin.TopicProperties) string {
 	return name
 }
 
-// subscribe makes a subscription that forwards to a queue of its own, which it returns.
+// subscribe creates a subscription that forwards to a queue of its own, and returns the queue.
 func (b *bus) subscribe(topic, name string, rule *admin.RuleProperties) string {
 	b.Helper()
 	q := b.queue(admin.QueueProperties{})
@@ -33,7 +33,7 @@ func (b *bus) subscribe(topic, name string, rule *admin.RuleProperties) string {
 	return q
 }
 
-// drain receives all that is in a queue.
+// drain receives all messages of a queue.
 func (b *bus) drain(queue string) []string {
 	b.Helper()
 	b.send(queue, text("end"))

@@ -11,11 +11,10 @@ import (
 
 const sqsVariable = "HOLDFAST_TEST_SQS"
 
-// SQS is the URL of an endpoint of Amazon SQS and SNS: the one that HOLDFAST_TEST_SQS names, or
-// a stand-in that is started for the first test that asks and ends with the process, even when that
-// is killed. Any credentials and region are good for the stand-in. A process that a test starts
-// finds the same one when it is told its URL in HOLDFAST_TEST_SQS. Tests share it: queues and topics
-// are to be called by [Name].
+// SQS returns the URL of an endpoint of Amazon SQS and SNS: that of HOLDFAST_TEST_SQS, or of a
+// stand-in that starts with the first test that needs it and ends with the process, even when that is
+// killed. The stand-in accepts any credentials and region. A process that a test starts uses the same
+// one if HOLDFAST_TEST_SQS is set to its URL. Tests share it: queues and topics need a [Name].
 func SQS(t testing.TB) string {
 	t.Helper()
 	if endpoint := os.Getenv(sqsVariable); endpoint != "" {
@@ -45,8 +44,8 @@ var sharedSQS = sync.OnceValues(func() (*server, error) {
 	return s, s.start()
 })
 
-// OwnSQS is a stand-in for Amazon SQS and SNS of the test binary's own. It keeps queues, topics
-// and messages over restarts; those of the tests before are still there.
+// OwnSQS returns a stand-in for Amazon SQS and SNS of the test binary's own. It keeps queues, topics
+// and messages over restarts, those of earlier tests included.
 func OwnSQS(t testing.TB) *Node {
 	t.Helper()
 	n := own(t, ownSQS)

@@ -14,21 +14,21 @@ import (
 	"testing"
 )
 
-// SQSFront stands before an endpoint of Amazon SQS and SNS and refuses what the service would refuse on a bad day, or for want of
-// rights.
+// SQSFront forwards requests to an endpoint of Amazon SQS and SNS, and refuses some as the service does when it is
+// throttled or the credentials lack a right. Its methods are safe for concurrent use.
 type SQSFront struct {
 	URL string // of the front, for transports
 
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the fields below
 	refuse func(SQSRequest) string
 	seen   []SQSRequest
 }
 
-// SQSRequest is a request as the rights of AWS name it.
+// SQSRequest is a request, in the terms of AWS's rights.
 type SQSRequest struct {
 	Action  string // such as "sqs:SendMessage", which is that of a batch too
-	Name    string // of the queue or topic; "" where the request is about none
-	Refused string // the code of the refusal; "" when it was passed on
+	Name    string // of the queue or topic; "" if the request is about none
+	Refused string // the code of the refusal; "" if the request was forwarded
 }
 
 // NewSQSFront starts a front that refuses nothing. It ends with the test.
@@ -60,8 +60,8 @@ func NewSQSFront(t testing.TB, endpoint string) *SQSFront {
 	return f
 }
 
-// Refuse sets what is refused from now on: by returns the code of the refusal, or "". Nil refuses nothing. Several goroutines call by
-// at once.
+// Refuse sets the refusals from now on: by returns the code of the refusal of a request, or "". nil refuses nothing.
+// Several goroutines call by at once.
 func (f *SQSFront) Refuse(by func(SQSRequest) string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -110,10 +110,10 @@ func requestOf(r *http.Request, body []byte) (asked SQSRequest, isJSON bool) {
 	return SQSRequest{Action: service + singly(form.Get("Action")), Name: name[strings.LastIndexByte(name, ':')+1:]}, false
 }
 
-// singly is the action that a right for a batch is named after.
+// singly returns the action whose right a batch needs.
 func singly(operation string) string { return strings.TrimSuffix(operation, "Batch") }
 
-// refuse answers as AWS does: a throttle or a denial is the client's.
+// refuse answers with a status of AWS: that of a throttle or a denial is a client's error.
 func refuse(w http.ResponseWriter, code string, isJSON bool) {
 	if isJSON {
 		w.Header().Set("Content-Type", "application/x-amz-json-1.0")
@@ -126,8 +126,9 @@ func refuse(w http.ResponseWriter, code string, isJSON bool) {
 	fmt.Fprintf(w, `<ErrorResponse><Error><Type>Sender</Type><Code>%s</Code><Message>refused by the test</Message></Error></ErrorResponse>`, code)
 }
 
-// SQSRights returns what refuses, by the code of a denial, all that a policy in IAM's language does not allow. It knows the statements'
-// Action and Resource with stars; names begin with prefix, which the policy does not have.
+// SQSRights returns a function for [SQSFront.Refuse] that denies every request that a policy in IAM's language does not
+// allow. It reads the statements' Action and Resource, which may have stars. Names begin with prefix, which the policy
+// does not have.
 func SQSRights(t testing.TB, policy, prefix string) func(SQSRequest) string {
 	t.Helper()
 	var read struct {
@@ -158,7 +159,7 @@ func SQSRights(t testing.TB, policy, prefix string) func(SQSRequest) string {
 	}
 }
 
-// texts are one text or several.
+// texts is one text or several.
 type texts []string
 
 func (x *texts) UnmarshalJSON(b []byte) error {

@@ -10,7 +10,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// made is a name as unique made it some time ago.
+// made returns a name that unique made some time ago.
 func made(ago time.Duration) string {
 	name := unique()
 	return fmt.Sprintf("holdfast-%d%s", time.Now().Add(-ago).Unix(), name[len(name)-11:])
@@ -69,7 +69,7 @@ func TestVirtualHostsOfKilledTestsAreDeleted(t *testing.T) {
 		node.Control("add_vhost", name)
 		node.Control("set_permissions", "-p", name, "guest", ".*", ".*", ".*")
 	}
-	node.corner()
+	node.addVhost()
 	if opens(node.server.url(old)) || !opens(node.server.url(young)) {
 		t.Error("want the young one and not the old one")
 	}

@@ -26,8 +26,8 @@ func TestHopsLoseNothingWhenProcessesAreKilled(t *testing.T) {
 	for i := range messages {
 		d := 3*time.Second + time.Duration(i)*200*time.Millisecond
 		m := delayedMessage("m" + strconv.Itoa(i))
+		due[m.ID] = time.Now().Add(d).Truncate(time.Millisecond) // the stand-in has milliseconds
 		delayed(t, c, endpoint, m, d)
-		due[m.ID] = time.Now().Add(d)
 	}
 	broker := brokertest.SQS(t)
 	over := make(chan struct{})

@@ -282,8 +282,8 @@ func TestHopsLoseNothingWhenTheyAreNotCompleted(t *testing.T) {
 	for i := range messages {
 		d := 3*time.Second + rand.N(3*time.Second)
 		m := delayedMessage("m" + strconv.Itoa(i))
+		due[m.ID] = time.Now().Add(d).Truncate(time.Millisecond) // the stand-in has milliseconds
 		delayed(t, c, endpoint, m, d)
-		due[m.ID] = time.Now().Add(d)
 	}
 	came := map[string]int{}
 	for _, a := range arrivals(t, c, endpoint, messages, 30*time.Second) {

@@ -36,10 +36,10 @@ export class Faults {
     return true;
   }
 
-  // later does something after the delay, at once when there is none.
+  // later calls what after the delay, at once if there is none.
   later(what) {
     if (this.silent) return;
-    if (this.delay > 0) setTimeout(what, this.delay + 1); // a timer may fire up to a millisecond early
+    if (this.delay > 0) after(this.delay, what);
     else what();
   }
 }
@@ -75,4 +75,16 @@ function unlessRefused(act) {
   } catch (error) {
     if (!(error instanceof Refused)) throw error;
   }
+}
+
+// after calls what when at least delay milliseconds have passed: a timer may fire early by the time since its turn of the event
+// loop began.
+function after(delay, what) {
+  const due = performance.now() + delay;
+  const check = () => {
+    const left = due - performance.now();
+    if (left > 0) setTimeout(check, Math.ceil(left));
+    else what();
+  };
+  check();
 }
