@@ -11,7 +11,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/rabbitmqtopology"
 	"github.com/holdfast-go/holdfast/internal/brokertest"
-	"github.com/holdfast-go/holdfast/transport/rabbitmq"
+	"github.com/holdfast-go/holdfast/transport"
 )
 
 // channel is one to prepare a virtual host with.
@@ -74,7 +74,7 @@ func TestAnEndpointIsCreatedAndVerified(t *testing.T) {
 		t.Errorf("verify prints %q", out)
 	}
 	r, _ = shape(t, exitFailed, append(verify, "--queue-type", "classic")...)
-	if len(r.Found) == 0 || slices.ContainsFunc(r.Found, func(f rabbitmq.Finding) bool { return f.State != "differs" || f.Kind != "queue" }) {
+	if len(r.Found) == 0 || slices.ContainsFunc(r.Found, func(f transport.Finding) bool { return f.State != "differs" || f.Kind != "queue" }) {
 		t.Errorf("as if for classic queues: %+v", r)
 	}
 }
@@ -124,7 +124,7 @@ func TestMissingRightsAreTold(t *testing.T) {
 	u.User = url.UserPassword("reader", "s3cret-reader")
 	t.Setenv(transportVar, u.String())
 	r, errs := shape(t, exitFailed, "endpoint", "verify", "sales")
-	if len(r.Found) == 0 || slices.ContainsFunc(r.Found, func(f rabbitmq.Finding) bool { return f.State != "unknown" || f.Detail == "" }) {
+	if len(r.Found) == 0 || slices.ContainsFunc(r.Found, func(f transport.Finding) bool { return f.State != "unknown" || f.Detail == "" }) {
 		t.Errorf("all there: %+v", r)
 	}
 	if !strings.Contains(errs, "right to configure") {

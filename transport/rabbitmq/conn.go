@@ -15,23 +15,26 @@ import (
 var (
 	_ transport.Conn       = (*conn)(nil)
 	_ transport.Installer  = (*conn)(nil)
+	_ transport.Verifier   = (*conn)(nil)
+	_ transport.Remover    = (*conn)(nil)
 	_ transport.Subscriber = (*conn)(nil)
 	_ transport.Inspector  = (*conn)(nil)
+	_ transport.Purger     = (*conn)(nil)
+	_ transport.Browser    = (*conn)(nil)
 	_ transport.Satellites = (*conn)(nil)
 	_ transport.Blocker    = (*conn)(nil)
 )
 
-// conn holds two lines to the broker. A broker that runs out of memory or disk stops
-// reading from connections that publish; on the other one, acknowledgements still get
-// through and make room.
+// conn holds two connections to the broker. A broker that runs out of memory or disk stops reading from connections
+// that publish; acknowledgements still arrive over the other one and free resources.
 type conn struct {
-	dialer    *dialer
-	queueType QueueType
-	topology  topology
-	backstop  backstop
-	maxHold   time.Duration
-	translate func(*transport.Message) // nil: as it came
-	log       *slog.Logger
+	dialer      *dialer
+	queueType   QueueType
+	topology    topology
+	deadLetters deadLetters
+	maxHold     time.Duration
+	translate   func(*transport.Message) // nil for none
+	log         *slog.Logger
 
 	management *management
 	limits     transport.Limits
@@ -39,27 +42,27 @@ type conn struct {
 
 	learnedMaxBody atomic.Int64 // 0 until the broker refused a body
 
-	receiving  *line[*consuming]
-	publishing *line[*publisher]
+	receiving  *supervisor[*receiveConn]
+	publishing *supervisor[*publisher]
 
 	ctx    context.Context //nolint:containedctx // of the conn's own goroutines; ends with Close
 	cancel context.CancelFunc
 	tasks  tasks
 
-	processed processed
+	redelivered redelivered
 
 	mu        sync.Mutex // guards receivers
 	receivers map[*receiver]struct{}
 }
 
-// openConn connects what is configured.
+// openConn connects a configured conn.
 func openConn(ctx context.Context, c *conn) (*conn, error) {
 	c.receivers = make(map[*receiver]struct{})
 	c.ctx, c.cancel = context.WithCancel(context.Background())
-	c.receiving = newLine("receiving", c.log, c.dialConsuming)
-	c.publishing = newLine("sending", c.log, c.dialPublisher)
+	c.receiving = supervise("receiving", c.log, c.dialReceiving)
+	c.publishing = supervise("sending", c.log, c.dialPublisher)
 
-	in, err := c.dialConsuming(ctx)
+	in, err := c.dialReceiving(ctx)
 	if err != nil {
 		c.cancel()
 		return nil, err
@@ -68,6 +71,7 @@ func openConn(ctx context.Context, c *conn) (*conn, error) {
 	if err != nil {
 		c.cancel()
 		in.close()
+		c.tasks.stop()
 		return nil, err
 	}
 	c.version = versionOf(in.conn)
@@ -80,9 +84,8 @@ func openConn(ctx context.Context, c *conn) (*conn, error) {
 	return c, nil
 }
 
-// limitsOf is what a broker accepts. How large a message may be it does not tell:
-// these are its defaults.
-func limitsOf(c *amqp.Connection, queueType QueueType) transport.Limits {
+// limitsOf returns the limits of a broker. MaxBody is its default, for the protocol does not name its setting.
+func limitsOf(c *brokerConn, queueType QueueType) transport.Limits {
 	v := versionOf(c)
 	l := transport.Limits{
 		MaxBody:     128 << 20,
@@ -94,7 +97,7 @@ func limitsOf(c *amqp.Connection, queueType QueueType) transport.Limits {
 		l.MaxBody = 16 << 20
 	}
 	if frame := c.Config.FrameSize; frame > 0 {
-		// Every header takes six bytes more on the wire, and properties share the frame.
+		// Encoding takes six more bytes for each header, and properties share the frame.
 		l.MaxHeaders = frame - frameReserve
 	}
 	return l
@@ -105,7 +108,7 @@ const frameReserve = 8 << 10
 
 func (c *conn) Limits() transport.Limits { return c.limits }
 
-// Close ends both connections. The broker gives back what is not settled at once.
+// Close closes both connections. The broker requeues unsettled messages at once.
 func (c *conn) Close() error {
 	c.mu.Lock()
 	for r := range c.receivers {
@@ -117,29 +120,28 @@ func (c *conn) Close() error {
 	return nil
 }
 
-// consuming is one connection that receives, from its dial to its loss.
-type consuming struct {
-	conn   *amqp.Connection
-	frames *frameReader
-	lost   chan *amqp.Error
+// receiveConn is the connection for receiving and for declaring.
+type receiveConn struct {
+	conn   *brokerConn
+	closed chan *amqp.Error
 
-	asking sync.Mutex    // held while ask is used
-	asked  *amqp.Channel // for what is asked again and again; nil before
+	asking sync.Mutex    // held while asked is used
+	asked  *amqp.Channel // for frequent questions; nil before the first
 }
 
-func (c *conn) dialConsuming(ctx context.Context) (*consuming, error) {
-	conn, l, err := c.dialer.dial(ctx, "receiving")
+func (c *conn) dialReceiving(ctx context.Context) (*receiveConn, error) {
+	b, err := c.dial(ctx, "receiving")
 	if err != nil {
 		return nil, err
 	}
-	return &consuming{conn: conn, frames: l.in, lost: conn.NotifyClose(make(chan *amqp.Error, 1))}, nil
+	return &receiveConn{conn: b, closed: b.NotifyClose(make(chan *amqp.Error, 1))}, nil
 }
 
-func (c *consuming) ended() <-chan *amqp.Error { return c.lost }
+func (c *receiveConn) lost() <-chan *amqp.Error { return c.closed }
 
-func (c *consuming) reason(e *amqp.Error) error { return c.frames.lossReason(e) }
+func (c *receiveConn) lossReason(e *amqp.Error) error { return c.conn.link.in.lossReason(e) }
 
-func (c *consuming) close() { hangUp(c.conn) }
+func (c *receiveConn) close() { hangUp(c.conn) }
 
 // tasks are the goroutines of a conn.
 type tasks struct {
@@ -148,7 +150,7 @@ type tasks struct {
 	wg      sync.WaitGroup
 }
 
-// start runs f in a goroutine, unless stop has been called.
+// start runs f in a goroutine and reports true, unless stop has been called.
 func (t *tasks) start(f func()) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -159,7 +161,7 @@ func (t *tasks) start(f func()) bool {
 	return true
 }
 
-// stop lets nothing start any more and waits for what runs.
+// stop prevents further starts and waits for the goroutines.
 func (t *tasks) stop() {
 	t.mu.Lock()
 	t.stopped = true
@@ -167,8 +169,8 @@ func (t *tasks) stop() {
 	t.wg.Wait()
 }
 
-// call runs f, which asks the broker something and knows no context, and stops
-// waiting for it when ctx ends. A connection that is lost or closed ends f.
+// call runs f, a request to the broker without a context, and stops waiting for it when ctx ends. The loss of the
+// connection ends f.
 func (c *conn) call(ctx context.Context, f func() error) error {
 	done := make(chan error, 1)
 	if !c.tasks.start(func() { done <- f() }) {
@@ -181,8 +183,3 @@ func (c *conn) call(ctx context.Context, f func() error) error {
 		return context.Cause(ctx)
 	}
 }
-
-// connectPatience is how long a send waits for a connection that is being dialled
-// again. Failing at once instead would burn a message's attempts within
-// milliseconds of a lost connection.
-const connectPatience = time.Second

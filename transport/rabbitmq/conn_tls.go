@@ -12,8 +12,8 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// link is a connection as the client library has it: what it reads comes through a [frameReader], and what it writes
-// is sent by a [coalescer].
+// link is the connection that the client library reads and writes: it reads through a [frameReader], and writes through
+// a [coalescer].
 type link struct {
 	net.Conn
 	in  *frameReader
@@ -37,8 +37,8 @@ func (n *node) plainURL() string {
 	return "amqp:" + strings.TrimPrefix(strings.TrimPrefix(n.url, "amqps:"), "amqp:")
 }
 
-// newLink puts a link on a connection to the node. TLS is begun here and not by the client library, for frames are read
-// in plain text.
+// newLink returns a link over a connection to the node. TLS is begun here and not by the client library, because the
+// frameReader reads plain text.
 func (d *dialer) newLink(n *node, out *coalescer) (*link, error) {
 	if !n.secure() {
 		return &link{out, newFrameReader(out), out}, nil
@@ -54,7 +54,7 @@ func (d *dialer) newLink(n *node, out *coalescer) (*link, error) {
 	return &link{c, newFrameReader(c), out}, nil
 }
 
-// tlsConfig is what the user has set, or what the URL says.
+// tlsConfig returns the configuration that the user has set, or that of the URL.
 func (d *dialer) tlsConfig(n *node) (*tls.Config, error) {
 	uri, err := amqp.ParseURI(n.url)
 	if err != nil {

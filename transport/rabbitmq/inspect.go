@@ -2,7 +2,9 @@ package rabbitmq
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"strings"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
@@ -54,4 +56,70 @@ func (c *conn) lookAt(ctx context.Context, name string) (amqp.Queue, error) {
 		return amqp.Queue{}, err // found is still being written to when ctx has ended
 	}
 	return found, nil
+}
+
+// InspectDelays returns the depth of the queues in which delayed messages wait: of the levels that hold some, the queue of the lost, and
+// the relays of the named queues, where they exist. Ready messages of a level are not due there yet. Messages that are being
+// dead-lettered, such as those that a full queue refuses, are counted as unsettled: only the management API knows of them, and without
+// [Transport.Management] the number is -1. The API's numbers are some seconds old.
+func InspectDelays(ctx context.Context, conn transport.Conn, queues ...string) ([]transport.QueueStats, error) {
+	c, err := own(conn)
+	if err != nil {
+		return nil, err
+	}
+	names := []string{delayLost}
+	for level := range delays.Levels {
+		names = append(names, delayLevel(level))
+	}
+	for _, queue := range queues {
+		names = append(names, queueTarget(queue).relay())
+	}
+	var stats []transport.QueueStats
+	for i, name := range names {
+		s, err := c.inspectDelay(ctx, name)
+		isRelay := i > delays.Levels
+		if isRelay && isCode(err, amqp.NotFound) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		if isRelay || name == delayLost || s.Ready > 0 || s.Unsettled > 0 {
+			stats = append(stats, s)
+		}
+	}
+	return stats, nil
+}
+
+func (c *conn) inspectDelay(ctx context.Context, name string) (transport.QueueStats, error) {
+	q, err := c.lookAt(ctx, name)
+	s := transport.QueueStats{Name: name, Ready: int64(q.Messages), Unsettled: -1, Delayed: -1}
+	if err != nil || c.management == nil {
+		return s, err
+	}
+	managed, err := c.management.queue(ctx, name)
+	if err == nil && managed.Messages != nil && managed.Ready != nil {
+		s.Unsettled = *managed.Messages - *managed.Ready
+	}
+	return s, err
+}
+
+// LostQueue is the queue of delayed messages whose queue was gone when they were due.
+const LostQueue = delayLost
+
+// DelayedTo is the queue that a message of [LostQueue] was to go to; "" when it has come there in another way.
+func DelayedTo(m *transport.Message) string {
+	var deaths []struct {
+		Keys []string `json:"routing-keys"`
+	}
+	if json.Unmarshal([]byte(m.Native["x-death"]), &deaths) != nil || len(deaths) == 0 || len(deaths[0].Keys) == 0 {
+		return ""
+	}
+	destination := deaths[0].Keys[0]
+	destination = strings.TrimPrefix(destination[min(delays.Overhead(), len(destination)):], relayedDestination)
+	queue, ok := strings.CutPrefix(destination, queueDestination)
+	if !ok {
+		return ""
+	}
+	return queue
 }

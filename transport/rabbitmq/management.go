@@ -1,6 +1,7 @@
 package rabbitmq
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"encoding/json"
@@ -14,11 +15,11 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// management is the HTTP API of the broker's management plugin (https://www.rabbitmq.com/docs/http-api-reference).
-// A nil one is not configured.
+// management is the HTTP API of the broker's management plugin (https://www.rabbitmq.com/docs/http-api-reference). A nil
+// one is not configured.
 type management struct {
 	base   string // without user and password
-	user   *url.Userinfo
+	login  func(context.Context) (Credentials, error)
 	vhost  string
 	client *http.Client
 }
@@ -26,9 +27,9 @@ type management struct {
 var errManagementURL = errors.New(`rabbitmq: Transport.Management is not valid: write http://user:password@host:15672, ` +
 	`with special characters in user and password percent-encoded`)
 
-// newManagement reads Transport.Management. The user is that of the broker's URL unless named. Errors do not quote the text, which
-// holds a password.
-func newManagement(t *Transport) (*management, error) {
+// newManagement reads Transport.Management. Without a user in it, it uses that of the broker's connections. Errors do
+// not quote the text, which holds a password.
+func newManagement(t *Transport, d *dialer) (*management, error) {
 	if t.Management == "" {
 		return nil, nil //nolint:nilnil // see management
 	}
@@ -41,9 +42,10 @@ func newManagement(t *Transport) (*management, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &management{user: u.User, vhost: vhostOf(broker)}
-	if m.user == nil {
-		m.user = broker.User
+	m := &management{vhost: vhostOf(broker), login: d.ask}
+	if user := cmp.Or(u.User, broker.User); user != nil {
+		password, _ := user.Password()
+		m.login = func(context.Context) (Credentials, error) { return Password(user.Username(), password), nil }
 	}
 	u.User = nil
 	m.base = strings.TrimSuffix(u.String(), "/")
@@ -51,11 +53,14 @@ func newManagement(t *Transport) (*management, error) {
 	if t.TLS != nil {
 		config = t.TLS.Clone()
 	}
-	m.client = &http.Client{Timeout: dialTimeout, Transport: &http.Transport{TLSClientConfig: config, Proxy: http.ProxyFromEnvironment}}
+	m.client = &http.Client{
+		Timeout:   dialTimeout,
+		Transport: &http.Transport{TLSClientConfig: config, Proxy: http.ProxyFromEnvironment},
+	}
 	return m, nil
 }
 
-// vhostOf is the virtual host that a URL names.
+// vhostOf returns the virtual host of a URL.
 func vhostOf(u *url.URL) string {
 	if name := strings.TrimPrefix(u.Path, "/"); name != "" {
 		return name
@@ -63,16 +68,16 @@ func vhostOf(u *url.URL) string {
 	return "/"
 }
 
-// managedQueue is what the API says of a queue.
+// managedQueue is a queue in the API.
 type managedQueue struct {
-	Messages       *int64          `json:"messages"` // with those that are unsettled or being dead-lettered; null when not known yet
+	Messages       *int64          `json:"messages"` // with unsettled and dead-lettered ones; null when not known yet
 	Ready          *int64          `json:"messages_ready"`
 	Policy         string          `json:"policy"`
 	OperatorPolicy string          `json:"operator_policy"`
 	Effective      json.RawMessage `json:"effective_policy_definition"` // an object, or an empty list for none
 }
 
-// queue asks for a queue, or fails with [transport.ErrNoQueue].
+// queue returns a queue, or fails with [transport.ErrNoQueue].
 func (m *management) queue(ctx context.Context, name string) (q managedQueue, err error) {
 	defer func() {
 		if err != nil {
@@ -84,10 +89,11 @@ func (m *management) queue(ctx context.Context, name string) (q managedQueue, er
 	if err != nil {
 		return q, err
 	}
-	if m.user != nil {
-		password, _ := m.user.Password()
-		req.SetBasicAuth(m.user.Username(), password)
+	login, err := m.login(ctx)
+	if err != nil {
+		return q, err
 	}
+	login.authorize(req)
 	answer, err := m.client.Do(req)
 	if err != nil {
 		return q, err
@@ -105,15 +111,15 @@ func (m *management) queue(ctx context.Context, name string) (q managedQueue, er
 	return q, json.NewDecoder(answer.Body).Decode(&q)
 }
 
-// harmful are the settings of policies by which a queue drops or refuses messages. Where a queue has an argument and a policy says another
-// number, RabbitMQ takes the smaller one.
+// harmful are the settings of policies by which a queue drops or refuses messages. Where a queue has an argument and a
+// policy has another number, RabbitMQ takes the smaller one.
 var harmful = []string{"expires", "max-length", "max-length-bytes", "message-ttl"}
 
-// finding reports a policy that drops or refuses messages of a queue.
-func (q managedQueue) finding(name string) (f Finding, ok bool) {
+// finding returns a policy that drops or refuses messages of a queue.
+func (q managedQueue) finding(name string) (f transport.Finding, ok bool) {
 	var settings map[string]any
 	if json.Unmarshal(q.Effective, &settings) != nil { // [] is none
-		return Finding{}, false
+		return f, false
 	}
 	var found []string
 	for _, key := range harmful {
@@ -122,12 +128,13 @@ func (q managedQueue) finding(name string) (f Finding, ok bool) {
 		}
 	}
 	if len(found) == 0 {
-		return Finding{}, false
+		return f, false
 	}
 	policies := slices.DeleteFunc([]string{q.Policy, q.OperatorPolicy}, func(name string) bool { return name == "" })
-	return Finding{
-		Kind: "queue", Name: name, State: Limited,
-		Detail: fmt.Sprintf("policy %s sets %s: exclude the queue from its pattern, or leave that out", quoted(policies), strings.Join(found, ", ")),
+	return transport.Finding{
+		Kind: "queue", Name: name, State: transport.Limited,
+		Detail: fmt.Sprintf("policy %s sets %s: exclude the queue from its pattern, or leave that out",
+			quoted(policies), strings.Join(found, ", ")),
 	}, true
 }
 
@@ -140,14 +147,15 @@ func quoted(names []string) string {
 }
 
 // policies returns the queues among the parts that policies limit.
-func (c *conn) policies(ctx context.Context, parts []part) ([]Finding, error) {
+func (c *conn) policies(ctx context.Context, parts []part) ([]transport.Finding, error) {
 	if c.management == nil {
-		return []Finding{{
-			Kind: "policies", State: NotRead,
-			Detail: "set Transport.Management to have policies looked at that drop or refuse messages (max-length, message-ttl, expires)",
+		return []transport.Finding{{
+			Kind: "policies", State: transport.Unread,
+			Detail: "policies that drop or refuse messages (max-length, message-ttl, expires) were not read: " +
+				"set Transport.Management, or management=http://host:15672 in the URL, or see rabbitmqctl list_policies",
 		}}, nil
 	}
-	var findings []Finding
+	var findings []transport.Finding
 	for _, p := range parts {
 		if p.exchange != "" {
 			continue

@@ -50,8 +50,8 @@ func TestVerifyNamesPoliciesThatDropOrRefuseMessages(t *testing.T) {
 	node.Control("set_operator_policy", "-p", vhost, "old", `^holdfast\.delay-level-03$`, `{"message-ttl":60000}`, "--apply-to", "queues")
 	// The plan's three, dead letters, levels, the delays' two others and two relays.
 	const queues = 3 + 1 + 28 + 2 + 2
-	var limited []rabbitmq.Finding
-	isBoth := func(f rabbitmq.Finding) bool {
+	var limited []transport.Finding
+	isBoth := func(f transport.Finding) bool {
 		return strings.Contains(f.Detail, `or "old" sets max-length 7, message-ttl 60000`)
 	}
 	for ctx := within(t); len(limited) != queues || !slices.ContainsFunc(limited, isBoth); { // the broker applies policies in the background
@@ -61,7 +61,7 @@ func TestVerifyNamesPoliciesThatDropOrRefuseMessages(t *testing.T) {
 		limited = verify(t, c, wholePlan)
 	}
 	for _, f := range limited {
-		if f.State != rabbitmq.Limited || f.Kind != "queue" || !strings.Contains(f.Detail, `policy "all"`) || !strings.Contains(f.Detail, "max-length 7") {
+		if f.State != transport.Limited || f.Kind != "queue" || !strings.Contains(f.Detail, `policy "all"`) || !strings.Contains(f.Detail, "max-length 7") {
 			t.Errorf("%+v", f)
 		}
 		if isOld := f.Name == "holdfast.delay-level-03"; isOld != isBoth(f) {
@@ -72,8 +72,8 @@ func TestVerifyNamesPoliciesThatDropOrRefuseMessages(t *testing.T) {
 
 func TestVerifySaysThatPoliciesWereNotRead(t *testing.T) {
 	c := open(t, brokertest.RabbitMQ(t), nil)
-	found, err := rabbitmq.Verify(within(t), c, transport.Plan{})
-	if err != nil || len(found) != 1 || found[0].State != rabbitmq.NotRead || !strings.Contains(found[0].Detail, "Management") {
+	found, err := c.(transport.Verifier).Verify(within(t), transport.Plan{})
+	if err != nil || len(found) != 1 || found[0].State != transport.Unread || !strings.Contains(found[0].Detail, "Management") {
 		t.Errorf("%+v, %v", found, err)
 	}
 }
@@ -91,7 +91,7 @@ func TestTheManagementPasswordIsInNoError(t *testing.T) {
 	for _, address := range []string{with(refuse.URL), with("http://127.0.0.1:1")} {
 		c := open(t, broker, func(tr *rabbitmq.Transport) { tr.Management = address })
 		must(t, c.(transport.Installer).Install(within(t), transport.Plan{Queues: []transport.Queue{{Name: brokertest.Name(t, "orders")}}}))
-		_, err := rabbitmq.Verify(within(t), c, wholePlan)
+		_, err := c.(transport.Verifier).Verify(within(t), wholePlan)
 		if err == nil || strings.Contains(err.Error(), "s3cret") {
 			t.Errorf("%s: %v", address, err)
 		}

@@ -1,9 +1,12 @@
 package rabbitmq
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"math"
+	"sync"
 	"time"
 
 	"github.com/holdfast-go/holdfast/transport"
@@ -11,103 +14,269 @@ import (
 
 var _ transport.Drainer = (*receiver)(nil)
 
+// phase is the state of a receiver. It only grows.
+type phase int
+
+const (
+	phaseOpen     phase = iota
+	phaseDraining       // the broker is to deliver nothing more
+	phaseClosed         // by Close: deliveries can still be settled
+	phaseEnded          // by Close of the conn: they cannot
+)
+
+// receiver receives from one queue, over one channel after the other.
+type receiver struct {
+	conn    *conn
+	queue   string
+	ready   chan struct{} // wakes Receive
+	adjust  chan struct{} // wakes run
+	timeout timeout       // of unsettled deliveries; used by run alone
+
+	completesFirst bool // handlers get only what was acknowledged
+
+	mu        sync.Mutex // guards the fields below
+	window    int        // -1 before it is set
+	receiving int        // calls of Receive that are running
+	channel   *channel   // nil while there is none
+	err       error      // why there is none
+	phase     phase
+}
+
+// OpenReceiver returns a receiver of a queue that exists. Messages are delivered once the window is set.
+func (c *conn) OpenReceiver(ctx context.Context, opts transport.ReceiverOptions) (transport.Receiver, error) {
+	if _, err := c.lookAt(ctx, opts.Queue); err != nil {
+		return nil, err
+	}
+	r := &receiver{
+		conn:    c,
+		queue:   opts.Queue,
+		ready:   make(chan struct{}, 1),
+		adjust:  make(chan struct{}, 1),
+		timeout: c.version.timeout(),
+		window:  -1,
+
+		completesFirst: opts.CompletesFirst,
+	}
+	first := make(chan error, 1)
+	c.mu.Lock()
+	c.receivers[r] = struct{}{}
+	c.mu.Unlock()
+	if !c.tasks.start(func() { r.run(first) }) {
+		r.forget()
+		return nil, transport.ErrClosed
+	}
+	select {
+	case err := <-first:
+		if err != nil {
+			return nil, errors.Join(err, r.Close())
+		}
+		return r, nil
+	case <-ctx.Done():
+		_ = r.Close() // never fails
+		return nil, fmt.Errorf("rabbitmq: receive from %q: %w", opts.Queue, context.Cause(ctx))
+	}
+}
+
+// run opens a channel, serves it until it ends, and opens the next. It sends the result of the first attempt to first.
+func (r *receiver) run(first chan<- error) {
+	defer r.forget()
+	pace := newPacer()
+	for !r.stopped() {
+		since, timeout := time.Now(), r.timeout
+		ch, err := r.open(r.conn.ctx)
+		select {
+		case first <- err:
+		default:
+		}
+		if err == nil {
+			r.begin(ch)
+			err = ch.serve(r.conn.ctx)
+			ch.end()
+		}
+		if r.timeout != timeout {
+			continue // nothing was received: the consumer had arguments that this queue refuses
+		}
+		r.lose(err)
+		pace.lasted(time.Since(since))
+		if pace.wait(r.conn.ctx) != nil {
+			return
+		}
+	}
+}
+
+// open opens a channel when both connections are open: messages whose handlers could not send would only use attempts
+// up.
+func (r *receiver) open(ctx context.Context) (*channel, error) {
+	for !r.stopped() {
+		in, changedIn, err := r.conn.receiving.now()
+		_, changedOut, errOut := r.conn.publishing.now()
+		if err == nil && errOut == nil {
+			return openChannel(in.conn, r)
+		}
+		r.lose(cmp.Or(err, errOut))
+		select {
+		case <-changedIn:
+		case <-changedOut:
+		case <-r.adjust:
+		case <-ctx.Done():
+			return nil, transport.ErrClosed
+		}
+	}
+	return nil, transport.ErrClosed
+}
+
+func (r *receiver) begin(ch *channel) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.channel, r.err = ch, nil
+	signal(r.ready)
+}
+
+// lose records why there is no channel.
+func (r *receiver) lose(err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.channel, r.err = nil, err
+	signal(r.ready)
+}
+
+func (r *receiver) stopped() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.phase >= phaseClosed
+}
+
+func (r *receiver) forget() {
+	r.conn.mu.Lock()
+	defer r.conn.mu.Unlock()
+	delete(r.conn.receivers, r)
+}
+
+// Receive returns the prefetched messages, or waits for the next one.
+func (r *receiver) Receive(ctx context.Context, limit int) ([]transport.Delivery, error) {
+	r.count(1)
+	defer r.count(-1)
+	for {
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		ds, pausing, err := r.take(max(1, limit))
+		if pausing != nil {
+			pausing.prefetch.awaitPause()
+			signal(r.adjust)
+		}
+		if len(ds) > 0 || err != nil {
+			return ds, err
+		}
+		select {
+		case <-r.ready:
+		case <-ctx.Done():
+		}
+	}
+}
+
+// count adds n to the calls of Receive that are running.
+func (r *receiver) count(n int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.receiving += n
+	if r.window == 1 {
+		signal(r.adjust)
+	}
+}
+
+// take returns prefetched messages while messages can be sent: otherwise handlers would only use attempts up. With a
+// window of 1 it also returns the channel, whose prefetch has to pause.
+func (r *receiver) take(limit int) (ds []transport.Delivery, pausing *channel, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.window < 0 {
+		r.window = limit
+		signal(r.adjust)
+	}
+	switch {
+	case r.phase >= phaseClosed:
+		signal(r.ready) // for other calls that wait
+		return nil, nil, transport.ErrClosed
+	case r.channel == nil:
+		return nil, nil, r.err
+	}
+	if _, _, err := r.conn.publishing.now(); err != nil {
+		return nil, nil, fmt.Errorf("rabbitmq: receive from %q: paused because nothing can be sent: %w", r.queue, err)
+	}
+	ds, more := r.channel.take(limit, r.window)
+	if more {
+		signal(r.ready)
+	}
+	if r.window == 1 && len(ds) > 0 && r.channel.prefetch.pause() {
+		pausing = r.channel
+		signal(r.adjust)
+	}
+	return ds, pausing, nil
+}
+
+// Window sets how many deliveries may be unsettled; 0 pauses. The broker gets the new number soon after.
+func (r *receiver) Window(n int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.window = max(0, n)
+	signal(r.adjust)
+	signal(r.ready)
+}
+
+// limit returns the window and the phase. With a window of 1 the next message is asked for when Receive is called, and
+// not when the last one is settled: released without a handler, it would have used up an attempt.
+func (r *receiver) limit() (int, phase) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.window == 1 && r.receiving == 0 || r.channel != nil && r.channel.prefetch.paused() {
+		return 0, r.phase
+	}
+	return max(0, r.window), r.phase
+}
+
 // Drain implements [transport.Drainer]: before RabbitMQ 4.3, a released message has a higher delivery count.
 func (r *receiver) Drain(ctx context.Context, limit int) []transport.Delivery {
 	r.mu.Lock()
-	r.draining = true
-	s := r.session
-	signal(r.poke)
+	r.phase = max(r.phase, phaseDraining)
+	ch := r.channel
+	signal(r.adjust)
 	r.mu.Unlock()
-	if s == nil {
+	if ch == nil {
 		return nil
 	}
-	s.prefetch.awaitEnd(ctx)
-	ds, _ := s.take(limit, math.MaxInt)
+	ch.prefetch.awaitEnd(ctx)
+	ds, _ := ch.take(limit, math.MaxInt)
 	return ds
 }
 
-// fit makes the consumers prefetch what is wanted of a window; last is when they are to end for good. It reports whether to
-// call it again soon.
-func (s *session) fit(window int, last bool, now time.Time) (later bool, err error) {
-	want := 0
-	if last {
-		s.prefetch.close()
-	} else { // otherwise what is prefetched is handled, or released when the consumers have ended
-		want = s.prefetch.want(window, s.maxHold(), now)
-		s.releaseExcess(window, now)
-	}
-	s.mu.Lock()
-	s.acks.window, s.closing = want, last
-	s.mu.Unlock()
-	out, later := s.prefetch.excess(want, now)
-	for _, c := range out {
-		s.prefetch.cancel(c)
-		if err := s.ch.Cancel(c.tag, false); err != nil {
-			return false, fmt.Errorf("cancel a consumer: %w", plain(err))
-		}
-	}
-	if c := s.prefetch.next(want, s.receiver.queue); c != nil {
-		return later, s.consume(c)
-	}
-	return later, nil
-}
-
-// maxHold is how long the broker waits for a message to be settled; 0 is for ever.
-func (s *session) maxHold() time.Duration {
-	if s.receiver.hold == heldForever {
-		return 0
-	}
-	return s.receiver.conn.maxHold
-}
-
-func (s *session) consume(c *consumer) error {
-	if err := s.ch.Qos(c.share, 0, false); err != nil {
-		return fmt.Errorf("set the prefetch count: %w", plain(err))
-	}
-	in, err := s.ch.Consume(s.receiver.queue, c.tag, false, false, false, false, s.receiver.consumeArguments())
-	if err != nil {
-		s.receiver.learn(err)
-		return plain(err)
-	}
-	if !s.receiver.conn.tasks.start(func() { s.collect(c, in) }) {
-		return transport.ErrClosed
-	}
+// Close releases the prefetched messages. The channel stays open until the deliveries that Receive has returned are
+// settled.
+func (r *receiver) Close() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.phase = max(r.phase, phaseClosed)
+	signal(r.ready)
+	signal(r.adjust)
 	return nil
 }
 
-// keep is the grace period of excess: how long messages beyond a smaller window are kept, which may soon be as large again.
-// They are released then, for other instances to take, and because the broker would take them back in the end with all that is in handlers.
-func (c *conn) keep() time.Duration {
-	if c.limits.FreeRelease {
-		return 0
+// finish is called when the conn closes. It writes pending acknowledgements before the connection is closed.
+func (r *receiver) finish() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.phase = phaseEnded
+	if r.channel != nil {
+		r.channel.finish()
 	}
-	return c.maxHold / 10
+	signal(r.ready)
+	signal(r.adjust)
 }
 
-// releaseExcess releases what is prefetched beyond the window. It waits for the consumers to end, which would be
-// sent the same messages again.
-func (s *session) releaseExcess(window int, now time.Time) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(s.waiting) == 0 || !s.prefetch.idle() {
-		return
+// signal wakes the goroutine that waits for c, a channel with room for one value, now or when it waits next.
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
 	}
-	room := window - (s.acks.open - len(s.waiting))
-	s.release(func(i int, d *delivery) bool { return i >= room && now.Sub(d.since) >= s.receiver.conn.keep() })
-}
-
-// release returns the prefetched messages to the queue that are picked by their place. Called with mu held.
-func (s *session) release(pick func(int, *delivery) bool) {
-	kept := s.waiting[:0]
-	for i, d := range s.waiting {
-		if !pick(i, d) {
-			kept = append(kept, d)
-			continue
-		}
-		s.account(d)
-		// One that cannot be released comes back with the loss of the channel.
-		_ = s.ch.Nack(d.tag, false, true)
-	}
-	clear(s.waiting[len(kept):])
-	s.waiting = kept
 }

@@ -3,77 +3,137 @@ package rabbitmq
 import (
 	"context"
 	"math"
+	"math/bits"
 	"slices"
 	"sync"
 	"time"
 )
 
-// consumer is a share of the prefetch. The broker fixes the prefetch count of a consumer when it starts, so a larger prefetch
-// takes another consumer.
-type consumer struct {
-	tag       string
-	share     int
-	open      int  // deliveries not settled
-	cancelled bool // by us
-	drained   bool // no more deliveries come
-}
-
 const (
-	// maxConsumers is how many consumers there are at most before a single one takes their place.
+	// maxConsumers is how many consumers there are at most before a single one replaces them.
 	maxConsumers = 10
-	// maxWindow is the largest prefetch that they add up to.
-	maxWindow = maxConsumers * math.MaxUint16
-	// narrowFor is how long a smaller prefetch has to last before consumers are cancelled for it.
+	// maxTarget is the largest prefetch that they add up to.
+	maxTarget = maxConsumers * math.MaxUint16
+	// narrowFor is how long a smaller target has to last before consumers are cancelled for it.
 	narrowFor = time.Second
 	// unsafeAfter is how long a cancel waits for a moment at which no message is on its way.
 	unsafeAfter = 10 * time.Second
+	// fullTarget is the largest window that is prefetched whole from the start.
+	fullTarget = 32
+	// fast is the time within which handlers have to take as many messages as the target for it to grow.
+	fast = time.Second
+	// calm is how long the first target has to be enough before a larger one falls back to it.
+	calm = 30 * time.Second
 )
 
-// prefetch holds the consumers of a channel and decides how many messages the broker may deliver through them before a handler
-// is free. Prefetched messages are invisible to other instances, and before RabbitMQ 4.3 each is
-// redelivered with a higher delivery count when this process ends or releases it. Fast handlers need a large prefetch nevertheless.
+// prefetch holds the consumers of a channel and decides how many messages the broker may deliver through them before a
+// handler is free. Prefetched messages are invisible to other instances, and before RabbitMQ 4.3 each is redelivered
+// with a higher delivery count when this process ends or releases it. Fast handlers still need a large prefetch.
 //
-// A prefetch is safe for concurrent use. It calls nothing that blocks with its lock held.
+// The target is how much of the window is prefetched. It doubles when handlers run out of messages, either with most of
+// the target prefetched or in handlers, or because they take that many within a second. It falls back when that is
+// over. It is smaller where messages would wait so long that the broker requeues them.
+//
+// A prefetch is safe for concurrent use. It never blocks with its lock held.
 type prefetch struct {
-	keep time.Duration // how long excess is kept: the grace period; 0 where a release does not count
+	grace time.Duration // how long excess is kept; 0 where a release does not count
 
-	mu        sync.Mutex // guards what follows
-	changed   sync.Cond  // a consumer or the channel has ended
-	target    target
-	consumers []*consumer // that the broker delivers to
-	leaving   []*consumer // cancelled, with deliveries still open
+	mu      sync.Mutex // guards the fields below
+	changed sync.Cond  // a consumer or the channel has ended
+
+	size     int           // the target, for an unlimited window
+	first    int           // the target at the start
+	grow     bool          // the target is to be doubled
+	taken    int           // messages that handlers took since that time
+	since    time.Time     // when taken was 0 last
+	needed   time.Time     // when more than the first target was needed last
+	handling time.Duration // mean time that a message is in a handler, divided by how many are
+
+	consumers []*consumer // the broker delivers to them
+	leaving   []*consumer // cancelled, with deliveries unsettled
 	started   int         // consumers so far
-	narrow    time.Time   // since when the consumers exceed what is wanted; zero while they do not
+	narrow    time.Time   // since when the consumers exceed the target; zero while they do not
 	pauses    int         // calls that wait for all consumers to end
 	closing   bool        // no consumer is to start any more
 	ended     bool        // the channel is lost
 }
 
-func newPrefetch(keep time.Duration) *prefetch {
-	p := &prefetch{keep: keep}
+// consumer is a share of the prefetch. The broker fixes the prefetch count of a consumer when it starts, so a larger
+// prefetch takes another consumer.
+type consumer struct {
+	tag       string
+	share     int
+	open      int  // deliveries not settled
+	cancelled bool // by the driver
+	drained   bool // it gets no more deliveries
+}
+
+// grace returns how long messages beyond a smaller window are kept, because the window may soon be as large again. After
+// that they are released for other instances, and because the broker would requeue them in the end, with all messages
+// that are in handlers.
+func (c *conn) grace() time.Duration {
+	if c.limits.FreeRelease {
+		return 0
+	}
+	return c.maxHold / 10
+}
+
+func newPrefetch(grace time.Duration) *prefetch {
+	p := &prefetch{grace: grace}
 	p.changed.L = &p.mu
 	return p
 }
 
-// want returns how much of a window of n to ask the broker for.
-func (p *prefetch) want(n int, maxHold time.Duration, now time.Time) int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.target.of(min(n, maxWindow), maxHold, now)
+// plan is a change of the consumers.
+type plan struct {
+	target int
+	cancel []*consumer // to be cancelled before others start
+	again  bool        // more are to be cancelled later
 }
 
-// close says that there are to be no consumers any more.
-func (p *prefetch) close() {
+// plan returns how many messages of a window to prefetch, and the consumers to be cancelled for that; last says that
+// none is to start any more. The broker requeues messages that are unsettled for maxHold; 0 is never.
+func (p *prefetch) plan(window int, last bool, maxHold time.Duration, now time.Time) (out plan) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.closing = true
+	if p.closing = p.closing || last; !p.closing {
+		out.target = p.target(min(window, maxTarget), maxHold, now)
+	}
+	out.cancel, out.again = p.excess(out.target, now)
+	return out
 }
 
-// excess takes out the consumers to be cancelled before the shares can add up to n. It reports whether to look again
-// soon, because consumers are to be cancelled later.
-func (p *prefetch) excess(n int, now time.Time) (out []*consumer, later bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+// target returns how much of a window of n to prefetch: all of it when little is missing. Called with mu held.
+func (p *prefetch) target(n int, maxHold time.Duration, now time.Time) int {
+	switch {
+	case p.grow:
+		p.size, p.grow, p.taken, p.since, p.needed = 2*p.size, false, 0, time.Time{}, now
+	case now.Sub(p.needed) >= calm:
+		p.size = 0
+	}
+	p.first = max(n/4, fullTarget)
+	p.size = max(p.size, p.first)
+	if p.size >= n-n/4 {
+		p.size = max(p.size, n)
+	}
+	return min(n, p.size, p.inTime(maxHold))
+}
+
+// inTime returns how many messages are handled within half of maxHold, rounded down to a power of two, and at least 1.
+func (p *prefetch) inTime(maxHold time.Duration) int {
+	if maxHold <= 0 || p.handling <= 0 {
+		return maxTarget
+	}
+	n := min(maxHold/2/p.handling, maxTarget)
+	if n <= 1 {
+		return 1
+	}
+	return 1 << (bits.Len64(uint64(n)) - 1)
+}
+
+// excess removes the consumers to be cancelled before the shares can add up to n. It reports whether others are to be
+// cancelled later. Called with mu held.
+func (p *prefetch) excess(n int, now time.Time) (cancel []*consumer, again bool) {
 	total := p.shares()
 	if total <= n {
 		p.narrow = time.Time{}
@@ -84,31 +144,34 @@ func (p *prefetch) excess(n int, now time.Time) (out []*consumer, later bool) {
 	case total > n && !p.mayCancel(total, now):
 		return nil, true
 	}
-	out = p.consumers
+	cancel = p.consumers
 	p.consumers = nil
-	p.leaving = append(p.leaving, out...)
-	return out, false
+	p.leaving = append(p.leaving, cancel...)
+	for _, c := range cancel {
+		c.cancelled = true
+	}
+	return cancel, false
 }
 
-// mayCancel reports whether the consumers can be cancelled, which have the given shares. A quorum queue takes back what
-// is on its way to a cancelled consumer, and before RabbitMQ 4.3 that counts. Nothing is on its way when as many messages as the broker
-// may deliver have arrived. A prefetch of one pauses between messages, at once.
+// mayCancel reports whether the consumers, which have the given shares, can be cancelled. A quorum queue requeues
+// messages that are on their way to a cancelled consumer, and before RabbitMQ 4.3 that counts. No message is on its way
+// when as many have arrived as the broker may deliver. A prefetch of one pauses between messages, at once.
 func (p *prefetch) mayCancel(shares int, now time.Time) bool {
 	if p.narrow.IsZero() {
 		p.narrow = now
 	}
-	if p.closing || shares == 1 || p.keep == 0 {
+	if p.closing || shares == 1 || p.grace == 0 {
 		return true
 	}
 	lasted := now.Sub(p.narrow)
-	if lasted < min(narrowFor, p.keep) {
+	if lasted < min(narrowFor, p.grace) {
 		return false
 	}
 	open := 0
 	for _, c := range p.consumers {
 		open += c.open
 	}
-	return open == 0 || open >= shares || lasted >= min(unsafeAfter, p.keep)
+	return open == 0 || open >= shares || lasted >= min(unsafeAfter, p.grace)
 }
 
 func (p *prefetch) shares() int {
@@ -119,8 +182,8 @@ func (p *prefetch) shares() int {
 	return total
 }
 
-// next is the consumer to start so that the shares add up to n: nil for none. Deliveries of cancelled consumers count as long
-// as they are open. Small shares are not worth a consumer.
+// next returns a consumer to start so that the shares add up to n: nil for none. Unsettled deliveries of cancelled
+// consumers count. Small shares are not worth a consumer.
 func (p *prefetch) next(n int, queue string) *consumer {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -143,14 +206,7 @@ func (p *prefetch) next(n int, queue string) *consumer {
 	return c
 }
 
-// cancel notes that a consumer is being cancelled.
-func (p *prefetch) cancel(c *consumer) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	c.cancelled = true
-}
-
-// drain notes that a consumer has ended, and reports whether it was cancelled by us.
+// drain records that a consumer has ended, and reports whether the driver cancelled it.
 func (p *prefetch) drain(c *consumer) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -159,34 +215,50 @@ func (p *prefetch) drain(c *consumer) bool {
 	return c.cancelled
 }
 
-// arrive notes a delivery.
+// arrive records a delivery.
 func (p *prefetch) arrive(c *consumer) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	c.open++
 }
 
-// settle notes that a delivery is settled, which others ran beside it until then, and which handlers have had for
-// so long, 0 where they have not. It reports whether a consumer may be started in the place of a cancelled one.
-func (p *prefetch) settle(c *consumer, handled time.Duration, beside int) bool {
+// take records that handlers took n messages. Where they wanted more, held messages are prefetched or in handlers; it
+// reports whether to ask the broker for more.
+func (p *prefetch) take(n int, wanted bool, held, window int, now time.Time) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if now.Sub(p.since) > fast {
+		p.since, p.taken = now, 0
+	}
+	p.taken += n
+	if p.taken >= p.first {
+		p.needed = now
+	}
+	// Where fewer are held and taken, the queue may just be empty.
+	if !wanted || held < p.size-p.size/4 && p.taken < p.size {
+		return wanted && p.grow
+	}
+	p.needed = now
+	p.grow = p.grow || p.size < window
+	return p.grow
+}
+
+// settle records that a delivery is settled, with the time that it was in a handler, 0 for never, and how many others
+// are. It reports whether a consumer may start in the place of a cancelled one.
+func (p *prefetch) settle(c *consumer, handling time.Duration, others int) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	c.open--
-	p.target.handled(handled, beside)
+	if sample := handling / time.Duration(max(others, 0)+1); p.handling == 0 {
+		p.handling = sample
+	} else if handling > 0 {
+		p.handling += (sample - p.handling) / 8
+	}
 	return c.cancelled
 }
 
-// take notes that handlers took n messages. Where they wanted more, held messages are prefetched or in
-// handlers; it reports whether more are to be asked for.
-func (p *prefetch) take(n int, more bool, held, window int, now time.Time) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.target.use(n, now)
-	return more && p.target.runsShort(held, window, now)
-}
-
-// pause has the consumers cancelled until awaitPause has returned. It reports false where they are still those of a larger
-// prefetch, which has delivered more already.
+// pause has the consumers cancelled until awaitPause has returned. It reports false where they are still those of a
+// larger prefetch, which has delivered more already.
 func (p *prefetch) pause() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -203,8 +275,8 @@ func (p *prefetch) paused() bool {
 	return p.pauses > 0
 }
 
-// awaitPause returns when the broker delivers nothing more. A consumer that is cancelled after its delivery was settled may have
-// the next one on its way, and the broker would count that.
+// awaitPause returns when the broker delivers nothing more. A consumer that is cancelled after its delivery was settled
+// may have the next one on its way, which the broker would count.
 func (p *prefetch) awaitPause() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -229,7 +301,7 @@ func (p *prefetch) awaitEnd(ctx context.Context) {
 	}
 }
 
-// idle reports whether there is no consumer that the broker may deliver to.
+// idle reports whether the broker has no consumer to deliver to.
 func (p *prefetch) idle() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -241,7 +313,7 @@ func (p *prefetch) delivering() bool {
 	return len(p.consumers) > 0 || slices.ContainsFunc(p.leaving, func(c *consumer) bool { return !c.drained })
 }
 
-// end says that the channel is lost.
+// end records that the channel is lost.
 func (p *prefetch) end() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

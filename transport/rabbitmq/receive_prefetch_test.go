@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// sharing is a prefetch with consumers of these shares, of which so many deliveries are open.
+// sharing returns a prefetch with consumers of the given shares, of which open deliveries are unsettled.
 func sharing(open int, shares ...int) *prefetch {
 	p := newPrefetch(3 * time.Minute)
 	for _, share := range shares {
@@ -15,6 +15,11 @@ func sharing(open int, shares ...int) *prefetch {
 		p.consumers = append(p.consumers, c)
 	}
 	return p
+}
+
+// targetOf returns the target for a window.
+func (p *prefetch) targetOf(window int, maxHold time.Duration, now time.Time) int {
+	return p.plan(window, false, maxHold, now).target
 }
 
 func TestWhenConsumersAreCancelledForASmallerWindow(t *testing.T) {
@@ -33,22 +38,41 @@ func TestWhenConsumersAreCancelledForASmallerWindow(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			p, now := sharing(tt.open, 10, 5), time.Now()
+			plan := func(window int, at time.Time) plan { return p.plan(window, false, 0, at) }
 			for range 3 { // each time anew
-				if out, later := p.excess(10, now); out != nil || !later {
-					t.Fatalf("%d consumers are to be cancelled at once, later is %t", len(out), later)
+				if got := plan(10, now); got.cancel != nil || !got.again {
+					t.Fatalf("%d consumers are to be cancelled at once, again is %t", len(got.cancel), got.again)
 				}
 				now = now.Add(narrowFor / 2)
-				if out, later := p.excess(all, now); out != nil || later {
-					t.Fatalf("%d consumers are to be cancelled for nothing, later is %t", len(out), later)
+				if got := plan(all, now); got.cancel != nil || got.again {
+					t.Fatalf("%d consumers are to be cancelled for nothing, again is %t", len(got.cancel), got.again)
 				}
 				now = now.Add(time.Hour)
 			}
-			p.excess(10, now)
-			out, later := p.excess(10, now.Add(tt.after))
-			if (len(out) == 2) != tt.want || later == tt.want {
-				t.Errorf("%d consumers are to be cancelled, later is %t", len(out), later)
+			plan(10, now)
+			got := plan(10, now.Add(tt.after))
+			if (len(got.cancel) == 2) != tt.want || got.again == tt.want {
+				t.Errorf("%d consumers are to be cancelled, again is %t", len(got.cancel), got.again)
 			}
 		})
+	}
+}
+
+func TestTheLastPlanCancelsAllAndStartsNone(t *testing.T) {
+	p, now := sharing(7, 10, 5), time.Now()
+	if got := p.plan(15, true, 0, now); got.target != 0 || len(got.cancel) != 2 || got.again {
+		t.Errorf("the last plan is %+v, want two consumers cancelled", got)
+	}
+	if got := p.plan(15, false, 0, now); got.target != 0 || p.next(got.target, "orders") != nil {
+		t.Errorf("a later plan is %+v, want none to start", got)
+	}
+	for _, c := range p.leaving {
+		if p.idle() || !p.drain(c) {
+			t.Errorf("idle is %t before all consumers have ended, cancelled is %t", p.idle(), c.cancelled)
+		}
+	}
+	if !p.idle() {
+		t.Error("the prefetch is not idle after all consumers have ended")
 	}
 }
 
@@ -58,27 +82,130 @@ func TestAWindowBeyondWhatConsumersTakeLeavesThemAlone(t *testing.T) {
 		full[i] = math.MaxUint16
 	}
 	p, now := sharing(0, full[:]...), time.Now()
-	n := p.want(2*maxWindow, 0, now)
-	p.target.size = 2 * maxWindow
-	n = max(n, p.want(2*maxWindow, 0, now))
-	if out, _ := p.excess(maxWindow, now); n > maxWindow || out != nil || p.next(maxWindow, "orders") != nil {
-		t.Errorf("of %d wanted, consumers change: %d cancelled", n, len(out))
+	first := p.targetOf(2*maxTarget, 0, now)
+	p.size = 2 * maxTarget
+	got := p.plan(2*maxTarget, false, 0, now)
+	if max(first, got.target) > maxTarget || got.cancel != nil || p.next(maxTarget, "orders") != nil {
+		t.Errorf("consumers change for a target of %d: %d are cancelled", got.target, len(got.cancel))
 	}
 }
 
-// What is not asked for because old deliveries hold so much is less than what has the target grow: otherwise free handlers
-// would wait for others that take long.
+// Old deliveries take less of the target than the part that may be missing when it grows: otherwise free handlers would
+// wait for slow ones.
 func TestTheLastOldDeliveryHoldsUpNoOther(t *testing.T) {
 	const window, held = 1200, 200
-	p, now := sharing(0), time.Now()
-	n := p.want(window, 0, now)
-	p.leaving = []*consumer{{drained: true, open: held}}
 	for left := held; left > 0; left-- {
-		p.leaving[0].open = left
-		p.next(n, "orders")
-		grows := p.target
-		if inHand := left + p.shares(); !grows.runsShort(inHand, window, now) {
-			t.Fatalf("with %d held, %d of them old, nothing more is asked for", inHand, left)
+		p, now := sharing(0), time.Now()
+		target := p.targetOf(window, 0, now)
+		p.leaving = []*consumer{{drained: true, open: held}}
+		for open := held; open >= left; open-- {
+			p.leaving[0].open = open
+			p.next(target, "orders")
+		}
+		if unsettled := left + p.shares(); !p.take(0, true, unsettled, window, now) {
+			t.Fatalf("with %d unsettled, %d of them old, nothing more is asked for", unsettled, left)
+		}
+	}
+}
+
+func TestWhenThePrefetchTargetGrows(t *testing.T) {
+	type take struct {
+		after time.Duration
+		n     int
+	}
+	const window = 384
+	now := time.Now()
+	for _, tt := range []struct {
+		name  string
+		held  int
+		taken []take
+		want  int
+	}{
+		{name: "the queue is empty", held: 3, want: 96},
+		{name: "part of it may be on its way", held: 71, want: 96},
+		{name: "most is held", held: 72, want: 192},
+		{name: "used up fast, over a long way to the broker", held: 10, taken: []take{{0, 90}, {time.Second, 6}}, want: 192},
+		{name: "used up slowly", held: 10, taken: []take{{0, 90}, {time.Second + 1, 90}}, want: 96},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			p, at := newPrefetch(0), now
+			if got := p.targetOf(window, 0, now); got != 96 {
+				t.Errorf("at first %d, want 96", got)
+			}
+			for _, take := range tt.taken {
+				at = now.Add(take.after)
+				p.take(take.n, false, window, window, at)
+			}
+			if p.take(0, true, tt.held, window, at) != (tt.want > 96) {
+				t.Error("take reports the wrong need")
+			}
+			for range 2 {
+				if got := p.targetOf(window, 0, at); got != tt.want {
+					t.Errorf("then %d, want %d", got, tt.want)
+				}
+			}
+		})
+	}
+}
+
+func TestThePrefetchTargetFallsWhenItIsNotNeeded(t *testing.T) {
+	const window = 120
+	p, now := newPrefetch(0), time.Now()
+	for p.targetOf(window, 0, now) < window { // handlers are fast
+		p.take(p.size, true, 0, window, now)
+		now = now.Add(10 * time.Millisecond)
+	}
+	for range 10 { // and go on so, without running short
+		now = now.Add(calm / 2)
+		p.take(fullTarget, false, window, window, now)
+		if got := p.targetOf(window, 0, now); got != window {
+			t.Fatalf("%d while it is needed, want %d", got, window)
+		}
+	}
+	if got := p.targetOf(window, 0, now.Add(calm-1)); got != window {
+		t.Errorf("%d too soon", got)
+	}
+	for range 10 { // slow ones need no more than the first
+		now = now.Add(calm / 10)
+		p.take(fullTarget/4, false, window, window, now)
+	}
+	if got := p.targetOf(window, 0, now); got != fullTarget {
+		t.Errorf("%d in the end, want %d", got, fullTarget)
+	}
+}
+
+func TestThePrefetchTargetIsHandledInTime(t *testing.T) {
+	const window, maxHold = 24, time.Minute
+	now := time.Now()
+	for _, tt := range []struct {
+		handling time.Duration
+		others   int
+		want     int
+	}{
+		{time.Millisecond, 1, window},
+		{time.Second, 1, window},
+		{2 * time.Second, 1, 16},
+		{6 * time.Second, 1, 8},
+		{30 * time.Second, 1, 2},
+		{time.Hour, 1, 1},
+		{6 * time.Second, 9, window},
+	} {
+		p := newPrefetch(0)
+		p.settle(&consumer{}, tt.handling, tt.others)
+		p.settle(&consumer{}, 0, 0) // released without a handler
+		if got := p.targetOf(window, maxHold, now); got != tt.want {
+			t.Errorf("%v beside %d others: %d, want %d", tt.handling, tt.others, got, tt.want)
+		}
+		if got := p.targetOf(window, 0, now); got != window {
+			t.Errorf("%v beside %d others, held for ever: %d, want %d", tt.handling, tt.others, got, window)
+		}
+	}
+}
+
+func TestALittleMoreIsAskedForAtOnce(t *testing.T) {
+	for _, tt := range []struct{ window, want int }{{3, 3}, {24, 24}, {42, 42}, {43, 32}, {128, 32}, {400, 100}} {
+		if got := newPrefetch(0).targetOf(tt.window, 0, time.Now()); got != tt.want {
+			t.Errorf("of a window of %d: %d, want %d", tt.window, got, tt.want)
 		}
 	}
 }

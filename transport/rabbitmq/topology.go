@@ -21,6 +21,8 @@ type topology interface {
 	declare(ch *amqp.Channel) error
 	// declareQueue declares what a queue needs beside itself.
 	declareQueue(ch *amqp.Channel, name string) error
+	// removeQueue deletes it.
+	removeQueue(ch *amqp.Channel, name string) error
 	// declareTypes declares what publishing the first of types needs, the others being its base types, and
 	// findTypes fails where that is missing.
 	declareTypes(ch *amqp.Channel, types []string) error
@@ -91,7 +93,7 @@ func (c *conn) useAsItIs(ctx context.Context, name string, args amqp.Table) erro
 	if err != nil || len(findings) == 0 {
 		return err
 	}
-	detail, advice := findings[0].Detail, c.backstop.advice()
+	detail, advice := findings[0].Detail, c.deadLetters.advice()
 	switch {
 	case strings.Contains(detail, "x-queue-type: 'stream'"):
 		return fmt.Errorf("rabbitmq: declare queue %q: it is a stream, which no endpoint can receive from: delete it, or use another name", name)

@@ -34,11 +34,11 @@ func Delays() transport.Plan { return transport.Plan{Delays: true} }
 
 // Report is what was found, and done about it.
 type Report struct {
-	OK      bool               `json:"ok"` // nothing was found
-	DryRun  bool               `json:"dry_run,omitempty"`
-	Created []Part             `json:"created,omitempty"`  // or would be, in a dry run
-	Found   []rabbitmq.Finding `json:"found"`              // what is missing or differs, in the end
-	NotRead string             `json:"not_read,omitempty"` // why policies were not looked at
+	OK      bool                `json:"ok"` // nothing was found
+	DryRun  bool                `json:"dry_run,omitempty"`
+	Created []Part              `json:"created,omitempty"`  // or would be, in a dry run
+	Found   []transport.Finding `json:"found"`              // what is missing or differs, in the end
+	NotRead string              `json:"not_read,omitempty"` // why policies were not looked at
 }
 
 // Part is a queue or an exchange.
@@ -49,17 +49,21 @@ type Part struct {
 
 // Verify says what of a plan is missing or differs, and changes nothing.
 func Verify(ctx context.Context, conn transport.Conn, plan transport.Plan) (Report, error) {
-	found, err := rabbitmq.Verify(ctx, conn, plan)
+	verifier, ok := conn.(transport.Verifier)
+	if !ok {
+		return Report{}, errors.New("verify: the transport cannot compare its queues")
+	}
+	found, err := verifier.Verify(ctx, plan)
 	if err != nil {
 		return Report{}, fmt.Errorf("verify: %w", err)
 	}
 	return reportOf(found), nil
 }
 
-func reportOf(found []rabbitmq.Finding) Report {
-	r := Report{Found: []rabbitmq.Finding{}} // never null in JSON
+func reportOf(found []transport.Finding) Report {
+	r := Report{Found: []transport.Finding{}} // never null in JSON
 	for _, f := range found {
-		if f.State == rabbitmq.NotRead {
+		if f.State == transport.Unread {
 			r.NotRead = "policies were not looked at: add management=http://host:15672 to the URL, or see rabbitmqctl list_policies"
 			continue
 		}
@@ -77,7 +81,7 @@ func Preview(ctx context.Context, conn transport.Conn, plan transport.Plan) (Rep
 	return r, err
 }
 
-func isMissing(f rabbitmq.Finding) bool { return f.State == rabbitmq.Missing }
+func isMissing(f transport.Finding) bool { return f.State == transport.Missing }
 
 // Create makes what is missing of a plan, sets the bindings again, and leaves alone what exists.
 func Create(ctx context.Context, conn transport.Conn, plan transport.Plan) (Report, error) {
@@ -103,7 +107,7 @@ func Create(ctx context.Context, conn transport.Conn, plan transport.Plan) (Repo
 }
 
 // created is what was missing and is not any more.
-func created(before, after []rabbitmq.Finding) (parts []Part) {
+func created(before, after []transport.Finding) (parts []Part) {
 	for _, f := range before {
 		if isMissing(f) && !slices.Contains(after, f) {
 			parts = append(parts, Part{f.Kind, f.Name})
@@ -115,7 +119,7 @@ func created(before, after []rabbitmq.Finding) (parts []Part) {
 // Err tells in one line what is not as it should be; nil when all is.
 func (r Report) Err() error {
 	var counts []string
-	for _, state := range []rabbitmq.State{rabbitmq.Missing, rabbitmq.Differs, rabbitmq.Unknown, rabbitmq.Limited} {
+	for _, state := range []transport.FindingState{transport.Missing, transport.Differs, transport.Unknown, transport.Limited} {
 		n := 0
 		for _, f := range r.Found {
 			if f.State == state {
@@ -132,9 +136,9 @@ func (r Report) Err() error {
 	return errors.New(strings.Join(counts, ", "))
 }
 
-var words = map[rabbitmq.State]string{
-	rabbitmq.Missing: "missing",
-	rabbitmq.Differs: "with other arguments",
-	rabbitmq.Unknown: "not to be compared, which needs the right to configure",
-	rabbitmq.Limited: "limited by a policy",
+var words = map[transport.FindingState]string{
+	transport.Missing: "missing",
+	transport.Differs: "with other arguments",
+	transport.Unknown: "not to be compared, which needs the right to configure",
+	transport.Limited: "limited by a policy",
 }

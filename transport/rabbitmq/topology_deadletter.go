@@ -23,32 +23,32 @@ const (
 	expiredReason = "expired"
 )
 
-// backstop catches what the broker would drop: a message of the endpoint's own quorum queues that came
+// deadLetters catches what the broker would drop: a message of the endpoint's own quorum queues that came
 // back too often. The endpoint counts for itself and is done with a message long before. The zero
 // value is none.
-type backstop struct {
+type deadLetters struct {
 	queue    string // of what was given up
 	limit    int
 	nameless bool // there is none because the endpoint has no name
 }
 
-func (t *Transport) backstop(endpoint string) (backstop, error) {
+func (t *Transport) deadLetters(endpoint string) (deadLetters, error) {
 	switch {
 	case t.DeliveryLimit < -1 || t.DeliveryLimit > math.MaxInt32:
-		return backstop{}, fmt.Errorf("rabbitmq: delivery limit %d: use 1 or more, 0 for %d, or -1 for none", t.DeliveryLimit, defaultDeliveryLimit)
+		return deadLetters{}, fmt.Errorf("rabbitmq: delivery limit %d: use 1 or more, 0 for %d, or -1 for none", t.DeliveryLimit, defaultDeliveryLimit)
 	case t.DeliveryLimit == -1:
-		return backstop{}, nil
+		return deadLetters{}, nil
 	case endpoint == "": // a tool's: nobody would look after the queue
-		return backstop{nameless: true}, nil
+		return deadLetters{nameless: true}, nil
 	case t.DeliveryLimit == 0:
-		return backstop{queue: endpoint + deadLettersSuffix, limit: defaultDeliveryLimit}, nil
+		return deadLetters{queue: endpoint + deadLettersSuffix, limit: defaultDeliveryLimit}, nil
 	default:
-		return backstop{queue: endpoint + deadLettersSuffix, limit: t.DeliveryLimit}, nil
+		return deadLetters{queue: endpoint + deadLettersSuffix, limit: t.DeliveryLimit}, nil
 	}
 }
 
-// advice is for a queue that exists without the backstop.
-func (b backstop) advice() string {
+// advice is for a queue that exists without the deadLetters.
+func (b deadLetters) advice() string {
 	if b.queue == "" {
 		return ""
 	}
@@ -62,13 +62,13 @@ func (c *conn) arguments(q transport.Queue) amqp.Table {
 		return nil
 	}
 	args := amqp.Table{"x-queue-type": string(Quorum)}
-	if q.Shared || c.backstop.queue == "" {
+	if q.Shared || c.deadLetters.queue == "" {
 		return args
 	}
 	// A negative limit would be none from 4.0, and drop at the first return before.
-	args["x-delivery-limit"] = c.backstop.limit
+	args["x-delivery-limit"] = c.deadLetters.limit
 	args["x-dead-letter-exchange"] = ""
-	args["x-dead-letter-routing-key"] = c.backstop.queue
+	args["x-dead-letter-routing-key"] = c.deadLetters.queue
 	args["x-dead-letter-strategy"] = "at-least-once"
 	args["x-overflow"] = "reject-publish" // which that strategy asks for
 	return args
@@ -82,11 +82,11 @@ func (c *conn) installDeadLetters(ctx context.Context, queues []transport.Queue)
 	switch {
 	case !slices.ContainsFunc(queues, own):
 		return nil
-	case c.backstop.nameless:
+	case c.deadLetters.nameless:
 		c.log.WarnContext(ctx, "queues are created without a delivery limit and a target of dead letters, for it is not known whose they are: "+
 			"what comes back too often the broker drops from 4.0, or returns for ever. Have the endpoint install them, or holdfast rabbitmq endpoint create")
 		return nil
-	case c.backstop.queue == "":
+	case c.deadLetters.queue == "":
 		return nil
 	default:
 		return c.onChannel(ctx, c.declareDeadLetters)
@@ -96,34 +96,34 @@ func (c *conn) installDeadLetters(ctx context.Context, queues []transport.Queue)
 // declareDeadLetters: behind this queue is none, so it has the highest limit there is. None at all
 // would be the broker's default of 20 from 4.0.
 func (c *conn) declareDeadLetters(ch *amqp.Channel) error {
-	_, err := ch.QueueDeclare(c.backstop.queue, true, false, false, false, amqp.Table{
+	_, err := ch.QueueDeclare(c.deadLetters.queue, true, false, false, false, amqp.Table{
 		"x-queue-type":     string(Quorum),
 		"x-delivery-limit": math.MaxInt32,
 	})
-	return wrap(err, "declare queue %q", c.backstop.queue)
+	return wrap(err, "declare queue %q", c.deadLetters.queue)
 }
 
-// Satellites implements [transport.Satellites]: the queue of the backstop, unless it has not been installed.
+// Satellites implements [transport.Satellites]: the queue of the deadLetters, unless it has not been installed.
 func (c *conn) Satellites(ctx context.Context) ([]transport.Satellite, error) {
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
 	drops := c.queueType == Quorum && c.version.atLeast(release40)
-	if c.backstop.queue == "" {
+	if c.deadLetters.queue == "" {
 		if drops {
 			c.log.WarnContext(ctx, "without a delivery limit of our own this broker drops a message that came back 20 times, unless a policy says otherwise")
 		}
 		return nil, nil
 	}
-	_, err := c.lookAt(ctx, c.backstop.queue)
+	_, err := c.lookAt(ctx, c.deadLetters.queue)
 	if err == nil {
-		return []transport.Satellite{{Queue: c.backstop.queue, Concurrency: deadLettersAtOnce, Handle: deadLettered}}, nil
+		return []transport.Satellite{{Queue: c.deadLetters.queue, Concurrency: deadLettersAtOnce, Handle: deadLettered}}, nil
 	}
 	if !errors.Is(err, transport.ErrNoQueue) {
 		return nil, err
 	}
 	if drops {
 		c.log.WarnContext(ctx, "there is no queue of dead letters, and this broker drops a message that came back 20 times unless a policy says otherwise: "+
-			"create it with Install", "queue", c.backstop.queue)
+			"create it with Install", "queue", c.deadLetters.queue)
 	}
 	return nil, nil
 }

@@ -34,6 +34,10 @@ func (conventional) declareQueue(ch *amqp.Channel, name string) error {
 	return wrap(ch.QueueBind(name, "", name, false, nil), "bind queue %q to its exchange", name)
 }
 
+func (conventional) removeQueue(ch *amqp.Channel, name string) error {
+	return wrap(ch.ExchangeDelete(name, false, false), "delete exchange %q", name)
+}
+
 // declareTypes declares the exchange of the first type, and those of its base types bound
 // to it directly: the broker gives a queue one copy over however many ways.
 func (conventional) declareTypes(ch *amqp.Channel, types []string) error {

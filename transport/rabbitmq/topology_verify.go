@@ -4,49 +4,24 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
+	"regexp"
 	"slices"
+	"strconv"
+	"strings"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// State is what is wrong with a queue or an exchange.
-type State string
-
-const (
-	// Missing means that there is none of that name.
-	Missing State = "missing"
-	// Differs means that it exists with another type or other arguments.
-	Differs State = "differs"
-	// Unknown means that it exists, and that the user has no right to compare it.
-	Unknown State = "unknown"
-	// Limited means that a policy of the broker makes the queue drop or refuse messages.
-	Limited State = "limited"
-	// NotRead means that policies were not looked at, because Transport.Management is not set.
-	NotRead State = "not read"
-)
-
-// Finding is a queue or an exchange that is not as Install would create it, a policy that drops messages, or that policies were
-// not looked at.
-type Finding struct {
-	Kind   string `json:"kind"` // "queue", "exchange" or "policies"
-	Name   string `json:"name"`
-	State  State  `json:"state"`
-	Detail string `json:"detail,omitempty"` // in the broker's words
-}
-
 // Verify compares what is at the broker with what Install would create for plan on conn, which a
 // [Transport] has opened. It changes nothing, unless somebody deletes at the same moment what is being compared: that
 // may come back, unbound. Comparing needs the right to configure. Bindings cannot be seen over AMQP;
 // Install sets them again. Policies cannot either: Verify reads them over [Transport.Management]; where that is not set, one finding with
 // the state [NotRead] says so.
-func Verify(ctx context.Context, conn transport.Conn, plan transport.Plan) ([]Finding, error) {
-	c, err := own(conn)
-	if err != nil {
-		return nil, err
-	}
+func (c *conn) Verify(ctx context.Context, plan transport.Plan) ([]transport.Finding, error) {
 	parts := c.parts(plan)
 	findings, err := c.compare(ctx, parts)
 	if err != nil {
@@ -57,8 +32,8 @@ func Verify(ctx context.Context, conn transport.Conn, plan transport.Plan) ([]Fi
 }
 
 // compare tells which of the parts are not as they should be.
-func (c *conn) compare(ctx context.Context, rest []part) ([]Finding, error) {
-	var findings []Finding
+func (c *conn) compare(ctx context.Context, rest []part) ([]transport.Finding, error) {
+	var findings []transport.Finding
 	for len(rest) > 0 {
 		// A refusal closes the channel, so there is a new one after each.
 		err := c.onChannel(ctx, func(ch *amqp.Channel) error {
@@ -150,11 +125,11 @@ func (c *conn) parts(plan transport.Plan) []part {
 
 func (c *conn) deadLetterParts(queues []transport.Queue) []part {
 	own := func(q transport.Queue) bool { return !q.Shared && c.isQuorum(q) }
-	if c.backstop.queue == "" || !slices.ContainsFunc(queues, own) {
+	if c.deadLetters.queue == "" || !slices.ContainsFunc(queues, own) {
 		return nil
 	}
 	args := amqp.Table{"x-queue-type": string(Quorum), "x-delivery-limit": math.MaxInt32}
-	return []part{{name: c.backstop.queue, args: args}}
+	return []part{{name: c.deadLetters.queue, args: args}}
 }
 
 func delayParts() []part {
@@ -197,20 +172,58 @@ func (p part) compare(ch *amqp.Channel) error {
 }
 
 // finding is what a failed comparison says; not ok when it says nothing of the part.
-func (p part) finding(err error) (f Finding, ok bool) {
-	f = Finding{Kind: "queue", Name: p.name}
+func (p part) finding(err error) (f transport.Finding, ok bool) {
+	f = transport.Finding{Kind: "queue", Name: p.name}
 	if p.exchange != "" {
 		f.Kind = "exchange"
 	}
 	switch {
 	case isCode(err, amqp.NotFound):
-		f.State = Missing
+		f.State = transport.Missing
 	case isCode(err, amqp.PreconditionFailed):
-		f.State, f.Detail = Differs, plain(err).Error()
+		f.State, f.Detail = transport.Differs, plain(err).Error()
 	case isCode(err, amqp.AccessRefused):
-		f.State, f.Detail = Unknown, fmt.Sprintf("it is there, and cannot be compared: %v", plain(err))
+		f.State, f.Detail = transport.Unknown, fmt.Sprintf("it is there, and cannot be compared: %v", plain(err))
 	default:
-		return Finding{}, false
+		return transport.Finding{}, false
 	}
 	return f, true
 }
+
+// add puts what else differs of a part to what has been found of it.
+func add(findings []transport.Finding, f transport.Finding) []transport.Finding {
+	if n := len(findings); n > 0 && findings[n-1].Kind == f.Kind && findings[n-1].Name == f.Name {
+		findings[n-1].Detail += "; " + strings.TrimPrefix(f.Detail, "it exists with ")
+		return findings
+	}
+	return append(findings, f)
+}
+
+// adapt takes over the argument that differs, so that the next comparison finds the next one: the broker
+// names one at a time. It is false when there is no more to find.
+func (p *part) adapt(err error) bool {
+	var e *amqp.Error
+	if !errors.As(err, &e) {
+		return false
+	}
+	said := inequivalent.FindStringSubmatch(e.Reason)
+	if said == nil || !strings.HasPrefix(said[1], "x-") || slices.Contains(p.adapted, said[1]) {
+		return false
+	}
+	name, args := said[1], make(amqp.Table, len(p.args)+1)
+	maps.Copy(args, p.args) // others may hold it
+	p.adapted = append(p.adapted, name)
+	delete(args, name)
+	if is := argument.FindStringSubmatch(said[3]); is != nil {
+		n, err := strconv.ParseInt(is[1], 10, 64)
+		if is[2] == "longstr" || err != nil {
+			args[name] = is[1]
+		} else {
+			args[name] = n
+		}
+	}
+	p.args = args
+	return name != "x-queue-type" // other arguments than those of its type would be refused
+}
+
+var argument = regexp.MustCompile(`^(?:the value )?'(.*?)'(?: of type '?(\w+)'?)?$`)

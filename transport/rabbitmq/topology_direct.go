@@ -42,6 +42,8 @@ func (d direct) isBrokers() bool { return strings.HasPrefix(d.exchange, "amq.") 
 // declareQueue: messages for a queue need nothing beside it.
 func (direct) declareQueue(*amqp.Channel, string) error { return nil }
 
+func (direct) removeQueue(*amqp.Channel, string) error { return nil }
+
 func (d direct) declareTypes(ch *amqp.Channel, types []string) error {
 	if _, key := d.address(types); len(key) > maxShort {
 		return fmt.Errorf("rabbitmq: publish %s: its name and those of its base types take %d bytes, and %d is the most: "+

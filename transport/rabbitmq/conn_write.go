@@ -8,8 +8,8 @@ import (
 )
 
 const (
-	// maxBuffered is how many bytes may wait for the socket before publishers
-	// have to: enough for hundreds of messages, little against a socket's own buffer.
+	// maxBuffered is how many bytes may wait for the socket before publishers wait: enough for hundreds of messages,
+	// and little compared to a socket's own buffer.
 	maxBuffered = 256 << 10
 	// keepBuffer is the largest buffer kept for reuse after a burst.
 	keepBuffer = 1 << 20
@@ -17,23 +17,22 @@ const (
 	flushTimeout = time.Second
 )
 
-// coalescer is a net.Conn whose writes are collected and written by one goroutine,
-// so that what many goroutines write while a system call is under way leaves together
-// in the next one.
+// coalescer is a net.Conn whose writes are collected and written by one goroutine. All that is written during a system
+// call is sent with the next one.
 //
-// Write never blocks, because the AMQP client calls it with its locks held: a peer
-// that stopped reading must not hang those who have a context to obey or a
-// connection to close. So that the buffer stays bounded nevertheless, who writes much
-// asks [coalescer.Wait] first.
+// Write never blocks, because the AMQP client calls it with its locks held: a peer that stopped reading must not delay
+// the end of a context or of the connection. To keep the buffer bounded, publishers call [coalescer.Wait] first.
+//
+// A coalescer is safe for concurrent use.
 type coalescer struct {
 	net.Conn
 	done chan struct{} // closed when the writing goroutine has ended
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	filled  sync.Cond  // buf is no longer empty, or closed
 	buf     []byte
 	spare   []byte
-	drained chan struct{} // closed when buf was taken; nil while nobody waits
+	drained chan struct{} // closed when buf was taken; nil while no call waits
 	err     error         // why nothing can be written any more
 }
 
@@ -44,8 +43,8 @@ func newCoalescer(c net.Conn) *coalescer {
 	return w
 }
 
-// Write takes p over and returns at once. A nil error means that p will be written
-// unless the connection breaks; after it broke every Write fails.
+// Write copies p and returns at once. A nil error means that p will be written unless the connection breaks; after
+// that every Write fails.
 func (w *coalescer) Write(p []byte) (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -59,8 +58,7 @@ func (w *coalescer) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Wait returns when there is room for another message, the connection is broken or
-// ctx ends; only the last is an error.
+// Wait returns when there is room for another message, the connection is broken or ctx ends; only the last is an error.
 func (w *coalescer) Wait(ctx context.Context) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -100,14 +98,14 @@ func (w *coalescer) run() {
 		}
 		if _, err := w.Conn.Write(out); err != nil {
 			w.fail(err)
-			// The reader learns of it at once, not with the next heartbeat.
+			// This ends the reader at once, and not with the next heartbeat.
 			_ = w.Conn.Close()
 			return
 		}
 	}
 }
 
-// take waits for something to write. It gives false after Close when all is written.
+// take waits for something to write. It returns false after Close when all is written.
 func (w *coalescer) take() ([]byte, bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -17,8 +17,7 @@ const maxUnconfirmed = 1000
 
 // publisher is one connection that sends. It has one channel at a time.
 type publisher struct {
-	conn    *amqp.Connection
-	out     *coalescer
+	conn    *brokerConn
 	current current
 
 	window   chan struct{} // holds an element per unconfirmed message
@@ -37,13 +36,12 @@ type blocking struct {
 }
 
 func (c *conn) dialPublisher(ctx context.Context) (*publisher, error) {
-	conn, l, err := c.dialer.dial(ctx, "sending")
+	conn, err := c.dial(ctx, "sending")
 	if err != nil {
 		return nil, err
 	}
 	p := &publisher{
 		conn:     conn,
-		out:      l.out,
 		window:   make(chan struct{}, maxUnconfirmed),
 		turn:     make(chan struct{}, 1),
 		finished: make(chan *amqp.Error, 1),
@@ -91,9 +89,9 @@ func (c *conn) Blocked() bool {
 	return err == nil && p.blocked.Load() != nil
 }
 
-func (p *publisher) ended() <-chan *amqp.Error { return p.finished }
+func (p *publisher) lost() <-chan *amqp.Error { return p.finished }
 
-func (p *publisher) reason(e *amqp.Error) error { return connectionLoss(e) }
+func (p *publisher) lossReason(e *amqp.Error) error { return connectionLoss(e) }
 
 func (p *publisher) close() {
 	hangUp(p.conn)
@@ -109,7 +107,7 @@ func (p *publisher) ready(ctx context.Context) error {
 			return fmt.Errorf("rabbitmq: the broker takes no messages at the moment (%s): %w", b.reason, context.Cause(ctx))
 		}
 	}
-	if err := p.out.Wait(ctx); err != nil {
+	if err := p.conn.link.out.Wait(ctx); err != nil {
 		return fmt.Errorf("rabbitmq: the broker does not read: %w", err)
 	}
 	return nil

@@ -22,15 +22,15 @@ func (l settling) Handle(ctx context.Context, _ slog.Record) error {
 }
 
 func TestALoggerThatIsToldOfAHeldMessageMaySettle(t *testing.T) {
-	s, ds := lostSession(2)
+	s, ds := lostChannel(2)
 	told := 0
 	s.receiver.conn.log = slog.New(settling{slog.DiscardHandler, ds[1], &told})
 	s.receiver.conn.maxHold = time.Minute
 	now := time.Now()
-	ds[0].since, ds[1].since = now.Add(-55*time.Second), now
-	s.watchHolds(t.Context(), now)
-	s.watchHolds(t.Context(), now)
-	if told != 1 || !ds[1].settled {
-		t.Errorf("told %d times, settled is %t", told, ds[1].settled)
+	ds[0].arrivedAt, ds[1].arrivedAt = now.Add(-55*time.Second), now
+	s.watchTimeouts(t.Context(), now)
+	s.watchTimeouts(t.Context(), now)
+	if told != 1 || ds[1].state != stateSettled {
+		t.Errorf("told %d times, settled is %t", told, ds[1].state == stateSettled)
 	}
 }

@@ -62,7 +62,7 @@ type inFlight struct {
 
 // newBatch is an empty batch on the open channel.
 func (c *conn) newBatch(ctx context.Context) (batch, error) {
-	p, err := c.publishing.within(ctx, connectPatience)
+	p, err := c.publishing.await(ctx)
 	if err != nil {
 		return batch{}, err
 	}
@@ -84,7 +84,7 @@ func (b *batch) publish(ctx context.Context, i int) error {
 	if delay > 0 {
 		msg = withDelay(b.msg, now.Add(delay), op.TTL, b.keyOf(op))
 	}
-	msg, err := withProperties(msg, op.Properties, b.conn.dialer.user)
+	msg, err := withProperties(msg, op.Properties, b.to.conn.user)
 	if err != nil {
 		return err
 	}
@@ -106,7 +106,7 @@ func (b *batch) fit(msg *amqp.Publishing, op *transport.Operation) (*amqp.Publis
 		return msg, err
 	}
 	own := bare(msg)
-	less, refused := withProperties(&own, op.Properties, b.conn.dialer.user)
+	less, refused := withProperties(&own, op.Properties, b.to.conn.user)
 	if refused != nil || check(less, most, frame) != nil {
 		return nil, err
 	}

@@ -169,7 +169,7 @@ func TestThatTheBrokerWouldDropMessagesIsWarnedOf(t *testing.T) {
 	}
 }
 
-// Why there is a backstop.
+// Why there is a deadLetters.
 func TestWithoutALimitOfOursTheBrokerDropsFrom40OnWhatCameBack21Times(t *testing.T) {
 	url := brokertest.RabbitMQ(t)
 	if _, err := rawChannel(t, url).QueueDeclare("test", true, false, false, false, amqp.Table{"x-queue-type": "quorum"}); err != nil {

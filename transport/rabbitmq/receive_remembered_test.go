@@ -12,15 +12,15 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// lostSession has deliveries "m-1" to "m-n" in hand over a channel on which nothing can be
+// lostChannel has deliveries "m-1" to "m-n" in hand over a channel on which nothing can be
 // acknowledged any more.
-func lostSession(n int) (*session, []*delivery) {
-	s := &session{receiver: &receiver{conn: &conn{}, queue: "orders", poke: make(chan struct{}, 1)}, ch: &amqp.Channel{}}
+func lostChannel(n int) (*channel, []*delivery) {
+	s := &channel{receiver: &receiver{conn: &conn{}, queue: "orders", adjust: make(chan struct{}, 1)}, ch: &amqp.Channel{}}
 	s.prefetch = newPrefetch(0)
 	s.acks = acks{ch: cut{}, timer: time.NewTimer(time.Hour), window: 100}
 	ds := make([]*delivery, n)
 	for i := range ds {
-		ds[i] = &delivery{session: s, from: &consumer{}, tag: uint64(i + 1), handed: true, message: transport.Message{ID: fmt.Sprint("m-", i+1)}}
+		ds[i] = &delivery{channel: s, from: &consumer{}, tag: uint64(i + 1), receivedAt: time.Now(), message: transport.Message{ID: fmt.Sprint("m-", i+1)}}
 		s.acks.add(ds[i])
 	}
 	return s, ds
@@ -35,23 +35,23 @@ func (cut) Nack(uint64, bool, bool) error { return errCut }
 func (cut) Reject(uint64, bool) error     { return errCut }
 
 func TestAnAcknowledgementThatStillWaitedForCompanyIsRemembered(t *testing.T) {
-	s, ds := lostSession(3)
+	s, ds := lostChannel(3)
 	if err := ds[0].Complete(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	s.flushDue() // fails, and forgets nothing
 	s.end()
-	memory := &s.receiver.conn.processed
-	if !memory.again("orders", &ds[0].message) || memory.again("orders", &ds[0].message) {
+	memory := &s.receiver.conn.redelivered
+	if !memory.takeCompleted("orders", &ds[0].message) || memory.takeCompleted("orders", &ds[0].message) {
 		t.Error("the completed message is to be recognised, once")
 	}
-	if memory.again("orders", &ds[1].message) {
+	if memory.takeCompleted("orders", &ds[1].message) {
 		t.Error("a message that was not completed is taken for done")
 	}
 	if err := ds[1].Complete(t.Context()); !errors.Is(err, transport.ErrLeaseLost) {
 		t.Error(err)
 	}
-	if memory.again("orders", &ds[1].message) {
+	if memory.takeCompleted("orders", &ds[1].message) {
 		t.Error("a message that came again before it was completed is taken for done")
 	}
 	if err := ds[2].Complete(t.Context()); !errors.Is(err, transport.ErrLeaseLost) {
@@ -59,14 +59,14 @@ func TestAnAcknowledgementThatStillWaitedForCompanyIsRemembered(t *testing.T) {
 	}
 	copied := ds[2].message
 	copied.Headers.Set(header.Retries, "1")
-	if memory.again("orders", &copied) || memory.again("elsewhere", &ds[2].message) || !memory.again("orders", &ds[2].message) {
+	if memory.takeCompleted("orders", &copied) || memory.takeCompleted("elsewhere", &ds[2].message) || !memory.takeCompleted("orders", &ds[2].message) {
 		t.Error("a copy is taken for the message")
 	}
 }
 
 // What is completed before it is handled is not handled where that fails.
 func TestWhatCouldNotBeCompletedFirstIsNotTakenForDone(t *testing.T) {
-	s, ds := lostSession(3)
+	s, ds := lostChannel(3)
 	s.receiver.completesFirst = true
 	if err := ds[0].Complete(t.Context()); err != nil { // and so it is handled
 		t.Fatal(err)
@@ -79,25 +79,25 @@ func TestWhatCouldNotBeCompletedFirstIsNotTakenForDone(t *testing.T) {
 	if err := ds[2].Complete(t.Context()); !errors.Is(err, transport.ErrLeaseLost) {
 		t.Error(err)
 	}
-	memory := &s.receiver.conn.processed
+	memory := &s.receiver.conn.redelivered
 	for i, want := range []bool{true, false, false} {
-		if memory.again("orders", &ds[i].message) != want {
+		if memory.takeCompleted("orders", &ds[i].message) != want {
 			t.Errorf("%s: taken for done is %t", ds[i].message.ID, !want)
 		}
 	}
 }
 
 func TestTheMemoryOfWhatWasLostIsBounded(t *testing.T) {
-	s, ds := lostSession(2 * maxProcessed)
+	s, ds := lostChannel(2 * maxRedelivered)
 	s.end()
-	memory := &s.receiver.conn.processed
-	if len(memory.completed) != maxProcessed || len(memory.order) != maxProcessed {
+	memory := &s.receiver.conn.redelivered
+	if len(memory.completed) != maxRedelivered || len(memory.order) != maxRedelivered {
 		t.Errorf("%d and %d are remembered", len(memory.completed), len(memory.order))
 	}
 	for _, d := range ds {
 		_ = d.Complete(t.Context())
 	}
-	if memory.again("orders", &ds[0].message) || !memory.again("orders", &ds[len(ds)-1].message) {
+	if memory.takeCompleted("orders", &ds[0].message) || !memory.takeCompleted("orders", &ds[len(ds)-1].message) {
 		t.Error("the newest are to be remembered")
 	}
 }

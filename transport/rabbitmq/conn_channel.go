@@ -1,0 +1,58 @@
+package rabbitmq
+
+import (
+	"context"
+	"fmt"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+// onChannel runs f with a channel of its own on the receiving connection. A refused declaration closes the channel.
+func (c *conn) onChannel(ctx context.Context, f func(*amqp.Channel) error) error {
+	in, err := c.receiving.await(ctx)
+	if err != nil {
+		return err
+	}
+	return c.call(ctx, func() error { return withChannel(in.conn, f) })
+}
+
+// ask is onChannel with a channel that is kept, for frequent questions.
+func (c *conn) ask(ctx context.Context, f func(*amqp.Channel) error) error {
+	in, err := c.receiving.await(ctx)
+	if err != nil {
+		return err
+	}
+	return c.call(ctx, func() error { return in.ask(f) })
+}
+
+func (c *receiveConn) ask(f func(*amqp.Channel) error) (err error) {
+	c.asking.Lock()
+	defer c.asking.Unlock()
+	if c.asked == nil || c.asked.IsClosed() { // by a refusal
+		if c.asked, err = c.conn.Channel(); err != nil {
+			return wrap(err, "open a channel")
+		}
+	}
+	return f(c.asked)
+}
+
+func withChannel(conn *brokerConn, f func(*amqp.Channel) error) error {
+	ch, err := conn.Channel()
+	if err != nil {
+		return wrap(err, "open a channel")
+	}
+	defer ch.Close() //nolint:errcheck // closed already when f failed
+	return f(ch)
+}
+
+// ensure declares something. Without the right to declare it, find has to succeed; its error names what is missing.
+func (c *conn) ensure(ctx context.Context, declare, find func(*amqp.Channel) error) error {
+	refused := c.onChannel(ctx, declare)
+	if !isCode(refused, amqp.AccessRefused) {
+		return refused
+	}
+	if missing := c.onChannel(ctx, find); missing != nil {
+		return fmt.Errorf("%w (%w): have it created by Install, by a user with the right to configure", missing, refused)
+	}
+	return nil
+}

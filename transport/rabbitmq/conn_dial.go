@@ -1,0 +1,239 @@
+package rabbitmq
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+const (
+	defaultHeartbeat = 10 * time.Second
+	// dialTimeout bounds a connection attempt with all its handshakes.
+	dialTimeout = 5 * time.Second
+	// closeTimeout bounds the closing handshake with a peer that may not answer.
+	closeTimeout = 2 * time.Second
+)
+
+// dialer opens connections to a server, or to the next one of a cluster that answers.
+type dialer struct {
+	nodes       []node
+	first       atomic.Uint32 // index of the node to try first
+	tls         *tls.Config
+	heartbeat   time.Duration
+	name        string // of the connections, shown by the broker's tools
+	user        string // of the URL; "" where the server identifies the user by other means
+	credentials func(context.Context) (Credentials, error)
+}
+
+// node is one server.
+type node struct {
+	url     string
+	address string
+	where   string // host, port and virtual host: the URL without its secrets
+}
+
+// brokerConn is an open connection with its login.
+type brokerConn struct {
+	*amqp.Connection
+	link  *link
+	login Credentials // zero: those of the URL
+	user  string      // the only value of the property user-id that the broker accepts; "" where it is unknown
+}
+
+var errURL = errors.New(`rabbitmq: the URL is not valid: write amqp://user:password@host:port/vhost, ` +
+	`with special characters in user, password and vhost percent-encoded`)
+
+var errHosts = errors.New("rabbitmq: Transport.Hosts: an entry is neither host nor host:port: " +
+	"user and virtual host are those of the URL")
+
+func newDialer(t *Transport, env transport.Env) (*dialer, error) {
+	u, err := parseURL(t.URL)
+	if err != nil {
+		return nil, err
+	}
+	d := &dialer{
+		tls: t.TLS, heartbeat: cmp.Or(t.Heartbeat, defaultHeartbeat), name: cmp.Or(t.ConnectionName, env.Endpoint),
+		credentials: t.Credentials,
+	}
+	if d.heartbeat < time.Second {
+		return nil, fmt.Errorf("rabbitmq: Heartbeat %v: it is at least a second, or 0 for %v", d.heartbeat, defaultHeartbeat)
+	}
+	for _, host := range t.Hosts {
+		if host == "" || strings.ContainsAny(host, "@/?#") {
+			return nil, errHosts
+		}
+	}
+	for _, host := range append([]string{u.Host}, t.Hosts...) {
+		n, err := newNode(*u, host)
+		if err != nil {
+			return nil, err
+		}
+		d.nodes = append(d.nodes, n)
+	}
+	switch uri, err := amqp.ParseURI(u.String()); {
+	case t.Credentials != nil && u.User != nil:
+		return nil, errors.New("rabbitmq: the URL names a user and Transport.Credentials is set: leave one of them out")
+	case t.Credentials == nil && err == nil && len(uri.AuthMechanism) == 0:
+		d.user = uri.Username
+	}
+	return d, nil
+}
+
+// parseURL checks a URL. Its errors do not repeat those of url.Parse, which quote the URL: a password with a stray
+// slash looks like a port.
+func parseURL(text string) (*url.URL, error) {
+	if text == "" {
+		return nil, errors.New("rabbitmq: Transport.URL is empty")
+	}
+	u, err := url.Parse(text)
+	if err != nil || u.Fragment != "" || strings.Contains(u.Host+u.Path+u.RawQuery, "@") {
+		return nil, errURL
+	}
+	if u.Scheme != "amqp" && u.Scheme != "amqps" {
+		return nil, errors.New("rabbitmq: the URL has to begin with amqp:// or amqps://")
+	}
+	return u, nil
+}
+
+// newNode returns the server of a URL on another host.
+func newNode(u url.URL, host string) (node, error) {
+	u.Host = host
+	uri, err := amqp.ParseURI(u.String())
+	if err != nil {
+		return node{}, errURL
+	}
+	n := node{url: u.String(), address: net.JoinHostPort(uri.Host, strconv.Itoa(uri.Port))}
+	n.where = fmt.Sprintf("%s, virtual host %q", n.address, uri.Vhost)
+	return n, nil
+}
+
+// dial opens a connection. The purpose is part of its name. Of several servers the one that answered last is tried
+// first.
+func (d *dialer) dial(ctx context.Context, purpose string) (*brokerConn, error) {
+	login, err := d.ask(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var errs []error
+	first := int(d.first.Load())
+	for i := range d.nodes {
+		at := (first + i) % len(d.nodes)
+		b, err := d.dialNode(ctx, &d.nodes[at], login, purpose)
+		if err == nil {
+			d.first.Store(uint32(at))
+			return b, nil
+		}
+		errs = append(errs, err)
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	return nil, errors.Join(errs...)
+}
+
+func (d *dialer) dialNode(ctx context.Context, n *node, login Credentials, purpose string) (*brokerConn, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, dialTimeout, errors.New("no answer in time"))
+	defer cancel()
+	c, l, err := d.handshake(ctx, n, login, purpose)
+	if err == nil {
+		return &brokerConn{Connection: c, link: l, login: login, user: cmp.Or(d.user, login.user)}, nil
+	}
+	if ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	return nil, fmt.Errorf("rabbitmq: connect to %s: %w", n.where, n.advised(err))
+}
+
+func (d *dialer) handshake(
+	ctx context.Context, n *node, login Credentials, purpose string,
+) (*amqp.Connection, *link, error) {
+	socket, err := (&net.Dialer{}).DialContext(ctx, "tcp", n.address)
+	if err != nil {
+		return nil, nil, err
+	}
+	out := newCoalescer(socket)
+	config := d.config(purpose)
+	config.SASL = login.sasl()
+	var l *link
+	config.Dial = func(string, string) (net.Conn, error) {
+		l, err = d.newLink(n, out)
+		return l, err
+	}
+	var c *amqp.Connection
+	// The handshakes have no context: a deadline in the past ends them.
+	abort := func() { _ = socket.SetDeadline(time.Unix(1, 0)) }
+	err = abortable(ctx, abort, func() (err error) {
+		c, err = amqp.DialConfig(n.plainURL(), config)
+		return err
+	})
+	if err != nil {
+		_ = out.Close()
+		return nil, nil, err
+	}
+	return c, l, nil
+}
+
+// abortable runs f, which has no context, and calls abort when ctx ends before f.
+func abortable(ctx context.Context, abort func(), f func() error) error {
+	aborted := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(aborted)
+		abort()
+	})
+	err := f()
+	if stop() {
+		return err
+	}
+	<-aborted
+	return context.Cause(ctx)
+}
+
+func (d *dialer) config(purpose string) amqp.Config {
+	return amqp.Config{
+		Heartbeat: d.heartbeat,
+		Properties: amqp.Table{
+			"product":         "Holdfast",
+			"platform":        "Go",
+			"connection_name": strings.TrimSpace(d.name + " " + purpose),
+		},
+	}
+}
+
+// hangUp closes a connection, and waits no longer than closeTimeout for the peer.
+func hangUp(c *brokerConn) {
+	// The connection is closed whatever the error.
+	_ = c.CloseDeadline(time.Now().Add(closeTimeout))
+}
+
+// version is a broker's version number.
+type version struct{ major, minor int }
+
+// Releases that differ in what a driver can rely on.
+var (
+	release40 = version{4, 0} // quorum queues drop messages after 20 returns by default; bodies are up to 16 MiB
+	release43 = version{4, 3} // released messages are not counted; quorum queues time single messages out
+)
+
+func versionOf(c *brokerConn) version {
+	text, _ := c.Properties["version"].(string)
+	var v version
+	// A version that cannot be read stays 0, which stands for the oldest behavior.
+	_, _ = fmt.Sscanf(text, "%d.%d", &v.major, &v.minor)
+	return v
+}
+
+func (v version) atLeast(w version) bool {
+	return v.major > w.major || v.major == w.major && v.minor >= w.minor
+}

@@ -1,0 +1,319 @@
+package rabbitmq
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+// channel is an AMQP channel of a receiver, from its opening to its end. Delivery tags are valid on their own channel
+// only, so a delivery keeps its channel and can never settle one of another.
+type channel struct {
+	receiver  *receiver
+	ch        *amqp.Channel
+	lost      chan *amqp.Error
+	cancelled chan struct{} // a consumer ended that the driver did not cancel
+	ackTimer  *time.Timer   // when the next acknowledgement is due
+	ticker    *time.Ticker  // when to look for messages that were unsettled or prefetched for long
+
+	prefetch *prefetch
+
+	mu      sync.Mutex // guards the fields below; the lock of prefetch may be taken while it is held
+	acks    acks
+	waiting []*delivery // prefetched, in order
+	full    bool        // deliveries wait until others are settled
+	closing bool        // to be closed when everything is settled
+	ended   error       // why nothing can be settled any more
+}
+
+func openChannel(conn *brokerConn, r *receiver) (*channel, error) {
+	ch, err := conn.Channel()
+	if err != nil {
+		return nil, fmt.Errorf("rabbitmq: receive from %q: %w", r.queue, plain(err))
+	}
+	c := &channel{
+		receiver:  r,
+		ch:        ch,
+		lost:      ch.NotifyClose(make(chan *amqp.Error, 1)),
+		cancelled: make(chan struct{}, 1),
+		ackTimer:  time.NewTimer(time.Hour),
+		ticker:    time.NewTicker(min(r.conn.maxHold/20, calm/3)),
+		prefetch:  newPrefetch(r.conn.grace()),
+	}
+	c.acks.ch, c.acks.timer = ch, c.ackTimer
+	return c, nil
+}
+
+// serve works until the channel is lost, or the receiver is closed and everything is settled.
+func (c *channel) serve(ctx context.Context) error {
+	defer c.ackTimer.Stop()
+	defer c.ticker.Stop()
+	err := c.work(ctx)
+	if err == nil || errors.Is(err, transport.ErrClosed) {
+		return transport.ErrClosed
+	}
+	return fmt.Errorf("rabbitmq: receive from %q: %w", c.receiver.queue, err)
+}
+
+func (c *channel) work(ctx context.Context) error {
+	r := c.receiver
+	for {
+		window, phase := r.limit()
+		again, err := c.fit(window, phase == phaseDraining || phase == phaseClosed, time.Now())
+		if err != nil {
+			return err
+		}
+		var later <-chan time.Time
+		if again {
+			later = time.After(min(narrowFor, r.conn.grace()))
+		}
+		if phase == phaseClosed && c.retire() {
+			return c.ch.Close()
+		}
+		select {
+		case e := <-c.lost:
+			return lossOf(e)
+		case <-c.cancelled:
+			return c.cancelledByBroker()
+		case <-c.ackTimer.C:
+			c.flushDue()
+		case now := <-c.ticker.C:
+			c.watchTimeouts(ctx, now)
+		case <-r.adjust:
+		case <-later:
+		case <-ctx.Done():
+			return transport.ErrClosed
+		}
+	}
+}
+
+// fit has the consumers prefetch as much as the window allows and handlers need; last says that they are to end. It
+// reports whether to call it again soon.
+func (c *channel) fit(window int, last bool, now time.Time) (again bool, err error) {
+	plan := c.prefetch.plan(window, last, c.maxHold(), now)
+	if !last { // otherwise prefetched messages are handled, or released when the consumers have ended
+		c.releaseExcess(window, now)
+	}
+	c.mu.Lock()
+	c.acks.window, c.closing = plan.target, last
+	c.mu.Unlock()
+	for _, consumer := range plan.cancel {
+		if err := c.ch.Cancel(consumer.tag, false); err != nil {
+			return false, fmt.Errorf("cancel a consumer: %w", plain(err))
+		}
+	}
+	if consumer := c.prefetch.next(plan.target, c.receiver.queue); consumer != nil {
+		return plan.again, c.consume(consumer)
+	}
+	return plan.again, nil
+}
+
+func (c *channel) consume(consumer *consumer) error {
+	if err := c.ch.Qos(consumer.share, 0, false); err != nil {
+		return fmt.Errorf("set the prefetch count: %w", plain(err))
+	}
+	r := c.receiver
+	in, err := c.ch.Consume(r.queue, consumer.tag, false, false, false, false, r.consumeArguments())
+	if err != nil {
+		r.detectTimeout(err)
+		return plain(err)
+	}
+	if !r.conn.tasks.start(func() { c.collect(consumer, in) }) {
+		return transport.ErrClosed
+	}
+	return nil
+}
+
+var errChannelClosed = errors.New("the channel was closed")
+
+func lossOf(e *amqp.Error) error {
+	if e == nil {
+		return errChannelClosed
+	}
+	return plain(e)
+}
+
+// cancelledByBroker closes a channel that the broker has stopped delivering to.
+func (c *channel) cancelledByBroker() error {
+	if c.ch.IsClosed() {
+		return lossOf(<-c.lost)
+	}
+	err := errors.New("the broker cancelled the consumer: the queue was deleted or has moved, " +
+		"or a message was unsettled for too long")
+	return errors.Join(err, c.ch.Close())
+}
+
+// end makes every later settlement fail.
+func (c *channel) end() { c.endWith(transport.ErrLeaseLost) }
+
+func (c *channel) endWith(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.ended == nil {
+		c.ended = err
+		if errors.Is(err, transport.ErrLeaseLost) && !errors.Is(err, transport.ErrClosed) {
+			c.remember()
+		}
+	}
+	c.waiting = nil
+	c.prefetch.end()
+}
+
+// finish writes pending acknowledgements and ends the channel.
+func (c *channel) finish() {
+	c.mu.Lock()
+	// A message whose acknowledgement cannot be written is redelivered.
+	_ = c.acks.flush(time.Now().Add(lateAck))
+	c.mu.Unlock()
+	c.endWith(fmt.Errorf("%w: %w", transport.ErrClosed, transport.ErrLeaseLost))
+}
+
+// retire releases the prefetched messages, and reports whether everything is settled. It waits for the consumers to end
+// first: the broker would deliver the same messages to them again.
+func (c *channel) retire() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.prefetch.idle() {
+		return false
+	}
+	c.release(func(int, *delivery) bool { return true })
+	return c.acks.open == 0 && len(c.acks.pending) == 0
+}
+
+// collect takes the deliveries of a consumer until it ends.
+func (c *channel) collect(from *consumer, in <-chan amqp.Delivery) {
+	for d := range in {
+		c.push(from, &d)
+	}
+	if c.prefetch.drain(from) {
+		signal(c.receiver.adjust)
+	} else {
+		signal(c.cancelled)
+	}
+}
+
+func (c *channel) push(from *consumer, in *amqp.Delivery) {
+	now := time.Now()
+	r := c.receiver
+	d := &delivery{
+		arrivedAt: now,
+		message:   r.conn.read(in),
+		attempt:   attemptOf(in, r.conn.queueType),
+		unnamed:   isUnnamed(in),
+		channel:   c,
+		from:      from,
+		tag:       in.DeliveryTag,
+	}
+	done := in.Redelivered && r.conn.redelivered.takeCompleted(r.queue, &d.message)
+	if done {
+		r.conn.log.Info("a message was redelivered whose acknowledgement was lost: it is acknowledged without being handled again",
+			"queue", r.queue, "message", d.message.ID)
+	}
+	if c.admit(from, d, done || expired(&d.message, now)) {
+		return
+	}
+	// When this acknowledgement is lost too, the message is redelivered and acknowledged again.
+	_ = d.settle(d.acknowledge)
+}
+
+// admit adds a delivery, and has it wait for a handler unless it needs none.
+func (c *channel) admit(from *consumer, d *delivery, done bool) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.acks.add(d)
+	c.prefetch.arrive(from)
+	if done {
+		return false
+	}
+	c.waiting = append(c.waiting, d)
+	if len(c.waiting) == 1 {
+		signal(c.receiver.ready)
+	}
+	return true
+}
+
+// take returns up to limit of the waiting deliveries, and whether there are more. A smaller window is obeyed at once,
+// though the broker may still deliver by the former one.
+func (c *channel) take(limit, window int) ([]transport.Delivery, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n := min(limit, len(c.waiting), window-c.inHandlers())
+	now := time.Now()
+	if c.prefetch.take(max(n, 0), len(c.waiting) < limit, c.acks.open+len(c.acks.pending), window, now) {
+		signal(c.receiver.adjust)
+	}
+	if n <= 0 {
+		c.full = len(c.waiting) > 0
+		return nil, false
+	}
+	ds := make([]transport.Delivery, n)
+	for i, d := range c.waiting[:n] {
+		d.receivedAt = now
+		ds[i] = d
+	}
+	clear(c.waiting[:n])
+	c.waiting = c.waiting[n:]
+	return ds, len(c.waiting) > 0
+}
+
+// inHandlers is called with mu held.
+func (c *channel) inHandlers() int { return c.acks.open - len(c.waiting) }
+
+func (c *channel) flushDue() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	// It fails only when the channel is lost, which ends serve.
+	_ = c.acks.due(time.Now())
+}
+
+// settled records that a delivery is settled, and wakes the goroutines that this may concern. Called with mu held.
+func (c *channel) settled(d *delivery, state settlement) {
+	d.state = state
+	c.acks.remove(d)
+	var handling time.Duration
+	if !d.receivedAt.IsZero() {
+		handling = time.Since(d.receivedAt)
+	}
+	replaced := c.prefetch.settle(d.from, handling, c.inHandlers())
+	if c.full {
+		c.full = false
+		signal(c.receiver.ready)
+	}
+	if replaced || c.closing && c.acks.open == 0 {
+		signal(c.receiver.adjust)
+	}
+}
+
+// releaseExcess releases the messages that are prefetched beyond the window. It waits for the consumers to end: the
+// broker would deliver the same messages to them again.
+func (c *channel) releaseExcess(window int, now time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.waiting) == 0 || !c.prefetch.idle() {
+		return
+	}
+	room, grace := window-c.inHandlers(), c.receiver.conn.grace()
+	c.release(func(i int, d *delivery) bool { return i >= room && now.Sub(d.arrivedAt) >= grace })
+}
+
+// release returns the prefetched messages to the queue that pick selects by their index. Called with mu held.
+func (c *channel) release(pick func(int, *delivery) bool) {
+	kept := c.waiting[:0]
+	for i, d := range c.waiting {
+		if !pick(i, d) {
+			kept = append(kept, d)
+			continue
+		}
+		c.settled(d, stateSettled)
+		// When this fails, the channel is lost and the message is redelivered.
+		_ = c.ch.Nack(d.tag, false, true)
+	}
+	clear(c.waiting[len(kept):])
+	c.waiting = kept
+}

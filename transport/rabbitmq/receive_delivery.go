@@ -1,0 +1,104 @@
+package rabbitmq
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+var _ transport.Delivery = (*delivery)(nil)
+
+// delivery is one delivery of a message.
+type delivery struct {
+	message transport.Message
+	attempt transport.Attempt
+	channel *channel
+	from    *consumer
+	tag     uint64
+	unnamed bool // its id is made of its content
+
+	// The fields below are guarded by channel.mu.
+
+	arrivedAt  time.Time
+	receivedAt time.Time // when Receive returned it; zero while it is prefetched
+	warned     bool      // that it is unsettled for long
+	completed  bool      // too late to be acknowledged
+	state      settlement
+	prev, next *delivery
+}
+
+// settlement is the state of a delivery.
+type settlement int
+
+const (
+	stateUnsettled settlement = iota
+	stateSettled
+	stateTimedOut // requeued by the driver before the broker would
+)
+
+var errSettled = errors.New("rabbitmq: the delivery is settled already")
+
+func (d *delivery) Message() *transport.Message { return &d.message }
+
+func (d *delivery) Attempt() transport.Attempt { return d.attempt }
+
+// Complete acknowledges the message. The acknowledgement is written at once, or with others within milliseconds; if the
+// connection is lost by then, the message is redelivered.
+func (d *delivery) Complete(context.Context) error {
+	if d.channel.receiver.completesFirst {
+		return d.settle(d.acknowledgeFirst)
+	}
+	err := d.settle(d.acknowledge)
+	if err != nil {
+		d.channel.completedLate(d)
+	}
+	return err
+}
+
+func (d *delivery) acknowledge(a *acks) error { return a.complete(d, time.Now()) }
+
+// acknowledgeFirst is acknowledge for a message that is handled afterwards: when it fails, the message is not handled.
+func (d *delivery) acknowledgeFirst(a *acks) error {
+	err := d.acknowledge(a)
+	if err != nil {
+		a.forget(d)
+	}
+	return err
+}
+
+// Retry rejects the message, which counts as an attempt.
+func (d *delivery) Retry(context.Context) error {
+	return d.settle(func(a *acks) error { return a.ch.Reject(d.tag, true) })
+}
+
+// Release requeues the message; before RabbitMQ 4.3 that counts as an attempt too.
+func (d *delivery) Release(context.Context) error {
+	return d.settle(func(a *acks) error { return a.ch.Nack(d.tag, false, true) })
+}
+
+func (d *delivery) settle(act func(*acks) error) error {
+	c := d.channel
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.ended != nil:
+		return c.settleError(c.ended)
+	case c.ch.IsClosed(), d.state == stateTimedOut:
+		return c.settleError(transport.ErrLeaseLost)
+	case d.state == stateSettled:
+		return errSettled
+	}
+	c.settled(d, stateSettled)
+	if act(&c.acks) != nil {
+		// The client library fails only when the channel is closed.
+		return c.settleError(transport.ErrLeaseLost)
+	}
+	return nil
+}
+
+func (c *channel) settleError(err error) error {
+	return fmt.Errorf("rabbitmq: settle a message of %q: %w", c.receiver.queue, err)
+}

@@ -1,0 +1,114 @@
+package rabbitmq
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+// timeout is the broker's treatment of deliveries that are unsettled for long.
+type timeout int
+
+const (
+	// timeoutOfChannel: the broker closes the channel and requeues all its messages. That counts for each.
+	timeoutOfChannel timeout = iota
+	// timeoutOfMessage: from 4.3 quorum queues requeue the message without counting it, and cancel the consumer. The
+	// driver asks for more time than it needs and requeues the message before: that counts, and the others stay.
+	timeoutOfMessage
+	// timeoutNever: from 4.3 classic queues wait.
+	timeoutNever
+)
+
+func (v version) timeout() timeout {
+	if v.atLeast(release43) {
+		return timeoutOfMessage // until the queue turns out to be a classic one
+	}
+	return timeoutOfChannel
+}
+
+// consumerTimeout is the argument of a consumer for the broker's timeout.
+const consumerTimeout = "x-consumer-timeout"
+
+// consumeArguments returns the arguments of a consumer.
+func (r *receiver) consumeArguments() amqp.Table {
+	if r.timeout != timeoutOfMessage {
+		return nil
+	}
+	return amqp.Table{consumerTimeout: (r.conn.maxHold + r.conn.maxHold/4).Milliseconds()}
+}
+
+// detectTimeout reads the refusal of a consumer: a classic queue refuses the argument.
+func (r *receiver) detectTimeout(refusal error) {
+	var e *amqp.Error
+	if errors.As(refusal, &e) && e.Code == amqp.PreconditionFailed && strings.Contains(e.Reason, consumerTimeout) {
+		r.timeout = timeoutNever
+	}
+}
+
+// maxHold returns how long the broker waits for a message to be settled; 0 is for ever.
+func (c *channel) maxHold() time.Duration {
+	if c.receiver.timeout == timeoutNever {
+		return 0
+	}
+	return c.receiver.conn.maxHold
+}
+
+// watchTimeouts warns of deliveries that have been unsettled for 80 % of the time allowed, and requeues those in time
+// that the broker would requeue without counting.
+func (c *channel) watchTimeouts(ctx context.Context, now time.Time) {
+	if c.receiver.timeout == timeoutNever {
+		return
+	}
+	c.releaseLate(now)
+	conn := c.receiver.conn
+	for _, d := range c.unsettledLong(now) {
+		conn.log.WarnContext(ctx, "a message is held for long: soon the broker requeues it",
+			"queue", c.receiver.queue, "message", d.message.ID, "held", now.Sub(d.arrivedAt), "most", conn.maxHold)
+	}
+}
+
+// releaseLate releases prefetched messages that have waited for 70 % of the time after which the broker requeues the
+// messages of the channel. Before RabbitMQ 4.3 that counts for these, and not for those in handlers.
+func (c *channel) releaseLate(now time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	late := c.receiver.conn.maxHold / 10 * 7
+	c.release(func(_ int, d *delivery) bool { return now.Sub(d.arrivedAt) >= late })
+}
+
+// unsettledLong returns the deliveries to be warned of.
+func (c *channel) unsettledLong(now time.Time) (warn []*delivery) {
+	maxHold := c.receiver.conn.maxHold
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for d := c.acks.oldest; d != nil && now.Sub(d.arrivedAt) >= maxHold/10*8; {
+		next := d.next
+		if !d.warned {
+			d.warned = true
+			warn = append(warn, d)
+		}
+		if c.receiver.timeout == timeoutOfMessage && now.Sub(d.arrivedAt) >= maxHold {
+			c.requeueTimedOut(d)
+		}
+		d = next
+	}
+	return warn
+}
+
+// requeueTimedOut returns a delivery to the queue. One that Receive has returned has used its attempt up. Called with mu
+// held.
+func (c *channel) requeueTimedOut(d *delivery) {
+	c.settled(d, stateTimedOut)
+	// When the requeueing fails, the channel is lost and the message is redelivered.
+	if !d.receivedAt.IsZero() {
+		c.receiver.remember(d, d.completed)
+		_ = c.ch.Reject(d.tag, true)
+		return
+	}
+	c.waiting = slices.DeleteFunc(c.waiting, func(w *delivery) bool { return w == d })
+	_ = c.ch.Nack(d.tag, false, true)
+}

@@ -1,0 +1,32 @@
+package rabbitmq
+
+import (
+	"context"
+	"fmt"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+// Remove implements [transport.Remover]. With a queue it deletes the queue "<queue>.dead-letters", the queue that
+// delayed messages for it pass last, and in the conventional topology its exchange; the bindings, and with them the
+// subscriptions, end with these. Messages that are delayed to the queue are in [LostQueue] when they are due.
+func (c *conn) Remove(ctx context.Context, queues ...string) error {
+	for _, queue := range queues {
+		err := c.onChannel(ctx, func(ch *amqp.Channel) error {
+			for _, name := range []string{queue, queue + deadLettersSuffix, queueTarget(queue).relay()} {
+				// Deleting a queue or an exchange that does not exist is no error.
+				if _, err := ch.QueueDelete(name, false, false, false); err != nil {
+					return wrap(err, "delete queue %q", name)
+				}
+			}
+			return c.topology.removeQueue(ch, queue)
+		})
+		if isCode(err, amqp.AccessRefused) {
+			return fmt.Errorf("%w: remove as a user with the right to configure it", err)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
