@@ -47,7 +47,7 @@ func consumerTimeout(t *testing.T) outcome {
 	p.wait()
 	handled.wait(ctx, t, messages)
 	stop()
-	if text := logs.String(); strings.Contains(text, "took the messages of the channel back") || strings.Contains(text, "held for long") {
+	if text := logs.String(); strings.Contains(text, "requeued the messages of the channel") || strings.Contains(text, "held for long") {
 		t.Errorf("messages were held for too long:\n%s", text)
 	}
 	if n := handled.repeated(); n > 0 {

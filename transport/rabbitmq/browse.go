@@ -18,27 +18,26 @@ var (
 	_ transport.Cursor  = (*cursor)(nil)
 )
 
-// cursor goes through a queue on a connection of its own. AMQP has no way to look at a
-// message where it is, so each is fetched and stays unacknowledged at the broker, hidden from
-// others, until the cursor is closed; here only those of the last Next are kept.
+// cursor goes through a queue on a connection of its own. AMQP cannot read a message in its queue, so each is fetched and
+// stays unacknowledged at the broker, hidden from other receivers, until the cursor is closed. The cursor itself keeps
+// only the messages of the last Next.
 type cursor struct {
 	conn  *conn
 	queue string
 	link  *brokerConn
-	ch    *amqp.Channel // in transaction mode: the broker says when it has an acknowledgement
-	left  int           // messages that were there and have not been looked at
-	held  int           // messages that were looked at and not taken
+	ch    *amqp.Channel // in transaction mode, in which the broker confirms acknowledgements
+	left  int           // messages that Browse found and Next has not read
+	held  int           // messages that were read and not taken
 	// copies is how many messages were replaced.
 	copies int
 	done   chan struct{} // closed by Close
 	seen   map[*transport.Message]*amqp.Delivery
 }
 
-// Browse implements [transport.Browser]. While the cursor is open, what it has looked at is hidden
-// from other receivers. Before RabbitMQ 4.3 looking at a message of a quorum queue counts as
-// a hand-out; one that has been looked at ten times is put at the end of the queue as
-// a copy with a fresh count, which differs in nothing else but that the property user-id is left out
-// where it is not our user's, and that a time to live begins again.
+// Browse implements [transport.Browser]. While the cursor is open, the messages that it has read are hidden from other
+// receivers. Before RabbitMQ 4.3 reading a message of a quorum queue counts as a delivery; one that has been read ten
+// times is replaced by a copy at the end of the queue, whose count begins again. The copy lacks the property user-id where
+// that is not the user of the connection, and its time to live begins again.
 func (c *conn) Browse(ctx context.Context, queue string) (transport.Cursor, error) {
 	found, err := c.lookAt(ctx, queue)
 	if err != nil {
@@ -78,7 +77,7 @@ func (cur *cursor) open() (err error) {
 	return cur.ch.Tx()
 }
 
-// do asks the broker something. A context that ends takes the connection with it.
+// do runs a request to the broker. The end of ctx closes the connection.
 func (cur *cursor) do(ctx context.Context, f func() error) error {
 	if cur.conn.ctx.Err() != nil {
 		return transport.ErrClosed
@@ -119,10 +118,10 @@ func (cur *cursor) Next(ctx context.Context, limit int) (ms []*transport.Message
 	return ms, nil
 }
 
-// get fetches the next message, nil when there is none. Copies that are on their way are waited for.
+// get fetches the next message, nil when there is none. It waits for copies that are not in the queue yet.
 func (cur *cursor) get(ctx context.Context) (*amqp.Delivery, error) {
 	pause := backoff.Backoff{Min: time.Millisecond, Max: 50 * time.Millisecond}
-	patience, cancel := context.WithTimeout(ctx, closeTimeout)
+	waiting, cancel := context.WithTimeout(ctx, closeTimeout)
 	defer cancel()
 	for {
 		var d amqp.Delivery
@@ -134,15 +133,14 @@ func (cur *cursor) get(ctx context.Context) (*amqp.Delivery, error) {
 		if err != nil || found {
 			return &d, err
 		}
-		if cur.copies == 0 || pause.Wait(patience) != nil {
+		if cur.copies == 0 || pause.Wait(waiting) != nil {
 			return nil, ctx.Err()
 		}
 	}
 }
 
-// Take implements [transport.Cursor]: the operations are confirmed before the message is acknowledged.
-// One transaction over both would lose what it publishes: a quorum queue takes it in after the end
-// of a channel that has just died, and then drops it.
+// Take implements [transport.Cursor]: the operations are confirmed before the message is acknowledged. One transaction
+// over both could lose what it publishes, when its channel is lost before a quorum queue has it.
 func (cur *cursor) Take(ctx context.Context, m *transport.Message, ops []transport.Operation) error {
 	if cur.seen[m] == nil {
 		return fmt.Errorf("rabbitmq: take a message of %q: %w", cur.queue, transport.ErrNotFound)
@@ -156,7 +154,7 @@ func (cur *cursor) Take(ctx context.Context, m *transport.Message, ops []transpo
 	return cur.acknowledge(ctx, m)
 }
 
-// acknowledge takes a message out of the queue that was looked at.
+// acknowledge removes a message that was read.
 func (cur *cursor) acknowledge(ctx context.Context, m *transport.Message) error {
 	tag := cur.seen[m].DeliveryTag
 	err := cur.do(ctx, func() error {
@@ -175,7 +173,7 @@ func (cur *cursor) acknowledge(ctx context.Context, m *transport.Message) error 
 
 var errNoPublish = errors.New("rabbitmq: a cursor sends to queues only")
 
-// look finds out what the broker would refuse before anything is sent.
+// look finds the operations that the broker would refuse, before any is sent.
 func (cur *cursor) look(ctx context.Context, ops []transport.Operation) error {
 	var failed []transport.OpError
 	for i := range ops {
@@ -193,7 +191,7 @@ func (cur *cursor) look(ctx context.Context, ops []transport.Operation) error {
 	return nil
 }
 
-// Close implements [transport.Cursor]: the broker gives back what was not taken.
+// Close implements [transport.Cursor]: it returns the messages that were not taken to the queue.
 func (cur *cursor) Close() error {
 	select {
 	case <-cur.done:
@@ -203,16 +201,15 @@ func (cur *cursor) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
 	if cur.ch != nil && !cur.ch.IsClosed() {
-		_ = cur.do(ctx, func() error { return cur.giveBack(ctx) })
+		_ = cur.do(ctx, func() error { return cur.requeue(ctx) })
 	}
 	close(cur.done)
 	return nil
 }
 
-// giveBack returns everything with a negative acknowledgement, which from RabbitMQ 4.3 does not
-// count. It waits until the messages are there again, unless others take them meanwhile: who looks
-// next should see them.
-func (cur *cursor) giveBack(ctx context.Context) error {
+// requeue returns all messages with a negative acknowledgement, which from RabbitMQ 4.3 does not count. It waits until
+// they are in the queue again, for the next cursor, unless they are received meanwhile.
+func (cur *cursor) requeue(ctx context.Context) error {
 	if err := cur.ch.Nack(0, true, true); err != nil {
 		return err
 	}
@@ -231,15 +228,16 @@ func (cur *cursor) giveBack(ctx context.Context) error {
 	}
 }
 
-// maxLooks is the delivery count from which a message that was looked at is put back as a fresh copy:
-// well under the 20 after which RabbitMQ 4 drops it.
+// maxLooks is the delivery count from which a message that was read is replaced by a copy: well under the 20 after which
+// RabbitMQ 4 drops it.
 const maxLooks = 10
 
-// renew replaces a message that has been handed out so often that the broker might drop it by
-// a copy, which comes at the end of the queue. Where that fails the message stays as it is.
+// renew replaces a message that has been delivered so often that the broker might drop it by a copy at the end of the
+// queue. Where that fails the message stays as it is.
 func (cur *cursor) renew(ctx context.Context, m *transport.Message) (bool, error) {
 	d := cur.seen[m]
-	if count, _ := integer(d.Headers[deliveryCount]); !d.Redelivered || count < maxLooks || cur.conn.republish(ctx, cur.queue, d) != nil {
+	count, _ := integer(d.Headers[deliveryCount])
+	if !d.Redelivered || count < maxLooks || cur.conn.republish(ctx, cur.queue, d) != nil {
 		return false, nil
 	}
 	cur.copies++
@@ -258,10 +256,9 @@ func (c *conn) republish(ctx context.Context, queue string, d *amqp.Delivery) er
 	return b.answer(ctx, b.flight[0].sent)
 }
 
-// copyOf is a message as it came, with what the broker has written on its way: where a delayed one was to go,
-// and why one was given up. The count of its hand-outs begins again, it goes to one queue only, and the
-// broker takes no user but ours.
-func copyOf(d *amqp.Delivery, ours string) *amqp.Publishing {
+// copyOf returns a message as it was received, with the broker's headers about its delay and its dead-lettering. Its
+// delivery count begins again, it is routed to one queue only, and has no other user than that of the connection.
+func copyOf(d *amqp.Delivery, user string) *amqp.Publishing {
 	table := maps.Clone(d.Headers)
 	maps.DeleteFunc(table, func(name string, _ any) bool {
 		return name == deliveryCount || name == acquiredCount || routes(name)
@@ -273,8 +270,8 @@ func copyOf(d *amqp.Delivery, ours string) *amqp.Publishing {
 		CorrelationId: d.CorrelationId, ReplyTo: d.ReplyTo, MessageId: d.MessageId,
 		Timestamp: d.Timestamp, Type: d.Type, AppId: d.AppId,
 	}
-	if d.UserId == ours {
-		msg.UserId = ours
+	if d.UserId == user {
+		msg.UserId = user
 	}
 	return msg
 }

@@ -99,7 +99,7 @@ func TestTakingForAFullQueueLosesNothing(t *testing.T) {
 	eventually(t, ch, messages-taken)
 }
 
-// What tells where a message comes from, and where it was to go, outlasts the copy that is made after ten looks.
+// The copy that is made after ten reads has the headers about the message's origin and destination.
 func TestLookingAtAMessageOftenChangesNothingAboutIt(t *testing.T) {
 	conn, ch := browsed(t, 0)
 	_, err := ch.QueueDeclare("waiting", true, false, false, false, amqp.Table{

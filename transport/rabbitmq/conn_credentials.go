@@ -109,7 +109,7 @@ func (c *conn) renewTokens(b *brokerConn, purpose string) {
 	for !login.expires.IsZero() {
 		select {
 		case <-time.After(max(minTokenPause, time.Until(login.expires)/4*3)):
-		case <-closed:
+		case <-closed: //nolint:errcheck // the supervisor logs it
 			return
 		case <-c.ctx.Done():
 			return

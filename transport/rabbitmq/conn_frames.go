@@ -36,23 +36,23 @@ const (
 	frameEnd   = 0xCE
 )
 
-// frameReader reads the frames of a connection ahead of the client library. The library ends the connection over
-// a message whose headers it cannot decode, and the broker delivers that message again first. So frameReader
-// replaces the header table of such a message by one that holds the table's bytes, see [header.UndecodableHeaders], and the
-// top-level headers that are readable. Everything else passes as it is, and is not copied an additional time.
+// frameReader reads the frames of a connection before the client library. The library closes the connection over a message
+// whose headers it cannot decode, and the broker then delivers that message first. So frameReader replaces the header
+// table of such a message by one with the table's bytes, see [header.UndecodableHeaders], and the top-level headers that
+// are readable. Everything else passes unchanged, and is not copied an additional time.
 //
-// A frameReader is for one goroutine at a time.
+// A frameReader is used by one goroutine at a time.
 type frameReader struct {
 	src   io.Reader
-	buf   []byte // buf[:end] has been read; buf[start:] is still to be passed on
+	buf   []byte // buf[:end] has been read; buf[start:] has not been passed on
 	start int
 	end   int
-	// pass is how many bytes from start on may be passed on: whole frames, the last of which may not be read yet.
+	// pass is how many bytes from start on may be passed on: whole frames, the last of which may be incomplete.
 	pass  int
 	limit int  // of a frame
-	plain bool // not AMQP frames: everything passes
+	plain bool // the bytes are no AMQP frames: everything passes
 
-	last     sync.Mutex // guards what follows, which is also read when the connection has ended
+	last     sync.Mutex // guards the fields below, which are also read when the connection has ended
 	consumer []byte     // of the last delivery
 	tag      uint64
 }
@@ -77,7 +77,7 @@ func (f *frameReader) Read(p []byte) (int, error) {
 	}
 }
 
-// check lets the frames pass that have been read. A method or a content header passes when all of it is there.
+// check passes the frames that have been read. A method or a content header passes when it is complete.
 func (f *frameReader) check() {
 	for !f.plain {
 		at := f.start + f.pass
@@ -103,7 +103,7 @@ func (f *frameReader) check() {
 	f.pass = f.end - f.start
 }
 
-// fill reads more. It makes room for a whole frame where one has to be complete before it passes.
+// fill reads more. It makes room for a whole frame if the frame has to be complete before it passes.
 func (f *frameReader) fill() error {
 	f.end = copy(f.buf, f.buf[f.start:f.end])
 	f.start = 0
@@ -115,12 +115,12 @@ func (f *frameReader) fill() error {
 	n, err := f.src.Read(f.buf[f.end:])
 	f.end += n
 	if n > 0 {
-		return nil // an error comes again
+		return nil // the next Read returns the error again
 	}
 	return err
 }
 
-// note takes what is needed of a method: the limit of frames (connection.tune), and the last delivery (basic.deliver).
+// note reads the limit of frames from connection.tune, and the last delivery from basic.deliver.
 func (f *frameReader) note(method []byte) {
 	if len(method) < 10 {
 		return
@@ -140,8 +140,8 @@ func (f *frameReader) note(method []byte) {
 	}
 }
 
-// header checks the content header in buf[at:end], replaces one that the client library cannot read, and
-// returns the size of what is there then.
+// header checks the content header in buf[at:end], replaces one that the client library cannot read, and returns the size
+// of the frame then.
 func (f *frameReader) header(at, end int) int {
 	payload := f.buf[at+frameStart : end-1]
 	table, err := headerTable(payload)
@@ -164,8 +164,8 @@ const propertiesStart = 2 + 2 + 8 + 2
 // headersFlag is the flag of the header table.
 const headersFlag = 1 << 13
 
-// headerTable checks the properties of a content header and finds its header table, with the length in front. Where another
-// property is at fault it finds nothing.
+// headerTable checks the properties of a content header and returns its header table, with the length in front. Where
+// another property is malformed, it returns none.
 func headerTable(payload []byte) (table extent, err error) {
 	if len(payload) < propertiesStart {
 		return extent{}, errMalforms
@@ -199,8 +199,8 @@ func headerTable(payload []byte) (table extent, err error) {
 	return table, err
 }
 
-// replacement is the frame of a content header with another header table. Where the table has not been found, it takes the
-// place of all properties.
+// replacement returns the frame of a content header with another header table. Where the table has not been found, the new
+// one replaces all properties.
 func (f *frameReader) replacement(frame []byte, table extent) []byte {
 	payload := frame[frameStart : len(frame)-1]
 	flags, before, after := uint16(headersFlag), []byte(nil), []byte(nil)
@@ -231,8 +231,8 @@ func (f *frameReader) replacement(frame []byte, table extent) []byte {
 	return out
 }
 
-// readable are the entries of a header table that the client library can read by themselves, of a sixteenth of a frame at
-// most. Those of the broker come first, as they count the deliveries.
+// readable returns the entries of a header table that the client library can read by themselves, of a sixteenth of a
+// frame at most. Those of the broker come first, as they count the deliveries.
 func (f *frameReader) readable(table []byte, isTable bool) (fields []byte) {
 	if !isTable {
 		return nil
@@ -262,7 +262,7 @@ func (f *frameReader) readable(table []byte, isTable bool) (fields []byte) {
 	return fields
 }
 
-// undecodable is why the client library could not read the headers of a message, from the bytes that took their place.
+// undecodable returns why the client library could not read the headers of a message, from the bytes that replaced them.
 func undecodable(saved []byte) error {
 	const name = header.UndecodableHeaders
 	if len(saved) < 4 {
@@ -282,14 +282,15 @@ func undecodable(saved []byte) error {
 	return fmt.Errorf("rabbitmq: %w: header %s holds them as they were received", err, name)
 }
 
-// consumerTag is unique within a channel, and names the queue for those who look at the broker or at an error.
+// consumerTag returns a tag that is unique within a channel and names the queue, for errors and the tools of the broker.
 func consumerTag(n int, queue string) string {
 	tag := fmt.Sprintf("holdfast-%d:%s", n, queue)
 	return tag[:min(len(tag), maxShort)]
 }
 
-// lossReason is why a connection was lost. Where the client library could not read what the broker sent, it names the last
-// delivery: the same message may come again, and end the connection again. It is called when the library reads no more.
+// lossReason returns why a connection was lost. Where the client library could not read a frame, it names the last
+// delivery: the same message may be redelivered, and end the connection again. It is called when the library reads no
+// more.
 func (f *frameReader) lossReason(e *amqp.Error) error {
 	f.last.Lock()
 	defer f.last.Unlock()
@@ -300,6 +301,6 @@ func (f *frameReader) lossReason(e *amqp.Error) error {
 		return err
 	}
 	_, queue, _ := strings.Cut(string(f.consumer), ":")
-	return fmt.Errorf("%w: the client library cannot read what the broker sent with or after delivery tag %d of queue %q: "+
+	return fmt.Errorf("%w: the client library cannot read a frame that the broker sent with or after delivery tag %d of queue %q: "+
 		"take that message out of the queue with another client if this repeats", err, f.tag, queue)
 }

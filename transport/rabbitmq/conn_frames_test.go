@@ -229,7 +229,7 @@ func TestAnUnreadableHeaderTableIsReplaced(t *testing.T) {
 	}
 }
 
-func TestWhatTheClientLibraryReadsPassesAsItIs(t *testing.T) {
+func TestReadableFramesPassUnchanged(t *testing.T) {
 	for name, table := range map[string]string{
 		"empty":           table(),
 		"32 deep":         table(entry("deep", nested("F", 32)), entry("deeper", nested("A", 32))),
@@ -276,7 +276,7 @@ func TestHeadersLargerThanAFrameAreCut(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoFrameReachesTheClientLibrary(t *testing.T) {
+func TestBytesThatAreNoFramePassUnchanged(t *testing.T) {
 	// What a server answers that speaks another version of the protocol.
 	got, err := io.ReadAll(newFrameReader(strings.NewReader("AMQP\x00\x00\x09\x01")))
 	if err != nil || string(got) != "AMQP\x00\x00\x09\x01" {
@@ -308,8 +308,8 @@ func TestALossOverAnUnreadableFrameNamesTheDelivery(t *testing.T) {
 	}
 }
 
-// FuzzContentHeader compares with the client library: what passes it can read, and a message that is not
-// understood keeps body and headers.
+// FuzzContentHeader compares with the client library: it can read each frame that passes, and a message that cannot be
+// decoded keeps its body and headers.
 func FuzzContentHeader(f *testing.F) {
 	f.Add([]byte(onlyHeaders+table(entry("a", nested("F", 34)))), uint64(1))
 	f.Add([]byte(onlyHeaders+table(entry("a", nested("A", 34)))), uint64(2))

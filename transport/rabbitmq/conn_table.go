@@ -5,7 +5,7 @@ import (
 	"errors"
 )
 
-// Limits of the client library. It ends the connection over a table that exceeds one of them.
+// Limits of the client library. It closes the connection over a table that exceeds one of them.
 const (
 	maxNesting  = 32   // tables and lists within the header table
 	maxElements = 8192 // of one table or list
@@ -17,8 +17,8 @@ var (
 	errMalforms = errors.New("the headers are not a table of AMQP 0-9-1")
 )
 
-// checkTable reports whether the client library can read the entries of a table at the given depth, which is 0 for
-// the header table. It allocates nothing. Field types are those of RabbitMQ: https://www.rabbitmq.com/amqp-0-9-1-errata.
+// checkTable fails where the client library cannot read the entries of a table at the given depth, which is 0 for the
+// header table. It allocates nothing. Field types are those of RabbitMQ: https://www.rabbitmq.com/amqp-0-9-1-errata.
 func checkTable(entries []byte, depth int) error {
 	if depth > maxNesting {
 		return errNesting
@@ -58,7 +58,8 @@ func checkList(elements []byte, depth int) error {
 	return nil
 }
 
-// checkField checks the first value in b, with its type. The size is known where only what is nested in it is at fault.
+// checkField checks the first value in b and returns its size with the type. The size is 0 unless only a nested value is
+// malformed.
 func checkField(b []byte, depth int) (size int, err error) {
 	size = fieldSize(b)
 	if size == 0 {
@@ -73,7 +74,7 @@ func checkField(b []byte, depth int) (size int, err error) {
 	return size, err
 }
 
-// fieldSize is how many bytes the first value in b has with its type; 0 where b does not hold one.
+// fieldSize returns how many bytes the first value in b has with its type; 0 where b has none.
 func fieldSize(b []byte) int {
 	if len(b) == 0 {
 		return 0
@@ -106,7 +107,8 @@ func fieldSize(b []byte) int {
 	return size
 }
 
-// longSize is how many bytes the long string, table or list at the beginning of b has with its length; 0 where b ends before.
+// longSize returns how many bytes the long string, table or list at the beginning of b has with its length; 0 where b ends
+// before.
 func longSize(b []byte) int {
 	if len(b) < 4 {
 		return 0
@@ -118,7 +120,7 @@ func longSize(b []byte) int {
 	return int(size)
 }
 
-// shortSize is that of a short string.
+// shortSize is longSize for a short string.
 func shortSize(b []byte) int {
 	if len(b) == 0 || int(b[0]) >= len(b) {
 		return 0

@@ -25,7 +25,7 @@ import (
 	"github.com/holdfast-go/holdfast/transport/rabbitmq"
 )
 
-func TestOpenSaysWhatIsWrong(t *testing.T) {
+func TestErrorsOfOpenNameTheCause(t *testing.T) {
 	broker := brokertest.RabbitMQ(t)
 	change := func(f func(*url.URL)) string {
 		u, err := url.Parse(broker)
@@ -93,7 +93,7 @@ func TestOpenGivesUpWithItsContext(t *testing.T) {
 	noneLeft(t)
 }
 
-func TestLogsTellOfLossAndReturnButNoPassword(t *testing.T) {
+func TestLossAndRedialAreLoggedWithoutAPassword(t *testing.T) {
 	broker := brokertest.RabbitMQ(t)
 	proxy := newProxy(t, broker)
 	var logs lockedBuffer
@@ -320,7 +320,7 @@ func TestOverTLS(t *testing.T) {
 	u.Scheme, u.Host = "amqps", address
 	if _, err := (&rabbitmq.Transport{URL: u.String()}).Open(t.Context(), transport.Env{}); err == nil ||
 		!strings.Contains(err.Error(), "certificate") {
-		t.Errorf("a certificate that nobody trusts: %v", err)
+		t.Errorf("a certificate that is not trusted: %v", err)
 	}
 	c := open(t, u.String(), func(tr *rabbitmq.Transport) { tr.TLS = &tls.Config{RootCAs: trusted} })
 	queue := install(t, c, "orders")

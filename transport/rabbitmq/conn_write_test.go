@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// slowConn is a socket whose writes wait for a word.
+// slowConn is a socket whose writes wait for a signal.
 type slowConn struct {
 	net.Conn
 	writes atomic.Int64
@@ -65,7 +65,7 @@ func write(t *testing.T, w io.Writer, text string) {
 
 func TestAFullBufferMakesPublishersWaitButNotWriters(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		client, server := net.Pipe() // nobody reads yet
+		client, server := net.Pipe() // not read yet
 		w := newCoalescer(client)
 		write(t, w, "taken by the writing goroutine")
 		synctest.Wait()

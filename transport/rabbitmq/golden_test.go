@@ -15,8 +15,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport/rabbitmq"
 )
 
-// dotnet is what an endpoint of NServiceBus.RabbitMQ 9 to 11 puts on the wire: every header as a string in
-// the table, and properties that repeat some of them.
+// dotnet returns a message as an endpoint of NServiceBus.RabbitMQ 9 to 11 publishes it: every header as a string in the
+// table, and properties that repeat some of them.
 func dotnet(id, enclosed string, more amqp.Table) amqp.Publishing {
 	table := amqp.Table{
 		"NServiceBus.MessageId":            id,
@@ -60,7 +60,7 @@ func confirming(t *testing.T, url string) *amqp.Channel {
 	return ch
 }
 
-func TestWhatNServiceBusSendsIsReceivedAsItWasMeant(t *testing.T) {
+func TestMessagesOfNServiceBusAreDecoded(t *testing.T) {
 	const enclosed = "Shop.OrderPlaced, Shop.Contracts, Version=1.0.0.0, Culture=neutral, PublicKeyToken=null;" +
 		"Shop.IOrderEvent, Shop.Contracts, Version=1.0.0.0, Culture=neutral, PublicKeyToken=null"
 	url := brokertest.RabbitMQ(t)
@@ -123,8 +123,8 @@ func TestWhatNServiceBusSendsIsReceivedAsItWasMeant(t *testing.T) {
 	}
 }
 
-// The reference of NServiceBus.RabbitMQ for what has to be where.
-func TestWhatWeSendIsWhatNServiceBusExpects(t *testing.T) {
+// The reference is NServiceBus.RabbitMQ.
+func TestMessagesAreEncodedAsNServiceBusExpects(t *testing.T) {
 	url := brokertest.RabbitMQ(t)
 	c := open(t, url, nil)
 	net := rawChannel(t, url)

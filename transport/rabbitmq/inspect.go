@@ -11,8 +11,7 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// Inspect asks for the depth of the named queues. The protocol cannot list queues, and
-// knows nothing of messages that are being handled.
+// Inspect implements [transport.Inspector]. AMQP cannot list queues, and has no number of unsettled messages.
 func (c *conn) Inspect(ctx context.Context, queues ...string) ([]transport.QueueStats, error) {
 	stats := make([]transport.QueueStats, 0, len(queues))
 	for _, name := range queues {
@@ -30,16 +29,16 @@ func (c *conn) Purge(ctx context.Context, queue string) (int64, error) {
 	if _, err := c.lookAt(ctx, queue); err != nil {
 		return 0, err
 	}
-	gone := make(chan int, 1) // what is done on the channel may outlast ctx
+	purged := make(chan int, 1) // the request may outlast ctx
 	err := c.onChannel(ctx, func(ch *amqp.Channel) error {
 		n, err := ch.QueuePurge(queue, false)
-		gone <- n
+		purged <- n
 		return wrap(err, "purge queue %q", queue)
 	})
 	if err != nil {
 		return 0, err
 	}
-	return int64(<-gone), nil
+	return int64(<-purged), nil
 }
 
 // lookAt finds a queue, or fails with ErrNoQueue.
@@ -53,15 +52,15 @@ func (c *conn) lookAt(ctx context.Context, name string) (amqp.Queue, error) {
 		return wrap(err, "look at queue %q", name)
 	})
 	if err != nil {
-		return amqp.Queue{}, err // found is still being written to when ctx has ended
+		return amqp.Queue{}, err // found may still be written to when ctx has ended
 	}
 	return found, nil
 }
 
-// InspectDelays returns the depth of the queues in which delayed messages wait: of the levels that hold some, the queue of the lost, and
-// the relays of the named queues, where they exist. Ready messages of a level are not due there yet. Messages that are being
-// dead-lettered, such as those that a full queue refuses, are counted as unsettled: only the management API knows of them, and without
-// [Transport.Management] the number is -1. The API's numbers are some seconds old.
+// InspectDelays returns the depth of the queues in which delayed messages wait: of the levels that hold some, of
+// [LostQueue], and of the relays of the named queues, where they exist. Ready messages of a level are not due there yet.
+// Messages that are being dead-lettered, such as those that a full queue refuses, are counted as unsettled: only the
+// management API has their number, and without [Transport].Management it is -1. The API's numbers are some seconds old.
 func InspectDelays(ctx context.Context, conn transport.Conn, queues ...string) ([]transport.QueueStats, error) {
 	c, err := own(conn)
 	if err != nil {
@@ -104,10 +103,10 @@ func (c *conn) inspectDelay(ctx context.Context, name string) (transport.QueueSt
 	return s, err
 }
 
-// LostQueue is the queue of delayed messages whose queue was gone when they were due.
+// LostQueue is the queue of delayed messages whose queue did not exist when they were due.
 const LostQueue = delayLost
 
-// DelayedTo is the queue that a message of [LostQueue] was to go to; "" when it has come there in another way.
+// DelayedTo returns the queue that a message of [LostQueue] was delayed to; "" when it was not delayed.
 func DelayedTo(m *transport.Message) string {
 	var deaths []struct {
 		Keys []string `json:"routing-keys"`

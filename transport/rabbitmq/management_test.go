@@ -104,7 +104,7 @@ func TestTheManagementPasswordIsInNoError(t *testing.T) {
 	}
 }
 
-// The API counts what is neither ready nor delivered: messages that a full queue refuses.
+// The API counts messages that are neither ready nor delivered: those that a full queue refuses.
 func TestDelaysThatAFullQueueRefusesAreCounted(t *testing.T) {
 	broker := brokertest.RabbitMQ(t)
 	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -19,18 +19,18 @@ import (
 )
 
 const (
-	// deliveryCount is the header in which quorum queues count earlier hand-outs.
+	// deliveryCount is the header in which quorum queues count earlier deliveries.
 	deliveryCount = "x-delivery-count"
-	// acquiredCount is where they count, from 4.3, those too that were given back unhandled.
+	// acquiredCount is the header in which they also count, from 4.3, deliveries that were released.
 	acquiredCount = "x-acquired-count"
 )
 
 // maxShort is the longest short string of the protocol: names and properties.
 const maxShort = 255
 
-// decode makes the message of a delivery. Properties fill in for headers that other
-// producers do not write. The header with the identity is preferred to the property, because ServiceControl returns a
-// message to its queue with another property.
+// decode returns the message of a delivery. Properties stand in for headers that other producers do not write. The header
+// with the identity is preferred to the property, because ServiceControl returns a message to its queue with another
+// property.
 func decode(d *amqp.Delivery) transport.Message {
 	m := transport.Message{Body: d.Body}
 	m.Headers.Reserve(len(d.Headers) + 4)
@@ -59,7 +59,7 @@ func decode(d *amqp.Delivery) transport.Message {
 	return m
 }
 
-// headerText is a header's value as text.
+// headerText returns a header's value as text.
 func headerText(name string, value any) (string, error) {
 	if saved, ok := value.([]byte); ok && name == header.UndecodableHeaders {
 		return header.FormatUndecodable(string(saved)), undecodable(saved)
@@ -71,8 +71,8 @@ func headerText(name string, value any) (string, error) {
 	return s, err
 }
 
-// isBrokers tells the headers that are written on the way, by the broker or for a delay, or by which the broker
-// has routed: they are facts about this hand-out, and sent on with a copy they would be taken for the copy's.
+// isBrokers reports whether a header is written by the broker or for a delay, or routes the message: it is a fact about
+// this delivery, and must not be sent with a copy.
 func isBrokers(name string) bool {
 	if name == expiresAt || name == delayedBy || routes(name) {
 		return true
@@ -81,15 +81,15 @@ func isBrokers(name string) bool {
 		name == "x-death" || strings.HasPrefix(name, "x-first-death-") || strings.HasPrefix(name, "x-last-death-"))
 }
 
-// routes tells the headers with further keys that the broker routes a message by. It takes the second out, and closes
-// the channel over one that is no list.
+// routes reports whether a header has further routing keys. The broker removes BCC, and closes the channel when one of
+// the two is not a list.
 func routes(name string) bool { return name == "CC" || name == "BCC" }
 
 func native(m *transport.Message, name string, value any) {
 	if m.Native == nil {
 		m.Native = make(map[string]string, 1)
 	}
-	// One that has no text does not hinder the message.
+	// A value without a text is left out.
 	m.Native[name], _ = text(value)
 }
 
@@ -99,8 +99,8 @@ func fillIn(h *header.Map, name, property string) {
 	}
 }
 
-// attemptOf returns the delivery count. Quorum queues count exactly and leave the header
-// out of the first delivery, where only the sender can have set it; classic queues report only that there was an earlier delivery.
+// attemptOf returns the delivery count. Quorum queues count exactly and leave the header out of the first delivery, where
+// only the sender can have set it; classic queues report only that there was an earlier delivery.
 func attemptOf(d *amqp.Delivery, queueType QueueType) transport.Attempt {
 	if !d.Redelivered {
 		return transport.Attempt{N: 1, Exact: queueType == Quorum}
@@ -114,14 +114,14 @@ func attemptOf(d *amqp.Delivery, queueType QueueType) transport.Attempt {
 	return transport.Attempt{N: 2}
 }
 
-// isUnnamed tells a message that its producer gave no id.
+// isUnnamed reports whether the producer gave the message no id.
 func isUnnamed(d *amqp.Delivery) bool {
 	id, _ := d.Headers[header.MessageID].(string)
 	return d.MessageId == "" && id == ""
 }
 
-// contentID is the identity of a message that its producer gave none: the same for
-// every hand-out, and for every message with the same content.
+// contentID returns the identity of a message without an id: the same for every delivery, and for every message with the
+// same content.
 func contentID(d *amqp.Delivery) string {
 	h := sha256.New()
 	part := func(s string) { fmt.Fprintf(h, "%d:%s,", len(s), s) }
@@ -140,7 +140,7 @@ func contentID(d *amqp.Delivery) string {
 	return hex.EncodeToString(h.Sum(nil)[:16])
 }
 
-// text is a header's value as text. Lists and tables become JSON.
+// text returns a header's value as text: lists and tables as JSON.
 func text(value any) (string, error) {
 	switch v := value.(type) {
 	case string:
@@ -197,7 +197,7 @@ func timeText(t time.Time) (string, error) {
 	return header.FormatTime(t), nil
 }
 
-// decimalText writes value / 10^scale. The broker's values are 32 bits wide.
+// decimalText returns value / 10^scale. The broker's values are 32 bits wide.
 func decimalText(d amqp.Decimal) string {
 	digits := strconv.FormatInt(int64(d.Value), 10)
 	if d.Scale == 0 {
@@ -223,8 +223,8 @@ func nestedText(value any) (string, error) {
 	return string(b), first
 }
 
-// jsonValue keeps numbers, booleans and nil, and makes text of everything else, so
-// that bytes are readable and no number is one that JSON lacks.
+// jsonValue returns numbers, booleans and nil unchanged and everything else as text, so that bytes are readable and JSON
+// has every number.
 func jsonValue(value any, first *error) any {
 	switch v := value.(type) {
 	case amqp.Table:
@@ -252,8 +252,8 @@ func jsonValue(value any, first *error) any {
 	return s
 }
 
-// encode makes what is published for a message. Properties repeat what headers say,
-// as other clients expect, unless they are too long for a property.
+// encode returns the AMQP message of a message. Properties repeat headers, as other clients expect, unless these are too
+// long for a property.
 func encode(m *transport.Message) amqp.Publishing {
 	table := make(amqp.Table, m.Headers.Len()+1)
 	mode := amqp.Persistent
@@ -295,8 +295,8 @@ func firstType(enclosed string) string {
 	return ""
 }
 
-// expiration is a TTL in the protocol's form, whole milliseconds rounded up. One
-// beyond what the broker accepts is none: 49 days.
+// expiration returns a TTL in the protocol's form, whole milliseconds rounded up. One beyond the broker's limit of 49 days
+// is none.
 func expiration(ttl time.Duration) string {
 	if ttl <= 0 {
 		return ""
@@ -311,8 +311,8 @@ func expiration(ttl time.Duration) string {
 	return strconv.FormatInt(ms, 10)
 }
 
-// check tells whether the client library can send p: it closes the connection, and
-// with it everybody's, over a name too long, and the broker over a frame too long.
+// check fails where p cannot be sent: the client library closes the connection over a name that is too long, and the
+// broker over a frame that is too long.
 func check(p *amqp.Publishing, maxBody, frameSize int) error {
 	if len(p.Body) > maxBody {
 		return &transport.TooLargeError{What: "body", Size: len(p.Body), Max: maxBody}
@@ -331,7 +331,7 @@ func check(p *amqp.Publishing, maxBody, frameSize int) error {
 		}
 		s, isText := value.(string)
 		if isText && routes(name) {
-			return fmt.Errorf("rabbitmq: header %q: the broker routes messages by it: call it something else", name)
+			return fmt.Errorf("rabbitmq: header %q: the broker routes messages by it: use another name", name)
 		}
 		if keys, ok := value.([]any); ok { // see withDelay
 			s, _ = keys[0].(string)

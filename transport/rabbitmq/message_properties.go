@@ -12,9 +12,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// Names of the protocol's properties, in [transport.Operation].Properties and in
-// [transport.Message].Native. Others in an Operation are ignored. Copies of a received message have app-id,
-// content-encoding, priority, timestamp and type again.
+// Names of the protocol's properties, in [transport.Operation].Properties and in [transport.Message].Native. Others in an
+// Operation are ignored. Copies of a received message have app-id, content-encoding, priority, timestamp and type again.
 const (
 	PropertyAppID           = "app-id"
 	PropertyContentEncoding = "content-encoding"
@@ -22,10 +21,10 @@ const (
 	PropertyPriority        = "priority"  // 0 to 255
 	PropertyTimestamp       = "timestamp" // RFC 3339, whole seconds
 	PropertyType            = "type"
-	// PropertyDeliveryMode is "persistent" or "transient"; what is sent is persistent unless set, here or by
-	// NServiceBus's header. Received: "transient", or not there.
+	// PropertyDeliveryMode is "persistent" or "transient". Messages are sent persistent unless it is set, or
+	// NServiceBus's header is. Received messages have "transient" or nothing.
 	PropertyDeliveryMode = "delivery-mode"
-	// PropertyExchange and PropertyRoutingKey say how a message of another producer came: received only.
+	// PropertyExchange and PropertyRoutingKey are those of a received message of another producer.
 	PropertyExchange   = "exchange"
 	PropertyRoutingKey = "routing-key"
 )
@@ -38,11 +37,11 @@ const (
 	transientMode  = "transient"
 )
 
-var errUserID = errors.New("rabbitmq: property user-id: it is not the user of the connection, and the broker takes no other")
+var errUserID = errors.New("rabbitmq: property user-id: it is not the user of the connection, and the broker refuses others")
 
-// withProperties is a copy of a message with the properties of its operation. The broker closes the channel, with all
-// that is under way, over a user who is not ours.
-func withProperties(msg *amqp.Publishing, properties map[string]string, ours string) (*amqp.Publishing, error) {
+// withProperties returns a copy of a message with the properties of its operation. The broker closes the channel, and the
+// messages in flight with it, over a user-id that is not the user of the connection; an empty user is unknown.
+func withProperties(msg *amqp.Publishing, properties map[string]string, user string) (*amqp.Publishing, error) {
 	if len(properties) == 0 {
 		return msg, nil
 	}
@@ -52,7 +51,7 @@ func withProperties(msg *amqp.Publishing, properties map[string]string, ours str
 			return nil, fmt.Errorf("rabbitmq: property %s %.40q: %w", name, value, err)
 		}
 	}
-	if own.UserId != "" && ours != "" && own.UserId != ours {
+	if own.UserId != "" && user != "" && own.UserId != user {
 		return nil, errUserID
 	}
 	return &own, nil
@@ -85,11 +84,11 @@ func setProperty(msg *amqp.Publishing, name, value string) error {
 	return nil
 }
 
-// sentAgain are the properties that copies of a received message have again. The others are about its delivery, or
-// about who sent it.
+// sentAgain are the properties that copies of a received message have again. The others are about its delivery or its
+// sender.
 var sentAgain = []string{PropertyAppID, PropertyContentEncoding, PropertyPriority, PropertyTimestamp, PropertyType}
 
-// sendAgain sets the properties that a received message had. One that cannot be sent is left out.
+// sendAgain sets the properties of a received message. One that cannot be sent is left out.
 func sendAgain(msg *amqp.Publishing, native map[string]string) {
 	if len(native) == 0 {
 		return
@@ -106,7 +105,7 @@ func sendAgain(msg *amqp.Publishing, native map[string]string) {
 	}
 }
 
-// bare is a message without them, for a copy that has no room for them.
+// bare returns a message without these properties, for a copy that has no room for them.
 func bare(msg *amqp.Publishing) amqp.Publishing {
 	own := *msg
 	own.AppId, own.ContentEncoding, own.Priority, own.Timestamp = "", "", 0, time.Time{}
@@ -127,8 +126,7 @@ func setMode(msg *amqp.Publishing, value string) error {
 	return nil
 }
 
-// properties puts into Native what the headers do not tell. How a message came is of interest where it is
-// none of an endpoint's, which spares those the work.
+// properties sets Native. Exchange and routing key are left out of messages of endpoints, which saves time.
 func properties(m *transport.Message, d *amqp.Delivery) {
 	set := func(name, value string) {
 		if value != "" {
@@ -158,7 +156,7 @@ func properties(m *transport.Message, d *amqp.Delivery) {
 	set(PropertyRoutingKey, d.RoutingKey)
 }
 
-// read makes the message of a delivery, and has the user's function translate it.
+// read returns the message of a delivery, changed by [Transport].Translate.
 func (c *conn) read(d *amqp.Delivery) transport.Message {
 	m := decode(d)
 	properties(&m, d)

@@ -109,7 +109,7 @@ func TestPropertiesFillInForMissingHeaders(t *testing.T) {
 	}
 }
 
-func TestWhatTheBrokerWritesIsNoHeader(t *testing.T) {
+func TestHeadersOfTheBrokerAreNoHeaders(t *testing.T) {
 	m := decode(&amqp.Delivery{MessageId: "m", Headers: amqp.Table{
 		"x-delivery-count":     int64(3),
 		"x-death":              []any{amqp.Table{"queue": "orders", "count": int64(1)}},
@@ -147,7 +147,7 @@ func TestTheIdentityOfAMessage(t *testing.T) {
 	again.Redelivered, again.DeliveryTag = true, 7
 	id := decode(&first).ID
 	if len(id) != 32 || decode(&again).ID != id {
-		t.Errorf("ids of two hand-outs of a message without one: %q and %q", id, decode(&again).ID)
+		t.Errorf("ids of two deliveries of a message without one: %q and %q", id, decode(&again).ID)
 	}
 	for name, change := range map[string]func(*amqp.Delivery){
 		"body":    func(d *amqp.Delivery) { d.Body = []byte("bodx") },

@@ -31,7 +31,7 @@ func (c *conn) Dispatch(ctx context.Context, ops []transport.Operation) ([]trans
 	return nil, b.err()
 }
 
-// unsent says of what kept an operation from being sent that nothing was, unless that is a refusal by the broker.
+// unsent marks an error that kept an operation from being sent as ErrUnreachable, unless it is a refusal by the broker.
 func unsent(err error) error {
 	var e *amqp.Error
 	switch {
@@ -42,7 +42,7 @@ func unsent(err error) error {
 	}
 }
 
-// batch is one Dispatch under way.
+// batch is a Dispatch in progress.
 type batch struct {
 	conn   *conn
 	to     *publisher
@@ -51,7 +51,7 @@ type batch struct {
 	flight []inFlight
 	failed []transport.OpError
 
-	encoded *transport.Message // the message that msg was made for
+	encoded *transport.Message // the message that msg is made of
 	msg     amqp.Publishing
 }
 
@@ -60,7 +60,7 @@ type inFlight struct {
 	sent  sent
 }
 
-// newBatch is an empty batch on the open channel.
+// newBatch returns an empty batch on the open channel.
 func (c *conn) newBatch(ctx context.Context) (batch, error) {
 	p, err := c.publishing.await(ctx)
 	if err != nil {
@@ -98,7 +98,7 @@ func (b *batch) publish(ctx context.Context, i int) error {
 	return b.send(ctx, i, route{exchange, key, op.Queue != "" || delay > 0}, msg)
 }
 
-// fit checks that a message can be sent. A copy that has no room for the properties of the received message leaves them out.
+// fit checks that a message can be sent. A copy without room for the properties of the received message leaves them out.
 func (b *batch) fit(msg *amqp.Publishing, op *transport.Operation) (*amqp.Publishing, error) {
 	most, frame := b.conn.maxBody(), b.to.conn.Config.FrameSize
 	err := check(msg, most, frame)
@@ -113,7 +113,7 @@ func (b *batch) fit(msg *amqp.Publishing, op *transport.Operation) (*amqp.Publis
 	return less, nil
 }
 
-// send has a message on its way, as that of operation i.
+// send publishes a message, as that of operation i.
 func (b *batch) send(ctx context.Context, i int, to route, msg *amqp.Publishing) error {
 	if err := b.admit(ctx, to); err != nil {
 		return err
@@ -130,7 +130,7 @@ func (b *batch) send(ctx context.Context, i int, to route, msg *amqp.Publishing)
 	return nil
 }
 
-// keyOf is the key that an operation is published with, if any.
+// keyOf returns the key that an operation is published with, if any.
 func (b *batch) keyOf(op *transport.Operation) (key string) {
 	if op.Queue == "" && len(op.Types) > 0 {
 		_, key = b.conn.topology.address(op.Types)
@@ -138,14 +138,15 @@ func (b *batch) keyOf(op *transport.Operation) (key string) {
 	return key
 }
 
-// address is where an operation goes: to a queue by its name, to where the topology has its
-// types, or first to where delayed messages wait.
+// address returns the exchange and the key of an operation: those of a queue, of the types in the topology, or of the
+// queues in which delayed messages wait.
 func (b *batch) address(ctx context.Context, op *transport.Operation, delay time.Duration) (exchange, key string, err error) {
 	switch {
 	case op.Queue == "" && len(op.Types) == 0:
 		return "", "", errors.New("rabbitmq: the operation has neither a queue nor types")
 	case len(op.Queue) > maxShort:
-		return "", "", fmt.Errorf("rabbitmq: send to %.40q...: a name of %d bytes: %w", op.Queue, len(op.Queue), transport.ErrNoQueue)
+		return "", "", fmt.Errorf("rabbitmq: send to %.40q...: a name of %d bytes: %w",
+			op.Queue, len(op.Queue), transport.ErrNoQueue)
 	case delay > 0:
 		return b.delayed(ctx, op, delay)
 	case op.Queue != "":
@@ -156,8 +157,8 @@ func (b *batch) address(ctx context.Context, op *transport.Operation, delay time
 	}
 }
 
-// reserve takes a place in the window. A batch larger than the window settles its
-// own messages first: waiting for others while holding places could wait for ever.
+// reserve takes a place in the window. A batch larger than the window settles its own messages first: two batches that
+// hold places and wait for each other's would wait for ever.
 func (b *batch) reserve(ctx context.Context) error {
 	select {
 	case b.to.window <- struct{}{}:
@@ -193,10 +194,10 @@ func (b *batch) answer(ctx context.Context, s sent) error {
 	case <-s.confirm.Done():
 		return b.to.outcome(s)
 	case <-ctx.Done():
-		// Somebody has to give the place back when the answer comes.
+		// The place is free when the answer has come.
 		p := b.to
 		if !p.tasks.start(func() { _ = p.outcome(s) }) {
-			return p.outcome(s) // the connection is gone, and so the answer is there
+			return p.outcome(s) // at once, as the connection is closed
 		}
 		return fmt.Errorf("rabbitmq: no answer from the broker: %w: %w", context.Cause(ctx), transport.ErrOutcomeUnknown)
 	}

@@ -12,7 +12,7 @@ import (
 )
 
 // A real one: it takes nothing, and acknowledgements make room.
-func TestABrokerShortOfMemoryTakesAcknowledgementsAndLaterWhatWasSent(t *testing.T) {
+func TestAnAlarmBlocksSendsAndNoAcknowledgements(t *testing.T) {
 	node := brokertest.OwnRabbitMQ(t)
 	const plenty = "0.4"
 	t.Cleanup(func() { node.Control("set_vm_memory_high_watermark", plenty) })
@@ -33,7 +33,7 @@ func TestABrokerShortOfMemoryTakesAcknowledgementsAndLaterWhatWasSent(t *testing
 				return
 			}
 			if ctx.Err() != nil {
-				t.Fatalf("the broker blocks nobody: %v", err)
+				t.Fatalf("the broker does not block the connection: %v", err)
 			}
 		}
 	}

@@ -10,8 +10,8 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// sender is one channel that publishes, from its opening to its end. What the driver has declared and found out is
-// remembered once per channel, because in the meantime it may have been deleted.
+// sender is a channel that publishes, from its opening to its end. Declarations and accepted places are remembered for
+// each channel anew, because queues and exchanges may have been deleted in the meantime.
 type sender struct {
 	ch       *amqp.Channel
 	returned returned
@@ -42,9 +42,9 @@ func (s *sender) finish(e *amqp.Error) {
 	close(s.over)
 }
 
-// current is the open channel of a publisher.
+// current holds the open channel of a publisher.
 type current struct {
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	sender  *sender    // nil while a channel is being opened
 	changed chan struct{}
 }
@@ -64,7 +64,7 @@ func (c *current) get() (*sender, <-chan struct{}) {
 	return c.sender, c.changed
 }
 
-// sender returns the open channel. It waits while the broker has ended one and the next is not open yet.
+// sender returns the open channel. It waits while the broker has closed one and the next is not open yet.
 func (p *publisher) sender(ctx context.Context) (*sender, error) {
 	for {
 		s, changed := p.current.get()
@@ -74,13 +74,14 @@ func (p *publisher) sender(ctx context.Context) (*sender, error) {
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			return nil, fmt.Errorf("rabbitmq: the broker has closed the channel for sending, and not opened another: %w", context.Cause(ctx))
+			return nil, fmt.Errorf("rabbitmq: the broker has closed the channel for sending, and not opened another: %w",
+				context.Cause(ctx))
 		}
 	}
 }
 
-// keepSending opens another channel each time the broker ends one, until the connection ends: an error of one message
-// must not end the connection.
+// keepSending opens another channel each time the broker closes one, until the connection ends: an error of one message
+// must not close the connection.
 func (p *publisher) keepSending(c *conn, s *sender, closed <-chan *amqp.Error) {
 	for {
 		e := <-s.failed
@@ -92,8 +93,8 @@ func (p *publisher) keepSending(c *conn, s *sender, closed <-chan *amqp.Error) {
 		p.current.set(nil)
 		s.finish(e)
 		c.learnMaxBody(e)
-		c.log.WarnContext(c.ctx, "the broker closed the channel for sending: the outcome of the messages in flight on it is unknown, and another is opened",
-			"err", lossOf(e))
+		c.log.WarnContext(c.ctx, "the broker closed the channel for sending: the outcome of the messages in flight on it is "+
+			"unknown, and another is opened", "err", lossOf(e))
 		next, err := p.openSender()
 		if err != nil {
 			hangUp(p.conn)
@@ -105,7 +106,7 @@ func (p *publisher) keepSending(c *conn, s *sender, closed <-chan *amqp.Error) {
 	}
 }
 
-// tooLarge is how the broker refuses a body larger than its max_message_size.
+// tooLarge matches the broker's refusal of a body larger than its max_message_size.
 var tooLarge = regexp.MustCompile(`^PRECONDITION_FAILED - message size \d+ .*max size (\d+)$`)
 
 // learnMaxBody reads the largest body that the broker takes from its refusal of one, which ended the channel: larger ones
@@ -123,7 +124,7 @@ func (c *conn) learnMaxBody(e *amqp.Error) {
 	}
 }
 
-// maxBody is the largest body that may be sent, in bytes.
+// maxBody returns the largest body that may be sent, in bytes.
 func (c *conn) maxBody() int {
 	if learned := c.learnedMaxBody.Load(); learned > 0 {
 		return min(int(learned), c.limits.MaxBody)

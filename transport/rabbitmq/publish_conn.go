@@ -12,24 +12,24 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// maxUnconfirmed is how many messages may be on their way to the broker at once.
+// maxUnconfirmed is how many messages may be unconfirmed at once.
 const maxUnconfirmed = 1000
 
-// publisher is one connection that sends. It has one channel at a time.
+// publisher is the connection for sending. It has one channel at a time.
 type publisher struct {
 	conn    *brokerConn
 	current current
 
-	window   chan struct{} // holds an element per unconfirmed message
-	turn     chan struct{} // held while declaring or asking; a channel, to be waited for with a context
+	window   chan struct{} // has an element for each unconfirmed message
+	turn     chan struct{} // has an element while something is declared; a mutex that a context can end
 	refusals refusals
 
-	blocked  atomic.Pointer[blocking] // nil while the broker reads from us
+	blocked  atomic.Pointer[blocking] // nil while the broker reads from the connection
 	finished chan *amqp.Error
 	tasks    tasks
 }
 
-// blocking is a time during which the broker takes no messages.
+// blocking is a period in which the broker takes no messages.
 type blocking struct {
 	reason string
 	over   chan struct{} // closed at its end
@@ -54,8 +54,7 @@ func (c *conn) dialPublisher(ctx context.Context) (*publisher, error) {
 }
 
 func (p *publisher) open(c *conn) error {
-	// Both notices are waited for until they close, so that the client library
-	// never has to wait for us.
+	// Both channels are read until they are closed, so that the client library never blocks.
 	blocks := p.conn.NotifyBlocked(make(chan amqp.Blocking, 1))
 	closed := p.conn.NotifyClose(make(chan *amqp.Error, 1))
 	p.tasks.start(func() { p.watchBlocked(blocks) })
@@ -83,7 +82,7 @@ func (p *publisher) watchBlocked(blocks <-chan amqp.Blocking) {
 	}
 }
 
-// Blocked implements [transport.Blocker]: the broker has an alarm, because it is short of memory or disk.
+// Blocked implements [transport.Blocker]: it reports whether the broker has an alarm, being short of memory or disk.
 func (c *conn) Blocked() bool {
 	p, _, err := c.publishing.now()
 	return err == nil && p.blocked.Load() != nil
@@ -98,7 +97,7 @@ func (p *publisher) close() {
 	p.tasks.stop()
 }
 
-// ready waits until the broker takes messages and the socket has room for one.
+// ready waits until the broker accepts messages and the socket has room for one.
 func (p *publisher) ready(ctx context.Context) error {
 	if b := p.blocked.Load(); b != nil {
 		select {
@@ -113,18 +112,18 @@ func (p *publisher) ready(ctx context.Context) error {
 	return nil
 }
 
-// inTurn runs f, which declares something, when nobody else does: who waited may find it done.
+// inTurn runs f, which declares something, while no other call does. After waiting, f may find it declared.
 func (p *publisher) inTurn(ctx context.Context, f func() error) error {
 	select {
 	case p.turn <- struct{}{}:
 		defer func() { <-p.turn }()
 		return f()
 	case <-ctx.Done():
-		return fmt.Errorf("rabbitmq: others wait for the broker to declare something: %w", context.Cause(ctx))
+		return fmt.Errorf("rabbitmq: other calls wait for the broker to declare something: %w", context.Cause(ctx))
 	}
 }
 
-// sent is a message on its way, to be settled by the broker's confirm.
+// sent is a published message without the broker's confirm.
 type sent struct {
 	confirm *amqp.DeferredConfirmation
 	sender  *sender
@@ -132,26 +131,26 @@ type sent struct {
 	route   route
 }
 
-// route is where a message goes. A mandatory one has to arrive in a queue; a publish may reach none.
+// route is the address of a message. A mandatory message has to arrive in a queue; a publish may reach none.
 type route struct {
 	exchange, key string
 	mandatory     bool
 }
 
-// publish sends msg. It needs a place in the window, which outcome releases.
+// publish sends msg. It needs a place in the window, which outcome frees.
 func (p *publisher) publish(ctx context.Context, s *sender, to route, msg *amqp.Publishing) (sent, error) {
 	if err := p.ready(ctx); err != nil {
 		return sent{}, unsent(err)
 	}
 	confirm, err := s.ch.PublishWithDeferredConfirm(to.exchange, to.key, to.mandatory, false, *msg)
 	if err != nil {
-		// What did not leave whole is not accepted.
+		// The broker does not accept a part of a message.
 		return sent{}, unsent(fmt.Errorf("rabbitmq: publish: %w", plain(err)))
 	}
 	return sent{confirm: confirm, sender: s, id: msg.MessageId, route: to}, nil
 }
 
-// outcome is what the broker answered. It waits for that, and is called once.
+// outcome waits for the broker's answer and returns it. It is called once.
 func (p *publisher) outcome(m sent) error {
 	s := m.sender
 	acked := m.confirm.Wait()
@@ -163,7 +162,7 @@ func (p *publisher) outcome(m sent) error {
 	case acked:
 		return nil
 	case s.ch.IsClosed():
-		// The client library settles what was in flight as refused.
+		// The client library reports unconfirmed messages as refused.
 		<-s.over
 		return fmt.Errorf("rabbitmq: %w: %w", transport.ErrOutcomeUnknown, s.end)
 	default:
@@ -173,22 +172,20 @@ func (p *publisher) outcome(m sent) error {
 
 var errRefused = errors.New("rabbitmq: the broker refused the message: a queue is full, or failed")
 
-// returned collects the messages that the broker gave back because no queue took
-// them. The notice of one arrives before its confirm, and so is found by who has
-// seen the confirm. There are never more notices than places in the window, hence
-// the client library never waits to deliver one.
+// returned collects the messages that the broker returned because no queue took them. The notice of a message arrives
+// before its confirm, and can be taken once the confirm has arrived. There are never more notices than places in the
+// window, hence the client library never blocks.
 type returned struct {
 	notices chan amqp.Return
 
-	mu     sync.Mutex // guards counts, and that who takes a notice has counted it
+	mu     sync.Mutex // guards counts, and holds while a notice is moved there
 	counts map[returnKey]int
 }
 
-// returnKey finds the message of a notice. Two copies of one message on their way to
-// the same queue are interchangeable.
+// returnKey identifies the message of a notice. Two copies of one message to the same queue are interchangeable.
 type returnKey struct{ id, queue string }
 
-// take tells whether the message was returned, and forgets it.
+// take reports whether the message was returned, and forgets it.
 func (r *returned) take(id, queue string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -14,29 +14,29 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// delays is the ladder of queues in which delayed messages wait: up to 8.5 years in steps of a second.
-// All endpoints of a virtual host share it.
+// delays is the ladder of queues in which delayed messages wait: up to 8.5 years in steps of a second. All endpoints of
+// a virtual host share it.
 var delays = delayeddelivery.Ladder{Levels: 28, Step: time.Second}
 
 const (
 	// delayArrivals is the exchange at the bottom of the ladder.
 	delayArrivals = "holdfast.delay-arrivals"
-	// delayLost is where messages go whose destination is gone. Without it one of them would keep
-	// the broker busy for ever, and those behind it waiting (RabbitMQ's at-least-once dead-lettering).
+	// delayLost is the queue of messages whose destination does not exist. Without it RabbitMQ's at-least-once
+	// dead-lettering would retry such a message for ever, and block those behind it.
 	delayLost = "holdfast.delay-lost"
-	// delayNobody is a queue that each delayed publish goes to beside its subscribers, where it expires at once:
-	// one to nobody would keep the broker busy for ever too, and nothing is lost by it.
-	delayNobody = "holdfast.delay-nobody"
-	// expiresAt is the header that bounds the life of a delayed message, in microseconds since 1970: with the
-	// broker's own expiration it would leave the ladder early.
+	// delaySink is a queue that gets each delayed publish beside its subscribers, and in which it expires at once: a
+	// publish without subscribers would be retried for ever too.
+	delaySink = "holdfast.delay-nobody"
+	// expiresAt is the header with the expiry of a delayed message, in microseconds since 1970: the broker's own
+	// expiration would end its wait in the ladder.
 	expiresAt = "Holdfast.Delay.ExpiresAt"
-	// delayedBy is the header of NServiceBus's delays, of the way here only.
+	// delayedBy is the header of NServiceBus's delays, and concerns this delivery only.
 	delayedBy = "NServiceBus.Transport.RabbitMQ.DelayInSeconds"
 )
 
 func delayLevel(level int) string { return fmt.Sprintf("holdfast.delay-level-%02d", level) }
 
-// Destinations of the kinds cannot be mistaken for each other. A relayed one is one of the others behind its prefix.
+// Prefixes of destinations. A relayed destination is one of the others behind relayedDestination.
 const (
 	queueDestination   = "queue."
 	typeDestination    = "type."
@@ -50,7 +50,7 @@ func (c *conn) toSubscribers(types []string) string {
 	return typeDestination + cmp.Or(key, exchange)
 }
 
-// declareDelays creates the ladder. What exists is left alone.
+// declareDelays creates the ladder. Queues and exchanges that exist are not changed.
 func declareDelays(ch *amqp.Channel) error {
 	lost := amqp.Table{"x-queue-type": string(Quorum)}
 	if err := ch.ExchangeDeclare(delayLost, amqp.ExchangeFanout, true, false, false, false, nil); err != nil {
@@ -72,23 +72,23 @@ func declareDelays(ch *amqp.Channel) error {
 		}
 		below = delayLevel(level)
 	}
-	if err := declareDelayNobody(ch); err != nil {
+	if err := declareDelaySink(ch); err != nil {
 		return err
 	}
 	return declareDelayDeliveries(ch)
 }
 
-func declareDelayNobody(ch *amqp.Channel) error {
-	if _, err := ch.QueueDeclare(delayNobody, true, false, false, false, nobodyArguments); err != nil {
-		return wrap(err, "declare queue %q", delayNobody)
+func declareDelaySink(ch *amqp.Channel) error {
+	if _, err := ch.QueueDeclare(delaySink, true, false, false, false, sinkArguments); err != nil {
+		return wrap(err, "declare queue %q", delaySink)
 	}
 	published := delays.Arrives(typeDestination) + "#"
-	return wrap(ch.QueueBind(delayNobody, published, delayArrivals, false, nil), "bind queue %q", delayNobody)
+	return wrap(ch.QueueBind(delaySink, published, delayArrivals, false, nil), "bind queue %q", delaySink)
 }
 
-var nobodyArguments = amqp.Table{"x-queue-type": string(Quorum), "x-message-ttl": 0}
+var sinkArguments = amqp.Table{"x-queue-type": string(Quorum), "x-message-ttl": 0}
 
-// declareDelayLevel creates the exchange and the queue of a level, which falls to the exchange below.
+// declareDelayLevel creates the exchange and the queue of a level, which dead-letters to the exchange below.
 func declareDelayLevel(ch *amqp.Channel, level int, below string) error {
 	name := delayLevel(level)
 	if err := ch.ExchangeDeclare(name, amqp.ExchangeTopic, true, false, false, false, nil); err != nil {
@@ -110,7 +110,7 @@ func declareDelayLevel(ch *amqp.Channel, level int, below string) error {
 	return wrap(ch.ExchangeBind(below, delays.Passes(level), name, false, nil), "bind exchange %q to %q", below, name)
 }
 
-// delayed is where an operation goes that is due after d.
+// delayed returns the exchange and the key of an operation that is due after d.
 func (b *batch) delayed(ctx context.Context, op *transport.Operation, d time.Duration) (exchange, key string, err error) {
 	steps, ok := delays.Steps(d)
 	if !ok {
@@ -129,8 +129,8 @@ func (b *batch) delayed(ctx context.Context, op *transport.Operation, d time.Dur
 	return delayLevel(delays.Entry(steps)), delays.Key(steps, destination), nil
 }
 
-// withDelay is a copy of a message for the way through the ladder. Its expiry is in a header. A key that it
-// is to be published with in the end is in another, which the broker takes out: it routes by that too.
+// withDelay returns a copy of a message for the ladder. Its expiry is in a header. The key that it is to be published
+// with in the end is in another header, which the broker removes: it routes by that too.
 func withDelay(msg amqp.Publishing, due time.Time, ttl time.Duration, key string) *amqp.Publishing {
 	msg.Expiration = ""
 	if ttl <= 0 && key == "" {
@@ -148,7 +148,7 @@ func withDelay(msg amqp.Publishing, due time.Time, ttl time.Duration, key string
 	return &msg
 }
 
-// expired tells whether a message that was delayed is past its expiry.
+// expired reports whether a message that was delayed is past its expiry.
 func expired(m *transport.Message, now time.Time) bool {
 	at, err := strconv.ParseInt(m.Native[expiresAt], 10, 64)
 	return err == nil && now.UnixMicro() >= at

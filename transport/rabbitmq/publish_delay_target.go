@@ -18,9 +18,10 @@ const (
 	delayRelay = "holdfast.delay-to."
 )
 
-// relayArguments are those of a relay: a queue for one destination in which delayed messages that are due expire at once. A queue
-// that is full refuses them, and RabbitMQ tries at most 32 messages of a queue at a time (at-least-once dead-lettering). So what one
-// destination refuses waits in its relay, and not in the levels, which all destinations share.
+// relayArguments are those of a relay: a queue for one destination in which delayed messages that are due expire at
+// once. A full queue refuses them, and RabbitMQ tries at most 32 messages of a queue at a time (at-least-once
+// dead-lettering). So messages that one destination refuses wait in its relay, and not in the levels, which all
+// destinations share.
 var relayArguments = amqp.Table{
 	"x-queue-type":           string(Quorum),
 	"x-message-ttl":          0,
@@ -32,14 +33,15 @@ var relayArguments = amqp.Table{
 // delayTarget is a destination of delayed messages.
 type delayTarget struct {
 	destination string
-	// bind binds it to an exchange by a key.
+	// bind binds the destination to an exchange by a key.
 	bind func(ch *amqp.Channel, key, exchange string) error
 }
 
 func (t delayTarget) relay() string   { return delayRelay + t.destination }
 func (t delayTarget) relayed() string { return relayedDestination + t.destination }
 
-// declareRelay creates the relay of a destination, which has to exist. A message has to find each part, so the last part comes first.
+// declareRelay creates the relay of a destination, which has to exist. It begins at the destination, so that each message
+// on the way finds the next part.
 func (t delayTarget) declareRelay(ch *amqp.Channel) error {
 	key := delays.Arrives(t.relayed())
 	if err := t.bind(ch, key, delayDeliveries); err != nil {
@@ -51,7 +53,7 @@ func (t delayTarget) declareRelay(ch *amqp.Channel) error {
 	return wrap(ch.QueueBind(t.relay(), key, delayArrivals, false, nil), "bind queue %q to delayed messages", t.relay())
 }
 
-// bindDirectly has messages that are due reach the destination without a relay, as senders of older versions have it.
+// bindDirectly binds a destination without a relay, for messages of senders of older versions.
 func (t delayTarget) bindDirectly(ch *amqp.Channel) error {
 	return t.bind(ch, delays.Arrives(t.destination), delayArrivals)
 }
@@ -76,10 +78,11 @@ func (b *batch) delayTarget(op *transport.Operation) delayTarget {
 	if op.Queue != "" {
 		return queueTarget(op.Queue)
 	}
-	return b.conn.typeTarget(slices.Clone(op.Types)) // binding may outlast the operation
+	return b.conn.typeTarget(slices.Clone(op.Types)) // binding may outlast ctx
 }
 
-// delayTargets remembers the destinations in the keys of delayed messages that a sender has made ready, by the destination asked for.
+// delayTargets remembers the destinations that a sender has bound: those in the keys of delayed messages, by those asked
+// for.
 type delayTargets struct {
 	mu    sync.Mutex // guards ready
 	ready map[string]string
@@ -101,10 +104,10 @@ func (d *delayTargets) add(destination, in string) {
 	d.ready[destination] = in
 }
 
-// ladderReady stands among the destinations for the ladder itself.
+// ladderReady stands for the ladder itself among the destinations.
 const ladderReady = ""
 
-// bindDelay makes sure that delayed messages reach a destination, and returns the destination to be named in their keys.
+// bindDelay binds a destination once for each sender, and returns the destination for the keys of delayed messages.
 func (b *batch) bindDelay(ctx context.Context, to delayTarget) (string, error) {
 	c, targets := b.conn, &b.sender.delays
 	if in, ok := targets.of(to.destination); ok {
@@ -130,8 +133,9 @@ func (b *batch) bindDelay(ctx context.Context, to delayTarget) (string, error) {
 	return in, err
 }
 
-// bindDelay creates the relay of a destination. Without the right to, it uses the one that the owner's Install has made. Where there is
-// none, messages go to the destination directly, as those of older versions do: a full queue then holds up the delays of others.
+// bindDelay creates the relay of a destination. Without the right to, it uses the relay that the owner's Install has
+// created. Where there is none, messages reach the destination without one, as those of older versions do: a full queue
+// then delays the messages for others.
 func (c *conn) bindDelay(ctx context.Context, to delayTarget) (in string, err error) {
 	refused := c.onChannel(ctx, to.declareRelay)
 	if !isCode(refused, amqp.AccessRefused) {
@@ -141,12 +145,13 @@ func (c *conn) bindDelay(ctx context.Context, to delayTarget) (in string, err er
 	if err == nil || !isCode(err, amqp.NotFound) {
 		return to.relayed(), err
 	}
-	c.log.WarnContext(ctx, "no right to create the relay of a destination of delayed messages: while that is full, it holds up all delays of the virtual host; "+
-		"have it created by Install, by a user with the right to configure it", "relay", to.relay(), "err", refused)
+	c.log.WarnContext(ctx, "no right to create the relay of a destination of delayed messages: while that is full, it "+
+		"holds up all delays of the virtual host; have it created by Install, by a user with the right to configure it",
+		"relay", to.relay(), "err", refused)
 	err = c.onChannel(ctx, to.bindDirectly)
 	if isCode(err, amqp.AccessRefused) {
-		c.log.WarnContext(ctx, "no right to bind a queue to delayed messages: its owner has to; until then they are moved to "+LostQueue,
-			"destination", to.destination, "err", err)
+		c.log.WarnContext(ctx, "no right to bind a queue to delayed messages: its owner has to; until then they are moved to "+
+			LostQueue, "destination", to.destination, "err", err)
 		err = nil
 	}
 	return to.destination, err
@@ -168,8 +173,8 @@ func (c *conn) ensureDelays(ctx context.Context) error {
 	return err
 }
 
-// installDelays creates the ladder, and relays for the queues of the endpoint, which spares those who send to them the
-// rights. Senders of older versions find their way too.
+// installDelays creates the ladder, and relays for the queues of the endpoint, so that senders need no right to create
+// them. Messages of senders of older versions arrive too.
 func (c *conn) installDelays(ctx context.Context, queues []transport.Queue) error {
 	if err := c.ensureDelays(ctx); err != nil {
 		return err
@@ -191,7 +196,7 @@ func (c *conn) installDelays(ctx context.Context, queues []transport.Queue) erro
 	})
 }
 
-// isDelayedTo reports whether Install creates the relay of a queue: those of other systems are as these created them.
+// isDelayedTo reports whether Install creates the relay of a queue: it adds nothing to queues that are shared.
 func isDelayedTo(q transport.Queue) bool { return !q.Shared }
 
 // declareDelayDeliveries creates the exchange behind the relays.
@@ -200,8 +205,8 @@ func declareDelayDeliveries(ch *amqp.Channel) error {
 		return wrap(err, "declare exchange %q", delayDeliveries)
 	}
 	published := delays.Arrives(relayedDestination+typeDestination) + "#"
-	return wrap(ch.QueueBind(delayNobody, published, delayDeliveries, false, nil), "bind queue %q", delayNobody)
+	return wrap(ch.QueueBind(delaySink, published, delayDeliveries, false, nil), "bind queue %q", delaySink)
 }
 
-// lostArguments are those of the exchanges that move what they cannot route to the queue of the lost.
+// lostArguments are those of the exchanges that move messages without a route to [LostQueue].
 var lostArguments = amqp.Table{"alternate-exchange": delayLost}

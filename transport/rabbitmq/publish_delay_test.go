@@ -21,7 +21,7 @@ func delayed(queue, id string, after time.Duration) transport.Operation {
 	return op
 }
 
-func TestADelayedMessageBeginsItsAttemptsAnewAndBringsNothingOfItsWay(t *testing.T) {
+func TestADelayedMessageArrivesWithAFirstAttemptAndItsHeaders(t *testing.T) {
 	for _, kind := range []rabbitmq.QueueType{rabbitmq.Quorum, rabbitmq.Classic} {
 		t.Run(string(kind), func(t *testing.T) {
 			c := open(t, brokertest.RabbitMQ(t), func(tr *rabbitmq.Transport) { tr.QueueType = kind })
@@ -36,7 +36,7 @@ func TestADelayedMessageBeginsItsAttemptsAnewAndBringsNothingOfItsWay(t *testing
 					t.Errorf("the message came %v early", early)
 				}
 				if n := d.Attempt().N; n != 1 {
-					t.Errorf("the first hand-out after a delay is attempt %d", n)
+					t.Errorf("the first delivery after a delay is attempt %d", n)
 				}
 				for name := range d.Message().Headers.All() {
 					if strings.HasPrefix(name, "x-") || strings.HasPrefix(name, "Holdfast.Delay") {
@@ -52,9 +52,9 @@ func TestADelayedMessageBeginsItsAttemptsAnewAndBringsNothingOfItsWay(t *testing
 	}
 }
 
-// With the dead-lettering that loses nothing, a message that cannot be routed is tried for ever, and after 32 of
-// them nothing else leaves the level (RabbitMQ, NServiceBus.RabbitMQ #1407).
-func TestMessagesForADeletedQueueHoldUpNobodyAndAreFound(t *testing.T) {
+// With at-least-once dead-lettering, a message that cannot be routed is retried for ever, and 32 of them block the level
+// (RabbitMQ, NServiceBus.RabbitMQ #1407).
+func TestMessagesForADeletedQueueHoldUpNoOthersAndAreFound(t *testing.T) {
 	url := brokertest.RabbitMQ(t)
 	c := open(t, url, nil)
 	doomed, alive := install(t, c, "doomed"), install(t, c, "alive")
@@ -86,7 +86,7 @@ func TestMessagesForADeletedQueueHoldUpNobodyAndAreFound(t *testing.T) {
 	}
 }
 
-func TestDelayedPublishesToNobodyHoldUpNobody(t *testing.T) {
+func TestDelayedPublishesWithoutSubscribersHoldUpNoOthers(t *testing.T) {
 	for name, topology := range topologies {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -94,7 +94,7 @@ func TestDelayedPublishesToNobodyHoldUpNobody(t *testing.T) {
 			alive := install(t, c, "alive")
 			var ops []transport.Operation
 			for i := range 70 {
-				op := publish1(message(fmt.Sprint("nobody", i), "x"), "Shop.OrderPlaced", "Shop.IOrderEvent")
+				op := publish1(message(fmt.Sprint("unsubscribed", i), "x"), "Shop.OrderPlaced", "Shop.IOrderEvent")
 				op.After = time.Second
 				ops = append(ops, op)
 			}
@@ -214,7 +214,7 @@ func TestManyDelayedMessagesDueAtOnceAllArrive(t *testing.T) {
 	}
 }
 
-// The right to configure ends where an installation is to be interrupted; it would do for what is made last.
+// The right to configure ends where an installation is to be interrupted, and is enough for the last part.
 func TestAnInterruptedInstallationOfDelaysIsCompleted(t *testing.T) {
 	node := brokertest.OwnRabbitMQ(t)
 	half := limited(t, node, `^holdfast\.delay-(lost|arrivals|nobody|level-0.)$`, ".*", ".*")
@@ -247,7 +247,7 @@ func TestAnInterruptedInstallationOfDelaysIsCompleted(t *testing.T) {
 	}
 }
 
-func TestInstallMakesTheWayOfDelayedMessages(t *testing.T) {
+func TestInstallDeclaresTheQueuesOfDelayedMessages(t *testing.T) {
 	url := brokertest.RabbitMQ(t)
 	c := open(t, url, nil)
 	queue := brokertest.Name(t, "orders")

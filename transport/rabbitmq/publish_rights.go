@@ -20,8 +20,8 @@ const (
 	maxRefusals = 1000
 )
 
-// place is what the broker checks the right to write for: an exchange, and for a publish the routing key too, which
-// the rights of a topic exchange may depend on.
+// place returns the part of a route for which the broker checks the right to write: the exchange, and for a publish the
+// routing key too, because the rights of a topic exchange may depend on it.
 func (r route) place() route {
 	if r.mandatory {
 		r.key = ""
@@ -29,7 +29,7 @@ func (r route) place() route {
 	return r
 }
 
-// accepted are the places that the broker has been found to take messages for. Reading takes no lock.
+// accepted has the places for which the broker accepts messages. Reading takes no lock.
 type accepted struct {
 	places atomic.Pointer[map[route]struct{}]
 	mu     sync.Mutex // held while adding
@@ -55,7 +55,7 @@ func (a *accepted) add(place route) {
 	a.places.Store(&places)
 }
 
-// refusals are the places that the broker has refused messages for of late.
+// refusals has the places for which the broker has refused messages lately.
 type refusals struct {
 	mu     sync.Mutex // guards latest
 	latest map[route]refusal
@@ -80,7 +80,7 @@ func (r *refusals) of(place route) error {
 	return f.err
 }
 
-// add remembers err where it is a refusal by the broker: of a right, or because the exchange does not exist.
+// add remembers err if it is a refusal by the broker: of a right, or because the exchange does not exist.
 func (r *refusals) add(place route, err error) {
 	if !isCode(err, amqp.AccessRefused) && !isCode(err, amqp.NotFound) {
 		return
@@ -97,8 +97,8 @@ func (r *refusals) add(place route, err error) {
 	r.latest[place] = refusal{err, now.Add(refusalLasts)}
 }
 
-// admit fails where the broker refuses messages for the place of a route. It asks once per channel: a refused publish ends
-// its channel, and with it the outcome of all that is in flight there is unknown.
+// admit fails where the broker refuses messages for the place of a route. It asks the broker once for each channel: a
+// refused publish closes its channel, and then the outcome of all messages in flight there is unknown.
 func (b *batch) admit(ctx context.Context, to route) error {
 	place := to.place()
 	if b.sender.accepted.has(place) {
@@ -118,7 +118,8 @@ func (b *batch) admit(ctx context.Context, to route) error {
 		if err := p.refusals.of(place); err != nil {
 			return err
 		}
-		err := c.call(ctx, func() error { return withChannel(p.conn, func(ch *amqp.Channel) error { return probe(ch, to) }) })
+		probe := func(ch *amqp.Channel) error { return probe(ch, to) }
+		err := c.call(ctx, func() error { return withChannel(p.conn, probe) })
 		if err != nil {
 			p.refusals.add(place, err)
 			return err
@@ -129,8 +130,8 @@ func (b *batch) admit(ctx context.Context, to route) error {
 	return unsent(err)
 }
 
-// probe fails where the broker refuses messages for a route. It publishes one in a transaction that it rolls back, hence no queue
-// gets it. The broker checks rights when it reads the publish, not at the commit.
+// probe fails where the broker refuses messages for a route. It publishes one in a transaction that it rolls back, hence
+// no queue gets it. The broker checks rights when it reads the publish, not at the commit.
 func probe(ch *amqp.Channel, to route) error {
 	closed := ch.NotifyClose(make(chan *amqp.Error, 1))
 	err := ch.Tx()
@@ -145,7 +146,7 @@ func probe(ch *amqp.Channel, to route) error {
 	}
 	var e *amqp.Error
 	if errors.As(err, &e) && !e.Server && ch.IsClosed() {
-		// The refusal came before the client library was called the next time, which then knows only that the channel is closed.
+		// The refusal arrived before the last call, whose error is only that the channel is closed.
 		if cause := <-closed; cause != nil {
 			err = cause
 		}
@@ -154,7 +155,8 @@ func probe(ch *amqp.Channel, to route) error {
 	err = wrap(err, "publish to exchange %q", exchange)
 	switch {
 	case isCode(err, amqp.AccessRefused):
-		return fmt.Errorf("%w: give the user the right to write to %q; the broker is asked again within %v", err, exchange, refusalLasts)
+		return fmt.Errorf("%w: give the user the right to write to %q; the broker is asked again within %v",
+			err, exchange, refusalLasts)
 	case isCode(err, amqp.NotFound):
 		return fmt.Errorf("%w: have it created by Install; the broker is asked again within %v", err, refusalLasts)
 	default:

@@ -12,7 +12,7 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// Of those who send at the same time some publish to an exchange that the user has no right to write to.
+// Of several concurrent senders some publish to an exchange that the user has no right to write to.
 func TestARefusedExchangeFailsOnlyItsOwnMessages(t *testing.T) {
 	node := brokertest.OwnRabbitMQ(t)
 	for name, topology := range topologies {

@@ -51,7 +51,7 @@ func TestAMissingQueueFailsItsOwnOperationsOnly(t *testing.T) {
 	nothing(t, r)
 }
 
-func TestManyMissingQueuesAtOnceAreToldApart(t *testing.T) {
+func TestManyMissingQueuesAtOnceAreDistinguished(t *testing.T) {
 	c := open(t, brokertest.RabbitMQ(t), nil)
 	queue, absent := install(t, c, "orders"), brokertest.Name(t, "absent")
 	var wg sync.WaitGroup
@@ -258,7 +258,7 @@ func TestATTLDiscardsTheMessage(t *testing.T) {
 	}
 }
 
-func TestWhatIsSentIsReadableForOtherClients(t *testing.T) {
+func TestMessagesAreReadableForOtherClients(t *testing.T) {
 	url := brokertest.RabbitMQ(t)
 	c := open(t, url, nil)
 	queue := install(t, c, "orders")

@@ -24,7 +24,7 @@ func opened(t *testing.T, broker string) *conn {
 	return c.(*conn)
 }
 
-// openedThroughProxy is one whose connections can be cut.
+// openedThroughProxy returns a conn whose connections can be cut.
 func openedThroughProxy(t *testing.T) (*conn, *brokertest.Proxy) {
 	t.Helper()
 	broker := brokertest.RabbitMQ(t)
@@ -70,7 +70,7 @@ func unreached(err error) (ops []int) {
 	return ops
 }
 
-func TestWhatIsNotSentForWantOfAConnectionIsNotRefused(t *testing.T) {
+func TestSendsWithoutAConnectionAreUnreachable(t *testing.T) {
 	c, proxy := openedThroughProxy(t)
 	queue := installed(t, c, "orders")
 	proxy.Refuse()
@@ -86,7 +86,7 @@ func TestWhatIsNotSentForWantOfAConnectionIsNotRefused(t *testing.T) {
 }
 
 // Delays and publishes need the other connection too, to make sure of the way.
-func TestWhatCannotBeMadeReadyForWantOfAConnectionIsNotRefused(t *testing.T) {
+func TestDeclarationsWithoutAConnectionAreUnreachable(t *testing.T) {
 	c := opened(t, brokertest.RabbitMQ(t))
 	queue := installed(t, c, "orders")
 	in, _, _ := c.receiving.now()
@@ -98,7 +98,7 @@ func TestWhatCannotBeMadeReadyForWantOfAConnectionIsNotRefused(t *testing.T) {
 	}
 }
 
-func TestWhatTheBrokerRefusesIsNotSaidToBeUnreached(t *testing.T) {
+func TestRefusalsOfTheBrokerAreNotUnreachable(t *testing.T) {
 	c := opened(t, brokertest.RabbitMQ(t))
 	queue := installed(t, c, "orders")
 	err := c.onChannel(t.Context(), func(ch *amqp.Channel) error {
@@ -114,7 +114,7 @@ func TestWhatTheBrokerRefusesIsNotSaidToBeUnreached(t *testing.T) {
 	}
 }
 
-// What the broker is still asked when a Dispatch has given up is what its caller wanted then.
+// Requests that outlast a Dispatch use the values of its caller at the time of the call.
 func TestAnOperationIsNotReadAfterItsDispatch(t *testing.T) {
 	c, proxy := openedThroughProxy(t)
 	queue, other := installed(t, c, "orders"), installed(t, c, "others")

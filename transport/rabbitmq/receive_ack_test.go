@@ -10,8 +10,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// ledger is a broker's view of a channel: it knows what is unacknowledged, and refuses
-// what RabbitMQ would close the channel for.
+// ledger is a broker's view of a channel: it has the unacknowledged tags, and refuses requests for which RabbitMQ would
+// close the channel.
 type ledger struct {
 	t       *testing.T
 	unacked map[uint64]bool
@@ -41,10 +41,10 @@ func (l *ledger) Reject(tag uint64, _ bool) error {
 	return nil
 }
 
-// patience is how long an acknowledgement may wait.
-const patience = lateAck + 2*ackDelay
+// longest is how long an acknowledgement may wait.
+const longest = lateAck + 2*ackDelay
 
-// newAcks has the deliveries 1 to n out.
+// newAcks returns acks with the unsettled deliveries 1 to n.
 func newAcks(t *testing.T, n, window int) (*acks, *ledger, []*delivery) {
 	l := &ledger{t: t, unacked: make(map[uint64]bool)}
 	a := &acks{ch: l, timer: time.NewTimer(time.Hour), window: window}
@@ -65,7 +65,7 @@ func (a *acks) done(t *testing.T, d *delivery) {
 	}
 }
 
-// elapse lets the timer run as the session does.
+// elapse lets the timer run as a channel does.
 func (a *acks) elapse(t *testing.T, d time.Duration) {
 	t.Helper()
 	for end := time.After(d); ; {
@@ -80,7 +80,7 @@ func (a *acks) elapse(t *testing.T, d time.Duration) {
 	}
 }
 
-func TestCompletedInOrderLeaveAsOneAcknowledgement(t *testing.T) {
+func TestCompletionsInOrderAreOneAcknowledgement(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, l, ds := newAcks(t, 5, 100)
 		for _, d := range ds {
@@ -96,7 +96,7 @@ func TestCompletedInOrderLeaveAsOneAcknowledgement(t *testing.T) {
 	})
 }
 
-func TestAQuarterOfTheWindowLeavesAtOnce(t *testing.T) {
+func TestAQuarterOfTheWindowIsAcknowledgedAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, l, ds := newAcks(t, 12, 40)
 		for _, d := range ds {
@@ -108,7 +108,7 @@ func TestAQuarterOfTheWindowLeavesAtOnce(t *testing.T) {
 	})
 }
 
-func TestAQuarterThatWaitsForAnOlderOneStays(t *testing.T) {
+func TestAQuarterThatWaitsForAnOlderOneStaysPending(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, l, ds := newAcks(t, 30, 40)
 		for _, d := range ds[1:30] {
@@ -124,7 +124,7 @@ func TestAQuarterThatWaitsForAnOlderOneStays(t *testing.T) {
 	})
 }
 
-func TestWhatWouldFillTheWindowLeavesAlone(t *testing.T) {
+func TestAcknowledgementsThatFillTheWindowAreSentOneByOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, l, ds := newAcks(t, 40, 40)
 		var want []string
@@ -155,7 +155,7 @@ func TestNothingIsAcknowledgedBeyondAnOpenDeliveryExceptAlone(t *testing.T) {
 		for _, i := range []int{5, 1, 0, 4} { // 3 and 4 are still open
 			a.done(t, ds[i])
 		}
-		a.elapse(t, patience)
+		a.elapse(t, longest)
 		if diff := cmp.Diff([]string{"ack 2 true", "ack 6 false", "ack 5 false"}, l.frames); diff != "" {
 			t.Errorf("frames (-want +got):\n%s", diff)
 		}
@@ -165,8 +165,7 @@ func TestNothingIsAcknowledgedBeyondAnOpenDeliveryExceptAlone(t *testing.T) {
 	})
 }
 
-// With several consumers on a channel a tag may be late in getting here: what is not
-// known yet must not be swept along.
+// With several consumers on a channel a tag may arrive late: it must not be acknowledged with others before.
 func TestAMissingTagIsNotSweptAlong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, l, _ := newAcks(t, 2, 100)
@@ -177,13 +176,13 @@ func TestAMissingTagIsNotSweptAlong(t *testing.T) {
 		_, _ = l.Reject(1, true), l.Reject(2, true)
 		a.add(four)
 		a.done(t, four)
-		a.elapse(t, patience)
+		a.elapse(t, longest)
 		if !l.unacked[3] {
 			t.Fatal("3 was acknowledged before it was seen")
 		}
 		a.add(three)
 		a.done(t, three)
-		a.elapse(t, patience)
+		a.elapse(t, longest)
 		if len(l.unacked) > 0 {
 			t.Errorf("never acknowledged: %v", l.unacked)
 		}
@@ -218,12 +217,12 @@ func TestAnyOrderOfSettlingAcknowledgesEachExactlyOnceInTime(t *testing.T) {
 				}
 				a.elapse(t, time.Duration(rnd.IntN(800))*time.Microsecond)
 				for tag, at := range completed {
-					if l.unacked[tag] && time.Since(at) > patience {
+					if l.unacked[tag] && time.Since(at) > longest {
 						t.Fatalf("seed %d: the acknowledgement of %d waits for %v", seed, tag, time.Since(at))
 					}
 				}
 			}
-			a.elapse(t, patience)
+			a.elapse(t, longest)
 			if len(l.unacked) > 0 {
 				t.Errorf("seed %d: never acknowledged: %v", seed, l.unacked)
 			}

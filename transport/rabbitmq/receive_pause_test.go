@@ -11,7 +11,7 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// A handler whose message cannot be answered would only use the attempts of others up.
+// Handlers that cannot send would only use attempts up.
 func TestReceivingPausesWhileNothingCanBeSent(t *testing.T) {
 	c := opened(t, brokertest.RabbitMQ(t))
 	queue := installed(t, c, "orders")

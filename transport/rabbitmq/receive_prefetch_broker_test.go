@@ -11,7 +11,7 @@ import (
 	"github.com/holdfast-go/holdfast/transport/rabbitmq"
 )
 
-func TestWhoHandlesSlowlyIsSentAheadAQuarterOfTheWindow(t *testing.T) {
+func TestSlowHandlersHaveAQuarterOfTheWindowPrefetched(t *testing.T) {
 	onBothTypes(t, func(t *testing.T, _ string, c transport.Conn, queue string) {
 		const n, window, handled, slots = 300, 200, 30, 10
 		fill(t, c, queue, n)
@@ -33,7 +33,7 @@ func TestWhoHandlesSlowlyIsSentAheadAQuarterOfTheWindow(t *testing.T) {
 	})
 }
 
-func TestWhoRunsShortIsSentTheWholeWindow(t *testing.T) {
+func TestFastHandlersHaveTheWholeWindowPrefetched(t *testing.T) {
 	onBothTypes(t, func(t *testing.T, url string, c transport.Conn, queue string) {
 		const n, window = 500, 200
 		fill(t, c, queue, n)
@@ -41,7 +41,7 @@ func TestWhoRunsShortIsSentTheWholeWindow(t *testing.T) {
 		held := nextN(t, r, window)
 		nothing(t, r)
 		waitForReady(t, c, queue, n-window)
-		r.Window(2 * window) // what is used so far stays so
+		r.Window(2 * window) // the first deliveries stay unsettled
 		held = append(held, nextN(t, r, window)...)
 		nothing(t, r)
 		for range n {
@@ -49,7 +49,7 @@ func TestWhoRunsShortIsSentTheWholeWindow(t *testing.T) {
 				held = nextN(t, r, 1)
 			}
 			if held[0].Attempt().N != 1 {
-				t.Errorf("%s is handed out for the %d. time", held[0].Message().ID, held[0].Attempt().N)
+				t.Errorf("%s has attempt %d, want 1", held[0].Message().ID, held[0].Attempt().N)
 			}
 			must(t, held[0].Complete(t.Context()))
 			held = held[1:]
@@ -80,13 +80,13 @@ func TestASingleActiveConsumerHasTheFirstShareAlone(t *testing.T) {
 	r := receive(t, c, queue, window)
 	held := nextN(t, r, window/4)
 	nothing(t, r)
-	for range n - window/4 { // and goes on with that
+	for range n - window/4 { // and so on
 		must(t, held[0].Complete(t.Context()))
 		held = append(held[1:], next(t, r))
 	}
 }
 
-func TestWhatWasSentAheadOfASmallerWindowGoesBackInTime(t *testing.T) {
+func TestExcessOfASmallerWindowIsReleasedInTime(t *testing.T) {
 	for _, kind := range []rabbitmq.QueueType{rabbitmq.Quorum, rabbitmq.Classic} {
 		t.Run(string(kind), func(t *testing.T) {
 			url := brokertest.RabbitMQ(t)
@@ -105,9 +105,9 @@ func TestWhatWasSentAheadOfASmallerWindowGoesBackInTime(t *testing.T) {
 			for _, d := range nextN(t, elsewhere, n-out-2) {
 				must(t, d.Complete(t.Context()))
 			}
-			for _, d := range append(held, nextN(t, r, 2)...) { // what fits in was not handed out in vain
+			for _, d := range append(held, nextN(t, r, 2)...) { // those in the window were delivered once
 				if d.Attempt().N != 1 {
-					t.Errorf("%s is handed out for the %d. time", d.Message().ID, d.Attempt().N)
+					t.Errorf("%s has attempt %d, want 1", d.Message().ID, d.Attempt().N)
 				}
 				must(t, d.Complete(t.Context()))
 			}
@@ -117,7 +117,7 @@ func TestWhatWasSentAheadOfASmallerWindowGoesBackInTime(t *testing.T) {
 	}
 }
 
-// Until RabbitMQ 4.3 what is given back has been handed out once more.
+// Before RabbitMQ 4.3 each release counts.
 func TestAWindowThatIsSmallForAMomentCostsNoAttempts(t *testing.T) {
 	url := brokertest.RabbitMQ(t)
 	c := open(t, url, nil)

@@ -16,7 +16,7 @@ import (
 	"github.com/holdfast-go/holdfast/transport/rabbitmq"
 )
 
-func TestWhatWasDoneWhenItsAcknowledgementWasLostIsNotHandedOutAgain(t *testing.T) {
+func TestACompletedMessageIsNotHandledAgainAfterALostConnection(t *testing.T) {
 	for _, kind := range []rabbitmq.QueueType{rabbitmq.Quorum, rabbitmq.Classic} {
 		t.Run(string(kind), func(t *testing.T) {
 			broker := brokertest.RabbitMQ(t)
@@ -44,7 +44,7 @@ func TestWhatWasDoneWhenItsAcknowledgementWasLostIsNotHandedOutAgain(t *testing.
 				must(t, d.Complete(t.Context()))
 			}
 			if !again["failed"] || !again["left"] {
-				t.Errorf("handed out again: %v", again)
+				t.Errorf("redelivered: %v", again)
 			}
 			nothing(t, r)
 			waitEmpty(t, c, broker, queue)
@@ -52,9 +52,9 @@ func TestWhatWasDoneWhenItsAcknowledgementWasLostIsNotHandedOutAgain(t *testing.
 	}
 }
 
-// Two messages of another producer, both without an id and of the same content: the second is not acknowledged for
-// the first, when it comes again because it failed.
-func TestWhatWasDoneIsNotTakenForAnotherMessageOfTheSameContent(t *testing.T) {
+// Two messages of another producer have no id and the same content: the second is not acknowledged in place of the first
+// when it is redelivered after a failure.
+func TestACompletedMessageIsNoOtherOfTheSameContent(t *testing.T) {
 	broker := brokertest.RabbitMQ(t)
 	proxy := newProxy(t, broker)
 	c := open(t, proxy.URL(t, broker), nil)
@@ -73,7 +73,7 @@ func TestWhatWasDoneIsNotTakenForAnotherMessageOfTheSameContent(t *testing.T) {
 	if err := first.Complete(t.Context()); !errors.Is(err, transport.ErrLeaseLost) {
 		t.Error(err)
 	}
-	for again := false; !again; { // somebody else is given the first
+	for again := false; !again; { // another client receives the first
 		d, found, err := raw.Get(queue, true)
 		must(t, err)
 		again = found && d.Redelivered
@@ -85,8 +85,8 @@ func TestWhatWasDoneIsNotTakenForAnotherMessageOfTheSameContent(t *testing.T) {
 	must(t, next(t, r).Complete(t.Context()))
 }
 
-// The broker's own clock: it takes back what is held for too long.
-func TestAMessageHeldForTooLongIsWarnedOfAndComesAgain(t *testing.T) {
+// The broker's own clock: it requeues messages that are unsettled for too long.
+func TestAMessageUnsettledForTooLongIsLoggedAndRedelivered(t *testing.T) {
 	node := brokertest.OwnRabbitMQ(t)
 	set := func(name, value string) {
 		node.Control("eval", fmt.Sprintf("application:set_env(rabbit, %s, %s).", name, value))
@@ -144,7 +144,7 @@ func receiveUntilLost(ctx context.Context, r transport.Receiver) (transport.Deli
 }
 
 // From 4.3 a message that is held for too long does not take the others of its channel with it.
-func TestAMessageHeldForTooLongIsGivenBackAlone(t *testing.T) {
+func TestAMessageUnsettledForTooLongIsRequeuedAlone(t *testing.T) {
 	c := open(t, brokertest.RabbitMQ(t), func(tr *rabbitmq.Transport) { tr.ConsumerTimeout = 2 * time.Second })
 	if !c.Limits().FreeRelease {
 		return // as the test above has it
@@ -172,13 +172,13 @@ func TestAMessageHeldForTooLongIsGivenBackAlone(t *testing.T) {
 	waitForReady(t, c, queue, 0)
 }
 
-func TestWhatNobodyReceivedForTooLongIsGivenBackWithoutCounting(t *testing.T) {
+func TestALatePrefetchedMessageIsReleasedWithoutCounting(t *testing.T) {
 	c := open(t, brokertest.RabbitMQ(t), func(tr *rabbitmq.Transport) { tr.ConsumerTimeout = time.Second })
 	if !c.Limits().FreeRelease {
 		return // before 4.3 the broker takes it, with the channel
 	}
 	queue := install(t, c, "orders")
-	receive(t, c, queue, 2) // it is sent the message ahead, and nobody asks for it
+	receive(t, c, queue, 2) // which prefetches the message, without a call of Receive
 	must(t, dispatch(c, send1(queue, message("a", "x"))))
 	waitForReady(t, c, queue, 0)
 	d := next(t, receive(t, c, queue, 2))

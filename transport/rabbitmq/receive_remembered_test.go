@@ -12,8 +12,7 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// lostChannel has deliveries "m-1" to "m-n" in hand over a channel on which nothing can be
-// acknowledged any more.
+// lostChannel returns a channel on which nothing can be acknowledged any more, with the unsettled deliveries "m-1" to "m-n".
 func lostChannel(n int) (*channel, []*delivery) {
 	s := &channel{receiver: &receiver{conn: &conn{}, queue: "orders", adjust: make(chan struct{}, 1)}, ch: &amqp.Channel{}}
 	s.prefetch = newPrefetch(0)
@@ -34,7 +33,7 @@ func (cut) Ack(uint64, bool) error        { return errCut }
 func (cut) Nack(uint64, bool, bool) error { return errCut }
 func (cut) Reject(uint64, bool) error     { return errCut }
 
-func TestAnAcknowledgementThatStillWaitedForCompanyIsRemembered(t *testing.T) {
+func TestAPendingAcknowledgementIsRemembered(t *testing.T) {
 	s, ds := lostChannel(3)
 	if err := ds[0].Complete(t.Context()); err != nil {
 		t.Fatal(err)
@@ -46,13 +45,13 @@ func TestAnAcknowledgementThatStillWaitedForCompanyIsRemembered(t *testing.T) {
 		t.Error("the completed message is to be recognised, once")
 	}
 	if memory.takeCompleted("orders", &ds[1].message) {
-		t.Error("a message that was not completed is taken for done")
+		t.Error("a message that was not completed is recognised as completed")
 	}
 	if err := ds[1].Complete(t.Context()); !errors.Is(err, transport.ErrLeaseLost) {
 		t.Error(err)
 	}
 	if memory.takeCompleted("orders", &ds[1].message) {
-		t.Error("a message that came again before it was completed is taken for done")
+		t.Error("a message that came again before it was completed is recognised as completed")
 	}
 	if err := ds[2].Complete(t.Context()); !errors.Is(err, transport.ErrLeaseLost) {
 		t.Error(err)
@@ -64,14 +63,14 @@ func TestAnAcknowledgementThatStillWaitedForCompanyIsRemembered(t *testing.T) {
 	}
 }
 
-// What is completed before it is handled is not handled where that fails.
-func TestWhatCouldNotBeCompletedFirstIsNotTakenForDone(t *testing.T) {
+// A message that is completed before it is handled is not handled where that fails.
+func TestAMessageNotCompletedFirstIsNotRemembered(t *testing.T) {
 	s, ds := lostChannel(3)
 	s.receiver.completesFirst = true
 	if err := ds[0].Complete(t.Context()); err != nil { // and so it is handled
 		t.Fatal(err)
 	}
-	s.acks.window = 4 // now an acknowledgement leaves at once
+	s.acks.window = 4 // now an acknowledgement is sent at once
 	if err := ds[1].Complete(t.Context()); !errors.Is(err, transport.ErrLeaseLost) {
 		t.Error(err)
 	}
@@ -87,7 +86,7 @@ func TestWhatCouldNotBeCompletedFirstIsNotTakenForDone(t *testing.T) {
 	}
 }
 
-func TestTheMemoryOfWhatWasLostIsBounded(t *testing.T) {
+func TestTheMemoryOfLostDeliveriesIsBounded(t *testing.T) {
 	s, ds := lostChannel(2 * maxRedelivered)
 	s.end()
 	memory := &s.receiver.conn.redelivered

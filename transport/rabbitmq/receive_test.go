@@ -95,7 +95,7 @@ func TestRetryAndReleaseCountOnQuorumQueues(t *testing.T) {
 	nothing(t, r)
 }
 
-func TestClassicQueuesTellOnlyThatThereWasAnEarlierAttempt(t *testing.T) {
+func TestClassicQueuesReportOnlyAnEarlierAttempt(t *testing.T) {
 	c := open(t, brokertest.RabbitMQ(t), classic)
 	queue := install(t, c, "orders")
 	r := receive(t, c, queue, 10)
@@ -130,7 +130,7 @@ func TestALostConnectionCountsAsAnAttempt(t *testing.T) {
 	}
 }
 
-func TestTheWindowBoundsWhatIsOut(t *testing.T) {
+func TestTheWindowBoundsUnsettledDeliveries(t *testing.T) {
 	onBothTypes(t, func(t *testing.T, url string, c transport.Conn, queue string) {
 		fill(t, c, queue, 60)
 		r := receive(t, c, queue, 5)
@@ -173,8 +173,7 @@ func TestTheWindowBoundsWhatIsOut(t *testing.T) {
 	})
 }
 
-// waitEmpty sees that the broker holds nothing, handed out or not, by taking
-// the receivers away.
+// waitEmpty checks that the broker holds no message, delivered or not, after closing the receivers.
 func waitEmpty(t *testing.T, c transport.Conn, url, queue string) {
 	t.Helper()
 	must(t, c.Close())
@@ -226,8 +225,8 @@ func TestCompletionsInAnyOrderAreAllAcknowledged(t *testing.T) {
 	waitEmpty(t, c, url, queue)
 }
 
-// The window is full but for what is completed: a message can come only when its
-// acknowledgement has reached the broker.
+// The window is full except for one completed message: the next is delivered only when the acknowledgement has reached the
+// broker.
 func TestNoAcknowledgementWaitsForAnOlderDeliveryThatStillRuns(t *testing.T) {
 	c := open(t, brokertest.RabbitMQ(t), nil)
 	queue := install(t, c, "orders")
@@ -270,7 +269,7 @@ func TestADeliveryIsSettledOnce(t *testing.T) {
 	must(t, next(t, r).Complete(t.Context()))
 }
 
-func TestReceiveReturnsWhatIsThereUpToTheLimit(t *testing.T) {
+func TestReceiveReturnsPrefetchedMessagesUpToTheLimit(t *testing.T) {
 	c := open(t, brokertest.RabbitMQ(t), nil)
 	queue := install(t, c, "orders")
 	fill(t, c, queue, 30)
@@ -325,7 +324,7 @@ func TestOpenReceiverFailsWithoutTheQueue(t *testing.T) {
 	must(t, next(t, other).Complete(t.Context()))
 }
 
-func TestAClosedReceiverGivesBackWhatItPrefetchedAndSettlesTheRest(t *testing.T) {
+func TestAClosedReceiverReleasesPrefetchedMessages(t *testing.T) {
 	url := brokertest.RabbitMQ(t)
 	c := open(t, url, nil)
 	queue := install(t, c, "orders")
@@ -343,7 +342,7 @@ func TestAClosedReceiverGivesBackWhatItPrefetchedAndSettlesTheRest(t *testing.T)
 	other := receive(t, c, queue, 20)
 	for _, d := range nextN(t, other, 15) {
 		if n := d.Attempt().N; n != want {
-			t.Errorf("a message given back once comes as attempt %d, want %d", n, want)
+			t.Errorf("a message released once has attempt %d, want %d", n, want)
 		}
 		must(t, d.Complete(t.Context()))
 	}
@@ -353,7 +352,7 @@ func TestAClosedReceiverGivesBackWhatItPrefetchedAndSettlesTheRest(t *testing.T)
 	waitEmpty(t, c, url, queue)
 }
 
-func TestWhatIsHeldAheadIsHandedOverAtAStop(t *testing.T) {
+func TestDrainReturnsPrefetchedMessages(t *testing.T) {
 	onBothTypes(t, func(t *testing.T, url string, c transport.Conn, queue string) {
 		fill(t, c, queue, 30)
 		r := receive(t, c, queue, 20)
@@ -406,7 +405,7 @@ func TestDrainEndsWithTheConnection(t *testing.T) {
 	}
 }
 
-func TestTheReceiverComesBackWhenItsQueueIsMadeAnew(t *testing.T) {
+func TestTheReceiverResumesWhenItsQueueIsCreatedAgain(t *testing.T) {
 	url := brokertest.RabbitMQ(t)
 	c := open(t, url, nil)
 	queue := install(t, c, "orders")

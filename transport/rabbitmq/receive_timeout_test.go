@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// settling is a logger that settles a delivery when it is told something.
+// settling is a logger that settles a delivery when it is called.
 type settling struct {
 	slog.Handler
 	d    *delivery
@@ -21,7 +21,7 @@ func (l settling) Handle(ctx context.Context, _ slog.Record) error {
 	return l.d.Release(ctx)
 }
 
-func TestALoggerThatIsToldOfAHeldMessageMaySettle(t *testing.T) {
+func TestALoggerMaySettleTheMessageOfAWarning(t *testing.T) {
 	s, ds := lostChannel(2)
 	told := 0
 	s.receiver.conn.log = slog.New(settling{slog.DiscardHandler, ds[1], &told})

@@ -12,7 +12,7 @@ import (
 
 // A process that stops between two messages gives nothing back that it has not asked for: before RabbitMQ
 // 4.3 that would count as an attempt.
-func TestAWindowOfOneTakesNothingAheadOfReceive(t *testing.T) {
+func TestAWindowOfOnePrefetchesNothing(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	c, err := (&Transport{URL: brokertest.RabbitMQ(t)}).Open(ctx, transport.Env{})
@@ -20,7 +20,7 @@ func TestAWindowOfOneTakesNothingAheadOfReceive(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	queue := brokertest.Name(t, "lane")
+	queue := brokertest.Name(t, "single")
 	err = c.(transport.Installer).Install(ctx, transport.Plan{Queues: []transport.Queue{{Name: queue}}})
 	for _, id := range []string{"a", "b"} {
 		_, sent := c.Dispatch(ctx, []transport.Operation{{Queue: queue, Message: &transport.Message{ID: id}}})

@@ -12,30 +12,30 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// topology is how published messages get to the queues that subscribed to their types. What is sent goes to
-// a queue by its name in any of them.
+// topology is the way of published messages to the queues that subscribed to their types. A send addresses a queue by
+// its name in any topology.
 type topology interface {
-	// address is where a message of these types is published.
+	// address returns the exchange and the key that a message of these types is published with.
 	address(types []string) (exchange, key string)
-	// declare declares what all types share.
+	// declare declares the exchange that all types share, if any.
 	declare(ch *amqp.Channel) error
-	// declareQueue declares what a queue needs beside itself.
+	// declareQueue declares the exchange of a queue, if any.
 	declareQueue(ch *amqp.Channel, name string) error
 	// removeQueue deletes it.
 	removeQueue(ch *amqp.Channel, name string) error
-	// declareTypes declares what publishing the first of types needs, the others being its base types, and
-	// findTypes fails where that is missing.
+	// declareTypes declares the exchanges for publishing the first of types; the others are its base types. findTypes
+	// fails where they are missing.
 	declareTypes(ch *amqp.Channel, types []string) error
 	findTypes(ch *amqp.Channel, types []string) error
-	// parts are all the exchanges of a plan.
+	// parts returns all exchanges of a plan.
 	parts(plan transport.Plan) []part
 
 	subscribe(ch *amqp.Channel, queue, name string) error
 	unsubscribe(ch *amqp.Channel, queue, name string) error
 }
 
-// Install declares the queues of the plan, what the topology needs, and where delayed messages wait. What
-// exists with other arguments is left alone and logged.
+// Install implements [transport.Installer]: it declares the queues of the plan, the exchanges of the topology, and the
+// queues in which delayed messages wait. A queue that exists with other arguments is used as it is and logged.
 func (c *conn) Install(ctx context.Context, plan transport.Plan) error {
 	err := c.install(ctx, plan)
 	if isCode(err, amqp.AccessRefused) {
@@ -87,7 +87,7 @@ func (c *conn) installQueue(ctx context.Context, q transport.Queue) error {
 	return c.onChannel(ctx, func(ch *amqp.Channel) error { return c.topology.declareQueue(ch, name) })
 }
 
-// useAsItIs tells how a queue differs from what it should be. A stream is no queue: it keeps what is acknowledged.
+// useAsItIs logs how a queue differs from the plan. A stream is refused: it keeps messages that are acknowledged.
 func (c *conn) useAsItIs(ctx context.Context, name string, args amqp.Table) error {
 	findings, err := c.compare(ctx, []part{{name: name, args: args}})
 	if err != nil || len(findings) == 0 {
@@ -96,15 +96,17 @@ func (c *conn) useAsItIs(ctx context.Context, name string, args amqp.Table) erro
 	detail, advice := findings[0].Detail, c.deadLetters.advice()
 	switch {
 	case strings.Contains(detail, "x-queue-type: 'stream'"):
-		return fmt.Errorf("rabbitmq: declare queue %q: it is a stream, which no endpoint can receive from: delete it, or use another name", name)
+		return fmt.Errorf("rabbitmq: declare queue %q: it is a stream, which no endpoint can receive from: "+
+			"delete it, or use another name", name)
 	case strings.Contains(detail, "x-queue-type"):
 		advice = "use the transport's QueueType for it, or delete it while it is empty"
 	}
-	c.log.WarnContext(ctx, "a queue exists with other arguments and is used as it is", "queue", name, "differs", detail, "advice", advice)
+	c.log.WarnContext(ctx, "a queue exists with other arguments and is used as it is",
+		"queue", name, "differs", detail, "advice", advice)
 	return nil
 }
 
-// Subscribe makes what is published under the types arrive in the queue.
+// Subscribe implements [transport.Subscriber].
 func (c *conn) Subscribe(ctx context.Context, queue string, types []string) error {
 	for _, name := range types {
 		if err := c.ensureTypes(ctx, []string{name}); err != nil {
@@ -117,7 +119,7 @@ func (c *conn) Subscribe(ctx context.Context, queue string, types []string) erro
 	return nil
 }
 
-// Unsubscribe ends that.
+// Unsubscribe implements [transport.Subscriber].
 func (c *conn) Unsubscribe(ctx context.Context, queue string, types []string) error {
 	for _, name := range types {
 		err := c.onChannel(ctx, func(ch *amqp.Channel) error { return c.topology.unsubscribe(ch, queue, name) })
@@ -128,7 +130,7 @@ func (c *conn) Unsubscribe(ctx context.Context, queue string, types []string) er
 	return nil
 }
 
-// ensureTypes makes ready what publishing the first of types needs.
+// ensureTypes declares the exchanges for publishing the first of types, or finds them.
 func (c *conn) ensureTypes(ctx context.Context, types []string) error {
 	return c.ensure(ctx,
 		func(ch *amqp.Channel) error { return c.topology.declareTypes(ch, types) },
@@ -141,8 +143,8 @@ type declared struct {
 	types map[string][]string
 }
 
-// ensureType declares the exchanges of types, which are published to a place, unless this sender has done so, or the broker
-// has just refused to.
+// ensureType declares the exchanges of types, which are published to a place, unless this sender has done so, or the
+// broker has just refused to.
 func (b *batch) ensureType(ctx context.Context, place route, types []string) error {
 	d, p, c := &b.sender.declared, b.to, b.conn
 	if d.knows(types) {

@@ -8,12 +8,12 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// conventional is the topology of fanout exchanges: one per type, which publishers send to and which is
-// bound to those of its base types, and one per queue, which subscribing binds to those of types.
+// conventional is the topology of fanout exchanges: one for each type, to which its messages are published and which is
+// bound to those of its base types, and one for each queue, which a subscription binds to that of a type.
 type conventional struct{}
 
-// typeExchange is the exchange that a type is published to: "Namespace:Name", split at
-// the last dot, as NServiceBus names it.
+// typeExchange returns the exchange that a type is published to: "Namespace:Name", split at the last dot, as NServiceBus
+// names it.
 func typeExchange(name string) string {
 	plain, _, _ := strings.Cut(name, "[") // the arguments of a generic type have dots too
 	if dot := strings.LastIndexByte(plain, '.'); dot >= 0 {
@@ -24,7 +24,7 @@ func typeExchange(name string) string {
 
 func (conventional) address(types []string) (exchange, key string) { return typeExchange(types[0]), "" }
 
-// declare: no type shares anything with others.
+// declare does nothing: types share nothing.
 func (conventional) declare(*amqp.Channel) error { return nil }
 
 func (conventional) declareQueue(ch *amqp.Channel, name string) error {
@@ -38,8 +38,8 @@ func (conventional) removeQueue(ch *amqp.Channel, name string) error {
 	return wrap(ch.ExchangeDelete(name, false, false), "delete exchange %q", name)
 }
 
-// declareTypes declares the exchange of the first type, and those of its base types bound
-// to it directly: the broker gives a queue one copy over however many ways.
+// declareTypes declares the exchange of the first type, and those of its base types bound to it directly: the broker
+// delivers one copy to a queue, over however many bindings.
 func (conventional) declareTypes(ch *amqp.Channel, types []string) error {
 	for i, name := range types {
 		if err := declareFanout(ch, typeExchange(name)); err != nil {

@@ -33,7 +33,7 @@ func deadLetters(t *testing.T, c transport.Conn) transport.Satellite {
 	return all[0]
 }
 
-func TestWhatCameBackTooOftenIsKeptWithTheReason(t *testing.T) {
+func TestAMessageOverTheDeliveryLimitIsKeptWithTheReason(t *testing.T) {
 	c := open(t, brokertest.RabbitMQ(t), deliveryLimit(2))
 	queue := install(t, c, "orders")
 	must(t, dispatch(c, send1(queue, message("poison", "body"))))
@@ -58,11 +58,11 @@ func TestWhatCameBackTooOftenIsKeptWithTheReason(t *testing.T) {
 	}
 }
 
-func TestTheLatestDeathIsTheOneThatIsTold(t *testing.T) {
+func TestTheLatestDeathIsReported(t *testing.T) {
 	c := open(t, brokertest.RabbitMQ(t), deliveryLimit(1))
 	queue := install(t, c, "orders")
 	op := send1(queue, message("late", "x"))
-	op.After = time.Second // which leaves deaths of its own
+	op.After = time.Second // which adds entries to x-death
 	must(t, dispatch(c, op))
 	r := receive(t, c, queue, 1)
 	for range 2 {
@@ -75,7 +75,7 @@ func TestTheLatestDeathIsTheOneThatIsTold(t *testing.T) {
 	}
 }
 
-func TestWhatHasExpiredIsNoDeadLetter(t *testing.T) {
+func TestAnExpiredMessageIsNoDeadLetter(t *testing.T) {
 	c := open(t, brokertest.RabbitMQ(t), nil)
 	queue := install(t, c, "orders")
 	op := send1(queue, message("short", "x"))
@@ -163,14 +163,14 @@ func TestThatTheBrokerWouldDropMessagesIsWarnedOf(t *testing.T) {
 			t.Error(err)
 		}
 		must(t, c.Close())
-		if text := logs.String(); strings.Contains(text, "came back 20 times") != drops {
+		if text := logs.String(); strings.Contains(text, "after 20 returns") != drops {
 			t.Errorf("%s: the log of a broker that drops (%t) says %q", name, drops, text)
 		}
 	}
 }
 
 // Why there is a deadLetters.
-func TestWithoutALimitOfOursTheBrokerDropsFrom40OnWhatCameBack21Times(t *testing.T) {
+func TestWithoutALimitTheBrokerDropsFrom40After20Returns(t *testing.T) {
 	url := brokertest.RabbitMQ(t)
 	if _, err := rawChannel(t, url).QueueDeclare("test", true, false, false, false, amqp.Table{"x-queue-type": "quorum"}); err != nil {
 		t.Fatal(err)
@@ -200,7 +200,7 @@ func versionOf(t *testing.T, url string) string {
 	return fmt.Sprint(conn.Properties["version"])
 }
 
-// A tool does not know whose queues they are, and says so.
+// A tool has no endpoint's name, and logs a warning.
 func TestQueuesOfAnEndpointWithoutANameHaveNoNetWhichIsWarnedOf(t *testing.T) {
 	for limit, warned := range map[int]bool{0: true, -1: false} {
 		var logs lockedBuffer
@@ -218,7 +218,7 @@ func TestQueuesOfAnEndpointWithoutANameHaveNoNetWhichIsWarnedOf(t *testing.T) {
 	}
 }
 
-func TestBeforeItsInstallationThereAreNoDeadLetters(t *testing.T) {
+func TestNoDeadLetterQueueBeforeInstall(t *testing.T) {
 	c := open(t, brokertest.RabbitMQ(t), nil)
 	if all, err := c.(transport.Satellites).Satellites(within(t)); err != nil || len(all) != 0 {
 		t.Errorf("satellites: %+v, %v", all, err)

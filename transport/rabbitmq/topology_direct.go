@@ -10,13 +10,13 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// direct is the topology of one topic exchange. A message is published under the names of its types, the
-// most general first, and who subscribes to one of them asks for the keys with that name in them.
+// direct is the topology of one topic exchange. The routing key of a message has the names of its types, the most general
+// first, and a subscription to a type matches the keys with its name in them.
 type direct struct{ exchange string }
 
 const defaultTopicExchange = "amq.topic"
 
-// word is the name of a type in a routing key, in which dots separate.
+// word returns the name of a type for a routing key, in which dots are separators.
 func word(name string) string { return strings.ReplaceAll(name, ".", "-") }
 
 func (d direct) address(types []string) (exchange, key string) {
@@ -36,10 +36,10 @@ func (d direct) declare(ch *amqp.Channel) error {
 	return wrap(err, "declare exchange %q", d.exchange)
 }
 
-// isBrokers tells an exchange that is always there.
+// isBrokers reports whether the exchange exists on every broker.
 func (d direct) isBrokers() bool { return strings.HasPrefix(d.exchange, "amq.") }
 
-// declareQueue: messages for a queue need nothing beside it.
+// declareQueue does nothing: messages for a queue need no exchange.
 func (direct) declareQueue(*amqp.Channel, string) error { return nil }
 
 func (direct) removeQueue(*amqp.Channel, string) error { return nil }
@@ -72,6 +72,6 @@ func (d direct) unsubscribe(ch *amqp.Channel, queue, name string) error {
 	return wrap(ch.QueueUnbind(queue, pattern(name), d.exchange, nil), "unsubscribe %q from %s", queue, name)
 }
 
-// pattern matches the keys of a type and of those that have it among their base types. NServiceBus
-// binds the whole key of a type instead, which takes knowing its base types.
+// pattern returns a binding key that matches a type and the types with that base type. NServiceBus binds the whole key of
+// a type instead, for which the base types have to be known.
 func pattern(name string) string { return "#." + word(name) + ".#" }

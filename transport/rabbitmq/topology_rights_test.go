@@ -27,7 +27,7 @@ func limited(t *testing.T, node brokertest.RabbitMQNode, configure, write, read 
 	return u.String()
 }
 
-// says makes sure that an error tells what is wrong, soon and without the user.
+// says checks that an error names the cause, soon and without the user.
 func says(t *testing.T, err error, since time.Time, want ...string) {
 	t.Helper()
 	if err == nil {
@@ -47,7 +47,7 @@ func says(t *testing.T, err error, since time.Time, want ...string) {
 	}
 }
 
-func TestWithoutTheRightToConfigureWhatExistsIsUsedAndTheErrorNamesWhatDoesNot(t *testing.T) {
+func TestWithoutTheRightToConfigureErrorsNameMissingParts(t *testing.T) {
 	node := brokertest.OwnRabbitMQ(t)
 	url := limited(t, node, "^$", ".*", ".*")
 	for name, topology := range topologies {

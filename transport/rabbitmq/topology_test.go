@@ -64,7 +64,7 @@ func publishToTypes(t *testing.T, topology func(*rabbitmq.Transport)) {
 	must(t, next(t, receive(t, c, shipping, 10)).Complete(t.Context()))
 }
 
-func TestAPublishToNobodyIsAccepted(t *testing.T) {
+func TestAPublishWithoutSubscribersIsAccepted(t *testing.T) {
 	for name, topology := range topologies {
 		t.Run(name, func(t *testing.T) {
 			c := open(t, brokertest.RabbitMQ(t), topology)
@@ -91,8 +91,7 @@ func TestADelayedPublishReachesTheSubscribers(t *testing.T) {
 	}
 }
 
-// The keys are those of NServiceBus's direct topology, so that its endpoints receive what we
-// publish and we receive what they do.
+// The keys are those of NServiceBus's direct topology, so that its endpoints and ours receive each other's messages.
 func TestTheKeysOfTheDirectTopologyAreThoseOfOthers(t *testing.T) {
 	url := brokertest.RabbitMQ(t)
 	c := open(t, url, topologies["direct"])
@@ -260,7 +259,7 @@ func TestInspectCountsReadyMessages(t *testing.T) {
 	}
 }
 
-func TestACountedQueueIsQuorumWhateverOthersAre(t *testing.T) {
+func TestACountedQueueIsAlwaysQuorum(t *testing.T) {
 	url := brokertest.RabbitMQ(t)
 	c := open(t, url, classic)
 	plan := transport.Plan{Queues: []transport.Queue{{Name: "orders"}, {Name: "orders.quarantine", Counted: true}}}

@@ -16,11 +16,10 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// Verify compares what is at the broker with what Install would create for plan on conn, which a
-// [Transport] has opened. It changes nothing, unless somebody deletes at the same moment what is being compared: that
-// may come back, unbound. Comparing needs the right to configure. Bindings cannot be seen over AMQP;
-// Install sets them again. Policies cannot either: Verify reads them over [Transport.Management]; where that is not set, one finding with
-// the state [NotRead] says so.
+// Verify implements [transport.Verifier]. It changes nothing, unless a queue or an exchange is deleted while it is being
+// compared: that may exist again, unbound. Comparing needs the right to configure. Bindings cannot be read over AMQP;
+// Install sets them again. Policies cannot either: Verify reads them over [Transport].Management; where that is not set,
+// there is one finding with the state [transport.Unread].
 func (c *conn) Verify(ctx context.Context, plan transport.Plan) ([]transport.Finding, error) {
 	parts := c.parts(plan)
 	findings, err := c.compare(ctx, parts)
@@ -31,7 +30,7 @@ func (c *conn) Verify(ctx context.Context, plan transport.Plan) ([]transport.Fin
 	return append(findings, limited...), err
 }
 
-// compare tells which of the parts are not as they should be.
+// compare returns the parts that are missing or differ.
 func (c *conn) compare(ctx context.Context, rest []part) ([]transport.Finding, error) {
 	var findings []transport.Finding
 	for len(rest) > 0 {
@@ -62,9 +61,9 @@ func (c *conn) compare(ctx context.Context, rest []part) ([]transport.Finding, e
 	return findings, nil
 }
 
-// InstallDelays creates what is missing of the queues and exchanges in which delayed messages wait,
-// and binds them. Install does that only where the last of them is missing. What exists with
-// other arguments is left alone: see [Verify].
+// InstallDelays creates the queues and exchanges for delayed messages that are missing, and binds them, on a connection
+// that a [Transport] has opened. Install does that only where the last of them is missing. Those that exist with other
+// arguments are not changed.
 func InstallDelays(ctx context.Context, conn transport.Conn) error {
 	c, err := own(conn)
 	if err != nil {
@@ -82,7 +81,7 @@ func InstallDelays(ctx context.Context, conn transport.Conn) error {
 		}
 		below = delayLevel(level)
 	}
-	for _, declare := range []func(*amqp.Channel) error{declareDelayNobody, declareDelayDeliveries} {
+	for _, declare := range []func(*amqp.Channel) error{declareDelaySink, declareDelayDeliveries} {
 		if err := c.onChannel(ctx, declare); err != nil && !isCode(err, amqp.PreconditionFailed) {
 			return err
 		}
@@ -105,7 +104,7 @@ type part struct {
 	adapted  []string // names of args
 }
 
-// parts are all that Install creates for a plan.
+// parts returns all that Install creates for a plan.
 func (c *conn) parts(plan transport.Plan) []part {
 	parts := c.deadLetterParts(plan.Queues)
 	for _, q := range plan.Queues {
@@ -137,7 +136,7 @@ func delayParts() []part {
 		{name: delayLost, exchange: amqp.ExchangeFanout},
 		{name: delayLost, args: amqp.Table{"x-queue-type": string(Quorum)}},
 		{name: delayArrivals, exchange: amqp.ExchangeTopic, args: lostArguments},
-		{name: delayNobody, args: nobodyArguments},
+		{name: delaySink, args: sinkArguments},
 		{name: delayDeliveries, exchange: amqp.ExchangeTopic, args: lostArguments},
 	}
 	below := delayArrivals
@@ -155,8 +154,8 @@ func delayParts() []part {
 	return parts
 }
 
-// compare fails when the part is missing or differs. Looking for it tells only whether it is there.
-// Declaring what is there changes nothing, and is refused when it differs.
+// compare fails when the part is missing or differs. A passive declaration only finds it. An active declaration of a part
+// that exists changes nothing, and is refused when the part differs.
 func (p part) compare(ch *amqp.Channel) error {
 	if p.exchange != "" {
 		if err := ch.ExchangeDeclarePassive(p.name, p.exchange, true, false, false, false, nil); err != nil {
@@ -171,7 +170,7 @@ func (p part) compare(ch *amqp.Channel) error {
 	return wrap(err, "compare queue %q", p.name)
 }
 
-// finding is what a failed comparison says; not ok when it says nothing of the part.
+// finding returns the finding of a failed comparison; not ok when the error is not about the part.
 func (p part) finding(err error) (f transport.Finding, ok bool) {
 	f = transport.Finding{Kind: "queue", Name: p.name}
 	if p.exchange != "" {
@@ -185,12 +184,12 @@ func (p part) finding(err error) (f transport.Finding, ok bool) {
 	case isCode(err, amqp.AccessRefused):
 		f.State, f.Detail = transport.Unknown, fmt.Sprintf("it is there, and cannot be compared: %v", plain(err))
 	default:
-		return transport.Finding{}, false
+		return f, false
 	}
 	return f, true
 }
 
-// add puts what else differs of a part to what has been found of it.
+// add appends a finding, or adds it to the last one where that is of the same part.
 func add(findings []transport.Finding, f transport.Finding) []transport.Finding {
 	if n := len(findings); n > 0 && findings[n-1].Kind == f.Kind && findings[n-1].Name == f.Name {
 		findings[n-1].Detail += "; " + strings.TrimPrefix(f.Detail, "it exists with ")
@@ -199,8 +198,8 @@ func add(findings []transport.Finding, f transport.Finding) []transport.Finding 
 	return append(findings, f)
 }
 
-// adapt takes over the argument that differs, so that the next comparison finds the next one: the broker
-// names one at a time. It is false when there is no more to find.
+// adapt copies the argument that differs from the broker, so that the next comparison finds the next one: the broker
+// names one at a time. It returns false when there is no more to find.
 func (p *part) adapt(err error) bool {
 	var e *amqp.Error
 	if !errors.As(err, &e) {
@@ -211,7 +210,7 @@ func (p *part) adapt(err error) bool {
 		return false
 	}
 	name, args := said[1], make(amqp.Table, len(p.args)+1)
-	maps.Copy(args, p.args) // others may hold it
+	maps.Copy(args, p.args) // the map may be shared
 	p.adapted = append(p.adapted, name)
 	delete(args, name)
 	if is := argument.FindStringSubmatch(said[3]); is != nil {

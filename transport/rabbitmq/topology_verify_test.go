@@ -28,7 +28,7 @@ var wholePlan = transport.Plan{
 	Delays: true,
 }
 
-func TestWhatInstallCreatesIsVerified(t *testing.T) {
+func TestVerifyFindsNothingAfterInstall(t *testing.T) {
 	for _, change := range []func(*rabbitmq.Transport){nil, classic} {
 		c := open(t, brokertest.RabbitMQ(t), change)
 		missing := verify(t, c, wholePlan)
@@ -68,7 +68,7 @@ func TestVerifyKnowsTheDirectTopology(t *testing.T) {
 	}
 }
 
-func TestVerifyTellsWhatDiffers(t *testing.T) {
+func TestVerifyNamesDifferences(t *testing.T) {
 	url := brokertest.RabbitMQ(t)
 	raw := rawChannel(t, url)
 	for name, args := range map[string]amqp.Table{
@@ -104,7 +104,7 @@ func TestVerifyTellsWhatDiffers(t *testing.T) {
 	}
 }
 
-func TestHalfALadderIsMadeWhole(t *testing.T) {
+func TestInstallDelaysCompletesALadder(t *testing.T) {
 	url := brokertest.RabbitMQ(t)
 	c := open(t, url, nil)
 	plan := transport.Plan{Delays: true}
