@@ -50,7 +50,7 @@ func (c *conn) Browse(ctx context.Context, queue string) (transport.Cursor, erro
 	if cur.link, err = c.dial(ctx, "browsing"); err != nil {
 		return nil, err
 	}
-	if !c.tasks.start(cur.watch) {
+	if !c.tasks.Go(cur.watch) {
 		hangUp(cur.link)
 		return nil, transport.ErrClosed
 	}

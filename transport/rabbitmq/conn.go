@@ -9,6 +9,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/holdfast-go/holdfast/internal/goroutines"
 	"github.com/holdfast-go/holdfast/transport"
 )
 
@@ -47,7 +48,7 @@ type conn struct {
 
 	ctx    context.Context //nolint:containedctx // of the conn's own goroutines; ends with Close
 	cancel context.CancelFunc
-	tasks  tasks
+	tasks  goroutines.Group
 
 	redelivered redelivered
 
@@ -71,7 +72,7 @@ func openConn(ctx context.Context, c *conn) (*conn, error) {
 	if err != nil {
 		c.cancel()
 		in.close()
-		c.tasks.stop()
+		c.tasks.Stop()
 		return nil, err
 	}
 	c.version = versionOf(in.conn)
@@ -79,8 +80,8 @@ func openConn(ctx context.Context, c *conn) (*conn, error) {
 	c.limits.MaxHold = c.maxHold
 	c.receiving.up(in)
 	c.publishing.up(out)
-	c.tasks.start(func() { c.receiving.run(c.ctx, in) })
-	c.tasks.start(func() { c.publishing.run(c.ctx, out) })
+	c.tasks.Go(func() { c.receiving.run(c.ctx, in) })
+	c.tasks.Go(func() { c.publishing.run(c.ctx, out) })
 	return c, nil
 }
 
@@ -116,7 +117,7 @@ func (c *conn) Close() error {
 	}
 	c.mu.Unlock()
 	c.cancel()
-	c.tasks.stop()
+	c.tasks.Stop()
 	return nil
 }
 
@@ -143,37 +144,11 @@ func (c *receiveConn) lossReason(e *amqp.Error) error { return c.conn.link.in.lo
 
 func (c *receiveConn) close() { hangUp(c.conn) }
 
-// tasks are the goroutines of a conn.
-type tasks struct {
-	mu      sync.Mutex // guards stopped, and Add against Wait
-	stopped bool
-	wg      sync.WaitGroup
-}
-
-// start runs f in a goroutine and reports true, unless stop has been called.
-func (t *tasks) start(f func()) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.stopped {
-		return false
-	}
-	t.wg.Go(f)
-	return true
-}
-
-// stop prevents further starts and waits for the goroutines.
-func (t *tasks) stop() {
-	t.mu.Lock()
-	t.stopped = true
-	t.mu.Unlock()
-	t.wg.Wait()
-}
-
 // call runs f, a request to the broker without a context, and stops waiting for it when ctx ends. The loss of the
 // connection ends f.
 func (c *conn) call(ctx context.Context, f func() error) error {
 	done := make(chan error, 1)
-	if !c.tasks.start(func() { done <- f() }) {
+	if !c.tasks.Go(func() { done <- f() }) {
 		return transport.ErrClosed
 	}
 	select {

@@ -96,7 +96,7 @@ func (c *conn) dial(ctx context.Context, purpose string) (*brokerConn, error) {
 		return nil, err
 	}
 	if !b.login.expires.IsZero() {
-		c.tasks.start(func() { c.renewTokens(b, purpose) })
+		c.tasks.Go(func() { c.renewTokens(b, purpose) })
 	}
 	return b, nil
 }

@@ -76,7 +76,9 @@ func TestAPasswordMayChangeWhileRunning(t *testing.T) {
 	pass("with the first password")
 	node.Control("change_password", "changing", "second-hunter2")
 	node.Control("close_all_connections", "-p", vhost, "the password has changed")
-	refused := func() bool { return strings.Contains(fmt.Sprint(dispatch(c, send1("absent", message("m", "x")))), "password refused") }
+	refused := func() bool {
+		return strings.Contains(fmt.Sprint(dispatch(c, send1("absent", message("m", "x")))), "password refused")
+	}
 	for ctx := within(t); !refused(); {
 		if ctx.Err() != nil {
 			t.Fatalf("the refusal is not reported; the log says\n%s", logs)

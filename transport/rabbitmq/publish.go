@@ -196,7 +196,7 @@ func (b *batch) answer(ctx context.Context, s sent) error {
 	case <-ctx.Done():
 		// The place is free when the answer has come.
 		p := b.to
-		if !p.tasks.start(func() { _ = p.outcome(s) }) {
+		if !p.tasks.Go(func() { _ = p.outcome(s) }) {
 			return p.outcome(s) // at once, as the connection is closed
 		}
 		return fmt.Errorf("rabbitmq: no answer from the broker: %w: %w", context.Cause(ctx), transport.ErrOutcomeUnknown)

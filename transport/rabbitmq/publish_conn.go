@@ -9,6 +9,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/holdfast-go/holdfast/internal/goroutines"
 	"github.com/holdfast-go/holdfast/transport"
 )
 
@@ -26,7 +27,7 @@ type publisher struct {
 
 	blocked  atomic.Pointer[blocking] // nil while the broker reads from the connection
 	finished chan *amqp.Error
-	tasks    tasks
+	tasks    goroutines.Group
 }
 
 // blocking is a period in which the broker takes no messages.
@@ -57,14 +58,14 @@ func (p *publisher) open(c *conn) error {
 	// Both channels are read until they are closed, so that the client library never blocks.
 	blocks := p.conn.NotifyBlocked(make(chan amqp.Blocking, 1))
 	closed := p.conn.NotifyClose(make(chan *amqp.Error, 1))
-	p.tasks.start(func() { p.watchBlocked(blocks) })
+	p.tasks.Go(func() { p.watchBlocked(blocks) })
 
 	s, err := p.openSender()
 	if err != nil {
 		return err
 	}
 	p.current.set(s)
-	p.tasks.start(func() { p.keepSending(c, s, closed) })
+	p.tasks.Go(func() { p.keepSending(c, s, closed) })
 	return nil
 }
 
@@ -94,7 +95,7 @@ func (p *publisher) lossReason(e *amqp.Error) error { return connectionLoss(e) }
 
 func (p *publisher) close() {
 	hangUp(p.conn)
-	p.tasks.stop()
+	p.tasks.Stop()
 }
 
 // ready waits until the broker accepts messages and the socket has room for one.

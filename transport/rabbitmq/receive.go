@@ -61,7 +61,7 @@ func (c *conn) OpenReceiver(ctx context.Context, opts transport.ReceiverOptions)
 	c.mu.Lock()
 	c.receivers[r] = struct{}{}
 	c.mu.Unlock()
-	if !c.tasks.start(func() { r.run(first) }) {
+	if !c.tasks.Go(func() { r.run(first) }) {
 		r.forget()
 		return nil, transport.ErrClosed
 	}

@@ -124,7 +124,7 @@ func (c *channel) consume(consumer *consumer) error {
 		r.detectTimeout(err)
 		return plain(err)
 	}
-	if !r.conn.tasks.start(func() { c.collect(consumer, in) }) {
+	if !r.conn.tasks.Go(func() { c.collect(consumer, in) }) {
 		return transport.ErrClosed
 	}
 	return nil
