@@ -34,7 +34,7 @@ func (renewed) Renew(_ context.Context, ds []transport.Delivery) []error {
 	return make([]error, len(ds))
 }
 
-// BenchmarkPump is what the pump costs per message, beside a handler that does nothing.
+// BenchmarkPump measures the cost of a message with a handler that does nothing.
 func BenchmarkPump(b *testing.B) {
 	free := func(_ context.Context, _ transport.Delivery, slot *Slot) { slot.Free() }
 	yielding := func(_ context.Context, _ transport.Delivery, slot *Slot) { pause(); slot.Free(); pause() }

@@ -10,31 +10,31 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// DefaultBudget is the size of a Budget in bytes unless the user sets another one.
+// DefaultBudget is the default size of a Budget in bytes.
 const DefaultBudget = 256 << 20
 
 const (
-	// unseenSize is the size that a message is taken to have before the pump has received one, where the driver cannot
-	// bound a Receive by size. So the first request is for at most 32 messages with the default budget.
+	// unseenSize is the expected size of a message before the first is received, where the driver cannot bound a
+	// Receive by size. So the first request is for at most 32 messages with the default budget.
 	unseenSize = 8 << 20
-	// leastRequest is the least number of bytes to bound a Receive by, where there is room.
+	// leastRequest is the least bound of a Receive in bytes, where there is room.
 	leastRequest = 1 << 20
-	// sizesAbove is by how much a Receive may exceed the size that is expected of its messages.
+	// sizesAbove is the factor by which a Receive may exceed the expected size of its messages.
 	sizesAbove = 4
-	// meanWeight is over how many messages the mean of the sizes is taken.
+	// meanWeight is the number of messages over which the mean size is taken.
 	meanWeight = 16
 )
 
 // A Budget bounds the bytes of the messages that several pumps hold: headers and bodies of all deliveries that were
 // received and are not settled. It is safe for concurrent use.
 //
-// A pump may use what the others leave; while another one lacks room, it may use an equal share. A pump that holds nothing may
-// receive one message whatever its size and whatever the others hold, so the total can exceed the budget by one message of each pump.
+// A pump may use all that the others do not use; while another one lacks room, it may use an equal share. A pump that
+// holds nothing may always receive one message, so the total can exceed the budget by one message of each pump.
 type Budget struct {
 	size    int64
 	pumps   atomic.Int64
 	claimed atomic.Int64 // of all pumps
-	hungry  atomic.Int64 // len of lacking
+	short   atomic.Int64 // len of lacking
 
 	mu      sync.Mutex
 	lacking map[*Pump]struct{} // those that lack room
@@ -48,9 +48,9 @@ func NewBudget(size int64) *Budget {
 	return &Budget{size: size, lacking: map[*Pump]struct{}{}}
 }
 
-// freed lets the pumps ask again that lack room, but for the caller. Called without any pump's mutex.
+// freed wakes the pumps that lack room, except by. Called without any pump's mutex.
 func (b *Budget) freed(by *Pump) {
-	if b == nil || b.hungry.Load() == 0 {
+	if b == nil || b.short.Load() == 0 {
 		return
 	}
 	b.mu.Lock()
@@ -65,7 +65,7 @@ func (b *Budget) freed(by *Pump) {
 	}
 }
 
-// lacks notes whether p lacks room.
+// lacks records whether p lacks room.
 func (b *Budget) lacks(p *Pump, lacks bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -74,13 +74,13 @@ func (b *Budget) lacks(p *Pump, lacks bool) {
 	} else {
 		delete(b.lacking, p)
 	}
-	b.hungry.Store(int64(len(b.lacking)))
+	b.short.Store(int64(len(b.lacking)))
 }
 
-// Claimed returns how many bytes the pumps hold or have asked for.
+// Claimed returns the bytes that the pumps hold or have reserved for running Receive calls.
 func (b *Budget) Claimed() int64 { return b.claimed.Load() }
 
-// A share is a pump's part of a Budget. The pump's mutex guards it. The zero share is without bound.
+// A share is a pump's part of a Budget. The pump's mutex guards it. The zero share has no bound.
 type share struct {
 	budget   *Budget                // nil: no bound
 	prefetch bool                   // the driver holds messages that the pump has not seen
@@ -90,8 +90,8 @@ type share struct {
 	asked   int64   // reserved by Receive calls that run
 	mean    float64 // of the messages' sizes; 0: none has been received
 	window  int     // of a driver that prefetches
-	claimed int64   // what the budget knows of the above
-	lacking bool    // of room; the budget knows
+	claimed int64   // sum of the above in the budget
+	lacking bool    // room; the same in the budget
 }
 
 func newShare(cfg Config) share {
@@ -102,7 +102,7 @@ func newShare(cfg Config) share {
 	return s
 }
 
-// lacks notes whether p, whose share s is, gets less room than it wants.
+// lacks records whether p, the owner of s, gets less room than it wants.
 func (s *share) lacks(p *Pump, lacks bool) {
 	if s.lacking != lacks {
 		s.lacking = lacks
@@ -113,7 +113,7 @@ func (s *share) lacks(p *Pump, lacks bool) {
 // windowed reports whether the window depends on the size of messages.
 func (s *share) windowed() bool { return s.budget != nil && s.prefetch }
 
-// setWindow notes the window of a driver that prefetches.
+// setWindow records the window of a driver that prefetches.
 func (s *share) setWindow(n int) {
 	s.window = n
 	if s.budget != nil {
@@ -121,7 +121,7 @@ func (s *share) setWindow(n int) {
 	}
 }
 
-// join takes part in the budget from now on, leave ends that.
+// join adds the share to the budget; leave removes it.
 func (s *share) join() {
 	if s.budget != nil {
 		s.budget.pumps.Add(1)
@@ -142,7 +142,7 @@ func (s *share) leave(p *Pump) {
 func (s *share) most() int64 {
 	b := s.budget
 	left := b.size - (b.claimed.Load() - s.claimed)
-	others := b.hungry.Load()
+	others := b.short.Load()
 	if s.lacking {
 		others--
 	}
@@ -161,7 +161,7 @@ func (s *share) size(d transport.Delivery) int64 {
 	return int64(len(m.Body) + m.Headers.Size())
 }
 
-// expected returns the size that the next message is expected to have.
+// expected returns the expected size of the next message.
 func (s *share) expected() float64 {
 	if s.mean == 0 {
 		return unseenSize
@@ -254,7 +254,7 @@ func (s *share) drop(size int64) {
 	}
 }
 
-// claim makes what is held, asked for and prefetched known to the budget.
+// claim writes the bytes that are held, reserved and prefetched to the budget.
 func (s *share) claim() {
 	c := s.held + s.asked
 	if s.prefetch && s.mean > 0 {
@@ -266,9 +266,9 @@ func (s *share) claim() {
 	}
 }
 
-// bound returns the window of a driver that prefetches: n, or as many messages as there is room for. It keeps the last window
-// as long as that is at least half of what there is room for, because each change costs the driver a request.
-// An equal share is always free, because another pump may claim a window that its queue no longer fills.
+// bound returns the window of a driver that prefetches: n, or as many messages as there is room for. It keeps the last
+// window while that is at least half of the room, because each change costs the driver a request. An equal share is
+// always allowed, because another pump may claim a window that its queue no longer fills.
 func (s *share) bound(p *Pump, n, last int) int {
 	if s.budget == nil || !s.prefetch {
 		return n

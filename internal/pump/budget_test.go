@@ -27,7 +27,7 @@ func (b *blocking) handle(_ context.Context, d transport.Delivery, slot *Slot) {
 	slot.Free()
 }
 
-// one lets one message go, and waits until all rests.
+// one releases one message, and waits until all goroutines rest.
 func (b *blocking) one() {
 	b.free <- struct{}{}
 	synctest.Wait()

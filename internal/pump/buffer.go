@@ -5,58 +5,57 @@ import (
 	"time"
 )
 
-// buffersPerSlot bounds what is buffered, however fast the handlers are.
+// buffersPerSlot bounds the buffer, however fast the handlers are.
 const buffersPerSlot = 8
 
-// rateTrips is over how many round trips the rate of finishing is taken. Over 4 of them,
-// slow handlers that happen to end together look like no more than the least buffer.
+// rateTrips is the number of round trips over which the rate of finished messages is measured. Over 4 of them, slow
+// handlers that end together by chance do not raise the buffer above its minimum.
 const rateTrips = 4
 
-// ahead is how many messages to keep buffered. Called with mu held.
+// ahead returns the number of messages to keep buffered. Called with mu held.
 //
-// A message that waits here counts an attempt when the process crashes, and no other
-// instance can take it; so it is no more than handlers use up during a few Receives.
+// A buffered message is invisible to other instances, and has one attempt less if this process crashes. So the buffer
+// holds no more than the handlers need during a few Receives.
 func (p *Pump) ahead() int {
 	c := p.concurrency
 	switch {
 	case p.cfg.Limits.Unbuffered || p.serial:
 		return 0
 	case p.cfg.Limits.Prefetch && c == 1:
-		return 1 // of what the driver holds, so that the only worker waits for nobody
+		return 1 // already prefetched, so that the only worker need not wait for a Receive
 	case p.cfg.Limits.Prefetch:
 		return 0
 	}
 	return min(max(p.demand.size, c/2, 1), buffersPerSlot*c)
 }
 
-// tripsAhead is for how many round trips messages are kept. The next request is made when half are used
-// up: it takes what two trips use up, so that half of the time none is under way, and one trip's
-// are left when its answer comes. So a demand that was held back by too small a buffer can show, too.
+// tripsAhead is the number of round trips for which messages are buffered. The next request is made when half of them
+// are handled, and asks for as many as two trips need: so no request runs half of the time, and the messages of one
+// trip are left when the answer arrives. So the measured demand can grow beyond a buffer that is too small.
 const tripsAhead = 4
 
-// timeAhead is for how long messages are kept at least. Where trips are short this has a Receive take more of
-// them, which costs the broker less; and none waits long for its handler.
+// timeAhead is the least time for which messages are buffered. Where round trips are short, a Receive then asks for
+// more messages, which costs the broker less.
 const timeAhead = 10 * time.Millisecond
 
-// demand estimates how many messages are used up during tripsAhead round trips of a
-// Receive, or timeAhead, by Little's law: the rate at which messages finish times that.
+// demand estimates the number of messages that are handled during tripsAhead round trips of a Receive, or timeAhead, by
+// Little's law: the rate of finished messages times that time.
 type demand struct {
 	trip     time.Duration // of a Receive that finds messages
-	since    time.Duration // when the rate was last taken
-	finished int           // how many had finished then
+	since    time.Duration // when the rate was last measured
+	finished int           // messages finished by then
 	size     int
 }
 
-// measure takes in a Receive that ended now: how long it took, how many messages have finished
-// since the pump began, and whether it returned as many as it was asked for.
+// measure adds a Receive that ended now: its duration, the messages finished since the pump began, and whether it
+// returned as many messages as it was asked for.
 func (d *demand) measure(now, took time.Duration, finished int, full bool) {
 	took = max(took, 1)
 	switch {
 	case d.trip == 0 || took < d.trip:
 		d.trip = took
 	case full:
-		// It may have waited for messages, which is no part of the trip: so a longer
-		// one is believed only little by little.
+		// It may have waited for messages, which is not part of the trip: so a longer trip is adopted slowly.
 		d.trip = min(took, d.trip+d.trip/4+1)
 	}
 	past := now - d.since

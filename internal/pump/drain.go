@@ -12,10 +12,10 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// releaseTimeout bounds giving buffered deliveries back, and waiting for what is held ahead.
+// releaseTimeout bounds the release of buffered deliveries, and the wait for prefetched ones.
 const releaseTimeout = 10 * time.Second
 
-// stop ends receiving, and says what becomes of the buffer: with release it is given back.
+// stop ends receiving. With release, buffered messages are released; otherwise they are handled.
 func (p *Pump) stop(release bool) {
 	p.mu.Lock()
 	if p.phase != stopping {
@@ -27,8 +27,8 @@ func (p *Pump) stop(release bool) {
 	p.mu.Unlock()
 }
 
-// cutLate cancels the handlers when StopTimeout has passed before done ends. What has not
-// started after half of that is given back, so that what starts has time to finish.
+// cutLate cancels the handlers when StopTimeout has passed before done ends. Messages that have not started after half
+// of that time are released, so that handlers that start have time to finish.
 func (p *Pump) cutLate(done context.Context, cut context.CancelCauseFunc) {
 	half := p.cfg.StopTimeout / 2
 	if p.cfg.StopTimeout < 0 || backoff.Sleep(done, half) != nil {
@@ -40,14 +40,14 @@ func (p *Pump) cutLate(done context.Context, cut context.CancelCauseFunc) {
 	}
 }
 
-// takeAhead has handled what the driver holds ahead, where it would cost an attempt to have that given back. What no
-// handler is free for stays with the driver: that is who hears of a lost connection, and gives back what is not begun.
+// takeAhead handles the messages that the driver has prefetched, where their release would count as an attempt.
+// Messages without a free handler stay with the driver, which learns of a lost connection and releases them.
 func (p *Pump) takeAhead(ctx, work context.Context) {
 	d, ok := p.cfg.Receiver.(transport.Drainer)
 	if !ok {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, p.patience())
+	ctx, cancel := context.WithTimeout(ctx, p.drainTimeout())
 	defer cancel()
 	for {
 		n := p.freeAhead()
@@ -65,17 +65,16 @@ func (p *Pump) takeAhead(ctx, work context.Context) {
 	}
 }
 
-// patience is how long the driver may take to hand over what it holds: no longer than that can still be begun.
-func (p *Pump) patience() time.Duration {
+// drainTimeout bounds the time that the driver has for the prefetched messages: later they could not be begun.
+func (p *Pump) drainTimeout() time.Duration {
 	if p.cfg.StopTimeout < 0 {
 		return releaseTimeout
 	}
 	return min(releaseTimeout, p.cfg.StopTimeout/2)
 }
 
-// freeAhead waits until messages that the driver holds can be begun, and says how many; 0 is none any more. What a
-// Receive returns comes before them. One that handles a message at a time for the moment, for its caution, does not go through
-// all of them first.
+// freeAhead waits until prefetched messages can be begun, and returns how many; 0 ends the drain. Messages of a running
+// Receive come first. A pump that is serial for the moment only does not drain: that would take too long.
 func (p *Pump) freeAhead() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -90,7 +89,7 @@ func (p *Pump) freeAhead() int {
 	}
 }
 
-// drain returns when nothing is left in the pump. It gives back what is to be given back.
+// drain returns when the pump holds no message. It releases the buffer if the pump is releasing.
 func (p *Pump) drain(ctx context.Context) {
 	for {
 		p.mu.Lock()
@@ -111,7 +110,7 @@ func (p *Pump) busy() bool {
 	return p.handling+p.settling+p.calls+p.buffer.len() > 0 || p.windowing
 }
 
-// takeBuffer empties the buffer; what was in it is the caller's. Called with mu held.
+// takeBuffer empties the buffer into the returned slice. Called with mu held.
 func (p *Pump) takeBuffer() []*Slot {
 	var left []*Slot
 	for p.buffer.len() > 0 {
@@ -124,7 +123,7 @@ func (p *Pump) takeBuffer() []*Slot {
 	return left
 }
 
-// release gives all back at once, so that the driver can do it in few requests.
+// release releases all slots at once, so that the driver can use few requests.
 func (p *Pump) release(ctx context.Context, left []*Slot) {
 	ctx, cancel := context.WithTimeout(ctx, releaseTimeout)
 	defer cancel()
@@ -137,13 +136,13 @@ func (p *Pump) release(ctx context.Context, left []*Slot) {
 		})
 	}
 	all.Wait()
-	// A lost lease has done what Release was for.
+	// After a lost lease the message is released already.
 	errs = slices.DeleteFunc(errs, func(err error) bool {
 		return err == nil || errors.Is(err, transport.ErrLeaseLost)
 	})
 	if len(errs) > 0 {
 		p.cfg.Logger.LogAttrs(ctx, slog.LevelWarn,
-			"messages not started could not be given back, the broker will do it",
+			"releasing messages that were not started failed: the broker redelivers them",
 			slog.Int("messages", len(errs)), slog.Any("error", errs[0]))
 	}
 }

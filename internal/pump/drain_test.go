@@ -237,7 +237,7 @@ func TestWhatHasNotStartedByTheCutIsGivenBack(t *testing.T) {
 		}
 		for _, d := range ds[4:] {
 			if d.released.Load() != 1 {
-				t.Errorf("delivery %d was not given back", d.n)
+				t.Errorf("delivery %d was not released", d.n)
 			}
 		}
 	})
@@ -259,7 +259,7 @@ func TestNothingStartsInTheSecondHalfOfStopTimeout(t *testing.T) {
 	})
 }
 
-// prefetcher is a receiver that holds ahead what is left in its queue.
+// prefetcher is a receiver that has prefetched the rest of its queue.
 type prefetcher struct{ *receiver }
 
 func (r prefetcher) Drain(_ context.Context, limit int) []transport.Delivery {
@@ -303,7 +303,7 @@ func TestStopHandlesWhatTheDriverHoldsAheadWhereReleaseCounts(t *testing.T) {
 				back += int(d.released.Load())
 			}
 			if handled != tt.handled || handled+back != len(ds) {
-				t.Errorf("%d handled and %d given back, want %d and the others", handled, back, tt.handled)
+				t.Errorf("%d handled and %d released, want %d and the others", handled, back, tt.handled)
 			}
 		})
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// delivery is a message that remembers what became of it.
+// delivery is a message that counts how it was settled.
 type delivery struct {
 	n         int
 	size      int // of the body
@@ -35,9 +35,9 @@ func (d *delivery) Release(ctx context.Context) error {
 	return nil
 }
 
-// receiver hands out what was put into it, limit by limit.
+// receiver delivers the messages that were put into it.
 type receiver struct {
-	trip   time.Duration                                       // how long a Receive takes that finds something
+	trip   time.Duration                                       // duration of a Receive that finds messages
 	before func(limit int) ([]transport.Delivery, error, bool) // answers instead of the queue when true
 
 	mu      sync.Mutex
@@ -209,7 +209,7 @@ func (l *leaser) renewed(d transport.Delivery) []time.Time {
 	return l.renewals[d]
 }
 
-// list is what several goroutines note down.
+// list collects values of several goroutines.
 type list[T any] struct {
 	mu    sync.Mutex
 	items []T
@@ -227,7 +227,7 @@ func (l *list[T]) all() []T {
 	return slices.Clone(l.items)
 }
 
-// started is a pump whose Run is under way in a bubble of synctest.
+// started is a pump that runs in a bubble of synctest.
 type started struct {
 	*Pump
 	stop func()        // ends Run's context

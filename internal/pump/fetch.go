@@ -15,8 +15,7 @@ type call struct {
 	began time.Duration
 }
 
-// fetch receives while there is room, until ctx ends. Several may run: ask keeps
-// them from calling at once where one is enough.
+// fetch receives while there is room, until ctx ends. Several may run: ask makes them wait where one call is enough.
 func (p *Pump) fetch(ctx, work context.Context) {
 	for {
 		c, ok := p.ask()
@@ -40,7 +39,7 @@ func (p *Pump) fetch(ctx, work context.Context) {
 	}
 }
 
-// ask waits until there is room and says how much. It returns false when the pump stops.
+// ask waits for room and reserves it for a call. It returns false when the pump stops.
 func (p *Pump) ask() (call, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -58,7 +57,7 @@ func (p *Pump) ask() (call, bool) {
 	return c, true
 }
 
-// receive calls the receiver, with a bound in bytes where there is one and the driver takes it.
+// receive calls the receiver, with a bound in bytes where the driver accepts one.
 func (p *Pump) receive(ctx context.Context, c call) ([]transport.Delivery, error) {
 	if r := p.share.receiver; r != nil {
 		return r.ReceiveBytes(ctx, c.limit, c.bytes)
@@ -66,7 +65,7 @@ func (p *Pump) receive(ctx context.Context, c call) ([]transport.Delivery, error
 	return p.cfg.Receiver.Receive(ctx, c.limit)
 }
 
-// room is how many messages to ask for now; 0 is none. Called with mu held.
+// room returns the number of messages to ask for now; 0 for none. Called with mu held.
 func (p *Pump) room() int {
 	if p.paused || p.quiet != nil || p.calls > 0 && !p.another() {
 		return 0
@@ -74,10 +73,10 @@ func (p *Pump) room() int {
 	ahead := p.ahead()
 	n := p.free() + ahead - p.buffer.len() - p.asked
 	if n < max(1, ahead/2) {
-		return 0 // fewer, larger requests: what is buffered lasts for a round trip
+		return 0 // fewer, larger requests: the buffer is enough for a round trip
 	}
 	if p.cfg.Limits.Unbuffered && p.calls > 0 && n < p.cfg.Limits.MaxReceive {
-		return 0 // the call that runs will be followed by a larger one
+		return 0 // a larger call follows the running one
 	}
 	if most := p.cfg.Limits.MaxReceive; most > 0 {
 		n = min(n, most)
@@ -85,13 +84,13 @@ func (p *Pump) room() int {
 	return p.share.room(p, n)
 }
 
-// another reports whether a further Receive may run beside others: while there is a sign
-// that more is to be had, and not where messages have to stay in order. Called with mu held.
+// another reports whether a further Receive may run beside others: the last one was full, and messages need not stay in
+// order. Called with mu held.
 func (p *Pump) another() bool {
 	return p.full && p.calls < p.cfg.Limits.ParallelReceive && p.concurrency > 1
 }
 
-// slots gives each delivery its place, and where there are leases a context of its own.
+// slots returns a slot for each delivery, with a context of its own where there are leases.
 func (p *Pump) slots(work context.Context, ds []transport.Delivery) []Slot {
 	ss := make([]Slot, len(ds))
 	now := p.now()
@@ -104,9 +103,8 @@ func (p *Pump) slots(work context.Context, ds []transport.Delivery) []Slot {
 	return ss
 }
 
-// arrive ends call c: it buffers what came. When the call went badly no other
-// starts before the caller has paused; it is the caller's to pause if arrive returns pausing, and to
-// call giveWindow if it returns windowing.
+// arrive ends call c and buffers its messages. After a bad call no other starts before the caller has paused. The
+// caller must pause if arrive returns pausing, and call giveWindow if it returns windowing.
 func (p *Pump) arrive(c call, ss []Slot, bad bool) (pausing, windowing bool) {
 	now := p.now()
 	p.mu.Lock()
@@ -138,7 +136,7 @@ func sizes(ss []Slot) int64 {
 	return n
 }
 
-// take buffers what came. Called with mu held.
+// take buffers received messages. Called with mu held.
 func (p *Pump) take(ss []Slot) {
 	now := p.now()
 	for i := range ss {
@@ -148,8 +146,8 @@ func (p *Pump) take(ss []Slot) {
 	}
 }
 
-// pause keeps everybody from receiving: after a failure longer each time; after a Receive
-// that returned nothing just long enough not to spin.
+// pause makes all fetch goroutines wait: longer after each failure; after an empty Receive just long enough not to
+// spin.
 func (p *Pump) pause(ctx context.Context, err error, took time.Duration) {
 	d := backoffMin - took
 	if err != nil {
@@ -159,6 +157,6 @@ func (p *Pump) pause(ctx context.Context, err error, took time.Duration) {
 		_ = backoff.Sleep(ctx, d) // the end of ctx is seen by ask
 	}
 	p.mu.Lock()
-	p.paused = false // the caller asks next, and takes the others along
+	p.paused = false // the caller asks next, and wakes the others
 	p.mu.Unlock()
 }

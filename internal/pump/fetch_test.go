@@ -511,7 +511,7 @@ func TestNewsOfOutagesStayInOrder(t *testing.T) {
 	})
 }
 
-func TestNothingIsReceivedThatNoHandlerIsFreeForWhereEachHandOutCounts(t *testing.T) {
+func TestUnbufferedPumpsReceiveOnlyForFreeHandlers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newReceiver()
 		r.trip = 20 * time.Millisecond

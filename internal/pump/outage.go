@@ -14,8 +14,7 @@ const (
 	backoffMax = 10 * time.Second
 )
 
-// outage is a time in which Receive fails. It paces the attempts and tells of the
-// first failure and of the end of it.
+// outage is a time in which Receive fails. It paces the attempts, and logs and reports the first failure and the end.
 type outage struct {
 	logger *slog.Logger
 	notify func(error)
@@ -24,11 +23,11 @@ type outage struct {
 	pace     backoff.Backoff
 	failures int
 	since    time.Time
-	news     []event
-	telling  bool // somebody is telling the news
+	events   []event
+	busy     bool // a goroutine reports the events
 }
 
-// event is what there is to tell of one Receive. Without err, it is the end of an outage.
+// event is the result of one Receive. Without err, it is the end of an outage.
 type event struct {
 	err      error
 	failures int
@@ -42,7 +41,7 @@ func newOutage(logger *slog.Logger, notify func(error)) outage {
 	return outage{logger: logger, notify: notify, pace: backoff.Backoff{Min: backoffMin, Max: backoffMax}}
 }
 
-// note takes in how a Receive ended.
+// note records the result of a Receive.
 func (o *outage) note(ctx context.Context, err error) {
 	if err != nil {
 		o.failed(ctx, err)
@@ -57,7 +56,7 @@ func (o *outage) failed(ctx context.Context, err error) {
 		o.since = time.Now()
 	}
 	o.failures++
-	o.tell(ctx, event{err: err, failures: o.failures})
+	o.report(ctx, event{err: err, failures: o.failures})
 }
 
 func (o *outage) worked(ctx context.Context) {
@@ -69,34 +68,34 @@ func (o *outage) worked(ctx context.Context) {
 	end := event{failures: o.failures, lasted: time.Since(o.since)}
 	o.failures = 0
 	o.pace.Reset()
-	o.tell(ctx, end)
+	o.report(ctx, end)
 }
 
-// pause is how long to wait before the next attempt.
+// pause returns the wait before the next attempt.
 func (o *outage) pause() time.Duration {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.pace.Next()
 }
 
-// tell passes e on after everything that happened before it, also when several
-// Receive calls end at the same time. Called with mu held; releases it.
-func (o *outage) tell(ctx context.Context, e event) {
-	o.news = append(o.news, e)
-	if o.telling {
+// report logs e and calls notify, in the order of the events, also when several Receive calls end at the same time.
+// Called with mu held; releases it.
+func (o *outage) report(ctx context.Context, e event) {
+	o.events = append(o.events, e)
+	if o.busy {
 		o.mu.Unlock()
 		return
 	}
-	o.telling = true
-	for len(o.news) > 0 {
-		e := o.news[0]
-		o.news = o.news[1:]
+	o.busy = true
+	for len(o.events) > 0 {
+		e := o.events[0]
+		o.events = o.events[1:]
 		o.mu.Unlock()
 		o.log(ctx, e)
 		o.notify(e.err)
 		o.mu.Lock()
 	}
-	o.telling = false
+	o.busy = false
 	o.mu.Unlock()
 }
 

@@ -1,15 +1,13 @@
-// Package pump is the receive loop: one for every driver. It asks the driver for
-// messages, bounds how many are handled at once, keeps their leases, paces a
-// Receive that fails, and stops without losing anything.
+// Package pump is the receive loop of every driver. It asks the driver for messages, bounds how many are handled at
+// once, renews their leases, paces a Receive that fails, and stops without losing messages.
 //
-// A message passes through three states. It is buffered until a slot is free; it is handled in
-// that slot until its handlers are done; then it settles, which no longer takes the slot:
+// A message is buffered until a slot is free. It is handled in that slot until its handlers return. Then it settles,
+// without a slot:
 //
 //	Receive -> buffered -> handling -> settling -> gone
 //	                       1 slot      up to 4 per slot
 //
-// So a broker that is slow to settle does not hold up handlers, and yet cannot
-// pile up work without end.
+// So a broker that settles slowly does not block handlers, and the number of messages that settle is bounded.
 package pump
 
 import (
@@ -22,16 +20,14 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// ErrStopping is the cause of a handler's context that was cancelled because the
-// pump stops and StopTimeout has passed.
+// ErrStopping is the cause of a handler's context that was cancelled because the pump stops and StopTimeout has passed.
 var ErrStopping = errors.New("stopping: the time for handlers to finish is over")
 
 var errRunTwice = errors.New("pump: Run was called before")
 
-// Config is what a pump works with. All fields are required unless they say otherwise.
+// Config configures a pump. All fields are required unless they say otherwise.
 type Config struct {
-	// Receiver is where messages come from. The pump does not close it: its owner
-	// does when Run has returned.
+	// Receiver receives the messages. The pump does not close it: its owner does, after Run has returned.
 	Receiver transport.Receiver
 	// Limits are those of the Receiver's Conn.
 	Limits transport.Limits
@@ -39,59 +35,57 @@ type Config struct {
 	Queue string
 	// Concurrency is how many messages are handled at once; less than 1 is 1.
 	//
-	// With 1 a message keeps its slot until it is settled, so that one message is
-	// over before the next begins: what the handlers send leaves in the order of what came in.
+	// With 1 a message keeps its slot until it is settled, before the next begins: so sent messages are in the order of
+	// the received ones.
 	Concurrency int
-	// Serial has one message received at a time, and the next only when that is settled: what a
-	// crash is counted against is then the message in hand. Concurrency is 1.
+	// Serial receives one message at a time, and the next one when that is settled: so at most one delivery count is
+	// raised by a crash. Concurrency is 1.
 	Serial bool
-	// Handle works on one delivery and settles it. It calls slot.Free when the handlers
-	// are done and returns when the delivery is settled. It is called from many
-	// goroutines; a panic in it is not recovered.
+	// Handle handles and settles one delivery. It calls slot.Free when the handlers have returned, and returns when the
+	// delivery is settled. It is called from many goroutines; a panic in it is not recovered.
 	//
-	// ctx is for the handlers. It goes on when Run's context ends, and is cancelled with cause
-	// [ErrStopping] when StopTimeout is over, or with [transport.ErrLeaseLost] when the
-	// message is no longer ours. Settling needs a context apart from it.
+	// ctx is for the handlers. It does not end with Run's context. It is cancelled with cause [ErrStopping] after
+	// StopTimeout, or with [transport.ErrLeaseLost] when the lease is lost. Settling needs another context.
 	Handle func(ctx context.Context, d transport.Delivery, slot *Slot)
-	// StopTimeout is how long handlers may go on after Run's context has ended, before
-	// theirs is cancelled. 0 cancels it at once; less than 0 never. None starts in the second half of it.
+	// StopTimeout is the time from the end of Run's context until the handlers' context is cancelled. 0 cancels it at
+	// once; less than 0 never. No handler starts in the second half of it.
 	StopTimeout time.Duration
-	// Budget bounds the bytes of the messages that are held, with those of the other pumps that share it. nil: no bound.
+	// Budget bounds the bytes of the messages of all pumps that share it. nil: no bound.
 	Budget *Budget
-	// Logger takes what nobody is there to be told: outages and lost leases. nil discards it.
+	// Logger logs outages and lost leases. nil: no logs.
 	Logger *slog.Logger
-	// OnReceive is called with the error of each Receive that failed, and with nil when
-	// one works again. Calls come one after the other; receiving waits for them. May be nil.
+	// OnReceive is called with the error of each Receive that failed, and with nil when one succeeds again. Calls do not
+	// overlap; receiving waits for them. May be nil.
 	OnReceive func(err error)
 }
 
-// Stats is what a pump holds at a moment.
+// Stats counts the messages that a pump holds.
 type Stats struct {
 	Buffered int   // received, waiting for a slot
 	Handling int   // in handlers
-	Settling int   // handlers are done, not settled yet
-	Bytes    int64 // headers and bodies of all these; 0 without a [Budget]
+	Settling int   // handlers have returned, not settled yet
+	Bytes    int64 // of their headers and bodies; 0 without a [Budget]
 }
 
-// Pump receives messages and has them handled. Its methods are safe for concurrent use.
+// Pump receives messages and calls Handle with them. Its methods are safe for concurrent use.
 type Pump struct {
-	cfg     Config
-	renewer transport.Renewer // nil where deliveries need no renewing
-	outage  outage
-	born    time.Time
-	workers workers
+	cfg       Config
+	renewer   transport.Renewer // nil where deliveries need no renewing
+	outage    outage
+	startedAt time.Time
+	workers   workers
 
-	abandoning sync.WaitGroup // giving up of deliveries whose leases were lost
+	abandoning sync.WaitGroup // releases of deliveries whose leases were lost
 
 	mu          sync.Mutex // guards what follows
-	changed     sync.Cond  // there is room to receive; while stopping: anything changed
+	changed     sync.Cond  // there is room to receive; while stopping: any change
 	phase       phase
-	releasing   bool // buffered deliveries go back instead of to handlers
+	releasing   bool // buffered deliveries are released, not handled
 	concurrency int
 	serial      bool
-	window      int           // last one given to the receiver
-	windowing   bool          // somebody is giving it one
-	quiet       chan struct{} // closed when Quiesce has what it waits for; nil when nobody holds us
+	window      int           // last one set at the receiver
+	windowing   bool          // a goroutine is setting it
+	quiet       chan struct{} // closed when the pump is at rest; nil unless it rests
 
 	stopped   chan struct{} // closed when phase becomes stopping
 	regaining []regain      // first come, first served
@@ -104,8 +98,8 @@ type Pump struct {
 
 	calls  int  // Receive calls running
 	asked  int  // sum of their limits
-	full   bool // the last one returned all that it was asked for
-	paused bool // none may start: the last one failed
+	full   bool // the last one returned as many as it was asked for
+	paused bool // none starts: the last one failed
 	demand demand
 	share  share
 }
@@ -118,7 +112,7 @@ const (
 	stopping
 )
 
-// New makes a pump. It does nothing before Run.
+// New returns a pump, which does nothing before Run.
 func New(cfg Config) *Pump {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
@@ -126,7 +120,7 @@ func New(cfg Config) *Pump {
 	cfg.Logger = cfg.Logger.With(slog.String("queue", cfg.Queue))
 	p := &Pump{
 		cfg:         cfg,
-		born:        time.Now(),
+		startedAt:   time.Now(),
 		outage:      newOutage(cfg.Logger, cfg.OnReceive),
 		stopped:     make(chan struct{}),
 		concurrency: max(1, cfg.Concurrency),
@@ -143,17 +137,16 @@ func New(cfg Config) *Pump {
 	return p
 }
 
-// Run pumps until ctx ends. Then it receives no more, gives back what is buffered
-// where that does not count as an attempt (Limits.FreeRelease) and has it handled where it
-// does, and returns when every handler has: also those that ignore their
-// context. Nothing of the pump is running afterwards.
+// Run pumps until ctx ends. Then it stops receiving. It releases the buffer where that does not count as an attempt
+// (Limits.FreeRelease), and otherwise handles it. It returns when every handler has returned, also those that ignore
+// their context; then no goroutine of the pump is left.
 //
 // The error is nil, unless Run was called before.
 func (p *Pump) Run(ctx context.Context) error {
 	if !p.begin() {
 		return errRunTwice
 	}
-	if ctx.Err() != nil { // a window would have a driver that prefetches take messages
+	if ctx.Err() != nil { // a window would make the driver prefetch messages
 		p.stop(true)
 		return nil
 	}
@@ -202,8 +195,8 @@ func (p *Pump) leaveBudget() {
 	p.cfg.Budget.freed(p)
 }
 
-// SetConcurrency changes how many messages are handled at once; less than 1 is 1. More
-// start at once; fewer are handled as those that are running finish.
+// SetConcurrency changes how many messages are handled at once; less than 1 is 1. More messages start at once; a lower
+// number takes effect as handlers finish.
 func (p *Pump) SetConcurrency(n int) { p.set(n, p.cfg.Serial) }
 
 func (p *Pump) set(concurrency int, serial bool) {
@@ -219,12 +212,12 @@ func (p *Pump) set(concurrency int, serial bool) {
 	p.startReady()
 }
 
-// Stats says what the pump holds.
+// Stats returns the numbers of the messages that the pump holds.
 func (p *Pump) Stats() Stats {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return Stats{Buffered: p.buffer.len(), Handling: p.handling, Settling: p.settling, Bytes: p.share.held}
 }
 
-// now is the time since the pump was made, by a clock that nobody sets.
-func (p *Pump) now() time.Duration { return time.Since(p.born) }
+// now returns the monotonic time since the pump was made.
+func (p *Pump) now() time.Duration { return time.Since(p.startedAt) }

@@ -16,7 +16,7 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// gauge counts what is inside, and the most that ever was.
+// gauge counts the messages that are inside, and their maximum.
 type gauge struct{ now, most atomic.Int64 }
 
 func (g *gauge) enter() {

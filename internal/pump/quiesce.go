@@ -2,13 +2,12 @@ package pump
 
 import "context"
 
-// Quiesce brings the pump to rest: no message starts any more, and it returns when none is
-// handled or settles, or with the cause of ctx when that ends first. In either case the
-// pump rests until [Pump.Resume]: it receives no more, but keeps what is buffered, and renews
-// its leases. One that is not running yet begins at rest.
+// Quiesce brings the pump to rest: no message starts any more. It returns nil when no message is handled or settles,
+// and the cause of ctx when that ends first. In either case the pump rests until [Pump.Resume]: it does not receive,
+// keeps its buffer and renews the leases. A pump that does not run yet begins at rest.
 //
-// A pump that stops while it rests gives back what is buffered as ever, but what it has to have
-// handled waits for Resume. Calls of Quiesce and Resume take turns.
+// A pump that stops while it rests releases its buffer where that does not count as an attempt, and otherwise handles
+// it after Resume. Calls of Quiesce and Resume alternate.
 func (p *Pump) Quiesce(ctx context.Context) error {
 	p.mu.Lock()
 	quiet := make(chan struct{})
@@ -23,7 +22,7 @@ func (p *Pump) Quiesce(ctx context.Context) error {
 	}
 }
 
-// Resume ends what [Pump.Quiesce] began.
+// Resume ends the rest that [Pump.Quiesce] began.
 func (p *Pump) Resume() {
 	p.mu.Lock()
 	p.quiet = nil
@@ -32,14 +31,13 @@ func (p *Pump) Resume() {
 	p.startReady()
 }
 
-// rest tells who waits for it that nothing is handled or settles. Called with mu held, when
-// that may have come about.
+// rest ends the wait of Quiesce if no message is handled or settles. Called with mu held.
 func (p *Pump) rest() {
 	if p.quiet == nil || p.handling+p.settling > 0 {
 		return
 	}
 	select {
-	case <-p.quiet: // told before
+	case <-p.quiet: // closed before
 	default:
 		close(p.quiet)
 	}

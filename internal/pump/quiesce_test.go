@@ -154,7 +154,7 @@ func TestSerialTakesOneMessageOnlyWhenTheLastIsSettled(t *testing.T) {
 			for n := range ds {
 				p.wantStats(t, Stats{Settling: 1})
 				if got := r.left(); got != len(ds)-1-n {
-					t.Errorf("%d are left with message %d in hand", got, n)
+					t.Errorf("%d are left while message %d settles", got, n)
 				}
 				pass(time.Second)
 			}

@@ -14,14 +14,14 @@ import (
 // renewBatch bounds how many leases one call renews.
 const renewBatch = 100
 
-// errNoAnswer stands for an entry that a driver left out of what Renew returns.
+// errNoAnswer stands for an entry that is missing in the result of a driver's Renew.
 var errNoAnswer = errors.New("the driver gave no result")
 
-// keeper renews the leases of everything that the pump holds. It is used by one goroutine.
+// keeper renews the leases of all deliveries that the pump holds. It is used by one goroutine.
 type keeper struct {
 	*Pump
 	lease   time.Duration
-	pace    backoff.Backoff // of trying again what could not be told
+	pace    backoff.Backoff // of renewals whose result is unknown
 	failing bool
 }
 
@@ -34,8 +34,8 @@ func (p *Pump) keepLeases(ctx context.Context) {
 	}
 }
 
-// untilDue is how long to sleep. What comes in meanwhile is not due before a third of its
-// lease is over, so nobody needs to wake the keeper.
+// untilDue returns the time until the next renewal. A message that arrives meanwhile is not due before a third of its
+// lease is over, so the keeper need not be woken.
 func (k *keeper) untilDue() time.Duration {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -47,7 +47,7 @@ func (k *keeper) untilDue() time.Duration {
 	return max(wait, 0)
 }
 
-// round renews what is due, and what will be soon so as to keep calls few.
+// round renews the leases that are due now or soon: fewer calls.
 func (k *keeper) round(ctx context.Context) {
 	k.loseExpired(ctx)
 	k.mu.Lock()
@@ -68,25 +68,25 @@ func (k *keeper) round(ctx context.Context) {
 
 // renew renews the leases of those in batch that are still held.
 func (k *keeper) renew(ctx context.Context, batch []*Slot) {
-	batch, ds, patience := k.stillHeld(batch)
+	batch, ds, timeout := k.stillHeld(batch)
 	if len(ds) == 0 {
 		return
 	}
-	call, cancel := context.WithTimeout(ctx, patience)
+	call, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	began := k.now()
 	errs := k.renewer.Renew(call, ds)
 	if ctx.Err() != nil {
-		return // everything is settled, and nobody needs the leases any more
+		return // every message is settled, and no lease is needed any more
 	}
 	lost, unknown := k.renewed(batch, errs, began)
 	k.lose(ctx, lost, "the broker says so")
-	k.tell(ctx, unknown)
+	k.log(ctx, unknown)
 }
 
-// stillHeld is what is left of batch by now, with the deliveries and how long to wait for
-// an answer: no longer than the first lease can run out.
-func (k *keeper) stillHeld(batch []*Slot) (held []*Slot, ds []transport.Delivery, patience time.Duration) {
+// stillHeld returns the slots of batch that are still held, their deliveries, and the timeout of the call: the time
+// until the first lease can expire.
+func (k *keeper) stillHeld(batch []*Slot) (held []*Slot, ds []transport.Delivery, timeout time.Duration) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	held = slices.DeleteFunc(batch, func(s *Slot) bool { return s.at < 0 })
@@ -94,15 +94,14 @@ func (k *keeper) stillHeld(batch []*Slot) (held []*Slot, ds []transport.Delivery
 		ds = append(ds, s.delivery)
 	}
 	now := k.now()
-	patience = k.lease / 3
+	timeout = k.lease / 3
 	for _, s := range k.held {
-		patience = min(patience, s.leased+k.lease-now)
+		timeout = min(timeout, s.leased+k.lease-now)
 	}
-	return held, ds, patience
+	return held, ds, timeout
 }
 
-// renewed notes the results of a call that began then: which leases are lost, and what
-// kept others from being renewed.
+// renewed records the results of a call. It returns the slots whose leases are lost, and the first other error.
 func (k *keeper) renewed(batch []*Slot, errs []error, began time.Duration) (lost []*Slot, unknown error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -130,8 +129,8 @@ func (k *keeper) renewed(batch []*Slot, errs []error, began time.Duration) (lost
 	return lost, unknown
 }
 
-// loseExpired loses what has not been renewed for a whole lease. The broker need not say so: it
-// may be away.
+// loseExpired loses the leases that were not renewed for their whole duration. The broker may be unreachable, so its
+// answer is not needed.
 func (k *keeper) loseExpired(ctx context.Context) {
 	k.mu.Lock()
 	now := k.now()
@@ -145,8 +144,8 @@ func (k *keeper) loseExpired(ctx context.Context) {
 	k.lose(ctx, expired, "not renewed in time")
 }
 
-// lose gives up those of ss that are still held: another instance has their messages, or soon
-// will. Handlers are told by their context; what has not started is dropped, and the driver hears of that.
+// lose ends those of ss that are still held: their messages are, or soon will be, delivered to another instance. The
+// contexts of handlers are cancelled; deliveries that have not started are dropped and released.
 func (k *keeper) lose(ctx context.Context, ss []*Slot, reason string) {
 	var lost []*Slot
 	var waiting []transport.Delivery
@@ -154,7 +153,7 @@ func (k *keeper) lose(ctx context.Context, ss []*Slot, reason string) {
 	k.mu.Lock()
 	for _, s := range ss {
 		if s.at < 0 {
-			continue // settled in the meantime, which may be why there was no lease
+			continue // settled in the meantime, which may be the reason
 		}
 		lost = append(lost, s)
 		switch s.state {
@@ -164,7 +163,7 @@ func (k *keeper) lose(ctx context.Context, ss []*Slot, reason string) {
 		case handling:
 			started++
 			k.unhold(s)
-		default: // its settle finds out by itself
+		default: // settling it returns the error
 			k.unhold(s)
 		}
 	}
@@ -176,12 +175,12 @@ func (k *keeper) lose(ctx context.Context, ss []*Slot, reason string) {
 	}
 	k.abandon(ctx, waiting)
 	if started+len(waiting) > 0 {
-		k.cfg.Logger.LogAttrs(ctx, slog.LevelWarn, "leases lost, others will handle the messages",
+		k.cfg.Logger.LogAttrs(ctx, slog.LevelWarn, "leases lost: other instances handle the messages",
 			slog.String("reason", reason), slog.Int("handling", started), slog.Int("waiting", len(waiting)))
 	}
 }
 
-// abandon has the driver forget ds. Nobody waits for it but the end of Run.
+// abandon releases ds in the background. Only the end of Run waits for it.
 func (k *keeper) abandon(ctx context.Context, ds []transport.Delivery) {
 	for _, d := range ds {
 		k.abandoning.Go(func() {
@@ -192,8 +191,8 @@ func (k *keeper) abandon(ctx context.Context, ds []transport.Delivery) {
 	}
 }
 
-// tell logs the first renewal that could not be told, and the first that could again.
-func (k *keeper) tell(ctx context.Context, err error) {
+// log logs the first renewal that fails, and the first that succeeds again.
+func (k *keeper) log(ctx context.Context, err error) {
 	switch {
 	case err != nil && !k.failing:
 		k.cfg.Logger.LogAttrs(ctx, slog.LevelWarn, "renewing leases fails, trying again",
@@ -204,7 +203,7 @@ func (k *keeper) tell(ctx context.Context, err error) {
 	k.failing = err != nil
 }
 
-// hold has the lease of s renewed from now on. Called with mu held.
+// hold begins to renew the lease of s. Called with mu held.
 func (p *Pump) hold(s *Slot, now time.Duration) {
 	if p.renewer == nil {
 		return
@@ -214,7 +213,7 @@ func (p *Pump) hold(s *Slot, now time.Duration) {
 	p.held = append(p.held, s)
 }
 
-// unhold ends that. Called with mu held.
+// unhold stops renewing the lease of s. Called with mu held.
 func (p *Pump) unhold(s *Slot) {
 	if s.at < 0 {
 		return

@@ -98,7 +98,7 @@ func TestOneCallRenewsABoundedNumber(t *testing.T) {
 	})
 }
 
-// losing answers renewals of the given deliveries with ErrLeaseLost.
+// losing fails renewals of some deliveries with ErrLeaseLost.
 func losing(lost ...*delivery) func(context.Context, []transport.Delivery) []error {
 	return func(_ context.Context, ds []transport.Delivery) []error {
 		errs := make([]error, len(ds))
@@ -426,7 +426,7 @@ func TestRunEndsARenewalThatHangsWhenNobodyNeedsIt(t *testing.T) {
 		p.stop()
 		pass(500 * time.Millisecond)
 		if !p.ended() {
-			t.Error("Run waits for a renewal that nobody needs")
+			t.Error("Run waits for a renewal that is not needed")
 		}
 		wantSettledOnce(t, ds)
 		if log.Len() > 0 {

@@ -8,16 +8,14 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// settlesPerSlot bounds how many messages settle beyond those that are handled. One
-// that finds no room keeps its slot.
+// settlesPerSlot bounds the messages that settle beside those that are handled. A message beyond that keeps its slot.
 const settlesPerSlot = 4
 
-// enoughSettles bounds them where there are fewer slots, and the driver prefetches: of a broker
-// that hands out and settles one by one, each of more only takes longer. One that is asked for
-// messages settles at once what has gathered, and gets faster.
+// enoughSettles bounds them where the driver prefetches and there are fewer slots: a broker that settles messages one
+// by one gets slower with more of them. A broker that is asked for messages settles them in batches, and gets faster.
 const enoughSettles = 192
 
-// settles is how many may settle. Called with mu held.
+// settles returns how many messages may settle. Called with mu held.
 func (p *Pump) settles() int {
 	n := settlesPerSlot * p.concurrency
 	if p.cfg.Limits.Prefetch {
@@ -26,20 +24,20 @@ func (p *Pump) settles() int {
 	return n
 }
 
-// Slot is a message's place in the pump. Its methods are safe for concurrent use, and do
-// nothing once Handle has returned. The zero Slot is no place, and its methods do nothing.
+// Slot is a message's place in the pump. Its methods are safe for concurrent use, and do nothing once Handle has
+// returned. The methods of the zero Slot do nothing.
 type Slot struct {
 	pump     *Pump
 	delivery transport.Delivery
-	ctx      context.Context         //nolint:containedctx // given to the handler, by whichever goroutine runs it
+	ctx      context.Context         //nolint:containedctx // passed to the handler by the goroutine that runs it
 	cancel   context.CancelCauseFunc // of ctx; nil without leases
-	since    time.Duration           // when it was received
+	since    time.Duration           // time of receipt
 	size     int64                   // bytes of the message; 0 without a budget
 
 	// The rest is guarded by the pump's mutex.
 	state  state
 	at     int32         // index in the pump's held; -1 when not there
-	leased time.Duration // since when the lease is known to hold
+	leased time.Duration // begin of the lease
 	due    time.Duration // when to renew it
 }
 
@@ -52,8 +50,8 @@ const (
 	gone // settled, or lost before it was started
 )
 
-// Free says that the handlers are done: the next message may start while this one
-// settles. A second call does nothing unless Retake came between.
+// Free ends the handling: the next message may start while this one settles. A second call does nothing unless Retake
+// was called in between.
 func (s *Slot) Free() {
 	p := s.pump
 	if p == nil {
@@ -75,8 +73,8 @@ func (s *Slot) Free() {
 	}
 }
 
-// Retake takes a slot again after Free: the message is to be handled after all. It does not wait
-// for a free one, so the caller sees to it that another message frees its slot at once.
+// Retake takes a slot again after Free. It does not wait for a free one: the caller must free the slot of another
+// message at once.
 func (s *Slot) Retake() {
 	p := s.pump
 	if p == nil {
@@ -91,8 +89,8 @@ func (s *Slot) Retake() {
 	}
 }
 
-// Regain waits for a slot after Free, and gets one before anything that is buffered. It returns the
-// cause of ctx when that ends first, and [ErrStopping] when the pump stops.
+// Regain waits for a slot after Free, and gets one before any buffered message. It returns the cause of ctx when that
+// ends first, and [ErrStopping] when the pump stops.
 func (s *Slot) Regain(ctx context.Context) error {
 	p := s.pump
 	if p == nil {
@@ -103,12 +101,12 @@ func (s *Slot) Regain(ctx context.Context) error {
 		p.mu.Unlock()
 		return nil
 	}
-	in := make(chan struct{})
-	p.regaining = append(p.regaining, regain{s, in})
-	p.letIn()
+	admitted := make(chan struct{})
+	p.regaining = append(p.regaining, regain{s, admitted})
+	p.admit()
 	p.mu.Unlock()
 	select {
-	case <-in:
+	case <-admitted:
 		return nil
 	case <-ctx.Done():
 	case <-p.stopped:
@@ -127,24 +125,24 @@ func (s *Slot) Regain(ctx context.Context) error {
 
 // regain is a message that waits for a slot again.
 type regain struct {
-	slot *Slot
-	in   chan struct{} // closed when it has one
+	slot     *Slot
+	admitted chan struct{} // closed when it has a slot
 }
 
-// letIn gives slots to those that had one before, also while the pump comes to rest: they are
-// what that waits for. Called with mu held.
-func (p *Pump) letIn() {
+// admit gives slots to messages that wait in Regain, also while the pump comes to rest, which waits for them. Called
+// with mu held.
+func (p *Pump) admit() {
 	for len(p.regaining) > 0 && p.handling < p.concurrency {
 		r := p.regaining[0]
 		p.regaining = p.regaining[1:]
 		r.slot.state = handling
 		p.settling--
 		p.handling++
-		close(r.in)
+		close(r.admitted)
 	}
 }
 
-// Age is how long ago the message was received.
+// Age returns the time since the message was received.
 func (s *Slot) Age() time.Duration {
 	if s.pump == nil {
 		return 0
@@ -152,7 +150,7 @@ func (s *Slot) Age() time.Duration {
 	return s.pump.now() - s.since
 }
 
-// Stopping is closed when the pump stops: who waits with a message gives it back.
+// Stopping returns a channel that is closed when the pump stops. A message that waits is released then.
 func (s *Slot) Stopping() <-chan struct{} {
 	if s.pump == nil {
 		return nil
@@ -160,8 +158,8 @@ func (s *Slot) Stopping() <-chan struct{} {
 	return s.pump.stopped
 }
 
-// StopRenewing gives up the lease of the delivery. It is for one that is to be settled before
-// it is handled: otherwise its lease would be found missing, and the handler's context cancelled.
+// StopRenewing stops renewing the lease of the delivery. It is called for a message that is completed before it is
+// handled: otherwise a renewal would fail, and cancel the handler's context.
 func (s *Slot) StopRenewing() {
 	p := s.pump
 	if p == nil {
@@ -172,8 +170,8 @@ func (s *Slot) StopRenewing() {
 	p.mu.Unlock()
 }
 
-// finish takes s out of the pump and returns the next to handle; when there is none,
-// whether the worker is to wait for one, which then comes through more.
+// finish removes s from the pump and returns the next slot to handle. If there is none, it reports whether the worker
+// waits for one from the channel more.
 func (p *Pump) finish(s *Slot, more chan *Slot) (next *Slot, wait bool) {
 	s.end(nil)
 	p.mu.Lock()
@@ -188,8 +186,8 @@ func (p *Pump) finish(s *Slot, more chan *Slot) (next *Slot, wait bool) {
 	return next, wait
 }
 
-// Settled says that the message is settled, while Handle goes on: the message no longer counts, and the next one may
-// start. A second call does nothing.
+// Settled removes the message from the counts while Handle continues: the next message may start. A second call does
+// nothing.
 func (s *Slot) Settled() {
 	p := s.pump
 	if p == nil {
@@ -209,7 +207,7 @@ func (s *Slot) Settled() {
 	}
 }
 
-// leave takes a message out of the count. Called with mu held.
+// leave removes a message from the counts. Called with mu held.
 func (p *Pump) leave(s *Slot) {
 	if s.state == settling {
 		p.settling--
@@ -221,15 +219,14 @@ func (p *Pump) leave(s *Slot) {
 	p.rest()
 }
 
-// end ends the context of s, where it has one of its own. Never called with mu held.
+// end ends the context of s, if it has its own. Never called with mu held.
 func (s *Slot) end(cause error) {
 	if s.cancel != nil {
 		s.cancel(cause)
 	}
 }
 
-// forget lets go of s, which may share its memory with slots that live longer.
-// Called with mu held.
+// forget clears s, which may share its memory with slots that live longer. Called with mu held.
 func (p *Pump) forget(s *Slot) {
 	s.state = gone
 	s.delivery, s.ctx = nil, nil
@@ -237,7 +234,7 @@ func (p *Pump) forget(s *Slot) {
 	p.share.drop(s.size)
 }
 
-// startReady starts what is buffered as far as there are slots.
+// startReady starts buffered messages while there are free slots.
 func (p *Pump) startReady() {
 	for {
 		p.mu.Lock()
@@ -250,9 +247,9 @@ func (p *Pump) startReady() {
 	}
 }
 
-// next takes the first buffered delivery if there is a slot for it. Called with mu held.
+// next removes the first buffered delivery if there is a slot for it. Called with mu held.
 func (p *Pump) next() *Slot {
-	p.letIn()
+	p.admit()
 	if p.releasing || p.quiet != nil || p.buffer.len() == 0 || p.free() <= 0 {
 		return nil
 	}
@@ -262,8 +259,7 @@ func (p *Pump) next() *Slot {
 	return s
 }
 
-// free is how many more may be handled; below 0 after concurrency was lowered. Called
-// with mu held.
+// free returns how many more messages may be handled; below 0 after the concurrency was lowered. Called with mu held.
 func (p *Pump) free() int {
 	out := p.handling + p.settling
 	if p.concurrency == 1 {
@@ -272,7 +268,7 @@ func (p *Pump) free() int {
 	return min(p.concurrency-p.handling, p.concurrency+p.settles()-out)
 }
 
-// wake tells who waits that there is room, or that something ended. Called with mu held.
+// wake wakes the waiting goroutines when there is room, or while the pump stops. Called with mu held.
 func (p *Pump) wake() {
 	switch {
 	case p.phase == stopping:

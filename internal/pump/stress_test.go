@@ -12,7 +12,7 @@ import (
 )
 
 // The clock is real and everything happens at once: concurrency changes, times of rest, outages, lost leases, a
-// stop at any moment. Whatever does, each message ends once.
+// stop at any moment. Each message ends once.
 func TestStressNothingIsLostOrSettledTwice(t *testing.T) {
 	for _, limits := range []transport.Limits{
 		{Prefetch: true},
@@ -102,7 +102,7 @@ func work(ctx context.Context, d time.Duration) {
 	}
 }
 
-// wantNoMoreGoroutines gives goroutines that have done their last step the time to disappear.
+// wantNoMoreGoroutines waits until goroutines that have returned are gone.
 func wantNoMoreGoroutines(t *testing.T, before int) {
 	t.Helper()
 	for range 1000 {

@@ -1,12 +1,11 @@
 package pump
 
-// windowSize returns the window that the receiver is to have: by the number of messages, and by their bytes. Called with mu held.
+// windowSize returns the receiver's window, bounded by the number and by the bytes of messages. Called with mu held.
 func (p *Pump) windowSize() int { return p.share.bound(p, p.countWindow(), p.window) }
 
-// countWindow is how many deliveries the pump lets the driver have out: those that
-// are handled and those that settle, and some that wait behind them in our buffer. Where the driver
-// prefetches, these are as many as are handled, and half of the window is for what is on its way: sent and not here,
-// or done with and waiting for others to be acknowledged together with. Called with mu held.
+// countWindow returns how many deliveries may be in flight: those that are handled, those that settle, and the buffer.
+// Where the driver prefetches, the last part is as large as the concurrency, and the sum is doubled for deliveries on
+// their way and for acknowledgements that wait to be sent together. Called with mu held.
 func (p *Pump) countWindow() int {
 	c := p.concurrency
 	switch {
@@ -23,9 +22,8 @@ func (p *Pump) countWindow() int {
 	}
 }
 
-// giveWindow gives the receiver its window until it has the right one. It is called by who
-// set windowing: the mutex cannot be held over the call, and an older window must not
-// come last.
+// giveWindow sets the receiver's window until it is the right one. It is called by the goroutine that set windowing: mu
+// cannot be held during the call, and an older window must not be set last.
 func (p *Pump) giveWindow() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

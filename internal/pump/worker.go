@@ -2,18 +2,17 @@ package pump
 
 import "sync"
 
-// workers are the goroutines that handle messages. One that has nothing to do is kept for
-// the next message: its stack has grown to what handlers need, and growing a new one
-// for each message costs as much as the rest of the endpoint's work.
+// workers are the goroutines that handle messages. An idle worker is kept for the next message: its stack has grown to
+// the size that handlers need, and growing a new one for each message costs as much as the rest of the endpoint's work.
 type workers struct {
 	all sync.WaitGroup
 
-	// idle are the workers that wait, each for what comes through its channel. The last to come is the
-	// first to go: collecting garbage halves the stack of one that waits. Guarded by the pump's mutex.
+	// idle holds a channel for each waiting worker. The last one is used first, because a garbage collection halves the
+	// stack of a waiting goroutine. Guarded by the pump's mutex.
 	idle []chan *Slot
 }
 
-// start has s handled by a worker that waits, or by a new one. Never called with mu held.
+// start handles s in a waiting worker, or in a new one. Never called with mu held.
 func (p *Pump) start(s *Slot) {
 	p.mu.Lock()
 	var worker chan *Slot
@@ -29,22 +28,21 @@ func (p *Pump) start(s *Slot) {
 	p.workers.all.Go(func() { p.work(s) })
 }
 
-// work handles s, whatever is ready in its place, and whatever comes while it waits.
+// work handles s, then other messages while there are any.
 func (p *Pump) work(s *Slot) {
 	defer func() {
-		if s != nil { // Handle ended the goroutine, by runtime.Goexit: its place goes to another
+		if s != nil { // Handle ended the goroutine by runtime.Goexit
 			p.workers.all.Go(func() { p.work(p.after(s, nil)) })
 		}
 	}()
-	more := make(chan *Slot, 1) // with room: who starts the next does not wait for us
+	more := make(chan *Slot, 1) // with room: start does not wait for the worker
 	for s != nil {
 		p.cfg.Handle(s.ctx, s.delivery, s)
 		s = p.after(s, more)
 	}
 }
 
-// after takes s, which was handled, out of the pump and returns what its worker handles
-// next, if anything: what is ready, or what comes through more.
+// after removes s, which was handled, from the pump and returns the slot that its worker handles next, or nil.
 func (p *Pump) after(s *Slot, more chan *Slot) *Slot {
 	next, wait := p.finish(s, more)
 	p.cfg.Budget.freed(p)
@@ -54,7 +52,7 @@ func (p *Pump) after(s *Slot, more chan *Slot) *Slot {
 	return next
 }
 
-// keep has the worker that listens to more wait for a message, if one more is worth it. Called with mu held.
+// keep reports whether the worker of more waits for another message. Called with mu held.
 func (p *Pump) keep(more chan *Slot) bool {
 	if more == nil || p.phase != running || len(p.workers.idle) >= p.concurrency+p.settles() {
 		return false
@@ -63,7 +61,7 @@ func (p *Pump) keep(more chan *Slot) bool {
 	return true
 }
 
-// endWorkers sends the workers home and waits for them. Nothing may be left to handle.
+// endWorkers ends the workers and waits for them. No message may be left to handle.
 func (p *Pump) endWorkers() {
 	p.mu.Lock()
 	for _, worker := range p.workers.idle {
