@@ -198,7 +198,7 @@ func (a *attempt) fail(ctx context.Context, err error) outcome {
 		return out
 	}
 	if a.throttle(ctx, err) {
-		return throttled{retry: a.throttling.tries <= retriesInPlace}
+		return throttled{retry: a.throttling.turn.Tries <= retriesInPlace}
 	}
 	return failed{err}
 }

@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 
 	"github.com/holdfast-go/holdfast/endpoint/internal/failurelog"
+	"github.com/holdfast-go/holdfast/endpoint/internal/throttle"
 	"github.com/holdfast-go/holdfast/internal/fault"
 	"github.com/holdfast-go/holdfast/internal/pump"
 	"github.com/holdfast-go/holdfast/pipeline"
@@ -28,7 +29,7 @@ type Endpoint struct {
 	recoverability recoverability.Config
 	host           fault.Host
 	failures       *failurelog.Log
-	throttles      throttles
+	limits         throttle.Limits
 	unreturned     atomic.Int32 // calls of Notify functions under way, those given up included
 	notifications  notificationOrder
 
@@ -58,7 +59,7 @@ func New(cfg Config) (*Endpoint, error) {
 	e := &Endpoint{cfg: cfg, types: types, serializers: cfg.Serializers, recoverability: cfg.Recoverability.WithDefaults(), ready: make(chan struct{}), ended: make(chan struct{})}
 	memory := e.recoverability.Memory
 	e.failures = failurelog.New(max(memory.Messages, 8*cfg.Concurrency), memory.Bytes)
-	e.throttles = newThrottles(cfg.Recoverability.RateLimit, types)
+	e.limits = throttle.New(cfg.Recoverability.RateLimit, types.names())
 	machine := machineName()
 	e.host = fault.Host{
 		Endpoint: cfg.Name, Machine: machine, HostID: hostID(cfg.Name, machine), DisplayName: cfg.Instance,

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/holdfast-go/holdfast/endpoint/internal/throttle"
 	"github.com/holdfast-go/holdfast/internal/pump"
 )
 
@@ -55,7 +56,7 @@ func (e *Endpoint) Health() Health {
 		h.bad("Run is starting")
 	default:
 		live.addTo(&h)
-		e.throttles.addTo(&h)
+		h.addLimits(&e.limits)
 	}
 	h.Ready = len(h.Reasons) == 0
 	return h
@@ -95,12 +96,13 @@ type RateLimitHealth struct {
 	Failures int       `json:"failures"` // in a row
 }
 
-func (t *throttles) addTo(h *Health) {
-	t.each(func(t *throttle, since time.Time, failures int) {
-		h.RateLimits = append(h.RateLimits, RateLimitHealth{t.ofType, since, failures})
+// addLimits adds the rate limits in force.
+func (h *Health) addLimits(l *throttle.Limits) {
+	l.Each(func(l *throttle.Limit, since time.Time, failures int) {
+		h.RateLimits = append(h.RateLimits, RateLimitHealth{l.Type, since, failures})
 		what := "messages"
-		if t.ofType != "" {
-			what = fmt.Sprintf("messages of type %q", t.ofType)
+		if l.Type != "" {
+			what = fmt.Sprintf("messages of type %q", l.Type)
 		}
 		h.bad("%s are attempted one at a time since %s, after failures in a row", what, since.UTC().Format(time.RFC3339))
 	})

@@ -150,6 +150,15 @@ func (r *registry) named(enclosed string) (first *messageType, calls []call) {
 	return first, calls
 }
 
+// names returns the names of all types.
+func (r *registry) names() []string {
+	names := make([]string, len(r.all))
+	for i, t := range r.all {
+		names[i] = t.name
+	}
+	return names
+}
+
 // merge is calls and those of more by other handlers, in the order of the Config. A handler of an
 // interface is called once, with the first type that implements it.
 func merge(calls, more []call) []call {
