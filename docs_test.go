@@ -5,11 +5,13 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"io/fs"
 	"os"
 	"path"
 	"path/filepath"
 	"reflect"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -201,4 +203,56 @@ func testsByFolder(t *testing.T) map[string]bool {
 		}
 	}
 	return tests
+}
+
+// The page on architecture names files: each has to exist, and every file of package endpoint and every package has to be named.
+func TestTheArchitecturePageMatchesTheTree(t *testing.T) {
+	text := page(t, "docs/architecture.md")
+	files := goFiles(t)
+	for _, named := range regexp.MustCompile("`([\\w/.-]+\\.go)`").FindAllStringSubmatch(text, -1) {
+		if name := named[1]; !slices.ContainsFunc(files, func(f string) bool { return f == name || strings.HasSuffix(f, "/"+name) }) {
+			t.Errorf("docs/architecture.md names %s, which does not exist", name)
+		}
+	}
+	_, fileMap, _ := strings.Cut(text, "## File map")
+	for _, f := range files {
+		folder, name := path.Split(f)
+		switch {
+		case folder == "endpoint/" && !regexp.MustCompile("[`/]"+regexp.QuoteMeta(name)+"`").MatchString(fileMap):
+			t.Errorf("docs/architecture.md: the file map leaves %s out", f)
+		case !mapped(fileMap, path.Clean(folder)):
+			t.Errorf("docs/architecture.md: the file map leaves the package %s out", folder)
+		}
+	}
+}
+
+// mapped reports whether the file map names a folder, or one above it other than endpoint and transport.
+func mapped(fileMap, folder string) bool {
+	for ; folder != "."; folder = path.Dir(folder) {
+		if strings.Contains(fileMap, "`"+folder+"/") || strings.Contains(fileMap, "`"+folder+"`") {
+			return true
+		}
+	}
+	return false
+}
+
+// goFiles returns the Go files that are no tests, but those of test data.
+func goFiles(t *testing.T) (files []string) {
+	t.Helper()
+	err := filepath.WalkDir(".", func(file string, entry fs.DirEntry, err error) error {
+		name := entry.Name()
+		switch {
+		case err != nil:
+			return err
+		case entry.IsDir() && file != "." && (strings.HasPrefix(name, ".") || name == "testdata" || name == "node"):
+			return filepath.SkipDir
+		case strings.HasSuffix(name, ".go") && !strings.HasSuffix(name, "_test.go") && strings.Contains(file, "/"):
+			files = append(files, filepath.ToSlash(file))
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return files
 }
