@@ -101,7 +101,7 @@ export class Queue extends Entrance {
     if (this.#pumping) return;
     this.#pumping = true;
     try {
-      for (let consumer; (consumer = this.#next()) && this.#ready.first();) this.handOut(this.#ready.take(), consumer);
+      for (let consumer; (consumer = this.#next()) && this.#ready.first();) this.deliver(this.#ready.take(), consumer);
     } finally {
       this.#pumping = false;
     }
@@ -115,7 +115,7 @@ export class Queue extends Entrance {
     return undefined;
   }
 
-  handOut(message, consumer) {
+  deliver(message, consumer) {
     this.accessedAt = Date.now();
     if (consumer.deletes) {
       consumer.deliver(message, undefined);

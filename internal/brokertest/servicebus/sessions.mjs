@@ -114,7 +114,7 @@ class Session {
   }
 
   pump() {
-    while (this.consumer?.hungry() && this.ready.first()) this.queue.handOut(this.ready.take(), this.consumer);
+    while (this.consumer?.hungry() && this.ready.first()) this.queue.deliver(this.ready.take(), this.consumer);
   }
 
   // expire is called when the lock's time is over.
