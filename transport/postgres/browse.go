@@ -12,7 +12,7 @@ import (
 
 // Last implements [tablequeue.Browsing].
 func (s *store) Last(ctx context.Context, queue string) (last int64, err error) {
-	rows, err := s.query(ctx, s.writes, `SELECT seq FROM `+s.table(queue).quoted+` ORDER BY seq DESC LIMIT 1`)
+	rows, err := s.query(ctx, s.writes, lazily, `SELECT seq FROM `+s.table(queue).quoted+` ORDER BY seq DESC LIMIT 1`)
 	if err == nil {
 		_, err = pgx.ForEachRow(rows, []any{&last}, func() error { return nil })
 	}
@@ -26,7 +26,7 @@ var errPageFull = errors.New("enough bytes for a page")
 
 // Browse implements [tablequeue.Browsing].
 func (s *store) Browse(ctx context.Context, p tablequeue.Page) (found []tablequeue.Claimed, err error) {
-	rows, err := s.query(ctx, s.writes, `SELECT seq, id, headers, body, delivery_count FROM `+s.table(p.Queue).quoted+`
+	rows, err := s.query(ctx, s.writes, lazily, `SELECT seq, id, headers, body, delivery_count FROM `+s.table(p.Queue).quoted+`
 WHERE seq > $1 AND seq <= $2 AND (expires IS NULL OR expires > now() AT TIME ZONE 'UTC') ORDER BY seq LIMIT $3`, p.After, p.Last, p.Limit)
 	if err == nil {
 		var row tablequeue.Claimed
@@ -61,7 +61,7 @@ func (s *store) Take(ctx context.Context, u *tablequeue.Unit) error {
 }
 
 func (s *store) take(ctx context.Context, u *tablequeue.Unit) error {
-	b := s.batch(false)
+	b := s.batch(writing)
 	b.Queue(s.table(u.Queue).take, u.Lease.ID, u.Lease.Seq)
 	s.queue(b, s.groups([]*tablequeue.Unit{u})[0])
 	if err := s.send(ctx, b); err != nil {

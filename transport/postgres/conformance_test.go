@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast/internal/brokertest"
 	"github.com/holdfast-go/holdfast/transport"
@@ -55,6 +56,26 @@ func TestConformanceThroughPgBouncer(t *testing.T) {
 			proxy := brokertest.NewProxy(t, host(t, pooled))
 			return through(proxy.URL(t, pooled), 2*time.Second)(t), proxy
 		},
+	})
+}
+
+// The same on a pool of the caller's, which is as small as is common.
+func TestConformanceOnAPoolOfFour(t *testing.T) {
+	p := harness{url: brokertest.Postgres(t)}
+	pool, err := pgxpool.New(t.Context(), p.url+"&pool_max_conns=4")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	on := func(lease time.Duration) func(testing.TB) transport.Transport {
+		return func(t testing.TB) transport.Transport {
+			tr := p.schema(lease)(t).(*postgres.Transport)
+			tr.URL, tr.Pool = "", pool
+			return tr
+		}
+	}
+	transporttest.Run(t, transporttest.Harness{
+		Open: on(0), ShortLease: on(time.Second), PutUndecodable: p.putUndecodable, Begin: p.begin,
 	})
 }
 

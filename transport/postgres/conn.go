@@ -33,6 +33,7 @@ type store struct {
 	release  func() error  // returns the connections
 	self     string        // what its own notifications begin with
 	handlers *pgxpool.Pool // handlers' transactions
+	txs      slots         // MaxTx of them, where handlers is the caller's pool; else nil
 	sockets  sockets       // of handlers
 
 	tables     dialect.Memo[*table] // by queue
@@ -50,11 +51,14 @@ type settings struct {
 }
 
 // openStore connects, or shares the connections of other stores with the same address.
-func openStore(ctx context.Context, cfg *pgxpool.Config, listening *pgx.ConnConfig, set settings) (*store, error) {
+func openStore(ctx context.Context, cfg, listening *pgxpool.Config, set settings) (*store, error) {
 	s := &store{
 		settings: set,
 		self:     fmt.Sprintf("%016x", rand.Uint64()),
 		open:     map[*handlerTx]struct{}{},
+	}
+	if ctx.Err() != nil { // which shared connections would not notice
+		return nil, fmt.Errorf("postgres: connect: %w", context.Cause(ctx))
 	}
 	name := "holdfast " + set.Endpoint
 	common := name
@@ -63,10 +67,14 @@ func openStore(ctx context.Context, cfg *pgxpool.Config, listening *pgx.ConnConf
 	}
 	var err error
 	s.connections, s.release, err = transport.Share(set.shared, set.address, func() (*connections, error) {
-		return openConnections(ctx, cfg, listening, set.address.pooled, set.shared != nil, common)
+		return openConnections(ctx, cfg, listening, set, common)
 	})
 	if err != nil {
 		return nil, err
+	}
+	if s.callers != nil {
+		s.handlers, s.txs = s.callers, make(slots, s.MaxTx)
+		return s, nil
 	}
 	if s.handlers, err = pgxpool.NewWithConfig(ctx, s.handlersConfig(cfg, name)); err != nil {
 		return nil, errors.Join(fmt.Errorf("postgres: %w", err), s.release())
@@ -97,6 +105,8 @@ func (s *store) Close() error {
 	}
 	s.commits.close()
 	defer time.AfterFunc(goodbye, s.sockets.cut).Stop()
-	s.handlers.Close()
+	if s.callers == nil {
+		s.handlers.Close()
+	}
 	return s.release()
 }

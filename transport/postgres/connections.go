@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast/internal/tablequeue/dialect"
+	"github.com/holdfast-go/holdfast/transport"
 )
 
 const (
@@ -26,9 +27,21 @@ const (
 
 // address says which connections are the same.
 type address struct {
+	pool           *pgxpool.Pool // the caller's, or nil
 	url, listenURL string
 	pooled         bool
 }
+
+// pools are the connections on pools of callers, so that endpoints with the same pool leave each other connections.
+var pools transport.Shared
+
+const (
+	// poolReserve is the number of a caller's connections that transactions of handlers leave free for claims and writes.
+	poolReserve = 2
+	minPool     = poolReserve + 1
+	// poolRenewals is the number of connections for renewals beside a caller's pool.
+	poolRenewals = 2
+)
 
 // connections are the engine's connections to a server. The endpoints that one RunAll runs on one address share them. The
 // transactions of handlers have others.
@@ -41,44 +54,52 @@ type connections struct {
 	writes    *pgxpool.Pool // may not
 	listener  *listener     // nil where that is not possible
 	sockets   sockets
+	callers   *pgxpool.Pool // the caller's pool, which is leases and writes too; or nil
+	slots     slots         // of callers, for transactions of handlers
 }
 
 // openConnections connects once, to fail early. name is shown in pg_stat_activity.
-func openConnections(ctx context.Context, cfg *pgxpool.Config, listening *pgx.ConnConfig, pooled, shared bool, name string) (*connections, error) {
-	c := &connections{pooled: pooled}
+func openConnections(ctx context.Context, cfg, listening *pgxpool.Config, set settings, name string) (*connections, error) {
+	c := &connections{pooled: set.address.pooled || set.address.pool != nil, callers: set.address.pool}
 	cfg = cfg.Copy()
-	if pooled {
+	if set.address.pooled {
 		cfg.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec
 	}
 	cfg.ConnConfig.DialFunc = c.sockets.dial(cfg.ConnConfig.DialFunc)
 	if listening != nil {
-		listening.DialFunc = cfg.ConnConfig.DialFunc
-		setDefault(listening.RuntimeParams, "application_name", name)
+		listening.ConnConfig.DialFunc = cfg.ConnConfig.DialFunc
+		setDefault(listening.ConnConfig.RuntimeParams, "application_name", name)
 		c.listener = newListener(listening)
 	}
-	most, renewals := ownPool, ownRenewals
-	if shared {
-		most, renewals = sharedPool, sharedRenewals
-	}
-	for _, pool := range []struct {
-		p   **pgxpool.Pool
-		cfg *pgxpool.Config
-	}{
-		{&c.leases, c.claimsConfig(cfg, name, most)},
-		{&c.renewals, c.lazyConfig(cfg, name, renewals)},
-		{&c.writes, c.writesConfig(cfg, name, most)},
-	} {
-		var err error
-		if *pool.p, err = pgxpool.NewWithConfig(ctx, pool.cfg); err != nil {
-			_ = c.Close()
-			return nil, fmt.Errorf("postgres: %w", err)
-		}
+	if err := c.openPools(ctx, cfg, set, name); err != nil {
+		_ = c.Close()
+		return nil, fmt.Errorf("postgres: %w", err)
 	}
 	if err := c.connect(ctx); err != nil {
 		_ = c.Close()
 		return nil, fmt.Errorf("postgres: connect: %w", err)
 	}
 	return c, nil
+}
+
+func (c *connections) openPools(ctx context.Context, cfg *pgxpool.Config, set settings, name string) (err error) {
+	if c.callers != nil {
+		c.leases, c.writes, c.slots = c.callers, c.callers, make(slots, cfg.MaxConns-poolReserve)
+		c.renewals, err = pgxpool.NewWithConfig(ctx, c.lazyConfig(cfg, name, poolRenewals))
+		return err
+	}
+	most, renewals := ownPool, ownRenewals
+	if set.shared != nil {
+		most, renewals = sharedPool, sharedRenewals
+	}
+	if c.leases, err = pgxpool.NewWithConfig(ctx, c.claimsConfig(cfg, name, most)); err != nil {
+		return err
+	}
+	if c.renewals, err = pgxpool.NewWithConfig(ctx, c.lazyConfig(cfg, name, renewals)); err != nil {
+		return err
+	}
+	c.writes, err = pgxpool.NewWithConfig(ctx, c.writesConfig(cfg, name, most))
+	return err
 }
 
 // connect asks in one round trip whether there is a server, and which database it has given us:
@@ -97,7 +118,9 @@ func (c *connections) engineConfig(cfg *pgxpool.Config, name string, most int) *
 	own := cfg.Copy()
 	own.MaxConns, own.MinConns, own.MinIdleConns = int32(most), 0, 0 //nolint:gosec // a constant
 	own.ShouldPing = idleLong
-	own.AfterConnect = c.prepare
+	if !c.pooled {
+		own.AfterConnect = c.prepare
+	}
 	p := own.ConnConfig.RuntimeParams
 	setDefault(p, "application_name", name)
 	if c.pooled {
@@ -112,9 +135,6 @@ func (c *connections) engineConfig(cfg *pgxpool.Config, name string, most int) *
 
 // prepare makes a connection one of the engine's, whose statements do not conflict where sessions begin at another level.
 func (c *connections) prepare(ctx context.Context, conn *pgx.Conn) error {
-	if c.pooled {
-		return nil
-	}
 	useArrays(conn.TypeMap())
 	if !c.snapshots {
 		return nil
@@ -180,7 +200,7 @@ func (c *connections) Close() error {
 		c.listener.Close()
 	}
 	for _, pool := range []*pgxpool.Pool{c.leases, c.renewals, c.writes} {
-		if pool != nil {
+		if pool != nil && pool != c.callers {
 			pool.Close()
 		}
 	}

@@ -24,7 +24,7 @@ func (s *store) Flush(ctx context.Context, units []*tablequeue.Unit) error {
 // flush is Flush, after what prepare adds to the batch.
 func (s *store) flush(ctx context.Context, units []*tablequeue.Unit, prepare func(*pgx.Batch)) error {
 	return s.knowing(ctx, units, func() error {
-		b := s.batch(false)
+		b := s.batch(writing)
 		prepare(b)
 		for _, g := range s.groups(units) {
 			s.queue(b, g)

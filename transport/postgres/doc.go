@@ -19,7 +19,8 @@
 // [Transport.Script] prints. Afterwards the user needs select, insert, update and delete on them, and no more. Each
 // process holds up to five connections for its own statements, one that listens for notifications, and one per
 // transaction of a handler. The first five set planner options when they start; behind a proxy that pools
-// transactions, set [Transport.Pooled].
+// transactions, set [Transport.Pooled]. With a pool of the caller's, [Transport.Pool], the driver adds only the connections
+// that listen and renew leases.
 //
 // # Beside NServiceBus
 //

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 // listenTimeout bounds what a listener asks of the server.
@@ -15,7 +16,7 @@ const listenTimeout = 10 * time.Second
 
 // A listener hears notifications for several stores on one connection, which is open as long as one of them listens.
 type listener struct {
-	config  *pgx.ConnConfig
+	config  *pgxpool.Config // for one connection
 	life    context.Context //nolint:containedctx // ends with Close
 	end     context.CancelFunc
 	session sync.WaitGroup // the goroutine that has the connection
@@ -35,7 +36,7 @@ type hearer struct {
 	broken  chan error           // has room for why no more arrive
 }
 
-func newListener(config *pgx.ConnConfig) *listener {
+func newListener(config *pgxpool.Config) *listener {
 	l := &listener{config: config}
 	l.life, l.end = context.WithCancel(context.Background())
 	return l
@@ -87,7 +88,13 @@ func (l *listener) run() {
 func (l *listener) connect() (*pgx.Conn, error) {
 	ctx, cancel := context.WithTimeout(l.life, listenTimeout)
 	defer cancel()
-	return pgx.ConnectConfig(ctx, l.config)
+	config := l.config.ConnConfig.Copy()
+	if l.config.BeforeConnect != nil {
+		if err := l.config.BeforeConnect(ctx, config); err != nil {
+			return nil, err
+		}
+	}
+	return pgx.ConnectConfig(ctx, config)
 }
 
 // hear passes notifications on. It returns nil when no hearer is left.

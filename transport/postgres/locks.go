@@ -66,7 +66,7 @@ WHERE seq = ANY ($1::bigint[]) AND lease_id IS NULL AND visible_at > now()`
 
 // Hasten implements [tablequeue.Locks].
 func (s *store) Hasten(ctx context.Context, queue string, seqs []int64) error {
-	b := s.batch(false)
+	b := s.batch(writing)
 	b.Queue(hasten(s.table(queue)), seqs)
 	if err := s.send(ctx, b); err != nil {
 		return s.failed(fmt.Sprintf("make rows of queue %q visible", queue), err)

@@ -28,14 +28,18 @@ var planning = func() string {
 	return text
 }()
 
-// batch is one for the engine's statements. What is lazy may be forgotten when the server crashes, and has no lock to
-// wait for.
-func (s *store) batch(lazy bool) *pgx.Batch {
+// The settings of a batch, as the connections of each purpose have them where no proxy is in the way.
+var (
+	lazily   = planning + ", set_config('synchronous_commit', 'off', true)"
+	claiming = lazily + ", set_config('lock_timeout', '" + claimLockWait + "', true)"
+	writing  = planning + ", set_config('lock_timeout', '" + dialect.LockWait + "', true)"
+)
+
+// batch returns a batch for statements of the engine, which sets the settings where the session does not have them.
+func (s *store) batch(settings string) *pgx.Batch {
 	var b pgx.Batch
-	if s.pooled && lazy {
-		b.Queue(planning + ", set_config('synchronous_commit', 'off', true)")
-	} else if s.pooled {
-		b.Queue(planning + ", set_config('lock_timeout', '" + dialect.LockWait + "', true)")
+	if s.pooled {
+		b.Queue(settings)
 	}
 	return &b
 }
@@ -53,7 +57,7 @@ func (s *store) execute(ctx context.Context, sql string, args ...any) (pgconn.Co
 	if !s.pooled {
 		return s.writes.Exec(ctx, sql, args...)
 	}
-	b := s.batch(false)
+	b := s.batch(writing)
 	b.Queue(sql, plain(args)...)
 	results := s.writes.SendBatch(ctx, b)
 	_, err := results.Exec()
@@ -64,12 +68,12 @@ func (s *store) execute(ctx context.Context, sql string, args ...any) (pgconn.Co
 	return tag, errors.Join(err, results.Close())
 }
 
-// query asks in a batch where that is needed. pool is that of what may be forgotten.
-func (s *store) query(ctx context.Context, pool *pgxpool.Pool, sql string, args ...any) (pgx.Rows, error) {
+// query executes a statement on a connection of pool, in a batch with settings where that is needed.
+func (s *store) query(ctx context.Context, pool *pgxpool.Pool, settings, sql string, args ...any) (pgx.Rows, error) {
 	if !s.pooled {
 		return pool.Query(ctx, sql, args...)
 	}
-	b := s.batch(true)
+	b := s.batch(settings)
 	b.Queue(sql, plain(args)...)
 	results := pool.SendBatch(ctx, b)
 	if _, err := results.Exec(); err != nil {

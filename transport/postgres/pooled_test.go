@@ -47,7 +47,7 @@ func TestAPooledConnectionKeepsNothingInItsSessions(t *testing.T) {
 	ok(t, s.Notify(t.Context(), []string{"in"}))
 	ok(t, s.Sweep(t.Context()))
 	for name, pool := range map[string]*pgxpool.Pool{"leases": s.leases, "writes": s.writes, "handlers": s.handlers} {
-		b := s.batch(true)
+		b := s.batch(lazily)
 		b.Queue("SELECT 1")
 		ok(t, pool.SendBatch(t.Context(), b).Close())
 		var prepared int
@@ -64,7 +64,7 @@ func TestAPooledConnectionKeepsNothingInItsSessions(t *testing.T) {
 func TestAPooledStatementIsPlannedWithTheEnginesSettings(t *testing.T) {
 	w := newWorld(t)
 	s := w.pooled()
-	b := s.batch(true)
+	b := s.batch(lazily)
 	var seqscan, commit string
 	b.Queue(`SELECT current_setting('enable_seqscan'), current_setting('synchronous_commit')`).QueryRow(func(row pgx.Row) error {
 		return row.Scan(&seqscan, &commit)

@@ -21,7 +21,7 @@ func (s *store) Claim(ctx context.Context, c tablequeue.Claim, into []tablequeue
 	t := s.table(c.Queue)
 	from, all := t.front.begin(time.Now())
 	maxBytes := cmp.Or(c.MaxBytes, math.MaxInt64)
-	rows, err := s.query(ctx, s.leases, t.claim, c.Limit, c.For.Microseconds(), c.Lease, c.Owner, from.visibleAt, from.seq, maxBytes)
+	rows, err := s.query(ctx, s.leases, claiming, t.claim, c.Limit, c.For.Microseconds(), c.Lease, c.Owner, from.visibleAt, from.seq, maxBytes)
 	if err == nil {
 		var due int64
 		to := []any{&row.Seq, &row.ID, &row.Headers, &row.Body, &row.Count, &row.Expired, &due}
@@ -49,7 +49,7 @@ func (s *store) Renew(ctx context.Context, queue string, leases []tablequeue.Lea
 	for i, l := range leases {
 		seqs[i], ids[i], lost[i] = number(l.Seq), number(l.ID), true
 	}
-	rows, err := s.query(ctx, s.renewals, s.table(queue).renew, d.Microseconds(), seqs, ids)
+	rows, err := s.query(ctx, s.renewals, lazily, s.table(queue).renew, d.Microseconds(), seqs, ids)
 	if err == nil {
 		err = eachHit(rows, func(i int) { lost[i] = false })
 	}

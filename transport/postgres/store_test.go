@@ -8,16 +8,13 @@ import (
 )
 
 func TestTheStoreDoesWhatTheEngineExpects(t *testing.T) {
-	for name, pooled := range map[string]bool{"prepared": false, "pooled": true} {
+	for name, open := range map[string]func(w *world) *store{
+		"prepared": (*world).store, "pooled": (*world).pooled, "a caller's pool": (*world).onPool,
+	} {
 		t.Run(name, func(t *testing.T) {
 			var worlds testingWorlds
 			storetest.Run(t, storetest.Harness{
-				Open: func(t testing.TB) tablequeue.Store {
-					if w := worlds.of(t); pooled {
-						return w.pooled()
-					}
-					return worlds.of(t).store()
-				},
+				Open: func(t testing.TB) tablequeue.Store { return open(worlds.of(t)) },
 				Due: func(t testing.TB) {
 					worlds.of(t).exec(`UPDATE %sholdfast_tables SET swept_at = swept_at - interval '1 hour'`)
 				},

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast/internal/tablequeue"
 	"github.com/holdfast-go/holdfast/internal/tablequeue/dialect"
@@ -22,9 +22,15 @@ const MaxBody = dialect.MaxBody
 // Transport is the transport on PostgreSQL. It may be copied before use and opened
 // several times.
 type Transport struct {
-	// URL says where the database is, as a URL or as "key=value" pairs. Required. What it leaves out
-	// comes from the PG* environment variables.
+	// URL says where the database is, as a URL or as "key=value" pairs. What it leaves out comes from the PG* environment
+	// variables. Required unless Pool is set.
 	URL string
+	// Pool is used instead of connections to URL. The caller owns it: it is open for as long as an endpoint uses it, and
+	// closed by the caller afterwards. The driver takes at most Pool's MaxConns less two for transactions of handlers, so
+	// MaxConns is at least 3. It adds connections of its own, made from Pool's configuration with its BeforeConnect and
+	// its tracer: one that listens, and up to two that renew leases, for which neither a handler nor the caller leaves
+	// no connection.
+	Pool *pgxpool.Pool
 	// Schema holds the queue tables. Empty: public. Endpoints that send to each
 	// other share it.
 	Schema string
@@ -34,7 +40,7 @@ type Transport struct {
 	// MaxTx is how many transactions of handlers may be open at once; further handlers
 	// wait for one. Each has a connection. 0: 32.
 	MaxTx int
-	// Pooled says that URL leads to a proxy that pools transactions, such as pgbouncer with
+	// Pooled says that URL or Pool leads to a proxy that pools transactions, such as pgbouncer with
 	// pool_mode transaction: nothing is then kept in a session, and no statement is prepared.
 	Pooled bool
 	// ListenURL is where to listen for notifications: with Pooled, past the proxy. Empty: URL, but
@@ -55,33 +61,48 @@ func (p *Transport) Open(ctx context.Context, env transport.Env) (transport.Conn
 }
 
 func (p *Transport) store(ctx context.Context, env transport.Env) (*store, error) {
-	if p.URL == "" {
-		return nil, errors.New("postgres: URL is empty: set Transport.URL")
-	}
 	set, err := p.settings(env)
 	if err != nil {
 		return nil, err
 	}
-	cfg, err := parse(p.URL)
+	cfg, err := p.config()
 	if err != nil {
 		return nil, fmt.Errorf("postgres: %w", err)
 	}
-	var listener *pgx.ConnConfig
+	var listening *pgxpool.Config
 	switch {
 	case p.ListenURL != "":
-		at, err := parse(p.ListenURL)
-		if err != nil {
+		if listening, err = parse(p.ListenURL); err != nil {
 			return nil, fmt.Errorf("postgres: ListenURL: %w", err)
 		}
-		listener = at.ConnConfig
 	case !p.Pooled:
-		listener = cfg.ConnConfig.Copy()
+		listening = cfg.Copy()
 	}
-	return openStore(ctx, cfg, listener, set)
+	return openStore(ctx, cfg, listening, set)
+}
+
+func (p *Transport) config() (*pgxpool.Config, error) {
+	switch {
+	case p.Pool != nil && p.URL != "":
+		return nil, errors.New("both URL and Pool are set: set one of them")
+	case p.Pool != nil:
+		cfg := p.Pool.Config()
+		if cfg.MaxConns < minPool {
+			return nil, fmt.Errorf("the pool has MaxConns %d: want at least %d", cfg.MaxConns, minPool)
+		}
+		return cfg, nil
+	case p.URL == "":
+		return nil, errors.New("URL is empty: set Transport.URL, or Transport.Pool")
+	}
+	return parse(p.URL)
 }
 
 func (p *Transport) settings(env transport.Env) (settings, error) {
 	own := dialect.Settings{Schema: p.Schema, MaxTx: p.MaxTx, Endpoint: env.Endpoint, Routing: p.SubscriptionRouting}
 	own, err := own.Complete("postgres", p.Lease, "public", checkName)
-	return settings{Settings: own, address: address{p.URL, p.ListenURL, p.Pooled}, shared: env.Shared}, err
+	set := settings{Settings: own, address: address{p.Pool, p.URL, p.ListenURL, p.Pooled}, shared: env.Shared}
+	if p.Pool != nil {
+		set.shared = &pools
+	}
+	return set, err
 }

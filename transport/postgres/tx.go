@@ -26,16 +26,65 @@ type handlerTx struct {
 // Begin implements [tablequeue.Transactor]. It waits for a connection; the transaction begins
 // with its first statement.
 func (s *store) Begin(ctx context.Context) (tablequeue.StoreTx, error) {
-	conn, err := s.handlers.Acquire(ctx)
+	conn, err := s.acquire(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("postgres: begin: %w", err)
 	}
 	h := &handlerTx{store: s, conn: conn, user: &userTx{conn: conn.Conn()}}
 	if !s.opened(h) {
-		conn.Release()
+		s.putBack(conn)
 		return nil, transport.ErrClosed
 	}
 	return h, nil
+}
+
+// acquire takes a connection for a handler's transaction. Of a caller's pool it leaves the rest to claims and writes:
+// a handler that sends outside its transaction would otherwise wait for connections that only handlers have.
+func (s *store) acquire(ctx context.Context) (*pgxpool.Conn, error) {
+	if err := s.txs.take(ctx); err != nil {
+		return nil, err
+	}
+	if err := s.slots.take(ctx); err != nil {
+		s.txs.free()
+		return nil, err
+	}
+	conn, err := s.handlers.Acquire(ctx)
+	if err != nil {
+		s.freeSlot()
+	}
+	return conn, err
+}
+
+// putBack returns a connection that acquire took.
+func (s *store) putBack(conn *pgxpool.Conn) {
+	conn.Release() // which closes it unless the transaction has ended
+	s.freeSlot()
+}
+
+func (s *store) freeSlot() {
+	s.slots.free()
+	s.txs.free()
+}
+
+// slots bounds a number of connections. nil is no bound.
+type slots chan struct{}
+
+func (s slots) take(ctx context.Context) error {
+	if s == nil {
+		return nil
+	}
+	select {
+	case s <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func (s slots) free() {
+	if s != nil {
+		<-s
+	}
 }
 
 // opened remembers tx, so that Close can end it.
@@ -69,7 +118,7 @@ func (h *handlerTx) Complete(ctx context.Context, u *tablequeue.Unit) error {
 	if conn == nil {
 		return errOver
 	}
-	defer conn.Release() // which closes it unless the transaction has ended
+	defer h.store.putBack(conn)
 	h.user.over = true
 	switch {
 	case errors.Is(h.user.err, transport.ErrLeaseLost):
@@ -158,7 +207,7 @@ func (h *handlerTx) Rollback(ctx context.Context) error {
 	if conn == nil {
 		return nil
 	}
-	defer conn.Release()
+	defer h.store.putBack(conn)
 	h.user.over = true
 	if h.user.tx == nil || conn.Conn().IsClosed() { // the server rolls back what its connection was lost with
 		return nil
@@ -173,5 +222,6 @@ func (h *handlerTx) Rollback(ctx context.Context) error {
 func (h *handlerTx) abort() {
 	if conn := h.take(); conn != nil {
 		_ = conn.Hijack().PgConn().Conn().Close()
+		h.store.freeSlot()
 	}
 }

@@ -11,8 +11,6 @@ import (
 	"testing"
 	"time"
 
-	mssql "github.com/microsoft/go-mssqldb"
-
 	"github.com/holdfast-go/holdfast/internal/tablequeue"
 	"github.com/holdfast-go/holdfast/internal/tablequeue/dialect"
 	"github.com/holdfast-go/holdfast/internal/tablequeue/storetest"
@@ -75,9 +73,9 @@ func (w *world) store(routing string) *store {
 	m := Transport{URL: testURL(w.t), Schema: w.schema, SubscriptionRouting: routing}
 	set, err := m.settings("test")
 	ok(w.t, err)
-	cfg, err := m.config(transport.Env{Endpoint: "test"})
+	opens, err := m.connector(transport.Env{Endpoint: "test"})
 	ok(w.t, err)
-	s := newStore(connector{mssql.NewConnectorConfig(cfg)}, set)
+	s := newStore(connector{opens}, set)
 	w.t.Cleanup(func() { _ = s.Close() })
 	ok(w.t, s.connect(w.t.Context()))
 	return s

@@ -457,6 +457,21 @@ func TestOpensOnlyWhatItUnderstands(t *testing.T) {
 	}
 }
 
+func TestAConnectorOpensTheConnections(t *testing.T) {
+	f := &fakeServer{answers: map[string]answer{databaseAndLevel: rowsOf([]driver.Value{"shop", int64(130)})}}
+	c, err := (&Transport{Connector: f}).Open(t.Context(), transport.Env{})
+	ok(t, err)
+	_, err = c.Dispatch(t.Context(), []transport.Operation{{Queue: "out", Message: &transport.Message{ID: "a"}}})
+	if err == nil || !strings.Contains(err.Error(), "0 of 1 rows were inserted") {
+		t.Errorf("the fake server answered %v", err)
+	}
+	ok(t, c.Close())
+	_, err = (&Transport{Connector: f, URL: "sqlserver://h"}).Open(t.Context(), transport.Env{})
+	if err == nil || !strings.Contains(err.Error(), "set one of them") {
+		t.Errorf("both URL and Connector: %v", err)
+	}
+}
+
 func TestNamesItsConnections(t *testing.T) {
 	for url, want := range map[string]string{
 		"sqlserver://h":              "holdfast billing",

@@ -3,6 +3,7 @@ package sqlserver
 import (
 	"context"
 	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"fmt"
 	"time"
@@ -24,9 +25,12 @@ const MaxBody = dialect.MaxBody
 // Transport is the transport on Microsoft SQL Server 2016 or newer and Azure SQL, at compatibility level 130 or above. It
 // may be copied before use and opened several times.
 type Transport struct {
-	// URL says where the database is: sqlserver://user:password@host:1433?database=shop, or what
-	// else github.com/microsoft/go-mssqldb takes. Required.
+	// URL says where the database is: sqlserver://user:password@host:1433?database=shop, or another form that
+	// github.com/microsoft/go-mssqldb takes. Required unless Connector is set.
 	URL string
+	// Connector opens the connections instead of URL. It is one of github.com/microsoft/go-mssqldb, or wraps one, such
+	// as for a password or a token that changes: each new connection is asked of it. It is safe for concurrent use.
+	Connector driver.Connector
 	// Schema holds the queue tables. Empty: dbo. Endpoints that send to each
 	// other share it.
 	Schema string
@@ -47,11 +51,11 @@ func (m *Transport) Open(ctx context.Context, env transport.Env) (transport.Conn
 	if err != nil {
 		return nil, err
 	}
-	cfg, err := m.config(env)
+	opens, err := m.connector(env)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("sqlserver: %w", err)
 	}
-	s := newStore(connector{mssql.NewConnectorConfig(cfg)}, set)
+	s := newStore(connector{opens}, set)
 	if err := s.connect(ctx); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
@@ -64,19 +68,29 @@ func (m *Transport) settings(endpoint string) (dialect.Settings, error) {
 	return set.Complete("sqlserver", m.Lease, "dbo", checkName)
 }
 
-// config checks what can be checked without a server.
-func (m *Transport) config(env transport.Env) (msdsn.Config, error) {
-	if m.URL == "" {
-		return msdsn.Config{}, errors.New("sqlserver: URL is empty: set Transport.URL")
+// connector returns the caller's connector, or one to URL. It does no I/O.
+func (m *Transport) connector(env transport.Env) (driver.Connector, error) {
+	switch {
+	case m.Connector != nil && m.URL != "":
+		return nil, errors.New("both URL and Connector are set: set one of them")
+	case m.Connector != nil:
+		return m.Connector, nil
+	case m.URL == "":
+		return nil, errors.New("URL is empty: set Transport.URL, or Transport.Connector")
 	}
-	cfg, err := parse(m.URL)
+	cfg, err := m.config(env)
 	if err != nil {
-		return cfg, fmt.Errorf("sqlserver: %w", err)
+		return nil, err
 	}
-	if cfg.AppName == "go-mssqldb" { // nobody chose it
+	return mssql.NewConnectorConfig(cfg), nil
+}
+
+func (m *Transport) config(env transport.Env) (msdsn.Config, error) {
+	cfg, err := parse(m.URL)
+	if err == nil && cfg.AppName == "go-mssqldb" { // the default
 		cfg.AppName = "holdfast " + env.Endpoint
 	}
-	return cfg, nil
+	return cfg, err
 }
 
 // poolSize is how many connections claim, write and look.
