@@ -177,7 +177,7 @@ func TestAnErrorThatPanicsIsRetriedAsAnyOther(t *testing.T) {
 				noting := &notingBroker{Transport: broker}
 				var told tally
 				cfg := sales(noting)
-				cfg.Recoverability = recoverability.Config{Immediate: 2, Delayed: recoverability.Off}
+				cfg.Recoverability = recoverability.Config{Immediate: 2, Delayed: recoverability.None}
 				cfg.Notify = telling(&told)
 				cfg.Pipeline.Receive.Use("fail", func(pipeline.Func[*pipeline.Receive]) pipeline.Func[*pipeline.Receive] {
 					return func(context.Context, *pipeline.Receive) error { return err }

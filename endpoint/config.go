@@ -64,9 +64,9 @@ type Config struct {
 	// the error and audit queues too, where the transport can look; not for those of Routes
 	// and of a policy.
 	Install bool
-	// StopTimeout is how long handlers may go on after Run's context has ended,
-	// before their own is cancelled: 30 s unless set; negative for no limit. Where giving messages back counts as an
-	// attempt, those that were received already are begun in the first half of it.
+	// StopTimeout is how long handlers may go on after Run's context has ended, before their context is cancelled.
+	// Default: 30 s. [None] is no limit. Where releasing a message counts as an attempt, handlers for the messages
+	// received so far begin in the first half of it.
 	StopTimeout time.Duration
 	// HandlerTimeout is how long one call of a handler may take: its context is then cancelled with
 	// cause [ErrHandlerTimeout], and the error that it returns is a failure like any other. A
@@ -98,24 +98,23 @@ type Config struct {
 	InstanceQueue bool
 }
 
-// TransactionMode is how receiving a message and sending what its handlers sent
-// belong together.
+// None is "no such thing" in the fields of [Config], where zero is the default: no StopTimeout, and no transaction.
+const None = -1
+
+// TransactionMode is the unit of receiving a message and of sending the messages of its handlers. [None] completes the
+// message before it is handled: at most once, without retries.
 type TransactionMode int
 
 const (
-	// ReceiveOnly handles every message at least once, and sends what its handlers
-	// sent before it is completed: after a crash between the two, it is sent again.
-	// Where the transport can, both happen as one.
+	// ReceiveOnly handles every message at least once, and sends the messages of its handlers before it is completed:
+	// after a crash between the two, they are sent again. Where the transport can, both happen as one.
 	ReceiveOnly TransactionMode = iota
-	// None takes the message off its queue before it is handled: at most once, without
-	// retries.
-	None
-	// SendsAtomicWithReceive lets handlers write to the transport's database in the
-	// same transaction as completing the message and sending. SQL transports offer it.
+	// SendsAtomicWithReceive lets handlers write to the transport's database in the same transaction as completing the
+	// message and sending. SQL transports offer it.
 	SendsAtomicWithReceive
 )
 
-// String is the mode's name.
+// String returns the name of the mode.
 func (m TransactionMode) String() string {
 	switch m {
 	case ReceiveOnly:

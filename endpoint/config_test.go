@@ -23,7 +23,8 @@ func TestNewReportsAllThatIsWrongAtOnce(t *testing.T) {
 	cfg := endpoint.Config{
 		Concurrency:    math.MaxInt,
 		Transactions:   endpoint.TransactionMode(9),
-		Recoverability: recoverability.Config{Immediate: -2, TimeIncrease: -time.Second},
+		StopTimeout:    -2,
+		Recoverability: recoverability.Config{Immediate: -2, Delays: recoverability.Delays{Delay: -time.Second}},
 		Messages: []endpoint.Message{
 			{},
 			endpoint.Command[placeOrder]("Shop.PlaceOrder"),
@@ -48,7 +49,7 @@ func TestNewReportsAllThatIsWrongAtOnce(t *testing.T) {
 	}
 	for _, want := range []string{
 		"Name is empty", "Transport is nil", "it must be from 1 to 65536", "TransactionMode(9)", "Immediate is -2",
-		"TimeIncrease is negative", "a zero Message", "registered twice", "belongs to both", "a message is a struct",
+		"Delays.Delay is negative", "StopTimeout is negative", "a zero Message", "registered twice", "belongs to both", "a message is a struct",
 		`"Shop.Order;Placed" is empty or has a character`, "a zero Handler", "not registered: add it to Config.Messages",
 		"a zero Route", "the queue is empty", `stage Logical: there is no behavior "nothing"`,
 	} {

@@ -118,4 +118,4 @@ func (c *tally) list() []string {
 }
 
 // once is no retries at all.
-var once = recoverability.Config{Immediate: recoverability.Off, Delayed: recoverability.Off}
+var once = recoverability.Config{Immediate: recoverability.None, Delayed: recoverability.None}

@@ -36,7 +36,7 @@ func ExampleConfig_rateLimit() {
 			}),
 		},
 		Recoverability: recoverability.Config{
-			RateLimit: recoverability.RateLimit{After: 10, Wait: 20 * time.Millisecond},
+			RateLimit: recoverability.RateLimit{After: 10, Delay: 20 * time.Millisecond},
 		},
 		Notify: []func(context.Context, endpoint.Notification){
 			func(_ context.Context, n endpoint.Notification) {

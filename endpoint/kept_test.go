@@ -263,7 +263,7 @@ func TestWhileLimitedNothingIsPrefetched(t *testing.T) {
 			},
 		}, endpoint.Handle(o.handle))
 		cfg.Concurrency = 8
-		cfg.Recoverability.RateLimit = recoverability.RateLimit{After: 3, Wait: time.Minute}
+		cfg.Recoverability.RateLimit = recoverability.RateLimit{After: 3, Delay: time.Minute}
 		r := start(t, cfg)
 		r.sendMany(10)
 		synctest.Wait()
@@ -299,7 +299,7 @@ func TestTheEndOfALimitWakesWhatWaits(t *testing.T) {
 			return nil
 		}))
 		cfg.Concurrency = 4
-		cfg.Recoverability.RateLimit = recoverability.RateLimit{After: 6, Wait: time.Hour}
+		cfg.Recoverability.RateLimit = recoverability.RateLimit{After: 6, Delay: time.Hour}
 		r := start(t, cfg)
 		r.send(placeOrder{ID: "slow"})
 		r.send(placeOrder{ID: "held"})

@@ -12,6 +12,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/endpoint"
 	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/recoverability"
 	"github.com/holdfast-go/holdfast/transport/inmemory"
 )
 
@@ -133,7 +134,7 @@ func TestAMessageThatFailsInTheInstanceQueueGoesBackThereAndSaysSo(t *testing.T)
 		var calls tally
 		cfg := sales(broker, failing(&calls))
 		cfg.Instance, cfg.InstanceQueue = "a", true
-		cfg.Recoverability.Immediate, cfg.Recoverability.Delayed = -1, 1
+		cfg.Recoverability.Immediate, cfg.Recoverability.Delayed = recoverability.None, 1
 		r := start(t, cfg)
 		r.send(placeOrder{}, endpoint.ToThisInstance())
 		time.Sleep(time.Minute)

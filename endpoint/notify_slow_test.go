@@ -32,7 +32,7 @@ func TestASlowNotifyFunctionHoldsUpNoMessage(t *testing.T) {
 					cfg.Concurrency, cfg.Recoverability = concurrency, once
 					messages, notifications := bad, bad
 					if limit > 0 {
-						cfg.Recoverability.RateLimit = recoverability.RateLimit{After: limit, Wait: time.Millisecond}
+						cfg.Recoverability.RateLimit = recoverability.RateLimit{After: limit, Delay: time.Millisecond}
 						messages, notifications = limit, limit+2 // that the limit begins and ends
 					}
 					cfg.Notify = append(telling(&told), func(context.Context, endpoint.Notification) { time.Sleep(9 * time.Second) })
@@ -64,7 +64,7 @@ func TestASlowNotifyFunctionMissesNothing(t *testing.T) {
 		var told tally
 		cfg := sales(broker, failing(&tally{}))
 		cfg.Concurrency = 1
-		cfg.Recoverability = recoverability.Config{Immediate: 1, Delayed: recoverability.Off}
+		cfg.Recoverability = recoverability.Config{Immediate: 1, Delayed: recoverability.None}
 		cfg.Notify = append(cfg.Notify, func(_ context.Context, n endpoint.Notification) {
 			time.Sleep(time.Second)
 			told.add(n.Failure.MessageID + " " + string(n.Kind))

@@ -67,7 +67,7 @@ func TestASlowNotifyFunctionIsToldInOrderAndHoldsNoMessageUp(t *testing.T) {
 				var told tally
 				var begun atomic.Int32
 				cfg := sales(broker, failing(&tally{}))
-				cfg.Recoverability = recoverability.Config{Immediate: 2, Delayed: recoverability.Off}
+				cfg.Recoverability = recoverability.Config{Immediate: 2, Delayed: recoverability.None}
 				cfg.Notify = append(telling(&told), func(context.Context, endpoint.Notification) {
 					if begun.Add(1) == 1 {
 						time.Sleep(test.first)
@@ -139,7 +139,7 @@ func TestWhatWasNotCarriedOutIsNotTold(t *testing.T) {
 					return errNo
 				}))
 				cfg.Recoverability = once
-				cfg.Recoverability.Quarantine.After = recoverability.Off // a lost lease counts
+				cfg.Recoverability.Quarantine.After = recoverability.None // a lost lease counts
 				cfg.Notify = telling(&told)
 				r := start(t, cfg)
 				r.send(placeOrder{})

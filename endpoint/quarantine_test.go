@@ -374,7 +374,7 @@ func TestTheQuarantineIsFoundWithoutAnInspectorToo(t *testing.T) {
 
 func TestWhatNeedsNoQuarantineHasNone(t *testing.T) {
 	for name, change := range map[string]func(*endpoint.Config){
-		"off":  func(c *endpoint.Config) { c.Recoverability.Quarantine.After = recoverability.Off },
+		"off":  func(c *endpoint.Config) { c.Recoverability.Quarantine.After = recoverability.None },
 		"none": func(c *endpoint.Config) { c.Transactions = endpoint.None },
 	} {
 		inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
@@ -402,7 +402,7 @@ func TestWhereTheBrokerDoesNotCountASuspectIsWhatDidNotFailHere(t *testing.T) {
 		broker.Without = inmemory.Exact
 		var told tally
 		cfg := sales(broker, failing(&tally{}))
-		cfg.Recoverability = recoverability.Config{Immediate: 2, Delayed: recoverability.Off}
+		cfg.Recoverability = recoverability.Config{Immediate: 2, Delayed: recoverability.None}
 		cfg.Notify = telling(&told)
 		handedOut(t, broker, "sales", wire("redelivered"), 1)
 		r := start(t, cfg)

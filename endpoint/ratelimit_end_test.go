@@ -82,7 +82,7 @@ func TestABadDeploymentUnderALimitEndsInTheErrorQueue(t *testing.T) {
 				var bad tries
 				cfg := sales(broker, endpoint.Handle(bad.handle))
 				cfg.Recoverability = recoverability.Config{
-					Immediate: 2, Delayed: recoverability.Off,
+					Immediate: 2, Delayed: recoverability.None,
 					RateLimit: recoverability.RateLimit{After: 5, Scope: c.scope, MaxTime: 1000 * time.Hour},
 				}
 				r := start(t, cfg)
@@ -108,8 +108,8 @@ func TestMaxTimeBoundsTheFailuresThatUseUpNoRetry(t *testing.T) {
 		var bad tries
 		cfg := sales(broker, endpoint.Handle(bad.handle))
 		cfg.Recoverability = recoverability.Config{
-			Immediate: recoverability.Off, Delayed: recoverability.Off,
-			RateLimit: recoverability.RateLimit{After: 3, Wait: time.Minute, MaxFailures: 1_000_000, MaxTime: 2 * time.Hour},
+			Immediate: recoverability.None, Delayed: recoverability.None,
+			RateLimit: recoverability.RateLimit{After: 3, Delay: time.Minute, MaxFailures: 1_000_000, MaxTime: 2 * time.Hour},
 		}
 		r := start(t, cfg)
 		r.sendMany(20) // three fail before the limit begins
@@ -160,11 +160,11 @@ func TestAttemptsUsedUpGoWithThePostponedCopy(t *testing.T) {
 		configure := func(i int) endpoint.Config {
 			cfg := sales(broker, endpoint.Handle(in[i].handle))
 			cfg.Concurrency = 1
-			cfg.Recoverability = recoverability.Config{Immediate: 5, Delayed: recoverability.Off}
+			cfg.Recoverability = recoverability.Config{Immediate: 5, Delayed: recoverability.None}
 			return cfg
 		}
 		a := configure(0)
-		a.Recoverability.RateLimit = lasting(recoverability.RateLimit{After: 6, Wait: time.Minute})
+		a.Recoverability.RateLimit = lasting(recoverability.RateLimit{After: 6, Delay: time.Minute})
 		r := start(t, a)
 		r.sendMany(2)
 		time.Sleep(time.Second)

@@ -60,7 +60,7 @@ func (r *running) sendMany(n int) {
 }
 
 // slowed attempts one message at a time after ten failures in a row.
-var slowed = recoverability.RateLimit{After: 10, Wait: 2 * time.Second}
+var slowed = recoverability.RateLimit{After: 10, Delay: 2 * time.Second}
 
 // lasting is limit for outages that last: no message goes to the policy meanwhile.
 func lasting(limit recoverability.RateLimit) recoverability.RateLimit {
@@ -78,7 +78,7 @@ func TestAnOutageCostsNoMessageWhileAttemptsAreLimited(t *testing.T) {
 		loses   bool
 	}{
 		"limited":                 {limit: slowed},
-		"by type":                 {limit: recoverability.RateLimit{After: 10, Wait: 2 * time.Second, Scope: recoverability.ByType}},
+		"by type":                 {limit: recoverability.RateLimit{After: 10, Delay: 2 * time.Second, Scope: recoverability.ByType}},
 		"with leases":             {limit: slowed, lease: 10 * time.Second},
 		"atomic":                  {limit: slowed, lease: 10 * time.Second, mode: endpoint.SendsAtomicWithReceive},
 		"without delays":          {limit: lasting(slowed), without: inmemory.Delay}, // the same message comes again and again
@@ -130,7 +130,7 @@ func TestWhileLimitedOneMessageAtATimeIsAttemptedWithAWait(t *testing.T) {
 		o.down.Store(true)
 		cfg := sales(broker, endpoint.Handle(o.handle))
 		cfg.Concurrency = 4
-		cfg.Recoverability.RateLimit = recoverability.RateLimit{After: 4, Wait: 10 * time.Second}
+		cfg.Recoverability.RateLimit = recoverability.RateLimit{After: 4, Delay: 10 * time.Second}
 		var told tally
 		cfg.Notify = append(cfg.Notify, func(_ context.Context, n endpoint.Notification) {
 			if strings.HasPrefix(string(n.Kind), "rate_limit") {
@@ -190,7 +190,7 @@ func TestABadMessageAmongGoodOnesGoesToTheErrorQueueAndLimitsNobodyForLong(t *te
 					good.add(m.ID)
 					return nil
 				}))
-				cfg.Recoverability.RateLimit = recoverability.RateLimit{After: after, Wait: time.Second}
+				cfg.Recoverability.RateLimit = recoverability.RateLimit{After: after, Delay: time.Second}
 				cfg.Recoverability.Immediate, cfg.Recoverability.Delayed = 3, 2
 				r := start(t, cfg)
 				for k := range 3 {
@@ -232,7 +232,7 @@ func TestALimitOfATypeLetsOtherTypesPass(t *testing.T) {
 			cfg := sales(broker, endpoint.Handle(o.handle), working[shipOrder](&shipped))
 			cfg.Routes = []endpoint.Route{endpoint.RouteTo[shipOrder]("sales"), endpoint.RouteTo[placeOrder]("sales")}
 			cfg.Concurrency = 2
-			cfg.Recoverability.RateLimit = recoverability.RateLimit{After: 5, Wait: 10 * time.Second, Scope: recoverability.ByType}
+			cfg.Recoverability.RateLimit = recoverability.RateLimit{After: 5, Delay: 10 * time.Second, Scope: recoverability.ByType}
 			r := start(t, cfg)
 			r.sendMany(200)
 			for range 20 {
@@ -268,7 +268,7 @@ func TestUnrecoverableErrorsNeitherCountNorProbe(t *testing.T) {
 			return nil
 		}))
 		cfg.Concurrency = 1
-		cfg.Recoverability.RateLimit = lasting(recoverability.RateLimit{After: 3, Wait: time.Minute})
+		cfg.Recoverability.RateLimit = lasting(recoverability.RateLimit{After: 3, Delay: time.Minute})
 		r := start(t, cfg)
 		for k := range 20 {
 			r.send(placeOrder{ID: fmt.Sprint("never", k)})
@@ -307,7 +307,7 @@ func TestAStopOrPauseWhileLimitedGivesMessagesBackAtOnce(t *testing.T) {
 			o.down.Store(true)
 			cfg := sales(broker, endpoint.Handle(o.handle))
 			cfg.Concurrency = 4
-			cfg.Recoverability.RateLimit = recoverability.RateLimit{After: 10, Wait: time.Hour}
+			cfg.Recoverability.RateLimit = recoverability.RateLimit{After: 10, Delay: time.Hour}
 			r := start(t, cfg)
 			r.sendMany(50)
 			time.Sleep(10 * time.Minute)
@@ -357,8 +357,8 @@ func TestWhatIsHeldBackLosesNoRetriesAndLooksNewEachTime(t *testing.T) {
 			return nil
 		}))
 		cfg.Concurrency = 1
-		cfg.Recoverability.RateLimit = lasting(recoverability.RateLimit{After: 2, Wait: time.Second})
-		cfg.Recoverability.Immediate, cfg.Recoverability.Delayed = 1, recoverability.Off
+		cfg.Recoverability.RateLimit = lasting(recoverability.RateLimit{After: 2, Delay: time.Second})
+		cfg.Recoverability.Immediate, cfg.Recoverability.Delayed = 1, recoverability.None
 		r := start(t, cfg)
 		r.sendMany(8)
 		time.Sleep(10 * time.Minute)
@@ -393,7 +393,7 @@ func TestABrokerThatTakesMessagesBackIsGivenThemInTime(t *testing.T) {
 		cfg := sales(broker, endpoint.Handle(o.handle))
 		cfg.Transport = &holdingBroker{broker, 2 * time.Minute}
 		cfg.Concurrency = 4
-		cfg.Recoverability.RateLimit = recoverability.RateLimit{After: 8, Wait: time.Hour}
+		cfg.Recoverability.RateLimit = recoverability.RateLimit{After: 8, Delay: time.Hour}
 		r := start(t, cfg)
 		const n, most = 4, time.Minute // a message is in hand for half of what the broker allows
 		r.sendMany(n)
@@ -445,7 +445,7 @@ func TestTransactionsNoneIsSlowedDownButHandlesNothingTwice(t *testing.T) {
 		o.down.Store(true)
 		cfg := sales(broker, endpoint.Handle(o.handle))
 		cfg.Transactions, cfg.Concurrency = endpoint.None, 4
-		cfg.Recoverability.RateLimit = recoverability.RateLimit{After: 4, Wait: 10 * time.Second}
+		cfg.Recoverability.RateLimit = recoverability.RateLimit{After: 4, Delay: 10 * time.Second}
 		r := start(t, cfg)
 		r.sendMany(100)
 		time.Sleep(10*time.Minute + time.Second)
@@ -475,7 +475,7 @@ func TestALimitSurvivesChaos(t *testing.T) {
 					if seed%3 == 1 {
 						broker.Without = inmemory.Delay | inmemory.FreeRelease
 					}
-					limit := recoverability.RateLimit{After: 3, Wait: 700 * time.Millisecond, Scope: scope}
+					limit := recoverability.RateLimit{After: 3, Delay: 700 * time.Millisecond, Scope: scope}
 					c := &chaos{t: t, broker: broker, seed: seed, mode: endpoint.ReceiveOnly, limit: limit}
 					c.run(1 + 7*int(seed%2))
 					c.check(true)

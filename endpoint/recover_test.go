@@ -403,7 +403,7 @@ func TestWhatTheRecoverStageWritesGoesWithTheMove(t *testing.T) {
 		var written tally
 		cfg := sales(broker, failing(&tally{}))
 		cfg.Transactions = endpoint.SendsAtomicWithReceive
-		cfg.Recoverability = recoverability.Config{Immediate: 2, Delayed: recoverability.Off}
+		cfg.Recoverability = recoverability.Config{Immediate: 2, Delayed: recoverability.None}
 		cfg.Pipeline.Recover.Use("ledger", func(next pipeline.Func[*pipeline.Recover]) pipeline.Func[*pipeline.Recover] {
 			return func(ctx context.Context, rec *pipeline.Recover) error {
 				s := rec.Sender().(*endpoint.Session)

@@ -32,7 +32,7 @@ func (*errBank) Error() string { return "the bank says no" }
 // Attempts, notifications, lines of the log and what the error queue says, for the numbers of those
 // tests.
 func TestWhatIsTriedToldLoggedAndKeptIsAsConfigured(t *testing.T) {
-	const off = recoverability.Off
+	const off = recoverability.None
 	const threeRetries = "immediate_retry #1, immediate_retry #2, immediate_retry #3, "
 	for _, test := range []struct {
 		immediate, delayed int
@@ -158,10 +158,10 @@ func TestAPolicySeesTheMessageItsErrorAndTheConfiguration(t *testing.T) {
 		var seen tally
 		broker.CreateQueues("sales")
 		cfg := sales(broker, failing(&tally{}))
-		cfg.Recoverability = recoverability.Config{Immediate: recoverability.Off, Delayed: 1, TimeIncrease: time.Second, ErrorQueue: "failed"}
+		cfg.Recoverability = recoverability.Config{Immediate: recoverability.None, Delayed: 1, Delays: recoverability.Delays{Delay: time.Second}, ErrorQueue: "failed"}
 		cfg.Recoverability.Policy = func(f recoverability.Failure) recoverability.Action {
 			seen.add(fmt.Sprintf("%s %s %s %s, is the error %v, after %d, config %d %d %v %s", f.MessageID, f.Type, f.Queue, f.Headers.Get("Tenant")+f.Native["colour"],
-				errors.Is(f.Err, errNo), f.Delayed, f.Config.Immediate, f.Config.Delayed, f.Config.TimeIncrease, f.Config.ErrorQueue))
+				errors.Is(f.Err, errNo), f.Delayed, f.Config.Immediate, f.Config.Delayed, f.Config.Delays.Delay, f.Config.ErrorQueue))
 			return f.Decide()
 		}
 		m := native("Shop.PlaceOrder", "application/json", `{}`)
@@ -216,7 +216,7 @@ func TestCopiesOfAFailedMessageDoNotExpire(t *testing.T) {
 	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		var calls tally
 		cfg := sales(broker, failing(&calls))
-		cfg.Recoverability = recoverability.Config{Immediate: recoverability.Off, Delayed: 1, TimeIncrease: time.Minute}
+		cfg.Recoverability = recoverability.Config{Immediate: recoverability.None, Delayed: 1, Delays: recoverability.Delays{Delay: time.Minute}}
 		start(t, cfg).send(placeOrder{}, endpoint.ExpireAfter(10*time.Second))
 		time.Sleep(24 * time.Hour)
 		got := broker.Messages("error")
@@ -268,8 +268,8 @@ func TestARateLimitBeginsAfterTheConfiguredNumberOfFailures(t *testing.T) {
 		inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
 			var told tally
 			cfg := sales(broker, failing(&tally{}))
-			cfg.Recoverability = recoverability.Config{Immediate: 3, Delayed: recoverability.Off}
-			cfg.Recoverability.RateLimit = recoverability.RateLimit{After: after, Wait: 2 * time.Second}
+			cfg.Recoverability = recoverability.Config{Immediate: 3, Delayed: recoverability.None}
+			cfg.Recoverability.RateLimit = recoverability.RateLimit{After: after, Delay: 2 * time.Second}
 			cfg.Notify = telling(&told)
 			start(t, cfg).sendMany(10)
 			time.Sleep(time.Minute)

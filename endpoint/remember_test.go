@@ -21,7 +21,7 @@ import (
 // watching is a configuration that puts down what the policy is told.
 func watching(broker *inmemory.Transport, told *tally, handle func(context.Context, *endpoint.Session, placeOrder) error) endpoint.Config {
 	cfg := sales(broker, endpoint.Handle(handle))
-	cfg.Recoverability = recoverability.Config{Immediate: 4, Delayed: recoverability.Off}
+	cfg.Recoverability = recoverability.Config{Immediate: 4, Delayed: recoverability.None}
 	cfg.Recoverability.Policy = func(f recoverability.Failure) recoverability.Action {
 		var past []string
 		for _, p := range f.History {
@@ -161,7 +161,7 @@ func TestRetriesEndHoweverFewFailuresAreRemembered(t *testing.T) {
 		var calls tally
 		cfg := sales(broker, failing(&calls))
 		cfg.Concurrency = 4
-		cfg.Recoverability = recoverability.Config{Immediate: 3, Delayed: recoverability.Off, Memory: recoverability.Memory{Messages: 1, Bytes: 1}}
+		cfg.Recoverability = recoverability.Config{Immediate: 3, Delayed: recoverability.None, Memory: recoverability.Memory{Messages: 1, Bytes: 1}}
 		r := start(t, cfg)
 		const messages = 200
 		for range messages {

@@ -34,7 +34,7 @@ func TestRulesAreOfMessageTypesAndTheirBases(t *testing.T) {
 		var calls tally
 		cfg := sales(broker, failingAll(&calls)...)
 		cfg.Recoverability = recoverability.Config{
-			Immediate: 1, Delayed: recoverability.Off,
+			Immediate: 1, Delayed: recoverability.None,
 			Rules: []recoverability.Rule{{Types: []string{"Shop.IOrderEvent"}, Immediate: 3, ErrorQueue: "events-failed"}},
 		}
 		r := start(t, cfg)
@@ -255,7 +255,7 @@ func TestDelaysBeyondTheTransportAreWarnedOf(t *testing.T) {
 			broker.MaxDelay = time.Hour
 			var log lockedBuffer
 			cfg := sales(broker, failing(&tally{}))
-			cfg.Recoverability.TimeIncrease = increase
+			cfg.Recoverability.Delays.Delay = increase
 			cfg.Logger = slog.New(slog.NewTextHandler(&log, nil))
 			start(t, cfg)
 			if got := strings.Contains(log.String(), "level=WARN") && strings.Contains(log.String(), "longest=1h3m0s offered=1h0m0s"); got != warned {

@@ -240,7 +240,7 @@ func TestAStopDoesNotWaitForAMessageThatIsHeld(t *testing.T) {
 			return nil
 		}
 		cfg := sales(broker, failing(&tally{}))
-		cfg.Recoverability, cfg.StopTimeout = once, -1
+		cfg.Recoverability, cfg.StopTimeout = once, endpoint.None
 		r := start(t, cfg)
 		for range 20 {
 			r.send(placeOrder{})
@@ -267,7 +267,7 @@ func TestWithoutABrokersCountFailuresAreThoseOfOneCycle(t *testing.T) {
 			}
 			return nil
 		}))
-		cfg.Recoverability = recoverability.Config{Immediate: 2, Delayed: recoverability.Off}
+		cfg.Recoverability = recoverability.Config{Immediate: 2, Delayed: recoverability.None}
 		r := start(t, cfg)
 		for range 3 { // each succeeds at its third attempt
 			r.send(placeOrder{}, endpoint.MessageID("the same"))
@@ -290,7 +290,7 @@ func TestAMoveThatFailsDoesNotGiveAMessageItsRetriesBack(t *testing.T) {
 		}
 		var calls tally
 		cfg := sales(broker, failing(&calls))
-		cfg.Recoverability = recoverability.Config{Immediate: 5, Delayed: recoverability.Off}
+		cfg.Recoverability = recoverability.Config{Immediate: 5, Delayed: recoverability.None}
 		start(t, cfg).send(placeOrder{})
 		time.Sleep(10 * time.Minute)
 		if n := len(calls.list()); n > 60 {

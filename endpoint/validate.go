@@ -64,7 +64,10 @@ func (c Config) validate() error {
 	if c.HandlerTimeout < 0 {
 		bad("HandlerTimeout is negative: %v", c.HandlerTimeout)
 	}
-	if c.Transactions < ReceiveOnly || c.Transactions > SendsAtomicWithReceive {
+	if c.StopTimeout < None {
+		bad("StopTimeout is negative: %v; use None for no limit", c.StopTimeout)
+	}
+	if c.Transactions < None || c.Transactions > SendsAtomicWithReceive {
 		bad("Transactions is %v: there is no such mode", c.Transactions)
 	}
 	serializers(c.Serializers).validate(bad)

@@ -117,7 +117,7 @@ func TestFaultHeadersShrinkAlsoWhereTheLimitComesOutOnlyWhenSending(t *testing.T
 			broker.CreateQueues("sales", "error")
 			var told tally
 			cfg := sales(quiet{broker}, failingWith(errors.New(strings.Repeat("x", 1<<20))))
-			cfg.Recoverability, cfg.Install = recoverability.Config{Immediate: recoverability.Off, Delayed: 1}, false
+			cfg.Recoverability, cfg.Install = recoverability.Config{Immediate: recoverability.None, Delayed: 1}, false
 			cfg.Messages = cfg.Messages[:1] // nothing to be subscribed to
 			cfg.Routes = nil
 			cfg.Notify = telling(&told)
@@ -145,7 +145,7 @@ func TestADelayedCopyThatIsTooLargeLosesItsHistoryOrGoesToTheErrorQueue(t *testi
 			broker.CreateQueues("sales")
 			var told tally
 			cfg := sales(broker, failing(&tally{}))
-			cfg.Recoverability = recoverability.Config{Immediate: recoverability.Off, Delayed: 1}
+			cfg.Recoverability = recoverability.Config{Immediate: recoverability.None, Delayed: 1}
 			cfg.Notify = telling(&told)
 			waiting(t, broker, "sales")
 			start(t, cfg)
@@ -380,8 +380,8 @@ func TestABrokerThatIsNotReachedBarsNoWayOut(t *testing.T) {
 			var told tally
 			cfg := sales(broker, failing(&tally{}))
 			cfg.Recoverability = recoverability.Config{
-				Immediate: recoverability.Off, Delayed: 1,
-				Quarantine: recoverability.Quarantine{After: recoverability.Off},
+				Immediate: recoverability.None, Delayed: 1,
+				Quarantine: recoverability.Quarantine{After: recoverability.None},
 			}
 			cfg.Notify = telling(&told)
 			start(t, cfg)
@@ -430,7 +430,7 @@ func TestFaultHeadersAreTheUsersToChange(t *testing.T) {
 			inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
 				cfg := sales(broker, failing(&tally{}))
 				cfg.Recoverability = recoverability.Config{
-					Immediate: recoverability.Off, Delayed: recoverability.Off,
+					Immediate: recoverability.None, Delayed: recoverability.None,
 					FaultHeaders: func(fault *header.Map, f recoverability.Failure) {
 						fault.Set(header.ExceptionMessage, "[left out]")
 						fault.Set("Ticket", f.MessageID)

@@ -1,39 +1,41 @@
 package recoverability
 
 import (
+	"cmp"
 	"fmt"
 	"hash/fnv"
 	"math"
 	"time"
 )
 
-// Delays is how the delays of delayed retries grow from one to the next, beginning with
-// TimeIncrease. The zero value is [Linear], without a bound and without chance.
+// Delays are the delays between delayed retries. They grow from one to the next. A zero field is its default.
 type Delays struct {
-	// Curve is their shape: Linear unless set.
-	Curve Curve
-	// Max is the longest delay: no bound unless set.
-	Max time.Duration
-	// Jitter is the share of a delay that chance takes off at most, so that what failed
-	// together does not come back together: 0.5 makes 10 s anything from 5 s to 10 s. From 0, which
-	// is none, to 1. Chance is drawn from the message's id, so the same failure
-	// always has the same delay.
+	// Delay is the first delay, and with Linear the growth of each. Default: 10 s.
+	Delay time.Duration
+	// Backoff is the growth of the delays. Default: Linear.
+	Backoff Backoff
+	// MaxDelay is the longest delay. Default: no bound. [None] is no bound in a [Rule] where the Config has one.
+	MaxDelay time.Duration
+	// Jitter is the largest share of a delay, from 0 to 1, that a random part takes off, so that messages that failed
+	// together are not retried together: with 0.5, 10 s is a delay from 5 s to 10 s. The random part depends on the
+	// message's id alone, so the same failure always has the same delay. Default: no jitter. [None] is no jitter in
+	// a Rule where the Config has one.
 	Jitter float64
 }
 
-// Curve is the shape of growing delays.
-type Curve int
+// Backoff is the growth of delays.
+type Backoff int
 
-// The curves, each for a TimeIncrease of 10 s.
+// The backoffs, each with the delays of a Delay of 10 s.
 const (
-	Linear      Curve = iota + 1 // 10 s, 20 s, 30 s, 40 s
-	Constant                     // 10 s, 10 s, 10 s, 10 s
-	Exponential                  // 10 s, 20 s, 40 s, 80 s
+	Linear      Backoff = iota + 1 // 10 s, 20 s, 30 s, 40 s
+	Constant                       // 10 s, 10 s, 10 s, 10 s
+	Exponential                    // 10 s, 20 s, 40 s, 80 s
 )
 
-// String is the curve's name.
-func (c Curve) String() string {
-	switch c {
+// String returns the name of the backoff.
+func (b Backoff) String() string {
+	switch b {
 	case Linear:
 		return "Linear"
 	case Constant:
@@ -41,27 +43,35 @@ func (c Curve) String() string {
 	case Exponential:
 		return "Exponential"
 	}
-	return fmt.Sprintf("Curve(%d)", int(c))
+	return fmt.Sprintf("Backoff(%d)", int(b))
+}
+
+// or returns d with the fields of other where its own are zero.
+func (d Delays) or(other Delays) Delays {
+	return Delays{
+		Delay: cmp.Or(d.Delay, other.Delay), Backoff: cmp.Or(d.Backoff, other.Backoff),
+		MaxDelay: cmp.Or(d.MaxDelay, other.MaxDelay), Jitter: cmp.Or(d.Jitter, other.Jitter),
+	}
 }
 
 const longest = time.Duration(math.MaxInt64)
 
-// delay is the one before the next cycle.
-func (c Config) delay(f Failure) time.Duration {
-	d := c.Delays.nominal(c.TimeIncrease, max(0, f.Delayed))
-	if c.Delays.Max > 0 {
-		d = min(d, c.Delays.Max)
+// delay returns the delay before the next cycle.
+func (d Delays) delay(f Failure) time.Duration {
+	next := d.nominal(max(0, f.Delayed))
+	if d.MaxDelay > 0 {
+		next = min(next, d.MaxDelay)
 	}
-	if c.Delays.Jitter == 0 {
-		return d
+	if d.Jitter <= 0 {
+		return next
 	}
-	return d - time.Duration(float64(d)*c.Delays.Jitter*chance(f.MessageID, f.Delayed))
+	return next - time.Duration(float64(next)*d.Jitter*chance(f.MessageID, f.Delayed))
 }
 
-// nominal is the delay after that many others, the longest Duration where it overflows.
-func (d Delays) nominal(step time.Duration, before int) time.Duration {
+// nominal returns the delay after so many others, without bound and jitter: the longest Duration where it overflows.
+func (d Delays) nominal(before int) time.Duration {
 	times := int64(1)
-	switch d.Curve {
+	switch d.Backoff {
 	case Constant:
 	case Exponential:
 		if before >= 63 {
@@ -71,10 +81,10 @@ func (d Delays) nominal(step time.Duration, before int) time.Duration {
 	default:
 		times += int64(min(before, math.MaxInt-1))
 	}
-	if step > longest/time.Duration(times) {
+	if d.Delay > longest/time.Duration(times) {
 		return longest
 	}
-	return step * time.Duration(times)
+	return d.Delay * time.Duration(times)
 }
 
 // chance is from 0 up to 1, evenly over messages and delays, and always the same for one.
@@ -88,19 +98,22 @@ func chance(id string, delayed int) float64 {
 }
 
 func (d Delays) validate(bad func(format string, args ...any)) {
-	if d.Curve < 0 || d.Curve > Exponential {
-		bad("Delays.Curve is %v: there is no such curve", d.Curve)
+	if d.Delay < 0 {
+		bad("Delays.Delay is negative: %v; 0 is the default", d.Delay)
 	}
-	if d.Max < 0 {
-		bad("Delays.Max is negative: %v", d.Max)
+	if d.Backoff < 0 || d.Backoff > Exponential {
+		bad("Delays.Backoff is %v: use Linear, Constant or Exponential", d.Backoff)
 	}
-	if !(d.Jitter >= 0 && d.Jitter <= 1) { // nor NaN
-		bad("Delays.Jitter is %v: it is a share from 0 to 1", d.Jitter)
+	if d.MaxDelay < None {
+		bad("Delays.MaxDelay is negative: %v; use None for no bound", d.MaxDelay)
+	}
+	if d.Jitter != None && !(d.Jitter >= 0 && d.Jitter <= 1) { // nor NaN
+		bad("Delays.Jitter is %v: it is a share from 0 to 1, or None", d.Jitter)
 	}
 }
 
-// LongestDelay is the longest that c, with its rules, may decide on, without what [RetryAfter] and a
-// Policy ask for; 0 where it has no delayed retries.
+// LongestDelay returns the longest delay of c and its rules, or 0 where there are no delayed retries. The delays of
+// [RetryAfter] and of a Policy are not known.
 func (c Config) LongestDelay() time.Duration {
 	c = c.WithDefaults()
 	d := c.lastDelay()
@@ -110,13 +123,13 @@ func (c Config) LongestDelay() time.Duration {
 	return d
 }
 
-// lastDelay is the longest of those that begin within a day, whatever chance does.
+// lastDelay returns the longest delay that begins within a day, without jitter.
 func (c Config) lastDelay() (last time.Duration) {
 	const enough = 10_000
 	c.Delays.Jitter = 0
 	var waited time.Duration
 	for n := 0; n < min(c.Delayed, enough) && waited <= maxRetryTime; n++ {
-		last = c.delay(Failure{Delayed: n})
+		last = c.Delays.delay(Failure{Delayed: n})
 		if last > maxRetryTime {
 			return last
 		}

@@ -8,22 +8,22 @@ import (
 	"time"
 )
 
-func TestDelaysGrowByTheirCurve(t *testing.T) {
+func TestDelaysGrowByTheirBackoff(t *testing.T) {
 	const s = time.Second
 	tests := []struct {
 		delays Delays
 		want   []time.Duration
 	}{
 		{Delays{}, []time.Duration{10 * s, 20 * s, 30 * s, 40 * s}},
-		{Delays{Curve: Linear}, []time.Duration{10 * s, 20 * s, 30 * s, 40 * s}},
-		{Delays{Curve: Constant}, []time.Duration{10 * s, 10 * s, 10 * s, 10 * s}},
-		{Delays{Curve: Exponential}, []time.Duration{10 * s, 20 * s, 40 * s, 80 * s}},
-		{Delays{Max: 25 * s}, []time.Duration{10 * s, 20 * s, 25 * s, 25 * s}},
-		{Delays{Curve: Constant, Max: 5 * s}, []time.Duration{5 * s, 5 * s}},
-		{Delays{Curve: Exponential, Max: 30 * s}, []time.Duration{10 * s, 20 * s, 30 * s, 30 * s}},
+		{Delays{Backoff: Linear}, []time.Duration{10 * s, 20 * s, 30 * s, 40 * s}},
+		{Delays{Backoff: Constant}, []time.Duration{10 * s, 10 * s, 10 * s, 10 * s}},
+		{Delays{Backoff: Exponential}, []time.Duration{10 * s, 20 * s, 40 * s, 80 * s}},
+		{Delays{MaxDelay: 25 * s}, []time.Duration{10 * s, 20 * s, 25 * s, 25 * s}},
+		{Delays{Backoff: Constant, MaxDelay: 5 * s}, []time.Duration{5 * s, 5 * s}},
+		{Delays{Backoff: Exponential, MaxDelay: 30 * s}, []time.Duration{10 * s, 20 * s, 30 * s, 30 * s}},
 	}
 	for _, test := range tests {
-		c := Config{Immediate: Off, Delayed: 10, Delays: test.delays}
+		c := Config{Immediate: None, Delayed: 10, Delays: test.delays}
 		for i, want := range test.want {
 			if got := c.Decide(failed(1, i)); got != (Delay{For: want}) {
 				t.Errorf("%+v: delay %d is %v, want %v", test.delays, i+1, got, want)
@@ -48,21 +48,22 @@ func TestExponentialDelaysThatOverflowAreTheLongest(t *testing.T) {
 		{1, 61, 1 << 61},
 		{time.Second, 40, longest},
 	} {
-		c := Config{Immediate: Off, Delayed: math.MaxInt, TimeIncrease: test.increase, Delays: Delays{Curve: Exponential}}
+		c := Config{Immediate: None, Delayed: math.MaxInt, Delays: Delays{Delay: test.increase, Backoff: Exponential}}
 		if got := c.Decide(failed(1, test.before)); got != (Delay{For: test.want}) {
 			t.Errorf("%v after %d delays: %v, want %v", test.increase, test.before, got, test.want)
 		}
 	}
 }
 
-// Whatever the curve, chance only takes off, never more than its share, and always the same
-// for the same failure.
+// Whatever the backoff, jitter only shortens a delay, by at most its share, and is the same for the same failure.
 func TestJitterOnlyShortensAndOnlyByItsShare(t *testing.T) {
 	r := rand.New(rand.NewPCG(7, 8))
 	for range 5000 {
 		c := Config{
-			Immediate: Off, Delayed: 100, TimeIncrease: time.Duration(1 + r.Int64N(int64(time.Hour))),
-			Delays: Delays{Curve: Curve(r.IntN(4)), Max: time.Duration(r.Int64N(int64(48 * time.Hour)))},
+			Immediate: None, Delayed: 100, Delays: Delays{
+				Delay:   time.Duration(1 + r.Int64N(int64(time.Hour))),
+				Backoff: Backoff(r.IntN(4)), MaxDelay: time.Duration(r.Int64N(int64(48 * time.Hour))),
+			},
 		}
 		f := failed(1, r.IntN(100))
 		f.MessageID = fmt.Sprint(r.Uint64())
@@ -80,7 +81,7 @@ func TestJitterOnlyShortensAndOnlyByItsShare(t *testing.T) {
 }
 
 func TestJitterSpreadsMessagesAndDelays(t *testing.T) {
-	c := Config{Immediate: Off, Delayed: 100, Delays: Delays{Curve: Constant, Jitter: 1}}
+	c := Config{Immediate: None, Delayed: 100, Delays: Delays{Backoff: Constant, Jitter: 1}}
 	var tenths [10]int
 	const n = 10_000
 	for i := range n {
@@ -101,8 +102,8 @@ func FuzzDelays(f *testing.F) {
 	f.Add("\xff", int64(1), int64(1), 62, int8(0), 0.0)
 	f.Fuzz(func(t *testing.T, id string, increase, most int64, delayed int, curve int8, jitter float64) {
 		c := Config{
-			Immediate: Off, Delayed: math.MaxInt, TimeIncrease: time.Duration(increase),
-			Delays: Delays{Curve: Curve(curve), Max: time.Duration(most), Jitter: jitter},
+			Immediate: None, Delayed: math.MaxInt,
+			Delays: Delays{Delay: time.Duration(increase), Backoff: Backoff(curve), MaxDelay: time.Duration(most), Jitter: jitter},
 		}
 		if c.Validate() != nil || delayed == math.MaxInt {
 			return
@@ -125,17 +126,43 @@ func TestTheLongestDelayIsThatOfTheConfigurationOrARule(t *testing.T) {
 		want   time.Duration
 	}{
 		"the default":         {Config{}, 30 * time.Second},
-		"none":                {Config{Delayed: Off}, 0},
-		"bounded":             {Config{Delayed: 100, TimeIncrease: m, Delays: Delays{Max: 5 * m, Jitter: 1}}, 5 * m},
-		"without an end":      {Config{Delayed: math.MaxInt, TimeIncrease: 1}, 10_000},
-		"after a day":         {Config{Delayed: 100, TimeIncrease: 10 * time.Hour, Delays: Delays{Curve: Exponential}}, 20 * time.Hour},
-		"longer than a day":   {Config{Delayed: 100, TimeIncrease: 30 * time.Hour}, 30 * time.Hour},
-		"a rule":              {Config{Rules: []Rule{{Delayed: 6}, {TimeIncrease: m}}}, 3 * m},
-		"a rule, none else":   {Config{Delayed: Off, Rules: []Rule{{Delayed: 2}}}, 20 * time.Second},
-		"a rule with a curve": {Config{Rules: []Rule{{Delays: Delays{Curve: Exponential}}}}, 40 * time.Second},
+		"none":                {Config{Delayed: None}, 0},
+		"bounded":             {Config{Delayed: 100, Delays: Delays{Delay: m, MaxDelay: 5 * m, Jitter: 1}}, 5 * m},
+		"without an end":      {Config{Delayed: math.MaxInt, Delays: Delays{Delay: 1}}, 10_000},
+		"after a day":         {Config{Delayed: 100, Delays: Delays{Delay: 10 * time.Hour, Backoff: Exponential}}, 20 * time.Hour},
+		"longer than a day":   {Config{Delayed: 100, Delays: Delays{Delay: 30 * time.Hour}}, 30 * time.Hour},
+		"a rule":              {Config{Rules: []Rule{{Delayed: 6}, {Delays: Delays{Delay: m}}}}, 3 * m},
+		"a rule, none else":   {Config{Delayed: None, Rules: []Rule{{Delayed: 2}}}, 20 * time.Second},
+		"a rule that doubles": {Config{Rules: []Rule{{Delays: Delays{Backoff: Exponential}}}}, 40 * time.Second},
 	} {
 		if got := test.config.LongestDelay(); got != test.want {
 			t.Errorf("%s: %v, want %v", name, got, test.want)
+		}
+	}
+}
+
+func TestARuleTakesTheDelaysItLeavesOutFromTheConfig(t *testing.T) {
+	const s = time.Second
+	c := Config{Immediate: None, Delayed: 10, Delays: Delays{Delay: s, Backoff: Exponential, MaxDelay: 3 * s, Jitter: 0.5}}
+	for name, test := range map[string]struct {
+		rule Delays
+		want Delays
+	}{
+		"nothing set":       {Delays{}, c.Delays},
+		"another delay":     {Delays{Delay: 2 * s}, Delays{Delay: 2 * s, Backoff: Exponential, MaxDelay: 3 * s, Jitter: 0.5}},
+		"no bound":          {Delays{MaxDelay: None}, Delays{Delay: s, Backoff: Exponential, MaxDelay: None, Jitter: 0.5}},
+		"no jitter, linear": {Delays{Backoff: Linear, Jitter: None}, Delays{Delay: s, MaxDelay: 3 * s, Jitter: 0}},
+	} {
+		ruled, plain := c, c
+		ruled.Rules = []Rule{{Delays: test.rule}}
+		plain.Delays = test.want
+		for delayed := range 5 {
+			if got, want := ruled.Decide(failed(1, delayed)), plain.Decide(failed(1, delayed)); got != want {
+				t.Errorf("%s: delay %d is %v, want %v", name, delayed+1, got, want)
+			}
+		}
+		if err := ruled.Validate(); err != nil {
+			t.Errorf("%s: %v", name, err)
 		}
 	}
 }

@@ -28,7 +28,7 @@ func ask(c recoverability.Config, f recoverability.Failure) recoverability.Actio
 }
 
 func ExampleConfig_Decide() {
-	c := recoverability.Config{Immediate: 2, Delayed: 1, TimeIncrease: 5 * time.Second}
+	c := recoverability.Config{Immediate: 2, Delayed: 1, Delays: recoverability.Delays{Delay: 5 * time.Second}}
 	fmt.Println(c.Decide(failure(errBusy, 1, 0)))
 	fmt.Println(c.Decide(failure(errBusy, 2, 0)))
 	fmt.Println(c.Decide(failure(errBusy, 3, 0)))
@@ -58,7 +58,7 @@ func ExampleConfig_unrecoverable() {
 // kind of error that is not tried again: numbers say it, without a policy.
 func ExampleConfig_numbers() {
 	c := recoverability.Config{
-		Immediate: 3, Delayed: 3, TimeIncrease: 2 * time.Second,
+		Immediate: 3, Delayed: 3, Delays: recoverability.Delays{Delay: 2 * time.Second},
 		Unrecoverable: []recoverability.Matcher{recoverability.Is(errRefused)},
 	}
 	for delayed := range 4 {
@@ -76,7 +76,7 @@ func ExampleConfig_numbers() {
 // A policy around the configuration: it takes what that decides, and changes one case.
 func ExamplePolicy() {
 	c := recoverability.Config{ // the Recoverability of an endpoint's Config
-		Immediate: 3, Delayed: 3, TimeIncrease: 2 * time.Second,
+		Immediate: 3, Delayed: 3, Delays: recoverability.Delays{Delay: 2 * time.Second},
 		Unrecoverable: []recoverability.Matcher{recoverability.Is(errRefused)},
 		Policy: func(f recoverability.Failure) recoverability.Action {
 			action := f.Decide()
@@ -130,13 +130,12 @@ func ExamplePolicy_full() {
 // The same by rules, which need no policy.
 func ExampleRule() {
 	c := recoverability.Config{
-		Immediate: recoverability.Off, Delayed: recoverability.Off,
+		Immediate: recoverability.None, Delayed: recoverability.None,
 		Rules: []recoverability.Rule{
 			{Errors: []recoverability.Matcher{recoverability.Is(errRefused)}, Action: recoverability.MoveToError{Queue: "refused-payments"}},
 			{Errors: []recoverability.Matcher{recoverability.Is(errDuplicate)}, Action: recoverability.Discard{Reason: "handled before"}},
 			{
-				Errors: []recoverability.Matcher{recoverability.Is(errBusy)}, Delayed: 3, TimeIncrease: 5 * time.Second,
-				Delays: recoverability.Delays{Curve: recoverability.Constant},
+				Errors: []recoverability.Matcher{recoverability.Is(errBusy)}, Delayed: 3, Delays: recoverability.Delays{Delay: 5 * time.Second, Backoff: recoverability.Constant},
 			},
 		},
 	}
@@ -154,7 +153,7 @@ func ExampleRule() {
 // Events of one kind are retried less and have an error queue of their own.
 func ExampleRule_types() {
 	c := recoverability.Config{Rules: []recoverability.Rule{
-		{Types: []string{"Shop.IPriceEvent"}, Immediate: recoverability.Off, Delayed: 1, ErrorQueue: "prices-failed"},
+		{Types: []string{"Shop.IPriceEvent"}, Immediate: recoverability.None, Delayed: 1, ErrorQueue: "prices-failed"},
 	}}
 	price := failure(errBusy, 1, 0)
 	price.Headers.Set(header.EnclosedMessageTypes, "Shop.PriceChanged;Shop.IPriceEvent")
@@ -169,8 +168,7 @@ func ExampleRule_types() {
 // Delays double up to five minutes, and chance takes up to half of each off.
 func ExampleDelays() {
 	c := recoverability.Config{
-		Immediate: recoverability.Off, Delayed: 8, TimeIncrease: 10 * time.Second,
-		Delays: recoverability.Delays{Curve: recoverability.Exponential, Max: 5 * time.Minute},
+		Immediate: recoverability.None, Delayed: 8, Delays: recoverability.Delays{Delay: 10 * time.Second, Backoff: recoverability.Exponential, MaxDelay: 5 * time.Minute},
 	}
 	for delayed := range 7 {
 		fmt.Println(c.Decide(failure(errBusy, 1, delayed)))

@@ -46,7 +46,7 @@ type Failure struct {
 	// this process and this cycle, and what the message brought along.
 	History []Past
 	// Config is what the endpoint retries by. What the transport or the transaction mode cannot do is
-	// [Off] there.
+	// [None] there.
 	Config Config
 }
 

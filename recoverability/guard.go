@@ -18,7 +18,7 @@ type Quarantine struct {
 	// After is how often a message may be handed out in its queue; with the next hand-out it is
 	// moved to quarantine. Unless set it is the number of tries that a message has in a cycle, and 3
 	// at the least. Less than that quarantines messages which only fail, where they are not retried
-	// at once. [Off] is no guard.
+	// at once. [None] is no guard.
 	After int
 	// Crashes is how often the process may end while it handles the message in quarantine. Handed out
 	// once more, it goes to the error queue unhandled: 3 unless set.
@@ -26,7 +26,7 @@ type Quarantine struct {
 }
 
 // On tells whether there is a guard.
-func (q Quarantine) On() bool { return q.After != Off }
+func (q Quarantine) On() bool { return q.After != None }
 
 // Suspect tells whether a message is to be moved to quarantine when it is handed out in its queue
 // for the nth time.
@@ -52,8 +52,8 @@ func (c Config) quarantine() Quarantine {
 }
 
 func (q Quarantine) validate(bad func(format string, args ...any)) {
-	if q.After < Off {
-		bad("Quarantine.After is %d: use Off for no guard", q.After)
+	if q.After < None {
+		bad("Quarantine.After is %d: use None for no guard", q.After)
 	}
 	if q.Crashes < 0 {
 		bad("Quarantine.Crashes is %d: it must be positive", q.Crashes)

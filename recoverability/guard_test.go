@@ -12,12 +12,12 @@ func TestSuspectsAreThoseHandedOutMoreOftenThanTheyAreTried(t *testing.T) {
 		want int // the first hand-out that is suspect; 0 for none
 	}{
 		{Config{}, 7},
-		{Config{Immediate: Off}, 4},
+		{Config{Immediate: None}, 4},
 		{Config{Immediate: 1}, 4},
 		{Config{Immediate: 9}, 11},
 		{Config{Rules: []Rule{{Immediate: 12}, {Immediate: 2}}}, 14},
 		{Config{Quarantine: Quarantine{After: 1}}, 2},
-		{Config{Quarantine: Quarantine{After: Off}}, 0},
+		{Config{Quarantine: Quarantine{After: None}}, 0},
 	} {
 		q, got := test.c.WithDefaults().Quarantine, 0
 		for n := 20; n >= 1; n-- {

@@ -12,15 +12,15 @@ import (
 // call [Failure.Decide] for what it does not want to decide itself.
 type Policy func(Failure) Action
 
-// Off turns a kind of retry off, where a zero would mean the default.
-const Off = -1
+// None is "no such thing" in the fields of this package's structs, where zero is the default.
+const None = -1
 
 // Defaults of [Config].
 const (
-	DefaultImmediate    = 5
-	DefaultDelayed      = 3
-	DefaultTimeIncrease = 10 * time.Second
-	DefaultErrorQueue   = "error"
+	DefaultImmediate  = 5
+	DefaultDelayed    = 3
+	DefaultDelay      = 10 * time.Second
+	DefaultErrorQueue = "error"
 )
 
 // maxRetryTime is how long after its first failure a message is still retried
@@ -30,14 +30,12 @@ const maxRetryTime = 24 * time.Hour
 // Config are the numbers of the default policy. A zero field is its default.
 type Config struct {
 	// Immediate is how often a message is retried at once, in each cycle: 5 unless
-	// set, [Off] for never.
+	// set, [None] for never.
 	Immediate int
 	// Delayed is how many cycles follow the first, each after a delay: 3 unless
-	// set, [Off] for none.
+	// set, [None] for none.
 	Delayed int
-	// TimeIncrease is what each delay is longer than the one before: 10 s unless set.
-	TimeIncrease time.Duration
-	// Delays is how the delays grow: by TimeIncrease each time unless set.
+	// Delays are the delays before these cycles.
 	Delays Delays
 	// ErrorQueue is where messages go that were given up: "error" unless set.
 	ErrorQueue string
@@ -51,7 +49,7 @@ type Config struct {
 	Quarantine Quarantine
 	// Memory bounds what the process remembers of failed messages.
 	Memory Memory
-	// RateLimit slows the endpoint down while what it needs is away. Off unless its After is set.
+	// RateLimit slows the endpoint down while what it needs is away. None unless its After is set.
 	RateLimit RateLimit
 	// Policy decides instead of Decide. Nil is Decide.
 	Policy Policy
@@ -73,7 +71,7 @@ type Memory struct {
 	Bytes int
 }
 
-// WithDefaults is c with defaults for its zero fields. [Off] stays Off.
+// WithDefaults returns c with defaults for its zero fields.
 func (c Config) WithDefaults() Config {
 	if c.Immediate == 0 {
 		c.Immediate = DefaultImmediate
@@ -81,9 +79,7 @@ func (c Config) WithDefaults() Config {
 	if c.Delayed == 0 {
 		c.Delayed = DefaultDelayed
 	}
-	if c.TimeIncrease == 0 {
-		c.TimeIncrease = DefaultTimeIncrease
-	}
+	c.Delays.Delay = cmp.Or(c.Delays.Delay, DefaultDelay)
 	if c.ErrorQueue == "" {
 		c.ErrorQueue = DefaultErrorQueue
 	}
@@ -95,18 +91,18 @@ func (c Config) WithDefaults() Config {
 
 // WithoutImmediate is c with no immediate retries at all, its rules included.
 func (c Config) WithoutImmediate() Config {
-	c.Immediate, c.Rules = Off, slices.Clone(c.Rules)
+	c.Immediate, c.Rules = None, slices.Clone(c.Rules)
 	for i := range c.Rules {
-		c.Rules[i].Immediate = Off
+		c.Rules[i].Immediate = None
 	}
 	return c
 }
 
 // WithoutDelayed is c with no delayed retries at all, its rules included.
 func (c Config) WithoutDelayed() Config {
-	c.Delayed, c.Rules = Off, slices.Clone(c.Rules)
+	c.Delayed, c.Rules = None, slices.Clone(c.Rules)
 	for i := range c.Rules {
-		c.Rules[i].Delayed = Off
+		c.Rules[i].Delayed = None
 	}
 	return c
 }
@@ -129,13 +125,11 @@ func (c Config) ErrorQueues() []string {
 	return queues
 }
 
-// Decide is the default policy; it does not call c.Policy. With the numbers of the first rule
-// that fits, an unrecoverable error goes to the error queue; one with [RetryAfter] is
-// retried after that time, while Delayed allows. Otherwise the message is retried at once
-// while Immediate allows; then after TimeIncrease times the number of the cycle, or what Delays
-// make of it, while Delayed allows and no more than 24 hours have passed since it
-// first failed; then it goes to the error queue. So a message that always fails is tried
-// (Immediate+1)·(Delayed+1) times, 24 by default.
+// Decide is the default policy; it does not call c.Policy. The numbers are those of the first rule that fits. An
+// unrecoverable error goes to the error queue. An error with [RetryAfter] is retried after that time, while Delayed
+// allows. Any other is retried at once while Immediate allows; then after a delay of Delays, while Delayed allows and
+// no more than 24 hours have passed since the message first failed; then it goes to the error queue. So a message that
+// always fails is attempted (Immediate+1)·(Delayed+1) times, 24 by default.
 func (c Config) Decide(f Failure) Action {
 	c, action := c.WithDefaults().ruled(f)
 	giveUp := MoveToError{Queue: c.ErrorQueue}
@@ -154,7 +148,7 @@ func (c Config) Decide(f Failure) Action {
 		return Retry{}
 	}
 	if c.delayable(f) {
-		return Delay{For: c.delay(f)}
+		return Delay{For: c.Delays.delay(f)}
 	}
 	return giveUp
 }

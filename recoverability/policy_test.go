@@ -40,15 +40,15 @@ func TestDecide(t *testing.T) {
 		{"failures equal to Immediate", Config{Immediate: 2}, failed(2, 0), Retry{}},
 		{"failures over Immediate", Config{Immediate: 2}, failed(3, 0), Delay{For: 10 * time.Second}},
 		{"far more hand-outs than Immediate", Config{Immediate: 2}, failed(1000, 0), Delay{For: 10 * time.Second}},
-		{"no immediate retries", Config{Immediate: Off}, failed(1, 0), Delay{For: 10 * time.Second}},
-		{"no delayed retries, before Immediate is used up", Config{Immediate: 1, Delayed: Off}, failed(1, 0), Retry{}},
-		{"no delayed retries", Config{Immediate: 1, Delayed: Off}, failed(2, 0), toError},
-		{"no retries", Config{Immediate: Off, Delayed: Off}, failed(1, 0), toError},
-		{"delays below Delayed", Config{Immediate: Off, Delayed: 2}, failed(1, 1), Delay{For: 20 * time.Second}},
-		{"delays equal to Delayed", Config{Immediate: Off, Delayed: 2}, failed(1, 2), toError},
-		{"delays over Delayed", Config{Immediate: Off, Delayed: 2}, failed(1, 3), toError},
-		{"delays that make no sense", Config{Immediate: Off}, failed(1, -1), Delay{For: 10 * time.Second}},
-		{"another error queue", Config{Immediate: Off, Delayed: Off, ErrorQueue: "poison"}, failed(1, 0), MoveToError{Queue: "poison"}},
+		{"no immediate retries", Config{Immediate: None}, failed(1, 0), Delay{For: 10 * time.Second}},
+		{"no delayed retries, before Immediate is used up", Config{Immediate: 1, Delayed: None}, failed(1, 0), Retry{}},
+		{"no delayed retries", Config{Immediate: 1, Delayed: None}, failed(2, 0), toError},
+		{"no retries", Config{Immediate: None, Delayed: None}, failed(1, 0), toError},
+		{"delays below Delayed", Config{Immediate: None, Delayed: 2}, failed(1, 1), Delay{For: 20 * time.Second}},
+		{"delays equal to Delayed", Config{Immediate: None, Delayed: 2}, failed(1, 2), toError},
+		{"delays over Delayed", Config{Immediate: None, Delayed: 2}, failed(1, 3), toError},
+		{"delays that make no sense", Config{Immediate: None}, failed(1, -1), Delay{For: 10 * time.Second}},
+		{"another error queue", Config{Immediate: None, Delayed: None, ErrorQueue: "poison"}, failed(1, 0), MoveToError{Queue: "poison"}},
 
 		{"unrecoverable", Config{ErrorQueue: "poison"}, with(failed(1, 0), Unrecoverable(errBroken)), MoveToError{Queue: "poison"}},
 		{"retry after", Config{}, with(failed(1, 0), RetryAfter(errBroken, time.Minute)), Delay{For: time.Minute}},
@@ -56,7 +56,7 @@ func TestDecide(t *testing.T) {
 		{"retry after, no time", Config{}, with(failed(1, 0), RetryAfter(errBroken, 0)), Delay{}},
 		{"retry after, no delay left", Config{}, with(failed(1, 3), RetryAfter(errBroken, time.Minute)), Retry{}},
 		{"retry after, nothing left", Config{}, with(failed(6, 3), RetryAfter(errBroken, time.Minute)), toError},
-		{"retry after, no delayed retries", Config{Delayed: Off}, with(failed(6, 0), RetryAfter(errBroken, time.Minute)), toError},
+		{"retry after, no delayed retries", Config{Delayed: None}, with(failed(6, 0), RetryAfter(errBroken, time.Minute)), toError},
 		{"retry after, too late", Config{}, after(with(failed(6, 1), RetryAfter(errBroken, time.Minute)), 25*time.Hour), toError},
 		{"unrecoverable wins over retry after", Config{}, with(failed(1, 0), RetryAfter(Unrecoverable(errBroken), time.Minute)), toError},
 		{"unrecoverable beside retry after", Config{}, with(failed(1, 0), errors.Join(RetryAfter(errBroken, time.Minute), Unrecoverable(errBroken))), toError},
@@ -81,7 +81,7 @@ func after(f Failure, d time.Duration) Failure {
 }
 
 func TestDelayedRetriesEndADayAfterTheFirstFailure(t *testing.T) {
-	c := Config{Immediate: Off, Delayed: 100, TimeIncrease: time.Minute}
+	c := Config{Immediate: None, Delayed: 100, Delays: Delays{Delay: time.Minute}}
 	tests := []struct {
 		after time.Duration
 		want  Action
@@ -129,7 +129,7 @@ func TestADelayThatOverflowsIsTheLongest(t *testing.T) {
 		{longest, math.MinInt, longest},
 	}
 	for _, test := range tests {
-		c := Config{Immediate: Off, Delayed: math.MaxInt, TimeIncrease: test.increase}
+		c := Config{Immediate: None, Delayed: math.MaxInt, Delays: Delays{Delay: test.increase}}
 		if got := c.Decide(failed(1, test.delayed)); got != (Delay{For: test.want}) {
 			t.Errorf("increase %v after %d delays: %v, want %v", test.increase, test.delayed, got, test.want)
 		}
@@ -151,17 +151,17 @@ func TestWithDefaultsFillsZeroFieldsOnly(t *testing.T) {
 	}{
 		{
 			"zero", Config{}.WithDefaults(),
-			Config{Immediate: 5, Delayed: 3, TimeIncrease: 10 * time.Second, ErrorQueue: "error", Quarantine: Quarantine{6, 3}, Memory: memory},
+			Config{Immediate: 5, Delayed: 3, Delays: Delays{Delay: 10 * time.Second}, ErrorQueue: "error", Quarantine: Quarantine{6, 3}, Memory: memory},
 		},
 		{
-			"off", Config{Immediate: Off, Delayed: Off}.WithDefaults(),
-			Config{Immediate: Off, Delayed: Off, TimeIncrease: 10 * time.Second, ErrorQueue: "error", Quarantine: Quarantine{3, 3}, Memory: memory},
+			"off", Config{Immediate: None, Delayed: None}.WithDefaults(),
+			Config{Immediate: None, Delayed: None, Delays: Delays{Delay: 10 * time.Second}, ErrorQueue: "error", Quarantine: Quarantine{3, 3}, Memory: memory},
 		},
 		{
-			"set", Config{Immediate: 1, Delayed: 2, TimeIncrease: 3, ErrorQueue: "4", Quarantine: Quarantine{Off, 5}, Memory: Memory{Messages: 5}}.WithDefaults(),
-			Config{Immediate: 1, Delayed: 2, TimeIncrease: 3, ErrorQueue: "4", Quarantine: Quarantine{Off, 5}, Memory: Memory{Messages: 5, Bytes: 1 << 20}},
+			"set", Config{Immediate: 1, Delayed: 2, Delays: Delays{Delay: 3}, ErrorQueue: "4", Quarantine: Quarantine{None, 5}, Memory: Memory{Messages: 5}}.WithDefaults(),
+			Config{Immediate: 1, Delayed: 2, Delays: Delays{Delay: 3}, ErrorQueue: "4", Quarantine: Quarantine{None, 5}, Memory: Memory{Messages: 5, Bytes: 1 << 20}},
 		},
-		{"twice", Config{Immediate: Off}.WithDefaults().WithDefaults(), Config{Immediate: Off}.WithDefaults()},
+		{"twice", Config{Immediate: None}.WithDefaults().WithDefaults(), Config{Immediate: None}.WithDefaults()},
 	}
 	for _, test := range tests {
 		if diff := cmp.Diff(test.want, test.got); diff != "" {
@@ -171,15 +171,15 @@ func TestWithDefaultsFillsZeroFieldsOnly(t *testing.T) {
 }
 
 func TestValidateTellsAllThatIsWrong(t *testing.T) {
-	for _, c := range []Config{{}, {Immediate: Off, Delayed: Off}, Config{}.WithDefaults()} {
+	for _, c := range []Config{{}, {Immediate: None, Delayed: None}, Config{}.WithDefaults()} {
 		if err := c.Validate(); err != nil {
 			t.Errorf("%+v: %v", c, err)
 		}
 	}
-	err := Config{Immediate: -2, Delayed: -3, TimeIncrease: -time.Second}.Validate()
-	want := "recoverability: Immediate is -2: use Off for none\n" +
-		"recoverability: Delayed is -3: use Off for none\n" +
-		"recoverability: TimeIncrease is negative: -1s"
+	err := Config{Immediate: -2, Delayed: -3, Delays: Delays{Delay: -time.Second}}.Validate()
+	want := "recoverability: Immediate is -2: use None for none\n" +
+		"recoverability: Delayed is -3: use None for none\n" +
+		"recoverability: Delays.Delay is negative: -1s; 0 is the default"
 	if err == nil || err.Error() != want {
 		t.Errorf("got  %v\nwant %s", err, want)
 	}

@@ -4,7 +4,7 @@ import "time"
 
 // Defaults of [RateLimit].
 const (
-	DefaultRateLimitWait        = 5 * time.Second
+	DefaultRateLimitDelay       = 5 * time.Second
 	DefaultRateLimitMaxFailures = 10
 	DefaultRateLimitMaxTime     = 15 * time.Minute
 )
@@ -14,7 +14,7 @@ const (
 // held back meanwhile loses none of its retries. The zero value is no limit.
 //
 // A failure that no other attempt can mend says nothing of an outage: an unrecoverable error, or
-// one that a [Rule] with an Action is for. Nor do failures of one message alone within Wait, such as its
+// one that a [Rule] with an Action is for. Nor do failures of one message alone within Delay, such as its
 // immediate retries.
 //
 // An outage ends, a bad deployment or producer does not: so a message is not held back without end. After
@@ -26,8 +26,8 @@ type RateLimit struct {
 	// again. 0 is never. Have it well over Config.Immediate, so that a few bad messages do
 	// not reach it before a good one succeeds.
 	After int
-	// Wait is the time between attempts while limited: 5 s unless set.
-	Wait time.Duration
+	// Delay is the time between attempts while limited. Default: 5 s.
+	Delay time.Duration
 	// MaxFailures is how often a message may fail while attempts are limited. The last of these failures goes to the
 	// policy and uses up one retry, the others use up none; then the count begins again: 10 unless set.
 	MaxFailures int
@@ -52,8 +52,8 @@ func (r RateLimit) validate(bad func(format string, args ...any)) {
 	if r.After < 0 {
 		bad("RateLimit.After is %d: use 0 for no limit", r.After)
 	}
-	if r.Wait < 0 {
-		bad("RateLimit.Wait is negative: %v", r.Wait)
+	if r.Delay < 0 {
+		bad("RateLimit.Delay is negative: %v", r.Delay)
 	}
 	if r.MaxFailures < 0 {
 		bad("RateLimit.MaxFailures is negative: %d", r.MaxFailures)
@@ -61,7 +61,7 @@ func (r RateLimit) validate(bad func(format string, args ...any)) {
 	if r.MaxTime < 0 {
 		bad("RateLimit.MaxTime is negative: %v", r.MaxTime)
 	}
-	if r.After <= 0 && (r.Wait != 0 || r.MaxFailures != 0 || r.MaxTime != 0 || r.Scope != ByEndpoint) {
+	if r.After <= 0 && (r.Delay != 0 || r.MaxFailures != 0 || r.MaxTime != 0 || r.Scope != ByEndpoint) {
 		bad("RateLimit.After is not set, and without it there is no limit")
 	}
 	if r.Scope < ByEndpoint || r.Scope > ByType {

@@ -12,19 +12,19 @@ import (
 func TestARateLimitIsValidated(t *testing.T) {
 	for want, limit := range map[string]recoverability.RateLimit{
 		"After is -1":           {After: -1},
-		"Wait is negative":      {After: 3, Wait: -1},
+		"Delay is negative":     {After: 3, Delay: -1},
 		"MaxFailures is":        {After: 3, MaxFailures: -1},
 		"MaxTime is negative":   {After: 3, MaxTime: -1},
 		"Scope is 2":            {After: 3, Scope: 2},
 		"Scope is -1":           {After: 3, Scope: -1},
-		"After is not set, and": {Wait: time.Second},
+		"After is not set, and": {Delay: time.Second},
 	} {
 		err := recoverability.Config{RateLimit: limit}.Validate()
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%+v: %v, want %q", limit, err, want)
 		}
 	}
-	for _, limit := range []recoverability.RateLimit{{}, {After: 1}, {After: 9, Wait: time.Hour, Scope: recoverability.ByType}} {
+	for _, limit := range []recoverability.RateLimit{{}, {After: 1}, {After: 9, Delay: time.Hour, Scope: recoverability.ByType}} {
 		if err := (recoverability.Config{RateLimit: limit}).Validate(); err != nil {
 			t.Error(err)
 		}

@@ -3,7 +3,6 @@ package recoverability
 import (
 	"cmp"
 	"slices"
-	"time"
 )
 
 // Rule says what is different for some failures. Those are of one of Types and have an error that
@@ -15,12 +14,11 @@ type Rule struct {
 	// Errors are the errors that the rule is about.
 	Errors []Matcher
 
-	// Immediate, Delayed, TimeIncrease, Delays and ErrorQueue are as in Config.
-	Immediate    int
-	Delayed      int
-	TimeIncrease time.Duration
-	Delays       Delays
-	ErrorQueue   string
+	// Immediate, Delayed, Delays and ErrorQueue are as in Config.
+	Immediate  int
+	Delayed    int
+	Delays     Delays
+	ErrorQueue string
 
 	// Action, when set, is what becomes of the message at once, also after an
 	// unrecoverable error: [MoveToError], [DeadLetter] or [Discard].
@@ -46,14 +44,13 @@ func (c Config) ruled(f Failure) (Config, Action) {
 func (c Config) with(r *Rule) Config {
 	c.Immediate = cmp.Or(r.Immediate, c.Immediate)
 	c.Delayed = cmp.Or(r.Delayed, c.Delayed)
-	c.TimeIncrease = cmp.Or(r.TimeIncrease, c.TimeIncrease)
-	c.Delays = cmp.Or(r.Delays, c.Delays)
+	c.Delays = r.Delays.or(c.Delays)
 	c.ErrorQueue = cmp.Or(r.ErrorQueue, c.ErrorQueue)
 	return c
 }
 
 func (r *Rule) validate(bad func(format string, args ...any)) {
-	validateNumbers(bad, r.Immediate, r.Delayed, r.TimeIncrease)
+	validateNumbers(bad, r.Immediate, r.Delayed)
 	validateMatchers(bad, "Errors", r.Errors)
 	r.Delays.validate(bad)
 	if slices.Contains(r.Types, "") {

@@ -20,12 +20,12 @@ func ofType(f Failure, types string) Failure {
 }
 
 var rules = Config{
-	Immediate: 2, Delayed: 4, TimeIncrease: time.Minute,
+	Immediate: 2, Delayed: 4, Delays: Delays{Delay: time.Minute},
 	Unrecoverable: []Matcher{Is(io.ErrShortWrite)},
 	Rules: []Rule{
 		{Types: []string{"Shop.Price"}, Errors: []Matcher{Is(io.EOF)}, Action: Discard{Reason: "old"}},
-		{Types: []string{"Shop.Price", "Shop.IEvent"}, Immediate: Off, Delayed: 1, TimeIncrease: time.Second, ErrorQueue: "prices"},
-		{Errors: []Matcher{Is(io.ErrNoProgress), As[*cardError]()}, Immediate: 7, Delays: Delays{Curve: Constant}},
+		{Types: []string{"Shop.Price", "Shop.IEvent"}, Immediate: None, Delayed: 1, Delays: Delays{Delay: time.Second}, ErrorQueue: "prices"},
+		{Errors: []Matcher{Is(io.ErrNoProgress), As[*cardError]()}, Immediate: 7, Delays: Delays{Backoff: Constant}},
 		{Errors: []Matcher{IsUnrecoverable}, ErrorQueue: "hopeless"},
 		{Errors: []Matcher{Is(io.ErrClosedPipe)}, ErrorQueue: "closed", Action: MoveToError{}},
 		{Types: []string{"Shop.Price"}, Action: Discard{Reason: "never: the second is first"}},
@@ -115,21 +115,21 @@ func TestValidateTellsWhatIsWrongWithRulesAndDelays(t *testing.T) {
 		t.Error(err)
 	}
 	err := Config{
-		Delays: Delays{Curve: 9, Max: -1, Jitter: 1.5},
+		Delays: Delays{Backoff: 9, MaxDelay: -2, Jitter: 1.5},
 		Rules: []Rule{
-			{Immediate: -2, Delayed: -3, TimeIncrease: -1, Types: []string{""}},
+			{Immediate: -2, Delayed: -3, Delays: Delays{Delay: -1}, Types: []string{""}},
 			{Action: Delay{For: time.Second}, Delays: Delays{Jitter: -0.1}},
 			{Action: Retry{}},
 		},
 	}.Validate()
-	want := `recoverability: Delays.Curve is Curve(9): there is no such curve
-recoverability: Delays.Max is negative: -1ns
-recoverability: Delays.Jitter is 1.5: it is a share from 0 to 1
-recoverability: rule 1: Immediate is -2: use Off for none
-recoverability: rule 1: Delayed is -3: use Off for none
-recoverability: rule 1: TimeIncrease is negative: -1ns
+	want := `recoverability: Delays.Backoff is Backoff(9): use Linear, Constant or Exponential
+recoverability: Delays.MaxDelay is negative: -2ns; use None for no bound
+recoverability: Delays.Jitter is 1.5: it is a share from 0 to 1, or None
+recoverability: rule 1: Immediate is -2: use None for none
+recoverability: rule 1: Delayed is -3: use None for none
+recoverability: rule 1: Delays.Delay is negative: -1ns; 0 is the default
 recoverability: rule 1: a name in Types is empty
-recoverability: rule 2: Delays.Jitter is -0.1: it is a share from 0 to 1
+recoverability: rule 2: Delays.Jitter is -0.1: it is a share from 0 to 1, or None
 recoverability: rule 2: Action is to delay for 1s, without end: use Immediate and Delayed
 recoverability: rule 3: Action is to retry, without end: use Immediate and Delayed`
 	if diff := cmp.Diff(want, err.Error()); diff != "" {

@@ -3,7 +3,6 @@ package recoverability
 import (
 	"errors"
 	"fmt"
-	"time"
 )
 
 // Validate reports all that is wrong with c, joined.
@@ -11,7 +10,7 @@ func (c Config) Validate() error {
 	var errs []error
 	where := "recoverability: "
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(where+format, args...)) }
-	validateNumbers(bad, c.Immediate, c.Delayed, c.TimeIncrease)
+	validateNumbers(bad, c.Immediate, c.Delayed)
 	validateMatchers(bad, "Unrecoverable", c.Unrecoverable)
 	c.Delays.validate(bad)
 	c.Quarantine.validate(bad)
@@ -26,15 +25,12 @@ func (c Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-func validateNumbers(bad func(format string, args ...any), immediate, delayed int, increase time.Duration) {
-	if immediate < Off {
-		bad("Immediate is %d: use Off for none", immediate)
+func validateNumbers(bad func(format string, args ...any), immediate, delayed int) {
+	if immediate < None {
+		bad("Immediate is %d: use None for none", immediate)
 	}
-	if delayed < Off {
-		bad("Delayed is %d: use Off for none", delayed)
-	}
-	if increase < 0 {
-		bad("TimeIncrease is negative: %v", increase)
+	if delayed < None {
+		bad("Delayed is %d: use None for none", delayed)
 	}
 }
 

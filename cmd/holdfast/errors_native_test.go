@@ -42,7 +42,7 @@ func failAndReturn(t *testing.T, put func()) {
 		Handlers: []endpoint.Handler{endpoint.Handle(func(context.Context, *endpoint.Session, struct{}) error {
 			return errors.New("by the test")
 		})},
-		Recoverability: recoverability.Config{Immediate: recoverability.Off, Delayed: 1, TimeIncrease: 10 * time.Millisecond},
+		Recoverability: recoverability.Config{Immediate: recoverability.None, Delayed: 1, Delays: recoverability.Delays{Delay: 10 * time.Millisecond}},
 		Notify: []func(context.Context, endpoint.Notification){func(_ context.Context, n endpoint.Notification) {
 			if n.Kind == endpoint.MovedToError {
 				moved <- struct{}{}

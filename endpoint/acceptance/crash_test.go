@@ -83,7 +83,7 @@ func crashWorker() error {
 	defer ledger.Close()
 	cfg := killConfig(store, false)
 	cfg.Concurrency = 16
-	cfg.Recoverability.TimeIncrease = 100 * time.Millisecond
+	cfg.Recoverability.Delays.Delay = 100 * time.Millisecond
 	cfg.Logger = nil
 	cfg.Notify = []func(context.Context, endpoint.Notification){func(_ context.Context, n endpoint.Notification) {
 		if n.Kind == endpoint.Quarantined {

@@ -265,7 +265,7 @@ func (s *stage) atMost() {
 
 // once has no retries.
 func (s *stage) once(cfg endpoint.Config) endpoint.Config {
-	cfg.Recoverability.Immediate, cfg.Recoverability.Delayed = recoverability.Off, recoverability.Off
+	cfg.Recoverability.Immediate, cfg.Recoverability.Delayed = recoverability.None, recoverability.None
 	return cfg
 }
 
@@ -304,7 +304,7 @@ func (s *stage) none() {
 
 func (s *stage) attempts() {
 	cfg := s.config("stubborn", s.failing(errNo))
-	cfg.Recoverability.Immediate, cfg.Recoverability.Delayed, cfg.Recoverability.TimeIncrease = 2, 1, time.Second
+	cfg.Recoverability.Immediate, cfg.Recoverability.Delayed, cfg.Recoverability.Delays.Delay = 2, 1, time.Second
 	start(s.T, cfg).send(placeOrder{}, endpoint.To(cfg.Name))
 	s.expect(slices.Repeat([]string{"failed"}, (2+1)*(1+1))...)
 	s.failed(recoverability.Class(errors.Join(errNo)))

@@ -110,7 +110,7 @@ func (p *instancesProof) config(instance string) endpoint.Config {
 		return errNo
 	}))
 	cfg.Instance, cfg.Logger = instance, slog.New(slog.DiscardHandler)
-	cfg.Recoverability = recoverability.Config{Immediate: 2, Delayed: 3, TimeIncrease: 20 * time.Millisecond}
+	cfg.Recoverability = recoverability.Config{Immediate: 2, Delayed: 3, Delays: recoverability.Delays{Delay: 20 * time.Millisecond}}
 	return cfg
 }
 

@@ -31,7 +31,7 @@ func TestALockedDestinationIsNoFailure(t *testing.T) {
 			cfg := endpoint.Config{
 				Name: "work", Transport: &postgres.Transport{URL: url}, Concurrency: 1, Install: true, Transactions: mode, Logger: slog.New(slog.DiscardHandler),
 				Messages:       []endpoint.Message{endpoint.Command[work]("Postpone.Work")},
-				Recoverability: recoverability.Config{Immediate: recoverability.Off, Delayed: recoverability.Off, ErrorQueue: "error"},
+				Recoverability: recoverability.Config{Immediate: recoverability.None, Delayed: recoverability.None, ErrorQueue: "error"},
 				Handlers: []endpoint.Handler{endpoint.Handle(func(ctx context.Context, s *endpoint.Session, m work) error {
 					if s.Attempt().N > 1 {
 						attempts.Add(1)

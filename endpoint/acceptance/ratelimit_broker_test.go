@@ -60,7 +60,7 @@ func TestARateLimitOnPostgreSQLHoldsNoTransactionWhileItWaits(t *testing.T) {
 			}
 		}},
 	}
-	cfg.Recoverability.RateLimit = recoverability.RateLimit{After: 8, Wait: 1500 * time.Millisecond} // longer than the lease
+	cfg.Recoverability.RateLimit = recoverability.RateLimit{After: 8, Delay: 1500 * time.Millisecond} // longer than the lease
 	cfg.Pipeline.Dispatch = onDispatch(func(next func() error) error {
 		err := next()
 		if err == nil {

@@ -83,8 +83,8 @@ func rateLimitOn(t *testing.T, broker *rabbitmq.Transport, pause time.Duration, 
 		})},
 	}
 	cfg.Recoverability.ErrorQueue = errors
-	cfg.Recoverability.Delayed = recoverability.Off
-	cfg.Recoverability.RateLimit = recoverability.RateLimit{After: 4, Wait: pause}
+	cfg.Recoverability.Delayed = recoverability.None
+	cfg.Recoverability.RateLimit = recoverability.RateLimit{After: 4, Delay: pause}
 	r := start(t, cfg)
 	for n := range messages {
 		r.send(work{n}, endpoint.To(queue))

@@ -53,7 +53,7 @@ func (c *conflicts) run(n int, handle func(ctx context.Context, tx pgx.Tx, n int
 		Messages: []endpoint.Message{endpoint.Command[work]("Repeat.Work")}, Logger: slog.New(slog.DiscardHandler),
 		Transactions:   endpoint.SendsAtomicWithReceive,
 		OnFinalFailure: c.final,
-		Recoverability: recoverability.Config{Immediate: recoverability.Off, Delayed: recoverability.Off},
+		Recoverability: recoverability.Config{Immediate: recoverability.None, Delayed: recoverability.None},
 		Handlers: []endpoint.Handler{endpoint.Handle(func(ctx context.Context, s *endpoint.Session, m work) error {
 			c.calls.Add(1)
 			if s.Attempt().N > 1 {

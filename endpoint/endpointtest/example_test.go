@@ -78,7 +78,7 @@ func ExampleHandle_lastRetry() {
 	cfg.Handlers = []endpoint.Handler{endpoint.Handle(func(context.Context, *endpoint.Session, ChargeCard) error {
 		return errors.New("the bank does not answer")
 	})}
-	cfg.Recoverability = recoverability.Config{Immediate: recoverability.Off, Delayed: 3}
+	cfg.Recoverability = recoverability.Config{Immediate: recoverability.None, Delayed: 3}
 	for _, retries := range []string{"0", "2", "3"} {
 		result, err := endpointtest.Handle(context.Background(), cfg, ChargeCard{}, endpoint.Header(header.Retries, retries))
 		if err != nil {

@@ -126,7 +126,7 @@ func TestAnActionThatIsImpossibleIsToldAsWhatWasDone(t *testing.T) {
 
 func TestRecoverabilityIsThatOfTheConfiguration(t *testing.T) {
 	cfg := sales(failing(errNoFunds))
-	cfg.Recoverability = recoverability.Config{Immediate: recoverability.Off, Delayed: 2, TimeIncrease: time.Minute, ErrorQueue: "poison"}
+	cfg.Recoverability = recoverability.Config{Immediate: recoverability.None, Delayed: 2, Delays: recoverability.Delays{Delay: time.Minute}, ErrorQueue: "poison"}
 
 	first := handle(t, cfg, placeOrder{"1"})
 	if diff := cmp.Diff(recoverability.Action(recoverability.Delay{For: time.Minute}), first.Action); diff != "" {

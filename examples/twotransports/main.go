@@ -46,7 +46,7 @@ func run(ctx context.Context, first, second transport.Transport) error {
 	defer stop()
 	charging, errCharging := endpoint.New(endpoint.Config{
 		Name: "charging", Transport: second,
-		Recoverability: recoverability.Config{Immediate: 3, Delayed: recoverability.Off},
+		Recoverability: recoverability.Config{Immediate: 3, Delayed: recoverability.None},
 		Messages:       []endpoint.Message{endpoint.Command[ChargeOrder]("Shop.ChargeOrder")},
 		Handlers: []endpoint.Handler{endpoint.Handle(func(_ context.Context, s *endpoint.Session, _ ChargeOrder) error {
 			err := succeedAt(4, s, "charging")
@@ -58,7 +58,7 @@ func run(ctx context.Context, first, second transport.Transport) error {
 	})
 	orders, errOrders := endpoint.New(endpoint.Config{
 		Name: "orders", Transport: first,
-		Recoverability: recoverability.Config{Immediate: 1, Delayed: recoverability.Off},
+		Recoverability: recoverability.Config{Immediate: 1, Delayed: recoverability.None},
 		Messages:       []endpoint.Message{endpoint.Command[PlaceOrder]("Shop.PlaceOrder")},
 		Handlers: []endpoint.Handler{endpoint.Handle(func(ctx context.Context, s *endpoint.Session, m PlaceOrder) error {
 			if err := succeedAt(2, s, "orders"); err != nil {

@@ -22,8 +22,8 @@ func badDeployment(t *testing.T) outcome {
 			}
 			return nil
 		}, func(cfg *endpoint.Config) {
-			cfg.Recoverability.Immediate, cfg.Recoverability.Delayed = 1, recoverability.Off
-			cfg.Recoverability.RateLimit = recoverability.RateLimit{After: 3, Wait: 5 * time.Millisecond}
+			cfg.Recoverability.Immediate, cfg.Recoverability.Delayed = 1, recoverability.None
+			cfg.Recoverability.RateLimit = recoverability.RateLimit{After: 3, Delay: 5 * time.Millisecond}
 		})
 		d.send(0, messages, d.queue)
 		d.await("all orders to be in the error queue", func() bool { return d.failed() == messages })

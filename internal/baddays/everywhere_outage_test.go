@@ -21,8 +21,8 @@ func limitedOutage(t *testing.T) outcome {
 			}
 			return nil
 		}, func(cfg *endpoint.Config) {
-			cfg.Recoverability.Delayed = recoverability.Off
-			cfg.Recoverability.RateLimit = recoverability.RateLimit{After: 8, Wait: 20 * time.Millisecond}
+			cfg.Recoverability.Delayed = recoverability.None
+			cfg.Recoverability.RateLimit = recoverability.RateLimit{After: 8, Delay: 20 * time.Millisecond}
 		})
 		d.send(0, messages, d.queue)
 		d.await("failures", func() bool { attempts, _, _ := d.total(); return attempts >= failures })

@@ -55,7 +55,7 @@ func startRelays(t testing.TB, transactions endpoint.TransactionMode, queues ...
 	r.e, err = endpoint.New(endpoint.Config{
 		Name: "work", Transport: tr, Concurrency: 20, Install: true, Transactions: transactions, Logger: slog.New(slog.DiscardHandler),
 		Messages:       []endpoint.Message{endpoint.Command[relay]("BadDays.Relay"), endpoint.Command[relayed]("BadDays.Relayed"), endpoint.Event[happened]("BadDays.Happened")},
-		Recoverability: recoverability.Config{Immediate: recoverability.Off, Delayed: recoverability.Off},
+		Recoverability: recoverability.Config{Immediate: recoverability.None, Delayed: recoverability.None},
 		Handlers:       []endpoint.Handler{endpoint.Handle(r.handle)},
 	})
 	if err != nil {

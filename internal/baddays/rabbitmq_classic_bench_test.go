@@ -49,7 +49,7 @@ func classicAttempts(b *testing.B, kind rabbitmq.QueueType) {
 				attempts[w.N]++
 				return errors.New("always fails")
 			})},
-			Recoverability: recoverability.Config{TimeIncrease: time.Second},
+			Recoverability: recoverability.Config{Delays: recoverability.Delays{Delay: time.Second}},
 			Notify: []func(context.Context, endpoint.Notification){func(_ context.Context, n endpoint.Notification) {
 				if n.Kind == endpoint.Quarantined {
 					mu.Lock()

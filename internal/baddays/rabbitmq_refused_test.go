@@ -12,6 +12,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/endpoint"
 	"github.com/holdfast-go/holdfast/internal/brokertest"
+	"github.com/holdfast-go/holdfast/recoverability"
 	"github.com/holdfast-go/holdfast/transport"
 	"github.com/holdfast-go/holdfast/transport/rabbitmq"
 )
@@ -69,7 +70,7 @@ func (r *refusedRun) config(url, name string) endpoint.Config {
 		Name: name, Transport: &rabbitmq.Transport{URL: url}, Messages: refusedTypes, Concurrency: 20,
 		Routes: []endpoint.Route{endpoint.RouteTo[refusedBill](name + ".bills")}, Logger: slog.New(slog.DiscardHandler),
 	}
-	cfg.Recoverability.Immediate, cfg.Recoverability.Delayed = -1, -1
+	cfg.Recoverability.Immediate, cfg.Recoverability.Delayed = recoverability.None, recoverability.None
 	cfg.Recoverability.ErrorQueue = name + ".errors"
 	return cfg
 }

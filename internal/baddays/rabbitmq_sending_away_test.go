@@ -42,7 +42,7 @@ func sendingAway(t *testing.T) outcome {
 	closed := make(chan struct{})
 	stop := runWorker(t, endpoint.Config{
 		Name: name, Transport: &rabbitmq.Transport{URL: node.URL}, Concurrency: 8,
-		Recoverability: recoverability.Config{ErrorQueue: name + ".error", Delayed: recoverability.Off},
+		Recoverability: recoverability.Config{ErrorQueue: name + ".error", Delayed: recoverability.None},
 	}, func(ctx context.Context, s *endpoint.Session, w work) error {
 		handled.count(s, w)
 		if handled.len() > before { // messages may come in another order

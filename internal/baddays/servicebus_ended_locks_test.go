@@ -18,7 +18,7 @@ func serviceBusEndedLocks(t *testing.T) outcome {
 		b := newBus(t, brokertest.OwnServiceBusOf(t, profile))
 		messages := size(100, 1000)
 		b.run(func(cfg *endpoint.Config) {
-			cfg.Recoverability = recoverability.Config{Immediate: 10, Delayed: recoverability.Off}
+			cfg.Recoverability = recoverability.Config{Immediate: 10, Delayed: recoverability.None}
 		}, func(ctx context.Context, s *endpoint.Session, m busJob) error {
 			select {
 			case <-time.After(20 * time.Millisecond):

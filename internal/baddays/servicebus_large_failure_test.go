@@ -26,7 +26,7 @@ func serviceBusLargeFailure(t *testing.T) outcome {
 		b.dispatch(b.job(i, size))
 	}
 	b.run(func(cfg *endpoint.Config) {
-		cfg.Recoverability = recoverability.Config{Immediate: 1, Delayed: recoverability.Off}
+		cfg.Recoverability = recoverability.Config{Immediate: 1, Delayed: recoverability.None}
 	}, func(context.Context, *endpoint.Session, busJob) error {
 		return errors.New("it fails each time")
 	})

@@ -39,7 +39,7 @@ func sqsKMS(t *testing.T) outcome {
 	a.front.Refuse(refuse("KMS.ThrottlingException"))
 	a.send("sales", numbers...)
 	a.run(func(cfg *endpoint.Config) {
-		cfg.Recoverability = recoverability.Config{Immediate: 1, Delayed: recoverability.Off}
+		cfg.Recoverability = recoverability.Config{Immediate: 1, Delayed: recoverability.None}
 	}, func(ctx context.Context, s *endpoint.Session, m sqsJob) error {
 		return s.Send(ctx, m, endpoint.To("billing"))
 	})

@@ -24,7 +24,7 @@ func sqsLargeFailure(t *testing.T) outcome {
 	a.send("sales", 100, 101, 102)
 	began := time.Now()
 	a.run(func(cfg *endpoint.Config) {
-		cfg.Recoverability = recoverability.Config{Immediate: 1, Delayed: recoverability.Off}
+		cfg.Recoverability = recoverability.Config{Immediate: 1, Delayed: recoverability.None}
 	}, func(_ context.Context, _ *endpoint.Session, m sqsJob) error {
 		if m.N < 100 {
 			return errors.New("it fails each time")

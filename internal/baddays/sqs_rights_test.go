@@ -39,7 +39,7 @@ func sqsRights(t *testing.T) outcome {
 	e := a.run(func(cfg *endpoint.Config) {
 		cfg.AuditQueue = "audit"
 		cfg.Messages = append(cfg.Messages, endpoint.Event[sqsDone]("Shop.Done"))
-		cfg.Recoverability = recoverability.Config{Immediate: 1, Delayed: recoverability.Off}
+		cfg.Recoverability = recoverability.Config{Immediate: 1, Delayed: recoverability.None}
 	}, func(ctx context.Context, s *endpoint.Session, m sqsJob) error {
 		if m.N == 1 {
 			return errors.New("it fails each time")

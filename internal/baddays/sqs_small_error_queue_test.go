@@ -25,7 +25,7 @@ func sqsSmallErrorQueue(t *testing.T) outcome {
 	bodies := []string{a.put("sales", 0, 100_000), a.put("sales", 1, 300_000), a.put("sales", 2, 800_000)}
 	began := time.Now()
 	a.run(func(cfg *endpoint.Config) {
-		cfg.Recoverability = recoverability.Config{Immediate: 1, Delayed: recoverability.Off}
+		cfg.Recoverability = recoverability.Config{Immediate: 1, Delayed: recoverability.None}
 	}, func(context.Context, *endpoint.Session, sqsJob) error { return errors.New("it fails each time") })
 	found := a.failed(len(bodies))
 	took := time.Since(began)

@@ -54,7 +54,7 @@ func live(t *testing.T, c recoverability.Config, fail func() error) life {
 // never is Off where n is 0, as a Config wants it.
 func never(n int) int {
 	if n == 0 {
-		return recoverability.Off
+		return recoverability.None
 	}
 	return n
 }
@@ -66,7 +66,7 @@ func TestAlwaysFailingIsTriedExactlyAsOftenAsConfigured(t *testing.T) {
 		immediate, delayed := r.IntN(12), r.IntN(12)
 		c := recoverability.Config{
 			Immediate: never(immediate), Delayed: never(delayed),
-			TimeIncrease: time.Duration(1 + r.IntN(int(10*time.Minute))),
+			Delays: recoverability.Delays{Delay: time.Duration(1 + r.IntN(int(10*time.Minute)))},
 		}
 		l := live(t, c, broken)
 		if want := (immediate + 1) * (delayed + 1); l.attempts != want {
@@ -76,7 +76,7 @@ func TestAlwaysFailingIsTriedExactlyAsOftenAsConfigured(t *testing.T) {
 			t.Fatalf("%+v: %d delays, then %v; want %d, then the error queue", c, len(l.delays), l.end, delayed)
 		}
 		for i, d := range l.delays {
-			if want := c.TimeIncrease * time.Duration(i+1); d != want {
+			if want := c.Delays.Delay * time.Duration(i+1); d != want {
 				t.Fatalf("%+v: delay %d is %v, want %v", c, i+1, d, want)
 			}
 		}
@@ -94,7 +94,7 @@ func TestMarksNeverAddAttempts(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	for range 500 {
 		immediate, delayed := r.IntN(8), r.IntN(8)
-		c := recoverability.Config{Immediate: never(immediate), Delayed: never(delayed), TimeIncrease: time.Second}
+		c := recoverability.Config{Immediate: never(immediate), Delayed: never(delayed), Delays: recoverability.Delays{Delay: time.Second}}
 		gaveUp := false
 		l := live(t, c, func() error {
 			switch n := r.IntN(20); {
@@ -118,7 +118,7 @@ func TestNoDelayIsDecidedLaterThanADayAfterTheFirstFailure(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 6))
 	ended := 0
 	for range 200 {
-		c := recoverability.Config{Immediate: never(r.IntN(3)), Delayed: 1 + r.IntN(30), TimeIncrease: time.Duration(1 + r.IntN(int(12*time.Hour)))}
+		c := recoverability.Config{Immediate: never(r.IntN(3)), Delayed: 1 + r.IntN(30), Delays: recoverability.Delays{Delay: time.Duration(1 + r.IntN(int(12*time.Hour)))}}
 		l := live(t, c, func() error { return errBroken })
 		if l.lastWait > 24*time.Hour {
 			t.Fatalf("%+v: a delay was decided %v after the first failure", c, l.lastWait)
@@ -134,21 +134,22 @@ func TestNoDelayIsDecidedLaterThanADayAfterTheFirstFailure(t *testing.T) {
 
 // anyConfig is a valid one with every field that Decide reads. The last rule is of errBroken.
 func anyConfig(r *rand.Rand) recoverability.Config {
-	numbers := func() (int, int, time.Duration, recoverability.Delays) {
-		return r.IntN(8) - 1, r.IntN(8) - 1, time.Duration(r.Int64N(int64(5 * time.Hour))), recoverability.Delays{
-			Curve: recoverability.Curve(r.IntN(4)), Max: time.Duration(r.Int64N(int64(40 * time.Hour))), Jitter: float64(r.IntN(3)) / 2,
+	numbers := func() (int, int, recoverability.Delays) {
+		return r.IntN(8) - 1, r.IntN(8) - 1, recoverability.Delays{
+			Delay: time.Duration(r.Int64N(int64(5 * time.Hour))), Backoff: recoverability.Backoff(r.IntN(4)),
+			MaxDelay: time.Duration(r.Int64N(int64(40 * time.Hour))), Jitter: float64(r.IntN(3)) / 2,
 		}
 	}
 	var c recoverability.Config
-	c.Immediate, c.Delayed, c.TimeIncrease, c.Delays = numbers()
+	c.Immediate, c.Delayed, c.Delays = numbers()
 	other := recoverability.Rule{Errors: []recoverability.Matcher{recoverability.As[*cardError]()}, Action: recoverability.Discard{}}
 	mine := recoverability.Rule{Errors: []recoverability.Matcher{recoverability.Is(errBroken)}, ErrorQueue: "mine"}
-	mine.Immediate, mine.Delayed, mine.TimeIncrease, mine.Delays = numbers()
+	mine.Immediate, mine.Delayed, mine.Delays = numbers()
 	c.Rules = []recoverability.Rule{other, mine}
 	return c
 }
 
-// Whatever the rules, curves and marks, a message comes to its end, is never tried more often than
+// Whatever the rules, backoffs and marks, a message comes to its end, is never tried more often than
 // is allowed, and never later than a day and the last delay after its first failure.
 func TestEveryConfigurationBoundsAttemptsAndDelays(t *testing.T) {
 	r := rand.New(rand.NewPCG(9, 10))
@@ -176,8 +177,12 @@ func TestEveryConfigurationBoundsAttemptsAndDelays(t *testing.T) {
 			capped++
 		}
 		effective, rule := c.WithDefaults(), c.Rules[1]
-		effective.TimeIncrease = cmp.Or(rule.TimeIncrease, effective.TimeIncrease)
-		effective.Delays = cmp.Or(rule.Delays, effective.Delays)
+		effective.Delays = recoverability.Delays{
+			Delay:    cmp.Or(rule.Delays.Delay, effective.Delays.Delay),
+			Backoff:  cmp.Or(rule.Delays.Backoff, effective.Delays.Backoff),
+			MaxDelay: cmp.Or(rule.Delays.MaxDelay, effective.Delays.MaxDelay),
+			Jitter:   cmp.Or(rule.Delays.Jitter, effective.Delays.Jitter),
+		}
 		for i, got := range l.delays {
 			whole := formula(effective, i+1)
 			if share := float64(whole) * (1 - effective.Delays.Jitter); got > whole || float64(got) < share-1 {
@@ -192,8 +197,8 @@ func TestEveryConfigurationBoundsAttemptsAndDelays(t *testing.T) {
 
 // formula is the n-th delay before chance, as the documentation has it.
 func formula(c recoverability.Config, n int) time.Duration {
-	d := c.TimeIncrease
-	switch c.Delays.Curve {
+	d := c.Delays.Delay
+	switch c.Delays.Backoff {
 	case recoverability.Constant:
 	case recoverability.Exponential:
 		for range n - 1 {
@@ -202,8 +207,8 @@ func formula(c recoverability.Config, n int) time.Duration {
 	default:
 		d *= time.Duration(n)
 	}
-	if c.Delays.Max > 0 {
-		d = min(d, c.Delays.Max)
+	if c.Delays.MaxDelay > 0 {
+		d = min(d, c.Delays.MaxDelay)
 	}
 	return d
 }

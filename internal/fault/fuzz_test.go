@@ -38,7 +38,7 @@ func FuzzRetryHeaders(f *testing.F) {
 			if failure.Delayed >= recoverability.DefaultDelayed || now.Sub(failure.FirstFailure) > 24*time.Hour {
 				t.Fatalf("%v after %d delayed retries since %v", a, failure.Delayed, failure.FirstFailure)
 			}
-			if want := recoverability.DefaultTimeIncrease * time.Duration(failure.Delayed+1); a.For != want {
+			if want := recoverability.DefaultDelay * time.Duration(failure.Delayed+1); a.For != want {
 				t.Fatalf("%v, want %v", a, want)
 			}
 		case recoverability.MoveToError:

@@ -33,11 +33,11 @@ func (l *Limiter) Failed(id string, now time.Time) (limited bool) {
 	}
 	l.failures++
 	limited = !l.since.IsZero()
-	lasting := l.several || now.Sub(l.first) > l.wait()
+	lasting := l.several || now.Sub(l.first) > l.delay()
 	if !limited && lasting && l.failures >= l.After {
 		l.since = now
 	}
-	l.next = now.Add(l.wait())
+	l.next = now.Add(l.delay())
 	return limited
 }
 
@@ -59,13 +59,13 @@ func (l *Limiter) Until(now time.Time) time.Duration {
 // maxDeferral bounds the delay of a postponed message.
 const maxDeferral = 5 * time.Minute
 
-// Deferral returns the delay of a postponed message: Wait, or a quarter of the outage up to 5 minutes, whichever is
+// Deferral returns the delay of a postponed message: Delay, or a quarter of the outage up to 5 minutes, whichever is
 // longer. So the queue does not go round and round in a long outage.
 func (l *Limiter) Deferral(now time.Time) time.Duration {
 	if l.since.IsZero() {
-		return l.wait()
+		return l.delay()
 	}
-	return max(l.wait(), min(now.Sub(l.since)/4, maxDeferral))
+	return max(l.delay(), min(now.Sub(l.since)/4, maxDeferral))
 }
 
 // Exhausted reports whether the policy decides about the next failure of a message with these failures.
@@ -74,4 +74,4 @@ func (l *Limiter) Exhausted(t Throttled, now time.Time) bool {
 		t.Failures > 0 && now.Sub(t.Since) >= cmp.Or(l.MaxTime, recoverability.DefaultRateLimitMaxTime)
 }
 
-func (l *Limiter) wait() time.Duration { return cmp.Or(l.Wait, recoverability.DefaultRateLimitWait) }
+func (l *Limiter) delay() time.Duration { return cmp.Or(l.Delay, recoverability.DefaultRateLimitDelay) }

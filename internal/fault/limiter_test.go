@@ -11,7 +11,7 @@ import (
 var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
 func TestALimitBeginsAfterFailuresInARowAndEndsWithASuccess(t *testing.T) {
-	l := Limiter{RateLimit: recoverability.RateLimit{After: 3, Wait: 10 * time.Second}}
+	l := Limiter{RateLimit: recoverability.RateLimit{After: 3, Delay: 10 * time.Second}}
 	limited := func() bool { since, _ := l.Limited(); return !since.IsZero() }
 	for range 2 { // afterwards it is as if nothing had been
 		if l.Failed("a", noon) || l.Failed("b", noon) || limited() {
@@ -47,7 +47,7 @@ func TestOneMessageAloneDoesNotBeginALimit(t *testing.T) {
 			t.Fatal("limited")
 		}
 	}
-	if l.Failed("a", noon.Add(recoverability.DefaultRateLimitWait)); l.Until(noon) != 0 {
+	if l.Failed("a", noon.Add(recoverability.DefaultRateLimitDelay)); l.Until(noon) != 0 {
 		t.Error("limited by the failures of one message within Wait")
 	}
 	l.Failed("b", noon)
@@ -57,7 +57,7 @@ func TestOneMessageAloneDoesNotBeginALimit(t *testing.T) {
 }
 
 func TestFailuresOfOneMessageOverMoreThanWaitBeginALimit(t *testing.T) {
-	l := Limiter{RateLimit: recoverability.RateLimit{After: 3, Wait: time.Second}}
+	l := Limiter{RateLimit: recoverability.RateLimit{After: 3, Delay: time.Second}}
 	l.Failed("a", noon)
 	l.Failed("a", noon)
 	l.Succeeded()
@@ -107,7 +107,7 @@ func TestThrottledFailuresAreExhaustedByNumberAndByTime(t *testing.T) {
 }
 
 func TestADeferralGrowsWithTheOutageUpToABound(t *testing.T) {
-	l := Limiter{RateLimit: recoverability.RateLimit{After: 2, Wait: 4 * time.Second}}
+	l := Limiter{RateLimit: recoverability.RateLimit{After: 2, Delay: 4 * time.Second}}
 	l.Failed("a", noon)
 	l.Failed("b", noon)
 	for lasted, want := range map[time.Duration]time.Duration{

@@ -21,7 +21,7 @@ import (
 )
 
 // once is no retries at all.
-var once = recoverability.Config{Immediate: recoverability.Off, Delayed: recoverability.Off}
+var once = recoverability.Config{Immediate: recoverability.None, Delayed: recoverability.None}
 
 // counted are the points of a counter: its own attribute and number, such as "held: 1".
 func (tel *telemetry) counted(metric, attribute string) map[string]float64 {
@@ -144,7 +144,7 @@ func TestARateLimitIsMeasuredWhileItIsInForce(t *testing.T) {
 			}
 			return nil
 		}))
-		cfg.Recoverability.RateLimit = recoverability.RateLimit{After: 4, Wait: time.Second, Scope: recoverability.ByType}
+		cfg.Recoverability.RateLimit = recoverability.RateLimit{After: 4, Delay: time.Second, Scope: recoverability.ByType}
 		r := tel.start(cfg)
 		for range 5 {
 			r.send(t.Context(), placeOrder{})

@@ -134,7 +134,7 @@ func TestDelayedRetriesAreLinkedAndImmediateOnesAreNot(t *testing.T) {
 	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		tel := newTelemetry(t)
 		cfg := sales(broker, failing(errors.New("no funds")))
-		cfg.Recoverability = recoverability.Config{Immediate: 1, Delayed: 1, TimeIncrease: time.Minute}
+		cfg.Recoverability = recoverability.Config{Immediate: 1, Delayed: 1, Delays: recoverability.Delays{Delay: time.Minute}}
 		ep := tel.start(cfg)
 		ep.send(t.Context(), placeOrder{"1"})
 		time.Sleep(time.Minute)
@@ -215,7 +215,7 @@ func TestAPanicHasItsStack(t *testing.T) {
 	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		tel := newTelemetry(t)
 		cfg := sales(broker, endpoint.Handle(func(context.Context, *endpoint.Session, placeOrder) error { panic("out of stock") }))
-		cfg.Recoverability = recoverability.Config{Immediate: recoverability.Off, Delayed: recoverability.Off}
+		cfg.Recoverability = recoverability.Config{Immediate: recoverability.None, Delayed: recoverability.None}
 		ep := tel.start(cfg)
 		ep.send(t.Context(), placeOrder{"1"})
 

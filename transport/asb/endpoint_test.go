@@ -195,7 +195,7 @@ func TestFaultsUnderLoadLoseNothing(t *testing.T) {
 	done := make(chan int, 100*n)
 	s := run(t, tr, func(cfg *endpoint.Config) {
 		cfg.Concurrency = 32
-		cfg.Recoverability = recoverability.Config{Immediate: 10, Delayed: recoverability.Off}
+		cfg.Recoverability = recoverability.Config{Immediate: 10, Delayed: recoverability.None}
 	}, func(ctx context.Context, session *endpoint.Session, m job) error {
 		mu.Lock()
 		times[m.N]++

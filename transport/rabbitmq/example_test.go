@@ -25,7 +25,7 @@ func ExampleTransport() {
 		},
 		Messages:       []endpoint.Message{endpoint.Command[ShipOrder]("Shop.ShipOrder")},
 		Handlers:       []endpoint.Handler{endpoint.Handle(ship)},
-		Recoverability: recoverability.Config{Immediate: 3, Delayed: recoverability.Off},
+		Recoverability: recoverability.Config{Immediate: 3, Delayed: recoverability.None},
 	})
 	fmt.Println(shipping != nil, err)
 	// Output: true <nil>

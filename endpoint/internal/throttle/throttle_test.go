@@ -10,7 +10,7 @@ import (
 )
 
 func limits(scope recoverability.RateLimitScope) Limits {
-	return New(recoverability.RateLimit{After: 2, Wait: 10 * time.Second, Scope: scope}, []string{"A", "B"})
+	return New(recoverability.RateLimit{After: 2, Delay: 10 * time.Second, Scope: scope}, []string{"A", "B"})
 }
 
 func TestOneMessageHasTheTurnUntilItPassesIt(t *testing.T) {

@@ -19,8 +19,8 @@ func (b *bench) config(name string) endpoint.Config {
 		Name: name, Transport: b.Transport, Concurrency: b.Concurrency, Logger: b.Log,
 		Messages: []endpoint.Message{endpoint.Command[order](orderType)},
 		Recoverability: recoverability.Config{
-			ErrorQueue: b.errors, Delayed: recoverability.Off,
-			Quarantine: recoverability.Quarantine{After: recoverability.Off}, // there is no queue for it
+			ErrorQueue: b.errors, Delayed: recoverability.None,
+			Quarantine: recoverability.Quarantine{After: recoverability.None}, // there is no queue for it
 		},
 	}
 }

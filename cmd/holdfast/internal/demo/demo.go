@@ -106,7 +106,7 @@ func (d *demo) introduce(before counts) {
 What fails is retried %d times at once, then after %v, then after %v more, then moved to the
 queue %q. These delays are the demo's own: the defaults are 10, 20 and 30 s. Malformed
 lines are moved at once.
-`, d.Work, retries.Immediate, retries.TimeIncrease, 2*retries.TimeIncrease, errorQueue)
+`, d.Work, retries.Immediate, retries.Delays.Delay, 2*retries.Delays.Delay, errorQueue)
 	if before.imported > 0 {
 		fmt.Fprintf(d.Out, `Going on after an earlier run: %d of %d orders are finished. What a killed run was
 handling comes back within %v; a delivery that was lost so counts as a retry.

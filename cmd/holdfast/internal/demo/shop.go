@@ -46,7 +46,7 @@ type OrderPlaced struct {
 
 // retries have shorter delays than the defaults, for a user who watches.
 var retries = recoverability.Config{
-	Immediate: 2, Delayed: 2, TimeIncrease: time.Second, ErrorQueue: errorQueue,
+	Immediate: 2, Delayed: 2, Delays: recoverability.Delays{Delay: time.Second}, ErrorQueue: errorQueue,
 }
 
 // outcome is how an order fares at an endpoint.

@@ -97,7 +97,7 @@ func (w *worker) endpoint(t transport.Transport, log *slog.Logger) (*endpoint.En
 		Messages:    []endpoint.Message{endpoint.Command[Job](jobType)},
 		Handlers:    []endpoint.Handler{endpoint.Handle(w.handle)},
 		Recoverability: recoverability.Config{
-			Immediate: 2, Delayed: 2, TimeIncrease: retryDelay, ErrorQueue: w.errorQueue(),
+			Immediate: 2, Delayed: 2, Delays: recoverability.Delays{Delay: retryDelay}, ErrorQueue: w.errorQueue(),
 		},
 	}
 	if w.Atomic {

@@ -45,7 +45,7 @@ func run(broker, place string) error {
 	e, err := endpoint.New(endpoint.Config{
 		Name: "mixed", Transport: t, Concurrency: 4, Install: true,
 		Messages:       []endpoint.Message{endpoint.Command[task]("Mixed.Task"), endpoint.Command[result]("Mixed.Result").To("results")},
-		Recoverability: recoverability.Config{Immediate: 2, Delayed: 1, TimeIncrease: 500 * time.Millisecond},
+		Recoverability: recoverability.Config{Immediate: 2, Delayed: 1, Delays: recoverability.Delays{Delay: 500 * time.Millisecond}},
 		Logger:         slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError + 4})),
 		Handlers: []endpoint.Handler{endpoint.Handle(func(ctx context.Context, s *endpoint.Session, m task) error {
 			<-time.After(2 * time.Millisecond)
