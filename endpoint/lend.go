@@ -21,7 +21,7 @@ func lends(p *pipeline.Pipeline, ss serializers) bool {
 // later and for the audit are made of the original.
 func lent(m *transport.Message) *transport.Message {
 	l := *m
-	l.Headers = m.Headers.Lend()
+	l.Headers = m.Headers.CopyOnWrite()
 	l.Body = slices.Clone(m.Body)
 	return &l
 }

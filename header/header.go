@@ -1,21 +1,18 @@
-// Package header holds the headers of a message: an ordered map, the names that
-// travel on the wire and the textual forms of their values.
+// Package header holds the headers of a message: an ordered map, their names and the textual forms of their values.
 //
-// Names and forms are those of NServiceBus (10.x), so that a Holdfast endpoint
-// can live in an existing system.
+// Names and forms are those of NServiceBus 10, so that Holdfast and NServiceBus endpoints can exchange messages.
 package header
 
 import "iter"
 
 // Map is an ordered set of headers. The zero value is empty and ready to use.
 //
-// A Map is a small slice, not a hash table: a message carries a dozen headers,
-// and looking through them is faster than hashing. Any number of goroutines may
-// read a Map; writing needs exclusive use. Assigning a Map shares its headers:
-// use [Map.Clone] for a copy of one's own.
+// A Map is a small slice, not a hash table: a message has a dozen headers, and a linear search is faster than hashing.
+// Any number of goroutines may read a Map; writing needs exclusive use. Assigning a Map shares its headers: use
+// [Map.Clone] for an independent copy.
 type Map struct {
 	fields []Field
-	lent   bool // fields are another Map's too: they are copied before they change
+	shared bool // fields belong to another Map too: they are copied before a change
 }
 
 // Field is one header.
@@ -23,8 +20,7 @@ type Field struct {
 	Name, Value string
 }
 
-// New makes a Map of fields, the last of two with the same name winning. It
-// keeps the order and copies the slice.
+// New returns a Map of copies of fields, in their order. Of two fields with the same name the last one wins.
 func New(fields ...Field) Map {
 	m := Map{fields: make([]Field, 0, len(fields))}
 	for _, f := range fields {
@@ -33,8 +29,7 @@ func New(fields ...Field) Map {
 	return m
 }
 
-// Reserve gives an empty Map room for n headers; afterwards setting that many
-// allocates nothing. It panics when m already has headers.
+// Reserve allocates room for n headers in an empty Map. It panics if m has headers.
 func (m *Map) Reserve(n int) {
 	if len(m.fields) > 0 {
 		panic("header: Reserve of a Map that is in use") //nolint:forbidigo // a programmer's mistake
@@ -42,34 +37,33 @@ func (m *Map) Reserve(n int) {
 	*m = Map{fields: make([]Field, 0, n)}
 }
 
-// Within gives an empty Map that keeps its headers in buf, which nobody else may
-// use, for as long as they fit.
+// Within returns an empty Map that stores its headers in buf as long as they fit. The Map owns buf.
 func Within(buf []Field) Map { return Map{fields: buf[:0:len(buf)]} }
 
-// Lend is [Map.Clone] for who will hardly change it: headers are copied only then. As long as it is in use, m must not change.
-func (m Map) Lend() Map {
-	m.lent = true
+// CopyOnWrite returns a copy of m that shares its headers until the copy is changed. m must not be changed while the
+// copy is in use.
+func (m Map) CopyOnWrite() Map {
+	m.shared = true
 	return m
 }
 
-// own has the headers be m's alone.
+// own copies shared headers.
 func (m *Map) own() {
-	if m.lent {
+	if m.shared {
 		*m = m.Clone()
 	}
 }
 
-// Len is the number of headers.
+// Len returns the number of headers.
 func (m Map) Len() int { return len(m.fields) }
 
-// Get is the value of the named header, or "" when there is none. Names are
-// case-sensitive.
+// Get returns the value of the named header, or "" if there is none. Names are case-sensitive.
 func (m Map) Get(name string) string {
 	v, _ := m.Lookup(name)
 	return v
 }
 
-// Lookup is the value of the named header and whether it is there.
+// Lookup returns the value of the named header and reports whether it exists.
 func (m Map) Lookup(name string) (string, bool) {
 	for i := range m.fields {
 		if m.fields[i].Name == name {
@@ -79,7 +73,7 @@ func (m Map) Lookup(name string) (string, bool) {
 	return "", false
 }
 
-// Set gives the named header a value, in the place it already has or at the end.
+// Set sets the value of the named header, in its place or at the end.
 func (m *Map) Set(name, value string) {
 	m.own()
 	for i := range m.fields {
@@ -91,7 +85,7 @@ func (m *Map) Set(name, value string) {
 	m.fields = append(m.fields, Field{name, value})
 }
 
-// SetDefault sets the named header unless it is already there.
+// SetDefault sets the named header unless it exists.
 func (m *Map) SetDefault(name, value string) {
 	if _, ok := m.Lookup(name); !ok {
 		m.own()
@@ -109,7 +103,7 @@ func (m *Map) Del(name string) {
 	}
 }
 
-// All goes through the headers in order. The Map must not change meanwhile.
+// All returns an iterator over the headers in order. The Map must not change meanwhile.
 func (m Map) All() iter.Seq2[string, string] {
 	return func(yield func(string, string) bool) {
 		for _, f := range m.fields {
@@ -120,7 +114,7 @@ func (m Map) All() iter.Seq2[string, string] {
 	}
 }
 
-// Clone is an independent copy with room for a few headers more.
+// Clone returns an independent copy with room for a few more headers.
 func (m Map) Clone() Map {
 	if len(m.fields) == 0 {
 		return Map{}
@@ -128,7 +122,7 @@ func (m Map) Clone() Map {
 	return Map{fields: append(make([]Field, 0, len(m.fields)+4), m.fields...)}
 }
 
-// Size is the number of bytes of all names and values.
+// Size returns the number of bytes of all names and values.
 func (m Map) Size() int {
 	n := 0
 	for _, f := range m.fields {

@@ -187,13 +187,13 @@ func TestWhatIsLentIsCopiedBeforeItChanges(t *testing.T) {
 			m.Reserve(8) // room that an append would write to
 			m.Set("A", "1")
 			m.Set("B", "2")
-			lent, other := m.Lend(), m.Lend()
-			change.f(&lent)
-			same(t, lent, change.want...)
+			shared, other := m.CopyOnWrite(), m.CopyOnWrite()
+			change.f(&shared)
+			same(t, shared, change.want...)
 			same(t, m, fields{{"A", "1"}, {"B", "2"}}...)
 			same(t, other, fields{{"A", "1"}, {"B", "2"}}...)
 			m.Set("E", "5")
-			same(t, lent, change.want...)
+			same(t, shared, change.want...)
 		})
 	}
 }
@@ -201,8 +201,8 @@ func TestWhatIsLentIsCopiedBeforeItChanges(t *testing.T) {
 func TestLendingAllocatesNothing(t *testing.T) {
 	m := header.New(fields{{"A", "1"}}...)
 	if allocated := testing.AllocsPerRun(10, func() {
-		if lent := m.Lend(); lent.Get("A") != "1" {
-			t.Error("not lent")
+		if shared := m.CopyOnWrite(); shared.Get("A") != "1" {
+			t.Error("the headers are missing")
 		}
 	}); allocated != 0 {
 		t.Errorf("%v allocations", allocated)
@@ -220,7 +220,7 @@ func TestReserveOfAMapInUsePanics(t *testing.T) {
 }
 
 func TestNamesAreNServiceBusOrOurs(t *testing.T) {
-	// Written out again on purpose: what travels on the wire must not change by
+	// Repeated on purpose: the names of headers must not change by
 	// a slip in the constants.
 	for got, want := range map[string]string{
 		header.MessageID:            "NServiceBus.MessageId",

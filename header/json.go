@@ -23,12 +23,11 @@ func (m Map) AppendJSON(b []byte) []byte {
 	return append(b, '}')
 }
 
-// MarshalJSON is [Map.AppendJSON] for encoding/json.
+// MarshalJSON implements json.Marshaler: see [Map.AppendJSON].
 func (m Map) MarshalJSON() ([]byte, error) { return m.AppendJSON(nil), nil }
 
-// UnmarshalJSON reads a JSON object. Numbers and booleans become their text and
-// null becomes "", because other producers write them; nested values are an
-// error. Of two headers with the same name the last wins.
+// UnmarshalJSON parses a JSON object. Because other producers write them, numbers and booleans become their text and
+// null becomes "". Nested values are an error. Of two headers with the same name the last one wins.
 func (m *Map) UnmarshalJSON(b []byte) error {
 	parsed, err := ParseJSON(string(b))
 	if err != nil {
@@ -80,14 +79,14 @@ func appendString(b []byte, s string) []byte {
 
 var errHeaderJSON = errors.New("headers: not a JSON object of strings")
 
-// MaxCount is how many headers a JSON object may have for [ParseJSON], those with the same name included. A Map looks
-// through its headers to find one, so that more would take long.
+// MaxCount is the largest number of headers that [ParseJSON] accepts, those with the same name included: a Map searches
+// linearly.
 const MaxCount = 1000
 
 var errTooMany = fmt.Errorf("headers: more than %d", MaxCount)
 
-// ParseJSON reads a JSON object as [Map.UnmarshalJSON] does. It fails where there are more than [MaxCount] headers. The
-// headers share the memory of s where no character was escaped.
+// ParseJSON parses a JSON object as [Map.UnmarshalJSON] does. It fails if there are more than [MaxCount] headers.
+// Headers without escaped characters share the memory of s.
 func ParseJSON(s string) (Map, error) {
 	p := parser{rest: s}
 	p.space()

@@ -47,19 +47,19 @@ const (
 	HostDisplayName            = "$.diagnostics.hostdisplayname"
 	FirstLevelRetries          = "NServiceBus.FLRetries"         // written by old versions; removed on a move to error
 	HoldfastFirstFailure       = "Holdfast.FirstFailure"         // on delayed copies: when the message first failed
-	HoldfastUsedRetries        = "Holdfast.Retries.Used"         // on copies put off by a rate limit: immediate retries of the cycle that are used up
-	HoldfastThrottledFailures  = "Holdfast.Throttled.Failures"   // on such copies: failures that used up no retry, a decimal number
-	HoldfastThrottledSince     = "Holdfast.Throttled.Since"      // on such copies: when the first of these failures was
-	HoldfastFaultFirst         = "Holdfast.Fault.FirstFailure"   // the same on the copy in the error queue, never read again
-	HoldfastAttempts           = "Holdfast.Fault.Attempts"       // hand-outs in the last cycle, a decimal number
+	HoldfastUsedRetries        = "Holdfast.Retries.Used"         // on postponed copies: used immediate retries
+	HoldfastThrottledFailures  = "Holdfast.Throttled.Failures"   // on postponed copies: failures without a retry
+	HoldfastThrottledSince     = "Holdfast.Throttled.Since"      // on postponed copies: time of the first of these
+	HoldfastFaultFirst         = "Holdfast.Fault.FirstFailure"   // the same in the error queue, never read
+	HoldfastAttempts           = "Holdfast.Fault.Attempts"       // deliveries in the last cycle, a decimal number
 	HoldfastAttemptsExact      = "Holdfast.Fault.Attempts.Exact" // "false" where the broker does not count
-	HoldfastFaultClass         = "Holdfast.Fault.Class"          // groups errors: recoverability.Class
-	HoldfastQuarantineQueue    = "Holdfast.Quarantine.Queue"     // in quarantine: the queue that the message was moved from
-	HoldfastQuarantineAttempts = "Holdfast.Quarantine.Attempts"  // in quarantine: hand-outs in that queue
-	HoldfastFaultQuarantined   = "Holdfast.Fault.Quarantined"    // hand-outs in FailedQ before the message was quarantined
+	HoldfastFaultClass         = "Holdfast.Fault.Class"          // of the error: recoverability.Class
+	HoldfastQuarantineQueue    = "Holdfast.Quarantine.Queue"     // in quarantine: the original queue
+	HoldfastQuarantineAttempts = "Holdfast.Quarantine.Attempts"  // in quarantine: deliveries in that queue
+	HoldfastFaultQuarantined   = "Holdfast.Fault.Quarantined"    // deliveries in FailedQ before quarantine
 	HoldfastHistory            = "Holdfast.History"              // on delayed copies: earlier failures, as JSON
 	HoldfastFaultHistory       = "Holdfast.Fault.History"        // the same on the copy in the error queue
-	HoldfastReturns            = "Holdfast.Returns"              // how often it was returned from an error queue, a decimal number
+	HoldfastReturns            = "Holdfast.Returns"              // returns from an error queue, a decimal number
 )
 
 // UndecodableHeaders is set on a received message whose headers the transport could not decode. Its value holds the
@@ -67,14 +67,14 @@ const (
 // that copy when it is returned.
 const UndecodableHeaders = "Holdfast.Undecodable.Headers"
 
-// Names of the headers by which ServiceControl returns messages from the error queue and is told that
-// they were processed.
+// Names of the headers by which ServiceControl returns messages from the error queue and learns that they were
+// processed.
 const (
-	ControlMessage       = "NServiceBus.ControlMessage"                // "True" on messages between endpoints and tools: without a body
+	ControlMessage       = "NServiceBus.ControlMessage"                // "True" on messages of tools, without a body
 	RetryUniqueID        = "ServiceControl.Retry.UniqueMessageId"      // of the failed message
-	RetryAcknowledgement = "ServiceControl.Retry.AcknowledgementQueue" // where the success is to be told
-	RetrySuccessful      = "ServiceControl.Retry.Successful"           // on the message that tells it: when it was processed
-	RetryAcknowledged    = "ServiceControl.Retry.AcknowledgementSent"  // "True" on the audit copy when it was told
+	RetryAcknowledgement = "ServiceControl.Retry.AcknowledgementQueue" // of the acknowledgement
+	RetrySuccessful      = "ServiceControl.Retry.Successful"           // on the acknowledgement: time of processing
+	RetryAcknowledged    = "ServiceControl.Retry.AcknowledgementSent"  // "True" on the audit copy after an acknowledgement
 )
 
 // Values of [MessageIntent].

@@ -11,8 +11,8 @@ import (
 // cannot write it.
 const timeForm = "2006-01-02 15:04:05:000000 Z"
 
-// FormatTime is t as header text: UTC, microseconds, 28 characters for the years
-// 0 to 9999, for instance "2026-01-02 03:04:05:000000 Z".
+// FormatTime returns t as header text: UTC, microseconds, 28 characters for the years 0 to 9999, for instance
+// "2026-01-02 03:04:05:000000 Z".
 func FormatTime(t time.Time) string {
 	var buf [len(timeForm)]byte
 	return string(AppendTime(buf[:0], t))
@@ -51,8 +51,8 @@ func appendDigits(b []byte, n, width int) []byte {
 	return b
 }
 
-// ParseTime reads what [FormatTime] wrote. It fails on any other form, and on a time
-// that is none, such as the 30th of February.
+// ParseTime parses a text of [FormatTime]. It fails for any other form, and for an invalid time such as the 30th of
+// February.
 func ParseTime(s string) (time.Time, error) {
 	if !hasForm(s) {
 		return time.Time{}, fmt.Errorf("header time %.40q: want the form %q", s, timeForm)
@@ -68,7 +68,7 @@ func ParseTime(s string) (time.Time, error) {
 	return t, nil
 }
 
-// hasForm reports whether s has digits where timeForm has them, and is like it elsewhere.
+// hasForm reports whether s has digits where timeForm has digits, and equals it elsewhere.
 func hasForm(s string) bool {
 	if len(s) != len(timeForm) {
 		return false
@@ -90,14 +90,14 @@ func digits(s string) (n int) {
 	return n
 }
 
-// FormatDuration is d as .NET's TimeSpan text, such as "1.02:03:04.5000000": days and
-// fraction only where there are any, in steps of 100 ns.
+// FormatDuration returns d as the text of a .NET TimeSpan, such as "1.02:03:04.5000000": days and
+// fraction only if they are not zero, in steps of 100 ns.
 func FormatDuration(d time.Duration) string {
 	var b []byte
 	left := uint64(d)
 	if d < 0 {
 		b = append(b, '-')
-		left = -left // d itself cannot be turned around when it is the least there is
+		left = -left // -d overflows for the least Duration
 	}
 	part := func(unit time.Duration) int {
 		n := left / uint64(unit)

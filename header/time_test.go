@@ -89,7 +89,7 @@ func TestAppendTimeAllocatesNothing(t *testing.T) {
 	}
 }
 
-// What is read is written again as it was, and no input does harm.
+// A parsed time is written as it was, and no input panics.
 func FuzzParseTime(f *testing.F) {
 	for _, s := range []string{
 		"2026-01-02 03:04:05:678901 Z", "0000-01-01 00:00:00:000000 Z", "9999-12-31 23:59:59:999999 Z",

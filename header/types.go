@@ -5,11 +5,9 @@ import (
 	"strings"
 )
 
-// TypeNames goes through the message type names of an [EnclosedMessageTypes]
-// value, most concrete first. What .NET appends to a name, the assembly with
-// version, culture and key after the first comma, is left off: types match by
-// full name. Commas within the brackets of a generic name are part of it. Empty
-// names are passed over.
+// TypeNames returns an iterator over the message type names of an [EnclosedMessageTypes] value, most concrete first.
+// The assembly that .NET appends after the first comma, with version, culture and key, is removed: types match by full
+// name. Commas within the brackets of a generic name are part of it. Empty names are skipped.
 func TypeNames(enclosed string) iter.Seq[string] {
 	return func(yield func(string) bool) {
 		for rest, more := enclosed, true; more; {
@@ -39,5 +37,5 @@ func fullName(entry string) string {
 	return strings.TrimSpace(entry)
 }
 
-// JoinTypes is the [EnclosedMessageTypes] value for names, most concrete first.
+// JoinTypes returns the [EnclosedMessageTypes] value of names, most concrete first.
 func JoinTypes(names ...string) string { return strings.Join(names, ";") }

@@ -11,7 +11,7 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// A behavior that lets a message through only where it says which tenant it is for.
+// A behavior that refuses messages without the header of a tenant.
 func ExampleBehavior() {
 	tenant := func(next pipeline.Func[*pipeline.Receive]) pipeline.Func[*pipeline.Receive] {
 		return func(ctx context.Context, in *pipeline.Receive) error {
@@ -45,13 +45,13 @@ func ExampleBehavior() {
 	// failed: the message has no Tenant header
 }
 
-// A message that kills the process never reaches recoverability, but its
-// attempts are counted by the broker: a behavior can give it up before it is handled.
+// A message that crashes the process never reaches recoverability, but the broker counts its deliveries: a behavior can
+// fail it before it is handled.
 func ExampleBehavior_endlessRetries() {
 	limit := func(next pipeline.Func[*pipeline.Receive]) pipeline.Func[*pipeline.Receive] {
 		return func(ctx context.Context, in *pipeline.Receive) error {
 			if in.Attempt.N > 30 {
-				return recoverability.Unrecoverable(fmt.Errorf("handed out %d times", in.Attempt.N))
+				return recoverability.Unrecoverable(fmt.Errorf("delivered %d times", in.Attempt.N))
 			}
 			return next(ctx, in)
 		}
@@ -62,10 +62,10 @@ func ExampleBehavior_endlessRetries() {
 	in.Attempt = transport.Attempt{N: 31, Exact: true}
 	err := f(context.Background(), &in)
 	fmt.Println(err, recoverability.IsUnrecoverable(err))
-	// Output: handed out 31 times true
+	// Output: delivered 31 times true
 }
 
-// say is a behavior that tells when it runs.
+// say returns a behavior that prints its name.
 func say(name string) pipeline.Behavior[*pipeline.Invoke] {
 	return func(next pipeline.Func[*pipeline.Invoke]) pipeline.Func[*pipeline.Invoke] {
 		return func(ctx context.Context, in *pipeline.Invoke) error {
@@ -121,8 +121,7 @@ func ExampleStage_After() {
 	// Output: [log authorise validate]
 }
 
-// What was wrong with how a stage was put together comes out at once, of New of
-// the endpoint.
+// The errors of composing a stage are returned by New of the endpoint.
 func ExampleStage_Then() {
 	var s pipeline.Stage[*pipeline.Invoke]
 	s.Use("log", say("log"))

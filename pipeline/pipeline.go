@@ -1,9 +1,8 @@
-// Package pipeline is the chain that every message runs through: stages made of
-// behaviors, each wrapped around the next.
+// Package pipeline is the chain that every message runs through: stages made of behaviors, each wrapped around the
+// next.
 //
-// A [Behavior] is the one extension concept of Holdfast: a function that gets the
-// next step and returns a step of its own, as HTTP middleware does. What it may
-// see and change is the value of its [Stage].
+// A [Behavior] is the one extension concept of Holdfast: a function that takes the next step and returns a step, as
+// HTTP middleware does. It may read and change the value of its [Stage].
 package pipeline
 
 import (
@@ -13,24 +12,21 @@ import (
 	"slices"
 )
 
-// Func is a step: it works on the stage's value and returns an error to fail the message.
+// Func is a step. An error that it returns fails the message.
 type Func[T any] func(ctx context.Context, in T) error
 
-// Behavior wraps a step around the next one. It is called once, when the
-// endpoint is made; the Func that it returns is called for every message, by many
-// goroutines at once. Not calling next ends the stage early, without an error.
+// Behavior wraps a step around the next one. It is called once, when the endpoint is made; the Func that it returns is
+// called for every message, by many goroutines at once. Without a call of next the stage ends early, without an error.
 //
-// Calling next again tries what comes after once more, for instance when it failed. For a received
-// message that ends when it has left: once the Dispatch or Recover stage has sent and settled,
-// next returns an error and does nothing.
+// A second call of next runs the following steps again, for instance after a failure. Once the Dispatch or Recover
+// stage of a received message has sent and settled, next returns an error and does nothing.
 type Behavior[T any] func(next Func[T]) Func[T]
 
-// Stage is an ordered list of named behaviors over one kind of value. The zero
-// value is empty and ready to use. The first behavior is the outermost.
+// Stage is an ordered list of named behaviors for one type of value. The zero value is empty and ready to use. The
+// first behavior is the outermost.
 //
-// A stage is put together before an endpoint is made of it, by one goroutine.
-// Methods that change it do not fail on the spot: what was wrong comes out,
-// joined, of [Stage.Then].
+// A stage is composed by one goroutine before an endpoint is made. The errors of methods that change it are returned,
+// joined, by [Stage.Then].
 type Stage[T any] struct {
 	steps []step[T]
 	errs  []error
@@ -41,24 +37,24 @@ type step[T any] struct {
 	behavior Behavior[T]
 }
 
-// Use adds a behavior at the end, next to the handlers. The name must be new.
+// Use adds a behavior at the end, next to the handlers. The name must be unused.
 func (s *Stage[T]) Use(name string, b Behavior[T]) { s.insert(len(s.steps), name, b) }
 
-// Before adds a behavior on the outer side of the one called anchor.
+// Before adds a behavior directly outside of the one named anchor.
 func (s *Stage[T]) Before(anchor, name string, b Behavior[T]) {
 	if i, ok := s.find(anchor, "to put %q before", name); ok {
 		s.insert(i, name, b)
 	}
 }
 
-// After adds a behavior on the inner side of the one called anchor.
+// After adds a behavior directly inside of the one named anchor.
 func (s *Stage[T]) After(anchor, name string, b Behavior[T]) {
 	if i, ok := s.find(anchor, "to put %q after", name); ok {
 		s.insert(i+1, name, b)
 	}
 }
 
-// Replace puts another behavior in the place of the named one, which keeps its name.
+// Replace replaces the named behavior and keeps its name and place.
 func (s *Stage[T]) Replace(name string, b Behavior[T]) {
 	i, ok := s.find(name, "to replace")
 	if !ok || !s.usable(name, b) {
@@ -68,7 +64,7 @@ func (s *Stage[T]) Replace(name string, b Behavior[T]) {
 	s.steps[i].behavior = b
 }
 
-// Remove takes the named behavior out.
+// Remove removes the named behavior.
 func (s *Stage[T]) Remove(name string) {
 	if i, ok := s.find(name, "to remove"); ok {
 		s.own()
@@ -76,7 +72,7 @@ func (s *Stage[T]) Remove(name string) {
 	}
 }
 
-// Names are the names of the behaviors, outermost first.
+// Names returns the names of the behaviors, outermost first.
 func (s *Stage[T]) Names() []string {
 	names := make([]string, len(s.steps))
 	for i, st := range s.steps {
@@ -85,9 +81,8 @@ func (s *Stage[T]) Names() []string {
 	return names
 }
 
-// Then composes the behaviors around end, once. Calling the result allocates
-// nothing by itself. The error holds everything that was wrong with how the
-// stage was put together, and the behaviors that returned nil.
+// Then composes the behaviors around end, once. A call of the result allocates nothing by itself. The error joins the
+// errors of all methods that changed the stage, and one for each behavior that returned nil.
 func (s *Stage[T]) Then(end Func[T]) (Func[T], error) {
 	if end == nil {
 		return nil, errors.Join(errors.Join(s.errs...), errors.New("nil is no end of a stage"))
@@ -139,7 +134,7 @@ func (s *Stage[T]) index(name string) int {
 	return slices.IndexFunc(s.steps, func(st step[T]) bool { return st.name == name })
 }
 
-// find looks for the named behavior; purpose, a format, says in the error what for.
+// find returns the index of the named behavior. purpose, a format, is for the error.
 func (s *Stage[T]) find(name, purpose string, args ...any) (int, bool) {
 	i := s.index(name)
 	if i < 0 {

@@ -13,10 +13,10 @@ import (
 	"github.com/holdfast-go/holdfast/pipeline"
 )
 
-// trail is a stage value that notes who saw it.
+// trail is a stage value that records the behaviors.
 type trail struct{ seen []string }
 
-// noting is a behavior that notes its name on the way in and out.
+// noting returns a behavior that records its name before and after next.
 func noting(name string) pipeline.Behavior[*trail] {
 	return func(next pipeline.Func[*trail]) pipeline.Func[*trail] {
 		return func(ctx context.Context, in *trail) error {
@@ -33,7 +33,7 @@ func end(_ context.Context, in *trail) error {
 	return nil
 }
 
-// run composes the stage and gives the order in which its steps were entered and left.
+// run composes the stage and returns the order in which its steps began and returned.
 func run(t *testing.T, s *pipeline.Stage[*trail]) []string {
 	t.Helper()
 	f, err := s.Then(end)

@@ -11,9 +11,8 @@ import (
 
 // Pipeline is the six stages of an endpoint. The zero value has no behaviors.
 //
-// A message that comes in runs through Receive, Logical and, once per handler,
-// Invoke; one that goes out through Outgoing; what the handlers of one message
-// sent, together, through Dispatch; a failed message through Recover.
+// A received message runs through Receive, Logical and, once per handler, Invoke; a sent message through Outgoing; all
+// messages that the handlers of one message sent together through Dispatch; a failed message through Recover.
 type Pipeline struct {
 	Receive  Stage[*Receive]
 	Logical  Stage[*Logical]
@@ -23,48 +22,45 @@ type Pipeline struct {
 	Recover  Stage[*Recover]
 }
 
-// Sender sends messages; the session of a handler and the endpoint both do.
-// What is sent by the Sender of an incoming message leaves when its handlers have
-// all returned nil.
+// Sender sends messages. The session of a handler and the endpoint are Senders. Messages that are sent while an
+// incoming message is handled are dispatched when all its handlers have returned nil.
 type Sender interface {
 	Send(ctx context.Context, m any, opts ...SendOption) error
 	Publish(ctx context.Context, m any, opts ...PublishOption) error
 }
 
-// Receive is a message as it came in, before it is decoded.
+// Receive is a received message before it is decoded.
 type Receive struct {
-	// Message is what the transport delivered. Copies to the error queue are made of
-	// it: it must not be changed.
+	// Message is the delivered message, of which copies to the error queue are made. It must not be changed.
 	Message *transport.Message
-	// Headers and Body are this attempt's own: behaviors may change the headers and
-	// put another body in the place of this one; the bytes are the transport's.
+	// Headers and Body belong to this attempt: behaviors may change the headers and replace the body. The bytes belong
+	// to the transport.
 	Headers header.Map
 	Body    []byte
 	// Queue is where the message was received from.
 	Queue string
-	// Attempt says how often the message has been handed out, this time included.
+	// Attempt has the delivery count of the message.
 	Attempt transport.Attempt
 
 	sender Sender
 }
 
-// NewReceive makes the stage value of a received message. Sender is what
-// behaviors send with. Its Headers are still those of m: who runs behaviors that
-// change them puts a copy there first.
+// NewReceive returns the stage value of a received message. Behaviors send with sender. The Headers are those of m: the
+// caller replaces them by a copy before it runs behaviors that change them.
 func NewReceive(m *transport.Message, sender Sender) Receive {
 	return Receive{Message: m, Headers: m.Headers, Body: m.Body, sender: sender}
 }
 
-// Sender sends as part of handling this message.
+// Sender returns the Sender of this message.
 func (r *Receive) Sender() Sender { return r.sender }
 
-// Native is the broker's property of that name, or "".
+// Native returns the broker's property with a name, or "".
 func (r *Receive) Native(name string) string { return r.Message.Native[name] }
 
 // Logical is a decoded message.
 type Logical struct {
 	*Receive
-	// Type is the wire name under which the message was recognised.
+	// Type is the wire name by which the message was recognised.
 	Type string
 	// Value is the message: a pointer to the registered struct.
 	Value any
@@ -75,74 +71,71 @@ type Invoke struct {
 	*Logical
 	// Handler is the handler's name.
 	Handler string
-	// Value is what the handler is called with: that of Logical, or for a handler of a base
-	// type a pointer to that type's struct, read from the same body.
+	// Value is the argument of the handler: that of Logical, or for a handler of a base type a pointer to that type's
+	// struct, decoded from the same body.
 	Value any
 }
 
-// Outgoing is a message on its way out, before it is encoded.
+// Outgoing is a message that is sent, before it is encoded.
 type Outgoing struct {
 	// Intent is [header.IntentSend], IntentPublish or IntentReply.
 	Intent string
-	// Value is what the caller gave to Send, Publish or Reply.
+	// Value is the argument of Send, Publish or Reply.
 	Value any
 	// Types are its wire names, most concrete first.
 	Types []string
-	// MessageID is the message's identity, made up unless the caller set it.
+	// MessageID is a new id unless the caller set it.
 	MessageID string
-	// Headers are the headers so far; what the endpoint adds afterwards does not
-	// overwrite them.
+	// Headers are the headers so far. The endpoint adds others, and overwrites none.
 	Headers header.Map
-	// Queue is where a send or reply goes; empty for a publish.
+	// Queue is the destination of a send or reply; empty for a publish.
 	Queue string
-	// ReplyTo is where replies go; empty stands for the endpoint's own queue.
+	// ReplyTo is the queue of replies; empty stands for the endpoint's queue.
 	ReplyTo string
 	// After, At and TTL are as in [transport.Operation].
 	After time.Duration
 	At    time.Time
 	TTL   time.Duration
-	// Immediately sends at once instead of with the other messages of the handler.
+	// Immediately dispatches the message at once instead of with the others of the handler.
 	Immediately bool
-	// Tx is the transaction of the caller's that the message is sent in. Often nil.
+	// Tx is the caller's transaction in which the message is sent. Often nil.
 	Tx any
 	// Properties are for the transport driver. Often nil.
 	Properties map[string]string
-	// Receipt, when set, is given the receipt of the message after it was accepted.
+	// Receipt, if set, receives the receipt of the message after it was accepted.
 	Receipt *transport.Receipt
 	// Incoming is the message being handled, nil outside a handler.
 	Incoming *Receive
-	// Operation is what the message was encoded into: empty before the end of the
-	// stage. A behavior that does not call next keeps the message from being sent.
+	// Operation is the encoded message; empty before the end of the stage. Without a call of next the message is not
+	// sent.
 	Operation transport.Operation
 }
 
-// Dispatch is what leaves together: all that the handlers of one message sent, or
-// one message sent outside a handler.
+// Dispatch holds the messages that are dispatched together: all that the handlers of one message sent, or one that was
+// sent outside a handler.
 type Dispatch struct {
-	// Operations are in the order of sending. A behavior may add, change and remove
-	// operations, but not what their Message points to.
+	// Operations are in the order of sending. A behavior may add, change and remove operations, but must not change the
+	// messages that they point to.
 	Operations []transport.Operation
-	// Receipts are what the transport returned, after the end of the stage. Nil when it
-	// returned none, as for what left together with a completed message.
+	// Receipts are the transport's, after the end of the stage. Nil if there are none, as for messages that were
+	// dispatched together with a completed one.
 	Receipts []transport.Receipt
-	// Incoming is the message being handled and completed by this dispatch, nil
-	// outside a handler and for what leaves immediately.
+	// Incoming is the message being handled, which this dispatch completes; nil outside a handler and for messages that
+	// are dispatched immediately.
 	Incoming *Receive
-	// Tx is the transaction of the caller's that the operations are sent in: they leave when
-	// it is committed, if ever. Nil within a handler.
+	// Tx is the caller's transaction in which the operations are sent. Nil within a handler.
 	Tx any
 }
 
-// Recover is a failed message and what is about to be done with it. What a
-// behavior sends by its Sender leaves together with the message; before a retry. In
-// atomic mode the same goes for what it writes in the session's transaction, which a retry
-// rolls back. The message is dealt with whatever the behaviors do: when one returns an error or
-// panics, what the stage sent and wrote so far is lost, and the Action that it left is carried out.
+// Recover is a failed message and the action for it. Messages that a behavior sends by its Sender are dispatched
+// together with the action; before a retry. In atomic mode its writes in the session's transaction are committed with
+// them; a retry rolls the writes back. When a behavior returns an error or panics, the messages and writes of the stage
+// are lost, and its last Action is carried out.
 type Recover struct {
 	*Receive
-	// Failure is what happened.
+	// Failure describes the failure.
 	Failure recoverability.Failure
-	// Action is what the policy decided. A behavior may decide otherwise.
+	// Action is the decision of the policy. A behavior may replace it.
 	Action recoverability.Action
 	// Fault are the headers that a move to the error queue adds.
 	Fault header.Map

@@ -1,4 +1,4 @@
-// Package serialization turns messages into bodies and back.
+// Package serialization encodes messages as bodies and decodes them.
 package serialization
 
 import (
@@ -7,26 +7,25 @@ import (
 	"fmt"
 )
 
-// Serializer writes and reads bodies of one content type. It is used by many
-// goroutines at once.
+// Serializer encodes and decodes bodies of one content type. It must be safe for concurrent use.
 type Serializer interface {
-	// ContentType goes into the content-type header of what Marshal writes.
+	// ContentType returns the content type of the bodies that Marshal returns.
 	ContentType() string
-	// Marshal gives the body of a message. The caller owns the result.
+	// Marshal returns the body of a message. The caller owns the result.
 	Marshal(v any) ([]byte, error)
-	// Unmarshal fills v, a pointer to a registered struct. It does not keep body.
+	// Unmarshal decodes body into v, a pointer to a registered struct. It does not keep body.
 	Unmarshal(body []byte, v any) error
 }
 
-// JSON is encoding/json: the default.
+// JSON uses encoding/json. It is the default.
 var JSON Serializer = jsonSerializer{}
 
 type jsonSerializer struct{}
 
-// byteOrderMark is what some .NET writers put before JSON text.
+// byteOrderMark precedes the JSON text of some .NET writers.
 var byteOrderMark = []byte("\xef\xbb\xbf")
 
-// null would decode into a message with nothing in it, without an error.
+// null would decode into an empty message, without an error.
 var null = []byte("null")
 
 func (jsonSerializer) ContentType() string { return "application/json" }

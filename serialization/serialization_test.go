@@ -215,7 +215,7 @@ type failing struct{ err error }
 
 func (f failing) MarshalJSON() ([]byte, error) { return nil, f.err }
 
-// Whatever arrives, reading it fails or gives what can be written and read again.
+// Any input is an error, or a value that can be written and read again.
 func FuzzJSON(f *testing.F) {
 	f.Add([]byte(`{"id":"1","amount":1e3,"placed":"2026-03-01T12:00:00Z"}`))
 	f.Add([]byte("\xef\xbb\xbf{}"))

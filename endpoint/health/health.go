@@ -1,7 +1,6 @@
-// Package health serves the health of endpoints over HTTP, for what watches a process: an
-// orchestrator's probes, a load balancer, a person.
+// Package health serves the health of endpoints over HTTP, for an orchestrator's probes, a load balancer or a person.
 //
-// It is a package of its own so that an endpoint does not bring an HTTP server along.
+// It is a separate package so that package endpoint does not import net/http.
 package health
 
 import (
@@ -11,15 +10,15 @@ import (
 	"github.com/holdfast-go/holdfast/endpoint"
 )
 
-// Live answers whether all endpoints are live: 200, or 503 when the process is to be restarted. The
-// body is a JSON array with the [endpoint.Health] of each. Reasons in it are the texts of errors,
-// which name queues and hosts: do not serve it to strangers.
+// Live returns a handler that answers 200 if all endpoints are live, and 503 if the process must be restarted. The body
+// is a JSON array with the [endpoint.Health] of each. The reasons in it are texts of errors, which name queues and
+// hosts: do not serve it publicly.
 func Live(endpoints ...*endpoint.Endpoint) http.Handler {
 	return handler(endpoints, func(h endpoint.Health) bool { return h.Live })
 }
 
-// Ready answers whether all endpoints receive and deal with messages: 200, or 503. The
-// body is that of [Live].
+// Ready returns a handler that answers 200 if all endpoints receive and process messages, and 503 otherwise. The body
+// is that of [Live].
 func Ready(endpoints ...*endpoint.Endpoint) http.Handler {
 	return handler(endpoints, func(h endpoint.Health) bool { return h.Ready })
 }
@@ -36,6 +35,6 @@ func handler(endpoints []*endpoint.Endpoint, good func(endpoint.Health) bool) ht
 		w.Header().Set("Content-Type", "application/json")
 		w.Header().Set("Cache-Control", "no-store")
 		w.WriteHeader(status)
-		_ = json.NewEncoder(w).Encode(all) // who asked has gone: nobody to tell
+		_ = json.NewEncoder(w).Encode(all) // the client has gone
 	})
 }

@@ -1,4 +1,4 @@
-// Package backoff paces repeated attempts at something that fails.
+// Package backoff paces repeated attempts.
 package backoff
 
 import (
@@ -7,15 +7,15 @@ import (
 	"time"
 )
 
-// Backoff gives pauses that double from Min to Max, each jittered to between
-// half and the whole of it. Use by one goroutine at a time.
+// Backoff returns pauses that double from Min to Max, each shortened at random by up to a half. It is not safe for
+// concurrent use.
 type Backoff struct {
 	Min, Max time.Duration
 
 	next time.Duration
 }
 
-// Next is the pause before the next attempt.
+// Next returns the pause before the next attempt.
 func (b *Backoff) Next() time.Duration {
 	if b.next == 0 {
 		b.next = b.Min
@@ -25,15 +25,15 @@ func (b *Backoff) Next() time.Duration {
 	return d/2 + rand.N(d/2+1)
 }
 
-// Reset starts again at Min; call it after a success.
+// Reset starts again at Min. It is called after a success.
 func (b *Backoff) Reset() { b.next = 0 }
 
-// Wait pauses for Next. It returns ctx's error when that ends first.
+// Wait sleeps for Next. It returns the cause of ctx when that ends first.
 func (b *Backoff) Wait(ctx context.Context) error {
 	return Sleep(ctx, b.Next())
 }
 
-// Sleep pauses for d. It returns ctx's error when that ends first.
+// Sleep sleeps for d. It returns the cause of ctx when that ends first.
 func Sleep(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)
 	defer t.Stop()
