@@ -20,9 +20,9 @@ import (
 	"github.com/holdfast-go/holdfast/transport/transporttest"
 )
 
-// The suite on AWS itself: make test-aws. It takes credentials that may create and delete queues and topics whose names begin with
-// "holdfast-test-", and the region in HOLDFAST_TEST_AWS. Standard queues promise no order and tell only approximately how many messages
-// they hold, so the rules about these are left out by the Makefile.
+// The suite on AWS itself: make test-aws. It takes credentials that may create and delete queues and topics whose names
+// begin with "holdfast-test-", and the region in HOLDFAST_TEST_AWS. Standard queues promise no order and tell only
+// approximately how many messages they hold, so the rules about these are left out by the Makefile.
 
 // onAWS is a transport whose queues and topics have a prefix of their own, and are deleted with the test.
 func onAWS(t *testing.T) *sqs.Transport {

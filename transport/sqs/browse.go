@@ -15,8 +15,8 @@ var (
 )
 
 const (
-	// browseLease is how long what was looked at stays hidden if nobody gives it back. It is renewed when half of it is over and
-	// somebody goes on.
+	// browseLease is how long what was looked at stays hidden if nobody gives it back. It is renewed when half of it is
+	// over and somebody goes on.
 	browseLease = 5 * time.Minute
 	// browseWait has SQS look for messages on all of its servers. Without a wait it may miss some.
 	browseWait = time.Second
@@ -24,25 +24,25 @@ const (
 	emptyAnswers = 2
 )
 
-// cursor goes through a queue. SQS has no way to look at a message where it is, so each is received and stays hidden from others until the
-// cursor is closed.
+// cursor goes through a queue. SQS has no way to look at a message where it is, so each is received and stays hidden
+// from others until the cursor is closed.
 type cursor struct {
-	inbox *inbox
-	began time.Time
-	held  []*delivery
-	seen  map[*transport.Message]*delivery // of the last Next
-	end   bool
+	inFlight *inFlight
+	began    time.Time
+	held     []*delivery
+	seen     map[*transport.Message]*delivery // of the last Next
+	end      bool
 }
 
-// Browse implements [transport.Browser]. What the cursor has looked at is hidden from other receivers until it is closed, or for five minutes
-// if the process dies; and each look counts as a hand-out.
+// Browse implements [transport.Browser]. What the cursor has looked at is hidden from other receivers until it is
+// closed, or for five minutes if the process dies; and each look counts as a hand-out.
 func (c *conn) Browse(ctx context.Context, queue string) (transport.Cursor, error) {
 	c.urls.forget(queue) // it may have been deleted
-	in, err := c.inbox(ctx, queue)
+	in, err := c.inFlight(ctx, queue)
 	if err != nil {
 		return nil, err
 	}
-	return &cursor{inbox: in, began: time.Now()}, nil
+	return &cursor{inFlight: in, began: time.Now()}, nil
 }
 
 // Next implements [transport.Cursor].
@@ -70,7 +70,7 @@ func (cur *cursor) Next(ctx context.Context, limit int) ([]*transport.Message, e
 
 // poll receives some messages.
 func (cur *cursor) poll(ctx context.Context, limit int) (*poll, error) {
-	in := cur.inbox
+	in := cur.inFlight
 	p := in.poll(asking{limit: limit, wait: browseWait, lease: browseLease})
 	if p == nil {
 		return nil, transport.ErrClosed
@@ -86,11 +86,12 @@ func (cur *cursor) poll(ctx context.Context, limit int) (*poll, error) {
 	return p, p.err
 }
 
-// look takes in what p brought. What was sent after Browse does not show; when there is nothing else, all that was there has been seen.
+// look takes in what p brought. What was sent after Browse does not show; when there is nothing else, all that was
+// there has been seen.
 func (cur *cursor) look(p *poll) (ms []*transport.Message) {
 	cur.end = true
 	for i := range p.ms {
-		d, _ := cur.inbox.take(&p.ms[i], p)
+		d, _ := cur.inFlight.take(&p.ms[i], p)
 		cur.held = append(cur.held, d)
 		if sentAt(&p.ms[i]).After(cur.began.Add(p.skew)) {
 			continue
@@ -110,7 +111,7 @@ func (cur *cursor) renew(ctx context.Context) error {
 			due = append(due, d)
 		}
 	}
-	for _, err := range cur.inbox.renew(ctx, due, browseLease) {
+	for _, err := range cur.inFlight.renew(ctx, due, browseLease) {
 		if err != nil && !errors.Is(err, transport.ErrLeaseLost) { // a lost one shows again, or has been taken by somebody
 			return err
 		}
@@ -122,9 +123,9 @@ func (cur *cursor) renew(ctx context.Context) error {
 func (cur *cursor) Take(ctx context.Context, m *transport.Message, ops []transport.Operation) error {
 	d := cur.seen[m]
 	if d == nil || !d.isOpen() || d.left() <= 0 {
-		return fmt.Errorf("sqs: take a message of %q: %w", cur.inbox.queue, transport.ErrNotFound)
+		return fmt.Errorf("sqs: take a message of %q: %w", cur.inFlight.queue, transport.ErrNotFound)
 	}
-	c := cur.inbox.conn
+	c := cur.inFlight.conn
 	if err := c.lookFor(ctx, ops); err != nil {
 		return err
 	}
@@ -160,9 +161,9 @@ func (c *conn) lookFor(ctx context.Context, ops []transport.Operation) error {
 
 // Close implements [transport.Cursor]: what was not taken is there again.
 func (cur *cursor) Close() error {
-	ctx, cancel := context.WithTimeout(cur.inbox.conn.ctx, closeTimeout)
+	ctx, cancel := context.WithTimeout(cur.inFlight.conn.ctx, closeTimeout)
 	defer cancel()
-	cur.inbox.release(ctx, cur.held)
+	cur.inFlight.release(ctx, cur.held)
 	cur.held, cur.seen, cur.end = nil, nil, true
 	return nil
 }

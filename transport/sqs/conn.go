@@ -42,15 +42,15 @@ type conn struct {
 
 	mu        sync.Mutex             // guards what follows
 	receivers map[*receiver]struct{} // nil after Close
-	inboxes   map[string]*inbox
+	inFlights map[string]*inFlight
 }
 
 // openConn sees to it that SQS answers. A queue by the endpoint's name need not exist.
 func openConn(ctx context.Context, cfg Transport, by clients, env transport.Env) (*conn, error) {
 	c := &conn{
 		cfg: cfg, endpoint: env.Endpoint, instance: env.Instance, log: env.Log(), clients: by,
-		account: newAccount(), senders: newSenders(), chain: awsChain, sentOn: delayeddelivery.Memory{Size: rememberedHops},
-		receivers: make(map[*receiver]struct{}), inboxes: make(map[string]*inbox),
+		account: newAccount(), senders: senders{by: make(map[destination]batcher[entry])}, chain: awsChain, sentOn: delayeddelivery.Memory{Size: rememberedHops},
+		receivers: make(map[*receiver]struct{}), inFlights: make(map[string]*inFlight),
 	}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	_, err := c.queueURL(ctx, cmp.Or(env.Endpoint, "holdfast"))
@@ -97,7 +97,7 @@ func (c *conn) releaseAll() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var all sync.WaitGroup
-	for _, in := range c.inboxes {
+	for _, in := range c.inFlights {
 		all.Go(func() { in.release(ctx, in.unsettled()) })
 	}
 	all.Wait()

@@ -140,8 +140,9 @@ func (t *Transport) needRegion(cfg aws.Config) error {
 	return nil
 }
 
-// ownBodies is a client that sends copies of bodies. The SDK closes a body as soon as an answer begins, and the writer of a connection may
-// not be done with it by then: it takes that for a failure and closes the connection while the answer is being read.
+// ownBodies is a client that sends copies of bodies. The SDK closes a body as soon as an answer begins, and the writer
+// of a connection may not be done with it by then: it takes that for a failure and closes the connection while the
+// answer is being read.
 type ownBodies struct{ *http.Client }
 
 func (c ownBodies) Do(r *http.Request) (*http.Response, error) {
@@ -159,8 +160,8 @@ func (c ownBodies) Do(r *http.Request) (*http.Response, error) {
 	return c.Client.Do(own)
 }
 
-// newPool has room for more connections than the SDK's client, which may be nil, and else is like it: it may have been told whose
-// certificates to accept.
+// newPool has room for more connections than the SDK's client, which may be nil, and else is like it: it may have been
+// told whose certificates to accept.
 func newPool(of *awshttp.BuildableClient) *http.Transport {
 	if of == nil {
 		of = awshttp.NewBuildableClient()

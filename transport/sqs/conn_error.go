@@ -45,8 +45,8 @@ func (c *conn) fault(err error, format string, args ...any) error {
 	}
 }
 
-// withoutCredentials tells whether a request was not sent because there was nothing to sign it with. The SDK has no error of its own
-// for that.
+// withoutCredentials tells whether a request was not sent because there was nothing to sign it with. The SDK has no
+// error of its own for that.
 func withoutCredentials(err error) bool {
 	return errorCode(err) == "" && strings.Contains(err.Error(), "get credentials: ")
 }
@@ -74,7 +74,8 @@ var (
 		"InvalidSecurity", "RequestExpired", "SignatureDoesNotMatch", "InvalidSignatureException", "IncompleteSignature",
 	}
 	deniedCodes = []string{"AccessDenied", "AccessDeniedException", "AuthorizationError", "AuthorizationErrorException"}
-	// keyCodes are of a KMS key that may not or cannot be used: as SNS names them, as SQS does, and as it did before its protocol changed.
+	// keyCodes are of a KMS key that may not or cannot be used: as SNS names them, as SQS does, and as it did before its
+	// protocol changed.
 	keyCodes = []string{
 		"KMSAccessDenied", "KMSAccessDeniedException", "KmsAccessDenied", "KMS.AccessDeniedException",
 		"KMSDisabled", "KMSDisabledException", "KmsDisabled", "KMS.DisabledException",
@@ -92,8 +93,8 @@ var (
 	lostCodes = []string{"ReceiptHandleIsInvalid", "MessageNotInflight", "AWS.SimpleQueueService.MessageNotInflight"}
 )
 
-// unanswered tells whether a request may have been carried out though it failed: it left, and there was no answer, or one of a
-// server in trouble.
+// unanswered tells whether a request may have been carried out though it failed: it left, and there was no answer, or
+// one of a server in trouble.
 func unanswered(err error) bool {
 	_, sent := errors.AsType[*smithy.OperationError](err)
 	return (sent || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)) && inconclusive(err)

@@ -17,8 +17,8 @@ const (
 	parallelReceive = 10
 )
 
-// Limits is what SQS takes. Messages that are all headers, or whose headers have many characters to escape, may be refused
-// below it, with what they measured.
+// Limits is what SQS takes. Messages that are all headers, or whose headers have many characters to escape, may be
+// refused below it, with what they measured.
 func (c *conn) Limits() transport.Limits {
 	l := transport.Limits{
 		MaxBody:         c.cfg.MaxMessage - maxHeaders - frame,
@@ -26,7 +26,7 @@ func (c *conn) Limits() transport.Limits {
 		MaxDelay:        transport.Unlimited,
 		Lease:           c.cfg.Lease,
 		MaxHold:         maxHold,
-		MaxReceive:      most,
+		MaxReceive:      maxBatch,
 		ParallelReceive: parallelReceive,
 		Unbuffered:      true,
 	}

@@ -13,8 +13,8 @@ import (
 // paceStep is the time between two requests after AWS has throttled or denied one.
 const paceStep = time.Second
 
-// pace spaces requests: at most one a second from a request that AWS throttled, or denied as a whole, until one succeeds. The zero
-// value is ready, and safe for concurrent use.
+// pace spaces requests: at most one a second from a request that AWS throttled, or denied as a whole, until one
+// succeeds. The zero value is ready, and safe for concurrent use.
 type pace struct {
 	mu   sync.Mutex // guards what follows
 	slow bool
@@ -63,8 +63,8 @@ func (p *pace) note(err error) {
 	}
 }
 
-// paced makes a request to send to a queue or topic, again while AWS throttles it, up to the tries of other requests. A throttle slows down
-// all that is sent; a denial only what is sent to the same place.
+// paced makes a request to send to a queue or topic, again while AWS throttles it, up to the tries of other requests. A
+// throttle slows down all that is sent; a denial only what is sent to the same place.
 func (c *conn) paced(ctx context.Context, name string, request func() error) (err error) {
 	for range tries {
 		if err := c.waitToSend(ctx, name); err != nil {

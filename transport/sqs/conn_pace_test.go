@@ -239,7 +239,7 @@ func TestARequestSharedBySendersStaysWithinTheLimit(t *testing.T) {
 			largest int
 		)
 		c := openFake(t, &fake{}, nil)
-		gather := c.gatherOf(c.senders.byQueue, "out", c.cfg.MaxMessage, func(es []entry) []error {
+		b := c.senderTo(destination{queue: "out"}, c.cfg.MaxMessage, func(es []entry) []error {
 			size := 0
 			for _, e := range es {
 				size += e.size()
@@ -249,9 +249,8 @@ func TestARequestSharedBySendersStaysWithinTheLimit(t *testing.T) {
 			largest = max(largest, size)
 			return make([]error, len(es))
 		})
-		gather.lonely = false
 		for range 4 {
-			gather.submit(entry{payload: payload{body: strings.Repeat("x", 400_000)}})
+			b.Submit(entry{payload: payload{body: strings.Repeat("x", 400_000)}})
 		}
 		time.Sleep(time.Second)
 		mu.Lock()

@@ -2,8 +2,8 @@ package sqs
 
 import "sync"
 
-// tasks are the goroutines of a conn. One that is done is kept for the next task: its stack has grown to what the SDK needs,
-// and growing a new one for each request takes a noticeable part of the request's time.
+// tasks are the goroutines of a conn. One that is done is kept for the next task: its stack has grown to what the SDK
+// needs, and growing a new one for each request takes a noticeable part of the request's time.
 type tasks struct {
 	mu      sync.Mutex // guards what follows, and adding to all against waiting for it
 	stopped bool

@@ -16,8 +16,8 @@ import (
 
 var _ transport.Inspector = (*conn)(nil)
 
-// Inspect tells what SQS knows approximately, and some seconds late. Without names it is about all queues with the prefix, by the names that
-// SQS has for them, and without those in which messages wait for long.
+// Inspect tells what SQS knows approximately, and some seconds late. Without names it is about all queues with the
+// prefix, by the names that SQS has for them, and without those in which messages wait for long.
 func (c *conn) Inspect(ctx context.Context, queues ...string) ([]transport.QueueStats, error) {
 	if len(queues) == 0 {
 		var err error
@@ -70,7 +70,8 @@ func (c *conn) inspect(ctx context.Context, queue string) (transport.QueueStats,
 	return transport.QueueStats{Name: queue, Ready: count(ready), Unsettled: count(unsettled), Delayed: count(delayed)}, nil
 }
 
-// hopsLook is for how long a queue is taken to have none in which its messages wait for long, so that not each look asks.
+// hopsLook is for how long a queue is taken to have none in which its messages wait for long, so that not each look
+// asks.
 const hopsLook = time.Minute
 
 // addHopping counts what waits for a queue in the other one as delayed.

@@ -206,8 +206,8 @@ func (w *world) run(concurrency int) {
 	}
 }
 
-// raw does the same with the SDK alone: as many loops as it takes for the concurrency in tens, each of which receives ten messages,
-// sends as many in one request, and deletes them in another.
+// raw does the same with the SDK alone: as many loops as it takes for the concurrency in tens, each of which receives
+// ten messages, sends as many in one request, and deletes them in another.
 func (w *world) raw(concurrency int) {
 	w.t.Helper()
 	c := awssqs.NewFromConfig(*w.calls.config(), func(o *awssqs.Options) {

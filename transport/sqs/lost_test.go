@@ -26,9 +26,9 @@ func receiveOne(t *testing.T, r transport.Receiver) transport.Delivery {
 
 // heldBy is what a receiver's inbox has in its books.
 func heldBy(r *receiver) (held, open int) {
-	r.inbox.mu.Lock()
-	defer r.inbox.mu.Unlock()
-	return len(r.inbox.held), r.inbox.open
+	r.inFlight.mu.Lock()
+	defer r.inFlight.mu.Unlock()
+	return len(r.inFlight.held), r.inFlight.open
 }
 
 func TestALeaseThatRanOutIsNotHeldAnyMore(t *testing.T) {

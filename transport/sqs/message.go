@@ -55,8 +55,8 @@ func (c *conn) encode(m *transport.Message, now time.Time, delay, ttl time.Durat
 	return c.encodeAs(wrapped, m, now, delay, ttl)
 }
 
-// encodeCopy is encode for a copy of a received message, which is of no use to anybody if it has no room: it is written in another
-// form where the configured one is too large for room bytes.
+// encodeCopy is encode for a copy of a received message, which is of no use to anybody if it has no room: it is written
+// in another form where the configured one is too large for room bytes.
 func (c *conn) encodeCopy(m *transport.Message, now time.Time, delay, ttl time.Duration, room int) payload {
 	p := c.encode(m, now, delay, ttl)
 	for _, f := range []form{raw, packed} {
@@ -146,8 +146,8 @@ func appendHeaders(b []byte, headers header.Map) []byte {
 // maxGroup is the longest message group id.
 const maxGroup = 128
 
-// groupOf returns the message group id of a message: that of the header, else the one with which the message was received; "" where
-// neither can be one.
+// groupOf returns the message group id of a message: that of the header, else the one with which the message was
+// received; "" where neither can be one.
 func (c *conn) groupOf(m *transport.Message) string {
 	if c.cfg.GroupHeader != "" {
 		if group := m.Headers.Get(c.cfg.GroupHeader); isGroup(group) {
@@ -173,7 +173,8 @@ type received struct {
 	due     time.Time // zero: now
 }
 
-// expired tells whether nobody wants the message any more. skew is how much the clock of SQS is ahead of the one that says now.
+// expired tells whether nobody wants the message any more. skew is how much the clock of SQS is ahead of the one that
+// says now.
 func (r *received) expired(now time.Time, skew time.Duration) bool {
 	if r.bySQS {
 		now = now.Add(skew)
@@ -257,8 +258,8 @@ func (r *received) inS3(key string) {
 		"have its sender keep them under 1 MiB, or send a reference of its own", key)
 }
 
-// identify finds the id: that of the headers, or else the attribute, or SQS's. ServiceControl returns a failed message with an id of its
-// own in the attribute, and the message's in the headers.
+// identify finds the id: that of the headers, or else the attribute, or SQS's. ServiceControl returns a failed message
+// with an id of its own in the attribute, and the message's in the headers.
 func (r *received) identify(m *types.Message) {
 	if r.ID = r.Headers.Get(header.MessageID); r.ID == "" {
 		r.ID, _ = text(m, header.MessageID)

@@ -53,7 +53,8 @@ func (r *received) unwrap(m *types.Message, body string) bool {
 	return true
 }
 
-// unwrapOwn reads an envelope that is written as wrap does it. Most are, and to read it as any JSON takes several times as long.
+// unwrapOwn reads an envelope that is written as wrap does it. Most are, and to read it as any JSON takes several times
+// as long.
 func unwrapOwn(body string) (headers header.Map, content []byte, ok bool) {
 	inner, begins := strings.CutPrefix(body, `{"Headers":`)
 	inner, ends := strings.CutSuffix(inner, `"}`)

@@ -20,8 +20,8 @@ const (
 	packedBody      = "The body is in the message attribute " + packedAttribute + ", compressed by gzip."
 )
 
-// packed is the form that takes the least room. It is for copies of received messages that have no room in another form:
-// headers that were added, or the encoding of bytes as text, would make them too large.
+// packed is the form that takes the least room. It is for copies of received messages that have no room in another
+// form: headers that were added, or the encoding of bytes as text, would make them too large.
 func packed(headers header.Map, body []byte) payload {
 	var b bytes.Buffer
 	w := gzip.NewWriter(&b)

@@ -300,7 +300,7 @@ func roundTrip(t *testing.T, m *transport.Message, raw bool) {
 			t.Errorf("SQS does not take %q", text)
 		}
 	}
-	if len(p.attributes) > most {
+	if len(p.attributes) > maxBatch {
 		t.Errorf("%d attributes, SQS takes ten", len(p.attributes))
 	}
 	got := decode(delivered(p))

@@ -12,26 +12,27 @@ var (
 	_ transport.Renewer  = (*receiver)(nil)
 )
 
-// receiver takes messages from one queue. It holds none: each poll asks for what there is room for now.
+// receiver receives from one queue. It prefetches nothing: each poll requests as many messages as the caller.
 type receiver struct {
-	inbox *inbox
-	ask   asking        // but for the limit
-	ended chan struct{} // closed by Close
+	inFlight *inFlight
+	ask      asking        // without the limit
+	ended    chan struct{} // closed by Close
 
 	mu     sync.Mutex // guards closed, and Add against Wait
 	closed bool
 	polls  sync.WaitGroup
 }
 
-// OpenReceiver makes sure of the queue.
+// OpenReceiver fails with ErrNoQueue for a queue that does not exist.
 func (c *conn) OpenReceiver(ctx context.Context, opts transport.ReceiverOptions) (transport.Receiver, error) {
 	c.urls.forget(opts.Queue) // it may have been deleted
-	in, err := c.inbox(ctx, opts.Queue)
+	in, err := c.inFlight(ctx, opts.Queue)
 	if err != nil {
 		return nil, err
 	}
 	r := &receiver{
-		inbox: in, ask: asking{wait: pollWait, lease: c.cfg.Lease, completesFirst: opts.CompletesFirst}, ended: make(chan struct{}),
+		inFlight: in, ended: make(chan struct{}),
+		ask: asking{wait: pollWait, lease: c.cfg.Lease, completesFirst: opts.CompletesFirst},
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -42,10 +43,10 @@ func (c *conn) OpenReceiver(ctx context.Context, opts transport.ReceiverOptions)
 	return r, nil
 }
 
-// Window does nothing: no more is received than is asked for.
+// Window does nothing: a receiver prefetches nothing.
 func (r *receiver) Window(int) {}
 
-// Receive polls until messages come.
+// Receive polls until there are messages.
 func (r *receiver) Receive(ctx context.Context, limit int) ([]transport.Delivery, error) {
 	if !r.enter() {
 		return nil, transport.ErrClosed
@@ -57,14 +58,14 @@ func (r *receiver) Receive(ctx context.Context, limit int) ([]transport.Delivery
 		}
 		ask := r.ask
 		ask.limit = max(1, limit)
-		p := r.inbox.poll(ask)
+		p := r.inFlight.poll(ask)
 		if p == nil {
 			return nil, transport.ErrClosed
 		}
 		if err := r.await(ctx, p); err != nil {
 			return nil, err
 		}
-		if ds := r.inbox.handOut(p); len(ds) > 0 || p.err != nil {
+		if ds := r.inFlight.deliveries(p); len(ds) > 0 || p.err != nil {
 			return ds, p.err
 		}
 	}
@@ -79,8 +80,8 @@ func (r *receiver) enter() bool {
 	return !r.closed
 }
 
-// await waits for p. When ctx ends or the receiver is closed it lets SQS finish what it may be answering, and breaks
-// a poll off that waits. What comes all the same is returned in the one case and given back in the other.
+// await waits for p. When ctx ends or the receiver is closed, it ends p. Messages of an ended poll are returned in the
+// first case, and returned to the queue in the second.
 func (r *receiver) await(ctx context.Context, p *poll) error {
 	select {
 	case <-p.done:
@@ -91,7 +92,7 @@ func (r *receiver) await(ctx context.Context, p *poll) error {
 	p.end()
 	select {
 	case <-r.ended:
-		r.inbox.giveBack(p)
+		r.inFlight.requeue(p)
 		return transport.ErrClosed
 	default:
 	}
@@ -101,9 +102,9 @@ func (r *receiver) await(ctx context.Context, p *poll) error {
 	return ctx.Err()
 }
 
-// Close breaks off polls that wait, and gives back what the others bring.
+// Close ends the polls and returns their messages to the queue.
 func (r *receiver) Close() error {
-	c := r.inbox.conn
+	c := r.inFlight.conn
 	c.mu.Lock()
 	delete(c.receivers, r)
 	c.mu.Unlock()

@@ -5,25 +5,25 @@ import (
 )
 
 const (
-	// copyAttribute is on the copies of a message that is published to the topics of several types: which of them. Who is
-	// subscribed to several knows the copies by it, and is to have one.
+	// copyAttribute is on the copies of a message that is published to the topics of several types: the number of the
+	// type. A queue that is subscribed to several of them receives several copies, and the message is to be handled once.
 	copyAttribute = ours + "Copy"
-	// hopAttribute is on a message that has hopped: which deferral of it that was. Its last hop is repeated when it was not known to be
-	// done, and SQS does not recognise that.
+	// hopAttribute is on a message that has hopped: its deferral. The last hop is repeated if its outcome was unknown, and
+	// SQS does not recognize that.
 	hopAttribute = ours + "Hop.Deferral"
 )
 
-// What is sent on, as to the error queue or for a delayed retry, has none of these attributes: it is no copy of anything.
+// The endpoint's own copies, as for the error queue or a delayed retry, have none of these attributes.
 
-// copyOf is what a delivery is a copy of. The zero value is nothing, or a copy that does not count.
+// copyOf identifies a message and its copy. The zero value is a message without copies.
 type copyOf struct {
-	whole string // what there is one of to have: a published message, or a deferral of one
+	whole string // the message that is to be handled once: a published message, or a deferral of one
 	which string
 }
 
 func (c copyOf) key() string { return c.whole + " " + c.which }
 
-// markOf is what a message is a copy of.
+// markOf returns the copy that a message is.
 func markOf(d *delivery, m *types.Message) copyOf {
 	if which, ok := text(m, copyAttribute); ok {
 		return copyOf{"published " + d.message.ID, which}
@@ -34,15 +34,14 @@ func markOf(d *delivery, m *types.Message) copyOf {
 	return copyOf{}
 }
 
-// isRedundant tells whether a message is a copy of one that this process holds, or was done with. Then that one is what the queue has of
-// it, whatever becomes of it. Otherwise this one is, from now on. It is never taken for granted that another copy will come:
-// the subscription that would bring it may be gone.
-func (in *inbox) isRedundant(d *delivery, m *types.Message) bool {
+// isRedundant reports whether this process holds, or has completed, another copy of a message. If not, it records this
+// one. It never relies on a copy that was not received yet: its subscription may be removed by now.
+func (in *inFlight) isRedundant(d *delivery, m *types.Message) bool {
 	own := markOf(d, m)
 	if own == (copyOf{}) {
 		return false
 	}
-	if in.done.has(own.whole) && !in.done.has(own.key()) {
+	if in.processed.has(own.whole) && !in.processed.has(own.key()) {
 		return true
 	}
 	in.mu.Lock()
@@ -56,21 +55,22 @@ func (in *inbox) isRedundant(d *delivery, m *types.Message) bool {
 	return false
 }
 
-// late notes a completion that came too late. The message was handled all the same, unless that is to come after the completion.
-func (in *inbox) late(d *delivery) {
+// late records a completion after the end of the lease. The message was handled all the same, unless it is completed
+// before it is handled.
+func (in *inFlight) late(d *delivery) {
 	if !d.completesFirst {
 		in.finished(d)
 	}
 }
 
-// finished remembers a message that was handled, and whose other copies need not be.
-func (in *inbox) finished(d *delivery) {
-	in.done.add(d.message.NativeID)
+// finished records a message that was handled, so that its other copies are not.
+func (in *inFlight) finished(d *delivery) {
+	in.processed.add(d.message.NativeID)
 	in.mu.Lock()
 	own := d.copy
 	in.mu.Unlock()
 	if own != (copyOf{}) {
-		in.done.add(own.key())
-		in.done.add(own.whole)
+		in.processed.add(own.key())
+		in.processed.add(own.whole)
 	}
 }

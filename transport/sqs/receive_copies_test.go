@@ -10,8 +10,8 @@ import (
 )
 
 // copied is a hand-out of a message that came to a queue as one of several copies.
-func (in *inbox) copied(native, attribute, value string) (*delivery, *types.Message) {
-	d := &delivery{inbox: in, message: transport.Message{ID: "m", NativeID: native}}
+func (in *inFlight) copied(native, attribute, value string) (*delivery, *types.Message) {
+	d := &delivery{inFlight: in, message: transport.Message{ID: "m", NativeID: native}}
 	m := &types.Message{MessageAttributes: map[string]types.MessageAttributeValue{}}
 	if attribute != "" {
 		m.MessageAttributes[attribute] = types.MessageAttributeValue{DataType: aws.String("String"), StringValue: &value}
@@ -20,7 +20,7 @@ func (in *inbox) copied(native, attribute, value string) (*delivery, *types.Mess
 	return d, m
 }
 
-func (in *inbox) returned(d *delivery) { delete(in.held, d.message.NativeID) }
+func (in *inFlight) returned(d *delivery) { delete(in.held, d.message.NativeID) }
 
 func TestASecondCopyIsLeftOutWhileTheFirstIsHeldOrWhenItWasHandled(t *testing.T) {
 	for _, kind := range []struct{ attribute, first, second string }{
@@ -28,7 +28,7 @@ func TestASecondCopyIsLeftOutWhileTheFirstIsHeldOrWhenItWasHandled(t *testing.T)
 		{copyAttribute, "1", "0"},
 		{hopAttribute, "deferral", "deferral"},
 	} {
-		in := &inbox{held: map[string]*delivery{}}
+		in := &inFlight{held: map[string]*delivery{}}
 		one, m1 := in.copied("one", kind.attribute, kind.first)
 		if in.isRedundant(one, m1) {
 			t.Errorf("%+v: the first copy is left out", kind)
@@ -55,7 +55,7 @@ func TestASecondCopyIsLeftOutWhileTheFirstIsHeldOrWhenItWasHandled(t *testing.T)
 
 // What was sent on is no copy any more: the message that comes back from the error queue, or after a delay, is handled.
 func TestWhatWasSentOnIsNoCopy(t *testing.T) {
-	in := &inbox{held: map[string]*delivery{}}
+	in := &inFlight{held: map[string]*delivery{}}
 	one, m := in.copied("one", copyAttribute, "1")
 	in.isRedundant(one, m)
 	in.finished(one)
@@ -68,7 +68,7 @@ func TestWhatWasSentOnIsNoCopy(t *testing.T) {
 
 // While nobody handles either, each copy may be the one that is: none is left out for one that is no longer held.
 func TestACopyIsNotLeftOutForOneThatWentToAnotherProcess(t *testing.T) {
-	in := &inbox{held: map[string]*delivery{}}
+	in := &inFlight{held: map[string]*delivery{}}
 	one, m := in.copied("one", copyAttribute, "0")
 	in.isRedundant(one, m)
 	in.returned(one)

@@ -7,63 +7,66 @@ import (
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
+
+	"github.com/holdfast-go/holdfast/internal/batch"
 )
 
-// inbox is a queue that is received from: what came from it and is not settled, and what settles. It outlives its
-// receivers.
-type inbox struct {
-	conn    *conn
-	queue   string
-	url     string
-	deletes *gather[settling]
-	hides   *gather[settling]
-	done    processed
-	pace    pace // of receiving
+// inFlight is the in-flight set of a queue: the deliveries that are not settled, and the batchers that settle them. It
+// outlives its receivers.
+type inFlight struct {
+	conn      *conn
+	queue     string
+	url       string
+	deletes   batcher[settling]
+	hides     batcher[settling]
+	processed processed
+	pace      pace // of receiving
 
-	mu   sync.Mutex           // guards what follows
-	held map[string]*delivery // by SQS's message ids: the last hand-out of each
-	open int                  // deliveries that nobody has begun to settle
+	mu   sync.Mutex           // guards the fields below
+	held map[string]*delivery // by SQS's message id: the latest delivery of each message
+	open int                  // deliveries that no caller settles
 }
 
-// inbox is that of a queue that exists.
-func (c *conn) inbox(ctx context.Context, queue string) (*inbox, error) {
+// inFlight returns the in-flight set of a queue, which must exist.
+func (c *conn) inFlight(ctx context.Context, queue string) (*inFlight, error) {
 	url, err := c.queueURL(ctx, queue)
 	if err != nil {
 		return nil, err
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	in := c.inboxes[queue]
+	in := c.inFlights[queue]
 	if in == nil {
-		in = &inbox{conn: c, queue: queue, url: url, held: make(map[string]*delivery)}
-		in.deletes = newGather(&c.tasks, completeLinger, func(ss []settling) []error { return ended(ss, in.delete(c.ctx, ss)) })
-		in.deletes.alone = in.nobodyElse
-		in.hides = newGather(&c.tasks, hideLinger, func(ss []settling) []error { return ended(ss, in.hide(c.ctx, ss)) })
-		c.inboxes[queue] = in
+		in = &inFlight{conn: c, queue: queue, url: url, held: make(map[string]*delivery)}
+		in.deletes = newBatcher(c, batch.Config[settling]{Linger: completeLinger, NoneExpected: in.noneOpen},
+			func(ss []settling) []error { return ended(ss, in.delete(c.ctx, ss)) })
+		in.hides = newBatcher(c, batch.Config[settling]{Linger: hideLinger},
+			func(ss []settling) []error { return ended(ss, in.hide(c.ctx, ss)) })
+		c.inFlights[queue] = in
 	}
 	return in, nil
 }
 
-// nobodyElse tells whether everything that is held settles already.
-func (in *inbox) nobodyElse() bool {
+// noneOpen reports whether every delivery is being settled.
+func (in *inFlight) noneOpen() bool {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	return in.open <= 0
 }
 
-// opened counts deliveries that nobody settles.
-func (in *inbox) opened(n int) {
+// addOpen adds n to the number of deliveries that no caller settles.
+func (in *inFlight) addOpen(n int) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	in.open += n
 }
 
-// take makes a delivery of a message that came over a poll. An older hand-out of the message that is still held has lost it.
-func (in *inbox) take(m *types.Message, p *poll) (*delivery, received) {
+// take makes a delivery of a polled message. An older delivery of the message loses its lease.
+func (in *inFlight) take(m *types.Message, p *poll) (*delivery, received) {
 	r := in.decode(m, p)
 	d := &delivery{
-		inbox: in, message: r.Message, attempt: attemptOf(m), handle: value(m.ReceiptHandle),
-		received: p.handedOut(), leased: p.handedOut().Add(p.lease), completesFirst: p.completesFirst,
+		inFlight: in, message: r.Message, attempt: attemptOf(m), handle: value(m.ReceiptHandle),
+		received: p.delivered(), leased: p.delivered().Add(p.lease), completesFirst: p.completesFirst,
 	}
 	in.mu.Lock()
 	old := in.held[r.NativeID]
@@ -76,30 +79,31 @@ func (in *inbox) take(m *types.Message, p *poll) (*delivery, received) {
 	return d, r
 }
 
-func (in *inbox) decode(m *types.Message, p *poll) received {
+func (in *inFlight) decode(m *types.Message, p *poll) received {
 	if strings.HasSuffix(in.queue, delaySuffix) {
 		return asHop(m, p.came.Add(p.skew))
 	}
 	return decode(m)
 }
 
-// deliver is take for a handler. It is nil for a message that no handler is to see: one that was completed before, one that nobody
-// wants any more, or one that is not due yet.
-func (in *inbox) deliver(m *types.Message, p *poll) *delivery {
+// deliver is take for a handler. It returns nil for a message that must not be handled: one that was completed before,
+// is expired, is a redundant copy, or is not due yet.
+func (in *inFlight) deliver(m *types.Message, p *poll) *delivery {
 	d, r := in.take(m, p)
 	now := time.Now()
 	aside := func(f func(context.Context) error) {
 		in.conn.tasks.start(func() {
 			if err := f(in.conn.ctx); err != nil && !in.conn.closed() {
-				in.conn.log.Warn("a message could not be put aside: it comes again", "queue", in.queue, "message", r.ID, "err", err)
+				in.conn.log.Warn("a message that must not be handled could not be removed: it will be delivered again",
+					"queue", in.queue, "message", r.ID, "err", err)
 			}
 		})
 	}
 	switch {
-	case in.done.has(r.NativeID), r.expired(now, p.skew):
+	case in.processed.has(r.NativeID), r.expired(now, p.skew):
 		aside(d.Complete)
 	case r.due.After(now):
-		aside(func(ctx context.Context) error { return in.keepBack(ctx, d, m, r.due) })
+		aside(func(ctx context.Context) error { return in.delay(ctx, d, m, r.due) })
 	case in.isRedundant(d, m):
 		aside(d.Complete)
 	default:
@@ -108,8 +112,8 @@ func (in *inbox) deliver(m *types.Message, p *poll) *delivery {
 	return nil
 }
 
-// keepBack puts a copy into the place of a message that is not due yet, for SQS to hold back.
-func (in *inbox) keepBack(ctx context.Context, d *delivery, m *types.Message, due time.Time) error {
+// delay replaces a message that is not due yet with a copy that SQS delays.
+func (in *inFlight) delay(ctx context.Context, d *delivery, m *types.Message, due time.Time) error {
 	e := entry{
 		payload: payload{body: value(m.Body), group: m.Attributes[messageGroup]},
 		delay:   wholeDelay(min(max(time.Until(due), 0), maxDelay)),
@@ -119,14 +123,14 @@ func (in *inbox) keepBack(ctx context.Context, d *delivery, m *types.Message, du
 	if err != nil {
 		return err
 	}
-	if err := to.do(ctx, []entry{e})[0]; err != nil {
+	if err := to.doAll(ctx, []entry{e})[0]; err != nil {
 		return err
 	}
 	return d.Complete(ctx)
 }
 
-// forget lets go of a delivery that is settled or lost.
-func (in *inbox) forget(d *delivery) {
+// forget removes a delivery that is settled or lost.
+func (in *inFlight) forget(d *delivery) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	if in.held[d.message.NativeID] == d {
@@ -134,8 +138,8 @@ func (in *inbox) forget(d *delivery) {
 	}
 }
 
-// unsettled are the deliveries that are held.
-func (in *inbox) unsettled() []*delivery {
+// unsettled returns the deliveries of the set.
+func (in *inFlight) unsettled() []*delivery {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	ds := make([]*delivery, 0, len(in.held))

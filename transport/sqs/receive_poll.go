@@ -12,19 +12,19 @@ import (
 )
 
 const (
-	// pollWait is how long SQS waits for messages before it answers that there are none: the longest it offers.
+	// pollWait is how long SQS waits for messages before it answers that there are none: its maximum.
 	pollWait = 20 * time.Second
-	// answering is within what time SQS answers when there are messages. A poll that is older waits for some.
+	// answering is the time within which SQS answers if there are messages. An older poll waits for some.
 	answering = time.Second
 )
 
-// asking says what to ask for.
+// asking are the parameters of a poll.
 type asking struct {
 	limit int           // 1 or more
-	wait  time.Duration // for messages, where there are none; whole seconds
-	lease time.Duration // for which those that come are hidden
+	wait  time.Duration // for messages if there are none; whole seconds
+	lease time.Duration // for which the messages are hidden
 
-	completesFirst bool // what comes is completed before it is handled
+	completesFirst bool // messages are completed before they are handled
 }
 
 // poll is a request for messages.
@@ -32,16 +32,16 @@ type poll struct {
 	asking
 	began  time.Time
 	cancel context.CancelFunc
-	done   chan struct{} // closed when the rest holds
+	done   chan struct{} // closed when the fields below are set
 	came   time.Time
-	skew   time.Duration // how much the clock of SQS is ahead of ours
+	skew   time.Duration // by which the clock of SQS is ahead of the local one
 	ms     []types.Message
 	err    error
 }
 
-// poll begins one, or returns nil after Close.
-func (in *inbox) poll(a asking) *poll {
-	a.limit = min(a.limit, most)
+// poll starts a poll. It returns nil after Close.
+func (in *inFlight) poll(a asking) *poll {
+	a.limit = min(a.limit, maxBatch)
 	p := &poll{asking: a, began: time.Now(), done: make(chan struct{})}
 	var ctx context.Context
 	ctx, p.cancel = context.WithTimeout(in.conn.ctx, a.wait+requestTimeout)
@@ -52,7 +52,7 @@ func (in *inbox) poll(a asking) *poll {
 	return p
 }
 
-func (in *inbox) receive(ctx context.Context, p *poll) {
+func (in *inFlight) receive(ctx context.Context, p *poll) {
 	defer close(p.done)
 	if p.err = in.pace.wait(ctx); p.err != nil {
 		return
@@ -76,7 +76,7 @@ func (in *inbox) receive(ctx context.Context, p *poll) {
 	}
 }
 
-// skewOf is the difference of the clocks, where it is more than the Date of an answer can tell, in whole seconds.
+// skewOf returns the difference of the clocks if it is larger than the resolution of the answer's Date header.
 func skewOf(out *sqs.ReceiveMessageOutput, came time.Time) time.Duration {
 	const grain = 2 * time.Second
 	at, ok := awsmiddleware.GetServerTime(out.ResultMetadata)
@@ -86,11 +86,11 @@ func skewOf(out *sqs.ReceiveMessageOutput, came time.Time) time.Duration {
 	return 0
 }
 
-// once has the SDK not repeat a request: the caller does.
+// once turns off the SDK's repetition of a request: the caller repeats it.
 func once(o *sqs.Options) { o.RetryMaxAttempts = 1 }
 
-// handedOut is when SQS began to hide the messages of p, or somewhat before.
-func (p *poll) handedOut() time.Time {
+// delivered returns when SQS began to hide the messages of p, or a time shortly before.
+func (p *poll) delivered() time.Time {
 	earliest := p.came.Add(-min(answering, p.lease/10))
 	if p.began.After(earliest) {
 		return p.began
@@ -98,20 +98,20 @@ func (p *poll) handedOut() time.Time {
 	return earliest
 }
 
-// end waits for the answer if SQS may be giving one, and breaks a poll off that waits.
+// end waits for an answer that SQS may be sending, and cancels a poll that waits for messages.
 func (p *poll) end() {
-	patience := time.NewTimer(answering - time.Since(p.began))
-	defer patience.Stop()
+	grace := time.NewTimer(answering - time.Since(p.began))
+	defer grace.Stop()
 	select {
 	case <-p.done:
-	case <-patience.C:
+	case <-grace.C:
 		p.cancel()
 		<-p.done
 	}
 }
 
-// handOut makes deliveries of what p brought.
-func (in *inbox) handOut(p *poll) []transport.Delivery {
+// deliveries returns the deliveries of p's messages.
+func (in *inFlight) deliveries(p *poll) []transport.Delivery {
 	ds := make([]transport.Delivery, 0, len(p.ms))
 	for i := range p.ms {
 		if d := in.deliver(&p.ms[i], p); d != nil {
@@ -121,8 +121,8 @@ func (in *inbox) handOut(p *poll) []transport.Delivery {
 	return ds
 }
 
-// giveBack has what p brought handed out again.
-func (in *inbox) giveBack(p *poll) {
+// requeue returns p's messages to the queue.
+func (in *inFlight) requeue(p *poll) {
 	ds := make([]*delivery, len(p.ms))
 	for i := range p.ms {
 		ds[i], _ = in.take(&p.ms[i], p)

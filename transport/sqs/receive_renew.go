@@ -10,20 +10,20 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// Renew hides messages for another lease. One that SQS does not let us keep any longer is lost.
+// Renew hides messages for another lease. A message that SQS hides no longer is lost.
 func (r *receiver) Renew(ctx context.Context, ds []transport.Delivery) []error {
 	own := make([]*delivery, len(ds))
 	for i, d := range ds {
 		own[i] = d.(*delivery) //nolint:errcheck,forcetypeassert // we made it
 	}
-	return r.inbox.renew(ctx, own, r.inbox.conn.cfg.Lease)
+	return r.inFlight.renew(ctx, own, r.inFlight.conn.cfg.Lease)
 }
 
-// renew asks for ten messages in a request, and all at the same time.
-func (in *inbox) renew(ctx context.Context, ds []*delivery, lease time.Duration) []error {
+// renew renews ten messages in a request, and sends the requests concurrently.
+func (in *inFlight) renew(ctx context.Context, ds []*delivery, lease time.Duration) []error {
 	errs := make([]error, 0, len(ds))
 	var all sync.WaitGroup
-	for some := range slices.Chunk(ds, most) {
+	for some := range slices.Chunk(ds, maxBatch) {
 		part := errs[len(errs) : len(errs)+len(some)]
 		errs = errs[:len(errs)+len(some)]
 		all.Go(func() { in.renewSome(ctx, some, lease, part) })
@@ -32,7 +32,7 @@ func (in *inbox) renew(ctx context.Context, ds []*delivery, lease time.Duration)
 	return errs
 }
 
-func (in *inbox) renewSome(ctx context.Context, ds []*delivery, lease time.Duration, errs []error) {
+func (in *inFlight) renewSome(ctx context.Context, ds []*delivery, lease time.Duration, errs []error) {
 	began := time.Now()
 	var ss []settling
 	var is []int
@@ -54,8 +54,8 @@ func (in *inbox) renewSome(ctx context.Context, ds []*delivery, lease time.Durat
 	}
 }
 
-// renewal is for how many seconds the lease is to be renewed: 0 while it is given back, which a renewal would undo. keep is false
-// when the message is not ours any more, or can be for no second longer.
+// renewal returns the seconds to renew the lease for: 0 while the message returns to the queue, which a renewal would
+// undo. keep is false if the lease is over or cannot be renewed.
 func (d *delivery) renewal(now time.Time, lease time.Duration) (seconds int32, keep bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -71,7 +71,7 @@ func (d *delivery) renewal(now time.Time, lease time.Duration) (seconds int32, k
 	}
 }
 
-// renewed takes in the answer to a renewal that began then.
+// renewed records the result of a renewal.
 func (d *delivery) renewed(began time.Time, seconds int32, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -79,6 +79,6 @@ func (d *delivery) renewed(began time.Time, seconds int32, err error) {
 	case err == nil:
 		d.leased = began.Add(time.Duration(seconds) * time.Second)
 	case errors.Is(err, transport.ErrLeaseLost) && d.state == idle:
-		d.gone()
+		d.loseIdle()
 	}
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// Satellites implements [transport.Satellites]: the queues of the endpoint's own in which messages wait for long, and that for what SQS gives up, as far as
-// they have been installed.
+// Satellites implements [transport.Satellites]: the dead-letter queue and the delay queues of the endpoint, if they
+// exist.
 func (c *conn) Satellites(ctx context.Context) ([]transport.Satellite, error) {
 	if c.endpoint == "" {
 		return nil, nil
@@ -18,7 +18,9 @@ func (c *conn) Satellites(ctx context.Context) ([]transport.Satellite, error) {
 	all := []transport.Satellite{{Queue: dead, Handle: c.deadLettered}}
 	if !c.cfg.ShortDelays {
 		for _, queue := range []string{c.endpoint, c.endpoint + "-" + c.instance} {
-			all = append(all, transport.Satellite{Queue: queue + delaySuffix, Handle: c.sendOn(queue), Concurrency: hopsAtOnce})
+			all = append(all, transport.Satellite{
+				Queue: queue + delaySuffix, Handle: c.sendOn(queue), Concurrency: maxBatch,
+			})
 		}
 	}
 	var (
@@ -37,25 +39,27 @@ func (c *conn) Satellites(ctx context.Context) ([]transport.Satellite, error) {
 		case !errors.Is(err, transport.ErrNoQueue):
 			continue
 		case s.Queue == dead && c.cfg.ReceiveLimit > 0:
-			c.log.InfoContext(ctx, "there is no queue for what SQS gives up: Install creates one, for queues that it creates afterwards", "queue", dead)
+			c.log.InfoContext(ctx, "the dead-letter queue does not exist: Install creates it, and sets it on queues that it "+
+				"creates afterwards", "queue", dead)
 		}
 		errs[i] = nil
 	}
 	return found, errors.Join(errs...)
 }
 
-// deadLettered says why SQS has given a message up.
+// deadLettered returns the reason why SQS moved a message to the dead-letter queue.
 func (c *conn) deadLettered(_ context.Context, m *transport.Message) ([]transport.Operation, error) {
 	from := c.endpoint
 	if arn := m.Native[deadLetteredIn]; arn != "" && !c.isCalled(c.endpoint, nameOf(arn)) {
 		from = nameOf(arn)
 	}
 	return nil, &transport.DeadLetteredError{
-		Queue: from, Reason: "it was received more often than the queue's maxReceiveCount allows", Count: c.cfg.ReceiveLimit,
+		Queue: from, Count: c.cfg.ReceiveLimit,
+		Reason: "it was received more often than the queue's maxReceiveCount allows",
 	}
 }
 
-// isCalled tells whether a queue has that name at SQS.
+// isCalled reports whether a queue has that name at SQS.
 func (c *conn) isCalled(queue, name string) bool {
 	own, err := queueName(c.cfg.QueuePrefix, queue)
 	return err == nil && own == name

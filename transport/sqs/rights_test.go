@@ -79,7 +79,7 @@ func TestTheUsersOwnRetryerIsUsed(t *testing.T) {
 func TestTheLastRenewalIsWithinTwelveHoursOfTheDelivery(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := openFake(t, &fake{}, func(cfg *Transport) { cfg.Lease = maxHold })
-		in, err := c.inbox(t.Context(), "in")
+		in, err := c.inFlight(t.Context(), "in")
 		if err != nil {
 			t.Fatal(err)
 		}

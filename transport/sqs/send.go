@@ -12,10 +12,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// errAbandoned is of a request whose caller has stopped waiting for the answer.
-var errAbandoned = fmt.Errorf("sqs: no answer from AWS yet: %w", transport.ErrOutcomeUnknown)
-
-// Dispatch sends what goes to the same queue or topic together, in order, and different ones at the same time.
+// Dispatch sends the operations for one queue or topic together and in order, and those for different ones
+// concurrently.
 func (c *conn) Dispatch(ctx context.Context, ops []transport.Operation) ([]transport.Receipt, error) {
 	switch {
 	case c.closed():
@@ -23,36 +21,36 @@ func (c *conn) Dispatch(ctx context.Context, ops []transport.Operation) ([]trans
 	case ctx.Err() != nil:
 		return nil, transport.FailAll(len(ops), context.Cause(ctx))
 	}
-	b := batch{conn: c, errs: make([]error, len(ops)), now: time.Now()}
+	d := dispatch{conn: c, errs: make([]error, len(ops)), now: time.Now()}
 	for i := range ops {
-		if err := b.add(ctx, i, &ops[i]); err != nil {
-			b.errs[i] = beforeSending(err)
+		if err := d.add(ctx, i, &ops[i]); err != nil {
+			d.errs[i] = beforeSending(err)
 		}
 	}
-	b.send(ctx)
-	return nil, b.err()
+	d.send(ctx)
+	return nil, d.err()
 }
 
-// batch is one Dispatch under way.
-type batch struct {
+// dispatch is one call of Dispatch.
+type dispatch struct {
 	conn  *conn
 	now   time.Time
-	lines []*line
-	errs  []error // of each operation
+	parts []*part
 
-	mu sync.Mutex // guards errs while lines are sent
+	mu   sync.Mutex // guards errs while the parts are sent
+	errs []error    // of each operation
 }
 
-// line is what goes to one queue or topic.
-type line struct {
-	to      *gather[entry]
+// part has the entries for one queue or topic.
+type part struct {
+	to      batcher[entry]
 	entries []entry
-	indexes []int // of the operations; one that is published to several topics is in several lines
+	indexes []int // of the operations; one that is published to several topics is in several parts
 }
 
-// add finds out where an operation goes and what is sent there.
-func (b *batch) add(ctx context.Context, i int, op *transport.Operation) error {
-	c := b.conn
+// add encodes an operation and adds it to the parts of its destinations.
+func (d *dispatch) add(ctx context.Context, i int, op *transport.Operation) error {
+	c := d.conn
 	limits := c.Limits()
 	isCopy := op.Message.NativeID != "" && op.Queue != "" // of a received message
 	if n := len(op.Message.Body); n > limits.MaxBody && !isCopy {
@@ -61,35 +59,35 @@ func (b *batch) add(ctx context.Context, i int, op *transport.Operation) error {
 	if n := op.Message.Headers.Size(); n > limits.MaxHeaders {
 		return &transport.TooLargeError{What: "headers", Size: n, Max: limits.MaxHeaders}
 	}
-	delay := op.Delay(b.now)
+	delay := op.Delay(d.now)
 	if delay > limits.MaxDelay {
 		return fmt.Errorf("sqs: a delay of %v is over the longest, %v", delay, limits.MaxDelay)
 	}
-	p := c.encode(op.Message, b.now, delay, op.TTL)
+	p := c.encode(op.Message, d.now, delay, op.TTL)
 	if isCopy {
 		room, err := c.roomForCopy(ctx, op.Queue, p.size(), delay)
 		if err != nil {
 			return err
 		}
-		p = c.encodeCopy(op.Message, b.now, delay, op.TTL, room)
+		p = c.encodeCopy(op.Message, d.now, delay, op.TTL, room)
 	}
 	switch {
 	case op.Queue == "" && len(op.Types) == 0:
 		return errors.New("sqs: the operation has neither a queue nor types")
 	case op.Queue == "":
-		return b.addPublish(ctx, i, op, p, delay)
+		return d.addPublish(ctx, i, op, p, delay)
 	case delay > maxDelay:
 		queue, e, err := c.longDelay(ctx, op, delay, p)
 		if err != nil {
 			return err
 		}
-		return b.addSend(ctx, i, queue, e)
+		return d.addSend(ctx, i, queue, e)
 	default:
-		return b.addSend(ctx, i, op.Queue, entry{payload: p, delay: wholeDelay(delay)})
+		return d.addSend(ctx, i, op.Queue, entry{payload: p, delay: wholeDelay(delay)})
 	}
 }
 
-// roomForCopy returns how many bytes a copy may have on its way to a queue.
+// roomForCopy returns the size limit of a copy that is sent to a queue.
 func (c *conn) roomForCopy(ctx context.Context, queue string, size int, delay time.Duration) (int, error) {
 	room, err := c.roomIn(ctx, queue, size)
 	if err != nil || delay <= maxDelay {
@@ -97,99 +95,96 @@ func (c *conn) roomForCopy(ctx context.Context, queue string, size int, delay ti
 	}
 	waits, err := c.roomIn(ctx, queue+delaySuffix, size)
 	if err != nil {
-		return 0, c.noHops(ctx, queue, err)
+		return 0, c.noDelayQueue(ctx, queue, err)
 	}
-	return min(room, waits) - frame, nil // what a message that hops has in addition
+	return min(room, waits) - frame, nil // a hop adds attributes
 }
 
-// wholeDelay is a delay in SQS's whole seconds, rounded up.
+// wholeDelay returns a delay in SQS's whole seconds, rounded up.
 func wholeDelay(d time.Duration) int32 {
 	return int32((d + time.Second - 1) / time.Second) //nolint:gosec // at most maxDelay
 }
 
-func (b *batch) addSend(ctx context.Context, i int, queue string, e entry) error {
-	room, err := b.conn.roomIn(ctx, queue, e.size())
+func (d *dispatch) addSend(ctx context.Context, i int, queue string, e entry) error {
+	room, err := d.conn.roomIn(ctx, queue, e.size())
 	if err != nil {
 		return err
 	}
 	if n := e.size(); n > room {
 		return &transport.TooLargeError{What: "message", Size: n, Max: room}
 	}
-	to, err := b.conn.sender(ctx, queue)
+	to, err := d.conn.sender(ctx, queue)
 	if err != nil {
 		return err
 	}
-	b.put(i, to, e)
+	d.put(i, to, e)
 	return nil
 }
 
-// addPublish has a message published to the topics of its types. SNS knows no delays: each subscriber's receiver
-// keeps back what is not due.
-func (b *batch) addPublish(ctx context.Context, i int, op *transport.Operation, p payload, delay time.Duration) error {
-	topics, err := b.conn.topics(ctx, op.Types)
+// addPublish adds a message to the parts of its types' topics. SNS knows no delays: the receiver of each subscriber
+// delays the message.
+func (d *dispatch) addPublish(
+	ctx context.Context, i int, op *transport.Operation, p payload, delay time.Duration,
+) error {
+	topics, err := d.conn.topics(ctx, op.Types)
 	if err != nil {
 		return err
 	}
 	if delay > 0 {
-		p.attributes = append(p.attributes, attribute{dueAt, strconv.FormatInt(b.now.Add(delay).UnixMicro(), 10)})
+		p.attributes = append(p.attributes, attribute{dueAt, strconv.FormatInt(d.now.Add(delay).UnixMicro(), 10)})
 	}
 	for _, topic := range topics {
 		e := entry{payload: p}
 		e.attributes = append(slices.Clip(p.attributes), topic.attributes...)
-		room, err := b.conn.roomOf(ctx, topic.arn, e.size())
+		room, err := d.conn.roomOf(ctx, topic.arn, e.size())
 		if err != nil {
 			return err
 		}
 		if n := e.size(); n > room {
 			return &transport.TooLargeError{What: "message", Size: n, Max: room}
 		}
-		b.put(i, b.conn.publisher(topic.arn), e)
+		d.put(i, d.conn.publisher(topic.arn), e)
 	}
 	return nil
 }
 
-func (b *batch) put(i int, to *gather[entry], e entry) {
-	at := slices.IndexFunc(b.lines, func(l *line) bool { return l.to == to })
+func (d *dispatch) put(i int, to batcher[entry], e entry) {
+	at := slices.IndexFunc(d.parts, func(p *part) bool { return p.to == to })
 	if at < 0 {
-		at = len(b.lines)
-		b.lines = append(b.lines, &line{to: to})
+		at = len(d.parts)
+		d.parts = append(d.parts, &part{to: to})
 	}
-	l := b.lines[at]
-	l.entries, l.indexes = append(l.entries, e), append(l.indexes, i)
+	p := d.parts[at]
+	p.entries, p.indexes = append(p.entries, e), append(p.indexes, i)
 }
 
-// send sends all lines and waits for the answers.
-func (b *batch) send(ctx context.Context) {
-	if len(b.lines) == 1 {
-		b.sendLine(ctx, b.lines[0])
+// send sends all parts and waits for the answers.
+func (d *dispatch) send(ctx context.Context) {
+	if len(d.parts) == 1 {
+		d.sendPart(ctx, d.parts[0])
 		return
 	}
 	var all sync.WaitGroup
-	for _, l := range b.lines {
-		all.Go(func() { b.sendLine(ctx, l) })
+	for _, p := range d.parts {
+		all.Go(func() { d.sendPart(ctx, p) })
 	}
 	all.Wait()
 }
 
-// sendLine sends as many as one request takes, and then the next: requests may overtake each other.
-func (b *batch) sendLine(ctx context.Context, l *line) {
-	for from := 0; from < len(l.entries); {
-		to := from + l.to.fit(l.entries[from:])
-		errs := l.to.do(ctx, l.entries[from:to])
-		b.mu.Lock()
-		for n, err := range errs {
-			if i := l.indexes[from+n]; err != nil && b.errs[i] == nil {
-				b.errs[i] = err
-			}
+func (d *dispatch) sendPart(ctx context.Context, p *part) {
+	errs := p.to.doAll(ctx, p.entries)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for n, err := range errs {
+		if i := p.indexes[n]; err != nil && d.errs[i] == nil {
+			d.errs[i] = err
 		}
-		b.mu.Unlock()
-		from = to
 	}
 }
 
-func (b *batch) err() error {
+func (d *dispatch) err() error {
 	var failed []transport.OpError
-	for i, err := range b.errs {
+	for i, err := range d.errs {
 		if err != nil {
 			failed = append(failed, transport.OpError{Index: i, Err: err})
 		}
@@ -197,5 +192,5 @@ func (b *batch) err() error {
 	if len(failed) == 0 {
 		return nil
 	}
-	return &transport.DispatchError{Ops: failed, Total: len(b.errs)}
+	return &transport.DispatchError{Ops: failed, Total: len(d.errs)}
 }

@@ -2,7 +2,9 @@ package sqs
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -11,132 +13,176 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
 
+	"github.com/holdfast-go/holdfast/internal/batch"
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// sendLinger is how long what is sent waits for company.
-const sendLinger = 5 * time.Millisecond
+const (
+	// maxBatch is the number of entries that SQS and SNS accept in a request.
+	maxBatch = 10
+	// maxFlushers bounds the concurrent requests of a batcher.
+	maxFlushers = 8
+	// sendLinger is how long a batch of sent messages waits for more.
+	sendLinger = 5 * time.Millisecond
+)
 
-// senders share requests among all who send to the same queue or topic.
-type senders struct {
-	mu       sync.Mutex // guards what follows
-	byQueue  map[string]*gather[entry]
-	byTopics map[string]*gather[entry]
+// batcher collects items into requests, which are paid for one by one.
+type batcher[T any] struct{ *batch.Batcher[T] }
+
+// newBatcher returns a batcher that flushes in goroutines of c. flush returns an error per item.
+func newBatcher[T any](c *conn, cfg batch.Config[T], flush func([]T) []error) batcher[T] {
+	cfg.Flushers, cfg.MaxItems, cfg.Start = maxFlushers, maxBatch, c.tasks.start
+	cfg.Flush = func(items []T, errs []error) { copy(errs, flush(items)) }
+	return batcher[T]{batch.New(cfg)}
 }
 
-func newSenders() senders {
-	return senders{byQueue: make(map[string]*gather[entry]), byTopics: make(map[string]*gather[entry])}
-}
-
-// sender sends to a queue that exists.
-func (c *conn) sender(ctx context.Context, queue string) (*gather[entry], error) {
-	if _, err := c.queueURL(ctx, queue); err != nil {
-		return nil, err
+// doAll submits items in order and returns their results.
+func (b batcher[T]) doAll(ctx context.Context, items []T) []error {
+	errs := b.DoAll(ctx, items)
+	for i, err := range errs {
+		errs[i] = batchError(err)
 	}
-	return c.gatherOf(c.senders.byQueue, queue, c.cfg.MaxMessage, func(es []entry) []error { return c.sendBatch(queue, es) }), nil
+	return errs
 }
 
-// publisher publishes to a topic.
-func (c *conn) publisher(arn string) *gather[entry] {
-	return c.gatherOf(c.senders.byTopics, arn, maxPublished, func(es []entry) []error { return c.publishBatch(c.ctx, arn, es) })
+// batchError returns err with the errors of package batch translated.
+func batchError(err error) error {
+	switch {
+	case errors.Is(err, batch.ErrClosed):
+		return transport.ErrClosed
+	case errors.Is(err, batch.ErrAbandoned):
+		return errAbandoned
+	}
+	return err
 }
 
-func (c *conn) gatherOf(known map[string]*gather[entry], name string, room int, flush func([]entry) []error) *gather[entry] {
+// errAbandoned is the error of a message whose request was not answered before the caller's context ended.
+var errAbandoned = fmt.Errorf("sqs: no answer from AWS yet: %w", transport.ErrOutcomeUnknown)
+
+// senders are the batchers of all destinations.
+type senders struct {
+	mu sync.Mutex // guards by
+	by map[destination]batcher[entry]
+}
+
+// destination is a queue, by its address, or a topic, by its ARN.
+type destination struct{ queue, topic string }
+
+// sender returns the batcher of a queue, which must exist.
+func (c *conn) sender(ctx context.Context, queue string) (batcher[entry], error) {
+	if _, err := c.queueURL(ctx, queue); err != nil {
+		return batcher[entry]{}, err
+	}
+	flush := func(es []entry) []error {
+		return sendTwice(slices.Clone(es), func(es []entry) ([]error, []int) { return c.sendOnce(queue, es) })
+	}
+	return c.senderTo(destination{queue: queue}, c.cfg.MaxMessage, flush), nil
+}
+
+// publisher returns the batcher of a topic.
+func (c *conn) publisher(arn string) batcher[entry] {
+	return c.senderTo(destination{topic: arn}, maxPublished, func(es []entry) []error {
+		return sendTwice(slices.Clone(es), func(es []entry) ([]error, []int) { return c.publishOnce(arn, es) })
+	})
+}
+
+func (c *conn) senderTo(to destination, maxSize int, flush func([]entry) []error) batcher[entry] {
 	c.senders.mu.Lock()
 	defer c.senders.mu.Unlock()
-	g := known[name]
-	if g == nil {
-		g = newGather(&c.tasks, sendLinger, flush)
-		g.weigh, g.room = func(e entry) int { return e.size() }, room
-		known[name] = g
+	b, ok := c.senders.by[to]
+	if !ok {
+		cfg := batch.Config[entry]{Linger: sendLinger, MaxWeight: maxSize, Weight: func(e entry) int { return e.size() }}
+		b = newBatcher(c, cfg, flush)
+		c.senders.by[to] = b
 	}
-	return g
+	return b
 }
 
-// fit is how many of entries, which are not none, one request takes.
-func (g *gather[T]) fit(items []T) int {
-	n, weight := 0, 0
-	for ; n < len(items) && n < most; n++ {
-		weight += g.weigh(items[n])
-		if n > 0 && weight > g.room {
-			break
-		}
-	}
-	return n
-}
-
-// sendBatch sends entries to a queue in one request. What AWS failed through no fault of the message's is sent once more, by
-// itself; so is each when AWS refused them all and does not say because of which.
-func (c *conn) sendBatch(queue string, entries []entry) []error {
-	errs, again := c.sendOnce(queue, entries)
+// sendTwice sends entries, which requests point to, in one request, and then each of those that once returns the index
+// of, by itself.
+func sendTwice(entries []entry, once func([]entry) (errs []error, again []int)) []error {
+	errs, again := once(entries)
 	for _, i := range again {
-		one, _ := c.sendOnce(queue, entries[i:i+1])
+		one, _ := once(entries[i : i+1])
 		errs[i] = one[0]
 	}
 	return errs
 }
 
-// sendOnce sends entries in one request, and says which ones should be sent once more.
+// sendOnce sends entries to a queue in one request. again has the entries to send once more: see results.
 func (c *conn) sendOnce(queue string, entries []entry) (errs []error, again []int) {
-	errs = make([]error, len(entries))
 	ctx, cancel := c.request(context.Background())
 	defer cancel()
 	url, err := c.queueURL(ctx, queue)
 	if err != nil {
-		return all(errs, beforeSending(err)), nil
+		return all(entries, beforeSending(err)), nil
 	}
 	in := &sqs.SendMessageBatchInput{QueueUrl: &url, Entries: make([]types.SendMessageBatchRequestEntry, len(entries))}
 	for i := range entries {
 		in.Entries[i] = entries[i].request(i)
 	}
-	var (
-		tried attempts
-		out   *sqs.SendMessageBatchOutput
-	)
-	err = c.paced(ctx, queue, func() (err error) {
-		out, err = c.queues.SendMessageBatch(ctx, in, tried.ofSQS)
+	r := sendResult{name: queue, verb: fmt.Sprintf("send to %q", queue)}
+	r.err = c.paced(ctx, queue, func() error {
+		out, err := c.queues.SendMessageBatch(ctx, in, r.tried.ofSQS)
+		if err == nil {
+			r.failed = out.Failed
+		}
 		return err
 	})
-	if err != nil {
-		if noQueueCode(errorCode(err)) {
-			c.urls.forget(queue)
-		}
-		if len(entries) > 1 && refusedAsAWhole(err) {
-			again = each(len(entries))
-		}
-		own := tried.outcome(c.fault(err, "send to %q", queue), err)
-		if len(entries) == 1 {
-			own = c.sized(queue, &entries[0], own, err)
-		}
-		return all(errs, own), again
+	if noQueueCode(errorCode(r.err)) {
+		c.urls.forget(queue)
 	}
-	for _, f := range out.Failed {
+	return c.results(entries, &r)
+}
+
+// sendResult is the result of a request to send.
+type sendResult struct {
+	name   string // of the queue or topic, for limits
+	verb   string // with its object, for errors
+	tried  attempts
+	err    error // of the whole request
+	failed []types.BatchResultErrorEntry
+}
+
+// results returns the errors of the entries of a request. again has the entries to send once more: those that AWS
+// failed through no fault of theirs, or all if AWS refused the request and does not name the entry.
+func (c *conn) results(entries []entry, r *sendResult) (errs []error, again []int) {
+	if r.err != nil {
+		if len(entries) > 1 && refusedAsAWhole(r.err) {
+			for i := range entries {
+				again = append(again, i)
+			}
+		}
+		own := r.tried.outcome(c.fault(r.err, "%s", r.verb), r.err)
+		if len(entries) == 1 {
+			own = c.sized(r.name, &entries[0], own, r.err)
+		}
+		return all(entries, own), again
+	}
+	errs = make([]error, len(entries))
+	for _, f := range r.failed {
 		i, ok := indexOf(f.Id, len(entries))
 		if !ok {
 			continue
 		}
-		errs[i] = c.sized(queue, &entries[i], c.fault(entryError(&f), "send to %q", queue), entryError(&f))
-		if failed := entryError(&f); throttled(failed) {
+		failed := entryError(&f)
+		errs[i] = c.sized(r.name, &entries[i], c.fault(failed, "%s", r.verb), failed)
+		slow := throttled(failed)
+		if slow {
 			c.sending.note(failed)
-			errs[i] = fmt.Errorf("%w: %w", errs[i], transport.ErrUnreachable)
 		} else if !f.SenderFault {
-			errs[i] = fmt.Errorf("%w: %w", errs[i], transport.ErrUnreachable)
 			again = append(again, i)
+		}
+		if slow || !f.SenderFault {
+			errs[i] = fmt.Errorf("%w: %w", errs[i], transport.ErrUnreachable)
 		}
 	}
 	return errs, again
 }
 
-// each are the indexes below n.
-func each(n int) []int {
-	is := make([]int, n)
-	for i := range is {
-		is[i] = i
-	}
-	return is
-}
-
-func all(errs []error, err error) []error {
+// all returns err for each entry.
+func all(entries []entry, err error) []error {
+	errs := make([]error, len(entries))
 	for i := range errs {
 		errs[i] = err
 	}
@@ -159,7 +205,7 @@ func optional(s string) *string {
 	return &s
 }
 
-// indexOf is the place of an entry in its request, which its id says.
+// indexOf returns the index of an entry in its request, from its id.
 func indexOf(id *string, n int) (int, bool) {
 	i, err := strconv.Atoi(value(id))
 	return i, err == nil && i >= 0 && i < n

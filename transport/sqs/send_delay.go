@@ -19,39 +19,40 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// maxDelay is the longest that SQS itself keeps a message back.
+// maxDelay is the longest delay of SQS.
 const maxDelay = 15 * time.Minute
 
-// awsChain are for longer delays: each queue has another one of the same name with delaySuffix, in which messages for it wait
-// for maxDelay at a time. Its owner sends them on. So do NServiceBus's endpoints, and each understands the other's messages.
+// awsChain is for longer delays: each queue has a delay queue of the same name with delaySuffix, in which its messages
+// wait for maxDelay at a time, and from which its endpoint sends them on. NServiceBus's endpoints do the same, and each
+// understands the other's messages.
 var awsChain = delayeddelivery.DelayChain{Longest: maxDelay, Step: time.Second}
 
 const (
-	// delaySeconds is the attribute with what is left of a delay when a message is sent to hop: NServiceBus's.
+	// delaySeconds is NServiceBus's attribute with the rest of the delay when a message is sent to a delay queue.
 	delaySeconds = "NServiceBus.AmazonSQS.DelaySeconds"
-	// hopDue is when a message that hops is due, in milliseconds since 1970 by SQS's clock: what is left is rounded up at each
-	// hop, which would add up to hours in a year.
+	// hopDue is when a message in a delay queue is due, in milliseconds since 1970 by SQS's clock. The rest of the delay
+	// is rounded up at each hop, which would add up to hours in a year.
 	hopDue = ours + "Hop.Due"
-	// hopGroup is the message group id that a message is to have at its destination: while it hops, each deferral is a group.
+	// hopGroup is the message group id of the message at its destination. In a delay queue each deferral is a group.
 	hopGroup = ours + "Hop.Group"
-	// hopNow is when such a message came, likewise. It is written nowhere but into its native properties.
+	// hopNow is when such a message was received, likewise. It is a native property and never sent.
 	hopNow = ours + "Hop.Now"
 	// hopTyped stands before the name of a message attribute that is not of type String, likewise.
 	hopTyped = ours + "Hop.Typed."
-	// rememberedHops is how many deferrals are known to have been sent on.
+	// rememberedHops is the number of deferrals that are recorded as sent on.
 	rememberedHops = 10_000
-	// hopsAtOnce is how many messages are sent on at the same time: as many as share a request.
-	hopsAtOnce = most
-	// maxAttributes is how many attributes a message may have.
+	// maxAttributes is the number of attributes that SQS accepts on a message.
 	maxAttributes = 10
 )
 
-// longDelay is the queue at which a message for another one waits longer than maxDelay, and the message as it goes there: with its
-// id beside it, because NServiceBus's endpoints put SQS's own there otherwise.
-func (c *conn) longDelay(ctx context.Context, op *transport.Operation, delay time.Duration, p payload) (string, entry, error) {
+// longDelay returns the delay queue of a message with a delay over maxDelay, and its entry there. The entry has the
+// message's id in an attribute, because NServiceBus's endpoints use SQS's own id otherwise.
+func (c *conn) longDelay(
+	ctx context.Context, op *transport.Operation, delay time.Duration, p payload,
+) (string, entry, error) {
 	waits := op.Queue + delaySuffix
 	if _, err := c.queueURL(ctx, waits); err != nil {
-		return "", entry{}, c.noHops(ctx, op.Queue, err)
+		return "", entry{}, c.noDelayQueue(ctx, op.Queue, err)
 	}
 	if id := op.Message.ID; id != "" && allowed(id) {
 		p.attributes = append(p.without(header.MessageID), attribute{header.MessageID, id})
@@ -61,13 +62,13 @@ func (c *conn) longDelay(ctx context.Context, op *transport.Operation, delay tim
 	return waits, c.hopEntry(&p, hop, wait, time.Time{}), nil
 }
 
-// noHops is the error of a message that cannot hop.
-func (c *conn) noHops(ctx context.Context, queue string, err error) error {
+// noDelayQueue returns the error of a message whose delay queue cannot be used because of err.
+func (c *conn) noDelayQueue(ctx context.Context, queue string, err error) error {
 	if _, missing := c.queueURL(ctx, queue); missing != nil || !errors.Is(err, transport.ErrNoQueue) {
 		return errors.Join(missing, err)
 	}
-	return fmt.Errorf("%w: queue %q takes no delays over %v before its endpoint creates that one, by Install or \"holdfast sqs endpoint create\"",
-		err, queue, maxDelay)
+	return fmt.Errorf("%w: queue %q takes no delays over %v before its endpoint creates that one, by Install or "+
+		"\"holdfast endpoint create\"", err, queue, maxDelay)
 }
 
 // hopEntry returns the entry of a message for a hop. due is zero before the time of SQS's clock is known.
@@ -84,20 +85,21 @@ func (c *conn) hopEntry(p *payload, hop delayeddelivery.Hop, left time.Duration,
 	return e
 }
 
-// addIfItFits adds an attribute that is of use and not needed: what SQS took once must not become too large on its way.
+// addIfItFits adds an attribute that is useful but not needed: a message that SQS accepted once must not become too
+// large.
 func (c *conn) addIfItFits(e *entry, a attribute) {
 	if len(e.attributes)+len(e.typed) < maxAttributes && e.size()+a.size() <= c.cfg.MaxMessage {
 		e.attributes = append(e.attributes, a)
 	}
 }
 
-// without are the attributes but for some.
+// without returns the attributes except those with the names.
 func (p *payload) without(names ...string) []attribute {
 	return slices.DeleteFunc(slices.Clone(p.attributes), func(a attribute) bool { return slices.Contains(names, a.name) })
 }
 
-// sendOn is what is done with a message that comes out of the queue in which those for another one wait: it goes there, or hops
-// again. It goes as it came, whatever form it is in.
+// sendOn returns the handler of a queue's delay queue. It sends the message, unchanged, to the queue or to the delay
+// queue again.
 func (c *conn) sendOn(queue string) func(context.Context, *transport.Message) ([]transport.Operation, error) {
 	return func(ctx context.Context, m *transport.Message) ([]transport.Operation, error) {
 		h := readHop(m)
@@ -109,7 +111,7 @@ func (c *conn) sendOn(queue string) func(context.Context, *transport.Message) ([
 		if err != nil {
 			return nil, err
 		}
-		if err := sender.do(ctx, []entry{e})[0]; err != nil {
+		if err := sender.doAll(ctx, []entry{e})[0]; err != nil {
 			return nil, err
 		}
 		c.sentOn.Add(h.hop)
@@ -117,7 +119,7 @@ func (c *conn) sendOn(queue string) func(context.Context, *transport.Message) ([
 	}
 }
 
-// onward is where a message goes next that has waited for a queue, and how.
+// onward returns the next queue of a message that waited for queue, and its entry there.
 func (c *conn) onward(queue string, h *hopping) (to string, e entry) {
 	left, hop := c.chain.Next(h.due.Sub(h.now))
 	if hop {
@@ -129,7 +131,8 @@ func (c *conn) onward(queue string, h *hopping) (to string, e entry) {
 	return queue, e
 }
 
-// asHop is a message that has waited, and comes now, by SQS's clock: its attributes are its headers, its body is as it came.
+// asHop returns a message of a delay queue that was received at now, by SQS's clock. Its attributes are the headers,
+// and its body is unchanged.
 func asHop(m *types.Message, now time.Time) received {
 	var r received
 	r.NativeID, r.Body = value(m.MessageId), []byte(value(m.Body))
@@ -143,13 +146,13 @@ func asHop(m *types.Message, now time.Time) received {
 		r.Headers.Set(name, *a.StringValue)
 	}
 	if r.ID = r.Headers.Get(header.MessageID); r.ID == "" {
-		r.ID = m.Attributes[deduplicationID] // NServiceBus has it there, too
+		r.ID = m.Attributes[deduplicationID] // as NServiceBus's endpoints do
 	}
 	r.Native[hopNow] = strconv.FormatInt(now.UnixMilli(), 10)
 	return r
 }
 
-// typedText writes an attribute that is not of type String as text, for typedOf to read.
+// typedText returns an attribute that is not of type String as text; typedOf reads it.
 func typedText(a types.MessageAttributeValue) string {
 	if a.BinaryValue != nil {
 		return value(a.DataType) + " b" + string(a.BinaryValue)
@@ -168,7 +171,7 @@ func typedOf(text string) types.MessageAttributeValue {
 	return a
 }
 
-// hopping is a message that comes out of the queue in which it has waited.
+// hopping is a message of a delay queue.
 type hopping struct {
 	payload
 	hop delayeddelivery.Hop
@@ -176,7 +179,7 @@ type hopping struct {
 	now time.Time
 }
 
-// readHop reads what asHop has made of it.
+// readHop reads a message that asHop returned.
 func readHop(m *transport.Message) hopping {
 	sent, first := milliTime(m.Native[sentTimestamp]), milliTime(m.Native[firstReceived])
 	h := hopping{now: first, hop: delayeddelivery.HopOf(m.Native[deduplicationID], sent)}
@@ -192,12 +195,12 @@ func readHop(m *transport.Message) hopping {
 			h.typed[name] = typedOf(text)
 		}
 	}
-	// SQS itself says when the first hand-out was. The time of a later one is less exact.
+	// SQS reports the time of the first delivery. The time of a later one is less exact.
 	if now := milliTime(m.Native[hopNow]); m.Native[receiveCount] != "1" && now.After(first) {
 		h.now = now
 	}
 	seconds, err := strconv.ParseInt(m.Headers.Get(delaySeconds), 10, 64)
-	if sent.IsZero() { // a stand-in may not know it: rather late than early
+	if sent.IsZero() { // an emulator may not report it: late is better than early
 		sent = h.now
 	}
 	if err == nil {

@@ -73,7 +73,7 @@ func delayed(t *testing.T, c *conn, queue string, m *transport.Message, d time.D
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := sender.do(t.Context(), []entry{e})[0]; err != nil {
+	if err := sender.doAll(t.Context(), []entry{e})[0]; err != nil {
 		t.Fatal(err)
 	}
 }
@@ -173,7 +173,7 @@ func TestALongDelayWaitsWhereNServiceBusHasIt(t *testing.T) {
 	if _, err := c.Dispatch(t.Context(), []transport.Operation{op, op}); err != nil {
 		t.Fatal(err)
 	}
-	in, err := c.inbox(t.Context(), endpoint+delaySuffix)
+	in, err := c.inFlight(t.Context(), endpoint+delaySuffix)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -268,8 +268,9 @@ func TestMessagesThatNServiceBusDelaysHop(t *testing.T) {
 	}
 }
 
-// What was sent on and could not be completed comes again. It does not go on twice: the process knows, and when
-// it is killed, the queue does for some minutes. Only the last hop of a killed process may be repeated: who receives knows that.
+// What was sent on and could not be completed comes again. It does not go on twice: the process knows, and when it is
+// killed, the queue does for some minutes. Only the last hop of a killed process may be repeated: who receives knows
+// that.
 func TestHopsLoseNothingWhenTheyAreNotCompleted(t *testing.T) {
 	t.Parallel()
 	const messages = 30
@@ -377,7 +378,7 @@ func TestAQueueWithoutHopsRefusesLongDelaysWithAdvice(t *testing.T) {
 	if err := c.Install(t.Context(), transport.Plan{Queues: []transport.Queue{{Name: endpoint}}}); err != nil {
 		t.Fatal(err)
 	}
-	for queue, advice := range map[string]string{endpoint: "holdfast sqs endpoint create", endpoint + "x": "no such queue"} {
+	for queue, advice := range map[string]string{endpoint: "holdfast endpoint create", endpoint + "x": "no such queue"} {
 		op := transport.Operation{Queue: queue, Message: delayedMessage("m"), After: time.Hour}
 		_, err := c.Dispatch(t.Context(), []transport.Operation{op})
 		if err == nil || !strings.Contains(err.Error(), advice) || !strings.Contains(fmt.Sprint(err), transport.ErrNoQueue.Error()) {

@@ -7,7 +7,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
 )
 
-// payload is a message as SQS and SNS take it.
+// payload is a message in the form of SQS and SNS.
 type payload struct {
 	body       string
 	attributes []attribute

@@ -16,10 +16,10 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// roomLook is how long the limit of a queue or topic is believed: its owner may change it.
-const roomLook = time.Minute
+// roomAge is how long the size limit of a queue or topic is cached: its owner may change it.
+const roomAge = time.Minute
 
-// rooms remembers how many bytes a message may have in queues and topics. The zero value is ready.
+// rooms caches the size limits of queues and topics. The zero value is ready.
 type rooms struct {
 	mu    sync.Mutex // guards known
 	known map[string]room
@@ -34,7 +34,7 @@ func (r *rooms) get(name string) (int, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	known, ok := r.known[name]
-	return known.bytes, ok && time.Since(known.at) < roomLook
+	return known.bytes, ok && time.Since(known.at) < roomAge
 }
 
 func (r *rooms) set(name string, bytes int) {
@@ -46,8 +46,8 @@ func (r *rooms) set(name string, bytes int) {
 	r.known[name] = room{bytes, time.Now()}
 }
 
-// roomIn returns how many bytes a message may have in a queue. The queue is asked only for the sake of a message that a queue with
-// the limit of former years would refuse, and taken to have the configured limit where that is not allowed.
+// roomIn returns the size limit of a queue in bytes. It requests the limit only for a message over 256 KiB, the former
+// limit of SQS, and returns the configured limit if the request is denied.
 func (c *conn) roomIn(ctx context.Context, queue string, size int) (int, error) {
 	if n, ok := c.rooms.get(queue); ok {
 		return min(n, c.cfg.MaxMessage), nil
@@ -67,7 +67,7 @@ func (c *conn) roomIn(ctx context.Context, queue string, size int) (int, error) 
 	return min(n, c.cfg.MaxMessage), nil
 }
 
-// roomOf returns how many bytes a message may have in a topic: 256 KiB unless the topic says more. See roomIn.
+// roomOf returns the size limit of a topic in bytes: 256 KiB unless the topic has a higher one. See roomIn.
 func (c *conn) roomOf(ctx context.Context, arn string, size int) (int, error) {
 	if n, ok := c.rooms.get(arn); ok {
 		return n, nil
@@ -91,11 +91,11 @@ func (c *conn) roomOf(ctx context.Context, arn string, size int) (int, error) {
 	return n, nil
 }
 
-// allowedSize is how AWS names the limit of a queue, a topic or a batch.
+// allowedSize finds the limit of a queue, a topic or a batch in an error of AWS.
 var allowedSize = regexp.MustCompile(`(?:shorter|longer) than (\d+) bytes`)
 
-// sized returns own, the error of a message that was refused by err: a TooLargeError where err says that the message is too large for
-// the queue or topic of that name, whose limit is remembered.
+// sized returns own, the error of a message that was refused with err. If err is about the size, it adds a
+// TooLargeError and caches the limit of the queue or topic of that name.
 func (c *conn) sized(name string, e *entry, own, err error) error {
 	refused, ok := errors.AsType[smithy.APIError](err)
 	if !ok {

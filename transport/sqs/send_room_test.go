@@ -121,7 +121,8 @@ func TestAQueueWithASmallerLimitIsAskedForIt(t *testing.T) {
 	}
 }
 
-// A refusal says the limit: how SQS says it is in its reference of SendMessageBatch and in the answers of its stand-ins.
+// A refusal says the limit: how SQS says it is in its reference of SendMessageBatch and in the answers of its
+// stand-ins.
 func TestARefusalForTheSizeIsATooLargeErrorAndIsRemembered(t *testing.T) {
 	const text = "One or more parameters are invalid. Reason: Message must be shorter than 1024 bytes."
 	f := &fake{}
@@ -187,11 +188,11 @@ func TestAttributesOfOtherTypesAreKeptInAMessageThatIsKeptBack(t *testing.T) {
 	f := &fake{}
 	c := openFake(t, f, nil)
 	openFakeReceiver(t, c)
-	in := c.inboxes["in"]
+	in := c.inFlights["in"]
 	m := came("m", 1)
 	m.MessageAttributes = strangers()
 	d, _ := in.take(&m, &poll{asking: asking{lease: c.cfg.Lease}, came: time.Now()})
-	if err := in.keepBack(t.Context(), d, &m, time.Now().Add(time.Minute)); err != nil && len(f.sent) == 0 {
+	if err := in.delay(t.Context(), d, &m, time.Now().Add(time.Minute)); err != nil && len(f.sent) == 0 {
 		t.Fatal(err)
 	}
 	for name, want := range strangers() {

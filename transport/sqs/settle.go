@@ -18,26 +18,26 @@ import (
 )
 
 const (
-	// completeLinger is how long completions wait for company.
+	// completeLinger is how long a batch of completions waits for more.
 	completeLinger = 20 * time.Millisecond
-	// hideLinger is how long what is given back does.
+	// hideLinger is the same for messages that return to the queue.
 	hideLinger = 5 * time.Millisecond
 )
 
-// settling is a delivery on its way to SQS.
+// settling is a delivery in a request to SQS.
 type settling struct {
 	*delivery
-	seconds int32 // that it is to be hidden for; 0 gives it back
+	seconds int32 // that SQS hides it for; 0 returns it to the queue
 }
 
-// request asks SQS something about those of several deliveries that have the indexes is, and says which of them failed.
+// request sends a request about the deliveries with the indexes is, and returns the failed entries.
 type request func(ctx context.Context, is []int) (failures, error)
 
 type failures = []types.BatchResultErrorEntry
 
-// delete deletes messages in one request. Those that could not be deleted in time are remembered, in case they come to us again;
-// and so are the others: SQS may hand them out once more all the same.
-func (in *inbox) delete(ctx context.Context, ss []settling) []error {
+// delete deletes messages in one request, and records them as processed: SQS delivers those again whose lease was over,
+// and may deliver the others again.
+func (in *inFlight) delete(ctx context.Context, ss []settling) []error {
 	errs := in.ask(ctx, "complete", ss, func(ctx context.Context, is []int) (failures, error) {
 		req := &sqs.DeleteMessageBatchInput{QueueUrl: &in.url}
 		for _, i := range is {
@@ -62,8 +62,8 @@ func (in *inbox) delete(ctx context.Context, ss []settling) []error {
 	return errs
 }
 
-// hide changes in one request how long messages are hidden.
-func (in *inbox) hide(ctx context.Context, ss []settling) []error {
+// hide sets in one request for how long messages are hidden.
+func (in *inFlight) hide(ctx context.Context, ss []settling) []error {
 	return in.ask(ctx, "change the visibility of", ss, func(ctx context.Context, is []int) (failures, error) {
 		req := &sqs.ChangeMessageVisibilityBatchInput{QueueUrl: &in.url}
 		for _, i := range is {
@@ -79,9 +79,9 @@ func (in *inbox) hide(ctx context.Context, ss []settling) []error {
 	})
 }
 
-// ask has a request made for those of ss whose lease has not run out while they waited: others may have the rest. Entries that AWS
-// failed through no fault of theirs are asked for once more.
-func (in *inbox) ask(ctx context.Context, verb string, ss []settling, request request) []error {
+// ask sends the request for those of ss whose lease is not over: others may have been delivered again. Entries that AWS
+// failed through no fault of theirs are sent once more.
+func (in *inFlight) ask(ctx context.Context, verb string, ss []settling, request request) []error {
 	errs := make([]error, len(ss))
 	now := time.Now()
 	var is []int
@@ -98,8 +98,10 @@ func (in *inbox) ask(ctx context.Context, verb string, ss []settling, request re
 	return errs
 }
 
-// askOnce fills in the errors of the entries is and says which ones should be asked for once more.
-func (in *inbox) askOnce(ctx context.Context, verb string, is []int, errs []error, request request) (again []int) {
+// askOnce sets the errors of the entries is and returns those to send once more.
+func (in *inFlight) askOnce(
+	ctx context.Context, verb string, is []int, errs []error, request request,
+) (again []int) {
 	ctx, cancel := in.conn.request(ctx)
 	defer cancel()
 	failed, err := request(ctx, is)
@@ -125,8 +127,8 @@ func (in *inbox) askOnce(ctx context.Context, verb string, is []int, errs []erro
 	return again
 }
 
-// release gives back what nobody has settled, as well as it can.
-func (in *inbox) release(ctx context.Context, ds []*delivery) {
+// release returns the open deliveries to the queue. Those for which the request fails return when their lease ends.
+func (in *inFlight) release(ctx context.Context, ds []*delivery) {
 	var open []settling
 	for _, d := range ds {
 		if d.isOpen() {
@@ -134,8 +136,8 @@ func (in *inbox) release(ctx context.Context, ds []*delivery) {
 		}
 	}
 	var all sync.WaitGroup
-	for some := range slices.Chunk(open, most) {
-		all.Go(func() { in.hide(ctx, some) }) // or their leases run out
+	for some := range slices.Chunk(open, maxBatch) {
+		all.Go(func() { in.hide(ctx, some) })
 	}
 	all.Wait()
 }
@@ -144,22 +146,22 @@ func lostError(verb string) error {
 	return fmt.Errorf("sqs: %s a message: %w", verb, transport.ErrLeaseLost)
 }
 
-// tooLate tells whether an entry failed because the message is not ours any more, or cannot be for longer.
+// tooLate reports whether an entry failed because the lease is over or cannot be extended.
 func tooLate(f *types.BatchResultErrorEntry) bool {
 	text := value(f.Message)
 	return slices.Contains(lostCodes, value(f.Code)) || strings.Contains(text, "receipt handle has expired") ||
 		strings.Contains(text, "not available for visibility timeout change") || strings.Contains(text, "beyond the limit")
 }
 
-// maxProcessed bounds how many messages are remembered.
+// maxProcessed bounds the number of processed messages that are recorded.
 const maxProcessed = 10_000
 
-// processed remembers what was completed, for a copy that comes all the same: the lease had run out, or SQS hands a
-// deleted message out once more, which it may. That is a kindness and no promise: another process may be given it.
+// processed records completed messages, to recognize one that SQS delivers again because its lease was over or although
+// it was deleted. Another process does not recognize it. The zero value is ready.
 type processed struct {
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards the fields below
 	ids   map[string]struct{}
-	order []string // oldest first, from next on; then around
+	order []string // a ring whose oldest entry is at next
 	next  int
 }
 

@@ -7,35 +7,36 @@ import (
 	"sync"
 	"time"
 
+	"github.com/holdfast-go/holdfast/internal/batch"
 	"github.com/holdfast-go/holdfast/transport"
 )
 
 var _ transport.Delivery = (*delivery)(nil)
 
-// delivery is one hand-out of a message.
+// delivery is one delivery of a message.
 type delivery struct {
-	inbox          *inbox
+	inFlight       *inFlight
 	message        transport.Message
 	attempt        transport.Attempt
-	handle         string    // SQS's name of the hand-out
-	received       time.Time // SQS hides a message for maxHold from then, at most
-	completesFirst bool      // nobody handles the message before it is completed
+	handle         string    // SQS's receipt handle
+	received       time.Time // SQS hides a message until maxHold after it
+	completesFirst bool      // the message is completed before it is handled
 
-	copy copyOf // guarded by the inbox's mu
+	copy copyOf // guarded by inFlight.mu
 
-	mu      sync.Mutex // guards what follows
-	leased  time.Time  // until when it is ours
+	mu      sync.Mutex // guards the fields below
+	leased  time.Time  // end of the lease
 	state   state
-	verb    verb              // with which it settles
-	pending *ticket[settling] // what becomes of that; its caller may have given up waiting
+	verb    verb                     // with which it settles
+	pending *batch.Pending[settling] // its result; the caller may have stopped waiting for it
 }
 
 type state int8
 
 const (
-	idle     state = iota
-	waiting        // somebody waits for pending
-	deserted       // nobody does
+	idle      state = iota
+	waiting         // a caller waits for pending
+	abandoned       // no caller waits for pending any more
 	settled
 	lost
 )
@@ -53,43 +54,43 @@ func (d *delivery) Message() *transport.Message { return &d.message }
 func (d *delivery) Attempt() transport.Attempt { return d.attempt }
 
 // Complete deletes the message.
-func (d *delivery) Complete(ctx context.Context) error { return d.settle(ctx, completing, 0) }
+func (d *delivery) Complete(ctx context.Context) error { return d.settle(ctx, completing) }
 
-// Retry has the message handed out again, as the next attempt.
-func (d *delivery) Retry(ctx context.Context) error { return d.settle(ctx, retrying, 0) }
+// Retry ends the lease, so that the message is delivered again as the next attempt.
+func (d *delivery) Retry(ctx context.Context) error { return d.settle(ctx, retrying) }
 
-// Release gives the message back. SQS counts that all the same.
-func (d *delivery) Release(ctx context.Context) error { return d.settle(ctx, releasing, 0) }
+// Release is Retry: SQS counts each delivery.
+func (d *delivery) Release(ctx context.Context) error { return d.settle(ctx, releasing) }
 
 var errSettled = errors.New("sqs: the delivery is settled already")
 
-func (d *delivery) settle(ctx context.Context, v verb, seconds int32) error {
-	by, answer, err := d.begin(v, seconds)
+func (d *delivery) settle(ctx context.Context, v verb) error {
+	by, pending, err := d.begin(v)
 	if err != nil {
 		return err
 	}
 	select {
-	case <-answer.done:
-		return answer.err
+	case err := <-pending.Done():
+		return batchError(err)
 	case <-ctx.Done():
 	}
-	err = fmt.Errorf("sqs: %s a message of %q: %w", v, d.inbox.queue, context.Cause(ctx))
-	if by.withdraw(answer) {
+	err = fmt.Errorf("sqs: %s a message of %q: %w", v, d.inFlight.queue, context.Cause(ctx))
+	if by.Withdraw(pending) {
 		d.end(err)
 		return err
 	}
 	select {
-	case <-answer.done:
-		return answer.err
+	case err := <-pending.Done():
+		return batchError(err)
 	default:
-		d.desert()
+		d.abandon()
 		return fmt.Errorf("%w: %w", err, transport.ErrOutcomeUnknown)
 	}
 }
 
-// begin submits the delivery, or takes up waiting for what an earlier call with the same verb has begun.
-func (d *delivery) begin(v verb, seconds int32) (*gather[settling], *ticket[settling], error) {
-	in := d.inbox
+// begin submits the delivery, or returns the pending result of an earlier call with the same verb.
+func (d *delivery) begin(v verb) (batcher[settling], *batch.Pending[settling], error) {
+	in := d.inFlight
 	by := in.hides
 	if v == completing {
 		by = in.deletes
@@ -99,41 +100,41 @@ func (d *delivery) begin(v verb, seconds int32) (*gather[settling], *ticket[sett
 	d.expire(time.Now())
 	switch {
 	case in.conn.closed():
-		return nil, nil, transport.ErrClosed
+		return by, nil, transport.ErrClosed
 	case d.state == lost:
 		if v == completing {
 			in.late(d)
 		}
-		return nil, nil, lostError(string(v))
+		return by, nil, lostError(string(v))
 	case d.state == settled || d.state == waiting:
-		return nil, nil, errSettled
-	case d.state == deserted && d.verb != v:
-		return nil, nil, fmt.Errorf("sqs: %s: an earlier %s is not answered yet", v, d.verb)
-	case d.state == deserted:
+		return by, nil, errSettled
+	case d.state == abandoned && d.verb != v:
+		return by, nil, fmt.Errorf("sqs: %s: an earlier %s is not answered yet", v, d.verb)
+	case d.state == abandoned:
 		d.state = waiting
 		return by, d.pending, nil
 	}
 	d.state, d.verb = waiting, v
-	in.opened(-1)
-	d.pending = by.submit(settling{d, seconds})[0]
+	in.addOpen(-1)
+	d.pending = by.Submit(settling{delivery: d})
 	return by, d.pending, nil
 }
 
-// expire notes that the lease has run out before anybody began to settle. Called with mu held.
+// expire records the end of the lease if no settle has begun. Called with mu held.
 func (d *delivery) expire(now time.Time) {
 	if d.state == idle && !now.Before(d.leased) {
-		d.gone()
+		d.loseIdle()
 	}
 }
 
-// gone notes that the message is not ours any more, which nobody has begun to settle. Called with mu held.
-func (d *delivery) gone() {
+// loseIdle records the loss of the lease of an idle delivery. Called with mu held.
+func (d *delivery) loseIdle() {
 	d.state = lost
-	d.inbox.opened(-1)
-	d.inbox.forget(d)
+	d.inFlight.addOpen(-1)
+	d.inFlight.forget(d)
 }
 
-// ended takes in what became of settling, whether anybody waits for it or not.
+// ended records the results of settles, whether callers wait for them or not.
 func ended(ss []settling, errs []error) []error {
 	for i, s := range ss {
 		s.end(errs[i])
@@ -141,60 +142,60 @@ func ended(ss []settling, errs []error) []error {
 	return errs
 }
 
-// end takes in what became of settling.
+// end records the result of a settle.
 func (d *delivery) end(err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	switch {
-	case d.state == lost: // handed out anew meanwhile
+	case d.state == lost: // delivered again meanwhile
 	case err == nil:
 		d.state = settled
-		d.inbox.forget(d)
+		d.inFlight.forget(d)
 	case errors.Is(err, transport.ErrLeaseLost):
 		d.state = lost
-		d.inbox.forget(d)
+		d.inFlight.forget(d)
 	default:
 		d.state = idle
-		d.inbox.opened(1)
+		d.inFlight.addOpen(1)
 	}
 }
 
-// desert notes that nobody waits for the answer any more.
-func (d *delivery) desert() {
+// abandon records that the caller stopped waiting for the result.
+func (d *delivery) abandon() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.state == waiting {
-		d.state = deserted
+		d.state = abandoned
 	}
 }
 
-// lose notes that the message has been handed out anew.
+// lose records that the message was delivered again.
 func (d *delivery) lose() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.state == idle {
-		d.inbox.opened(-1)
+		d.inFlight.addOpen(-1)
 	}
 	if d.state != settled {
 		d.state = lost
 	}
 }
 
-// overdue tells whether the lease is over, by our clock or because the message was handed out anew.
+// overdue reports whether the lease is over, by the local clock or because the message was delivered again.
 func (d *delivery) overdue(now time.Time) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.state == lost || !now.Before(d.leased)
 }
 
-// isOpen tells whether the message is ours and not on its way back.
+// isOpen reports whether the delivery is leased and no caller settles it.
 func (d *delivery) isOpen() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.state == idle || d.state == deserted
+	return d.state == idle || d.state == abandoned
 }
 
-// left is for how long the message is still ours, unless it is renewed.
+// left returns the rest of the lease.
 func (d *delivery) left() time.Duration {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -26,8 +26,8 @@ const (
 	createdTries = 12
 )
 
-// Install creates the queues of the plan, those in which their messages wait for long, one for what SQS gives up, and the topics of
-// the types. What exists is left as it is.
+// Install creates the queues of the plan, those in which their messages wait for long, one for what SQS gives up, and
+// the topics of the types. What exists is left as it is.
 func (c *conn) Install(ctx context.Context, plan transport.Plan) error {
 	redrive, err := c.installDeadLetters(ctx, plan.Queues)
 	if err != nil {
@@ -54,8 +54,8 @@ func (c *conn) Install(ctx context.Context, plan transport.Plan) error {
 	return nil
 }
 
-// hasHops tells whether messages may wait for a queue for longer than SQS keeps them back. Queues of others are as others create them, and
-// a suspect message is not delayed.
+// hasHops tells whether messages may wait for a queue for longer than SQS keeps them back. Queues of others are as
+// others create them, and a suspect message is not delayed.
 func (c *conn) hasHops(q transport.Queue) bool { return !c.cfg.ShortDelays && !q.Shared && !q.Counted }
 
 // attributesOf are what a queue is created with.
@@ -92,8 +92,8 @@ func (c *conn) hopAttributes() map[string]string {
 	return a
 }
 
-// installDeadLetters creates the queue for what SQS gives up in one of the queues, and returns the policy that sends it there: "" for
-// none.
+// installDeadLetters creates the queue for what SQS gives up in one of the queues, and returns the policy that sends it
+// there: "" for none.
 func (c *conn) installDeadLetters(ctx context.Context, queues []transport.Queue) (redrive string, err error) {
 	if !c.hasDeadLetters(queues) {
 		return "", nil
@@ -109,7 +109,8 @@ func (c *conn) installDeadLetters(ctx context.Context, queues []transport.Queue)
 	return fmt.Sprintf(`{"deadLetterTargetArn":%q,"maxReceiveCount":"%d"}`, arn, c.cfg.ReceiveLimit), nil
 }
 
-// hasDeadLetters reports whether some of the queues need a dead-letter queue. Without an endpoint no one receives from it.
+// hasDeadLetters reports whether some of the queues need a dead-letter queue. Without an endpoint no one receives from
+// it.
 func (c *conn) hasDeadLetters(queues []transport.Queue) bool {
 	return c.endpoint != "" && c.cfg.ReceiveLimit > 0 &&
 		slices.ContainsFunc(queues, func(q transport.Queue) bool { return !q.Shared })

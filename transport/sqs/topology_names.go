@@ -75,8 +75,8 @@ func tooLongError(name string, longest int) error {
 	return fmt.Errorf("its name %q has %d characters, and AWS takes %d: shorten it, or the prefix", name, len(name), longest)
 }
 
-// sanitize replaces what is neither a letter nor a digit, "-" or "_" by "-": as NServiceBus does, where a character outside
-// the first 65,536 is two. AWS takes no letters or digits but those of ASCII.
+// sanitize replaces what is neither a letter nor a digit, "-" or "_" by "-": as NServiceBus does, where a character
+// outside the first 65,536 is two. AWS takes no letters or digits but those of ASCII.
 func sanitize(name string) (string, error) {
 	var b strings.Builder
 	for _, r := range name {

@@ -95,8 +95,8 @@ func (o *oneOrMore) UnmarshalJSON(b []byte) error {
 	return json.Unmarshal(b, (*[]string)(o))
 }
 
-// allows tells whether the policy lets a topic send to a queue, or every topic of a pattern. What it does not understand does
-// not allow anything.
+// allows tells whether the policy lets a topic send to a queue, or every topic of a pattern. What it does not
+// understand does not allow anything.
 func (p *policy) allows(queueARN, topicARN string) bool {
 	return slices.ContainsFunc(p.statements, func(raw json.RawMessage) bool {
 		var s statement

@@ -24,7 +24,8 @@ const (
 	policySettles = 200 * time.Millisecond
 )
 
-// Subscribe makes what is published under the types arrive in the queue. Topics are created where the right to is there.
+// Subscribe makes what is published under the types arrive in the queue. Topics are created where the right to is
+// there.
 func (c *conn) Subscribe(ctx context.Context, queue string, typeNames []string) error {
 	queueARN, err := c.queueARN(ctx, queue)
 	if err != nil {
@@ -159,8 +160,8 @@ func (c *conn) listSubscriptions(ctx context.Context, in *sns.ListSubscriptionsB
 	return c.clients.topics.ListSubscriptionsByTopic(ctx, in)
 }
 
-// letIn has the queue's policy let the topics send to it. There is no way to change a policy but to write all of it, so it
-// is read back until it is as it should be, twice, for the sake of others who change it at the same time.
+// letIn has the queue's policy let the topics send to it. There is no way to change a policy but to write all of it, so
+// it is read back until it is as it should be, twice, for the sake of others who change it at the same time.
 func (c *conn) letIn(ctx context.Context, queue, queueARN string, topics []string) error {
 	if c.cfg.WidePolicy && len(topics) > 0 {
 		wide, err := c.wideTopics(ctx)

@@ -20,7 +20,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// fakeAWS is what the tests need of SQS and SNS, with what an emulator does not do: attributes that show late, rights that lack.
+// fakeAWS is what the tests need of SQS and SNS, with what an emulator does not do: attributes that show late, rights
+// that lack.
 type fakeAWS struct {
 	queueAPI
 	topicAPI

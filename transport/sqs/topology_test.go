@@ -302,7 +302,8 @@ func TestAMissingTopic(t *testing.T) {
 	}
 }
 
-// The publisher sends a copy to the topic of each type; who subscribed to a base type knows nothing of those derived from it.
+// The publisher sends a copy to the topic of each type; who subscribed to a base type knows nothing of those derived
+// from it.
 func TestAPublisherFansOutAlongTheTypes(t *testing.T) {
 	broker := brokertest.SQS(t)
 	concrete, base := brokertest.Name(t, "OrderPlaced"), brokertest.Name(t, "Event")

@@ -33,13 +33,13 @@ type Transport struct {
 	Profile string
 	// Endpoint is the URL of something else that speaks SQS and SNS, such as an emulator. Optional.
 	Endpoint string
-	// Config takes the place of what is looked for, credentials above all. Region and Endpoint still win
-	// over it; Profile does nothing. Its Retryer, if any, repeats requests in place of the driver's, which tries three times. It is neither
+	// Config takes the place of what is looked for, credentials above all. Region and Endpoint still win over it; Profile
+	// does nothing. Its Retryer, if any, repeats requests in place of the driver's, which tries three times. It is neither
 	// changed nor kept. Optional.
 	Config *aws.Config
 
-	// QueuePrefix and TopicPrefix stand before the name of each queue and topic, such as "test-". All endpoints of a system
-	// have the same. Optional.
+	// QueuePrefix and TopicPrefix stand before the name of each queue and topic, such as "test-". All endpoints of a
+	// system have the same. Optional.
 	QueuePrefix string
 	TopicPrefix string
 	// MissingTopic is [FailMissingTopic] unless set.
@@ -69,8 +69,8 @@ type Transport struct {
 	// MaxMessage is how many bytes a message may have with all that belongs to it, for queues that take less
 	// than 1 MiB: 256 KiB or more. 0 is 1 MiB.
 	MaxMessage int
-	// WidePolicy has the policy of a queue that subscribes let in all topics of the account whose names begin with TopicPrefix, instead of
-	// those of its types. A policy takes about 80 topics otherwise.
+	// WidePolicy has the policy of a queue that subscribes let in all topics of the account whose names begin with
+	// TopicPrefix, instead of those of its types. A policy takes about 80 topics otherwise.
 	WidePolicy bool
 	// ShortDelays offers delays of up to 15 min only, as SQS has them. Longer ones take a further queue for each endpoint.
 	ShortDelays bool
