@@ -15,17 +15,16 @@ var (
 )
 
 const (
-	// browseLease is how long what was looked at stays hidden if nobody gives it back. It is renewed when half of it is
-	// over and somebody goes on.
+	// browseLease is how long a listed message stays hidden if the process dies. Next renews it when half of it is over.
 	browseLease = 5 * time.Minute
-	// browseWait has SQS look for messages on all of its servers. Without a wait it may miss some.
+	// browseWait makes SQS query all of its servers. Without a wait it may miss messages.
 	browseWait = time.Second
-	// emptyAnswers in a row are taken for the end of a queue.
+	// emptyAnswers is the number of consecutive empty answers that mean the end of a queue.
 	emptyAnswers = 2
 )
 
-// cursor goes through a queue. SQS has no way to look at a message where it is, so each is received and stays hidden
-// from others until the cursor is closed.
+// cursor iterates over a queue. SQS cannot list messages, so each is received and stays hidden until the cursor is
+// closed.
 type cursor struct {
 	inFlight *inFlight
 	began    time.Time
@@ -34,8 +33,8 @@ type cursor struct {
 	end      bool
 }
 
-// Browse implements [transport.Browser]. What the cursor has looked at is hidden from other receivers until it is
-// closed, or for five minutes if the process dies; and each look counts as a hand-out.
+// Browse implements [transport.Browser]. A listed message is hidden from receivers until the cursor is closed, or for
+// five minutes if the process dies. Each listing counts as a delivery.
 func (c *conn) Browse(ctx context.Context, queue string) (transport.Cursor, error) {
 	c.urls.forget(queue) // it may have been deleted
 	in, err := c.inFlight(ctx, queue)
@@ -68,7 +67,7 @@ func (cur *cursor) Next(ctx context.Context, limit int) ([]*transport.Message, e
 	return ms, nil
 }
 
-// poll receives some messages.
+// poll receives messages.
 func (cur *cursor) poll(ctx context.Context, limit int) (*poll, error) {
 	in := cur.inFlight
 	p := in.poll(asking{limit: limit, wait: browseWait, lease: browseLease})
@@ -86,8 +85,8 @@ func (cur *cursor) poll(ctx context.Context, limit int) (*poll, error) {
 	return p, p.err
 }
 
-// look takes in what p brought. What was sent after Browse does not show; when there is nothing else, all that was
-// there has been seen.
+// look records p's messages. Messages that were sent after Browse are not listed; a poll with only such messages is the
+// end of the queue.
 func (cur *cursor) look(p *poll) (ms []*transport.Message) {
 	cur.end = true
 	for i := range p.ms {
@@ -103,7 +102,7 @@ func (cur *cursor) look(p *poll) (ms []*transport.Message) {
 	return ms
 }
 
-// renew keeps hidden what was looked at, ten messages in a request.
+// renew renews the leases of the listed messages.
 func (cur *cursor) renew(ctx context.Context) error {
 	var due []*delivery
 	for _, d := range cur.held {
@@ -112,14 +111,14 @@ func (cur *cursor) renew(ctx context.Context) error {
 		}
 	}
 	for _, err := range cur.inFlight.renew(ctx, due, browseLease) {
-		if err != nil && !errors.Is(err, transport.ErrLeaseLost) { // a lost one shows again, or has been taken by somebody
+		if err != nil && !errors.Is(err, transport.ErrLeaseLost) { // a lost one is listed again, or was received
 			return err
 		}
 	}
 	return nil
 }
 
-// Take implements [transport.Cursor]: first the operations are sent, then the message is deleted.
+// Take implements [transport.Cursor]: it sends the operations, and then deletes the message.
 func (cur *cursor) Take(ctx context.Context, m *transport.Message, ops []transport.Operation) error {
 	d := cur.seen[m]
 	if d == nil || !d.isOpen() || d.left() <= 0 {
@@ -141,7 +140,7 @@ func (cur *cursor) Take(ctx context.Context, m *transport.Message, ops []transpo
 
 var errNoPublish = errors.New("sqs: a cursor sends to queues only")
 
-// lookFor finds out which destinations are missing before anything is sent.
+// lookFor checks that the destinations exist, before anything is sent.
 func (c *conn) lookFor(ctx context.Context, ops []transport.Operation) error {
 	var failed []transport.OpError
 	for i := range ops {
@@ -159,7 +158,7 @@ func (c *conn) lookFor(ctx context.Context, ops []transport.Operation) error {
 	return nil
 }
 
-// Close implements [transport.Cursor]: what was not taken is there again.
+// Close implements [transport.Cursor]. It returns the messages that were not taken to the queue.
 func (cur *cursor) Close() error {
 	ctx, cancel := context.WithTimeout(cur.inFlight.conn.ctx, closeTimeout)
 	defer cancel()

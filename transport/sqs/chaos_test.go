@@ -37,7 +37,7 @@ type chaos struct {
 	done   map[string]int  // of each evil
 }
 
-// roll tells whether an evil that befalls so many requests in a hundred befalls this one.
+// roll reports whether a fault with that percentage happens to this request.
 func (c *chaos) roll(evil string, percent int) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -12,49 +12,51 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
 
 	"github.com/holdfast-go/holdfast/delayeddelivery"
+	"github.com/holdfast-go/holdfast/internal/goroutines"
 	"github.com/holdfast-go/holdfast/transport"
 )
 
 var _ transport.Conn = (*conn)(nil)
 
-// conn is an open transport. There is no connection to lose: each request finds its own.
+// conn is an open transport. It has no connection of its own: each request takes one of the HTTP client's pool.
 type conn struct {
-	cfg      Transport // with its defaults
-	endpoint string    // of the endpoint that it is open for; "" for tools
+	cfg      Transport // with defaults
+	endpoint string    // name of the endpoint; "" for tools
 	instance string
 	log      *slog.Logger
 	clients
 
-	ctx     context.Context //nolint:containedctx // of the conn's own goroutines; ends with Close
+	ctx     context.Context //nolint:containedctx // of the conn's goroutines; ends with Close
 	cancel  context.CancelFunc
 	closing atomic.Bool
-	tasks   tasks
+	tasks   goroutines.Group
 
 	urls        urls
 	rooms       rooms
-	sending     pace     // of all that is sent
-	denied      sync.Map // *pace by queue and topic that may not be sent to
+	sending     pace     // of sends to all destinations
+	denied      sync.Map // *pace by queue and topic to which sending was denied
 	account     account
 	senders     senders
 	withoutHops sync.Map                   // time.Time by queue: when it had no queue for long delays
 	chain       delayeddelivery.DelayChain // awsChain, but for tests
 	sentOn      delayeddelivery.Memory     // messages that wait for long
 
-	mu        sync.Mutex             // guards what follows
+	mu        sync.Mutex             // guards the fields below
 	receivers map[*receiver]struct{} // nil after Close
 	inFlights map[string]*inFlight
 }
 
-// openConn sees to it that SQS answers. A queue by the endpoint's name need not exist.
+// openConn checks that SQS answers. The endpoint's queue need not exist.
 func openConn(ctx context.Context, cfg Transport, by clients, env transport.Env) (*conn, error) {
 	c := &conn{
 		cfg: cfg, endpoint: env.Endpoint, instance: env.Instance, log: env.Log(), clients: by,
-		account: newAccount(), senders: senders{by: make(map[destination]batcher[entry])}, chain: awsChain, sentOn: delayeddelivery.Memory{Size: rememberedHops},
+		account: newAccount(), senders: senders{by: make(map[destination]batcher[entry])}, chain: awsChain,
+		sentOn: delayeddelivery.Memory{Size: rememberedHops}, tasks: goroutines.Group{Keep: connsPerHost},
 		receivers: make(map[*receiver]struct{}), inFlights: make(map[string]*inFlight),
 	}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	_, err := c.queueURL(ctx, cmp.Or(env.Endpoint, "holdfast"))
-	isTool := env.Endpoint == "" // which asks only whether the credentials are good
+	isTool := env.Endpoint == "" // for which the credentials are checked only
 	if err != nil && !errors.Is(err, transport.ErrNoQueue) && (!isTool || !isDenied(err)) {
 		c.cancel()
 		by.close()
@@ -63,15 +65,15 @@ func openConn(ctx context.Context, cfg Transport, by clients, env transport.Env)
 	return c, nil
 }
 
-// closeTimeout bounds the giving back of what is held.
+// closeTimeout bounds the return of messages to their queues.
 const closeTimeout = 3 * time.Second
 
 func (c *conn) closed() bool { return c.closing.Load() }
 
-// Close ends what is under way and gives back what is not settled.
+// Close ends all requests and returns the messages that are not settled to their queues.
 func (c *conn) Close() error {
 	if c.closing.Swap(true) {
-		c.tasks.stop()
+		c.tasks.Stop()
 		return nil
 	}
 	c.mu.Lock()
@@ -85,12 +87,12 @@ func (c *conn) Close() error {
 	all.Wait()
 	c.releaseAll()
 	c.cancel()
-	c.tasks.stop()
+	c.tasks.Stop()
 	c.close()
 	return nil
 }
 
-// releaseAll gives back what is held in all queues.
+// releaseAll returns the unsettled messages of all queues.
 func (c *conn) releaseAll() {
 	ctx, cancel := context.WithTimeout(c.ctx, closeTimeout)
 	defer cancel()
@@ -103,17 +105,17 @@ func (c *conn) releaseAll() {
 	all.Wait()
 }
 
-// requestTimeout bounds a request with the SDK's repetitions, but for those that wait for messages.
+// requestTimeout bounds a request with the SDK's repetitions, except polls.
 const requestTimeout = 15 * time.Second
 
-// request is a context for one request: it ends with ctx, with the conn, and in time.
+// request returns a context for one request. It ends with ctx, with the conn, and after requestTimeout.
 func (c *conn) request(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	stop := context.AfterFunc(c.ctx, cancel)
 	return ctx, func() { stop(); cancel() }
 }
 
-// urls remembers where queues are, by the names that endpoints know.
+// urls caches the URLs of queues by address. The zero value is ready.
 type urls struct {
 	mu    sync.Mutex // guards known
 	known map[string]string
@@ -140,7 +142,7 @@ func (u *urls) forget(queue string) {
 	delete(u.known, queue)
 }
 
-// queueURL is where the queue of that name is. It fails with ErrNoQueue where there is none; that is not remembered.
+// queueURL returns the URL of a queue. It fails with ErrNoQueue if there is none, which is not cached.
 func (c *conn) queueURL(ctx context.Context, queue string) (string, error) {
 	if c.closed() {
 		return "", transport.ErrClosed

@@ -13,11 +13,10 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// account knows where topics are, so that nobody has to look for them: their ARNs are made of region, account and
-// name.
+// account is the AWS account. The ARNs of topics are made of region, account and name, so no request looks for them.
 type account struct {
-	turn   chan struct{} // holds a token while nobody looks at topics
-	topics string        // what ARNs of topics begin with, such as "arn:aws:sns:eu-central-1:123456789012:"; "" is not known yet
+	turn   chan struct{} // holds a token, which guards topics
+	topics string        // prefix of the ARNs of topics, such as "arn:aws:sns:eu-central-1:123456789012:"; "" is unknown
 }
 
 func newAccount() account {
@@ -26,7 +25,7 @@ func newAccount() account {
 	return a
 }
 
-// topicARN is the ARN that the topic of a message type has, or would have.
+// topicARN returns the ARN of the topic of a message type, whether it exists or not.
 func (c *conn) topicARN(ctx context.Context, messageType string) (string, error) {
 	name, err := topicName(c.cfg.TopicPrefix, messageType)
 	if err != nil {
@@ -36,7 +35,7 @@ func (c *conn) topicARN(ctx context.Context, messageType string) (string, error)
 	return topics + name, err
 }
 
-// topicARNs is what the ARNs of the account's topics begin with.
+// topicARNs returns the prefix of the ARNs of the account's topics.
 func (c *conn) topicARNs(ctx context.Context) (string, error) {
 	select {
 	case <-c.account.turn:
@@ -54,8 +53,8 @@ func (c *conn) topicARNs(ctx context.Context) (string, error) {
 	return topics, err
 }
 
-// findTopics learns the account from the endpoint's own queue, or where that is missing from STS, which takes no right
-// but not every network lets through.
+// findTopics reads the account from the ARN of the endpoint's queue or, if that is missing, from STS, which needs no
+// right but is not reachable from every network.
 func (c *conn) findTopics(ctx context.Context) (string, error) {
 	var missing error
 	if c.endpoint != "" {
@@ -77,7 +76,7 @@ func (c *conn) findTopics(ctx context.Context) (string, error) {
 	return fmt.Sprintf("arn:%s:sns:%s:%s:", partition, c.region, value(who.Account)), nil
 }
 
-// topicsOf is what the topics' ARNs begin with in the account and region of a queue.
+// topicsOf returns the prefix of the topics' ARNs in the account and region of a queue.
 func topicsOf(queueARN string) (string, error) {
 	parts := strings.SplitN(queueARN, ":", 6)
 	if len(parts) != 6 {
@@ -86,7 +85,7 @@ func topicsOf(queueARN string) (string, error) {
 	return fmt.Sprintf("arn:%s:sns:%s:%s:", parts[1], parts[3], parts[4]), nil
 }
 
-// queueARN is the ARN of a queue that exists.
+// queueARN returns the ARN of a queue. It fails with ErrNoQueue if there is none.
 func (c *conn) queueARN(ctx context.Context, queue string) (string, error) {
 	attributes, err := c.queueAttributes(ctx, queue, types.QueueAttributeNameQueueArn)
 	if err != nil {
@@ -95,7 +94,9 @@ func (c *conn) queueARN(ctx context.Context, queue string) (string, error) {
 	return attributes[string(types.QueueAttributeNameQueueArn)], nil
 }
 
-func (c *conn) queueAttributes(ctx context.Context, queue string, names ...types.QueueAttributeName) (map[string]string, error) {
+func (c *conn) queueAttributes(
+	ctx context.Context, queue string, names ...types.QueueAttributeName,
+) (map[string]string, error) {
 	url, err := c.queueURL(ctx, queue)
 	if err != nil {
 		return nil, err

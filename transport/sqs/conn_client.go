@@ -19,7 +19,7 @@ import (
 	"github.com/aws/smithy-go/logging"
 )
 
-// queueAPI is what is used of SQS.
+// queueAPI is the part of the SQS client that the driver uses.
 type queueAPI interface {
 	GetQueueUrl(context.Context, *sqs.GetQueueUrlInput, ...func(*sqs.Options)) (*sqs.GetQueueUrlOutput, error)
 	CreateQueue(context.Context, *sqs.CreateQueueInput, ...func(*sqs.Options)) (*sqs.CreateQueueOutput, error)
@@ -33,7 +33,7 @@ type queueAPI interface {
 	ChangeMessageVisibilityBatch(context.Context, *sqs.ChangeMessageVisibilityBatchInput, ...func(*sqs.Options)) (*sqs.ChangeMessageVisibilityBatchOutput, error)
 }
 
-// topicAPI is what is used of SNS.
+// topicAPI is the part of the SNS client that the driver uses.
 type topicAPI interface {
 	CreateTopic(context.Context, *sns.CreateTopicInput, ...func(*sns.Options)) (*sns.CreateTopicOutput, error)
 	GetTopicAttributes(context.Context, *sns.GetTopicAttributesInput, ...func(*sns.Options)) (*sns.GetTopicAttributesOutput, error)
@@ -45,31 +45,31 @@ type topicAPI interface {
 	PublishBatch(context.Context, *sns.PublishBatchInput, ...func(*sns.Options)) (*sns.PublishBatchOutput, error)
 }
 
-// identityAPI is what is used of STS.
+// identityAPI is the part of the STS client that the driver uses.
 type identityAPI interface {
 	GetCallerIdentity(context.Context, *sts.GetCallerIdentityInput, ...func(*sts.Options)) (*sts.GetCallerIdentityOutput, error)
 }
 
-// clients speak to AWS.
+// clients are the clients of one connection.
 type clients struct {
 	queues   queueAPI
 	topics   topicAPI
 	identity identityAPI
 	region   string
-	close    func() // ends what they keep open
+	close    func() // closes idle connections
 }
 
 const (
-	// tries and maxPause are the SDK's for one request.
+	// tries and maxPause configure the SDK's repetition of a request.
 	tries    = 3
 	maxPause = 2 * time.Second
-	// dialTimeout bounds the connecting to AWS.
+	// dialTimeout bounds the dialing of AWS.
 	dialTimeout = 5 * time.Second
-	// connsPerHost are kept open: as many requests as may be under way, so that none has to shake hands.
+	// connsPerHost is the number of idle connections that are kept: as many as concurrent requests, to save handshakes.
 	connsPerHost = 64
 )
 
-// dial makes the clients. It asks nobody anything but for where the configuration says so.
+// dial returns the clients. It sends requests only where the AWS configuration needs them.
 func (t *Transport) dial(ctx context.Context) (clients, error) {
 	cfg, err := t.load(ctx)
 	if err != nil {
@@ -119,7 +119,7 @@ func (t *Transport) load(ctx context.Context) (aws.Config, error) {
 		}
 		return cfg, t.needRegion(cfg)
 	}
-	options := []func(*config.LoadOptions) error{config.WithLogger(logging.Nop{})} // what it has to say is in its errors
+	options := []func(*config.LoadOptions) error{config.WithLogger(logging.Nop{})} // its errors have the same information
 	if t.Region != "" {
 		options = append(options, config.WithRegion(t.Region))
 	}
@@ -140,9 +140,9 @@ func (t *Transport) needRegion(cfg aws.Config) error {
 	return nil
 }
 
-// ownBodies is a client that sends copies of bodies. The SDK closes a body as soon as an answer begins, and the writer
-// of a connection may not be done with it by then: it takes that for a failure and closes the connection while the
-// answer is being read.
+// ownBodies is a client that sends copies of bodies. The SDK closes a body as soon as an answer begins, while the
+// connection may still be writing it: the write then fails, and net/http closes the connection while the answer is
+// being read.
 type ownBodies struct{ *http.Client }
 
 func (c ownBodies) Do(r *http.Request) (*http.Response, error) {
@@ -160,8 +160,8 @@ func (c ownBodies) Do(r *http.Request) (*http.Response, error) {
 	return c.Client.Do(own)
 }
 
-// newPool has room for more connections than the SDK's client, which may be nil, and else is like it: it may have been
-// told whose certificates to accept.
+// newPool returns a transport with more connections than that of the SDK's client, which may be nil, and with its other
+// settings, such as trusted certificates.
 func newPool(of *awshttp.BuildableClient) *http.Transport {
 	if of == nil {
 		of = awshttp.NewBuildableClient()

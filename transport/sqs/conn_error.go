@@ -16,7 +16,7 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// fault makes an error of a request that failed, with advice where there is some. After Close it is ErrClosed.
+// fault returns the error of a failed request, with advice where there is some. After Close it is ErrClosed.
 func (c *conn) fault(err error, format string, args ...any) error {
 	if err == nil {
 		return nil
@@ -37,16 +37,17 @@ func (c *conn) fault(err error, format string, args ...any) error {
 	case slices.Contains(deniedCodes, code):
 		return fmt.Errorf("sqs: %s: the credentials lack the right to: %w", what, err)
 	case withoutCredentials(err):
-		return fmt.Errorf("sqs: %s: no credentials are to be had: set AWS_PROFILE, Transport.Profile or Transport.Config, or give the machine a role: %w", what, err)
+		return fmt.Errorf("sqs: %s: no credentials: set AWS_PROFILE, Transport.Profile or Transport.Config, or "+
+			"give the machine a role: %w", what, err)
 	case unknownHost(err):
-		return fmt.Errorf("sqs: %s: is %q the right region, and is there a name server: %w", what, c.region, err)
+		return fmt.Errorf("sqs: %s: the host is unknown: check the region %q and the name server: %w", what, c.region, err)
 	default:
 		return fmt.Errorf("sqs: %s: %w", what, err)
 	}
 }
 
-// withoutCredentials tells whether a request was not sent because there was nothing to sign it with. The SDK has no
-// error of its own for that.
+// withoutCredentials reports whether a request was not sent because no credentials were found to sign it. The SDK has
+// no error type for that.
 func withoutCredentials(err error) bool {
 	return errorCode(err) == "" && strings.Contains(err.Error(), "get credentials: ")
 }
@@ -56,7 +57,7 @@ func unknownHost(err error) bool {
 	return ok && dns.IsNotFound
 }
 
-// errorCode is what AWS calls the error; "" when it did not answer.
+// errorCode returns AWS's code of an error; "" if AWS did not answer.
 func errorCode(err error) string {
 	if e, ok := errors.AsType[smithy.APIError](err); ok {
 		return e.ErrorCode()
@@ -74,8 +75,7 @@ var (
 		"InvalidSecurity", "RequestExpired", "SignatureDoesNotMatch", "InvalidSignatureException", "IncompleteSignature",
 	}
 	deniedCodes = []string{"AccessDenied", "AccessDeniedException", "AuthorizationError", "AuthorizationErrorException"}
-	// keyCodes are of a KMS key that may not or cannot be used: as SNS names them, as SQS does, and as it did before its
-	// protocol changed.
+	// keyCodes are of a KMS key that may not or cannot be used: the names of SNS, of SQS, and of SQS's former protocol.
 	keyCodes = []string{
 		"KMSAccessDenied", "KMSAccessDeniedException", "KmsAccessDenied", "KMS.AccessDeniedException",
 		"KMSDisabled", "KMSDisabledException", "KmsDisabled", "KMS.DisabledException",
@@ -84,23 +84,23 @@ var (
 		"KMSOptInRequired", "KmsOptInRequired", "KMS.OptInRequired",
 		"KmsInvalidKeyUsage", "KMS.InvalidKeyUsageException",
 	}
-	// throttleCodes are of requests that came too fast, for SQS and SNS or for the KMS behind them.
+	// throttleCodes are of requests over a rate limit of SQS, SNS or KMS.
 	throttleCodes = []string{
 		"RequestThrottled", "RequestThrottledException", "ThrottlingException", "Throttling", "Throttled", "ThrottledException", "OverLimit",
 		"TooManyRequestsException", "RequestLimitExceeded", "KMSThrottling", "KMSThrottlingException", "KmsThrottled", "KMS.ThrottlingException",
 	}
-	// lostCodes are of settles that come too late.
+	// lostCodes are of settles after the end of the lease.
 	lostCodes = []string{"ReceiptHandleIsInvalid", "MessageNotInflight", "AWS.SimpleQueueService.MessageNotInflight"}
 )
 
-// unanswered tells whether a request may have been carried out though it failed: it left, and there was no answer, or
-// one of a server in trouble.
+// unanswered reports whether a failed request may have been carried out: it was sent, and there was no answer, or one
+// with a 5xx status.
 func unanswered(err error) bool {
 	_, sent := errors.AsType[*smithy.OperationError](err)
 	return (sent || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)) && inconclusive(err)
 }
 
-// inconclusive tells whether an error of a request that left does not say that it was not carried out.
+// inconclusive reports whether the error of a request that was sent leaves open whether it was carried out.
 func inconclusive(err error) bool {
 	if unsent(err) {
 		return false
@@ -111,7 +111,7 @@ func inconclusive(err error) bool {
 	return errorCode(err) == ""
 }
 
-// unsent tells whether AWS was not reached, or takes nothing from anybody at the moment.
+// unsent reports whether AWS was not reached or accepts no requests at the moment.
 func unsent(err error) bool {
 	if dial, ok := errors.AsType[*net.OpError](err); ok && (dial.Op == "dial" || dial.Op == "proxyconnect") {
 		return true
@@ -119,7 +119,7 @@ func unsent(err error) bool {
 	return statusOf(err) == http.StatusServiceUnavailable || throttled(err) || errors.Is(err, errPaced) || withoutCredentials(err)
 }
 
-// statusOf is the status of AWS's answer; 0 when there was none.
+// statusOf returns the HTTP status of AWS's answer; 0 if there was none.
 func statusOf(err error) int {
 	if answer, ok := errors.AsType[*awshttp.ResponseError](err); ok && answer.Response != nil {
 		return answer.HTTPStatusCode()
@@ -127,7 +127,7 @@ func statusOf(err error) int {
 	return 0
 }
 
-// beforeSending is the error of a message that is not sent because of that of another request.
+// beforeSending returns the error of a message that is not sent because another request failed with err.
 func beforeSending(err error) error {
 	if unsent(err) || unanswered(err) {
 		return fmt.Errorf("%w: %w", err, transport.ErrUnreachable)
@@ -139,7 +139,7 @@ func throttled(err error) bool {
 	return err != nil && slices.Contains(throttleCodes, errorCode(err))
 }
 
-// entryError is the error of an entry that failed in a request that did not.
+// entryError returns the error of a failed entry of a batch.
 func entryError(f *types.BatchResultErrorEntry) error {
 	e := &smithy.GenericAPIError{Code: value(f.Code), Message: value(f.Message), Fault: smithy.FaultServer}
 	if f.SenderFault {
@@ -148,7 +148,7 @@ func entryError(f *types.BatchResultErrorEntry) error {
 	return e
 }
 
-// refusedAsAWhole tells whether AWS refused a request for what is in it, so that parts of it may be accepted.
+// refusedAsAWhole reports whether AWS refused a request for its content, so that parts of it may be accepted.
 func refusedAsAWhole(err error) bool {
 	code := errorCode(err)
 	if code == "" || throttled(err) || noQueueCode(code) || slices.Contains(expiredCodes, code) || isDenied(err) {

@@ -16,11 +16,11 @@ import (
 	"github.com/holdfast-go/holdfast/transport/sqs"
 )
 
-// nobody gives no credentials.
-type nobody struct{}
+// noCredentials is a provider that fails.
+type noCredentials struct{}
 
-func (nobody) Retrieve(context.Context) (aws.Credentials, error) {
-	return aws.Credentials{}, errors.New("nobody is here")
+func (noCredentials) Retrieve(context.Context) (aws.Credentials, error) {
+	return aws.Credentials{}, errors.New("no credentials here")
 }
 
 func TestOpenSaysWhatIsWrongWithItsConfiguration(t *testing.T) {
@@ -38,16 +38,16 @@ func TestOpenSaysWhatIsWrongWithItsConfiguration(t *testing.T) {
 		{"no such profile", sqs.Transport{Region: "eu-central-1", Profile: "nope"}, "nope"},
 		{
 			"no credentials",
-			sqs.Transport{Endpoint: "http://127.0.0.1:1", Config: &aws.Config{Region: "eu-central-1", Credentials: nobody{}}},
-			"no credentials are to be had: set AWS_PROFILE",
+			sqs.Transport{Endpoint: "http://127.0.0.1:1", Config: &aws.Config{Region: "eu-central-1", Credentials: noCredentials{}}},
+			"no credentials: set AWS_PROFILE",
 		},
 		{
 			"no such region",
 			sqs.Transport{Endpoint: "http://sqs.nowhere-1.invalid", Config: &aws.Config{Region: "nowhere-1", Credentials: someone}},
-			`is "nowhere-1" the right region`,
+			`check the region "nowhere-1"`,
 		},
 		{
-			"nobody there",
+			"no credentials here",
 			sqs.Transport{Endpoint: "http://127.0.0.1:1", Config: &aws.Config{Region: "eu-central-1", Credentials: someone}},
 			"connection refused",
 		},

@@ -7,18 +7,18 @@ import (
 )
 
 const (
-	// maxHeaders is left for headers in a message.
+	// maxHeaders is reserved for the headers of a message.
 	maxHeaders = 64 << 10
-	// frame is left for what else belongs to a message: attributes' names and types, the envelope's punctuation.
+	// frame is reserved for the rest of a message: names and types of attributes, the envelope's punctuation.
 	frame = 1 << 10
-	// maxPublished is what SNS takes, attributes included.
+	// maxPublished is SNS's limit for a message with its attributes, unless a topic has another.
 	maxPublished = 256 << 10
-	// parallelReceive bounds the polls of a receiver under load: 100 messages.
+	// parallelReceive is the number of concurrent polls of a receiver: 100 messages.
 	parallelReceive = 10
 )
 
-// Limits is what SQS takes. Messages that are all headers, or whose headers have many characters to escape, may be
-// refused below it, with what they measured.
+// Limits implements [transport.Conn]. A message that is all headers, or whose headers have many characters to escape,
+// may be refused although it is within MaxBody and MaxHeaders; the error has its size.
 func (c *conn) Limits() transport.Limits {
 	l := transport.Limits{
 		MaxBody:         c.cfg.MaxMessage - maxHeaders - frame,

@@ -13,10 +13,10 @@ import (
 // paceStep is the time between two requests after AWS has throttled or denied one.
 const paceStep = time.Second
 
-// pace spaces requests: at most one a second from a request that AWS throttled, or denied as a whole, until one
-// succeeds. The zero value is ready, and safe for concurrent use.
+// pace limits requests to one a second from a request that AWS throttled, or denied as a whole, until one succeeds. The
+// zero value is ready, and safe for concurrent use.
 type pace struct {
-	mu   sync.Mutex // guards what follows
+	mu   sync.Mutex // guards the fields below
 	slow bool
 	next time.Time // of the next request, while slow
 }
@@ -45,10 +45,10 @@ func (p *pace) wait(ctx context.Context) error {
 	return nil
 }
 
-// errPaced is of a request that was not sent.
+// errPaced is the error of a request that was not sent.
 var errPaced = fmt.Errorf("AWS throttles or denies the requests, so that they are sent one a second: %w", transport.ErrUnreachable)
 
-// note takes in how a request ended.
+// note records the result of a request.
 func (p *pace) note(err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -63,8 +63,8 @@ func (p *pace) note(err error) {
 	}
 }
 
-// paced makes a request to send to a queue or topic, again while AWS throttles it, up to the tries of other requests. A
-// throttle slows down all that is sent; a denial only what is sent to the same place.
+// paced sends a request to a queue or topic, and repeats it while AWS throttles it, up to the number of tries of other
+// requests. A throttle slows down all sends; a denial only sends to the same queue or topic.
 func (c *conn) paced(ctx context.Context, name string, request func() error) (err error) {
 	for range tries {
 		if err := c.waitToSend(ctx, name); err != nil {

@@ -33,7 +33,7 @@ type fake struct {
 	hidden   map[string]int32
 	requests map[string]int
 
-	// What becomes of a request: an error for all of it, or for entries by their index, when they are deleted by their
+	// The result of a request: an error for all of it, or for entries by their index, when they are deleted by their
 	// receipt handle.
 	onSend, onHide func(request, entries int) (failedEntries, error)
 	onDelete       func(request int) (map[string]types.BatchResultErrorEntry, error)
@@ -215,7 +215,7 @@ func openFakeReceiver(t *testing.T, c *conn) *receiver {
 	return r.(*receiver)
 }
 
-// came is a hand-out of a message, the nth.
+// came returns the nth delivery of a message.
 func came(id string, n int) types.Message {
 	return types.Message{
 		MessageId: aws.String("native-" + id), ReceiptHandle: aws.String(fmt.Sprint(id, "/", n)),

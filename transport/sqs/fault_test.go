@@ -207,7 +207,7 @@ func TestAMessageThatComesAgainAfterItWasCompletedIsNotHandledAgain(t *testing.T
 		}
 		pass(time.Second)
 		if !slices.Contains(f.deletions(), "a/2") {
-			t.Errorf("deleted %v, want the second hand-out too", f.deletions())
+			t.Errorf("deleted %v, want the second delivery too", f.deletions())
 		}
 	})
 }
@@ -234,15 +234,15 @@ func TestAMessageCompletedAfterItsLeaseIsNotDeletedUnderAnotherAndNotHandledHere
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		if ds, err := r.Receive(ctx, 10); err == nil {
-			t.Errorf("%q is handed out again, though its handler had succeeded", ds[0].Message().ID)
+			t.Errorf("%q is delivered again, although its handler succeeded", ds[0].Message().ID)
 		}
 		if !slices.Contains(f.deletions(), "a/2") {
-			t.Errorf("deleted %v, want the second hand-out", f.deletions())
+			t.Errorf("deleted %v, want the second delivery", f.deletions())
 		}
 	})
 }
 
-func TestAMessageThatComesTwiceAtOnceBelongsToTheLaterHandOut(t *testing.T) {
+func TestAMessageThatComesTwiceAtOnceBelongsToTheLaterDelivery(t *testing.T) {
 	f := &fake{come: [][]types.Message{{came("a", 1)}, {came("a", 2)}}}
 	r := openFakeReceiver(t, openFake(t, f, nil))
 	var both []transport.Delivery

@@ -16,8 +16,8 @@ import (
 
 var _ transport.Inspector = (*conn)(nil)
 
-// Inspect tells what SQS knows approximately, and some seconds late. Without names it is about all queues with the
-// prefix, by the names that SQS has for them, and without those in which messages wait for long.
+// Inspect implements [transport.Inspector]. SQS's counts are approximate, and some seconds old. Without names it
+// inspects all queues with the prefix, by their names at SQS, except delay queues.
 func (c *conn) Inspect(ctx context.Context, queues ...string) ([]transport.QueueStats, error) {
 	if len(queues) == 0 {
 		var err error
@@ -70,21 +70,20 @@ func (c *conn) inspect(ctx context.Context, queue string) (transport.QueueStats,
 	return transport.QueueStats{Name: queue, Ready: count(ready), Unsettled: count(unsettled), Delayed: count(delayed)}, nil
 }
 
-// hopsLook is for how long a queue is taken to have none in which its messages wait for long, so that not each look
-// asks.
-const hopsLook = time.Minute
+// delayQueueAge is how long the absence of a delay queue is cached.
+const delayQueueAge = time.Minute
 
-// addHopping counts what waits for a queue in the other one as delayed.
+// addHopping adds the messages of the delay queue to the delayed ones.
 func (c *conn) addHopping(ctx context.Context, s *transport.QueueStats) error {
-	if at, ok := c.withoutHops.Load(s.Name); ok && time.Since(at.(time.Time)) < hopsLook { //nolint:errcheck // there is nothing else in it
+	if at, ok := c.withoutHops.Load(s.Name); ok && time.Since(at.(time.Time)) < delayQueueAge { //nolint:errcheck // always a time.Time
 		return nil
 	}
 	waits := s.Name + delaySuffix
 	if _, err := queueName(c.cfg.QueuePrefix, waits); err != nil {
-		return nil //nolint:nilerr // it cannot have one
+		return nil //nolint:nilerr // there cannot be one
 	}
 	own, err := c.inspect(ctx, waits)
-	if errors.Is(err, transport.ErrNoQueue) || isDenied(err) { // who may not look at it does not work with it
+	if errors.Is(err, transport.ErrNoQueue) || isDenied(err) { // an endpoint that uses it has the right
 		c.withoutHops.Store(s.Name, time.Now())
 		return nil
 	}
@@ -95,7 +94,7 @@ func (c *conn) addHopping(ctx context.Context, s *transport.QueueStats) error {
 	return nil
 }
 
-// listQueues are the names of all standard queues with the prefix, without it.
+// listQueues returns the names of all standard queues with the prefix, without it.
 func (c *conn) listQueues(ctx context.Context) (queues []string, err error) {
 	if c.closed() {
 		return nil, transport.ErrClosed

@@ -24,7 +24,7 @@ func receiveOne(t *testing.T, r transport.Receiver) transport.Delivery {
 	return ds[0]
 }
 
-// heldBy is what a receiver's inbox has in its books.
+// heldBy returns the sizes of a receiver's in-flight set.
 func heldBy(r *receiver) (held, open int) {
 	r.inFlight.mu.Lock()
 	defer r.inFlight.mu.Unlock()
@@ -117,7 +117,7 @@ func TestAMessageThatWasToBeHandledAfterItsCompletionIsNotTakenForDone(t *testin
 				}
 				f.come = [][]types.Message{{came("a", 2)}}
 				if err := receiveOne(t, r).Complete(t.Context()); err != nil || !slices.Contains(f.deletions(), "a/2") {
-					t.Errorf("the second hand-out: %v", err)
+					t.Errorf("the second delivery: %v", err)
 				}
 			})
 		})

@@ -28,11 +28,11 @@ const (
 
 // Ours.
 const (
-	// bodyAttribute says how a raw body is written: asText, asBase64 or asNothing.
+	// bodyAttribute is the encoding of a raw body: asText, asBase64, asNothing or asPacked.
 	bodyAttribute = ours + "Body"
-	// expiresAt is the header that bounds the life of a message that waits in several queues, in microseconds since 1970.
+	// expiresAt is the header with the expiry of a message that waits in delay queues, in microseconds since 1970.
 	expiresAt = ours + "Delay.ExpiresAt"
-	// dueAt is the attribute of a published message that is not due yet, in microseconds since 1970.
+	// dueAt is the attribute with the due time of a delayed published message, in microseconds since 1970.
 	dueAt = ours + "Delay.DueAt"
 	ours  = "Holdfast."
 
@@ -41,13 +41,13 @@ const (
 	asNothing = "nothing"
 )
 
-// form is a way to write headers and body.
+// form encodes headers and body.
 type form func(headers header.Map, body []byte) payload
 
-// wrapped is NServiceBus's envelope.
+// wrapped encodes in NServiceBus's envelope.
 func wrapped(headers header.Map, body []byte) payload { return payload{body: wrap(headers, body)} }
 
-// encode makes what is sent for a message that is due after delay and of no use ttl later.
+// encode returns the payload of a message that is due after delay and expires ttl later.
 func (c *conn) encode(m *transport.Message, now time.Time, delay, ttl time.Duration) payload {
 	if c.cfg.RawBody {
 		return c.encodeAs(raw, m, now, delay, ttl)
@@ -55,8 +55,8 @@ func (c *conn) encode(m *transport.Message, now time.Time, delay, ttl time.Durat
 	return c.encodeAs(wrapped, m, now, delay, ttl)
 }
 
-// encodeCopy is encode for a copy of a received message, which is of no use to anybody if it has no room: it is written
-// in another form where the configured one is too large for room bytes.
+// encodeCopy is encode for a copy of a received message, which must not be refused for its size: it uses another form
+// if the configured one is larger than room bytes.
 func (c *conn) encodeCopy(m *transport.Message, now time.Time, delay, ttl time.Duration, room int) payload {
 	p := c.encode(m, now, delay, ttl)
 	for _, f := range []form{raw, packed} {
@@ -70,9 +70,9 @@ func (c *conn) encodeCopy(m *transport.Message, now time.Time, delay, ttl time.D
 
 func (c *conn) encodeAs(write form, m *transport.Message, now time.Time, delay, ttl time.Duration) payload {
 	headers := m.Headers
-	if ttl > 0 && ttl < longest-delay { // else it is of use for centuries
+	if ttl > 0 && ttl < longest-delay { // else it expires in centuries
 		headers = m.Headers.Clone()
-		if delay > maxDelay { // SQS's time of sending is that of the last hop then
+		if delay > maxDelay { // SQS's SentTimestamp is that of the last hop then
 			headers.Set(expiresAt, strconv.FormatInt(now.Add(delay+ttl).UnixMicro(), 10))
 		} else {
 			headers.Set(timeToBeReceived, header.FormatDuration(delay+ttl))
@@ -83,13 +83,13 @@ func (c *conn) encodeAs(write form, m *transport.Message, now time.Time, delay, 
 		p.attributes = append(p.attributes, attribute{header.MessageID, m.ID})
 	}
 	if len(p.attributes) == 0 && !named(&headers) {
-		p.attributes = append(p.attributes, attribute{bodyAttribute, asBase64}) // or it could be anybody's JSON
+		p.attributes = append(p.attributes, attribute{bodyAttribute, asBase64}) // or it could be JSON of another producer
 	}
 	p.group = c.groupOf(m)
 	return p
 }
 
-// raw leaves the body as it is, if SQS can take it.
+// raw leaves the body unchanged if SQS accepts it.
 func raw(headers header.Map, body []byte) payload {
 	p := payload{attributes: make([]attribute, 0, 3)}
 	p.attributes = append(p.attributes, attribute{headersAttribute, string(appendHeaders(nil, headers))})
@@ -106,7 +106,7 @@ func raw(headers header.Map, body []byte) payload {
 	return p
 }
 
-// allowed tells whether SQS takes the text. Characters beyond U+FFFF are left out: not every part of AWS takes them.
+// allowed reports whether SQS accepts the text. It excludes characters beyond U+FFFF, which parts of AWS refuse.
 func allowed(s string) bool {
 	for i, r := range s {
 		if !allowedRune(r) || r == utf8.RuneError && !strings.HasPrefix(s[i:], string(utf8.RuneError)) {
@@ -120,7 +120,7 @@ func allowedRune(r rune) bool {
 	return r >= 0x20 && r <= 0xD7FF || r >= 0xE000 && r <= 0xFFFD || r == '\t' || r == '\n' || r == '\r'
 }
 
-// appendHeaders writes headers as JSON of characters that SQS takes: the others are escaped.
+// appendHeaders appends headers as JSON, with the characters escaped that SQS refuses.
 func appendHeaders(b []byte, headers header.Map) []byte {
 	from := len(b)
 	b = headers.AppendJSON(b)
@@ -146,8 +146,8 @@ func appendHeaders(b []byte, headers header.Map) []byte {
 // maxGroup is the longest message group id.
 const maxGroup = 128
 
-// groupOf returns the message group id of a message: that of the header, else the one with which the message was
-// received; "" where neither can be one.
+// groupOf returns the message group id of a message: the value of the configured header, else the group of the received
+// message; "" if neither is valid.
 func (c *conn) groupOf(m *transport.Message) string {
 	if c.cfg.GroupHeader != "" {
 		if group := m.Headers.Get(c.cfg.GroupHeader); isGroup(group) {
@@ -160,21 +160,20 @@ func (c *conn) groupOf(m *transport.Message) string {
 	return ""
 }
 
-// isGroup reports whether SQS takes a text as message group id.
+// isGroup reports whether SQS accepts a text as message group id.
 func isGroup(s string) bool {
 	return s != "" && len(s) <= maxGroup && !strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r >= 0x7F })
 }
 
-// received is a message that came, and what is known of it besides.
+// received is a received message with its times.
 type received struct {
 	transport.Message
 	expires time.Time // zero: never
-	bySQS   bool      // expires is by the clock of SQS
+	bySQS   bool      // expires is by SQS's clock
 	due     time.Time // zero: now
 }
 
-// expired tells whether nobody wants the message any more. skew is how much the clock of SQS is ahead of the one that
-// says now.
+// expired reports whether the message is expired. SQS's clock is ahead of now's by skew.
 func (r *received) expired(now time.Time, skew time.Duration) bool {
 	if r.bySQS {
 		now = now.Add(skew)
@@ -182,7 +181,7 @@ func (r *received) expired(now time.Time, skew time.Duration) bool {
 	return !r.expires.IsZero() && !now.Before(r.expires)
 }
 
-// decode reads a message in whichever form it was sent.
+// decode reads a message in any form.
 func decode(m *types.Message) received {
 	var r received
 	r.NativeID = value(m.MessageId)
@@ -207,7 +206,7 @@ func decode(m *types.Message) received {
 	return r
 }
 
-// readRaw reads a message with its headers in an attribute.
+// readRaw reads a message whose headers are in an attribute.
 func (r *received) readRaw(m *types.Message, head, body string) {
 	headers, err := header.ParseJSON(head)
 	if err != nil {
@@ -237,7 +236,7 @@ func (r *received) readRaw(m *types.Message, head, body string) {
 	}
 }
 
-// native reads a message of another producer: its text attributes are its headers.
+// native reads a message of another producer: its text attributes are headers.
 func (r *received) native(m *types.Message, body string) {
 	r.Body = []byte(body)
 	for name, a := range m.MessageAttributes {
@@ -247,7 +246,7 @@ func (r *received) native(m *types.Message, body string) {
 	}
 }
 
-// isControl tells the attributes that say how a message is written.
+// isControl reports whether an attribute describes the encoding of the message.
 func isControl(name string) bool {
 	return name == headersAttribute || name == typeAttribute || name == header.MessageID ||
 		name == dueAt || strings.HasPrefix(name, ours)
@@ -258,8 +257,8 @@ func (r *received) inS3(key string) {
 		"have its sender keep them under 1 MiB, or send a reference of its own", key)
 }
 
-// identify finds the id: that of the headers, or else the attribute, or SQS's. ServiceControl returns a failed message
-// with an id of its own in the attribute, and the message's in the headers.
+// identify sets the id: that of the headers, else that of the attribute, else SQS's. ServiceControl returns a failed
+// message with an id of its own in the attribute, and the message's in the headers.
 func (r *received) identify(m *types.Message) {
 	if r.ID = r.Headers.Get(header.MessageID); r.ID == "" {
 		r.ID, _ = text(m, header.MessageID)
@@ -269,7 +268,7 @@ func (r *received) identify(m *types.Message) {
 	}
 }
 
-// readTimes takes out of the headers what is about this sending only.
+// readTimes sets expires and due, and removes their headers.
 func (r *received) readTimes(m *types.Message) {
 	if at, ok := microTime(r.Headers.Get(expiresAt)); ok {
 		r.expires = at
@@ -287,7 +286,7 @@ func (r *received) readTimes(m *types.Message) {
 	r.due, _ = microTime(due)
 }
 
-// sentAt is when SQS took the message in, by its clock; zero where a stand-in for SQS does not tell.
+// sentAt returns when SQS accepted the message, by its clock; zero if an emulator does not report it.
 func sentAt(m *types.Message) time.Time { return milliTime(m.Attributes[sentTimestamp]) }
 
 func microTime(s string) (time.Time, bool) {
@@ -295,18 +294,18 @@ func microTime(s string) (time.Time, bool) {
 	return time.UnixMicro(n), err == nil
 }
 
-// The system attributes that are asked for.
+// The requested system attributes.
 const (
 	receiveCount   = "ApproximateReceiveCount"
 	sentTimestamp  = "SentTimestamp"
 	messageGroup   = "MessageGroupId"
 	deadLetteredIn = "DeadLetterQueueSourceArn"
-	// for messages that hop
+	// for delay queues
 	firstReceived   = "ApproximateFirstReceiveTimestamp"
 	deduplicationID = "MessageDeduplicationId"
 )
 
-// readNative keeps what SQS says of the message, and attributes that are no headers.
+// readNative sets the native properties: SQS's own, and attributes that are no headers.
 func (r *received) readNative(m *types.Message) {
 	set := func(name, value string) {
 		if r.Native == nil {
@@ -331,7 +330,7 @@ func (r *received) readNative(m *types.Message) {
 	}
 }
 
-// attemptOf is SQS's count.
+// attemptOf returns SQS's count of deliveries.
 func attemptOf(m *types.Message) transport.Attempt {
 	n, err := strconv.Atoi(m.Attributes[receiveCount])
 	if err != nil || n < 1 {

@@ -10,7 +10,7 @@ import (
 	"github.com/holdfast-go/holdfast/header"
 )
 
-// wrap makes NServiceBus's envelope.
+// wrap returns NServiceBus's envelope.
 func wrap(headers header.Map, body []byte) string {
 	const frame = len(`{"Headers":,"Body":""}`)
 	b := make([]byte, 0, frame+headers.Size()+8*headers.Len()+base64.StdEncoding.EncodedLen(len(body)))
@@ -25,9 +25,9 @@ func wrap(headers header.Map, body []byte) string {
 	return string(append(b, `"}`...))
 }
 
-// unwrap reads NServiceBus's envelope, and tells whether it is one.
+// unwrap reads NServiceBus's envelope, and reports whether it is one.
 func (r *received) unwrap(m *types.Message, body string) bool {
-	if !strings.Contains(body, `eaders"`) { // most others are told apart by this
+	if !strings.Contains(body, `eaders"`) { // most messages without an envelope end here
 		return false
 	}
 	if headers, content, ok := unwrapOwn(body); ok && isEnvelope(m, &headers) {
@@ -53,15 +53,15 @@ func (r *received) unwrap(m *types.Message, body string) bool {
 	return true
 }
 
-// unwrapOwn reads an envelope that is written as wrap does it. Most are, and to read it as any JSON takes several times
-// as long.
+// unwrapOwn reads an envelope in the form that wrap writes. Most are, and reading it as JSON takes several times as
+// long.
 func unwrapOwn(body string) (headers header.Map, content []byte, ok bool) {
 	inner, begins := strings.CutPrefix(body, `{"Headers":`)
 	inner, ends := strings.CutSuffix(inner, `"}`)
 	quote := strings.LastIndexByte(inner, '"') + 1
 	head, between := strings.CutSuffix(inner[:quote], `,"Body":"`)
 	text := inner[quote:]
-	if !begins || !ends || !between || text == "" || strings.ContainsAny(text, "\r\n") { // which base64 could have and JSON not
+	if !begins || !ends || !between || text == "" || strings.ContainsAny(text, "\r\n") { // allowed in base64, not in JSON
 		return header.Map{}, nil, false
 	}
 	if text != emptyBody {
@@ -70,18 +70,18 @@ func unwrapOwn(body string) (headers header.Map, content []byte, ok bool) {
 			return header.Map{}, nil, false
 		}
 	}
-	headers, err := header.ParseJSON(strings.Clone(head)) // or they would keep the whole body
+	headers, err := header.ParseJSON(strings.Clone(head)) // else they would reference the whole body
 	return headers, content, err == nil
 }
 
-// isEnvelope tells an envelope from another producer's JSON that happens to have headers, too.
+// isEnvelope reports whether JSON with headers is an envelope, and not of another producer.
 func isEnvelope(m *types.Message, headers *header.Map) bool {
 	_, hasID := text(m, header.MessageID)
 	_, ours := text(m, bodyAttribute)
 	return hasID || ours || named(headers)
 }
 
-// named tells whether headers are those of a message and of nothing else.
+// named reports whether headers are those of a message.
 func named(headers *header.Map) bool {
 	for _, name := range []string{header.MessageID, header.EnclosedMessageTypes, controlMessage} {
 		if _, ok := headers.Lookup(name); ok {
@@ -91,7 +91,7 @@ func named(headers *header.Map) bool {
 	return false
 }
 
-// bodyOfOthers reads a body of which nobody says how it is written, as NServiceBus does.
+// bodyOfOthers reads a body of unknown encoding, as NServiceBus does.
 func bodyOfOthers(s string) []byte {
 	if s == "" || s == emptyBody || s == emptyBodyOfOthers {
 		return nil

@@ -20,12 +20,12 @@ const (
 	packedBody      = "The body is in the message attribute " + packedAttribute + ", compressed by gzip."
 )
 
-// packed is the form that takes the least room. It is for copies of received messages that have no room in another
-// form: headers that were added, or the encoding of bytes as text, would make them too large.
+// packed is the smallest form. It is for copies of received messages that would be too large otherwise, because of
+// added headers or the encoding of bytes as text.
 func packed(headers header.Map, body []byte) payload {
 	var b bytes.Buffer
 	w := gzip.NewWriter(&b)
-	_, _ = w.Write(body) // a Buffer takes everything
+	_, _ = w.Write(body) // a Buffer never fails
 	_ = w.Close()
 	return payload{
 		body: packedBody,
@@ -39,7 +39,7 @@ func packed(headers header.Map, body []byte) payload {
 	}
 }
 
-// unpack reads the body of a packed message. It is no larger than what SQS itself takes.
+// unpack reads the body of a packed message, which is limited to the size of an SQS message.
 func unpack(m *types.Message) ([]byte, error) {
 	r, err := gzip.NewReader(bytes.NewReader(m.MessageAttributes[packedAttribute].BinaryValue))
 	if err != nil {

@@ -19,7 +19,7 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// delivered is what comes of what is sent.
+// delivered returns the sent entries as received messages.
 func delivered(p payload) *types.Message {
 	m := &types.Message{
 		MessageId: aws.String("native"), ReceiptHandle: aws.String("handle"), Body: &p.body,

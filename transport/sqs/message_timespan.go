@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// parseTimeSpan reads a .NET TimeSpan such as "1.02:03:04.5000000". What is longer than a Duration can be, such
-// as TimeSpan.MaxValue, is the longest Duration.
+// parseTimeSpan reads a .NET TimeSpan such as "1.02:03:04.5000000". A TimeSpan beyond a Duration, such as
+// TimeSpan.MaxValue, is the longest Duration.
 func parseTimeSpan(s string) (time.Duration, bool) {
 	days, clock := 0, s
 	if before, after, ok := strings.Cut(s, "."); ok && !strings.Contains(before, ":") {
@@ -39,9 +39,9 @@ func parseTimeSpan(s string) (time.Duration, bool) {
 
 const longest time.Duration = 1<<63 - 1
 
-// number reads up to so many digits and nothing else.
-func number(s string, most int) (int, bool) {
-	if s == "" || len(s) > most || strings.Trim(s, "0123456789") != "" {
+// number reads a number of at most that many digits.
+func number(s string, digits int) (int, bool) {
+	if s == "" || len(s) > digits || strings.Trim(s, "0123456789") != "" {
 		return 0, false
 	}
 	n, err := strconv.Atoi(s)

@@ -9,7 +9,7 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// copied is a hand-out of a message that came to a queue as one of several copies.
+// copied returns a delivery of one of several copies of a message.
 func (in *inFlight) copied(native, attribute, value string) (*delivery, *types.Message) {
 	d := &delivery{inFlight: in, message: transport.Message{ID: "m", NativeID: native}}
 	m := &types.Message{MessageAttributes: map[string]types.MessageAttributeValue{}}
@@ -35,7 +35,7 @@ func TestASecondCopyIsLeftOutWhileTheFirstIsHeldOrWhenItWasHandled(t *testing.T)
 		}
 		two, m2 := in.copied("two", kind.attribute, kind.second)
 		if !in.isRedundant(two, m2) {
-			t.Errorf("%+v: both copies are handed out while the first is held", kind)
+			t.Errorf("%+v: both copies are delivered while the first is in flight", kind)
 		}
 		in.finished(two) // it is deleted
 		in.returned(two)
@@ -48,7 +48,7 @@ func TestASecondCopyIsLeftOutWhileTheFirstIsHeldOrWhenItWasHandled(t *testing.T)
 		in.returned(again)
 		late, m2 := in.copied("three", kind.attribute, kind.second)
 		if !in.isRedundant(late, m2) {
-			t.Errorf("%+v: a copy of what was handled is handed out", kind)
+			t.Errorf("%+v: a copy of a completed message is delivered", kind)
 		}
 	}
 }
@@ -66,7 +66,7 @@ func TestWhatWasSentOnIsNoCopy(t *testing.T) {
 	}
 }
 
-// While nobody handles either, each copy may be the one that is: none is left out for one that is no longer held.
+// While neither is in flight, each copy may be delivered.
 func TestACopyIsNotLeftOutForOneThatWentToAnotherProcess(t *testing.T) {
 	in := &inFlight{held: map[string]*delivery{}}
 	one, m := in.copied("one", copyAttribute, "0")

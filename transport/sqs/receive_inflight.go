@@ -92,7 +92,7 @@ func (in *inFlight) deliver(m *types.Message, p *poll) *delivery {
 	d, r := in.take(m, p)
 	now := time.Now()
 	aside := func(f func(context.Context) error) {
-		in.conn.tasks.start(func() {
+		in.conn.tasks.Go(func() {
 			if err := f(in.conn.ctx); err != nil && !in.conn.closed() {
 				in.conn.log.Warn("a message that must not be handled could not be removed: it will be delivered again",
 					"queue", in.queue, "message", r.ID, "err", err)

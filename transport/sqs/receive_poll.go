@@ -45,7 +45,7 @@ func (in *inFlight) poll(a asking) *poll {
 	p := &poll{asking: a, began: time.Now(), done: make(chan struct{})}
 	var ctx context.Context
 	ctx, p.cancel = context.WithTimeout(in.conn.ctx, a.wait+requestTimeout)
-	if !in.conn.tasks.start(func() { defer p.cancel(); in.receive(ctx, p) }) {
+	if !in.conn.tasks.Go(func() { defer p.cancel(); in.receive(ctx, p) }) {
 		p.cancel()
 		return nil
 	}

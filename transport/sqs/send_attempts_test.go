@@ -63,7 +63,7 @@ func hangUp(t *testing.T, w http.ResponseWriter) {
 // The SDK's error is that of its last attempt. What an earlier one has done it does not tell.
 func TestWhatAnEarlierAttemptMayHaveSentIsNotSaidToBeUnsent(t *testing.T) {
 	for name, then := range map[string]func(*httptest.Server, http.ResponseWriter){
-		"and nobody is reached": nil,
+		"and AWS is not reached": nil,
 		"and is throttled": func(_ *httptest.Server, w http.ResponseWriter) {
 			w.Header().Set("Content-Type", "application/x-amz-json-1.0")
 			w.WriteHeader(http.StatusBadRequest)

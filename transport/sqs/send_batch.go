@@ -31,7 +31,7 @@ type batcher[T any] struct{ *batch.Batcher[T] }
 
 // newBatcher returns a batcher that flushes in goroutines of c. flush returns an error per item.
 func newBatcher[T any](c *conn, cfg batch.Config[T], flush func([]T) []error) batcher[T] {
-	cfg.Flushers, cfg.MaxItems, cfg.Start = maxFlushers, maxBatch, c.tasks.start
+	cfg.Flushers, cfg.MaxItems, cfg.Start = maxFlushers, maxBatch, c.tasks.Go
 	cfg.Flush = func(items []T, errs []error) { copy(errs, flush(items)) }
 	return batcher[T]{batch.New(cfg)}
 }

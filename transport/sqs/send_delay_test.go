@@ -404,7 +404,7 @@ func TestTheQueueForWhatSQSGivesUpIsDrainedIntoTheErrorQueue(t *testing.T) {
 	for n := range 2 {
 		ds, err := r.Receive(t.Context(), 1)
 		if err != nil || ds[0].Attempt().N != n+1 {
-			t.Fatalf("hand-out %d: %v", n+1, err)
+			t.Fatalf("delivery %d: %v", n+1, err)
 		}
 		if err := ds[0].Retry(t.Context()); err != nil {
 			t.Fatal(err)
@@ -412,7 +412,7 @@ func TestTheQueueForWhatSQSGivesUpIsDrainedIntoTheErrorQueue(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	go func() { _, _ = r.Receive(ctx, 1) }() // it is at a hand-out that SQS counts
+	go func() { _, _ = r.Receive(ctx, 1) }() // SQS counts this delivery
 	own, err := c.Satellites(t.Context())
 	if err != nil {
 		t.Fatal(err)

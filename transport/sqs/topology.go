@@ -17,17 +17,17 @@ import (
 )
 
 const (
-	// defaultRetention is how long queues keep a message; those for long delays never less, for a message begins
-	// anew there with each hop.
+	// defaultRetention is how long queues keep a message. Delay queues never keep it shorter: there it begins anew with
+	// each hop.
 	defaultRetention = 4 * 24 * time.Hour
-	// deadLetterRetention is the most there is: SQS counts from when the message was first sent.
+	// deadLetterRetention is SQS's maximum: it counts from when the message was first sent.
 	deadLetterRetention = 14 * 24 * time.Hour
-	// createdTries is how often a queue that was created is looked for: for some 15 s.
+	// createdTries is how often Install looks for a created queue: for some 15 s.
 	createdTries = 12
 )
 
-// Install creates the queues of the plan, those in which their messages wait for long, one for what SQS gives up, and
-// the topics of the types. What exists is left as it is.
+// Install implements [transport.Installer]. It creates the queues of the plan, their delay queues, the endpoint's
+// dead-letter queue, and the topics of the types.
 func (c *conn) Install(ctx context.Context, plan transport.Plan) error {
 	redrive, err := c.installDeadLetters(ctx, plan.Queues)
 	if err != nil {
@@ -40,9 +40,9 @@ func (c *conn) Install(ctx context.Context, plan transport.Plan) error {
 		if err := c.install(ctx, q.Name, c.attributesOf(q, redrive)); err != nil {
 			return err
 		}
-		if plan.Delays && c.hasHops(q) {
+		if plan.Delays && c.hasDelayQueue(q) {
 			if err := c.install(ctx, q.Name+delaySuffix, c.hopAttributes()); err != nil {
-				return fmt.Errorf("%w (the queue for long delays; Transport.ShortDelays does without)", err)
+				return fmt.Errorf("%w (the queue for long delays; Transport.ShortDelays needs none)", err)
 			}
 		}
 	}
@@ -54,11 +54,13 @@ func (c *conn) Install(ctx context.Context, plan transport.Plan) error {
 	return nil
 }
 
-// hasHops tells whether messages may wait for a queue for longer than SQS keeps them back. Queues of others are as
-// others create them, and a suspect message is not delayed.
-func (c *conn) hasHops(q transport.Queue) bool { return !c.cfg.ShortDelays && !q.Shared && !q.Counted }
+// hasDelayQueue reports whether a queue has a delay queue. Shared queues have no additions, and a suspect message is
+// not delayed.
+func (c *conn) hasDelayQueue(q transport.Queue) bool {
+	return !c.cfg.ShortDelays && !q.Shared && !q.Counted
+}
 
-// attributesOf are what a queue is created with.
+// attributesOf returns the attributes of a new queue.
 func (c *conn) attributesOf(q transport.Queue, redrive string) map[string]string {
 	a := c.attributes(c.retention())
 	if redrive != "" && !q.Shared {
@@ -84,7 +86,7 @@ func (c *conn) attributes(retention time.Duration) map[string]string {
 
 func inSeconds(d time.Duration) string { return strconv.Itoa(int(d / time.Second)) }
 
-// hopAttributes are those of a queue in which messages wait: as NServiceBus wants them.
+// hopAttributes returns the attributes of a new delay queue, as NServiceBus requires them.
 func (c *conn) hopAttributes() map[string]string {
 	a := c.attributes(max(c.retention(), defaultRetention))
 	a[string(types.QueueAttributeNameFifoQueue)] = "true"
@@ -92,8 +94,7 @@ func (c *conn) hopAttributes() map[string]string {
 	return a
 }
 
-// installDeadLetters creates the queue for what SQS gives up in one of the queues, and returns the policy that sends it
-// there: "" for none.
+// installDeadLetters creates the dead-letter queue, and returns the redrive policy of the queues: "" for none.
 func (c *conn) installDeadLetters(ctx context.Context, queues []transport.Queue) (redrive string, err error) {
 	if !c.hasDeadLetters(queues) {
 		return "", nil
@@ -109,14 +110,14 @@ func (c *conn) installDeadLetters(ctx context.Context, queues []transport.Queue)
 	return fmt.Sprintf(`{"deadLetterTargetArn":%q,"maxReceiveCount":"%d"}`, arn, c.cfg.ReceiveLimit), nil
 }
 
-// hasDeadLetters reports whether some of the queues need a dead-letter queue. Without an endpoint no one receives from
+// hasDeadLetters reports whether some of the queues need a dead-letter queue. Without an endpoint none receives from
 // it.
 func (c *conn) hasDeadLetters(queues []transport.Queue) bool {
 	return c.endpoint != "" && c.cfg.ReceiveLimit > 0 &&
 		slices.ContainsFunc(queues, func(q transport.Queue) bool { return !q.Shared })
 }
 
-// install creates a queue unless it is there.
+// install creates a queue unless it exists.
 func (c *conn) install(ctx context.Context, queue string, attributes map[string]string) error {
 	_, err := c.queueURL(ctx, queue)
 	if !errors.Is(err, transport.ErrNoQueue) {
@@ -133,7 +134,7 @@ func (c *conn) install(ctx context.Context, queue string, attributes map[string]
 	case err == nil:
 		c.urls.set(queue, value(out.QueueUrl))
 		return c.awaitQueue(ctx, queue)
-	case existsCode(errorCode(err)): // since we looked, with other attributes
+	case existsCode(errorCode(err)): // created meanwhile, with other attributes
 		_, err := c.queueURL(ctx, queue)
 		return err
 	case deletedCode(errorCode(err)):
@@ -142,7 +143,7 @@ func (c *conn) install(ctx context.Context, queue string, attributes map[string]
 	return c.fault(err, "create queue %q", queue)
 }
 
-// awaitQueue waits until a queue that was created is there for all of SQS, which may take a second or more.
+// awaitQueue waits until all of SQS knows a created queue, which may take a second or more.
 func (c *conn) awaitQueue(ctx context.Context, queue string) error {
 	pause := backoff.Backoff{Min: 100 * time.Millisecond, Max: 2 * time.Second}
 	for try := 1; ; try++ {

@@ -9,20 +9,20 @@ import (
 )
 
 const (
-	// longestQueue and longestTopic are how many characters names have at most.
+	// longestQueue and longestTopic are AWS's limits for names, in characters.
 	longestQueue = 80
 	longestTopic = 256
-	// fifoSuffix is what the names of FIFO queues end in.
+	// fifoSuffix ends the names of FIFO queues.
 	fifoSuffix = ".fifo"
-	// delaySuffix is what the queue is called in which messages for a queue wait for longer than SQS keeps them back.
+	// delaySuffix follows the name of a queue in that of its delay queue.
 	delaySuffix = "-delay" + fifoSuffix
 )
 
-// DeadLettersSuffix is what the queue is called, after its endpoint, to which SQS moves what it gives up.
+// DeadLettersSuffix follows the name of an endpoint in that of its dead-letter queue.
 const DeadLettersSuffix = "-dead-letters"
 
-// queueName is what the queue of an address is called at SQS, as NServiceBus calls it. A name that has the prefix
-// already does not get it twice, so that an address that others have made of a name is good as well.
+// queueName returns the name at SQS of the queue of an address, as NServiceBus names it. A name that has the prefix
+// already does not get it twice.
 func queueName(prefix, address string) (string, error) {
 	if strings.TrimSpace(address) == "" {
 		return "", errors.New("sqs: a queue has no name")
@@ -44,7 +44,7 @@ func queueName(prefix, address string) (string, error) {
 	return name, nil
 }
 
-// prefixed tells whether a name begins with the prefix, as it was given or as it is at SQS.
+// prefixed reports whether a name begins with the prefix, as configured or as it is at SQS.
 func prefixed(prefix, name string) bool {
 	if strings.HasPrefix(name, prefix) {
 		return true
@@ -53,8 +53,8 @@ func prefixed(prefix, name string) bool {
 	return err == nil && strings.HasPrefix(name, clean)
 }
 
-// topicName is what the topic of a message type is called at SNS, as NServiceBus calls it. What
-// follows a comma, the assembly, is no part of a type's name.
+// topicName returns the name of the topic of a message type, as NServiceBus names it: without the assembly, which
+// follows a comma.
 func topicName(prefix, messageType string) (string, error) {
 	full, _, _ := strings.Cut(messageType, ",")
 	full = strings.TrimSpace(full)
@@ -75,8 +75,8 @@ func tooLongError(name string, longest int) error {
 	return fmt.Errorf("its name %q has %d characters, and AWS takes %d: shorten it, or the prefix", name, len(name), longest)
 }
 
-// sanitize replaces what is neither a letter nor a digit, "-" or "_" by "-": as NServiceBus does, where a character
-// outside the first 65,536 is two. AWS takes no letters or digits but those of ASCII.
+// sanitize replaces each character that is not a letter, a digit, "-" or "_" by "-", as NServiceBus does, where a
+// character outside the first 65,536 is two. AWS accepts only ASCII letters and digits.
 func sanitize(name string) (string, error) {
 	var b strings.Builder
 	for _, r := range name {

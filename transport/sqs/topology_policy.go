@@ -9,20 +9,20 @@ import (
 )
 
 const (
-	// maxPolicy and maxStatements are what SQS takes for a queue.
+	// maxPolicy and maxStatements are SQS's limits for the policy of a queue.
 	maxPolicy     = 8192
 	maxStatements = 20
-	// policyID names our statement in a queue's policy.
+	// policyID is the id of Holdfast's statement.
 	policyID = "HoldfastTopics"
 )
 
-// policy is a queue's policy: who may do what with it. Statements of others stay as they are.
+// policy is the access policy of a queue. Statements of others are kept unchanged.
 type policy struct {
 	rest       map[string]json.RawMessage
 	statements []json.RawMessage
 }
 
-// parsePolicy reads a policy; "" is none.
+// parsePolicy reads a policy; "" is an empty one.
 func parsePolicy(text string) (*policy, error) {
 	p := &policy{rest: map[string]json.RawMessage{"Version": json.RawMessage(`"2012-10-17"`)}}
 	if text == "" {
@@ -33,7 +33,7 @@ func parsePolicy(text string) (*policy, error) {
 	}
 	statements := p.rest["Statement"]
 	delete(p.rest, "Statement")
-	if len(statements) > 0 && statements[0] == '{' { // there is but one
+	if len(statements) > 0 && statements[0] == '{' { // a single one
 		p.statements = []json.RawMessage{statements}
 		return p, nil
 	}
@@ -45,7 +45,7 @@ func parsePolicy(text string) (*policy, error) {
 	return p, nil
 }
 
-// text is the policy as SQS takes it.
+// text returns the policy as JSON.
 func (p *policy) text() (string, error) {
 	whole := make(map[string]any, len(p.rest)+1)
 	for name, value := range p.rest {
@@ -60,12 +60,12 @@ func (p *policy) text() (string, error) {
 		return "", fmt.Errorf("the policy would have %d bytes, and SQS takes %d: let in all topics of a prefix (Transport.WidePolicy), "+
 			"or subscribe to fewer types", len(text), maxPolicy)
 	case len(p.statements) > maxStatements:
-		return "", fmt.Errorf("the policy would have %d statements, and SQS takes %d: remove some that others have added", len(p.statements), maxStatements)
+		return "", fmt.Errorf("the policy would have %d statements, and SQS takes %d: remove some of the others", len(p.statements), maxStatements)
 	}
 	return string(text), nil
 }
 
-// statement is what is understood of one.
+// statement has the parts of a statement that matter here.
 type statement struct {
 	ID        string     `json:"Sid,omitempty"`
 	Effect    string     `json:"Effect"`
@@ -95,8 +95,8 @@ func (o *oneOrMore) UnmarshalJSON(b []byte) error {
 	return json.Unmarshal(b, (*[]string)(o))
 }
 
-// allows tells whether the policy lets a topic send to a queue, or every topic of a pattern. What it does not
-// understand does not allow anything.
+// allows reports whether the policy allows a topic, or every topic of a pattern, to send to a queue. Statements that it
+// does not understand allow nothing.
 func (p *policy) allows(queueARN, topicARN string) bool {
 	return slices.ContainsFunc(p.statements, func(raw json.RawMessage) bool {
 		var s statement
@@ -113,7 +113,7 @@ func (s *statement) allows(queueARN, topicARN string) bool {
 	return sends && here && s.Condition.holdFor(topicARN)
 }
 
-// isForTopics tells whether SNS is who the statement is about, or everybody.
+// isForTopics reports whether the principal of the statement is SNS, or any.
 func (s *statement) isForTopics() bool {
 	switch who := s.Principal.(type) {
 	case string:
@@ -124,7 +124,7 @@ func (s *statement) isForTopics() bool {
 	return false
 }
 
-// names tells whether a value is a name, or a list with it.
+// names reports whether a value is a name, or a list with it.
 func names(value any, name string) bool {
 	list, ok := value.([]any)
 	if !ok {
@@ -133,7 +133,7 @@ func names(value any, name string) bool {
 	return slices.Contains(list, any(name))
 }
 
-// holdFor tells whether what a topic sends fulfils them: there is nothing but the topic that they ask about.
+// holdFor reports whether the conditions allow messages of a topic: they must be about the source only.
 func (c conditions) holdFor(topicARN string) bool {
 	for operator, keys := range c {
 		for key, patterns := range keys {
@@ -155,10 +155,10 @@ func patternsMatch(operator string, patterns []string, arn string) bool {
 	return false
 }
 
-// literal has path.Match take nothing but * and ? for more than a character, and "/" for one.
+// literal escapes a pattern for path.Match, so that only * and ? are special, and "/" is an ordinary character.
 var literal = strings.NewReplacer(`\`, `\\`, `[`, `\[`, `/`, "\x00")
 
-// matches tells whether a pattern with * and ? matches, as AWS does; a pattern matches those that say less.
+// matches reports whether a pattern with * and ? matches a name or a narrower pattern, by AWS's rules.
 func matches(pattern, name string) bool {
 	if !strings.ContainsAny(pattern, "*?") {
 		return pattern == name
@@ -167,7 +167,7 @@ func matches(pattern, name string) bool {
 	return ok && err == nil
 }
 
-// allow has the policy let topics, or patterns of them, send to a queue, beside those that it let in before.
+// allow lets topics, or patterns of them, send to a queue, in addition to the present ones.
 func (p *policy) allow(queueARN string, topicARNs ...string) error {
 	own := slices.IndexFunc(p.statements, func(raw json.RawMessage) bool { return isOurs(raw, queueARN) })
 	sources := slices.Clone(topicARNs)
@@ -194,7 +194,7 @@ func (p *policy) allow(queueARN string, topicARNs ...string) error {
 	return nil
 }
 
-// sourceKey is the key of the condition that says which topic sends.
+// sourceKey is the condition key of the sending topic.
 const sourceKey = "aws:SourceArn"
 
 func isOurs(raw json.RawMessage, queueARN string) bool {
@@ -202,7 +202,7 @@ func isOurs(raw json.RawMessage, queueARN string) bool {
 	return json.Unmarshal(raw, &s) == nil && s.ID == policyID && slices.Contains(s.Resource, queueARN)
 }
 
-// minimal leaves out what another pattern matches.
+// minimal returns the patterns that no other one matches.
 func minimal(patterns []string) []string {
 	patterns = slices.Compact(slices.Sorted(slices.Values(patterns)))
 	return slices.DeleteFunc(slices.Clone(patterns), func(p string) bool {

@@ -14,18 +14,17 @@ import (
 )
 
 const (
-	// rawDelivery is the attribute of a subscription whose messages come without SNS's own envelope.
+	// rawDelivery is the attribute of a subscription that delivers messages without SNS's own envelope.
 	rawDelivery = "RawMessageDelivery"
-	// policyTries is how often a policy is written and read back before we give up. AWS may take a minute to show it, and
-	// somebody else may have written meanwhile.
+	// policyTries is how often a policy is written and read back. AWS may take a minute to show a change, and another
+	// writer may have overwritten it.
 	policyTries = 20
-	// policySettles is how long after its writing a policy is looked at once more: somebody else may have read it
-	// before us and written after us.
+	// policySettles is how long after its writing a policy is read once more: another writer may have read it before the
+	// change and written it afterwards.
 	policySettles = 200 * time.Millisecond
 )
 
-// Subscribe makes what is published under the types arrive in the queue. Topics are created where the right to is
-// there.
+// Subscribe implements [transport.Subscriber]. It creates missing topics if the credentials have the right to.
 func (c *conn) Subscribe(ctx context.Context, queue string, typeNames []string) error {
 	queueARN, err := c.queueARN(ctx, queue)
 	if err != nil {
@@ -50,7 +49,7 @@ func (c *conn) Subscribe(ctx context.Context, queue string, typeNames []string) 
 	return nil
 }
 
-// topicToSubscribe is the ARN of the topic of a type. Without the right to create it, it has to be there already.
+// topicToSubscribe returns the ARN of the topic of a type. Without the right to create it, the topic must exist.
 func (c *conn) topicToSubscribe(ctx context.Context, typeName string) (string, error) {
 	name, err := topicName(c.cfg.TopicPrefix, typeName)
 	if err != nil {
@@ -63,7 +62,7 @@ func (c *conn) topicToSubscribe(ctx context.Context, typeName string) (string, e
 	return arn, err
 }
 
-// subscribeTo subscribes a queue to a topic, unless it is.
+// subscribeTo subscribes a queue to a topic, unless it is subscribed.
 func (c *conn) subscribeTo(ctx context.Context, queueARN, topicARN string) error {
 	within, cancel := c.request(ctx)
 	defer cancel()
@@ -77,13 +76,14 @@ func (c *conn) subscribeTo(ctx context.Context, queueARN, topicARN string) error
 	case strings.Contains(err.Error(), "already exists with different attributes"):
 		return c.makeRaw(ctx, queueARN, topicARN)
 	case noTopicCode(errorCode(err)):
-		return c.fault(err, "subscribe %q to topic %q, which does not exist: have somebody with the right to create it do so", nameOf(queueARN), nameOf(topicARN))
+		return c.fault(err, "subscribe %q to topic %q, which does not exist: create it with credentials that have the "+
+			"right to", nameOf(queueARN), nameOf(topicARN))
 	}
 	return c.fault(err, "subscribe %q to topic %q", nameOf(queueARN), nameOf(topicARN))
 }
 
-// makeRaw has a subscription that others made send messages as they are published. What else they said of it, such as a
-// filter, stays.
+// makeRaw sets raw delivery on a subscription that others have created. It keeps its other attributes, such as a
+// filter.
 func (c *conn) makeRaw(ctx context.Context, queueARN, topicARN string) error {
 	arn, err := c.subscription(ctx, queueARN, topicARN)
 	if err != nil || arn == "" {
@@ -94,10 +94,10 @@ func (c *conn) makeRaw(ctx context.Context, queueARN, topicARN string) error {
 	_, err = c.clients.topics.SetSubscriptionAttributes(ctx, &sns.SetSubscriptionAttributesInput{
 		SubscriptionArn: &arn, AttributeName: aws.String(rawDelivery), AttributeValue: aws.String("true"),
 	})
-	return c.fault(err, "have topic %q send raw messages to %q", nameOf(topicARN), nameOf(queueARN))
+	return c.fault(err, "set raw delivery from topic %q to %q", nameOf(topicARN), nameOf(queueARN))
 }
 
-// Unsubscribe ends the subscriptions of a queue. Its policy stays as it is.
+// Unsubscribe implements [transport.Subscriber]. It does not change the queue's policy.
 func (c *conn) Unsubscribe(ctx context.Context, queue string, typeNames []string) error {
 	queueARN, err := c.queueARN(ctx, queue)
 	if err != nil {
@@ -132,7 +132,7 @@ func (c *conn) unsubscribe(ctx context.Context, arn string) error {
 	return c.fault(err, "unsubscribe %q", arn)
 }
 
-// subscription is the ARN of a queue's subscription to a topic; "" when there is none.
+// subscription returns the ARN of a queue's subscription to a topic; "" if there is none.
 func (c *conn) subscription(ctx context.Context, queueARN, topicARN string) (string, error) {
 	in := &sns.ListSubscriptionsByTopicInput{TopicArn: &topicARN}
 	for {
@@ -154,14 +154,16 @@ func (c *conn) subscription(ctx context.Context, queueARN, topicARN string) (str
 	}
 }
 
-func (c *conn) listSubscriptions(ctx context.Context, in *sns.ListSubscriptionsByTopicInput) (*sns.ListSubscriptionsByTopicOutput, error) {
+func (c *conn) listSubscriptions(
+	ctx context.Context, in *sns.ListSubscriptionsByTopicInput,
+) (*sns.ListSubscriptionsByTopicOutput, error) {
 	ctx, cancel := c.request(ctx)
 	defer cancel()
 	return c.clients.topics.ListSubscriptionsByTopic(ctx, in)
 }
 
-// letIn has the queue's policy let the topics send to it. There is no way to change a policy but to write all of it, so
-// it is read back until it is as it should be, twice, for the sake of others who change it at the same time.
+// letIn lets the topics send to the queue. A policy can be written as a whole only, so it is read back until it has the
+// change twice, in case other writers change it at the same time.
 func (c *conn) letIn(ctx context.Context, queue, queueARN string, topics []string) error {
 	if c.cfg.WidePolicy && len(topics) > 0 {
 		wide, err := c.wideTopics(ctx)
@@ -182,7 +184,7 @@ func (c *conn) letIn(ctx context.Context, queue, queueARN string, topics []strin
 		case len(missing) == 0 && !written:
 			return nil
 		case len(missing) == 0:
-			written = false // it is there: once more, after the pause
+			written = false // read it once more, after the pause
 		default:
 			if err := c.writePolicy(ctx, queue, queueARN, p, missing); err != nil {
 				return err
@@ -193,11 +195,11 @@ func (c *conn) letIn(ctx context.Context, queue, queueARN string, topics []strin
 			return fmt.Errorf("sqs: wait for the policy of queue %q: %w", queue, err)
 		}
 	}
-	return fmt.Errorf("sqs: the policy of queue %q does not let in its topics, though it was written several times: something else changes it, "+
-		"or AWS is slow: try again, or see \"holdfast sqs policy show\"", queue)
+	return fmt.Errorf("sqs: the policy of queue %q does not let in its topics, although it was written several times: "+
+		"another program changes it, or AWS is slow: try again, or see \"holdfast sqs policy show\"", queue)
 }
 
-// wideTopics is the pattern of all topics with our prefix.
+// wideTopics returns the pattern of all topics with the prefix.
 func (c *conn) wideTopics(ctx context.Context) (string, error) {
 	prefix, err := sanitize(c.cfg.TopicPrefix)
 	if err != nil {
@@ -240,7 +242,8 @@ func (c *conn) writePolicy(ctx context.Context, queue, queueARN string, p *polic
 	}
 	err = c.setQueueAttributes(ctx, queue, map[string]string{string(types.QueueAttributeNamePolicy): text})
 	if isDenied(err) {
-		return fmt.Errorf("%w: have somebody with the right to do so let in %s, as \"holdfast sqs policy set\" does", err, strings.Join(topics, ", "))
+		return fmt.Errorf("%w: let in %s with credentials that have the right to, as with \"holdfast sqs policy set\"",
+			err, strings.Join(topics, ", "))
 	}
 	return err
 }

@@ -28,7 +28,7 @@ func (c *conn) Verify(ctx context.Context, plan transport.Plan) ([]transport.Fin
 	}
 	for _, q := range plan.Queues {
 		v.compare("queue", q.Name, c.compareQueue(ctx, q))
-		if plan.Delays && c.hasHops(q) {
+		if plan.Delays && c.hasDelayQueue(q) {
 			v.compare("queue", q.Name+delaySuffix, c.compareDelayQueue(ctx, q.Name+delaySuffix))
 		}
 	}
