@@ -21,6 +21,15 @@ the class, its description as the error.`
 // deadLetterQueue is what the queue of a queue's dead letters is called by.
 const deadLetterQueue = "/$DeadLetterQueue"
 
+func (a *app) asbCommand() *cobra.Command {
+	return a.group(&cobra.Command{
+		Use:   "asb",
+		Short: "Work with the dead letters of Azure Service Bus",
+		Long: `Work with the dead letters of queues on Azure Service Bus. Queues and subscriptions of endpoints are
+created by holdfast endpoint.`,
+	}, a.deadLettersCommand())
+}
+
 func (a *app) deadLettersCommand() *cobra.Command {
 	return a.group(&cobra.Command{
 		Use:   "dead-letters",
@@ -113,7 +122,7 @@ func (a *app) takeDeadLetters(ctx context.Context, f *takingFlags, args []string
 
 // deadLettersOf has the flags mean the dead letters of a queue.
 func (a *app) deadLettersOf(s *selecting, queue string) error {
-	if _, _, err := a.asbTransport(); err != nil {
+	if err := a.only("asb", "sb", "endpoint=sb"); err != nil {
 		return err
 	}
 	s.queue, s.read = queue+deadLetterQueue, deadLetter

@@ -1,7 +1,7 @@
 package main
 
 import (
-	"encoding/json"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -10,8 +10,8 @@ import (
 	"github.com/Azure/azure-sdk-for-go/sdk/azcore/to"
 	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus/admin"
 
-	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/servicebus"
 	"github.com/holdfast-go/holdfast/internal/brokertest"
+	"github.com/holdfast-go/holdfast/transport"
 )
 
 // onBus has commands work on a namespace of the test's own.
@@ -28,37 +28,24 @@ func onBus(t *testing.T) (*brokertest.ServiceBusNamespace, *admin.Client) {
 	return n, client
 }
 
-// busReport runs a command that creates or verifies.
-func busReport(t *testing.T, wantCode int, args ...string) (r servicebus.Report, errs string) {
-	t.Helper()
-	code, out, errs := call(t, "", append(append([]string{"asb", "endpoint"}, args...), "--json")...)
-	if code != wantCode {
-		t.Errorf("holdfast asb endpoint %q: exit code %d, want %d: %s", args, code, wantCode, errs)
-	}
-	if err := json.Unmarshal([]byte(out), &r); err != nil {
-		t.Fatalf("holdfast asb endpoint %q prints %q: %v: %s", args, out, err, errs)
-	}
-	return r, errs
-}
-
 func TestAnEndpointIsCreatedAndVerifiedOnServiceBus(t *testing.T) {
 	_, client := onBus(t)
 	endpoint := []string{"sales", "--audit", "audit", "--instance", "7"}
-	create, verify := append([]string{"create"}, endpoint...), append([]string{"verify"}, endpoint...)
-	r, errs := busReport(t, exitFailed, verify...)
+	create, verify := append([]string{"endpoint", "create"}, endpoint...), append([]string{"endpoint", "verify"}, endpoint...)
+	r, errs := provision(t, exitFailed, verify...)
 	if r.OK || len(r.Found) != 5 || !strings.Contains(errs, `endpoint "sales": 5 missing`) {
 		t.Errorf("nothing there: %+v, %s", r, errs)
 	}
-	if r, _ = busReport(t, exitOK, append(create, "--dry-run")...); !r.DryRun || len(r.Created) != 5 {
+	if r, _ = provision(t, exitOK, append(create, "--dry-run")...); !r.DryRun || len(r.Created) != 5 {
 		t.Errorf("dry run: %+v", r)
 	}
-	if r, _ = busReport(t, exitOK, create...); !r.OK || len(r.Created) != 5 {
+	if r, _ = provision(t, exitOK, create...); !r.OK || len(r.Created) != 5 {
 		t.Errorf("create: %+v", r)
 	}
-	if r, _ = busReport(t, exitOK, create...); !r.OK || len(r.Created) != 0 {
+	if r, _ = provision(t, exitOK, create...); !r.OK || len(r.Created) != 0 {
 		t.Errorf("create again: %+v", r)
 	}
-	if out := must(t, "", append([]string{"asb", "endpoint"}, verify...)...); out != "endpoint \"sales\": all is there, as it should be\n" {
+	if out := must(t, "", verify...); out != "endpoint \"sales\": all is there, as it should be\n" {
 		t.Errorf("verify prints %q", out)
 	}
 	found, err := client.GetQueue(t.Context(), "sales", nil)
@@ -69,36 +56,37 @@ func TestAnEndpointIsCreatedAndVerifiedOnServiceBus(t *testing.T) {
 	if _, err := client.UpdateQueue(t.Context(), "sales", found.QueueProperties, nil); err != nil {
 		t.Fatal(err)
 	}
-	r, _ = busReport(t, exitFailed, verify...)
-	if len(r.Found) != 1 || r.Found[0].State != servicebus.Differs || !strings.Contains(r.Found[0].Detail, "after 3 hand-outs") {
-		t.Errorf("with few hand-outs: %+v", r)
+	r, _ = provision(t, exitFailed, verify...)
+	if len(r.Found) != 1 || r.Found[0].State != transport.Differs || !strings.Contains(r.Found[0].Detail, "after 3 deliveries") {
+		t.Errorf("with few deliveries: %+v", r)
 	}
 }
 
 func TestAnEndpointIsSubscribedOnServiceBus(t *testing.T) {
 	_, client := onBus(t)
 	must(t, "", "queues", "create", "sales")
-	must(t, "", "asb", "endpoint", "subscribe", "sales", "Shop.OrderPlaced", "Shop.Bill", "--topic", "Shop.Bill=bills", "--shared", "bills", "--no-hierarchies")
+	t.Setenv(transportVar, os.Getenv(transportVar)+"&topic=Shop.Bill%3Dbills&shared_topic=bills&no_hierarchies=true")
+	must(t, "", "endpoint", "subscribe", "sales", "Shop.OrderPlaced", "Shop.Bill")
 	for topic, rule := range map[string]string{"Shop.OrderPlaced": "$Default", "bills": "Shop.Bill"} {
 		found, err := client.GetRule(t.Context(), topic, "sales", rule, nil)
 		if err != nil || found == nil {
 			t.Errorf("rule %q of topic %q: %v, %v", rule, topic, found, err)
 		}
 	}
-	must(t, "", "asb", "endpoint", "create", "sales")
-	verify := []string{"verify", "sales", "--event", "Shop.OrderPlaced", "--event", "Shop.Bill", "--topic", "Shop.Bill=bills", "--shared", "bills", "--no-hierarchies"}
-	if r, _ := busReport(t, exitOK, verify...); !r.OK {
+	must(t, "", "endpoint", "create", "sales")
+	verify := []string{"endpoint", "verify", "sales", "--event", "Shop.OrderPlaced", "--event", "Shop.Bill"}
+	if r, _ := provision(t, exitOK, verify...); !r.OK {
 		t.Errorf("subscribed: %+v", r)
 	}
-	must(t, "", "asb", "endpoint", "unsubscribe", "sales", "Shop.OrderPlaced", "--no-hierarchies")
+	must(t, "", "endpoint", "unsubscribe", "sales", "Shop.OrderPlaced")
 	if _, err := client.DeleteRule(t.Context(), "bills", "sales", "Shop.Bill", nil); err != nil {
 		t.Fatal(err)
 	}
-	want := []servicebus.Finding{
-		{State: servicebus.Missing, Kind: "subscription", Name: "Shop.OrderPlaced/sales"},
-		{State: servicebus.Missing, Kind: "rule", Name: "bills/sales/Shop.Bill"},
+	want := []transport.Finding{
+		{State: transport.Missing, Kind: "subscription", Name: "Shop.OrderPlaced/sales"},
+		{State: transport.Missing, Kind: "rule", Name: "bills/sales/Shop.Bill"},
 	}
-	if r, _ := busReport(t, exitFailed, verify...); !slices.Equal(r.Found, want) {
+	if r, _ := provision(t, exitFailed, verify...); !slices.Equal(r.Found, want) {
 		t.Errorf("unsubscribed: %+v, want %+v", r.Found, want)
 	}
 	if found, err := client.GetSubscription(t.Context(), "Shop.OrderPlaced", "sales", nil); err != nil || found != nil {
@@ -159,6 +147,7 @@ func TestServiceBusCommandsSayWhatIsWrong(t *testing.T) {
 	restricted, astray := *n, *n
 	astray.Admin = "nowhere"
 	restricted.ConnectionString = n.Control.Restricted("Send", "Listen")
+	must(t, "", "endpoint", "create", "sales")
 	for _, test := range []struct {
 		url  string
 		args []string
@@ -167,16 +156,16 @@ func TestServiceBusCommandsSayWhatIsWrong(t *testing.T) {
 	}{
 		{n.URL(), []string{"endpoint", "create"}, exitUsage, "the name of one endpoint"},
 		{n.URL(), []string{"endpoint", "subscribe", "sales"}, exitUsage, "event types"},
-		{n.URL(), []string{"endpoint", "subscribe", "sales", "T", "--topic", "T"}, exitUsage, "want TYPE=TOPIC"},
-		{n.URL(), []string{"dead-letters", "list", "missing"}, exitFailed, "no such queue"},
-		{"amqp://localhost", []string{"dead-letters", "list", "sales"}, exitUsage, "give one with sb://"},
-		{restricted.URL(), []string{"endpoint", "verify", "sales"}, exitFailed, "no right to manage"},
-		{restricted.URL(), []string{"endpoint", "create", "sales"}, exitFailed, "no right to manage"},
+		{n.URL() + "&topic=T", []string{"endpoint", "subscribe", "sales", "T"}, exitUsage, "want TYPE=TOPIC"},
+		{n.URL(), []string{"asb", "dead-letters", "list", "missing"}, exitFailed, "no such queue"},
+		{"amqp://localhost", []string{"asb", "dead-letters", "list", "sales"}, exitUsage, "give one with sb://"},
+		{restricted.URL(), []string{"endpoint", "verify", "sales"}, exitFailed, "3 that cannot be compared"},
+		{restricted.URL(), []string{"endpoint", "create", "other"}, exitFailed, "no right to manage"},
 		{restricted.URL(), []string{"endpoint", "subscribe", "sales", "T"}, exitFailed, "right to manage"},
-		{n.URL(), []string{"endpoint", "subscribe", "missing", "T"}, exitFailed, "no such queue: holdfast asb endpoint create"},
-		{astray.URL(), []string{"endpoint", "verify", "sales"}, exitUsage, "no URL"},
+		{n.URL(), []string{"endpoint", "subscribe", "missing", "T"}, exitFailed, "no such queue: holdfast endpoint create"},
+		{astray.URL(), []string{"endpoint", "verify", "sales"}, exitFailed, "no URL"},
 	} {
-		code, _, errs := call(t, "", append([]string{"asb", "--transport", test.url}, test.args...)...)
+		code, _, errs := call(t, "", append([]string{"--transport", test.url}, test.args...)...)
 		if code != test.code || !strings.Contains(errs, test.text) {
 			t.Errorf("%q: exit code %d, want %d; %s, want %q in it", test.args, code, test.code, errs, test.text)
 		}

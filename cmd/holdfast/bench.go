@@ -81,7 +81,8 @@ func (a *app) bench(ctx context.Context, b *benching) error {
 	if err != nil {
 		return err
 	}
-	b.Transport, b.Broker, b.Log = t.Transport, t.bench(b.Concurrency), a.log
+	openTransactions(t.Transport, b.Concurrency)
+	b.Transport, b.Log = t.Transport, a.log
 	result, err := b.run(ctx, t)
 	if err != nil {
 		err = fmt.Errorf("bench %s: %w", b.work, err)
@@ -94,7 +95,7 @@ func (a *app) bench(ctx context.Context, b *benching) error {
 
 // run measures, and leaves no file behind but the profile.
 func (b *benching) run(ctx context.Context, t target) (result *bench.Result, err error) {
-	remove := removeIfNew(t.path)
+	remove := removeIfNew(file(t.Transport))
 	defer func() { err = errors.Join(err, remove()) }()
 	if b.profile != "" {
 		f, err := os.Create(b.profile)

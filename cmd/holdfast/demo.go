@@ -60,13 +60,13 @@ func (a *app) demo(ctx context.Context, opts demo.Options, verify, reset bool) e
 	if err != nil {
 		return err
 	}
-	opts.Path, opts.Out, opts.Log = t.path, a.out, a.log
+	opts.Path, opts.Out, opts.Log = file(t.Transport), a.out, a.log
 	switch {
 	case opts.Input == "":
 		return usagef("--input is required")
 	case opts.Limit < 0 || opts.Work < 0:
 		return usagef("--limit and --work must not be negative")
-	case t.path == "" && (verify || reset):
+	case opts.Path == "" && (verify || reset):
 		return usagef("--verify and --reset need a file: nothing is left of memory: when the demo ends")
 	case verify:
 		err = demo.Verify(ctx, opts)

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -125,20 +124,19 @@ func moment(flag, text string, now time.Time) (time.Time, error) {
 }
 
 // onErrors runs f with the error queue that the flags name.
-func (a *app) onErrors(ctx context.Context, s *selecting, ids []string, f func(*errorqueue.Queue) error) (err error) {
+func (a *app) onErrors(ctx context.Context, s *selecting, ids []string, f func(*errorqueue.Queue) error) error {
 	if err := s.parse(ids, time.Now()); err != nil {
 		return err
 	}
-	conn, err := a.connect(ctx)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, conn.Close()) }()
-	err = f(&errorqueue.Queue{Conn: conn, Name: s.queue, Filter: s.Filter, Limit: s.first, Read: s.read, Progress: a.progress()})
-	if err != nil {
-		return fmt.Errorf("queue %q: %w", s.queue, err)
-	}
-	return nil
+	return with(ctx, a, programName, "list messages", func(conn transport.Conn) error {
+		err := f(&errorqueue.Queue{
+			Conn: conn, Name: s.queue, Filter: s.Filter, Limit: s.first, Read: s.read, Progress: a.progress(),
+		})
+		if err != nil {
+			return fmt.Errorf("queue %q: %w", s.queue, err)
+		}
+		return nil
+	})
 }
 
 // progress tells on standard error now and then how far a long command has come.

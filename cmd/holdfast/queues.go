@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"strconv"
 	"text/tabwriter"
@@ -51,22 +50,17 @@ func (a *app) queues(ctx context.Context, names []string) (stats []transport.Que
 	if err != nil {
 		return nil, err
 	}
-	if len(names) == 0 && !target.lists {
-		return nil, usagef("queues: %s cannot list its queues: name those to look at, as in holdfast queues sales error", target.broker)
+	if len(names) == 0 && target.listsNot {
+		return nil, usagef("queues: %s cannot list its queues: name those to look at, as in holdfast queues sales error", target.name)
 	}
-	conn, err := a.connect(ctx)
+	err = with(ctx, a, programName, "count the messages of its queues", func(i transport.Inspector) (err error) {
+		stats, err = i.Inspect(ctx, names...)
+		return err
+	})
 	if err != nil {
-		return nil, err
+		err = fmt.Errorf("queues: %w", err)
 	}
-	defer func() { err = errors.Join(err, conn.Close()) }()
-	inspector, ok := conn.(transport.Inspector)
-	if !ok {
-		return nil, errors.New("queues: the transport cannot look at its queues")
-	}
-	if stats, err = inspector.Inspect(ctx, names...); err != nil {
-		return nil, fmt.Errorf("queues: %w", err)
-	}
-	return stats, nil
+	return stats, err
 }
 
 func (a *app) printQueues(stats []transport.QueueStats, asJSON bool) error {

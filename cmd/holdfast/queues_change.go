@@ -22,13 +22,12 @@ func (a *app) queuesCreateCommand() *cobra.Command {
 endpoint needs is made by holdfast rabbitmq endpoint create.`,
 		Example: "  holdfast queues create sales sales.quarantine error --transport postgres://host/shop",
 		Args:    cobra.MinimumNArgs(1),
-		RunE: func(cmd *cobra.Command, names []string) (err error) {
-			conn, err := a.connectAs(cmd.Context(), "") // whose queues they are is not known
+		RunE: func(cmd *cobra.Command, names []string) error {
+			// The endpoint that they belong to is not known.
+			err := with(cmd.Context(), a, "", "create queues", func(i transport.Installer) error {
+				return i.Install(cmd.Context(), queuePlan(names...))
+			})
 			if err != nil {
-				return err
-			}
-			defer func() { err = errors.Join(err, conn.Close()) }()
-			if err := createQueues(cmd.Context(), conn, names...); err != nil {
 				return fmt.Errorf("queues create: %w", err)
 			}
 			return nil

@@ -4,12 +4,13 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
-	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/rabbitmqtopology"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/errorqueue"
 	"github.com/holdfast-go/holdfast/transport"
 	"github.com/holdfast-go/holdfast/transport/rabbitmq"
 )
@@ -28,33 +29,47 @@ that are still wanted, and discard the rest:
 Looking costs what looking at an error queue costs: see holdfast errors --help. Exit codes:
 0 there are none, 1 there are some, or the command failed, 2 wrong usage, 130 interrupted.`
 
+func (a *app) rabbitCommand() *cobra.Command {
+	return a.group(&cobra.Command{
+		Use:   "rabbitmq",
+		Short: "Work with the delayed messages of RabbitMQ",
+		Long: `Work with the delayed messages of a RabbitMQ server. Queues and exchanges of endpoints are created by
+holdfast endpoint.`,
+	}, a.rabbitDelaysCommand())
+}
+
 func (a *app) rabbitDelaysCommand() *cobra.Command {
 	return a.group(&cobra.Command{
 		Use:   "delays",
 		Short: "Create and verify what delayed messages need, and find those that were lost",
 		Long:  rabbitDelaysHelp,
-	}, a.shapeDelaysCommand("create", true), a.shapeDelaysCommand("verify", false), a.lostDelaysCommand())
+	}, a.provisionDelaysCommand("create", true), a.provisionDelaysCommand("verify", false), a.lostDelaysCommand())
 }
 
-// shapeDelaysCommand is create or verify.
-func (a *app) shapeDelaysCommand(verb string, creates bool) *cobra.Command {
-	s := shaping{creates: creates}
+// provisionDelaysCommand is create or verify.
+func (a *app) provisionDelaysCommand(verb string, creates bool) *cobra.Command {
+	p := provisioning{creates: creates}
 	cmd := &cobra.Command{
 		Use:     verb,
-		Short:   "Say what is missing of what delays need, or differs",
+		Short:   "Show which parts of delays are missing or differ",
 		Example: "  holdfast rabbitmq delays " + verb + " --transport amqp://admin:secret@host/shop",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.shape(cmd.Context(), &s, programName, "delays", rabbitmqtopology.Delays())
+			if err := a.onlyRabbitMQ(); err != nil {
+				return err
+			}
+			return a.provision(cmd.Context(), &p, programName, "delays", transport.Plan{Delays: true})
 		},
 	}
 	if creates {
-		cmd.Short = "Create what is missing of what delays need"
+		cmd.Short = "Create the missing parts of delays"
 	}
 	cmd.Long = cmd.Short + ".\n\n" + rabbitDelaysHelp
-	s.flags(cmd)
+	p.flags(cmd)
 	return cmd
 }
+
+func (a *app) onlyRabbitMQ() error { return a.only("rabbitmq", "amqp", "amqps") }
 
 func (a *app) lostDelaysCommand() *cobra.Command {
 	var asJSON bool
@@ -66,32 +81,45 @@ func (a *app) lostDelaysCommand() *cobra.Command {
   holdfast rabbitmq delays lost --json | jq -r 'select(.queue == "sales").id'`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.onRabbit(cmd.Context(), programName, "", func(conn transport.Conn) error {
-				return a.lostDelays(cmd.Context(), conn, asJSON)
-			})
+			if err := a.onlyRabbitMQ(); err != nil {
+				return err
+			}
+			return a.lostDelays(cmd.Context(), asJSON)
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON: one object per line")
 	return cmd
 }
 
-func (a *app) lostDelays(ctx context.Context, conn transport.Conn, asJSON bool) error {
+// lostMessage is a delayed message whose queue had been deleted when it was due.
+type lostMessage struct {
+	ID    string `json:"id"`
+	Type  string `json:"type,omitempty"`
+	Queue string `json:"queue,omitempty"` // its destination
+}
+
+func (a *app) lostDelays(ctx context.Context, asJSON bool) error {
 	lines, w, n := json.NewEncoder(a.out), tabwriter.NewWriter(a.out, 0, 0, 2, ' ', 0), 0
-	err := rabbitmqtopology.EachLost(ctx, conn, a.progress(), func(l rabbitmqtopology.Lost) error {
-		n++
-		if asJSON {
-			return lines.Encode(l)
-		}
-		if n == 1 {
-			fmt.Fprintln(w, "ID\tTYPE\tTO")
-		}
-		fmt.Fprintf(w, "%s\t%s\t%s\n", column(l.ID), column(l.Type), column(cmp.Or(l.Queue, "?")))
-		return nil
+	err := a.onErrors(ctx, &selecting{queue: rabbitmq.LostQueue}, nil, func(q *errorqueue.Queue) error {
+		return q.Each(ctx, func(m *transport.Message, e errorqueue.Entry) error {
+			l := lostMessage{e.ID, e.Type, rabbitmq.DelayedTo(m)}
+			n++
+			if asJSON {
+				return lines.Encode(l)
+			}
+			if n == 1 {
+				fmt.Fprintln(w, "ID\tTYPE\tTO")
+			}
+			fmt.Fprintf(w, "%s\t%s\t%s\n", column(l.ID), column(l.Type), column(cmp.Or(l.Queue, "?")))
+			return nil
+		})
 	})
 	if flushed := w.Flush(); err == nil {
 		err = flushed
 	}
 	switch {
+	case errors.Is(err, transport.ErrNoQueue):
+		return fmt.Errorf("lost delays: %w: holdfast rabbitmq delays create creates the queues of delays", err)
 	case err != nil:
 		return fmt.Errorf("lost delays: %w", err)
 	case n > 0:

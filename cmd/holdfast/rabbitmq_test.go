@@ -3,13 +3,13 @@ package main
 import (
 	"encoding/json"
 	"net/url"
+	"os"
 	"slices"
 	"strings"
 	"testing"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/rabbitmqtopology"
 	"github.com/holdfast-go/holdfast/internal/brokertest"
 	"github.com/holdfast-go/holdfast/transport"
 )
@@ -29,15 +29,15 @@ func channel(t *testing.T, url string) *amqp.Channel {
 	return ch
 }
 
-// shape runs a command that creates or verifies.
-func shape(t *testing.T, wantCode int, args ...string) (r rabbitmqtopology.Report, errs string) {
+// provision runs a command that creates or verifies.
+func provision(t *testing.T, wantCode int, args ...string) (r report, errs string) {
 	t.Helper()
-	code, out, errs := call(t, "", append(append([]string{"rabbitmq"}, args...), "--json")...)
+	code, out, errs := call(t, "", append(args, "--json")...)
 	if code != wantCode {
-		t.Errorf("holdfast rabbitmq %q: exit code %d, want %d: %s", args, code, wantCode, errs)
+		t.Errorf("holdfast %q: exit code %d, want %d: %s", args, code, wantCode, errs)
 	}
 	if err := json.Unmarshal([]byte(out), &r); err != nil {
-		t.Fatalf("holdfast rabbitmq %q prints %q: %v: %s", args, out, err, errs)
+		t.Fatalf("holdfast %q prints %q: %v: %s", args, out, err, errs)
 	}
 	return r, errs
 }
@@ -48,32 +48,33 @@ func TestAnEndpointIsCreatedAndVerified(t *testing.T) {
 	endpoint := []string{"sales", "--audit", "audit", "--instance", "7"}
 	create, verify := append([]string{"endpoint", "create"}, endpoint...), append([]string{"endpoint", "verify"}, endpoint...)
 
-	r, errs := shape(t, exitFailed, verify...)
+	r, errs := provision(t, exitFailed, verify...)
 	missing := len(r.Found)
 	if r.OK || missing < 2*5+delays || !strings.Contains(errs, `endpoint "sales": `) || !strings.Contains(errs, "missing") {
 		t.Errorf("nothing there: %+v, %s", r, errs)
 	}
-	r, _ = shape(t, exitOK, append(create, "--dry-run")...)
+	r, _ = provision(t, exitOK, append(create, "--dry-run")...)
 	if !r.DryRun || len(r.Created) != missing {
 		t.Errorf("dry run: %+v", r)
 	}
-	r, _ = shape(t, exitOK, "delays", "create")
+	r, _ = provision(t, exitOK, "rabbitmq", "delays", "create")
 	if !r.OK || len(r.Created) != delays {
 		t.Errorf("delays create: %+v, want %d created", r, delays)
 	}
-	r, _ = shape(t, exitOK, create...)
+	r, _ = provision(t, exitOK, create...)
 	if !r.OK || len(r.Created) != missing-delays {
 		t.Errorf("half there: %+v, want %d created", r, missing-delays)
 	}
-	for _, again := range [][]string{verify, create, {"delays", "verify"}, {"delays", "create"}} {
-		if r, _ := shape(t, exitOK, again...); !r.OK || len(r.Created) > 0 {
+	for _, again := range [][]string{verify, create, {"rabbitmq", "delays", "verify"}, {"rabbitmq", "delays", "create"}} {
+		if r, _ := provision(t, exitOK, again...); !r.OK || len(r.Created) > 0 {
 			t.Errorf("%q: all there: %+v", again, r)
 		}
 	}
-	if out := must(t, "", append([]string{"rabbitmq"}, verify...)...); !strings.HasPrefix(out, "endpoint \"sales\": all is there, as it should be\npolicies were not looked at: ") {
+	if out := must(t, "", verify...); !strings.HasPrefix(out, "endpoint \"sales\": all is there, as it should be\npolicies were not looked at: ") {
 		t.Errorf("verify prints %q", out)
 	}
-	r, _ = shape(t, exitFailed, append(verify, "--queue-type", "classic")...)
+	t.Setenv(transportVar, os.Getenv(transportVar)+"?queue_type=classic")
+	r, _ = provision(t, exitFailed, verify...)
 	if len(r.Found) == 0 || slices.ContainsFunc(r.Found, func(f transport.Finding) bool { return f.State != "differs" || f.Kind != "queue" }) {
 		t.Errorf("as if for classic queues: %+v", r)
 	}
@@ -90,23 +91,23 @@ func TestWhatDiffersIsToldAndLeftAlone(t *testing.T) {
 	if _, err := ch.QueueDeclare("holdfast.delay-level-03", true, false, false, false, other); err != nil {
 		t.Fatal(err)
 	}
-	code, out, errs := call(t, "", "rabbitmq", "endpoint", "create", "sales")
-	if code != exitFailed || !strings.Contains(errs, `endpoint "sales": 2 with other arguments`) ||
+	code, out, errs := call(t, "", "endpoint", "create", "sales")
+	if code != exitFailed || !strings.Contains(errs, `endpoint "sales": 2 with other settings`) ||
 		!strings.Contains(out, "differs  queue     sales") || !strings.Contains(out, "x-queue-type") {
 		t.Errorf("create: exit code %d, %s\n%s", code, out, errs)
 	}
-	r, _ := shape(t, exitFailed, "endpoint", "verify", "sales")
+	r, _ := provision(t, exitFailed, "endpoint", "verify", "sales")
 	if len(r.Found) != 2 {
 		t.Errorf("verify after create: %+v", r)
 	}
-	r, _ = shape(t, exitFailed, "delays", "verify")
+	r, _ = provision(t, exitFailed, "rabbitmq", "delays", "verify")
 	if len(r.Found) != 1 || r.Found[0].Name != "holdfast.delay-level-03" || r.Found[0].State != "differs" {
 		t.Errorf("delays verify: %+v", r)
 	}
 	if _, err := ch.QueueDelete("holdfast.delay-level-03", false, false, false); err != nil {
 		t.Fatal(err)
 	}
-	shape(t, exitOK, "delays", "create")
+	provision(t, exitOK, "rabbitmq", "delays", "create")
 }
 
 func TestMissingRightsAreTold(t *testing.T) {
@@ -119,19 +120,19 @@ func TestMissingRightsAreTold(t *testing.T) {
 	}
 	vhost := strings.TrimPrefix(u.Path, "/")
 	node.Control("set_permissions", "-p", vhost, "reader", "", ".*", ".*")
-	must(t, "", "rabbitmq", "endpoint", "create", "sales", "--transport", node.URL)
+	must(t, "", "endpoint", "create", "sales", "--transport", node.URL)
 
 	u.User = url.UserPassword("reader", "s3cret-reader")
 	t.Setenv(transportVar, u.String())
-	r, errs := shape(t, exitFailed, "endpoint", "verify", "sales")
+	r, errs := provision(t, exitFailed, "endpoint", "verify", "sales")
 	if len(r.Found) == 0 || slices.ContainsFunc(r.Found, func(f transport.Finding) bool { return f.State != "unknown" || f.Detail == "" }) {
 		t.Errorf("all there: %+v", r)
 	}
 	if !strings.Contains(errs, "right to configure") {
 		t.Errorf("verify says %s", errs)
 	}
-	for _, args := range [][]string{{"endpoint", "create", "other"}, {"delays", "create"}} {
-		code, _, errs := call(t, "", append([]string{"rabbitmq"}, args...)...)
+	for _, args := range [][]string{{"endpoint", "create", "other"}, {"rabbitmq", "delays", "create"}} {
+		code, _, errs := call(t, "", args...)
 		if code != exitFailed || !strings.Contains(errs, "ACCESS_REFUSED") || strings.Contains(errs, "s3cret") {
 			t.Errorf("%q: exit code %d, %s", args, code, errs)
 		}
@@ -160,7 +161,7 @@ func TestLostDelaysAreFoundAndReturned(t *testing.T) {
 	if _, out, _ = call(t, "", "rabbitmq", "delays", "lost", "--json"); out != `{"id":"one","type":"Shop.Remind","queue":"doomed"}`+"\n" {
 		t.Errorf("as JSON: %s", out)
 	}
-	must(t, "", "rabbitmq", "endpoint", "create", "sales")
+	must(t, "", "endpoint", "create", "sales")
 	must(t, "", "errors", "retry", "one", "--queue", "holdfast.delay-lost", "--to", "sales")
 	returned(t, "one")
 	must(t, "", "rabbitmq", "delays", "lost")
@@ -174,14 +175,14 @@ func TestRabbitMQRefusesWhatMakesNoSense(t *testing.T) {
 		{"endpoint create sales --error=", "error queue"},
 		{"endpoint create sales --instance=", "no id"},
 		{"endpoint create " + strings.Repeat("n", 190), "a name of 201 bytes"},
-		{"endpoint create sales --queue-type stream", "want quorum or classic"},
+		{"endpoint create sales --transport amqp://localhost?queue_type=stream", "want quorum or classic"},
 		{"endpoint crate", "did you mean create?"},
-		{"delays verify --transport sqlite:q.db", "amqp://"},
-		{"delays verify now", "unknown command"},
+		{"rabbitmq delays verify --transport sqlite:q.db", "amqp://"},
+		{"rabbitmq delays verify now", "unknown command"},
 	} {
-		code, _, errs := call(t, "", append([]string{"rabbitmq"}, strings.Fields(c.args)...)...)
+		code, _, errs := call(t, "", strings.Fields(c.args)...)
 		if code != exitUsage || !strings.Contains(errs, c.text) {
-			t.Errorf("holdfast rabbitmq %s: exit code %d, %s", c.args, code, errs)
+			t.Errorf("holdfast %s: exit code %d, %s", c.args, code, errs)
 		}
 	}
 }
@@ -189,7 +190,7 @@ func TestRabbitMQRefusesWhatMakesNoSense(t *testing.T) {
 func TestTheCommandWorksOverTLSWithCertificates(t *testing.T) {
 	listener := brokertest.OwnRabbitMQ(t).ListenTLS()
 	t.Setenv(transportVar, listener.URL+"?cacertfile="+listener.CA+"&certfile="+listener.ClientCert+"&keyfile="+listener.Key+"&topology=direct")
-	if r, _ := shape(t, exitOK, "endpoint", "create", "sales"); !r.OK || slices.ContainsFunc(r.Created, func(p rabbitmqtopology.Part) bool { return p.Name == "sales" && p.Kind != "queue" }) {
+	if r, _ := provision(t, exitOK, "endpoint", "create", "sales"); !r.OK || slices.ContainsFunc(r.Created, func(p part) bool { return p.Name == "sales" && p.Kind != "queue" }) {
 		t.Errorf("created: %+v", r)
 	}
 	must(t, "{}", "send", "--to", "sales", "--type", "Shop.Order")

@@ -41,7 +41,8 @@ type app struct {
 	logLevel  string
 	logFormat string
 	log       *slog.Logger // not nil once a command runs
-	started   bool         // a command runs: what goes wrong now is not wrong usage
+	started   bool         // a command runs: errors are no longer those of wrong usage
+	parsed    *target      // the transport, once it was asked for
 }
 
 // usageError is wrong usage that a command finds out by itself.
@@ -92,7 +93,7 @@ func (a *app) command() *cobra.Command {
 	flags.StringVar(&a.transport, "transport", "", "transport `URL`; $"+transportVar+" unless set")
 	flags.StringVar(&a.logLevel, "log-level", "", "`level` of the log on standard error: debug, info, warn, error or off (default warn; off for demo)")
 	flags.StringVar(&a.logFormat, "log-format", "console", "`format` of the log: console or json")
-	return a.group(root, a.demoCommand(), a.sendCommand(), a.queuesCommand(), a.sqlCommand(), a.errorsCommand(), a.rabbitCommand(), a.asbCommand(), a.sqsCommand(),
+	return a.group(root, a.demoCommand(), a.sendCommand(), a.queuesCommand(), a.sqlCommand(), a.errorsCommand(), a.endpointCommand(), a.rabbitCommand(), a.asbCommand(), a.sqsCommand(),
 		a.benchCommand(), a.tortureCommand(), a.workerCommand(), a.versionCommand())
 }
 

@@ -100,12 +100,7 @@ func (a *app) sendInput(ctx context.Context, s *sending) (err error) {
 	if s.create { // the queue of that endpoint
 		endpoint = s.to
 	}
-	conn, err := a.connectAs(ctx, endpoint)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, conn.Close()) }()
-	return s.run(ctx, conn, in)
+	return with(ctx, a, endpoint, "send", func(conn transport.Conn) error { return s.run(ctx, conn, in) })
 }
 
 func (s *sending) input(ctx context.Context, stdin io.Reader) (io.ReadCloser, error) {
@@ -150,7 +145,11 @@ func (s *sending) run(ctx context.Context, conn transport.Conn, in io.Reader) er
 		return fmt.Errorf("--after %v: the transport delays by %v at most", s.after, conn.Limits().MaxDelay)
 	}
 	if s.create {
-		if err := createQueues(ctx, conn, s.to); err != nil {
+		installer, ok := conn.(transport.Installer)
+		if !ok {
+			return errors.New("the transport cannot create queues")
+		}
+		if err := installer.Install(ctx, queuePlan(s.to)); err != nil {
 			return err
 		}
 	}

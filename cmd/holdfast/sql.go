@@ -53,7 +53,7 @@ func (a *app) sqlScript(endpoints, queues []string) error {
 		}
 		named, ok := t.Transport.(scripted)
 		if !ok {
-			return usagef("sql script: %s has no tables of queues: want postgres://… or sqlserver://…", t.broker)
+			return usagef("sql script: %s has no tables of queues: want postgres://… or sqlserver://…", t.name)
 		}
 		made = named
 	}

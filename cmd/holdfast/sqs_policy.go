@@ -2,12 +2,34 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"strings"
 
 	"github.com/spf13/cobra"
+
+	"github.com/holdfast-go/holdfast/transport/sqs"
 )
+
+func (a *app) sqsCommand() *cobra.Command {
+	return a.group(&cobra.Command{
+		Use:   "sqs",
+		Short: "Work with the policies of queues on Amazon SQS",
+		Long: `Work with the policies by which queues on Amazon SQS accept messages of topics. Queues and subscriptions of
+endpoints are created by holdfast endpoint.
+
+Region and credentials come from the URL (sqs://eu-central-1?profile=name) or from where the AWS tools look for them.`,
+	}, a.sqsPolicyCommand())
+}
+
+// onSQS calls f with a connection to Amazon SQS.
+func (a *app) onSQS(ctx context.Context, endpoint string, f func(sqs.Admin) error) error {
+	if err := a.only("sqs", "sqs"); err != nil {
+		return err
+	}
+	return with(ctx, a, endpoint, "manage policies", f)
+}
 
 func (a *app) sqsPolicyCommand() *cobra.Command {
 	return a.group(&cobra.Command{
@@ -23,7 +45,7 @@ func (a *app) sqsShowPolicyCommand() *cobra.Command {
 		Example: "  holdfast sqs policy show billing --transport sqs://eu-central-1",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.onSQS(cmd.Context(), "", asItIs, func(c amazonConn) error {
+			return a.onSQS(cmd.Context(), "", func(c sqs.Admin) error {
 				text, err := c.Policy(cmd.Context(), args[0])
 				if err != nil {
 					return err
@@ -53,7 +75,12 @@ stay as they are. The topics need not exist.`,
   holdfast sqs policy set billing Shop.OrderPlaced --wide`,
 		Args: cobra.MinimumNArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.onSQS(cmd.Context(), args[0], widely(wide), func(c amazonConn) error {
+			if t, err := a.target(); err == nil && wide {
+				if t, ok := t.Transport.(*sqs.Transport); ok {
+					t.WidePolicy = true
+				}
+			}
+			return a.onSQS(cmd.Context(), args[0], func(c sqs.Admin) error {
 				if err := c.LetIn(cmd.Context(), args[0], args[1:]); err != nil {
 					return err
 				}
@@ -62,6 +89,6 @@ stay as they are. The topics need not exist.`,
 			})
 		},
 	}
-	wideFlag(cmd, &wide)
+	cmd.Flags().BoolVar(&wide, "wide", false, "let in all topics with the topic prefix, instead of each by its name")
 	return cmd
 }

@@ -56,7 +56,7 @@ func TestAnEndpointIsCreatedSubscribedAndDeletedOnAmazonSQS(t *testing.T) {
 		return names
 	}
 	for range 2 {
-		must(t, "", "sqs", "endpoint", "create", "billing", "--audit", "audit", "--instance", "7", "--type", "Shop.Paid")
+		must(t, "", "endpoint", "create", "billing", "--audit", "audit", "--instance", "7", "--type", "Shop.Paid")
 	}
 	if got, want := strings.Join(queues(), " "), "audit billing billing-7 billing-dead-letters billing-quarantine error"; got != want {
 		t.Errorf("created: %s, want %s", got, want)
@@ -64,7 +64,7 @@ func TestAnEndpointIsCreatedSubscribedAndDeletedOnAmazonSQS(t *testing.T) {
 	if out := must(t, "", "sqs", "policy", "show", "billing"); strings.TrimSpace(out) != "{}" {
 		t.Errorf("the policy of a new queue: %s", out)
 	}
-	must(t, "", "sqs", "subscribe", "billing", "Shop.Placed", "Shop.Cancelled")
+	must(t, "", "endpoint", "subscribe", "billing", "Shop.Placed", "Shop.Cancelled")
 	must(t, "", "sqs", "policy", "set", "billing", "Shop.Later")
 	policy := must(t, "", "sqs", "policy", "show", "billing")
 	for _, topic := range []string{":Shop-Placed", ":Shop-Cancelled", ":Shop-Later"} {
@@ -76,11 +76,11 @@ func TestAnEndpointIsCreatedSubscribedAndDeletedOnAmazonSQS(t *testing.T) {
 	if policy := must(t, "", "sqs", "policy", "show", "billing"); strings.Contains(policy, "Shop-Placed") || !strings.Contains(policy, `:*"`) {
 		t.Errorf("a wide policy: %s", policy)
 	}
-	must(t, "", "sqs", "endpoint", "delete", "billing", "--instance", "7")
+	must(t, "", "endpoint", "delete", "billing", "--instance", "7")
 	if got := strings.Join(queues(), " "); got != "audit error" {
 		t.Errorf("left: %s", got)
 	}
-	must(t, "", "sqs", "endpoint", "delete", "billing")
+	must(t, "", "endpoint", "delete", "billing")
 }
 
 func TestSQSCommandsWantATransportOfSQS(t *testing.T) {
@@ -88,7 +88,7 @@ func TestSQSCommandsWantATransportOfSQS(t *testing.T) {
 	if code != exitUsage || !strings.Contains(errs, "give one with sqs://") {
 		t.Errorf("exit code %d, %s", code, errs)
 	}
-	if code, _, _ := call(t, "", "sqs", "endpoint", "create", "--transport", "sqs://eu"); code != exitUsage {
+	if code, _, _ := call(t, "", "endpoint", "create", "--transport", "sqs://eu"); code != exitUsage {
 		t.Errorf("no name: exit code %d", code)
 	}
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/testbed"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/torture"
 )
 
@@ -88,7 +89,7 @@ func (a *app) torture(ctx context.Context, o *torturing) error {
 	if err != nil {
 		return err
 	}
-	remove := removeIfNew(t.path)
+	remove := removeIfNew(file(t.Transport))
 	report, err := torture.Run(ctx, o.Options)
 	if !o.Keep && (err != nil || report.OK()) {
 		err = errors.Join(err, remove())
@@ -137,7 +138,8 @@ func (a *app) prepareTorture(o *torturing) (target, error) {
 		return t, err
 	}
 	t.setLease(o.lease)
-	o.Transport, o.Rows, o.Remove = t.Transport, t.rows, t.bench(o.Concurrency).Remove
+	openTransactions(t.Transport, o.Concurrency)
+	o.Transport, o.Table = t.Transport, testbed.TableOf(t.Transport)
 	o.Progress, o.WorkerLog, o.Log = a.err, io.Discard, a.log
 	if o.verbose {
 		o.WorkerLog = a.err
@@ -151,8 +153,8 @@ func (a *app) prepareTorture(o *torturing) (target, error) {
 }
 
 func (t target) setLease(d time.Duration) {
-	if t.lease != nil {
-		*t.lease = d
+	if lease := lease(t.Transport); lease != nil {
+		*lease = d
 	}
 }
 
@@ -172,7 +174,7 @@ func (a *app) workerCommand() *cobra.Command {
 				return err
 			}
 			t.setLease(lease)
-			return torture.Work(cmd.Context(), torture.Process{In: a.in, Out: a.out, Log: a.log}, t.Transport, t.rows)
+			return torture.Work(cmd.Context(), torture.Process{In: a.in, Out: a.out, Log: a.log}, t.Transport, testbed.TableOf(t.Transport))
 		},
 	}
 	cmd.Flags().DurationVar(&lease, "lease", 0, "how long the messages of a killed worker wait")

@@ -4,16 +4,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/url"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
-	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/bench"
-	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/torture"
+	"github.com/Azure/azure-sdk-for-go/sdk/azidentity"
+
 	"github.com/holdfast-go/holdfast/transport"
+	"github.com/holdfast-go/holdfast/transport/asb"
 	"github.com/holdfast-go/holdfast/transport/inmemory"
 	"github.com/holdfast-go/holdfast/transport/postgres"
+	"github.com/holdfast-go/holdfast/transport/rabbitmq"
 	"github.com/holdfast-go/holdfast/transport/sqlite"
 	"github.com/holdfast-go/holdfast/transport/sqlserver"
 	"github.com/holdfast-go/holdfast/transport/sqs"
@@ -37,33 +39,47 @@ const transportHelp = `
   sqlserver://user:pw@host?database=db   SQL Server (not tried against one yet); &schema=name instead of dbo
 `
 
+// driver is a transport that URLs name by their scheme.
+type driver struct {
+	name  string // for people
+	parse func(rawURL string) (transport.Transport, error)
+	// listsNot says that the broker cannot list its queues.
+	listsNot bool
+	// maxName is the most bytes of a queue's name; 0 is no bound.
+	maxName int
+	// delays creates the parts of delays that Install takes for granted once one of them exists. May be nil.
+	delays func(context.Context, transport.Conn) error
+}
+
+// drivers are the transports by scheme.
+var drivers = map[string]driver{
+	"sqlite":      {name: "SQLite", parse: as(sqlite.ParseURL)},
+	"memory":      {name: "memory", parse: as(parseMemory)},
+	"amqp":        rabbitDriver,
+	"amqps":       rabbitDriver,
+	"postgres":    {name: "PostgreSQL", parse: as(postgres.ParseURL)},
+	"postgresql":  {name: "PostgreSQL", parse: as(postgres.ParseURL)},
+	"sqlserver":   {name: "SQL Server", parse: as(sqlserver.ParseURL)},
+	"sqs":         {name: "Amazon SQS", parse: as(sqs.ParseURL)},
+	"sb":          {name: "Azure Service Bus", parse: as(parseServiceBus)},
+	"endpoint=sb": {name: "Azure Service Bus", parse: as(parseConnectionString)}, // as the portal shows it
+}
+
+var rabbitDriver = driver{
+	name: "RabbitMQ", parse: as(parseRabbitMQ), listsNot: true, delays: rabbitmq.InstallDelays,
+	maxName: 255 - len("to.queue.") - 2*28, // AMQP's bound, less the part that delays put before it
+}
+
+// as returns parse for the table.
+func as[T transport.Transport](parse func(rawURL string) (T, error)) func(rawURL string) (transport.Transport, error) {
+	return func(rawURL string) (transport.Transport, error) { return parse(rawURL) }
+}
+
 // target is a transport that was named by its URL.
 type target struct {
 	transport.Transport
+	driver
 	scheme string // such as "sqlite"
-	broker string // its name for people
-	path   string // of the file, sqlite only
-	lists  bool   // it can list its queues
-
-	// bench is what a benchmark of that concurrency needs of the broker.
-	bench func(concurrency int) bench.Broker
-
-	lease *time.Duration // of Transport; nil where it has none
-	rows  torture.Rows   // nil where handlers cannot write in the transaction of a message
-}
-
-// schemes are the transports by the scheme of their URL.
-var schemes = map[string]func(rawURL string) (target, error){
-	"sqlite":      sqliteTarget,
-	"memory":      memoryTarget,
-	"amqp":        rabbitTarget,
-	"amqps":       rabbitTarget,
-	"postgres":    postgresTarget,
-	"postgresql":  postgresTarget,
-	"sqlserver":   mssqlTarget,
-	"sqs":         sqsTarget,
-	"sb":          asbTarget,
-	"endpoint=sb": connectionString, // of Azure Service Bus, as the portal shows it
 }
 
 // transportURL is what --transport or the environment say.
@@ -74,158 +90,135 @@ func (a *app) transportURL() string {
 	return os.Getenv(transportVar)
 }
 
-// target is the transport that the user named.
+// target returns the transport that the user named.
 func (a *app) target() (target, error) {
+	if a.parsed != nil {
+		return *a.parsed, nil
+	}
 	raw := a.transportURL()
 	if raw == "" {
 		return target{}, usagef("no transport: use --transport or set %s; it is one of:\n%s", transportVar, transportHelp)
 	}
-	return parseTransport(raw)
+	t, err := parseTransport(raw)
+	if err == nil {
+		a.parsed = &t
+	}
+	return t, err
 }
 
-// connect opens the transport for a command that looks at a broker from outside.
-func (a *app) connect(ctx context.Context) (transport.Conn, error) {
-	return a.connectAs(ctx, programName)
-}
-
-// connectAs is connect for one that creates queues: some drivers create them for the endpoint of that name.
-func (a *app) connectAs(ctx context.Context, endpoint string) (transport.Conn, error) {
+// with opens the transport and calls f with the connection, which has to be a T: else the error says that the transport
+// cannot do that. A driver that creates queues creates them for the endpoint of that name.
+func with[T any](ctx context.Context, a *app, endpoint, that string, f func(T) error) (err error) {
 	t, err := a.target()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if t.scheme == "memory" {
-		return nil, usagef("memory: lives in one process only: use it with demo and bench")
+		return usagef("memory: lives in one process only: use it with demo and bench")
 	}
-	return a.open(ctx, t, endpoint)
-}
-
-func (a *app) open(ctx context.Context, t target, endpoint string) (transport.Conn, error) {
 	env := transport.Env{Logger: a.log, Endpoint: endpoint, Instance: fmt.Sprintf("%s-%d", machineName(), os.Getpid())}
 	conn, err := t.Open(ctx, env)
 	if err != nil {
-		return nil, fmt.Errorf("connect: %w", err)
+		return fmt.Errorf("connect: %w", err)
 	}
-	return conn, nil
+	defer func() { err = errors.Join(err, conn.Close()) }()
+	able, ok := conn.(T)
+	if !ok {
+		return fmt.Errorf("the transport cannot %s", that)
+	}
+	return f(able)
 }
 
-// parseTransport finds the transport of a URL. Its errors show no password.
+// only refuses transports of other schemes, for the commands of one broker.
+func (a *app) only(command string, schemes ...string) error {
+	t, err := a.target()
+	if err == nil && !slices.Contains(schemes, t.scheme) {
+		err = usagef("%s: the transport is %s: give one with %s://", command, t.name, strings.Join(schemes, ":// or "))
+	}
+	return err
+}
+
+// parseTransport returns the transport of a URL. Its errors show no password.
 func parseTransport(raw string) (target, error) {
-	scheme, _, ok := strings.Cut(raw, ":")
-	parse := schemes[strings.ToLower(scheme)]
-	if !ok || parse == nil {
+	scheme, _, _ := strings.Cut(raw, ":")
+	scheme = strings.ToLower(scheme)
+	d, ok := drivers[scheme]
+	if !ok || scheme == raw {
 		return target{}, usagef("transport %q: unknown scheme; it is one of:\n%s", redact(raw, raw), transportHelp)
 	}
-	t, err := parse(raw)
+	t, err := d.parse(raw)
 	if err != nil {
-		return target{}, usagef("transport %q: %w", redact(raw, raw), err)
+		return target{}, usagef("transport %s: %w", scheme, err)
 	}
-	t.scheme = strings.ToLower(scheme)
-	return t, nil
+	return target{t, d, scheme}, nil
 }
 
-func memoryTarget(raw string) (target, error) {
+// lease returns where a transport has its lease; nil for one without.
+func lease(t transport.Transport) *time.Duration {
+	switch t := t.(type) {
+	case *sqlite.Transport:
+		return &t.Lease
+	case *postgres.Transport:
+		return &t.Lease
+	case *sqlserver.Transport:
+		return &t.Lease
+	case *sqs.Transport:
+		return &t.Lease
+	case *asb.Transport:
+		return &t.LockDuration
+	}
+	return nil
+}
+
+// openTransactions lets the handlers of that concurrency have a transaction each.
+func openTransactions(t transport.Transport, concurrency int) {
+	switch t := t.(type) {
+	case *postgres.Transport:
+		t.MaxTx = concurrency
+	case *sqlserver.Transport:
+		t.MaxTx = concurrency
+	}
+}
+
+// file returns the path of an SQLite file; "" for other transports.
+func file(t transport.Transport) string {
+	if t, ok := t.(*sqlite.Transport); ok {
+		return t.Path
+	}
+	return ""
+}
+
+func parseMemory(raw string) (*inmemory.Transport, error) {
 	if _, rest, _ := strings.Cut(raw, ":"); rest != "" {
-		return target{}, errors.New("memory: takes nothing after the colon")
+		return nil, errors.New("memory: takes nothing after the colon")
 	}
-	return target{
-		Transport: &inmemory.Transport{}, broker: "memory", lists: true,
-		bench: func(int) bench.Broker { return bench.Memory() },
-	}, nil
+	return &inmemory.Transport{}, nil
 }
 
-func sqliteTarget(raw string) (target, error) {
-	_, path, _ := strings.Cut(raw, ":")
-	path = strings.TrimPrefix(path, "//") // sqlite:///absolute and sqlite://relative are common too
-	if path == "" {
-		return target{}, errors.New("no file, as in sqlite:orders.db")
+// parseServiceBus takes the credential of the environment for a URL without a key: that of a service principal, a
+// workload, a managed identity or the Azure CLI.
+func parseServiceBus(raw string) (*asb.Transport, error) {
+	t, err := asb.ParseURL(raw)
+	if err == nil && t.Namespace != "" {
+		t.Credential, err = azidentity.NewDefaultAzureCredential(nil)
 	}
-	t := &sqlite.Transport{Path: path}
-	return target{
-		Transport: t, broker: "SQLite", path: path, lists: true,
-		bench: func(int) bench.Broker { return bench.SQLite(path) },
-		lease: &t.Lease, rows: torture.SQLiteRows(path),
-	}, nil
+	return t, err
 }
 
-func postgresTarget(raw string) (target, error) {
-	u, err := parseURL(raw)
-	if err != nil {
-		return target{}, err
-	}
-	schema := takeOption(u, "schema")
-	t := &postgres.Transport{URL: u.String(), Schema: schema}
-	return target{
-		Transport: t, broker: "PostgreSQL", lists: true,
-		bench: func(concurrency int) bench.Broker {
-			t.MaxTx = concurrency // each handler has its transaction
-			return bench.Postgres(t.URL, schema)
-		},
-		lease: &t.Lease, rows: torture.PostgresRows(t.URL, schema),
-	}, nil
+func parseConnectionString(raw string) (*asb.Transport, error) {
+	return &asb.Transport{ConnectionString: raw}, nil
 }
 
-func mssqlTarget(raw string) (target, error) {
-	u, err := parseURL(raw)
-	if err != nil {
-		return target{}, err
-	}
-	schema := takeOption(u, "schema")
-	t := &sqlserver.Transport{URL: u.String(), Schema: schema}
-	return target{
-		Transport: t, broker: "SQL Server", lists: true,
-		bench: func(concurrency int) bench.Broker {
-			t.MaxTx = concurrency
-			return bench.MSSQL(t.URL, schema)
-		},
-		lease: &t.Lease,
-	}, nil
+func parseRabbitMQ(raw string) (*rabbitmq.Transport, error) {
+	return &rabbitmq.Transport{URL: raw, ConnectionName: programName}, nil
 }
 
-func sqsTarget(raw string) (target, error) {
-	t, err := sqs.ParseURL(raw)
-	if err != nil {
-		return target{}, err
-	}
-	return target{
-		Transport: t, broker: "Amazon SQS", lists: true,
-		bench: func(int) bench.Broker { return bench.SQS(t) },
-		lease: &t.Lease,
-	}, nil
-}
-
-// parseURL is url.Parse without the URL in its error, which may hold a password.
-func parseURL(raw string) (*url.URL, error) {
-	u, err := url.Parse(raw)
-	if err != nil {
-		return nil, errors.New("not a valid URL (special characters in user and password are to be percent-encoded)")
-	}
-	if u.Host == "" {
-		return nil, errors.New("no host")
-	}
-	return u, nil
-}
-
-// takeOption removes an option from the query of u and returns its value.
-func takeOption(u *url.URL, name string) string {
-	q := u.Query()
-	value := q.Get(name)
-	q.Del(name)
-	u.RawQuery = q.Encode()
-	return value
-}
-
-// createQueues creates queues that are missing.
-func createQueues(ctx context.Context, conn transport.Conn, names ...string) error {
-	installer, ok := conn.(transport.Installer)
-	if !ok {
-		return errors.New("the transport cannot create queues")
-	}
-	var plan transport.Plan
+// queuePlan is the plan of queues without more.
+func queuePlan(names ...string) (plan transport.Plan) {
 	for _, name := range names {
 		plan.Queues = append(plan.Queues, transport.Queue{Name: name})
 	}
-	return installer.Install(ctx, plan)
+	return plan
 }
 
 func machineName() string {

@@ -10,6 +10,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/testbed"
 	"github.com/holdfast-go/holdfast/transport"
 )
 
@@ -31,7 +32,6 @@ const (
 // Options say what to measure.
 type Options struct {
 	Transport transport.Transport
-	Broker    Broker
 	Work      Work
 	Messages  int
 	// Size is that of a body in bytes, and Headers the number of headers that every
@@ -71,6 +71,9 @@ type Result struct {
 	BusinessRowWrites int64   `json:"business_row_writes,omitempty"`
 }
 
+// businessRows is how many rows the handlers of the work atomic share.
+const businessRows = 1000
+
 // stallTime is how long nothing may happen before a run is given up.
 const stallTime = time.Minute
 
@@ -80,7 +83,7 @@ type bench struct {
 	in, out, errors string // queues
 	prefix          string
 	body            []byte
-	table           businessTable // of the work atomic only
+	table           testbed.Table // of the work atomic only
 	conn            transport.Conn
 	timeline        *timeline
 	meter           *meter
@@ -124,9 +127,8 @@ func newBench(opts Options) (*bench, error) {
 		body: body, timeline: newTimeline(opts.Messages), meter: &meter{},
 	}
 	if opts.Work == Atomic {
-		var ok bool
-		if b.table, ok = opts.Broker.(businessTable); !ok {
-			return nil, ErrNoTransactions
+		if b.table = testbed.TableOf(opts.Transport); b.table == nil {
+			return nil, testbed.ErrNoTransactions
 		}
 	}
 	return b, nil
@@ -135,8 +137,8 @@ func newBench(opts Options) (*bench, error) {
 // prepare makes the queues and what the work needs.
 func (b *bench) prepare(ctx context.Context) error {
 	if b.table != nil {
-		if err := b.table.prepareRows(ctx, b.prefix); err != nil {
-			return fmt.Errorf("prepare the business rows: %w", err)
+		if err := b.table.Create(ctx, b.prefix, businessRows); err != nil {
+			return fmt.Errorf("create the business rows: %w", err)
 		}
 	}
 	installer, ok := b.conn.(transport.Installer)
@@ -154,11 +156,14 @@ func (b *bench) prepare(ctx context.Context) error {
 }
 
 func (b *bench) cleanUp(ctx context.Context) error {
-	const patience = 30 * time.Second
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
 	defer cancel()
-	if err := b.Broker.Remove(ctx, b.prefix, []string{b.in, b.out, b.errors}); err != nil {
-		return fmt.Errorf("remove the queues %s-*: %w", b.prefix, err)
+	err := testbed.Remove(ctx, b.conn, b.in, b.out, b.errors)
+	if b.table != nil {
+		err = errors.Join(err, b.table.Drop(ctx, b.prefix))
+	}
+	if err != nil {
+		return fmt.Errorf("remove %s*: %w", b.prefix, err)
 	}
 	return nil
 }
@@ -186,12 +191,15 @@ func (b *bench) result(ctx context.Context) (*Result, error) {
 // is no result.
 func (b *bench) check(ctx context.Context, r *Result) error {
 	if b.table != nil {
-		rows, err := b.table.rowWrites(ctx, b.prefix)
+		counts, err := b.table.Counts(ctx, b.prefix)
 		if err != nil {
 			return fmt.Errorf("read the business rows: %w", err)
 		}
-		if r.BusinessRowWrites = rows; rows != int64(b.Messages) {
-			return fmt.Errorf("the business rows were written to %d times for %d messages", rows, b.Messages)
+		for _, n := range counts {
+			r.BusinessRowWrites += int64(n)
+		}
+		if r.BusinessRowWrites != int64(b.Messages) {
+			return fmt.Errorf("the business rows were written to %d times for %d messages", r.BusinessRowWrites, b.Messages)
 		}
 	}
 	inspector, ok := b.conn.(transport.Inspector)

@@ -58,7 +58,7 @@ func TestTimelineCountsEachMessageOnce(t *testing.T) {
 func TestHeadersAreThoseOfAnEndpointUnlessMoreAreAskedFor(t *testing.T) {
 	for work, want := range map[Work]int{Loop: headersInside, Receive: headersInside, Send: headersOutside} {
 		opts := Options{
-			Transport: &inmemory.Transport{}, Broker: Memory(), Work: work, Messages: 10,
+			Transport: &inmemory.Transport{}, Work: work, Messages: 10,
 			Size: 200, Concurrency: 2, Log: slog.New(slog.DiscardHandler),
 		}
 		r, err := Run(t.Context(), opts)
@@ -77,7 +77,7 @@ func TestInterruptedRunRemovesItsQueues(t *testing.T) {
 	defer cancel()
 	file := &sqlite.Transport{Path: path}
 	_, err := Run(ctx, Options{
-		Transport: file, Broker: SQLite(path), Work: Atomic, Messages: 1000, Rate: 1,
+		Transport: file, Work: Atomic, Messages: 1000, Rate: 1,
 		Size: 200, Concurrency: 2, Log: slog.New(slog.DiscardHandler),
 	})
 	if !errors.Is(err, context.DeadlineExceeded) {

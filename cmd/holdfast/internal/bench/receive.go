@@ -45,7 +45,7 @@ func (b *bench) handler() func(context.Context, *endpoint.Session, *order) error
 		return func(ctx context.Context, s *endpoint.Session, o *order) error { return s.Send(ctx, o, opts...) }
 	case Atomic:
 		return func(ctx context.Context, s *endpoint.Session, o *order) error {
-			if err := b.table.writeRow(ctx, s, b.prefix, b.timeline.index(s.MessageID())%businessRows); err != nil {
+			if err := b.table.Add(ctx, s, b.prefix, b.timeline.index(s.MessageID())%businessRows); err != nil {
 				return err
 			}
 			return s.Send(ctx, o, opts...)

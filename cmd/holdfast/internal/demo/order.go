@@ -3,7 +3,6 @@ package demo
 import (
 	"bytes"
 	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -116,7 +115,7 @@ func ReadInput(name string, limit int) (*Input, error) {
 	if len(in.Lines) == 0 {
 		return nil, fmt.Errorf("read the orders: %s has no lines", name)
 	}
-	in.Hash = hex.EncodeToString(hash.Sum(nil)[:8])
+	in.Hash = fmt.Sprintf("%x", hash.Sum(nil)[:8])
 	return in, nil
 }
 

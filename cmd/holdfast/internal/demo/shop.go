@@ -59,28 +59,25 @@ const (
 	failsAlways            // the order goes to the error queue
 )
 
-// failures are the error of each endpoint and the orders of a thousand that fail, by outcome.
+// failures are the error of each endpoint, and of a thousand orders those that fail once, for a while or better, always or
+// better.
 var failures = map[string]struct {
-	why                 string
-	once, while, always uint32
+	why    string
+	shares [3]uint32
 }{
-	sales:    {"stock service: connection reset", 30, 0, 0},
-	billing:  {"payment provider: timed out", 60, 25, 10},
-	shipping: {"carrier: no label printed", 40, 30, 8},
+	sales:    {"stock service: connection reset", [3]uint32{30, 30, 30}},
+	billing:  {"payment provider: timed out", [3]uint32{60, 85, 95}},
+	shipping: {"carrier: no label printed", [3]uint32{40, 70, 78}},
 }
 
 // outcomeOf follows from the id of the order alone: it is the same in every run and in the proof.
 func outcomeOf(endpoint, orderID string) outcome {
 	h := fnv.New32a()
 	fmt.Fprintf(h, "%s/%s", endpoint, orderID)
-	dice, f := h.Sum32()%1000, failures[endpoint]
-	switch {
-	case dice < f.once:
-		return failsOnce
-	case dice < f.once+f.while:
-		return failsForAWhile
-	case dice < f.once+f.while+f.always:
-		return failsAlways
+	for i, share := range failures[endpoint].shares {
+		if h.Sum32()%1000 < share {
+			return failsOnce + outcome(i)
+		}
 	}
 	return succeeds
 }
@@ -94,11 +91,11 @@ func failure(endpoint, orderID string, attempt, delayed int) error {
 	return nil
 }
 
-// config returns the configuration that the endpoints share.
-func (d *demo) config(name string) endpoint.Config {
+// config returns the configuration of an endpoint with a handler.
+func (d *demo) config(name string, handler endpoint.Handler) endpoint.Config {
 	cfg := endpoint.Config{
 		Name: name, Transport: d.transport, Concurrency: 4, Recoverability: retries, Install: true,
-		StopTimeout: 5 * time.Second, Logger: d.Log.With("endpoint", name),
+		StopTimeout: 5 * time.Second, Logger: d.Log.With("endpoint", name), Handlers: []endpoint.Handler{handler},
 		Messages: []endpoint.Message{
 			endpoint.Command[Order](placeOrderType),
 			endpoint.Event[OrderPlaced](orderPlacedType),
@@ -113,8 +110,7 @@ func (d *demo) config(name string) endpoint.Config {
 
 // sales publishes the orders that are valid.
 func (d *demo) sales() endpoint.Config {
-	cfg := d.config(sales)
-	cfg.Handlers = []endpoint.Handler{endpoint.Handle(func(ctx context.Context, s *endpoint.Session, o *Order) error {
+	return d.config(sales, endpoint.Handle(func(ctx context.Context, s *endpoint.Session, o *Order) error {
 		if err := o.validate(); err != nil {
 			return recoverability.Unrecoverable(err)
 		}
@@ -124,17 +120,14 @@ func (d *demo) sales() endpoint.Config {
 		}
 		return s.Publish(ctx, placed,
 			endpoint.MessageID(s.MessageID()+"-placed"), endpoint.Header(lineHeader, s.Header(lineHeader)))
-	})}
-	return cfg
+	}))
 }
 
 // subscriber is billing or shipping.
 func (d *demo) subscriber(name string) endpoint.Config {
-	cfg := d.config(name)
-	cfg.Handlers = []endpoint.Handler{endpoint.Handle(func(ctx context.Context, s *endpoint.Session, o *OrderPlaced) error {
+	return d.config(name, endpoint.Handle(func(ctx context.Context, s *endpoint.Session, o *OrderPlaced) error {
 		return d.work(ctx, s, name, *o)
-	})}
-	return cfg
+	}))
 }
 
 // work takes its time, fails as the order's outcome says, and records a success.
@@ -155,20 +148,14 @@ func (d *demo) work(ctx context.Context, s *endpoint.Session, name string, o Ord
 
 // recordFailure returns a behavior that records a message which is delayed or moved to the error queue.
 func (d *demo) recordFailure(name string) pipeline.Behavior[*pipeline.Recover] {
-	outcomeOf := func(action recoverability.Action) string {
-		switch action.(type) {
-		case recoverability.Delay:
-			return delayed
-		case recoverability.MoveToError:
-			return failed
-		}
-		return "" // the message stays in its queue
-	}
 	return func(next pipeline.Func[*pipeline.Recover]) pipeline.Func[*pipeline.Recover] {
 		return func(ctx context.Context, r *pipeline.Recover) error {
-			s, _ := r.Sender().(*endpoint.Session)
-			outcome := outcomeOf(r.Action)
-			if outcome == "" {
+			outcome := failed
+			switch r.Action.(type) {
+			case recoverability.Delay:
+				outcome = delayed
+			case recoverability.MoveToError:
+			default: // the message stays in its queue
 				return next(ctx, r)
 			}
 			var o OrderPlaced // zero at sales
@@ -177,7 +164,7 @@ func (d *demo) recordFailure(name string) pipeline.Behavior[*pipeline.Recover] {
 			}
 			line, _ := strconv.Atoi(r.Headers.Get(lineHeader)) // 0 for a foreign message
 			e := entry{line, name, outcome, r.Failure.Attempt - 1, o.Currency, o.Amount, oneLine(r.Failure.Err)}
-			if err := d.ledger.record(ctx, s, e); err != nil {
+			if err := d.ledger.record(ctx, r.Sender().(*endpoint.Session), e); err != nil { //nolint:errcheck // always one
 				return err
 			}
 			return next(ctx, r)

@@ -7,7 +7,7 @@ import (
 	"sync"
 )
 
-// death is a way in which a poison message ends its process.
+// death is the way in which a poison message ends its process.
 type death string
 
 const (
@@ -26,8 +26,7 @@ const (
 	maxStack = 32 << 20
 )
 
-// die ends the process: nothing can be recovered from these. It returns only where the system
-// refused to kill.
+// die ends the process in a way that cannot be recovered from. It returns only when the system refused to kill.
 func die(way death) error {
 	switch way {
 	case byExit:
@@ -44,11 +43,11 @@ func die(way death) error {
 		debug.SetMaxStack(maxStack)
 		_ = overflow(0)
 	case byRuntime:
-		new(sync.Mutex).Unlock() // which the runtime does not forgive
+		new(sync.Mutex).Unlock() // a fatal error
 	case byPanic:
-		go func() { panic("poison") }() //nolint:forbidigo // that is what poison does
+		go func() { panic("poison") }() //nolint:forbidigo // on purpose
 	}
-	select {} // until it has come to that
+	select {} // until the process ends
 }
 
-func overflow(n int) int { return 1 + overflow(n+1) } //nolint:staticcheck // without an end on purpose
+func overflow(n int) int { return 1 + overflow(n+1) } //nolint:staticcheck // endless on purpose

@@ -7,10 +7,11 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/testbed"
 )
 
-// journal is what the processes of one worker write down, one after the other. A line that has
-// been written outlives the process.
+// journal is the file of the processes of one worker. A line that has been written outlives the process.
 type journal struct{ file *os.File }
 
 const (
@@ -26,20 +27,19 @@ func openJournal(folder string, worker int) (*journal, error) {
 	return &journal{file}, nil
 }
 
-// note writes a line in one call, so that goroutines need no lock and a kill leaves no half of it.
+// note writes a line in one call: goroutines need no lock, and a kill leaves no half of it.
 func (j *journal) note(event string, n int) error {
 	_, err := fmt.Fprintf(j.file, "%s %d\n", event, n)
 	return err
 }
 
-// records are how often handlers were started with a message, and how often they were done with it.
+// records are the starts and ends of handlers, by number of the message.
 type records struct{ started, done map[int]int }
 
-// ledger is all that the workers wrote: their journals and, in atomic mode, the rows of their
-// handlers, in whose place the journals then do not count.
+// ledger holds the journals of the workers. In atomic mode their ends of handlers are replaced by the table.
 type ledger struct {
 	folder string
-	rows   Rows // nil outside atomic mode
+	rows   testbed.Table // nil outside atomic mode
 	table  string
 }
 
@@ -48,10 +48,7 @@ func (l *ledger) read(ctx context.Context) (records, error) {
 	if err != nil || l.rows == nil {
 		return r, err
 	}
-	ns, err := l.rows.read(ctx, l.table)
-	for _, n := range ns {
-		r.done[n]++
-	}
+	r.done, err = l.rows.Counts(ctx, l.table)
 	return r, err
 }
 
@@ -68,7 +65,7 @@ func readJournals(folder string) (records, error) {
 		}
 		for line := range strings.Lines(string(text)) {
 			if !strings.HasSuffix(line, "\n") {
-				break // it is being written
+				break // half written
 			}
 			if err := r.add(line); err != nil {
 				return r, fmt.Errorf("%s: %q: %w", name, line, err)

@@ -8,18 +8,17 @@ import (
 	"time"
 )
 
-// Kill is one kill of the plan: of the worker with that number, that long after the kills began.
+// Kill is one kill of the plan: of a worker by number, at a time after the kills began.
 type Kill struct {
 	At     time.Duration `json:"at_ns"`
 	Worker int           `json:"worker"`
 }
 
-// plan is all that chance decides. It follows from the Load alone, so that the workers and who
-// verifies them need not tell each other.
+// plan are the random choices of a run. It follows from the Load alone: each worker makes its own.
 type plan struct {
 	load   Load
 	poison map[int]death // by number of the message
-	fails  map[int]bool  // whose first attempt fails; true where it is to be retried later
+	fails  map[int]bool  // those whose first attempt fails; true for a delayed retry
 }
 
 func newPlan(l Load) *plan {
@@ -38,7 +37,7 @@ func newPlan(l Load) *plan {
 	return p
 }
 
-// kills are those of the plan, one after the other, without an end.
+// kills are the endless sequence of kills of a plan.
 type kills struct {
 	random *rand.Rand
 	load   Load
@@ -49,15 +48,15 @@ func (p *plan) kills() *kills {
 	return &kills{random: rand.New(rand.NewPCG(p.load.Seed, 2)), load: p.load}
 }
 
-// next is the next kill: between half and one and a half of KillEvery after the one before.
+// next returns the next kill: between half and one and a half of KillEvery after the one before.
 func (k *kills) next() Kill {
 	k.at += k.load.KillEvery/2 + time.Duration(k.random.Int64N(int64(k.load.KillEvery)+1))
 	return Kill{At: k.at, Worker: k.random.IntN(k.load.Workers)}
 }
 
-// hash tells plans apart, so that two runs can be known to have had the same.
+// hash identifies a plan.
 func (p *plan) hash() string {
-	const many = 1000 // kills are without an end
+	const many = 1000 // of an endless sequence
 	var first []Kill
 	for k := p.kills(); p.load.KillEvery > 0 && len(first) < many; {
 		first = append(first, k.next())

@@ -13,31 +13,15 @@ import (
 
 func (a *assignment) quarantine() string { return a.Name + ".quarantine" }
 
-// workQueues are those that are empty when all is done.
+// workQueues are those that are empty in the end.
 func (r *run) workQueues() []string { return []string{r.Name, r.quarantine()} }
 
-// allQueues are those that the run has made, with those that the driver has beside an endpoint's. On an error those of the
-// driver's that it could not look for are left out.
-func (r *run) allQueues(ctx context.Context) ([]string, error) {
-	queues := append(r.workQueues(), r.errorQueue())
-	own, ok := r.conn.(transport.Satellites)
-	if !ok {
-		return queues, nil
-	}
-	found, err := own.Satellites(ctx)
-	for _, s := range found {
-		queues = append(queues, s.Queue)
-	}
-	return queues, err
-}
-
-// inspect counts the messages that are not dealt with, and says for how long the queues must
-// have been empty to be believed: where the broker does not count all, until what is hidden
-// has shown.
+// inspect returns the number of messages in the work queues, and how long it has to be 0 for the run to end: a broker
+// that does not count leased or delayed messages has to show them first.
 func (r *run) inspect(ctx context.Context) (left int64, quiet time.Duration, err error) {
 	quiet = time.Second
 	for _, name := range r.workQueues() {
-		stats, err := r.conn.(transport.Inspector).Inspect(ctx, name) //nolint:errcheck // prepare has looked
+		stats, err := r.conn.(transport.Inspector).Inspect(ctx, name) //nolint:errcheck // check has found it
 		if errors.Is(err, transport.ErrNoQueue) && name != r.Name {
 			continue
 		}
@@ -57,16 +41,15 @@ func (r *run) inspect(ctx context.Context) (left int64, quiet time.Duration, err
 
 // parkedMessage is one in the error queue.
 type parkedMessage struct {
-	n         int // 0 when it is none of ours
+	n         int // 0 for a foreign message
 	id, class string
 }
 
-// parked reads the error queue, and leaves it as it is.
+// parked returns the messages of the error queue, and leaves them there.
 func (r *run) parked(ctx context.Context) (found []parkedMessage, err error) {
-	const enough = time.Minute
-	ctx, cancel := context.WithTimeout(ctx, enough)
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	stats, err := r.conn.(transport.Inspector).Inspect(ctx, r.errorQueue()) //nolint:errcheck // prepare has looked
+	stats, err := r.conn.(transport.Inspector).Inspect(ctx, r.errorQueue()) //nolint:errcheck // check has found it
 	if err != nil {
 		return nil, err
 	}
@@ -105,6 +88,6 @@ func (r *run) parked(ctx context.Context) (found []parkedMessage, err error) {
 
 func parkedFrom(m *transport.Message) parkedMessage {
 	var job Job
-	_ = json.Unmarshal(m.Body, &job) // one that cannot be read is none of ours
+	_ = json.Unmarshal(m.Body, &job) // zero for a foreign message
 	return parkedMessage{n: job.N, id: m.ID, class: m.Headers.Get(header.HoldfastFaultClass)}
 }

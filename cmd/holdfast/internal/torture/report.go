@@ -8,31 +8,31 @@ import (
 	"github.com/holdfast-go/holdfast/recoverability"
 )
 
-// Report is what came out.
+// Report is the result of a run.
 type Report struct {
 	Sent      int `json:"sent"`
-	Processed int `json:"processed"` // distinct messages whose handler was done
+	Processed int `json:"processed"` // distinct messages whose handler returned nil
 	// Lost messages are neither processed nor in the error queue, nor anywhere else.
 	Lost            int `json:"lost"`
 	HandledTwice    int `json:"handled_twice"` // or more often
 	PoisonParked    int `json:"poison_parked"`
 	InnocentsParked int `json:"innocents_parked"`
-	// MaxAttempts is how often a handler was started at most with one message.
+	// MaxAttempts is the most starts of a handler with one message.
 	MaxAttempts int     `json:"max_attempts"`
 	Restarts    int     `json:"restarts"`
 	Seconds     float64 `json:"seconds"`
 
 	Kills int `json:"kills"`
-	// Unfinished is how many messages the queues still held when the time was up.
+	// Unfinished is the number of messages in the queues when the time was up.
 	Unfinished int64  `json:"unfinished"`
 	Seed       uint64 `json:"seed"`
 	// Plan is the same for runs with the same plan of kills, poison and failures.
 	Plan string `json:"plan"`
-	// Broken are the invariants that did not hold. Empty when all is well.
+	// Broken are the invariants that did not hold.
 	Broken []Breach `json:"broken"`
 	// KillList are the kills that hit a running worker.
 	KillList []Kill `json:"kill_list,omitempty"`
-	// Attempts is how many messages had that many starts of a handler.
+	// Attempts are the numbers of messages by starts of a handler.
 	Attempts map[int]int `json:"attempts"`
 }
 
@@ -42,13 +42,15 @@ type Breach struct {
 	Messages  []string `json:"messages"` // their ids; perhaps none when not finished
 }
 
-// OK tells whether all invariants held.
+// OK reports whether all invariants held.
 func (r *Report) OK() bool { return r != nil && len(r.Broken) == 0 }
 
-// verify holds what was sent against what was written down and parked; left is how many messages
-// the queues still hold.
+// verify compares the plan with the ledger and the error queue; left is the number of messages in the queues.
 func verify(p *plan, a *assignment, got records, parked []parkedMessage, left int64) *Report {
-	r := &Report{Sent: a.Messages, Processed: len(got.done), Unfinished: left, Seed: a.Seed, Plan: p.hash(), Broken: []Breach{}, Attempts: map[int]int{}}
+	r := &Report{
+		Sent: a.Messages, Processed: len(got.done), Unfinished: left, Seed: a.Seed, Plan: p.hash(),
+		Broken: []Breach{}, Attempts: map[int]int{},
+	}
 	var missing, twice, loose, innocents []string
 	inError, byGuard := map[int]bool{}, map[int]bool{}
 	for _, m := range parked {
@@ -94,7 +96,7 @@ func verify(p *plan, a *assignment, got records, parked []parkedMessage, left in
 	return r
 }
 
-// strangers are numbers in the ledger that nobody sent.
+// strangers are numbers in the ledger that were not sent.
 func (r *Report) strangers(got records, a *assignment) {
 	var ids []string
 	for _, n := range slices.Sorted(maps.Keys(got.done)) {

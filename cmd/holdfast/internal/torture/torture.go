@@ -1,6 +1,5 @@
-// Package torture proves a transport by force: worker processes handle numbered messages while
-// they are killed at random and by messages that kill, and at the end what they wrote down is held
-// against what was sent.
+// Package torture tests a transport by force. Worker processes handle numbered messages while they are killed at random
+// and by poison messages. In the end the ledger of the workers is compared with the messages sent.
 package torture
 
 import (
@@ -15,15 +14,15 @@ import (
 	"strings"
 	"time"
 
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/testbed"
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// Load is what the workers have to bear. All that chance decides follows from its numbers and Seed:
-// the same Load has the same plan.
+// Load is the work of a run. All random choices follow from its numbers and Seed: the same Load has the same plan.
 type Load struct {
-	// Messages is how many are sent, and Poison how many of them kill their worker.
+	// Messages is the number of messages, and Poison the number of those that kill their worker.
 	Messages, Poison int
-	// Workers is the number of processes, and Concurrency that of each one's endpoint.
+	// Workers is the number of processes, and Concurrency that of the endpoint of each.
 	Workers, Concurrency int
 	// Handler is how long a handler works on a message.
 	Handler time.Duration
@@ -36,30 +35,28 @@ type Load struct {
 	Seed   uint64
 }
 
-// Options say what to torture, and how.
+// Options are the transport to test, and how.
 type Options struct {
 	Load
 	Transport transport.Transport
-	// Rows is where handlers write in atomic mode. Nil where the transport has no such mode.
-	Rows Rows
-	// Remove removes queues, and a table of that name if there is one.
-	Remove func(ctx context.Context, table string, queues []string) error
-	// Worker makes the command of a worker process: a program that calls [Work].
+	// Table is where handlers write in atomic mode. Nil for a transport without that mode.
+	Table testbed.Table
+	// Worker returns the command of a worker process: a program that calls [Work].
 	Worker func(ctx context.Context) *exec.Cmd
 	// Timeout bounds how long the workers may take for all messages.
 	Timeout time.Duration
 	// Keep leaves queues and ledger behind even when all is well.
 	Keep bool
-	// Progress takes lines for people, and WorkerLog what the workers write to their standard error,
-	// stack traces of their deaths included; several write at once.
+	// Progress receives lines for people, and WorkerLog the standard error of the workers, stack traces of their deaths
+	// included. Several goroutines write to WorkerLog at once.
 	Progress, WorkerLog io.Writer
 	Log                 *slog.Logger
 }
 
-// ErrNotOffered is returned for atomic mode on a transport that has none.
+// ErrNotOffered is returned for atomic mode on a transport without it.
 var ErrNotOffered = errors.New("the transport has no transactions that handlers can write in: use receiveonly")
 
-// Check reports what makes no sense.
+// Check returns an error for numbers out of range.
 func (l Load) Check() error {
 	switch {
 	case l.Messages < 1 || l.Workers < 1 || l.Concurrency < 1:
@@ -77,17 +74,17 @@ func (l Load) Check() error {
 // run is one call of Run.
 type run struct {
 	assignment
-	opts   Options
-	plan   *plan
-	conn   transport.Conn
-	ledger *ledger
-	fleet  *fleet
-	start  time.Time
-	killed []Kill // that hit a running worker
+	opts    Options
+	plan    *plan
+	conn    transport.Conn
+	ledger  *ledger
+	workers *workers
+	start   time.Time
+	killed  []Kill // that hit a running worker
 }
 
-// Run tortures the transport. The report says what broke; an error is why there is none. Queues
-// and ledger have names of their own, and stay when something broke.
+// Run tests the transport. The report has the invariants that did not hold; an error means that there is no report.
+// Queues and ledger have names of their own. They are kept when an invariant did not hold.
 func Run(ctx context.Context, opts Options) (report *Report, err error) {
 	if err := opts.Check(); err != nil {
 		return nil, err
@@ -110,18 +107,18 @@ func Run(ctx context.Context, opts Options) (report *Report, err error) {
 	return r.prove(ctx)
 }
 
-// check finds what the transport lacks.
+// check returns an error for a capability that the transport lacks.
 func (r *run) check() error {
 	if _, ok := r.conn.(transport.Inspector); !ok {
-		return errors.New("the transport cannot look at its queues")
+		return errors.New("the transport cannot count the messages of its queues")
 	}
-	if r.Atomic && (r.opts.Rows == nil || !r.conn.Limits().Atomic) {
+	if r.Atomic && (r.opts.Table == nil || !r.conn.Limits().Atomic) {
 		return ErrNotOffered
 	}
 	return nil
 }
 
-// prepare makes queues and ledger.
+// prepare creates queues and ledger.
 func (r *run) prepare(ctx context.Context) (err error) {
 	if r.Folder, err = os.MkdirTemp("", r.Name+"-"); err != nil {
 		return err
@@ -134,15 +131,15 @@ func (r *run) prepare(ctx context.Context) (err error) {
 	if err := e.Install(ctx); err != nil || !r.Atomic {
 		return err
 	}
-	r.ledger.rows, r.ledger.table = r.opts.Rows, r.table()
-	return r.ledger.rows.create(ctx, r.table())
+	r.ledger.rows, r.ledger.table = r.opts.Table, r.table()
+	return r.ledger.rows.Create(ctx, r.table(), r.Messages+1)
 }
 
-// prove has the workers go through it, and verifies what came out.
+// prove runs the workers and returns the report.
 func (r *run) prove(ctx context.Context) (*Report, error) {
 	r.progress("%d messages to the queue %s, %d of them poison; %d workers; seed %d, plan %s",
 		r.Messages, r.Name, r.Poison, r.Workers, r.Seed, r.plan.hash())
-	left, err := r.siege(ctx)
+	left, err := r.work(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -156,26 +153,28 @@ func (r *run) prove(ctx context.Context) (*Report, error) {
 		return nil, fmt.Errorf("read the error queue: %w", err)
 	}
 	report := verify(r.plan, &r.assignment, records, parked, left)
-	report.Restarts, report.Seconds = r.fleet.restarts(), seconds
+	report.Restarts, report.Seconds = r.workers.restarts(), seconds
 	report.Kills, report.KillList = len(r.killed), r.killed
 	if report.Kills == 0 && r.KillEvery > 0 {
-		r.progress("all was done before the first kill, which proves little: use more messages, or a longer handler")
+		r.progress("all messages were processed before the first kill, which proves little: use more messages, or a longer handler")
 	}
 	return report, nil
 }
 
-// cleanUp removes what the run made, unless somebody may want to look at it.
+// cleanUp removes queues and ledger, unless an invariant did not hold.
 func (r *run) cleanUp(ctx context.Context, report *Report, failed error) error {
 	interrupted := ctx.Err() != nil
-	const enough = 10 * time.Second
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), enough)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 	defer cancel()
-	queues, err := r.allQueues(ctx)
+	queues := append(r.workQueues(), r.errorQueue())
 	if r.opts.Keep || !interrupted && failed == nil && !report.OK() {
-		r.progress("left to be looked at: the queues %s, and the ledger in %s", strings.Join(queues, ", "), r.Folder)
-		return err
+		r.progress("kept for inspection: the queues %s, and the ledger in %s", strings.Join(queues, ", "), r.Folder)
+		return nil
 	}
-	err = errors.Join(err, os.RemoveAll(r.Folder), r.opts.Remove(ctx, r.table(), queues))
+	err := errors.Join(os.RemoveAll(r.Folder), testbed.Remove(ctx, r.conn, queues...))
+	if r.opts.Table != nil {
+		err = errors.Join(err, r.opts.Table.Drop(ctx, r.table()))
+	}
 	if err != nil {
 		return fmt.Errorf("clean up: %w", err)
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/sqlitefile"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/testbed"
 	"github.com/holdfast-go/holdfast/transport"
 	"github.com/holdfast-go/holdfast/transport/inmemory"
 	"github.com/holdfast-go/holdfast/transport/sqlite"
@@ -56,7 +57,7 @@ func work(kind string) error {
 		t = &faulty{t, f}
 	}
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))
-	return Work(context.Background(), Process{In: os.Stdin, Out: os.Stdout, Log: log}, t, SQLiteRows(path))
+	return Work(context.Background(), Process{In: os.Stdin, Out: os.Stdout, Log: log}, t, testbed.TableOf(file(path)))
 }
 
 func file(path string) *sqlite.Transport {
@@ -67,7 +68,6 @@ func file(path string) *sqlite.Transport {
 type bed struct {
 	Options
 	path     string
-	removed  []string
 	progress bytes.Buffer
 	log      bytes.Buffer
 
@@ -81,12 +81,8 @@ func prepare(t *testing.T, kind string) *bed {
 	t.Setenv("TMPDIR", t.TempDir()) // for the ledger
 	b.Options = Options{
 		Load:      Load{Messages: 60, Workers: 2, Concurrency: 4, Handler: time.Millisecond, Failures: 0.1, Seed: 1},
-		Transport: file(b.path), Rows: SQLiteRows(b.path), Timeout: time.Minute,
+		Transport: file(b.path), Table: testbed.TableOf(file(b.path)), Timeout: time.Minute,
 		Progress: &b.progress, WorkerLog: io.Discard, Log: slog.New(slog.NewTextHandler(&b.log, nil)),
-		Remove: func(_ context.Context, _ string, queues []string) error {
-			b.removed = queues
-			return nil
-		},
 		Worker: func(ctx context.Context) *exec.Cmd {
 			cmd := exec.CommandContext(ctx, os.Args[0])
 			cmd.Env = append(os.Environ(), kindVariable+"="+kind, pathVariable+"="+b.path)
@@ -97,6 +93,21 @@ func prepare(t *testing.T, kind string) *bed {
 		},
 	}
 	return b
+}
+
+// queues returns the queues of the file.
+func (b *bed) queues(t *testing.T) []transport.QueueStats {
+	t.Helper()
+	conn, err := file(b.path).Open(t.Context(), transport.Env{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	queues, err := conn.(transport.Inspector).Inspect(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return queues
 }
 
 func TestASoundTransportStandsKills(t *testing.T) {
@@ -111,8 +122,8 @@ func TestASoundTransportStandsKills(t *testing.T) {
 		if !r.OK() || r.Sent != 300 || r.Processed != 300 || r.Kills == 0 || r.Restarts == 0 || r.MaxAttempts < 2 {
 			t.Errorf("atomic %v: %+v", atomic, r)
 		}
-		if len(b.removed) != 3 || !strings.HasPrefix(b.removed[0], "torture-") {
-			t.Errorf("removed the queues %q", b.removed)
+		if left := b.queues(t); len(left) > 0 {
+			t.Errorf("left the queues %v", left)
 		}
 		if left, err := filepath.Glob(filepath.Join(os.TempDir(), "*")); err != nil || len(left) > 0 {
 			t.Errorf("left behind: %q, %v", left, err)
@@ -141,8 +152,8 @@ func TestAFaultOfTheTransportIsFound(t *testing.T) {
 			len(r.Broken[0].Messages) != 1 || !strings.HasSuffix(r.Broken[0].Messages[0], "-7") {
 			t.Errorf("%s: broken: %v\n%s", test.kind, r.Broken, &b.progress)
 		}
-		if b.removed != nil || !strings.Contains(b.progress.String(), "left to be looked at: the queues torture-") {
-			t.Errorf("%s: removed %q, and said %s", test.kind, b.removed, &b.progress)
+		if left := b.queues(t); len(left) != 3 || !strings.Contains(b.progress.String(), "kept for inspection: the queues torture-") {
+			t.Errorf("%s: left %v, and said %s", test.kind, left, &b.progress)
 		}
 	}
 }
@@ -164,8 +175,8 @@ func TestKeepLeavesAllBehind(t *testing.T) {
 	if _, err := Run(t.Context(), b.Options); err != nil {
 		t.Fatal(err)
 	}
-	if b.removed != nil || !strings.Contains(b.progress.String(), "left to be looked at") {
-		t.Errorf("removed %q, and said %s", b.removed, &b.progress)
+	if left := b.queues(t); len(left) != 3 || !strings.Contains(b.progress.String(), "kept for inspection") {
+		t.Errorf("left %v, and said %s", left, &b.progress)
 	}
 }
 
@@ -218,11 +229,11 @@ func TestAWorkerThatCannotRunIsNotStartedForEver(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "cannot run") || !strings.Contains(err.Error(), "the broker knows me not") {
 		t.Errorf("got %v, want what the worker wrote", err)
 	}
-	if n := len(b.commands); n < patience || n > patience*b.Workers {
+	if n := len(b.commands); n < maxRefusals || n > maxRefusals*b.Workers {
 		t.Errorf("it was started %d times", n)
 	}
-	if b.removed == nil {
-		t.Error("its queues are left behind")
+	if left := b.queues(t); len(left) > 0 {
+		t.Errorf("its queues are left behind: %v", left)
 	}
 }
 
@@ -243,8 +254,8 @@ func TestAnInterruptEndsAllWorkers(t *testing.T) {
 			t.Errorf("worker %d still runs", cmd.Process.Pid)
 		}
 	}
-	if b.removed == nil {
-		t.Error("the queues are left behind")
+	if left := b.queues(t); len(left) > 0 {
+		t.Errorf("the queues are left behind: %v", left)
 	}
 }
 
@@ -273,12 +284,12 @@ func TestAWorkerEndsWhenItsInputDoes(t *testing.T) {
 
 func TestAtomicModeIsRefusedWhereThereIsNone(t *testing.T) {
 	b := prepare(t, "sound")
-	b.Atomic, b.Rows = true, nil
+	b.Atomic, b.Table = true, nil
 	if _, err := Run(t.Context(), b.Options); !errors.Is(err, ErrNotOffered) {
-		t.Errorf("no rows: %v", err)
+		t.Errorf("no table: %v", err)
 	}
 	b.Transport = &withoutInspector{&inmemory.Transport{}}
-	if _, err := Run(t.Context(), b.Options); err == nil || !strings.Contains(err.Error(), "cannot look at its queues") {
+	if _, err := Run(t.Context(), b.Options); err == nil || !strings.Contains(err.Error(), "cannot count the messages of its queues") {
 		t.Errorf("no inspector: %v", err)
 	}
 }

@@ -9,13 +9,14 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/testbed"
 	"github.com/holdfast-go/holdfast/endpoint"
 	"github.com/holdfast-go/holdfast/internal/backoff"
 	"github.com/holdfast-go/holdfast/recoverability"
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// assignment is what a worker is told, as JSON on its standard input.
+// assignment is the standard input of a worker, as JSON.
 type assignment struct {
 	Load
 	Name   string // of the run, its endpoint and its queue
@@ -33,38 +34,37 @@ type Job struct{ N int }
 
 const (
 	jobType = "Holdfast.Torture.Job"
-	// ready is the line by which a worker says that it receives.
+	// ready is the line that a worker writes when it receives.
 	ready = "ready\n"
 	// retryDelay is that of every delayed retry.
 	retryDelay = time.Second
 )
 
-// worker is one process, or what it is going to be.
+// worker is one process.
 type worker struct {
 	assignment
 	plan    *plan
 	journal *journal
-	rows    Rows
+	rows    testbed.Table
 }
 
-// Process is what a worker process has of its own.
+// Process are the streams of a worker process.
 type Process struct {
 	In  io.Reader // standard input
 	Out io.Writer // standard output
 	Log *slog.Logger
 }
 
-// Work is a worker process: it reads its assignment from p.In and handles messages until that
-// ends, as it does when whoever started the worker is gone, or ctx does. An error is one that
-// it could not help; poison ends the process. rows may be nil.
-func Work(ctx context.Context, p Process, t transport.Transport, rows Rows) error {
+// Work is a worker process. It reads its assignment from p.In and handles messages until p.In ends, as it does when the
+// parent process is gone, or until ctx ends. Poison ends the process. The table may be nil outside atomic mode.
+func Work(ctx context.Context, p Process, t transport.Transport, table testbed.Table) error {
 	w := &worker{}
 	if err := json.NewDecoder(p.In).Decode(&w.assignment); err != nil {
 		return fmt.Errorf("read the assignment: %w", err)
 	}
 	w.plan = newPlan(w.Load)
 	if w.Atomic {
-		w.rows = rows
+		w.rows = table
 	}
 	var err error
 	if w.journal, err = openJournal(w.Folder, w.Worker); err != nil {
@@ -89,7 +89,7 @@ func Work(ctx context.Context, p Process, t transport.Transport, rows Rows) erro
 	return e.Run(ctx)
 }
 
-// endpoint is that of all workers.
+// endpoint returns the endpoint of all workers.
 func (w *worker) endpoint(t transport.Transport, log *slog.Logger) (*endpoint.Endpoint, error) {
 	cfg := endpoint.Config{
 		Name: w.Name, Transport: t, Concurrency: w.Concurrency, Logger: log,
@@ -106,7 +106,7 @@ func (w *worker) endpoint(t transport.Transport, log *slog.Logger) (*endpoint.En
 	return endpoint.New(cfg)
 }
 
-// stopTimeout is how long a worker that is to stop may go on.
+// stopTimeout bounds the stop of a worker.
 func stopTimeout(l Load) time.Duration { return l.Handler + 5*time.Second }
 
 func (w *worker) handle(ctx context.Context, s *endpoint.Session, job Job) error {
@@ -123,15 +123,14 @@ func (w *worker) handle(ctx context.Context, s *endpoint.Session, job Job) error
 		return err
 	}
 	if w.rows != nil {
-		return w.rows.write(ctx, s, w.table(), job.N)
+		return w.rows.Add(ctx, s, w.table(), job.N)
 	}
 	return w.journal.note(done, job.N)
 }
 
 var errOrdinary = errors.New("an ordinary failure, on the first attempt")
 
-// failure is the error of a message that is to fail. It does so the first time that any worker
-// handles it, so that no policy gives it up.
+// failure returns the error of a message that is to fail the first time that any worker handles it.
 func (w *worker) failure(n int) error {
 	later, fails := w.plan.fails[n]
 	if !fails {

@@ -17,8 +17,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/backoff"
 )
 
-// fleet is the worker processes. It starts each again that ends.
-type fleet struct {
+// workers are the worker processes. Each that ends is started again.
+type workers struct {
 	command func(context.Context) *exec.Cmd
 	log     io.Writer
 	slots   []*slot
@@ -26,12 +26,12 @@ type fleet struct {
 	starts  atomic.Int64
 	group   *errgroup.Group
 	cancel  context.CancelCauseFunc
-	failed  <-chan struct{} // closed when a worker cannot run, or the fleet was stopped
+	failed  <-chan struct{} // closed when a worker cannot run, or all were stopped
 }
 
-// slot is one worker: the processes that take its place one after the other.
+// slot is one worker: a sequence of processes.
 type slot struct {
-	fleet      *fleet
+	workers    *workers
 	assignment assignment
 	ready      chan struct{} // closed when a process has been ready for the first time
 	once       sync.Once
@@ -41,24 +41,24 @@ type slot struct {
 }
 
 var (
-	// errDrain is the cause that lets the workers finish what they handle; any other kills them.
+	// errDrain is the cause that stops the workers after their messages; any other kills them.
 	errDrain = errors.New("the workers are to finish")
-	// errFleet stands for what stop returns.
-	errFleet = errors.New("a worker cannot run")
+	// errWorkers stands for the error that stop returns.
+	errWorkers = errors.New("a worker cannot run")
 )
 
-func newFleet(r *run) *fleet {
-	f := &fleet{command: r.opts.Worker, log: r.opts.WorkerLog}
+func newWorkers(r *run) *workers {
+	f := &workers{command: r.opts.Worker, log: r.opts.WorkerLog}
 	for i := range r.Workers {
 		a := r.assignment
 		a.Worker = i
-		f.slots = append(f.slots, &slot{fleet: f, assignment: a, ready: make(chan struct{})})
+		f.slots = append(f.slots, &slot{workers: f, assignment: a, ready: make(chan struct{})})
 	}
 	return f
 }
 
 // launch starts the workers. They are killed when ctx ends.
-func (f *fleet) launch(ctx context.Context) {
+func (f *workers) launch(ctx context.Context) {
 	ctx, f.cancel = context.WithCancelCause(ctx)
 	f.group, ctx = errgroup.WithContext(ctx)
 	f.failed = ctx.Done()
@@ -68,19 +68,19 @@ func (f *fleet) launch(ctx context.Context) {
 	}
 }
 
-// stop lets the workers finish where the cause is errDrain, else kills them, and waits for
-// them. It returns why one could not run.
-func (f *fleet) stop(cause error) error {
+// stop stops the workers, after their messages when the cause is errDrain, and waits for them. It returns the error of
+// one that could not run.
+func (f *workers) stop(cause error) error {
 	f.cancel(cause)
 	return f.group.Wait()
 }
 
-// restarts is how often a worker was started again.
-func (f *fleet) restarts() int { return max(0, int(f.starts.Load())-f.planned) }
+// restarts returns the number of restarts.
+func (f *workers) restarts() int { return max(0, int(f.starts.Load())-f.planned) }
 
-// kill ends the process of a worker as a crash does, if it is at work. One that is only starting is
-// spared: on a slow machine nothing would ever get done.
-func (f *fleet) kill(worker int) bool {
+// kill kills the process of a worker and reports whether it was ready. One that is starting is not killed: on a slow
+// machine no message would ever be processed.
+func (f *workers) kill(worker int) bool {
 	s := f.slots[worker]
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -90,12 +90,11 @@ func (f *fleet) kill(worker int) bool {
 }
 
 const (
-	// exitOwn is the exit code by which a worker says that it cannot go on, and why on its standard
-	// error. Deaths have others.
+	// exitOwn is the exit code of a worker that cannot go on; the reason is on its standard error. Deaths have others.
 	exitOwn = 1
-	// patience is how often in a row a worker may do so before it is not started again: less at the
-	// start than later, when the broker may be away for a while.
-	patience, longPatience = 4, 20
+	// maxRefusals is how often in a row a worker may exit so before the run ends. Once it was ready the bound is higher,
+	// as the broker may be unavailable for a while.
+	maxRefusals, maxRefusalsLater = 4, 20
 )
 
 func (s *slot) keepRunning(ctx context.Context) error {
@@ -111,7 +110,7 @@ func (s *slot) keepRunning(ctx context.Context) error {
 			refused = 0
 			pause.Reset()
 		}
-		if refused == s.patience() {
+		if refused == s.maxRefusals() {
 			return fmt.Errorf("worker %d cannot run: %w", s.assignment.Worker, err)
 		}
 		if pause.Wait(ctx) != nil {
@@ -120,16 +119,16 @@ func (s *slot) keepRunning(ctx context.Context) error {
 	}
 }
 
-func (s *slot) patience() int {
+func (s *slot) maxRefusals() int {
 	select {
 	case <-s.ready:
-		return longPatience
+		return maxRefusalsLater
 	default:
-		return patience
+		return maxRefusals
 	}
 }
 
-// refusal is a worker that ended by its own will.
+// refusal is the end of a worker that exited with exitOwn.
 type refusal struct {
 	text     string
 	wasReady bool
@@ -139,12 +138,12 @@ func (r *refusal) Error() string { return r.text }
 
 // live starts a process and waits for its end.
 func (s *slot) live(ctx context.Context) error {
-	cmd := s.fleet.command(ctx)
+	cmd := s.workers.command(ctx)
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
 		return &refusal{text: err.Error()}
 	}
-	errs, isReady := &tail{also: s.fleet.log}, &readiness{slot: s, cmd: cmd}
+	errs, isReady := &tail{also: s.workers.log}, &readiness{slot: s, cmd: cmd}
 	cmd.Stdout, cmd.Stderr = isReady, errs
 	cmd.WaitDelay = stopTimeout(s.assignment.Load) + 5*time.Second // then it is killed
 	cmd.Cancel = func() error {
@@ -156,9 +155,9 @@ func (s *slot) live(ctx context.Context) error {
 	if err := cmd.Start(); err != nil {
 		return &refusal{text: err.Error()}
 	}
-	s.fleet.starts.Add(1)
+	s.workers.starts.Add(1)
 	defer s.set(nil)
-	_ = json.NewEncoder(stdin).Encode(s.assignment) // fails when the process is gone, which Wait tells
+	_ = json.NewEncoder(stdin).Encode(s.assignment) // fails when the process is gone, and then Wait fails too
 	err = cmd.Wait()
 	if exit, ok := errors.AsType[*exec.ExitError](err); ok && exit.ExitCode() != exitOwn {
 		return err
@@ -172,7 +171,7 @@ func (s *slot) set(cmd *exec.Cmd) {
 	s.process = cmd
 }
 
-// readiness hears a worker say that it is ready.
+// readiness is the standard output of a worker, which writes one line when it is ready.
 type readiness struct {
 	slot *slot
 	cmd  *exec.Cmd
@@ -180,13 +179,13 @@ type readiness struct {
 }
 
 func (r *readiness) Write(p []byte) (int, error) {
-	r.said = true // a worker says nothing else
+	r.said = true // a worker writes nothing else
 	r.slot.set(r.cmd)
 	r.slot.once.Do(func() { close(r.slot.ready) })
 	return len(p), nil
 }
 
-// tail keeps the end of what a process wrote.
+// tail keeps the end of the output of a process.
 type tail struct {
 	also io.Writer
 	kept []byte

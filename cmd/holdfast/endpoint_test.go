@@ -1,4 +1,4 @@
-package endpointplan_test
+package main
 
 import (
 	"context"
@@ -6,7 +6,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/endpointplan"
 	"github.com/holdfast-go/holdfast/endpoint"
 	"github.com/holdfast-go/holdfast/transport"
 	"github.com/holdfast-go/holdfast/transport/inmemory"
@@ -44,9 +43,9 @@ func TestThePlanIsThatOfAnEndpoint(t *testing.T) {
 	if err := e.Install(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	of := endpointplan.Endpoint{Name: "sales", Instances: []string{"7"}, Error: "error", Audit: "audit"}
-	if diff := cmp.Diff(byName(p.plan), byName(of.Plan())); diff != "" {
-		t.Errorf("an endpoint installs (-), and the plan from outside is (+):\n%s", diff)
+	of := endpointSpec{name: "sales", instances: []string{"7"}, errors: "error", audit: "audit"}
+	if diff := cmp.Diff(byName(p.plan), byName(of.plan())); diff != "" {
+		t.Errorf("an endpoint installs (-), and the plan of the flags is (+):\n%s", diff)
 	}
 }
 

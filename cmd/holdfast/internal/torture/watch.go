@@ -13,14 +13,13 @@ import (
 
 var errTimeout = errors.New("the time is up")
 
-// siege has the workers handle all messages while it kills them, until the queues are empty and
-// are so still when nobody works on them any more. It returns how many messages are left when
-// the time was up.
-func (r *run) siege(ctx context.Context) (left int64, err error) {
+// work sends the messages and kills workers while they process them, until the queues are empty and stay so after the
+// workers have stopped. It returns the number of messages in the queues when the time was up.
+func (r *run) work(ctx context.Context) (left int64, err error) {
 	limited, cancel := context.WithTimeoutCause(ctx, r.opts.Timeout, errTimeout)
 	defer cancel()
-	r.fleet = newFleet(r)
-	r.fleet.launch(ctx)
+	r.workers = newWorkers(r)
+	r.workers.launch(ctx)
 	if err := r.begin(limited); err != nil {
 		return 0, r.giveUp(err)
 	}
@@ -31,27 +30,27 @@ func (r *run) siege(ctx context.Context) (left int64, err error) {
 		if err != nil && !errors.Is(err, errTimeout) {
 			return 0, r.giveUp(err)
 		}
-		// What was in a handler's hands, and the broker does not count, shows now.
-		if err := r.fleet.stop(errDrain); err != nil {
+		// Messages that were being handled, which some brokers do not count, are counted now.
+		if err := r.workers.stop(errDrain); err != nil {
 			return 0, err
 		}
 		left, _, failed := r.inspect(ctx)
 		if failed != nil || left == 0 || err != nil {
 			return left, failed
 		}
-		r.fleet.launch(ctx)
+		r.workers.launch(ctx)
 	}
 }
 
-// giveUp kills the workers. It returns their error where they are the reason.
+// giveUp kills the workers. It returns their error where that is the cause.
 func (r *run) giveUp(err error) error {
-	if refused := r.fleet.stop(err); refused != nil {
+	if refused := r.workers.stop(err); refused != nil {
 		return refused
 	}
 	return err
 }
 
-// begin sends when all workers are ready.
+// begin sends the messages when all workers are ready.
 func (r *run) begin(ctx context.Context) error {
 	if err := r.awaitReady(ctx); err != nil {
 		return fmt.Errorf("wait for the workers: %w", err)
@@ -63,11 +62,11 @@ func (r *run) begin(ctx context.Context) error {
 }
 
 func (r *run) awaitReady(ctx context.Context) error {
-	for _, s := range r.fleet.slots {
+	for _, s := range r.workers.slots {
 		select {
 		case <-s.ready:
-		case <-r.fleet.failed:
-			return cmp.Or(context.Cause(ctx), errFleet) // whose end is the fleet's too
+		case <-r.workers.failed:
+			return cmp.Or(context.Cause(ctx), errWorkers) // the end of ctx ends the workers too
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
@@ -101,7 +100,7 @@ func (r *run) job(n int) transport.Operation {
 	return transport.Operation{Message: m, Queue: r.Name}
 }
 
-// watch looks at the queues and carries out the kills.
+// watch inspects the queues and carries out the kills.
 type watch struct {
 	*run
 	look  *time.Ticker
@@ -109,13 +108,15 @@ type watch struct {
 	kills *kills
 	next  Kill
 	began time.Time
-	told  time.Time // of the progress
+	shown time.Time // the progress
 	empty time.Time // since when the queues are; zero while they are not
 }
 
 func newWatch(r *run) *watch {
-	const often = 200 * time.Millisecond
-	w := &watch{run: r, look: time.NewTicker(often), kill: time.NewTimer(time.Hour), kills: r.plan.kills(), began: time.Now()}
+	w := &watch{
+		run: r, look: time.NewTicker(200 * time.Millisecond), kill: time.NewTimer(time.Hour),
+		kills: r.plan.kills(), began: time.Now(),
+	}
 	if r.KillEvery > 0 {
 		w.schedule()
 	} else {
@@ -142,32 +143,32 @@ func (w *watch) untilQuiet(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
-		case <-w.fleet.failed:
-			return cmp.Or(context.Cause(ctx), errFleet)
+		case <-w.workers.failed:
+			return cmp.Or(context.Cause(ctx), errWorkers)
 		case <-w.kill.C:
-			if w.fleet.kill(w.next.Worker) {
+			if w.workers.kill(w.next.Worker) {
 				w.killed = append(w.killed, w.next)
 			}
 			w.schedule()
 		case <-w.look.C:
-			if quiet, err := w.lookAround(ctx); err != nil || quiet {
+			if quiet, err := w.inspectQueues(ctx); err != nil || quiet {
 				return err
 			}
 		}
 	}
 }
 
-// lookAround tells whether the queues have been empty long enough. That the broker cannot be
-// asked at the moment is no error: the time limit bounds it.
-func (w *watch) lookAround(ctx context.Context) (quiet bool, err error) {
+// inspectQueues reports whether the queues have been empty long enough. A broker that does not answer is no error: the
+// timeout of the run bounds it.
+func (w *watch) inspectQueues(ctx context.Context) (quiet bool, err error) {
 	records, err := w.ledger.read(ctx)
 	if err != nil {
 		return false, cmp.Or(context.Cause(ctx), err)
 	}
 	left, after, err := w.inspect(ctx)
-	w.tell(records, left, err)
+	w.showProgress(records, left, err)
 	if len(records.done) >= w.Messages-w.Poison {
-		w.kill.Stop() // only poison is left, and needs no help
+		w.kill.Stop() // the rest is poison
 	}
 	switch {
 	case left > 0 || err != nil:
@@ -180,16 +181,16 @@ func (w *watch) lookAround(ctx context.Context) (quiet bool, err error) {
 	return false, nil
 }
 
-// tell shows the progress every two seconds.
-func (w *watch) tell(got records, left int64, err error) {
-	const often = 2 * time.Second
-	if time.Since(w.told) < often {
+// showProgress shows the progress every two seconds.
+func (w *watch) showProgress(got records, left int64, err error) {
+	if time.Since(w.shown) < 2*time.Second {
 		return
 	}
-	w.told = time.Now()
+	w.shown = time.Now()
 	if err != nil {
-		w.progress("the queues cannot be looked at: %v", err)
+		w.progress("the queues cannot be inspected: %v", err)
 		return
 	}
-	w.progress("processed %d of %d, %d in the queues, %d kills, %d restarts", len(got.done), w.Messages-w.Poison, left, len(w.killed), w.fleet.restarts())
+	w.progress("processed %d of %d, %d in the queues, %d kills, %d restarts",
+		len(got.done), w.Messages-w.Poison, left, len(w.killed), w.workers.restarts())
 }

@@ -1,7 +1,8 @@
-package bench
+package testbed
 
 import (
 	"context"
+	"errors"
 	"net/url"
 	"strings"
 	"testing"
@@ -10,6 +11,8 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/holdfast-go/holdfast/internal/brokertest"
+	"github.com/holdfast-go/holdfast/transport"
+	"github.com/holdfast-go/holdfast/transport/rabbitmq"
 )
 
 func TestRemovingGoesOnAfterALostConnection(t *testing.T) {
@@ -42,12 +45,10 @@ func TestRemovingGoesOnAfterALostConnection(t *testing.T) {
 		t.Fatal(err)
 	}
 	proxy := brokertest.NewProxy(t, u.Host)
+	c := open(t, proxy.URL(t, broker))
 	proxy.CutAt("bench-out", 1)
-	if err := RabbitMQ(proxy.URL(t, broker)).Remove(ctx, "bench", queues); err != nil {
+	if err := Remove(ctx, c, queues...); err != nil {
 		t.Fatal(err)
-	}
-	if n := proxy.Connections(); n != 2 {
-		t.Errorf("%d connections, want another one for the one that was cut", n)
 	}
 	for _, q := range queues {
 		ch, err := conn.Channel()
@@ -60,10 +61,25 @@ func TestRemovingGoesOnAfterALostConnection(t *testing.T) {
 	}
 }
 
+func open(t *testing.T, url string) transport.Conn {
+	t.Helper()
+	c, err := (&rabbitmq.Transport{URL: url}).Open(t.Context(), transport.Env{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// unable is a Conn that cannot delete queues at the moment.
+type unable struct{ transport.Conn }
+
+func (unable) Remove(context.Context, ...string) error { return errors.New("connection refused") }
+
 func TestWhatIsLeftBehindIsSaid(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
-	err := RabbitMQ("amqp://127.0.0.1:1").Remove(ctx, "bench", []string{"bench-in", "bench-out"})
+	err := Remove(ctx, unable{}, "bench-in", "bench-out")
 	if err == nil || !strings.Contains(err.Error(), `["bench-in" "bench-out"]`) || !strings.Contains(err.Error(), "refused") {
 		t.Errorf("remove: %v", err)
 	}

@@ -1,0 +1,262 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+const endpointHelp = `Create, verify, subscribe and delete the queues of an endpoint, on every transport. An endpoint whose
+installer is on creates and subscribes by itself. These commands are for one without the right to, and to see what
+others have created.
+
+The queues are the endpoint's own, its quarantine, those of its instances, its error queue and its audit queue. Their
+settings, such as the queue type on RabbitMQ or the key on Amazon SQS, are options of the transport's URL. What exists
+is never changed: to give a queue other settings, delete it while it is empty and create it again.
+
+Exit codes: 0 all is there, 1 something is missing or differs, or the command failed, 2 wrong usage, 130 interrupted.`
+
+const endpointExample = `  holdfast endpoint create sales --audit audit --transport amqp://admin:secret@host/shop
+  holdfast endpoint verify sales --event Shop.OrderPlaced --json
+  holdfast endpoint subscribe sales Shop.OrderPlaced Shop.OrderShipped
+  holdfast endpoint delete sales --instance 7`
+
+func (a *app) endpointCommand() *cobra.Command {
+	return a.group(&cobra.Command{
+		Use:     "endpoint",
+		Short:   "Create, verify, subscribe and delete the queues of an endpoint",
+		Long:    endpointHelp,
+		Example: endpointExample,
+	}, a.endpointCreateCommand(), a.endpointVerifyCommand(), a.endpointDeleteCommand(),
+		a.subscribeCommand(), a.unsubscribeCommand())
+}
+
+// endpointSpec is an endpoint as the flags describe it.
+type endpointSpec struct {
+	name      string
+	instances []string // with a queue of their own
+	errors    string   // the error queue
+	audit     string   // the audit queue; "" is none
+	types     []string
+}
+
+func (e *endpointSpec) flags(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	e.instanceFlag(cmd)
+	flags.StringVar(&e.errors, "error", "error", "the error `queue`")
+	flags.StringVar(&e.audit, "audit", "", "the audit `queue`; none unless set")
+	flags.StringArrayVar(&e.types, "type", nil, "a message `type` that the endpoint publishes or a base type of one; may be repeated")
+}
+
+func (e *endpointSpec) instanceFlag(cmd *cobra.Command) {
+	cmd.Flags().StringArrayVar(&e.instances, "instance", nil, "`ID` of an instance with a queue of its own; may be repeated")
+}
+
+// queues returns the queues that belong to the endpoint alone.
+func (e *endpointSpec) queues() []transport.Queue {
+	queues := []transport.Queue{{Name: e.name}, {Name: e.name + ".quarantine", Counted: true}}
+	for _, instance := range e.instances {
+		queues = append(queues, transport.Queue{Name: e.name + "-" + instance})
+	}
+	return queues
+}
+
+// plan returns what the installer of the endpoint creates.
+func (e *endpointSpec) plan() transport.Plan {
+	plan := transport.Plan{Queues: e.queues(), Delays: true}
+	for _, name := range []string{e.errors, e.audit} {
+		if name != "" {
+			plan.Queues = append(plan.Queues, transport.Queue{Name: name, Shared: true})
+		}
+	}
+	for _, t := range e.types {
+		plan.Types = append(plan.Types, []string{t})
+	}
+	return plan
+}
+
+// check refuses names that no endpoint has. The most bytes of a name are those of the transport; 0 is no bound.
+func (e *endpointSpec) check(most int) error {
+	switch {
+	case e.name == "":
+		return usagef("the endpoint has no name")
+	case e.errors == "":
+		return usagef("an endpoint has an error queue")
+	case slices.Contains(e.instances, ""):
+		return usagef("an instance has no id")
+	}
+	for _, q := range e.plan().Queues {
+		if most > 0 && len(q.Name) > most {
+			return usagef("queue %.40q...: a name of %d bytes: %d is the most", q.Name, len(q.Name), most)
+		}
+	}
+	return nil
+}
+
+func oneEndpoint(_ *cobra.Command, args []string) error {
+	if len(args) != 1 {
+		return fmt.Errorf("want the name of one endpoint, have %d names", len(args))
+	}
+	return nil
+}
+
+func endpointAndTypes(_ *cobra.Command, args []string) error {
+	if len(args) < 2 {
+		return fmt.Errorf("want the name of an endpoint and those of event types, have %d names", len(args))
+	}
+	return nil
+}
+
+func (a *app) endpointCreateCommand() *cobra.Command {
+	var e endpointSpec
+	p := provisioning{creates: true}
+	cmd := &cobra.Command{
+		Use:   "create NAME",
+		Short: "Create the missing queues of an endpoint",
+		Long:  "Create the missing queues of an endpoint, and the topics or exchanges of the given types.\n\n" + endpointHelp,
+		Example: `  holdfast endpoint create sales --transport sb://shop.servicebus.windows.net
+  holdfast endpoint create sales --audit audit --dry-run
+  holdfast endpoint create sales --type Shop.OrderPlaced --transport sqs://eu-central-1`,
+		Args: oneEndpoint,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.provisionEndpoint(cmd.Context(), &e, &p, args[0])
+		},
+	}
+	e.flags(cmd)
+	p.flags(cmd)
+	return cmd
+}
+
+func (a *app) endpointVerifyCommand() *cobra.Command {
+	var e endpointSpec
+	var p provisioning
+	cmd := &cobra.Command{
+		Use:   "verify NAME",
+		Short: "Show which queues of an endpoint are missing or differ",
+		Long: "Show which queues of an endpoint are missing, or differ from those that its installer creates.\n\n" +
+			endpointHelp,
+		Example: `  holdfast endpoint verify sales --audit audit --instance 1 --json
+  holdfast endpoint verify sales --event Shop.OrderPlaced --event Shop.Bill`,
+		Args: oneEndpoint,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.provisionEndpoint(cmd.Context(), &e, &p, args[0])
+		},
+	}
+	e.flags(cmd)
+	p.flags(cmd)
+	cmd.Flags().StringArrayVar(&p.events, "event", nil, "`type` of an event that the endpoint is subscribed to; may be repeated")
+	return cmd
+}
+
+func (a *app) provisionEndpoint(ctx context.Context, e *endpointSpec, p *provisioning, name string) error {
+	e.name = name
+	t, err := a.target()
+	if err != nil {
+		return err
+	}
+	if err := e.check(t.maxName); err != nil {
+		return err
+	}
+	return a.provision(ctx, p, e.name, fmt.Sprintf("endpoint %q", e.name), e.plan())
+}
+
+func (a *app) endpointDeleteCommand() *cobra.Command {
+	var e endpointSpec
+	cmd := &cobra.Command{
+		Use:   "delete NAME",
+		Short: "Delete the queues of an endpoint with all messages in them",
+		Long: `Delete the queues of an endpoint with all messages in them, and their subscriptions: its own queue, its
+quarantine, those of the given instances, and those that the transport has added for them. Topics, the error queue and
+the audit queue are shared with other endpoints and stay. Amazon SQS takes a minute until a queue of the same name can
+be created again.`,
+		Example: "  holdfast endpoint delete sales --instance 7 --transport sqs://eu-central-1",
+		Args:    oneEndpoint,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			e.name, e.errors = args[0], "-"
+			if err := e.check(0); err != nil {
+				return err
+			}
+			var names []string
+			for _, q := range e.queues() {
+				names = append(names, q.Name)
+			}
+			err := with(cmd.Context(), a, e.name, "delete queues", func(r transport.Remover) error {
+				return r.Remove(cmd.Context(), names...)
+			})
+			if err == nil {
+				fmt.Fprintf(a.out, "%s: its queues are deleted\n", e.name)
+			}
+			return err
+		},
+	}
+	e.instanceFlag(cmd)
+	return cmd
+}
+
+func (a *app) subscribeCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "subscribe NAME TYPE...",
+		Short: "Subscribe the queue of an endpoint to events",
+		Long: `Subscribe the queue of an endpoint to events. Topics or exchanges that are missing are created. On Azure
+Service Bus the topics of types are options of the URL (topic=TYPE=TOPIC, shared_topic=TOPIC, no_hierarchies=true) and
+have to agree with the endpoints that publish.`,
+		Example: `  holdfast endpoint subscribe sales Shop.OrderPlaced Shop.OrderShipped --transport sqs://eu-central-1
+  holdfast endpoint subscribe sales Shop.Bill --transport 'sb://host?topic=Shop.Bill=bills&shared_topic=bills'`,
+		Args: endpointAndTypes,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.subscribe(cmd.Context(), args[0], args[1:], transport.Subscriber.Subscribe, "subscribed to")
+		},
+	}
+}
+
+func (a *app) unsubscribeCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:     "unsubscribe NAME TYPE...",
+		Short:   "Delete the subscriptions of an endpoint's queue to events",
+		Example: "  holdfast endpoint unsubscribe sales Shop.OrderPlaced --transport sb://shop.servicebus.windows.net",
+		Args:    endpointAndTypes,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.subscribe(cmd.Context(), args[0], args[1:], transport.Subscriber.Unsubscribe, "unsubscribed from")
+		},
+	}
+}
+
+// change is Subscribe or Unsubscribe.
+type change func(s transport.Subscriber, ctx context.Context, queue string, types []string) error
+
+func (a *app) subscribe(ctx context.Context, queue string, types []string, change change, done string) error {
+	err := with(ctx, a, queue, "subscribe", func(s transport.Subscriber) error {
+		if err := hasQueue(ctx, s, queue); err != nil {
+			return err
+		}
+		return change(s, ctx, queue, types)
+	})
+	if errors.Is(err, transport.ErrNoQueue) {
+		err = fmt.Errorf("%w: holdfast endpoint create creates it", err)
+	}
+	if err != nil {
+		return fmt.Errorf("endpoint %q: %w", queue, err)
+	}
+	fmt.Fprintf(a.out, "%s %s %s\n", queue, done, strings.Join(types, ", "))
+	return nil
+}
+
+// hasQueue fails with [transport.ErrNoQueue] for a queue that is missing. Where it cannot know, the driver finds it out.
+func hasQueue(ctx context.Context, conn any, queue string) error {
+	v, ok := conn.(transport.Verifier)
+	if !ok {
+		return nil
+	}
+	found, err := v.Verify(ctx, transport.Plan{Queues: []transport.Queue{{Name: queue, Shared: true}}})
+	missing := func(f transport.Finding) bool { return f.State == transport.Missing && f.Name == queue }
+	if err == nil && slices.ContainsFunc(found, missing) {
+		return transport.ErrNoQueue
+	}
+	return nil
+}

@@ -1,0 +1,177 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+// provisioning holds the flags of the commands that create and verify.
+type provisioning struct {
+	creates, dryRun, asJSON bool
+	events                  []string // to verify the subscriptions of
+}
+
+func (p *provisioning) flags(cmd *cobra.Command) {
+	cmd.Flags().BoolVar(&p.asJSON, "json", false, "print JSON: one object")
+	if p.creates {
+		cmd.Flags().BoolVar(&p.dryRun, "dry-run", false, "show the parts that would be created and those that differ; create nothing")
+	}
+}
+
+// report is the result of creating or verifying.
+type report struct {
+	OK      bool                `json:"ok"` // nothing was found
+	DryRun  bool                `json:"dry_run,omitempty"`
+	Created []part              `json:"created,omitempty"`  // or would be, in a dry run
+	Found   []transport.Finding `json:"found"`              // missing or different parts that remain
+	NotRead string              `json:"not_read,omitempty"` // the settings that were not compared, and why
+}
+
+// part is a queue or another part of a plan.
+type part struct {
+	Kind string `json:"kind"`
+	Name string `json:"name"`
+}
+
+// provision creates or verifies the parts of a plan for an endpoint, and prints the report. An error says that parts
+// are missing or differ.
+func (a *app) provision(ctx context.Context, p *provisioning, endpoint, title string, plan transport.Plan) error {
+	err := with(ctx, a, endpoint, "verify queues", func(conn transport.Verifier) error {
+		found, err := p.find(ctx, conn, endpoint, plan)
+		if err != nil {
+			return err
+		}
+		r := report{DryRun: p.dryRun, Found: []transport.Finding{}}
+		before := found
+		if p.creates && !p.dryRun {
+			if err := a.install(ctx, conn, plan); err != nil {
+				return fmt.Errorf("create: %w", err)
+			}
+			if found, err = p.find(ctx, conn, endpoint, plan); err != nil {
+				return err
+			}
+		}
+		for _, f := range before {
+			if f.State == transport.Missing && p.creates && (p.dryRun || !slices.Contains(found, f)) {
+				r.Created = append(r.Created, part{f.Kind, f.Name})
+			}
+		}
+		for _, f := range found {
+			switch {
+			case f.State == transport.Unread:
+				r.NotRead = f.Detail
+			case !p.dryRun || f.State != transport.Missing:
+				r.Found = append(r.Found, f)
+			}
+		}
+		r.OK = len(r.Found) == 0
+		return errors.Join(a.printReport(r, title, p.asJSON), r.err())
+	})
+	if err != nil {
+		return fmt.Errorf("%s: %w", title, err)
+	}
+	return nil
+}
+
+// find returns the differences between a plan, with the subscriptions to events, and the broker.
+func (p *provisioning) find(ctx context.Context, v transport.Verifier, queue string, plan transport.Plan) ([]transport.Finding, error) {
+	found, err := v.Verify(ctx, plan)
+	if err == nil && len(p.events) > 0 {
+		s, ok := v.(transport.SubscriptionVerifier)
+		if !ok {
+			return nil, usagef("--event: the transport cannot verify subscriptions")
+		}
+		var more []transport.Finding
+		more, err = s.VerifySubscriptions(ctx, queue, p.events)
+		found = append(found, more...)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("verify: %w", err)
+	}
+	return found, nil
+}
+
+// install creates the missing parts of a plan.
+func (a *app) install(ctx context.Context, conn any, plan transport.Plan) error {
+	t, err := a.target()
+	if err != nil {
+		return err
+	}
+	if c, ok := conn.(transport.Conn); ok && plan.Delays && t.delays != nil {
+		if err := t.delays(ctx, c); err != nil {
+			return err
+		}
+	}
+	installer, ok := conn.(transport.Installer)
+	if !ok {
+		return errors.New("the transport cannot create queues")
+	}
+	return installer.Install(ctx, plan)
+}
+
+func (a *app) printReport(r report, title string, asJSON bool) error {
+	if asJSON {
+		return json.NewEncoder(a.out).Encode(r)
+	}
+	created := "created"
+	if r.DryRun {
+		created = "would create"
+	}
+	w := tabwriter.NewWriter(a.out, 0, 0, 2, ' ', 0)
+	for _, p := range r.Created {
+		fmt.Fprintf(w, "%s\t%s\t%s\n", created, p.Kind, p.Name)
+	}
+	for _, f := range r.Found {
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", f.State, f.Kind, f.Name, f.Detail)
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	if r.OK && !r.DryRun {
+		fmt.Fprintf(a.out, "%s: all is there, as it should be\n", title)
+	}
+	if r.NotRead != "" {
+		fmt.Fprintln(a.out, r.NotRead)
+	}
+	return nil
+}
+
+// stateTexts are the states of findings, in the order of their weight.
+var stateTexts = []struct {
+	state transport.FindingState
+	text  string
+}{
+	{transport.Missing, "missing"},
+	{transport.Differs, "with other settings"},
+	{transport.Unknown, "that cannot be compared without the right to configure"},
+	{transport.Limited, "limited by a policy"},
+}
+
+// err returns the findings in one line; nil when there are none.
+func (r report) err() error {
+	var counts []string
+	for _, s := range stateTexts {
+		n := 0
+		for _, f := range r.Found {
+			if f.State == s.state {
+				n++
+			}
+		}
+		if n > 0 {
+			counts = append(counts, fmt.Sprintf("%d %s", n, s.text))
+		}
+	}
+	if len(counts) == 0 {
+		return nil
+	}
+	return errors.New(strings.Join(counts, ", "))
+}
