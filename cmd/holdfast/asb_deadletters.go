@@ -11,14 +11,14 @@ import (
 	"github.com/holdfast-go/holdfast/transport/asb"
 )
 
-const deadLettersHelp = `Look after the dead letters of a queue: what the broker gave up because it was handed out too
-often, or because it expired where the queue keeps such messages. A running endpoint moves those of its own queues to its error
-queue; these commands are for queues that nobody looks after.
+const deadLettersHelp = `List, return and remove the dead letters of a queue: messages that the broker dead-lettered because they were
+delivered too often, or expired where the queue keeps such messages. A running endpoint moves those of its own queues to
+its error queue; these commands are for other queues.
 
-The flags are those of holdfast errors. What the broker says is shown where no header tells of a fault: its reason as
-the class, its description as the error.`
+The flags are those of holdfast errors. Where no header describes a fault, the broker's reason is shown as the class and
+its description as the error.`
 
-// deadLetterQueue is what the queue of a queue's dead letters is called by.
+// deadLetterQueue is the end of the name of a queue's dead-letter queue.
 const deadLetterQueue = "/$DeadLetterQueue"
 
 func (a *app) asbCommand() *cobra.Command {
@@ -67,8 +67,8 @@ func (a *app) deadLettersRetryCommand() *cobra.Command {
 		Use:     "retry QUEUE [ID]...",
 		Aliases: []string{"resubmit"},
 		Short:   "Return dead letters to their queue",
-		Long: `Return dead letters to their queue, as if they came for the first time, with id and body as
-they were. Each is sent before it is removed from the dead letters: killed in between, the command leaves it in both places.
+		Long: `Return dead letters to their queue with their id and body, without the headers of their failure. Each is sent before it
+is removed from the dead letters: killed in between, the command leaves it in both places.
 
 ` + deadLettersHelp,
 		Example: `  holdfast asb dead-letters retry sales --all --rate 50
@@ -84,7 +84,7 @@ they were. Each is sent before it is removed from the dead letters: killed in be
 	}
 	f.deadLetterFlags(cmd, "retry")
 	cmd.Flags().StringVar(&f.To, "to", "", "return to this `queue` instead")
-	cmd.Flags().Float64Var(&f.Rate, "rate", 0, "`messages` a second at most; 0 is as fast as it goes")
+	cmd.Flags().Float64Var(&f.Rate, "rate", 0, "`messages` a second at most; 0 is unlimited")
 	return cmd
 }
 
@@ -109,7 +109,7 @@ func (a *app) deadLettersDiscardCommand() *cobra.Command {
 func (f *takingFlags) deadLetterFlags(cmd *cobra.Command, verb string) {
 	f.filters(cmd)
 	f.needAll(cmd, verb)
-	cmd.Flags().BoolVar(&f.DryRun, "dry-run", false, "say what would be done, and do nothing")
+	cmd.Flags().BoolVar(&f.DryRun, "dry-run", false, "show what would be done, and do nothing")
 	cmd.Flags().BoolVar(&f.asJSON, "json", false, "print JSON: one object at the end")
 }
 
@@ -120,7 +120,7 @@ func (a *app) takeDeadLetters(ctx context.Context, f *takingFlags, args []string
 	return a.takeErrors(ctx, f, args[1:], take)
 }
 
-// deadLettersOf has the flags mean the dead letters of a queue.
+// deadLettersOf selects the dead letters of a queue.
 func (a *app) deadLettersOf(s *selecting, queue string) error {
 	if err := a.only("asb", "sb", "endpoint=sb"); err != nil {
 		return err
@@ -129,7 +129,7 @@ func (a *app) deadLettersOf(s *selecting, queue string) error {
 	return nil
 }
 
-// deadLetter is what an operator wants to know of a message that the broker gave up.
+// deadLetter returns the entry of a message that the broker dead-lettered.
 func deadLetter(m *transport.Message) errorqueue.Entry {
 	e := errorqueue.EntryOf(m)
 	e.Class = cmp.Or(e.Class, m.Native[asb.PropertyDeadLetterReason])

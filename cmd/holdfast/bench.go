@@ -17,27 +17,27 @@ import (
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/sqlitefile"
 )
 
-const benchHelp = `Measure a real endpoint on a transport: messages per second, latency, and what a
-message costs this process in CPU time, allocations and memory.
+const benchHelp = `Measure a real endpoint on a transport: messages per second, latency, and the CPU time, allocations and
+memory of this process per message.
 
   receive  the handler does nothing
   loop     the handler sends one message to another queue
   atomic   it sends one message and writes one row of a table, in one transaction
   send     nothing is received: many goroutines send
 
-Queues with names of their own are made, filled before the clock starts, and removed
-afterwards. The clock runs from the start of receiving until the last message is completed. With
---rate, messages are sent at that pace while the endpoint receives.
+The queues of a run are created, filled before the measurement, and deleted afterwards. The measurement lasts from the
+start of receiving until the last message is completed. With --rate, messages are sent at that rate while the endpoint
+receives.
 
-Latency is from receiving a message to its completion; with --rate, from sending it to
-its handler; with the work send, the time of one send.`
+Latency is from receiving a message to its completion; with --rate, from sending it to its handler; with the work send,
+the time of one send.`
 
 const benchExample = `  holdfast bench --transport memory: --work loop
   holdfast bench --transport sqlite:bench.db --work atomic --messages 5000 --concurrency 8
   holdfast bench --transport amqp://guest:guest@localhost --work loop --concurrency 32 --json
   holdfast bench --transport postgres://localhost/test --work receive --rate 5 --messages 100`
 
-// benching is what the flags of bench say.
+// benching holds the flags of bench.
 type benching struct {
 	bench.Options
 	work    string
@@ -45,7 +45,7 @@ type benching struct {
 	asJSON  bool
 }
 
-// benchReport is a result with where it was measured.
+// benchReport is a result with its transport.
 type benchReport struct {
 	Transport string `json:"transport"`
 	*bench.Result
@@ -62,13 +62,13 @@ func (a *app) benchCommand() *cobra.Command {
 		RunE:    func(cmd *cobra.Command, _ []string) error { return a.bench(cmd.Context(), &b) },
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&b.work, "work", "loop", "what is measured: receive, send, loop or atomic")
+	flags.StringVar(&b.work, "work", "loop", "the work to measure: receive, send, loop or atomic")
 	flags.IntVar(&b.Messages, "messages", 20_000, "how many messages")
 	flags.IntVar(&b.Size, "size", 200, "`bytes` of a body, about")
 	flags.IntVar(&b.Headers, "headers", 14, "how many headers a message has at least")
 	flags.IntVar(&b.Concurrency, "concurrency", 32, "messages handled at once, or goroutines that send")
 	flags.Float64Var(&b.Rate, "rate", 0, "send so many messages a second while receiving")
-	flags.StringVar(&b.profile, "profile", "", "write a CPU profile of what is measured to this `file`")
+	flags.StringVar(&b.profile, "profile", "", "write a CPU profile of the measurement to this `file`")
 	flags.BoolVar(&b.asJSON, "json", false, "print JSON")
 	return cmd
 }
@@ -93,7 +93,7 @@ func (a *app) bench(ctx context.Context, b *benching) error {
 	return errors.Join(err, a.printBench(benchReport{redact(a.transportURL(), a.transportURL()), result}, b.asJSON))
 }
 
-// run measures, and leaves no file behind but the profile.
+// run measures, and keeps no file but the profile.
 func (b *benching) run(ctx context.Context, t target) (result *bench.Result, err error) {
 	remove := removeIfNew(file(t.Transport))
 	defer func() { err = errors.Join(err, remove()) }()
@@ -124,8 +124,7 @@ func (b *benching) check() error {
 	return nil
 }
 
-// removeIfNew returns what removes the file of an SQLite transport, unless it was there
-// before or there is none.
+// removeIfNew returns a function that deletes the SQLite file at path, unless it exists already.
 func removeIfNew(path string) func() error {
 	if _, err := os.Stat(path); path == "" || !errors.Is(err, fs.ErrNotExist) {
 		return func() error { return nil }
@@ -146,8 +145,8 @@ func (a *app) printBench(r benchReport, asJSON bool) error {
 	row("CPU per message", "%.1f µs", r.CPUPerMessage)
 	row("allocations per message", "%.1f (%.0f bytes)", r.AllocsPerMessage, r.BytesPerMessage)
 	row("peak memory", "%.1f MiB", float64(r.PeakRSS)/(1<<20))
-	if r.HandedOutTwice > 0 {
-		row("completed twice", "%d", r.HandedOutTwice)
+	if r.CompletedTwice > 0 {
+		row("completed twice", "%d", r.CompletedTwice)
 	}
 	return w.Flush()
 }

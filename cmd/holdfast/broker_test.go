@@ -31,7 +31,7 @@ func TestCommandsWorkOnRabbitMQ(t *testing.T) {
 		t.Errorf("queues afterwards: %s", out)
 	}
 	if code, _, _ := call(t, "", "queues", programName+".dead-letters", "--transport", url); code != exitFailed {
-		t.Error("there is a queue of dead letters that nobody looks after")
+		t.Error("there is a dead-letter queue without an endpoint")
 	}
 	code, _, errs := call(t, "", "queues", queue+"-missing", "--transport", url)
 	if code != exitFailed || !strings.Contains(errs, "no such queue") {

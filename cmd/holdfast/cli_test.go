@@ -60,7 +60,7 @@ func TestExitCodesTellWrongUsageFromFailure(t *testing.T) {
 		{"unknown option", []string{"queues", "x", "--transport", "amqp://localhost/?queue_typ=classic"}, exitUsage, `unknown option "queue_typ"`},
 		{"no id", []string{"errors", "show", "--transport", "amqp://localhost"}, exitUsage, "the id of one message"},
 		{"memory from outside", []string{"queues", "--transport", "memory:"}, exitUsage, "one process"},
-		{"RabbitMQ needs names", []string{"queues", "--transport", "amqp://localhost"}, exitUsage, "name those to look at"},
+		{"RabbitMQ needs names", []string{"queues", "--transport", "amqp://localhost"}, exitUsage, "name them, as in"},
 		{"work that there is not", []string{"bench", "--transport", "memory:", "--work", "sing"}, exitUsage, "want receive, send, loop or atomic"},
 		{"rate without receiving", []string{"bench", "--transport", "memory:", "--work", "send", "--rate", "5"}, exitUsage, "--rate"},
 		{"demo of nothing", []string{"demo"}, exitUsage, "--input is required"},
@@ -81,7 +81,7 @@ func TestExitCodesTellWrongUsageFromFailure(t *testing.T) {
 
 func TestAnInterruptEndsAReadThatBlocks(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
-	typed, _ := io.Pipe() // nobody types
+	typed, _ := io.Pipe() // without input
 	in := interruptible(ctx, typed)
 	interrupt := errors.New("interrupt")
 	cancel(interrupt)

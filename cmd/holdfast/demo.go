@@ -13,25 +13,23 @@ import (
 
 const demoHelp = `Handle a file of orders through a small shop, on a durable queue in a file.
 
-Every line of the input is sent, as it is, to the endpoint sales, which validates it and publishes
-OrderPlaced to billing and shipping. All of them run in this process. Some handlers
-fail once, some for a while and some always, decided by the order's id, so that
-immediate retries, delayed retries and the error queue have something to do. Malformed lines go
-to the error queue without a retry.
+Every line of the input is sent to the endpoint sales, which validates it and publishes OrderPlaced to billing and
+shipping. All of them run in this process. Some handlers fail once, some for a while and
+some always, by the id of the order, to show immediate retries, delayed retries and the error queue. Malformed lines are
+moved to the error queue without a retry.
 
-Interrupt it, or kill -9 it, at any moment and run it again: it goes on where it was.
-At the end, and with --verify, what was done is held against the input: every line has
-exactly one ending, and the amounts add up.
+Interrupt it or kill -9 it at any moment and run it again: it goes on. In the end, and with --verify, the ledger is
+compared with the input: every line has exactly one ending, and the amounts add up.
 
-The transport is sqlite:FILE (` + demoTransport + ` unless set) or memory:, of which
-nothing is left afterwards. The log is off unless --log-level is set.`
+The transport is sqlite:FILE (` + demoTransport + ` unless set) or memory:, which keeps nothing. The log is off unless
+--log-level is set.`
 
 const demoExample = `  holdfast demo --input examples/orders.jsonl
   holdfast demo --input examples/orders.jsonl --verify
   holdfast queues --transport ` + demoTransport + `
   holdfast demo --input examples/orders.jsonl --reset`
 
-// demoTransport is where the demo keeps its queues unless told otherwise.
+// demoTransport is the default transport of the demo.
 const demoTransport = "sqlite:holdfast-demo.db"
 
 func (a *app) demoCommand() *cobra.Command {
@@ -67,7 +65,7 @@ func (a *app) demo(ctx context.Context, opts demo.Options, verify, reset bool) e
 	case opts.Limit < 0 || opts.Work < 0:
 		return usagef("--limit and --work must not be negative")
 	case opts.Path == "" && (verify || reset):
-		return usagef("--verify and --reset need a file: nothing is left of memory: when the demo ends")
+		return usagef("--verify and --reset need a file: memory: keeps nothing")
 	case verify:
 		err = demo.Verify(ctx, opts)
 	default:
@@ -84,7 +82,7 @@ func (a *app) demo(ctx context.Context, opts demo.Options, verify, reset bool) e
 	return nil
 }
 
-// demoTarget is the transport of the demo: one that is embedded in the process.
+// demoTarget returns the transport of the demo, which has to be embedded in the process.
 func (a *app) demoTarget() (target, error) {
 	if a.transportURL() == "" {
 		return parseTransport(demoTransport)

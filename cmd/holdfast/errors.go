@@ -13,21 +13,19 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-const errorsHelp = `Look after the messages that failed for good: list and show them, return them to the
-queue that they failed in, discard or export them.
+const errorsHelp = `List and show the messages in an error queue, return them to the queue that they failed in, discard or
+export them.
 
-Filters narrow down what is meant; a message has to fit all kinds that are given, and one
-value of each. Messages that the transport cannot decode are listed too, of the class
-"undecodable" unless their headers say more.
+Filters select messages; a message has to match every kind of filter that is given, and one value of each. Messages that
+the transport cannot decode are listed too, with the class "undecodable" unless their headers have another.
 
-Looking changes nothing on SQL transports and Azure Service Bus. RabbitMQ has to hand a message
-out to show it: while a command runs, what it has looked at is hidden from others, and on quorum
-queues before RabbitMQ 4.3 each look counts as a hand-out. A message looked at ten times is therefore
-put at the end of the queue as a fresh copy, well before RabbitMQ 4 would drop it at its
-default delivery limit of 20. Give an error queue no policy with a lower limit.
+Listing changes nothing on SQL transports and Azure Service Bus. RabbitMQ delivers a message to show it: while a command
+runs, the messages that it has listed are hidden from others, and on quorum queues before RabbitMQ 4.3 each listing
+counts as a delivery. A message that was listed ten times is therefore put at the end of the queue as a fresh copy, well
+before RabbitMQ 4 would drop it at its default delivery limit of 20. Give an error queue no policy with a lower limit.
 
-Exit codes: 0 all done, 1 failed or some messages were left where they are, 2 wrong usage,
-130 interrupted: what was under way is finished, the rest is as it was.`
+Exit codes: 0 all done, 1 failed or some messages stayed in the queue, 2 wrong usage, 130 interrupted: the current
+message is finished, the others are unchanged.`
 
 const errorsExample = `  holdfast errors list --transport sqlite:orders.db
   holdfast errors list --class timeout --since 2h --json
@@ -45,7 +43,7 @@ func (a *app) errorsCommand() *cobra.Command {
 	}, a.errorsListCommand(), a.errorsShowCommand(), a.errorsRetryCommand(), a.errorsDiscardCommand(), a.errorsExportCommand())
 }
 
-// selecting is what the flags say of the messages that are meant.
+// selecting holds the flags that select messages.
 type selecting struct {
 	errorqueue.Filter
 	queue        string
@@ -53,7 +51,7 @@ type selecting struct {
 	first        int
 	all          bool
 	changes      string                                    // the verb of a command that changes something
-	read         func(*transport.Message) errorqueue.Entry // nil for what the headers tell
+	read         func(*transport.Message) errorqueue.Entry // nil for errorqueue.EntryOf
 }
 
 func (s *selecting) flags(cmd *cobra.Command) {
@@ -61,7 +59,7 @@ func (s *selecting) flags(cmd *cobra.Command) {
 	s.filters(cmd)
 }
 
-// filters are the flags that narrow down what is meant.
+// filters adds the flags of filters.
 func (s *selecting) filters(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringArrayVar(&s.Classes, "class", nil, "error `class`, or its Go type where there is no class; may be repeated")
@@ -71,16 +69,16 @@ func (s *selecting) filters(cmd *cobra.Command) {
 	flags.StringVar(&s.since, "since", "", "failed at or after this `time`: 2006-01-02T15:04:05Z, 2006-01-02, or ago, such as 90m")
 	flags.StringVar(&s.until, "until", "", "failed before this `time`")
 	flags.StringVar(&s.Text, "text", "", "`text` in the error or its stack, without regard to case")
-	flags.IntVar(&s.first, "first", 0, "only the first `N` of those that fit")
+	flags.IntVar(&s.first, "first", 0, "only the first `N` that match")
 }
 
-// needAll adds what a command that changes something has to be told when it means every message.
+// needAll adds the flag that a command which changes messages needs to select all of them.
 func (s *selecting) needAll(cmd *cobra.Command, verb string) {
 	s.changes = verb
-	cmd.Flags().BoolVar(&s.all, "all", false, "all messages of the queue: required where nothing else says which")
+	cmd.Flags().BoolVar(&s.all, "all", false, "all messages of the queue: required without ids, filters or --first")
 }
 
-// parse reads what is not a plain value.
+// parse reads times and checks the selection.
 func (s *selecting) parse(ids []string, now time.Time) (err error) {
 	s.IDs = ids
 	if s.first < 0 {
@@ -95,19 +93,19 @@ func (s *selecting) parse(ids []string, now time.Time) (err error) {
 	return s.confirm()
 }
 
-// confirm refuses to mean every message by accident.
+// confirm refuses to select every message by accident.
 func (s *selecting) confirm() error {
 	switch unfiltered := s.All(); {
 	case s.changes == "":
 	case unfiltered && s.first == 0 && !s.all:
-		return usagef("nothing says which messages to %s: give ids, filters or --first N, or --all for the whole queue", s.changes)
+		return usagef("no messages are selected to %s: give ids, filters or --first N, or --all for the whole queue", s.changes)
 	case !unfiltered && s.all:
-		return usagef("--all means the whole queue: leave it out where ids or filters are given")
+		return usagef("--all selects the whole queue: leave it out when ids or filters are given")
 	}
 	return nil
 }
 
-// moment is a time that is given as such or as how long ago it was.
+// moment parses a time, or a duration before now.
 func moment(flag, text string, now time.Time) (time.Time, error) {
 	if text == "" {
 		return time.Time{}, nil
@@ -123,7 +121,7 @@ func moment(flag, text string, now time.Time) (time.Time, error) {
 	return time.Time{}, usagef("%s %q: want 2006-01-02T15:04:05Z, 2006-01-02, or how long ago, such as 90m", flag, text)
 }
 
-// onErrors runs f with the error queue that the flags name.
+// onErrors calls f with the error queue of the flags.
 func (a *app) onErrors(ctx context.Context, s *selecting, ids []string, f func(*errorqueue.Queue) error) error {
 	if err := s.parse(ids, time.Now()); err != nil {
 		return err
@@ -139,23 +137,22 @@ func (a *app) onErrors(ctx context.Context, s *selecting, ids []string, f func(*
 	})
 }
 
-// progress tells on standard error now and then how far a long command has come.
+// progress returns a function that shows the progress of a long command on standard error, every few seconds.
 func (a *app) progress() func(seen int) {
 	const every = 5 * time.Second
 	next := time.Now().Add(every)
 	return func(seen int) {
 		if now := time.Now(); now.After(next) {
 			next = now.Add(every)
-			fmt.Fprintf(a.err, "looked at %d messages so far\n", seen)
+			fmt.Fprintf(a.err, "read %d messages so far\n", seen)
 		}
 	}
 }
 
-// secretless is text without passwords.
+// secretless returns text without passwords.
 func (a *app) secretless(text string) string { return redact(text, a.transportURL()) }
 
-// oneLine is text for a terminal: what would move the cursor or colour the screen becomes a
-// space, and what is longer than most an ellipsis.
+// oneLine returns text for a terminal, without control characters and with at most so many characters.
 func oneLine(text string, most int) string {
 	text = strings.Join(strings.Fields(printable(text)), " ")
 	if runes := []rune(text); len(runes) > most {
@@ -164,7 +161,7 @@ func oneLine(text string, most int) string {
 	return text
 }
 
-// printable leaves line ends and tabs in a text, and of the rest what can be printed.
+// printable replaces the characters of a text that cannot be printed, except line ends and tabs, by spaces.
 func printable(text string) string {
 	return strings.Map(func(r rune) rune {
 		if r == '\n' || r == '\t' || unicode.IsPrint(r) {

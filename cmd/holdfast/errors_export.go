@@ -14,9 +14,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-const errorsExportHelp = `Write messages with all that they are, one JSON object per line: what list shows, all
-headers, the broker's properties, and the body in base64. They stay in the queue.
-Nothing is taken out: a header with a password is in the file.`
+const errorsExportHelp = `Write whole messages, one JSON object per line: the fields of list, all headers, the broker's
+properties, and the body in base64. They stay in the queue. Nothing is redacted: a header with a password is in the file.`
 
 func (a *app) errorsExportCommand() *cobra.Command {
 	var (

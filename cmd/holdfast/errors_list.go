@@ -15,8 +15,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-const errorsListHelp = `List the messages of an error queue, in its order: when, what and where it failed.
-With --json, one object per line with the whole error text.`
+const errorsListHelp = `List the messages of an error queue, in its order: time, type and queue of the failure. With --json, one
+object per line with the whole error text.`
 
 func (a *app) errorsListCommand() *cobra.Command {
 	var (
@@ -53,7 +53,7 @@ func (a *app) listErrors(ctx context.Context, s *selecting, ids []string, asJSON
 	})
 }
 
-// table prints entries, with columns as wide as the hundred rows at hand need.
+// table prints entries. Columns are aligned within a hundred rows.
 type table struct {
 	app  *app
 	w    *tabwriter.Writer
@@ -79,7 +79,7 @@ func (t *table) end(s *selecting) error {
 	if t.rows == 0 {
 		fmt.Fprintf(t.app.out, "no messages in %s", s.queue)
 		if !s.All() {
-			fmt.Fprint(t.app.out, " that fit")
+			fmt.Fprint(t.app.out, " that match")
 		}
 		fmt.Fprintln(t.app.out)
 		return nil
@@ -103,7 +103,7 @@ func when(t time.Time) string {
 	return t.UTC().Format("2006-01-02 15:04:05")
 }
 
-// known is a number that headers may not tell.
+// known returns a number as text, "-" for none.
 func known(n int) string {
 	if n == 0 {
 		return "-"

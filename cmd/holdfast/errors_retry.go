@@ -13,21 +13,18 @@ import (
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/errorqueue"
 )
 
-const errorsRetryHelp = `Return messages to the queue that they failed in, as if they came for the first time: with
-their id and body, without the headers that tell of the fault and count retries. A message
-that fails again comes back to the error queue and is not retried twice by one command.
+const errorsRetryHelp = `Return messages to the queue that they failed in, with their id and body, without the headers of the
+failure and the counts of retries. A message that fails again is moved to the error queue again, and is not retried twice
+by one command.
 
-Each message leaves the error queue and arrives in the other one as a unit. Killed at any moment,
-the command loses none and doubles none; run it again to go on. On RabbitMQ the unit is a
-transaction that only a failure of the broker at the same moment may split; the message
-passes through a queue "holdfast.return.QUEUE", which the command creates and leaves
-there, empty. Azure Service Bus has no such unit: the one under way is sent first and removed
+Each message is moved as a unit on SQL transports: killed at any moment, the command loses none and doubles none. Run it
+again to go on. RabbitMQ, Amazon SQS and Azure Service Bus have no such unit: the message is sent first and removed
 after, and is in both queues when the command is killed between the two.
 
-What cannot be returned is reported and stays: when the queue is gone, when the headers do not
-name one (see --to), or when the message cannot be read.`
+A message that cannot be returned is reported and stays: its queue does not exist, its headers do not name one (see
+--to), or it cannot be decoded.`
 
-// takingFlags is what the flags of retry and discard say.
+// takingFlags holds the flags of retry and discard.
 type takingFlags struct {
 	selecting
 	errorqueue.Plan
@@ -37,7 +34,7 @@ type takingFlags struct {
 func (f *takingFlags) flags(cmd *cobra.Command) {
 	f.selecting.flags(cmd)
 	f.needAll(cmd, cmd.Name())
-	cmd.Flags().BoolVar(&f.DryRun, "dry-run", false, "say what would be done, and do nothing")
+	cmd.Flags().BoolVar(&f.DryRun, "dry-run", false, "show what would be done, and do nothing")
 	cmd.Flags().BoolVar(&f.asJSON, "json", false, "print JSON: one object at the end")
 }
 
@@ -60,13 +57,13 @@ func (a *app) errorsRetryCommand() *cobra.Command {
 	}
 	f.flags(cmd)
 	cmd.Flags().StringVar(&f.To, "to", "", "return to this `queue` instead")
-	cmd.Flags().Float64Var(&f.Rate, "rate", 0, "`messages` a second at most; 0 is as fast as it goes")
+	cmd.Flags().Float64Var(&f.Rate, "rate", 0, "`messages` a second at most; 0 is unlimited")
 	return cmd
 }
 
 type taker func(*errorqueue.Queue, context.Context, errorqueue.Plan) (errorqueue.Outcome, error)
 
-// takeErrors retries or discards, and prints what came of it, also when it was broken off.
+// takeErrors retries or discards, and prints the outcome, also after an error.
 func (a *app) takeErrors(ctx context.Context, f *takingFlags, ids []string, take taker) error {
 	f.Report = func(e errorqueue.Entry, err error) { a.report(f, e, err) }
 	return a.onErrors(ctx, &f.selecting, ids, func(q *errorqueue.Queue) error {
@@ -79,8 +76,7 @@ func (a *app) takeErrors(ctx context.Context, f *takingFlags, ids []string, take
 	})
 }
 
-// report tells what was refused, and in a dry run what would be done. What was done is logged, as
-// a record of who was meant by a filter.
+// report prints a message that was refused, and in a dry run one that would be taken. One that was taken is logged.
 func (a *app) report(f *takingFlags, e errorqueue.Entry, err error) {
 	switch {
 	case err != nil:
@@ -103,7 +99,7 @@ func (a *app) printOutcome(o *errorqueue.Outcome, f *takingFlags) error {
 	if o.DryRun {
 		done = "to be " + done
 	}
-	_, err := fmt.Fprintf(a.out, "%s of %s %s, %d left where they are\n", plural(o.Done), o.Queue, done, o.Refused)
+	_, err := fmt.Fprintf(a.out, "%s of %s %s, %d left in the queue\n", plural(o.Done), o.Queue, done, o.Refused)
 	return err
 }
 
@@ -114,13 +110,13 @@ func past(verb string) string {
 	return verb + "ed"
 }
 
-// left is an error when something that was meant has not been done.
+// left returns an error when a selected message was not taken.
 func left(o *errorqueue.Outcome) error {
 	switch {
 	case len(o.Missing) > 0:
 		return fmt.Errorf("no message with the id %s", strings.Join(o.Missing, ", "))
 	case o.Refused > 0:
-		return fmt.Errorf("%s left where they are", plural(o.Refused))
+		return fmt.Errorf("%s left in the queue", plural(o.Refused))
 	}
 	return nil
 }

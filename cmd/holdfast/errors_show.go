@@ -17,8 +17,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-const errorsShowHelp = `Show all there is of a message: its headers, the error with its stack, and the body, as
-text where it is text and in hex otherwise. With --json, one object with the body in base64.`
+const errorsShowHelp = `Show a whole message: its headers, the error with its stack, and the body, as text or in hex. With
+--json, one object with the body in base64.`
 
 func (a *app) errorsShowCommand() *cobra.Command {
 	var (
@@ -80,7 +80,7 @@ func (a *app) section(title, text string) {
 	}
 }
 
-// fields are lines by name, without what has a section of its own.
+// fields returns a line for each field, by name, without those that have a section of their own.
 func fields(all map[string]string) string {
 	var b strings.Builder
 	for _, name := range slices.Sorted(maps.Keys(all)) {

@@ -164,7 +164,7 @@ func TestExportHasEverything(t *testing.T) {
 	})
 }
 
-// Looking counts as a hand-out on RabbitMQ before 4.3: more looks than its delivery limit must not cost a message.
+// Listing counts as a delivery on RabbitMQ before 4.3: more than its delivery limit must not cost a message.
 func TestLookingOftenLosesNothing(t *testing.T) {
 	t.Setenv(transportVar, brokertest.RabbitMQ(t))
 	fail(t, "a", "Shop.PlaceOrder", "sales", "timeout", "no")
@@ -186,16 +186,16 @@ func TestLookingOftenLosesNothing(t *testing.T) {
 func TestErrorsRefusesWhatMakesNoSense(t *testing.T) {
 	t.Setenv(transportVar, "sqlite:"+filepath.Join(t.TempDir(), "q.db"))
 	for text, args := range map[string][]string{
-		"nothing says which messages to retry":   {"retry"},
-		"nothing says which messages to discard": {"discard"},
-		"leave it out":                           {"discard", "--all", "--class", "x"},
-		"--since \"soon\"":                       {"list", "--since", "soon"},
-		"--until \"never\"":                      {"export", "--until", "never"},
-		"--first -1":                             {"list", "--first", "-1"},
-		"--rate -1":                              {"retry", "--all", "--rate", "-1"},
-		"the id of one message":                  {"show"},
-		"unknown command":                        {"lst"},
-		"one process":                            {"list", "--transport", "memory:"},
+		"no messages are selected to retry":   {"retry"},
+		"no messages are selected to discard": {"discard"},
+		"leave it out":                        {"discard", "--all", "--class", "x"},
+		"--since \"soon\"":                    {"list", "--since", "soon"},
+		"--until \"never\"":                   {"export", "--until", "never"},
+		"--first -1":                          {"list", "--first", "-1"},
+		"--rate -1":                           {"retry", "--all", "--rate", "-1"},
+		"the id of one message":               {"show"},
+		"unknown command":                     {"lst"},
+		"one process":                         {"list", "--transport", "memory:"},
 	} {
 		if code, _, errs := call(t, "", append([]string{"errors"}, args...)...); code != exitUsage || !strings.Contains(errs, text) {
 			t.Errorf("%q: exit code %d, %q, want %q", args, code, errs, text)
@@ -203,9 +203,9 @@ func TestErrorsRefusesWhatMakesNoSense(t *testing.T) {
 	}
 	must(t, "{}", "send", "--to", "error", "--create", "--type", "T")
 	for text, args := range map[string][]string{
-		"no such queue":                           {"list", "--queue", "errors"},
-		"no message with the id \"nobody\"":       {"show", "nobody"},
-		"no message with the id nobody, somebody": {"retry", "nobody", "somebody"},
+		"no such queue":                          {"list", "--queue", "errors"},
+		"no message with the id \"missing\"":     {"show", "missing"},
+		"no message with the id missing, absent": {"retry", "missing", "absent"},
 	} {
 		if code, _, errs := call(t, "", append([]string{"errors"}, args...)...); code != exitFailed || !strings.Contains(errs, text) {
 			t.Errorf("%q: exit code %d, %q, want %q", args, code, errs, text)

@@ -33,7 +33,7 @@ func newLogger(w io.Writer, level, format string) (*slog.Logger, error) {
 		return nil, usagef("--log-level %q: want debug, info, warn, error or off", level)
 	}
 	core := zapcore.NewCore(encoder, zapcore.Lock(zapcore.AddSync(w)), l)
-	never := zapslog.AddStacktraceAt(slog.Level(1 << 10)) // errors carry their own where it matters
+	never := zapslog.AddStacktraceAt(slog.Level(1 << 10)) // panics carry their own
 	return slog.New(zapslog.NewHandler(core, never)), nil
 }
 

@@ -1,6 +1,5 @@
-// Command holdfast runs, measures and looks at message queues of every transport that
-// Holdfast has: a demo on a durable queue in a file, a benchmark of real
-// endpoints, and small tools to send and to count messages.
+// Command holdfast administers endpoints and queues on every transport of Holdfast, handles error queues, sends and
+// counts messages, and has a demo, a benchmark and a torture test.
 package main
 
 import "os"

@@ -13,12 +13,10 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-const queuesHelp = `Show what queues hold: messages that are ready to be received, those that are being
-handled, those that are delayed, and the age of the oldest ready one. What the broker
-does not tell is shown as "?", and as -1 in JSON.
+const queuesHelp = `Show the messages of queues: those that are ready to be received, being handled, and delayed, and the age of
+the oldest ready one. A count that the broker does not have is shown as "?", and as -1 in JSON.
 
-Without names, all queues are shown that the transport can list. RabbitMQ lists none:
-name them.`
+Without names, all queues are shown that the transport can list. RabbitMQ lists none: name them.`
 
 func (a *app) queuesCommand() *cobra.Command {
 	var asJSON bool
@@ -51,7 +49,7 @@ func (a *app) queues(ctx context.Context, names []string) (stats []transport.Que
 		return nil, err
 	}
 	if len(names) == 0 && target.listsNot {
-		return nil, usagef("queues: %s cannot list its queues: name those to look at, as in holdfast queues sales error", target.name)
+		return nil, usagef("queues: %s cannot list its queues: name them, as in holdfast queues sales error", target.name)
 	}
 	err = with(ctx, a, programName, "count the messages of its queues", func(i transport.Inspector) (err error) {
 		stats, err = i.Inspect(ctx, names...)
@@ -82,7 +80,7 @@ func (a *app) printQueues(stats []transport.QueueStats, asJSON bool) error {
 	return w.Flush()
 }
 
-// number shows a count that may be unknown.
+// number returns a count as text; it may be unknown.
 func number(n int64) string {
 	if n < 0 {
 		return "?"

@@ -18,8 +18,8 @@ func (a *app) queuesCreateCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "create NAME...",
 		Short: "Create queues that are missing",
-		Long: `Create queues that are missing. Those that exist stay as they are. On RabbitMQ all that an
-endpoint needs is made by holdfast rabbitmq endpoint create.`,
+		Long: `Create queues that are missing. Those that exist are unchanged. All queues of an endpoint are created by
+holdfast endpoint create.`,
 		Example: "  holdfast queues create sales sales.quarantine error --transport postgres://host/shop",
 		Args:    cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, names []string) error {
@@ -35,9 +35,8 @@ endpoint needs is made by holdfast rabbitmq endpoint create.`,
 	}
 }
 
-const queuesPeekHelp = `Show the first messages of a queue and leave them where they are, those too that are
-being handled or delayed. With --json, one object per line with headers and body. On RabbitMQ looking
-is a hand-out: see holdfast errors --help.`
+const queuesPeekHelp = `Show the first messages of a queue and leave them there, also those that are being handled or delayed.
+With --json, one object per line with headers and body. On RabbitMQ each is delivered: see holdfast errors --help.`
 
 func (a *app) queuesPeekCommand() *cobra.Command {
 	var (
@@ -73,7 +72,7 @@ func (a *app) peek(ctx context.Context, s *selecting, asJSON bool) error {
 			if asJSON {
 				return lines.Encode(errorqueue.RecordOf(m, e))
 			}
-			sent, _ := header.ParseTime(m.Headers.Get(header.TimeSent)) // zero, and shown so
+			sent, _ := header.ParseTime(m.Headers.Get(header.TimeSent)) // zero without one
 			fmt.Fprintf(w, "%s\t%s\t%s\t%d", column(e.ID), column(e.Type), when(sent), len(m.Body))
 			if e.Undecodable != "" {
 				fmt.Fprintf(w, "\tcannot be decoded: %s", column(a.secretless(e.Undecodable)))
@@ -85,27 +84,27 @@ func (a *app) peek(ctx context.Context, s *selecting, asJSON bool) error {
 	})
 }
 
-const queuesPurgeHelp = `Remove all messages from a queue for good; those that are being handled or delayed stay. Export them first if they may be missed:
-holdfast errors export --queue NAME.`
+const queuesPurgeHelp = `Delete all messages of a queue; those that are being handled or delayed stay. Export them first if they may be
+needed: holdfast errors export --queue NAME.`
 
 func (a *app) queuesPurgeCommand() *cobra.Command {
 	var f takingFlags
 	cmd := &cobra.Command{
 		Use:     "purge NAME --all",
-		Short:   "Remove all messages from a queue for good",
+		Short:   "Delete all messages of a queue",
 		Long:    queuesPurgeHelp,
 		Example: "  holdfast queues purge sales --all --transport postgres://host/shop",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, names []string) error {
 			if f.queue = names[0]; !f.all {
-				return usagef("purge removes every message of %q for good: say so with --all", f.queue)
+				return usagef("purge deletes every message of %q: confirm with --all", f.queue)
 			}
 			return a.takeErrors(cmd.Context(), &f, nil, (*errorqueue.Queue).Purge)
 		},
 	}
 	f.changes = "discard"
 	cmd.Flags().BoolVar(&f.all, "all", false, "yes, all of them")
-	cmd.Flags().BoolVar(&f.DryRun, "dry-run", false, "say what would be done, and do nothing")
+	cmd.Flags().BoolVar(&f.DryRun, "dry-run", false, "show what would be done, and do nothing")
 	cmd.Flags().BoolVar(&f.asJSON, "json", false, "print JSON: one object at the end")
 	return cmd
 }

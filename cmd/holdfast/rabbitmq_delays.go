@@ -15,19 +15,18 @@ import (
 	"github.com/holdfast-go/holdfast/transport/rabbitmq"
 )
 
-const rabbitDelaysHelp = `Look after what all endpoints of a virtual host share for delayed messages: a ladder of 28
-quorum queues "holdfast.delay-level-00" and up, each with an exchange, and
-"` + rabbitmq.LostQueue + `", where a message goes whose queue was gone when it was due.`
+const rabbitDelaysHelp = `Create and verify the queues of delayed messages, which all endpoints of a virtual host share: 28 quorum
+queues "holdfast.delay-level-00" and up, each with an exchange, and "` + rabbitmq.LostQueue + `", for messages whose
+queue had been deleted when they were due.`
 
-const lostHelp = `List the delayed messages whose queue had been deleted when they were due. They wait in
-the queue "` + rabbitmq.LostQueue + `" and nothing takes them from there but you. Return those
-that are still wanted, and discard the rest:
+const lostHelp = `List the delayed messages whose queue had been deleted when they were due. They stay in the queue
+"` + rabbitmq.LostQueue + `" until you return or discard them:
 
   holdfast errors retry ID... --queue ` + rabbitmq.LostQueue + ` --to QUEUE
   holdfast errors discard ID... --queue ` + rabbitmq.LostQueue + `
 
-Looking costs what looking at an error queue costs: see holdfast errors --help. Exit codes:
-0 there are none, 1 there are some, or the command failed, 2 wrong usage, 130 interrupted.`
+Listing counts as a delivery, as it does for an error queue: see holdfast errors --help. Exit codes: 0 there are none,
+1 there are some, or the command failed, 2 wrong usage, 130 interrupted.`
 
 func (a *app) rabbitCommand() *cobra.Command {
 	return a.group(&cobra.Command{
@@ -41,7 +40,7 @@ holdfast endpoint.`,
 func (a *app) rabbitDelaysCommand() *cobra.Command {
 	return a.group(&cobra.Command{
 		Use:   "delays",
-		Short: "Create and verify what delayed messages need, and find those that were lost",
+		Short: "Create and verify the queues of delayed messages, and list lost ones",
 		Long:  rabbitDelaysHelp,
 	}, a.provisionDelaysCommand("create", true), a.provisionDelaysCommand("verify", false), a.lostDelaysCommand())
 }

@@ -25,16 +25,16 @@ const rootHelp = `Work with message queues on every transport that Holdfast has.
 
 A transport is given by --transport or the environment variable HOLDFAST_TRANSPORT:
 ` + transportHelp + `
-Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted. The first SIGINT or
-SIGTERM lets what is running finish; a second one ends the program at once.`
+Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted. On the first SIGINT or SIGTERM the program
+finishes its current work; a second one ends it at once.`
 
-// streams are where a command reads and writes.
+// streams are the standard streams of a command.
 type streams struct {
 	in       io.Reader
 	out, err io.Writer
 }
 
-// app is what all subcommands share.
+// app is the state that all subcommands share.
 type app struct {
 	streams
 	transport string // the --transport flag
@@ -45,7 +45,7 @@ type app struct {
 	parsed    *target      // the transport, once it was asked for
 }
 
-// usageError is wrong usage that a command finds out by itself.
+// usageError is wrong usage that a command has detected.
 type usageError struct{ error }
 
 func usagef(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
@@ -97,7 +97,7 @@ func (a *app) command() *cobra.Command {
 		a.benchCommand(), a.tortureCommand(), a.workerCommand(), a.versionCommand())
 }
 
-// typos is how many letters a command may differ from the one that is meant.
+// typos is the number of letters by which a suggested command may differ.
 const typos = 2
 
 // group is a command that only holds others.
@@ -111,11 +111,11 @@ func (a *app) group(cmd *cobra.Command, subs ...*cobra.Command) *cobra.Command {
 	return cmd
 }
 
-// prepare has a subcommand start with what all of them need.
+// prepare lets a subcommand set up the log first.
 func (a *app) prepare(sub *cobra.Command) {
 	inner := sub.RunE
 	sub.RunE = func(cmd *cobra.Command, args []string) error {
-		if a.logLevel == "" && cmd.Name() == "demo" { // it shows what happens by itself
+		if a.logLevel == "" && cmd.Name() == "demo" { // its output is not to be mixed with the log
 			a.logLevel = logOff
 		}
 		log, err := newLogger(a.err, a.logLevel, a.logFormat)

@@ -21,21 +21,20 @@ import (
 
 const sendHelp = `Send raw bodies to a queue, with the headers that an endpoint would write.
 
-The body comes from --file, or from standard input, and is sent as it is: it should
-be JSON, but nobody checks. With --jsonl every line is a message of its own; empty lines
-are passed over.`
+The body comes from --file or from standard input and is sent unchanged. It should be JSON, but is not checked. With
+--jsonl every line is a message; empty lines are skipped.`
 
 const sendExample = `  echo '{"orderId":"4711"}' | holdfast send --transport sqlite:orders.db --to sales --type Shop.PlaceOrder
   holdfast send --to sales --type Shop.PlaceOrder --file orders.jsonl --jsonl
   holdfast send --to sales --type Shop.PlaceOrder --file order.json --count 1000 --after 1m`
 
-// sendBatch is how many messages leave at once.
+// sendBatch is the number of messages that are sent at once.
 const sendBatch = 100
 
 // maxLine bounds a line of --jsonl, in bytes.
 const maxLine = 64 << 20
 
-// sending is what the flags of send say.
+// sending holds the flags of send.
 type sending struct {
 	to, typeName, file string
 	headers            []string
@@ -89,7 +88,7 @@ func (a *app) send(ctx context.Context, s *sending) error {
 	return nil
 }
 
-// sendInput sends what the file holds.
+// sendInput sends the messages of the file.
 func (a *app) sendInput(ctx context.Context, s *sending) (err error) {
 	in, err := s.input(ctx, a.in)
 	if err != nil {
@@ -110,11 +109,11 @@ func (s *sending) input(ctx context.Context, stdin io.Reader) (io.ReadCloser, er
 	return os.Open(s.file)
 }
 
-// interruptible is a reader that fails when ctx ends, however long r may block.
+// interruptible returns a reader that fails when ctx ends, also while r blocks.
 func interruptible(ctx context.Context, r io.Reader) io.ReadCloser {
 	out, in := io.Pipe()
 	go func() {
-		_, err := io.Copy(in, r) // may outlive all else: there is no way to break off a read from a terminal
+		_, err := io.Copy(in, r) // may stay: a read from a terminal cannot be cancelled
 		in.CloseWithError(err)
 	}()
 	context.AfterFunc(ctx, func() { in.CloseWithError(context.Cause(ctx)) })
@@ -189,7 +188,7 @@ func (s *sending) lines(ctx context.Context, conn transport.Conn, in io.Reader) 
 	return s.dispatch(ctx, conn, bodies)
 }
 
-// dispatch sends each of bodies as often as it is to be sent.
+// dispatch sends each body s.count times.
 func (s *sending) dispatch(ctx context.Context, conn transport.Conn, bodies [][]byte) error {
 	var ops []transport.Operation
 	for i, total := 0, len(bodies)*s.count; i < total; i++ {
@@ -207,7 +206,7 @@ func (s *sending) dispatch(ctx context.Context, conn transport.Conn, bodies [][]
 	return nil
 }
 
-// accepted is how many of n operations a Dispatch that returned err has taken for certain.
+// accepted returns how many of n operations a Dispatch that returned err has sent for certain.
 func accepted(n int, err error) int {
 	var de *transport.DispatchError
 	switch {
@@ -219,7 +218,7 @@ func accepted(n int, err error) int {
 	return 0
 }
 
-// operation is a message as an endpoint of the name "holdfast" would send it.
+// operation returns a message as an endpoint of the name "holdfast" sends it.
 func (s *sending) operation(body []byte, now time.Time) transport.Operation {
 	id := uuid.New(now)
 	var h header.Map

@@ -9,18 +9,18 @@ import (
 	"github.com/holdfast-go/holdfast/transport/postgres"
 )
 
-const sqlScriptHelp = `Print the SQL that creates queues on PostgreSQL, or brings tables of an earlier version up to
-date, for databases whose changes are reviewed. It is one transaction; run again it
-changes nothing, and no messages are lost. Nothing is connected to: of the transport's URL only
-?schema=name counts. With sqlserver://… it is for SQL Server, on which it has not been tried: batches for sqlcmd.
+const sqlScriptHelp = `Print the SQL that creates queues on PostgreSQL, or updates tables of an earlier version, for databases whose
+changes are reviewed. It is one transaction; run again it changes nothing, and no messages are lost. The command does not
+connect: of the transport's URL only ?schema=name counts. With sqlserver://… it prints batches of sqlcmd for SQL Server,
+on which they have not been tested.
 
-The user that endpoints connect with then needs USAGE on the schema, and SELECT, INSERT,
-UPDATE and DELETE on its tables. Their Config.Install is to be left out, or finds all there.`
+The user of the endpoints then needs USAGE on the schema, and SELECT, INSERT, UPDATE and DELETE on its tables. Their
+Config.Install may stay off.`
 
 func (a *app) sqlCommand() *cobra.Command {
 	return a.group(&cobra.Command{
 		Use:   "sql",
-		Short: "Print the SQL that queues on PostgreSQL and SQL Server are made with",
+		Short: "Print the SQL that creates queues on PostgreSQL and SQL Server",
 	}, a.sqlScriptCommand())
 }
 
@@ -39,7 +39,7 @@ func (a *app) sqlScriptCommand() *cobra.Command {
 	return cmd
 }
 
-// scripted is a transport whose installer can be printed.
+// scripted is a transport that can print its installer.
 type scripted interface {
 	Script(plan transport.Plan) (string, error)
 }

@@ -34,7 +34,7 @@ func (a *app) onSQS(ctx context.Context, endpoint string, f func(sqs.Admin) erro
 func (a *app) sqsPolicyCommand() *cobra.Command {
 	return a.group(&cobra.Command{
 		Use:   "policy",
-		Short: "Show and set which topics a queue lets in",
+		Short: "Show and set the topics that a queue accepts",
 	}, a.sqsShowPolicyCommand(), a.sqsSetPolicyCommand())
 }
 
@@ -68,9 +68,9 @@ func (a *app) sqsSetPolicyCommand() *cobra.Command {
 	var wide bool
 	cmd := &cobra.Command{
 		Use:   "set QUEUE TYPE...",
-		Short: "Have the policy of a queue let in the topics of types",
-		Long: `Have the policy of a queue let in the topics of types, beside those that it lets in already. Statements of others
-stay as they are. The topics need not exist.`,
+		Short: "Let a queue accept messages of the topics of types",
+		Long: `Let the policy of a queue accept the topics of types, beside those that it accepts already. Other statements are
+unchanged. The topics need not exist.`,
 		Example: `  holdfast sqs policy set billing Shop.OrderPlaced --transport sqs://eu-central-1
   holdfast sqs policy set billing Shop.OrderPlaced --wide`,
 		Args: cobra.MinimumNArgs(2),
@@ -84,11 +84,11 @@ stay as they are. The topics need not exist.`,
 				if err := c.LetIn(cmd.Context(), args[0], args[1:]); err != nil {
 					return err
 				}
-				fmt.Fprintf(a.out, "%s lets in the topics of %s\n", args[0], strings.Join(args[1:], ", "))
+				fmt.Fprintf(a.out, "%s accepts the topics of %s\n", args[0], strings.Join(args[1:], ", "))
 				return nil
 			})
 		},
 	}
-	cmd.Flags().BoolVar(&wide, "wide", false, "let in all topics with the topic prefix, instead of each by its name")
+	cmd.Flags().BoolVar(&wide, "wide", false, "accept all topics with the topic prefix, instead of each by its name")
 	return cmd
 }

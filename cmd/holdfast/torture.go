@@ -21,30 +21,30 @@ import (
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/torture"
 )
 
-const tortureHelp = `Prove a transport by force. Worker processes handle numbered messages while they are
-killed at random (SIGKILL) and by poison messages, which end the process that handles them, each
-in a way of its own: exit, SIGKILL, stack overflow, fatal error, panic. What dies is started
-again. When the queues are empty, what the workers wrote down is held against what was sent.
+const tortureHelp = `Test a transport by force. Worker processes handle numbered messages while they are killed at random (SIGKILL)
+and by poison messages, which end the process that handles them by exit, SIGKILL, stack overflow, fatal error or panic.
+Each worker that ends is started again. When the queues are empty, the ledger of the workers is compared with the
+messages sent.
 
-These must hold, else the exit code is 1 and the ids of the messages are shown:
+These invariants must hold, else the exit code is 1 and the ids of the messages are shown:
   nothing is lost
   every poison message is in the error queue, with class crash-loop
   no other message is there
   in atomic mode, nothing was handled more than once
 
-In atomic mode (SQL transports), a handler writes its row in the transaction of its message; in
-receiveonly mode to a file, and messages may be handled more than once: that is counted.
+In atomic mode (SQL transports), a handler writes its row in the transaction of its message; in receiveonly mode it
+writes to a file, and messages may be handled more than once, which is counted.
 
-The run has queues of its own, torture-NAME, torture-NAME.error and torture-NAME.quarantine. They
-are removed afterwards unless something broke, or --keep is given. The same --seed has the same
-plan of kills, poison and failures. Interrupted, it kills its workers and removes its queues.`
+The queues of a run are torture-NAME, torture-NAME.error and torture-NAME.quarantine. They are deleted afterwards unless
+an invariant did not hold or --keep is given. The same --seed has the same plan of kills, poison and failures.
+Interrupted, the command kills its workers and deletes its queues.`
 
 const tortureExample = `  holdfast torture --transport sqlite:torture.db
   holdfast torture --transport postgres://localhost/test --transactions atomic --seed 7
   holdfast torture --transport amqp://guest:guest@localhost --messages 10000 --poison 5 --json
   holdfast torture --transport postgres://localhost/test --poison 0 --kill-every 0   # the control`
 
-// torturing is what the flags of torture say.
+// torturing holds the flags of torture.
 type torturing struct {
 	torture.Options
 	transactions string
@@ -57,7 +57,7 @@ func (a *app) tortureCommand() *cobra.Command {
 	var o torturing
 	cmd := &cobra.Command{
 		Use:     "torture",
-		Short:   "Prove a transport: kill workers while they handle messages",
+		Short:   "Test a transport: kill workers while they handle messages",
 		Long:    tortureHelp,
 		Example: tortureExample,
 		Args:    cobra.NoArgs,
@@ -72,16 +72,16 @@ func (a *app) tortureCommand() *cobra.Command {
 	flags.DurationVar(&o.Handler, "handler", 50*time.Millisecond, "how long a handler works on a message")
 	flags.DurationVar(&o.KillEvery, "kill-every", 500*time.Millisecond, "mean time between two kills; 0 for none")
 	flags.Float64Var(&o.Failures, "failures", 0.01, "`share` of messages whose first attempt fails with an error")
-	flags.Uint64Var(&o.Seed, "seed", 0, "what the plan follows from; chosen at random unless set")
-	flags.DurationVar(&o.lease, "lease", 3*time.Second, "how long the messages of a killed worker wait, where the transport leases them")
-	flags.DurationVar(&o.Timeout, "timeout", 10*time.Minute, "how long all may take")
-	flags.BoolVar(&o.Keep, "keep", false, "leave queues and ledger behind")
-	flags.BoolVar(&o.verbose, "verbose", false, "show the kills, and what the workers write to their standard error")
+	flags.Uint64Var(&o.Seed, "seed", 0, "seed of the plan; random unless set")
+	flags.DurationVar(&o.lease, "lease", 3*time.Second, "lease of messages, and so how long those of a killed worker wait, where the transport has leases")
+	flags.DurationVar(&o.Timeout, "timeout", 10*time.Minute, "bound of the whole run")
+	flags.BoolVar(&o.Keep, "keep", false, "keep queues and ledger")
+	flags.BoolVar(&o.verbose, "verbose", false, "show the kills, and the standard error of the workers")
 	flags.BoolVar(&o.asJSON, "json", false, "print JSON: one object")
 	return cmd
 }
 
-// errBroken is returned when an invariant did not hold; which one has been shown.
+// errBroken is returned when an invariant did not hold. The report shows which one.
 var errBroken = errors.New("torture: an invariant broke")
 
 func (a *app) torture(ctx context.Context, o *torturing) error {
@@ -112,7 +112,7 @@ func (a *app) torture(ctx context.Context, o *torturing) error {
 	return nil
 }
 
-// prepareTorture completes the options by what the transport needs.
+// prepareTorture completes the options for the transport.
 func (a *app) prepareTorture(o *torturing) (target, error) {
 	t, err := a.target()
 	if err != nil {
@@ -121,7 +121,7 @@ func (a *app) prepareTorture(o *torturing) (target, error) {
 	o.Atomic = o.transactions == "atomic"
 	switch {
 	case t.scheme == "memory":
-		return t, usagef("memory: lives in one process only, and the workers are several: use sqlite:FILE")
+		return t, usagef("memory: is visible to one process only, and there are several workers: use sqlite:FILE")
 	case !o.Atomic && o.transactions != "receiveonly":
 		return t, usagef("--transactions %q: want receiveonly or atomic", o.transactions)
 	case o.lease <= 0 || o.Timeout <= 0:
@@ -160,7 +160,7 @@ func (t target) setLease(d time.Duration) {
 
 const workerName = "torture-worker"
 
-// workerCommand is what torture starts.
+// workerCommand is the command of the workers of torture.
 func (a *app) workerCommand() *cobra.Command {
 	var lease time.Duration
 	cmd := &cobra.Command{
@@ -177,7 +177,7 @@ func (a *app) workerCommand() *cobra.Command {
 			return torture.Work(cmd.Context(), torture.Process{In: a.in, Out: a.out, Log: a.log}, t.Transport, testbed.TableOf(t.Transport))
 		},
 	}
-	cmd.Flags().DurationVar(&lease, "lease", 0, "how long the messages of a killed worker wait")
+	cmd.Flags().DurationVar(&lease, "lease", 0, "lease of messages")
 	return cmd
 }
 
@@ -206,7 +206,7 @@ func (a *app) printTorture(r *torture.Report, asJSON bool) error {
 	return w.Flush()
 }
 
-// attempts shows how many messages had how many starts of a handler.
+// attempts returns the numbers of messages by starts of a handler, as text.
 func attempts(of map[int]int) string {
 	var parts []string
 	for _, n := range slices.Sorted(maps.Keys(of)) {

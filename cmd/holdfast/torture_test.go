@@ -81,7 +81,7 @@ func busOfShortLocks(t *testing.T) string {
 	return n.URL()
 }
 
-// The control: nobody dies, so nothing comes twice.
+// The control: without deaths no message is handled twice.
 func TestTortureWithoutDeathsCountsNothingTwice(t *testing.T) {
 	report := tortured(t, build(t), "--transport", brokertest.RabbitMQ(t), "--messages", "300", "--handler", "10ms", "--poison", "0", "--kill-every", "0")
 	for field, want := range map[string]float64{"processed": 300, "handled_twice": 0, "restarts": 0, "poison_parked": 0, "max_attempts": 2} {

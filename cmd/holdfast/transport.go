@@ -148,7 +148,7 @@ func parseTransport(raw string) (target, error) {
 	}
 	t, err := d.parse(raw)
 	if err != nil {
-		return target{}, usagef("transport %s: %w", scheme, err)
+		return target{}, usagef("transport: %w", err)
 	}
 	return target{t, d, scheme}, nil
 }

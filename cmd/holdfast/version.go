@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// buildVersion is what was built, from what, by which Go.
+// buildVersion describes the build.
 type buildVersion struct {
 	Module   string `json:"module"`
 	Version  string `json:"version"`

@@ -14,7 +14,7 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// Work is what each message makes the endpoint do.
+// Work is the work of a handler.
 type Work string
 
 const (
@@ -29,7 +29,7 @@ const (
 	Send Work = "send"
 )
 
-// Options say what to measure.
+// Options are the endpoint and the load to measure.
 type Options struct {
 	Transport transport.Transport
 	Work      Work
@@ -39,15 +39,14 @@ type Options struct {
 	Size, Headers int
 	// Concurrency is that of the endpoint, or the number of goroutines that send.
 	Concurrency int
-	// Rate is how many messages are sent a second while receiving; 0 has all of them
-	// in the queue before the clock starts.
+	// Rate is the number of messages sent a second while receiving; 0 sends all before the measurement.
 	Rate float64
-	// Profile takes a CPU profile of what is measured. May be nil.
+	// Profile receives a CPU profile of the measurement. May be nil.
 	Profile io.Writer
 	Log     *slog.Logger
 }
 
-// Result is what was measured, and what it was measured of.
+// Result is the measurement of a load.
 type Result struct {
 	Work        Work    `json:"work"`
 	Messages    int     `json:"messages"`
@@ -58,23 +57,22 @@ type Result struct {
 
 	Seconds           float64 `json:"seconds"`
 	MessagesPerSecond float64 `json:"messages_per_second"`
-	// Latency is from receiving to completion; with a rate from sending to
-	// handling; of send, the time of one send.
+	// Latencies are from receiving to completion; with a rate from sending to handling; of send, the time of one send.
 	P50               float64 `json:"p50_ms"`
 	P95               float64 `json:"p95_ms"`
 	P99               float64 `json:"p99_ms"`
 	CPUPerMessage     float64 `json:"cpu_us_per_message"` // of this process
 	AllocsPerMessage  float64 `json:"allocs_per_message"`
 	BytesPerMessage   float64 `json:"alloc_bytes_per_message"`
-	PeakRSS           int64   `json:"peak_rss_bytes"`   // of this process since it started
-	HandedOutTwice    int64   `json:"handed_out_twice"` // completions of a message that was completed before
+	PeakRSS           int64   `json:"peak_rss_bytes"`  // of this process since it started
+	CompletedTwice    int64   `json:"completed_twice"` // completions of messages that were completed before
 	BusinessRowWrites int64   `json:"business_row_writes,omitempty"`
 }
 
 // businessRows is how many rows the handlers of the work atomic share.
 const businessRows = 1000
 
-// stallTime is how long nothing may happen before a run is given up.
+// stallTime is the time without a completion after which a run fails.
 const stallTime = time.Minute
 
 // bench is one run.
@@ -89,14 +87,13 @@ type bench struct {
 	meter           *meter
 }
 
-// Run measures. It removes the queues that it made, also when ctx ends: with a result, an error says that only this
-// has failed.
+// Run measures. It deletes the queues of the run, also when ctx ends. An error beside a result is one of the deletion.
 func Run(ctx context.Context, opts Options) (res *Result, err error) {
 	b, err := newBench(opts)
 	if err != nil {
 		return nil, err
 	}
-	// Not an endpoint's: a driver may create more for one than is removed in the end.
+	// Without the name of an endpoint, for which a driver may create more queues.
 	env := transport.Env{Logger: opts.Log, Instance: b.prefix}
 	if b.conn, err = opts.Transport.Open(ctx, env); err != nil {
 		return nil, fmt.Errorf("connect: %w", err)
@@ -134,7 +131,7 @@ func newBench(opts Options) (*bench, error) {
 	return b, nil
 }
 
-// prepare makes the queues and what the work needs.
+// prepare creates and fills the queues.
 func (b *bench) prepare(ctx context.Context) error {
 	if b.table != nil {
 		if err := b.table.Create(ctx, b.prefix, businessRows); err != nil {
@@ -179,7 +176,7 @@ func (b *bench) result(ctx context.Context) (*Result, error) {
 		P50: p50, P95: p95, P99: p99,
 		CPUPerMessage:    float64(m.cpu.Nanoseconds()) / 1e3 / n,
 		AllocsPerMessage: float64(m.allocs) / n, BytesPerMessage: float64(m.bytes) / n,
-		PeakRSS: peakRSS(), HandedOutTwice: b.timeline.again.Load(),
+		PeakRSS: peakRSS(), CompletedTwice: b.timeline.again.Load(),
 	}
 	if err := b.check(ctx, r); err != nil {
 		return nil, err
@@ -187,8 +184,7 @@ func (b *bench) result(ctx context.Context) (*Result, error) {
 	return r, nil
 }
 
-// check holds what was counted against what the broker has: a fast run that lost something
-// is no result.
+// check compares the counts with the broker: a run that lost messages has no result.
 func (b *bench) check(ctx context.Context, r *Result) error {
 	if b.table != nil {
 		counts, err := b.table.Counts(ctx, b.prefix)

@@ -23,7 +23,7 @@ type line struct {
 	Price float64 `json:"price"`
 }
 
-// orderBody is an order as JSON with as many lines as fit into size bytes.
+// orderBody returns an order as JSON with as many lines as fit into size bytes.
 func orderBody(size int) ([]byte, error) {
 	o := order{
 		OrderID: "3f2b8c1e-7a54-4c0d-9d3e-1b2c3d4e5f60", CustomerID: "cust-000123",

@@ -14,8 +14,7 @@ import (
 // orderType is the wire name of every message.
 const orderType = "Bench.PlaceOrder"
 
-// How many headers an endpoint writes by itself: within a handler also where replies go
-// and which message it is related to.
+// Numbers of headers that an endpoint writes: a handler also writes the reply address and the related message.
 const (
 	headersOutside = 10
 	headersInside  = 12
@@ -23,7 +22,7 @@ const (
 
 const extraValue = "6d1f0c9e-7a54-4c0d-9d3e-1b2c3d4e5f60"
 
-// extra are the names of the headers that bring own up to what was asked for.
+// extra returns the names of the headers that are added to own ones, up to b.Headers.
 func (b *bench) extra(own int) []string {
 	var names []string
 	for i := own; i < b.Headers; i++ {
@@ -32,8 +31,7 @@ func (b *bench) extra(own int) []string {
 	return names
 }
 
-// options add the extra headers to the messages of an endpoint that has own of them. They
-// are made once.
+// options returns the options that add the extra headers to messages with own ones.
 func (b *bench) options(own int) []endpoint.SendOption {
 	var opts []endpoint.SendOption
 	for _, name := range b.extra(own) {
@@ -42,8 +40,7 @@ func (b *bench) options(own int) []endpoint.SendOption {
 	return opts
 }
 
-// incoming is the i-th message to be received, with the headers that a sending endpoint
-// would have written.
+// incoming returns the i-th message to be received, with the headers of a sending endpoint.
 func (b *bench) incoming(i int) transport.Operation {
 	id := messageID(i)
 	var h header.Map
@@ -66,7 +63,7 @@ func (b *bench) incoming(i int) transport.Operation {
 	return transport.Operation{Message: &transport.Message{ID: id, Headers: h, Body: b.body}, Queue: b.in}
 }
 
-// preload puts all messages into the queue, in batches.
+// preload sends all messages to the queue, in batches.
 func (b *bench) preload(ctx context.Context) error {
 	const (
 		batch   = 500

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// meter measures what this process uses between start and stop.
+// meter measures the resources of this process between start and stop.
 type meter struct {
 	begun   time.Time
 	before  runtime.MemStats
@@ -56,7 +56,7 @@ func cpuTime() time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// peakRSS is the most memory that this process ever had, in bytes.
+// peakRSS returns the most memory that this process ever had, in bytes.
 func peakRSS() int64 {
 	max := int64(rusage().Maxrss)
 	if runtime.GOOS == "darwin" { // bytes there, kilobytes elsewhere

@@ -13,7 +13,7 @@ import (
 	"github.com/holdfast-go/holdfast/recoverability"
 )
 
-// config is what all endpoints of a run have in common.
+// config returns the configuration that the endpoints of a run share.
 func (b *bench) config(name string) endpoint.Config {
 	return endpoint.Config{
 		Name: name, Transport: b.Transport, Concurrency: b.Concurrency, Logger: b.Log,
@@ -25,7 +25,7 @@ func (b *bench) config(name string) endpoint.Config {
 	}
 }
 
-// receiver is the endpoint that is measured.
+// receiver returns the endpoint that is measured.
 func (b *bench) receiver() (*endpoint.Endpoint, error) {
 	cfg := b.config(b.in)
 	if b.Work == Atomic {
@@ -37,7 +37,7 @@ func (b *bench) receiver() (*endpoint.Endpoint, error) {
 	return endpoint.New(cfg)
 }
 
-// handler does the work.
+// handler returns the handler of the work.
 func (b *bench) handler() func(context.Context, *endpoint.Session, *order) error {
 	opts := append([]endpoint.SendOption{endpoint.To(b.out)}, b.options(headersInside)...)
 	switch b.Work {
@@ -55,7 +55,7 @@ func (b *bench) handler() func(context.Context, *endpoint.Session, *order) error
 	}
 }
 
-// onReceive takes the time when a message comes in.
+// onReceive notes the time when a message is received.
 func (b *bench) onReceive(next pipeline.Func[*pipeline.Receive]) pipeline.Func[*pipeline.Receive] {
 	return func(ctx context.Context, r *pipeline.Receive) error {
 		if i := b.timeline.index(r.Message.ID); i >= 0 {
@@ -69,7 +69,7 @@ func (b *bench) onReceive(next pipeline.Func[*pipeline.Receive]) pipeline.Func[*
 	}
 }
 
-// onDispatch takes the time when a message is completed and what it sent has left.
+// onDispatch notes the time when a message is completed and its outgoing messages are sent.
 func (b *bench) onDispatch(next pipeline.Func[*pipeline.Dispatch]) pipeline.Func[*pipeline.Dispatch] {
 	return func(ctx context.Context, d *pipeline.Dispatch) error {
 		if err := next(ctx, d); err != nil || d.Incoming == nil {
@@ -127,8 +127,7 @@ func (b *bench) runReceive(ctx context.Context) error {
 	return first(group.Wait(), err)
 }
 
-// first is the first error there is: that of the endpoints explains why waiting for
-// them ended.
+// first returns the first error: that of the endpoints is the cause of the one of waiting for them.
 func first(errs ...error) error {
 	for _, err := range errs {
 		if err != nil {
@@ -154,7 +153,7 @@ func (b *bench) await(ctx context.Context) error {
 		if now := b.timeline.left.Load(); now != left {
 			left, since = now, time.Now()
 		} else if time.Since(since) > stallTime {
-			return fmt.Errorf("stalled: %d of %d messages were not completed and nothing has happened for %v", left, b.Messages, stallTime)
+			return fmt.Errorf("stalled: %d of %d messages are not completed, and none was for %v", left, b.Messages, stallTime)
 		}
 	}
 }

@@ -14,8 +14,7 @@ import (
 	"github.com/holdfast-go/holdfast/pipeline"
 )
 
-// sender is an endpoint that only sends: what is measured by the work send, and the
-// source of messages where there is a rate.
+// sender returns a send-only endpoint: the one that the work send measures, or the source of messages at a rate.
 func (b *bench) sender() (*endpoint.Endpoint, error) {
 	cfg := b.config(b.prefix + "-sender")
 	cfg.SendOnly = true
@@ -72,7 +71,7 @@ func (b *bench) runSend(ctx context.Context) error {
 
 // sendAtRate sends all messages, evenly spread.
 func (b *bench) sendAtRate(ctx context.Context, e *endpoint.Endpoint) error {
-	const senders = 64 // at once: one that waits for the broker must not hold up the next
+	const senders = 64 // so that one which waits for the broker does not delay the next
 	o, err := b.order()
 	if err != nil {
 		return err
@@ -86,13 +85,13 @@ func (b *bench) sendAtRate(ctx context.Context, e *endpoint.Endpoint) error {
 		}
 		return b.sendOne(ctx, e, o, i, opts)
 	})
-	if ctx.Err() != nil { // the run is over: a message that came twice may have ended it
+	if ctx.Err() != nil { // the run is over: a redelivered message may have ended it
 		return nil
 	}
 	return err
 }
 
-// inParallel calls f for every message, in n goroutines, each taking the next when it is free.
+// inParallel calls f for every message, in n goroutines.
 func (b *bench) inParallel(ctx context.Context, n int, f func(ctx context.Context, i int) error) error {
 	group, ctx := errgroup.WithContext(ctx)
 	var next atomic.Int64
@@ -109,7 +108,7 @@ func (b *bench) inParallel(ctx context.Context, n int, f func(ctx context.Contex
 	return group.Wait()
 }
 
-// order is the message that b.body is of.
+// order returns the message of b.body.
 func (b *bench) order() (*order, error) {
 	var o order
 	err := json.Unmarshal(b.body, &o)

@@ -10,8 +10,8 @@ import (
 	"github.com/holdfast-go/holdfast/pipeline"
 )
 
-// timeline knows when each message was sent or received, and how long it took. Messages
-// are told apart by the number in their id, so that measuring allocates nothing.
+// timeline has the start and the duration of each message. A message is identified by the number in its id, so that
+// measuring allocates nothing.
 type timeline struct {
 	begun []atomic.Int64 // since zero, in nanoseconds
 	took  []atomic.Int64
@@ -19,7 +19,7 @@ type timeline struct {
 
 	zero    time.Time
 	left    atomic.Int64 // messages that are not completed
-	again   atomic.Int64 // completions too many
+	again   atomic.Int64 // completions of completed messages
 	headers atomic.Int64 // of a message sent
 	done    chan struct{}
 }
@@ -38,10 +38,10 @@ const (
 	idDigits = 12
 )
 
-// messageID is the id of the i-th message: as long as a UUID.
+// messageID returns the id of the i-th message, as long as a UUID.
 func messageID(i int) string { return fmt.Sprintf("%s%0*d", idPrefix, idDigits, i) }
 
-// index is the number of a message, or -1 when it is not one of the run's.
+// index returns the number of a message, or -1 for a foreign one.
 func (t *timeline) index(id string) int {
 	if len(id) != len(idPrefix)+idDigits {
 		return -1
@@ -55,10 +55,10 @@ func (t *timeline) index(id string) int {
 
 func (t *timeline) now() int64 { return int64(time.Since(t.zero)) }
 
-// begin is called when message i is sent or received, whatever is measured.
+// begin notes that message i is sent or received.
 func (t *timeline) begin(i int) { t.begun[i].Store(t.now()) }
 
-// stop takes the time of message i.
+// stop notes the duration of message i.
 func (t *timeline) stop(i int) { t.took[i].Store(t.now() - t.begun[i].Load()) }
 
 // complete counts message i as completed.
@@ -72,8 +72,7 @@ func (t *timeline) complete(i int) {
 	}
 }
 
-// sent notes how many headers the messages of d have, or where nothing is sent, the received
-// one.
+// sent notes the number of headers of the messages of d, or of the received one when none is sent.
 func (t *timeline) sent(d *pipeline.Dispatch) {
 	switch {
 	case len(d.Operations) > 0:
@@ -83,7 +82,7 @@ func (t *timeline) sent(d *pipeline.Dispatch) {
 	}
 }
 
-// percentiles are in milliseconds.
+// percentiles returns durations in milliseconds.
 func (t *timeline) percentiles() (p50, p95, p99 float64) {
 	all := make([]int64, len(t.took))
 	for i := range t.took {

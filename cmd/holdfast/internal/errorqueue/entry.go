@@ -1,5 +1,5 @@
-// Package errorqueue looks after the messages of an error queue: it finds them, returns them to
-// where they failed, and discards them.
+// Package errorqueue lists the messages of an error queue, returns them to the queue that they failed in, and discards
+// them.
 package errorqueue
 
 import (
@@ -13,8 +13,7 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// Entry is what an operator wants to know of a message in an error queue. What its headers do not
-// tell is left empty.
+// Entry is the summary of a message in an error queue. Fields without a header are empty.
 type Entry struct {
 	ID       string    `json:"id"`
 	Class    string    `json:"class,omitempty"`    // of the error
@@ -26,7 +25,7 @@ type Entry struct {
 	Attempts int       `json:"attempts,omitempty"`
 	Returns  int       `json:"returns,omitempty"` // from the error queue so far
 	Bytes    int       `json:"bytes"`             // of the body
-	// Undecodable says why the message could not be read.
+	// Undecodable is the reason why the message could not be decoded.
 	Undecodable string `json:"undecodable,omitempty"`
 
 	types []string // all enclosed ones
@@ -42,10 +41,10 @@ type Record struct {
 	Body     []byte            `json:"body"` // base64 in JSON
 }
 
-// undecodableClass is the class of what the transport cannot read and nobody gave another.
+// undecodableClass is the class of an undecodable message without another one.
 const undecodableClass = "undecodable"
 
-// EntryOf reads the headers of a message.
+// EntryOf returns the entry of a message, from its headers.
 func EntryOf(m *transport.Message) Entry {
 	h := m.Headers
 	e := Entry{
@@ -75,7 +74,7 @@ func EntryOf(m *transport.Message) Entry {
 	return e
 }
 
-// RecordOf is all of m, whose entry is e.
+// RecordOf returns the record of m, whose entry is e.
 func RecordOf(m *transport.Message, e Entry) Record {
 	return Record{Entry: e, NativeID: m.NativeID, Headers: m.Headers, Native: m.Native, Body: m.Body}
 }

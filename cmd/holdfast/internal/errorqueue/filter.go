@@ -6,27 +6,26 @@ import (
 	"time"
 )
 
-// Filter says which messages are meant: those that fit each field that is set, and of a
-// list any element. The zero value means all.
+// Filter selects messages. A message has to match each field that is set, and one element of a list. The zero value
+// selects all.
 type Filter struct {
 	IDs       []string
 	Classes   []string // without regard to case
 	Types     []string // full names, or what follows the last dot
 	Endpoints []string
 	Queues    []string // that they failed in
-	// Since and Until bound the time of failure; Until is excluded. Messages that do not tell
-	// it fit no bound.
+	// Since and Until bound the time of failure; Until is excluded. A message without that time matches no bound.
 	Since, Until time.Time
 	Text         string // in the error or its stack, without regard to case
 }
 
-// All is true when every message fits.
+// All reports whether every message matches.
 func (f *Filter) All() bool {
 	return len(f.IDs)+len(f.Classes)+len(f.Types)+len(f.Endpoints)+len(f.Queues) == 0 &&
 		f.Since.IsZero() && f.Until.IsZero() && f.Text == ""
 }
 
-// Fits tells whether the message of e is meant.
+// Fits reports whether the message of e matches.
 func (f *Filter) Fits(e *Entry) bool {
 	return anyOf(f.IDs, func(id string) bool { return id == e.ID }) &&
 		anyOf(f.Classes, func(class string) bool { return strings.EqualFold(class, e.Class) }) &&
@@ -36,7 +35,7 @@ func (f *Filter) Fits(e *Entry) bool {
 		f.fitsTime(e.FailedAt) && f.fitsText(e)
 }
 
-// anyOf is true for a list without elements.
+// anyOf reports whether an element matches, or there is none.
 func anyOf(wanted []string, is func(string) bool) bool {
 	return len(wanted) == 0 || slices.ContainsFunc(wanted, is)
 }

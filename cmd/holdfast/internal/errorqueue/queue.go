@@ -8,23 +8,22 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// page is how many messages are looked at in one go, and so how many are in memory.
+// page is the number of messages that are read at once, and so are in memory.
 const page = 100
 
-// Queue is an error queue, and which of its messages are meant.
+// Queue is an error queue with a selection of its messages.
 type Queue struct {
 	Conn   transport.Conn
 	Name   string
 	Filter Filter
-	Limit  int // of those that fit, the first so many; 0 is all
-	// Read is nil for EntryOf.
+	Limit  int // the first so many that match; 0 is all
+	// Read returns the entry of a message. Nil is EntryOf.
 	Read func(*transport.Message) Entry
-	// Progress, where it is not nil, is called with the number of messages looked at so far, again and again.
+	// Progress is called now and then with the number of messages read so far. May be nil.
 	Progress func(seen int)
 }
 
-// Each calls visit with each message that is meant, in the order of the queue. None is changed or
-// lost by that.
+// Each calls visit with each selected message, in the order of the queue. The messages stay unchanged.
 func (q *Queue) Each(ctx context.Context, visit func(*transport.Message, Entry) error) error {
 	return q.walk(ctx, func(_ transport.Cursor, m *transport.Message, e Entry) error { return visit(m, e) })
 }
@@ -58,7 +57,7 @@ func (q *Queue) walk(ctx context.Context, visit visitor) (err error) {
 func (q *Queue) open(ctx context.Context) (transport.Cursor, error) {
 	browser, ok := q.Conn.(transport.Browser)
 	if !ok {
-		return nil, errors.New("the transport cannot go through a queue")
+		return nil, errors.New("the transport cannot list messages")
 	}
 	cur, err := browser.Browse(ctx, q.Name)
 	if errors.Is(err, transport.ErrNoQueue) {
@@ -67,7 +66,7 @@ func (q *Queue) open(ctx context.Context) (transport.Cursor, error) {
 	return cur, err
 }
 
-// walk is one way through a queue.
+// walk is one iteration over a queue.
 type walk struct {
 	queue  *Queue
 	cursor transport.Cursor
@@ -92,9 +91,9 @@ func (w *walk) page(ctx context.Context, ms []*transport.Message) error {
 		if w.fit++; w.fit == w.queue.Limit {
 			return errEnough
 		}
-		w.tell()
+		w.progress()
 	}
-	w.tell()
+	w.progress()
 	return nil
 }
 
@@ -105,7 +104,7 @@ func (q *Queue) entry(m *transport.Message) Entry {
 	return EntryOf(m)
 }
 
-func (w *walk) tell() {
+func (w *walk) progress() {
 	if w.queue.Progress != nil {
 		w.queue.Progress(w.seen)
 	}

@@ -12,17 +12,16 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// Plan says how messages are taken out of an error queue.
+// Plan has the options of taking messages out of an error queue.
 type Plan struct {
 	To     string  // for Retry: another queue than the one they failed in
-	Rate   float64 // so many a second at most; 0 is as fast as it goes
-	DryRun bool    // find out only
-	// Report is called with each message and what became of it: nil when it was, or would be,
-	// taken. It may be nil.
+	Rate   float64 // messages a second at most; 0 is unlimited
+	DryRun bool    // change nothing
+	// Report is called with each message and its error: nil when it was, or would be, taken. May be nil.
 	Report func(Entry, error)
 }
 
-// Outcome is what has been done.
+// Outcome is the result of taking messages.
 type Outcome struct {
 	Queue    string    `json:"queue"`
 	Matched  int       `json:"matched"`
@@ -33,7 +32,7 @@ type Outcome struct {
 	Failures []Failure `json:"failures,omitempty"`
 }
 
-// Failure is a message that was left where it is. An [Outcome] keeps the first hundred.
+// Failure is a message that stayed in the queue. An [Outcome] has the first hundred.
 type Failure struct {
 	ID    string `json:"id"`
 	Error string `json:"error"`
@@ -41,17 +40,17 @@ type Failure struct {
 
 const maxFailures = 100
 
-// takeTimeout bounds one take, which an interrupt does not break off.
+// takeTimeout bounds one take, which an interrupt does not cancel.
 const takeTimeout = 30 * time.Second
 
 var (
 	errNoOrigin    = errors.New("its headers do not say which queue it failed in: name one with --to")
-	errUndecodable = errors.New("it cannot be read, so it cannot be sent as it was: export it, mend it, and send it again")
+	errUndecodable = errors.New("it cannot be decoded, so it cannot be sent unchanged: export it, correct it, and send it again")
 )
 
-// Retry returns the messages that are meant to the queue that they failed in, as if they
-// came for the first time. Each goes from one queue to the other as a unit, and one that
-// cannot stays where it is. When ctx ends, the one under way is finished.
+// Retry returns the selected messages to the queue that they failed in, without the headers of their failure. Each is
+// moved as a unit where the transport has one; a message that cannot be moved stays. When ctx ends, the current one is
+// finished.
 func (q *Queue) Retry(ctx context.Context, p Plan) (Outcome, error) {
 	t := taking{queue: q, plan: p, start: time.Now(), ops: func(m *transport.Message, e *Entry) ([]transport.Operation, error) {
 		to := p.To
@@ -70,7 +69,7 @@ func (q *Queue) Retry(ctx context.Context, p Plan) (Outcome, error) {
 	return t.run(ctx)
 }
 
-// Discard removes the messages that are meant for good.
+// Discard deletes the selected messages.
 func (q *Queue) Discard(ctx context.Context, p Plan) (Outcome, error) {
 	t := taking{queue: q, plan: p, start: time.Now(), ops: func(*transport.Message, *Entry) ([]transport.Operation, error) {
 		return nil, nil
@@ -78,7 +77,7 @@ func (q *Queue) Discard(ctx context.Context, p Plan) (Outcome, error) {
 	return t.run(ctx)
 }
 
-// Purge removes all messages for good: at once where the transport can, else, or to say what would be done, as Discard does.
+// Purge deletes all messages: at once where the transport can, else, and in a dry run, as Discard does.
 func (q *Queue) Purge(ctx context.Context, p Plan) (Outcome, error) {
 	purger, ok := q.Conn.(transport.Purger)
 	if !ok || p.DryRun {
@@ -88,14 +87,14 @@ func (q *Queue) Purge(ctx context.Context, p Plan) (Outcome, error) {
 	return Outcome{Queue: q.Name, Matched: int(n), Done: int(n)}, err
 }
 
-// taking is a Retry or a Discard under way.
+// taking is a running Retry or Discard.
 type taking struct {
 	queue   *Queue
 	plan    Plan
 	ops     func(*transport.Message, *Entry) ([]transport.Operation, error)
 	start   time.Time
 	outcome Outcome
-	found   []string // of the ids that are wanted
+	found   []string // of the ids of the filter
 }
 
 func (t *taking) run(ctx context.Context) (Outcome, error) {
@@ -148,12 +147,12 @@ func take(ctx context.Context, cur transport.Cursor, m *transport.Message, ops [
 	return err
 }
 
-// refusedError is why the one operation of a message was refused.
+// refusedError is the reason why the one operation of a message was refused.
 type refusedError struct{ error }
 
 func (e refusedError) Unwrap() error { return e.error }
 
-// concernsOne tells an error of one message from one that would meet the next one too.
+// concernsOne reports whether err is about one message, so that the next may succeed.
 func concernsOne(err error) bool {
 	var refused refusedError
 	return errors.Is(err, transport.ErrNotFound) || errors.As(err, &refused) && !errors.Is(err, transport.ErrOutcomeUnknown)
@@ -173,7 +172,7 @@ func (t *taking) count(e Entry, err error) {
 	}
 }
 
-// missing are the ids that were asked for and not found.
+// missing returns the ids of the filter that were not found.
 func (t *taking) missing() (ids []string) {
 	for _, id := range t.queue.Filter.IDs {
 		if !slices.Contains(t.found, id) && !slices.Contains(ids, id) {
