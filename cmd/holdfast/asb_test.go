@@ -19,13 +19,18 @@ func onBus(t *testing.T) (*brokertest.ServiceBusNamespace, *admin.Client) {
 	t.Helper()
 	n := brokertest.OwnServiceBus(t)
 	t.Setenv(transportVar, n.URL())
+	return n, busAdmin(t, n)
+}
+
+func busAdmin(t *testing.T, n *brokertest.ServiceBusNamespace) *admin.Client {
+	t.Helper()
 	client, err := admin.NewClientFromConnectionString(n.ConnectionString, &admin.ClientOptions{
 		ClientOptions: azcore.ClientOptions{Transport: n.AdminTransport()},
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return n, client
+	return client
 }
 
 func TestAnEndpointIsCreatedAndVerifiedOnServiceBus(t *testing.T) {

@@ -181,7 +181,7 @@ func TestVersionIsJSONOnDemand(t *testing.T) {
 	if err := json.Unmarshal([]byte(must(t, "", "version", "--json")), &v); err != nil {
 		t.Fatal(err)
 	}
-	if v.Module != "github.com/holdfast-go/holdfast" || !strings.HasPrefix(v.Go, "go1.") {
+	if v.Module != "github.com/holdfast-go/holdfast/cmd/holdfast" || !strings.HasPrefix(v.Go, "go1.") {
 		t.Errorf("version is %+v", v)
 	}
 }

@@ -24,15 +24,22 @@ import (
 	"github.com/holdfast-go/holdfast/internal/brokertest"
 )
 
-const (
-	returnedMessages = 400
-	retryKills       = 20
-)
+func TestChaosRetryKilledAtRandomLosesNothing(t *testing.T) {
+	if brokertest.Fault(t) {
+		killRetries(t, 60, 1200)
+	} else {
+		killRetries(t, 20, 400)
+	}
+}
 
-// TestRetryKilledAtRandomLosesNothing kills the command again and again while it returns
-// messages, and counts what has arrived in the end. Where taking and sending are one unit
-// nothing is doubled either; else one message by a kill.
 func TestRetryKilledAtRandomLosesNothing(t *testing.T) {
+	t.Parallel()
+	killRetries(t, 6, 120)
+}
+
+// killRetries kills the command so many times while it returns messages, and counts the messages that have arrived in
+// the end. Where taking and sending are one unit none is doubled either; else at most one by a kill.
+func killRetries(t *testing.T, retryKills, messages int) {
 	program := build(t)
 	for name, url := range map[string]func(*testing.T) string{
 		"sqlite":   func(t *testing.T) string { return "sqlite:" + filepath.Join(t.TempDir(), "q.db") },
@@ -41,7 +48,8 @@ func TestRetryKilledAtRandomLosesNothing(t *testing.T) {
 		"asb":      busWithShortLocks,
 	} {
 		t.Run(name, func(t *testing.T) {
-			k := killing{program: program, url: url(t), random: rand.New(rand.NewPCG(2026, 11))}
+			t.Parallel()
+			k := killing{program: program, url: url(t), messages: messages, random: rand.New(rand.NewPCG(2026, 11))}
 			k.fill(t)
 			kills := 0
 			for range retryKills {
@@ -50,7 +58,7 @@ func TestRetryKilledAtRandomLosesNothing(t *testing.T) {
 				}
 			}
 			moved := len(k.arrived(t, false))
-			if kills < retryKills*3/4 || moved == 0 || moved == returnedMessages {
+			if kills < retryKills*3/4 || moved == 0 || moved == messages {
 				t.Fatalf("%d runs were killed with %d messages returned: that proves nothing", kills, moved)
 			}
 			k.finish(t)
@@ -61,16 +69,16 @@ func TestRetryKilledAtRandomLosesNothing(t *testing.T) {
 			if doubled > most {
 				t.Errorf("%d messages have arrived twice, want at most %d", doubled, most)
 			}
-			t.Logf("%d kills, by when %d of %d messages had been returned; %d doubled", kills, moved, returnedMessages, doubled)
+			t.Logf("%d kills, by when %d of %d messages had been returned; %d doubled", kills, moved, messages, doubled)
 		})
 	}
 }
 
 // busWithShortLocks is a namespace with an error queue whose messages wait a second when the command that had them was killed.
 func busWithShortLocks(t *testing.T) string {
-	n, client := onBus(t)
+	n := brokertest.OwnServiceBus(t)
 	n.ShortLock(time.Second)
-	_, err := client.CreateQueue(t.Context(), "error", &admin.CreateQueueOptions{Properties: &admin.QueueProperties{
+	_, err := busAdmin(t, n).CreateQueue(t.Context(), "error", &admin.CreateQueueOptions{Properties: &admin.QueueProperties{
 		LockDuration: to.Ptr("PT1S"), MaxDeliveryCount: to.Ptr[int32](1000),
 	}})
 	if err != nil {
@@ -82,11 +90,12 @@ func busWithShortLocks(t *testing.T) string {
 // killing is an error queue whose retry is killed.
 type killing struct {
 	program, url string
+	messages     int
 	random       *rand.Rand
 }
 
 func TestRetryThatIsInterruptedSaysWhatItHasDone(t *testing.T) {
-	k := killing{program: build(t), url: "sqlite:" + filepath.Join(t.TempDir(), "q.db")}
+	k := killing{program: build(t), url: "sqlite:" + filepath.Join(t.TempDir(), "q.db"), messages: 20}
 	k.fill(t)
 	cmd := exec.CommandContext(t.Context(), k.program, "errors", "retry", "--all", "--rate", "2",
 		"--json", "--log-level", "info", "--transport", k.url)
@@ -113,7 +122,7 @@ func TestRetryThatIsInterruptedSaysWhatItHasDone(t *testing.T) {
 		t.Errorf("it ended with %v, want exit code %d", err, exitInterrupted)
 	}
 	var o errorqueue.Outcome
-	if err := json.Unmarshal([]byte(out.String()), &o); err != nil || o.Done == 0 || o.Done == returnedMessages {
+	if err := json.Unmarshal([]byte(out.String()), &o); err != nil || o.Done == 0 || o.Done == k.messages {
 		t.Errorf("it printed %q (%v), want what it has done", out.String(), err)
 	}
 	if got := len(k.arrived(t, false)); got != o.Done {
@@ -126,7 +135,7 @@ func (k *killing) fill(t *testing.T) {
 	must(t, "{}", "send", "--transport", k.url, "--to", "sales", "--type", "Marker", "--create")
 	must(t, "", "errors", "discard", "--all", "--queue", "sales", "--transport", k.url)
 	var lines strings.Builder
-	for i := range returnedMessages {
+	for i := range k.messages {
 		fmt.Fprintf(&lines, "{\"n\":%d}\n", i)
 	}
 	must(t, lines.String(), "send", "--transport", k.url, "--to", "error", "--create", "--type", "T", "--jsonl",
@@ -164,7 +173,7 @@ func (k *killing) finish(t *testing.T) {
 	t.Helper()
 	for range 100 {
 		must(t, "", "errors", "retry", "--all", "--transport", k.url)
-		if len(k.arrived(t, false)) >= returnedMessages {
+		if len(k.arrived(t, false)) >= k.messages {
 			return
 		}
 	}
@@ -189,7 +198,7 @@ func (k *killing) arrived(t *testing.T, end bool) map[string]int {
 	}
 	if end {
 		want := map[string]int{`{"n":"marker"}`: 1}
-		for i := range returnedMessages {
+		for i := range k.messages {
 			want[fmt.Sprintf(`{"n":%d}`, i)] = 1
 		}
 		for _, body := range slices.Sorted(maps.Keys(want)) {

@@ -4,23 +4,48 @@ import (
 	"bufio"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
 )
 
-// build makes the program as users run it.
+// built is the folder of the program, once a test has built it.
+var built string
+
+var buildOnce = sync.OnceValues(func() (string, error) {
+	program := filepath.Join(built, "holdfast")
+	if out, err := exec.Command("go", "build", "-o", program, ".").CombinedOutput(); err != nil { //nolint:noctx // for all tests
+		return "", fmt.Errorf("build: %w\n%s", err, out)
+	}
+	return program, nil
+})
+
+func TestMain(m *testing.M) { os.Exit(runTests(m)) }
+
+func runTests(m *testing.M) int {
+	var err error
+	if built, err = os.MkdirTemp("", "holdfast-test-"); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(built)
+	return m.Run()
+}
+
+// build returns the program as users run it, built once for all tests.
 func build(t *testing.T) string {
 	t.Helper()
-	program := filepath.Join(t.TempDir(), "holdfast")
-	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", program, ".").CombinedOutput(); err != nil {
-		t.Fatalf("build: %v\n%s", err, out)
+	program, err := buildOnce()
+	if err != nil {
+		t.Fatal(err)
 	}
 	return program
 }

@@ -70,7 +70,7 @@ func TestAnEndpointIsCreatedAndVerified(t *testing.T) {
 			t.Errorf("%q: all there: %+v", again, r)
 		}
 	}
-	if out := must(t, "", verify...); !strings.HasPrefix(out, "endpoint \"sales\": all is there, as it should be\npolicies were not looked at: ") {
+	if out := must(t, "", verify...); !strings.HasPrefix(out, "endpoint \"sales\": all is there, as it should be\npolicies that drop or refuse messages") {
 		t.Errorf("verify prints %q", out)
 	}
 	t.Setenv(transportVar, os.Getenv(transportVar)+"?queue_type=classic")
@@ -175,7 +175,7 @@ func TestRabbitMQRefusesWhatMakesNoSense(t *testing.T) {
 		{"endpoint create sales --error=", "error queue"},
 		{"endpoint create sales --instance=", "no id"},
 		{"endpoint create " + strings.Repeat("n", 190), "a name of 201 bytes"},
-		{"endpoint create sales --transport amqp://localhost?queue_type=stream", "want quorum or classic"},
+		{"endpoint create sales --transport amqp://localhost?queue_type=stream", `use "quorum" or "classic"`},
 		{"endpoint crate", "did you mean create?"},
 		{"rabbitmq delays verify --transport sqlite:q.db", "amqp://"},
 		{"rabbitmq delays verify now", "unknown command"},

@@ -33,13 +33,24 @@ func tortured(t *testing.T, program string, args ...string) map[string]any {
 	return report
 }
 
-// HOLDFAST_SOAK has the numbers that are the command's own, with three seeds.
+// At full size the load is that of the command's defaults, with three seeds.
+func TestChaosTortureOnEveryTransport(t *testing.T) {
+	if brokertest.Fault(t) {
+		tortureAll(t, []string{"1", "2", "3"}, 3)
+	} else {
+		tortureAll(t, []string{"1"}, 3, "--messages", "800", "--concurrency", "2", "--handler", "20ms", "--kill-every", "1s", "--lease", "1s")
+	}
+}
+
 func TestTortureOnEveryTransport(t *testing.T) {
 	t.Parallel() // most of the time is spent waiting for leases
-	seeds, load := []string{"1"}, []string{"--messages", "800", "--concurrency", "2", "--handler", "20ms", "--kill-every", "1s", "--lease", "1s"}
-	if os.Getenv("HOLDFAST_SOAK") != "" {
-		seeds, load = []string{"1", "2", "3"}, nil
-	}
+	tortureAll(t, []string{"1"}, 1, "--messages", "150", "--workers", "2", "--concurrency", "2", "--handler", "20ms",
+		"--kill-every", "300ms", "--lease", "1s", "--poison", "1")
+}
+
+// tortureAll runs torture with a load on every transport. A run without kills or without the deaths by poison proves
+// nothing.
+func tortureAll(t *testing.T, seeds []string, poison float64, load ...string) {
 	program := build(t)
 	for _, test := range []struct {
 		name string
@@ -67,7 +78,7 @@ func TestTortureOnEveryTransport(t *testing.T) {
 						t.Errorf("%s is %v", field, report[field])
 					}
 				}
-				if report["poison_parked"] != 3.0 || report["restarts"].(float64) < 9 || report["kills"] == 0.0 {
+				if report["poison_parked"] != poison || report["restarts"].(float64) < 3*poison || report["kills"] == 0.0 {
 					t.Error("nothing was killed, or not often enough by poison: that proves nothing")
 				}
 			}
@@ -83,6 +94,7 @@ func busOfShortLocks(t *testing.T) string {
 
 // The control: without deaths no message is handled twice.
 func TestTortureWithoutDeathsCountsNothingTwice(t *testing.T) {
+	t.Parallel()
 	report := tortured(t, build(t), "--transport", brokertest.RabbitMQ(t), "--messages", "300", "--handler", "10ms", "--poison", "0", "--kill-every", "0")
 	for field, want := range map[string]float64{"processed": 300, "handled_twice": 0, "restarts": 0, "poison_parked": 0, "max_attempts": 2} {
 		if report[field] != want {

@@ -210,7 +210,11 @@ func parseConnectionString(raw string) (*asb.Transport, error) {
 }
 
 func parseRabbitMQ(raw string) (*rabbitmq.Transport, error) {
-	return &rabbitmq.Transport{URL: raw, ConnectionName: programName}, nil
+	t, err := rabbitmq.ParseURL(raw)
+	if err == nil {
+		t.ConnectionName = programName
+	}
+	return t, err
 }
 
 // queuePlan is the plan of queues without more.

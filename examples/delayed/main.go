@@ -66,7 +66,7 @@ func remind(ctx context.Context, shop *endpoint.Endpoint) error {
 	}
 	fmt.Println("order 4711 is paid: its reminder is cancelled")
 	if err := shop.Cancel(ctx, receipt); !errors.Is(err, transport.ErrNotFound) {
-		return fmt.Errorf("cancelled twice: %w", err) // a reminder that was handed out is not found either
+		return fmt.Errorf("cancelled twice: %w", err) // a delivered reminder is not found either
 	}
 	return nil
 }

@@ -1,13 +1,13 @@
 // Command deliverycount shows how a behavior ends the endless retries of a message that kills the process.
-// No handler returns an error for such a message, so recoverability is never asked. But the queue counts
-// how often it hands a message out: the behavior reads that before the handler is called, and fails the
-// message with an error that is not worth another try. It goes to the error queue.
+// No handler returns an error for such a message, so recoverability never decides about it. But the queue counts
+// the deliveries of a message: the behavior reads the count before the handler is called, and fails the message
+// with an unrecoverable error. The message is moved to the error queue.
 //
-// An endpoint has a guard by itself, recoverability.Quarantine, which finds out with certainty which message
-// it is. This is the plain way: a limit that parks whatever was handed out too often, the neighbours of such a
-// message too if they were in hand each time. It has to be below the guard's, or that is first.
+// Every endpoint has a guard, recoverability.Quarantine, which identifies the message with certainty. This limit
+// on deliveries is simpler: it also parks messages that were in flight beside it each time. The limit has to be
+// below that of the guard.
 //
-// The program is its own supervisor: it starts a worker again for as long as that dies.
+// The program is its own supervisor: it restarts a worker that dies.
 //
 //	go run ./examples/deliverycount
 package main
@@ -30,9 +30,9 @@ import (
 
 type ImportFile struct{ Name string }
 
-var errTooManyDeliveries = errors.New("handed out too often: it may be what kills the process")
+var errTooManyDeliveries = errors.New("delivered too often: it may kill the process")
 
-// atMost lets a message through n times: fewer than Quarantine.After, no fewer than Immediate+1.
+// atMost accepts n deliveries of a message: fewer than Quarantine.After, no fewer than Immediate+1.
 func atMost(n int) pipeline.Behavior[*pipeline.Receive] {
 	return func(next pipeline.Func[*pipeline.Receive]) pipeline.Func[*pipeline.Receive] {
 		return func(ctx context.Context, in *pipeline.Receive) error {

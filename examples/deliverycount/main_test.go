@@ -20,5 +20,5 @@ func Example() {
 	// attempt 1: huge.csv takes all memory there is
 	// attempt 2: huge.csv takes all memory there is
 	// attempt 3: huge.csv takes all memory there is
-	// attempt 4: handed out too often: it may be what kills the process: move to error queue "error"
+	// attempt 4: delivered too often: it may kill the process: move to error queue "error"
 }

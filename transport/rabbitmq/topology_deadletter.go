@@ -86,7 +86,7 @@ func (c *conn) installDeadLetters(ctx context.Context, queues []transport.Queue)
 	case c.deadLetters.nameless:
 		c.log.WarnContext(ctx, "queues are created without a delivery limit and a dead-letter queue, for their endpoint is "+
 			"not known: from 4.0 the broker drops a message that returns too often, before it delivers the message for ever. "+
-			"Have the endpoint install its queues, or use holdfast rabbitmq endpoint create")
+			"Have the endpoint install its queues, or use holdfast endpoint create")
 		return nil
 	case c.deadLetters.queue == "":
 		return nil

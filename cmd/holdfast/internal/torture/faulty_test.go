@@ -13,15 +13,15 @@ type faulty struct {
 	fault fault
 }
 
-// fault sees a delivery before the endpoint does, and tells whether that gets it.
-type fault func(ctx context.Context, conn transport.Conn, d transport.Delivery) (handOut bool, err error)
+// fault receives a delivery before the endpoint, and reports whether the endpoint receives it.
+type fault func(ctx context.Context, conn transport.Conn, d transport.Delivery) (deliver bool, err error)
 
-// victim tells the message that a fault befalls, at its first hand-out.
+// victim reports whether a fault concerns the delivery: the first one of a certain message.
 func victim(d transport.Delivery) bool {
 	return strings.HasSuffix(d.Message().ID, "-7") && d.Attempt().N == 1 && d.Message().Headers.Get("Copied") == ""
 }
 
-// loses completes a message that nobody has handled.
+// loses completes a message that was not handled.
 func loses(ctx context.Context, _ transport.Conn, d transport.Delivery) (bool, error) {
 	if !victim(d) {
 		return true, nil
@@ -29,7 +29,7 @@ func loses(ctx context.Context, _ transport.Conn, d transport.Delivery) (bool, e
 	return false, d.Complete(ctx)
 }
 
-// doubles hands a message out and keeps it too.
+// doubles delivers a message and keeps a copy.
 func doubles(ctx context.Context, conn transport.Conn, d transport.Delivery) (bool, error) {
 	if !victim(d) {
 		return true, nil
@@ -96,11 +96,11 @@ func (r *faultyReceiver) Receive(ctx context.Context, limit int) ([]transport.De
 		}
 		var out []transport.Delivery
 		for _, d := range ds {
-			handOut, err := r.conn.fault(context.WithoutCancel(ctx), r.conn.Conn, d)
+			deliver, err := r.conn.fault(context.WithoutCancel(ctx), r.conn.Conn, d)
 			if err != nil {
 				return nil, err
 			}
-			if handOut {
+			if deliver {
 				out = append(out, d)
 			}
 		}
