@@ -77,8 +77,8 @@ func (in *incoming) newAttempt() *attempt {
 		a = &attempt{}
 	}
 	m := in.original
-	if in.e.lends {
-		m = lent(m)
+	if in.e.copies {
+		m = sharedCopy(m)
 	}
 	a.incoming = in
 	a.session.in, a.session.ops = a, a.ops[:0]
@@ -103,7 +103,7 @@ func (a *attempt) run(ctx context.Context) outcome {
 	return out
 }
 
-// handle runs the message through its handlers, sends what they sent and completes the message.
+// handle runs the message through its handlers, sends their operations and completes the message.
 // After an error the message is unsettled, unless a behavior failed last.
 func (a *attempt) handle(ctx context.Context) (out outcome, err error) {
 	defer catchPanic(&err)
@@ -145,7 +145,7 @@ func (a *attempt) complete(ctx context.Context, ops []transport.Operation) error
 	if a.settlement.over() {
 		return nil
 	}
-	return a.finish(ctx, nil) // a behavior kept back what was sent
+	return a.finish(ctx, nil) // a behavior did not send the operations
 }
 
 // finish sends ops, and copies that the endpoint itself sends, and completes the message.

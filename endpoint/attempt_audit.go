@@ -43,7 +43,7 @@ func (in *incoming) acknowledgementQueue(ctx context.Context) string {
 	there := in.live.acks.exists(queue, func() error {
 		_, err := inspector.Inspect(in.live.settling.context(), queue)
 		if err != nil {
-			in.log().WarnContext(ctx, "the retry of a message has worked, but the queue to tell ServiceControl in cannot be looked at",
+			in.log().WarnContext(ctx, "the retry of a message succeeded, but the acknowledgement queue of ServiceControl cannot be inspected",
 				slog.String("message", in.id), slog.String("queue", queue), slog.Any("error", err))
 		}
 		return err
@@ -55,13 +55,13 @@ func (in *incoming) acknowledgementQueue(ctx context.Context) string {
 }
 
 const (
-	// ackQueueThere and ackQueueMissing are for how long the answer of a look is believed.
+	// ackQueueThere and ackQueueMissing are for how long the answer of a look is used.
 	ackQueueThere   = time.Minute
 	ackQueueMissing = 10 * time.Second
 )
 
-// ackQueue remembers whether the queue that ServiceControl named last is there, so that the broker is not asked for
-// every message. The zero value knows of none.
+// ackQueue remembers whether the queue that ServiceControl named last exists, so that the broker is not asked for
+// every message. The zero value knows no queue.
 type ackQueue struct {
 	mu    sync.Mutex // guards the rest; held during a look, so that there is one at a time
 	name  string
@@ -69,7 +69,7 @@ type ackQueue struct {
 	until time.Time
 }
 
-// exists reports whether the queue is there, by what is remembered or else by the look.
+// exists reports whether the queue exists: from memory, or by calling look.
 func (q *ackQueue) exists(name string, look func() error) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -77,15 +77,15 @@ func (q *ackQueue) exists(name string, look func() error) bool {
 		return q.there
 	}
 	q.name, q.there = name, look() == nil
-	believed := ackQueueMissing
+	valid := ackQueueMissing
 	if q.there {
-		believed = ackQueueThere
+		valid = ackQueueThere
 	}
-	q.until = time.Now().Add(believed)
+	q.until = time.Now().Add(valid)
 	return q.there
 }
 
-// forget has the next message look: a send has failed, perhaps because the queue is gone.
+// forget makes the next message look again. It is called after a failed send: the queue may be deleted.
 func (q *ackQueue) forget() {
 	q.mu.Lock()
 	defer q.mu.Unlock()

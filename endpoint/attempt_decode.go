@@ -28,7 +28,7 @@ func (e *Endpoint) decode(ctx context.Context, r *pipeline.Receive) error {
 	return e.logical(ctx, &a.logical)
 }
 
-// recognise finds the registered type of a message that somebody handles, and its handlers.
+// recognise returns the registered type of the message, and sets its handlers.
 func (a *attempt) recognise(r *pipeline.Receive) (t *messageType, err error) {
 	enclosed := r.Headers.Get(header.EnclosedMessageTypes)
 	t, a.calls = a.e.types.named(enclosed)
@@ -49,7 +49,7 @@ type baseValue struct {
 	value any
 }
 
-// read gives the message as t, and keeps it as each further type that a handler wants it as.
+// read returns the message as t, and keeps it as each further type that a handler takes.
 func (a *attempt) read(r *pipeline.Receive, t *messageType) (any, error) {
 	s, err := a.e.serializers.reader(r.Headers.Get(header.ContentType))
 	if err != nil {
@@ -74,7 +74,7 @@ func (a *attempt) read(r *pipeline.Receive, t *messageType) (any, error) {
 	return value, nil
 }
 
-// as is the message as one of its base types, nil where it was not read as that.
+// as returns the message as one of its base types, or nil if it was not read as that type.
 func (a *attempt) as(t *messageType) any {
 	for i := range a.bases {
 		if a.bases[i].of == t {

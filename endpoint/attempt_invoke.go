@@ -7,8 +7,8 @@ import (
 	"github.com/holdfast-go/holdfast/pipeline"
 )
 
-// invokeAll is the end of the Logical stage: one Invocation per handler, in order, until
-// one of them wants no more.
+// invokeAll is the end of the Logical stage: one Invoke stage for each handler, in order, until
+// one of them calls DoNotContinue.
 func (e *Endpoint) invokeAll(ctx context.Context, l *pipeline.Logical) error {
 	a := attemptOf(l.Receive)
 	kept := a.session.begin()

@@ -119,7 +119,7 @@ func (a *attempt) throttle(ctx context.Context, err error) bool {
 			slog.String("message", a.id), slog.Int("failures", t.turn.Failures.Failures), slog.Time("since", t.turn.Failures.Since))
 		return false
 	}
-	a.log().InfoContext(ctx, "a message failed while attempts are limited: it is held back",
+	a.log().InfoContext(ctx, "a message failed while attempts are limited: it uses up no retry",
 		slog.String("message", a.id), slog.Int("tries", t.turn.Tries), slog.Any("error", err))
 	return true
 }
@@ -155,7 +155,7 @@ func (t *throttling) report(ctx context.Context, f recoverability.Failure) {
 		}
 		n := Notification{Kind: kind, Failure: &recoverability.Failure{Queue: f.Queue, Type: t.limit.Type, Err: f.Err, Now: f.Now}}
 		place := in.e.notifications.next(failurelog.KeyOf("", t.limit.Type)) // no queue has that name
-		in.live.telling.Go(func() {                                          // the next change does not wait for it
+		in.live.reports.Go(func() {                                          // the next change does not wait for it
 			defer place.end()
 			place.wait()
 			in.e.notify(ctx, n)
@@ -199,7 +199,7 @@ func (t *throttling) postpone(ctx context.Context) {
 	if !in.settlement.lostLease() {
 		in.e.failures.Forget(in.failureKey()) // the copy carries them
 	}
-	in.log().DebugContext(ctx, "a message is put off, without a retry used up",
+	in.log().DebugContext(ctx, "a message is postponed, without a retry used up",
 		slog.String("message", in.id), slog.Duration("after", after))
 }
 

@@ -51,7 +51,7 @@ func TestADriverIsToldWhichMessagesAreCompletedBeforeTheyAreHandled(t *testing.T
 		inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
 			broker.CreateQueues("sales", "sales-1", "sales.quarantine", "error", "other")
 			o := &openings{Transport: broker, completesFirst: map[string]bool{}}
-			handedOut(t, broker, "sales.quarantine", wire("m"), 0)
+			delivered(t, broker, "sales.quarantine", wire("m"), 0)
 			cfg := sales(o)
 			cfg.Transactions, cfg.Install, cfg.InstanceQueue, cfg.Instance = mode, false, true, "1"
 			cfg.Messages, cfg.Routes = cfg.Messages[:1], nil

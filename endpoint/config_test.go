@@ -258,7 +258,7 @@ func workOnTheDriversOwnQueue(t *testing.T, mode endpoint.TransactionMode) {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Minute)
-		r.end() // gives back what was not settled
+		r.end() // releases the messages that were not settled
 		if len(tries.list()) != 3 || len(broker.Messages("error")) != 1 || len(broker.Messages("dead")) != 0 {
 			t.Errorf("%d tries, %d in the error queue", len(tries.list()), len(broker.Messages("error")))
 		}

@@ -9,46 +9,46 @@ import (
 	"github.com/holdfast-go/holdfast/recoverability"
 )
 
-// criticalOutage is how long receiving may fail before somebody is told.
+// criticalOutage is how long receiving may fail before a notification.
 const criticalOutage = 2 * time.Minute
 
-// reception is how receiving from a queue goes. The zero value is one that works.
+// reception is the state of receiving from a queue. The zero value is one that works.
 type reception struct {
 	queue string
 
-	mu    sync.Mutex // guards the rest
-	err   error      // of the last Receive; nil while it works
-	since time.Time  // when it began to fail
-	told  bool
+	mu       sync.Mutex // guards the rest
+	err      error      // of the last Receive; nil while it works
+	since    time.Time  // when it began to fail
+	reported bool
 }
 
-// note takes in how a Receive ended. It is true once in an outage that has lasted for long.
+// note records the error of a Receive. It reports true once in an outage, when that has lasted for criticalOutage.
 func (r *reception) note(err error) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := time.Now()
 	switch {
 	case err == nil:
-		r.told = false
+		r.reported = false
 	case r.err == nil:
 		r.since = now
 	}
 	r.err = err
-	if err == nil || r.told || now.Sub(r.since) < criticalOutage {
+	if err == nil || r.reported || now.Sub(r.since) < criticalOutage {
 		return false
 	}
-	r.told = true
+	r.reported = true
 	return true
 }
 
-// failing is why receiving fails, and since when; nil while it works.
+// failing returns why receiving fails, and since when; nil while it works.
 func (r *reception) failing() (time.Time, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.since, r.err
 }
 
-// watch is what the pump calls after each Receive that failed, and after the first that worked.
+// watch returns the function that the pump calls after each Receive that failed, and after the first that succeeded.
 func (e *Endpoint) watch(ctx context.Context, r *reception) func(error) {
 	return func(err error) {
 		if r.note(err) {

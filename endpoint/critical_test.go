@@ -123,7 +123,7 @@ func TestAMessageThatCannotBeDealtWithIsCritical(t *testing.T) {
 		r.send(placeOrder{}, endpoint.MessageID("m-1"))
 		time.Sleep(400 * time.Millisecond)
 		got := told.list()
-		if len(got) != 1 || !strings.HasPrefix(got[0], `message "m-1" from "sales" could not be dealt with: `) {
+		if len(got) != 1 || !strings.HasPrefix(got[0], `message "m-1" from "sales" could not be settled: `) {
 			t.Errorf("told %q", got)
 		}
 	})

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// deadlines hands out contexts that end after at least span and less than twice
+// deadlines returns contexts that end after at least span and less than twice
 // that. Messages that settle at about the same time share one, because a timer
 // for each would cost more than the rest of settling.
 type deadlines struct {
@@ -16,7 +16,7 @@ type deadlines struct {
 	blocked func() bool
 
 	mu      sync.Mutex      // guards the rest
-	current context.Context //nolint:containedctx // what is handed out
+	current context.Context //nolint:containedctx // the context that is returned
 	cancel  context.CancelFunc
 	renewed time.Time
 }
@@ -28,14 +28,14 @@ func (d *deadlines) context() context.Context {
 		if d.blocked == nil {
 			d.current, d.cancel = context.WithTimeout(d.parent, 2*d.span)
 		} else {
-			d.current, d.cancel = withPatience(d.parent, 2*d.span, d.blocked)
+			d.current, d.cancel = withExtension(d.parent, 2*d.span, d.blocked)
 		}
 		d.renewed = time.Now()
 	}
 	return d.current
 }
 
-// close ends the context handed out last; nothing may be settling any more.
+// close ends the current context; nothing may be settling any more.
 func (d *deadlines) close() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -44,9 +44,9 @@ func (d *deadlines) close() {
 	}
 }
 
-// patience is a context whose deadline is put off while the broker is blocked, and for another span after that. Waiting for a blocked
-// broker is no failure of the message that is settled.
-type patience struct {
+// extended is a context whose deadline is extended while the broker is blocked, and by another span after that. Waiting
+// for a blocked broker is no failure of the message that is settled.
+type extended struct {
 	context.Context //nolint:containedctx // it is one
 
 	span    time.Duration
@@ -55,15 +55,15 @@ type patience struct {
 	done    chan struct{}
 }
 
-func withPatience(parent context.Context, span time.Duration, blocked func() bool) (context.Context, context.CancelFunc) {
-	p := &patience{Context: parent, span: span, blocked: blocked, done: make(chan struct{})}
+func withExtension(parent context.Context, span time.Duration, blocked func() bool) (context.Context, context.CancelFunc) {
+	p := &extended{Context: parent, span: span, blocked: blocked, done: make(chan struct{})}
 	p.end = sync.OnceFunc(func() { close(p.done) })
 	p.arm(false)
 	return p, p.end
 }
 
-// arm looks again after a span. wasBlocked is what the last look found.
-func (p *patience) arm(wasBlocked bool) {
+// arm checks again after a span. wasBlocked is the result of the last check.
+func (p *extended) arm(wasBlocked bool) {
 	time.AfterFunc(p.span, func() {
 		isBlocked := p.blocked()
 		switch {
@@ -76,11 +76,11 @@ func (p *patience) arm(wasBlocked bool) {
 	})
 }
 
-func (p *patience) Deadline() (time.Time, bool) { return time.Time{}, false }
+func (p *extended) Deadline() (time.Time, bool) { return time.Time{}, false }
 
-func (p *patience) Done() <-chan struct{} { return p.done }
+func (p *extended) Done() <-chan struct{} { return p.done }
 
-func (p *patience) Err() error {
+func (p *extended) Err() error {
 	select {
 	case <-p.done:
 		return context.DeadlineExceeded

@@ -40,7 +40,7 @@ type Endpoint struct {
 	dispatch pipeline.Func[*pipeline.Dispatch]
 	recover  pipeline.Func[*pipeline.Recover]
 
-	lends   bool // received messages to behaviors and serializers, as copies
+	copies  bool // behaviors and serializers get copies of received messages
 	started atomic.Bool
 	ready   chan struct{}        // closed when the endpoint can send and receives
 	ended   chan struct{}        // closed when Run has returned
@@ -80,7 +80,7 @@ func (e *Endpoint) compose() error {
 	e.outgoing = stage(&errs, "Outgoing", &p.Outgoing, e.encode)
 	e.dispatch = stage(&errs, "Dispatch", &p.Dispatch, e.dispatchAll)
 	e.recover = stage(&errs, "Recover", &p.Recover, e.recoverEnd)
-	e.lends = lends(p, e.serializers)
+	e.copies = needsCopies(p, e.serializers)
 	return errors.Join(errs...)
 }
 

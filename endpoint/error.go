@@ -21,7 +21,7 @@ var (
 	errNotRegistered = errors.New("not registered: add it to Config.Messages")
 
 	// errSettled is for a behavior that calls next once more after the message has left.
-	errSettled = errors.New("the message has been dealt with: nothing more can be done about it")
+	errSettled = errors.New("the message is settled already: nothing more can be done about it")
 	errGoexit  = errors.New("a handler or behavior ended its goroutine (runtime.Goexit)")
 )
 
@@ -31,13 +31,13 @@ type timeoutError struct{}
 func (timeoutError) Error() string      { return "the time for a handler is over" }
 func (timeoutError) FaultClass() string { return recoverability.ClassTimeout }
 
-// undecodableError is of a message that cannot be read.
+// undecodableError is the error of a message that cannot be read.
 type undecodableError struct{ error }
 
 func (e *undecodableError) Unwrap() error    { return e.error }
 func (*undecodableError) FaultClass() string { return "undecodable" }
 
-// unhandledError is of a message that nobody here handles.
+// unhandledError is the error of a message without a handler.
 type unhandledError struct{ error }
 
 func (e *unhandledError) Unwrap() error    { return e.error }

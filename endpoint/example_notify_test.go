@@ -12,7 +12,7 @@ import (
 	"github.com/holdfast-go/holdfast/transport/inmemory"
 )
 
-// Somebody is told of what was done about failed messages.
+// A function is notified of the actions on failed messages.
 func ExampleConfig_notify() {
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()

@@ -231,7 +231,7 @@ func patient(f recoverability.Failure) recoverability.Action {
 	return recoverability.Config{Immediate: 2}.Decide(f)
 }
 
-// A policy decides what becomes of a message that failed.
+// A policy decides what happens to a message that failed.
 func ExampleConfig_recoverability() {
 	ctx, stop := context.WithCancel(context.Background())
 	tries := 0

@@ -17,7 +17,7 @@ type Health struct {
 	// Ready is true while the endpoint receives and deals with messages: false before Run is
 	// ready and after its context has ended, while receiving fails or is paused, while it is not known
 	// which queues of the driver's own exist, while attempts
-	// are limited after failures in a row, and while a failed message cannot be dealt with.
+	// are limited after failures in a row, and while a failed message cannot be settled.
 	Ready bool `json:"ready"`
 	// Reasons say why it is not live or not ready.
 	Reasons []string `json:"reasons,omitempty"`
@@ -43,7 +43,7 @@ type QueueHealth struct {
 	Bytes int64 `json:"bytes"`
 }
 
-// Health tells how the endpoint is.
+// Health returns the state of the endpoint.
 func (e *Endpoint) Health() Health {
 	h := Health{Endpoint: e.cfg.Name, Live: !e.over()}
 	live := e.live.Load()
@@ -81,7 +81,7 @@ func (l *live) addTo(h *Health) {
 		l.quarantine.addTo(h)
 	}
 	if n := l.held.Load(); n > 0 {
-		h.bad("failed messages that cannot be dealt with: %d", n)
+		h.bad("failed messages that cannot be settled: %d", n)
 	}
 }
 

@@ -110,7 +110,7 @@ func TestAnEndpointIsNotReadyWhileAMessageCannotBeDealtWith(t *testing.T) {
 		r := start(t, cfg)
 		r.send(placeOrder{})
 		time.Sleep(400 * time.Millisecond)
-		if diff := cmp.Diff([]string{"failed messages that cannot be dealt with: 1"}, r.Health().Reasons); diff != "" {
+		if diff := cmp.Diff([]string{"failed messages that cannot be settled: 1"}, r.Health().Reasons); diff != "" {
 			t.Error(diff)
 		}
 		broken.Store(false)

@@ -54,7 +54,7 @@ func messageID(m *transport.Message) string {
 // facts returns the message and everything about its failure that is known without counting.
 func (in *incoming) facts(err error) recoverability.Failure {
 	now := time.Now()
-	m, attempt := lent(in.original), in.delivery.Attempt()
+	m, attempt := sharedCopy(in.original), in.delivery.Attempt()
 	return recoverability.Failure{
 		Err: err, MessageID: in.id, Type: firstType(m.Headers), Headers: m.Headers, Body: m.Body, Native: m.Native, Queue: in.queue,
 		Attempt: attempt.N, AttemptExact: attempt.Exact, Immediate: attempt.N + fault.UsedRetries(m.Headers),

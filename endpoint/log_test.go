@@ -109,7 +109,7 @@ func TestTheLogCorrectsItselfWhenAnActionFails(t *testing.T) {
 		synctest.Wait()
 		want := []string{
 			"ERROR MoveToError: Moving message 'm-1' to the error queue 'error' because processing failed due to an exception:",
-			"ERROR: a failed message could not be dealt with: it will be handed out again",
+			"ERROR: a failed message could not be settled: it is requeued",
 		}
 		if diff := cmp.Diff(want, log.list()); diff != "" {
 			t.Error(diff)

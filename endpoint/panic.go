@@ -14,7 +14,7 @@ type PanicError struct {
 
 func (e *PanicError) Error() string { return "panic: " + panicText(e.Value) }
 
-// Unwrap gives the error that it panicked with, if it was one.
+// Unwrap returns the error that it panicked with, if it was one.
 func (e *PanicError) Unwrap() error {
 	err, _ := e.Value.(error)
 	return err
@@ -23,8 +23,8 @@ func (e *PanicError) Unwrap() error {
 // FaultClass is "panic".
 func (e *PanicError) FaultClass() string { return "panic" }
 
-// StackTrace is Stack without what is the same in all of them: how it was taken, the frames of this
-// module, and what started the goroutine. Fault headers carry it.
+// StackTrace returns Stack without the frames that all stacks have: of taking it, of this module and of
+// starting the goroutine. Fault headers carry it.
 func (e *PanicError) StackTrace() string {
 	lines := strings.SplitAfter(string(e.Stack), "\n")
 	start := slices.IndexFunc(lines, func(line string) bool { return strings.HasPrefix(line, "panic(") }) + 2
@@ -39,13 +39,13 @@ func (e *PanicError) StackTrace() string {
 		}
 		text = append(text, strings.Join(frame, "")...)
 	}
-	if user > 0 { // what called the framework for the first time started the goroutine
+	if user > 0 { // the frames above the first one of the framework started the goroutine
 		text = text[:user]
 	}
 	return string(text)
 }
 
-// ours tells whether a line of a stack is about a function of the framework.
+// ours reports whether a line of a stack names a function of the framework.
 func ours(line string) bool {
 	return slices.ContainsFunc(framework, func(pkg string) bool { return strings.HasPrefix(line, pkg) })
 }

@@ -15,21 +15,21 @@ import (
 )
 
 const (
-	// quarantineLook is how often the quarantine is looked at, and quarantineBlind how often where
-	// the transport cannot look into queues: all has to rest for it.
+	// quarantineLook is the time between looks at the quarantine, and quarantineBlind where the transport
+	// cannot inspect queues: then each look interrupts all other processing.
 	quarantineLook  = 5 * time.Second
 	quarantineBlind = time.Minute
-	// quarantinePatience is how long handlers that run are waited for, the first time. It
-	// doubles, so that long ones are waited for in the end.
-	quarantinePatience = 30 * time.Second
+	// quarantineGrace bounds the wait for running handlers, the first time. It doubles, so that it suffices for
+	// long ones in the end.
+	quarantineGrace = 30 * time.Second
 )
 
 var errStillBusy = errors.New("handlers are still running")
 
-// quarantine is the queue of the messages that may be what ends the process. They are handled
-// alone: first everything else in the process comes to rest, only then one message after the other
-// is received. So a hand-out that comes to no end tells of that message, never of a neighbour.
-// All instances of an endpoint share the queue, and each does this for itself.
+// quarantine is the queue of the messages over which the process may crash. They are handled
+// exclusively: all other processing pauses before the first one is received, and one is received after the
+// other. So a delivery that is not settled is evidence against that message, never against a neighbour.
+// The instances of an endpoint share the queue.
 type quarantine struct {
 	e     *Endpoint
 	live  *live
@@ -37,12 +37,12 @@ type quarantine struct {
 	queue string
 	moved chan struct{} // holds a token when this process has moved a message there
 
-	missing atomic.Bool  // there is no such queue: the guard is off
-	waiting atomic.Int64 // messages in it, when it was last looked at; -1 when that cannot be told
+	missing atomic.Bool  // there is no such queue: nothing is quarantined
+	waiting atomic.Int64 // messages in it at the last look; -1 if unknown
 	pump    atomic.Pointer[pump.Pump]
 }
 
-// quarantineQueue is the name of the endpoint's quarantine, or "".
+// quarantineQueue returns the name of the endpoint's quarantine, or "".
 func (e *Endpoint) quarantineQueue() string {
 	if e.cfg.SendOnly || e.cfg.Transactions == None || !e.recoverability.Quarantine.On() {
 		return ""
@@ -60,7 +60,7 @@ func (e *Endpoint) newQuarantine(live *live) *quarantine {
 	return &quarantine{e: e, live: live, group: live.group, queue: queue, moved: make(chan struct{}, 1)}
 }
 
-// watch looks after the quarantine until ctx ends.
+// watch visits the quarantine until ctx ends.
 func (q *quarantine) watch(ctx context.Context) {
 	if q == nil {
 		return
@@ -71,7 +71,7 @@ func (q *quarantine) watch(ctx context.Context) {
 	}
 	look := time.NewTicker(every)
 	defer look.Stop()
-	patience := backoff.Backoff{Min: quarantinePatience, Max: 24 * time.Hour}
+	grace := backoff.Backoff{Min: quarantineGrace, Max: 24 * time.Hour}
 	for {
 		select {
 		case <-ctx.Done():
@@ -80,25 +80,25 @@ func (q *quarantine) watch(ctx context.Context) {
 		case <-q.moved:
 		}
 		if !q.paused() && q.look(ctx) {
-			_ = backoff.Sleep(ctx, q.visit(ctx, &patience)) // the end of ctx is seen above
+			_ = backoff.Sleep(ctx, q.visit(ctx, &grace)) // the select above sees the end of ctx
 		}
 	}
 }
 
-// paused tells whether the endpoint's own queue is, and with it the quarantine.
+// paused reports whether the endpoint's own queue is paused, and with it the quarantine.
 func (q *quarantine) paused() bool {
 	return slices.ContainsFunc(q.live.sources, func(s source) bool { return s.Queue() == q.e.cfg.Name && s.Paused() })
 }
 
-// begin works through what is there before anything else is received: were it to end the process
-// again, that would count against whatever else is in hand.
+// begin visits the quarantine before anything else is received: a crash would count against all messages in
+// flight.
 func (q *quarantine) begin(ctx context.Context) {
 	if q != nil && q.look(ctx) {
-		q.visit(ctx, &backoff.Backoff{Min: quarantinePatience, Max: quarantinePatience})
+		q.visit(ctx, &backoff.Backoff{Min: quarantineGrace, Max: quarantineGrace})
 	}
 }
 
-// look tells whether something may wait.
+// look reports whether messages may be waiting.
 func (q *quarantine) look(ctx context.Context) bool {
 	inspector, ok := q.live.conn.(transport.Inspector)
 	if !ok {
@@ -115,56 +115,56 @@ func (q *quarantine) look(ctx context.Context) bool {
 	return stats[0].Ready != 0
 }
 
-// ready reports whether the broker counts a message that is ready; false where it cannot be asked, or does not know.
+// ready reports whether the broker counts a message that is ready; false if it cannot be asked, or does not know.
 func (q *quarantine) ready(ctx context.Context) bool {
 	return q.look(ctx) && q.waiting.Load() > 0
 }
 
-// find notes whether there is such a queue, by how a call that needs it has ended.
+// find records whether the queue exists, by the error of a call that needs it.
 func (q *quarantine) find(ctx context.Context, err error) {
 	missing := errors.Is(err, transport.ErrNoQueue)
 	if err != nil && !missing || q.missing.Swap(missing) == missing {
 		return
 	}
 	if missing {
-		q.log().WarnContext(ctx, "there is no quarantine, so that a message that ends the process comes back without a limit: "+
+		q.log().WarnContext(ctx, "the quarantine queue is missing, so a message over which the process crashes is redelivered without a limit: "+
 			"create the queue with Config.Install or Endpoint.Install", slog.String("queue", q.queue))
 	} else {
-		q.log().InfoContext(ctx, "there is a quarantine again", slog.String("queue", q.queue))
+		q.log().InfoContext(ctx, "the quarantine queue exists again", slog.String("queue", q.queue))
 	}
 }
 
-// visit handles what is there, alone. While handlers run on it gives up after a while, lets
-// the others go on for as long, and has more patience the next time: one of them may be
-// waiting for what cannot be received meanwhile. It returns how long to wait before the next visit.
-func (q *quarantine) visit(ctx context.Context, patience *backoff.Backoff) (pause time.Duration) {
-	most := patience.Next()
+// visit handles the messages in quarantine, exclusively. If handlers run on it gives up after the grace
+// period, lets the others continue for as long, and waits longer the next time: a handler may be waiting for a
+// message that is not received meanwhile. It returns the pause before the next visit.
+func (q *quarantine) visit(ctx context.Context, grace *backoff.Backoff) (pause time.Duration) {
+	most := grace.Next()
 	waiting, cancel := context.WithTimeoutCause(ctx, most, errStillBusy)
 	defer cancel()
 	if err := q.group.Exclusive(waiting); err != nil {
 		if ctx.Err() == nil {
-			q.log().WarnContext(ctx, "messages in quarantine wait for handlers that take long: trying again",
+			q.log().WarnContext(ctx, "messages in quarantine wait for long-running handlers: trying again",
 				slog.String("queue", q.queue), slog.Duration("after", most))
 		}
 		return most
 	}
 	defer q.group.Shared()
-	patience.Reset()
-	if q.look(ctx) && !q.work(ctx) { // else somebody was quicker
-		return q.live.holding.next()
+	grace.Reset()
+	if q.look(ctx) && !q.work(ctx) { // else another instance was faster
+		return q.live.requeues.next()
 	}
 	return 0
 }
 
-// work receives and handles one message after the other until none comes. It is false when one could
-// not be dealt with.
+// work receives and handles one message after the other until none arrives. It reports false if one is
+// stuck.
 func (q *quarantine) work(ctx context.Context) (all bool) {
 	ctx, end := context.WithCancel(ctx)
 	defer end()
 	receiver, err := q.live.conn.OpenReceiver(ctx, transport.ReceiverOptions{Queue: q.queue})
 	q.find(ctx, err)
 	if err != nil {
-		return true // it is tried again after the next look
+		return true // the next look tries again
 	}
 	var stuck atomic.Bool
 	p := pump.New(pump.Config{
@@ -187,7 +187,7 @@ func (q *quarantine) work(ctx context.Context) (all bool) {
 	return !stuck.Load()
 }
 
-// add notes that a message was moved there.
+// add records that a message was moved there.
 func (q *quarantine) add() {
 	select {
 	case q.moved <- struct{}{}:
@@ -200,7 +200,7 @@ func (q *quarantine) log() *slog.Logger { return q.e.cfg.Logger }
 // addTo adds the quarantine to h.
 func (q *quarantine) addTo(h *Health) {
 	if q.missing.Load() {
-		h.Warnings = append(h.Warnings, fmt.Sprintf("there is no queue %q: a message that ends the process comes back without a limit", q.queue))
+		h.Warnings = append(h.Warnings, fmt.Sprintf("there is no queue %q: a message over which the process crashes is redelivered without a limit", q.queue))
 		return
 	}
 	h.Quarantined = q.waiting.Load()

@@ -16,11 +16,11 @@ const (
 	// quarantineSlow bounds the wait for the first message of a slow broker, as long as the broker counts
 	// a message that is ready.
 	quarantineSlow = 30 * time.Second
-	// quarantineDrain bounds the wait for what the driver has prefetched.
+	// quarantineDrain bounds the wait for the messages that the driver has prefetched.
 	quarantineDrain = 10 * time.Second
 )
 
-// quarantineReceiver receives from the quarantine until no message comes, and then ends the visit. It cancels
+// quarantineReceiver receives from the quarantine until no message arrives, and then ends the visit. It cancels
 // a Receive, never the visit: an answer that is on its way arrives in a pump that is not stopping, so that its
 // message is handled as any other.
 type quarantineReceiver struct {
@@ -31,7 +31,7 @@ type quarantineReceiver struct {
 	// The pump calls Receive once at a time.
 	began    time.Time // of the wait for the next message; zero before
 	came     bool      // a message has been received
-	draining bool      // the broker sends no more: only what the driver holds is left
+	draining bool      // the broker sends no more: only the driver's prefetched messages are left
 }
 
 // Receive is that of the driver, and ends the visit when it has waited for long enough.
@@ -81,7 +81,7 @@ func (r *quarantineReceiver) wait(ctx context.Context, came bool, began time.Tim
 	}
 }
 
-// drain takes what the driver holds, where giving it up would count as an attempt.
+// drain receives the messages that the driver has prefetched, where releasing them would count as an attempt.
 func (r *quarantineReceiver) drain(ctx context.Context, limit int) ([]transport.Delivery, error) {
 	ctx, cancel := context.WithTimeout(ctx, quarantineDrain)
 	defer cancel()

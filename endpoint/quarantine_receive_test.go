@@ -93,7 +93,7 @@ func TestQuarantineOnASlowBrokerHandlesEachMessageOnce(t *testing.T) {
 							return nil
 						}))
 					for _, id := range []string{"a", "b"} {
-						handedOut(t, broker, "sales.quarantine", wire(id), 0)
+						delivered(t, broker, "sales.quarantine", wire(id), 0)
 					}
 					r := start(t, cfg)
 					time.Sleep(10 * time.Minute)

@@ -55,7 +55,7 @@ func (in *incoming) quarantine(ctx context.Context) bool {
 		return true
 	}
 	q.add()
-	in.log().WarnContext(ctx, "a message may be what ends the process: it is quarantined, to be handled alone",
+	in.log().WarnContext(ctx, "the process may crash over a message: it is moved to quarantine, to be handled exclusively",
 		slog.String("message", in.id), slog.Int("attempt", n), slog.String("queue", q.queue))
 	f := in.facts(in.suspicion())
 	report = func() { in.e.notify(ctx, Notification{Kind: Quarantined, To: q.queue, Failure: &f}) }
@@ -63,7 +63,7 @@ func (in *incoming) quarantine(ctx context.Context) bool {
 }
 
 func (in *incoming) suspicion() error {
-	return fmt.Errorf("handed out %d times: it may be what ends the process", in.delivery.Attempt().N)
+	return fmt.Errorf("delivered %d times: the process may crash over it", in.delivery.Attempt().N)
 }
 
 // exclusive is a message that was received from the quarantine.
@@ -125,7 +125,7 @@ func (x *exclusive) forbids(action recoverability.Action) string {
 		return "nothing is retried at once in quarantine"
 	case recoverability.Delay:
 		if x.parked {
-			return "the message ends the process"
+			return "the process crashes over the message"
 		}
 	}
 	return ""

@@ -95,8 +95,8 @@ func wire(id string) *transport.Message {
 	}
 }
 
-// handedOut puts a message into a queue that has been handed out n times.
-func handedOut(t *testing.T, broker *inmemory.Transport, queue string, m *transport.Message, n int) {
+// delivered puts a message into a queue that has been delivered n times.
+func delivered(t *testing.T, broker *inmemory.Transport, queue string, m *transport.Message, n int) {
 	t.Helper()
 	broker.CreateQueues(queue)
 	conn, err := broker.Open(t.Context(), transport.Env{})
@@ -167,7 +167,7 @@ func TestAMessageThatEndsTheProcessIsParkedAndNoOther(t *testing.T) {
 					t.Errorf("%s is %q of %s", header.FailedQ, class, f.ID)
 				}
 				if q, n := f.Headers.Get(header.HoldfastFaultQuarantined), f.Headers.Get(header.HoldfastAttempts); q != "7" || n != "4" {
-					t.Errorf("%s was handed out %q times, then %q times in quarantine", f.ID, q, n)
+					t.Errorf("%s was delivered %q times, then %q times in quarantine", f.ID, q, n)
 				}
 				if text := f.Headers.Get(header.ExceptionMessage); !strings.Contains(text, "came to no end 3 times") {
 					t.Errorf("error text %q", text)
@@ -232,7 +232,7 @@ func TestASuspectIsHandledAloneAndAsAnyOther(t *testing.T) {
 				return next(ctx, in)
 			}
 		})
-		handedOut(t, broker, "sales", wire("suspect"), 6)
+		delivered(t, broker, "sales", wire("suspect"), 6)
 		r := start(t, cfg)
 		for range 200 {
 			r.send(placeOrder{ID: "x"})
@@ -267,7 +267,7 @@ func TestAnOrdinaryFailureInQuarantineGoesOnWithThePolicy(t *testing.T) {
 		var calls tally
 		cfg := sales(broker, failing(&calls))
 		cfg.Recoverability = recoverability.Config{Immediate: 2, Delayed: 1}
-		handedOut(t, broker, "sales", wire("m"), 3)
+		delivered(t, broker, "sales", wire("m"), 3)
 		start(t, cfg)
 		time.Sleep(time.Second)
 		if diff := cmp.Diff([]string{"1"}, calls.list()); diff != "" {
@@ -286,7 +286,7 @@ func TestAnOrdinaryFailureInQuarantineGoesOnWithThePolicy(t *testing.T) {
 
 func TestNoPolicyRetriesAtOnceInQuarantineOrLetsAParkedMessageGo(t *testing.T) {
 	for name, action := range map[string]recoverability.Action{"retry": recoverability.Retry{}, "delay": recoverability.Delay{For: time.Second}} {
-		for _, handOuts := range []int{0, 3} {
+		for _, deliveries := range []int{0, 3} {
 			inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
 				var calls tally
 				var seen recoverability.Failure
@@ -300,16 +300,16 @@ func TestNoPolicyRetriesAtOnceInQuarantineOrLetsAParkedMessageGo(t *testing.T) {
 				}
 				m := wire("m")
 				m.Headers = fault.QuarantineHeaders(m.Headers, "sales", 9)
-				handedOut(t, broker, "sales.quarantine", m, handOuts)
+				delivered(t, broker, "sales.quarantine", m, deliveries)
 				start(t, cfg)
 				time.Sleep(time.Hour)
-				parked := handOuts == 3
+				parked := deliveries == 3
 				want := 1
 				if name == "delay" && !parked {
 					want = 0
 				}
 				if got := len(broker.Messages("error")); got != want {
-					t.Errorf("%s after %d hand-outs: the error queue has %d messages, want %d", name, handOuts, got, want)
+					t.Errorf("%s after %d deliveries: the error queue has %d messages, want %d", name, deliveries, got, want)
 				}
 				if seen.Immediate < 6 || seen.Quarantined != 9 || seen.Queue != "sales" {
 					t.Errorf("the policy saw %+v", seen)
@@ -334,7 +334,7 @@ func TestWithoutAQuarantineTheGuardIsOffAndSaysSo(t *testing.T) {
 				return nil
 			}))
 			cfg.Install = false
-			handedOut(t, broker, "sales", wire("m"), 20)
+			delivered(t, broker, "sales", wire("m"), 20)
 			r := start(t, cfg)
 			synctest.Wait()
 			if diff := cmp.Diff([]string{"21"}, calls.list()); diff != "" {
@@ -360,7 +360,7 @@ func TestTheQuarantineIsFoundWithoutAnInspectorToo(t *testing.T) {
 	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		broker.Without = inmemory.Inspector
 		var calls tally
-		handedOut(t, broker, "sales", wire("m"), 6)
+		delivered(t, broker, "sales", wire("m"), 6)
 		start(t, sales(broker, endpoint.Handle(func(_ context.Context, s *endpoint.Session, _ placeOrder) error {
 			calls.add(fmt.Sprint(s.Attempt().N))
 			return nil
@@ -384,7 +384,7 @@ func TestWhatNeedsNoQuarantineHasNone(t *testing.T) {
 				return nil
 			}))
 			change(&cfg)
-			handedOut(t, broker, "sales", wire("m"), 20)
+			delivered(t, broker, "sales", wire("m"), 20)
 			start(t, cfg)
 			synctest.Wait()
 			if diff := cmp.Diff([]string{"21"}, calls.list()); diff != "" {
@@ -404,7 +404,7 @@ func TestWhereTheBrokerDoesNotCountASuspectIsWhatDidNotFailHere(t *testing.T) {
 		cfg := sales(broker, failing(&tally{}))
 		cfg.Recoverability = recoverability.Config{Immediate: 2, Delayed: recoverability.None}
 		cfg.Notify = telling(&told)
-		handedOut(t, broker, "sales", wire("redelivered"), 1)
+		delivered(t, broker, "sales", wire("redelivered"), 1)
 		r := start(t, cfg)
 		time.Sleep(5 * time.Second)
 		want := []string{"quarantined to sales.quarantine", "moved_to_error to error"}
@@ -427,7 +427,7 @@ func TestUndecodableMessagesAreNotQuarantined(t *testing.T) {
 		var told tally
 		cfg := sales(broker)
 		cfg.Notify = telling(&told)
-		handedOut(t, broker, "sales", m, 20)
+		delivered(t, broker, "sales", m, 20)
 		start(t, cfg)
 		time.Sleep(time.Second)
 		if diff := cmp.Diff([]string{"moved_to_error to error"}, told.list()); diff != "" {
@@ -440,7 +440,7 @@ func TestAMessageTooLargeForQuarantineIsHandledLikeAnyOther(t *testing.T) {
 	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		var calls tally
 		m := wire("m")
-		handedOut(t, broker, "sales", m, 20)
+		delivered(t, broker, "sales", m, 20)
 		broker.MaxHeaders = m.Headers.Size() + 10
 		start(t, sales(broker, endpoint.Handle(func(_ context.Context, s *endpoint.Session, _ placeOrder) error {
 			calls.add(fmt.Sprint(s.Attempt().N))
@@ -472,7 +472,7 @@ func TestALongHandlerDelaysQuarantineAndIsNotDeadlockedByIt(t *testing.T) {
 		r := start(t, cfg)
 		r.send(placeOrder{ID: "question"})
 		synctest.Wait()
-		handedOut(t, broker, "sales.quarantine", wire("suspect"), 0)
+		delivered(t, broker, "sales.quarantine", wire("suspect"), 0)
 		time.Sleep(10 * time.Second) // by now everything rests
 		r.send(placeOrder{ID: "answer"})
 		synctest.Wait()
@@ -500,8 +500,8 @@ func TestEndpointsOfOneProcessRestForEachOthersQuarantine(t *testing.T) {
 		}
 		one, two := sales(broker, endpoint.Handle(handle)), sales(broker, endpoint.Handle(handle))
 		two.Name = "billing"
-		handedOut(t, broker, "sales", wire("suspect"), 6)
-		handedOut(t, broker, "billing", wire("suspect"), 6)
+		delivered(t, broker, "sales", wire("suspect"), 6)
+		delivered(t, broker, "billing", wire("suspect"), 6)
 		for range 500 {
 			for _, q := range []string{"sales", "billing"} {
 				if err := broker.Put(q, wire("m")); err != nil {
@@ -536,8 +536,8 @@ func TestEndpointsOfOneProcessRestForEachOthersQuarantine(t *testing.T) {
 func TestWhatIsInQuarantineComesFirstAfterAStart(t *testing.T) {
 	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		var handled tally
-		handedOut(t, broker, "sales", wire("m"), 0)
-		handedOut(t, broker, "sales.quarantine", wire("suspect"), 2)
+		delivered(t, broker, "sales", wire("m"), 0)
+		delivered(t, broker, "sales.quarantine", wire("suspect"), 2)
 		start(t, sales(broker, endpoint.Handle(func(_ context.Context, s *endpoint.Session, o placeOrder) error {
 			if o.ID == "suspect" && len(broker.Messages("sales")) != 1 {
 				t.Error("something was received beside it")
@@ -554,7 +554,7 @@ func TestWhatIsInQuarantineComesFirstAfterAStart(t *testing.T) {
 
 func TestASuspectThatIsNotOursAnyMoreIsNotToldToBeQuarantined(t *testing.T) {
 	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-		handedOut(t, broker, "sales", wire("m"), 6)
+		delivered(t, broker, "sales", wire("m"), 6)
 		broker.Fail = func(verb, _ string) error {
 			if verb == "CompleteWith" {
 				return transport.ErrLeaseLost
@@ -575,7 +575,7 @@ func TestASuspectThatIsNotOursAnyMoreIsNotToldToBeQuarantined(t *testing.T) {
 func TestSuspectsThatWaitForTheQuarantineToTakeThemHoldNoSlot(t *testing.T) {
 	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		for i := range 4 {
-			handedOut(t, broker, "sales", wire(fmt.Sprint("suspect-", i)), 6)
+			delivered(t, broker, "sales", wire(fmt.Sprint("suspect-", i)), 6)
 		}
 		broker.Fail = refusing(errNo, "sales.quarantine")
 		var handled tally
@@ -597,8 +597,8 @@ func TestSuspectsThatWaitForTheQuarantineToTakeThemHoldNoSlot(t *testing.T) {
 func TestAHandlerThatEndsItsGoroutineInQuarantineHoldsUpNobody(t *testing.T) {
 	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		var handled tally
-		handedOut(t, broker, "sales.quarantine", wire("suspect"), 0)
-		handedOut(t, broker, "sales.quarantine", wire("bad"), 0)
+		delivered(t, broker, "sales.quarantine", wire("suspect"), 0)
+		delivered(t, broker, "sales.quarantine", wire("bad"), 0)
 		cfg := sales(broker, endpoint.Handle(func(_ context.Context, _ *endpoint.Session, o placeOrder) error {
 			if o.ID == "bad" {
 				runtime.Goexit()
@@ -641,7 +641,7 @@ func TestAParkedMessageThatCannotBeMovedHoldsUpNobody(t *testing.T) {
 				critical.Add(1)
 			}
 		}}
-		handedOut(t, broker, "sales.quarantine", wire("parked"), 3)
+		delivered(t, broker, "sales.quarantine", wire("parked"), 3)
 		r := start(t, cfg)
 		for i := range 60 {
 			r.send(placeOrder{ID: fmt.Sprint(i)})

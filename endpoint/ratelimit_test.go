@@ -339,7 +339,7 @@ func TestAStopOrPauseWhileLimitedGivesMessagesBackAtOnce(t *testing.T) {
 	}
 }
 
-func TestWhatIsHeldBackLosesNoRetriesAndLooksNewEachTime(t *testing.T) {
+func TestThrottledMessagesUseUpNoRetriesAndLookNew(t *testing.T) {
 	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		var down, failing atomic.Bool
 		down.Store(true)
@@ -395,7 +395,7 @@ func TestABrokerThatTakesMessagesBackIsGivenThemInTime(t *testing.T) {
 		cfg.Concurrency = 4
 		cfg.Recoverability.RateLimit = recoverability.RateLimit{After: 8, Delay: time.Hour}
 		r := start(t, cfg)
-		const n, most = 4, time.Minute // a message is in hand for half of what the broker allows
+		const n, most = 4, time.Minute // a message waits in the process for half the time that the broker allows
 		r.sendMany(n)
 		time.Sleep(most - 10*time.Second)
 		if h := r.Health(); len(h.RateLimits) != 1 {
@@ -403,11 +403,11 @@ func TestABrokerThatTakesMessagesBackIsGivenThemInTime(t *testing.T) {
 		}
 		inHand := func() int { q := r.Health().Queues[0]; return q.Buffered + q.Handling + q.Settling }
 		if inHand() == 0 {
-			t.Error("nothing is held back in hand")
+			t.Error("no message is throttled in place")
 		}
-		time.Sleep(n * most) // those that were given back for an attempt come in their place, one at a time
+		time.Sleep(n * most) // those that were released are redelivered in their place, one at a time
 		if n := inHand(); n > 0 {
-			t.Errorf("%d messages are still in hand", n)
+			t.Errorf("%d messages are still unsettled", n)
 		}
 	})
 }
@@ -504,7 +504,7 @@ func TestSuspectsAndARateLimitGetAlong(t *testing.T) {
 		cfg.Concurrency = 8
 		cfg.Recoverability.RateLimit = slowed
 		for i := range suspects {
-			handedOut(t, broker, "sales", wire(fmt.Sprint(messages+i)), 6)
+			delivered(t, broker, "sales", wire(fmt.Sprint(messages+i)), 6)
 		}
 		r := start(t, cfg)
 		r.sendMany(messages)

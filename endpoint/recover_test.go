@@ -346,7 +346,7 @@ func TestARecoverBehaviorThatFailsAfterTheMoveUndoesNothingAndSaysNoOther(t *tes
 		if shipped, failed := len(broker.Messages("shipping")), len(broker.Messages("error")); shipped != 1 || failed != 1 {
 			t.Errorf("%d sent, %d in the error queue", shipped, failed)
 		}
-		if text := log.String(); strings.Contains(text, "left out") || !strings.Contains(text, "after its message had been dealt with") {
+		if text := log.String(); strings.Contains(text, "discarded") || !strings.Contains(text, "after its message was settled") {
 			t.Errorf("the log says\n%s", text)
 		}
 	})

@@ -44,7 +44,7 @@ func newRecovery(in *incoming) *recovery {
 }
 
 // run decides, has the Recover stage see and change the decision, and carries it out. If the stage
-// fails, the decision is carried out without what the stage sent and wrote.
+// fails, the decision is carried out without the messages and writes of the stage.
 func (r *recovery) run(ctx context.Context, a *attempt, err error) result {
 	rec := r.begin(a, r.failure(err))
 	rec.Action = r.decide(ctx, rec.Failure)
@@ -58,7 +58,7 @@ func (r *recovery) run(ctx context.Context, a *attempt, err error) result {
 	if err != nil {
 		r.startOver(ctx, a, err)
 	}
-	if err = r.conclude(ctx, rec); r.separable(err) { // what Config.OnFinalFailure sent and wrote
+	if err = r.conclude(ctx, rec); r.separable(err) { // perhaps because of Config.OnFinalFailure
 		r.startOver(ctx, a, err)
 		err = r.conclude(ctx, rec)
 	}
@@ -73,7 +73,7 @@ func (e *Endpoint) recoverEnd(ctx context.Context, rec *pipeline.Recover) error 
 	}
 	err := r.conclude(ctx, rec)
 	if r.separable(err) {
-		return err // run concludes without what the stage sent
+		return err // run concludes without the stage's messages
 	}
 	r.result = r.end(ctx, rec, err)
 	return nil
@@ -98,17 +98,17 @@ func (r *recovery) begin(a *attempt, f recoverability.Failure) *pipeline.Recover
 	return &pipeline.Recover{Receive: &receive, Failure: f}
 }
 
-// separable reports whether to conclude again without what was sent and written, which may be why it failed. Where
-// there is a next attempt, it may succeed with all of it: then it is not, if the broker did not answer or the
-// transaction lost a conflict.
+// separable reports whether to conclude again without the messages and writes of the recovery, which may have caused
+// the error. If the broker did not answer, or the transaction lost a conflict, the next attempt may succeed with
+// them, so they are kept, unless there is no next attempt.
 func (r *recovery) separable(err error) bool {
 	return err != nil && r.session.used() &&
 		(r.settlement.completedFirst() || !unanswered(err) && !conflict(r.session, err))
 }
 
-// startOver leaves out what was sent and written as part of the recovery.
+// startOver discards the messages and writes of the recovery.
 func (r *recovery) startOver(ctx context.Context, a *attempt, err error) {
-	r.log().ErrorContext(ctx, "the Recover stage failed: what it sent and wrote is left out",
+	r.log().ErrorContext(ctx, "the Recover stage failed: its messages and writes are discarded, and the action is carried out without them",
 		slog.String("message", r.id), slog.Any("error", err))
 	r.settlement.rollback(ctx, r.session)
 	r.session = &Session{in: a}
@@ -117,12 +117,12 @@ func (r *recovery) startOver(ctx context.Context, a *attempt, err error) {
 // tooLate logs the error of a behavior that failed after its message was settled.
 func (in *incoming) tooLate(ctx context.Context, err error) {
 	if err != nil {
-		in.log().ErrorContext(ctx, "a behavior failed after its message had been dealt with",
+		in.log().ErrorContext(ctx, "a behavior failed after its message was settled",
 			slog.String("message", in.id), slog.Any("error", err))
 	}
 }
 
-// failure returns what the policy decides by. It counts the failure.
+// failure counts the failure, and returns the facts by which the policy decides.
 func (r *recovery) failure(err error) recoverability.Failure {
 	f := r.facts(err)
 	known := r.e.failures.Count(r.failureKey(), f.Now, r.exclusive == nil && f.AttemptExact && f.Attempt == 1)

@@ -35,7 +35,7 @@ func (r *recovery) onFinalFailure(ctx context.Context, failure recoverability.Fa
 	if err == nil {
 		return nil
 	}
-	r.log().ErrorContext(ctx, "the function of Config.OnFinalFailure failed: the message is dealt with without what it sent",
+	r.log().ErrorContext(ctx, "the function of Config.OnFinalFailure failed: the message is settled without the messages and writes of that function",
 		slog.String("message", r.id), slog.Any("error", err))
 	if r.session.writes() {
 		return &finalError{err}
@@ -149,7 +149,7 @@ func (r *recovery) impossible(action recoverability.Action) string {
 		}
 	case recoverability.MoveToError:
 		if a.Queue == r.queue || a.Queue == r.e.cfg.Name+quarantineSuffix || r.live.receivesFrom(a.Queue) {
-			return "the endpoint receives from that queue: the message would come back at once"
+			return "the endpoint receives from that queue, and would receive the message again at once"
 		}
 	case recoverability.DeadLetter:
 		if _, ok := r.delivery.(transport.DeadLetterer); !ok || r.settlement.completedFirst() {

@@ -16,7 +16,7 @@ import (
 func (in *incoming) keep(ctx context.Context, err error) stuck {
 	attempt := in.delivery.Attempt()
 	f := recoverability.Failure{
-		Err:       fmt.Errorf("message %q from %q could not be dealt with: %w", in.id, in.queue, err),
+		Err:       fmt.Errorf("message %q from %q could not be settled: %w", in.id, in.queue, err),
 		MessageID: in.id, Type: firstType(in.original.Headers), Queue: in.queue,
 		Attempt: attempt.N, AttemptExact: attempt.Exact, Now: time.Now(),
 	}
@@ -28,16 +28,16 @@ func (in *incoming) keep(ctx context.Context, err error) stuck {
 	})
 	switch {
 	case in.settlement.completedFirst():
-		in.log().ErrorContext(ctx, "a failed message is lost: transaction mode None took it off its queue, and it could not be moved to the error queue",
+		in.log().ErrorContext(ctx, "a failed message is lost: transaction mode None completes a message first, and it could not be moved to the error queue",
 			slog.String("message", in.id), slog.Any("error", err))
 		return stuck{}
 	case in.exclusive != nil:
-		in.log().ErrorContext(ctx, "a failed message could not be dealt with: it leaves quarantine, or waits there if it is parked",
+		in.log().ErrorContext(ctx, "a failed message could not be settled: it returns to its queue, or stays in quarantine if it is parked",
 			slog.String("message", in.id), slog.Bool("parked", in.exclusive.parked), slog.Any("error", err))
 		return stuck{}
 	}
-	pause := in.live.holding.next()
-	in.log().ErrorContext(ctx, "a failed message could not be dealt with: it will be handed out again",
+	pause := in.live.requeues.next()
+	in.log().ErrorContext(ctx, "a failed message could not be settled: it is requeued",
 		slog.String("message", in.id), slog.Duration("after", pause), slog.Any("error", err))
 	return stuck{pause}
 }

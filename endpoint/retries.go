@@ -26,13 +26,13 @@ func (e *Endpoint) effective(ctx context.Context, live *live) recoverability.Con
 		}
 		return c.WithoutDelayed()
 	case c.LongestDelay() > live.limits.MaxDelay:
-		e.cfg.Logger.WarnContext(ctx, "delays are configured that the transport does not offer: messages will go to the error queue instead",
+		e.cfg.Logger.WarnContext(ctx, "delays are configured that exceed the longest delay of the transport: messages are moved to the error queue instead",
 			slog.Duration("longest", c.LongestDelay()), slog.Duration("offered", live.limits.MaxDelay))
 	}
 	return c
 }
 
-// retries tells whether c asks for retries of any kind, and delays for delayed ones.
+// retries reports whether c has retries of any kind, and delays whether it has delayed ones.
 func retries(c recoverability.Config) bool {
 	return c.Immediate > 0 || delays(c) ||
 		slices.ContainsFunc(c.Rules, func(r recoverability.Rule) bool { return r.Immediate > 0 })
@@ -42,7 +42,7 @@ func delays(c recoverability.Config) bool {
 	return c.Delayed > 0 || slices.ContainsFunc(c.Rules, func(r recoverability.Rule) bool { return r.Delayed > 0 })
 }
 
-// rules finds the rules that name types which no message has.
+// rules returns an error for each rule that names a type which no message has.
 func (r *registry) rules(rules []recoverability.Rule) error {
 	var errs []error
 	for i, rule := range rules {

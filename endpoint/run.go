@@ -20,12 +20,12 @@ type live struct {
 	joins      bool
 	stopping   <-chan struct{} // closed when no more messages are taken
 	settling   deadlines
-	holding    pauses
+	requeues   pauses
 	acks       ackQueue
 	held       atomic.Int64   // failed messages that could be neither settled nor moved, until they are released
 	sources    []source       // of the endpoint's own queues
 	unreported atomic.Int64   // notifications of messages that are being told
-	telling    sync.WaitGroup // those of rate limits
+	reports    sync.WaitGroup // those of rate limits
 	budget     *pump.Budget   // of all that is received
 
 	recoverability recoverability.Config // with what the transport and the transaction mode cannot do turned off
@@ -156,7 +156,7 @@ func (e *Endpoint) receiveAll(ctx context.Context, live *live) (err error) {
 	}
 	<-ctx.Done()
 	wg.Wait()
-	live.telling.Wait()
+	live.reports.Wait()
 	return errors.Join(errs...)
 }
 

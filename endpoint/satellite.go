@@ -30,7 +30,7 @@ type satellites struct {
 	finder transport.Satellites // nil: the driver has none
 	search reception            // fails while the search does
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the rest
 	sources []source
 	errs    []error // with which receiving ended
 }
@@ -106,7 +106,7 @@ func (s *satellites) has(queue string) bool {
 	return slices.ContainsFunc(s.all(), func(own source) bool { return own.Queue() == queue })
 }
 
-// all returns what receives from the queues found so far.
+// all returns the sources of the queues found so far.
 func (s *satellites) all() []source {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -122,8 +122,8 @@ func (s *satellites) addTo(h *Health) {
 	}
 }
 
-// handle is what the pump calls for each message of a driver's own queue. A failure keeps
-// the message where it is; the pause keeps it from spinning.
+// handle returns the function that the pump calls for each message of a driver's own queue. A message that
+// fails is requeued after a pause.
 func (s *satellites) handle(sat transport.Satellite) func(context.Context, transport.Delivery, *pump.Slot) {
 	return func(ctx context.Context, d transport.Delivery, slot *pump.Slot) {
 		in := s.e.newIncoming(s.live, d, slot, sat.Queue)
@@ -135,7 +135,7 @@ func (s *satellites) handle(sat transport.Satellite) func(context.Context, trans
 	}
 }
 
-// relay sends what the driver makes of the message, and completes it.
+// relay sends the operations that the driver derives from the message, and completes it.
 func (in *incoming) relay(ctx context.Context, sat transport.Satellite) (err error) {
 	defer catchPanic(&err)
 	a := in.newAttempt()
@@ -149,8 +149,8 @@ func (in *incoming) relay(ctx context.Context, sat transport.Satellite) (err err
 	return in.settlement.complete(ctx, nil, ops)
 }
 
-// bury moves a message to the error queue that the broker gave up. There is nothing to decide any more,
-// so the policy is not asked. How often it was delivered is not known.
+// bury moves a message that the broker dead-lettered to the error queue. There is nothing to decide, so
+// the policy is not asked. Its number of deliveries is unknown.
 func (a *attempt) bury(ctx context.Context, dead *transport.DeadLetteredError) error {
 	a.queue = cmp.Or(dead.Queue, a.queue)
 	r := newRecovery(a.incoming)

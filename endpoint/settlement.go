@@ -55,7 +55,7 @@ func (s *settlement) completeFirst(ctx context.Context) bool {
 	s.in.slot.StopRenewing() // the lease ends here, and that is no loss
 	if err := s.in.delivery.Complete(s.context()); err != nil {
 		s.state = stateAbandoned
-		s.warn(ctx, "a message could not be taken off its queue, so it is not handled now", err)
+		s.warn(ctx, "a message could not be completed before it is handled, so it is not handled now", err)
 		return false
 	}
 	s.state = stateCompletedFirst
@@ -91,7 +91,7 @@ func (s *settlement) completeWith(ctx context.Context, tx transport.Tx, ops []tr
 		return err
 	}
 	// The operations are sent: that the message cannot be completed is not its failure.
-	s.try(ctx, s.in.delivery.Complete, "a message was handled but could not be completed: it will be handled again")
+	s.try(ctx, s.in.delivery.Complete, "a message was handled but could not be completed: the broker delivers it again")
 	return nil
 }
 
@@ -114,12 +114,12 @@ func (s *settlement) send(ops []transport.Operation) error {
 
 // retry returns the message to its queue. The broker counts that.
 func (s *settlement) retry(ctx context.Context) {
-	s.try(ctx, s.in.delivery.Retry, "a message could not be returned: the broker will do so")
+	s.try(ctx, s.in.delivery.Retry, "a message could not be requeued: the broker delivers it again when its lease ends")
 }
 
 // release returns the message to its queue untouched.
 func (s *settlement) release(ctx context.Context) {
-	s.try(ctx, s.in.delivery.Release, "a message could not be released")
+	s.try(ctx, s.in.delivery.Release, "a message could not be released: the broker delivers it again when its lease ends")
 }
 
 // busyQueue returns the queue that took no messages when the message was to be completed, if the transport can
@@ -135,7 +135,7 @@ func (s *settlement) busyQueue() string {
 func (s *settlement) postpone(ctx context.Context, busyQueue string) {
 	p := s.in.delivery.(transport.Postponer) //nolint:errcheck // busyQueue has seen that it is one
 	postpone := func(ctx context.Context) error { return p.Postpone(ctx, busyQueue) }
-	if s.try(ctx, postpone, "a message could not be returned: the broker will do so") {
+	if s.try(ctx, postpone, "a message could not be requeued: the broker delivers it again when its lease ends") {
 		s.in.log().DebugContext(ctx, "a message waits until another queue takes messages, without an attempt used up",
 			slog.String("message", s.in.id), slog.String("queue", busyQueue))
 	}
@@ -192,7 +192,7 @@ func (s *settlement) lease(ctx context.Context, err error) {
 	if s.state = stateLeaseLost; s.in.recovery == nil {
 		s.in.e.failures.LeaseLost(s.in.failureKey())
 	}
-	s.warn(ctx, "the message is no longer ours: it will be, or has been, handed out again", err)
+	s.warn(ctx, "the lease of a message was lost: the broker delivers it again", err)
 }
 
 // lose ends an attempt whose lease was lost while the message was handled. A driver that counts its deliveries learns of it by Retry;

@@ -12,11 +12,11 @@ import (
 	"github.com/holdfast-go/holdfast/transport/inmemory"
 )
 
-// A start is slow while what comes first was handed out before, and no other start is.
+// A start is slow while the first messages have been delivered before, and no other start is.
 func TestAStartIsSlowOnlyWhileWhatComesFirstWasHandedOutBefore(t *testing.T) {
 	for _, test := range []struct {
 		name   string
-		before []int // how often the messages in the queue have been handed out, in their order
+		before []int // how often the messages in the queue have been delivered, in their order
 		most   map[time.Duration]int32
 	}{
 		{"clean", []int{0, 2, 2, 2, 2, 2, 2, 2, 2}, map[time.Duration]int32{500 * time.Millisecond: 8}},
@@ -37,7 +37,7 @@ func TestAStartIsSlowOnlyWhileWhatComesFirstWasHandedOutBefore(t *testing.T) {
 				}))
 				cfg.Concurrency = 8
 				for i, n := range test.before {
-					handedOut(t, broker, "sales", wire(fmt.Sprint("m-", i)), n)
+					delivered(t, broker, "sales", wire(fmt.Sprint("m-", i)), n)
 				}
 				start(t, cfg)
 				began := time.Now()

@@ -158,7 +158,7 @@ func TestAMessageThatWaitsAtAStopIsGivenBackUncounted(t *testing.T) {
 		time.Sleep(700 * time.Millisecond)
 		r.end()
 		if len(done.list()) != 2 || len(broker.Messages("sales")) != 10 {
-			t.Fatalf("%d done, %d given back", len(done.list()), len(broker.Messages("sales")))
+			t.Fatalf("%d done, %d released", len(done.list()), len(broker.Messages("sales")))
 		}
 		var attempts tally
 		again := limited(broker, endpoint.Handle(func(_ context.Context, s *endpoint.Session, _ shipOrder) error {

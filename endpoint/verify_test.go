@@ -104,21 +104,21 @@ func TestASendOnlyEndpointNeedsNoErrorQueue(t *testing.T) {
 	})
 }
 
-// Nobody creates the queue that a policy names.
+// The queue that a policy names does not exist.
 func TestAPolicysOwnQueueIsNotCreatedAndNotMissed(t *testing.T) {
 	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		var log lockedBuffer
 		cfg := sales(broker, failing(&tally{}))
 		cfg.Logger = slog.New(slog.NewTextHandler(&log, nil))
 		cfg.Recoverability.Policy = func(recoverability.Failure) recoverability.Action {
-			return recoverability.MoveToError{Queue: "nobody-made-it"}
+			return recoverability.MoveToError{Queue: "missing-queue"}
 		}
 		start(t, cfg).send(placeOrder{})
 		synctest.Wait()
-		if got := len(broker.Messages("error")); got != 1 || len(broker.Messages("nobody-made-it")) != 0 {
+		if got := len(broker.Messages("error")); got != 1 || len(broker.Messages("missing-queue")) != 0 {
 			t.Errorf("the error queue has %d messages, want 1", got)
 		}
-		if !strings.Contains(log.String(), "level=ERROR") || !strings.Contains(log.String(), "nobody-made-it") {
+		if !strings.Contains(log.String(), "level=ERROR") || !strings.Contains(log.String(), "missing-queue") {
 			t.Errorf("the log says nothing of it:\n%s", log.String())
 		}
 	})

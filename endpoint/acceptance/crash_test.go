@@ -142,7 +142,7 @@ func crashPlace(t *testing.T, store string) string {
 
 type crashProof struct {
 	killProof
-	control bool // no message ends the process, and nobody kills it
+	control bool // no message crashes the process, and nothing kills it
 	ledger  string
 
 	mu       sync.Mutex // guards the rest
@@ -160,7 +160,7 @@ func (p *crashProof) run(messages int) {
 	suspects, others := halves(messages)
 	p.send(ctx, suspects)
 	if !p.control {
-		p.handOut(ctx, len(suspects))
+		p.deliver(ctx, len(suspects))
 	}
 	p.send(ctx, others)
 	began := time.Now()
@@ -193,8 +193,8 @@ func halves(messages int) (suspects, others []int) {
 	return suspects, others
 }
 
-// handOut has all that is there handed out so often, for a harmless reason, that they are suspects.
-func (p *crashProof) handOut(ctx context.Context, messages int) {
+// deliver has all messages delivered so often, for a harmless reason, that they are suspects.
+func (p *crashProof) deliver(ctx context.Context, messages int) {
 	r, err := p.conn.OpenReceiver(ctx, transport.ReceiverOptions{Queue: "work"})
 	if err != nil {
 		p.t.Fatal(err)

@@ -19,7 +19,7 @@ import (
 	"github.com/holdfast-go/holdfast/transport/rabbitmq"
 )
 
-// An outage where the broker sends ahead and counts what is given back: messages are attempted more often than they
+// An outage where the broker prefetches and counts released messages: messages are attempted more often than they
 // have retries, and none is lost, given up or handled twice.
 func TestARateLimitOnRabbitMQUsesNoAttemptsUp(t *testing.T) {
 	for _, kind := range []rabbitmq.QueueType{rabbitmq.Quorum, rabbitmq.Classic} {
@@ -69,7 +69,7 @@ func rateLimitOn(t *testing.T, broker *rabbitmq.Transport, pause time.Duration, 
 			<-sent
 			mu.Lock()
 			defer mu.Unlock()
-			if n := s.Attempt().N; failures[m.N] == 0 && n != 1 && broker.ConsumerTimeout == 0 { // else it was given back
+			if n := s.Attempt().N; failures[m.N] == 0 && n != 1 && broker.ConsumerTimeout == 0 { // else it was released
 				t.Errorf("message %d has attempt %d without a failure", m.N, n)
 			}
 			if down.Load() {

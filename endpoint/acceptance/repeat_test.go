@@ -88,7 +88,7 @@ func (c *conflicts) run(n int, handle func(ctx context.Context, tx pgx.Tx, n int
 		select {
 		case <-c.ended:
 		case <-ctx.Done():
-			c.t.Fatal("not all messages are dealt with")
+			c.t.Fatal("not all messages are settled")
 		}
 	}
 	r.end()

@@ -20,7 +20,7 @@ type Notification struct {
 	Retry int
 	// To is the queue that the message is in now, where it was moved.
 	To string
-	// Fallback is what was done instead, with FallbackTaken.
+	// Fallback is the alternative that was carried out, with FallbackTaken.
 	Fallback Fallback
 }
 
@@ -34,20 +34,20 @@ const (
 	MovedToError     NotificationKind = "moved_to_error"
 	DeadLettered     NotificationKind = "dead_lettered"
 	Discarded        NotificationKind = "discarded"
-	Quarantined      NotificationKind = "quarantined"        // moved to the quarantine lane
+	Quarantined      NotificationKind = "quarantined"        // moved to the quarantine queue
 	FallbackTaken    NotificationKind = "fallback_taken"     // something could not be done as decided; the rest follows
 	RateLimitStarted NotificationKind = "rate_limit_started" // one message at a time is attempted
 	RateLimitEnded   NotificationKind = "rate_limit_ended"
-	// CriticalError is told once when receiving from a queue has failed for two minutes, and
-	// for each failed message that could not be dealt with, for instance because the
-	// error queue is missing. The endpoint goes on trying.
+	// CriticalError is reported once when receiving from a queue has failed for two minutes, and
+	// for each failed message that could be neither settled nor moved, for instance because the
+	// error queue is missing. The endpoint continues to try.
 	CriticalError NotificationKind = "critical_error"
 )
 
-// Fallback is what was done instead of what could not be. Its values do not change.
+// Fallback is the alternative to an action that could not be carried out. Its values do not change.
 type Fallback string
 
-// What is done instead.
+// The fallbacks.
 const (
 	// FallbackError is a move to the error queue, instead of an action that cannot be
 	// carried out or a policy that panicked.
@@ -63,7 +63,6 @@ const (
 	FallbackTrimmed  Fallback = "trimmed_headers"
 	FallbackMinimal  Fallback = "minimal_headers"
 	FallbackOriginal Fallback = "original_headers"
-	// FallbackHeld is the message staying where it is: it is handed out again after a pause, and
-	// the endpoint is not ready meanwhile.
+	// FallbackHeld is a return to the queue after a pause. The endpoint is not ready meanwhile.
 	FallbackHeld Fallback = "held"
 )

@@ -24,7 +24,7 @@ import (
 
 // The worst message there is, on real brokers: it has nearly as many headers as there is room for, its error says
 // a megabyte, and the policy names a queue that does not exist.
-func TestTheWayOutOnBrokers(t *testing.T) {
+func TestFallbacksOnBrokers(t *testing.T) {
 	for name, test := range map[string]struct {
 		open  func(t *testing.T) transport.Transport
 		large int // bytes of a header
@@ -50,11 +50,11 @@ func TestTheWayOutOnBrokers(t *testing.T) {
 		"Service Bus": {serviceBus, 15_000, []string{"trimmed_headers", "default_queue"}},   // of 32 KiB
 		"SQS":         {simpleQueues, 40_000, []string{"trimmed_headers", "default_queue"}}, // of 64 KiB
 	} {
-		t.Run(name, func(t *testing.T) { wayOutOn(t, test.open(t), test.large, test.want) })
+		t.Run(name, func(t *testing.T) { fallbacksOn(t, test.open(t), test.large, test.want) })
 	}
 }
 
-func wayOutOn(t *testing.T, broker transport.Transport, size int, want []string) {
+func fallbacksOn(t *testing.T, broker transport.Transport, size int, want []string) {
 	var fallbacks []string
 	parked := make(chan endpoint.Notification, 10)
 	queue, errorQueue := brokertest.Name(t, "way"), brokertest.Name(t, "error")

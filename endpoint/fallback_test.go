@@ -363,7 +363,7 @@ func TestWhatTheRecoverStageSentLeavesOnceHoweverOftenTheCopyIsRefused(t *testin
 }
 
 // What is to go to the same queue again is no more refused than what is to go to the error queue: both wait.
-func TestABrokerThatIsNotReachedBarsNoWayOut(t *testing.T) {
+func TestAnUnreachableBrokerRefusesNoFallback(t *testing.T) {
 	unreached := fmt.Errorf("no connection: %w", transport.ErrUnreachable)
 	for _, without := range []inmemory.Capability{0, inmemory.Completer} {
 		inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
