@@ -1,6 +1,5 @@
-// Package recoverability decides what becomes of a message that failed: try it
-// again at once, later, or give it up to the error queue. It is pure: it reads no
-// clock and does no I/O. The endpoint asks it and carries the answer out.
+// Package recoverability decides on failed messages: whether a message is retried at once, retried later, or moved to
+// the error queue. It reads no clock and does no I/O. The endpoint carries out the decision.
 package recoverability
 
 import (
@@ -8,8 +7,7 @@ import (
 	"time"
 )
 
-// Action is what to do with a failed message: one of [Retry], [Delay],
-// [MoveToError], [DeadLetter] and [Discard].
+// Action is the decision on a failed message: [Retry], [Delay], [MoveToError], [DeadLetter] or [Discard].
 type Action interface {
 	isAction()
 	fmt.Stringer
@@ -21,15 +19,14 @@ type Retry struct{}
 // Delay sends the message to its queue again, due after For.
 type Delay struct{ For time.Duration }
 
-// MoveToError moves the message to an error queue, with headers that tell what
-// happened. An empty Queue is the configured one.
+// MoveToError moves the message to an error queue, with headers that describe the failure. An empty Queue is the
+// configured one.
 type MoveToError struct{ Queue string }
 
-// DeadLetter hands the message to the broker's own dead-letter queue. Where there
-// is none it becomes MoveToError.
+// DeadLetter moves the message to the broker's dead-letter queue. Where there is none it is a MoveToError.
 type DeadLetter struct{ Reason string }
 
-// Discard drops the message: it is logged and gone.
+// Discard logs and completes the message.
 type Discard struct{ Reason string }
 
 func (Retry) isAction()       {}

@@ -68,7 +68,7 @@ func (d Delays) delay(f Failure) time.Duration {
 	return next - time.Duration(float64(next)*d.Jitter*chance(f.MessageID, f.Delayed))
 }
 
-// nominal returns the delay after so many others, without bound and jitter: the longest Duration where it overflows.
+// nominal returns the delay after before others, without bound and jitter; the longest Duration if it overflows.
 func (d Delays) nominal(before int) time.Duration {
 	times := int64(1)
 	switch d.Backoff {
@@ -87,7 +87,7 @@ func (d Delays) nominal(before int) time.Duration {
 	return d.Delay * time.Duration(times)
 }
 
-// chance is from 0 up to 1, evenly over messages and delays, and always the same for one.
+// chance returns a number from 0 up to 1, uniform over messages and delays, and always the same for one.
 func chance(id string, delayed int) float64 {
 	h := fnv.New64a()
 	_, _ = fmt.Fprint(h, id, " ", delayed) // never fails

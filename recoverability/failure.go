@@ -6,47 +6,44 @@ import (
 	"github.com/holdfast-go/holdfast/header"
 )
 
-// Failure is a message that could not be processed.
+// Failure describes a message that could not be processed.
 type Failure struct {
-	// Err is what the handler, a behavior or the dispatch returned.
+	// Err is the error of the handler, of a behavior or of the dispatch.
 	Err error
-	// MessageID, Type, Headers and Body are the message as it was received. Type is
-	// its most concrete wire name, or "" when it has none. Headers and Body are for looking
-	// at: what is moved or sent again is the original. Native are the broker's own properties of
-	// it; they must not be changed.
+	// MessageID, Type, Headers and Body are those of the received message. Type is its most concrete wire name, or "".
+	// Changes of Headers and Body have no effect: copies are made of the original. Native are the broker's properties of
+	// the message; they must not be changed.
 	MessageID string
 	Type      string
 	Headers   header.Map
 	Body      []byte
 	Native    map[string]string
-	// Queue is where it was received from.
+	// Queue is the queue that the message was received from.
 	Queue string
-	// Attempt is how often the message was handed out in this cycle, and
-	// AttemptExact whether the broker counted that.
+	// Attempt is the delivery count in this cycle, and AttemptExact reports whether the broker counted.
 	Attempt      int
 	AttemptExact bool
-	// Immediate is the number of failures in this cycle, this one included: 1 on
-	// the first. A hand-out lost to a crash counts too where the broker counts.
+	// Immediate is the number of failures in this cycle, this one included. Where the broker counts, a delivery that was
+	// lost in a crash counts too.
 	Immediate int
-	// Handled is how many failures of this cycle this process has seen, this one included, and
-	// Lost how often it lost the lease before the message was dealt with. Where the broker counts,
-	// the hand-outs beyond the two were crashes, or somebody else's.
+	// Handled is the number of failures of this cycle in this process, this one included, and Lost the number of leases
+	// that it lost before the message was settled. Where the broker counts, the other deliveries were crashes, or those
+	// of other processes.
 	Handled, Lost int
-	// Quarantined is how often the message was handed out in Queue before it was moved to
-	// quarantine, where it failed; 0 when it did not fail there. Attempt counts anew there.
+	// Quarantined is, for a message that failed in quarantine, its delivery count in Queue before; otherwise 0. Attempt
+	// starts at 1 in quarantine.
 	Quarantined int
-	// Delayed is the number of delayed retries already made: 0 in the first cycle.
+	// Delayed is the number of delayed retries so far: 0 in the first cycle.
 	Delayed int
-	// FirstFailure is when the message first failed, over all cycles.
+	// FirstFailure is the time of the first failure, over all cycles.
 	FirstFailure time.Time
 	// Now is the time of this failure, and Instance the process.
 	Now      time.Time
 	Instance string
-	// History are the last failures before this one that are still known, oldest first: those of
-	// this process and this cycle, and what the message brought along.
+	// History holds the latest known failures before this one, oldest first: those in the headers of the message, and
+	// those of this cycle in this process.
 	History []Past
-	// Config is what the endpoint retries by. What the transport or the transaction mode cannot do is
-	// [None] there.
+	// Config is that of the endpoint, with [None] for retries that the transport or the transaction mode does not offer.
 	Config Config
 }
 
@@ -65,22 +62,19 @@ type Retries struct {
 	Immediate, Delayed int
 }
 
-// Allowed is how often the message may be retried: as often as Config says, with the rule
-// for this failure. What the transport or the transaction mode cannot do is 0.
+// Allowed returns the number of retries of Config, with the rule for this failure.
 func (f Failure) Allowed() Retries {
 	c, _ := f.Config.WithDefaults().ruled(f)
 	return Retries{max(0, c.Immediate), max(0, c.Delayed)}
 }
 
-// Decide is what the default policy does about it: [Config.Decide] of Config.
+// Decide returns the action of the default policy, [Config.Decide].
 func (f Failure) Decide() Action { return f.Config.Decide(f) }
 
-// Unrecoverable tells whether another attempt would be in vain: Err was marked by the function
-// [Unrecoverable], or Config means it.
+// Unrecoverable reports whether Err was marked by the function [Unrecoverable], or is one of Config.Unrecoverable.
 func (f Failure) Unrecoverable() bool { return f.Config.unrecoverable(f.Err) }
 
-// OfType tells whether the message is of the type with that wire name, or has it among its
-// base types.
+// OfType reports whether the message has the type with a wire name, or has it as a base type.
 func (f Failure) OfType(name string) bool {
 	if f.Type == name {
 		return true

@@ -2,41 +2,36 @@ package recoverability
 
 import "fmt"
 
-// DefaultCrashes is [Quarantine].Crashes unless set, and the least that After is by default.
+// DefaultCrashes is the default of [Quarantine].Crashes, and the least default of After.
 const DefaultCrashes = 3
 
-// ClassCrashLoop is the class of messages that were parked because the process ended each time it
-// handled them alone.
+// ClassCrashLoop is the class of messages that crashed the process again and again while it processed them exclusively.
 const ClassCrashLoop = "crash-loop"
 
-// Quarantine is the guard against messages that end the process: by a fatal error that no
-// handler can recover from, or because they take all its memory. No error tells of them, only the
-// count of hand-outs. But that grows for innocent neighbours too, so by itself it parks nobody: the
-// message is moved to quarantine unhandled, and what counts is what happens there, where it
-// is handled with nothing beside it. A zero field is its default.
+// Quarantine protects against messages that crash the process, by a fatal error that cannot be recovered from or by
+// their use of memory. There is no error of such a message, only its delivery count. That count also grows for messages
+// that were in flight beside it. So a suspected message is moved to quarantine unhandled, where it is processed
+// exclusively, and only crashes there move it to the error queue. A zero field is its default.
 type Quarantine struct {
-	// After is how often a message may be handed out in its queue; with the next hand-out it is
-	// moved to quarantine. Unless set it is the number of tries that a message has in a cycle, and 3
-	// at the least. Less than that quarantines messages which only fail, where they are not retried
-	// at once. [None] is no guard.
+	// After is the largest delivery count in the message's queue; the next delivery is moved to quarantine. Default: the
+	// number of attempts in a cycle, at least 3. A lower number also quarantines messages that only fail, and so costs
+	// them their immediate retries. [None] for no quarantine.
 	After int
-	// Crashes is how often the process may end while it handles the message in quarantine. Handed out
-	// once more, it goes to the error queue unhandled: 3 unless set.
+	// Crashes is the largest delivery count in quarantine; the next delivery is moved to the error queue unhandled.
+	// Default: 3.
 	Crashes int
 }
 
-// On tells whether there is a guard.
+// On reports whether suspected messages are moved to quarantine.
 func (q Quarantine) On() bool { return q.After != None }
 
-// Suspect tells whether a message is to be moved to quarantine when it is handed out in its queue
-// for the nth time.
+// Suspect reports whether a message with delivery count n in its queue is moved to quarantine.
 func (q Quarantine) Suspect(n int) bool { return q.On() && n > q.After }
 
-// Parked tells whether a message is to go to the error queue unhandled when it is
-// handed out in quarantine for the nth time.
+// Parked reports whether a message with delivery count n in quarantine is moved to the error queue unhandled.
 func (q Quarantine) Parked(n int) bool { return n > q.Crashes }
 
-// quarantine is c's with its defaults.
+// quarantine returns c.Quarantine with its defaults.
 func (c Config) quarantine() Quarantine {
 	q := c.Quarantine
 	if q.Crashes == 0 {
@@ -60,22 +55,20 @@ func (q Quarantine) validate(bad func(format string, args ...any)) {
 	}
 }
 
-// CrashLoopError is why a message was parked by the guard of [Quarantine]. No handler was
-// called with it that time.
+// CrashLoopError is the error of a message that [Quarantine] moves to the error queue, without a call of its handlers.
 type CrashLoopError struct {
-	// Queue is where the message was received from before it was moved to quarantine, and Attempts
-	// how often.
+	// Queue is the message's queue before it was moved to quarantine, and Attempts the delivery count there.
 	Queue    string
 	Attempts int
-	// Crashes is how often it was handed out in quarantine without coming to an end: because the
-	// process ended, or lost the lease or the connection.
+	// Crashes is the number of deliveries in quarantine that were not settled: the process crashed, or lost the lease or
+	// the connection.
 	Crashes int
 }
 
 func (e *CrashLoopError) Error() string {
-	return fmt.Sprintf("handled alone in quarantine, the message came to no end %d times: the process ended, or lost it; before that there were %d hand-outs in queue %q",
-		e.Crashes, e.Attempts, e.Queue)
+	return fmt.Sprintf("crash loop: the process crashed or lost the message %d times while processing it in quarantine "+
+		"(%d deliveries in queue %q before)", e.Crashes, e.Attempts, e.Queue)
 }
 
-// FaultClass is [ClassCrashLoop].
+// FaultClass returns [ClassCrashLoop].
 func (e *CrashLoopError) FaultClass() string { return ClassCrashLoop }

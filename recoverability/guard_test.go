@@ -6,10 +6,10 @@ import (
 	"testing"
 )
 
-func TestSuspectsAreThoseHandedOutMoreOftenThanTheyAreTried(t *testing.T) {
+func TestSuspectsHaveMoreDeliveriesThanAttempts(t *testing.T) {
 	for _, test := range []struct {
 		c    Config
-		want int // the first hand-out that is suspect; 0 for none
+		want int // the first suspect delivery; 0 for none
 	}{
 		{Config{}, 7},
 		{Config{Immediate: None}, 4},
@@ -26,7 +26,7 @@ func TestSuspectsAreThoseHandedOutMoreOftenThanTheyAreTried(t *testing.T) {
 			}
 		}
 		if got != test.want {
-			t.Errorf("%+v: suspect from hand-out %d on, want %d", test.c, got, test.want)
+			t.Errorf("%+v: suspect from delivery %d on, want %d", test.c, got, test.want)
 		}
 	}
 }
@@ -35,7 +35,7 @@ func TestAMessageIsParkedAfterSoManyCrashesInQuarantine(t *testing.T) {
 	for crashes, want := range map[int]int{0: 4, 1: 2, 3: 4} {
 		q := Config{Quarantine: Quarantine{Crashes: crashes}}.WithDefaults().Quarantine
 		if q.Parked(want-1) || !q.Parked(want) {
-			t.Errorf("Crashes %d: not parked by hand-out %d", crashes, want)
+			t.Errorf("Crashes %d: not parked by delivery %d", crashes, want)
 		}
 	}
 }
@@ -46,7 +46,7 @@ func TestACrashLoopTellsWhatWasCounted(t *testing.T) {
 	if !errors.As(err, &c) || c.FaultClass() != "crash-loop" {
 		t.Errorf("no class in %v", err)
 	}
-	for _, part := range []string{"3 times", `"sales"`, "7 hand-outs"} {
+	for _, part := range []string{"3 times", `"sales"`, "7 deliveries"} {
 		if !strings.Contains(err.Error(), part) {
 			t.Errorf("%q does not say %q", err, part)
 		}

@@ -136,9 +136,9 @@ func TestMatchersOfNothingAreRefused(t *testing.T) {
 		Unrecoverable: []Matcher{Is(io.EOF), Is(nil), When(nil)},
 		Rules:         []Rule{{}, {Errors: []Matcher{nil}}},
 	}
-	want := "recoverability: matcher 2 of Unrecoverable is nil: its error, or its test, is\n" +
-		"recoverability: matcher 3 of Unrecoverable is nil: its error, or its test, is\n" +
-		"recoverability: rule 2: matcher 1 of Errors is nil: its error, or its test, is"
+	want := "recoverability: matcher 2 of Unrecoverable is nil: Is or When was called with nil\n" +
+		"recoverability: matcher 3 of Unrecoverable is nil: Is or When was called with nil\n" +
+		"recoverability: rule 2: matcher 1 of Errors is nil: Is or When was called with nil"
 	if err := c.Validate(); err == nil || err.Error() != want {
 		t.Errorf("got\n%v, want\n%s", err, want)
 	}

@@ -8,11 +8,11 @@ import (
 	"github.com/holdfast-go/holdfast/header"
 )
 
-// Policy decides. It is called by many goroutines at once, must not block, and may
-// call [Failure.Decide] for what it does not want to decide itself.
+// Policy decides on a failure. It must be safe for concurrent use and must not block. It may call [Failure.Decide] for
+// the decision of the default policy.
 type Policy func(Failure) Action
 
-// None is "no such thing" in the fields of this package's structs, where zero is the default.
+// None turns off a field of this package's structs whose zero is a default.
 const None = -1
 
 // Defaults of [Config].
@@ -23,51 +23,44 @@ const (
 	DefaultErrorQueue = "error"
 )
 
-// maxRetryTime is how long after its first failure a message is still retried
-// with a delay.
+// maxRetryTime is the time after the first failure in which delayed retries may begin.
 const maxRetryTime = 24 * time.Hour
 
-// Config are the numbers of the default policy. A zero field is its default.
+// Config configures recoverability. A zero field is its default.
 type Config struct {
-	// Immediate is how often a message is retried at once, in each cycle: 5 unless
-	// set, [None] for never.
+	// Immediate is the number of immediate retries in each cycle. Default: 5. [None] for none.
 	Immediate int
-	// Delayed is how many cycles follow the first, each after a delay: 3 unless
-	// set, [None] for none.
+	// Delayed is the number of delayed retries, each of which begins a cycle. Default: 3. [None] for none.
 	Delayed int
-	// Delays are the delays before these cycles.
+	// Delays are the delays of these retries.
 	Delays Delays
-	// ErrorQueue is where messages go that were given up: "error" unless set.
+	// ErrorQueue is the queue of messages that failed for good. Default: "error".
 	ErrorQueue string
-	// Unrecoverable are errors that no other attempt can mend, beside those that
-	// [Unrecoverable] has marked.
+	// Unrecoverable are the errors after which there is no other attempt, beside those marked by [Unrecoverable].
 	Unrecoverable []Matcher
-	// Rules say what is different for some types of messages and some errors. The first that
-	// fits a failure is taken, the others are not.
+	// Rules change the fields above for some types of messages and some errors. Only the first rule that matches a
+	// failure applies.
 	Rules []Rule
-	// Quarantine guards against messages that end the process.
+	// Quarantine protects against messages that crash the process.
 	Quarantine Quarantine
-	// Memory bounds what the process remembers of failed messages.
+	// Memory bounds the memory of failed messages.
 	Memory Memory
-	// RateLimit slows the endpoint down while what it needs is away. None unless its After is set.
+	// RateLimit slows the endpoint down during an outage of a dependency. Default: no limit.
 	RateLimit RateLimit
-	// Policy decides instead of Decide. Nil is Decide.
+	// Policy replaces the default policy, [Config.Decide].
 	Policy Policy
-	// FaultHeaders, when set, changes the headers that a move to an error queue adds, such as
-	// to leave out what must not be seen there. It is called for every failure, by many goroutines
-	// at once. Where it panics, the headers stay as they were.
+	// FaultHeaders, if set, changes the headers that a move to an error queue adds, for instance to remove secrets. It is
+	// called for every failure and must be safe for concurrent use. If it panics, the headers are not changed.
 	FaultHeaders func(fault *header.Map, f Failure)
 }
 
-// Memory bounds what a process remembers of messages that failed and are to be tried again: how often
-// that was, where the broker does not count, and the class and beginning of their errors.
-// A zero field is its default.
+// Memory bounds the memory of failed messages in a process: the number of failures, for brokers that do not count, and
+// the class and beginning of the errors. A zero field is its default.
 type Memory struct {
-	// Messages is how many are remembered: 1,000 unless set. The endpoint remembers 8 for each of
-	// Concurrency at the least: a broker that does not count would else retry for ever what is
-	// forgotten before it fails again.
+	// Messages is the number of messages. Default: 1,000. The endpoint remembers at least 8 times its Concurrency:
+	// otherwise, at a broker that does not count, a message that is forgotten before it fails again is retried for ever.
 	Messages int
-	// Bytes is how much text: 1 MiB unless set. Counts are kept beyond it.
+	// Bytes is the size of the texts. Default: 1 MiB. Beyond it only counts are remembered.
 	Bytes int
 }
 
@@ -89,7 +82,7 @@ func (c Config) WithDefaults() Config {
 	return c
 }
 
-// WithoutImmediate is c with no immediate retries at all, its rules included.
+// WithoutImmediate returns c without immediate retries, also in its rules.
 func (c Config) WithoutImmediate() Config {
 	c.Immediate, c.Rules = None, slices.Clone(c.Rules)
 	for i := range c.Rules {
@@ -98,7 +91,7 @@ func (c Config) WithoutImmediate() Config {
 	return c
 }
 
-// WithoutDelayed is c with no delayed retries at all, its rules included.
+// WithoutDelayed returns c without delayed retries, also in its rules.
 func (c Config) WithoutDelayed() Config {
 	c.Delayed, c.Rules = None, slices.Clone(c.Rules)
 	for i := range c.Rules {
@@ -107,8 +100,7 @@ func (c Config) WithoutDelayed() Config {
 	return c
 }
 
-// ErrorQueues are the error queues that c names, its rules included, each once. What a Policy
-// names is not known.
+// ErrorQueues returns the error queues that c and its rules name, each once. Those of a Policy are not known.
 func (c Config) ErrorQueues() []string {
 	queues := []string{c.WithDefaults().ErrorQueue}
 	add := func(queue string) {
@@ -125,7 +117,7 @@ func (c Config) ErrorQueues() []string {
 	return queues
 }
 
-// Decide is the default policy; it does not call c.Policy. The numbers are those of the first rule that fits. An
+// Decide is the default policy; it does not call c.Policy. The first rule that matches applies. An
 // unrecoverable error goes to the error queue. An error with [RetryAfter] is retried after that time, while Delayed
 // allows. Any other is retried at once while Immediate allows; then after a delay of Delays, while Delayed allows and
 // no more than 24 hours have passed since the message first failed; then it goes to the error queue. So a message that

@@ -39,7 +39,7 @@ func TestDecide(t *testing.T) {
 		{"failures below Immediate", Config{Immediate: 2}, failed(1, 0), Retry{}},
 		{"failures equal to Immediate", Config{Immediate: 2}, failed(2, 0), Retry{}},
 		{"failures over Immediate", Config{Immediate: 2}, failed(3, 0), Delay{For: 10 * time.Second}},
-		{"far more hand-outs than Immediate", Config{Immediate: 2}, failed(1000, 0), Delay{For: 10 * time.Second}},
+		{"far more deliveries than Immediate", Config{Immediate: 2}, failed(1000, 0), Delay{For: 10 * time.Second}},
 		{"no immediate retries", Config{Immediate: None}, failed(1, 0), Delay{For: 10 * time.Second}},
 		{"no delayed retries, before Immediate is used up", Config{Immediate: 1, Delayed: None}, failed(1, 0), Retry{}},
 		{"no delayed retries", Config{Immediate: 1, Delayed: None}, failed(2, 0), toError},

@@ -9,42 +9,40 @@ const (
 	DefaultRateLimitMaxTime     = 15 * time.Minute
 )
 
-// RateLimit is for outages of what handlers need, such as a database: after some failures in a row
-// one message at a time is attempted, with a wait between attempts, until one succeeds. What is
-// held back meanwhile loses none of its retries. The zero value is no limit.
+// RateLimit limits attempts during an outage of a dependency, such as a database. After some failures in a row one
+// message at a time is attempted, with a delay between attempts, until one succeeds. Throttled messages use up no
+// retry. The zero value is no limit.
 //
-// A failure that no other attempt can mend says nothing of an outage: an unrecoverable error, or
-// one that a [Rule] with an Action is for. Nor do failures of one message alone within Delay, such as its
-// immediate retries.
+// Failures after which there is no other attempt do not count: those with an unrecoverable error, and those for which a
+// [Rule] has an Action. Nor do failures of a single message within Delay, such as its immediate retries.
 //
-// An outage ends, a bad deployment or producer does not: so a message is not held back without end. After
-// MaxFailures or MaxTime the policy decides about it as about one failure.
+// A faulty deployment or producer does not end by itself as an outage does. So messages are not throttled without end:
+// after MaxFailures or MaxTime the policy decides, and one retry is used up.
 //
-// Each process limits by what it sees itself.
+// Each process counts its own failures.
 type RateLimit struct {
-	// After is how many failures in a row begin the limit; a success in between starts the count
-	// again. 0 is never. Have it well over Config.Immediate, so that a few bad messages do
-	// not reach it before a good one succeeds.
+	// After is the number of failures in a row that begins the limit. A success restarts the count. 0: no limit. It should
+	// be well above Config.Immediate, so that a few bad messages do not reach it before a good one succeeds.
 	After int
 	// Delay is the time between attempts while limited. Default: 5 s.
 	Delay time.Duration
-	// MaxFailures is how often a message may fail while attempts are limited. The last of these failures goes to the
-	// policy and uses up one retry, the others use up none; then the count begins again: 10 unless set.
+	// MaxFailures is how often a message may fail while attempts are limited. On the last of these failures the policy
+	// decides, and one retry is used up; then the count restarts. Default: 10.
 	MaxFailures int
-	// MaxTime does the same by time: a failure goes to the policy when the first one that used up no retry is at least
-	// that long ago. 15 min unless set.
+	// MaxTime is the same by time: the policy decides when the first failure without a retry is at least that old.
+	// Default: 15 min.
 	MaxTime time.Duration
-	// Scope is what is counted and limited together.
+	// Scope selects the messages that are counted and limited together.
 	Scope RateLimitScope
 }
 
-// RateLimitScope is what failures are counted for, and what they limit.
+// RateLimitScope selects the messages that are counted and limited together.
 type RateLimitScope int
 
 const (
-	// ByEndpoint counts all messages of the endpoint, and limits all. It is the zero value.
+	// ByEndpoint counts and limits all messages of the endpoint. It is the zero value.
 	ByEndpoint RateLimitScope = iota
-	// ByType counts and limits each type of messages by itself, so that the others go on.
+	// ByType counts and limits each type of messages separately.
 	ByType
 )
 
@@ -69,7 +67,8 @@ func (r RateLimit) validate(bad func(format string, args ...any)) {
 	}
 }
 
-// Mendable reports whether another attempt may succeed: the error is not unrecoverable, and no rule has an Action for it.
+// Mendable reports whether another attempt may succeed: the error is not unrecoverable, and no rule has an Action for
+// it.
 func (f Failure) Mendable() bool {
 	_, action := f.Config.ruled(f)
 	return action == nil && !f.Unrecoverable()

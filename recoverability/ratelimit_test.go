@@ -31,7 +31,7 @@ func TestARateLimitIsValidated(t *testing.T) {
 	}
 }
 
-func TestAFailureThatNothingMendsSaysNothingOfAnOutage(t *testing.T) {
+func TestUnrecoverableFailuresAreNotMendable(t *testing.T) {
 	bad := errors.New("bad")
 	c := recoverability.Config{
 		Unrecoverable: []recoverability.Matcher{recoverability.Is(bad)},

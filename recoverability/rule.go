@@ -5,13 +5,12 @@ import (
 	"slices"
 )
 
-// Rule says what is different for some failures. Those are of one of Types and have an error that
-// one of Errors means; none of either stands for all. A zero field of the others is that
-// of the [Config].
+// Rule changes a [Config] for some failures: those of a message of one of Types with an error that one of Errors
+// matches. No Types are all types, no Errors all errors. A zero field of the others is that of the Config.
 type Rule struct {
-	// Types are wire names. A message is of its own type and of its base types.
+	// Types are wire names. A message has its own type and its base types.
 	Types []string
-	// Errors are the errors that the rule is about.
+	// Errors match the errors of the rule.
 	Errors []Matcher
 
 	// Immediate, Delayed, Delays and ErrorQueue are as in Config.
@@ -20,27 +19,27 @@ type Rule struct {
 	Delays     Delays
 	ErrorQueue string
 
-	// Action, when set, is what becomes of the message at once, also after an
-	// unrecoverable error: [MoveToError], [DeadLetter] or [Discard].
+	// Action, if set, is carried out at once, also after an unrecoverable error: [MoveToError], [DeadLetter] or
+	// [Discard].
 	Action Action
 }
 
-// fits tells whether the rule is about the failure.
-func (r *Rule) fits(f Failure) bool {
+// matches reports whether the rule applies to the failure.
+func (r *Rule) matches(f Failure) bool {
 	return (len(r.Types) == 0 || slices.ContainsFunc(r.Types, f.OfType)) &&
 		(len(r.Errors) == 0 || anyOf(r.Errors, f.Err))
 }
 
-// ruled is c with what the first rule that fits says, and that rule's Action, if any.
+// ruled returns c with the first rule that matches, and that rule's Action, if any.
 func (c Config) ruled(f Failure) (Config, Action) {
-	i := slices.IndexFunc(c.Rules, func(r Rule) bool { return r.fits(f) })
+	i := slices.IndexFunc(c.Rules, func(r Rule) bool { return r.matches(f) })
 	if i < 0 {
 		return c, nil
 	}
 	return c.with(&c.Rules[i]), c.Rules[i].Action
 }
 
-// with is c with what the rule says.
+// with returns c with the fields of the rule.
 func (c Config) with(r *Rule) Config {
 	c.Immediate = cmp.Or(r.Immediate, c.Immediate)
 	c.Delayed = cmp.Or(r.Delayed, c.Delayed)

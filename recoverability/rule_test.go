@@ -81,7 +81,7 @@ func TestARuleThatPanicsFitsNothing(t *testing.T) {
 	}
 }
 
-func TestWhatTheTransportCannotDoIsNotAllowedByARuleEither(t *testing.T) {
+func TestRulesAllowNoRetriesThatTheTransportLacks(t *testing.T) {
 	before := rules.Rules[1]
 	f := ofType(failed(1, 0), "Shop.Price")
 	f.Config = rules.WithoutDelayed()

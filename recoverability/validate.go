@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// Validate reports all that is wrong with c, joined.
+// Validate returns all errors of c, joined.
 func (c Config) Validate() error {
 	var errs []error
 	where := "recoverability: "
@@ -37,7 +37,7 @@ func validateNumbers(bad func(format string, args ...any), immediate, delayed in
 func validateMatchers(bad func(format string, args ...any), field string, matchers []Matcher) {
 	for i, m := range matchers {
 		if m == nil {
-			bad("matcher %d of %s is nil: its error, or its test, is", i+1, field)
+			bad("matcher %d of %s is nil: Is or When was called with nil", i+1, field)
 		}
 	}
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/holdfast-go/holdfast/recoverability"
 )
 
-// life is what became of a message that always fails.
+// life records the processing of a message that always fails.
 type life struct {
 	attempts int
 	delays   []time.Duration
@@ -19,8 +19,8 @@ type life struct {
 	end      recoverability.Action
 }
 
-// live takes a message through hand-outs and delayed copies until it is given up, as
-// an endpoint would. What is known of earlier cycles comes out of the headers only.
+// live processes a message as an endpoint does, with deliveries and delayed copies, until it is moved to the error
+// queue. Earlier cycles are known by the headers only.
 func live(t *testing.T, c recoverability.Config, fail func() error) life {
 	t.Helper()
 	var (

@@ -43,8 +43,8 @@ func past(text string, now time.Time) time.Time {
 	return t
 }
 
-// Throttled counts the failures of a message that used up no retry, because attempts were limited, since the policy last
-// decided.
+// Throttled counts the failures of a message that used up no retry, because attempts were limited, since the policy
+// last decided.
 type Throttled struct {
 	Failures int
 	Since    time.Time // of the first; zero before

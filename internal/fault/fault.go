@@ -90,8 +90,9 @@ func stackText(err error, text string) (stack string) {
 	return stack
 }
 
-// cutBeside returns the beginning of stack, of at most most bytes, and cuts no occurrence of text in two. ServiceControl
-// removes the text from the stack before it looks for a frame, and a part of the text that is left costs it seconds.
+// cutBeside returns the beginning of stack, of at most most bytes, and cuts no occurrence of text in two.
+// ServiceControl removes the text from the stack before it looks for a frame, and a part of the text that is left costs
+// it seconds.
 func cutBeside(stack, text string, most int) string {
 	if len(stack) <= most {
 		return stack

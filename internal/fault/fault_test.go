@@ -33,7 +33,7 @@ func headers(nameValues ...string) header.Map {
 	return h
 }
 
-func TestFaultHeadersTellWhatServicePulseShows(t *testing.T) {
+func TestFaultHeadersAreThoseThatServicePulseShows(t *testing.T) {
 	f := recoverability.Failure{
 		Err: fmt.Errorf("handler Charge: %w", &cardError{io.EOF}), Queue: "billing-in",
 		Attempt: 6, AttemptExact: true, FirstFailure: first, Now: first.Add(61 * time.Second),
@@ -64,7 +64,7 @@ func TestFaultHeadersTellWhatServicePulseShows(t *testing.T) {
 	}
 }
 
-func TestFaultTypesAreThoseThatTell(t *testing.T) {
+func TestFaultTypesAreThoseOfTheCause(t *testing.T) {
 	card := &cardError{io.EOF}
 	tests := map[string]struct {
 		err             error
@@ -119,7 +119,7 @@ func TestFaultTextOfAnErrorThatCannotSpeak(t *testing.T) {
 	}
 }
 
-// badError panics with itself, which nobody can print.
+// badError panics with a value that cannot be printed.
 type badError struct{}
 
 func (e badError) Error() string { panic(e) }

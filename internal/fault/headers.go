@@ -40,7 +40,8 @@ func DeferHeaders(received header.Map, used int, t Throttled) header.Map {
 }
 
 // ErrorHeaders returns the headers of the copy in the error queue: those of the failed message with fault, and without
-// counts of retries and headers of an earlier fault. A message that is returned from there starts with all its attempts.
+// counts of retries and headers of an earlier fault. A message that is returned from there starts with all its
+// attempts.
 func ErrorHeaders(received, fault header.Map) header.Map {
 	h := without(received, fault.Len(), countsRetries, describesFault)
 	for name, value := range fault.All() {
@@ -72,7 +73,8 @@ func QuarantineHeaders(received header.Map, queue string, attempts int) header.M
 	return h
 }
 
-// LeaveQuarantine reverses [QuarantineHeaders]. Where the headers are missing or invalid, queue is "" and attempts is 1.
+// LeaveQuarantine reverses [QuarantineHeaders]. Where the headers are missing or invalid, queue is "" and attempts is
+// 1.
 func LeaveQuarantine(received header.Map) (h header.Map, queue string, attempts int) {
 	h = received.Clone()
 	queue = h.Get(header.HoldfastQuarantineQueue)

@@ -72,7 +72,7 @@ func TestAHistoryThatMakesNoSenseIsNone(t *testing.T) {
 	}
 }
 
-func TestWhatWasTakenOutOfTheFaultIsNotInTheHistory(t *testing.T) {
+func TestHistoryHasTheTextsOfTheFaultHeaders(t *testing.T) {
 	f := recoverability.Failure{Err: errors.New("password is hunter2"), Now: first}
 	fault := Headers(f, host)
 	fault.Set(header.ExceptionMessage, "[left out]")

@@ -120,7 +120,7 @@ func TestADeferralGrowsWithTheOutageUpToABound(t *testing.T) {
 	}
 }
 
-func TestWhatIsPutOffKeepsItsCounts(t *testing.T) {
+func TestPostponedCopiesKeepTheirCounts(t *testing.T) {
 	received := header.New(header.Field{Name: header.Retries, Value: "2"}, header.Field{Name: "Mine", Value: "x"})
 	h := DeferHeaders(received, 3, Throttled{Failures: 4, Since: noon})
 	if ThrottledFailures(h, noon).Failures != 4 {
