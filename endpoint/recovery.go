@@ -92,9 +92,7 @@ func (r *recovery) end(ctx context.Context, rec *pipeline.Recover, err error) re
 // outlives a handler may still use the attempt's, and must not send as part of the recovery.
 func (r *recovery) begin(a *attempt, f recoverability.Failure) *pipeline.Recover {
 	r.session = &Session{in: a}
-	receive := pipeline.NewReceive(a.receive.Message, r.session)
-	receive.Headers, receive.Body = a.receive.Headers.Clone(), a.receive.Body
-	receive.Queue, receive.Attempt = a.receive.Queue, a.receive.Attempt
+	receive := a.receive.Recovering(r.session)
 	return &pipeline.Recover{Receive: &receive, Failure: f}
 }
 

@@ -2,6 +2,7 @@ package pipeline
 
 import (
 	"context"
+	"maps"
 	"time"
 
 	"github.com/holdfast-go/holdfast/header"
@@ -43,12 +44,48 @@ type Receive struct {
 	Attempt transport.Attempt
 
 	sender Sender
+	first  state       // of the first key
+	more   map[any]any // of the others
 }
+
+// state is a behavior's own value on an attempt.
+type state struct{ key, value any }
 
 // NewReceive returns the stage value of a received message. Behaviors send with sender. The Headers are those of m: the
 // caller replaces them by a copy before it runs behaviors that change them.
 func NewReceive(m *transport.Message, sender Sender) Receive {
 	return Receive{Message: m, Headers: m.Headers, Body: m.Body, sender: sender}
+}
+
+// Recovering returns the stage value with which a failed attempt is recovered: with the same message, headers of its
+// own, and the same state.
+func (r *Receive) Recovering(sender Sender) Receive {
+	again := *r
+	again.Headers, again.sender, again.more = r.Headers.Clone(), sender, maps.Clone(r.more)
+	return again
+}
+
+// State returns the value that SetState has stored for key, or nil.
+func (r *Receive) State(key any) any {
+	if r.first.key == key {
+		return r.first.value
+	}
+	return r.more[key]
+}
+
+// SetState stores a value of a behavior's own for the attempt. The later stages of the attempt find it by the same key
+// with [Receive.State], and so does the Recover stage; another attempt starts without it. The key is of a type of the
+// behavior's own, as with context.WithValue. SetState must not run at the same time as State or SetState: call it before
+// next.
+func (r *Receive) SetState(key, value any) {
+	switch {
+	case r.first.key == nil || r.first.key == key:
+		r.first = state{key, value}
+	case r.more == nil:
+		r.more = map[any]any{key: value}
+	default:
+		r.more[key] = value
+	}
 }
 
 // Sender returns the Sender of this message.

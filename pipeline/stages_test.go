@@ -64,3 +64,28 @@ func TestPipelineCopiesShareNothing(t *testing.T) {
 		t.Error(diff)
 	}
 }
+
+func TestAnAttemptKeepsTheStateOfItsBehaviors(t *testing.T) {
+	type key int
+	r := pipeline.NewReceive(&transport.Message{}, noSender{})
+	if got := r.State(key(0)); got != nil {
+		t.Errorf("state %v of an attempt without any", got)
+	}
+	for i := range 4 {
+		r.SetState(key(i%3), i)
+	}
+	again := r.Recovering(noSender{})
+	again.SetState(key(1), "changed")
+	again.Headers.Set("Colour", "red")
+	for i, want := range []any{3, 1, 2, nil} {
+		if got := r.State(key(i)); got != want {
+			t.Errorf("state %d is %v, want %v", i, got, want)
+		}
+	}
+	if again.State(key(0)) != 3 || again.State(key(2)) != 2 || again.State(key(1)) != "changed" {
+		t.Error("the recovery has another state")
+	}
+	if r.Headers.Len() != 0 {
+		t.Error("the recovery shares the headers")
+	}
+}

@@ -52,6 +52,14 @@ type Transport interface {
 	Open(ctx context.Context, env Env) (Conn, error)
 }
 
+// Describer is implemented by a Transport that knows the name of its broker. Without it telemetry uses the name of the
+// driver's package.
+type Describer interface {
+	// System returns the broker's name in OpenTelemetry's conventions for messaging.system or db.system.name, such as
+	// "rabbitmq". It does no I/O.
+	System() string
+}
+
 // Env is what a driver is told about the program it works for.
 type Env struct {
 	// Logger takes what has no error to be returned in, such as a lost connection.

@@ -51,7 +51,7 @@ func live(t *testing.T, c recoverability.Config, fail func() error) life {
 	return l
 }
 
-// never is Off where n is 0, as a Config wants it.
+// never is None where n is 0, as a Config wants it.
 func never(n int) int {
 	if n == 0 {
 		return recoverability.None

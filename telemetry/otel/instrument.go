@@ -68,7 +68,6 @@ type instrumentation struct {
 	tracer     trace.Tracer
 	propagator propagation.TextMapPropagator
 	metrics    *metrics
-	attempts   attempts
 	endpoint   string
 	system     string
 }
@@ -106,18 +105,11 @@ func defaultPropagator() propagation.TextMapPropagator {
 	return propagation.NewCompositeTextMapPropagator(propagation.TraceContext{}, propagation.Baggage{})
 }
 
-// systemOf is what OpenTelemetry calls the broker behind t, else the name of t's package.
+// systemOf returns the name of the broker behind t, or the name of t's package where the driver has none.
 func systemOf(t transport.Transport) string {
-	pkg, _, _ := strings.Cut(strings.TrimPrefix(fmt.Sprintf("%T", t), "*"), ".")
-	switch pkg {
-	case "postgres":
-		return semconv.DBSystemNamePostgreSQL.Value.AsString()
-	case "sqlserver":
-		return semconv.DBSystemNameMicrosoftSQLServer.Value.AsString()
-	case "asb":
-		return semconv.MessagingSystemServiceBus.Value.AsString()
-	case "sqs":
-		return semconv.MessagingSystemAWSSQS.Value.AsString()
+	if d, ok := t.(transport.Describer); ok {
+		return d.System()
 	}
+	pkg, _, _ := strings.Cut(strings.TrimPrefix(fmt.Sprintf("%T", t), "*"), ".")
 	return pkg
 }

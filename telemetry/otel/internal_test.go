@@ -8,6 +8,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/endpoint"
 	"github.com/holdfast-go/holdfast/endpoint/endpointtest"
+	"github.com/holdfast-go/holdfast/pipeline"
 	"github.com/holdfast-go/holdfast/recoverability"
 	"github.com/holdfast-go/holdfast/transport"
 	"github.com/holdfast-go/holdfast/transport/inmemory"
@@ -20,12 +21,16 @@ func TestSystemsHaveTheNamesOfTheConventions(t *testing.T) {
 		"inmemory":   &inmemory.Transport{},
 		"rabbitmq":   &rabbitmq.Transport{},
 		"postgresql": &postgres.Transport{},
+		"otel":       unnamed{},
 	} {
 		if got := systemOf(tr); got != want {
 			t.Errorf("%T is %q, want %q", tr, got, want)
 		}
 	}
 }
+
+// unnamed is a transport that does not name its broker.
+type unnamed struct{ transport.Transport }
 
 type nilPanics struct{ err error }
 
@@ -74,24 +79,9 @@ func TestEveryOperationHasItsOwnError(t *testing.T) {
 	}
 }
 
-func TestAnAttemptThatEndsLeavesALaterOneAlone(t *testing.T) {
-	var as attempts
-	first, second := &attempt{}, &attempt{}
-	as.add(first)
-	as.add(second) // the broker handed the same message out again, before the first was over
-	as.remove(first)
-	if got := as.live[attemptKey{}]; got != second {
-		t.Errorf("the later attempt is %p, want %p", got, second)
-	}
-	as.remove(second)
-	if len(as.live) > 0 {
-		t.Errorf("%d attempts are left", len(as.live))
-	}
-}
-
 type order struct{}
 
-func TestNoAttemptIsLeftWhateverBecomesOfIt(t *testing.T) {
+func TestEveryAttemptEndsWhateverItsOutcome(t *testing.T) {
 	for name, handler := range map[string]func(context.Context, context.CancelFunc) error{
 		"success": func(context.Context, context.CancelFunc) error { return nil },
 		"failure": func(context.Context, context.CancelFunc) error { return errors.New("no funds") },
@@ -105,19 +95,24 @@ func TestNoAttemptIsLeftWhateverBecomesOfIt(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			ctx, stop := context.WithCancel(t.Context())
 			defer stop()
-			begun := 0
+			var a *attempt
 			cfg := endpoint.Config{Messages: []endpoint.Message{endpoint.Command[order]("Shop.Order")}}
 			in := newInstrumentation(&cfg, Options{})
 			cfg.Handlers = []endpoint.Handler{endpoint.Handle(func(ctx context.Context, _ *endpoint.Session, _ order) error {
-				begun = len(in.attempts.live)
 				return handler(ctx, stop)
 			})}
+			cfg.Pipeline.Invoke.Use("find", func(next pipeline.Func[*pipeline.Invoke]) pipeline.Func[*pipeline.Invoke] {
+				return func(ctx context.Context, i *pipeline.Invoke) error {
+					a = attemptOf(i.Receive)
+					return next(ctx, i)
+				}
+			})
 			in.install(&cfg)
 			if _, err := endpointtest.Handle(ctx, cfg, order{}); err != nil && name != "interruption" {
 				t.Fatal(err)
 			}
-			if left := len(in.attempts.live); begun != 1 || left != 0 {
-				t.Errorf("%d attempts while it was handled and %d after, want 1 and 0", begun, left)
+			if a == nil || !a.ended.Load() {
+				t.Errorf("the attempt is %v while it is handled, and has not ended after", a)
 			}
 		})
 	}

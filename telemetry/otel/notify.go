@@ -10,9 +10,6 @@ import (
 	"github.com/holdfast-go/holdfast/recoverability"
 )
 
-// attemptOf is the key under which a context has the attempt whose failure is dealt with.
-type attemptOf struct{}
-
 // notified counts what was done about failed messages, and puts it on their spans. What is told
 // from outside the Recover stage, as when that has failed, is counted without the type.
 func (in *instrumentation) notified(ctx context.Context, n endpoint.Notification) {
@@ -20,7 +17,7 @@ func (in *instrumentation) notified(ctx context.Context, n endpoint.Notification
 		in.metrics.limits.Add(ctx, by, in.metrics.labels.of(label{message: n.Failure.Type}).add...)
 		return
 	}
-	a, _ := ctx.Value(attemptOf{}).(*attempt)
+	a, _ := ctx.Value(attemptKey{}).(*attempt)
 	l := label{destination: n.Failure.Queue}
 	if a != nil {
 		l.message = a.message
@@ -43,7 +40,7 @@ func (in *instrumentation) notified(ctx context.Context, n endpoint.Notification
 	if a == nil {
 		return
 	}
-	a.told.Store(true)
+	a.reported.Store(true)
 	_, attrs := described(n.Action)
 	a.event(eventRecoverability, attrs...)
 }

@@ -91,7 +91,7 @@ func spanName(operation, object string) string {
 // dispatch measures how messages leave and how the message being handled is completed.
 func (in *instrumentation) dispatch(next pipeline.Func[*pipeline.Dispatch]) pipeline.Func[*pipeline.Dispatch] {
 	return func(ctx context.Context, d *pipeline.Dispatch) (err error) {
-		a := in.attempts.of(d.Incoming)
+		a := attemptOf(d.Incoming)
 		if a != nil {
 			ctx = trace.ContextWithSpan(ctx, a.span)
 		}
@@ -114,7 +114,7 @@ func (in *instrumentation) settled(ctx context.Context, a *attempt, r *pipeline.
 	case a == nil:
 	case err == nil:
 		in.metrics.succeeded(ctx, a, r)
-		in.end(a)
+		a.end()
 	default:
 		in.interrupted(ctx, a, err)
 	}

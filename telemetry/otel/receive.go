@@ -49,7 +49,7 @@ func (in *instrumentation) received(r *pipeline.Receive) []attribute.KeyValue {
 // logical notes the type of the message.
 func (in *instrumentation) logical(next pipeline.Func[*pipeline.Logical]) pipeline.Func[*pipeline.Logical] {
 	return func(ctx context.Context, l *pipeline.Logical) error {
-		if a := in.attempts.of(l.Receive); a != nil {
+		if a := attemptOf(l.Receive); a != nil {
 			a.message = l.Type
 			a.span.SetAttributes(keyMessageType.String(l.Type))
 		}

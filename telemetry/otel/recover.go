@@ -25,13 +25,13 @@ func (in *instrumentation) recover(next pipeline.Func[*pipeline.Recover]) pipeli
 		in.metrics.failed(ctx, a, rec.Queue, errorType)
 		a.exception(rec.Fault)
 		defer func() {
-			if !a.told.Load() {
+			if !a.reported.Load() {
 				_, attrs := described(rec.Action)
 				a.span.AddEvent(eventRecoverability, trace.WithAttributes(append(attrs, keyCarriedOut.Bool(false))...))
 			}
-			in.end(a)
+			a.end()
 		}()
-		return next(context.WithValue(ctx, attemptOf{}, a), rec)
+		return next(context.WithValue(ctx, attemptKey{}, a), rec)
 	}
 }
 
@@ -39,7 +39,7 @@ func (in *instrumentation) recover(next pipeline.Func[*pipeline.Recover]) pipeli
 // Receive stage, like that of a message that cannot be decoded, and of one that was cut
 // short and counts as failed all the same.
 func (in *instrumentation) resume(ctx context.Context, r *pipeline.Receive) (context.Context, *attempt) {
-	if a := in.attempts.of(r); a != nil {
+	if a := attemptOf(r); a != nil {
 		return trace.ContextWithSpan(ctx, a.span), a
 	}
 	return in.begin(ctx, r)

@@ -84,6 +84,9 @@ const (
 
 var _ transport.Transport = (*Transport)(nil)
 
+// System returns "servicebus".
+func (*Transport) System() string { return "servicebus" }
+
 // Open connects and authenticates. It fails within seconds when the namespace cannot be reached or refuses the key.
 func (t *Transport) Open(ctx context.Context, env transport.Env) (transport.Conn, error) {
 	if err := t.check(); err != nil {

@@ -64,6 +64,9 @@ const (
 	ByteReceiver                        // a Receive is bounded by number only
 )
 
+// System returns "inmemory".
+func (*Transport) System() string { return "inmemory" }
+
 // Open connects to the broker. It fails only when Transport.Fail says so or ctx has ended.
 func (t *Transport) Open(ctx context.Context, _ transport.Env) (transport.Conn, error) {
 	if err := t.refuse(ctx, "Open", ""); err != nil {

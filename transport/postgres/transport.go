@@ -51,6 +51,9 @@ type Transport struct {
 	SubscriptionRouting string
 }
 
+// System returns "postgresql".
+func (*Transport) System() string { return "postgresql" }
+
 // Open implements [transport.Transport]. It connects once, to fail early.
 func (p *Transport) Open(ctx context.Context, env transport.Env) (transport.Conn, error) {
 	s, err := p.store(ctx, env)

@@ -86,6 +86,9 @@ const defaultConsumerTimeout = 30 * time.Minute
 
 var _ transport.Transport = (*Transport)(nil)
 
+// System returns "rabbitmq".
+func (*Transport) System() string { return "rabbitmq" }
+
 // Open connects twice, for receiving and for sending. It fails within seconds when the server cannot be reached,
 // refuses the user, or lacks the virtual host.
 func (t *Transport) Open(ctx context.Context, env transport.Env) (transport.Conn, error) {

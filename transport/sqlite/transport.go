@@ -26,6 +26,9 @@ type Transport struct {
 	Relaxed bool
 }
 
+// System returns "sqlite".
+func (*Transport) System() string { return "sqlite" }
+
 // Open opens the file, and creates or updates the tables. It waits while others do so, until ctx
 // ends.
 func (t *Transport) Open(ctx context.Context, env transport.Env) (transport.Conn, error) {

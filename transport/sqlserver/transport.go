@@ -45,6 +45,9 @@ type Transport struct {
 	SubscriptionRouting string
 }
 
+// System returns "microsoft.sql_server".
+func (*Transport) System() string { return "microsoft.sql_server" }
+
 // Open implements [transport.Transport]. It connects once, to fail early.
 func (m *Transport) Open(ctx context.Context, env transport.Env) (transport.Conn, error) {
 	set, err := m.settings(env.Endpoint)

@@ -88,6 +88,9 @@ const (
 
 var _ transport.Transport = (*Transport)(nil)
 
+// System returns "aws_sqs".
+func (*Transport) System() string { return "aws_sqs" }
+
 // Open finds region and credentials, and checks them with a request to SQS.
 func (t *Transport) Open(ctx context.Context, env transport.Env) (transport.Conn, error) {
 	if err := t.check(); err != nil {
