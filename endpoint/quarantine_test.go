@@ -169,7 +169,7 @@ func TestAMessageThatEndsTheProcessIsParkedAndNoOther(t *testing.T) {
 				if q, n := f.Headers.Get(header.HoldfastFaultQuarantined), f.Headers.Get(header.HoldfastAttempts); q != "7" || n != "4" {
 					t.Errorf("%s was delivered %q times, then %q times in quarantine", f.ID, q, n)
 				}
-				if text := f.Headers.Get(header.ExceptionMessage); !strings.Contains(text, "came to no end 3 times") {
+				if text := f.Headers.Get(header.ExceptionMessage); !strings.Contains(text, "lost the message 3 times") {
 					t.Errorf("error text %q", text)
 				}
 				for name := range f.Headers.All() {
