@@ -10,6 +10,7 @@ import (
 	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus"
 	"github.com/Azure/go-amqp"
 
+	"github.com/holdfast-go/holdfast/internal/goroutines"
 	"github.com/holdfast-go/holdfast/transport"
 )
 
@@ -38,6 +39,7 @@ type conn struct {
 	admin    *administration
 	sending  *supervisor
 	locks    locks
+	tasks    goroutines.Group // ends with Close
 
 	ctx  context.Context //nolint:containedctx // ends with Close
 	stop context.CancelFunc
@@ -48,7 +50,6 @@ type conn struct {
 	receivers map[*receiver]struct{}
 	installed []string // the endpoint's own queues
 	dropped   map[string]bool
-	tasks     sync.WaitGroup
 
 	limited sync.Once // of the warning about an emulator's limits
 }
@@ -174,17 +175,8 @@ func (c *conn) Close() error {
 	all.Go(c.sending.close)
 	all.Wait()
 	c.admin.close()
-	c.tasks.Wait()
+	c.tasks.Stop()
 	return nil
-}
-
-// start runs a task that Close waits for, unless the conn is closed or closing.
-func (c *conn) start(task func()) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if !c.closed {
-		c.tasks.Go(task)
-	}
 }
 
 func (c *conn) isClosed() bool {
@@ -203,7 +195,12 @@ func (c *conn) orClosed(err error) error {
 
 // until returns a context that ends with ctx and with the conn.
 func (c *conn) until(ctx context.Context) (context.Context, context.CancelFunc) {
+	return joined(ctx, c.ctx, transport.ErrClosed)
+}
+
+// joined returns a context that ends with ctx, and with other for the cause.
+func joined(ctx, other context.Context, cause error) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	stop := context.AfterFunc(c.ctx, func() { cancel(transport.ErrClosed) })
+	stop := context.AfterFunc(other, func() { cancel(cause) })
 	return ctx, func() { stop(); cancel(nil) }
 }

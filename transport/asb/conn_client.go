@@ -92,9 +92,7 @@ func (cl *client) close() {
 
 // on returns a context that ends with ctx and with the connection.
 func (cl *client) on(ctx context.Context) (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	stop := context.AfterFunc(cl.ctx, func() { cancel(errLost) })
-	return ctx, func() { stop(); cancel(nil) }
+	return joined(ctx, cl.ctx, errLost)
 }
 
 // lostIn returns errLost for an error caused by the loss of the connection, else err.

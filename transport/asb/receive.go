@@ -175,9 +175,7 @@ func (r *receiver) endReceive(l *link) {
 
 // until returns a context that ends with ctx and with the receiver.
 func (r *receiver) until(ctx context.Context) (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	stop := context.AfterFunc(r.ctx, func() { cancel(transport.ErrClosed) })
-	return ctx, func() { stop(); cancel(nil) }
+	return joined(ctx, r.ctx, transport.ErrClosed)
 }
 
 // Close implements [transport.Receiver]. The connection stays for deliveries that are in flight.
@@ -265,7 +263,7 @@ func (r *receiver) gone(d *delivery) {
 	last := r.closed && len(r.inFlight) == 0
 	r.mu.Unlock()
 	if last {
-		r.conn.start(r.leave)
+		r.conn.tasks.Go(r.leave)
 	}
 }
 

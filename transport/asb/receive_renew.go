@@ -3,7 +3,6 @@ package asb
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync"
 	"time"
 
@@ -31,7 +30,7 @@ func (r *receiver) Renew(ctx context.Context, ds []transport.Delivery) []error {
 	return errs
 }
 
-func (r *receiver) renew(ctx context.Context, d transport.Delivery) (err error) {
+func (r *receiver) renew(ctx context.Context, d transport.Delivery) error {
 	own, ok := d.(*delivery)
 	if !ok || own.receiver != r {
 		return transport.ErrLeaseLost
@@ -44,29 +43,18 @@ func (r *receiver) renew(ctx context.Context, d transport.Delivery) (err error) 
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
 	}
-	turn, err := r.supervisor.throttle.wait(ctx)
-	if err != nil {
-		return fmt.Errorf("%w: %w", errBusy, err)
-	}
-	defer func() { turn.end(err) }()
-	began := time.Now()
-	cl, err := r.supervisor.client(ctx)
-	if err != nil {
-		return err
-	}
-	rcv, err := r.settler.on(cl)
-	if err == nil {
-		// A copy, because the library writes to the message. The request needs the token only.
-		bare := &azservicebus.ReceivedMessage{LockToken: own.raw.LockToken}
-		err = own.ask(ctx, cl, func(ctx context.Context) error { return rcv.RenewMessageLock(ctx, bare, nil) })
-	}
+	var began time.Time
+	err := own.byToken(ctx, verb{do: func(ctx context.Context, rcv *azservicebus.Receiver, raw *azservicebus.ReceivedMessage) error {
+		began = time.Now()
+		return rcv.RenewMessageLock(ctx, raw, nil)
+	}})
 	switch {
 	case err == nil:
 		r.renewed(own, began)
 	case errors.Is(err, transport.ErrLeaseLost):
 		own.end()
 	}
-	return wrap(cl.lostIn(ctx, err), "renew the lock of a message of %q", r.queue)
+	return wrap(err, "renew the lock of a message of %q", r.queue)
 }
 
 // renewed records that a lock was renewed by a request that began then.

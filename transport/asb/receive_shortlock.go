@@ -34,7 +34,7 @@ func (k *shortLocks) mind(r *receiver, raw *azservicebus.ReceivedMessage) {
 		lock = max(lock, leastLock)
 		r.conn.log.Warn("a queue has shorter locks than the transport's LockDuration: the driver renews them itself, which takes more requests",
 			"queue", r.queue, "lock", lock.Round(time.Second), "expected", r.conn.lease, "advice", "set LockDuration to that of the queue")
-		r.conn.start(func() { r.keep(lock) })
+		r.conn.tasks.Go(func() { r.keep(lock) })
 	})
 }
 

@@ -30,7 +30,7 @@ func TestHowOftenShortLocksAreRenewed(t *testing.T) {
 				begun := time.Now()
 				until := begun.Add(tt.left)
 				r.short.mind(r, &azservicebus.ReceivedMessage{LockedUntil: &until})
-				r.conn.tasks.Wait()
+				r.conn.tasks.Stop()
 				if took := time.Since(begun); took != tt.every {
 					t.Errorf("renewed after %v, want %v", took, tt.every)
 				}

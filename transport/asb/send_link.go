@@ -75,13 +75,13 @@ func (s *sender) release(l *senderLink, broken bool) {
 	}
 }
 
-// retire closes a link in a goroutine, once it has no users. Called with mu held.
+// retire closes a link in a goroutine, once it has no users. After close the client ends it. Called with mu held.
 func (s *sender) retire(l *senderLink) {
 	if l == nil {
 		return
 	}
 	l.retired = true
-	if l.users > 0 || s.closed { // then the client ends it
+	if l.users > 0 {
 		return
 	}
 	s.closing.Go(func() {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/internal/batch"
+	"github.com/holdfast-go/holdfast/internal/goroutines"
 	"github.com/holdfast-go/holdfast/transport"
 )
 
@@ -34,10 +35,9 @@ type sender struct {
 	denial denial
 	absent atomic.Int64 // when the topic was found missing twice in a row, in Unix nanoseconds
 
-	mu      sync.Mutex  // guards the fields below; not held over a request
-	link    *senderLink // nil before the first use
-	closed  bool
-	closing sync.WaitGroup // former links
+	mu      sync.Mutex       // guards link and the links' fields; not held over a request
+	link    *senderLink      // nil before the first use
+	closing goroutines.Group // of former links
 }
 
 func newSender(c *conn, entity string) *sender {
@@ -193,10 +193,7 @@ func (s *sender) withLink(ctx context.Context, do func(context.Context, *message
 
 func (s *sender) close() {
 	s.groups.Close()
-	s.mu.Lock()
-	s.closed = true
-	s.mu.Unlock()
-	s.closing.Wait()
+	s.closing.Stop()
 }
 
 // unsent returns the error of messages that were certainly not sent. It is ErrUnreachable unless the service refused

@@ -207,7 +207,7 @@ func done(err error) bool {
 	return answered(err) && !oneOf(err, errBusy, errFailed) || errors.Is(err, transport.ErrClosed)
 }
 
-// byToken settles by the lock's token.
+// byToken carries out a verb by the lock's token. The library may write to the message, which is a new one.
 func (d *delivery) byToken(ctx context.Context, v verb) (err error) {
 	own, err := d.receiver.supervisor.throttle.wait(ctx)
 	if err != nil {

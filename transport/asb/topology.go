@@ -103,3 +103,16 @@ func (y *Topology) subscribeTo(kind string) []route {
 	}
 	return []route{own, y.hierarchies()}
 }
+
+// byRoute returns types by the routes of their subscriptions.
+func (y *Topology) byRoute(types []string) map[route][]string {
+	byRoute := map[route][]string{}
+	for _, kind := range types {
+		for _, to := range y.subscribeTo(kind) {
+			if !slices.Contains(byRoute[to], kind) {
+				byRoute[to] = append(byRoute[to], kind)
+			}
+		}
+	}
+	return byRoute
+}

@@ -15,24 +15,11 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// wanted returns the types to subscribe to, by topic.
-func (c *conn) wanted(types []string) map[route][]string {
-	byRoute := map[route][]string{}
-	for _, kind := range types {
-		for _, to := range c.config.Topology.subscribeTo(kind) {
-			if !slices.Contains(byRoute[to], kind) {
-				byRoute[to] = append(byRoute[to], kind)
-			}
-		}
-	}
-	return byRoute
-}
-
 // Subscribe implements [transport.Subscriber]: on each topic of the types it creates a subscription that forwards to
 // the queue, and on shared topics a rule for each type. Without the right to manage the namespace it fails unless the
 // subscriptions exist.
 func (c *conn) Subscribe(ctx context.Context, queue string, types []string) error {
-	return c.orClosed(c.subscribeAll(ctx, queue, c.wanted(types)))
+	return c.orClosed(c.subscribeAll(ctx, queue, c.config.Topology.byRoute(types)))
 }
 
 func (c *conn) subscribeAll(ctx context.Context, queue string, byRoute map[route][]string) error {
@@ -141,7 +128,7 @@ func (c *conn) Unsubscribe(ctx context.Context, queue string, types []string) er
 	ctx, cancel := c.until(ctx)
 	defer cancel()
 	name := c.naming.subscription(queue)
-	for to, kinds := range c.wanted(types) {
+	for to, kinds := range c.config.Topology.byRoute(types) {
 		topic, err := c.naming.entity(to.topic)
 		if err != nil {
 			return err

@@ -1,7 +1,6 @@
 package asb
 
 import (
-	"maps"
 	"slices"
 	"strings"
 )
@@ -18,22 +17,15 @@ type Subscription struct {
 // An endpoint creates them if it has the right to manage the namespace.
 func (t *Transport) Subscriptions(queue string, types ...string) []Subscription {
 	naming := newNaming(t)
-	byRoute := map[route]*Subscription{}
-	for _, kind := range types {
-		for _, to := range t.Topology.subscribeTo(kind) {
-			s := byRoute[to]
-			if s == nil {
-				s = &Subscription{Topic: naming.path(to.topic), Name: naming.subscription(queue), Queue: naming.path(queue)}
-				byRoute[to] = s
-			}
-			if name := ruleName(kind); to.shared && !slices.Contains(s.Rules, name) {
-				s.Rules = append(s.Rules, name)
+	var all []Subscription
+	for to, own := range t.Topology.byRoute(types) {
+		s := Subscription{Topic: naming.path(to.topic), Name: naming.subscription(queue), Queue: naming.path(queue)}
+		if to.shared {
+			for _, kind := range own {
+				s.Rules = append(s.Rules, ruleName(kind))
 			}
 		}
-	}
-	all := make([]Subscription, 0, len(byRoute))
-	for s := range maps.Values(byRoute) {
-		all = append(all, *s)
+		all = append(all, s)
 	}
 	slices.SortFunc(all, func(a, b Subscription) int { return strings.Compare(a.Topic, b.Topic) })
 	return all

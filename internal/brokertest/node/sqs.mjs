@@ -1,5 +1,5 @@
-// A stand-in for Amazon SQS and SNS on a loopback port: PORT. Called with "keep" it has all in the
-// folder DATA, where it finds it again after a restart; otherwise in memory.
+// A stand-in for Amazon SQS and SNS on a loopback port: PORT. Called with "keep" it stores its state in the folder DATA
+// and reads it after a restart; otherwise the state is in memory.
 import { AsyncLocalStorage } from "node:async_hooks";
 import { buildApp } from "fauxqs";
 import { SqsQueue, SqsStore } from "./node_modules/fauxqs/dist/sqs/sqsStore.js";
@@ -10,14 +10,14 @@ const options = { logger: false };
 if (process.argv.includes("keep")) options.stores = await stored(process.env.DATA);
 const app = buildApp(options);
 const caller = new AsyncLocalStorage(); // the request that is being handled
-handNothingToTheGone();
+skipClosedRequests();
 keepGroups();
 readListsInOrder();
 countAsOfNow();
 console.log("listening", await app.listen({ host: "127.0.0.1", port: Number(process.env.PORT) }));
 for (const signal of ["SIGINT", "SIGTERM"]) process.on(signal, () => app.close().then(() => process.exit(0)));
 
-// stored reads what a folder has and has every change written there. The library's own way to
+// stored reads the state of a folder and makes the library write every change there. The library's own way to
 // start with a folder listens on all interfaces.
 async function stored(folder) {
 	const { PersistenceManager } = await import("./node_modules/fauxqs/dist/persistence.js");
@@ -29,9 +29,9 @@ async function stored(folder) {
 	return stores;
 }
 
-// handNothingToTheGone keeps messages from requests whose connection is closed while they wait for some, as SQS
-// does. The library hands them out into the void, where they are hidden until their time is over.
-function handNothingToTheGone() {
+// skipClosedRequests delivers no messages to waiting requests whose connection is closed, like SQS. The library would
+// deliver them and hide them for their visibility timeout.
+function skipClosedRequests() {
 	app.addHook("onRequest", (_request, reply, done) => {
 		const own = { gone: false };
 		reply.raw.once("close", () => { own.gone = true; });
@@ -43,8 +43,8 @@ function handNothingToTheGone() {
 	};
 }
 
-// keepGroups has messages of standard queues keep their message group, as SQS does for fair queues. The library keeps it in FIFO
-// queues only.
+// keepGroups keeps the message group in standard queues, as SQS does for fair queues. The library keeps it in FIFO queues
+// only.
 function keepGroups() {
 	app.addHook("preHandler", (request, _reply, done) => {
 		const entries = request.body?.Entries ?? [request.body];
@@ -61,8 +61,8 @@ function keepGroups() {
 	};
 }
 
-// readListsInOrder has the tenth entry of a batch to SNS follow the ninth: the SDK sorts the parameters by name, and the
-// library reads them as they come.
+// readListsInOrder sorts the entries of a batch to SNS by number: the SDK sorts the parameters by name, and the
+// library reads them in the order of arrival.
 function readListsInOrder() {
 	const byNumber = new Intl.Collator("en", { numeric: true }).compare;
 	app.addHook("preHandler", (request, _reply, done) => {
@@ -72,7 +72,7 @@ function readListsInOrder() {
 	});
 }
 
-// countAsOfNow has queues count what has become visible again since somebody last received.
+// countAsOfNow makes the counts of queues include messages that have become visible again since the last receive.
 function countAsOfNow() {
 	const { getAllAttributes } = SqsQueue.prototype;
 	SqsQueue.prototype.getAllAttributes = function (...args) {

@@ -1,4 +1,4 @@
-// The admin interface over HTTP: entities are made, changed, shown, listed and deleted.
+// The administration over HTTP: entities are created, changed, shown, listed and deleted.
 
 import http from 'node:http';
 
@@ -71,7 +71,7 @@ export class Admin {
   }
 }
 
-// A Place is what a path of the admin interface stands for.
+// Place is the entity or list at a path of the administration.
 class Place {
   constructor(namespace, path) {
     this.namespace = namespace;
@@ -84,7 +84,7 @@ class Place {
     this.rule = rule;
   }
 
-  // --- looking
+  // --- reading
 
   get(page) {
     if (this.path === '$namespaceinfo') return this.#namespaceInfo();
@@ -234,7 +234,7 @@ class Place {
   }
 }
 
-// The first that fits is the kind: a subscription is a queue too.
+// The first match is the kind: a subscription is a queue too.
 const KINDS = {
   SubscriptionDescription: { of: Subscription, settings: SUBSCRIPTION, make: (place, settings) => place.makeSubscription(settings) },
   QueueDescription: { of: Queue, settings: QUEUE, make: (place, settings) => place.make(Queue, settings) },

@@ -1,5 +1,5 @@
-// The AMQP 1.0 library, and the three things that it has to do otherwise here: hand over messages as the bytes
-// that came, forget a transfer that was aborted, and answer each delivery with its own outcome.
+// The AMQP 1.0 library with three corrections: it passes messages as the received bytes, forgets an aborted transfer, and
+// answers each delivery with its own outcome.
 
 import { createRequire } from 'node:module';
 
@@ -11,12 +11,12 @@ const frames = require('rhea/lib/frames.js');
 export const Connection = require('rhea/lib/connection.js');
 export const { types } = rhea;
 
-// Messages are kept and passed on byte for byte: to decode and encode them again would lose the types of integers.
+// Messages are kept byte for byte: decoding and encoding them would lose the types of integers.
 export const decodeMessage = rhea.message.decode;
 export const encodeMessage = rhea.message.encode;
 rhea.message.decode = (bytes) => bytes;
 
-// A sender that gives up in the middle of a message says so in the last transfer.
+// A sender that aborts a message marks its last transfer.
 const onTransfer = Session.prototype.on_transfer;
 Session.prototype.on_transfer = function (frame) {
   const link = this._get_link(frame);
@@ -26,7 +26,7 @@ Session.prototype.on_transfer = function (frame) {
   link._incomplete = undefined;
 };
 
-// No range of deliveries is longer than what a session may have open; a hostile one would keep us busy for minutes.
+// A range of deliveries is at most as long as the number of open ones; a hostile range would take minutes.
 const onDisposition = Session.prototype.on_disposition;
 Session.prototype.on_disposition = function (frame) {
   const { first, last, role } = frame.performative;
@@ -63,9 +63,9 @@ export function answer(delivery, outcome) {
   delivery.settled = true;
   delivery.remote_settled = true;
   delivery.state = outcome;
-  delivery.data = undefined; // one that is unsettled for long holds back what came after it
+  delivery.data = undefined; // a delivery that stays unsettled blocks later ones
   session.connection._register();
-  if (told) return; // the other side settled it: nobody waits for a word
+  if (told) return; // the other side settled it and expects no answer
   if (!session[answers]) {
     session[answers] = [];
     process.nextTick(writeAnswers, session);
@@ -91,7 +91,7 @@ function follows(a, b) {
   return b.id === a.id + 1 && b.state === a.state && b.link.is_receiver() === a.link.is_receiver();
 }
 
-// typedMap is a map as the list of its keys and values with their types, of those keys that are wanted.
+// typedMap returns the wanted keys of a map and their values, with types.
 export function typedMap(typed, wanted = () => true) {
   if (!typed || !types.is_map(typed)) return [];
   const entries = [];

@@ -1,10 +1,10 @@
-// The admin interface's answers: Atom entries and feeds.
+// The administration's answers: Atom entries and feeds.
 
 import { escape, tag } from './xml.mjs';
 
 const SERVICE_BUS = 'http://schemas.microsoft.com/netservices/2010/10/servicebus/connect';
 
-// entry shows an entity by the inner XML of its description.
+// entry returns an entity with the inner XML of its description.
 export function entry({ name, address, kind, inner, createdAt, updatedAt }) {
   return `<entry xmlns="http://www.w3.org/2005/Atom"><id>${escape(address)}</id><title type="text">${escape(name)}</title>` +
     `<published>${time(createdAt)}</published><updated>${time(updatedAt)}</updated><link rel="self" href="${escape(address)}"/>` +

@@ -1,4 +1,4 @@
-// $cbs: clients show a token for each address before they attach to it.
+// $cbs: clients present a token for each address before they attach to it.
 
 import { Requests } from './request.mjs';
 import { Refused } from './refused.mjs';

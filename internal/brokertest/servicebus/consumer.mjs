@@ -1,4 +1,4 @@
-// A link on which a client receives: by peek-lock, or with what it gets removed at once.
+// A link on which a client receives, by peek-lock or with immediate removal.
 
 import { ACCEPTED, answer, rejected, typedMap, types } from './amqp.mjs';
 import { assemble } from './head.mjs';
@@ -68,7 +68,7 @@ export class Consumer {
     release(link);
   }
 
-  // lost is called when the session's lock is over.
+  // lost is called when the session's lock has expired.
   lost({ condition, message }) {
     this.session = undefined;
     this.detach(condition, message);
@@ -147,8 +147,8 @@ export class Consumer {
     else this.peer.detach(this.link, condition, description);
   }
 
-  // closed is called when the link is gone. The messages of its session return; those that it locked do so by the
-  // namespace's rule.
+  // closed is called after the end of the link. The messages of its session return to the queue; those that it locked
+  // follow the namespace's rule.
   closed() {
     clearTimeout(this.#timer);
     this.queue.remove(this);
@@ -163,7 +163,7 @@ export class Consumer {
   }
 }
 
-// hold keeps the library from answering an attach, which it does at the end of this turn.
+// hold prevents the library's answer to an attach, which follows at the end of this turn of the event loop.
 function hold(link) {
   link.state.local_open = false;
   link.state.open_requests = 0;
@@ -173,7 +173,7 @@ function release(link) {
   if (!link.session.connection.socket.destroyed) link.open();
 }
 
-// ticks is a time as .NET has it, a number beyond what JavaScript can count to.
+// ticks is a time in .NET's ticks, a number over JavaScript's exact integers.
 function ticks(milliseconds) {
   const bytes = Buffer.alloc(8);
   bytes.writeBigInt64BE(BigInt(Math.trunc(milliseconds)) * 10000n + TICKS_AT_1970);

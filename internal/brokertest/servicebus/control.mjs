@@ -1,4 +1,4 @@
-// What tests tell the broker over HTTP: make a namespace, make it fail, look into it, take it away.
+// The tests' requests over HTTP: create a namespace, make it fail, read its state, delete it.
 
 import http from 'node:http';
 
@@ -50,10 +50,10 @@ async function create({ profile, maxMessageSize, maxBatchSize }) {
 }
 
 const ACTIONS = {
-  // faults sets the switches that are named.
+  // faults sets the named switches.
   faults: (namespace, body) => namespace.faults.set(body),
 
-  // locks lets locks be as short as a test wants them.
+  // locks permits locks of any duration.
   locks: ({ rules }, { shortest }) => { rules.lockDuration = [shortest, rules.lockDuration[1]]; },
 
   // drop resets all connections.
@@ -67,7 +67,7 @@ const ACTIONS = {
     }
   },
 
-  // lose takes all locks of an entity, or of all, as if their time were over.
+  // lose ends all locks of an entity, or of all, as if they had expired.
   lose: (namespace, { entity }) => {
     for (const queue of entity ? [namespace.find(entity)] : namespace.queues()) {
       queue.lose();
@@ -75,16 +75,16 @@ const ACTIONS = {
     }
   },
 
-  // key makes a key that has only the rights named.
+  // key creates a key with only the rights named.
   key: (namespace, { name, rights }) => {
     const { secret } = namespace.keys.add(name, rights);
     return { name, secret };
   },
 
-  // bearer lets the token of an identity in.
+  // bearer accepts the token of an identity.
   bearer: (namespace, { token, rights }) => namespace.keys.addBearer(token, rights),
 
-  // state counts what happened, and what is in each queue.
+  // state returns counts of requests, and of the messages of each queue.
   state: (namespace) => ({
     counts: { ...namespace.counts, open: namespace.server.peers.size, refused: namespace.server.refused },
     entities: namespace.entities.size,

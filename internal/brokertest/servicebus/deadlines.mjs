@@ -1,14 +1,13 @@
-// What is to happen at a time: one timer over a heap. An item has at most one deadline; setting and clearing one costs
-// O(log n), however many there are.
+// Deadlines: one timer over a heap. An item has at most one deadline; setting and clearing it costs O(log n).
 
-const LONGEST = 0x7fffffff; // what setTimeout takes
+const LONGEST = 0x7fffffff; // the longest timeout of setTimeout
 
 export class Deadlines {
   #heap = [];
   #timer;
   #timerAt = Infinity;
 
-  // set calls item.expire(now) when the time has come, in milliseconds since 1970, and not before.
+  // set calls item.expire(now) at a time in milliseconds since 1970, and not before.
   set(item, due) {
     if (!(due < Infinity)) return this.clear(item);
     item.due = due;

@@ -1,9 +1,9 @@
-// Durations as ISO 8601 has them, P1DT2H3M4.5S, in milliseconds. The service says "never" by the longest that .NET knows.
+// Durations of ISO 8601, such as P1DT2H3M4.5S, in milliseconds. The service's "never" is the longest duration of .NET.
 
 const NEVER = 'P10675199DT2H48M5.4775807S';
 const PATTERN = /^P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?$/;
 
-// parse is undefined for what is no duration.
+// parse returns undefined for a text that is no duration.
 export function parse(text) {
   const found = PATTERN.exec(text);
   if (!found || text === 'P') return undefined;

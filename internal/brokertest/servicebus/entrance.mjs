@@ -1,4 +1,4 @@
-// How messages come into a queue or a topic: checked, told from duplicates, held until their time.
+// The entrance of a queue or a topic: messages are checked, compared with earlier ones, and kept until they are due.
 
 import { GONE, READY, SCHEDULED } from './message.mjs';
 import { Numbers } from './partition.mjs';
@@ -7,7 +7,7 @@ import { Refused } from './refused.mjs';
 const MEGABYTE = 1 << 20;
 
 export class Entrance {
-  #seen = new Map(); // message id to when it is forgotten, oldest first
+  #seen = new Map(); // message id to the end of its window, oldest first
   scheduled = new Map(); // by sequence number
 
   constructor(namespace, path, settings) {
@@ -26,7 +26,7 @@ export class Entrance {
     message.enqueueSequence ||= message.sequence;
   }
 
-  // check throws what is wrong with messages that belong together, before any of them is taken.
+  // check throws if a message of a group is not valid, before any of them is accepted.
   check(messages) {
     const { status, maxSizeInMegabytes } = this.settings;
     if (status === 'Disabled' || status === 'SendDisabled') throw Refused.disabled(this.path);
@@ -37,7 +37,7 @@ export class Entrance {
 
   checkMessage() {}
 
-  // accept takes a message. Its sequence number is 0 when it was a duplicate.
+  // accept accepts a message. Its sequence number is 0 if it is a duplicate.
   accept(message, now = Date.now()) {
     this.accessedAt = now;
     if (this.#duplicate(message, now)) return 0;
@@ -70,7 +70,7 @@ export class Entrance {
     this.namespace.deadlines.set(message, message.scheduledAt);
   }
 
-  // expire is called when a scheduled message's time has come.
+  // expire is called when a scheduled message is due.
   expire(message, now) {
     this.unhold(message);
     message.state = READY;
@@ -87,7 +87,7 @@ export class Entrance {
   held() {}
   unheld() {}
 
-  // cancel takes scheduled messages back, all or none.
+  // cancel removes scheduled messages, all or none.
   cancel(sequences) {
     const messages = sequences.map((sequence) => this.scheduled.get(Number(sequence)));
     if (messages.includes(undefined)) {

@@ -4,19 +4,19 @@ import { Refused } from './refused.mjs';
 
 export class Faults {
   refuseConnections = false;
-  refuseLocks = false; // every settle and renewal is answered as lock lost
+  refuseLocks = false; // every settlement and renewal is answered as lock lost
   refuseRenewals = false; // only renewals are
   throttle = 0; // this many requests are answered "server busy"
-  unanswered = 0; // this many sends and settles are carried out, and the connection is cut instead of an answer
-  delay = 0; // milliseconds before a send, a settle or a request is looked at
-  symbolsOnly = false; // keys of an outcome's info map that are no symbols are left out of account
+  unanswered = 0; // this many sends and settlements are carried out, and the connection is cut instead of an answer
+  delay = 0; // milliseconds before a send, a settlement or a request is read
+  symbolsOnly = false; // keys of an outcome's info map that are no symbols are ignored
   silent = false; // nothing is answered or delivered any more, and connections stay
   management = new Refusal(); // of requests on $management
-  claims = new Refusal(); // of tokens shown to $cbs
+  claims = new Refusal(); // of tokens presented to $cbs
   links = new Refusal(); // of links, before they are attached
-  sends = new Refusal(); // of what is sent on a link: by the operation send, or schedule where a message of it is delayed
+  sends = new Refusal(); // of messages sent on a link: by the operation send, or schedule if one of them is delayed
 
-  // set changes those that are named.
+  // set changes the named switches.
   set(changes) {
     for (const [name, value] of Object.entries(changes)) {
       if (typeof this[name] !== typeof value) throw new Error(`there is no fault ${name} of ${JSON.stringify(value)}`);
@@ -24,10 +24,10 @@ export class Faults {
     }
   }
 
-  // busy takes one of the throttled requests.
+  // busy reports whether the next request is throttled.
   busy() { return this.#count('throttle'); }
 
-  // cut takes one of the unanswered ones.
+  // cut reports whether the next request is not answered.
   cut() { return this.#count('unanswered'); }
 
   #count(name) {
@@ -44,8 +44,8 @@ export class Faults {
   }
 }
 
-// A Refusal answers requests with a status: those for an address and of an operation, all where none is named. It ends after
-// a number of times, and never where that is 0. Where it is late, the request is carried out all the same.
+// Refusal answers requests with a status: those for an address and of an operation, or all if none is named. It ends after
+// a number of times, and never if that is 0. If it is late, the request is carried out before.
 export class Refusal {
   constructor({ status = 0, address = '', operation = '', times = 0, late = false } = {}) {
     this.status = status;
@@ -55,7 +55,7 @@ export class Refusal {
     this.late = late;
   }
 
-  // check carries a request out, or throws the refusal.
+  // check carries out a request, or throws the refusal.
   check(address, operation, act = () => {}) {
     if (!this.#hits(address.toLowerCase(), operation.replace('com.microsoft:', ''))) return act();
     this.left--;

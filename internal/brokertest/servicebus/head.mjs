@@ -14,11 +14,11 @@ const LOCK_TOKEN = Buffer.concat([
   Buffer.from([0x00, 0x53, 0x71, 0xc1, 1 + 2 + 16 + 1 + 16, 2, 0xa3, 16]), Buffer.from('x-opt-lock-token', 'ascii'), Buffer.from([0x98]),
 ]);
 
-// OWN are the annotations that the broker sets itself, whatever the sender put there.
+// OWN are the annotations that the broker sets, whatever the sender's are.
 export const OWN = new Set(Object.keys(KEYS));
 
-// assemble is a message as it is delivered. The lock is {token, until} or undefined; tokenInside is for messages that come
-// without a delivery tag.
+// assemble returns the bytes of a delivery. The lock is {token, until} or undefined; tokenInside is for messages without a
+// delivery tag.
 export function assemble(message, lock, tokenInside) {
   at = 0;
   writeHeader(message);

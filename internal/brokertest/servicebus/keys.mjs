@@ -15,24 +15,24 @@ export class Keys {
     this.add('RootManageSharedAccessKey', [MANAGE, SEND, LISTEN]);
   }
 
-  // add makes a key with rights.
+  // add creates a key with rights.
   add(name, rights) {
     const key = { name, secret: randomBytes(32).toString('base64'), rights: new Set(rights) };
     this.#keys.set(name, key);
     return key;
   }
 
-  // addBearer lets a token of an identity in.
+  // addBearer accepts a token of an identity.
   addBearer(token, rights) { this.#bearers.set(token, new Set(rights)); }
 
   get(name) { return this.#keys.get(name); }
 
-  // rights are those that a token gives for an address, a URL; without one the token's own is not compared. It throws when the token
-  // is none of ours, or for another address.
+  // rights returns the rights of a token for an address, a URL; without one the token's own is not compared. It throws if the
+  // token is unknown, or for another address.
   rights(token, address) {
     if (token.startsWith('SharedAccessSignature ')) return this.#signed(token.slice('SharedAccessSignature '.length), address);
     const bearer = this.#bearers.get(token.replace(/^Bearer /, ''));
-    if (!bearer) throw Refused.unauthorized('InvalidIssuer: the token is of nobody that is known here.');
+    if (!bearer) throw Refused.unauthorized('InvalidIssuer: the identity of the token is not known.');
     return bearer;
   }
 
@@ -51,7 +51,7 @@ export class Keys {
   }
 }
 
-// covers reports whether a resource is an address, or above it. Neither the protocol nor the case of letters counts.
+// covers reports whether a resource is an address or above it. It ignores the protocol and the case of letters.
 function covers(resource, address) {
   const [above, below] = [resource, address].map((url) => decodeURIComponent(url).toLowerCase().replace(/^[a-z]+:\/\//, '').replace(/\/+$/, ''));
   return below === above || below.startsWith(`${above}/`);

@@ -1,11 +1,11 @@
-// What the service allows a message beside its body.
+// The service's limits for a message without its body.
 
 import { Refused } from './refused.mjs';
 
 const MOST_OF_ONE = 32 << 10; // of a single application property
-const MOST_OF_ALL = 64 << 10; // of all that is not the body
+const MOST_OF_ALL = 64 << 10; // of the whole message without its body
 
-// checkSizes throws when a message's properties are too large. Small ones, which is most, are not looked into.
+// checkSizes throws if a message's properties are too large. Small messages, the most, are not decoded for it.
 export function checkSizes(message) {
   const all = (message.properties?.length ?? 0) + (message.application?.length ?? 0);
   if (all > MOST_OF_ALL) {

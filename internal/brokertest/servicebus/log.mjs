@@ -1,4 +1,4 @@
-// All messages of a queue in the order of their sequence numbers, whatever their state: what is browsed, and found by number.
+// All messages of a queue in the order of their sequence numbers, whatever their state, for browsing and finding by number.
 
 export class Log {
   #by = new Map();
@@ -32,7 +32,7 @@ export class Log {
     }
   }
 
-  // seen yields those that a request to peek sees.
+  // seen yields the messages for a request to peek.
   seen(sequence) { return this.from(sequence); }
 
   [Symbol.iterator]() { return this.from(0); }

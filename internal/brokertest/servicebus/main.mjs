@@ -1,4 +1,4 @@
-// A Service Bus for tests. It listens on PORT for what tests tell it; see README.md.
+// A Service Bus for tests. It listens on PORT for their requests; see README.md.
 
 import { serve } from './control.mjs';
 

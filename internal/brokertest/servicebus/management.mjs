@@ -1,4 +1,4 @@
-// $management of an entity: what clients ask for beside sending, receiving and settling on the link.
+// $management of an entity: requests other than sending, receiving and settling on a link.
 
 import { typedMap, types } from './amqp.mjs';
 import { assemble } from './head.mjs';

@@ -1,10 +1,10 @@
-// A message as the broker keeps it: the bytes that came, and what the broker has to say about it.
+// A message: the received bytes, and its state at the broker.
 
 import { encodeTyped, typedMap, types } from './amqp.mjs';
 import { OWN } from './head.mjs';
 import { APPLICATION_PROPERTIES, decode, parts } from './sections.mjs';
 
-// The states of a message. wire is what x-opt-message-state says.
+// The states of a message. wire is the value of x-opt-message-state.
 export const READY = { name: 'active', wire: 0 };
 export const LOCKED = { name: 'locked', wire: 0 };
 export const DEFERRED = { name: 'deferred', wire: 1 };
@@ -16,13 +16,13 @@ const FIELDS = ['messageId', 'userId', 'to', 'subject', 'replyTo', 'correlationI
 
 export class Message {
   state = READY;
-  queue = undefined; // where it is
+  queue = undefined; // that has it
   session = undefined;
   token = undefined; // of its lock: 16 bytes
-  holder = undefined; // the consumer whose link the lock was made on
-  key = undefined; // the same as a string
+  holder = undefined; // the consumer whose link has the lock
+  key = undefined; // the token as a string
   lockedUntil = undefined;
-  deferred = false; // it is locked, and was parked before
+  deferred = false; // it is locked, and was deferred before
   place = undefined; // among the deadlines
   due = undefined;
 
@@ -48,7 +48,7 @@ export class Message {
   #fields;
   #values;
 
-  // read makes a message of what a sender sent. The bytes are copied, so that they hold no larger buffer.
+  // read returns the message of a sender. It copies the bytes, which would keep a larger buffer alive.
   static read(bytes) {
     const message = new Message();
     const found = parts(Buffer.from(bytes));
@@ -73,10 +73,10 @@ export class Message {
     else if (!OWN.has(key)) this.annotations.push([key, typed]);
   }
 
-  // expire is called when the deadline of its state has come.
+  // expire is called at the deadline of its state.
   expire(now) { this.queue.expire(this, now); }
 
-  // copy is the same message for another queue.
+  // copy returns the message for another queue.
   copy() {
     const other = new Message();
     for (const field of ['durable', 'priority', 'ttl', 'scheduledAt', 'partitionKey', 'hops', 'annotations', 'properties',
@@ -84,7 +84,7 @@ export class Message {
     return other;
   }
 
-  // field is a value of the properties section, as the type that it was sent as.
+  // field returns a value of the properties section, with its type.
   field(name) {
     this.#fields ??= this.properties ? decode(this.properties).value : [];
     return this.#fields[FIELDS.indexOf(name)]?.value ?? undefined;
@@ -92,14 +92,14 @@ export class Message {
 
   get sessionId() { return this.field('groupId'); }
 
-  // id is the message id as text, or undefined.
+  // id returns the message id as text, or undefined.
   get id() {
     const id = this.field('messageId');
     if (id === undefined) return undefined;
     return Buffer.isBuffer(id) ? id.toString('hex') : String(id);
   }
 
-  // value is an application property, undefined when it is not there.
+  // value returns an application property, or undefined.
   value(name) {
     this.#values ??= new Map(this.applicationProperties().map(([key, typed]) => [key, types.unwrap(typed)]));
     return this.#values.get(name);
@@ -107,7 +107,7 @@ export class Message {
 
   applicationProperties() { return this.application ? typedMap(decode(this.application)) : []; }
 
-  // modify sets application properties; a value undefined takes one away.
+  // modify sets application properties; a value undefined removes one.
   modify(changes) {
     if (changes.length === 0) return;
     const all = new Map(this.applicationProperties());

@@ -41,7 +41,7 @@ export class Namespace {
     this.deadlines.close();
   }
 
-  // find is the entity of a path: a queue, a topic, a subscription, a sub-queue of one of them.
+  // find returns the entity of a path: a queue, a topic, a subscription, a sub-queue of one of them.
   find(path) {
     const lower = path.toLowerCase().replace(/^\/+|\/+$/g, '');
     const [, base, sub] = /^(.*?)(\/\$deadletterqueue|\/\$transfer\/\$deadletterqueue)?$/.exec(lower);
@@ -58,11 +58,11 @@ export class Namespace {
     return this.entities.get(topic)?.subscriptions?.get(name);
   }
 
-  // forward passes a message on to another entity. It returns why not, if it cannot.
+  // forward forwards a message to another entity. It returns the reason if it cannot.
   forward(message, target, now) {
     if (message.hops >= MOST_HOPS) return 'MaxTransferHopCountExceeded';
     message.hops++;
-    message.partition = undefined; // it is the other entity's to choose
+    message.partition = undefined; // the other entity chooses it
     try {
       const entity = this.find(entityName(target));
       entity.check([message]);
@@ -82,7 +82,7 @@ export class Namespace {
   }
 }
 
-// entityName is the name in an address that may be absolute.
+// entityName returns the name in an address that may be absolute.
 export function entityName(address) {
   return /^[a-z]+:\/\//i.test(address) ? decodeURIComponent(new URL(address).pathname.slice(1)) : address;
 }

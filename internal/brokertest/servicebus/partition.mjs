@@ -1,4 +1,4 @@
-// Partitioned entities: a message belongs to one of sixteen partitions, which stands in the top 16 bits of its sequence number.
+// Partitioned entities: a message belongs to one of sixteen partitions, the top 16 bits of its sequence number.
 // https://learn.microsoft.com/azure/service-bus-messaging/message-sequencing
 
 import { Log } from './log.mjs';
@@ -23,7 +23,7 @@ export class Numbers {
     message.sequence = partition * SPAN + ++this.#last[partition];
   }
 
-  // #partition is that of the message's key, or else the next one.
+  // #partition returns the partition of the message's key, or the next one.
   #partition(message) {
     const key = message.sessionId ?? message.partitionKey;
     if (key === undefined) return this.#turn++ % PARTITIONS;
@@ -33,7 +33,7 @@ export class Numbers {
   }
 }
 
-// A PartitionedLog has all messages of a queue, each in the log of its partition.
+// PartitionedLog has all messages of a queue, each in the log of its partition.
 export class PartitionedLog {
   #logs = Array.from({ length: PARTITIONS }, () => new Log());
   #turn = 0;

@@ -1,4 +1,4 @@
-// One client's connection: the tokens that it has shown, and its links.
+// A client's connection: the tokens that it has presented, and its links.
 
 import { answer, rejected } from './amqp.mjs';
 import { Cbs } from './cbs.mjs';
@@ -21,7 +21,7 @@ export class Peer {
     this.socket = socket;
   }
 
-  // authorize keeps the rights that a token gave for an address.
+  // authorize records the rights of a token for an address.
   authorize(path, rights) { this.#rights.set(path.toLowerCase(), rights); }
 
   #need(path, ...any) {
@@ -31,7 +31,7 @@ export class Peer {
     throw Refused.unauthorized(`Unauthorized access. '${any.join("' or '")}' claim(s) are required to perform this operation on '${path}'.`);
   }
 
-  // senderOpened is called when the client wants to receive.
+  // senderOpened is called when the client attaches to receive.
   senderOpened({ sender: link }) {
     const path = link.source?.address ?? '';
     this.#open(link, () => {
@@ -48,7 +48,7 @@ export class Peer {
     });
   }
 
-  // receiverOpened is called when the client wants to send.
+  // receiverOpened is called when the client attaches to send.
   receiverOpened({ receiver: link }) {
     const path = link.target?.address ?? '';
     this.#open(link, () => {
@@ -64,7 +64,7 @@ export class Peer {
     });
   }
 
-  // #open makes what is behind a link, and echoes the link. A refused one has neither source nor target, and no credit.
+  // #open creates the handler of a link, and echoes the link. A refused link has neither source nor target, and no credit.
   #open(link, make) {
     try {
       link.behind = make();
@@ -104,7 +104,7 @@ export class Peer {
     this.#later(() => link.behind?.settled?.(delivery));
   }
 
-  // #later handles what a client sent after the test's delay. What cannot be understood ends the connection, not the broker.
+  // #later handles a client's request after the test's delay. An error ends the connection, not the broker.
   #later(what) {
     this.namespace.faults.later(() => {
       try {
@@ -135,7 +135,7 @@ export class Peer {
     if (!this.socket.destroyed) link.close({ condition, description });
   }
 
-  // cut ends the connection instead of an answer, if the test wants that.
+  // cut ends the connection instead of an answer, if the test has set that.
   cut() {
     if (!this.namespace.faults.cut()) return false;
     this.drop();
@@ -152,7 +152,7 @@ export class Peer {
   }
 }
 
-// echo is the client's own attach, sent back.
+// echo answers with the client's own attach.
 export function echo(link) {
   const { source, target } = link.remote.attach;
   if (source) link.local.attach.source = source.described();
@@ -164,7 +164,7 @@ export function refuse(link, { condition, message }) {
   link.close({ condition, description: message });
 }
 
-// refuseDelivery answers what was sent.
+// refuseDelivery answers a delivery.
 export function refuseDelivery(delivery, error) {
   answer(delivery, rejected(error.condition, error.message));
 }

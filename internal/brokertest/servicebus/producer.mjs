@@ -39,7 +39,7 @@ export class Producer {
     if (!this.peer.cut()) answer(delivery, ACCEPTED);
   }
 
-  // #take takes all messages of a transfer, or throws and takes none.
+  // #take accepts all messages of a transfer, or throws and accepts none.
   #take(bytes, format) {
     const { namespace } = this.peer;
     const most = format === BATCH ? namespace.maxBatchSize : namespace.maxMessageSize;

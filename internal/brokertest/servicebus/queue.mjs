@@ -1,4 +1,4 @@
-// A queue, or a subscription, or what either has below it: messages are numbered, handed out under locks, and settled.
+// A queue, a subscription, or a sub-queue of either: messages are numbered, delivered under locks, and settled.
 
 import { Entrance } from './entrance.mjs';
 import { Log } from './log.mjs';
@@ -21,7 +21,7 @@ export class Queue extends Entrance {
   constructor(namespace, path, settings, parent) {
     super(namespace, path, settings);
     this.log = settings.enablePartitioning ? new PartitionedLog() : new Log();
-    this.parent = parent; // of a sub-queue: the queue that it is of
+    this.parent = parent; // the queue of a sub-queue
     this.sessions = settings.requiresSession && !parent ? new Sessions(this) : undefined;
     if (!parent) {
       this.deadLetters = new Queue(namespace, `${path}/$DeadLetterQueue`, settings, this);
@@ -51,7 +51,7 @@ export class Queue extends Entrance {
     this.#available(message, (ready) => ready.arrived(message));
   }
 
-  // forwardAll passes on what was there before the queue forwarded.
+  // forwardAll forwards the messages that are older than the setting.
   forwardAll(now) {
     for (const message of [...this.log]) {
       if (message.state !== READY) continue;
@@ -60,7 +60,7 @@ export class Queue extends Entrance {
     }
   }
 
-  // #forward passes a message on. One that cannot be passed on is a dead letter of the transfer.
+  // #forward forwards a message. If that fails it is a dead letter of the transfer.
   #forward(message, target, now) {
     const why = this.namespace.forward(message, target, now);
     if (why) this.fill(this.transferDeadLetters, message, now, why, `The message could not be forwarded to ${target}.`);
@@ -69,7 +69,7 @@ export class Queue extends Entrance {
   held(message) { this.log.add(message); }
   unheld(message) { this.log.remove(message); }
 
-  // #available lets a message be handed out.
+  // #available makes a message ready to be delivered.
   #available(message, put) {
     message.state = READY;
     put(message.session?.ready ?? this.#ready);
@@ -96,7 +96,7 @@ export class Queue extends Entrance {
     this.links.delete(consumer);
   }
 
-  // pump hands out messages in turn to those who have credit.
+  // pump delivers messages in turn to the consumers with credit.
   pump() {
     if (this.#pumping) return;
     this.#pumping = true;
@@ -126,7 +126,7 @@ export class Queue extends Entrance {
     consumer.deliver(message, this.lock(message));
   }
 
-  // lock returns what the receiver is to know of the lock.
+  // lock locks a message and returns the token and end of the lock.
   lock(message, now = Date.now()) {
     message.state = LOCKED;
     message.token = newToken();
@@ -135,14 +135,14 @@ export class Queue extends Entrance {
     this.#locks.set(message.key, message);
     if (message.session) {
       this.namespace.deadlines.clear(message);
-      message.session.handed.add(message);
+      message.session.delivered.add(message);
     } else {
       this.namespace.deadlines.set(message, message.lockedUntil);
     }
     return { token: message.token, until: message.session?.lockedUntil ?? message.lockedUntil };
   }
 
-  // held is the message under a lock that is still good, or undefined.
+  // held returns the message of a lock that has not expired, or undefined.
   locked(key, now = Date.now()) {
     const message = this.#locks.get(key);
     if (!message) return undefined;
@@ -163,7 +163,7 @@ export class Queue extends Entrance {
 
   #unlock(message) {
     this.#locks.delete(message.key);
-    message.session?.handed.delete(message);
+    message.session?.delivered.delete(message);
     this.namespace.deadlines.clear(message);
     message.token = message.key = message.lockedUntil = message.holder = undefined;
   }
@@ -221,14 +221,14 @@ export class Queue extends Entrance {
     }
   }
 
-  // unlink is called when a link is gone. Its locks outlive it, unless the namespace has another rule.
+  // unlink is called after the end of a link. Its locks outlive it, unless the namespace has another rule.
   unlink(consumer) {
     const { locksOfEndedLinks: rule } = this.namespace.rules;
     if (rule === OUTLIVE || consumer.session) return;
-    for (const message of [...this.#locks.values()]) if (message.holder === consumer) this.giveBack(message, rule === COUNTED);
+    for (const message of [...this.#locks.values()]) if (message.holder === consumer) this.requeue(message, rule === COUNTED);
   }
 
-  // lose takes the locks of all messages that are handed out, as if their time were over.
+  // lose ends the locks of all messages in flight, as if they had expired.
   lose() {
     this.sessions?.lose();
     for (const message of [...this.#locks.values()]) {
@@ -237,8 +237,8 @@ export class Queue extends Entrance {
     }
   }
 
-  // giveBack returns a message whose lock has ended with the session or the link.
-  giveBack(message, counts) {
+  // requeue returns a message whose lock has ended with the session or the link.
+  requeue(message, counts) {
     this.#unlock(message);
     if (counts) this.failed(message);
     else if (message.deferred) this.#park(message);
@@ -295,7 +295,7 @@ export class Queue extends Entrance {
     }
   }
 
-  // fill gives a message to a queue of dead letters.
+  // fill adds a message to a queue of dead letters.
   fill(queue, message, now, reason, description) {
     message.modify([['DeadLetterReason', types.wrap_string(reason)], ['DeadLetterErrorDescription', types.wrap_string(description)]]);
     queue.arrive(message, now);
@@ -303,7 +303,7 @@ export class Queue extends Entrance {
 
   // --- messages by number
 
-  // deferredOnes locks deferred messages, or removes them when deletes is set. All have to be there.
+  // deferredOnes locks deferred messages, or removes them if deletes is set. It throws unless all exist.
   deferredOnes(sequences, deletes, sessionId) {
     const messages = sequences.map((sequence) => this.log.get(Number(sequence)));
     const fits = (message) => message?.state === DEFERRED && (sessionId === undefined || message.sessionId === sessionId);
@@ -318,8 +318,8 @@ export class Queue extends Entrance {
     });
   }
 
-  // peek lists messages from a sequence number on, of one session or of all. A partitioned entity shows one, of whichever
-  // partition answers: https://github.com/Azure/azure-service-bus-dotnet/issues/586.
+  // peek lists messages from a sequence number on, of one session or of all. A partitioned entity shows one, of any
+  // partition: https://github.com/Azure/azure-service-bus-dotnet/issues/586.
   peek(from, count, sessionId) {
     const found = [];
     for (const message of this.log.seen(from)) {

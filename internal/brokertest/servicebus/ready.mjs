@@ -1,5 +1,4 @@
-// The messages that are ready, in the order of their arrival: a line of those that arrived, and a heap of those that
-// came back, which are older.
+// The ready messages in the order of their arrival: a line of new ones, and a heap of returned ones, which are older.
 
 import { READY } from './message.mjs';
 
@@ -22,7 +21,7 @@ export class Ready {
     heap[place] = message;
   }
 
-  // first is the next message, or undefined. Those that were removed meanwhile are passed over.
+  // first returns the next message, or undefined. It skips messages that were removed meanwhile.
   first() {
     while (this.#head < this.#line.length && !this.#waits(this.#line[this.#head])) this.#shift();
     while (this.#returned.length > 0 && !this.#waits(this.#returned[0])) this.#pop();
@@ -32,7 +31,7 @@ export class Ready {
     return arrived.order < returned.order ? arrived : returned;
   }
 
-  // take removes and returns what first is.
+  // take removes and returns the first message.
   take() {
     const message = this.first();
     if (message === undefined) return undefined;

@@ -1,5 +1,4 @@
-// Refused is an answer that is no success: an HTTP status, which $management and the admin interface give, and an AMQP
-// condition, which links give.
+// Refused is a refusal: an HTTP status, for $management and the administration, and an AMQP condition, for links.
 
 export class Refused extends Error {
   constructor(status, condition, description) {
@@ -29,13 +28,13 @@ export class Refused extends Error {
     return new Refused(410, 'com.microsoft:session-lock-lost', 'The session lock has expired on the session. Accept a new session.');
   }
 
-  // throttled is the answer of a namespace without credits. https://learn.microsoft.com/azure/service-bus-messaging/service-bus-throttling
+  // throttled returns the answer of a namespace without credits. https://learn.microsoft.com/azure/service-bus-messaging/service-bus-throttling
   static throttled(status = 503) {
     return new Refused(status, 'com.microsoft:server-busy',
       'The request was terminated because the namespace test is being throttled. Error code: 50009. Please wait 10 seconds and try again.');
   }
 
-  // by is the service's answer with a status.
+  // by returns the service's answer with a status.
   static by(status, path, operation) {
     switch (status) {
       case 400: return Refused.bad(operation.endsWith('cancel-scheduled-message')

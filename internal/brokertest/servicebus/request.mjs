@@ -1,4 +1,4 @@
-// Requests and answers over a pair of links: what $cbs and $management have in common.
+// Requests and answers over a pair of links, for $cbs and $management.
 
 import { ACCEPTED, answer, decodeMessage, encodeMessage, types, typedMap } from './amqp.mjs';
 import { Refused } from './refused.mjs';
@@ -47,16 +47,16 @@ export class Requests {
   }
 }
 
-// NOTHING is a body that says: there is none.
+// NOTHING is an empty body.
 export const NOTHING = {};
 
-// fields are those of a body that is a map, with their types.
+// fields returns the fields of a body that is a map, with their types.
 function fields(bytes) {
   const section = sections(bytes).find(({ code }) => code === VALUE);
   return section ? typedMap(decode(bytes.subarray(section.start, section.end))) : [];
 }
 
-// list is an array or a list as JavaScript has it.
+// list returns the array of an AMQP array or list.
 export function list(typed) {
   return Array.isArray(typed?.value) ? typed.value.map((item) => types.unwrap(item)) : [];
 }

@@ -1,10 +1,10 @@
-// A rule of a subscription: which messages it takes, and what it changes in them.
+// A rule of a subscription: it selects messages, and may change them.
 
 import { Refused } from './refused.mjs';
 import { parseAction, parseFilter } from './sql.mjs';
 import { escape, tag } from './xml.mjs';
 
-// FIELDS are the fields of a correlation filter, and what of a message each is compared with.
+// FIELDS are the fields of a correlation filter, with the values of a message for the comparison.
 const FIELDS = {
   CorrelationId: 'correlationId', MessageId: 'messageId', To: 'to', ReplyTo: 'replyTo', Label: 'subject',
   SessionId: 'groupId', ReplyToSessionId: 'replyToGroupId', ContentType: 'contentType',
@@ -13,7 +13,7 @@ const FIELDS = {
 export class Rule {
   createdAt = Date.now();
 
-  // The description is XML; without one the rule takes everything.
+  // The description is XML; without one the rule takes all messages.
   constructor(name, description) {
     this.name = name;
     this.filter = description?.child('Filter') ?? { attributes: { type: 'TrueFilter' }, child: () => undefined };
@@ -22,7 +22,7 @@ export class Rule {
     this.action = actionOf(this.actionElement);
   }
 
-  // xml is the inner XML of the description. The SDK needs the types of filter and action.
+  // xml returns the inner XML of the description. The SDK needs the types of filter and action.
   xml() {
     return `<Filter i:type="${escape(this.filter.attributes.type)}">${content(this.filter)}</Filter>` +
       `<Action i:type="${this.action ? 'SqlRuleAction' : 'EmptyRuleAction'}">${this.action ? content(this.actionElement) : ''}</Action>` +
@@ -45,7 +45,7 @@ function actionOf(element) {
   return text ? parseAction(text, parameters(element, 'Parameters')) : undefined;
 }
 
-// correlation compares for equality, all of what is named.
+// correlation compares all named fields for equality.
 function correlation(filter) {
   const fields = Object.entries(FIELDS).map(([name, field]) => [field, filter.child(name)?.text]).filter(([, value]) => value !== undefined);
   const properties = [...parameters(filter, 'Properties')];
@@ -59,7 +59,7 @@ function equal(a, b) {
   return typeof a === typeof b && a === b;
 }
 
-// parameters are the typed values of a list of keys and values.
+// parameters returns the typed values of a list of keys and values.
 function parameters(element, name) {
   const pairs = element.child(name)?.children ?? [];
   return new Map(pairs.map((pair) => [pair.child('Key')?.text ?? '', typed(pair.child('Value'))]));
@@ -75,7 +75,7 @@ function typed(value) {
   }
 }
 
-// content is the inner XML of a filter or an action, written anew.
+// content returns the inner XML of a filter or an action.
 function content(element) {
   return (element.children ?? []).map((child) => {
     if (child.name !== 'Properties' && child.name !== 'Parameters') return tag(child.name, child.text);

@@ -1,4 +1,4 @@
-// The sections of an encoded message: found without decoding them, and put together again around the unchanged rest.
+// The sections of an encoded message, found without decoding them, and assembled again around the unchanged rest.
 
 import { types, typedMap } from './amqp.mjs';
 
@@ -10,10 +10,10 @@ export const APPLICATION_PROPERTIES = 0x74;
 export const DATA = 0x75;
 export const VALUE = 0x77;
 
-// Malformed is what is thrown for bytes that are no message.
+// Malformed is thrown for bytes that are no message.
 export class Malformed extends Error {}
 
-// sections lists code, start and end of each section, and where its value starts.
+// sections lists code, start and end of each section, and the start of its value.
 export function sections(bytes) {
   const found = [];
   for (let at = 0; at < bytes.length;) {
@@ -36,7 +36,7 @@ export function sections(bytes) {
   return found;
 }
 
-// skip is where the value that starts at a position ends.
+// skip returns the end of the value at a position.
 function skip(bytes, at, depth) {
   const code = bytes[at];
   if (code === undefined || depth > 8) throw new Malformed('a value that is cut short');
@@ -56,14 +56,14 @@ function width(bytes, at, code) {
   throw new Malformed('an unknown type');
 }
 
-// decode is the typed value of a section.
+// decode returns the typed value of a section.
 export function decode(bytes) {
   const reader = new types.Reader(bytes);
   const typed = reader.read();
   return typed;
 }
 
-// parts splits a message into what a broker reads and what it passes on.
+// parts splits a message into the sections that a broker reads and the rest.
 export function parts(bytes) {
   const message = { header: null, annotations: [], properties: null, application: null, body: bytes.subarray(bytes.length) };
   for (const section of sections(bytes)) {

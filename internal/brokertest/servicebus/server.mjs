@@ -74,7 +74,7 @@ export class Server {
   }
 }
 
-// together has what is written in one turn leave in one go.
+// together makes the writes of one turn of the event loop one write.
 function together(socket) {
   const write = socket.write;
   let corked = false;

@@ -1,11 +1,11 @@
-// The sessions of a queue: each is handed out, as a whole and in order, to the one who has its lock.
+// The message sessions of a queue: each is delivered as a whole and in order to the consumer with its lock.
 
 import { Ready } from './ready.mjs';
 import { Refused } from './refused.mjs';
 
 export class Sessions {
   #all = new Map();
-  #free = new Set(); // with something ready and without lock, in the order in which they became so
+  #free = new Set(); // with ready messages and without lock, in the order in which they became so
   #waiting = new Set(); // consumers that want any session
 
   constructor(queue) {
@@ -21,8 +21,8 @@ export class Sessions {
     return session;
   }
 
-  // acquire gives a consumer the lock of a session: of the one that it names, or of the next that is free. A consumer that
-  // names none waits; it is told by consumer.acquired(session).
+  // acquire locks a session for a consumer: the one that it names, or the next free one. A consumer that names none waits
+  // until consumer.acquired(session) is called.
   acquire(consumer, id) {
     if (id !== undefined && id !== null) {
       const session = this.of(id);
@@ -69,8 +69,8 @@ export class Sessions {
 
 class Session {
   ready = new Ready();
-  handed = new Set();
-  state = null; // what the user keeps with it
+  delivered = new Set();
+  state = null; // the user's own
   lockedUntil = undefined;
   consumer = undefined;
   place = undefined;
@@ -86,7 +86,7 @@ class Session {
 
   get locked() { return this.consumer !== undefined; }
 
-  get idle() { return this.handed.size === 0 && this.ready.first() === undefined && this.state === null; }
+  get idle() { return this.delivered.size === 0 && this.ready.first() === undefined && this.state === null; }
 
   lockFor(consumer) {
     this.consumer = consumer;
@@ -108,7 +108,7 @@ class Session {
     else if (!this.#freeing) this.sessions.changed(this);
   }
 
-  // emptied is called when a message went away.
+  // emptied is called when a message was removed.
   emptied() {
     if (!this.locked && !this.#freeing) this.sessions.changed(this);
   }
@@ -117,14 +117,14 @@ class Session {
     while (this.consumer?.hungry() && this.ready.first()) this.queue.deliver(this.ready.take(), this.consumer);
   }
 
-  // expire is called when the lock's time is over.
+  // expire is called when the lock has expired.
   expire() {
     const { consumer } = this;
     this.#free(true);
     consumer.lost(Refused.sessionLockLost());
   }
 
-  // unlock is called when the one with the lock goes. Its messages do not count as delivered.
+  // unlock is called when the consumer with the lock ends. Its messages do not count as delivered.
   unlock() { this.#free(false); }
 
   #free(counts) {
@@ -132,7 +132,7 @@ class Session {
     this.lockedUntil = 0;
     this.consumer = undefined;
     this.#freeing = true;
-    for (const message of [...this.handed]) this.queue.giveBack(message, counts);
+    for (const message of [...this.delivered]) this.queue.requeue(message, counts);
     this.#freeing = false;
     this.sessions.changed(this);
   }

@@ -1,4 +1,4 @@
-// What can be set of an entity: by which XML elements, with which defaults, within which bounds.
+// The settings of an entity: their XML elements, defaults and bounds.
 
 import * as duration from './duration.mjs';
 import { Refused } from './refused.mjs';
@@ -46,7 +46,7 @@ export const SUBSCRIPTION = [lockDuration, requiresSession, ttl, deadLetteringOn
   setting('DeadLetteringOnFilterEvaluationExceptions', 'deadLetteringOnFilterEvaluationExceptions', 'flag', true),
   maxDeliveryCount, batched, status, forwardTo, metadata, forwardDeadLetters, idle];
 
-// read makes settings of an XML description. Before are those of the entity when it is changed.
+// read returns the settings of an XML description. before are those of an entity that is changed.
 export function read(kind, description, before, rules) {
   const settings = { maxSizeInMegabytes: Math.min(1024, rules.maxSizeInMegabytes[1]) };
   for (const { element, key, kind: { read: of }, standard, fixed, ...bounds } of kind) {

@@ -1,5 +1,5 @@
-// The SQL of rules, as much of it as matters: filters with comparison, arithmetic, LIKE, IN, EXISTS, IS NULL, AND, OR, NOT and
-// parameters, over user. and sys. properties; actions that SET and REMOVE. What is unknown makes a comparison unknown.
+// The SQL of rules, in part: filters with comparison, arithmetic, LIKE, IN, EXISTS, IS NULL, AND, OR, NOT and
+// parameters, over user. and sys. properties; actions that SET and REMOVE. An unknown value makes a comparison unknown.
 
 import { types } from './amqp.mjs';
 import { Refused } from './refused.mjs';
@@ -11,7 +11,7 @@ const SYSTEM = {
   sessionid: 'groupId', replytosessionid: 'replyToGroupId', contenttype: 'contentType',
 };
 
-// parseFilter returns a function of a message that is true when it fits.
+// parseFilter returns a function that reports whether a message matches.
 export function parseFilter(text, parameters) {
   const parser = new Parser(text, parameters);
   const condition = parser.or();
@@ -54,7 +54,7 @@ class Parser {
 
   end() { if (!this.ended()) throw this.wrong(`near '${this.#tokens[this.#at].text}'`); }
 
-  // has takes a word or sign if it comes next.
+  // has consumes a word or sign if it comes next.
   has(wanted) {
     const next = this.#tokens[this.#at];
     if (!next || next.kind === 'text' || next.quoted || next.text.toUpperCase() !== wanted) return false;
@@ -120,7 +120,7 @@ class Parser {
     return not ? (message) => negated(test(message)) : test;
   }
 
-  // test is what may follow a value with or without NOT.
+  // test parses a test that may follow a value, with or without NOT.
   test(left) {
     if (this.has('LIKE')) {
       const pattern = this.sum();
@@ -175,7 +175,7 @@ class Parser {
     return () => value;
   }
 
-  // property is what a name stands for: of the user, or of the system.
+  // property returns the value of a name: of the user, or of the system.
   property() {
     const first = this.#take('name');
     if (!first) throw this.wrong('where a value is wanted');

@@ -1,11 +1,11 @@
-// Lock tokens: sixteen random bytes, which the wire shows in two orders.
+// Lock tokens: sixteen random bytes, which travel in two orders.
 
 import { randomFillSync } from 'node:crypto';
 
 const pool = Buffer.alloc(16 * 512);
 let used = pool.length;
 
-// newToken is a token in the order of RFC 4122, which $management speaks.
+// newToken returns a token in the order of RFC 4122, which $management uses.
 export function newToken() {
   if (used === pool.length) {
     randomFillSync(pool);
@@ -20,7 +20,7 @@ export function newToken() {
 
 export function tokenKey(token) { return token.latin1Slice(0, 16); }
 
-// deliveryTag is the token in the order of a .NET GUID.
+// deliveryTag returns the token in the order of a .NET GUID.
 export function deliveryTag(token) {
   const tag = Buffer.from(token);
   tag[0] = token[3]; tag[1] = token[2]; tag[2] = token[1]; tag[3] = token[0];

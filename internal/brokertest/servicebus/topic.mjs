@@ -1,4 +1,4 @@
-// A topic: each message goes to the subscriptions that have a rule for it.
+// A topic: each message is copied to the subscriptions with a matching rule.
 
 import { Entrance } from './entrance.mjs';
 import { Queue } from './queue.mjs';
@@ -25,7 +25,7 @@ export class Subscription extends Queue {
     this.name = name;
   }
 
-  // offer takes one copy of a message for all matching rules without action, and one for each matching rule with one.
+  // offer adds one copy of a message for all matching rules without action, and one for each matching rule with one.
   offer(message, now) {
     let plain = false;
     for (const rule of this.rules.values()) {

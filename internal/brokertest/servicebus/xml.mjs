@@ -1,10 +1,10 @@
-// As much XML as the admin interface speaks. Prefixes of names are dropped.
+// The XML of the administration. Prefixes of names are dropped.
 
 const TOKEN = /<\?[^>]*\?>|<!--[\s\S]*?-->|<(\/?)([^\s/>]+)((?:\s+[^\s=]+\s*=\s*(?:"[^"]*"|'[^']*'))*)\s*(\/?)>|([^<]+)/g;
 const ATTRIBUTE = /([^\s=]+)\s*=\s*(?:"([^"]*)"|'([^']*)')/g;
 const ENTITIES = { lt: '<', gt: '>', amp: '&', quot: '"', apos: "'" };
 
-// parse is the root element: {name, attributes, children, text}.
+// parse returns the root element: {name, attributes, children, text}.
 export function parse(text) {
   const root = element('', {});
   const open = [root];
@@ -42,7 +42,7 @@ export function escape(text) {
   return String(text).replace(/[<>&"'\r\n\t]/g, (c) => `&#${c.codePointAt(0)};`);
 }
 
-// tag is an element with text, or nothing when there is no value.
+// tag returns an element with text, or nothing if there is no value.
 export function tag(name, value) {
   return value === undefined || value === null ? '' : `<${name}>${escape(value)}</${name}>`;
 }
