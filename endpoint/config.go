@@ -15,86 +15,76 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// Config says what an endpoint is. Only Name and Transport are required. New
-// copies it: changing it afterwards changes nothing.
+// Config is the configuration of an endpoint. Only Name and Transport are required; a zero field is its default. New
+// copies it.
 type Config struct {
-	// Name is the endpoint's name and the name of its queue. All instances of an
-	// endpoint share both.
+	// Name is the endpoint's name and the name of its queue. All instances of an endpoint share both.
 	Name string
 	// Transport is the broker to use.
 	Transport transport.Transport
-	// Messages are the types that are sent, published or handled, with their names
-	// on the wire.
+	// Messages are the types that are sent, published or handled, with their names in headers.
 	Messages []Message
 	// Handlers are called for each message of their type, in this order.
 	Handlers []Handler
-	// Routes are queues of commands, for messages that are registered without [Message.To]. A type with two
-	// different queues is an error of New.
+	// Routes are queues of commands, for messages that are registered without [Message.To]. A type with two different
+	// queues is an error of New.
 	Routes []Route
-	// Concurrency is how many messages are handled at once: twice the number of
-	// CPUs unless set, and at most 65,536. With 1, messages are handled, and what they send leaves,
-	// strictly one after the other.
+	// Concurrency is how many messages are handled at once, at most 65,536. Default: twice the number of CPUs. With 1,
+	// messages are handled one after the other, and so are their own messages sent.
 	Concurrency int
-	// MaxBufferedBytes bounds the memory of received messages: the headers and bodies of all deliveries that the endpoint
-	// has received and not settled, over all its queues. 256 MiB unless set; in bytes. Where there is no room the endpoint
-	// receives fewer messages, down to one at a time. It never refuses a message: one that is larger than the bound is received alone.
+	// MaxBufferedBytes bounds the memory of received messages, in bytes: the headers and bodies of all deliveries that
+	// are received and not settled, over all queues of the endpoint. Default: 256 MiB. Near the bound the endpoint
+	// receives fewer messages, down to one at a time. A message above the bound is received alone and never refused.
 	MaxBufferedBytes int64
-	// Recoverability says what happens to messages that fail.
+	// Recoverability is the configuration of retries and error queues.
 	Recoverability recoverability.Config
-	// AuditQueue, when set, gets a copy of every message that was processed, with its body
-	// and headers as they were received, and headers that tell when and where that was. The copy
-	// is sent with the message's completion, like what handlers send: without it the message
-	// fails. Behaviors do not see it.
+	// AuditQueue receives a copy of every processed message: its body and headers as they were received, and headers
+	// with the time and place of processing. Default: no copies. The copy is sent with the message's completion, and
+	// the message fails where it cannot be sent. Behaviors do not see it.
 	AuditQueue string
-	// AuditExpireAfter discards the copies that nobody has received for so long: never unless
-	// set.
+	// AuditExpireAfter discards copies that were not received for so long. Default: never.
 	AuditExpireAfter time.Duration
-	// Transactions is how receiving and sending belong together: [ReceiveOnly] unless set.
+	// Transactions is the unit of receiving and sending. Default: [ReceiveOnly].
 	Transactions TransactionMode
 	// Pipeline holds the endpoint's behaviors.
 	Pipeline pipeline.Pipeline
-	// Serializers write and read bodies: [serialization.JSON] alone unless set. The first writes
-	// all that is sent; a received message is read by the one of its content type, by the
-	// first when it names none, and fails for good when there is none for it.
+	// Serializers write and read bodies. Default: [serialization.JSON] alone. The first writes all messages. A received
+	// message is read by the serializer of its content type, or by the first where it names none. It goes to the error
+	// queue without a retry where there is no serializer for it.
 	Serializers []serialization.Serializer
 	// SendOnly endpoints have no queue: they have no handlers and receive nothing.
 	SendOnly bool
-	// Install creates missing queues at the start of Run. Without it they must
-	// be there: [Endpoint.Install] makes them. Run looks for all that the configuration names,
-	// the error and audit queues too, where the transport can look; not for those of Routes
-	// and of a policy.
+	// Install creates missing queues at the start of Run. Without it they have to exist: [Endpoint.Install] creates
+	// them. Where the transport can, Run verifies the queues that the configuration names, the error and audit queues
+	// included; not those of routes and of a Policy.
 	Install bool
 	// StopTimeout is how long handlers may go on after Run's context has ended, before their context is cancelled.
 	// Default: 30 s. [None] is no limit. Where releasing a message counts as an attempt, handlers for the messages
 	// received so far begin in the first half of it.
 	StopTimeout time.Duration
-	// HandlerTimeout is how long one call of a handler may take: its context is then cancelled with
-	// cause [ErrHandlerTimeout], and the error that it returns is a failure like any other. A
-	// handler that returns nil all the same has succeeded, and one that does not heed its
-	// context goes on. No limit unless set.
+	// HandlerTimeout is how long one call of a handler may take. Default: no limit. After it the handler's context is
+	// cancelled with cause [ErrHandlerTimeout], and an error that the handler returns is an ordinary failure. A handler
+	// that returns nil has succeeded nevertheless, and one that ignores its context goes on.
 	HandlerTimeout time.Duration
-	// Notify are told, in this order, what was done about failed messages, and what the endpoint
-	// cannot help by itself: see [Notification]. They may end the context of Run. They are called by
-	// many goroutines at once, each within 10 s: then their context ends, and the endpoint goes on
-	// without those that have not returned.
+	// Notify functions are called in this order with each [Notification]. They may end the context of Run. Many
+	// goroutines call them at once. After 10 s their context ends, and the endpoint goes on without the functions that
+	// have not returned.
 	Notify []func(ctx context.Context, n Notification)
-	// OnFinalFailure, when set, is called for a message that is given up: about to be moved to an error
-	// queue, dead-lettered or discarded. What it sends, replies or publishes leaves in
-	// one unit with that where the transport can, and writes in the session's transaction go
-	// with a move or a discard. It may be called more than once for a message, though only what was
-	// sent by the call that succeeded leaves: where the broker does not answer, or the transaction lost a
-	// conflict, the message stays until its next attempt. Any other error, and a panic, is logged: the message is
-	// then dealt with without what it sent and wrote.
+	// OnFinalFailure is called for a message before it is moved to an error queue, dead-lettered or discarded. Default:
+	// no call. Its messages are sent in one unit with that where the transport can, and its writes in the session's
+	// transaction are committed with a move or a discard. It may be called several times for a message, but only the
+	// messages of the call that succeeded are sent: where the broker does not answer, or the transaction lost a
+	// conflict, the message stays until its next attempt. Any other error, and a panic, is logged; the message is then
+	// moved, dead-lettered or discarded without the messages and writes of the call.
 	OnFinalFailure func(ctx context.Context, s *Session, f recoverability.Failure) error
-	// Logger takes the endpoint's log: [slog.Default] unless set.
+	// Logger receives the endpoint's log. Default: [slog.Default].
 	Logger *slog.Logger
-	// Instance tells this process from others with the same Name, in leases and
-	// log: machine and process id unless set.
+	// Instance distinguishes this process from others with the same Name, in leases and logs. Default: machine and
+	// process id.
 	Instance string
-	// InstanceQueue gives this process a queue of its own, called "Name-Instance", beside the one
-	// it shares: for [ToThisInstance] and [ReplyToThisInstance]. It is received from with a
-	// Concurrency of its own. Instance must be set, to something that is the same after a
-	// restart, so that what waits in the queue is found again.
+	// InstanceQueue adds a queue of this process, with the name "Name-Instance", for [ToThisInstance] and
+	// [ReplyToThisInstance]. It has a Concurrency of its own. Instance is then required, and has to be the same after a
+	// restart, so that the process finds the messages in its queue again.
 	InstanceQueue bool
 }
 
@@ -127,7 +117,7 @@ func (m TransactionMode) String() string {
 	return fmt.Sprintf("TransactionMode(%d)", int(m))
 }
 
-// instanceQueue is the name of this process's own queue, or "".
+// instanceQueue returns the name of this process's own queue, or "".
 func (c *Config) instanceQueue() string {
 	if !c.InstanceQueue {
 		return ""
@@ -135,7 +125,7 @@ func (c *Config) instanceQueue() string {
 	return c.Name + "-" + c.Instance
 }
 
-// maxConcurrency is far above what a process can handle at once. Windows and buffers are multiples of the concurrency.
+// maxConcurrency is a sanity bound: prefetch windows and buffers are multiples of the concurrency.
 const maxConcurrency = 1 << 16
 
 const defaultStopTimeout = 30 * time.Second

@@ -20,8 +20,7 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// Endpoint receives, handles and sends messages while it runs. All its methods may
-// be called by many goroutines.
+// Endpoint receives, handles and sends messages while it runs. It is safe for concurrent use.
 type Endpoint struct {
 	cfg            Config
 	types          *registry
@@ -50,13 +49,15 @@ type Endpoint struct {
 
 var _ pipeline.Sender = (*Endpoint)(nil)
 
-// New makes an endpoint. It does no I/O. The error holds everything that is wrong
-// with cfg.
+// New returns an endpoint. It does no I/O. The error lists all mistakes in cfg.
 func New(cfg Config) (*Endpoint, error) {
 	err := cfg.validate()
 	types, terr := newRegistry(cfg)
 	cfg = cfg.withDefaults()
-	e := &Endpoint{cfg: cfg, types: types, serializers: cfg.Serializers, recoverability: cfg.Recoverability.WithDefaults(), ready: make(chan struct{}), ended: make(chan struct{})}
+	e := &Endpoint{
+		cfg: cfg, types: types, serializers: cfg.Serializers, recoverability: cfg.Recoverability.WithDefaults(),
+		ready: make(chan struct{}), ended: make(chan struct{}),
+	}
 	memory := e.recoverability.Memory
 	e.failures = failurelog.New(max(memory.Messages, 8*cfg.Concurrency), memory.Bytes)
 	e.limits = throttle.New(cfg.Recoverability.RateLimit, types.names())
@@ -117,9 +118,8 @@ func (e *Endpoint) over() bool {
 	}
 }
 
-// Send sends m, a registered command or response, to the queue of its route or of
-// [To]. It returns when the broker has accepted the message; [ErrNotRunning] before
-// Run is ready.
+// Send sends m, a registered command or response, to the queue of its route or of [To]. It returns nil when the broker
+// has accepted the message, and [ErrNotRunning] before Run is ready.
 func (e *Endpoint) Send(ctx context.Context, m any, opts ...SendOption) error {
 	return e.send(ctx, m, "", opts, nil)
 }
@@ -129,16 +129,14 @@ func (e *Endpoint) SendLocal(ctx context.Context, m any, opts ...SendOption) err
 	return e.sendLocal(ctx, m, opts, nil)
 }
 
-// Publish sends m, a registered event, to all who subscribed to its type or one of its
-// base types. It returns when the broker has accepted it; [ErrNotRunning] before Run is
-// ready.
+// Publish sends m, a registered event, to the subscribers of its type and of its base types. It returns nil when the
+// broker has accepted it, and [ErrNotRunning] before Run is ready.
 func (e *Endpoint) Publish(ctx context.Context, m any, opts ...PublishOption) error {
 	return e.publish(ctx, m, opts, nil)
 }
 
-// Cancel calls back a delayed message by its receipt, which [ReceiptIn] hands out. It fails
-// with [transport.ErrNotFound] when the message has been handed out or
-// cancelled already.
+// Cancel removes a delayed message by its receipt, which [ReceiptIn] stores. It fails with [transport.ErrNotFound] when
+// the message has been delivered or cancelled.
 func (e *Endpoint) Cancel(ctx context.Context, r transport.Receipt) error {
 	live := e.live.Load()
 	if live == nil {
@@ -151,9 +149,9 @@ func (e *Endpoint) Cancel(ctx context.Context, r transport.Receipt) error {
 	return c.Cancel(ctx, r.Cancel)
 }
 
-// RunAll runs endpoints side by side until ctx ends, each with its own transport
-// and retries. Their transports may share connections, as those on one PostgreSQL do. One that ends does not stop the others: its error is logged at once. All
-// errors come back, joined.
+// RunAll runs endpoints side by side until ctx ends, each with its own transport and retries. Their transports may
+// share connections, as those on one PostgreSQL do. An endpoint that fails does not stop the others: its error is
+// logged at once. RunAll returns all errors, joined.
 func RunAll(ctx context.Context, endpoints ...*Endpoint) error {
 	errs := make([]error, len(endpoints))
 	var wg sync.WaitGroup

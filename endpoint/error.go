@@ -8,24 +8,24 @@ import (
 )
 
 var (
-	// ErrNotRunning is returned by the methods of an [Endpoint] that need the broker,
-	// before Run is ready and after it has returned.
+	// ErrNotRunning is returned by the methods of an [Endpoint] that need the broker, before Run is ready and after it
+	// has returned.
 	ErrNotRunning = errors.New("the endpoint is not running")
-	// ErrSessionOver is returned by a [Session] that is used after its handlers
-	// have returned: what is sent then could not leave with the message.
+	// ErrSessionOver is returned by a [Session] that is used after its handlers have returned: a message could not be
+	// sent with the handled one any more.
 	ErrSessionOver = errors.New("the message has been handled: its session is over")
-	// ErrHandlerTimeout is the cause of a handler's context that was cancelled because
-	// [Config.HandlerTimeout] is over, and part of the error that the handler then returns.
+	// ErrHandlerTimeout is the cause of a handler's context that was cancelled after [Config.HandlerTimeout]. The error
+	// that the handler then returns wraps it.
 	ErrHandlerTimeout error = timeoutError{}
 
 	errNotRegistered = errors.New("not registered: add it to Config.Messages")
 
-	// errSettled is for a behavior that calls next once more after the message has left.
+	// errSettled is for a behavior that calls next again after the message is settled.
 	errSettled = errors.New("the message is settled already: nothing more can be done about it")
 	errGoexit  = errors.New("a handler or behavior ended its goroutine (runtime.Goexit)")
 )
 
-// timeoutError is a class of its own for recoverability.Class.
+// timeoutError has the class [recoverability.ClassTimeout].
 type timeoutError struct{}
 
 func (timeoutError) Error() string      { return "the time for a handler is over" }
@@ -43,7 +43,7 @@ type unhandledError struct{ error }
 func (e *unhandledError) Unwrap() error    { return e.error }
 func (*unhandledError) FaultClass() string { return "unhandled" }
 
-// panicText is what v says, whatever it is.
+// panicText returns the text of v, whose methods may panic.
 func panicText(v any) (text string) {
 	defer func() {
 		if recover() != nil {

@@ -7,28 +7,27 @@ import (
 	"strings"
 )
 
-// Handler handles the messages of a type, of its derived types, or of all types that implement an
-// interface. [Handle] makes one.
+// Handler handles the messages of a type and of its derived types, or of all types that implement an interface.
+// [Handle] makes one.
 type Handler struct {
 	goType reflect.Type
 	name   string
 	invoke func(ctx context.Context, s *Session, m any) error
 }
 
-// Handle makes a handler of fn, which is called for every message M. M is one of
-//   - a registered struct or a pointer to one. A message that names M as a base type is
-//     handled too: its body is read into an M of its own;
-//   - an interface: fn is called for every registered struct that implements it, itself
-//     or by its pointer, and is given a pointer to the struct.
+// Handle returns a handler that calls fn for every message M. M is one of
+//   - a registered struct or a pointer to one. A message with M as a base type is handled too: its body is read into
+//     an M;
+//   - an interface: fn is called for every registered struct that implements it, itself or by its pointer, with a
+//     pointer to the struct.
 //
-// For each message the handlers that fit are called in the order of the Config, one after the
-// other, each once; [Session.DoNotContinue] leaves out the rest. fn runs on many goroutines
-// at once. The endpoint subscribes to the events that its handlers want.
+// The handlers of a message are called in the order of the Config, one after the other, each once;
+// [Session.DoNotContinue] skips the rest. Many goroutines call fn at once. The endpoint subscribes to the events of its
+// handlers.
 //
-// When fn returns nil, and so do the message's other handlers, what they sent
-// leaves and the message is done with. When it returns an error or panics, nothing is
-// sent and recoverability decides. ctx ends when the endpoint has to stop before fn
-// is done, or when the message is no longer its own.
+// When all handlers of a message have returned nil, their messages are sent and the message is completed. When one
+// returns an error or panics, nothing is sent and recoverability decides. ctx ends when the endpoint stops before fn
+// has returned, or when the lease of the message is lost.
 func Handle[M any](fn func(ctx context.Context, s *Session, m M) error) Handler {
 	t := reflect.TypeFor[M]()
 	h := Handler{goType: handledType(t), name: functionName(fn)}
@@ -43,8 +42,8 @@ func Handle[M any](fn func(ctx context.Context, s *Session, m M) error) Handler 
 	return h
 }
 
-// handledType is the struct or interface that a handler of t is for. A pointer to an interface
-// stays what it is: nobody implements it.
+// handledType returns the struct or interface of a handler of t. A pointer to an interface is returned unchanged: no
+// type implements it.
 func handledType(t reflect.Type) reflect.Type {
 	if s := structType(t); s.Kind() != reflect.Interface {
 		return s
@@ -52,7 +51,7 @@ func handledType(t reflect.Type) reflect.Type {
 	return t
 }
 
-// functionName is the name of fn in its source, such as "billing.(*Service).Charge".
+// functionName returns the name of fn in its source, such as "billing.(*Service).Charge".
 func functionName(fn any) string {
 	v := reflect.ValueOf(fn)
 	if v.IsNil() {

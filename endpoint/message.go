@@ -6,8 +6,7 @@ import (
 	"strings"
 )
 
-// Message gives a Go struct its name on the wire. [Command], [Event] and
-// [Response] make one.
+// Message is a Go struct with its name in headers. [Command], [Event] and [Response] make one.
 type Message struct {
 	goType reflect.Type
 	kind   messageKind
@@ -15,7 +14,7 @@ type Message struct {
 	bases  []string
 	queue  string // its route, if any
 	atMost int    // handled at once; 0 is no limit
-	manual bool   // its subscription is somebody else's business
+	manual bool   // the endpoint does not subscribe to it
 	err    error
 }
 
@@ -29,27 +28,25 @@ const (
 
 func (k messageKind) String() string { return [...]string{"command", "event", "response"}[k] }
 
-// Command registers M, a struct, as a message that is sent to one endpoint to do
-// something. Name is its full name on the wire, such as "Shop.ShipOrder"; bases
-// are the names of its base types, nearest first: who handles one of these handles M too,
-// read into the base type's own struct.
+// Command registers M, a struct, as a message that is sent to one endpoint. Name is its full name in headers, such as
+// "Shop.ShipOrder"; bases are the names of its base types, nearest first. A handler of a base type handles M too: the
+// body is read into the struct of the base type.
 func Command[M any](name string, bases ...string) Message {
 	return newMessage[M](kindCommand, name, bases)
 }
 
-// Event registers M, a struct, as a message that is published to whom it may
-// concern. Who subscribed to one of bases gets it too.
+// Event registers M, a struct, as a message that is published to its subscribers and to those of its base types.
 func Event[M any](name string, bases ...string) Message {
 	return newMessage[M](kindEvent, name, bases)
 }
 
-// Response registers M, a struct, as a message that answers another by [Session.Reply].
+// Response registers M, a struct, as a message that is sent with [Session.Reply].
 func Response[M any](name string, bases ...string) Message {
 	return newMessage[M](kindResponse, name, bases)
 }
 
-// To sends messages of this type to the queue of that name, unless the option [To] says otherwise. An event has no queue:
-// it goes to its subscribers.
+// To sends messages of this type to the queue of that name, unless the option [To] says otherwise. An event has no
+// queue: it goes to its subscribers.
 func (m Message) To(queue string) Message {
 	switch {
 	case m.err != nil:
@@ -62,13 +59,12 @@ func (m Message) To(queue string) Message {
 	return m
 }
 
-// AtMost bounds how many messages of this type the process handles at once, beside
-// Concurrency: for what uses something scarce. n is at least 1.
+// AtMost bounds how many messages of this type the process handles at once, in addition to Concurrency, where its
+// handlers use a scarce resource. n is at least 1.
 //
-// Messages over the bound wait without a slot, so that others are handled meanwhile; their
-// leases are kept, and [Config.HandlerTimeout] begins when they are let in. About four times
-// Concurrency can wait like that; when more come in a row, others wait behind them. So give
-// a type that makes up most of the traffic an endpoint of its own.
+// Messages over the bound wait without a slot, so that messages of other types are handled meanwhile. Their leases are
+// renewed, and [Config.HandlerTimeout] begins with the handler. About four times Concurrency can wait so; with more in
+// a row, other types wait behind them. A type with most of the traffic should have an endpoint of its own.
 func (m Message) AtMost(n int) Message {
 	if n < 1 && m.err == nil {
 		m.err = fmt.Errorf("message %v: AtMost(%d): at least one has to be handled", m.goType, n)
@@ -77,8 +73,8 @@ func (m Message) AtMost(n int) Message {
 	return m
 }
 
-// WithoutSubscription keeps the endpoint from subscribing to this event although it has handlers for
-// it: who set up the broker did so, or it is sent here by other means.
+// WithoutSubscription keeps the endpoint from subscribing to this event although it has handlers for it: the
+// subscription is made when the broker is set up, or the event arrives without one.
 func (m Message) WithoutSubscription() Message {
 	if m.kind != kindEvent && m.err == nil {
 		m.err = fmt.Errorf("message %v: WithoutSubscription: it is a %v, and only events are subscribed to", m.goType, m.kind)
@@ -102,7 +98,7 @@ func newMessage[M any](kind messageKind, name string, bases []string) Message {
 	return m
 }
 
-// structType is the struct behind t, which may be a pointer to it.
+// structType returns the struct type of t, a struct or a pointer to one.
 func structType(t reflect.Type) reflect.Type {
 	if t.Kind() == reflect.Pointer {
 		return t.Elem()

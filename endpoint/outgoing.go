@@ -119,7 +119,7 @@ var verbs = map[string]string{
 	header.IntentSend: "send", header.IntentPublish: "publish", header.IntentReply: "reply",
 }
 
-// resolve puts the name of the instance's queue where an option asked for it.
+// resolve replaces thisInstance by the name of the instance's queue.
 func (e *Endpoint) resolve(out *pipeline.Outgoing) error {
 	if out.Queue != thisInstance && out.ReplyTo != thisInstance {
 		return nil
@@ -138,8 +138,9 @@ func (e *Endpoint) resolve(out *pipeline.Outgoing) error {
 }
 
 var (
-	errNilTx     = errors.New("the transaction of In is nil: begin it first")
-	errNoTx      = errors.New("the transport cannot send in a database transaction: commit first, then send without In; a crash between the two loses the message")
+	errNilTx = errors.New("the transaction of In is nil: begin it first")
+	errNoTx  = errors.New("the transport cannot send in a database transaction: " +
+		"commit first, then send without In; a crash between the two loses the message")
 	errInHandler = errors.New("In is for sends outside handlers: in a handler leave it out, and with " +
 		"SendsAtomicWithReceive write in the transaction of the session")
 )
@@ -180,7 +181,8 @@ func checkDestination(out *pipeline.Outgoing, t *messageType, publishes bool) er
 	case out.Intent == header.IntentReply && out.Queue == "":
 		return errors.New("the message has no reply-to address: use To")
 	case out.Intent == header.IntentSend && out.Queue == "":
-		return errors.New("no route: register the command with a queue, as in Command[T](name).To(queue), or use the option To")
+		return errors.New("no route: " +
+			"register the command with a queue, as in Command[T](name).To(queue), or use the option To")
 	}
 	return nil
 }
@@ -200,13 +202,13 @@ func checkDelay(out *pipeline.Outgoing, longest time.Duration) error {
 
 func delayed(out *pipeline.Outgoing) bool { return out.After != 0 || !out.At.IsZero() }
 
-// delay is how long out is to be delayed.
+// delay returns the delay of a message.
 func delay(out *pipeline.Outgoing, now time.Time) time.Duration {
 	op := transport.Operation{After: out.After, At: out.At}
 	return op.Delay(now)
 }
 
-// encode is the end of the Outgoing stage: headers, body, operation.
+// encode ends the Outgoing stage: it makes headers, body and operation.
 func (e *Endpoint) encode(_ context.Context, out *pipeline.Outgoing) error {
 	if err := checkConversation(out); err != nil {
 		return err

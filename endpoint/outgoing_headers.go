@@ -9,7 +9,7 @@ import (
 	"github.com/holdfast-go/holdfast/pipeline"
 )
 
-// addHeaders adds what the caller and behaviors have not set.
+// addHeaders adds the headers that the caller and behaviors have not set.
 func (e *Endpoint) addHeaders(out *pipeline.Outgoing, now time.Time) {
 	h := &out.Headers
 	h.Set(header.MessageID, out.MessageID)
@@ -33,7 +33,7 @@ func (e *Endpoint) addHeaders(out *pipeline.Outgoing, now time.Time) {
 	}
 }
 
-// checkConversation finds a message that leaves its conversation without saying so.
+// checkConversation returns an error for another conversation id without [StartNewConversation].
 func checkConversation(out *pipeline.Outgoing) error {
 	if out.Incoming == nil {
 		return nil
@@ -46,7 +46,7 @@ func checkConversation(out *pipeline.Outgoing) error {
 	return fmt.Errorf("it is part of conversation %q and cannot be given %q: use StartNewConversation", current, id)
 }
 
-// addCausation says which message this one follows from.
+// addCausation adds the headers that name the message being handled.
 func (e *Endpoint) addCausation(out *pipeline.Outgoing) {
 	correlation, conversation := out.MessageID, ""
 	if in := out.Incoming; in != nil {
@@ -66,7 +66,7 @@ func (e *Endpoint) addCausation(out *pipeline.Outgoing) {
 	}
 }
 
-// addSaga says which saga a reply is for: the one that sent the request, where a saga did.
+// addSaga names the saga of a reply: the one that sent the request, if any.
 func addSaga(out *pipeline.Outgoing) {
 	if out.Intent != header.IntentReply || out.Incoming == nil {
 		return
@@ -87,7 +87,7 @@ func (e *Endpoint) replyTo(out *pipeline.Outgoing) string {
 	return e.cfg.Name
 }
 
-// enclosed is the types header: joined once per type, not once per message.
+// enclosed returns the types header. It is joined once per type, not once per message.
 func (e *Endpoint) enclosed(out *pipeline.Outgoing) string {
 	if t, err := e.types.of(out.Value); err == nil && len(out.Types) == len(t.types) && out.Types[0] == t.types[0] {
 		return t.enclosed

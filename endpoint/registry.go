@@ -10,23 +10,23 @@ import (
 	"github.com/holdfast-go/holdfast/header"
 )
 
-// messageType is a registered message and who handles it.
+// messageType is a registered message with its handlers.
 type messageType struct {
 	Message
 	types    []string           // name and bases
 	enclosed string             // the same, as a header
-	calls    []call             // of its handlers, those of interfaces included
+	calls    []call             // of its handlers, including handlers of interfaces
 	limiter  *typelimit.Limiter // nil: no limit
 }
 
-// call is a handler, and the type that it wants a message as.
+// call is a handler with the type that it takes a message as.
 type call struct {
 	Handler
 	order int // its place in the Config
 	as    *messageType
 }
 
-// newValue is a pointer to a new, zero message.
+// newValue returns a pointer to a new, zero message.
 func (t *messageType) newValue() any { return reflect.New(t.goType).Interface() }
 
 // registry finds registered messages. It does not change after New.
@@ -118,7 +118,7 @@ func (r *registry) handle(h Handler, order int) error {
 	return nil
 }
 
-// of finds the type of a message that the user sends, a struct or a pointer to one.
+// of returns the type of a message of the user, a struct or a pointer to one.
 func (r *registry) of(m any) (*messageType, error) {
 	if m == nil {
 		return nil, errors.New("the message is nil")
@@ -134,8 +134,8 @@ func (r *registry) of(m any) (*messageType, error) {
 	return t, nil
 }
 
-// named finds the first registered type of an enclosed-types header, nil when there is none,
-// and who handles the message: also as one of the types that follow.
+// named returns the first registered type of an enclosed-types header, nil when there is none, and the calls of the
+// message's handlers, including handlers of the types that follow.
 func (r *registry) named(enclosed string) (first *messageType, calls []call) {
 	for name := range header.TypeNames(enclosed) {
 		t, ok := r.byName[name]
@@ -159,8 +159,8 @@ func (r *registry) names() []string {
 	return names
 }
 
-// merge is calls and those of more by other handlers, in the order of the Config. A handler of an
-// interface is called once, with the first type that implements it.
+// merge returns calls and those of more by other handlers, in the order of the Config. A handler of an interface is
+// called once, with the first type that implements it.
 func merge(calls, more []call) []call {
 	merged := slices.Clone(calls)
 	for _, c := range more {

@@ -7,13 +7,13 @@ import (
 	"github.com/holdfast-go/holdfast/serialization"
 )
 
-// serializers write with the first, and read what any of them can.
+// serializers write with the first and read with all.
 type serializers []serialization.Serializer
 
 func (s serializers) writer() serialization.Serializer { return s[0] }
 
-// reader finds the one for a content type: by the type as it is written, else without its
-// parameters. A message that names none is taken for one of ours.
+// reader returns the serializer of a content type: of the type as it is written, else without its parameters. A message
+// without a content type has that of the first serializer.
 func (s serializers) reader(contentType string) (serialization.Serializer, error) {
 	if contentType == "" {
 		return s.writer(), nil
@@ -46,7 +46,7 @@ func (s serializers) contentTypes() []string {
 	return types
 }
 
-// validate reports what is wrong with them as the user gave them.
+// validate reports all mistakes in the serializers of a Config.
 func (s serializers) validate(bad func(format string, args ...any)) {
 	seen := map[string]bool{}
 	for i, one := range s {

@@ -12,9 +12,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// Session is what a handler knows and can do about the message it handles. It is
-// over when the message's handlers have returned. Its methods may be called by
-// several goroutines of the handler.
+// Session gives a handler the properties of its message and sends messages with it. It is over when the handlers of the
+// message have returned. It is safe for concurrent use by goroutines of the handler.
 type Session struct {
 	in *attempt
 
@@ -27,36 +26,36 @@ type Session struct {
 
 var _ pipeline.Sender = (*Session)(nil)
 
-// MessageID is the identity of the message: the same at every attempt.
+// MessageID returns the id of the message, the same at every attempt.
 func (s *Session) MessageID() string { return s.in.id }
 
-// Header is the value of one of the message's headers, or "".
+// Header returns the value of a header of the message, or "".
 func (s *Session) Header(name string) string { return s.in.receive.Headers.Get(name) }
 
-// Headers are a copy of the message's headers.
+// Headers returns a copy of the message's headers.
 func (s *Session) Headers() header.Map { return s.in.receive.Headers.Clone() }
 
-// Attempt says how often the message has been handed out, this time included.
+// Attempt returns the delivery count of the message, this delivery included.
 func (s *Session) Attempt() transport.Attempt { return s.in.receive.Attempt }
 
-// Native is the broker's property of that name, or "".
+// Native returns the broker's property of that name, or "".
 func (s *Session) Native(name string) string { return s.in.receive.Native(name) }
 
-// Send sends m, a registered command or response, to the queue of its route or of
-// [To]. It leaves when all handlers of the message have returned nil.
+// Send sends m, a registered command or response, to the queue of its route or of [To], when all handlers of the
+// message have returned nil.
 func (s *Session) Send(ctx context.Context, m any, opts ...SendOption) error {
 	return s.in.e.send(ctx, m, "", opts, s)
 }
 
-// SendLocal sends m, a registered command or response, to the endpoint's own queue. It leaves
-// when all handlers of the message have returned nil.
+// SendLocal sends m, a registered command or response, to the endpoint's own queue, when all handlers of the message
+// have returned nil.
 func (s *Session) SendLocal(ctx context.Context, m any, opts ...SendOption) error {
 	return s.in.e.sendLocal(ctx, m, opts, s)
 }
 
-// Forward sends the message being handled to the queue of that name as it was received: with the
-// same id, headers and body, past the Outgoing stage. Headers that count retries are left out, so that it has all of its
-// attempts there. It leaves when all handlers of the message have returned nil.
+// Forward sends the message being handled to another queue as it was received, when all handlers of the message have
+// returned nil: with the same id, headers and body, and without the Outgoing stage. Headers that count retries are left
+// out, so the message has all of its attempts there.
 func (s *Session) Forward(_ context.Context, queue string) error {
 	if queue == "" {
 		return errors.New("forward: the queue is empty")
@@ -66,20 +65,20 @@ func (s *Session) Forward(_ context.Context, queue string) error {
 	return s.keep(op)
 }
 
-// Publish sends m, a registered event, to all who subscribed to its type or one of
-// its base types. It leaves when all handlers of the message have returned nil.
+// Publish sends m, a registered event, to the subscribers of its type and of its base types, when all handlers of the
+// message have returned nil.
 func (s *Session) Publish(ctx context.Context, m any, opts ...PublishOption) error {
 	return s.in.e.publish(ctx, m, opts, s)
 }
 
-// Reply sends m to where the message being handled wants its answer. It leaves when all
-// handlers of the message have returned nil.
+// Reply sends m to the reply-to address of the message being handled, when all handlers of the message have returned
+// nil.
 func (s *Session) Reply(ctx context.Context, m any, opts ...ReplyOption) error {
 	return s.in.e.reply(ctx, m, opts, s)
 }
 
-// DoNotContinue keeps the handlers that follow from being called for this message. The message
-// counts as handled once this handler has returned nil, and what was sent leaves.
+// DoNotContinue skips the remaining handlers of the message. It is handled, and its messages are sent, when this
+// handler has returned nil.
 func (s *Session) DoNotContinue() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -113,7 +112,7 @@ func (s *Session) Tx(ctx context.Context) (transport.HandlerTx, error) {
 	return transport.NewHandlerTx(s.tx), nil
 }
 
-// keep adds an operation to what leaves with the message.
+// keep adds an operation to those that are sent with the message.
 func (s *Session) keep(op transport.Operation) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -124,14 +123,14 @@ func (s *Session) keep(op transport.Operation) error {
 	return nil
 }
 
-// writes tells whether there is a transaction.
+// writes reports whether there is a transaction.
 func (s *Session) writes() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.tx != nil
 }
 
-// begin starts handlers, perhaps once more, and gives how many operations were kept before.
+// begin starts the handlers, perhaps again, and returns the number of operations before.
 func (s *Session) begin() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -139,22 +138,21 @@ func (s *Session) begin() int {
 	return len(s.ops)
 }
 
-// enough tells whether a handler wanted to be the last.
+// enough reports whether a handler called DoNotContinue.
 func (s *Session) enough() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.last
 }
 
-// drop forgets all but the first n operations: a handler failed, and a behavior may yet have
-// the message handled again.
+// drop removes all but the first n operations, after a handler failed: a behavior may call the handlers again.
 func (s *Session) drop(n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.ops = s.ops[:min(n, len(s.ops))]
 }
 
-// end closes the session and gives what was sent and the transaction, if any.
+// end closes the session and returns its operations and its transaction, if any.
 func (s *Session) end() ([]transport.Operation, transport.Tx) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -162,5 +160,5 @@ func (s *Session) end() ([]transport.Operation, transport.Tx) {
 	return s.ops, s.tx
 }
 
-// used tells whether anything leaves with the message. The session is over.
+// used reports whether a closed session has operations or a transaction.
 func (s *Session) used() bool { return len(s.ops) > 0 || s.tx != nil }

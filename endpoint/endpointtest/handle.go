@@ -30,7 +30,7 @@ const defaultName = "endpoint"
 // exists. Nothing is logged unless Logger is set. A context of a handler has the values of
 // ctx, and ends with it.
 //
-// It fails when cfg or m is not valid, and when ctx ends before the message is dealt with.
+// It fails when cfg or m is not valid, and when ctx ends before the message is settled.
 func Handle(ctx context.Context, cfg endpoint.Config, m any, opts ...endpoint.SendOption) (Result, error) {
 	if cfg.Name == "" {
 		cfg.Name = defaultName
@@ -88,4 +88,4 @@ func newBroker(ctx context.Context, queue string) *inmemory.Transport {
 	return broker
 }
 
-var errUnsettled = errors.New("endpointtest: the message was not dealt with")
+var errUnsettled = errors.New("endpointtest: the message was not settled")

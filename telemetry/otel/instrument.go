@@ -97,7 +97,7 @@ func newInstrumentation(cfg *endpoint.Config, opts Options) *instrumentation {
 	}
 }
 
-// defaultPropagator is the global one, which has no fields when nobody has set it.
+// defaultPropagator returns the global propagator, or the default one where the global has no fields because it is not set.
 func defaultPropagator() propagation.TextMapPropagator {
 	if p := api.GetTextMapPropagator(); len(p.Fields()) > 0 {
 		return p

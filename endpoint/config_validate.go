@@ -9,7 +9,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/pump"
 )
 
-// validate reports all that is wrong with c as the user wrote it.
+// validate returns all mistakes in c as the user wrote it.
 func (c Config) validate() error {
 	var errs []error
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
@@ -74,7 +74,7 @@ func (c Config) validate() error {
 	return errors.Join(append(errs, c.Recoverability.Validate())...)
 }
 
-// validateQueues finds queues that are given up to and worked on at once.
+// validateQueues reports queues that are both received from and an error or audit queue.
 func (c Config) validateQueues(bad func(format string, args ...any)) {
 	if c.Name != "" && slices.Contains(c.Recoverability.ErrorQueues(), c.Name) {
 		bad("Name and an error queue of Recoverability are both %q: what fails would come back at once", c.Name)
