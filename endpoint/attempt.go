@@ -4,11 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"time"
 
 	"github.com/holdfast-go/holdfast/endpoint/internal/typelimit"
-	"github.com/holdfast-go/holdfast/internal/backoff"
 	"github.com/holdfast-go/holdfast/internal/pump"
 	"github.com/holdfast-go/holdfast/pipeline"
 	"github.com/holdfast-go/holdfast/recoverability"
@@ -68,7 +66,9 @@ type attempt struct {
 }
 
 // attemptOf returns the attempt that a stage value belongs to.
-func attemptOf(r *pipeline.Receive) *attempt { return r.Sender().(*Session).in } //nolint:errcheck // newAttempt has put it there
+func attemptOf(r *pipeline.Receive) *attempt {
+	return r.Sender().(*Session).in //nolint:errcheck // newAttempt has put it there
+}
 
 // newAttempt returns the next attempt at the message.
 func (in *incoming) newAttempt() *attempt {
@@ -223,35 +223,3 @@ func (a *attempt) interrupted(ctx context.Context, err error) outcome {
 func cancelled(err error) bool { return isCanceled(err) || isStopping(err) }
 
 var isCanceled, isStopping = recoverability.Is(context.Canceled), recoverability.Is(pump.ErrStopping)
-
-// maxConflicts bounds the attempts at one delivery whose transaction lost a conflict.
-const maxConflicts = 10
-
-// conflicts counts them. Lost conflicts use up no retry.
-type conflicts struct {
-	n     int
-	pause backoff.Backoff // jittered, so that two transactions that met do not meet again
-}
-
-func (c *conflicts) repeatable() bool { return c.n < maxConflicts }
-
-// pauseAfterConflict reports whether another attempt follows, after the pause. When ctx ends first the message is not
-// to be handled now: it is released, or another process has it.
-func (in *incoming) pauseAfterConflict(ctx context.Context, err error) bool {
-	c := &in.conflicts
-	if c.n++; c.n == 1 {
-		c.pause = backoff.Backoff{Min: 5 * time.Millisecond, Max: 200 * time.Millisecond}
-	}
-	if cause := c.pause.Wait(ctx); cause != nil {
-		in.slot.Free()
-		if errors.Is(cause, transport.ErrLeaseLost) {
-			in.settlement.lose(ctx, cause)
-		} else {
-			in.settlement.release(ctx)
-		}
-		return false
-	}
-	in.log().InfoContext(ctx, "a transaction lost a conflict: the attempt is repeated",
-		slog.String("message", in.id), slog.Int("repeats", c.n), slog.Any("error", err))
-	return true
-}

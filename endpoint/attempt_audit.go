@@ -43,8 +43,8 @@ func (in *incoming) acknowledgementQueue(ctx context.Context) string {
 	there := in.live.acks.exists(queue, func() error {
 		_, err := inspector.Inspect(in.live.settling.context(), queue)
 		if err != nil {
-			in.log().WarnContext(ctx, "the retry of a message succeeded, but the acknowledgement queue of ServiceControl cannot be inspected",
-				slog.String("message", in.id), slog.String("queue", queue), slog.Any("error", err))
+			in.logError(ctx, slog.LevelWarn, "the acknowledgement queue of ServiceControl cannot be inspected",
+				err, slog.String("queue", queue))
 		}
 		return err
 	})

@@ -14,7 +14,8 @@ import (
 func needsCopies(p *pipeline.Pipeline, ss serializers) bool {
 	behaviors := len(p.Receive.Names()) + len(p.Logical.Names()) + len(p.Invoke.Names()) +
 		len(p.Outgoing.Names()) + len(p.Dispatch.Names()) + len(p.Recover.Names())
-	return behaviors > 0 || slices.ContainsFunc(ss, func(s serialization.Serializer) bool { return s != serialization.JSON })
+	keeps := func(s serialization.Serializer) bool { return s != serialization.JSON }
+	return behaviors > 0 || slices.ContainsFunc(ss, keeps)
 }
 
 // sharedCopy returns a copy of a message for the user's code, which may change it. Copies to the error

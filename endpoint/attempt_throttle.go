@@ -98,8 +98,8 @@ func (a *attempt) stopped(ctx context.Context) outcome {
 	return interrupted{}
 }
 
-// throttle records a failure. It reports whether attempts are limited, so that the failure uses up no retry. The failure
-// that begins the limit, and one more than RateLimit allows, are for recoverability to decide about.
+// throttle records a failure. It reports whether attempts are limited, so that the failure uses up no retry. The
+// failure that begins the limit, and one more than RateLimit allows, are for recoverability to decide about.
 func (a *attempt) throttle(ctx context.Context, err error) bool {
 	t := &a.throttling
 	if t.limit == nil {
@@ -115,8 +115,9 @@ func (a *attempt) throttle(ctx context.Context, err error) bool {
 		return false
 	}
 	if t.limit.Exhausted(&t.turn, f.Now, t.earlier) {
-		a.log().InfoContext(ctx, "a message has failed while attempts are limited as often, or for as long, as RateLimit allows: the policy decides",
-			slog.String("message", a.id), slog.Int("failures", t.turn.Failures.Failures), slog.Time("since", t.turn.Failures.Since))
+		a.log().InfoContext(ctx, "a message failed as often, or for as long, as RateLimit allows: the policy decides",
+			slog.String("message", a.id),
+			slog.Int("failures", t.turn.Failures.Failures), slog.Time("since", t.turn.Failures.Since))
 		return false
 	}
 	a.log().InfoContext(ctx, "a message failed while attempts are limited: it uses up no retry",
@@ -153,12 +154,12 @@ func (t *throttling) report(ctx context.Context, f recoverability.Failure) {
 			in.log().WarnContext(ctx, "failures in a row: one message at a time is attempted until one is handled",
 				slog.String("type", t.limit.Type), slog.Int("failures", failures), slog.Any("error", f.Err))
 		}
-		n := Notification{Kind: kind, Failure: &recoverability.Failure{Queue: f.Queue, Type: t.limit.Type, Err: f.Err, Now: f.Now}}
+		concerns := &recoverability.Failure{Queue: f.Queue, Type: t.limit.Type, Err: f.Err, Now: f.Now}
 		place := in.e.notifications.next(failurelog.KeyOf("", t.limit.Type)) // no queue has that name
 		in.live.reports.Go(func() {                                          // the next change does not wait for it
 			defer place.end()
 			place.wait()
-			in.e.notify(ctx, n)
+			in.e.notify(ctx, Notification{Kind: kind, Failure: concerns})
 		})
 	})
 }
@@ -203,8 +204,8 @@ func (t *throttling) postpone(ctx context.Context) {
 		slog.String("message", in.id), slog.Duration("after", after))
 }
 
-// usedRetries returns how many immediate retries of this cycle the message has used up, as far as this process knows where
-// the broker does not count.
+// usedRetries returns how many immediate retries of this cycle the message has used up, as far as this process
+// knows where the broker does not count.
 func (t *throttling) usedRetries() int {
 	in := t.in
 	used := fault.UsedRetries(in.original.Headers)

@@ -44,8 +44,8 @@ func (d *deadlines) close() {
 	}
 }
 
-// extended is a context whose deadline is extended while the broker is blocked, and by another span after that. Waiting
-// for a blocked broker is no failure of the message that is settled.
+// extended is a context whose deadline is extended while the broker is blocked, and by another span after that.
+// Waiting for a blocked broker is no failure of the message that is settled.
 type extended struct {
 	context.Context //nolint:containedctx // it is one
 

@@ -1,6 +1,7 @@
 package endpoint
 
 import (
+	"context"
 	"log/slog"
 	"time"
 
@@ -56,7 +57,8 @@ func (in *incoming) facts(err error) recoverability.Failure {
 	now := time.Now()
 	m, attempt := sharedCopy(in.original), in.delivery.Attempt()
 	return recoverability.Failure{
-		Err: err, MessageID: in.id, Type: firstType(m.Headers), Headers: m.Headers, Body: m.Body, Native: m.Native, Queue: in.queue,
+		Err: err, MessageID: in.id, Type: firstType(m.Headers), Queue: in.queue,
+		Headers: m.Headers, Body: m.Body, Native: m.Native,
 		Attempt: attempt.N, AttemptExact: attempt.Exact, Immediate: attempt.N + fault.UsedRetries(m.Headers),
 		Delayed:      fault.DelayedRetries(m.Headers),
 		FirstFailure: fault.FirstFailure(m.Headers, now), Now: now,
@@ -72,13 +74,15 @@ func firstType(h header.Map) string {
 	return ""
 }
 
-// copyTo returns an operation that sends the message, as it was received, to a queue. The copy keeps the broker's id, so that a driver
-// can distinguish copies of different deliveries, and the broker's properties, so that a driver can send them again.
+// copyTo returns an operation that sends the message, as it was received, to a queue. The copy keeps the broker's
+// id, so that a driver can distinguish copies of different deliveries, and the broker's properties, so that a
+// driver can send them again.
 func (in *incoming) copyTo(queue string, headers header.Map, after time.Duration) transport.Operation {
 	headers.SetDefault(header.MessageID, in.id)
 	return transport.Operation{
 		Message: &transport.Message{
-			ID: in.id, NativeID: in.original.NativeID, Headers: headers, Body: in.original.Body, Native: in.original.Native,
+			ID: in.id, NativeID: in.original.NativeID, Native: in.original.Native,
+			Headers: headers, Body: in.original.Body,
 		},
 		Queue: queue, After: after,
 	}
@@ -87,3 +91,9 @@ func (in *incoming) copyTo(queue string, headers header.Map, after time.Duration
 func (in *incoming) log() *slog.Logger { return in.e.cfg.Logger }
 
 func (in *incoming) failureKey() failurelog.Key { return failurelog.KeyOf(in.queue, in.id) }
+
+// logError logs an error that concerns the message.
+func (in *incoming) logError(ctx context.Context, level slog.Level, text string, err error, attrs ...slog.Attr) {
+	attrs = append(attrs, slog.String("message", in.id), slog.Any("error", err))
+	in.log().LogAttrs(ctx, level, text, attrs...) //nolint:sloglint // the texts are constants of the callers
+}

@@ -2,6 +2,7 @@ package endpoint
 
 import (
 	"context"
+	"log/slog"
 
 	"github.com/holdfast-go/holdfast/internal/pump"
 	"github.com/holdfast-go/holdfast/transport"
@@ -17,7 +18,9 @@ func (e *Endpoint) handle(live *live, queue string) handleFunc {
 }
 
 // handleExclusively processes a delivery from the quarantine. No other message is processed meanwhile.
-func (e *Endpoint) handleExclusively(ctx context.Context, live *live, d transport.Delivery, slot *pump.Slot, stuck func()) {
+func (e *Endpoint) handleExclusively(
+	ctx context.Context, live *live, d transport.Delivery, slot *pump.Slot, stuck func(),
+) {
 	in := e.newIncoming(live, d, slot, e.cfg.Name)
 	in.exclusive = in.leaveQuarantine()
 	defer func() { // also when a handler calls runtime.Goexit
@@ -80,7 +83,7 @@ func (in *incoming) act(ctx context.Context, a *attempt, out outcome) (again boo
 // move returns to its queue after a pause.
 func (in *incoming) recover(ctx context.Context, a *attempt, err error) {
 	if in.settlement.over() {
-		in.tooLate(ctx, err)
+		in.logError(ctx, slog.LevelError, errAfterSettled, err)
 		return
 	}
 	switch res := newRecovery(in).run(ctx, a, err).(type) {
@@ -90,7 +93,9 @@ func (in *incoming) recover(ctx context.Context, a *attempt, err error) {
 	}
 }
 
-// succeeded takes in that the handlers succeeded and the message is settled.
+const errAfterSettled = "a behavior failed after its message was settled"
+
+// succeeded records that the handlers succeeded and the message is settled.
 func (in *incoming) succeeded(ctx context.Context) {
 	n := in.delivery.Attempt().N
 	if in.exclusive == nil {

@@ -127,7 +127,7 @@ func (q *quarantine) find(ctx context.Context, err error) {
 		return
 	}
 	if missing {
-		q.log().WarnContext(ctx, "the quarantine queue is missing, so a message over which the process crashes is redelivered without a limit: "+
+		q.log().WarnContext(ctx, "the quarantine queue is missing: a poison message is redelivered without a limit; "+
 			"create the queue with Config.Install or Endpoint.Install", slog.String("queue", q.queue))
 	} else {
 		q.log().InfoContext(ctx, "the quarantine queue exists again", slog.String("queue", q.queue))
@@ -168,7 +168,8 @@ func (q *quarantine) work(ctx context.Context) (all bool) {
 	}
 	var stuck atomic.Bool
 	p := pump.New(pump.Config{
-		Receiver: &quarantineReceiver{Receiver: receiver, ready: q.ready, end: end}, Limits: q.live.limits, Queue: q.queue,
+		Receiver: &quarantineReceiver{Receiver: receiver, ready: q.ready, end: end},
+		Limits:   q.live.limits, Queue: q.queue,
 		Serial: true, Budget: q.live.budget,
 		StopTimeout: q.e.cfg.StopTimeout, Logger: q.log(),
 		Handle: func(ctx context.Context, d transport.Delivery, slot *pump.Slot) {
@@ -182,7 +183,8 @@ func (q *quarantine) work(ctx context.Context) (all bool) {
 	err = errors.Join(p.Run(ctx), receiver.Close())
 	q.pump.Store(nil)
 	if err != nil {
-		q.log().WarnContext(ctx, "a receiver could not be closed in order", slog.String("queue", q.queue), slog.Any("error", err))
+		q.log().WarnContext(ctx, "a receiver could not be closed",
+			slog.String("queue", q.queue), slog.Any("error", err))
 	}
 	return !stuck.Load()
 }
@@ -200,7 +202,8 @@ func (q *quarantine) log() *slog.Logger { return q.e.cfg.Logger }
 // addTo adds the quarantine to h.
 func (q *quarantine) addTo(h *Health) {
 	if q.missing.Load() {
-		h.Warnings = append(h.Warnings, fmt.Sprintf("there is no queue %q: a message over which the process crashes is redelivered without a limit", q.queue))
+		h.Warnings = append(h.Warnings,
+			fmt.Sprintf("there is no queue %q: a poison message is redelivered without a limit", q.queue))
 		return
 	}
 	h.Quarantined = q.waiting.Load()

@@ -41,8 +41,8 @@ func (in *incoming) quarantine(ctx context.Context) bool {
 	case err == nil:
 	case errors.Is(err, transport.ErrNoQueue), errors.As(err, &large):
 		q.find(ctx, err)
-		in.log().WarnContext(ctx, "a message cannot be quarantined and is handled like any other",
-			slog.String("message", in.id), slog.Int("attempt", n), slog.Any("error", err))
+		in.logError(ctx, slog.LevelWarn, "a message cannot be quarantined and is handled like any other",
+			err, slog.Int("attempt", n))
 		in.cleared = true
 		return false
 	default:
@@ -55,15 +55,11 @@ func (in *incoming) quarantine(ctx context.Context) bool {
 		return true
 	}
 	q.add()
-	in.log().WarnContext(ctx, "the process may crash over a message: it is moved to quarantine, to be handled exclusively",
+	in.log().WarnContext(ctx, "the process may crash over a message: it is moved to quarantine",
 		slog.String("message", in.id), slog.Int("attempt", n), slog.String("queue", q.queue))
-	f := in.facts(in.suspicion())
+	f := in.facts(fmt.Errorf("delivered %d times: the process may crash over it", n))
 	report = func() { in.e.notify(ctx, Notification{Kind: Quarantined, To: q.queue, Failure: &f}) }
 	return true
-}
-
-func (in *incoming) suspicion() error {
-	return fmt.Errorf("delivered %d times: the process may crash over it", in.delivery.Attempt().N)
 }
 
 // exclusive is a message that was received from the quarantine.
@@ -99,8 +95,8 @@ func (x *exclusive) immediate() int {
 	return max(x.before-1+x.in.delivery.Attempt().N, c.Immediate+1, c.Quarantine.After)
 }
 
-// returnToOrigin moves a message that is stuck in quarantine back to its own queue, where its attempts begin anew, so that
-// the others do not wait for it. One that is parked stays for the next visit.
+// returnToOrigin moves a message that is stuck in quarantine back to its own queue, where its attempts begin anew,
+// so that the others do not wait for it. One that is parked stays for the next visit.
 func (x *exclusive) returnToOrigin(ctx context.Context) {
 	x.stuck = true
 	if !x.parked {
@@ -109,7 +105,7 @@ func (x *exclusive) returnToOrigin(ctx context.Context) {
 		if err == nil {
 			return
 		}
-		x.in.settlement.warn(ctx, "a message could not be moved back from quarantine", err)
+		x.in.logError(ctx, slog.LevelWarn, "a message could not be moved back from quarantine", err)
 	}
 	x.in.settlement.retry(ctx)
 }

@@ -52,7 +52,9 @@ func (r *recovery) run(ctx context.Context, a *attempt, err error) result {
 	r.e.failures.Record(r.failureKey(), fault.Past(rec.Failure, rec.Fault))
 	err = apart(func() error { return r.e.recover(ctx, rec) })
 	if r.result != nil {
-		r.tooLate(ctx, err)
+		if err != nil {
+			r.logError(ctx, slog.LevelError, errAfterSettled, err)
+		}
 		return r.result
 	}
 	if err != nil {
@@ -106,18 +108,10 @@ func (r *recovery) separable(err error) bool {
 
 // startOver discards the messages and writes of the recovery.
 func (r *recovery) startOver(ctx context.Context, a *attempt, err error) {
-	r.log().ErrorContext(ctx, "the Recover stage failed: its messages and writes are discarded, and the action is carried out without them",
-		slog.String("message", r.id), slog.Any("error", err))
+	r.logError(ctx, slog.LevelError, "the Recover stage failed: its messages and writes are discarded",
+		err)
 	r.settlement.rollback(ctx, r.session)
 	r.session = &Session{in: a}
-}
-
-// tooLate logs the error of a behavior that failed after its message was settled.
-func (in *incoming) tooLate(ctx context.Context, err error) {
-	if err != nil {
-		in.log().ErrorContext(ctx, "a behavior failed after its message was settled",
-			slog.String("message", in.id), slog.Any("error", err))
-	}
 }
 
 // failure counts the failure, and returns the facts by which the policy decides.
@@ -148,8 +142,7 @@ func (r *recovery) decide(ctx context.Context, f recoverability.Failure) (action
 		return nil
 	})
 	if err != nil {
-		r.log().ErrorContext(ctx, "the recoverability policy failed: moving the message to the error queue",
-			slog.String("message", r.id), slog.Any("error", err))
+		r.logError(ctx, slog.LevelError, "the recoverability policy failed: moving the message to the error queue", err)
 		r.tookFallback(FallbackError, nil)
 	}
 	if action == nil {
@@ -172,8 +165,7 @@ func (r *recovery) faultHeaders(ctx context.Context, f recoverability.Failure) h
 		return nil
 	})
 	if err != nil {
-		r.log().ErrorContext(ctx, "the function of Recoverability.FaultHeaders failed: the headers stay as they were",
-			slog.String("message", r.id), slog.Any("error", err))
+		r.logError(ctx, slog.LevelError, "Recoverability.FaultHeaders failed: the headers are not changed", err)
 		return h
 	}
 	return changed

@@ -35,8 +35,8 @@ func (r *recovery) onFinalFailure(ctx context.Context, failure recoverability.Fa
 	if err == nil {
 		return nil
 	}
-	r.log().ErrorContext(ctx, "the function of Config.OnFinalFailure failed: the message is settled without the messages and writes of that function",
-		slog.String("message", r.id), slog.Any("error", err))
+	r.logError(ctx, slog.LevelError, "Config.OnFinalFailure failed: its messages and writes are discarded",
+		err)
 	if r.session.writes() {
 		return &finalError{err}
 	}

@@ -28,17 +28,17 @@ func (in *incoming) keep(ctx context.Context, err error) stuck {
 	})
 	switch {
 	case in.settlement.completedFirst():
-		in.log().ErrorContext(ctx, "a failed message is lost: transaction mode None completes a message first, and it could not be moved to the error queue",
-			slog.String("message", in.id), slog.Any("error", err))
+		in.logError(ctx, slog.LevelError, "a failed message is lost: it was completed first, and the error queue refused it",
+			err)
 		return stuck{}
 	case in.exclusive != nil:
-		in.log().ErrorContext(ctx, "a failed message could not be settled: it returns to its queue, or stays in quarantine if it is parked",
-			slog.String("message", in.id), slog.Bool("parked", in.exclusive.parked), slog.Any("error", err))
+		in.logError(ctx, slog.LevelError, "a failed message could not be settled: it leaves quarantine unless it is parked",
+			err, slog.Bool("parked", in.exclusive.parked))
 		return stuck{}
 	}
 	pause := in.live.requeues.next()
-	in.log().ErrorContext(ctx, "a failed message could not be settled: it is requeued",
-		slog.String("message", in.id), slog.Duration("after", pause), slog.Any("error", err))
+	in.logError(ctx, slog.LevelError, "a failed message could not be settled: it is requeued",
+		err, slog.Duration("after", pause))
 	return stuck{pause}
 }
 

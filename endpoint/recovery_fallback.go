@@ -58,7 +58,7 @@ func (x *execution) delay(ctx context.Context, a recoverability.Delay) error {
 	if err == nil || !refused(err) {
 		return err
 	}
-	x.warn(ctx, "a delayed retry was refused: moving the message to the error queue", err)
+	x.logError(ctx, slog.LevelError, "a delayed retry was refused: moving the message to the error queue", err)
 	if err := x.giveUp(ctx); err != nil {
 		return err
 	}
@@ -83,7 +83,7 @@ func (x *execution) deadLetter(ctx context.Context, a recoverability.DeadLetter)
 	if err == nil || errors.Is(err, transport.ErrOutcomeUnknown) {
 		return err
 	}
-	x.warn(ctx, "the broker's dead-letter queue refused a message: moving it to the error queue", err)
+	x.logError(ctx, slog.LevelError, "the dead-letter queue refused a message: moving it to the error queue", err)
 	if err := x.moveToError(ctx, x.live.recoverability.ErrorQueue, false); err != nil {
 		return err
 	}
@@ -101,7 +101,7 @@ func (x *execution) moveToError(ctx context.Context, queue string, native bool) 
 	wanted := recoverability.MoveToError{Queue: queue}
 	err := x.toError(ctx, wanted)
 	if other := x.live.recoverability.ErrorQueue; refused(err) && queue != other {
-		x.warn(ctx, "an error queue refused a message: trying the configured one", err)
+		x.logError(ctx, slog.LevelError, "an error queue refused a message: trying the configured one", err)
 		if err = x.toError(ctx, recoverability.MoveToError{Queue: other}); err == nil {
 			x.tookFallback(FallbackQueue, wanted)
 		}
@@ -109,7 +109,7 @@ func (x *execution) moveToError(ctx context.Context, queue string, native bool) 
 	if _, ok := x.delivery.(transport.DeadLetterer); !ok || !native || x.settlement.completedFirst() || !refused(err) {
 		return err
 	}
-	x.warn(ctx, "the error queue refused a message: trying the broker's dead-letter queue", err)
+	x.logError(ctx, slog.LevelError, "the error queue refused a message: trying the broker's dead-letter queue", err)
 	dead := recoverability.DeadLetter{Reason: fmt.Sprintf("error queue %q: %.500v", queue, err)}
 	x.logAction(ctx, dead, x.rec.Failure)
 	if err := x.toDeadLetters(ctx, dead); err != nil {
@@ -169,8 +169,8 @@ func (x *execution) trimmed(ctx context.Context, queue string, f Fallback) {
 	x.tookFallback(f, x.rec.Action)
 }
 
-// tooLarge returns why a copy need not be tried. It disregards the body: the broker has had room for it once, and some drivers
-// have more room for a copy than for a new message.
+// tooLarge returns why a copy need not be tried. It disregards the body: the broker has had room for it once, and
+// some drivers have more room for a copy than for a new message.
 func tooLarge(m *transport.Message, limits transport.Limits) error {
 	if size := m.Headers.Size(); limits.MaxHeaders > 0 && size > limits.MaxHeaders {
 		return &transport.TooLargeError{What: "headers", Size: size, Max: limits.MaxHeaders}
@@ -232,15 +232,12 @@ func unanswered(err error) bool {
 	var final *finalError
 	return !errors.As(err, &final) &&
 		slices.ContainsFunc([]error{
-			transport.ErrOutcomeUnknown, transport.ErrUnreachable, transport.ErrClosed, context.DeadlineExceeded, context.Canceled,
+			transport.ErrOutcomeUnknown, transport.ErrUnreachable, transport.ErrClosed,
+			context.DeadlineExceeded, context.Canceled,
 		}, func(away error) bool { return errors.Is(err, away) })
 }
 
 // permanent reports whether a refusal will be the same the next time.
 func permanent(err error) bool {
 	return errors.Is(err, transport.ErrNoQueue) || errors.Is(err, transport.ErrTooLarge)
-}
-
-func (x *execution) warn(ctx context.Context, text string, err error) {
-	x.log().ErrorContext(ctx, text, slog.String("message", x.id), slog.Any("error", err)) //nolint:sloglint // constants all
 }

@@ -23,7 +23,8 @@ func (e *Endpoint) notify(ctx context.Context, n Notification) {
 	}
 	if e.unreturned.Add(1) > maxUnreturned {
 		e.unreturned.Add(-1)
-		e.cfg.Logger.ErrorContext(ctx, "functions of Config.Notify do not return: a notification is left out", slog.String("kind", string(n.Kind)))
+		e.cfg.Logger.ErrorContext(ctx, "functions of Config.Notify do not return: a notification is dropped",
+			slog.String("kind", string(n.Kind)))
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), notifyTimeout)
@@ -39,7 +40,8 @@ func (e *Endpoint) notify(ctx context.Context, n Notification) {
 	select {
 	case <-done:
 	case <-ctx.Done():
-		e.cfg.Logger.WarnContext(ctx, "a function of Config.Notify has not returned: going on without it", slog.String("kind", string(n.Kind)))
+		e.cfg.Logger.WarnContext(ctx, "a function of Config.Notify has not returned: continuing without it",
+			slog.String("kind", string(n.Kind)))
 	}
 }
 
@@ -138,12 +140,12 @@ func (p *place) wait() {
 	}
 }
 
-// maxUnreported is how many notifications are delivered while their messages are settled already. Above that, a message waits for
-// its own, so that functions which cannot keep up slow the endpoint down and miss nothing.
+// maxUnreported is how many notifications are delivered while their messages are settled already. Above that, a
+// message waits for its own, so that functions which cannot keep up slow the endpoint down and miss nothing.
 const maxUnreported = 50
 
-// report calls f in its place, and ends the place. A settled message no longer counts meanwhile, so that a slow function delays
-// no other, unless the message is handled exclusively or too much is unreported.
+// report calls f in its place, and ends the place. A settled message no longer counts meanwhile, so that a slow
+// function delays no other, unless the message is handled exclusively or too much is unreported.
 func (in *incoming) report(p *place, f func()) {
 	defer p.end()
 	if len(in.e.cfg.Notify) == 0 {

@@ -26,7 +26,7 @@ func (e *Endpoint) effective(ctx context.Context, live *live) recoverability.Con
 		}
 		return c.WithoutDelayed()
 	case c.LongestDelay() > live.limits.MaxDelay:
-		e.cfg.Logger.WarnContext(ctx, "delays are configured that exceed the longest delay of the transport: messages are moved to the error queue instead",
+		e.cfg.Logger.WarnContext(ctx, "a configured delay exceeds the transport's: messages are moved to the error queue instead",
 			slog.Duration("longest", c.LongestDelay()), slog.Duration("offered", live.limits.MaxDelay))
 	}
 	return c
@@ -48,7 +48,8 @@ func (r *registry) rules(rules []recoverability.Rule) error {
 	for i, rule := range rules {
 		for _, name := range rule.Types {
 			if name != "" && !slices.ContainsFunc(r.all, func(t *messageType) bool { return slices.Contains(t.types, name) }) {
-				errs = append(errs, fmt.Errorf("recoverability: rule %d: no message in Config.Messages is called %q or has that base", i+1, name))
+				errs = append(errs, fmt.Errorf(
+					"recoverability: rule %d: no message in Config.Messages is called %q or has that base", i+1, name))
 			}
 		}
 	}

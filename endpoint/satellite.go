@@ -22,8 +22,8 @@ const (
 	satelliteMax = 10 * time.Second
 )
 
-// satellites are the driver's own queues, each with a pump of its own. They are searched for until the broker has answered for
-// all of them.
+// satellites are the driver's own queues, each with a pump of its own. They are searched for until the broker has
+// answered for all of them.
 type satellites struct {
 	e      *Endpoint
 	live   *live

@@ -13,6 +13,9 @@ import (
 const (
 	settleTimeout = 10 * time.Second
 	settleTries   = 3
+
+	requeueFailed = "a message could not be requeued: the broker delivers it again when its lease ends"
+	releaseFailed = "a message could not be released: the broker delivers it again when its lease ends"
 )
 
 // settlement settles a delivery, once. All calls that settle go through it.
@@ -44,7 +47,8 @@ const (
 // over reports whether nothing more can be done about the message.
 func (s *settlement) over() bool { return s.state >= stateSettled }
 
-// completedFirst reports whether the message was completed before it was handled, so that it cannot return to its queue.
+// completedFirst reports whether the message was completed before it was handled, so that it cannot return to its
+// queue.
 func (s *settlement) completedFirst() bool { return s.state == stateCompletedFirst }
 
 func (s *settlement) lostLease() bool { return s.state == stateLeaseLost }
@@ -55,7 +59,7 @@ func (s *settlement) completeFirst(ctx context.Context) bool {
 	s.in.slot.StopRenewing() // the lease ends here, and that is no loss
 	if err := s.in.delivery.Complete(s.context()); err != nil {
 		s.state = stateAbandoned
-		s.warn(ctx, "a message could not be completed before it is handled, so it is not handled now", err)
+		s.in.logError(ctx, slog.LevelWarn, "a message could not be completed first: it is not handled now", err)
 		return false
 	}
 	s.state = stateCompletedFirst
@@ -97,8 +101,11 @@ func (s *settlement) completeWith(ctx context.Context, tx transport.Tx, ops []tr
 
 // unit reports whether completing the message and sending are one.
 func (s *settlement) unit(tx transport.Tx) bool {
-	if tx != nil || s.completedFirst() {
-		return tx != nil
+	switch {
+	case tx != nil:
+		return true
+	case s.completedFirst():
+		return false
 	}
 	_, ok := s.in.delivery.(transport.Completer)
 	return ok
@@ -114,12 +121,12 @@ func (s *settlement) send(ops []transport.Operation) error {
 
 // retry returns the message to its queue. The broker counts that.
 func (s *settlement) retry(ctx context.Context) {
-	s.try(ctx, s.in.delivery.Retry, "a message could not be requeued: the broker delivers it again when its lease ends")
+	s.try(ctx, s.in.delivery.Retry, requeueFailed)
 }
 
 // release returns the message to its queue untouched.
 func (s *settlement) release(ctx context.Context) {
-	s.try(ctx, s.in.delivery.Release, "a message could not be released: the broker delivers it again when its lease ends")
+	s.try(ctx, s.in.delivery.Release, releaseFailed)
 }
 
 // busyQueue returns the queue that took no messages when the message was to be completed, if the transport can
@@ -135,7 +142,7 @@ func (s *settlement) busyQueue() string {
 func (s *settlement) postpone(ctx context.Context, busyQueue string) {
 	p := s.in.delivery.(transport.Postponer) //nolint:errcheck // busyQueue has seen that it is one
 	postpone := func(ctx context.Context) error { return p.Postpone(ctx, busyQueue) }
-	if s.try(ctx, postpone, "a message could not be requeued: the broker delivers it again when its lease ends") {
+	if s.try(ctx, postpone, requeueFailed) {
 		s.in.log().DebugContext(ctx, "a message waits until another queue takes messages, without an attempt used up",
 			slog.String("message", s.in.id), slog.String("queue", busyQueue))
 	}
@@ -145,7 +152,7 @@ func (s *settlement) postpone(ctx context.Context, busyQueue string) {
 func (s *settlement) try(ctx context.Context, verb func(context.Context) error, warning string) bool {
 	if err := s.settle(ctx, verb); err != nil {
 		s.state = stateAbandoned
-		s.warn(ctx, warning, err)
+		s.in.logError(ctx, slog.LevelWarn, warning, err)
 		return false
 	}
 	return true
@@ -179,26 +186,26 @@ func (s *settlement) end(ctx context.Context, err error) error {
 	case err == nil:
 		s.state = stateSettled
 	case errors.Is(err, transport.ErrLeaseLost):
-		s.lease(ctx, err)
+		s.markLost(ctx, err)
 	default:
 		return err
 	}
 	return nil
 }
 
-// lease takes in that the lease is lost: a fact, not a failure. There is nothing left to settle. The loss counts where no
-// failure does.
-func (s *settlement) lease(ctx context.Context, err error) {
+// markLost records that the lease is lost: a fact, not a failure, and nothing is left to settle. The loss is counted
+// unless the failure of the message is.
+func (s *settlement) markLost(ctx context.Context, err error) {
 	if s.state = stateLeaseLost; s.in.recovery == nil {
 		s.in.e.failures.LeaseLost(s.in.failureKey())
 	}
-	s.warn(ctx, "the lease of a message was lost: the broker delivers it again", err)
+	s.in.logError(ctx, slog.LevelWarn, "the lease of a message was lost: the broker delivers it again", err)
 }
 
-// lose ends an attempt whose lease was lost while the message was handled. A driver that counts its deliveries learns of it by Retry;
-// not by Release, because a message that is held for longer than its lease counts.
+// lose ends an attempt whose lease was lost while the message was handled. Retry reports that to a driver that
+// counts its deliveries; Release would not, because a message that was held for longer than its lease counts.
 func (s *settlement) lose(ctx context.Context, cause error) {
-	s.lease(ctx, cause)
+	s.markLost(ctx, cause)
 	_ = s.in.delivery.Retry(s.context()) // fails, because the lease is lost
 }
 
@@ -210,19 +217,8 @@ func (s *settlement) rollback(ctx context.Context, session *Session) {
 	}
 	session.tx = nil
 	if err := tx.Rollback(s.context()); err != nil {
-		s.warn(ctx, "a transaction could not be rolled back", err)
+		s.in.logError(ctx, slog.LevelWarn, "a transaction could not be rolled back", err)
 	}
 }
 
-// conflict reports whether err says that the transaction of s lost a conflict.
-func conflict(s *Session, err error) bool {
-	_, tx := s.end()
-	detector, ok := tx.(transport.ConflictDetector)
-	return ok && detector.Conflict(err)
-}
-
 func (s *settlement) context() context.Context { return s.in.live.settling.context() }
-
-func (s *settlement) warn(ctx context.Context, text string, err error) {
-	s.in.log().WarnContext(ctx, text, slog.String("message", s.in.id), slog.Any("error", err)) //nolint:sloglint // constants all
-}

@@ -1,0 +1,50 @@
+package endpoint
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/holdfast-go/holdfast/internal/backoff"
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+// maxConflicts bounds the attempts at one delivery whose transaction lost a conflict.
+const maxConflicts = 10
+
+// conflicts counts them. Lost conflicts use up no retry.
+type conflicts struct {
+	n     int
+	pause backoff.Backoff // jittered, so that two transactions that met do not meet again
+}
+
+func (c *conflicts) repeatable() bool { return c.n < maxConflicts }
+
+// pauseAfterConflict reports whether another attempt follows, after the pause. If ctx ends first, the message is
+// released, unless its lease is lost.
+func (in *incoming) pauseAfterConflict(ctx context.Context, err error) bool {
+	c := &in.conflicts
+	if c.n++; c.n == 1 {
+		c.pause = backoff.Backoff{Min: 5 * time.Millisecond, Max: 200 * time.Millisecond}
+	}
+	if cause := c.pause.Wait(ctx); cause != nil {
+		in.slot.Free()
+		if errors.Is(cause, transport.ErrLeaseLost) {
+			in.settlement.lose(ctx, cause)
+		} else {
+			in.settlement.release(ctx)
+		}
+		return false
+	}
+	in.log().InfoContext(ctx, "a transaction lost a conflict: the attempt is repeated",
+		slog.String("message", in.id), slog.Int("repeats", c.n), slog.Any("error", err))
+	return true
+}
+
+// conflict reports whether err says that the transaction of s lost a conflict.
+func conflict(s *Session, err error) bool {
+	_, tx := s.end()
+	detector, ok := tx.(transport.ConflictDetector)
+	return ok && detector.Conflict(err)
+}
