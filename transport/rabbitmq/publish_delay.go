@@ -50,64 +50,55 @@ func (c *conn) toSubscribers(types []string) string {
 	return typeDestination + cmp.Or(key, exchange)
 }
 
-// declareDelays creates the ladder. Queues and exchanges that exist are not changed.
-func declareDelays(ch *amqp.Channel) error {
-	lost := amqp.Table{"x-queue-type": string(Quorum)}
-	if err := ch.ExchangeDeclare(delayLost, amqp.ExchangeFanout, true, false, false, false, nil); err != nil {
-		return wrap(err, "declare exchange %q", delayLost)
-	}
-	if _, err := ch.QueueDeclare(delayLost, true, false, false, false, lost); err != nil {
-		return wrap(err, "declare queue %q", delayLost)
-	}
-	if err := ch.QueueBind(delayLost, "", delayLost, false, nil); err != nil {
-		return wrap(err, "bind queue %q", delayLost)
-	}
-	if err := ch.ExchangeDeclare(delayArrivals, amqp.ExchangeTopic, true, false, false, false, lostArguments); err != nil {
-		return wrap(err, "declare exchange %q", delayArrivals)
+// delayParts returns the queues and exchanges of the ladder in the order of their declaration: the last one exists only
+// when all others do.
+func delayParts() []part {
+	quorum := amqp.Table{"x-queue-type": string(Quorum)}
+	lost := amqp.Table{"alternate-exchange": delayLost} // gets the messages that an exchange cannot route
+	parts := []part{
+		{name: delayLost, exchange: amqp.ExchangeFanout},
+		{name: delayLost, args: quorum, bind: bindQueue(delayLost, "", delayLost)},
+		{name: delayArrivals, exchange: amqp.ExchangeTopic, args: lost},
 	}
 	below := delayArrivals
 	for level := range delays.Levels {
-		if err := declareDelayLevel(ch, level, below); err != nil {
-			return err
-		}
+		parts = append(parts, delayLevelParts(level, below)...)
 		below = delayLevel(level)
 	}
-	if err := declareDelaySink(ch); err != nil {
-		return err
-	}
-	return declareDelayDeliveries(ch)
+	return append(parts,
+		part{
+			name: delaySink, args: amqp.Table{"x-queue-type": string(Quorum), "x-message-ttl": 0},
+			bind: bindQueue(delaySink, delays.Arrives(typeDestination)+"#", delayArrivals),
+		},
+		part{
+			name: delayDeliveries, exchange: amqp.ExchangeTopic, args: lost,
+			bind: bindQueue(delaySink, delays.Arrives(relayedDestination+typeDestination)+"#", delayDeliveries),
+		})
 }
 
-func declareDelaySink(ch *amqp.Channel) error {
-	if _, err := ch.QueueDeclare(delaySink, true, false, false, false, sinkArguments); err != nil {
-		return wrap(err, "declare queue %q", delaySink)
-	}
-	published := delays.Arrives(typeDestination) + "#"
-	return wrap(ch.QueueBind(delaySink, published, delayArrivals, false, nil), "bind queue %q", delaySink)
-}
-
-var sinkArguments = amqp.Table{"x-queue-type": string(Quorum), "x-message-ttl": 0}
-
-// declareDelayLevel creates the exchange and the queue of a level, which dead-letters to the exchange below.
-func declareDelayLevel(ch *amqp.Channel, level int, below string) error {
+// delayLevelParts returns the exchange and the queue of a level, which dead-letters to the exchange below.
+func delayLevelParts(level int, below string) []part {
 	name := delayLevel(level)
-	if err := ch.ExchangeDeclare(name, amqp.ExchangeTopic, true, false, false, false, nil); err != nil {
-		return wrap(err, "declare exchange %q", name)
-	}
-	_, err := ch.QueueDeclare(name, true, false, false, false, amqp.Table{
+	args := amqp.Table{
 		"x-queue-type":           string(Quorum),
 		"x-message-ttl":          delays.Wait(level).Milliseconds(),
 		"x-dead-letter-exchange": below,
 		"x-dead-letter-strategy": "at-least-once",
 		"x-overflow":             "reject-publish",
-	})
-	if err != nil {
-		return wrap(err, "declare queue %q", name)
 	}
-	if err := ch.QueueBind(name, delays.Waits(level), name, false, nil); err != nil {
-		return wrap(err, "bind queue %q", name)
+	bind := func(ch *amqp.Channel) error {
+		if err := bindQueue(name, delays.Waits(level), name)(ch); err != nil {
+			return err
+		}
+		return wrap(ch.ExchangeBind(below, delays.Passes(level), name, false, nil), "bind exchange %q to %q", below, name)
 	}
-	return wrap(ch.ExchangeBind(below, delays.Passes(level), name, false, nil), "bind exchange %q to %q", below, name)
+	return []part{{name: name, exchange: amqp.ExchangeTopic}, {name: name, args: args, bind: bind}}
+}
+
+func bindQueue(queue, key, exchange string) func(*amqp.Channel) error {
+	return func(ch *amqp.Channel) error {
+		return wrap(ch.QueueBind(queue, key, exchange, false, nil), "bind queue %q", queue)
+	}
 }
 
 // delayed returns the exchange and the key of an operation that is due after d.

@@ -40,17 +40,20 @@ type delayTarget struct {
 func (t delayTarget) relay() string   { return delayRelay + t.destination }
 func (t delayTarget) relayed() string { return relayedDestination + t.destination }
 
+func (t delayTarget) relayPart() part {
+	return part{
+		name: t.relay(), args: relayArguments,
+		bind: bindQueue(t.relay(), delays.Arrives(t.relayed()), delayArrivals),
+	}
+}
+
 // declareRelay creates the relay of a destination, which has to exist. It begins at the destination, so that each message
 // on the way finds the next part.
 func (t delayTarget) declareRelay(ch *amqp.Channel) error {
-	key := delays.Arrives(t.relayed())
-	if err := t.bind(ch, key, delayDeliveries); err != nil {
+	if err := t.bind(ch, delays.Arrives(t.relayed()), delayDeliveries); err != nil {
 		return err
 	}
-	if _, err := ch.QueueDeclare(t.relay(), true, false, false, false, relayArguments); err != nil {
-		return wrap(err, "declare queue %q", t.relay())
-	}
-	return wrap(ch.QueueBind(t.relay(), key, delayArrivals, false, nil), "bind queue %q to delayed messages", t.relay())
+	return t.relayPart().declare(ch)
 }
 
 // bindDirectly binds a destination without a relay, for messages of senders of older versions.
@@ -157,16 +160,21 @@ func (c *conn) bindDelay(ctx context.Context, to delayTarget) (in string, err er
 	return to.destination, err
 }
 
-// ensureDelays creates the ladder unless the last part of it is there.
+// ensureDelays creates the ladder unless the last part of it exists.
 func (c *conn) ensureDelays(ctx context.Context) error {
-	err := c.ask(ctx, func(ch *amqp.Channel) error {
-		err := ch.ExchangeDeclarePassive(delayDeliveries, amqp.ExchangeTopic, true, false, false, false, nil)
-		return wrap(err, "look at exchange %q", delayDeliveries)
-	})
+	parts := delayParts()
+	err := c.ask(ctx, parts[len(parts)-1].find)
 	if !isCode(err, amqp.NotFound) {
 		return err
 	}
-	err = c.onChannel(ctx, declareDelays)
+	err = c.onChannel(ctx, func(ch *amqp.Channel) error {
+		for _, p := range parts {
+			if err := p.declare(ch); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 	if isCode(err, amqp.AccessRefused) {
 		return fmt.Errorf("%w: have a user with the right to configure %q create what delays need, by Install", err, "holdfast.delay-*")
 	}
@@ -198,15 +206,3 @@ func (c *conn) installDelays(ctx context.Context, queues []transport.Queue) erro
 
 // isDelayedTo reports whether Install creates the relay of a queue: it adds nothing to queues that are shared.
 func isDelayedTo(q transport.Queue) bool { return !q.Shared }
-
-// declareDelayDeliveries creates the exchange behind the relays.
-func declareDelayDeliveries(ch *amqp.Channel) error {
-	if err := ch.ExchangeDeclare(delayDeliveries, amqp.ExchangeTopic, true, false, false, false, lostArguments); err != nil {
-		return wrap(err, "declare exchange %q", delayDeliveries)
-	}
-	published := delays.Arrives(relayedDestination+typeDestination) + "#"
-	return wrap(ch.QueueBind(delaySink, published, delayDeliveries, false, nil), "bind queue %q", delaySink)
-}
-
-// lostArguments are those of the exchanges that move messages without a route to [LostQueue].
-var lostArguments = amqp.Table{"alternate-exchange": delayLost}

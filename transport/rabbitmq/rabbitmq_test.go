@@ -13,12 +13,12 @@ import (
 	"github.com/holdfast-go/holdfast/transport/rabbitmq"
 )
 
-// patience bounds every wait for the broker in these tests.
-const patience = 30 * time.Second
+// testTimeout bounds every wait for the broker in these tests.
+const testTimeout = 30 * time.Second
 
 func within(t testing.TB) context.Context {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	t.Cleanup(cancel)
 	return ctx
 }
@@ -119,7 +119,7 @@ func send1(queue string, m *transport.Message) transport.Operation {
 }
 
 func dispatch(c transport.Conn, ops ...transport.Operation) error {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
 	_, err := c.Dispatch(ctx, ops)
 	return err

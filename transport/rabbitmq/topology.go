@@ -74,10 +74,7 @@ func (c *conn) install(ctx context.Context, plan transport.Plan) error {
 func (c *conn) installQueue(ctx context.Context, q transport.Queue) error {
 	name := q.Name
 	args := c.arguments(q)
-	err := c.onChannel(ctx, func(ch *amqp.Channel) error {
-		_, err := ch.QueueDeclare(name, true, false, false, false, args)
-		return wrap(err, "declare queue %q", name)
-	})
+	err := c.onChannel(ctx, part{name: name, args: args}.create)
 	if isCode(err, amqp.PreconditionFailed) {
 		err = c.useAsItIs(ctx, name, args)
 	}

@@ -28,7 +28,7 @@ func (conventional) address(types []string) (exchange, key string) { return type
 func (conventional) declare(*amqp.Channel) error { return nil }
 
 func (conventional) declareQueue(ch *amqp.Channel, name string) error {
-	if err := declareFanout(ch, name); err != nil {
+	if err := fanout(name).create(ch); err != nil {
 		return err
 	}
 	return wrap(ch.QueueBind(name, "", name, false, nil), "bind queue %q to its exchange", name)
@@ -42,7 +42,7 @@ func (conventional) removeQueue(ch *amqp.Channel, name string) error {
 // delivers one copy to a queue, over however many bindings.
 func (conventional) declareTypes(ch *amqp.Channel, types []string) error {
 	for i, name := range types {
-		if err := declareFanout(ch, typeExchange(name)); err != nil {
+		if err := fanout(typeExchange(name)).create(ch); err != nil {
 			return err
 		}
 		if i == 0 || name == types[0] {
@@ -57,18 +57,16 @@ func (conventional) declareTypes(ch *amqp.Channel, types []string) error {
 }
 
 func (conventional) findTypes(ch *amqp.Channel, types []string) error {
-	name := typeExchange(types[0])
-	err := ch.ExchangeDeclarePassive(name, amqp.ExchangeFanout, true, false, false, false, nil)
-	return wrap(err, "look at exchange %q", name)
+	return fanout(typeExchange(types[0])).find(ch)
 }
 
 func (conventional) parts(plan transport.Plan) (parts []part) {
 	for _, q := range plan.Queues {
-		parts = append(parts, part{name: q.Name, exchange: amqp.ExchangeFanout})
+		parts = append(parts, fanout(q.Name))
 	}
 	for _, types := range plan.Types {
 		for _, name := range types {
-			parts = append(parts, part{name: typeExchange(name), exchange: amqp.ExchangeFanout})
+			parts = append(parts, fanout(typeExchange(name)))
 		}
 	}
 	return parts
@@ -84,7 +82,4 @@ func (conventional) unsubscribe(ch *amqp.Channel, queue, name string) error {
 	return wrap(err, "unsubscribe %q from %s", queue, name)
 }
 
-func declareFanout(ch *amqp.Channel, name string) error {
-	err := ch.ExchangeDeclare(name, amqp.ExchangeFanout, true, false, false, false, nil)
-	return wrap(err, "declare exchange %q", name)
-}
+func fanout(name string) part { return part{name: name, exchange: amqp.ExchangeFanout} }

@@ -77,32 +77,30 @@ func (c *conn) arguments(q transport.Queue) amqp.Table {
 
 func (c *conn) isQuorum(q transport.Queue) bool { return c.queueType == Quorum || q.Counted }
 
+// isLimited reports whether the delivery limit is that of a queue.
+func (c *conn) isLimited(q transport.Queue) bool { return !q.Shared && c.isQuorum(q) }
+
+func (c *conn) needsDeadLetters(queues []transport.Queue) bool {
+	return c.deadLetters.queue != "" && slices.ContainsFunc(queues, c.isLimited)
+}
+
 // installDeadLetters declares the dead-letter queue if one of the queues needs it.
 func (c *conn) installDeadLetters(ctx context.Context, queues []transport.Queue) error {
-	own := func(q transport.Queue) bool { return !q.Shared && c.isQuorum(q) }
-	switch {
-	case !slices.ContainsFunc(queues, own):
-		return nil
-	case c.deadLetters.nameless:
+	if c.needsDeadLetters(queues) {
+		return c.onChannel(ctx, c.deadLetters.part().declare)
+	}
+	if c.deadLetters.nameless && slices.ContainsFunc(queues, c.isLimited) {
 		c.log.WarnContext(ctx, "queues are created without a delivery limit and a dead-letter queue, for their endpoint is "+
 			"not known: from 4.0 the broker drops a message that returns too often, before it delivers the message for ever. "+
 			"Have the endpoint install its queues, or use holdfast endpoint create")
-		return nil
-	case c.deadLetters.queue == "":
-		return nil
-	default:
-		return c.onChannel(ctx, c.declareDeadLetters)
 	}
+	return nil
 }
 
-// declareDeadLetters declares the dead-letter queue. It has none itself, and so the highest limit: without an argument
-// the limit is 20 from 4.0.
-func (c *conn) declareDeadLetters(ch *amqp.Channel) error {
-	_, err := ch.QueueDeclare(c.deadLetters.queue, true, false, false, false, amqp.Table{
-		"x-queue-type":     string(Quorum),
-		"x-delivery-limit": math.MaxInt32,
-	})
-	return wrap(err, "declare queue %q", c.deadLetters.queue)
+// part returns the dead-letter queue. It has none itself, and so the highest limit: without an argument the limit is 20
+// from 4.0.
+func (d deadLetters) part() part {
+	return part{name: d.queue, args: amqp.Table{"x-queue-type": string(Quorum), "x-delivery-limit": math.MaxInt32}}
 }
 
 // Satellites implements [transport.Satellites]: it returns the dead-letter queue if that is installed.

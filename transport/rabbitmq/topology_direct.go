@@ -28,12 +28,13 @@ func (d direct) address(types []string) (exchange, key string) {
 	return d.exchange, strings.Join(words, ".")
 }
 
+func (d direct) part() part { return part{name: d.exchange, exchange: amqp.ExchangeTopic} }
+
 func (d direct) declare(ch *amqp.Channel) error {
 	if d.isBrokers() {
 		return d.findTypes(ch, nil)
 	}
-	err := ch.ExchangeDeclare(d.exchange, amqp.ExchangeTopic, true, false, false, false, nil)
-	return wrap(err, "declare exchange %q", d.exchange)
+	return d.part().create(ch)
 }
 
 // isBrokers reports whether the exchange exists on every broker.
@@ -53,15 +54,14 @@ func (d direct) declareTypes(ch *amqp.Channel, types []string) error {
 }
 
 func (d direct) findTypes(ch *amqp.Channel, _ []string) error {
-	err := ch.ExchangeDeclarePassive(d.exchange, amqp.ExchangeTopic, true, false, false, false, nil)
-	return wrap(err, "look at exchange %q", d.exchange)
+	return d.part().find(ch)
 }
 
 func (d direct) parts(plan transport.Plan) []part {
 	if d.isBrokers() || len(plan.Queues)+len(plan.Types) == 0 {
 		return nil
 	}
-	return []part{{name: d.exchange, exchange: amqp.ExchangeTopic}}
+	return []part{d.part()}
 }
 
 func (d direct) subscribe(ch *amqp.Channel, queue, name string) error {

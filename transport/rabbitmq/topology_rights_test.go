@@ -112,7 +112,7 @@ func TestWithoutTheRightToReadOrWriteTheErrorSaysSo(t *testing.T) {
 	deaf := open(t, limited(t, node, "^$", ".*", "^$"), nil)
 	must(t, dispatch(deaf, send1(queue, message("b", "x"))))
 	start = time.Now()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
 	r, err := deaf.OpenReceiver(ctx, transport.ReceiverOptions{Queue: queue})
 	if err == nil { // consuming begins with the window
