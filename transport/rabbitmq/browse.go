@@ -18,9 +18,9 @@ var (
 	_ transport.Cursor  = (*cursor)(nil)
 )
 
-// cursor goes through a queue on a connection of its own. AMQP cannot read a message in its queue, so each is fetched and
-// stays unacknowledged at the broker, hidden from other receivers, until the cursor is closed. The cursor itself keeps
-// only the messages of the last Next.
+// cursor goes through a queue on a connection of its own. AMQP cannot read a message in its queue, so each is fetched
+// and stays unacknowledged at the broker, hidden from other receivers, until the cursor is closed. The cursor itself
+// keeps only the messages of the last Next.
 type cursor struct {
 	conn  *conn
 	queue string
@@ -34,10 +34,10 @@ type cursor struct {
 	seen   map[*transport.Message]*amqp.Delivery
 }
 
-// Browse implements [transport.Browser]. While the cursor is open, the messages that it has read are hidden from other
-// receivers. Before RabbitMQ 4.3 reading a message of a quorum queue counts as a delivery; one that has been read ten
-// times is replaced by a copy at the end of the queue, whose count begins again. The copy lacks the property user-id where
-// that is not the user of the connection, and its time to live begins again.
+// Browse implements [transport.Browser]. While the cursor is open, the messages that it has read are hidden from
+// other receivers. Before RabbitMQ 4.3 reading a message of a quorum queue counts as a delivery; one that has been
+// read ten times is replaced by a copy at the end of the queue, whose count begins again. The copy lacks the property
+// user-id where that is not the user of the connection, and its time to live begins again.
 func (c *conn) Browse(ctx context.Context, queue string) (transport.Cursor, error) {
 	found, err := c.lookAt(ctx, queue)
 	if err != nil {
@@ -228,8 +228,8 @@ func (cur *cursor) requeue(ctx context.Context) error {
 	}
 }
 
-// maxLooks is the delivery count from which a message that was read is replaced by a copy: well under the 20 after which
-// RabbitMQ 4 drops it.
+// maxLooks is the delivery count from which a message that was read is replaced by a copy: well under the 20 after
+// which RabbitMQ 4 drops it.
 const maxLooks = 10
 
 // renew replaces a message that has been delivered so often that the broker might drop it by a copy at the end of the

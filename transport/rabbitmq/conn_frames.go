@@ -36,10 +36,10 @@ const (
 	frameEnd   = 0xCE
 )
 
-// frameReader reads the frames of a connection before the client library. The library closes the connection over a message
-// whose headers it cannot decode, and the broker then delivers that message first. So frameReader replaces the header
-// table of such a message by one with the table's bytes, see [header.UndecodableHeaders], and the top-level headers that
-// are readable. Everything else passes unchanged, and is not copied an additional time.
+// frameReader reads the frames of a connection before the client library. The library closes the connection over a
+// message whose headers it cannot decode, and the broker then delivers that message first. So frameReader replaces
+// the header table of such a message by one with the table's bytes, see [header.UndecodableHeaders], and the
+// top-level headers that are readable. Everything else passes unchanged, and is not copied an additional time.
 //
 // A frameReader is used by one goroutine at a time.
 type frameReader struct {
@@ -140,8 +140,8 @@ func (f *frameReader) note(method []byte) {
 	}
 }
 
-// header checks the content header in buf[at:end], replaces one that the client library cannot read, and returns the size
-// of the frame then.
+// header checks the content header in buf[at:end], replaces one that the client library cannot read, and returns the
+// size of the frame then.
 func (f *frameReader) header(at, end int) int {
 	payload := f.buf[at+frameStart : end-1]
 	table, err := headerTable(payload)
@@ -158,7 +158,8 @@ func (f *frameReader) header(at, end int) int {
 // extent is a range of bytes.
 type extent struct{ from, to int }
 
-// propertiesStart is where the list of properties begins in a content header: behind class, weight, body size and flags.
+// propertiesStart is where the list of properties begins in a content header: behind class, weight, body size and
+// flags.
 const propertiesStart = 2 + 2 + 8 + 2
 
 // headersFlag is the flag of the header table.
@@ -199,8 +200,8 @@ func headerTable(payload []byte) (table extent, err error) {
 	return table, err
 }
 
-// replacement returns the frame of a content header with another header table. Where the table has not been found, the new
-// one replaces all properties.
+// replacement returns the frame of a content header with another header table. Where the table has not been found,
+// the new one replaces all properties.
 func (f *frameReader) replacement(frame []byte, table extent) []byte {
 	payload := frame[frameStart : len(frame)-1]
 	flags, before, after := uint16(headersFlag), []byte(nil), []byte(nil)
@@ -262,7 +263,8 @@ func (f *frameReader) readable(table []byte, isTable bool) (fields []byte) {
 	return fields
 }
 
-// undecodable returns why the client library could not read the headers of a message, from the bytes that replaced them.
+// undecodable returns why the client library could not read the headers of a message, from the bytes that replaced
+// them.
 func undecodable(saved []byte) error {
 	const name = header.UndecodableHeaders
 	if len(saved) < 4 {
@@ -282,7 +284,8 @@ func undecodable(saved []byte) error {
 	return fmt.Errorf("rabbitmq: %w: header %s holds them as they were received", err, name)
 }
 
-// consumerTag returns a tag that is unique within a channel and names the queue, for errors and the tools of the broker.
+// consumerTag returns a tag that is unique within a channel and names the queue, for errors and the tools of the
+// broker.
 func consumerTag(n int, queue string) string {
 	tag := fmt.Sprintf("holdfast-%d:%s", n, queue)
 	return tag[:min(len(tag), maxShort)]

@@ -58,8 +58,8 @@ func checkList(elements []byte, depth int) error {
 	return nil
 }
 
-// checkField checks the first value in b and returns its size with the type. The size is 0 unless only a nested value is
-// malformed.
+// checkField checks the first value in b and returns its size with the type. The size is 0 unless only a nested value
+// is malformed.
 func checkField(b []byte, depth int) (size int, err error) {
 	size = fieldSize(b)
 	if size == 0 {
@@ -107,8 +107,8 @@ func fieldSize(b []byte) int {
 	return size
 }
 
-// longSize returns how many bytes the long string, table or list at the beginning of b has with its length; 0 where b ends
-// before.
+// longSize returns how many bytes the long string, table or list at the beginning of b has with its length; 0 where b
+// ends before.
 func longSize(b []byte) int {
 	if len(b) < 4 {
 		return 0

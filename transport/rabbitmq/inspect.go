@@ -58,9 +58,10 @@ func (c *conn) lookAt(ctx context.Context, name string) (amqp.Queue, error) {
 }
 
 // InspectDelays returns the depth of the queues in which delayed messages wait: of the levels that hold some, of
-// [LostQueue], and of the relays of the named queues, where they exist. Ready messages of a level are not due there yet.
-// Messages that are being dead-lettered, such as those that a full queue refuses, are counted as unsettled: only the
-// management API has their number, and without [Transport].Management it is -1. The API's numbers are some seconds old.
+// [LostQueue], and of the relays of the named queues, where they exist. Ready messages of a level are not due there
+// yet. Messages that are being dead-lettered, such as those that a full queue refuses, are counted as unsettled: only
+// the management API has their number, and without [Transport].Management it is -1. The API's numbers are some
+// seconds old.
 func InspectDelays(ctx context.Context, conn transport.Conn, queues ...string) ([]transport.QueueStats, error) {
 	c, err := own(conn)
 	if err != nil {

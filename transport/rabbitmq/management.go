@@ -15,8 +15,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// management is the HTTP API of the broker's management plugin (https://www.rabbitmq.com/docs/http-api-reference). A nil
-// one is not configured.
+// management is the HTTP API of the broker's management plugin (https://www.rabbitmq.com/docs/http-api-reference). A
+// nil one is not configured.
 type management struct {
 	base   string // without user and password
 	login  func(context.Context) (Credentials, error)

@@ -28,9 +28,9 @@ const (
 // maxShort is the longest short string of the protocol: names and properties.
 const maxShort = 255
 
-// decode returns the message of a delivery. Properties stand in for headers that other producers do not write. The header
-// with the identity is preferred to the property, because ServiceControl returns a message to its queue with another
-// property.
+// decode returns the message of a delivery. Properties stand in for headers that other producers do not write. The
+// header with the identity is preferred to the property, because ServiceControl returns a message to its queue with
+// another property.
 func decode(d *amqp.Delivery) transport.Message {
 	m := transport.Message{Body: d.Body}
 	m.Headers.Reserve(len(d.Headers) + 4)
@@ -99,8 +99,8 @@ func fillIn(h *header.Map, name, property string) {
 	}
 }
 
-// attemptOf returns the delivery count. Quorum queues count exactly and leave the header out of the first delivery, where
-// only the sender can have set it; classic queues report only that there was an earlier delivery.
+// attemptOf returns the delivery count. Quorum queues count exactly and leave the header out of the first delivery,
+// where only the sender can have set it; classic queues report only that there was an earlier delivery.
 func attemptOf(d *amqp.Delivery, queueType QueueType) transport.Attempt {
 	if !d.Redelivered {
 		return transport.Attempt{N: 1, Exact: queueType == Quorum}
@@ -120,8 +120,8 @@ func isUnnamed(d *amqp.Delivery) bool {
 	return d.MessageId == "" && id == ""
 }
 
-// contentID returns the identity of a message without an id: the same for every delivery, and for every message with the
-// same content.
+// contentID returns the identity of a message without an id: the same for every delivery, and for every message with
+// the same content.
 func contentID(d *amqp.Delivery) string {
 	h := sha256.New()
 	part := func(s string) { fmt.Fprintf(h, "%d:%s,", len(s), s) }
@@ -223,8 +223,8 @@ func nestedText(value any) (string, error) {
 	return string(b), first
 }
 
-// jsonValue returns numbers, booleans and nil unchanged and everything else as text, so that bytes are readable and JSON
-// has every number.
+// jsonValue returns numbers, booleans and nil unchanged and everything else as text, so that bytes are readable and
+// JSON has every number.
 func jsonValue(value any, first *error) any {
 	switch v := value.(type) {
 	case amqp.Table:
@@ -252,8 +252,8 @@ func jsonValue(value any, first *error) any {
 	return s
 }
 
-// encode returns the AMQP message of a message. Properties repeat headers, as other clients expect, unless these are too
-// long for a property.
+// encode returns the AMQP message of a message. Properties repeat headers, as other clients expect, unless these are
+// too long for a property.
 func encode(m *transport.Message) amqp.Publishing {
 	table := make(amqp.Table, m.Headers.Len()+1)
 	mode := amqp.Persistent
@@ -295,8 +295,8 @@ func firstType(enclosed string) string {
 	return ""
 }
 
-// expiration returns a TTL in the protocol's form, whole milliseconds rounded up. One beyond the broker's limit of 49 days
-// is none.
+// expiration returns a TTL in the protocol's form, whole milliseconds rounded up. One beyond the broker's limit of 49
+// days is none.
 func expiration(ttl time.Duration) string {
 	if ttl <= 0 {
 		return ""

@@ -12,8 +12,9 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// Names of the protocol's properties, in [transport.Operation].Properties and in [transport.Message].Native. Others in an
-// Operation are ignored. Copies of a received message have app-id, content-encoding, priority, timestamp and type again.
+// Names of the protocol's properties, in [transport.Operation].Properties and in [transport.Message].Native. Others
+// in an Operation are ignored. Copies of a received message have app-id, content-encoding, priority, timestamp and
+// type again.
 const (
 	PropertyAppID           = "app-id"
 	PropertyContentEncoding = "content-encoding"
@@ -39,8 +40,8 @@ const (
 
 var errUserID = errors.New("rabbitmq: property user-id: it is not the user of the connection, and the broker refuses others")
 
-// withProperties returns a copy of a message with the properties of its operation. The broker closes the channel, and the
-// messages in flight with it, over a user-id that is not the user of the connection; an empty user is unknown.
+// withProperties returns a copy of a message with the properties of its operation. The broker closes the channel, and
+// the messages in flight with it, over a user-id that is not the user of the connection; an empty user is unknown.
 func withProperties(msg *amqp.Publishing, properties map[string]string, user string) (*amqp.Publishing, error) {
 	if len(properties) == 0 {
 		return msg, nil

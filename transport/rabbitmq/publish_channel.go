@@ -109,8 +109,8 @@ func (p *publisher) keepSending(c *conn, s *sender, closed <-chan *amqp.Error) {
 // tooLarge matches the broker's refusal of a body larger than its max_message_size.
 var tooLarge = regexp.MustCompile(`^PRECONDITION_FAILED - message size \d+ .*max size (\d+)$`)
 
-// learnMaxBody reads the largest body that the broker takes from its refusal of one, which ended the channel: larger ones
-// are refused before they are sent.
+// learnMaxBody reads the largest body that the broker takes from its refusal of one, which ended the channel: larger
+// ones are refused before they are sent.
 func (c *conn) learnMaxBody(e *amqp.Error) {
 	if e == nil {
 		return

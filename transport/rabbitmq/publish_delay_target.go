@@ -47,8 +47,8 @@ func (t delayTarget) relayPart() part {
 	}
 }
 
-// declareRelay creates the relay of a destination, which has to exist. It begins at the destination, so that each message
-// on the way finds the next part.
+// declareRelay creates the relay of a destination, which has to exist. It begins at the destination, so that each
+// message on the way finds the next part.
 func (t delayTarget) declareRelay(ch *amqp.Channel) error {
 	if err := t.bind(ch, delays.Arrives(t.relayed()), delayDeliveries); err != nil {
 		return err
@@ -84,8 +84,8 @@ func (b *batch) delayTarget(op *transport.Operation) delayTarget {
 	return b.conn.typeTarget(slices.Clone(op.Types)) // binding may outlast ctx
 }
 
-// delayTargets remembers the destinations that a sender has bound: those in the keys of delayed messages, by those asked
-// for.
+// delayTargets remembers the destinations that a sender has bound: those in the keys of delayed messages, by those
+// asked for.
 type delayTargets struct {
 	mu    sync.Mutex // guards ready
 	ready map[string]string

@@ -52,8 +52,8 @@ func TestADelayedMessageArrivesWithAFirstAttemptAndItsHeaders(t *testing.T) {
 	}
 }
 
-// With at-least-once dead-lettering, a message that cannot be routed is retried for ever, and 32 of them block the level
-// (RabbitMQ, NServiceBus.RabbitMQ #1407).
+// With at-least-once dead-lettering, a message that cannot be routed is retried for ever, and 32 of them block the
+// level (RabbitMQ, NServiceBus.RabbitMQ #1407).
 func TestMessagesForADeletedQueueHoldUpNoOthersAndAreFound(t *testing.T) {
 	url := brokertest.RabbitMQ(t)
 	c := open(t, url, nil)

@@ -130,8 +130,8 @@ func (b *batch) admit(ctx context.Context, to route) error {
 	return unsent(err)
 }
 
-// probe fails where the broker refuses messages for a route. It publishes one in a transaction that it rolls back, hence
-// no queue gets it. The broker checks rights when it reads the publish, not at the commit.
+// probe fails where the broker refuses messages for a route. It publishes one in a transaction that it rolls back,
+// hence no queue gets it. The broker checks rights when it reads the publish, not at the commit.
 func probe(ch *amqp.Channel, to route) error {
 	closed := ch.NotifyClose(make(chan *amqp.Error, 1))
 	err := ch.Tx()

@@ -13,9 +13,9 @@ import (
 const maxRedelivered = 1000
 
 // redelivered remembers the messages that were unsettled when their channel was lost, until they are redelivered. A
-// message that has been completed in the meantime lacks only its acknowledgement, and need not be handled again. That is
-// best effort: another process may receive the message. Messages that are completed before they are handled are not
-// remembered when that failed, for they were not handled.
+// message that has been completed in the meantime lacks only its acknowledgement, and need not be handled again. That
+// is best effort: another process may receive the message. Messages that are completed before they are handled are
+// not remembered when that failed, for they were not handled.
 type redelivered struct {
 	mu        sync.Mutex // guards the fields below
 	completed map[identity]bool

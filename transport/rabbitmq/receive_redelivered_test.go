@@ -52,8 +52,8 @@ func TestACompletedMessageIsNotHandledAgainAfterALostConnection(t *testing.T) {
 	}
 }
 
-// Two messages of another producer have no id and the same content: the second is not acknowledged in place of the first
-// when it is redelivered after a failure.
+// Two messages of another producer have no id and the same content: the second is not acknowledged in place of the
+// first when it is redelivered after a failure.
 func TestACompletedMessageIsNoOtherOfTheSameContent(t *testing.T) {
 	broker := brokertest.RabbitMQ(t)
 	proxy := newProxy(t, broker)

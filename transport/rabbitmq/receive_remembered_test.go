@@ -12,7 +12,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// lostChannel returns a channel on which nothing can be acknowledged any more, with the unsettled deliveries "m-1" to "m-n".
+// lostChannel returns a channel on which nothing can be acknowledged any more, with the unsettled deliveries "m-1" to
+// "m-n".
 func lostChannel(n int) (*channel, []*delivery) {
 	s := &channel{receiver: &receiver{conn: &conn{}, queue: "orders", adjust: make(chan struct{}, 1)}, ch: &amqp.Channel{}}
 	s.prefetch = newPrefetch(0)

@@ -225,8 +225,8 @@ func TestCompletionsInAnyOrderAreAllAcknowledged(t *testing.T) {
 	waitEmpty(t, c, url, queue)
 }
 
-// The window is full except for one completed message: the next is delivered only when the acknowledgement has reached the
-// broker.
+// The window is full except for one completed message: the next is delivered only when the acknowledgement has
+// reached the broker.
 func TestNoAcknowledgementWaitsForAnOlderDeliveryThatStillRuns(t *testing.T) {
 	c := open(t, brokertest.RabbitMQ(t), nil)
 	queue := install(t, c, "orders")

@@ -23,9 +23,9 @@ const (
 	expiredReason = "expired"
 )
 
-// deadLetters is the dead-letter queue of an endpoint: for messages that returned to one of its own quorum queues more
-// often than the delivery limit, which the broker would drop otherwise. The endpoint's own attempts end long before. The
-// zero value stands for none.
+// deadLetters is the dead-letter queue of an endpoint: for messages that returned to one of its own quorum queues
+// more often than the delivery limit, which the broker would drop otherwise. The endpoint's own attempts end long
+// before. The zero value stands for none.
 type deadLetters struct {
 	queue    string
 	limit    int
@@ -129,7 +129,8 @@ func (c *conn) Satellites(ctx context.Context) ([]transport.Satellite, error) {
 	return nil, nil
 }
 
-// deadLettered returns why the broker has dead-lettered a message. One that has expired is dropped, as its sender asked.
+// deadLettered returns why the broker has dead-lettered a message. One that has expired is dropped, as its sender
+// asked.
 func deadLettered(_ context.Context, m *transport.Message) ([]transport.Operation, error) {
 	d := lastDeath(m)
 	if d.Reason == expiredReason {

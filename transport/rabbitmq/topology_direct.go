@@ -10,8 +10,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// direct is the topology of one topic exchange. The routing key of a message has the names of its types, the most general
-// first, and a subscription to a type matches the keys with its name in them.
+// direct is the topology of one topic exchange. The routing key of a message has the names of its types, the most
+// general first, and a subscription to a type matches the keys with its name in them.
 type direct struct{ exchange string }
 
 const defaultTopicExchange = "amq.topic"
@@ -72,6 +72,6 @@ func (d direct) unsubscribe(ch *amqp.Channel, queue, name string) error {
 	return wrap(ch.QueueUnbind(queue, pattern(name), d.exchange, nil), "unsubscribe %q from %s", queue, name)
 }
 
-// pattern returns a binding key that matches a type and the types with that base type. NServiceBus binds the whole key of
-// a type instead, for which the base types have to be known.
+// pattern returns a binding key that matches a type and the types with that base type. NServiceBus binds the whole
+// key of a type instead, for which the base types have to be known.
 func pattern(name string) string { return "#." + word(name) + ".#" }

@@ -33,8 +33,8 @@ func (p part) find(ch *amqp.Channel) error {
 	return wrap(err, "look at queue %q", p.name)
 }
 
-// create declares the part without its bindings. It changes nothing where the part exists, and is refused where the part
-// differs.
+// create declares the part without its bindings. It changes nothing where the part exists, and is refused where the
+// part differs.
 func (p part) create(ch *amqp.Channel) error {
 	if p.exchange != "" {
 		err := ch.ExchangeDeclare(p.name, p.exchange, true, false, false, false, p.args)

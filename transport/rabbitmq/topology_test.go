@@ -272,8 +272,8 @@ func TestACountedQueueIsAlwaysQuorum(t *testing.T) {
 	}
 }
 
-// A shovel and a federated exchange publish a message with the routing key that they received it with, and the broker has taken the
-// header BCC out of it.
+// A shovel and a federated exchange publish a message with the routing key that they received it with, and the broker
+// has taken the header BCC out of it.
 func TestADelayedEventCopiedByAShovelReachesOurSubscribers(t *testing.T) {
 	url := brokertest.RabbitMQ(t)
 	c := open(t, url, topologies["direct"])

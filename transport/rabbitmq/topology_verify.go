@@ -10,10 +10,10 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// Verify implements [transport.Verifier]. It changes nothing, unless a queue or an exchange is deleted while it is being
-// compared: that may exist again, unbound. Comparing needs the right to configure. Bindings cannot be read over AMQP;
-// Install sets them again. Policies cannot either: Verify reads them over [Transport].Management; where that is not set,
-// there is one finding with the state [transport.Unread].
+// Verify implements [transport.Verifier]. It changes nothing, unless a queue or an exchange is deleted while it is
+// being compared: that may exist again, unbound. Comparing needs the right to configure. Bindings cannot be read over
+// AMQP; Install sets them again. Policies cannot either: Verify reads them over [Transport].Management; where that is
+// not set, there is one finding with the state [transport.Unread].
 func (c *conn) Verify(ctx context.Context, plan transport.Plan) ([]transport.Finding, error) {
 	parts := c.parts(plan)
 	findings, err := c.compare(ctx, parts)

@@ -18,7 +18,8 @@ var clientOptions = []string{
 
 const ownOptions = "queue_type, topology, topic_exchange, delivery_limit, consumer_timeout, hosts, management"
 
-// ParseURL returns the transport of a URL amqp://user:password@host:port/vhost, or amqps:// for TLS, with these options:
+// ParseURL returns the transport of a URL amqp://user:password@host:port/vhost, or amqps:// for TLS, with these
+// options:
 //
 //   - queue_type, topology, topic_exchange, delivery_limit and management are the fields of those names,
 //   - consumer_timeout is a duration such as 1h,
