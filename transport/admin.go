@@ -67,8 +67,8 @@ type Verifier interface {
 	Verify(ctx context.Context, plan Plan) ([]Finding, error)
 }
 
-// SubscriptionVerifier is implemented by a Conn that can compare subscriptions too. Without it a tool cannot report which
-// are missing.
+// SubscriptionVerifier is implemented by a Conn that can compare subscriptions too. Without it a tool cannot report
+// which are missing.
 type SubscriptionVerifier interface {
 	// VerifySubscriptions is [Verifier].Verify for what [Subscriber].Subscribe creates for queue and types.
 	VerifySubscriptions(ctx context.Context, queue string, types []string) ([]Finding, error)

@@ -7,24 +7,22 @@ import (
 )
 
 var (
-	// ErrNoQueue is returned when a queue does not exist, or takes no messages.
+	// ErrNoQueue is returned if a queue does not exist, or accepts no messages.
 	ErrNoQueue = errors.New("no such queue")
-	// ErrLeaseLost is returned by a settle that came too late: the lease ran out, or
-	// the connection that the delivery came over is gone. The message will be, or has been,
-	// handed out again, unless the driver recognises by then that it was completed.
+	// ErrLeaseLost is returned by a settle after the end of the lease or of the delivery's connection. The message is
+	// delivered again, unless the driver recognizes that it was completed.
 	ErrLeaseLost = errors.New("lease lost")
-	// ErrOutcomeUnknown is returned when the connection broke before the broker
-	// answered: the operation may have been accepted.
+	// ErrOutcomeUnknown is returned if the connection broke before the broker answered: the operation may have been
+	// accepted.
 	ErrOutcomeUnknown = errors.New("outcome unknown: the connection broke before the broker answered")
-	// ErrUnreachable is returned when nothing was sent because there is no connection to the broker at the
-	// moment, or it takes nothing: the operation was neither accepted nor refused, and may be tried again.
+	// ErrUnreachable is returned if nothing was sent because there is no connection to the broker at the moment, or it
+	// accepts nothing: the operation was neither accepted nor refused, and may be tried again.
 	ErrUnreachable = errors.New("the broker cannot be reached, or takes nothing at the moment: nothing was sent")
-	// ErrTooLarge is what a [*TooLargeError] is, for errors.Is.
+	// ErrTooLarge matches every [*TooLargeError] in errors.Is.
 	ErrTooLarge = errors.New("message too large")
-	// ErrNotFound is returned by Cancel when there is no such message any more.
+	// ErrNotFound is returned by Cancel and Take if the message does not exist any more.
 	ErrNotFound = errors.New("not found")
-	// ErrClosed is returned by every method of a Conn and what was opened from
-	// it after Close.
+	// ErrClosed is returned after Close by every method of a Conn and of values that were opened from it.
 	ErrClosed = errors.New("transport closed")
 )
 
@@ -45,8 +43,8 @@ func (e *TooLargeError) Error() string {
 // Is reports whether target is [ErrTooLarge].
 func (e *TooLargeError) Is(target error) bool { return target == ErrTooLarge }
 
-// BusyError is returned for an operation on a queue that takes no messages at the moment, such as one whose table is
-// locked: nothing was sent. It is an [ErrUnreachable], for errors.Is.
+// BusyError is returned for an operation on a queue that accepts no messages at the moment, such as one whose table is
+// locked: nothing was sent. It matches [ErrUnreachable] in errors.Is.
 type BusyError struct {
 	Queue  string
 	Reason string
@@ -59,11 +57,11 @@ func (e *BusyError) Error() string {
 // Is reports whether target is [ErrUnreachable].
 func (e *BusyError) Is(target error) bool { return target == ErrUnreachable }
 
-// DispatchError says which operations of a dispatch failed; the others were accepted.
+// DispatchError has the failed operations of a dispatch; the others were accepted.
 type DispatchError struct {
 	// Ops are the failed ones, in order. Never empty.
 	Ops []OpError
-	// Total is how many operations there were.
+	// Total is the number of operations of the dispatch.
 	Total int
 }
 
@@ -87,7 +85,7 @@ func (e *DispatchError) Error() string {
 	return b.String()
 }
 
-// Unwrap gives the errors of the operations, for errors.Is and errors.As.
+// Unwrap returns the errors of the operations, for errors.Is and errors.As.
 func (e *DispatchError) Unwrap() []error {
 	errs := make([]error, len(e.Ops))
 	for i, op := range e.Ops {
@@ -96,8 +94,8 @@ func (e *DispatchError) Unwrap() []error {
 	return errs
 }
 
-// FailAll is the error for a dispatch of which every operation failed for the
-// same reason: a [*DispatchError], or nil when err is nil. Of no operations it is err.
+// FailAll returns the error of a dispatch whose operations all failed with err: a [*DispatchError], or nil if err is
+// nil. Without operations it returns err.
 func FailAll(total int, err error) error {
 	if err == nil || total == 0 {
 		return err
@@ -109,12 +107,12 @@ func FailAll(total int, err error) error {
 	return e
 }
 
-// DeadLetteredError says that the broker gave a message up. A [Satellite] returns it, and the
-// endpoint moves the message to its error queue.
+// DeadLetteredError describes why the broker moved a message to its dead-letter queue. The handler of a [Satellite]
+// returns it, and the endpoint moves the message to its error queue.
 type DeadLetteredError struct {
-	Queue  string // where that happened; "" when the broker does not tell
+	Queue  string // the queue before; "" if the broker does not report it
 	Reason string // in the broker's words
-	Count  int    // how often it happened to the message there
+	Count  int    // the number of times it was moved from there
 }
 
 func (e *DeadLetteredError) Error() string {
@@ -124,5 +122,5 @@ func (e *DeadLetteredError) Error() string {
 	return fmt.Sprintf("dead-lettered by the broker in queue %q: %s, %d time(s)", e.Queue, e.Reason, max(1, e.Count))
 }
 
-// FaultClass is the class of the fault in the error queue.
+// FaultClass returns the class of the fault in the error queue.
 func (e *DeadLetteredError) FaultClass() string { return "dead-lettered" }

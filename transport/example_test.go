@@ -18,7 +18,7 @@ func Example() {
 		log.Fatal(err)
 	}
 	defer conn.Close()
-	if installer, ok := conn.(transport.Installer); ok { // what not every driver has is found like this
+	if installer, ok := conn.(transport.Installer); ok { // optional interfaces are found by type assertion
 		if err := installer.Install(ctx, transport.Plan{Queues: []transport.Queue{{Name: "billing"}}}); err != nil {
 			log.Fatal(err)
 		}
@@ -46,7 +46,7 @@ func Example() {
 	// Output: 1: charge, attempt 1
 }
 
-// Errors say what happened; those of Dispatch also to which operations.
+// The error of Dispatch has the failed operations.
 func ExampleDispatchError() {
 	ctx := context.Background()
 	conn, err := (&inmemory.Transport{}).Open(ctx, transport.Env{Endpoint: "tool"})

@@ -5,8 +5,8 @@ import (
 	"sync"
 )
 
-// Shared holds what the connections of several endpoints have in common, such as a pool of network connections. The endpoints
-// that one call of RunAll runs have one Shared, in [Env]. The zero value is empty and ready for use. Its methods are
+// Shared holds values that the connections of several endpoints share, such as a pool of network connections. The
+// endpoints of one call of RunAll have one Shared, in [Env]. The zero value is empty and ready for use. Its methods are
 // safe for concurrent use, and so is [Share].
 type Shared struct {
 	mu      sync.Mutex
@@ -20,9 +20,10 @@ type shared struct {
 	users int
 }
 
-// Share returns the value of key in s. The first caller opens the value, others wait for that, and the value is closed
-// when each of them has called release once. key is comparable, and of a type of the driver's own, so that drivers do not
-// meet. When open fails, Share returns its error, and the next caller opens anew. Without s the value is the caller's alone.
+// Share returns the value of key in s. The first caller opens the value, others wait for it, and the value is closed
+// when each of them has called release once. key is comparable, and of a type of the driver's own, so that drivers do
+// not collide. If open fails, Share returns its error, and the next caller opens anew. If s is nil the value is the
+// caller's alone.
 func Share[T io.Closer](s *Shared, key any, open func() (T, error)) (value T, release func() error, err error) {
 	if s == nil {
 		value, err = open()
@@ -46,7 +47,7 @@ func Share[T io.Closer](s *Shared, key any, open func() (T, error)) (value T, re
 	return value, sync.OnceValue(func() error { return s.release(key, e) }), nil
 }
 
-// enter counts a user of key.
+// enter adds a user of key.
 func (s *Shared) enter(key any) *shared {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -62,7 +63,7 @@ func (s *Shared) enter(key any) *shared {
 	return e
 }
 
-// leave counts down, and reports whether that was the last user.
+// leave removes a user of key, and reports whether that was the last one.
 func (s *Shared) leave(key any, e *shared) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

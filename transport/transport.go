@@ -1,39 +1,33 @@
-// Package transport is the seam between an endpoint and a message broker. Users
-// pick a driver, a subpackage; this package is for those who write one.
+// Package transport is the interface between an endpoint and a message broker. Users pick a driver, a subpackage; this
+// package is for authors of drivers.
 //
-// # What a driver does
+// # Drivers
 //
-// A driver receives, settles and dispatches; nothing else. How many messages are
-// handled at once, how long one may take, what happens when a handler fails, how
-// fast to try again: all that is above the seam and the same for every broker.
-// A driver does not log what it returns as an error.
+// A driver receives, settles and dispatches; nothing else. The number of concurrent handlers, timeouts, failures of
+// handlers and pauses between attempts are the endpoint's part and the same for every broker. A driver does not log an
+// error that it returns.
 //
 // It must
-//   - implement [Transport], [Conn], [Receiver] and [Delivery] with every method
-//     safe for concurrent use, but for what a comment excepts;
-//   - do no I/O before [Transport.Open], and leave no goroutine behind after
-//     [Conn.Close];
-//   - own its connection: redial by itself, with a pause that grows and is
-//     jittered. While the broker is away, Receive, Dispatch and the settling
-//     methods return errors; afterwards they work again on the same values;
-//   - never let a settle of an older connection or an expired lease hit a newer
-//     hand-out of the message: such a settle fails with [ErrLeaseLost];
-//   - hand out what it cannot decode as a delivery whose Message.Undecodable is set,
-//     so that the endpoint can move it to the error queue;
-//   - return [ErrNoQueue] for an operation whose destination does not exist or takes
-//     no messages, and [*TooLargeError] for one over the broker's limits;
-//   - keep operations apart: one that the broker refuses never fails its neighbours
-//     in a batch.
+//   - implement [Transport], [Conn], [Receiver] and [Delivery] with every method safe for concurrent use, unless a
+//     comment excepts it;
+//   - do no I/O before [Transport.Open], and leave no goroutine behind after [Conn.Close];
+//   - own its connection: redial by itself, with growing, jittered pauses. While the broker is away, Receive, Dispatch
+//     and the settling methods return errors; afterwards they work again on the same values;
+//   - never let a settle of an older connection or an expired lease affect a newer delivery of the message: such a
+//     settle fails with [ErrLeaseLost];
+//   - deliver a message that it cannot decode with Message.Undecodable set, so that the endpoint can move it to the
+//     error queue;
+//   - return [ErrNoQueue] for an operation whose destination does not exist or accepts no messages, and
+//     [*TooLargeError] for one over the broker's limits;
+//   - keep operations apart: one that the broker refuses never fails others of the batch.
 //
 // It should
 //   - send the operations of one Dispatch to each destination in their order;
-//   - count hand-outs exactly where the broker can, across instances and crashes;
-//   - collect what many goroutines settle and send at once into few requests, with no
-//     wait of more than 5 ms for company.
+//   - count deliveries exactly where the broker can, across instances and crashes;
+//   - collect concurrent settles and sends into few requests, with a linger of at most 5 ms.
 //
-// It may implement the optional interfaces of this package. The endpoint finds
-// them by type assertion when it starts; what a broker lacks shows then, not when
-// the first message needs it.
+// It may implement the optional interfaces of this package. The endpoint finds them by type assertion when it starts,
+// so that a missing capability is reported then, not when the first message needs it.
 package transport
 
 import (
@@ -44,11 +38,11 @@ import (
 	"github.com/holdfast-go/holdfast/header"
 )
 
-// Transport is a broker that can be connected to. It holds configuration only: a
-// Transport is a struct of data, may be copied before use, and may be opened several times.
+// Transport is the configuration of a driver for a broker. It is a struct of data, may be copied before use, and may be
+// opened several times.
 type Transport interface {
-	// Open connects. It returns an error when the broker refuses or does not
-	// answer before ctx ends; ctx bounds the opening only, not the Conn.
+	// Open connects. It returns an error if the broker refuses or does not answer before ctx ends; ctx bounds the opening
+	// only, not the Conn.
 	Open(ctx context.Context, env Env) (Conn, error)
 }
 
@@ -60,20 +54,20 @@ type Describer interface {
 	System() string
 }
 
-// Env is what a driver is told about the program it works for.
+// Env describes the program to a driver.
 type Env struct {
-	// Logger takes what has no error to be returned in, such as a lost connection.
-	// Never nil when the endpoint opens a driver. Drivers use [Env.Log].
+	// Logger logs events without an error to return, such as a lost connection. It is never nil when the endpoint opens a
+	// driver. Drivers use [Env.Log].
 	Logger *slog.Logger
 	// Endpoint is the endpoint's name; connections and leases carry it.
 	Endpoint string
-	// Instance tells this process from others of the same endpoint.
+	// Instance distinguishes this process from others of the same endpoint.
 	Instance string
-	// Shared is for what the driver's connections in this process can have in common: see [Share]. nil: nothing.
+	// Shared has the values that the driver's connections in this process share: see [Share]. nil: none.
 	Shared *Shared
 }
 
-// Log is Logger, or one that discards where that is nil.
+// Log returns Logger, or a logger that discards if that is nil.
 func (e Env) Log() *slog.Logger {
 	if e.Logger == nil {
 		return slog.New(slog.DiscardHandler)
@@ -83,113 +77,101 @@ func (e Env) Log() *slog.Logger {
 
 // Conn is an open transport, safe for concurrent use.
 type Conn interface {
-	// Dispatch hands messages to the broker and returns when it has accepted
-	// them: nil means every one is safe there. Otherwise the error is a
-	// [*DispatchError] that tells which operations failed and why; the rest were
-	// accepted. An operation failed by [ErrOutcomeUnknown] may have been accepted.
+	// Dispatch sends messages to the broker and returns when it has accepted them. nil means that all are safe there.
+	// Otherwise the error is a [*DispatchError] with the failed operations; the others were accepted. An operation that
+	// failed with [ErrOutcomeUnknown] may have been accepted.
 	//
-	// receipts has one entry per operation, or is nil when no operation has one.
-	// The driver keeps neither ops nor what they point to after it returns, and
-	// changes none of it.
+	// receipts has one entry per operation, or is nil if no operation has one. After it returns, the driver keeps neither
+	// ops nor values that they point to, and it changes none of them.
 	Dispatch(ctx context.Context, ops []Operation) (receipts []Receipt, err error)
 
-	// OpenReceiver starts receiving from a queue. It fails with [ErrNoQueue] when
-	// there is no such queue.
+	// OpenReceiver starts receiving from a queue. It fails with [ErrNoQueue] if there is no such queue.
 	OpenReceiver(ctx context.Context, opts ReceiverOptions) (Receiver, error)
 
-	// Limits says what the endpoint has to respect. It does not change while
-	// the Conn is open.
+	// Limits returns the limits of the broker. They do not change while the Conn is open.
 	Limits() Limits
 
-	// Close ends the connection and everything opened from it; deliveries not
-	// settled return to their queue, at once where the broker allows. It waits for
-	// the driver's goroutines. A second Close does nothing.
+	// Close ends the connection and everything that was opened from it. Unsettled deliveries return to their queue, at
+	// once where the broker allows. It waits for the driver's goroutines. A second Close does nothing.
 	Close() error
 }
 
-// ReceiverOptions say what to receive from.
+// ReceiverOptions are the options of [Conn].OpenReceiver.
 type ReceiverOptions struct {
-	// Queue is the name as the endpoint knows it. Required.
+	// Queue is the endpoint's name of the queue. Required.
 	Queue string
-	// CompletesFirst says that deliveries are completed before they are handled. One whose completion came too
-	// late was not handled then: a driver that recognises what comes again must not take it for done.
+	// CompletesFirst reports whether deliveries are completed before they are handled. A message whose completion failed
+	// with ErrLeaseLost was not handled then: a driver that recognizes redelivered messages must not take it for
+	// completed.
 	CompletesFirst bool
 }
 
-// Receiver takes messages from one queue.
+// Receiver receives messages from one queue.
 type Receiver interface {
-	// Receive blocks until there is at least one message and returns 1 to limit
-	// of them; limit is at least 1. Up to Limits.ParallelReceive calls run at once.
+	// Receive blocks until there is at least one message and returns 1 to limit of them; limit is at least 1. Up to
+	// Limits.ParallelReceive calls run at once.
 	//
-	// When ctx ends it returns ctx's error; what it had taken by then it returns with
-	// a nil error or gives back, never drops. Any other error means that the broker
-	// cannot be received from at the moment: the caller waits and calls again.
+	// When ctx ends it returns ctx's error. Messages that it has received by then are returned with a nil error, or
+	// returned to the queue, and never lost. Any other error means that the broker cannot be received from at the moment:
+	// the caller waits and calls again.
 	Receive(ctx context.Context, limit int) ([]Delivery, error)
 
-	// Window bounds how many deliveries may be out unsettled, those prefetched by the
-	// driver included. The pump calls it before the first Receive and when concurrency
-	// changes. A driver that holds nothing beyond what Receive returned ignores it.
+	// Window bounds the number of unsettled deliveries, prefetched ones included. The pump calls it before the first
+	// Receive and when concurrency changes. A driver that does not prefetch ignores it.
 	Window(n int)
 
-	// Close stops receiving. Deliveries already returned may still be settled;
-	// what was prefetched goes back to the queue.
+	// Close stops receiving. Deliveries that were returned may still be settled; prefetched ones return to the queue.
 	Close() error
 }
 
-// Delivery is one hand-out of a message. It is settled once, from any goroutine,
-// by one of Complete, Retry and Release (or a verb of an optional interface). A
-// settle that failed may be repeated with the same verb, but never after
-// [ErrLeaseLost], which says that the message is no longer ours.
+// Delivery is one delivery of a message. It is settled once, from any goroutine, by one of Complete, Retry and Release,
+// or by a method of an optional interface. A settle that failed may be repeated with the same method, but never after
+// [ErrLeaseLost], which means that the lease is over.
 //
-// Also one whose lease is lost is given up, so that a driver can forget it: by Retry when its handler had begun, else by
-// Release. Neither may touch a newer hand-out, and both fail with [ErrLeaseLost] where the message is no longer ours.
+// A delivery whose lease is lost is settled too, so that a driver can forget it: by Retry if its handler had begun,
+// else by Release. Neither affects a newer delivery, and both fail with [ErrLeaseLost] if the lease is over.
 //
-// Settling takes its own context: it goes on when the endpoint is stopping.
+// Settling takes its own context: it continues while the endpoint stops.
 type Delivery interface {
-	// Message is what was received. The endpoint may read it until the delivery
-	// is settled and after; it changes neither headers nor body.
+	// Message returns the message. The endpoint may read it until the delivery is settled and after; it changes neither
+	// headers nor body.
 	Message() *Message
-	// Attempt says how often the message was handed out, this time included.
+	// Attempt returns the count of the message's deliveries, this one included.
 	Attempt() Attempt
-	// Complete removes the message from the queue. It returns when the broker
-	// has answered; where the protocol has no answer (AMQP 0-9-1), when the
-	// request has been handed to the socket.
+	// Complete removes the message from the queue. It returns when the broker has answered or, if the protocol has no
+	// answer (AMQP 0-9-1), when the request is written to the socket.
 	Complete(ctx context.Context) error
 	// Retry makes the message available again now, as a failed attempt.
 	Retry(ctx context.Context) error
-	// Release returns the message untouched. It does not count as an attempt
-	// where the broker can help it (Limits.FreeRelease).
+	// Release returns the message to the queue. It does not count as an attempt if Limits.FreeRelease is set.
 	Release(ctx context.Context) error
 }
 
-// Attempt counts the hand-outs of a message in its queue: not the runs of a
-// handler. Copies, such as a delayed retry, start again at 1.
+// Attempt counts the deliveries of a message in its queue, not the runs of a handler. Copies, such as a delayed retry,
+// start again at 1.
 type Attempt struct {
-	// N is 1 on the first hand-out.
+	// N is 1 for the first delivery.
 	N int
-	// Exact is true where the broker counts, whatever the number of instances and
-	// crashes. Otherwise N is a lower bound.
+	// Exact reports whether the broker counts, across instances and crashes. Otherwise N is a lower bound.
 	Exact bool
 }
 
-// Message is what travels. Who made it owns it until it is given away; afterwards
-// nobody changes it.
+// Message is a message. Its creator owns it until it is passed on; afterwards it must not be changed.
 type Message struct {
 	// ID is the message's identity: the same over retries, delays and copies.
 	ID string
-	// NativeID is the broker's own id of this message, if it has one; of received
-	// messages, and of copies that the endpoint makes of those. It is not sent.
+	// NativeID is the broker's own id of a received message, if it has one, and of copies that the endpoint makes of it.
+	// It is not sent.
 	NativeID string
 	Headers  header.Map
 	Body     []byte
-	// Native are the broker's properties of a received message, under the
-	// broker's names; of a copy, those of the message that was received. A driver sends the
-	// properties of the producer again with a copy, such as a session or a message group, and
-	// leaves out those that say how this delivery came. [Operation].Properties win. A property
-	// that the broker refuses is left out: it never fails the copy. Often nil.
+	// Native are the broker's properties of a received message, under the broker's names, and of copies of it. With a copy
+	// a driver sends the producer's properties again, such as a session or a message group, without those of the delivery.
+	// [Operation].Properties override them. A property that the broker refuses is left out: it never fails the copy. Often
+	// nil.
 	Native map[string]string
-	// Undecodable says why the driver could not read a received message. Headers and
-	// Body then hold what it could save.
+	// Undecodable is the error with which the driver failed to decode a received message. Headers and Body then hold the
+	// parts that it could decode.
 	Undecodable error
 }
 
@@ -199,25 +181,23 @@ type Operation struct {
 	Message *Message
 	// Queue is the destination of a send; empty for a publish.
 	Queue string
-	// Types are the wire names of a published message, most concrete first.
-	// Who subscribed to several of them gets one copy.
+	// Types are the wire names of a published message, most concrete first. A subscriber of several of them receives one
+	// copy.
 	Types []string
-	// After delays the delivery; At is the moment it is due, and wins over
-	// After. One in the past is no delay. Drivers whose Limits.MaxDelay is 0 are
-	// never given either.
+	// After delays the delivery. At is the due time, and overrides After. A time in the past is no delay. Drivers whose
+	// Limits.MaxDelay is 0 never receive either.
 	After time.Duration
 	At    time.Time
-	// TTL discards the message when nobody has received it that long after it was due: after
-	// it was sent where it is not delayed. 0 keeps it.
+	// TTL discards the message if it is not received within that time after it was due, or after it was sent if it is not
+	// delayed. 0 keeps it.
 	TTL time.Duration
-	// Properties are for the driver, under names that it documents. Often nil.
+	// Properties are options of the driver, under names that it documents. Often nil.
 	Properties map[string]string
-	// Receipt asks for a [Receipt] of a delayed message. Without it a driver may return none, where sending is
-	// cheaper so.
+	// Receipt requests a [Receipt] of a delayed message. Without it a driver may return none if sending is cheaper then.
 	Receipt bool
 }
 
-// Delay is how long after now the operation is due: 0 or more.
+// Delay returns the time from now until the operation is due: 0 or more.
 func (o *Operation) Delay(now time.Time) time.Duration {
 	if !o.At.IsZero() {
 		return max(0, o.At.Sub(now))
@@ -225,44 +205,39 @@ func (o *Operation) Delay(now time.Time) time.Duration {
 	return max(0, o.After)
 }
 
-// Receipt is what a driver returns for an accepted operation.
+// Receipt is a driver's result for an accepted operation.
 type Receipt struct {
-	// Cancel is the handle for [Canceler]. Empty where the message cannot be
-	// called back.
+	// Cancel is the handle for [Canceler]. Empty if the message cannot be cancelled.
 	Cancel string
 }
 
-// Limits are a broker's bounds; the zero value of a field means no bound unless
-// it says otherwise.
+// Limits are the limits of a broker. The zero value of a field means no limit unless its comment says otherwise.
 type Limits struct {
 	// MaxBody and MaxHeaders are in bytes.
 	MaxBody    int
 	MaxHeaders int
-	// MaxDelay is the longest delay of an Operation. 0: delays are not offered;
-	// Unlimited: no bound.
+	// MaxDelay is the longest delay of an Operation. 0: delays are not offered; Unlimited: no limit.
 	MaxDelay time.Duration
-	// Lease is how long a delivery stays ours without being renewed. 0: for as
-	// long as the connection lasts. A driver with leases implements [Renewer].
+	// Lease is how long a delivery is leased without being renewed. 0: as long as the connection lasts. A driver with
+	// leases implements [Renewer].
 	Lease time.Duration
-	// MaxHold is how long a delivery may be kept at all, renewed or not; then the broker takes it
-	// back. 0: without bound.
+	// MaxHold is how long a delivery may be unsettled at all, renewed or not; then the broker delivers the message again.
+	// 0: no limit.
 	MaxHold time.Duration
-	// MaxReceive is the most that one Receive returns; the pump asks for no more.
+	// MaxReceive is the maximum number of deliveries of one Receive; the pump requests no more.
 	MaxReceive int
 	// ParallelReceive is how many Receive calls may run at once; 0 means 1.
 	ParallelReceive int
-	// Prefetch is true when the driver holds messages ahead of Receive, bounded
-	// by Window. The pump then keeps no buffer of its own.
+	// Prefetch reports whether the driver prefetches, bounded by Window. The pump then keeps no buffer of its own.
 	Prefetch bool
-	// Unbuffered is true where each hand-out counts, and the broker is asked, and paid, by the request. The pump then
-	// receives no message that no handler is free for, and asks with several calls at once only for MaxReceive
-	// each.
+	// Unbuffered reports whether each delivery counts as an attempt and each request costs money. The pump then receives
+	// only messages that a handler is free for, and uses concurrent calls only for MaxReceive messages each.
 	Unbuffered bool
-	// FreeRelease is true when Release does not raise the attempt count.
+	// FreeRelease reports whether Release leaves the attempt count unchanged.
 	FreeRelease bool
-	// Atomic is true when the deliveries implement [Transactor].
+	// Atomic reports whether the deliveries implement [Transactor].
 	Atomic bool
 }
 
-// Unlimited is a MaxDelay without a bound.
+// Unlimited is a MaxDelay without a limit.
 const Unlimited time.Duration = 1<<63 - 1

@@ -13,17 +13,17 @@ var (
 	_ transport.Purger  = (*conn)(nil)
 )
 
-// cursor goes through what was ready when it was made.
+// cursor iterates over the messages that were ready when it was made.
 type cursor struct {
 	conn   *conn
 	queue  string
-	items  []*item                      // not looked at yet
-	seen   map[*transport.Message]*item // what the last Next has returned
+	items  []*item                      // not listed yet
+	seen   map[*transport.Message]*item // of the last Next
 	closed bool
 }
 
-// Browse implements [transport.Browser]. Looking costs nothing; what is out or delayed
-// does not show.
+// Browse implements [transport.Browser]. It costs nothing, and does not list messages that are being handled or are
+// delayed.
 func (c *conn) Browse(ctx context.Context, queue string) (transport.Cursor, error) {
 	if err := c.t.refuse(ctx, "Browse", queue); err != nil {
 		return nil, err
@@ -99,7 +99,7 @@ func (cur *cursor) Take(ctx context.Context, m *transport.Message, ops []transpo
 		if it == nil || !it.ready() {
 			return fmt.Errorf("inmemory: take a message of %q: %w", cur.queue, transport.ErrNotFound)
 		}
-		if refused = cur.conn.b.lost(ops, refused); refused != nil {
+		if refused = cur.conn.b.missing(ops, refused); refused != nil {
 			return dispatchError(refused)
 		}
 		it.queue.discard(it)
@@ -113,7 +113,7 @@ func (cur *cursor) Close() error {
 	return nil
 }
 
-// ready tells whether the message can be received. The broker is locked.
+// ready reports whether the message can be received. The broker is locked.
 func (it *item) ready() bool {
 	it.queue.advance()
 	return it.list == &it.queue.ready

@@ -22,7 +22,7 @@ type conn struct {
 	// Guarded by b.mu.
 	closed    bool
 	receivers map[*receiver]bool
-	held      list // what its deliveries hold
+	held      list // messages of its unsettled deliveries
 }
 
 func (c *conn) Limits() transport.Limits {
@@ -61,7 +61,7 @@ func (c *conn) OpenReceiver(ctx context.Context, opts transport.ReceiverOptions)
 	return withoutReceiver(r, c.t.Lease > 0, c.t.Without), nil
 }
 
-// Close returns what was not settled to the front of its queue, where it has used up an attempt.
+// Close returns unsettled messages to the front of their queues, with an attempt used up.
 func (c *conn) Close() error {
 	c.b.mu.Lock()
 	defer c.b.mu.Unlock()
@@ -75,7 +75,7 @@ func (c *conn) Close() error {
 	now := time.Now()
 	for c.held.last != nil {
 		it := c.held.last
-		it.queue.unhand(it)
+		it.queue.reclaim(it)
 		it.queue.restore(it, now)
 	}
 	return nil
@@ -110,7 +110,7 @@ func (c *conn) Satellites(ctx context.Context) ([]transport.Satellite, error) {
 	return found, errors.Join(errs...)
 }
 
-// locked runs f with the broker locked, unless c is closed.
+// locked calls f with the broker locked, unless c is closed.
 func (c *conn) locked(f func() error) error {
 	c.b.mu.Lock()
 	defer c.b.mu.Unlock()

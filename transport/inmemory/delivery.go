@@ -15,7 +15,7 @@ var (
 	_ transport.DeadLetterer = (*delivery)(nil)
 )
 
-// held is a delivery of this package, whatever was taken away from it.
+// held is a delivery of this package, also one without some capabilities.
 type held interface {
 	transport.Delivery
 	self() *delivery
@@ -40,7 +40,7 @@ func (d *delivery) Attempt() transport.Attempt {
 
 func (d *delivery) Complete(ctx context.Context) error {
 	return d.settle(ctx, "Complete", func(it *item) error {
-		it.queue.unhand(it)
+		it.queue.reclaim(it)
 		return nil
 	})
 }
@@ -56,20 +56,20 @@ func (d *delivery) CompleteWith(ctx context.Context, ops []transport.Operation) 
 func (d *delivery) completeWith(
 	it *item, ops []transport.Operation, refused []error, writes []func(),
 ) error {
-	if refused = d.conn.b.lost(ops, refused); refused != nil {
+	if refused = d.conn.b.missing(ops, refused); refused != nil {
 		return dispatchError(refused)
 	}
 	for _, write := range writes {
 		write()
 	}
-	it.queue.unhand(it)
+	it.queue.reclaim(it)
 	d.conn.put(ops, nil)
 	return nil
 }
 
 func (d *delivery) Retry(ctx context.Context) error {
 	return d.settle(ctx, "Retry", func(it *item) error {
-		it.queue.unhand(it)
+		it.queue.reclaim(it)
 		it.queue.restore(it, time.Now())
 		return nil
 	})
@@ -77,7 +77,7 @@ func (d *delivery) Retry(ctx context.Context) error {
 
 func (d *delivery) Release(ctx context.Context) error {
 	return d.settle(ctx, "Release", func(it *item) error {
-		it.queue.unhand(it)
+		it.queue.reclaim(it)
 		if d.conn.t.offers(FreeRelease) {
 			it.attempts--
 		}
@@ -86,11 +86,11 @@ func (d *delivery) Release(ctx context.Context) error {
 	})
 }
 
-// DeadLetter moves the message to the queue's dead-letter queue, named after it
-// with ".dead" appended, under the native property "DeadLetterReason".
+// DeadLetter moves the message to the queue's dead-letter queue, whose name ends in ".dead", with the native property
+// "DeadLetterReason".
 func (d *delivery) DeadLetter(ctx context.Context, reason string) error {
 	return d.settle(ctx, "DeadLetter", func(it *item) error {
-		it.queue.unhand(it)
+		it.queue.reclaim(it)
 		dead := &item{message: it.message}
 		dead.message.Native = map[string]string{"DeadLetterReason": reason}
 		d.conn.b.create(it.queue.name+deadSuffix).put(dead, time.Now())
@@ -98,7 +98,7 @@ func (d *delivery) DeadLetter(ctx context.Context, reason string) error {
 	})
 }
 
-// settle runs f with the broker locked, when the message is still d's.
+// settle calls f with the broker locked, if the delivery holds the message.
 func (d *delivery) settle(ctx context.Context, verb string, f func(*item) error) error {
 	q := d.item.queue
 	if err := d.conn.t.refuse(ctx, verb, q.name); err != nil {

@@ -55,7 +55,7 @@ func TestAReleasedMessageIsUntouched(t *testing.T) {
 	}
 }
 
-func TestWhatReturnsGoesBackToItsPlace(t *testing.T) {
+func TestAReturnedMessageKeepsItsPlace(t *testing.T) {
 	broker := &inmemory.Transport{}
 	conn := open(t, broker, "orders")
 	dispatch(t, conn, to("orders", "1"), to("orders", "2"), to("orders", "3"), to("orders", "4"), to("orders", "5"))
@@ -102,7 +102,7 @@ var settles = map[string]func(transport.Delivery, context.Context) error{
 	},
 }
 
-func TestASecondSettleNeverHitsALaterHandOut(t *testing.T) {
+func TestASecondSettleNeverHitsALaterDelivery(t *testing.T) {
 	for verb, settle := range settles {
 		t.Run(verb, func(t *testing.T) {
 			conn := open(t, &inmemory.Transport{}, "orders")
@@ -112,7 +112,7 @@ func TestASecondSettleNeverHitsALaterHandOut(t *testing.T) {
 			do(t, stale.Retry)
 			current := one(t, r, "1")
 			if err := settle(stale, t.Context()); !errors.Is(err, transport.ErrLeaseLost) {
-				t.Errorf("%s of the earlier hand-out: %v, want ErrLeaseLost", verb, err)
+				t.Errorf("%s of the earlier delivery: %v, want ErrLeaseLost", verb, err)
 			}
 			do(t, current.Complete)
 		})

@@ -18,12 +18,11 @@ func (c *conn) Dispatch(ctx context.Context, ops []transport.Operation) ([]trans
 	if c.closed {
 		return nil, transport.FailAll(len(ops), transport.ErrClosed)
 	}
-	refused = c.b.lost(ops, refused)
+	refused = c.b.missing(ops, refused)
 	return c.put(ops, refused), dispatchError(refused)
 }
 
-// check finds the operations that are refused for what they are. Its result is nil, or
-// has an entry per operation.
+// check returns the errors of operations that are refused for their content. It is nil, or has an entry per operation.
 func (c *conn) check(ctx context.Context, ops []transport.Operation) (refused []error) {
 	for i := range ops {
 		if err := c.checkOne(ctx, &ops[i]); err != nil {
@@ -69,8 +68,8 @@ func (c *conn) checkDelay(op *transport.Operation) error {
 	return nil
 }
 
-// lost adds the operations whose queue does not exist to those refused already.
-func (b *broker) lost(ops []transport.Operation, refused []error) []error {
+// missing adds the operations whose queue does not exist to the refused ones.
+func (b *broker) missing(ops []transport.Operation, refused []error) []error {
 	for i := range ops {
 		if ops[i].Queue == "" || refused != nil && refused[i] != nil {
 			continue
@@ -103,7 +102,7 @@ func dispatchError(refused []error) error {
 	return e
 }
 
-// put carries out what was not refused.
+// put carries out the operations that were not refused.
 func (c *conn) put(ops []transport.Operation, refused []error) (receipts []transport.Receipt) {
 	now := time.Now()
 	for i := range ops {
@@ -121,8 +120,7 @@ func (c *conn) put(ops []transport.Operation, refused []error) (receipts []trans
 	return receipts
 }
 
-// putOne returns the handle to cancel a delayed send with. A delayed publish has none: it
-// is as many messages as there are subscribers.
+// putOne returns the handle to cancel a delayed send. A delayed publish has none: it is a message per subscriber.
 func (c *conn) putOne(op *transport.Operation, now time.Time) (cancel string) {
 	delay := op.Delay(now)
 	if op.Queue != "" {
@@ -148,7 +146,7 @@ func (q *queue) enter(it *item, now time.Time, delay time.Duration) {
 	q.put(it, now)
 }
 
-// destinations are the queues subscribed to any of the types, each once.
+// destinations returns the queues that are subscribed to any of the types, each once.
 func (b *broker) destinations(types []string) []*queue {
 	if len(types) == 1 {
 		return b.subscribers[types[0]]
@@ -164,8 +162,8 @@ func (b *broker) destinations(types []string) []*queue {
 	return found
 }
 
-// newItem copies the message of an operation: it is the sender's again afterwards. What
-// belongs to an earlier hand-out stays behind.
+// newItem copies the message of an operation, which its sender may reuse afterwards, without the properties of an
+// earlier delivery.
 func newItem(op *transport.Operation) *item {
 	return &item{
 		message: transport.Message{

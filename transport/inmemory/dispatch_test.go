@@ -74,7 +74,7 @@ func TestSubscribersDoNotShareMemory(t *testing.T) {
 	}
 }
 
-func TestACopySentOnLosesWhatTheHandOutAdded(t *testing.T) {
+func TestACopyLosesThePropertiesOfTheDelivery(t *testing.T) {
 	broker := &inmemory.Transport{}
 	conn := open(t, broker, "orders", "error")
 	broken := errors.New("broken")
@@ -124,7 +124,7 @@ func TestUnsubscribeEndsTheCopies(t *testing.T) {
 }
 
 func TestPublishWithoutSubscribersIsAccepted(t *testing.T) {
-	dispatch(t, open(t, &inmemory.Transport{}), published("1", "Nobody"))
+	dispatch(t, open(t, &inmemory.Transport{}), published("1", "Unknown"))
 }
 
 func TestSubscribeNeedsTheQueue(t *testing.T) {
@@ -322,7 +322,7 @@ func TestCancelCallsADelayedMessageBack(t *testing.T) {
 		do(t, one(t, r, "now").Complete)
 		do(t, one(t, r, "a").Complete)
 		if err := cancel(1); !errors.Is(err, transport.ErrNotFound) {
-			t.Errorf("cancelled after it was handed out: %v", err)
+			t.Errorf("cancelled after it was delivered: %v", err)
 		}
 		if err := cancel(3); err != nil {
 			t.Fatal(err)

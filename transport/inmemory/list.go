@@ -9,8 +9,7 @@ type list struct {
 
 func (l *list) append(it *item) { l.insert(it, l.last) }
 
-// restore puts an item back among the first, where its seq belongs. What returns is
-// older than most of what waits, so the way there is short.
+// restore inserts an item by its seq. Returned items are older than most of the list, so the search is short.
 func (l *list) restore(it *item) {
 	var after *item
 	for next := l.first; next != nil && next.seq < it.seq; next = next.next {
@@ -19,7 +18,7 @@ func (l *list) restore(it *item) {
 	l.insert(it, after)
 }
 
-// insert puts an item after another one, or first when that is nil.
+// insert inserts an item after another one, or first if that is nil.
 func (l *list) insert(it, after *item) {
 	it.list = l
 	it.prev = after
@@ -36,7 +35,8 @@ func (l *list) insert(it, after *item) {
 	l.len++
 }
 
-// within returns how many of the first items, up to limit, have at most maxBytes bytes in total: 1 at least, where there is one.
+// within returns how many of the first items, up to limit, have at most maxBytes bytes in total: at least 1 if there is
+// one.
 func (l *list) within(limit int, maxBytes int64) int {
 	n := 0
 	for it := l.first; it != nil && n < limit; it = it.next {
@@ -63,7 +63,7 @@ func (l *list) remove(it *item) {
 	l.len--
 }
 
-// timed is a heap of items by due, those due at once in their order.
+// timed is a heap of items by due time, and by seq among equal ones.
 type timed []*item
 
 func (h timed) Len() int { return len(h) }
@@ -81,7 +81,7 @@ func (h timed) Swap(i, j int) {
 }
 
 func (h *timed) Push(x any) {
-	it := x.(*item) //nolint:errcheck // heap.Push is only ever given an item
+	it := x.(*item) //nolint:errcheck // heap.Push is called with items only
 	*h = append(*h, it)
 	it.heapIndex = len(*h)
 }

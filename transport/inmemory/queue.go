@@ -9,7 +9,7 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// broker is what the connections of a Transport share.
+// broker is the state that the connections of a Transport share.
 type broker struct {
 	mu          sync.Mutex // guards everything here, in the queues and in their items
 	queues      map[string]*queue
@@ -44,18 +44,17 @@ func (b *broker) next() uint64 {
 	return b.seq
 }
 
-// item is a message in a queue. It is in one of three states, told by its place:
-// ready in queue.ready, held by a delivery, or delayed in queue.timed alone. Ready and
-// held items are in queue.timed too when their state ends by itself.
+// item is a message in a queue. It is ready in queue.ready, held by a delivery, or delayed in queue.timed alone. Ready
+// and held items are in queue.timed too if their state ends at a known time.
 type item struct {
 	message  transport.Message
 	queue    *queue
-	seq      uint64        // its place in the queue, which it returns to
+	seq      uint64        // its place in the queue, to which it returns
 	since    time.Time     // when it became ready
 	ttl      time.Duration // counted from when it first became ready
 	expires  time.Time     // when that is over; zero without a ttl, and before
 	attempts int
-	holder   *delivery // a settle by any other delivery is stale
+	holder   *delivery // settles of other deliveries fail
 	receipt  string    // empty when it cannot be cancelled
 
 	due        time.Time // when its state ends, while it is in queue.timed
@@ -64,8 +63,8 @@ type item struct {
 	prev, next *item
 }
 
-// queue is one queue, guarded by broker.mu. Nothing runs in the background: what time
-// changes is caught up with by advance, which every look at the queue begins with.
+// queue is a queue, guarded by broker.mu. Nothing runs in the background: advance carries out everything that is due,
+// before each access to the queue.
 type queue struct {
 	name    string
 	b       *broker
@@ -74,7 +73,7 @@ type queue struct {
 	held    int
 	delayed int
 	removed bool
-	changed chan struct{} // closed when there is something new; nil when nobody waits
+	changed chan struct{} // closed at the next change; nil if no receiver waits
 }
 
 // put appends a new message.
@@ -83,7 +82,7 @@ func (q *queue) put(it *item, now time.Time) {
 	q.append(it, now)
 }
 
-// delay keeps a new message, or a failed one, until due.
+// delay keeps a message until due.
 func (q *queue) delay(it *item, due time.Time) {
 	it.queue = q
 	if it.seq == 0 {
@@ -91,7 +90,7 @@ func (q *queue) delay(it *item, due time.Time) {
 	}
 	q.delayed++
 	q.schedule(it, due)
-	q.wake() // those who wait have to set their timers anew
+	q.wake() // waiting receivers have to reset their timers
 }
 
 func (q *queue) append(it *item, now time.Time) {
@@ -105,7 +104,7 @@ func (q *queue) append(it *item, now time.Time) {
 	q.wake()
 }
 
-// restore makes a message that was delivered ready again, at the place it had, or discards it when it has expired meanwhile.
+// restore makes a delivered message ready again, at its former place, or discards it if it has expired meanwhile.
 func (q *queue) restore(it *item, now time.Time) {
 	if !it.expires.IsZero() {
 		if !it.expires.After(now) {
@@ -119,8 +118,8 @@ func (q *queue) restore(it *item, now time.Time) {
 	q.wake()
 }
 
-// hand gives the first ready message to d. There is one.
-func (q *queue) hand(d *delivery) {
+// deliver assigns the first ready message, which must exist, to d.
+func (q *queue) deliver(d *delivery) {
 	it := q.ready.first
 	q.ready.remove(it)
 	q.unschedule(it)
@@ -133,15 +132,15 @@ func (q *queue) hand(d *delivery) {
 	d.conn.held.append(it)
 }
 
-// unhand takes a message back from whoever holds it; the caller decides where to.
-func (q *queue) unhand(it *item) {
+// reclaim takes a message from its delivery.
+func (q *queue) reclaim(it *item) {
 	it.list.remove(it)
 	q.unschedule(it)
 	q.held--
 	it.holder = nil
 }
 
-// discard removes a message that nobody holds.
+// discard removes a message that is not being handled.
 func (q *queue) discard(it *item) {
 	if it.list != nil {
 		it.list.remove(it)
@@ -152,7 +151,7 @@ func (q *queue) discard(it *item) {
 	q.forget(it)
 }
 
-// forget makes the message one that cannot be cancelled any more.
+// forget ends the time in which the message can be cancelled.
 func (q *queue) forget(it *item) {
 	if it.receipt != "" {
 		delete(q.b.receipts, it.receipt)
@@ -160,7 +159,7 @@ func (q *queue) forget(it *item) {
 	}
 }
 
-// advance does what was due by now.
+// advance carries out everything that is due.
 func (q *queue) advance() {
 	if len(q.timed) == 0 {
 		return
@@ -174,9 +173,9 @@ func (q *queue) advance() {
 func (q *queue) elapse(it *item, now time.Time) {
 	switch {
 	case it.holder != nil: // the lease ran out
-		q.unhand(it)
+		q.reclaim(it)
 		q.restore(it, now)
-	case it.list != nil: // nobody received it within its TTL
+	case it.list != nil: // not received within its TTL
 		q.discard(it)
 	default: // the delay is over
 		due := it.due
@@ -190,7 +189,7 @@ func (q *queue) elapse(it *item, now time.Time) {
 	}
 }
 
-// wake lets those who wait for the queue look at it again.
+// wake makes waiting receivers check the queue again.
 func (q *queue) wake() {
 	if q.changed != nil {
 		close(q.changed)
@@ -198,7 +197,7 @@ func (q *queue) wake() {
 	}
 }
 
-// wait is closed at the next change.
+// wait returns a channel that is closed at the next change.
 func (q *queue) wait() <-chan struct{} {
 	if q.changed == nil {
 		q.changed = make(chan struct{})

@@ -27,7 +27,7 @@ func (r *receiver) Receive(ctx context.Context, limit int) ([]transport.Delivery
 	return r.ReceiveBytes(ctx, limit, math.MaxInt64)
 }
 
-// ReceiveBytes bounds what leaves the queue at once. All messages are in memory either way.
+// ReceiveBytes limits the bytes of one call. All messages are in memory either way.
 func (r *receiver) ReceiveBytes(ctx context.Context, limit int, maxBytes int64) ([]transport.Delivery, error) {
 	if err := r.conn.t.refuse(ctx, "Receive", r.name); err != nil {
 		return nil, err
@@ -46,10 +46,10 @@ func (r *receiver) ReceiveBytes(ctx context.Context, limit int, maxBytes int64) 
 	}
 }
 
-// change is what an empty-handed Receive waits for.
+// change is the next change of an empty queue.
 type change struct {
 	news <-chan struct{}
-	due  time.Time // zero when nothing is going to happen by itself
+	due  time.Time // zero if none is scheduled
 }
 
 func (r *receiver) take(limit int, maxBytes int64) (ds []transport.Delivery, next change, err error) {
@@ -77,10 +77,10 @@ func (r *receiver) take(limit int, maxBytes int64) (ds []transport.Delivery, nex
 		}
 		return nil, next, nil
 	}
-	return r.hand(n), next, nil
+	return r.deliver(n), next, nil
 }
 
-func (r *receiver) hand(n int) []transport.Delivery {
+func (r *receiver) deliver(n int) []transport.Delivery {
 	t := r.conn.t
 	ds := make([]delivery, n)
 	given := make([]transport.Delivery, n)
@@ -91,7 +91,7 @@ func (r *receiver) hand(n int) []transport.Delivery {
 	for i := range ds {
 		d := &ds[i]
 		d.conn = r.conn
-		r.queue.hand(d)
+		r.queue.deliver(d)
 		if t.Lease > 0 {
 			r.queue.schedule(d.item, until)
 		}
@@ -118,7 +118,7 @@ func (r *receiver) wait(ctx context.Context, next change) error {
 	return nil
 }
 
-// Window does nothing: nothing is held beyond what Receive returned.
+// Window does nothing: the driver does not prefetch.
 func (r *receiver) Window(int) {}
 
 func (r *receiver) Close() error {
@@ -128,7 +128,7 @@ func (r *receiver) Close() error {
 	return nil
 }
 
-// stop ends the calls of Receive. The broker is locked.
+// stop ends waiting calls of Receive. The broker is locked.
 func (r *receiver) stop() {
 	if r.conn.receivers[r] {
 		delete(r.conn.receivers, r)
@@ -136,7 +136,7 @@ func (r *receiver) stop() {
 	}
 }
 
-// renewer is a receiver whose deliveries have to be renewed.
+// renewer is a receiver of leased deliveries.
 type renewer struct{ *receiver }
 
 func (r renewer) Renew(ctx context.Context, ds []transport.Delivery) []error {

@@ -120,7 +120,7 @@ func TestCloseReturnsWhatWasNotSettled(t *testing.T) {
 
 		r = receiver(t, open(t, broker), "orders")
 		if got := one(t, r, "1").Attempt().N; got != 2 {
-			t.Errorf("attempt = %d, want 2: it was handed out before", got)
+			t.Errorf("attempt = %d, want 2: it was delivered before", got)
 		}
 	})
 }
@@ -174,13 +174,13 @@ func TestAnExpiredLeaseHandsTheMessageOutAgain(t *testing.T) {
 		first := one(t, r, "1")
 		second := one(t, r, "1")
 		if got := time.Since(start); got != 30*time.Second {
-			t.Errorf("handed out again after %v, want 30s", got)
+			t.Errorf("delivered again after %v, want 30s", got)
 		}
 		if got := second.Attempt().N; got != 2 {
 			t.Errorf("attempt = %d, want 2", got)
 		}
 		if err := first.Complete(t.Context()); !errors.Is(err, transport.ErrLeaseLost) {
-			t.Errorf("Complete of the first hand-out: %v, want ErrLeaseLost", err)
+			t.Errorf("Complete of the first delivery: %v, want ErrLeaseLost", err)
 		}
 		do(t, second.Complete)
 	})
@@ -285,7 +285,7 @@ func TestManyReceiversTakeEachMessageOnce(t *testing.T) {
 				}
 				for _, d := range ds {
 					if _, twice := taken.LoadOrStore(d.Message().ID, true); twice {
-						t.Errorf("message %s was handed out twice", d.Message().ID)
+						t.Errorf("message %s was delivered twice", d.Message().ID)
 					}
 					if err := d.Complete(t.Context()); err != nil {
 						t.Error(err)

@@ -1,12 +1,11 @@
-// Package inmemory is a message broker in the memory of the process: the smallest
-// complete driver, for tests, examples and measuring what an endpoint itself costs.
+// Package inmemory is a message broker in the memory of the process: the smallest complete driver, for tests, examples
+// and benchmarks of the endpoint.
 //
-// It keeps the promises of package transport but one: nothing survives the process.
-// It starts no goroutine and takes time from package time only, so that it works
-// inside a testing/synctest bubble, where an hour of delays takes no time.
+// It implements the contract of package transport with one exception: no message survives the process. It starts no
+// goroutine and uses only the clock of package time, so that it works inside a testing/synctest bubble, where an hour
+// of delay takes no time.
 //
-// Everything optional is offered, and can be taken away again through
-// Transport.Without to test what an endpoint does on a broker that has less.
+// It offers every capability. Transport.Without removes some, to test an endpoint on a broker without them.
 package inmemory
 
 import (
@@ -17,40 +16,37 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// Transport is a broker and the way to connect to it: endpoints that are given
-// the same *Transport reach each other, and messages wait in it while nobody is
-// connected. The zero value is an empty broker that offers everything. Set the fields
-// before the first use, and do not copy it after.
+// Transport is a broker and its configuration: endpoints with the same *Transport reach each other, and messages wait
+// in it while none is connected. The zero value is an empty broker with every capability. Set the fields before the
+// first use, and do not copy it after.
 type Transport struct {
-	// Lease is how long a delivery stays with its receiver without being renewed; it
-	// is then handed out again. 0: until the Conn is closed.
+	// Lease is how long a delivery is leased without being renewed; then the message is delivered again. 0: until the Conn
+	// is closed.
 	Lease time.Duration
-	// MaxBody and MaxHeaders bound a message, in bytes. 0: no bound.
+	// MaxBody and MaxHeaders limit a message, in bytes. 0: no limit.
 	MaxBody    int
 	MaxHeaders int
-	// MaxDelay bounds the delay of an operation. 0: no bound.
+	// MaxDelay limits the delay of an operation. 0: no limit.
 	MaxDelay time.Duration
-	// MaxReceive bounds what one Receive returns. 0: no bound.
+	// MaxReceive limits the deliveries of one Receive. 0: no limit.
 	MaxReceive int
-	// Without takes capabilities away.
+	// Without removes capabilities.
 	Without Capability
-	// Satellites are what every Conn asks the endpoint to work on.
+	// Satellites are the satellites of every Conn.
 	Satellites []transport.Satellite
-	// Fail, when set, is asked before every call that a broker could fail; a call
-	// that it returns an error for does nothing but return that. The verb is the name of
-	// the method ("Open", "Dispatch", "Receive", "Complete"; "Dispatch" also for each
-	// operation of CompleteWith), and object the queue concerned, or all of them, the first type
-	// of a publish or a receipt. It is called from any goroutine, by several at once.
+	// Fail, if set, is called before every call that a broker could fail. If it returns an error, the call returns it and
+	// does nothing else. verb is the name of the method ("Open", "Dispatch", "Receive", "Complete"; "Dispatch" also for
+	// each operation of CompleteWith), and object is the queue, the queues, the first type of a publish, or a receipt. It
+	// must be safe for concurrent use.
 	Fail func(verb, object string) error
 
 	broker broker
 }
 
-// Capability is a set of things that a driver may or may not offer, mostly the
-// optional interfaces of package transport.
+// Capability is a set of capabilities, mostly optional interfaces of package transport.
 type Capability uint
 
-// What can be taken away. The comment says what is left.
+// The capabilities that Transport.Without removes, with the effect.
 const (
 	Installer    Capability = 1 << iota // queues must exist: see [Transport.CreateQueues]; no Verifier and Remover
 	Subscriber                          // publishing is refused
@@ -59,15 +55,15 @@ const (
 	Transactor                          // no transactions
 	DeadLetterer                        // no dead-letter queues
 	Delay                               // Limits.MaxDelay is 0, and delays are refused
-	Exact                               // Attempt.N tells first from later hand-outs only: 1 or 2
+	Exact                               // Attempt.N is 1 for the first delivery and 2 for later ones
 	FreeRelease                         // a release counts as an attempt
-	ByteReceiver                        // a Receive is bounded by number only
+	ByteReceiver                        // a Receive is limited by number only
 )
 
 // System returns "inmemory".
 func (*Transport) System() string { return "inmemory" }
 
-// Open connects to the broker. It fails only when Transport.Fail says so or ctx has ended.
+// Open connects to the broker. It fails only if Transport.Fail returns an error or ctx has ended.
 func (t *Transport) Open(ctx context.Context, _ transport.Env) (transport.Conn, error) {
 	if err := t.refuse(ctx, "Open", ""); err != nil {
 		return nil, err
@@ -75,7 +71,7 @@ func (t *Transport) Open(ctx context.Context, _ transport.Env) (transport.Conn, 
 	return withoutConn(&conn{t: t, b: &t.broker, receivers: map[*receiver]bool{}}, t.Without), nil
 }
 
-// CreateQueues makes the named queues, as Install does; those that exist are left alone.
+// CreateQueues creates the named queues, as Install does.
 func (t *Transport) CreateQueues(names ...string) {
 	t.broker.mu.Lock()
 	defer t.broker.mu.Unlock()
@@ -84,9 +80,8 @@ func (t *Transport) CreateQueues(names ...string) {
 	}
 }
 
-// Put appends a message to a queue as a foreign program might: without checks, and
-// with Native, NativeID and Undecodable as they are, so that it is received exactly as
-// it was put. The broker owns m afterwards. It fails with [transport.ErrNoQueue].
+// Put appends a message to a queue as another program could: without checks, and with Native, NativeID and Undecodable
+// unchanged. The broker owns m afterwards. It fails with [transport.ErrNoQueue].
 func (t *Transport) Put(queue string, m *transport.Message) error {
 	t.broker.mu.Lock()
 	defer t.broker.mu.Unlock()
@@ -98,8 +93,8 @@ func (t *Transport) Put(queue string, m *transport.Message) error {
 	return nil
 }
 
-// Messages are the messages of a queue that are ready to be received, in order; they
-// stay where they are. It is empty when there is no such queue.
+// Messages returns the messages of a queue that are ready to be received, in order, and leaves them there. It returns
+// none if there is no such queue.
 func (t *Transport) Messages(queue string) []*transport.Message {
 	t.broker.mu.Lock()
 	defer t.broker.mu.Unlock()
@@ -115,7 +110,7 @@ func (t *Transport) Messages(queue string) []*transport.Message {
 	return found
 }
 
-// refuse is why a call is not made at all.
+// refuse returns the error with which a call fails before it does anything.
 func (t *Transport) refuse(ctx context.Context, verb, object string) error {
 	if err := ctx.Err(); err != nil {
 		return err

@@ -28,7 +28,7 @@ func TestInstallMakesTheQueues(t *testing.T) {
 	}
 }
 
-func TestWhatIsTakenAwayCannotBeFound(t *testing.T) {
+func TestARemovedCapabilityCannotBeFound(t *testing.T) {
 	// Every set of the seven optional interfaces.
 	const all = inmemory.Installer | inmemory.Subscriber | inmemory.Inspector |
 		inmemory.Completer | inmemory.Transactor | inmemory.DeadLetterer
@@ -270,7 +270,7 @@ func TestRemoveEndsReceiversAndDeliveries(t *testing.T) {
 	})
 }
 
-func TestSatellitesAreHandedThrough(t *testing.T) {
+func TestSatellitesArePassedOn(t *testing.T) {
 	broker := &inmemory.Transport{Satellites: []transport.Satellite{{Queue: "orders.dead"}}}
 	got, err := open(t, broker).(transport.Satellites).Satellites(t.Context())
 	if err != nil {

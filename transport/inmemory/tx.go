@@ -8,13 +8,11 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// OnCommit has f called when the transaction of a handler is committed: with the
-// completion of its message and what it sends, and not at all when the handler fails.
-// That is how a handler's writes to memory take part in its transaction. s is what
-// gives the transaction, such as a session of the endpoint; f must not use the
-// Transport, and must not panic: memory cannot be undone, so writes of functions before it stay, and happen
-// again with the next attempt. OnCommit fails when s does, for a transaction of another driver, and for one that is
-// over. Several goroutines of a handler may call it at once.
+// OnCommit calls f when the transaction of a handler is committed: together with the completion of its message and its
+// sends, and not at all if the handler fails. So a handler's writes to memory take part in its transaction. s provides
+// the transaction, such as a session of the endpoint. f must not use the Transport, and must not panic: the writes of
+// earlier functions cannot be undone, and are repeated by the next attempt. OnCommit fails if s does, for a transaction
+// of another driver, and for one that is over. It is safe for concurrent use.
 func OnCommit(ctx context.Context, s interface {
 	Tx(ctx context.Context) (transport.HandlerTx, error)
 }, f func(),
@@ -36,7 +34,7 @@ var errTxOver = errors.New("inmemory: the transaction is over")
 type tx struct {
 	d *delivery
 
-	mu     sync.Mutex // guards the rest
+	mu     sync.Mutex // guards the fields below
 	writes []func()
 	over   bool
 }
@@ -51,7 +49,7 @@ func (t *tx) add(f func()) error {
 	return nil
 }
 
-// end reports whether t was not over before.
+// end ends t, and reports whether it was not over before.
 func (t *tx) end() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -60,7 +58,7 @@ func (t *tx) end() bool {
 	return ended
 }
 
-// Begin fails only when Transport.Fail says so, or with ErrLeaseLost.
+// Begin fails only if Transport.Fail returns an error, or with ErrLeaseLost.
 func (d *delivery) Begin(ctx context.Context) (transport.Tx, error) {
 	err := d.settle(ctx, "Begin", func(*item) error { return nil })
 	if err != nil {

@@ -11,9 +11,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// Benchmark measures a driver under the endpoint's receive loop: how many messages a second are
-// sent, alone and a hundred at a time; handled and completed, one after the other and 32 at once;
-// and moved to another queue, where the driver is told of both at once if it can be.
+// Benchmark measures a driver under the endpoint's receive loop, in messages per second: sent, one and a hundred at a
+// time; handled and completed, one and 32 at once; and moved to another queue, as one unit if the driver can.
 func Benchmark(b *testing.B, h Harness) {
 	for _, n := range []int{1, 100} {
 		b.Run(fmt.Sprintf("send/%d", n), func(b *testing.B) { benchmarkSend(newBench(b, h), n) })
@@ -24,7 +23,7 @@ func Benchmark(b *testing.B, h Harness) {
 	b.Run("move/32", func(b *testing.B) { benchmarkHandle(newBench(b, h), 32, true) })
 }
 
-// newBench is a test that may take as long as it likes.
+// newBench returns a test without a time limit.
 func newBench(b *testing.B, h Harness) *bench {
 	b.Helper()
 	t := newTest(b, h)

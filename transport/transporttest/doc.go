@@ -1,5 +1,5 @@
-// Package transporttest is a conformance test for drivers: the rules that every
-// implementation of package transport has to keep, ours or another's. A driver's test is
+// Package transporttest is a conformance test for drivers: the rules that every implementation of package transport
+// must keep. The test of a driver is
 //
 //	func TestConformance(t *testing.T) {
 //		transporttest.Run(t, transporttest.Harness{
@@ -7,10 +7,9 @@
 //		})
 //	}
 //
-// What a driver offers is found out from the driver: its Limits, and the optional interfaces
-// that it implements. A rule about something that it does not offer is reported as "not
-// offered" and counted in the last line of the test's log, never left out in silence. A rule
-// that fails prints the sentence that was broken.
+// The kit reads the capabilities of a driver from its Limits and its optional interfaces. A rule about a capability
+// that it lacks is reported as "not offered" and counted in the last line of the test's log. A rule that fails prints
+// its sentence.
 //
 // docs/writing-a-transport.md lists the rules.
 package transporttest

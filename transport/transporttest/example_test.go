@@ -25,5 +25,5 @@ func ExampleRules() {
 			fmt.Printf("%s: %s\n", r.Theme, r.Rule)
 		}
 	}
-	// Output: Settling: A completed message is gone: also for a connection opened later.
+	// Output: Settling: A completed message is deleted, also for a connection that is opened later.
 }

@@ -17,7 +17,7 @@ func idsOf(ds []transport.Delivery) []string {
 	return all
 }
 
-// sameIDs compares without regard to order.
+// sameIDs compares in any order.
 func (t *test) sameIDs(got, want []string) {
 	t.Helper()
 	t.sameOrder(slices.Sorted(slices.Values(got)), slices.Sorted(slices.Values(want)))
@@ -30,7 +30,7 @@ func (t *test) sameOrder(got, want []string) {
 	}
 }
 
-// sameMessage compares what travels.
+// sameMessage compares id, headers and body.
 func (t *test) sameMessage(got, want *transport.Message) {
 	t.Helper()
 	if got.Undecodable != nil {
@@ -59,7 +59,7 @@ func copyOf(m *transport.Message) *transport.Message {
 	return &transport.Message{ID: m.ID, Headers: m.Headers.Clone(), Body: slices.Clone(m.Body)}
 }
 
-// eventually waits for something that there is no event of.
+// eventually polls for a condition.
 func (t *test) eventually(what string, is func() bool) {
 	t.Helper()
 	tick := time.NewTicker(2 * time.Millisecond)
@@ -69,7 +69,7 @@ func (t *test) eventually(what string, is func() bool) {
 		select {
 		case <-tick.C:
 		case <-over:
-			t.Fatalf("%s: not within %v", what, patience)
+			t.Fatalf("%s: not within %v", what, timeout)
 		}
 	}
 }
@@ -81,12 +81,12 @@ func await[T any](t *test, what string, c <-chan T) T {
 	case v := <-c:
 		return v
 	case <-t.ctx().Done():
-		t.Fatalf("%s: not within %v", what, patience)
+		t.Fatalf("%s: not within %v", what, timeout)
 		panic("unreachable") //nolint:forbidigo // Fatalf does not return
 	}
 }
 
-// pass waits until a moment: for what time alone brings about.
+// pass waits for d: for effects of time alone.
 func (t *test) pass(d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -101,7 +101,7 @@ func (t *test) fails(what string, err, target error) {
 	}
 }
 
-// failedOps checks that err is a DispatchError of just these operations, and returns those.
+// failedOps checks that err is a DispatchError of exactly these operations, and returns them.
 func (t *test) failedOps(err error, total int, want ...int) []transport.OpError {
 	t.Helper()
 	failed, ok := errors.AsType[*transport.DispatchError](err)

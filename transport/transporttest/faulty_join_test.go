@@ -10,8 +10,7 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// batchTx is a transaction of users of faulty: what is dispatched in it, to be carried out by
-// its Commit. No other transaction comes in between, so inmemory needs none of its own.
+// batchTx is a user's transaction of faulty: the operations that are dispatched in it, sent by its commit.
 type batchTx struct {
 	mu   sync.Mutex // guards what follows
 	over bool

@@ -12,8 +12,7 @@ import (
 	"github.com/holdfast-go/holdfast/transport/inmemory"
 )
 
-// faulty is a driver with a fault: a sound one, and what it does otherwise. What is nil it
-// does soundly. Functions are given the sound thing to call.
+// faulty is a driver with a fault: inmemory, with some functions replaced. A nil function is inmemory's.
 type faulty struct {
 	*inmemory.Transport
 
@@ -55,7 +54,7 @@ type faulty struct {
 	receipts sync.Map     // inmemory's by those of DispatchIn
 }
 
-// sound is everything that inmemory offers.
+// sound has the capabilities of inmemory's connections.
 type sound interface {
 	transport.Conn
 	transport.Installer
@@ -88,7 +87,7 @@ type faultyConn struct {
 	out []*faultyDelivery
 }
 
-// unsettled are the deliveries that are out.
+// unsettled returns the unsettled deliveries.
 func (c *faultyConn) unsettled() (ds []*faultyDelivery) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -238,7 +237,7 @@ func (r *faultyReceiver) ReceiveBytes(ctx context.Context, limit int, maxBytes i
 	return r.soundlyWithin(ctx, limit, maxBytes)
 }
 
-// soundly receives as the sound driver does.
+// soundly receives without a fault.
 func (r *faultyReceiver) soundly(ctx context.Context, limit int) ([]transport.Delivery, error) {
 	return r.soundlyWithin(ctx, limit, math.MaxInt64)
 }
@@ -294,7 +293,7 @@ func (r *faultyReceiver) renewSoundly(ctx context.Context, ds []transport.Delive
 	return r.Receiver.(transport.Renewer).Renew(ctx, inner)
 }
 
-// whole is everything that inmemory's deliveries offer.
+// whole has the capabilities of inmemory's deliveries.
 type whole interface {
 	transport.Delivery
 	transport.Completer

@@ -10,7 +10,7 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// sending is a fault in what is sent.
+// sending changes the operations of Dispatch.
 func sending(change func(ops []transport.Operation) []transport.Operation) func(*faulty) {
 	return func(f *faulty) {
 		f.dispatch = func(ctx context.Context, c *faultyConn, ops []transport.Operation) ([]transport.Receipt, error) {
@@ -29,7 +29,7 @@ func each(change func(op *transport.Operation)) func(*faulty) {
 	})
 }
 
-// answering is a fault in what Dispatch returns.
+// answering changes the results of Dispatch.
 func answering(change func(ctx context.Context, ops []transport.Operation, receipts []transport.Receipt, err error,
 ) ([]transport.Receipt, error),
 ) func(*faulty) {
@@ -316,7 +316,7 @@ var publishMutants = []mutant{
 			}
 		})(f)
 	}},
-	{"publish-nobody", "without subscriber there is no queue", func(f *faulty) {
+	{"publish-no-subscriber", "without subscriber there is no queue", func(f *faulty) {
 		f.dispatch = func(ctx context.Context, c *faultyConn, ops []transport.Operation) ([]transport.Receipt, error) {
 			if ops[0].Queue == "" {
 				return nil, transport.FailAll(len(ops), transport.ErrNoQueue)
@@ -363,10 +363,10 @@ var publishMutants = []mutant{
 		}
 	}},
 	{"subscribe-elsewhere", "subscriptions are read once and for all", func(f *faulty) {
-		nobody := map[*faultyConn]bool{}
+		unsubscribed := map[*faultyConn]bool{}
 		f.dispatch = func(ctx context.Context, c *faultyConn, ops []transport.Operation) ([]transport.Receipt, error) {
 			if ops[0].Queue == "" {
-				nobody[c] = true
+				unsubscribed[c] = true
 				return nil, nil
 			}
 			return c.sound.Dispatch(ctx, ops)

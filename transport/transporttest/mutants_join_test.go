@@ -8,7 +8,7 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// joinsWith is a fault in what is sent in a user's transaction.
+// joinsWith changes the operations of DispatchIn.
 func joinsWith(change func(op *transport.Operation)) func(*faulty) {
 	return func(f *faulty) {
 		f.dispatchIn = func(ctx context.Context, c *faultyConn, tx any, ops []transport.Operation) ([]transport.Receipt, error) {
@@ -21,7 +21,7 @@ func joinsWith(change func(op *transport.Operation)) func(*faulty) {
 	}
 }
 
-// joinsNot sends at once, in no transaction, what is of a kind.
+// joinsNot sends some operations at once, outside the transaction.
 func joinsNot(of func(op transport.Operation) bool) func(*faulty) {
 	return func(f *faulty) {
 		f.dispatchIn = func(ctx context.Context, c *faultyConn, tx any, ops []transport.Operation) ([]transport.Receipt, error) {
@@ -90,7 +90,7 @@ var joinMutants = []mutant{
 			return c.joinSoundly(ctx, tx, ops)
 		}
 	}},
-	{"join-wrong", "nobody looks at the transaction where nothing is sent", func(f *faulty) {
+	{"join-wrong", "a transaction is not checked if nothing is sent", func(f *faulty) {
 		f.dispatchIn = func(ctx context.Context, c *faultyConn, tx any, ops []transport.Operation) ([]transport.Receipt, error) {
 			if slices.ContainsFunc(ops, published) {
 				return nil, nil

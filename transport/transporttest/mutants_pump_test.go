@@ -11,7 +11,7 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// withOps is a fault in what CompleteWith sends.
+// withOps changes the operations of CompleteWith.
 func withOps(change func(ops []transport.Operation) []transport.Operation) func(*faulty) {
 	return func(f *faulty) {
 		f.completeWith = func(ctx context.Context, d *faultyDelivery, ops []transport.Operation) error {
@@ -84,7 +84,7 @@ var atomicMutants = []mutant{
 	{"tx-closed", "Close commits what is open", dropsUnsettled},
 }
 
-// dropsUnsettled completes what is out when the connection closes.
+// dropsUnsettled completes unsettled messages when the connection closes.
 func dropsUnsettled(f *faulty) {
 	f.close = func(c *faultyConn) error {
 		for _, d := range c.unsettled() {
@@ -122,7 +122,7 @@ func holding(most int) func(*faulty) {
 	}
 }
 
-// shaken gives back what is handled when the window changes.
+// shaken returns unsettled messages to the queue when the window changes.
 func shaken(f *faulty) {
 	f.window = func(r *faultyReceiver, _ int) {
 		for _, d := range r.conn.unsettled() {
@@ -141,9 +141,9 @@ var pumpMutants = []mutant{
 		}
 	}},
 	{"concurrency-raised", "the first window is kept", holding(8)},
-	{"concurrency-lowered", "a change of the window gives back what is handled", shaken},
-	{"concurrency-changed", "a change of the window gives back what is handled", shaken},
-	{"concurrency-in-flight", "a change of the window gives back what is handled", shaken},
+	{"concurrency-lowered", "a change of the window returns unsettled messages", shaken},
+	{"concurrency-changed", "a change of the window returns unsettled messages", shaken},
+	{"concurrency-in-flight", "a change of the window returns unsettled messages", shaken},
 	{"concurrency-failing", "every fifth Retry drops the message", func(f *faulty) {
 		var mu sync.Mutex
 		n := 0
@@ -178,7 +178,7 @@ var stopMutants = []mutant{
 	{"stop-cuts", "Retry drops the message", settling("Retry", drop)},
 	{"stop-returns", "Release drops the message", settling("Release", drop)},
 	{"stop-under-load", "a message is lost now and then", losing},
-	{"start-again", "a queue that nobody receives from is not kept", func(f *faulty) {
+	{"start-again", "a queue without a receiver is not kept", func(f *faulty) {
 		open := map[string]int{}
 		var mu sync.Mutex
 		f.openReceiver = func(ctx context.Context, c *faultyConn, queue string) (transport.Receiver, error) {
@@ -258,7 +258,7 @@ func wired(change func(w *wire)) func(*faulty) {
 
 var faultMutants = []mutant{
 	{"fault-cut", "a lost connection is never replaced", wired(func(w *wire) { w.once = true })},
-	{"fault-stale", "a settle of a lost connection hits the newer hand-out", wired(func(w *wire) { w.adopting = true })},
+	{"fault-stale", "a settle of a lost connection affects the newer delivery", wired(func(w *wire) { w.adopting = true })},
 	{"fault-away", "Dispatch waits for the broker, whatever its context says", wired(func(w *wire) { w.hanging = true })},
 	{"fault-half-open", "what is only buffered is called accepted", wired(func(w *wire) { w.lying = true })},
 	{"fault-half-open-receive", "Receive does not see its context end", wired(func(w *wire) { w.deaf = true })},

@@ -88,7 +88,7 @@ func lenient(f *faulty) {
 	}
 }
 
-// counting is a count of hand-outs that is kept elsewhere than it should be.
+// counting counts deliveries per key.
 func counting(key func(d *faultyDelivery) any) func(*faulty) {
 	return func(f *faulty) {
 		var mu sync.Mutex
@@ -126,7 +126,7 @@ var attemptMutants = []mutant{
 	{"attempts-own", "attempts are counted for the queue", counting(func(d *faultyDelivery) any {
 		return d.receiver.queue
 	})},
-	{"attempts-closed", "Close gives back what was not settled as if nobody had had it", func(f *faulty) {
+	{"attempts-closed", "Close returns unsettled messages without counting the attempt", func(f *faulty) {
 		f.close = func(c *faultyConn) error {
 			for _, d := range c.unsettled() {
 				_ = d.whole.Release(context.Background()) // or Close does it
@@ -134,7 +134,7 @@ var attemptMutants = []mutant{
 			return c.sound.Close()
 		}
 	}},
-	{"attempts-of-counted", "a hand-out lost with its connection is not counted", func(f *faulty) {
+	{"attempts-of-counted", "a delivery that is lost with its connection is not counted", func(f *faulty) {
 		f.close = func(c *faultyConn) error {
 			for _, d := range c.unsettled() {
 				_ = d.whole.Release(context.Background()) // or Close does it
@@ -146,7 +146,7 @@ var attemptMutants = []mutant{
 	{"attempts-of-copies", "attempts are counted by the message's id", counting(func(d *faultyDelivery) any {
 		return d.id()
 	})},
-	{"attempts-of-delayed", "the end of a delay counts as a hand-out", func(f *faulty) {
+	{"attempts-of-delayed", "the end of a delay counts as a delivery", func(f *faulty) {
 		f.dispatch = func(ctx context.Context, c *faultyConn, ops []transport.Operation) ([]transport.Receipt, error) {
 			return c.sound.Dispatch(ctx, ops)
 		}
@@ -177,7 +177,7 @@ var leaseMutants = []mutant{
 			return err
 		}
 	}},
-	{"lease-lost-settle", "a stale settle hits the newer hand-out", func(f *faulty) {
+	{"lease-lost-settle", "a stale settle affects the newer delivery", func(f *faulty) {
 		f.settle = func(ctx context.Context, _ string, d *faultyDelivery, sound func(context.Context) error) error {
 			err := sound(ctx)
 			if errors.Is(err, transport.ErrLeaseLost) {
@@ -209,7 +209,7 @@ var leaseMutants = []mutant{
 		f.renew = func(ctx context.Context, r *faultyReceiver, ds []transport.Delivery) []error {
 			short, cancel := context.WithTimeout(ctx, time.Millisecond)
 			defer cancel()
-			_, _ = r.soundly(short, 1) // which nobody settles
+			_, _ = r.soundly(short, 1) // which is never settled
 			return make([]error, len(ds))
 		}
 	}},

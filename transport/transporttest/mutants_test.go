@@ -124,7 +124,7 @@ var receiveMutants = []mutant{
 	}},
 	{"receive-closed-returns", "what was prefetched is kept by a closed receiver", prefetching},
 	{"receive-window", "more is prefetched than the window allows", prefetching},
-	{"receive-parallel", "a message is handed out twice", handingOutTwice},
+	{"receive-parallel", "a message is delivered twice", deliveringTwice},
 	{"receive-competing", "each message is in the queue twice", func(f *faulty) {
 		f.dispatch = func(ctx context.Context, c *faultyConn, ops []transport.Operation) ([]transport.Receipt, error) {
 			return c.sound.Dispatch(ctx, append(slices.Clone(ops), ops...))
@@ -215,7 +215,7 @@ func prefetching(f *faulty) {
 	}
 }
 
-func handingOutTwice(f *faulty) {
+func deliveringTwice(f *faulty) {
 	var mu sync.Mutex
 	n := 0
 	f.receive = func(ctx context.Context, r *faultyReceiver, limit int) ([]transport.Delivery, error) {

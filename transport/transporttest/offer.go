@@ -4,7 +4,7 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// offer is what a driver was found to offer.
+// offer has the capabilities of a driver.
 type offer struct {
 	harness  Harness
 	limits   transport.Limits
@@ -12,10 +12,10 @@ type offer struct {
 	receiver transport.Receiver
 	delivery transport.Delivery
 	attempt  transport.Attempt
-	counted  bool // the second hand-out in a queue with Counted is exact
+	counted  bool // the attempt of the second delivery in a Counted queue is exact
 }
 
-// capability is something that a driver may lack.
+// capability is a capability that a driver may lack.
 type capability struct {
 	name    string
 	offered func(o offer) bool
@@ -26,7 +26,7 @@ func is[T any](v any) bool {
 	return ok
 }
 
-// as is v as an interface that it has been found to implement.
+// as returns v as an interface that it is known to implement.
 func as[T any](t *test, v any) (own T) {
 	t.Helper()
 	own, ok := v.(T)
@@ -71,7 +71,7 @@ var (
 	restarting  = capability{"Harness.Restart", func(o offer) bool { return o.harness.Restart != nil }}
 )
 
-// probe receives a message to see what a driver offers.
+// probe receives a message to find the capabilities of a driver.
 func probe(t *test) offer {
 	t.Helper()
 	c := t.open()

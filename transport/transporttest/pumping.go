@@ -10,20 +10,20 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// pumping is the endpoint's receive loop on a queue, as the endpoint runs it.
+// pumping is the endpoint's receive loop on a queue.
 type pumping struct {
 	*pump.Pump
 	end  context.CancelFunc // ends receiving
-	over chan struct{}      // closed when everything has ended
+	over chan struct{}      // closed when the loop has ended
 }
 
-// handler handles a delivery and says how to settle it.
+// handler handles a delivery and returns how to settle it.
 type handler func(ctx context.Context, d transport.Delivery) func(context.Context) error
 
 var errRuleOver = errors.New("the rule is over")
 
-// pump runs the receive loop until stop, or the end of the rule. StopTimeout is how long it
-// lets handlers go on; less than 0 for ever.
+// pump runs the receive loop until stop, or the end of the rule. stopTimeout bounds the time for handlers after it;
+// less than 0: unlimited.
 func (t *test) pump(c transport.Conn, queue string, concurrency int, stopTimeout time.Duration, handle handler) *pumping {
 	t.Helper()
 	r, err := c.OpenReceiver(t.ctx(), transport.ReceiverOptions{Queue: queue})
@@ -69,21 +69,21 @@ func (t *test) pump(c transport.Conn, queue string, concurrency int, stopTimeout
 	return p
 }
 
-// stop ends receiving and waits until everything that was begun is over.
+// stop ends receiving and waits for the handlers.
 func (t *test) stop(p *pumping) {
 	t.Helper()
 	p.end()
 	await(t, "the pump stops", p.over)
 }
 
-// crowd are handlers that wait to be let go, and how many there are at once.
+// crowd counts handlers, which wait to be released.
 type crowd struct {
-	gate chan struct{} // a token for each that may go
+	gate chan struct{} // a token releases a handler
 
-	mu       sync.Mutex // guards what follows
+	mu       sync.Mutex // guards the fields below
 	in, most int
 	done     int
-	of       map[string]int // hand-outs of each message
+	of       map[string]int // deliveries of each message
 	attempts map[string]int // the last attempt of each
 }
 
@@ -109,13 +109,13 @@ func (w *crowd) handle(ctx context.Context, d transport.Delivery) func(context.C
 	return d.Complete
 }
 
-// let lets one go.
+// let releases a handler.
 func (w *crowd) let(t *test) {
 	t.Helper()
 	select {
 	case w.gate <- struct{}{}:
 	case <-t.ctx().Done():
-		t.Fatalf("nobody is handled: not within %v", patience)
+		t.Fatalf("no message is handled within %v", timeout)
 	}
 }
 
@@ -125,18 +125,18 @@ func (w *crowd) now() (in, most, done int) {
 	return w.in, w.most, w.done
 }
 
-// forget begins to count the most anew.
+// forget resets the maximum.
 func (w *crowd) forget() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.most = w.in
 }
 
-// open lets everybody go.
+// open releases all handlers.
 func (w *crowd) open() { close(w.gate) }
 
-// once checks that each of these was handled exactly once; and as attempt 1, unless the
-// driver may have held it ahead and given it back, which counts where releases are not free.
+// once checks that each message was handled exactly once, at attempt 1 unless the driver may have prefetched it and
+// returned it to the queue, which counts if releases are not free.
 func (w *crowd) once(t *test, c transport.Conn, want []string) {
 	t.Helper()
 	w.mu.Lock()

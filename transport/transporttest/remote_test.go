@@ -16,7 +16,7 @@ type wire struct {
 	broker *inmemory.Transport
 
 	once     bool // a lost connection is never replaced
-	adopting bool // a delivery of a lost connection settles the newer hand-out
+	adopting bool // a delivery of a lost connection settles the newer delivery
 	hanging  bool // Dispatch waits for the broker, whatever its context says
 	lying    bool // Dispatch succeeds when it does not reach the broker
 	fading   bool // Dispatch over a connection that was cut succeeds the first time

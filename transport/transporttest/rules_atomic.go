@@ -16,61 +16,61 @@ var atomicRules = []rule{
 	},
 	{
 		"atomic-both",
-		"CompleteWith completes the delivery and sends what it is given, in its order.",
+		"CompleteWith completes the delivery and sends the operations in their order.",
 		[]capability{completing},
 		atomicBoth,
 	},
 	{
 		"atomic-published",
-		"CompleteWith publishes too, with delays and receipts of its own where they are offered.",
+		"CompleteWith also publishes, with delays where they are offered.",
 		[]capability{completing, publishing},
 		atomicPublished,
 	},
 	{
 		"atomic-neither",
-		"A CompleteWith that is refused an operation sends nothing, says which one in a DispatchError, and leaves " +
-			"the delivery to be settled.",
+		"A CompleteWith with a refused operation sends nothing, names the operation in a DispatchError, and does not " +
+			"settle the delivery.",
 		[]capability{completing},
 		atomicNeither,
 	},
 	{
 		"atomic-too-large",
-		"A CompleteWith of a message that is too large sends nothing, and leaves the delivery to be settled.",
+		"A CompleteWith of a message that is too large sends nothing, and does not settle the delivery.",
 		[]capability{completing, boundBody},
 		atomicTooLarge,
 	},
 	{
 		"atomic-contended",
-		"Messages moved by CompleteWith from many goroutines, some of them retried before, arrive exactly once.",
+		"Messages that many goroutines move by CompleteWith, some of them after a retry, arrive exactly once.",
 		[]capability{completing},
 		atomicContended,
 	},
 	{
 		"atomic-limits",
-		"Limits.Atomic is true exactly where deliveries are Transactors.",
+		"Limits.Atomic is true if and only if deliveries are Transactors.",
 		nil, atomicLimits,
 	},
 	{
 		"tx-commit",
-		"Complete of a transaction completes the delivery and sends what it is given; Rollback after it does nothing.",
+		"Complete of a transaction completes the delivery and sends the operations; Rollback after it does nothing.",
 		[]capability{transacting},
 		txCommit,
 	},
 	{
 		"tx-rollback",
-		"Rollback settles nothing and sends nothing: the delivery is still ours to settle. A second one does nothing.",
+		"Rollback settles nothing and sends nothing: the delivery can still be settled. A second Rollback does nothing.",
 		[]capability{transacting},
 		txRollback,
 	},
 	{
 		"tx-refused",
-		"A transaction that is refused an operation commits nothing and is over; the delivery is still ours to settle.",
+		"A transaction with a refused operation commits nothing and is over; the delivery can still be settled.",
 		[]capability{transacting},
 		txRefused,
 	},
 	{
 		"tx-closed",
-		"A transaction left open by a connection that closes commits nothing: the message is handed out again.",
+		"A transaction that is open when its connection closes commits nothing: the message is delivered again.",
 		[]capability{transacting},
 		txClosed,
 	},
@@ -95,7 +95,7 @@ func (t *test) completeWith(d transport.Delivery, ops ...transport.Operation) {
 	t.do("CompleteWith", func(ctx context.Context) error { return completeWith(ctx, d, ops...) })
 }
 
-// completeWith is of deliveries that offer it.
+// completeWith calls CompleteWith.
 func completeWith(ctx context.Context, d transport.Delivery, ops ...transport.Operation) error {
 	whole, ok := d.(transport.Completer)
 	if !ok {

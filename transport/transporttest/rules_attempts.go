@@ -9,51 +9,52 @@ import (
 var attemptRules = []rule{
 	{
 		"attempts-first",
-		"The first hand-out of a message is its attempt 1, exact or not.",
+		"The first delivery of a message is its attempt 1, exact or not.",
 		nil, attemptsFirst,
 	},
 	{
 		"attempts-counted",
-		"Each hand-out after a Retry is one attempt more where attempts are exact, and elsewhere more than the first and " +
-			"never more than there were.",
+		"Each delivery after a Retry is one attempt more if attempts are exact. Otherwise it is more than 1 and at most" +
+			" the number of deliveries.",
 		nil, attemptsCounted,
 	},
 	{
 		"attempts-shared",
-		"Attempts are counted with the message, whichever connection it was handed out over.",
+		"Attempts are counted per message, on any connection.",
 		[]capability{exact},
 		attemptsShared,
 	},
 	{
 		"attempts-own",
-		"Each message has a count of its own: retrying one leaves those of others alone.",
+		"Each message has its own count: retrying one does not change those of others.",
 		nil, attemptsOwn,
 	},
 	{
 		"attempts-closed",
-		"A delivery that was not settled before its connection closed is handed out again, and has used an attempt up.",
+		"A delivery that was not settled before its connection closed is delivered again, as the next attempt.",
 		nil, attemptsClosed,
 	},
 	{
 		"attempts-released",
-		"Release uses no attempt up where Limits.FreeRelease is true.",
+		"Release does not count as an attempt if Limits.FreeRelease is true.",
 		[]capability{freeRelease},
 		attemptsReleased,
 	},
 	{
 		"attempts-of-copies",
-		"A copy begins again at attempt 1, also one in the same queue.",
+		"A copy starts again at attempt 1, also in the same queue.",
 		nil, attemptsOfCopies,
 	},
 	{
 		"attempts-of-delayed",
-		"A delayed message has not been handed out before: it begins at attempt 1.",
+		"A delayed message starts at attempt 1: the delay is no delivery.",
 		[]capability{delays},
 		attemptsOfDelayed,
 	},
 	{
 		"attempts-of-counted",
-		"In a queue that was installed as Counted each hand-out after the first is counted exactly, one lost with its connection included.",
+		"In a queue that was installed as Counted each delivery after the first is counted exactly, including one that " +
+			"is lost with its connection.",
 		[]capability{countedQueues},
 		attemptsOfCounted,
 	},
@@ -65,32 +66,32 @@ func attemptsFirst(t *test) {
 	t.send(c, q, ids("m", 20)...)
 	for _, d := range t.take(t.receiver(c, q), 20) {
 		if n := d.Attempt().N; n != 1 {
-			t.Errorf("the first hand-out of %q is attempt %d", d.Message().ID, n)
+			t.Errorf("the first delivery of %q is attempt %d", d.Message().ID, n)
 		}
 		t.complete(d)
 	}
 }
 
-// attempt checks the attempt of a hand-out, this being the nth that Receive returned.
+// attempt checks the attempt of the nth delivery of a message.
 func (t *test) attempt(d transport.Delivery, n int) {
 	t.Helper()
 	a := d.Attempt()
 	switch {
 	case a.Exact && a.N != n:
-		t.Errorf("hand-out %d of %q is attempt %d, which is said to be exact", n, d.Message().ID, a.N)
+		t.Errorf("delivery %d of %q is attempt %d, and reported as exact", n, d.Message().ID, a.N)
 	case a.N > n || a.N < min(2, n):
-		t.Errorf("hand-out %d of %q is attempt %d", n, d.Message().ID, a.N)
+		t.Errorf("delivery %d of %q is attempt %d", n, d.Message().ID, a.N)
 	}
 }
 
-// attemptAfterStop is attempt for a message that was given back to a queue while something received from it: a driver that
-// holds messages ahead, or a request on its way. That counts where releases are not free.
+// attemptAfterStop is attempt for a message that returned to a queue while a receiver was open: the driver may have
+// prefetched it, which counts if releases are not free.
 func (t *test) attemptAfterStop(c transport.Conn, d transport.Delivery, n int) {
 	t.Helper()
 	if l := c.Limits(); !l.Prefetch && !l.Unbuffered || l.FreeRelease {
 		t.attempt(d, n)
 	} else if a := d.Attempt(); a.N < min(2, n) || a.Exact && a.N < n {
-		t.Errorf("hand-out %d of %q is attempt %d", n, d.Message().ID, a.N)
+		t.Errorf("delivery %d of %q is attempt %d", n, d.Message().ID, a.N)
 	}
 }
 
@@ -127,7 +128,7 @@ func attemptsShared(t *test) {
 			t.Fatalf("Receive returned %d deliveries and the error %v", len(got.ds), got.err)
 		}
 		t.attempt(got.ds[0], n)
-		calls[by] = nil // the other connection is to have it next
+		calls[by] = nil // the other connection receives it next
 		if calls[1-by] == nil {
 			calls[1-by] = receiving(t.ctx(), rs[1-by], 1)
 		}
@@ -135,18 +136,18 @@ func attemptsShared(t *test) {
 	}
 }
 
-// attemptsEither waits for a message on either of two receivers. One that is not being
-// asked may have it all the same, prefetched: after a while it is asked too.
+// attemptsEither receives a message from either of two receivers. The other one may have prefetched it, and is tried
+// after a while.
 func attemptsEither(t *test, rs []transport.Receiver, calls []<-chan received) (got received, by int) {
-	patience := time.NewTimer(200 * time.Millisecond)
-	defer patience.Stop()
+	wait := time.NewTimer(200 * time.Millisecond)
+	defer wait.Stop()
 	for {
 		select {
 		case got = <-calls[0]:
 			return got, 0
 		case got = <-calls[1]:
 			return got, 1
-		case <-patience.C:
+		case <-wait.C:
 			for i := range calls {
 				if calls[i] == nil {
 					calls[i] = receiving(t.ctx(), rs[i], 1)
@@ -257,7 +258,7 @@ func attemptsOfCounted(t *test) {
 	for n := 1; n <= 4; n++ {
 		d := t.take(t.receiverWith(c, q, 1), 1)[0]
 		if a := d.Attempt(); a.N != n || n > 1 && !a.Exact {
-			t.Errorf("hand-out %d of a counted queue is attempt %+v", n, a)
+			t.Errorf("delivery %d of a counted queue is attempt %+v", n, a)
 		}
 		if err := c.Close(); err != nil {
 			t.Fatalf("Close: %v", err)

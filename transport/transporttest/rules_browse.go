@@ -9,31 +9,31 @@ import (
 var browseRules = []rule{
 	{
 		"browse",
-		"Browse shows each ready message once, whole and in order; not taken, it is handed out afterwards.",
+		"Browse lists each ready message once, whole and in order; a message that is not taken is delivered afterwards.",
 		[]capability{browsing},
 		browse,
 	},
 	{
 		"browse-end",
-		"Messages that are sent after Browse do not show: going through a queue comes to an end.",
+		"Messages that are sent after Browse are not listed: the iteration ends.",
 		[]capability{browsing},
 		browseEnd,
 	},
 	{
 		"browse-take",
-		"Take removes just that message and sends the operations.",
+		"Take removes only its message and sends the operations.",
 		[]capability{browsing},
 		browseTake,
 	},
 	{
 		"browse-take-refused",
-		"Take with an operation to a queue that does not exist sends nothing, says so, and leaves the message.",
+		"Take with an operation to a queue that does not exist fails, sends nothing, and keeps the message.",
 		[]capability{browsing},
 		browseTakeRefused,
 	},
 	{
 		"browse-taken",
-		"Take of a message that has been taken fails with ErrNotFound and sends nothing.",
+		"Take of a message that was taken fails with ErrNotFound and sends nothing.",
 		[]capability{browsing},
 		browseTaken,
 	},
@@ -45,7 +45,8 @@ var browseRules = []rule{
 	},
 	{
 		"purge",
-		"Purge removes what is ready and says how much that was; what is out or delayed stays, and what is sent later arrives.",
+		"Purge deletes the ready messages and returns their number; unsettled and delayed ones stay, and later ones " +
+			"arrive.",
 		[]capability{purging},
 		purge,
 	},
@@ -205,8 +206,8 @@ func purge(t *test) {
 	t.holds(c, other, "neighbour")
 }
 
-// purgeUnderDelay checks that Purge leaves a delayed message. It returns false where Purge took longer than the delay, so that the
-// message may have been ready.
+// purgeUnderDelay checks that Purge leaves a delayed message. It returns false where Purge took longer than the delay,
+// so that the message may have been ready.
 func (t *test) purgeUnderDelay(c transport.Conn, after time.Duration) bool {
 	t.Helper()
 	q := t.queue(c, "in-"+after.String())
@@ -216,7 +217,7 @@ func (t *test) purgeUnderDelay(c transport.Conn, after time.Duration) bool {
 	t.dispatch(c, to(q, "ready"), later)
 	n := t.purge(c, q)
 	inTime := time.Since(sent) < after
-	if !inTime && after < patience {
+	if !inTime && after < timeout {
 		return false
 	}
 	if !inTime || n != 1 {

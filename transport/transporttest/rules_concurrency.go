@@ -11,7 +11,8 @@ import (
 var concurrencyRules = []rule{
 	{
 		"concurrency-reached",
-		"With a concurrency of 1, 10 or 64 the endpoint handles that many messages at once, never more, and in the end all.",
+		"With a concurrency of 1, 10 or 64 the endpoint handles that many messages at once, never more, and finally " +
+			"all.",
 		nil, concurrencyReached,
 	},
 	{
@@ -21,37 +22,39 @@ var concurrencyRules = []rule{
 	},
 	{
 		"concurrency-raised",
-		"Concurrency raised while messages are handled is reached, without waiting for one of them to end.",
+		"Concurrency that is raised while messages are handled is reached before one of them ends.",
 		nil, concurrencyRaised,
 	},
 	{
 		"concurrency-lowered",
-		"Concurrency lowered while messages are handled lets those end, and is not exceeded afterwards.",
+		"Concurrency that is lowered while messages are handled does not interrupt them, and is not exceeded " +
+			"afterwards.",
 		nil, concurrencyLowered,
 	},
 	{
 		"concurrency-changed",
-		"Of several changes of concurrency in quick succession the last one holds.",
+		"Of several changes of concurrency in quick succession the last one applies.",
 		nil, concurrencyChanged,
 	},
 	{
 		"concurrency-in-flight",
-		"A message that is handled while the concurrency changes is completed in its first attempt and does not come again.",
+		"A message that is handled while the concurrency changes is completed in its first attempt and not delivered " +
+			"again.",
 		nil, concurrencyInFlight,
 	},
 	{
 		"concurrency-failing",
-		"Messages that fail a few times among others are all handled in the end, with their attempts counted.",
+		"Messages that fail a few times among others are all handled finally, with their attempts counted.",
 		nil, concurrencyFailing,
 	},
 	{
 		"concurrency-slow-one",
-		"A handler that takes long holds up no others, and none of their completions.",
+		"A slow handler delays neither other handlers nor their completions.",
 		nil, concurrencySlowOne,
 	},
 }
 
-// eventuallyIn waits until so many are handled at once.
+// eventuallyIn waits until so many messages are handled at once.
 func (t *test) eventuallyIn(w *crowd, want int) {
 	t.Helper()
 	t.eventually("the concurrency is reached", func() bool { in, _, _ := w.now(); return in >= want })
@@ -173,7 +176,7 @@ func concurrencyChanged(t *test) {
 	w.once(t, c, want)
 }
 
-// leave lets one go while more are there than n.
+// leave releases a handler while more than n run.
 func (w *crowd) leave(t *test, n int) bool {
 	t.Helper()
 	in, _, done := w.now()
@@ -267,7 +270,7 @@ func concurrencySlowOne(t *test) {
 	t.empty(c, q)
 }
 
-// unsettled is how many messages of a queue are out, where the driver tells; else 0.
+// unsettled returns the number of unsettled messages of a queue if the driver knows it; else 0.
 func (t *test) unsettled(c transport.Conn, q string) int64 {
 	inspector, ok := c.(transport.Inspector)
 	if !ok {

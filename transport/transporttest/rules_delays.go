@@ -8,37 +8,36 @@ import (
 )
 
 const (
-	// shortDelay is long enough to tell whether a message waited for it.
+	// shortDelay is long enough to detect whether a message waited for it.
 	shortDelay = 300 * time.Millisecond
-	// tardiness is by how much a delayed message may be late.
+	// tardiness is the maximum lateness of a delayed message.
 	tardiness = 2 * time.Second
-	// clockGrain is by how much the clocks of broker and test may differ in what they
-	// call a duration.
+	// clockGrain is the maximum difference between the clocks of broker and test for a duration.
 	clockGrain = 5 * time.Millisecond
 )
 
 var delayRules = []rule{
 	{
 		"delay-after",
-		"A message sent with After arrives when that is over, not before, and less than two seconds late.",
+		"A message sent with After arrives when the delay is over, not before, and less than two seconds late.",
 		[]capability{delays},
 		delayAfter,
 	},
 	{
 		"delay-at",
-		"A message sent with At arrives at that time, not before, and less than two seconds late; At wins over After.",
+		"A message sent with At arrives at that time, not before, and less than two seconds late; At overrides After.",
 		[]capability{delays},
 		delayAt,
 	},
 	{
 		"delay-past",
-		"A delay of no time, or until a time that has passed, is none.",
+		"A delay of zero, or until a time in the past, is no delay.",
 		[]capability{delays},
 		delayPast,
 	},
 	{
 		"delay-order",
-		"Delayed messages arrive when they are due, whatever their order, and hold up no others.",
+		"Delayed messages arrive when they are due, in any order of sending, and do not delay others.",
 		[]capability{delays},
 		delayOrder,
 	},
@@ -68,25 +67,25 @@ var delayRules = []rule{
 	},
 	{
 		"delay-long",
-		"A delay of Limits.MaxDelay, or of a year where there is no bound, is accepted and is not short.",
+		"A delay of Limits.MaxDelay, or of a year if there is no limit, is accepted and is not shorter.",
 		[]capability{delays},
 		delayLong,
 	},
 	{
 		"cancel",
-		"Cancel with the receipt of a delayed message keeps it from arriving; a second Cancel fails with ErrNotFound.",
+		"Cancel with the receipt of a delayed message prevents its delivery; a second Cancel fails with ErrNotFound.",
 		[]capability{delays, cancelling},
 		cancelDelayed,
 	},
 	{
 		"cancel-late",
-		"Cancel of a message that was handed out, or with a receipt that is none, fails with ErrNotFound.",
+		"Cancel of a delivered message, or with an invalid receipt, fails with ErrNotFound.",
 		[]capability{delays, cancelling},
 		cancelLate,
 	},
 }
 
-// onTime checks that now is when something is due.
+// onTime checks that a message is due now.
 func (t *test) onTime(what string, due time.Time) {
 	t.Helper()
 	switch late := time.Since(due); {

@@ -14,7 +14,7 @@ import (
 var dispatchRules = []rule{
 	{
 		"dispatch-order",
-		"Messages of one Dispatch, and of one Dispatch after the other, arrive at each destination in their order.",
+		"Messages of one Dispatch, and of consecutive ones, arrive at each destination in their order.",
 		nil, dispatchOrder,
 	},
 	{
@@ -29,29 +29,30 @@ var dispatchRules = []rule{
 	},
 	{
 		"dispatch-partly",
-		"An operation that the broker refuses does not fail its neighbours in the same Dispatch: they arrive, in their order.",
+		"An operation that the broker refuses does not fail others of the same Dispatch: they arrive, in their order.",
 		nil, dispatchPartly,
 	},
 	{
 		"dispatch-apart",
-		"An operation that the broker refuses does not fail what others dispatch or settle at the time.",
+		"An operation that the broker refuses does not fail concurrent dispatches and settles.",
 		nil, dispatchApart,
 	},
 	{
 		"dispatch-body-bound",
-		"A body over Limits.MaxBody fails with a TooLargeError that tells its size and the bound; its neighbours are sent.",
+		"A body over Limits.MaxBody fails with a TooLargeError that has its size and the limit; other operations are " +
+			"sent.",
 		[]capability{boundBody},
 		dispatchBodyBound,
 	},
 	{
 		"dispatch-header-bound",
-		"Headers over Limits.MaxHeaders fail with a TooLargeError, those just under it arrive; neighbours are sent.",
+		"Headers over Limits.MaxHeaders fail with a TooLargeError, and smaller ones arrive; other operations are sent.",
 		[]capability{boundHeaders},
 		dispatchHeaderBound,
 	},
 	{
 		"dispatch-keeps-nothing",
-		"What is changed after Dispatch has returned does not change what is received.",
+		"Changes of an operation after Dispatch has returned do not change the received message.",
 		nil, dispatchKeepsNothing,
 	},
 	{
@@ -66,23 +67,23 @@ var dispatchRules = []rule{
 	},
 	{
 		"dispatch-ended",
-		"A Dispatch whose context has ended tells the truth: what it calls accepted arrives, and what it calls " +
-			"failed does not, unless with ErrOutcomeUnknown.",
+		"A Dispatch whose context has ended reports correctly: accepted operations arrive, and failed ones do not, " +
+			"unless with ErrOutcomeUnknown.",
 		nil, dispatchEnded,
 	},
 	{
 		"dispatch-many",
-		"Many that dispatch at once lose and double nothing.",
+		"Concurrent calls of Dispatch neither lose nor duplicate messages.",
 		nil, dispatchMany,
 	},
 	{
 		"ttl-over",
-		"A message that nobody has received within its TTL is never received.",
+		"A message that is not received within its TTL is never received.",
 		nil, ttlOver,
 	},
 	{
 		"ttl-not-over",
-		"A message is received for as long as its TTL is not over, and tried again if it fails.",
+		"A message is received while its TTL is not over, and retried if it fails.",
 		nil, ttlNotOver,
 	},
 }
@@ -232,7 +233,7 @@ func dispatchChangesNothing(t *test) {
 	build := func() []transport.Operation {
 		ops := []transport.Operation{to(q, "m-1"), to(missing, "m-2"), to(q, "m-3")}
 		ops[0].TTL = time.Hour
-		// As received messages are, which are sent on as they are.
+		// As received messages have them.
 		ops[2].Message.NativeID = "4711"
 		ops[2].Message.Native = map[string]string{"native": "property"}
 		ops[2].Properties = map[string]string{"kit": "property"}

@@ -17,26 +17,27 @@ var faultRules = []rule{
 	},
 	{
 		"fault-stale",
-		"A delivery from before a lost connection never settles a newer hand-out: it fails with ErrLeaseLost, or is " +
+		"A delivery from before a lost connection never settles a newer delivery: it fails with ErrLeaseLost, or is " +
 			"still the only one.",
 		[]capability{breaking},
 		faultStale,
 	},
 	{
 		"fault-away",
-		"While the broker is away Dispatch and Receive fail instead of hanging; when it is back they work again.",
+		"While the broker is away Dispatch and Receive fail instead of blocking; when it is back they work again.",
 		[]capability{breaking},
 		faultAway,
 	},
 	{
 		"fault-half-open",
-		"On a connection that has gone silent Dispatch returns when its context ends, and does not call accepted what is not.",
+		"On a connection without answers Dispatch returns when its context ends, and does not report a lost message as " +
+			"accepted.",
 		[]capability{breaking},
 		faultHalfOpen,
 	},
 	{
 		"fault-half-open-receive",
-		"On a connection that has gone silent Receive and Close return, soon after Receive's context ends.",
+		"On a connection without answers Receive and Close return, soon after Receive's context ends.",
 		[]capability{breaking},
 		faultHalfOpenReceive,
 	},
@@ -48,20 +49,21 @@ var faultRules = []rule{
 	},
 	{
 		"fault-load",
-		"Connections lost under load lose no message whose Dispatch or CompleteWith succeeded.",
+		"Connections that are lost under load lose no message whose Dispatch or CompleteWith succeeded.",
 		[]capability{breaking},
 		faultLoad,
 	},
 	{
 		"fault-restart",
-		"Messages, delayed ones too where they are offered, outlast a restart of the broker, and the same Conn works again.",
+		"Messages, delayed ones too if they are offered, outlast a restart of the broker, and the same Conn works " +
+			"again.",
 		[]capability{restarting},
 		faultRestart,
 	},
 	{
 		"fault-restart-load",
-		"A restart of the broker under load loses no message: what is sent and received meanwhile fails and then works " +
-			"again by itself. A message that was forwarded by CompleteWith is there once.",
+		"A restart of the broker under load loses no message: sends and receives fail meanwhile and then work again. A " +
+			"message that was forwarded by CompleteWith arrives once.",
 		[]capability{restarting},
 		faultRestartLoad,
 	},
@@ -94,7 +96,7 @@ func (t *test) persist(what string, f func(context.Context) error) {
 	}
 }
 
-// unlessLost is err unless that says that the message is to be handed out again.
+// unlessLost returns err, or nil if it means that the message is delivered again.
 func unlessLost(err error) error {
 	if errors.Is(err, transport.ErrLeaseLost) {
 		return nil
@@ -102,7 +104,7 @@ func unlessLost(err error) error {
 	return err
 }
 
-// oneOver receives the next delivery, whatever fails on the way.
+// oneOver receives the next delivery, repeating failed calls.
 func (t *test) oneOver(r transport.Receiver) (d transport.Delivery) {
 	t.Helper()
 	t.persist("Receive", func(ctx context.Context) error {
@@ -124,7 +126,7 @@ func faultCut(t *test) {
 		t.persist("Dispatch", func(ctx context.Context) error {
 			_, err := c.Dispatch(ctx, []transport.Operation{to(q, id)})
 			if errors.Is(err, transport.ErrOutcomeUnknown) {
-				return nil // it may come or not; the last one below is certain
+				return nil // it may arrive or not; the last message below arrives
 			}
 			return err
 		})
@@ -152,7 +154,7 @@ func faultStale(t *test) {
 	old := t.one(r, "m")
 	link.Cut()
 	if c.Limits().Lease > 0 {
-		// The lease is still ours over any connection, unless it ran out.
+		// The lease applies to any connection until it ends.
 		t.persist("Retry", func(ctx context.Context) error {
 			return unlessLost(old.Retry(ctx))
 		})
@@ -167,15 +169,14 @@ func faultStale(t *test) {
 	for _, v := range verbs(old) {
 		t.fails(v.name, v.settle(t.ctx(), old), transport.ErrLeaseLost)
 	}
-	t.do("Retry of the newer hand-out", current.Retry)
+	t.do("Retry of the newer delivery", current.Retry)
 	d := t.one(r, "m")
 	t.attempt(d, 3)
 	t.complete(d)
 	t.empty(c, q)
 }
 
-// promptly is within what time a driver gives up on a broker that does not answer,
-// or on what it is doing when its context ends.
+// promptly is the time within which a call returns after its context ends or without an answer of the broker.
 const promptly = 15 * time.Second
 
 // dispatching calls Dispatch with a context that ends in d, and waits for its end.
@@ -264,7 +265,7 @@ func faultHalfOpenReceive(t *test) {
 	}
 	closed := make(chan error, 1)
 	go func() { closed <- c.Close() }()
-	_ = await(t, "Close returns", closed) // what it says of a broker that is silent is its own
+	_ = await(t, "Close returns", closed) // with any error
 	link.Resume()
 }
 
@@ -324,14 +325,13 @@ func faultLoad(t *test) {
 	t.stop(p)
 }
 
-// forward moves messages from one queue to another, as well as it can: what fails is
-// tried again.
+// forward moves messages from one queue to another, and repeats failed calls.
 func (t *test) forward(c transport.Conn, in, out string) *pumping {
 	return t.pump(c, in, 8, -1, func(_ context.Context, d transport.Delivery) func(context.Context) error {
 		ops := []transport.Operation{{Message: d.Message(), Queue: out}}
-		t.pass(time.Millisecond) // so that some are out whenever the connection ends
+		t.pass(time.Millisecond) // so that some are unsettled whenever the connection ends
 		return func(ctx context.Context) error {
-			_ = forwardOne(ctx, c, d, ops) // or the broker hands it out again
+			_ = forwardOne(ctx, c, d, ops) // or the broker delivers it again
 			return nil
 		}
 	})

@@ -10,7 +10,7 @@ import (
 var inspectRules = []rule{
 	{
 		"inspect",
-		"Inspect tells how many messages of a queue are ready, unsettled and delayed, or -1 where it cannot.",
+		"Inspect returns how many messages of a queue are ready, unsettled and delayed, or -1 for an unknown count.",
 		[]capability{inspecting},
 		inspect,
 	},
@@ -22,19 +22,20 @@ var inspectRules = []rule{
 	},
 	{
 		"install-again",
-		"Install leaves alone what exists: its messages stay.",
+		"Install does not change an existing queue: its messages stay.",
 		[]capability{installing},
 		installAgain,
 	},
 	{
 		"install-at-once",
-		"Several connections may install the same at once.",
+		"Several connections may install the same plan concurrently.",
 		[]capability{installing},
 		installAtOnce,
 	},
 	{
 		"install-names",
-		"Queues may be named as endpoints are: with dots, hyphens, underscores and capitals, which make a difference.",
+		"Queues may have the names of endpoints, with dots, hyphens, underscores and capitals, and names differ by " +
+			"them.",
 		[]capability{installing},
 		installNames,
 	},

@@ -13,63 +13,64 @@ import (
 var joinRules = []rule{
 	{
 		"join-commit",
-		"What is sent in a transaction of the user's is received when that is committed, as it was sent and in its order, " +
+		"Messages that are sent in a user's transaction are received after its commit, unchanged and in their order, " +
 			"and not before.",
 		[]capability{joining, beginning},
 		joinCommit,
 	},
 	{
 		"join-rollback",
-		"What is sent in a transaction of the user's that is rolled back is never received.",
+		"Messages that are sent in a user's transaction that is rolled back are never received.",
 		[]capability{joining, beginning},
 		joinRollback,
 	},
 	{
 		"join-refused",
-		"A DispatchIn that is refused an operation sends nothing, says which one in a DispatchError, and leaves the " +
-			"transaction able to go on and to be committed.",
+		"A DispatchIn with a refused operation sends nothing, names the operation in a DispatchError, and the " +
+			"transaction can continue and be committed.",
 		[]capability{joining, beginning},
 		joinRefused,
 	},
 	{
 		"join-published",
-		"What is published in a transaction of the user's reaches every subscriber when that is committed, and nobody otherwise.",
+		"A message that is published in a user's transaction reaches every subscriber after its commit, and none " +
+			"without it.",
 		[]capability{joining, beginning, publishing},
 		joinPublished,
 	},
 	{
 		"join-delayed",
-		"What is sent in a transaction of the user's with a delay arrives when it is due, and not before.",
+		"A message that is sent in a user's transaction with a delay arrives when it is due, and not before.",
 		[]capability{joining, beginning, delays},
 		joinDelayed,
 	},
 	{
 		"join-receipt",
-		"The receipt of a delayed message sent in a transaction of the user's calls it back when that has been committed.",
+		"The receipt of a delayed message that is sent in a user's transaction cancels it after the commit.",
 		[]capability{joining, beginning, delays, cancelling},
 		joinReceipt,
 	},
 	{
 		"join-wrong",
-		"DispatchIn of what is no transaction fails, also for what nobody has subscribed to, and sends nothing.",
+		"DispatchIn fails for a value that is no transaction, also for a type without subscribers, and sends nothing.",
 		[]capability{joining},
 		joinWrong,
 	},
 	{
 		"join-many",
-		"Of many transactions of users at once, what was sent in those that are committed is received once, and nothing else.",
+		"Of many concurrent users' transactions, the messages of committed ones are received once, and no others.",
 		[]capability{joining, beginning},
 		joinMany,
 	},
 	{
 		"join-closed",
-		"After Close DispatchIn fails with ErrClosed, and the transaction can go on.",
+		"After Close DispatchIn fails with ErrClosed, and the transaction can continue.",
 		[]capability{joining, beginning},
 		joinClosed,
 	},
 }
 
-// usersTx begins a transaction as users do, which is over with the rule.
+// usersTx begins a user's transaction, which ends with the rule.
 func (t *test) usersTx() UserTx {
 	t.Helper()
 	tx := t.harness.Begin(t.TB, t.tr)
@@ -86,8 +87,8 @@ func (t *test) dispatchIn(c transport.Conn, tx UserTx, ops ...transport.Operatio
 	return receipts
 }
 
-// nothing checks that no message comes for a while. It is for queues that nobody can write to at
-// the moment, and proves little where that while is short.
+// nothing checks that no message is received for a while. It is for queues that are locked against sends, and proves
+// little if the while is short.
 func (t *test) nothing(r transport.Receiver) {
 	t.Helper()
 	ds, err := r.Receive(t.shortly(shortDelay), window)
@@ -148,7 +149,7 @@ func joinPublished(t *test) {
 	t.subscribe(c, two, kind, base)
 	t.subscribe(c, none, t.kind("Other"))
 	tx := t.usersTx()
-	t.dispatchIn(c, tx, publish("m", kind, base), publish("nobody's", t.kind("Unknown")))
+	t.dispatchIn(c, tx, publish("m", kind, base), publish("unknown", t.kind("Unknown")))
 	t.do("Commit", tx.Commit)
 	tx = t.usersTx()
 	t.dispatchIn(c, tx, publish("rolled back", kind, base))

@@ -12,51 +12,53 @@ import (
 var leaseRules = []rule{
 	{
 		"lease-expires",
-		"A delivery that is neither settled nor renewed is handed out again when its lease is over, not before, " +
-			"as after the crash of a process; it has used an attempt up.",
+		"A delivery that is neither settled nor renewed is delivered again when its lease is over, not before, as after" +
+			" the crash of a process, as the next attempt.",
 		[]capability{leases},
 		leaseExpires,
 	},
 	{
 		"lease-renewed",
-		"A delivery stays ours for as long as it is renewed, and can then be settled.",
+		"A delivery stays leased as long as it is renewed, and can then be settled.",
 		[]capability{leases},
 		leaseRenewed,
 	},
 	{
 		"lease-lost-settle",
-		"A settle by a delivery whose message has been handed out anew fails with ErrLeaseLost and leaves the newer hand-out alone.",
+		"A settle of a delivery whose message was delivered again fails with ErrLeaseLost and does not affect the newer" +
+			" delivery.",
 		[]capability{leases},
 		leaseLostSettle,
 	},
 	{
 		"lease-lost-sends-nothing",
-		"CompleteWith by a delivery whose message has been handed out anew sends nothing.",
+		"CompleteWith of a delivery whose message was delivered again sends nothing.",
 		[]capability{leases, completing},
 		leaseLostSendsNothing,
 	},
 	{
 		"lease-lost-at-once",
-		"When an older and a newer hand-out of a message are completed at the same time, with what each sends, the newer one " +
-			"alone succeeds and sends.",
+		"If an older and a newer delivery of a message are completed concurrently, each with sends, only the newer one " +
+			"succeeds and sends.",
 		[]capability{leases, completing},
 		leaseLostAtOnce,
 	},
 	{
 		"lease-lost-commits-nothing",
-		"A transaction of a delivery whose message has been handed out anew fails with ErrLeaseLost and sends nothing.",
+		"A transaction of a delivery whose message was delivered again fails with ErrLeaseLost and sends nothing.",
 		[]capability{leases, transacting},
 		leaseLostCommitsNothing,
 	},
 	{
 		"lease-renew-tells",
-		"Renew has an entry for each delivery: ErrLeaseLost for one whose message was handed out anew, nil for its neighbours.",
+		"Renew returns an entry for each delivery: ErrLeaseLost for one whose message was delivered again, nil for the " +
+			"others.",
 		[]capability{leases},
 		leaseRenewTells,
 	},
 	{
 		"lease-renew-settled",
-		"Renewing a delivery that is settled brings nothing back.",
+		"Renewing a settled delivery does not restore its lease.",
 		[]capability{leases},
 		leaseRenewSettled,
 	},
@@ -95,9 +97,9 @@ func leaseExpires(t *test) {
 	began := time.Now()
 	t.one(r, "m")
 	t.leave(q)
-	d := t.one(t.receiver(t.open(), q), "m") // as another process
+	d := t.one(t.receiver(t.open(), q), "m") // like another process
 	if took := time.Since(began); took < lease-clockGrain {
-		t.Errorf("it was handed out again after %v, within its lease of %v", took, lease)
+		t.Errorf("it was delivered again after %v, within its lease of %v", took, lease)
 	}
 	t.attempt(d, 2)
 	t.complete(d)
@@ -143,7 +145,7 @@ func renewOne(t *test, r transport.Renewer, d transport.Delivery) error {
 	return errs[0]
 }
 
-// lost gives a delivery that has lost its message, and the one that has it now.
+// lost returns a delivery that has lost its lease, and the newer one.
 func (t *test) lost(c transport.Conn, q string) (old, current transport.Delivery) {
 	t.Helper()
 	t.send(c, q, "m")
@@ -187,11 +189,11 @@ func leaseLostAtOnce(t *test) {
 	for i := range want {
 		wg.Go(func() {
 			err := completeWith(ctx, old[i], to(out, "sent too late"))
-			t.fails("CompleteWith of the older hand-out", err, transport.ErrLeaseLost)
+			t.fails("CompleteWith of the older delivery", err, transport.ErrLeaseLost)
 		})
 		wg.Go(func() {
 			if err := completeWith(ctx, current[i], to(out, current[i].Message().ID)); err != nil {
-				t.Errorf("CompleteWith of the newer hand-out: %v", err)
+				t.Errorf("CompleteWith of the newer delivery: %v", err)
 			}
 		})
 	}
@@ -231,7 +233,7 @@ func leaseRenewTells(t *test) {
 	if len(errs) != 3 {
 		t.Fatalf("Renew of 3 deliveries returned %d results", len(errs))
 	}
-	t.fails("Renew of the older hand-out", errs[1], transport.ErrLeaseLost)
+	t.fails("Renew of the older delivery", errs[1], transport.ErrLeaseLost)
 	if err := errors.Join(errs[0], errs[2]); err != nil {
 		t.Errorf("Renew of its neighbours, leased for %v: %v", lease, err)
 	}

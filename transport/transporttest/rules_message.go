@@ -19,12 +19,13 @@ var messageRules = []rule{
 	},
 	{
 		"message-any-text",
-		"Header names and values survive whatever script they are in; values may be empty, long, or hold quotes and line ends.",
+		"Header names and values arrive unchanged in any script; values may be empty or long, and contain quotes and " +
+			"line ends.",
 		nil, messageAnyText,
 	},
 	{
 		"message-large-body",
-		"A body of a megabyte, or of Limits.MaxBody where that is less, arrives as it was sent.",
+		"A body of a megabyte, or of Limits.MaxBody if that is less, arrives unchanged.",
 		nil, messageLargeBody,
 	},
 	{
@@ -49,7 +50,8 @@ var messageRules = []rule{
 	},
 	{
 		"message-undecodable",
-		"What the driver cannot read is handed out with Undecodable set, can be copied and completed, and holds up nobody.",
+		"A message that the driver cannot decode is delivered with Undecodable set, can be copied and completed, and " +
+			"does not delay others.",
 		[]capability{undecodable},
 		messageUndecodable,
 	},

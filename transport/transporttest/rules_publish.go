@@ -9,26 +9,26 @@ import (
 var publishRules = []rule{
 	{
 		"publish-each",
-		"A published message arrives once at every subscriber of its type, and at nobody else.",
+		"A published message arrives once at every subscriber of its type, and at no other queue.",
 		[]capability{publishing},
 		publishEach,
 	},
 	{
-		"publish-nobody",
-		"Publishing what nobody has subscribed to succeeds.",
+		"publish-no-subscriber",
+		"Publishing a type without subscribers succeeds.",
 		[]capability{publishing},
-		publishNobody,
+		publishNoSubscriber,
 	},
 	{
 		"publish-base",
-		"Who subscribed to a base type receives what is published under it; who subscribed to a derived one does " +
-			"not receive what is only of the base type.",
+		"A subscriber of a base type receives messages that are published under it; a subscriber of a derived type does" +
+			" not receive messages of the base type only.",
 		[]capability{publishing},
 		publishBase,
 	},
 	{
 		"publish-one-copy",
-		"Who subscribed to several types of a message, or to one several times, receives one copy.",
+		"A subscriber of several types of a message, or of one type several times, receives one copy.",
 		[]capability{publishing},
 		publishOneCopy,
 	},
@@ -40,37 +40,38 @@ var publishRules = []rule{
 	},
 	{
 		"publish-independent",
-		"Copies of a published message are settled and counted apart.",
+		"Copies of a published message are settled and counted separately.",
 		[]capability{publishing},
 		publishIndependent,
 	},
 	{
 		"publish-order",
-		"Messages published and sent by one Dispatch arrive at a subscriber in their order, those of one type.",
+		"Messages of one type that are published and sent by one Dispatch arrive at a subscriber in their order.",
 		[]capability{publishing},
 		publishOrder,
 	},
 	{
 		"unsubscribe",
-		"After Unsubscribe nothing arrives any more; to unsubscribe from what was never subscribed to succeeds.",
+		"After Unsubscribe no message arrives any more; to unsubscribe without a subscription succeeds.",
 		[]capability{publishing},
 		unsubscribe,
 	},
 	{
 		"subscribe-elsewhere",
-		"A subscription made over one connection soon holds for what others publish.",
+		"A subscription made over one connection soon applies to messages that others publish.",
 		[]capability{publishing},
 		subscribeElsewhere,
 	},
 	{
 		"subscribe-reopened",
-		"Subscriptions outlast the connection that made them, and messages are kept for a subscriber that is away.",
+		"Subscriptions outlast the connection that made them, and messages are kept for a subscriber that is not " +
+			"connected.",
 		[]capability{publishing},
 		subscribeReopened,
 	},
 }
 
-// kind is the wire name of a message type that no other rule uses.
+// kind returns the wire name of a message type that no other rule uses.
 func (t *test) kind(s string) string {
 	return t.name("Kit." + s)
 }
@@ -101,7 +102,7 @@ func publishEach(t *test) {
 	t.empty(c, other)
 }
 
-func publishNobody(t *test) {
+func publishNoSubscriber(t *test) {
 	c := t.open()
 	q := t.queue(c, "in")
 	t.dispatch(c, publish("m", t.kind("Ignored"), t.kind("IIgnored")))
@@ -204,7 +205,7 @@ func subscribeElsewhere(t *test) {
 	one, two := t.open(), t.open()
 	q := t.queue(one, "in")
 	kind := t.kind("Ordered")
-	t.dispatch(two, publish("before", kind)) // so that it knows that there is nobody
+	t.dispatch(two, publish("before", kind)) // so that it caches that there is no subscriber
 	t.subscribe(one, q, kind)
 	r := t.receiver(one, q)
 	came := receiving(t.ctx(), r, 1)

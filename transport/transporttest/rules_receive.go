@@ -23,7 +23,8 @@ var receiveRules = []rule{
 	},
 	{
 		"receive-bytes",
-		"ReceiveBytes returns no more bytes than it was asked for, but one message whatever its size; the rest stays in the queue.",
+		"ReceiveBytes returns at most the requested bytes, except one message whatever its size; the others stay in the" +
+			" queue.",
 		[]capability{byBytes},
 		receiveBytes,
 	},
@@ -34,12 +35,13 @@ var receiveRules = []rule{
 	},
 	{
 		"receive-ends",
-		"Receive returns the context's error when its context ends, and at once where that has ended already.",
+		"Receive returns the context's error when its context ends, and at once if it has ended before.",
 		nil, receiveEnds,
 	},
 	{
 		"receive-drops-nothing",
-		"A message that arrives while Receive's context ends is returned, or given back to the queue: it is never lost.",
+		"A message that arrives while Receive's context ends is returned by it or returns to the queue: it is never " +
+			"lost.",
 		nil, receiveDropsNothing,
 	},
 	{
@@ -54,27 +56,27 @@ var receiveRules = []rule{
 	},
 	{
 		"receive-closed-returns",
-		"What a closed receiver has not handed out goes to the next receiver.",
+		"Prefetched messages of a closed receiver are delivered to the next receiver.",
 		nil, receiveClosedReturns,
 	},
 	{
 		"receive-window",
-		"A receiver holds no more messages unsettled than its window: the rest are there for others.",
+		"A receiver holds no more unsettled messages than its window: others receive the rest.",
 		nil, receiveWindow,
 	},
 	{
 		"receive-parallel",
-		"Limits.ParallelReceive calls of Receive at once hand each message out once.",
+		"Limits.ParallelReceive concurrent calls of Receive deliver each message once.",
 		nil, receiveParallel,
 	},
 	{
 		"receive-competing",
-		"Two connections that receive from one queue share its messages: each is handed out once.",
+		"Two connections that receive from one queue share its messages: each is delivered once.",
 		nil, receiveCompeting,
 	},
 	{
 		"receive-no-queue",
-		"OpenReceiver on a queue that does not exist fails with ErrNoQueue, and the connection goes on working.",
+		"OpenReceiver on a queue that does not exist fails with ErrNoQueue, and the connection still works.",
 		nil, receiveNoQueue,
 	},
 }
@@ -133,7 +135,7 @@ func (t *test) completeAll(ds []transport.Delivery) {
 	wg.Wait()
 }
 
-// receipt is how a call of Receive ended.
+// receipt is the result of a call of Receive.
 type received struct {
 	ds  []transport.Delivery
 	err error
@@ -326,7 +328,7 @@ func receiveCompeting(t *test) {
 	t.empty(one, q)
 }
 
-// share has receivers take n messages between them and complete them.
+// share lets receivers receive n messages in total and complete them.
 func (t *test) share(n int, rs []transport.Receiver, begin func()) []string {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.ctx())

@@ -10,12 +10,11 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// restartable opens a transport whose broker can be restarted. Starting brokers takes a
-// while, which is not the driver's fault.
+// restartable opens a transport whose broker can be restarted, with a longer timeout for the start.
 func (t *test) restartable() (c transport.Conn, restart func()) {
 	t.Helper()
 	tr, again := t.harness.Restart(t.TB)
-	t.tr, t.until = tr, time.Now().Add(4*patience)
+	t.tr, t.until = tr, time.Now().Add(4*timeout)
 	c = t.open()
 	if lease := c.Limits().Lease; lease > longestLease {
 		t.Fatalf("Harness.Restart has leases of %v: what is out would come again after the rule's end", lease)
@@ -85,8 +84,8 @@ func (t *test) sendUntilAccepted(ctx context.Context, c transport.Conn, queue st
 	return unsure
 }
 
-// arrive receives until every one of want has come, whatever fails on the way, and counts
-// how often each was completed.
+// arrive receives until every one of want was received, repeating failed calls, and counts how often each was
+// completed.
 func (t *test) arrive(r transport.Receiver, want []string, times map[string]int) {
 	t.Helper()
 	ctx := t.ctx()
@@ -103,7 +102,7 @@ func (t *test) arrive(r transport.Receiver, want []string, times map[string]int)
 			id := d.Message().ID
 			if d.Complete(ctx) == nil {
 				times[id]++
-			} else { // it comes again, unless the driver remembers that it was done
+			} else { // it is delivered again, unless the driver recognizes it as completed
 				times[id] += 0
 			}
 		}

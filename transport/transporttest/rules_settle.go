@@ -14,32 +14,32 @@ import (
 var settleRules = []rule{
 	{
 		"settle-complete",
-		"A completed message is gone: also for a connection opened later.",
+		"A completed message is deleted, also for a connection that is opened later.",
 		nil, settleComplete,
 	},
 	{
 		"settle-retry",
-		"A retried message is handed out again at once.",
+		"A retried message is delivered again at once.",
 		nil, settleRetry,
 	},
 	{
 		"settle-release",
-		"A released message is handed out again at once, to whoever asks.",
+		"A released message is delivered again at once, to any receiver.",
 		nil, settleRelease,
 	},
 	{
 		"settle-once",
-		"A delivery is settled once: a second settle fails, whatever the verb, and changes nothing.",
+		"A delivery is settled once: a second settle fails, with any method, and changes nothing.",
 		nil, settleOnce,
 	},
 	{
 		"settle-race",
-		"Of several settles of one delivery at once exactly one succeeds, and that one counts.",
+		"Of concurrent settles of one delivery exactly one succeeds, and that one has its effect.",
 		nil, settleRace,
 	},
 	{
 		"settle-any-order",
-		"Deliveries may be settled in any order and from many goroutines: each settle hits its own message.",
+		"Deliveries may be settled in any order and from many goroutines: each settle affects its own message.",
 		nil, settleAnyOrder,
 	},
 	{
@@ -49,12 +49,13 @@ var settleRules = []rule{
 	},
 	{
 		"settle-again",
-		"A settle that failed may be repeated with the same verb: whatever the first came to, the message ends as asked.",
+		"A settle that failed may be repeated with the same method: whatever the result of the first, the second has " +
+			"its effect.",
 		nil, settleAgain,
 	},
 	{
 		"settle-dead-letter",
-		"A dead-lettered message is gone from its queue.",
+		"A dead-lettered message is removed from its queue.",
 		[]capability{burying},
 		settleDeadLetter,
 	},
@@ -147,7 +148,7 @@ func settleOnce(t *test) {
 			t.Errorf("%s after Retry succeeded", v.name)
 		}
 	}
-	t.do("Retry of the newer hand-out", current.Retry)
+	t.do("Retry of the newer delivery", current.Retry)
 	t.complete(t.one(r, "retried"))
 	t.empty(c, q)
 }

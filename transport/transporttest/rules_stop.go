@@ -18,17 +18,20 @@ import (
 var stopRules = []rule{
 	{
 		"stop-waits",
-		"An endpoint that stops lets its handlers finish, with their context intact, and completes their messages.",
+		"An endpoint that stops lets its handlers finish, without cancelling their context, and completes their " +
+			"messages.",
 		nil, stopWaits,
 	},
 	{
 		"stop-cuts",
-		"When the time for handlers is over their context ends with ErrStopping as its cause, and their messages go back.",
+		"When the time for handlers is over their context ends with the cause ErrStopping, and their messages return to" +
+			" the queue.",
 		nil, stopCuts,
 	},
 	{
 		"stop-returns",
-		"An endpoint that stops gives back what it had not begun to handle: nothing is lost, and nothing handled twice.",
+		"An endpoint that stops returns messages that it has not begun to handle: none is lost, and none is handled " +
+			"twice.",
 		nil, stopReturns,
 	},
 	{
@@ -38,12 +41,13 @@ var stopRules = []rule{
 	},
 	{
 		"start-again",
-		"What is sent while the endpoint is stopped is received when it starts again, on the same connection.",
+		"Messages that are sent while the endpoint is stopped are received when it starts again, on the same " +
+			"connection.",
 		nil, startAgain,
 	},
 	{
 		"open-fails",
-		"Open returns an error, and leaves nothing behind, when its context has ended.",
+		"Open returns an error, and leaves no goroutine behind, if its context has ended.",
 		nil, openFails,
 	},
 	{
@@ -53,7 +57,7 @@ var stopRules = []rule{
 	},
 	{
 		"close-ends-receive",
-		"Close ends the Receive calls that wait, with ErrClosed.",
+		"Close ends waiting Receive calls with ErrClosed.",
 		nil, closeEndsReceive,
 	},
 	{
@@ -63,7 +67,7 @@ var stopRules = []rule{
 	},
 	{
 		"close-returns",
-		"Close gives back what was not settled at once, without waiting for leases to run out.",
+		"Close returns unsettled messages to their queue at once, before their leases end.",
 		nil, closeReturns,
 	},
 	{
@@ -133,7 +137,7 @@ func stopReturns(t *test) {
 	l := c.Limits()
 	t.eventually("some wait for their turn", func() bool { return l.Prefetch || l.Unbuffered || p.Stats().Buffered > 0 })
 	p.end()
-	t.eventually("those are given back", func() bool { return !l.FreeRelease || p.Stats().Buffered == 0 })
+	t.eventually("they return to the queue", func() bool { return !l.FreeRelease || p.Stats().Buffered == 0 })
 	w.open()
 	t.stop(p)
 	_, _, done := w.now()
@@ -291,24 +295,24 @@ func closeNoGoroutines(t *test) {
 		c := t.open()
 		in, out := t.queue(c, "in"), t.queue(c, "out")
 		t.send(c, in, ids("m", 20)...)
-		t.take(t.receiverWith(c, in, 2), 2) // that nobody settles
+		t.take(t.receiverWith(c, in, 2), 2) // never settled
 		w := newCrowd()
 		w.open()
 		p := t.pump(c, in, 4, -1, w.handle)
 		t.eventuallyDone(w, 10)
 		t.stop(p)
-		receiving(t.ctx(), t.receiver(c, out), 1) // which Close ends
+		receiving(t.ctx(), t.receiver(c, out), 1) // ended by Close
 		_, err := c.Dispatch(t.ctx(), []transport.Operation{to(t.name("missing"), "m")})
 		t.fails("Dispatch", err, transport.ErrNoQueue)
-		_, _ = c.Dispatch(ended(), []transport.Operation{to(out, "m")}) // may do this or that
+		_, _ = c.Dispatch(ended(), []transport.Operation{to(out, "m")}) // with any result
 		if err := c.Close(); err != nil {
 			t.Errorf("Close: %v", err)
 		}
 	})
 }
 
-// labelled runs f and checks that none of the goroutines that it started is left, nor
-// any that those started. Goroutines inherit the labels by which they are found.
+// labelled runs f and checks that no goroutine is left that it, or one of its goroutines, started. Goroutines inherit
+// the labels by which they are found.
 func labelled(t *test, what string, f func()) {
 	t.Helper()
 	label := what + t.suffix
@@ -319,7 +323,7 @@ func labelled(t *test, what string, f func()) {
 	pprof.SetGoroutineLabels(context.Background())
 	var stacks []string
 	var err error
-	over := time.Now().Add(5 * time.Second) // one that has nothing more to do may take a moment
+	over := time.Now().Add(5 * time.Second) // an ending goroutine may take a moment
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()
 	for time.Now().Before(over) {
@@ -336,8 +340,8 @@ func labelled(t *test, what string, f func()) {
 
 var errNoProfile = errors.New("there is no goroutine profile")
 
-// goroutines are the stacks of those with a label. The profile has them in paragraphs, with
-// their labels in a line each.
+// goroutines returns the stacks of goroutines with a label. The profile has paragraphs, with the labels in one line
+// each.
 func goroutines(label string) (stacks []string, err error) {
 	profile := pprof.Lookup("goroutine")
 	if profile == nil {

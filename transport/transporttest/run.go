@@ -12,39 +12,33 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// Harness is what the kit has to be given by a driver's test. Open is required; what is nil is
-// not offered, unless it says otherwise. Its functions are called from several goroutines and
-// fail the test themselves; t.Cleanup is the place to clear up.
+// Harness connects the kit to a driver's test. Open is required; a nil field is not offered, unless its comment says
+// otherwise. Its functions are called from several goroutines and fail the test themselves; they clean up in t.Cleanup.
 type Harness struct {
-	// Open gives a transport, one for each rule. Rules keep apart by names that they
-	// share with nobody, so that all transports may be of the same broker. A rule
-	// may open the transport several times.
+	// Open returns a transport, and is called for each rule. Rules use names of their own, so all transports may be of the
+	// same broker. A rule may open the transport several times.
 	Open func(t testing.TB) transport.Transport
-	// ShortLease is Open with leases of a second or two: rules about leases wait for
-	// them to run out. nil is Open, for drivers whose leases are as short as that, or that
-	// have none.
+	// ShortLease is Open with leases of a second or two, because rules about leases wait for their end. nil is Open, for
+	// drivers with such leases or without leases.
 	ShortLease func(t testing.TB) transport.Transport
-	// Name makes a name of a queue or of a type unique. nil appends something random.
+	// Name returns a unique name of a queue or type. nil appends random text.
 	Name func(t testing.TB, name string) string
-	// CreateQueue makes a queue. Required where the Conn is no [transport.Installer].
+	// CreateQueue creates a queue. Required if the Conn is no [transport.Installer].
 	CreateQueue func(t testing.TB, tr transport.Transport, name string)
-	// PutUndecodable puts a message into a queue that the driver cannot read, such
-	// as a foreign program might.
+	// PutUndecodable sends a message that the driver cannot decode, as another program could.
 	PutUndecodable func(t testing.TB, tr transport.Transport, queue string)
-	// Begin begins a transaction such as users have, in the same database as the transport, for a
-	// [transport.TxDispatcher] to send in.
+	// Begin begins a transaction in the transport's database as users do, for a [transport.TxDispatcher].
 	Begin func(t testing.TB, tr transport.Transport) UserTx
-	// Break is ShortLease with a connection that can be broken, and what breaks it.
+	// Break is ShortLease with a connection that can be broken, and its Link.
 	Break func(t testing.TB) (transport.Transport, Link)
-	// Restart is ShortLease on a broker of the rule's own, and what stops that broker and
-	// starts it again. It returns when the broker answers.
+	// Restart is ShortLease on a broker of the rule's own, and a function that stops and starts that broker. It returns
+	// when the broker answers.
 	Restart func(t testing.TB) (tr transport.Transport, restart func())
-	// Bubble runs each rule in a bubble of testing/synctest, where waiting takes
-	// no time. It is for drivers that do no I/O.
+	// Bubble runs each rule in a bubble of testing/synctest, where waiting takes no time. It is for drivers without I/O.
 	Bubble bool
 }
 
-// UserTx is a transaction of a user's, and how he ends it.
+// UserTx is a user's transaction with the functions that end it.
 type UserTx struct {
 	Tx               any
 	Commit, Rollback func(context.Context) error
@@ -52,21 +46,21 @@ type UserTx struct {
 
 // Link is a connection to a broker that fails on demand.
 type Link interface {
-	Cut()    // ends every connection; new ones are let through
-	Refuse() // ends every connection, and new ones too, until Resume
-	Pause()  // lets nothing through until Resume: each side finds the other silent
+	Cut()    // ends every connection, and accepts new ones
+	Refuse() // ends every connection, and refuses new ones until Resume
+	Pause()  // holds all traffic until Resume: neither side receives anything
 	Resume()
 }
 
-// Rule is what the kit asks of a driver.
+// Rule is a rule of the kit.
 type Rule struct {
 	Theme string
 	Name  string
 	Rule  string   // a sentence
-	Needs []string // what a driver has to offer for the rule to apply
+	Needs []string // capabilities without which the rule does not apply
 }
 
-// Rules are all rules, in the order in which they are run.
+// Rules returns all rules, in the order in which they are run.
 func Rules() (all []Rule) {
 	for _, theme := range themes {
 		for _, r := range theme.rules {
@@ -76,8 +70,8 @@ func Rules() (all []Rule) {
 	return all
 }
 
-// Run runs every rule as a subtest, several at once: those of the given themes, or all where none are named. Once
-// all hold for a driver, the rules that a setting of it touches may do for another value of that.
+// Run runs every rule as a subtest, several at once: those of the given themes, or all if none are named. A driver that
+// keeps all rules may run some themes only for further values of a setting.
 func Run(t *testing.T, h Harness, only ...string) {
 	t.Helper()
 	var offered offer
@@ -98,7 +92,7 @@ func Run(t *testing.T, h Harness, only ...string) {
 	}
 }
 
-// within calls f in a bubble where the harness says so.
+// within calls f, in a bubble if the harness says so.
 func (h Harness) within(t *testing.T, f func(testing.TB)) {
 	t.Helper()
 	if !h.Bubble {
@@ -139,7 +133,7 @@ var themes = []struct {
 	{"Going through a queue", browseRules},
 }
 
-// table is every rule.
+// table has every rule.
 var table = func() (all []rule) {
 	for _, theme := range themes {
 		all = append(all, theme.rules...)
@@ -147,7 +141,7 @@ var table = func() (all []rule) {
 	return all
 }()
 
-// rulesOf are the rules of some themes, or all.
+// rulesOf returns the rules of the themes, or all.
 func rulesOf(t testing.TB, only []string) (rules []rule) {
 	t.Helper()
 	if len(only) == 0 {
@@ -177,7 +171,7 @@ func (r rule) check(t *test) {
 	r.run(t)
 }
 
-// missing are the names of what the rule needs and o is not; all without o.
+// missing returns the names of the capabilities that the rule needs and o lacks; all if o is nil.
 func (r rule) missing(o *offer) (names []string) {
 	for _, c := range r.needs {
 		if o == nil || !c.offered(*o) {
@@ -187,9 +181,9 @@ func (r rule) missing(o *offer) (names []string) {
 	return names
 }
 
-// summary counts how the rules ended.
+// summary counts the results of the rules.
 type summary struct {
-	mu             sync.Mutex // guards what follows
+	mu             sync.Mutex // guards the fields below
 	passed, failed int
 	not            []string
 }

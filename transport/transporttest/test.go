@@ -13,12 +13,10 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// patience is how long a rule may take. What is awaited comes long before, unless it
-// never does.
-const patience = 30 * time.Second
+// timeout bounds a rule. It is reached only if an awaited event never happens.
+const timeout = 30 * time.Second
 
-// test is one run of a rule. Methods that fail the rule at once are called by the
-// rule's own goroutine only.
+// test is one run of a rule. Methods that fail the rule at once are called from the rule's own goroutine only.
 type test struct {
 	testing.TB
 	harness Harness
@@ -36,35 +34,35 @@ func newTest(tb testing.TB, h Harness) *test {
 		TB:      tb,
 		harness: h,
 		tr:      h.Open(tb),
-		until:   time.Now().Add(patience),
+		until:   time.Now().Add(timeout),
 		suffix:  "-" + strings.ToLower(rand.Text()[:10]),
 
 		receivers: map[string][]transport.Receiver{},
 	}
 }
 
-// ctx ends when the rule has taken too long.
+// ctx returns a context that ends after the rule's timeout.
 func (t *test) ctx() context.Context {
 	ctx, cancel := context.WithDeadline(context.Background(), t.until)
 	t.Cleanup(cancel)
 	return ctx
 }
 
-// shortly is a context that ends in d.
+// shortly returns a context that ends in d.
 func (t *test) shortly(d time.Duration) context.Context {
 	ctx, cancel := context.WithTimeout(t.ctx(), d)
 	t.Cleanup(cancel)
 	return ctx
 }
 
-// ended is a context that is over.
+// ended returns a context that has ended.
 func ended() context.Context {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	return ctx
 }
 
-// open opens the rule's transport, once more each time. It is closed with the rule.
+// open opens the rule's transport once more. It is closed with the rule.
 func (t *test) open() transport.Conn {
 	t.Helper()
 	c, err := t.tr.Open(t.ctx(), transport.Env{Endpoint: "kit", Instance: "kit" + t.suffix})
@@ -79,7 +77,7 @@ func (t *test) open() transport.Conn {
 	return c
 }
 
-// name is a name that no other rule uses.
+// name returns a name that no other rule uses.
 func (t *test) name(s string) string {
 	if t.harness.Name != nil {
 		return t.harness.Name(t.TB, s)
@@ -87,7 +85,7 @@ func (t *test) name(s string) string {
 	return s + t.suffix
 }
 
-// queue makes a queue and returns its name.
+// queue creates a queue and returns its name.
 func (t *test) queue(c transport.Conn, s string) string {
 	t.Helper()
 	name := t.name(s)
@@ -95,7 +93,7 @@ func (t *test) queue(c transport.Conn, s string) string {
 	return name
 }
 
-// countedQueue makes a queue whose hand-outs have to be counted.
+// countedQueue creates a Counted queue.
 func (t *test) countedQueue(c transport.Conn, s string) string {
 	t.Helper()
 	q := transport.Queue{Name: t.name(s), Counted: true}
@@ -120,7 +118,7 @@ func (t *test) install(c transport.Conn, name string) {
 	t.harness.CreateQueue(t.TB, t.tr, name)
 }
 
-// window is as many deliveries as a rule has out at most, unless it says otherwise.
+// window is the maximum number of unsettled deliveries of a rule, unless it says otherwise.
 const window = 250
 
 func (t *test) receiver(c transport.Conn, queue string) transport.Receiver {
@@ -139,7 +137,7 @@ func (t *test) receiverWith(c transport.Conn, queue string, window int) transpor
 	return r
 }
 
-// leave closes the receivers of a queue: what they hold ahead nobody else would get.
+// leave closes the receivers of a queue, so that others receive their prefetched messages.
 func (t *test) leave(queue string) {
 	t.Helper()
 	for _, r := range t.receivers[queue] {
@@ -150,7 +148,7 @@ func (t *test) leave(queue string) {
 	delete(t.receivers, queue)
 }
 
-// message is one as endpoints send them.
+// message returns a message as endpoints send them.
 func message(id string) *transport.Message {
 	return &transport.Message{
 		ID: id,
@@ -178,7 +176,7 @@ func toAll(queue string, ids []string) []transport.Operation {
 	return ops
 }
 
-// ids are n ids that sort in their order.
+// ids returns n ids in ascending order.
 func ids(prefix string, n int) []string {
 	all := make([]string, n)
 	for i := range all {
@@ -216,7 +214,7 @@ var (
 	errOver    = errors.New("it returned more than its limit")
 )
 
-// gather receives n deliveries, or as many as come before an error.
+// gather receives n deliveries, or fewer before an error.
 func gather(ctx context.Context, r transport.Receiver, n int) (all []transport.Delivery, err error) {
 	for len(all) < n {
 		ds, err := r.Receive(ctx, n-len(all))
@@ -233,7 +231,7 @@ func gather(ctx context.Context, r transport.Receiver, n int) (all []transport.D
 	return all, nil
 }
 
-// one receives the next delivery and checks of which message it is.
+// one receives the next delivery and checks its message.
 func (t *test) one(r transport.Receiver, id string) transport.Delivery {
 	t.Helper()
 	d := t.take(r, 1)[0]
@@ -243,7 +241,7 @@ func (t *test) one(r transport.Receiver, id string) transport.Delivery {
 	return d
 }
 
-// do settles, which has to work.
+// do settles a delivery, which must succeed.
 func (t *test) do(verb string, settle func(context.Context) error) {
 	t.Helper()
 	if err := settle(t.ctx()); err != nil {
@@ -258,8 +256,8 @@ func (t *test) complete(ds ...transport.Delivery) {
 	}
 }
 
-// empty checks that nothing else is ready in a queue: a message sent now is the next. The
-// rule's own receivers of the queue are closed.
+// empty checks that no message is ready in a queue: a message that is sent now is received next. It closes the rule's
+// own receivers of the queue.
 func (t *test) empty(c transport.Conn, queue string) {
 	t.Helper()
 	t.leave(queue)
@@ -274,12 +272,12 @@ func (t *test) empty(c transport.Conn, queue string) {
 		if d.Message().ID == marker {
 			return
 		}
-		t.Errorf("message %q is in the queue, in its hand-out %d", d.Message().ID, d.Attempt().N)
+		t.Errorf("message %q is in the queue, in its delivery %d", d.Message().ID, d.Attempt().N)
 	}
 }
 
-// holds receives and completes what a queue is to hold, in any order, and nothing else. The
-// rule's own receivers of the queue are closed.
+// holds receives and completes the wanted messages of a queue, in any order, and checks that there are no others. It
+// closes the rule's own receivers of the queue.
 func (t *test) holds(c transport.Conn, queue string, want ...string) {
 	t.Helper()
 	t.leave(queue)
