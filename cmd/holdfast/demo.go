@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -14,9 +13,8 @@ import (
 const demoHelp = `Handle a file of orders through a small shop, on a durable queue in a file.
 
 Every line of the input is sent to the endpoint sales, which validates it and publishes OrderPlaced to billing and
-shipping. All of them run in this process. Some handlers fail once, some for a while and
-some always, by the id of the order, to show immediate retries, delayed retries and the error queue. Malformed lines are
-moved to the error queue without a retry.
+shipping. All of them run in this process. Some handlers fail once, some for a while and some always, by the id of the
+order. Malformed lines are moved to the error queue without a retry.
 
 Interrupt it or kill -9 it at any moment and run it again: it goes on. In the end, and with --verify, the ledger is
 compared with the input: every line has exactly one ending, and the amounts add up.
@@ -26,7 +24,6 @@ The transport is sqlite:FILE (` + demoTransport + ` unless set) or memory:, whic
 
 const demoExample = `  holdfast demo --input examples/orders.jsonl
   holdfast demo --input examples/orders.jsonl --verify
-  holdfast queues --transport ` + demoTransport + `
   holdfast demo --input examples/orders.jsonl --reset`
 
 // demoTransport is the default transport of the demo.
@@ -66,15 +63,16 @@ func (a *app) demo(ctx context.Context, opts demo.Options, verify, reset bool) e
 		return usagef("--limit and --work must not be negative")
 	case opts.Path == "" && (verify || reset):
 		return usagef("--verify and --reset need a file: memory: keeps nothing")
+	}
+	run := demo.Run
+	switch {
 	case verify:
-		err = demo.Verify(ctx, opts)
-	default:
-		if reset {
-			err = demo.Reset(ctx, opts.Path)
-		}
-		if err == nil {
-			err = demo.Run(ctx, opts)
-		}
+		run = demo.Verify
+	case reset:
+		err = demo.Reset(ctx, opts.Path)
+	}
+	if err == nil {
+		err = run(ctx, opts)
 	}
 	if err != nil {
 		return fmt.Errorf("demo: %w", err)
@@ -89,7 +87,7 @@ func (a *app) demoTarget() (target, error) {
 	}
 	t, err := a.target()
 	if err == nil && t.scheme != "sqlite" && t.scheme != "memory" {
-		err = usageError{errors.New("the demo keeps its ledger in the transaction of its queues: use sqlite:FILE or memory: for --transport")}
+		err = usagef("the demo keeps its ledger in the transaction of its queues: use sqlite:FILE or memory: for --transport")
 	}
 	return t, err
 }

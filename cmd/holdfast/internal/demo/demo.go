@@ -8,8 +8,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"os"
+	"slices"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -17,6 +20,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/term"
 
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/sqlitefile"
 	"github.com/holdfast-go/holdfast/endpoint"
 	"github.com/holdfast-go/holdfast/transport"
 	"github.com/holdfast-go/holdfast/transport/inmemory"
@@ -36,8 +40,12 @@ type Options struct {
 // lease is short: after a kill, messages in flight come back within this time.
 const lease = 3 * time.Second
 
-// ErrInterrupted is returned by Run when ctx ended before all orders were handled.
-var ErrInterrupted = errors.New("interrupted: run it again to go on")
+// Errors of Run and Verify.
+var (
+	ErrInterrupted = errors.New("interrupted: run it again to go on")
+	ErrUnproven    = errors.New("the totals do not add up against the input")
+	ErrUnfinished  = errors.New("not all orders have been handled: run the demo again to go on")
+)
 
 // demo is one call of Run or Verify.
 type demo struct {
@@ -59,19 +67,33 @@ func open(opts Options, f func(*demo) error) (err error) {
 	if d.ledger, err = openLedger(opts.Path); err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, d.ledger.close()) }()
+	defer func() { err = errors.Join(err, d.ledger.db.Close()) }()
 	return f(d)
+}
+
+// connect calls f with a connection to the queues.
+func (d *demo) connect(ctx context.Context, f func(transport.Conn) error) error {
+	conn, err := d.transport.Open(ctx, transport.Env{})
+	if err != nil {
+		return err
+	}
+	return errors.Join(f(conn), conn.Close())
+}
+
+// depths returns the depths of all queues.
+func (d *demo) depths(ctx context.Context) (depths []transport.QueueStats, err error) {
+	err = d.connect(ctx, func(conn transport.Conn) (err error) {
+		depths, err = conn.(transport.Inspector).Inspect(ctx) //nolint:errcheck // both transports can
+		return err
+	})
+	return depths, err
 }
 
 // Run sends the orders and handles them until each is finished, going on where an earlier run was stopped. Then it
 // verifies the totals.
 func Run(ctx context.Context, opts Options) error {
 	return open(opts, func(d *demo) error {
-		err := d.ledger.begin(ctx, d.input)
-		if err == nil {
-			err = d.ledger.match(ctx, d.input)
-		}
-		if err != nil {
+		if err := d.ledger.begin(ctx, d.input); err != nil {
 			return err
 		}
 		before, err := d.ledger.counts(ctx, len(d.input.Lines))
@@ -90,6 +112,43 @@ func Run(ctx context.Context, opts Options) error {
 		}
 		return d.verify(ctx)
 	})
+}
+
+// Verify proves that the totals of earlier runs add up against the input.
+func Verify(ctx context.Context, opts Options) error {
+	if _, err := os.Stat(opts.Path); err != nil { // opening it would create it
+		return fmt.Errorf("%w: %w", errNothing, err)
+	}
+	return open(opts, func(d *demo) error {
+		if err := d.ledger.match(ctx, d.input); err != nil {
+			return err
+		}
+		return d.verify(ctx)
+	})
+}
+
+// Reset deletes the file of an earlier demo. It refuses one that holds anything else, or is no database.
+func Reset(ctx context.Context, path string) error {
+	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	l, err := openLedger(path)
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(l.match(ctx, nil), l.db.Close()); err != nil {
+		return fmt.Errorf("reset: %s is not the demo's: remove it yourself, or use another file: %w", path, err)
+	}
+	stats, err := (&demo{transport: &sqlite.Transport{Path: path}}).depths(ctx)
+	if err != nil {
+		return fmt.Errorf("reset: %w", err)
+	}
+	for _, q := range stats { // import is of an earlier version
+		if !slices.Contains(append(handling, errorQueue, "import"), strings.TrimSuffix(q.Name, ".quarantine")) {
+			return fmt.Errorf("reset: %s holds the queue %q, which is not the demo's: remove it yourself", path, q.Name)
+		}
+	}
+	return sqlitefile.Remove(path)
 }
 
 // introduce describes the run.
@@ -142,8 +201,7 @@ func (d *demo) process(ctx context.Context, before counts) error {
 // start starts the endpoints, subscribers first so that no event is lost, and imports the lines unless an earlier run
 // did.
 func (d *demo) start(ctx context.Context, group *errgroup.Group) error {
-	var last *endpoint.Endpoint
-	for _, cfg := range []endpoint.Config{d.subscriber(billing), d.subscriber(shipping), d.sales(), d.importer()} {
+	for _, cfg := range []endpoint.Config{d.subscriber(billing), d.subscriber(shipping), d.sales()} {
 		e, err := endpoint.New(cfg)
 		if err != nil {
 			return err
@@ -152,12 +210,11 @@ func (d *demo) start(ctx context.Context, group *errgroup.Group) error {
 		if err := e.WaitReady(ctx); err != nil {
 			return err
 		}
-		last = e
 	}
 	if now, err := d.ledger.counts(ctx, 0); err != nil || now.imported > 0 {
 		return err
 	}
-	return d.importLines(ctx, last)
+	return d.importLines(ctx)
 }
 
 // watch shows the progress until each order is finished or ctx ends: a bar on a terminal, a line a second elsewhere.

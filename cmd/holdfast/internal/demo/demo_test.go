@@ -99,7 +99,7 @@ func TestResetKeepsItsHandsOffOtherFiles(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(l.begin(t.Context(), in), l.close()); err != nil {
+	if err := errors.Join(l.begin(t.Context(), in), l.db.Close()); err != nil {
 		t.Fatal(err)
 	}
 	install(t, mixed, "invoices")

@@ -40,29 +40,21 @@ const (
 
 // entry is a row of demo_outcome. Retries are the immediate ones before the outcome.
 type entry struct {
-	line              int
-	endpoint, outcome string
-	retries           int
-	currency          string
-	amount            Amount
-	reason            string
+	line, retries                       int
+	endpoint, outcome, currency, reason string
+	amount                              Amount
 }
 
 // openLedger opens the ledger in the file at path, or in memory when path is "". It writes nothing.
 func openLedger(path string) (*ledger, error) {
 	db, err := sqlitefile.Open(cmp.Or(path, ":memory:"))
-	if err != nil {
-		return nil, fmt.Errorf("open the ledger: %w", err)
-	}
-	if path == "" {
+	if err == nil && path == "" {
 		db.SetMaxOpenConns(1) // each connection has a memory of its own
 	}
-	return &ledger{db, path}, nil
+	return &ledger{db, path}, err
 }
 
-func (l *ledger) close() error { return l.db.Close() }
-
-// begin creates the tables and binds the ledger to in, unless it is bound already.
+// begin creates the tables of a new ledger for in. It fails for a ledger of another input.
 func (l *ledger) begin(ctx context.Context, in *Input) error {
 	_, err := l.db.ExecContext(ctx, ledgerSchema)
 	if err == nil {
@@ -72,7 +64,7 @@ func (l *ledger) begin(ctx context.Context, in *Input) error {
 	if err != nil {
 		return fmt.Errorf("begin the ledger: %w", err)
 	}
-	return nil
+	return l.match(ctx, in)
 }
 
 // errNothing is returned for a file in which the demo has not run.
@@ -114,12 +106,10 @@ func (l *ledger) each(ctx context.Context, query string, scan func(*sql.Rows) er
 		return fmt.Errorf("read the ledger: %w", err)
 	}
 	defer rows.Close()
-	for rows.Next() {
-		if err := scan(rows); err != nil {
-			return fmt.Errorf("read the ledger: %w", err)
-		}
+	for err == nil && rows.Next() {
+		err = scan(rows)
 	}
-	return rows.Err()
+	return cmp.Or(err, rows.Err())
 }
 
 // entries returns all entries but delayed retries, by line.

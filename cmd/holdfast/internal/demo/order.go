@@ -14,17 +14,12 @@ import (
 
 // Order is a line of the input and the body of the command Shop.PlaceOrder.
 type Order struct {
-	OrderID  string `json:"orderId"`
-	Customer struct {
-		ID string `json:"id"`
-	} `json:"customer"`
-	PlacedAt time.Time `json:"placedAt"`
-	Currency string    `json:"currency"`
-	Items    []Item    `json:"items"`
-	Total    Amount    `json:"total"`
-	ShipTo   struct {
-		Country string `json:"country"`
-	} `json:"shipTo"`
+	OrderID  string              `json:"orderId"`
+	Customer struct{ ID string } `json:"customer"`
+	PlacedAt time.Time           `json:"placedAt"`
+	Currency string              `json:"currency"`
+	Items    []Item              `json:"items"`
+	Total    Amount              `json:"total"`
 }
 
 // Item is a line of an order.

@@ -2,7 +2,6 @@ package demo
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -13,36 +12,28 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// Errors of Verify, and of Run, which verifies in the end.
-var (
-	ErrUnproven   = errors.New("the totals do not add up against the input")
-	ErrUnfinished = errors.New("not all orders have been handled: run the demo again to go on")
-)
-
 // endings are the final states of an order. Each line of the input has exactly one.
-var endings = [...]string{
+var endings = []string{
 	"charged and shipped", "shipped, but not charged", "charged, but not shipped", "neither charged nor shipped",
 	"rejected by sales",
 }
 
-const rejected = len(endings) - 1
+// sums are amounts by ending and currency, and numbers of orders under the currency "".
+type sums map[[2]string]Amount
 
-// sums are amounts by currency, and the number of orders under "".
-type sums map[string]Amount
-
-func (s sums) String() string {
-	var parts []string
-	for _, currency := range slices.Sorted(maps.Keys(s)) {
-		if currency != "" {
-			parts = append(parts, s[currency].String()+" "+currency)
+// of returns the number of orders with an ending, and their amounts.
+func (s sums) of(ending string) (orders int, amounts string) {
+	for _, key := range slices.SortedFunc(maps.Keys(s), func(a, b [2]string) int { return strings.Compare(a[1], b[1]) }) {
+		if key[0] == ending && key[1] != "" {
+			amounts += ", " + s[key].String() + " " + key[1]
 		}
 	}
-	return strings.Join(parts, ", ")
+	return int(s[[2]string{ending}]), strings.TrimPrefix(amounts, ", ")
 }
 
 // proof compares the input with the ledger.
 type proof struct {
-	want, got [len(endings)]sums
+	want, got sums
 	wrong     []string
 }
 
@@ -52,20 +43,18 @@ func (p *proof) complain(format string, args ...any) {
 
 // prove compares the outcomes that follow from the input with the entries of each line.
 func prove(in *Input, entries map[int][]entry) *proof {
-	p, byLine := &proof{}, maps.Clone(entries)
-	for i := range endings {
-		p.want[i], p.got[i] = sums{}, sums{}
-	}
+	p, foreign := &proof{want: sums{}, got: sums{}}, maps.Clone(entries)
 	for _, line := range in.Lines {
-		p.line(line, byLine[line.No])
-		delete(byLine, line.No)
+		p.line(line, entries[line.No])
+		delete(foreign, line.No)
 	}
-	for _, no := range slices.Sorted(maps.Keys(byLine)) {
+	for _, no := range slices.Sorted(maps.Keys(foreign)) {
 		p.complain("line %d: the ledger has it, the input has not", no)
 	}
-	for i, name := range endings {
-		if want, got := p.want[i], p.got[i]; !maps.Equal(want, got) {
-			p.complain("%s: %d orders of %v, but the input makes %d of %v", name, got[""], got, want[""], want)
+	for _, ending := range endings {
+		want, expected := p.want.of(ending)
+		if got, amounts := p.got.of(ending); got != want || amounts != expected {
+			p.complain("%s: %d orders of %s, but the input makes %d of %s", ending, got, amounts, want, expected)
 		}
 	}
 	return p
@@ -73,10 +62,8 @@ func prove(in *Input, entries map[int][]entry) *proof {
 
 // line compares one line of the input with its entries.
 func (p *proof) line(line Line, entries []entry) {
-	wanted := map[string]string{sales: failed}
-	ending := rejected
-	o, err := line.order()
-	if err == nil {
+	wanted, ending := map[string]string{sales: failed}, len(endings)-1
+	if o, err := line.order(); err == nil {
 		wanted, ending = map[string]string{sales: processed, billing: processed, shipping: processed}, 0
 		for i, name := range []string{billing, shipping} {
 			if outcomeOf(name, o.OrderID) == failsAlways {
@@ -84,29 +71,28 @@ func (p *proof) line(line Line, entries []entry) {
 				ending += 1 + i
 			}
 		}
-		p.want[ending][o.Currency] += o.Total
+		p.want[[2]string{endings[ending], o.Currency}] += o.Total
 	}
-	p.want[ending][""]++
-	right := true
-	var billed entry
+	p.want[[2]string{endings[ending]}]++
+	before, billed := len(p.wrong), entry{}
 	for _, name := range handling {
 		found := slices.DeleteFunc(slices.Clone(entries), func(e entry) bool { return e.endpoint != name })
-		right = p.endpoint(line.No, name, found, wanted[name]) && right
+		p.endpoint(line.No, name, found, wanted[name])
 		if name == billing && len(found) > 0 {
 			billed = found[0]
 		}
 	}
-	if right {
-		p.got[ending][""]++
-		if billed.currency != "" {
-			p.got[ending][billed.currency] += billed.amount
-		}
+	if len(p.wrong) > before {
+		return
+	}
+	p.got[[2]string{endings[ending]}]++
+	if billed.currency != "" {
+		p.got[[2]string{endings[ending], billed.currency}] += billed.amount
 	}
 }
 
-// endpoint reports whether the entries of a line at an endpoint are one with the outcome, or none for the outcome "".
-func (p *proof) endpoint(line int, name string, found []entry, outcome string) bool {
-	before := len(p.wrong)
+// endpoint checks that the entries of a line at an endpoint are one with the outcome, or none for the outcome "".
+func (p *proof) endpoint(line int, name string, found []entry, outcome string) {
 	switch {
 	case outcome == "" && len(found) > 0:
 		p.complain("line %d: %s has seen an order that sales had to reject", line, name)
@@ -118,7 +104,6 @@ func (p *proof) endpoint(line int, name string, found []entry, outcome string) b
 	case found[0].outcome != outcome:
 		p.complain("line %d: %s has %s it (%s), but it should have been %s", line, name, found[0].outcome, found[0].reason, outcome)
 	}
-	return len(p.wrong) == before
 }
 
 // queues checks that the queues hold the failed messages only.
@@ -138,8 +123,10 @@ func (p *proof) queues(stats []transport.QueueStats, failures int) {
 func (p *proof) print(out io.Writer) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "ENDING\tORDERS\tINPUT SAYS\tAMOUNTS")
-	for i, name := range endings {
-		fmt.Fprintf(w, "%s\t%d\t%d\t%v\n", name, int(p.got[i][""]), int(p.want[i][""]), p.got[i])
+	for _, ending := range endings {
+		want, _ := p.want.of(ending)
+		got, amounts := p.got.of(ending)
+		fmt.Fprintf(w, "%s\t%d\t%d\t%s\n", ending, got, want, amounts)
 	}
 	if err := w.Flush(); err != nil {
 		return err
@@ -160,7 +147,7 @@ func (d *demo) verify(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	stats, err := inspect(ctx, d.transport)
+	stats, err := d.depths(ctx)
 	if err != nil {
 		return err
 	}
@@ -189,18 +176,4 @@ func (d *demo) verify(ctx context.Context) error {
 	fmt.Fprintf(d.Out, "Verified: each of %d lines has exactly one ending, the amounts add up, "+
 		"and the queues hold nothing but %d messages in %q.\n", now.lines, now.total().failed, errorQueue)
 	return nil
-}
-
-// inspect returns the counts of all queues of a transport.
-func inspect(ctx context.Context, t transport.Transport) (stats []transport.QueueStats, err error) {
-	conn, err := t.Open(ctx, transport.Env{})
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, conn.Close()) }()
-	inspector, ok := conn.(transport.Inspector)
-	if !ok {
-		return nil, errors.New("the transport cannot look at its queues")
-	}
-	return inspector.Inspect(ctx)
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"hash/fnv"
+	"math"
 	"strconv"
 	"time"
 
@@ -13,16 +14,13 @@ import (
 	"github.com/holdfast-go/holdfast/internal/backoff"
 	"github.com/holdfast-go/holdfast/pipeline"
 	"github.com/holdfast-go/holdfast/recoverability"
-	"github.com/holdfast-go/holdfast/serialization"
+	"github.com/holdfast-go/holdfast/transport"
 )
 
 // Names of the endpoints, which are those of their queues, and of the error queue.
 const (
-	importing  = "import"
-	sales      = "sales"
-	billing    = "billing"
-	shipping   = "shipping"
-	errorQueue = "error"
+	sales, billing, shipping = "sales", "billing", "shipping"
+	errorQueue               = "error"
 )
 
 // handling are the endpoints that handle orders, in the order of the reports.
@@ -37,11 +35,9 @@ const (
 
 // OrderPlaced is the event that sales publishes for every order that it accepts.
 type OrderPlaced struct {
-	OrderID    string `json:"orderId"`
-	CustomerID string `json:"customerId"`
-	Country    string `json:"country"`
-	Currency   string `json:"currency"`
-	Amount     Amount `json:"amount"`
+	OrderID  string `json:"orderId"`
+	Currency string `json:"currency"`
+	Amount   Amount `json:"amount"`
 }
 
 // retries have shorter delays than the defaults, for a user who watches.
@@ -49,46 +45,48 @@ var retries = recoverability.Config{
 	Immediate: 2, Delayed: 2, Delays: recoverability.Delays{Delay: time.Second}, ErrorQueue: errorQueue,
 }
 
-// outcome is how an order fares at an endpoint.
+// outcome is the number of attempts of an order that fail at an endpoint.
 type outcome int
 
 const (
-	succeeds       outcome = iota
-	failsOnce              // the immediate retry succeeds
-	failsForAWhile         // the first delayed retry succeeds
-	failsAlways            // the order goes to the error queue
+	succeeds       outcome = 0
+	failsOnce      outcome = 1
+	failsForAWhile outcome = 3 // the first delayed retry succeeds
+	failsAlways    outcome = math.MaxInt
 )
 
-// failures are the error of each endpoint, and of a thousand orders those that fail once, for a while or better, always or
-// better.
+// failures are the error of an endpoint, and how many orders of a thousand fail, as bounds by growing outcome.
 var failures = map[string]struct {
-	why    string
-	shares [3]uint32
+	why                 string
+	once, while, always uint32
 }{
-	sales:    {"stock service: connection reset", [3]uint32{30, 30, 30}},
-	billing:  {"payment provider: timed out", [3]uint32{60, 85, 95}},
-	shipping: {"carrier: no label printed", [3]uint32{40, 70, 78}},
+	sales:    {"stock service: connection reset", 30, 30, 30},
+	billing:  {"payment provider: timed out", 60, 85, 95},
+	shipping: {"carrier: no label printed", 40, 70, 78},
 }
 
 // outcomeOf follows from the id of the order alone: it is the same in every run and in the proof.
 func outcomeOf(endpoint, orderID string) outcome {
-	h := fnv.New32a()
+	h, f := fnv.New32a(), failures[endpoint]
 	fmt.Fprintf(h, "%s/%s", endpoint, orderID)
-	for i, share := range failures[endpoint].shares {
-		if h.Sum32()%1000 < share {
-			return failsOnce + outcome(i)
-		}
+	switch dice := h.Sum32() % 1000; {
+	case dice < f.once:
+		return failsOnce
+	case dice < f.while:
+		return failsForAWhile
+	case dice < f.always:
+		return failsAlways
 	}
 	return succeeds
 }
 
 // failure returns the error of an attempt, nil for success. Attempts count from 1 after each delayed retry.
 func failure(endpoint, orderID string, attempt, delayed int) error {
-	o := outcomeOf(endpoint, orderID)
-	if o == failsAlways || o == failsForAWhile && delayed == 0 || o == failsOnce && delayed == 0 && attempt == 1 {
-		return fmt.Errorf("%s (order %s)", failures[endpoint].why, orderID)
+	// Three attempts precede a delayed retry.
+	if min(attempt, 3)+3*delayed > int(outcomeOf(endpoint, orderID)) {
+		return nil
 	}
-	return nil
+	return fmt.Errorf("%s (order %s)", failures[endpoint].why, orderID)
 }
 
 // config returns the configuration of an endpoint with a handler.
@@ -114,7 +112,7 @@ func (d *demo) sales() endpoint.Config {
 		if err := o.validate(); err != nil {
 			return recoverability.Unrecoverable(err)
 		}
-		placed := OrderPlaced{o.OrderID, o.Customer.ID, o.ShipTo.Country, o.Currency, o.Total}
+		placed := OrderPlaced{o.OrderID, o.Currency, o.Total}
 		if err := d.work(ctx, s, sales, placed); err != nil {
 			return err
 		}
@@ -143,7 +141,7 @@ func (d *demo) work(ctx context.Context, s *endpoint.Session, name string, o Ord
 	if err != nil {
 		return fmt.Errorf("header %s: %w", lineHeader, err)
 	}
-	return d.ledger.record(ctx, s, entry{line, name, processed, s.Attempt().N - 1, o.Currency, o.Amount, ""})
+	return d.ledger.record(ctx, s, entry{line, s.Attempt().N - 1, name, processed, o.Currency, "", o.Amount})
 }
 
 // recordFailure returns a behavior that records a message which is delayed or moved to the error queue.
@@ -163,7 +161,7 @@ func (d *demo) recordFailure(name string) pipeline.Behavior[*pipeline.Recover] {
 				_ = json.Unmarshal(r.Body, &o)
 			}
 			line, _ := strconv.Atoi(r.Headers.Get(lineHeader)) // 0 for a foreign message
-			e := entry{line, name, outcome, r.Failure.Attempt - 1, o.Currency, o.Amount, oneLine(r.Failure.Err)}
+			e := entry{line, r.Failure.Attempt - 1, name, outcome, o.Currency, oneLine(r.Failure.Err), o.Amount}
 			if err := d.ledger.record(ctx, r.Sender().(*endpoint.Session), e); err != nil { //nolint:errcheck // always one
 				return err
 			}
@@ -172,47 +170,38 @@ func (d *demo) recordFailure(name string) pipeline.Behavior[*pipeline.Recover] {
 	}
 }
 
-// rawLine is a message whose body is a line of the input.
-type rawLine struct{ text []byte }
-
-// rawSerializer writes a rawLine as it is.
-type rawSerializer struct{ serialization.Serializer }
-
-func (s rawSerializer) Marshal(v any) ([]byte, error) {
-	if line, ok := v.(rawLine); ok {
-		return line.text, nil
-	}
-	return s.Serializer.Marshal(v)
-}
-
-// importer only sends the lines.
-func (d *demo) importer() endpoint.Config {
-	return endpoint.Config{
-		Name: importing, Transport: d.transport, SendOnly: true, Logger: d.Log.With("endpoint", importing),
-		Serializers: []serialization.Serializer{rawSerializer{serialization.JSON}},
-		Messages:    []endpoint.Message{endpoint.Command[rawLine](placeOrderType).To(sales)},
-	}
-}
-
-// importLines sends all lines to sales and records that, in one transaction. In memory a line is sent at once.
-func (d *demo) importLines(ctx context.Context, importer *endpoint.Endpoint) error {
-	tx, err := d.ledger.db.BeginTx(ctx, nil)
-	if err != nil {
-		return err
-	}
-	defer tx.Rollback() //nolint:errcheck // after Commit it does nothing
+// importLines sends all lines to sales and records that, in one transaction. In memory they are sent first.
+func (d *demo) importLines(ctx context.Context) error {
+	var ops []transport.Operation
 	for _, line := range d.input.Lines {
 		no := strconv.Itoa(line.No)
-		opts := []endpoint.SendOption{endpoint.MessageID(d.input.Hash + "-" + no), endpoint.Header(lineHeader, no)}
-		if d.Path != "" {
-			opts = append(opts, endpoint.In(tx))
-		}
-		if err := importer.Send(ctx, rawLine{line.Text}, opts...); err != nil {
+		m := &transport.Message{ID: d.input.Hash + "-" + no, Body: line.Text}
+		m.Headers = header.New(
+			header.Field{Name: header.MessageID, Value: m.ID},
+			header.Field{Name: header.MessageIntent, Value: header.IntentSend},
+			header.Field{Name: header.ContentType, Value: "application/json"},
+			header.Field{Name: header.EnclosedMessageTypes, Value: placeOrderType},
+			header.Field{Name: lineHeader, Value: no},
+		)
+		ops = append(ops, transport.Operation{Message: m, Queue: sales})
+	}
+	return d.connect(ctx, func(conn transport.Conn) error {
+		tx, err := d.ledger.db.BeginTx(ctx, nil)
+		if err != nil {
 			return err
 		}
-	}
-	if _, err := tx.ExecContext(ctx, `insert into demo_import values (0, ?)`, len(d.input.Lines)); err != nil {
-		return err
-	}
-	return tx.Commit()
+		defer tx.Rollback() //nolint:errcheck // after Commit it does nothing
+		if t, ok := conn.(transport.TxDispatcher); ok {
+			_, err = t.DispatchIn(ctx, tx, ops)
+		} else {
+			_, err = conn.Dispatch(ctx, ops)
+		}
+		if err != nil {
+			return err
+		}
+		if _, err := tx.ExecContext(ctx, `insert into demo_import values (0, ?)`, len(ops)); err != nil {
+			return err
+		}
+		return tx.Commit()
+	})
 }
