@@ -28,7 +28,7 @@ func TestARetriedMessageGoesWhereItsTransportPutsIt(t *testing.T) {
 		}, inPlace},
 		{"quorum", func() transport.Transport { return &rabbitmq.Transport{URL: brokertest.RabbitMQ(t)} }, inPlace},
 		{"quorum without a limit", func() transport.Transport {
-			return &rabbitmq.Transport{URL: brokertest.RabbitMQ(t), DeliveryLimit: -1}
+			return &rabbitmq.Transport{URL: brokertest.RabbitMQ(t), DeliveryLimit: rabbitmq.None}
 		}, behind},
 		{"sqlite", func() transport.Transport {
 			return &sqlite.Transport{Path: filepath.Join(t.TempDir(), "order.db")}

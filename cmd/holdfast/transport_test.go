@@ -26,7 +26,7 @@ func TestTransportsAreFoundByTheirURL(t *testing.T) {
 			URL: "amqp://h?channel_max=5", QueueType: rabbitmq.Classic, ConnectionName: programName,
 		},
 		"amqp://h?topology=direct&topic_exchange=shop.events&delivery_limit=-1": &rabbitmq.Transport{
-			URL: "amqp://h", Topology: rabbitmq.Direct, TopicExchange: "shop.events", DeliveryLimit: -1, ConnectionName: programName,
+			URL: "amqp://h", Topology: rabbitmq.Direct, TopicExchange: "shop.events", DeliveryLimit: rabbitmq.None, ConnectionName: programName,
 		},
 		"postgres://u@h/db?schema=app&sslmode=disable": &postgres.Transport{
 			URL: "postgres://u@h/db?sslmode=disable", Schema: "app",

@@ -34,10 +34,10 @@ type deadLetters struct {
 
 func (t *Transport) deadLetters(endpoint string) (deadLetters, error) {
 	switch {
-	case t.DeliveryLimit < -1 || t.DeliveryLimit > math.MaxInt32:
-		return deadLetters{}, fmt.Errorf("rabbitmq: delivery limit %d: use 1 or more, 0 for %d, or -1 for none",
+	case t.DeliveryLimit < None || t.DeliveryLimit > math.MaxInt32:
+		return deadLetters{}, fmt.Errorf("rabbitmq: delivery limit %d: use 1 or more, 0 for %d, or None",
 			t.DeliveryLimit, defaultDeliveryLimit)
-	case t.DeliveryLimit == -1:
+	case t.DeliveryLimit == None:
 		return deadLetters{}, nil
 	case endpoint == "": // a tool: no endpoint would receive from the queue
 		return deadLetters{nameless: true}, nil

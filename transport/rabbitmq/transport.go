@@ -31,6 +31,9 @@ const (
 	Direct Topology = "direct"
 )
 
+// None is no limit in a field whose zero is a default: [Transport].DeliveryLimit.
+const None = -1
+
 // Transport connects to a RabbitMQ server, 3.10 or newer, over AMQP 0-9-1. It holds configuration only, and must not
 // change while it is open. [ParseURL] makes one from a URL.
 type Transport struct {
@@ -61,7 +64,7 @@ type Transport struct {
 	// DeliveryLimit is how often a message of the endpoint's own quorum queues may return to its queue: one more time,
 	// and the broker moves it to the queue "<endpoint>.dead-letters", from which a running endpoint moves it to its
 	// error queue. The endpoint counts attempts itself, so the limit has to be far above the immediate retries: when a
-	// process dies, all its prefetched messages return, and each return counts. 0 is 100, and -1 declares the queues
+	// process dies, all its prefetched messages return, and each return counts. 0 is 100, and [None] declares the queues
 	// without limit and dead-letter queue, as NServiceBus does; from RabbitMQ 4.0 the broker then drops messages after
 	// 20 returns, unless a policy says otherwise. A queue that exists is used as it is.
 	DeliveryLimit int

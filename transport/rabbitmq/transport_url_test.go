@@ -15,7 +15,7 @@ func TestAURLIsParsed(t *testing.T) {
 		"amqp://u:p@host:5672/v": {URL: "amqp://u:p@host:5672/v"},
 		"amqps://host/%2f":       {URL: "amqps://host/%2f"},
 		"amqp://h?queue_type=classic&topology=direct&topic_exchange=e&delivery_limit=-1": {
-			URL: "amqp://h", QueueType: rabbitmq.Classic, Topology: rabbitmq.Direct, TopicExchange: "e", DeliveryLimit: -1,
+			URL: "amqp://h", QueueType: rabbitmq.Classic, Topology: rabbitmq.Direct, TopicExchange: "e", DeliveryLimit: rabbitmq.None,
 		},
 		"amqp://h?hosts=b,c:5673&consumer_timeout=1h&management=http://h:15672&channel_max=5&auth_mechanism=external": {
 			URL: "amqp://h?auth_mechanism=external&channel_max=5", Hosts: []string{"b", "c:5673"},

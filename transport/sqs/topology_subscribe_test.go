@@ -247,7 +247,7 @@ func TestASubscriberWithoutTheRightToChangeThePolicyIsToldWhatToDo(t *testing.T)
 func TestInstallWaitsUntilWhatItCreatedIsThere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAWS()
-		c := a.open(t, Transport{ReceiveLimit: -1})
+		c := a.open(t, Transport{ReceiveLimit: None})
 		c.urls.forget("billing")
 		a.created, a.shows = time.Now().Add(time.Hour), 3*time.Second // it is not there
 		if err := c.Install(t.Context(), transport.Plan{Queues: []transport.Queue{{Name: "billing"}}}); err != nil {

@@ -128,7 +128,7 @@ func TestInstallCreatesTheQueuesOfAnEndpoint(t *testing.T) {
 func TestInstallLeavesOutWhatIsNotWanted(t *testing.T) {
 	broker := brokertest.SQS(t)
 	tr := at(broker, false)
-	tr.ReceiveLimit, tr.ShortDelays = -1, true
+	tr.ReceiveLimit, tr.ShortDelays = sqs.None, true
 	endpoint := brokertest.Name(t, "billing")
 	c := open(t, tr, endpoint)
 	install(t, c, planOf(endpoint))
@@ -178,7 +178,7 @@ func TestANameThatIsTooLongForItsQueuesIsRefusedByInstall(t *testing.T) {
 		tr := at(broker, false)
 		endpoint := strings.Repeat("x", test.letters)
 		if test.letters == 70 {
-			tr.ReceiveLimit = -1
+			tr.ReceiveLimit = sqs.None
 			test.advice = "ShortDelays"
 		}
 		err := open(t, tr, "").Install(t.Context(), transport.Plan{Delays: true, Queues: []transport.Queue{{Name: endpoint}}})

@@ -23,6 +23,9 @@ const (
 	IgnoreMissingTopic MissingTopic = "ignore"
 )
 
+// None is no limit in a field whose zero is a default: [Transport].ReceiveLimit.
+const None = -1
+
 // Transport connects to Amazon SQS and SNS in a region. It is configuration only, and must not change while it is open.
 // The zero value is ready: region and credentials are those of the AWS tools, such as AWS_REGION, the shared
 // configuration files and the role of the machine.
@@ -51,9 +54,9 @@ type Transport struct {
 	// KMSKey is the key for the encryption of queues that Install creates: an id, alias or ARN. "" is SQS's default.
 	KMSKey string
 	// ReceiveLimit is how often SQS delivers a message of the endpoint's own queues. After that it moves the message to
-	// the dead-letter queue "<endpoint>-dead-letters", from which a running endpoint moves it to its error queue. It is a
-	// safety net below the endpoint's own retries, so it must be far above them. 0 is 100, the maximum is 1,000, and -1
-	// creates queues without a dead-letter queue. It does not change queues that exist.
+	// the dead-letter queue "<endpoint>-dead-letters", from which a running endpoint moves it to its error queue. It is
+	// a safety net below the endpoint's own retries, so it must be far above them. 0 is 100, the maximum is 1,000, and
+	// [None] creates queues without a dead-letter queue. It does not change queues that exist.
 	ReceiveLimit int
 
 	// Lease is how long a received message is hidden without being renewed: whole seconds from a second to 12 h. It
@@ -110,8 +113,9 @@ func (t *Transport) check() error {
 		return fmt.Errorf("sqs: Lease %v: want whole seconds, up to %v, or 0 for %v", t.Lease, maxHold, defaultLease)
 	case !wholeSeconds(t.Retention, time.Minute, 14*24*time.Hour):
 		return fmt.Errorf("sqs: Retention %v: want whole seconds from a minute to 14 days, or 0 for 4 days", t.Retention)
-	case t.ReceiveLimit < -1 || t.ReceiveLimit > 1000:
-		return fmt.Errorf("sqs: ReceiveLimit %d: use 1 to 1000, 0 for %d, or -1 for none", t.ReceiveLimit, defaultReceiveLimit)
+	case t.ReceiveLimit < None || t.ReceiveLimit > 1000:
+		return fmt.Errorf("sqs: ReceiveLimit %d: use 1 to 1000, 0 for %d, or None",
+			t.ReceiveLimit, defaultReceiveLimit)
 	case t.MaxMessage != 0 && (t.MaxMessage < minMessage || t.MaxMessage > maxMessage):
 		return fmt.Errorf("sqs: MaxMessage %d: use %d to %d bytes, or 0 for %d", t.MaxMessage, minMessage, maxMessage, maxMessage)
 	}

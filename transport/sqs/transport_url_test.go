@@ -20,7 +20,7 @@ func TestParseURLReadsRegionAndOptions(t *testing.T) {
 			"&raw_body=true&wide_policy=true&short_delays=true": {
 			Region: "eu", Profile: "shop", Endpoint: "http://127.0.0.1:4566", QueuePrefix: "q-", TopicPrefix: "t-",
 			MissingTopic: sqs.CreateMissingTopic, KMSKey: "alias/shop", GroupHeader: "Tenant",
-			Retention: 168 * time.Hour, Lease: time.Minute, ReceiveLimit: -1, MaxMessage: 256 << 10,
+			Retention: 168 * time.Hour, Lease: time.Minute, ReceiveLimit: sqs.None, MaxMessage: 256 << 10,
 			RawBody: true, WidePolicy: true, ShortDelays: true,
 		},
 	} {
