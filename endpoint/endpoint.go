@@ -22,29 +22,24 @@ import (
 
 // Endpoint receives, handles and sends messages while it runs. It is safe for concurrent use.
 type Endpoint struct {
-	cfg            Config
-	types          *registry
-	serializers    serializers
+	sender
+
 	recoverability recoverability.Config
-	host           fault.Host
 	failures       *failurelog.Log
 	limits         throttle.Limits
 	unreturned     atomic.Int32 // calls of Notify functions under way, those given up included
 	notifications  notificationOrder
 
-	receive  pipeline.Func[*pipeline.Receive]
-	logical  pipeline.Func[*pipeline.Logical]
-	invoke   pipeline.Func[*pipeline.Invoke]
-	outgoing pipeline.Func[*pipeline.Outgoing]
-	dispatch pipeline.Func[*pipeline.Dispatch]
-	recover  pipeline.Func[*pipeline.Recover]
+	receive pipeline.Func[*pipeline.Receive]
+	logical pipeline.Func[*pipeline.Logical]
+	invoke  pipeline.Func[*pipeline.Invoke]
+	recover pipeline.Func[*pipeline.Recover]
 
 	copies  bool // behaviors and serializers get copies of received messages
 	started atomic.Bool
-	ready   chan struct{}        // closed when the endpoint can send and receives
-	ended   chan struct{}        // closed when Run has returned
-	err     error                // of Run, set before ended is closed
-	live    atomic.Pointer[live] // nil unless running
+	ready   chan struct{} // closed when the endpoint can send and receives
+	ended   chan struct{} // closed when Run has returned
+	err     error         // of Run, set before ended is closed
 }
 
 var _ pipeline.Sender = (*Endpoint)(nil)
@@ -55,8 +50,9 @@ func New(cfg Config) (*Endpoint, error) {
 	types, terr := newRegistry(cfg)
 	cfg = cfg.withDefaults()
 	e := &Endpoint{
-		cfg: cfg, types: types, serializers: cfg.Serializers, recoverability: cfg.Recoverability.WithDefaults(),
-		ready: make(chan struct{}), ended: make(chan struct{}),
+		sender:         sender{cfg: cfg, types: types, serializers: cfg.Serializers},
+		recoverability: cfg.Recoverability.WithDefaults(),
+		ready:          make(chan struct{}), ended: make(chan struct{}),
 	}
 	memory := e.recoverability.Memory
 	e.failures = failurelog.New(max(memory.Messages, 8*cfg.Concurrency), memory.Bytes)

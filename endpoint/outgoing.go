@@ -5,13 +5,27 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/internal/fault"
 	"github.com/holdfast-go/holdfast/internal/uuid"
 	"github.com/holdfast-go/holdfast/pipeline"
 	"github.com/holdfast-go/holdfast/transport"
 )
+
+// sender is the part of an endpoint that sends messages, also those of its handlers.
+type sender struct {
+	cfg         Config
+	types       *registry
+	serializers serializers
+	host        fault.Host
+	live        atomic.Pointer[live] // nil unless the endpoint runs
+
+	outgoing pipeline.Func[*pipeline.Outgoing]
+	dispatch pipeline.Func[*pipeline.Dispatch]
+}
 
 // outgoing is a message that is sent, with room for its headers.
 type outgoing struct {
@@ -22,8 +36,8 @@ type outgoing struct {
 }
 
 // send sends m to queue, or where that is empty to its route.
-func (e *Endpoint) send(ctx context.Context, m any, queue string, opts []SendOption, s *Session) error {
-	out, err := e.newOutgoing(header.IntentSend, m, s)
+func (from *sender) send(ctx context.Context, m any, queue string, opts []SendOption, s *Session) error {
+	out, err := from.newOutgoing(header.IntentSend, m, s)
 	if err != nil {
 		return err
 	}
@@ -31,32 +45,32 @@ func (e *Endpoint) send(ctx context.Context, m any, queue string, opts []SendOpt
 	for _, opt := range opts {
 		opt.ApplySend(&out.Outgoing)
 	}
-	return e.submit(ctx, out)
+	return from.submit(ctx, out)
 }
 
 // sendLocal sends m to the endpoint's own queue.
-func (e *Endpoint) sendLocal(ctx context.Context, m any, opts []SendOption, s *Session) error {
-	if e.cfg.SendOnly {
+func (from *sender) sendLocal(ctx context.Context, m any, opts []SendOption, s *Session) error {
+	if from.cfg.SendOnly {
 		return fmt.Errorf("send %T: the endpoint has no queue of its own: it is SendOnly", m)
 	}
-	return e.send(ctx, m, e.cfg.Name, opts, s)
+	return from.send(ctx, m, from.cfg.Name, opts, s)
 }
 
 // publish sends m to its subscribers.
-func (e *Endpoint) publish(ctx context.Context, m any, opts []PublishOption, s *Session) error {
-	out, err := e.newOutgoing(header.IntentPublish, m, s)
+func (from *sender) publish(ctx context.Context, m any, opts []PublishOption, s *Session) error {
+	out, err := from.newOutgoing(header.IntentPublish, m, s)
 	if err != nil {
 		return err
 	}
 	for _, opt := range opts {
 		opt.ApplyPublish(&out.Outgoing)
 	}
-	return e.submit(ctx, out)
+	return from.submit(ctx, out)
 }
 
 // reply sends m to the reply-to address of the message that is handled.
-func (e *Endpoint) reply(ctx context.Context, m any, opts []ReplyOption, s *Session) error {
-	out, err := e.newOutgoing(header.IntentReply, m, s)
+func (from *sender) reply(ctx context.Context, m any, opts []ReplyOption, s *Session) error {
+	out, err := from.newOutgoing(header.IntentReply, m, s)
 	if err != nil {
 		return err
 	}
@@ -64,15 +78,15 @@ func (e *Endpoint) reply(ctx context.Context, m any, opts []ReplyOption, s *Sess
 	for _, opt := range opts {
 		opt.ApplyReply(&out.Outgoing)
 	}
-	return e.submit(ctx, out)
+	return from.submit(ctx, out)
 }
 
 // newOutgoing returns the message for m before its options.
-func (e *Endpoint) newOutgoing(intent string, m any, s *Session) (*outgoing, error) {
-	if e.live.Load() == nil {
+func (from *sender) newOutgoing(intent string, m any, s *Session) (*outgoing, error) {
+	if from.live.Load() == nil {
 		return nil, ErrNotRunning
 	}
-	t, err := e.types.of(m)
+	t, err := from.types.of(m)
 	if err != nil {
 		return nil, fmt.Errorf("%s %T: %w", verbs[intent], m, err)
 	}
@@ -87,23 +101,23 @@ func (e *Endpoint) newOutgoing(intent string, m any, s *Session) (*outgoing, err
 
 // submit runs a message through the Outgoing stage and keeps it for its session, or sends it where it has none. Its
 // error names the verb and the type.
-func (e *Endpoint) submit(ctx context.Context, out *outgoing) (err error) {
+func (from *sender) submit(ctx context.Context, out *outgoing) (err error) {
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("%s %s: %w", verbs[out.Intent], out.of.name, err)
 		}
 	}()
-	live := e.live.Load()
+	live := from.live.Load()
 	if live == nil {
 		return ErrNotRunning
 	}
-	if err := e.resolve(&out.Outgoing); err != nil {
+	if err := from.resolve(&out.Outgoing); err != nil {
 		return err
 	}
 	if err := check(&out.Outgoing, out.of, live); err != nil {
 		return err
 	}
-	if err := e.outgoing(ctx, &out.Outgoing); err != nil {
+	if err := from.outgoing(ctx, &out.Outgoing); err != nil {
 		return err
 	}
 	if out.Operation.Message == nil { // a behavior did not call next
@@ -112,7 +126,7 @@ func (e *Endpoint) submit(ctx context.Context, out *outgoing) (err error) {
 	if out.session != nil && !out.Immediately {
 		return out.session.keep(out.Operation)
 	}
-	return e.dispatchNow(ctx, &out.Outgoing)
+	return from.dispatchNow(ctx, &out.Outgoing)
 }
 
 var verbs = map[string]string{
@@ -120,11 +134,11 @@ var verbs = map[string]string{
 }
 
 // resolve replaces thisInstance by the name of the instance's queue.
-func (e *Endpoint) resolve(out *pipeline.Outgoing) error {
+func (from *sender) resolve(out *pipeline.Outgoing) error {
 	if out.Queue != thisInstance && out.ReplyTo != thisInstance {
 		return nil
 	}
-	queue := e.cfg.instanceQueue()
+	queue := from.cfg.instanceQueue()
 	if queue == "" {
 		return errors.New("this instance has no queue of its own: set Config.InstanceQueue")
 	}
@@ -209,15 +223,15 @@ func delay(out *pipeline.Outgoing, now time.Time) time.Duration {
 }
 
 // encode ends the Outgoing stage: it makes headers, body and operation.
-func (e *Endpoint) encode(_ context.Context, out *pipeline.Outgoing) error {
+func (from *sender) encode(_ context.Context, out *pipeline.Outgoing) error {
 	if err := checkConversation(out); err != nil {
 		return err
 	}
-	body, err := e.serializers.writer().Marshal(out.Value)
+	body, err := from.serializers.writer().Marshal(out.Value)
 	if err != nil {
 		return err
 	}
-	e.addHeaders(out, time.Now())
+	from.addHeaders(out, time.Now())
 	out.Operation = transport.Operation{
 		Message: &transport.Message{ID: out.MessageID, Headers: out.Headers, Body: body},
 		Queue:   out.Queue, After: out.After, At: out.At, TTL: out.TTL, Properties: out.Properties,
@@ -242,9 +256,9 @@ func (l *live) dispatch(ctx context.Context, d *pipeline.Dispatch) ([]transport.
 }
 
 // dispatchNow sends one message by itself.
-func (e *Endpoint) dispatchNow(ctx context.Context, out *pipeline.Outgoing) error {
+func (from *sender) dispatchNow(ctx context.Context, out *pipeline.Outgoing) error {
 	d := pipeline.Dispatch{Operations: []transport.Operation{out.Operation}, Tx: out.Tx}
-	if err := e.dispatch(ctx, &d); err != nil {
+	if err := from.dispatch(ctx, &d); err != nil {
 		return err
 	}
 	if out.Receipt != nil && len(d.Receipts) > 0 {

@@ -10,21 +10,21 @@ import (
 )
 
 // addHeaders adds the headers that the caller and behaviors have not set.
-func (e *Endpoint) addHeaders(out *pipeline.Outgoing, now time.Time) {
+func (from *sender) addHeaders(out *pipeline.Outgoing, now time.Time) {
 	h := &out.Headers
 	h.Set(header.MessageID, out.MessageID)
-	e.addCausation(out)
+	from.addCausation(out)
 	h.SetDefault(header.MessageIntent, out.Intent)
 	addSaga(out)
-	if reply := e.replyTo(out); reply != "" {
+	if reply := from.replyTo(out); reply != "" {
 		h.SetDefault(header.ReplyToAddress, reply)
 	}
-	h.SetDefault(header.OriginatingEndpoint, e.cfg.Name)
-	h.SetDefault(header.OriginatingMachine, e.host.Machine)
-	h.SetDefault(header.OriginatingHostID, e.host.HostID)
+	h.SetDefault(header.OriginatingEndpoint, from.cfg.Name)
+	h.SetDefault(header.OriginatingMachine, from.host.Machine)
+	h.SetDefault(header.OriginatingHostID, from.host.HostID)
 	h.SetDefault(header.TimeSent, header.FormatTime(now))
-	h.SetDefault(header.ContentType, e.serializers.writer().ContentType())
-	h.SetDefault(header.EnclosedMessageTypes, e.enclosed(out))
+	h.SetDefault(header.ContentType, from.serializers.writer().ContentType())
+	h.SetDefault(header.EnclosedMessageTypes, from.enclosed(out))
 	if d := delay(out, now); d > 0 {
 		h.SetDefault(header.DeliverAt, header.FormatTime(now.Add(d)))
 	}
@@ -47,7 +47,7 @@ func checkConversation(out *pipeline.Outgoing) error {
 }
 
 // addCausation adds the headers that name the message being handled.
-func (e *Endpoint) addCausation(out *pipeline.Outgoing) {
+func (from *sender) addCausation(out *pipeline.Outgoing) {
 	correlation, conversation := out.MessageID, ""
 	if in := out.Incoming; in != nil {
 		correlation = in.Headers.Get(header.CorrelationID)
@@ -80,16 +80,16 @@ func addSaga(out *pipeline.Outgoing) {
 	}
 }
 
-func (e *Endpoint) replyTo(out *pipeline.Outgoing) string {
-	if out.ReplyTo != "" || e.cfg.SendOnly {
+func (from *sender) replyTo(out *pipeline.Outgoing) string {
+	if out.ReplyTo != "" || from.cfg.SendOnly {
 		return out.ReplyTo
 	}
-	return e.cfg.Name
+	return from.cfg.Name
 }
 
 // enclosed returns the types header. It is joined once per type, not once per message.
-func (e *Endpoint) enclosed(out *pipeline.Outgoing) string {
-	if t, err := e.types.of(out.Value); err == nil && len(out.Types) == len(t.types) && out.Types[0] == t.types[0] {
+func (from *sender) enclosed(out *pipeline.Outgoing) string {
+	if t, err := from.types.of(out.Value); err == nil && len(out.Types) == len(t.types) && out.Types[0] == t.types[0] {
 		return t.enclosed
 	}
 	return header.JoinTypes(out.Types...)
