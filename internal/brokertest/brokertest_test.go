@@ -10,7 +10,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/brokertest"
 )
 
-func TestRabbitMQGivesEachTestItsOwnCorner(t *testing.T) {
+func TestRabbitMQSeparatesTests(t *testing.T) {
 	name := brokertest.Name(t, "orders")
 	mine, other := brokertest.RabbitMQ(t), brokertest.RabbitMQ(t)
 	fill(t, mine, name)
@@ -49,7 +49,7 @@ func fill(t *testing.T, url, queue string) int {
 	return q.Messages
 }
 
-func TestPostgresGivesEachTestItsOwnCorner(t *testing.T) {
+func TestPostgresSeparatesTests(t *testing.T) {
 	for range 2 {
 		ctx := context.Background()
 		c, err := pgx.Connect(ctx, brokertest.Postgres(t))

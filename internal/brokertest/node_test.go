@@ -18,7 +18,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/brokertest"
 )
 
-func TestPostgresOfOnesOwnKeepsWhatWasCommittedOverRestarts(t *testing.T) {
+func TestOwnPostgresKeepsCommittedRowsOverRestarts(t *testing.T) {
 	node := brokertest.OwnPostgres(t)
 	execute(t, node.URL, "CREATE TABLE orders (id int)")
 	for i, how := range []os.Signal{os.Interrupt, syscall.SIGQUIT, os.Kill} {

@@ -85,7 +85,7 @@ func TestProxyPassesBytesAndTheirEnd(t *testing.T) {
 	}
 }
 
-func TestProxyCutResetsWhatIsOpenAndLetsNewConnectionsThrough(t *testing.T) {
+func TestProxyCutResetsOpenConnectionsOnly(t *testing.T) {
 	p := brokertest.NewProxy(t, echo(t))
 	c := dial(t, p)
 	say(t, c, "a")
@@ -102,7 +102,7 @@ func TestProxyCutResetsWhatIsOpenAndLetsNewConnectionsThrough(t *testing.T) {
 	}
 }
 
-func TestProxyCutsConnectionsAtWhatTheirClientsSay(t *testing.T) {
+func TestProxyCutsConnectionsAtAText(t *testing.T) {
 	p := brokertest.NewProxy(t, echo(t))
 	p.CutAt("quit", 2)
 	other := dial(t, p)

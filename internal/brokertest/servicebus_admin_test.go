@@ -59,7 +59,7 @@ func TestServiceBusMakesShowsAndChangesQueues(t *testing.T) {
 	}
 }
 
-func TestServiceBusRefusesWhatIsThereOrIsNot(t *testing.T) {
+func TestServiceBusRefusesExistingAndMissingEntities(t *testing.T) {
 	b := newBus(t)
 	q := b.queue(admin.QueueProperties{})
 	if _, err := b.admin.CreateQueue(b.ctx, q, nil); status(err) != 409 {
@@ -156,7 +156,7 @@ func TestServiceBusCountsMessages(t *testing.T) {
 	b.equal(found.TotalMessageCount, int64(4))
 }
 
-func TestServiceBusTakesAwayWhatIsDeleted(t *testing.T) {
+func TestServiceBusDeletesEntities(t *testing.T) {
 	b := ownBus(t)
 	q := b.queue(admin.QueueProperties{})
 	b.send(q, text("x"))
@@ -174,7 +174,7 @@ func TestServiceBusTakesAwayWhatIsDeleted(t *testing.T) {
 	b.nothing(b.receiver(q))
 }
 
-func TestServiceBusTellsOfItself(t *testing.T) {
+func TestServiceBusDescribesItself(t *testing.T) {
 	b := newBus(t)
 	found, err := b.admin.GetNamespaceProperties(b.ctx, nil)
 	b.must(err)

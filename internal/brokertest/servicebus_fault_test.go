@@ -79,7 +79,7 @@ func (b *bus) sign(address string) string {
 		url.QueryEscape(base64.StdEncoding.EncodeToString(mac.Sum(nil))), expiry, key("SharedAccessKeyName"))
 }
 
-func TestServiceBusGivesNoMoreRightsThanAKeyHas(t *testing.T) {
+func TestServiceBusGrantsTheRightsOfAKeyOnly(t *testing.T) {
 	b := ownBus(t)
 	q := b.queue(admin.QueueProperties{})
 	sends, managing := b.dial(b.Control.Restricted("Send"))
@@ -103,7 +103,7 @@ func TestServiceBusGivesNoMoreRightsThanAKeyHas(t *testing.T) {
 	b.must(r.CompleteMessage(b.ctx, b.receive(r), nil))
 }
 
-func TestServiceBusSaysWhatIsMissing(t *testing.T) {
+func TestServiceBusNamesMissingEntities(t *testing.T) {
 	b := newBus(t)
 	none := brokertest.Name(t, "none")
 	m := text("x")
@@ -112,7 +112,7 @@ func TestServiceBusSaysWhatIsMissing(t *testing.T) {
 	b.code(err, azservicebus.CodeNotFound)
 }
 
-func TestServiceBusGoesOnAfterDroppedConnections(t *testing.T) {
+func TestServiceBusSurvivesDroppedConnections(t *testing.T) {
 	b := azureBus(t)
 	q := b.queue(admin.QueueProperties{LockDuration: b.brief(), MaxDeliveryCount: to.Ptr[int32](1000)})
 	const total = 300
@@ -145,7 +145,7 @@ func TestServiceBusGoesOnAfterDroppedConnections(t *testing.T) {
 	working.Wait()
 }
 
-func TestServiceBusKeepsWhatItDidNotAnswer(t *testing.T) {
+func TestServiceBusKeepsUnansweredMessages(t *testing.T) {
 	b := ownBus(t)
 	q := b.queue(admin.QueueProperties{RequiresDuplicateDetection: to.Ptr(true)})
 	s, r := b.sender(q), b.receiver(q)

@@ -86,7 +86,7 @@ func (f *outcomes) park(r *azservicebus.Receiver, m *azservicebus.ReceivedMessag
 	}
 }
 
-func TestServiceBusEndsEachMessageOnceWhateverIsDone(t *testing.T) {
+func TestServiceBusEndsEachMessageOnce(t *testing.T) {
 	b := newBus(t)
 	q := b.queue(admin.QueueProperties{LockDuration: b.brief(), MaxDeliveryCount: to.Ptr[int32](10_000)})
 	ctx, stop := context.WithCancel(b.ctx)

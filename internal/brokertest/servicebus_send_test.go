@@ -142,7 +142,7 @@ func TestServiceBusSchedulesAndCancels(t *testing.T) {
 	b.nothing(r)
 }
 
-func TestServiceBusHoldsBackWhatIsSentForLater(t *testing.T) {
+func TestServiceBusDelaysScheduledMessages(t *testing.T) {
 	b := newBus(t)
 	q := b.queue(admin.QueueProperties{})
 	at := time.Now().Add(500 * time.Millisecond).Truncate(time.Millisecond) // AMQP has milliseconds
@@ -180,7 +180,7 @@ func TestServiceBusDropsDuplicatesOfScheduledMessages(t *testing.T) {
 	b.nothing(b.receiver(q))
 }
 
-func TestServiceBusDropsOrBuriesWhatExpires(t *testing.T) {
+func TestServiceBusDropsOrDeadLettersExpiredMessages(t *testing.T) {
 	for _, buries := range []bool{true, false} {
 		t.Run(fmt.Sprint(buries), func(t *testing.T) {
 			b := newBus(t)
@@ -250,7 +250,7 @@ func TestServiceBusKeepsOrderAmongThousands(t *testing.T) {
 	b.nothing(r)
 }
 
-func TestServiceBusGivesEachOfThousandsToOneReceiver(t *testing.T) {
+func TestServiceBusDeliversEachOfThousandsOnce(t *testing.T) {
 	b := newBus(t)
 	q := b.queue(admin.QueueProperties{})
 	const total = 5_000

@@ -49,7 +49,7 @@ func (b *bus) read(r *azservicebus.SessionReceiver, n int) (all []string) {
 	return all
 }
 
-func TestServiceBusHandsOutSessionsAsAWhole(t *testing.T) {
+func TestServiceBusDeliversSessionsAsAWhole(t *testing.T) {
 	b := newBus(t)
 	q := b.sessionQueue()
 	b.send(q, inSession("a", "a1"), inSession("b", "b1"), inSession("a", "a2"), inSession("b", "b2"))
@@ -154,7 +154,7 @@ func TestServiceBusListsSessions(t *testing.T) {
 	b.equal(names, []string{"a", "b"})
 }
 
-func TestServiceBusRefusesWhatDoesNotFitSessions(t *testing.T) {
+func TestServiceBusRefusesMisuseOfSessions(t *testing.T) {
 	b := newBus(t)
 	q := b.sessionQueue()
 	m := text("no session")

@@ -63,7 +63,7 @@ func TestServiceBusReturnsAbandonedMessagesToTheFront(t *testing.T) {
 	}
 }
 
-func TestServiceBusBuriesWhatIsDeliveredTooOften(t *testing.T) {
+func TestServiceBusDeadLettersAfterTooManyDeliveries(t *testing.T) {
 	b := newBus(t)
 	q := b.queue(admin.QueueProperties{MaxDeliveryCount: to.Ptr[int32](3)})
 	b.send(q, text("x"))
@@ -121,7 +121,7 @@ func TestServiceBusReturnsAMessageWhoseLockExpires(t *testing.T) {
 	}
 }
 
-func TestServiceBusSaysLockLostToLateSettles(t *testing.T) {
+func TestServiceBusAnswersLockLostToLateSettlements(t *testing.T) {
 	b := newBus(t)
 	q := b.queue(admin.QueueProperties{LockDuration: b.brief()})
 	settles := map[string]func(*azservicebus.Receiver, *azservicebus.ReceivedMessage) error{
@@ -223,7 +223,7 @@ func TestServiceBusDefersUntilAskedFor(t *testing.T) {
 	b.code(err, azservicebus.CodeNotFound)
 }
 
-func TestServiceBusRemovesAtOnceWhatIsReceivedThatWay(t *testing.T) {
+func TestServiceBusReceivesAndDeletes(t *testing.T) {
 	b := newBus(t)
 	q := b.queue(admin.QueueProperties{})
 	b.send(q, text("1"), text("2"))
@@ -234,7 +234,7 @@ func TestServiceBusRemovesAtOnceWhatIsReceivedThatWay(t *testing.T) {
 	b.equal(string(b.complete(q).Body), "2")
 }
 
-func TestServiceBusDoesNotCountWhatIsReleased(t *testing.T) {
+func TestServiceBusDoesNotCountReleases(t *testing.T) {
 	b := newBus(t)
 	q := b.queue(admin.QueueProperties{})
 	r := b.receiver(q)

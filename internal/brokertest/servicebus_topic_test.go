@@ -239,7 +239,7 @@ func TestServiceBusForwardsMessagesAndDeadLetters(t *testing.T) {
 	b.equal(m.DeliveryCount, uint32(1))
 }
 
-func TestServiceBusForwardsWhatIsThereAlready(t *testing.T) {
+func TestServiceBusForwardsEarlierMessages(t *testing.T) {
 	b := newBus(t)
 	first, end := b.queue(admin.QueueProperties{}), b.queue(admin.QueueProperties{})
 	b.send(first, text("1"), text("2"))
@@ -249,7 +249,7 @@ func TestServiceBusForwardsWhatIsThereAlready(t *testing.T) {
 	b.equal(b.drain(end), []string{"1", "2", "3"})
 }
 
-func TestServiceBusKeepsWhatCannotBeForwarded(t *testing.T) {
+func TestServiceBusDeadLettersFailedForwards(t *testing.T) {
 	b := ownBus(t)
 	end := b.queue(admin.QueueProperties{})
 	first := b.queue(admin.QueueProperties{ForwardTo: &end})

@@ -16,7 +16,7 @@ func made(ago time.Duration) string {
 	return fmt.Sprintf("holdfast-%d%s", time.Now().Add(-ago).Unix(), name[len(name)-11:])
 }
 
-func TestOnlyWhatOldTestsMadeIsLeftBehind(t *testing.T) {
+func TestOnlyThingsOfOldTestsAreSwept(t *testing.T) {
 	for name, want := range map[string]bool{
 		made(leftAfter + time.Minute):            true,
 		made(leftAfter - time.Minute):            false,

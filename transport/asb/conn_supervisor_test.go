@@ -77,7 +77,7 @@ func TestANamespaceThatIsNotReachedHasRefusedNothing(t *testing.T) {
 	}
 }
 
-func TestADialThatItsCallerCutsShortFailsNobodyElse(t *testing.T) {
+func TestACancelledDialFailsNoOtherSend(t *testing.T) {
 	ns := brokertest.OwnServiceBus(t)
 	var d dialer
 	c := open(t, d.on(ns))
@@ -116,7 +116,7 @@ func TestAPeerThatEndsEveryConnectionIsNotDialedWithoutPause(t *testing.T) {
 	}
 }
 
-func TestASendThatItsCallerGivesUpFailsNoOther(t *testing.T) {
+func TestACancelledSendFailsNoOther(t *testing.T) {
 	ns := brokertest.OwnServiceBus(t)
 	c := open(t, on(ns))
 	install(t, c, "in")

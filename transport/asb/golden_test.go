@@ -35,7 +35,7 @@ func dotnet(id, enclosed string, more map[string]any) *azservicebus.Message {
 	}
 }
 
-func TestWhatNServiceBusSendsIsReceivedAsItWasMeant(t *testing.T) {
+func TestMessagesOfNServiceBusAreRead(t *testing.T) {
 	const enclosed = "Shop.OrderPlaced, Shop.Contracts, Version=1.0.0.0, Culture=neutral, PublicKeyToken=null;" +
 		"Shop.IOrderEvent, Shop.Contracts, Version=1.0.0.0, Culture=neutral, PublicKeyToken=null"
 	ns := sharedNamespace(t)
@@ -83,7 +83,7 @@ func TestWhatNServiceBusSendsIsReceivedAsItWasMeant(t *testing.T) {
 
 // NServiceBus reads the application properties of a message, all of them texts, the body as one section of data, and
 // reply-to and correlation-id.
-func TestWhatIsSentIsWhatNServiceBusReads(t *testing.T) {
+func TestSentMessagesAreAsNServiceBusReadsThem(t *testing.T) {
 	ns := sharedNamespace(t)
 	queue := ns.name(t, "net")
 	c := open(t, ns.transport(t))

@@ -48,7 +48,7 @@ func TestHeadersTravelAsPropertiesOfNServiceBus(t *testing.T) {
 	}
 }
 
-func TestPropertiesThatTheBrokerRefusesAreTold(t *testing.T) {
+func TestRefusedPropertiesAreErrors(t *testing.T) {
 	for _, properties := range []map[string]string{
 		{PropertySessionID: strings.Repeat("x", 129)},
 		{PropertyPartitionKey: strings.Repeat("x", 129)},
@@ -61,7 +61,7 @@ func TestPropertiesThatTheBrokerRefusesAreTold(t *testing.T) {
 }
 
 // A message sent twice is one for the broker's duplicate detection, and a copy that returns is another.
-func TestTheNativeIDTellsCopiesApart(t *testing.T) {
+func TestCopiesHaveNativeIDsOfTheirOwn(t *testing.T) {
 	id := func(native string, pairs ...string) string {
 		return nativeID(&transport.Message{ID: "m-1", NativeID: native, Headers: headers(append(pairs, header.MessageID, "m-1")...)})
 	}
@@ -137,7 +137,7 @@ func TestTheIDOfAMessageWithoutOneIsTheSameEachTime(t *testing.T) {
 	}
 }
 
-func TestWhatIsWrittenOnTheWayIsNoHeader(t *testing.T) {
+func TestPropertiesOfTheBrokerAreNoHeaders(t *testing.T) {
 	m := decode(&azservicebus.ReceivedMessage{ApplicationProperties: map[string]any{
 		header.EnclosedMessageTypes: "Shop.Placed, Shop, Version=1.0.0.0;Shop.IOrder", "Shop.Placed": true, "Shop.IOrder": true, "Shop.Other": true,
 		PropertyDeadLetterReason: "because", PropertyDeadLetterDescription: "so", PropertyRetryError: "boom", PropertyRetryInstance: "a",

@@ -39,7 +39,7 @@ func keyOf(connection string) string {
 	return key
 }
 
-func TestAWrongKeyIsToldOfAtTheStart(t *testing.T) {
+func TestOpenFailsWithAWrongKey(t *testing.T) {
 	ns := brokertest.OwnServiceBus(t)
 	const wrong = "d3Jvbmdfa2V5X3dyb25nX2tleV93cm9uZ19rZXlfd3I="
 	tr := on(ns)
@@ -48,13 +48,13 @@ func TestAWrongKeyIsToldOfAtTheStart(t *testing.T) {
 	says(t, err, wrong, "asb: connect to ", "no right to do that, or a key that the namespace does not know: check the key")
 }
 
-func TestABrokerThatIsNotThereIsToldOfAtTheStart(t *testing.T) {
+func TestOpenFailsWithoutABroker(t *testing.T) {
 	tr := &asb.Transport{ConnectionString: "Endpoint=sb://127.0.0.1:1;SharedAccessKeyName=k;SharedAccessKey=c2VjcmV0;UseDevelopmentEmulator=true"}
 	_, err := tr.Open(within(t), transport.Env{Endpoint: "sales"})
 	says(t, err, "c2VjcmV0", "asb: connect to 127.0.0.1:1: ", "refused")
 }
 
-func TestMissingEntitiesAreToldOf(t *testing.T) {
+func TestMissingEntitiesAreNamed(t *testing.T) {
 	ns := brokertest.OwnServiceBus(t)
 	c := open(t, on(ns))
 	secret := keyOf(ns.ConnectionString)
@@ -70,7 +70,7 @@ func TestMissingEntitiesAreToldOf(t *testing.T) {
 }
 
 // With the rights to send and listen, existing entities are used.
-func TestWithoutTheRightToManageWhatExistsIsUsed(t *testing.T) {
+func TestExistingEntitiesNeedNoRightToManage(t *testing.T) {
 	ns := brokertest.OwnServiceBus(t)
 	manager := open(t, on(ns))
 	install(t, manager, "test", "in")
@@ -101,7 +101,7 @@ func TestWithoutTheRightToManageWhatExistsIsUsed(t *testing.T) {
 	says(t, err, secret, `asb: unsubscribe queue "in" from ["Shop.Placed"]`, "no right to manage the namespace")
 }
 
-func TestMissingRightsAreToldOf(t *testing.T) {
+func TestMissingRightsAreNamed(t *testing.T) {
 	ns := brokertest.OwnServiceBus(t)
 	install(t, open(t, on(ns)), "test")
 	tr := on(ns)
@@ -134,7 +134,7 @@ func (noTokens) GetToken(context.Context, policy.TokenRequestOptions) (azcore.Ac
 	return azcore.AccessToken{}, errNoToken
 }
 
-func TestAnIdentityThatGetsNoTokenIsToldOf(t *testing.T) {
+func TestAnIdentityWithoutATokenIsAnError(t *testing.T) {
 	ns := brokertest.OwnServiceBus(t)
 	tr := &asb.Transport{Namespace: hostOf(t, ns), Credential: noTokens{}, Administration: ns.Admin, WebSocket: plainly(t, ns)}
 	_, err := tr.Open(within(t), transport.Env{Endpoint: "sales"})

@@ -17,7 +17,7 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-func TestWhatGoesToOneQueueSharesRequests(t *testing.T) {
+func TestMessagesToOneQueueShareRequests(t *testing.T) {
 	ns := brokertest.OwnServiceBus(t)
 	c := open(t, on(ns))
 	install(t, c, "in", "other")

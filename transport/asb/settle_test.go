@@ -18,7 +18,7 @@ import (
 // quickly bounds a settlement that does not wait for the client library's pauses.
 const quickly = 10 * time.Second
 
-func TestADroppedConnectionDoesNotLoseWhatIsHeld(t *testing.T) {
+func TestADroppedConnectionLosesNoDeliveries(t *testing.T) {
 	ns := brokertest.OwnServiceBusOf(t, brokertest.ServiceBusAzure)
 	c := open(t, on(ns))
 	install(t, c, "in")
@@ -71,7 +71,7 @@ func TestAnAnswerThatIsLostSettlesOnce(t *testing.T) {
 	}
 }
 
-func TestALockThatIsLostIsToldOfByEveryVerb(t *testing.T) {
+func TestEveryVerbReportsALostLock(t *testing.T) {
 	ns := brokertest.OwnServiceBus(t)
 	c := open(t, on(ns))
 	install(t, c, "in")
@@ -94,7 +94,7 @@ func TestALockThatIsLostIsToldOfByEveryVerb(t *testing.T) {
 	must(t, next(t, r).Complete(within(t)))
 }
 
-func TestWhatIsLostIsNotHeldAnyMore(t *testing.T) {
+func TestALostDeliveryIsNotInFlight(t *testing.T) {
 	ns := brokertest.OwnServiceBus(t)
 	tr := on(ns)
 	tr.LockDuration = ns.ShortLock(2 * time.Second)
@@ -181,7 +181,7 @@ func TestARetryLeavesItsReasonWithTheMessage(t *testing.T) {
 }
 
 // A panic of the client library must not end the process, nor prevent other messages from being received.
-func TestAMessageThatTheLibraryCannotReadHoldsUpNobody(t *testing.T) {
+func TestAnUnreadableMessageBlocksNoOther(t *testing.T) {
 	ns := brokertest.OwnServiceBus(t)
 	tr := on(ns)
 	tr.LockDuration, tr.MaxDeliveryCount = ns.ShortLock(time.Second), 3

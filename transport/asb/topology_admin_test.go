@@ -9,7 +9,7 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-func TestWhatTheAdministrationSaysIsTold(t *testing.T) {
+func TestErrorsHaveTheTextOfTheAdministration(t *testing.T) {
 	c := open(t, on(brokertest.OwnServiceBus(t)))
 	err := c.(transport.Subscriber).Subscribe(within(t), "sales", []string{"Shop.Placed"})
 	if err == nil || !strings.Contains(err.Error(), "400") || !strings.Contains(err.Error(), "'sales', does not exist") {

@@ -49,7 +49,7 @@ func entity(t *testing.T, n naming, name string) string {
 	return path
 }
 
-func TestWhatCannotBeAQueueDoesNotExist(t *testing.T) {
+func TestAnInvalidNameIsNoQueue(t *testing.T) {
 	n := newNaming(&Transport{})
 	for _, name := range []string{"", "a b", "-a", "a-", "a?b", strings.Repeat("x", 261), "ä", "a\x00"} {
 		if _, err := n.entity(name); !errors.Is(err, transport.ErrNoQueue) {

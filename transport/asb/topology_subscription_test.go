@@ -9,7 +9,7 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-func TestTheSubscriptionsThatAreToldOfAreThoseThatAreMade(t *testing.T) {
+func TestSubscriptionsAreThoseThatSubscribeCreates(t *testing.T) {
 	ns := brokertest.OwnServiceBus(t)
 	tr := on(ns)
 	tr.Hierarchy = "prod"
