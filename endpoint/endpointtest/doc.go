@@ -1,10 +1,8 @@
 // Package endpointtest runs handlers in tests, without a broker.
 //
-// [Handle] gives a message to a real endpoint on the in-memory transport and tells what
-// became of it: what was sent, and whether the message was completed, retried, delayed or
-// moved to the error queue. Behaviors, routes, serializer and recoverability are those of the
-// given configuration, and work as in production.
+// [Handle] processes a message by a real endpoint on the in-memory transport, and returns the outcome: the sent
+// messages, and whether the message was completed, retried, delayed or moved to the error queue. Behaviors, routes,
+// serializers and recoverability are those of the configuration, and work as in production.
 //
-// It takes no time beyond that of the handlers, and works inside a testing/synctest bubble as
-// well as outside.
+// It takes no time beyond that of the handlers, and works inside and outside of a testing/synctest bubble.
 package endpointtest

@@ -12,8 +12,7 @@ import (
 	"github.com/holdfast-go/holdfast/transport/inmemory"
 )
 
-// encode makes of m what another endpoint would put on the wire: that endpoint is run, and
-// what it is about to send is caught.
+// encode returns m as another endpoint sends it: it runs that endpoint and captures the message.
 func encode(ctx context.Context, cfg endpoint.Config, m any, opts []endpoint.SendOption) (*transport.Message, error) {
 	caught := catcher{}
 	sender := endpoint.Config{
@@ -41,7 +40,7 @@ func encode(ctx context.Context, cfg endpoint.Config, m any, opts []endpoint.Sen
 
 var errUnsent = errors.New("an option kept the message from being sent")
 
-// catcher keeps a message instead of sending it.
+// catcher captures a message instead of sending it.
 type catcher struct {
 	reached bool
 	message *transport.Message
@@ -56,7 +55,7 @@ func (c *catcher) behavior(next pipeline.Func[*pipeline.Outgoing]) pipeline.Func
 	}
 }
 
-// send publishes events and sends other messages: only the endpoint knows which m is.
+// send publishes events and sends other messages: only the endpoint knows the kind of m.
 func (c *catcher) send(ctx context.Context, ep *endpoint.Endpoint, m any, opts []endpoint.SendOption) error {
 	if err := ep.Publish(ctx, m, here("", opts)); c.reached {
 		return err

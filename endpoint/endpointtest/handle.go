@@ -12,25 +12,23 @@ import (
 	"github.com/holdfast-go/holdfast/transport/inmemory"
 )
 
-// Client is the endpoint that Handle's message comes from, and the queue of replies to it.
+// Client is the name of the endpoint that sends Handle's message, and the queue of replies to it.
 const Client = "client"
 
 // defaultName is the name of an endpoint whose Config has none.
 const defaultName = "endpoint"
 
-// Handle lets an endpoint made of cfg handle m, once, and returns what became of it. A
-// handler that fails is a [Result], not an error.
+// Handle processes m once by an endpoint made of cfg, and returns the outcome. A handler's error is part of the
+// [Result], not an error of Handle.
 //
-// m is a registered message, or a pointer to one; it arrives as if another endpoint had sent
-// it, or published it if it is an event, with the options: [endpoint.Header],
-// [endpoint.MessageID] or [endpoint.ReplyTo], say. Options that say where and when to send
-// it have no effect. Replies go to [Client] unless ReplyTo says otherwise.
+// m is a registered message, or a pointer to one; it arrives as if another endpoint had sent it, or published it if it
+// is an event, with the options: [endpoint.Header], [endpoint.MessageID] or [endpoint.ReplyTo], say. Options that say
+// where and when to send it have no effect. Replies go to [Client] unless ReplyTo says otherwise.
 //
-// cfg needs Messages and Handlers. Its Transport is not used; every queue that is sent to
-// exists. Nothing is logged unless Logger is set. A context of a handler has the values of
-// ctx, and ends with it.
+// cfg needs Messages and Handlers. Its Transport is not used; every queue that is sent to exists. Nothing is logged
+// unless Logger is set. A context of a handler has the values of ctx, and ends with it.
 //
-// It fails when cfg or m is not valid, and when ctx ends before the message is settled.
+// It returns an error if cfg or m is not valid, and if ctx ends before the message is settled.
 func Handle(ctx context.Context, cfg endpoint.Config, m any, opts ...endpoint.SendOption) (Result, error) {
 	if cfg.Name == "" {
 		cfg.Name = defaultName
@@ -54,7 +52,7 @@ func Handle(ctx context.Context, cfg endpoint.Config, m any, opts ...endpoint.Se
 	rec := newRecorder(stop)
 	rec.record(&cfg)
 	cfg.Transport, cfg.Install = broker, true
-	cfg.Concurrency, cfg.StopTimeout = 1, time.Nanosecond // ctx is all the time there is
+	cfg.Concurrency, cfg.StopTimeout = 1, time.Nanosecond // ctx alone bounds the time
 	if err := run(ctx, cfg); err != nil {
 		return Result{}, err
 	}
@@ -69,8 +67,7 @@ func run(ctx context.Context, cfg endpoint.Config) error {
 	return ep.Run(ctx)
 }
 
-// newBroker has the one queue, hands out one message, once, and has whatever queue
-// it is asked to send to.
+// newBroker returns a broker with one queue, which delivers one message once, and accepts messages to every queue.
 func newBroker(ctx context.Context, queue string) *inmemory.Transport {
 	broker := &inmemory.Transport{}
 	broker.CreateQueues(queue)

@@ -15,7 +15,7 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// recorder watches an attempt from the outermost place in the pipeline.
+// recorder records an attempt by the outermost behaviors of the pipeline.
 type recorder struct {
 	stop       context.CancelFunc
 	serializer serialization.Serializer
@@ -52,7 +52,7 @@ func outermost[T any](s *pipeline.Stage[T], b pipeline.Behavior[T]) {
 	s.Use(behavior, b)
 }
 
-// outgoing notes what a message is; whether it leaves is seen later.
+// outgoing records a message, which may be sent later.
 func (r *recorder) outgoing(next pipeline.Func[*pipeline.Outgoing]) pipeline.Func[*pipeline.Outgoing] {
 	return func(ctx context.Context, out *pipeline.Outgoing) error {
 		if err := next(ctx, out); err != nil || out.Operation.Message == nil {
@@ -63,14 +63,14 @@ func (r *recorder) outgoing(next pipeline.Func[*pipeline.Outgoing]) pipeline.Fun
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		r.made[out.Operation.Message] = sent
-		if r.recovering && !out.Immediately { // it leaves with the message, through no stage
+		if r.recovering && !out.Immediately { // it is sent with the action, without a stage
 			r.seen.Sent = append(r.seen.Sent, sent)
 		}
 		return nil
 	}
 }
 
-// read is the message as its receiver reads it.
+// read returns the message as its receiver decodes it.
 func (r *recorder) read(out *pipeline.Outgoing) any {
 	given := reflect.Indirect(reflect.ValueOf(out.Value))
 	read := reflect.New(given.Type())
@@ -80,7 +80,7 @@ func (r *recorder) read(out *pipeline.Outgoing) any {
 	return read.Elem().Interface()
 }
 
-// describe is what an operation says by itself.
+// describe returns an operation as a Sent.
 func describe(op *transport.Operation) Sent {
 	h := op.Message.Headers.Clone()
 	return Sent{
@@ -89,7 +89,7 @@ func describe(op *transport.Operation) Sent {
 	}
 }
 
-// dispatch notes what left, and that the message is completed.
+// dispatch records the sent messages, and that the message is completed.
 func (r *recorder) dispatch(next pipeline.Func[*pipeline.Dispatch]) pipeline.Func[*pipeline.Dispatch] {
 	return func(ctx context.Context, d *pipeline.Dispatch) error {
 		if err := next(ctx, d); err != nil {
@@ -112,7 +112,7 @@ func (r *recorder) dispatch(next pipeline.Func[*pipeline.Dispatch]) pipeline.Fun
 	}
 }
 
-// recover notes why the message failed, and what was done.
+// recover records the error and the action.
 func (r *recorder) recover(next pipeline.Func[*pipeline.Recover]) pipeline.Func[*pipeline.Recover] {
 	return func(ctx context.Context, rec *pipeline.Recover) error {
 		left := r.fail(rec.Failure.Err)
@@ -120,7 +120,7 @@ func (r *recorder) recover(next pipeline.Func[*pipeline.Recover]) pipeline.Func[
 		defer func() {
 			r.mu.Lock()
 			defer r.mu.Unlock()
-			if failed { // what the stage sent is left out
+			if failed { // messages of the stage are not sent
 				r.seen.Sent = r.seen.Sent[:left]
 			}
 			r.seen.Action, r.seen.Outcome = rec.Action, outcomeOf(rec.Action)
@@ -132,7 +132,7 @@ func (r *recorder) recover(next pipeline.Func[*pipeline.Recover]) pipeline.Func[
 	}
 }
 
-// fail notes a failure, and returns how many messages had left by then.
+// fail records a failure, and returns the number of messages sent so far.
 func (r *recorder) fail(err error) int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -140,13 +140,13 @@ func (r *recorder) fail(err error) int {
 	return len(r.seen.Sent)
 }
 
-// end stops the endpoint: there will be no second attempt. Called with mu held.
+// end stops the endpoint before a second attempt. Called with mu held.
 func (r *recorder) end() {
 	r.over = true
 	r.stop()
 }
 
-// result is what was seen.
+// result returns the outcome.
 func (r *recorder) result(ctx context.Context) (Result, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

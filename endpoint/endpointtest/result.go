@@ -7,59 +7,58 @@ import (
 	"github.com/holdfast-go/holdfast/recoverability"
 )
 
-// Result is what became of a message.
+// Result is the outcome of a message.
 type Result struct {
-	// Outcome says whether the message was processed, and what was done if not.
+	// Outcome is Completed, or the action after a failure.
 	Outcome Outcome
-	// Err is why it was not: the error of a handler, a behavior, or of reading the message.
+	// Err is the error of a handler, of a behavior, or of decoding the message. Nil when Completed.
 	// A panic is an [endpoint.PanicError].
 	Err error
-	// Action is what recoverability did, with the delay or the queue. Nil when Completed.
+	// Action is that of recoverability, with the delay or the queue. Nil when Completed.
 	Action recoverability.Action
-	// Sent is what left, in order. What the handlers of a failed message sent has not left,
-	// but for what was sent with [endpoint.Immediately].
+	// Sent holds the sent messages, in order. Messages of a failed handler are not sent, except those with
+	// [endpoint.Immediately].
 	Sent []Sent
 }
 
-// Sent is a message that left.
+// Sent is a message that was sent.
 type Sent struct {
-	// Value is the message as its receiver reads it, or as it was sent where it cannot be
-	// read: a struct, never a pointer. Nil for an operation that a behavior of the
-	// Dispatch stage added.
+	// Value is the message as its receiver decodes it, or as it was sent if it cannot be decoded: a struct, never a
+	// pointer. Nil for an operation that a behavior of the Dispatch stage added.
 	Value any
 	// Intent is [header.IntentSend], IntentPublish or IntentReply.
 	Intent string
-	// Queue is where it went; empty for a published message.
+	// Queue is its destination; empty for a published message.
 	Queue string
 	// Types are its wire names, most concrete first.
 	Types []string
-	// Headers are as on the wire.
+	// Headers are those that the receiver gets.
 	Headers header.Map
-	// Delay is how long it is delayed, from when it was sent.
+	// Delay is its delay from the time it was sent.
 	Delay time.Duration
-	// TTL is how long it may wait to be received. 0 is for ever.
+	// TTL is the time after which it is discarded if it was not received. 0: never.
 	TTL time.Duration
 }
 
-// Outcome is what was done with a message in the end of one attempt.
+// Outcome is the outcome of one attempt.
 type Outcome int
 
 const (
-	// Completed means that it was processed, and what the handlers sent has left.
+	// Completed means that it was processed, and that the messages of its handlers were sent.
 	Completed Outcome = iota
-	// Retried means that it failed, and is in its queue to be tried again at once.
+	// Retried means that it failed, and is in its queue for an immediate retry.
 	Retried
-	// Delayed means that it failed, and will be tried again later.
+	// Delayed means that it failed, and is in its queue for a delayed retry.
 	Delayed
 	// MovedToError means that it failed, and is in the error queue.
 	MovedToError
 	// DeadLettered means that it failed, and is in the broker's dead-letter queue.
 	DeadLettered
-	// Discarded means that it failed, and is gone.
+	// Discarded means that it failed, and was discarded.
 	Discarded
 )
 
-// String is the outcome in words.
+// String returns the outcome in words.
 func (o Outcome) String() string {
 	names := [...]string{"completed", "retried", "delayed", "moved to error", "dead-lettered", "discarded"}
 	if o < 0 || int(o) >= len(names) {
@@ -68,7 +67,7 @@ func (o Outcome) String() string {
 	return names[o]
 }
 
-// outcomeOf is the outcome of an action that was carried out.
+// outcomeOf returns the outcome of an action that was carried out.
 func outcomeOf(action recoverability.Action) Outcome {
 	switch action.(type) {
 	case recoverability.Retry:

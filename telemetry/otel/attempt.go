@@ -35,7 +35,7 @@ func attemptOf(r *pipeline.Receive) *attempt {
 	return a
 }
 
-// begin starts an attempt, to be found by the later stages.
+// begin starts an attempt, which later stages find by its key.
 func (in *instrumentation) begin(ctx context.Context, r *pipeline.Receive) (context.Context, *attempt) {
 	a := &attempt{began: time.Now()}
 	ctx, opts := in.parent(ctx, r.Message.Headers)
@@ -45,8 +45,8 @@ func (in *instrumentation) begin(ctx context.Context, r *pipeline.Receive) (cont
 	return ctx, a
 }
 
-// interrupted ends an attempt that was cut short, by a stop or a lost lease: that is no
-// failure, and mostly no stage follows. What failed by itself goes on to Recover.
+// interrupted ends an attempt that was cancelled by a stop or a lost lease: that is no failure, and usually no stage
+// follows. Other failures continue to Recover.
 func (in *instrumentation) interrupted(ctx context.Context, a *attempt, err error) {
 	if err == nil || ctx.Err() == nil {
 		return

@@ -10,14 +10,14 @@ import (
 	"github.com/holdfast-go/holdfast/internal/fault"
 )
 
-// startNewTrace is the header by which a sender, of NServiceBus too, asks the receiver for
-// a trace of its own that links back.
+// startNewTrace is the header by which a sender, also one of NServiceBus, asks the receiver to begin a new trace with a
+// link to the sender's.
 const (
 	startNewTrace = "NServiceBus.OpenTelemetry.StartNewTrace"
 	yes           = "True"
 )
 
-// carrier shows headers to a propagator.
+// carrier adapts headers to a propagator.
 type carrier struct{ headers *header.Map }
 
 var _ propagation.TextMapCarrier = carrier{}
@@ -34,9 +34,8 @@ func (c carrier) Keys() []string {
 	return keys
 }
 
-// parent is ctx with the trace that a message belongs to, or with a link to it where the
-// message starts a trace of its own: what happens hours later, or to many subscribers, is
-// no part of the request that caused it, and is sampled by itself.
+// parent returns ctx with the trace of a message, or a link to that trace if the message begins a new one: processing
+// that happens hours later, or at many subscribers, is not part of the original request and is sampled separately.
 func (in *instrumentation) parent(ctx context.Context, h header.Map) (context.Context, []trace.SpanStartOption) {
 	ctx = in.propagator.Extract(ctx, carrier{&h})
 	if h.Get(startNewTrace) != yes && fault.DelayedRetries(h) == 0 {
@@ -49,7 +48,7 @@ func (in *instrumentation) parent(ctx context.Context, h header.Map) (context.Co
 	return ctx, opts
 }
 
-// linkTo is a link to the span that made a message; the zero Link where it has none.
+// linkTo returns a link to the span that sent a message, or the zero Link.
 func (in *instrumentation) linkTo(h header.Map) trace.Link {
 	ctx := in.propagator.Extract(context.Background(), carrier{&h})
 	return trace.Link{SpanContext: trace.SpanContextFromContext(ctx)}

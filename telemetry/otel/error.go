@@ -8,8 +8,7 @@ import (
 	"github.com/holdfast-go/holdfast/endpoint"
 )
 
-// errPanicked stands for the error of a step that did not return. The endpoint makes
-// one like it of the panic.
+// errPanicked stands for the error of a step that panicked. The endpoint makes a similar one of the panic.
 var errPanicked error = &endpoint.PanicError{Value: "it did not return"}
 
 // errorType is the Go type of the error that tells most, as in the fault headers: what

@@ -16,24 +16,23 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// Options say where telemetry goes. The zero value uses OpenTelemetry's global providers.
+// Options configures the telemetry of an endpoint. The zero value uses OpenTelemetry's global providers.
 type Options struct {
-	// TracerProvider takes spans and MeterProvider metrics: the global ones unless set.
+	// TracerProvider and MeterProvider make the tracer and the meter. Default: the global ones.
 	TracerProvider trace.TracerProvider
 	MeterProvider  metric.MeterProvider
-	// Propagator writes trace context into headers and reads it: the global one if there
-	// is one when Instrument is called, else W3C trace context and baggage.
+	// Propagator writes trace context into headers and reads it. Default: the global one if it is set when Instrument is
+	// called, otherwise W3C trace context and baggage.
 	Propagator propagation.TextMapPropagator
 	// System is the value of messaging.system: after the transport unless set, such as
 	// "rabbitmq".
 	System string
 }
 
-// Instrument adds behaviors to cfg.Pipeline that trace and measure, on the outer side of
-// those that are there, a function to cfg.Notify, and wraps cfg.Transport to measure its queues where the driver
-// is a [transport.Inspector]. Call it once, when the rest of cfg is complete, before
-// endpoint.New. Providers may be set or shut down at any time; what goes wrong in them goes
-// to OpenTelemetry's own error handler.
+// Instrument adds tracing and measuring behaviors to cfg.Pipeline, outside of all others, and a function to cfg.Notify.
+// It wraps cfg.Transport to observe its queues where the driver is a [transport.Inspector]. It is called once, when the
+// rest of cfg is complete, before endpoint.New. Providers may be set or shut down at any time; their errors are
+// reported to OpenTelemetry's error handler.
 func Instrument(cfg *endpoint.Config, opts Options) {
 	newInstrumentation(cfg, opts).install(cfg)
 }
@@ -52,7 +51,7 @@ func (in *instrumentation) install(cfg *endpoint.Config) {
 	}
 }
 
-// behavior is the name of this package's behavior in every stage.
+// behavior is the name of this package's behavior in each stage.
 const behavior = "otel"
 
 func outermost[T any](s *pipeline.Stage[T], b pipeline.Behavior[T]) {
@@ -63,7 +62,7 @@ func outermost[T any](s *pipeline.Stage[T], b pipeline.Behavior[T]) {
 	s.Use(behavior, b)
 }
 
-// instrumentation is what the behaviors of one endpoint share.
+// instrumentation is the shared state of the behaviors of one endpoint.
 type instrumentation struct {
 	tracer     trace.Tracer
 	propagator propagation.TextMapPropagator
@@ -97,7 +96,7 @@ func newInstrumentation(cfg *endpoint.Config, opts Options) *instrumentation {
 	}
 }
 
-// defaultPropagator returns the global propagator, or the default one where the global has no fields because it is not set.
+// defaultPropagator returns the global propagator, which has no fields unless it was set.
 func defaultPropagator() propagation.TextMapPropagator {
 	if p := api.GetTextMapPropagator(); len(p.Fields()) > 0 {
 		return p

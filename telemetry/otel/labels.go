@@ -8,19 +8,19 @@ import (
 	semconv "go.opentelemetry.io/otel/semconv/v1.43.0"
 )
 
-// label is what tells measurements of one instrument apart. Every field has as many values
-// as the program has queues, types and handlers; an empty one is left out.
+// label holds the attributes of a measurement. Every field has as many values as the program has queues, types and
+// handlers; an empty one is omitted.
 type label struct {
 	operation, destination, message, handler, errorType, errorClass, action, fallback string
 }
 
-// measured are the attributes of a label, in the two shapes that instruments take.
+// measured holds the attributes of a label as options of the two kinds of instruments.
 type measured struct {
 	add    []metric.AddOption
 	record []metric.RecordOption
 }
 
-// labels keeps what it has made, so that measuring allocates nothing.
+// labels caches the options of labels, so that a measurement allocates nothing.
 type labels struct {
 	common []attribute.KeyValue
 
@@ -28,7 +28,7 @@ type labels struct {
 	made map[label]measured
 }
 
-// maxLabels bounds what is kept. More are made anew each time.
+// maxLabels bounds the cache.
 const maxLabels = 2000
 
 func newLabels(endpoint, system string) *labels {
@@ -55,7 +55,7 @@ func (ls *labels) of(l label) measured {
 	return m
 }
 
-// set is attrs and what all measurements have.
+// set returns attrs and the common attributes.
 func (ls *labels) set(attrs ...attribute.KeyValue) attribute.Set {
 	return attribute.NewSet(append(attrs, ls.common...)...)
 }

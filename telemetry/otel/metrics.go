@@ -34,8 +34,8 @@ type metrics struct {
 	limits    metric.Int64UpDownCounter
 }
 
-// Bounds of buckets, in seconds: those that OpenTelemetry asks for, and wider ones for
-// times that include waiting in a queue.
+// Bounds of buckets, in seconds: those of OpenTelemetry's conventions, and wider ones for times that include a wait in
+// a queue.
 var (
 	workTimes = []float64{0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10}
 	waitTimes = []float64{0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 4 * 3600, 24 * 3600}
@@ -55,16 +55,16 @@ func newMetrics(meter metric.Meter, endpoint, system string) *metrics {
 		errs = append(errs, err)
 		return c
 	}
-	m.processed = seconds("messaging.process.duration", "From receiving a message to having settled it, or to its failure.", workTimes)
-	m.handlers = seconds("holdfast.handler.duration", "One call of one handler.", workTimes)
-	m.critical = seconds("holdfast.critical_time", "From sending a message, or from when it was due, to having processed it.", waitTimes)
-	m.requests = seconds("messaging.client.operation.duration", "Sending, and completing the message being handled.", workTimes)
-	m.fetches = count("messaging.client.consumed.messages", "Messages handed to the endpoint, every attempt counted.")
-	m.sent = count("messaging.client.sent.messages", "Messages sent, published or replied.")
-	m.successes = count("holdfast.messages.succeeded", "Messages processed and settled.")
-	m.failures = count("holdfast.messages.failed", "Attempts that failed.")
-	m.actions = count("holdfast.recoverability.actions", "What was done about failed messages.")
-	m.fallbacks = count("holdfast.recoverability.fallbacks", "What was done about failed messages because something else could not be.")
+	m.processed = seconds("messaging.process.duration", "Time from the receipt of a message until it is settled or fails.", workTimes)
+	m.handlers = seconds("holdfast.handler.duration", "Time of a handler call.", workTimes)
+	m.critical = seconds("holdfast.critical_time", "Time from the sending of a message, or from its due time, until it is processed.", waitTimes)
+	m.requests = seconds("messaging.client.operation.duration", "Time to dispatch messages, and to complete the handled one.", workTimes)
+	m.fetches = count("messaging.client.consumed.messages", "Messages delivered to the endpoint, with every attempt.")
+	m.sent = count("messaging.client.sent.messages", "Messages that were sent, published or replied.")
+	m.successes = count("holdfast.messages.succeeded", "Messages that were processed and settled.")
+	m.failures = count("holdfast.messages.failed", "Failed attempts.")
+	m.actions = count("holdfast.recoverability.actions", "Actions for failed messages.")
+	m.fallbacks = count("holdfast.recoverability.fallbacks", "Fallbacks for failed messages whose action could not be carried out.")
 	limits, err := meter.Int64UpDownCounter("holdfast.rate_limits", metric.WithUnit("{limit}"),
 		metric.WithDescription("Rate limits in force: one message at a time is attempted."))
 	m.limits = limits
@@ -96,7 +96,7 @@ func (m *metrics) succeeded(ctx context.Context, a *attempt, r *pipeline.Receive
 	}
 }
 
-// due is when a message could have been handled at the earliest, by its sender's clock.
+// due returns the earliest time at which a message could be handled, by its sender's clock.
 func due(h header.Map) (time.Time, bool) {
 	if t, err := header.ParseTime(h.Get(header.DeliverAt)); err == nil {
 		return t, true
@@ -113,7 +113,7 @@ func (m *metrics) failed(ctx context.Context, a *attempt, queue, errorType strin
 	m.processed.Record(ctx, time.Since(a.began).Seconds(), l.record...)
 }
 
-// dispatched counts each operation by itself, because some may have left and others not.
+// dispatched counts each operation, because some may have been sent and others not.
 func (m *metrics) dispatched(
 	ctx context.Context, d *pipeline.Dispatch, operation string, took time.Duration, err error,
 ) {
@@ -131,7 +131,7 @@ func (m *metrics) dispatched(
 	}
 }
 
-// learn notes a type that is sent.
+// learn records a type that is sent.
 func (m *metrics) learn(types []string) {
 	if len(types) == 0 {
 		return
@@ -141,8 +141,8 @@ func (m *metrics) learn(types []string) {
 	}
 }
 
-// labelOf believes the headers in what is known only: behaviors may send copies of messages
-// that came from outside.
+// labelOf returns the label of an operation. It uses only known types of its headers: behaviors may send copies of
+// foreign messages.
 func (m *metrics) labelOf(op *transport.Operation) label {
 	h := &op.Message.Headers
 	intent := h.Get(header.MessageIntent)
@@ -159,10 +159,10 @@ func (m *metrics) labelOf(op *transport.Operation) label {
 	return l
 }
 
-// errorOf is why operation i of a dispatch that ended with err did not leave. What leaves
-// together with a completed message stays together.
+// errorOf returns the error of operation i in a dispatch that returned err. Operations that are sent together with a
+// completed message fail together.
 func errorOf(err error, i int, together bool) error {
-	partial, ok := err.(*transport.DispatchError) //nolint:errorlint // one that is wrapped says nothing of these operations
+	partial, ok := err.(*transport.DispatchError) //nolint:errorlint // a wrapped one is not of these operations
 	if !ok {
 		return err
 	}

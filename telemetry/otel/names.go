@@ -2,7 +2,7 @@ package otel
 
 import "go.opentelemetry.io/otel/attribute"
 
-// Attributes that OpenTelemetry has no name for.
+// Attributes without a name in OpenTelemetry's conventions.
 const (
 	keyEndpoint       = attribute.Key("holdfast.endpoint")
 	keyMessageType    = attribute.Key("holdfast.message.type")

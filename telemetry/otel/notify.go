@@ -10,8 +10,8 @@ import (
 	"github.com/holdfast-go/holdfast/recoverability"
 )
 
-// notified counts what was done about failed messages, and puts it on their spans. What is told
-// from outside the Recover stage, as when that has failed, is counted without the type.
+// notified counts the actions for failed messages, and records them on their spans. Outside the Recover stage, as after
+// its failure, they are counted without the message's type.
 func (in *instrumentation) notified(ctx context.Context, n endpoint.Notification) {
 	if by := limits(n.Kind); by != 0 {
 		in.metrics.limits.Add(ctx, by, in.metrics.labels.of(label{message: n.Failure.Type}).add...)
@@ -45,7 +45,7 @@ func (in *instrumentation) notified(ctx context.Context, n endpoint.Notification
 	a.event(eventRecoverability, attrs...)
 }
 
-// limits is how many rate limits there are more in force; negative for fewer.
+// limits returns the change of the number of rate limits in force.
 func limits(kind endpoint.NotificationKind) int64 {
 	switch kind {
 	case endpoint.RateLimitStarted:
@@ -57,7 +57,7 @@ func limits(kind endpoint.NotificationKind) int64 {
 	}
 }
 
-// actionOf is the action that a notification tells of; "" where it is about something else.
+// actionOf returns the action of a notification, or "".
 func actionOf(n endpoint.Notification) string {
 	switch n.Kind {
 	case endpoint.Quarantined:

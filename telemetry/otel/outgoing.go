@@ -14,7 +14,7 @@ import (
 	"github.com/holdfast-go/holdfast/pipeline"
 )
 
-// outgoing makes a span for each message sent, and writes its context into the headers.
+// outgoing makes a span for each sent message, and writes its context into the headers.
 func (in *instrumentation) outgoing(next pipeline.Func[*pipeline.Outgoing]) pipeline.Func[*pipeline.Outgoing] {
 	return func(ctx context.Context, out *pipeline.Outgoing) (err error) {
 		operation := strings.ToLower(out.Intent)
@@ -31,8 +31,7 @@ func (in *instrumentation) outgoing(next pipeline.Func[*pipeline.Outgoing]) pipe
 	}
 }
 
-// inject writes the trace context, and for what is not handled as part of this
-// request the wish for a trace of its own.
+// inject writes the trace context, and asks for a new trace if the message is not handled as part of this request.
 func (in *instrumentation) inject(ctx context.Context, out *pipeline.Outgoing) {
 	in.propagator.Inject(ctx, carrier{&out.Headers})
 	apart := out.Intent == header.IntentPublish || out.After > 0 || !out.At.IsZero()
@@ -60,7 +59,7 @@ func (in *instrumentation) sending(operation string, out *pipeline.Outgoing) []a
 	return attrs
 }
 
-// sent adds to a span what is known when the message is encoded.
+// sent adds the attributes of the encoded message to a span.
 func sent(span trace.Span, out *pipeline.Outgoing) {
 	if m := out.Operation.Message; m != nil && span.IsRecording() {
 		span.SetAttributes(
@@ -69,8 +68,8 @@ func sent(span trace.Span, out *pipeline.Outgoing) {
 	}
 }
 
-// destination names where a message goes by a name of which there are few: a queue, or
-// the type of a published message. The queue of a reply comes from outside and is left out.
+// destination returns the destination of a message by a name of low cardinality: a queue, or the type of a published
+// message. The queue of a reply is chosen by the other side: it is "".
 func destination(intent, queue string, types []string) string {
 	switch {
 	case intent == header.IntentReply:
@@ -88,7 +87,7 @@ func spanName(operation, object string) string {
 	return operation + " " + object
 }
 
-// dispatch measures how messages leave and how the message being handled is completed.
+// dispatch measures the dispatch of messages and the completion of the handled one.
 func (in *instrumentation) dispatch(next pipeline.Func[*pipeline.Dispatch]) pipeline.Func[*pipeline.Dispatch] {
 	return func(ctx context.Context, d *pipeline.Dispatch) (err error) {
 		a := attemptOf(d.Incoming)
@@ -108,7 +107,7 @@ func (in *instrumentation) dispatch(next pipeline.Func[*pipeline.Dispatch]) pipe
 	}
 }
 
-// settled ends the attempt whose message was, or could not be, completed by a dispatch.
+// settled ends the attempt of a dispatch that was to complete its message.
 func (in *instrumentation) settled(ctx context.Context, a *attempt, r *pipeline.Receive, err error) {
 	switch {
 	case a == nil:
@@ -152,7 +151,7 @@ func (in *instrumentation) startDispatch(
 	return ctx, span
 }
 
-// end ends a span, with the error if there is one.
+// end records the error, if any, and ends a span.
 func end(span trace.Span, err error) {
 	if err != nil && span.IsRecording() {
 		span.SetAttributes(semconv.ErrorTypeKey.String(errorType(err)))

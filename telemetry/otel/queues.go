@@ -16,19 +16,18 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// queuesOf are the queues worth watching: the endpoint's own, and where it gives up.
+// queuesOf returns the queues to observe: the endpoint's queue and its error queue.
 func queuesOf(cfg *endpoint.Config) []string {
 	return []string{cfg.Name, cfg.Recoverability.WithDefaults().ErrorQueue}
 }
 
-// observed is a transport whose connections can be asked for the depth of queues. The
-// connections themselves are the driver's, untouched.
+// observed is a transport that records its connections, which report the depth of queues.
 type observed struct {
 	transport.Transport
 	gauges *queueGauges
 }
 
-// Open connects, and remembers the connection.
+// Open opens a connection and records it.
 func (o observed) Open(ctx context.Context, env transport.Env) (transport.Conn, error) {
 	conn, err := o.Transport.Open(ctx, env)
 	if i, ok := conn.(transport.Inspector); ok && err == nil {
@@ -37,7 +36,7 @@ func (o observed) Open(ctx context.Context, env transport.Env) (transport.Conn, 
 	return conn, err
 }
 
-// queueGauges measures queues whenever metrics are collected.
+// queueGauges observes queues when metrics are collected.
 type queueGauges struct {
 	queues   []string
 	labels   *labels
@@ -48,10 +47,10 @@ type queueGauges struct {
 	conns []*opened
 }
 
-// opened is a connection; its address tells it from others.
+// opened is a connection, identified by its address.
 type opened struct{ transport.Inspector }
 
-// observe registers the gauges. They are silent while no connection is open.
+// observe registers the gauges, which observe nothing while no connection is open.
 func (in *instrumentation) observe(t transport.Transport, queues []string) transport.Transport {
 	g := &queueGauges{queues: queues, labels: in.metrics.labels}
 	meter := in.metrics.meter
@@ -59,7 +58,7 @@ func (in *instrumentation) observe(t transport.Transport, queues []string) trans
 	g.messages, errs[0] = meter.Int64ObservableGauge("holdfast.queue.messages",
 		metric.WithUnit("{message}"), metric.WithDescription("Messages in a queue."))
 	g.oldest, errs[1] = meter.Float64ObservableGauge("holdfast.queue.oldest_age",
-		metric.WithUnit("s"), metric.WithDescription("Age of the first message that waits to be received; 0 when none does."))
+		metric.WithUnit("s"), metric.WithDescription("Age of the oldest message that waits to be received; 0 if none does."))
 	_, errs[2] = meter.RegisterCallback(g.collect, g.messages, g.oldest)
 	if err := errors.Join(errs[:]...); err != nil {
 		api.Handle(err)
@@ -73,10 +72,10 @@ func (g *queueGauges) add(i transport.Inspector) {
 	g.conns = append(g.conns, &opened{i})
 }
 
-// inspectTimeout bounds a look at a queue: other metrics wait for it.
+// inspectTimeout bounds an inspection of all queues: other metrics wait for it.
 const inspectTimeout = 5 * time.Second
 
-// collect never fails: an error would keep all other metrics from being exported.
+// collect returns no error: otherwise no metric at all would be exported.
 func (g *queueGauges) collect(ctx context.Context, o metric.Observer) error {
 	ctx, cancel := context.WithTimeout(ctx, inspectTimeout)
 	defer cancel()
@@ -92,7 +91,7 @@ func (g *queueGauges) collect(ctx context.Context, o metric.Observer) error {
 	return nil
 }
 
-// inspect asks the connection opened last, and forgets those that are closed.
+// inspect uses the connection that was opened last, and removes closed ones.
 func (g *queueGauges) inspect(ctx context.Context, queue string) ([]transport.QueueStats, error) {
 	for {
 		i := g.latest()
@@ -132,7 +131,7 @@ func (g *queueGauges) report(o metric.Observer, s transport.QueueStats) {
 		state string
 		n     int64
 	}{{"ready", s.Ready}, {"unsettled", s.Unsettled}, {"delayed", s.Delayed}} {
-		if c.n >= 0 { // else the broker cannot tell
+		if c.n >= 0 { // otherwise the broker does not count them
 			o.ObserveInt64(g.messages, c.n, g.with(name, keyQueueState.String(c.state)))
 		}
 	}

@@ -46,7 +46,7 @@ func (in *instrumentation) received(r *pipeline.Receive) []attribute.KeyValue {
 	return attrs
 }
 
-// logical notes the type of the message.
+// logical records the type of the message.
 func (in *instrumentation) logical(next pipeline.Func[*pipeline.Logical]) pipeline.Func[*pipeline.Logical] {
 	return func(ctx context.Context, l *pipeline.Logical) error {
 		if a := attemptOf(l.Receive); a != nil {

@@ -14,11 +14,11 @@ import (
 	"github.com/holdfast-go/holdfast/recoverability"
 )
 
-// recover puts the failure and what was done about it on the process span, and ends that.
+// recover records the failure and the action on the process span, and ends the span.
 func (in *instrumentation) recover(next pipeline.Func[*pipeline.Recover]) pipeline.Func[*pipeline.Recover] {
 	return func(ctx context.Context, rec *pipeline.Recover) error {
 		ctx, a := in.resume(ctx, rec.Receive)
-		if rec.Message.Undecodable != nil { // it came no further than this
+		if rec.Message.Undecodable != nil { // it did not pass the Receive stage
 			in.metrics.fetched(ctx, rec.Queue)
 		}
 		errorType := rec.Fault.Get(header.ExceptionType)
@@ -35,9 +35,8 @@ func (in *instrumentation) recover(next pipeline.Func[*pipeline.Recover]) pipeli
 	}
 }
 
-// resume is the attempt that failed, or another span of it: of one that never came to the
-// Receive stage, like that of a message that cannot be decoded, and of one that was cut
-// short and counts as failed all the same.
+// resume returns the failed attempt. It begins another one if the message never reached the Receive stage, as when it
+// cannot be decoded, or if the attempt was interrupted and counts as failed.
 func (in *instrumentation) resume(ctx context.Context, r *pipeline.Receive) (context.Context, *attempt) {
 	if a := attemptOf(r); a != nil {
 		return trace.ContextWithSpan(ctx, a.span), a
@@ -45,7 +44,7 @@ func (in *instrumentation) resume(ctx context.Context, r *pipeline.Receive) (con
 	return in.begin(ctx, r)
 }
 
-// exception puts what a failure was on the process span, in the words of the fault headers.
+// exception records the error on the process span, in the words of the fault headers.
 func (a *attempt) exception(fault header.Map) {
 	attrs := []attribute.KeyValue{
 		semconv.ExceptionType(fault.Get(header.ExceptionType)),
@@ -60,7 +59,7 @@ func (a *attempt) exception(fault header.Map) {
 	a.span.SetStatus(codes.Error, fault.Get(header.ExceptionMessage))
 }
 
-// described is an action's name, and its attributes.
+// described returns an action's name and attributes.
 func described(action recoverability.Action) (string, []attribute.KeyValue) {
 	with := func(name string, more ...attribute.KeyValue) (string, []attribute.KeyValue) {
 		return name, append(more, keyAction.String(name))
@@ -77,5 +76,5 @@ func described(action recoverability.Action) (string, []attribute.KeyValue) {
 	case recoverability.MoveToError:
 		return with(actionError, keyErrorQueue.String(a.Queue))
 	}
-	return with(actionError) // nil, from another behavior: the endpoint makes it that
+	return with(actionError) // nil, from another behavior: the endpoint moves the message to the error queue
 }

@@ -1,4 +1,4 @@
-// Package zaplog lets an endpoint log through zap.
+// Package zaplog adapts a zap logger to an endpoint.
 package zaplog
 
 import (
@@ -8,12 +8,11 @@ import (
 	"go.uber.org/zap/exp/zapslog"
 )
 
-// New is a logger for endpoint.Config.Logger that writes to l: at its level, with its
-// name and fields. A nil l discards.
+// New returns a logger for endpoint.Config.Logger that writes to l, with its level, name and fields. If l is nil the
+// logger discards all.
 //
-// A line gets no stack trace, whatever l adds to its own: errors that have a stack
-// bring it along. It names its caller if opts say so (zapslog.WithCaller). Options come
-// after the ones set here, and win.
+// A log entry has no stack trace, also if l adds one: errors contain their own. It has the caller if opts contain
+// zapslog.WithCaller. opts override the options of this package.
 func New(l *zap.Logger, opts ...zapslog.HandlerOption) *slog.Logger {
 	if l == nil {
 		return slog.New(slog.DiscardHandler)
@@ -22,5 +21,5 @@ func New(l *zap.Logger, opts ...zapslog.HandlerOption) *slog.Logger {
 	return slog.New(zapslog.NewHandler(l.Core(), append(own, opts...)...))
 }
 
-// never is above every level that is logged at.
+// never is above all levels.
 const never = slog.Level(1 << 10)
