@@ -8,38 +8,36 @@ import (
 	"github.com/holdfast-go/holdfast/internal/pump"
 )
 
-// Health is how an endpoint is at a moment. Package endpoint/health serves it over HTTP.
+// Health is the state of an endpoint. Package endpoint/health serves it over HTTP.
 type Health struct {
 	Endpoint string `json:"endpoint"`
-	// Live is false when Run has returned: only a new process helps. It stays true while the
-	// broker is away, because the endpoint waits for it.
+	// Live is false when Run has returned: then the process must be restarted. It stays true while the broker is not
+	// reachable, because the endpoint waits for it.
 	Live bool `json:"live"`
-	// Ready is true while the endpoint receives and deals with messages: false before Run is
-	// ready and after its context has ended, while receiving fails or is paused, while it is not known
-	// which queues of the driver's own exist, while attempts
+	// Ready is true while the endpoint receives and processes messages. It is false before Run is ready and after its
+	// context has ended, while receiving fails or is paused, while the driver's own queues are not known, while attempts
 	// are limited after failures in a row, and while a failed message cannot be settled.
 	Ready bool `json:"ready"`
-	// Reasons say why it is not live or not ready.
+	// Reasons are the reasons why the endpoint is not live or not ready.
 	Reasons []string `json:"reasons,omitempty"`
-	// Warnings say what it has to do without, though it is ready.
+	// Warnings are missing parts of an endpoint that is ready nevertheless.
 	Warnings []string `json:"warnings,omitempty"`
-	// Quarantined is how many messages waited in quarantine, for all instances, when this one
-	// last looked, which it does every 5 s; -1 when the transport cannot tell.
+	// Quarantined is the number of messages in quarantine, of all instances, as inspected every 5 s; -1 if the transport
+	// does not count them.
 	Quarantined int64 `json:"quarantined,omitempty"`
-	// RateLimits are those in force: see [recoverability.RateLimit].
+	// RateLimits are the limits in force: see [recoverability.RateLimit].
 	RateLimits []RateLimitHealth `json:"rate_limits,omitempty"`
-	// Queues are what is received from, while the endpoint runs; the quarantine among them while
-	// it is worked on.
+	// Queues are the queues that the running endpoint receives from, with the quarantine queue while it is processed.
 	Queues []QueueHealth `json:"queues,omitempty"`
 }
 
-// QueueHealth is what an endpoint holds of a queue.
+// QueueHealth counts the messages of a queue that an endpoint holds.
 type QueueHealth struct {
 	Queue    string `json:"queue"`
 	Buffered int    `json:"buffered"` // received, not handled yet
 	Handling int    `json:"handling"` // in handlers
 	Settling int    `json:"settling"` // handled, not settled yet; or waiting because of [Message.AtMost]
-	// Bytes are the headers and bodies of all these: see [Config.MaxBufferedBytes].
+	// Bytes is the size of their headers and bodies: see [Config.MaxBufferedBytes].
 	Bytes int64 `json:"bytes"`
 }
 

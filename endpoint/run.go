@@ -12,23 +12,23 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// live is what an endpoint has while it runs.
+// live is the state of a running endpoint.
 type live struct {
 	conn       transport.Conn
 	limits     transport.Limits
 	publishes  bool
 	joins      bool
-	stopping   <-chan struct{} // closed when no more messages are taken
+	stopping   <-chan struct{} // closed when no more messages are received
 	settling   deadlines
 	requeues   pauses
 	acks       ackQueue
-	held       atomic.Int64   // failed messages that could be neither settled nor moved, until they are released
+	held       atomic.Int64   // failed messages that could be neither settled nor moved and are not yet released
 	sources    []source       // of the endpoint's own queues
-	unreported atomic.Int64   // notifications of messages that are being told
+	unreported atomic.Int64   // notifications of messages that have not returned
 	reports    sync.WaitGroup // those of rate limits
-	budget     *pump.Budget   // of all that is received
+	budget     *pump.Budget   // of all received messages
 
-	recoverability recoverability.Config // with what the transport and the transaction mode cannot do turned off
+	recoverability recoverability.Config // without what the transport and the transaction mode do not offer
 
 	satellites *satellites
 	group      *pump.Group     // of the endpoints that run together
@@ -36,16 +36,15 @@ type live struct {
 	slow       *pump.SlowStart // same
 }
 
-// Run connects, receives and handles messages until ctx ends; then it lets the
-// handlers finish, cancels their context when StopTimeout has passed, and disconnects when
-// the last one has returned. It returns nil after such a stop, and an error when it could
-// not start, also because ctx ended first. A broker that goes away later is waited for. An
+// Run connects, receives and handles messages until ctx ends. Then it waits for the handlers, cancels their context
+// after StopTimeout, and disconnects when the last one has returned. It returns nil after such a stop, and an error if
+// it could not start, also because ctx ended first. When the broker becomes unreachable later, Run waits for it. An
 // endpoint runs once.
 func (e *Endpoint) Run(ctx context.Context) (err error) {
 	return e.run(ctx, pump.NewGroup(), nil)
 }
 
-// run is Run beside the endpoints of a group. shared is of their connections; nil for an endpoint that runs by itself.
+// run is Run beside the other endpoints of a group. shared is for their connections; nil for a single endpoint.
 func (e *Endpoint) run(ctx context.Context, group *pump.Group, shared *transport.Shared) (err error) {
 	if e.started.Swap(true) {
 		return fmt.Errorf("endpoint %q: it has been run already: make another by New", e.cfg.Name)
@@ -77,8 +76,8 @@ func newLive(ctx context.Context, conn transport.Conn) *live {
 	}
 }
 
-// blockedUntil reports whether the broker takes no messages, until ctx ends: a stop does not wait for it. It is nil where the
-// transport does not know.
+// blockedUntil returns a function that reports whether the broker accepts no messages. It returns false after the end
+// of ctx: a stop does not wait for the broker. It is nil if the transport does not know.
 func blockedUntil(ctx context.Context, conn transport.Conn) func() bool {
 	b, ok := conn.(transport.Blocker)
 	if !ok {
@@ -97,7 +96,7 @@ func (e *Endpoint) open(ctx context.Context, shared *transport.Shared) (transpor
 	return conn, nil
 }
 
-// prepare checks what the transport offers and gets its queues ready.
+// prepare checks the transport and prepares its queues.
 func (e *Endpoint) prepare(ctx context.Context, live *live) error {
 	if e.cfg.Transactions == SendsAtomicWithReceive && !live.limits.Atomic {
 		return fmt.Errorf("endpoint %q: the transport does not offer %v", e.cfg.Name, e.cfg.Transactions)
@@ -114,7 +113,7 @@ func (e *Endpoint) prepare(ctx context.Context, live *live) error {
 	return e.subscribe(ctx, live.conn)
 }
 
-// queues are what the endpoint receives from.
+// queues returns the queues that the endpoint receives from.
 func (e *Endpoint) queues() []string {
 	switch own := e.cfg.instanceQueue(); {
 	case e.cfg.SendOnly:
@@ -125,7 +124,7 @@ func (e *Endpoint) queues() []string {
 	return []string{e.cfg.Name}
 }
 
-// receiveAll receives from the endpoint's queues, and from the driver's own, until ctx ends.
+// receiveAll receives from the queues of the endpoint and of the driver until ctx ends.
 func (e *Endpoint) receiveAll(ctx context.Context, live *live) (err error) {
 	var sources []source
 	defer func() { err = errors.Join(err, closeAll(sources)) }()
