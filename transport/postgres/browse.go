@@ -57,7 +57,7 @@ func (s *store) Purge(ctx context.Context, queue string) (int64, error) {
 
 // Take implements [tablequeue.Browsing] in one round trip.
 func (s *store) Take(ctx context.Context, u *tablequeue.Unit) error {
-	return s.knowing(ctx, []*tablequeue.Unit{u}, func() error { return s.take(ctx, u) })
+	return s.detecting(ctx, []*tablequeue.Unit{u}, func() error { return s.take(ctx, u) })
 }
 
 func (s *store) take(ctx context.Context, u *tablequeue.Unit) error {

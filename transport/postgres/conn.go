@@ -31,8 +31,8 @@ type store struct {
 	settings
 	*connections
 	release  func() error  // returns the connections
-	self     string        // what its own notifications begin with
-	handlers *pgxpool.Pool // handlers' transactions
+	self     string        // the prefix of its own notifications
+	handlers *pgxpool.Pool // for transactions of handlers
 	txs      slots         // MaxTx of them, where handlers is the caller's pool; else nil
 	sockets  sockets       // of handlers
 
@@ -47,7 +47,7 @@ type store struct {
 type settings struct {
 	dialect.Settings
 	address address
-	shared  *transport.Shared // of the connections but handlers'; nil: they are this store's alone
+	shared  *transport.Shared // has the connections except those of handlers; nil: they are not shared
 }
 
 // openStore connects, or shares the connections of other stores with the same address.
@@ -94,7 +94,7 @@ func (s *store) handlersConfig(cfg *pgxpool.Config, name string) *pgxpool.Config
 	return c
 }
 
-// Close implements [tablequeue.Store]. A server that does not answer is not waited for.
+// Close implements [tablequeue.Store]. It does not wait for a server that does not answer.
 func (s *store) Close() error {
 	s.mu.Lock()
 	txs := s.open

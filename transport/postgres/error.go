@@ -20,11 +20,11 @@ const (
 	lockNotAvailable = "55P03"
 )
 
-// errNoConnection is where the server cannot be reached, or all connections wait for its answers.
+// errNoConnection means that the server cannot be reached, or that all connections wait for it.
 var errNoConnection = errors.New("no connection")
 
-// reconnect ends all connections, those in use when they are returned to their pool. The server behind them is a standby
-// now, or has ended some of them and probably all.
+// reconnect ends all connections: those in use when they are released. Their server has become a standby, or has ended
+// some of them and probably all.
 func (s *store) reconnect() {
 	s.reset()
 	s.handlers.Reset()
@@ -39,7 +39,7 @@ func (s *store) failed(doing string, err error) error {
 	return failure(doing, err)
 }
 
-// failure adds to err what was attempted, and that a queue is missing where that is it.
+// failure adds the operation to err, and [transport.ErrNoQueue] where a table is missing.
 func failure(doing string, err error) error {
 	if code(err) == undefinedTable {
 		return fmt.Errorf("postgres: %s: %w: %w", doing, transport.ErrNoQueue, err)
@@ -47,7 +47,7 @@ func failure(doing string, err error) error {
 	return fmt.Errorf("postgres: %s: %w", doing, err)
 }
 
-// code is the SQLSTATE that the server gave, or "".
+// code returns the SQLSTATE of the server's answer, or "" without one.
 func code(err error) string {
 	var answer *pgconn.PgError
 	if errors.As(err, &answer) {
@@ -56,8 +56,8 @@ func code(err error) string {
 	return ""
 }
 
-// Classify implements [tablequeue.Store]. An error that the server has answered with means
-// that it has rolled back, also when the connection ended by it.
+// Classify implements [tablequeue.Store]. When the server answers with an error it has rolled back, even where that
+// answer ended the connection.
 func (s *store) Classify(err error) tablequeue.Class {
 	var (
 		answer  *pgconn.PgError
@@ -77,19 +77,19 @@ func (s *store) Classify(err error) tablequeue.Class {
 	case answer != nil:
 		class := classOf(answer.Code)
 		if class == tablequeue.Refused && errors.Is(err, errWrites) {
-			return tablequeue.Failed // nothing that was sent is to blame
+			return tablequeue.Failed // the sent messages are not the cause
 		}
 		return class
 	case pgconn.SafeToRetry(err):
 		return tablequeue.Unavailable
-	case !strings.HasPrefix(err.Error(), "postgres: "): // not from here
+	case !strings.HasPrefix(err.Error(), "postgres: "): // not of this package
 		return tablequeue.Failed
 	}
 	return tablequeue.Unknown
 }
 
-// proxyLostServer tells whether an answer is pgbouncer's own about a server that was at work on what we asked. What it
-// says where no server was, is that.
+// proxyLostServer reports whether pgbouncer itself has answered, because it lost the server that executed the statement.
+// Its answers for a statement that no server received have other messages.
 func proxyLostServer(answer *pgconn.PgError) bool {
 	if answer.Code != "08P01" {
 		return false
@@ -112,7 +112,7 @@ func classOf(code string) tablequeue.Class {
 	switch code[:min(2, len(code))] {
 	case "08", "53", "57", "58", "28", "XX": // connection, resources, shutdown or cancelled, system, access, internal
 		return tablequeue.Unavailable
-	case "25": // the handler's transaction has failed already
+	case "25": // the handler's transaction has failed before
 		return tablequeue.Failed
 	}
 	return tablequeue.Refused

@@ -20,10 +20,10 @@ var update = flag.Bool("update", false, "write the golden files anew")
 func TestGoldenStatements(t *testing.T) {
 	const file = "testdata/statements.sql"
 	s := &store{settings: settings{Settings: dialect.Settings{Schema: "app"}}}
-	in, outgoing, shared := s.table("in"), s.table("out"), s.table(`"public"."theirs"`)
+	in, outgoing, shared := s.table("in"), s.table("out"), s.table(`"public"."foreign"`)
 	lone := &out{to: outgoing, rows: make([]*tablequeue.Row, 1), args: make([]any, 3)}
 	plain, timed := &out{to: outgoing, args: make([]any, 4)}, &out{to: outgoing, timed: true, args: make([]any, 7)}
-	theirs := &out{to: shared, timed: true, theirs: true, args: make([]any, 7)}
+	foreign := &out{to: shared, timed: true, foreign: true, args: make([]any, 7)}
 	var b strings.Builder
 	for _, st := range []struct{ name, text string }{
 		{"claim", in.claim},
@@ -37,11 +37,11 @@ func TestGoldenStatements(t *testing.T) {
 		{"purge", in.purge},
 		{"send", insert(plain, 1, false)},
 		{"send what is timed", insert(timed, 1, false)},
-		{"send to a table of NServiceBus's", insert(theirs, 1, false)},
+		{"send to a table of NServiceBus's", insert(foreign, 1, false)},
 		{"complete", completion(in, nil)},
-		{"complete, and send to two queues", completion(in, []*out{plain, theirs})},
+		{"complete, and send to two queues", completion(in, []*out{plain, foreign})},
 		{"complete in a handler's transaction", removal(in, nil)},
-		{"complete in a handler's transaction, and send to two queues", removal(in, []*out{lone, theirs})},
+		{"complete in a handler's transaction, and send to two queues", removal(in, []*out{lone, foreign})},
 		{"what is set before, behind a proxy", planning},
 		{"look for the end of callers' transactions", endedTransactions},
 		{"look for locks", lockedTables},

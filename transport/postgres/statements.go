@@ -8,20 +8,19 @@ import (
 	"github.com/holdfast-go/holdfast/internal/tablequeue/dialect"
 )
 
-// The statements. Tables are called q, arrays of what is to be done r. What an array's elements hit
-// is told by their number n, from 1, as a batch may hold two leases of the same row. Durations
-// travel as microseconds.
+// In the statements q is a queue's table and r an array of parameters. A statement returns the numbers n, from 1, of the
+// array's elements that hit a row, as a batch may have two leases of one row. Durations are in microseconds.
 
 func (s *store) newTable(queue string) *table {
 	schema, plain := s.split(queue)
 	q := quote(schema, plain)
 	t := &table{name: queue, plain: plain, quoted: q}
 
-	// The rows are locked before they are updated, so that no two claims wait for each
-	// other; then their place cannot change, which is quicker to find than seq. Of these, as many are taken as fit: the size of a
-	// value is known without reading it. The first row of the result is about the look itself: up to which
-	// place, for how many microseconds and, where there is no row, when the next one is due. What was inserted or retried within
-	// the last 250 ms may not be committed yet, so the place is no later than that.
+	// The rows are locked before they are updated, so that no two claims wait for each other. Their ctid then cannot
+	// change, and is found faster than seq. As many rows are claimed as fit into the bytes: the size of a value is known
+	// without reading it. The first row of the result is about the claim: the place that it has reached, its duration in
+	// microseconds and, without rows, when the next is due. Rows that were inserted or retried within the last 250 ms may
+	// not be committed yet, so the place is no later than that.
 	t.claim = `WITH due AS MATERIALIZED (
 	SELECT ctid, visible_at, seq, octet_length(headers) AS headers, coalesce(octet_length(body), 0) AS body FROM ` + q + `
 	WHERE (visible_at, seq) > ($5::timestamptz, $6::bigint) AND visible_at <= now()
@@ -54,16 +53,16 @@ SELECT seq, id, headers, body, delivery_count, expired, 0 FROM got`
 FROM unnest($2::bigint[], $3::bigint[]) WITH ORDINALITY AS r(seq, lease_id, n)
 WHERE ` + named + ` RETURNING r.n`
 
-	// What a handler's transaction has locked is left to its end.
-	giveBack := `UPDATE ` + q + ` SET visible_at = now(), lease_id = NULL, lease_owner = NULL
+	// A row that a handler's transaction has locked is skipped.
+	abandon := `UPDATE ` + q + ` SET visible_at = now(), lease_id = NULL, lease_owner = NULL
 WHERE ctid = ANY (ARRAY(SELECT ctid FROM ` + q + `
 	WHERE visible_at > now() AND visible_at <= now() + $2::bigint * interval '1 microsecond' AND `
-	t.abandon = giveBack + `lease_owner = $1 FOR UPDATE SKIP LOCKED))`
-	t.orphans = giveBack + `lease_id = ANY ($1::bigint[]) FOR UPDATE SKIP LOCKED))`
+	t.abandon = abandon + `lease_owner = $1 FOR UPDATE SKIP LOCKED))`
+	t.orphans = abandon + `lease_id = ANY ($1::bigint[]) FOR UPDATE SKIP LOCKED))`
 	t.byIndex = byIndex(t)
 	t.lock = `SELECT seq FROM ` + q + ` WHERE seq = $1 AND lease_id = $2 AND ` + byKey + ` FOR UPDATE`
 
-	// What expires while it is being handled is left to the handler.
+	// A row that expires while its message is being handled is not removed.
 	t.sweep = `DELETE FROM ` + q + ` WHERE ctid = ANY (ARRAY(SELECT ctid FROM ` + q + `
 	WHERE expires <= now() AT TIME ZONE 'UTC' AND (lease_id IS NULL OR visible_at <= now())
 	ORDER BY expires LIMIT ` + strconv.Itoa(dialect.MaxSwept) + ` FOR UPDATE SKIP LOCKED))`
@@ -80,17 +79,17 @@ WHERE ` + named + ` RETURNING r.n`
 	return t
 }
 
-// Statements that name rows by seq must find them by the primary key. The planner expects no row at all in a queue that was
-// vacuumed while it was empty, until statistics are gathered again. Any index and any order of a join then cost the same to it:
-// it may read a whole index for each row. Conditions that are always true decide that.
+// Statements that name rows by seq have to find them by the primary key. For a queue that was vacuumed while it was empty
+// the planner expects no rows, until statistics are gathered again. Every index and every order of a join then has the
+// same cost, and the planner may choose to read a whole index for each row. Conditions that are always true prevent that.
 //
-// byKey makes the index by visible_at, which has seq as its second column, dearer than the primary key. To search an index for
-// an array of two is to search it twice (btcostestimate; from PostgreSQL 17 on only where it has more than three pages). For
-// an array of one, a condition on an index costs more than a filter (cost_qual_eval counts half an operator, genericcostestimate a
-// whole one).
+// byKey raises the cost of the index by visible_at, whose second column is seq, above that of the primary key. A search
+// of an index for an array of two counts as two searches (btcostestimate; from PostgreSQL 17 on only where the index has
+// more than three pages). For an array of one, a condition on an index costs more than a filter (cost_qual_eval counts
+// half an operator, genericcostestimate a whole one).
 //
-// named compares seq with an array of one, as the server can neither merge nor hash by that: it has to go through the elements, and
-// look in the index for each. Its byKey depends on the element, or the server could begin with q.
+// named compares seq with an array of one, by which the server can neither merge nor hash: it has to search the index for
+// each element. Its byKey depends on the element, or the server could begin with q.
 const (
 	byKey = `visible_at >= ANY (ARRAY[timestamptz '-infinity']) AND visible_at >= ANY (ARRAY[timestamptz '-infinity', '-infinity'])`
 	named = `q.seq = ANY (ARRAY[r.seq]) AND q.lease_id = r.lease_id
@@ -98,16 +97,15 @@ const (
 	ever = `CASE WHEN r.n > 0 THEN timestamptz '-infinity' END`
 )
 
-// due and expiry are when a timed row becomes visible, and when worthless.
+// due is the time at which a timed row becomes visible, and expiry the time at which it expires.
 const (
 	due = `greatest(statement_timestamp(), CASE WHEN r.at = 0 THEN statement_timestamp() + r.after * interval '1 microsecond'
 	ELSE timestamptz 'epoch' + r.at * interval '1 microsecond' END)`
 	expiry = `CASE WHEN r.ttl > 0 THEN (` + due + ` + r.ttl * interval '1 microsecond') AT TIME ZONE 'UTC' END`
 )
 
-// insert is the text that inserts rows given as arrays from parameter number first on: id,
-// headers, body, and if timed at, after and ttl. An owned row has the number of the
-// unit it belongs to before that.
+// insert returns the statement that inserts rows from arrays, which are the parameters from number first on: id, headers,
+// body, and with timed at, after and ttl. With owned the first array has the number of each row's unit.
 func insert(o *out, first int, owned bool) string {
 	p := func(i int) string { return fmt.Sprintf("$%d", first+i) }
 	names, arrays := "id, headers, body", []string{}
@@ -119,7 +117,7 @@ func insert(o *out, first int, owned bool) string {
 		arrays = append(arrays, p(len(arrays))+"::"+kind+"[]")
 	}
 	columns, values := "id, headers, body", "r.id, r.headers, r.body"
-	if o.theirs {
+	if o.foreign {
 		columns, values = columns+", expires", "r.id::uuid, r.headers, r.body, "+expiry
 	} else if o.timed {
 		columns += ", visible_at, expires"
@@ -139,8 +137,8 @@ func insert(o *out, first int, owned bool) string {
 	return text
 }
 
-// completion is the text that deletes rows of q, given as $1 seq and $2 lease, and inserts
-// what was sent with those that it hit.
+// completion returns the statement that deletes rows of q by their seq in $1 and lease in $2, and inserts the rows that
+// were sent with those that it has deleted.
 func completion(q *table, outs []*out) string {
 	var b strings.Builder
 	b.WriteString(`WITH gone AS (
@@ -158,9 +156,9 @@ func completion(q *table, outs []*out) string {
 
 const divisionByZero = "22012"
 
-// removal is the text that deletes one row of q, given as $1 seq and $2 lease, and inserts what
-// was sent with it. Where the lease is lost it divides by zero, and so ends the transaction: by what a volatile function
-// returns, as the planner may work out at once, whether or not it is needed, what is constant.
+// removal returns the statement that deletes one row of q by its seq $1 and lease $2, and inserts the rows that were sent
+// with it. Where the lease is lost it divides by zero, which ends the transaction. The divisor comes from a volatile
+// function, as the planner would evaluate a constant expression even where it is not needed.
 func removal(q *table, outs []*out) string {
 	var b strings.Builder
 	b.WriteString(`WITH gone AS (DELETE FROM ` + q.quoted + ` WHERE seq = $1 AND lease_id = $2 AND ` + byKey + ` RETURNING 1)`)

@@ -11,7 +11,7 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// Install implements [tablequeue.Topology]. One process at a time does it.
+// Install implements [tablequeue.Topology]. One process at a time installs.
 func (s *store) Install(ctx context.Context, plan transport.Plan) error {
 	err := pgx.BeginFunc(ctx, s.writes, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, anyLockWait); err != nil {
@@ -36,8 +36,7 @@ func (s *store) Install(ctx context.Context, plan transport.Plan) error {
 	return nil
 }
 
-// installSchema looks first: the user may not have the right to create what is
-// there already.
+// installSchema creates the parts that do not exist: the user may have no right to create those that do.
 func (s *store) installSchema(ctx context.Context, tx pgx.Tx) error {
 	schema := quote(s.Schema)
 	var there bool
@@ -62,20 +61,20 @@ func (s *store) installSchema(ctx context.Context, tx pgx.Tx) error {
 	return nil
 }
 
-// installQueue leaves alone what is none of ours.
+// installQueue does not change a foreign table.
 func (s *store) installQueue(ctx context.Context, tx pgx.Tx, queue string) error {
 	t := s.table(queue)
 	found, err := kindOf(ctx, tx, t)
 	switch {
-	case err != nil || found == theirs:
+	case err != nil || found == kindForeign:
 		return err
-	case found == missing:
+	case found == kindMissing:
 		return run(ctx, tx, append([]string{tableDDL(t), s.versioned(t)}, indexes(t)...)...)
 	}
 	return s.migrate(ctx, tx, t)
 }
 
-// migrate brings a table up to date. One that no version is known of is from before there were any.
+// migrate migrates a table to the current version. A table without a version is of the first.
 func (s *store) migrate(ctx context.Context, tx pgx.Tx, t *table) error {
 	var version int
 	err := tx.QueryRow(ctx, `SELECT coalesce(max(version), 1) FROM `+quote(s.Schema, dialect.VersionTable)+` WHERE name = $1`, t.name).Scan(&version)
@@ -112,7 +111,7 @@ func (s *store) Remove(ctx context.Context, queues []string) error {
 		return fmt.Errorf("postgres: remove queues: %w", err)
 	}
 	for _, q := range queues {
-		s.table(q).theirs.Store(false)
+		s.table(q).foreign.Store(false)
 	}
 	return nil
 }
@@ -122,7 +121,7 @@ func (s *store) remove(ctx context.Context, tx pgx.Tx, t *table) error {
 	switch {
 	case err != nil:
 		return err
-	case found == theirs:
+	case found == kindForeign:
 		return dialect.ErrForeign
 	}
 	if err := run(ctx, tx, `DROP TABLE IF EXISTS `+t.quoted); err != nil {
@@ -191,13 +190,13 @@ func (s *store) inspect(ctx context.Context, t *table) (transport.QueueStats, er
 	coalesce(extract(epoch FROM now() - min(visible_at) FILTER (WHERE visible_at <= now())) * 1000000, 0)::bigint
 FROM `+t.quoted+live).Scan(&st.Ready, &st.Unsettled, &st.Delayed, &oldest)
 	st.Oldest = time.Duration(oldest) * time.Microsecond
-	if code(err) == undefinedColumn { // one of theirs
+	if code(err) == undefinedColumn { // a foreign table
 		err = s.writes.QueryRow(ctx, `SELECT count(*) FROM `+t.quoted+live).Scan(&st.Ready)
 	}
 	return st, err
 }
 
-// queues lists the tables that look like queues.
+// queues returns the tables that have the columns of a queue.
 func (s *store) queues(ctx context.Context) ([]string, error) {
 	rows, err := s.writes.Query(ctx, `SELECT c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE n.nspname = $1 AND c.relkind IN ('r', 'p') AND 3 = (SELECT count(*) FROM pg_attribute a

@@ -15,12 +15,10 @@ import (
 
 var _ transport.Transport = (*Transport)(nil)
 
-// MaxBody is the largest body of a message in bytes. A larger one is refused with
-// [*transport.TooLargeError].
+// MaxBody is the largest body of a message in bytes. A larger one is refused with a [*transport.TooLargeError].
 const MaxBody = dialect.MaxBody
 
-// Transport is the transport on PostgreSQL. It may be copied before use and opened
-// several times.
+// Transport is the transport on PostgreSQL. It may be copied before use, and opened several times, also at once.
 type Transport struct {
 	// URL says where the database is, as a URL or as "key=value" pairs. What it leaves out comes from the PG* environment
 	// variables. Required unless Pool is set.
@@ -31,23 +29,22 @@ type Transport struct {
 	// its tracer: one that listens, and up to two that renew leases, for which neither a handler nor the caller leaves
 	// no connection.
 	Pool *pgxpool.Pool
-	// Schema holds the queue tables. Empty: public. Endpoints that send to each
-	// other share it.
+	// Schema has the queue tables. Endpoints that send to each other share it. Empty: public.
 	Schema string
-	// Lease is how long a received message stays with this process unless it is
-	// renewed, and so how long one waits that a crashed process held. 0: 30 s.
+	// Lease is the time for which a received message is invisible to others unless it is renewed, and so the time until
+	// the messages of a crashed process are delivered again. 0: 30 s.
 	Lease time.Duration
-	// MaxTx is how many transactions of handlers may be open at once; further handlers
-	// wait for one. Each has a connection. 0: 32.
+	// MaxTx is the largest number of open transactions of handlers. Further handlers wait. Each transaction has a
+	// connection. 0: 32.
 	MaxTx int
-	// Pooled says that URL or Pool leads to a proxy that pools transactions, such as pgbouncer with
-	// pool_mode transaction: nothing is then kept in a session, and no statement is prepared.
+	// Pooled says that URL or Pool leads to a proxy that pools transactions, such as pgbouncer with pool_mode transaction.
+	// The driver then keeps no settings in a session, and prepares no statements.
 	Pooled bool
-	// ListenURL is where to listen for notifications: with Pooled, past the proxy. Empty: URL, but
-	// with Pooled nowhere, and idle receivers look every 500 ms.
+	// ListenURL is the server to listen on for notifications: with Pooled, the server behind the proxy. Empty: URL or
+	// Pool, but with Pooled none, and idle receivers poll every 500 ms.
 	ListenURL string
-	// SubscriptionRouting is a table of subscriptions in Schema that is shared with endpoints of
-	// NServiceBus, which call theirs SubscriptionRouting. Empty: a table of our own.
+	// SubscriptionRouting is a table of subscriptions in Schema that is shared with endpoints of NServiceBus, whose
+	// default name for it is SubscriptionRouting. Empty: a table of the driver's own.
 	SubscriptionRouting string
 }
 

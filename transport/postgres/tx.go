@@ -14,7 +14,7 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// handlerTx is a transaction that a delivery is completed in, on a connection of its own.
+// handlerTx is a transaction with its connection, in which a delivery is completed.
 type handlerTx struct {
 	store *store
 	user  *userTx
@@ -23,8 +23,7 @@ type handlerTx struct {
 	conn *pgxpool.Conn // nil when the transaction is over
 }
 
-// Begin implements [tablequeue.Transactor]. It waits for a connection; the transaction begins
-// with its first statement.
+// Begin implements [tablequeue.Transactor]. It waits for a connection. The transaction begins with its first statement.
 func (s *store) Begin(ctx context.Context) (tablequeue.StoreTx, error) {
 	conn, err := s.acquire(ctx)
 	if err != nil {
@@ -87,7 +86,7 @@ func (s slots) free() {
 	}
 }
 
-// opened remembers tx, so that Close can end it.
+// opened adds tx to the transactions that Close ends. It reports false after Close.
 func (s *store) opened(tx *handlerTx) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -98,7 +97,7 @@ func (s *store) opened(tx *handlerTx) bool {
 	return true
 }
 
-// take is the connection, for whoever ends the transaction; nil when it is over.
+// take returns the connection to the first caller, who ends the transaction, and nil to others.
 func (h *handlerTx) take() *pgxpool.Conn {
 	h.mu.Lock()
 	conn := h.conn
@@ -110,9 +109,8 @@ func (h *handlerTx) take() *pgxpool.Conn {
 	return conn
 }
 
-// Complete implements [tablequeue.StoreTx]: the delete with the inserts, and the commit are one
-// round trip. The first fails where the lease is lost, and the server then does
-// nothing of what follows.
+// Complete implements [tablequeue.StoreTx] in one round trip: the delete with the inserts, and the commit. The delete
+// fails where the lease is lost, and the server then skips the commit.
 func (h *handlerTx) Complete(ctx context.Context, u *tablequeue.Unit) error {
 	conn := h.take()
 	if conn == nil {
@@ -128,7 +126,7 @@ func (h *handlerTx) Complete(ctx context.Context, u *tablequeue.Unit) error {
 		return fmt.Errorf("postgres: commit: %w: %w", errNotBegun, h.user.err)
 	}
 	units := []*tablequeue.Unit{u}
-	known := h.store.theirs(units)
+	known := h.store.foreignRows(units)
 	err := h.store.delayable(units)
 	if err == nil {
 		err = h.store.commit(ctx, conn.Conn(), h.user.tx == nil, u)
@@ -136,7 +134,7 @@ func (h *handlerTx) Complete(ctx context.Context, u *tablequeue.Unit) error {
 	if err != nil && !conn.Conn().IsClosed() {
 		_, _ = conn.Exec(ctx, "rollback")
 	}
-	if h.store.learned(ctx, units, known, err) {
+	if h.store.detected(ctx, units, known, err) {
 		return fmt.Errorf("postgres: commit: %w: %w", dialect.ErrDetected, err)
 	}
 	if u.Lost = code(err) == divisionByZero && !errors.Is(err, errWrites); u.Lost {
@@ -145,7 +143,7 @@ func (h *handlerTx) Complete(ctx context.Context, u *tablequeue.Unit) error {
 	return err
 }
 
-// Errors of a transaction that are not about what was sent with it.
+// Errors of a transaction that the sent messages have not caused.
 var (
 	errNotBegun = errors.New("the transaction could not be begun")
 	errWrites   = errors.New("the handler's writes could not be committed")
@@ -162,7 +160,7 @@ func (s *store) commit(ctx context.Context, conn *pgx.Conn, begin bool, u *table
 		o.args = o.values()
 		args = append(args, o.args...)
 	}
-	sized := -1 // which of the batch tells the size of the table
+	sized := -1 // the index of the query that returns the table's size
 	if !g.queue.size.large() {
 		sized = b.Len()
 		b.Queue(g.queue.byIndex)
@@ -194,7 +192,7 @@ func sendCommit(ctx context.Context, conn *pgx.Conn, b *pgx.Batch, queue *table,
 		}
 	}
 	_, err := results.Exec()
-	_ = results.Close() // whatever comes after the answer to a commit does not undo it
+	_ = results.Close() // an error after the answer to a commit does not undo it
 	if err != nil {
 		return fmt.Errorf("postgres: commit: %w: %w", errWrites, err)
 	}
@@ -209,7 +207,7 @@ func (h *handlerTx) Rollback(ctx context.Context) error {
 	}
 	defer h.store.putBack(conn)
 	h.user.over = true
-	if h.user.tx == nil || conn.Conn().IsClosed() { // the server rolls back what its connection was lost with
+	if h.user.tx == nil || conn.Conn().IsClosed() { // the server rolls back when it loses the connection
 		return nil
 	}
 	if _, err := conn.Exec(ctx, "rollback"); err != nil {
@@ -218,7 +216,7 @@ func (h *handlerTx) Rollback(ctx context.Context) error {
 	return nil
 }
 
-// abort ends the transaction by cutting its connection, which the handler may be using.
+// abort ends the transaction by closing its connection, which the handler may be using.
 func (h *handlerTx) abort() {
 	if conn := h.take(); conn != nil {
 		_ = conn.Hijack().PgConn().Conn().Close()

@@ -17,7 +17,7 @@ import (
 func (s *store) Claim(ctx context.Context, c tablequeue.Claim, into []tablequeue.Claimed) ([]tablequeue.Claimed, time.Duration, error) {
 	var rows []tablequeue.Claimed
 	var next int64
-	err := s.learning(ctx, []string{c.Queue}, func() (err error) {
+	err := s.retryDetected(ctx, []string{c.Queue}, func() (err error) {
 		rows, next, err = s.claim(ctx, c, into)
 		return err
 	})
@@ -60,7 +60,7 @@ func (s *store) Renew(ctx context.Context, queue string, leases []tablequeue.Lea
 	for i, l := range leases {
 		lost[i], named[i] = true, []int64{int64(i), l.Seq, l.ID}
 	}
-	err := s.learning(ctx, []string{queue}, func() error {
+	err := s.retryDetected(ctx, []string{queue}, func() error {
 		return each(ctx, s.db, hits(func(i int) { lost[i] = false }), s.table(queue).renew,
 			list("rows", named), sql.Named("for", d.Microseconds()))
 	})

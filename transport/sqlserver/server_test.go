@@ -119,15 +119,15 @@ func TestTheStoreDoesWhatTheEngineExpects(t *testing.T) {
 // The script, and what it makes of a table that NServiceBus has made.
 func TestScriptAndQueuesOfNServiceBusOnAServer(t *testing.T) {
 	w := worlds{}.of(t)
-	w.exec(`CREATE TABLE ` + w.schema + `.theirs (Id uniqueidentifier NOT NULL, CorrelationId varchar(255), ReplyToAddress varchar(255),
+	w.exec(`CREATE TABLE ` + w.schema + `.foreign (Id uniqueidentifier NOT NULL, CorrelationId varchar(255), ReplyToAddress varchar(255),
 	Recoverable bit NOT NULL, Expires datetime, Headers nvarchar(max) NOT NULL, Body varbinary(max), RowVersion bigint IDENTITY(1,1) NOT NULL)`)
 	s := w.store("SubscriptionRouting")
 	for range 2 {
-		for _, step := range s.installation(plan("theirs", "in", "it's [one]")) {
+		for _, step := range s.installation(plan("foreign", "in", "it's [one]")) {
 			w.exec(step.statement)
 		}
 	}
-	isErr(t, s.Exists(t.Context(), "theirs"), dialect.ErrForeign)
+	isErr(t, s.Exists(t.Context(), "foreign"), dialect.ErrForeign)
 	for range 2 {
 		ok(t, s.Subscribe(t.Context(), "in", []string{"Shop.Placed", "Shop.Paid"}))
 	}
@@ -137,9 +137,9 @@ func TestScriptAndQueuesOfNServiceBusOnAServer(t *testing.T) {
 	if len(all) != 1 || all[0] != (tablequeue.Subscription{Type: "Shop.Placed", Queue: "in"}) {
 		t.Errorf("subscriptions %+v", all)
 	}
-	unit := &tablequeue.Unit{Rows: []tablequeue.Row{sentTo("theirs@["+w.schema+"]@["+s.database+"]", anID), sentTo("in", "ours"), sentTo("theirs", "no uuid")}}
+	unit := &tablequeue.Unit{Rows: []tablequeue.Row{sentTo("foreign@["+w.schema+"]@["+s.database+"]", anID), sentTo("in", "ours"), sentTo("foreign", "no uuid")}}
 	ok(t, s.Flush(t.Context(), []*tablequeue.Unit{unit}))
-	stats, err := s.Inspect(t.Context(), "theirs", "in")
+	stats, err := s.Inspect(t.Context(), "foreign", "in")
 	ok(t, err)
 	if stats[0].Ready != 2 || stats[1].Ready != 1 {
 		t.Errorf("stats %+v", stats)

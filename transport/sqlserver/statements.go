@@ -56,8 +56,8 @@ func later(at, us string) string {
 // traits are what is found out about a queue's table when a statement on it is refused.
 type traits struct {
 	triggers    bool // OUTPUT must go by way of a table variable
-	theirs      bool // one of NServiceBus's, with its columns only
-	recoverable bool // theirs, with the column of that name
+	foreign      bool // one of NServiceBus's, with its columns only
+	recoverable bool // foreign, with the column of that name
 }
 
 // table is a queue's table with its statements.
@@ -78,8 +78,8 @@ func newTable(schema string, at place, traits traits) *table {
 	t.waiting(t.quoted)
 	t.making(schema, at)
 	t.insert = t.inserting(t.quoted)
-	if traits.theirs {
-		t.insert = t.insertingTheirs(t.quoted)
+	if traits.foreign {
+		t.insert = t.insertingForeign(t.quoted)
 	}
 	return t
 }
@@ -167,7 +167,7 @@ WHERE seq > @after AND seq <= @last AND (Expires IS NULL OR Expires > sysutcdate
 	count_big(CASE WHEN visible_at > @now AND lease_id IS NULL THEN 1 END),
 	coalesce(datediff_big(microsecond, min(CASE WHEN visible_at <= @now THEN visible_at END), @now), 0)
 FROM ` + q + lookHint + ` WHERE Expires IS NULL OR Expires > @now;`
-	if t.traits.theirs {
+	if t.traits.foreign {
 		t.inspect = `SELECT count_big(*), 0, 0, 0 FROM ` + q + lookHint + ` WHERE Expires IS NULL OR Expires > sysutcdatetime();`
 	}
 }
@@ -192,8 +192,8 @@ CROSS APPLY (SELECT CASE WHEN wanted.moment > @now THEN wanted.moment ELSE @now 
 ORDER BY r.n` + after
 }
 
-// insertingTheirs inserts into a table of NServiceBus's.
-func (t *table) insertingTheirs(q string) string {
+// insertingForeign inserts into a table of NServiceBus's.
+func (t *table) insertingForeign(q string) string {
 	column, value := "", ""
 	if t.traits.recoverable {
 		column, value = ", Recoverable", ", 1"

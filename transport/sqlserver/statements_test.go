@@ -33,7 +33,7 @@ func TestStatementsAreTheReviewedOnes(t *testing.T) {
 	at := place{schema: schema, table: queue}
 	addFields(add, "queue", reflect.ValueOf(*newTable(schema, at, traits{})))
 	addFields(add, "queue with triggers", reflect.ValueOf(*newTable("dbo", place{schema: "dbo", table: "q"}, traits{triggers: true})))
-	shared := newTable("dbo", place{catalog: "other", schema: "nsb", table: "q"}, traits{theirs: true, recoverable: true})
+	shared := newTable("dbo", place{catalog: "other", schema: "nsb", table: "q"}, traits{foreign: true, recoverable: true})
 	add("send to a queue of NServiceBus's in another database", shared.insert)
 	add("inspect a queue of NServiceBus's", shared.inspect)
 	add("columns in another database", shared.columns)

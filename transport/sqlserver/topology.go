@@ -123,7 +123,7 @@ func (s *store) Inspect(ctx context.Context, queues ...string) ([]transport.Queu
 	stats := make([]transport.QueueStats, 0, len(queues))
 	for _, q := range queues {
 		var st transport.QueueStats
-		err := s.learning(ctx, []string{q}, func() (err error) {
+		err := s.retryDetected(ctx, []string{q}, func() (err error) {
 			st, err = s.inspect(ctx, q)
 			return err
 		})
@@ -196,7 +196,7 @@ func (s *store) Purge(ctx context.Context, queue string) (all int64, err error) 
 // Take implements [tablequeue.Browsing].
 func (s *store) Take(ctx context.Context, u *tablequeue.Unit) error {
 	units := []*tablequeue.Unit{u}
-	return s.knowing(ctx, units, func() error {
+	return s.detecting(ctx, units, func() error {
 		return s.inTx(ctx, fmt.Sprintf("take message %d of queue %q", u.Lease.Seq, u.Queue), func(tx *sql.Tx) error {
 			_, err := tx.ExecContext(ctx, s.table(u.Queue).take, sql.Named("lease", u.Lease.ID), sql.Named("seq", u.Lease.Seq))
 			if err != nil {

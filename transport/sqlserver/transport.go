@@ -41,7 +41,7 @@ type Transport struct {
 	// wait for one. Each has a connection. 0: 32.
 	MaxTx int
 	// SubscriptionRouting is a table of subscriptions in Schema that is shared with endpoints of
-	// NServiceBus, which call theirs SubscriptionRouting. Empty: a table of our own.
+	// NServiceBus, which call foreign SubscriptionRouting. Empty: a table of our own.
 	SubscriptionRouting string
 }
 

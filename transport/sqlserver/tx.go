@@ -110,7 +110,7 @@ func (t *handlerTx) Complete(ctx context.Context, u *tablequeue.Unit) error {
 		_ = t.tx.Rollback()
 	}
 	switch {
-	case err != nil && t.store.learned(ctx, queues, known, err):
+	case err != nil && t.store.detected(ctx, queues, known, err):
 		return undone("commit", fmt.Errorf("%w: %w", dialect.ErrDetected, err))
 	case errors.Is(err, sql.ErrTxDone):
 		return undone("commit", fmt.Errorf("%w: %w", errEnded, err))

@@ -207,10 +207,10 @@ func TestTxIsForMessagesFromSQLServer(t *testing.T) {
 
 func TestSendsInACallersTransaction(t *testing.T) {
 	f, s := newFake(t, map[string]answer{"db_name": rowsOf([]driver.Value{"shop"}), "[out]": numbers(77)})
-	theirs, err := s.db.BeginTx(t.Context(), nil)
+	foreign, err := s.db.BeginTx(t.Context(), nil)
 	ok(t, err)
 	rows := []tablequeue.Row{{Queue: "out", ID: "a", Headers: []byte("{}"), WantSeq: true}}
-	ok(t, s.InsertIn(t.Context(), theirs, rows))
+	ok(t, s.InsertIn(t.Context(), foreign, rows))
 	if rows[0].Seq != 77 {
 		t.Errorf("key %d", rows[0].Seq)
 	}
@@ -219,25 +219,25 @@ func TestSendsInACallersTransaction(t *testing.T) {
 		t.Error(diff)
 	}
 	f.answers["[out]"] = serverError(208, 16)
-	isErr(t, s.InsertIn(t.Context(), theirs, rows), transport.ErrNoQueue)
+	isErr(t, s.InsertIn(t.Context(), foreign, rows), transport.ErrNoQueue)
 	if got := f.texts(); got[len(got)-1] != undoSavepoint {
 		t.Errorf("asked %q", got)
 	}
 	f.answers[undoSavepoint] = serverError(3931, 16) // the transaction can only be rolled back
-	if err := s.InsertIn(t.Context(), theirs, rows); err == nil || !strings.Contains(err.Error(), "cannot go on") {
+	if err := s.InsertIn(t.Context(), foreign, rows); err == nil || !strings.Contains(err.Error(), "cannot go on") {
 		t.Errorf("in a doomed one: %v", err)
 	}
-	ok(t, theirs.Rollback())
+	ok(t, foreign.Rollback())
 }
 
 func TestRefusesTransactionsOfOthers(t *testing.T) {
 	_, s := newFake(t, map[string]answer{"db_name": rowsOf([]driver.Value{"accounts"})})
-	theirs, err := s.db.BeginTx(t.Context(), nil)
+	foreign, err := s.db.BeginTx(t.Context(), nil)
 	ok(t, err)
 	for want, tx := range map[string]any{
 		"want a *sql.Tx": "a string",
 		"it is a <nil>":  nil,
-		`it is one of database "accounts" and the queues are in "shop"`: theirs,
+		`it is one of database "accounts" and the queues are in "shop"`: foreign,
 	} {
 		if err := s.InsertIn(t.Context(), tx, nil); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v: %v, want %q", tx, err, want)
@@ -246,5 +246,5 @@ func TestRefusesTransactionsOfOthers(t *testing.T) {
 	if err := s.InsertIn(t.Context(), (*sql.Tx)(nil), nil); err == nil {
 		t.Error("a nil *sql.Tx was taken")
 	}
-	ok(t, theirs.Rollback())
+	ok(t, foreign.Rollback())
 }

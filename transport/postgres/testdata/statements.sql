@@ -74,7 +74,7 @@ INSERT INTO "app"."out" (id, headers, body, visible_at, expires) SELECT r.id, r.
 	ELSE timestamptz 'epoch' + r.at * interval '1 microsecond' END) + r.ttl * interval '1 microsecond') AT TIME ZONE 'UTC' END FROM unnest($1::text[], $2::text[], $3::bytea[], $4::bigint[], $5::bigint[], $6::bigint[]) AS r(id, headers, body, at, after, ttl);
 
 -- send to a table of NServiceBus's
-INSERT INTO "public"."theirs" (id, headers, body, expires) SELECT r.id::uuid, r.headers, r.body, CASE WHEN r.ttl > 0 THEN (greatest(statement_timestamp(), CASE WHEN r.at = 0 THEN statement_timestamp() + r.after * interval '1 microsecond'
+INSERT INTO "public"."foreign" (id, headers, body, expires) SELECT r.id::uuid, r.headers, r.body, CASE WHEN r.ttl > 0 THEN (greatest(statement_timestamp(), CASE WHEN r.at = 0 THEN statement_timestamp() + r.after * interval '1 microsecond'
 	ELSE timestamptz 'epoch' + r.at * interval '1 microsecond' END) + r.ttl * interval '1 microsecond') AT TIME ZONE 'UTC' END FROM unnest($1::text[], $2::text[], $3::bytea[], $4::bigint[], $5::bigint[], $6::bigint[]) AS r(id, headers, body, at, after, ttl);
 
 -- complete
@@ -89,14 +89,14 @@ WITH gone AS (
 	DELETE FROM "app"."in" AS q USING unnest($1::bigint[], $2::bigint[]) WITH ORDINALITY AS r(seq, lease_id, n)
 	WHERE q.seq = ANY (ARRAY[r.seq]) AND q.lease_id = r.lease_id
 	AND q.visible_at >= ANY (ARRAY[CASE WHEN r.n > 0 THEN timestamptz '-infinity' END]) AND q.visible_at >= ANY (ARRAY[CASE WHEN r.n > 0 THEN timestamptz '-infinity' END, CASE WHEN r.n > 0 THEN timestamptz '-infinity' END]) RETURNING r.n
-), out0 AS (INSERT INTO "app"."out" (id, headers, body) SELECT r.id, r.headers, r.body FROM unnest($3::bigint[], $4::text[], $5::text[], $6::bytea[]) AS r(owner, id, headers, body) WHERE r.owner IN (SELECT n FROM gone)), out1 AS (INSERT INTO "public"."theirs" (id, headers, body, expires) SELECT r.id::uuid, r.headers, r.body, CASE WHEN r.ttl > 0 THEN (greatest(statement_timestamp(), CASE WHEN r.at = 0 THEN statement_timestamp() + r.after * interval '1 microsecond'
+), out0 AS (INSERT INTO "app"."out" (id, headers, body) SELECT r.id, r.headers, r.body FROM unnest($3::bigint[], $4::text[], $5::text[], $6::bytea[]) AS r(owner, id, headers, body) WHERE r.owner IN (SELECT n FROM gone)), out1 AS (INSERT INTO "public"."foreign" (id, headers, body, expires) SELECT r.id::uuid, r.headers, r.body, CASE WHEN r.ttl > 0 THEN (greatest(statement_timestamp(), CASE WHEN r.at = 0 THEN statement_timestamp() + r.after * interval '1 microsecond'
 	ELSE timestamptz 'epoch' + r.at * interval '1 microsecond' END) + r.ttl * interval '1 microsecond') AT TIME ZONE 'UTC' END FROM unnest($7::bigint[], $8::text[], $9::text[], $10::bytea[], $11::bigint[], $12::bigint[], $13::bigint[]) AS r(owner, id, headers, body, at, after, ttl) WHERE r.owner IN (SELECT n FROM gone)) SELECT n FROM gone;
 
 -- complete in a handler's transaction
 WITH gone AS (DELETE FROM "app"."in" WHERE seq = $1 AND lease_id = $2 AND visible_at >= ANY (ARRAY[timestamptz '-infinity']) AND visible_at >= ANY (ARRAY[timestamptz '-infinity', '-infinity']) RETURNING 1) SELECT coalesce((SELECT 1 FROM gone), 1 / (random() * 0)::int);
 
 -- complete in a handler's transaction, and send to two queues
-WITH gone AS (DELETE FROM "app"."in" WHERE seq = $1 AND lease_id = $2 AND visible_at >= ANY (ARRAY[timestamptz '-infinity']) AND visible_at >= ANY (ARRAY[timestamptz '-infinity', '-infinity']) RETURNING 1), out0 AS (INSERT INTO "app"."out" (id, headers, body) VALUES ($3, $4, $5)), out1 AS (INSERT INTO "public"."theirs" (id, headers, body, expires) SELECT r.id::uuid, r.headers, r.body, CASE WHEN r.ttl > 0 THEN (greatest(statement_timestamp(), CASE WHEN r.at = 0 THEN statement_timestamp() + r.after * interval '1 microsecond'
+WITH gone AS (DELETE FROM "app"."in" WHERE seq = $1 AND lease_id = $2 AND visible_at >= ANY (ARRAY[timestamptz '-infinity']) AND visible_at >= ANY (ARRAY[timestamptz '-infinity', '-infinity']) RETURNING 1), out0 AS (INSERT INTO "app"."out" (id, headers, body) VALUES ($3, $4, $5)), out1 AS (INSERT INTO "public"."foreign" (id, headers, body, expires) SELECT r.id::uuid, r.headers, r.body, CASE WHEN r.ttl > 0 THEN (greatest(statement_timestamp(), CASE WHEN r.at = 0 THEN statement_timestamp() + r.after * interval '1 microsecond'
 	ELSE timestamptz 'epoch' + r.at * interval '1 microsecond' END) + r.ttl * interval '1 microsecond') AT TIME ZONE 'UTC' END FROM unnest($6::text[], $7::text[], $8::bytea[], $9::bigint[], $10::bigint[], $11::bigint[]) AS r(id, headers, body, at, after, ttl)) SELECT coalesce((SELECT 1 FROM gone), 1 / (random() * 0)::int);
 
 -- what is set before, behind a proxy

@@ -7,7 +7,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// Exec is that of [pgx.Tx]. A statement that sets the isolation level decides whether the message's row is to be locked.
+// Exec implements [pgx.Tx]. A statement that sets the isolation level decides whether the message's row is locked.
 func (u *userTx) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
 	snapshot, sets := isolation(sql)
 	if u.first() && batchable(args) && (sets || !u.lock.wanted) {
@@ -67,10 +67,10 @@ func (u *userTx) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
 	return tx.SendBatch(ctx, b)
 }
 
-// first says whether the next statement is to begin the transaction.
+// first reports whether the next statement begins the transaction.
 func (u *userTx) first() bool { return u.tx == nil && u.err == nil && !u.over }
 
-// batchable says whether pgx takes args in a batch: it takes no options there.
+// batchable reports whether pgx accepts args in a batch, where it accepts no options.
 func batchable(args []any) bool {
 	if len(args) == 0 {
 		return true
@@ -94,7 +94,7 @@ func (u *userTx) beginWith(ctx context.Context, queries ...*pgx.QueuedQuery) pgx
 	return results
 }
 
-// firstRow is a row of a batch, which ends with it.
+// firstRow is the last row of a batch. Scan closes the batch.
 type firstRow struct {
 	pgx.Row
 	results pgx.BatchResults
@@ -108,7 +108,7 @@ func (r firstRow) Scan(dest ...any) error {
 	return err
 }
 
-// firstBatch keeps the transaction that it has begun to itself: the endpoint ends it.
+// firstBatch hides the transaction that the batch has begun, which the endpoint ends.
 type firstBatch struct{ pgx.BatchResults }
 
 func (firstBatch) Tx() pgx.Tx { return nil }

@@ -10,21 +10,21 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// sockets are the network connections of a store. pgx takes its time to end one that the
-// server does not answer on; cut does not.
+// sockets are the network connections of a store. pgx waits when it closes one on which the server does not answer; cut
+// does not.
 type sockets struct {
-	mu   sync.Mutex // guards what follows
+	mu   sync.Mutex // guards the rest
 	open map[*socket]struct{}
 	over bool
 }
 
-// socket is a connection that is known to its sockets until it is closed.
+// socket is a network connection that its sockets know until it is closed.
 type socket struct {
 	net.Conn
 	of *sockets
 }
 
-// dial is inner with the connections remembered.
+// dial returns inner with a record of its connections.
 func (s *sockets) dial(inner pgconn.DialFunc) pgconn.DialFunc {
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
 		conn, err := inner(ctx, network, addr)
@@ -50,7 +50,7 @@ func (s *sockets) add(conn net.Conn) (net.Conn, error) {
 	return c, nil
 }
 
-// cut closes all and lets none be opened any more.
+// cut closes all connections, and refuses new ones.
 func (s *sockets) cut() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-// place is where a row stands in the index by which rows are claimed.
+// place is a row's position in the index by which rows are claimed.
 type place struct {
 	visibleAt pgtype.Timestamptz
 	seq       int64
@@ -29,26 +29,26 @@ func (p place) before(q place) bool {
 }
 
 const (
-	// fullLook is how long a look through the whole queue may take before claims begin behind the rows that were claimed.
+	// fullLook is the time that a claim over the whole queue may take before claims begin at the front.
 	fullLook = 5 * time.Millisecond
-	// fullLookShare bounds the time that goes into such slow looks: one of so many parts.
+	// fullLookShare bounds the share of time for slow claims over the whole queue: 1/fullLookShare.
 	fullLookShare = 20
-	// fullLookEvery is how long rows may wait that became visible in the past, behind the front.
+	// fullLookEvery bounds the wait of rows that become visible behind the front.
 	fullLookEvery = 10 * time.Second
 )
 
-// front is where the visible rows of a queue begin, as far as this process knows. While another transaction holds an old
-// snapshot, the index keeps the entries of all messages that have passed, and a claim from the beginning walks through them. Where
-// that takes long, claims begin at the front, and look at everything only now and then: a row may have
-// become visible behind the front, as the time in visible_at is that of a statement, not of its commit.
-// The zero front looks at everything. It is safe for concurrent use.
+// front is the place at which the visible rows of a queue begin, as far as this process knows. While another transaction
+// holds an old snapshot, the index keeps the entries of deleted rows, and a claim from the beginning reads them all. Where
+// that is slow, claims begin at the front, and only some cover the whole queue: a row may become visible behind the
+// front, because visible_at is the time of a statement, not of its commit. The zero front covers the whole queue. It is
+// safe for concurrent use.
 type front struct {
 	mu    sync.Mutex
 	at    place
-	until time.Time // claims begin at the front for as long; zero: none has been slow
+	until time.Time // claims begin at the front until then; zero: none has been slow
 }
 
-// begin returns the place behind which a claim is to look.
+// begin returns the place after which a claim begins, and reports whether that is the beginning of the queue.
 func (f *front) begin(now time.Time) (from place, all bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -56,12 +56,12 @@ func (f *front) begin(now time.Time) (from place, all bool) {
 		return f.at, false
 	}
 	if !f.until.IsZero() {
-		f.until = now.Add(fullLookEvery) // one claim of those under way is enough
+		f.until = now.Add(fullLookEvery) // one of the concurrent claims is enough
 	}
 	return everything, true
 }
 
-// reached says that a claim has looked up to a place, and how long the server looked.
+// reached notes the place that a claim has reached, and the time that the server took.
 func (f *front) reached(to place, all bool, took time.Duration, now time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -77,7 +77,7 @@ func (f *front) reached(to place, all bool, took time.Duration, now time.Time) {
 	}
 }
 
-// look is what a claim reports of itself, in the place of a message's id and headers.
+// look parses the row with which a claim reports its place and time, in the columns of a message's id and headers.
 func look(id, headers string, tookMicros int32) (to place, took time.Duration, err error) {
 	at, err := strconv.ParseInt(id, 10, 64)
 	if err == nil {

@@ -18,25 +18,25 @@ import (
 const queryCanceled = "57014"
 
 const (
-	lockWatchFirst = 100 * time.Millisecond // before the first look, like dialect.LockWait
-	lockWatchNext  = 250 * time.Millisecond // between two looks
-	lockWatchMost  = 2 * time.Second        // for a look
+	lockWatchFirst = 100 * time.Millisecond // before the first query, like dialect.LockWait
+	lockWatchNext  = 250 * time.Millisecond // between two queries
+	lockWatchMost  = 2 * time.Second        // for a query
 )
 
-// A lockWatch cancels the end of a handler's transaction that waits for a table which another session has locked. The
-// handler's session has its own lock_timeout, and to change that for one statement and back would cost every handler two more.
+// A lockWatch cancels the commit of a handler's transaction that waits for a table which another session has locked. To
+// set lock_timeout for that statement alone would cost every handler two further statements.
 type lockWatch struct {
 	store *store
 	conn  *pgx.Conn
-	unit  *tablequeue.Unit // what is written
+	unit  *tablequeue.Unit // to be written
 
-	mu        sync.Mutex // guards what follows; held during a look
+	mu        sync.Mutex // guards the rest; held during a query
 	timer     *time.Timer
 	over      bool
 	cancelled bool
 }
 
-// watchLocks watches what conn does from now on, which is to write u.
+// watchLocks begins to watch conn, which writes u.
 func (s *store) watchLocks(conn *pgx.Conn, u *tablequeue.Unit) *lockWatch {
 	w := &lockWatch{store: s, conn: conn, unit: u}
 	w.mu.Lock()
@@ -53,7 +53,7 @@ func (w *lockWatch) look() {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), lockWatchMost)
 	defer cancel()
-	// What cannot be found out is looked for again. The statement itself says what is wrong with the server.
+	// A query that fails is repeated. The statement itself reports a fault of the server.
 	if locked, err := w.store.Locked(ctx, dialect.Queues([]*tablequeue.Unit{w.unit})); err == nil && slices.Contains(locked, true) {
 		w.cancelled = true
 		if w.conn.PgConn().CancelRequest(ctx) == nil {
@@ -63,8 +63,8 @@ func (w *lockWatch) look() {
 	w.timer.Reset(lockWatchNext)
 }
 
-// end ends the watch, and returns err, or that a table was locked where that is the cause of err. A connection that was
-// sent a cancel request is closed: the request may reach the server late, and would end the next statement.
+// end ends the watch. It returns err, or a lock error where the watch has caused err by its cancel request. A connection
+// with a cancel request is closed: the request may reach the server late, and would cancel the next statement.
 func (w *lockWatch) end(err error) error {
 	w.timer.Stop()
 	w.mu.Lock()

@@ -6,7 +6,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// batchRows are the last rows of a batch, which ends with them: its commit is behind the last row, and fails in Err.
+// batchRows are the last rows of a batch. Reading them closes the batch, whose commit follows the last row: Err returns
+// the error of the commit.
 type batchRows struct {
 	pgx.Rows
 	results pgx.BatchResults
@@ -28,7 +29,7 @@ func (r *batchRows) Values() ([]any, error) {
 	return values, r.closed(err)
 }
 
-// closed ends the batch where an error has closed its rows.
+// closed closes the batch when err has closed its rows.
 func (r *batchRows) closed(err error) error {
 	if err != nil {
 		r.Close()

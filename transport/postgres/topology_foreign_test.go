@@ -15,30 +15,30 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// theirTable has the columns of NServiceBus's queue tables.
-const theirTable = `CREATE TABLE %stheirs (id uuid PRIMARY KEY, expires timestamp, headers text, body bytea, seq serial UNIQUE)`
+// foreignTable has the columns of NServiceBus's queue tables.
+const foreignTable = `CREATE TABLE %sforeign (id uuid PRIMARY KEY, expires timestamp, headers text, body bytea, seq serial UNIQUE)`
 
 const anID = "0199a2f0-6f2b-7cc1-a4c5-4f1fd0c4c9a1"
 
 func TestAQueueOfNServiceBusIsSentTo(t *testing.T) {
 	sent := func(id string) transport.Operation {
-		op := to("theirs", msg(id))
+		op := to("foreign", msg(id))
 		op.TTL = time.Hour
 		return op
 	}
 	for name, dispatch := range map[string]func(*testing.T, *world, transport.Conn){
 		"by itself": func(t *testing.T, _ *world, c transport.Conn) {
-			send(t, c, sent(anID), to("out", msg("ours")), to("theirs", msg("no uuid")))
+			send(t, c, sent(anID), to("out", msg("ours")), to("foreign", msg("no uuid")))
 		},
 		"with a completion": func(t *testing.T, _ *world, c transport.Conn) {
 			send(t, c, to("in", msg("1")))
 			d := receive(t, receiver(t, c, "in"), 1)[0]
-			ok(t, completeWith(t, d, sent(anID), to("out", msg("ours")), to("theirs", msg("no uuid"))))
+			ok(t, completeWith(t, d, sent(anID), to("out", msg("ours")), to("foreign", msg("no uuid"))))
 		},
 		"in a handler's transaction": func(t *testing.T, w *world, c transport.Conn) {
 			send(t, c, to("in", msg("1")))
 			d := receive(t, receiver(t, c, "in"), 1)[0]
-			ops := []transport.Operation{sent(anID), to("out", msg("ours")), to("theirs", msg("no uuid"))}
+			ops := []transport.Operation{sent(anID), to("out", msg("ours")), to("foreign", msg("no uuid"))}
 			for try := range 2 { // the first finds out what the table is
 				tx, user := begun(t, d)
 				ok(t, w.write(user, 1))
@@ -54,19 +54,19 @@ func TestAQueueOfNServiceBusIsSentTo(t *testing.T) {
 		"in a user's transaction": func(t *testing.T, w *world, c transport.Conn) {
 			tx, err := w.sql.Begin(t.Context())
 			ok(t, err)
-			_, err = c.(transport.TxDispatcher).DispatchIn(t.Context(), tx, []transport.Operation{sent(anID), to("out", msg("ours")), to("theirs", msg("no uuid"))})
+			_, err = c.(transport.TxDispatcher).DispatchIn(t.Context(), tx, []transport.Operation{sent(anID), to("out", msg("ours")), to("foreign", msg("no uuid"))})
 			ok(t, err)
 			ok(t, tx.Commit(t.Context()))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newBiz(t)
-			w.exec(theirTable)
+			w.exec(foreignTable)
 			dispatch(t, w, w.open())
 			if n := w.count("out"); n != 1 {
 				t.Errorf("%d rows in our own queue, want 1", n)
 			}
-			rows, err := w.sql.Query(t.Context(), `SELECT id::text, headers, body, coalesce(extract(epoch FROM expires - now() AT TIME ZONE 'UTC')::int, 0) FROM `+w.schema+`.theirs ORDER BY seq`)
+			rows, err := w.sql.Query(t.Context(), `SELECT id::text, headers, body, coalesce(extract(epoch FROM expires - now() AT TIME ZONE 'UTC')::int, 0) FROM `+w.schema+`.foreign ORDER BY seq`)
 			ok(t, err)
 			type row struct {
 				ID, Headers string
@@ -94,28 +94,28 @@ func TestAQueueOfNServiceBusIsSentTo(t *testing.T) {
 // Two find out at once what a table is: the one that comes second has been refused for the same reason.
 func TestAQueueOfNServiceBusIsFoundOutByTwoAtOnce(t *testing.T) {
 	w := newWorld(t)
-	w.exec(theirTable)
+	w.exec(foreignTable)
 	s := w.store()
-	units := []*tablequeue.Unit{{Rows: []tablequeue.Row{{Queue: "theirs", ID: anID, Headers: []byte("{}")}}}}
+	units := []*tablequeue.Unit{{Rows: []tablequeue.Row{{Queue: "foreign", ID: anID, Headers: []byte("{}")}}}}
 	tries := 0
-	ok(t, s.knowing(t.Context(), units, func() error {
+	ok(t, s.detecting(t.Context(), units, func() error {
 		if tries++; tries == 1 {
 			ok(t, s.Flush(t.Context(), units)) // the first
 			return &pgconn.PgError{Code: datatypeMismatch}
 		}
 		return nil
 	}))
-	if tries != 2 || w.count("theirs") != 1 {
-		t.Errorf("%d tries, %d rows", tries, w.count("theirs"))
+	if tries != 2 || w.count("foreign") != 1 {
+		t.Errorf("%d tries, %d rows", tries, w.count("foreign"))
 	}
 }
 
 func TestAQueueOfNServiceBusTakesNoDelayedMessagesAndIsNotReceivedFrom(t *testing.T) {
 	w := newWorld(t, "in")
-	w.exec(theirTable)
+	w.exec(foreignTable)
 	c := w.open()
 	for range 2 { // when that is not known yet, and when it is
-		delayed := to("theirs", msg(anID))
+		delayed := to("foreign", msg(anID))
 		delayed.After = time.Minute
 		_, err := c.Dispatch(t.Context(), []transport.Operation{delayed, to("in", msg("1"))})
 		if got := failedOps(t, err); !slices.Equal(got, []int{0}) {
@@ -126,11 +126,11 @@ func TestAQueueOfNServiceBusTakesNoDelayedMessagesAndIsNotReceivedFrom(t *testin
 	if n := w.count("in"); n != 2 {
 		t.Errorf("%d messages beside it, want 2", n)
 	}
-	_, err := c.OpenReceiver(t.Context(), transport.ReceiverOptions{Queue: "theirs"})
+	_, err := c.OpenReceiver(t.Context(), transport.ReceiverOptions{Queue: "foreign"})
 	isErr(t, err, dialect.ErrForeign)
-	install(t, c, "theirs") // such as a shared error queue
-	send(t, c, to("theirs", msg(anID)))
-	stats, err := c.(transport.Inspector).Inspect(t.Context(), "theirs")
+	install(t, c, "foreign") // such as a shared error queue
+	send(t, c, to("foreign", msg(anID)))
+	stats, err := c.(transport.Inspector).Inspect(t.Context(), "foreign")
 	ok(t, err)
 	if stats[0].Ready != 1 {
 		t.Errorf("stats %+v", stats)
@@ -139,24 +139,24 @@ func TestAQueueOfNServiceBusTakesNoDelayedMessagesAndIsNotReceivedFrom(t *testin
 
 func TestAForeignTableIsReportedAndNotRemoved(t *testing.T) {
 	w := newWorld(t, "in")
-	w.exec(theirTable)
+	w.exec(foreignTable)
 	c := w.open()
-	plan := transport.Plan{Queues: []transport.Queue{{Name: "theirs"}, {Name: "in"}, {Name: "gone", Shared: true}}}
+	plan := transport.Plan{Queues: []transport.Queue{{Name: "foreign"}, {Name: "in"}, {Name: "gone", Shared: true}}}
 	found, err := c.(transport.Verifier).Verify(t.Context(), plan)
 	ok(t, err)
 	want := []transport.Finding{
-		{Kind: "queue", Name: "theirs", State: transport.Differs, Detail: dialect.ErrForeign.Error()},
+		{Kind: "queue", Name: "foreign", State: transport.Differs, Detail: dialect.ErrForeign.Error()},
 		{Kind: "queue", Name: "gone", State: transport.Missing},
 	}
 	if diff := cmp.Diff(want, found); diff != "" {
 		t.Error(diff)
 	}
-	plan.Queues = []transport.Queue{{Name: "theirs", Shared: true}}
+	plan.Queues = []transport.Queue{{Name: "foreign", Shared: true}}
 	if found, err := c.(transport.Verifier).Verify(t.Context(), plan); err != nil || len(found) > 0 {
 		t.Errorf("a shared queue that can be sent to: %v, %v", found, err)
 	}
-	isErr(t, c.(transport.Remover).Remove(t.Context(), "in", "theirs"), dialect.ErrForeign)
-	if n := w.count("in") + w.count("theirs"); n != 0 {
+	isErr(t, c.(transport.Remover).Remove(t.Context(), "in", "foreign"), dialect.ErrForeign)
+	if n := w.count("in") + w.count("foreign"); n != 0 {
 		t.Errorf("%d rows", n)
 	}
 	w.exec(`DROP TABLE %sholdfast_subscriptions`)
@@ -170,19 +170,19 @@ func TestAForeignTableIsReportedAndNotRemoved(t *testing.T) {
 
 func TestTheScriptLeavesAQueueOfNServiceBusAsItIs(t *testing.T) {
 	w := newWorld(t)
-	w.exec(theirTable)
-	w.exec(`INSERT INTO %stheirs (id, headers) VALUES ($1, '{}')`, anID)
-	before := w.columns("theirs")
-	text, err := (&Transport{Schema: w.schema}).Script(plan("theirs", "in"))
+	w.exec(foreignTable)
+	w.exec(`INSERT INTO %sforeign (id, headers) VALUES ($1, '{}')`, anID)
+	before := w.columns("foreign")
+	text, err := (&Transport{Schema: w.schema}).Script(plan("foreign", "in"))
 	ok(t, err)
 	for range 2 {
 		w.exec(text)
 	}
-	if diff := cmp.Diff(before, w.columns("theirs")); diff != "" || w.count("theirs") != 1 {
-		t.Errorf("it has been changed (-before +after), %d rows:\n%s", w.count("theirs"), diff)
+	if diff := cmp.Diff(before, w.columns("foreign")); diff != "" || w.count("foreign") != 1 {
+		t.Errorf("it has been changed (-before +after), %d rows:\n%s", w.count("foreign"), diff)
 	}
 	c := w.open()
-	send(t, c, to("in", msg("1")), to("theirs", msg("2")))
+	send(t, c, to("in", msg("1")), to("foreign", msg("2")))
 	receive(t, receiver(t, c, "in"), 1)
 }
 

@@ -14,16 +14,15 @@ import (
 	"github.com/holdfast-go/holdfast/internal/tablequeue/dialect"
 )
 
-// Flush implements [tablequeue.Queues]: a statement per queue that is received from, which also
-// inserts what was sent with it, one per queue that is sent to otherwise, all in one
-// round trip and one transaction.
+// Flush implements [tablequeue.Queues] in one round trip and one transaction. It has one statement for each queue that is
+// settled, which also inserts the messages sent with its completions, and one for each queue that is only sent to.
 func (s *store) Flush(ctx context.Context, units []*tablequeue.Unit) error {
 	return s.flush(ctx, units, func(*pgx.Batch) {})
 }
 
-// flush is Flush, after what prepare adds to the batch.
+// flush is Flush in a batch that prepare begins.
 func (s *store) flush(ctx context.Context, units []*tablequeue.Unit, prepare func(*pgx.Batch)) error {
-	return s.knowing(ctx, units, func() error {
+	return s.detecting(ctx, units, func() error {
 		b := s.batch(writing)
 		prepare(b)
 		for _, g := range s.groups(units) {
@@ -36,7 +35,7 @@ func (s *store) flush(ctx context.Context, units []*tablequeue.Unit, prepare fun
 	})
 }
 
-// send has b carried out by a connection that writes.
+// send executes b on a connection for writes.
 func (s *store) send(ctx context.Context, b *pgx.Batch) error {
 	conn, err := s.writes.Acquire(ctx)
 	if err != nil {
@@ -46,27 +45,26 @@ func (s *store) send(ctx context.Context, b *pgx.Batch) error {
 	return conn.SendBatch(ctx, b).Close()
 }
 
-// group is what one statement settles.
+// group is the units that one statement settles.
 type group struct {
-	queue *table // nil for what is only sent
+	queue *table // nil where units only send
 	verb  tablequeue.Verb
 	units []*tablequeue.Unit
 	outs  []*out
 }
 
-// out is what a group sends to one queue.
+// out is the rows that a group sends to one queue.
 type out struct {
-	to     *table
-	owners array[number] // of each row: the number of its unit
-	rows   []*tablequeue.Row
-	timed  bool
-	theirs bool // one of NServiceBus's tables; always timed
-	seqs   bool // the caller wants to know their seq
-	args   []any
+	to      *table
+	owners  array[number] // of each row: the number of its unit
+	rows    []*tablequeue.Row
+	timed   bool
+	foreign bool // a foreign table; always timed
+	seqs    bool // the caller wants their seq
+	args    []any
 }
 
-// groups sorts units by queue and verb. Retry and Release are one statement, and so
-// come as Retry.
+// groups sorts units by queue and verb. Retry and Release are the same statement, and so the same group.
 func (s *store) groups(units []*tablequeue.Unit) []*group {
 	var groups []*group
 	for _, u := range units {
@@ -87,14 +85,14 @@ func (s *store) groups(units []*tablequeue.Unit) []*group {
 		s.add(groups[i], u)
 	}
 	for _, g := range groups {
-		// Always in the same order, so that the same statement text comes of it.
+		// In a fixed order, so that equal groups have equal statements.
 		slices.SortFunc(g.outs, func(a, b *out) int { return cmp.Compare(a.to.name, b.to.name) })
 	}
 	return groups
 }
 
-// fits says whether u sends to the same queues as those in g: else there would be a statement for each set of queues
-// that batches happen to come to.
+// fits reports whether u sends to the same queues as the units of g. Without that rule each set of queues that a batch
+// happens to have would be a statement of its own.
 func (g *group) fits(u *tablequeue.Unit) bool {
 	for i := range u.Rows {
 		if !slices.ContainsFunc(g.outs, func(o *out) bool { return o.to.name == u.Rows[i].Queue }) {
@@ -132,8 +130,8 @@ func (s *store) out(g *group, queue string) *out {
 		}
 	}
 	o := &out{to: s.table(queue)}
-	o.theirs = o.to.theirs.Load()
-	o.timed = o.theirs
+	o.foreign = o.to.foreign.Load()
+	o.timed = o.foreign
 	g.outs = append(g.outs, o)
 	return o
 }
@@ -167,7 +165,7 @@ func (s *store) queue(b *pgx.Batch, g *group) {
 }
 
 func (s *store) queueSend(b *pgx.Batch, o *out, arrays []any) {
-	text := s.statement(shape{to: o.to.name, timed: o.timed, theirs: o.theirs, seqs: o.seqs}, func() string {
+	text := s.statement(shape{to: o.to.name, timed: o.timed, foreign: o.foreign, seqs: o.seqs}, func() string {
 		text := insert(o, 1, false)
 		if o.seqs {
 			text += " RETURNING seq"
@@ -180,10 +178,10 @@ func (s *store) queueSend(b *pgx.Batch, o *out, arrays []any) {
 	}
 }
 
-// shape tells statements apart that are composed.
+// shape is the key of a composed statement.
 type shape struct {
-	from, to                    string
-	timed, theirs, seqs, single bool
+	from, to                     string
+	timed, foreign, seqs, single bool
 }
 
 func (s *store) statement(key shape, compose func() string) string {
@@ -193,12 +191,11 @@ func (s *store) statement(key shape, compose func() string) string {
 	return s.statements.Add(key, compose())
 }
 
-// composed is the statement that completes g's units, or the only one of them in a
-// transaction of a handler.
+// composed returns the statement that completes the units of g; with single, the one unit of a handler's transaction.
 func (s *store) composed(g *group, single bool) string {
 	var to strings.Builder
 	for _, o := range g.outs {
-		fmt.Fprintf(&to, "%s\x00%t%t%t\x00", o.to.name, o.timed, o.theirs, single && o.lone())
+		fmt.Fprintf(&to, "%s\x00%t%t%t\x00", o.to.name, o.timed, o.foreign, single && o.lone())
 	}
 	return s.statement(shape{from: g.queue.name, to: to.String(), single: single}, func() string {
 		if single {
@@ -254,7 +251,7 @@ func (o *out) arrays() []any {
 	ids, headers, bodies := make(array[text], n), make(array[text], n), make(array[blob], n)
 	for i, r := range o.rows {
 		ids[i], headers[i], bodies[i] = text(r.ID), textOf(r.Headers), r.Body
-		if o.theirs {
+		if o.foreign {
 			ids[i] = text(dialect.UUID(r.ID))
 		}
 	}
@@ -268,7 +265,7 @@ func (o *out) arrays() []any {
 	return []any{ids, headers, bodies, at, after, ttl}
 }
 
-// lone tells whether one message is sent there, to leave at once: a row that needs no arrays.
+// lone reports whether o is one row that is visible at once, which needs no arrays.
 func (o *out) lone() bool { return len(o.rows) == 1 && !o.timed }
 
 // values are the parameters of an insert in a handler's transaction.
@@ -280,7 +277,7 @@ func (o *out) values() []any {
 	return []any{r.ID, string(textOf(r.Headers)), bytesOf(r.Body)}
 }
 
-// micros is t for the database; 0 for none.
+// micros returns t in microseconds since 1970, and 0 for the zero time.
 func micros(t time.Time) number {
 	if t.IsZero() {
 		return 0

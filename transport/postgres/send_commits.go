@@ -12,17 +12,18 @@ import (
 	"github.com/holdfast-go/holdfast/internal/backoff"
 )
 
-// maxCommits bounds the transactions that are watched at once. The rows of others are found by polling.
+// maxCommits is the largest number of transactions that are watched at once. Receivers find the rows of others by
+// polling.
 const maxCommits = 10_000
 
-// commits are the callers' transactions that rows were inserted in. Receivers are notified when one has committed: a
-// notification as part of the commit would have all commits of the database wait for each other, as PostgreSQL puts
-// notifications into one queue in the order of commits (src/backend/commands/async.c, PreCommit_Notify).
+// commits watches the callers' transactions that rows were inserted in, and notifies receivers after a commit. A
+// notification inside the transaction would serialize all commits of the database: PostgreSQL queues notifications in
+// the order of commits (PreCommit_Notify in async.c).
 type commits struct {
 	mu       sync.Mutex // guards the rest
 	pending  map[int64][]string
 	watching bool
-	changed  bool // since the last look
+	changed  bool // since the last poll
 	closed   bool
 
 	life  context.Context //nolint:containedctx // ends when Close begins
@@ -30,7 +31,7 @@ type commits struct {
 	watch sync.WaitGroup
 }
 
-// watchCommit has the receivers of queues notified when transaction id has committed.
+// watchCommit notifies the receivers of queues after transaction id has committed.
 func (s *store) watchCommit(id int64, queues []string) {
 	c := &s.commits
 	c.mu.Lock()
@@ -50,7 +51,7 @@ func (s *store) watchCommit(id int64, queues []string) {
 	}
 }
 
-// watchCommits looks until no transaction is left, at first often and then seldom.
+// watchCommits polls until no transaction is left, with pauses that grow.
 func (s *store) watchCommits() {
 	pause := backoff.Backoff{Min: 5 * time.Millisecond, Max: 250 * time.Millisecond}
 	for {
@@ -68,7 +69,8 @@ func (s *store) watchCommits() {
 	}
 }
 
-// endedTransactions are those of $1 that have ended, and whether they committed. One that is too old to be known has ended.
+// endedTransactions returns the transactions of $1 that have ended, and whether they committed. A transaction that is too
+// old to be known has ended.
 const endedTransactions = `SELECT x, coalesce(txid_status(x) = 'committed', true) FROM unnest($1::bigint[]) AS x
 WHERE txid_status(x) IS DISTINCT FROM 'in progress'`
 
@@ -78,7 +80,7 @@ func (s *store) lookAtCommits(ids []int64) {
 	var queues []string
 	rows, err := s.leases.Query(ctx, endedTransactions, ids)
 	if err != nil {
-		return // the next look finds them
+		return // the next poll finds them
 	}
 	var id int64
 	var committed bool
@@ -94,10 +96,10 @@ func (s *store) lookAtCommits(ids []int64) {
 		return
 	}
 	channels, names := s.heardOf(queues)
-	_, _ = s.leases.Exec(ctx, notify, "tx", channels, names) // where it fails, receivers poll
+	_, _ = s.leases.Exec(ctx, notify, "tx", channels, names) // without it receivers find the rows by polling
 }
 
-// watched returns the pending transactions, and whether there are new ones. Where there are none the watcher ends.
+// watched returns the pending transactions, and reports whether some are new. Without any the watcher ends.
 func (c *commits) watched() (ids []int64, changed bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -11,8 +11,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/tablequeue/dialect"
 )
 
-// subscribersDDL makes the table of subscriptions: ours, or one of NServiceBus's shape, that is
-// shared with its endpoints and keyed by endpoint.
+// subscribersDDL returns the table of subscriptions: the driver's own, or one of NServiceBus's shape, which is shared with
+// its endpoints and has the endpoint in its key.
 func (s *store) subscribersDDL() beside {
 	if s.Routing == "" {
 		t := quote(s.Schema, dialect.SubscriptionTable)
@@ -59,7 +59,7 @@ func (s *store) subscriberAddress(queue string) (column, value string) {
 	return "queueaddress", quote(s.split(queue))
 }
 
-// subscriber is the endpoint that a queue's subscriptions are those of.
+// subscriber returns the endpoint of a queue's subscriptions.
 func (s *store) subscriber(queue string) string { return cmp.Or(s.Endpoint, queue) }
 
 func (s *store) subscription(ctx context.Context, doing, text string, args ...any) error {
@@ -89,7 +89,7 @@ func (s *store) Subscriptions(ctx context.Context) ([]tablequeue.Subscription, e
 	return all, nil
 }
 
-// Name implements [tablequeue.Namer]: without its schema where that is ours.
+// Name implements [tablequeue.Namer]. It leaves out the store's own schema.
 func (s *store) Name(queue string) string {
 	if queue == "" || queue[0] != '"' {
 		return queue

@@ -12,13 +12,13 @@ import (
 
 // InsertIn implements [tablequeue.Queues].
 func (s *store) InsertIn(ctx context.Context, tx any, rows []tablequeue.Row) error {
-	theirs, ok := tx.(*sql.Tx)
-	if !ok || theirs == nil {
+	foreign, ok := tx.(*sql.Tx)
+	if !ok || foreign == nil {
 		return fmt.Errorf("sqlserver: send in a transaction: it is a %T: want a *sql.Tx of github.com/microsoft/go-mssqldb", tx)
 	}
-	err := s.sameDatabase(ctx, theirs)
+	err := s.sameDatabase(ctx, foreign)
 	if err == nil && len(rows) > 0 {
-		err = s.knowing(ctx, []*tablequeue.Unit{{Rows: rows}}, func() error { return s.insertIn(ctx, theirs, rows) })
+		err = s.detecting(ctx, []*tablequeue.Unit{{Rows: rows}}, func() error { return s.insertIn(ctx, foreign, rows) })
 	}
 	if err != nil {
 		return undone("send in a transaction", err)

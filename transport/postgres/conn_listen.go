@@ -11,29 +11,29 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// listenTimeout bounds what a listener asks of the server.
+// listenTimeout bounds each request of a listener.
 const listenTimeout = 10 * time.Second
 
-// A listener hears notifications for several stores on one connection, which is open as long as one of them listens.
+// A listener receives notifications for several stores on one connection, which is open while one of them listens.
 type listener struct {
 	config  *pgxpool.Config // for one connection
 	life    context.Context //nolint:containedctx // ends with Close
 	end     context.CancelFunc
 	session sync.WaitGroup // the goroutine that has the connection
 
-	mu        sync.Mutex // guards what follows
+	mu        sync.Mutex // guards the rest
 	hearers   []*hearer
 	open      bool               // the goroutine runs
-	interrupt context.CancelFunc // ends its wait, so that it looks at hearers again; nil before the first wait
+	interrupt context.CancelFunc // ends its wait, so that it reads hearers again; nil before the first wait
 }
 
 // A hearer is a store that listens.
 type hearer struct {
 	channel string
-	ready   func()               // called once, when notifications arrive from now on
-	heard   func(payload string) // called with each of the channel
+	ready   func()               // called once, when notifications begin to arrive
+	heard   func(payload string) // called with each payload of the channel
 	told    bool                 // ready was called
-	broken  chan error           // has room for why no more arrive
+	broken  chan error           // buffered; the error that ended the connection
 }
 
 func newListener(config *pgxpool.Config) *listener {
@@ -42,7 +42,7 @@ func newListener(config *pgxpool.Config) *listener {
 	return l
 }
 
-// listen hears notifications for h until ctx ends or the connection breaks, and returns why.
+// listen receives notifications for h until ctx ends or the connection breaks, and returns the cause.
 func (l *listener) listen(ctx context.Context, h *hearer) error {
 	h.broken = make(chan error, 1)
 	l.mu.Lock()
@@ -66,14 +66,14 @@ func (l *listener) listen(ctx context.Context, h *hearer) error {
 	return context.Cause(ctx)
 }
 
-// look has the session look at hearers. Called with mu held.
+// look makes the session read hearers again. mu is held.
 func (l *listener) look() {
 	if l.interrupt != nil {
 		l.interrupt()
 	}
 }
 
-// run has the connection until no hearer is left, or it breaks.
+// run keeps the connection until no hearer is left, or it breaks.
 func (l *listener) run() {
 	conn, err := l.connect()
 	if err == nil {
@@ -97,7 +97,7 @@ func (l *listener) connect() (*pgx.Conn, error) {
 	return pgx.ConnectConfig(ctx, config)
 }
 
-// hear passes notifications on. It returns nil when no hearer is left.
+// hear passes notifications to hearers. It returns nil when no hearer is left.
 func (l *listener) hear(conn *pgx.Conn) error {
 	listening := map[string]bool{}
 	for {
@@ -124,7 +124,7 @@ func (l *listener) hear(conn *pgx.Conn) error {
 	}
 }
 
-// next returns the hearers, and the context of the next wait. Without hearers the session is over.
+// next returns the hearers, and the context of the next wait. Without hearers the session ends.
 func (l *listener) next() (context.Context, []*hearer) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -139,7 +139,7 @@ func (l *listener) next() (context.Context, []*hearer) {
 	return waiting, slices.Clone(l.hearers)
 }
 
-// begin listens to the channel of h, if need be, and tells h.
+// begin listens to the channel of h, unless the connection does already, and calls ready.
 func (l *listener) begin(conn *pgx.Conn, h *hearer, listening map[string]bool) error {
 	if h.told {
 		return nil
@@ -157,7 +157,7 @@ func (l *listener) begin(conn *pgx.Conn, h *hearer, listening map[string]bool) e
 	return nil
 }
 
-// fail ends the session, and tells all hearers why.
+// fail ends the session, and passes err to all hearers.
 func (l *listener) fail(err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -169,13 +169,13 @@ func (l *listener) fail(err error) {
 	l.hearers = nil
 }
 
-// Close ends the connection. No store listens any more.
+// Close ends the connection, when no store listens any more.
 func (l *listener) Close() {
 	l.end()
 	l.session.Wait()
 }
 
-// closeSoon closes conn also when the context of its owner has ended.
+// closeSoon closes conn within a second, whatever the context of its owner.
 func closeSoon(conn *pgx.Conn) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()

@@ -11,7 +11,7 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// Session is what [Tx] needs of an endpoint's session.
+// Session is the part of an endpoint's session that [Tx] uses.
 type Session interface {
 	Tx(ctx context.Context) (transport.HandlerTx, error)
 }
@@ -19,13 +19,12 @@ type Session interface {
 // ErrNotOurs is returned by [Tx] when the session's transaction is not on PostgreSQL.
 var ErrNotOurs = errors.New("postgres: the message was not received through postgres.Transport")
 
-// Tx returns the transaction of the message that is being handled: what a handler writes in
-// it happens together with the messages that it sends and the end of the one it handles, or
-// not at all. It begins with the first statement and is shared by the message's handlers,
-// which use it one at a time. It needs the transaction mode SendsAtomicWithReceive.
+// Tx returns the transaction of the message that is being handled. The handler's writes, the messages that it sends and
+// the completion of its message are committed together or not at all. The transaction begins with the first statement.
+// The handlers of a message share it, and use it one at a time. It needs the transaction mode SendsAtomicWithReceive.
 //
-// The endpoint commits and rolls it back: its Commit and Rollback only return an
-// error. Savepoints (its Begin) are the handler's own.
+// The endpoint commits it and rolls it back: its Commit and Rollback only return an error. A handler may have savepoints
+// of its own, by Begin.
 func Tx(ctx context.Context, s Session) (pgx.Tx, error) {
 	t, err := s.Tx(ctx)
 	if err != nil {
@@ -42,12 +41,12 @@ func Tx(ctx context.Context, s Session) (pgx.Tx, error) {
 	return own.user, nil
 }
 
-// userTx is the transaction as handlers see it. It is begun with the first statement, in its round trip where that is
-// Exec, Query, QueryRow or SendBatch.
+// userTx is the transaction that handlers use. It begins with the first statement, and in the same round trip when that
+// is Exec, Query, QueryRow or SendBatch.
 type userTx struct {
 	conn *pgx.Conn
 	tx   pgx.Tx // nil until begun
-	err  error  // why it could not be begun
+	err  error  // of the begin
 	over bool
 	lock rowLock
 }
@@ -55,14 +54,14 @@ type userTx struct {
 var _ pgx.Tx = (*userTx)(nil)
 
 var (
-	errEndpoints = errors.New("postgres: the endpoint ends this transaction: return nil or an error from the handler")
+	errEndpoints = errors.New("postgres: the endpoint ends this transaction: return nil or an error from the handler instead")
 	errOver      = errors.New("postgres: the transaction is over")
 )
 
 func (*userTx) Commit(context.Context) error   { return errEndpoints }
 func (*userTx) Rollback(context.Context) error { return errEndpoints }
 
-// begun is the transaction, begun now if need be.
+// begun returns the transaction, and begins it when it has not begun.
 func (u *userTx) begun(ctx context.Context) (pgx.Tx, error) {
 	switch {
 	case u.over:
@@ -101,8 +100,7 @@ func (u *userTx) Prepare(ctx context.Context, name, sql string) (*pgconn.Stateme
 	return tx.Prepare(ctx, name, sql)
 }
 
-// LargeObjects are those of a transaction that has begun, that is after another
-// statement; before, they are the zero value, which cannot be used.
+// LargeObjects returns the zero value, which cannot be used, until a statement has begun the transaction.
 func (u *userTx) LargeObjects() pgx.LargeObjects {
 	if u.tx == nil || u.over {
 		return pgx.LargeObjects{}
@@ -110,5 +108,5 @@ func (u *userTx) LargeObjects() pgx.LargeObjects {
 	return u.tx.LargeObjects()
 }
 
-// Conn is the connection, for its type map and the like.
+// Conn returns the connection, for its type map.
 func (u *userTx) Conn() *pgx.Conn { return u.conn }

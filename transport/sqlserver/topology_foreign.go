@@ -15,9 +15,9 @@ const (
 	hasTriggers   = 334 // OUTPUT without INTO
 )
 
-// knowing writes units: again where that has failed because of what was not known of a table.
-func (s *store) knowing(ctx context.Context, units []*tablequeue.Unit, write func() error) error {
-	return s.learning(ctx, dialect.Queues(units), func() error {
+// detecting writes units: again where that has failed because of what was not known of a table.
+func (s *store) detecting(ctx context.Context, units []*tablequeue.Unit, write func() error) error {
+	return s.retryDetected(ctx, dialect.Queues(units), func() error {
 		if err := s.delayable(units); err != nil {
 			return err
 		}
@@ -25,12 +25,12 @@ func (s *store) knowing(ctx context.Context, units []*tablequeue.Unit, write fun
 	})
 }
 
-// learning does what is done with the tables of queues: again where that has failed because of what was not known of one.
-func (s *store) learning(ctx context.Context, queues []string, do func() error) error {
+// retryDetected does what is done with the tables of queues: again where that has failed because of what was not known of one.
+func (s *store) retryDetected(ctx context.Context, queues []string, do func() error) error {
 	for {
 		known := s.traits(queues)
 		err := do()
-		if err == nil || !s.learned(ctx, queues, known, err) {
+		if err == nil || !s.detected(ctx, queues, known, err) {
 			return err
 		}
 	}
@@ -47,16 +47,16 @@ func (s *store) traits(queues []string) []traits {
 
 // delayable refuses delayed rows for foreign tables.
 func (s *store) delayable(units []*tablequeue.Unit) error {
-	err := dialect.CheckDelays(units, func(queue string) bool { return s.table(queue).traits.theirs })
+	err := dialect.CheckDelays(units, func(queue string) bool { return s.table(queue).traits.foreign })
 	if err != nil {
 		return fmt.Errorf("sqlserver: %w", err)
 	}
 	return nil
 }
 
-// learned tells whether err came of what was not known of a queue's table, and now is, perhaps through somebody else. Which of
+// detected tells whether err came of what was not known of a queue's table, and now is, perhaps through somebody else. Which of
 // the tables has the triggers the server says in words only, so that all are taken for ones that have.
-func (s *store) learned(ctx context.Context, queues []string, known []traits, err error) bool {
+func (s *store) detected(ctx context.Context, queues []string, known []traits, err error) bool {
 	number, _ := numberOf(err)
 	if number != hasTriggers && number != invalidColumn {
 		return false
@@ -67,8 +67,8 @@ func (s *store) learned(ctx context.Context, queues []string, known []traits, er
 		if number == hasTriggers {
 			traits.triggers = true
 		} else if columns, err := s.columns(ctx, q); err == nil {
-			traits.theirs = len(columns) > 0 && !slices.Contains(columns, "lease_id")
-			traits.recoverable = traits.theirs && slices.Contains(columns, "Recoverable")
+			traits.foreign = len(columns) > 0 && !slices.Contains(columns, "lease_id")
+			traits.recoverable = traits.foreign && slices.Contains(columns, "Recoverable")
 		}
 		if traits != was {
 			s.tables.Set(q, newTable(s.Schema, s.place(q), traits))

@@ -7,11 +7,11 @@ import (
 	"unicode/utf8"
 )
 
-// notify tells of queues by $1, who does. Channels are those of their schemas.
+// notify sends the sender $1 and a queue of $3 as a notification on each channel of $2.
 const notify = `SELECT pg_notify(c, $1 || ' ' || q) FROM unnest($2::text[], $3::text[]) AS r(c, q)`
 
-// channelOf is where receivers of a schema's queues listen. Two schemas whose names are cut may share one: they
-// wake each other in vain.
+// channelOf returns the channel on which receivers of a schema's queues listen. Two schemas with long names may share one,
+// and wake each other's receivers without need.
 func channelOf(schema string) string {
 	name := "holdfast." + schema
 	if len(name) <= maxName {
@@ -23,7 +23,7 @@ func channelOf(schema string) string {
 	return name
 }
 
-// heardOf gives the channel and the name by which the receivers of each of the queues hear of it.
+// heardOf returns the channel of each of queues, and its name in notifications.
 func (s *store) heardOf(queues []string) (channels, names []string) {
 	for _, q := range queues {
 		schema, plain := s.split(q)
@@ -42,7 +42,7 @@ func (s *store) Notify(ctx context.Context, queues []string) error {
 	return nil
 }
 
-// Listen implements [tablequeue.Waker]. Where notifications cannot be heard, it only waits.
+// Listen implements [tablequeue.Waker]. Without a listener it waits for the end of ctx.
 func (s *store) Listen(ctx context.Context, ready func(), wake func(queue string)) error {
 	if s.listener == nil {
 		<-ctx.Done()

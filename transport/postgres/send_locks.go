@@ -9,8 +9,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/tablequeue"
 )
 
-// anyLockWait has the rest of a transaction wait for any lock, instead of for [dialect.LockWait]. The transactions of
-// handlers have neither: see [lockWatch].
+// anyLockWait removes the bound on waiting for locks, [dialect.LockWait], for the rest of a transaction. Transactions of
+// handlers have no bound: see [lockWatch].
 const anyLockWait = `SELECT set_config('lock_timeout', '0', true)`
 
 // FlushWaiting implements [tablequeue.Locks].
@@ -18,8 +18,8 @@ func (s *store) FlushWaiting(ctx context.Context, units []*tablequeue.Unit) erro
 	return s.flush(ctx, units, func(b *pgx.Batch) { b.Queue(anyLockWait) })
 }
 
-// lockedTables reports which of the tables $1 another session has locked against inserts, or is about to as soon as others
-// have ended: in PostgreSQL an insert queues behind a session that waits for such a lock. The statement waits for no lock itself.
+// lockedTables reports which of the tables $1 another session has locked against inserts, or waits to lock: in PostgreSQL
+// an insert queues behind a session that waits for such a lock. The statement itself waits for no lock.
 const lockedTables = `SELECT EXISTS (SELECT FROM pg_locks AS l
 	WHERE l.locktype = 'relation' AND l.relation = to_regclass(q.name)
 	AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
@@ -38,7 +38,7 @@ func (s *store) Missing(ctx context.Context, queues []string) ([]bool, error) {
 	return s.ofTables(ctx, "look for tables", missingTables, queues)
 }
 
-// ofTables asks something about the table of each of queues. It keeps no statements for them.
+// ofTables executes a query about the table of each of queues, without adding to the tables that are remembered.
 func (s *store) ofTables(ctx context.Context, doing, sql string, queues []string) ([]bool, error) {
 	names := make([]string, len(queues))
 	for i, q := range queues {
@@ -58,7 +58,7 @@ func (s *store) ofTables(ctx context.Context, doing, sql string, queues []string
 	return answers, nil
 }
 
-// hasten is the text that makes rows of t as old as the oldest that is visible.
+// hasten returns the statement that makes rows of t visible since the time of the oldest visible row.
 func hasten(t *table) string {
 	return `UPDATE ` + t.quoted + ` SET visible_at = least(now(), (SELECT min(visible_at) FROM ` + t.quoted + `))
 WHERE seq = ANY ($1::bigint[]) AND lease_id IS NULL AND visible_at > now()`

@@ -11,9 +11,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/tablequeue/dialect"
 )
 
-// InsertIn implements [tablequeue.Queues]. The savepoint is a round trip of its own, as pgx
-// prepares the statements of a batch before the first is carried out, and one that
-// cannot be prepared would end the transaction.
+// InsertIn implements [tablequeue.Queues]. The savepoint is a round trip of its own: pgx prepares all statements of a
+// batch before it executes the first, and one that cannot be prepared would end the transaction.
 func (s *store) InsertIn(ctx context.Context, tx any, rows []tablequeue.Row) error {
 	users, ok := tx.(pgx.Tx)
 	if !ok {
@@ -21,7 +20,7 @@ func (s *store) InsertIn(ctx context.Context, tx any, rows []tablequeue.Row) err
 	}
 	err := s.sameDatabase(ctx, users)
 	if err == nil && len(rows) > 0 {
-		err = s.knowing(ctx, []*tablequeue.Unit{{Rows: rows}}, func() error { return s.insertIn(ctx, users, rows) })
+		err = s.detecting(ctx, []*tablequeue.Unit{{Rows: rows}}, func() error { return s.insertIn(ctx, users, rows) })
 	}
 	if err != nil {
 		return failure("send in a transaction", err)
@@ -31,11 +30,10 @@ func (s *store) InsertIn(ctx context.Context, tx any, rows []tablequeue.Row) err
 
 const databaseName = "SELECT current_database()"
 
-// databaseKey is what a connection is known by to have been asked for its database.
+// databaseKey is the key of a connection's database in its custom data.
 const databaseKey = "holdfast.database"
 
-// sameDatabase asks each connection once. Two servers may have a database of the same name: that
-// is not noticed unless the tables are missing.
+// sameDatabase asks each connection once. It does not notice another server with a database of the same name and tables.
 func (s *store) sameDatabase(ctx context.Context, tx pgx.Tx) error {
 	known := tx.Conn().PgConn().CustomData()
 	name, ok := known[databaseKey].(string)
@@ -51,7 +49,7 @@ func (s *store) sameDatabase(ctx context.Context, tx pgx.Tx) error {
 	return nil
 }
 
-// insertIn leaves tx as it was when it fails, whatever becomes of ctx.
+// insertIn leaves tx as it was when it fails, even where ctx has ended.
 func (s *store) insertIn(ctx context.Context, tx pgx.Tx, rows []tablequeue.Row) error {
 	within, err := tx.Begin(ctx)
 	if err != nil {
@@ -74,7 +72,7 @@ func (s *store) insertIn(ctx context.Context, tx pgx.Tx, rows []tablequeue.Row) 
 	return err
 }
 
-// inserts are the statements for rows, and one that sets id to the transaction's.
+// inserts returns the statements that insert rows, and one that sets id to that of the transaction.
 func (s *store) inserts(rows []tablequeue.Row, id *int64) (b *pgx.Batch, queues []string) {
 	b = new(pgx.Batch)
 	for _, o := range s.groups([]*tablequeue.Unit{{Rows: rows}})[0].outs {
@@ -85,8 +83,7 @@ func (s *store) inserts(rows []tablequeue.Row, id *int64) (b *pgx.Batch, queues 
 	return b, queues
 }
 
-// plain makes slices of arrays, which any connection can encode: also those that prepare no statements, as
-// behind pgbouncer.
+// plain replaces arrays by slices, which every connection can encode.
 func plain(arrays []any) []any {
 	for i, a := range arrays {
 		switch a := a.(type) {
@@ -101,7 +98,7 @@ func plain(arrays []any) []any {
 	return arrays
 }
 
-// bytesOf is body without nil, which would be null.
+// bytesOf returns body, and an empty slice for nil, which would be null.
 func bytesOf(body []byte) []byte {
 	if body == nil {
 		return []byte{}

@@ -17,7 +17,7 @@ func (s *store) Flush(ctx context.Context, units []*tablequeue.Unit) error {
 }
 
 func (s *store) flush(ctx context.Context, units []*tablequeue.Unit, wait string) error {
-	return s.knowing(ctx, units, func() error {
+	return s.detecting(ctx, units, func() error {
 		if len(settlings(units))+len(outgoings(units)) > 1 {
 			return s.inTx(ctx, "write", func(tx *sql.Tx) error { return s.write(ctx, waiting{tx, wait}, units) })
 		}
@@ -135,7 +135,7 @@ func (s *store) insertRows(ctx context.Context, o on, out *outgoing) error {
 	t := s.table(out.queue)
 	rows, bodies := encodeRows(out.rows)
 	args := []any{list("rows", rows), sql.Named("bodies", bodies)}
-	if t.traits.theirs {
+	if t.traits.foreign {
 		for i := range rows {
 			rows[i].ID = dialect.UUID(rows[i].ID)
 		}

@@ -10,7 +10,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/tablequeue/dialect"
 )
 
-// Sweep implements [tablequeue.Sweeper]. Who notes first that a queue is due, sweeps it.
+// Sweep implements [tablequeue.Sweeper]. The first process that marks a due queue sweeps it.
 func (s *store) Sweep(ctx context.Context) error {
 	versions := quote(s.Schema, dialect.VersionTable)
 	rows, err := s.writes.Query(ctx, `UPDATE `+versions+` SET swept_at = now() WHERE name IN (
@@ -33,7 +33,7 @@ func (s *store) sweep(ctx context.Context, t *table) error {
 	for {
 		tag, err := s.execute(ctx, t.sweep)
 		if code(err) == undefinedTable {
-			return nil // dropped, which nobody has noted
+			return nil // dropped by other means
 		}
 		if err != nil {
 			return fmt.Errorf("queue %q: %w", t.name, err)

@@ -16,12 +16,12 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// foreignAnswers answers as a server does on which the queue "theirs" is one of NServiceBus's.
+// foreignAnswers answers as a server does on which the queue "foreign" is one of NServiceBus's.
 func foreignAnswers() map[string]answer {
 	return map[string]answer{
-		"[theirs] (Id, Headers":     serverError(207, 16),
-		"[theirs] (Id, Recoverable": {},
-		"'[dbo].[theirs]', N'U')":   column("Id", "CorrelationId", "ReplyToAddress", "Recoverable", "Expires", "Headers", "Body", "RowVersion"),
+		"[foreign] (Id, Headers":     serverError(207, 16),
+		"[foreign] (Id, Recoverable": {},
+		"'[dbo].[foreign]', N'U')":   column("Id", "CorrelationId", "ReplyToAddress", "Recoverable", "Expires", "Headers", "Body", "RowVersion"),
 		"[out]":                     numbers(1),
 		"'[dbo].[out]', N'U')":      column("lease_id"),
 		databaseName:                column("shop"),
@@ -35,7 +35,7 @@ func sentTo(queue, id string) tablequeue.Row {
 
 func TestAQueueOfNServiceBusIsSentTo(t *testing.T) {
 	f, s := newFake(t, foreignAnswers())
-	units := []*tablequeue.Unit{{Rows: []tablequeue.Row{sentTo("theirs", anID), sentTo("out", "a"), sentTo("theirs", "no uuid")}}}
+	units := []*tablequeue.Unit{{Rows: []tablequeue.Row{sentTo("foreign", anID), sentTo("out", "a"), sentTo("foreign", "no uuid")}}}
 	for range 2 {
 		ok(t, s.Flush(t.Context(), units))
 	}
@@ -45,12 +45,12 @@ func TestAQueueOfNServiceBusIsSentTo(t *testing.T) {
 		first, _, _ := strings.Cut(strings.TrimPrefix(strings.TrimPrefix(c.text, lockWait), declareNow), "\n")
 		texts = append(texts, first)
 	}
-	const ours, refused, theirs = "INSERT INTO [dbo].[out] (Id, Headers, Body, visible_at, Expires)",
-		"INSERT INTO [dbo].[theirs] (Id, Headers, Body, visible_at, Expires)", "INSERT INTO [dbo].[theirs] (Id, Recoverable, Expires, Headers, Body)"
+	const ours, refused, foreign = "INSERT INTO [dbo].[out] (Id, Headers, Body, visible_at, Expires)",
+		"INSERT INTO [dbo].[foreign] (Id, Headers, Body, visible_at, Expires)", "INSERT INTO [dbo].[foreign] (Id, Recoverable, Expires, Headers, Body)"
 	want := []string{
-		"begin", refused, "rollback", "SELECT c.name FROM sys.columns AS c WHERE c.object_id = object_id(N'[dbo].[theirs]', N'U')",
+		"begin", refused, "rollback", "SELECT c.name FROM sys.columns AS c WHERE c.object_id = object_id(N'[dbo].[foreign]', N'U')",
 		"SELECT c.name FROM sys.columns AS c WHERE c.object_id = object_id(N'[dbo].[out]', N'U')",
-		"begin", theirs, ours, "commit", "begin", theirs, ours, "commit",
+		"begin", foreign, ours, "commit", "begin", foreign, ours, "commit",
 	}
 	if diff := cmp.Diff(want, texts); diff != "" {
 		t.Fatal(diff)
@@ -59,21 +59,21 @@ func TestAQueueOfNServiceBusIsSentTo(t *testing.T) {
 	if !strings.Contains(rows, anID) || strings.Contains(rows, "no uuid") {
 		t.Errorf("rows %s", rows)
 	}
-	delayed := sentTo("theirs", anID)
+	delayed := sentTo("foreign", anID)
 	delayed.After = time.Minute
 	err := s.Flush(t.Context(), []*tablequeue.Unit{{Rows: []tablequeue.Row{delayed}}})
 	if !errors.Is(err, dialect.ErrDelay) || s.Classify(err) != tablequeue.Refused {
 		t.Errorf("class %v of %v", s.Classify(err), err)
 	}
-	isErr(t, s.Exists(t.Context(), "theirs"), dialect.ErrForeign)
+	isErr(t, s.Exists(t.Context(), "foreign"), dialect.ErrForeign)
 }
 
 // Two find out at once what a table is: the one that comes second has been refused for the same reason.
 func TestAQueueOfNServiceBusIsFoundOutByTwoAtOnce(t *testing.T) {
 	_, s := newFake(t, foreignAnswers())
-	units := []*tablequeue.Unit{{Rows: []tablequeue.Row{sentTo("theirs", anID)}}}
+	units := []*tablequeue.Unit{{Rows: []tablequeue.Row{sentTo("foreign", anID)}}}
 	tries := 0
-	ok(t, s.knowing(t.Context(), units, func() error {
+	ok(t, s.detecting(t.Context(), units, func() error {
 		if tries++; tries == 1 {
 			ok(t, s.Flush(t.Context(), units)) // the first
 			return mssql.Error{Number: invalidColumn, Class: 16}
@@ -90,7 +90,7 @@ func TestATransactionThatMeetsAQueueOfNServiceBusIsRepeated(t *testing.T) {
 	for try := range 2 {
 		own, _ := begun(t, s)
 		u := completed()
-		u.Rows = append(u.Rows, sentTo("theirs", anID))
+		u.Rows = append(u.Rows, sentTo("foreign", anID))
 		err := own.Complete(t.Context(), u)
 		if try == 1 {
 			ok(t, err)
@@ -101,10 +101,10 @@ func TestATransactionThatMeetsAQueueOfNServiceBusIsRepeated(t *testing.T) {
 	if got := f.texts(); got[len(got)-1] != "commit" {
 		t.Errorf("asked %q", got)
 	}
-	theirs, err := s.db.BeginTx(t.Context(), nil)
+	foreign, err := s.db.BeginTx(t.Context(), nil)
 	ok(t, err)
-	ok(t, s.InsertIn(t.Context(), theirs, []tablequeue.Row{sentTo("theirs", anID)}))
-	ok(t, theirs.Rollback())
+	ok(t, s.InsertIn(t.Context(), foreign, []tablequeue.Row{sentTo("foreign", anID)}))
+	ok(t, foreign.Rollback())
 }
 
 // A statement that gives what it hits is refused on a table with triggers; by way of a table variable it is not.
@@ -190,7 +190,7 @@ func TestAddressesOfNServiceBus(t *testing.T) {
 
 func TestSubscriptionsAreSharedWithNServiceBus(t *testing.T) {
 	f, s := newFake(t, map[string]answer{"SELECT Topic, QueueAddress": rowsOf(
-		[]driver.Value{"Shop.Placed", "billing@[dbo]@[shop]"}, []driver.Value{"Shop.Placed", "theirs@[nsb]@[shop]"})})
+		[]driver.Value{"Shop.Placed", "billing@[dbo]@[shop]"}, []driver.Value{"Shop.Placed", "foreign@[nsb]@[shop]"})})
 	s.Routing, s.Endpoint = "SubscriptionRouting", "Billing"
 	ok(t, s.Subscribe(t.Context(), "billing", []string{"Shop.Placed"}))
 	want := map[string]any{"queue": "billing@[dbo]@[shop]", "endpoint": "Billing", "types": mssql.NVarCharMax(`["Shop.Placed"]`)}
@@ -199,7 +199,7 @@ func TestSubscriptionsAreSharedWithNServiceBus(t *testing.T) {
 	}
 	all, err := s.Subscriptions(t.Context())
 	ok(t, err)
-	if diff := cmp.Diff([]tablequeue.Subscription{{Type: "Shop.Placed", Queue: "billing"}, {Type: "Shop.Placed", Queue: "theirs@[nsb]"}}, all); diff != "" {
+	if diff := cmp.Diff([]tablequeue.Subscription{{Type: "Shop.Placed", Queue: "billing"}, {Type: "Shop.Placed", Queue: "foreign@[nsb]"}}, all); diff != "" {
 		t.Error(diff)
 	}
 	if err := s.Subscribe(t.Context(), "q", []string{strings.Repeat("t", 201)}); err == nil || !strings.Contains(err.Error(), "at most 200") {

@@ -14,18 +14,18 @@ import (
 	"github.com/holdfast-go/holdfast/internal/tablequeue/dialect"
 )
 
-// maxName is the longest identifier in bytes: PostgreSQL silently cuts longer ones off, so two
-// queues could become one.
+// maxName is the longest identifier in bytes. PostgreSQL truncates longer ones without an error, so that two queues could
+// become one.
 const maxName = 63
 
-// table is a queue's table. Its statements are written once.
+// table is a queue's table with its statements.
 type table struct {
-	name   string      // the queue
-	plain  string      // without a schema
-	quoted string      // with its schema, for use in statements
-	theirs atomic.Bool // one of NServiceBus's, with its columns only
-	front  front
-	size   size
+	name    string      // the queue
+	plain   string      // without a schema
+	quoted  string      // with its schema, for use in statements
+	foreign atomic.Bool // a foreign table
+	front   front
+	size    size
 	claim, renew, abandon, orphans,
 	cancel, update, sweep, purge, lock, take, byIndex string
 }
@@ -42,13 +42,13 @@ func checkName(what, name string) error {
 	return nil
 }
 
-// quote makes name an identifier, whatever is in it.
+// quote returns the identifier of a name with any characters.
 func quote(parts ...string) string { return pgx.Identifier(parts).Sanitize() }
 
-// qualified is a queue name with a schema, as NServiceBus writes the address of who wants a reply.
+// qualified matches a queue name with a schema, as NServiceBus writes reply addresses.
 var qualified = regexp.MustCompile(`^"((?:[^"]|"")+)"\."((?:[^"]|"")+)"$`)
 
-// split gives the schema and the table of a queue.
+// split returns the schema and the table of a queue.
 func (s *store) split(queue string) (schema, table string) {
 	if queue == "" || queue[0] != '"' {
 		return s.Schema, queue
@@ -71,7 +71,7 @@ func (s *store) Check(queue string) error {
 	return errors.Join(checkName("schema", schema), checkName("queue", name))
 }
 
-// table is the queue's table; Check has passed its name.
+// table returns the table of a queue, whose name Check has passed.
 func (s *store) table(queue string) *table {
 	if t, ok := s.tables.Load(queue); ok {
 		return t

@@ -13,19 +13,18 @@ import (
 )
 
 const (
-	// ownPool is how many connections an endpoint has that shares them with no other, for each purpose, and sharedPool
-	// how many those have that share them.
+	// ownPool is the size of each pool of an endpoint that shares it with no other, and sharedPool that of shared pools.
 	ownPool    = 2
 	sharedPool = 8
-	// ownRenewals and sharedRenewals are those for renewals, which wait for no claim and no handler.
+	// ownRenewals and sharedRenewals are the sizes of the pool for renewals, which do not wait for claims or handlers.
 	ownRenewals    = 1
 	sharedRenewals = 4
-	// claimLockWait is how long a claim waits for a table that is locked as a whole, in milliseconds. Rows that are locked
-	// it skips. It holds one of few connections meanwhile.
+	// claimLockWait is the time in milliseconds that a claim waits for a table lock. It skips locked rows. Meanwhile it
+	// holds one of few connections.
 	claimLockWait = "1000"
 )
 
-// address says which connections are the same.
+// address identifies connections that stores can share.
 type address struct {
 	pool           *pgxpool.Pool // the caller's, or nil
 	url, listenURL string
@@ -43,16 +42,16 @@ const (
 	poolRenewals = 2
 )
 
-// connections are the engine's connections to a server. The endpoints that one RunAll runs on one address share them. The
-// transactions of handlers have others.
+// connections are the engine's connections to a server, except those for transactions of handlers. The endpoints that
+// one RunAll runs on one address share them.
 type connections struct {
-	pooled    bool // a proxy gives each transaction another session
+	pooled    bool // sessions keep no settings and no statements: a proxy may switch them, or they are the caller's
 	database  string
 	snapshots bool          // sessions begin transactions above READ COMMITTED
-	leases    *pgxpool.Pool // for claims and notifications, which may be forgotten when the server crashes
-	renewals  *pgxpool.Pool // may be forgotten, too
-	writes    *pgxpool.Pool // may not
-	listener  *listener     // nil where that is not possible
+	leases    *pgxpool.Pool // for claims and notifications, which a crash of the server may undo
+	renewals  *pgxpool.Pool // which a crash of the server may undo
+	writes    *pgxpool.Pool // which are durable
+	listener  *listener     // nil where LISTEN is not possible
 	sockets   sockets
 	callers   *pgxpool.Pool // the caller's pool, which is leases and writes too; or nil
 	slots     slots         // of callers, for transactions of handlers
@@ -102,14 +101,14 @@ func (c *connections) openPools(ctx context.Context, cfg *pgxpool.Config, set se
 	return err
 }
 
-// connect asks in one round trip whether there is a server, and which database it has given us:
-// behind a proxy its name may be another than that in the URL. The level is what handlers' transactions begin with.
+// connect asks the server in one round trip for its database, whose name a proxy may change, and for the isolation level
+// at which transactions of handlers begin.
 func (c *connections) connect(ctx context.Context) error {
 	var level string
 	err := c.writes.QueryRow(ctx, databaseName+", current_setting('default_transaction_isolation')", pgx.QueryExecModeSimpleProtocol).
 		Scan(&c.database, &level)
 	if c.snapshots = keepsSnapshot(level); c.snapshots && !c.pooled {
-		c.writes.Reset() // to begin as all later ones do
+		c.writes.Reset() // its connection has not been prepared for this level
 	}
 	return err
 }
@@ -133,7 +132,7 @@ func (c *connections) engineConfig(cfg *pgxpool.Config, name string, most int) *
 	return own
 }
 
-// prepare makes a connection one of the engine's, whose statements do not conflict where sessions begin at another level.
+// prepare configures a new connection of the engine. Its statements run at READ COMMITTED, where they do not conflict.
 func (c *connections) prepare(ctx context.Context, conn *pgx.Conn) error {
 	useArrays(conn.TypeMap())
 	if !c.snapshots {
@@ -143,8 +142,8 @@ func (c *connections) prepare(ctx context.Context, conn *pgx.Conn) error {
 	return err
 }
 
-// lazyConfig does not wait for the disk: a claim that the server forgets when it
-// crashes is one whose rows are delivered again, and whose settling fails.
+// lazyConfig is for statements whose commit does not wait for the disk. When a crash of the server undoes a claim, its
+// rows are delivered again, and settling the lost deliveries fails.
 func (c *connections) lazyConfig(cfg *pgxpool.Config, name string, most int) *pgxpool.Config {
 	own := c.engineConfig(cfg, name, most)
 	if !c.pooled {
@@ -161,7 +160,7 @@ func (c *connections) claimsConfig(cfg *pgxpool.Config, name string, most int) *
 	return own
 }
 
-// writesConfig waits for locks for a short time only: a batch holds what many have sent, to tables of which one may be
+// writesConfig bounds the wait for locks: a batch has messages of many senders for many tables, of which one may be
 // locked.
 func (c *connections) writesConfig(cfg *pgxpool.Config, name string, most int) *pgxpool.Config {
 	own := c.engineConfig(cfg, name, most)
@@ -171,8 +170,8 @@ func (c *connections) writesConfig(cfg *pgxpool.Config, name string, most int) *
 	return own
 }
 
-// idleLong says that a connection is to be tried before use. An idle endpoint looks
-// every second, and that alone shall not be two requests.
+// idleLong reports whether a connection is pinged before use. An idle endpoint polls every second, which a ping would
+// make two requests.
 func idleLong(_ context.Context, p pgxpool.ShouldPingParams) bool {
 	return p.IdleDuration > 5*time.Second
 }
@@ -183,17 +182,17 @@ func setDefault(params map[string]string, name, value string) {
 	}
 }
 
-// reset gives up all connections. Those in use end when they are returned.
+// reset closes all connections: those in use when they are released.
 func (c *connections) reset() {
 	for _, pool := range []*pgxpool.Pool{c.leases, c.renewals, c.writes} {
 		pool.Reset()
 	}
 }
 
-// goodbye is how long connections may take to end on their own.
+// goodbye is the time that connections have to end by themselves.
 const goodbye = time.Second
 
-// Close ends all connections. A server that does not answer is not waited for.
+// Close ends all connections. It does not wait for a server that does not answer.
 func (c *connections) Close() error {
 	defer time.AfterFunc(goodbye, c.sockets.cut).Stop()
 	if c.listener != nil {

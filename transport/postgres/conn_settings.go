@@ -11,15 +11,15 @@ import (
 	"github.com/holdfast-go/holdfast/internal/tablequeue/dialect"
 )
 
-// Behind a proxy that pools transactions, the next statement may be another session's: nothing is
-// prepared, and what the engine wants of the planner is set in each batch, for that batch.
+// A proxy that pools transactions may send the next statement to another session. Each batch then sets the engine's
+// planner options for itself, and statements are not prepared.
 
-// planner are settings that keep the planner from reading whole tables, whatever the statistics say: a
-// queue that was empty when its plan was made may hold a million rows the next moment. Which index it takes, and in
-// which order it joins, the statements see to themselves (byKey).
+// planner are the settings that keep the planner from reading whole tables, whatever the statistics: a queue that was
+// empty when its plan was made may have a million rows a moment later. The statements themselves decide on the index and
+// on the order of joins (byKey).
 var planner = []string{"enable_seqscan", "enable_bitmapscan", "enable_mergejoin", "jit"}
 
-// planning sets them for what follows in the same batch.
+// planning sets the planner's settings for the rest of the batch.
 var planning = func() string {
 	text := "SELECT set_config('plan_cache_mode', 'force_generic_plan', true)"
 	for _, setting := range planner {
@@ -44,7 +44,7 @@ func (s *store) batch(settings string) *pgx.Batch {
 	return &b
 }
 
-// args are parameters as connections can encode them.
+// args returns parameters that the connections can encode.
 func (s *store) args(args []any) []any {
 	if s.pooled {
 		return plain(args)
@@ -52,7 +52,7 @@ func (s *store) args(args []any) []any {
 	return args
 }
 
-// execute executes a statement that may not be forgotten, in a batch where that is needed.
+// execute executes a durable statement, in a batch with its settings where that is needed.
 func (s *store) execute(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
 	if !s.pooled {
 		return s.writes.Exec(ctx, sql, args...)

@@ -9,8 +9,8 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-// array is a parameter of the engine's statements. It is encoded in one piece: element by element, a batch's
-// headers and bodies would be copied each time that pgx's buffer grows.
+// array is a parameter of the engine's statements. It is encoded in one piece: pgx encodes element by element, and
+// copies the headers and bodies of a batch each time its buffer grows.
 type array[E element] []E
 
 // element is a value of an array.
@@ -40,11 +40,11 @@ func (n number) appendTo(buf []byte) []byte { return binary.BigEndian.AppendUint
 func (t text) appendTo(buf []byte) []byte   { return append(buf, t...) }
 func (b blob) appendTo(buf []byte) []byte   { return append(buf, b...) }
 
-// textOf is b as text without a copy: it is good for as long as b does not change.
+// textOf returns b as text without a copy. The text is valid until b changes.
 func textOf(b []byte) text { return text(unsafe.String(unsafe.SliceData(b), len(b))) }
 
-// appendTo appends the array in PostgreSQL's binary format, which array_recv of its arrayfuncs.c reads: the number of
-// dimensions, whether there may be nulls, the type, length and first index, and each element behind its size.
+// appendTo appends the array in PostgreSQL's binary format (array_recv in arrayfuncs.c): the number of dimensions, a
+// flag for nulls, the element type, the length, the first index, and then each element after its size.
 func (a array[E]) appendTo(buf []byte) []byte {
 	const lead, dimensions, nulls, first = 20, 1, 1, 1
 	size := lead
@@ -63,10 +63,10 @@ func (a array[E]) appendTo(buf []byte) []byte {
 	return buf
 }
 
-// arrayCodec is that of pgx, which also knows array.
+// arrayCodec is pgx's codec with support for array.
 type arrayCodec struct{ pgtype.Codec }
 
-// useArrays has a connection encode arrays of ours.
+// useArrays registers arrayCodec for a connection.
 func useArrays(m *pgtype.Map) {
 	for _, oid := range []uint32{pgtype.Int8ArrayOID, pgtype.TextArrayOID, pgtype.ByteaArrayOID} {
 		if t, ok := m.TypeForOID(oid); ok {

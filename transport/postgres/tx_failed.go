@@ -11,7 +11,7 @@ var (
 	_ pgx.BatchResults = failedBatch{}
 )
 
-// failedRows is the result of a query that could not be made.
+// failedRows is the result of a query that was not sent.
 type failedRows struct{ err error }
 
 func (failedRows) Close()                                       {}
@@ -25,7 +25,7 @@ func (failedRows) RawValues() [][]byte                          { return nil }
 func (failedRows) Conn() *pgx.Conn                              { return nil }
 func (failedRows) TypeMap() *pgtype.Map                         { return nil }
 
-// failedBatch is the same for a batch.
+// failedBatch is the result of a batch that was not sent.
 type failedBatch struct{ err error }
 
 func (b failedBatch) Exec() (pgconn.CommandTag, error) { return pgconn.CommandTag{}, b.err }

@@ -16,11 +16,11 @@ import (
 
 var _ tablequeue.Locker = (*handlerTx)(nil)
 
-// rowLock is what keeps the row of a message as a transaction sees it: above READ COMMITTED all that others change
-// after its first statement is a conflict, a renewal of the lease too. So the row is locked by the statement before, and the
-// lease is left alone: claims pass over what is locked, for as long as that lasts.
+// rowLock locks the row of a message for its transaction. Above READ COMMITTED every change that others make after the
+// first statement is a conflict, even a renewal of the lease. So a statement before the first locks the row, and the lease
+// is not renewed: claims skip locked rows.
 type rowLock struct {
-	wanted bool // and not taken yet
+	wanted bool // and not yet taken
 	table  *table
 	lease  tablequeue.Lease
 	hold   func()
@@ -34,7 +34,7 @@ func (h *handlerTx) Completes(queue string, l tablequeue.Lease, hold func()) {
 func (l *rowLock) take(ctx context.Context, tx pgx.Tx) error {
 	l.hold()
 	var seq int64
-	// Planned each time: a plan that was kept may be one for an empty queue.
+	// Planned anew each time: a cached plan may be for an empty queue.
 	err := tx.QueryRow(ctx, l.table.lock, pgx.QueryExecModeExec, l.lease.Seq, l.lease.ID).Scan(&seq)
 	if errors.Is(err, pgx.ErrNoRows) {
 		err = transport.ErrLeaseLost
@@ -47,11 +47,11 @@ func (l *rowLock) take(ctx context.Context, tx pgx.Tx) error {
 
 var setsIsolation = regexp.MustCompile(`(?is)^set\s+transaction\b.*\bisolation\s+level\s+(serializable|repeatable\s+read|read\s+committed|read\s+uncommitted)\b`)
 
-// isolation tells whether a statement sets the level of its transaction, and whether to one that keeps a snapshot.
+// isolation reports whether a statement sets the level of its transaction, and whether that level keeps a snapshot.
 func isolation(sql string) (snapshot, sets bool) {
 	sql = strings.TrimLeft(sql, " \t\r\n")
 	if len(sql) < 3 || len(sql) > 1000 || !strings.EqualFold(sql[:3], "set") {
-		return false, false // as nearly all
+		return false, false // the common case
 	}
 	level := setsIsolation.FindStringSubmatch(sql)
 	if level == nil {

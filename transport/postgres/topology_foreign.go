@@ -12,21 +12,20 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// NServiceBus's queue tables have the columns id (a uuid), expires (without a zone, in UTC), headers,
-// body and seq. They can be sent to: that a table is one of them is found out when the first row for
-// it is refused, and known from then on.
+// A queue table of NServiceBus has the columns id (a uuid), expires (without a zone, in UTC), headers, body and seq, and
+// can be sent to. A store detects such a table when the server refuses the first row for it, and remembers that.
 
-// kind is what there is where a queue's table should be.
-type kind int8
+// tableKind is the kind of a queue's table.
+type tableKind int8
 
 const (
-	missing kind = iota
-	ours
-	older  // ours, of an earlier version
-	theirs // any other table
+	kindMissing tableKind = iota
+	kindOwn
+	kindOlder   // of an earlier version
+	kindForeign // any other table
 )
 
-// SQLSTATEs by which rows for one of our tables are refused by one of theirs.
+// SQLSTATEs with which a foreign table refuses rows.
 const (
 	undefinedColumn  = "42703"
 	datatypeMismatch = "42804"
@@ -38,30 +37,30 @@ var errOlder error = &tablequeue.UnfitError{
 	Reason: "its table is of an earlier version: run the installer, or what holdfast sql script prints",
 }
 
-// kindOf looks at a queue's table.
-func kindOf(ctx context.Context, db querier, t *table) (kind, error) {
+// kindOf returns the kind of a queue's table, by its columns.
+func kindOf(ctx context.Context, db querier, t *table) (tableKind, error) {
 	var columns []string
 	err := db.QueryRow(ctx, `SELECT array_agg(attname::text) FROM pg_attribute
 WHERE attrelid = to_regclass($1) AND attnum > 0 AND NOT attisdropped`, t.quoted).Scan(&columns)
 	switch has := func(name string) bool { return slices.Contains(columns, name) }; {
 	case err != nil || len(columns) == 0:
-		return missing, err
+		return kindMissing, err
 	case !has("lease_id"):
-		return theirs, nil
+		return kindForeign, nil
 	case !has("expires"):
-		return older, nil
+		return kindOlder, nil
 	}
-	return ours, nil
+	return kindOwn, nil
 }
 
-// knowing writes units: again when that has failed because of what was not known of a table.
-func (s *store) knowing(ctx context.Context, units []*tablequeue.Unit, write func() error) error {
+// detecting writes units: again when the write has failed because of a foreign table that was not known.
+func (s *store) detecting(ctx context.Context, units []*tablequeue.Unit, write func() error) error {
 	if err := s.delayable(units); err != nil {
 		return err
 	}
-	known := s.theirs(units)
+	known := s.foreignRows(units)
 	err := write()
-	if !s.learned(ctx, units, known, err) {
+	if !s.detected(ctx, units, known, err) {
 		return err
 	}
 	if err := s.delayable(units); err != nil {
@@ -72,18 +71,18 @@ func (s *store) knowing(ctx context.Context, units []*tablequeue.Unit, write fun
 
 // delayable refuses delayed rows for foreign tables.
 func (s *store) delayable(units []*tablequeue.Unit) error {
-	err := dialect.CheckDelays(units, func(queue string) bool { return s.table(queue).theirs.Load() })
+	err := dialect.CheckDelays(units, func(queue string) bool { return s.table(queue).foreign.Load() })
 	if err != nil {
 		return fmt.Errorf("postgres: %w", err)
 	}
 	return nil
 }
 
-// theirs counts the rows for tables that are known to be theirs.
-func (s *store) theirs(units []*tablequeue.Unit) (n int) {
+// foreignRows counts the rows for tables that are known to be foreign.
+func (s *store) foreignRows(units []*tablequeue.Unit) (n int) {
 	for _, u := range units {
 		for i := range u.Rows {
-			if s.table(u.Rows[i].Queue).theirs.Load() {
+			if s.table(u.Rows[i].Queue).foreign.Load() {
 				n++
 			}
 		}
@@ -91,29 +90,29 @@ func (s *store) theirs(units []*tablequeue.Unit) (n int) {
 	return n
 }
 
-// learned tells whether err came of a table that is one of theirs and was not known to be, when known rows were: somebody
-// else may have found it out meanwhile.
-func (s *store) learned(ctx context.Context, units []*tablequeue.Unit, known int, err error) bool {
+// detected reports whether err is of a foreign table that was not known when foreign returned known. Another goroutine
+// may have detected it meanwhile.
+func (s *store) detected(ctx context.Context, units []*tablequeue.Unit, known int, err error) bool {
 	if c := code(err); c != undefinedColumn && c != datatypeMismatch {
 		return false
 	}
 	for _, q := range dialect.Queues(units) {
 		t := s.table(q)
-		if t.theirs.Load() {
+		if t.foreign.Load() {
 			continue
 		}
-		if k, err := kindOf(ctx, s.writes, t); err == nil && k == theirs {
-			t.theirs.Store(true)
+		if k, err := kindOf(ctx, s.writes, t); err == nil && k == kindForeign {
+			t.foreign.Store(true)
 		}
 	}
-	return s.theirs(units) > known
+	return s.foreignRows(units) > known
 }
 
 // Exists implements [tablequeue.Topology].
 func (s *store) Exists(ctx context.Context, queue string) error {
 	found, err := kindOf(ctx, s.writes, s.table(queue))
 	if err == nil {
-		err = map[kind]error{missing: transport.ErrNoQueue, older: errOlder, theirs: dialect.ErrForeign}[found]
+		err = map[tableKind]error{kindMissing: transport.ErrNoQueue, kindOlder: errOlder, kindForeign: dialect.ErrForeign}[found]
 	}
 	if err == nil {
 		err = s.notNewer(ctx, queue)
@@ -124,8 +123,8 @@ func (s *store) Exists(ctx context.Context, queue string) error {
 	return nil
 }
 
-// notNewer refuses a table that a later version of this package has made: its columns may mean something else. Where no
-// version can be read the columns decide.
+// notNewer refuses a table of a later version, whose columns may have another meaning. Where no version can be read the
+// columns decide.
 func (s *store) notNewer(ctx context.Context, queue string) error {
 	versions := quote(s.Schema, dialect.VersionTable)
 	var version int
