@@ -26,19 +26,17 @@ var (
 	_ transport.SubscriptionVerifier = (*Conn)(nil)
 )
 
-// Config says how the engine works on a [Store].
+// Config configures the engine on a [Store].
 type Config struct {
-	// Lease is how long a claim lasts unless it is renewed. 0: 30 s.
+	// Lease is the time for which a claim lasts unless it is renewed. 0: 30 s.
 	Lease time.Duration
 	// MaxBody is the largest body in bytes. 0: 64 MiB.
 	MaxBody int
-	// Flushers is how many batches are written at once. 0: 2; a database with a
-	// single writer wants 1.
+	// Flushers is the number of batches that are written at once. 0: 2. It is 1 for a database with a single writer.
 	Flushers int
-	// Poll is the longest pause between two looks at an empty queue where no [Waker] tells
-	// of new rows. 0: 500 ms.
+	// Poll is the longest pause between two polls of an empty queue without a [Waker]. 0: 500 ms.
 	Poll time.Duration
-	// Env is what the transport was opened with.
+	// Env is the environment that the transport was opened in.
 	Env transport.Env
 }
 
@@ -50,10 +48,10 @@ const (
 	maxUnits   = 200              // in one Flush
 	maxReceive = 200              // rows in one Claim
 	maxWait    = 10 * time.Second // for one answer of the database
-	maxClose   = 2 * time.Second  // that Close leaves to what is under way, and to giving back leases
+	maxClose   = 2 * time.Second  // in Close, for requests in progress and for abandoning leases
 )
 
-// Conn is the engine. It implements [transport.Conn] and what is optional there.
+// Conn is the engine. It implements [transport.Conn] and its optional interfaces. It is safe for concurrent use.
 type Conn struct {
 	store Store
 	cfg   Config
@@ -64,25 +62,25 @@ type Conn struct {
 	wakes wakes
 
 	unusable unusable
-	warned   sync.Map // the subscribers' queues that were warned of
+	warned   sync.Map // the subscribers' queues for which a warning was logged
 
 	life    context.Context //nolint:containedctx // ends when Close begins; for the Conn's own goroutines
 	closing context.CancelFunc
-	work    context.Context //nolint:containedctx // ends maxClose later; for requests that are under way
+	work    context.Context //nolint:containedctx // ends maxClose later; for requests in progress
 	cut     context.CancelFunc
 	running sync.WaitGroup // the Conn's own goroutines
 
 	mu       sync.RWMutex // guards closed and adding to calls
 	closed   bool
-	calls    sync.WaitGroup // what uses the store apart from units
-	queues   sync.Map       // the names that were received from
-	renewing sync.RWMutex   // held by renewals; by who wants there to be none for a moment, exclusively
+	calls    sync.WaitGroup // uses of the store, except by units
+	queues   sync.Map       // the names of the queues that were received from
+	renewing sync.RWMutex   // held by renewals, and exclusively to prevent them for a moment
 	receives atomic.Bool    // and so listens and sweeps
 	written  chan struct{}  // closed when Close has written the last rows
-	ended    chan struct{}  // closed when Close has done all
+	ended    chan struct{}  // closed when Close has ended
 }
 
-// Open makes a Conn that works on store and owns it from now on. It does no I/O.
+// Open returns a Conn on store, which it owns. It does no I/O.
 func Open(store Store, cfg Config) *Conn {
 	cfg.Lease = orDefault(cfg.Lease, defaultLease)
 	cfg.MaxBody = orDefault(cfg.MaxBody, defaultMaxBody)
@@ -155,9 +153,8 @@ func (c *Conn) OpenReceiver(ctx context.Context, opts transport.ReceiverOptions)
 	return newReceiver(c, opts.Queue), nil
 }
 
-// Close implements [transport.Conn]: what is being settled and sent is finished, then
-// the rows still leased are made visible again. A database that does not answer
-// holds it up for some seconds.
+// Close implements [transport.Conn]. It finishes the settling and sending in progress, and makes the rows that are still
+// leased visible. It waits some seconds for a database that does not answer.
 func (c *Conn) Close() error {
 	c.mu.Lock()
 	already := c.closed
@@ -190,7 +187,7 @@ func (c *Conn) enter() error {
 	return nil
 }
 
-// abandon gives back what has been claimed and not settled.
+// abandon makes the rows visible that were claimed and not settled.
 func (c *Conn) abandon() error {
 	ctx, cancel := context.WithTimeout(context.Background(), maxClose)
 	defer cancel()
@@ -203,7 +200,7 @@ func (c *Conn) abandon() error {
 	return errors.Join(errs...)
 }
 
-// abandonQueue tries again: the connections may have been idle for long, and be dead.
+// abandonQueue tries twice: connections that were idle for long may be dead.
 func (c *Conn) abandonQueue(ctx context.Context, queue string) (err error) {
 	for range 3 {
 		err = c.store.Abandon(ctx, queue, c.owner, c.cfg.Lease)

@@ -14,8 +14,8 @@ var (
 	_ transport.Renewer      = (*receiver)(nil)
 )
 
-// How long an empty queue is left alone: the pause doubles from the first to the
-// second. While notifications arrive, polling is only there for what they miss.
+// The pauses between two polls of an empty queue: they double from the first to the second. While notifications arrive,
+// polling finds only rows that they miss.
 const (
 	firstPause        = 2 * time.Millisecond
 	firstPauseHearing = 32 * time.Millisecond
@@ -27,13 +27,13 @@ type receiver struct {
 	conn  *Conn
 	queue string
 	woken chan struct{} // holds a token when there may be new rows
-	turn  chan struct{} // holds a token while a Receive waits: one is enough to poll
+	turn  chan struct{} // holds a token while a Receive waits: one polls for all
 	done  chan struct{} // closed by Close
 	once  sync.Once
 	rows  sync.Pool // of *[]Claimed
 
 	mu      sync.Mutex // guards orphans
-	orphans []int64    // lease numbers of claims whose answer was lost
+	orphans []int64    // leases of claims whose answer was lost
 }
 
 func newReceiver(c *Conn, queue string) *receiver {
@@ -49,7 +49,7 @@ func newReceiver(c *Conn, queue string) *receiver {
 	return r
 }
 
-// Window implements [transport.Receiver]: nothing is held beyond what Receive returned.
+// Window implements [transport.Receiver]: there is no prefetch.
 func (r *receiver) Window(int) {}
 
 // Close implements [transport.Receiver].
@@ -61,8 +61,8 @@ func (r *receiver) Close() error {
 	return nil
 }
 
-// Receive implements [transport.Receiver]. It looks at once; while there is nothing it
-// looks again after pauses that grow, when a row is due, and when it is woken.
+// Receive implements [transport.Receiver]. It claims at once. While the queue is empty it claims again after pauses that
+// grow, when a row is due, and when it is woken.
 func (r *receiver) Receive(ctx context.Context, limit int) ([]transport.Delivery, error) {
 	return r.ReceiveBytes(ctx, limit, 0)
 }
@@ -117,8 +117,8 @@ func (r *receiver) longer(pause time.Duration) time.Duration {
 	return min(max(first, 2*pause), most)
 }
 
-// untilDue is pause, or less when the next row is visible earlier. A row due in next
-// is not due yet after exactly that on a clock that is coarser.
+// untilDue returns pause, or less when the next row is visible earlier. It adds a little to next, for clocks that are
+// coarser than the database's.
 func untilDue(pause, next time.Duration) time.Duration {
 	if next <= 0 {
 		return pause

@@ -20,8 +20,8 @@ const maxExpired = 20
 // claimGrace is how long a claim may still take when the receiver's context has ended.
 const claimGrace = time.Second
 
-// claim leases rows. It does not break off at once when ctx ends, because rows might then have
-// been leased to nobody, until the lease runs out: a claim takes milliseconds.
+// claim leases rows. When ctx ends it waits a little longer for the answer: rows that are leased without one would wait
+// for the end of the lease.
 func (r *receiver) claim(ctx context.Context, limit int, maxBytes int64) ([]transport.Delivery, time.Duration, error) {
 	if ctx.Err() != nil {
 		return nil, 0, context.Cause(ctx)
@@ -44,7 +44,7 @@ func (r *receiver) claim(ctx context.Context, limit int, maxBytes int64) ([]tran
 
 	buf := r.rows.Get().(*[]Claimed) //nolint:errcheck // nothing else is in the pool
 	defer r.rows.Put(buf)
-	r.giveBackOrphans(bounded)
+	r.releaseOrphans(bounded)
 	claim := Claim{
 		Queue: r.queue,
 		Limit: limit,
@@ -67,19 +67,19 @@ func (r *receiver) claim(ctx context.Context, limit int, maxBytes int64) ([]tran
 			return ds, next, nil
 		}
 		if err := r.conn.store.Flush(bounded, expired); err != nil && len(ds) == 0 {
-			return nil, 0, err // they are handed out again, and expired again
+			return nil, 0, err // a later claim removes them
 		}
 		if len(ds) > 0 {
 			return ds, next, nil
 		}
 	}
-	return nil, time.Nanosecond, nil // the next look goes on
+	return nil, time.Nanosecond, nil // the next claim continues
 }
 
-// maxOrphans bounds what is remembered while a database keeps breaking off.
+// maxOrphans bounds the claims that are remembered while their answers keep getting lost.
 const maxOrphans = 100
 
-// orphaned remembers a claim that may have leased rows although it failed.
+// orphaned notes a claim that failed and may have leased rows.
 func (r *receiver) orphaned(lease int64, err error) {
 	if r.conn.store.Classify(err) != Unknown {
 		return
@@ -91,9 +91,8 @@ func (r *receiver) orphaned(lease int64, err error) {
 	}
 }
 
-// giveBackOrphans makes the rows of such claims visible again. Where it fails, they wait
-// for the end of their lease.
-func (r *receiver) giveBackOrphans(ctx context.Context) {
+// releaseOrphans makes the rows of such claims visible again. When it fails, they wait for the end of their lease.
+func (r *receiver) releaseOrphans(ctx context.Context) {
 	r.mu.Lock()
 	leases := r.orphans
 	r.orphans = nil
@@ -105,8 +104,7 @@ func (r *receiver) giveBackOrphans(ctx context.Context) {
 	}
 }
 
-// deliveries makes a delivery of each row, in the order they were sent, and units that
-// remove those that have expired.
+// deliveries returns a delivery for each row, in the order of their seq, and units that remove expired rows.
 func (r *receiver) deliveries(lease int64, rows []Claimed) (ds []transport.Delivery, expired []*Unit) {
 	slices.SortFunc(rows, func(a, b Claimed) int { return cmp.Compare(a.Seq, b.Seq) })
 	ds = make([]transport.Delivery, 0, len(rows))
@@ -131,12 +129,11 @@ func (r *receiver) delivery(lease Lease, row *Claimed) transport.Delivery {
 	return &d.delivery
 }
 
-// NativeHeaders is the name in Message.Native of the header text of a row that could not be
-// decoded. Copies of the message keep the text in [header.UndecodableHeaders].
+// NativeHeaders is the name in Message.Native of the header text of a row that cannot be decoded. Copies of the message
+// keep the text in [header.UndecodableHeaders].
 const NativeHeaders = "headers"
 
-// message sets m to what a row holds. Its id is the one in the headers; the column's
-// where somebody inserted a row without.
+// message sets m to the content of a row. Its id is that in the headers, and that of the column without one.
 func message(m *transport.Message, row *Claimed) {
 	m.ID = row.ID
 	m.NativeID = strconv.FormatInt(row.Seq, 10)

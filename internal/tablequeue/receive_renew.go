@@ -9,12 +9,12 @@ import (
 
 var errForeign = errors.New("renew: a delivery of another transport")
 
-// leaser is a delivery of this engine. leased returns its lease, and reports whether there is something to renew.
+// leaser is a delivery of this engine. leased returns its lease, and reports whether to renew it.
 type leaser interface{ leased() (Lease, bool) }
 
-// Renew implements [transport.Renewer], with one statement for all. A delivery that is
-// being settled at the time, or whose row is locked by its transaction, is left alone and reported as renewed: its settling names
-// the lease, and reports itself if that is lost. Renewing the row all the same would let the two lock rows in different orders.
+// Renew implements [transport.Renewer] with one statement. It skips a delivery that is being settled, or whose transaction
+// has locked its row, and returns nil for it: settling fails by itself where the lease is lost, and renewing the row at the
+// same time could lock rows in another order.
 func (r *receiver) Renew(ctx context.Context, ds []transport.Delivery) []error {
 	r.conn.renewing.RLock()
 	defer r.conn.renewing.RUnlock()
@@ -40,7 +40,7 @@ func (r *receiver) Renew(ctx context.Context, ds []transport.Delivery) []error {
 		case err != nil:
 			errs[i] = err
 		case lost[k]:
-			// A row that was settled while the statement was under way is not lost.
+			// A row that was settled during the statement is not lost.
 			if _, held := ds[i].(leaser).leased(); held { //nolint:errcheck // those in leases are
 				errs[i] = transport.ErrLeaseLost
 			}

@@ -9,21 +9,20 @@ import (
 	"github.com/holdfast-go/holdfast/internal/backoff"
 )
 
-// subscriptionsChanged is told in the place of a queue.
+// subscriptionsChanged is the queue name in notifications of changed subscriptions.
 const subscriptionsChanged = ""
 
-// notifyEvery is the least time between two notifications of other processes.
+// notifyEvery is the least time between two notifications to other processes.
 const notifyEvery = 50 * time.Millisecond
 
-// wakes tells receivers of new rows: those of this process directly, those of
-// others through the [Waker].
+// wakes wakes receivers when there are new rows: those of this process directly, those of others through the [Waker].
 type wakes struct {
-	hearing atomic.Bool               // other processes' notifications arrive
-	name    func(queue string) string // by which receivers know it
+	hearing atomic.Bool               // notifications of other processes arrive
+	name    func(queue string) string // returns the name that receivers use
 
-	mu        sync.Mutex // guards what follows
+	mu        sync.Mutex // guards the rest
 	receivers map[string][]*receiver
-	pending   map[string]struct{} // queues to notify others of; nil where that is not offered
+	pending   map[string]struct{} // queues to notify other processes of; nil without a Waker
 
 	signal chan struct{} // holds a token while pending is not empty
 }
@@ -62,7 +61,7 @@ func (w *wakes) remove(r *receiver) {
 	w.receivers[name] = rest
 }
 
-// flushed announces what units have made visible, or will.
+// flushed announces the rows that units have made visible, at once or later.
 func (w *wakes) flushed(units []*Unit) {
 	last := ""
 	for _, u := range units {
@@ -82,7 +81,7 @@ func (w *wakes) flushed(units []*Unit) {
 	}
 }
 
-// announce says that queue has a row that it had not before.
+// announce wakes the receivers of queue, and has other processes notified: there is a new row.
 func (w *wakes) announce(queue string) {
 	queue = w.name(queue)
 	w.mu.Lock()
@@ -98,7 +97,7 @@ func (w *wakes) announce(queue string) {
 	}
 }
 
-// heard is announce for what another process did.
+// heard wakes the receivers of queue, for which another process has sent a notification.
 func (w *wakes) heard(queue string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -130,8 +129,8 @@ func (w *wakes) takePending() []string {
 	return queues
 }
 
-// notify tells other processes of new rows until the Conn is closed, and then once more.
-// One that fails is not repeated: the others poll.
+// notify notifies other processes of new rows until the Conn is closed, and then once more. A notification that fails is
+// not repeated: other processes poll.
 func (c *Conn) notify(store Waker) {
 	for c.life.Err() == nil {
 		select {
@@ -155,7 +154,7 @@ func (c *Conn) notifyOnce(store Waker) {
 	_ = store.Notify(ctx, queues)
 }
 
-// heard takes in what another process has told.
+// heard handles a notification of another process.
 func (c *Conn) heard(queue string) {
 	if queue == subscriptionsChanged {
 		c.subs.forget()
@@ -164,22 +163,22 @@ func (c *Conn) heard(queue string) {
 	c.wakes.heard(queue)
 }
 
-// listen wakes receivers on what other processes do, until the Conn is closed.
+// listen wakes receivers on notifications of other processes, until the Conn is closed.
 func (c *Conn) listen(store Waker) {
 	pause := backoff.Backoff{Min: 100 * time.Millisecond, Max: 10 * time.Second}
 	for {
 		err := store.Listen(c.life, func() {
 			pause.Reset()
 			c.wakes.hearing.Store(true)
-			c.wakes.wakeAll() // what came before is found by looking
+			c.wakes.wakeAll() // to find earlier rows
 		}, c.heard)
 		broke := c.wakes.hearing.Swap(false)
 		if c.life.Err() != nil {
 			return
 		}
 		if broke {
-			c.cfg.Env.Log().WarnContext(c.life, "notifications interrupted: polling until they are back", "error", err)
-			c.wakes.wakeAll() // to wait less long from now on
+			c.cfg.Env.Log().WarnContext(c.life, "the connection for notifications broke: receivers poll until it is back", "error", err)
+			c.wakes.wakeAll() // to poll more often
 		}
 		if pause.Wait(c.life) != nil {
 			return

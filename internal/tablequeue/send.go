@@ -18,8 +18,8 @@ const (
 	maxChunkBytes = 8 << 20 // likewise
 )
 
-// Dispatch implements [transport.Conn]. The messages are inserted together with what
-// others send and settle at the time. Receipts are given for delayed sends.
+// Dispatch implements [transport.Conn]. The messages are inserted in a batch with those that others send and settle at
+// the same time. Delayed messages have receipts.
 func (c *Conn) Dispatch(ctx context.Context, ops []transport.Operation) ([]transport.Receipt, error) {
 	w := c.newWork()
 	failed := c.addRows(ctx, w, ops)
@@ -43,7 +43,7 @@ func (c *Conn) Dispatch(ctx context.Context, ops []transport.Operation) ([]trans
 	return receipts, dispatchError(c.withoutLost(failed, ops), len(ops))
 }
 
-// withoutLost is failed without the copies for subscribers that turned out to be gone. The other copies were sent.
+// withoutLost returns failed without the copies for subscribers whose queue is gone. The other copies were sent.
 func (c *Conn) withoutLost(failed []transport.OpError, ops []transport.Operation) []transport.OpError {
 	return slices.DeleteFunc(failed, func(f transport.OpError) bool {
 		lost := lost(f, ops)
@@ -54,7 +54,7 @@ func (c *Conn) withoutLost(failed []transport.OpError, ops []transport.Operation
 	})
 }
 
-// send inserts rows, which are part of w's.
+// send inserts rows, which are a part of the rows of w.
 func (c *Conn) send(ctx context.Context, w *work, rows []Row) (kept bool, failed []transport.OpError) {
 	all := w.unit.Rows
 	w.unit.Rows, w.failed = rows, nil
@@ -69,7 +69,7 @@ func (c *Conn) send(ctx context.Context, w *work, rows []Row) (kept bool, failed
 	return false, w.failed
 }
 
-// chunk is how many of rows go into one unit.
+// chunk returns the number of rows that one unit takes.
 func chunk(rows []Row) int {
 	bytes := 0
 	for i := range rows {
@@ -81,8 +81,7 @@ func chunk(rows []Row) int {
 	return len(rows)
 }
 
-// addRows appends to w the rows that ops come to, and returns the operations that cannot be
-// sent.
+// addRows appends the rows of ops to w, and returns the operations that cannot be sent.
 func (c *Conn) addRows(ctx context.Context, w *work, ops []transport.Operation) (failed []transport.OpError) {
 	for i := range ops {
 		if err := c.addOp(ctx, w, i, &ops[i]); err != nil {
@@ -102,7 +101,7 @@ func (c *Conn) addOp(ctx context.Context, w *work, index int, op *transport.Oper
 	if len(m.Body) > c.cfg.MaxBody {
 		return &transport.TooLargeError{What: "body", Size: len(m.Body), Max: c.cfg.MaxBody}
 	}
-	if n := m.Headers.Len(); n > header.MaxCount { // what receives it could not read it
+	if n := m.Headers.Len(); n > header.MaxCount { // its receiver could not read it
 		return &transport.TooLargeError{What: "header count", Size: n, Max: header.MaxCount}
 	}
 	start, rows := len(w.buf), len(w.unit.Rows)
@@ -140,7 +139,7 @@ func (c *Conn) addOp(ctx context.Context, w *work, index int, op *transport.Oper
 	return nil
 }
 
-// storable is id as every database can keep text: what a receiver sees is the id in the headers.
+// storable returns id as text that every database can store. A receiver uses the id in the headers.
 func storable(id string) string {
 	if utf8.ValidString(id) && strings.IndexByte(id, 0) < 0 {
 		return id
@@ -167,8 +166,7 @@ func failAll(rows []Row, err error) []transport.OpError {
 	return failed
 }
 
-// dispatchError orders failed and names each operation once, however many of its
-// copies failed. It returns nil when there is none.
+// dispatchError returns the error of the failed operations, in their order and each once, or nil without any.
 func dispatchError(failed []transport.OpError, total int) error {
 	if len(failed) == 0 {
 		return nil
@@ -178,7 +176,7 @@ func dispatchError(failed []transport.OpError, total int) error {
 	return &transport.DispatchError{Ops: failed, Total: total}
 }
 
-// wantSeqs asks for the seq of what gets a receipt.
+// wantSeqs asks for the seqs of the rows that get a receipt.
 func wantSeqs(rows []Row, ops []transport.Operation) {
 	for i := range rows {
 		r := &rows[i]
@@ -186,7 +184,7 @@ func wantSeqs(rows []Row, ops []transport.Operation) {
 	}
 }
 
-// addReceipts sets the receipts of the rows that were asked for their Seq and have got it.
+// addReceipts sets the receipts of the rows that have got their Seq.
 func addReceipts(receipts []transport.Receipt, rows []Row, total int) []transport.Receipt {
 	for i := range rows {
 		r := &rows[i]

@@ -21,11 +21,10 @@ const (
 	maxReconnect = time.Second // after this time it is not
 )
 
-// work is a unit on its way through the batcher. Works are pooled: their slices are
-// used again.
+// work is a unit in the batcher. Works are pooled, and their slices reused.
 type work struct {
 	unit   Unit
-	buf    []byte              // what Headers of the unit's rows point into
+	buf    []byte              // has the Headers of the unit's rows
 	failed []transport.OpError // rows that were refused, by operation
 	err    error               // of the unit as a whole
 }
@@ -43,8 +42,7 @@ func (c *Conn) recycle(w *work) {
 	c.works.Put(w)
 }
 
-// do carries out w together with others. kept is true when the batcher still uses
-// w, which must then not be recycled.
+// do executes w in a batch with others. kept is true while the batcher still uses w, which must then not be recycled.
 func (c *Conn) do(ctx context.Context, w *work) (kept bool, err error) {
 	w.unit.of = w
 	err = c.units.Do(ctx, w)
@@ -69,8 +67,8 @@ func (c *Conn) flush(works []*work, errs []error) {
 	}
 }
 
-// write flushes units. Where they are refused, it leaves out those that send to a queue which takes no messages, or else
-// flushes halves of them, so that in the end only the refused ones fail.
+// write flushes units. When they are refused, it leaves out those that send to a queue that takes no messages, or else
+// flushes each half, so that in the end only the refused units fail.
 func (c *Conn) write(units []*Unit) {
 	err := c.writeOnce(units)
 	if err == nil {
@@ -102,15 +100,15 @@ func (c *Conn) write(units []*Unit) {
 	c.write(units[half:])
 }
 
-// look finds the queues that units were refused for.
+// look finds the queues because of which units were refused.
 func (c *Conn) look(err error, units []*Unit) bool {
 	ctx, cancel := context.WithTimeout(c.work, maxWait)
 	defer cancel()
 	return c.find(ctx, err, destinations(units))
 }
 
-// writeOnce flushes units: again when they met a conflict, or connections that the server had ended, and with more
-// patience when they met a lock on something else than the tables that they send to.
+// writeOnce flushes units: again after a conflict, or on connections that the server had ended, and with a longer wait
+// after a lock that is on none of the tables that they send to.
 func (c *Conn) writeOnce(units []*Unit) error {
 	pause := backoff.Backoff{Min: 2 * time.Millisecond, Max: 50 * time.Millisecond}
 	flush, began := c.store.Flush, time.Now()
@@ -153,7 +151,7 @@ func forgetSeqs(units []*Unit) {
 	}
 }
 
-// verdict is err as the endpoint is to see it.
+// verdict returns err with the error of package transport that its class means.
 func (c *Conn) verdict(err error) error {
 	switch c.store.Classify(err) {
 	case Unknown:
@@ -177,8 +175,7 @@ func fail(units []*Unit, err error) {
 	}
 }
 
-// halves splits the rows of a Send, which do not depend on each other. Anything else is
-// indivisible: second is nil.
+// halves splits the rows of a Send, which do not depend on each other. For other units second is nil.
 func (u *Unit) halves() (first, second *Unit) {
 	if u.Verb != Send || len(u.Rows) < 2 {
 		return u, nil

@@ -11,17 +11,16 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// subscriptionsAge is how old the known subscriptions may be when something is
-// published: another process's Subscribe takes effect by then.
+// subscriptionsAge is the largest age of the subscriptions that a publish uses, and so the time after which another
+// process's Subscribe takes effect.
 const subscriptionsAge = time.Second
 
-// subscribers knows who subscribed to what. It reads the whole table, at most once in
-// subscriptionsAge, and only when something is published.
+// subscribers caches the subscriptions. It reads the whole table, at most once in subscriptionsAge, and only for a publish.
 type subscribers struct {
 	load    func(context.Context) ([]Subscription, error)
 	loading chan struct{} // holds a token while one goroutine loads
 	known   atomic.Pointer[subscriptionsAt]
-	changed atomic.Int64 // how often forget was called
+	changed atomic.Int64 // number of calls of forget
 }
 
 type subscriptionsAt struct {
@@ -34,7 +33,7 @@ func (s *subscribers) init(load func(context.Context) ([]Subscription, error)) {
 	s.load, s.loading = load, make(chan struct{}, 1)
 }
 
-// of returns the queues that subscribed to any of types, each once.
+// of returns the queues that subscribe to any of types, each once.
 func (s *subscribers) of(ctx context.Context, types []string) ([]string, error) {
 	known, err := s.fresh(ctx)
 	if err != nil {
@@ -92,11 +91,11 @@ func (s *subscribers) ifFresh() *subscriptionsAt {
 	return known
 }
 
-// maxLost is how often a unit is tried whose subscribers turn out to be gone: each time they are read anew.
+// maxLost is the number of attempts at a unit whose subscribers are gone. Each reads the subscriptions anew.
 const maxLost = 3
 
-// lostSubscribers reports whether err is about a subscriber of what ops publish whose table is gone. The next publish
-// leaves the subscriber out.
+// lostSubscribers reports whether err is of a subscriber to messages of ops whose table is gone. The next publish leaves
+// that subscriber out.
 func (c *Conn) lostSubscribers(err error, ops []transport.Operation) bool {
 	var refused *transport.DispatchError
 	if err == nil || !errors.As(err, &refused) {
@@ -109,12 +108,12 @@ func (c *Conn) lostSubscribers(err error, ops []transport.Operation) bool {
 	return found
 }
 
-// lost reports whether a subscriber's table is what the failed operation needs and there is not.
+// lost reports whether the operation has failed because a subscriber's table does not exist.
 func lost(failed transport.OpError, ops []transport.Operation) bool {
 	return ops[failed.Index].Queue == "" && errors.Is(failed.Err, transport.ErrNoQueue)
 }
 
-// reachable returns all without the subscribers that nothing can be sent to, and warns of each of their queues once.
+// reachable returns all without the subscribers whose queues take no messages, and logs a warning once for each queue.
 func (c *Conn) reachable(ctx context.Context, all []Subscription) ([]Subscription, error) {
 	reasons := map[string]error{}
 	var queues []string
@@ -145,12 +144,12 @@ func (c *Conn) reachable(ctx context.Context, all []Subscription) ([]Subscriptio
 
 func (c *Conn) warnOfSubscriber(ctx context.Context, queue string, why error) {
 	if why == nil {
-		c.warned.Delete(queue) // to be warned of again
+		c.warned.Delete(queue) // the next time is logged again
 		return
 	}
 	if _, already := c.warned.LoadOrStore(queue, nil); already {
 		return
 	}
-	c.cfg.Env.Log().WarnContext(ctx, "a subscriber is left out, as nothing can be sent to its queue: install the endpoint again, or remove its subscriptions",
+	c.cfg.Env.Log().WarnContext(ctx, "a subscriber gets no messages because its queue takes none: install its endpoint again, or remove its subscriptions",
 		slog.String("queue", queue), slog.Any("reason", why))
 }

@@ -14,15 +14,15 @@ import (
 )
 
 const (
-	missingAge = time.Second            // how long a queue that was not found is taken for missing
+	missingAge = time.Second            // for which a queue that was not found is taken for missing
 	maxMissing = 1000                   // names that are remembered as missing
-	lockPoll   = 250 * time.Millisecond // between two looks at queues that are locked
+	lockPoll   = 250 * time.Millisecond // between two polls of locked queues
 )
 
-// unusable remembers the queues that take no messages, so that operations for them are refused before they fail a batch
-// with the operations of others.
+// unusable remembers the queues that take no messages. Operations for them are refused before they fail a batch with the
+// operations of others.
 type unusable struct {
-	known atomic.Int64 // entries of missing and locked: mostly none, and then of takes no lock
+	known atomic.Int64 // entries of missing and locked; while it is 0, of takes no lock
 
 	mu       sync.Mutex           // guards the rest
 	missing  map[string]time.Time // until when
@@ -30,7 +30,7 @@ type unusable struct {
 	watching bool // a goroutine looks for the end of the locks
 }
 
-// of returns why queue takes no messages, nil where nothing is known.
+// of returns the reason why queue takes no messages, or nil.
 func (u *unusable) of(queue string) error {
 	if u.known.Load() == 0 {
 		return nil
@@ -52,7 +52,7 @@ func (u *unusable) of(queue string) error {
 	return fmt.Errorf("queue %q: %w", queue, transport.ErrNoQueue)
 }
 
-// count is called with mu held after each change.
+// count updates known after a change. mu is held.
 func (u *unusable) count() { u.known.Store(int64(len(u.missing) + len(u.locked))) }
 
 // miss notes that queue does not exist.
@@ -78,7 +78,8 @@ func (u *unusable) found() {
 	u.count()
 }
 
-// lock notes that queue is locked. The caller starts the watcher when it is the first, and logs when it is new.
+// lock notes that queue is locked. It reports whether that is new, and whether it is the first, for which the caller starts
+// the watcher.
 func (u *unusable) lock(queue string) (added, first bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -104,7 +105,7 @@ func (u *unusable) unlock(queue string) *postponed {
 	return p
 }
 
-// watched returns the locked queues. Where there are none the watcher has to end: the next lock starts another.
+// watched returns the locked queues. Without any the watcher has to end: the next lock starts another.
 func (u *unusable) watched() []string {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -112,7 +113,7 @@ func (u *unusable) watched() []string {
 	return slices.Sorted(maps.Keys(u.locked))
 }
 
-// findMissing looks which of queues do not exist, and remembers them. It reports whether there are any.
+// findMissing remembers those of queues that do not exist, and reports whether there are any.
 func (c *Conn) findMissing(ctx context.Context, queues []string) bool {
 	gone, err := c.store.Missing(ctx, queues)
 	found := false
@@ -125,7 +126,7 @@ func (c *Conn) findMissing(ctx context.Context, queues []string) bool {
 	return found
 }
 
-// findLocked looks which of queues are locked, and remembers them. It reports whether there are any.
+// findLocked remembers those of queues that are locked, and reports whether there are any.
 func (c *Conn) findLocked(ctx context.Context, queues []string) bool {
 	locks, ok := c.store.(Locks)
 	if !ok || len(queues) == 0 {
@@ -142,7 +143,7 @@ func (c *Conn) findLocked(ctx context.Context, queues []string) bool {
 	return found
 }
 
-// find looks for the queue that a batch with err was refused for.
+// find looks for the queues because of which a batch failed with err, and reports whether there are any.
 func (c *Conn) find(ctx context.Context, err error, queues []string) bool {
 	switch class := c.store.Classify(err); {
 	case class == Locked:
@@ -153,8 +154,8 @@ func (c *Conn) find(ctx context.Context, err error, queues []string) bool {
 	return false
 }
 
-// without fails the rows for queues that take no messages, and returns what is left of units. It reports whether it has
-// failed any.
+// without fails the rows for queues that take no messages, and returns the rest of units. It reports whether it has failed
+// any.
 func (c *Conn) without(units []*Unit) (rest []*Unit, failed bool) {
 	reasons := map[string]error{}
 	for _, q := range destinations(units) {
@@ -171,8 +172,7 @@ func (c *Conn) without(units []*Unit) (rest []*Unit, failed bool) {
 	return rest, true
 }
 
-// without returns the parts of u that can be written all the same: all, none, or the rows of a Send between those for
-// queues that reasons has.
+// without returns the parts of u that can be written: all, none, or of a Send the rows between those for queues in reasons.
 func (u *Unit) without(reasons map[string]error) (rest []*Unit) {
 	failed := u.of.failed
 	start := 0

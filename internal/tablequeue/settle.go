@@ -30,7 +30,7 @@ type delivery struct {
 	msg      transport.Message
 }
 
-// txDelivery is a delivery of a store that has transactions for its users.
+// txDelivery is a delivery of a store that is a [Transactor].
 type txDelivery struct{ delivery }
 
 func (d *delivery) Message() *transport.Message { return &d.msg }
@@ -44,8 +44,7 @@ func (d *delivery) Complete(ctx context.Context) error {
 	return d.settle(ctx, Unit{Verb: Delete}, nil)
 }
 
-// CompleteWith implements [transport.Completer]: the row is deleted and ops are inserted in
-// the same transaction.
+// CompleteWith implements [transport.Completer]: one transaction deletes the row and inserts ops.
 func (d *delivery) CompleteWith(ctx context.Context, ops []transport.Operation) error {
 	return d.settle(ctx, Unit{Verb: Delete}, ops)
 }
@@ -54,7 +53,7 @@ func (d *delivery) Retry(ctx context.Context) error {
 	return d.settle(ctx, Unit{Verb: Retry}, nil)
 }
 
-// maxNote bounds the reason that is left with a row, in bytes.
+// maxNote bounds the stored reason of a retry, in bytes.
 const maxNote = 4096
 
 // RetryBecause implements [transport.RetryReasoner]: the reason is the row's last_error.
@@ -69,19 +68,19 @@ func (d *delivery) Release(ctx context.Context) error {
 	return d.settle(ctx, Unit{Verb: Release}, nil)
 }
 
-// leased is the lease, and whether there is something to renew.
+// leased implements [leaser].
 func (d *delivery) leased() (Lease, bool) {
 	return d.lease, !d.settling.Load() && !d.locked.Load()
 }
 
-// hold ends the renewing of d's lease until its transaction is over.
+// hold ends the renewals of d's lease until its transaction is over.
 func (d *delivery) hold() {
 	d.conn.renewing.Lock()
 	defer d.conn.renewing.Unlock()
 	d.locked.Store(true)
 }
 
-// settle does what how says to d's row, with ops: again where subscribers of what ops publish turn out to be gone.
+// settle settles d's row as how says, with ops: again when subscribers to messages of ops are gone.
 func (d *delivery) settle(ctx context.Context, how Unit, ops []transport.Operation) error {
 	for try := 1; ; try++ {
 		err := d.settleOnce(ctx, how, ops)
@@ -124,8 +123,8 @@ func (d *delivery) fill(ctx context.Context, w *work, ops []transport.Operation)
 	return d.conn.addRows(ctx, w, ops)
 }
 
-// blame names the operations that a refused completion failed for: those whose queue takes no messages, or all when that
-// is not it. Other errors it returns as they are.
+// blame returns a [*transport.DispatchError] for a completion that was refused: with the operations whose queues take no
+// messages, or with all when there are none. It returns other errors unchanged.
 func (c *Conn) blame(ctx context.Context, err error, rows []Row, total int) error {
 	class := c.store.Classify(err)
 	if len(rows) == 0 || class != Refused && class != Locked {
@@ -212,7 +211,7 @@ func (t *tx) Complete(ctx context.Context, ops []transport.Operation) error {
 	return nil
 }
 
-// complete leaves it to ctx how long it may take: the endpoint bounds that.
+// complete completes u in tx. The endpoint bounds it by ctx.
 func (c *Conn) complete(ctx context.Context, tx StoreTx, u *Unit) error {
 	if err := c.enter(); err != nil {
 		return err
@@ -230,8 +229,8 @@ func (t *tx) Conflict(err error) bool {
 	return class == Conflict || class == Locked
 }
 
-// lostSubscribersError is of a transaction that published to a subscriber whose table is gone: the next one leaves the
-// subscriber out.
+// lostSubscribersError is the error of a transaction that published to a subscriber whose table is gone. The next
+// transaction leaves that subscriber out.
 type lostSubscribersError struct{ error }
 
 func (e *lostSubscribersError) Unwrap() error { return e.error }

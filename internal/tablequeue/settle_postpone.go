@@ -11,13 +11,13 @@ import (
 )
 
 const (
-	// postponedFor is how long a row waits at most for the end of a lock that this process does not see.
+	// postponedFor bounds the wait of a row for the end of a lock, where this process does not notice it.
 	postponedFor = 30 * time.Second
-	// briefly is how long a row waits for a lock that has just ended, or that this process does not know of.
+	// briefly is the wait of a row for a lock that has just ended, or that this process does not know.
 	briefly = 500 * time.Millisecond
-	// unnotedFor is how long one waits that is not noted, as too many are.
+	// unnotedFor is the wait of a row that is not remembered, because too many are.
 	unnotedFor   = 5 * time.Second
-	maxPostponed = 100_000 // rows that are noted for one lock
+	maxPostponed = 100_000 // rows that are remembered for one lock
 	hastenRows   = 1000    // in one statement
 )
 
@@ -31,7 +31,7 @@ type postponed struct {
 	n     int
 }
 
-// Postpone implements [transport.Postponer]: the row waits, unleased, and is made visible when the lock on busy ends.
+// Postpone implements [transport.Postponer]: the row waits without a lease, and becomes visible when the lock on busy ends.
 func (d *delivery) Postpone(ctx context.Context, busy string) error {
 	after := d.conn.unusable.postponement(busy)
 	if err := d.settle(ctx, Unit{Verb: Release, After: after}, nil); err != nil || after != postponedFor {
@@ -43,7 +43,7 @@ func (d *delivery) Postpone(ctx context.Context, busy string) error {
 	return nil
 }
 
-// postponement is how long a row for queue is to wait.
+// postponement returns the wait of a row for queue.
 func (u *unusable) postponement(queue string) time.Duration {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -56,7 +56,7 @@ func (u *unusable) postponement(queue string) time.Duration {
 	return postponedFor
 }
 
-// postpone notes that the row seq of from waits for the end of the lock on queue. It reports whether there is one.
+// postpone notes that row seq of from waits for the end of the lock on queue. It reports whether there is a lock.
 func (u *unusable) postpone(queue, from string, seq int64) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -80,7 +80,7 @@ func (u *unusable) postpone(queue, from string, seq int64) bool {
 func (c *Conn) lock(locks Locks, queue string) {
 	added, first := c.unusable.lock(queue)
 	if added {
-		c.cfg.Env.Log().WarnContext(c.life, "a queue takes no messages: deliveries that send to it wait, without an attempt used up",
+		c.cfg.Env.Log().WarnContext(c.life, "a queue takes no messages: deliveries that send to it are postponed, and use up no attempt",
 			slog.String("queue", queue), slog.String("reason", lockAdvice))
 	}
 	if first {
@@ -88,7 +88,7 @@ func (c *Conn) lock(locks Locks, queue string) {
 	}
 }
 
-// watchLocks looks for the end of locks until there are none.
+// watchLocks polls for the end of locks until there are none.
 func (c *Conn) watchLocks(locks Locks) {
 	for queues := c.unusable.watched(); len(queues) > 0; queues = c.unusable.watched() {
 		if backoff.Sleep(c.life, lockPoll) != nil {
@@ -114,7 +114,7 @@ func (c *Conn) unlock(queue string) {
 	}
 }
 
-// hasten has rows delivered at once. Where that fails they come when their time is over.
+// hasten makes rows visible at once. When that fails they become visible at the end of their wait.
 func (c *Conn) hasten(queue string, seqs []int64) {
 	locks, ok := c.store.(Locks)
 	if !ok {
@@ -125,7 +125,7 @@ func (c *Conn) hasten(queue string, seqs []int64) {
 		err := locks.Hasten(ctx, queue, part)
 		cancel()
 		if err != nil {
-			c.cfg.Env.Log().WarnContext(c.life, "messages that waited for the end of a lock are delivered later",
+			c.cfg.Env.Log().WarnContext(c.life, "messages that waited for the end of a lock cannot be made visible now: they are delivered later",
 				slog.String("queue", queue), slog.Int("messages", len(part)), slog.Duration("within", postponedFor), slog.Any("error", err))
 			return
 		}

@@ -8,8 +8,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// Store is a SQL dialect: it keeps queues as tables and runs the engine's statements.
-// Its methods are called by many goroutines at once, and none is called after Close.
+// Store is a SQL dialect: it keeps queues as tables and executes the engine's statements. Its methods are safe for
+// concurrent use, and none is called after Close.
 //
 // The rows of a queue have the columns
 //
@@ -18,96 +18,84 @@ import (
 //	headers         a JSON object of strings, text
 //	body            bytes; null, which others may insert, is an empty body
 //	visible_at      when it may be claimed: now, the end of a delay, or of a lease
-//	expires         when it is worthless, or null (expires_at on SQLite)
-//	delivery_count  how often it has been claimed, 0 at first
+//	expires         when it expires, or null (expires_at on SQLite)
+//	delivery_count  the number of claims of the row
 //	lease_id        the number of the claim that holds it, or null
-//	lease_owner     who made that claim, or null
-//	last_error      why it was last retried, or null
+//	lease_owner     the owner of that claim, or null
+//	last_error      the reason of the last retry, or null
 //
-// and an index on (visible_at, seq). All but headers have defaults, so that others can
-// insert with plain SQL. Every "now" below is the database's clock, never this process's;
-// durations are to be kept to the microsecond or finer where the database can.
+// and an index on (visible_at, seq). All but headers have defaults, so that other programs can insert with plain SQL.
+// Every "now" below is the database's clock, never this process's; durations are exact to the microsecond where the
+// database can store that.
 //
-// Errors carry the dialect's name and what was attempted. One about a missing table
-// wraps [transport.ErrNoQueue]. They are told apart by Classify.
+// Errors have the dialect's name and the attempted operation. One about a missing table wraps [transport.ErrNoQueue].
+// Classify classifies them.
 type Store interface {
 	Queues
 	Browsing
 	Topology
 	Subscriptions
 
-	// Classify says what an error of Claim, Flush, Renew, Take or Complete means, also one that
-	// has been wrapped. An error that is none of the store's is Failed. It
-	// is never called with nil.
+	// Classify returns the class of an error of Claim, Flush, Renew, Take or Complete, also of a wrapped one. An error that
+	// is not of the store is Failed. It is never called with nil.
 	Classify(err error) Class
 
-	// Close closes the connections. The engine calls it once, when it calls nothing else
-	// any more; transactions that are still open are rolled back.
+	// Close closes the connections, and rolls open transactions back. The engine calls it once, after all other calls.
 	Close() error
 }
 
 // Queues is the part of a [Store] that messages go through.
 type Queues interface {
-	// Check tells whether queue is a possible name: it does no I/O, is called for
-	// every operation and so must be cheap for a name seen before.
+	// Check reports an error for an impossible queue name. It does no I/O. It is called for every operation, and so is
+	// cheap for a known name.
 	Check(queue string) error
 
-	// Claim leases up to c.Limit visible rows, the longest visible first, in one
-	// statement, and appends them to into in any order. Each row's
-	// delivery_count goes up by one, visible_at becomes now + c.For, lease_id
-	// c.Lease and lease_owner c.Owner. Rows that another claim has locked are
-	// passed over, not waited for. It never filters by count.
+	// Claim leases up to c.Limit visible rows, the longest visible first, in one statement, and appends them to into in
+	// any order. It increments delivery_count, and sets visible_at to now + c.For, lease_id to c.Lease and lease_owner to
+	// c.Owner. It skips rows that another claim has locked. It never filters by count.
 	//
-	// Rows that have expired are claimed like others, with Expired set (their headers and
-	// body may be left out): the engine removes them.
+	// It claims expired rows like others, with Expired set (their headers and body may be left out): the engine removes
+	// them.
 	//
-	// When there is no visible row, next is how long after now the first one becomes
-	// visible (leases count), or 0 when the table is empty.
+	// When there is no visible row, next is the time until the first one becomes visible (leases count), or 0 when the
+	// table is empty.
 	Claim(ctx context.Context, c Claim, into []Claimed) (rows []Claimed, next time.Duration, err error)
 
-	// Flush does what the units say in one transaction, and with as few
-	// statements as the dialect can. A unit whose lease is no longer the row's is
-	// left out, none of its Rows are inserted, and its Lost is set; that is no error. On
-	// an error nothing has happened, unless it is Unknown. Rows with WantSeq get their
-	// Seq.
+	// Flush executes units in one transaction, and in as few statements as the dialect can. It skips a unit whose lease is
+	// no longer the row's: it inserts none of the unit's Rows, and sets Lost; that is no error. On an error no unit is
+	// executed, unless the error is Unknown. Flush sets the Seq of rows with WantSeq.
 	//
-	// The rows of a unit for the same queue are inserted in their order. The store
-	// keeps nothing of the units after it returns.
+	// The rows of a unit for one queue are inserted in their order. The store keeps no reference to the units.
 	Flush(ctx context.Context, units []*Unit) error
 
-	// InsertIn inserts rows in tx, a transaction of the same database that somebody else has
-	// begun and will end: all, or on an error none, after which tx can go on unless its
-	// connection is lost. Receivers, those of this process too, are notified soon after tx has committed.
-	// Any other tx is an error that says what is wanted, also when there are no rows.
+	// InsertIn inserts rows in tx, a transaction of the same database that its caller has begun and ends: all, or on an
+	// error none, after which tx can be used unless its connection is lost. Receivers, also of this process, are notified
+	// soon after tx has committed. Any other tx is an error that names the type it wants, also without rows.
 	InsertIn(ctx context.Context, tx any, rows []Row) error
 
-	// Renew makes the leases of queue end at now + d, those too that have run out but
-	// which nobody else has claimed. lost has an entry per lease: true where the lease is
-	// no longer the row's.
+	// Renew makes the leases of queue end at now + d, also those that have run out while no other claim has taken the row.
+	// lost has an entry per lease: true where the lease is no longer the row's.
 	Renew(ctx context.Context, queue string, leases []Lease, d time.Duration) (lost []bool, err error)
 
-	// Abandon makes the rows of queue leased by owner visible now, with their counts
-	// kept. No lease lasts longer than d, so that only rows visible until now + d need to be
-	// looked at.
+	// Abandon makes the rows of queue that owner has leased visible now, and keeps their counts. No lease lasts longer than
+	// d, so that only rows visible until now + d have to be read.
 	Abandon(ctx context.Context, queue, owner string, d time.Duration) error
 
-	// Cancel deletes the row if it has never been claimed, and says whether it did.
+	// Cancel deletes the row if it has never been claimed, and reports whether it did.
 	Cancel(ctx context.Context, queue string, seq int64) (bool, error)
 }
 
-// Browsing is the part of a [Store] that tools look at rows with, where they are, and remove them.
+// Browsing is the part of a [Store] with which tools list rows and remove them.
 type Browsing interface {
 	// Last is the highest seq in queue, 0 when it is empty.
 	Last(ctx context.Context, queue string) (int64, error)
 	// Browse reads the rows of a page by seq, leased and delayed ones too, but none that
 	// have expired. It may end the page where the bodies so far are larger than [MaxPage].
 	Browse(ctx context.Context, p Page) ([]Claimed, error)
-	// Purge deletes the rows of queue that are visible, in as few statements as the database can well
-	// do, and says how many.
+	// Purge deletes the visible rows of queue, in as few statements as the database allows, and returns their number.
 	Purge(ctx context.Context, queue string) (int64, error)
-	// Take does u, whose Verb is Delete, to a row that nobody has leased: Lost is set when it is
-	// not visible. The number of u's lease is nobody else's, for a store to lease the row in
-	// the same transaction.
+	// Take executes u, whose Verb is Delete, on a row that is not leased. It sets Lost when the row is not visible. The
+	// number of u's lease is unique, so that a store can lease the row in the same transaction.
 	Take(ctx context.Context, u *Unit) error
 }
 
@@ -118,15 +106,15 @@ type Page struct {
 	Limit       int
 }
 
-// Topology is the part of a [Store] that makes tables and looks at them.
+// Topology is the part of a [Store] that creates, inspects and removes tables.
 type Topology interface {
 	// Exists fails with [transport.ErrNoQueue] when there is no such queue, and with an [*UnfitError] when a table of
 	// that name is not a queue of this version.
 	Exists(ctx context.Context, queue string) error
 	// Missing reports, for each of queues, whether there is no table to send to. Check has passed them.
 	Missing(ctx context.Context, queues []string) ([]bool, error)
-	// Install creates what is missing of the queues and the table of subscriptions, and
-	// leaves alone what exists. Several processes may do it at once.
+	// Install creates the missing queues and the table of subscriptions, and does not change those that exist. Several
+	// processes may install at once.
 	Install(ctx context.Context, plan transport.Plan) error
 	// Remove deletes the queues, their messages and their subscriptions: all, or on an error none. A queue that does not
 	// exist is no error; a table that is not a queue of the engine is an [*UnfitError]. Check has passed the names.
@@ -146,7 +134,7 @@ type UnfitError struct {
 
 func (e *UnfitError) Error() string { return e.Reason }
 
-// Subscriptions is the part of a [Store] that knows who wants which types.
+// Subscriptions is the part of a [Store] with the table of subscriptions.
 type Subscriptions interface {
 	// Subscribe and Unsubscribe are those of [transport.Subscriber].
 	Subscribe(ctx context.Context, queue string, types []string) error
@@ -156,7 +144,7 @@ type Subscriptions interface {
 	Subscriptions(ctx context.Context) ([]Subscription, error)
 }
 
-// Subscription says that messages published under Type go to Queue.
+// Subscription has messages that are published under Type sent to Queue.
 type Subscription struct{ Type, Queue string }
 
 // Claim is a request for rows.
@@ -164,10 +152,10 @@ type Claim struct {
 	Queue string
 	Limit int           // at least 1
 	Lease int64         // the new lease_id: random, never 0
-	For   time.Duration // how long the lease lasts
-	Owner string        // who claims
-	// MaxBytes bounds the headers and bodies of the rows together, but for the first row, which is
-	// claimed whatever its size. 0 is no bound.
+	For   time.Duration // of the lease
+	Owner string        // of the claim
+	// MaxBytes bounds the headers and bodies of the rows together. The first row is claimed whatever its size. 0 is no
+	// bound.
 	MaxBytes int64
 }
 
@@ -187,24 +175,21 @@ type Lease struct {
 	ID  int64
 }
 
-// Verb is what to do with a leased row.
+// Verb is the operation on a leased row.
 type Verb int8
 
 const (
-	// Send leaves no row to be settled: the unit has Rows only, and Queue and Lease
-	// mean nothing.
+	// Send settles no row: the unit has Rows only, and Queue and Lease are not used.
 	Send Verb = iota
 	// Delete removes the row.
 	Delete
-	// Retry makes the row visible at now + After, sets last_error to Note, and ends its lease.
+	// Retry makes the row visible at now + After, sets last_error to Note, and ends the lease.
 	Retry
-	// Release makes the row visible at now + After, takes one from its delivery_count and ends
-	// its lease.
+	// Release makes the row visible at now + After, decrements delivery_count, and ends the lease.
 	Release
 )
 
-// Unit is what happens to the database whole or not at all: a row settled, and messages
-// sent with it.
+// Unit is an atomic change: a row is settled, and messages are sent with it.
 type Unit struct {
 	Verb  Verb
 	Queue string
@@ -213,11 +198,10 @@ type Unit struct {
 	Note  string        // of Retry; empty leaves last_error as it is
 	Rows  []Row         // of Send and Delete
 
-	// Lost is set by Flush: the lease was no longer the row's, nothing of this
-	// unit has happened.
+	// Lost is set by Flush when the lease was no longer the row's, and the unit was not executed.
 	Lost bool
 
-	of *work // what it is, or is part of
+	of *work // whose unit this is, or a part of
 }
 
 // Row is a message to be inserted.
@@ -225,112 +209,101 @@ type Row struct {
 	Queue   string // Check has passed it
 	ID      string
 	Headers []byte // JSON, UTF-8
-	Body    []byte // nil is an empty body. Where others read the tables too it is never stored as null
-	// At is when the row becomes visible, but not before now; where it is
-	// zero, that is now + After.
+	Body    []byte // nil is an empty body, which is not stored as null where other programs read the table
+	// At is the time at which the row becomes visible, but not before now. Zero: now + After.
 	At    time.Time
 	After time.Duration
-	// TTL makes the row expire at the moment it becomes visible + TTL; 0 is never.
+	// TTL is the time from when the row becomes visible until it expires. 0: never.
 	TTL time.Duration
 	// Op is the index of the operation that this row is of. The store ignores it.
 	Op int
 
-	// WantSeq asks Flush to set Seq to that of the inserted row.
+	// WantSeq makes Flush set Seq to that of the inserted row.
 	WantSeq bool
 	Seq     int64
 }
 
-// Timed is true when the row is not visible at once and for ever.
+// Timed reports whether the row is delayed or expires.
 func (r *Row) Timed() bool { return r.After > 0 || r.TTL > 0 || !r.At.IsZero() }
 
-// Class is what an error of a [Store] means for the engine.
+// Class is the meaning of an error of a [Store] for the engine.
 type Class int8
 
 const (
-	// Failed says that nothing has happened, for a reason that is none of those below. All that was in the
-	// batch fails.
+	// Failed means that the batch was not executed, for another reason than those below. All its units fail.
 	Failed Class = iota
-	// Unavailable says that the database could not be asked, or takes nothing at the moment. Nothing
-	// has happened. All that was in the batch fails.
+	// Unavailable means that the database is not reached, or does not write at the moment. The batch was not executed, and
+	// all its units fail.
 	Unavailable
-	// Refused says that the database does not want something in the batch, such as a row for a table
-	// that does not exist. Nothing has happened; the rest may pass without it.
+	// Refused means that the database refuses a part of the batch, such as a row for a table that does not exist. The batch
+	// was not executed; its other units may succeed without that part.
 	Refused
-	// Conflict is a deadlock or the like. Nothing has happened; the same batch may pass
-	// if tried again.
+	// Conflict means a deadlock or the like. The batch was not executed, and may succeed when it is repeated.
 	Conflict
-	// Locked says that a lock could not be had in time. Nothing has happened.
+	// Locked means that a lock was not available in time. The batch was not executed.
 	Locked
-	// Unknown says that the connection broke, or ctx ended, after the statement was sent: it
-	// may have happened.
+	// Unknown means that the connection broke, or ctx ended, after the statement was sent: the batch may have been executed.
 	Unknown
 )
 
-// Orphaner is implemented by a [Store] that can be cut off while it answers, so that rows are leased
-// to a claim that nobody heard of. Without it they are visible again when the lease runs out.
+// Orphaner is implemented by a [Store] whose answer to a claim may get lost, so that rows are leased without a delivery.
+// Without it they become visible when the lease runs out.
 type Orphaner interface {
-	// AbandonClaims makes the rows of queue that were leased under any of the lease numbers visible
-	// now, with their counts kept. As with Abandon, no lease lasts longer than d.
+	// AbandonClaims makes the rows of queue with any of the lease numbers visible now, and keeps their counts. As with
+	// Abandon, no lease lasts longer than d.
 	AbandonClaims(ctx context.Context, queue string, leases []int64, d time.Duration) error
 }
 
-// Locks is implemented by a [Store] in which one table can be locked while others are used, as by maintenance. Its Flush
-// waits for a lock for a short time only, and then fails with a Locked error.
+// Locks is implemented by a [Store] in which one table can be locked, as by maintenance, while others are used. Its Flush
+// waits for a lock for a short time, and then fails with a Locked error.
 type Locks interface {
 	// FlushWaiting is Flush, but waits for locks until ctx ends.
 	FlushWaiting(ctx context.Context, units []*Unit) error
 	// Locked reports, for each of queues, whether another transaction keeps rows from being inserted.
 	Locked(ctx context.Context, queues []string) ([]bool, error)
-	// Hasten makes those of the rows of queue visible at once that are not leased, in front of all others.
+	// Hasten makes those of the rows of queue that are not leased visible at once, before all others.
 	Hasten(ctx context.Context, queue string, seqs []int64) error
 }
 
-// Transactor is implemented by a [Store] whose users can have writes of their own in the
-// transaction that completes a delivery. Without it deliveries are no
-// [transport.Transactor].
+// Transactor is implemented by a [Store] with transactions in which users write and a delivery is completed. Without it
+// deliveries are no [transport.Transactor].
 type Transactor interface {
-	// Begin gives a transaction, which outlasts ctx. Whether it is opened now or when it completes
-	// is the dialect's.
+	// Begin returns a transaction, which outlasts ctx. The dialect decides when it opens.
 	Begin(ctx context.Context) (StoreTx, error)
 }
 
-// StoreTx is a transaction of a dialect. It is used by one goroutine at a time.
-// The dialect gets it back from the [transport.Tx] of a delivery with [Inner].
+// StoreTx is a transaction of a dialect. It is used by one goroutine at a time. [Inner] returns it for the [transport.Tx]
+// of a delivery.
 type StoreTx interface {
-	// Complete does u, whose Verb is Delete, and commits. Where u's lease is lost
-	// it sets u.Lost, rolls everything back and returns nil. Whatever it
-	// returns, the transaction is over.
+	// Complete executes u, whose Verb is Delete, and commits. When u's lease is lost it sets u.Lost, rolls back and returns
+	// nil. Afterwards the transaction is over, also after an error.
 	Complete(ctx context.Context, u *Unit) error
-	// Rollback undoes everything. Called again, or after Complete or the store's
-	// Close, it does nothing.
+	// Rollback undoes the transaction. Called again, or after Complete or the store's Close, it does nothing.
 	Rollback(ctx context.Context) error
 }
 
-// Locker is implemented by a [StoreTx] that may lock the row which it is to complete, so that nobody can change it: where
-// the transaction has a snapshot to keep, a renewal of the lease would be a conflict with it. Without it leases are
-// renewed all the time.
+// Locker is implemented by a [StoreTx] that may lock the row which it completes: where the transaction keeps a snapshot, a
+// renewal of the lease would be a conflict. Without it leases are always renewed.
 type Locker interface {
-	// Completes tells, once and before the transaction is used, what it is to complete. hold is to be called before the
-	// row is locked: it waits for a renewal that is under way, and from then on, until the
-	// transaction is over, the lease is not renewed.
+	// Completes is called once, before the transaction is used, with the row that it completes. The store calls hold before
+	// it locks the row. hold waits for a renewal in progress; after it the lease is not renewed until the transaction is
+	// over.
 	Completes(queue string, l Lease, hold func())
 }
 
-// Namer is implemented by a [Store] whose queues have several names. Without it each name is another queue's.
+// Namer is implemented by a [Store] whose queues have several names. Without it each queue has one.
 type Namer interface {
-	// Name is the name by which receivers know queue, which Check has passed.
+	// Name returns the name that receivers use for queue, which Check has passed.
 	Name(queue string) string
 }
 
-// Waker is implemented by a [Store] that can tell other processes of new rows. Without
-// it they find them by polling.
+// Waker is implemented by a [Store] that can notify other processes of new rows. Without it they poll.
 type Waker interface {
-	// Listen calls wake with the name of each queue that another process has notified
-	// of, which may be "", until ctx ends or the connection breaks; the engine then calls it again after
-	// a pause. It calls ready once when it has begun to hear.
+	// Listen calls wake with the queue, which may be "", of each notification of another process, until ctx ends or the
+	// connection breaks. The engine then calls it again after a pause. Listen calls ready once, when notifications begin
+	// to arrive.
 	Listen(ctx context.Context, ready func(), wake func(queue string)) error
-	// Notify tells other processes that there are new rows in queues. It is called
-	// apart from any transaction, at most every 50 ms for a queue, by one
-	// goroutine.
+	// Notify notifies other processes of new rows in queues. One goroutine calls it, outside of transactions, at most every
+	// 50 ms.
 	Notify(ctx context.Context, queues []string) error
 }

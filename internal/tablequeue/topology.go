@@ -28,16 +28,15 @@ func (c *Conn) Inspect(ctx context.Context, queues ...string) (stats []transport
 	return stats, err
 }
 
-// Subscribe implements [transport.Subscriber]. This Conn publishes to the new subscriber at
-// once, others as soon as they hear of it, or after a second.
+// Subscribe implements [transport.Subscriber]. This Conn publishes to the new subscriber at once, and others when they are
+// notified, or after a second.
 func (c *Conn) Subscribe(ctx context.Context, queue string, types []string) error {
 	defer c.subs.forget()
 	defer c.unusable.found()
 	return c.subscribe(ctx, queue, func(ctx context.Context) error { return c.store.Subscribe(ctx, queue, types) })
 }
 
-// Unsubscribe implements [transport.Subscriber]. What others publish may
-// arrive for a second more.
+// Unsubscribe implements [transport.Subscriber]. Messages that other processes publish may arrive for a second more.
 func (c *Conn) Unsubscribe(ctx context.Context, queue string, types []string) error {
 	defer c.subs.forget()
 	return c.subscribe(ctx, queue, func(ctx context.Context) error { return c.store.Unsubscribe(ctx, queue, types) })
@@ -54,7 +53,7 @@ func (c *Conn) subscribe(ctx context.Context, queue string, change func(context.
 	return err
 }
 
-// subscriptions are read for a publish: where they cannot be, nothing of it was sent.
+// subscriptions reads the subscriptions for a publish. When it fails, no message of the publish was sent.
 func (c *Conn) subscriptions(ctx context.Context) (all []Subscription, err error) {
 	err = c.call(ctx, func(ctx context.Context) error {
 		if all, err = c.store.Subscriptions(ctx); err == nil {
@@ -71,8 +70,8 @@ func (c *Conn) subscriptions(ctx context.Context) (all []Subscription, err error
 	return nil, err
 }
 
-// call runs fn unless the Conn is closed. Close waits for it, and in the end breaks it off: a server that has gone silent
-// would keep it for ever where ctx does not end.
+// call runs fn unless the Conn is closed. Close waits for it, and cancels it after a while: without an end of ctx it could
+// wait for a silent server for ever.
 func (c *Conn) call(ctx context.Context, fn func(context.Context) error) error {
 	if err := c.enter(); err != nil {
 		return err

@@ -8,22 +8,22 @@ import (
 	"github.com/holdfast-go/holdfast/internal/backoff"
 )
 
-// sweepEvery is how often a Conn that receives offers to remove what has expired.
+// sweepEvery is the time between two sweeps of a Conn that receives.
 const sweepEvery = time.Minute
 
-// Sweeper is implemented by a [Store] that can remove rows that have expired by itself. Without it
-// each stays until its turn comes, which in a queue that nobody receives from is never.
+// Sweeper is implemented by a [Store] that can remove expired rows from queues without a receiver. Without it an expired
+// row is removed only when it is claimed.
 type Sweeper interface {
-	// Sweep removes such rows, unless another process has done so lately. Rows that are leased stay.
+	// Sweep removes expired rows that are not leased, unless another process has done so lately.
 	Sweep(ctx context.Context) error
 }
 
-// sweep does so until the Conn is closed. What fails is tried again the next time.
+// sweep sweeps until the Conn is closed. It repeats a sweep that fails after the usual pause.
 func (c *Conn) sweep(store Sweeper) {
 	for backoff.Sleep(c.life, sweepEvery) == nil {
 		ctx, cancel := context.WithTimeout(c.life, sweepEvery)
 		if err := store.Sweep(ctx); err != nil && c.life.Err() == nil {
-			c.cfg.Env.Log().WarnContext(ctx, "expired messages could not be removed", slog.Any("error", err))
+			c.cfg.Env.Log().WarnContext(ctx, "expired messages cannot be removed: it is tried again in a minute", slog.Any("error", err))
 		}
 		cancel()
 	}
