@@ -15,19 +15,17 @@ var (
 	_ transport.Purger  = (*Conn)(nil)
 )
 
-// MaxPage is how many bytes of bodies a [Store] reads before it ends a page, so that large
-// messages do not add up in memory.
+// MaxPage is the number of bytes of bodies after which a [Store] ends a page, to bound memory.
 const MaxPage = 16 << 20
 
-// cursor goes through a queue by the rows' seq. It holds no lease.
+// cursor reads a queue by the rows' seq. It has no lease.
 type cursor struct {
 	conn   *Conn
 	page   Page
 	closed bool
 }
 
-// Browse implements [transport.Browser]: rows are read where they are, which costs them
-// nothing. Leased and delayed ones show too.
+// Browse implements [transport.Browser]. It does not change the rows, and lists leased and delayed ones too.
 func (c *Conn) Browse(ctx context.Context, queue string) (transport.Cursor, error) {
 	if err := c.store.Check(queue); err != nil {
 		return nil, err
@@ -84,7 +82,7 @@ func (cur *cursor) Next(ctx context.Context, limit int) (ms []*transport.Message
 	return ms, nil
 }
 
-// Take implements [transport.Cursor]: the row is deleted together with the inserts.
+// Take implements [transport.Cursor]: one transaction deletes the row and inserts ops.
 func (cur *cursor) Take(ctx context.Context, m *transport.Message, ops []transport.Operation) error {
 	if cur.closed {
 		return transport.ErrClosed
@@ -111,7 +109,7 @@ func (cur *cursor) Take(ctx context.Context, m *transport.Message, ops []transpo
 	return nil
 }
 
-// take tries again after a conflict.
+// take repeats after a conflict.
 func (c *Conn) take(ctx context.Context, u *Unit) error {
 	return c.call(ctx, func(ctx context.Context) (err error) {
 		for range conflicts {

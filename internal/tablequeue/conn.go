@@ -153,8 +153,8 @@ func (c *Conn) OpenReceiver(ctx context.Context, opts transport.ReceiverOptions)
 	return newReceiver(c, opts.Queue), nil
 }
 
-// Close implements [transport.Conn]. It finishes the settling and sending in progress, and makes the rows that are still
-// leased visible. It waits some seconds for a database that does not answer.
+// Close implements [transport.Conn]. It finishes the settling and sending in progress, and makes the rows that are
+// still leased visible. It waits some seconds for a database that does not answer.
 func (c *Conn) Close() error {
 	c.mu.Lock()
 	already := c.closed

@@ -373,7 +373,7 @@ func TestAReceiverWakesForASendAndWhenARowIsDue(t *testing.T) {
 		send(t, c, later)
 		d = <-got
 		if took := time.Since(start) - later.After; took < 0 || took > 2*time.Millisecond {
-			t.Errorf("a row was handed out %v after it was due", took)
+			t.Errorf("a row was delivered %v after it was due", took)
 		}
 		isErr(t, d.Retry(t.Context()), nil)
 		d = <-got
@@ -636,7 +636,7 @@ func TestRowsOfAClaimWhoseAnswerWasLostAreGivenBack(t *testing.T) {
 	isErr(t, err, errUnknown)
 	f.afterClaim = nil
 	if n := one(t, r).Attempt().N; n != 2 {
-		t.Errorf("attempt %d, want 2: nobody had seen the first", n)
+		t.Errorf("attempt %d, want 2: the first was lost", n)
 	}
 	f.afterClaim = func() error { return errAway } // which says that nothing has happened
 	_, err = r.Receive(t.Context(), 1)
@@ -798,7 +798,7 @@ func TestSubscribersAreReadSeldomAndEachGetsOneCopy(t *testing.T) {
 		if f.count("b") != 20 || f.count("a") != 22 {
 			t.Error("a subscription outlived its end in another process by more than its age")
 		}
-		send(t, c, transport.Operation{Message: msg("1"), Types: []string{"Nobody"}})
+		send(t, c, transport.Operation{Message: msg("1"), Types: []string{"Unknown"}})
 		_, err := c.Dispatch(ctx, []transport.Operation{{Message: msg("1"), Types: []string{"T"}, After: time.Hour}})
 		isErr(t, err, nil)
 		_, _ = c.Close(), other.Close()

@@ -222,7 +222,7 @@ func (f *fake) insert(r *Row) {
 	f.rows[r.Queue] = append(f.rows[r.Queue], row)
 }
 
-// usersTx is a transaction of somebody else's.
+// usersTx is a caller's transaction.
 type usersTx struct{ rows []Row }
 
 func (f *fake) InsertIn(_ context.Context, tx any, rows []Row) error {

@@ -61,8 +61,8 @@ func (r *receiver) Close() error {
 	return nil
 }
 
-// Receive implements [transport.Receiver]. It claims at once. While the queue is empty it claims again after pauses that
-// grow, when a row is due, and when it is woken.
+// Receive implements [transport.Receiver]. It claims at once. While the queue is empty it claims again after pauses
+// that grow, when a row is due, and when it is woken.
 func (r *receiver) Receive(ctx context.Context, limit int) ([]transport.Delivery, error) {
 	return r.ReceiveBytes(ctx, limit, 0)
 }

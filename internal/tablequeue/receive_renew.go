@@ -12,9 +12,9 @@ var errForeign = errors.New("renew: a delivery of another transport")
 // leaser is a delivery of this engine. leased returns its lease, and reports whether to renew it.
 type leaser interface{ leased() (Lease, bool) }
 
-// Renew implements [transport.Renewer] with one statement. It skips a delivery that is being settled, or whose transaction
-// has locked its row, and returns nil for it: settling fails by itself where the lease is lost, and renewing the row at the
-// same time could lock rows in another order.
+// Renew implements [transport.Renewer] with one statement. It skips a delivery that is being settled, or whose
+// transaction has locked its row, and returns nil for it: settling fails by itself where the lease is lost, and
+// renewing the row at the same time could lock rows in another order.
 func (r *receiver) Renew(ctx context.Context, ds []transport.Delivery) []error {
 	r.conn.renewing.RLock()
 	defer r.conn.renewing.RUnlock()

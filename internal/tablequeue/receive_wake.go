@@ -129,8 +129,8 @@ func (w *wakes) takePending() []string {
 	return queues
 }
 
-// notify notifies other processes of new rows until the Conn is closed, and then once more. A notification that fails is
-// not repeated: other processes poll.
+// notify notifies other processes of new rows until the Conn is closed, and then once more. A notification that fails
+// is not repeated: other processes poll.
 func (c *Conn) notify(store Waker) {
 	for c.life.Err() == nil {
 		select {

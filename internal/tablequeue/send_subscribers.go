@@ -15,7 +15,8 @@ import (
 // process's Subscribe takes effect.
 const subscriptionsAge = time.Second
 
-// subscribers caches the subscriptions. It reads the whole table, at most once in subscriptionsAge, and only for a publish.
+// subscribers caches the subscriptions. It reads the whole table, at most once in subscriptionsAge, and only for a
+// publish.
 type subscribers struct {
 	load    func(context.Context) ([]Subscription, error)
 	loading chan struct{} // holds a token while one goroutine loads
@@ -94,8 +95,8 @@ func (s *subscribers) ifFresh() *subscriptionsAt {
 // maxLost is the number of attempts at a unit whose subscribers are gone. Each reads the subscriptions anew.
 const maxLost = 3
 
-// lostSubscribers reports whether err is of a subscriber to messages of ops whose table is gone. The next publish leaves
-// that subscriber out.
+// lostSubscribers reports whether err is of a subscriber to messages of ops whose table is gone. The next publish
+// leaves that subscriber out.
 func (c *Conn) lostSubscribers(err error, ops []transport.Operation) bool {
 	var refused *transport.DispatchError
 	if err == nil || !errors.As(err, &refused) {

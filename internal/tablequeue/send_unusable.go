@@ -19,8 +19,8 @@ const (
 	lockPoll   = 250 * time.Millisecond // between two polls of locked queues
 )
 
-// unusable remembers the queues that take no messages. Operations for them are refused before they fail a batch with the
-// operations of others.
+// unusable remembers the queues that take no messages. Operations for them are refused before they fail a batch with
+// the operations of others.
 type unusable struct {
 	known atomic.Int64 // entries of missing and locked; while it is 0, of takes no lock
 
@@ -78,8 +78,8 @@ func (u *unusable) found() {
 	u.count()
 }
 
-// lock notes that queue is locked. It reports whether that is new, and whether it is the first, for which the caller starts
-// the watcher.
+// lock notes that queue is locked. It reports whether that is new, and whether it is the first, for which the caller
+// starts the watcher.
 func (u *unusable) lock(queue string) (added, first bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -154,8 +154,8 @@ func (c *Conn) find(ctx context.Context, err error, queues []string) bool {
 	return false
 }
 
-// without fails the rows for queues that take no messages, and returns the rest of units. It reports whether it has failed
-// any.
+// without fails the rows for queues that take no messages, and returns the rest of units. It reports whether it has
+// failed any.
 func (c *Conn) without(units []*Unit) (rest []*Unit, failed bool) {
 	reasons := map[string]error{}
 	for _, q := range destinations(units) {
@@ -172,7 +172,8 @@ func (c *Conn) without(units []*Unit) (rest []*Unit, failed bool) {
 	return rest, true
 }
 
-// without returns the parts of u that can be written: all, none, or of a Send the rows between those for queues in reasons.
+// without returns the parts of u that can be written: all, none, or of a Send the rows between those for queues in
+// reasons.
 func (u *Unit) without(reasons map[string]error) (rest []*Unit) {
 	failed := u.of.failed
 	start := 0

@@ -123,8 +123,8 @@ func (d *delivery) fill(ctx context.Context, w *work, ops []transport.Operation)
 	return d.conn.addRows(ctx, w, ops)
 }
 
-// blame returns a [*transport.DispatchError] for a completion that was refused: with the operations whose queues take no
-// messages, or with all when there are none. It returns other errors unchanged.
+// blame returns a [*transport.DispatchError] for a completion that was refused: with the operations whose queues take
+// no messages, or with all when there are none. It returns other errors unchanged.
 func (c *Conn) blame(ctx context.Context, err error, rows []Row, total int) error {
 	class := c.store.Classify(err)
 	if len(rows) == 0 || class != Refused && class != Locked {
@@ -175,8 +175,7 @@ type tx struct {
 	inner    StoreTx
 }
 
-// Inner returns the dialect's part of a transaction that a delivery of this engine
-// has begun, and reports whether h is one.
+// Inner returns the dialect's part of a transaction of this engine, and reports whether h is one.
 func Inner(h transport.HandlerTx) (StoreTx, bool) {
 	own, ok := transport.TxOf[*tx](h)
 	if !ok {

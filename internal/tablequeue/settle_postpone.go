@@ -31,7 +31,8 @@ type postponed struct {
 	n     int
 }
 
-// Postpone implements [transport.Postponer]: the row waits without a lease, and becomes visible when the lock on busy ends.
+// Postpone implements [transport.Postponer]: the row waits without a lease, and becomes visible when the lock on busy
+// ends.
 func (d *delivery) Postpone(ctx context.Context, busy string) error {
 	after := d.conn.unusable.postponement(busy)
 	if err := d.settle(ctx, Unit{Verb: Release, After: after}, nil); err != nil || after != postponedFor {

@@ -36,8 +36,8 @@ type Store interface {
 	Topology
 	Subscriptions
 
-	// Classify returns the class of an error of Claim, Flush, Renew, Take or Complete, also of a wrapped one. An error that
-	// is not of the store is Failed. It is never called with nil.
+	// Classify returns the class of an error of Claim, Flush, Renew, Take or Complete, also of a wrapped one. An error
+	// that is not of the store is Failed. It is never called with nil.
 	Classify(err error) Class
 
 	// Close closes the connections, and rolls open transactions back. The engine calls it once, after all other calls.
@@ -77,8 +77,8 @@ type Queues interface {
 	// lost has an entry per lease: true where the lease is no longer the row's.
 	Renew(ctx context.Context, queue string, leases []Lease, d time.Duration) (lost []bool, err error)
 
-	// Abandon makes the rows of queue that owner has leased visible now, and keeps their counts. No lease lasts longer than
-	// d, so that only rows visible until now + d have to be read.
+	// Abandon makes the rows of queue that owner has leased visible now, and keeps their counts. No lease lasts longer
+	// than d, so that only rows visible until now + d have to be read.
 	Abandon(ctx context.Context, queue, owner string, d time.Duration) error
 
 	// Cancel deletes the row if it has never been claimed, and reports whether it did.
@@ -235,27 +235,28 @@ const (
 	// Unavailable means that the database is not reached, or does not write at the moment. The batch was not executed, and
 	// all its units fail.
 	Unavailable
-	// Refused means that the database refuses a part of the batch, such as a row for a table that does not exist. The batch
-	// was not executed; its other units may succeed without that part.
+	// Refused means that the database refuses a part of the batch, such as a row for a table that does not exist. The
+	// batch was not executed; its other units may succeed without that part.
 	Refused
 	// Conflict means a deadlock or the like. The batch was not executed, and may succeed when it is repeated.
 	Conflict
 	// Locked means that a lock was not available in time. The batch was not executed.
 	Locked
-	// Unknown means that the connection broke, or ctx ended, after the statement was sent: the batch may have been executed.
+	// Unknown means that the connection broke, or ctx ended, after the statement was sent: the batch may have been
+	// executed.
 	Unknown
 )
 
-// Orphaner is implemented by a [Store] whose answer to a claim may get lost, so that rows are leased without a delivery.
-// Without it they become visible when the lease runs out.
+// Orphaner is implemented by a [Store] whose answer to a claim may get lost, so that rows are leased without a
+// delivery. Without it they become visible when the lease runs out.
 type Orphaner interface {
 	// AbandonClaims makes the rows of queue with any of the lease numbers visible now, and keeps their counts. As with
 	// Abandon, no lease lasts longer than d.
 	AbandonClaims(ctx context.Context, queue string, leases []int64, d time.Duration) error
 }
 
-// Locks is implemented by a [Store] in which one table can be locked, as by maintenance, while others are used. Its Flush
-// waits for a lock for a short time, and then fails with a Locked error.
+// Locks is implemented by a [Store] in which one table can be locked, as by maintenance, while others are used. Its
+// Flush waits for a lock for a short time, and then fails with a Locked error.
 type Locks interface {
 	// FlushWaiting is Flush, but waits for locks until ctx ends.
 	FlushWaiting(ctx context.Context, units []*Unit) error
@@ -272,22 +273,22 @@ type Transactor interface {
 	Begin(ctx context.Context) (StoreTx, error)
 }
 
-// StoreTx is a transaction of a dialect. It is used by one goroutine at a time. [Inner] returns it for the [transport.Tx]
-// of a delivery.
+// StoreTx is a transaction of a dialect. It is used by one goroutine at a time. [Inner] returns it for the
+// [transport.Tx] of a delivery.
 type StoreTx interface {
-	// Complete executes u, whose Verb is Delete, and commits. When u's lease is lost it sets u.Lost, rolls back and returns
-	// nil. Afterwards the transaction is over, also after an error.
+	// Complete executes u, whose Verb is Delete, and commits. When u's lease is lost it sets u.Lost, rolls back and
+	// returns nil. Afterwards the transaction is over, also after an error.
 	Complete(ctx context.Context, u *Unit) error
 	// Rollback undoes the transaction. Called again, or after Complete or the store's Close, it does nothing.
 	Rollback(ctx context.Context) error
 }
 
-// Locker is implemented by a [StoreTx] that may lock the row which it completes: where the transaction keeps a snapshot, a
-// renewal of the lease would be a conflict. Without it leases are always renewed.
+// Locker is implemented by a [StoreTx] that may lock the row which it completes: where the transaction keeps a
+// snapshot, a renewal of the lease would be a conflict. Without it leases are always renewed.
 type Locker interface {
-	// Completes is called once, before the transaction is used, with the row that it completes. The store calls hold before
-	// it locks the row. hold waits for a renewal in progress; after it the lease is not renewed until the transaction is
-	// over.
+	// Completes is called once, before the transaction is used, with the row that it completes. The store calls hold
+	// before it locks the row. hold waits for a renewal in progress; after it the lease is not renewed until the
+	// transaction is over.
 	Completes(queue string, l Lease, hold func())
 }
 
@@ -303,7 +304,7 @@ type Waker interface {
 	// connection breaks. The engine then calls it again after a pause. Listen calls ready once, when notifications begin
 	// to arrive.
 	Listen(ctx context.Context, ready func(), wake func(queue string)) error
-	// Notify notifies other processes of new rows in queues. One goroutine calls it, outside of transactions, at most every
-	// 50 ms.
+	// Notify notifies other processes of new rows in queues. One goroutine calls it, outside of transactions, at most
+	// every 50 ms.
 	Notify(ctx context.Context, queues []string) error
 }

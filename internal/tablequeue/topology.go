@@ -28,8 +28,8 @@ func (c *Conn) Inspect(ctx context.Context, queues ...string) (stats []transport
 	return stats, err
 }
 
-// Subscribe implements [transport.Subscriber]. This Conn publishes to the new subscriber at once, and others when they are
-// notified, or after a second.
+// Subscribe implements [transport.Subscriber]. This Conn publishes to the new subscriber at once, and others when
+// they are notified, or after a second.
 func (c *Conn) Subscribe(ctx context.Context, queue string, types []string) error {
 	defer c.subs.forget()
 	defer c.unusable.found()
@@ -70,8 +70,8 @@ func (c *Conn) subscriptions(ctx context.Context) (all []Subscription, err error
 	return nil, err
 }
 
-// call runs fn unless the Conn is closed. Close waits for it, and cancels it after a while: without an end of ctx it could
-// wait for a silent server for ever.
+// call runs fn unless the Conn is closed. Close waits for it, and cancels it after a while: without an end of ctx it
+// could wait for a silent server for ever.
 func (c *Conn) call(ctx context.Context, fn func(context.Context) error) error {
 	if err := c.enter(); err != nil {
 		return err

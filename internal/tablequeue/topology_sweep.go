@@ -11,8 +11,8 @@ import (
 // sweepEvery is the time between two sweeps of a Conn that receives.
 const sweepEvery = time.Minute
 
-// Sweeper is implemented by a [Store] that can remove expired rows from queues without a receiver. Without it an expired
-// row is removed only when it is claimed.
+// Sweeper is implemented by a [Store] that can remove expired rows from queues without a receiver. Without it an
+// expired row is removed only when it is claimed.
 type Sweeper interface {
 	// Sweep removes expired rows that are not leased, unless another process has done so lately.
 	Sweep(ctx context.Context) error

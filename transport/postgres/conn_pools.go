@@ -101,8 +101,8 @@ func (c *connections) openPools(ctx context.Context, cfg *pgxpool.Config, set se
 	return err
 }
 
-// connect asks the server in one round trip for its database, whose name a proxy may change, and for the isolation level
-// at which transactions of handlers begin.
+// connect asks the server in one round trip for its database, whose name a proxy may change, and for the isolation
+// level at which transactions of handlers begin.
 func (c *connections) connect(ctx context.Context) error {
 	var level string
 	err := c.writes.QueryRow(ctx, databaseName+", current_setting('default_transaction_isolation')", pgx.QueryExecModeSimpleProtocol).

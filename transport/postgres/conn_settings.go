@@ -15,8 +15,8 @@ import (
 // planner options for itself, and statements are not prepared.
 
 // planner are the settings that keep the planner from reading whole tables, whatever the statistics: a queue that was
-// empty when its plan was made may have a million rows a moment later. The statements themselves decide on the index and
-// on the order of joins (byKey).
+// empty when its plan was made may have a million rows a moment later. The statements themselves decide on the index
+// and on the order of joins (byKey).
 var planner = []string{"enable_seqscan", "enable_bitmapscan", "enable_mergejoin", "jit"}
 
 // planning sets the planner's settings for the rest of the batch.

@@ -98,7 +98,7 @@ func forward(ctx context.Context, r transport.Receiver) {
 	}
 }
 
-// What becomes of a statement when the server crashes behind it, pgbouncer does not know.
+// pgbouncer does not know the outcome of a statement when the server behind it crashes.
 func TestAServerThatAProxyLostMayHaveCommitted(t *testing.T) {
 	w := newWorld(t)
 	straight, pooled := w.store(), w.pooled()

@@ -1,10 +1,10 @@
 // Package postgres is the transport on PostgreSQL, with queues kept in tables.
 //
-// A queue is a table: a message is inserted into it, claimed for a while by the receiver that takes it, and deleted when
-// it has been handled. A delayed message is a row that becomes visible later; a published one is inserted into the table
-// of every subscriber. Attempts are counted in the row, exactly, over any number of processes and their crashes. A crash
-// of the server itself may forget the attempts of its last moment, as claims do not wait for the disk. Sends and
-// completions do.
+// A queue is a table: a message is inserted into it, claimed for a while by the receiver that takes it, and deleted
+// when it has been handled. A delayed message is a row that becomes visible later; a published one is inserted into
+// the table of every subscriber. Attempts are counted in the row, exactly, over any number of processes and their
+// crashes. A crash of the server itself may forget the attempts of its last moment, as claims do not wait for the
+// disk. Sends and completions do.
 //
 // With the transaction mode SendsAtomicWithReceive a handler's own writes, the messages it sends and the completion of
 // the message it handles are one transaction: [Tx] returns it.
@@ -15,12 +15,12 @@
 //
 // # What it asks of the server
 //
-// The tables are made by the endpoint's installer, which brings those of an earlier version up to date too, or by what
-// [Transport.Script] prints. Afterwards the user needs select, insert, update and delete on them, and no more. Each
+// The tables are made by the endpoint's installer, which migrates those of an earlier version, or by the text that
+// [Transport.Script] returns. Afterwards the user needs select, insert, update and delete on them, and no more. Each
 // process holds up to five connections for its own statements, one that listens for notifications, and one per
 // transaction of a handler. The first five set planner options when they start; behind a proxy that pools
-// transactions, set [Transport.Pooled]. With a pool of the caller's, [Transport.Pool], the driver adds only the connections
-// that listen and renew leases.
+// transactions, set [Transport.Pooled]. With a pool of the caller's, [Transport.Pool], the driver adds only the
+// connections that listen and renew leases.
 //
 // # Beside NServiceBus
 //

@@ -88,8 +88,8 @@ func (s *store) Classify(err error) tablequeue.Class {
 	return tablequeue.Unknown
 }
 
-// proxyLostServer reports whether pgbouncer itself has answered, because it lost the server that executed the statement.
-// Its answers for a statement that no server received have other messages.
+// proxyLostServer reports whether pgbouncer itself has answered, because it lost the server that executed the
+// statement. Its answers for a statement that no server received have other messages.
 func proxyLostServer(answer *pgconn.PgError) bool {
 	if answer.Code != "08P01" {
 		return false

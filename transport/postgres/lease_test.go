@@ -165,7 +165,7 @@ func TestCompetingReceiversGetEachMessageOnce(t *testing.T) {
 	}
 	for id, times := range seen {
 		if times != 1 {
-			t.Errorf("message %s was handed out %d times", id, times)
+			t.Errorf("message %s was delivered %d times", id, times)
 		}
 	}
 }
@@ -230,7 +230,7 @@ func TestAContextThatEndsInReceiveDropsNothing(t *testing.T) {
 	}
 }
 
-func TestTwoHandOutsOfOneRowInABatchAreToldApart(t *testing.T) {
+func TestTwoDeliveriesOfOneRowInABatchAreTwoLeases(t *testing.T) {
 	w := newWorld(t, "in", "out")
 	send(t, w.open(), to("in", msg("1")), to("in", msg("2")))
 	s := w.store()
@@ -243,7 +243,7 @@ func TestTwoHandOutsOfOneRowInABatchAreToldApart(t *testing.T) {
 	}
 	old := claim(11)
 	if len(claim(12)) != 2 {
-		t.Fatal("not handed out again")
+		t.Fatal("not delivered again")
 	}
 	seq := old[0].Seq
 	leases := []tablequeue.Lease{{Seq: seq, ID: 11}, {Seq: seq, ID: 12}, {Seq: old[1].Seq, ID: 11}}

@@ -72,8 +72,8 @@ type explained struct {
 	plans []planNode
 }
 
-// TestClaimsUnderAnOldSnapshot holds a snapshot from before many messages have passed. Only a few claims may walk through what
-// these have left in the index, and a row that becomes visible among that is found all the same.
+// TestClaimsUnderAnOldSnapshot holds a snapshot from before many messages have passed. Only a few claims may walk
+// through what these have left in the index, and a row that becomes visible among that is found all the same.
 func TestClaimsUnderAnOldSnapshot(t *testing.T) {
 	e := newExplained(t, false)
 	old, err := e.leases.Begin(t.Context())
@@ -227,8 +227,8 @@ var statistics = []struct {
 	{"of a full queue", []string{`INSERT INTO q (headers) SELECT '{}' FROM generate_series(1, 10000)`, `VACUUM ANALYZE q`, `DELETE FROM q`}},
 }
 
-// Every statement on a queue reads the rows that it is about, by an index, however wrong the planner's statistics are, and
-// also where its plan was made when the queue was empty: a burst after an idle time is that.
+// Every statement on a queue reads the rows that it is about, by an index, however wrong the planner's statistics
+// are, and also where its plan was made when the queue was empty: a burst after an idle time is that.
 func TestStatementsReadNoMoreThanTheirRows(t *testing.T) {
 	full := 100_000
 	if os.Getenv("HOLDFAST_SOAK") != "" {

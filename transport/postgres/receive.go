@@ -62,7 +62,7 @@ func (s *store) Renew(ctx context.Context, queue string, leases []tablequeue.Lea
 // Abandon implements [tablequeue.Queues].
 func (s *store) Abandon(ctx context.Context, queue, owner string, d time.Duration) error {
 	if _, err := s.execute(ctx, s.table(queue).abandon, owner, d.Microseconds()); err != nil {
-		return s.failed(fmt.Sprintf("give back leases of queue %q", queue), err)
+		return s.failed(fmt.Sprintf("abandon leases of queue %q", queue), err)
 	}
 	return nil
 }
@@ -70,7 +70,7 @@ func (s *store) Abandon(ctx context.Context, queue, owner string, d time.Duratio
 // AbandonClaims implements [tablequeue.Orphaner].
 func (s *store) AbandonClaims(ctx context.Context, queue string, leases []int64, d time.Duration) error {
 	if _, err := s.execute(ctx, s.table(queue).orphans, leases, d.Microseconds()); err != nil {
-		return s.failed(fmt.Sprintf("give back leases of queue %q", queue), err)
+		return s.failed(fmt.Sprintf("abandon leases of queue %q", queue), err)
 	}
 	return nil
 }

@@ -37,11 +37,11 @@ const (
 	fullLookEvery = 10 * time.Second
 )
 
-// front is the place at which the visible rows of a queue begin, as far as this process knows. While another transaction
-// holds an old snapshot, the index keeps the entries of deleted rows, and a claim from the beginning reads them all. Where
-// that is slow, claims begin at the front, and only some cover the whole queue: a row may become visible behind the
-// front, because visible_at is the time of a statement, not of its commit. The zero front covers the whole queue. It is
-// safe for concurrent use.
+// front is the place at which the visible rows of a queue begin, as far as this process knows. While another
+// transaction holds an old snapshot, the index keeps the entries of deleted rows, and a claim from the beginning
+// reads them all. Where that is slow, claims begin at the front, and only some cover the whole queue: a row may
+// become visible behind the front, because visible_at is the time of a statement, not of its commit. The zero front
+// covers the whole queue. It is safe for concurrent use.
 type front struct {
 	mu    sync.Mutex
 	at    place

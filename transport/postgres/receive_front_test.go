@@ -56,7 +56,8 @@ func TestAFailedLookIsRepeated(t *testing.T) {
 	}
 }
 
-// An operator may park a message by visible_at = 'infinity', or want one first by '-infinity': neither is a moment in microseconds.
+// An operator may park a message by visible_at = 'infinity', or want one first by '-infinity': neither is a moment in
+// microseconds.
 func TestRowsAtBothEndsOfTimeAreNoError(t *testing.T) {
 	w := newWorld(t, "in")
 	w.exec(`INSERT INTO %sin (id, headers, visible_at) VALUES ('first', '{}', '-infinity'), ('parked', '{}', 'infinity')`)

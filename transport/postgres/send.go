@@ -14,8 +14,9 @@ import (
 	"github.com/holdfast-go/holdfast/internal/tablequeue/dialect"
 )
 
-// Flush implements [tablequeue.Queues] in one round trip and one transaction. It has one statement for each queue that is
-// settled, which also inserts the messages sent with its completions, and one for each queue that is only sent to.
+// Flush implements [tablequeue.Queues] in one round trip and one transaction. It has one statement for each queue
+// that is settled, which also inserts the messages sent with its completions, and one for each queue that is only
+// sent to.
 func (s *store) Flush(ctx context.Context, units []*tablequeue.Unit) error {
 	return s.flush(ctx, units, func(*pgx.Batch) {})
 }

@@ -69,8 +69,8 @@ func (s *store) watchCommits() {
 	}
 }
 
-// endedTransactions returns the transactions of $1 that have ended, and whether they committed. A transaction that is too
-// old to be known has ended.
+// endedTransactions returns the transactions of $1 that have ended, and whether they committed. A transaction that is
+// too old to be known has ended.
 const endedTransactions = `SELECT x, coalesce(txid_status(x) = 'committed', true) FROM unnest($1::bigint[]) AS x
 WHERE txid_status(x) IS DISTINCT FROM 'in progress'`
 

@@ -33,7 +33,8 @@ const databaseName = "SELECT current_database()"
 // databaseKey is the key of a connection's database in its custom data.
 const databaseKey = "holdfast.database"
 
-// sameDatabase asks each connection once. It does not notice another server with a database of the same name and tables.
+// sameDatabase asks each connection once. It does not notice another server with a database of the same name and
+// tables.
 func (s *store) sameDatabase(ctx context.Context, tx pgx.Tx) error {
 	known := tx.Conn().PgConn().CustomData()
 	name, ok := known[databaseKey].(string)

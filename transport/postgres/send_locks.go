@@ -9,8 +9,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/tablequeue"
 )
 
-// anyLockWait removes the bound on waiting for locks, [dialect.LockWait], for the rest of a transaction. Transactions of
-// handlers have no bound: see [lockWatch].
+// anyLockWait removes the bound on waiting for locks, [dialect.LockWait], for the rest of a transaction. Transactions
+// of handlers have no bound: see [lockWatch].
 const anyLockWait = `SELECT set_config('lock_timeout', '0', true)`
 
 // FlushWaiting implements [tablequeue.Locks].
@@ -18,8 +18,8 @@ func (s *store) FlushWaiting(ctx context.Context, units []*tablequeue.Unit) erro
 	return s.flush(ctx, units, func(b *pgx.Batch) { b.Queue(anyLockWait) })
 }
 
-// lockedTables reports which of the tables $1 another session has locked against inserts, or waits to lock: in PostgreSQL
-// an insert queues behind a session that waits for such a lock. The statement itself waits for no lock.
+// lockedTables reports which of the tables $1 another session has locked against inserts, or waits to lock: in
+// PostgreSQL an insert queues behind a session that waits for such a lock. The statement itself waits for no lock.
 const lockedTables = `SELECT EXISTS (SELECT FROM pg_locks AS l
 	WHERE l.locktype = 'relation' AND l.relation = to_regclass(q.name)
 	AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())

@@ -8,8 +8,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/tablequeue/dialect"
 )
 
-// In the statements q is a queue's table and r an array of parameters. A statement returns the numbers n, from 1, of the
-// array's elements that hit a row, as a batch may have two leases of one row. Durations are in microseconds.
+// In the statements q is a queue's table and r an array of parameters. A statement returns the numbers n, from 1, of
+// the array's elements that hit a row, as a batch may have two leases of one row. Durations are in microseconds.
 
 func (s *store) newTable(queue string) *table {
 	schema, plain := s.split(queue)
@@ -79,17 +79,18 @@ WHERE ` + named + ` RETURNING r.n`
 	return t
 }
 
-// Statements that name rows by seq have to find them by the primary key. For a queue that was vacuumed while it was empty
-// the planner expects no rows, until statistics are gathered again. Every index and every order of a join then has the
-// same cost, and the planner may choose to read a whole index for each row. Conditions that are always true prevent that.
+// Statements that name rows by seq have to find them by the primary key. For a queue that was vacuumed while it was
+// empty the planner expects no rows, until statistics are gathered again. Every index and every order of a join then
+// has the same cost, and the planner may choose to read a whole index for each row. Conditions that are always true
+// prevent that.
 //
-// byKey raises the cost of the index by visible_at, whose second column is seq, above that of the primary key. A search
-// of an index for an array of two counts as two searches (btcostestimate; from PostgreSQL 17 on only where the index has
-// more than three pages). For an array of one, a condition on an index costs more than a filter (cost_qual_eval counts
-// half an operator, genericcostestimate a whole one).
+// byKey raises the cost of the index by visible_at, whose second column is seq, above that of the primary key. A
+// search of an index for an array of two counts as two searches (btcostestimate; from PostgreSQL 17 on only where the
+// index has more than three pages). For an array of one, a condition on an index costs more than a filter
+// (cost_qual_eval counts half an operator, genericcostestimate a whole one).
 //
-// named compares seq with an array of one, by which the server can neither merge nor hash: it has to search the index for
-// each element. Its byKey depends on the element, or the server could begin with q.
+// named compares seq with an array of one, by which the server can neither merge nor hash: it has to search the index
+// for each element. Its byKey depends on the element, or the server could begin with q.
 const (
 	byKey = `visible_at >= ANY (ARRAY[timestamptz '-infinity']) AND visible_at >= ANY (ARRAY[timestamptz '-infinity', '-infinity'])`
 	named = `q.seq = ANY (ARRAY[r.seq]) AND q.lease_id = r.lease_id
@@ -104,8 +105,8 @@ const (
 	expiry = `CASE WHEN r.ttl > 0 THEN (` + due + ` + r.ttl * interval '1 microsecond') AT TIME ZONE 'UTC' END`
 )
 
-// insert returns the statement that inserts rows from arrays, which are the parameters from number first on: id, headers,
-// body, and with timed at, after and ttl. With owned the first array has the number of each row's unit.
+// insert returns the statement that inserts rows from arrays, which are the parameters from number first on: id,
+// headers, body, and with timed at, after and ttl. With owned the first array has the number of each row's unit.
 func insert(o *out, first int, owned bool) string {
 	p := func(i int) string { return fmt.Sprintf("$%d", first+i) }
 	names, arrays := "id, headers, body", []string{}
@@ -156,9 +157,9 @@ func completion(q *table, outs []*out) string {
 
 const divisionByZero = "22012"
 
-// removal returns the statement that deletes one row of q by its seq $1 and lease $2, and inserts the rows that were sent
-// with it. Where the lease is lost it divides by zero, which ends the transaction. The divisor comes from a volatile
-// function, as the planner would evaluate a constant expression even where it is not needed.
+// removal returns the statement that deletes one row of q by its seq $1 and lease $2, and inserts the rows that were
+// sent with it. Where the lease is lost it divides by zero, which ends the transaction. The divisor comes from a
+// volatile function, as the planner would evaluate a constant expression even where it is not needed.
 func removal(q *table, outs []*out) string {
 	var b strings.Builder
 	b.WriteString(`WITH gone AS (DELETE FROM ` + q.quoted + ` WHERE seq = $1 AND lease_id = $2 AND ` + byKey + ` RETURNING 1)`)

@@ -12,8 +12,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// A queue table of NServiceBus has the columns id (a uuid), expires (without a zone, in UTC), headers, body and seq, and
-// can be sent to. A store detects such a table when the server refuses the first row for it, and remembers that.
+// A queue table of NServiceBus has the columns id (a uuid), expires (without a zone, in UTC), headers, body and seq,
+// and can be sent to. A store detects such a table when the server refuses the first row for it, and remembers that.
 
 // tableKind is the kind of a queue's table.
 type tableKind int8
@@ -34,7 +34,7 @@ const (
 )
 
 var errOlder error = &tablequeue.UnfitError{
-	Reason: "its table is of an earlier version: run the installer, or what holdfast sql script prints",
+	Reason: `its table is of an earlier version: run the installer, or the script that "holdfast sql script" prints`,
 }
 
 // kindOf returns the kind of a queue's table, by its columns.

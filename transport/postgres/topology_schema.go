@@ -14,9 +14,9 @@ import (
 // tableVersion is the version of the queue tables that this package creates and needs.
 const tableVersion = 2
 
-// storage are the storage parameters of a queue's table, whose rows are updated and deleted soon after their insert. Pages
-// have room for an update, vacuum removes dead rows early and without pauses, and it does not lock the table to truncate
-// the file, which the next backlog needs again.
+// storage are the storage parameters of a queue's table, whose rows are updated and deleted soon after their insert.
+// Pages have room for an update, vacuum removes dead rows early and without pauses, and it does not lock the table to
+// truncate the file, which the next backlog needs again.
 const storage = `fillfactor = 80, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_insert_scale_factor = 0.1,
 	autovacuum_vacuum_cost_delay = 0, vacuum_truncate = off,
 	toast.autovacuum_vacuum_scale_factor = 0.01, toast.autovacuum_vacuum_cost_delay = 0, toast.vacuum_truncate = off`
@@ -58,8 +58,8 @@ func indexes(t *table) []string {
 	}
 }
 
-// migrations[i] migrates a table from version i+1 to the next. Repeated it changes nothing. Migrations only add, so that
-// programs of the earlier version keep working on the table until they are replaced.
+// migrations[i] migrates a table from version i+1 to the next. Repeated it changes nothing. Migrations only add, so
+// that programs of the earlier version keep working on the table until they are replaced.
 var migrations = [tableVersion - 1]func(t *table) []string{
 	func(t *table) []string {
 		return []string{
@@ -88,7 +88,8 @@ func do(body string) string {
 	return "DO " + quote + "\nBEGIN " + body + ";\nEND " + quote
 }
 
-// lockTimeout lets an installer fail instead of blocking all receivers while it waits for a lock, for example of a dump.
+// lockTimeout lets an installer fail instead of blocking all receivers while it waits for a lock, for example of a
+// dump.
 const lockTimeout = `SET LOCAL lock_timeout = '10s'`
 
 func (s *store) installLock() string { return "holdfast install " + s.Schema }

@@ -11,8 +11,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/tablequeue/dialect"
 )
 
-// subscribersDDL returns the table of subscriptions: the driver's own, or one of NServiceBus's shape, which is shared with
-// its endpoints and has the endpoint in its key.
+// subscribersDDL returns the table of subscriptions: the driver's own, or one of NServiceBus's shape, which is shared
+// with its endpoints and has the endpoint in its key.
 func (s *store) subscribersDDL() beside {
 	if s.Routing == "" {
 		t := quote(s.Schema, dialect.SubscriptionTable)

@@ -24,7 +24,7 @@ func (s *store) Sweep(ctx context.Context) error {
 		err = errors.Join(err, s.sweep(ctx, s.table(q)))
 	}
 	if err != nil {
-		return s.failed("remove what has expired", err)
+		return s.failed("remove expired rows", err)
 	}
 	return nil
 }

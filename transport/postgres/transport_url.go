@@ -20,8 +20,8 @@ var sessionSettings = []string{
 
 // ParseURL returns the transport of a URL such as postgres://user:password@host:5432/database?schema=app. The options
 // schema, lease, max_tx, pooled and subscription_routing set the fields of those names. Further options are those of
-// pgx, such as sslmode and pool_max_conns, and some settings of the server, such as statement_timeout; an unknown one is
-// an error that names it. No error repeats the URL, which may hold a password.
+// pgx, such as sslmode and pool_max_conns, and some settings of the server, such as statement_timeout; an unknown one
+// is an error that names it. No error repeats the URL, which may hold a password.
 func ParseURL(raw string) (*Transport, error) {
 	t, err := parseURL(raw)
 	if err != nil {

@@ -7,8 +7,8 @@ import (
 )
 
 // A handler's session has the handler's settings. The planner may choose there to read a small table as a whole, and
-// cache that plan when the table grows. So the engine turns that off for its own statements in the transaction, until the
-// table is too large for such a plan. Only VACUUM FULL and TRUNCATE shrink a table, as vacuum_truncate is off.
+// cache that plan when the table grows. So the engine turns that off for its own statements in the transaction, until
+// the table is too large for such a plan. Only VACUUM FULL and TRUNCATE shrink a table, as vacuum_truncate is off.
 const (
 	// largeTable is the size in bytes from which on the planner prefers an index to reading the table, whatever the
 	// statistics.

@@ -63,8 +63,9 @@ func (w *lockWatch) look() {
 	w.timer.Reset(lockWatchNext)
 }
 
-// end ends the watch. It returns err, or a lock error where the watch has caused err by its cancel request. A connection
-// with a cancel request is closed: the request may reach the server late, and would cancel the next statement.
+// end ends the watch. It returns err, or a lock error where the watch has caused err by its cancel request. A
+// connection with a cancel request is closed: the request may reach the server late, and would cancel the next
+// statement.
 func (w *lockWatch) end(err error) error {
 	w.timer.Stop()
 	w.mu.Lock()

@@ -16,9 +16,9 @@ import (
 
 var _ tablequeue.Locker = (*handlerTx)(nil)
 
-// rowLock locks the row of a message for its transaction. Above READ COMMITTED every change that others make after the
-// first statement is a conflict, even a renewal of the lease. So a statement before the first locks the row, and the lease
-// is not renewed: claims skip locked rows.
+// rowLock locks the row of a message for its transaction. Above READ COMMITTED every change that others make after
+// the first statement is a conflict, even a renewal of the lease. So a statement before the first locks the row, and
+// the lease is not renewed: claims skip locked rows.
 type rowLock struct {
 	wanted bool // and not yet taken
 	table  *table

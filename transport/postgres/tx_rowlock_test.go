@@ -13,7 +13,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// levels are the ways in which a handler's transaction comes to keep a snapshot, each with the URL and what the handler does first.
+// levels are the ways in which a handler's transaction comes to keep a snapshot, each with the URL and what the
+// handler does first.
 func levels(t testing.TB) map[string]struct {
 	p     Transport
 	first string
@@ -35,7 +36,8 @@ func levels(t testing.TB) map[string]struct {
 	}
 }
 
-// A handler above READ COMMITTED may take longer than its lease: nobody else gets the message, and renewals are no conflict.
+// A handler above READ COMMITTED may take longer than its lease: no other receiver gets the message, and renewals are
+// no conflict.
 func TestAHandlerThatKeepsASnapshotKeepsItsMessage(t *testing.T) {
 	for name, level := range levels(t) {
 		t.Run(name, func(t *testing.T) {
@@ -56,7 +58,7 @@ func TestAHandlerThatKeepsASnapshotKeepsItsMessage(t *testing.T) {
 			w.exec(`UPDATE %sin SET visible_at = now() - interval '1 s' WHERE ctid IN (SELECT ctid FROM %sin FOR UPDATE SKIP LOCKED)`)
 			again := receive(t, receiver(t, w.open(), "in"), 1)[0]
 			if again.Message().ID != ds[1].Message().ID {
-				t.Error("what is locked was handed out")
+				t.Error("a locked row was delivered")
 			}
 			nothing(t, receiver(t, w.open(), "in"))
 			ok(t, tx.Complete(t.Context(), []transport.Operation{to("out", msg("3"))}))

@@ -23,8 +23,8 @@ var ErrNotOurs = errors.New("postgres: the message was not received through post
 // the completion of its message are committed together or not at all. The transaction begins with the first statement.
 // The handlers of a message share it, and use it one at a time. It needs the transaction mode SendsAtomicWithReceive.
 //
-// The endpoint commits it and rolls it back: its Commit and Rollback only return an error. A handler may have savepoints
-// of its own, by Begin.
+// The endpoint commits it and rolls it back: its Commit and Rollback only return an error. A handler may have
+// savepoints of its own, by Begin.
 func Tx(ctx context.Context, s Session) (pgx.Tx, error) {
 	t, err := s.Tx(ctx)
 	if err != nil {

@@ -19,8 +19,7 @@ var (
 	_ tablequeue.Waker      = (*store)(nil)
 )
 
-// store is what the lease engine works on: one connection that writes, and a few that
-// read.
+// store is the SQLite dialect of the lease engine: one connection that writes, and a few that read.
 type store struct {
 	path string
 	file os.FileInfo
@@ -28,12 +27,12 @@ type store struct {
 	write  *sql.DB
 	read   *sql.DB
 	writer *writer
-	first  *sql.Stmt // on read: when the first row of a queue is visible
+	first  *sql.Stmt // on read: returns when the first row of a queue becomes visible
 
 	claimed sync.Map // the queues that were claimed from, by name
 }
 
-// prepare connects, brings the tables up to date and prepares the statements.
+// prepare connects, migrates the tables and prepares the statements.
 func (s *store) prepare(ctx context.Context, relaxed bool) error {
 	conn, err := connection(ctx, s.write)
 	if err != nil {
@@ -61,7 +60,7 @@ func (s *store) prepare(ctx context.Context, relaxed bool) error {
 	})
 }
 
-// connection opens a connection. That reads the file, which others may be locking.
+// connection opens a connection, which reads the file and so may have to wait for a lock.
 func connection(ctx context.Context, db *sql.DB) (conn *sql.Conn, err error) {
 	err = unlessBusy(ctx, func() error {
 		conn, err = db.Conn(ctx)
@@ -70,7 +69,7 @@ func connection(ctx context.Context, db *sql.DB) (conn *sql.Conn, err error) {
 	return conn, err
 }
 
-// useWAL makes readers and the writer independent of each other, for good.
+// useWAL sets the journal mode, in which readers and the writer do not block each other. The file keeps it.
 func useWAL(ctx context.Context, conn *sql.Conn) error {
 	var mode string
 	if err := conn.QueryRowContext(ctx, "pragma journal_mode=wal").Scan(&mode); err != nil {
@@ -79,12 +78,12 @@ func useWAL(ctx context.Context, conn *sql.Conn) error {
 	if mode != "wal" {
 		return fmt.Errorf("the journal mode stays %q: the file system may not allow write-ahead logging", mode)
 	}
-	// A transaction that was large once leaves no large file behind.
+	// Truncates the file after a large transaction.
 	_, err := conn.ExecContext(ctx, "pragma journal_size_limit=67108864")
 	return err
 }
 
-// checkWritable tells what SQLite would keep to itself until the first write.
+// checkWritable reports a file that cannot be written, which SQLite would report at the first write.
 func checkWritable(conn *sql.Conn) error {
 	return conn.Raw(func(driver any) error {
 		file, ok := driver.(interface {
@@ -115,7 +114,7 @@ func (s *store) disconnect() error {
 	if s.writer != nil {
 		err = s.writer.finalize()
 	}
-	// The readers first, so that the last to leave is one that can clear up.
+	// The readers first: the last connection has to be one that can checkpoint.
 	return errors.Join(err, s.read.Close(), s.write.Close())
 }
 
@@ -129,15 +128,15 @@ func (s *store) Check(queue string) error {
 	return nil
 }
 
-// The file keeps time in microseconds since 1970. All processes are on one machine, so that
-// the clock of each is the database's.
+// The file stores time in microseconds since 1970. All processes are on one machine, so that the clock of each is the
+// database's.
 
 func micros(t time.Time) int64 { return t.UnixMicro() }
 
-// farthest is the latest time that the file keeps. A later one is kept as this.
+// farthest is the latest time that the file stores. A later one is stored as this.
 const farthest = 1 << 62
 
-// instant is micros for a time that a user has chosen, which may be outside of what microseconds can tell.
+// instant is micros for a user's time, which may be out of the range of microseconds.
 func instant(t time.Time) int64 {
 	switch {
 	case t.After(time.UnixMicro(farthest)):

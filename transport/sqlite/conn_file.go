@@ -14,7 +14,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/backoff"
 )
 
-// open opens the file at path and makes it ready.
+// open opens the file at path and prepares it.
 func open(ctx context.Context, path string, relaxed bool) (*store, error) {
 	s, err := openFile(ctx, path, relaxed)
 	if err != nil {
@@ -47,11 +47,10 @@ func openFile(ctx context.Context, path string, relaxed bool) (*store, error) {
 	return s, nil
 }
 
-// maxReaders is how many connections read: one that listens and a few that look.
+// maxReaders is the number of connections that read: one listens.
 const maxReaders = 4
 
-// checkPath refuses what SQLite would take for something else than a file, or could not open
-// for a reason that it does not tell.
+// checkPath refuses paths that SQLite would not take for a file, or could not open without reporting the reason.
 func checkPath(path string) error {
 	if path == "" {
 		return errors.New("no file: set Transport.Path")
@@ -73,8 +72,8 @@ func checkPath(path string) error {
 	return nil
 }
 
-// connect gives a pool of connections to a file. It does no I/O. They do not wait for
-// locks themselves: they would hold a thread meanwhile, and sleep for up to 100 ms.
+// connect returns a pool of connections to a file. It does no I/O. The connections do not wait for locks: they would
+// block a thread meanwhile, and sleep for up to 100 ms.
 func connect(abs, params string, most int) *sql.DB {
 	p := filepath.ToSlash(abs)
 	if !strings.HasPrefix(p, "/") {
@@ -90,8 +89,8 @@ func connect(abs, params string, most int) *sql.DB {
 	return db
 }
 
-// unlessBusy calls f again while others hold the lock that it needs. The pauses are short
-// and random: SQLite has no queue for its lock, so that who looks more often gets it.
+// unlessBusy repeats f while another connection holds the lock that it needs. The pauses are short and random: SQLite
+// has no queue for its lock, so that the most frequent attempts win.
 func unlessBusy(ctx context.Context, f func() error) error {
 	pause := backoff.Backoff{Min: minBusy, Max: maxBusy}
 	for {

@@ -46,9 +46,9 @@ func TestOpenSaysThatAFileIsReadOnly(t *testing.T) {
 	ended := make(chan error)
 	go func() {
 		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
-		const nobody = 65534
+		const unprivileged = 65534
 		if os.Geteuid() == 0 {
-			if err := syscall.Setfsuid(nobody); err != nil {
+			if err := syscall.Setfsuid(unprivileged); err != nil {
 				ended <- err
 				return
 			}

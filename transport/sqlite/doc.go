@@ -5,9 +5,9 @@
 // # What is in the file
 //
 // Messages are rows of holdfast_messages, whatever their queue; holdfast_queues and
-// holdfast_subscriptions say which queues there are and who subscribed to what. Open and
-// Install create what is missing, and newer versions of this package bring older files up
-// to date. The tables can be read, and messages inserted, with plain SQL:
+// holdfast_subscriptions say which queues there are and which subscribe to which types. Open and
+// Install create missing parts, and newer versions of this package migrate older files.
+// The tables can be read, and messages inserted, with plain SQL:
 //
 //	insert into holdfast_messages (queue, headers, body)
 //	values ('billing', '{"NServiceBus.EnclosedMessageTypes":"Shop.ChargeOrder"}', '{"order":7}')
@@ -23,16 +23,16 @@
 //
 // Only one transaction at a time can write to a file, in all processes together. Keep yours
 // short: while one is open, no message is received, completed or sent. A reading transaction
-// blocks nobody, but while it is open the file orders.db-wal beside the database grows.
+// blocks no other process, but while it is open the file orders.db-wal beside the database grows.
 //
 // # What is promised
 //
-// A message is handed out at least once, and its attempts are counted exactly, also over
+// A message is delivered at least once, and its attempts are counted exactly, also over
 // processes that are killed. With [OnCommit] a handler's writes happen exactly once. Whatever a
 // call has returned success for survives a killed process. What was sent, completed and
 // written survives a power failure too, because such commits wait for the disk, unless
 // Transport.Relaxed is set; how much the disk really keeps is between it and the operating
-// system. The last hand-outs may be forgotten by a power failure, so that their attempts
+// system. A power failure may undo the last deliveries, so that their attempts
 // are not counted.
 //
 // Messages are leased: a process that is killed keeps its messages from others until
@@ -44,7 +44,7 @@
 //
 // A local disk: the processes share memory through a file beside the database, which
 // network file systems do not offer. Write permission on the file and on its directory.
-// Nobody may remove or replace the file, or those beside it, while a process has it open.
+// The file must not be removed or replaced, or those beside it, while a process has it open.
 // And no program may open and close it with os.Open while it uses this package, for
 // instance to copy it: on Unix, that takes away the locks of the whole process.
 // "vacuum into 'copy.db'" makes a copy.

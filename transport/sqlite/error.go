@@ -27,7 +27,7 @@ func (e *functionError) Unwrap() error { return e.cause }
 // Classify implements [tablequeue.Store].
 func (s *store) Classify(err error) tablequeue.Class {
 	if _, ok := errors.AsType[*functionError](err); ok {
-		return tablequeue.Failed // nothing is wrong with what is sent
+		return tablequeue.Failed // the sent messages are not the cause
 	}
 	if errors.Is(err, transport.ErrNoQueue) {
 		return tablequeue.Refused
@@ -39,7 +39,7 @@ func (s *store) Classify(err error) tablequeue.Class {
 	case codes.SQLITE_CONSTRAINT, codes.SQLITE_TOOBIG, codes.SQLITE_MISMATCH:
 		return tablequeue.Refused
 	case codes.SQLITE_IOERR:
-		// What could not be flushed to the disk may be found there after a crash.
+		// A commit that could not be flushed to the disk may be there after a crash.
 		if _, ok := errors.AsType[*commitError](err); ok {
 			return tablequeue.Unknown
 		}
@@ -50,7 +50,7 @@ func (s *store) Classify(err error) tablequeue.Class {
 	return tablequeue.Failed
 }
 
-// primary is SQLite's code in err without the details, or 0.
+// primary returns SQLite's primary result code of err, or 0.
 func primary(err error) int {
 	e, ok := errors.AsType[*sqlite.Error](err)
 	if !ok {
@@ -67,7 +67,7 @@ func isBusy(err error) bool {
 	return code == codes.SQLITE_BUSY || code == codes.SQLITE_LOCKED
 }
 
-// lockedError is for who waited for the lock until ctx ended.
+// lockedError is the error of a wait for the lock that ended with ctx.
 func lockedError(ctx context.Context) error {
 	return fmt.Errorf("%w: %w", errLocked, context.Cause(ctx))
 }
@@ -77,7 +77,7 @@ var errLocked = errors.New("the file is locked by another transaction: keep thos
 var errReadOnly = errors.New(
 	"this user needs write permission on the file, and on its directory for those beside it (-wal, -shm)")
 
-// explain adds to an error of SQLite what can be done about it.
+// explain adds advice to an error of SQLite.
 func explain(err error) error {
 	advice := adviceFor(primary(err))
 	if advice == "" {

@@ -108,9 +108,9 @@ func killProof(t *testing.T, mode string) {
 		t.Error("after all those kills (-want +got):\n", diff)
 	}
 	again := count(t, db, `select count(*) from holdfast_messages where cast(headers ->> 'attempt' as integer) > 1`)
-	t.Logf("%d messages, %d kills, %d messages handed out again", want, kills, again)
+	t.Logf("%d messages, %d kills, %d messages delivered again", want, kills, again)
 	if again == 0 {
-		t.Error("no message was handed out again: the kills hit nobody at work")
+		t.Error("no message was delivered again: no kill hit a worker with a message")
 	}
 	check := ""
 	if err := db.QueryRowContext(t.Context(), `pragma integrity_check`).Scan(&check); err != nil || check != "ok" {

@@ -189,7 +189,7 @@ func TestTwoConnsShareAQueueWithoutHandingAMessageOutTwice(t *testing.T) {
 	receiving.Wait()
 	for i := range n {
 		if seen[fmt.Sprint(i)] != 1 {
-			t.Fatalf("message %d was handed out %d times", i, seen[fmt.Sprint(i)])
+			t.Fatalf("message %d was delivered %d times", i, seen[fmt.Sprint(i)])
 		}
 	}
 }

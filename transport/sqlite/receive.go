@@ -9,8 +9,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/tablequeue"
 )
 
-// Claim implements [tablequeue.Queues]. It looks before it writes, so that an empty queue takes
-// no lock.
+// Claim implements [tablequeue.Queues]. It reads before it writes, so that an empty queue takes no lock.
 func (s *store) Claim(ctx context.Context, c tablequeue.Claim, into []tablequeue.Claimed) ([]tablequeue.Claimed, time.Duration, error) {
 	s.claimed.LoadOrStore(c.Queue, nil)
 	next, due, err := s.look(ctx, c.Queue)
@@ -34,8 +33,8 @@ func (s *store) Claim(ctx context.Context, c tablequeue.Claim, into []tablequeue
 	return rows, next, nil
 }
 
-// look says when the first row of queue becomes visible, and whether it is. A reader is
-// hardly ever kept from its work, so ctx need not break it off.
+// look returns the time at which the first row of queue becomes visible, and reports whether it is visible. It
+// ignores the end of ctx, as a reader hardly ever waits.
 func (s *store) look(ctx context.Context, queue string) (next time.Duration, due bool, err error) {
 	err = unlessBusy(ctx, func() error {
 		row := s.first.QueryRowContext(context.WithoutCancel(ctx), queue)
@@ -53,13 +52,13 @@ func until(row *sql.Row, now int64) (next time.Duration, due bool, err error) {
 	return time.Duration(max(0, min(at.V-now, farOff))) * time.Microsecond, at.V <= now, nil
 }
 
-// farOff is more microseconds than anybody waits for a row.
+// farOff is a number of microseconds longer than any wait for a row.
 const farOff = int64(time.Hour / time.Microsecond)
 
 func (w *writer) claimRows(c tablequeue.Claim, now int64, into []tablequeue.Claimed) (_ []tablequeue.Claimed, err error) {
 	claim, args := w.claim, []any{later(now, c.For), c.Lease, c.Owner, c.Queue, now, c.Limit}
 	if c.MaxBytes > 0 {
-		// Most of the time all fit, and a sum is cheaper than the sums of all beginnings.
+		// All fit most of the time, and one sum is cheaper than running sums.
 		var size int64
 		if err := w.size.QueryRowContext(context.Background(), c.Queue, now, c.Limit).Scan(&size); err != nil {
 			return into, err
@@ -115,7 +114,7 @@ func (s *store) Abandon(ctx context.Context, queue, owner string, d time.Duratio
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("sqlite: give back the messages of queue %q: %w", queue, explain(err))
+		return fmt.Errorf("sqlite: abandon the messages of queue %q: %w", queue, explain(err))
 	}
 	return nil
 }

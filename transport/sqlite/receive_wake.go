@@ -8,16 +8,15 @@ import (
 	"github.com/holdfast-go/holdfast/internal/backoff"
 )
 
-// How often the file is asked whether it has changed: the pause doubles from the first to the second
-// while it has not.
+// The pauses between two checks of the file: they double from the first to the second while the file does not change.
 const (
 	minListen = 4 * time.Millisecond
 	maxListen = 32 * time.Millisecond
 )
 
-// Listen implements [tablequeue.Waker]. SQLite tells a connection whether others have
-// committed something, but not what: all queues that were claimed from are woken. What this
-// process writes counts too, as another connection does that.
+// Listen implements [tablequeue.Waker]. SQLite reports to a connection that another one has committed, but not in
+// which table: Listen wakes all queues that were claimed from. It also notices the commits of this process, which are
+// those of another connection.
 func (s *store) Listen(ctx context.Context, ready func(), wake func(queue string)) error {
 	conn, err := connection(ctx, s.read)
 	if err != nil {
@@ -48,5 +47,5 @@ func (s *store) Listen(ctx context.Context, ready func(), wake func(queue string
 	}
 }
 
-// Notify implements [tablequeue.Waker]. The commit was notice enough.
+// Notify implements [tablequeue.Waker]. It does nothing: listeners notice the commit itself.
 func (s *store) Notify(context.Context, []string) error { return nil }

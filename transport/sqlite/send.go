@@ -10,8 +10,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// Flush implements [tablequeue.Queues]. Prepared statements for single rows are as fast here
-// as statements for many: there is no way to a server to be saved.
+// Flush implements [tablequeue.Queues]. Prepared statements for single rows are as fast as statements for many: there
+// are no round trips to save.
 func (s *store) Flush(ctx context.Context, units []*tablequeue.Unit) error {
 	err := s.writer.do(ctx, durable, func(*sql.Tx) error {
 		now := micros(time.Now())
@@ -28,7 +28,7 @@ func (s *store) Flush(ctx context.Context, units []*tablequeue.Unit) error {
 	return nil
 }
 
-// write does what u says, and what within does if the lease is still ours.
+// write executes u, and calls within unless the lease is lost.
 func (w *writer) write(u *tablequeue.Unit, now int64, within func() error) error {
 	kept, err := w.settleRow(u, now)
 	u.Lost = err == nil && !kept
@@ -48,7 +48,7 @@ func (w *writer) write(u *tablequeue.Unit, now int64, within func() error) error
 	return nil
 }
 
-// settleRow says whether the lease was still that of u.
+// settleRow settles the row of u, and reports whether the lease was still that of u.
 func (w *writer) settleRow(u *tablequeue.Unit, now int64) (kept bool, err error) {
 	var n int64
 	switch u.Verb {

@@ -11,7 +11,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/tablequeue"
 )
 
-// InsertIn implements [tablequeue.Queues]. What listens notices the commit by itself.
+// InsertIn implements [tablequeue.Queues]. Listeners notice the commit by themselves.
 func (s *store) InsertIn(ctx context.Context, tx any, rows []tablequeue.Row) error {
 	theirs, ok := tx.(*sql.Tx)
 	if !ok {
@@ -44,8 +44,7 @@ func (s *store) sameFile(ctx context.Context, tx *sql.Tx) error {
 	return fmt.Errorf("it is one of file %q and the queues are in %q: begin it there", path, s.path)
 }
 
-// insertIn leaves tx as it was when it fails. Statements cannot be broken off: SQLite would end
-// the transaction.
+// insertIn leaves tx as it was when it fails. Its statements ignore the end of ctx: SQLite would end the transaction.
 func insertIn(ctx context.Context, tx *sql.Tx, rows []tablequeue.Row) error {
 	ctx = context.WithoutCancel(ctx)
 	if _, err := tx.ExecContext(ctx, `savepoint holdfast`); err != nil {

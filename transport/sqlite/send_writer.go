@@ -13,29 +13,29 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// writer does all writing of a process, on one connection: SQLite lets one transaction write at
-// a time anyway. What is asked for while one is being committed is gathered into the next, and
-// shares its wait for the disk. A part that fails leaves the others alone: what users wrote
-// runs under a savepoint; where one of ours fails, which is rare, the others are run again.
+// writer executes all writes of a process, on one connection: SQLite allows one writing transaction at a time anyway.
+// Parts that arrive during a commit are gathered into the next transaction, and share its wait for the disk. A part
+// that fails does not fail the others: functions of users run under a savepoint, and when a part of the engine fails,
+// which is rare, the others run again.
 //
-// Nothing that runs in the transaction can be broken off: SQLite would end the transaction,
-// and with it what others do. Contexts end the wait for it.
+// A part that runs cannot be cancelled: SQLite would end the transaction, with the other parts in it. A context ends
+// the wait of a caller.
 type writer struct {
 	conn    *sql.Conn
-	relaxed bool // never wait for the disk
+	relaxed bool // commits never wait for the disk
 	synced  bool // commits wait for the disk at the moment; used by loop only
 	statements
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the rest
 	waiting []*part
 	closed  bool
 
-	signal chan struct{} // holds a token when something waits, or closed is set
+	signal chan struct{} // holds a token when a part waits, or closed is set
 	busy   atomic.Bool   // others hold the lock
 	ended  chan struct{} // closed when loop has returned
 }
 
-// part is what one caller does in a transaction.
+// part is the work of one caller in a transaction.
 type part struct {
 	run  func(tx *sql.Tx) error
 	kind kind
@@ -43,16 +43,16 @@ type part struct {
 	done chan struct{}
 }
 
-// kind is what a part needs.
+// kind is the durability that a part needs.
 type kind int8
 
 const (
-	// durable parts are on the disk when they have succeeded.
+	// A durable part is on the disk when it has succeeded.
 	durable kind = iota
-	// lease parts change leases only. A power failure may undo them, which ends the leases: it has
-	// ended their holders too. So they need not wait for the disk.
+	// A lease part changes leases only. It does not wait for the disk: a power failure that undoes it has ended the
+	// process that has the lease too.
 	lease
-	// foreign parts are durable and run functions of users, who may well fail.
+	// A foreign part is durable, and runs a function of a user, which may fail.
 	foreign
 )
 
@@ -66,9 +66,8 @@ func newWriter(conn *sql.Conn, relaxed bool) *writer {
 	}
 }
 
-// do has run called in a transaction and returns when that is committed. An error of run
-// undoes what run did. When somebody else's part has ruined the transaction, run is called
-// again. When ctx ends before its turn, it is not called.
+// do calls run in a transaction, and returns when that is committed. An error of run undoes its writes. When another
+// part has ended the transaction, run is called again. When ctx ends before, run is not called.
 func (w *writer) do(ctx context.Context, kind kind, run func(tx *sql.Tx) error) error {
 	p := &part{run: run, kind: kind, done: make(chan struct{})}
 	if err := w.submit(p); err != nil {
@@ -118,7 +117,7 @@ func (w *writer) withdraw(p *part) bool {
 	return true
 }
 
-// close waits for what is being written.
+// close waits for the parts that are being written.
 func (w *writer) close() {
 	w.mu.Lock()
 	w.closed = true
@@ -127,21 +126,21 @@ func (w *writer) close() {
 	<-w.ended
 }
 
-// idle says whether nothing waits, and whether that is for ever.
+// idle reports whether no part waits, and whether none will come.
 func (w *writer) idle() (idle, closed bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return len(w.waiting) == 0, w.closed
 }
 
-// onlyLeases says whether nothing that waits needs the disk.
+// onlyLeases reports whether no waiting part needs the disk.
 func (w *writer) onlyLeases() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return !slices.ContainsFunc(w.waiting, func(p *part) bool { return p.kind != lease })
 }
 
-// take takes what waits and may be part of a transaction that waits for the disk or not.
+// take removes and returns the waiting parts that fit a transaction which waits for the disk, or does not.
 func (w *writer) take(synced bool) []*part {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -181,8 +180,7 @@ func (w *writer) loop() {
 	}
 }
 
-// turn carries out what waits. That is taken when the lock is ours: there may be more by
-// then.
+// turn executes the waiting parts. It takes them after the lock, when there may be more.
 func (w *writer) turn() {
 	err := w.sync(!w.relaxed && !w.onlyLeases())
 	var tx *sql.Tx
@@ -203,7 +201,7 @@ func (w *writer) turn() {
 	}
 }
 
-// sync says whether the next commit is to wait for the disk.
+// sync reports whether the next commit has to wait for the disk.
 func (w *writer) sync(on bool) error {
 	if on == w.synced {
 		return nil
@@ -219,7 +217,7 @@ func (w *writer) sync(on bool) error {
 	return err
 }
 
-// begin opens a transaction, or returns nil when nothing waits for one any more.
+// begin opens a transaction, or returns nil when no part waits any more.
 func (w *writer) begin() (*sql.Tx, error) {
 	defer w.busy.Store(false)
 	pause := backoff.Backoff{Min: minBusy, Max: maxBusy}
@@ -236,8 +234,8 @@ func (w *writer) begin() (*sql.Tx, error) {
 	}
 }
 
-// carryOut runs parts and commits. When one of them has ended the transaction, as SQLite does
-// after some errors, it returns the others, which have to be run again.
+// carryOut runs parts and commits. When a part has ended the transaction, as SQLite does after some errors, it
+// returns the other parts, which have to run again.
 func (w *writer) carryOut(tx *sql.Tx, parts []*part) (again []*part) {
 	for i, p := range parts {
 		p.err = nil
@@ -258,7 +256,7 @@ func (w *writer) carryOut(tx *sql.Tx, parts []*part) (again []*part) {
 	return nil
 }
 
-// runPart says whether the transaction can go on: p succeeded, or what it did was undone.
+// runPart reports whether the transaction can be used after p: p has succeeded, or its writes were undone.
 func (w *writer) runPart(tx *sql.Tx, p *part, shared bool) (intact bool, err error) {
 	if shared && p.kind == foreign {
 		return w.runGuarded(tx, p)
@@ -285,7 +283,7 @@ func (w *writer) runGuarded(tx *sql.Tx, p *part) (intact bool, err error) {
 	return true, err
 }
 
-// settle tells the callers of parts: err to those who have had no error of their own.
+// settle returns err to the callers of parts that have no error of their own.
 func settle(parts []*part, err error) {
 	for _, p := range parts {
 		if p.err == nil {

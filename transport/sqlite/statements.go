@@ -7,7 +7,7 @@ import (
 	"fmt"
 )
 
-// statements are what the writer executes, prepared on its connection.
+// statements are the writer's statements, prepared on its connection.
 type statements struct {
 	savepoint, rollbackTo, release *sql.Stmt
 
@@ -88,8 +88,7 @@ func (w *writer) prepare(ctx context.Context) error {
 	return nil
 }
 
-// finalize closes the statements and the connection, which is kept open by any that is
-// forgotten.
+// finalize closes the statements and the connection, which an open statement would keep open.
 func (w *writer) finalize() error {
 	var errs []error
 	for _, s := range w.all {
@@ -98,7 +97,7 @@ func (w *writer) finalize() error {
 	return errors.Join(append(errs, w.conn.Close())...)
 }
 
-// change executes stmt, which nothing can break off, and says how many rows it changed.
+// change executes stmt, which cannot be cancelled, and returns the number of changed rows.
 func change(stmt *sql.Stmt, args ...any) (int64, error) {
 	res, err := stmt.ExecContext(context.Background(), args...)
 	if err != nil {

@@ -26,7 +26,7 @@ func (s *store) Exists(ctx context.Context, queue string) error {
 	return nil
 }
 
-// Install implements [tablequeue.Topology]. The tables are there since Open.
+// Install implements [tablequeue.Topology]. Open has created the tables.
 func (s *store) Install(ctx context.Context, plan transport.Plan) error {
 	err := s.writer.do(ctx, durable, func(tx *sql.Tx) error {
 		for _, q := range plan.Queues {
@@ -108,7 +108,7 @@ func (s *store) Subscriptions(ctx context.Context) (all []tablequeue.Subscriptio
 	return all, nil
 }
 
-// inspect reads every row, but not the bodies, which come last.
+// inspect reads every row, but not the bodies, which are last in a row.
 const inspect = `
 	select name,
 		count(seq) filter (where visible_at <= ?1),
@@ -155,7 +155,7 @@ func (s *store) inspect(ctx context.Context, query string, queue ...any) (all []
 	return all, nil
 }
 
-// query reads all rows of a query; each is given to row once.
+// query calls row for each row of a query.
 func (s *store) query(ctx context.Context, row func(*sql.Rows) error, query string, args ...any) error {
 	var rows *sql.Rows
 	err := unlessBusy(ctx, func() (err error) {

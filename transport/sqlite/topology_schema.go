@@ -6,10 +6,9 @@ import (
 	"fmt"
 )
 
-// migrations are the steps from an empty file to the tables of this version. The number of
-// steps that a file has seen is kept in holdfast_schema, not in PRAGMA user_version, which is
-// for those whose tables share the file. Steps are only ever added.
-// Headers and body come last in a row: what is behind them is found by reading past them.
+// migrations are the steps from an empty file to the tables of this version. Steps are only ever added. The table
+// holdfast_schema has the number of steps that were taken; PRAGMA user_version is left to the user, whose tables
+// share the file. Headers and body are last in a row: SQLite reads past them to reach a column behind.
 var migrations = []string{`
 	create table holdfast_queues (
 		name text primary key
@@ -42,7 +41,7 @@ type querier interface {
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
 }
 
-// version is how many steps the file has seen.
+// version returns the number of steps that were taken in the file.
 func version(ctx context.Context, q querier) (seen int, err error) {
 	var tables int
 	err = q.QueryRowContext(ctx, `select count(*) from sqlite_schema where name = 'holdfast_schema'`).Scan(&tables)
@@ -53,8 +52,7 @@ func version(ctx context.Context, q querier) (seen int, err error) {
 	return seen, err
 }
 
-// migrate takes the steps that the file has not seen. Others who do so at the same time
-// wait for each other.
+// migrate takes the missing steps. Concurrent migrations wait for each other.
 func migrate(ctx context.Context, conn *sql.Conn, steps []string) error {
 	var seen int
 	err := unlessBusy(ctx, func() (err error) {

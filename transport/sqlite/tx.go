@@ -13,20 +13,17 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// OnCommit has f write to the file in the transaction that completes the message of s: f's
-// writes, the completion and what the handler sends happen together or not at all. s gives
-// the transaction; a session of the endpoint does when its mode is
-// SendsAtomicWithReceive. OnCommit itself writes nothing and takes no lock, and may be
-// called several times: functions run in the order they were given.
+// OnCommit registers f, which writes to the file in the transaction that completes the message of s: f's writes, the
+// completion and the messages that the handler sends are committed together or not at all. s is a session of an
+// endpoint with the transaction mode SendsAtomicWithReceive. OnCommit itself writes nothing and takes no lock. It may
+// be called several times: the functions run in that order.
 //
-// f runs after the handler has returned nil, and not at all when the message is no longer
-// ours. An error of f undoes the completion of this message only, and makes the
-// transaction's Complete return it; a panic counts as an error, and so does the end of f's
-// goroutine. f must be quick, because nobody else can write meanwhile; must use nothing but tx
-// for the file, which it must neither commit nor roll back; and may run again when the
-// transaction, which other messages share, could not be committed as it was. Its ctx never ends.
+// f runs after the handler has returned nil, and not at all when the lease of the message is lost. An error of f undoes
+// the completion of this message only, and fails the message; a panic and the end of f's goroutine count as errors. f
+// must be quick, because no other process can write meanwhile. It must use only tx for the file, and neither commit nor
+// roll it back. It may run again when the transaction, which other messages share, fails. Its ctx never ends.
 //
-// It fails when s does, for a transaction of another transport, and when the transaction is over.
+// OnCommit fails when s has no such transaction, or one of another transport, and when the transaction is over.
 func OnCommit(ctx context.Context, s interface {
 	Tx(ctx context.Context) (transport.HandlerTx, error)
 }, f func(ctx context.Context, tx *sql.Tx) error,
@@ -43,19 +40,18 @@ func OnCommit(ctx context.Context, s interface {
 	return own.add(f)
 }
 
-// deferredTx is a transaction that is opened when it is to be committed: an open one would
-// keep all others from writing.
+// deferredTx is a transaction that is opened when it is committed: an open one would block all other writers.
 type deferredTx struct {
 	store *store
 
-	mu    sync.Mutex // guards what follows: OnCommit may be called by several goroutines
+	mu    sync.Mutex // guards the rest: OnCommit may be called by several goroutines
 	funcs []func(ctx context.Context, tx *sql.Tx) error
 	over  bool
 }
 
 var errTxOver = errors.New("sqlite: the transaction is over")
 
-// Begin implements [tablequeue.Transactor]. It does nothing yet.
+// Begin implements [tablequeue.Transactor]. It opens nothing.
 func (s *store) Begin(context.Context) (tablequeue.StoreTx, error) {
 	return &deferredTx{store: s}, nil
 }
@@ -70,7 +66,7 @@ func (t *deferredTx) add(f func(ctx context.Context, tx *sql.Tx) error) error {
 	return nil
 }
 
-// end gives the functions, once.
+// end returns the functions to its first caller.
 func (t *deferredTx) end() ([]func(ctx context.Context, tx *sql.Tx) error, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -123,7 +119,7 @@ func call(ctx context.Context, tx *sql.Tx, funcs []func(ctx context.Context, tx 
 
 var errGoexit = errors.New("it ended its goroutine (runtime.Goexit)")
 
-// callOne gives f a goroutine of its own: f may end it, as FailNow does in a test, and must not end the writer's.
+// callOne calls f on a goroutine of its own: f may end it, as FailNow does in a test, and must not end the writer's.
 func callOne(ctx context.Context, tx *sql.Tx, f func(ctx context.Context, tx *sql.Tx) error) error {
 	err := errGoexit // unless f returns
 	ended := make(chan struct{})

@@ -228,7 +228,7 @@ func TestNoFunctionRunsWhenTheLeaseIsLost(t *testing.T) {
 		t.Error("the function has run")
 		return nil
 	})
-	receive(t, r) // handed out again
+	receive(t, r) // delivered again
 	if err := tx.Complete(t.Context(), nil); !errors.Is(err, transport.ErrLeaseLost) {
 		t.Errorf("error %v, want ErrLeaseLost", err)
 	}

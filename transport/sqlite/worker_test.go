@@ -24,7 +24,7 @@ const (
 	workerFile = "HOLDFAST_TEST_SQLITE_FILE"
 )
 
-// workerLease is how long what a killed worker held is not handed out again.
+// workerLease is the time until the messages of a killed worker are delivered again.
 const workerLease = time.Second
 
 func TestMain(m *testing.M) {

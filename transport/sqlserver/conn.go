@@ -35,13 +35,13 @@ type store struct {
 	end  context.CancelFunc
 }
 
-// on is what statements are run on: connections of the pool, or a transaction.
+// on executes statements: on connections of the pool, or in a transaction.
 type on interface {
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
 }
 
-// connector marks the errors of connecting: nothing has been asked of the server then.
+// connector marks the errors of connecting, after which no statement was sent.
 type connector struct{ driver.Connector }
 
 func (c connector) Connect(ctx context.Context) (driver.Conn, error) {
@@ -63,10 +63,10 @@ func newStore(c connector, set dialect.Settings) *store {
 	return s
 }
 
-// minLevel is the compatibility level from which on there is OPENJSON: that of SQL Server 2016.
+// minLevel is the lowest compatibility level with OPENJSON: that of SQL Server 2016.
 const minLevel = 130
 
-// connect asks which database the server has given us.
+// connect reads the name and the compatibility level of the database.
 func (s *store) connect(ctx context.Context) error {
 	var level int
 	err := s.db.QueryRowContext(ctx, databaseAndLevel).Scan(&s.database, &level)
@@ -86,7 +86,7 @@ func (s *store) Close() error {
 	return errors.Join(s.handlers.Close(), s.db.Close())
 }
 
-// table is the queue's table; Check has passed its name.
+// table returns the table of a queue, whose name Check has passed.
 func (s *store) table(queue string) *table {
 	if t, ok := s.tables.Load(queue); ok {
 		return t
@@ -94,7 +94,7 @@ func (s *store) table(queue string) *table {
 	return s.tables.Add(queue, newTable(s.Schema, s.place(queue), traits{}))
 }
 
-// each runs a query and calls row, which scans, for every row of its first result.
+// each executes a query and calls row, which scans, for each row of its first result.
 func each(ctx context.Context, o on, row func(*sql.Rows) error, query string, args ...any) error {
 	rows, err := o.QueryContext(ctx, query, args...)
 	if err != nil {
@@ -109,7 +109,7 @@ func each(ctx context.Context, o on, row func(*sql.Rows) error, query string, ar
 	return rows.Err()
 }
 
-// texts appends what is in the only column of a result.
+// texts appends the values of a result's only column.
 func texts(to *[]string) func(*sql.Rows) error {
 	return func(rows *sql.Rows) error {
 		var text string
@@ -119,8 +119,8 @@ func texts(to *[]string) func(*sql.Rows) error {
 	}
 }
 
-// list is a parameter for OPENJSON: a list of any length in a statement whose text, and so whose plan,
-// is always the same. What is in it are numbers and texts, which always have a form in JSON.
+// list returns a parameter for OPENJSON: a list of any length for a statement whose text, and so whose plan, is
+// always the same. Its values are numbers and texts, which can always be encoded.
 func list(name string, values any) sql.NamedArg {
 	doc, _ := json.Marshal(values) //nolint:errchkjson // see above
 	return sql.Named(name, mssql.NVarCharMax(doc))

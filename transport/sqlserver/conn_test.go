@@ -300,7 +300,7 @@ func TestTakesInOneTransaction(t *testing.T) {
 	u := &tablequeue.Unit{Verb: tablequeue.Delete, Queue: "q", Lease: tablequeue.Lease{Seq: 3, ID: 30}}
 	ok(t, s.Take(t.Context(), u))
 	if !u.Lost {
-		t.Error("taken from somebody")
+		t.Error("a leased row was taken")
 	}
 	calls := f.take()
 	if len(calls) != 4 || calls[0].text != "begin" || calls[3].text != "commit" {

@@ -2,16 +2,16 @@
 // exercised against a SQL Server: its statements are held by tests without one, and the conformance suite waits for a
 // server (make test-mssql).
 //
-// A queue is a table, as in package postgres: a message is a row that is claimed for a while and deleted when it has been
-// handled, and attempts are counted in the row. SQL Server notifies no process of new rows: a message from another
-// process is found within half a second, one of the same process at once.
+// A queue is a table, as in package postgres: a message is a row that is claimed for a while and deleted when it has
+// been handled, and attempts are counted in the row. SQL Server notifies no process of new rows: a message from
+// another process is found within half a second, one of the same process at once.
 //
 // With the transaction mode SendsAtomicWithReceive a handler's own writes, the messages it sends and the completion of
 // the message it handles are one transaction: [Tx] returns it. Outside handlers, endpoint.In(tx) sends in a *sql.Tx of
 // github.com/microsoft/go-mssqldb on the same database.
 //
-// The tables are made by the endpoint's installer, or by what [Transport.Script] prints.
+// The tables are made by the endpoint's installer, or by the text that [Transport.Script] returns.
 //
-// Queue tables of NServiceBus's SQL Server transport can be sent to, though not with a delay; its senders can insert into
-// the tables of this package; and [Transport.SubscriptionRouting] shares its table of subscriptions.
+// Queue tables of NServiceBus's SQL Server transport can be sent to, though not with a delay; its senders can insert
+// into the tables of this package; and [Transport.SubscriptionRouting] shares its table of subscriptions.
 package sqlserver

@@ -16,7 +16,7 @@ import (
 type failure struct {
 	doing  string
 	cause  error
-	undone bool // nothing has happened, also where the server did not say so
+	undone bool // nothing was executed, even where the server has not answered
 }
 
 func (e *failure) Error() string { return "sqlserver: " + e.doing + ": " + e.cause.Error() }
@@ -27,17 +27,17 @@ const (
 	lockTimeoutExceeded = 1222
 )
 
-// failed adds to err what was attempted.
+// failed adds the operation to err.
 func failed(doing string, err error) error {
 	return &failure{doing: doing, cause: causeOf(err)}
 }
 
-// undone is failed for what is rolled back with its transaction.
+// undone is failed for an operation that is rolled back with its transaction.
 func undone(doing string, err error) error {
 	return &failure{doing: doing, cause: causeOf(err), undone: true}
 }
 
-// causeOf says that a queue is missing where that is it.
+// causeOf adds [transport.ErrNoQueue] to err where a table is missing.
 func causeOf(err error) error {
 	if number, ok := numberOf(err); ok && number == invalidObject {
 		return fmt.Errorf("%w: %w", transport.ErrNoQueue, err)
@@ -45,14 +45,14 @@ func causeOf(err error) error {
 	return err
 }
 
-// numberOf is the number that the server gave to err, if it answered at all.
+// numberOf returns the number of the server's answer, and reports whether the server has answered.
 func numberOf(err error) (number int32, ok bool) {
 	answer, ok := errors.AsType[mssql.Error](err)
 	return answer.Number, ok
 }
 
-// Classify implements [tablequeue.Store]. What the server has answered with it has rolled back, also when it
-// answered a handler.
+// Classify implements [tablequeue.Store]. When the server answers with an error it has rolled back, also for a
+// statement of a handler.
 func (s *store) Classify(err error) tablequeue.Class {
 	switch {
 	case errors.Is(err, dialect.ErrDetected):
@@ -81,7 +81,7 @@ func (s *store) Classify(err error) tablequeue.Class {
 	return tablequeue.Unknown
 }
 
-// Severities: from resources on it is the server's fault, from fatal on it ends the connection.
+// Severities: from resources on the cause is the server's, and from fatal on it ends the connection.
 const (
 	resources = 17
 	fatal     = 20

@@ -21,7 +21,7 @@ type fakeServer struct {
 	mu       sync.Mutex
 	asked    []asked
 	answers  map[string]answer // by a part of the statement; the longest that fits
-	connects error             // why nobody can connect
+	connects error             // the error of Connect
 	aborted  bool              // the server has ended the transaction
 }
 
@@ -75,7 +75,8 @@ func newFake(t *testing.T, answers map[string]answer) (*fakeServer, *store) {
 	return f, s
 }
 
-// texts are what has been asked since the last call, each statement by its first line that is not about locks or the clock.
+// texts are what has been asked since the last call, each statement by its first line that is not about locks or the
+// clock.
 func (f *fakeServer) texts() (all []string) {
 	for _, a := range f.take() {
 		text := strings.TrimPrefix(strings.TrimPrefix(a.text, lockWait), declareNow)

@@ -27,8 +27,7 @@ func (s *store) Claim(ctx context.Context, c tablequeue.Claim, into []tablequeue
 	return rows, time.Duration(next) * time.Microsecond, nil
 }
 
-// claim reads the leased rows and, where there are none, the result that then follows: in how many
-// microseconds the next is due.
+// claim reads the leased rows and, without any, the result that follows: the microseconds until the next row is due.
 func (s *store) claim(ctx context.Context, c tablequeue.Claim, into []tablequeue.Claimed) ([]tablequeue.Claimed, int64, error) {
 	rows, err := s.db.QueryContext(ctx, s.table(c.Queue).claim, sql.Named("limit", c.Limit),
 		sql.Named("for", c.For.Microseconds()), sql.Named("lease", c.Lease), sql.Named("owner", mssql.NVarCharMax(c.Owner)),
@@ -70,7 +69,7 @@ func (s *store) Renew(ctx context.Context, queue string, leases []tablequeue.Lea
 	return lost, nil
 }
 
-// hits scans the number of a row that a statement has hit.
+// hits scans the numbers of the rows that a statement has hit.
 func hits(hit func(i int)) func(*sql.Rows) error {
 	return func(rows *sql.Rows) error {
 		var i int
@@ -84,17 +83,17 @@ func hits(hit func(i int)) func(*sql.Rows) error {
 
 // Abandon implements [tablequeue.Queues].
 func (s *store) Abandon(ctx context.Context, queue, owner string, d time.Duration) error {
-	return s.giveBack(ctx, queue, s.table(queue).abandon, sql.Named("for", d.Microseconds()), sql.Named("owner", mssql.NVarCharMax(owner)))
+	return s.abandon(ctx, queue, s.table(queue).abandon, sql.Named("for", d.Microseconds()), sql.Named("owner", mssql.NVarCharMax(owner)))
 }
 
 // AbandonClaims implements [tablequeue.Orphaner].
 func (s *store) AbandonClaims(ctx context.Context, queue string, leases []int64, d time.Duration) error {
-	return s.giveBack(ctx, queue, s.table(queue).orphans, sql.Named("for", d.Microseconds()), list("leases", leases))
+	return s.abandon(ctx, queue, s.table(queue).orphans, sql.Named("for", d.Microseconds()), list("leases", leases))
 }
 
-func (s *store) giveBack(ctx context.Context, queue, statement string, args ...any) error {
+func (s *store) abandon(ctx context.Context, queue, statement string, args ...any) error {
 	if _, err := s.db.ExecContext(ctx, statement, args...); err != nil {
-		return failed(fmt.Sprintf("give back leases of queue %q", queue), err)
+		return failed(fmt.Sprintf("abandon leases of queue %q", queue), err)
 	}
 	return nil
 }

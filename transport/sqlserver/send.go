@@ -11,7 +11,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/tablequeue/dialect"
 )
 
-// Flush implements [tablequeue.Queues]. What is one statement needs no transaction around it.
+// Flush implements [tablequeue.Queues]. A single statement needs no transaction.
 func (s *store) Flush(ctx context.Context, units []*tablequeue.Unit) error {
 	return s.flush(ctx, units, lockWait)
 }
@@ -28,7 +28,7 @@ func (s *store) flush(ctx context.Context, units []*tablequeue.Unit, wait string
 	})
 }
 
-// inTx does do in a transaction, or nothing.
+// inTx calls do in a transaction, which it commits when do returns nil.
 func (s *store) inTx(ctx context.Context, doing string, do func(tx *sql.Tx) error) error {
 	tx, err := s.db.BeginTx(ctx, nil)
 	if err != nil {
@@ -44,7 +44,7 @@ func (s *store) inTx(ctx context.Context, doing string, do func(tx *sql.Tx) erro
 	return nil
 }
 
-// write settles what is leased, and then inserts what was sent with rows that it hit.
+// write settles the leased rows of units, and then inserts the rows that were sent with those that it has hit.
 func (s *store) write(ctx context.Context, o on, units []*tablequeue.Unit) error {
 	for _, g := range settlings(units) {
 		if err := s.settle(ctx, o, g); err != nil {
@@ -54,7 +54,7 @@ func (s *store) write(ctx context.Context, o on, units []*tablequeue.Unit) error
 	return s.insert(ctx, o, slices.DeleteFunc(slices.Clone(units), func(u *tablequeue.Unit) bool { return u.Lost }))
 }
 
-// settling is what one statement settles.
+// settling is the units that one statement settles.
 type settling struct {
 	queue  string
 	remove bool
@@ -63,7 +63,7 @@ type settling struct {
 
 func settlings(units []*tablequeue.Unit) (all []*settling) {
 	for _, u := range units {
-		u.Lost = false // a try before may have set it
+		u.Lost = false // an attempt before may have set it
 		if u.Verb == tablequeue.Send {
 			continue
 		}
@@ -101,7 +101,7 @@ func (s *store) settle(ctx context.Context, o on, g *settling) error {
 	return each(ctx, o, hits(func(i int) { g.units[i].Lost = false }), statement, list("rows", named))
 }
 
-// outgoing is what is inserted into one queue, in that order.
+// outgoing is the rows that are inserted into one queue, in order.
 type outgoing struct {
 	queue string
 	rows  []*tablequeue.Row
@@ -130,7 +130,8 @@ func (s *store) insert(ctx context.Context, o on, units []*tablequeue.Unit) erro
 	return nil
 }
 
-// insertRows tells the rows their seq. They are given in order, but may come back in any.
+// insertRows inserts rows and sets their Seq. The server returns the identities, which are in the order of the rows,
+// in any order.
 func (s *store) insertRows(ctx context.Context, o on, out *outgoing) error {
 	t := s.table(out.queue)
 	rows, bodies := encodeRows(out.rows)
@@ -165,7 +166,7 @@ func (s *store) insertRows(ctx context.Context, o on, out *outgoing) error {
 	return nil
 }
 
-// jsonRow is a row as the insert takes it. Its body is the BodySize bytes of @bodies from BodyFrom, 1 at first.
+// jsonRow is an element of rowList. Its body is the BodySize bytes of @bodies from BodyFrom on, which counts from 1.
 type jsonRow struct {
 	N        int             `json:"n"`
 	ID       string          `json:"id"`
@@ -193,8 +194,8 @@ func encodeRows(rows []*tablequeue.Row) (encoded []jsonRow, bodies []byte) {
 	return encoded, padded(bodies)
 }
 
-// padded makes the length of b one of a few: up to 8,000 bytes it is part of a parameter's type, and each
-// type has the server make a plan of its own.
+// padded pads b to one of a few lengths. Up to 8,000 bytes the length is part of a parameter's type, and the server
+// makes a plan for each type.
 func padded(b []byte) []byte {
 	const unlimited = 8001
 	size := 512

@@ -26,7 +26,8 @@ func (s *store) InsertIn(ctx context.Context, tx any, rows []tablequeue.Row) err
 	return nil
 }
 
-// sameDatabase does not notice another server with a database of the same name and tables.
+// sameDatabase checks the database of tx. It does not notice another server with a database of the same name and
+// tables.
 func (s *store) sameDatabase(ctx context.Context, tx *sql.Tx) error {
 	var name string
 	if err := tx.QueryRowContext(ctx, databaseName).Scan(&name); err != nil {
@@ -38,7 +39,7 @@ func (s *store) sameDatabase(ctx context.Context, tx *sql.Tx) error {
 	return nil
 }
 
-// insertIn leaves tx as it was when it fails, whatever becomes of ctx.
+// insertIn leaves tx as it was when it fails, even where ctx has ended.
 func (s *store) insertIn(ctx context.Context, tx *sql.Tx, rows []tablequeue.Row) error {
 	if _, err := tx.ExecContext(ctx, setSavepoint); err != nil {
 		return err

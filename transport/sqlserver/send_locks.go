@@ -9,7 +9,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/tablequeue/dialect"
 )
 
-// Texts in front of the statements that write: how long they wait for a lock. A pool's connection forgets it before its
+// Texts before the statements that write, which set the wait for a lock. The pool resets it before the connection's
 // next use.
 const (
 	lockWait    = "SET LOCK_TIMEOUT " + dialect.LockWait + ";\n"
@@ -17,11 +17,11 @@ const (
 	noLockWait  = "SET LOCK_TIMEOUT 0;\n"
 )
 
-// missingTables are the numbers of those of @names that are no tables.
+// missingTables returns the numbers of those of @names that are no tables.
 const missingTables = `SELECT r.n FROM OPENJSON(@names) WITH (n int '$[0]', name nvarchar(max) '$[1]') AS r
 WHERE object_id(r.name) IS NULL`
 
-// waiting is o with a text in front of each statement.
+// waiting executes statements with a text before each.
 type waiting struct {
 	on
 	text string
@@ -35,7 +35,7 @@ func (w waiting) ExecContext(ctx context.Context, query string, args ...any) (sq
 	return w.on.ExecContext(ctx, w.text+query, args...)
 }
 
-// waiting are the statements about locks that others hold.
+// waiting sets the statements about locks of other sessions.
 func (t *table) waiting(q string) {
 	// An update lock on a row needs the lock on the table that an insert needs.
 	t.try = noLockWait + `SELECT TOP (1) 1 FROM ` + q + ` WITH (READPAST, UPDLOCK, ROWLOCK, READCOMMITTEDLOCK);`
@@ -52,8 +52,8 @@ func (s *store) FlushWaiting(ctx context.Context, units []*tablequeue.Unit) erro
 	return s.flush(ctx, units, anyLockWait)
 }
 
-// Locked implements [tablequeue.Locks]. It asks for each queue by itself, as to see the locks of others takes rights that
-// an endpoint seldom has.
+// Locked implements [tablequeue.Locks]. It tries a lock on each queue: to see the locks of others takes rights that an
+// endpoint seldom has.
 func (s *store) Locked(ctx context.Context, queues []string) ([]bool, error) {
 	locked := make([]bool, len(queues))
 	for i, q := range queues {

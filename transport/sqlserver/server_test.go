@@ -17,7 +17,7 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// patience is how long a test waits for what must come.
+// patience is the longest wait for an expected event.
 const patience = time.Minute
 
 // schemas counts those that tests have made.

@@ -6,16 +6,16 @@ import (
 	"github.com/holdfast-go/holdfast/internal/tablequeue/dialect"
 )
 
-// The statements of the SQL Server dialect, all of them. Lists come as JSON, with the number n of each
-// element, from 0, in the result of those that hit; durations as microseconds.
+// All statements of the SQL Server dialect. Lists are JSON parameters. A statement returns the numbers n, from 0, of
+// the list's elements that hit a row. Durations are in microseconds.
 
 const (
-	// databaseAndLevel asks also for the compatibility level, on which OPENJSON depends.
+	// databaseAndLevel returns also the compatibility level, on which OPENJSON depends.
 	databaseAndLevel = `SELECT db_name(), (SELECT d.compatibility_level FROM sys.databases AS d WHERE d.database_id = db_id())`
 
 	databaseName = `SELECT db_name()`
 
-	// setSavepoint and undoSavepoint are a savepoint in a transaction of somebody else's.
+	// setSavepoint and undoSavepoint are a savepoint in a caller's transaction.
 	setSavepoint  = `SAVE TRANSACTION holdfast_send`
 	undoSavepoint = `ROLLBACK TRANSACTION holdfast_send`
 
@@ -33,31 +33,30 @@ ORDER BY t.name`
 const (
 	declareNow = "DECLARE @now datetime2(7) = sysutcdatetime();\n"
 
-	// leases are the rows that a statement names, by key and lease. The loop finds each by
-	// its key, whatever the statistics say.
+	// leaseList and leaseRows are the rows that a statement names by key and lease. The loop join finds each by its key,
+	// whatever the statistics.
 	leaseList = `OPENJSON(@rows) WITH (n int '$[0]', seq bigint '$[1]', lease bigint '$[2]', after_us bigint '$[3]', undo int '$[4]', note nvarchar(max) '$[5]') AS r
 INNER LOOP JOIN `
 	leaseRows = ` AS q WITH (ROWLOCK) ON q.seq = r.seq AND q.lease_id = r.lease`
 
-	// Who looks neither waits for what others have locked nor sees it, also where the database keeps
-	// row versions for readers.
+	// lookHint skips locked rows, also where the database keeps row versions for readers.
 	lookHint = ` WITH (READPAST, READCOMMITTEDLOCK)`
 
-	// due are hints for going through rows in the order in which they are due, past those that others have locked.
+	// dueHint reads rows in the order in which they are due, and skips locked ones.
 	dueHint = ` WITH (INDEX (holdfast_due), READPAST, UPDLOCK, ROWLOCK, READCOMMITTEDLOCK)`
 )
 
-// later is the moment us microseconds after at. dateadd takes no more than an int at a time.
+// later returns the expression for us microseconds after at. The number of a dateadd is an int.
 func later(at, us string) string {
 	return "dateadd(microsecond, " + us + " % 1000000, dateadd(second, " + us + " / 1000000 % 86400, dateadd(day, " +
 		us + " / 1000000 / 86400, " + at + ")))"
 }
 
-// traits are what is found out about a queue's table when a statement on it is refused.
+// traits of a queue's table are detected when the server refuses a statement.
 type traits struct {
-	triggers    bool // OUTPUT must go by way of a table variable
-	foreign      bool // one of NServiceBus's, with its columns only
-	recoverable bool // foreign, with the column of that name
+	triggers    bool // OUTPUT needs a table variable
+	foreign     bool // the table has NServiceBus's columns only
+	recoverable bool // it is foreign and has the column of that name
 }
 
 // table is a queue's table with its statements.
@@ -84,8 +83,8 @@ func newTable(schema string, at place, traits traits) *table {
 	return t
 }
 
-// giving makes a statement on q give values of the rows that it hits. They are the columns hit of a table variable
-// where triggers keep it from giving them itself.
+// giving returns the parts of a statement on q that return values of the rows which it hits. On a table with triggers
+// they are columns of a table variable.
 func (t *table) giving(values, hit, columns string) (declare, output, after string) {
 	if !t.traits.triggers {
 		return "", "OUTPUT " + values, ";"
@@ -93,8 +92,8 @@ func (t *table) giving(values, hit, columns string) (declare, output, after stri
 	return "DECLARE @hit TABLE (" + columns + ");\n", "OUTPUT " + values + " INTO @hit", ";\nSELECT " + hit + " FROM @hit;"
 }
 
-// leasing are the statements that lease rows and settle what is leased. The text of headers has two bytes for what may be three
-// in UTF-8.
+// leasing sets the statements that lease rows and settle leased rows. A character of headers has two bytes, where
+// UTF-8 may have three.
 func (t *table) leasing(q string) {
 	declare, output, after := t.giving(`inserted.seq, inserted.Id, inserted.Headers, inserted.Body, inserted.delivery_count,
 	CASE WHEN inserted.Expires <= @now THEN 1 ELSE 0 END`, `seq, id, headers, body, delivery_count, expired`,
@@ -128,23 +127,24 @@ IF @@ROWCOUNT = 0
 
 	t.remove = declare + `DELETE q ` + output + ` FROM ` + leaseList + q + leaseRows + after
 
-	// What others have locked is left to them: their order of locks is another one.
-	giveBack := declareNow + `UPDATE q SET visible_at = @now, lease_id = NULL, lease_owner = NULL
+	// Locked rows are skipped: other sessions lock rows in another order.
+	abandon := declareNow + `UPDATE q SET visible_at = @now, lease_id = NULL, lease_owner = NULL
 FROM ` + q + ` AS q` + dueHint + `
 WHERE q.visible_at > @now AND q.visible_at <= ` + later("@now", "@for")
-	t.abandon = giveBack + ` AND q.lease_owner = @owner;`
-	t.orphans = giveBack + `
+	t.abandon = abandon + ` AND q.lease_owner = @owner;`
+	t.orphans = abandon + `
 	AND q.lease_id IN (SELECT lease FROM OPENJSON(@leases) WITH (lease bigint '$'));`
 
 	t.take = `UPDATE ` + q + ` WITH (ROWLOCK) SET lease_id = @lease
 WHERE seq = @seq AND visible_at <= sysutcdatetime();`
 }
 
-// selectCount follows a statement and says how many rows it has changed, also where the server is configured not to (NOCOUNT).
+// selectCount follows a statement and returns the number of changed rows, also on a server that is configured with
+// NOCOUNT.
 const selectCount = "\nSELECT @@ROWCOUNT;"
 
-// removing are the statements that remove rows which are not leased. Many rows go little by little, as each is locked until
-// the statement ends.
+// removing sets the statements that remove rows which are not leased. They remove a bounded number of rows at a time,
+// as each is locked until the statement ends.
 func (t *table) removing(q string) {
 	t.cancel = `DELETE FROM ` + q + ` WITH (ROWLOCK) WHERE seq = @seq AND delivery_count = 0;` + selectCount
 	t.purge = declareNow + fmt.Sprintf(`WITH due AS (
@@ -155,7 +155,7 @@ DELETE FROM due;` + selectCount
 WHERE Expires IS NOT NULL AND Expires <= @now AND (lease_id IS NULL OR visible_at <= @now);` + selectCount
 }
 
-// looking are the statements that change nothing.
+// looking sets the statements that change nothing.
 func (t *table) looking(q string) {
 	t.last = `SELECT coalesce(max(seq), 0) FROM ` + q + lookHint
 
@@ -172,13 +172,13 @@ FROM ` + q + lookHint + ` WHERE Expires IS NULL OR Expires > @now;`
 	}
 }
 
-// rowList are what is to be inserted. The bodies come as one parameter.
+// rowList is the list of rows to insert. The bodies are one parameter.
 const rowList = `OPENJSON(@rows) WITH (n int, id nvarchar(max), headers nvarchar(max) AS JSON,
 	body_from bigint, body_size bigint, at_us bigint, after_us bigint, ttl_us bigint) AS r`
 
 const rowBody = `substring(@bodies, r.body_from, r.body_size)`
 
-// inserting inserts. Identities are given in the order of the rows.
+// inserting returns the statement that inserts rows. Their identities are in the order of the rows.
 func (t *table) inserting(q string) string {
 	declare, output, after := t.giving("inserted.seq", "seq", "seq bigint")
 	return declareNow + declare + `INSERT INTO ` + q + ` (Id, Headers, Body, visible_at, Expires)
@@ -192,7 +192,7 @@ CROSS APPLY (SELECT CASE WHEN wanted.moment > @now THEN wanted.moment ELSE @now 
 ORDER BY r.n` + after
 }
 
-// insertingForeign inserts into a table of NServiceBus's.
+// insertingForeign returns the statement that inserts rows into a foreign table.
 func (t *table) insertingForeign(q string) string {
 	column, value := "", ""
 	if t.traits.recoverable {
@@ -204,8 +204,8 @@ FROM ` + rowList + `
 ORDER BY r.n;`
 }
 
-// making are the statements of the installer. The columns that begin with a capital are those of NServiceBus's queue
-// tables, so that its endpoints can send here; some are for that alone.
+// making sets the statements of the installer. The columns that begin with a capital are those of NServiceBus's queue
+// tables, so that its endpoints can send to them; some are for that alone.
 func (t *table) making(schema string, at place) {
 	of := ""
 	if at.catalog != "" {
@@ -248,5 +248,5 @@ IF col_length(%s, N'lease_id') IS NOT NULL AND NOT EXISTS (SELECT 1 FROM %[1]s W
 	t.forget = `IF object_id(` + literal(versions) + `, N'U') IS NOT NULL DELETE FROM ` + versions + ` WHERE name = ` + name + `;`
 }
 
-// tableVersion is that of the queue tables which this package makes on SQL Server.
+// tableVersion is the version of the queue tables that this package creates.
 const tableVersion = 1

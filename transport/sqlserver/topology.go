@@ -13,7 +13,7 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// Install implements [tablequeue.Topology]. One process at a time does it.
+// Install implements [tablequeue.Topology]. One process at a time installs.
 func (s *store) Install(ctx context.Context, plan transport.Plan) error {
 	return s.inTx(ctx, "install", func(tx *sql.Tx) error {
 		if _, err := tx.ExecContext(ctx, installLock, sql.Named("name", "holdfast install "+s.Schema)); err != nil {
@@ -58,7 +58,7 @@ func (s *store) Remove(ctx context.Context, queues []string) error {
 
 type step struct{ of, statement string }
 
-// installation creates what is missing.
+// installation returns the statements that create the missing parts of plan.
 func (s *store) installation(plan transport.Plan) []step {
 	steps := []step{
 		{fmt.Sprintf("schema %q", s.Schema), createSchema(s.Schema)},
@@ -72,8 +72,8 @@ func (s *store) installation(plan transport.Plan) []step {
 	return steps
 }
 
-// Script is what the installer does for plan, as text for sqlcmd and the like. It connects to nothing. Run again it
-// changes nothing, and tables of another kind, such as NServiceBus's, are left as they are.
+// Script returns the installer's statements for plan as text for sqlcmd. It needs no connection. Executed again, the
+// text changes nothing. It does not change foreign tables, such as those of NServiceBus.
 func (m *Transport) Script(plan transport.Plan) (string, error) {
 	set, err := m.settings("")
 	if err != nil {
@@ -85,11 +85,11 @@ func (m *Transport) Script(plan transport.Plan) (string, error) {
 			return "", err
 		}
 		if strings.ContainsAny(q.Name, "\r\n") || strings.Contains(q.Name, "$(") {
-			return "", fmt.Errorf("sqlserver: queue name %q: what sqlcmd takes for a command of its own cannot be in a script", q.Name)
+			return "", fmt.Errorf("sqlserver: queue name %q has text that sqlcmd takes for a command: it cannot be in a script", q.Name)
 		}
 	}
 	var b strings.Builder
-	b.WriteString("SET XACT_ABORT, QUOTED_IDENTIFIER, ANSI_NULLS ON\nGO\n") // what an index with a condition wants
+	b.WriteString("SET XACT_ABORT, QUOTED_IDENTIFIER, ANSI_NULLS ON\nGO\n") // for the index with a condition
 	for _, step := range s.installation(plan) {
 		b.WriteString(step.statement + "\nGO\n")
 	}
@@ -143,7 +143,7 @@ func (s *store) inspect(ctx context.Context, queue string) (transport.QueueStats
 	return st, err
 }
 
-// queues lists the tables that look like queues.
+// queues returns the tables that have the columns of a queue.
 func (s *store) queues(ctx context.Context) (names []string, err error) {
 	err = each(ctx, s.db, texts(&names), listQueues, sql.Named("schema", s.Schema))
 	return names, err

@@ -9,13 +9,13 @@ import (
 	"github.com/holdfast-go/holdfast/internal/tablequeue/dialect"
 )
 
-// Numbers by which the server refuses a statement because of what its table is.
+// Numbers by which the server refuses a statement because of its table.
 const (
 	invalidColumn = 207 // one of NServiceBus's
 	hasTriggers   = 334 // OUTPUT without INTO
 )
 
-// detecting writes units: again where that has failed because of what was not known of a table.
+// detecting writes units: again when the write has failed because of a trait that was not known.
 func (s *store) detecting(ctx context.Context, units []*tablequeue.Unit, write func() error) error {
 	return s.retryDetected(ctx, dialect.Queues(units), func() error {
 		if err := s.delayable(units); err != nil {
@@ -25,7 +25,7 @@ func (s *store) detecting(ctx context.Context, units []*tablequeue.Unit, write f
 	})
 }
 
-// retryDetected does what is done with the tables of queues: again where that has failed because of what was not known of one.
+// retryDetected calls do, which uses the tables of queues: again while it fails because of a trait that was not known.
 func (s *store) retryDetected(ctx context.Context, queues []string, do func() error) error {
 	for {
 		known := s.traits(queues)
@@ -36,7 +36,7 @@ func (s *store) retryDetected(ctx context.Context, queues []string, do func() er
 	}
 }
 
-// traits is what is known of the tables of queues.
+// traits returns the known traits of the tables of queues.
 func (s *store) traits(queues []string) []traits {
 	known := make([]traits, len(queues))
 	for i, q := range queues {
@@ -54,8 +54,9 @@ func (s *store) delayable(units []*tablequeue.Unit) error {
 	return nil
 }
 
-// detected tells whether err came of what was not known of a queue's table, and now is, perhaps through somebody else. Which of
-// the tables has the triggers the server says in words only, so that all are taken for ones that have.
+// detected reports whether err is of a trait that was not known when traits returned known. Another goroutine may
+// have detected it meanwhile. The server names a table with triggers in words only, so that all queues are taken to
+// have them.
 func (s *store) detected(ctx context.Context, queues []string, known []traits, err error) bool {
 	number, _ := numberOf(err)
 	if number != hasTriggers && number != invalidColumn {
@@ -77,7 +78,7 @@ func (s *store) detected(ctx context.Context, queues []string, known []traits, e
 	return !slices.Equal(known, s.traits(queues))
 }
 
-// columns are those of a queue's table, none where there is no table.
+// columns returns the columns of a queue's table, and none where there is no table.
 func (s *store) columns(ctx context.Context, queue string) (names []string, err error) {
 	err = each(ctx, s.db, texts(&names), s.table(queue).columns)
 	return names, err

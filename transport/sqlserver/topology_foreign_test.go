@@ -22,10 +22,10 @@ func foreignAnswers() map[string]answer {
 		"[foreign] (Id, Headers":     serverError(207, 16),
 		"[foreign] (Id, Recoverable": {},
 		"'[dbo].[foreign]', N'U')":   column("Id", "CorrelationId", "ReplyToAddress", "Recoverable", "Expires", "Headers", "Body", "RowVersion"),
-		"[out]":                     numbers(1),
-		"'[dbo].[out]', N'U')":      column("lease_id"),
-		databaseName:                column("shop"),
-		removePart:                  numbers(0),
+		"[out]":                      numbers(1),
+		"'[dbo].[out]', N'U')":       column("lease_id"),
+		databaseName:                 column("shop"),
+		removePart:                   numbers(0),
 	}
 }
 

@@ -11,14 +11,14 @@ import (
 	"github.com/holdfast-go/holdfast/internal/tablequeue/dialect"
 )
 
-// place is where a queue's table is.
+// place is the place of a queue's table.
 type place struct{ catalog, schema, table string } // no catalog is the connection's database
 
-// addressPattern is a queue name with a schema, and a database of the same server, as NServiceBus writes the
-// address of who wants a reply.
+// addressPattern matches a queue name with a schema, and perhaps a database of the same server, as NServiceBus writes
+// reply addresses.
 var addressPattern = regexp.MustCompile(`^([^@]+)@\[((?:[^\]]|\]\])+)\](?:@\[((?:[^\]]|\]\])+)\])?$`)
 
-// place finds the table of a queue.
+// place returns the place of a queue's table.
 func (s *store) place(queue string) place {
 	parts := addressPattern.FindStringSubmatch(queue)
 	if parts == nil {
@@ -31,7 +31,7 @@ func (s *store) place(queue string) place {
 	return p
 }
 
-// Name implements [tablequeue.Namer]: without its schema where that is ours.
+// Name implements [tablequeue.Namer]. It leaves out the store's own schema.
 func (s *store) Name(queue string) string {
 	if !strings.HasSuffix(queue, "]") {
 		return queue
@@ -39,7 +39,7 @@ func (s *store) Name(queue string) string {
 	return s.place(queue).queue(s.Schema)
 }
 
-// address is a queue as NServiceBus names it.
+// address returns the name of a queue for NServiceBus.
 func (s *store) address(queue string) string {
 	p := s.place(queue)
 	if p.catalog == "" {
@@ -56,7 +56,7 @@ func (p place) address() string {
 	return address
 }
 
-// queue is what a store with its queues in schema calls the queue there.
+// queue returns the name of the queue in a store whose queues are in schema.
 func (p place) queue(schema string) string {
 	if p.catalog == "" && p.schema == schema {
 		return p.table
@@ -64,7 +64,7 @@ func (p place) queue(schema string) string {
 	return p.address()
 }
 
-// quoted is the place as statements name it.
+// quoted returns the identifier of the place.
 func (p place) quoted() string {
 	if p.catalog != "" {
 		return bracket(p.catalog) + "." + quote(p.schema, p.table)
@@ -113,12 +113,12 @@ func (s *store) Check(queue string) error {
 	return checkName("queue", p.table)
 }
 
-// bracket makes name an identifier, whatever is in it.
+// bracket returns the identifier of a name with any characters.
 func bracket(name string) string { return "[" + strings.ReplaceAll(name, "]", "]]") + "]" }
 
 func unbracket(name string) string { return strings.ReplaceAll(name, "]]", "]") }
 
 func quote(schema, name string) string { return bracket(schema) + "." + bracket(name) }
 
-// literal is s as a literal.
+// literal returns s as a string literal.
 func literal(s string) string { return "N'" + strings.ReplaceAll(s, "'", "''") + "'" }

@@ -8,7 +8,7 @@ import (
 
 // The statements on the tables beside the queues. They belong to statements.go.
 
-// createSchema makes a schema that is missing: that statement must be alone in its batch.
+// createSchema returns the statement that creates a missing schema. CREATE SCHEMA has to be alone in its batch.
 func createSchema(schema string) string {
 	return `IF schema_id(` + literal(schema) + `) IS NULL EXEC (` + literal("CREATE SCHEMA "+bracket(schema)) + `);`
 }
@@ -25,18 +25,18 @@ func newVersions(schema string) versionStatements {
 		version int NOT NULL,
 		swept_at datetime2(7) NOT NULL DEFAULT sysutcdatetime());`,
 
-		// Who notes first that a queue is due to be swept, sweeps it.
+		// The first process that marks a due queue sweeps it.
 		due: declareNow + fmt.Sprintf(`UPDATE q SET swept_at = @now
 OUTPUT inserted.name FROM %s AS q WITH (READPAST, UPDLOCK, ROWLOCK, READCOMMITTEDLOCK)
 WHERE q.swept_at <= dateadd(second, -%d, @now);`, q, int(dialect.SweepEvery.Seconds())),
 	}
 }
 
-// subscriptionStatements are the statements on the table of subscriptions. Types differ by case, whatever
-// the database's collation says.
+// subscriptionStatements are the statements on the table of subscriptions. Types differ by case, whatever the
+// database's collation.
 type subscriptionStatements struct{ create, add, remove, all, forget string }
 
-// The longest names of types: in ours, with the queue's they are a key, which has at most 900 bytes.
+// The longest names of types. In the driver's own table they are part of a key, which has at most 900 bytes.
 const (
 	maxType  = 300
 	maxTopic = 200
@@ -61,7 +61,8 @@ WHERE NOT EXISTS (SELECT 1 FROM ` + q + ` AS s WITH (UPDLOCK, HOLDLOCK) WHERE s.
 	}
 }
 
-// newRouting is the same for a table of NServiceBus's shape, that is shared with its endpoints and keyed by endpoint.
+// newRouting returns the statements on a table of NServiceBus's shape, which is shared with its endpoints and has the
+// endpoint in its key.
 func newRouting(schema, table string) subscriptionStatements {
 	q := quote(schema, table)
 	const types = `(SELECT DISTINCT r.[type] FROM OPENJSON(@types) WITH ([type] nvarchar(200) '$') AS r)`

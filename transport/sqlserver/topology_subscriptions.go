@@ -10,7 +10,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/tablequeue"
 )
 
-// subscribers are the statements on the table of subscriptions: ours, or one that is shared with NServiceBus.
+// subscribers returns the statements on the table of subscriptions: the driver's own, or one shared with NServiceBus.
 func (s *store) subscribers() subscriptionStatements {
 	if s.Routing != "" {
 		return newRouting(s.Schema, s.Routing)

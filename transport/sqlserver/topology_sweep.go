@@ -9,7 +9,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/tablequeue/dialect"
 )
 
-// Sweep implements [tablequeue.Sweeper]. Who notes first that a queue is due, sweeps it.
+// Sweep implements [tablequeue.Sweeper]. The first process that marks a due queue sweeps it.
 func (s *store) Sweep(ctx context.Context) error {
 	var queues []string
 	err := each(ctx, s.db, texts(&queues), newVersions(s.Schema).due)
@@ -17,7 +17,7 @@ func (s *store) Sweep(ctx context.Context) error {
 		err = errors.Join(err, s.sweep(ctx, q))
 	}
 	if err != nil {
-		return failed("remove what has expired", err)
+		return failed("remove expired rows", err)
 	}
 	return nil
 }
@@ -25,7 +25,7 @@ func (s *store) Sweep(ctx context.Context) error {
 func (s *store) sweep(ctx context.Context, queue string) error {
 	_, err := s.untilFew(ctx, s.table(queue).sweep)
 	if number, ok := numberOf(err); ok && number == invalidObject {
-		return nil // dropped, which nobody has noted
+		return nil // dropped by other means
 	}
 	if err != nil {
 		return fmt.Errorf("queue %q: %w", queue, err)
@@ -33,7 +33,7 @@ func (s *store) sweep(ctx context.Context, queue string) error {
 	return nil
 }
 
-// untilFew repeats a statement that removes up to maxSwept rows for as long as there are that many.
+// untilFew repeats a statement that removes up to [dialect.MaxSwept] rows while it removes that many.
 func (s *store) untilFew(ctx context.Context, statement string) (all int64, err error) {
 	for n := int64(dialect.MaxSwept); n >= dialect.MaxSwept; all += n {
 		if n, err = s.changed(ctx, statement); err != nil {

@@ -22,8 +22,8 @@ var _ transport.Transport = (*Transport)(nil)
 // [*transport.TooLargeError].
 const MaxBody = dialect.MaxBody
 
-// Transport is the transport on Microsoft SQL Server 2016 or newer and Azure SQL, at compatibility level 130 or above. It
-// may be copied before use and opened several times.
+// Transport is the transport on Microsoft SQL Server 2016 or newer and Azure SQL, at compatibility level 130 or
+// above. It may be copied before use and opened several times.
 type Transport struct {
 	// URL says where the database is: sqlserver://user:password@host:1433?database=shop, or another form that
 	// github.com/microsoft/go-mssqldb takes. Required unless Connector is set.
@@ -31,17 +31,16 @@ type Transport struct {
 	// Connector opens the connections instead of URL. It is one of github.com/microsoft/go-mssqldb, or wraps one, such
 	// as for a password or a token that changes: each new connection is asked of it. It is safe for concurrent use.
 	Connector driver.Connector
-	// Schema holds the queue tables. Empty: dbo. Endpoints that send to each
-	// other share it.
+	// Schema has the queue tables. Endpoints that send to each other share it. Empty: dbo.
 	Schema string
-	// Lease is how long a received message stays with this process unless it is
-	// renewed, and so how long one waits that a crashed process held. 0: 30 s.
+	// Lease is the time for which a received message is invisible to others unless it is renewed, and so the time until
+	// the messages of a crashed process are delivered again. 0: 30 s.
 	Lease time.Duration
-	// MaxTx is how many transactions of handlers may be open at once; further handlers
-	// wait for one. Each has a connection. 0: 32.
+	// MaxTx is the largest number of open transactions of handlers. Further handlers wait. Each transaction has a
+	// connection. 0: 32.
 	MaxTx int
-	// SubscriptionRouting is a table of subscriptions in Schema that is shared with endpoints of
-	// NServiceBus, which call foreign SubscriptionRouting. Empty: a table of our own.
+	// SubscriptionRouting is a table of subscriptions in Schema that is shared with endpoints of NServiceBus, whose
+	// default name for it is SubscriptionRouting. Empty: a table of the driver's own.
 	SubscriptionRouting string
 }
 
@@ -65,7 +64,7 @@ func (m *Transport) Open(ctx context.Context, env transport.Env) (transport.Conn
 	return tablequeue.Open(s, tablequeue.Config{Lease: m.Lease, MaxBody: MaxBody, Env: env}), nil
 }
 
-// settings checks what is not about the connection.
+// settings checks the fields that are not about connections.
 func (m *Transport) settings(endpoint string) (dialect.Settings, error) {
 	set := dialect.Settings{Schema: m.Schema, MaxTx: m.MaxTx, Endpoint: endpoint, Routing: m.SubscriptionRouting}
 	return set.Complete("sqlserver", m.Lease, "dbo", checkName)
@@ -96,7 +95,7 @@ func (m *Transport) config(env transport.Env) (msdsn.Config, error) {
 	return cfg, err
 }
 
-// poolSize is how many connections claim, write and look.
+// poolSize is the number of connections for claims, renewals and writes.
 const poolSize = 4
 
 func openDB(c connector, size int) *sql.DB {

@@ -21,14 +21,13 @@ type Session interface {
 	Tx(ctx context.Context) (transport.HandlerTx, error)
 }
 
-// Tx returns the transaction of the message that is being handled, where it was received through
-// [Transport]: what a handler writes in it happens together with the messages that it sends and the end of
-// the one it handles, or not at all. It begins with the first call and is shared by the message's handlers,
-// which use it one at a time. It needs the transaction mode SendsAtomicWithReceive.
+// Tx returns the transaction of the message that is being handled. The handler's writes, the messages that it sends and
+// the completion of its message are committed together or not at all. The transaction begins with the first call. The
+// handlers of a message share it, and use it one at a time. It needs the transaction mode SendsAtomicWithReceive.
 //
-// The endpoint ends it: a handler that commits it or rolls it back makes its message fail. Where a statement
-// fails, SQL Server undoes that one alone, unless the session sets XACT_ABORT: a handler that
-// ignores the error has its other writes committed.
+// The endpoint ends it: the message of a handler that commits it or rolls it back fails. When a statement fails, SQL
+// Server undoes that statement alone, unless the session sets XACT_ABORT: the other writes of a handler that ignores
+// the error are committed.
 func Tx(ctx context.Context, s Session) (*sql.Tx, error) {
 	t, err := s.Tx(ctx)
 	if err != nil {
@@ -42,13 +41,13 @@ func Tx(ctx context.Context, s Session) (*sql.Tx, error) {
 	return own.begun(ctx)
 }
 
-// handlerTx is a transaction that a delivery is completed in. It takes a connection when a handler
-// asks for it; a message whose handlers do not is completed like any other.
+// handlerTx is a transaction in which a delivery is completed. It takes a connection at the first call of [Tx]. A
+// message without such a call is completed like any other.
 type handlerTx struct {
 	store *store
 	tx    *sql.Tx
-	err   error              // why it could not be begun
-	cut   context.CancelFunc // rolls it back, whatever it does
+	err   error              // of the begin
+	cut   context.CancelFunc // rolls it back, also during a statement
 	over  bool
 }
 
@@ -67,7 +66,7 @@ func (t *handlerTx) begun(ctx context.Context) (*sql.Tx, error) {
 	return t.tx, t.err
 }
 
-// begin may take until ctx ends, and the transaction may last longer.
+// begin begins the transaction, which outlasts ctx. It waits for a connection until ctx ends.
 func (t *handlerTx) begin(ctx context.Context) {
 	var life context.Context
 	life, t.cut = context.WithCancel(t.store.life)
@@ -84,8 +83,8 @@ func (t *handlerTx) begin(ctx context.Context) {
 	t.tx = tx
 }
 
-// Complete implements [tablequeue.StoreTx]. Where the server has ended the transaction behind the
-// handler's back, after a deadlock say, the driver refuses the first statement.
+// Complete implements [tablequeue.StoreTx]. When the server has ended the transaction, for example after a deadlock,
+// the client refuses the first statement.
 func (t *handlerTx) Complete(ctx context.Context, u *tablequeue.Unit) error {
 	switch {
 	case t.over:

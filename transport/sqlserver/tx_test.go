@@ -139,7 +139,7 @@ func TestMessageWithoutWritesIsCompletedLikeAnyOther(t *testing.T) {
 	inner, err := s.Begin(t.Context())
 	ok(t, err)
 	if got := f.take(); len(got) != 0 {
-		t.Fatalf("asked %+v for a transaction that nobody uses", got)
+		t.Fatalf("asked %+v for a transaction without statements", got)
 	}
 	u := &tablequeue.Unit{Verb: tablequeue.Delete, Queue: "q"}
 	ok(t, inner.Complete(t.Context(), u))

@@ -18,11 +18,11 @@ var leasing = []rule{
 	{"claims at once get different rows", claimApart},
 	{"a settle names the lease, and hits nothing after another claim", settleFenced},
 	{"a release takes back the count and a retry keeps it", settleCounts},
-	{"two hand-outs of a row in a batch are told apart", settleTwo},
+	{"two deliveries of a row in a batch are two leases", settleTwo},
 	{"a lost lease does not touch its neighbours", settleNeighbours},
 	{"a renewal tells which leases are lost", renewTells},
 	{"abandoned leases end, and no others", abandonOwn},
-	{"rows of claims that nobody heard of are given back", abandonClaims},
+	{"rows of claims without an answer are abandoned", abandonClaims},
 	{"a transaction completes, loses its lease, or is rolled back", transact},
 }
 

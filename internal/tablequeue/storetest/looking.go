@@ -11,11 +11,11 @@ import (
 
 var looking = []rule{
 	{"a queue is browsed in pages, leased and delayed rows too", browses},
-	{"a visible row is taken once, with what is sent", takes},
-	{"a purge removes what is visible", purges},
-	{"the installer leaves alone what is there, and may run at once", installs},
+	{"a visible row is taken once, and messages are sent with it", takes},
+	{"a purge removes visible rows", purges},
+	{"the installer keeps existing queues, and may run at once", installs},
 	{"a removed queue is gone with its subscriptions", removes},
-	{"inspecting tells counts, the age of the oldest, and all queues", inspects},
+	{"an inspection returns counts, the oldest age, and all queues", inspects},
 }
 
 func browses(w *world) {

@@ -15,7 +15,7 @@ var sending = []rule{
 	{"a row is visible at its time and worthless at another", sendTimed},
 	{"a delayed row is cancelled until it is claimed", cancels},
 	{"subscriptions are added once and removed", subscriptions},
-	{"what has expired is swept where nobody receives", sweeps},
+	{"expired rows are swept without a receiver", sweeps},
 }
 
 func sendWhole(w *world) {

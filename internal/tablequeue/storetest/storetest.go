@@ -1,5 +1,5 @@
-// Package storetest holds a [tablequeue.Store] to what the lease engine expects of it: the same rules for every
-// SQL dialect, on its real database. It is imported by tests only.
+// Package storetest checks the rules of [tablequeue.Store] on a SQL dialect with its real database. It is imported by
+// tests only.
 package storetest
 
 import (
@@ -15,17 +15,16 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// Harness is what the rules need of a dialect.
+// Harness opens stores of a dialect for the rules.
 type Harness struct {
-	// Open makes a store on tables that no other test has, and closes it with the test. Nothing is installed. A second
-	// store of the same test is on the same tables.
+	// Open returns a store without queues, which is closed with the test. All stores of one test have the same tables, and
+	// those of other tests have others.
 	Open func(t testing.TB) tablequeue.Store
-	// Due makes all queues of the test ones that have not been swept for long. nil where the store is no
-	// [tablequeue.Sweeper].
+	// Due makes all queues of the test due for a sweep. nil where the store is no [tablequeue.Sweeper].
 	Due func(t testing.TB)
 }
 
-// Run runs all rules, each as a subtest.
+// Run checks all rules, each in a subtest.
 func Run(t *testing.T, h Harness) {
 	for _, group := range [][]rule{leasing, sending, looking} {
 		for _, r := range group {
@@ -50,7 +49,7 @@ type world struct {
 	Harness
 }
 
-// patience is how long is waited for what must come.
+// patience is the longest wait for an expected event.
 const patience = 30 * time.Second
 
 // long is a lease that lasts for the test.
@@ -125,7 +124,7 @@ func (w *world) claims(lease int64, n int) (rows []tablequeue.Claimed) {
 	return rows
 }
 
-// empty fails when something in "in" is visible.
+// empty fails when a row of "in" is visible.
 func (w *world) empty() {
 	w.Helper()
 	if rows, _ := w.claim(tablequeue.Claim{Limit: 10, Lease: 1, For: long}); len(rows) != 0 {
@@ -133,7 +132,7 @@ func (w *world) empty() {
 	}
 }
 
-// stats are the numbers of a queue's rows that are ready, leased and delayed.
+// stats checks the numbers of a queue's rows that are ready, leased and delayed.
 func (w *world) stats(queue string, ready, unsettled, delayed int64) {
 	w.Helper()
 	all, err := w.Inspect(w.Context(), queue)

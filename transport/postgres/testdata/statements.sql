@@ -41,12 +41,12 @@ FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::text[]) 
 WHERE q.seq = ANY (ARRAY[r.seq]) AND q.lease_id = r.lease_id
 	AND q.visible_at >= ANY (ARRAY[CASE WHEN r.n > 0 THEN timestamptz '-infinity' END]) AND q.visible_at >= ANY (ARRAY[CASE WHEN r.n > 0 THEN timestamptz '-infinity' END, CASE WHEN r.n > 0 THEN timestamptz '-infinity' END]) RETURNING r.n;
 
--- give back what an owner holds
+-- abandon the rows of an owner
 UPDATE "app"."in" SET visible_at = now(), lease_id = NULL, lease_owner = NULL
 WHERE ctid = ANY (ARRAY(SELECT ctid FROM "app"."in"
 	WHERE visible_at > now() AND visible_at <= now() + $2::bigint * interval '1 microsecond' AND lease_owner = $1 FOR UPDATE SKIP LOCKED));
 
--- give back what a claim holds
+-- abandon the rows of claims
 UPDATE "app"."in" SET visible_at = now(), lease_id = NULL, lease_owner = NULL
 WHERE ctid = ANY (ARRAY(SELECT ctid FROM "app"."in"
 	WHERE visible_at > now() AND visible_at <= now() + $2::bigint * interval '1 microsecond' AND lease_id = ANY ($1::bigint[]) FOR UPDATE SKIP LOCKED));
