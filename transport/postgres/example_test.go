@@ -49,6 +49,5 @@ func ExampleTransport() {
 	db := &postgres.Transport{URL: "postgres://app:half%secret@db.example/shop"}
 	_, err := db.Open(context.Background(), transport.Env{Endpoint: "billing"})
 	fmt.Println(err)
-	// Output: postgres: URL cannot be parsed (it is not shown, it may hold a password): want
-	// postgres://user:password@host:5432/database, with special characters in the password percent-encoded
+	// Output: postgres: URL cannot be parsed (it is not shown, it may hold a password): want postgres://user:password@host:5432/database, with special characters in the password percent-encoded
 }

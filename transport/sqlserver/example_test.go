@@ -47,6 +47,5 @@ func ExampleTransport() {
 	db := &sqlserver.Transport{URL: "sqlserver://app:half%secret@db.example"}
 	_, err := db.Open(context.Background(), transport.Env{Endpoint: "billing"})
 	fmt.Println(err)
-	// Output: sqlserver: URL cannot be parsed (it is not shown, it may hold a password): want
-	// sqlserver://user:password@host:1433?database=name, with special characters in the password percent-encoded
+	// Output: sqlserver: URL cannot be parsed (it is not shown, it may hold a password): want sqlserver://user:password@host:1433?database=name, with special characters in the password percent-encoded
 }
