@@ -20,7 +20,7 @@ func TestARetriedMessageGoesWhereItsTransportPutsIt(t *testing.T) {
 	for _, test := range []struct {
 		name string
 		open func() transport.Transport
-		want []string // the messages handed out, when the first is retried once
+		want []string // the messages delivered, when the first is retried once
 	}{
 		{"in memory", func() transport.Transport { return &inmemory.Transport{} }, inPlace},
 		{"classic", func() transport.Transport {
@@ -35,15 +35,15 @@ func TestARetriedMessageGoesWhereItsTransportPutsIt(t *testing.T) {
 		}, behind},
 		{"postgres", func() transport.Transport { return &postgres.Transport{URL: brokertest.Postgres(t)} }, behind},
 	} {
-		got := handOuts(t, test.open(), brokertest.Name(t, "order"))
+		got := deliveries(t, test.open(), brokertest.Name(t, "order"))
 		if diff := cmp.Diff(test.want, got); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", test.name, diff)
 		}
 	}
 }
 
-// handOuts sends three messages, retries the first, completes the rest, one at a time.
-func handOuts(t *testing.T, tr transport.Transport, queue string) (ids []string) {
+// deliveries sends three messages, retries the first, completes the rest, one at a time.
+func deliveries(t *testing.T, tr transport.Transport, queue string) (ids []string) {
 	t.Helper()
 	ctx := t.Context()
 	c, err := tr.Open(ctx, transport.Env{Endpoint: "order"})

@@ -1,4 +1,4 @@
-// Command probe tells whether a broker answers: it logs in at each of the given URLs,
+// Command probe reports whether a broker answers: it logs in at each of the given URLs,
 // amqp:// or postgres://, and prints the first that lets it in. With -wait it goes on trying.
 // It exits with 1 when none does, and says why on standard error.
 package main
