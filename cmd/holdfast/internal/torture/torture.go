@@ -45,7 +45,9 @@ type Options struct {
 	Worker func(ctx context.Context) *exec.Cmd
 	// Timeout bounds how long the workers may take for all messages.
 	Timeout time.Duration
-	// Keep leaves queues and ledger behind even when all is well.
+	// TempDir is where the folder of the ledger is created; "" is that of the system.
+	TempDir string
+	// Keep keeps queues and ledger even when every invariant holds.
 	Keep bool
 	// Progress receives lines for people, and WorkerLog the standard error of the workers, stack traces of their deaths
 	// included. Several goroutines write to WorkerLog at once.
@@ -120,7 +122,7 @@ func (r *run) check() error {
 
 // prepare creates queues and ledger.
 func (r *run) prepare(ctx context.Context) (err error) {
-	if r.Folder, err = os.MkdirTemp("", r.Name+"-"); err != nil {
+	if r.Folder, err = os.MkdirTemp(r.opts.TempDir, r.Name+"-"); err != nil {
 		return err
 	}
 	r.ledger = &ledger{folder: r.Folder}

@@ -78,10 +78,9 @@ type bed struct {
 // prepare makes a bed whose workers are of that kind.
 func prepare(t *testing.T, kind string) *bed {
 	b := &bed{path: filepath.Join(t.TempDir(), "torture.db")}
-	t.Setenv("TMPDIR", t.TempDir()) // for the ledger
 	b.Options = Options{
-		Load:      Load{Messages: 60, Workers: 2, Concurrency: 4, Handler: time.Millisecond, Failures: 0.1, Seed: 1},
-		Transport: file(b.path), Table: testbed.TableOf(file(b.path)), Timeout: time.Minute,
+		Load:    Load{Messages: 60, Workers: 2, Concurrency: 4, Handler: time.Millisecond, Failures: 0.1, Seed: 1},
+		TempDir: t.TempDir(), Transport: file(b.path), Table: testbed.TableOf(file(b.path)), Timeout: time.Minute,
 		Progress: &b.progress, WorkerLog: io.Discard, Log: slog.New(slog.NewTextHandler(&b.log, nil)),
 		Worker: func(ctx context.Context) *exec.Cmd {
 			cmd := exec.CommandContext(ctx, os.Args[0])
@@ -112,22 +111,25 @@ func (b *bed) queues(t *testing.T) []transport.QueueStats {
 
 func TestASoundTransportStandsKills(t *testing.T) {
 	for _, atomic := range []bool{false, true} {
-		b := prepare(t, "sound")
-		b.Atomic = atomic
-		b.Messages, b.Handler, b.KillEvery = 300, 25*time.Millisecond, 500*time.Millisecond
-		r, err := Run(t.Context(), b.Options)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if !r.OK() || r.Sent != 300 || r.Processed != 300 || r.Kills == 0 || r.Restarts == 0 || r.MaxAttempts < 2 {
-			t.Errorf("atomic %v: %+v", atomic, r)
-		}
-		if left := b.queues(t); len(left) > 0 {
-			t.Errorf("left the queues %v", left)
-		}
-		if left, err := filepath.Glob(filepath.Join(os.TempDir(), "*")); err != nil || len(left) > 0 {
-			t.Errorf("left behind: %q, %v", left, err)
-		}
+		t.Run(fmt.Sprintf("atomic %v", atomic), func(t *testing.T) {
+			t.Parallel()
+			b := prepare(t, "sound")
+			b.Atomic = atomic
+			b.Messages, b.Handler, b.KillEvery = 300, 25*time.Millisecond, 500*time.Millisecond
+			r, err := Run(t.Context(), b.Options)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !r.OK() || r.Sent != 300 || r.Processed != 300 || r.Kills == 0 || r.Restarts == 0 || r.MaxAttempts < 2 {
+				t.Errorf("atomic %v: %+v", atomic, r)
+			}
+			if left := b.queues(t); len(left) > 0 {
+				t.Errorf("left the queues %v", left)
+			}
+			if left, err := filepath.Glob(filepath.Join(b.TempDir, "*")); err != nil || len(left) > 0 {
+				t.Errorf("left behind: %q, %v", left, err)
+			}
+		})
 	}
 }
 
@@ -142,23 +144,27 @@ func TestAFaultOfTheTransportIsFound(t *testing.T) {
 		{"doubles", true, "handled more than once"},
 		{"parks", false, "innocent"},
 	} {
-		b := prepare(t, test.kind)
-		b.Atomic = test.atomic
-		r, err := Run(t.Context(), b.Options)
-		if err != nil {
-			t.Fatalf("%s: %v\n%s", test.kind, err, &b.progress)
-		}
-		if len(r.Broken) != 1 || !strings.HasPrefix(r.Broken[0].Invariant, test.invariant) ||
-			len(r.Broken[0].Messages) != 1 || !strings.HasSuffix(r.Broken[0].Messages[0], "-7") {
-			t.Errorf("%s: broken: %v\n%s", test.kind, r.Broken, &b.progress)
-		}
-		if left := b.queues(t); len(left) != 3 || !strings.Contains(b.progress.String(), "kept for inspection: the queues torture-") {
-			t.Errorf("%s: left %v, and said %s", test.kind, left, &b.progress)
-		}
+		t.Run(fmt.Sprintf("%s, atomic %v", test.kind, test.atomic), func(t *testing.T) {
+			t.Parallel()
+			b := prepare(t, test.kind)
+			b.Atomic = test.atomic
+			r, err := Run(t.Context(), b.Options)
+			if err != nil {
+				t.Fatalf("%s: %v\n%s", test.kind, err, &b.progress)
+			}
+			if len(r.Broken) != 1 || !strings.HasPrefix(r.Broken[0].Invariant, test.invariant) ||
+				len(r.Broken[0].Messages) != 1 || !strings.HasSuffix(r.Broken[0].Messages[0], "-7") {
+				t.Errorf("%s: broken: %v\n%s", test.kind, r.Broken, &b.progress)
+			}
+			if left := b.queues(t); len(left) != 3 || !strings.Contains(b.progress.String(), "kept for inspection: the queues torture-") {
+				t.Errorf("%s: left %v, and said %s", test.kind, left, &b.progress)
+			}
+		})
 	}
 }
 
 func TestAMessageHandledTwiceIsCountedInReceiveOnlyMode(t *testing.T) {
+	t.Parallel()
 	b := prepare(t, "doubles")
 	r, err := Run(t.Context(), b.Options)
 	if err != nil {
@@ -170,6 +176,7 @@ func TestAMessageHandledTwiceIsCountedInReceiveOnlyMode(t *testing.T) {
 }
 
 func TestKeepLeavesAllBehind(t *testing.T) {
+	t.Parallel()
 	b := prepare(t, "sound")
 	b.Keep = true
 	if _, err := Run(t.Context(), b.Options); err != nil {
@@ -224,6 +231,7 @@ func removeQuarantine(t *testing.T, path string) {
 }
 
 func TestAWorkerThatCannotRunIsNotStartedForEver(t *testing.T) {
+	t.Parallel()
 	b := prepare(t, "refuses")
 	_, err := Run(t.Context(), b.Options)
 	if err == nil || !strings.Contains(err.Error(), "cannot run") || !strings.Contains(err.Error(), "the broker knows me not") {
@@ -238,6 +246,7 @@ func TestAWorkerThatCannotRunIsNotStartedForEver(t *testing.T) {
 }
 
 func TestAnInterruptEndsAllWorkers(t *testing.T) {
+	t.Parallel()
 	b := prepare(t, "sound")
 	b.Messages, b.Handler = 5000, 100*time.Millisecond
 	ctx, interrupt := context.WithCancel(t.Context())
@@ -265,6 +274,7 @@ func (f writerFunc) Write(p []byte) (int, error) { f(p); return len(p), nil }
 
 // Its input ends when whoever started it is gone.
 func TestAWorkerEndsWhenItsInputDoes(t *testing.T) {
+	t.Parallel()
 	b := prepare(t, "sound")
 	a := assignment{Load: b.Load, Name: "torture-x", Folder: t.TempDir()}
 	e, err := (&worker{assignment: a}).endpoint(b.Transport, b.Log)
