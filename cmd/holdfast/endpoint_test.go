@@ -2,11 +2,14 @@ package main
 
 import (
 	"context"
+	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/holdfast-go/holdfast/endpoint"
+	"github.com/holdfast-go/holdfast/internal/brokertest"
 	"github.com/holdfast-go/holdfast/transport"
 	"github.com/holdfast-go/holdfast/transport/inmemory"
 )
@@ -59,4 +62,36 @@ func byName(plan transport.Plan) map[string]transport.Queue {
 		queues["(delays)"] = transport.Queue{}
 	}
 	return queues
+}
+
+func TestAnEndpointIsAdministeredOnSQLTransports(t *testing.T) {
+	for name, url := range map[string]func(*testing.T) string{
+		"sqlite":   func(t *testing.T) string { return "sqlite:" + filepath.Join(t.TempDir(), "q.db") },
+		"postgres": func(t *testing.T) string { return brokertest.Postgres(t) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Setenv(transportVar, url(t))
+			if r, _ := provision(t, exitOK, "endpoint", "create", "sales", "--dry-run"); len(r.Created) < 3 || !r.DryRun {
+				t.Errorf("dry run: %+v", r)
+			}
+			if r, _ := provision(t, exitOK, "endpoint", "create", "sales", "--instance", "7"); len(r.Created) < 4 || !r.OK {
+				t.Errorf("create: %+v", r)
+			}
+			must(t, "", "endpoint", "subscribe", "sales", "Shop.OrderPlaced")
+			if r, _ := provision(t, exitOK, "endpoint", "verify", "sales", "--instance", "7", "--event", "Shop.OrderPlaced"); !r.OK {
+				t.Errorf("verify: %+v", r)
+			}
+			must(t, "", "endpoint", "unsubscribe", "sales", "Shop.OrderPlaced")
+			if r, _ := provision(t, exitFailed, "endpoint", "verify", "sales", "--event", "Shop.OrderPlaced"); len(r.Found) != 1 {
+				t.Errorf("unsubscribed: %+v", r)
+			}
+			must(t, "", "endpoint", "delete", "sales", "--instance", "7")
+			if out := must(t, "", "queues", "--json"); strings.Contains(out, "sales") || !strings.Contains(out, `"error"`) {
+				t.Errorf("left after delete: %s", out)
+			}
+			if code, _, errs := call(t, "", "endpoint", "subscribe", "sales", "T"); code != exitFailed || !strings.Contains(errs, "endpoint create") {
+				t.Errorf("subscribe without a queue: exit code %d, %s", code, errs)
+			}
+		})
+	}
 }
