@@ -35,3 +35,8 @@ func (c *conn) warnEmulator(ctx context.Context) {
 			"max delivery count", emulatorDeliveryCount, "advice", "use the emulator for development only; it also deletes messages after 1 h, and accepts 50 queues and topics, 100 MB each, and 10 connections")
 	})
 }
+
+// emulated reports whether a delivery limit is the emulator's highest, which Install sets there.
+func (c *conn) emulated(deliveries int32) bool {
+	return c.ns.insecure && deliveries == emulatorDeliveryCount
+}

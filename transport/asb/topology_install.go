@@ -137,11 +137,10 @@ func (c *conn) compare(ctx context.Context, q transport.Queue, found *admin.Queu
 	if q.Shared {
 		return
 	}
-	if c.ns.insecure && valueOr(found.MaxDeliveryCount, 0) == emulatorDeliveryCount {
-		found.MaxDeliveryCount = nil
+	if c.emulated(valueOr(found.MaxDeliveryCount, 0)) {
 		c.warnEmulator(ctx)
 	}
-	for _, setting := range unfit(q, found) {
+	for _, setting := range c.unfit(q, found) {
 		c.log.WarnContext(ctx, "a queue exists with settings that are not fit for the endpoint, and is used as it is",
 			"queue", q.Name, "setting", setting)
 	}

@@ -66,14 +66,14 @@ func (c *conn) verifyQueue(ctx context.Context, q transport.Queue) (transport.Fi
 	case err != nil:
 		return transport.Finding{}, err
 	}
-	if unfit := unfit(q, &found.QueueProperties); len(unfit) > 0 {
+	if unfit := c.unfit(q, &found.QueueProperties); len(unfit) > 0 {
 		return transport.Finding{State: transport.Differs, Detail: strings.Join(unfit, "; ")}, nil
 	}
 	return transport.Finding{}, nil
 }
 
 // unfit returns the settings of a queue that keep an endpoint from working with it.
-func unfit(q transport.Queue, p *admin.QueueProperties) (settings []string) {
+func (c *conn) unfit(q transport.Queue, p *admin.QueueProperties) (settings []string) {
 	if p.RequiresSession != nil && *p.RequiresSession {
 		settings = append(settings, "requires message sessions, so the endpoint cannot receive from it: create it without")
 	}
@@ -83,7 +83,8 @@ func unfit(q transport.Queue, p *admin.QueueProperties) (settings []string) {
 	if s := valueOr(p.Status, admin.EntityStatusActive); s != admin.EntityStatusActive {
 		settings = append(settings, "is "+string(s))
 	}
-	if most := valueOr(p.MaxDeliveryCount, math.MaxInt32); !q.Shared && most < fewDeliveries {
+	most := valueOr(p.MaxDeliveryCount, math.MaxInt32)
+	if !q.Shared && most < fewDeliveries && !c.emulated(most) {
 		settings = append(settings, fmt.Sprintf("dead-letters messages after %d deliveries, perhaps before their retries are over: "+
 			"set its MaxDeliveryCount to %d", most, defaultDeliveryCount))
 	}
