@@ -2,14 +2,12 @@ package rabbitmq
 
 import (
 	"context"
-	"log/slog"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/holdfast-go/holdfast/internal/goroutines"
 	"github.com/holdfast-go/holdfast/transport"
 )
 
@@ -29,26 +27,20 @@ var (
 // conn holds two connections to the broker. A broker that runs out of memory or disk stops reading from connections
 // that publish; acknowledgements still arrive over the other one and free resources.
 type conn struct {
-	dialer      *dialer
-	queueType   QueueType
-	topology    topology
-	deadLetters deadLetters
-	maxHold     time.Duration
-	translate   func(*transport.Message) // nil for none
-	log         *slog.Logger
+	schema
 
-	management *management
-	limits     transport.Limits
-	version    version // of the broker
+	dialer    *dialer
+	maxHold   time.Duration
+	translate func(*transport.Message) // nil for none
+	limits    transport.Limits
+	version   version // of the broker
 
 	learnedMaxBody atomic.Int64 // 0 until the broker refused a body
 
-	receiving  *supervisor[*receiveConn]
 	publishing *supervisor[*publisher]
 
 	ctx    context.Context //nolint:containedctx // of the conn's own goroutines; ends with Close
 	cancel context.CancelFunc
-	tasks  goroutines.Group
 
 	redelivered redelivered
 
@@ -143,18 +135,3 @@ func (c *receiveConn) lost() <-chan *amqp.Error { return c.closed }
 func (c *receiveConn) lossReason(e *amqp.Error) error { return c.conn.link.in.lossReason(e) }
 
 func (c *receiveConn) close() { hangUp(c.conn) }
-
-// call runs f, a request to the broker without a context, and stops waiting for it when ctx ends. The loss of the
-// connection ends f.
-func (c *conn) call(ctx context.Context, f func() error) error {
-	done := make(chan error, 1)
-	if !c.tasks.Go(func() { done <- f() }) {
-		return transport.ErrClosed
-	}
-	select {
-	case err := <-done:
-		return err
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-}

@@ -3,12 +3,23 @@ package rabbitmq
 import (
 	"context"
 	"fmt"
+	"log/slog"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/holdfast-go/holdfast/internal/goroutines"
+	"github.com/holdfast-go/holdfast/transport"
 )
 
+// channels opens channels for declarations and questions on the receiving connection.
+type channels struct {
+	log       *slog.Logger
+	receiving *supervisor[*receiveConn]
+	tasks     goroutines.Group
+}
+
 // onChannel runs f with a channel of its own on the receiving connection. A refused declaration closes the channel.
-func (c *conn) onChannel(ctx context.Context, f func(*amqp.Channel) error) error {
+func (c *channels) onChannel(ctx context.Context, f func(*amqp.Channel) error) error {
 	in, err := c.receiving.await(ctx)
 	if err != nil {
 		return err
@@ -17,7 +28,7 @@ func (c *conn) onChannel(ctx context.Context, f func(*amqp.Channel) error) error
 }
 
 // ask is onChannel with a channel that is kept, for frequent questions.
-func (c *conn) ask(ctx context.Context, f func(*amqp.Channel) error) error {
+func (c *channels) ask(ctx context.Context, f func(*amqp.Channel) error) error {
 	in, err := c.receiving.await(ctx)
 	if err != nil {
 		return err
@@ -46,7 +57,7 @@ func withChannel(conn *brokerConn, f func(*amqp.Channel) error) error {
 }
 
 // ensure declares something. Without the right to declare it, find has to succeed; its error names what is missing.
-func (c *conn) ensure(ctx context.Context, declare, find func(*amqp.Channel) error) error {
+func (c *channels) ensure(ctx context.Context, declare, find func(*amqp.Channel) error) error {
 	refused := c.onChannel(ctx, declare)
 	if !isCode(refused, amqp.AccessRefused) {
 		return refused
@@ -55,4 +66,19 @@ func (c *conn) ensure(ctx context.Context, declare, find func(*amqp.Channel) err
 		return fmt.Errorf("%w (%w): have it created by Install, by a user with the right to configure", missing, refused)
 	}
 	return nil
+}
+
+// call runs f, a request to the broker without a context, and stops waiting for it when ctx ends. The loss of the
+// connection ends f.
+func (c *channels) call(ctx context.Context, f func() error) error {
+	done := make(chan error, 1)
+	if !c.tasks.Go(func() { done <- f() }) {
+		return transport.ErrClosed
+	}
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
 }

@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/url"
-	"os"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -132,17 +131,19 @@ func (s signer) token(t *testing.T, expires time.Time) string {
 	return signed + "." + base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
 }
 
-// tokenLife is how long the tokens of a test are valid: 5 s, and a minute in the tests of faults.
-func tokenLife() time.Duration {
-	if os.Getenv("HOLDFAST_FAULTS") != "" {
-		return time.Minute
+func TestATokenIsReplacedBeforeItExpires(t *testing.T) { replacesTokens(t, 5*time.Second) }
+
+func TestChaosATokenOfAMinuteIsReplaced(t *testing.T) {
+	if brokertest.Fault(t) {
+		replacesTokens(t, time.Minute)
 	}
-	return 5 * time.Second
 }
 
-func TestATokenIsReplacedBeforeItExpires(t *testing.T) {
+// replacesTokens works over connections with tokens that are valid for life, until two of them have expired.
+func replacesTokens(t *testing.T, life time.Duration) {
+	t.Helper()
 	node := brokertest.OwnRabbitMQ(t)
-	s, life := oauth(t, node), tokenLife()
+	s := oauth(t, node)
 	proxy := newProxy(t, node.URL)
 	var asked atomic.Int32
 	c, logs := openAs(t, proxy.URL(t, node.URL), func(context.Context) (rabbitmq.Credentials, error) {

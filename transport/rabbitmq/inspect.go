@@ -42,7 +42,7 @@ func (c *conn) Purge(ctx context.Context, queue string) (int64, error) {
 }
 
 // lookAt finds a queue, or fails with ErrNoQueue.
-func (c *conn) lookAt(ctx context.Context, name string) (amqp.Queue, error) {
+func (c *channels) lookAt(ctx context.Context, name string) (amqp.Queue, error) {
 	if len(name) > maxShort {
 		return amqp.Queue{}, fmt.Errorf("rabbitmq: queue %.40q...: a name of %d bytes: %w", name, len(name), transport.ErrNoQueue)
 	}

@@ -147,7 +147,7 @@ func quoted(names []string) string {
 }
 
 // policies returns the queues among the parts that policies limit.
-func (c *conn) policies(ctx context.Context, parts []part) ([]transport.Finding, error) {
+func (c *schema) policies(ctx context.Context, parts []part) ([]transport.Finding, error) {
 	if c.management == nil {
 		return []transport.Finding{{
 			Kind: "policies", State: transport.Unread,

@@ -45,7 +45,7 @@ const (
 
 func toQueue(name string) string { return queueDestination + name }
 
-func (c *conn) toSubscribers(types []string) string {
+func (c *schema) toSubscribers(types []string) string {
 	exchange, key := c.topology.address(types)
 	return typeDestination + cmp.Or(key, exchange)
 }

@@ -67,7 +67,7 @@ func queueTarget(queue string) delayTarget {
 	}}
 }
 
-func (c *conn) typeTarget(types []string) delayTarget {
+func (c *schema) typeTarget(types []string) delayTarget {
 	return delayTarget{c.toSubscribers(types), func(ch *amqp.Channel, key, exchange string) error {
 		if err := c.topology.declareTypes(ch, types); err != nil {
 			return err
@@ -139,7 +139,7 @@ func (b *batch) bindDelay(ctx context.Context, to delayTarget) (string, error) {
 // bindDelay creates the relay of a destination. Without the right to, it uses the relay that the owner's Install has
 // created. Where there is none, messages reach the destination without one, as those of older versions do: a full queue
 // then delays the messages for others.
-func (c *conn) bindDelay(ctx context.Context, to delayTarget) (in string, err error) {
+func (c *schema) bindDelay(ctx context.Context, to delayTarget) (in string, err error) {
 	refused := c.onChannel(ctx, to.declareRelay)
 	if !isCode(refused, amqp.AccessRefused) {
 		return to.relayed(), refused
@@ -161,7 +161,7 @@ func (c *conn) bindDelay(ctx context.Context, to delayTarget) (in string, err er
 }
 
 // ensureDelays creates the ladder unless the last part of it exists.
-func (c *conn) ensureDelays(ctx context.Context) error {
+func (c *schema) ensureDelays(ctx context.Context) error {
 	parts := delayParts()
 	err := c.ask(ctx, parts[len(parts)-1].find)
 	if !isCode(err, amqp.NotFound) {
@@ -183,7 +183,7 @@ func (c *conn) ensureDelays(ctx context.Context) error {
 
 // installDelays creates the ladder, and relays for the queues of the endpoint, so that senders need no right to create
 // them. Messages of senders of older versions arrive too.
-func (c *conn) installDelays(ctx context.Context, queues []transport.Queue) error {
+func (c *schema) installDelays(ctx context.Context, queues []transport.Queue) error {
 	if err := c.ensureDelays(ctx); err != nil {
 		return err
 	}

@@ -48,7 +48,10 @@ func TestManyDelayedMessagesBindTheirQueueOnce(t *testing.T) {
 // The endpoint calls Satellites again after an error.
 func TestALookForDeadLettersWithoutAnAnswerIsAnError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := &conn{ctx: t.Context(), log: slog.New(slog.DiscardHandler), deadLetters: deadLetters{queue: "sales.dead-letters"}}
+		c := &conn{ctx: t.Context(), schema: schema{
+			channels:    channels{log: slog.New(slog.DiscardHandler)},
+			deadLetters: deadLetters{queue: "sales.dead-letters"},
+		}}
 		c.receiving = supervise[*receiveConn]("receiving", c.log, nil)
 		c.receiving.down(errors.New("not connected"))
 		if got, err := c.Satellites(t.Context()); len(got) != 0 || err == nil {

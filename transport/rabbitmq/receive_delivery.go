@@ -85,20 +85,20 @@ func (d *delivery) settle(act func(*acks) error) error {
 	defer c.mu.Unlock()
 	switch {
 	case c.ended != nil:
-		return c.settleError(c.ended)
+		return settleError(c, c.ended)
 	case c.ch.IsClosed(), d.state == stateTimedOut:
-		return c.settleError(transport.ErrLeaseLost)
+		return settleError(c, transport.ErrLeaseLost)
 	case d.state == stateSettled:
 		return errSettled
 	}
 	c.settled(d, stateSettled)
 	if act(&c.acks) != nil {
 		// The client library fails only when the channel is closed.
-		return c.settleError(transport.ErrLeaseLost)
+		return settleError(c, transport.ErrLeaseLost)
 	}
 	return nil
 }
 
-func (c *channel) settleError(err error) error {
+func settleError(c *channel, err error) error {
 	return fmt.Errorf("rabbitmq: settle a message of %q: %w", c.receiver.queue, err)
 }

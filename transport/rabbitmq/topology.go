@@ -34,9 +34,19 @@ type topology interface {
 	unsubscribe(ch *amqp.Channel, queue, name string) error
 }
 
+// schema declares, compares and removes queues and exchanges.
+type schema struct {
+	channels
+
+	queueType   QueueType
+	topology    topology
+	deadLetters deadLetters
+	management  *management
+}
+
 // Install implements [transport.Installer]: it declares the queues of the plan, the exchanges of the topology, and the
 // queues in which delayed messages wait. A queue that exists with other arguments is used as it is and logged.
-func (c *conn) Install(ctx context.Context, plan transport.Plan) error {
+func (c *schema) Install(ctx context.Context, plan transport.Plan) error {
 	err := c.install(ctx, plan)
 	if isCode(err, amqp.AccessRefused) {
 		return fmt.Errorf("%w: install as a user with the right to configure it, and run the endpoint without installing", err)
@@ -44,7 +54,7 @@ func (c *conn) Install(ctx context.Context, plan transport.Plan) error {
 	return err
 }
 
-func (c *conn) install(ctx context.Context, plan transport.Plan) error {
+func (c *schema) install(ctx context.Context, plan transport.Plan) error {
 	if err := c.installDeadLetters(ctx, plan.Queues); err != nil {
 		return err
 	}
@@ -71,7 +81,7 @@ func (c *conn) install(ctx context.Context, plan transport.Plan) error {
 	return nil
 }
 
-func (c *conn) installQueue(ctx context.Context, q transport.Queue) error {
+func (c *schema) installQueue(ctx context.Context, q transport.Queue) error {
 	name := q.Name
 	args := c.arguments(q)
 	err := c.onChannel(ctx, part{name: name, args: args}.create)
@@ -85,7 +95,7 @@ func (c *conn) installQueue(ctx context.Context, q transport.Queue) error {
 }
 
 // useAsItIs logs how a queue differs from the plan. A stream is refused: it keeps messages that are acknowledged.
-func (c *conn) useAsItIs(ctx context.Context, name string, args amqp.Table) error {
+func (c *schema) useAsItIs(ctx context.Context, name string, args amqp.Table) error {
 	findings, err := c.compare(ctx, []part{{name: name, args: args}})
 	if err != nil || len(findings) == 0 {
 		return err
@@ -104,7 +114,7 @@ func (c *conn) useAsItIs(ctx context.Context, name string, args amqp.Table) erro
 }
 
 // Subscribe implements [transport.Subscriber].
-func (c *conn) Subscribe(ctx context.Context, queue string, types []string) error {
+func (c *schema) Subscribe(ctx context.Context, queue string, types []string) error {
 	for _, name := range types {
 		if err := c.ensureTypes(ctx, []string{name}); err != nil {
 			return err
@@ -117,7 +127,7 @@ func (c *conn) Subscribe(ctx context.Context, queue string, types []string) erro
 }
 
 // Unsubscribe implements [transport.Subscriber].
-func (c *conn) Unsubscribe(ctx context.Context, queue string, types []string) error {
+func (c *schema) Unsubscribe(ctx context.Context, queue string, types []string) error {
 	for _, name := range types {
 		err := c.onChannel(ctx, func(ch *amqp.Channel) error { return c.topology.unsubscribe(ch, queue, name) })
 		if err != nil && !isCode(err, amqp.NotFound) {
@@ -128,7 +138,7 @@ func (c *conn) Unsubscribe(ctx context.Context, queue string, types []string) er
 }
 
 // ensureTypes declares the exchanges for publishing the first of types, or finds them.
-func (c *conn) ensureTypes(ctx context.Context, types []string) error {
+func (c *schema) ensureTypes(ctx context.Context, types []string) error {
 	return c.ensure(ctx,
 		func(ch *amqp.Channel) error { return c.topology.declareTypes(ch, types) },
 		func(ch *amqp.Channel) error { return c.topology.findTypes(ch, types) })

@@ -58,7 +58,7 @@ func (d deadLetters) advice() string {
 }
 
 // arguments returns the arguments of a queue. Shared queues are declared as NServiceBus declares them.
-func (c *conn) arguments(q transport.Queue) amqp.Table {
+func (c *schema) arguments(q transport.Queue) amqp.Table {
 	if !c.isQuorum(q) {
 		return nil
 	}
@@ -75,17 +75,17 @@ func (c *conn) arguments(q transport.Queue) amqp.Table {
 	return args
 }
 
-func (c *conn) isQuorum(q transport.Queue) bool { return c.queueType == Quorum || q.Counted }
+func (c *schema) isQuorum(q transport.Queue) bool { return c.queueType == Quorum || q.Counted }
 
 // isLimited reports whether the delivery limit is that of a queue.
-func (c *conn) isLimited(q transport.Queue) bool { return !q.Shared && c.isQuorum(q) }
+func (c *schema) isLimited(q transport.Queue) bool { return !q.Shared && c.isQuorum(q) }
 
-func (c *conn) needsDeadLetters(queues []transport.Queue) bool {
+func (c *schema) needsDeadLetters(queues []transport.Queue) bool {
 	return c.deadLetters.queue != "" && slices.ContainsFunc(queues, c.isLimited)
 }
 
 // installDeadLetters declares the dead-letter queue if one of the queues needs it.
-func (c *conn) installDeadLetters(ctx context.Context, queues []transport.Queue) error {
+func (c *schema) installDeadLetters(ctx context.Context, queues []transport.Queue) error {
 	if c.needsDeadLetters(queues) {
 		return c.onChannel(ctx, c.deadLetters.part().declare)
 	}

@@ -10,7 +10,7 @@ import (
 // Remove implements [transport.Remover]. With a queue it deletes the queue "<queue>.dead-letters", the queue that
 // delayed messages for it pass last, and in the conventional topology its exchange; the bindings, and with them the
 // subscriptions, end with these. Messages that are delayed to the queue are in [LostQueue] when they are due.
-func (c *conn) Remove(ctx context.Context, queues ...string) error {
+func (c *schema) Remove(ctx context.Context, queues ...string) error {
 	for _, queue := range queues {
 		err := c.onChannel(ctx, func(ch *amqp.Channel) error {
 			for _, name := range []string{queue, queue + deadLettersSuffix, queueTarget(queue).relay()} {

@@ -14,7 +14,7 @@ import (
 // being compared: that may exist again, unbound. Comparing needs the right to configure. Bindings cannot be read over
 // AMQP; Install sets them again. Policies cannot either: Verify reads them over [Transport].Management; where that is
 // not set, there is one finding with the state [transport.Unread].
-func (c *conn) Verify(ctx context.Context, plan transport.Plan) ([]transport.Finding, error) {
+func (c *schema) Verify(ctx context.Context, plan transport.Plan) ([]transport.Finding, error) {
 	parts := c.parts(plan)
 	findings, err := c.compare(ctx, parts)
 	if err != nil {
@@ -25,7 +25,7 @@ func (c *conn) Verify(ctx context.Context, plan transport.Plan) ([]transport.Fin
 }
 
 // compare returns the parts that are missing or differ.
-func (c *conn) compare(ctx context.Context, rest []part) ([]transport.Finding, error) {
+func (c *schema) compare(ctx context.Context, rest []part) ([]transport.Finding, error) {
 	var findings []transport.Finding
 	for len(rest) > 0 {
 		// A refusal closes the channel, so there is a new one after each.
@@ -89,7 +89,7 @@ func own(c transport.Conn) (*conn, error) {
 }
 
 // parts returns all that Install creates for a plan.
-func (c *conn) parts(plan transport.Plan) []part {
+func (c *schema) parts(plan transport.Plan) []part {
 	var parts []part
 	if c.needsDeadLetters(plan.Queues) {
 		parts = append(parts, c.deadLetters.part())

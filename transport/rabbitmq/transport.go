@@ -121,8 +121,11 @@ func (t *Transport) Open(ctx context.Context, env transport.Env) (transport.Conn
 			maxHold, defaultConsumerTimeout)
 	}
 	return openConn(ctx, &conn{
-		dialer: d, queueType: queueType, topology: topology, deadLetters: deadLetters, maxHold: maxHold,
-		translate: t.Translate, log: env.Log(), management: management,
+		schema: schema{
+			channels:  channels{log: env.Log()},
+			queueType: queueType, topology: topology, deadLetters: deadLetters, management: management,
+		},
+		dialer: d, maxHold: maxHold, translate: t.Translate,
 	})
 }
 
