@@ -11,7 +11,7 @@ import (
 
 // decode is the end of the Receive stage: it finds the type, reads the body and
 // goes on with the Logical stage.
-func (e *Endpoint) decode(ctx context.Context, r *pipeline.Receive) error {
+func decode(ctx context.Context, r *pipeline.Receive) error {
 	a := attemptOf(r)
 	t, err := a.recognise(r)
 	if err != nil {
@@ -25,7 +25,7 @@ func (e *Endpoint) decode(ctx context.Context, r *pipeline.Receive) error {
 		return err
 	}
 	a.logical = pipeline.Logical{Receive: r, Type: t.name, Value: value}
-	return e.logical(ctx, &a.logical)
+	return a.e.logical(ctx, &a.logical)
 }
 
 // recognise returns the registered type of the message, and sets its handlers.

@@ -9,7 +9,7 @@ import (
 
 // invokeAll is the end of the Logical stage: one Invoke stage for each handler, in order, until
 // one of them calls DoNotContinue.
-func (e *Endpoint) invokeAll(ctx context.Context, l *pipeline.Logical) error {
+func invokeAll(ctx context.Context, l *pipeline.Logical) error {
 	a := attemptOf(l.Receive)
 	kept := a.session.begin()
 	for i := range a.calls {
@@ -22,7 +22,7 @@ func (e *Endpoint) invokeAll(ctx context.Context, l *pipeline.Logical) error {
 		if base := a.as(c.as); base != nil {
 			a.invoke.Value = base
 		}
-		if err := e.invoke(ctx, &a.invoke); err != nil {
+		if err := a.e.invoke(ctx, &a.invoke); err != nil {
 			a.session.drop(kept)
 			return err
 		}
@@ -34,7 +34,7 @@ func (e *Endpoint) invokeAll(ctx context.Context, l *pipeline.Logical) error {
 }
 
 // invokeOne is the end of the Invoke stage: the user's function.
-func (e *Endpoint) invokeOne(ctx context.Context, i *pipeline.Invoke) error {
+func invokeOne(ctx context.Context, i *pipeline.Invoke) error {
 	a := attemptOf(i.Receive)
 	kept := a.session.begin()
 	if err := a.call(ctx, i.Value); err != nil {

@@ -159,7 +159,7 @@ func (t *throttling) report(ctx context.Context, f recoverability.Failure) {
 		in.live.reports.Go(func() {                                          // the next change does not wait for it
 			defer place.end()
 			place.wait()
-			in.e.notify(ctx, Notification{Kind: kind, Failure: concerns})
+			in.live.notify(ctx, Notification{Kind: kind, Failure: concerns})
 		})
 	})
 }

@@ -49,10 +49,10 @@ func (r *reception) failing() (time.Time, error) {
 }
 
 // watch returns the function that the pump calls after each Receive that failed, and after the first that succeeded.
-func (e *Endpoint) watch(ctx context.Context, r *reception) func(error) {
+func (l *live) watch(ctx context.Context, r *reception) func(error) {
 	return func(err error) {
 		if r.note(err) {
-			e.critical(ctx, recoverability.Failure{
+			l.critical(ctx, recoverability.Failure{
 				Queue: r.queue, Now: time.Now(),
 				Err: fmt.Errorf("receiving from %q has been failing for %v: %w", r.queue, criticalOutage, err),
 			})

@@ -71,12 +71,12 @@ func New(cfg Config) (*Endpoint, error) {
 func (e *Endpoint) compose() error {
 	p := &e.cfg.Pipeline
 	var errs []error
-	e.receive = stage(&errs, "Receive", &p.Receive, e.decode)
-	e.logical = stage(&errs, "Logical", &p.Logical, e.invokeAll)
-	e.invoke = stage(&errs, "Invoke", &p.Invoke, e.invokeOne)
+	e.receive = stage(&errs, "Receive", &p.Receive, decode)
+	e.logical = stage(&errs, "Logical", &p.Logical, invokeAll)
+	e.invoke = stage(&errs, "Invoke", &p.Invoke, invokeOne)
 	e.outgoing = stage(&errs, "Outgoing", &p.Outgoing, e.encode)
 	e.dispatch = stage(&errs, "Dispatch", &p.Dispatch, e.dispatchAll)
-	e.recover = stage(&errs, "Recover", &p.Recover, e.recoverEnd)
+	e.recover = stage(&errs, "Recover", &p.Recover, recoverEnd)
 	e.copies = needsCopies(p, e.serializers)
 	return errors.Join(errs...)
 }

@@ -34,8 +34,8 @@ type incoming struct {
 	first      attempt
 }
 
-func (e *Endpoint) newIncoming(live *live, d transport.Delivery, slot *pump.Slot, queue string) *incoming {
-	in := &incoming{e: e, live: live, delivery: d, slot: slot, queue: queue, original: d.Message()}
+func (l *live) newIncoming(d transport.Delivery, slot *pump.Slot, queue string) *incoming {
+	in := &incoming{e: l.e, live: l, delivery: d, slot: slot, queue: queue, original: d.Message()}
 	in.id = messageID(in.original)
 	in.settlement.in = in
 	return in

@@ -55,9 +55,9 @@ func (e *Endpoint) plan() transport.Plan {
 }
 
 // subscribe makes the events that have handlers arrive.
-func (e *Endpoint) subscribe(ctx context.Context, conn transport.Conn) error {
+func (l *live) subscribe(ctx context.Context) error {
 	var types []string
-	for _, t := range e.types.all {
+	for _, t := range l.e.types.all {
 		if t.kind == kindEvent && !t.manual && len(t.calls) > 0 {
 			types = append(types, t.name)
 		}
@@ -65,12 +65,12 @@ func (e *Endpoint) subscribe(ctx context.Context, conn transport.Conn) error {
 	if len(types) == 0 {
 		return nil
 	}
-	s, ok := conn.(transport.Subscriber)
+	s, ok := l.conn.(transport.Subscriber)
 	if !ok {
-		return fmt.Errorf("endpoint %q: subscribe to %q: the transport cannot publish", e.cfg.Name, types)
+		return fmt.Errorf("endpoint %q: subscribe to %q: the transport cannot publish", l.e.cfg.Name, types)
 	}
-	if err := s.Subscribe(ctx, e.cfg.Name, types); err != nil {
-		return fmt.Errorf("endpoint %q: subscribe: %w", e.cfg.Name, err)
+	if err := s.Subscribe(ctx, l.e.cfg.Name, types); err != nil {
+		return fmt.Errorf("endpoint %q: subscribe: %w", l.e.cfg.Name, err)
 	}
 	return nil
 }

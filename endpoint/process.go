@@ -9,19 +9,17 @@ import (
 )
 
 // handle returns the function that the pump of the queue calls for each delivery.
-func (e *Endpoint) handle(live *live, queue string) handleFunc {
+func (l *live) handle(queue string) handleFunc {
 	return func(ctx context.Context, d transport.Delivery, slot *pump.Slot) {
-		in := e.newIncoming(live, d, slot, queue)
+		in := l.newIncoming(d, slot, queue)
 		in.throttling = in.newThrottling()
 		in.process(ctx)
 	}
 }
 
 // handleExclusively processes a delivery from the quarantine. No other message is processed meanwhile.
-func (e *Endpoint) handleExclusively(
-	ctx context.Context, live *live, d transport.Delivery, slot *pump.Slot, stuck func(),
-) {
-	in := e.newIncoming(live, d, slot, e.cfg.Name)
+func (l *live) handleExclusively(ctx context.Context, d transport.Delivery, slot *pump.Slot, stuck func()) {
+	in := l.newIncoming(d, slot, l.e.cfg.Name)
 	in.exclusive = in.leaveQuarantine()
 	defer func() { // also when a handler calls runtime.Goexit
 		if in.exclusive.stuck {

@@ -52,12 +52,12 @@ func (e *Endpoint) quarantineQueue() string {
 
 const quarantineSuffix = ".quarantine"
 
-func (e *Endpoint) newQuarantine(live *live) *quarantine {
-	queue := e.quarantineQueue()
+func (l *live) newQuarantine() *quarantine {
+	queue := l.e.quarantineQueue()
 	if queue == "" {
 		return nil
 	}
-	return &quarantine{e: e, live: live, group: live.group, queue: queue, moved: make(chan struct{}, 1)}
+	return &quarantine{e: l.e, live: l, group: l.group, queue: queue, moved: make(chan struct{}, 1)}
 }
 
 // watch visits the quarantine until ctx ends.
@@ -173,7 +173,7 @@ func (q *quarantine) work(ctx context.Context) (all bool) {
 		Serial: true, Budget: q.live.budget,
 		StopTimeout: q.e.cfg.StopTimeout, Logger: q.log(),
 		Handle: func(ctx context.Context, d transport.Delivery, slot *pump.Slot) {
-			q.e.handleExclusively(ctx, q.live, d, slot, func() {
+			q.live.handleExclusively(ctx, d, slot, func() {
 				stuck.Store(true)
 				end()
 			})

@@ -68,7 +68,7 @@ func (r *recovery) run(ctx context.Context, a *attempt, err error) result {
 }
 
 // recoverEnd is the end of the Recover stage.
-func (e *Endpoint) recoverEnd(ctx context.Context, rec *pipeline.Recover) error {
+func recoverEnd(ctx context.Context, rec *pipeline.Recover) error {
 	r := attemptOf(rec.Receive).recovery
 	if r.result != nil {
 		return errSettled

@@ -21,9 +21,9 @@ func (in *incoming) keep(ctx context.Context, err error) stuck {
 		Attempt: attempt.N, AttemptExact: attempt.Exact, Now: time.Now(),
 	}
 	in.report(in.nextPlace(), func() {
-		in.e.critical(ctx, f)
+		in.live.critical(ctx, f)
 		if !in.settlement.completedFirst() {
-			in.e.notify(ctx, Notification{Kind: FallbackTaken, Failure: &f, Fallback: FallbackHeld})
+			in.live.notify(ctx, Notification{Kind: FallbackTaken, Failure: &f, Fallback: FallbackHeld})
 		}
 	})
 	switch {

@@ -17,13 +17,13 @@ const (
 )
 
 // notify calls the functions of Config.Notify. It returns when they have, or their time is over.
-func (e *Endpoint) notify(ctx context.Context, n Notification) {
-	if len(e.cfg.Notify) == 0 {
+func (l *live) notify(ctx context.Context, n Notification) {
+	if len(l.e.cfg.Notify) == 0 {
 		return
 	}
-	if e.unreturned.Add(1) > maxUnreturned {
-		e.unreturned.Add(-1)
-		e.cfg.Logger.ErrorContext(ctx, "functions of Config.Notify do not return: a notification is dropped",
+	if l.e.unreturned.Add(1) > maxUnreturned {
+		l.e.unreturned.Add(-1)
+		l.e.cfg.Logger.ErrorContext(ctx, "functions of Config.Notify do not return: a notification is dropped",
 			slog.String("kind", string(n.Kind)))
 		return
 	}
@@ -31,25 +31,25 @@ func (e *Endpoint) notify(ctx context.Context, n Notification) {
 	defer cancel()
 	done := make(chan struct{})
 	go func() {
-		defer e.unreturned.Add(-1)
+		defer l.e.unreturned.Add(-1)
 		defer close(done)
-		for _, f := range e.cfg.Notify {
-			e.notifyOne(ctx, f, n)
+		for _, f := range l.e.cfg.Notify {
+			l.notifyOne(ctx, f, n)
 		}
 	}()
 	select {
 	case <-done:
 	case <-ctx.Done():
-		e.cfg.Logger.WarnContext(ctx, "a function of Config.Notify has not returned: continuing without it",
+		l.e.cfg.Logger.WarnContext(ctx, "a function of Config.Notify has not returned: continuing without it",
 			slog.String("kind", string(n.Kind)))
 	}
 }
 
 // notifyOne calls one function, which may panic.
-func (e *Endpoint) notifyOne(ctx context.Context, f func(context.Context, Notification), n Notification) {
+func (l *live) notifyOne(ctx context.Context, f func(context.Context, Notification), n Notification) {
 	defer func() {
 		if v := recover(); v != nil {
-			e.cfg.Logger.ErrorContext(ctx, "a function of Config.Notify panicked",
+			l.e.cfg.Logger.ErrorContext(ctx, "a function of Config.Notify panicked",
 				slog.String("kind", string(n.Kind)), slog.String("panic", panicText(v)))
 		}
 	}()
@@ -65,7 +65,7 @@ func (r *recovery) tookFallback(f Fallback, instead recoverability.Action) {
 func (r *recovery) notifyAction(ctx context.Context, action recoverability.Action, f recoverability.Failure) {
 	for _, n := range r.fallbacks {
 		n.Failure = &f
-		r.e.notify(ctx, n)
+		r.live.notify(ctx, n)
 	}
 	n := Notification{Failure: &f, Action: action}
 	switch a := action.(type) {
@@ -80,12 +80,12 @@ func (r *recovery) notifyAction(ctx context.Context, action recoverability.Actio
 	case recoverability.Discard:
 		n.Kind = Discarded
 	}
-	r.e.notify(ctx, n)
+	r.live.notify(ctx, n)
 }
 
 // critical reports a condition that the endpoint cannot mend by itself.
-func (e *Endpoint) critical(ctx context.Context, f recoverability.Failure) {
-	e.notify(ctx, Notification{Kind: CriticalError, Failure: &f})
+func (l *live) critical(ctx context.Context, f recoverability.Failure) {
+	l.notify(ctx, Notification{Kind: CriticalError, Failure: &f})
 }
 
 // notificationOrder keeps the notifications of one message in order.

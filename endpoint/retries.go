@@ -11,23 +11,23 @@ import (
 )
 
 // effective returns the retries that the transport and the transaction mode offer; the others are off.
-func (e *Endpoint) effective(ctx context.Context, live *live) recoverability.Config {
-	c := e.cfg.Recoverability.WithDefaults()
+func (l *live) effective(ctx context.Context) recoverability.Config {
+	c := l.e.cfg.Recoverability.WithDefaults()
 	switch {
-	case e.cfg.SendOnly:
-	case e.cfg.Transactions == None:
+	case l.e.cfg.SendOnly:
+	case l.e.cfg.Transactions == None:
 		if retries(c) {
-			e.cfg.Logger.WarnContext(ctx, "retries are off: transaction mode None has none")
+			l.e.cfg.Logger.WarnContext(ctx, "retries are off: transaction mode None has none")
 		}
 		return c.WithoutImmediate().WithoutDelayed()
-	case live.limits.MaxDelay == 0:
+	case l.limits.MaxDelay == 0:
 		if delays(c) {
-			e.cfg.Logger.WarnContext(ctx, "delayed retries are off: the transport offers no delays")
+			l.e.cfg.Logger.WarnContext(ctx, "delayed retries are off: the transport offers no delays")
 		}
 		return c.WithoutDelayed()
-	case c.LongestDelay() > live.limits.MaxDelay:
-		e.cfg.Logger.WarnContext(ctx, "a configured delay exceeds the transport's: messages are moved to the error queue instead",
-			slog.Duration("longest", c.LongestDelay()), slog.Duration("offered", live.limits.MaxDelay))
+	case c.LongestDelay() > l.limits.MaxDelay:
+		l.e.cfg.Logger.WarnContext(ctx, "a configured delay exceeds the transport's: messages are moved to the error queue instead",
+			slog.Duration("longest", c.LongestDelay()), slog.Duration("offered", l.limits.MaxDelay))
 	}
 	return c
 }

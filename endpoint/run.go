@@ -14,6 +14,7 @@ import (
 
 // live is the state of a running endpoint.
 type live struct {
+	e          *Endpoint
 	conn       transport.Conn
 	limits     transport.Limits
 	publishes  bool
@@ -58,20 +59,20 @@ func (e *Endpoint) run(ctx context.Context, group *pump.Group, shared *transport
 		return err
 	}
 	defer func() { err = errors.Join(err, conn.Close()) }()
-	live := newLive(ctx, conn)
+	live := newLive(ctx, e, conn)
 	defer live.settling.close()
 	live.group, live.budget = group, pump.NewBudget(e.cfg.MaxBufferedBytes)
-	if err := e.prepare(ctx, live); err != nil {
+	if err := live.prepare(ctx); err != nil {
 		return err
 	}
-	return e.receiveAll(ctx, live)
+	return live.receiveAll(ctx)
 }
 
-func newLive(ctx context.Context, conn transport.Conn) *live {
+func newLive(ctx context.Context, e *Endpoint, conn transport.Conn) *live {
 	_, publishes := conn.(transport.Subscriber)
 	_, joins := conn.(transport.TxDispatcher)
 	return &live{
-		conn: conn, limits: conn.Limits(), publishes: publishes, joins: joins, stopping: ctx.Done(),
+		e: e, conn: conn, limits: conn.Limits(), publishes: publishes, joins: joins, stopping: ctx.Done(),
 		settling: deadlines{parent: context.WithoutCancel(ctx), span: settleTimeout, blocked: blockedUntil(ctx, conn)},
 	}
 }
@@ -97,20 +98,20 @@ func (e *Endpoint) open(ctx context.Context, shared *transport.Shared) (transpor
 }
 
 // prepare checks the transport and prepares its queues.
-func (e *Endpoint) prepare(ctx context.Context, live *live) error {
-	if e.cfg.Transactions == SendsAtomicWithReceive && !live.limits.Atomic {
-		return fmt.Errorf("endpoint %q: the transport does not offer %v", e.cfg.Name, e.cfg.Transactions)
+func (l *live) prepare(ctx context.Context) error {
+	if l.e.cfg.Transactions == SendsAtomicWithReceive && !l.limits.Atomic {
+		return fmt.Errorf("endpoint %q: the transport does not offer %v", l.e.cfg.Name, l.e.cfg.Transactions)
 	}
-	live.recoverability = e.effective(ctx, live)
-	if e.cfg.Install {
-		if err := e.install(ctx, live.conn); err != nil {
+	l.recoverability = l.effective(ctx)
+	if l.e.cfg.Install {
+		if err := l.e.install(ctx, l.conn); err != nil {
 			return err
 		}
 	}
-	if err := e.verify(ctx, live.conn); err != nil {
+	if err := l.verify(ctx); err != nil {
 		return err
 	}
-	return e.subscribe(ctx, live.conn)
+	return l.subscribe(ctx)
 }
 
 // queues returns the queues that the endpoint receives from.
@@ -125,37 +126,37 @@ func (e *Endpoint) queues() []string {
 }
 
 // receiveAll receives from the queues of the endpoint and of the driver until ctx ends.
-func (e *Endpoint) receiveAll(ctx context.Context, live *live) (err error) {
+func (l *live) receiveAll(ctx context.Context) (err error) {
 	var sources []source
 	defer func() { err = errors.Join(err, closeAll(sources)) }()
-	for _, queue := range e.queues() {
-		opts := transport.ReceiverOptions{Queue: queue, CompletesFirst: e.cfg.Transactions == None}
-		own, err := e.openSource(ctx, live, opts, e.cfg.Concurrency, e.handle(live, queue))
+	for _, queue := range l.e.queues() {
+		opts := transport.ReceiverOptions{Queue: queue, CompletesFirst: l.e.cfg.Transactions == None}
+		own, err := l.openSource(ctx, opts, l.e.cfg.Concurrency, l.handle(queue))
 		if err != nil {
-			return fmt.Errorf("endpoint %q: %w", e.cfg.Name, err)
+			return fmt.Errorf("endpoint %q: %w", l.e.cfg.Name, err)
 		}
 		sources = append(sources, own)
 	}
-	live.sources, live.quarantine, live.satellites = sources, e.newQuarantine(live), e.newSatellites(live)
-	if live.quarantine != nil {
-		live.slow = new(pump.SlowStart)
+	l.sources, l.quarantine, l.satellites = sources, l.newQuarantine(), l.newSatellites()
+	if l.quarantine != nil {
+		l.slow = new(pump.SlowStart)
 		for _, s := range sources {
-			live.slow.Add(s.Source)
+			l.slow.Add(s.Source)
 		}
 	}
-	e.begin(live)
-	defer e.live.Store(nil)
-	live.quarantine.begin(ctx)
+	l.e.begin(l)
+	defer l.e.live.Store(nil)
+	l.quarantine.begin(ctx)
 	errs := make([]error, len(sources)+1)
 	var wg sync.WaitGroup
-	wg.Go(func() { live.quarantine.watch(ctx) })
-	wg.Go(func() { errs[len(sources)] = live.satellites.run(ctx) })
+	wg.Go(func() { l.quarantine.watch(ctx) })
+	wg.Go(func() { errs[len(sources)] = l.satellites.run(ctx) })
 	for i, s := range sources {
 		wg.Go(func() { errs[i] = s.Run(ctx) })
 	}
 	<-ctx.Done()
 	wg.Wait()
-	live.reports.Wait()
+	l.reports.Wait()
 	return errors.Join(errs...)
 }
 

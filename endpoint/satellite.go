@@ -35,9 +35,9 @@ type satellites struct {
 	errs    []error // with which receiving ended
 }
 
-func (e *Endpoint) newSatellites(live *live) *satellites {
-	finder, _ := live.conn.(transport.Satellites)
-	return &satellites{e: e, live: live, finder: finder, search: reception{queue: "the transport's own queues"}}
+func (l *live) newSatellites() *satellites {
+	finder, _ := l.conn.(transport.Satellites)
+	return &satellites{e: l.e, live: l, finder: finder, search: reception{queue: "the transport's own queues"}}
 }
 
 // run receives from the queues until ctx ends.
@@ -47,7 +47,7 @@ func (s *satellites) run(ctx context.Context) error {
 	}
 	var (
 		running sync.WaitGroup
-		note    = s.e.watch(ctx, &s.search)
+		note    = s.live.watch(ctx, &s.search)
 		pause   = backoff.Backoff{Min: satelliteMin, Max: satelliteMax}
 	)
 	for failed := false; ; failed = true {
@@ -84,7 +84,7 @@ func (s *satellites) find(ctx context.Context, running *sync.WaitGroup) error {
 			continue
 		}
 		opts := transport.ReceiverOptions{Queue: sat.Queue}
-		opened, err := s.e.openSource(ctx, s.live, opts, max(1, sat.Concurrency), s.handle(sat))
+		opened, err := s.live.openSource(ctx, opts, max(1, sat.Concurrency), s.handle(sat))
 		if err != nil {
 			errs = append(errs, err)
 			continue
@@ -126,7 +126,7 @@ func (s *satellites) addTo(h *Health) {
 // fails is requeued after a pause.
 func (s *satellites) handle(sat transport.Satellite) func(context.Context, transport.Delivery, *pump.Slot) {
 	return func(ctx context.Context, d transport.Delivery, slot *pump.Slot) {
-		in := s.e.newIncoming(s.live, d, slot, sat.Queue)
+		in := s.live.newIncoming(d, slot, sat.Queue)
 		if err := in.relay(ctx, sat); err != nil {
 			s.e.cfg.Logger.ErrorContext(ctx, "a message of the transport's own queue could not be processed: it stays there and is tried again",
 				slog.String("queue", sat.Queue), slog.String("message", in.id), slog.Any("error", err))

@@ -19,24 +19,26 @@ type source struct {
 }
 
 // openSource opens a source that ends with ctx.
-func (e *Endpoint) openSource(ctx context.Context, live *live, opts transport.ReceiverOptions, concurrency int, handle handleFunc) (source, error) {
+func (l *live) openSource(
+	ctx context.Context, opts transport.ReceiverOptions, concurrency int, handle handleFunc,
+) (source, error) {
 	r := &reception{queue: opts.Queue}
 	s, err := pump.OpenSource(ctx, pump.SourceConfig{
 		Config: pump.Config{
-			Limits: live.limits, Queue: opts.Queue, Budget: live.budget, Concurrency: concurrency,
-			Handle: handle, StopTimeout: e.cfg.StopTimeout, Logger: e.cfg.Logger, OnReceive: e.watch(ctx, r),
+			Limits: l.limits, Queue: opts.Queue, Budget: l.budget, Concurrency: concurrency,
+			Handle: handle, StopTimeout: l.e.cfg.StopTimeout, Logger: l.e.cfg.Logger, OnReceive: l.watch(ctx, r),
 		},
-		Group: live.group,
+		Group: l.group,
 		Open: func(ctx context.Context) (transport.Receiver, error) {
-			return e.openReceiver(ctx, live, opts)
+			return l.openReceiver(ctx, opts)
 		},
 	})
 	return source{s, r}, err
 }
 
-func (e *Endpoint) openReceiver(ctx context.Context, live *live, opts transport.ReceiverOptions) (transport.Receiver, error) {
-	receiver, err := live.conn.OpenReceiver(ctx, opts)
-	if errors.Is(err, transport.ErrNoQueue) && !e.cfg.Install {
+func (l *live) openReceiver(ctx context.Context, opts transport.ReceiverOptions) (transport.Receiver, error) {
+	receiver, err := l.conn.OpenReceiver(ctx, opts)
+	if errors.Is(err, transport.ErrNoQueue) && !l.e.cfg.Install {
 		err = fmt.Errorf("%w: create it with Config.Install or Endpoint.Install", err)
 	}
 	if err != nil {

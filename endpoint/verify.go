@@ -12,19 +12,19 @@ import (
 // verify looks for the queues that would be missed only when a message fails, or has been
 // processed: the start is a better time to hear of them. A transport that cannot look at
 // queues is not asked.
-func (e *Endpoint) verify(ctx context.Context, conn transport.Conn) error {
-	inspector, ok := conn.(transport.Inspector)
+func (l *live) verify(ctx context.Context) error {
+	inspector, ok := l.conn.(transport.Inspector)
 	if !ok {
 		return nil
 	}
 	var errs []error
-	for _, queue := range e.givenUpTo() {
+	for _, queue := range l.e.givenUpTo() {
 		switch _, err := inspector.Inspect(ctx, queue); {
 		case errors.Is(err, transport.ErrNoQueue):
 			errs = append(errs, fmt.Errorf("endpoint %q: queue %q, which its configuration names: %w: create it with Config.Install or Endpoint.Install",
-				e.cfg.Name, queue, err))
+				l.e.cfg.Name, queue, err))
 		case err != nil: // such as no right to look at it
-			e.cfg.Logger.WarnContext(ctx, "a queue that the configuration names could not be looked for",
+			l.e.cfg.Logger.WarnContext(ctx, "a queue that the configuration names could not be looked for",
 				slog.String("queue", queue), slog.Any("error", err))
 		}
 	}
