@@ -27,7 +27,8 @@ type DelayChain struct {
 }
 
 // Next returns the next stop of a message that is due after left: the delay queue, or its destination with a delay of
-// wait. It rounds left up to whole steps, so that no message is early; only the longest Duration has to be rounded down.
+// wait. It rounds left up to whole steps, so that no message is early; only the longest Duration has to be rounded
+// down.
 func (c DelayChain) Next(left time.Duration) (wait time.Duration, hop bool) {
 	if left <= 0 || c.Step <= 0 {
 		return 0, false
@@ -55,7 +56,8 @@ type Hop struct {
 const hopPrefix = "holdfast."
 
 // ID returns the id by which the delay queue recognizes the hop: the same whenever this hop is sent, and different from
-// that of every other hop. It is of ASCII, without spaces, and of at most 128 characters if the deferral has at most 32.
+// that of every other hop. It is of ASCII, without spaces, and of at most 128 characters if the deferral has at most
+// 32.
 func (h Hop) ID() string { return h.Group() + "." + strconv.Itoa(h.Number) }
 
 // Group returns the common part of the ids of a deferral's hops.

@@ -8,10 +8,10 @@ import (
 	"time"
 )
 
-// Ladder delays messages by queues whose messages expire, one for each power of two. A message enters at the level of the
-// highest bit of its delay, waits there, and falls to the next lower level. It waits at a level if that bit of its delay
-// is set. Below level 0 it is sent to its destination. The routing key contains the delay, bit by bit, so that topic
-// bindings select the messages that wait at a level:
+// Ladder delays messages by queues whose messages expire, one for each power of two. A message enters at the level of
+// the highest bit of its delay, waits there, and falls to the next lower level. It waits at a level if that bit of its
+// delay is set. Below level 0 it is sent to its destination. The routing key contains the delay, bit by bit, so that
+// topic bindings select the messages that wait at a level:
 //
 //	level 2 (4 s)   1.*.*.#  wait      0.*.*.#  pass
 //	level 1 (2 s)   *.1.*.#  wait      *.0.*.#  pass
@@ -69,8 +69,8 @@ func (l Ladder) at(level int, bit string) string {
 	return strings.Repeat("*.", l.Levels-1-level) + bit + ".#"
 }
 
-// Arrives returns the binding pattern of the messages to destination and to no other: it counts the words of the delay, so
-// that a destination is not mistaken for the end of another name.
+// Arrives returns the binding pattern of the messages to destination and to no other: it counts the words of the delay,
+// so that a destination is not mistaken for the end of another name.
 func (l Ladder) Arrives(destination string) string {
 	return strings.Repeat("*.", l.Levels) + literal(destination)
 }
