@@ -127,6 +127,7 @@ cover: go ## How much of the code the tests run; the page is .tmp/cover.html
 .PHONY: lint
 lint: go ## go vet, the linters of .golangci.yml, formatting, and the syntax of the scripts
 	for script in scripts/*.sh .ci/run; do bash -n "$$script"; done
+	scripts/words.sh
 	$(EACH_MODULE) go vet ./...; go mod tidy -diff; $(LINT) run; $(LINT) fmt --diff; done
 	go vet -tags=mssql ./transport/...
 	go vet -tags=aws ./transport/sqs

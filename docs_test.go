@@ -9,61 +9,14 @@ import (
 	"os"
 	"path"
 	"path/filepath"
-	"reflect"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
 
-	"github.com/holdfast-go/holdfast/endpoint"
-	"github.com/holdfast-go/holdfast/recoverability"
-	"github.com/holdfast-go/holdfast/telemetry/otel"
-	"github.com/holdfast-go/holdfast/transport/inmemory"
-	"github.com/holdfast-go/holdfast/transport/postgres"
-	"github.com/holdfast-go/holdfast/transport/rabbitmq"
-	"github.com/holdfast-go/holdfast/transport/sqlite"
-	"github.com/holdfast-go/holdfast/transport/sqlserver"
 	"github.com/holdfast-go/holdfast/transport/transporttest"
 )
-
-// A field that is added to a Config is added to the page: in the section that the struct has
-// there, as the start of a row.
-func TestTheConfigurationPageNamesEveryField(t *testing.T) {
-	sections := sectionsOf(page(t, "docs/configuration.md"))
-	for _, config := range []any{
-		endpoint.Config{},
-		recoverability.Config{},
-		otel.Options{},
-		inmemory.Transport{},
-		sqlite.Transport{},
-		postgres.Transport{},
-		sqlserver.Transport{},
-		rabbitmq.Transport{},
-	} {
-		of := reflect.TypeOf(config)
-		section, ok := sections[of.String()]
-		if !ok {
-			t.Errorf("docs/configuration.md has no section \"## %v\"", of)
-			continue
-		}
-		fields := map[string]bool{}
-		for _, f := range reflect.VisibleFields(of) {
-			if !f.IsExported() {
-				continue
-			}
-			fields[f.Name] = true
-			if !strings.Contains(section, "\n| `"+f.Name+"` |") {
-				t.Errorf("docs/configuration.md: section %v has no row for %s", of, f.Name)
-			}
-		}
-		for _, row := range regexp.MustCompile("\n\\| `(\\w+)` \\|").FindAllStringSubmatch(section, -1) {
-			if !fields[row[1]] {
-				t.Errorf("docs/configuration.md: section %v has a row for %s, which is no field of it", of, row[1])
-			}
-		}
-	}
-}
 
 // The page about guarantees says for each claim what checks it. That has to exist.
 func TestTheGuaranteesAreCheckedByWhatTheyName(t *testing.T) {
@@ -165,18 +118,6 @@ func page(t *testing.T, name string) string {
 		t.Fatal(err)
 	}
 	return string(text)
-}
-
-// sectionsOf gives the parts of a page by the first word of their headings, which is in
-// backticks.
-func sectionsOf(text string) map[string]string {
-	sections := map[string]string{}
-	for _, part := range strings.Split(text, "\n## ")[1:] {
-		if words := strings.SplitN(part, "`", 3); len(words) == 3 && words[0] == "" {
-			sections[words[1]] = words[2]
-		}
-	}
-	return sections
 }
 
 // testsByFolder has "folder/TestName" for every test, by the last element of its folder.

@@ -8,6 +8,7 @@ words+='|\bin hand\b|\bnobody\b|\bsomebody\b|\blent\b|\blanes?\b|surplus|backsto
 
 # A line that needs one of the words: a pattern of its "file:text", and the reason.
 allowed=(
+	'http\.NoBody # the name is that of net/http'
 	'holdfast\.delay-nobody # the name of a queue that exists'
 	'lost.arrivals.nobody.level-0 # matches that queue'
 )
