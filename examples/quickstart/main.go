@@ -11,13 +11,13 @@ import (
 )
 
 type PlaceOrder struct{ OrderID string }
+
 type OrderPlaced struct{ OrderID string }
 
 func main() {
 	ctx, stop := context.WithCancel(context.Background())
 	shop, err := endpoint.New(endpoint.Config{
-		Name: "shop", Install: true, // create what is missing at the broker
-		Transport: &inmemory.Transport{}, // or &sqlite.Transport{Path: "shop.db"}, or &rabbitmq.Transport{URL: "amqp://localhost"}
+		Name: "shop", Transport: &inmemory.Transport{}, Install: true, // creates what is missing at the broker
 		Messages: []endpoint.Message{
 			endpoint.Command[PlaceOrder]("Shop.PlaceOrder").To("shop"), endpoint.Event[OrderPlaced]("Shop.OrderPlaced"),
 		},
