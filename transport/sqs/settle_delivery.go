@@ -37,6 +37,7 @@ const (
 	idle      state = iota
 	waiting         // a caller waits for pending
 	abandoned       // no caller waits for pending any more
+	unread          // settled, and no caller has the result
 	settled
 	lost
 )
@@ -106,7 +107,10 @@ func (d *delivery) begin(v verb) (batcher[settling], *batch.Pending[settling], e
 			in.late(d)
 		}
 		return by, nil, lostError(string(v))
-	case d.state == settled || d.state == waiting:
+	case d.state == unread && d.verb == v:
+		d.state = settled
+		return by, d.pending, nil
+	case d.state == unread || d.state == settled || d.state == waiting:
 		return by, nil, errSettled
 	case d.state == abandoned && d.verb != v:
 		return by, nil, fmt.Errorf("sqs: %s: an earlier %s is not answered yet", v, d.verb)
@@ -149,7 +153,11 @@ func (d *delivery) end(err error) {
 	switch {
 	case d.state == lost: // delivered again meanwhile
 	case err == nil:
-		d.state = settled
+		if d.state == abandoned {
+			d.state = unread
+		} else {
+			d.state = settled
+		}
 		d.inFlight.forget(d)
 	case errors.Is(err, transport.ErrLeaseLost):
 		d.state = lost
@@ -164,8 +172,12 @@ func (d *delivery) end(err error) {
 func (d *delivery) abandon() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.state == waiting {
+	switch d.state {
+	case waiting:
 		d.state = abandoned
+	case settled:
+		d.state = unread
+	default: // failed: the next call settles anew
 	}
 }
 
@@ -176,7 +188,7 @@ func (d *delivery) lose() {
 	if d.state == idle {
 		d.inFlight.addOpen(-1)
 	}
-	if d.state != settled {
+	if d.state != settled && d.state != unread {
 		d.state = lost
 	}
 }
