@@ -6,7 +6,7 @@
 #   brokers.sh status   prints which answer
 #
 # In this order: the broker that HOLDFAST_TEST_AMQP or HOLDFAST_TEST_POSTGRES names; one that
-# answers on the usual port of this machine; one of our own from the Debian packages,
+# answers on the usual port of this machine (a RabbitMQ only if it lets tests create virtual hosts); one of our own from the Debian packages,
 # installed if need be; one in a container by compose.yaml. What is started listens on
 # the loopback interface only, keeps its data apart from that of the system's own server,
 # and is remembered in .tmp/brokers.
@@ -116,9 +116,20 @@ amqp_running() {
 	# Other programs than the installed are asked for: what runs on the usual port is not of them.
 	[[ -n ${HOLDFAST_TEST_RABBITMQ_BIN:-} ]] || candidates+=("amqp://guest:guest@127.0.0.1:$amqp_port/")
 	((${#candidates[@]} > 0)) && url=$(answers "${candidates[@]}") || return 1
+	if [[ $url != "$own" ]] && ! lets_vhosts; then
+		say "RabbitMQ on port $amqp_port lets this user create no virtual hosts, so tests cannot run beside each other on it"
+		return 1
+	fi
 	say "RabbitMQ: $(without_password "$url")"
 	give HOLDFAST_TEST_AMQP "$url"
 	[[ $url != "$own" || ! -x $state/rabbitmq/rabbitmqctl ]] || give HOLDFAST_TEST_RABBITMQCTL "$state/rabbitmq/rabbitmqctl"
+}
+
+# lets_vhosts reports whether tests may create virtual hosts on the broker of the usual port, by rabbitmqctl or by the
+# HTTP API. Packages that are tested beside each other need one each.
+lets_vhosts() {
+	timeout 30 rabbitmqctl --quiet list_vhosts >/dev/null 2>&1 ||
+		curl --fail --silent --max-time 5 --user guest:guest http://127.0.0.1:15672/api/vhosts >/dev/null 2>&1
 }
 
 amqp_start() {
