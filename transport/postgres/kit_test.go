@@ -24,6 +24,14 @@ func testURL() string {
 	return cmp.Or(os.Getenv("HOLDFAST_TEST_POSTGRES"), "postgres://postgres@127.0.0.1:5432/test?sslmode=disable")
 }
 
+// needServer skips a test that needs PostgreSQL under -short.
+func needServer(t testing.TB) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("needs PostgreSQL, and -short is for machines without")
+	}
+}
+
 var schemas atomic.Int64
 
 // world is a schema of a test's own, with what it needs to look behind the scenes.
@@ -35,9 +43,7 @@ type world struct {
 
 func newWorld(t testing.TB, queues ...string) *world {
 	t.Helper()
-	if testing.Short() {
-		t.Skip("needs PostgreSQL, and -short is for machines without")
-	}
+	needServer(t)
 	w := &world{t: t, schema: fmt.Sprintf("holdfast_test_%d_%d", os.Getpid(), schemas.Add(1))}
 	sql, err := pgx.Connect(t.Context(), testURL())
 	if err != nil {

@@ -45,6 +45,7 @@ func (c counted) Write(b []byte) (int, error) {
 }
 
 func TestATransactionBeginsInTheRoundTripOfItsFirstStatement(t *testing.T) {
+	needServer(t)
 	cfg, err := parse(testURL())
 	ok(t, err)
 	var writes atomic.Int64
