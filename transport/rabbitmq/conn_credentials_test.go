@@ -134,9 +134,10 @@ func (s signer) token(t *testing.T, expires time.Time) string {
 func TestATokenIsReplacedBeforeItExpires(t *testing.T) { replacesTokens(t, 5*time.Second) }
 
 func TestChaosATokenOfAMinuteIsReplaced(t *testing.T) {
-	if brokertest.Fault(t) {
-		replacesTokens(t, time.Minute)
+	if !brokertest.Fault(t) {
+		t.Skip("make test-faults SIZE=full runs it: two tokens of a minute; make test has the same with shorter ones")
 	}
+	replacesTokens(t, time.Minute)
 }
 
 // replacesTokens works over connections with tokens that are valid for life, until two of them have expired.
