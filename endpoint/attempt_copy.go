@@ -8,9 +8,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// needsCopies reports whether the user's code gets references to received messages. Behaviors do, and
-// serializers, which may keep the body in the values that they return. Handlers alone get a value
-// that JSON has copied.
+// needsCopies reports whether the user's code gets references to received messages. Behaviors do, and serializers,
+// which may keep the body in the values that they return. Handlers alone get a value that JSON has copied.
 func needsCopies(p *pipeline.Pipeline, ss serializers) bool {
 	behaviors := len(p.Receive.Names()) + len(p.Logical.Names()) + len(p.Invoke.Names()) +
 		len(p.Outgoing.Names()) + len(p.Dispatch.Names()) + len(p.Recover.Names())

@@ -41,7 +41,11 @@ func (a *attempt) admit(ctx context.Context) outcome {
 		return nil
 	}
 	waited := t.turn.Tries > 0
-	for wait, changed := t.limit.Wait(&t.turn); wait > 0; wait, changed = t.limit.Wait(&t.turn) {
+	for {
+		wait, changed := t.limit.Wait(&t.turn, time.Now())
+		if wait == 0 {
+			break
+		}
 		if wait == throttle.Blocked && t.limit.Type != "" && t.deferrable() {
 			return throttled{} // so that messages of other types, which are behind it, are attempted
 		}
@@ -109,7 +113,7 @@ func (a *attempt) throttle(ctx context.Context, err error) bool {
 	if !f.Mendable() {
 		return false
 	}
-	limited := t.limit.Failed(a.id)
+	limited := t.limit.Failed(a.id, f.Now)
 	t.report(ctx, f)
 	if !limited || a.settlement.completedFirst() {
 		return false
@@ -191,7 +195,7 @@ func (t *throttling) postpone(ctx context.Context) {
 		in.settlement.release(ctx)
 		return
 	}
-	after := min(t.limit.Deferral(), in.live.limits.MaxDelay)
+	after := min(t.limit.Deferral(time.Now()), in.live.limits.MaxDelay)
 	headers := fault.DeferHeaders(in.original.Headers, t.usedRetries(), t.all())
 	if err := in.settlement.complete(ctx, nil, []transport.Operation{in.copyTo(in.queue, headers, after)}); err != nil {
 		in.requeue(ctx, in.keep(ctx, err))
@@ -212,7 +216,8 @@ func (t *throttling) usedRetries() int {
 	if attempt := in.delivery.Attempt(); attempt.Exact {
 		return used + attempt.N - 1
 	}
-	return used + in.e.failures.Failed(in.failureKey())
+	known, _ := in.e.failures.Known(in.failureKey())
+	return used + known.Failed
 }
 
 // earlier returns the failures before this delivery that used up no retry. They are forgotten once the policy has
@@ -221,7 +226,8 @@ func (t *throttling) earlier(now time.Time) fault.Throttled {
 	in := t.in
 	switch {
 	case !t.deferrable():
-		return in.e.failures.Throttled(in.failureKey())
+		known, _ := in.e.failures.Known(in.failureKey())
+		return known.Throttled
 	case in.delivery.Attempt().N > 1:
 		return fault.Throttled{}
 	}

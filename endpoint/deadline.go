@@ -6,9 +6,8 @@ import (
 	"time"
 )
 
-// deadlines returns contexts that end after at least span and less than twice
-// that. Messages that settle at about the same time share one, because a timer
-// for each would cost more than the rest of settling.
+// deadlines returns contexts that end after at least span and less than twice that. Messages that settle at about the
+// same time share one, because a timer for each would cost more than the rest of settling.
 type deadlines struct {
 	parent context.Context //nolint:containedctx // of the whole run, never cancelled before its end
 	span   time.Duration

@@ -8,8 +8,7 @@ import "github.com/holdfast-go/holdfast/recoverability"
 // in order, unless a function takes its full 10 s.
 type Notification struct {
 	Kind NotificationKind
-	// Action is the action that was carried out; with FallbackTaken the one that failed. Nil where
-	// none was decided.
+	// Action is the action that was carried out; with FallbackTaken the one that failed. Nil where none was decided.
 	Action recoverability.Action
 	// Failure is the message and its error. It is never nil. For a condition that concerns no single message,
 	// such as a queue that cannot be received from, only Queue, Type, Err and Now are set, as far as they
@@ -52,8 +51,7 @@ const (
 	// FallbackError is a move to the error queue, instead of an action that cannot be
 	// carried out or a policy that panicked.
 	FallbackError Fallback = "move_to_error"
-	// FallbackQueue is the configured error queue, instead of one that the policy or a
-	// behavior named.
+	// FallbackQueue is the configured error queue, instead of one that the policy or a behavior named.
 	FallbackQueue Fallback = "default_queue"
 	// FallbackDeadLetter is the broker's dead-letter queue, instead of an error queue.
 	FallbackDeadLetter Fallback = "dead_letter"

@@ -37,9 +37,8 @@ func (in *incoming) process(ctx context.Context) {
 	}
 }
 
-// step makes one attempt and acts on its outcome. It reports whether another attempt follows.
-// A handler that calls runtime.Goexit leaves nothing of this goroutine but its deferred calls:
-// then processing continues in one of them.
+// step makes one attempt and acts on its outcome. It reports whether another attempt follows. A handler that calls
+// runtime.Goexit leaves nothing of this goroutine but its deferred calls: then processing continues in one of them.
 func (in *incoming) step(ctx context.Context, a *attempt) bool {
 	returned := false
 	defer func() {

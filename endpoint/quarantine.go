@@ -26,10 +26,9 @@ const (
 
 var errStillBusy = errors.New("handlers are still running")
 
-// quarantine is the queue of the messages over which the process may crash. They are handled
-// exclusively: all other processing pauses before the first one is received, and one is received after the
-// other. So a delivery that is not settled is evidence against that message, never against a neighbour.
-// The instances of an endpoint share the queue.
+// quarantine is the queue of the messages over which the process may crash. They are handled exclusively: all other
+// processing pauses before the first one is received, and one is received after the other. So a delivery that is not
+// settled is evidence against that message, never against a neighbour. The instances of an endpoint share the queue.
 type quarantine struct {
 	e     *Endpoint
 	live  *live
@@ -44,7 +43,7 @@ type quarantine struct {
 
 // quarantineQueue returns the name of the endpoint's quarantine, or "".
 func (e *Endpoint) quarantineQueue() string {
-	if e.cfg.SendOnly || e.cfg.Transactions == None || !e.recoverability.Quarantine.On() {
+	if e.cfg.SendOnly || e.cfg.Transactions == None || e.recoverability.Quarantine.After == None {
 		return ""
 	}
 	return e.cfg.Name + quarantineSuffix
@@ -90,8 +89,7 @@ func (q *quarantine) paused() bool {
 	return slices.ContainsFunc(q.live.sources, func(s source) bool { return s.Queue() == q.e.cfg.Name && s.Paused() })
 }
 
-// begin visits the quarantine before anything else is received: a crash would count against all messages in
-// flight.
+// begin visits the quarantine before anything else is received: a crash would count against all messages in flight.
 func (q *quarantine) begin(ctx context.Context) {
 	if q != nil && q.look(ctx) {
 		q.visit(ctx, &backoff.Backoff{Min: quarantineGrace, Max: quarantineGrace})
@@ -156,8 +154,7 @@ func (q *quarantine) visit(ctx context.Context, grace *backoff.Backoff) (pause t
 	return 0
 }
 
-// work receives and handles one message after the other until none arrives. It reports false if one is
-// stuck.
+// work receives and handles one message after the other until none arrives. It reports false if one is stuck.
 func (q *quarantine) work(ctx context.Context) (all bool) {
 	ctx, end := context.WithCancel(ctx)
 	defer end()

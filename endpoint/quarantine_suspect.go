@@ -15,16 +15,15 @@ import (
 // suspect reports whether the message is to be moved to quarantine instead of being handled. Where
 // the broker does not count, that is one which was delivered before and neither failed nor lost its lease here.
 func (in *incoming) suspect() bool {
-	q := in.live.quarantine
-	if in.exclusive != nil || in.cleared || q == nil || q.missing.Load() {
+	q, a := in.live.quarantine, in.delivery.Attempt()
+	if a.N < 2 || in.exclusive != nil || in.cleared || q == nil || q.missing.Load() {
 		return false
 	}
-	a := in.delivery.Attempt()
+	known, ok := in.e.failures.Known(in.failureKey())
 	if !a.Exact {
-		return a.N > 1 && !in.e.failures.Has(in.failureKey())
+		return !ok
 	}
-	limits := in.live.recoverability.Quarantine
-	return limits.Suspect(a.N) && limits.Suspect(a.N-in.e.failures.Failed(in.failureKey()))
+	return a.N-known.Failed > in.live.recoverability.Quarantine.After
 }
 
 // quarantine moves a suspect there. If the quarantine does not take it, it reports false: the message is then
@@ -77,7 +76,7 @@ func (in *incoming) leaveQuarantine() *exclusive {
 	var queue string
 	own.Headers, queue, x.before = fault.LeaveQuarantine(own.Headers)
 	in.queue, in.original = cmp.Or(queue, in.queue), &own
-	x.parked = a.Exact && in.live.recoverability.Quarantine.Parked(a.N)
+	x.parked = a.Exact && a.N > in.live.recoverability.Quarantine.Crashes
 	return x
 }
 

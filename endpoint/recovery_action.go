@@ -6,6 +6,7 @@ import (
 	"log/slog"
 
 	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/internal/errtree"
 	"github.com/holdfast-go/holdfast/pipeline"
 	"github.com/holdfast-go/holdfast/recoverability"
 	"github.com/holdfast-go/holdfast/transport"
@@ -14,7 +15,9 @@ import (
 // conclude carries out the action. Before one that gives the message up, it calls Config.OnFinalFailure.
 func (r *recovery) conclude(ctx context.Context, rec *pipeline.Recover) error {
 	rec.Action = r.possible(ctx, rec.Action)
-	if givesUp(rec.Action) {
+	switch rec.Action.(type) {
+	case recoverability.Retry, recoverability.Delay:
+	case recoverability.MoveToError, recoverability.DeadLetter, recoverability.Discard:
 		if err := r.onFinalFailure(ctx, rec.Failure); err != nil {
 			return err
 		}
@@ -38,24 +41,14 @@ func (r *recovery) onFinalFailure(ctx context.Context, failure recoverability.Fa
 	r.logError(ctx, slog.LevelError, "Config.OnFinalFailure failed: its messages and writes are discarded",
 		err)
 	if r.session.writes() {
-		return &finalError{err}
+		return &finalError{errtree.Mark{Err: err}}
 	}
 	r.session.drop(kept)
 	return nil
 }
 
 // finalError is an error of Config.OnFinalFailure. Whatever it wraps, it is no answer of the broker.
-type finalError struct{ error }
-
-func (e *finalError) Unwrap() error { return e.error }
-
-func givesUp(action recoverability.Action) bool {
-	switch action.(type) {
-	case recoverability.MoveToError, recoverability.DeadLetter, recoverability.Discard:
-		return true
-	}
-	return false
-}
+type finalError struct{ errtree.Mark }
 
 // carryOut carries out rec.Action, or a fallback, and notifies of it: rec.Action is then the action that was
 // carried out. After an error the message is unsettled.
@@ -69,7 +62,13 @@ func (r *recovery) carryOut(ctx context.Context, rec *pipeline.Recover) (err err
 	r.logAction(ctx, rec.Action, rec.Failure)
 	switch a := rec.Action.(type) {
 	case recoverability.Retry:
-		err = x.settle(ctx, r.retry(rec.Fault.Get(header.ExceptionMessage)))
+		retry := r.delivery.Retry
+		// An error may panic when it is asked for its text; the fault headers survive that.
+		reason := rec.Fault.Get(header.ExceptionMessage)
+		if d, ok := r.delivery.(transport.RetryReasoner); ok && reason != "" {
+			retry = func(ctx context.Context) error { return d.RetryBecause(ctx, reason) }
+		}
+		err = x.settle(ctx, retry)
 	case recoverability.Delay:
 		err = x.delay(ctx, a)
 	case recoverability.MoveToError:
@@ -92,26 +91,13 @@ func (r *recovery) carryOut(ctx context.Context, rec *pipeline.Recover) (err err
 	return nil
 }
 
-// retry returns the call that retries the message, with the reason of the fault headers where the broker stores
-// one. An error may panic when it is asked for its text; the fault headers survive that.
-func (r *recovery) retry(reason string) func(context.Context) error {
-	d, ok := r.delivery.(transport.RetryReasoner)
-	if !ok || reason == "" {
-		return r.delivery.Retry
-	}
-	return func(ctx context.Context) error { return d.RetryBecause(ctx, reason) }
-}
-
 // possible returns the action, or a move to the error queue where it cannot be carried out.
 func (r *recovery) possible(ctx context.Context, action recoverability.Action) recoverability.Action {
-	switch a := action.(type) {
-	case recoverability.MoveToError:
-		if a.Queue == "" {
-			return r.toErrorQueue()
-		}
-	case recoverability.Delay:
-		a.For = max(0, a.For)
-		action = a
+	if action == (recoverability.MoveToError{}) {
+		return r.toErrorQueue()
+	}
+	if a, ok := action.(recoverability.Delay); ok {
+		action = recoverability.Delay{For: max(0, a.For)}
 	}
 	why := r.impossible(action)
 	if why == "" {

@@ -77,8 +77,7 @@ type pauses struct {
 
 const maxHold = 30 * time.Second
 
-// next returns the pause for another message. It starts again at a second when there was
-// none for a while.
+// next returns the pause for another message. It starts again at a second when there was none for a while.
 func (p *pauses) next() time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()

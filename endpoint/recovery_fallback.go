@@ -10,6 +10,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/header"
 	"github.com/holdfast-go/holdfast/internal/backoff"
+	"github.com/holdfast-go/holdfast/internal/errtree"
 	"github.com/holdfast-go/holdfast/internal/fault"
 	"github.com/holdfast-go/holdfast/pipeline"
 	"github.com/holdfast-go/holdfast/recoverability"
@@ -183,7 +184,7 @@ func tooLarge(m *transport.Message, limits transport.Limits) error {
 func (x *execution) replace(ctx context.Context, op transport.Operation) error {
 	if !x.settlement.unit(x.session.tx) {
 		if err := x.settlement.send(x.sent); err != nil {
-			return &strandedError{err}
+			return &strandedError{errtree.Mark{Err: err}}
 		}
 		x.sent = nil
 	}
@@ -198,9 +199,7 @@ func (x *execution) replace(ctx context.Context, op transport.Operation) error {
 }
 
 // strandedError is an error of another operation than the copy: no other copy would be accepted.
-type strandedError struct{ error }
-
-func (e *strandedError) Unwrap() error { return e.error }
+type strandedError struct{ errtree.Mark }
 
 // of returns err as it is where it concerns operation i, or none in particular.
 func (x *execution) of(err error, i int) error {
@@ -213,7 +212,7 @@ func (x *execution) of(err error, i int) error {
 			return err
 		}
 	}
-	return &strandedError{err}
+	return &strandedError{errtree.Mark{Err: err}}
 }
 
 // refused reports whether the broker has refused the copy, so that a fallback is to be tried.

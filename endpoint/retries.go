@@ -13,33 +13,25 @@ import (
 // effective returns the retries that the transport and the transaction mode offer; the others are off.
 func (l *live) effective(ctx context.Context) recoverability.Config {
 	c := l.e.cfg.Recoverability.WithDefaults()
+	longest := c.LongestDelay()
 	switch {
 	case l.e.cfg.SendOnly:
 	case l.e.cfg.Transactions == None:
-		if retries(c) {
+		immediate := func(r recoverability.Rule) bool { return r.Immediate > 0 }
+		if c.Immediate > 0 || longest > 0 || slices.ContainsFunc(c.Rules, immediate) {
 			l.e.cfg.Logger.WarnContext(ctx, "retries are off: transaction mode None has none")
 		}
 		return c.WithoutImmediate().WithoutDelayed()
 	case l.limits.MaxDelay == 0:
-		if delays(c) {
+		if longest > 0 {
 			l.e.cfg.Logger.WarnContext(ctx, "delayed retries are off: the transport offers no delays")
 		}
 		return c.WithoutDelayed()
-	case c.LongestDelay() > l.limits.MaxDelay:
+	case longest > l.limits.MaxDelay:
 		l.e.cfg.Logger.WarnContext(ctx, "a configured delay exceeds the transport's: messages are moved to the error queue instead",
-			slog.Duration("longest", c.LongestDelay()), slog.Duration("offered", l.limits.MaxDelay))
+			slog.Duration("longest", longest), slog.Duration("offered", l.limits.MaxDelay))
 	}
 	return c
-}
-
-// retries reports whether c has retries of any kind, and delays whether it has delayed ones.
-func retries(c recoverability.Config) bool {
-	return c.Immediate > 0 || delays(c) ||
-		slices.ContainsFunc(c.Rules, func(r recoverability.Rule) bool { return r.Immediate > 0 })
-}
-
-func delays(c recoverability.Config) bool {
-	return c.Delayed > 0 || slices.ContainsFunc(c.Rules, func(r recoverability.Rule) bool { return r.Delayed > 0 })
 }
 
 // rules returns an error for each rule that names a type which no message has.

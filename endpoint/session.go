@@ -85,10 +85,9 @@ func (s *Session) DoNotContinue() {
 	s.last = true
 }
 
-// Tx returns the transaction in which the message is completed: begun at the first call, the same for all
-// handlers of the message. It needs [SendsAtomicWithReceive]. A function of the driver's package uses it,
-// such as postgres.Tx or sqlite.OnCommit. The endpoint commits it when the handlers have returned nil,
-// and rolls it back otherwise.
+// Tx returns the transaction in which the message is completed: begun at the first call, the same for all handlers of
+// the message. It needs [SendsAtomicWithReceive]. A function of the driver's package uses it, such as postgres.Tx or
+// sqlite.OnCommit. The endpoint commits it when the handlers have returned nil, and rolls it back otherwise.
 func (s *Session) Tx(ctx context.Context) (transport.HandlerTx, error) {
 	if s.in.e.cfg.Transactions != SendsAtomicWithReceive {
 		return transport.HandlerTx{}, errors.New("no transaction: set Config.Transactions to SendsAtomicWithReceive")

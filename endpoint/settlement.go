@@ -53,8 +53,7 @@ func (s *settlement) completedFirst() bool { return s.state == stateCompletedFir
 
 func (s *settlement) lostLease() bool { return s.state == stateLeaseLost }
 
-// completeFirst completes the message before it is handled. One that cannot be completed is not
-// handled.
+// completeFirst completes the message before it is handled. One that cannot be completed is not handled.
 func (s *settlement) completeFirst(ctx context.Context) bool {
 	s.in.slot.StopRenewing() // the lease ends here, and that is no loss
 	if err := s.in.delivery.Complete(s.context()); err != nil {
@@ -158,9 +157,8 @@ func (s *settlement) try(ctx context.Context, verb func(context.Context) error, 
 	return true
 }
 
-// settle calls a settling verb, again if the broker could not be reached. A refused operation and a
-// lost lease are final, and the latter is no error. The verb has a context of its own: settling
-// continues when ctx has ended.
+// settle calls a settling verb, again if the broker could not be reached. A refused operation and a lost lease are
+// final, and the latter is no error. The verb has a context of its own: settling continues when ctx has ended.
 func (s *settlement) settle(ctx context.Context, verb func(context.Context) error) error {
 	own := s.context()
 	err := verb(own)

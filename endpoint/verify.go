@@ -9,9 +9,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// verify looks for the queues that would be missed only when a message fails, or has been
-// processed: the start is a better time to hear of them. A transport that cannot look at
-// queues is not asked.
+// verify looks for the queues that would be missed only when a message fails, or has been processed: the start is a
+// better time to hear of them. A transport that cannot look at queues is not asked.
 func (l *live) verify(ctx context.Context) error {
 	inspector, ok := l.conn.(transport.Inspector)
 	if !ok {

@@ -2,116 +2,67 @@ package header
 
 import (
 	"fmt"
-	"strconv"
 	"time"
 )
 
-// timeForm is a time in the form of NServiceBus, "yyyy-MM-dd HH:mm:ss:ffffff Z", UTC and
-// fixed width (DateTimeOffsetHelper.cs). The colon before the fraction is why time.Format
-// cannot write it.
-const timeForm = "2006-01-02 15:04:05:000000 Z"
+const (
+	// timeForm is a time in the form of NServiceBus, "yyyy-MM-dd HH:mm:ss:ffffff Z", UTC and fixed width
+	// (DateTimeOffsetHelper.cs). timeLayout is that for package time, which knows no colon before a fraction.
+	timeForm   = "2006-01-02 15:04:05:000000 Z"
+	timeLayout = "2006-01-02 15:04:05.000000 Z"
+	timeEnd    = len(":000000 Z")
+)
 
 // FormatTime returns t as header text: UTC, microseconds, 28 characters for the years 0 to 9999, for instance
 // "2026-01-02 03:04:05:000000 Z".
 func FormatTime(t time.Time) string {
-	var buf [len(timeForm)]byte
-	return string(AppendTime(buf[:0], t))
-}
-
-// AppendTime appends the header text of t to b.
-func AppendTime(b []byte, t time.Time) []byte {
 	t = t.UTC()
 	year, month, day := t.Date()
 	hour, minute, second := t.Clock()
-	b = appendDigits(b, year, 4)
-	b = append(b, '-')
-	b = appendDigits(b, int(month), 2)
-	b = append(b, '-')
-	b = appendDigits(b, day, 2)
-	b = append(b, ' ')
-	b = appendDigits(b, hour, 2)
-	b = append(b, ':')
-	b = appendDigits(b, minute, 2)
-	b = append(b, ':')
-	b = appendDigits(b, second, 2)
-	b = append(b, ':')
-	b = appendDigits(b, t.Nanosecond()/1000, 6)
-	return append(b, " Z"...)
-}
-
-func appendDigits(b []byte, n, width int) []byte {
-	start := len(b)
-	for range width {
-		b = append(b, '0')
-	}
-	for i := start + width - 1; i >= start && n > 0; i-- {
-		b[i] = byte('0' + n%10)
-		n /= 10
-	}
-	return b
-}
-
-// ParseTime parses a text of [FormatTime]. It fails for any other form, and for an invalid time such as the 30th of
-// February.
-func ParseTime(s string) (time.Time, error) {
-	if !hasForm(s) {
-		return time.Time{}, fmt.Errorf("header time %.40q: want the form %q", s, timeForm)
-	}
-	t := time.Date(
-		digits(s[0:4]), time.Month(digits(s[5:7])), digits(s[8:10]),
-		digits(s[11:13]), digits(s[14:16]), digits(s[17:19]), digits(s[20:26])*1000, time.UTC)
-	// time.Date carries a day 30 of February over into March; the text then differs.
-	var buf [len(timeForm)]byte
-	if string(AppendTime(buf[:0], t)) != s {
-		return time.Time{}, fmt.Errorf("header time %q: no such time", s)
-	}
-	return t, nil
-}
-
-// hasForm reports whether s has digits where timeForm has digits, and equals it elsewhere.
-func hasForm(s string) bool {
-	if len(s) != len(timeForm) {
-		return false
-	}
-	for i := range len(s) {
-		if isDigit(timeForm[i]) != isDigit(s[i]) || !isDigit(s[i]) && s[i] != timeForm[i] {
-			return false
+	text, end := [len(timeForm)]byte([]byte(timeForm)), 0
+	for _, n := range [...]int{year, int(month), day, hour, minute, second, t.Nanosecond() / 1000} {
+		for end < len(text) && isDigit(text[end]) {
+			end++
 		}
+		for i := end - 1; i >= 0 && isDigit(text[i]); i-- {
+			text[i] = byte('0' + n%10)
+			n /= 10
+		}
+		end++
 	}
-	return true
+	return string(text[:])
 }
 
 func isDigit(c byte) bool { return '0' <= c && c <= '9' }
 
-func digits(s string) (n int) {
-	for i := range len(s) {
-		n = n*10 + int(s[i]-'0')
+// ParseTime parses a text of [FormatTime]. It fails for any other form, and for an invalid time such as the 30th of
+// February.
+func ParseTime(s string) (time.Time, error) {
+	if len(s) != len(timeForm) {
+		return time.Time{}, fmt.Errorf("header time %.40q: want the form %q", s, timeForm)
 	}
-	return n
+	point := len(s) - timeEnd
+	t, err := time.Parse(timeLayout, s[:point]+"."+s[point+1:])
+	if err != nil || FormatTime(t) != s { // package time accepts other widths
+		return time.Time{}, fmt.Errorf("header time %q: want a time in the form %q", s, timeForm)
+	}
+	return t, nil
 }
 
-// FormatDuration returns d as the text of a .NET TimeSpan, such as "1.02:03:04.5000000": days and
-// fraction only if they are not zero, in steps of 100 ns.
+// FormatDuration returns d as the text of a .NET TimeSpan, such as "1.02:03:04.5000000": days and fraction only if they
+// are not zero, in steps of 100 ns.
 func FormatDuration(d time.Duration) string {
-	var b []byte
-	left := uint64(d)
+	sign, size := "", uint64(d)
 	if d < 0 {
-		b = append(b, '-')
-		left = -left // -d overflows for the least Duration
+		sign, size = "-", -size // -d overflows for the least Duration
 	}
-	part := func(unit time.Duration) int {
-		n := left / uint64(unit)
-		left %= uint64(unit)
-		return int(n)
+	seconds, ticks := size/1e9, size%1e9/100
+	text := fmt.Sprintf("%02d:%02d:%02d", seconds/3600%24, seconds/60%60, seconds%60)
+	if days := seconds / (24 * 3600); days > 0 {
+		text = fmt.Sprintf("%d.%s", days, text)
 	}
-	if days := part(24 * time.Hour); days > 0 {
-		b = append(strconv.AppendInt(b, int64(days), 10), '.')
+	if ticks > 0 {
+		text += fmt.Sprintf(".%07d", ticks)
 	}
-	b = append(appendDigits(b, part(time.Hour), 2), ':')
-	b = append(appendDigits(b, part(time.Minute), 2), ':')
-	b = appendDigits(b, part(time.Second), 2)
-	if ticks := part(100); ticks > 0 {
-		b = appendDigits(append(b, '.'), ticks, 7)
-	}
-	return string(b)
+	return sign + text
 }

@@ -143,8 +143,7 @@ type Outgoing struct {
 	Receipt *transport.Receipt
 	// Incoming is the message being handled, nil outside a handler.
 	Incoming *Receive
-	// Operation is the encoded message; empty before the end of the stage. Without a call of next the message is not
-	// sent.
+	// Operation is the encoded message; empty before the end of the stage. Without a call of next the message is not sent.
 	Operation transport.Operation
 }
 

@@ -8,6 +8,8 @@ import (
 )
 
 // Action is the decision on a failed message: [Retry], [Delay], [MoveToError], [DeadLetter] or [Discard].
+//
+//sumtype:decl
 type Action interface {
 	isAction()
 	fmt.Stringer

@@ -24,37 +24,24 @@ const maxClass = 100 // bytes
 // Errors of the endpoint have the classes "panic", "undecodable", "unhandled" (no handler, or an unknown type),
 // "timeout" and "crash-loop".
 func Class(err error) string {
-	if class := ownClass(err); class != "" {
-		return class
+	var class string
+	named := func(err error) bool {
+		if own := errtree.Find[interface{ FaultClass() string }](err); own != nil {
+			class = errtree.Cut(own.FaultClass(), maxClass)
+		}
+		return class != ""
+	}
+	timedOut := func(err error) bool {
+		t := errtree.Find[interface{ Timeout() bool }](err)
+		return t != nil && t.Timeout()
 	}
 	switch {
-	case timedOut(err):
+	case errtree.Safely(named, err):
+		return class
+	case errtree.Safely(timedOut, err):
 		return ClassTimeout
 	case IsUnrecoverable(err):
 		return ClassUnrecoverable
 	}
 	return errtree.Cut(fmt.Sprintf("%T", errtree.Cause(err)), maxClass)
-}
-
-// ownClass returns the result of err's method FaultClass, or "".
-func ownClass(err error) (class string) {
-	defer func() {
-		if recover() != nil {
-			class = ""
-		}
-	}()
-	if own := errtree.Find[interface{ FaultClass() string }](err); own != nil {
-		class = errtree.Cut(own.FaultClass(), maxClass)
-	}
-	return class
-}
-
-func timedOut(err error) (yes bool) {
-	defer func() {
-		if recover() != nil {
-			yes = false
-		}
-	}()
-	t := errtree.Find[interface{ Timeout() bool }](err)
-	return t != nil && t.Timeout()
 }

@@ -1,7 +1,6 @@
 package recoverability
 
 import (
-	"cmp"
 	"fmt"
 	"hash/fnv"
 	"math"
@@ -35,23 +34,10 @@ const (
 
 // String returns the name of the backoff.
 func (b Backoff) String() string {
-	switch b {
-	case Linear:
-		return "Linear"
-	case Constant:
-		return "Constant"
-	case Exponential:
-		return "Exponential"
+	if b < Linear || b > Exponential {
+		return fmt.Sprintf("Backoff(%d)", int(b))
 	}
-	return fmt.Sprintf("Backoff(%d)", int(b))
-}
-
-// or returns d with the fields of other where its own are zero.
-func (d Delays) or(other Delays) Delays {
-	return Delays{
-		Delay: cmp.Or(d.Delay, other.Delay), Backoff: cmp.Or(d.Backoff, other.Backoff),
-		MaxDelay: cmp.Or(d.MaxDelay, other.MaxDelay), Jitter: cmp.Or(d.Jitter, other.Jitter),
-	}
+	return [...]string{Linear: "Linear", Constant: "Constant", Exponential: "Exponential"}[b]
 }
 
 const longest = time.Duration(math.MaxInt64)

@@ -36,10 +36,3 @@ func RetryAfter(err error, d time.Duration) error {
 	}
 	return &retryAfterError{errtree.Mark{Err: err}, max(0, d)}
 }
-
-func retryAfter(err error) (time.Duration, bool) {
-	if r := errtree.Find[*retryAfterError](err); r != nil {
-		return r.after, true
-	}
-	return 0, false
-}

@@ -76,13 +76,10 @@ func (f Failure) Unrecoverable() bool { return f.Config.unrecoverable(f.Err) }
 
 // OfType reports whether the message has the type with a wire name, or has it as a base type.
 func (f Failure) OfType(name string) bool {
-	if f.Type == name {
-		return true
-	}
 	for other := range header.TypeNames(f.Headers.Get(header.EnclosedMessageTypes)) {
 		if other == name {
 			return true
 		}
 	}
-	return false
+	return f.Type == name
 }

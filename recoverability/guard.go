@@ -22,39 +22,6 @@ type Quarantine struct {
 	Crashes int
 }
 
-// On reports whether suspected messages are moved to quarantine.
-func (q Quarantine) On() bool { return q.After != None }
-
-// Suspect reports whether a message with delivery count n in its queue is moved to quarantine.
-func (q Quarantine) Suspect(n int) bool { return q.On() && n > q.After }
-
-// Parked reports whether a message with delivery count n in quarantine is moved to the error queue unhandled.
-func (q Quarantine) Parked(n int) bool { return n > q.Crashes }
-
-// quarantine returns c.Quarantine with its defaults.
-func (c Config) quarantine() Quarantine {
-	q := c.Quarantine
-	if q.Crashes == 0 {
-		q.Crashes = DefaultCrashes
-	}
-	if q.After == 0 {
-		q.After = max(c.Immediate+1, DefaultCrashes)
-		for _, r := range c.Rules {
-			q.After = max(q.After, r.Immediate+1)
-		}
-	}
-	return q
-}
-
-func (q Quarantine) validate(bad func(format string, args ...any)) {
-	if q.After < None {
-		bad("Quarantine.After is %d: use None for no guard", q.After)
-	}
-	if q.Crashes < 0 {
-		bad("Quarantine.Crashes is %d: it must be positive", q.Crashes)
-	}
-}
-
 // CrashLoopError is the error of a message that [Quarantine] moves to the error queue, without a call of its handlers.
 type CrashLoopError struct {
 	// Queue is the message's queue before it was moved to quarantine, and Attempts the delivery count there.

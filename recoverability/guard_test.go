@@ -9,33 +9,26 @@ import (
 func TestSuspectsHaveMoreDeliveriesThanAttempts(t *testing.T) {
 	for _, test := range []struct {
 		c    Config
-		want int // the first suspect delivery; 0 for none
+		want int // the last delivery that is not suspect
 	}{
-		{Config{}, 7},
-		{Config{Immediate: None}, 4},
-		{Config{Immediate: 1}, 4},
-		{Config{Immediate: 9}, 11},
-		{Config{Rules: []Rule{{Immediate: 12}, {Immediate: 2}}}, 14},
-		{Config{Quarantine: Quarantine{After: 1}}, 2},
-		{Config{Quarantine: Quarantine{After: None}}, 0},
+		{Config{}, 6},
+		{Config{Immediate: None}, 3},
+		{Config{Immediate: 1}, 3},
+		{Config{Immediate: 9}, 10},
+		{Config{Rules: []Rule{{Immediate: 12}, {Immediate: 2}}}, 13},
+		{Config{Quarantine: Quarantine{After: 1}}, 1},
+		{Config{Quarantine: Quarantine{After: None}}, None},
 	} {
-		q, got := test.c.WithDefaults().Quarantine, 0
-		for n := 20; n >= 1; n-- {
-			if q.Suspect(n) {
-				got = n
-			}
-		}
-		if got != test.want {
-			t.Errorf("%+v: suspect from delivery %d on, want %d", test.c, got, test.want)
+		if got := test.c.WithDefaults().Quarantine.After; got != test.want {
+			t.Errorf("%+v: suspect after delivery %d, want %d", test.c, got, test.want)
 		}
 	}
 }
 
 func TestAMessageIsParkedAfterSoManyCrashesInQuarantine(t *testing.T) {
-	for crashes, want := range map[int]int{0: 4, 1: 2, 3: 4} {
-		q := Config{Quarantine: Quarantine{Crashes: crashes}}.WithDefaults().Quarantine
-		if q.Parked(want-1) || !q.Parked(want) {
-			t.Errorf("Crashes %d: not parked by delivery %d", crashes, want)
+	for crashes, want := range map[int]int{0: 3, 1: 1, 3: 3} {
+		if got := (Config{Quarantine: Quarantine{Crashes: crashes}}).WithDefaults().Quarantine.Crashes; got != want {
+			t.Errorf("Crashes %d: parked after delivery %d, want %d", crashes, got, want)
 		}
 	}
 }

@@ -17,7 +17,11 @@ func Is(target error) Matcher {
 	if target == nil {
 		return nil
 	}
-	return When(func(err error) bool { return same(err, target) })
+	comparable := reflect.TypeOf(target).Comparable()
+	return When(func(err error) bool { // errors.Is, layer by layer
+		is, ok := err.(interface{ Is(target error) bool })
+		return comparable && err == target || ok && is.Is(target) //nolint:errorlint // a layer
+	})
 }
 
 // As returns a Matcher of the errors in which [errors.As] finds an E. E may be an interface.
@@ -41,13 +45,4 @@ func When(test func(error) bool) Matcher {
 // anyOf reports whether one of the matchers matches err.
 func anyOf(matchers []Matcher, err error) bool {
 	return slices.ContainsFunc(matchers, func(m Matcher) bool { return errtree.Safely(m, err) })
-}
-
-// same reports whether err itself is target, as errors.Is does.
-func same(err, target error) bool {
-	if reflect.TypeOf(target).Comparable() && err == target { //nolint:errorlint // layer by layer
-		return true
-	}
-	is, ok := err.(interface{ Is(target error) bool })
-	return ok && is.Is(target)
 }

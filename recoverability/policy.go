@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/internal/errtree"
 )
 
 // Policy decides on a failure. It must be safe for concurrent use and must not block. It may call [Failure.Decide] for
@@ -66,17 +67,17 @@ type Memory struct {
 
 // WithDefaults returns c with defaults for its zero fields.
 func (c Config) WithDefaults() Config {
-	if c.Immediate == 0 {
-		c.Immediate = DefaultImmediate
-	}
-	if c.Delayed == 0 {
-		c.Delayed = DefaultDelayed
-	}
+	c.Immediate = cmp.Or(c.Immediate, DefaultImmediate)
+	c.Delayed = cmp.Or(c.Delayed, DefaultDelayed)
 	c.Delays.Delay = cmp.Or(c.Delays.Delay, DefaultDelay)
-	if c.ErrorQueue == "" {
-		c.ErrorQueue = DefaultErrorQueue
+	c.ErrorQueue = cmp.Or(c.ErrorQueue, DefaultErrorQueue)
+	c.Quarantine.Crashes = cmp.Or(c.Quarantine.Crashes, DefaultCrashes)
+	if c.Quarantine.After == 0 {
+		c.Quarantine.After = max(c.Immediate+1, DefaultCrashes)
+		for _, r := range c.Rules {
+			c.Quarantine.After = max(c.Quarantine.After, r.Immediate+1)
+		}
 	}
-	c.Quarantine = c.quarantine()
 	c.Memory.Messages = cmp.Or(c.Memory.Messages, 1000)
 	c.Memory.Bytes = cmp.Or(c.Memory.Bytes, 1<<20)
 	return c
@@ -133,20 +134,17 @@ func (c Config) Decide(f Failure) Action {
 	case c.unrecoverable(f.Err):
 		return giveUp
 	}
-	if after, ok := retryAfter(f.Err); ok && c.delayable(f) {
-		return Delay{For: after}
-	}
-	if f.Immediate <= c.Immediate {
+	delayable := f.Delayed < c.Delayed && f.Now.Sub(f.FirstFailure) <= maxRetryTime
+	mark := errtree.Find[*retryAfterError](f.Err)
+	switch {
+	case mark != nil && delayable:
+		return Delay{For: mark.after}
+	case f.Immediate <= c.Immediate:
 		return Retry{}
-	}
-	if c.delayable(f) {
+	case delayable:
 		return Delay{For: c.Delays.delay(f)}
 	}
 	return giveUp
-}
-
-func (c Config) delayable(f Failure) bool {
-	return f.Delayed < c.Delayed && f.Now.Sub(f.FirstFailure) <= maxRetryTime
 }
 
 func (c Config) unrecoverable(err error) bool {

@@ -19,20 +19,16 @@ type Rule struct {
 	Delays     Delays
 	ErrorQueue string
 
-	// Action, if set, is carried out at once, also after an unrecoverable error: [MoveToError], [DeadLetter] or
-	// [Discard].
+	// Action, if set, is carried out at once, also after an unrecoverable error: [MoveToError], [DeadLetter] or [Discard].
 	Action Action
-}
-
-// matches reports whether the rule applies to the failure.
-func (r *Rule) matches(f Failure) bool {
-	return (len(r.Types) == 0 || slices.ContainsFunc(r.Types, f.OfType)) &&
-		(len(r.Errors) == 0 || anyOf(r.Errors, f.Err))
 }
 
 // ruled returns c with the first rule that matches, and that rule's Action, if any.
 func (c Config) ruled(f Failure) (Config, Action) {
-	i := slices.IndexFunc(c.Rules, func(r Rule) bool { return r.matches(f) })
+	i := slices.IndexFunc(c.Rules, func(r Rule) bool {
+		return (len(r.Types) == 0 || slices.ContainsFunc(r.Types, f.OfType)) &&
+			(len(r.Errors) == 0 || anyOf(r.Errors, f.Err))
+	})
 	if i < 0 {
 		return c, nil
 	}
@@ -43,7 +39,10 @@ func (c Config) ruled(f Failure) (Config, Action) {
 func (c Config) with(r *Rule) Config {
 	c.Immediate = cmp.Or(r.Immediate, c.Immediate)
 	c.Delayed = cmp.Or(r.Delayed, c.Delayed)
-	c.Delays = r.Delays.or(c.Delays)
+	c.Delays.Delay = cmp.Or(r.Delays.Delay, c.Delays.Delay)
+	c.Delays.Backoff = cmp.Or(r.Delays.Backoff, c.Delays.Backoff)
+	c.Delays.MaxDelay = cmp.Or(r.Delays.MaxDelay, c.Delays.MaxDelay)
+	c.Delays.Jitter = cmp.Or(r.Delays.Jitter, c.Delays.Jitter)
 	c.ErrorQueue = cmp.Or(r.ErrorQueue, c.ErrorQueue)
 	return c
 }

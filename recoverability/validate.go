@@ -13,7 +13,12 @@ func (c Config) Validate() error {
 	validateNumbers(bad, c.Immediate, c.Delayed)
 	validateMatchers(bad, "Unrecoverable", c.Unrecoverable)
 	c.Delays.validate(bad)
-	c.Quarantine.validate(bad)
+	if c.Quarantine.After < None {
+		bad("Quarantine.After is %d: use None for no guard", c.Quarantine.After)
+	}
+	if c.Quarantine.Crashes < 0 {
+		bad("Quarantine.Crashes is %d: it must be positive", c.Quarantine.Crashes)
+	}
 	if c.Memory.Messages < 0 || c.Memory.Bytes < 0 {
 		bad("Memory is %d messages and %d bytes: neither can be negative", c.Memory.Messages, c.Memory.Bytes)
 	}

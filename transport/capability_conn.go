@@ -4,8 +4,7 @@ import "context"
 
 // Installer is implemented by a Conn that can create queues. Without it, the queues must exist already.
 type Installer interface {
-	// Install creates the missing parts of plan and changes nothing that exists. Several processes may install at
-	// once.
+	// Install creates the missing parts of plan and changes nothing that exists. Several processes may install at once.
 	Install(ctx context.Context, plan Plan) error
 }
 

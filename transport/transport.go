@@ -175,8 +175,7 @@ type Message struct {
 	Undecodable error
 }
 
-// Operation is one message to send: to a queue, or published to the
-// subscribers of its types.
+// Operation is one message to send: to a queue, or published to the subscribers of its types.
 type Operation struct {
 	Message *Message
 	// Queue is the destination of a send; empty for a publish.

@@ -11,6 +11,7 @@ import (
 	"github.com/holdfast-go/holdfast/endpoint"
 	"github.com/holdfast-go/holdfast/header"
 	"github.com/holdfast-go/holdfast/pipeline"
+	"github.com/holdfast-go/holdfast/recoverability"
 	"github.com/holdfast-go/holdfast/serialization"
 	"github.com/holdfast-go/holdfast/transport"
 )
@@ -123,7 +124,19 @@ func (r *recorder) recover(next pipeline.Func[*pipeline.Recover]) pipeline.Func[
 			if failed { // messages of the stage are not sent
 				r.seen.Sent = r.seen.Sent[:left]
 			}
-			r.seen.Action, r.seen.Outcome = rec.Action, outcomeOf(rec.Action)
+			r.seen.Action = rec.Action
+			switch rec.Action.(type) {
+			case recoverability.Retry:
+				r.seen.Outcome = Retried
+			case recoverability.Delay:
+				r.seen.Outcome = Delayed
+			case recoverability.DeadLetter:
+				r.seen.Outcome = DeadLettered
+			case recoverability.Discard:
+				r.seen.Outcome = Discarded
+			default:
+				r.seen.Outcome = MovedToError
+			}
 			r.end()
 		}()
 		err := next(ctx, rec)

@@ -66,18 +66,3 @@ func (o Outcome) String() string {
 	}
 	return names[o]
 }
-
-// outcomeOf returns the outcome of an action that was carried out.
-func outcomeOf(action recoverability.Action) Outcome {
-	switch action.(type) {
-	case recoverability.Retry:
-		return Retried
-	case recoverability.Delay:
-		return Delayed
-	case recoverability.DeadLetter:
-		return DeadLettered
-	case recoverability.Discard:
-		return Discarded
-	}
-	return MovedToError
-}

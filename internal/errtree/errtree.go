@@ -1,5 +1,4 @@
-// Package errtree looks into errors of any origin: also into those that wrap themselves, and those whose methods
-// panic.
+// Package errtree looks into errors of any origin: also into those that wrap themselves, and those whose methods panic.
 package errtree
 
 import (

@@ -96,8 +96,7 @@ func (s *Source) Run(ctx context.Context) error {
 	}
 }
 
-// receive pumps until a request to pause, which it returns, or until ctx ends. Every received
-// message is settled then.
+// receive pumps until a request to pause, which it returns, or until ctx ends. Every received message is settled then.
 func (s *Source) receive(ctx context.Context) (*request, error) {
 	pumping, stop := context.WithCancel(ctx)
 	ended := make(chan error, 1)

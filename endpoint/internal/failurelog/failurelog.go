@@ -35,12 +35,12 @@ type Known struct {
 	Since        time.Time // of the first failure; zero before
 	Failed, Lost int       // failures, and leases that were lost before the message was settled
 	Past         []recoverability.Past
+	Throttled    fault.Throttled // failures since the last one that was counted
 }
 
 type entry struct {
 	Known
-	key       Key
-	throttled fault.Throttled // since the last failure that was counted
+	key Key
 }
 
 // maxPast bounds the failures of one message that are remembered with texts.
@@ -59,7 +59,7 @@ func (l *Log) Count(key Key, now time.Time, first bool) Known {
 		l.drop(key)
 	}
 	e := l.touch(key)
-	e.throttled = fault.Throttled{}
+	e.Throttled = fault.Throttled{}
 	if e.Failed++; e.Since.IsZero() {
 		e.Since = now
 	}
@@ -79,10 +79,11 @@ func (l *Log) LeaseLost(key Key) {
 func (l *Log) Record(key Key, p recoverability.Past) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	e := l.find(key)
-	if e == nil {
+	el, ok := l.entries[key]
+	if !ok {
 		return
 	}
+	e := entryOf(el)
 	if over := len(e.Past) + 1 - maxPast; over > 0 {
 		l.size -= size(e.Past[:over])
 		e.Past = slices.Clone(e.Past[over:]) // Count has returned the old slice
@@ -96,21 +97,14 @@ func (l *Log) Record(key Key, p recoverability.Past) {
 	}
 }
 
-// Has reports whether a failure or a lost lease of the message is known.
-func (l *Log) Has(key Key) bool {
+// Known returns the failures of the message in this cycle, and reports whether anything is known of it.
+func (l *Log) Known(key Key) (Known, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.find(key) != nil
-}
-
-// Failed returns the number of failures of the message in this cycle.
-func (l *Log) Failed(key Key) int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if e := l.find(key); e != nil {
-		return e.Failed
+	if el, ok := l.entries[key]; ok {
+		return entryOf(el).Known, true
 	}
-	return 0
+	return Known{}, false
 }
 
 // SetThrottled remembers the failures that used up no retry, where no copy of the message has them in its headers.
@@ -120,17 +114,7 @@ func (l *Log) SetThrottled(key Key, t fault.Throttled) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.touch(key).throttled = t
-}
-
-// Throttled returns the failures that [Log.SetThrottled] has remembered.
-func (l *Log) Throttled(key Key) fault.Throttled {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if e := l.find(key); e != nil {
-		return e.throttled
-	}
-	return fault.Throttled{}
+	l.touch(key).Throttled = t
 }
 
 // Forget drops a message at the end of its cycle.
@@ -138,13 +122,6 @@ func (l *Log) Forget(key Key) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.drop(key)
-}
-
-func (l *Log) find(key Key) *entry {
-	if el, ok := l.entries[key]; ok {
-		return entryOf(el)
-	}
-	return nil
 }
 
 // touch returns the message's entry, moved to the front, or a new one.

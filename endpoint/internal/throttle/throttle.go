@@ -3,6 +3,7 @@
 package throttle
 
 import (
+	"cmp"
 	"math"
 	"sync"
 	"time"
@@ -57,19 +58,28 @@ func (l *Limits) Each(f func(l *Limit, since time.Time, failures int)) {
 
 // Limit is the limit of an endpoint, or of a type of messages. It is safe for concurrent use.
 type Limit struct {
-	Type string // "" is the endpoint's
+	Type   string // "" is the endpoint's
+	config recoverability.RateLimit
 
-	mu      sync.Mutex // guards the rest
-	limiter fault.Limiter
-	turn    *Turn         // of the message that has the turn; nil when it is free
-	changed chan struct{} // closed when the turn is free again, or the limit over
+	mu       sync.Mutex    // guards the rest
+	failures int           // in a row
+	id       string        // of the first message that failed
+	several  bool          // others have failed
+	first    time.Time     // when the first failed
+	since    time.Time     // when the limit began; zero without a limit
+	next     time.Time     // when the next attempt may begin
+	turn     *Turn         // of the message that has the turn; nil when it is free
+	changed  chan struct{} // closed when the turn is free again, or the limit over
 
 	reporting sync.Mutex // held while a change is reported, so that reports are in order
 	reported  time.Time  // since when attempts are limited, as last reported
 }
 
 func newLimit(c recoverability.RateLimit, name string) *Limit {
-	return &Limit{Type: name, limiter: fault.Limiter{RateLimit: c}, changed: make(chan struct{})}
+	c.Delay = cmp.Or(c.Delay, recoverability.DefaultRateLimitDelay)
+	c.MaxFailures = cmp.Or(c.MaxFailures, recoverability.DefaultRateLimitMaxFailures)
+	c.MaxTime = cmp.Or(c.MaxTime, recoverability.DefaultRateLimitMaxTime)
+	return &Limit{Type: name, config: c, changed: make(chan struct{})}
 }
 
 // Blocked is the wait of a message while another has the turn.
@@ -85,18 +95,18 @@ type Turn struct {
 
 // Wait returns how long a message has to wait before its attempt. It takes the turn if that is free, and returns
 // [Blocked] if it is not. changed is closed when the answer may be another.
-func (l *Limit) Wait(t *Turn) (wait time.Duration, changed <-chan struct{}) {
+func (l *Limit) Wait(t *Turn, now time.Time) (wait time.Duration, changed <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	switch since, _ := l.limiter.Limited(); {
-	case since.IsZero():
+	switch {
+	case l.since.IsZero():
 		return 0, nil
 	case l.turn == nil:
 		l.turn = t
 	case l.turn != t:
 		return Blocked, l.changed
 	}
-	return l.limiter.Until(time.Now()), l.changed
+	return max(0, l.next.Sub(now)), l.changed
 }
 
 // Pass frees the turn, if t has it.
@@ -115,18 +125,32 @@ func (l *Limit) free() {
 	l.changed = make(chan struct{})
 }
 
-// Failed records a failure of the message with that id, and reports whether attempts are limited.
-func (l *Limit) Failed(id string) (limited bool) {
+// Failed counts a failure of the message with an id. It reports whether attempts were limited before, so that the
+// failure uses up no retry.
+func (l *Limit) Failed(id string, now time.Time) (limited bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.limiter.Failed(id, time.Now())
+	if l.failures == 0 {
+		l.id, l.first = id, now
+	}
+	l.several = l.several || id != l.id
+	l.failures++
+	limited = !l.since.IsZero()
+	lasting := l.several || now.Sub(l.first) > l.config.Delay
+	if !limited && lasting && l.failures >= l.config.After {
+		l.since = now
+	}
+	l.next = now.Add(l.config.Delay)
+	return limited
 }
 
-// Succeeded records a success, and reports whether it ended the limit.
+// Succeeded ends the limit after a success. It reports whether there was one.
 func (l *Limit) Succeeded() (ended bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if ended = l.limiter.Succeeded(); ended {
+	ended = !l.since.IsZero()
+	l.failures, l.several, l.since = 0, false, time.Time{}
+	if ended {
 		l.free()
 	}
 	return ended
@@ -140,16 +164,20 @@ func (l *Limit) Exhausted(t *Turn, now time.Time, earlier func(now time.Time) fa
 	}
 	t.Tries++
 	t.Failures = t.Failures.Add(now)
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.limiter.Exhausted(t.Failures, now)
+	return t.Failures.Failures >= l.config.MaxFailures || now.Sub(t.Failures.Since) >= l.config.MaxTime
 }
 
-// Deferral returns for how long to postpone a message.
-func (l *Limit) Deferral() time.Duration {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.limiter.Deferral(time.Now())
+// maxDeferral bounds the delay of a postponed message.
+const maxDeferral = 5 * time.Minute
+
+// Deferral returns for how long to postpone a message: for Delay, or a quarter of the outage up to 5 minutes, whichever
+// is longer. So the queue does not go round and round in a long outage.
+func (l *Limit) Deferral(now time.Time) time.Duration {
+	since, _ := l.state()
+	if since.IsZero() {
+		return l.config.Delay
+	}
+	return max(l.config.Delay, min(now.Sub(since)/4, maxDeferral))
 }
 
 // Report calls f if the limit has begun, ended or begun anew since the last call: with the time since which attempts
@@ -164,8 +192,9 @@ func (l *Limit) Report(f func(before, since time.Time, failures int)) {
 	}
 }
 
+// state returns since when attempts are limited, zero if they are not, and the number of failures in a row.
 func (l *Limit) state() (since time.Time, failures int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.limiter.Limited()
+	return l.since, l.failures
 }

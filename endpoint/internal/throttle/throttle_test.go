@@ -18,16 +18,16 @@ func TestOneMessageHasTheTurnUntilItPassesIt(t *testing.T) {
 		ls := limits(recoverability.ByEndpoint)
 		l := ls.Of(nil)
 		var first, second Turn
-		if wait, _ := l.Wait(&first); wait != 0 {
+		if wait, _ := l.Wait(&first, time.Now()); wait != 0 {
 			t.Errorf("a wait of %v before any failure", wait)
 		}
-		if l.Failed("m-1") || l.Failed("m-2") {
+		if l.Failed("m-1", time.Now()) || l.Failed("m-2", time.Now()) {
 			t.Fatal("attempts were limited before the failure that begins the limit")
 		}
-		if wait, _ := l.Wait(&first); wait != 10*time.Second {
+		if wait, _ := l.Wait(&first, time.Now()); wait != 10*time.Second {
 			t.Errorf("the message with the turn waits %v, want 10s", wait)
 		}
-		wait, changed := l.Wait(&second)
+		wait, changed := l.Wait(&second, time.Now())
 		if wait != Blocked {
 			t.Errorf("another message waits %v, want to be blocked", wait)
 		}
@@ -39,13 +39,13 @@ func TestOneMessageHasTheTurnUntilItPassesIt(t *testing.T) {
 		}
 		l.Pass(&first)
 		<-changed
-		if wait, _ := l.Wait(&second); wait == Blocked {
+		if wait, _ := l.Wait(&second, time.Now()); wait == Blocked {
 			t.Error("the turn is free, and a message is blocked")
 		}
 		if !l.Succeeded() || l.Succeeded() {
 			t.Error("a success ends the limit, once")
 		}
-		if wait, _ := l.Wait(&first); wait != 0 {
+		if wait, _ := l.Wait(&first, time.Now()); wait != 0 {
 			t.Errorf("a wait of %v after the limit", wait)
 		}
 	})
@@ -60,8 +60,8 @@ func TestAChangeIsReportedOnce(t *testing.T) {
 			l.Report(func(_, since time.Time, _ int) { got = append(got, !since.IsZero()) })
 		}
 		report()
-		l.Failed("m-1")
-		l.Failed("m-2")
+		l.Failed("m-1", time.Now())
+		l.Failed("m-2", time.Now())
 		report()
 		report()
 		ls.Each(func(l *Limit, _ time.Time, failures int) {
