@@ -69,7 +69,7 @@ func (a *app) demo(ctx context.Context, opts demo.Options, verify, reset bool) e
 	case verify:
 		run = demo.Verify
 	case reset:
-		err = demo.Reset(ctx, opts.Path)
+		err = demo.Reset(ctx, opts)
 	}
 	if err == nil {
 		err = run(ctx, opts)

@@ -22,6 +22,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/sqlitefile"
 	"github.com/holdfast-go/holdfast/endpoint"
+	"github.com/holdfast-go/holdfast/internal/backoff"
 	"github.com/holdfast-go/holdfast/transport"
 	"github.com/holdfast-go/holdfast/transport/inmemory"
 	"github.com/holdfast-go/holdfast/transport/sqlite"
@@ -40,23 +41,26 @@ type Options struct {
 // lease is short: after a kill, messages in flight come back within this time.
 const lease = 3 * time.Second
 
-// Errors of Run and Verify.
 var (
-	ErrInterrupted = errors.New("interrupted: run it again to go on")
-	ErrUnproven    = errors.New("the totals do not add up against the input")
-	ErrUnfinished  = errors.New("not all orders have been handled: run the demo again to go on")
+	errNothing    = errors.New("the demo has not been run here yet")
+	errUnproven   = errors.New("the totals do not add up against the input")
+	errUnfinished = errors.New("not all orders have been handled: run it again to go on")
 )
 
-// demo is one call of Run or Verify.
+// demo is one call of Run, Verify or Reset.
 type demo struct {
 	Options
 	input     *Input
-	transport transport.Transport
 	ledger    *ledger
+	transport transport.Transport
+	conn      transport.Conn // to count messages and to send the orders
+	before    counts         // of earlier runs
 }
 
-// open reads the input, opens the ledger and calls f with both.
-func open(opts Options, f func(*demo) error) (err error) {
+// open reads the input, opens the ledger and the queues, and calls f. Between the two it checks the ledger.
+func open(
+	ctx context.Context, opts Options, check func(*ledger, context.Context, *Input) error, f func(*demo) error,
+) (err error) {
 	d := &demo{Options: opts, transport: &inmemory.Transport{}}
 	if opts.Path != "" {
 		d.transport = &sqlite.Transport{Path: opts.Path, Lease: lease}
@@ -68,49 +72,38 @@ func open(opts Options, f func(*demo) error) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, d.ledger.db.Close()) }()
-	return f(d)
-}
-
-// connect calls f with a connection to the queues.
-func (d *demo) connect(ctx context.Context, f func(transport.Conn) error) error {
-	conn, err := d.transport.Open(ctx, transport.Env{})
-	if err != nil {
+	if err := check(d.ledger, ctx, d.input); err != nil {
 		return err
 	}
-	return errors.Join(f(conn), conn.Close())
-}
-
-// depths returns the depths of all queues.
-func (d *demo) depths(ctx context.Context) (depths []transport.QueueStats, err error) {
-	err = d.connect(ctx, func(conn transport.Conn) (err error) {
-		depths, err = conn.(transport.Inspector).Inspect(ctx) //nolint:errcheck // both transports can
+	if d.before, err = d.ledger.counts(ctx); err != nil {
 		return err
-	})
-	return depths, err
+	}
+	if d.conn, err = d.transport.Open(ctx, transport.Env{}); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, d.conn.Close()) }()
+	return f(d)
 }
 
 // Run sends the orders and handles them until each is finished, going on where an earlier run was stopped. Then it
 // verifies the totals.
 func Run(ctx context.Context, opts Options) error {
-	return open(opts, func(d *demo) error {
-		if err := d.ledger.begin(ctx, d.input); err != nil {
-			return err
-		}
-		before, err := d.ledger.counts(ctx, len(d.input.Lines))
-		if err != nil {
-			return err
-		}
-		d.introduce(before)
-		if before.done() {
+	return open(ctx, opts, (*ledger).begin, func(d *demo) error {
+		d.introduce()
+		start := time.Now()
+		if d.before.done() {
 			fmt.Fprintf(d.Out, "All orders have been handled by earlier runs. To start over: --reset\n\n")
-			err = report(d.Out, before, before, 0)
-		} else {
-			err = d.process(ctx, before)
+		} else if err := d.process(ctx); err != nil {
+			return err
 		}
+		now, err := d.ledger.counts(ctx)
 		if err != nil {
 			return err
 		}
-		return d.verify(ctx)
+		if err := d.report(now, time.Since(start)); err != nil {
+			return err
+		}
+		return d.verify(context.WithoutCancel(ctx), now)
 	})
 }
 
@@ -119,44 +112,36 @@ func Verify(ctx context.Context, opts Options) error {
 	if _, err := os.Stat(opts.Path); err != nil { // opening it would create it
 		return fmt.Errorf("%w: %w", errNothing, err)
 	}
-	return open(opts, func(d *demo) error {
-		if err := d.ledger.match(ctx, d.input); err != nil {
-			return err
-		}
-		return d.verify(ctx)
-	})
+	return open(ctx, opts, (*ledger).match, func(d *demo) error { return d.verify(ctx, d.before) })
 }
 
 // Reset deletes the file of an earlier demo. It refuses one that holds anything else, or is no database.
-func Reset(ctx context.Context, path string) error {
-	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+func Reset(ctx context.Context, opts Options) error {
+	if _, err := os.Stat(opts.Path); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	l, err := openLedger(path)
-	if err != nil {
-		return err
-	}
-	if err := errors.Join(l.match(ctx, nil), l.db.Close()); err != nil {
-		return fmt.Errorf("reset: %s is not the demo's: remove it yourself, or use another file: %w", path, err)
-	}
-	stats, err := (&demo{transport: &sqlite.Transport{Path: path}}).depths(ctx)
-	if err != nil {
-		return fmt.Errorf("reset: %w", err)
-	}
-	for _, q := range stats { // import is of an earlier version
-		if !slices.Contains(append(handling, errorQueue, "import"), strings.TrimSuffix(q.Name, ".quarantine")) {
-			return fmt.Errorf("reset: %s holds the queue %q, which is not the demo's: remove it yourself", path, q.Name)
+	ofDemo := func(l *ledger, ctx context.Context, _ *Input) error { return l.match(ctx, nil) }
+	err := open(ctx, opts, ofDemo, func(d *demo) error {
+		stats, err := d.conn.(transport.Inspector).Inspect(ctx) //nolint:errcheck // SQLite can
+		for _, q := range stats {
+			if !slices.Contains(append(handling, errorQueue), strings.TrimSuffix(q.Name, ".quarantine")) {
+				return fmt.Errorf("it holds the queue %q", q.Name)
+			}
 		}
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("reset: %s is not the demo's: remove it yourself, or use another file: %w", opts.Path, err)
 	}
-	return sqlitefile.Remove(path)
+	return sqlitefile.Remove(opts.Path)
 }
 
 // introduce describes the run.
-func (d *demo) introduce(before counts) {
+func (d *demo) introduce() {
 	malformed := d.input.malformed()
 	fmt.Fprintf(d.Out, "%d orders from %s, %d of them malformed; queues in %s.\n",
-		len(d.input.Lines), d.input.Name, len(malformed), cmp.Or(d.Path, "memory"))
-	if before.imported == 0 {
+		d.before.lines, d.input.Name, len(malformed), cmp.Or(d.Path, "memory"))
+	if d.before.imported == 0 {
 		for _, text := range malformed {
 			fmt.Fprintln(d.Out, "  ", text)
 		}
@@ -166,55 +151,41 @@ What fails is retried %d times at once, then after %v, then after %v more, then 
 queue %q. These delays are the demo's own: the defaults are 10, 20 and 30 s. Malformed
 lines are moved at once.
 `, d.Work, retries.Immediate, retries.Delays.Delay, 2*retries.Delays.Delay, errorQueue)
-	if before.imported > 0 {
+	if d.before.imported > 0 {
 		fmt.Fprintf(d.Out, `Going on after an earlier run: %d of %d orders are finished. What a killed run was
 handling comes back within %v; a delivery that was lost so counts as a retry.
-`, before.finished(), before.lines, lease)
+`, d.before.finished(), d.before.lines, lease)
 	}
 	fmt.Fprintln(d.Out)
 }
 
-// process runs the endpoints until each order is finished or ctx ends.
-func (d *demo) process(ctx context.Context, before counts) error {
-	start := time.Now()
+// process runs the endpoints until each order is finished or ctx ends. They are started subscribers first, so that no
+// event is lost; then the orders are sent, unless an earlier run has imported them.
+func (d *demo) process(ctx context.Context) error {
 	running, stop := context.WithCancel(ctx)
 	defer stop()
 	group, running := errgroup.WithContext(running)
-	err := d.start(running, group)
-	if err == nil {
-		err = d.watch(running)
+	run := func() error {
+		for _, cfg := range []endpoint.Config{d.subscriber(billing), d.subscriber(shipping), d.sales()} {
+			e, err := endpoint.New(cfg)
+			if err != nil {
+				return err
+			}
+			group.Go(func() error { return e.Run(running) })
+			if err := e.WaitReady(running); err != nil {
+				return err
+			}
+		}
+		if d.before.imported == 0 {
+			if err := d.importLines(running); err != nil {
+				return err
+			}
+		}
+		return d.watch(running)
 	}
+	err := run()
 	stop()
-	if err := cmp.Or(group.Wait(), err); err != nil { // that of the group is the cause of the other
-		return err
-	}
-	after, err := d.ledger.counts(ctx, before.lines)
-	if err == nil {
-		err = report(d.Out, before, after, time.Since(start))
-	}
-	if err == nil && !after.done() {
-		err = ErrInterrupted
-	}
-	return err
-}
-
-// start starts the endpoints, subscribers first so that no event is lost, and imports the lines unless an earlier run
-// did.
-func (d *demo) start(ctx context.Context, group *errgroup.Group) error {
-	for _, cfg := range []endpoint.Config{d.subscriber(billing), d.subscriber(shipping), d.sales()} {
-		e, err := endpoint.New(cfg)
-		if err != nil {
-			return err
-		}
-		group.Go(func() error { return e.Run(ctx) })
-		if err := e.WaitReady(ctx); err != nil {
-			return err
-		}
-	}
-	if now, err := d.ledger.counts(ctx, 0); err != nil || now.imported > 0 {
-		return err
-	}
-	return d.importLines(ctx)
+	return cmp.Or(group.Wait(), err) // that of the group is the cause of the other
 }
 
 // watch shows the progress until each order is finished or ctx ends: a bar on a terminal, a line a second elsewhere.
@@ -225,10 +196,8 @@ func (d *demo) watch(ctx context.Context) error {
 			progressbar.OptionSetPredictTime(false), progressbar.OptionSetElapsedTime(false))
 		defer fmt.Fprintln(f)
 	}
-	tick := time.NewTicker(100 * time.Millisecond)
-	defer tick.Stop()
 	for start, shown := time.Now(), 0; ; {
-		now, err := d.ledger.counts(ctx, len(d.input.Lines))
+		now, err := d.ledger.counts(ctx)
 		if err != nil {
 			return err
 		}
@@ -241,43 +210,34 @@ func (d *demo) watch(ctx context.Context) error {
 			shown = seconds
 			fmt.Fprintf(d.Out, "%3ds  finished %d of %d  sent %d  %v\n", seconds, now.finished(), now.lines, now.imported, now)
 		}
-		if now.done() || ctx.Err() != nil {
+		if now.done() || backoff.Sleep(ctx, 100*time.Millisecond) != nil {
 			return nil
-		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
 		}
 	}
 }
 
-// String fits into a terminal's line together with a short bar.
-func (c counts) String() string {
-	sum := c.total()
-	return fmt.Sprintf("sales %d billing %d shipping %d retried %d delayed %d error %d",
-		c.by[sales].settled(), c.by[billing].settled(), c.by[shipping].settled(), sum.retried, sum.delayed, sum.failed)
-}
-
 // report writes the closing table: all that was done on this file, and the rate of this run.
-func report(out io.Writer, before, after counts, elapsed time.Duration) error {
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
+func (d *demo) report(now counts, elapsed time.Duration) error {
+	w := tabwriter.NewWriter(d.Out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(w, "endpoint\tprocessed\tretried at once\tdelayed\tmoved to error\t")
 	row := func(name string, c count) {
 		fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%d\t\n", name, c.processed, c.retried, c.delayed, c.failed)
 	}
 	for _, name := range handling {
-		row(name, after.by[name])
+		row(name, now.by[name])
 	}
-	row("total", after.total())
-	err := w.Flush()
-	earlier := before.total().settled()
-	if handled := after.total().settled() - earlier; handled > 0 {
-		fmt.Fprintf(out, "This run: %d messages in %.1f s, %.0f messages per second", handled,
+	row("total", now.total)
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	earlier := d.before.total.settled()
+	if handled := now.total.settled() - earlier; handled > 0 {
+		fmt.Fprintf(d.Out, "This run: %d messages in %.1f s, %.0f messages per second", handled,
 			elapsed.Seconds(), float64(handled)/elapsed.Seconds())
 		if earlier > 0 {
-			fmt.Fprintf(out, "; earlier runs: %d messages", earlier)
+			fmt.Fprintf(d.Out, "; earlier runs: %d messages", earlier)
 		}
-		fmt.Fprintln(out, ".")
+		fmt.Fprintln(d.Out, ".")
 	}
-	return err
+	return nil
 }

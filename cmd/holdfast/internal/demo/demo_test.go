@@ -73,11 +73,11 @@ func TestDemoOnAFileGoesOnAndSaysWhenThereIsNothingToDo(t *testing.T) {
 
 	tamper(t, path, `delete from demo_outcome where line = 7 and endpoint = 'shipping'`)
 	out.Reset()
-	if err := Verify(t.Context(), opts); !errors.Is(err, ErrUnproven) || !strings.Contains(out.String(), "line 7: shipping has not handled it") {
+	if err := Verify(t.Context(), opts); !errors.Is(err, errUnproven) || !strings.Contains(out.String(), "line 7: shipping has not handled it") {
 		t.Errorf("verify after a row was removed: %v\n%s", err, out)
 	}
 
-	if err := Reset(t.Context(), path); err != nil {
+	if err := Reset(t.Context(), opts); err != nil {
 		t.Fatal(err)
 	}
 	if err := Verify(t.Context(), opts); !errors.Is(err, errNothing) {
@@ -109,11 +109,13 @@ func TestResetKeepsItsHandsOffOtherFiles(t *testing.T) {
 	for path, want := range map[string]string{
 		foreign: "is not the demo's", mixed: `holds the queue "invoices"`, text: "not a database",
 	} {
-		if err := Reset(t.Context(), path); err == nil || !strings.Contains(err.Error(), want) {
+		opts.Path = path
+		if err := Reset(t.Context(), opts); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("reset of %s: %v, want %q", path, err, want)
 		}
 	}
-	if err := Reset(t.Context(), filepath.Join(dir, "missing.db")); err != nil {
+	opts.Path = filepath.Join(dir, "missing.db")
+	if err := Reset(t.Context(), opts); err != nil {
 		t.Errorf("reset of no file: %v", err)
 	}
 }

@@ -4,8 +4,8 @@ import (
 	"cmp"
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
+	"strconv"
 
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/sqlitefile"
 	"github.com/holdfast-go/holdfast/endpoint"
@@ -19,30 +19,32 @@ type ledger struct {
 	path string // "" for memory
 }
 
-const ledgerSchema = `
+// beginLedger keeps the tables and the row of an earlier run.
+const beginLedger = `
 create table if not exists demo_run (
-	input_hash text not null, input_name text not null, lines integer not null
-);
-create table if not exists demo_import (
-	first integer primary key, lines integer not null
+	input_hash text not null, input_name text not null, lines integer not null, imported integer not null
 );
 create table if not exists demo_outcome (
 	line integer not null, endpoint text not null, outcome text not null,
-	retries integer not null, currency text not null, amount integer not null, reason text not null
-);`
+	retries integer not null, -- the immediate ones before the outcome
+	currency text not null, amount integer not null, reason text not null
+);
+insert into demo_run select ?, ?, ?, 0 where not exists (select 1 from demo_run);`
 
-// Values of demo_outcome.outcome.
-const (
-	processed = "processed"
-	delayed   = "delayed" // for a delayed retry
-	failed    = "failed"  // moved to the error queue
-)
+// Values of demo_outcome.outcome: delayed is for a delayed retry, failed is moved to the error queue.
+const processed, delayed, failed = "processed", "delayed", "failed"
 
-// entry is a row of demo_outcome. Retries are the immediate ones before the outcome.
+// key identifies an order at an endpoint.
+type key struct {
+	line     int
+	endpoint string
+}
+
+// entry is a row of demo_outcome.
 type entry struct {
-	line, retries                       int
-	endpoint, outcome, currency, reason string
-	amount                              Amount
+	key
+	outcome, currency, reason string
+	amount                    Amount
 }
 
 // openLedger opens the ledger in the file at path, or in memory when path is "". It writes nothing.
@@ -56,19 +58,11 @@ func openLedger(path string) (*ledger, error) {
 
 // begin creates the tables of a new ledger for in. It fails for a ledger of another input.
 func (l *ledger) begin(ctx context.Context, in *Input) error {
-	_, err := l.db.ExecContext(ctx, ledgerSchema)
-	if err == nil {
-		_, err = l.db.ExecContext(ctx, `insert into demo_run select ?, ?, ? where not exists (select 1 from demo_run)`,
-			in.Hash, in.Name, len(in.Lines))
-	}
-	if err != nil {
+	if _, err := l.db.ExecContext(ctx, beginLedger, in.Hash, in.Name, len(in.Lines)); err != nil {
 		return fmt.Errorf("begin the ledger: %w", err)
 	}
 	return l.match(ctx, in)
 }
-
-// errNothing is returned for a file in which the demo has not run.
-var errNothing = errors.New("the demo has not been run here yet")
 
 // match fails with errNothing for a file without a ledger, and for a ledger of another input; a nil in is any.
 func (l *ledger) match(ctx context.Context, in *Input) error {
@@ -86,9 +80,12 @@ func (l *ledger) match(ctx context.Context, in *Input) error {
 }
 
 // record writes an entry in the transaction that completes the message of s. In memory it writes at once.
-func (l *ledger) record(ctx context.Context, s *endpoint.Session, e entry) error {
+func (l *ledger) record(
+	ctx context.Context, s *endpoint.Session, endpoint, outcome string, o OrderPlaced, reason string,
+) error {
 	const insert = `insert into demo_outcome values (?, ?, ?, ?, ?, ?, ?)`
-	row := []any{e.line, e.endpoint, e.outcome, e.retries, e.currency, int64(e.amount), e.reason}
+	line, _ := strconv.Atoi(s.Header(lineHeader)) // 0 for a foreign message
+	row := []any{line, endpoint, outcome, s.Attempt().N - 1, o.Currency, int64(o.Amount), reason}
 	if l.path == "" {
 		_, err := l.db.ExecContext(ctx, insert, row...)
 		return err
@@ -112,14 +109,14 @@ func (l *ledger) each(ctx context.Context, query string, scan func(*sql.Rows) er
 	return cmp.Or(err, rows.Err())
 }
 
-// entries returns all entries but delayed retries, by line.
-func (l *ledger) entries(ctx context.Context) (map[int][]entry, error) {
-	all := map[int][]entry{}
+// entries returns all entries but delayed retries.
+func (l *ledger) entries(ctx context.Context) (map[key][]entry, error) {
+	all := map[key][]entry{}
 	return all, l.each(ctx, `select line, endpoint, outcome, currency, amount, reason from demo_outcome
 		where outcome <> 'delayed'`, func(rows *sql.Rows) error {
 		var e entry
 		err := rows.Scan(&e.line, &e.endpoint, &e.outcome, &e.currency, &e.amount, &e.reason)
-		all[e.line] = append(all[e.line], e)
+		all[e.key] = append(all[e.key], e)
 		return err
 	})
 }
@@ -129,27 +126,28 @@ type count struct{ processed, failed, delayed, retried int }
 
 func (c count) settled() int { return c.processed + c.failed }
 
+func (c count) plus(d count) count {
+	return count{c.processed + d.processed, c.failed + d.failed, c.delayed + d.delayed, c.retried + d.retried}
+}
+
 // counts are the work of all endpoints, in every run of the demo on this file.
 type counts struct {
 	lines, imported int // of the input, and those that were sent to sales
 	by              map[string]count
+	total           count
 }
 
 // counts reads the ledger, also when ctx has ended.
-func (l *ledger) counts(ctx context.Context, lines int) (counts, error) {
-	all := counts{lines: lines, by: map[string]count{}}
+func (l *ledger) counts(ctx context.Context) (counts, error) {
+	all := counts{by: map[string]count{}}
 	return all, l.each(context.WithoutCancel(ctx), `
-		select endpoint, sum(outcome = 'processed'), sum(outcome = 'failed'), sum(outcome = 'delayed'), sum(retries)
-		from demo_outcome group by endpoint
-		union all select '', coalesce(sum(lines), 0), 0, 0, 0 from demo_import`, func(rows *sql.Rows) error {
-		var name string
+		select lines, imported, coalesce(endpoint, ''), count(*) filter (where outcome = 'processed'),
+			count(*) filter (where outcome = 'failed'), count(*) filter (where outcome = 'delayed'), coalesce(sum(retries), 0)
+		from demo_run left join demo_outcome group by endpoint`, func(rows *sql.Rows) error {
+		var name string // "" before the first outcome
 		var c count
-		err := rows.Scan(&name, &c.processed, &c.failed, &c.delayed, &c.retried)
-		if name == "" {
-			all.imported = c.processed
-		} else {
-			all.by[name] = c
-		}
+		err := rows.Scan(&all.lines, &all.imported, &name, &c.processed, &c.failed, &c.delayed, &c.retried)
+		all.by[name], all.total = c, all.total.plus(c)
 		return err
 	})
 }
@@ -161,18 +159,10 @@ func (c counts) finished() int {
 }
 
 // done reports whether every order is finished.
-func (c counts) done() bool {
-	accepted := c.by[sales].processed
-	return c.by[sales].settled() >= c.lines && min(c.by[billing].settled(), c.by[shipping].settled()) >= accepted
-}
+func (c counts) done() bool { return c.finished() >= c.lines }
 
-// total returns the sum over the endpoints.
-func (c counts) total() (sum count) {
-	for _, one := range c.by {
-		sum.processed += one.processed
-		sum.failed += one.failed
-		sum.delayed += one.delayed
-		sum.retried += one.retried
-	}
-	return sum
+// String fits into a terminal's line together with a short bar.
+func (c counts) String() string {
+	return fmt.Sprintf("sales %d billing %d shipping %d retried %d delayed %d error %d", c.by[sales].settled(),
+		c.by[billing].settled(), c.by[shipping].settled(), c.total.retried, c.total.delayed, c.total.failed)
 }

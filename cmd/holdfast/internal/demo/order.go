@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math/big"
 	"os"
 	"strconv"
 	"strings"
@@ -57,13 +58,7 @@ func (o *Order) validate() error {
 type Amount int64
 
 // String returns the amount with two decimals.
-func (a Amount) String() string {
-	sign := ""
-	if a < 0 {
-		sign, a = "-", -a
-	}
-	return fmt.Sprintf("%s%d.%02d", sign, a/100, a%100)
-}
+func (a Amount) String() string { return big.NewRat(int64(a), 100).FloatString(2) }
 
 // MarshalJSON returns a JSON number.
 func (a Amount) MarshalJSON() ([]byte, error) { return []byte(a.String()), nil }
@@ -118,7 +113,7 @@ func ReadInput(name string, limit int) (*Input, error) {
 func (l Line) order() (*Order, error) {
 	var o Order
 	if err := json.Unmarshal(l.Text, &o); err != nil {
-		return nil, err
+		return &o, err
 	}
 	return &o, o.validate()
 }

@@ -16,12 +16,12 @@ func ledgerOf(t *testing.T, in *Input) []entry {
 	for _, line := range in.Lines {
 		o, err := line.order()
 		if err != nil {
-			entries = append(entries, entry{line: line.No, endpoint: sales, outcome: failed})
+			entries = append(entries, entry{key: key{line.No, sales}, outcome: failed})
 			continue
 		}
 		for _, name := range handling {
-			e := entry{line: line.No, endpoint: name, outcome: processed, currency: o.Currency, amount: o.Total}
-			if outcomeOf(name, o.OrderID) == failsAlways {
+			e := entry{key: key{line.No, name}, outcome: processed, currency: o.Currency, amount: o.Total}
+			if failsOf(name, o.OrderID) == failsAlways {
 				e.outcome = failed
 			}
 			entries = append(entries, e)
@@ -30,11 +30,11 @@ func ledgerOf(t *testing.T, in *Input) []entry {
 	return entries
 }
 
-// byLine returns entries as the ledger does.
-func byLine(entries []entry) map[int][]entry {
-	all := map[int][]entry{}
+// byKey returns entries as the ledger does.
+func byKey(entries []entry) map[key][]entry {
+	all := map[key][]entry{}
 	for _, e := range entries {
-		all[e.line] = append(all[e.line], e)
+		all[e.key] = append(all[e.key], e)
 	}
 	return all
 }
@@ -44,7 +44,7 @@ func TestProofAcceptsWhatTheInputLeadsTo(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if p := prove(in, byLine(ledgerOf(t, in))); len(p.wrong) > 0 {
+	if p := prove(in, byKey(ledgerOf(t, in))); len(p.wrong) > 0 {
 		t.Errorf("complaints about a right ledger: %q", p.wrong)
 	}
 }
@@ -66,12 +66,13 @@ func TestProofNamesTheLineThatIsWrong(t *testing.T) {
 		{"an order left out", func(e []entry) []entry { return slices.Delete(e, at(3, sales), at(3, sales)+1) }, "line 3: sales has not handled it"},
 		{"an order handled twice", func(e []entry) []entry { return append(e, e[at(4, shipping)]) }, "line 4: shipping has handled it 2 times"},
 		{"a wrong outcome", func(e []entry) []entry { e[at(5, billing)].outcome = failed; return e }, "line 5: billing has failed it"},
-		{"a wrong amount", func(e []entry) []entry { e[at(6, billing)].amount++; return e }, "charged and shipped:"},
-		{"a malformed line published", func(e []entry) []entry { return append(e, entry{line: 15, endpoint: billing, outcome: processed}) }, "line 15: billing has seen"},
-		{"an order from nowhere", func(e []entry) []entry { return append(e, entry{line: 99, endpoint: sales, outcome: processed}) }, "line 99: the ledger has it"},
+		{"a wrong amount", func(e []entry) []entry { e[at(6, billing)].amount++; return e }, "line 6: billing has recorded"},
+		{"a wrong currency", func(e []entry) []entry { e[at(6, shipping)].currency = "XBT"; return e }, "line 6: shipping has recorded"},
+		{"a malformed line published", func(e []entry) []entry { return append(e, entry{key: key{15, billing}, outcome: processed}) }, "line 15: billing has seen"},
+		{"an order from nowhere", func(e []entry) []entry { return append(e, entry{key: key{99, sales}, outcome: processed}) }, "line 99: sales has it, the input has not"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			p := prove(in, byLine(c.change(slices.Clone(right))))
+			p := prove(in, byKey(c.change(slices.Clone(right))))
 			if !slices.ContainsFunc(p.wrong, func(text string) bool { return strings.HasPrefix(text, c.want) }) {
 				t.Errorf("complaints are %q, want %q", p.wrong, c.want)
 			}
@@ -85,13 +86,13 @@ func TestProofNamesTheLineThatIsWrong(t *testing.T) {
 
 func TestProofLooksIntoTheQueues(t *testing.T) {
 	p := &proof{}
-	p.queues([]transport.QueueStats{{Name: errorQueue, Ready: 3}, {Name: sales}}, 3)
-	if len(p.wrong) > 0 {
-		t.Errorf("complaints about right queues: %q", p.wrong)
+	pending := p.queues([]transport.QueueStats{{Name: errorQueue, Ready: 3}, {Name: sales}}, 3)
+	if len(p.wrong) > 0 || pending != 0 {
+		t.Errorf("complaints about right queues: %q, %d messages pending", p.wrong, pending)
 	}
-	p.queues([]transport.QueueStats{{Name: errorQueue, Ready: 2}, {Name: billing, Delayed: 1}}, 3)
-	if len(p.wrong) != 2 {
-		t.Errorf("complaints are %q, want one of each queue", p.wrong)
+	pending = p.queues([]transport.QueueStats{{Name: errorQueue, Ready: 2}, {Name: billing, Delayed: 1}}, 3)
+	if len(p.wrong) != 2 || pending != 1 {
+		t.Errorf("complaints are %q, want one of each queue; %d messages pending, want 1", p.wrong, pending)
 	}
 }
 
@@ -108,7 +109,7 @@ func TestCountsKnowWhenAllIsDone(t *testing.T) {
 	if !now.done() || now.finished() != 3 {
 		t.Errorf("done %v, finished %d: want all three", now.done(), now.finished())
 	}
-	if got, want := now.total(), (count{processed: 5, failed: 2, delayed: 2, retried: 4}); got != want {
-		t.Errorf("total %+v, want %+v", got, want)
+	if got, want := now.by[sales].plus(now.by[billing]), (count{processed: 3, failed: 2, delayed: 2, retried: 4}); got != want {
+		t.Errorf("sum %+v, want %+v", got, want)
 	}
 }

@@ -17,21 +17,18 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// Names of the endpoints, which are those of their queues, and of the error queue.
+// Names of the endpoints, which are those of their queues, and of the error queue; of the message types, and of the
+// header with the line that a message is about.
 const (
 	sales, billing, shipping = "sales", "billing", "shipping"
 	errorQueue               = "error"
+	placeOrderType           = "Shop.PlaceOrder"
+	orderPlacedType          = "Shop.OrderPlaced"
+	lineHeader               = "Demo.Line"
 )
 
 // handling are the endpoints that handle orders, in the order of the reports.
 var handling = []string{sales, billing, shipping}
-
-// Names of the message types, and of the header with the line that a message is about.
-const (
-	placeOrderType  = "Shop.PlaceOrder"
-	orderPlacedType = "Shop.OrderPlaced"
-	lineHeader      = "Demo.Line"
-)
 
 // OrderPlaced is the event that sales publishes for every order that it accepts.
 type OrderPlaced struct {
@@ -45,17 +42,10 @@ var retries = recoverability.Config{
 	Immediate: 2, Delayed: 2, Delays: recoverability.Delays{Delay: time.Second}, ErrorQueue: errorQueue,
 }
 
-// outcome is the number of attempts of an order that fail at an endpoint.
-type outcome int
+// Numbers of attempts of an order that fail at an endpoint. After three, the first delayed retry succeeds.
+const succeeds, failsOnce, failsForAWhile, failsAlways = 0, 1, 3, math.MaxInt
 
-const (
-	succeeds       outcome = 0
-	failsOnce      outcome = 1
-	failsForAWhile outcome = 3 // the first delayed retry succeeds
-	failsAlways    outcome = math.MaxInt
-)
-
-// failures are the error of an endpoint, and how many orders of a thousand fail, as bounds by growing outcome.
+// failures are the error of an endpoint, and how many orders of a thousand fail, as growing bounds.
 var failures = map[string]struct {
 	why                 string
 	once, while, always uint32
@@ -65,8 +55,9 @@ var failures = map[string]struct {
 	shipping: {"carrier: no label printed", 40, 70, 78},
 }
 
-// outcomeOf follows from the id of the order alone: it is the same in every run and in the proof.
-func outcomeOf(endpoint, orderID string) outcome {
+// failsOf returns how many attempts of an order fail at an endpoint. It follows from the id of the order alone, so it is
+// the same in every run and in the proof.
+func failsOf(endpoint, orderID string) int {
 	h, f := fnv.New32a(), failures[endpoint]
 	fmt.Fprintf(h, "%s/%s", endpoint, orderID)
 	switch dice := h.Sum32() % 1000; {
@@ -83,7 +74,7 @@ func outcomeOf(endpoint, orderID string) outcome {
 // failure returns the error of an attempt, nil for success. Attempts count from 1 after each delayed retry.
 func failure(endpoint, orderID string, attempt, delayed int) error {
 	// Three attempts precede a delayed retry.
-	if min(attempt, 3)+3*delayed > int(outcomeOf(endpoint, orderID)) {
+	if min(attempt, 3)+3*delayed > failsOf(endpoint, orderID) {
 		return nil
 	}
 	return fmt.Errorf("%s (order %s)", failures[endpoint].why, orderID)
@@ -94,10 +85,7 @@ func (d *demo) config(name string, handler endpoint.Handler) endpoint.Config {
 	cfg := endpoint.Config{
 		Name: name, Transport: d.transport, Concurrency: 4, Recoverability: retries, Install: true,
 		StopTimeout: 5 * time.Second, Logger: d.Log.With("endpoint", name), Handlers: []endpoint.Handler{handler},
-		Messages: []endpoint.Message{
-			endpoint.Command[Order](placeOrderType),
-			endpoint.Event[OrderPlaced](orderPlacedType),
-		},
+		Messages: []endpoint.Message{endpoint.Command[Order](placeOrderType), endpoint.Event[OrderPlaced](orderPlacedType)},
 	}
 	if d.Path != "" {
 		cfg.Transactions = endpoint.SendsAtomicWithReceive
@@ -137,11 +125,7 @@ func (d *demo) work(ctx context.Context, s *endpoint.Session, name string, o Ord
 	if err := failure(name, o.OrderID, s.Attempt().N, delayed); err != nil {
 		return err
 	}
-	line, err := strconv.Atoi(s.Header(lineHeader))
-	if err != nil {
-		return fmt.Errorf("header %s: %w", lineHeader, err)
-	}
-	return d.ledger.record(ctx, s, entry{line, s.Attempt().N - 1, name, processed, o.Currency, "", o.Amount})
+	return d.ledger.record(ctx, s, name, processed, o, "")
 }
 
 // recordFailure returns a behavior that records a message which is delayed or moved to the error queue.
@@ -160,9 +144,8 @@ func (d *demo) recordFailure(name string) pipeline.Behavior[*pipeline.Recover] {
 			if r.Headers.Get(header.EnclosedMessageTypes) == orderPlacedType {
 				_ = json.Unmarshal(r.Body, &o)
 			}
-			line, _ := strconv.Atoi(r.Headers.Get(lineHeader)) // 0 for a foreign message
-			e := entry{line, r.Failure.Attempt - 1, name, outcome, o.Currency, oneLine(r.Failure.Err), o.Amount}
-			if err := d.ledger.record(ctx, r.Sender().(*endpoint.Session), e); err != nil { //nolint:errcheck // always one
+			s := r.Sender().(*endpoint.Session) //nolint:errcheck // always one
+			if err := d.ledger.record(ctx, s, name, outcome, o, oneLine(r.Failure.Err)); err != nil {
 				return err
 			}
 			return next(ctx, r)
@@ -185,23 +168,21 @@ func (d *demo) importLines(ctx context.Context) error {
 		)
 		ops = append(ops, transport.Operation{Message: m, Queue: sales})
 	}
-	return d.connect(ctx, func(conn transport.Conn) error {
-		tx, err := d.ledger.db.BeginTx(ctx, nil)
-		if err != nil {
-			return err
-		}
-		defer tx.Rollback() //nolint:errcheck // after Commit it does nothing
-		if t, ok := conn.(transport.TxDispatcher); ok {
-			_, err = t.DispatchIn(ctx, tx, ops)
-		} else {
-			_, err = conn.Dispatch(ctx, ops)
-		}
-		if err != nil {
-			return err
-		}
-		if _, err := tx.ExecContext(ctx, `insert into demo_import values (0, ?)`, len(ops)); err != nil {
-			return err
-		}
-		return tx.Commit()
-	})
+	tx, err := d.ledger.db.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer tx.Rollback() //nolint:errcheck // after Commit it does nothing
+	if t, ok := d.conn.(transport.TxDispatcher); ok {
+		_, err = t.DispatchIn(ctx, tx, ops)
+	} else {
+		_, err = d.conn.Dispatch(ctx, ops)
+	}
+	if err != nil {
+		return err
+	}
+	if _, err := tx.ExecContext(ctx, `update demo_run set imported = lines`); err != nil {
+		return err
+	}
+	return tx.Commit()
 }
