@@ -9,71 +9,33 @@ import (
 )
 
 var atomicRules = []rule{
-	{
-		"atomic-crash",
-		"A crash between dispatching a copy and completing the original loses neither: both are there, with one id.",
-		nil, atomicCrash,
-	},
-	{
-		"atomic-both",
-		"CompleteWith completes the delivery and sends the operations in their order.",
-		[]capability{completing},
-		atomicBoth,
-	},
-	{
-		"atomic-published",
-		"CompleteWith also publishes, with delays where they are offered.",
-		[]capability{completing, publishing},
-		atomicPublished,
-	},
-	{
-		"atomic-neither",
-		"A CompleteWith with a refused operation sends nothing, names the operation in a DispatchError, and does not " +
-			"settle the delivery.",
-		[]capability{completing},
-		atomicNeither,
-	},
-	{
-		"atomic-too-large",
-		"A CompleteWith of a message that is too large sends nothing, and does not settle the delivery.",
-		[]capability{completing, boundBody},
-		atomicTooLarge,
-	},
-	{
-		"atomic-contended",
-		"Messages that many goroutines move by CompleteWith, some of them after a retry, arrive exactly once.",
-		[]capability{completing},
-		atomicContended,
-	},
-	{
-		"atomic-limits",
-		"Limits.Atomic is true if and only if deliveries are Transactors.",
-		nil, atomicLimits,
-	},
-	{
-		"tx-commit",
-		"Complete of a transaction completes the delivery and sends the operations; Rollback after it does nothing.",
-		[]capability{transacting},
-		txCommit,
-	},
-	{
-		"tx-rollback",
-		"Rollback settles nothing and sends nothing: the delivery can still be settled. A second Rollback does nothing.",
-		[]capability{transacting},
-		txRollback,
-	},
-	{
-		"tx-refused",
-		"A transaction with a refused operation commits nothing and is over; the delivery can still be settled.",
-		[]capability{transacting},
-		txRefused,
-	},
-	{
-		"tx-closed",
-		"A transaction that is open when its connection closes commits nothing: the message is delivered again.",
-		[]capability{transacting},
-		txClosed,
-	},
+	newRule("atomic-crash", atomicCrash,
+		"A crash between dispatching a copy and completing the original loses neither: both are there, with one id."),
+	newRule("atomic-both", atomicBoth,
+		"CompleteWith completes the delivery and sends the operations in their order.", completing),
+	newRule("atomic-published", atomicPublished,
+		"CompleteWith also publishes, with delays where they are offered.", completing, publishing),
+	newRule("atomic-neither", atomicNeither,
+		"A CompleteWith with a refused operation sends nothing, names the operation in a DispatchError, and does not "+
+			"settle the delivery.", completing),
+	newRule("atomic-too-large", atomicTooLarge,
+		"A CompleteWith of a message that is too large sends nothing, and does not settle the "+
+			"delivery.", completing, boundBody),
+	newRule("atomic-contended", atomicContended,
+		"Messages that many goroutines move by CompleteWith, some of them after a retry, arrive exactly once.", completing),
+	newRule("atomic-limits", atomicLimits, "Limits.Atomic is true if and only if deliveries are Transactors."),
+	newRule("tx-commit", txCommit,
+		"Complete of a transaction completes the delivery and sends the operations; Rollback after it does "+
+			"nothing.", transacting),
+	newRule("tx-rollback", txRollback,
+		"Rollback settles nothing and sends nothing: the delivery can still be settled. A second Rollback does "+
+			"nothing.", transacting),
+	newRule("tx-refused", txRefused,
+		"A transaction with a refused operation commits nothing and is over; the delivery can still be "+
+			"settled.", transacting),
+	newRule("tx-closed", txClosed,
+		"A transaction that is open when its connection closes commits nothing: the message is delivered "+
+			"again.", transacting),
 }
 
 func atomicCrash(t *test) {

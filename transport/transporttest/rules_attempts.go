@@ -7,57 +7,22 @@ import (
 )
 
 var attemptRules = []rule{
-	{
-		"attempts-first",
-		"The first delivery of a message is its attempt 1, exact or not.",
-		nil, attemptsFirst,
-	},
-	{
-		"attempts-counted",
-		"Each delivery after a Retry is one attempt more if attempts are exact. Otherwise it is more than 1 and at most" +
-			" the number of deliveries.",
-		nil, attemptsCounted,
-	},
-	{
-		"attempts-shared",
-		"Attempts are counted per message, on any connection.",
-		[]capability{exact},
-		attemptsShared,
-	},
-	{
-		"attempts-own",
-		"Each message has its own count: retrying one does not change those of others.",
-		nil, attemptsOwn,
-	},
-	{
-		"attempts-closed",
-		"A delivery that was not settled before its connection closed is delivered again, as the next attempt.",
-		nil, attemptsClosed,
-	},
-	{
-		"attempts-released",
-		"Release does not count as an attempt if Limits.FreeRelease is true.",
-		[]capability{freeRelease},
-		attemptsReleased,
-	},
-	{
-		"attempts-of-copies",
-		"A copy starts again at attempt 1, also in the same queue.",
-		nil, attemptsOfCopies,
-	},
-	{
-		"attempts-of-delayed",
-		"A delayed message starts at attempt 1: the delay is no delivery.",
-		[]capability{delays},
-		attemptsOfDelayed,
-	},
-	{
-		"attempts-of-counted",
-		"In a queue that was installed as Counted each delivery after the first is counted exactly, including one that " +
-			"is lost with its connection.",
-		[]capability{countedQueues},
-		attemptsOfCounted,
-	},
+	newRule("attempts-first", attemptsFirst, "The first delivery of a message is its attempt 1, exact or not."),
+	newRule("attempts-counted", attemptsCounted,
+		"Each delivery after a Retry is one attempt more if attempts are exact. Otherwise it is more than 1 and at most "+
+			"the number of deliveries."),
+	newRule("attempts-shared", attemptsShared, "Attempts are counted per message, on any connection.", exact),
+	newRule("attempts-own", attemptsOwn, "Each message has its own count: retrying one does not change those of others."),
+	newRule("attempts-closed", attemptsClosed,
+		"A delivery that was not settled before its connection closed is delivered again, as the next attempt."),
+	newRule("attempts-released", attemptsReleased,
+		"Release does not count as an attempt if Limits.FreeRelease is true.", freeRelease),
+	newRule("attempts-of-copies", attemptsOfCopies, "A copy starts again at attempt 1, also in the same queue."),
+	newRule("attempts-of-delayed", attemptsOfDelayed,
+		"A delayed message starts at attempt 1: the delay is no delivery.", delays),
+	newRule("attempts-of-counted", attemptsOfCounted,
+		"In a queue that was installed as Counted each delivery after the first is counted exactly, including one that is "+
+			"lost with its connection.", countedQueues),
 }
 
 func attemptsFirst(t *test) {

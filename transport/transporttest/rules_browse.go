@@ -7,55 +7,20 @@ import (
 )
 
 var browseRules = []rule{
-	{
-		"browse",
-		"Browse lists each ready message once, whole and in order; a message that is not taken is delivered afterwards.",
-		[]capability{browsing},
-		browse,
-	},
-	{
-		"browse-end",
-		"Messages that are sent after Browse are not listed: the iteration ends.",
-		[]capability{browsing},
-		browseEnd,
-	},
-	{
-		"browse-take",
-		"Take removes only its message and sends the operations.",
-		[]capability{browsing},
-		browseTake,
-	},
-	{
-		"browse-take-refused",
-		"Take with an operation to a queue that does not exist fails, sends nothing, and keeps the message.",
-		[]capability{browsing},
-		browseTakeRefused,
-	},
-	{
-		"browse-taken",
-		"Take of a message that was taken fails with ErrNotFound and sends nothing.",
-		[]capability{browsing},
-		browseTaken,
-	},
-	{
-		"browse-no-queue",
-		"Browse of a queue that does not exist fails with ErrNoQueue.",
-		[]capability{browsing},
-		browseNoQueue,
-	},
-	{
-		"purge",
-		"Purge deletes the ready messages and returns their number; unsettled and delayed ones stay, and later ones " +
-			"arrive.",
-		[]capability{purging},
-		purge,
-	},
-	{
-		"purge-no-queue",
-		"Purge of a queue that does not exist fails with ErrNoQueue.",
-		[]capability{purging},
-		purgeNoQueue,
-	},
+	newRule("browse", browse,
+		"Browse lists each ready message once, whole and in order; a message that is not taken is delivered "+
+			"afterwards.", browsing),
+	newRule("browse-end", browseEnd, "Messages that are sent after Browse are not listed: the iteration ends.", browsing),
+	newRule("browse-take", browseTake, "Take removes only its message and sends the operations.", browsing),
+	newRule("browse-take-refused", browseTakeRefused,
+		"Take with an operation to a queue that does not exist fails, sends nothing, and keeps the message.", browsing),
+	newRule("browse-taken", browseTaken,
+		"Take of a message that was taken fails with ErrNotFound and sends nothing.", browsing),
+	newRule("browse-no-queue", browseNoQueue, "Browse of a queue that does not exist fails with ErrNoQueue.", browsing),
+	newRule("purge", purge,
+		"Purge deletes the ready messages and returns their number; unsettled and delayed ones stay, and later ones "+
+			"arrive.", purging),
+	newRule("purge-no-queue", purgeNoQueue, "Purge of a queue that does not exist fails with ErrNoQueue.", purging),
 }
 
 func (t *test) browse(c transport.Conn, queue string) transport.Cursor {

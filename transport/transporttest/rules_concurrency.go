@@ -9,49 +9,22 @@ import (
 )
 
 var concurrencyRules = []rule{
-	{
-		"concurrency-reached",
-		"With a concurrency of 1, 10 or 64 the endpoint handles that many messages at once, never more, and finally " +
-			"all.",
-		nil, concurrencyReached,
-	},
-	{
-		"concurrency-one",
-		"With a concurrency of 1 messages are handled in the order in which they were sent.",
-		nil, concurrencyOne,
-	},
-	{
-		"concurrency-raised",
-		"Concurrency that is raised while messages are handled is reached before one of them ends.",
-		nil, concurrencyRaised,
-	},
-	{
-		"concurrency-lowered",
-		"Concurrency that is lowered while messages are handled does not interrupt them, and is not exceeded " +
-			"afterwards.",
-		nil, concurrencyLowered,
-	},
-	{
-		"concurrency-changed",
-		"Of several changes of concurrency in quick succession the last one applies.",
-		nil, concurrencyChanged,
-	},
-	{
-		"concurrency-in-flight",
-		"A message that is handled while the concurrency changes is completed in its first attempt and not delivered " +
-			"again.",
-		nil, concurrencyInFlight,
-	},
-	{
-		"concurrency-failing",
-		"Messages that fail a few times among others are all handled finally, with their attempts counted.",
-		nil, concurrencyFailing,
-	},
-	{
-		"concurrency-slow-one",
-		"A slow handler delays neither other handlers nor their completions.",
-		nil, concurrencySlowOne,
-	},
+	newRule("concurrency-reached", concurrencyReached,
+		"With a concurrency of 1, 10 or 64 the endpoint handles that many messages at once, never more, and finally all."),
+	newRule("concurrency-one", concurrencyOne,
+		"With a concurrency of 1 messages are handled in the order in which they were sent."),
+	newRule("concurrency-raised", concurrencyRaised,
+		"Concurrency that is raised while messages are handled is reached before one of them ends."),
+	newRule("concurrency-lowered", concurrencyLowered,
+		"Concurrency that is lowered while messages are handled does not interrupt them, and is not exceeded afterwards."),
+	newRule("concurrency-changed", concurrencyChanged,
+		"Of several changes of concurrency in quick succession the last one applies."),
+	newRule("concurrency-in-flight", concurrencyInFlight,
+		"A message that is handled while the concurrency changes is completed in its first attempt and not delivered again."),
+	newRule("concurrency-failing", concurrencyFailing,
+		"Messages that fail a few times among others are all handled finally, with their attempts counted."),
+	newRule("concurrency-slow-one", concurrencySlowOne,
+		"A slow handler delays neither other handlers nor their completions."),
 }
 
 // eventuallyIn waits until so many messages are handled at once.

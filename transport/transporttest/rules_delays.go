@@ -17,72 +17,28 @@ const (
 )
 
 var delayRules = []rule{
-	{
-		"delay-after",
-		"A message sent with After arrives when the delay is over, not before, and less than two seconds late.",
-		[]capability{delays},
-		delayAfter,
-	},
-	{
-		"delay-at",
-		"A message sent with At arrives at that time, not before, and less than two seconds late; At overrides After.",
-		[]capability{delays},
-		delayAt,
-	},
-	{
-		"delay-past",
-		"A delay of zero, or until a time in the past, is no delay.",
-		[]capability{delays},
-		delayPast,
-	},
-	{
-		"delay-order",
-		"Delayed messages arrive when they are due, in any order of sending, and do not delay others.",
-		[]capability{delays},
-		delayOrder,
-	},
-	{
-		"delay-whole",
-		"A delayed message arrives with the id, headers and body that it was sent with.",
-		[]capability{delays},
-		delayWhole,
-	},
-	{
-		"delay-reopened",
-		"A delayed message outlasts the connection that sent it.",
-		[]capability{delays},
-		delayReopened,
-	},
-	{
-		"delay-no-queue",
-		"A delayed send to a queue that does not exist fails with ErrNoQueue, at once.",
-		[]capability{delays},
-		delayNoQueue,
-	},
-	{
-		"delay-published",
-		"A delayed publish reaches its subscribers when it is due.",
-		[]capability{delays, publishing},
-		delayPublished,
-	},
-	{
-		"delay-long",
-		"A delay of Limits.MaxDelay, or of a year if there is no limit, is accepted and is not shorter.",
-		[]capability{delays},
-		delayLong,
-	},
-	{
-		"cancel",
-		"Cancel with the receipt of a delayed message prevents its delivery; a second Cancel fails with ErrNotFound.",
-		[]capability{delays, cancelling},
-		cancelDelayed,
-	},
-	{
-		"cancel-late",
-		"Cancel of a delivered message, or with an invalid receipt, fails with ErrNotFound.",
-		[]capability{delays, cancelling},
-		cancelLate,
-	},
+	newRule("delay-after", delayAfter,
+		"A message sent with After arrives when the delay is over, not before, and less than two seconds late.", delays),
+	newRule("delay-at", delayAt,
+		"A message sent with At arrives at that time, not before, and less than two seconds late; At overrides "+
+			"After.", delays),
+	newRule("delay-past", delayPast, "A delay of zero, or until a time in the past, is no delay.", delays),
+	newRule("delay-order", delayOrder,
+		"Delayed messages arrive when they are due, in any order of sending, and do not delay others.", delays),
+	newRule("delay-whole", delayWhole,
+		"A delayed message arrives with the id, headers and body that it was sent with.", delays),
+	newRule("delay-reopened", delayReopened, "A delayed message outlasts the connection that sent it.", delays),
+	newRule("delay-no-queue", delayNoQueue,
+		"A delayed send to a queue that does not exist fails with ErrNoQueue, at once.", delays),
+	newRule("delay-published", delayPublished,
+		"A delayed publish reaches its subscribers when it is due.", delays, publishing),
+	newRule("delay-long", delayLong,
+		"A delay of Limits.MaxDelay, or of a year if there is no limit, is accepted and is not shorter.", delays),
+	newRule("cancel", cancelDelayed,
+		"Cancel with the receipt of a delayed message prevents its delivery; a second Cancel fails with "+
+			"ErrNotFound.", delays, cancelling),
+	newRule("cancel-late", cancelLate,
+		"Cancel of a delivered message, or with an invalid receipt, fails with ErrNotFound.", delays, cancelling),
 }
 
 // onTime checks that a message is due now.

@@ -12,80 +12,32 @@ import (
 )
 
 var dispatchRules = []rule{
-	{
-		"dispatch-order",
-		"Messages of one Dispatch, and of consecutive ones, arrive at each destination in their order.",
-		nil, dispatchOrder,
-	},
-	{
-		"dispatch-nothing",
-		"A Dispatch of no operations succeeds.",
-		nil, dispatchNothing,
-	},
-	{
-		"dispatch-no-queue",
-		"A send to a queue that does not exist fails with ErrNoQueue, in a DispatchError that names the operation.",
-		nil, dispatchNoQueue,
-	},
-	{
-		"dispatch-partly",
-		"An operation that the broker refuses does not fail others of the same Dispatch: they arrive, in their order.",
-		nil, dispatchPartly,
-	},
-	{
-		"dispatch-apart",
-		"An operation that the broker refuses does not fail concurrent dispatches and settles.",
-		nil, dispatchApart,
-	},
-	{
-		"dispatch-body-bound",
-		"A body over Limits.MaxBody fails with a TooLargeError that has its size and the limit; other operations are " +
-			"sent.",
-		[]capability{boundBody},
-		dispatchBodyBound,
-	},
-	{
-		"dispatch-header-bound",
-		"Headers over Limits.MaxHeaders fail with a TooLargeError, and smaller ones arrive; other operations are sent.",
-		[]capability{boundHeaders},
-		dispatchHeaderBound,
-	},
-	{
-		"dispatch-keeps-nothing",
-		"Changes of an operation after Dispatch has returned do not change the received message.",
-		nil, dispatchKeepsNothing,
-	},
-	{
-		"dispatch-changes-nothing",
-		"Dispatch changes neither the operations nor their messages.",
-		nil, dispatchChangesNothing,
-	},
-	{
-		"dispatch-receipts",
-		"Dispatch returns as many receipts as there are operations, or none.",
-		nil, dispatchReceipts,
-	},
-	{
-		"dispatch-ended",
-		"A Dispatch whose context has ended reports correctly: accepted operations arrive, and failed ones do not, " +
-			"unless with ErrOutcomeUnknown.",
-		nil, dispatchEnded,
-	},
-	{
-		"dispatch-many",
-		"Concurrent calls of Dispatch neither lose nor duplicate messages.",
-		nil, dispatchMany,
-	},
-	{
-		"ttl-over",
-		"A message that is not received within its TTL is never received.",
-		nil, ttlOver,
-	},
-	{
-		"ttl-not-over",
-		"A message is received while its TTL is not over, and retried if it fails.",
-		nil, ttlNotOver,
-	},
+	newRule("dispatch-order", dispatchOrder,
+		"Messages of one Dispatch, and of consecutive ones, arrive at each destination in their order."),
+	newRule("dispatch-nothing", dispatchNothing, "A Dispatch of no operations succeeds."),
+	newRule("dispatch-no-queue", dispatchNoQueue,
+		"A send to a queue that does not exist fails with ErrNoQueue, in a DispatchError that names the operation."),
+	newRule("dispatch-partly", dispatchPartly,
+		"An operation that the broker refuses does not fail others of the same Dispatch: they arrive, in their order."),
+	newRule("dispatch-apart", dispatchApart,
+		"An operation that the broker refuses does not fail concurrent dispatches and settles."),
+	newRule("dispatch-body-bound", dispatchBodyBound,
+		"A body over Limits.MaxBody fails with a TooLargeError that has its size and the limit; other operations are "+
+			"sent.", boundBody),
+	newRule("dispatch-header-bound", dispatchHeaderBound,
+		"Headers over Limits.MaxHeaders fail with a TooLargeError, and smaller ones arrive; other operations are "+
+			"sent.", boundHeaders),
+	newRule("dispatch-keeps-nothing", dispatchKeepsNothing,
+		"Changes of an operation after Dispatch has returned do not change the received message."),
+	newRule("dispatch-changes-nothing", dispatchChangesNothing,
+		"Dispatch changes neither the operations nor their messages."),
+	newRule("dispatch-receipts", dispatchReceipts, "Dispatch returns as many receipts as there are operations, or none."),
+	newRule("dispatch-ended", dispatchEnded,
+		"A Dispatch whose context has ended reports correctly: accepted operations arrive, and failed ones do not, unless "+
+			"with ErrOutcomeUnknown."),
+	newRule("dispatch-many", dispatchMany, "Concurrent calls of Dispatch neither lose nor duplicate messages."),
+	newRule("ttl-over", ttlOver, "A message that is not received within its TTL is never received."),
+	newRule("ttl-not-over", ttlNotOver, "A message is received while its TTL is not over, and retried if it fails."),
 }
 
 func dispatchOrder(t *test) {

@@ -9,64 +9,28 @@ import (
 )
 
 var faultRules = []rule{
-	{
-		"fault-cut",
-		"After a lost connection the same Conn and Receiver work again by themselves.",
-		[]capability{breaking},
-		faultCut,
-	},
-	{
-		"fault-stale",
-		"A delivery from before a lost connection never settles a newer delivery: it fails with ErrLeaseLost, or is " +
-			"still the only one.",
-		[]capability{breaking},
-		faultStale,
-	},
-	{
-		"fault-away",
-		"While the broker is away Dispatch and Receive fail instead of blocking; when it is back they work again.",
-		[]capability{breaking},
-		faultAway,
-	},
-	{
-		"fault-half-open",
-		"On a connection without answers Dispatch returns when its context ends, and does not report a lost message as " +
-			"accepted.",
-		[]capability{breaking},
-		faultHalfOpen,
-	},
-	{
-		"fault-half-open-receive",
-		"On a connection without answers Receive and Close return, soon after Receive's context ends.",
-		[]capability{breaking},
-		faultHalfOpenReceive,
-	},
-	{
-		"fault-close-away",
-		"Close returns while the broker is away, and leaves no goroutine behind.",
-		[]capability{breaking},
-		faultCloseAway,
-	},
-	{
-		"fault-load",
-		"Connections that are lost under load lose no message whose Dispatch or CompleteWith succeeded.",
-		[]capability{breaking},
-		faultLoad,
-	},
-	{
-		"fault-restart",
-		"Messages, delayed ones too if they are offered, outlast a restart of the broker, and the same Conn works " +
-			"again.",
-		[]capability{restarting},
-		faultRestart,
-	},
-	{
-		"fault-restart-load",
-		"A restart of the broker under load loses no message: sends and receives fail meanwhile and then work again. A " +
-			"message that was forwarded by CompleteWith arrives once.",
-		[]capability{restarting},
-		faultRestartLoad,
-	},
+	newRule("fault-cut", faultCut,
+		"After a lost connection the same Conn and Receiver work again by themselves.", breaking),
+	newRule("fault-stale", faultStale,
+		"A delivery from before a lost connection never settles a newer delivery: it fails with ErrLeaseLost, or is still "+
+			"the only one.", breaking),
+	newRule("fault-away", faultAway,
+		"While the broker is away Dispatch and Receive fail instead of blocking; when it is back they work again.", breaking),
+	newRule("fault-half-open", faultHalfOpen,
+		"On a connection without answers Dispatch returns when its context ends, and does not report a lost message as "+
+			"accepted.", breaking),
+	newRule("fault-half-open-receive", faultHalfOpenReceive,
+		"On a connection without answers Receive and Close return, soon after Receive's context ends.", breaking),
+	newRule("fault-close-away", faultCloseAway,
+		"Close returns while the broker is away, and leaves no goroutine behind.", breaking),
+	newRule("fault-load", faultLoad,
+		"Connections that are lost under load lose no message whose Dispatch or CompleteWith succeeded.", breaking),
+	newRule("fault-restart", faultRestart,
+		"Messages, delayed ones too if they are offered, outlast a restart of the broker, and the same Conn works "+
+			"again.", restarting),
+	newRule("fault-restart-load", faultRestartLoad,
+		"A restart of the broker under load loses no message: sends and receives fail meanwhile and then work again. A "+
+			"message that was forwarded by CompleteWith arrives once.", restarting),
 }
 
 // broken opens a transport whose connection can be broken.

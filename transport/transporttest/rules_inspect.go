@@ -8,37 +8,16 @@ import (
 )
 
 var inspectRules = []rule{
-	{
-		"inspect",
-		"Inspect returns how many messages of a queue are ready, unsettled and delayed, or -1 for an unknown count.",
-		[]capability{inspecting},
-		inspect,
-	},
-	{
-		"inspect-no-queue",
-		"Inspect of a queue that does not exist fails with ErrNoQueue.",
-		[]capability{inspecting},
-		inspectNoQueue,
-	},
-	{
-		"install-again",
-		"Install does not change an existing queue: its messages stay.",
-		[]capability{installing},
-		installAgain,
-	},
-	{
-		"install-at-once",
-		"Several connections may install the same plan concurrently.",
-		[]capability{installing},
-		installAtOnce,
-	},
-	{
-		"install-names",
-		"Queues may have the names of endpoints, with dots, hyphens, underscores and capitals, and names differ by " +
-			"them.",
-		[]capability{installing},
-		installNames,
-	},
+	newRule("inspect", inspect,
+		"Inspect returns how many messages of a queue are ready, unsettled and delayed, or -1 for an unknown "+
+			"count.", inspecting),
+	newRule("inspect-no-queue", inspectNoQueue,
+		"Inspect of a queue that does not exist fails with ErrNoQueue.", inspecting),
+	newRule("install-again", installAgain, "Install does not change an existing queue: its messages stay.", installing),
+	newRule("install-at-once", installAtOnce, "Several connections may install the same plan concurrently.", installing),
+	newRule("install-names", installNames,
+		"Queues may have the names of endpoints, with dots, hyphens, underscores and capitals, and names differ by "+
+			"them.", installing),
 }
 
 func inspect(t *test) {

@@ -11,63 +11,31 @@ import (
 )
 
 var joinRules = []rule{
-	{
-		"join-commit",
-		"Messages that are sent in a user's transaction are received after its commit, unchanged and in their order, " +
-			"and not before.",
-		[]capability{joining, beginning},
-		joinCommit,
-	},
-	{
-		"join-rollback",
-		"Messages that are sent in a user's transaction that is rolled back are never received.",
-		[]capability{joining, beginning},
-		joinRollback,
-	},
-	{
-		"join-refused",
-		"A DispatchIn with a refused operation sends nothing, names the operation in a DispatchError, and the " +
-			"transaction can continue and be committed.",
-		[]capability{joining, beginning},
-		joinRefused,
-	},
-	{
-		"join-published",
-		"A message that is published in a user's transaction reaches every subscriber after its commit, and none " +
-			"without it.",
-		[]capability{joining, beginning, publishing},
-		joinPublished,
-	},
-	{
-		"join-delayed",
-		"A message that is sent in a user's transaction with a delay arrives when it is due, and not before.",
-		[]capability{joining, beginning, delays},
-		joinDelayed,
-	},
-	{
-		"join-receipt",
-		"The receipt of a delayed message that is sent in a user's transaction cancels it after the commit.",
-		[]capability{joining, beginning, delays, cancelling},
-		joinReceipt,
-	},
-	{
-		"join-wrong",
-		"DispatchIn fails for a value that is no transaction, also for a type without subscribers, and sends nothing.",
-		[]capability{joining},
-		joinWrong,
-	},
-	{
-		"join-many",
-		"Of many concurrent users' transactions, the messages of committed ones are received once, and no others.",
-		[]capability{joining, beginning},
-		joinMany,
-	},
-	{
-		"join-closed",
-		"After Close DispatchIn fails with ErrClosed, and the transaction can continue.",
-		[]capability{joining, beginning},
-		joinClosed,
-	},
+	newRule("join-commit", joinCommit,
+		"Messages that are sent in a user's transaction are received after its commit, unchanged and in their order, and "+
+			"not before.", joining, beginning),
+	newRule("join-rollback", joinRollback,
+		"Messages that are sent in a user's transaction that is rolled back are never received.", joining, beginning),
+	newRule("join-refused", joinRefused,
+		"A DispatchIn with a refused operation sends nothing, names the operation in a DispatchError, and the transaction "+
+			"can continue and be committed.", joining, beginning),
+	newRule("join-published", joinPublished,
+		"A message that is published in a user's transaction reaches every subscriber after its commit, and none without "+
+			"it.", joining, beginning, publishing),
+	newRule("join-delayed", joinDelayed,
+		"A message that is sent in a user's transaction with a delay arrives when it is due, and not "+
+			"before.", joining, beginning, delays),
+	newRule("join-receipt", joinReceipt,
+		"The receipt of a delayed message that is sent in a user's transaction cancels it after the "+
+			"commit.", joining, beginning, delays, cancelling),
+	newRule("join-wrong", joinWrong,
+		"DispatchIn fails for a value that is no transaction, also for a type without subscribers, and sends "+
+			"nothing.", joining),
+	newRule("join-many", joinMany,
+		"Of many concurrent users' transactions, the messages of committed ones are received once, and no "+
+			"others.", joining, beginning),
+	newRule("join-closed", joinClosed,
+		"After Close DispatchIn fails with ErrClosed, and the transaction can continue.", joining, beginning),
 }
 
 // usersTx begins a user's transaction, which ends with the rule.

@@ -10,58 +10,26 @@ import (
 )
 
 var leaseRules = []rule{
-	{
-		"lease-expires",
-		"A delivery that is neither settled nor renewed is delivered again when its lease is over, not before, as after" +
-			" the crash of a process, as the next attempt.",
-		[]capability{leases},
-		leaseExpires,
-	},
-	{
-		"lease-renewed",
-		"A delivery stays leased as long as it is renewed, and can then be settled.",
-		[]capability{leases},
-		leaseRenewed,
-	},
-	{
-		"lease-lost-settle",
-		"A settle of a delivery whose message was delivered again fails with ErrLeaseLost and does not affect the newer" +
-			" delivery.",
-		[]capability{leases},
-		leaseLostSettle,
-	},
-	{
-		"lease-lost-sends-nothing",
-		"CompleteWith of a delivery whose message was delivered again sends nothing.",
-		[]capability{leases, completing},
-		leaseLostSendsNothing,
-	},
-	{
-		"lease-lost-at-once",
-		"If an older and a newer delivery of a message are completed concurrently, each with sends, only the newer one " +
-			"succeeds and sends.",
-		[]capability{leases, completing},
-		leaseLostAtOnce,
-	},
-	{
-		"lease-lost-commits-nothing",
-		"A transaction of a delivery whose message was delivered again fails with ErrLeaseLost and sends nothing.",
-		[]capability{leases, transacting},
-		leaseLostCommitsNothing,
-	},
-	{
-		"lease-renew-tells",
-		"Renew returns an entry for each delivery: ErrLeaseLost for one whose message was delivered again, nil for the " +
-			"others.",
-		[]capability{leases},
-		leaseRenewTells,
-	},
-	{
-		"lease-renew-settled",
-		"Renewing a settled delivery does not restore its lease.",
-		[]capability{leases},
-		leaseRenewSettled,
-	},
+	newRule("lease-expires", leaseExpires,
+		"A delivery that is neither settled nor renewed is delivered again when its lease is over, not before, as after "+
+			"the crash of a process, as the next attempt.", leases),
+	newRule("lease-renewed", leaseRenewed,
+		"A delivery stays leased as long as it is renewed, and can then be settled.", leases),
+	newRule("lease-lost-settle", leaseLostSettle,
+		"A settle of a delivery whose message was delivered again fails with ErrLeaseLost and does not affect the newer "+
+			"delivery.", leases),
+	newRule("lease-lost-sends-nothing", leaseLostSendsNothing,
+		"CompleteWith of a delivery whose message was delivered again sends nothing.", leases, completing),
+	newRule("lease-lost-at-once", leaseLostAtOnce,
+		"If an older and a newer delivery of a message are completed concurrently, each with sends, only the newer one "+
+			"succeeds and sends.", leases, completing),
+	newRule("lease-lost-commits-nothing", leaseLostCommitsNothing,
+		"A transaction of a delivery whose message was delivered again fails with ErrLeaseLost and sends "+
+			"nothing.", leases, transacting),
+	newRule("lease-renew-tells", leaseRenewTells,
+		"Renew returns an entry for each delivery: ErrLeaseLost for one whose message was delivered again, nil for the "+
+			"others.", leases),
+	newRule("lease-renew-settled", leaseRenewSettled, "Renewing a settled delivery does not restore its lease.", leases),
 }
 
 const longestLease = 5 * time.Second

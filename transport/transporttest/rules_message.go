@@ -12,49 +12,22 @@ import (
 )
 
 var messageRules = []rule{
-	{
-		"message-whole",
-		"A message is received with the id, the headers and the body that it was sent with, and with no other headers.",
-		nil, messageWhole,
-	},
-	{
-		"message-any-text",
-		"Header names and values arrive unchanged in any script; values may be empty or long, and contain quotes and " +
-			"line ends.",
-		nil, messageAnyText,
-	},
-	{
-		"message-large-body",
-		"A body of a megabyte, or of Limits.MaxBody if that is less, arrives unchanged.",
-		nil, messageLargeBody,
-	},
-	{
-		"message-apart",
-		"A message is received from the queue that it was sent to, and from no other.",
-		nil, messageApart,
-	},
-	{
-		"message-reopened",
-		"Messages outlast the connection that sent them: a transport opened again receives them.",
-		nil, messageReopened,
-	},
-	{
-		"message-identity",
-		"A message keeps its id, headers and body over retries, releases and copies.",
-		nil, messageIdentity,
-	},
-	{
-		"message-kept",
-		"A received message does not change when it is settled or others are received.",
-		nil, messageKept,
-	},
-	{
-		"message-undecodable",
-		"A message that the driver cannot decode is delivered with Undecodable set, can be copied and completed, and " +
-			"does not delay others.",
-		[]capability{undecodable},
-		messageUndecodable,
-	},
+	newRule("message-whole", messageWhole,
+		"A message is received with the id, the headers and the body that it was sent with, and with no other headers."),
+	newRule("message-any-text", messageAnyText,
+		"Header names and values arrive unchanged in any script; values may be empty or long, and contain quotes and line "+
+			"ends."),
+	newRule("message-large-body", messageLargeBody,
+		"A body of a megabyte, or of Limits.MaxBody if that is less, arrives unchanged."),
+	newRule("message-apart", messageApart, "A message is received from the queue that it was sent to, and from no other."),
+	newRule("message-reopened", messageReopened,
+		"Messages outlast the connection that sent them: a transport opened again receives them."),
+	newRule("message-identity", messageIdentity,
+		"A message keeps its id, headers and body over retries, releases and copies."),
+	newRule("message-kept", messageKept, "A received message does not change when it is settled or others are received."),
+	newRule("message-undecodable", messageUndecodable,
+		"A message that the driver cannot decode is delivered with Undecodable set, can be copied and completed, and does "+
+			"not delay others.", undecodable),
 }
 
 func messageWhole(t *test) {

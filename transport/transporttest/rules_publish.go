@@ -7,68 +7,28 @@ import (
 )
 
 var publishRules = []rule{
-	{
-		"publish-each",
-		"A published message arrives once at every subscriber of its type, and at no other queue.",
-		[]capability{publishing},
-		publishEach,
-	},
-	{
-		"publish-no-subscriber",
-		"Publishing a type without subscribers succeeds.",
-		[]capability{publishing},
-		publishNoSubscriber,
-	},
-	{
-		"publish-base",
-		"A subscriber of a base type receives messages that are published under it; a subscriber of a derived type does" +
-			" not receive messages of the base type only.",
-		[]capability{publishing},
-		publishBase,
-	},
-	{
-		"publish-one-copy",
-		"A subscriber of several types of a message, or of one type several times, receives one copy.",
-		[]capability{publishing},
-		publishOneCopy,
-	},
-	{
-		"publish-whole",
-		"Each copy of a published message has the id, headers and body that it was published with.",
-		[]capability{publishing},
-		publishWhole,
-	},
-	{
-		"publish-independent",
-		"Copies of a published message are settled and counted separately.",
-		[]capability{publishing},
-		publishIndependent,
-	},
-	{
-		"publish-order",
-		"Messages of one type that are published and sent by one Dispatch arrive at a subscriber in their order.",
-		[]capability{publishing},
-		publishOrder,
-	},
-	{
-		"unsubscribe",
-		"After Unsubscribe no message arrives any more; to unsubscribe without a subscription succeeds.",
-		[]capability{publishing},
-		unsubscribe,
-	},
-	{
-		"subscribe-elsewhere",
-		"A subscription made over one connection soon applies to messages that others publish.",
-		[]capability{publishing},
-		subscribeElsewhere,
-	},
-	{
-		"subscribe-reopened",
-		"Subscriptions outlast the connection that made them, and messages are kept for a subscriber that is not " +
-			"connected.",
-		[]capability{publishing},
-		subscribeReopened,
-	},
+	newRule("publish-each", publishEach,
+		"A published message arrives once at every subscriber of its type, and at no other queue.", publishing),
+	newRule("publish-no-subscriber", publishNoSubscriber, "Publishing a type without subscribers succeeds.", publishing),
+	newRule("publish-base", publishBase,
+		"A subscriber of a base type receives messages that are published under it; a subscriber of a derived type does "+
+			"not receive messages of the base type only.", publishing),
+	newRule("publish-one-copy", publishOneCopy,
+		"A subscriber of several types of a message, or of one type several times, receives one copy.", publishing),
+	newRule("publish-whole", publishWhole,
+		"Each copy of a published message has the id, headers and body that it was published with.", publishing),
+	newRule("publish-independent", publishIndependent,
+		"Copies of a published message are settled and counted separately.", publishing),
+	newRule("publish-order", publishOrder,
+		"Messages of one type that are published and sent by one Dispatch arrive at a subscriber in their "+
+			"order.", publishing),
+	newRule("unsubscribe", unsubscribe,
+		"After Unsubscribe no message arrives any more; to unsubscribe without a subscription succeeds.", publishing),
+	newRule("subscribe-elsewhere", subscribeElsewhere,
+		"A subscription made over one connection soon applies to messages that others publish.", publishing),
+	newRule("subscribe-reopened", subscribeReopened,
+		"Subscriptions outlast the connection that made them, and messages are kept for a subscriber that is not "+
+			"connected.", publishing),
 }
 
 // kind returns the wire name of a message type that no other rule uses.

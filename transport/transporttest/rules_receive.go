@@ -10,75 +10,31 @@ import (
 )
 
 var receiveRules = []rule{
-	{
-		"receive-limit",
-		"Receive returns at least one message and at most as many as it was asked for.",
-		nil, receiveLimit,
-	},
-	{
-		"receive-bound",
-		"Receive returns no more than Limits.MaxReceive, however many it is asked for.",
-		[]capability{boundReceive},
-		receiveBound,
-	},
-	{
-		"receive-bytes",
-		"ReceiveBytes returns at most the requested bytes, except one message whatever its size; the others stay in the" +
-			" queue.",
-		[]capability{byBytes},
-		receiveBytes,
-	},
-	{
-		"receive-waits",
-		"Receive on an empty queue waits, and returns when a message is sent.",
-		nil, receiveWaits,
-	},
-	{
-		"receive-ends",
-		"Receive returns the context's error when its context ends, and at once if it has ended before.",
-		nil, receiveEnds,
-	},
-	{
-		"receive-drops-nothing",
-		"A message that arrives while Receive's context ends is returned by it or returns to the queue: it is never " +
-			"lost.",
-		nil, receiveDropsNothing,
-	},
-	{
-		"receive-closed",
-		"Closing a receiver ends its Receive calls with ErrClosed, and a second Close does nothing.",
-		nil, receiveClosed,
-	},
-	{
-		"receive-closed-settle",
-		"Deliveries of a receiver that is closed may still be settled.",
-		nil, receiveClosedSettle,
-	},
-	{
-		"receive-closed-returns",
-		"Prefetched messages of a closed receiver are delivered to the next receiver.",
-		nil, receiveClosedReturns,
-	},
-	{
-		"receive-window",
-		"A receiver holds no more unsettled messages than its window: others receive the rest.",
-		nil, receiveWindow,
-	},
-	{
-		"receive-parallel",
-		"Limits.ParallelReceive concurrent calls of Receive deliver each message once.",
-		nil, receiveParallel,
-	},
-	{
-		"receive-competing",
-		"Two connections that receive from one queue share its messages: each is delivered once.",
-		nil, receiveCompeting,
-	},
-	{
-		"receive-no-queue",
-		"OpenReceiver on a queue that does not exist fails with ErrNoQueue, and the connection still works.",
-		nil, receiveNoQueue,
-	},
+	newRule("receive-limit", receiveLimit,
+		"Receive returns at least one message and at most as many as it was asked for."),
+	newRule("receive-bound", receiveBound,
+		"Receive returns no more than Limits.MaxReceive, however many it is asked for.", boundReceive),
+	newRule("receive-bytes", receiveBytes,
+		"ReceiveBytes returns at most the requested bytes, except one message whatever its size; the others stay in the "+
+			"queue.", byBytes),
+	newRule("receive-waits", receiveWaits, "Receive on an empty queue waits, and returns when a message is sent."),
+	newRule("receive-ends", receiveEnds,
+		"Receive returns the context's error when its context ends, and at once if it has ended before."),
+	newRule("receive-drops-nothing", receiveDropsNothing,
+		"A message that arrives while Receive's context ends is returned by it or returns to the queue: it is never lost."),
+	newRule("receive-closed", receiveClosed,
+		"Closing a receiver ends its Receive calls with ErrClosed, and a second Close does nothing."),
+	newRule("receive-closed-settle", receiveClosedSettle, "Deliveries of a receiver that is closed may still be settled."),
+	newRule("receive-closed-returns", receiveClosedReturns,
+		"Prefetched messages of a closed receiver are delivered to the next receiver."),
+	newRule("receive-window", receiveWindow,
+		"A receiver holds no more unsettled messages than its window: others receive the rest."),
+	newRule("receive-parallel", receiveParallel,
+		"Limits.ParallelReceive concurrent calls of Receive deliver each message once."),
+	newRule("receive-competing", receiveCompeting,
+		"Two connections that receive from one queue share its messages: each is delivered once."),
+	newRule("receive-no-queue", receiveNoQueue,
+		"OpenReceiver on a queue that does not exist fails with ErrNoQueue, and the connection still works."),
 }
 
 func receiveLimit(t *test) {

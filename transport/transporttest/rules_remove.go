@@ -8,25 +8,15 @@ import (
 )
 
 var removeRules = []rule{
-	{
-		"verify-plan",
-		"Verify reports each missing queue of a plan and creates none; once Install has created the plan it reports nothing.",
-		[]capability{installing, verifying},
-		verifyPlan,
-	},
-	{
-		"verify-subscriptions",
-		"VerifySubscriptions reports a type that a queue is not subscribed to, and nothing after Subscribe.",
-		[]capability{publishing, subscribed},
-		verifySubscriptions,
-	},
-	{
-		"remove-queues",
-		"Remove deletes the named queues, and sending to them fails with ErrNoQueue; other queues keep their messages " +
-			"and subscriptions. A queue that does not exist is no error.",
-		[]capability{removing},
-		removeQueues,
-	},
+	newRule("verify-plan", verifyPlan,
+		"Verify reports each missing queue of a plan and creates none; once Install has created the plan it reports "+
+			"nothing.", installing, verifying),
+	newRule("verify-subscriptions", verifySubscriptions,
+		"VerifySubscriptions reports a type that a queue is not subscribed to, and nothing after "+
+			"Subscribe.", publishing, subscribed),
+	newRule("remove-queues", removeQueues,
+		"Remove deletes the named queues, and sending to them fails with ErrNoQueue; other queues keep their messages and "+
+			"subscriptions. A queue that does not exist is no error.", removing),
 }
 
 func verifyPlan(t *test) {

@@ -12,53 +12,22 @@ import (
 )
 
 var settleRules = []rule{
-	{
-		"settle-complete",
-		"A completed message is deleted, also for a connection that is opened later.",
-		nil, settleComplete,
-	},
-	{
-		"settle-retry",
-		"A retried message is delivered again at once.",
-		nil, settleRetry,
-	},
-	{
-		"settle-release",
-		"A released message is delivered again at once, to any receiver.",
-		nil, settleRelease,
-	},
-	{
-		"settle-once",
-		"A delivery is settled once: a second settle fails, with any method, and changes nothing.",
-		nil, settleOnce,
-	},
-	{
-		"settle-race",
-		"Of concurrent settles of one delivery exactly one succeeds, and that one has its effect.",
-		nil, settleRace,
-	},
-	{
-		"settle-any-order",
-		"Deliveries may be settled in any order and from many goroutines: each settle affects its own message.",
-		nil, settleAnyOrder,
-	},
-	{
-		"settle-own-context",
-		"A delivery can be settled after the context that it was received with has ended.",
-		nil, settleOwnContext,
-	},
-	{
-		"settle-again",
-		"A settle that failed may be repeated with the same method: whatever the result of the first, the second has " +
-			"its effect.",
-		nil, settleAgain,
-	},
-	{
-		"settle-dead-letter",
-		"A dead-lettered message is removed from its queue.",
-		[]capability{burying},
-		settleDeadLetter,
-	},
+	newRule("settle-complete", settleComplete,
+		"A completed message is deleted, also for a connection that is opened later."),
+	newRule("settle-retry", settleRetry, "A retried message is delivered again at once."),
+	newRule("settle-release", settleRelease, "A released message is delivered again at once, to any receiver."),
+	newRule("settle-once", settleOnce,
+		"A delivery is settled once: a second settle fails, with any method, and changes nothing."),
+	newRule("settle-race", settleRace,
+		"Of concurrent settles of one delivery exactly one succeeds, and that one has its effect."),
+	newRule("settle-any-order", settleAnyOrder,
+		"Deliveries may be settled in any order and from many goroutines: each settle affects its own message."),
+	newRule("settle-own-context", settleOwnContext,
+		"A delivery can be settled after the context that it was received with has ended."),
+	newRule("settle-again", settleAgain,
+		"A settle that failed may be repeated with the same method: whatever the result of the first, the second has its "+
+			"effect."),
+	newRule("settle-dead-letter", settleDeadLetter, "A dead-lettered message is removed from its queue.", burying),
 }
 
 func settleComplete(t *test) {

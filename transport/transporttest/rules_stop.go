@@ -16,65 +16,25 @@ import (
 )
 
 var stopRules = []rule{
-	{
-		"stop-waits",
-		"An endpoint that stops lets its handlers finish, without cancelling their context, and completes their " +
-			"messages.",
-		nil, stopWaits,
-	},
-	{
-		"stop-cuts",
-		"When the time for handlers is over their context ends with the cause ErrStopping, and their messages return to" +
-			" the queue.",
-		nil, stopCuts,
-	},
-	{
-		"stop-returns",
-		"An endpoint that stops returns messages that it has not begun to handle: none is lost, and none is handled " +
-			"twice.",
-		nil, stopReturns,
-	},
-	{
-		"stop-under-load",
-		"Endpoints that stop and start under load handle every message exactly once.",
-		nil, stopUnderLoad,
-	},
-	{
-		"start-again",
-		"Messages that are sent while the endpoint is stopped are received when it starts again, on the same " +
-			"connection.",
-		nil, startAgain,
-	},
-	{
-		"open-fails",
-		"Open returns an error, and leaves no goroutine behind, if its context has ended.",
-		nil, openFails,
-	},
-	{
-		"close-twice",
-		"A second Close does nothing and returns nil.",
-		nil, closeTwice,
-	},
-	{
-		"close-ends-receive",
-		"Close ends waiting Receive calls with ErrClosed.",
-		nil, closeEndsReceive,
-	},
-	{
-		"close-ends-all",
-		"After Close everything that was opened from the connection fails with ErrClosed.",
-		nil, closeEndsAll,
-	},
-	{
-		"close-returns",
-		"Close returns unsettled messages to their queue at once, before their leases end.",
-		nil, closeReturns,
-	},
-	{
-		"close-no-goroutines",
-		"No goroutine of the driver is left when Close has returned.",
-		nil, closeNoGoroutines,
-	},
+	newRule("stop-waits", stopWaits,
+		"An endpoint that stops lets its handlers finish, without cancelling their context, and completes their messages."),
+	newRule("stop-cuts", stopCuts,
+		"When the time for handlers is over their context ends with the cause ErrStopping, and their messages return to "+
+			"the queue."),
+	newRule("stop-returns", stopReturns,
+		"An endpoint that stops returns messages that it has not begun to handle: none is lost, and none is handled twice."),
+	newRule("stop-under-load", stopUnderLoad,
+		"Endpoints that stop and start under load handle every message exactly once."),
+	newRule("start-again", startAgain,
+		"Messages that are sent while the endpoint is stopped are received when it starts again, on the same connection."),
+	newRule("open-fails", openFails, "Open returns an error, and leaves no goroutine behind, if its context has ended."),
+	newRule("close-twice", closeTwice, "A second Close does nothing and returns nil."),
+	newRule("close-ends-receive", closeEndsReceive, "Close ends waiting Receive calls with ErrClosed."),
+	newRule("close-ends-all", closeEndsAll,
+		"After Close everything that was opened from the connection fails with ErrClosed."),
+	newRule("close-returns", closeReturns,
+		"Close returns unsettled messages to their queue at once, before their leases end."),
+	newRule("close-no-goroutines", closeNoGoroutines, "No goroutine of the driver is left when Close has returned."),
 }
 
 func stopWaits(t *test) {

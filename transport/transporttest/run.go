@@ -105,9 +105,13 @@ func (h Harness) within(t *testing.T, f func(testing.TB)) {
 // rule is a line of the table.
 type rule struct {
 	name  string
+	run   func(t *test)
 	rule  string
 	needs []capability
-	run   func(t *test)
+}
+
+func newRule(name string, run func(t *test), sentence string, needs ...capability) rule {
+	return rule{name, run, sentence, needs}
 }
 
 // themes are the rules in the order of a message's life.
