@@ -86,6 +86,13 @@ func await[T any](t *test, what string, c <-chan T) T {
 	}
 }
 
+// calling calls f in a goroutine of its own.
+func calling(f func() error) <-chan error {
+	done := make(chan error, 1)
+	go func() { done <- f() }()
+	return done
+}
+
 // pass waits for d: for effects of time alone.
 func (t *test) pass(d time.Duration) {
 	timer := time.NewTimer(d)

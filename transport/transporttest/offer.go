@@ -74,13 +74,10 @@ var (
 // probe receives a message to find the capabilities of a driver.
 func probe(t *test) offer {
 	t.Helper()
-	c := t.open()
-	q := t.queue(c, "probe")
-	t.send(c, q, "probe")
-	r := t.receiver(c, q)
+	c, _, r := t.receiverOf(t.open(), "probe")
 	d := t.one(r, "probe")
 	o := offer{harness: t.harness, limits: c.Limits(), conn: c, receiver: r, delivery: d, attempt: d.Attempt()}
-	t.do("Complete", d.Complete)
+	t.complete(d)
 	if installing.offered(o) {
 		o.counted = probeCounted(t, c)
 	}
@@ -89,11 +86,11 @@ func probe(t *test) offer {
 
 func probeCounted(t *test, c transport.Conn) bool {
 	t.Helper()
-	q := t.countedQueue(c, "probe-counted")
+	q := t.install(c, transport.Queue{Name: t.name("probe-counted"), Counted: true})
 	t.send(c, q, "probe")
 	r := t.receiver(c, q)
 	t.do("Retry", t.one(r, "probe").Retry)
 	d := t.one(r, "probe")
-	t.do("Complete", d.Complete)
+	t.complete(d)
 	return d.Attempt().Exact
 }

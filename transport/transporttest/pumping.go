@@ -27,9 +27,7 @@ var errRuleOver = errors.New("the rule is over")
 func (t *test) pump(c transport.Conn, queue string, concurrency int, stopTimeout time.Duration, handle handler) *pumping {
 	t.Helper()
 	r, err := c.OpenReceiver(t.ctx(), transport.ReceiverOptions{Queue: queue})
-	if err != nil {
-		t.Fatalf("OpenReceiver: %v", err)
-	}
+	t.must("OpenReceiver", err)
 	settling := t.ctx()
 	// A rule that fails may leave handlers waiting.
 	giveUp, cancel := context.WithCancel(context.Background())
@@ -54,12 +52,8 @@ func (t *test) pump(c transport.Conn, queue string, concurrency int, stopTimeout
 	p.end = end
 	go func() {
 		defer close(p.over)
-		if err := p.Run(ctx); err != nil {
-			t.Errorf("the pump: %v", err)
-		}
-		if err := r.Close(); err != nil {
-			t.Errorf("close the receiver: %v", err)
-		}
+		t.ok("the pump", p.Run(ctx))
+		t.ok("close the receiver", r.Close())
 	}()
 	t.Cleanup(func() {
 		end()
@@ -76,8 +70,10 @@ func (t *test) stop(p *pumping) {
 	await(t, "the pump stops", p.over)
 }
 
-// crowd counts handlers, which wait to be released.
+// crowd counts handlers, which wait to be released, in one receive loop after the other.
 type crowd struct {
+	t *test
+	*pumping
 	gate chan struct{} // a token releases a handler
 
 	mu       sync.Mutex // guards the fields below
@@ -87,8 +83,14 @@ type crowd struct {
 	attempts map[string]int // the last attempt of each
 }
 
-func newCrowd() *crowd {
-	return &crowd{gate: make(chan struct{}), of: map[string]int{}, attempts: map[string]int{}}
+func (t *test) crowd() *crowd {
+	return &crowd{t: t, gate: make(chan struct{}), of: map[string]int{}, attempts: map[string]int{}}
+}
+
+// begin starts the receive loop on a queue.
+func (w *crowd) begin(c transport.Conn, queue string, concurrency int) {
+	w.t.Helper()
+	w.pumping = w.t.pump(c, queue, concurrency, -1, w.handle)
 }
 
 func (w *crowd) handle(ctx context.Context, d transport.Delivery) func(context.Context) error {
@@ -109,21 +111,30 @@ func (w *crowd) handle(ctx context.Context, d transport.Delivery) func(context.C
 	return d.Complete
 }
 
-// let releases a handler.
-func (w *crowd) let(t *test) {
-	t.Helper()
-	select {
-	case w.gate <- struct{}{}:
-	case <-t.ctx().Done():
-		t.Fatalf("no message is handled within %v", timeout)
-	}
-}
-
 func (w *crowd) now() (in, most, done int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.in, w.most, w.done
 }
+
+// reaches waits until so many messages are handled at once.
+func (w *crowd) reaches(want int) {
+	w.t.Helper()
+	w.t.eventually("the concurrency is reached", func() bool { in, _, _ := w.now(); return in >= want })
+}
+
+// let releases a handler.
+func (w *crowd) let() {
+	w.t.Helper()
+	select {
+	case w.gate <- struct{}{}:
+	case <-w.t.ctx().Done():
+		w.t.Fatalf("no message is handled within %v", timeout)
+	}
+}
+
+// open releases all handlers.
+func (w *crowd) open() { close(w.gate) }
 
 // forget resets the maximum.
 func (w *crowd) forget() {
@@ -132,13 +143,35 @@ func (w *crowd) forget() {
 	w.most = w.in
 }
 
-// open releases all handlers.
-func (w *crowd) open() { close(w.gate) }
+// handled waits until so many messages were handled in all, and stops.
+func (w *crowd) handled(total int) {
+	w.t.Helper()
+	w.t.eventually("all are handled", func() bool { _, _, done := w.now(); return done >= total })
+	w.t.stop(w.pumping)
+}
+
+// handles runs the receive loop until so many messages were handled in all.
+func (w *crowd) handles(c transport.Conn, queue string, concurrency, total int) {
+	w.t.Helper()
+	w.begin(c, queue, concurrency)
+	w.handled(total)
+}
+
+// finish releases all handlers, and checks that each message was handled once, and no more than most at once.
+func (w *crowd) finish(c transport.Conn, most int, want ...string) {
+	w.t.Helper()
+	w.open()
+	w.handled(len(want))
+	if _, got, _ := w.now(); got > most {
+		w.t.Errorf("%d were handled at once, want at most %d", got, most)
+	}
+	w.once(c, want)
+}
 
 // once checks that each message was handled exactly once, at attempt 1 unless the driver may have prefetched it and
 // returned it to the queue, which counts if releases are not free.
-func (w *crowd) once(t *test, c transport.Conn, want []string) {
-	t.Helper()
+func (w *crowd) once(c transport.Conn, want []string) {
+	w.t.Helper()
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	l := c.Limits()
@@ -146,9 +179,9 @@ func (w *crowd) once(t *test, c transport.Conn, want []string) {
 	for _, id := range want {
 		switch {
 		case w.of[id] != 1:
-			t.Errorf("%q was handled %d times", id, w.of[id])
+			w.t.Errorf("%q was handled %d times", id, w.of[id])
 		case attempts && w.attempts[id] != 1:
-			t.Errorf("%q was handled in attempt %d", id, w.attempts[id])
+			w.t.Errorf("%q was handled in attempt %d", id, w.attempts[id])
 		}
 	}
 }

@@ -39,15 +39,10 @@ var atomicRules = []rule{
 }
 
 func atomicCrash(t *test) {
-	c := t.open()
-	in, out := t.queue(c, "in"), t.queue(c, "out")
-	t.send(c, in, "m")
-	d := t.one(t.receiver(c, in), "m")
-	t.dispatch(c, transport.Operation{Message: d.Message(), Queue: out})
-	if err := c.Close(); err != nil {
-		t.Fatalf("Close: %v", err)
-	}
-	c = t.open()
+	c, in, r := t.receiverOf(t.open(), "m")
+	out := t.queue(c, "out")
+	t.dispatch(c, transport.Operation{Message: t.one(r, "m").Message(), Queue: out})
+	c = t.reopen(c)
 	t.holds(c, out, "m")
 	t.holds(c, in, "m")
 }
@@ -67,59 +62,46 @@ func completeWith(ctx context.Context, d transport.Delivery, ops ...transport.Op
 }
 
 func atomicBoth(t *test) {
-	c := t.open()
-	in, out := t.queue(c, "in"), t.queue(c, "out")
-	t.send(c, in, "m", "alone")
-	r := t.receiver(c, in)
-	d := t.one(r, "m")
+	c, in, r := t.receiverOf(t.open(), "m", "alone")
+	out := t.queue(c, "out")
 	want := message("m-2")
-	t.completeWith(d, to(out, "m-1"), transport.Operation{Message: want, Queue: out}, to(out, "m-3"))
+	t.completeWith(t.one(r, "m"), to(out, "m-1"), transport.Operation{Message: want, Queue: out}, to(out, "m-3"))
 	t.completeWith(t.one(r, "alone"))
-	ds := t.take(t.receiver(c, out), 3)
-	t.sameOrder(idsOf(ds), []string{"m-1", "m-2", "m-3"})
+	ds := t.inOrder(t.receiver(c, out), "m-1", "m-2", "m-3")
 	t.sameMessage(ds[1].Message(), want)
-	t.complete(ds...)
 	t.empty(c, in)
 	t.empty(c, out)
 }
 
 func atomicPublished(t *test) {
-	c := t.open()
-	in, out := t.queue(c, "in"), t.queue(c, "out")
+	c, in, r := t.receiverOf(t.open(), "m")
 	kind := t.kind("Ordered")
-	t.subscribe(c, out, kind)
-	t.send(c, in, "m")
+	out := t.subscriber(c, "out", kind)
 	delayed := to(out, "delayed")
 	if c.Limits().MaxDelay > 0 {
 		delayed.After = shortDelay
 	}
-	t.completeWith(t.one(t.receiver(c, in), "m"), delayed, publish("published", kind))
+	t.completeWith(t.one(r, "m"), delayed, publish("published", kind))
 	t.holds(c, out, "published", "delayed")
 	t.empty(c, in)
 }
 
 func atomicNeither(t *test) {
-	c := t.open()
-	in, out := t.queue(c, "in"), t.queue(c, "out")
-	t.send(c, in, "m")
-	r := t.receiver(c, in)
-	d := t.one(r, "m")
+	c, in, r := t.receiverOf(t.open(), "m")
+	out, d := t.queue(c, "out"), t.one(r, "m")
 	err := completeWith(t.ctx(), d, to(out, "m-1"), to(t.name("missing"), "m-2"), to(out, "m-3"))
 	t.failedOps(err, 3, 1)
 	t.fails("CompleteWith", err, transport.ErrNoQueue)
 	t.empty(c, out)
 	t.do("Retry", d.Retry)
-	d = t.one(r, "m")
-	t.completeWith(d, to(out, "m-4"))
+	t.completeWith(t.one(r, "m"), to(out, "m-4"))
 	t.holds(c, out, "m-4")
 	t.empty(c, in)
 }
 
 func atomicTooLarge(t *test) {
-	c := t.open()
-	in, out := t.queue(c, "in"), t.queue(c, "out")
-	t.send(c, in, "m")
-	d := t.one(t.receiver(c, in), "m")
+	c, in, r := t.receiverOf(t.open(), "m")
+	out, d := t.queue(c, "out"), t.one(r, "m")
 	large := to(out, "large")
 	large.Message.Body = make([]byte, c.Limits().MaxBody+1)
 	err := completeWith(t.ctx(), d, to(out, "m-1"), large)
@@ -131,10 +113,9 @@ func atomicTooLarge(t *test) {
 }
 
 func atomicContended(t *test) {
-	c := t.open()
-	in, out := t.queue(c, "in"), t.queue(c, "out")
 	want := ids("m", 80)
-	t.send(c, in, want...)
+	c, in := t.queueOf(t.open(), want...)
+	out := t.queue(c, "out")
 	ctx, cancel := context.WithCancel(t.ctx())
 	defer cancel()
 	var left, wg sync.WaitGroup
@@ -142,14 +123,10 @@ func atomicContended(t *test) {
 	move := func(d transport.Delivery) {
 		id := d.Message().ID
 		if d.Attempt().N == 1 && id[len(id)-1]%3 == 0 {
-			if err := d.Retry(ctx); err != nil {
-				t.Errorf("Retry: %v", err)
-			}
+			t.ok("Retry", d.Retry(ctx))
 			return
 		}
-		if err := completeWith(ctx, d, transport.Operation{Message: d.Message(), Queue: out}); err != nil {
-			t.Errorf("CompleteWith: %v", err)
-		}
+		t.ok("CompleteWith", completeWith(ctx, d, transport.Operation{Message: d.Message(), Queue: out}))
 		left.Done()
 	}
 	for range 4 {
@@ -163,9 +140,7 @@ func atomicContended(t *test) {
 			}
 		})
 	}
-	done := make(chan struct{})
-	go func() { left.Wait(); close(done) }()
-	await(t, "all are moved", done)
+	await(t, "all are moved", calling(func() error { left.Wait(); return nil }))
 	cancel()
 	wg.Wait()
 	t.holds(c, out, want...)
@@ -173,10 +148,8 @@ func atomicContended(t *test) {
 }
 
 func atomicLimits(t *test) {
-	c := t.open()
-	q := t.queue(c, "in")
-	t.send(c, q, "m")
-	d := t.one(t.receiver(c, q), "m")
+	c, _, r := t.receiverOf(t.open(), "m")
+	d := t.one(r, "m")
 	if atomic := c.Limits().Atomic; atomic != is[transport.Transactor](d) {
 		t.Errorf("Limits.Atomic is %v, and that the deliveries are Transactors %v", atomic, !atomic)
 	}
@@ -186,17 +159,13 @@ func atomicLimits(t *test) {
 func (t *test) begin(d transport.Delivery) transport.Tx {
 	t.Helper()
 	tx, err := as[transport.Transactor](t, d).Begin(t.ctx())
-	if err != nil {
-		t.Fatalf("Begin: %v", err)
-	}
+	t.must("Begin", err)
 	return tx
 }
 
 func txCommit(t *test) {
-	c := t.open()
-	in, out := t.queue(c, "in"), t.queue(c, "out")
-	t.send(c, in, "m-1", "m-2")
-	r := t.receiver(c, in)
+	c, in, r := t.receiverOf(t.open(), "m-1", "m-2")
+	out := t.queue(c, "out")
 	for _, id := range []string{"m-1", "m-2"} {
 		tx := t.begin(t.one(r, id))
 		t.do("Complete", func(ctx context.Context) error {
@@ -209,15 +178,12 @@ func txCommit(t *test) {
 }
 
 func txRollback(t *test) {
-	c := t.open()
-	in, out := t.queue(c, "in"), t.queue(c, "out")
-	t.send(c, in, "m")
-	r := t.receiver(c, in)
-	d := t.one(r, "m")
+	c, in, r := t.receiverOf(t.open(), "m")
+	out, d := t.queue(c, "out"), t.one(r, "m")
 	tx := t.begin(d)
 	t.do("Rollback", tx.Rollback)
 	t.do("Rollback", tx.Rollback)
-	if err := tx.Complete(t.ctx(), []transport.Operation{to(out, "sent after the rollback")}); err == nil {
+	if tx.Complete(t.ctx(), []transport.Operation{to(out, "sent after the rollback")}) == nil {
 		t.Error("Complete after Rollback succeeded")
 	}
 	t.empty(c, out)
@@ -227,14 +193,10 @@ func txRollback(t *test) {
 }
 
 func txRefused(t *test) {
-	c := t.open()
-	in, out := t.queue(c, "in"), t.queue(c, "out")
-	t.send(c, in, "m")
-	r := t.receiver(c, in)
-	d := t.one(r, "m")
+	c, in, r := t.receiverOf(t.open(), "m")
+	out, d := t.queue(c, "out"), t.one(r, "m")
 	tx := t.begin(d)
-	ops := []transport.Operation{to(out, "m-1"), to(t.name("missing"), "m-2")}
-	err := tx.Complete(t.ctx(), ops)
+	err := tx.Complete(t.ctx(), []transport.Operation{to(out, "m-1"), to(t.name("missing"), "m-2")})
 	t.failedOps(err, 2, 1)
 	t.fails("Complete", err, transport.ErrNoQueue)
 	t.do("Rollback", tx.Rollback)
@@ -245,15 +207,10 @@ func txRefused(t *test) {
 }
 
 func txClosed(t *test) {
-	c := t.open()
-	in := t.queue(c, "in")
-	t.send(c, in, "m")
-	d := t.one(t.receiver(c, in), "m")
-	tx := t.begin(d)
-	if err := c.Close(); err != nil {
-		t.Errorf("Close: %v", err)
-	}
-	if err := tx.Complete(t.ctx(), nil); err == nil {
+	c, in, r := t.receiverOf(t.open(), "m")
+	tx := t.begin(t.one(r, "m"))
+	t.close(c)
+	if tx.Complete(t.ctx(), nil) == nil {
 		t.Error("Complete on a closed connection succeeded")
 	}
 	t.do("Rollback", tx.Rollback)

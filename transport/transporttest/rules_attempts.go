@@ -26,9 +26,7 @@ var attemptRules = []rule{
 }
 
 func attemptsFirst(t *test) {
-	c := t.open()
-	q := t.queue(c, "in")
-	t.send(c, q, ids("m", 20)...)
+	c, q := t.queueOf(t.open(), ids("m", 20)...)
 	for _, d := range t.take(t.receiver(c, q), 20) {
 		if n := d.Attempt().N; n != 1 {
 			t.Errorf("the first delivery of %q is attempt %d", d.Message().ID, n)
@@ -61,14 +59,10 @@ func (t *test) attemptAfterStop(c transport.Conn, d transport.Delivery, n int) {
 }
 
 func attemptsCounted(t *test) {
-	c := t.open()
-	q := t.queue(c, "in")
-	t.send(c, q, "m")
-	r := t.receiver(c, q)
+	_, _, r := t.receiverOf(t.open(), "m")
 	wasExact := false
 	for n := 1; n <= 6; n++ {
-		d := t.one(r, "m")
-		t.attempt(d, n)
+		d := t.nth(r, n)
 		if n > 2 && wasExact != d.Attempt().Exact {
 			t.Errorf("Exact was %v in attempt %d and is not in the next", wasExact, n-1)
 		}
@@ -123,11 +117,8 @@ func attemptsEither(t *test, rs []transport.Receiver, calls []<-chan received) (
 }
 
 func attemptsOwn(t *test) {
-	c := t.open()
-	q := t.queue(c, "in")
+	c, q, r := t.receiverOf(t.open(), "often", "twice", "once")
 	want := map[string]int{"often": 4, "twice": 2, "once": 1}
-	t.send(c, q, "often", "twice", "once")
-	r := t.receiver(c, q)
 	seen := map[string]int{}
 	for range 4 + 2 + 1 {
 		d := t.take(r, 1)[0]
@@ -144,14 +135,9 @@ func attemptsOwn(t *test) {
 }
 
 func attemptsClosed(t *test) {
-	c := t.open()
-	q := t.queue(c, "in")
-	t.send(c, q, "m-1", "m-2")
+	c, q := t.queueOf(t.open(), "m-1", "m-2")
 	t.take(t.receiver(c, q), 2)
-	if err := c.Close(); err != nil {
-		t.Fatalf("Close: %v", err)
-	}
-	c = t.open()
+	c = t.reopen(c)
 	ds := t.take(t.receiver(c, q), 2)
 	t.sameIDs(idsOf(ds), []string{"m-1", "m-2"})
 	for _, d := range ds {
@@ -162,72 +148,43 @@ func attemptsClosed(t *test) {
 }
 
 func attemptsReleased(t *test) {
-	c := t.open()
-	q := t.queue(c, "in")
-	t.send(c, q, "m")
-	r := t.receiver(c, q)
+	_, _, r := t.receiverOf(t.open(), "m")
 	for range 3 {
-		d := t.one(r, "m")
-		t.attempt(d, 1)
-		t.do("Release", d.Release)
+		t.do("Release", t.nth(r, 1).Release)
 	}
-	d := t.one(r, "m")
-	t.attempt(d, 1)
-	t.do("Retry", d.Retry)
-	d = t.one(r, "m")
-	t.attempt(d, 2)
-	t.do("Release", d.Release)
-	d = t.one(r, "m")
-	t.attempt(d, 2)
-	t.complete(d)
+	t.do("Retry", t.nth(r, 1).Retry)
+	t.do("Release", t.nth(r, 2).Release)
+	t.complete(t.nth(r, 2))
 }
 
 func attemptsOfCopies(t *test) {
-	c := t.open()
-	in, out := t.queue(c, "in"), t.queue(c, "out")
-	t.send(c, in, "m")
-	r := t.receiver(c, in)
+	c, in, r := t.receiverOf(t.open(), "m")
+	out := t.queue(c, "out")
 	t.do("Retry", t.one(r, "m").Retry)
 	d := t.one(r, "m")
-	t.dispatch(c,
-		transport.Operation{Message: d.Message(), Queue: in},
-		transport.Operation{Message: d.Message(), Queue: out},
-	)
+	m := d.Message()
+	t.dispatch(c, transport.Operation{Message: m, Queue: in}, transport.Operation{Message: m, Queue: out})
 	t.complete(d)
-	for _, r := range []transport.Receiver{r, t.receiver(c, out)} {
-		d := t.one(r, "m")
-		t.attempt(d, 1)
-		t.complete(d)
-	}
+	t.complete(t.nth(r, 1), t.nth(t.receiver(c, out), 1))
 }
 
 func attemptsOfDelayed(t *test) {
-	c := t.open()
-	q := t.queue(c, "in")
-	op := to(q, "m")
-	op.After = shortDelay
+	c, q, r := t.receiverOf(t.open())
+	op, _ := delayed(to(q, "m"))
 	t.dispatch(c, op)
-	r := t.receiver(c, q)
-	d := t.one(r, "m")
-	t.attempt(d, 1)
-	t.do("Retry", d.Retry)
-	d = t.one(r, "m")
-	t.attempt(d, 2)
-	t.complete(d)
+	t.do("Retry", t.nth(r, 1).Retry)
+	t.complete(t.nth(r, 2))
 }
 
 func attemptsOfCounted(t *test) {
 	c := t.open()
-	q := t.countedQueue(c, "in")
+	q := t.install(c, transport.Queue{Name: t.name("in"), Counted: true})
 	t.send(c, q, "m")
 	for n := 1; n <= 4; n++ {
 		d := t.take(t.receiverWith(c, q, 1), 1)[0]
 		if a := d.Attempt(); a.N != n || n > 1 && !a.Exact {
 			t.Errorf("delivery %d of a counted queue is attempt %+v", n, a)
 		}
-		if err := c.Close(); err != nil {
-			t.Fatalf("Close: %v", err)
-		}
-		c = t.open()
+		c = t.reopen(c)
 	}
 }

@@ -26,27 +26,21 @@ var browseRules = []rule{
 func (t *test) browse(c transport.Conn, queue string) transport.Cursor {
 	t.Helper()
 	cur, err := as[transport.Browser](t, c).Browse(t.ctx(), queue)
-	if err != nil {
-		t.Fatalf("Browse: %v", err)
-	}
+	t.must("Browse", err)
 	return cur
 }
 
 func (t *test) endBrowse(cur transport.Cursor) {
 	t.Helper()
 	for range 2 {
-		if err := cur.Close(); err != nil {
-			t.Errorf("close a cursor: %v", err)
-		}
+		t.ok("close a cursor", cur.Close())
 	}
 }
 
 func (t *test) next(cur transport.Cursor, limit int) []*transport.Message {
 	t.Helper()
 	ms, err := cur.Next(t.ctx(), limit)
-	if err != nil {
-		t.Fatalf("Next: %v", err)
-	}
+	t.must("Next", err)
 	if len(ms) > limit {
 		t.Fatalf("Next returned %d messages, over its limit of %d", len(ms), limit)
 	}
@@ -54,10 +48,8 @@ func (t *test) next(cur transport.Cursor, limit int) []*transport.Message {
 }
 
 func browse(t *test) {
-	c := t.open()
-	q := t.queue(c, "in")
 	want := ids("m", 7)
-	t.send(c, q, want...)
+	c, q := t.queueOf(t.open(), want...)
 	cur := t.browse(c, q)
 	var got []string
 	for ms := t.next(cur, 3); len(ms) > 0; ms = t.next(cur, 3) {
@@ -72,18 +64,14 @@ func browse(t *test) {
 }
 
 func browseEnd(t *test) {
-	c := t.open()
-	q := t.queue(c, "in")
-	t.send(c, q, "m-1", "m-2")
+	c, q := t.queueOf(t.open(), "m-1", "m-2")
 	cur := t.browse(c, q)
 	t.send(c, q, "late")
 	var got []string
 	for ms := t.next(cur, 1); len(ms) > 0 && len(got) < 10; ms = t.next(cur, 1) {
 		got = append(got, ms[0].ID)
 		t.send(c, q, "later")
-		if err := cur.Take(t.ctx(), ms[0], nil); err != nil {
-			t.Fatalf("Take: %v", err)
-		}
+		t.must("Take", cur.Take(t.ctx(), ms[0], nil))
 	}
 	t.endBrowse(cur)
 	t.sameOrder(got, []string{"m-1", "m-2"})
@@ -91,56 +79,37 @@ func browseEnd(t *test) {
 }
 
 func browseTake(t *test) {
-	c := t.open()
-	q, out := t.queue(c, "in"), t.queue(c, "out")
-	t.send(c, q, ids("m", 5)...)
+	c, q := t.queueOf(t.open(), ids("m", 5)...)
+	out := t.queue(c, "out")
 	cur := t.browse(c, q)
 	ms := t.next(cur, 5)
-	for i, m := range ms {
-		var ops []transport.Operation
-		switch i {
-		case 0:
-		case 3:
-			ops = toAll(out, []string{"sent-1", "sent-2"})
-		default:
-			continue
-		}
-		if err := cur.Take(t.ctx(), m, ops); err != nil {
-			t.Fatalf("Take: %v", err)
-		}
-	}
+	t.must("Take", cur.Take(t.ctx(), ms[0], nil))
+	t.must("Take", cur.Take(t.ctx(), ms[3], toAll(out, []string{"sent-1", "sent-2"})))
 	t.endBrowse(cur)
 	t.holds(c, out, "sent-1", "sent-2")
 	t.holds(c, q, "m-0001", "m-0002", "m-0004")
 }
 
 func browseTakeRefused(t *test) {
-	c := t.open()
-	q, out := t.queue(c, "in"), t.queue(c, "out")
-	t.send(c, q, "m-1", "m-2")
+	c, q := t.queueOf(t.open(), "m-1", "m-2")
+	out := t.queue(c, "out")
 	cur := t.browse(c, q)
 	ms := t.next(cur, 2)
 	ops := []transport.Operation{to(out, "sent"), to(t.name("missing"), "lost")}
 	t.fails("Take", cur.Take(t.ctx(), ms[0], ops), transport.ErrNoQueue)
-	if err := cur.Take(t.ctx(), ms[1], ops[:1]); err != nil {
-		t.Errorf("Take after one that was refused: %v", err)
-	}
+	t.ok("Take after one that was refused", cur.Take(t.ctx(), ms[1], ops[:1]))
 	t.endBrowse(cur)
 	t.holds(c, q, "m-1")
 	t.holds(c, out, "sent")
 }
 
 func browseTaken(t *test) {
-	c := t.open()
-	q, out := t.queue(c, "in"), t.queue(c, "out")
-	t.send(c, q, "m-1", "m-2")
+	c, q := t.queueOf(t.open(), "m-1", "m-2")
+	out := t.queue(c, "out")
 	cur := t.browse(c, q)
 	m := t.next(cur, 2)[0]
-	if err := cur.Take(t.ctx(), m, nil); err != nil {
-		t.Fatalf("Take: %v", err)
-	}
-	err := cur.Take(t.ctx(), m, []transport.Operation{to(out, "sent")})
-	t.fails("Take", err, transport.ErrNotFound)
+	t.must("Take", cur.Take(t.ctx(), m, nil))
+	t.fails("Take", cur.Take(t.ctx(), m, []transport.Operation{to(out, "sent")}), transport.ErrNotFound)
 	t.endBrowse(cur)
 	t.holds(c, q, "m-2")
 	t.empty(c, out)
@@ -153,14 +122,16 @@ func browseNoQueue(t *test) {
 }
 
 func purge(t *test) {
-	c := t.open()
-	q, other := t.queue(c, "in"), t.queue(c, "other")
+	c, q := t.queueOf(t.open(), ids("m", 7)...)
+	other := t.queue(c, "other")
 	t.send(c, other, "neighbour")
-	t.send(c, q, ids("m", 7)...)
 	r := t.receiverWith(c, q, 2)
 	held := t.take(r, 2)
-	t.purges(c, q, 5)
-	t.purges(c, q, 0)
+	for _, want := range []int64{5, 0} {
+		if n := t.purge(c, q); n != want {
+			t.Errorf("Purge = %d, want %d", n, want)
+		}
+	}
 	t.send(c, q, "after")
 	t.complete(held...)
 	t.all(r, "after")
@@ -192,19 +163,10 @@ func (t *test) purgeUnderDelay(c transport.Conn, after time.Duration) bool {
 	return true
 }
 
-func (t *test) purges(c transport.Conn, queue string, want int64) {
-	t.Helper()
-	if n := t.purge(c, queue); n != want {
-		t.Errorf("Purge = %d, want %d", n, want)
-	}
-}
-
 func (t *test) purge(c transport.Conn, queue string) int64 {
 	t.Helper()
 	n, err := as[transport.Purger](t, c).Purge(t.ctx(), queue)
-	if err != nil {
-		t.Fatalf("Purge: %v", err)
-	}
+	t.must("Purge", err)
 	return n
 }
 

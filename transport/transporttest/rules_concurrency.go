@@ -27,46 +27,27 @@ var concurrencyRules = []rule{
 		"A slow handler delays neither other handlers nor their completions."),
 }
 
-// eventuallyIn waits until so many messages are handled at once.
-func (t *test) eventuallyIn(w *crowd, want int) {
-	t.Helper()
-	t.eventually("the concurrency is reached", func() bool { in, _, _ := w.now(); return in >= want })
-}
-
-func (t *test) eventuallyDone(w *crowd, want int) {
-	t.Helper()
-	t.eventually("all are handled", func() bool { _, _, done := w.now(); return done >= want })
-}
-
 func concurrencyReached(t *test) {
 	c := t.open()
 	for _, n := range []int{1, 10, 64} {
-		q := t.queue(c, "in")
 		want := ids("m", 2*n)
-		t.send(c, q, want...)
-		w := newCrowd()
-		p := t.pump(c, q, n, -1, w.handle)
+		_, q := t.queueOf(c, want...)
+		w := t.crowd()
+		w.begin(c, q, n)
 		for done := range n {
 			t.eventually("the concurrency is reached", func() bool {
 				in, _, gone := w.now()
 				return in+gone >= n+done
 			})
-			w.let(t)
+			w.let()
 		}
-		w.open()
-		t.eventuallyDone(w, 2*n)
-		if _, most, _ := w.now(); most != n {
-			t.Errorf("%d at once, want %d", most, n)
-		}
-		t.stop(p)
-		w.once(t, c, want)
+		w.finish(c, n, want...)
 		t.empty(c, q)
 	}
 }
 
 func concurrencyOne(t *test) {
-	c := t.open()
-	q := t.queue(c, "in")
+	c, q := t.queueOf(t.open())
 	want := ids("m", 60)
 	var got []string
 	all := make(chan struct{})
@@ -85,107 +66,66 @@ func concurrencyOne(t *test) {
 }
 
 func concurrencyRaised(t *test) {
-	c := t.open()
-	q := t.queue(c, "in")
 	want := ids("m", 20)
-	t.send(c, q, want...)
-	w := newCrowd()
-	p := t.pump(c, q, 5, -1, w.handle)
-	t.eventuallyIn(w, 5)
-	p.SetConcurrency(10)
-	t.eventuallyIn(w, 10)
-	w.open()
-	t.eventuallyDone(w, len(want))
-	t.stop(p)
-	if _, most, _ := w.now(); most > 10 {
-		t.Errorf("%d at once, want 10", most)
-	}
-	w.once(t, c, want)
+	c, q := t.queueOf(t.open(), want...)
+	w := t.crowd()
+	w.begin(c, q, 5)
+	w.reaches(5)
+	w.SetConcurrency(10)
+	w.reaches(10)
+	w.finish(c, 10, want...)
 }
 
 func concurrencyLowered(t *test) {
-	c := t.open()
-	q := t.queue(c, "in")
 	want := ids("m", 30)
-	t.send(c, q, want...)
-	w := newCrowd()
-	p := t.pump(c, q, 10, -1, w.handle)
-	t.eventuallyIn(w, 10)
-	p.SetConcurrency(2)
+	c, q := t.queueOf(t.open(), want...)
+	w := t.crowd()
+	w.begin(c, q, 10)
+	w.reaches(10)
+	w.SetConcurrency(2)
 	for range 8 {
-		w.let(t)
+		w.let()
 	}
 	t.eventually("eight of ten have ended", func() bool { in, _, done := w.now(); return done >= 8 && in <= 2 })
 	w.forget()
-	w.open()
-	t.eventuallyDone(w, len(want))
-	t.stop(p)
-	if _, most, _ := w.now(); most > 2 {
-		t.Errorf("%d at once after the concurrency was lowered to 2", most)
-	}
-	w.once(t, c, want)
+	w.finish(c, 2, want...)
 }
 
 func concurrencyChanged(t *test) {
-	c := t.open()
-	q := t.queue(c, "in")
 	want := ids("m", 30)
-	t.send(c, q, want...)
-	w := newCrowd()
-	p := t.pump(c, q, 5, -1, w.handle)
-	t.eventuallyIn(w, 5)
+	c, q := t.queueOf(t.open(), want...)
+	w := t.crowd()
+	w.begin(c, q, 5)
+	w.reaches(5)
 	for _, n := range []int{10, 1, 7, 3} {
-		p.SetConcurrency(n)
+		w.SetConcurrency(n)
 	}
-	for w.leave(t, 3) {
+	for in, _, done := w.now(); in > 3; in, _, done = w.now() {
+		w.let()
+		t.eventually("one has ended", func() bool { _, _, now := w.now(); return now > done })
 	}
 	w.forget()
-	w.open()
-	t.eventuallyDone(w, len(want))
-	t.stop(p)
-	if _, most, _ := w.now(); most > 3 {
-		t.Errorf("%d at once after the concurrency was set to 3", most)
-	}
-	w.once(t, c, want)
-}
-
-// leave releases a handler while more than n run.
-func (w *crowd) leave(t *test, n int) bool {
-	t.Helper()
-	in, _, done := w.now()
-	if in <= n {
-		return false
-	}
-	w.let(t)
-	t.eventually("one has ended", func() bool { _, _, now := w.now(); return now > done })
-	return true
+	w.finish(c, 3, want...)
 }
 
 func concurrencyInFlight(t *test) {
-	c := t.open()
-	q := t.queue(c, "in")
-	t.send(c, q, "m")
-	w := newCrowd()
-	p := t.pump(c, q, 4, -1, w.handle)
-	t.eventuallyIn(w, 1)
+	c, q := t.queueOf(t.open(), "m")
+	w := t.crowd()
+	w.begin(c, q, 4)
+	w.reaches(1)
 	for _, n := range []int{1, 16, 2} {
-		p.SetConcurrency(n)
+		w.SetConcurrency(n)
 	}
 	more := ids("n", 10)
 	t.send(c, q, more...)
-	t.eventuallyIn(w, 2)
-	w.open()
-	t.eventuallyDone(w, 1+len(more))
-	t.stop(p)
-	w.once(t, c, append(more, "m"))
+	w.reaches(2)
+	w.finish(c, 16, append(more, "m")...)
 	t.empty(c, q)
 }
 
 func concurrencyFailing(t *test) {
-	c := t.open()
-	q := t.queue(c, "in")
 	want := ids("m", 60)
-	t.send(c, q, want...)
+	c, q := t.queueOf(t.open(), want...)
 	var mu sync.Mutex
 	seen := map[string]int{}
 	completed := 0
@@ -210,9 +150,7 @@ func concurrencyFailing(t *test) {
 }
 
 func concurrencySlowOne(t *test) {
-	c := t.open()
-	q := t.queue(c, "in")
-	t.send(c, q, "slow")
+	c, q := t.queueOf(t.open(), "slow")
 	slow, others := make(chan struct{}), make(chan string, 100)
 	began := make(chan struct{})
 	p := t.pump(c, q, 4, -1, func(ctx context.Context, d transport.Delivery) func(context.Context) error {

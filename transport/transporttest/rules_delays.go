@@ -52,52 +52,49 @@ func (t *test) onTime(what string, due time.Time) {
 	}
 }
 
-func delayAfter(t *test) {
-	c := t.open()
-	q := t.queue(c, "in")
-	r := t.receiver(c, q)
-	op := to(q, "m")
+// delayed delays a message by shortDelay, from now on.
+func delayed(op transport.Operation) (same transport.Operation, due time.Time) {
 	op.After = shortDelay
-	due := time.Now().Add(shortDelay)
-	t.dispatch(c, op)
+	return op, time.Now().Add(shortDelay)
+}
+
+// arrives receives and completes the message "m", which is due now.
+func (t *test) arrives(r transport.Receiver, due time.Time) {
+	t.Helper()
 	d := t.one(r, "m")
 	t.onTime("the message", due)
 	t.complete(d)
+}
+
+func delayAfter(t *test) {
+	c, q, r := t.receiverOf(t.open())
+	op, due := delayed(to(q, "m"))
+	t.dispatch(c, op)
+	t.arrives(r, due)
 	t.empty(c, q)
 }
 
 func delayAt(t *test) {
-	c := t.open()
-	q := t.queue(c, "in")
-	r := t.receiver(c, q)
+	c, q, r := t.receiverOf(t.open())
 	op := to(q, "m")
-	op.At = time.Now().Add(shortDelay)
-	op.After = time.Hour
+	op.At, op.After = time.Now().Add(shortDelay), time.Hour
 	t.dispatch(c, op)
-	d := t.one(r, "m")
-	t.onTime("the message", op.At)
-	t.complete(d)
+	t.arrives(r, op.At)
 	t.empty(c, q)
 }
 
 func delayPast(t *test) {
-	c := t.open()
-	q := t.queue(c, "in")
+	c, q := t.queueOf(t.open())
 	past, negative := to(q, "past"), to(q, "negative")
-	past.At = time.Now().Add(-time.Hour)
-	past.After = time.Hour
-	negative.After = -time.Hour
+	past.At, past.After, negative.After = time.Now().Add(-time.Hour), time.Hour, -time.Hour
 	began := time.Now()
 	t.dispatch(c, past, negative)
-	r := t.receiver(c, q)
-	t.all(r, "past", "negative")
+	t.all(t.receiver(c, q), "past", "negative")
 	t.onTime("a message without delay", began)
 }
 
 func delayOrder(t *test) {
-	c := t.open()
-	q := t.queue(c, "in")
-	r := t.receiver(c, q)
+	c, q, r := t.receiverOf(t.open())
 	ops := []transport.Operation{to(q, "third"), to(q, "second"), to(q, "first")}
 	ops[0].After, ops[1].After = 2*time.Second, time.Second // drivers may round up to a second
 	t.dispatch(c, ops...)
@@ -108,61 +105,42 @@ func delayOrder(t *test) {
 }
 
 func delayWhole(t *test) {
-	c := t.open()
-	q := t.queue(c, "in")
+	c, q, r := t.receiverOf(t.open())
 	m := message("m")
 	t.dispatch(c, transport.Operation{Message: m, Queue: q, After: shortDelay})
-	d := t.one(t.receiver(c, q), "m")
-	t.sameMessage(d.Message(), m)
-	t.complete(d)
+	t.complete(t.whole(r, m))
 }
 
 func delayReopened(t *test) {
-	c := t.open()
-	q := t.queue(c, "in")
-	op := to(q, "m")
-	op.After = shortDelay
-	due := time.Now().Add(shortDelay)
+	c, q := t.queueOf(t.open())
+	op, due := delayed(to(q, "m"))
 	t.dispatch(c, op)
-	if err := c.Close(); err != nil {
-		t.Fatalf("Close: %v", err)
-	}
-	c = t.open()
-	d := t.one(t.receiver(c, q), "m")
-	t.onTime("the message", due)
-	t.complete(d)
+	c = t.reopen(c)
+	t.arrives(t.receiver(c, q), due)
 }
 
 func delayNoQueue(t *test) {
-	c := t.open()
-	q := t.queue(c, "in")
-	lost, fine := to(t.name("missing"), "lost"), to(q, "fine")
-	lost.After, fine.After = shortDelay, shortDelay
-	_, err := c.Dispatch(t.ctx(), []transport.Operation{lost, fine})
+	c, q := t.queueOf(t.open())
+	lost, _ := delayed(to(t.name("missing"), "lost"))
+	fine, _ := delayed(to(q, "fine"))
+	err := dispatch(t.ctx(), c, lost, fine)
 	t.failedOps(err, 2, 0)
 	t.fails("Dispatch", err, transport.ErrNoQueue)
 	t.holds(c, q, "fine")
 }
 
 func delayPublished(t *test) {
-	c := t.open()
-	q := t.queue(c, "in")
-	kind := t.kind("Ordered")
-	t.subscribe(c, q, kind)
-	op := publish("m", kind)
-	op.After = shortDelay
-	due := time.Now().Add(shortDelay)
+	c, kind := t.open(), t.kind("Ordered")
+	q := t.subscriber(c, "in", kind)
+	op, due := delayed(publish("m", kind))
 	t.dispatch(c, op)
-	d := t.one(t.receiver(c, q), "m")
-	t.onTime("the message", due)
-	t.complete(d)
+	t.arrives(t.receiver(c, q), due)
 	t.empty(c, q)
 }
 
 func delayLong(t *test) {
 	const year = 365 * 24 * time.Hour
-	c := t.open()
-	q := t.queue(c, "in")
+	c, q := t.queueOf(t.open())
 	op := to(q, "m")
 	op.After, op.Receipt = min(c.Limits().MaxDelay, year), true
 	if op.After < time.Minute {
@@ -171,41 +149,43 @@ func delayLong(t *test) {
 	receipts := t.dispatch(c, op)
 	t.empty(c, q)
 	if canceler, ok := c.(transport.Canceler); ok && len(receipts) > 0 {
-		if err := canceler.Cancel(t.ctx(), receipts[0].Cancel); err != nil {
-			t.Errorf("Cancel: %v", err)
-		}
+		t.ok("Cancel", canceler.Cancel(t.ctx(), receipts[0].Cancel))
 	}
 }
 
 func cancelDelayed(t *test) {
-	c := t.open()
-	q := t.queue(c, "in")
-	ops := toAll(q, ids("m", 3))
+	c, q := t.queueOf(t.open())
+	t.cancels(c, q, t.dispatch(c, cancellable(q)...))
+}
+
+// cancellable returns three delayed messages with receipts.
+func cancellable(queue string) []transport.Operation {
+	ops := toAll(queue, ids("m", 3))
 	for i := range ops {
 		ops[i].After, ops[i].Receipt = shortDelay, true
 	}
-	receipts := t.dispatch(c, ops...)
+	return ops
+}
+
+// cancels cancels the second of three delayed messages by its receipt.
+func (t *test) cancels(c transport.Conn, queue string, receipts []transport.Receipt) {
+	t.Helper()
 	if len(receipts) != 3 || receipts[1].Cancel == "" {
 		t.Fatalf("the receipts of delayed messages are %+v", receipts)
 	}
 	canceler := as[transport.Canceler](t, c)
-	if err := canceler.Cancel(t.ctx(), receipts[1].Cancel); err != nil {
-		t.Fatalf("Cancel: %v", err)
-	}
+	t.must("Cancel", canceler.Cancel(t.ctx(), receipts[1].Cancel))
 	t.fails("a second Cancel", canceler.Cancel(t.ctx(), receipts[1].Cancel), transport.ErrNotFound)
-	t.holds(c, q, "m-0000", "m-0002")
+	t.holds(c, queue, "m-0000", "m-0002")
 }
 
 func cancelLate(t *test) {
-	c := t.open()
-	q := t.queue(c, "in")
-	op := to(q, "m")
-	op.After, op.Receipt = shortDelay, true
-	receipts := t.dispatch(c, op)
+	c, q, r := t.receiverOf(t.open())
+	receipts := t.dispatch(c, cancellable(q)[0])
 	if len(receipts) != 1 {
 		t.Fatalf("%d receipts of a delayed message", len(receipts))
 	}
-	d := t.one(t.receiver(c, q), "m")
+	d := t.take(r, 1)[0]
 	canceler := as[transport.Canceler](t, c)
 	for i, receipt := range []string{receipts[0].Cancel, "", "no receipt", fmt.Sprint("0@", q)} {
 		t.fails(fmt.Sprintf("Cancel %d", i), canceler.Cancel(t.ctx(), receipt), transport.ErrNotFound)

@@ -51,11 +51,8 @@ func dispatchOrder(t *test) {
 		}
 		t.dispatch(c, ops...)
 	}
-	for _, q := range []string{a, b} {
-		ds := t.take(t.receiver(c, q), len(want))
-		t.sameOrder(idsOf(ds), want)
-		t.complete(ds...)
-	}
+	t.inOrder(t.receiver(c, a), want...)
+	t.inOrder(t.receiver(c, b), want...)
 }
 
 func dispatchNothing(t *test) {
@@ -68,54 +65,37 @@ func dispatchNothing(t *test) {
 }
 
 func dispatchNoQueue(t *test) {
-	c := t.open()
-	_, err := c.Dispatch(t.ctx(), []transport.Operation{to(t.name("missing"), "m")})
+	c, q := t.queueOf(t.open())
+	err := dispatch(t.ctx(), c, to(t.name("missing"), "m"))
 	t.failedOps(err, 1, 0)
 	t.fails("Dispatch", err, transport.ErrNoQueue)
-	q := t.queue(c, "in")
 	t.send(c, q, "m")
 	t.holds(c, q, "m")
 }
 
 func dispatchPartly(t *test) {
-	c := t.open()
-	q, missing := t.queue(c, "in"), t.name("missing")
-	_, err := c.Dispatch(t.ctx(), []transport.Operation{
-		to(q, "m-0"), to(missing, "m-1"), to(q, "m-2"), to(q, "m-3"), to(missing, "m-4"), to(q, "m-5"),
-	})
-	for _, op := range t.failedOps(err, 6, 1, 4) {
+	c, q := t.queueOf(t.open())
+	ops := toAll(q, ids("m", 6))
+	ops[1].Queue, ops[4].Queue = t.name("missing"), t.name("missing")
+	for _, op := range t.failedOps(dispatch(t.ctx(), c, ops...), 6, 1, 4) {
 		t.fails("the operation", op.Err, transport.ErrNoQueue)
 	}
-	ds := t.take(t.receiver(c, q), 4)
-	t.sameOrder(idsOf(ds), []string{"m-0", "m-2", "m-3", "m-5"})
-	t.complete(ds...)
+	t.inOrder(t.receiver(c, q), "m-0000", "m-0002", "m-0003", "m-0005")
 	t.empty(c, q)
 }
 
 func dispatchApart(t *test) {
-	c := t.open()
-	in, out, missing := t.queue(c, "in"), t.queue(c, "out"), t.name("missing")
-	t.send(c, in, ids("in", 40)...)
-	ds := t.take(t.receiver(c, in), 40)
+	c, in, r := t.receiverOf(t.open(), ids("in", 40)...)
+	out, missing := t.queue(c, "out"), t.name("missing")
 	ctx := t.ctx()
 	want := ids("out", 40)
 	var wg sync.WaitGroup
-	for i, d := range ds {
+	for i, d := range t.take(r, 40) {
 		wg.Go(func() {
-			if _, err := c.Dispatch(ctx, []transport.Operation{to(missing, "bad")}); !errors.Is(err, transport.ErrNoQueue) {
-				t.Errorf("a send to a missing queue: %v", err)
-			}
+			t.fails("a send to a missing queue", dispatch(ctx, c, to(missing, "bad")), transport.ErrNoQueue)
 		})
-		wg.Go(func() {
-			if _, err := c.Dispatch(ctx, []transport.Operation{to(out, want[i])}); err != nil {
-				t.Errorf("a send to a queue that exists: %v", err)
-			}
-		})
-		wg.Go(func() {
-			if err := d.Complete(ctx); err != nil {
-				t.Errorf("Complete: %v", err)
-			}
-		})
+		wg.Go(func() { t.ok("a send to a queue that exists", dispatch(ctx, c, to(out, want[i]))) })
+		wg.Go(func() { t.ok("Complete", d.Complete(ctx)) })
 	}
 	wg.Wait()
 	t.holds(c, out, want...)
@@ -123,12 +103,11 @@ func dispatchApart(t *test) {
 }
 
 func dispatchBodyBound(t *test) {
-	c := t.open()
-	q := t.queue(c, "in")
+	c, q := t.queueOf(t.open())
 	most := c.Limits().MaxBody
 	large := to(q, "large")
 	large.Message.Body = make([]byte, most+1)
-	_, err := c.Dispatch(t.ctx(), []transport.Operation{to(q, "m-1"), large, to(q, "m-2")})
+	err := dispatch(t.ctx(), c, to(q, "m-1"), large, to(q, "m-2"))
 	t.failedOps(err, 3, 1)
 	if e, ok := errors.AsType[*transport.TooLargeError](err); !ok || e.Size <= most || e.Max <= 0 || e.Size <= e.Max {
 		t.Errorf("%v, want a TooLargeError of %d bytes where %d are allowed", err, most+1, most)
@@ -137,30 +116,26 @@ func dispatchBodyBound(t *test) {
 }
 
 func dispatchHeaderBound(t *test) {
-	c := t.open()
-	q := t.queue(c, "in")
+	c, q := t.queueOf(t.open())
 	most := c.Limits().MaxHeaders
-	fits, large := to(q, "fits"), to(q, "large")
-	fill := func(op *transport.Operation, size int) {
+	fill := func(id string, size int) transport.Operation {
 		const name = "Kit.Stack"
+		op := to(q, id)
 		op.Message.Headers.Set(name, strings.Repeat("x", size-op.Message.Headers.Size()-len(name)))
+		return op
 	}
-	fill(&fits, most)
-	fill(&large, 2*most)
-	_, err := c.Dispatch(t.ctx(), []transport.Operation{to(q, "m-1"), large, fits, to(q, "m-2")})
+	fits, large := fill("fits", most), fill("large", 2*most)
+	err := dispatch(t.ctx(), c, to(q, "m-1"), large, fits, to(q, "m-2"))
 	t.failedOps(err, 4, 1)
 	if e, ok := errors.AsType[*transport.TooLargeError](err); !ok || e.Size <= e.Max {
 		t.Errorf("%v, want a TooLargeError that tells what was measured and what is allowed", err)
 	}
-	ds := t.take(t.receiver(c, q), 3)
-	t.sameOrder(idsOf(ds), []string{"m-1", "fits", "m-2"})
+	ds := t.inOrder(t.receiver(c, q), "m-1", "fits", "m-2")
 	t.sameMessage(ds[1].Message(), fits.Message)
-	t.complete(ds...)
 }
 
 func dispatchKeepsNothing(t *test) {
-	c := t.open()
-	q := t.queue(c, "in")
+	c, q, r := t.receiverOf(t.open())
 	ops := []transport.Operation{to(q, "m-1"), to(q, "m-2")}
 	want := []*transport.Message{copyOf(ops[0].Message), copyOf(ops[1].Message)}
 	t.dispatch(c, ops...)
@@ -172,16 +147,12 @@ func dispatchKeepsNothing(t *test) {
 		copy(m.Body, "changed")
 		ops[i] = transport.Operation{}
 	}
-	ds := t.take(t.receiver(c, q), 2)
-	for i, d := range ds {
-		t.sameMessage(d.Message(), want[i])
-	}
-	t.complete(ds...)
+	t.complete(t.whole(r, want[0]), t.whole(r, want[1]))
 }
 
 func dispatchChangesNothing(t *test) {
-	c := t.open()
-	q, missing := t.queue(c, "in"), t.name("missing")
+	c, q := t.queueOf(t.open())
+	missing := t.name("missing")
 	build := func() []transport.Operation {
 		ops := []transport.Operation{to(q, "m-1"), to(missing, "m-2"), to(q, "m-3")}
 		ops[0].TTL = time.Hour
@@ -192,8 +163,7 @@ func dispatchChangesNothing(t *test) {
 		return ops
 	}
 	ops, want := build(), build()
-	_, err := c.Dispatch(t.ctx(), ops)
-	t.failedOps(err, 3, 1)
+	t.failedOps(dispatch(t.ctx(), c, ops...), 3, 1)
 	for i := range ops {
 		if !reflect.DeepEqual(ops[i], want[i]) {
 			t.Errorf("operation %d is %+v of %+v,\nwas %+v of %+v", i, ops[i], ops[i].Message, want[i], want[i].Message)
@@ -203,25 +173,22 @@ func dispatchChangesNothing(t *test) {
 }
 
 func dispatchReceipts(t *test) {
-	c := t.open()
-	q := t.queue(c, "in")
+	c, q := t.queueOf(t.open())
 	ops := toAll(q, ids("m", 5))
 	if c.Limits().MaxDelay > 0 {
 		ops[1].After, ops[3].After = shortDelay, shortDelay
 	}
-	receipts := t.dispatch(c, ops...)
-	if len(receipts) != 0 && len(receipts) != len(ops) {
-		t.Errorf("%d receipts for %d operations", len(receipts), len(ops))
+	if n := len(t.dispatch(c, ops...)); n != 0 && n != len(ops) {
+		t.Errorf("%d receipts for %d operations", n, len(ops))
 	}
 	t.holds(c, q, ids("m", 5)...)
 }
 
 func dispatchEnded(t *test) {
-	c := t.open()
-	q := t.queue(c, "in")
+	c, q := t.queueOf(t.open())
 	var must, may []string
 	for _, id := range ids("m", 10) {
-		_, err := c.Dispatch(ended(), []transport.Operation{to(q, id)})
+		err := dispatch(ended(), c, to(q, id))
 		switch {
 		case err == nil:
 			must = append(must, id)
@@ -253,21 +220,13 @@ func dispatchEnded(t *test) {
 }
 
 func dispatchMany(t *test) {
-	one, two := t.open(), t.open()
-	q := t.queue(one, "in")
+	one, q := t.queueOf(t.open())
+	cs := []transport.Conn{t.open(), one}
 	want := ids("m", 200)
 	ctx := t.ctx()
 	var wg sync.WaitGroup
 	for i, id := range want {
-		c := one
-		if i%2 == 0 {
-			c = two
-		}
-		wg.Go(func() {
-			if _, err := c.Dispatch(ctx, []transport.Operation{to(q, id)}); err != nil {
-				t.Errorf("Dispatch: %v", err)
-			}
-		})
+		wg.Go(func() { t.ok("Dispatch", dispatch(ctx, cs[i%2], to(q, id))) })
 	}
 	wg.Wait()
 	ds := t.take(t.receiver(one, q), len(want))
@@ -278,27 +237,22 @@ func dispatchMany(t *test) {
 
 func ttlOver(t *test) {
 	const ttl = 150 * time.Millisecond
-	c := t.open()
-	q := t.queue(c, "in")
+	c, q := t.queueOf(t.open())
 	short, keep := to(q, "short"), to(q, "kept")
-	short.TTL = ttl
-	keep.TTL = time.Hour
+	short.TTL, keep.TTL = ttl, time.Hour
 	t.dispatch(c, short, keep, short)
 	t.pass(2 * ttl)
 	t.holds(c, q, "kept")
 }
 
 func ttlNotOver(t *test) {
-	c := t.open()
-	q := t.queue(c, "in")
+	c, q := t.queueOf(t.open())
 	op := to(q, "m")
 	op.TTL = time.Minute
 	want := copyOf(op.Message)
 	t.dispatch(c, op)
 	t.pass(20 * time.Millisecond)
 	r := t.receiver(c, q)
-	d := t.one(r, "m")
-	t.sameMessage(d.Message(), want)
-	t.do("Retry", d.Retry)
+	t.do("Retry", t.whole(r, want).Retry)
 	t.complete(t.one(r, "m"))
 }

@@ -81,47 +81,41 @@ func (t *test) oneOver(r transport.Receiver) (d transport.Delivery) {
 	return d
 }
 
+// sendOver sends a message, repeating failed calls.
+func (t *test) sendOver(c transport.Conn, queue, id string) {
+	t.Helper()
+	t.persist("Dispatch", func(ctx context.Context) error { return dispatch(ctx, c, to(queue, id)) })
+}
+
 func faultCut(t *test) {
 	c, link := t.broken()
-	q := t.queue(c, "in")
-	r := t.receiver(c, q)
+	_, q, r := t.receiverOf(c)
 	for _, id := range ids("m", 3) {
 		link.Cut()
 		t.persist("Dispatch", func(ctx context.Context) error {
-			_, err := c.Dispatch(ctx, []transport.Operation{to(q, id)})
+			err := dispatch(ctx, c, to(q, id))
 			if errors.Is(err, transport.ErrOutcomeUnknown) {
 				return nil // it may arrive or not; the last message below arrives
 			}
 			return err
 		})
 	}
-	t.persist("Dispatch", func(ctx context.Context) error {
-		_, err := c.Dispatch(ctx, []transport.Operation{to(q, "last")})
-		return err
-	})
-	for {
+	t.sendOver(c, q, "last")
+	for last := false; !last; {
 		d := t.oneOver(r)
-		t.persist("Complete", func(ctx context.Context) error {
-			return unlessLost(d.Complete(ctx))
-		})
-		if d.Message().ID == "last" {
-			break
-		}
+		t.persist("Complete", func(ctx context.Context) error { return unlessLost(d.Complete(ctx)) })
+		last = d.Message().ID == "last"
 	}
 }
 
 func faultStale(t *test) {
 	c, link := t.broken()
-	q := t.queue(c, "in")
-	t.send(c, q, "m")
-	r := t.receiver(c, q)
+	_, q, r := t.receiverOf(c, "m")
 	old := t.one(r, "m")
 	link.Cut()
 	if c.Limits().Lease > 0 {
 		// The lease applies to any connection until it ends.
-		t.persist("Retry", func(ctx context.Context) error {
-			return unlessLost(old.Retry(ctx))
-		})
+		t.persist("Retry", func(ctx context.Context) error { return unlessLost(old.Retry(ctx)) })
 		d := t.oneOver(r)
 		t.attempt(d, 2)
 		t.persist("Complete", d.Complete)
@@ -134,58 +128,50 @@ func faultStale(t *test) {
 		t.fails(v.name, v.settle(t.ctx(), old), transport.ErrLeaseLost)
 	}
 	t.do("Retry of the newer delivery", current.Retry)
-	d := t.one(r, "m")
-	t.attempt(d, 3)
-	t.complete(d)
+	t.complete(t.nth(r, 3))
 	t.empty(c, q)
 }
 
 // promptly is the time within which a call returns after its context ends or without an answer of the broker.
 const promptly = 15 * time.Second
 
+// prompt checks that a call that began then has returned promptly.
+func (t *test) prompt(what string, began time.Time) {
+	t.Helper()
+	if took := time.Since(began); took > promptly {
+		t.Errorf("%s took %v", what, took)
+	}
+}
+
 // dispatching calls Dispatch with a context that ends in d, and waits for its end.
 func (t *test) dispatching(c transport.Conn, d time.Duration, op transport.Operation) error {
 	t.Helper()
-	done := make(chan error, 1)
 	ctx := t.shortly(d)
-	go func() {
-		_, err := c.Dispatch(ctx, []transport.Operation{op})
-		done <- err
-	}()
-	return await(t, "Dispatch returns", done)
+	return await(t, "Dispatch returns", calling(func() error { return dispatch(ctx, c, op) }))
 }
 
 func faultAway(t *test) {
 	c, link := t.broken()
-	q := t.queue(c, "in")
-	t.send(c, q, "held")
-	r := t.receiver(c, q)
+	_, q, r := t.receiverOf(c, "held")
 	t.one(r, "held")
 	link.Refuse()
 	began := time.Now()
-	if err := t.dispatching(c, promptly, to(q, "m")); err == nil {
+	if t.dispatching(c, promptly, to(q, "m")) == nil {
 		t.Error("Dispatch without a broker succeeded")
 	}
-	got := await(t, "Receive returns", receiving(t.shortly(promptly), r, 1))
-	if got.err == nil {
+	if await(t, "Receive returns", receiving(t.shortly(promptly), r, 1)).err == nil {
 		t.Error("Receive without a broker succeeded")
 	}
-	if took := time.Since(began); took > promptly {
-		t.Errorf("that took %v", took)
-	}
+	t.prompt("that", began)
 	link.Resume()
-	t.persist("Dispatch", func(ctx context.Context) error {
-		_, err := c.Dispatch(ctx, []transport.Operation{to(q, "last")})
-		return err
-	})
+	t.sendOver(c, q, "last")
 	for t.oneOver(r).Message().ID != "last" {
 	}
 }
 
 func faultHalfOpen(t *test) {
 	c, link := t.broken()
-	q := t.queue(c, "in")
-	t.send(c, q, "before")
+	_, q := t.queueOf(c, "before")
 	link.Pause()
 	began := time.Now()
 	err := t.dispatching(c, 200*time.Millisecond, to(q, "m"))
@@ -194,18 +180,12 @@ func faultHalfOpen(t *test) {
 	} else {
 		t.failedOps(err, 1, 0)
 	}
-	if took := time.Since(began); took > promptly {
-		t.Errorf("Dispatch returned after %v", took)
-	}
+	t.prompt("Dispatch", began)
 	link.Resume()
-	t.persist("Dispatch", func(ctx context.Context) error {
-		_, err := c.Dispatch(ctx, []transport.Operation{to(q, "last")})
-		return err
-	})
+	t.sendOver(c, q, "last")
 	got := map[string]bool{}
 	for r := t.receiver(c, q); !got["last"]; {
-		d := t.oneOver(r)
-		got[d.Message().ID] = true
+		got[t.oneOver(r).Message().ID] = true
 	}
 	if !got["before"] {
 		t.Error("a message that was accepted before is lost")
@@ -217,19 +197,13 @@ func faultHalfOpen(t *test) {
 
 func faultHalfOpenReceive(t *test) {
 	c, link := t.broken()
-	q := t.queue(c, "in")
-	t.send(c, q, "held")
-	r := t.receiver(c, q)
+	_, _, r := t.receiverOf(c, "held")
 	t.one(r, "held")
 	link.Pause()
 	began := time.Now()
 	await(t, "Receive returns", receiving(t.shortly(50*time.Millisecond), r, 1))
-	if took := time.Since(began); took > promptly {
-		t.Errorf("Receive returned %v after its context ended", took)
-	}
-	closed := make(chan error, 1)
-	go func() { closed <- c.Close() }()
-	_ = await(t, "Close returns", closed) // with any error
+	t.prompt("Receive", began)
+	_ = await(t, "Close returns", calling(c.Close)) // with any error
 	link.Resume()
 }
 
@@ -237,21 +211,14 @@ func faultCloseAway(t *test) {
 	tr, link := t.harness.Break(t.TB)
 	labelled(t, "close-away", func() {
 		c, err := tr.Open(t.ctx(), transport.Env{Endpoint: "kit"})
-		if err != nil {
-			t.Fatalf("Open: %v", err)
-		}
-		q := t.queue(c, "in")
-		t.send(c, q, "m")
-		t.one(t.receiver(c, q), "m")
+		t.must("Open", err)
+		_, q, r := t.receiverOf(c, "m")
+		t.one(r, "m")
 		waits := receiving(t.ctx(), t.receiver(c, q), 1)
 		link.Refuse()
-		closed := make(chan error, 1)
 		began := time.Now()
-		go func() { closed <- c.Close() }()
-		_ = await(t, "Close returns", closed)
-		if took := time.Since(began); took > promptly {
-			t.Errorf("Close returned after %v", took)
-		}
+		_ = await(t, "Close returns", calling(c.Close))
+		t.prompt("Close", began)
 		await(t, "Receive returns", waits)
 	})
 }
@@ -273,7 +240,7 @@ func faultLoad(t *test) {
 			if i%(n/cuts) == n/cuts/2 {
 				link.Cut()
 			}
-			if _, err := c.Dispatch(ctx, []transport.Operation{to(in, id)}); err == nil {
+			if err := dispatch(ctx, c, to(in, id)); err == nil {
 				sent <- id
 			}
 		}
@@ -316,7 +283,7 @@ func move(ctx context.Context, c transport.Conn, d transport.Delivery, ops []tra
 	if whole, ok := d.(transport.Completer); ok {
 		return whole.CompleteWith(ctx, ops)
 	}
-	if _, err := c.Dispatch(ctx, ops); err != nil {
+	if err := dispatch(ctx, c, ops...); err != nil {
 		return err
 	}
 	return d.Complete(ctx)

@@ -21,11 +21,8 @@ var inspectRules = []rule{
 }
 
 func inspect(t *test) {
-	c := t.open()
-	q := t.queue(c, "in")
-	t.send(c, q, ids("m", 5)...)
-	r := t.receiverWith(c, q, 2)
-	held := t.take(r, 2)
+	c, q := t.queueOf(t.open(), ids("m", 5)...)
+	held := t.take(t.receiverWith(c, q, 2), 2)
 	want := transport.QueueStats{Ready: 3, Unsettled: 2}
 	if c.Limits().MaxDelay > 0 {
 		op := to(q, "delayed")
@@ -47,17 +44,14 @@ func inspect(t *test) {
 func told(got, want int64) bool { return got == want || got == -1 }
 
 func inspectNoQueue(t *test) {
-	c := t.open()
-	q := t.queue(c, "in")
+	c, q := t.queueOf(t.open())
 	_, err := as[transport.Inspector](t, c).Inspect(t.ctx(), q, t.name("missing"))
 	t.fails("Inspect", err, transport.ErrNoQueue)
 }
 
 func installAgain(t *test) {
-	c := t.open()
-	q := t.queue(c, "in")
-	t.send(c, q, "m")
-	t.install(c, q)
+	c, q := t.queueOf(t.open(), "m")
+	t.install(c, transport.Queue{Name: q})
 	t.holds(c, q, "m")
 }
 
@@ -71,11 +65,7 @@ func installAtOnce(t *test) {
 	var wg sync.WaitGroup
 	for _, c := range cs {
 		for range 2 {
-			wg.Go(func() {
-				if err := as[transport.Installer](t, c).Install(ctx, plan); err != nil {
-					t.Errorf("Install: %v", err)
-				}
-			})
+			wg.Go(func() { t.ok("Install", as[transport.Installer](t, c).Install(ctx, plan)) })
 		}
 	}
 	wg.Wait()

@@ -3,9 +3,8 @@ package transporttest
 import (
 	"context"
 	"errors"
-	"fmt"
+	"slices"
 	"sync"
-	"time"
 
 	"github.com/holdfast-go/holdfast/transport"
 )
@@ -49,9 +48,7 @@ func (t *test) usersTx() UserTx {
 func (t *test) dispatchIn(c transport.Conn, tx UserTx, ops ...transport.Operation) []transport.Receipt {
 	t.Helper()
 	receipts, err := as[transport.TxDispatcher](t, c).DispatchIn(t.ctx(), tx.Tx, ops)
-	if err != nil {
-		t.Fatalf("DispatchIn: %v", err)
-	}
+	t.must("DispatchIn", err)
 	return receipts
 }
 
@@ -63,15 +60,13 @@ func (t *test) nothing(r transport.Receiver) {
 	if len(ds) > 0 {
 		t.Errorf("received %s before the transaction was committed", idsOf(ds))
 		t.complete(ds...)
-	} else if !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("Receive: %v", err)
+		return
 	}
+	t.fails("Receive", err, context.DeadlineExceeded)
 }
 
 func joinCommit(t *test) {
-	c := t.open()
-	q := t.queue(c, "in")
-	r := t.receiver(c, q)
+	c, q, r := t.receiverOf(t.open())
 	tx := t.usersTx()
 	want := message("m-2")
 	t.dispatchIn(c, tx, to(q, "m-1"), transport.Operation{Message: want, Queue: q})
@@ -79,16 +74,13 @@ func joinCommit(t *test) {
 	t.dispatchIn(c, tx, to(q, "m-3"))
 	t.nothing(r)
 	t.do("Commit", tx.Commit)
-	ds := t.take(r, 3)
-	t.sameOrder(idsOf(ds), []string{"m-1", "m-2", "m-3"})
+	ds := t.inOrder(r, "m-1", "m-2", "m-3")
 	t.sameMessage(ds[1].Message(), want)
-	t.complete(ds...)
 	t.empty(c, q)
 }
 
 func joinRollback(t *test) {
-	c := t.open()
-	q := t.queue(c, "in")
+	c, q := t.queueOf(t.open())
 	tx := t.usersTx()
 	t.dispatchIn(c, tx, toAll(q, ids("m", 3))...)
 	t.do("Rollback", tx.Rollback)
@@ -96,8 +88,7 @@ func joinRollback(t *test) {
 }
 
 func joinRefused(t *test) {
-	c := t.open()
-	q := t.queue(c, "in")
+	c, q := t.queueOf(t.open())
 	tx := t.usersTx()
 	t.dispatchIn(c, tx, to(q, "before"))
 	ops := []transport.Operation{to(q, "m-1"), to(t.name("missing"), "m-2"), to(q, "m-3")}
@@ -111,11 +102,9 @@ func joinRefused(t *test) {
 
 func joinPublished(t *test) {
 	c := t.open()
-	one, two, none := t.queue(c, "one"), t.queue(c, "two"), t.queue(c, "none")
 	kind, base := t.kind("Ordered"), t.kind("Base")
-	t.subscribe(c, one, kind)
-	t.subscribe(c, two, kind, base)
-	t.subscribe(c, none, t.kind("Other"))
+	one, two := t.subscriber(c, "one", kind), t.subscriber(c, "two", kind, base)
+	none := t.subscriber(c, "none", t.kind("Other"))
 	tx := t.usersTx()
 	t.dispatchIn(c, tx, publish("m", kind, base), publish("unknown", t.kind("Unknown")))
 	t.do("Commit", tx.Commit)
@@ -128,45 +117,25 @@ func joinPublished(t *test) {
 }
 
 func joinDelayed(t *test) {
-	c := t.open()
-	q := t.queue(c, "in")
-	r := t.receiver(c, q)
+	c, q, r := t.receiverOf(t.open())
 	tx := t.usersTx()
-	op := to(q, "m")
-	op.After = shortDelay
-	due := time.Now().Add(shortDelay)
+	op, due := delayed(to(q, "m"))
 	t.dispatchIn(c, tx, op)
 	t.do("Commit", tx.Commit)
-	d := t.one(r, "m")
-	t.onTime("the message", due)
-	t.complete(d)
+	t.arrives(r, due)
 	t.empty(c, q)
 }
 
 func joinReceipt(t *test) {
-	c := t.open()
-	q := t.queue(c, "in")
-	ops := toAll(q, ids("m", 3))
-	for i := range ops {
-		ops[i].After, ops[i].Receipt = shortDelay, true
-	}
+	c, q := t.queueOf(t.open())
 	tx := t.usersTx()
-	receipts := t.dispatchIn(c, tx, ops...)
-	if len(receipts) != 3 || receipts[1].Cancel == "" {
-		t.Fatalf("the receipts of delayed messages are %+v", receipts)
-	}
+	receipts := t.dispatchIn(c, tx, cancellable(q)...)
 	t.do("Commit", tx.Commit)
-	canceler := as[transport.Canceler](t, c)
-	if err := canceler.Cancel(t.ctx(), receipts[1].Cancel); err != nil {
-		t.Fatalf("Cancel: %v", err)
-	}
-	t.fails("a second Cancel", canceler.Cancel(t.ctx(), receipts[1].Cancel), transport.ErrNotFound)
-	t.holds(c, q, "m-0000", "m-0002")
+	t.cancels(c, q, receipts)
 }
 
 func joinWrong(t *test) {
-	c := t.open()
-	q := t.queue(c, "in")
+	c, q := t.queueOf(t.open())
 	for _, tx := range []any{nil, struct{}{}, "begin", c} {
 		for _, op := range []transport.Operation{to(q, "m"), publish("m", t.kind("Unknown"))} {
 			if op.Queue == "" && !is[transport.Subscriber](c) {
@@ -182,28 +151,21 @@ func joinWrong(t *test) {
 }
 
 func joinMany(t *test) {
-	c := t.open()
-	q := t.queue(c, "in")
+	c, q := t.queueOf(t.open())
 	joiner := as[transport.TxDispatcher](t, c)
 	var want []string
 	var wg sync.WaitGroup
-	for i := range 8 {
-		for j := range 4 {
-			if (i+j)%2 == 0 {
-				want = append(want, fmt.Sprint(i, "-", j))
-			}
-		}
+	for some := range slices.Chunk(ids("m", 32), 4) {
+		want = append(want, some[0], some[2])
 		wg.Go(func() {
-			for j := range 4 {
+			for i, id := range some {
 				tx := t.harness.Begin(t.TB, t.tr)
-				_, err := joiner.DispatchIn(t.ctx(), tx.Tx, []transport.Operation{to(q, fmt.Sprint(i, "-", j))})
+				_, err := joiner.DispatchIn(t.ctx(), tx.Tx, []transport.Operation{to(q, id)})
 				end := tx.Rollback
-				if (i+j)%2 == 0 {
+				if i%2 == 0 {
 					end = tx.Commit
 				}
-				if err := errors.Join(err, end(t.ctx())); err != nil {
-					t.Error(err)
-				}
+				t.ok("a transaction", errors.Join(err, end(t.ctx())))
 			}
 		})
 	}
@@ -212,13 +174,10 @@ func joinMany(t *test) {
 }
 
 func joinClosed(t *test) {
-	c := t.open()
-	q := t.queue(c, "in")
+	c, q := t.queueOf(t.open())
 	tx := t.usersTx()
 	t.dispatchIn(c, tx, to(q, "before"))
-	if err := c.Close(); err != nil {
-		t.Fatalf("Close: %v", err)
-	}
+	t.close(c)
 	_, err := as[transport.TxDispatcher](t, c).DispatchIn(t.ctx(), tx.Tx, []transport.Operation{to(q, "after")})
 	t.fails("DispatchIn", err, transport.ErrClosed)
 	t.do("Commit", tx.Commit)

@@ -31,9 +31,7 @@ var messageRules = []rule{
 }
 
 func messageWhole(t *test) {
-	c := t.open()
-	q := t.queue(c, "in")
-	r := t.receiver(c, q)
+	c, q, r := t.receiverOf(t.open())
 	every := make([]byte, 256)
 	for i := range every {
 		every[i] = byte(i)
@@ -42,15 +40,12 @@ func messageWhole(t *test) {
 		m := message(fmt.Sprint("m-", i))
 		m.Body = body
 		t.dispatch(c, transport.Operation{Message: m, Queue: q})
-		d := t.take(r, 1)[0]
-		t.sameMessage(d.Message(), m)
-		t.complete(d)
+		t.complete(t.whole(r, m))
 	}
 }
 
 func messageAnyText(t *test) {
-	c := t.open()
-	q := t.queue(c, "in")
+	c, q := t.queueOf(t.open())
 	m := message("m")
 	for _, f := range []header.Field{
 		{Name: "Größe", Value: "zwölf Ellen"},
@@ -67,14 +62,11 @@ func messageAnyText(t *test) {
 		m.Headers.Set(f.Name, f.Value)
 	}
 	t.dispatch(c, transport.Operation{Message: m, Queue: q})
-	d := t.take(t.receiver(c, q), 1)[0]
-	t.sameMessage(d.Message(), m)
-	t.complete(d)
+	t.complete(t.whole(t.receiver(c, q), m))
 }
 
 func messageLargeBody(t *test) {
-	c := t.open()
-	q := t.queue(c, "in")
+	c, q := t.queueOf(t.open())
 	size := 1 << 20
 	if most := c.Limits().MaxBody; most > 0 {
 		size = min(size, most)
@@ -98,41 +90,23 @@ func messageApart(t *test) {
 }
 
 func messageReopened(t *test) {
-	c := t.open()
-	q := t.queue(c, "in")
-	t.send(c, q, "m-1", "m-2")
-	if err := c.Close(); err != nil {
-		t.Fatalf("Close: %v", err)
-	}
-	t.holds(t.open(), q, "m-1", "m-2")
+	c, q := t.queueOf(t.open(), "m-1", "m-2")
+	t.holds(t.reopen(c), q, "m-1", "m-2")
 }
 
 func messageIdentity(t *test) {
-	c := t.open()
-	in, out := t.queue(c, "in"), t.queue(c, "out")
-	m := message("m")
+	c, in, r := t.receiverOf(t.open())
+	out, m := t.queue(c, "out"), message("m")
 	t.dispatch(c, transport.Operation{Message: m, Queue: in})
-	r := t.receiver(c, in)
-	d := t.take(r, 1)[0]
-	t.sameMessage(d.Message(), m)
-	t.do("Retry", d.Retry)
-	d = t.take(r, 1)[0]
-	t.sameMessage(d.Message(), m)
-	t.do("Release", d.Release)
-	d = t.take(r, 1)[0]
-	t.sameMessage(d.Message(), m)
+	t.do("Retry", t.whole(r, m).Retry)
+	t.do("Release", t.whole(r, m).Release)
+	d := t.whole(r, m)
 	t.dispatch(c, transport.Operation{Message: d.Message(), Queue: out})
-	t.complete(d)
-	copied := t.take(t.receiver(c, out), 1)[0]
-	t.sameMessage(copied.Message(), m)
-	t.complete(copied)
+	t.complete(d, t.whole(t.receiver(c, out), m))
 }
 
 func messageKept(t *test) {
-	c := t.open()
-	q := t.queue(c, "in")
-	t.send(c, q, ids("m", 40)...)
-	r := t.receiver(c, q)
+	_, _, r := t.receiverOf(t.open(), ids("m", 40)...)
 	first := t.take(r, 20)
 	var were []*transport.Message
 	for _, d := range first {

@@ -38,9 +38,15 @@ func (t *test) kind(s string) string {
 
 func (t *test) subscribe(c transport.Conn, queue string, types ...string) {
 	t.Helper()
-	if err := as[transport.Subscriber](t, c).Subscribe(t.ctx(), queue, types); err != nil {
-		t.Fatalf("Subscribe: %v", err)
-	}
+	t.must("Subscribe", as[transport.Subscriber](t, c).Subscribe(t.ctx(), queue, types))
+}
+
+// subscriber creates a queue with these subscriptions.
+func (t *test) subscriber(c transport.Conn, s string, types ...string) (queue string) {
+	t.Helper()
+	queue = t.queue(c, s)
+	t.subscribe(c, queue, types...)
+	return queue
 }
 
 func publish(id string, types ...string) transport.Operation {
@@ -51,11 +57,8 @@ func publish(id string, types ...string) transport.Operation {
 
 func publishEach(t *test) {
 	c := t.open()
-	a, b, other := t.queue(c, "a"), t.queue(c, "b"), t.queue(c, "other")
 	ordered, billed := t.kind("Ordered"), t.kind("Billed")
-	t.subscribe(c, a, ordered)
-	t.subscribe(c, b, ordered)
-	t.subscribe(c, other, billed)
+	a, b, other := t.subscriber(c, "a", ordered), t.subscriber(c, "b", ordered), t.subscriber(c, "other", billed)
 	t.dispatch(c, publish("m-1", ordered), publish("m-2", ordered))
 	t.holds(c, a, "m-1", "m-2")
 	t.holds(c, b, "m-1", "m-2")
@@ -63,18 +66,15 @@ func publishEach(t *test) {
 }
 
 func publishNoSubscriber(t *test) {
-	c := t.open()
-	q := t.queue(c, "in")
+	c, q := t.queueOf(t.open())
 	t.dispatch(c, publish("m", t.kind("Ignored"), t.kind("IIgnored")))
 	t.empty(c, q)
 }
 
 func publishBase(t *test) {
 	c := t.open()
-	base, derived := t.queue(c, "base"), t.queue(c, "derived")
 	kind, parent := t.kind("Ordered"), t.kind("IEvent")
-	t.subscribe(c, base, parent)
-	t.subscribe(c, derived, kind)
+	base, derived := t.subscriber(c, "base", parent), t.subscriber(c, "derived", kind)
 	t.dispatch(c, publish("derived", kind, parent), publish("plain", parent))
 	t.holds(c, base, "derived", "plain")
 	t.holds(c, derived, "derived")
@@ -82,9 +82,8 @@ func publishBase(t *test) {
 
 func publishOneCopy(t *test) {
 	c := t.open()
-	q := t.queue(c, "in")
 	kind, parent := t.kind("Ordered"), t.kind("IEvent")
-	t.subscribe(c, q, kind, parent)
+	q := t.subscriber(c, "in", kind, parent)
 	t.subscribe(c, q, kind)
 	t.subscribe(c, q, parent)
 	t.dispatch(c, publish("both", kind, parent), publish("parent", parent), publish("kind", kind))
@@ -92,35 +91,21 @@ func publishOneCopy(t *test) {
 }
 
 func publishWhole(t *test) {
-	c := t.open()
-	a, b := t.queue(c, "a"), t.queue(c, "b")
-	kind := t.kind("Ordered")
-	t.subscribe(c, a, kind)
-	t.subscribe(c, b, kind)
+	c, kind := t.open(), t.kind("Ordered")
+	a, b := t.subscriber(c, "a", kind), t.subscriber(c, "b", kind)
 	op := publish("m", kind)
 	t.dispatch(c, op)
-	for _, q := range []string{a, b} {
-		d := t.one(t.receiver(c, q), "m")
-		t.sameMessage(d.Message(), op.Message)
-		t.complete(d)
-	}
+	t.complete(t.whole(t.receiver(c, a), op.Message), t.whole(t.receiver(c, b), op.Message))
 }
 
 func publishIndependent(t *test) {
-	c := t.open()
-	a, b := t.queue(c, "a"), t.queue(c, "b")
-	kind := t.kind("Ordered")
-	t.subscribe(c, a, kind)
-	t.subscribe(c, b, kind)
+	c, kind := t.open(), t.kind("Ordered")
+	a, b := t.subscriber(c, "a", kind), t.subscriber(c, "b", kind)
 	t.dispatch(c, publish("m", kind))
-	d := t.one(t.receiver(c, a), "m")
-	t.attempt(d, 1)
-	t.complete(d)
+	t.complete(t.nth(t.receiver(c, a), 1))
 	r := t.receiver(c, b)
 	for n := 1; n <= 3; n++ {
-		d := t.one(r, "m")
-		t.attempt(d, n)
-		t.do("Retry", d.Retry)
+		t.do("Retry", t.nth(r, n).Retry)
 	}
 	t.complete(t.one(r, "m"))
 	t.empty(c, a)
@@ -128,46 +113,34 @@ func publishIndependent(t *test) {
 }
 
 func publishOrder(t *test) {
-	c := t.open()
-	q := t.queue(c, "in")
-	kind := t.kind("Ordered")
-	t.subscribe(c, q, kind)
+	c, kind := t.open(), t.kind("Ordered")
+	q := t.subscriber(c, "in", kind)
 	want := ids("m", 40)
 	var ops []transport.Operation
 	for _, id := range want {
 		ops = append(ops, publish(id, kind))
 	}
 	t.dispatch(c, ops...)
-	ds := t.take(t.receiver(c, q), len(want))
-	t.sameOrder(idsOf(ds), want)
-	t.complete(ds...)
+	t.inOrder(t.receiver(c, q), want...)
 }
 
 func unsubscribe(t *test) {
 	c := t.open()
-	q := t.queue(c, "in")
 	kind, kept := t.kind("Ordered"), t.kind("Billed")
-	t.subscribe(c, q, kind, kept)
+	q := t.subscriber(c, "in", kind, kept)
 	t.dispatch(c, publish("before", kind))
-	unsubscribe := func(types ...string) {
-		t.Helper()
-		if err := as[transport.Subscriber](t, c).Unsubscribe(t.ctx(), q, types); err != nil {
-			t.Fatalf("Unsubscribe: %v", err)
-		}
+	for _, types := range [][]string{{kind}, {kind, t.kind("Unknown")}} {
+		t.must("Unsubscribe", as[transport.Subscriber](t, c).Unsubscribe(t.ctx(), q, types))
 	}
-	unsubscribe(kind)
-	unsubscribe(kind, t.kind("Unknown"))
 	t.dispatch(c, publish("after", kind), publish("kept", kept))
 	t.holds(c, q, "before", "kept")
 }
 
 func subscribeElsewhere(t *test) {
-	one, two := t.open(), t.open()
-	q := t.queue(one, "in")
-	kind := t.kind("Ordered")
+	one, q, r := t.receiverOf(t.open())
+	two, kind := t.open(), t.kind("Ordered")
 	t.dispatch(two, publish("before", kind)) // so that it caches that there is no subscriber
 	t.subscribe(one, q, kind)
-	r := t.receiver(one, q)
 	came := receiving(t.ctx(), r, 1)
 	t.eventually("what another connection publishes arrives", func() bool {
 		t.dispatch(two, publish("m", kind))
@@ -185,17 +158,9 @@ func subscribeElsewhere(t *test) {
 }
 
 func subscribeReopened(t *test) {
-	c := t.open()
-	q := t.queue(c, "in")
-	kind := t.kind("Ordered")
-	t.subscribe(c, q, kind)
-	if err := c.Close(); err != nil {
-		t.Fatalf("Close: %v", err)
-	}
-	c = t.open()
+	c, kind := t.open(), t.kind("Ordered")
+	q := t.subscriber(c, "in", kind)
+	c = t.reopen(c)
 	t.dispatch(c, publish("m", kind))
-	if err := c.Close(); err != nil {
-		t.Fatalf("Close: %v", err)
-	}
-	t.holds(t.open(), q, "m")
+	t.holds(t.reopen(c), q, "m")
 }

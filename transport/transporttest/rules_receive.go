@@ -2,6 +2,7 @@ package transporttest
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -38,11 +39,8 @@ var receiveRules = []rule{
 }
 
 func receiveLimit(t *test) {
-	c := t.open()
-	q := t.queue(c, "in")
 	want := ids("m", 10)
-	t.send(c, q, want...)
-	r := t.receiver(c, q)
+	c, q, r := t.receiverOf(t.open(), want...)
 	var got []string
 	for len(got) < len(want) {
 		ds, err := r.Receive(t.ctx(), 3)
@@ -59,10 +57,8 @@ func receiveLimit(t *test) {
 func receiveBound(t *test) {
 	c := t.open()
 	most := c.Limits().MaxReceive
-	q := t.queue(c, "in")
 	want := ids("m", most+5)
-	t.send(c, q, want...)
-	r := t.receiver(c, q)
+	_, _, r := t.receiverOf(c, want...)
 	r.Window(2 * (most + 5))
 	var got []string
 	for len(got) < len(want) {
@@ -76,17 +72,34 @@ func receiveBound(t *test) {
 	t.sameIDs(got, want)
 }
 
+func receiveBytes(t *test) {
+	const body = 10 << 10
+	c, q := t.queueOf(t.open())
+	for _, m := range []struct {
+		id   string
+		size int
+	}{{"large", 4 * body}, {"a", body}, {"b", body}, {"c", body}, {"d", 10}} {
+		op := to(q, m.id)
+		op.Message.Body = make([]byte, m.size)
+		t.dispatch(c, op)
+	}
+	r := as[transport.ByteReceiver](t, t.receiver(c, q))
+	for _, want := range [][]string{{"large"}, {"a", "b"}, {"c", "d"}} {
+		ds, err := r.ReceiveBytes(t.ctx(), 10, 2*body+body/2)
+		t.must("ReceiveBytes of 25 KiB", err)
+		t.sameOrder(idsOf(ds), want)
+		t.complete(ds...)
+	}
+	t.empty(c, q)
+}
+
 // completeAll completes many at once.
 func (t *test) completeAll(ds []transport.Delivery) {
 	t.Helper()
 	ctx := t.ctx()
 	var wg sync.WaitGroup
 	for _, d := range ds {
-		wg.Go(func() {
-			if err := d.Complete(ctx); err != nil {
-				t.Errorf("Complete: %v", err)
-			}
-		})
+		wg.Go(func() { t.ok("Complete", d.Complete(ctx)) })
 	}
 	wg.Wait()
 }
@@ -107,9 +120,7 @@ func receiving(ctx context.Context, r transport.Receiver, limit int) <-chan rece
 }
 
 func receiveWaits(t *test) {
-	c := t.open()
-	q := t.queue(c, "in")
-	r := t.receiver(c, q)
+	c, q, r := t.receiverOf(t.open())
 	for _, id := range ids("m", 3) {
 		done := receiving(t.ctx(), r, 5)
 		t.pass(20 * time.Millisecond) // so that it waits, most of the time
@@ -123,9 +134,7 @@ func receiveWaits(t *test) {
 }
 
 func receiveEnds(t *test) {
-	c := t.open()
-	q := t.queue(c, "in")
-	r := t.receiver(c, q)
+	c, q, r := t.receiverOf(t.open())
 	ctx, cancel := context.WithCancel(t.ctx())
 	defer cancel()
 	done := receiving(ctx, r, 1)
@@ -143,9 +152,7 @@ func receiveEnds(t *test) {
 }
 
 func receiveDropsNothing(t *test) {
-	c := t.open()
-	q := t.queue(c, "in")
-	r := t.receiver(c, q)
+	c, q, r := t.receiverOf(t.open())
 	want := ids("m", 40)
 	var got []string
 	keep := func(ds []transport.Delivery) {
@@ -163,16 +170,10 @@ func receiveDropsNothing(t *test) {
 		if i%2 == 0 {
 			t.pass(time.Duration(i) * 50 * time.Microsecond) // ends before, amid and after the arrival
 		}
-		sent := make(chan error, 1)
-		go func() {
-			_, err := c.Dispatch(t.ctx(), []transport.Operation{to(q, id)})
-			sent <- err
-		}()
+		sending := t.ctx()
+		sent := calling(func() error { return dispatch(sending, c, to(q, id)) })
 		if i%4 < 2 {
-			if err := await(t, "Dispatch", sent); err != nil {
-				t.Fatalf("Dispatch: %v", err)
-			}
-			sent <- nil
+			t.must("Dispatch", await(t, "Dispatch", sent))
 		}
 		cancel()
 		end := await(t, "Receive returns", done)
@@ -180,8 +181,8 @@ func receiveDropsNothing(t *test) {
 			t.Fatal("Receive returned neither a message nor an error")
 		}
 		keep(end.ds)
-		if err := await(t, "Dispatch", sent); err != nil {
-			t.Fatalf("Dispatch: %v", err)
+		if i%4 >= 2 {
+			t.must("Dispatch", await(t, "Dispatch", sent))
 		}
 	}
 	for len(got) < len(want) {
@@ -196,55 +197,34 @@ func receiveDropsNothing(t *test) {
 }
 
 func receiveClosed(t *test) {
-	c := t.open()
-	q := t.queue(c, "in")
-	r := t.receiver(c, q)
+	c, q, r := t.receiverOf(t.open())
 	done := receiving(t.ctx(), r, 1)
 	t.pass(20 * time.Millisecond)
-	t.do("Close", func(context.Context) error { return r.Close() })
+	t.close(r)
 	got := await(t, "Receive returns when its receiver is closed", done)
 	t.fails("Receive of a receiver that was closed meanwhile", got.err, transport.ErrClosed)
 	again := await(t, "Receive returns", receiving(t.ctx(), r, 1))
 	t.fails("Receive of a closed receiver", again.err, transport.ErrClosed)
-	if err := r.Close(); err != nil {
-		t.Errorf("a second Close: %v", err)
-	}
+	t.ok("a second Close", r.Close())
 	t.send(c, q, "m")
 	t.holds(c, q, "m")
 }
 
 func receiveClosedSettle(t *test) {
-	c := t.open()
-	q := t.queue(c, "in")
-	t.send(c, q, "completed", "retried", "released")
-	r := t.receiver(c, q)
+	c, q, r := t.receiverOf(t.open(), "completed", "retried", "released")
 	ds := t.take(r, 3)
-	if err := r.Close(); err != nil {
-		t.Fatalf("Close: %v", err)
-	}
-	for _, d := range ds {
-		switch d.Message().ID {
-		case "completed":
-			t.do("Complete", d.Complete)
-		case "retried":
-			t.do("Retry", d.Retry)
-		case "released":
-			t.do("Release", d.Release)
-		}
-	}
+	t.close(r)
+	t.complete(ds[0])
+	t.do("Retry", ds[1].Retry)
+	t.do("Release", ds[2].Release)
 	t.holds(c, q, "retried", "released")
 }
 
 func receiveClosedReturns(t *test) {
-	c := t.open()
-	q := t.queue(c, "in")
 	want := ids("m", 10)
-	t.send(c, q, want...)
-	r := t.receiver(c, q)
+	c, q, r := t.receiverOf(t.open(), want...)
 	first := t.take(r, 1)
-	if err := r.Close(); err != nil {
-		t.Fatalf("Close: %v", err)
-	}
+	t.close(r)
 	got := append(first, t.take(t.receiver(c, q), len(want)-1)...)
 	t.complete(got...)
 	t.sameIDs(idsOf(got), want)
@@ -252,45 +232,33 @@ func receiveClosedReturns(t *test) {
 }
 
 func receiveWindow(t *test) {
-	one, two := t.open(), t.open()
-	q := t.queue(one, "in")
 	want := ids("m", 10)
-	t.send(one, q, want...)
-	r := t.receiverWith(one, q, 3)
-	mine := t.take(r, 3)
-	others := t.take(t.receiver(two, q), len(want)-3)
-	t.complete(append(mine, others...)...)
-	t.sameIDs(idsOf(append(mine, others...)), want)
+	one, q := t.queueOf(t.open(), want...)
+	mine := t.take(t.receiverWith(one, q, 3), 3)
+	all := append(mine, t.take(t.receiver(t.open(), q), len(want)-3)...)
+	t.complete(all...)
+	t.sameIDs(idsOf(all), want)
 }
 
 func receiveParallel(t *test) {
-	c := t.open()
-	q := t.queue(c, "in")
-	want := ids("m", 120)
-	r := t.receiver(c, q)
-	got := t.share(len(want), slices.Repeat([]transport.Receiver{r}, max(1, c.Limits().ParallelReceive)),
-		func() { t.send(c, q, want...) })
-	t.sameIDs(got, want)
-	t.empty(c, q)
+	c, q, r := t.receiverOf(t.open())
+	t.shared(c, q, slices.Repeat([]transport.Receiver{r}, max(1, c.Limits().ParallelReceive))...)
 }
 
 func receiveCompeting(t *test) {
-	one, two := t.open(), t.open()
-	q := t.queue(one, "in")
-	want := ids("m", 120)
-	got := t.share(len(want), []transport.Receiver{t.receiver(one, q), t.receiver(two, q)},
-		func() { t.send(one, q, want...) })
-	t.sameIDs(got, want)
-	t.empty(one, q)
+	c, q, r := t.receiverOf(t.open())
+	t.shared(c, q, r, t.receiver(t.open(), q))
 }
 
-// share lets receivers receive n messages in total and complete them.
-func (t *test) share(n int, rs []transport.Receiver, begin func()) []string {
+// shared sends many messages, lets receivers receive and complete them, and checks that each came once.
+func (t *test) shared(c transport.Conn, queue string, rs ...transport.Receiver) {
 	t.Helper()
+	want := ids("m", 120)
 	ctx, cancel := context.WithCancel(t.ctx())
-	defer cancel()
-	got := make(chan string, 2*n)
+	got := make(chan string, 2*len(want))
 	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
 	for _, r := range rs {
 		wg.Go(func() {
 			for ctx.Err() == nil {
@@ -300,24 +268,16 @@ func (t *test) share(n int, rs []transport.Receiver, begin func()) []string {
 					return
 				}
 				for _, d := range ds {
-					if err := d.Complete(context.WithoutCancel(ctx)); err != nil {
-						t.Errorf("Complete: %v", err)
-					}
+					t.ok("Complete", d.Complete(context.WithoutCancel(ctx)))
 					got <- d.Message().ID
 				}
 			}
 		})
 	}
-	begin()
+	t.send(c, queue, want...)
 	var all []string
-	for len(all) < n {
-		select {
-		case id := <-got:
-			all = append(all, id)
-		case <-ctx.Done():
-			t.Errorf("%d of %d messages came", len(all), n)
-			n = 0
-		}
+	for i := range want {
+		all = append(all, await(t, fmt.Sprintf("message %d of %d comes", i+1, len(want)), got))
 	}
 	cancel()
 	wg.Wait()
@@ -325,14 +285,13 @@ func (t *test) share(n int, rs []transport.Receiver, begin func()) []string {
 	for id := range got {
 		all = append(all, id)
 	}
-	return all
+	t.sameIDs(all, want)
+	t.empty(c, queue)
 }
 
 func receiveNoQueue(t *test) {
-	c := t.open()
+	c, q := t.queueOf(t.open(), "m")
 	_, err := c.OpenReceiver(t.ctx(), transport.ReceiverOptions{Queue: t.name("missing")})
 	t.fails("OpenReceiver", err, transport.ErrNoQueue)
-	q := t.queue(c, "in")
-	t.send(c, q, "m")
 	t.holds(c, q, "m")
 }

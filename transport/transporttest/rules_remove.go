@@ -30,12 +30,9 @@ func verifyPlan(t *test) {
 		}) {
 			t.Errorf("queue %q is missing, and Verify reports %v", q.Name, found)
 		}
-		_, err := c.Dispatch(t.ctx(), []transport.Operation{to(q.Name, "m")})
-		t.fails("Dispatch to a queue that was verified", err, transport.ErrNoQueue)
+		t.fails("Dispatch to a queue that was verified", dispatch(t.ctx(), c, to(q.Name, "m")), transport.ErrNoQueue)
 	}
-	if err := as[transport.Installer](t, c).Install(t.ctx(), plan); err != nil {
-		t.Fatalf("Install: %v", err)
-	}
+	t.must("Install", as[transport.Installer](t, c).Install(t.ctx(), plan))
 	if found := t.differences(v.Verify(t.ctx(), plan)); len(found) > 0 {
 		t.Errorf("after Install Verify reports %v", found)
 	}
@@ -43,10 +40,9 @@ func verifyPlan(t *test) {
 
 func verifySubscriptions(t *test) {
 	c := t.open()
-	q := t.queue(c, "in")
 	v := as[transport.SubscriptionVerifier](t, c)
 	present, missing := t.kind("Ordered"), t.kind("Shipped")
-	t.subscribe(c, q, present)
+	q := t.subscriber(c, "in", present)
 	if found := t.differences(v.VerifySubscriptions(t.ctx(), q, []string{present})); len(found) > 0 {
 		t.Errorf("after Subscribe VerifySubscriptions reports %v", found)
 	}
@@ -59,9 +55,7 @@ func verifySubscriptions(t *test) {
 // differences returns the findings without settings that could not be read.
 func (t *test) differences(found []transport.Finding, err error) []transport.Finding {
 	t.Helper()
-	if err != nil {
-		t.Fatalf("verify: %v", err)
-	}
+	t.must("verify", err)
 	return slices.DeleteFunc(found, func(f transport.Finding) bool { return f.State == transport.Unread })
 }
 
@@ -77,16 +71,12 @@ func removeQueues(t *test) {
 		t.subscribe(c, kept, kind)
 		events, want = append(events, publish("event", kind)), append(want, "event")
 	}
-	remover := as[transport.Remover](t, c)
 	for range 2 {
-		if err := remover.Remove(t.ctx(), first, t.name("missing"), second); err != nil {
-			t.Fatalf("Remove: %v", err)
-		}
+		t.must("Remove", as[transport.Remover](t, c).Remove(t.ctx(), first, t.name("missing"), second))
 	}
 	for _, q := range []string{first, second} {
 		t.eventually("a send to a removed queue fails with ErrNoQueue", func() bool {
-			_, err := c.Dispatch(t.ctx(), []transport.Operation{to(q, "m")})
-			return errors.Is(err, transport.ErrNoQueue)
+			return errors.Is(dispatch(t.ctx(), c, to(q, "m")), transport.ErrNoQueue)
 		})
 	}
 	t.dispatch(c, events...)

@@ -24,16 +24,13 @@ func (t *test) restartable() (c transport.Conn, restart func()) {
 
 func faultRestart(t *test) {
 	c, restart := t.restartable()
-	q := t.queue(c, "in")
-	t.send(c, q, "held", "waiting")
 	want := []string{"held", "waiting"}
+	_, q, r := t.receiverOf(c, want...)
 	if c.Limits().MaxDelay > 0 {
-		op := to(q, "delayed")
-		op.After = shortDelay
+		op, _ := delayed(to(q, "delayed"))
 		t.dispatch(c, op)
 		want = append(want, "delayed")
 	}
-	r := t.receiver(c, q)
 	t.one(r, "held")
 	restart()
 	t.arrive(r, want, map[string]int{})
@@ -71,7 +68,7 @@ func (t *test) sendUntilAccepted(ctx context.Context, c transport.Conn, queue st
 	for _, id := range ids {
 		t.pass(time.Millisecond) // so that there are some left whenever the broker ends
 		for ctx.Err() == nil {
-			_, err := c.Dispatch(ctx, []transport.Operation{to(queue, id)})
+			err := dispatch(ctx, c, to(queue, id))
 			if err == nil {
 				break
 			}

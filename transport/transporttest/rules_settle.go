@@ -31,22 +31,14 @@ var settleRules = []rule{
 }
 
 func settleComplete(t *test) {
-	c := t.open()
-	q := t.queue(c, "in")
-	t.send(c, q, "m-1", "m-2")
-	t.complete(t.take(t.receiver(c, q), 2)...)
+	c, q, r := t.receiverOf(t.open(), "m-1", "m-2")
+	t.complete(t.take(r, 2)...)
 	t.empty(c, q)
-	if err := c.Close(); err != nil {
-		t.Fatalf("Close: %v", err)
-	}
-	t.empty(t.open(), q)
+	t.empty(t.reopen(c), q)
 }
 
 func settleRetry(t *test) {
-	c := t.open()
-	q := t.queue(c, "in")
-	t.send(c, q, "m")
-	r := t.receiver(c, q)
+	c, q, r := t.receiverOf(t.open(), "m")
 	for range 4 {
 		t.do("Retry", t.one(r, "m").Retry)
 	}
@@ -55,15 +47,10 @@ func settleRetry(t *test) {
 }
 
 func settleRelease(t *test) {
-	one, two := t.open(), t.open()
-	q := t.queue(one, "in")
-	t.send(one, q, "m")
-	r := t.receiver(one, q)
+	one, q, r := t.receiverOf(t.open(), "m")
 	t.do("Release", t.one(r, "m").Release)
-	if err := r.Close(); err != nil {
-		t.Fatalf("Close: %v", err)
-	}
-	t.complete(t.one(t.receiver(two, q), "m"))
+	t.close(r)
+	t.complete(t.one(t.receiver(t.open(), q), "m"))
 	t.empty(one, q)
 }
 
@@ -100,12 +87,8 @@ func deadLetter(ctx context.Context, d transport.Delivery) error {
 }
 
 func settleOnce(t *test) {
-	c := t.open()
-	q := t.queue(c, "in")
-	r := t.receiver(c, q)
-	t.send(c, q, "completed", "retried")
-	done := t.one(r, "completed")
-	old := t.one(r, "retried")
+	c, q, r := t.receiverOf(t.open(), "completed", "retried")
+	done, old := t.one(r, "completed"), t.one(r, "retried")
 	t.complete(done)
 	t.do("Retry", old.Retry)
 	current := t.one(r, "retried")
@@ -123,9 +106,7 @@ func settleOnce(t *test) {
 }
 
 func settleRace(t *test) {
-	c := t.open()
-	q := t.queue(c, "in")
-	r := t.receiver(c, q)
+	c, q, r := t.receiverOf(t.open())
 	ctx := t.ctx()
 	for _, id := range ids("m", 10) {
 		t.send(c, q, id)
@@ -157,32 +138,20 @@ func settleRace(t *test) {
 }
 
 func settleAnyOrder(t *test) {
-	c := t.open()
-	q := t.queue(c, "in")
-	t.send(c, q, ids("m", 60)...)
-	r := t.receiver(c, q)
+	c, q, r := t.receiverOf(t.open(), ids("m", 60)...)
 	ds := t.take(r, 60)
 	slices.Reverse(ds)
 	ctx := t.ctx()
 	t.do("Complete", ds[1].Complete) // a young one before all older ones
 	var want []string
 	var wg sync.WaitGroup
-	for i, d := range ds {
-		if i == 1 {
-			continue
-		}
+	for i, d := range slices.Delete(ds, 1, 2) {
+		settle := d.Complete
 		if i%3 == 0 {
+			settle = d.Retry
 			want = append(want, d.Message().ID)
 		}
-		wg.Go(func() {
-			settle := d.Complete
-			if i%3 == 0 {
-				settle = d.Retry
-			}
-			if err := settle(ctx); err != nil {
-				t.Errorf("settle %q: %v", d.Message().ID, err)
-			}
-		})
+		wg.Go(func() { t.ok("settle "+d.Message().ID, settle(ctx)) })
 	}
 	wg.Wait()
 	t.all(r, want...)
@@ -190,67 +159,45 @@ func settleAnyOrder(t *test) {
 }
 
 func settleOwnContext(t *test) {
-	c := t.open()
-	q := t.queue(c, "in")
-	t.send(c, q, "completed", "retried")
-	r := t.receiver(c, q)
+	c, q, r := t.receiverOf(t.open(), "completed", "retried")
 	ctx, cancel := context.WithCancel(t.ctx())
 	ds, err := gather(ctx, r, 2)
 	cancel()
-	if err != nil {
-		t.Fatalf("Receive: %v", err)
-	}
-	for _, d := range ds {
-		if d.Message().ID == "completed" {
-			t.do("Complete", d.Complete)
-		} else {
-			t.do("Retry", d.Retry)
-		}
-	}
+	t.must("Receive", err)
+	t.complete(ds[0])
+	t.do("Retry", ds[1].Retry)
 	t.holds(c, q, "retried")
 }
 
 func settleAgain(t *test) {
-	c := t.open()
-	q := t.queue(c, "in")
-	r := t.receiver(c, q)
+	c, q, r := t.receiverOf(t.open())
 	// settles tries with a context that has ended, then with one that has not.
-	settles := func(d transport.Delivery, verb func(context.Context) error) {
+	settles := func(settle func(context.Context) error) {
 		t.Helper()
-		err := verb(ended())
-		if err == nil {
-			return
-		}
+		err := settle(ended())
 		if errors.Is(err, transport.ErrLeaseLost) {
 			t.Fatalf("a settle whose context had ended says that the lease is lost: %v", err)
 		}
-		// The first may have been carried out after all.
-		if err := verb(t.ctx()); err != nil && !errors.Is(err, transport.ErrLeaseLost) {
-			t.Fatalf("the settle of %q, repeated: %v", d.Message().ID, err)
+		if err != nil { // the first may have been carried out after all
+			t.must("the settle, repeated", unlessLost(settle(t.ctx())))
 		}
 	}
 	for _, id := range ids("m", 5) {
 		t.send(c, q, id)
-		d := t.one(r, id)
-		settles(d, d.Retry)
-		d = t.one(r, id)
-		settles(d, d.Release)
-		d = t.one(r, id)
-		settles(d, d.Complete)
+		settles(t.one(r, id).Retry)
+		settles(t.one(r, id).Release)
+		settles(t.one(r, id).Complete)
 	}
 	t.empty(c, q)
 }
 
 func settleDeadLetter(t *test) {
-	c := t.open()
-	q := t.queue(c, "in")
-	t.send(c, q, "dead", "alive")
-	r := t.receiver(c, q)
+	c, q, r := t.receiverOf(t.open(), "dead", "alive")
 	d := t.one(r, "dead")
-	t.do("DeadLetter", func(ctx context.Context) error { return deadLetter(ctx, d) })
+	t.must("DeadLetter", deadLetter(t.ctx(), d))
 	t.complete(t.one(r, "alive"))
 	t.empty(c, q)
-	if err := d.Complete(t.ctx()); err == nil {
+	if d.Complete(t.ctx()) == nil {
 		t.Error("Complete after DeadLetter succeeded")
 	}
 }

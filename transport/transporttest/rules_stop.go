@@ -1,12 +1,10 @@
 package transporttest
 
 import (
-	"bufio"
 	"bytes"
 	"context"
-	"errors"
-	"fmt"
 	"runtime/pprof"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -38,9 +36,7 @@ var stopRules = []rule{
 }
 
 func stopWaits(t *test) {
-	c := t.open()
-	q := t.queue(c, "in")
-	t.send(c, q, "m")
+	c, q := t.queueOf(t.open(), "m")
 	began, finish := make(chan struct{}), make(chan struct{})
 	p := t.pump(c, q, 2, -1, func(ctx context.Context, d transport.Delivery) func(context.Context) error {
 		close(began)
@@ -66,9 +62,7 @@ func stopWaits(t *test) {
 }
 
 func stopCuts(t *test) {
-	c := t.open()
-	q := t.queue(c, "in")
-	t.send(c, q, "m")
+	c, q := t.queueOf(t.open(), "m")
 	began := make(chan struct{})
 	var cause error
 	p := t.pump(c, q, 2, 0, func(ctx context.Context, d transport.Delivery) func(context.Context) error {
@@ -87,66 +81,50 @@ func stopCuts(t *test) {
 }
 
 func stopReturns(t *test) {
-	c := t.open()
-	q := t.queue(c, "in")
 	want := ids("m", 40)
-	t.send(c, q, want...)
-	w := newCrowd()
-	p := t.pump(c, q, 4, -1, w.handle)
-	t.eventuallyIn(w, 4)
+	c, q := t.queueOf(t.open(), want...)
+	w := t.crowd()
+	w.begin(c, q, 4)
+	w.reaches(4)
 	l := c.Limits()
-	t.eventually("some wait for their turn", func() bool { return l.Prefetch || l.Unbuffered || p.Stats().Buffered > 0 })
-	p.end()
-	t.eventually("they return to the queue", func() bool { return !l.FreeRelease || p.Stats().Buffered == 0 })
+	t.eventually("some wait for their turn", func() bool { return l.Prefetch || l.Unbuffered || w.Stats().Buffered > 0 })
+	w.end()
+	t.eventually("they return to the queue", func() bool { return !l.FreeRelease || w.Stats().Buffered == 0 })
 	w.open()
-	t.stop(p)
-	_, _, done := w.now()
-	again := newCrowd()
-	again.open()
-	again.of, again.attempts = w.of, w.attempts
-	p = t.pump(c, q, 4, -1, again.handle)
-	t.eventuallyDone(again, len(want)-done)
-	t.stop(p)
-	again.once(t, c, want)
+	t.stop(w.pumping)
+	w.handles(c, q, 4, len(want))
+	w.once(c, want)
 	t.empty(c, q)
 }
 
 func stopUnderLoad(t *test) {
-	c := t.open()
-	q := t.queue(c, "in")
+	c, q := t.queueOf(t.open())
 	want := ids("m", 200)
-	w := newCrowd()
+	w := t.crowd()
 	w.open()
 	ctx := t.ctx()
 	var sender sync.WaitGroup
 	sender.Go(func() {
 		for _, id := range want {
-			if _, err := c.Dispatch(ctx, []transport.Operation{to(q, id)}); err != nil {
-				t.Errorf("Dispatch: %v", err)
-			}
+			t.ok("Dispatch", dispatch(ctx, c, to(q, id)))
 		}
 	})
 	for _, part := range []int{4, 2, 1} {
-		p := t.pump(c, q, 8, -1, w.handle)
-		t.eventuallyDone(w, len(want)/part)
-		t.stop(p)
+		w.handles(c, q, 8, len(want)/part)
 	}
 	sender.Wait()
-	w.once(t, c, want)
+	w.once(c, want)
 	t.empty(c, q)
 }
 
 func startAgain(t *test) {
-	c := t.open()
-	q := t.queue(c, "in")
-	w := newCrowd()
+	c, q := t.queueOf(t.open())
+	w := t.crowd()
 	w.open()
-	t.stop(t.pump(c, q, 2, -1, w.handle))
+	w.handles(c, q, 2, 0)
 	t.send(c, q, "m-1", "m-2")
-	p := t.pump(c, q, 2, -1, w.handle)
-	t.eventuallyDone(w, 2)
-	t.stop(p)
-	w.once(t, c, []string{"m-1", "m-2"})
+	w.handles(c, q, 2, 2)
+	w.once(c, []string{"m-1", "m-2"})
 	t.empty(c, q)
 }
 
@@ -161,27 +139,19 @@ func openFails(t *test) {
 }
 
 func closeTwice(t *test) {
-	c := t.open()
-	q := t.queue(c, "in")
-	t.receiver(c, q)
-	for i := range 2 {
-		if err := c.Close(); err != nil {
-			t.Errorf("Close, call %d: %v", i+1, err)
-		}
-	}
+	c, _, _ := t.receiverOf(t.open())
+	t.ok("Close", c.Close())
+	t.ok("a second Close", c.Close())
 }
 
 func closeEndsReceive(t *test) {
-	c := t.open()
-	q := t.queue(c, "in")
+	c, q := t.queueOf(t.open())
 	var calls []<-chan received
 	for range max(1, c.Limits().ParallelReceive) {
 		calls = append(calls, receiving(t.ctx(), t.receiver(c, q), 5))
 	}
 	t.pass(20 * time.Millisecond)
-	if err := c.Close(); err != nil {
-		t.Errorf("Close: %v", err)
-	}
+	t.ok("Close", c.Close())
 	for _, call := range calls {
 		got := await(t, "Receive returns when the connection is closed", call)
 		t.fails("Receive", got.err, transport.ErrClosed)
@@ -189,22 +159,16 @@ func closeEndsReceive(t *test) {
 }
 
 func closeEndsAll(t *test) {
-	c := t.open()
-	q := t.queue(c, "in")
-	t.send(c, q, "m")
-	r := t.receiver(c, q)
+	c, q, r := t.receiverOf(t.open(), "m")
 	d := t.one(r, "m")
-	if err := c.Close(); err != nil {
-		t.Errorf("Close: %v", err)
-	}
+	t.ok("Close", c.Close())
 	ctx := t.ctx()
 	check := func(what string, err error) {
 		t.Helper()
 		t.fails(what+" after Close", err, transport.ErrClosed)
 	}
-	_, err := c.Dispatch(ctx, []transport.Operation{to(q, "late")})
-	check("Dispatch", err)
-	_, err = c.OpenReceiver(ctx, transport.ReceiverOptions{Queue: q})
+	check("Dispatch", dispatch(ctx, c, to(q, "late")))
+	_, err := c.OpenReceiver(ctx, transport.ReceiverOptions{Queue: q})
 	check("OpenReceiver", err)
 	check("Receive", await(t, "Receive returns", receiving(ctx, r, 1)).err)
 	if i, ok := c.(transport.Installer); ok {
@@ -225,24 +189,18 @@ func closeEndsAll(t *test) {
 	for _, v := range verbs(d) {
 		check(v.name, v.settle(ctx, d))
 	}
-	if err := r.Close(); err != nil {
-		t.Errorf("close a receiver of a closed connection: %v", err)
-	}
+	t.ok("close a receiver of a closed connection", r.Close())
 	t.holds(t.open(), q, "m")
 }
 
 func closeReturns(t *test) {
-	one, two := t.open(), t.open()
-	q := t.queue(one, "in")
 	want := ids("m", 5)
-	t.send(one, q, want...)
-	r := t.receiver(one, q)
+	one, q, r := t.receiverOf(t.open(), want...)
 	t.take(r, 3)
+	two := t.open()
 	waits := t.receiver(two, q)
 	began := time.Now()
-	if err := one.Close(); err != nil {
-		t.Errorf("Close: %v", err)
-	}
+	t.ok("Close", one.Close())
 	t.all(waits, want...)
 	if lease := two.Limits().Lease; lease > 0 && time.Since(began) > lease/2 {
 		t.Errorf("they came after %v, where leases last %v", time.Since(began), lease)
@@ -252,22 +210,16 @@ func closeReturns(t *test) {
 
 func closeNoGoroutines(t *test) {
 	labelled(t, "close", func() {
-		c := t.open()
-		in, out := t.queue(c, "in"), t.queue(c, "out")
-		t.send(c, in, ids("m", 20)...)
+		c, in := t.queueOf(t.open(), ids("m", 20)...)
+		out := t.queue(c, "out")
 		t.take(t.receiverWith(c, in, 2), 2) // never settled
-		w := newCrowd()
+		w := t.crowd()
 		w.open()
-		p := t.pump(c, in, 4, -1, w.handle)
-		t.eventuallyDone(w, 10)
-		t.stop(p)
+		w.handles(c, in, 4, 10)
 		receiving(t.ctx(), t.receiver(c, out), 1) // ended by Close
-		_, err := c.Dispatch(t.ctx(), []transport.Operation{to(t.name("missing"), "m")})
-		t.fails("Dispatch", err, transport.ErrNoQueue)
-		_, _ = c.Dispatch(ended(), []transport.Operation{to(out, "m")}) // with any result
-		if err := c.Close(); err != nil {
-			t.Errorf("Close: %v", err)
-		}
+		t.fails("Dispatch", dispatch(t.ctx(), c, to(t.name("missing"), "m")), transport.ErrNoQueue)
+		_ = dispatch(ended(), c, to(out, "m")) // with any result
+		t.ok("Close", c.Close())
 	})
 }
 
@@ -276,57 +228,30 @@ func closeNoGoroutines(t *test) {
 func labelled(t *test, what string, f func()) {
 	t.Helper()
 	label := what + t.suffix
-	ctx := pprof.WithLabels(context.Background(), pprof.Labels("kit", label))
-	pprof.SetGoroutineLabels(ctx)
+	pprof.SetGoroutineLabels(pprof.WithLabels(context.Background(), pprof.Labels("kit", label)))
 	defer pprof.SetGoroutineLabels(context.Background())
 	f()
 	pprof.SetGoroutineLabels(context.Background())
-	var stacks []string
-	var err error
 	over := time.Now().Add(5 * time.Second) // an ending goroutine may take a moment
-	tick := time.NewTicker(2 * time.Millisecond)
-	defer tick.Stop()
-	for time.Now().Before(over) {
-		if stacks, err = goroutines(label); err != nil {
-			t.Fatalf("goroutines: %v", err)
-		}
-		if len(stacks) == 0 {
-			return
-		}
-		<-tick.C
+	stacks := goroutines(t, label)
+	for ; len(stacks) > 0 && time.Now().Before(over); stacks = goroutines(t, label) {
+		t.pass(2 * time.Millisecond)
 	}
-	t.Errorf("goroutines are left:\n%s", strings.Join(stacks, "\n"))
+	if len(stacks) > 0 {
+		t.Errorf("goroutines are left:\n%s", strings.Join(stacks, "\n"))
+	}
 }
-
-var errNoProfile = errors.New("there is no goroutine profile")
 
 // goroutines returns the stacks of goroutines with a label. The profile has paragraphs, with the labels in one line
 // each.
-func goroutines(label string) (stacks []string, err error) {
-	profile := pprof.Lookup("goroutine")
-	if profile == nil {
-		return nil, errNoProfile
-	}
+func goroutines(t *test, label string) (stacks []string) {
+	t.Helper()
 	var text bytes.Buffer
-	if err := profile.WriteTo(&text, 1); err != nil {
-		return nil, err
-	}
-	var paragraph []string
-	for lines := bufio.NewScanner(&text); lines.Scan(); {
-		if line := lines.Text(); line != "" {
-			paragraph = append(paragraph, line)
-			continue
+	t.must("the profile of goroutines", pprof.Lookup("goroutine").WriteTo(&text, 1))
+	for paragraph := range strings.SplitSeq(text.String(), "\n\n") {
+		if strings.Contains(paragraph, strconv.Quote(label)) {
+			stacks = append(stacks, paragraph)
 		}
-		stacks = appendLabelled(stacks, paragraph, label)
-		paragraph = nil
 	}
-	return appendLabelled(stacks, paragraph, label), nil
-}
-
-func appendLabelled(stacks, paragraph []string, label string) []string {
-	text := strings.Join(paragraph, "\n")
-	if !strings.Contains(text, fmt.Sprintf("%q", label)) {
-		return stacks
-	}
-	return append(stacks, text)
+	return stacks
 }

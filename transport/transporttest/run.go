@@ -95,11 +95,11 @@ func Run(t *testing.T, h Harness, only ...string) {
 // within calls f, in a bubble if the harness says so.
 func (h Harness) within(t *testing.T, f func(testing.TB)) {
 	t.Helper()
-	if !h.Bubble {
+	if h.Bubble {
+		synctest.Test(t, func(t *testing.T) { f(t) })
+	} else {
 		f(t)
-		return
 	}
-	synctest.Test(t, func(t *testing.T) { f(t) })
 }
 
 // rule is a line of the table.
@@ -114,11 +114,13 @@ func newRule(name string, run func(t *test), sentence string, needs ...capabilit
 	return rule{name, run, sentence, needs}
 }
 
-// themes are the rules in the order of a message's life.
-var themes = []struct {
+type theme struct {
 	title string
 	rules []rule
-}{
+}
+
+// themes are the rules in the order of a message's life.
+var themes = []theme{
 	{"Messages", messageRules},
 	{"Receiving", receiveRules},
 	{"Settling", settleRules},
@@ -152,15 +154,11 @@ func rulesOf(t testing.TB, only []string) (rules []rule) {
 		return table
 	}
 	for _, title := range only {
-		before := len(rules)
-		for _, theme := range themes {
-			if theme.title == title {
-				rules = append(rules, theme.rules...)
-			}
-		}
-		if len(rules) == before {
+		i := slices.IndexFunc(themes, func(theme theme) bool { return theme.title == title })
+		if i < 0 {
 			t.Fatalf("there is no theme %q", title)
 		}
+		rules = append(rules, themes[i].rules...)
 	}
 	return rules
 }

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"io"
 	"strings"
 	"testing"
 	"time"
@@ -66,14 +67,8 @@ func ended() context.Context {
 func (t *test) open() transport.Conn {
 	t.Helper()
 	c, err := t.tr.Open(t.ctx(), transport.Env{Endpoint: "kit", Instance: "kit" + t.suffix})
-	if err != nil {
-		t.Fatalf("Open: %v", err)
-	}
-	t.Cleanup(func() {
-		if err := c.Close(); err != nil {
-			t.Errorf("Close: %v", err)
-		}
-	})
+	t.must("Open", err)
+	t.Cleanup(func() { t.ok("Close", c.Close()) })
 	return c
 }
 
@@ -85,37 +80,68 @@ func (t *test) name(s string) string {
 	return s + t.suffix
 }
 
+// must ends the rule if err is not nil.
+func (t *test) must(what string, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatalf("%s: %v", what, err)
+	}
+}
+
+// ok fails the rule, which continues, if err is not nil. Any goroutine may call it.
+func (t *test) ok(what string, err error) {
+	t.Helper()
+	if err != nil {
+		t.Errorf("%s: %v", what, err)
+	}
+}
+
+// close closes a connection or a receiver.
+func (t *test) close(c io.Closer) {
+	t.Helper()
+	t.must("Close", c.Close())
+}
+
+// reopen closes a connection and opens another.
+func (t *test) reopen(c transport.Conn) transport.Conn {
+	t.Helper()
+	t.close(c)
+	return t.open()
+}
+
 // queue creates a queue and returns its name.
 func (t *test) queue(c transport.Conn, s string) string {
 	t.Helper()
-	name := t.name(s)
-	t.install(c, name)
-	return name
+	return t.install(c, transport.Queue{Name: t.name(s)})
 }
 
-// countedQueue creates a Counted queue.
-func (t *test) countedQueue(c transport.Conn, s string) string {
+// queueOf creates a queue of these messages.
+func (t *test) queueOf(c transport.Conn, ids ...string) (same transport.Conn, queue string) {
 	t.Helper()
-	q := transport.Queue{Name: t.name(s), Counted: true}
-	if err := as[transport.Installer](t, c).Install(t.ctx(), transport.Plan{Queues: []transport.Queue{q}}); err != nil {
-		t.Fatalf("Install of a counted queue: %v", err)
+	queue = t.queue(c, "in")
+	if len(ids) > 0 {
+		t.send(c, queue, ids...)
 	}
-	return q.Name
+	return c, queue
 }
 
-func (t *test) install(c transport.Conn, name string) {
+// receiverOf opens a receiver of a queue of these messages.
+func (t *test) receiverOf(c transport.Conn, ids ...string) (same transport.Conn, queue string, r transport.Receiver) {
+	t.Helper()
+	c, queue = t.queueOf(c, ids...)
+	return c, queue, t.receiver(c, queue)
+}
+
+func (t *test) install(c transport.Conn, q transport.Queue) (name string) {
 	t.Helper()
 	if i, ok := c.(transport.Installer); ok {
-		err := i.Install(t.ctx(), transport.Plan{Queues: []transport.Queue{{Name: name}}})
-		if err != nil {
-			t.Fatalf("Install: %v", err)
-		}
-		return
-	}
-	if t.harness.CreateQueue == nil {
+		t.must("Install", i.Install(t.ctx(), transport.Plan{Queues: []transport.Queue{q}}))
+	} else if t.harness.CreateQueue != nil {
+		t.harness.CreateQueue(t.TB, t.tr, q.Name)
+	} else {
 		t.Fatal("the Conn is no Installer: set Harness.CreateQueue")
 	}
-	t.harness.CreateQueue(t.TB, t.tr, name)
+	return q.Name
 }
 
 // window is the maximum number of unsettled deliveries of a rule, unless it says otherwise.
@@ -141,9 +167,7 @@ func (t *test) receiverWith(c transport.Conn, queue string, window int) transpor
 func (t *test) leave(queue string) {
 	t.Helper()
 	for _, r := range t.receivers[queue] {
-		if err := r.Close(); err != nil {
-			t.Errorf("close a receiver: %v", err)
-		}
+		t.ok("close a receiver", r.Close())
 	}
 	delete(t.receivers, queue)
 }
@@ -190,12 +214,15 @@ func (t *test) send(c transport.Conn, queue string, ids ...string) {
 	t.dispatch(c, toAll(queue, ids)...)
 }
 
+func dispatch(ctx context.Context, c transport.Conn, ops ...transport.Operation) error {
+	_, err := c.Dispatch(ctx, ops)
+	return err
+}
+
 func (t *test) dispatch(c transport.Conn, ops ...transport.Operation) []transport.Receipt {
 	t.Helper()
 	receipts, err := c.Dispatch(t.ctx(), ops)
-	if err != nil {
-		t.Fatalf("Dispatch: %v", err)
-	}
+	t.must("Dispatch", err)
 	return receipts
 }
 
@@ -241,12 +268,26 @@ func (t *test) one(r transport.Receiver, id string) transport.Delivery {
 	return d
 }
 
+// nth receives the nth delivery of the message "m".
+func (t *test) nth(r transport.Receiver, n int) transport.Delivery {
+	t.Helper()
+	d := t.one(r, "m")
+	t.attempt(d, n)
+	return d
+}
+
+// whole receives the next delivery and checks that its message is want.
+func (t *test) whole(r transport.Receiver, want *transport.Message) transport.Delivery {
+	t.Helper()
+	d := t.take(r, 1)[0]
+	t.sameMessage(d.Message(), want)
+	return d
+}
+
 // do settles a delivery, which must succeed.
 func (t *test) do(verb string, settle func(context.Context) error) {
 	t.Helper()
-	if err := settle(t.ctx()); err != nil {
-		t.Fatalf("%s: %v", verb, err)
-	}
+	t.must(verb, settle(t.ctx()))
 }
 
 func (t *test) complete(ds ...transport.Delivery) {
@@ -291,4 +332,13 @@ func (t *test) all(r transport.Receiver, want ...string) {
 	ds := t.take(r, len(want))
 	t.complete(ds...)
 	t.sameIDs(idsOf(ds), want)
+}
+
+// inOrder receives and completes these messages, in their order.
+func (t *test) inOrder(r transport.Receiver, want ...string) []transport.Delivery {
+	t.Helper()
+	ds := t.take(r, len(want))
+	t.complete(ds...)
+	t.sameOrder(idsOf(ds), want)
+	return ds
 }
