@@ -142,20 +142,13 @@ var errNoPublish = errors.New("sqs: a cursor sends to queues only")
 
 // lookFor checks that the destinations exist, before anything is sent.
 func (c *conn) lookFor(ctx context.Context, ops []transport.Operation) error {
-	var failed []transport.OpError
+	errs := make([]error, len(ops))
 	for i := range ops {
-		err := errNoPublish
-		if ops[i].Queue != "" {
-			_, err = c.queueURL(ctx, ops[i].Queue)
-		}
-		if err != nil {
-			failed = append(failed, transport.OpError{Index: i, Err: err})
+		if errs[i] = errNoPublish; ops[i].Queue != "" {
+			_, errs[i] = c.queueURL(ctx, ops[i].Queue)
 		}
 	}
-	if len(failed) > 0 {
-		return &transport.DispatchError{Ops: failed, Total: len(ops)}
-	}
-	return nil
+	return dispatchError(errs)
 }
 
 // Close implements [transport.Cursor]. It returns the messages that were not taken to the queue.

@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -31,28 +33,29 @@ type conn struct {
 	closing atomic.Bool
 	tasks   goroutines.Group
 
-	urls        urls
-	rooms       rooms
-	sending     pace     // of sends to all destinations
-	denied      sync.Map // *pace by queue and topic to which sending was denied
-	account     account
-	senders     senders
-	withoutHops sync.Map                   // time.Time by queue: when it had no queue for long delays
+	urls        cache[string]              // of queues
+	rooms       cache[int]                 // size limits of queues and topics: their owners may change them
+	sending     pace                       // of sends to all destinations
+	denied      cache[*pace]               // of queues and topics to which sending was denied
+	topicsARN   cache[string]              // for the one account: see topicARN
+	withoutHops cache[struct{}]            // queues that had no queue for long delays
 	chain       delayeddelivery.DelayChain // awsChain, but for tests
 	sentOn      delayeddelivery.Memory     // messages that wait for long
 
 	mu        sync.Mutex             // guards the fields below
 	receivers map[*receiver]struct{} // nil after Close
 	inFlights map[string]*inFlight
+	senders   map[destination]batcher[entry]
 }
 
 // openConn checks that SQS answers. The endpoint's queue need not exist.
 func openConn(ctx context.Context, cfg Transport, by clients, env transport.Env) (*conn, error) {
 	c := &conn{
 		cfg: cfg, endpoint: env.Endpoint, instance: env.Instance, log: env.Log(), clients: by,
-		account: newAccount(), senders: senders{by: make(map[destination]batcher[entry])}, chain: awsChain,
+		rooms: cache[int]{age: time.Minute}, withoutHops: cache[struct{}]{age: time.Minute}, chain: awsChain,
 		sentOn: delayeddelivery.Memory{Size: rememberedHops}, tasks: goroutines.Group{Keep: connsPerHost},
 		receivers: make(map[*receiver]struct{}), inFlights: make(map[string]*inFlight),
+		senders: make(map[destination]batcher[entry]),
 	}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	_, err := c.queueURL(ctx, cmp.Or(env.Endpoint, "holdfast"))
@@ -85,24 +88,19 @@ func (c *conn) Close() error {
 		all.Go(func() { _ = r.Close() }) // never fails
 	}
 	all.Wait()
-	c.releaseAll()
+	c.mu.Lock()
+	inFlights := slices.Collect(maps.Values(c.inFlights))
+	c.mu.Unlock()
+	ctx, cancel := context.WithTimeout(c.ctx, closeTimeout)
+	defer cancel()
+	for _, in := range inFlights {
+		all.Go(func() { in.release(ctx, in.unsettled()) })
+	}
+	all.Wait()
 	c.cancel()
 	c.tasks.Stop()
 	c.close()
 	return nil
-}
-
-// releaseAll returns the unsettled messages of all queues.
-func (c *conn) releaseAll() {
-	ctx, cancel := context.WithTimeout(c.ctx, closeTimeout)
-	defer cancel()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	var all sync.WaitGroup
-	for _, in := range c.inFlights {
-		all.Go(func() { in.release(ctx, in.unsettled()) })
-	}
-	all.Wait()
 }
 
 // requestTimeout bounds a request with the SDK's repetitions, except polls.
@@ -115,31 +113,13 @@ func (c *conn) request(ctx context.Context) (context.Context, context.CancelFunc
 	return ctx, func() { stop(); cancel() }
 }
 
-// urls caches the URLs of queues by address. The zero value is ready.
-type urls struct {
-	mu    sync.Mutex // guards known
-	known map[string]string
-}
-
-func (u *urls) get(queue string) string {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	return u.known[queue]
-}
-
-func (u *urls) set(queue, url string) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	if u.known == nil {
-		u.known = make(map[string]string)
-	}
-	u.known[queue] = url
-}
-
-func (u *urls) forget(queue string) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	delete(u.known, queue)
+// call sends one request of a client.
+func call[In, Out, Options any](
+	ctx context.Context, c *conn, method func(context.Context, *In, ...func(*Options)) (*Out, error), in *In,
+) (*Out, error) {
+	ctx, cancel := c.request(ctx)
+	defer cancel()
+	return method(ctx, in)
 }
 
 // queueURL returns the URL of a queue. It fails with ErrNoQueue if there is none, which is not cached.
@@ -147,16 +127,14 @@ func (c *conn) queueURL(ctx context.Context, queue string) (string, error) {
 	if c.closed() {
 		return "", transport.ErrClosed
 	}
-	if url := c.urls.get(queue); url != "" {
+	if url, ok := c.urls.get(queue); ok {
 		return url, nil
 	}
 	name, err := queueName(c.cfg.QueuePrefix, queue)
 	if err != nil {
 		return "", err
 	}
-	ctx, cancel := c.request(ctx)
-	defer cancel()
-	out, err := c.queues.GetQueueUrl(ctx, &sqs.GetQueueUrlInput{QueueName: &name})
+	out, err := call(ctx, c, c.queues.GetQueueUrl, &sqs.GetQueueUrlInput{QueueName: &name})
 	if err != nil {
 		return "", c.fault(err, "look for queue %q", queue)
 	}

@@ -13,19 +13,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// account is the AWS account. The ARNs of topics are made of region, account and name, so no request looks for them.
-type account struct {
-	turn   chan struct{} // holds a token, which guards topics
-	topics string        // prefix of the ARNs of topics, such as "arn:aws:sns:eu-central-1:123456789012:"; "" is unknown
-}
-
-func newAccount() account {
-	a := account{turn: make(chan struct{}, 1)}
-	a.turn <- struct{}{}
-	return a
-}
-
-// topicARN returns the ARN of the topic of a message type, whether it exists or not.
+// topicARN returns the ARN of the topic of a message type, whether it exists or not. ARNs are made of region, account
+// and name, so no request looks for them.
 func (c *conn) topicARN(ctx context.Context, messageType string) (string, error) {
 	name, err := topicName(c.cfg.TopicPrefix, messageType)
 	if err != nil {
@@ -35,20 +24,15 @@ func (c *conn) topicARN(ctx context.Context, messageType string) (string, error)
 	return topics + name, err
 }
 
-// topicARNs returns the prefix of the ARNs of the account's topics.
+// topicARNs returns the prefix of the ARNs of the account's topics, such as "arn:aws:sns:eu-central-1:123456789012:".
 func (c *conn) topicARNs(ctx context.Context) (string, error) {
-	select {
-	case <-c.account.turn:
-	case <-ctx.Done():
-		return "", fmt.Errorf("sqs: find out which account this is: %w", context.Cause(ctx))
-	}
-	defer func() { c.account.turn <- struct{}{} }()
-	if c.account.topics != "" {
-		return c.account.topics, nil
+	topics, ok := c.topicsARN.get("")
+	if ok {
+		return topics, nil
 	}
 	topics, err := c.findTopics(ctx)
 	if err == nil {
-		c.account.topics = topics
+		c.topicsARN.set("", topics)
 	}
 	return topics, err
 }
@@ -58,17 +42,18 @@ func (c *conn) topicARNs(ctx context.Context) (string, error) {
 func (c *conn) findTopics(ctx context.Context) (string, error) {
 	var missing error
 	if c.endpoint != "" {
-		arn, err := c.queueARN(ctx, c.endpoint)
-		if err == nil {
-			return topicsOf(arn)
-		}
-		if !errors.Is(err, transport.ErrNoQueue) {
+		queue, err := c.queueARN(ctx, c.endpoint)
+		parts := strings.SplitN(queue, ":", 6)
+		switch {
+		case err == nil && len(parts) == 6:
+			return fmt.Sprintf("arn:%s:sns:%s:%s:", parts[1], parts[3], parts[4]), nil
+		case err == nil:
+			return "", fmt.Errorf("sqs: %q is not the ARN of a queue", queue)
+		case !errors.Is(err, transport.ErrNoQueue):
 			missing = err
 		}
 	}
-	ctx, cancel := c.request(ctx)
-	defer cancel()
-	who, err := c.identity.GetCallerIdentity(ctx, &sts.GetCallerIdentityInput{})
+	who, err := call(ctx, c, c.identity.GetCallerIdentity, &sts.GetCallerIdentityInput{})
 	if err != nil {
 		return "", c.fault(errors.Join(err, missing), "find out which account this is, for the names of topics")
 	}
@@ -76,22 +61,14 @@ func (c *conn) findTopics(ctx context.Context) (string, error) {
 	return fmt.Sprintf("arn:%s:sns:%s:%s:", partition, c.region, value(who.Account)), nil
 }
 
-// topicsOf returns the prefix of the topics' ARNs in the account and region of a queue.
-func topicsOf(queueARN string) (string, error) {
-	parts := strings.SplitN(queueARN, ":", 6)
-	if len(parts) != 6 {
-		return "", fmt.Errorf("sqs: %q is not the ARN of a queue", queueARN)
-	}
-	return fmt.Sprintf("arn:%s:sns:%s:%s:", parts[1], parts[3], parts[4]), nil
-}
-
 // queueARN returns the ARN of a queue. It fails with ErrNoQueue if there is none.
 func (c *conn) queueARN(ctx context.Context, queue string) (string, error) {
-	attributes, err := c.queueAttributes(ctx, queue, types.QueueAttributeNameQueueArn)
-	if err != nil {
-		return "", err
-	}
-	return attributes[string(types.QueueAttributeNameQueueArn)], nil
+	return c.queueAttribute(ctx, queue, types.QueueAttributeNameQueueArn)
+}
+
+func (c *conn) queueAttribute(ctx context.Context, queue string, name types.QueueAttributeName) (string, error) {
+	attributes, err := c.queueAttributes(ctx, queue, name)
+	return attributes[string(name)], err
 }
 
 func (c *conn) queueAttributes(
@@ -101,25 +78,13 @@ func (c *conn) queueAttributes(
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := c.request(ctx)
-	defer cancel()
-	out, err := c.queues.GetQueueAttributes(ctx, &sqs.GetQueueAttributesInput{QueueUrl: &url, AttributeNames: names})
+	in := &sqs.GetQueueAttributesInput{QueueUrl: &url, AttributeNames: names}
+	out, err := call(ctx, c, c.queues.GetQueueAttributes, in)
 	if err != nil {
-		if noQueueCode(errorCode(err)) {
+		if hasCode(err, noQueueCodes) {
 			c.urls.forget(queue)
 		}
 		return nil, c.fault(err, "look at queue %q", queue)
 	}
 	return out.Attributes, nil
-}
-
-func (c *conn) setQueueAttributes(ctx context.Context, queue string, attributes map[string]string) error {
-	url, err := c.queueURL(ctx, queue)
-	if err != nil {
-		return err
-	}
-	ctx, cancel := c.request(ctx)
-	defer cancel()
-	_, err = c.queues.SetQueueAttributes(ctx, &sqs.SetQueueAttributesInput{QueueUrl: &url, Attributes: attributes})
-	return c.fault(err, "change queue %q", queue)
 }

@@ -2,7 +2,9 @@ package sqs
 
 import (
 	"bytes"
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -85,25 +87,13 @@ func (t *Transport) dial(ctx context.Context) (clients, error) {
 			return retry.NewStandard(func(o *retry.StandardOptions) { o.MaxAttempts, o.MaxBackoff = tries, maxPause })
 		}
 	}
-	endpoint := t.Endpoint
+	at := optional(t.Endpoint)
 	own := clients{
-		queues: sqs.NewFromConfig(cfg, func(o *sqs.Options) {
-			if endpoint != "" {
-				o.BaseEndpoint = &endpoint
-			}
-		}),
-		topics: sns.NewFromConfig(cfg, func(o *sns.Options) {
-			if endpoint != "" {
-				o.BaseEndpoint = &endpoint
-			}
-		}),
-		identity: sts.NewFromConfig(cfg, func(o *sts.Options) {
-			if endpoint != "" {
-				o.BaseEndpoint = &endpoint
-			}
-		}),
-		region: cfg.Region,
-		close:  func() {},
+		queues:   sqs.NewFromConfig(cfg, func(o *sqs.Options) { o.BaseEndpoint = cmp.Or(at, o.BaseEndpoint) }),
+		topics:   sns.NewFromConfig(cfg, func(o *sns.Options) { o.BaseEndpoint = cmp.Or(at, o.BaseEndpoint) }),
+		identity: sts.NewFromConfig(cfg, func(o *sts.Options) { o.BaseEndpoint = cmp.Or(at, o.BaseEndpoint) }),
+		region:   cfg.Region,
+		close:    func() {},
 	}
 	if pool != nil {
 		own.close = pool.CloseIdleConnections
@@ -111,33 +101,21 @@ func (t *Transport) dial(ctx context.Context) (clients, error) {
 	return own, nil
 }
 
-func (t *Transport) load(ctx context.Context) (aws.Config, error) {
+func (t *Transport) load(ctx context.Context) (cfg aws.Config, err error) {
 	if t.Config != nil {
-		cfg := t.Config.Copy()
-		if t.Region != "" {
-			cfg.Region = t.Region
-		}
-		return cfg, t.needRegion(cfg)
+		cfg = t.Config.Copy()
+		cfg.Region = cmp.Or(t.Region, cfg.Region)
+	} else {
+		cfg, err = config.LoadDefaultConfig(ctx, config.WithRegion(t.Region), config.WithSharedConfigProfile(t.Profile),
+			config.WithLogger(logging.Nop{})) // the errors have the same information
 	}
-	options := []func(*config.LoadOptions) error{config.WithLogger(logging.Nop{})} // its errors have the same information
-	if t.Region != "" {
-		options = append(options, config.WithRegion(t.Region))
-	}
-	if t.Profile != "" {
-		options = append(options, config.WithSharedConfigProfile(t.Profile))
-	}
-	cfg, err := config.LoadDefaultConfig(ctx, options...)
-	if err != nil {
+	switch {
+	case err != nil:
 		return aws.Config{}, fmt.Errorf("sqs: load the AWS configuration: %w", err)
+	case cfg.Region == "":
+		return aws.Config{}, errors.New("sqs: no region: set Transport.Region or AWS_REGION")
 	}
-	return cfg, t.needRegion(cfg)
-}
-
-func (t *Transport) needRegion(cfg aws.Config) error {
-	if cfg.Region == "" {
-		return fmt.Errorf("sqs: no region: set Transport.Region or AWS_REGION")
-	}
-	return nil
+	return cfg, nil
 }
 
 // ownBodies is a client that sends copies of bodies. The SDK closes a body as soon as an answer begins, while the

@@ -24,37 +24,30 @@ func (c *conn) fault(err error, format string, args ...any) error {
 	if c.closed() {
 		return transport.ErrClosed
 	}
-	what := fmt.Sprintf(format, args...)
-	code := errorCode(err)
+	advice := ""
+	dns, _ := errors.AsType[*net.DNSError](err)
 	switch {
-	case noQueueCode(code):
-		return fmt.Errorf("sqs: %s: %w", what, transport.ErrNoQueue)
-	case slices.Contains(expiredCodes, code):
-		return fmt.Errorf("sqs: %s: the credentials have expired or are not valid: %w", what, err)
-	case slices.Contains(keyCodes, code):
-		return fmt.Errorf("sqs: %s: the KMS key cannot be used: look at its state and at its policy, and give the credentials "+
-			"kms:Decrypt, and for sending kms:GenerateDataKey: %w", what, err)
-	case slices.Contains(deniedCodes, code):
-		return fmt.Errorf("sqs: %s: the credentials lack the right to: %w", what, err)
+	case hasCode(err, noQueueCodes):
+		err = transport.ErrNoQueue
+	case hasCode(err, expiredCodes):
+		advice = "the credentials have expired or are not valid: "
+	case hasCode(err, keyCodes):
+		advice = "the KMS key cannot be used: look at its state and at its policy, and give the credentials kms:Decrypt, " +
+			"and for sending kms:GenerateDataKey: "
+	case hasCode(err, deniedCodes):
+		advice = "the credentials lack the right to: "
 	case withoutCredentials(err):
-		return fmt.Errorf("sqs: %s: no credentials: set AWS_PROFILE, Transport.Profile or Transport.Config, or "+
-			"give the machine a role: %w", what, err)
-	case unknownHost(err):
-		return fmt.Errorf("sqs: %s: the host is unknown: check the region %q and the name server: %w", what, c.region, err)
-	default:
-		return fmt.Errorf("sqs: %s: %w", what, err)
+		advice = "no credentials: set AWS_PROFILE, Transport.Profile or Transport.Config, or give the machine a role: "
+	case dns != nil && dns.IsNotFound:
+		advice = fmt.Sprintf("the host is unknown: check the region %q and the name server: ", c.region)
 	}
+	return fmt.Errorf("sqs: %s: %s%w", fmt.Sprintf(format, args...), advice, err)
 }
 
 // withoutCredentials reports whether a request was not sent because no credentials were found to sign it. The SDK has
 // no error type for that.
 func withoutCredentials(err error) bool {
 	return errorCode(err) == "" && strings.Contains(err.Error(), "get credentials: ")
-}
-
-func unknownHost(err error) bool {
-	dns, ok := errors.AsType[*net.DNSError](err)
-	return ok && dns.IsNotFound
 }
 
 // errorCode returns AWS's code of an error; "" if AWS did not answer.
@@ -65,11 +58,18 @@ func errorCode(err error) string {
 	return ""
 }
 
-func noQueueCode(code string) bool {
-	return code == "QueueDoesNotExist" || code == "AWS.SimpleQueueService.NonExistentQueue"
-}
+func hasCode(err error, codes []string) bool { return slices.Contains(codes, errorCode(err)) }
+
+// isDenied reports whether the credentials lack the right to a request, or to the KMS key that it needs.
+func isDenied(err error) bool { return hasCode(err, deniedCodes) || hasCode(err, keyCodes) }
+
+func throttled(err error) bool { return hasCode(err, throttleCodes) }
 
 var (
+	noQueueCodes = []string{"QueueDoesNotExist", "AWS.SimpleQueueService.NonExistentQueue"}
+	existsCodes  = []string{"QueueAlreadyExists", "QueueNameExists"}
+	deletedCodes = []string{"QueueDeletedRecently", "AWS.SimpleQueueService.QueueDeletedRecently"}
+	noTopicCodes = []string{"NotFound", "NotFoundException"}
 	expiredCodes = []string{
 		"ExpiredToken", "ExpiredTokenException", "InvalidClientTokenId", "UnrecognizedClientException",
 		"InvalidSecurity", "RequestExpired", "SignatureDoesNotMatch", "InvalidSignatureException", "IncompleteSignature",
@@ -135,10 +135,6 @@ func beforeSending(err error) error {
 	return err
 }
 
-func throttled(err error) bool {
-	return err != nil && slices.Contains(throttleCodes, errorCode(err))
-}
-
 // entryError returns the error of a failed entry of a batch.
 func entryError(f *types.BatchResultErrorEntry) error {
 	e := &smithy.GenericAPIError{Code: value(f.Code), Message: value(f.Message), Fault: smithy.FaultServer}
@@ -150,10 +146,7 @@ func entryError(f *types.BatchResultErrorEntry) error {
 
 // refusedAsAWhole reports whether AWS refused a request for its content, so that parts of it may be accepted.
 func refusedAsAWhole(err error) bool {
-	code := errorCode(err)
-	if code == "" || throttled(err) || noQueueCode(code) || slices.Contains(expiredCodes, code) || isDenied(err) {
-		return false
-	}
 	status := statusOf(err)
-	return status >= 400 && status < 500
+	return status >= 400 && status < 500 && errorCode(err) != "" && !throttled(err) && !isDenied(err) &&
+		!hasCode(err, noQueueCodes) && !hasCode(err, expiredCodes)
 }

@@ -1,6 +1,7 @@
 package sqs
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"sync"
@@ -67,36 +68,29 @@ func (p *pace) note(err error) {
 // requests. A throttle slows down all sends; a denial only sends to the same queue or topic.
 func (c *conn) paced(ctx context.Context, name string, request func() error) (err error) {
 	for range tries {
-		if err := c.waitToSend(ctx, name); err != nil {
+		denied, ok := c.denied.get(name)
+		if ok {
+			if err := denied.wait(ctx); err != nil {
+				return err
+			}
+		}
+		if err := c.sending.wait(ctx); err != nil {
 			return err
 		}
 		err = request()
-		c.noteSent(name, err)
-		if !throttled(err) {
-			break
+		switch {
+		case err == nil:
+			c.sending.note(nil)
+			c.denied.forget(name)
+		case throttled(err):
+			c.sending.note(err)
+			continue
+		case isDenied(err):
+			denied = cmp.Or(denied, new(pace))
+			denied.note(err)
+			c.denied.set(name, denied)
 		}
+		return err
 	}
 	return err
-}
-
-func (c *conn) waitToSend(ctx context.Context, name string) error {
-	if denied, ok := c.denied.Load(name); ok {
-		if err := denied.(*pace).wait(ctx); err != nil { //nolint:errcheck,forcetypeassert // there is nothing else in it
-			return err
-		}
-	}
-	return c.sending.wait(ctx)
-}
-
-func (c *conn) noteSent(name string, err error) {
-	if throttled(err) || err == nil {
-		c.sending.note(err)
-	}
-	switch {
-	case err == nil:
-		c.denied.Delete(name)
-	case isDenied(err):
-		denied, _ := c.denied.LoadOrStore(name, new(pace))
-		denied.(*pace).note(err) //nolint:errcheck,forcetypeassert // there is nothing else in it
-	}
 }

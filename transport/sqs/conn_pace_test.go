@@ -239,7 +239,7 @@ func TestARequestSharedBySendersStaysWithinTheLimit(t *testing.T) {
 			largest int
 		)
 		c := openFake(t, &fake{}, nil)
-		b := c.senderTo(destination{queue: "out"}, c.cfg.MaxMessage, func(es []entry) []error {
+		b := c.senderTo(destination{queue: "out"}, c.cfg.MaxMessage, func(es []entry) ([]error, []int) {
 			size := 0
 			for _, e := range es {
 				size += e.size()
@@ -247,7 +247,7 @@ func TestARequestSharedBySendersStaysWithinTheLimit(t *testing.T) {
 			mu.Lock()
 			defer mu.Unlock()
 			largest = max(largest, size)
-			return make([]error, len(es))
+			return make([]error, len(es)), nil
 		})
 		for range 4 {
 			b.Submit(entry{payload: payload{body: strings.Repeat("x", 400_000)}})

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
@@ -40,28 +39,17 @@ func (c *conn) Inspect(ctx context.Context, queues ...string) ([]transport.Queue
 }
 
 func (c *conn) inspect(ctx context.Context, queue string) (transport.QueueStats, error) {
-	url, err := c.queueURL(ctx, queue)
-	if err != nil {
-		return transport.QueueStats{}, err
-	}
-	within, cancel := c.request(ctx)
-	defer cancel()
 	const (
 		ready     = types.QueueAttributeNameApproximateNumberOfMessages
 		unsettled = types.QueueAttributeNameApproximateNumberOfMessagesNotVisible
 		delayed   = types.QueueAttributeNameApproximateNumberOfMessagesDelayed
 	)
-	out, err := c.queues.GetQueueAttributes(within, &sqs.GetQueueAttributesInput{
-		QueueUrl: &url, AttributeNames: []types.QueueAttributeName{ready, unsettled, delayed},
-	})
+	attributes, err := c.queueAttributes(ctx, queue, ready, unsettled, delayed)
 	if err != nil {
-		if noQueueCode(errorCode(err)) {
-			c.urls.forget(queue)
-		}
-		return transport.QueueStats{}, c.fault(err, "look at queue %q", queue)
+		return transport.QueueStats{}, err
 	}
 	count := func(name types.QueueAttributeName) int64 {
-		n, err := strconv.ParseInt(out.Attributes[string(name)], 10, 64)
+		n, err := strconv.ParseInt(attributes[string(name)], 10, 64)
 		if err != nil {
 			return -1
 		}
@@ -70,12 +58,9 @@ func (c *conn) inspect(ctx context.Context, queue string) (transport.QueueStats,
 	return transport.QueueStats{Name: queue, Ready: count(ready), Unsettled: count(unsettled), Delayed: count(delayed)}, nil
 }
 
-// delayQueueAge is how long the absence of a delay queue is cached.
-const delayQueueAge = time.Minute
-
 // addHopping adds the messages of the delay queue to the delayed ones.
 func (c *conn) addHopping(ctx context.Context, s *transport.QueueStats) error {
-	if at, ok := c.withoutHops.Load(s.Name); ok && time.Since(at.(time.Time)) < delayQueueAge { //nolint:errcheck // always a time.Time
+	if _, ok := c.withoutHops.get(s.Name); ok {
 		return nil
 	}
 	waits := s.Name + delaySuffix
@@ -84,7 +69,7 @@ func (c *conn) addHopping(ctx context.Context, s *transport.QueueStats) error {
 	}
 	own, err := c.inspect(ctx, waits)
 	if errors.Is(err, transport.ErrNoQueue) || isDenied(err) { // an endpoint that uses it has the right
-		c.withoutHops.Store(s.Name, time.Now())
+		c.withoutHops.set(s.Name, struct{}{})
 		return nil
 	}
 	if err != nil {
@@ -105,9 +90,7 @@ func (c *conn) listQueues(ctx context.Context) (queues []string, err error) {
 	}
 	in := &sqs.ListQueuesInput{QueueNamePrefix: optional(prefix), MaxResults: aws.Int32(1000)}
 	for {
-		within, cancel := c.request(ctx)
-		out, err := c.queues.ListQueues(within, in)
-		cancel()
+		out, err := call(ctx, c, c.queues.ListQueues, in)
 		if err != nil {
 			return nil, c.fault(err, "list queues")
 		}
@@ -117,9 +100,8 @@ func (c *conn) listQueues(ctx context.Context) (queues []string, err error) {
 				queues = append(queues, strings.TrimPrefix(name, prefix))
 			}
 		}
-		if out.NextToken == nil {
+		if in.NextToken = out.NextToken; in.NextToken == nil {
 			return queues, nil
 		}
-		in.NextToken = out.NextToken
 	}
 }

@@ -55,19 +55,6 @@ func (c *conn) encode(m *transport.Message, now time.Time, delay, ttl time.Durat
 	return c.encodeAs(wrapped, m, now, delay, ttl)
 }
 
-// encodeCopy is encode for a copy of a received message, which must not be refused for its size: it uses another form
-// if the configured one is larger than room bytes.
-func (c *conn) encodeCopy(m *transport.Message, now time.Time, delay, ttl time.Duration, room int) payload {
-	p := c.encode(m, now, delay, ttl)
-	for _, f := range []form{raw, packed} {
-		if p.size() <= room {
-			break
-		}
-		p = c.encodeAs(f, m, now, delay, ttl)
-	}
-	return p
-}
-
 func (c *conn) encodeAs(write form, m *transport.Message, now time.Time, delay, ttl time.Duration) payload {
 	headers := m.Headers
 	if ttl > 0 && ttl < longest-delay { // else it expires in centuries

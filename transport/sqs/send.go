@@ -28,7 +28,7 @@ func (c *conn) Dispatch(ctx context.Context, ops []transport.Operation) ([]trans
 		}
 	}
 	d.send(ctx)
-	return nil, d.err()
+	return nil, dispatchError(d.errs)
 }
 
 // dispatch is one call of Dispatch.
@@ -64,12 +64,16 @@ func (d *dispatch) add(ctx context.Context, i int, op *transport.Operation) erro
 		return fmt.Errorf("sqs: a delay of %v is over the longest, %v", delay, limits.MaxDelay)
 	}
 	p := c.encode(op.Message, d.now, delay, op.TTL)
-	if isCopy {
+	if isCopy { // it must not be refused for its size
 		room, err := c.roomForCopy(ctx, op.Queue, p.size(), delay)
 		if err != nil {
 			return err
 		}
-		p = c.encodeCopy(op.Message, d.now, delay, op.TTL, room)
+		for _, f := range []form{raw, packed} {
+			if p.size() > room {
+				p = c.encodeAs(f, op.Message, d.now, delay, op.TTL)
+			}
+		}
 	}
 	switch {
 	case op.Queue == "" && len(op.Types) == 0:
@@ -110,45 +114,49 @@ func (d *dispatch) addSend(ctx context.Context, i int, queue string, e entry) er
 	if err != nil {
 		return err
 	}
-	if n := e.size(); n > room {
-		return &transport.TooLargeError{What: "message", Size: n, Max: room}
-	}
 	to, err := d.conn.sender(ctx, queue)
 	if err != nil {
 		return err
 	}
-	d.put(i, to, e)
-	return nil
+	return d.put(i, to, e, room)
 }
 
-// addPublish adds a message to the parts of its types' topics. SNS knows no delays: the receiver of each subscriber
-// delays the message.
+// addPublish adds a message to the parts of its types' topics: SNS knows no base types. Nor does it know delays: the
+// receiver of each subscriber delays the message.
 func (d *dispatch) addPublish(
 	ctx context.Context, i int, op *transport.Operation, p payload, delay time.Duration,
 ) error {
-	topics, err := d.conn.topics(ctx, op.Types)
-	if err != nil {
-		return err
+	topics := make([]string, len(op.Types))
+	for n, typeName := range op.Types {
+		var err error
+		if topics[n], err = d.conn.topicARN(ctx, typeName); err != nil {
+			return err
+		}
 	}
 	if delay > 0 {
 		p.attributes = append(p.attributes, attribute{dueAt, strconv.FormatInt(d.now.Add(delay).UnixMicro(), 10)})
 	}
-	for _, topic := range topics {
+	for n, arn := range topics {
 		e := entry{payload: p}
-		e.attributes = append(slices.Clip(p.attributes), topic.attributes...)
-		room, err := d.conn.roomOf(ctx, topic.arn, e.size())
+		if len(topics) > 1 {
+			e.attributes = append(slices.Clip(p.attributes), attribute{copyAttribute, strconv.Itoa(n)})
+		}
+		room, err := d.conn.roomOf(ctx, arn, e.size())
 		if err != nil {
 			return err
 		}
-		if n := e.size(); n > room {
-			return &transport.TooLargeError{What: "message", Size: n, Max: room}
+		if err := d.put(i, d.conn.publisher(arn), e, room); err != nil {
+			return err
 		}
-		d.put(i, d.conn.publisher(topic.arn), e)
 	}
 	return nil
 }
 
-func (d *dispatch) put(i int, to batcher[entry], e entry) {
+// put adds an entry to the part of its destination, which accepts room bytes.
+func (d *dispatch) put(i int, to batcher[entry], e entry, room int) error {
+	if n := e.size(); n > room {
+		return &transport.TooLargeError{What: "message", Size: n, Max: room}
+	}
 	at := slices.IndexFunc(d.parts, func(p *part) bool { return p.to == to })
 	if at < 0 {
 		at = len(d.parts)
@@ -156,6 +164,7 @@ func (d *dispatch) put(i int, to batcher[entry], e entry) {
 	}
 	p := d.parts[at]
 	p.entries, p.indexes = append(p.entries, e), append(p.indexes, i)
+	return nil
 }
 
 // send sends all parts and waits for the answers.
@@ -182,9 +191,10 @@ func (d *dispatch) sendPart(ctx context.Context, p *part) {
 	}
 }
 
-func (d *dispatch) err() error {
+// dispatchError returns the error of a dispatch from those of its operations.
+func dispatchError(errs []error) error {
 	var failed []transport.OpError
-	for i, err := range d.errs {
+	for i, err := range errs {
 		if err != nil {
 			failed = append(failed, transport.OpError{Index: i, Err: err})
 		}
@@ -192,5 +202,5 @@ func (d *dispatch) err() error {
 	if len(failed) == 0 {
 		return nil
 	}
-	return &transport.DispatchError{Ops: failed, Total: len(d.errs)}
+	return &transport.DispatchError{Ops: failed, Total: len(errs)}
 }

@@ -4,12 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"slices"
 	"strconv"
-	"sync"
 	"time"
 
-	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
 
@@ -59,12 +58,6 @@ func batchError(err error) error {
 // errAbandoned is the error of a message whose request was not answered before the caller's context ended.
 var errAbandoned = fmt.Errorf("sqs: no answer from AWS yet: %w", transport.ErrOutcomeUnknown)
 
-// senders are the batchers of all destinations.
-type senders struct {
-	mu sync.Mutex // guards by
-	by map[destination]batcher[entry]
-}
-
 // destination is a queue, by its address, or a topic, by its ARN.
 type destination struct{ queue, topic string }
 
@@ -73,27 +66,28 @@ func (c *conn) sender(ctx context.Context, queue string) (batcher[entry], error)
 	if _, err := c.queueURL(ctx, queue); err != nil {
 		return batcher[entry]{}, err
 	}
-	flush := func(es []entry) []error {
-		return sendTwice(slices.Clone(es), func(es []entry) ([]error, []int) { return c.sendOnce(queue, es) })
-	}
-	return c.senderTo(destination{queue: queue}, c.cfg.MaxMessage, flush), nil
+	return c.senderTo(destination{queue: queue}, c.cfg.MaxMessage, func(es []entry) ([]error, []int) {
+		return c.sendOnce(queue, es)
+	}), nil
 }
 
 // publisher returns the batcher of a topic.
 func (c *conn) publisher(arn string) batcher[entry] {
-	return c.senderTo(destination{topic: arn}, maxPublished, func(es []entry) []error {
-		return sendTwice(slices.Clone(es), func(es []entry) ([]error, []int) { return c.publishOnce(arn, es) })
+	return c.senderTo(destination{topic: arn}, maxPublished, func(es []entry) ([]error, []int) {
+		return c.publishOnce(arn, es)
 	})
 }
 
-func (c *conn) senderTo(to destination, maxSize int, flush func([]entry) []error) batcher[entry] {
-	c.senders.mu.Lock()
-	defer c.senders.mu.Unlock()
-	b, ok := c.senders.by[to]
+func (c *conn) senderTo(
+	to destination, maxSize int, once func([]entry) (errs []error, again []int),
+) batcher[entry] {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	b, ok := c.senders[to]
 	if !ok {
 		cfg := batch.Config[entry]{Linger: sendLinger, MaxWeight: maxSize, Weight: func(e entry) int { return e.size() }}
-		b = newBatcher(c, cfg, flush)
-		c.senders.by[to] = b
+		b = newBatcher(c, cfg, func(es []entry) []error { return sendTwice(slices.Clone(es), once) })
+		c.senders[to] = b
 	}
 	return b
 }
@@ -111,15 +105,19 @@ func sendTwice(entries []entry, once func([]entry) (errs []error, again []int)) 
 
 // sendOnce sends entries to a queue in one request. again has the entries to send once more: see results.
 func (c *conn) sendOnce(queue string, entries []entry) (errs []error, again []int) {
-	ctx, cancel := c.request(context.Background())
+	ctx, cancel := c.request(c.ctx)
 	defer cancel()
 	url, err := c.queueURL(ctx, queue)
 	if err != nil {
-		return all(entries, beforeSending(err)), nil
+		return slices.Repeat([]error{beforeSending(err)}, len(entries)), nil
 	}
 	in := &sqs.SendMessageBatchInput{QueueUrl: &url, Entries: make([]types.SendMessageBatchRequestEntry, len(entries))}
 	for i := range entries {
-		in.Entries[i] = entries[i].request(i)
+		e := &entries[i]
+		in.Entries[i] = types.SendMessageBatchRequestEntry{
+			Id: idOf(i), MessageBody: &e.body, DelaySeconds: e.delay, MessageAttributes: e.sent(),
+			MessageGroupId: optional(e.group), MessageDeduplicationId: optional(e.dedup),
+		}
 	}
 	r := sendResult{name: queue, verb: fmt.Sprintf("send to %q", queue)}
 	r.err = c.paced(ctx, queue, func() error {
@@ -129,7 +127,7 @@ func (c *conn) sendOnce(queue string, entries []entry) (errs []error, again []in
 		}
 		return err
 	})
-	if noQueueCode(errorCode(r.err)) {
+	if hasCode(r.err, noQueueCodes) {
 		c.urls.forget(queue)
 	}
 	return c.results(entries, &r)
@@ -148,54 +146,32 @@ type sendResult struct {
 // failed through no fault of theirs, or all if AWS refused the request and does not name the entry.
 func (c *conn) results(entries []entry, r *sendResult) (errs []error, again []int) {
 	if r.err != nil {
-		if len(entries) > 1 && refusedAsAWhole(r.err) {
+		own := r.tried.outcome(c.fault(r.err, "%s", r.verb), r.err)
+		if len(entries) == 1 {
+			return []error{c.sized(r.name, &entries[0], own, r.err)}, nil
+		}
+		if refusedAsAWhole(r.err) {
 			for i := range entries {
 				again = append(again, i)
 			}
 		}
-		own := r.tried.outcome(c.fault(r.err, "%s", r.verb), r.err)
-		if len(entries) == 1 {
-			own = c.sized(r.name, &entries[0], own, r.err)
-		}
-		return all(entries, own), again
+		return slices.Repeat([]error{own}, len(entries)), again
 	}
 	errs = make([]error, len(entries))
-	for _, f := range r.failed {
-		i, ok := indexOf(f.Id, len(entries))
-		if !ok {
-			continue
-		}
-		failed := entryError(&f)
+	for i, f := range byIndex(r.failed, len(entries)) {
+		failed := entryError(f)
 		errs[i] = c.sized(r.name, &entries[i], c.fault(failed, "%s", r.verb), failed)
-		slow := throttled(failed)
-		if slow {
+		switch {
+		case throttled(failed):
 			c.sending.note(failed)
-		} else if !f.SenderFault {
+		case f.SenderFault:
+			continue
+		default:
 			again = append(again, i)
 		}
-		if slow || !f.SenderFault {
-			errs[i] = fmt.Errorf("%w: %w", errs[i], transport.ErrUnreachable)
-		}
+		errs[i] = fmt.Errorf("%w: %w", errs[i], transport.ErrUnreachable)
 	}
 	return errs, again
-}
-
-// all returns err for each entry.
-func all(entries []entry, err error) []error {
-	errs := make([]error, len(entries))
-	for i := range errs {
-		errs[i] = err
-	}
-	return errs
-}
-
-func (e *entry) request(i int) types.SendMessageBatchRequestEntry {
-	r := types.SendMessageBatchRequestEntry{
-		Id: aws.String(strconv.Itoa(i)), MessageBody: &e.body, DelaySeconds: e.delay,
-		MessageGroupId: optional(e.group), MessageDeduplicationId: optional(e.dedup),
-	}
-	r.MessageAttributes = e.sent()
-	return r
 }
 
 func optional(s string) *string {
@@ -205,8 +181,17 @@ func optional(s string) *string {
 	return &s
 }
 
-// indexOf returns the index of an entry in its request, from its id.
-func indexOf(id *string, n int) (int, bool) {
-	i, err := strconv.Atoi(value(id))
-	return i, err == nil && i >= 0 && i < n
+// idOf returns the id of the entry with an index in its request.
+func idOf(i int) *string { return new(strconv.Itoa(i)) }
+
+// byIndex iterates over the failed entries of a request with n entries, by their indexes.
+func byIndex(failed []types.BatchResultErrorEntry, n int) iter.Seq2[int, *types.BatchResultErrorEntry] {
+	return func(yield func(int, *types.BatchResultErrorEntry) bool) {
+		for k := range failed {
+			i, err := strconv.Atoi(value(failed[k].Id))
+			if err == nil && i >= 0 && i < n && !yield(i, &failed[k]) {
+				return
+			}
+		}
+	}
 }

@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"regexp"
 	"strconv"
-	"sync"
-	"time"
 
 	"github.com/aws/aws-sdk-go-v2/service/sns"
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
@@ -15,36 +13,6 @@ import (
 
 	"github.com/holdfast-go/holdfast/transport"
 )
-
-// roomAge is how long the size limit of a queue or topic is cached: its owner may change it.
-const roomAge = time.Minute
-
-// rooms caches the size limits of queues and topics. The zero value is ready.
-type rooms struct {
-	mu    sync.Mutex // guards known
-	known map[string]room
-}
-
-type room struct {
-	bytes int
-	at    time.Time
-}
-
-func (r *rooms) get(name string) (int, bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	known, ok := r.known[name]
-	return known.bytes, ok && time.Since(known.at) < roomAge
-}
-
-func (r *rooms) set(name string, bytes int) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.known == nil {
-		r.known = make(map[string]room)
-	}
-	r.known[name] = room{bytes, time.Now()}
-}
 
 // roomIn returns the size limit of a queue in bytes. It requests the limit only for a message over 256 KiB, the former
 // limit of SQS, and returns the configured limit if the request is denied.
@@ -55,11 +23,11 @@ func (c *conn) roomIn(ctx context.Context, queue string, size int) (int, error) 
 	if size <= minMessage {
 		return c.cfg.MaxMessage, nil
 	}
-	attributes, err := c.queueAttributes(ctx, queue, types.QueueAttributeNameMaximumMessageSize)
+	limit, err := c.queueAttribute(ctx, queue, types.QueueAttributeNameMaximumMessageSize)
 	if err != nil && !isDenied(err) {
 		return 0, err
 	}
-	n, err := strconv.Atoi(attributes[string(types.QueueAttributeNameMaximumMessageSize)])
+	n, err := strconv.Atoi(limit)
 	if err != nil {
 		n = c.cfg.MaxMessage
 	}
@@ -75,16 +43,14 @@ func (c *conn) roomOf(ctx context.Context, arn string, size int) (int, error) {
 	if size <= maxPublished {
 		return maxPublished, nil
 	}
-	ctx, cancel := c.request(ctx)
-	defer cancel()
-	out, err := c.clients.topics.GetTopicAttributes(ctx, &sns.GetTopicAttributesInput{TopicArn: &arn})
+	out, err := call(ctx, c, c.topics.GetTopicAttributes, &sns.GetTopicAttributesInput{TopicArn: &arn})
 	n := maxPublished
 	switch {
 	case err == nil:
 		if own, err := strconv.Atoi(out.Attributes["MaximumMessageSize"]); err == nil {
 			n = own
 		}
-	case !isDenied(err) && !noTopicCode(errorCode(err)):
+	case !isDenied(err) && !hasCode(err, noTopicCodes):
 		return 0, c.fault(err, "look at topic %q", nameOf(arn))
 	}
 	c.rooms.set(arn, n)

@@ -5,12 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
 
-	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
 
@@ -42,7 +40,7 @@ func (in *inFlight) delete(ctx context.Context, ss []settling) []error {
 		req := &sqs.DeleteMessageBatchInput{QueueUrl: &in.url}
 		for _, i := range is {
 			req.Entries = append(req.Entries, types.DeleteMessageBatchRequestEntry{
-				Id: aws.String(strconv.Itoa(i)), ReceiptHandle: &ss[i].handle,
+				Id: idOf(i), ReceiptHandle: &ss[i].handle,
 			})
 		}
 		out, err := in.conn.queues.DeleteMessageBatch(ctx, req)
@@ -68,7 +66,7 @@ func (in *inFlight) hide(ctx context.Context, ss []settling) []error {
 		req := &sqs.ChangeMessageVisibilityBatchInput{QueueUrl: &in.url}
 		for _, i := range is {
 			req.Entries = append(req.Entries, types.ChangeMessageVisibilityBatchRequestEntry{
-				Id: aws.String(strconv.Itoa(i)), ReceiptHandle: &ss[i].handle, VisibilityTimeout: ss[i].seconds,
+				Id: idOf(i), ReceiptHandle: &ss[i].handle, VisibilityTimeout: ss[i].seconds,
 			})
 		}
 		out, err := in.conn.queues.ChangeMessageVisibilityBatch(ctx, req)
@@ -111,17 +109,14 @@ func (in *inFlight) askOnce(
 	for _, i := range is {
 		errs[i] = err
 	}
-	for _, f := range failed {
-		i, ok := indexOf(f.Id, len(errs))
-		switch {
-		case !ok:
-		case tooLate(&f):
+	for i, f := range byIndex(failed, len(errs)) {
+		if tooLate(f) {
 			errs[i] = lostError(verb)
-		default:
-			errs[i] = in.conn.fault(entryError(&f), "%s a message of %q", verb, in.queue)
-			if !f.SenderFault {
-				again = append(again, i)
-			}
+			continue
+		}
+		errs[i] = in.conn.fault(entryError(f), "%s a message of %q", verb, in.queue)
+		if !f.SenderFault {
+			again = append(again, i)
 		}
 	}
 	return again

@@ -1,6 +1,7 @@
 package sqs
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -33,21 +34,29 @@ func (c *conn) Install(ctx context.Context, plan transport.Plan) error {
 	if err != nil {
 		return err
 	}
+	retention := cmp.Or(c.cfg.Retention, defaultRetention)
 	for _, q := range plan.Queues {
 		if strings.HasSuffix(q.Name, fifoSuffix) {
 			return fmt.Errorf("sqs: queue %q: FIFO queues cannot be received from: leave out %s", q.Name, fifoSuffix)
 		}
-		if err := c.install(ctx, q.Name, c.attributesOf(q, redrive)); err != nil {
+		own := c.attributes(retention)
+		if redrive != "" && !q.Shared {
+			own[string(types.QueueAttributeNameRedrivePolicy)] = redrive
+		}
+		if err := c.install(ctx, q.Name, own); err != nil {
 			return err
 		}
 		if plan.Delays && c.hasDelayQueue(q) {
-			if err := c.install(ctx, q.Name+delaySuffix, c.hopAttributes()); err != nil {
+			hops := c.attributes(max(retention, defaultRetention))
+			hops[string(types.QueueAttributeNameFifoQueue)] = "true" // as NServiceBus requires
+			hops[string(types.QueueAttributeNameDelaySeconds)] = inSeconds(maxDelay)
+			if err := c.install(ctx, q.Name+delaySuffix, hops); err != nil {
 				return fmt.Errorf("%w (the queue for long delays; Transport.ShortDelays needs none)", err)
 			}
 		}
 	}
-	for _, typeNames := range plan.Types {
-		if err := c.createTopics(ctx, typeNames); err != nil {
+	for _, typeName := range slices.Concat(plan.Types...) {
+		if _, err := c.createTopicOf(ctx, typeName); err != nil {
 			return err
 		}
 	}
@@ -60,22 +69,7 @@ func (c *conn) hasDelayQueue(q transport.Queue) bool {
 	return !c.cfg.ShortDelays && !q.Shared && !q.Counted
 }
 
-// attributesOf returns the attributes of a new queue.
-func (c *conn) attributesOf(q transport.Queue, redrive string) map[string]string {
-	a := c.attributes(c.retention())
-	if redrive != "" && !q.Shared {
-		a[string(types.QueueAttributeNameRedrivePolicy)] = redrive
-	}
-	return a
-}
-
-func (c *conn) retention() time.Duration {
-	if c.cfg.Retention == 0 {
-		return defaultRetention
-	}
-	return c.cfg.Retention
-}
-
+// attributes returns the attributes of a new queue.
 func (c *conn) attributes(retention time.Duration) map[string]string {
 	a := map[string]string{string(types.QueueAttributeNameMessageRetentionPeriod): inSeconds(retention)}
 	if c.cfg.KMSKey != "" {
@@ -85,14 +79,6 @@ func (c *conn) attributes(retention time.Duration) map[string]string {
 }
 
 func inSeconds(d time.Duration) string { return strconv.Itoa(int(d / time.Second)) }
-
-// hopAttributes returns the attributes of a new delay queue, as NServiceBus requires them.
-func (c *conn) hopAttributes() map[string]string {
-	a := c.attributes(max(c.retention(), defaultRetention))
-	a[string(types.QueueAttributeNameFifoQueue)] = "true"
-	a[string(types.QueueAttributeNameDelaySeconds)] = inSeconds(maxDelay)
-	return a
-}
 
 // installDeadLetters creates the dead-letter queue, and returns the redrive policy of the queues: "" for none.
 func (c *conn) installDeadLetters(ctx context.Context, queues []transport.Queue) (redrive string, err error) {
@@ -127,17 +113,15 @@ func (c *conn) install(ctx context.Context, queue string, attributes map[string]
 	if err != nil {
 		return err
 	}
-	within, cancel := c.request(ctx)
-	defer cancel()
-	out, err := c.queues.CreateQueue(within, &sqs.CreateQueueInput{QueueName: &name, Attributes: attributes})
+	out, err := call(ctx, c, c.queues.CreateQueue, &sqs.CreateQueueInput{QueueName: &name, Attributes: attributes})
 	switch {
 	case err == nil:
 		c.urls.set(queue, value(out.QueueUrl))
 		return c.awaitQueue(ctx, queue)
-	case existsCode(errorCode(err)): // created meanwhile, with other attributes
+	case hasCode(err, existsCodes): // created meanwhile, with other attributes
 		_, err := c.queueURL(ctx, queue)
 		return err
-	case deletedCode(errorCode(err)):
+	case hasCode(err, deletedCodes):
 		return c.fault(err, "create queue %q: one of that name was deleted less than a minute ago: wait that long", queue)
 	}
 	return c.fault(err, "create queue %q", queue)
@@ -155,12 +139,4 @@ func (c *conn) awaitQueue(ctx context.Context, queue string) error {
 			return fmt.Errorf("sqs: wait for queue %q, which was created: %w", queue, err)
 		}
 	}
-}
-
-func existsCode(code string) bool {
-	return code == "QueueAlreadyExists" || code == "QueueNameExists"
-}
-
-func deletedCode(code string) bool {
-	return code == "QueueDeletedRecently" || code == "AWS.SimpleQueueService.QueueDeletedRecently"
 }

@@ -20,8 +20,7 @@ var _ Admin = (*conn)(nil)
 
 // Policy is described at [Admin].
 func (c *conn) Policy(ctx context.Context, queue string) (string, error) {
-	attributes, err := c.queueAttributes(ctx, queue, types.QueueAttributeNamePolicy)
-	return attributes[string(types.QueueAttributeNamePolicy)], err
+	return c.queueAttribute(ctx, queue, types.QueueAttributeNamePolicy)
 }
 
 // LetIn is described at [Admin].

@@ -75,6 +75,9 @@ func tooLongError(name string, longest int) error {
 	return fmt.Errorf("its name %q has %d characters, and AWS takes %d: shorten it, or the prefix", name, len(name), longest)
 }
 
+// nameOf returns the name in an ARN.
+func nameOf(arn string) string { return arn[strings.LastIndexByte(arn, ':')+1:] }
+
 // sanitize replaces each character that is not a letter, a digit, "-" or "_" by "-", as NServiceBus does, where a
 // character outside the first 65,536 is two. AWS accepts only ASCII letters and digits.
 func sanitize(name string) (string, error) {

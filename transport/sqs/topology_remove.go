@@ -16,21 +16,17 @@ var _ transport.Remover = (*conn)(nil)
 // Remove implements [transport.Remover]. Each queue is deleted with its subscriptions, its queue for long delays and
 // its queue for dead letters. Topics are kept. SQS creates no queue of the same name within a minute.
 func (c *conn) Remove(ctx context.Context, queues ...string) error {
-	var all []string
-	for _, queue := range queues {
-		all = append(all, queue)
-		for _, suffix := range []string{delaySuffix, DeadLettersSuffix} {
-			if _, err := queueName(c.cfg.QueuePrefix, queue+suffix); err == nil {
-				all = append(all, queue+suffix)
-			}
-		}
-	}
 	if err := c.removeSubscriptions(ctx, queues); err != nil {
 		return err
 	}
-	for _, queue := range all {
-		if err := c.deleteQueue(ctx, queue); err != nil {
-			return err
+	for _, queue := range queues {
+		for _, name := range []string{queue, queue + delaySuffix, queue + DeadLettersSuffix} {
+			if _, err := queueName(c.cfg.QueuePrefix, name); err != nil && name != queue {
+				continue // there cannot be one
+			}
+			if err := c.deleteQueue(ctx, name); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
@@ -44,11 +40,9 @@ func (c *conn) deleteQueue(ctx context.Context, queue string) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := c.request(ctx)
-	defer cancel()
-	_, err = c.queues.DeleteQueue(ctx, &sqs.DeleteQueueInput{QueueUrl: &url})
+	_, err = call(ctx, c, c.queues.DeleteQueue, &sqs.DeleteQueueInput{QueueUrl: &url})
 	c.urls.forget(queue)
-	if noQueueCode(errorCode(err)) {
+	if hasCode(err, noQueueCodes) {
 		return nil
 	}
 	return c.fault(err, "delete queue %q", queue)
@@ -56,13 +50,22 @@ func (c *conn) deleteQueue(ctx context.Context, queue string) error {
 
 // removeSubscriptions lists all subscriptions of the account: SNS cannot list those of a queue.
 func (c *conn) removeSubscriptions(ctx context.Context, queues []string) error {
-	arns, err := c.existingARNs(ctx, queues)
-	if err != nil || len(arns) == 0 {
-		return err
+	var arns []string
+	for _, queue := range queues {
+		arn, err := c.queueARN(ctx, queue)
+		if err != nil && !errors.Is(err, transport.ErrNoQueue) {
+			return err
+		}
+		if err == nil {
+			arns = append(arns, arn)
+		}
+	}
+	if len(arns) == 0 {
+		return nil
 	}
 	in := &sns.ListSubscriptionsInput{}
 	for {
-		out, err := c.allSubscriptions(ctx, in)
+		out, err := call(ctx, c, c.topics.ListSubscriptions, in)
 		if err != nil {
 			return c.fault(err, "look for the subscriptions of queues")
 		}
@@ -78,27 +81,4 @@ func (c *conn) removeSubscriptions(ctx context.Context, queues []string) error {
 			return nil
 		}
 	}
-}
-
-func (c *conn) allSubscriptions(
-	ctx context.Context, in *sns.ListSubscriptionsInput,
-) (*sns.ListSubscriptionsOutput, error) {
-	ctx, cancel := c.request(ctx)
-	defer cancel()
-	return c.clients.topics.ListSubscriptions(ctx, in)
-}
-
-// existingARNs returns the ARNs of the queues that exist.
-func (c *conn) existingARNs(ctx context.Context, queues []string) (arns []string, err error) {
-	for _, queue := range queues {
-		arn, err := c.queueARN(ctx, queue)
-		if errors.Is(err, transport.ErrNoQueue) {
-			continue
-		}
-		if err != nil {
-			return nil, err
-		}
-		arns = append(arns, arn)
-	}
-	return arns, nil
 }

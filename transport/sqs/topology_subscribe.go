@@ -3,11 +3,13 @@ package sqs
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/sns"
+	"github.com/aws/aws-sdk-go-v2/service/sqs"
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
 
 	"github.com/holdfast-go/holdfast/internal/backoff"
@@ -32,7 +34,10 @@ func (c *conn) Subscribe(ctx context.Context, queue string, typeNames []string) 
 	}
 	topics := make([]string, 0, len(typeNames))
 	for _, typeName := range typeNames {
-		arn, err := c.topicToSubscribe(ctx, typeName)
+		arn, err := c.createTopicOf(ctx, typeName)
+		if isDenied(err) { // then it must exist
+			arn, err = c.topicARN(ctx, typeName)
+		}
 		if err != nil {
 			return err
 		}
@@ -49,24 +54,26 @@ func (c *conn) Subscribe(ctx context.Context, queue string, typeNames []string) 
 	return nil
 }
 
-// topicToSubscribe returns the ARN of the topic of a type. Without the right to create it, the topic must exist.
-func (c *conn) topicToSubscribe(ctx context.Context, typeName string) (string, error) {
+// createTopicOf returns the ARN of the topic of a type. It creates the topic if it is missing.
+func (c *conn) createTopicOf(ctx context.Context, typeName string) (string, error) {
 	name, err := topicName(c.cfg.TopicPrefix, typeName)
 	if err != nil {
 		return "", err
 	}
-	arn, err := c.createTopic(ctx, name)
-	if isDenied(err) {
-		return c.topicARN(ctx, typeName)
+	return c.createTopic(ctx, name)
+}
+
+func (c *conn) createTopic(ctx context.Context, name string) (arn string, err error) {
+	out, err := call(ctx, c, c.topics.CreateTopic, &sns.CreateTopicInput{Name: &name})
+	if err != nil {
+		return "", c.fault(err, "create topic %q", name)
 	}
-	return arn, err
+	return value(out.TopicArn), nil
 }
 
 // subscribeTo subscribes a queue to a topic, unless it is subscribed.
 func (c *conn) subscribeTo(ctx context.Context, queueARN, topicARN string) error {
-	within, cancel := c.request(ctx)
-	defer cancel()
-	_, err := c.clients.topics.Subscribe(within, &sns.SubscribeInput{
+	_, err := call(ctx, c, c.topics.Subscribe, &sns.SubscribeInput{
 		TopicArn: &topicARN, Protocol: aws.String("sqs"), Endpoint: &queueARN, ReturnSubscriptionArn: true,
 		Attributes: map[string]string{rawDelivery: "true"},
 	})
@@ -75,7 +82,7 @@ func (c *conn) subscribeTo(ctx context.Context, queueARN, topicARN string) error
 		return nil
 	case strings.Contains(err.Error(), "already exists with different attributes"):
 		return c.makeRaw(ctx, queueARN, topicARN)
-	case noTopicCode(errorCode(err)):
+	case hasCode(err, noTopicCodes):
 		return c.fault(err, "subscribe %q to topic %q, which does not exist: create it with credentials that have the "+
 			"right to", nameOf(queueARN), nameOf(topicARN))
 	}
@@ -89,9 +96,7 @@ func (c *conn) makeRaw(ctx context.Context, queueARN, topicARN string) error {
 	if err != nil || arn == "" {
 		return err
 	}
-	ctx, cancel := c.request(ctx)
-	defer cancel()
-	_, err = c.clients.topics.SetSubscriptionAttributes(ctx, &sns.SetSubscriptionAttributesInput{
+	_, err = call(ctx, c, c.topics.SetSubscriptionAttributes, &sns.SetSubscriptionAttributesInput{
 		SubscriptionArn: &arn, AttributeName: aws.String(rawDelivery), AttributeValue: aws.String("true"),
 	})
 	return c.fault(err, "set raw delivery from topic %q to %q", nameOf(topicARN), nameOf(queueARN))
@@ -109,10 +114,10 @@ func (c *conn) Unsubscribe(ctx context.Context, queue string, typeNames []string
 			return err
 		}
 		arn, err := c.subscription(ctx, queueARN, topicARN)
-		if err != nil {
-			return err
+		if err == nil && arn != "" {
+			err = c.unsubscribe(ctx, arn)
 		}
-		if err := c.unsubscribe(ctx, arn); err != nil {
+		if err != nil {
 			return err
 		}
 	}
@@ -120,13 +125,8 @@ func (c *conn) Unsubscribe(ctx context.Context, queue string, typeNames []string
 }
 
 func (c *conn) unsubscribe(ctx context.Context, arn string) error {
-	if arn == "" {
-		return nil
-	}
-	ctx, cancel := c.request(ctx)
-	defer cancel()
-	_, err := c.clients.topics.Unsubscribe(ctx, &sns.UnsubscribeInput{SubscriptionArn: &arn})
-	if noTopicCode(errorCode(err)) {
+	_, err := call(ctx, c, c.topics.Unsubscribe, &sns.UnsubscribeInput{SubscriptionArn: &arn})
+	if hasCode(err, noTopicCodes) {
 		return nil
 	}
 	return c.fault(err, "unsubscribe %q", arn)
@@ -136,8 +136,8 @@ func (c *conn) unsubscribe(ctx context.Context, arn string) error {
 func (c *conn) subscription(ctx context.Context, queueARN, topicARN string) (string, error) {
 	in := &sns.ListSubscriptionsByTopicInput{TopicArn: &topicARN}
 	for {
-		out, err := c.listSubscriptions(ctx, in)
-		if noTopicCode(errorCode(err)) {
+		out, err := call(ctx, c, c.topics.ListSubscriptionsByTopic, in)
+		if hasCode(err, noTopicCodes) {
 			return "", nil
 		}
 		if err != nil {
@@ -154,23 +154,19 @@ func (c *conn) subscription(ctx context.Context, queueARN, topicARN string) (str
 	}
 }
 
-func (c *conn) listSubscriptions(
-	ctx context.Context, in *sns.ListSubscriptionsByTopicInput,
-) (*sns.ListSubscriptionsByTopicOutput, error) {
-	ctx, cancel := c.request(ctx)
-	defer cancel()
-	return c.clients.topics.ListSubscriptionsByTopic(ctx, in)
-}
-
 // letIn lets the topics send to the queue. A policy can be written as a whole only, so it is read back until it has the
 // change twice, in case other writers change it at the same time.
 func (c *conn) letIn(ctx context.Context, queue, queueARN string, topics []string) error {
 	if c.cfg.WidePolicy && len(topics) > 0 {
-		wide, err := c.wideTopics(ctx)
+		prefix, err := sanitize(c.cfg.TopicPrefix)
+		if err != nil {
+			return fmt.Errorf("sqs: TopicPrefix: %w", err)
+		}
+		all, err := c.topicARNs(ctx)
 		if err != nil {
 			return err
 		}
-		topics = []string{wide}
+		topics = []string{all + prefix + "*"}
 	}
 	pause := backoff.Backoff{Min: policySettles, Max: 10 * time.Second}
 	written := false
@@ -179,7 +175,8 @@ func (c *conn) letIn(ctx context.Context, queue, queueARN string, topics []strin
 		if err != nil {
 			return err
 		}
-		missing := p.missing(queueARN, topics)
+		allowed := func(arn string) bool { return p.allows(queueARN, arn) }
+		missing := slices.DeleteFunc(slices.Clone(topics), allowed)
 		switch {
 		case len(missing) == 0 && !written:
 			return nil
@@ -199,32 +196,12 @@ func (c *conn) letIn(ctx context.Context, queue, queueARN string, topics []strin
 		"another program changes it, or AWS is slow: try again, or see \"holdfast sqs policy show\"", queue)
 }
 
-// wideTopics returns the pattern of all topics with the prefix.
-func (c *conn) wideTopics(ctx context.Context) (string, error) {
-	prefix, err := sanitize(c.cfg.TopicPrefix)
-	if err != nil {
-		return "", fmt.Errorf("sqs: TopicPrefix: %w", err)
-	}
-	topics, err := c.topicARNs(ctx)
-	return topics + prefix + "*", err
-}
-
-func (p *policy) missing(queueARN string, topics []string) []string {
-	var missing []string
-	for _, arn := range topics {
-		if !p.allows(queueARN, arn) {
-			missing = append(missing, arn)
-		}
-	}
-	return missing
-}
-
 func (c *conn) policy(ctx context.Context, queue string) (*policy, error) {
-	attributes, err := c.queueAttributes(ctx, queue, types.QueueAttributeNamePolicy)
+	text, err := c.Policy(ctx, queue)
 	if err != nil {
 		return nil, err
 	}
-	p, err := parsePolicy(attributes[string(types.QueueAttributeNamePolicy)])
+	p, err := parsePolicy(text)
 	if err != nil {
 		return nil, fmt.Errorf("sqs: policy of queue %q: %w", queue, err)
 	}
@@ -240,7 +217,14 @@ func (c *conn) writePolicy(ctx context.Context, queue, queueARN string, p *polic
 	if err != nil {
 		return fmt.Errorf("sqs: policy of queue %q: %w", queue, err)
 	}
-	err = c.setQueueAttributes(ctx, queue, map[string]string{string(types.QueueAttributeNamePolicy): text})
+	url, err := c.queueURL(ctx, queue)
+	if err != nil {
+		return err
+	}
+	_, err = call(ctx, c, c.queues.SetQueueAttributes, &sqs.SetQueueAttributesInput{
+		QueueUrl: &url, Attributes: map[string]string{string(types.QueueAttributeNamePolicy): text},
+	})
+	err = c.fault(err, "change queue %q", queue)
 	if isDenied(err) {
 		return fmt.Errorf("%w: let in %s with credentials that have the right to, as with \"holdfast sqs policy set\"",
 			err, strings.Join(topics, ", "))

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/aws/aws-sdk-go-v2/service/sns"
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
@@ -32,10 +33,8 @@ func (c *conn) Verify(ctx context.Context, plan transport.Plan) ([]transport.Fin
 			v.compare("queue", q.Name+delaySuffix, c.compareDelayQueue(ctx, q.Name+delaySuffix))
 		}
 	}
-	for _, typeNames := range plan.Types {
-		for _, name := range typeNames {
-			v.compare("topic", name, c.compareTopic(ctx, name))
-		}
+	for _, name := range slices.Concat(plan.Types...) {
+		v.compare("topic", name, c.compareTopic(ctx, name))
 	}
 	return v.found, v.err
 }
@@ -101,8 +100,7 @@ func (c *conn) compareQueue(ctx context.Context, q transport.Queue) error {
 	if err := c.exists(ctx, q.Name); err != nil || q.Shared || !c.hasDeadLetters([]transport.Queue{q}) {
 		return err
 	}
-	const name = types.QueueAttributeNameRedrivePolicy
-	attributes, err := c.queueAttributes(ctx, q.Name, name)
+	text, err := c.queueAttribute(ctx, q.Name, types.QueueAttributeNameRedrivePolicy)
 	if err != nil {
 		return err
 	}
@@ -110,7 +108,7 @@ func (c *conn) compareQueue(ctx context.Context, q transport.Queue) error {
 		Target string      `json:"deadLetterTargetArn"`
 		Most   json.Number `json:"maxReceiveCount"`
 	}
-	if text := attributes[string(name)]; text == "" {
+	if text == "" {
 		return different("it has no dead-letter queue")
 	} else if err := json.Unmarshal([]byte(text), &redrive); err != nil {
 		return different("its redrive policy is not readable")
@@ -129,12 +127,11 @@ func (c *conn) compareDelayQueue(ctx context.Context, queue string) error {
 	if err := c.exists(ctx, queue); err != nil {
 		return err
 	}
-	const name = types.QueueAttributeNameDelaySeconds
-	attributes, err := c.queueAttributes(ctx, queue, name)
+	got, err := c.queueAttribute(ctx, queue, types.QueueAttributeNameDelaySeconds)
 	if err != nil {
 		return err
 	}
-	if got, want := attributes[string(name)], inSeconds(maxDelay); got != want {
+	if want := inSeconds(maxDelay); got != want {
 		return different(fmt.Sprintf("it delays messages by %s s: set DelaySeconds to %s", got, want))
 	}
 	return nil
@@ -146,10 +143,8 @@ func (c *conn) compareTopic(ctx context.Context, typeName string) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := c.request(ctx)
-	defer cancel()
-	_, err = c.clients.topics.GetTopicAttributes(ctx, &sns.GetTopicAttributesInput{TopicArn: &arn})
-	if noTopicCode(errorCode(err)) {
+	_, err = call(ctx, c, c.topics.GetTopicAttributes, &sns.GetTopicAttributesInput{TopicArn: &arn})
+	if hasCode(err, noTopicCodes) {
 		return transport.ErrNoQueue
 	}
 	return c.fault(err, "look at topic %q", nameOf(arn))
