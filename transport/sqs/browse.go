@@ -52,7 +52,7 @@ func (cur *cursor) Next(ctx context.Context, limit int) ([]*transport.Message, e
 	}
 	var ms []*transport.Message
 	for empty := 0; len(ms) < limit && !cur.end; {
-		p, err := cur.poll(ctx, limit-len(ms))
+		p, err := cur.inFlight.poll(ctx, nil, asking{limit: limit - len(ms), wait: browseWait, lease: browseLease})
 		if err != nil {
 			return nil, err
 		}
@@ -65,24 +65,6 @@ func (cur *cursor) Next(ctx context.Context, limit int) ([]*transport.Message, e
 		ms = append(ms, cur.look(p)...)
 	}
 	return ms, nil
-}
-
-// poll receives messages.
-func (cur *cursor) poll(ctx context.Context, limit int) (*poll, error) {
-	in := cur.inFlight
-	p := in.poll(asking{limit: limit, wait: browseWait, lease: browseLease})
-	if p == nil {
-		return nil, transport.ErrClosed
-	}
-	select {
-	case <-p.done:
-	case <-ctx.Done():
-		p.end()
-		if len(p.ms) == 0 {
-			return nil, ctx.Err()
-		}
-	}
-	return p, p.err
 }
 
 // look records p's messages. Messages that were sent after Browse are not listed; a poll with only such messages is the

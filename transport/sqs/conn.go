@@ -14,6 +14,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
 
 	"github.com/holdfast-go/holdfast/delayeddelivery"
+	"github.com/holdfast-go/holdfast/internal/batch"
 	"github.com/holdfast-go/holdfast/internal/goroutines"
 	"github.com/holdfast-go/holdfast/transport"
 )
@@ -45,7 +46,7 @@ type conn struct {
 	mu        sync.Mutex             // guards the fields below
 	receivers map[*receiver]struct{} // nil after Close
 	inFlights map[string]*inFlight
-	senders   map[destination]batcher[entry]
+	senders   map[destination]*batch.Batcher[entry]
 }
 
 // openConn checks that SQS answers. The endpoint's queue need not exist.
@@ -55,7 +56,7 @@ func openConn(ctx context.Context, cfg Transport, by clients, env transport.Env)
 		rooms: cache[int]{age: time.Minute}, withoutHops: cache[struct{}]{age: time.Minute}, chain: awsChain,
 		sentOn: delayeddelivery.Memory{Size: rememberedHops}, tasks: goroutines.Group{Keep: connsPerHost},
 		receivers: make(map[*receiver]struct{}), inFlights: make(map[string]*inFlight),
-		senders: make(map[destination]batcher[entry]),
+		senders: make(map[destination]*batch.Batcher[entry]),
 	}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	_, err := c.queueURL(ctx, cmp.Or(env.Endpoint, "holdfast"))

@@ -257,28 +257,29 @@ func (r *received) identify(m *types.Message) {
 
 // readTimes sets expires and due, and removes their headers.
 func (r *received) readTimes(m *types.Message) {
-	if at, ok := microTime(r.Headers.Get(expiresAt)); ok {
-		r.expires = at
-	}
+	r.expires = unixTime(r.Headers.Get(expiresAt), time.UnixMicro)
 	r.Headers.Del(expiresAt)
 	if ttl, ok := r.Headers.Lookup(timeToBeReceived); ok {
-		if d, ok := parseTimeSpan(ttl); ok && d < longest {
-			if sent := sentAt(m); !sent.IsZero() {
-				r.expires, r.bySQS = sent.Add(d), true
-			}
+		sent := sentAt(m)
+		if d, ok := parseTimeSpan(ttl); ok && d < longest && !sent.IsZero() {
+			r.expires, r.bySQS = sent.Add(d), true
 		}
 		r.Headers.Del(timeToBeReceived)
 	}
 	due, _ := text(m, dueAt)
-	r.due, _ = microTime(due)
+	r.due = unixTime(due, time.UnixMicro)
 }
 
 // sentAt returns when SQS accepted the message, by its clock; zero if an emulator does not report it.
 func sentAt(m *types.Message) time.Time { return milliTime(m.Attributes[sentTimestamp]) }
 
-func microTime(s string) (time.Time, bool) {
+// unixTime returns the time of a number in the unit that of reads; zero if s is none.
+func unixTime(s string, of func(int64) time.Time) time.Time {
 	n, err := strconv.ParseInt(s, 10, 64)
-	return time.UnixMicro(n), err == nil
+	if err != nil {
+		return time.Time{}
+	}
+	return of(n)
 }
 
 // The requested system attributes.

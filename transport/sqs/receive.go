@@ -15,12 +15,12 @@ var (
 // receiver receives from one queue. It prefetches nothing: each poll requests as many messages as the caller.
 type receiver struct {
 	inFlight *inFlight
-	ask      asking        // without the limit
-	ended    chan struct{} // closed by Close
+	ask      asking // without the limit
 
-	mu     sync.Mutex // guards closed, and Add against Wait
-	closed bool
-	polls  sync.WaitGroup
+	ctx   context.Context //nolint:containedctx // ends with Close
+	close context.CancelFunc
+	mu    sync.Mutex // guards polls.Add against close
+	polls sync.WaitGroup
 }
 
 // OpenReceiver fails with ErrNoQueue for a queue that does not exist.
@@ -30,10 +30,8 @@ func (c *conn) OpenReceiver(ctx context.Context, opts transport.ReceiverOptions)
 	if err != nil {
 		return nil, err
 	}
-	r := &receiver{
-		inFlight: in, ended: make(chan struct{}),
-		ask: asking{wait: pollWait, lease: c.cfg.Lease, completesFirst: opts.CompletesFirst},
-	}
+	r := &receiver{inFlight: in, ask: asking{wait: pollWait, lease: c.cfg.Lease, completesFirst: opts.CompletesFirst}}
+	r.ctx, r.close = context.WithCancel(context.Background())
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.receivers == nil {
@@ -52,21 +50,24 @@ func (r *receiver) Receive(ctx context.Context, limit int) ([]transport.Delivery
 		return nil, transport.ErrClosed
 	}
 	defer r.polls.Done()
+	ask := r.ask
+	ask.limit = max(1, limit)
 	for {
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
-		ask := r.ask
-		ask.limit = max(1, limit)
-		p := r.inFlight.poll(ask)
-		if p == nil {
-			return nil, transport.ErrClosed
-		}
-		if err := r.await(ctx, p); err != nil {
+		p, err := r.inFlight.poll(ctx, r.ctx.Done(), ask)
+		if err != nil {
 			return nil, err
 		}
-		if ds := r.inFlight.deliveries(p); len(ds) > 0 || p.err != nil {
-			return ds, p.err
+		ds := make([]transport.Delivery, 0, len(p.ms))
+		for i := range p.ms {
+			if d := r.inFlight.deliver(&p.ms[i], p); d != nil {
+				ds = append(ds, d)
+			}
+		}
+		if len(ds) > 0 {
+			return ds, nil
 		}
 	}
 }
@@ -74,32 +75,11 @@ func (r *receiver) Receive(ctx context.Context, limit int) ([]transport.Delivery
 func (r *receiver) enter() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if !r.closed {
-		r.polls.Add(1)
+	if r.ctx.Err() != nil {
+		return false
 	}
-	return !r.closed
-}
-
-// await waits for p. When ctx ends or the receiver is closed, it ends p. Messages of an ended poll are returned in the
-// first case, and returned to the queue in the second.
-func (r *receiver) await(ctx context.Context, p *poll) error {
-	select {
-	case <-p.done:
-		return nil
-	case <-ctx.Done():
-	case <-r.ended:
-	}
-	p.end()
-	select {
-	case <-r.ended:
-		r.inFlight.requeue(p)
-		return transport.ErrClosed
-	default:
-	}
-	if len(p.ms) > 0 {
-		return nil
-	}
-	return ctx.Err()
+	r.polls.Add(1)
+	return true
 }
 
 // Close ends the polls and returns their messages to the queue.
@@ -109,10 +89,7 @@ func (r *receiver) Close() error {
 	delete(c.receivers, r)
 	c.mu.Unlock()
 	r.mu.Lock()
-	if !r.closed {
-		r.closed = true
-		close(r.ended)
-	}
+	r.close()
 	r.mu.Unlock()
 	r.polls.Wait()
 	return nil

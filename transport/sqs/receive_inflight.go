@@ -2,6 +2,8 @@ package sqs
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -17,8 +19,8 @@ type inFlight struct {
 	conn      *conn
 	queue     string
 	url       string
-	deletes   batcher[settling]
-	hides     batcher[settling]
+	deletes   *batch.Batcher[settling]
+	hides     *batch.Batcher[settling]
 	processed processed
 	pace      pace // of receiving
 
@@ -63,7 +65,12 @@ func (in *inFlight) addOpen(n int) {
 
 // take makes a delivery of a polled message. An older delivery of the message loses its lease.
 func (in *inFlight) take(m *types.Message, p *poll) (*delivery, received) {
-	r := in.decode(m, p)
+	var r received
+	if strings.HasSuffix(in.queue, delaySuffix) {
+		r = asHop(m, p.came.Add(p.skew))
+	} else {
+		r = decode(m)
+	}
 	d := &delivery{
 		inFlight: in, message: r.Message, attempt: attemptOf(m), handle: value(m.ReceiptHandle),
 		received: p.delivered(), leased: p.delivered().Add(p.lease), completesFirst: p.completesFirst,
@@ -77,13 +84,6 @@ func (in *inFlight) take(m *types.Message, p *poll) (*delivery, received) {
 		old.lose()
 	}
 	return d, r
-}
-
-func (in *inFlight) decode(m *types.Message, p *poll) received {
-	if strings.HasSuffix(in.queue, delaySuffix) {
-		return asHop(m, p.came.Add(p.skew))
-	}
-	return decode(m)
 }
 
 // deliver is take for a handler. It returns nil for a message that must not be handled: one that was completed before,
@@ -119,11 +119,7 @@ func (in *inFlight) delay(ctx context.Context, d *delivery, m *types.Message, du
 		delay:   wholeDelay(min(max(time.Until(due), 0), maxDelay)),
 	}
 	e.take(m.MessageAttributes)
-	to, err := in.conn.sender(ctx, in.queue)
-	if err != nil {
-		return err
-	}
-	if err := to.doAll(ctx, []entry{e})[0]; err != nil {
+	if err := in.conn.send(ctx, in.queue, e); err != nil {
 		return err
 	}
 	return d.Complete(ctx)
@@ -142,9 +138,5 @@ func (in *inFlight) forget(d *delivery) {
 func (in *inFlight) unsettled() []*delivery {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	ds := make([]*delivery, 0, len(in.held))
-	for _, d := range in.held {
-		ds = append(ds, d)
-	}
-	return ds
+	return slices.Collect(maps.Values(in.held))
 }

@@ -39,17 +39,34 @@ type poll struct {
 	err    error
 }
 
-// poll starts a poll. It returns nil after Close.
-func (in *inFlight) poll(a asking) *poll {
+// poll requests messages. When ctx ends or ended is closed, it ends the request: messages that came all the same are
+// returned in the first case, and returned to the queue in the second.
+func (in *inFlight) poll(ctx context.Context, ended <-chan struct{}, a asking) (*poll, error) {
 	a.limit = min(a.limit, maxBatch)
 	p := &poll{asking: a, began: time.Now(), done: make(chan struct{})}
-	var ctx context.Context
-	ctx, p.cancel = context.WithTimeout(in.conn.ctx, a.wait+requestTimeout)
-	if !in.conn.tasks.Go(func() { defer p.cancel(); in.receive(ctx, p) }) {
+	var within context.Context
+	within, p.cancel = context.WithTimeout(in.conn.ctx, a.wait+requestTimeout)
+	if !in.conn.tasks.Go(func() { defer p.cancel(); in.receive(within, p) }) {
 		p.cancel()
-		return nil
+		return nil, transport.ErrClosed
 	}
-	return p
+	select {
+	case <-p.done:
+		return p, p.err
+	case <-ctx.Done():
+	case <-ended:
+	}
+	p.end()
+	select {
+	case <-ended:
+		in.requeue(p)
+		return nil, transport.ErrClosed
+	default:
+	}
+	if len(p.ms) == 0 {
+		return nil, ctx.Err()
+	}
+	return p, nil
 }
 
 func (in *inFlight) receive(ctx context.Context, p *poll) {
@@ -108,17 +125,6 @@ func (p *poll) end() {
 		p.cancel()
 		<-p.done
 	}
-}
-
-// deliveries returns the deliveries of p's messages.
-func (in *inFlight) deliveries(p *poll) []transport.Delivery {
-	ds := make([]transport.Delivery, 0, len(p.ms))
-	for i := range p.ms {
-		if d := in.deliver(&p.ms[i], p); d != nil {
-			ds = append(ds, d)
-		}
-	}
-	return ds
 }
 
 // requeue returns p's messages to the queue.

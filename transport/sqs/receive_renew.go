@@ -62,7 +62,7 @@ func (d *delivery) renewal(now time.Time, lease time.Duration) (seconds int32, k
 	d.expire(now)
 	left := maxHold - now.Sub(d.received)
 	switch {
-	case d.state == settled || d.state == unread || d.state == lost || !now.Before(d.leased) || left < time.Second:
+	case d.state == settled || d.state == lost || !now.Before(d.leased) || left < time.Second:
 		return 0, false
 	case d.state != idle && d.verb != completing:
 		return 0, true

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/holdfast-go/holdfast/internal/batch"
 	"github.com/holdfast-go/holdfast/transport"
 )
 
@@ -43,7 +44,7 @@ type dispatch struct {
 
 // part has the entries for one queue or topic.
 type part struct {
-	to      batcher[entry]
+	to      *batch.Batcher[entry]
 	entries []entry
 	indexes []int // of the operations; one that is published to several topics is in several parts
 }
@@ -80,15 +81,25 @@ func (d *dispatch) add(ctx context.Context, i int, op *transport.Operation) erro
 		return errors.New("sqs: the operation has neither a queue nor types")
 	case op.Queue == "":
 		return d.addPublish(ctx, i, op, p, delay)
-	case delay > maxDelay:
-		queue, e, err := c.longDelay(ctx, op, delay, p)
-		if err != nil {
+	}
+	queue, e := op.Queue, entry{payload: p}
+	if delay <= maxDelay {
+		e.delay = wholeDelay(delay)
+	} else {
+		var err error
+		if queue, e, err = c.longDelay(ctx, op, delay, p); err != nil {
 			return err
 		}
-		return d.addSend(ctx, i, queue, e)
-	default:
-		return d.addSend(ctx, i, op.Queue, entry{payload: p, delay: wholeDelay(delay)})
 	}
+	room, err := c.roomIn(ctx, queue, e.size())
+	if err != nil {
+		return err
+	}
+	to, err := c.sender(ctx, queue)
+	if err != nil {
+		return err
+	}
+	return d.put(i, to, e, room)
 }
 
 // roomForCopy returns the size limit of a copy that is sent to a queue.
@@ -107,18 +118,6 @@ func (c *conn) roomForCopy(ctx context.Context, queue string, size int, delay ti
 // wholeDelay returns a delay in SQS's whole seconds, rounded up.
 func wholeDelay(d time.Duration) int32 {
 	return int32((d + time.Second - 1) / time.Second) //nolint:gosec // at most maxDelay
-}
-
-func (d *dispatch) addSend(ctx context.Context, i int, queue string, e entry) error {
-	room, err := d.conn.roomIn(ctx, queue, e.size())
-	if err != nil {
-		return err
-	}
-	to, err := d.conn.sender(ctx, queue)
-	if err != nil {
-		return err
-	}
-	return d.put(i, to, e, room)
 }
 
 // addPublish adds a message to the parts of its types' topics: SNS knows no base types. Nor does it know delays: the
@@ -153,7 +152,7 @@ func (d *dispatch) addPublish(
 }
 
 // put adds an entry to the part of its destination, which accepts room bytes.
-func (d *dispatch) put(i int, to batcher[entry], e entry, room int) error {
+func (d *dispatch) put(i int, to *batch.Batcher[entry], e entry, room int) error {
 	if n := e.size(); n > room {
 		return &transport.TooLargeError{What: "message", Size: n, Max: room}
 	}
@@ -181,12 +180,12 @@ func (d *dispatch) send(ctx context.Context) {
 }
 
 func (d *dispatch) sendPart(ctx context.Context, p *part) {
-	errs := p.to.doAll(ctx, p.entries)
+	errs := p.to.DoAll(ctx, p.entries)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for n, err := range errs {
-		if i := p.indexes[n]; err != nil && d.errs[i] == nil {
-			d.errs[i] = err
+		if i := p.indexes[n]; d.errs[i] == nil {
+			d.errs[i] = batchError(err)
 		}
 	}
 }

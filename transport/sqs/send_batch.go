@@ -25,23 +25,11 @@ const (
 	sendLinger = 5 * time.Millisecond
 )
 
-// batcher collects items into requests, which are paid for one by one.
-type batcher[T any] struct{ *batch.Batcher[T] }
-
-// newBatcher returns a batcher that flushes in goroutines of c. flush returns an error per item.
-func newBatcher[T any](c *conn, cfg batch.Config[T], flush func([]T) []error) batcher[T] {
+// newBatcher returns a batcher of requests, which are paid for one by one. It flushes in goroutines of c.
+func newBatcher[T any](c *conn, cfg batch.Config[T], flush func([]T) []error) *batch.Batcher[T] {
 	cfg.Flushers, cfg.MaxItems, cfg.Start = maxFlushers, maxBatch, c.tasks.Go
 	cfg.Flush = func(items []T, errs []error) { copy(errs, flush(items)) }
-	return batcher[T]{batch.New(cfg)}
-}
-
-// doAll submits items in order and returns their results.
-func (b batcher[T]) doAll(ctx context.Context, items []T) []error {
-	errs := b.DoAll(ctx, items)
-	for i, err := range errs {
-		errs[i] = batchError(err)
-	}
-	return errs
+	return batch.New(cfg)
 }
 
 // batchError returns err with the errors of package batch translated.
@@ -62,9 +50,9 @@ var errAbandoned = fmt.Errorf("sqs: no answer from AWS yet: %w", transport.ErrOu
 type destination struct{ queue, topic string }
 
 // sender returns the batcher of a queue, which must exist.
-func (c *conn) sender(ctx context.Context, queue string) (batcher[entry], error) {
+func (c *conn) sender(ctx context.Context, queue string) (*batch.Batcher[entry], error) {
 	if _, err := c.queueURL(ctx, queue); err != nil {
-		return batcher[entry]{}, err
+		return nil, err
 	}
 	return c.senderTo(destination{queue: queue}, c.cfg.MaxMessage, func(es []entry) ([]error, []int) {
 		return c.sendOnce(queue, es)
@@ -72,35 +60,43 @@ func (c *conn) sender(ctx context.Context, queue string) (batcher[entry], error)
 }
 
 // publisher returns the batcher of a topic.
-func (c *conn) publisher(arn string) batcher[entry] {
+func (c *conn) publisher(arn string) *batch.Batcher[entry] {
 	return c.senderTo(destination{topic: arn}, maxPublished, func(es []entry) ([]error, []int) {
 		return c.publishOnce(arn, es)
 	})
 }
 
+// senderTo returns a batcher that calls once with its entries, and then with each of those again by itself that once
+// returns the index of.
 func (c *conn) senderTo(
 	to destination, maxSize int, once func([]entry) (errs []error, again []int),
-) batcher[entry] {
+) *batch.Batcher[entry] {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	b, ok := c.senders[to]
-	if !ok {
-		cfg := batch.Config[entry]{Linger: sendLinger, MaxWeight: maxSize, Weight: func(e entry) int { return e.size() }}
-		b = newBatcher(c, cfg, func(es []entry) []error { return sendTwice(slices.Clone(es), once) })
-		c.senders[to] = b
+	if b, ok := c.senders[to]; ok {
+		return b
 	}
+	cfg := batch.Config[entry]{Linger: sendLinger, MaxWeight: maxSize, Weight: func(e entry) int { return e.size() }}
+	b := newBatcher(c, cfg, func(entries []entry) []error {
+		entries = slices.Clone(entries) // requests point to them
+		errs, again := once(entries)
+		for _, i := range again {
+			one, _ := once(entries[i : i+1])
+			errs[i] = one[0]
+		}
+		return errs
+	})
+	c.senders[to] = b
 	return b
 }
 
-// sendTwice sends entries, which requests point to, in one request, and then each of those that once returns the index
-// of, by itself.
-func sendTwice(entries []entry, once func([]entry) (errs []error, again []int)) []error {
-	errs, again := once(entries)
-	for _, i := range again {
-		one, _ := once(entries[i : i+1])
-		errs[i] = one[0]
+// send sends one entry to a queue, with others of the same moment.
+func (c *conn) send(ctx context.Context, queue string, e entry) error {
+	to, err := c.sender(ctx, queue)
+	if err != nil {
+		return err
 	}
-	return errs
+	return batchError(to.Do(ctx, e))
 }
 
 // sendOnce sends entries to a queue in one request. again has the entries to send once more: see results.

@@ -107,11 +107,7 @@ func (c *conn) sendOn(queue string) func(context.Context, *transport.Message) ([
 			return nil, nil
 		}
 		to, e := c.onward(queue, &h)
-		sender, err := c.sender(ctx, to)
-		if err != nil {
-			return nil, err
-		}
-		if err := sender.doAll(ctx, []entry{e})[0]; err != nil {
+		if err := c.send(ctx, to, e); err != nil {
 			return nil, err
 		}
 		c.sentOn.Add(h.hop)
@@ -212,10 +208,4 @@ func readHop(m *transport.Message) hopping {
 	return h
 }
 
-func milliTime(s string) time.Time {
-	n, err := strconv.ParseInt(s, 10, 64)
-	if err != nil {
-		return time.Time{}
-	}
-	return time.UnixMilli(n)
-}
+func milliTime(s string) time.Time { return unixTime(s, time.UnixMilli) }

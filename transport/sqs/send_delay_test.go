@@ -69,11 +69,7 @@ func delayed(t *testing.T, c *conn, queue string, m *transport.Message, d time.D
 	if err != nil {
 		t.Fatal(err)
 	}
-	sender, err := c.sender(t.Context(), to)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := sender.doAll(t.Context(), []entry{e})[0]; err != nil {
+	if err := c.send(t.Context(), to, e); err != nil {
 		t.Fatal(err)
 	}
 }

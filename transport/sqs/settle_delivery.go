@@ -28,16 +28,15 @@ type delivery struct {
 	leased  time.Time  // end of the lease
 	state   state
 	verb    verb                     // with which it settles
-	pending *batch.Pending[settling] // its result; the caller may have stopped waiting for it
+	pending *batch.Pending[settling] // its result
+	awaited bool                     // a caller waits for the result, or has it
 }
 
 type state int8
 
 const (
-	idle      state = iota
-	waiting         // a caller waits for pending
-	abandoned       // no caller waits for pending any more
-	unread          // settled, and no caller has the result
+	idle state = iota
+	submitted
 	settled
 	lost
 )
@@ -84,13 +83,15 @@ func (d *delivery) settle(ctx context.Context, v verb) error {
 	case err := <-pending.Done():
 		return batchError(err)
 	default:
-		d.abandon()
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.awaited = false
 		return fmt.Errorf("%w: %w", err, transport.ErrOutcomeUnknown)
 	}
 }
 
 // begin submits the delivery, or returns the pending result of an earlier call with the same verb.
-func (d *delivery) begin(v verb) (batcher[settling], *batch.Pending[settling], error) {
+func (d *delivery) begin(v verb) (*batch.Batcher[settling], *batch.Pending[settling], error) {
 	in := d.inFlight
 	by := in.hides
 	if v == completing {
@@ -107,20 +108,16 @@ func (d *delivery) begin(v verb) (batcher[settling], *batch.Pending[settling], e
 			in.late(d)
 		}
 		return by, nil, lostError(string(v))
-	case d.state == unread && d.verb == v:
-		d.state = settled
-		return by, d.pending, nil
-	case d.state == unread || d.state == settled || d.state == waiting:
+	case d.state == idle:
+		d.state, d.verb = submitted, v
+		in.addOpen(-1)
+		d.pending = by.Submit(settling{delivery: d})
+	case d.awaited, d.state == settled && d.verb != v:
 		return by, nil, errSettled
-	case d.state == abandoned && d.verb != v:
+	case d.verb != v:
 		return by, nil, fmt.Errorf("sqs: %s: an earlier %s is not answered yet", v, d.verb)
-	case d.state == abandoned:
-		d.state = waiting
-		return by, d.pending, nil
 	}
-	d.state, d.verb = waiting, v
-	in.addOpen(-1)
-	d.pending = by.Submit(settling{delivery: d})
+	d.awaited = true
 	return by, d.pending, nil
 }
 
@@ -153,11 +150,7 @@ func (d *delivery) end(err error) {
 	switch {
 	case d.state == lost: // delivered again meanwhile
 	case err == nil:
-		if d.state == abandoned {
-			d.state = unread
-		} else {
-			d.state = settled
-		}
+		d.state = settled
 		d.inFlight.forget(d)
 	case errors.Is(err, transport.ErrLeaseLost):
 		d.state = lost
@@ -168,27 +161,14 @@ func (d *delivery) end(err error) {
 	}
 }
 
-// abandon records that the caller stopped waiting for the result.
-func (d *delivery) abandon() {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	switch d.state {
-	case waiting:
-		d.state = abandoned
-	case settled:
-		d.state = unread
-	default: // failed: the next call settles anew
-	}
-}
-
 // lose records that the message was delivered again.
 func (d *delivery) lose() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.state == idle {
-		d.inFlight.addOpen(-1)
-	}
-	if d.state != settled && d.state != unread {
+	switch d.state {
+	case idle:
+		d.loseIdle()
+	case submitted:
 		d.state = lost
 	}
 }
@@ -204,7 +184,7 @@ func (d *delivery) overdue(now time.Time) bool {
 func (d *delivery) isOpen() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.state == idle || d.state == abandoned
+	return d.state == idle || d.state == submitted && !d.awaited
 }
 
 // left returns the rest of the lease.

@@ -21,7 +21,7 @@ func TestASettleIsRepeatedAfterItsEffect(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				in := &inFlight{conn: &conn{}, held: make(map[string]*delivery)}
 				flushing, recorded, deliver := make(chan struct{}), make(chan struct{}), make(chan struct{})
-				in.deletes = batcher[settling]{batch.New(batch.Config[settling]{
+				in.deletes = batch.New(batch.Config[settling]{
 					Flushers: 1, MaxItems: 1,
 					Flush: func(ss []settling, errs []error) {
 						close(flushing)
@@ -30,7 +30,7 @@ func TestASettleIsRepeatedAfterItsEffect(t *testing.T) {
 						close(recorded)
 						<-deliver
 					},
-				})}
+				})
 				d := &delivery{inFlight: in, leased: time.Now().Add(time.Minute)}
 				ctx, cancel := context.WithCancel(t.Context())
 				go func() {
