@@ -7,12 +7,6 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-var (
-	_ transport.Browser = (*conn)(nil)
-	_ transport.Cursor  = (*cursor)(nil)
-	_ transport.Purger  = (*conn)(nil)
-)
-
 // cursor iterates over the messages that were ready when it was made.
 type cursor struct {
 	conn   *conn
@@ -25,11 +19,8 @@ type cursor struct {
 // Browse implements [transport.Browser]. It costs nothing, and does not list messages that are being handled or are
 // delayed.
 func (c *conn) Browse(ctx context.Context, queue string) (transport.Cursor, error) {
-	if err := c.t.refuse(ctx, "Browse", queue); err != nil {
-		return nil, err
-	}
 	cur := &cursor{conn: c, queue: queue}
-	err := c.locked(func() error {
+	err := c.call(ctx, "Browse", queue, func() error {
 		q, err := c.b.find(queue)
 		if err != nil {
 			return err
@@ -48,10 +39,7 @@ func (c *conn) Browse(ctx context.Context, queue string) (transport.Cursor, erro
 
 // Purge implements [transport.Purger].
 func (c *conn) Purge(ctx context.Context, queue string) (n int64, err error) {
-	if err := c.t.refuse(ctx, "Purge", queue); err != nil {
-		return 0, err
-	}
-	err = c.locked(func() error {
+	err = c.call(ctx, "Purge", queue, func() error {
 		q, err := c.b.find(queue)
 		if err != nil {
 			return err
@@ -90,17 +78,14 @@ func (cur *cursor) Take(ctx context.Context, m *transport.Message, ops []transpo
 	if cur.closed {
 		return transport.ErrClosed
 	}
-	if err := cur.conn.t.refuse(ctx, "Take", cur.queue); err != nil {
-		return err
-	}
-	refused := cur.conn.check(ctx, ops)
-	return cur.conn.locked(func() error {
+	failed := cur.conn.check(ctx, ops)
+	return cur.conn.call(ctx, "Take", cur.queue, func() error {
 		it := cur.seen[m]
 		if it == nil || !it.ready() {
 			return fmt.Errorf("inmemory: take a message of %q: %w", cur.queue, transport.ErrNotFound)
 		}
-		if refused = cur.conn.b.missing(ops, refused); refused != nil {
-			return dispatchError(refused)
+		if failed = cur.conn.b.missing(ops, failed); failed != nil {
+			return failed.err(len(ops))
 		}
 		it.queue.discard(it)
 		cur.conn.put(ops, nil)

@@ -9,12 +9,6 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-var (
-	_ transport.Conn       = (*conn)(nil)
-	_ transport.Canceler   = (*conn)(nil)
-	_ transport.Satellites = (*conn)(nil)
-)
-
 type conn struct {
 	t *Transport
 	b *broker
@@ -43,22 +37,19 @@ func (c *conn) Limits() transport.Limits {
 	return l
 }
 
-func (c *conn) OpenReceiver(ctx context.Context, opts transport.ReceiverOptions) (transport.Receiver, error) {
-	if err := c.t.refuse(ctx, "OpenReceiver", opts.Queue); err != nil {
-		return nil, err
-	}
-	c.b.mu.Lock()
-	defer c.b.mu.Unlock()
-	if c.closed {
-		return nil, transport.ErrClosed
-	}
-	q, err := c.b.find(opts.Queue)
-	if err != nil {
-		return nil, err
-	}
-	r := &receiver{conn: c, name: q.name, queue: q, done: make(chan struct{})}
-	c.receivers[r] = true
-	return withoutReceiver(r, c.t.Lease > 0, c.t.Without), nil
+func (c *conn) OpenReceiver(
+	ctx context.Context, opts transport.ReceiverOptions,
+) (opened transport.Receiver, err error) {
+	err = c.call(ctx, "OpenReceiver", opts.Queue, func() error {
+		if _, err := c.b.find(opts.Queue); err != nil {
+			return err
+		}
+		r := &receiver{conn: c, queue: opts.Queue, done: make(chan struct{})}
+		c.receivers[r] = true
+		opened = withoutReceiver(r, c.t.Lease > 0, c.t.Without)
+		return nil
+	})
+	return opened, err
 }
 
 // Close returns unsettled messages to the front of their queues, with an attempt used up.
@@ -75,17 +66,13 @@ func (c *conn) Close() error {
 	now := time.Now()
 	for c.held.last != nil {
 		it := c.held.last
-		it.queue.reclaim(it)
 		it.queue.restore(it, now)
 	}
 	return nil
 }
 
 func (c *conn) Cancel(ctx context.Context, receipt string) error {
-	if err := c.t.refuse(ctx, "Cancel", receipt); err != nil {
-		return err
-	}
-	return c.locked(func() error {
+	return c.call(ctx, "Cancel", receipt, func() error {
 		it := c.b.receipts[receipt]
 		if it == nil {
 			return fmt.Errorf("inmemory: cancel %q: %w", receipt, transport.ErrNotFound)
@@ -95,19 +82,23 @@ func (c *conn) Cancel(ctx context.Context, receipt string) error {
 	})
 }
 
-func (c *conn) Satellites(ctx context.Context) ([]transport.Satellite, error) {
-	var (
-		found []transport.Satellite
-		errs  []error
-	)
+func (c *conn) Satellites(ctx context.Context) (found []transport.Satellite, err error) {
 	for _, s := range c.t.Satellites {
-		if err := c.t.refuse(ctx, "Satellites", s.Queue); err != nil {
-			errs = append(errs, err)
+		if refused := c.t.refuse(ctx, "Satellites", s.Queue); refused != nil {
+			err = errors.Join(err, refused)
 			continue
 		}
 		found = append(found, s)
 	}
-	return found, errors.Join(errs...)
+	return found, err
+}
+
+// call calls f with the broker locked, unless the call is refused or c is closed.
+func (c *conn) call(ctx context.Context, verb, object string, f func() error) error {
+	if err := c.t.refuse(ctx, verb, object); err != nil {
+		return err
+	}
+	return c.locked(f)
 }
 
 // locked calls f with the broker locked, unless c is closed.

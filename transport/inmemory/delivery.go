@@ -8,13 +8,6 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-var (
-	_ held                   = (*delivery)(nil)
-	_ transport.Completer    = (*delivery)(nil)
-	_ transport.Transactor   = (*delivery)(nil)
-	_ transport.DeadLetterer = (*delivery)(nil)
-)
-
 // held is a delivery of this package, also one without some capabilities.
 type held interface {
 	transport.Delivery
@@ -46,30 +39,27 @@ func (d *delivery) Complete(ctx context.Context) error {
 }
 
 func (d *delivery) CompleteWith(ctx context.Context, ops []transport.Operation) error {
-	refused := d.conn.check(ctx, ops)
-	return d.settle(ctx, "CompleteWith", func(it *item) error {
-		return d.completeWith(it, ops, refused, nil)
-	})
+	return d.completeWith(ctx, ops, nil)
 }
 
-// completeWith completes, writes and sends, or does nothing. The broker is locked.
-func (d *delivery) completeWith(
-	it *item, ops []transport.Operation, refused []error, writes []func(),
-) error {
-	if refused = d.conn.b.missing(ops, refused); refused != nil {
-		return dispatchError(refused)
-	}
-	for _, write := range writes {
-		write()
-	}
-	it.queue.reclaim(it)
-	d.conn.put(ops, nil)
-	return nil
+// completeWith completes, writes and sends, or does nothing.
+func (d *delivery) completeWith(ctx context.Context, ops []transport.Operation, writes []func()) error {
+	failed := d.conn.check(ctx, ops)
+	return d.settle(ctx, "CompleteWith", func(it *item) error {
+		if failed = d.conn.b.missing(ops, failed); failed != nil {
+			return failed.err(len(ops))
+		}
+		for _, write := range writes {
+			write()
+		}
+		it.queue.reclaim(it)
+		d.conn.put(ops, nil)
+		return nil
+	})
 }
 
 func (d *delivery) Retry(ctx context.Context) error {
 	return d.settle(ctx, "Retry", func(it *item) error {
-		it.queue.reclaim(it)
 		it.queue.restore(it, time.Now())
 		return nil
 	})
@@ -77,7 +67,6 @@ func (d *delivery) Retry(ctx context.Context) error {
 
 func (d *delivery) Release(ctx context.Context) error {
 	return d.settle(ctx, "Release", func(it *item) error {
-		it.queue.reclaim(it)
 		if d.conn.t.offers(FreeRelease) {
 			it.attempts--
 		}
@@ -93,7 +82,7 @@ func (d *delivery) DeadLetter(ctx context.Context, reason string) error {
 		it.queue.reclaim(it)
 		dead := &item{message: it.message}
 		dead.message.Native = map[string]string{"DeadLetterReason": reason}
-		d.conn.b.create(it.queue.name+deadSuffix).put(dead, time.Now())
+		d.conn.b.create(it.queue.name+deadSuffix).put(dead, time.Now(), 0)
 		return nil
 	})
 }
@@ -101,12 +90,9 @@ func (d *delivery) DeadLetter(ctx context.Context, reason string) error {
 // settle calls f with the broker locked, if the delivery holds the message.
 func (d *delivery) settle(ctx context.Context, verb string, f func(*item) error) error {
 	q := d.item.queue
-	if err := d.conn.t.refuse(ctx, verb, q.name); err != nil {
-		return err
-	}
-	return d.conn.locked(func() error {
+	return d.conn.call(ctx, verb, q.name, func() error {
 		q.advance()
-		if d.item.holder != d || q.removed {
+		if d.item.holder != d || q.b.queues[q.name] != q {
 			return fmt.Errorf("inmemory: %s: %w", verb, transport.ErrLeaseLost)
 		}
 		return f(d.item)

@@ -39,11 +39,6 @@ func (b *broker) find(name string) (*queue, error) {
 	return nil, fmt.Errorf("inmemory: queue %q: %w", name, transport.ErrNoQueue)
 }
 
-func (b *broker) next() uint64 {
-	b.seq++
-	return b.seq
-}
-
 // item is a message in a queue. It is ready in queue.ready, held by a delivery, or delayed in queue.timed alone. Ready
 // and held items are in queue.timed too if their state ends at a known time.
 type item struct {
@@ -72,29 +67,26 @@ type queue struct {
 	timed   timed
 	held    int
 	delayed int
-	removed bool
 	changed chan struct{} // closed at the next change; nil if no receiver waits
 }
 
-// put appends a new message.
-func (q *queue) put(it *item, now time.Time) {
+// put appends a new message, or keeps it until its delay is over.
+func (q *queue) put(it *item, now time.Time, delay time.Duration) {
 	it.queue = q
-	q.append(it, now)
-}
-
-// delay keeps a message until due.
-func (q *queue) delay(it *item, due time.Time) {
-	it.queue = q
-	if it.seq == 0 {
-		it.seq = q.b.next()
+	if delay <= 0 {
+		q.append(it, now)
+		return
 	}
+	q.b.seq++
+	it.seq = q.b.seq
 	q.delayed++
-	q.schedule(it, due)
+	q.schedule(it, now.Add(delay))
 	q.wake() // waiting receivers have to reset their timers
 }
 
 func (q *queue) append(it *item, now time.Time) {
-	it.seq = q.b.next()
+	q.b.seq++
+	it.seq = q.b.seq
 	it.since = now
 	q.ready.append(it)
 	if it.ttl > 0 {
@@ -106,9 +98,9 @@ func (q *queue) append(it *item, now time.Time) {
 
 // restore makes a delivered message ready again, at its former place, or discards it if it has expired meanwhile.
 func (q *queue) restore(it *item, now time.Time) {
+	q.reclaim(it)
 	if !it.expires.IsZero() {
 		if !it.expires.After(now) {
-			q.forget(it)
 			return
 		}
 		q.schedule(it, it.expires)
@@ -153,10 +145,8 @@ func (q *queue) discard(it *item) {
 
 // forget ends the time in which the message can be cancelled.
 func (q *queue) forget(it *item) {
-	if it.receipt != "" {
-		delete(q.b.receipts, it.receipt)
-		it.receipt = ""
-	}
+	delete(q.b.receipts, it.receipt)
+	it.receipt = ""
 }
 
 // advance carries out everything that is due.
@@ -173,19 +163,13 @@ func (q *queue) advance() {
 func (q *queue) elapse(it *item, now time.Time) {
 	switch {
 	case it.holder != nil: // the lease ran out
-		q.reclaim(it)
 		q.restore(it, now)
 	case it.list != nil: // not received within its TTL
 		q.discard(it)
 	default: // the delay is over
-		due := it.due
 		q.unschedule(it)
 		q.delayed--
-		if it.attempts > 0 {
-			q.restore(it, due)
-		} else {
-			q.append(it, due)
-		}
+		q.append(it, it.due)
 	}
 }
 
@@ -214,9 +198,4 @@ func (q *queue) unschedule(it *item) {
 	if it.heapIndex > 0 {
 		heap.Remove(&q.timed, it.heapIndex-1)
 	}
-}
-
-func (q *queue) reschedule(it *item, due time.Time) {
-	it.due = due
-	heap.Fix(&q.timed, it.heapIndex-1)
 }

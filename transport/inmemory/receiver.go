@@ -9,18 +9,12 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-var (
-	_ transport.Receiver     = (*receiver)(nil)
-	_ transport.ByteReceiver = (*receiver)(nil)
-	_ transport.Renewer      = renewer{}
-)
+var _ transport.ByteReceiver = (*receiver)(nil)
 
 type receiver struct {
-	conn *conn
-	name string
-	done chan struct{} // closed with the receiver or its conn
-
-	queue *queue // guarded by broker.mu
+	conn  *conn
+	queue string
+	done  chan struct{} // closed with the receiver or its conn
 }
 
 func (r *receiver) Receive(ctx context.Context, limit int) ([]transport.Delivery, error) {
@@ -29,90 +23,75 @@ func (r *receiver) Receive(ctx context.Context, limit int) ([]transport.Delivery
 
 // ReceiveBytes limits the bytes of one call. All messages are in memory either way.
 func (r *receiver) ReceiveBytes(ctx context.Context, limit int, maxBytes int64) ([]transport.Delivery, error) {
-	if err := r.conn.t.refuse(ctx, "Receive", r.name); err != nil {
+	if err := r.conn.t.refuse(ctx, "Receive", r.queue); err != nil {
 		return nil, err
 	}
 	if most := r.conn.t.MaxReceive; most > 0 {
 		limit = min(limit, most)
 	}
 	for {
-		ds, next, err := r.take(limit, maxBytes)
+		ds, changed, due, err := r.take(limit, maxBytes)
 		if len(ds) > 0 || err != nil {
 			return ds, err
 		}
-		if err := r.wait(ctx, next); err != nil {
+		if err := r.wait(ctx, changed, due); err != nil {
 			return nil, err
 		}
 	}
 }
 
-// change is the next change of an empty queue.
-type change struct {
-	news <-chan struct{}
-	due  time.Time // zero if none is scheduled
-}
-
-func (r *receiver) take(limit int, maxBytes int64) (ds []transport.Delivery, next change, err error) {
+// take returns deliveries, or the next change of an empty queue: changed is closed then, and due is the time of what is
+// scheduled, or zero.
+func (r *receiver) take(
+	limit int, maxBytes int64,
+) (ds []transport.Delivery, changed <-chan struct{}, due time.Time, err error) {
 	r.conn.b.mu.Lock()
 	defer r.conn.b.mu.Unlock()
-	select {
-	case <-r.done:
-		return nil, change{}, transport.ErrClosed
-	default:
+	if !r.conn.receivers[r] {
+		return nil, nil, due, transport.ErrClosed
 	}
-	if r.queue.removed {
-		q, err := r.conn.b.find(r.name)
-		if err != nil {
-			return nil, change{}, err
-		}
-		r.queue = q
+	q, err := r.conn.b.find(r.queue)
+	if err != nil {
+		return nil, nil, due, err
 	}
-	q := r.queue
 	q.advance()
-	n := q.ready.within(limit, maxBytes)
-	if n == 0 {
-		next.news = q.wait()
-		if len(q.timed) > 0 {
-			next.due = q.timed[0].due
-		}
-		return nil, next, nil
+	if n := q.ready.within(limit, maxBytes); n > 0 {
+		return r.deliver(q, n), nil, due, nil
 	}
-	return r.deliver(n), next, nil
+	if len(q.timed) > 0 {
+		due = q.timed[0].due
+	}
+	return nil, q.wait(), due, nil
 }
 
-func (r *receiver) deliver(n int) []transport.Delivery {
+func (r *receiver) deliver(q *queue, n int) []transport.Delivery {
 	t := r.conn.t
 	ds := make([]delivery, n)
 	given := make([]transport.Delivery, n)
-	var until time.Time
-	if t.Lease > 0 {
-		until = time.Now().Add(t.Lease)
-	}
+	until := time.Now().Add(t.Lease)
 	for i := range ds {
 		d := &ds[i]
 		d.conn = r.conn
-		r.queue.deliver(d)
+		q.deliver(d)
 		if t.Lease > 0 {
-			r.queue.schedule(d.item, until)
+			q.schedule(d.item, until)
 		}
 		given[i] = withoutDelivery(d, t.Without)
 	}
 	return given
 }
 
-func (r *receiver) wait(ctx context.Context, next change) error {
+func (r *receiver) wait(ctx context.Context, changed <-chan struct{}, due time.Time) error {
 	var timer <-chan time.Time
-	if !next.due.IsZero() {
-		t := time.NewTimer(time.Until(next.due))
-		defer t.Stop()
-		timer = t.C
+	if !due.IsZero() {
+		timer = time.After(time.Until(due))
 	}
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
 	case <-r.done:
 		return transport.ErrClosed
-	case <-next.news:
+	case <-changed:
 	case <-timer:
 	}
 	return nil
@@ -141,20 +120,17 @@ type renewer struct{ *receiver }
 
 func (r renewer) Renew(ctx context.Context, ds []transport.Delivery) []error {
 	errs := make([]error, len(ds))
-	for i, d := range ds {
-		errs[i] = r.renew(ctx, d)
+	for i, given := range ds {
+		own, ok := given.(held)
+		if !ok {
+			errs[i] = errors.New("inmemory: renew: not a delivery of this transport")
+			continue
+		}
+		errs[i] = own.self().settle(ctx, "Renew", func(it *item) error {
+			it.queue.unschedule(it)
+			it.queue.schedule(it, time.Now().Add(r.conn.t.Lease))
+			return nil
+		})
 	}
 	return errs
-}
-
-func (r renewer) renew(ctx context.Context, given transport.Delivery) error {
-	own, ok := given.(held)
-	if !ok {
-		return errors.New("inmemory: renew: not a delivery of this transport")
-	}
-	d := own.self()
-	return d.settle(ctx, "Renew", func(it *item) error {
-		it.queue.reschedule(it, time.Now().Add(r.conn.t.Lease))
-		return nil
-	})
 }

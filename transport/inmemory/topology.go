@@ -2,6 +2,7 @@ package inmemory
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -9,23 +10,11 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-var (
-	_ transport.Installer            = (*conn)(nil)
-	_ transport.Verifier             = (*conn)(nil)
-	_ transport.SubscriptionVerifier = (*conn)(nil)
-	_ transport.Remover              = (*conn)(nil)
-	_ transport.Subscriber           = (*conn)(nil)
-	_ transport.Inspector            = (*conn)(nil)
-)
-
 // deadSuffix follows the name of a queue in that of its dead-letter queue.
 const deadSuffix = ".dead"
 
 func (c *conn) Install(ctx context.Context, plan transport.Plan) error {
-	if err := c.t.refuse(ctx, "Install", ""); err != nil {
-		return err
-	}
-	return c.locked(func() error {
+	return c.call(ctx, "Install", "", func() error {
 		for _, q := range plan.Queues {
 			c.b.create(q.Name)
 		}
@@ -34,10 +23,7 @@ func (c *conn) Install(ctx context.Context, plan transport.Plan) error {
 }
 
 func (c *conn) Verify(ctx context.Context, plan transport.Plan) (found []transport.Finding, err error) {
-	if err := c.t.refuse(ctx, "Verify", ""); err != nil {
-		return nil, err
-	}
-	err = c.locked(func() error {
+	err = c.call(ctx, "Verify", "", func() error {
 		for _, q := range plan.Queues {
 			if c.b.queues[q.Name] == nil {
 				found = append(found, transport.Finding{Kind: "queue", Name: q.Name, State: transport.Missing})
@@ -51,10 +37,7 @@ func (c *conn) Verify(ctx context.Context, plan transport.Plan) (found []transpo
 func (c *conn) VerifySubscriptions(
 	ctx context.Context, queue string, types []string,
 ) (found []transport.Finding, err error) {
-	if err := c.t.refuse(ctx, "VerifySubscriptions", queue); err != nil {
-		return nil, err
-	}
-	err = c.locked(func() error {
+	err = c.call(ctx, "VerifySubscriptions", queue, func() error {
 		q := c.b.queues[queue]
 		for _, name := range types {
 			if q == nil || !slices.Contains(c.b.subscribers[name], q) {
@@ -68,10 +51,7 @@ func (c *conn) VerifySubscriptions(
 
 // Remove fails a Receive that waits for one of the queues, and ends the leases of their deliveries.
 func (c *conn) Remove(ctx context.Context, queues ...string) error {
-	if err := c.t.refuse(ctx, "Remove", strings.Join(queues, " ")); err != nil {
-		return err
-	}
-	return c.locked(func() error {
+	return c.call(ctx, "Remove", strings.Join(queues, " "), func() error {
 		for _, name := range queues {
 			c.b.remove(name)
 			c.b.remove(name + deadSuffix)
@@ -86,21 +66,17 @@ func (b *broker) remove(name string) {
 		return
 	}
 	delete(b.queues, name)
-	for of, subscribed := range b.subscribers {
-		b.subscribers[of] = slices.DeleteFunc(subscribed, func(s *queue) bool { return s == q })
+	for of := range b.subscribers {
+		b.unsubscribe(name, of)
 	}
 	for _, it := range q.timed {
 		q.forget(it)
 	}
-	q.removed = true
 	q.wake()
 }
 
 func (c *conn) Subscribe(ctx context.Context, queue string, types []string) error {
-	if err := c.t.refuse(ctx, "Subscribe", queue); err != nil {
-		return err
-	}
-	return c.locked(func() error {
+	return c.call(ctx, "Subscribe", queue, func() error {
 		q, err := c.b.find(queue)
 		if err != nil {
 			return err
@@ -115,26 +91,22 @@ func (c *conn) Subscribe(ctx context.Context, queue string, types []string) erro
 }
 
 func (c *conn) Unsubscribe(ctx context.Context, name string, types []string) error {
-	if err := c.t.refuse(ctx, "Unsubscribe", name); err != nil {
-		return err
-	}
-	return c.locked(func() error {
+	return c.call(ctx, "Unsubscribe", name, func() error {
 		for _, of := range types {
-			c.b.subscribers[of] = slices.DeleteFunc(c.b.subscribers[of], func(q *queue) bool {
-				return q.name == name
-			})
+			c.b.unsubscribe(name, of)
 		}
 		return nil
 	})
 }
 
+func (b *broker) unsubscribe(name, of string) {
+	b.subscribers[of] = slices.DeleteFunc(b.subscribers[of], func(q *queue) bool { return q.name == name })
+}
+
 func (c *conn) Inspect(ctx context.Context, queues ...string) (stats []transport.QueueStats, err error) {
-	if err := c.t.refuse(ctx, "Inspect", strings.Join(queues, " ")); err != nil {
-		return nil, err
-	}
-	err = c.locked(func() error {
+	err = c.call(ctx, "Inspect", strings.Join(queues, " "), func() error {
 		if len(queues) == 0 {
-			queues = c.b.names()
+			queues = slices.Sorted(maps.Keys(c.b.queues))
 		}
 		for _, name := range queues {
 			q, err := c.b.find(name)
@@ -145,19 +117,7 @@ func (c *conn) Inspect(ctx context.Context, queues ...string) (stats []transport
 		}
 		return nil
 	})
-	if err != nil {
-		return nil, err
-	}
-	return stats, nil
-}
-
-func (b *broker) names() []string {
-	names := make([]string, 0, len(b.queues))
-	for name := range b.queues {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	return names
+	return stats, err
 }
 
 func (q *queue) stats() transport.QueueStats {

@@ -89,7 +89,7 @@ func (t *Transport) Put(queue string, m *transport.Message) error {
 	if err != nil {
 		return err
 	}
-	q.put(&item{message: *m}, time.Now())
+	q.put(&item{message: *m}, time.Now(), 0)
 	return nil
 }
 

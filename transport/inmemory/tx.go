@@ -71,10 +71,7 @@ func (t *tx) Complete(ctx context.Context, ops []transport.Operation) error {
 	if !t.end() {
 		return errTxOver
 	}
-	refused := t.d.conn.check(ctx, ops)
-	return t.d.settle(ctx, "CompleteWith", func(it *item) error {
-		return t.d.completeWith(it, ops, refused, t.writes)
-	})
+	return t.d.completeWith(ctx, ops, t.writes)
 }
 
 func (t *tx) Rollback(context.Context) error {
