@@ -27,36 +27,25 @@ type cursor struct {
 
 // Browse implements [transport.Browser]. It does not change the rows, and lists leased and delayed ones too.
 func (c *Conn) Browse(ctx context.Context, queue string) (transport.Cursor, error) {
-	if err := c.store.Check(queue); err != nil {
-		return nil, err
-	}
-	cur := &cursor{conn: c, page: Page{Queue: queue}}
-	err := c.call(ctx, func(ctx context.Context) error {
-		err := c.store.Exists(ctx, queue)
-		if err == nil {
-			cur.page.Last, err = c.store.Last(ctx, queue)
-		}
-		return err
-	})
+	last, err := askExisting(ctx, c, queue, c.store.Last)
 	if err != nil {
 		return nil, err
 	}
-	return cur, nil
+	return &cursor{conn: c, page: Page{Queue: queue, Last: last}}, nil
 }
 
 // Purge implements [transport.Purger].
-func (c *Conn) Purge(ctx context.Context, queue string) (n int64, err error) {
-	if err := c.store.Check(queue); err != nil {
-		return 0, err
-	}
-	err = c.call(ctx, func(ctx context.Context) error {
+func (c *Conn) Purge(ctx context.Context, queue string) (int64, error) {
+	return askExisting(ctx, c, queue, c.store.Purge)
+}
+
+func askExisting(ctx context.Context, c *Conn, queue string, fn func(context.Context, string) (int64, error)) (int64, error) {
+	return ask(ctx, c, []string{queue}, func(ctx context.Context) (int64, error) {
 		if err := c.store.Exists(ctx, queue); err != nil {
-			return err
+			return 0, err
 		}
-		n, err = c.store.Purge(ctx, queue)
-		return err
+		return fn(ctx, queue)
 	})
-	return n, err
 }
 
 // Next implements [transport.Cursor].
@@ -65,10 +54,8 @@ func (cur *cursor) Next(ctx context.Context, limit int) (ms []*transport.Message
 		return nil, transport.ErrClosed
 	}
 	cur.page.Limit = min(limit, maxReceive)
-	var rows []Claimed
-	err = cur.conn.call(ctx, func(ctx context.Context) (err error) {
-		rows, err = cur.conn.store.Browse(ctx, cur.page)
-		return err
+	rows, err := ask(ctx, cur.conn, nil, func(ctx context.Context) ([]Claimed, error) {
+		return cur.conn.store.Browse(ctx, cur.page)
 	})
 	if err != nil {
 		return nil, err
@@ -99,7 +86,10 @@ func (cur *cursor) Take(ctx context.Context, m *transport.Message, ops []transpo
 	}
 	w.unit.Verb, w.unit.Queue = Delete, cur.page.Queue
 	w.unit.Lease = Lease{Seq: seq, ID: 1 + rand.Int64N(1<<62)}
-	if err := c.take(ctx, &w.unit); err != nil {
+	err = c.call(ctx, nil, func(ctx context.Context) error {
+		return c.again(func() error { return c.store.Take(ctx, &w.unit) })
+	})
+	if err != nil {
 		return c.blame(ctx, c.verdict(err), w.unit.Rows, len(ops))
 	}
 	if w.unit.Lost {
@@ -107,19 +97,6 @@ func (cur *cursor) Take(ctx context.Context, m *transport.Message, ops []transpo
 	}
 	c.wakes.flushed([]*Unit{&w.unit})
 	return nil
-}
-
-// take repeats after a conflict.
-func (c *Conn) take(ctx context.Context, u *Unit) error {
-	return c.call(ctx, func(ctx context.Context) (err error) {
-		for range conflicts {
-			err = c.store.Take(ctx, u)
-			if err == nil || c.store.Classify(err) != Conflict {
-				break
-			}
-		}
-		return err
-	})
 }
 
 func (cur *cursor) notFound(m *transport.Message) error {

@@ -1,6 +1,7 @@
 package tablequeue
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -41,9 +42,7 @@ type Config struct {
 }
 
 const (
-	defaultLease   = 30 * time.Second
-	defaultMaxBody = 64 << 20
-	defaultPoll    = 500 * time.Millisecond
+	defaultPoll = 500 * time.Millisecond
 
 	maxUnits   = 200              // in one Flush
 	maxReceive = 200              // rows in one Claim
@@ -82,10 +81,8 @@ type Conn struct {
 
 // Open returns a Conn on store, which it owns. It does no I/O.
 func Open(store Store, cfg Config) *Conn {
-	cfg.Lease = orDefault(cfg.Lease, defaultLease)
-	cfg.MaxBody = orDefault(cfg.MaxBody, defaultMaxBody)
-	cfg.Flushers = orDefault(cfg.Flushers, 2)
-	cfg.Poll = orDefault(cfg.Poll, defaultPoll)
+	cfg.Lease, cfg.MaxBody = cmp.Or(cfg.Lease, 30*time.Second), cmp.Or(cfg.MaxBody, 64<<20)
+	cfg.Flushers, cfg.Poll = cmp.Or(cfg.Flushers, 2), cmp.Or(cfg.Poll, defaultPoll)
 	c := &Conn{
 		store:   store,
 		cfg:     cfg,
@@ -104,14 +101,6 @@ func Open(store Store, cfg Config) *Conn {
 		c.running.Go(func() { c.notify(w) })
 	}
 	return c
-}
-
-func orDefault[T comparable](v, otherwise T) T {
-	var zero T
-	if v == zero {
-		return otherwise
-	}
-	return v
 }
 
 // Limits implements [transport.Conn].
@@ -150,7 +139,12 @@ func (c *Conn) OpenReceiver(ctx context.Context, opts transport.ReceiverOptions)
 			c.running.Go(func() { c.sweep(s) })
 		}
 	}
-	return newReceiver(c, opts.Queue), nil
+	r := &receiver{
+		conn: c, queue: opts.Queue, woken: make(chan struct{}, 1), turn: make(chan struct{}, 1), done: make(chan struct{}),
+	}
+	r.rows.New = func() any { return new([]Claimed) }
+	c.wakes.add(r)
+	return r, nil
 }
 
 // Close implements [transport.Conn]. It finishes the settling and sending in progress, and makes the rows that are
@@ -187,26 +181,64 @@ func (c *Conn) enter() error {
 	return nil
 }
 
+// call runs fn unless the Conn is closed or a name of queues is impossible. Close waits for it, and cancels it after a
+// while: without an end of ctx it could wait for a silent server for ever.
+func (c *Conn) call(ctx context.Context, queues []string, fn func(context.Context) error) error {
+	var errs []error
+	for _, q := range queues {
+		errs = append(errs, c.store.Check(q))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	if err := c.enter(); err != nil {
+		return err
+	}
+	defer c.calls.Done()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(c.work, cancel)()
+	return fn(ctx)
+}
+
+// ask is [Conn.call] of a function with an answer.
+func ask[T any](ctx context.Context, c *Conn, queues []string, fn func(context.Context) (T, error)) (answer T, err error) {
+	err = c.call(ctx, queues, func(ctx context.Context) (err error) {
+		answer, err = fn(ctx)
+		return err
+	})
+	return answer, err
+}
+
+// again calls fn, once more after each conflict.
+func (c *Conn) again(fn func() error) (err error) {
+	for range conflicts {
+		if err = fn(); err == nil || c.store.Classify(err) != Conflict {
+			break
+		}
+	}
+	return err
+}
+
 // abandon makes the rows visible that were claimed and not settled.
 func (c *Conn) abandon() error {
 	ctx, cancel := context.WithTimeout(context.Background(), maxClose)
 	defer cancel()
 	var errs []error
 	c.queues.Range(func(queue, _ any) bool {
-		errs = append(errs, c.abandonQueue(ctx, queue.(string))) //nolint:errcheck // its keys are names
-		c.wakes.announce(queue.(string))                         //nolint:errcheck // its keys are names
+		var err error
+		for range 3 { // connections that were idle for long may be dead
+			err = c.store.Abandon(ctx, queue.(string), c.owner, c.cfg.Lease) //nolint:errcheck // its keys are names
+			if errors.Is(err, transport.ErrNoQueue) {
+				err = nil
+			}
+			if err == nil {
+				break
+			}
+		}
+		errs = append(errs, err)
+		c.wakes.announce(queue.(string)) //nolint:errcheck // its keys are names
 		return true
 	})
 	return errors.Join(errs...)
-}
-
-// abandonQueue tries twice: connections that were idle for long may be dead.
-func (c *Conn) abandonQueue(ctx context.Context, queue string) (err error) {
-	for range 3 {
-		err = c.store.Abandon(ctx, queue, c.owner, c.cfg.Lease)
-		if err == nil || errors.Is(err, transport.ErrNoQueue) {
-			return nil
-		}
-	}
-	return err
 }

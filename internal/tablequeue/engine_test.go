@@ -517,9 +517,9 @@ func claimless(c *Conn) *delivery { return &delivery{conn: c, queue: "in", lease
 // silent is a store on a server that answers nothing any more.
 type silent struct{ *fake }
 
-func (silent) Inspect(ctx context.Context, _ ...string) ([]transport.QueueStats, error) {
+func (silent) Inspect(ctx context.Context, _ string) (transport.QueueStats, error) {
 	<-ctx.Done()
-	return nil, context.Cause(ctx)
+	return transport.QueueStats{}, context.Cause(ctx)
 }
 
 func (silent) Begin(ctx context.Context) (StoreTx, error) {

@@ -363,11 +363,10 @@ func (f *fake) Install(_ context.Context, plan transport.Plan) error {
 	return nil
 }
 
-func (f *fake) Inspect(_ context.Context, queues ...string) (stats []transport.QueueStats, err error) {
-	for _, q := range queues {
-		stats = append(stats, transport.QueueStats{Name: q, Ready: int64(f.count(q))})
-	}
-	return stats, nil
+func (f *fake) List(context.Context) ([]string, error) { return nil, nil }
+
+func (f *fake) Inspect(_ context.Context, queue string) (transport.QueueStats, error) {
+	return transport.QueueStats{Name: queue, Ready: int64(f.count(queue))}, nil
 }
 
 func (f *fake) Subscribe(_ context.Context, queue string, types []string) error {

@@ -36,19 +36,6 @@ type receiver struct {
 	orphans []int64    // leases of claims whose answer was lost
 }
 
-func newReceiver(c *Conn, queue string) *receiver {
-	r := &receiver{
-		conn:  c,
-		queue: queue,
-		woken: make(chan struct{}, 1),
-		turn:  make(chan struct{}, 1),
-		done:  make(chan struct{}),
-	}
-	r.rows.New = func() any { return new([]Claimed) }
-	c.wakes.add(r)
-	return r
-}
-
 // Window implements [transport.Receiver]: there is no prefetch.
 func (r *receiver) Window(int) {}
 
@@ -93,8 +80,16 @@ func (r *receiver) poll(ctx context.Context, limit int, maxBytes int64) ([]trans
 		if len(ds) > 0 || err != nil {
 			return ds, err
 		}
-		pause = r.longer(pause)
-		timer.Reset(untilDue(pause, next))
+		first, most := firstPause, r.conn.cfg.Poll
+		if r.conn.wakes.hearing.Load() {
+			first, most = firstPauseHearing, maxPauseHearing
+		}
+		pause = min(max(first, 2*pause), most)
+		wait := pause
+		if next > 0 { // a little later, for clocks that are coarser than the database's
+			wait = min(pause, next+time.Millisecond)
+		}
+		timer.Reset(wait)
 		select {
 		case <-timer.C:
 		case <-r.woken:
@@ -105,30 +100,5 @@ func (r *receiver) poll(ctx context.Context, limit int, maxBytes int64) ([]trans
 		case <-r.done:
 			return nil, transport.ErrClosed
 		}
-	}
-}
-
-// longer is the pause after pause.
-func (r *receiver) longer(pause time.Duration) time.Duration {
-	first, most := firstPause, r.conn.cfg.Poll
-	if r.conn.wakes.hearing.Load() {
-		first, most = firstPauseHearing, maxPauseHearing
-	}
-	return min(max(first, 2*pause), most)
-}
-
-// untilDue returns pause, or less when the next row is visible earlier. It adds a little to next, for clocks that are
-// coarser than the database's.
-func untilDue(pause, next time.Duration) time.Duration {
-	if next <= 0 {
-		return pause
-	}
-	return min(pause, next+time.Millisecond)
-}
-
-func (r *receiver) wakeUp() {
-	select {
-	case r.woken <- struct{}{}:
-	default:
 	}
 }

@@ -46,13 +46,8 @@ func (r *receiver) claim(ctx context.Context, limit int, maxBytes int64) ([]tran
 	defer r.rows.Put(buf)
 	r.releaseOrphans(bounded)
 	claim := Claim{
-		Queue: r.queue,
-		Limit: limit,
-		Lease: 1 + rand.Int64N(1<<62),
-		For:   r.conn.cfg.Lease,
-		Owner: r.conn.owner,
-
-		MaxBytes: maxBytes,
+		Queue: r.queue, Limit: limit, MaxBytes: maxBytes,
+		Lease: 1 + rand.Int64N(1<<62), For: r.conn.cfg.Lease, Owner: r.conn.owner,
 	}
 	for range maxExpired {
 		rows, next, err := r.conn.store.Claim(bounded, claim, (*buf)[:0])

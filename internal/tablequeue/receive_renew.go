@@ -34,7 +34,13 @@ func (r *receiver) Renew(ctx context.Context, ds []transport.Delivery) []error {
 	if len(leases) == 0 {
 		return errs
 	}
-	lost, err := r.conn.renew(ctx, r.queue, leases)
+	lost, err := ask(ctx, r.conn, nil, func(ctx context.Context) (lost []bool, err error) {
+		err = r.conn.again(func() error {
+			lost, err = r.conn.store.Renew(ctx, r.queue, leases, r.conn.cfg.Lease)
+			return err
+		})
+		return lost, err
+	})
 	for k, i := range indexes {
 		switch {
 		case err != nil:
@@ -47,18 +53,4 @@ func (r *receiver) Renew(ctx context.Context, ds []transport.Delivery) []error {
 		}
 	}
 	return errs
-}
-
-func (c *Conn) renew(ctx context.Context, queue string, leases []Lease) (lost []bool, err error) {
-	if err := c.enter(); err != nil {
-		return nil, err
-	}
-	defer c.calls.Done()
-	for range conflicts {
-		lost, err = c.store.Renew(ctx, queue, leases, c.cfg.Lease)
-		if err == nil || c.store.Classify(err) != Conflict {
-			break
-		}
-	}
-	return lost, err
 }

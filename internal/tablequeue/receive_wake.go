@@ -2,6 +2,8 @@ package tablequeue
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -51,14 +53,8 @@ func (w *wakes) add(r *receiver) {
 func (w *wakes) remove(r *receiver) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	var rest []*receiver
 	name := w.name(r.queue)
-	for _, other := range w.receivers[name] {
-		if other != r {
-			rest = append(rest, other)
-		}
-	}
-	w.receivers[name] = rest
+	w.receivers[name] = slices.DeleteFunc(w.receivers[name], func(other *receiver) bool { return other == r })
 }
 
 // flushed announces the rows that units have made visible, at once or later.
@@ -91,22 +87,21 @@ func (w *wakes) announce(queue string) {
 		return
 	}
 	w.pending[queue] = struct{}{}
+	signal(w.signal)
+}
+
+// signal puts a token into c unless it has one.
+func signal(c chan<- struct{}) {
 	select {
-	case w.signal <- struct{}{}:
+	case c <- struct{}{}:
 	default:
 	}
 }
 
-// heard wakes the receivers of queue, for which another process has sent a notification.
-func (w *wakes) heard(queue string) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.wake(queue)
-}
-
+// wake wakes the receivers of queue. mu is held.
 func (w *wakes) wake(queue string) {
 	for _, r := range w.receivers[queue] {
-		r.wakeUp()
+		signal(r.woken)
 	}
 }
 
@@ -121,10 +116,7 @@ func (w *wakes) wakeAll() {
 func (w *wakes) takePending() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	queues := make([]string, 0, len(w.pending))
-	for q := range w.pending {
-		queues = append(queues, q)
-	}
+	queues := slices.Collect(maps.Keys(w.pending))
 	clear(w.pending)
 	return queues
 }
@@ -160,7 +152,9 @@ func (c *Conn) heard(queue string) {
 		c.subs.forget()
 		return
 	}
-	c.wakes.heard(queue)
+	c.wakes.mu.Lock()
+	defer c.wakes.mu.Unlock()
+	c.wakes.wake(queue)
 }
 
 // listen wakes receivers on notifications of other processes, until the Conn is closed.

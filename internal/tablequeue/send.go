@@ -206,11 +206,7 @@ func (c *Conn) Cancel(ctx context.Context, receipt string) error {
 	if !ok || err != nil || c.store.Check(queue) != nil {
 		return fmt.Errorf("cancel: receipt %.80q is none of this transport: %w", receipt, transport.ErrNotFound)
 	}
-	var done bool
-	err = c.call(ctx, func(ctx context.Context) (err error) {
-		done, err = c.store.Cancel(ctx, queue, seq)
-		return err
-	})
+	done, err := ask(ctx, c, nil, func(ctx context.Context) (bool, error) { return c.store.Cancel(ctx, queue, seq) })
 	if err == nil && !done {
 		err = fmt.Errorf("cancel message %d of queue %q: %w", seq, queue, transport.ErrNotFound)
 	}

@@ -20,7 +20,7 @@ func (c *Conn) DispatchIn(ctx context.Context, tx any, ops []transport.Operation
 func (c *Conn) dispatchIn(ctx context.Context, tx any, ops []transport.Operation) ([]transport.Receipt, error) {
 	w := c.newWork()
 	defer c.recycle(w)
-	err := c.call(ctx, func(ctx context.Context) error { return dispatchError(c.addRows(ctx, w, ops), len(ops)) })
+	err := c.call(ctx, nil, func(ctx context.Context) error { return dispatchError(c.addRows(ctx, w, ops), len(ops)) })
 	if err != nil {
 		return nil, err
 	}

@@ -113,45 +113,26 @@ func (u *unusable) watched() []string {
 	return slices.Sorted(maps.Keys(u.locked))
 }
 
-// findMissing remembers those of queues that do not exist, and reports whether there are any.
-func (c *Conn) findMissing(ctx context.Context, queues []string) bool {
-	gone, err := c.store.Missing(ctx, queues)
-	found := false
-	for i, q := range queues {
-		if err == nil && gone[i] {
-			c.unusable.miss(q)
-			found = true
-		}
-	}
-	return found
-}
-
-// findLocked remembers those of queues that are locked, and reports whether there are any.
-func (c *Conn) findLocked(ctx context.Context, queues []string) bool {
-	locks, ok := c.store.(Locks)
-	if !ok || len(queues) == 0 {
-		return false
-	}
-	locked, err := locks.Locked(ctx, queues)
-	found := false
-	for i, q := range queues {
-		if err == nil && locked[i] {
-			c.lock(locks, q)
-			found = true
-		}
-	}
-	return found
-}
-
-// find looks for the queues because of which a batch failed with err, and reports whether there are any.
-func (c *Conn) find(ctx context.Context, err error, queues []string) bool {
+// find remembers the missing or locked queues because of which a batch failed with err, and reports whether there are
+// any.
+func (c *Conn) find(ctx context.Context, err error, queues []string) (found bool) {
+	var unusable []bool
+	note := c.unusable.miss
+	locks, _ := c.store.(Locks)
 	switch class := c.store.Classify(err); {
-	case class == Locked:
-		return c.findLocked(ctx, queues)
+	case class == Locked && locks != nil && len(queues) > 0:
+		unusable, err = locks.Locked(ctx, queues)
+		note = func(queue string) { c.lock(locks, queue) }
 	case class == Refused && errors.Is(err, transport.ErrNoQueue):
-		return c.findMissing(ctx, queues)
+		unusable, err = c.store.Missing(ctx, queues)
 	}
-	return false
+	for i, q := range queues {
+		if err == nil && unusable[i] {
+			note(q)
+			found = true
+		}
+	}
+	return found
 }
 
 // without fails the rows for queues that take no messages, and returns the rest of units. It reports whether it has

@@ -36,22 +36,16 @@ type txDelivery struct{ delivery }
 func (d *delivery) Message() *transport.Message { return &d.msg }
 
 // Attempt implements [transport.Delivery]: delivery_count, which is exact.
-func (d *delivery) Attempt() transport.Attempt {
-	return transport.Attempt{N: d.count, Exact: true}
-}
+func (d *delivery) Attempt() transport.Attempt { return transport.Attempt{N: d.count, Exact: true} }
 
-func (d *delivery) Complete(ctx context.Context) error {
-	return d.settle(ctx, Unit{Verb: Delete}, nil)
-}
+func (d *delivery) Complete(ctx context.Context) error { return d.settle(ctx, Unit{Verb: Delete}, nil) }
 
 // CompleteWith implements [transport.Completer]: one transaction deletes the row and inserts ops.
 func (d *delivery) CompleteWith(ctx context.Context, ops []transport.Operation) error {
 	return d.settle(ctx, Unit{Verb: Delete}, ops)
 }
 
-func (d *delivery) Retry(ctx context.Context) error {
-	return d.settle(ctx, Unit{Verb: Retry}, nil)
-}
+func (d *delivery) Retry(ctx context.Context) error { return d.settle(ctx, Unit{Verb: Retry}, nil) }
 
 // maxNote bounds the stored reason of a retry, in bytes.
 const maxNote = 4096
@@ -64,14 +58,10 @@ func (d *delivery) RetryBecause(ctx context.Context, reason string) error {
 	return d.settle(ctx, Unit{Verb: Retry, Note: storable(reason)}, nil)
 }
 
-func (d *delivery) Release(ctx context.Context) error {
-	return d.settle(ctx, Unit{Verb: Release}, nil)
-}
+func (d *delivery) Release(ctx context.Context) error { return d.settle(ctx, Unit{Verb: Release}, nil) }
 
 // leased implements [leaser].
-func (d *delivery) leased() (Lease, bool) {
-	return d.lease, !d.settling.Load() && !d.locked.Load()
-}
+func (d *delivery) leased() (Lease, bool) { return d.lease, !d.settling.Load() && !d.locked.Load() }
 
 // hold ends the renewals of d's lease until its transaction is over.
 func (d *delivery) hold() {
@@ -130,10 +120,8 @@ func (c *Conn) blame(ctx context.Context, err error, rows []Row, total int) erro
 	if len(rows) == 0 || class != Refused && class != Locked {
 		return err
 	}
-	found := false
-	closed := c.call(ctx, func(ctx context.Context) error {
-		found = c.find(ctx, err, addDestinations(nil, rows))
-		return nil
+	found, closed := ask(ctx, c, nil, func(ctx context.Context) (bool, error) {
+		return c.find(ctx, err, addDestinations(nil, rows)), nil
 	})
 	var failed []transport.OpError
 	if found {
@@ -155,11 +143,7 @@ func (c *Conn) blame(ctx context.Context, err error, rows []Row, total int) erro
 // Begin implements [transport.Transactor].
 func (d *txDelivery) Begin(ctx context.Context) (transport.Tx, error) {
 	store := d.conn.store.(Transactor) //nolint:errcheck // a txDelivery is made for such a store only
-	var inner StoreTx
-	err := d.conn.call(ctx, func(ctx context.Context) (err error) {
-		inner, err = store.Begin(ctx)
-		return err
-	})
+	inner, err := ask(ctx, d.conn, nil, store.Begin)
 	if err != nil {
 		return nil, err
 	}

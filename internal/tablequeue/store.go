@@ -119,8 +119,10 @@ type Topology interface {
 	// Remove deletes the queues, their messages and their subscriptions: all, or on an error none. A queue that does not
 	// exist is no error; a table that is not a queue of the engine is an [*UnfitError]. Check has passed the names.
 	Remove(ctx context.Context, queues []string) error
-	// Inspect is [transport.Inspector]. Rows that have expired do not count.
-	Inspect(ctx context.Context, queues ...string) ([]transport.QueueStats, error)
+	// List returns the names of the queues.
+	List(ctx context.Context) ([]string, error)
+	// Inspect returns what [transport.Inspector] does of one queue. Rows that have expired do not count.
+	Inspect(ctx context.Context, queue string) (transport.QueueStats, error)
 }
 
 // ErrNotInstalled is wrapped by the errors of [Subscriptions] where the table of subscriptions does not exist.

@@ -9,23 +9,25 @@ import (
 
 // Install implements [transport.Installer].
 func (c *Conn) Install(ctx context.Context, plan transport.Plan) error {
-	if err := c.checkAll(names(plan)); err != nil {
-		return err
-	}
 	defer c.unusable.found()
-	return c.call(ctx, func(ctx context.Context) error { return c.store.Install(ctx, plan) })
+	return c.call(ctx, names(plan), func(ctx context.Context) error { return c.store.Install(ctx, plan) })
 }
 
 // Inspect implements [transport.Inspector].
-func (c *Conn) Inspect(ctx context.Context, queues ...string) (stats []transport.QueueStats, err error) {
-	if err := c.checkAll(queues); err != nil {
-		return nil, err
-	}
-	err = c.call(ctx, func(ctx context.Context) error {
-		stats, err = c.store.Inspect(ctx, queues...)
-		return err
+func (c *Conn) Inspect(ctx context.Context, queues ...string) ([]transport.QueueStats, error) {
+	return ask(ctx, c, queues, func(ctx context.Context) (all []transport.QueueStats, err error) {
+		if len(queues) == 0 {
+			queues, err = c.store.List(ctx)
+		}
+		for _, q := range queues {
+			stats, err := c.store.Inspect(ctx, q)
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, stats)
+		}
+		return all, err
 	})
-	return stats, err
 }
 
 // Subscribe implements [transport.Subscriber]. This Conn publishes to the new subscriber at once, and others when
@@ -43,10 +45,7 @@ func (c *Conn) Unsubscribe(ctx context.Context, queue string, types []string) er
 }
 
 func (c *Conn) subscribe(ctx context.Context, queue string, change func(context.Context) error) error {
-	if err := c.store.Check(queue); err != nil {
-		return err
-	}
-	err := c.call(ctx, change)
+	err := c.call(ctx, []string{queue}, change)
 	if err == nil {
 		c.wakes.announce(subscriptionsChanged)
 	}
@@ -54,12 +53,13 @@ func (c *Conn) subscribe(ctx context.Context, queue string, change func(context.
 }
 
 // subscriptions reads the subscriptions for a publish. When it fails, no message of the publish was sent.
-func (c *Conn) subscriptions(ctx context.Context) (all []Subscription, err error) {
-	err = c.call(ctx, func(ctx context.Context) error {
-		if all, err = c.store.Subscriptions(ctx); err == nil {
-			all, err = c.reachable(ctx, all)
+func (c *Conn) subscriptions(ctx context.Context) ([]Subscription, error) {
+	all, err := ask(ctx, c, nil, func(ctx context.Context) ([]Subscription, error) {
+		all, err := c.store.Subscriptions(ctx)
+		if err != nil {
+			return nil, err
 		}
-		return err
+		return c.reachable(ctx, all)
 	})
 	if err == nil {
 		return all, nil
@@ -68,17 +68,4 @@ func (c *Conn) subscriptions(ctx context.Context) (all []Subscription, err error
 		err = fmt.Errorf("%w: %w", transport.ErrUnreachable, err)
 	}
 	return nil, err
-}
-
-// call runs fn unless the Conn is closed. Close waits for it, and cancels it after a while: without an end of ctx it
-// could wait for a silent server for ever.
-func (c *Conn) call(ctx context.Context, fn func(context.Context) error) error {
-	if err := c.enter(); err != nil {
-		return err
-	}
-	defer c.calls.Done()
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	defer context.AfterFunc(c.work, cancel)()
-	return fn(ctx)
 }

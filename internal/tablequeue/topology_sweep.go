@@ -2,27 +2,54 @@ package tablequeue
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"time"
 
 	"github.com/holdfast-go/holdfast/internal/backoff"
+	"github.com/holdfast-go/holdfast/transport"
 )
 
 // sweepEvery is the time between two sweeps of a Conn that receives.
 const sweepEvery = time.Minute
 
+const (
+	// MaxSwept is the largest number of rows that one call of a Sweeper removes.
+	MaxSwept = 1000
+	// SweepPause is the least time between two sweeps of a queue by all processes together.
+	SweepPause = 45 * time.Second
+)
+
 // Sweeper is implemented by a [Store] that can remove expired rows from queues without a receiver. Without it an
 // expired row is removed only when it is claimed.
 type Sweeper interface {
-	// Sweep removes expired rows that are not leased, unless another process has done so lately.
-	Sweep(ctx context.Context) error
+	// DueForSweep returns the queues that no process has swept for [SweepPause]: each to one process, which is to sweep it.
+	DueForSweep(ctx context.Context) ([]string, error)
+	// SweepSome removes up to [MaxSwept] expired rows of queue that are not leased, and returns their number.
+	SweepSome(ctx context.Context, queue string) (int64, error)
+}
+
+// Sweep sweeps the queues that are due: also the others where one cannot be swept.
+func Sweep(ctx context.Context, store Sweeper) error {
+	queues, err := store.DueForSweep(ctx)
+	errs := []error{err}
+	for _, q := range queues {
+		for n := int64(MaxSwept); n == MaxSwept && err == nil; {
+			n, err = store.SweepSome(ctx, q)
+		}
+		if err != nil && !errors.Is(err, transport.ErrNoQueue) {
+			errs = append(errs, err)
+		}
+		err = nil
+	}
+	return errors.Join(errs...)
 }
 
 // sweep sweeps until the Conn is closed. It repeats a sweep that fails after the usual pause.
 func (c *Conn) sweep(store Sweeper) {
 	for backoff.Sleep(c.life, sweepEvery) == nil {
 		ctx, cancel := context.WithTimeout(c.life, sweepEvery)
-		if err := store.Sweep(ctx); err != nil && c.life.Err() == nil {
+		if err := Sweep(ctx, store); err != nil && c.life.Err() == nil {
 			c.cfg.Env.Log().WarnContext(ctx, "expired messages cannot be removed: it is tried again in a minute", slog.Any("error", err))
 		}
 		cancel()

@@ -10,10 +10,7 @@ import (
 
 // Verify implements [transport.Verifier].
 func (c *Conn) Verify(ctx context.Context, plan transport.Plan) (found []transport.Finding, err error) {
-	if err := c.checkAll(names(plan)); err != nil {
-		return nil, err
-	}
-	err = c.call(ctx, func(ctx context.Context) error {
+	err = c.call(ctx, names(plan), func(ctx context.Context) error {
 		switch _, err := c.store.Subscriptions(ctx); {
 		case errors.Is(err, ErrNotInstalled):
 			found = append(found, transport.Finding{Kind: "table", Name: "subscriptions", State: transport.Missing})
@@ -43,14 +40,7 @@ func (c *Conn) Verify(ctx context.Context, plan transport.Plan) (found []transpo
 
 // VerifySubscriptions implements [transport.SubscriptionVerifier].
 func (c *Conn) VerifySubscriptions(ctx context.Context, queue string, types []string) (found []transport.Finding, err error) {
-	if err := c.store.Check(queue); err != nil {
-		return nil, err
-	}
-	var all []Subscription
-	err = c.call(ctx, func(ctx context.Context) (err error) {
-		all, err = c.store.Subscriptions(ctx)
-		return err
-	})
+	all, err := ask(ctx, c, []string{queue}, c.store.Subscriptions)
 	if err != nil && !errors.Is(err, ErrNotInstalled) {
 		return nil, err
 	}
@@ -64,11 +54,8 @@ func (c *Conn) VerifySubscriptions(ctx context.Context, queue string, types []st
 
 // Remove implements [transport.Remover]: a queue is deleted with its subscriptions.
 func (c *Conn) Remove(ctx context.Context, queues ...string) error {
-	if err := c.checkAll(queues); err != nil {
-		return err
-	}
 	defer c.subs.forget()
-	err := c.call(ctx, func(ctx context.Context) error { return c.store.Remove(ctx, queues) })
+	err := c.call(ctx, queues, func(ctx context.Context) error { return c.store.Remove(ctx, queues) })
 	if err == nil {
 		c.wakes.announce(subscriptionsChanged)
 	}
@@ -80,12 +67,4 @@ func names(plan transport.Plan) (all []string) {
 		all = append(all, q.Name)
 	}
 	return all
-}
-
-func (c *Conn) checkAll(queues []string) error {
-	var errs []error
-	for _, q := range queues {
-		errs = append(errs, c.store.Check(q))
-	}
-	return errors.Join(errs...)
 }

@@ -39,6 +39,7 @@ type store struct {
 	tables     dialect.Memo[*table] // by queue
 	statements dialect.Memo[string] // text of composed statements by their shape
 	commits    commits              // of callers' transactions
+	detector   dialect.Detector     // of foreign tables
 
 	mu   sync.Mutex // guards open
 	open map[*handlerTx]struct{}
@@ -52,13 +53,14 @@ type settings struct {
 
 // openStore connects, or shares the connections of other stores with the same address.
 func openStore(ctx context.Context, cfg, listening *pgxpool.Config, set settings) (*store, error) {
-	s := &store{
-		settings: set,
-		self:     fmt.Sprintf("%016x", rand.Uint64()),
-		open:     map[*handlerTx]struct{}{},
-	}
+	s := &store{settings: set, self: fmt.Sprintf("%016x", rand.Uint64()), open: map[*handlerTx]struct{}{}}
+	s.detector = dialect.Detector{Suspect: refusedByForeign, Detect: s.detectForeign, Foreign: s.foreign}
 	if ctx.Err() != nil { // which shared connections would not notice
 		return nil, fmt.Errorf("postgres: connect: %w", context.Cause(ctx))
+	}
+	cfg = cfg.Copy()
+	if set.address.pooled {
+		cfg.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec
 	}
 	name := "holdfast " + set.Endpoint
 	common := name
@@ -76,22 +78,12 @@ func openStore(ctx context.Context, cfg, listening *pgxpool.Config, set settings
 		s.handlers, s.txs = s.callers, make(slots, s.MaxTx)
 		return s, nil
 	}
-	if s.handlers, err = pgxpool.NewWithConfig(ctx, s.handlersConfig(cfg, name)); err != nil {
+	own := poolConfig(cfg, name+" handlers", s.MaxTx)
+	own.ConnConfig.DialFunc = s.sockets.dial(own.ConnConfig.DialFunc)
+	if s.handlers, err = pgxpool.NewWithConfig(ctx, own); err != nil {
 		return nil, errors.Join(fmt.Errorf("postgres: %w", err), s.release())
 	}
 	return s, nil
-}
-
-func (s *store) handlersConfig(cfg *pgxpool.Config, name string) *pgxpool.Config {
-	c := cfg.Copy()
-	if s.pooled {
-		c.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec
-	}
-	c.ConnConfig.DialFunc = s.sockets.dial(c.ConnConfig.DialFunc)
-	c.MaxConns, c.MinConns, c.MinIdleConns = int32(s.MaxTx), 0, 0 //nolint:gosec // a number of connections
-	c.ShouldPing = idleLong
-	setDefault(c.ConnConfig.RuntimeParams, "application_name", name+" handlers")
-	return c
 }
 
 // Close implements [tablequeue.Store]. It does not wait for a server that does not answer.

@@ -8,7 +8,6 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/holdfast-go/holdfast/internal/tablequeue/dialect"
 	"github.com/holdfast-go/holdfast/transport"
 )
 
@@ -47,11 +46,11 @@ const (
 type connections struct {
 	pooled    bool // sessions keep no settings and no statements: a proxy may switch them, or they are the caller's
 	database  string
-	snapshots bool          // sessions begin transactions above READ COMMITTED
-	leases    *pgxpool.Pool // for claims and notifications, which a crash of the server may undo
-	renewals  *pgxpool.Pool // which a crash of the server may undo
-	writes    *pgxpool.Pool // which are durable
-	listener  *listener     // nil where LISTEN is not possible
+	snapshots bool      // sessions begin transactions above READ COMMITTED
+	leases    pool      // for claims and notifications, which a crash of the server may undo
+	renewals  pool      // which a crash of the server may undo
+	writes    pool      // which are durable
+	listener  *listener // nil where LISTEN is not possible
 	sockets   sockets
 	callers   *pgxpool.Pool // the caller's pool, which is leases and writes too; or nil
 	slots     slots         // of callers, for transactions of handlers
@@ -61,9 +60,6 @@ type connections struct {
 func openConnections(ctx context.Context, cfg, listening *pgxpool.Config, set settings, name string) (*connections, error) {
 	c := &connections{pooled: set.address.pooled || set.address.pool != nil, callers: set.address.pool}
 	cfg = cfg.Copy()
-	if set.address.pooled {
-		cfg.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec
-	}
 	cfg.ConnConfig.DialFunc = c.sockets.dial(cfg.ConnConfig.DialFunc)
 	if listening != nil {
 		listening.ConnConfig.DialFunc = cfg.ConnConfig.DialFunc
@@ -83,21 +79,22 @@ func openConnections(ctx context.Context, cfg, listening *pgxpool.Config, set se
 
 func (c *connections) openPools(ctx context.Context, cfg *pgxpool.Config, set settings, name string) (err error) {
 	if c.callers != nil {
-		c.leases, c.writes, c.slots = c.callers, c.callers, make(slots, cfg.MaxConns-poolReserve)
-		c.renewals, err = pgxpool.NewWithConfig(ctx, c.lazyConfig(cfg, name, poolRenewals))
+		c.leases, c.writes = pool{c.callers, claiming.statement()}, pool{c.callers, writing.statement()}
+		c.slots = make(slots, cfg.MaxConns-poolReserve)
+		c.renewals, err = c.openPool(ctx, cfg, name, poolRenewals, lazily)
 		return err
 	}
 	most, renewals := ownPool, ownRenewals
 	if set.shared != nil {
 		most, renewals = sharedPool, sharedRenewals
 	}
-	if c.leases, err = pgxpool.NewWithConfig(ctx, c.claimsConfig(cfg, name, most)); err != nil {
+	if c.leases, err = c.openPool(ctx, cfg, name, most, claiming); err != nil {
 		return err
 	}
-	if c.renewals, err = pgxpool.NewWithConfig(ctx, c.lazyConfig(cfg, name, renewals)); err != nil {
+	if c.renewals, err = c.openPool(ctx, cfg, name, renewals, lazily); err != nil {
 		return err
 	}
-	c.writes, err = pgxpool.NewWithConfig(ctx, c.writesConfig(cfg, name, most))
+	c.writes, err = c.openPool(ctx, cfg, name, most, writing)
 	return err
 }
 
@@ -113,22 +110,27 @@ func (c *connections) connect(ctx context.Context) error {
 	return err
 }
 
-func (c *connections) engineConfig(cfg *pgxpool.Config, name string, most int) *pgxpool.Config {
-	own := cfg.Copy()
-	own.MaxConns, own.MinConns, own.MinIdleConns = int32(most), 0, 0 //nolint:gosec // a constant
-	own.ShouldPing = idleLong
-	if !c.pooled {
-		own.AfterConnect = c.prepare
-	}
-	p := own.ConnConfig.RuntimeParams
-	setDefault(p, "application_name", name)
+func (c *connections) openPool(ctx context.Context, cfg *pgxpool.Config, name string, most int, set options) (p pool, err error) {
+	own := poolConfig(cfg, name, most)
 	if c.pooled {
-		return own
+		p.first = set.statement()
+	} else {
+		own.AfterConnect = c.prepare
+		for _, setting := range set {
+			own.ConnConfig.RuntimeParams[setting[0]] = setting[1]
+		}
 	}
-	for _, off := range planner {
-		p[off] = "off"
-	}
-	p["plan_cache_mode"] = "force_generic_plan"
+	p.Pool, err = pgxpool.NewWithConfig(ctx, own)
+	return p, err
+}
+
+// poolConfig returns the configuration of a pool. Its connections are pinged before use after some idle time only: an
+// idle endpoint polls every second, which a ping would make two requests.
+func poolConfig(cfg *pgxpool.Config, name string, most int) *pgxpool.Config {
+	own := cfg.Copy()
+	own.MaxConns, own.MinConns, own.MinIdleConns = int32(most), 0, 0 //nolint:gosec // a number of connections
+	own.ShouldPing = func(_ context.Context, p pgxpool.ShouldPingParams) bool { return p.IdleDuration > 5*time.Second }
+	setDefault(own.ConnConfig.RuntimeParams, "application_name", name)
 	return own
 }
 
@@ -142,50 +144,9 @@ func (c *connections) prepare(ctx context.Context, conn *pgx.Conn) error {
 	return err
 }
 
-// lazyConfig is for statements whose commit does not wait for the disk. When a crash of the server undoes a claim, its
-// rows are delivered again, and settling the lost deliveries fails.
-func (c *connections) lazyConfig(cfg *pgxpool.Config, name string, most int) *pgxpool.Config {
-	own := c.engineConfig(cfg, name, most)
-	if !c.pooled {
-		own.ConnConfig.RuntimeParams["synchronous_commit"] = "off"
-	}
-	return own
-}
-
-func (c *connections) claimsConfig(cfg *pgxpool.Config, name string, most int) *pgxpool.Config {
-	own := c.lazyConfig(cfg, name, most)
-	if !c.pooled {
-		own.ConnConfig.RuntimeParams["lock_timeout"] = claimLockWait
-	}
-	return own
-}
-
-// writesConfig bounds the wait for locks: a batch has messages of many senders for many tables, of which one may be
-// locked.
-func (c *connections) writesConfig(cfg *pgxpool.Config, name string, most int) *pgxpool.Config {
-	own := c.engineConfig(cfg, name, most)
-	if !c.pooled {
-		own.ConnConfig.RuntimeParams["lock_timeout"] = dialect.LockWait
-	}
-	return own
-}
-
-// idleLong reports whether a connection is pinged before use. An idle endpoint polls every second, which a ping would
-// make two requests.
-func idleLong(_ context.Context, p pgxpool.ShouldPingParams) bool {
-	return p.IdleDuration > 5*time.Second
-}
-
 func setDefault(params map[string]string, name, value string) {
 	if params[name] == "" {
 		params[name] = value
-	}
-}
-
-// reset closes all connections: those in use when they are released.
-func (c *connections) reset() {
-	for _, pool := range []*pgxpool.Pool{c.leases, c.renewals, c.writes} {
-		pool.Reset()
 	}
 }
 
@@ -198,9 +159,9 @@ func (c *connections) Close() error {
 	if c.listener != nil {
 		c.listener.Close()
 	}
-	for _, pool := range []*pgxpool.Pool{c.leases, c.renewals, c.writes} {
-		if pool != nil && pool != c.callers {
-			pool.Close()
+	for _, p := range []pool{c.leases, c.renewals, c.writes} {
+		if p.Pool != nil && p.Pool != c.callers {
+			p.Close()
 		}
 	}
 	return nil

@@ -3,6 +3,9 @@ package postgres
 import (
 	"context"
 	"errors"
+	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -14,32 +17,56 @@ import (
 // A proxy that pools transactions may send the next statement to another session. Each batch then sets the engine's
 // planner options for itself, and statements are not prepared.
 
+// options are settings of a session, each with its name and its value.
+type options [][2]string
+
 // planner are the settings that keep the planner from reading whole tables, whatever the statistics: a queue that was
 // empty when its plan was made may have a million rows a moment later. The statements themselves decide on the index
 // and on the order of joins (byKey).
-var planner = []string{"enable_seqscan", "enable_bitmapscan", "enable_mergejoin", "jit"}
+var planner = options{
+	{"plan_cache_mode", "force_generic_plan"},
+	{"enable_seqscan", "off"},
+	{"enable_bitmapscan", "off"},
+	{"enable_mergejoin", "off"},
+	{"jit", "off"},
+}
 
-// planning sets the planner's settings for the rest of the batch.
-var planning = func() string {
-	text := "SELECT set_config('plan_cache_mode', 'force_generic_plan', true)"
-	for _, setting := range planner {
-		text += ", set_config('" + setting + "', 'off', true)"
-	}
-	return text
-}()
-
-// The settings of a batch, as the connections of each purpose have them where no proxy is in the way.
+// The settings for each purpose.
 var (
-	lazily   = planning + ", set_config('synchronous_commit', 'off', true)"
-	claiming = lazily + ", set_config('lock_timeout', '" + claimLockWait + "', true)"
-	writing  = planning + ", set_config('lock_timeout', '" + dialect.LockWait + "', true)"
+	// lazily is for statements whose commit does not wait for the disk. When a crash of the server undoes a claim, its
+	// rows are delivered again, and settling the lost deliveries fails.
+	lazily = planner.with("synchronous_commit", "off")
+	// claiming has a bound on waiting for table locks. Claims skip locked rows.
+	claiming = lazily.with("lock_timeout", claimLockWait)
+	// writing bounds the wait for locks: a batch has messages of many senders for many tables, of which one may be
+	// locked.
+	writing = planner.with("lock_timeout", dialect.LockWait)
 )
 
-// batch returns a batch for statements of the engine, which sets the settings where the session does not have them.
-func (s *store) batch(settings string) *pgx.Batch {
+func (o options) with(name, value string) options {
+	return append(slices.Clip(o), [2]string{name, value})
+}
+
+// statement returns the statement that makes the settings for the rest of a batch.
+func (o options) statement() string {
+	var calls []string
+	for _, setting := range o {
+		calls = append(calls, fmt.Sprintf("set_config('%s', '%s', true)", setting[0], setting[1]))
+	}
+	return "SELECT " + strings.Join(calls, ", ")
+}
+
+// pool is connections for one purpose.
+type pool struct {
+	*pgxpool.Pool
+	first string // the statement that begins a batch, where sessions do not have the settings; else ""
+}
+
+// batch returns a batch for statements of the engine on p.
+func (s *store) batch(p pool) *pgx.Batch {
 	var b pgx.Batch
-	if s.pooled {
-		b.Queue(settings)
+	if p.first != "" {
+		b.Queue(p.first)
 	}
 	return &b
 }
@@ -54,32 +81,27 @@ func (s *store) args(args []any) []any {
 
 // execute executes a durable statement, in a batch with its settings where that is needed.
 func (s *store) execute(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
-	if !s.pooled {
-		return s.writes.Exec(ctx, sql, args...)
+	rows, err := s.query(ctx, s.writes, sql, args...)
+	if err != nil {
+		return pgconn.CommandTag{}, err
 	}
-	b := s.batch(writing)
-	b.Queue(sql, plain(args)...)
-	results := s.writes.SendBatch(ctx, b)
-	_, err := results.Exec()
-	var tag pgconn.CommandTag
-	if err == nil {
-		tag, err = results.Exec()
-	}
-	return tag, errors.Join(err, results.Close())
+	rows.Close()
+	return rows.CommandTag(), rows.Err()
 }
 
-// query executes a statement on a connection of pool, in a batch with settings where that is needed.
-func (s *store) query(ctx context.Context, pool *pgxpool.Pool, settings, sql string, args ...any) (pgx.Rows, error) {
+// query executes a statement on a connection of p, in a batch with its settings where that is needed.
+func (s *store) query(ctx context.Context, p pool, sql string, args ...any) (pgx.Rows, error) {
 	if !s.pooled {
-		return pool.Query(ctx, sql, args...)
+		return p.Query(ctx, sql, args...)
 	}
-	b := s.batch(settings)
+	b := s.batch(p)
 	b.Queue(sql, plain(args)...)
-	results := pool.SendBatch(ctx, b)
-	if _, err := results.Exec(); err != nil {
-		return nil, errors.Join(err, results.Close())
+	results := p.SendBatch(ctx, b)
+	_, err := results.Exec()
+	var rows pgx.Rows
+	if err == nil {
+		rows, err = results.Query()
 	}
-	rows, err := results.Query()
 	if err != nil {
 		return nil, errors.Join(err, results.Close())
 	}

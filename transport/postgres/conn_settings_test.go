@@ -45,9 +45,9 @@ func TestAPooledConnectionKeepsNothingInItsSessions(t *testing.T) {
 
 	s := w.pooled()
 	ok(t, s.Notify(t.Context(), []string{"in"}))
-	ok(t, s.Sweep(t.Context()))
-	for name, pool := range map[string]*pgxpool.Pool{"leases": s.leases, "writes": s.writes, "handlers": s.handlers} {
-		b := s.batch(lazily)
+	ok(t, tablequeue.Sweep(t.Context(), s))
+	for name, pool := range map[string]*pgxpool.Pool{"leases": s.leases.Pool, "writes": s.writes.Pool, "handlers": s.handlers} {
+		b := s.batch(s.renewals)
 		b.Queue("SELECT 1")
 		ok(t, pool.SendBatch(t.Context(), b).Close())
 		var prepared int
@@ -64,7 +64,7 @@ func TestAPooledConnectionKeepsNothingInItsSessions(t *testing.T) {
 func TestAPooledStatementIsPlannedWithTheEnginesSettings(t *testing.T) {
 	w := newWorld(t)
 	s := w.pooled()
-	b := s.batch(lazily)
+	b := s.batch(s.renewals)
 	var seqscan, commit string
 	b.Queue(`SELECT current_setting('enable_seqscan'), current_setting('synchronous_commit')`).QueryRow(func(row pgx.Row) error {
 		return row.Scan(&seqscan, &commit)

@@ -113,7 +113,7 @@ func TestAServerThatAProxyLostMayHaveCommitted(t *testing.T) {
 		{pooled, "server login has been failing, try again later (server_login_retry)", tablequeue.Unavailable},
 		{straight, "invalid message", tablequeue.Unavailable},
 	} {
-		err := test.s.failed("write", &pgconn.PgError{Severity: "FATAL", Code: "08P01", Message: test.message})
+		err := test.s.failed(&pgconn.PgError{Severity: "FATAL", Code: "08P01", Message: test.message}, "write")
 		if got := test.s.Classify(err); got != test.want {
 			t.Errorf("%s: class %d, want %d", test.message, got, test.want)
 		}

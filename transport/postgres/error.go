@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast/internal/tablequeue"
 	"github.com/holdfast-go/holdfast/internal/tablequeue/dialect"
@@ -23,34 +24,32 @@ const (
 // errNoConnection means that the server cannot be reached, or that all connections wait for it.
 var errNoConnection = errors.New("no connection")
 
-// reconnect ends all connections: those in use when they are released. Their server has become a standby, or has ended
-// some of them and probably all.
-func (s *store) reconnect() {
-	s.reset()
-	s.handlers.Reset()
-}
-
-// failed is failure on one of the engine's connections.
-func (s *store) failed(doing string, err error) error {
+// failed is failure on one of the engine's connections. Where the server has become a standby, or has ended some
+// connections and so probably all, it ends all: those in use when they are released.
+func (s *store) failed(err error, doing string, args ...any) error {
 	switch code(err) {
 	case readOnly, "57P01", "57P02", "57P05": // shutdown, crash of another process, idle for too long
-		s.reconnect()
+		for _, p := range []*pgxpool.Pool{s.leases.Pool, s.renewals.Pool, s.writes.Pool, s.handlers} {
+			p.Reset()
+		}
 	}
-	return failure(doing, err)
+	return failure(err, doing, args...)
 }
 
-// failure adds the operation to err, and [transport.ErrNoQueue] where a table is missing.
-func failure(doing string, err error) error {
-	if code(err) == undefinedTable {
-		return fmt.Errorf("postgres: %s: %w: %w", doing, transport.ErrNoQueue, err)
+// failure adds the operation to err, and [transport.ErrNoQueue] where a table is missing. It returns nil for nil.
+func failure(err error, doing string, args ...any) error {
+	if err == nil {
+		return nil
 	}
-	return fmt.Errorf("postgres: %s: %w", doing, err)
+	if code(err) == undefinedTable && !errors.Is(err, errWrites) {
+		err = fmt.Errorf("%w: %w", transport.ErrNoQueue, err)
+	}
+	return fmt.Errorf("postgres: %s: %w", fmt.Sprintf(doing, args...), err)
 }
 
 // code returns the SQLSTATE of the server's answer, or "" without one.
 func code(err error) string {
-	var answer *pgconn.PgError
-	if errors.As(err, &answer) {
+	if answer, ok := errors.AsType[*pgconn.PgError](err); ok {
 		return answer.Code
 	}
 	return ""
@@ -59,10 +58,8 @@ func code(err error) string {
 // Classify implements [tablequeue.Store]. When the server answers with an error it has rolled back, even where that
 // answer ended the connection.
 func (s *store) Classify(err error) tablequeue.Class {
-	var (
-		answer  *pgconn.PgError
-		connect *pgconn.ConnectError
-	)
+	answer, answered := errors.AsType[*pgconn.PgError](err)
+	_, connecting := errors.AsType[*pgconn.ConnectError](err)
 	switch {
 	case errors.Is(err, errNotBegun), errors.Is(err, errNoConnection):
 		return tablequeue.Unavailable
@@ -70,11 +67,11 @@ func (s *store) Classify(err error) tablequeue.Class {
 		return tablequeue.Conflict
 	case errors.Is(err, dialect.ErrDelay):
 		return tablequeue.Refused
-	case errors.As(err, &connect):
+	case connecting:
 		return tablequeue.Unavailable
-	case errors.As(err, &answer) && s.pooled && proxyLostServer(answer):
+	case answered && s.pooled && proxyLostServer(answer):
 		return tablequeue.Unknown
-	case answer != nil:
+	case answered:
 		class := classOf(answer.Code)
 		if class == tablequeue.Refused && errors.Is(err, errWrites) {
 			return tablequeue.Failed // the sent messages are not the cause

@@ -24,7 +24,10 @@ func TestGoldenStatements(t *testing.T) {
 	lone := &out{to: outgoing, rows: make([]*tablequeue.Row, 1), args: make([]any, 3)}
 	plain, timed := &out{to: outgoing, args: make([]any, 4)}, &out{to: outgoing, timed: true, args: make([]any, 7)}
 	foreign := &out{to: shared, timed: true, foreign: true, args: make([]any, 7)}
-	var b strings.Builder
+	var b, install strings.Builder
+	for _, step := range s.installation(plan("in")) {
+		install.WriteString(step.text + ";\n")
+	}
 	for _, st := range []struct{ name, text string }{
 		{"claim", in.claim},
 		{"renew", in.renew},
@@ -42,12 +45,12 @@ func TestGoldenStatements(t *testing.T) {
 		{"complete, and send to two queues", completion(in, []*out{plain, foreign})},
 		{"complete in a handler's transaction", removal(in, nil)},
 		{"complete in a handler's transaction, and send to two queues", removal(in, []*out{lone, foreign})},
-		{"what is set before, behind a proxy", planning},
+		{"what is set before, behind a proxy", planner.statement()},
 		{"look for the end of callers' transactions", endedTransactions},
 		{"look for locks", lockedTables},
 		{"look for tables", missingTables},
 		{"make rows visible that waited for a lock", hasten(in)},
-		{"install", strings.Join(s.script([]string{"in"}), ";\n")},
+		{"install", install.String()},
 	} {
 		fmt.Fprintf(&b, "-- %s\n%s;\n\n", st.name, st.text)
 	}

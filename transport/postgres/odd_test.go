@@ -136,7 +136,7 @@ func TestATableThatIsDroppedAndMadeAgainIsReceivedFrom(t *testing.T) {
 func TestConnectionsToAServerThatTakesNoWritesAreGivenUp(t *testing.T) {
 	w := newWorld(t, "in")
 	s := w.store()
-	for _, pool := range []*pgxpool.Pool{s.leases, s.writes} {
+	for _, pool := range []*pgxpool.Pool{s.leases.Pool, s.writes.Pool} {
 		var all []*pgxpool.Conn
 		for range ownPool {
 			c, err := pool.Acquire(t.Context())

@@ -286,7 +286,10 @@ func (e *explained) readsItsRows(n int) {
 		}},
 		{"abandon", some, "", func() { ok(e.t, e.Abandon(ctx, "q", "me", time.Minute)) }},
 		{"abandon claims", some, "", func() { ok(e.t, e.AbandonClaims(ctx, "q", []int64{3}, time.Minute)) }},
-		{"sweep", some, "", func() { ok(e.t, e.sweep(ctx, e.table("q"))) }},
+		{"sweep", some, "", func() {
+			_, err := e.SweepSome(ctx, "q")
+			ok(e.t, err)
+		}},
 		{"last", 1, "q_pkey", func() {
 			_, err := e.Last(ctx, "q")
 			ok(e.t, err)

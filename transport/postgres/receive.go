@@ -3,7 +3,6 @@ package postgres
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"math"
 	"time"
 
@@ -21,7 +20,7 @@ func (s *store) Claim(ctx context.Context, c tablequeue.Claim, into []tablequeue
 	t := s.table(c.Queue)
 	from, all := t.front.begin(time.Now())
 	maxBytes := cmp.Or(c.MaxBytes, math.MaxInt64)
-	rows, err := s.query(ctx, s.leases, claiming, t.claim, c.Limit, c.For.Microseconds(), c.Lease, c.Owner, from.visibleAt, from.seq, maxBytes)
+	rows, err := s.query(ctx, s.leases, t.claim, c.Limit, c.For.Microseconds(), c.Lease, c.Owner, from.visibleAt, from.seq, maxBytes)
 	if err == nil {
 		var due int64
 		to := []any{&row.Seq, &row.ID, &row.Headers, &row.Body, &row.Count, &row.Expired, &due}
@@ -37,7 +36,7 @@ func (s *store) Claim(ctx context.Context, c tablequeue.Claim, into []tablequeue
 		})
 	}
 	if err != nil {
-		return into[:0], 0, s.failed(fmt.Sprintf("receive from queue %q", c.Queue), err)
+		return into[:0], 0, s.failed(err, "receive from queue %q", c.Queue)
 	}
 	return into, time.Duration(next) * time.Microsecond, nil
 }
@@ -49,37 +48,27 @@ func (s *store) Renew(ctx context.Context, queue string, leases []tablequeue.Lea
 	for i, l := range leases {
 		seqs[i], ids[i], lost[i] = number(l.Seq), number(l.ID), true
 	}
-	rows, err := s.query(ctx, s.renewals, lazily, s.table(queue).renew, d.Microseconds(), seqs, ids)
+	rows, err := s.query(ctx, s.renewals, s.table(queue).renew, d.Microseconds(), seqs, ids)
 	if err == nil {
-		err = eachHit(rows, func(i int) { lost[i] = false })
+		err = eachNumber(rows, func(n int64) { lost[n-1] = false })
 	}
-	if err != nil {
-		return nil, s.failed(fmt.Sprintf("renew leases of queue %q", queue), err)
-	}
-	return lost, nil
+	return lost, s.failed(err, "renew leases of queue %q", queue)
 }
 
 // Abandon implements [tablequeue.Queues].
 func (s *store) Abandon(ctx context.Context, queue, owner string, d time.Duration) error {
-	if _, err := s.execute(ctx, s.table(queue).abandon, owner, d.Microseconds()); err != nil {
-		return s.failed(fmt.Sprintf("abandon leases of queue %q", queue), err)
-	}
-	return nil
+	_, err := s.execute(ctx, s.table(queue).abandon, owner, d.Microseconds())
+	return s.failed(err, "abandon leases of queue %q", queue)
 }
 
 // AbandonClaims implements [tablequeue.Orphaner].
 func (s *store) AbandonClaims(ctx context.Context, queue string, leases []int64, d time.Duration) error {
-	if _, err := s.execute(ctx, s.table(queue).orphans, leases, d.Microseconds()); err != nil {
-		return s.failed(fmt.Sprintf("abandon leases of queue %q", queue), err)
-	}
-	return nil
+	_, err := s.execute(ctx, s.table(queue).orphans, leases, d.Microseconds())
+	return s.failed(err, "abandon leases of queue %q", queue)
 }
 
 // Cancel implements [tablequeue.Queues].
 func (s *store) Cancel(ctx context.Context, queue string, seq int64) (bool, error) {
 	tag, err := s.execute(ctx, s.table(queue).cancel, seq)
-	if err != nil {
-		return false, s.failed(fmt.Sprintf("cancel message %d of queue %q", seq, queue), err)
-	}
-	return tag.RowsAffected() > 0, nil
+	return tag.RowsAffected() > 0, s.failed(err, "cancel message %d of queue %q", seq, queue)
 }

@@ -2,7 +2,6 @@ package postgres
 
 import (
 	"context"
-	"fmt"
 	"strings"
 	"unicode/utf8"
 )
@@ -36,10 +35,7 @@ func (s *store) heardOf(queues []string) (channels, names []string) {
 func (s *store) Notify(ctx context.Context, queues []string) error {
 	channels, names := s.heardOf(queues)
 	_, err := s.leases.Exec(ctx, notify, s.self, channels, names)
-	if err != nil {
-		return fmt.Errorf("postgres: notify: %w", err)
-	}
-	return nil
+	return failure(err, "notify")
 }
 
 // Listen implements [tablequeue.Waker]. Without a listener it waits for the end of ctx.

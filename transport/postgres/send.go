@@ -18,21 +18,18 @@ import (
 // that is settled, which also inserts the messages sent with its completions, and one for each queue that is only
 // sent to.
 func (s *store) Flush(ctx context.Context, units []*tablequeue.Unit) error {
-	return s.flush(ctx, units, func(*pgx.Batch) {})
+	return s.failed(s.flush(ctx, units, func(*pgx.Batch) {}), "write")
 }
 
-// flush is Flush in a batch that prepare begins.
+// flush executes units in a batch that prepare begins.
 func (s *store) flush(ctx context.Context, units []*tablequeue.Unit, prepare func(*pgx.Batch)) error {
-	return s.detecting(ctx, units, func() error {
-		b := s.batch(writing)
+	return s.detector.Repeat(ctx, units, func() error {
+		b := s.batch(s.writes)
 		prepare(b)
 		for _, g := range s.groups(units) {
 			s.queue(b, g)
 		}
-		if err := s.send(ctx, b); err != nil {
-			return s.failed("write", err)
-		}
-		return nil
+		return s.send(ctx, b)
 	})
 }
 
@@ -100,16 +97,9 @@ func (g *group) fits(u *tablequeue.Unit) bool {
 			return false
 		}
 	}
-	return !slices.ContainsFunc(g.outs, func(o *out) bool { return !sends(u, o.to.name) })
-}
-
-func sends(u *tablequeue.Unit, queue string) bool {
-	for i := range u.Rows {
-		if u.Rows[i].Queue == queue {
-			return true
-		}
-	}
-	return false
+	return !slices.ContainsFunc(g.outs, func(o *out) bool {
+		return !slices.ContainsFunc(u.Rows, func(r tablequeue.Row) bool { return r.Queue == o.to.name })
+	})
 }
 
 func (s *store) add(g *group, u *tablequeue.Unit) {
@@ -125,16 +115,13 @@ func (s *store) add(g *group, u *tablequeue.Unit) {
 }
 
 func (s *store) out(g *group, queue string) *out {
-	for _, o := range g.outs {
-		if o.to.name == queue {
-			return o
-		}
+	i := slices.IndexFunc(g.outs, func(o *out) bool { return o.to.name == queue })
+	if i < 0 {
+		to := s.table(queue)
+		foreign := to.foreign.Load()
+		i, g.outs = len(g.outs), append(g.outs, &out{to: to, foreign: foreign, timed: foreign})
 	}
-	o := &out{to: s.table(queue)}
-	o.foreign = o.to.foreign.Load()
-	o.timed = o.foreign
-	g.outs = append(g.outs, o)
-	return o
+	return g.outs[i]
 }
 
 // queue adds g's statements to b.
@@ -211,14 +198,14 @@ func (g *group) settled(rows pgx.Rows) error {
 	for _, u := range g.units {
 		u.Lost = true
 	}
-	return eachHit(rows, func(i int) { g.units[i].Lost = false })
+	return eachNumber(rows, func(n int64) { g.units[n-1].Lost = false })
 }
 
-// eachHit calls hit with the index of each element that a statement has returned the number of.
-func eachHit(rows pgx.Rows, hit func(i int)) error {
+// eachNumber calls row with each number that a statement has returned.
+func eachNumber(rows pgx.Rows, row func(n int64)) error {
 	var n int64
 	_, err := pgx.ForEachRow(rows, []any{&n}, func() error {
-		hit(int(n - 1))
+		row(n)
 		return nil
 	})
 	return err
@@ -227,15 +214,12 @@ func eachHit(rows pgx.Rows, hit func(i int)) error {
 // inserted tells the rows their seq: it comes in the order in which they were given.
 func (o *out) inserted(rows pgx.Rows) error {
 	i := 0
-	var seq int64
-	_, err := pgx.ForEachRow(rows, []any{&seq}, func() error {
+	return eachNumber(rows, func(seq int64) {
 		if o.rows[i].WantSeq {
 			o.rows[i].Seq = seq
 		}
 		i++
-		return nil
 	})
-	return err
 }
 
 func leasesOf(units []*tablequeue.Unit) (seqs, ids array[number]) {

@@ -20,12 +20,9 @@ func (s *store) InsertIn(ctx context.Context, tx any, rows []tablequeue.Row) err
 	}
 	err := s.sameDatabase(ctx, users)
 	if err == nil && len(rows) > 0 {
-		err = s.detecting(ctx, []*tablequeue.Unit{{Rows: rows}}, func() error { return s.insertIn(ctx, users, rows) })
+		err = s.detector.Repeat(ctx, []*tablequeue.Unit{{Rows: rows}}, func() error { return s.insertIn(ctx, users, rows) })
 	}
-	if err != nil {
-		return failure("send in a transaction", err)
-	}
-	return nil
+	return failure(err, "send in a transaction")
 }
 
 const databaseName = "SELECT current_database()"
@@ -56,9 +53,17 @@ func (s *store) insertIn(ctx context.Context, tx pgx.Tx, rows []tablequeue.Row) 
 	if err != nil {
 		return err
 	}
-	var id int64
-	b, queues := s.inserts(rows, &id)
-	err = within.SendBatch(ctx, b).Close()
+	var (
+		b      pgx.Batch
+		queues []string
+		id     int64
+	)
+	for _, o := range s.groups([]*tablequeue.Unit{{Rows: rows}})[0].outs {
+		s.queueSend(&b, o, plain(o.arrays()))
+		queues = append(queues, o.to.name)
+	}
+	b.Queue("SELECT txid_current()").QueryRow(func(row pgx.Row) error { return row.Scan(&id) })
+	err = within.SendBatch(ctx, &b).Close()
 	own, cancel := context.WithTimeout(context.WithoutCancel(ctx), dialect.MaxSavepoint)
 	defer cancel()
 	if err == nil {
@@ -71,17 +76,6 @@ func (s *store) insertIn(ctx context.Context, tx pgx.Tx, rows []tablequeue.Row) 
 		return errors.Join(err, fmt.Errorf("the transaction cannot go on: %w", gone))
 	}
 	return err
-}
-
-// inserts returns the statements that insert rows, and one that sets id to that of the transaction.
-func (s *store) inserts(rows []tablequeue.Row, id *int64) (b *pgx.Batch, queues []string) {
-	b = new(pgx.Batch)
-	for _, o := range s.groups([]*tablequeue.Unit{{Rows: rows}})[0].outs {
-		s.queueSend(b, o, plain(o.arrays()))
-		queues = append(queues, o.to.name)
-	}
-	b.Queue("SELECT txid_current()").QueryRow(func(row pgx.Row) error { return row.Scan(id) })
-	return b, queues
 }
 
 // plain replaces arrays by slices, which every connection can encode.

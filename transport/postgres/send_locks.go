@@ -15,7 +15,7 @@ const anyLockWait = `SELECT set_config('lock_timeout', '0', true)`
 
 // FlushWaiting implements [tablequeue.Locks].
 func (s *store) FlushWaiting(ctx context.Context, units []*tablequeue.Unit) error {
-	return s.flush(ctx, units, func(b *pgx.Batch) { b.Queue(anyLockWait) })
+	return s.failed(s.flush(ctx, units, func(b *pgx.Batch) { b.Queue(anyLockWait) }), "write")
 }
 
 // lockedTables reports which of the tables $1 another session has locked against inserts, or waits to lock: in
@@ -28,34 +28,30 @@ FROM unnest($1::text[]) WITH ORDINALITY AS q(name, n) ORDER BY q.n`
 
 // Locked implements [tablequeue.Locks].
 func (s *store) Locked(ctx context.Context, queues []string) ([]bool, error) {
-	return s.ofTables(ctx, "look for locks", lockedTables, queues)
+	locked, err := s.ofTables(ctx, lockedTables, queues)
+	return locked, s.failed(err, "look for locks")
 }
 
 const missingTables = `SELECT to_regclass(q.name) IS NULL FROM unnest($1::text[]) WITH ORDINALITY AS q(name, n) ORDER BY q.n`
 
 // Missing implements [tablequeue.Topology].
 func (s *store) Missing(ctx context.Context, queues []string) ([]bool, error) {
-	return s.ofTables(ctx, "look for tables", missingTables, queues)
+	missing, err := s.ofTables(ctx, missingTables, queues)
+	return missing, s.failed(err, "look for tables")
 }
 
 // ofTables executes a query about the table of each of queues, without adding to the tables that are remembered.
-func (s *store) ofTables(ctx context.Context, doing, sql string, queues []string) ([]bool, error) {
+func (s *store) ofTables(ctx context.Context, sql string, queues []string) ([]bool, error) {
 	names := make([]string, len(queues))
 	for i, q := range queues {
 		names[i] = quote(s.split(q))
 	}
-	rows, err := s.writes.Query(ctx, sql, names)
-	if err != nil {
-		return nil, s.failed(doing, err)
-	}
+	rows, _ := s.writes.Query(ctx, sql, names) // an error is that of rows too
 	answers, err := pgx.CollectRows(rows, pgx.RowTo[bool])
 	if err == nil && len(answers) != len(queues) {
 		err = fmt.Errorf("%d answers for %d tables", len(answers), len(queues))
 	}
-	if err != nil {
-		return nil, s.failed(doing, err)
-	}
-	return answers, nil
+	return answers, err
 }
 
 // hasten returns the statement that makes rows of t visible since the time of the oldest visible row.
@@ -66,10 +62,6 @@ WHERE seq = ANY ($1::bigint[]) AND lease_id IS NULL AND visible_at > now()`
 
 // Hasten implements [tablequeue.Locks].
 func (s *store) Hasten(ctx context.Context, queue string, seqs []int64) error {
-	b := s.batch(writing)
-	b.Queue(hasten(s.table(queue)), seqs)
-	if err := s.send(ctx, b); err != nil {
-		return s.failed(fmt.Sprintf("make rows of queue %q visible", queue), err)
-	}
-	return nil
+	_, err := s.execute(ctx, hasten(s.table(queue)), seqs)
+	return s.failed(err, "make rows of queue %q visible", queue)
 }

@@ -5,7 +5,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/holdfast-go/holdfast/internal/tablequeue/dialect"
+	"github.com/holdfast-go/holdfast/internal/tablequeue"
 )
 
 // In the statements q is a queue's table and r an array of parameters. A statement returns the numbers n, from 1, of
@@ -65,7 +65,7 @@ WHERE ctid = ANY (ARRAY(SELECT ctid FROM ` + q + `
 	// A row that expires while its message is being handled is not removed.
 	t.sweep = `DELETE FROM ` + q + ` WHERE ctid = ANY (ARRAY(SELECT ctid FROM ` + q + `
 	WHERE expires <= now() AT TIME ZONE 'UTC' AND (lease_id IS NULL OR visible_at <= now())
-	ORDER BY expires LIMIT ` + strconv.Itoa(dialect.MaxSwept) + ` FOR UPDATE SKIP LOCKED))`
+	ORDER BY expires LIMIT ` + strconv.Itoa(tablequeue.MaxSwept) + ` FOR UPDATE SKIP LOCKED))`
 
 	t.purge = `DELETE FROM ` + q + ` WHERE ctid = ANY (ARRAY(SELECT ctid FROM ` + q + ` WHERE visible_at <= now() FOR UPDATE SKIP LOCKED))`
 	t.cancel = `DELETE FROM ` + q + ` WHERE seq = $1 AND delivery_count = 0 AND ` + byKey

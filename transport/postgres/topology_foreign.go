@@ -53,59 +53,21 @@ WHERE attrelid = to_regclass($1) AND attnum > 0 AND NOT attisdropped`, t.quoted)
 	return kindOwn, nil
 }
 
-// detecting writes units: again when the write has failed because of a foreign table that was not known.
-func (s *store) detecting(ctx context.Context, units []*tablequeue.Unit, write func() error) error {
-	if err := s.delayable(units); err != nil {
-		return err
-	}
-	known := s.foreignRows(units)
-	err := write()
-	if !s.detected(ctx, units, known, err) {
-		return err
-	}
-	if err := s.delayable(units); err != nil {
-		return err
-	}
-	return write()
+// refusedByForeign reports whether the server may have refused rows because of a foreign table.
+func refusedByForeign(err error) bool {
+	return slices.Contains([]string{undefinedColumn, datatypeMismatch}, code(err))
 }
 
-// delayable refuses delayed rows for foreign tables.
-func (s *store) delayable(units []*tablequeue.Unit) error {
-	err := dialect.CheckDelays(units, func(queue string) bool { return s.table(queue).foreign.Load() })
-	if err != nil {
-		return fmt.Errorf("postgres: %w", err)
-	}
-	return nil
-}
+func (s *store) foreign(queue string) bool { return s.table(queue).foreign.Load() }
 
-// foreignRows counts the rows for tables that are known to be foreign.
-func (s *store) foreignRows(units []*tablequeue.Unit) (n int) {
-	for _, u := range units {
-		for i := range u.Rows {
-			if s.table(u.Rows[i].Queue).foreign.Load() {
-				n++
-			}
-		}
-	}
-	return n
-}
-
-// detected reports whether err is of a foreign table that was not known when foreign returned known. Another goroutine
-// may have detected it meanwhile.
-func (s *store) detected(ctx context.Context, units []*tablequeue.Unit, known int, err error) bool {
-	if c := code(err); c != undefinedColumn && c != datatypeMismatch {
+// detectForeign reports whether a queue's table is foreign, which was not known.
+func (s *store) detectForeign(ctx context.Context, queue string, _ error) bool {
+	t := s.table(queue)
+	if t.foreign.Load() {
 		return false
 	}
-	for _, q := range dialect.Queues(units) {
-		t := s.table(q)
-		if t.foreign.Load() {
-			continue
-		}
-		if k, err := kindOf(ctx, s.writes, t); err == nil && k == kindForeign {
-			t.foreign.Store(true)
-		}
-	}
-	return s.foreignRows(units) > known
+	k, err := kindOf(ctx, s.writes, t)
+	return err == nil && k == kindForeign && t.foreign.CompareAndSwap(false, true)
 }
 
 // Exists implements [tablequeue.Topology].
@@ -126,9 +88,8 @@ func (s *store) Exists(ctx context.Context, queue string) error {
 // notNewer refuses a table of a later version, whose columns may have another meaning. Where no version can be read the
 // columns decide.
 func (s *store) notNewer(ctx context.Context, queue string) error {
-	versions := quote(s.Schema, dialect.VersionTable)
 	var version int
-	err := s.writes.QueryRow(ctx, `SELECT coalesce(max(version), 0) FROM `+versions+` WHERE name = $1`, pgx.QueryExecModeExec, s.table(queue).name).Scan(&version)
+	err := s.writes.QueryRow(ctx, `SELECT coalesce(max(version), 0) FROM `+s.versions()+` WHERE name = $1`, pgx.QueryExecModeExec, s.table(queue).name).Scan(&version)
 	switch {
 	case code(err) == undefinedTable || code(err) == insufficientPrivilege:
 		return nil

@@ -98,7 +98,7 @@ func TestAQueueOfNServiceBusIsFoundOutByTwoAtOnce(t *testing.T) {
 	s := w.store()
 	units := []*tablequeue.Unit{{Rows: []tablequeue.Row{{Queue: "foreign", ID: anID, Headers: []byte("{}")}}}}
 	tries := 0
-	ok(t, s.detecting(t.Context(), units, func() error {
+	ok(t, s.detector.Repeat(t.Context(), units, func() error {
 		if tries++; tries == 1 {
 			ok(t, s.Flush(t.Context(), units)) // the first
 			return &pgconn.PgError{Code: datatypeMismatch}

@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/holdfast-go/holdfast/internal/tablequeue"
 	"github.com/holdfast-go/holdfast/transport"
 )
 
@@ -165,7 +166,7 @@ func TestAQueueThatCannotBeSweptHoldsUpNoOther(t *testing.T) {
 	w.exec(`INSERT INTO %sc (headers, expires) VALUES ('{}', now() AT TIME ZONE 'UTC' - interval '1 s')`)
 	w.exec(`ALTER TABLE %sa DROP COLUMN lease_id`)
 	w.exec(`UPDATE %sholdfast_tables SET swept_at = now() - interval '1 hour'`)
-	if err := w.store().Sweep(t.Context()); err == nil || !strings.Contains(err.Error(), `queue "a"`) {
+	if err := tablequeue.Sweep(t.Context(), w.store()); err == nil || !strings.Contains(err.Error(), `queue "a"`) {
 		t.Errorf("error %v", err)
 	}
 	if b, c := w.count("b"), w.count("c"); b+c != 0 {
@@ -189,22 +190,22 @@ func TestOnlyOneProcessSweepsWhatHasExpired(t *testing.T) {
 	w.exec(`UPDATE %sin SET expires = expires - interval '2 hours'`)
 	w.exec(`UPDATE %sbusy SET expires = expires - interval '2 hours'`)
 	s := w.store()
-	ok(t, s.Sweep(t.Context()))
+	ok(t, tablequeue.Sweep(t.Context(), s))
 	if n := w.count("in"); n != 2501 {
 		t.Errorf("%d rows: it was not yet time for a sweep", n)
 	}
 	w.exec(`UPDATE %sholdfast_tables SET swept_at = now() - interval '1 minute'`)
-	ok(t, s.Sweep(t.Context()))
+	ok(t, tablequeue.Sweep(t.Context(), s))
 	if n := w.count("in"); n != 1 {
 		t.Errorf("%d rows are left, want the one that does not expire", n)
 	}
 	ok(t, d.Complete(t.Context())) // it is being handled: that goes on
 	w.exec(`UPDATE %sin SET expires = now() - interval '2 hours'`)
-	ok(t, s.Sweep(t.Context()))
+	ok(t, tablequeue.Sweep(t.Context(), s))
 	if n := w.count("in"); n != 1 {
 		t.Error("another process swept at the same time")
 	}
 	w.exec(`UPDATE %sholdfast_tables SET swept_at = now() - interval '1 minute'`)
 	w.exec(`DROP TABLE %sbusy`)
-	ok(t, s.Sweep(t.Context()))
+	ok(t, tablequeue.Sweep(t.Context(), s))
 }

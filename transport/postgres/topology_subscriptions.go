@@ -11,82 +11,73 @@ import (
 	"github.com/holdfast-go/holdfast/internal/tablequeue/dialect"
 )
 
-// subscribersDDL returns the table of subscriptions: the driver's own, or one of NServiceBus's shape, which is shared
-// with its endpoints and has the endpoint in its key.
-func (s *store) subscribersDDL() beside {
+// subscribers is the table of subscriptions with its statements. Their parameters are @queue, the address by which the
+// table names a queue, @endpoint and @types.
+type subscribers struct{ table, columns, add, remove, all, forget string }
+
+// subscribers returns the driver's own table, or one of NServiceBus's shape, which is shared with its endpoints and has
+// the endpoint in its key.
+func (s *store) subscribers() subscribers {
 	if s.Routing == "" {
 		t := quote(s.Schema, dialect.SubscriptionTable)
-		return beside{t, `CREATE TABLE IF NOT EXISTS ` + t + ` (type text, queue text, PRIMARY KEY (type, queue))`}
+		return subscribers{
+			table: t, columns: ` (type text, queue text, PRIMARY KEY (type, queue))`,
+			add: `INSERT INTO ` + t + ` (type, queue)
+SELECT t, @queue FROM unnest(@types::text[]) AS t ON CONFLICT DO NOTHING`,
+			remove: `DELETE FROM ` + t + ` WHERE queue = @queue AND type = ANY (@types::text[])`,
+			all:    `SELECT type, queue FROM ` + t + ` ORDER BY 1, 2`,
+			forget: `DELETE FROM ` + t + ` WHERE queue = `,
+		}
 	}
 	t := quote(s.Schema, s.Routing)
-	return beside{t, `CREATE TABLE IF NOT EXISTS ` + t + ` (
+	return subscribers{
+		table: t, columns: ` (
 	queueaddress varchar(200) NOT NULL,
 	endpoint varchar(200) NOT NULL,
 	topic varchar(200) NOT NULL,
 	PRIMARY KEY (endpoint, topic)
-)`}
+)`,
+		add: `INSERT INTO ` + t + ` (endpoint, queueaddress, topic)
+SELECT DISTINCT @endpoint, @queue, t FROM unnest(@types::text[]) AS t
+ON CONFLICT (endpoint, topic) DO UPDATE SET queueaddress = excluded.queueaddress`,
+		remove: `DELETE FROM ` + t + ` WHERE endpoint = @endpoint AND topic = ANY (@types::text[])`,
+		all:    `SELECT topic, queueaddress FROM ` + t + ` ORDER BY 1, 2`,
+		forget: `DELETE FROM ` + t + ` WHERE queueaddress = `,
+	}
+}
+
+// address returns the name of a queue in the table of subscriptions.
+func (s *store) address(queue string) string {
+	if s.Routing == "" {
+		return queue
+	}
+	return quote(s.split(queue))
 }
 
 // Subscribe implements [tablequeue.Subscriptions].
 func (s *store) Subscribe(ctx context.Context, queue string, types []string) error {
-	t := s.subscribersDDL().quoted
-	doing := fmt.Sprintf("subscribe queue %q", queue)
-	if s.Routing == "" {
-		return s.subscription(ctx, doing, `INSERT INTO `+t+` (type, queue)
-SELECT t, $1 FROM unnest($2::text[]) AS t ON CONFLICT DO NOTHING`, queue, types)
-	}
-	return s.subscription(ctx, doing, `INSERT INTO `+t+` (endpoint, queueaddress, topic)
-SELECT DISTINCT $1, $2, t FROM unnest($3::text[]) AS t
-ON CONFLICT (endpoint, topic) DO UPDATE SET queueaddress = excluded.queueaddress`,
-		s.subscriber(queue), quote(s.split(queue)), types)
+	return noSubscriptions(s.subscription(ctx, s.subscribers().add, queue, types), "subscribe queue %q", queue)
 }
 
 // Unsubscribe implements [tablequeue.Subscriptions].
 func (s *store) Unsubscribe(ctx context.Context, queue string, types []string) error {
-	t := s.subscribersDDL().quoted
-	doing := fmt.Sprintf("unsubscribe queue %q", queue)
-	if s.Routing == "" {
-		return s.subscription(ctx, doing, `DELETE FROM `+t+` WHERE queue = $1 AND type = ANY ($2::text[])`, queue, types)
-	}
-	return s.subscription(ctx, doing, `DELETE FROM `+t+` WHERE endpoint = $1 AND topic = ANY ($2::text[])`, s.subscriber(queue), types)
+	return noSubscriptions(s.subscription(ctx, s.subscribers().remove, queue, types), "unsubscribe queue %q", queue)
 }
 
-// subscriberAddress returns the column and the value by which the table of subscriptions names a queue.
-func (s *store) subscriberAddress(queue string) (column, value string) {
-	if s.Routing == "" {
-		return "queue", queue
-	}
-	return "queueaddress", quote(s.split(queue))
-}
-
-// subscriber returns the endpoint of a queue's subscriptions.
-func (s *store) subscriber(queue string) string { return cmp.Or(s.Endpoint, queue) }
-
-func (s *store) subscription(ctx context.Context, doing, text string, args ...any) error {
-	if _, err := s.writes.Exec(ctx, text, args...); err != nil {
-		return s.noSubscriptions(doing, err)
-	}
-	return nil
+func (s *store) subscription(ctx context.Context, text, queue string, types []string) error {
+	args := pgx.NamedArgs{"queue": s.address(queue), "endpoint": cmp.Or(s.Endpoint, queue), "types": types}
+	_, err := s.writes.Exec(ctx, text, args)
+	return err
 }
 
 // Subscriptions implements [tablequeue.Subscriptions].
 func (s *store) Subscriptions(ctx context.Context) ([]tablequeue.Subscription, error) {
-	t, columns := s.subscribersDDL().quoted, "type, queue"
-	if s.Routing != "" {
-		columns = "topic, queueaddress"
-	}
-	rows, err := s.writes.Query(ctx, `SELECT `+columns+` FROM `+t+` ORDER BY 1, 2`)
-	if err != nil {
-		return nil, s.noSubscriptions("read subscriptions", err)
-	}
+	rows, _ := s.writes.Query(ctx, s.subscribers().all) // an error is that of rows too
 	all, err := pgx.CollectRows(rows, pgx.RowToStructByPos[tablequeue.Subscription])
-	if err != nil {
-		return nil, s.noSubscriptions("read subscriptions", err)
-	}
 	for i := range all {
 		all[i].Queue = s.Name(all[i].Queue)
 	}
-	return all, nil
+	return all, noSubscriptions(err, "read subscriptions")
 }
 
 // Name implements [tablequeue.Namer]. It leaves out the store's own schema.
@@ -100,9 +91,13 @@ func (s *store) Name(queue string) string {
 	return queue
 }
 
-func (s *store) noSubscriptions(doing string, err error) error {
-	if code(err) == undefinedTable {
+// noSubscriptions is failure, but with [tablequeue.ErrNotInstalled] where the table of subscriptions is missing.
+func noSubscriptions(err error, doing string, args ...any) error {
+	switch {
+	case err == nil:
+		return nil
+	case code(err) == undefinedTable:
 		err = fmt.Errorf("%w: %w", tablequeue.ErrNotInstalled, err)
 	}
-	return fmt.Errorf("postgres: %s: %w", doing, err)
+	return fmt.Errorf("postgres: %s: %w", fmt.Sprintf(doing, args...), err)
 }

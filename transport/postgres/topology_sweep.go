@@ -2,44 +2,24 @@ package postgres
 
 import (
 	"context"
-	"errors"
-	"fmt"
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/holdfast-go/holdfast/internal/tablequeue/dialect"
+	"github.com/holdfast-go/holdfast/internal/tablequeue"
 )
 
-// Sweep implements [tablequeue.Sweeper]. The first process that marks a due queue sweeps it.
-func (s *store) Sweep(ctx context.Context) error {
-	versions := quote(s.Schema, dialect.VersionTable)
-	rows, err := s.writes.Query(ctx, `UPDATE `+versions+` SET swept_at = now() WHERE name IN (
+// DueForSweep implements [tablequeue.Sweeper]. The first process that marks a due queue sweeps it.
+func (s *store) DueForSweep(ctx context.Context) ([]string, error) {
+	versions := s.versions()
+	rows, _ := s.writes.Query(ctx, `UPDATE `+versions+` SET swept_at = now() WHERE name IN (
 	SELECT name FROM `+versions+` WHERE swept_at <= now() - $1::bigint * interval '1 microsecond' FOR UPDATE SKIP LOCKED
-) RETURNING name`, dialect.SweepEvery.Microseconds())
-	var queues []string
-	if err == nil {
-		queues, err = pgx.CollectRows(rows, pgx.RowTo[string])
-	}
-	for _, q := range queues {
-		err = errors.Join(err, s.sweep(ctx, s.table(q)))
-	}
-	if err != nil {
-		return s.failed("remove expired rows", err)
-	}
-	return nil
+) RETURNING name`, tablequeue.SweepPause.Microseconds()) // an error is that of rows too
+	queues, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	return queues, s.failed(err, "look for expired rows")
 }
 
-func (s *store) sweep(ctx context.Context, t *table) error {
-	for {
-		tag, err := s.execute(ctx, t.sweep)
-		if code(err) == undefinedTable {
-			return nil // dropped by other means
-		}
-		if err != nil {
-			return fmt.Errorf("queue %q: %w", t.name, err)
-		}
-		if tag.RowsAffected() < dialect.MaxSwept {
-			return nil
-		}
-	}
+// SweepSome implements [tablequeue.Sweeper].
+func (s *store) SweepSome(ctx context.Context, queue string) (int64, error) {
+	tag, err := s.execute(ctx, s.table(queue).sweep)
+	return tag.RowsAffected(), s.failed(err, "remove expired rows of queue %q", queue)
 }

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -23,37 +22,21 @@ var sessionSettings = []string{
 // pgx, such as sslmode and pool_max_conns, and some settings of the server, such as statement_timeout; an unknown one
 // is an error that names it. No error repeats the URL, which may hold a password.
 func ParseURL(raw string) (*Transport, error) {
-	t, err := parseURL(raw)
-	if err != nil {
-		return nil, fmt.Errorf("postgres: %w", err)
-	}
-	return t, nil
-}
-
-func parseURL(raw string) (*Transport, error) {
-	u, err := dialect.ParseURL(raw, "postgres", "postgresql")
-	if err != nil {
-		return nil, err
-	}
 	t := &Transport{}
 	own := dialect.Options{
 		"schema": &t.Schema, "lease": &t.Lease, "max_tx": &t.MaxTx, "pooled": &t.Pooled,
 		"subscription_routing": &t.SubscriptionRouting,
 	}
-	query := u.Query()
-	if err := own.Take(query); err != nil {
-		return nil, err
+	var err error
+	if t.URL, err = own.ParseURL(raw, "postgres", "postgresql"); err != nil {
+		return nil, fmt.Errorf("postgres: %w", err)
 	}
-	u.RawQuery = query.Encode()
-	t.URL = u.String()
 	cfg, err := parse(t.URL)
-	if err != nil {
-		return nil, err
+	if err == nil {
+		err = own.Check(maps.Keys(cfg.ConnConfig.RuntimeParams), sessionSettings, "those of pgx")
 	}
-	for _, name := range slices.Sorted(maps.Keys(cfg.ConnConfig.RuntimeParams)) {
-		if !slices.Contains(sessionSettings, strings.ToLower(name)) {
-			return nil, own.Unknown(name, append([]string{"those of pgx"}, sessionSettings...)...)
-		}
+	if err != nil {
+		return nil, fmt.Errorf("postgres: %w", err)
 	}
 	return t, nil
 }

@@ -10,7 +10,6 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast/internal/tablequeue"
-	"github.com/holdfast-go/holdfast/internal/tablequeue/dialect"
 	"github.com/holdfast-go/holdfast/transport"
 )
 
@@ -126,21 +125,20 @@ func (h *handlerTx) Complete(ctx context.Context, u *tablequeue.Unit) error {
 		return fmt.Errorf("postgres: commit: %w: %w", errNotBegun, h.user.err)
 	}
 	units := []*tablequeue.Unit{u}
-	known := h.store.foreignRows(units)
-	err := h.store.delayable(units)
-	if err == nil {
-		err = h.store.commit(ctx, conn.Conn(), h.user.tx == nil, u)
-	}
-	if err != nil && !conn.Conn().IsClosed() {
-		_, _ = conn.Exec(ctx, "rollback")
-	}
-	if h.store.detected(ctx, units, known, err) {
-		return fmt.Errorf("postgres: commit: %w: %w", dialect.ErrDetected, err)
-	}
+	err := h.store.detector.Once(ctx, units, func() error {
+		err := h.store.detector.CheckDelays(units)
+		if err == nil {
+			err = h.store.commit(ctx, conn.Conn(), h.user.tx == nil, u)
+		}
+		if err != nil && !conn.Conn().IsClosed() {
+			_, _ = conn.Exec(ctx, "rollback")
+		}
+		return err
+	})
 	if u.Lost = code(err) == divisionByZero && !errors.Is(err, errWrites); u.Lost {
 		return nil
 	}
-	return err
+	return failure(err, "commit")
 }
 
 // Errors of a transaction that the sent messages have not caused.
@@ -188,13 +186,13 @@ func sendCommit(ctx context.Context, conn *pgx.Conn, b *pgx.Batch, queue *table,
 		}
 		if err != nil {
 			_ = results.Close()
-			return failure("commit", err)
+			return err
 		}
 	}
 	_, err := results.Exec()
 	_ = results.Close() // an error after the answer to a commit does not undo it
 	if err != nil {
-		return fmt.Errorf("postgres: commit: %w: %w", errWrites, err)
+		return fmt.Errorf("%w: %w", errWrites, err)
 	}
 	return nil
 }
@@ -210,10 +208,8 @@ func (h *handlerTx) Rollback(ctx context.Context) error {
 	if h.user.tx == nil || conn.Conn().IsClosed() { // the server rolls back when it loses the connection
 		return nil
 	}
-	if _, err := conn.Exec(ctx, "rollback"); err != nil {
-		return fmt.Errorf("postgres: rollback: %w", err)
-	}
-	return nil
+	_, err := conn.Exec(ctx, "rollback")
+	return failure(err, "rollback")
 }
 
 // abort ends the transaction by closing its connection, which the handler may be using.

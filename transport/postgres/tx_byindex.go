@@ -20,7 +20,7 @@ const (
 // byIndex returns the statement that keeps the planner from reading whole tables in the rest of the transaction. It
 // returns whether t is large.
 func byIndex(t *table) string {
-	return `SELECT set_config('enable_seqscan', 'off', true), coalesce(pg_relation_size(to_regclass(` + literal(t.quoted) + `)), 0) >= ` + strconv.Itoa(largeTable)
+	return `SELECT set_config('enable_seqscan', 'off', true), coalesce(pg_relation_size(` + regclass(t.quoted) + `), 0) >= ` + strconv.Itoa(largeTable)
 }
 
 // size notes that a table is large.

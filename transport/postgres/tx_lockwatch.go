@@ -2,7 +2,6 @@ package postgres
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -78,7 +77,7 @@ func (w *lockWatch) end(err error) error {
 	if code(err) != queryCanceled {
 		return err
 	}
-	return fmt.Errorf("postgres: commit: %w", &pgconn.PgError{
+	return &pgconn.PgError{
 		Severity: "ERROR", Code: lockNotAvailable, Message: "the table of a queue that is sent to is locked",
-	})
+	}
 }

@@ -127,7 +127,7 @@ func TestTheEngineWorksAtReadCommittedWhereverSessionsBegin(t *testing.T) {
 	s, err := p.store(t.Context(), transport.Env{})
 	ok(t, err)
 	defer s.Close()
-	for pool, want := range map[*pgxpool.Pool]string{s.leases: "read committed", s.writes: "read committed", s.handlers: "serializable"} {
+	for pool, want := range map[*pgxpool.Pool]string{s.leases.Pool: "read committed", s.writes.Pool: "read committed", s.handlers: "serializable"} {
 		var level string
 		ok(t, pool.QueryRow(t.Context(), `SELECT current_setting('transaction_isolation')`).Scan(&level))
 		if level != want {

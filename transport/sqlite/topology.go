@@ -116,43 +116,41 @@ const inspect = `
 		count(seq) filter (where visible_at > ?1 and lease_id is null),
 		min(visible_at)
 	from holdfast_queues left join holdfast_messages
-		on queue = name and coalesce(expires_at > ?1, true)`
+		on queue = name and coalesce(expires_at > ?1, true)
+	where name = ?2 group by name`
 
 // Inspect implements [tablequeue.Topology].
-func (s *store) Inspect(ctx context.Context, queues ...string) ([]transport.QueueStats, error) {
-	if len(queues) == 0 {
-		return s.inspect(ctx, inspect+` group by name order by name`)
-	}
-	all := make([]transport.QueueStats, 0, len(queues))
-	for _, q := range queues {
-		stats, err := s.inspect(ctx, inspect+` where name = ?2 group by name`, q)
-		if err != nil {
-			return nil, err
-		}
-		if len(stats) == 0 {
-			return nil, fmt.Errorf("sqlite: inspect queue %q: %w", q, transport.ErrNoQueue)
-		}
-		all = append(all, stats...)
-	}
-	return all, nil
-}
-
-func (s *store) inspect(ctx context.Context, query string, queue ...any) (all []transport.QueueStats, err error) {
+func (s *store) Inspect(ctx context.Context, queue string) (stats transport.QueueStats, err error) {
 	now := micros(time.Now())
 	err = s.query(ctx, func(rows *sql.Rows) error {
-		var q transport.QueueStats
 		var oldest sql.Null[int64]
-		err := rows.Scan(&q.Name, &q.Ready, &q.Unsettled, &q.Delayed, &oldest)
-		if q.Ready > 0 {
-			q.Oldest = time.Duration(now-oldest.V) * time.Microsecond
+		err := rows.Scan(&stats.Name, &stats.Ready, &stats.Unsettled, &stats.Delayed, &oldest)
+		if stats.Ready > 0 {
+			stats.Oldest = time.Duration(now-oldest.V) * time.Microsecond
 		}
-		all = append(all, q)
 		return err
-	}, query, append([]any{now}, queue...)...)
-	if err != nil {
-		return nil, fmt.Errorf("sqlite: inspect: %w", explain(err))
+	}, inspect, now, queue)
+	if err == nil && stats.Name == "" {
+		err = transport.ErrNoQueue
 	}
-	return all, nil
+	if err != nil {
+		return stats, fmt.Errorf("sqlite: inspect queue %q: %w", queue, explain(err))
+	}
+	return stats, nil
+}
+
+// List implements [tablequeue.Topology].
+func (s *store) List(ctx context.Context) (names []string, err error) {
+	err = s.query(ctx, func(rows *sql.Rows) error {
+		var name string
+		err := rows.Scan(&name)
+		names = append(names, name)
+		return err
+	}, `select name from holdfast_queues order by name`)
+	if err != nil {
+		return nil, fmt.Errorf("sqlite: list queues: %w", explain(err))
+	}
+	return names, nil
 }
 
 // query calls row for each row of a query.

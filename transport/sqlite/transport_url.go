@@ -3,6 +3,7 @@ package sqlite
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net/url"
 	"strings"
 
@@ -39,8 +40,5 @@ func parseURL(raw string) (*Transport, error) {
 	if err := own.Take(query); err != nil {
 		return nil, err
 	}
-	for name := range query {
-		return nil, own.Unknown(name)
-	}
-	return t, nil
+	return t, own.Check(maps.Keys(query), nil)
 }

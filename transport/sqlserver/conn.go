@@ -30,6 +30,7 @@ type store struct {
 	db       *sql.DB // the engine's statements
 	handlers *sql.DB // handlers' transactions
 	tables   dialect.Memo[*table]
+	detector dialect.Detector // of the tables' traits
 
 	life context.Context //nolint:containedctx // of handlers' transactions: ends when Close begins
 	end  context.CancelFunc
@@ -59,6 +60,7 @@ func (e *connectError) Unwrap() error { return e.cause }
 
 func newStore(c connector, set dialect.Settings) *store {
 	s := &store{Settings: set, db: openDB(c, poolSize), handlers: openDB(c, set.MaxTx)}
+	s.detector = dialect.Detector{Suspect: refusedByTrait, Detect: s.detectTraits, Foreign: s.foreign}
 	s.life, s.end = context.WithCancel(context.Background())
 	return s
 }
@@ -74,10 +76,7 @@ func (s *store) connect(ctx context.Context) error {
 		err = fmt.Errorf("database %q has compatibility level %d, want %d or above: ALTER DATABASE %s SET COMPATIBILITY_LEVEL = %d",
 			s.database, level, minLevel, bracket(s.database), minLevel)
 	}
-	if err != nil {
-		return &failure{doing: "open", cause: err}
-	}
-	return nil
+	return failed(err, "open")
 }
 
 // Close implements [tablequeue.Store].

@@ -366,8 +366,14 @@ func TestInspectsTheQueuesThatThereAre(t *testing.T) {
 		"[a]":        rowsOf([]driver.Value{int64(3), int64(2), int64(1), int64(1_500_000)}),
 		"[b]":        rowsOf([]driver.Value{int64(0), int64(0), int64(0), int64(0)}),
 	})
-	stats, err := s.Inspect(t.Context())
+	names, err := s.List(t.Context())
 	ok(t, err)
+	var stats []transport.QueueStats
+	for _, name := range names {
+		st, err := s.Inspect(t.Context(), name)
+		ok(t, err)
+		stats = append(stats, st)
+	}
 	want := []transport.QueueStats{{Name: "a", Ready: 3, Unsettled: 2, Delayed: 1, Oldest: 1500 * time.Millisecond}, {Name: "b"}}
 	if diff := cmp.Diff(want, stats, cmpopts.EquateEmpty()); diff != "" {
 		t.Error(diff)

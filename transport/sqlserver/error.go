@@ -12,43 +12,36 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// failure is an error of the SQL Server dialect.
-type failure struct {
-	doing  string
-	cause  error
-	undone bool // nothing was executed, even where the server has not answered
-}
-
-func (e *failure) Error() string { return "sqlserver: " + e.doing + ": " + e.cause.Error() }
-func (e *failure) Unwrap() error { return e.cause }
-
 const (
 	invalidObject       = 208
 	lockTimeoutExceeded = 1222
 )
 
-// failed adds the operation to err.
-func failed(doing string, err error) error {
-	return &failure{doing: doing, cause: causeOf(err)}
-}
+// failure is an error of the SQL Server dialect.
+type failure struct{ error }
 
-// undone is failed for an operation that is rolled back with its transaction.
-func undone(doing string, err error) error {
-	return &failure{doing: doing, cause: causeOf(err), undone: true}
-}
+func (e failure) Unwrap() error { return e.error }
 
-// causeOf adds [transport.ErrNoQueue] to err where a table is missing.
-func causeOf(err error) error {
-	if number, ok := numberOf(err); ok && number == invalidObject {
-		return fmt.Errorf("%w: %w", transport.ErrNoQueue, err)
+// undoneError is an error after which nothing was executed, even where the server has not answered.
+type undoneError struct{ error }
+
+func (e undoneError) Unwrap() error { return e.error }
+
+// failed adds the operation to err, and [transport.ErrNoQueue] where a table is missing. It returns nil for nil.
+func failed(err error, doing string, args ...any) error {
+	if err == nil {
+		return nil
 	}
-	return err
+	if numberOf(err) == invalidObject {
+		err = fmt.Errorf("%w: %w", transport.ErrNoQueue, err)
+	}
+	return failure{fmt.Errorf("sqlserver: %s: %w", fmt.Sprintf(doing, args...), err)}
 }
 
-// numberOf returns the number of the server's answer, and reports whether the server has answered.
-func numberOf(err error) (number int32, ok bool) {
-	answer, ok := errors.AsType[mssql.Error](err)
-	return answer.Number, ok
+// numberOf returns the number of the server's answer, or 0 without one.
+func numberOf(err error) int32 {
+	answer, _ := errors.AsType[mssql.Error](err)
+	return answer.Number
 }
 
 // Classify implements [tablequeue.Store]. When the server answers with an error it has rolled back, also for a
@@ -71,11 +64,12 @@ func (s *store) Classify(err error) tablequeue.Class {
 	if answer, ok := errors.AsType[mssql.Error](err); ok && answer.Class < fatal {
 		return classOf(answer)
 	}
-	own, ok := errors.AsType[*failure](err)
+	_, own := errors.AsType[failure](err)
+	_, undone := errors.AsType[undoneError](err)
 	switch {
-	case !ok:
+	case !own:
 		return tablequeue.Failed
-	case own.undone:
+	case undone:
 		return tablequeue.Unavailable
 	}
 	return tablequeue.Unknown

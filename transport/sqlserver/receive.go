@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"database/sql"
-	"fmt"
 	"math"
 	"time"
 
@@ -17,12 +16,12 @@ import (
 func (s *store) Claim(ctx context.Context, c tablequeue.Claim, into []tablequeue.Claimed) ([]tablequeue.Claimed, time.Duration, error) {
 	var rows []tablequeue.Claimed
 	var next int64
-	err := s.retryDetected(ctx, []string{c.Queue}, func() (err error) {
+	err := s.repeat(ctx, c.Queue, func() (err error) {
 		rows, next, err = s.claim(ctx, c, into)
 		return err
 	})
 	if err != nil {
-		return into[:0], 0, failed(fmt.Sprintf("receive from queue %q", c.Queue), err)
+		return into[:0], 0, failed(err, "receive from queue %q", c.Queue)
 	}
 	return rows, time.Duration(next) * time.Microsecond, nil
 }
@@ -59,14 +58,11 @@ func (s *store) Renew(ctx context.Context, queue string, leases []tablequeue.Lea
 	for i, l := range leases {
 		lost[i], named[i] = true, []int64{int64(i), l.Seq, l.ID}
 	}
-	err := s.retryDetected(ctx, []string{queue}, func() error {
+	err := s.repeat(ctx, queue, func() error {
 		return each(ctx, s.db, hits(func(i int) { lost[i] = false }), s.table(queue).renew,
 			list("rows", named), sql.Named("for", d.Microseconds()))
 	})
-	if err != nil {
-		return nil, failed(fmt.Sprintf("renew leases of queue %q", queue), err)
-	}
-	return lost, nil
+	return lost, failed(err, "renew leases of queue %q", queue)
 }
 
 // hits scans the numbers of the rows that a statement has hit.
@@ -92,17 +88,12 @@ func (s *store) AbandonClaims(ctx context.Context, queue string, leases []int64,
 }
 
 func (s *store) abandon(ctx context.Context, queue, statement string, args ...any) error {
-	if _, err := s.db.ExecContext(ctx, statement, args...); err != nil {
-		return failed(fmt.Sprintf("abandon leases of queue %q", queue), err)
-	}
-	return nil
+	_, err := s.db.ExecContext(ctx, statement, args...)
+	return failed(err, "abandon leases of queue %q", queue)
 }
 
 // Cancel implements [tablequeue.Queues].
 func (s *store) Cancel(ctx context.Context, queue string, seq int64) (bool, error) {
 	n, err := s.changed(ctx, s.table(queue).cancel, sql.Named("seq", seq))
-	if err != nil {
-		return false, failed(fmt.Sprintf("cancel message %d of queue %q", seq, queue), err)
-	}
-	return n > 0, nil
+	return n > 0, failed(err, "cancel message %d of queue %q", seq, queue)
 }

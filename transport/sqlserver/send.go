@@ -17,31 +17,26 @@ func (s *store) Flush(ctx context.Context, units []*tablequeue.Unit) error {
 }
 
 func (s *store) flush(ctx context.Context, units []*tablequeue.Unit, wait string) error {
-	return s.detecting(ctx, units, func() error {
+	err := s.detector.Repeat(ctx, units, func() error {
 		if len(settlings(units))+len(outgoings(units)) > 1 {
-			return s.inTx(ctx, "write", func(tx *sql.Tx) error { return s.write(ctx, waiting{tx, wait}, units) })
+			return s.inTx(ctx, func(tx *sql.Tx) error { return s.write(ctx, waiting{tx, wait}, units) })
 		}
-		if err := s.write(ctx, waiting{s.db, wait}, units); err != nil {
-			return failed("write", err)
-		}
-		return nil
+		return s.write(ctx, waiting{s.db, wait}, units)
 	})
+	return failed(err, "write")
 }
 
 // inTx calls do in a transaction, which it commits when do returns nil.
-func (s *store) inTx(ctx context.Context, doing string, do func(tx *sql.Tx) error) error {
+func (s *store) inTx(ctx context.Context, do func(tx *sql.Tx) error) error {
 	tx, err := s.db.BeginTx(ctx, nil)
 	if err != nil {
-		return undone(doing, err)
+		return undoneError{err}
 	}
 	if err := do(tx); err != nil {
 		_ = tx.Rollback()
-		return undone(doing, err)
+		return undoneError{err}
 	}
-	if err := tx.Commit(); err != nil {
-		return failed(doing, err)
-	}
-	return nil
+	return tx.Commit()
 }
 
 // write settles the leased rows of units, and then inserts the rows that were sent with those that it has hit.

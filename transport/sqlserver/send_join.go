@@ -18,10 +18,10 @@ func (s *store) InsertIn(ctx context.Context, tx any, rows []tablequeue.Row) err
 	}
 	err := s.sameDatabase(ctx, foreign)
 	if err == nil && len(rows) > 0 {
-		err = s.detecting(ctx, []*tablequeue.Unit{{Rows: rows}}, func() error { return s.insertIn(ctx, foreign, rows) })
+		err = s.detector.Repeat(ctx, []*tablequeue.Unit{{Rows: rows}}, func() error { return s.insertIn(ctx, foreign, rows) })
 	}
 	if err != nil {
-		return undone("send in a transaction", err)
+		return failed(undoneError{err}, "send in a transaction")
 	}
 	return nil
 }

@@ -3,7 +3,9 @@ package sqlserver
 import (
 	"context"
 	"database/sql"
-	"fmt"
+	"errors"
+
+	mssql "github.com/microsoft/go-mssqldb"
 
 	"github.com/holdfast-go/holdfast/internal/tablequeue"
 	"github.com/holdfast-go/holdfast/internal/tablequeue/dialect"
@@ -58,11 +60,10 @@ func (s *store) Locked(ctx context.Context, queues []string) ([]bool, error) {
 	locked := make([]bool, len(queues))
 	for i, q := range queues {
 		err := each(ctx, s.db, func(*sql.Rows) error { return nil }, s.table(q).try)
-		number, answered := numberOf(err)
-		if err != nil && !answered {
-			return nil, undone(fmt.Sprintf("look for locks on queue %q", q), err)
+		if _, answered := errors.AsType[mssql.Error](err); err != nil && !answered {
+			return nil, failed(undoneError{err}, "look for locks on queue %q", q)
 		}
-		locked[i] = number == lockTimeoutExceeded
+		locked[i] = numberOf(err) == lockTimeoutExceeded
 	}
 	return locked, nil
 }
@@ -74,15 +75,13 @@ func (s *store) Missing(ctx context.Context, queues []string) ([]bool, error) {
 		names[i] = []any{i, s.place(q).quoted()}
 	}
 	if err := each(ctx, s.db, hits(func(i int) { missing[i] = true }), missingTables, list("names", names)); err != nil {
-		return nil, undone("look for tables", err)
+		return nil, failed(undoneError{err}, "look for tables")
 	}
 	return missing, nil
 }
 
 // Hasten implements [tablequeue.Locks].
 func (s *store) Hasten(ctx context.Context, queue string, seqs []int64) error {
-	if _, err := s.db.ExecContext(ctx, s.table(queue).hasten, list("seqs", seqs)); err != nil {
-		return failed(fmt.Sprintf("make rows of queue %q visible", queue), err)
-	}
-	return nil
+	_, err := s.db.ExecContext(ctx, s.table(queue).hasten, list("seqs", seqs))
+	return failed(err, "make rows of queue %q visible", queue)
 }

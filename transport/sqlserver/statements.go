@@ -3,6 +3,7 @@ package sqlserver
 import (
 	"fmt"
 
+	"github.com/holdfast-go/holdfast/internal/tablequeue"
 	"github.com/holdfast-go/holdfast/internal/tablequeue/dialect"
 )
 
@@ -148,10 +149,10 @@ const selectCount = "\nSELECT @@ROWCOUNT;"
 func (t *table) removing(q string) {
 	t.cancel = `DELETE FROM ` + q + ` WITH (ROWLOCK) WHERE seq = @seq AND delivery_count = 0;` + selectCount
 	t.purge = declareNow + fmt.Sprintf(`WITH due AS (
-	SELECT TOP (%d) seq, visible_at FROM `, dialect.MaxSwept) + q + dueHint + `
+	SELECT TOP (%d) seq, visible_at FROM `, tablequeue.MaxSwept) + q + dueHint + `
 	WHERE visible_at <= @now ORDER BY visible_at, seq)
 DELETE FROM due;` + selectCount
-	t.sweep = declareNow + fmt.Sprintf(`DELETE TOP (%d) FROM `, dialect.MaxSwept) + q + ` WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK)
+	t.sweep = declareNow + fmt.Sprintf(`DELETE TOP (%d) FROM `, tablequeue.MaxSwept) + q + ` WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK)
 WHERE Expires IS NOT NULL AND Expires <= @now AND (lease_id IS NULL OR visible_at <= @now);` + selectCount
 }
 

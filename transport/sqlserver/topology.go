@@ -3,6 +3,7 @@ package sqlserver
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -15,10 +16,7 @@ import (
 
 // Install implements [tablequeue.Topology]. One process at a time installs.
 func (s *store) Install(ctx context.Context, plan transport.Plan) error {
-	return s.inTx(ctx, "install", func(tx *sql.Tx) error {
-		if _, err := tx.ExecContext(ctx, installLock, sql.Named("name", "holdfast install "+s.Schema)); err != nil {
-			return err
-		}
+	err := s.installing(ctx, func(tx *sql.Tx) error {
 		for _, step := range s.installation(plan) {
 			if _, err := tx.ExecContext(ctx, step.statement); err != nil {
 				return fmt.Errorf("%s: %w", step.of, err)
@@ -26,21 +24,26 @@ func (s *store) Install(ctx context.Context, plan transport.Plan) error {
 		}
 		return nil
 	})
+	return failed(err, "install")
+}
+
+// installing calls do in a transaction in which no other process installs.
+func (s *store) installing(ctx context.Context, do func(tx *sql.Tx) error) error {
+	return s.inTx(ctx, func(tx *sql.Tx) error {
+		if _, err := tx.ExecContext(ctx, installLock, sql.Named("name", "holdfast install "+s.Schema)); err != nil {
+			return err
+		}
+		return do(tx)
+	})
 }
 
 // Remove implements [tablequeue.Topology].
 func (s *store) Remove(ctx context.Context, queues []string) error {
-	err := s.inTx(ctx, "remove queues", func(tx *sql.Tx) error {
-		if _, err := tx.ExecContext(ctx, installLock, sql.Named("name", "holdfast install "+s.Schema)); err != nil {
-			return err
-		}
+	err := s.installing(ctx, func(tx *sql.Tx) error {
 		for _, q := range queues {
-			t, address := s.table(q), q
-			if s.Routing != "" {
-				address = s.address(q)
-			}
+			t := s.table(q)
 			for _, statement := range []string{t.drop, t.forget, s.subscribers().forget} {
-				if _, err := tx.ExecContext(ctx, statement, sql.Named("queue", address)); err != nil {
+				if _, err := tx.ExecContext(ctx, statement, sql.Named("queue", s.address(q))); err != nil {
 					return fmt.Errorf("queue %q: %w", q, err)
 				}
 			}
@@ -48,7 +51,7 @@ func (s *store) Remove(ctx context.Context, queues []string) error {
 		return nil
 	})
 	if err != nil {
-		return err
+		return failed(err, "remove queues")
 	}
 	for _, q := range queues {
 		s.tables.Set(q, newTable(s.Schema, s.place(q), traits{}))
@@ -106,98 +109,65 @@ func (s *store) Exists(ctx context.Context, queue string) error {
 	case !slices.Contains(columns, "lease_id"):
 		err = dialect.ErrForeign
 	}
-	if err != nil {
-		return failed(fmt.Sprintf("queue %q in schema %q", queue, s.Schema), err)
-	}
-	return nil
+	return failed(err, "queue %q in schema %q", queue, s.Schema)
 }
 
 // Inspect implements [tablequeue.Topology].
-func (s *store) Inspect(ctx context.Context, queues ...string) ([]transport.QueueStats, error) {
-	if len(queues) == 0 {
-		var err error
-		if queues, err = s.queues(ctx); err != nil {
-			return nil, failed("list queues", err)
-		}
-	}
-	stats := make([]transport.QueueStats, 0, len(queues))
-	for _, q := range queues {
-		var st transport.QueueStats
-		err := s.retryDetected(ctx, []string{q}, func() (err error) {
-			st, err = s.inspect(ctx, q)
-			return err
-		})
-		if err != nil {
-			return nil, failed(fmt.Sprintf("inspect queue %q", q), err)
-		}
-		stats = append(stats, st)
-	}
-	return stats, nil
-}
-
-func (s *store) inspect(ctx context.Context, queue string) (transport.QueueStats, error) {
+func (s *store) Inspect(ctx context.Context, queue string) (transport.QueueStats, error) {
 	st := transport.QueueStats{Name: queue}
 	var oldest int64
-	err := s.db.QueryRowContext(ctx, s.table(queue).inspect).Scan(&st.Ready, &st.Unsettled, &st.Delayed, &oldest)
+	err := s.repeat(ctx, queue, func() error {
+		return s.db.QueryRowContext(ctx, s.table(queue).inspect).Scan(&st.Ready, &st.Unsettled, &st.Delayed, &oldest)
+	})
 	st.Oldest = time.Duration(oldest) * time.Microsecond
-	return st, err
+	return st, failed(err, "inspect queue %q", queue)
 }
 
-// queues returns the tables that have the columns of a queue.
-func (s *store) queues(ctx context.Context) (names []string, err error) {
+// List implements [tablequeue.Topology]. Queues are the tables that have the columns of one.
+func (s *store) List(ctx context.Context) (names []string, err error) {
 	err = each(ctx, s.db, texts(&names), listQueues, sql.Named("schema", s.Schema))
-	return names, err
+	return names, failed(err, "list queues")
 }
 
 // Last implements [tablequeue.Browsing].
 func (s *store) Last(ctx context.Context, queue string) (last int64, err error) {
-	if err := s.db.QueryRowContext(ctx, s.table(queue).last).Scan(&last); err != nil {
-		return 0, failed(fmt.Sprintf("look at queue %q", queue), err)
-	}
-	return last, nil
+	err = s.db.QueryRowContext(ctx, s.table(queue).last).Scan(&last)
+	return last, failed(err, "look at queue %q", queue)
 }
 
 // Browse implements [tablequeue.Browsing].
 func (s *store) Browse(ctx context.Context, p tablequeue.Page) (found []tablequeue.Claimed, err error) {
-	rows, err := s.db.QueryContext(ctx, s.table(p.Queue).browse, sql.Named("limit", p.Limit),
-		sql.Named("after", p.After), sql.Named("last", p.Last))
-	if err == nil {
-		found, err = readPage(rows)
+	size := 0
+	err = each(ctx, s.db, func(rows *sql.Rows) error {
+		var row tablequeue.Claimed
+		err := rows.Scan(&row.Seq, &row.ID, &row.Headers, &row.Body, &row.Count)
+		found = append(found, row)
+		if size += len(row.Body); err == nil && size > tablequeue.MaxPage {
+			return errPageFull
+		}
+		return err
+	}, s.table(p.Queue).browse, sql.Named("limit", p.Limit), sql.Named("after", p.After), sql.Named("last", p.Last))
+	if errors.Is(err, errPageFull) {
+		err = nil
 	}
-	if err != nil {
-		return nil, failed(fmt.Sprintf("look at queue %q", p.Queue), err)
-	}
-	return found, nil
+	return found, failed(err, "look at queue %q", p.Queue)
 }
 
-// readPage reads rows until there are enough bytes for a page.
-func readPage(rows *sql.Rows) (found []tablequeue.Claimed, err error) {
-	defer rows.Close()
-	for size := 0; size <= tablequeue.MaxPage && rows.Next(); {
-		var row tablequeue.Claimed
-		if err := rows.Scan(&row.Seq, &row.ID, &row.Headers, &row.Body, &row.Count); err != nil {
-			return nil, err
-		}
-		found = append(found, row)
-		size += len(row.Body)
-	}
-	return found, rows.Err()
-}
+var errPageFull = errors.New("enough bytes for a page")
 
 // Purge implements [tablequeue.Browsing].
 func (s *store) Purge(ctx context.Context, queue string) (all int64, err error) {
-	all, err = s.untilFew(ctx, s.table(queue).purge)
-	if err != nil {
-		return 0, failed(fmt.Sprintf("purge queue %q", queue), err)
+	for n := int64(tablequeue.MaxSwept); n >= tablequeue.MaxSwept && err == nil; all += n {
+		n, err = s.changed(ctx, s.table(queue).purge)
 	}
-	return all, nil
+	return all, failed(err, "purge queue %q", queue)
 }
 
 // Take implements [tablequeue.Browsing].
 func (s *store) Take(ctx context.Context, u *tablequeue.Unit) error {
 	units := []*tablequeue.Unit{u}
-	return s.detecting(ctx, units, func() error {
-		return s.inTx(ctx, fmt.Sprintf("take message %d of queue %q", u.Lease.Seq, u.Queue), func(tx *sql.Tx) error {
+	err := s.detector.Repeat(ctx, units, func() error {
+		return s.inTx(ctx, func(tx *sql.Tx) error {
 			_, err := tx.ExecContext(ctx, s.table(u.Queue).take, sql.Named("lease", u.Lease.ID), sql.Named("seq", u.Lease.Seq))
 			if err != nil {
 				return err
@@ -205,4 +175,5 @@ func (s *store) Take(ctx context.Context, u *tablequeue.Unit) error {
 			return s.write(ctx, tx, units)
 		})
 	})
+	return failed(err, "take message %d of queue %q", u.Lease.Seq, u.Queue)
 }

@@ -73,7 +73,7 @@ func TestAQueueOfNServiceBusIsFoundOutByTwoAtOnce(t *testing.T) {
 	_, s := newFake(t, foreignAnswers())
 	units := []*tablequeue.Unit{{Rows: []tablequeue.Row{sentTo("foreign", anID)}}}
 	tries := 0
-	ok(t, s.detecting(t.Context(), units, func() error {
+	ok(t, s.detector.Repeat(t.Context(), units, func() error {
 		if tries++; tries == 1 {
 			ok(t, s.Flush(t.Context(), units)) // the first
 			return mssql.Error{Number: invalidColumn, Class: 16}
@@ -140,7 +140,7 @@ func TestTablesMayHaveTriggers(t *testing.T) {
 
 func TestSweepsTheQueuesThatItNotesFirst(t *testing.T) {
 	f, s := newFake(t, map[string]answer{"SET swept_at": column("a", "dropped", "b"), "[dropped]": serverError(208, 16), "[a]": numbers(7)})
-	ok(t, s.Sweep(t.Context()))
+	ok(t, tablequeue.Sweep(t.Context(), s))
 	want := []string{
 		"UPDATE q SET swept_at = @now", "DELETE TOP (1000) FROM [dbo].[a] WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK)",
 		"DELETE TOP (1000) FROM [dbo].[dropped] WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK)",
@@ -150,7 +150,7 @@ func TestSweepsTheQueuesThatItNotesFirst(t *testing.T) {
 		t.Error(diff)
 	}
 	f.answers["[b]"] = serverError(229, 14)
-	if err := s.Sweep(t.Context()); err == nil || !strings.Contains(err.Error(), `queue "b"`) {
+	if err := tablequeue.Sweep(t.Context(), s); err == nil || !strings.Contains(err.Error(), `queue "b"`) {
 		t.Errorf("error %v", err)
 	}
 }
@@ -178,6 +178,7 @@ func TestAddressesOfNServiceBus(t *testing.T) {
 			t.Errorf("%s is swept in %s, want %s", address, got, want.quoted)
 		}
 	}
+	s.Routing = "SubscriptionRouting"
 	if got, want := s.address("sales"), "sales@[dbo]@[shop]"; got != want {
 		t.Errorf("address %q, want %q", got, want)
 	}

@@ -39,8 +39,11 @@ func (s *store) Name(queue string) string {
 	return s.place(queue).queue(s.Schema)
 }
 
-// address returns the name of a queue for NServiceBus.
+// address returns the name of a queue in the table of subscriptions: its own, or that for NServiceBus.
 func (s *store) address(queue string) string {
+	if s.Routing == "" {
+		return queue
+	}
 	p := s.place(queue)
 	if p.catalog == "" {
 		p.catalog = s.database

@@ -3,6 +3,7 @@ package sqlserver
 import (
 	"fmt"
 
+	"github.com/holdfast-go/holdfast/internal/tablequeue"
 	"github.com/holdfast-go/holdfast/internal/tablequeue/dialect"
 )
 
@@ -28,7 +29,7 @@ func newVersions(schema string) versionStatements {
 		// The first process that marks a due queue sweeps it.
 		due: declareNow + fmt.Sprintf(`UPDATE q SET swept_at = @now
 OUTPUT inserted.name FROM %s AS q WITH (READPAST, UPDLOCK, ROWLOCK, READCOMMITTEDLOCK)
-WHERE q.swept_at <= dateadd(second, -%d, @now);`, q, int(dialect.SweepEvery.Seconds())),
+WHERE q.swept_at <= dateadd(second, -%d, @now);`, q, int(tablequeue.SweepPause.Seconds())),
 	}
 }
 

@@ -29,23 +29,21 @@ func (s *store) Subscribe(ctx context.Context, queue string, types []string) err
 			return fmt.Errorf("sqlserver: subscribe queue %q: type %q has %d characters: at most %d can be subscribed to", queue, t, n, most)
 		}
 	}
-	return s.subscription(ctx, fmt.Sprintf("subscribe queue %q", queue), s.subscribers().add, queue, types)
+	return noSubscriptions(s.subscription(ctx, s.subscribers().add, queue, types), "subscribe queue %q", queue)
 }
 
 // Unsubscribe implements [tablequeue.Subscriptions].
 func (s *store) Unsubscribe(ctx context.Context, queue string, types []string) error {
-	return s.subscription(ctx, fmt.Sprintf("unsubscribe queue %q", queue), s.subscribers().remove, queue, types)
+	return noSubscriptions(s.subscription(ctx, s.subscribers().remove, queue, types), "unsubscribe queue %q", queue)
 }
 
-func (s *store) subscription(ctx context.Context, doing, statement, queue string, types []string) error {
-	args := []any{sql.Named("queue", queue), list("types", types)}
+func (s *store) subscription(ctx context.Context, statement, queue string, types []string) error {
+	args := []any{sql.Named("queue", s.address(queue)), list("types", types)}
 	if s.Routing != "" {
-		args = []any{sql.Named("queue", s.address(queue)), sql.Named("endpoint", cmp.Or(s.Endpoint, queue)), list("types", types)}
+		args = append(args, sql.Named("endpoint", cmp.Or(s.Endpoint, queue)))
 	}
-	if _, err := s.db.ExecContext(ctx, statement, args...); err != nil {
-		return noSubscriptions(doing, err)
-	}
-	return nil
+	_, err := s.db.ExecContext(ctx, statement, args...)
+	return err
 }
 
 // Subscriptions implements [tablequeue.Subscriptions].
@@ -57,15 +55,16 @@ func (s *store) Subscriptions(ctx context.Context) (all []tablequeue.Subscriptio
 		all = append(all, sub)
 		return err
 	}, s.subscribers().all)
-	if err != nil {
-		return nil, noSubscriptions("read subscriptions", err)
-	}
-	return all, nil
+	return all, noSubscriptions(err, "read subscriptions")
 }
 
-func noSubscriptions(doing string, err error) error {
-	if number, ok := numberOf(err); ok && number == invalidObject {
+// noSubscriptions is failed, but with [tablequeue.ErrNotInstalled] where the table of subscriptions is missing.
+func noSubscriptions(err error, doing string, args ...any) error {
+	switch {
+	case err == nil:
+		return nil
+	case numberOf(err) == invalidObject:
 		err = fmt.Errorf("%w: %w", tablequeue.ErrNotInstalled, err)
 	}
-	return &failure{doing: doing, cause: err}
+	return failure{fmt.Errorf("sqlserver: %s: %w", fmt.Sprintf(doing, args...), err)}
 }

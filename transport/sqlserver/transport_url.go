@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"slices"
 
 	"github.com/microsoft/go-mssqldb/msdsn"
 
@@ -26,36 +25,20 @@ var clientOptions = []string{
 // github.com/microsoft/go-mssqldb; an unknown one is an error that names it. No error repeats the URL, which may hold a
 // password.
 func ParseURL(raw string) (*Transport, error) {
-	t, err := parseURL(raw)
-	if err != nil {
-		return nil, fmt.Errorf("sqlserver: %w", err)
-	}
-	return t, nil
-}
-
-func parseURL(raw string) (*Transport, error) {
-	u, err := dialect.ParseURL(raw, "sqlserver")
-	if err != nil {
-		return nil, err
-	}
 	t := &Transport{}
 	own := dialect.Options{
 		"schema": &t.Schema, "lease": &t.Lease, "max_tx": &t.MaxTx, "subscription_routing": &t.SubscriptionRouting,
 	}
-	query := u.Query()
-	if err := own.Take(query); err != nil {
-		return nil, err
+	var err error
+	if t.URL, err = own.ParseURL(raw, "sqlserver"); err != nil {
+		return nil, fmt.Errorf("sqlserver: %w", err)
 	}
-	u.RawQuery = query.Encode()
-	t.URL = u.String()
 	cfg, err := parse(t.URL)
-	if err != nil {
-		return nil, err
+	if err == nil {
+		err = own.Check(maps.Keys(cfg.Parameters), clientOptions)
 	}
-	for _, name := range slices.Sorted(maps.Keys(cfg.Parameters)) {
-		if !slices.Contains(clientOptions, name) {
-			return nil, own.Unknown(name, clientOptions...)
-		}
+	if err != nil {
+		return nil, fmt.Errorf("sqlserver: %w", err)
 	}
 	return t, nil
 }

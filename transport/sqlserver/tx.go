@@ -7,7 +7,6 @@ import (
 	"fmt"
 
 	"github.com/holdfast-go/holdfast/internal/tablequeue"
-	"github.com/holdfast-go/holdfast/internal/tablequeue/dialect"
 	"github.com/holdfast-go/holdfast/transport"
 )
 
@@ -58,7 +57,7 @@ func (s *store) Begin(context.Context) (tablequeue.StoreTx, error) {
 
 func (t *handlerTx) begun(ctx context.Context) (*sql.Tx, error) {
 	if t.over {
-		return nil, undone("begin", errEnded)
+		return nil, failed(undoneError{errEnded}, "begin")
 	}
 	if t.tx == nil && t.err == nil {
 		t.begin(ctx)
@@ -77,7 +76,7 @@ func (t *handlerTx) begin(ctx context.Context) {
 	}
 	if err != nil {
 		t.cut()
-		t.err = undone("begin", err)
+		t.err = failed(undoneError{err}, "begin")
 		return
 	}
 	t.tx = tx
@@ -88,7 +87,7 @@ func (t *handlerTx) begin(ctx context.Context) {
 func (t *handlerTx) Complete(ctx context.Context, u *tablequeue.Unit) error {
 	switch {
 	case t.over:
-		return undone("commit", errEnded)
+		return failed(undoneError{errEnded}, "commit")
 	case t.err != nil:
 		return t.err
 	case t.tx == nil:
@@ -99,29 +98,25 @@ func (t *handlerTx) Complete(ctx context.Context, u *tablequeue.Unit) error {
 	defer t.cut()
 	defer context.AfterFunc(ctx, t.cut)()
 	units := []*tablequeue.Unit{u}
-	queues := dialect.Queues(units)
-	known := t.store.traits(queues)
-	err := t.store.delayable(units)
-	if err == nil {
-		err = t.store.write(ctx, waiting{t.tx, lockWait}, units)
-	}
-	if err != nil || u.Lost {
-		_ = t.tx.Rollback()
-	}
+	err := t.store.detector.Once(ctx, units, func() error {
+		err := t.store.detector.CheckDelays(units)
+		if err == nil {
+			err = t.store.write(ctx, waiting{t.tx, lockWait}, units)
+		}
+		if err != nil || u.Lost {
+			_ = t.tx.Rollback()
+		}
+		return err
+	})
 	switch {
-	case err != nil && t.store.detected(ctx, queues, known, err):
-		return undone("commit", fmt.Errorf("%w: %w", dialect.ErrDetected, err))
 	case errors.Is(err, sql.ErrTxDone):
-		return undone("commit", fmt.Errorf("%w: %w", errEnded, err))
+		err = undoneError{fmt.Errorf("%w: %w", errEnded, err)}
 	case err != nil:
-		return undone("commit", err)
-	case u.Lost:
-		return nil
+		err = undoneError{err}
+	case !u.Lost:
+		err = t.tx.Commit()
 	}
-	if err := t.tx.Commit(); err != nil {
-		return failed("commit", err)
-	}
-	return nil
+	return failed(err, "commit")
 }
 
 // Rollback implements [tablequeue.StoreTx].
@@ -133,7 +128,7 @@ func (t *handlerTx) Rollback(context.Context) error {
 	}
 	defer t.cut()
 	if err := t.tx.Rollback(); err != nil && !errors.Is(err, sql.ErrTxDone) {
-		return failed("rollback", err)
+		return failed(err, "rollback")
 	}
 	return nil
 }

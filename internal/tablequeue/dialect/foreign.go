@@ -1,12 +1,14 @@
 package dialect
 
 import (
+	"context"
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 
 	"github.com/holdfast-go/holdfast/internal/tablequeue"
 )
@@ -24,11 +26,58 @@ var (
 	ErrDetected = errors.New("a queue's table turned out to be one of NServiceBus's")
 )
 
+// A Detector detects the traits of queues' tables, such as that one is foreign, when the server refuses a statement.
+type Detector struct {
+	// Suspect reports whether an error may be due to a trait that is not known.
+	Suspect func(err error) bool
+	// Detect looks for unknown traits of a queue's table after such an error, and reports whether there are any.
+	Detect func(ctx context.Context, queue string, err error) bool
+	// Foreign reports whether a queue's table is known to be foreign.
+	Foreign func(queue string) bool
+
+	detected atomic.Int64 // traits
+}
+
+// Repeat calls write, which writes units: again while it fails because of a trait that was not known. It does not call
+// write where units have a delayed row for a foreign table.
+func (d *Detector) Repeat(ctx context.Context, units []*tablequeue.Unit, write func() error) error {
+	for {
+		err := d.Once(ctx, units, func() error {
+			if err := d.CheckDelays(units); err != nil {
+				return err
+			}
+			return write()
+		})
+		if !errors.Is(err, ErrDetected) {
+			return err
+		}
+	}
+}
+
+// Once calls write, which writes units. An error because of a trait that was not known wraps [ErrDetected]. Another
+// goroutine may have detected it meanwhile.
+func (d *Detector) Once(ctx context.Context, units []*tablequeue.Unit, write func() error) error {
+	known := d.detected.Load()
+	err := write()
+	if err == nil || !d.Suspect(err) {
+		return err
+	}
+	for _, q := range Queues(units) {
+		if d.Detect(ctx, q, err) {
+			d.detected.Add(1)
+		}
+	}
+	if d.detected.Load() > known {
+		return fmt.Errorf("%w: %w", ErrDetected, err)
+	}
+	return err
+}
+
 // CheckDelays returns an error where units have a delayed row for a foreign table.
-func CheckDelays(units []*tablequeue.Unit, foreign func(queue string) bool) error {
+func (d *Detector) CheckDelays(units []*tablequeue.Unit) error {
 	for _, u := range units {
 		for i := range u.Rows {
-			if r := &u.Rows[i]; (r.After > 0 || !r.At.IsZero()) && foreign(r.Queue) {
+			if r := &u.Rows[i]; (r.After > 0 || !r.At.IsZero()) && d.Foreign(r.Queue) {
 				return fmt.Errorf("send to queue %q: %w", r.Queue, ErrDelay)
 			}
 		}

@@ -20,10 +20,6 @@ const (
 	LockWait = "100"
 	// MaxSavepoint bounds the end of a savepoint whose caller no longer waits.
 	MaxSavepoint = 5 * time.Second
-	// MaxSwept is the largest number of rows that one statement removes.
-	MaxSwept = 1000
-	// SweepEvery is the least time between two sweeps of a queue by all processes together.
-	SweepEvery = 45 * time.Second
 
 	defaultMaxTx = 32
 )

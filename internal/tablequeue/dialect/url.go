@@ -3,6 +3,7 @@ package dialect
 import (
 	"errors"
 	"fmt"
+	"iter"
 	"maps"
 	"net/url"
 	"slices"
@@ -11,23 +12,29 @@ import (
 	"time"
 )
 
-// ParseURL parses the URL of a server with one of schemes. Its errors do not repeat the URL, which may hold a password.
-func ParseURL(raw string, schemes ...string) (*url.URL, error) {
-	u, err := url.Parse(raw)
-	switch {
-	case err != nil:
-		return nil, errors.New("not a valid URL (special characters in user and password are to be percent-encoded)")
-	case !slices.Contains(schemes, strings.ToLower(u.Scheme)):
-		return nil, fmt.Errorf("unknown scheme %q: want %s://", u.Scheme, schemes[0])
-	case u.Host == "":
-		return nil, errors.New("no host")
-	}
-	return u, nil
-}
-
 // Options are the fields of a transport that options of its URL set, by the option's name: pointers to strings, bools,
 // ints and durations.
 type Options map[string]any
+
+// ParseURL sets the fields that the URL raw, which has one of schemes, has options for. It returns the URL without these
+// options. Its errors do not repeat the URL, which may hold a password.
+func (o Options) ParseURL(raw string, schemes ...string) (rest string, err error) {
+	u, err := url.Parse(raw)
+	switch {
+	case err != nil:
+		return "", errors.New("not a valid URL (special characters in user and password are to be percent-encoded)")
+	case !slices.Contains(schemes, strings.ToLower(u.Scheme)):
+		return "", fmt.Errorf("unknown scheme %q: want %s://", u.Scheme, schemes[0])
+	case u.Host == "":
+		return "", errors.New("no host")
+	}
+	query := u.Query()
+	if err := o.Take(query); err != nil {
+		return "", err
+	}
+	u.RawQuery = query.Encode()
+	return u.String(), nil
+}
 
 // Take sets the fields that query has options for, and removes these options from query.
 func (o Options) Take(query url.Values) error {
@@ -43,10 +50,16 @@ func (o Options) Take(query url.Values) error {
 	return nil
 }
 
-// Unknown is the error of an option that is not one of o, nor of others.
-func (o Options) Unknown(name string, others ...string) error {
-	known := slices.Sorted(slices.Values(append(slices.Collect(maps.Keys(o)), others...)))
-	return fmt.Errorf("unknown option %q: want one of %s", name, strings.Join(known, ", "))
+// Check returns an error where names has an option that is not one of others, which the URL may have beside o. The error
+// names all, and hint.
+func (o Options) Check(names iter.Seq[string], others []string, hint ...string) error {
+	for _, name := range slices.Sorted(names) {
+		if !slices.Contains(others, strings.ToLower(name)) {
+			known := slices.Sorted(slices.Values(slices.Concat(slices.Collect(maps.Keys(o)), others, hint)))
+			return fmt.Errorf("unknown option %q: want one of %s", name, strings.Join(known, ", "))
+		}
+	}
+	return nil
 }
 
 func set(field any, value string) (err error) {

@@ -155,10 +155,10 @@ func sweeps(w *world) {
 	w.flush(sending1(held))
 	w.claims(11, 1)
 	w.flush(sending1(dead, alive))
-	w.ok(s.Sweep(w.Context())) // the installer has noted the queues just now
+	w.ok(tablequeue.Sweep(w.Context(), s)) // the installer has noted the queues just now
 	w.stats("in", 1, 0, 0)
 	w.Due(w.T)
-	w.ok(s.Sweep(w.Context()))
+	w.ok(tablequeue.Sweep(w.Context(), s))
 	if n, err := w.Purge(w.Context(), "in"); n != 1 || err != nil {
 		w.Errorf("%d rows are left beside the leased one, %v, want what is alive", n, err)
 	}

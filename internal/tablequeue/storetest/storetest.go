@@ -135,9 +135,8 @@ func (w *world) empty() {
 // stats checks the numbers of a queue's rows that are ready, leased and delayed.
 func (w *world) stats(queue string, ready, unsettled, delayed int64) {
 	w.Helper()
-	all, err := w.Inspect(w.Context(), queue)
+	s, err := w.Inspect(w.Context(), queue)
 	w.ok(err)
-	s := all[0]
 	if s.Name != queue || s.Ready != ready || s.Unsettled != unsettled || s.Delayed != delayed {
 		w.Errorf("%s", diff(s, ready, unsettled, delayed))
 	}
