@@ -28,8 +28,6 @@ var _ transport.Cursor = (*cursor)(nil)
 // cursor browses messages without receiving them. To take a message it receives those before it too, which stay locked
 // until the cursor is closed or their locks expire.
 type cursor struct {
-	conn  *conn
-	queue string
 	*receiver
 	next, last int64 // sequence numbers: of the next message, and of the last one when the cursor was opened
 	seen       map[*transport.Message]int64
@@ -43,7 +41,7 @@ func (c *conn) Browse(ctx context.Context, queue string) (transport.Cursor, erro
 	if err != nil {
 		return nil, err
 	}
-	cur := &cursor{conn: c, queue: queue, receiver: r.(*receiver), locked: map[int64]*delivery{}} //nolint:errcheck // the driver's own
+	cur := &cursor{receiver: r.(*receiver), locked: map[int64]*delivery{}} //nolint:errcheck // the driver's own
 	if cur.last, err = cur.end(ctx); err != nil {
 		_ = cur.Close() // never fails
 		return nil, err
@@ -53,42 +51,27 @@ func (c *conn) Browse(ctx context.Context, queue string) (transport.Cursor, erro
 
 // peek browses messages from a sequence number on.
 func (cur *cursor) peek(ctx context.Context, from int64, limit int) (msgs []*azservicebus.ReceivedMessage, err error) {
-	ctx, cancel := cur.until(ctx)
+	ctx, cancel := joined(ctx, cur.ctx)
 	defer cancel()
 	own, err := cur.supervisor.throttle.wait(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("asb: browse queue %q: %w: %w", cur.queue, errBusy, err)
 	}
 	defer func() { own.end(err) }()
-	cl, err := cur.supervisor.client(ctx)
-	if err != nil {
-		return nil, err
-	}
-	rcv, err := cur.settler.on(cl)
-	if err != nil {
-		return nil, cl.lostIn(ctx, err)
-	}
-	on, over := cl.on(ctx)
-	defer over()
-	msgs, err = look(on, rcv, from, limit)
+	msgs, err = cur.supervisor.browse(ctx, cur.settler.on, from, limit)
+	partitioned := func(raw *azservicebus.ReceivedMessage) bool { return *raw.SequenceNumber>>partitionBits != 0 }
 	if slices.ContainsFunc(msgs, partitioned) {
-		err = errPartitioned
+		err = errors.New("the queue is partitioned: the service shows one message of some partition at a time, so its messages cannot be listed or counted without receiving them. Use a tool that receives, or a queue without partitions")
 	}
 	if cur.ctx.Err() != nil {
 		return nil, transport.ErrClosed
 	}
-	return msgs, wrap(cl.lostIn(ctx, err), "browse queue %q", cur.queue)
+	return msgs, wrap(err, "browse queue %q", cur.queue)
 }
 
 // partitionBits is how many bits of a sequence number count within a partition; those above are the partition's number.
 // https://learn.microsoft.com/azure/service-bus-messaging/message-sequencing
 const partitionBits = 48
-
-var errPartitioned = errors.New("the queue is partitioned: the service shows one message of some partition at a time, so its messages cannot be listed or counted without receiving them. Use a tool that receives, or a queue without partitions")
-
-func partitioned(raw *azservicebus.ReceivedMessage) bool {
-	return raw.SequenceNumber != nil && *raw.SequenceNumber>>partitionBits != 0
-}
 
 // end returns the sequence number of the last message. The broker finds the next message from a number on: end doubles
 // its steps until none is found, and then bisects.
@@ -170,30 +153,16 @@ func (cur *cursor) Take(ctx context.Context, m *transport.Message, ops []transpo
 
 // look returns an error if a destination cannot be sent to, before the first operation is sent.
 func (cur *cursor) look(ctx context.Context, ops []transport.Operation) error {
-	var failed []transport.OpError
+	messages := make([]outgoing, len(ops))
 	for i := range ops {
-		var m outgoing
-		entity := cur.conn.prepare(&ops[i], &m, time.Now())
-		if m.err == nil && !m.publish {
-			m.err = cur.conn.reach(ctx, entity)
-		}
-		if m.err != nil {
-			failed = append(failed, transport.OpError{Index: i, Err: m.err})
+		m := &messages[i]
+		to, err := cur.conn.prepare(&ops[i], m, time.Now())
+		if m.err = err; err == nil && !m.publish {
+			m.err = to.withLink(ctx, func(context.Context, *messageBatch) error { return nil })
 		}
 	}
-	if failed != nil {
-		return &transport.DispatchError{Ops: failed, Total: len(ops)}
-	}
-	return nil
-}
-
-// reach returns an error unless a queue can be sent to.
-func (c *conn) reach(ctx context.Context, entity string) error {
-	s, err := c.sender(entity)
-	if err != nil {
-		return err
-	}
-	return s.withLink(ctx, func(context.Context, *messageBatch) error { return nil })
+	_, err := results(messages)
+	return err
 }
 
 func (cur *cursor) notFound() error {
@@ -209,8 +178,11 @@ func (cur *cursor) lock(ctx context.Context, number int64) (*delivery, error) {
 		}
 		delete(cur.locked, number)
 	}
-	if found, err := cur.peek(ctx, number, 1); err != nil || len(found) == 0 || *found[0].SequenceNumber != number {
-		return nil, errors.Join(err, cur.unless(err))
+	switch found, err := cur.peek(ctx, number, 1); {
+	case err != nil:
+		return nil, err
+	case len(found) == 0 || *found[0].SequenceNumber != number:
+		return nil, cur.notFound()
 	}
 	for {
 		d, err := cur.more(ctx, number)
@@ -218,14 +190,6 @@ func (cur *cursor) lock(ctx context.Context, number int64) (*delivery, error) {
 			return d, err
 		}
 	}
-}
-
-// unless returns ErrNotFound if err is nil.
-func (cur *cursor) unless(err error) error {
-	if err != nil {
-		return nil
-	}
-	return cur.notFound()
 }
 
 // more receives some messages, and returns the wanted one if it is among them.

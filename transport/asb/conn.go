@@ -1,9 +1,11 @@
 package asb
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
+	"strings"
 	"sync"
 	"time"
 
@@ -28,10 +30,8 @@ var (
 
 // conn is an open namespace.
 type conn struct {
-	config   Transport
 	ns       *namespace
 	naming   naming
-	sizes    sizes
 	endpoint string
 	instance string
 	lease    time.Duration
@@ -42,29 +42,28 @@ type conn struct {
 	tasks    goroutines.Group // ends with Close
 
 	ctx  context.Context //nolint:containedctx // ends with Close
-	stop context.CancelFunc
+	stop context.CancelCauseFunc
 
 	mu        sync.Mutex // guards the fields below
 	closed    bool
 	senders   map[string]*sender
 	receivers map[*receiver]struct{}
-	installed []string // the endpoint's own queues
-	dropped   map[string]bool
+	own       []string // the endpoint's queues, as far as they are known
 
 	limited sync.Once // of the warning about an emulator's limits
 }
 
-func openConn(ctx context.Context, t *Transport, ns *namespace, env transport.Env) (*conn, error) {
+func openConn(ctx context.Context, ns *namespace, env transport.Env) (*conn, error) {
 	c := &conn{
-		config: *t, ns: ns, naming: newNaming(t), sizes: newSizes(t.MaxMessageSize),
-		endpoint: env.Endpoint, instance: env.Instance, log: env.Log(), sending: newSupervisor(ns),
-		senders: map[string]*sender{}, receivers: map[*receiver]struct{}{}, dropped: map[string]bool{},
+		ns: ns, naming: newNaming(&ns.Transport), endpoint: env.Endpoint, instance: env.Instance, log: env.Log(),
+		own:     []string{env.Endpoint, env.Endpoint + quarantineSuffix},
+		sending: newSupervisor(ns), senders: map[string]*sender{}, receivers: map[*receiver]struct{}{},
 	}
 	var err error
 	if c.admin, err = newAdministration(ns); err != nil {
 		return nil, err
 	}
-	c.ctx, c.stop = context.WithCancel(context.Background())
+	c.ctx, c.stop = context.WithCancelCause(context.Background())
 	if err := c.greet(ctx); err != nil {
 		_ = c.Close() // never fails
 		return nil, err
@@ -82,72 +81,53 @@ func (c *conn) greet(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	on, over := cl.on(ctx)
+	on, over := joined(ctx, cl.ctx)
 	defer over()
-	sender, err := cl.NewSender(c.greeted(), nil)
+	queue, _ := c.naming.entity(c.endpoint) // "" if that is none
+	sender, err := cl.NewSender(cmp.Or(c.ns.entity, queue, "holdfast"), nil)
 	if err == nil {
 		_, err = sender.NewMessageBatch(on, nil)
 	}
 	if own, ok := c.sending.throttle.try(); ok {
 		own.end(err)
 	}
-	var attach *amqp.Error
-	var e *azservicebus.Error
-	switch {
-	case err == nil, ofLink(err), errors.As(err, &attach), errors.As(err, &e) && e.Code == azservicebus.CodeNotFound, errors.Is(plain(err), errBusy):
+	switch code := codeOf(err); {
+	case err == nil, is[*amqp.Error](err), code == azservicebus.CodeNotFound, errors.Is(plain(err), errBusy),
+		code == azservicebus.CodeUnauthorizedAccess && !strings.Contains(err.Error(), "rpc: "): // it refused the link only
 		return nil
-	case ctx.Err() != nil:
-		err = context.Cause(ctx)
-	default:
-		err = cl.lostIn(ctx, err)
 	}
-	return wrap(err, "connect to %s", c.ns.address)
+	return wrap(cl.cause(ctx, err), "connect to %s", c.ns.Address)
 }
 
-// greeted returns an entity for which the credential may be valid.
-func (c *conn) greeted() string {
-	if c.ns.entity != "" {
-		return c.ns.entity
-	}
-	if path, err := c.naming.entity(c.endpoint); err == nil {
-		return path
-	}
-	return "holdfast"
-}
-
-// lockDuration returns how long messages of the endpoint's queue are locked.
+// lockDuration returns how long messages of the endpoint's queue are locked, or defaultLock if it cannot be looked up:
+// see shortLocks.
 func (c *conn) lockDuration(ctx context.Context) time.Duration {
-	if c.config.LockDuration > 0 {
-		return c.config.LockDuration
+	if c.ns.LockDuration > 0 {
+		return c.ns.LockDuration
 	}
-	if c.endpoint == "" {
+	path, _, err := c.naming.queue(c.endpoint)
+	if err != nil {
 		return defaultLock
 	}
 	ctx, cancel := context.WithTimeout(ctx, closeTimeout)
 	defer cancel()
-	if lock, err := c.lockOf(ctx, c.endpoint); err == nil && lock > 0 {
-		return min(lock, defaultLock)
+	found, err := c.admin.GetQueue(ctx, path, nil)
+	if err != nil || found == nil {
+		return defaultLock
 	}
-	return defaultLock // see shortLocks
+	return min(cmp.Or(parseDuration(valueOr(found.LockDuration, "")), defaultLock), defaultLock)
 }
 
 // Limits implements [transport.Conn].
 func (c *conn) Limits() transport.Limits {
 	return transport.Limits{
-		MaxBody:         c.sizes.body,
+		MaxBody:         c.ns.MaxMessageSize - reserve,
 		MaxHeaders:      maxProperty - perProperty,
 		MaxDelay:        transport.Unlimited,
 		Lease:           c.lease,
 		MaxReceive:      maxReceive,
-		ParallelReceive: c.links(),
+		ParallelReceive: c.ns.Links,
 	}
-}
-
-func (c *conn) links() int {
-	if c.config.Links > 0 {
-		return c.config.Links
-	}
-	return defaultLinks
 }
 
 // Close implements [transport.Conn].
@@ -168,13 +148,13 @@ func (c *conn) Close() error {
 		all.Go(r.shut)
 	}
 	all.Wait()
-	c.stop()
+	c.stop(transport.ErrClosed)
 	for _, s := range senders {
 		all.Go(s.close)
 	}
 	all.Go(c.sending.close)
 	all.Wait()
-	c.admin.close()
+	c.admin.http.CloseIdleConnections()
 	c.tasks.Stop()
 	return nil
 }
@@ -193,14 +173,9 @@ func (c *conn) orClosed(err error) error {
 	return err
 }
 
-// until returns a context that ends with ctx and with the conn.
-func (c *conn) until(ctx context.Context) (context.Context, context.CancelFunc) {
-	return joined(ctx, c.ctx, transport.ErrClosed)
-}
-
-// joined returns a context that ends with ctx, and with other for the cause.
-func joined(ctx, other context.Context, cause error) (context.Context, context.CancelFunc) {
+// joined returns a context that ends with ctx, and with other for its cause.
+func joined(ctx, other context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	stop := context.AfterFunc(other, func() { cancel(cause) })
+	stop := context.AfterFunc(other, func() { cancel(context.Cause(other)) })
 	return ctx, func() { stop(); cancel(nil) }
 }

@@ -3,6 +3,7 @@ package asb
 import (
 	"bytes"
 	"encoding/binary"
+	"slices"
 	"sync"
 	"time"
 
@@ -19,15 +20,10 @@ type claims struct {
 
 	mu    sync.Mutex // guards the fields below; not held over a write
 	pace  backoff.Backoff
-	until time.Time           // end of the pause; zero unless the service has refused a token
-	kept  map[uint16][][]byte // frames by channel
-	order []uint16            // the channels, by their first frame
+	until time.Time // end of the pause; zero unless the service has refused a token
+	kept  [][]byte  // frames, in their order
 	timer *time.Timer
 	over  bool
-}
-
-func newClaims(s *socket) *claims {
-	return &claims{socket: s, pace: backoff.Backoff{Min: throttleMin, Max: throttleMax}, kept: map[uint16][][]byte{}}
 }
 
 // send writes a frame, or keeps it.
@@ -41,23 +37,17 @@ func (c *claims) send(frame []byte) (int, error) {
 }
 
 func (c *claims) keep(frame []byte) bool {
-	channel, ok := channelOf(frame)
-	if !ok {
+	if !hasChannel(frame) {
 		return false
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if behind, ok := c.kept[channel]; ok {
-		c.kept[channel] = append(behind, bytes.Clone(frame))
-		return true
-	}
+	behind := slices.ContainsFunc(c.kept, func(first []byte) bool { return sameChannel(first, frame) })
 	pause := time.Until(c.until)
-	if pause <= 0 || c.over || !beginsClaim(frame) {
+	if !behind && (pause <= 0 || c.over || !beginsClaim(frame)) {
 		return false
 	}
-	c.kept[channel] = [][]byte{bytes.Clone(frame)}
-	c.order = append(c.order, channel)
-	if len(c.order) == 1 {
+	if c.kept = append(c.kept, bytes.Clone(frame)); len(c.kept) == 1 {
 		c.timer = time.AfterFunc(pause, c.next)
 	}
 	return true
@@ -82,39 +72,38 @@ func (c *claims) next() {
 func (c *claims) due() (frames [][]byte) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.over || len(c.order) == 0 {
+	if c.over || len(c.kept) == 0 {
 		return nil
 	}
 	if early := time.Until(c.until); early > 0 { // the service has refused another token
 		c.timer.Reset(early)
 		return nil
 	}
-	channel := c.order[0]
-	frames = c.kept[channel]
-	c.order = c.order[1:]
-	delete(c.kept, channel)
-	pause := time.Duration(0)
-	if !c.until.IsZero() {
-		pause = denialPause
-		c.until = time.Now().Add(pause)
+	var others [][]byte
+	for _, frame := range c.kept {
+		if sameChannel(frame, c.kept[0]) {
+			frames = append(frames, frame)
+		} else {
+			others = append(others, frame)
+		}
 	}
-	if len(c.order) > 0 {
-		c.timer.Reset(pause)
+	c.kept = others
+	if !c.until.IsZero() {
+		c.until = time.Now().Add(denialPause)
+	}
+	if len(others) > 0 {
+		c.timer.Reset(time.Until(c.until))
 	}
 	return frames
 }
 
 // received looks for answers of $cbs in received data.
 func (c *claims) received(data []byte) {
-	for {
-		_, rest, found := bytes.Cut(data, statusKey)
-		if !found {
-			return
-		}
-		if status := statusIn(rest); status != 0 {
+	for len(data) > 0 {
+		_, data, _ = bytes.Cut(data, statusKey)
+		if status := statusIn(data); status != 0 {
 			c.answered(status)
 		}
-		data = rest
 	}
 }
 
@@ -127,7 +116,7 @@ func (c *claims) answered(status int) {
 	case !c.until.IsZero():
 		c.until = time.Time{}
 		c.pace.Reset()
-		if len(c.order) > 0 && !c.over {
+		if len(c.kept) > 0 && !c.over {
 			c.timer.Reset(0)
 		}
 	}
@@ -158,18 +147,18 @@ var (
 	statusKey  = []byte("status-code") // in answers of $cbs; those of $management have another key
 )
 
-// channelOf returns the channel of a frame. An empty frame, which keeps a connection alive, has none.
-func channelOf(frame []byte) (channel uint16, ok bool) {
-	if len(frame) <= frameHead || frame[frameStart] != 2 || frame[frameType] != 0 || int(binary.BigEndian.Uint32(frame)) != len(frame) {
-		return 0, false
-	}
-	return binary.BigEndian.Uint16(frame[frameChan:]), true
+// hasChannel reports whether data is a frame of a channel. An empty frame, which keeps a connection alive, has none.
+func hasChannel(data []byte) bool {
+	return len(data) > frameHead && data[frameStart] == 2 && data[frameType] == 0 && int(binary.BigEndian.Uint32(data)) == len(data)
+}
+
+func sameChannel(a, b []byte) bool {
+	return bytes.Equal(a[frameChan:frameHead], b[frameChan:frameHead])
 }
 
 // beginsClaim reports whether a frame attaches a link to $cbs, as the first frame of each try does.
 func beginsClaim(frame []byte) bool {
-	body := frame[frameHead:]
-	return bytes.HasPrefix(body, attachCode) && bytes.Contains(body, cbsAddress)
+	return bytes.HasPrefix(frame[frameHead:], attachCode) && bytes.Contains(frame[frameHead:], cbsAddress)
 }
 
 // statusIn returns the number at the beginning of data, an int of AMQP in one of its two forms, or 0 if there is none.

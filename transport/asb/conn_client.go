@@ -2,13 +2,14 @@ package asb
 
 import (
 	"context"
-	"errors"
 	"net"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus"
+
+	"github.com/holdfast-go/holdfast/internal/backoff"
 )
 
 const (
@@ -57,13 +58,13 @@ func (n *namespace) open(ctx context.Context) (*client, error) {
 			return cl.socket, nil
 		},
 	}
-	if n.connectionString != "" {
-		cl.Client, err = azservicebus.NewClientFromConnectionString(n.connectionString, options)
+	if n.ConnectionString != "" {
+		cl.Client, err = azservicebus.NewClientFromConnectionString(n.ConnectionString, options)
 		if err != nil {
 			err = errConnectionString
 		}
 	} else {
-		cl.Client, err = azservicebus.NewClient(n.host, n.credential, options)
+		cl.Client, err = azservicebus.NewClient(n.Namespace, n.Credential, options)
 	}
 	if err != nil {
 		_ = cl.socket.Close()
@@ -90,15 +91,15 @@ func (cl *client) close() {
 	cl.end(errLost)
 }
 
-// on returns a context that ends with ctx and with the connection.
-func (cl *client) on(ctx context.Context) (context.Context, context.CancelFunc) {
-	return joined(ctx, cl.ctx, errLost)
-}
-
-// lostIn returns errLost for an error caused by the loss of the connection, else err.
-func (cl *client) lostIn(ctx context.Context, err error) error {
-	if err != nil && ctx.Err() == nil && !cl.alive() {
-		return errors.Join(errLost)
+// cause returns why a request failed: the cause of ctx, or the loss of the connection, else err.
+func (cl *client) cause(ctx context.Context, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case !cl.alive():
+		return errLost
 	}
 	return err
 }
@@ -106,15 +107,15 @@ func (cl *client) lostIn(ctx context.Context, err error) error {
 // socket is a connection that reports its loss.
 type socket struct {
 	net.Conn
-	claims *claims
+	claims claims
 	lost   func()
 	once   sync.Once
-	err    error
+	err    error // of Close
 }
 
 func newSocket(c net.Conn, lost func()) *socket {
 	s := &socket{Conn: c, lost: lost}
-	s.claims = newClaims(s)
+	s.claims = claims{socket: s, pace: backoff.Backoff{Min: throttleMin, Max: throttleMax}}
 	return s
 }
 

@@ -11,105 +11,74 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/Azure/azure-sdk-for-go/sdk/azcore"
-
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// namespace is the address of a namespace, with a credential.
+// namespace is the configuration of a Transport, with what stands for fields that are not set.
 type namespace struct {
-	connectionString string
-	credential       azcore.TokenCredential
-	host             string // with a port where that is not the usual one
-	entity           string // of the connection string; "" if it is valid for all
-	insecure         bool   // an emulator's
-
-	address        string // to be dialled
-	webSocket      func(ctx context.Context, url string) (net.Conn, error)
-	tls            *tls.Config
-	administration string // URL; "" for the namespace's
-	application    string // name of the client in the service's logs
+	Transport
+	entity      string   // of the connection string; "" if it is valid for all
+	insecure    bool     // an emulator's
+	manage      *url.URL // of the administration; without a host for the namespace's
+	application string   // name of the client in the service's logs
 }
 
-var (
-	errConnectionString = errors.New(`asb: the connection string is not valid: write "Endpoint=sb://NAME.servicebus.windows.net/;SharedAccessKeyName=…;SharedAccessKey=…", as the portal shows it`)
-	errNoNamespace      = errors.New("asb: neither Transport.ConnectionString nor Transport.Namespace and Credential are set")
-	errTwoNamespaces    = errors.New("asb: Transport.ConnectionString and Transport.Namespace are both set: one names the namespace")
-	errNoCredential     = errors.New("asb: Transport.Namespace is set without Transport.Credential: use one of package azidentity")
-	errAdministration   = errors.New("asb: Transport.Administration is no URL: write http://HOST:PORT or https://HOST")
-)
+var errConnectionString = errors.New(`asb: the connection string is not valid: write "Endpoint=sb://NAME.servicebus.windows.net/;SharedAccessKeyName=…;SharedAccessKey=…", as the portal shows it`)
 
 func newNamespace(t *Transport, env transport.Env) (*namespace, error) {
-	n := &namespace{
-		connectionString: t.ConnectionString, credential: t.Credential, host: t.Namespace,
-		webSocket: t.WebSocket, tls: t.TLS, administration: t.Administration,
-		application: cmp.Or(env.Endpoint, "holdfast"),
-	}
+	n := &namespace{Transport: *t, application: cmp.Or(env.Endpoint, "holdfast")}
+	n.MaxDeliveryCount = cmp.Or(n.MaxDeliveryCount, defaultDeliveryCount)
+	n.MaxSize = cmp.Or(n.MaxSize, defaultMaxSize)
+	n.MaxMessageSize = cmp.Or(n.MaxMessageSize, defaultMessageSize)
+	n.Links = cmp.Or(n.Links, defaultLinks)
 	switch {
-	case t.ConnectionString == "" && t.Namespace == "":
-		return nil, errNoNamespace
-	case t.ConnectionString != "" && t.Namespace != "":
-		return nil, errTwoNamespaces
-	case t.Namespace != "" && t.Credential == nil:
-		return nil, errNoCredential
-	case t.ConnectionString != "":
+	case n.ConnectionString == "" && n.Namespace == "":
+		return nil, errors.New("asb: neither Transport.ConnectionString nor Transport.Namespace and Credential are set")
+	case n.ConnectionString != "" && n.Namespace != "":
+		return nil, errors.New("asb: Transport.ConnectionString and Transport.Namespace are both set: one names the namespace")
+	case n.Namespace != "" && n.Credential == nil:
+		return nil, errors.New("asb: Transport.Namespace is set without Transport.Credential: use one of package azidentity")
+	case n.ConnectionString != "":
 		if err := n.parse(); err != nil {
 			return nil, err
 		}
 	}
-	if n.insecure && n.administration == "" {
-		host, _, _ := strings.Cut(n.host, ":")
-		n.administration = "http://" + net.JoinHostPort(host, "5300")
+	host, port, err := net.SplitHostPort(n.Namespace)
+	if err != nil { // it has no port
+		host = n.Namespace
 	}
-	if u, err := url.Parse(n.administration); err != nil || n.administration != "" && (u.Host == "" || u.User != nil) {
-		return nil, errAdministration
+	if n.insecure {
+		port = cmp.Or(port, "5672")
+		n.Administration = cmp.Or(n.Administration, "http://"+net.JoinHostPort(host, "5300"))
 	}
-	n.address = cmp.Or(t.Address, withPort(n.host, n.insecure))
+	n.Address = cmp.Or(n.Address, net.JoinHostPort(host, cmp.Or(port, "5671")))
+	n.manage, err = url.Parse(n.Administration)
+	if err != nil || n.Administration != "" && (n.manage.Host == "" || n.manage.User != nil) {
+		return nil, errors.New("asb: Transport.Administration is no URL: write http://HOST:PORT or https://HOST")
+	}
 	return n, nil
 }
 
 // parse reads the connection string. Errors repeat no part of it, which may be a misplaced key.
 func (n *namespace) parse() error {
-	var endpoint string
-	var key, signature bool
-	for part := range strings.SplitSeq(n.connectionString, ";") {
+	values := map[string]string{"usedevelopmentemulator": "false"}
+	for part := range strings.SplitSeq(n.ConnectionString, ";") {
 		name, value, ok := strings.Cut(strings.TrimSpace(part), "=")
 		if !ok && name != "" {
 			return errConnectionString
 		}
-		switch strings.ToLower(name) {
-		case "endpoint":
-			endpoint = value
-		case "entitypath":
-			n.entity = value
-		case "sharedaccesskey":
-			key = value != ""
-		case "sharedaccesssignature":
-			signature = value != ""
-		case "usedevelopmentemulator":
-			insecure, err := strconv.ParseBool(value)
-			if err != nil {
-				return errConnectionString
-			}
-			n.insecure = insecure
-		}
+		values[strings.ToLower(name)] = value
 	}
-	u, err := url.Parse(endpoint)
-	if err != nil || u.Scheme != "sb" || u.Host == "" || u.User != nil || !key && !signature {
+	key := values["sharedaccesskey"] + values["sharedaccesssignature"]
+	u, err := url.Parse(values["endpoint"])
+	if err != nil || u.Scheme != "sb" || u.Host == "" || u.User != nil || key == "" {
 		return errConnectionString
 	}
-	n.host = u.Host
+	if n.insecure, err = strconv.ParseBool(values["usedevelopmentemulator"]); err != nil {
+		return errConnectionString
+	}
+	n.Namespace, n.entity = u.Host, values["entitypath"]
 	return nil
-}
-
-func withPort(host string, insecure bool) string {
-	if _, _, err := net.SplitHostPort(host); err == nil {
-		return host
-	}
-	if insecure {
-		return net.JoinHostPort(host, "5672")
-	}
-	return net.JoinHostPort(host, "5671")
 }
 
 // dial opens a connection, with TLS except to an emulator.
@@ -123,24 +92,21 @@ func (n *namespace) dial(ctx context.Context) (net.Conn, error) {
 	if ctx.Err() != nil {
 		err = context.Cause(ctx)
 	}
-	return nil, fmt.Errorf("asb: connect to %s: %w", n.address, err)
+	return nil, fmt.Errorf("asb: connect to %s: %w", n.Address, err)
 }
 
 func (n *namespace) socket(ctx context.Context) (net.Conn, error) {
-	if n.webSocket != nil {
-		return n.webSocket(ctx, "wss://"+n.host+"/$servicebus/websocket")
+	if n.WebSocket != nil {
+		return n.WebSocket(ctx, "wss://"+n.Namespace+"/$servicebus/websocket")
 	}
 	d := net.Dialer{KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: keepAlive, Interval: keepAlive / 2, Count: 3}}
-	c, err := d.DialContext(ctx, "tcp", n.address)
+	c, err := d.DialContext(ctx, "tcp", n.Address)
 	if err != nil || n.insecure {
 		return c, err
 	}
-	config := n.tls.Clone()
-	if config == nil {
-		config = &tls.Config{MinVersion: tls.VersionTLS12}
-	}
+	config := cmp.Or(n.TLS, &tls.Config{MinVersion: tls.VersionTLS12}).Clone()
 	if config.ServerName == "" {
-		config.ServerName, _, _ = strings.Cut(n.host, ":")
+		config.ServerName, _, _ = strings.Cut(n.Namespace, ":")
 	}
 	secure := tls.Client(c, config)
 	if err := secure.HandshakeContext(ctx); err != nil {

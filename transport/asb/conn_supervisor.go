@@ -62,10 +62,6 @@ func (v *supervisor) client(ctx context.Context) (*client, error) {
 	if pause := time.Until(v.next); pause > 0 && (v.err != nil || backoff.Sleep(ctx, pause) != nil) {
 		return nil, cmp.Or(v.err, context.Cause(ctx))
 	}
-	return v.dial(ctx)
-}
-
-func (v *supervisor) dial(ctx context.Context) (*client, error) {
 	cl, err := v.ns.open(ctx)
 	if err != nil && ctx.Err() != nil {
 		return nil, err // says nothing about the namespace

@@ -3,6 +3,7 @@ package asb
 import (
 	"context"
 	"errors"
+	"math"
 	"sync"
 	"time"
 
@@ -23,14 +24,14 @@ const (
 type throttle struct {
 	mu      sync.Mutex // guards the fields below
 	state   throttleState
-	age     int           // counts changes from free to paused
+	age     int           // counts changes of state
 	until   time.Time     // end of the pause
 	changed chan struct{} // closed with the next change of state
 	pace    backoff.Backoff
 }
 
 func newThrottle() *throttle {
-	return &throttle{pace: backoff.Backoff{Min: throttleMin, Max: throttleMax}}
+	return &throttle{changed: make(chan struct{}), pace: backoff.Backoff{Min: throttleMin, Max: throttleMax}}
 }
 
 // throttleState is the requests that a throttle permits.
@@ -47,72 +48,42 @@ type turn struct {
 	of    *throttle
 	age   int
 	probe bool
-	once  *sync.Once // nil unless it is a probe
 }
 
 // try returns a turn if the throttle permits a request now.
 func (t *throttle) try() (turn, bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.tryLocked(time.Now())
-}
-
-func (t *throttle) tryLocked(now time.Time) (turn, bool) {
-	switch {
-	case t.state == free:
-		return turn{of: t, age: t.age}, true
-	case t.state == paused && !now.Before(t.until):
+	if t.state == paused && !time.Now().Before(t.until) {
 		t.become(probing)
-		return turn{of: t, age: t.age, probe: true, once: new(sync.Once)}, true
+		return turn{t, t.age, true}, true
 	}
-	return turn{}, false
+	return turn{t, t.age, false}, t.state == free
 }
 
 // wait returns a turn as soon as there is one. It fails with the cause of ctx.
 func (t *throttle) wait(ctx context.Context) (turn, error) {
 	for {
-		t.mu.Lock()
-		now := time.Now()
-		own, ok := t.tryLocked(now)
-		changed, pause := t.changed, t.until.Sub(now)
-		probing := t.state == probing
-		t.mu.Unlock()
-		if ok {
+		if own, ok := t.try(); ok {
 			return own, nil
 		}
-		if err := waitFor(ctx, changed, pause, probing); err != nil {
-			return turn{}, err
+		t.mu.Lock()
+		changed, pause := t.changed, time.Until(t.until)
+		if t.state == probing {
+			pause = math.MaxInt64
+		}
+		t.mu.Unlock()
+		select {
+		case <-changed:
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return turn{}, context.Cause(ctx)
 		}
 	}
 }
 
-// waitFor waits for a change of state, or for the end of the pause.
-func waitFor(ctx context.Context, changed <-chan struct{}, pause time.Duration, probing bool) error {
-	var over <-chan time.Time
-	if !probing {
-		timer := time.NewTimer(pause)
-		defer timer.Stop()
-		over = timer.C
-	}
-	select {
-	case <-changed:
-	case <-over:
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-	return nil
-}
-
-// end records the outcome of a turn's request.
+// end records the outcome of a turn's request. After the first call for a probe, others have no effect.
 func (own turn) end(err error) {
-	if own.once == nil {
-		own.take(err)
-		return
-	}
-	own.once.Do(func() { own.take(err) })
-}
-
-func (own turn) take(err error) {
 	busy := errors.Is(plain(err), errBusy)
 	if !own.probe && !busy {
 		return
@@ -122,14 +93,13 @@ func (own turn) take(err error) {
 	defer t.mu.Unlock()
 	switch {
 	case own.age != t.age: // the request was made before the last change
-	case busy && (own.probe || t.state == free):
-		t.age++
+	case busy:
 		t.until = time.Now().Add(t.pace.Next())
 		t.become(paused)
-	case own.probe && err != nil && !answered(err):
+	case err != nil && !answered(err):
 		t.until = time.Now().Add(denialPause) // the error says nothing about the throttling
 		t.become(paused)
-	case own.probe:
+	default:
 		t.pace.Reset()
 		t.become(free)
 	}
@@ -138,8 +108,7 @@ func (own turn) take(err error) {
 // become changes the state. Called with mu held.
 func (t *throttle) become(state throttleState) {
 	t.state = state
-	if t.changed != nil {
-		close(t.changed)
-	}
+	t.age++
+	close(t.changed)
 	t.changed = make(chan struct{})
 }

@@ -1,6 +1,7 @@
 package asb
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/http"
@@ -15,15 +16,6 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// Conditions of the protocol and of the service.
-const (
-	entityDisabled   = amqp.ErrCond("com.microsoft:entity-disabled")
-	serverBusy       = amqp.ErrCond("com.microsoft:server-busy")
-	lockLost         = amqp.ErrCond("com.microsoft:message-lock-lost")
-	serviceTimeout   = amqp.ErrCond("com.microsoft:timeout")
-	serviceCancelled = amqp.ErrCond("com.microsoft:operation-cancelled")
-)
-
 var (
 	errRights  = errors.New("no right to do that, or a key that the namespace does not know: check the key, and that it has the rights to send and to listen")
 	errManage  = errors.New("no right to manage the namespace")
@@ -35,41 +27,72 @@ var (
 	errNoReply = errors.New("no answer in time")
 )
 
-// plain returns an error of the client library as one of the driver's or of package transport, with the broker's text.
-func plain(err error) error {
-	if err == nil || known(err) {
-		return err
-	}
-	var e *azservicebus.Error
-	if errors.As(err, &e) {
-		switch e.Code { //nolint:exhaustive // the cases below handle the others
-		case azservicebus.CodeLockLost:
-			return transport.ErrLeaseLost
-		case azservicebus.CodeNotFound:
-			return fmt.Errorf("%w: the broker says: %s", transport.ErrNoQueue, reason(err))
-		case azservicebus.CodeUnauthorizedAccess:
-			return fmt.Errorf("%w: the broker says: %s", errRights, reason(err))
-		}
-	}
-	if code := answerCode(err); code != 0 {
-		return ofStatus(code, err)
-	}
-	var a *amqp.Error
-	if errors.As(err, &a) {
-		return ofCondition(a, err)
-	}
-	if rejected(err) {
-		return fmt.Errorf("%w: %s", errRefused, reason(err))
-	}
-	if e != nil && e.Code == azservicebus.CodeConnectionLost {
-		return fmt.Errorf("%w: %s", errLost, reason(err))
-	}
-	return err
+// ofCondition are the errors for the conditions by which the service refuses a request. errRefused is that for others.
+var ofCondition = map[amqp.ErrCond]error{
+	"com.microsoft:message-lock-lost":   transport.ErrLeaseLost,
+	amqp.ErrCondNotFound:                transport.ErrNoQueue,
+	"com.microsoft:entity-disabled":     fmt.Errorf("%w: it is disabled", transport.ErrNoQueue),
+	amqp.ErrCondUnauthorizedAccess:      errRights,
+	"com.microsoft:server-busy":         errBusy,
+	amqp.ErrCondResourceLimitExceeded:   errFull,
+	"com.microsoft:timeout":             errFailed,
+	"com.microsoft:operation-cancelled": errFailed,
+	amqp.ErrCondInternalError:           errFailed,
 }
 
-// known reports whether err is one of the driver's own.
-func known(err error) bool {
-	return said(err) || errors.Is(err, transport.ErrClosed) || errors.Is(err, errLost)
+// plain returns an error of the client library as one of the driver's or of package transport, with the broker's text.
+func plain(err error) error {
+	if err == nil || said(err) || oneOf(err, transport.ErrClosed, errLost) {
+		return err
+	}
+	kind, text := kindOf(err), reason(err)
+	if code := answerCode(err); code != 0 {
+		text = fmt.Sprintf("status %d: %s", code, text)
+	}
+	switch {
+	case kind == nil:
+		return err
+	case errors.Is(kind, transport.ErrLeaseLost):
+		return kind
+	case oneOf(kind, errRefused, errLost):
+		return fmt.Errorf("%w: %s", kind, text)
+	}
+	return fmt.Errorf("%w: the broker says: %s", kind, text)
+}
+
+// kindOf returns the error that stands for one of the client library, or nil if there is none.
+func kindOf(err error) error {
+	code, status := codeOf(err), answerCode(err)
+	a, ok := errors.AsType[*amqp.Error](err)
+	switch {
+	case code == azservicebus.CodeLockLost:
+		return transport.ErrLeaseLost
+	case code == azservicebus.CodeNotFound:
+		return transport.ErrNoQueue
+	case code == azservicebus.CodeUnauthorizedAccess:
+		return errRights
+	case busyStatus(status):
+		return errBusy
+	case status == http.StatusRequestEntityTooLarge:
+		return transport.ErrTooLarge
+	case status >= http.StatusInternalServerError:
+		return errFailed
+	case ok && status == 0:
+		return cmp.Or(ofCondition[a.Condition], errRefused)
+	case status != 0, rejected(err):
+		return errRefused
+	case code == azservicebus.CodeConnectionLost:
+		return errLost
+	}
+	return nil
+}
+
+// codeOf returns the client library's code of an error, or "" if it has none.
+func codeOf(err error) azservicebus.Code {
+	if e, ok := errors.AsType[*azservicebus.Error](err); ok {
+		return e.Code
+	}
+	return ""
 }
 
 // answerText begins the library's text of a refusal over $management or $cbs.
@@ -78,23 +101,19 @@ const answerText = "rpc: failed, status code "
 // answerCode returns the status of an answer over $management or $cbs, or 0 if err is none. If the library takes the
 // status for one that ends the connection, only the text of its error shows it.
 func answerCode(err error) int {
-	var answer interface {
+	answer, ok := errors.AsType[interface {
 		error
 		RPCCode() int
-	}
-	if errors.As(err, &answer) {
+	}](err)
+	if ok {
 		return answer.RPCCode()
 	}
-	var e *azservicebus.Error
-	if !errors.As(err, &e) {
+	if codeOf(err) == "" {
 		return 0
 	}
-	_, text, _ := strings.Cut(e.Error(), answerText)
+	_, text, _ := strings.Cut(err.Error(), answerText)
 	digits, _, _ := strings.Cut(text, " ")
-	code, err := strconv.Atoi(digits)
-	if err != nil {
-		return 0
-	}
+	code, _ := strconv.Atoi(digits) // else 0
 	return code
 }
 
@@ -107,11 +126,10 @@ var ofMessage = []string{
 // rejected reports whether err is one of these conditions. The library takes unknown conditions for the end of the
 // connection, and only the text of its error shows them.
 func rejected(err error) bool {
-	var e *azservicebus.Error
-	if !errors.As(err, &e) || e.Code != azservicebus.CodeConnectionLost {
+	if codeOf(err) != azservicebus.CodeConnectionLost {
 		return false
 	}
-	_, text, _ := strings.Cut(e.Error(), "{Condition: ")
+	_, text, _ := strings.Cut(err.Error(), "{Condition: ")
 	condition, _, _ := strings.Cut(text, ",")
 	return slices.Contains(ofMessage, condition)
 }
@@ -120,43 +138,9 @@ func busyStatus(code int) bool {
 	return code == http.StatusServiceUnavailable || code == http.StatusTooManyRequests || code == http.StatusRequestTimeout
 }
 
-// ofStatus returns the error of a status.
-func ofStatus(code int, err error) error {
-	switch {
-	case busyStatus(code):
-		return fmt.Errorf("%w: the broker says: status %d: %s", errBusy, code, reason(err))
-	case code == http.StatusRequestEntityTooLarge:
-		return fmt.Errorf("%w: the broker says: status %d: %s", transport.ErrTooLarge, code, reason(err))
-	case code >= http.StatusInternalServerError:
-		return fmt.Errorf("%w: the broker says: status %d: %s", errFailed, code, reason(err))
-	}
-	return fmt.Errorf("%w: status %d: %s", errRefused, code, reason(err))
-}
-
-func ofCondition(a *amqp.Error, err error) error {
-	switch a.Condition {
-	case lockLost:
-		return transport.ErrLeaseLost
-	case amqp.ErrCondNotFound:
-		return fmt.Errorf("%w: the broker says: %s", transport.ErrNoQueue, reason(a))
-	case entityDisabled:
-		return fmt.Errorf("%w: it is disabled: the broker says: %s", transport.ErrNoQueue, reason(a))
-	case amqp.ErrCondUnauthorizedAccess:
-		return fmt.Errorf("%w: the broker says: %s", errRights, reason(a))
-	case serverBusy:
-		return fmt.Errorf("%w: the broker says: %s", errBusy, reason(a))
-	case amqp.ErrCondResourceLimitExceeded:
-		return fmt.Errorf("%w: the broker says: %s", errFull, reason(a))
-	case serviceTimeout, serviceCancelled, amqp.ErrCondInternalError:
-		return fmt.Errorf("%w: the broker says: %s", errFailed, reason(a))
-	}
-	return fmt.Errorf("%w: %s", errRefused, reason(err))
-}
-
 // reason returns the broker's text without the library's dump of fields.
 func reason(err error) string {
-	var a *amqp.Error
-	if errors.As(err, &a) {
+	if a, ok := errors.AsType[*amqp.Error](err); ok {
 		return strings.TrimSpace(string(a.Condition) + " " + a.Description)
 	}
 	s := err.Error()
@@ -167,26 +151,17 @@ func reason(err error) string {
 	return fmt.Sprintf("%.*s", most, s)
 }
 
-// ofLink reports whether the broker has accepted the credential and refused the link. Only the text of the library's
-// error shows the difference.
-func ofLink(err error) bool {
-	var e *azservicebus.Error
-	return errors.As(err, &e) && e.Code == azservicebus.CodeUnauthorizedAccess && !strings.Contains(err.Error(), "rpc: ")
-}
-
 // refused reports whether the broker has refused the request, so that it certainly had no effect.
 func refused(err error) bool {
-	var a *amqp.Error
-	var lost *amqp.ConnError
-	var detached *amqp.LinkError
-	switch {
-	case errors.As(err, &lost), errors.As(err, &detached):
-		return false
-	case errors.As(err, &a), answerCode(err) != 0, rejected(err), errors.Is(err, azservicebus.ErrMessageTooLarge):
-		return true
-	}
-	var e *azservicebus.Error
-	return errors.As(err, &e) && (e.Code == azservicebus.CodeNotFound || e.Code == azservicebus.CodeUnauthorizedAccess)
+	code := codeOf(err)
+	return !is[*amqp.ConnError](err) && !is[*amqp.LinkError](err) &&
+		(is[*amqp.Error](err) || code == azservicebus.CodeNotFound || code == azservicebus.CodeUnauthorizedAccess ||
+			answerCode(err) != 0 || rejected(err) || errors.Is(err, azservicebus.ErrMessageTooLarge))
+}
+
+func is[T error](err error) bool {
+	_, ok := errors.AsType[T](err)
+	return ok
 }
 
 // said reports whether err, which plain returned, is an answer of the broker.
@@ -209,8 +184,7 @@ func whole(err error) bool {
 
 // status returns the HTTP status of an error of the administration, or 0 if there was no answer.
 func status(err error) int {
-	var e *azcore.ResponseError
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*azcore.ResponseError](err); ok {
 		return e.StatusCode
 	}
 	return 0

@@ -2,6 +2,8 @@ package asb
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"strings"
 
 	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus/admin"
@@ -12,18 +14,13 @@ import (
 // Inspect implements [transport.Inspector]. The service's count of ready messages includes messages in flight: those of
 // this process are subtracted, those of others are not known. Without the right to manage the namespace, it reports
 // only that the queues exist.
-func (c *conn) Inspect(ctx context.Context, queues ...string) ([]transport.QueueStats, error) {
-	stats, err := c.inspectSome(ctx, queues)
-	return stats, c.orClosed(err)
-}
-
-func (c *conn) inspectSome(ctx context.Context, queues []string) ([]transport.QueueStats, error) {
-	ctx, cancel := c.until(ctx)
+func (c *conn) Inspect(ctx context.Context, queues ...string) (stats []transport.QueueStats, err error) {
+	defer func() { err = c.orClosed(err) }()
+	ctx, cancel := joined(ctx, c.ctx)
 	defer cancel()
 	if len(queues) == 0 {
 		return c.inspectAll(ctx)
 	}
-	stats := make([]transport.QueueStats, 0, len(queues))
 	for _, name := range queues {
 		s, err := c.inspect(ctx, name)
 		if err != nil {
@@ -50,29 +47,30 @@ func (c *conn) inspect(ctx context.Context, name string) (transport.QueueStats, 
 	case dead:
 		return transport.QueueStats{Name: name, Ready: int64(found.DeadLetterMessageCount), Unsettled: -1}, nil
 	}
-	return c.stats(name, &found.QueueRuntimeProperties), nil
+	return c.stats(name, path, &found.QueueRuntimeProperties), nil
 }
 
-func (c *conn) stats(name string, found *admin.QueueRuntimeProperties) transport.QueueStats {
+func (c *conn) stats(name, path string, found *admin.QueueRuntimeProperties) transport.QueueStats {
 	return transport.QueueStats{
 		Name:      name,
-		Ready:     max(0, int64(found.ActiveMessageCount)-c.held(name)),
+		Ready:     max(0, int64(found.ActiveMessageCount)-int64(len(c.inFlight(path, false)))),
 		Unsettled: -1,
 		Delayed:   int64(found.ScheduledMessageCount),
 	}
 }
 
-// held returns how many messages of a queue this conn has in flight.
-func (c *conn) held(queue string) int64 {
+// inFlight returns the deliveries of a queue, or of its dead letters, that this conn has in flight.
+func (c *conn) inFlight(path string, dead bool) (all []*delivery) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	n := 0
 	for r := range c.receivers {
-		if r.queue == queue {
-			n += r.held()
+		if r.path == path && r.dead == dead {
+			r.mu.Lock()
+			all = slices.AppendSeq(all, maps.Keys(r.inFlight))
+			r.mu.Unlock()
 		}
 	}
-	return int64(n)
+	return all
 }
 
 // inspectAll returns the statistics of all queues of the hierarchy.
@@ -86,7 +84,7 @@ func (c *conn) inspectAll(ctx context.Context) ([]transport.QueueStats, error) {
 		for i := range page.QueueRuntimeProperties {
 			q := &page.QueueRuntimeProperties[i]
 			if name, ok := strings.CutPrefix(q.QueueName, c.naming.prefix); ok {
-				stats = append(stats, c.stats(name, &q.QueueRuntimeProperties))
+				stats = append(stats, c.stats(name, q.QueueName, &q.QueueRuntimeProperties))
 			}
 		}
 	}

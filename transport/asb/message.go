@@ -1,6 +1,7 @@
 package asb
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
@@ -40,11 +41,7 @@ func decode(raw *azservicebus.ReceivedMessage) transport.Message {
 	fillIn(&m.Headers, header.ReplyToAddress, raw.ReplyTo)
 	fillIn(&m.Headers, header.CorrelationID, raw.CorrelationID)
 	fillIn(&m.Headers, header.ContentType, raw.ContentType)
-	m.ID = m.Headers.Get(header.MessageID)
-	if m.ID == "" {
-		m.ID = raw.MessageID
-	}
-	if m.ID == "" {
+	if m.ID = cmp.Or(m.Headers.Get(header.MessageID), raw.MessageID); m.ID == "" {
 		m.ID = positionID(raw)
 	}
 	readNative(&m, raw)
@@ -54,18 +51,18 @@ func decode(raw *azservicebus.ReceivedMessage) transport.Message {
 func readHeaders(m *transport.Message, properties map[string]any) {
 	types, _ := properties[header.EnclosedMessageTypes].(string)
 	for name, value := range properties {
-		switch {
-		case isBrokers(name):
-			native(m, name, value)
-			continue
-		case value == true && isType(name, types): // for the rules of a shared topic
-			continue
-		}
 		s, err := text(value)
-		if name == encodingHeader {
+		switch name {
+		case PropertyDeadLetterReason, PropertyDeadLetterDescription, PropertyRetryError, PropertyRetryInstance:
+			native(m, name, s) // it is about this delivery, and does not travel with a copy
+			continue
+		case encodingHeader:
 			if s == legacyEncoding {
 				undecodable(m, fmt.Errorf("asb: the body is in the form %q, which only .NET reads", s))
 			}
+			continue
+		}
+		if value == true && isType(name, types) { // for the rules of a shared topic
 			continue
 		}
 		if err != nil {
@@ -79,16 +76,6 @@ func undecodable(m *transport.Message, err error) {
 	if m.Undecodable == nil {
 		m.Undecodable = err
 	}
-}
-
-// isBrokers reports whether the broker, or a retry, writes the property. Such properties are about this delivery, and
-// do not travel with a copy.
-func isBrokers(name string) bool {
-	switch name {
-	case PropertyDeadLetterReason, PropertyDeadLetterDescription, PropertyRetryError, PropertyRetryInstance:
-		return true
-	}
-	return false
 }
 
 func isType(name, enclosed string) bool {
@@ -143,7 +130,8 @@ func positionID(raw *azservicebus.ReceivedMessage) string {
 	return hex.EncodeToString(h.Sum(nil)[:16])
 }
 
-// attemptOf returns the delivery count. The broker's does not include this delivery.
+// attemptOf returns the delivery count. The broker's does not include this delivery, and the library's is not set for a
+// message without a section of properties.
 func attemptOf(raw *azservicebus.ReceivedMessage) int {
 	n := int(raw.DeliveryCount)
 	if raw.RawAMQPMessage != nil && raw.RawAMQPMessage.Header != nil {
@@ -170,18 +158,14 @@ func text(value any) (string, error) {
 	case int, int8, int16, int32, int64, uint, uint8, uint16, uint32, uint64:
 		return fmt.Sprint(v), nil
 	case time.Time:
-		return timeText(v)
+		if y := v.UTC().Year(); y < 0 || y > 9999 {
+			return strconv.FormatInt(v.Unix(), 10), fmt.Errorf("the time %d s after 1970 is out of range", v.Unix())
+		}
+		return header.FormatTime(v), nil
 	case fmt.Stringer: // a UUID
 		return v.String(), nil
 	}
 	return fmt.Sprint(value), fmt.Errorf("a value of type %T has no text", value)
-}
-
-func timeText(t time.Time) (string, error) {
-	if y := t.UTC().Year(); y < 0 || y > 9999 {
-		return strconv.FormatInt(t.Unix(), 10), fmt.Errorf("the time %d s after 1970 is out of range", t.Unix())
-	}
-	return header.FormatTime(t), nil
 }
 
 // encode returns the message of an operation: headers as application properties, and properties that repeat some of
@@ -254,52 +238,35 @@ func timeToLive(ttl time.Duration) *time.Duration {
 	return &ttl
 }
 
-// sizes are bounds in bytes.
-type sizes struct{ message, body int }
-
 // reserve is the part of a message's size that is reserved for the headers that endpoints write.
 const reserve = 16 << 10
 
-func newSizes(message int) sizes {
-	if message == 0 {
-		message = defaultMessageSize
+// checkSize returns the size of msg, and an error if the broker would refuse it because it is over the limit most. The
+// total size of a copy is left to the broker, which has accepted the original.
+func checkSize(msg *azservicebus.Message, most int, isCopy bool) (size int, err error) {
+	if body := most - reserve; len(msg.Body) > body && !isCopy {
+		return 0, &transport.TooLargeError{What: "body", Size: len(msg.Body), Max: body}
 	}
-	return sizes{message: message, body: message - reserve}
-}
-
-// check returns the size of msg, and an error if the broker would refuse it. The total size of a copy is left to the
-// broker, which has accepted the original.
-func (s sizes) check(msg *azservicebus.Message, isCopy bool) (size int, err error) {
-	if len(msg.Body) > s.body && !isCopy {
-		return 0, &transport.TooLargeError{What: "body", Size: len(msg.Body), Max: s.body}
-	}
-	together := 0
 	for name, value := range msg.ApplicationProperties {
 		v, _ := value.(string)
 		one := len(name) + len(v) + perProperty
 		if one > maxProperty+perProperty {
 			return 0, fmt.Errorf("header %.100q: %w", name, &transport.TooLargeError{What: "headers", Size: one, Max: maxProperty})
 		}
-		together += one
+		size += one
 	}
-	if together > maxTogether {
-		return 0, &transport.TooLargeError{What: "headers", Size: together, Max: maxTogether}
+	if size > maxTogether {
+		return 0, &transport.TooLargeError{What: "headers", Size: size, Max: maxTogether}
 	}
-	size = together + len(msg.Body) + envelope(msg)
-	if size > s.message && !isCopy {
-		return 0, &transport.TooLargeError{What: "message", Size: size, Max: s.message}
-	}
-	return size, nil
-}
-
-// envelope returns the size of a message without its body and application properties.
-func envelope(msg *azservicebus.Message) int {
 	const sections = 160
-	size := sections
+	size += len(msg.Body) + sections
 	for _, s := range []*string{msg.MessageID, msg.CorrelationID, msg.ReplyTo, msg.ContentType, msg.SessionID, msg.PartitionKey, msg.Subject, msg.To} {
 		if s != nil {
 			size += len(*s) + 5
 		}
 	}
-	return size
+	if size > most && !isCopy {
+		return 0, &transport.TooLargeError{What: "message", Size: size, Max: most}
+	}
+	return size, nil
 }

@@ -85,7 +85,8 @@ func sendAgain(msg *azservicebus.Message, native map[string]string) (names []str
 	}
 	for _, name := range []string{PropertySessionID, PropertyPartitionKey, PropertySubject, PropertyTo, PropertyReplySessionID} {
 		value, field := native[name], propertyOf(msg, name)
-		if value == "" || *field != nil || len(value) > maxID && isKey(name) {
+		unbounded := name == PropertySubject || name == PropertyTo
+		if value == "" || *field != nil || len(value) > maxID && !unbounded {
 			continue
 		}
 		*field = &value
@@ -98,40 +99,32 @@ func sendAgain(msg *azservicebus.Message, native map[string]string) (names []str
 	return names
 }
 
-// isKey reports whether maxID bounds a property.
-func isKey(name string) bool {
-	return name == PropertySessionID || name == PropertyPartitionKey || name == PropertyReplySessionID
-}
-
 // readNative sets Native to properties that no header repeats. Messages of endpoints do without message-id and
 // enqueued-time, which saves time.
 func readNative(m *transport.Message, raw *azservicebus.ReceivedMessage) {
-	set := func(name string, value *string) {
-		if value != nil && *value != "" {
-			native(m, name, *value)
-		}
-	}
-	set(PropertySubject, raw.Subject)
-	set(PropertyTo, raw.To)
-	set(PropertySessionID, raw.SessionID)
-	set(PropertyReplySessionID, raw.ReplyToSessionID)
-	set(PropertyPartitionKey, raw.PartitionKey)
-	set(PropertyDeadLetterSource, raw.DeadLetterSource)
+	native(m, PropertySubject, valueOr(raw.Subject, ""))
+	native(m, PropertyTo, valueOr(raw.To, ""))
+	native(m, PropertySessionID, valueOr(raw.SessionID, ""))
+	native(m, PropertyReplySessionID, valueOr(raw.ReplyToSessionID, ""))
+	native(m, PropertyPartitionKey, valueOr(raw.PartitionKey, ""))
+	native(m, PropertyDeadLetterSource, valueOr(raw.DeadLetterSource, ""))
 	if _, ok := m.Headers.Lookup(header.MessageID); ok {
 		return
 	}
-	set(PropertyMessageID, &raw.MessageID)
+	native(m, PropertyMessageID, raw.MessageID)
 	if raw.EnqueuedTime != nil {
 		native(m, PropertyEnqueuedTime, raw.EnqueuedTime.UTC().Format(time.RFC3339Nano))
 	}
 }
 
-func native(m *transport.Message, name string, value any) {
+func native(m *transport.Message, name, value string) {
+	if value == "" {
+		return
+	}
 	if m.Native == nil {
 		m.Native = make(map[string]string, 2)
 	}
-	// A property that has no text is no error of the message.
-	m.Native[name], _ = text(value)
+	m.Native[name] = value
 }
 
 // translated returns a message after the user's function has changed it.

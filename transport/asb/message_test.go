@@ -195,25 +195,25 @@ func TestTheBrokerCountsDeliveries(t *testing.T) {
 }
 
 func TestSizesAreMeasured(t *testing.T) {
-	s := newSizes(0)
+	const body = defaultMessageSize - reserve
 	for what, test := range map[string]struct {
 		body    int
 		headers []string
 		want    *transport.TooLargeError // nil when it fits
 	}{
-		"the largest body":                   {s.body, nil, nil},
-		"a larger one":                       {s.body + 1, nil, &transport.TooLargeError{What: "body", Size: s.body + 1, Max: s.body}},
+		"the largest body":                   {body, nil, nil},
+		"a larger one":                       {body + 1, nil, &transport.TooLargeError{What: "body", Size: body + 1, Max: body}},
 		"the largest header":                 {0, []string{"a", strings.Repeat("x", maxProperty-1)}, nil},
 		"a larger one than a header has":     {0, []string{"a", strings.Repeat("x", maxProperty)}, &transport.TooLargeError{What: "headers", Size: maxProperty + 1 + perProperty, Max: maxProperty}},
 		"two large headers":                  {0, []string{"a", strings.Repeat("x", 32000), "b", strings.Repeat("x", 32000)}, nil},
 		"more headers than fit":              {0, []string{"a", strings.Repeat("x", 32000), "b", strings.Repeat("x", 32000), "c", strings.Repeat("x", 2000)}, &transport.TooLargeError{What: "headers", Size: 66033, Max: maxTogether}},
-		"a body and headers that do not fit": {s.body, []string{"a", strings.Repeat("x", 20000)}, &transport.TooLargeError{What: "message", Size: s.body + 20177, Max: defaultMessageSize}},
+		"a body and headers that do not fit": {body, []string{"a", strings.Repeat("x", 20000)}, &transport.TooLargeError{What: "message", Size: body + 20177, Max: defaultMessageSize}},
 	} {
 		msg, err := encode(&transport.Operation{Message: &transport.Message{ID: "m", Body: make([]byte, test.body), Headers: headers(test.headers...)}}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, err = s.check(msg, false)
+		_, err = checkSize(msg, defaultMessageSize, false)
 		var large *transport.TooLargeError
 		errors.As(err, &large)
 		if diff := cmp.Diff(test.want, large); diff != "" {

@@ -47,7 +47,10 @@ func (c *conn) Purge(ctx context.Context, queue string) (int64, error) {
 
 // ready reports whether one of the messages to be removed is neither delayed nor in flight at this conn.
 func (cur *cursor) ready(ctx context.Context) (bool, error) {
-	mine := cur.conn.numbers(cur.path)
+	mine := map[int64]bool{}
+	for _, d := range cur.conn.inFlight(cur.path, cur.dead) {
+		mine[*d.raw.SequenceNumber] = true
+	}
 	for from := int64(0); from <= cur.last; {
 		found, err := cur.peek(ctx, from, maxPage)
 		if err != nil || len(found) == 0 {
@@ -61,22 +64,6 @@ func (cur *cursor) ready(ctx context.Context) (bool, error) {
 		}
 	}
 	return false, nil
-}
-
-// numbers returns the sequence numbers of the messages of a queue that this conn has in flight.
-func (c *conn) numbers(path string) map[int64]bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	all := map[int64]bool{}
-	for r := range c.receivers {
-		if r.path != path {
-			continue
-		}
-		for _, d := range r.unsettled() {
-			all[*d.(*delivery).raw.SequenceNumber] = true //nolint:errcheck // the driver's own
-		}
-	}
-	return all
 }
 
 // remove removes some messages. over reports that no more are to be removed.

@@ -11,10 +11,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-const (
-	// maxReceive is the most that one Receive returns.
-	maxReceive = 500
-)
+// maxReceive is the most that one Receive returns.
+const maxReceive = 500
 
 var (
 	_ transport.Receiver = (*receiver)(nil)
@@ -34,9 +32,9 @@ type receiver struct {
 	ctx  context.Context //nolint:containedctx // ends with Close
 	stop context.CancelCauseFunc
 
-	all       []*link // the links
-	short     shortLocks
-	settler   link // for requests by a lock's token
+	all       []*link   // the links
+	short     sync.Once // renewing short locks
+	settler   link      // for requests by a lock's token
 	receiving sync.WaitGroup
 
 	mu       sync.Mutex // guards the fields below
@@ -55,64 +53,45 @@ func (c *conn) OpenReceiver(ctx context.Context, opts transport.ReceiverOptions)
 	}
 	r := &receiver{
 		conn: c, queue: opts.Queue, path: path, dead: dead, supervisor: newSupervisor(c.ns),
-		free: make(chan struct{}, c.links()), inFlight: map[*delivery]time.Time{},
+		free: make(chan struct{}, c.ns.Links), inFlight: map[*delivery]time.Time{},
 	}
 	r.ctx, r.stop = context.WithCancelCause(c.ctx)
-	for range c.links() {
+	for range c.ns.Links {
 		r.all = append(r.all, &link{receiver: r})
 		r.free <- struct{}{}
 	}
 	r.settler.receiver = r
-	if err := r.look(ctx); err != nil {
+	err = r.look(ctx)
+	c.mu.Lock()
+	if c.closed {
+		err = transport.ErrClosed
+	}
+	if err == nil {
+		c.receivers[r] = struct{}{} // to be closed with the conn
+	}
+	c.mu.Unlock()
+	if err != nil {
 		r.stop(err)
 		r.supervisor.close()
-		return nil, c.orClosed(err)
-	}
-	if !c.adopt(r) {
-		r.stop(transport.ErrClosed)
-		r.supervisor.close()
-		return nil, transport.ErrClosed
+		return nil, err
 	}
 	return r, nil
-}
-
-// adopt registers a receiver to be closed with the conn. It returns false if that is closed.
-func (c *conn) adopt(r *receiver) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.closed {
-		return false
-	}
-	c.receivers[r] = struct{}{}
-	return true
 }
 
 // look returns an error unless the queue exists and the credential may receive from it. It browses a message.
 func (r *receiver) look(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, dialTimeout, errNoReply)
 	defer cancel()
-	ctx, over := r.conn.until(ctx)
+	ctx, over := joined(ctx, r.conn.ctx)
 	defer over()
-	cl, err := r.supervisor.client(ctx)
-	if err != nil {
-		return err
-	}
-	on, off := cl.on(ctx)
-	defer off()
-	rcv, err := r.settler.on(cl)
-	if err == nil {
-		_, err = look(on, rcv, 0, 1)
-	}
+	_, err := r.supervisor.browse(ctx, r.settler.on, 0, 1)
 	if own, ok := r.supervisor.throttle.try(); ok {
 		own.end(err)
 	}
 	if there(err) {
 		return nil
 	}
-	if ctx.Err() != nil {
-		err = context.Cause(ctx)
-	}
-	return wrap(cl.lostIn(ctx, err), "receive from %q", r.queue)
+	return wrap(err, "receive from %q", r.queue)
 }
 
 // Window implements [transport.Receiver]. Nothing is prefetched.
@@ -128,6 +107,8 @@ func (r *receiver) Receive(ctx context.Context, limit int) ([]transport.Delivery
 	r.receiving.Add(1)
 	r.mu.Unlock()
 	defer r.receiving.Done()
+	ctx, over := joined(ctx, r.ctx)
+	defer over()
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
@@ -136,18 +117,11 @@ func (r *receiver) Receive(ctx context.Context, limit int) ([]transport.Delivery
 		return nil, err
 	}
 	defer r.endReceive(l)
-	both, over := r.until(ctx)
-	defer over()
-	ds, err := l.receive(both, min(limit, maxReceive))
-	switch {
-	case err == nil:
-		return ds, nil
-	case r.ctx.Err() != nil:
-		return nil, transport.ErrClosed
-	case ctx.Err() != nil:
+	ds, err := l.receive(ctx, min(limit, maxReceive))
+	if err != nil && ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
-	return nil, wrap(err, "receive from %q", r.queue)
+	return ds, wrap(err, "receive from %q", r.queue)
 }
 
 // take returns the first link that is not receiving, so that few Receive calls use few links.
@@ -156,8 +130,6 @@ func (r *receiver) take(ctx context.Context) (*link, error) {
 	case <-r.free:
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
-	case <-r.ctx.Done():
-		return nil, transport.ErrClosed
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -171,11 +143,6 @@ func (r *receiver) endReceive(l *link) {
 	l.receiving = false
 	r.mu.Unlock()
 	r.free <- struct{}{}
-}
-
-// until returns a context that ends with ctx and with the receiver.
-func (r *receiver) until(ctx context.Context) (context.Context, context.CancelFunc) {
-	return joined(ctx, r.ctx, transport.ErrClosed)
 }
 
 // Close implements [transport.Receiver]. The connection stays for deliveries that are in flight.
@@ -235,13 +202,13 @@ func (r *receiver) deliveries(msgs []*azservicebus.ReceivedMessage, cl *client, 
 	until := time.Now().Add(r.conn.lease)
 	for i, raw := range msgs {
 		d := &delivery{receiver: r, raw: raw, client: cl, rcv: rcv, turn: make(chan struct{}, 1)}
-		d.message = translated(decode(raw), r.conn.config.Translate)
+		d.message = translated(decode(raw), r.conn.ns.Translate)
 		ds[i] = d
 		r.mu.Lock()
 		r.inFlight[d] = until
 		r.mu.Unlock()
 	}
-	r.short.mind(r, msgs[0])
+	r.mindLock(msgs[0])
 	return ds
 }
 
@@ -254,22 +221,4 @@ func (r *receiver) unsettled() []transport.Delivery {
 		out = append(out, d)
 	}
 	return out
-}
-
-// gone removes a delivery that is settled or lost.
-func (r *receiver) gone(d *delivery) {
-	r.mu.Lock()
-	delete(r.inFlight, d)
-	last := r.closed && len(r.inFlight) == 0
-	r.mu.Unlock()
-	if last {
-		r.conn.tasks.Go(r.leave)
-	}
-}
-
-// held returns the number of deliveries in flight.
-func (r *receiver) held() int {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return len(r.inFlight)
 }

@@ -20,14 +20,17 @@ const deadLettersAtOnce = 4
 
 // Satellites implements [transport.Satellites]: one for the dead letters of each of the endpoint's queues.
 func (c *conn) Satellites(ctx context.Context) ([]transport.Satellite, error) {
-	if c.config.KeepDeadLetters || c.endpoint == "" { // a tool's conn has none
+	if c.ns.KeepDeadLetters || c.endpoint == "" { // a tool's conn has none
 		return nil, nil
 	}
 	var (
 		all  []transport.Satellite
 		errs []error
 	)
-	for _, queue := range c.ownQueues() {
+	c.mu.Lock()
+	own := slices.Clone(c.own)
+	c.mu.Unlock()
+	for _, queue := range own {
 		within, cancel := context.WithTimeout(ctx, dialTimeout)
 		path, err := c.naming.entity(queue)
 		if err == nil {
@@ -42,19 +45,6 @@ func (c *conn) Satellites(ctx context.Context) ([]transport.Satellite, error) {
 		}
 	}
 	return all, errors.Join(errs...)
-}
-
-// ownQueues returns the endpoint's queues, as far as they are known.
-func (c *conn) ownQueues() []string {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	queues := []string{c.endpoint, c.endpoint + quarantineSuffix}
-	for _, q := range c.installed {
-		if !slices.Contains(queues, q) {
-			queues = append(queues, q)
-		}
-	}
-	return queues
 }
 
 // deadLettered fails with the broker's reason for dead-lettering a message. An expired message is dropped, as its

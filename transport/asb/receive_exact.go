@@ -33,7 +33,7 @@ func (l *link) test(ctx context.Context, ds []transport.Delivery) []transport.De
 	}
 	k := &r.conn.locks
 	if k.rule.Load() == untested && k.testing.TryLock() {
-		if k.rule.Load() == untested && r.held() == len(ds) { // no other delivery is affected
+		if k.rule.Load() == untested && len(r.unsettled()) == len(ds) { // no other delivery is affected
 			ds = l.renewUnlinked(ctx, ds)
 		}
 		k.testing.Unlock()

@@ -26,10 +26,7 @@ const (
 	busyTimeout = 50 * time.Millisecond
 )
 
-var (
-	errNothing    = errors.New("the link was closed several times over")
-	errUnreadable = errors.New("the client library cannot read a message")
-)
+var errUnreadable = errors.New("the client library cannot read a message")
 
 // link delivers messages. One Receive at a time uses it; settlements are concurrent.
 type link struct {
@@ -98,7 +95,7 @@ func (l *link) receive(ctx context.Context, limit int) ([]transport.Delivery, er
 			return ds, err
 		}
 	}
-	return nil, errNothing
+	return nil, errors.New("the link was closed several times over")
 }
 
 // request receives once. It returns neither messages nor an error if the service closed an idle link.
@@ -110,7 +107,7 @@ func (l *link) request(ctx context.Context, limit int, own turn) (ds []transport
 	}
 	rcv, err := l.on(cl)
 	if err != nil {
-		return nil, cl.lostIn(ctx, err)
+		return nil, cl.cause(ctx, err)
 	}
 	if own.probe { // the receive may wait long for a message
 		accepted := time.AfterFunc(receiveAccepted, func() { own.end(nil) })
@@ -138,11 +135,11 @@ func (l *link) call(ctx context.Context, cl *client, rcv *azservicebus.Receiver,
 			err = fmt.Errorf("%w: %v", errUnreadable, v)
 		}
 	}()
-	on, over := cl.on(ctx)
+	on, over := joined(ctx, cl.ctx)
 	defer over()
 	msgs, err = rcv.ReceiveMessages(on, limit, &azservicebus.ReceiveMessagesOptions{TimeAfterFirstMessage: linger})
 	l.came(limit, len(msgs))
-	return msgs, cl.lostIn(ctx, err)
+	return msgs, cl.cause(ctx, err)
 }
 
 // rate counts messages per second.
@@ -168,14 +165,27 @@ func (r *rate) busy(now time.Time) bool {
 	return r.n+r.old >= 5
 }
 
-// look browses messages from a sequence number on.
-func look(ctx context.Context, rcv *azservicebus.Receiver, from int64, limit int) (found []*azservicebus.ReceivedMessage, err error) {
+// browse browses messages from a sequence number on, by the receiver that open returns.
+func (v *supervisor) browse(
+	ctx context.Context, open func(*client) (*azservicebus.Receiver, error), from int64, limit int,
+) (found []*azservicebus.ReceivedMessage, err error) {
+	cl, err := v.client(ctx)
+	if err != nil {
+		return nil, err
+	}
+	rcv, err := open(cl)
+	if err != nil {
+		return nil, cl.cause(ctx, err)
+	}
+	on, over := joined(ctx, cl.ctx)
+	defer over()
 	defer func() {
-		if v := recover(); v != nil { // as in call
-			err = fmt.Errorf("%w: %v", errUnreadable, v)
+		if p := recover(); p != nil { // as in call
+			err = fmt.Errorf("%w: %v", errUnreadable, p)
 		}
 	}()
-	return rcv.PeekMessages(ctx, limit, &azservicebus.PeekMessagesOptions{FromSequenceNumber: &from})
+	found, err = rcv.PeekMessages(on, limit, &azservicebus.PeekMessagesOptions{FromSequenceNumber: &from})
+	return found, cl.cause(ctx, err)
 }
 
 // there reports whether a queue exists, by the error of browsing it. A throttled namespace counts as yes.

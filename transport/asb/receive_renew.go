@@ -35,7 +35,7 @@ func (r *receiver) renew(ctx context.Context, d transport.Delivery) error {
 	if !ok || own.receiver != r {
 		return transport.ErrLeaseLost
 	}
-	ctx, cancel := r.conn.until(ctx)
+	ctx, cancel := joined(ctx, r.conn.ctx)
 	defer cancel()
 	switch {
 	case own.over.Load():
@@ -50,18 +50,13 @@ func (r *receiver) renew(ctx context.Context, d transport.Delivery) error {
 	}})
 	switch {
 	case err == nil:
-		r.renewed(own, began)
+		r.mu.Lock()
+		if _, out := r.inFlight[own]; out {
+			r.inFlight[own] = began.Add(r.conn.lease)
+		}
+		r.mu.Unlock()
 	case errors.Is(err, transport.ErrLeaseLost):
 		own.end()
 	}
 	return wrap(err, "renew the lock of a message of %q", r.queue)
-}
-
-// renewed records that a lock was renewed by a request that began then.
-func (r *receiver) renewed(d *delivery, began time.Time) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if _, out := r.inFlight[d]; out {
-		r.inFlight[d] = began.Add(r.conn.lease)
-	}
 }

@@ -2,7 +2,6 @@ package asb
 
 import (
 	"context"
-	"sync"
 	"time"
 
 	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus"
@@ -10,19 +9,14 @@ import (
 	"github.com/holdfast-go/holdfast/internal/backoff"
 )
 
-// shortLocks renews the locks of a queue that are shorter than the lease in Limits. Without the right to manage the
-// namespace the driver learns their duration with the first message only. If the service's clock differs from this
-// machine's, shortLocks may renew without need, or not notice.
-type shortLocks struct {
-	once sync.Once
-}
-
 // leastLock is the service's shortest lock duration. A message seems to have less if it travelled for long, or if this
 // machine's clock is ahead.
 const leastLock = 5 * time.Second
 
-// mind starts renewing if the lock of a message that was just received is short.
-func (k *shortLocks) mind(r *receiver, raw *azservicebus.ReceivedMessage) {
+// mindLock renews the locks of a queue if they are shorter than the lease in Limits, by the first message: without the
+// right to manage the namespace the driver learns their duration no earlier. If the service's clock differs from this
+// machine's, it may renew without need, or not notice.
+func (r *receiver) mindLock(raw *azservicebus.ReceivedMessage) {
 	if raw.LockedUntil == nil {
 		return
 	}
@@ -30,7 +24,7 @@ func (k *shortLocks) mind(r *receiver, raw *azservicebus.ReceivedMessage) {
 	if lock > r.conn.lease*3/4 {
 		return
 	}
-	k.once.Do(func() {
+	r.short.Do(func() {
 		lock = max(lock, leastLock)
 		r.conn.log.Warn("a queue has shorter locks than the transport's LockDuration: the driver renews them itself, which takes more requests",
 			"queue", r.queue, "lock", lock.Round(time.Second), "expected", r.conn.lease, "advice", "set LockDuration to that of the queue")

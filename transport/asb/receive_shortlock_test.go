@@ -29,7 +29,7 @@ func TestHowOftenShortLocksAreRenewed(t *testing.T) {
 				r := &receiver{ctx: ctx, conn: &conn{ctx: t.Context(), log: slog.New(slog.DiscardHandler), lease: time.Minute}}
 				begun := time.Now()
 				until := begun.Add(tt.left)
-				r.short.mind(r, &azservicebus.ReceivedMessage{LockedUntil: &until})
+				r.mindLock(&azservicebus.ReceivedMessage{LockedUntil: &until})
 				r.conn.tasks.Stop()
 				if took := time.Since(begun); took != tt.every {
 					t.Errorf("renewed after %v, want %v", took, tt.every)

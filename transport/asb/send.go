@@ -68,35 +68,33 @@ func (c *conn) Dispatch(ctx context.Context, ops []transport.Operation) ([]trans
 	if ctx.Err() != nil {
 		return nil, transport.FailAll(len(ops), context.Cause(ctx))
 	}
-	if len(ops) == 1 {
-		return c.dispatchOne(ctx, &ops[0])
-	}
 	messages := make([]outgoing, len(ops))
-	byEntity := map[string][]*outgoing{}
 	now := time.Now()
+	if len(ops) == 1 {
+		m := &messages[0]
+		to, err := c.prepare(&ops[0], m, now)
+		if m.err = err; err == nil {
+			to.deliver(ctx, []*outgoing{m})
+		}
+		return results(messages)
+	}
+	groups := map[*sender][]*outgoing{}
 	for i := range ops {
-		if entity := c.prepare(&ops[i], &messages[i], now); messages[i].err == nil {
-			byEntity[entity] = append(byEntity[entity], &messages[i])
+		to, err := c.prepare(&ops[i], &messages[i], now)
+		if messages[i].err = err; err == nil {
+			groups[to] = append(groups[to], &messages[i])
 		}
 	}
 	var all sync.WaitGroup
-	for entity, group := range byEntity {
-		if len(byEntity) == 1 {
-			c.deliver(ctx, entity, group)
+	for to, group := range groups {
+		if len(groups) == 1 {
+			to.deliver(ctx, group)
 			break
 		}
-		all.Go(func() { c.deliver(ctx, entity, group) })
+		all.Go(func() { to.deliver(ctx, group) })
 	}
 	all.Wait()
 	return results(messages)
-}
-
-func (c *conn) dispatchOne(ctx context.Context, op *transport.Operation) ([]transport.Receipt, error) {
-	var messages [1]outgoing
-	if entity := c.prepare(op, &messages[0], time.Now()); messages[0].err == nil {
-		c.deliver(ctx, entity, []*outgoing{&messages[0]})
-	}
-	return results(messages[:])
 }
 
 func results(messages []outgoing) ([]transport.Receipt, error) {
@@ -119,33 +117,32 @@ func results(messages []outgoing) ([]transport.Receipt, error) {
 	return receipts, nil
 }
 
-// prepare fills in m, and returns its destination unless it sets m.err.
-func (c *conn) prepare(op *transport.Operation, m *outgoing, now time.Time) (entity string) {
+// prepare fills in m, and returns its destination.
+func (c *conn) prepare(op *transport.Operation, m *outgoing, now time.Time) (*sender, error) {
 	name, stamps := op.Queue, []string(nil)
 	if op.Queue == "" {
 		if len(op.Types) == 0 {
-			m.err = errors.New("asb: an operation has neither a queue nor types")
-			return ""
+			return nil, errors.New("asb: an operation has neither a queue nor types")
 		}
-		to := c.config.Topology.publishTo(op.Types)
+		to := c.ns.Topology.publishTo(op.Types)
 		name, m.publish = to.topic, true
 		if to.shared {
 			stamps = op.Types
 		}
 	}
-	if entity, m.err = c.naming.entity(name); m.err != nil {
-		return ""
+	entity, err := c.naming.entity(name)
+	if err != nil {
+		return nil, err
 	}
-	if m.msg, m.err = encode(op, stamps); m.err != nil {
-		return ""
+	if m.msg, err = encode(op, stamps); err != nil {
+		return nil, err
 	}
 	m.isCopy, m.again = op.Message.NativeID != "", sendAgain(m.msg, op.Message.Native)
-	if m.size, m.err = c.sizes.check(m.msg, m.isCopy); m.err != nil && m.bare() {
-		m.size, m.err = c.sizes.check(m.msg, m.isCopy)
+	if m.size, err = checkSize(m.msg, c.ns.MaxMessageSize, m.isCopy); err != nil && m.bare() {
+		m.size, err = checkSize(m.msg, c.ns.MaxMessageSize, m.isCopy)
 	}
-	if m.err != nil {
-		m.err = fmt.Errorf("asb: send to %q: %w", name, m.err)
-		return ""
+	if err != nil {
+		return nil, fmt.Errorf("asb: send to %q: %w", name, err)
 	}
 	if d := op.Delay(now); d > 0 {
 		at := due(now.Add(d))
@@ -155,44 +152,24 @@ func (c *conn) prepare(op *transport.Operation, m *outgoing, now time.Time) (ent
 			m.msg.ScheduledEnqueueTime = &at
 		}
 	}
-	return entity
+	return c.sender(entity)
 }
 
-// deliver sends messages to a queue or topic. The results are in the messages.
-func (c *conn) deliver(ctx context.Context, entity string, group []*outgoing) {
-	s, err := c.sender(entity)
-	if err != nil {
-		fail(group, err)
-		return
+// deliver sends messages. The results are in the messages.
+func (s *sender) deliver(ctx context.Context, group []*outgoing) {
+	slices.SortStableFunc(group, func(a, b *outgoing) int { return a.due.Compare(b.due) }) // zero first
+	later := slices.IndexFunc(group, func(m *outgoing) bool { return !m.due.IsZero() })
+	if later < 0 {
+		later = len(group)
 	}
-	if !slices.ContainsFunc(group, func(m *outgoing) bool { return !m.due.IsZero() }) {
-		s.send(ctx, group)
-		return
+	if later > 0 {
+		s.paced(ctx, group[:later], s.sendOnce)
 	}
-	later := slices.DeleteFunc(slices.Clone(group), func(m *outgoing) bool { return m.due.IsZero() })
-	at := slices.DeleteFunc(slices.Clone(group), func(m *outgoing) bool { return !m.due.IsZero() })
-	if len(at) > 0 {
-		s.send(ctx, at)
-	}
-	s.schedule(ctx, later)
+	s.schedule(ctx, group[later:])
 }
 
 func fail(group []*outgoing, err error) {
 	for _, m := range group {
 		m.err = err
 	}
-}
-
-func (c *conn) sender(entity string) (*sender, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.closed {
-		return nil, transport.ErrClosed
-	}
-	s := c.senders[entity]
-	if s == nil {
-		s = newSender(c, entity)
-		c.senders[entity] = s
-	}
-	return s, nil
 }

@@ -117,10 +117,5 @@ func (b *messageBatch) outcome(ctx context.Context, err error) error {
 		return own
 	}
 	b.broken = true
-	if !b.over.of.alive() {
-		err = errLost
-	} else if ctx.Err() != nil {
-		err = context.Cause(ctx)
-	}
-	return fmt.Errorf("asb: send to %q: %w: %w", b.entity, plain(err), transport.ErrOutcomeUnknown)
+	return fmt.Errorf("asb: send to %q: %w: %w", b.entity, plain(b.over.of.cause(ctx, err)), transport.ErrOutcomeUnknown)
 }

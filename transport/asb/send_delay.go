@@ -71,7 +71,7 @@ func (s *sender) scheduleAt(ctx context.Context, group []*outgoing) {
 func (b *messageBatch) room(group []*outgoing) int {
 	total := 0
 	for i, m := range group {
-		if total += m.size; i > 0 && total > b.conn.sizes.message/2 {
+		if total += m.size; i > 0 && total > b.conn.ns.MaxMessageSize/2 {
 			return i
 		}
 	}
@@ -147,9 +147,7 @@ func (b *messageBatch) cancel(ctx context.Context, number int64) error {
 	}
 	if err != nil && !refused(err) {
 		b.broken = true
-		if ctx.Err() != nil {
-			err = context.Cause(ctx) // perhaps the loss of the connection
-		}
+		err = b.over.of.cause(ctx, err)
 	}
 	return wrap(err, "cancel message %d of %q", number, b.entity)
 }
@@ -158,11 +156,4 @@ func parseReceipt(handle string) (number int64, entity string, ok bool) {
 	digits, entity, ok := strings.Cut(handle, "@")
 	number, err := strconv.ParseInt(digits, 10, 64)
 	return number, entity, ok && err == nil && validEntity(entity)
-}
-
-// forget closes a receiver that was opened to browse a queue.
-func (c *conn) forget(r *azservicebus.Receiver) {
-	ctx, cancel := context.WithTimeout(c.ctx, closeTimeout)
-	defer cancel()
-	_ = r.Close(ctx) // an error leaves it to the client
 }

@@ -1,9 +1,10 @@
 package asb
 
 import (
-	"errors"
 	"sync"
 	"time"
+
+	"github.com/holdfast-go/holdfast/transport"
 )
 
 // denial records that a destination refuses all requests, because it does not exist, is full, or the key has no right
@@ -28,7 +29,7 @@ func (d *denial) check(now time.Time) error {
 
 // note records the outcome of a request. One that is no final answer changes nothing.
 func (d *denial) note(err error) {
-	if err != nil && (!whole(err) || errors.Is(err, errBusy) || errors.Is(err, errFailed)) {
+	if err != nil && !oneOf(plain(err), transport.ErrNoQueue, errRights, errFull) {
 		return
 	}
 	d.mu.Lock()

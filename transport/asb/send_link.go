@@ -25,21 +25,18 @@ func (s *sender) acquire(ctx context.Context) (*senderLink, error) {
 	if l := s.share(nil, cl); l != nil {
 		return l, nil
 	}
-	on, over := cl.on(ctx)
+	on, over := joined(ctx, cl.ctx)
 	defer over()
 	library, err := cl.NewSender(s.entity, nil)
 	if err != nil {
-		return nil, s.unsent(cl.lostIn(ctx, err))
+		return nil, s.unsent(cl.cause(ctx, err))
 	}
 	own := &senderLink{Sender: library, of: cl}
 	if _, err = library.NewMessageBatch(on, nil); err != nil { // the library attaches with the first request
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.retire(own)
-		if ctx.Err() != nil {
-			err = context.Cause(ctx)
-		}
-		return nil, s.unsent(cl.lostIn(ctx, err))
+		return nil, s.unsent(cl.cause(ctx, err))
 	}
 	return s.share(own, cl), nil
 }

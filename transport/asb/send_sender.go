@@ -28,26 +28,33 @@ const (
 
 // sender sends to a queue or topic. Concurrent calls of Dispatch share its requests.
 type sender struct {
-	conn   *conn
-	entity string
-	groups *batch.Batcher[[]*outgoing]
-	direct atomic.Int32 // requests by callers of send themselves
-	denial denial
-	absent atomic.Int64 // when the topic was found missing twice in a row, in Unix nanoseconds
+	conn    *conn
+	entity  string
+	groups  *batch.Batcher[[]*outgoing]
+	direct  atomic.Int32 // requests by callers of send themselves
+	denial  denial
+	dropped sync.Once    // the warning about events that are dropped
+	absent  atomic.Int64 // when the topic was found missing twice in a row, in Unix nanoseconds
 
 	mu      sync.Mutex       // guards link and the links' fields; not held over a request
 	link    *senderLink      // nil before the first use
 	closing goroutines.Group // of former links
 }
 
-func newSender(c *conn, entity string) *sender {
-	s := &sender{conn: c, entity: entity}
-	s.groups = batch.New(batch.Config[[]*outgoing]{Flush: s.flush, Flushers: flushers, MaxItems: groupsPerFlush})
-	return s
+func (c *conn) sender(entity string) (*sender, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return nil, transport.ErrClosed
+	}
+	s := c.senders[entity]
+	if s == nil {
+		s = &sender{conn: c, entity: entity}
+		s.groups = batch.New(batch.Config[[]*outgoing]{Flush: s.flush, Flushers: flushers, MaxItems: groupsPerFlush})
+		c.senders[entity] = s
+	}
+	return s, nil
 }
-
-// send sends a group in its order. The results are in the messages.
-func (s *sender) send(ctx context.Context, group []*outgoing) { s.paced(ctx, group, s.sendOnce) }
 
 // paced sends a group by do, and sends messages again that the service refused because the namespace is throttled,
 // after a pause. The results are in the messages.
@@ -55,7 +62,10 @@ func (s *sender) paced(ctx context.Context, group []*outgoing, do func(context.C
 	for began := time.Now(); len(group) > 0; {
 		own, err := s.turn(ctx, began, group[0].publish)
 		if err != nil {
-			s.failAll(group, s.conn.orClosed(err))
+			fail(group, s.conn.orClosed(err))
+			for _, m := range group {
+				m.err = s.result(m)
+			}
 			return
 		}
 		do(ctx, group)
@@ -75,7 +85,7 @@ func (s *sender) turn(ctx context.Context, began time.Time, publish bool) (turn,
 	if own, ok := s.conn.sending.throttle.try(); ok {
 		return own, nil
 	}
-	ctx, end := s.conn.until(ctx)
+	ctx, end := joined(ctx, s.conn.ctx)
 	defer end()
 	ctx, cancel := context.WithDeadlineCause(ctx, began.Add(sendTimeout), errNoReply)
 	defer cancel()
@@ -84,14 +94,6 @@ func (s *sender) turn(ctx context.Context, began time.Time, publish bool) (turn,
 		err = s.unsent(fmt.Errorf("%w: %w", errBusy, err))
 	}
 	return own, err
-}
-
-// failAll fails a group, except for publishes to a topic that does not exist.
-func (s *sender) failAll(group []*outgoing, err error) {
-	for _, m := range group {
-		m.err = err
-		m.err = s.result(m)
-	}
 }
 
 // outcomes ends a turn with the results of a group, and returns the messages that the service refused because the
@@ -170,7 +172,7 @@ func (s *sender) request(ctx context.Context, groups ...[]*outgoing) error {
 // withLink calls do with an empty batch and a context that ends with the connection, with the conn, and after
 // sendTimeout.
 func (s *sender) withLink(ctx context.Context, do func(context.Context, *messageBatch) error) error {
-	ctx, end := s.conn.until(ctx)
+	ctx, end := joined(ctx, s.conn.ctx)
 	defer end()
 	ctx, cancel := context.WithTimeoutCause(ctx, sendTimeout, errNoReply)
 	defer cancel()
@@ -179,7 +181,7 @@ func (s *sender) withLink(ctx context.Context, do func(context.Context, *message
 		s.denial.note(err)
 		return err
 	}
-	on, over := l.of.on(ctx)
+	on, over := joined(ctx, l.of.ctx)
 	defer over()
 	b := messageBatch{sender: s, over: l}
 	defer func() {

@@ -13,9 +13,6 @@ import (
 // found" for short times, and for the $management of a topic alone, so a topic counts as missing only after two such
 // answers in a row about the topic itself.
 
-// errManagementMissing is the error of a request to the $management of a topic that may exist.
-var errManagementMissing = errors.New("the broker does not find the $management of the topic; the topic itself may exist")
-
 // unconfirmed returns the messages whose topic was not found, unless that was found out twice in a row lately.
 func (s *sender) unconfirmed(group []*outgoing) (missing []*outgoing) {
 	if time.Since(time.Unix(0, s.absent.Load())) < denialPause {
@@ -39,23 +36,15 @@ func (s *sender) result(m *outgoing) error {
 		return s.unmanaged(m.err)
 	}
 	s.absent.Store(time.Now().UnixNano())
-	s.conn.logUnsubscribed(s.entity, m.err)
+	s.dropped.Do(func() {
+		s.conn.log.Warn("events of a topic that does not exist are dropped, as there are no subscribers", "topic", s.entity, "err", m.err,
+			"advice", "if these events should be received, create the topic: run the installer of an endpoint that subscribes, or holdfast endpoint subscribe")
+	})
 	return nil
 }
 
 // unmanaged returns the error of a request for which only the topic's $management was missing.
 func (s *sender) unmanaged(err error) error {
-	return fmt.Errorf("asb: publish to %q: %w: %w: %v", s.entity, transport.ErrUnreachable, errManagementMissing, err) //nolint:errorlint // it must not be taken for ErrNoQueue
-}
-
-// logUnsubscribed logs the first event of a topic that is dropped.
-func (c *conn) logUnsubscribed(topic string, err error) {
-	c.mu.Lock()
-	logged := c.dropped[topic]
-	c.dropped[topic] = true
-	c.mu.Unlock()
-	if !logged {
-		c.log.Warn("events of a topic that does not exist are dropped, as there are no subscribers", "topic", topic, "err", err,
-			"advice", "if these events should be received, create the topic: run the installer of an endpoint that subscribes, or holdfast endpoint subscribe")
-	}
+	return fmt.Errorf("asb: publish to %q: %w: the broker does not find the $management of the topic; the topic itself may exist: %v",
+		s.entity, transport.ErrUnreachable, err) //nolint:errorlint // it must not be taken for ErrNoQueue
 }

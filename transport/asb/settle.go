@@ -27,8 +27,6 @@ var (
 	_ transport.DeadLetterer  = (*delivery)(nil)
 	_ transport.RetryReasoner = (*delivery)(nil)
 
-	errDeadAlready = errors.New("it is a dead letter already: the service dead-letters none of its dead-letter queues")
-
 	errOver = fmt.Errorf("asb: settled already, or its lock expired: %w", transport.ErrLeaseLost)
 )
 
@@ -56,14 +54,9 @@ var complete = verb{"complete", func(ctx context.Context, rcv *azservicebus.Rece
 	return rcv.CompleteMessage(ctx, raw, nil)
 }}
 
-// release counts as an attempt: the client library has no verb that does not.
-var release = verb{"release", func(ctx context.Context, rcv *azservicebus.Receiver, raw *azservicebus.ReceivedMessage) error {
-	return rcv.AbandonMessage(ctx, raw, nil)
-}}
-
-// abandon leaves properties in the message.
-func abandon(properties map[string]any) verb {
-	return verb{"retry", func(ctx context.Context, rcv *azservicebus.Receiver, raw *azservicebus.ReceivedMessage) error {
+// abandon returns a message with further properties. It counts as an attempt: the library has no verb that does not.
+func abandon(name string, properties map[string]any) verb {
+	return verb{name, func(ctx context.Context, rcv *azservicebus.Receiver, raw *azservicebus.ReceivedMessage) error {
 		return rcv.AbandonMessage(ctx, raw, &azservicebus.AbandonMessageOptions{PropertiesToModify: properties})
 	}}
 }
@@ -80,7 +73,7 @@ func (d *delivery) Attempt() transport.Attempt {
 func (d *delivery) Complete(ctx context.Context) error { return d.settle(ctx, complete) }
 
 // Retry implements [transport.Delivery].
-func (d *delivery) Retry(ctx context.Context) error { return d.abandon(ctx) }
+func (d *delivery) Retry(ctx context.Context) error { return d.Release(ctx) }
 
 // RetryBecause implements [transport.RetryReasoner].
 func (d *delivery) RetryBecause(ctx context.Context, reason string) error {
@@ -88,19 +81,17 @@ func (d *delivery) RetryBecause(ctx context.Context, reason string) error {
 	if instance := d.receiver.conn.instance; instance != "" {
 		note[PropertyRetryInstance] = clip(instance)
 	}
-	return d.settle(ctx, abandon(note))
+	return d.settle(ctx, abandon("retry", note))
 }
 
-// Release implements [transport.Delivery]. It counts as an attempt.
-func (d *delivery) Release(ctx context.Context) error { return d.abandon(ctx) }
-
-// abandon makes no request if the lock must have expired, whether the namespace can be reached or not.
-func (d *delivery) abandon(ctx context.Context) error {
+// Release implements [transport.Delivery]. It counts as an attempt. It makes no request if the lock must have expired,
+// whether the namespace can be reached or not.
+func (d *delivery) Release(ctx context.Context) error {
 	if d.overdue() {
 		d.end()
 		return errOver
 	}
-	return d.settle(ctx, release)
+	return d.settle(ctx, abandon("release", nil))
 }
 
 // overdue reports whether the lock must have expired.
@@ -114,13 +105,20 @@ func (d *delivery) overdue() bool {
 // end marks the delivery as settled or lost.
 func (d *delivery) end() {
 	d.over.Store(true)
-	d.receiver.gone(d)
+	r := d.receiver
+	r.mu.Lock()
+	delete(r.inFlight, d)
+	last := r.closed && len(r.inFlight) == 0
+	r.mu.Unlock()
+	if last {
+		r.conn.tasks.Go(r.leave)
+	}
 }
 
 // DeadLetter implements [transport.DeadLetterer].
 func (d *delivery) DeadLetter(ctx context.Context, reason string) error {
 	if d.receiver.dead {
-		return fmt.Errorf("asb: dead-letter a message of %q: %w", d.receiver.queue, errDeadAlready)
+		return fmt.Errorf("asb: dead-letter a message of %q: it is a dead letter already: the service dead-letters none of its dead-letter queues", d.receiver.queue)
 	}
 	reason = clip(reason)
 	options := &azservicebus.DeadLetterOptions{Reason: &reason}
@@ -176,9 +174,6 @@ func (d *delivery) settle(ctx context.Context, v verb) error {
 	case ctx.Err() != nil:
 		err = context.Cause(ctx)
 	}
-	if err == nil {
-		return nil
-	}
 	return wrap(err, "%s a message of %q", v.name, d.receiver.queue)
 }
 
@@ -186,7 +181,7 @@ func (d *delivery) settle(ctx context.Context, v verb) error {
 func (d *delivery) request(ctx context.Context, v verb) error {
 	err := errLost
 	if d.client.alive() {
-		if err = d.ask(ctx, d.client, func(ctx context.Context) error { return v.do(ctx, d.rcv, d.raw) }); done(err) {
+		if err = v.ask(ctx, d.client, d.rcv, d.raw); done(err) {
 			return err
 		}
 	}
@@ -220,27 +215,17 @@ func (d *delivery) byToken(ctx context.Context, v verb) (err error) {
 	}
 	rcv, err := d.receiver.settler.on(cl)
 	if err != nil {
-		return cl.lostIn(ctx, err)
+		return cl.cause(ctx, err)
 	}
-	bare := &azservicebus.ReceivedMessage{LockToken: d.raw.LockToken}
-	return d.ask(ctx, cl, func(ctx context.Context) error { return v.do(ctx, rcv, bare) })
+	return v.ask(ctx, cl, rcv, &azservicebus.ReceivedMessage{LockToken: d.raw.LockToken})
 }
 
 // ask makes a request within settleTimeout and the life of the connection: by itself the client library tries for
 // minutes.
-func (d *delivery) ask(ctx context.Context, cl *client, request func(context.Context) error) error {
+func (v verb) ask(ctx context.Context, cl *client, rcv *azservicebus.Receiver, raw *azservicebus.ReceivedMessage) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, settleTimeout, errNoReply)
 	defer cancel()
-	stop := context.AfterFunc(cl.ctx, cancel)
-	defer stop()
-	err := request(ctx)
-	switch {
-	case err == nil:
-		return nil
-	case !cl.alive():
-		return errLost
-	case ctx.Err() != nil:
-		return context.Cause(ctx)
-	}
-	return plain(err)
+	on, over := joined(ctx, cl.ctx)
+	defer over()
+	return plain(cl.cause(ctx, v.do(on, rcv, raw)))
 }

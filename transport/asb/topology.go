@@ -40,7 +40,9 @@ type route struct {
 }
 
 func (y *Topology) check() error {
-	for _, topic := range y.topics() {
+	topics := append(slices.Concat(slices.Collect(maps.Values(y.SubscribeTo))...), y.Shared...)
+	topics = slices.AppendSeq(append(topics, y.hierarchies().topic), maps.Values(y.PublishTo))
+	for _, topic := range topics {
 		if !validEntity(topic) {
 			return fmt.Errorf("asb: topic %.300q: %s", topic, entityRule)
 		}
@@ -51,18 +53,6 @@ func (y *Topology) check() error {
 		}
 	}
 	return nil
-}
-
-// topics returns the topics of the configuration.
-func (y *Topology) topics() []string {
-	all := slices.Concat(y.Shared, slices.Collect(maps.Values(y.PublishTo)))
-	for _, topics := range y.SubscribeTo {
-		all = append(all, topics...)
-	}
-	if y.HierarchyTopic != "" {
-		all = append(all, y.HierarchyTopic)
-	}
-	return all
 }
 
 func (y *Topology) to(topic string) route {
@@ -102,17 +92,4 @@ func (y *Topology) subscribeTo(kind string) []route {
 		return []route{own}
 	}
 	return []route{own, y.hierarchies()}
-}
-
-// byRoute returns types by the routes of their subscriptions.
-func (y *Topology) byRoute(types []string) map[route][]string {
-	byRoute := map[route][]string{}
-	for _, kind := range types {
-		for _, to := range y.subscribeTo(kind) {
-			if !slices.Contains(byRoute[to], kind) {
-				byRoute[to] = append(byRoute[to], kind)
-			}
-		}
-	}
-	return byRoute
 }

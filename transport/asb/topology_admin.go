@@ -38,43 +38,36 @@ func newAdministration(ns *namespace) (*administration, error) {
 	if usual, ok := http.DefaultTransport.(*http.Transport); ok { // the program may have put another one there
 		a.http = usual.Clone()
 	}
-	if ns.tls != nil {
-		a.http.TLSClientConfig = ns.tls.Clone()
+	if ns.TLS != nil {
+		a.http.TLSClientConfig = ns.TLS.Clone()
 	}
 	options := &admin.ClientOptions{ClientOptions: azcore.ClientOptions{
-		Transport: &redirect{to: ns.administration, client: &http.Client{Transport: a.http}},
+		Transport: &redirect{to: ns.manage, client: &http.Client{Transport: a.http}},
 		Retry:     policy.RetryOptions{MaxRetries: 3, RetryDelay: 200 * time.Millisecond, MaxRetryDelay: 2 * time.Second},
 		Telemetry: policy.TelemetryOptions{ApplicationID: "holdfast"},
 	}}
 	var err error
-	if ns.connectionString != "" {
-		if a.Client, err = admin.NewClientFromConnectionString(ns.connectionString, options); err != nil {
+	if ns.ConnectionString != "" {
+		if a.Client, err = admin.NewClientFromConnectionString(ns.ConnectionString, options); err != nil {
 			err = errConnectionString
 		}
 	} else {
-		a.Client, err = admin.NewClient(ns.host, ns.credential, options)
+		a.Client, err = admin.NewClient(ns.Namespace, ns.Credential, options)
 	}
 	return a, err
 }
 
-func (a *administration) close() { a.http.CloseIdleConnections() }
-
 // redirect sends requests to another host than that of the namespace, such as the management port of an emulator.
 type redirect struct {
-	to     string
+	to     *url.URL // without a host for that of the namespace
 	client *http.Client
 }
 
 // Do implements [policy.Transporter].
 func (r *redirect) Do(req *http.Request) (*http.Response, error) {
-	if r.to == "" {
-		return r.client.Do(req)
+	if r.to.Host != "" {
+		req.URL.Scheme, req.URL.Host = r.to.Scheme, r.to.Host
 	}
-	u, err := url.Parse(r.to)
-	if err != nil {
-		return nil, errAdministration
-	}
-	req.URL.Scheme, req.URL.Host = u.Scheme, u.Host
 	return r.client.Do(req)
 }
 
@@ -143,21 +136,20 @@ func (c *conn) subscribed(ctx context.Context, topic, name string) error {
 }
 
 func (c *conn) peek(ctx context.Context, open func(*client) (*azservicebus.Receiver, error)) error {
-	ctx, cancel := c.until(ctx)
+	ctx, cancel := joined(ctx, c.ctx)
 	defer cancel()
-	cl, err := c.sending.client(ctx)
-	if err != nil {
-		return err
+	var r *azservicebus.Receiver
+	_, err := c.sending.browse(ctx, func(cl *client) (_ *azservicebus.Receiver, err error) {
+		r, err = open(cl)
+		return r, err
+	}, 0, 1)
+	if r != nil {
+		within, cancel := context.WithTimeout(c.ctx, closeTimeout)
+		defer cancel()
+		_ = r.Close(within) // an error leaves it to the client
 	}
-	on, over := cl.on(ctx)
-	defer over()
-	r, err := open(cl)
-	if err != nil {
-		return cl.lostIn(ctx, err)
-	}
-	defer c.forget(r)
-	if _, err = look(on, r, 0, 1); there(err) {
+	if there(err) {
 		return nil
 	}
-	return cl.lostIn(ctx, err)
+	return err
 }

@@ -1,31 +1,22 @@
 package asb
 
-import (
-	"context"
-	"net/http"
-)
+import "context"
 
 // emulatorDeliveryCount is the highest delivery limit that Microsoft's emulator accepts. It also limits the size of a
 // queue or topic, to 100 MB, which is its default.
 // https://learn.microsoft.com/azure/service-bus-messaging/overview-emulator
 const emulatorDeliveryCount = 10
 
-// withinEmulator calls create. If an emulator refuses the values of the service, it lowers the delivery limit to the
-// emulator's, leaves the size to the emulator, and calls create again. Either pointer may point to nil, and deliveries
-// may be nil.
-func (c *conn) withinEmulator(ctx context.Context, deliveries, size **int32, create func() error) error {
-	err := create()
-	if !c.ns.insecure || status(err) != http.StatusBadRequest {
-		return err
-	}
-	if deliveries != nil && *deliveries != nil && **deliveries > emulatorDeliveryCount {
+// lower changes settings to those that an emulator accepts: it lowers the delivery limit, and leaves the size to the
+// emulator. Either pointer may be nil.
+func (c *conn) lower(ctx context.Context, deliveries, size **int32) {
+	if deliveries != nil && **deliveries > emulatorDeliveryCount {
 		*deliveries = new(int32(emulatorDeliveryCount))
 		c.warnEmulator(ctx)
 	}
 	if size != nil {
 		*size = nil
 	}
-	return create()
 }
 
 // warnEmulator logs the limits of an emulator once.

@@ -21,19 +21,20 @@ import (
 
 // Install implements [transport.Installer]: it creates missing queues, and the topics that events are published to.
 // Without the right to manage the namespace it fails unless the queues exist.
-func (c *conn) Install(ctx context.Context, plan transport.Plan) error {
+func (c *conn) Install(ctx context.Context, plan transport.Plan) (err error) {
 	defer c.forgetDenials()
-	return c.orClosed(c.install(ctx, plan))
-}
-
-func (c *conn) install(ctx context.Context, plan transport.Plan) error {
-	ctx, cancel := c.until(ctx)
+	defer func() { err = c.orClosed(err) }()
+	ctx, cancel := joined(ctx, c.ctx)
 	defer cancel()
 	for _, q := range plan.Queues {
 		if err := c.installQueue(ctx, q); err != nil {
 			return err
 		}
-		c.own(q)
+		c.mu.Lock()
+		if !q.Shared && !slices.Contains(c.own, q.Name) {
+			c.own = append(c.own, q.Name)
+		}
+		c.mu.Unlock()
 	}
 	for _, topic := range c.published(plan.Types) {
 		if err := c.installTopic(ctx, topic); err != nil {
@@ -47,20 +48,11 @@ func (c *conn) install(ctx context.Context, plan transport.Plan) error {
 func (c *conn) published(types [][]string) (topics []string) {
 	for _, own := range types {
 		if len(own) > 0 {
-			topics = append(topics, c.config.Topology.publishTo(own).topic)
+			topics = append(topics, c.ns.Topology.publishTo(own).topic)
 		}
 	}
 	slices.Sort(topics)
 	return slices.Compact(topics)
-}
-
-// own records a queue whose dead letters the endpoint moves.
-func (c *conn) own(q transport.Queue) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if !q.Shared && !slices.Contains(c.installed, q.Name) {
-		c.installed = append(c.installed, q.Name)
-	}
 }
 
 func (c *conn) installQueue(ctx context.Context, q transport.Queue) error {
@@ -68,26 +60,17 @@ func (c *conn) installQueue(ctx context.Context, q transport.Queue) error {
 	if err != nil {
 		return fmt.Errorf("install queue: %w", err)
 	}
-	found, err := c.admin.GetQueue(ctx, path, nil)
-	if err == nil && found != nil {
+	p := c.queueProperties(q)
+	found, err := ensure(ctx, c, &p.MaxDeliveryCount, &p.MaxSizeInMegabytes,
+		func() (*admin.GetQueueResponse, error) { return c.admin.GetQueue(ctx, path, nil) },
+		func() (admin.CreateQueueResponse, error) {
+			return c.admin.CreateQueue(ctx, path, &admin.CreateQueueOptions{Properties: p})
+		})
+	if found != nil {
 		c.compare(ctx, q, &found.QueueProperties)
-		return nil
-	}
-	if err == nil {
-		p := c.queueProperties(q)
-		err = c.withinEmulator(ctx, &p.MaxDeliveryCount, &p.MaxSizeInMegabytes, func() error {
-			_, err := c.admin.CreateQueue(ctx, path, &admin.CreateQueueOptions{Properties: p})
-			return err
-		})
-		err = c.conflict(ctx, err, func() (bool, error) {
-			found, err := c.admin.GetQueue(ctx, path, nil)
-			return found != nil, err
-		})
 	}
 	if unmanageable(err) {
-		if err = c.exists(ctx, path); err == nil {
-			return nil
-		}
+		err = c.exists(ctx, path)
 		if errors.Is(plain(err), transport.ErrNoQueue) {
 			return fmt.Errorf("asb: install queue %q: %w, and the credential has %w: create the queue by other means, or use a credential that may", q.Name, transport.ErrNoQueue, errManage)
 		}
@@ -95,37 +78,47 @@ func (c *conn) installQueue(ctx context.Context, q transport.Queue) error {
 	return wrap(managed(err), "install queue %q", q.Name)
 }
 
-// conflict returns the outcome of creating an entity that another process is creating: it waits until the entity
-// exists, which may take the service a while.
-func (c *conn) conflict(ctx context.Context, err error, there func() (bool, error)) error {
+// ensure returns an entity that exists. Else it creates it and returns nil: if an emulator refuses the values of the
+// service, with its own, and if another process is creating the entity, it waits until the entity exists, which may
+// take the service a while. Either pointer may be nil.
+func ensure[F, C any](
+	ctx context.Context, c *conn, deliveries, size **int32, find func() (*F, error), create func() (C, error),
+) (*F, error) {
+	if found, err := find(); found != nil || err != nil {
+		return found, err
+	}
+	_, err := create()
+	if c.ns.insecure && status(err) == http.StatusBadRequest {
+		c.lower(ctx, deliveries, size)
+		_, err = create()
+	}
 	pause := backoff.Backoff{Min: 50 * time.Millisecond, Max: time.Second}
 	for try := 0; status(err) == http.StatusConflict && try < 10; try++ {
-		found, looked := there()
-		if found || looked != nil {
-			return looked
+		if found, err := find(); found != nil || err != nil {
+			return nil, err
 		}
 		if pause.Wait(ctx) != nil {
-			return ctx.Err()
+			return nil, ctx.Err()
 		}
 	}
-	return err
+	return nil, err
 }
 
 func (c *conn) queueProperties(q transport.Queue) *admin.QueueProperties {
 	p := &admin.QueueProperties{
-		LockDuration:            new(duration(cmp.Or(c.config.LockDuration, defaultLock))),
-		MaxSizeInMegabytes:      new(int32(cmp.Or(c.config.MaxSize, defaultMaxSize))),                //nolint:gosec // checked
-		MaxDeliveryCount:        new(int32(cmp.Or(c.config.MaxDeliveryCount, defaultDeliveryCount))), //nolint:gosec // checked
+		LockDuration:            new(duration(cmp.Or(c.ns.LockDuration, defaultLock))),
+		MaxSizeInMegabytes:      new(int32(c.ns.MaxSize)),          //nolint:gosec // checked
+		MaxDeliveryCount:        new(int32(c.ns.MaxDeliveryCount)), //nolint:gosec // checked
 		EnableBatchedOperations: new(true),
 	}
-	if c.config.Partitioned {
+	if c.ns.Partitioned {
 		p.EnablePartitioning = new(true)
 	}
 	if q.Shared { // no endpoint moves its dead letters
 		p.MaxDeliveryCount = new(int32(math.MaxInt32))
 		return p
 	}
-	if d := c.config.DuplicateDetection; d > 0 {
+	if d := c.ns.DuplicateDetection; d > 0 {
 		p.RequiresDuplicateDetection = new(true)
 		p.DuplicateDetectionHistoryTimeWindow = new(duration(d))
 	}
@@ -151,41 +144,22 @@ func (c *conn) installTopic(ctx context.Context, name string) error {
 	if err != nil {
 		return fmt.Errorf("install topic: %w", err)
 	}
-	found, err := c.admin.GetTopic(ctx, path, nil)
-	if err == nil && found == nil {
-		p := &admin.TopicProperties{
-			MaxSizeInMegabytes:      new(int32(cmp.Or(c.config.MaxSize, defaultMaxSize))), //nolint:gosec // checked
-			EnableBatchedOperations: new(true),
-		}
-		if c.config.Partitioned {
-			p.EnablePartitioning = new(true)
-		}
-		err = c.withinEmulator(ctx, nil, &p.MaxSizeInMegabytes, func() error {
-			_, err := c.admin.CreateTopic(ctx, path, &admin.CreateTopicOptions{Properties: p})
-			return err
-		})
-		err = c.conflict(ctx, err, func() (bool, error) {
-			found, err := c.admin.GetTopic(ctx, path, nil)
-			return found != nil, err
-		})
+	p := &admin.TopicProperties{
+		MaxSizeInMegabytes:      new(int32(c.ns.MaxSize)), //nolint:gosec // checked
+		EnableBatchedOperations: new(true),
 	}
+	if c.ns.Partitioned {
+		p.EnablePartitioning = new(true)
+	}
+	_, err = ensure(ctx, c, nil, &p.MaxSizeInMegabytes,
+		func() (*admin.GetTopicResponse, error) { return c.admin.GetTopic(ctx, path, nil) },
+		func() (admin.CreateTopicResponse, error) {
+			return c.admin.CreateTopic(ctx, path, &admin.CreateTopicOptions{Properties: p})
+		})
 	if unmanageable(err) {
 		return nil // a missing topic has no subscribers
 	}
 	return wrap(managed(err), "install topic %q", name)
-}
-
-// lockOf returns how long messages of a queue are locked.
-func (c *conn) lockOf(ctx context.Context, name string) (time.Duration, error) {
-	path, _, err := c.naming.queue(name)
-	if err != nil {
-		return 0, err
-	}
-	found, err := c.admin.GetQueue(ctx, path, nil)
-	if err != nil || found == nil || found.LockDuration == nil {
-		return 0, err
-	}
-	return parseDuration(*found.LockDuration), nil
 }
 
 // duration returns d in ISO 8601, as the administration writes it.

@@ -66,20 +66,17 @@ func (n naming) queue(name string) (path string, dead bool, err error) {
 	return path, dead, err
 }
 
-// subscription returns the name of a queue's subscriptions on every topic: the queue's name if that is short enough.
+// subscription returns the name of a queue's subscriptions on every topic: the queue's name if that is short enough, else
+// with a hash of it at the end.
 func (n naming) subscription(queue string) string {
 	if own := n.subscriptions[queue]; own != "" {
 		return own
 	}
-	return shorten(notInChild.ReplaceAllString(queue, "-"), queue)
-}
-
-// shorten cuts a name to maxChild bytes, with a hash of the whole name at its end.
-func shorten(name, whole string) string {
+	name := notInChild.ReplaceAllString(queue, "-")
 	if len(name) <= maxChild {
 		return name
 	}
-	hash := hash16(whole)
+	hash := hash16(queue)
 	return name[:maxChild-1-len(hash)] + "-" + hash
 }
 

@@ -135,13 +135,13 @@ func TestAnEmulatorIsReachedWithoutTLS(t *testing.T) {
 	n, err := newNamespace(&Transport{
 		ConnectionString: "Endpoint=sb://localhost;SharedAccessKeyName=k;SharedAccessKey=a2V5;UseDevelopmentEmulator=true",
 	}, transport.Env{})
-	if err != nil || !n.insecure || n.address != "localhost:5672" || n.administration != "http://localhost:5300" {
+	if err != nil || !n.insecure || n.Address != "localhost:5672" || n.Administration != "http://localhost:5300" {
 		t.Errorf("%+v, %v", n, err)
 	}
 	n, err = newNamespace(&Transport{
 		ConnectionString: "Endpoint=sb://shop.servicebus.windows.net/;SharedAccessKeyName=k;SharedAccessKey=a2V5;EntityPath=sales",
 	}, transport.Env{})
-	if err != nil || n.insecure || n.address != "shop.servicebus.windows.net:5671" || n.administration != "" || n.entity != "sales" {
+	if err != nil || n.insecure || n.Address != "shop.servicebus.windows.net:5671" || n.Administration != "" || n.entity != "sales" {
 		t.Errorf("%+v, %v", n, err)
 	}
 }

@@ -9,7 +9,7 @@ import (
 // Remove implements [transport.Remover]: it deletes the queues, after the subscriptions of the hierarchy's topics that
 // forward to them. Topics stay. It needs the right to manage the namespace.
 func (c *conn) Remove(ctx context.Context, queues ...string) error {
-	ctx, cancel := c.until(ctx)
+	ctx, cancel := joined(ctx, c.ctx)
 	defer cancel()
 	paths := make([]string, len(queues))
 	for i, q := range queues {

@@ -15,18 +15,41 @@ type Subscription struct {
 
 // Subscriptions returns the subscriptions that the queue of an endpoint needs for types, in the order of their topics.
 // An endpoint creates them if it has the right to manage the namespace.
-func (t *Transport) Subscriptions(queue string, types ...string) []Subscription {
-	naming := newNaming(t)
-	var all []Subscription
-	for to, own := range t.Topology.byRoute(types) {
-		s := Subscription{Topic: naming.path(to.topic), Name: naming.subscription(queue), Queue: naming.path(queue)}
-		if to.shared {
-			for _, kind := range own {
+func (t *Transport) Subscriptions(queue string, types ...string) (all []Subscription) {
+	for _, s := range t.subscriptions(queue, types) {
+		all = append(all, s.Subscription)
+	}
+	return all
+}
+
+// subscription is a Subscription to types, in the order of its rules.
+type subscription struct {
+	Subscription
+	types []string
+}
+
+func (t *Transport) subscriptions(queue string, types []string) (all []subscription) {
+	byRoute := map[route]*subscription{}
+	n := newNaming(t)
+	for _, kind := range types {
+		for _, to := range t.Topology.subscribeTo(kind) {
+			s := byRoute[to]
+			if s == nil {
+				s = &subscription{Subscription: Subscription{Topic: n.path(to.topic), Name: n.subscription(queue), Queue: n.path(queue)}}
+				byRoute[to] = s
+			}
+			if slices.Contains(s.types, kind) {
+				continue
+			}
+			s.types = append(s.types, kind)
+			if to.shared {
 				s.Rules = append(s.Rules, ruleName(kind))
 			}
 		}
-		all = append(all, s)
 	}
-	slices.SortFunc(all, func(a, b Subscription) int { return strings.Compare(a.Topic, b.Topic) })
+	for _, s := range byRoute {
+		all = append(all, *s)
+	}
+	slices.SortFunc(all, func(a, b subscription) int { return strings.Compare(a.Topic, b.Topic) })
 	return all
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"net/http"
 	"strings"
 
 	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus/admin"
@@ -19,7 +18,7 @@ const fewDeliveries = defaultDeliveryCount / 4
 // Verify implements [transport.Verifier]. Without the right to manage the namespace, existing queues are
 // [transport.Unknown], and topics are not compared.
 func (c *conn) Verify(ctx context.Context, plan transport.Plan) ([]transport.Finding, error) {
-	ctx, cancel := c.until(ctx)
+	ctx, cancel := joined(ctx, c.ctx)
 	defer cancel()
 	var findings []transport.Finding
 	for _, q := range plan.Queues {
@@ -55,16 +54,17 @@ func (c *conn) verifyQueue(ctx context.Context, q transport.Queue) (transport.Fi
 		return transport.Finding{}, err
 	}
 	found, err := c.admin.GetQueue(ctx, path, nil)
-	if unmanageable(err) {
-		if err = c.exists(ctx, path); err == nil {
-			return transport.Finding{State: transport.Unknown, Detail: errManage.Error()}, nil
-		}
+	unknown := unmanageable(err)
+	if unknown {
+		err = c.exists(ctx, path)
 	}
 	switch {
-	case errors.Is(plain(err), transport.ErrNoQueue), err == nil && found == nil:
+	case errors.Is(plain(err), transport.ErrNoQueue), err == nil && found == nil && !unknown:
 		return transport.Finding{State: transport.Missing}, nil
 	case err != nil:
 		return transport.Finding{}, err
+	case unknown:
+		return transport.Finding{State: transport.Unknown, Detail: errManage.Error()}, nil
 	}
 	if unfit := c.unfit(q, &found.QueueProperties); len(unfit) > 0 {
 		return transport.Finding{State: transport.Differs, Detail: strings.Join(unfit, "; ")}, nil
@@ -101,10 +101,10 @@ func valueOr[T any](p *T, other T) T {
 // VerifySubscriptions returns a finding for each subscription, and each rule of one, that Subscribe would create for
 // queue and types: none when all is there. It changes nothing. It needs the right to manage the namespace.
 func (c *conn) VerifySubscriptions(ctx context.Context, queue string, types []string) ([]transport.Finding, error) {
-	ctx, cancel := c.until(ctx)
+	ctx, cancel := joined(ctx, c.ctx)
 	defer cancel()
 	var findings []transport.Finding
-	for _, s := range c.config.Subscriptions(queue, types...) {
+	for _, s := range c.ns.Subscriptions(queue, types...) {
 		found, err := c.verifySubscription(ctx, s)
 		if err != nil {
 			return nil, c.orClosed(wrap(managed(err), "verify subscription %q of topic %q", s.Name, s.Topic))
@@ -116,8 +116,8 @@ func (c *conn) VerifySubscriptions(ctx context.Context, queue string, types []st
 
 func (c *conn) verifySubscription(ctx context.Context, s Subscription) (findings []transport.Finding, err error) {
 	name := s.Topic + "/" + s.Name
-	found, err := c.admin.GetSubscription(ctx, s.Topic, s.Name, nil)
-	if err != nil && status(err) != http.StatusNotFound {
+	found, err := c.findSubscription(ctx, s)
+	if err != nil {
 		return nil, err
 	}
 	if found == nil {
@@ -131,7 +131,7 @@ func (c *conn) verifySubscription(ctx context.Context, s Subscription) (findings
 	}
 	for _, rule := range s.Rules {
 		found, err := c.admin.GetRule(ctx, s.Topic, s.Name, rule, nil)
-		if err != nil && status(err) != http.StatusNotFound {
+		if err := unlessMissing(err); err != nil {
 			return nil, err
 		}
 		if found == nil {

@@ -96,7 +96,7 @@ func (t *Transport) Open(ctx context.Context, env transport.Env) (transport.Conn
 	if err != nil {
 		return nil, err
 	}
-	return openConn(ctx, t, ns, env)
+	return openConn(ctx, ns, env)
 }
 
 // check validates the configuration.

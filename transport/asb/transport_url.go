@@ -10,12 +10,7 @@ import (
 	"strings"
 )
 
-var (
-	errURL         = errors.New("asb: not a valid URL: write sb://KEYNAME:KEY@NAMESPACE, with special characters of the key percent-encoded")
-	errURLPath     = errors.New("asb: a path follows the host: use ?hierarchy=NAME to put NAME before all queues and topics")
-	errURLKey      = errors.New("asb: a key name without a key: write sb://KEYNAME:KEY@HOST, or sb://HOST to use a credential of Entra ID")
-	errURLEmulator = errors.New("asb: an emulator needs a key: write sb://KEYNAME:KEY@HOST?emulator=true")
-)
+var errURL = errors.New("asb: not a valid URL: write sb://KEYNAME:KEY@NAMESPACE, with special characters of the key percent-encoded")
 
 // ParseURL returns the Transport of a URL, "sb://KEYNAME:KEY@NAMESPACE.servicebus.windows.net". Without a key the
 // caller sets Transport.Credential before it opens the Transport. Options of the URL:
@@ -34,7 +29,7 @@ func ParseURL(raw string) (*Transport, error) {
 		return nil, errURL
 	}
 	if strings.Trim(u.Path, "/") != "" {
-		return nil, errURLPath
+		return nil, errors.New("asb: a path follows the host: use ?hierarchy=NAME to put NAME before all queues and topics")
 	}
 	options, err := url.ParseQuery(u.RawQuery)
 	if err != nil {
@@ -50,9 +45,9 @@ func ParseURL(raw string) (*Transport, error) {
 	key, keyed := u.User.Password()
 	switch {
 	case u.User != nil && !keyed:
-		return nil, errURLKey
+		return nil, errors.New("asb: a key name without a key: write sb://KEYNAME:KEY@HOST, or sb://HOST to use a credential of Entra ID")
 	case !keyed && emulator:
-		return nil, errURLEmulator
+		return nil, errors.New("asb: an emulator needs a key: write sb://KEYNAME:KEY@HOST?emulator=true")
 	case !keyed:
 		t.Namespace = u.Host
 		return t, nil
