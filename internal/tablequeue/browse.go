@@ -27,7 +27,7 @@ type cursor struct {
 
 // Browse implements [transport.Browser]. It does not change the rows, and lists leased and delayed ones too.
 func (c *Conn) Browse(ctx context.Context, queue string) (transport.Cursor, error) {
-	last, err := askExisting(ctx, c, queue, c.store.Last)
+	last, err := c.ofExisting(ctx, queue, c.store.Last)
 	if err != nil {
 		return nil, err
 	}
@@ -36,10 +36,13 @@ func (c *Conn) Browse(ctx context.Context, queue string) (transport.Cursor, erro
 
 // Purge implements [transport.Purger].
 func (c *Conn) Purge(ctx context.Context, queue string) (int64, error) {
-	return askExisting(ctx, c, queue, c.store.Purge)
+	return c.ofExisting(ctx, queue, c.store.Purge)
 }
 
-func askExisting(ctx context.Context, c *Conn, queue string, fn func(context.Context, string) (int64, error)) (int64, error) {
+// ofExisting returns the number that fn returns for a queue that exists.
+func (c *Conn) ofExisting(
+	ctx context.Context, queue string, fn func(ctx context.Context, queue string) (int64, error),
+) (int64, error) {
 	return ask(ctx, c, []string{queue}, func(ctx context.Context) (int64, error) {
 		if err := c.store.Exists(ctx, queue); err != nil {
 			return 0, err

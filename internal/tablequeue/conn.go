@@ -31,19 +31,16 @@ var (
 type Config struct {
 	// Lease is the time for which a claim lasts unless it is renewed. 0: 30 s.
 	Lease time.Duration
-	// MaxBody is the largest body in bytes. 0: 64 MiB.
-	MaxBody int
 	// Flushers is the number of batches that are written at once. 0: 2. It is 1 for a database with a single writer.
 	Flushers int
-	// Poll is the longest pause between two polls of an empty queue without a [Waker]. 0: 500 ms.
-	Poll time.Duration
 	// Env is the environment that the transport was opened in.
 	Env transport.Env
 }
 
-const (
-	defaultPoll = 500 * time.Millisecond
+// MaxBody is the largest body of a message in bytes.
+const MaxBody = 64 << 20
 
+const (
 	maxUnits   = 200              // in one Flush
 	maxReceive = 200              // rows in one Claim
 	maxWait    = 10 * time.Second // for one answer of the database
@@ -81,14 +78,10 @@ type Conn struct {
 
 // Open returns a Conn on store, which it owns. It does no I/O.
 func Open(store Store, cfg Config) *Conn {
-	cfg.Lease, cfg.MaxBody = cmp.Or(cfg.Lease, 30*time.Second), cmp.Or(cfg.MaxBody, 64<<20)
-	cfg.Flushers, cfg.Poll = cmp.Or(cfg.Flushers, 2), cmp.Or(cfg.Poll, defaultPoll)
+	cfg.Lease, cfg.Flushers = cmp.Or(cfg.Lease, 30*time.Second), cmp.Or(cfg.Flushers, 2)
 	c := &Conn{
-		store:   store,
-		cfg:     cfg,
-		owner:   storable(fmt.Sprintf("%s/%s/%08x", cfg.Env.Endpoint, cfg.Env.Instance, rand.Uint32())),
-		written: make(chan struct{}),
-		ended:   make(chan struct{}),
+		store: store, cfg: cfg, written: make(chan struct{}), ended: make(chan struct{}),
+		owner: storable(fmt.Sprintf("%s/%s/%08x", cfg.Env.Endpoint, cfg.Env.Instance, rand.Uint32())),
 	}
 	c.units = batch.New(batch.Config[*work]{
 		Flush: c.flush, Flushers: cfg.Flushers, MaxItems: maxUnits, Weight: (*work).size, MaxWeight: maxFlushBytes,
@@ -96,7 +89,7 @@ func Open(store Store, cfg Config) *Conn {
 	c.works.New = func() any { return new(work) }
 	c.work, c.cut = context.WithCancel(context.Background())
 	c.life, c.closing = context.WithCancel(c.work)
-	c.subs.init(c.subscriptions)
+	c.subs.load, c.subs.loading = c.subscriptions, make(chan struct{}, 1)
 	if w, ok := c.wakes.init(store); ok {
 		c.running.Go(func() { c.notify(w) })
 	}
@@ -107,13 +100,8 @@ func Open(store Store, cfg Config) *Conn {
 func (c *Conn) Limits() transport.Limits {
 	_, atomic := c.store.(Transactor)
 	return transport.Limits{
-		MaxBody:         c.cfg.MaxBody,
-		MaxDelay:        transport.Unlimited,
-		Lease:           c.cfg.Lease,
-		MaxReceive:      maxReceive,
-		ParallelReceive: 2,
-		FreeRelease:     true,
-		Atomic:          atomic,
+		MaxBody: MaxBody, MaxDelay: transport.Unlimited, Lease: c.cfg.Lease, MaxReceive: maxReceive, ParallelReceive: 2,
+		FreeRelease: true, Atomic: atomic,
 	}
 }
 
@@ -202,12 +190,12 @@ func (c *Conn) call(ctx context.Context, queues []string, fn func(context.Contex
 }
 
 // ask is [Conn.call] of a function with an answer.
-func ask[T any](ctx context.Context, c *Conn, queues []string, fn func(context.Context) (T, error)) (answer T, err error) {
+func ask[T any](ctx context.Context, c *Conn, queues []string, fn func(context.Context) (T, error)) (v T, err error) {
 	err = c.call(ctx, queues, func(ctx context.Context) (err error) {
-		answer, err = fn(ctx)
+		v, err = fn(ctx)
 		return err
 	})
-	return answer, err
+	return v, err
 }
 
 // again calls fn, once more after each conflict.

@@ -264,18 +264,18 @@ func TestAContextThatEndsDuringAFlushLeavesTheOutcomeUnknown(t *testing.T) {
 
 func TestBadOperationsFailAndTheRestIsSent(t *testing.T) {
 	f := newFake("out")
-	c := Open(f, Config{MaxBody: 10})
-	t.Cleanup(func() { _ = c.Close() })
+	c := open(t, f)
+	large := op("out", "large")
+	large.Message.Body = make([]byte, MaxBody+1)
 	ops := []transport.Operation{
-		op("out", "a"), op("bad name", "b"), {Queue: "out"}, {Message: msg("c")}, op("out", "more than 10 bytes"), op("missing", "d"), op("out", "e"),
+		op("out", "a"), op("bad name", "b"), {Queue: "out"}, {Message: msg("c")}, large, op("missing", "d"), op("out", "e"),
 	}
 	receipts, err := c.Dispatch(t.Context(), ops)
 	if got := failedOps(t, err); !slices.Equal(got, []int{1, 2, 3, 4, 5}) {
 		t.Errorf("failed operations %v: %v", got, err)
 	}
-	var large *transport.TooLargeError
-	if !errors.As(err, &large) || large.Size != 18 || large.Max != 10 {
-		t.Errorf("too large: %+v", large)
+	if tooLarge, ok := errors.AsType[*transport.TooLargeError](err); !ok || tooLarge.Size != MaxBody+1 || tooLarge.Max != MaxBody {
+		t.Errorf("too large: %+v", tooLarge)
 	}
 	if f.count("out") != 2 || receipts != nil {
 		t.Errorf("%d sent, receipts %v", f.count("out"), receipts)
@@ -337,7 +337,7 @@ func TestAnEmptyQueueIsPolledLessAndLess(t *testing.T) {
 		before := f.callsOf("claim")
 		time.Sleep(10 * time.Second)
 		if n := f.callsOf("claim") - before; n != 20 {
-			t.Errorf("%d looks at an empty queue in 10 s, want one per %v", n, defaultPoll)
+			t.Errorf("%d looks at an empty queue in 10 s, want one per %v", n, maxPause)
 		}
 		_ = c.Close()
 	})

@@ -14,10 +14,11 @@ var (
 	_ transport.Renewer      = (*receiver)(nil)
 )
 
-// The pauses between two polls of an empty queue: they double from the first to the second. While notifications arrive,
+// The pauses between two polls of an empty queue: they double from the first to the longest. While notifications arrive,
 // polling finds only rows that they miss.
 const (
 	firstPause        = 2 * time.Millisecond
+	maxPause          = 500 * time.Millisecond
 	firstPauseHearing = 32 * time.Millisecond
 	maxPauseHearing   = time.Second
 )
@@ -80,7 +81,7 @@ func (r *receiver) poll(ctx context.Context, limit int, maxBytes int64) ([]trans
 		if len(ds) > 0 || err != nil {
 			return ds, err
 		}
-		first, most := firstPause, r.conn.cfg.Poll
+		first, most := firstPause, maxPause
 		if r.conn.wakes.hearing.Load() {
 			first, most = firstPauseHearing, maxPauseHearing
 		}

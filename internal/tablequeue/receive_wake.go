@@ -35,11 +35,10 @@ func (w *wakes) init(store Store) (waker Waker, others bool) {
 		w.name = n.Name
 	}
 	waker, others = store.(Waker)
-	w.receivers = map[string][]*receiver{}
+	w.receivers, w.signal = map[string][]*receiver{}, make(chan struct{}, 1)
 	if others {
 		w.pending = map[string]struct{}{}
 	}
-	w.signal = make(chan struct{}, 1)
 	return waker, others
 }
 
@@ -113,14 +112,6 @@ func (w *wakes) wakeAll() {
 	}
 }
 
-func (w *wakes) takePending() []string {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	queues := slices.Collect(maps.Keys(w.pending))
-	clear(w.pending)
-	return queues
-}
-
 // notify notifies other processes of new rows until the Conn is closed, and then once more. A notification that fails
 // is not repeated: other processes poll.
 func (c *Conn) notify(store Waker) {
@@ -137,7 +128,10 @@ func (c *Conn) notify(store Waker) {
 }
 
 func (c *Conn) notifyOnce(store Waker) {
-	queues := c.wakes.takePending()
+	c.wakes.mu.Lock()
+	queues := slices.Collect(maps.Keys(c.wakes.pending))
+	clear(c.wakes.pending)
+	c.wakes.mu.Unlock()
 	if len(queues) == 0 {
 		return
 	}

@@ -45,13 +45,11 @@ func (c *Conn) Dispatch(ctx context.Context, ops []transport.Operation) ([]trans
 
 // withoutLost returns failed without the copies for subscribers whose queue is gone. The other copies were sent.
 func (c *Conn) withoutLost(failed []transport.OpError, ops []transport.Operation) []transport.OpError {
-	return slices.DeleteFunc(failed, func(f transport.OpError) bool {
-		lost := lost(f, ops)
-		if lost {
-			c.subs.forget()
-		}
-		return lost
-	})
+	kept := slices.DeleteFunc(failed, func(f transport.OpError) bool { return lost(f, ops) })
+	if len(kept) < len(failed) {
+		c.subs.forget()
+	}
+	return kept
 }
 
 // send inserts rows, which are a part of the rows of w.
@@ -98,8 +96,8 @@ func (c *Conn) addOp(ctx context.Context, w *work, index int, op *transport.Oper
 	if m == nil || op.Queue == "" && len(op.Types) == 0 {
 		return errNoDestination
 	}
-	if len(m.Body) > c.cfg.MaxBody {
-		return &transport.TooLargeError{What: "body", Size: len(m.Body), Max: c.cfg.MaxBody}
+	if len(m.Body) > MaxBody {
+		return &transport.TooLargeError{What: "body", Size: len(m.Body), Max: MaxBody}
 	}
 	if n := m.Headers.Len(); n > header.MaxCount { // its receiver could not read it
 		return &transport.TooLargeError{What: "header count", Size: n, Max: header.MaxCount}
@@ -107,13 +105,8 @@ func (c *Conn) addOp(ctx context.Context, w *work, index int, op *transport.Oper
 	start, rows := len(w.buf), len(w.unit.Rows)
 	w.buf = m.Headers.AppendJSON(w.buf)
 	row := Row{
-		Queue:   op.Queue,
-		ID:      storable(m.ID),
-		Headers: slices.Clip(w.buf[start:]),
-		Body:    m.Body,
-		At:      op.At,
-		TTL:     max(0, op.TTL),
-		Op:      index,
+		Queue: op.Queue, ID: storable(m.ID), Headers: slices.Clip(w.buf[start:]), Body: m.Body,
+		At: op.At, TTL: max(0, op.TTL), Op: index,
 	}
 	if op.At.IsZero() {
 		row.After = max(0, op.After)

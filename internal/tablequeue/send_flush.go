@@ -104,7 +104,7 @@ func (c *Conn) write(units []*Unit) {
 func (c *Conn) look(err error, units []*Unit) bool {
 	ctx, cancel := context.WithTimeout(c.work, maxWait)
 	defer cancel()
-	return c.find(ctx, err, destinations(units))
+	return c.find(ctx, err, destinations(units...))
 }
 
 // writeOnce flushes units: again after a conflict, or on connections that the server had ended, and with a longer wait

@@ -30,10 +30,6 @@ type subscriptionsAt struct {
 	changed int64
 }
 
-func (s *subscribers) init(load func(context.Context) ([]Subscription, error)) {
-	s.load, s.loading = load, make(chan struct{}, 1)
-}
-
 // of returns the queues that subscribe to any of types, each once.
 func (s *subscribers) of(ctx context.Context, types []string) ([]string, error) {
 	known, err := s.fresh(ctx)
@@ -98,15 +94,12 @@ const maxLost = 3
 // lostSubscribers reports whether err is of a subscriber to messages of ops whose table is gone. The next publish
 // leaves that subscriber out.
 func (c *Conn) lostSubscribers(err error, ops []transport.Operation) bool {
-	var refused *transport.DispatchError
-	if err == nil || !errors.As(err, &refused) {
+	refused, ok := errors.AsType[*transport.DispatchError](err)
+	if !ok || !slices.ContainsFunc(refused.Ops, func(f transport.OpError) bool { return lost(f, ops) }) {
 		return false
 	}
-	found := slices.ContainsFunc(refused.Ops, func(f transport.OpError) bool { return lost(f, ops) })
-	if found {
-		c.subs.forget()
-	}
-	return found
+	c.subs.forget()
+	return true
 }
 
 // lost reports whether the operation has failed because a subscriber's table does not exist.

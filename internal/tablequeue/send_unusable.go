@@ -139,7 +139,7 @@ func (c *Conn) find(ctx context.Context, err error, queues []string) (found bool
 // failed any.
 func (c *Conn) without(units []*Unit) (rest []*Unit, failed bool) {
 	reasons := map[string]error{}
-	for _, q := range destinations(units) {
+	for _, q := range destinations(units...) {
 		if err := c.unusable.of(q); err != nil {
 			reasons[q] = err
 		}
@@ -180,18 +180,12 @@ func (u *Unit) without(reasons map[string]error) (rest []*Unit) {
 }
 
 // destinations returns the queues that units send to, each once.
-func destinations(units []*Unit) (queues []string) {
+func destinations(units ...*Unit) (queues []string) {
 	for _, u := range units {
-		queues = addDestinations(queues, u.Rows)
-	}
-	return queues
-}
-
-func addDestinations(queues []string, rows []Row) []string {
-	for i := range rows {
-		if !slices.Contains(queues, rows[i].Queue) {
-			queues = append(queues, rows[i].Queue)
+		for i := range u.Rows {
+			queues = append(queues, u.Rows[i].Queue)
 		}
 	}
-	return queues
+	slices.Sort(queues)
+	return slices.Compact(queues)
 }

@@ -37,7 +37,7 @@ func (f *lockingFake) set(queue string, locked bool) {
 
 func (f *lockingFake) Flush(ctx context.Context, units []*Unit) error {
 	f.mu.Lock()
-	locked := slices.ContainsFunc(destinations(units), func(q string) bool { return f.locks[q] })
+	locked := slices.ContainsFunc(destinations(units...), func(q string) bool { return f.locks[q] })
 	f.mu.Unlock()
 	if locked {
 		f.mu.Lock()

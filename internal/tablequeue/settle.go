@@ -121,7 +121,7 @@ func (c *Conn) blame(ctx context.Context, err error, rows []Row, total int) erro
 		return err
 	}
 	found, closed := ask(ctx, c, nil, func(ctx context.Context) (bool, error) {
-		return c.find(ctx, err, addDestinations(nil, rows)), nil
+		return c.find(ctx, err, destinations(&Unit{Rows: rows})), nil
 	})
 	var failed []transport.OpError
 	if found {
@@ -182,8 +182,7 @@ func (t *tx) Complete(ctx context.Context, ops []transport.Operation) error {
 	switch {
 	case err != nil:
 		d.settling.Store(false)
-		err = c.blame(ctx, c.verdict(err), w.unit.Rows, len(ops))
-		if c.lostSubscribers(err, ops) {
+		if err = c.blame(ctx, c.verdict(err), w.unit.Rows, len(ops)); c.lostSubscribers(err, ops) {
 			return &lostSubscribersError{err}
 		}
 		return err

@@ -23,7 +23,7 @@ const (
 // Sweeper is implemented by a [Store] that can remove expired rows from queues without a receiver. Without it an
 // expired row is removed only when it is claimed.
 type Sweeper interface {
-	// DueForSweep returns the queues that no process has swept for [SweepPause]: each to one process, which is to sweep it.
+	// DueForSweep returns the queues that no process has swept for [SweepPause], each to one process, which sweeps it.
 	DueForSweep(ctx context.Context) ([]string, error)
 	// SweepSome removes up to [MaxSwept] expired rows of queue that are not leased, and returns their number.
 	SweepSome(ctx context.Context, queue string) (int64, error)

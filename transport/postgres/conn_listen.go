@@ -36,12 +36,6 @@ type hearer struct {
 	broken  chan error           // buffered; the error that ended the connection
 }
 
-func newListener(config *pgxpool.Config) *listener {
-	l := &listener{config: config}
-	l.life, l.end = context.WithCancel(context.Background())
-	return l
-}
-
 // listen receives notifications for h until ctx ends or the connection breaks, and returns the cause.
 func (l *listener) listen(ctx context.Context, h *hearer) error {
 	h.broken = make(chan error, 1)
@@ -73,16 +67,24 @@ func (l *listener) look() {
 	}
 }
 
-// run keeps the connection until no hearer is left, or it breaks.
+// run keeps the connection until no hearer is left, or it breaks, of which it informs all hearers.
 func (l *listener) run() {
 	conn, err := l.connect()
 	if err == nil {
 		defer closeSoon(conn)
 		err = l.hear(conn)
 	}
-	if err != nil {
-		l.fail(err)
+	if err == nil {
+		return
 	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.look()
+	l.open, l.interrupt = false, nil
+	for _, h := range l.hearers {
+		h.broken <- err
+	}
+	l.hearers = nil
 }
 
 func (l *listener) connect() (*pgx.Conn, error) {
@@ -134,8 +136,8 @@ func (l *listener) next() (context.Context, []*hearer) {
 		l.open = false
 		return nil, nil
 	}
-	waiting, interrupt := context.WithCancel(l.life)
-	l.interrupt = interrupt
+	var waiting context.Context
+	waiting, l.interrupt = context.WithCancel(l.life)
 	return waiting, slices.Clone(l.hearers)
 }
 
@@ -155,18 +157,6 @@ func (l *listener) begin(conn *pgx.Conn, h *hearer, listening map[string]bool) e
 	h.told = true
 	h.ready()
 	return nil
-}
-
-// fail ends the session, and passes err to all hearers.
-func (l *listener) fail(err error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.look()
-	l.open, l.interrupt = false, nil
-	for _, h := range l.hearers {
-		h.broken <- err
-	}
-	l.hearers = nil
 }
 
 // Close ends the connection, when no store listens any more.

@@ -64,7 +64,8 @@ func openConnections(ctx context.Context, cfg, listening *pgxpool.Config, set se
 	if listening != nil {
 		listening.ConnConfig.DialFunc = cfg.ConnConfig.DialFunc
 		setDefault(listening.ConnConfig.RuntimeParams, "application_name", name)
-		c.listener = newListener(listening)
+		c.listener = &listener{config: listening}
+		c.listener.life, c.listener.end = context.WithCancel(context.Background())
 	}
 	if err := c.openPools(ctx, cfg, set, name); err != nil {
 		_ = c.Close()

@@ -31,23 +31,19 @@ func (s *sockets) dial(inner pgconn.DialFunc) pgconn.DialFunc {
 		if err != nil {
 			return nil, err
 		}
-		return s.add(conn)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.over {
+			_ = conn.Close()
+			return nil, transport.ErrClosed
+		}
+		if s.open == nil {
+			s.open = map[*socket]struct{}{}
+		}
+		c := &socket{conn, s}
+		s.open[c] = struct{}{}
+		return c, nil
 	}
-}
-
-func (s *sockets) add(conn net.Conn) (net.Conn, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.over {
-		_ = conn.Close()
-		return nil, transport.ErrClosed
-	}
-	if s.open == nil {
-		s.open = map[*socket]struct{}{}
-	}
-	c := &socket{conn, s}
-	s.open[c] = struct{}{}
-	return c, nil
 }
 
 // cut closes all connections, and refuses new ones.

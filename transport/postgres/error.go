@@ -41,7 +41,7 @@ func failure(err error, doing string, args ...any) error {
 	if err == nil {
 		return nil
 	}
-	if code(err) == undefinedTable && !errors.Is(err, errWrites) {
+	if code(err) == undefinedTable && !errors.Is(err, errWrites) && !errors.Is(err, tablequeue.ErrNotInstalled) {
 		err = fmt.Errorf("%w: %w", transport.ErrNoQueue, err)
 	}
 	return fmt.Errorf("postgres: %s: %w", fmt.Sprintf(doing, args...), err)

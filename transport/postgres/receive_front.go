@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"cmp"
 	"math"
 	"strconv"
 	"sync"
@@ -19,13 +20,8 @@ type place struct {
 var everything = place{pgtype.Timestamptz{InfinityModifier: pgtype.NegativeInfinity, Valid: true}, math.MinInt64}
 
 func (p place) before(q place) bool {
-	if p.visibleAt.InfinityModifier != q.visibleAt.InfinityModifier {
-		return p.visibleAt.InfinityModifier < q.visibleAt.InfinityModifier
-	}
-	if c := p.visibleAt.Time.Compare(q.visibleAt.Time); c != 0 {
-		return c < 0
-	}
-	return p.seq < q.seq
+	at, other := p.visibleAt, q.visibleAt
+	return cmp.Or(cmp.Compare(at.InfinityModifier, other.InfinityModifier), at.Time.Compare(other.Time), cmp.Compare(p.seq, q.seq)) < 0
 }
 
 const (

@@ -3,7 +3,6 @@ package postgres
 import (
 	"context"
 	"strings"
-	"unicode/utf8"
 )
 
 // notify sends the sender $1 and a queue of $3 as a notification on each channel of $2.
@@ -12,14 +11,7 @@ const notify = `SELECT pg_notify(c, $1 || ' ' || q) FROM unnest($2::text[], $3::
 // channelOf returns the channel on which receivers of a schema's queues listen. Two schemas with long names may share
 // one, and wake each other's receivers without need.
 func channelOf(schema string) string {
-	name := "holdfast." + schema
-	if len(name) <= maxName {
-		return name
-	}
-	for name = name[:maxName]; !utf8.ValidString(name); {
-		name = name[:len(name)-1]
-	}
-	return name
+	return truncated("holdfast."+schema, maxName)
 }
 
 // heardOf returns the channel of each of queues, and its name in notifications.

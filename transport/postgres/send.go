@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -29,18 +28,13 @@ func (s *store) flush(ctx context.Context, units []*tablequeue.Unit, prepare fun
 		for _, g := range s.groups(units) {
 			s.queue(b, g)
 		}
-		return s.send(ctx, b)
+		conn, err := s.writes.Acquire(ctx)
+		if err != nil {
+			return fmt.Errorf("%w: %w", errNoConnection, err)
+		}
+		defer conn.Release()
+		return conn.SendBatch(ctx, b).Close()
 	})
-}
-
-// send executes b on a connection for writes.
-func (s *store) send(ctx context.Context, b *pgx.Batch) error {
-	conn, err := s.writes.Acquire(ctx)
-	if err != nil {
-		return fmt.Errorf("%w: %w", errNoConnection, err)
-	}
-	defer conn.Release()
-	return conn.SendBatch(ctx, b).Close()
 }
 
 // group is the units that one statement settles.
@@ -245,7 +239,10 @@ func (o *out) arrays() []any {
 	}
 	at, after, ttl := make(array[number], n), make(array[number], n), make(array[number], n)
 	for i, r := range o.rows {
-		at[i], after[i], ttl[i] = micros(r.At), number(r.After.Microseconds()), number(r.TTL.Microseconds())
+		if !r.At.IsZero() {
+			at[i] = number(r.At.UnixMicro())
+		}
+		after[i], ttl[i] = number(r.After.Microseconds()), number(r.TTL.Microseconds())
 	}
 	return []any{ids, headers, bodies, at, after, ttl}
 }
@@ -260,12 +257,4 @@ func (o *out) values() []any {
 	}
 	r := o.rows[0]
 	return []any{r.ID, string(textOf(r.Headers)), bytesOf(r.Body)}
-}
-
-// micros returns t in microseconds since 1970, and 0 for the zero time.
-func micros(t time.Time) number {
-	if t.IsZero() {
-		return 0
-	}
-	return number(t.UnixMicro())
 }

@@ -77,23 +77,25 @@ WHERE txid_status(x) IS DISTINCT FROM 'in progress'`
 func (s *store) lookAtCommits(ids []int64) {
 	ctx, cancel := context.WithTimeout(s.commits.life, time.Second)
 	defer cancel()
-	var queues []string
-	rows, err := s.leases.Query(ctx, endedTransactions, ids)
-	if err != nil {
-		return // the next poll finds them
-	}
-	var id int64
-	var committed bool
-	_, err = pgx.ForEachRow(rows, []any{&id, &committed}, func() error {
-		for _, q := range s.commits.take(id) {
+	var (
+		queues    []string
+		id        int64
+		committed bool
+	)
+	rows, _ := s.leases.Query(ctx, endedTransactions, ids) // an error is that of rows too
+	_, err := pgx.ForEachRow(rows, []any{&id, &committed}, func() error {
+		s.commits.mu.Lock()
+		defer s.commits.mu.Unlock()
+		for _, q := range s.commits.pending[id] {
 			if committed && !slices.Contains(queues, q) {
 				queues = append(queues, q)
 			}
 		}
+		delete(s.commits.pending, id)
 		return nil
 	})
 	if err != nil || len(queues) == 0 {
-		return
+		return // the next poll finds the others
 	}
 	channels, names := s.heardOf(queues)
 	_, _ = s.leases.Exec(ctx, notify, "tx", channels, names) // without it receivers find the rows by polling
@@ -106,14 +108,6 @@ func (c *commits) watched() (ids []int64, changed bool) {
 	changed, c.changed = c.changed, false
 	c.watching = len(c.pending) > 0
 	return slices.Collect(maps.Keys(c.pending)), changed
-}
-
-func (c *commits) take(id int64) []string {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	queues := c.pending[id]
-	delete(c.pending, id)
-	return queues
 }
 
 func (c *commits) close() {

@@ -2,12 +2,12 @@ package postgres
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/holdfast-go/holdfast/internal/tablequeue/dialect"
 	"github.com/holdfast-go/holdfast/transport"
 )
 
@@ -50,12 +50,8 @@ func (s *store) Remove(ctx context.Context, queues []string) error {
 }
 
 func (s *store) remove(ctx context.Context, tx pgx.Tx, t *table) error {
-	found, err := kindOf(ctx, tx, t)
-	switch {
-	case err != nil:
+	if err := unfit(ctx, tx, t); err != nil && !errors.Is(err, transport.ErrNoQueue) && !errors.Is(err, errOlder) {
 		return err
-	case found == kindForeign:
-		return dialect.ErrForeign
 	}
 	versions, subscriptions := s.versions(), s.subscribers()
 	return run(

@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -15,16 +16,6 @@ import (
 // A queue table of NServiceBus has the columns id (a uuid), expires (without a zone, in UTC), headers, body and seq,
 // and can be sent to. A store detects such a table when the server refuses the first row for it, and remembers that.
 
-// tableKind is the kind of a queue's table.
-type tableKind int8
-
-const (
-	kindMissing tableKind = iota
-	kindOwn
-	kindOlder   // of an earlier version
-	kindForeign // any other table
-)
-
 // SQLSTATEs with which a foreign table refuses rows.
 const (
 	undefinedColumn  = "42703"
@@ -37,20 +28,23 @@ var errOlder error = &tablequeue.UnfitError{
 	Reason: `its table is of an earlier version: run the installer, or the script that "holdfast sql script" prints`,
 }
 
-// kindOf returns the kind of a queue's table, by its columns.
-func kindOf(ctx context.Context, db querier, t *table) (tableKind, error) {
+// unfit returns the reason why a queue's table, by its columns, is none of this version: [transport.ErrNoQueue], errOlder
+// or [dialect.ErrForeign].
+func unfit(ctx context.Context, db querier, t *table) error {
 	var columns []string
 	err := db.QueryRow(ctx, `SELECT array_agg(attname::text) FROM pg_attribute
 WHERE attrelid = to_regclass($1) AND attnum > 0 AND NOT attisdropped`, t.quoted).Scan(&columns)
-	switch has := func(name string) bool { return slices.Contains(columns, name) }; {
-	case err != nil || len(columns) == 0:
-		return kindMissing, err
-	case !has("lease_id"):
-		return kindForeign, nil
-	case !has("expires"):
-		return kindOlder, nil
+	switch {
+	case err != nil:
+		return err
+	case len(columns) == 0:
+		return transport.ErrNoQueue
+	case !slices.Contains(columns, "lease_id"):
+		return dialect.ErrForeign
+	case !slices.Contains(columns, "expires"):
+		return errOlder
 	}
-	return kindOwn, nil
+	return nil
 }
 
 // refusedByForeign reports whether the server may have refused rows because of a foreign table.
@@ -63,45 +57,29 @@ func (s *store) foreign(queue string) bool { return s.table(queue).foreign.Load(
 // detectForeign reports whether a queue's table is foreign, which was not known.
 func (s *store) detectForeign(ctx context.Context, queue string, _ error) bool {
 	t := s.table(queue)
-	if t.foreign.Load() {
-		return false
-	}
-	k, err := kindOf(ctx, s.writes, t)
-	return err == nil && k == kindForeign && t.foreign.CompareAndSwap(false, true)
+	return !t.foreign.Load() && errors.Is(unfit(ctx, s.writes, t), dialect.ErrForeign) && t.foreign.CompareAndSwap(false, true)
 }
 
 // Exists implements [tablequeue.Topology].
 func (s *store) Exists(ctx context.Context, queue string) error {
-	found, err := kindOf(ctx, s.writes, s.table(queue))
-	if err == nil {
-		err = map[tableKind]error{kindMissing: transport.ErrNoQueue, kindOlder: errOlder, kindForeign: dialect.ErrForeign}[found]
-	}
+	err := unfit(ctx, s.writes, s.table(queue))
 	if err == nil {
 		err = s.notNewer(ctx, queue)
 	}
-	if err != nil {
-		return fmt.Errorf("postgres: queue %q in schema %q: %w", queue, s.Schema, err)
-	}
-	return nil
+	return failure(err, "queue %q in schema %q", queue, s.Schema)
 }
 
 // notNewer refuses a table of a later version, whose columns may have another meaning. Where no version can be read the
 // columns decide.
 func (s *store) notNewer(ctx context.Context, queue string) error {
 	var version int
-	err := s.writes.QueryRow(ctx, `SELECT coalesce(max(version), 0) FROM `+s.versions()+` WHERE name = $1`, pgx.QueryExecModeExec, s.table(queue).name).Scan(&version)
+	err := s.writes.QueryRow(ctx, `SELECT coalesce(max(version), 0) FROM `+s.versions()+` WHERE name = $1`, pgx.QueryExecModeExec, queue).Scan(&version)
 	switch {
 	case code(err) == undefinedTable || code(err) == insufficientPrivilege:
 		return nil
-	case err != nil:
-		return err
-	case version > tableVersion:
-		return newerTable(version)
+	case err == nil && version > tableVersion:
+		return &tablequeue.UnfitError{Reason: fmt.Sprintf(
+			"its table is of version %d, this program knows those up to %d: update this program", version, tableVersion)}
 	}
-	return nil
-}
-
-func newerTable(version int) error {
-	return &tablequeue.UnfitError{Reason: fmt.Sprintf(
-		"its table is of version %d, this program knows those up to %d: update this program", version, tableVersion)}
+	return err
 }

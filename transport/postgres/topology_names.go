@@ -25,7 +25,8 @@ type table struct {
 	quoted  string      // with its schema, for use in statements
 	foreign atomic.Bool // a foreign table
 	front   front
-	size    size
+	// largeUntil is the time, in nanoseconds since 1970, until which the table is taken to be large.
+	largeUntil atomic.Int64
 	claim, renew, abandon, orphans,
 	cancel, update, sweep, purge, lock, take, byIndex string
 }
@@ -41,6 +42,9 @@ func checkName(what, name string) error {
 	}
 	return nil
 }
+
+// truncated returns as much of name as fits into n bytes.
+func truncated(name string, n int) string { return strings.ToValidUTF8(name[:min(n, len(name))], "") }
 
 // quote returns the identifier of a name with any characters.
 func quote(parts ...string) string { return pgx.Identifier(parts).Sanitize() }

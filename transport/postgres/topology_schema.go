@@ -5,7 +5,6 @@ import (
 	"hash/fnv"
 	"strconv"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/holdfast-go/holdfast/internal/tablequeue/dialect"
 	"github.com/holdfast-go/holdfast/transport"
@@ -105,10 +104,7 @@ func indexName(t *table, suffix string) string {
 		h := fnv.New64a()
 		_, _ = h.Write([]byte(queue))
 		suffix = fmt.Sprintf("_%016x%s", h.Sum64(), suffix)
-		queue = queue[:maxName-len(suffix)]
-		for !utf8.ValidString(queue) {
-			queue = queue[:len(queue)-1]
-		}
+		queue = truncated(queue, maxName-len(suffix))
 	}
 	return quote(queue + suffix)
 }

@@ -93,11 +93,8 @@ func (s *store) Name(queue string) string {
 
 // noSubscriptions is failure, but with [tablequeue.ErrNotInstalled] where the table of subscriptions is missing.
 func noSubscriptions(err error, doing string, args ...any) error {
-	switch {
-	case err == nil:
-		return nil
-	case code(err) == undefinedTable:
+	if code(err) == undefinedTable {
 		err = fmt.Errorf("%w: %w", tablequeue.ErrNotInstalled, err)
 	}
-	return fmt.Errorf("postgres: %s: %w", fmt.Sprintf(doing, args...), err)
+	return failure(err, doing, args...)
 }

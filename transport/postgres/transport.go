@@ -16,7 +16,7 @@ import (
 var _ transport.Transport = (*Transport)(nil)
 
 // MaxBody is the largest body of a message in bytes. A larger one is refused with a [*transport.TooLargeError].
-const MaxBody = dialect.MaxBody
+const MaxBody = tablequeue.MaxBody
 
 // Transport is the transport on PostgreSQL. It may be copied before use, and opened several times, also at once.
 type Transport struct {
@@ -57,7 +57,7 @@ func (p *Transport) Open(ctx context.Context, env transport.Env) (transport.Conn
 	if err != nil {
 		return nil, err
 	}
-	return tablequeue.Open(s, tablequeue.Config{Lease: p.Lease, MaxBody: MaxBody, Env: env}), nil
+	return tablequeue.Open(s, tablequeue.Config{Lease: p.Lease, Env: env}), nil
 }
 
 func (p *Transport) store(ctx context.Context, env transport.Env) (*store, error) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -29,10 +30,13 @@ func (s *store) Begin(ctx context.Context) (tablequeue.StoreTx, error) {
 		return nil, fmt.Errorf("postgres: begin: %w", err)
 	}
 	h := &handlerTx{store: s, conn: conn, user: &userTx{conn: conn.Conn()}}
-	if !s.opened(h) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.open == nil { // Close has ended the others
 		s.putBack(conn)
 		return nil, transport.ErrClosed
 	}
+	s.open[h] = struct{}{}
 	return h, nil
 }
 
@@ -83,17 +87,6 @@ func (s slots) free() {
 	if s != nil {
 		<-s
 	}
-}
-
-// opened adds tx to the transactions that Close ends. It reports false after Close.
-func (s *store) opened(tx *handlerTx) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.open == nil {
-		return false
-	}
-	s.open[tx] = struct{}{}
-	return true
 }
 
 // take returns the connection to the first caller, who ends the transaction, and nil to others.
@@ -159,7 +152,7 @@ func (s *store) commit(ctx context.Context, conn *pgx.Conn, begin bool, u *table
 		args = append(args, o.args...)
 	}
 	sized := -1 // the index of the query that returns the table's size
-	if !g.queue.size.large() {
+	if time.Now().UnixNano() >= g.queue.largeUntil.Load() {
 		sized = b.Len()
 		b.Queue(g.queue.byIndex)
 	}
@@ -179,8 +172,9 @@ func sendCommit(ctx context.Context, conn *pgx.Conn, b *pgx.Batch, queue *table,
 		var err error
 		if i == sized {
 			var large bool
-			err = results.QueryRow().Scan(nil, &large)
-			queue.size.found(large)
+			if err = results.QueryRow().Scan(nil, &large); large {
+				queue.largeUntil.Store(time.Now().Add(largeFor).UnixNano())
+			}
 		} else {
 			_, err = results.Exec()
 		}

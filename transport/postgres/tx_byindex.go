@@ -2,7 +2,6 @@ package postgres
 
 import (
 	"strconv"
-	"sync/atomic"
 	"time"
 )
 
@@ -13,7 +12,7 @@ const (
 	// largeTable is the size in bytes from which on the planner prefers an index to reading the table, whatever the
 	// statistics.
 	largeTable = 1 << 20
-	// largeFor is the time for which a table that was large is taken to be large.
+	// largeFor is the time for which a table that was large is taken to be large: until [table.largeUntil].
 	largeFor = 10 * time.Second
 )
 
@@ -21,15 +20,4 @@ const (
 // returns whether t is large.
 func byIndex(t *table) string {
 	return `SELECT set_config('enable_seqscan', 'off', true), coalesce(pg_relation_size(` + regclass(t.quoted) + `), 0) >= ` + strconv.Itoa(largeTable)
-}
-
-// size notes that a table is large.
-type size struct{ largeUntil atomic.Int64 } // in nanoseconds since 1970
-
-func (s *size) large() bool { return time.Now().UnixNano() < s.largeUntil.Load() }
-
-func (s *size) found(large bool) {
-	if large {
-		s.largeUntil.Store(time.Now().Add(largeFor).UnixNano())
-	}
 }

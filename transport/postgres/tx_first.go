@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 
 	"github.com/jackc/pgx/v5"
@@ -10,12 +11,10 @@ import (
 // Exec implements [pgx.Tx]. A statement that sets the isolation level decides whether the message's row is locked.
 func (u *userTx) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
 	snapshot, sets := isolation(sql)
-	if u.first() && batchable(args) && (sets || !u.lock.wanted) {
+	if (sets || !u.lock.wanted) && u.first(args) {
 		results := u.beginWith(ctx, &pgx.QueuedQuery{SQL: sql, Arguments: args})
 		tag, err := results.Exec()
-		if closing := results.Close(); err == nil {
-			err = closing
-		}
+		err = cmp.Or(err, results.Close())
 		if sets && err == nil {
 			u.lock.wanted = snapshot
 		}
@@ -29,7 +28,7 @@ func (u *userTx) Exec(ctx context.Context, sql string, args ...any) (pgconn.Comm
 }
 
 func (u *userTx) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
-	if u.first() && batchable(args) && !u.lock.wanted {
+	if !u.lock.wanted && u.first(args) {
 		results := u.beginWith(ctx, &pgx.QueuedQuery{SQL: sql, Arguments: args})
 		rows, err := results.Query()
 		if err != nil {
@@ -45,7 +44,7 @@ func (u *userTx) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, 
 }
 
 func (u *userTx) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
-	if u.first() && batchable(args) && !u.lock.wanted {
+	if !u.lock.wanted && u.first(args) {
 		results := u.beginWith(ctx, &pgx.QueuedQuery{SQL: sql, Arguments: args})
 		return firstRow{results.QueryRow(), results}
 	}
@@ -57,7 +56,7 @@ func (u *userTx) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row 
 }
 
 func (u *userTx) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
-	if u.first() && !u.lock.wanted {
+	if !u.lock.wanted && u.first(nil) {
 		return firstBatch{u.beginWith(ctx, b.QueuedQueries...)}
 	}
 	tx, err := u.begun(ctx)
@@ -67,11 +66,12 @@ func (u *userTx) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
 	return tx.SendBatch(ctx, b)
 }
 
-// first reports whether the next statement begins the transaction.
-func (u *userTx) first() bool { return u.tx == nil && u.err == nil && !u.over }
-
-// batchable reports whether pgx accepts args in a batch, where it accepts no options.
-func batchable(args []any) bool {
+// first reports whether the next statement, with args, can begin the transaction in a batch. There pgx accepts no
+// options in args.
+func (u *userTx) first(args []any) bool {
+	if u.tx != nil || u.err != nil || u.over {
+		return false
+	}
 	if len(args) == 0 {
 		return true
 	}
@@ -102,10 +102,7 @@ type firstRow struct {
 
 func (r firstRow) Scan(dest ...any) error {
 	err := r.Row.Scan(dest...)
-	if closing := r.results.Close(); err == nil {
-		err = closing
-	}
-	return err
+	return cmp.Or(err, r.results.Close())
 }
 
 // firstBatch hides the transaction that the batch has begun, which the endpoint ends.

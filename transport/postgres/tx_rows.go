@@ -39,9 +39,8 @@ func (r *batchRows) closed(err error) error {
 
 func (r *batchRows) Close() {
 	r.Rows.Close()
-	if err := r.results.Close(); r.err == nil {
-		r.err = err
-	}
+	err := r.results.Close()
+	r.err = cmp.Or(r.err, err)
 }
 
 func (r *batchRows) Err() error { return cmp.Or(r.Rows.Err(), r.err) }

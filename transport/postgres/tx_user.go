@@ -30,10 +30,7 @@ func Tx(ctx context.Context, s Session) (pgx.Tx, error) {
 	if err != nil {
 		return nil, err
 	}
-	inner, ok := tablequeue.Inner(t)
-	if !ok {
-		return nil, ErrNotOurs
-	}
+	inner, _ := tablequeue.Inner(t)
 	own, ok := inner.(*handlerTx)
 	if !ok {
 		return nil, ErrNotOurs

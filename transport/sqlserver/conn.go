@@ -108,12 +108,12 @@ func each(ctx context.Context, o on, row func(*sql.Rows) error, query string, ar
 	return rows.Err()
 }
 
-// texts appends the values of a result's only column.
-func texts(to *[]string) func(*sql.Rows) error {
+// values appends the values of a result's only column.
+func values[T any](to *[]T) func(*sql.Rows) error {
 	return func(rows *sql.Rows) error {
-		var text string
-		err := rows.Scan(&text)
-		*to = append(*to, text)
+		var value T
+		err := rows.Scan(&value)
+		*to = append(*to, value)
 		return err
 	}
 }

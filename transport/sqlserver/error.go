@@ -32,7 +32,7 @@ func failed(err error, doing string, args ...any) error {
 	if err == nil {
 		return nil
 	}
-	if numberOf(err) == invalidObject {
+	if numberOf(err) == invalidObject && !errors.Is(err, tablequeue.ErrNotInstalled) {
 		err = fmt.Errorf("%w: %w", transport.ErrNoQueue, err)
 	}
 	return failure{fmt.Errorf("sqlserver: %s: %w", fmt.Sprintf(doing, args...), err)}

@@ -140,13 +140,7 @@ func (s *store) insertRows(ctx context.Context, o on, out *outgoing) error {
 		return err
 	}
 	var seqs []int64
-	scan := func(rows *sql.Rows) error {
-		var seq int64
-		err := rows.Scan(&seq)
-		seqs = append(seqs, seq)
-		return err
-	}
-	if err := each(ctx, o, scan, t.insert, args...); err != nil {
+	if err := each(ctx, o, values(&seqs), t.insert, args...); err != nil {
 		return err
 	}
 	if len(seqs) != len(out.rows) {

@@ -125,7 +125,7 @@ func (s *store) Inspect(ctx context.Context, queue string) (transport.QueueStats
 
 // List implements [tablequeue.Topology]. Queues are the tables that have the columns of one.
 func (s *store) List(ctx context.Context) (names []string, err error) {
-	err = each(ctx, s.db, texts(&names), listQueues, sql.Named("schema", s.Schema))
+	err = each(ctx, s.db, values(&names), listQueues, sql.Named("schema", s.Schema))
 	return names, failed(err, "list queues")
 }
 

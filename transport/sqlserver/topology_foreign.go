@@ -44,6 +44,6 @@ func (s *store) detectTraits(ctx context.Context, queue string, err error) bool 
 
 // columns returns the columns of a queue's table, and none where there is no table.
 func (s *store) columns(ctx context.Context, queue string) (names []string, err error) {
-	err = each(ctx, s.db, texts(&names), s.table(queue).columns)
+	err = each(ctx, s.db, values(&names), s.table(queue).columns)
 	return names, err
 }

@@ -60,11 +60,8 @@ func (s *store) Subscriptions(ctx context.Context) (all []tablequeue.Subscriptio
 
 // noSubscriptions is failed, but with [tablequeue.ErrNotInstalled] where the table of subscriptions is missing.
 func noSubscriptions(err error, doing string, args ...any) error {
-	switch {
-	case err == nil:
-		return nil
-	case numberOf(err) == invalidObject:
+	if numberOf(err) == invalidObject {
 		err = fmt.Errorf("%w: %w", tablequeue.ErrNotInstalled, err)
 	}
-	return failure{fmt.Errorf("sqlserver: %s: %w", fmt.Sprintf(doing, args...), err)}
+	return failed(err, doing, args...)
 }

@@ -7,7 +7,7 @@ import (
 
 // DueForSweep implements [tablequeue.Sweeper]. The first process that marks a due queue sweeps it.
 func (s *store) DueForSweep(ctx context.Context) (queues []string, err error) {
-	err = each(ctx, s.db, texts(&queues), newVersions(s.Schema).due)
+	err = each(ctx, s.db, values(&queues), newVersions(s.Schema).due)
 	return queues, failed(err, "look for expired rows")
 }
 

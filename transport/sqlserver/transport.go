@@ -18,9 +18,8 @@ import (
 
 var _ transport.Transport = (*Transport)(nil)
 
-// MaxBody is the largest body of a message in bytes. A larger one is refused with
-// [*transport.TooLargeError].
-const MaxBody = dialect.MaxBody
+// MaxBody is the largest body of a message in bytes. A larger one is refused with a [*transport.TooLargeError].
+const MaxBody = tablequeue.MaxBody
 
 // Transport is the transport on Microsoft SQL Server 2016 or newer and Azure SQL, at compatibility level 130 or
 // above. It may be copied before use and opened several times.
@@ -61,7 +60,7 @@ func (m *Transport) Open(ctx context.Context, env transport.Env) (transport.Conn
 	if err := s.connect(ctx); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
-	return tablequeue.Open(s, tablequeue.Config{Lease: m.Lease, MaxBody: MaxBody, Env: env}), nil
+	return tablequeue.Open(s, tablequeue.Config{Lease: m.Lease, Env: env}), nil
 }
 
 // settings checks the fields that are not about connections.

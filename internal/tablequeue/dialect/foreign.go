@@ -87,20 +87,16 @@ func (d *Detector) CheckDelays(units []*tablequeue.Unit) error {
 
 // Queues returns the queues whose tables units change, each once.
 func Queues(units []*tablequeue.Unit) (queues []string) {
-	add := func(queue string) {
-		if !slices.Contains(queues, queue) {
-			queues = append(queues, queue)
-		}
-	}
 	for _, u := range units {
 		if u.Verb != tablequeue.Send {
-			add(u.Queue)
+			queues = append(queues, u.Queue)
 		}
 		for i := range u.Rows {
-			add(u.Rows[i].Queue)
+			queues = append(queues, u.Rows[i].Queue)
 		}
 	}
-	return queues
+	slices.Sort(queues)
+	return slices.Compact(queues)
 }
 
 // UUID returns a message's id as a foreign table has it: a new one where id is no UUID.

@@ -13,8 +13,6 @@ const (
 )
 
 const (
-	// MaxBody is the largest body of a message in bytes.
-	MaxBody = 64 << 20
 	// LockWait is the time in milliseconds that a write waits for a lock. Only a session that alters or rewrites a table
 	// holds a lock for longer.
 	LockWait = "100"

@@ -16,8 +16,8 @@ import (
 // ints and durations.
 type Options map[string]any
 
-// ParseURL sets the fields that the URL raw, which has one of schemes, has options for. It returns the URL without these
-// options. Its errors do not repeat the URL, which may hold a password.
+// ParseURL sets the fields that raw, a URL with one of schemes, has options for. It returns the URL without them. Its
+// errors do not repeat the URL, which may hold a password.
 func (o Options) ParseURL(raw string, schemes ...string) (rest string, err error) {
 	u, err := url.Parse(raw)
 	switch {
@@ -50,8 +50,8 @@ func (o Options) Take(query url.Values) error {
 	return nil
 }
 
-// Check returns an error where names has an option that is not one of others, which the URL may have beside o. The error
-// names all, and hint.
+// Check returns an error where names has an option that is none of others, which the URL may have beside o. The error
+// names all of them, and hint.
 func (o Options) Check(names iter.Seq[string], others []string, hint ...string) error {
 	for _, name := range slices.Sorted(names) {
 		if !slices.Contains(others, strings.ToLower(name)) {
