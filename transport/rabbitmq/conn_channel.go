@@ -2,7 +2,6 @@ package rabbitmq
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -54,18 +53,6 @@ func withChannel(conn *brokerConn, f func(*amqp.Channel) error) error {
 	}
 	defer ch.Close() //nolint:errcheck // closed already when f failed
 	return f(ch)
-}
-
-// ensure declares something. Without the right to declare it, find has to succeed; its error names what is missing.
-func (c *channels) ensure(ctx context.Context, declare, find func(*amqp.Channel) error) error {
-	refused := c.onChannel(ctx, declare)
-	if !isCode(refused, amqp.AccessRefused) {
-		return refused
-	}
-	if missing := c.onChannel(ctx, find); missing != nil {
-		return fmt.Errorf("%w (%w): have it created by Install, by a user with the right to configure", missing, refused)
-	}
-	return nil
 }
 
 // call runs f, a request to the broker without a context, and stops waiting for it when ctx ends. The loss of the

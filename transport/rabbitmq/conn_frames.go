@@ -183,7 +183,7 @@ func headerTable(payload []byte) (table extent, err error) {
 		case headersFlag:
 			if size = longSize(rest); size > 0 {
 				table = extent{at, at + size}
-				err = checkTable(rest[4:size], 0)
+				err = checkTable(rest[4:size])
 			}
 		case 1 << 12, 1 << 11: // delivery mode, priority
 			size = 1
@@ -271,7 +271,7 @@ func undecodable(saved []byte) error {
 		return fmt.Errorf("rabbitmq: %w", errMalforms)
 	}
 	size := int64(binary.BigEndian.Uint32(saved)) + 4
-	err := checkTable(saved[4:], 0)
+	err := checkTable(saved[4:])
 	switch {
 	case size > int64(len(saved)):
 		if err == nil || errors.Is(err, errMalforms) {

@@ -17,43 +17,31 @@ var (
 	errMalforms = errors.New("the headers are not a table of AMQP 0-9-1")
 )
 
-// checkTable fails where the client library cannot read the entries of a table at the given depth, which is 0 for the
-// header table. It allocates nothing. Field types are those of RabbitMQ: https://www.rabbitmq.com/amqp-0-9-1-errata.
-func checkTable(entries []byte, depth int) error {
-	if depth > maxNesting {
-		return errNesting
-	}
-	for n := 0; len(entries) > 0; n++ {
-		if n == maxElements {
-			return errElements
-		}
-		size := shortSize(entries)
-		if size == 0 {
-			return errMalforms
-		}
-		entries = entries[size:]
-		size, err := checkField(entries, depth)
-		if err != nil {
-			return err
-		}
-		entries = entries[size:]
-	}
-	return nil
-}
+// checkTable fails where the client library cannot read the entries of a header table. It allocates nothing. Field types
+// are those of RabbitMQ: https://www.rabbitmq.com/amqp-0-9-1-errata.
+func checkTable(entries []byte) error { return checkElements(entries, true, 0) }
 
-func checkList(elements []byte, depth int) error {
+// checkElements checks the entries of a table, which have names, or the elements of a list.
+func checkElements(b []byte, named bool, depth int) error {
 	if depth > maxNesting {
 		return errNesting
 	}
-	for n := 0; len(elements) > 0; n++ {
+	for n := 0; len(b) > 0; n++ {
 		if n == maxElements {
 			return errElements
 		}
-		size, err := checkField(elements, depth)
+		if named {
+			size := shortSize(b)
+			if size == 0 {
+				return errMalforms
+			}
+			b = b[size:]
+		}
+		size, err := checkField(b, depth)
 		if err != nil {
 			return err
 		}
-		elements = elements[size:]
+		b = b[size:]
 	}
 	return nil
 }
@@ -61,15 +49,11 @@ func checkList(elements []byte, depth int) error {
 // checkField checks the first value in b and returns its size with the type. The size is 0 unless only a nested value
 // is malformed.
 func checkField(b []byte, depth int) (size int, err error) {
-	size = fieldSize(b)
-	if size == 0 {
+	if size = fieldSize(b); size == 0 {
 		return 0, errMalforms
 	}
-	switch b[0] {
-	case 'F':
-		err = checkTable(b[5:size], depth+1)
-	case 'A':
-		err = checkList(b[5:size], depth+1)
+	if b[0] == 'F' || b[0] == 'A' {
+		err = checkElements(b[5:size], b[0] == 'F', depth+1)
 	}
 	return size, err
 }
@@ -79,32 +63,30 @@ func fieldSize(b []byte) int {
 	if len(b) == 0 {
 		return 0
 	}
-	size := 1
+	content := 0
 	switch b[0] {
 	case 'V':
 	case 't', 'b', 'B':
-		size += 1
+		content = 1
 	case 's', 'u':
-		size += 2
+		content = 2
 	case 'I', 'i', 'f':
-		size += 4
+		content = 4
 	case 'D':
-		size += 5
+		content = 5
 	case 'l', 'd', 'T':
-		size += 8
+		content = 8
 	case 'S', 'x', 'F', 'A':
-		content := longSize(b[1:])
-		if content == 0 {
+		if content = longSize(b[1:]); content == 0 {
 			return 0
 		}
-		size += content
 	default:
 		return 0
 	}
-	if size > len(b) {
+	if 1+content > len(b) {
 		return 0
 	}
-	return size
+	return 1 + content
 }
 
 // longSize returns how many bytes the long string, table or list at the beginning of b has with its length; 0 where b

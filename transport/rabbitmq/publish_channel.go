@@ -3,9 +3,11 @@ package rabbitmq
 import (
 	"context"
 	"fmt"
+	"maps"
 	"regexp"
 	"strconv"
 	"sync"
+	"sync/atomic"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 )
@@ -15,13 +17,37 @@ import (
 type sender struct {
 	ch       *amqp.Channel
 	returned returned
-	declared declared
-	delays   delayTargets
-	accepted accepted
+	declared memo[string, []string] // types, by the first
+	bound    memo[string, string]   // destinations of delays: those in the keys of messages, by those asked for
+	accepted memo[route, struct{}]  // places that the broker accepts messages for
 
 	failed <-chan *amqp.Error
 	over   chan struct{} // closed when end is set
 	end    error         // why it is over
+}
+
+// memo is a map that is written to in turn, and read without a lock.
+type memo[K comparable, V any] struct{ entries atomic.Pointer[map[K]V] }
+
+func (m *memo[K, V]) get(key K) (value V, ok bool) {
+	if entries := m.entries.Load(); entries != nil {
+		value, ok = (*entries)[key]
+	}
+	return value, ok
+}
+
+func (m *memo[K, V]) has(key K) bool {
+	_, ok := m.get(key)
+	return ok
+}
+
+func (m *memo[K, V]) set(key K, value V) {
+	entries := map[K]V{key: value}
+	if was := m.entries.Load(); was != nil {
+		maps.Copy(entries, *was)
+		entries[key] = value
+	}
+	m.entries.Store(&entries)
 }
 
 func (p *publisher) openSender() (*sender, error) {

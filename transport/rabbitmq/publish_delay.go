@@ -1,10 +1,10 @@
 package rabbitmq
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"maps"
+	"slices"
 	"strconv"
 	"time"
 
@@ -42,13 +42,6 @@ const (
 	typeDestination    = "type."
 	relayedDestination = "to."
 )
-
-func toQueue(name string) string { return queueDestination + name }
-
-func (c *schema) toSubscribers(types []string) string {
-	exchange, key := c.topology.address(types)
-	return typeDestination + cmp.Or(key, exchange)
-}
 
 // delayParts returns the queues and exchanges of the ladder in the order of their declaration: the last one exists only
 // when all others do.
@@ -95,19 +88,18 @@ func delayLevelParts(level int, below string) []part {
 	return []part{{name: name, exchange: amqp.ExchangeTopic}, {name: name, args: args, bind: bind}}
 }
 
-func bindQueue(queue, key, exchange string) func(*amqp.Channel) error {
-	return func(ch *amqp.Channel) error {
-		return wrap(ch.QueueBind(queue, key, exchange, false, nil), "bind queue %q", queue)
-	}
-}
-
 // delayed returns the exchange and the key of an operation that is due after d.
 func (b *batch) delayed(ctx context.Context, op *transport.Operation, d time.Duration) (exchange, key string, err error) {
 	steps, ok := delays.Steps(d)
 	if !ok {
 		return "", "", fmt.Errorf("rabbitmq: a delay of %v is over the longest, %v", d, delays.Max())
 	}
-	to := b.delayTarget(op)
+	var to delayTarget
+	if op.Queue != "" {
+		to = queueTarget(op.Queue)
+	} else {
+		to = b.conn.typeTarget(slices.Clone(op.Types)) // binding may outlast ctx
+	}
 	if key = delays.Key(steps, to.relayed()); len(key) > maxShort {
 		overhead := delays.Overhead() + len(relayedDestination)
 		return "", "", fmt.Errorf("rabbitmq: delay a message to %q: the name takes %d bytes, and %d is the most for delays: %w",

@@ -1,10 +1,9 @@
 package rabbitmq
 
 import (
+	"cmp"
 	"context"
 	"fmt"
-	"slices"
-	"sync"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
@@ -62,74 +61,43 @@ func (t delayTarget) bindDirectly(ch *amqp.Channel) error {
 }
 
 func queueTarget(queue string) delayTarget {
-	return delayTarget{toQueue(queue), func(ch *amqp.Channel, key, exchange string) error {
-		return wrap(ch.QueueBind(queue, key, exchange, false, nil), "bind queue %q to delayed messages", queue)
+	return delayTarget{queueDestination + queue, func(ch *amqp.Channel, key, exchange string) error {
+		return bindQueue(queue, key, exchange)(ch)
 	}}
 }
 
 func (c *schema) typeTarget(types []string) delayTarget {
-	return delayTarget{c.toSubscribers(types), func(ch *amqp.Channel, key, exchange string) error {
-		if err := c.topology.declareTypes(ch, types); err != nil {
+	to, typesKey := c.topology.address(types)
+	return delayTarget{typeDestination + cmp.Or(typesKey, to), func(ch *amqp.Channel, key, exchange string) error {
+		if err := c.declareTypes(types)(ch); err != nil {
 			return err
 		}
-		to, _ := c.topology.address(types)
 		return wrap(ch.ExchangeBind(to, key, exchange, false, nil), "bind %s to delayed messages", types[0])
 	}}
-}
-
-func (b *batch) delayTarget(op *transport.Operation) delayTarget {
-	if op.Queue != "" {
-		return queueTarget(op.Queue)
-	}
-	return b.conn.typeTarget(slices.Clone(op.Types)) // binding may outlast ctx
-}
-
-// delayTargets remembers the destinations that a sender has bound: those in the keys of delayed messages, by those
-// asked for.
-type delayTargets struct {
-	mu    sync.Mutex // guards ready
-	ready map[string]string
-}
-
-func (d *delayTargets) of(destination string) (string, bool) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	in, ok := d.ready[destination]
-	return in, ok
-}
-
-func (d *delayTargets) add(destination, in string) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.ready == nil {
-		d.ready = make(map[string]string)
-	}
-	d.ready[destination] = in
 }
 
 // ladderReady stands for the ladder itself among the destinations.
 const ladderReady = ""
 
 // bindDelay binds a destination once for each sender, and returns the destination for the keys of delayed messages.
-func (b *batch) bindDelay(ctx context.Context, to delayTarget) (string, error) {
-	c, targets := b.conn, &b.sender.delays
-	if in, ok := targets.of(to.destination); ok {
+func (b *batch) bindDelay(ctx context.Context, to delayTarget) (in string, err error) {
+	c, bound := b.conn, &b.sender.bound
+	in, ok := bound.get(to.destination)
+	if ok {
 		return in, nil
 	}
-	var in string
-	err := b.to.inTurn(ctx, func() (err error) {
-		if _, ok := targets.of(ladderReady); !ok {
+	err = b.to.inTurn(ctx, func() (err error) {
+		if !bound.has(ladderReady) {
 			if err := c.ensureDelays(ctx); err != nil {
 				return err
 			}
-			targets.add(ladderReady, "")
+			bound.set(ladderReady, "")
 		}
-		var ok bool
-		if in, ok = targets.of(to.destination); ok {
+		if in, ok = bound.get(to.destination); ok {
 			return nil
 		}
 		if in, err = c.bindDelay(ctx, to); err == nil {
-			targets.add(to.destination, in)
+			bound.set(to.destination, in)
 		}
 		return err
 	})
@@ -167,14 +135,7 @@ func (c *schema) ensureDelays(ctx context.Context) error {
 	if !isCode(err, amqp.NotFound) {
 		return err
 	}
-	err = c.onChannel(ctx, func(ch *amqp.Channel) error {
-		for _, p := range parts {
-			if err := p.declare(ch); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
+	err = c.onChannel(ctx, declareAll(parts))
 	if isCode(err, amqp.AccessRefused) {
 		return fmt.Errorf("%w: have a user with the right to configure %q create what delays need, by Install", err, "holdfast.delay-*")
 	}
@@ -189,7 +150,7 @@ func (c *schema) installDelays(ctx context.Context, queues []transport.Queue) er
 	}
 	return c.onChannel(ctx, func(ch *amqp.Channel) error {
 		for _, q := range queues {
-			if !isDelayedTo(q) {
+			if q.Shared { // Install adds nothing to it
 				continue
 			}
 			to := queueTarget(q.Name)
@@ -203,6 +164,3 @@ func (c *schema) installDelays(ctx context.Context, queues []transport.Queue) er
 		return nil
 	})
 }
-
-// isDelayedTo reports whether Install creates the relay of a queue: it adds nothing to queues that are shared.
-func isDelayedTo(q transport.Queue) bool { return !q.Shared }

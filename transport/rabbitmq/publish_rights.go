@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"maps"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -27,32 +26,6 @@ func (r route) place() route {
 		r.key = ""
 	}
 	return r
-}
-
-// accepted has the places for which the broker accepts messages. Reading takes no lock.
-type accepted struct {
-	places atomic.Pointer[map[route]struct{}]
-	mu     sync.Mutex // held while adding
-}
-
-func (a *accepted) has(place route) bool {
-	places := a.places.Load()
-	if places == nil {
-		return false
-	}
-	_, ok := (*places)[place]
-	return ok
-}
-
-func (a *accepted) add(place route) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	places := make(map[route]struct{})
-	if was := a.places.Load(); was != nil {
-		maps.Copy(places, *was)
-	}
-	places[place] = struct{}{}
-	a.places.Store(&places)
 }
 
 // refusals has the places for which the broker has refused messages lately.
@@ -97,37 +70,48 @@ func (r *refusals) add(place route, err error) {
 	r.latest[place] = refusal{err, now.Add(refusalLasts)}
 }
 
-// admit fails where the broker refuses messages for the place of a route. It asks the broker once for each channel: a
-// refused publish closes its channel, and then the outcome of all messages in flight there is unknown.
-func (b *batch) admit(ctx context.Context, to route) error {
-	place := to.place()
-	if b.sender.accepted.has(place) {
-		return nil
-	}
-	if err := b.to.refusals.of(place); err != nil {
+// once has f ask the broker for something about a place, in turn, unless done reports that another call has, or the
+// broker has just refused it.
+func (p *publisher) once(ctx context.Context, place route, done func() bool, f func() error) error {
+	if err := p.refusals.of(place); err != nil {
 		return err
 	}
-	if err := b.to.ready(ctx); err != nil {
-		return unsent(err)
-	}
-	p, s, c := b.to, b.sender, b.conn // asking may outlast ctx
-	err := p.inTurn(ctx, func() error {
-		if s.accepted.has(place) {
+	return p.inTurn(ctx, func() error {
+		if done() {
 			return nil
 		}
 		if err := p.refusals.of(place); err != nil {
 			return err
 		}
-		probe := func(ch *amqp.Channel) error { return probe(ch, to) }
-		err := c.call(ctx, func() error { return withChannel(p.conn, probe) })
-		if err != nil {
-			p.refusals.add(place, err)
-			return err
-		}
-		s.accepted.add(place)
-		return nil
+		err := f()
+		p.refusals.add(place, err)
+		return err
 	})
-	return unsent(err)
+}
+
+// admit fails where the broker refuses messages for the place of a route. It asks the broker once for each channel: a
+// refused publish closes its channel, and then the outcome of all messages in flight there is unknown.
+func (b *batch) admit(ctx context.Context, to route) error {
+	p, s, c := b.to, b.sender, b.conn
+	place := to.place()
+	if s.accepted.has(place) {
+		return nil
+	}
+	err := p.refusals.of(place)
+	if err == nil {
+		err = p.ready(ctx)
+	}
+	if err != nil {
+		return unsent(err)
+	}
+	return unsent(p.once(ctx, place, func() bool { return s.accepted.has(place) }, func() error {
+		probe := func(ch *amqp.Channel) error { return probe(ch, to) }
+		err := c.call(ctx, func() error { return withChannel(p.conn, probe) }) // which may outlast ctx
+		if err == nil {
+			s.accepted.set(place, struct{}{})
+		}
+		return err
+	}))
 }
 
 // probe fails where the broker refuses messages for a route. It publishes one in a transaction that it rolls back,

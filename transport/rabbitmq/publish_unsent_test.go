@@ -137,7 +137,7 @@ func TestAnOperationIsNotReadAfterItsDispatch(t *testing.T) {
 			return errors.Join(err, err2)
 		}},
 		{transport.Operation{Message: m, Types: []string{"Shop.OrderPlaced", "Shop.IOrderEvent"}}, func(ch *amqp.Channel) error {
-			return c.topology.findTypes(ch, []string{"Shop.IOrderEvent"})
+			return c.topology.forTypes([]string{"Shop.IOrderEvent"})[0].find(ch)
 		}},
 	} {
 		proxy.Pause()

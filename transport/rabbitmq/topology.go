@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
@@ -17,18 +16,10 @@ import (
 type topology interface {
 	// address returns the exchange and the key that a message of these types is published with.
 	address(types []string) (exchange, key string)
-	// declare declares the exchange that all types share, if any.
-	declare(ch *amqp.Channel) error
-	// declareQueue declares the exchange of a queue, if any.
-	declareQueue(ch *amqp.Channel, name string) error
-	// removeQueue deletes it.
-	removeQueue(ch *amqp.Channel, name string) error
-	// declareTypes declares the exchanges for publishing the first of types; the others are its base types. findTypes
-	// fails where they are missing.
-	declareTypes(ch *amqp.Channel, types []string) error
-	findTypes(ch *amqp.Channel, types []string) error
-	// parts returns all exchanges of a plan.
-	parts(plan transport.Plan) []part
+	// forQueue returns the exchanges of a queue. forTypes returns those for publishing the first of types, that of the
+	// first before all others; the others are its base types.
+	forQueue(name string) []part
+	forTypes(types []string) []part
 
 	subscribe(ch *amqp.Channel, queue, name string) error
 	unsubscribe(ch *amqp.Channel, queue, name string) error
@@ -58,11 +49,6 @@ func (c *schema) install(ctx context.Context, plan transport.Plan) error {
 	if err := c.installDeadLetters(ctx, plan.Queues); err != nil {
 		return err
 	}
-	if len(plan.Queues) > 0 {
-		if err := c.onChannel(ctx, c.topology.declare); err != nil {
-			return err
-		}
-	}
 	for _, q := range plan.Queues {
 		if err := c.installQueue(ctx, q); err != nil {
 			return err
@@ -74,7 +60,7 @@ func (c *schema) install(ctx context.Context, plan transport.Plan) error {
 		}
 	}
 	for _, types := range plan.Types {
-		if err := c.onChannel(ctx, func(ch *amqp.Channel) error { return c.topology.declareTypes(ch, types) }); err != nil {
+		if err := c.onChannel(ctx, c.declareTypes(types)); err != nil {
 			return err
 		}
 	}
@@ -82,21 +68,20 @@ func (c *schema) install(ctx context.Context, plan transport.Plan) error {
 }
 
 func (c *schema) installQueue(ctx context.Context, q transport.Queue) error {
-	name := q.Name
-	args := c.arguments(q)
-	err := c.onChannel(ctx, part{name: name, args: args}.create)
+	queue := part{name: q.Name, args: c.arguments(q)}
+	err := c.onChannel(ctx, queue.create)
 	if isCode(err, amqp.PreconditionFailed) {
-		err = c.useAsItIs(ctx, name, args)
+		err = c.useAsItIs(ctx, queue)
 	}
 	if err != nil {
 		return err
 	}
-	return c.onChannel(ctx, func(ch *amqp.Channel) error { return c.topology.declareQueue(ch, name) })
+	return c.onChannel(ctx, declareAll(c.topology.forQueue(q.Name)))
 }
 
 // useAsItIs logs how a queue differs from the plan. A stream is refused: it keeps messages that are acknowledged.
-func (c *schema) useAsItIs(ctx context.Context, name string, args amqp.Table) error {
-	findings, err := c.compare(ctx, []part{{name: name, args: args}})
+func (c *schema) useAsItIs(ctx context.Context, queue part) error {
+	findings, err := c.compare(ctx, []part{queue})
 	if err != nil || len(findings) == 0 {
 		return err
 	}
@@ -104,12 +89,12 @@ func (c *schema) useAsItIs(ctx context.Context, name string, args amqp.Table) er
 	switch {
 	case strings.Contains(detail, "x-queue-type: 'stream'"):
 		return fmt.Errorf("rabbitmq: declare queue %q: it is a stream, which no endpoint can receive from: "+
-			"delete it, or use another name", name)
+			"delete it, or use another name", queue.name)
 	case strings.Contains(detail, "x-queue-type"):
 		advice = "use the transport's QueueType for it, or delete it while it is empty"
 	}
 	c.log.WarnContext(ctx, "a queue exists with other arguments and is used as it is",
-		"queue", name, "differs", detail, "advice", advice)
+		"queue", queue.name, "differs", detail, "advice", advice)
 	return nil
 }
 
@@ -119,7 +104,10 @@ func (c *schema) Subscribe(ctx context.Context, queue string, types []string) er
 		if err := c.ensureTypes(ctx, []string{name}); err != nil {
 			return err
 		}
-		if err := c.onChannel(ctx, func(ch *amqp.Channel) error { return c.topology.subscribe(ch, queue, name) }); err != nil {
+		err := c.onChannel(ctx, func(ch *amqp.Channel) error {
+			return wrap(c.topology.subscribe(ch, queue, name), "subscribe %q to %s", queue, name)
+		})
+		if err != nil {
 			return err
 		}
 	}
@@ -129,7 +117,9 @@ func (c *schema) Subscribe(ctx context.Context, queue string, types []string) er
 // Unsubscribe implements [transport.Subscriber].
 func (c *schema) Unsubscribe(ctx context.Context, queue string, types []string) error {
 	for _, name := range types {
-		err := c.onChannel(ctx, func(ch *amqp.Channel) error { return c.topology.unsubscribe(ch, queue, name) })
+		err := c.onChannel(ctx, func(ch *amqp.Channel) error {
+			return wrap(c.topology.unsubscribe(ch, queue, name), "unsubscribe %q from %s", queue, name)
+		})
 		if err != nil && !isCode(err, amqp.NotFound) {
 			return err
 		}
@@ -137,57 +127,47 @@ func (c *schema) Unsubscribe(ctx context.Context, queue string, types []string) 
 	return nil
 }
 
-// ensureTypes declares the exchanges for publishing the first of types, or finds them.
-func (c *schema) ensureTypes(ctx context.Context, types []string) error {
-	return c.ensure(ctx,
-		func(ch *amqp.Channel) error { return c.topology.declareTypes(ch, types) },
-		func(ch *amqp.Channel) error { return c.topology.findTypes(ch, types) })
+// declareTypes declares the exchanges for publishing the first of types.
+func (c *schema) declareTypes(types []string) func(*amqp.Channel) error {
+	if _, key := c.topology.address(types); len(key) > maxShort {
+		return func(*amqp.Channel) error {
+			return fmt.Errorf("rabbitmq: publish %s: its name and those of its base types take %d bytes, and %d is the most: "+
+				"leave out base types, or use the conventional topology", types[0], len(key), maxShort)
+		}
+	}
+	return declareAll(c.topology.forTypes(types))
 }
 
-// declared remembers the types that a sender has declared.
-type declared struct {
-	mu    sync.Mutex // guards types
-	types map[string][]string
+// ensureTypes is declareTypes. Without the right to declare, the exchange of the first type has to exist.
+func (c *schema) ensureTypes(ctx context.Context, types []string) error {
+	refused := c.onChannel(ctx, c.declareTypes(types))
+	if !isCode(refused, amqp.AccessRefused) {
+		return refused
+	}
+	if missing := c.onChannel(ctx, c.topology.forTypes(types)[0].find); missing != nil {
+		return fmt.Errorf("%w (%w): have it created by Install, by a user with the right to configure", missing, refused)
+	}
+	return nil
 }
 
 // ensureType declares the exchanges of types, which are published to a place, unless this sender has done so, or the
 // broker has just refused to.
 func (b *batch) ensureType(ctx context.Context, place route, types []string) error {
-	d, p, c := &b.sender.declared, b.to, b.conn
-	if d.knows(types) {
+	c, s := b.conn, b.sender
+	if s.hasDeclared(types) {
 		return nil
-	}
-	if err := p.refusals.of(place); err != nil {
-		return err
 	}
 	types = slices.Clone(types) // declaring may outlast ctx
-	return p.inTurn(ctx, func() error {
-		if d.knows(types) {
-			return nil
+	return b.to.once(ctx, place, func() bool { return s.hasDeclared(types) }, func() error {
+		err := c.ensureTypes(ctx, types)
+		if err == nil {
+			s.declared.set(types[0], types)
 		}
-		if err := p.refusals.of(place); err != nil {
-			return err
-		}
-		if err := c.ensureTypes(ctx, types); err != nil {
-			p.refusals.add(place, err)
-			return err
-		}
-		d.add(types)
-		return nil
+		return err
 	})
 }
 
-func (d *declared) knows(types []string) bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return slices.Equal(d.types[types[0]], types)
-}
-
-func (d *declared) add(types []string) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.types == nil {
-		d.types = make(map[string][]string)
-	}
-	d.types[types[0]] = types
+func (s *sender) hasDeclared(types []string) bool {
+	declared, _ := s.declared.get(types[0])
+	return slices.Equal(declared, types)
 }

@@ -4,8 +4,6 @@ import (
 	"strings"
 
 	amqp "github.com/rabbitmq/amqp091-go"
-
-	"github.com/holdfast-go/holdfast/transport"
 )
 
 // conventional is the topology of fanout exchanges: one for each type, to which its messages are published and which is
@@ -24,62 +22,30 @@ func typeExchange(name string) string {
 
 func (conventional) address(types []string) (exchange, key string) { return typeExchange(types[0]), "" }
 
-// declare does nothing: types share nothing.
-func (conventional) declare(*amqp.Channel) error { return nil }
-
-func (conventional) declareQueue(ch *amqp.Channel, name string) error {
-	if err := fanout(name).create(ch); err != nil {
-		return err
-	}
-	return wrap(ch.QueueBind(name, "", name, false, nil), "bind queue %q to its exchange", name)
+func (conventional) forQueue(name string) []part {
+	return []part{{name: name, exchange: amqp.ExchangeFanout, bind: bindQueue(name, "", name)}}
 }
 
-func (conventional) removeQueue(ch *amqp.Channel, name string) error {
-	return wrap(ch.ExchangeDelete(name, false, false), "delete exchange %q", name)
-}
-
-// declareTypes declares the exchange of the first type, and those of its base types bound to it directly: the broker
-// delivers one copy to a queue, over however many bindings.
-func (conventional) declareTypes(ch *amqp.Channel, types []string) error {
+// forTypes binds the exchanges of base types directly to that of the type: the broker delivers one copy to a queue, over
+// however many bindings.
+func (conventional) forTypes(types []string) (parts []part) {
 	for i, name := range types {
-		if err := fanout(typeExchange(name)).create(ch); err != nil {
-			return err
+		p := part{name: typeExchange(name), exchange: amqp.ExchangeFanout}
+		if i > 0 && name != types[0] {
+			p.bind = func(ch *amqp.Channel) error {
+				err := ch.ExchangeBind(typeExchange(name), "", typeExchange(types[0]), false, nil)
+				return wrap(err, "bind %s to its base type %s", types[0], name)
+			}
 		}
-		if i == 0 || name == types[0] {
-			continue
-		}
-		err := ch.ExchangeBind(typeExchange(name), "", typeExchange(types[0]), false, nil)
-		if err := wrap(err, "bind %s to its base type %s", types[0], name); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (conventional) findTypes(ch *amqp.Channel, types []string) error {
-	return fanout(typeExchange(types[0])).find(ch)
-}
-
-func (conventional) parts(plan transport.Plan) (parts []part) {
-	for _, q := range plan.Queues {
-		parts = append(parts, fanout(q.Name))
-	}
-	for _, types := range plan.Types {
-		for _, name := range types {
-			parts = append(parts, fanout(typeExchange(name)))
-		}
+		parts = append(parts, p)
 	}
 	return parts
 }
 
 func (conventional) subscribe(ch *amqp.Channel, queue, name string) error {
-	err := ch.ExchangeBind(queue, "", typeExchange(name), false, nil)
-	return wrap(err, "subscribe %q to %s", queue, name)
+	return ch.ExchangeBind(queue, "", typeExchange(name), false, nil)
 }
 
 func (conventional) unsubscribe(ch *amqp.Channel, queue, name string) error {
-	err := ch.ExchangeUnbind(queue, "", typeExchange(name), false, nil)
-	return wrap(err, "unsubscribe %q from %s", queue, name)
+	return ch.ExchangeUnbind(queue, "", typeExchange(name), false, nil)
 }
-
-func fanout(name string) part { return part{name: name, exchange: amqp.ExchangeFanout} }

@@ -36,7 +36,10 @@ func (p part) find(ch *amqp.Channel) error {
 // create declares the part without its bindings. It changes nothing where the part exists, and is refused where the
 // part differs.
 func (p part) create(ch *amqp.Channel) error {
-	if p.exchange != "" {
+	switch {
+	case p.exchange != "" && strings.HasPrefix(p.name, "amq."): // it exists on every broker
+		return p.find(ch)
+	case p.exchange != "":
 		err := ch.ExchangeDeclare(p.name, p.exchange, true, false, false, false, p.args)
 		return wrap(err, "declare exchange %q", p.name)
 	}
@@ -50,6 +53,24 @@ func (p part) declare(ch *amqp.Channel) error {
 		return err
 	}
 	return p.bind(ch)
+}
+
+// declareAll returns a function that declares parts in order.
+func declareAll(parts []part) func(*amqp.Channel) error {
+	return func(ch *amqp.Channel) error {
+		for _, p := range parts {
+			if err := p.declare(ch); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+}
+
+func bindQueue(queue, key, exchange string) func(*amqp.Channel) error {
+	return func(ch *amqp.Channel) error {
+		return wrap(ch.QueueBind(queue, key, exchange, false, nil), "bind queue %q to exchange %q", queue, exchange)
+	}
 }
 
 // compare fails when the part is missing or differs.

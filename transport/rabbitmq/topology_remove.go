@@ -19,7 +19,10 @@ func (c *schema) Remove(ctx context.Context, queues ...string) error {
 					return wrap(err, "delete queue %q", name)
 				}
 			}
-			return c.topology.removeQueue(ch, queue)
+			if c.topology != (conventional{}) {
+				return nil
+			}
+			return wrap(ch.ExchangeDelete(queue, false, false), "delete exchange %q", queue)
 		})
 		if isCode(err, amqp.AccessRefused) {
 			return fmt.Errorf("%w: remove as a user with the right to configure it", err)

@@ -3,6 +3,7 @@ package rabbitmq
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -24,24 +25,27 @@ func (c *schema) Verify(ctx context.Context, plan transport.Plan) ([]transport.F
 	return append(findings, limited...), err
 }
 
-// compare returns the parts that are missing or differ.
-func (c *schema) compare(ctx context.Context, rest []part) ([]transport.Finding, error) {
-	var findings []transport.Finding
-	for len(rest) > 0 {
-		// A refusal closes the channel, so there is a new one after each.
-		err := c.onChannel(ctx, func(ch *amqp.Channel) error {
-			for ; len(rest) > 0; rest = rest[1:] {
-				if err := rest[0].compare(ch); err != nil {
-					return err
-				}
+// each calls f with the parts in turn. It returns those from the one on for which f fails: a refusal closes the channel.
+func (c *channels) each(ctx context.Context, parts []part, f func(part, *amqp.Channel) error) ([]part, error) {
+	err := c.onChannel(ctx, func(ch *amqp.Channel) error {
+		for ; len(parts) > 0; parts = parts[1:] {
+			if err := f(parts[0], ch); err != nil {
+				return err
 			}
-			return nil
-		})
-		if err == nil {
-			break
 		}
-		if ctx.Err() != nil { // and rest may still be in use
-			return nil, err
+		return nil
+	})
+	if ctx.Err() != nil { // and parts may still be in use
+		return nil, err
+	}
+	return parts, err
+}
+
+// compare returns the parts that are missing or differ.
+func (c *schema) compare(ctx context.Context, rest []part) (findings []transport.Finding, err error) {
+	for len(rest) > 0 {
+		if rest, err = c.each(ctx, rest, part.compare); len(rest) == 0 {
+			return findings, err
 		}
 		f, ok := rest[0].finding(err)
 		if !ok {
@@ -64,15 +68,8 @@ func InstallDelays(ctx context.Context, conn transport.Conn) error {
 		return err
 	}
 	for rest := delayParts(); len(rest) > 0; {
-		err := c.onChannel(ctx, func(ch *amqp.Channel) error {
-			for ; len(rest) > 0; rest = rest[1:] {
-				if err := rest[0].declare(ch); err != nil {
-					return err
-				}
-			}
-			return nil
-		})
-		if isCode(err, amqp.PreconditionFailed) {
+		rest, err = c.each(ctx, rest, part.declare)
+		if len(rest) > 0 && isCode(err, amqp.PreconditionFailed) {
 			rest = rest[1:]
 		} else if err != nil {
 			return err
@@ -89,21 +86,30 @@ func own(c transport.Conn) (*conn, error) {
 }
 
 // parts returns all that Install creates for a plan.
-func (c *schema) parts(plan transport.Plan) []part {
-	var parts []part
+func (c *schema) parts(plan transport.Plan) (parts []part) {
 	if c.needsDeadLetters(plan.Queues) {
 		parts = append(parts, c.deadLetters.part())
 	}
+	var exchanges []part
 	for _, q := range plan.Queues {
 		parts = append(parts, part{name: q.Name, args: c.arguments(q)})
+		exchanges = append(exchanges, c.topology.forQueue(q.Name)...)
 	}
-	parts = append(parts, c.topology.parts(plan)...)
-	if plan.Delays {
-		parts = append(parts, delayParts()...)
-		for _, q := range plan.Queues {
-			if isDelayedTo(q) {
-				parts = append(parts, queueTarget(q.Name).relayPart())
-			}
+	for _, types := range plan.Types {
+		exchanges = append(exchanges, c.topology.forTypes(types)...)
+	}
+	for i, p := range exchanges {
+		if !slices.ContainsFunc(exchanges[:i], func(q part) bool { return q.name == p.name }) {
+			parts = append(parts, p)
+		}
+	}
+	if !plan.Delays {
+		return parts
+	}
+	parts = append(parts, delayParts()...)
+	for _, q := range plan.Queues {
+		if !q.Shared {
+			parts = append(parts, queueTarget(q.Name).relayPart())
 		}
 	}
 	return parts
