@@ -43,15 +43,12 @@ func (c *conn) Browse(ctx context.Context, queue string) (transport.Cursor, erro
 	if err != nil {
 		return nil, err
 	}
-	cur := &cursor{
-		conn: c, queue: queue, left: found.Messages,
-		done: make(chan struct{}),
-	}
+	cur := &cursor{conn: c, queue: queue, left: found.Messages, done: make(chan struct{})}
 	if cur.link, err = c.dial(ctx, "browsing"); err != nil {
 		return nil, err
 	}
 	if !c.tasks.Go(cur.watch) {
-		hangUp(cur.link)
+		cur.link.close()
 		return nil, transport.ErrClosed
 	}
 	if err := cur.do(ctx, cur.open); err != nil {
@@ -67,7 +64,7 @@ func (cur *cursor) watch() {
 	case <-cur.done:
 	case <-cur.conn.ctx.Done():
 	}
-	hangUp(cur.link)
+	cur.link.close()
 }
 
 func (cur *cursor) open() (err error) {
@@ -82,7 +79,7 @@ func (cur *cursor) do(ctx context.Context, f func() error) error {
 	if cur.conn.ctx.Err() != nil {
 		return transport.ErrClosed
 	}
-	err := abortable(ctx, func() { hangUp(cur.link) }, f)
+	err := abortable(ctx, cur.link.close, f)
 	return wrap(err, "browse queue %q", cur.queue)
 }
 
@@ -102,7 +99,6 @@ func (cur *cursor) Next(ctx context.Context, limit int) (ms []*transport.Message
 			break
 		}
 		m := decode(d)
-		properties(&m, d)
 		cur.seen[&m] = d
 		cur.held++
 		if renewed, err := cur.renew(ctx, &m); renewed || err != nil {
@@ -250,7 +246,7 @@ func (c *conn) republish(ctx context.Context, queue string, d *amqp.Delivery) er
 	if err != nil {
 		return err
 	}
-	if err := b.send(ctx, 0, route{"", queue, true}, copyOf(d, b.to.conn.user)); err != nil {
+	if err := b.send(ctx, 0, route{"", queue, true}, copyOf(d, b.to.user)); err != nil {
 		return err
 	}
 	return b.answer(ctx, b.flight[0].sent)

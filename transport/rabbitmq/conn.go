@@ -52,8 +52,8 @@ type conn struct {
 func openConn(ctx context.Context, c *conn) (*conn, error) {
 	c.receivers = make(map[*receiver]struct{})
 	c.ctx, c.cancel = context.WithCancel(context.Background())
-	c.receiving = supervise("receiving", c.log, c.dialReceiving)
-	c.publishing = supervise("sending", c.log, c.dialPublisher)
+	c.receiving = &supervisor[*receiveConn]{name: "receiving", log: c.log, dial: c.dialReceiving}
+	c.publishing = &supervisor[*publisher]{name: "sending", log: c.log, dial: c.dialPublisher}
 
 	in, err := c.dialReceiving(ctx)
 	if err != nil {
@@ -67,29 +67,25 @@ func openConn(ctx context.Context, c *conn) (*conn, error) {
 		c.tasks.Stop()
 		return nil, err
 	}
-	c.version = versionOf(in.conn)
-	c.limits = limitsOf(in.conn, c.queueType)
-	c.limits.MaxHold = c.maxHold
-	c.receiving.up(in)
-	c.publishing.up(out)
+	c.version = versionOf(in.brokerConn)
+	c.limits = c.limitsOf(in.Config.FrameSize)
+	c.receiving.set(in, nil)
+	c.publishing.set(out, nil)
 	c.tasks.Go(func() { c.receiving.run(c.ctx, in) })
 	c.tasks.Go(func() { c.publishing.run(c.ctx, out) })
 	return c, nil
 }
 
-// limitsOf returns the limits of a broker. MaxBody is its default, for the protocol does not name its setting.
-func limitsOf(c *brokerConn, queueType QueueType) transport.Limits {
-	v := versionOf(c)
+// limitsOf returns the limits of the broker. MaxBody is its default, for the protocol does not name its setting.
+func (c *conn) limitsOf(frame int) transport.Limits {
 	l := transport.Limits{
-		MaxBody:     128 << 20,
-		MaxDelay:    delays.Max(),
-		Prefetch:    true,
-		FreeRelease: queueType == Quorum && v.atLeast(release43),
+		MaxBody: 128 << 20, MaxDelay: delays.Max(), Prefetch: true, MaxHold: c.maxHold,
+		FreeRelease: c.queueType == Quorum && c.version.atLeast(release43),
 	}
-	if v.atLeast(release40) {
+	if c.version.atLeast(release40) {
 		l.MaxBody = 16 << 20
 	}
-	if frame := c.Config.FrameSize; frame > 0 {
+	if frame > 0 {
 		// Encoding takes six more bytes for each header, and properties share the frame.
 		l.MaxHeaders = frame - frameReserve
 	}
@@ -115,8 +111,7 @@ func (c *conn) Close() error {
 
 // receiveConn is the connection for receiving and for declaring.
 type receiveConn struct {
-	conn   *brokerConn
-	closed chan *amqp.Error
+	*brokerConn
 
 	asking sync.Mutex    // held while asked is used
 	asked  *amqp.Channel // for frequent questions; nil before the first
@@ -124,14 +119,5 @@ type receiveConn struct {
 
 func (c *conn) dialReceiving(ctx context.Context) (*receiveConn, error) {
 	b, err := c.dial(ctx, "receiving")
-	if err != nil {
-		return nil, err
-	}
-	return &receiveConn{conn: b, closed: b.NotifyClose(make(chan *amqp.Error, 1))}, nil
+	return &receiveConn{brokerConn: b}, err
 }
-
-func (c *receiveConn) lost() <-chan *amqp.Error { return c.closed }
-
-func (c *receiveConn) lossReason(e *amqp.Error) error { return c.conn.link.in.lossReason(e) }
-
-func (c *receiveConn) close() { hangUp(c.conn) }

@@ -23,7 +23,7 @@ func (c *channels) onChannel(ctx context.Context, f func(*amqp.Channel) error) e
 	if err != nil {
 		return err
 	}
-	return c.call(ctx, func() error { return withChannel(in.conn, f) })
+	return c.call(ctx, func() error { return withChannel(in.brokerConn, f) })
 }
 
 // ask is onChannel with a channel that is kept, for frequent questions.
@@ -39,7 +39,7 @@ func (c *receiveConn) ask(f func(*amqp.Channel) error) (err error) {
 	c.asking.Lock()
 	defer c.asking.Unlock()
 	if c.asked == nil || c.asked.IsClosed() { // by a refusal
-		if c.asked, err = c.conn.Channel(); err != nil {
+		if c.asked, err = c.Channel(); err != nil {
 			return wrap(err, "open a channel")
 		}
 	}

@@ -47,9 +47,20 @@ type node struct {
 // brokerConn is an open connection with its login.
 type brokerConn struct {
 	*amqp.Connection
-	link  *link
-	login Credentials // zero: those of the URL
-	user  string      // the only value of the property user-id that the broker accepts; "" where it is unknown
+	link   *link
+	login  Credentials // zero: those of the URL
+	user   string      // the only value of the property user-id that the broker accepts; "" where it is unknown
+	closed chan *amqp.Error
+}
+
+func (c *brokerConn) lost() <-chan *amqp.Error { return c.closed }
+
+func (c *brokerConn) lossReason(e *amqp.Error) error { return c.link.in.lossReason(e) }
+
+// close waits no longer than closeTimeout for the peer.
+func (c *brokerConn) close() {
+	// The connection is closed whatever the error.
+	_ = c.CloseDeadline(time.Now().Add(closeTimeout))
 }
 
 var errURL = errors.New(`rabbitmq: the URL is not valid: write amqp://user:password@host:port/vhost, ` +
@@ -148,7 +159,8 @@ func (d *dialer) dialNode(ctx context.Context, n *node, login Credentials, purpo
 	defer cancel()
 	c, l, err := d.handshake(ctx, n, login, purpose)
 	if err == nil {
-		return &brokerConn{Connection: c, link: l, login: login, user: cmp.Or(d.user, login.user)}, nil
+		closed := c.NotifyClose(make(chan *amqp.Error, 1))
+		return &brokerConn{c, l, login, cmp.Or(d.user, login.user), closed}, nil
 	}
 	if ctx.Err() != nil {
 		err = context.Cause(ctx)
@@ -209,12 +221,6 @@ func (d *dialer) config(purpose string) amqp.Config {
 			"connection_name": strings.TrimSpace(d.name + " " + purpose),
 		},
 	}
-}
-
-// hangUp closes a connection, and waits no longer than closeTimeout for the peer.
-func hangUp(c *brokerConn) {
-	// The connection is closed whatever the error.
-	_ = c.CloseDeadline(time.Now().Add(closeTimeout))
 }
 
 // version is a broker's version number.

@@ -40,6 +40,14 @@ func isCode(err error, code int) bool {
 	return errors.As(err, &e) && e.Code == code
 }
 
+// lossOf returns why a connection or a channel was lost.
+func lossOf(e *amqp.Error, what string) error {
+	if e == nil {
+		return fmt.Errorf("the %s was closed", what)
+	}
+	return plain(e)
+}
+
 // plain returns a readable error for one of the client library, with advice where there is some.
 func plain(err error) error {
 	var e *amqp.Error

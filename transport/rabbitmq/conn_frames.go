@@ -297,7 +297,7 @@ func consumerTag(n int, queue string) string {
 func (f *frameReader) lossReason(e *amqp.Error) error {
 	f.last.Lock()
 	defer f.last.Unlock()
-	err := connectionLoss(e)
+	err := lossOf(e, "connection")
 	if e == nil || e.Server || len(f.consumer) == 0 || !slices.Contains([]string{
 		amqp.ErrSyntax.Error(), amqp.ErrFrame.Error(), amqp.ErrFrameTooLarge.Error(),
 	}, e.Reason) {

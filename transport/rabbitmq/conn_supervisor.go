@@ -36,10 +36,37 @@ func (p *pacer) wait(ctx context.Context) error {
 	return backoff.Sleep(ctx, p.last)
 }
 
+// slot holds what is open at the moment.
+type slot[T any] struct {
+	mu      sync.Mutex // guards the fields below
+	open    T          // zero while there is none
+	err     error      // why there is none
+	changed chan struct{}
+}
+
+func (s *slot[T]) set(open T, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.open, s.err = open, err
+	if s.changed != nil {
+		close(s.changed)
+		s.changed = nil
+	}
+}
+
+// now returns what is open, or why there is nothing, and a channel that is closed when that changes.
+func (s *slot[T]) now() (T, <-chan struct{}, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.changed == nil {
+		s.changed = make(chan struct{})
+	}
+	return s.open, s.changed, s.err
+}
+
 // connection is a connection to the broker, from its dial to its loss. A lost connection is never revived: everything
 // that was opened on it ends with it, so a delivery cannot be settled over another connection than its own.
 type connection interface {
-	comparable
 	lost() <-chan *amqp.Error // receives, or is closed, when the connection is lost
 	lossReason(e *amqp.Error) error
 	close() // waits for the connection's goroutines; may be called again
@@ -47,86 +74,46 @@ type connection interface {
 
 // supervisor keeps one connection open: it dials again whenever the connection is lost.
 type supervisor[C connection] struct {
+	slot[C]
 	name string // of the connection, in logs
 	log  *slog.Logger
 	dial func(ctx context.Context) (C, error)
-
-	mu      sync.Mutex // guards the fields below
-	open    C          // zero while there is none
-	err     error      // why there is none
-	changed chan struct{}
-}
-
-func supervise[C connection](name string, log *slog.Logger, dial func(context.Context) (C, error)) *supervisor[C] {
-	return &supervisor[C]{name: name, log: log, dial: dial, changed: make(chan struct{})}
 }
 
 // run supervises the open connection c, and those that follow it, until ctx ends.
 func (s *supervisor[C]) run(ctx context.Context, c C) {
+	var none C
 	pace := newPacer()
-	for {
+	for ok := true; ok; c, ok = s.redial(ctx, pace) {
 		since := time.Now()
 		select {
 		case e := <-c.lost():
 			err := fmt.Errorf("rabbitmq: not connected: %w", c.lossReason(e))
-			s.down(err)
+			s.set(none, err)
 			s.log.WarnContext(ctx, "lost the connection to RabbitMQ: it is dialed again", "connection", s.name, "err", err)
 			c.close()
 		case <-ctx.Done():
-			s.down(transport.ErrClosed)
+			s.set(none, transport.ErrClosed)
 			c.close()
 			return
 		}
 		pace.lasted(time.Since(since))
-		var ok bool
-		if c, ok = s.redial(ctx, pace); !ok {
-			s.down(transport.ErrClosed)
-			return
-		}
 	}
+	s.set(none, transport.ErrClosed)
 }
 
 func (s *supervisor[C]) redial(ctx context.Context, pace *pacer) (c C, ok bool) {
 	for pace.wait(ctx) == nil {
 		c, err := s.dial(ctx)
 		if err == nil {
-			s.up(c)
+			s.set(c, nil)
 			s.log.InfoContext(ctx, "connected to RabbitMQ again", "connection", s.name)
 			return c, true
 		}
-		s.down(err)
+		var none C
+		s.set(none, err)
 	}
 	return c, false
-}
-
-// connectionLoss returns why a connection was lost.
-func connectionLoss(e *amqp.Error) error {
-	if e == nil {
-		return errors.New("the connection was closed")
-	}
-	return plain(e)
-}
-
-func (s *supervisor[C]) up(c C) { s.change(c, nil) }
-
-func (s *supervisor[C]) down(err error) {
-	var none C
-	s.change(none, err)
-}
-
-func (s *supervisor[C]) change(c C, err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.open, s.err = c, err
-	close(s.changed)
-	s.changed = make(chan struct{})
-}
-
-// now returns the open connection, or why there is none, and a channel that is closed when that changes.
-func (s *supervisor[C]) now() (C, <-chan struct{}, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.open, s.changed, s.err
 }
 
 // connectWait is how long a send waits for a connection that is being dialed. Failing at once would use up the
@@ -135,19 +122,18 @@ const connectWait = time.Second
 
 // await returns the open connection. It waits up to connectWait for a lost one to be replaced.
 func (s *supervisor[C]) await(ctx context.Context) (C, error) {
-	c, changed, err := s.now()
-	if err == nil || errors.Is(err, transport.ErrClosed) {
-		return c, err
-	}
-	timeout := time.NewTimer(connectWait)
-	defer timeout.Stop()
+	var timeout <-chan time.Time
 	for {
+		c, changed, err := s.now()
+		if err == nil || errors.Is(err, transport.ErrClosed) {
+			return c, err
+		}
+		if timeout == nil {
+			timeout = time.After(connectWait)
+		}
 		select {
 		case <-changed:
-			if c, changed, err = s.now(); err == nil || errors.Is(err, transport.ErrClosed) {
-				return c, err
-			}
-		case <-timeout.C:
+		case <-timeout:
 			return c, err
 		case <-ctx.Done():
 			return c, fmt.Errorf("%w (%w)", context.Cause(ctx), err)

@@ -1,12 +1,15 @@
 package rabbitmq
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"maps"
 	"math"
+	"math/big"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -49,13 +52,10 @@ func decode(d *amqp.Delivery) transport.Message {
 	fillIn(&m.Headers, header.ContentType, d.ContentType)
 	fillIn(&m.Headers, header.ReplyToAddress, d.ReplyTo)
 	fillIn(&m.Headers, header.CorrelationID, d.CorrelationId)
-	m.ID = m.Headers.Get(header.MessageID)
-	if m.ID == "" {
-		m.ID = d.MessageId
-	}
-	if m.ID == "" {
+	if m.ID = cmp.Or(m.Headers.Get(header.MessageID), d.MessageId); m.ID == "" {
 		m.ID = contentID(d)
 	}
+	properties(&m, d)
 	return m
 }
 
@@ -156,11 +156,17 @@ func text(value any) (string, error) {
 	case float64:
 		return strconv.FormatFloat(v, 'g', -1, 64), nil
 	case time.Time:
-		return timeText(v)
+		if y := v.UTC().Year(); y < 0 || y > 9999 {
+			return strconv.FormatInt(v.Unix(), 10), fmt.Errorf("the time %d s after 1970 is out of range", v.Unix())
+		}
+		return header.FormatTime(v), nil
 	case amqp.Decimal:
-		return decimalText(v), nil
+		unit := new(big.Int).Exp(big.NewInt(10), big.NewInt(int64(v.Scale)), nil)
+		return new(big.Rat).SetFrac(big.NewInt(int64(v.Value)), unit).FloatString(int(v.Scale)), nil
 	case amqp.Table, []any:
-		return nestedText(v)
+		var first error
+		b, err := json.Marshal(jsonValue(v, &first))
+		return string(b), cmp.Or(err, first)
 	}
 	if n, ok := integer(value); ok {
 		return strconv.FormatInt(n, 10), nil
@@ -169,58 +175,14 @@ func text(value any) (string, error) {
 }
 
 func integer(value any) (int64, bool) {
-	switch v := value.(type) {
-	case int64:
-		return v, true
-	case int32:
-		return int64(v), true
-	case int16:
-		return int64(v), true
-	case int8:
-		return int64(v), true
-	case uint8:
-		return int64(v), true
-	case uint16:
-		return int64(v), true
-	case uint32:
-		return int64(v), true
-	case int:
-		return int64(v), true
+	switch v := reflect.ValueOf(value); {
+	case v.CanInt():
+		return v.Int(), true
+	case v.CanUint():
+		return int64(v.Uint()), true
+	default:
+		return 0, false
 	}
-	return 0, false
-}
-
-func timeText(t time.Time) (string, error) {
-	if y := t.UTC().Year(); y < 0 || y > 9999 {
-		return strconv.FormatInt(t.Unix(), 10), fmt.Errorf("the time %d s after 1970 is out of range", t.Unix())
-	}
-	return header.FormatTime(t), nil
-}
-
-// decimalText returns value / 10^scale. The broker's values are 32 bits wide.
-func decimalText(d amqp.Decimal) string {
-	digits := strconv.FormatInt(int64(d.Value), 10)
-	if d.Scale == 0 {
-		return digits
-	}
-	sign := ""
-	if digits[0] == '-' {
-		sign, digits = "-", digits[1:]
-	}
-	if missing := int(d.Scale) + 1 - len(digits); missing > 0 {
-		digits = strings.Repeat("0", missing) + digits
-	}
-	point := len(digits) - int(d.Scale)
-	return sign + digits[:point] + "." + digits[point:]
-}
-
-func nestedText(value any) (string, error) {
-	var first error
-	b, err := json.Marshal(jsonValue(value, &first))
-	if err != nil {
-		return "", err
-	}
-	return string(b), first
 }
 
 // jsonValue returns numbers, booleans and nil unchanged and everything else as text, so that bytes are readable and
@@ -265,9 +227,7 @@ func encode(m *transport.Message) amqp.Publishing {
 		table[name] = value
 	}
 	p := amqp.Publishing{
-		Headers:       table,
-		Body:          m.Body,
-		DeliveryMode:  mode,
+		Headers: table, Body: m.Body, DeliveryMode: mode,
 		MessageId:     short(m.ID),
 		CorrelationId: short(m.Headers.Get(header.CorrelationID)),
 		ReplyTo:       short(m.Headers.Get(header.ReplyToAddress)),
@@ -301,10 +261,7 @@ func expiration(ttl time.Duration) string {
 	if ttl <= 0 {
 		return ""
 	}
-	ms := ttl.Milliseconds()
-	if ttl%time.Millisecond > 0 {
-		ms++
-	}
+	ms := ttl.Milliseconds() + int64(min(1, ttl%time.Millisecond))
 	if ms > math.MaxUint32 {
 		return ""
 	}

@@ -73,14 +73,25 @@ func setProperty(msg *amqp.Publishing, name, value string) error {
 	switch name {
 	case PropertyPriority:
 		n, err := strconv.ParseUint(value, 10, 8)
+		if err != nil {
+			return err
+		}
 		msg.Priority = uint8(n)
-		return err
 	case PropertyTimestamp:
 		at, err := time.Parse(time.RFC3339, value)
+		if err != nil {
+			return err
+		}
 		msg.Timestamp = at
-		return err
 	case PropertyDeliveryMode:
-		return setMode(msg, value)
+		switch value {
+		case persistentMode:
+			msg.DeliveryMode = amqp.Persistent
+		case transientMode:
+			msg.DeliveryMode = amqp.Transient
+		default:
+			return errors.New(`it is "persistent" or "transient"`)
+		}
 	}
 	return nil
 }
@@ -91,17 +102,9 @@ var sentAgain = []string{PropertyAppID, PropertyContentEncoding, PropertyPriorit
 
 // sendAgain sets the properties of a received message. One that cannot be sent is left out.
 func sendAgain(msg *amqp.Publishing, native map[string]string) {
-	if len(native) == 0 {
-		return
-	}
 	for _, name := range sentAgain {
-		value, ok := native[name]
-		if !ok {
-			continue
-		}
-		without := *msg
-		if err := setProperty(msg, name, value); err != nil {
-			*msg = without
+		if value, ok := native[name]; ok {
+			_ = setProperty(msg, name, value)
 		}
 	}
 }
@@ -113,18 +116,6 @@ func bare(msg *amqp.Publishing) amqp.Publishing {
 	own.Type, _ = own.Headers[header.EnclosedMessageTypes].(string)
 	own.Type = firstType(own.Type)
 	return own
-}
-
-func setMode(msg *amqp.Publishing, value string) error {
-	switch value {
-	case persistentMode:
-		msg.DeliveryMode = amqp.Persistent
-	case transientMode:
-		msg.DeliveryMode = amqp.Transient
-	default:
-		return errors.New(`it is "persistent" or "transient"`)
-	}
-	return nil
 }
 
 // properties sets Native. Exchange and routing key are left out of messages of endpoints, which saves time.
@@ -157,23 +148,16 @@ func properties(m *transport.Message, d *amqp.Delivery) {
 	set(PropertyRoutingKey, d.RoutingKey)
 }
 
-// read returns the message of a delivery, changed by [Transport].Translate.
-func (c *conn) read(d *amqp.Delivery) transport.Message {
-	m := decode(d)
-	properties(&m, d)
+// read decodes the message of a delivery, and lets [Transport].Translate change it.
+func (c *conn) read(m *transport.Message, d *amqp.Delivery) {
+	*m = decode(d)
 	if c.translate == nil || m.Undecodable != nil {
-		return m
+		return
 	}
-	return translated(m, c.translate)
-}
-
-func translated(m transport.Message, translate func(*transport.Message)) (out transport.Message) {
-	out = m
 	defer func() {
 		if v := recover(); v != nil {
-			out.Undecodable = fmt.Errorf("rabbitmq: Transport.Translate panicked: %v", v)
+			m.Undecodable = fmt.Errorf("rabbitmq: Transport.Translate panicked: %v", v)
 		}
 	}()
-	translate(&out)
-	return out
+	c.translate(m)
 }

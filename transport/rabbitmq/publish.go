@@ -84,7 +84,7 @@ func (b *batch) publish(ctx context.Context, i int) error {
 	if delay > 0 {
 		msg = withDelay(b.msg, now.Add(delay), op.TTL, b.keyOf(op))
 	}
-	msg, err := withProperties(msg, op.Properties, b.to.conn.user)
+	msg, err := withProperties(msg, op.Properties, b.to.user)
 	if err != nil {
 		return err
 	}
@@ -101,13 +101,13 @@ func (b *batch) publish(ctx context.Context, i int) error {
 // fit checks that a message can be sent. A copy without room for the properties of the received message leaves them
 // out.
 func (b *batch) fit(msg *amqp.Publishing, op *transport.Operation) (*amqp.Publishing, error) {
-	most, frame := b.conn.maxBody(), b.to.conn.Config.FrameSize
+	most, frame := b.conn.maxBody(), b.to.Config.FrameSize
 	err := check(msg, most, frame)
 	if err == nil || len(op.Message.Native) == 0 {
 		return msg, err
 	}
 	own := bare(msg)
-	less, refused := withProperties(&own, op.Properties, b.to.conn.user)
+	less, refused := withProperties(&own, op.Properties, b.to.user)
 	if refused != nil || check(less, most, frame) != nil {
 		return nil, err
 	}

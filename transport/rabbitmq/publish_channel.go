@@ -6,7 +6,6 @@ import (
 	"maps"
 	"regexp"
 	"strconv"
-	"sync"
 	"sync/atomic"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -51,7 +50,7 @@ func (m *memo[K, V]) set(key K, value V) {
 }
 
 func (p *publisher) openSender() (*sender, error) {
-	ch, err := p.conn.Channel()
+	ch, err := p.Channel()
 	if err != nil {
 		return nil, err
 	}
@@ -64,36 +63,14 @@ func (p *publisher) openSender() (*sender, error) {
 }
 
 func (s *sender) finish(e *amqp.Error) {
-	s.end = lossOf(e)
+	s.end = lossOf(e, "channel")
 	close(s.over)
-}
-
-// current holds the open channel of a publisher.
-type current struct {
-	mu      sync.Mutex // guards the fields below
-	sender  *sender    // nil while a channel is being opened
-	changed chan struct{}
-}
-
-func (c *current) set(s *sender) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.changed != nil {
-		close(c.changed)
-	}
-	c.sender, c.changed = s, make(chan struct{})
-}
-
-func (c *current) get() (*sender, <-chan struct{}) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.sender, c.changed
 }
 
 // sender returns the open channel. It waits while the broker has closed one and the next is not open yet.
 func (p *publisher) sender(ctx context.Context) (*sender, error) {
 	for {
-		s, changed := p.current.get()
+		s, changed, _ := p.current.now()
 		if s != nil {
 			return s, nil
 		}
@@ -108,27 +85,27 @@ func (p *publisher) sender(ctx context.Context) (*sender, error) {
 
 // keepSending opens another channel each time the broker closes one, until the connection ends: an error of one message
 // must not close the connection.
-func (p *publisher) keepSending(c *conn, s *sender, closed <-chan *amqp.Error) {
+func (p *publisher) keepSending(c *conn, s *sender) {
 	for {
 		e := <-s.failed
-		if p.conn.IsClosed() {
+		if p.IsClosed() {
 			s.finish(e)
 			p.finished <- e
 			return
 		}
-		p.current.set(nil)
+		p.current.set(nil, nil)
 		s.finish(e)
 		c.learnMaxBody(e)
 		c.log.WarnContext(c.ctx, "the broker closed the channel for sending: the outcome of the messages in flight on it is "+
-			"unknown, and another is opened", "err", lossOf(e))
+			"unknown, and another is opened", "err", lossOf(e, "channel"))
 		next, err := p.openSender()
 		if err != nil {
-			hangUp(p.conn)
-			p.finished <- <-closed
+			p.brokerConn.close()
+			p.finished <- <-p.closed
 			return
 		}
 		s = next
-		p.current.set(s)
+		p.current.set(s, nil)
 	}
 }
 

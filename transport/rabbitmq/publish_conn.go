@@ -18,8 +18,8 @@ const maxUnconfirmed = 1000
 
 // publisher is the connection for sending. It has one channel at a time.
 type publisher struct {
-	conn    *brokerConn
-	current current
+	*brokerConn
+	current slot[*sender]
 
 	window   chan struct{} // has an element for each unconfirmed message
 	turn     chan struct{} // has an element while something is declared; a mutex that a context can end
@@ -37,17 +37,17 @@ type blocking struct {
 }
 
 func (c *conn) dialPublisher(ctx context.Context) (*publisher, error) {
-	conn, err := c.dial(ctx, "sending")
+	b, err := c.dial(ctx, "sending")
 	if err != nil {
 		return nil, err
 	}
 	p := &publisher{
-		conn:     conn,
-		window:   make(chan struct{}, maxUnconfirmed),
-		turn:     make(chan struct{}, 1),
-		finished: make(chan *amqp.Error, 1),
+		brokerConn: b,
+		window:     make(chan struct{}, maxUnconfirmed),
+		turn:       make(chan struct{}, 1),
+		finished:   make(chan *amqp.Error, 1),
 	}
-	if err := abortable(ctx, func() { hangUp(conn) }, func() error { return p.open(c) }); err != nil {
+	if err := abortable(ctx, b.close, func() error { return p.open(c) }); err != nil {
 		p.close()
 		return nil, fmt.Errorf("rabbitmq: open a channel for sending: %w", plain(err))
 	}
@@ -55,17 +55,16 @@ func (c *conn) dialPublisher(ctx context.Context) (*publisher, error) {
 }
 
 func (p *publisher) open(c *conn) error {
-	// Both channels are read until they are closed, so that the client library never blocks.
-	blocks := p.conn.NotifyBlocked(make(chan amqp.Blocking, 1))
-	closed := p.conn.NotifyClose(make(chan *amqp.Error, 1))
+	// It is read until it is closed, so that the client library never blocks.
+	blocks := p.NotifyBlocked(make(chan amqp.Blocking, 1))
 	p.tasks.Go(func() { p.watchBlocked(blocks) })
 
 	s, err := p.openSender()
 	if err != nil {
 		return err
 	}
-	p.current.set(s)
-	p.tasks.Go(func() { p.keepSending(c, s, closed) })
+	p.current.set(s, nil)
+	p.tasks.Go(func() { p.keepSending(c, s) })
 	return nil
 }
 
@@ -91,10 +90,8 @@ func (c *conn) Blocked() bool {
 
 func (p *publisher) lost() <-chan *amqp.Error { return p.finished }
 
-func (p *publisher) lossReason(e *amqp.Error) error { return connectionLoss(e) }
-
 func (p *publisher) close() {
-	hangUp(p.conn)
+	p.brokerConn.close()
 	p.tasks.Stop()
 }
 
@@ -107,7 +104,7 @@ func (p *publisher) ready(ctx context.Context) error {
 			return fmt.Errorf("rabbitmq: the broker takes no messages at the moment (%s): %w", b.reason, context.Cause(ctx))
 		}
 	}
-	if err := p.conn.link.out.Wait(ctx); err != nil {
+	if err := p.link.out.Wait(ctx); err != nil {
 		return fmt.Errorf("rabbitmq: the broker does not read: %w", err)
 	}
 	return nil

@@ -15,7 +15,7 @@ import (
 func TestSendsWaitWhileTheBrokerBlocksTheConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client, server := net.Pipe()
-		p := &publisher{conn: &brokerConn{link: &link{out: newCoalescer(client)}}}
+		p := &publisher{brokerConn: &brokerConn{link: &link{out: newCoalescer(client)}}}
 		blocks := make(chan amqp.Blocking)
 		watched := make(chan struct{})
 		go func() {
@@ -50,7 +50,7 @@ func TestSendsWaitWhileTheBrokerBlocksTheConnection(t *testing.T) {
 			t.Errorf("the end of the connection: %v", err)
 		}
 		<-watched
-		_, _ = p.conn.link.out.Close(), server.Close()
+		_, _ = p.link.out.Close(), server.Close()
 	})
 }
 

@@ -106,7 +106,7 @@ func (b *batch) admit(ctx context.Context, to route) error {
 	}
 	return unsent(p.once(ctx, place, func() bool { return s.accepted.has(place) }, func() error {
 		probe := func(ch *amqp.Channel) error { return probe(ch, to) }
-		err := c.call(ctx, func() error { return withChannel(p.conn, probe) }) // which may outlast ctx
+		err := c.call(ctx, func() error { return withChannel(p.brokerConn, probe) }) // which may outlast ctx
 		if err == nil {
 			s.accepted.set(place, struct{}{})
 		}

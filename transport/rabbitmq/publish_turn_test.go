@@ -52,8 +52,8 @@ func TestALookForDeadLettersWithoutAnAnswerIsAnError(t *testing.T) {
 			channels:    channels{log: slog.New(slog.DiscardHandler)},
 			deadLetters: deadLetters{queue: "sales.dead-letters"},
 		}}
-		c.receiving = supervise[*receiveConn]("receiving", c.log, nil)
-		c.receiving.down(errors.New("not connected"))
+		c.receiving = &supervisor[*receiveConn]{}
+		c.receiving.set(nil, errors.New("not connected"))
 		if got, err := c.Satellites(t.Context()); len(got) != 0 || err == nil {
 			t.Errorf("satellites: %+v, %v", got, err)
 		}

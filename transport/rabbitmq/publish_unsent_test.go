@@ -90,9 +90,9 @@ func TestDeclarationsWithoutAConnectionAreUnreachable(t *testing.T) {
 	c := opened(t, brokertest.RabbitMQ(t))
 	queue := installed(t, c, "orders")
 	in, _, _ := c.receiving.now()
-	c.receiving.down(errors.New("not connected"))
+	c.receiving.set(nil, errors.New("not connected"))
 	_, err := c.Dispatch(t.Context(), each(queue))
-	c.receiving.up(in)
+	c.receiving.set(in, nil)
 	if got := unreached(err); len(got) != 3 || got[0] != 1 {
 		t.Errorf("operations %d are said to be unsent, want all but the first: %v", got, err)
 	}

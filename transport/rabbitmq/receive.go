@@ -111,7 +111,7 @@ func (r *receiver) open(ctx context.Context) (*channel, error) {
 		in, changedIn, err := r.conn.receiving.now()
 		_, changedOut, errOut := r.conn.publishing.now()
 		if err == nil && errOut == nil {
-			return openChannel(in.conn, r)
+			return openChannel(in.brokerConn, r)
 		}
 		r.lose(cmp.Or(err, errOut))
 		select {

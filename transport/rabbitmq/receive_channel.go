@@ -78,7 +78,7 @@ func (c *channel) work(ctx context.Context) error {
 		}
 		select {
 		case e := <-c.lost:
-			return lossOf(e)
+			return lossOf(e, "channel")
 		case <-c.cancelled:
 			return c.cancelledByBroker()
 		case <-c.ackTimer.C:
@@ -130,19 +130,10 @@ func (c *channel) consume(consumer *consumer) error {
 	return nil
 }
 
-var errChannelClosed = errors.New("the channel was closed")
-
-func lossOf(e *amqp.Error) error {
-	if e == nil {
-		return errChannelClosed
-	}
-	return plain(e)
-}
-
 // cancelledByBroker closes a channel that the broker has stopped delivering to.
 func (c *channel) cancelledByBroker() error {
 	if c.ch.IsClosed() {
-		return lossOf(<-c.lost)
+		return lossOf(<-c.lost, "channel")
 	}
 	err := errors.New("the broker cancelled the consumer: the queue was deleted or has moved, " +
 		"or a message was unsettled for too long")
@@ -202,14 +193,10 @@ func (c *channel) push(from *consumer, in *amqp.Delivery) {
 	now := time.Now()
 	r := c.receiver
 	d := &delivery{
-		arrivedAt: now,
-		message:   r.conn.read(in),
-		attempt:   attemptOf(in, r.conn.queueType),
-		unnamed:   isUnnamed(in),
-		channel:   c,
-		from:      from,
-		tag:       in.DeliveryTag,
+		arrivedAt: now, attempt: attemptOf(in, r.conn.queueType), unnamed: isUnnamed(in),
+		channel: c, from: from, tag: in.DeliveryTag,
 	}
+	r.conn.read(&d.message, in)
 	done := in.Redelivered && r.conn.redelivered.takeCompleted(r.queue, &d.message)
 	if done {
 		r.conn.log.Info("a message was redelivered whose acknowledgement was lost: it is acknowledged without being handled again",

@@ -32,11 +32,11 @@ func TestReceivingPausesWhileNothingCanBeSent(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.publishing.down(errors.New("it was closed"))
+	c.publishing.set(nil, errors.New("it was closed"))
 	if ds, err := r.Receive(ctx, 10); len(ds) > 0 || err == nil || !strings.Contains(err.Error(), "nothing can be sent: it was closed") {
 		t.Errorf("received %d deliveries, %v", len(ds), err)
 	}
-	c.publishing.up(p)
+	c.publishing.set(p, nil)
 	for n := 0; n < 2; {
 		ds, err := r.Receive(ctx, 10)
 		if err != nil {
