@@ -101,7 +101,9 @@ func (c *conn) Limits() transport.Limits { return c.limits }
 func (c *conn) Close() error {
 	c.mu.Lock()
 	for r := range c.receivers {
-		r.finish()
+		if ch := r.enter(phaseEnded); ch != nil {
+			ch.finish()
+		}
 	}
 	c.mu.Unlock()
 	c.cancel()

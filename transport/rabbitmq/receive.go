@@ -48,14 +48,11 @@ func (c *conn) OpenReceiver(ctx context.Context, opts transport.ReceiverOptions)
 		return nil, err
 	}
 	r := &receiver{
-		conn:    c,
-		queue:   opts.Queue,
-		ready:   make(chan struct{}, 1),
-		adjust:  make(chan struct{}, 1),
-		timeout: c.version.timeout(),
-		window:  -1,
-
-		completesFirst: opts.CompletesFirst,
+		conn: c, queue: opts.Queue, completesFirst: opts.CompletesFirst, window: -1,
+		ready: make(chan struct{}, 1), adjust: make(chan struct{}, 1),
+	}
+	if c.version.atLeast(release43) {
+		r.timeout = timeoutOfMessage // until the queue turns out to be a classic one
 	}
 	first := make(chan error, 1)
 	c.mu.Lock()
@@ -89,14 +86,14 @@ func (r *receiver) run(first chan<- error) {
 		default:
 		}
 		if err == nil {
-			r.begin(ch)
+			r.use(ch, nil)
 			err = ch.serve(r.conn.ctx)
 			ch.end()
 		}
 		if r.timeout != timeout {
 			continue // nothing was received: the consumer had arguments that this queue refuses
 		}
-		r.lose(err)
+		r.use(nil, err)
 		pace.lasted(time.Since(since))
 		if pace.wait(r.conn.ctx) != nil {
 			return
@@ -113,7 +110,7 @@ func (r *receiver) open(ctx context.Context) (*channel, error) {
 		if err == nil && errOut == nil {
 			return openChannel(in.brokerConn, r)
 		}
-		r.lose(cmp.Or(err, errOut))
+		r.use(nil, cmp.Or(err, errOut))
 		select {
 		case <-changedIn:
 		case <-changedOut:
@@ -125,18 +122,11 @@ func (r *receiver) open(ctx context.Context) (*channel, error) {
 	return nil, transport.ErrClosed
 }
 
-func (r *receiver) begin(ch *channel) {
+// use records the channel, or why there is none.
+func (r *receiver) use(ch *channel, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.channel, r.err = ch, nil
-	signal(r.ready)
-}
-
-// lose records why there is no channel.
-func (r *receiver) lose(err error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.channel, r.err = nil, err
+	r.channel, r.err = ch, err
 	signal(r.ready)
 }
 
@@ -162,8 +152,7 @@ func (r *receiver) Receive(ctx context.Context, limit int) ([]transport.Delivery
 		}
 		ds, pausing, err := r.take(max(1, limit))
 		if pausing != nil {
-			pausing.prefetch.awaitPause()
-			signal(r.adjust)
+			pausing.awaitPause()
 		}
 		if len(ds) > 0 || err != nil {
 			return ds, err
@@ -204,13 +193,12 @@ func (r *receiver) take(limit int) (ds []transport.Delivery, pausing *channel, e
 	if _, _, err := r.conn.publishing.now(); err != nil {
 		return nil, nil, fmt.Errorf("rabbitmq: receive from %q: paused because nothing can be sent: %w", r.queue, err)
 	}
-	ds, more := r.channel.take(limit, r.window)
+	ds, more, isPausing := r.channel.take(limit, r.window)
 	if more {
 		signal(r.ready)
 	}
-	if r.window == 1 && len(ds) > 0 && r.channel.prefetch.pause() {
+	if isPausing {
 		pausing = r.channel
-		signal(r.adjust)
 	}
 	return ds, pausing, nil
 }
@@ -229,7 +217,7 @@ func (r *receiver) Window(n int) {
 func (r *receiver) limit() (int, phase) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.window == 1 && r.receiving == 0 || r.channel != nil && r.channel.prefetch.paused() {
+	if r.window == 1 && r.receiving == 0 {
 		return 0, r.phase
 	}
 	return max(0, r.window), r.phase
@@ -237,40 +225,30 @@ func (r *receiver) limit() (int, phase) {
 
 // Drain implements [transport.Drainer]: before RabbitMQ 4.3, a released message has a higher delivery count.
 func (r *receiver) Drain(ctx context.Context, limit int) []transport.Delivery {
-	r.mu.Lock()
-	r.phase = max(r.phase, phaseDraining)
-	ch := r.channel
-	signal(r.adjust)
-	r.mu.Unlock()
+	ch := r.enter(phaseDraining)
 	if ch == nil {
 		return nil
 	}
-	ch.prefetch.awaitEnd(ctx)
-	ds, _ := ch.take(limit, math.MaxInt)
+	ch.awaitIdle(ctx)
+	ds, _, _ := ch.take(limit, math.MaxInt)
 	return ds
 }
 
 // Close releases the prefetched messages. The channel stays open until the deliveries that Receive has returned are
 // settled.
 func (r *receiver) Close() error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.phase = max(r.phase, phaseClosed)
-	signal(r.ready)
-	signal(r.adjust)
+	r.enter(phaseClosed)
 	return nil
 }
 
-// finish is called when the conn closes. It writes pending acknowledgements before the connection is closed.
-func (r *receiver) finish() {
+// enter begins a phase, unless it is over. It returns the channel, if any.
+func (r *receiver) enter(next phase) *channel {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.phase = phaseEnded
-	if r.channel != nil {
-		r.channel.finish()
-	}
+	r.phase = max(r.phase, next)
 	signal(r.ready)
 	signal(r.adjust)
+	return r.channel
 }
 
 // signal wakes the goroutine that waits for c, a channel with room for one value, now or when it waits next.

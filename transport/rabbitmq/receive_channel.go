@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -22,14 +23,14 @@ type channel struct {
 	ackTimer  *time.Timer   // when the next acknowledgement is due
 	ticker    *time.Ticker  // when to look for messages that were unsettled or prefetched for long
 
-	prefetch *prefetch
-
-	mu      sync.Mutex // guards the fields below; the lock of prefetch may be taken while it is held
-	acks    acks
-	waiting []*delivery // prefetched, in order
-	full    bool        // deliveries wait until others are settled
-	closing bool        // to be closed when everything is settled
-	ended   error       // why nothing can be settled any more
+	mu       sync.Mutex // guards the fields below
+	idled    sync.Cond  // a consumer or the channel has ended
+	prefetch prefetch
+	acks     acks
+	waiting  []*delivery // prefetched, in order
+	full     bool        // deliveries wait until others are settled
+	closing  bool        // to be closed when everything is settled
+	ended    error       // why nothing can be settled any more
 }
 
 func openChannel(conn *brokerConn, r *receiver) (*channel, error) {
@@ -44,8 +45,9 @@ func openChannel(conn *brokerConn, r *receiver) (*channel, error) {
 		cancelled: make(chan struct{}, 1),
 		ackTimer:  time.NewTimer(time.Hour),
 		ticker:    time.NewTicker(min(r.conn.maxHold/20, calm/3)),
-		prefetch:  newPrefetch(r.conn.grace()),
+		prefetch:  prefetch{grace: r.conn.grace()},
 	}
+	c.idled.L = &c.mu
 	c.acks.ch, c.acks.timer = ch, c.ackTimer
 	return c, nil
 }
@@ -96,11 +98,11 @@ func (c *channel) work(ctx context.Context) error {
 // fit has the consumers prefetch as much as the window allows and handlers need; last says that they are to end. It
 // reports whether to call it again soon.
 func (c *channel) fit(window int, last bool, now time.Time) (again bool, err error) {
+	c.mu.Lock()
 	plan := c.prefetch.plan(window, last, c.maxHold(), now)
 	if !last { // otherwise prefetched messages are handled, or released when the consumers have ended
 		c.releaseExcess(window, now)
 	}
-	c.mu.Lock()
 	c.acks.window, c.closing = plan.target, last
 	c.mu.Unlock()
 	for _, consumer := range plan.cancel {
@@ -108,10 +110,13 @@ func (c *channel) fit(window int, last bool, now time.Time) (again bool, err err
 			return false, fmt.Errorf("cancel a consumer: %w", plain(err))
 		}
 	}
-	if consumer := c.prefetch.next(plan.target, c.receiver.queue); consumer != nil {
-		return plan.again, c.consume(consumer)
+	c.mu.Lock()
+	consumer := c.prefetch.next(plan.target, c.receiver.queue)
+	c.mu.Unlock()
+	if consumer != nil {
+		err = c.consume(consumer)
 	}
-	return plan.again, nil
+	return plan.again, err
 }
 
 func (c *channel) consume(consumer *consumer) error {
@@ -119,9 +124,15 @@ func (c *channel) consume(consumer *consumer) error {
 		return fmt.Errorf("set the prefetch count: %w", plain(err))
 	}
 	r := c.receiver
-	in, err := c.ch.Consume(r.queue, consumer.tag, false, false, false, false, r.consumeArguments())
+	var args amqp.Table
+	if r.timeout == timeoutOfMessage {
+		args = amqp.Table{consumerTimeout: (r.conn.maxHold + r.conn.maxHold/4).Milliseconds()}
+	}
+	in, err := c.ch.Consume(r.queue, consumer.tag, false, false, false, false, args)
 	if err != nil {
-		r.detectTimeout(err)
+		if isCode(err, amqp.PreconditionFailed) && strings.Contains(err.Error(), consumerTimeout) {
+			r.timeout = timeoutNever // only classic queues refuse the argument
+		}
 		return plain(err)
 	}
 	if !r.conn.tasks.Go(func() { c.collect(consumer, in) }) {
@@ -153,7 +164,7 @@ func (c *channel) endWith(err error) {
 		}
 	}
 	c.waiting = nil
-	c.prefetch.end()
+	c.idled.Broadcast()
 }
 
 // finish writes pending acknowledgements and ends the channel.
@@ -182,11 +193,40 @@ func (c *channel) collect(from *consumer, in <-chan amqp.Delivery) {
 	for d := range in {
 		c.push(from, &d)
 	}
-	if c.prefetch.drain(from) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	from.drained = true
+	c.idled.Broadcast()
+	if from.cancelled {
 		signal(c.receiver.adjust)
 	} else {
 		signal(c.cancelled)
 	}
+}
+
+// awaitIdle returns when the broker delivers nothing more, or ctx ends.
+func (c *channel) awaitIdle(ctx context.Context) {
+	stop := context.AfterFunc(ctx, func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.idled.Broadcast()
+	})
+	defer stop()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for c.ended == nil && !c.prefetch.idle() && ctx.Err() == nil {
+		c.idled.Wait()
+	}
+}
+
+// awaitPause ends a pause when the broker delivers nothing more. A consumer that is cancelled after its delivery was
+// settled may have the next one on its way, which the broker would count.
+func (c *channel) awaitPause() {
+	c.awaitIdle(context.Background())
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.prefetch.pauses--
+	signal(c.receiver.adjust)
 }
 
 func (c *channel) push(from *consumer, in *amqp.Delivery) {
@@ -214,7 +254,7 @@ func (c *channel) admit(from *consumer, d *delivery, done bool) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.acks.add(d)
-	c.prefetch.arrive(from)
+	from.open++
 	if done {
 		return false
 	}
@@ -226,8 +266,9 @@ func (c *channel) admit(from *consumer, d *delivery, done bool) bool {
 }
 
 // take returns up to limit of the waiting deliveries, and whether there are more. A smaller window is obeyed at once,
-// though the broker may still deliver by the former one.
-func (c *channel) take(limit, window int) ([]transport.Delivery, bool) {
+// though the broker may still deliver by the former one. With a window of 1 the prefetch is to pause, unless the consumers
+// are still those of a larger one, which has delivered more already.
+func (c *channel) take(limit, window int) (ds []transport.Delivery, more, pausing bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	n := min(limit, len(c.waiting), window-c.inHandlers())
@@ -237,16 +278,20 @@ func (c *channel) take(limit, window int) ([]transport.Delivery, bool) {
 	}
 	if n <= 0 {
 		c.full = len(c.waiting) > 0
-		return nil, false
+		return nil, false, false
 	}
-	ds := make([]transport.Delivery, n)
+	if pausing = window == 1 && c.prefetch.shares() <= 1; pausing {
+		c.prefetch.pauses++
+		signal(c.receiver.adjust)
+	}
+	ds = make([]transport.Delivery, n)
 	for i, d := range c.waiting[:n] {
 		d.receivedAt = now
 		ds[i] = d
 	}
 	clear(c.waiting[:n])
 	c.waiting = c.waiting[n:]
-	return ds, len(c.waiting) > 0
+	return ds, len(c.waiting) > 0, pausing
 }
 
 // inHandlers is called with mu held.
@@ -278,15 +323,12 @@ func (c *channel) settled(d *delivery, state settlement) {
 }
 
 // releaseExcess releases the messages that are prefetched beyond the window. It waits for the consumers to end: the
-// broker would deliver the same messages to them again.
+// broker would deliver the same messages to them again. Called with mu held.
 func (c *channel) releaseExcess(window int, now time.Time) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if len(c.waiting) == 0 || !c.prefetch.idle() {
-		return
+	if c.prefetch.idle() {
+		room, grace := window-c.inHandlers(), c.receiver.conn.grace()
+		c.release(func(i int, d *delivery) bool { return i >= room && now.Sub(d.arrivedAt) >= grace })
 	}
-	room, grace := window-c.inHandlers(), c.receiver.conn.grace()
-	c.release(func(i int, d *delivery) bool { return i >= room && now.Sub(d.arrivedAt) >= grace })
 }
 
 // release returns the prefetched messages to the queue that pick selects by their index. Called with mu held.

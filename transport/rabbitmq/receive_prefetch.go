@@ -1,11 +1,9 @@
 package rabbitmq
 
 import (
-	"context"
 	"math"
 	"math/bits"
 	"slices"
-	"sync"
 	"time"
 )
 
@@ -34,12 +32,9 @@ const (
 // the target prefetched or in handlers, or because they take that many within a second. It falls back when that is
 // over. It is smaller where messages would wait so long that the broker requeues them.
 //
-// A prefetch is safe for concurrent use. It never blocks with its lock held.
+// It is guarded by the lock of the channel.
 type prefetch struct {
 	grace time.Duration // how long excess is kept; 0 where a release does not count
-
-	mu      sync.Mutex // guards the fields below
-	changed sync.Cond  // a consumer or the channel has ended
 
 	size     int           // the target, for an unlimited window
 	first    int           // the target at the start
@@ -53,9 +48,8 @@ type prefetch struct {
 	leaving   []*consumer // cancelled, with deliveries unsettled
 	started   int         // consumers so far
 	narrow    time.Time   // since when the consumers exceed the target; zero while they do not
-	pauses    int         // calls that wait for all consumers to end
+	pauses    int         // calls that wait for all consumers to end, while none is to start
 	closing   bool        // no consumer is to start any more
-	ended     bool        // the channel is lost
 }
 
 // consumer is a share of the prefetch. The broker fixes the prefetch count of a consumer when it starts, so a larger
@@ -78,12 +72,6 @@ func (c *conn) grace() time.Duration {
 	return c.maxHold / 10
 }
 
-func newPrefetch(grace time.Duration) *prefetch {
-	p := &prefetch{grace: grace}
-	p.changed.L = &p.mu
-	return p
-}
-
 // plan is a change of the consumers.
 type plan struct {
 	target int
@@ -94,16 +82,14 @@ type plan struct {
 // plan returns how many messages of a window to prefetch, and the consumers to be cancelled for that; last says that
 // none is to start any more. The broker requeues messages that are unsettled for maxHold; 0 is never.
 func (p *prefetch) plan(window int, last bool, maxHold time.Duration, now time.Time) (out plan) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.closing = p.closing || last; !p.closing {
+	if p.closing = p.closing || last; !p.closing && p.pauses == 0 {
 		out.target = p.target(min(window, maxTarget), maxHold, now)
 	}
 	out.cancel, out.again = p.excess(out.target, now)
 	return out
 }
 
-// target returns how much of a window of n to prefetch: all of it when little is missing. Called with mu held.
+// target returns how much of a window of n to prefetch: all of it when little is missing.
 func (p *prefetch) target(n int, maxHold time.Duration, now time.Time) int {
 	switch {
 	case p.grow:
@@ -132,7 +118,7 @@ func (p *prefetch) inTime(maxHold time.Duration) int {
 }
 
 // excess removes the consumers to be cancelled before the shares can add up to n. It reports whether others are to be
-// cancelled later. Called with mu held.
+// cancelled later.
 func (p *prefetch) excess(n int, now time.Time) (cancel []*consumer, again bool) {
 	total := p.shares()
 	if total <= n {
@@ -185,8 +171,6 @@ func (p *prefetch) shares() int {
 // next returns a consumer to start so that the shares add up to n: nil for none. Unsettled deliveries of cancelled
 // consumers count. Small shares are not worth a consumer.
 func (p *prefetch) next(n int, queue string) *consumer {
-	p.mu.Lock()
-	defer p.mu.Unlock()
 	held := 0
 	p.leaving = slices.DeleteFunc(p.leaving, func(c *consumer) bool { return c.drained && c.open == 0 })
 	for _, c := range p.leaving {
@@ -206,27 +190,9 @@ func (p *prefetch) next(n int, queue string) *consumer {
 	return c
 }
 
-// drain records that a consumer has ended, and reports whether the driver cancelled it.
-func (p *prefetch) drain(c *consumer) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	c.drained = true
-	p.changed.Broadcast()
-	return c.cancelled
-}
-
-// arrive records a delivery.
-func (p *prefetch) arrive(c *consumer) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	c.open++
-}
-
 // take records that handlers took n messages. Where they wanted more, held messages are prefetched or in handlers; it
 // reports whether to ask the broker for more.
 func (p *prefetch) take(n int, wanted bool, held, window int, now time.Time) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
 	if now.Sub(p.since) > fast {
 		p.since, p.taken = now, 0
 	}
@@ -246,8 +212,6 @@ func (p *prefetch) take(n int, wanted bool, held, window int, now time.Time) boo
 // settle records that a delivery is settled, with the time that it was in a handler, 0 for never, and how many others
 // are. It reports whether a consumer may start in the place of a cancelled one.
 func (p *prefetch) settle(c *consumer, handling time.Duration, others int) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
 	c.open--
 	if sample := handling / time.Duration(max(others, 0)+1); p.handling == 0 {
 		p.handling = sample
@@ -257,66 +221,7 @@ func (p *prefetch) settle(c *consumer, handling time.Duration, others int) bool 
 	return c.cancelled
 }
 
-// pause has the consumers cancelled until awaitPause has returned. It reports false where they are still those of a
-// larger prefetch, which has delivered more already.
-func (p *prefetch) pause() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.shares() > 1 {
-		return false
-	}
-	p.pauses++
-	return true
-}
-
-func (p *prefetch) paused() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.pauses > 0
-}
-
-// awaitPause returns when the broker delivers nothing more. A consumer that is cancelled after its delivery was settled
-// may have the next one on its way, which the broker would count.
-func (p *prefetch) awaitPause() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for !p.ended && p.delivering() {
-		p.changed.Wait()
-	}
-	p.pauses--
-}
-
-// awaitEnd waits for the consumers to end.
-func (p *prefetch) awaitEnd(ctx context.Context) {
-	stop := context.AfterFunc(ctx, func() {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		p.changed.Broadcast()
-	})
-	defer stop()
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for !p.ended && p.delivering() && ctx.Err() == nil {
-		p.changed.Wait()
-	}
-}
-
 // idle reports whether the broker has no consumer to deliver to.
 func (p *prefetch) idle() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return !p.delivering()
-}
-
-// delivering is called with mu held.
-func (p *prefetch) delivering() bool {
-	return len(p.consumers) > 0 || slices.ContainsFunc(p.leaving, func(c *consumer) bool { return !c.drained })
-}
-
-// end records that the channel is lost.
-func (p *prefetch) end() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.ended = true
-	p.changed.Broadcast()
+	return len(p.consumers) == 0 && !slices.ContainsFunc(p.leaving, func(c *consumer) bool { return !c.drained })
 }

@@ -8,7 +8,7 @@ import (
 
 // sharing returns a prefetch with consumers of the given shares, of which open deliveries are unsettled.
 func sharing(open int, shares ...int) *prefetch {
-	p := newPrefetch(3 * time.Minute)
+	p := &prefetch{grace: 3 * time.Minute}
 	for _, share := range shares {
 		c := &consumer{share: share, open: min(open, share)}
 		open -= c.open
@@ -67,9 +67,10 @@ func TestTheLastPlanCancelsAllAndStartsNone(t *testing.T) {
 		t.Errorf("a later plan is %+v, want none to start", got)
 	}
 	for _, c := range p.leaving {
-		if p.idle() || !p.drain(c) {
+		if p.idle() || !c.cancelled {
 			t.Errorf("idle is %t before all consumers have ended, cancelled is %t", p.idle(), c.cancelled)
 		}
+		c.drained = true
 	}
 	if !p.idle() {
 		t.Error("the prefetch is not idle after all consumers have ended")
@@ -128,7 +129,7 @@ func TestWhenThePrefetchTargetGrows(t *testing.T) {
 		{name: "used up slowly", held: 10, taken: []take{{0, 90}, {time.Second + 1, 90}}, want: 96},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			p, at := newPrefetch(0), now
+			p, at := &prefetch{}, now
 			if got := p.targetOf(window, 0, now); got != 96 {
 				t.Errorf("at first %d, want 96", got)
 			}
@@ -150,7 +151,7 @@ func TestWhenThePrefetchTargetGrows(t *testing.T) {
 
 func TestThePrefetchTargetFallsWhenItIsNotNeeded(t *testing.T) {
 	const window = 120
-	p, now := newPrefetch(0), time.Now()
+	p, now := &prefetch{}, time.Now()
 	for p.targetOf(window, 0, now) < window { // handlers are fast
 		p.take(p.size, true, 0, window, now)
 		now = now.Add(10 * time.Millisecond)
@@ -190,7 +191,7 @@ func TestThePrefetchTargetIsHandledInTime(t *testing.T) {
 		{time.Hour, 1, 1},
 		{6 * time.Second, 9, window},
 	} {
-		p := newPrefetch(0)
+		p := &prefetch{}
 		p.settle(&consumer{}, tt.handling, tt.others)
 		p.settle(&consumer{}, 0, 0) // released without a handler
 		if got := p.targetOf(window, maxHold, now); got != tt.want {
@@ -204,7 +205,7 @@ func TestThePrefetchTargetIsHandledInTime(t *testing.T) {
 
 func TestALittleMoreIsAskedForAtOnce(t *testing.T) {
 	for _, tt := range []struct{ window, want int }{{3, 3}, {24, 24}, {42, 42}, {43, 32}, {128, 32}, {400, 100}} {
-		if got := newPrefetch(0).targetOf(tt.window, 0, time.Now()); got != tt.want {
+		if got := (&prefetch{}).targetOf(tt.window, 0, time.Now()); got != tt.want {
 			t.Errorf("of a window of %d: %d, want %d", tt.window, got, tt.want)
 		}
 	}

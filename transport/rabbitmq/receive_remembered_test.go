@@ -16,7 +16,7 @@ import (
 // "m-n".
 func lostChannel(n int) (*channel, []*delivery) {
 	s := &channel{receiver: &receiver{conn: &conn{}, queue: "orders", adjust: make(chan struct{}, 1)}, ch: &amqp.Channel{}}
-	s.prefetch = newPrefetch(0)
+	s.idled.L = &s.mu
 	s.acks = acks{ch: cut{}, timer: time.NewTimer(time.Hour), window: 100}
 	ds := make([]*delivery, n)
 	for i := range ds {

@@ -2,12 +2,8 @@ package rabbitmq
 
 import (
 	"context"
-	"errors"
 	"slices"
-	"strings"
 	"time"
-
-	amqp "github.com/rabbitmq/amqp091-go"
 )
 
 // timeout is the broker's treatment of deliveries that are unsettled for long.
@@ -23,31 +19,8 @@ const (
 	timeoutNever
 )
 
-func (v version) timeout() timeout {
-	if v.atLeast(release43) {
-		return timeoutOfMessage // until the queue turns out to be a classic one
-	}
-	return timeoutOfChannel
-}
-
 // consumerTimeout is the argument of a consumer for the broker's timeout.
 const consumerTimeout = "x-consumer-timeout"
-
-// consumeArguments returns the arguments of a consumer.
-func (r *receiver) consumeArguments() amqp.Table {
-	if r.timeout != timeoutOfMessage {
-		return nil
-	}
-	return amqp.Table{consumerTimeout: (r.conn.maxHold + r.conn.maxHold/4).Milliseconds()}
-}
-
-// detectTimeout reads the refusal of a consumer: a classic queue refuses the argument.
-func (r *receiver) detectTimeout(refusal error) {
-	var e *amqp.Error
-	if errors.As(refusal, &e) && e.Code == amqp.PreconditionFailed && strings.Contains(e.Reason, consumerTimeout) {
-		r.timeout = timeoutNever
-	}
-}
 
 // maxHold returns how long the broker waits for a message to be settled; 0 is for ever.
 func (c *channel) maxHold() time.Duration {
@@ -63,7 +36,6 @@ func (c *channel) watchTimeouts(ctx context.Context, now time.Time) {
 	if c.receiver.timeout == timeoutNever {
 		return
 	}
-	c.releaseLate(now)
 	conn := c.receiver.conn
 	for _, d := range c.unsettledLong(now) {
 		conn.log.WarnContext(ctx, "a message is held for long: soon the broker requeues it",
@@ -71,20 +43,14 @@ func (c *channel) watchTimeouts(ctx context.Context, now time.Time) {
 	}
 }
 
-// releaseLate releases prefetched messages that have waited for 70 % of the time after which the broker requeues the
-// messages of the channel. Before RabbitMQ 4.3 that counts for these, and not for those in handlers.
-func (c *channel) releaseLate(now time.Time) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	late := c.receiver.conn.maxHold / 10 * 7
-	c.release(func(_ int, d *delivery) bool { return now.Sub(d.arrivedAt) >= late })
-}
-
-// unsettledLong returns the deliveries to be warned of.
+// unsettledLong returns the deliveries to be warned of. It releases prefetched messages that have waited for 70 % of the
+// time after which the broker requeues the messages of the channel. Before RabbitMQ 4.3 that counts for these, and not
+// for those in handlers.
 func (c *channel) unsettledLong(now time.Time) (warn []*delivery) {
 	maxHold := c.receiver.conn.maxHold
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.release(func(_ int, d *delivery) bool { return now.Sub(d.arrivedAt) >= maxHold/10*7 })
 	for d := c.acks.oldest; d != nil && now.Sub(d.arrivedAt) >= maxHold/10*8; {
 		next := d.next
 		if !d.warned {
