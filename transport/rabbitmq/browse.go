@@ -13,23 +13,17 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-var (
-	_ transport.Browser = (*conn)(nil)
-	_ transport.Cursor  = (*cursor)(nil)
-)
-
 // cursor goes through a queue on a connection of its own. AMQP cannot read a message in its queue, so each is fetched
 // and stays unacknowledged at the broker, hidden from other receivers, until the cursor is closed. The cursor itself
 // keeps only the messages of the last Next.
 type cursor struct {
-	conn  *conn
-	queue string
-	link  *brokerConn
-	ch    *amqp.Channel // in transaction mode, in which the broker confirms acknowledgements
-	left  int           // messages that Browse found and Next has not read
-	held  int           // messages that were read and not taken
-	// copies is how many messages were replaced.
-	copies int
+	conn   *conn
+	queue  string
+	link   *brokerConn
+	ch     *amqp.Channel // in transaction mode, in which the broker confirms acknowledgements
+	left   int           // messages that Browse found and Next has not read
+	held   int           // messages that were read and not taken
+	copies int           // messages that were replaced
 	done   chan struct{} // closed by Close
 	seen   map[*transport.Message]*amqp.Delivery
 }
@@ -47,31 +41,28 @@ func (c *conn) Browse(ctx context.Context, queue string) (transport.Cursor, erro
 	if cur.link, err = c.dial(ctx, "browsing"); err != nil {
 		return nil, err
 	}
-	if !c.tasks.Go(cur.watch) {
+	watch := func() {
+		select {
+		case <-cur.done:
+		case <-c.ctx.Done():
+		}
+		cur.link.close()
+	}
+	if !c.tasks.Go(watch) {
 		cur.link.close()
 		return nil, transport.ErrClosed
 	}
-	if err := cur.do(ctx, cur.open); err != nil {
+	err = cur.do(ctx, func() (err error) {
+		if cur.ch, err = cur.link.Channel(); err != nil {
+			return err
+		}
+		return cur.ch.Tx()
+	})
+	if err != nil {
 		_ = cur.Close() // never fails
 		return nil, err
 	}
 	return cur, nil
-}
-
-// watch ends the connection with the cursor or with the conn.
-func (cur *cursor) watch() {
-	select {
-	case <-cur.done:
-	case <-cur.conn.ctx.Done():
-	}
-	cur.link.close()
-}
-
-func (cur *cursor) open() (err error) {
-	if cur.ch, err = cur.link.Channel(); err != nil {
-		return err
-	}
-	return cur.ch.Tx()
 }
 
 // do runs a request to the broker. The end of ctx closes the connection.
@@ -101,15 +92,15 @@ func (cur *cursor) Next(ctx context.Context, limit int) (ms []*transport.Message
 		m := decode(d)
 		cur.seen[&m] = d
 		cur.held++
-		if renewed, err := cur.renew(ctx, &m); renewed || err != nil {
-			if err != nil {
-				return nil, err
-			}
-			continue
+		renewed, err := cur.renew(ctx, &m)
+		if err != nil {
+			return nil, err
 		}
-		cur.left--
-		size += len(d.Body)
-		ms = append(ms, &m)
+		if !renewed {
+			cur.left--
+			size += len(d.Body)
+			ms = append(ms, &m)
+		}
 	}
 	return ms, nil
 }
@@ -249,7 +240,7 @@ func (c *conn) republish(ctx context.Context, queue string, d *amqp.Delivery) er
 	if err := b.send(ctx, 0, route{"", queue, true}, copyOf(d, b.to.user)); err != nil {
 		return err
 	}
-	return b.answer(ctx, b.flight[0].sent)
+	return b.answer(ctx, b.flight[0])
 }
 
 // copyOf returns a message as it was received, with the broker's headers about its delay and its dead-lettering. Its

@@ -157,10 +157,9 @@ func (d *dialer) dial(ctx context.Context, purpose string) (*brokerConn, error) 
 func (d *dialer) dialNode(ctx context.Context, n *node, login Credentials, purpose string) (*brokerConn, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, dialTimeout, errors.New("no answer in time"))
 	defer cancel()
-	c, l, err := d.handshake(ctx, n, login, purpose)
+	b, err := d.handshake(ctx, n, login, purpose)
 	if err == nil {
-		closed := c.NotifyClose(make(chan *amqp.Error, 1))
-		return &brokerConn{c, l, login, cmp.Or(d.user, login.user), closed}, nil
+		return b, nil
 	}
 	if ctx.Err() != nil {
 		err = context.Cause(ctx)
@@ -168,33 +167,35 @@ func (d *dialer) dialNode(ctx context.Context, n *node, login Credentials, purpo
 	return nil, fmt.Errorf("rabbitmq: connect to %s: %w", n.where, n.advised(err))
 }
 
-func (d *dialer) handshake(
-	ctx context.Context, n *node, login Credentials, purpose string,
-) (*amqp.Connection, *link, error) {
+func (d *dialer) handshake(ctx context.Context, n *node, login Credentials, purpose string) (*brokerConn, error) {
 	socket, err := (&net.Dialer{}).DialContext(ctx, "tcp", n.address)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	out := newCoalescer(socket)
-	config := d.config(purpose)
-	config.SASL = login.sasl()
-	var l *link
-	config.Dial = func(string, string) (net.Conn, error) {
-		l, err = d.newLink(n, out)
-		return l, err
+	b := &brokerConn{login: login, user: cmp.Or(d.user, login.user)}
+	config := amqp.Config{
+		Heartbeat: d.heartbeat, SASL: login.sasl(),
+		Properties: amqp.Table{
+			"product": "Holdfast", "platform": "Go", "connection_name": strings.TrimSpace(d.name + " " + purpose),
+		},
+		Dial: func(string, string) (_ net.Conn, err error) {
+			b.link, err = d.newLink(n, out)
+			return b.link, err
+		},
 	}
-	var c *amqp.Connection
 	// The handshakes have no context: a deadline in the past ends them.
 	abort := func() { _ = socket.SetDeadline(time.Unix(1, 0)) }
 	err = abortable(ctx, abort, func() (err error) {
-		c, err = amqp.DialConfig(n.plainURL(), config)
+		b.Connection, err = amqp.DialConfig(n.plainURL(), config)
 		return err
 	})
 	if err != nil {
 		_ = out.Close()
-		return nil, nil, err
+		return nil, err
 	}
-	return c, l, nil
+	b.closed = b.NotifyClose(make(chan *amqp.Error, 1))
+	return b, nil
 }
 
 // abortable runs f, which has no context, and calls abort when ctx ends before f.
@@ -210,17 +211,6 @@ func abortable(ctx context.Context, abort func(), f func() error) error {
 	}
 	<-aborted
 	return context.Cause(ctx)
-}
-
-func (d *dialer) config(purpose string) amqp.Config {
-	return amqp.Config{
-		Heartbeat: d.heartbeat,
-		Properties: amqp.Table{
-			"product":         "Holdfast",
-			"platform":        "Go",
-			"connection_name": strings.TrimSpace(d.name + " " + purpose),
-		},
-	}
 }
 
 // version is a broker's version number.

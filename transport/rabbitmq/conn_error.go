@@ -60,7 +60,8 @@ func plain(err error) error {
 	case e.Code == amqp.NotFound && strings.Contains(e.Reason, "no queue"):
 		return fmt.Errorf("%w: the broker says %d %s", transport.ErrNoQueue, e.Code, e.Reason)
 	case e.Code == amqp.PreconditionFailed && inequivalent.MatchString(e.Reason):
-		return errors.New(difference(e.Reason))
+		parts := inequivalent.FindStringSubmatch(e.Reason)
+		return fmt.Errorf("it exists with another %s: %s in the place of %s", parts[1], valueText(parts[3]), valueText(parts[2]))
 	case e.Code == amqp.PreconditionFailed && strings.Contains(e.Reason, "acknowledgement on channel"):
 		return fmt.Errorf("the broker requeued the messages of the channel, as one was unsettled for longer than its "+
 			"consumer_timeout: %d %s", e.Code, e.Reason)
@@ -76,13 +77,6 @@ var userText = regexp.MustCompile(` for user '[^']*'`)
 
 // inequivalent matches the broker's refusal of a declaration that differs from the queue or exchange of that name.
 var inequivalent = regexp.MustCompile(`inequivalent arg '([^']*)' for .*: received (.*) but current is (.*)$`)
-
-// difference returns such a refusal as a readable text.
-func difference(reason string) string {
-	const text = `it exists with another %s: %s in the place of %s`
-	parts := inequivalent.FindStringSubmatch(reason)
-	return fmt.Sprintf(text, parts[1], valueText(parts[3]), valueText(parts[2]))
-}
 
 // valueText shortens "the value '20' of type 'long'" to the value.
 func valueText(s string) string {

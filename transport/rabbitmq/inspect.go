@@ -1,8 +1,8 @@
 package rabbitmq
 
 import (
+	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"strings"
 
@@ -67,7 +67,7 @@ func InspectDelays(ctx context.Context, conn transport.Conn, queues ...string) (
 	if err != nil {
 		return nil, err
 	}
-	names := []string{delayLost}
+	names := []string{LostQueue}
 	for level := range delays.Levels {
 		names = append(names, delayLevel(level))
 	}
@@ -84,7 +84,7 @@ func InspectDelays(ctx context.Context, conn transport.Conn, queues ...string) (
 		if err != nil {
 			return nil, err
 		}
-		if isRelay || name == delayLost || s.Ready > 0 || s.Unsettled > 0 {
+		if isRelay || name == LostQueue || s.Ready > 0 || s.Unsettled > 0 {
 			stats = append(stats, s)
 		}
 	}
@@ -104,22 +104,12 @@ func (c *conn) inspectDelay(ctx context.Context, name string) (transport.QueueSt
 	return s, err
 }
 
-// LostQueue is the queue of delayed messages whose queue did not exist when they were due.
-const LostQueue = delayLost
-
 // DelayedTo returns the queue that a message of [LostQueue] was delayed to; "" when it was not delayed.
 func DelayedTo(m *transport.Message) string {
-	var deaths []struct {
-		Keys []string `json:"routing-keys"`
-	}
-	if json.Unmarshal([]byte(m.Native["x-death"]), &deaths) != nil || len(deaths) == 0 || len(deaths[0].Keys) == 0 {
-		return ""
-	}
-	destination := deaths[0].Keys[0]
+	destination := cmp.Or(lastDeath(m).Keys...)
 	destination = strings.TrimPrefix(destination[min(delays.Overhead(), len(destination)):], relayedDestination)
-	queue, ok := strings.CutPrefix(destination, queueDestination)
-	if !ok {
-		return ""
+	if queue, ok := strings.CutPrefix(destination, queueDestination); ok {
+		return queue
 	}
-	return queue
+	return ""
 }

@@ -3,13 +3,12 @@ package rabbitmq
 import (
 	"cmp"
 	"context"
-	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
-	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/holdfast-go/holdfast/transport"
@@ -42,30 +41,18 @@ func newManagement(t *Transport, d *dialer) (*management, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &management{vhost: vhostOf(broker), login: d.ask}
+	m := &management{vhost: cmp.Or(strings.TrimPrefix(broker.Path, "/"), "/"), login: d.ask}
 	if user := cmp.Or(u.User, broker.User); user != nil {
 		password, _ := user.Password()
 		m.login = func(context.Context) (Credentials, error) { return Password(user.Username(), password), nil }
 	}
 	u.User = nil
 	m.base = strings.TrimSuffix(u.String(), "/")
-	var config *tls.Config
-	if t.TLS != nil {
-		config = t.TLS.Clone()
-	}
 	m.client = &http.Client{
 		Timeout:   dialTimeout,
-		Transport: &http.Transport{TLSClientConfig: config, Proxy: http.ProxyFromEnvironment},
+		Transport: &http.Transport{TLSClientConfig: t.TLS.Clone(), Proxy: http.ProxyFromEnvironment},
 	}
 	return m, nil
-}
-
-// vhostOf returns the virtual host of a URL.
-func vhostOf(u *url.URL) string {
-	if name := strings.TrimPrefix(u.Path, "/"); name != "" {
-		return name
-	}
-	return "/"
 }
 
 // managedQueue is a queue in the API.
@@ -130,20 +117,17 @@ func (q managedQueue) finding(name string) (f transport.Finding, ok bool) {
 	if len(found) == 0 {
 		return f, false
 	}
-	policies := slices.DeleteFunc([]string{q.Policy, q.OperatorPolicy}, func(name string) bool { return name == "" })
+	var policies []string
+	for _, name := range []string{q.Policy, q.OperatorPolicy} {
+		if name != "" {
+			policies = append(policies, strconv.Quote(name))
+		}
+	}
 	return transport.Finding{
 		Kind: "queue", Name: name, State: transport.Limited,
 		Detail: fmt.Sprintf("policy %s sets %s: exclude the queue from its pattern, or leave that out",
-			quoted(policies), strings.Join(found, ", ")),
+			strings.Join(policies, " or "), strings.Join(found, ", ")),
 	}, true
-}
-
-func quoted(names []string) string {
-	all := make([]string, len(names))
-	for i, name := range names {
-		all[i] = fmt.Sprintf("%q", name)
-	}
-	return strings.Join(all, " or ")
 }
 
 // policies returns the queues among the parts that policies limit.

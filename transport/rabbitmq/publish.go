@@ -21,14 +21,18 @@ func (c *conn) Dispatch(ctx context.Context, ops []transport.Operation) ([]trans
 	if err != nil {
 		return nil, transport.FailAll(len(ops), unsent(err))
 	}
-	b.ops, b.flight = ops, make([]inFlight, 0, len(ops))
+	b.ops, b.flight = ops, make([]sent, 0, len(ops))
 	for i := range ops {
 		if err := b.publish(ctx, i); err != nil {
 			b.fail(i, err)
 		}
 	}
 	b.settle(ctx)
-	return nil, b.err()
+	if len(b.failed) == 0 {
+		return nil, nil
+	}
+	slices.SortFunc(b.failed, func(x, y transport.OpError) int { return x.Index - y.Index })
+	return nil, &transport.DispatchError{Ops: b.failed, Total: len(ops)}
 }
 
 // unsent marks an error that kept an operation from being sent as ErrUnreachable, unless it is a refusal by the broker.
@@ -48,16 +52,11 @@ type batch struct {
 	to     *publisher
 	sender *sender
 	ops    []transport.Operation
-	flight []inFlight
+	flight []sent
 	failed []transport.OpError
 
 	encoded *transport.Message // the message that msg is made of
 	msg     amqp.Publishing
-}
-
-type inFlight struct {
-	index int
-	sent  sent
 }
 
 // newBatch returns an empty batch on the open channel.
@@ -82,7 +81,11 @@ func (b *batch) publish(ctx context.Context, i int) error {
 	msg, now := &b.msg, time.Now()
 	delay := op.Delay(now)
 	if delay > 0 {
-		msg = withDelay(b.msg, now.Add(delay), op.TTL, b.keyOf(op))
+		var key string
+		if op.Queue == "" && len(op.Types) > 0 {
+			_, key = b.conn.topology.address(op.Types)
+		}
+		msg = withDelay(b.msg, now.Add(delay), op.TTL, key)
 	}
 	msg, err := withProperties(msg, op.Properties, b.to.user)
 	if err != nil {
@@ -127,16 +130,9 @@ func (b *batch) send(ctx context.Context, i int, to route, msg *amqp.Publishing)
 		<-b.to.window
 		return err
 	}
-	b.flight = append(b.flight, inFlight{i, s})
+	s.index = i
+	b.flight = append(b.flight, s)
 	return nil
-}
-
-// keyOf returns the key that an operation is published with, if any.
-func (b *batch) keyOf(op *transport.Operation) (key string) {
-	if op.Queue == "" && len(op.Types) > 0 {
-		_, key = b.conn.topology.address(op.Types)
-	}
-	return key
 }
 
 // address returns the exchange and the key of an operation: those of a queue, of the types in the topology, or of the
@@ -178,7 +174,7 @@ func (b *batch) reserve(ctx context.Context) error {
 // settle waits for the answers to everything in flight.
 func (b *batch) settle(ctx context.Context) {
 	for _, f := range b.flight {
-		if err := b.answer(ctx, f.sent); err != nil {
+		if err := b.answer(ctx, f); err != nil {
 			b.fail(f.index, err)
 		}
 	}
@@ -186,32 +182,24 @@ func (b *batch) settle(ctx context.Context) {
 }
 
 func (b *batch) answer(ctx context.Context, s sent) error {
+	p := b.to
 	select {
 	case <-s.confirm.Done():
-		return b.to.outcome(s)
+		return p.outcome(s)
 	default:
 	}
 	select {
 	case <-s.confirm.Done():
-		return b.to.outcome(s)
 	case <-ctx.Done():
 		// The place is free when the answer has come.
-		p := b.to
 		if !p.tasks.Go(func() { _ = p.outcome(s) }) {
-			return p.outcome(s) // at once, as the connection is closed
+			break // at once, as the connection is closed
 		}
 		return fmt.Errorf("rabbitmq: no answer from the broker: %w: %w", context.Cause(ctx), transport.ErrOutcomeUnknown)
 	}
+	return p.outcome(s)
 }
 
 func (b *batch) fail(i int, err error) {
 	b.failed = append(b.failed, transport.OpError{Index: i, Err: err})
-}
-
-func (b *batch) err() error {
-	if len(b.failed) == 0 {
-		return nil
-	}
-	slices.SortFunc(b.failed, func(x, y transport.OpError) int { return x.Index - y.Index })
-	return &transport.DispatchError{Ops: b.failed, Total: len(b.ops)}
 }

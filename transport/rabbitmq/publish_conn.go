@@ -69,16 +69,15 @@ func (p *publisher) open(c *conn) error {
 }
 
 func (p *publisher) watchBlocked(blocks <-chan amqp.Blocking) {
-	for b := range blocks {
+	for ok := true; ok; {
+		var b amqp.Blocking // inactive when the connection has ended
+		b, ok = <-blocks
 		if was := p.blocked.Swap(nil); was != nil {
 			close(was.over)
 		}
 		if b.Active {
 			p.blocked.Store(&blocking{reason: b.Reason, over: make(chan struct{})})
 		}
-	}
-	if was := p.blocked.Swap(nil); was != nil {
-		close(was.over)
 	}
 }
 
@@ -123,6 +122,7 @@ func (p *publisher) inTurn(ctx context.Context, f func() error) error {
 
 // sent is a published message without the broker's confirm.
 type sent struct {
+	index   int // of the operation
 	confirm *amqp.DeferredConfirmation
 	sender  *sender
 	id      string
@@ -195,11 +195,10 @@ func (r *returned) take(id, queue string) bool {
 		r.counts[returnKey{n.MessageId, n.RoutingKey}]++
 	}
 	key := returnKey{id, queue}
-	n := r.counts[key]
-	if n == 1 {
+	if n := r.counts[key]; n <= 1 {
 		delete(r.counts, key)
-	} else if n > 1 {
-		r.counts[key] = n - 1
+		return n == 1
 	}
-	return n > 0
+	r.counts[key]--
+	return true
 }

@@ -18,12 +18,13 @@ import (
 // a virtual host share it.
 var delays = delayeddelivery.Ladder{Levels: 28, Step: time.Second}
 
+// LostQueue is the queue of delayed messages whose queue did not exist when they were due. Without it RabbitMQ's
+// at-least-once dead-lettering would retry such a message for ever, and block those behind it.
+const LostQueue = "holdfast.delay-lost"
+
 const (
 	// delayArrivals is the exchange at the bottom of the ladder.
 	delayArrivals = "holdfast.delay-arrivals"
-	// delayLost is the queue of messages whose destination does not exist. Without it RabbitMQ's at-least-once
-	// dead-lettering would retry such a message for ever, and block those behind it.
-	delayLost = "holdfast.delay-lost"
 	// delaySink is a queue that gets each delayed publish beside its subscribers, and in which it expires at once: a
 	// publish without subscribers would be retried for ever too.
 	delaySink = "holdfast.delay-nobody"
@@ -47,10 +48,10 @@ const (
 // when all others do.
 func delayParts() []part {
 	quorum := amqp.Table{"x-queue-type": string(Quorum)}
-	lost := amqp.Table{"alternate-exchange": delayLost} // gets the messages that an exchange cannot route
+	lost := amqp.Table{"alternate-exchange": LostQueue} // gets the messages that an exchange cannot route
 	parts := []part{
-		{name: delayLost, exchange: amqp.ExchangeFanout},
-		{name: delayLost, args: quorum, bind: bindQueue(delayLost, "", delayLost)},
+		{name: LostQueue, exchange: amqp.ExchangeFanout},
+		{name: LostQueue, args: quorum, bind: bindQueue(LostQueue, "", LostQueue)},
 		{name: delayArrivals, exchange: amqp.ExchangeTopic, args: lost},
 	}
 	below := delayArrivals
@@ -72,20 +73,24 @@ func delayParts() []part {
 // delayLevelParts returns the exchange and the queue of a level, which dead-letters to the exchange below.
 func delayLevelParts(level int, below string) []part {
 	name := delayLevel(level)
-	args := amqp.Table{
-		"x-queue-type":           string(Quorum),
-		"x-message-ttl":          delays.Wait(level).Milliseconds(),
-		"x-dead-letter-exchange": below,
-		"x-dead-letter-strategy": "at-least-once",
-		"x-overflow":             "reject-publish",
-	}
 	bind := func(ch *amqp.Channel) error {
 		if err := bindQueue(name, delays.Waits(level), name)(ch); err != nil {
 			return err
 		}
 		return wrap(ch.ExchangeBind(below, delays.Passes(level), name, false, nil), "bind exchange %q to %q", below, name)
 	}
-	return []part{{name: name, exchange: amqp.ExchangeTopic}, {name: name, args: args, bind: bind}}
+	return []part{{name: name, exchange: amqp.ExchangeTopic}, {name: name, args: expiring(delays.Wait(level), below), bind: bind}}
+}
+
+// expiring returns the arguments of a queue whose messages expire after ttl and are then sent to an exchange.
+func expiring(ttl time.Duration, exchange string) amqp.Table {
+	return amqp.Table{
+		"x-queue-type":           string(Quorum),
+		"x-message-ttl":          ttl.Milliseconds(),
+		"x-dead-letter-exchange": exchange,
+		"x-dead-letter-strategy": "at-least-once",
+		"x-overflow":             "reject-publish",
+	}
 }
 
 // delayed returns the exchange and the key of an operation that is due after d.

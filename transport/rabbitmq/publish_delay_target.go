@@ -17,18 +17,6 @@ const (
 	delayRelay = "holdfast.delay-to."
 )
 
-// relayArguments are those of a relay: a queue for one destination in which delayed messages that are due expire at
-// once. A full queue refuses them, and RabbitMQ tries at most 32 messages of a queue at a time (at-least-once
-// dead-lettering). So messages that one destination refuses wait in its relay, and not in the levels, which all
-// destinations share.
-var relayArguments = amqp.Table{
-	"x-queue-type":           string(Quorum),
-	"x-message-ttl":          0,
-	"x-dead-letter-exchange": delayDeliveries,
-	"x-dead-letter-strategy": "at-least-once",
-	"x-overflow":             "reject-publish",
-}
-
 // delayTarget is a destination of delayed messages.
 type delayTarget struct {
 	destination string
@@ -39,9 +27,12 @@ type delayTarget struct {
 func (t delayTarget) relay() string   { return delayRelay + t.destination }
 func (t delayTarget) relayed() string { return relayedDestination + t.destination }
 
+// relayPart returns the relay: a queue for one destination in which delayed messages that are due expire at once. A full
+// queue refuses them, and RabbitMQ tries at most 32 messages of a queue at a time (at-least-once dead-lettering). So
+// messages that one destination refuses wait in its relay, and not in the levels, which all destinations share.
 func (t delayTarget) relayPart() part {
 	return part{
-		name: t.relay(), args: relayArguments,
+		name: t.relay(), args: expiring(0, delayDeliveries),
 		bind: bindQueue(t.relay(), delays.Arrives(t.relayed()), delayArrivals),
 	}
 }

@@ -9,8 +9,6 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-var _ transport.Delivery = (*delivery)(nil)
-
 // delivery is one delivery of a message.
 type delivery struct {
 	message transport.Message
@@ -48,26 +46,21 @@ func (d *delivery) Attempt() transport.Attempt { return d.attempt }
 // Complete acknowledges the message. The acknowledgement is written at once, or with others within milliseconds; if the
 // connection is lost by then, the message is redelivered.
 func (d *delivery) Complete(context.Context) error {
-	if d.channel.receiver.completesFirst {
-		return d.settle(d.acknowledgeFirst)
-	}
-	err := d.settle(d.acknowledge)
-	if err != nil {
+	first := d.channel.receiver.completesFirst
+	err := d.settle(func(a *acks) error {
+		err := d.acknowledge(a)
+		if first && err != nil { // and the message is not handled
+			a.forget(d)
+		}
+		return err
+	})
+	if err != nil && !first {
 		d.channel.completedLate(d)
 	}
 	return err
 }
 
 func (d *delivery) acknowledge(a *acks) error { return a.complete(d, time.Now()) }
-
-// acknowledgeFirst is acknowledge for a message that is handled afterwards: when it fails, the message is not handled.
-func (d *delivery) acknowledgeFirst(a *acks) error {
-	err := d.acknowledge(a)
-	if err != nil {
-		a.forget(d)
-	}
-	return err
-}
 
 // Retry rejects the message, which counts as an attempt.
 func (d *delivery) Retry(context.Context) error {

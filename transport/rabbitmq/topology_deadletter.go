@@ -1,6 +1,7 @@
 package rabbitmq
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -41,10 +42,8 @@ func (t *Transport) deadLetters(endpoint string) (deadLetters, error) {
 		return deadLetters{}, nil
 	case endpoint == "": // a tool: no endpoint would receive from the queue
 		return deadLetters{nameless: true}, nil
-	case t.DeliveryLimit == 0:
-		return deadLetters{queue: endpoint + deadLettersSuffix, limit: defaultDeliveryLimit}, nil
 	default:
-		return deadLetters{queue: endpoint + deadLettersSuffix, limit: t.DeliveryLimit}, nil
+		return deadLetters{endpoint + deadLettersSuffix, cmp.Or(t.DeliveryLimit, defaultDeliveryLimit), false}, nil
 	}
 }
 
@@ -132,23 +131,27 @@ func (c *conn) Satellites(ctx context.Context) ([]transport.Satellite, error) {
 // deadLettered returns why the broker has dead-lettered a message. One that has expired is dropped, as its sender
 // asked.
 func deadLettered(_ context.Context, m *transport.Message) ([]transport.Operation, error) {
+	// Without a readable entry the reason is unknown, and the message is moved to the error queue all the same.
 	d := lastDeath(m)
 	if d.Reason == expiredReason {
 		return nil, nil
 	}
-	return nil, d
+	return nil, &transport.DeadLetteredError{Queue: d.Queue, Reason: d.Reason, Count: d.Count}
 }
 
-// lastDeath reads the header x-death, in which the latest entry is the first. Earlier ones are of the queues of delays.
-func lastDeath(m *transport.Message) *transport.DeadLetteredError {
-	var deaths []struct {
-		Queue, Reason string
-		Count         int
-	}
-	// Without a readable entry the reason is unknown, and the message is moved to the error queue all the same.
-	_ = json.Unmarshal([]byte(m.Native["x-death"]), &deaths)
+// death is an entry of the header x-death.
+type death struct {
+	Queue, Reason string
+	Count         int
+	Keys          []string `json:"routing-keys"`
+}
+
+// lastDeath returns the latest entry, which is the first. Earlier ones are of the queues of delays.
+func lastDeath(m *transport.Message) death {
+	var deaths []death
+	_ = json.Unmarshal([]byte(m.Native["x-death"]), &deaths) // what cannot be read stays empty
 	if len(deaths) == 0 {
-		return &transport.DeadLetteredError{}
+		return death{}
 	}
-	return &transport.DeadLetteredError{Queue: deaths[0].Queue, Reason: deaths[0].Reason, Count: deaths[0].Count}
+	return deaths[0]
 }

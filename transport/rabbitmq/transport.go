@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"time"
 
@@ -99,20 +100,11 @@ func (t *Transport) Open(ctx context.Context, env transport.Env) (transport.Conn
 	if err != nil {
 		return nil, err
 	}
-	queueType, err := t.queueType()
-	if err != nil {
-		return nil, err
-	}
-	deadLetters, err := t.deadLetters(env.Endpoint)
-	if err != nil {
-		return nil, err
-	}
-	topology, err := t.topology()
-	if err != nil {
-		return nil, err
-	}
-	management, err := newManagement(t, d)
-	if err != nil {
+	queueType, err1 := t.queueType()
+	deadLetters, err2 := t.deadLetters(env.Endpoint)
+	topology, err3 := t.topology()
+	management, err4 := newManagement(t, d)
+	if err := errors.Join(err1, err2, err3, err4); err != nil {
 		return nil, err
 	}
 	maxHold := cmp.Or(t.ConsumerTimeout, defaultConsumerTimeout)
@@ -144,12 +136,9 @@ func (t *Transport) topology() (topology, error) {
 }
 
 func (t *Transport) queueType() (QueueType, error) {
-	switch t.QueueType {
-	case "":
-		return Quorum, nil
-	case Quorum, Classic:
-		return t.QueueType, nil
-	default:
+	queueType := cmp.Or(t.QueueType, Quorum)
+	if queueType != Quorum && queueType != Classic {
 		return "", fmt.Errorf("rabbitmq: queue type %q: use %q or %q", t.QueueType, Quorum, Classic)
 	}
+	return queueType, nil
 }
