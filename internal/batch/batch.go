@@ -1,10 +1,9 @@
 // Package batch lets many goroutines share requests: each submits items and waits for their
 // results, while a few flushers carry out batches of the submitted items.
 //
-// Without Config.Linger no item waits for others: it is flushed at once while a flusher is free.
-// While all flushers are busy items accumulate, and the next free flusher takes them together, so
-// batches grow with the load. With Linger a batch that is not full waits that long for more items,
-// which saves requests that are paid for one by one.
+// Without Config.Linger no item waits for others: it is flushed at once while a flusher is free. While all flushers are
+// busy items accumulate, and the next free flusher takes them together, so batches grow with the load. With Linger a
+// batch that is not full waits that long for more items, which saves requests that are paid for one by one.
 package batch
 
 import (
@@ -25,15 +24,13 @@ var (
 
 // Config configures a [Batcher]. Flush, Flushers and MaxItems are required.
 type Config[T any] struct {
-	// Flush carries out 1 to MaxItems items, in the order of their submission, and sets errs[i], which
-	// is nil, to the result of items[i]. It must not keep the slices. Up to Flushers goroutines call it
-	// at once.
+	// Flush carries out 1 to MaxItems items, in the order of their submission, and sets errs[i], which is nil, to the
+	// result of items[i]. It must not keep the slices. Up to Flushers goroutines call it at once.
 	Flush    func(items []T, errs []error)
 	Flushers int
 	MaxItems int
 
-	// Weight returns the weight of an item. A batch of several items weighs MaxWeight at most.
-	// nil: items have no weight.
+	// Weight returns the weight of an item. A batch of several items weighs MaxWeight at most. nil: items have no weight.
 	Weight    func(T) int
 	MaxWeight int
 
@@ -89,13 +86,10 @@ func New[T any](cfg Config[T]) *Batcher[T] {
 	return b
 }
 
-// Do submits an item and returns its result. When ctx ends before the item's batch is flushed, the
-// item is withdrawn and ctx's cause returned; when it ends later, the error is ErrAbandoned. Other
-// items are not affected.
+// Do submits an item and returns its result. When ctx ends before the item's batch is flushed, the item is withdrawn
+// and ctx's cause returned; when it ends later, the error is ErrAbandoned. Other items are not affected.
 func (b *Batcher[T]) Do(ctx context.Context, item T) error {
-	p := b.pending(item)
-	b.submit(p)
-	return b.wait(ctx, p)
+	return b.wait(ctx, b.Submit(item))
 }
 
 // DoAll submits items and returns their results, each as from Do. Items that do not fit in one batch
@@ -124,8 +118,7 @@ func (b *Batcher[T]) Submit(item T) *Pending[T] {
 	return p
 }
 
-// Withdraw removes an item that is not being flushed yet, and reports whether it did: then there is no
-// result.
+// Withdraw removes an item that is not being flushed yet, and reports whether it did: then there is no result.
 func (b *Batcher[T]) Withdraw(p *Pending[T]) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -140,8 +133,7 @@ func (b *Batcher[T]) Withdraw(p *Pending[T]) bool {
 	return true
 }
 
-// Close flushes the waiting items and waits for the flushers that the batcher started itself. It is
-// idempotent.
+// Close flushes the waiting items and waits for the flushers that the batcher started itself. It is idempotent.
 func (b *Batcher[T]) Close() {
 	b.mu.Lock()
 	b.closed = true
@@ -157,12 +149,6 @@ func (b *Batcher[T]) pending(item T) *Pending[T] {
 		p.weight = b.cfg.Weight(item)
 	}
 	return p
-}
-
-func (b *Batcher[T]) recycle(p *Pending[T]) {
-	var none T
-	p.item = none
-	b.pendings.Put(p)
 }
 
 func (b *Batcher[T]) submit(ps ...*Pending[T]) {
@@ -183,23 +169,22 @@ func refuse[T any](ps []*Pending[T]) {
 }
 
 func (b *Batcher[T]) wait(ctx context.Context, p *Pending[T]) error {
+	var err error
 	select {
-	case err := <-p.done:
-		b.recycle(p)
-		return err
+	case err = <-p.done:
 	case <-ctx.Done():
+		if err = context.Cause(ctx); b.Withdraw(p) {
+			break
+		}
+		select {
+		case err = <-p.done:
+		default:
+			return ErrAbandoned // the flusher still uses p, so p is left to the garbage collector
+		}
 	}
-	if b.Withdraw(p) {
-		b.recycle(p)
-		return context.Cause(ctx)
-	}
-	select {
-	case err := <-p.done:
-		b.recycle(p)
-		return err
-	default:
-		return ErrAbandoned // the flusher still uses p, so p is left to the garbage collector
-	}
+	p.item = *new(T)
+	b.pendings.Put(p)
+	return err
 }
 
 // wake starts a flusher if one is free and a batch is ready. Called with mu held.
@@ -225,20 +210,17 @@ func (b *Batcher[T]) ready(busy int) bool {
 		return true
 	}
 	over := !b.since.IsZero() && time.Since(b.since) >= b.cfg.Linger
-	if _, full := b.fit(b.waiting); full || over || b.noneExpected(busy) {
+	if _, full := b.fit(b.waiting); full || over {
 		return true
 	}
-	if b.since.IsZero() {
+	noneExpected := b.single && busy == 0
+	if b.cfg.NoneExpected != nil {
+		noneExpected = b.cfg.NoneExpected()
+	}
+	if !noneExpected && b.since.IsZero() {
 		b.linger()
 	}
-	return false
-}
-
-func (b *Batcher[T]) noneExpected(busy int) bool {
-	if b.cfg.NoneExpected != nil {
-		return b.cfg.NoneExpected()
-	}
-	return b.single && busy == 0
+	return noneExpected
 }
 
 // linger starts the linger of the waiting items. Called with mu held.

@@ -2,6 +2,7 @@ package rabbitmq
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -35,7 +36,7 @@ type conn struct {
 	limits    transport.Limits
 	version   version // of the broker
 
-	learnedMaxBody atomic.Int64 // 0 until the broker refused a body
+	maxBody atomic.Int64 // of Limits, or less when the broker has refused a body
 
 	publishing *supervisor[*publisher]
 
@@ -67,8 +68,11 @@ func openConn(ctx context.Context, c *conn) (*conn, error) {
 		c.tasks.Stop()
 		return nil, err
 	}
-	c.version = versionOf(in.brokerConn)
+	text, _ := in.Properties["version"].(string)
+	// A version that cannot be read stays 0, which stands for the oldest behavior.
+	_, _ = fmt.Sscanf(text, "%d.%d", &c.version.major, &c.version.minor)
 	c.limits = c.limitsOf(in.Config.FrameSize)
+	c.maxBody.Store(int64(c.limits.MaxBody))
 	c.receiving.set(in, nil)
 	c.publishing.set(out, nil)
 	c.tasks.Go(func() { c.receiving.run(c.ctx, in) })

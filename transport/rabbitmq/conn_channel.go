@@ -32,18 +32,16 @@ func (c *channels) ask(ctx context.Context, f func(*amqp.Channel) error) error {
 	if err != nil {
 		return err
 	}
-	return c.call(ctx, func() error { return in.ask(f) })
-}
-
-func (c *receiveConn) ask(f func(*amqp.Channel) error) (err error) {
-	c.asking.Lock()
-	defer c.asking.Unlock()
-	if c.asked == nil || c.asked.IsClosed() { // by a refusal
-		if c.asked, err = c.Channel(); err != nil {
-			return wrap(err, "open a channel")
+	return c.call(ctx, func() (err error) {
+		in.asking.Lock()
+		defer in.asking.Unlock()
+		if in.asked == nil || in.asked.IsClosed() { // by a refusal
+			if in.asked, err = in.Channel(); err != nil {
+				return wrap(err, "open a channel")
+			}
 		}
-	}
-	return f(c.asked)
+		return f(in.asked)
+	})
 }
 
 func withChannel(conn *brokerConn, f func(*amqp.Channel) error) error {

@@ -39,7 +39,8 @@ type dialer struct {
 
 // node is one server.
 type node struct {
-	url     string
+	uri     amqp.URI
+	url     string // for the client library, which does not begin TLS
 	address string
 	where   string // host, port and virtual host: the URL without its secrets
 }
@@ -125,9 +126,9 @@ func newNode(u url.URL, host string) (node, error) {
 	if err != nil {
 		return node{}, errURL
 	}
-	n := node{url: u.String(), address: net.JoinHostPort(uri.Host, strconv.Itoa(uri.Port))}
-	n.where = fmt.Sprintf("%s, virtual host %q", n.address, uri.Vhost)
-	return n, nil
+	u.Scheme = "amqp"
+	address := net.JoinHostPort(uri.Host, strconv.Itoa(uri.Port))
+	return node{uri, u.String(), address, fmt.Sprintf("%s, virtual host %q", address, uri.Vhost)}, nil
 }
 
 // dial opens a connection. The purpose is part of its name. Of several servers the one that answered last is tried
@@ -187,7 +188,7 @@ func (d *dialer) handshake(ctx context.Context, n *node, login Credentials, purp
 	// The handshakes have no context: a deadline in the past ends them.
 	abort := func() { _ = socket.SetDeadline(time.Unix(1, 0)) }
 	err = abortable(ctx, abort, func() (err error) {
-		b.Connection, err = amqp.DialConfig(n.plainURL(), config)
+		b.Connection, err = amqp.DialConfig(n.url, config)
 		return err
 	})
 	if err != nil {
@@ -221,14 +222,6 @@ var (
 	release40 = version{4, 0} // quorum queues drop messages after 20 returns by default; bodies are up to 16 MiB
 	release43 = version{4, 3} // released messages are not counted; quorum queues time single messages out
 )
-
-func versionOf(c *brokerConn) version {
-	text, _ := c.Properties["version"].(string)
-	var v version
-	// A version that cannot be read stays 0, which stands for the oldest behavior.
-	_, _ = fmt.Sscanf(text, "%d.%d", &v.major, &v.minor)
-	return v
-}
 
 func (v version) atLeast(w version) bool {
 	return v.major > w.major || v.major == w.major && v.minor >= w.minor

@@ -60,8 +60,8 @@ func plain(err error) error {
 	case e.Code == amqp.NotFound && strings.Contains(e.Reason, "no queue"):
 		return fmt.Errorf("%w: the broker says %d %s", transport.ErrNoQueue, e.Code, e.Reason)
 	case e.Code == amqp.PreconditionFailed && inequivalent.MatchString(e.Reason):
-		parts := inequivalent.FindStringSubmatch(e.Reason)
-		return fmt.Errorf("it exists with another %s: %s in the place of %s", parts[1], valueText(parts[3]), valueText(parts[2]))
+		said := inequivalent.FindStringSubmatch(e.Reason)
+		return fmt.Errorf("it exists with another %s: %s in the place of %s", said[1], valueText(said[3]), valueText(said[2]))
 	case e.Code == amqp.PreconditionFailed && strings.Contains(e.Reason, "acknowledgement on channel"):
 		return fmt.Errorf("the broker requeued the messages of the channel, as one was unsettled for longer than its "+
 			"consumer_timeout: %d %s", e.Code, e.Reason)
@@ -113,7 +113,7 @@ func (n *node) advice(err error) string {
 	case errors.As(err, &network) && network.Op == "remote error":
 		return "the server may ask for a client's certificate (Transport.TLS.Certificates, or certfile and keyfile in " +
 			"the URL), or trust other authorities"
-	case !strings.HasPrefix(n.url, "amqp:"):
+	case n.uri.Scheme != "amqp":
 		return ""
 	case errors.Is(err, io.EOF), errors.As(err, &protocol) && !protocol.Server && protocol != amqp.ErrCredentials:
 		return "AMQP 0-9-1 is not spoken at this port, or only with TLS, which is amqps://"

@@ -284,13 +284,6 @@ func undecodable(saved []byte) error {
 	return fmt.Errorf("rabbitmq: %w: header %s holds them as they were received", err, name)
 }
 
-// consumerTag returns a tag that is unique within a channel and names the queue, for errors and the tools of the
-// broker.
-func consumerTag(n int, queue string) string {
-	tag := fmt.Sprintf("holdfast-%d:%s", n, queue)
-	return tag[:min(len(tag), maxShort)]
-}
-
 // lossReason returns why a connection was lost. Where the client library could not read a frame, it names the last
 // delivery: the same message may be redelivered, and end the connection again. It is called when the library reads no
 // more.

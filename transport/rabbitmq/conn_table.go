@@ -17,8 +17,8 @@ var (
 	errMalforms = errors.New("the headers are not a table of AMQP 0-9-1")
 )
 
-// checkTable fails where the client library cannot read the entries of a header table. It allocates nothing. Field types
-// are those of RabbitMQ: https://www.rabbitmq.com/amqp-0-9-1-errata.
+// checkTable fails where the client library cannot read the entries of a header table. It allocates nothing. Field
+// types are those of RabbitMQ: https://www.rabbitmq.com/amqp-0-9-1-errata.
 func checkTable(entries []byte) error { return checkElements(entries, true, 0) }
 
 // checkElements checks the entries of a table, which have names, or the elements of a list.

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"strings"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 )
@@ -30,20 +29,13 @@ type recordConn struct {
 
 func (c *recordConn) Read(p []byte) (int, error) { return c.in.Read(p) }
 
-func (n *node) secure() bool { return strings.HasPrefix(n.url, "amqps:") }
-
-// plainURL is the node's URL for the client library, which does not begin TLS.
-func (n *node) plainURL() string {
-	return "amqp:" + strings.TrimPrefix(strings.TrimPrefix(n.url, "amqps:"), "amqp:")
-}
-
 // newLink returns a link over a connection to the node. TLS is begun here and not by the client library, because the
 // frameReader reads plain text.
 func (d *dialer) newLink(n *node, out *coalescer) (*link, error) {
-	if !n.secure() {
+	if n.uri.Scheme == "amqp" {
 		return &link{out, newFrameReader(out), out}, nil
 	}
-	config, err := d.tlsConfig(n)
+	config, err := d.tlsConfig(&n.uri)
 	if err != nil {
 		return nil, err
 	}
@@ -55,15 +47,11 @@ func (d *dialer) newLink(n *node, out *coalescer) (*link, error) {
 }
 
 // tlsConfig returns the configuration that the user has set, or that of the URL.
-func (d *dialer) tlsConfig(n *node) (*tls.Config, error) {
-	uri, err := amqp.ParseURI(n.url)
-	if err != nil {
-		return nil, errURL
-	}
+func (d *dialer) tlsConfig(uri *amqp.URI) (*tls.Config, error) {
 	config := &tls.Config{ServerName: uri.ServerName, MinVersion: tls.VersionTLS12}
 	if d.tls != nil {
 		config = d.tls.Clone()
-	} else if err := useFiles(config, &uri); err != nil {
+	} else if err := useFiles(config, uri); err != nil {
 		return nil, err
 	}
 	if config.ServerName == "" {

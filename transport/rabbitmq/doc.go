@@ -12,10 +12,9 @@
 // has the attempt number 2, not exact. A lost connection counts as an attempt for every unsettled message, and before
 // RabbitMQ 4.3 Release counts too.
 //
-// The endpoint's own quorum queues have a delivery limit far above the number of attempts
-// ([Transport].DeliveryLimit). A message that exceeds it is not dropped but moved to the queue
-// "<endpoint>.dead-letters" and from there to the error queue, with the broker's reason. A queue that was created
-// otherwise is used as it is.
+// The endpoint's own quorum queues have a delivery limit far above the number of attempts ([Transport].DeliveryLimit).
+// A message that exceeds it is not dropped but moved to the queue "<endpoint>.dead-letters" and from there to the error
+// queue, with the broker's reason. A queue that was created otherwise is used as it is.
 //
 // # Addresses
 //

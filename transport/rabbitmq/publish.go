@@ -104,7 +104,7 @@ func (b *batch) publish(ctx context.Context, i int) error {
 // fit checks that a message can be sent. A copy without room for the properties of the received message leaves them
 // out.
 func (b *batch) fit(msg *amqp.Publishing, op *transport.Operation) (*amqp.Publishing, error) {
-	most, frame := b.conn.maxBody(), b.to.Config.FrameSize
+	most, frame := int(b.conn.maxBody.Load()), b.to.Config.FrameSize
 	err := check(msg, most, frame)
 	if err == nil || len(op.Message.Native) == 0 {
 		return msg, err
@@ -125,13 +125,17 @@ func (b *batch) send(ctx context.Context, i int, to route, msg *amqp.Publishing)
 	if err := b.reserve(ctx); err != nil {
 		return err
 	}
-	s, err := b.to.publish(ctx, b.sender, to, msg)
+	var confirm *amqp.DeferredConfirmation
+	err := b.to.ready(ctx)
+	if err == nil {
+		confirm, err = b.sender.ch.PublishWithDeferredConfirm(to.exchange, to.key, to.mandatory, false, *msg)
+		err = wrap(err, "publish") // the broker does not accept a part of a message
+	}
 	if err != nil {
 		<-b.to.window
-		return err
+		return unsent(err)
 	}
-	s.index = i
-	b.flight = append(b.flight, s)
+	b.flight = append(b.flight, sent{i, confirm, b.sender, msg.MessageId, to})
 	return nil
 }
 

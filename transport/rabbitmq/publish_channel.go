@@ -118,19 +118,9 @@ func (c *conn) learnMaxBody(e *amqp.Error) {
 	if e == nil {
 		return
 	}
-	m := tooLarge.FindStringSubmatch(e.Reason)
-	if m == nil {
-		return
+	if m := tooLarge.FindStringSubmatch(e.Reason); m != nil {
+		if size, err := strconv.Atoi(m[1]); err == nil && size > 0 {
+			c.maxBody.Store(int64(min(size, c.limits.MaxBody)))
+		}
 	}
-	if size, err := strconv.Atoi(m[1]); err == nil && size > 0 {
-		c.learnedMaxBody.Store(int64(size))
-	}
-}
-
-// maxBody returns the largest body that may be sent, in bytes.
-func (c *conn) maxBody() int {
-	if learned := c.learnedMaxBody.Load(); learned > 0 {
-		return min(int(learned), c.limits.MaxBody)
-	}
-	return c.limits.MaxBody
 }

@@ -135,20 +135,7 @@ type route struct {
 	mandatory     bool
 }
 
-// publish sends msg. It needs a place in the window, which outcome frees.
-func (p *publisher) publish(ctx context.Context, s *sender, to route, msg *amqp.Publishing) (sent, error) {
-	if err := p.ready(ctx); err != nil {
-		return sent{}, unsent(err)
-	}
-	confirm, err := s.ch.PublishWithDeferredConfirm(to.exchange, to.key, to.mandatory, false, *msg)
-	if err != nil {
-		// The broker does not accept a part of a message.
-		return sent{}, unsent(fmt.Errorf("rabbitmq: publish: %w", plain(err)))
-	}
-	return sent{confirm: confirm, sender: s, id: msg.MessageId, route: to}, nil
-}
-
-// outcome waits for the broker's answer and returns it. It is called once.
+// outcome waits for the broker's answer, returns it and frees the place in the window. It is called once.
 func (p *publisher) outcome(m sent) error {
 	s := m.sender
 	acked := m.confirm.Wait()

@@ -79,7 +79,8 @@ func delayLevelParts(level int, below string) []part {
 		}
 		return wrap(ch.ExchangeBind(below, delays.Passes(level), name, false, nil), "bind exchange %q to %q", below, name)
 	}
-	return []part{{name: name, exchange: amqp.ExchangeTopic}, {name: name, args: expiring(delays.Wait(level), below), bind: bind}}
+	args := expiring(delays.Wait(level), below)
+	return []part{{name: name, exchange: amqp.ExchangeTopic}, {name: name, args: args, bind: bind}}
 }
 
 // expiring returns the arguments of a queue whose messages expire after ttl and are then sent to an exchange.

@@ -27,9 +27,9 @@ type delayTarget struct {
 func (t delayTarget) relay() string   { return delayRelay + t.destination }
 func (t delayTarget) relayed() string { return relayedDestination + t.destination }
 
-// relayPart returns the relay: a queue for one destination in which delayed messages that are due expire at once. A full
-// queue refuses them, and RabbitMQ tries at most 32 messages of a queue at a time (at-least-once dead-lettering). So
-// messages that one destination refuses wait in its relay, and not in the levels, which all destinations share.
+// relayPart returns the relay: a queue for one destination in which delayed messages that are due expire at once. A
+// full queue refuses them, and RabbitMQ tries at most 32 messages of a queue at a time (at-least-once dead-lettering).
+// So messages that one destination refuses wait in its relay, and not in the levels, which all destinations share.
 func (t delayTarget) relayPart() part {
 	return part{
 		name: t.relay(), args: expiring(0, delayDeliveries),

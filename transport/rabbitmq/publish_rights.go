@@ -42,10 +42,7 @@ type refusal struct {
 func (r *refusals) of(place route) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	f, ok := r.latest[place]
-	if !ok {
-		return nil
-	}
+	f := r.latest[place]
 	if time.Now().After(f.until) {
 		delete(r.latest, place)
 		return nil

@@ -266,8 +266,8 @@ func (c *channel) admit(from *consumer, d *delivery, done bool) bool {
 }
 
 // take returns up to limit of the waiting deliveries, and whether there are more. A smaller window is obeyed at once,
-// though the broker may still deliver by the former one. With a window of 1 the prefetch is to pause, unless the consumers
-// are still those of a larger one, which has delivered more already.
+// though the broker may still deliver by the former one. With a window of 1 the prefetch is to pause, unless the
+// consumers are still those of a larger one, which has delivered more already.
 func (c *channel) take(limit, window int) (ds []transport.Delivery, more, pausing bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -1,6 +1,7 @@
 package rabbitmq
 
 import (
+	"fmt"
 	"math"
 	"math/bits"
 	"slices"
@@ -55,7 +56,7 @@ type prefetch struct {
 // consumer is a share of the prefetch. The broker fixes the prefetch count of a consumer when it starts, so a larger
 // prefetch takes another consumer.
 type consumer struct {
-	tag       string
+	tag       string // is unique within a channel and names the queue, for lossReason and the tools of the broker
 	share     int
 	open      int  // deliveries not settled
 	cancelled bool // by the driver
@@ -110,10 +111,7 @@ func (p *prefetch) inTime(maxHold time.Duration) int {
 	if maxHold <= 0 || p.handling <= 0 {
 		return maxTarget
 	}
-	n := min(maxHold/2/p.handling, maxTarget)
-	if n <= 1 {
-		return 1
-	}
+	n := max(1, min(maxHold/2/p.handling, maxTarget))
 	return 1 << (bits.Len64(uint64(n)) - 1)
 }
 
@@ -185,7 +183,8 @@ func (p *prefetch) next(n int, queue string) *consumer {
 		return nil
 	}
 	p.started++
-	c := &consumer{tag: consumerTag(p.started, queue), share: share}
+	tag := fmt.Sprintf("holdfast-%d:%s", p.started, queue)
+	c := &consumer{tag: tag[:min(len(tag), maxShort)], share: share}
 	p.consumers = append(p.consumers, c)
 	return c
 }

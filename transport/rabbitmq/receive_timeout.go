@@ -43,9 +43,9 @@ func (c *channel) watchTimeouts(ctx context.Context, now time.Time) {
 	}
 }
 
-// unsettledLong returns the deliveries to be warned of. It releases prefetched messages that have waited for 70 % of the
-// time after which the broker requeues the messages of the channel. Before RabbitMQ 4.3 that counts for these, and not
-// for those in handlers.
+// unsettledLong returns the deliveries to be warned of. It releases prefetched messages that have waited for 70 % of
+// the time after which the broker requeues the messages of the channel. Before RabbitMQ 4.3 that counts for these, and
+// not for those in handlers.
 func (c *channel) unsettledLong(now time.Time) (warn []*delivery) {
 	maxHold := c.receiver.conn.maxHold
 	c.mu.Lock()

@@ -85,13 +85,16 @@ func (c *schema) useAsItIs(ctx context.Context, queue part) error {
 	if err != nil || len(findings) == 0 {
 		return err
 	}
-	detail, advice := findings[0].Detail, c.deadLetters.advice()
+	detail, advice := findings[0].Detail, ""
 	switch {
 	case strings.Contains(detail, "x-queue-type: 'stream'"):
 		return fmt.Errorf("rabbitmq: declare queue %q: it is a stream, which no endpoint can receive from: "+
 			"delete it, or use another name", queue.name)
 	case strings.Contains(detail, "x-queue-type"):
 		advice = "use the transport's QueueType for it, or delete it while it is empty"
+	case c.deadLetters.queue != "":
+		advice = fmt.Sprintf("give it a policy with delivery-limit %d, dead-letter-exchange \"\" and dead-letter-routing-key "+
+			"%q, or delete it while it is empty", c.deadLetters.limit, c.deadLetters.queue)
 	}
 	c.log.WarnContext(ctx, "a queue exists with other arguments and is used as it is",
 		"queue", queue.name, "differs", detail, "advice", advice)

@@ -26,8 +26,8 @@ func (conventional) forQueue(name string) []part {
 	return []part{{name: name, exchange: amqp.ExchangeFanout, bind: bindQueue(name, "", name)}}
 }
 
-// forTypes binds the exchanges of base types directly to that of the type: the broker delivers one copy to a queue, over
-// however many bindings.
+// forTypes binds the exchanges of base types directly to that of the type: the broker delivers one copy to a queue,
+// over however many bindings.
 func (conventional) forTypes(types []string) (parts []part) {
 	for i, name := range types {
 		p := part{name: typeExchange(name), exchange: amqp.ExchangeFanout}

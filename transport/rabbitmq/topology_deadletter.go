@@ -47,15 +47,6 @@ func (t *Transport) deadLetters(endpoint string) (deadLetters, error) {
 	}
 }
 
-// advice returns the advice for a queue that exists without a dead-letter queue.
-func (d deadLetters) advice() string {
-	if d.queue == "" {
-		return ""
-	}
-	return fmt.Sprintf("give it a policy with delivery-limit %d, dead-letter-exchange \"\" and dead-letter-routing-key %q, "+
-		"or delete it while it is empty", d.limit, d.queue)
-}
-
 // arguments returns the arguments of a queue. Shared queues are declared as NServiceBus declares them.
 func (c *schema) arguments(q transport.Queue) amqp.Table {
 	if !c.isQuorum(q) {

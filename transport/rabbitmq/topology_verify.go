@@ -25,7 +25,8 @@ func (c *schema) Verify(ctx context.Context, plan transport.Plan) ([]transport.F
 	return append(findings, limited...), err
 }
 
-// each calls f with the parts in turn. It returns those from the one on for which f fails: a refusal closes the channel.
+// each calls f with the parts in turn. It returns those from the one on for which f fails: a refusal closes the
+// channel.
 func (c *channels) each(ctx context.Context, parts []part, f func(part, *amqp.Channel) error) ([]part, error) {
 	err := c.onChannel(ctx, func(ch *amqp.Channel) error {
 		for ; len(parts) > 0; parts = parts[1:] {
@@ -51,7 +52,11 @@ func (c *schema) compare(ctx context.Context, rest []part) (findings []transport
 		if !ok {
 			return nil, err
 		}
-		findings = add(findings, f)
+		if last := len(findings) - 1; last >= 0 && findings[last].Kind == f.Kind && findings[last].Name == f.Name {
+			findings[last].Detail += "; " + strings.TrimPrefix(f.Detail, "it exists with ")
+		} else {
+			findings = append(findings, f)
+		}
 		if !rest[0].adapt(err) {
 			rest = rest[1:]
 		}
@@ -113,13 +118,4 @@ func (c *schema) parts(plan transport.Plan) (parts []part) {
 		}
 	}
 	return parts
-}
-
-// add appends a finding, or adds it to the last one where that is of the same part.
-func add(findings []transport.Finding, f transport.Finding) []transport.Finding {
-	if n := len(findings); n > 0 && findings[n-1].Kind == f.Kind && findings[n-1].Name == f.Name {
-		findings[n-1].Detail += "; " + strings.TrimPrefix(f.Detail, "it exists with ")
-		return findings
-	}
-	return append(findings, f)
 }
