@@ -24,7 +24,7 @@ func (c *conn) Dispatch(ctx context.Context, ops []transport.Operation) ([]trans
 	b.ops, b.flight = ops, make([]sent, 0, len(ops))
 	for i := range ops {
 		if err := b.publish(ctx, i); err != nil {
-			b.fail(i, err)
+			b.failed = append(b.failed, transport.OpError{Index: i, Err: err})
 		}
 	}
 	b.settle(ctx)
@@ -179,7 +179,7 @@ func (b *batch) reserve(ctx context.Context) error {
 func (b *batch) settle(ctx context.Context) {
 	for _, f := range b.flight {
 		if err := b.answer(ctx, f); err != nil {
-			b.fail(f.index, err)
+			b.failed = append(b.failed, transport.OpError{Index: f.index, Err: err})
 		}
 	}
 	b.flight = b.flight[:0]
@@ -202,8 +202,4 @@ func (b *batch) answer(ctx context.Context, s sent) error {
 		return fmt.Errorf("rabbitmq: no answer from the broker: %w: %w", context.Cause(ctx), transport.ErrOutcomeUnknown)
 	}
 	return p.outcome(s)
-}
-
-func (b *batch) fail(i int, err error) {
-	b.failed = append(b.failed, transport.OpError{Index: i, Err: err})
 }

@@ -88,7 +88,7 @@ func (r *receiver) run(first chan<- error) {
 		if err == nil {
 			r.use(ch, nil)
 			err = ch.serve(r.conn.ctx)
-			ch.end()
+			ch.end(transport.ErrLeaseLost)
 		}
 		if r.timeout != timeout {
 			continue // nothing was received: the consumer had arguments that this queue refuses

@@ -84,7 +84,9 @@ func (c *channel) work(ctx context.Context) error {
 		case <-c.cancelled:
 			return c.cancelledByBroker()
 		case <-c.ackTimer.C:
-			c.flushDue()
+			c.mu.Lock()
+			_ = c.acks.due(time.Now()) // it fails only when the channel is lost, which ends serve
+			c.mu.Unlock()
 		case now := <-c.ticker.C:
 			c.watchTimeouts(ctx, now)
 		case <-r.adjust:
@@ -151,15 +153,13 @@ func (c *channel) cancelledByBroker() error {
 	return errors.Join(err, c.ch.Close())
 }
 
-// end makes every later settlement fail.
-func (c *channel) end() { c.endWith(transport.ErrLeaseLost) }
-
-func (c *channel) endWith(err error) {
+// end makes every later settlement fail with err.
+func (c *channel) end(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.ended == nil {
 		c.ended = err
-		if errors.Is(err, transport.ErrLeaseLost) && !errors.Is(err, transport.ErrClosed) {
+		if !errors.Is(err, transport.ErrClosed) {
 			c.remember()
 		}
 	}
@@ -173,7 +173,7 @@ func (c *channel) finish() {
 	// A message whose acknowledgement cannot be written is redelivered.
 	_ = c.acks.flush(time.Now().Add(lateAck))
 	c.mu.Unlock()
-	c.endWith(fmt.Errorf("%w: %w", transport.ErrClosed, transport.ErrLeaseLost))
+	c.end(fmt.Errorf("%w: %w", transport.ErrClosed, transport.ErrLeaseLost))
 }
 
 // retire releases the prefetched messages, and reports whether everything is settled. It waits for the consumers to end
@@ -229,6 +229,7 @@ func (c *channel) awaitPause() {
 	signal(c.receiver.adjust)
 }
 
+// push has a delivery wait for a handler, unless it needs none.
 func (c *channel) push(from *consumer, in *amqp.Delivery) {
 	now := time.Now()
 	r := c.receiver
@@ -237,32 +238,25 @@ func (c *channel) push(from *consumer, in *amqp.Delivery) {
 		channel: c, from: from, tag: in.DeliveryTag,
 	}
 	r.conn.read(&d.message, in)
-	done := in.Redelivered && r.conn.redelivered.takeCompleted(r.queue, &d.message)
-	if done {
+	completed := in.Redelivered && r.conn.redelivered.takeCompleted(r.queue, &d.message)
+	if completed {
 		r.conn.log.Info("a message was redelivered whose acknowledgement was lost: it is acknowledged without being handled again",
 			"queue", r.queue, "message", d.message.ID)
 	}
-	if c.admit(from, d, done || expired(&d.message, now)) {
-		return
-	}
-	// When this acknowledgement is lost too, the message is redelivered and acknowledged again.
-	_ = d.settle(d.acknowledge)
-}
-
-// admit adds a delivery, and has it wait for a handler unless it needs none.
-func (c *channel) admit(from *consumer, d *delivery, done bool) bool {
+	done := completed || expired(&d.message, now)
 	c.mu.Lock()
-	defer c.mu.Unlock()
 	c.acks.add(d)
 	from.open++
+	if !done {
+		if c.waiting = append(c.waiting, d); len(c.waiting) == 1 {
+			signal(r.ready)
+		}
+	}
+	c.mu.Unlock()
 	if done {
-		return false
+		// When this acknowledgement is lost too, the message is redelivered and acknowledged again.
+		_ = d.settle(d.acknowledge)
 	}
-	c.waiting = append(c.waiting, d)
-	if len(c.waiting) == 1 {
-		signal(c.receiver.ready)
-	}
-	return true
 }
 
 // take returns up to limit of the waiting deliveries, and whether there are more. A smaller window is obeyed at once,
@@ -296,13 +290,6 @@ func (c *channel) take(limit, window int) (ds []transport.Delivery, more, pausin
 
 // inHandlers is called with mu held.
 func (c *channel) inHandlers() int { return c.acks.open - len(c.waiting) }
-
-func (c *channel) flushDue() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	// It fails only when the channel is lost, which ends serve.
-	_ = c.acks.due(time.Now())
-}
 
 // settled records that a delivery is settled, and wakes the goroutines that this may concern. Called with mu held.
 func (c *channel) settled(d *delivery, state settlement) {

@@ -39,8 +39,8 @@ func TestAPendingAcknowledgementIsRemembered(t *testing.T) {
 	if err := ds[0].Complete(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	s.flushDue() // fails, and forgets nothing
-	s.end()
+	_ = s.acks.due(time.Now()) // fails, and forgets nothing
+	s.end(transport.ErrLeaseLost)
 	memory := &s.receiver.conn.redelivered
 	if !memory.takeCompleted("orders", &ds[0].message) || memory.takeCompleted("orders", &ds[0].message) {
 		t.Error("the completed message is to be recognised, once")
@@ -75,7 +75,7 @@ func TestAMessageNotCompletedFirstIsNotRemembered(t *testing.T) {
 	if err := ds[1].Complete(t.Context()); !errors.Is(err, transport.ErrLeaseLost) {
 		t.Error(err)
 	}
-	s.end()
+	s.end(transport.ErrLeaseLost)
 	if err := ds[2].Complete(t.Context()); !errors.Is(err, transport.ErrLeaseLost) {
 		t.Error(err)
 	}
@@ -89,7 +89,7 @@ func TestAMessageNotCompletedFirstIsNotRemembered(t *testing.T) {
 
 func TestTheMemoryOfLostDeliveriesIsBounded(t *testing.T) {
 	s, ds := lostChannel(2 * maxRedelivered)
-	s.end()
+	s.end(transport.ErrLeaseLost)
 	memory := &s.receiver.conn.redelivered
 	if len(memory.completed) != maxRedelivered || len(memory.order) != maxRedelivered {
 		t.Errorf("%d and %d are remembered", len(memory.completed), len(memory.order))
