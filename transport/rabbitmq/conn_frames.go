@@ -204,7 +204,8 @@ func headerTable(payload []byte) (table extent, err error) {
 // the new one replaces all properties.
 func (f *frameReader) replacement(frame []byte, table extent) []byte {
 	payload := frame[frameStart : len(frame)-1]
-	flags, before, after := uint16(headersFlag), []byte(nil), []byte(nil)
+	flags := uint16(headersFlag)
+	var before, after, fields []byte
 	saved := binary.BigEndian.AppendUint32(nil, uint32(len(payload)-propertiesStart+2))
 	if table.to == 0 {
 		saved = append(saved, payload[propertiesStart-2:]...)
@@ -212,8 +213,8 @@ func (f *frameReader) replacement(frame []byte, table extent) []byte {
 		flags = binary.BigEndian.Uint16(payload[propertiesStart-2:])
 		before, after = payload[propertiesStart:table.from], payload[table.to:]
 		saved = payload[table.from:table.to]
+		fields = f.readable(saved)
 	}
-	fields := f.readable(saved, table.to > 0)
 	const name = header.UndecodableHeaders
 	room := f.limit - frameStart - 1 - propertiesStart - len(before) - len(after) - 4 - len(fields) - 1 - len(name) - 5
 	saved = saved[:max(0, min(len(saved), room, f.limit/8*5))]
@@ -234,10 +235,7 @@ func (f *frameReader) replacement(frame []byte, table extent) []byte {
 
 // readable returns the entries of a header table that the client library can read by themselves, of a sixteenth of a
 // frame at most. Those of the broker come first, as they count the deliveries.
-func (f *frameReader) readable(table []byte, isTable bool) (fields []byte) {
-	if !isTable {
-		return nil
-	}
+func (f *frameReader) readable(table []byte) (fields []byte) {
 	taken := 0
 	for _, brokers := range []bool{true, false} {
 		for entries := table[4:]; len(entries) > 0; {

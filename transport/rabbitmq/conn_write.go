@@ -91,11 +91,7 @@ func (w *coalescer) Close() error {
 
 func (w *coalescer) run() {
 	defer close(w.done)
-	for {
-		out, more := w.take()
-		if !more {
-			return
-		}
+	for out := w.take(); len(out) > 0; out = w.take() {
 		if _, err := w.Conn.Write(out); err != nil {
 			w.fail(err)
 			// This ends the reader at once, and not with the next heartbeat.
@@ -105,24 +101,19 @@ func (w *coalescer) run() {
 	}
 }
 
-// take waits for something to write. It returns false after Close when all is written.
-func (w *coalescer) take() ([]byte, bool) {
+// take waits for something to write. It returns nothing after Close when all is written.
+func (w *coalescer) take() (out []byte) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for len(w.buf) == 0 && w.err == nil {
 		w.filled.Wait()
 	}
-	if len(w.buf) == 0 {
-		return nil, false
-	}
-	out := w.buf
-	w.buf = w.spare[:0]
-	w.spare = nil
+	out, w.buf, w.spare = w.buf, w.spare[:0], nil
 	if cap(out) <= keepBuffer {
 		w.spare = out // not appended to before the next take, when out has been written
 	}
 	w.wakeWaiters()
-	return out, true
+	return out
 }
 
 func (w *coalescer) fail(err error) {

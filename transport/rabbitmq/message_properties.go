@@ -137,15 +137,14 @@ func properties(m *transport.Message, d *amqp.Delivery) {
 	if !d.Timestamp.IsZero() {
 		set(PropertyTimestamp, d.Timestamp.UTC().Format(time.RFC3339))
 	}
-	if _, ok := m.Headers.Lookup(header.MessageID); ok {
-		if d.Type != firstType(m.Headers.Get(header.EnclosedMessageTypes)) {
-			set(PropertyType, d.Type)
-		}
-		return
+	_, fromEndpoint := m.Headers.Lookup(header.MessageID)
+	if !fromEndpoint || d.Type != firstType(m.Headers.Get(header.EnclosedMessageTypes)) {
+		set(PropertyType, d.Type)
 	}
-	set(PropertyType, d.Type)
-	set(PropertyExchange, d.Exchange)
-	set(PropertyRoutingKey, d.RoutingKey)
+	if !fromEndpoint {
+		set(PropertyExchange, d.Exchange)
+		set(PropertyRoutingKey, d.RoutingKey)
+	}
 }
 
 // read decodes the message of a delivery, and lets [Transport].Translate change it.

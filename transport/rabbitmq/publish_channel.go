@@ -41,11 +41,11 @@ func (m *memo[K, V]) has(key K) bool {
 }
 
 func (m *memo[K, V]) set(key K, value V) {
-	entries := map[K]V{key: value}
+	entries := make(map[K]V)
 	if was := m.entries.Load(); was != nil {
 		maps.Copy(entries, *was)
-		entries[key] = value
 	}
+	entries[key] = value
 	m.entries.Store(&entries)
 }
 
