@@ -141,7 +141,6 @@ func (cur *cursor) Take(ctx context.Context, m *transport.Message, ops []transpo
 	return cur.acknowledge(ctx, m)
 }
 
-// acknowledge removes a message that was read.
 func (cur *cursor) acknowledge(ctx context.Context, m *transport.Message) error {
 	tag := cur.seen[m].DeliveryTag
 	err := cur.do(ctx, func() error {

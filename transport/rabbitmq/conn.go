@@ -49,7 +49,6 @@ type conn struct {
 	receivers map[*receiver]struct{}
 }
 
-// openConn connects a configured conn.
 func openConn(ctx context.Context, c *conn) (*conn, error) {
 	c.receivers = make(map[*receiver]struct{})
 	c.ctx, c.cancel = context.WithCancel(context.Background())

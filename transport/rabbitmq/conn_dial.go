@@ -131,8 +131,7 @@ func newNode(u url.URL, host string) (node, error) {
 	return node{uri, u.String(), address, fmt.Sprintf("%s, virtual host %q", address, uri.Vhost)}, nil
 }
 
-// dial opens a connection. The purpose is part of its name. Of several servers the one that answered last is tried
-// first.
+// dial opens a connection with the purpose in its name. Of several servers it tries the one that answered last first.
 func (d *dialer) dial(ctx context.Context, purpose string) (*brokerConn, error) {
 	login, err := d.ask(ctx)
 	if err != nil {

@@ -158,8 +158,7 @@ func (f *frameReader) header(at, end int) int {
 // extent is a range of bytes.
 type extent struct{ from, to int }
 
-// propertiesStart is where the list of properties begins in a content header: behind class, weight, body size and
-// flags.
+// propertiesStart is where the properties begin in a content header: behind class, weight, body size and flags.
 const propertiesStart = 2 + 2 + 8 + 2
 
 // headersFlag is the flag of the header table.
@@ -261,8 +260,7 @@ func (f *frameReader) readable(table []byte) (fields []byte) {
 	return fields
 }
 
-// undecodable returns why the client library could not read the headers of a message, from the bytes that replaced
-// them.
+// undecodable returns why the client library could not read a message's headers, from the bytes that replaced them.
 func undecodable(saved []byte) error {
 	const name = header.UndecodableHeaders
 	if len(saved) < 4 {
@@ -282,9 +280,8 @@ func undecodable(saved []byte) error {
 	return fmt.Errorf("rabbitmq: %w: header %s holds them as they were received", err, name)
 }
 
-// lossReason returns why a connection was lost. Where the client library could not read a frame, it names the last
-// delivery: the same message may be redelivered, and end the connection again. It is called when the library reads no
-// more.
+// lossReason returns why a connection was lost, when the client library reads no more. Where that could not read a
+// frame, it names the last delivery: the same message may be redelivered, and end the connection again.
 func (f *frameReader) lossReason(e *amqp.Error) error {
 	f.last.Lock()
 	defer f.last.Unlock()

@@ -89,8 +89,7 @@ func fieldSize(b []byte) int {
 	return 1 + content
 }
 
-// longSize returns how many bytes the long string, table or list at the beginning of b has with its length; 0 where b
-// ends before.
+// longSize returns how many bytes the long string, table or list at the beginning of b has with its length, or 0.
 func longSize(b []byte) int {
 	if len(b) < 4 {
 		return 0

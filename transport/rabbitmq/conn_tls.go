@@ -11,8 +11,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// link is the connection that the client library reads and writes: it reads through a [frameReader], and writes through
-// a [coalescer].
+// link is the connection of the client library, which reads through a [frameReader] and writes through a [coalescer].
 type link struct {
 	net.Conn
 	in  *frameReader

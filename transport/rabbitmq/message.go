@@ -81,8 +81,7 @@ func isBrokers(name string) bool {
 		name == "x-death" || strings.HasPrefix(name, "x-first-death-") || strings.HasPrefix(name, "x-last-death-"))
 }
 
-// routes reports whether a header has further routing keys. The broker removes BCC, and closes the channel when one of
-// the two is not a list.
+// routes reports whether a header has more routing keys. The broker removes BCC, and refuses a value that is no list.
 func routes(name string) bool { return name == "CC" || name == "BCC" }
 
 func native(m *transport.Message, name string, value any) {
@@ -120,8 +119,7 @@ func isUnnamed(d *amqp.Delivery) bool {
 	return d.MessageId == "" && id == ""
 }
 
-// contentID returns the identity of a message without an id: the same for every delivery, and for every message with
-// the same content.
+// contentID returns the identity of a message without an id: the same for all deliveries, and all with that content.
 func contentID(d *amqp.Delivery) string {
 	h := sha256.New()
 	part := func(s string) { fmt.Fprintf(h, "%d:%s,", len(s), s) }
@@ -214,8 +212,7 @@ func jsonValue(value any, first *error) any {
 	return s
 }
 
-// encode returns the AMQP message of a message. Properties repeat headers, as other clients expect, unless these are
-// too long for a property.
+// encode returns the AMQP message of a message. Properties repeat headers that fit, as other clients expect.
 func encode(m *transport.Message) amqp.Publishing {
 	table := make(amqp.Table, m.Headers.Len()+1)
 	mode := amqp.Persistent
@@ -255,8 +252,7 @@ func firstType(enclosed string) string {
 	return ""
 }
 
-// expiration returns a TTL in the protocol's form, whole milliseconds rounded up. One beyond the broker's limit of 49
-// days is none.
+// expiration returns a TTL in whole milliseconds, rounded up; "" for none and beyond the broker's limit of 49 days.
 func expiration(ttl time.Duration) string {
 	if ttl <= 0 {
 		return ""

@@ -96,8 +96,7 @@ func setProperty(msg *amqp.Publishing, name, value string) error {
 	return nil
 }
 
-// sentAgain are the properties that copies of a received message have again. The others are about its delivery or its
-// sender.
+// sentAgain are the properties that copies of a received message have too. Others are about its delivery or sender.
 var sentAgain = []string{PropertyAppID, PropertyContentEncoding, PropertyPriority, PropertyTimestamp, PropertyType}
 
 // sendAgain sets the properties of a received message. One that cannot be sent is left out.

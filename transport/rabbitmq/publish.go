@@ -101,8 +101,7 @@ func (b *batch) publish(ctx context.Context, i int) error {
 	return b.send(ctx, i, route{exchange, key, op.Queue != "" || delay > 0}, msg)
 }
 
-// fit checks that a message can be sent. A copy without room for the properties of the received message leaves them
-// out.
+// fit checks that a message can be sent. A copy that is too large leaves the received message's properties out.
 func (b *batch) fit(msg *amqp.Publishing, op *transport.Operation) (*amqp.Publishing, error) {
 	most, frame := int(b.conn.maxBody.Load()), b.to.Config.FrameSize
 	err := check(msg, most, frame)

@@ -14,8 +14,7 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// delays is the ladder of queues in which delayed messages wait: up to 8.5 years in steps of a second. All endpoints of
-// a virtual host share it.
+// delays is the ladder of queues for delays of up to 8.5 years in seconds. All endpoints of a virtual host share it.
 var delays = delayeddelivery.Ladder{Levels: 28, Step: time.Second}
 
 // LostQueue is the queue of delayed messages whose queue did not exist when they were due. Without it RabbitMQ's

@@ -101,8 +101,7 @@ func (r *receiver) run(first chan<- error) {
 	}
 }
 
-// open opens a channel when both connections are open: messages whose handlers could not send would only use attempts
-// up.
+// open opens a channel when both connections are open: handlers that cannot send would only use attempts up.
 func (r *receiver) open(ctx context.Context) (*channel, error) {
 	for !r.stopped() {
 		in, changedIn, err := r.conn.receiving.now()

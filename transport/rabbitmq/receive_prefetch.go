@@ -115,8 +115,7 @@ func (p *prefetch) inTime(maxHold time.Duration) int {
 	return 1 << (bits.Len64(uint64(n)) - 1)
 }
 
-// excess removes the consumers to be cancelled before the shares can add up to n. It reports whether others are to be
-// cancelled later.
+// excess removes the consumers to be cancelled before the shares can add up to n, and reports whether others are left.
 func (p *prefetch) excess(n int, now time.Time) (cancel []*consumer, again bool) {
 	total := p.shares()
 	if total <= n {

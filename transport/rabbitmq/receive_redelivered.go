@@ -73,7 +73,6 @@ func (c *channel) completedLate(d *delivery) {
 	}
 }
 
-// add remembers a message.
 func (r *redelivered) add(queue string, m *transport.Message, completed bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

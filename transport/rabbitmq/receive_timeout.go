@@ -65,8 +65,7 @@ func (c *channel) unsettledLong(now time.Time) (warn []*delivery) {
 	return warn
 }
 
-// requeueTimedOut returns a delivery to the queue. One that Receive has returned has used its attempt up. Called with
-// mu held.
+// requeueTimedOut requeues a delivery. One that Receive has returned has used its attempt up. Called with mu held.
 func (c *channel) requeueTimedOut(d *delivery) {
 	c.settled(d, stateTimedOut)
 	// When the requeueing fails, the channel is lost and the message is redelivered.

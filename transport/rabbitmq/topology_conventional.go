@@ -10,8 +10,7 @@ import (
 // bound to those of its base types, and one for each queue, which a subscription binds to that of a type.
 type conventional struct{}
 
-// typeExchange returns the exchange that a type is published to: "Namespace:Name", split at the last dot, as
-// NServiceBus names it.
+// typeExchange returns the exchange of a type as NServiceBus names it: "Namespace:Name", split at the last dot.
 func typeExchange(name string) string {
 	plain, _, _ := strings.Cut(name, "[") // the arguments of a generic type have dots too
 	if dot := strings.LastIndexByte(plain, '.'); dot >= 0 {

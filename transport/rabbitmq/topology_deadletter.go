@@ -87,8 +87,7 @@ func (c *schema) installDeadLetters(ctx context.Context, queues []transport.Queu
 	return nil
 }
 
-// part returns the dead-letter queue. It has none itself, and so the highest limit: without an argument the limit is 20
-// from 4.0.
+// part returns the dead-letter queue. It has none itself, and so the highest limit; from 4.0 the default limit is 20.
 func (d deadLetters) part() part {
 	return part{name: d.queue, args: amqp.Table{"x-queue-type": string(Quorum), "x-delivery-limit": math.MaxInt32}}
 }
@@ -119,8 +118,7 @@ func (c *conn) Satellites(ctx context.Context) ([]transport.Satellite, error) {
 	return nil, nil
 }
 
-// deadLettered returns why the broker has dead-lettered a message. One that has expired is dropped, as its sender
-// asked.
+// deadLettered returns why the broker has dead-lettered a message. An expired one is dropped, as its sender asked.
 func deadLettered(_ context.Context, m *transport.Message) ([]transport.Operation, error) {
 	// Without a readable entry the reason is unknown, and the message is moved to the error queue all the same.
 	d := lastDeath(m)

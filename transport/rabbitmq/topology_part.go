@@ -33,8 +33,7 @@ func (p part) find(ch *amqp.Channel) error {
 	return wrap(err, "look at queue %q", p.name)
 }
 
-// create declares the part without its bindings. It changes nothing where the part exists, and is refused where the
-// part differs.
+// create declares the part without its bindings. A part that exists is not changed; a different one is refused.
 func (p part) create(ch *amqp.Channel) error {
 	switch {
 	case p.exchange != "" && strings.HasPrefix(p.name, "amq."): // it exists on every broker

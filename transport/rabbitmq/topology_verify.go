@@ -25,8 +25,7 @@ func (c *schema) Verify(ctx context.Context, plan transport.Plan) ([]transport.F
 	return append(findings, limited...), err
 }
 
-// each calls f with the parts in turn. It returns those from the one on for which f fails: a refusal closes the
-// channel.
+// each calls f with the parts until it fails, as a refusal closes the channel. It returns the parts from that one on.
 func (c *channels) each(ctx context.Context, parts []part, f func(part, *amqp.Channel) error) ([]part, error) {
 	err := c.onChannel(ctx, func(ch *amqp.Channel) error {
 		for ; len(parts) > 0; parts = parts[1:] {
