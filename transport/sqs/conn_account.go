@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/aws/aws-sdk-go-v2/service/sns"
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
 	"github.com/aws/aws-sdk-go-v2/service/sts"
@@ -69,6 +70,14 @@ func (c *conn) queueARN(ctx context.Context, queue string) (string, error) {
 func (c *conn) queueAttribute(ctx context.Context, queue string, name types.QueueAttributeName) (string, error) {
 	attributes, err := c.queueAttributes(ctx, queue, name)
 	return attributes[string(name)], err
+}
+
+func (c *conn) topicAttribute(ctx context.Context, arn, name string) (string, error) {
+	out, err := call(ctx, c, c.topics.GetTopicAttributes, &sns.GetTopicAttributesInput{TopicArn: &arn})
+	if err != nil {
+		return "", c.fault(err, "look at topic %q", nameOf(arn))
+	}
+	return out.Attributes[name], nil
 }
 
 func (c *conn) queueAttributes(

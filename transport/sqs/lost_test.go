@@ -28,7 +28,7 @@ func receiveOne(t *testing.T, r transport.Receiver) transport.Delivery {
 func heldBy(r *receiver) (held, open int) {
 	r.inFlight.mu.Lock()
 	defer r.inFlight.mu.Unlock()
-	return len(r.inFlight.held), r.inFlight.open
+	return len(r.inFlight.held), int(r.inFlight.open.Load())
 }
 
 func TestALeaseThatRanOutIsNotHeldAnyMore(t *testing.T) {

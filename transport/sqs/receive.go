@@ -46,9 +46,13 @@ func (r *receiver) Window(int) {}
 
 // Receive polls until there are messages.
 func (r *receiver) Receive(ctx context.Context, limit int) ([]transport.Delivery, error) {
-	if !r.enter() {
+	r.mu.Lock()
+	if r.ctx.Err() != nil {
+		r.mu.Unlock()
 		return nil, transport.ErrClosed
 	}
+	r.polls.Add(1)
+	r.mu.Unlock()
 	defer r.polls.Done()
 	ask := r.ask
 	ask.limit = max(1, limit)
@@ -70,16 +74,6 @@ func (r *receiver) Receive(ctx context.Context, limit int) ([]transport.Delivery
 			return ds, nil
 		}
 	}
-}
-
-func (r *receiver) enter() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.ctx.Err() != nil {
-		return false
-	}
-	r.polls.Add(1)
-	return true
 }
 
 // Close ends the polls and returns their messages to the queue.

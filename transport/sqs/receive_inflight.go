@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
@@ -22,11 +23,11 @@ type inFlight struct {
 	deletes   *batch.Batcher[settling]
 	hides     *batch.Batcher[settling]
 	processed processed
-	pace      pace // of receiving
+	pace      pace         // of receiving
+	open      atomic.Int64 // number of deliveries that no caller settles
 
-	mu   sync.Mutex           // guards the fields below
+	mu   sync.Mutex           // guards held, and the copies of deliveries
 	held map[string]*delivery // by SQS's message id: the latest delivery of each message
-	open int                  // deliveries that no caller settles
 }
 
 // inFlight returns the in-flight set of a queue, which must exist.
@@ -40,27 +41,14 @@ func (c *conn) inFlight(ctx context.Context, queue string) (*inFlight, error) {
 	in := c.inFlights[queue]
 	if in == nil {
 		in = &inFlight{conn: c, queue: queue, url: url, held: make(map[string]*delivery)}
-		in.deletes = newBatcher(c, batch.Config[settling]{Linger: completeLinger, NoneExpected: in.noneOpen},
+		noneOpen := func() bool { return in.open.Load() <= 0 }
+		in.deletes = newBatcher(c, batch.Config[settling]{Linger: completeLinger, NoneExpected: noneOpen},
 			func(ss []settling) []error { return ended(ss, in.delete(c.ctx, ss)) })
 		in.hides = newBatcher(c, batch.Config[settling]{Linger: hideLinger},
 			func(ss []settling) []error { return ended(ss, in.hide(c.ctx, ss)) })
 		c.inFlights[queue] = in
 	}
 	return in, nil
-}
-
-// noneOpen reports whether every delivery is being settled.
-func (in *inFlight) noneOpen() bool {
-	in.mu.Lock()
-	defer in.mu.Unlock()
-	return in.open <= 0
-}
-
-// addOpen adds n to the number of deliveries that no caller settles.
-func (in *inFlight) addOpen(n int) {
-	in.mu.Lock()
-	defer in.mu.Unlock()
-	in.open += n
 }
 
 // take makes a delivery of a polled message. An older delivery of the message loses its lease.
@@ -78,7 +66,7 @@ func (in *inFlight) take(m *types.Message, p *poll) (*delivery, received) {
 	in.mu.Lock()
 	old := in.held[r.NativeID]
 	in.held[r.NativeID] = d
-	in.open++
+	in.open.Add(1)
 	in.mu.Unlock()
 	if old != nil {
 		old.lose()

@@ -3,8 +3,6 @@ package sqs
 import (
 	"context"
 	"errors"
-	"slices"
-	"sync"
 	"time"
 
 	"github.com/holdfast-go/holdfast/transport"
@@ -19,25 +17,13 @@ func (r *receiver) Renew(ctx context.Context, ds []transport.Delivery) []error {
 	return r.inFlight.renew(ctx, own, r.inFlight.conn.cfg.Lease)
 }
 
-// renew renews ten messages in a request, and sends the requests concurrently.
 func (in *inFlight) renew(ctx context.Context, ds []*delivery, lease time.Duration) []error {
-	errs := make([]error, 0, len(ds))
-	var all sync.WaitGroup
-	for some := range slices.Chunk(ds, maxBatch) {
-		part := errs[len(errs) : len(errs)+len(some)]
-		errs = errs[:len(errs)+len(some)]
-		all.Go(func() { in.renewSome(ctx, some, lease, part) })
-	}
-	all.Wait()
-	return errs
-}
-
-func (in *inFlight) renewSome(ctx context.Context, ds []*delivery, lease time.Duration, errs []error) {
-	began := time.Now()
+	errs := make([]error, len(ds))
+	now := time.Now()
 	var ss []settling
 	var is []int
 	for i, d := range ds {
-		seconds, keep := d.renewal(began, lease)
+		seconds, keep := d.renewal(now, lease)
 		switch {
 		case !keep:
 			errs[i] = lostError("renew")
@@ -45,13 +31,10 @@ func (in *inFlight) renewSome(ctx context.Context, ds []*delivery, lease time.Du
 			ss, is = append(ss, settling{d, seconds}), append(is, i)
 		}
 	}
-	if len(ss) == 0 {
-		return
-	}
-	for n, err := range in.hide(ctx, ss) {
+	for n, err := range in.hideAll(ctx, ss) {
 		errs[is[n]] = err
-		ss[n].renewed(began, ss[n].seconds, err)
 	}
+	return errs
 }
 
 // renewal returns the seconds to renew the lease for: 0 while the message returns to the queue, which a renewal would

@@ -2,58 +2,48 @@ package sqs
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"regexp"
 	"strconv"
 
-	"github.com/aws/aws-sdk-go-v2/service/sns"
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
-	"github.com/aws/smithy-go"
 
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// roomIn returns the size limit of a queue in bytes. It requests the limit only for a message over 256 KiB, the former
-// limit of SQS, and returns the configured limit if the request is denied.
+// roomIn returns the size limit of a queue in bytes: the configured limit if the queue has no lower one.
 func (c *conn) roomIn(ctx context.Context, queue string, size int) (int, error) {
-	if n, ok := c.rooms.get(queue); ok {
-		return min(n, c.cfg.MaxMessage), nil
+	n, err := c.room(queue, size, c.cfg.MaxMessage, func() (string, error) {
+		return c.queueAttribute(ctx, queue, types.QueueAttributeNameMaximumMessageSize)
+	})
+	return min(n, c.cfg.MaxMessage), err
+}
+
+// roomOf returns the size limit of a topic in bytes: 256 KiB unless the topic has a higher one.
+func (c *conn) roomOf(ctx context.Context, arn string, size int) (int, error) {
+	return c.room(arn, size, maxPublished, func() (string, error) {
+		return c.topicAttribute(ctx, arn, "MaximumMessageSize")
+	})
+}
+
+// room returns the size limit of a queue or topic. It requests the limit only for a message over 256 KiB, the former
+// limit of SQS and SNS, and returns unknown if the request is denied.
+func (c *conn) room(name string, size, unknown int, request func() (string, error)) (int, error) {
+	if n, ok := c.rooms.get(name); ok {
+		return n, nil
 	}
 	if size <= minMessage {
-		return c.cfg.MaxMessage, nil
+		return unknown, nil
 	}
-	limit, err := c.queueAttribute(ctx, queue, types.QueueAttributeNameMaximumMessageSize)
-	if err != nil && !isDenied(err) {
+	limit, err := request()
+	if err != nil && !isDenied(err) && !hasCode(err, noTopicCodes) {
 		return 0, err
 	}
 	n, err := strconv.Atoi(limit)
 	if err != nil {
-		n = c.cfg.MaxMessage
+		n = unknown
 	}
-	c.rooms.set(queue, n)
-	return min(n, c.cfg.MaxMessage), nil
-}
-
-// roomOf returns the size limit of a topic in bytes: 256 KiB unless the topic has a higher one. See roomIn.
-func (c *conn) roomOf(ctx context.Context, arn string, size int) (int, error) {
-	if n, ok := c.rooms.get(arn); ok {
-		return n, nil
-	}
-	if size <= maxPublished {
-		return maxPublished, nil
-	}
-	out, err := call(ctx, c, c.topics.GetTopicAttributes, &sns.GetTopicAttributesInput{TopicArn: &arn})
-	n := maxPublished
-	switch {
-	case err == nil:
-		if own, err := strconv.Atoi(out.Attributes["MaximumMessageSize"]); err == nil {
-			n = own
-		}
-	case !isDenied(err) && !hasCode(err, noTopicCodes):
-		return 0, c.fault(err, "look at topic %q", nameOf(arn))
-	}
-	c.rooms.set(arn, n)
+	c.rooms.set(name, n)
 	return n, nil
 }
 
@@ -63,11 +53,7 @@ var allowedSize = regexp.MustCompile(`(?:shorter|longer) than (\d+) bytes`)
 // sized returns own, the error of a message that was refused with err. If err is about the size, it adds a
 // TooLargeError and caches the limit of the queue or topic of that name.
 func (c *conn) sized(name string, e *entry, own, err error) error {
-	refused, ok := errors.AsType[smithy.APIError](err)
-	if !ok {
-		return own
-	}
-	said := allowedSize.FindStringSubmatch(refused.ErrorMessage())
+	said := allowedSize.FindStringSubmatch(err.Error())
 	if said == nil {
 		return own
 	}

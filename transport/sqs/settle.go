@@ -29,52 +29,79 @@ type settling struct {
 }
 
 // request sends a request about the deliveries with the indexes is, and returns the failed entries.
-type request func(ctx context.Context, is []int) (failures, error)
-
-type failures = []types.BatchResultErrorEntry
+type request func(ctx context.Context, is []int) ([]types.BatchResultErrorEntry, error)
 
 // delete deletes messages in one request, and records them as processed: SQS delivers those again whose lease was over,
 // and may deliver the others again.
 func (in *inFlight) delete(ctx context.Context, ss []settling) []error {
-	errs := in.ask(ctx, "complete", ss, func(ctx context.Context, is []int) (failures, error) {
+	errs := in.ask(ctx, "complete", ss, func(ctx context.Context, is []int) ([]types.BatchResultErrorEntry, error) {
 		req := &sqs.DeleteMessageBatchInput{QueueUrl: &in.url}
 		for _, i := range is {
-			req.Entries = append(req.Entries, types.DeleteMessageBatchRequestEntry{
-				Id: idOf(i), ReceiptHandle: &ss[i].handle,
-			})
+			e := types.DeleteMessageBatchRequestEntry{Id: idOf(i), ReceiptHandle: &ss[i].handle}
+			req.Entries = append(req.Entries, e)
 		}
-		out, err := in.conn.queues.DeleteMessageBatch(ctx, req)
+		out, err := call(ctx, in.conn, in.conn.queues.DeleteMessageBatch, req)
 		if err != nil {
 			return nil, err
 		}
 		return out.Failed, nil
 	})
-	for i := range ss {
+	for i, err := range errs {
 		switch {
-		case errs[i] == nil:
+		case err == nil:
 			in.finished(ss[i].delivery)
-		case errors.Is(errs[i], transport.ErrLeaseLost):
+		case errors.Is(err, transport.ErrLeaseLost):
 			in.late(ss[i].delivery)
 		}
 	}
 	return errs
 }
 
-// hide sets in one request for how long messages are hidden.
+// hide sets in one request for how long messages are hidden, and records the renewed leases.
 func (in *inFlight) hide(ctx context.Context, ss []settling) []error {
-	return in.ask(ctx, "change the visibility of", ss, func(ctx context.Context, is []int) (failures, error) {
+	began := time.Now()
+	verb := "change the visibility of"
+	errs := in.ask(ctx, verb, ss, func(ctx context.Context, is []int) ([]types.BatchResultErrorEntry, error) {
 		req := &sqs.ChangeMessageVisibilityBatchInput{QueueUrl: &in.url}
 		for _, i := range is {
 			req.Entries = append(req.Entries, types.ChangeMessageVisibilityBatchRequestEntry{
 				Id: idOf(i), ReceiptHandle: &ss[i].handle, VisibilityTimeout: ss[i].seconds,
 			})
 		}
-		out, err := in.conn.queues.ChangeMessageVisibilityBatch(ctx, req)
+		out, err := call(ctx, in.conn, in.conn.queues.ChangeMessageVisibilityBatch, req)
 		if err != nil {
 			return nil, err
 		}
 		return out.Failed, nil
 	})
+	for i, s := range ss {
+		if s.seconds > 0 {
+			s.renewed(began, s.seconds, errs[i])
+		}
+	}
+	return errs
+}
+
+// hideAll hides ten messages in a request, and sends the requests concurrently.
+func (in *inFlight) hideAll(ctx context.Context, ss []settling) []error {
+	errs := make([]error, len(ss))
+	var all sync.WaitGroup
+	for from := 0; from < len(ss); from += maxBatch {
+		all.Go(func() { copy(errs[from:], in.hide(ctx, ss[from:min(from+maxBatch, len(ss))])) })
+	}
+	all.Wait()
+	return errs
+}
+
+// release returns the open deliveries to the queue. Those for which the request fails return when their lease ends.
+func (in *inFlight) release(ctx context.Context, ds []*delivery) {
+	var open []settling
+	for _, d := range ds {
+		if d.isOpen() {
+			open = append(open, settling{delivery: d})
+		}
+	}
+	in.hideAll(ctx, open)
 }
 
 // ask sends the request for those of ss whose lease is not over: others may have been delivered again. Entries that AWS
@@ -91,50 +118,24 @@ func (in *inFlight) ask(ctx context.Context, verb string, ss []settling, request
 		}
 	}
 	for try := 0; try < 2 && len(is) > 0; try++ {
-		is = in.askOnce(ctx, verb, is, errs, request)
+		failed, err := request(ctx, is)
+		err = in.conn.fault(err, "%s messages of %q", verb, in.queue)
+		for _, i := range is {
+			errs[i] = err
+		}
+		is = nil
+		for i, f := range byIndex(failed, len(ss)) {
+			if tooLate(f) {
+				errs[i] = lostError(verb)
+				continue
+			}
+			errs[i] = in.conn.fault(entryError(f), "%s a message of %q", verb, in.queue)
+			if !f.SenderFault {
+				is = append(is, i)
+			}
+		}
 	}
 	return errs
-}
-
-// askOnce sets the errors of the entries is and returns those to send once more.
-func (in *inFlight) askOnce(
-	ctx context.Context, verb string, is []int, errs []error, request request,
-) (again []int) {
-	ctx, cancel := in.conn.request(ctx)
-	defer cancel()
-	failed, err := request(ctx, is)
-	if err != nil {
-		err = in.conn.fault(err, "%s messages of %q", verb, in.queue)
-	}
-	for _, i := range is {
-		errs[i] = err
-	}
-	for i, f := range byIndex(failed, len(errs)) {
-		if tooLate(f) {
-			errs[i] = lostError(verb)
-			continue
-		}
-		errs[i] = in.conn.fault(entryError(f), "%s a message of %q", verb, in.queue)
-		if !f.SenderFault {
-			again = append(again, i)
-		}
-	}
-	return again
-}
-
-// release returns the open deliveries to the queue. Those for which the request fails return when their lease ends.
-func (in *inFlight) release(ctx context.Context, ds []*delivery) {
-	var open []settling
-	for _, d := range ds {
-		if d.isOpen() {
-			open = append(open, settling{delivery: d})
-		}
-	}
-	var all sync.WaitGroup
-	for some := range slices.Chunk(open, maxBatch) {
-		all.Go(func() { in.hide(ctx, some) })
-	}
-	all.Wait()
 }
 
 func lostError(verb string) error {

@@ -110,7 +110,7 @@ func (d *delivery) begin(v verb) (*batch.Batcher[settling], *batch.Pending[settl
 		return by, nil, lostError(string(v))
 	case d.state == idle:
 		d.state, d.verb = submitted, v
-		in.addOpen(-1)
+		in.open.Add(-1)
 		d.pending = by.Submit(settling{delivery: d})
 	case d.awaited, d.state == settled && d.verb != v:
 		return by, nil, errSettled
@@ -131,7 +131,7 @@ func (d *delivery) expire(now time.Time) {
 // loseIdle records the loss of the lease of an idle delivery. Called with mu held.
 func (d *delivery) loseIdle() {
 	d.state = lost
-	d.inFlight.addOpen(-1)
+	d.inFlight.open.Add(-1)
 	d.inFlight.forget(d)
 }
 
@@ -157,7 +157,7 @@ func (d *delivery) end(err error) {
 		d.inFlight.forget(d)
 	default:
 		d.state = idle
-		d.inFlight.addOpen(1)
+		d.inFlight.open.Add(1)
 	}
 }
 

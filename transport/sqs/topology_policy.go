@@ -167,16 +167,18 @@ func matches(pattern, name string) bool {
 	return ok && err == nil
 }
 
+// sourceKey is the condition key of the sending topic.
+const sourceKey = "aws:SourceArn"
+
 // allow lets topics, or patterns of them, send to a queue, in addition to the present ones.
 func (p *policy) allow(queueARN string, topicARNs ...string) error {
-	own := slices.IndexFunc(p.statements, func(raw json.RawMessage) bool { return isOurs(raw, queueARN) })
-	sources := slices.Clone(topicARNs)
-	if own >= 0 {
+	own, end, sources := len(p.statements), len(p.statements), slices.Clone(topicARNs)
+	for i, raw := range p.statements {
 		var s statement
-		if err := json.Unmarshal(p.statements[own], &s); err != nil {
-			return err
+		if json.Unmarshal(raw, &s) == nil && s.ID == policyID && slices.Contains(s.Resource, queueARN) {
+			own, end, sources = i, i+1, append(sources, s.Condition["ArnLike"][sourceKey]...)
+			break
 		}
-		sources = append(sources, s.Condition["ArnLike"][sourceKey]...)
 	}
 	raw, err := json.Marshal(statement{
 		ID: policyID, Effect: "Allow", Principal: map[string]string{"Service": "sns.amazonaws.com"},
@@ -186,20 +188,8 @@ func (p *policy) allow(queueARN string, topicARNs ...string) error {
 	if err != nil {
 		return err
 	}
-	if own < 0 {
-		p.statements = append(p.statements, raw)
-		return nil
-	}
-	p.statements[own] = raw
+	p.statements = slices.Replace(p.statements, own, end, raw)
 	return nil
-}
-
-// sourceKey is the condition key of the sending topic.
-const sourceKey = "aws:SourceArn"
-
-func isOurs(raw json.RawMessage, queueARN string) bool {
-	var s statement
-	return json.Unmarshal(raw, &s) == nil && s.ID == policyID && slices.Contains(s.Resource, queueARN)
 }
 
 // minimal returns the patterns that no other one matches.

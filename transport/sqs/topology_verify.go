@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/aws/aws-sdk-go-v2/service/sns"
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
 
 	"github.com/holdfast-go/holdfast/transport"
@@ -143,11 +142,10 @@ func (c *conn) compareTopic(ctx context.Context, typeName string) error {
 	if err != nil {
 		return err
 	}
-	_, err = call(ctx, c, c.topics.GetTopicAttributes, &sns.GetTopicAttributesInput{TopicArn: &arn})
-	if hasCode(err, noTopicCodes) {
+	if _, err = c.topicAttribute(ctx, arn, ""); hasCode(err, noTopicCodes) {
 		return transport.ErrNoQueue
 	}
-	return c.fault(err, "look at topic %q", nameOf(arn))
+	return err
 }
 
 // compareSubscription looks for the subscription, and for the topic in the queue's policy.
