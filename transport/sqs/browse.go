@@ -36,7 +36,6 @@ type cursor struct {
 // Browse implements [transport.Browser]. A listed message is hidden from receivers until the cursor is closed, or for
 // five minutes if the process dies. Each listing counts as a delivery.
 func (c *conn) Browse(ctx context.Context, queue string) (transport.Cursor, error) {
-	c.urls.forget(queue) // it may have been deleted
 	in, err := c.inFlight(ctx, queue)
 	if err != nil {
 		return nil, err
@@ -107,7 +106,13 @@ func (cur *cursor) Take(ctx context.Context, m *transport.Message, ops []transpo
 		return fmt.Errorf("sqs: take a message of %q: %w", cur.inFlight.queue, transport.ErrNotFound)
 	}
 	c := cur.inFlight.conn
-	if err := c.lookFor(ctx, ops); err != nil {
+	errs := make([]error, len(ops))
+	for i := range ops { // before anything is sent
+		if errs[i] = errNoPublish; ops[i].Queue != "" {
+			_, errs[i] = c.queueURL(ctx, ops[i].Queue)
+		}
+	}
+	if err := dispatchError(errs); err != nil {
 		return err
 	}
 	if _, err := c.Dispatch(ctx, ops); err != nil {
@@ -121,17 +126,6 @@ func (cur *cursor) Take(ctx context.Context, m *transport.Message, ops []transpo
 }
 
 var errNoPublish = errors.New("sqs: a cursor sends to queues only")
-
-// lookFor checks that the destinations exist, before anything is sent.
-func (c *conn) lookFor(ctx context.Context, ops []transport.Operation) error {
-	errs := make([]error, len(ops))
-	for i := range ops {
-		if errs[i] = errNoPublish; ops[i].Queue != "" {
-			_, errs[i] = c.queueURL(ctx, ops[i].Queue)
-		}
-	}
-	return dispatchError(errs)
-}
 
 // Close implements [transport.Cursor]. It returns the messages that were not taken to the queue.
 func (cur *cursor) Close() error {

@@ -54,7 +54,7 @@ func (c *conn) findTopics(ctx context.Context) (string, error) {
 			missing = err
 		}
 	}
-	who, err := call(ctx, c, c.identity.GetCallerIdentity, &sts.GetCallerIdentityInput{})
+	who, err := call(ctx, c, c.identity, &sts.GetCallerIdentityInput{})
 	if err != nil {
 		return "", c.fault(errors.Join(err, missing), "find out which account this is, for the names of topics")
 	}

@@ -22,7 +22,7 @@ func (silent) GetCallerIdentity(ctx context.Context, _ *sts.GetCallerIdentityInp
 
 func TestWhoWaitsForTheAccountMayStopWaiting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		by := clients{queues: &fake{}, identity: silent{}, close: func() {}}
+		by := clients{queues: &fake{}, identity: silent{}.GetCallerIdentity, close: func() {}}
 		c, err := openConn(t.Context(), (&Transport{}).withDefaults(), by, transport.Env{})
 		if err != nil {
 			t.Fatal(err)

@@ -47,16 +47,11 @@ type topicAPI interface {
 	PublishBatch(context.Context, *sns.PublishBatchInput, ...func(*sns.Options)) (*sns.PublishBatchOutput, error)
 }
 
-// identityAPI is the part of the STS client that the driver uses.
-type identityAPI interface {
-	GetCallerIdentity(context.Context, *sts.GetCallerIdentityInput, ...func(*sts.Options)) (*sts.GetCallerIdentityOutput, error)
-}
-
 // clients are the clients of one connection.
 type clients struct {
 	queues   queueAPI
 	topics   topicAPI
-	identity identityAPI
+	identity func(context.Context, *sts.GetCallerIdentityInput, ...func(*sts.Options)) (*sts.GetCallerIdentityOutput, error)
 	region   string
 	close    func() // closes idle connections
 }
@@ -89,11 +84,13 @@ func (t *Transport) dial(ctx context.Context) (clients, error) {
 	}
 	at := optional(t.Endpoint)
 	own := clients{
-		queues:   sqs.NewFromConfig(cfg, func(o *sqs.Options) { o.BaseEndpoint = cmp.Or(at, o.BaseEndpoint) }),
-		topics:   sns.NewFromConfig(cfg, func(o *sns.Options) { o.BaseEndpoint = cmp.Or(at, o.BaseEndpoint) }),
-		identity: sts.NewFromConfig(cfg, func(o *sts.Options) { o.BaseEndpoint = cmp.Or(at, o.BaseEndpoint) }),
-		region:   cfg.Region,
-		close:    func() {},
+		queues: sqs.NewFromConfig(cfg, func(o *sqs.Options) { o.BaseEndpoint = cmp.Or(at, o.BaseEndpoint) }),
+		topics: sns.NewFromConfig(cfg, func(o *sns.Options) { o.BaseEndpoint = cmp.Or(at, o.BaseEndpoint) }),
+		identity: sts.NewFromConfig(cfg, func(o *sts.Options) {
+			o.BaseEndpoint = cmp.Or(at, o.BaseEndpoint)
+		}).GetCallerIdentity,
+		region: cfg.Region,
+		close:  func() {},
 	}
 	if pool != nil {
 		own.close = pool.CloseIdleConnections

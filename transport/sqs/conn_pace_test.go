@@ -59,7 +59,7 @@ func (fakeIdentity) GetCallerIdentity(context.Context, *sts.GetCallerIdentityInp
 // openTopics is a connection of a tool, with queues and topics of the test's.
 func openTopics(t *testing.T, queues *fake, topics *fakeTopics) *conn {
 	t.Helper()
-	by := clients{queues: queues, topics: topics, identity: fakeIdentity{}, region: "eu-central-1", close: func() {}}
+	by := clients{queues: queues, topics: topics, identity: fakeIdentity{}.GetCallerIdentity, region: "eu-central-1", close: func() {}}
 	c, err := openConn(t.Context(), (&Transport{}).withDefaults(), by, transport.Env{})
 	if err != nil {
 		t.Fatal(err)

@@ -136,10 +136,8 @@ const maxGroup = 128
 // groupOf returns the message group id of a message: the value of the configured header, else the group of the received
 // message; "" if neither is valid.
 func (c *conn) groupOf(m *transport.Message) string {
-	if c.cfg.GroupHeader != "" {
-		if group := m.Headers.Get(c.cfg.GroupHeader); isGroup(group) {
-			return group
-		}
+	if group := m.Headers.Get(c.cfg.GroupHeader); c.cfg.GroupHeader != "" && isGroup(group) {
+		return group
 	}
 	if group := m.Native[messageGroup]; isGroup(group) {
 		return group

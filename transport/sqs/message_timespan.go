@@ -41,9 +41,6 @@ const longest time.Duration = 1<<63 - 1
 
 // number reads a number of at most that many digits.
 func number(s string, digits int) (int, bool) {
-	if s == "" || len(s) > digits || strings.Trim(s, "0123456789") != "" {
-		return 0, false
-	}
-	n, err := strconv.Atoi(s)
-	return n, err == nil
+	n, err := strconv.ParseUint(s, 10, 32)
+	return int(n), err == nil && len(s) <= digits //nolint:gosec // 32 bits
 }

@@ -25,7 +25,6 @@ type receiver struct {
 
 // OpenReceiver fails with ErrNoQueue for a queue that does not exist.
 func (c *conn) OpenReceiver(ctx context.Context, opts transport.ReceiverOptions) (transport.Receiver, error) {
-	c.urls.forget(opts.Queue) // it may have been deleted
 	in, err := c.inFlight(ctx, opts.Queue)
 	if err != nil {
 		return nil, err

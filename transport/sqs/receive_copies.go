@@ -66,10 +66,7 @@ func (in *inFlight) late(d *delivery) {
 // finished records a message that was handled, so that its other copies are not.
 func (in *inFlight) finished(d *delivery) {
 	in.processed.add(d.message.NativeID)
-	in.mu.Lock()
-	own := d.copy
-	in.mu.Unlock()
-	if own != (copyOf{}) {
+	if own := d.copy; own != (copyOf{}) {
 		in.processed.add(own.key())
 		in.processed.add(own.whole)
 	}

@@ -32,6 +32,7 @@ type inFlight struct {
 
 // inFlight returns the in-flight set of a queue, which must exist.
 func (c *conn) inFlight(ctx context.Context, queue string) (*inFlight, error) {
+	c.urls.forget(queue) // it may have been deleted
 	url, err := c.queueURL(ctx, queue)
 	if err != nil {
 		return nil, err

@@ -83,28 +83,20 @@ func (in *inFlight) receive(ctx context.Context, p *poll) {
 		MessageSystemAttributeNames: []types.MessageSystemAttributeName{
 			receiveCount, sentTimestamp, firstReceived, messageGroup, deduplicationID, deadLetteredIn,
 		},
-	}, once)
+	}, func(o *sqs.Options) { o.RetryMaxAttempts = 1 }) // the caller repeats it
 	in.pace.note(err)
 	p.came = time.Now()
 	if err != nil {
 		p.err = in.conn.fault(err, "receive from %q", in.queue)
-	} else {
-		p.ms, p.skew = out.Messages, skewOf(out, p.came)
+		return
 	}
-}
-
-// skewOf returns the difference of the clocks if it is larger than the resolution of the answer's Date header.
-func skewOf(out *sqs.ReceiveMessageOutput, came time.Time) time.Duration {
-	const grain = 2 * time.Second
+	p.ms = out.Messages
+	const grain = 2 * time.Second // more than the resolution of the answer's Date header
 	at, ok := awsmiddleware.GetServerTime(out.ResultMetadata)
-	if skew := at.Sub(came); ok && skew.Abs() > grain {
-		return skew
+	if skew := at.Sub(p.came); ok && skew.Abs() > grain {
+		p.skew = skew
 	}
-	return 0
 }
-
-// once turns off the SDK's repetition of a request: the caller repeats it.
-func once(o *sqs.Options) { o.RetryMaxAttempts = 1 }
 
 // delivered returns when SQS began to hide the messages of p, or a time shortly before.
 func (p *poll) delivered() time.Time {

@@ -81,7 +81,13 @@ func (d *dispatch) add(ctx context.Context, i int, op *transport.Operation) erro
 		return errors.New("sqs: the operation has neither a queue nor types")
 	case op.Queue == "":
 		return d.addPublish(ctx, i, op, p, delay)
+	default:
+		return d.addSend(ctx, i, op, p, delay)
 	}
+}
+
+func (d *dispatch) addSend(ctx context.Context, i int, op *transport.Operation, p payload, delay time.Duration) error {
+	c := d.conn
 	queue, e := op.Queue, entry{payload: p}
 	if delay <= maxDelay {
 		e.delay = wholeDelay(delay)

@@ -22,7 +22,7 @@ type delivery struct {
 	received       time.Time // SQS hides a message until maxHold after it
 	completesFirst bool      // the message is completed before it is handled
 
-	copy copyOf // guarded by inFlight.mu
+	copy copyOf // set under inFlight.mu, before the delivery is handled
 
 	mu      sync.Mutex // guards the fields below
 	leased  time.Time  // end of the lease

@@ -67,12 +67,12 @@ func (p *policy) text() (string, error) {
 
 // statement has the parts of a statement that matter here.
 type statement struct {
-	ID        string     `json:"Sid,omitempty"`
-	Effect    string     `json:"Effect"`
-	Principal any        `json:"Principal,omitempty"`
-	Action    oneOrMore  `json:"Action,omitempty"`
-	Resource  oneOrMore  `json:"Resource,omitempty"`
-	Condition conditions `json:"Condition,omitempty"`
+	ID        string          `json:"Sid,omitempty"`
+	Effect    string          `json:"Effect"`
+	Principal json.RawMessage `json:"Principal,omitempty"`
+	Action    oneOrMore       `json:"Action,omitempty"`
+	Resource  oneOrMore       `json:"Resource,omitempty"`
+	Condition conditions      `json:"Condition,omitempty"`
 
 	NotPrincipal json.RawMessage `json:"NotPrincipal,omitempty"`
 	NotAction    json.RawMessage `json:"NotAction,omitempty"`
@@ -115,22 +115,11 @@ func (s *statement) allows(queueARN, topicARN string) bool {
 
 // isForTopics reports whether the principal of the statement is SNS, or any.
 func (s *statement) isForTopics() bool {
-	switch who := s.Principal.(type) {
-	case string:
-		return who == "*"
-	case map[string]any:
-		return names(who["AWS"], "*") || names(who["Service"], "sns.amazonaws.com")
+	var who struct{ AWS, Service oneOrMore }
+	if json.Unmarshal(s.Principal, &who) != nil {
+		return string(s.Principal) == `"*"`
 	}
-	return false
-}
-
-// names reports whether a value is a name, or a list with it.
-func names(value any, name string) bool {
-	list, ok := value.([]any)
-	if !ok {
-		list = []any{value}
-	}
-	return slices.Contains(list, any(name))
+	return slices.Contains(who.AWS, "*") || slices.Contains(who.Service, "sns.amazonaws.com")
 }
 
 // holdFor reports whether the conditions allow messages of a topic: they must be about the source only.
@@ -181,7 +170,7 @@ func (p *policy) allow(queueARN string, topicARNs ...string) error {
 		}
 	}
 	raw, err := json.Marshal(statement{
-		ID: policyID, Effect: "Allow", Principal: map[string]string{"Service": "sns.amazonaws.com"},
+		ID: policyID, Effect: "Allow", Principal: json.RawMessage(`{"Service":"sns.amazonaws.com"}`),
 		Action: oneOrMore{"sqs:SendMessage"}, Resource: oneOrMore{queueARN},
 		Condition: conditions{"ArnLike": {sourceKey: minimal(sources)}},
 	})
