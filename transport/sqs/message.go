@@ -2,6 +2,7 @@ package sqs
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/base64"
 	"fmt"
 	"strconv"
@@ -185,7 +186,9 @@ func decode(m *types.Message) received {
 	if key := r.Headers.Get(s3Key); key != "" {
 		r.inS3(key)
 	}
-	r.identify(m)
+	// ServiceControl returns a failed message with an id of its own in the attribute, and the message's in the headers.
+	id, _ := text(m, header.MessageID)
+	r.ID = cmp.Or(r.Headers.Get(header.MessageID), id, r.NativeID)
 	r.readTimes(m)
 	r.readNative(m)
 	return r
@@ -240,17 +243,6 @@ func isControl(name string) bool {
 func (r *received) inS3(key string) {
 	r.Undecodable = fmt.Errorf("sqs: the body is in S3 under the key %q, from where this transport does not fetch bodies: "+
 		"have its sender keep them under 1 MiB, or send a reference of its own", key)
-}
-
-// identify sets the id: that of the headers, else that of the attribute, else SQS's. ServiceControl returns a failed
-// message with an id of its own in the attribute, and the message's in the headers.
-func (r *received) identify(m *types.Message) {
-	if r.ID = r.Headers.Get(header.MessageID); r.ID == "" {
-		r.ID, _ = text(m, header.MessageID)
-	}
-	if r.ID == "" {
-		r.ID = r.NativeID
-	}
 }
 
 // readTimes sets expires and due, and removes their headers.
@@ -326,11 +318,8 @@ func attemptOf(m *types.Message) transport.Attempt {
 }
 
 func text(m *types.Message, name string) (string, bool) {
-	a, ok := m.MessageAttributes[name]
-	if !ok || a.StringValue == nil {
-		return "", false
-	}
-	return *a.StringValue, true
+	a := m.MessageAttributes[name].StringValue
+	return value(a), a != nil
 }
 
 func value(s *string) string {

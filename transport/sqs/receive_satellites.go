@@ -23,28 +23,26 @@ func (c *conn) Satellites(ctx context.Context) ([]transport.Satellite, error) {
 			})
 		}
 	}
-	var (
-		found  []transport.Satellite
-		errs   = make([]error, len(all))
-		asking sync.WaitGroup
-	)
+	errs := make([]error, len(all))
+	var asking sync.WaitGroup
 	for i, s := range all {
 		asking.Go(func() { _, errs[i] = c.queueURL(ctx, s.Queue) })
 	}
 	asking.Wait()
+	var found []transport.Satellite
+	var failed error
 	for i, s := range all {
 		switch err := errs[i]; {
 		case err == nil:
 			found = append(found, s)
 		case !errors.Is(err, transport.ErrNoQueue):
-			continue
+			failed = errors.Join(failed, err)
 		case s.Queue == dead && c.cfg.ReceiveLimit > 0:
 			c.log.InfoContext(ctx, "the dead-letter queue does not exist: Install creates it, and sets it on queues that it "+
 				"creates afterwards", "queue", dead)
 		}
-		errs[i] = nil
 	}
-	return found, errors.Join(errs...)
+	return found, failed
 }
 
 // deadLettered returns the reason why SQS moved a message to the dead-letter queue.

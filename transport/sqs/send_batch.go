@@ -99,11 +99,9 @@ func (c *conn) send(ctx context.Context, queue string, e entry) error {
 	return batchError(to.Do(ctx, e))
 }
 
-// sendOnce sends entries to a queue in one request. again has the entries to send once more: see results.
+// sendOnce sends entries to a queue in one request. again has the entries to send once more: see sendBatch.
 func (c *conn) sendOnce(queue string, entries []entry) (errs []error, again []int) {
-	ctx, cancel := c.request(c.ctx)
-	defer cancel()
-	url, err := c.queueURL(ctx, queue)
+	url, err := c.queueURL(c.ctx, queue)
 	if err != nil {
 		return slices.Repeat([]error{beforeSending(err)}, len(entries)), nil
 	}
@@ -115,38 +113,42 @@ func (c *conn) sendOnce(queue string, entries []entry) (errs []error, again []in
 			MessageGroupId: optional(e.group), MessageDeduplicationId: optional(e.dedup),
 		}
 	}
-	r := sendResult{name: queue, verb: fmt.Sprintf("send to %q", queue)}
-	r.err = c.paced(ctx, queue, func() error {
-		out, err := c.queues.SendMessageBatch(ctx, in, r.tried.ofSQS)
-		if err == nil {
-			r.failed = out.Failed
+	verb := fmt.Sprintf("send to %q", queue)
+	return c.sendBatch(queue, verb, entries, func(ctx context.Context, tried *attempts) (failures, error) {
+		out, err := c.queues.SendMessageBatch(ctx, in, tried.ofSQS)
+		if hasCode(err, noQueueCodes) {
+			c.urls.forget(queue)
 		}
+		if err != nil {
+			return nil, err
+		}
+		return out.Failed, nil
+	})
+}
+
+// failures are the failed entries of a request.
+type failures = []types.BatchResultErrorEntry
+
+// sendBatch sends entries to the queue or topic of a name by one request, and returns their errors. verb has its object.
+// again has the entries to send once more: those that AWS failed through no fault of theirs, or all if AWS refused the
+// request and does not name the entry.
+func (c *conn) sendBatch(
+	name, verb string, entries []entry, request func(context.Context, *attempts) (failures, error),
+) (errs []error, again []int) {
+	ctx, cancel := c.request(c.ctx)
+	defer cancel()
+	var tried attempts
+	var failed failures
+	err := c.paced(ctx, name, func() (err error) {
+		failed, err = request(ctx, &tried)
 		return err
 	})
-	if hasCode(r.err, noQueueCodes) {
-		c.urls.forget(queue)
-	}
-	return c.results(entries, &r)
-}
-
-// sendResult is the result of a request to send.
-type sendResult struct {
-	name   string // of the queue or topic, for limits
-	verb   string // with its object, for errors
-	tried  attempts
-	err    error // of the whole request
-	failed []types.BatchResultErrorEntry
-}
-
-// results returns the errors of the entries of a request. again has the entries to send once more: those that AWS
-// failed through no fault of theirs, or all if AWS refused the request and does not name the entry.
-func (c *conn) results(entries []entry, r *sendResult) (errs []error, again []int) {
-	if r.err != nil {
-		own := r.tried.outcome(c.fault(r.err, "%s", r.verb), r.err)
+	if err != nil {
+		own := tried.outcome(c.fault(err, "%s", verb), err)
 		if len(entries) == 1 {
-			return []error{c.sized(r.name, &entries[0], own, r.err)}, nil
+			return []error{c.sized(name, &entries[0], own, err)}, nil
 		}
-		if refusedAsAWhole(r.err) {
+		if refusedAsAWhole(err) {
 			for i := range entries {
 				again = append(again, i)
 			}
@@ -154,12 +156,12 @@ func (c *conn) results(entries []entry, r *sendResult) (errs []error, again []in
 		return slices.Repeat([]error{own}, len(entries)), again
 	}
 	errs = make([]error, len(entries))
-	for i, f := range byIndex(r.failed, len(entries)) {
-		failed := entryError(f)
-		errs[i] = c.sized(r.name, &entries[i], c.fault(failed, "%s", r.verb), failed)
+	for i, f := range byIndex(failed, len(entries)) {
+		err := entryError(f)
+		errs[i] = c.sized(name, &entries[i], c.fault(err, "%s", verb), err)
 		switch {
-		case throttled(failed):
-			c.sending.note(failed)
+		case throttled(err):
+			c.sending.note(err)
 		case f.SenderFault:
 			continue
 		default:
@@ -181,7 +183,7 @@ func optional(s string) *string {
 func idOf(i int) *string { return new(strconv.Itoa(i)) }
 
 // byIndex iterates over the failed entries of a request with n entries, by their indexes.
-func byIndex(failed []types.BatchResultErrorEntry, n int) iter.Seq2[int, *types.BatchResultErrorEntry] {
+func byIndex(failed failures, n int) iter.Seq2[int, *types.BatchResultErrorEntry] {
 	return func(yield func(int, *types.BatchResultErrorEntry) bool) {
 		for k := range failed {
 			i, err := strconv.Atoi(value(failed[k].Id))

@@ -1,8 +1,8 @@
 package sqs
 
 import (
+	"context"
 	"fmt"
-	"slices"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/sns"
@@ -12,7 +12,7 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// publishOnce publishes entries to a topic in one request. again has the entries to publish once more: see results.
+// publishOnce publishes entries to a topic in one request. again has the entries to publish once more: see sendBatch.
 func (c *conn) publishOnce(arn string, entries []entry) (errs []error, again []int) {
 	in := &sns.PublishBatchInput{
 		TopicArn: &arn, PublishBatchRequestEntries: make([]types.PublishBatchRequestEntry, len(entries)),
@@ -27,33 +27,28 @@ func (c *conn) publishOnce(arn string, entries []entry) (errs []error, again []i
 			Id: idOf(i), Message: &e.body, MessageAttributes: attributes, MessageGroupId: optional(e.group),
 		}
 	}
-	ctx, cancel := c.request(c.ctx)
-	defer cancel()
-	r := sendResult{name: arn, verb: fmt.Sprintf("publish to topic %q", nameOf(arn))}
-	r.err = c.paced(ctx, arn, func() error {
-		out, err := c.topics.PublishBatch(ctx, in, r.tried.ofSNS)
+	verb := fmt.Sprintf("publish to topic %q", nameOf(arn))
+	return c.sendBatch(arn, verb, entries, func(ctx context.Context, tried *attempts) (failed failures, err error) {
+		out, err := c.topics.PublishBatch(ctx, in, tried.ofSNS)
 		if hasCode(err, noTopicCodes) && c.cfg.MissingTopic == CreateMissingTopic {
 			if _, err := c.createTopic(ctx, nameOf(arn)); err != nil {
-				return err
+				return nil, err
 			}
-			out, err = c.topics.PublishBatch(ctx, in, r.tried.ofSNS)
+			out, err = c.topics.PublishBatch(ctx, in, tried.ofSNS)
 		}
-		if err != nil {
-			return err
+		switch {
+		case hasCode(err, noTopicCodes) && c.cfg.MissingTopic == IgnoreMissingTopic:
+			return nil, nil
+		case hasCode(err, noTopicCodes):
+			return nil, fmt.Errorf("it does not exist: create it by Install or \"holdfast endpoint create\", or set "+
+				"Transport.MissingTopic: %w", transport.ErrNoQueue)
+		case err != nil:
+			return nil, err
 		}
 		for _, f := range out.Failed {
 			of := sqstypes.BatchResultErrorEntry{Id: f.Id, Code: f.Code, Message: f.Message, SenderFault: f.SenderFault}
-			r.failed = append(r.failed, of)
+			failed = append(failed, of)
 		}
-		return nil
+		return failed, nil
 	})
-	switch {
-	case !hasCode(r.err, noTopicCodes):
-		return c.results(entries, &r)
-	case c.cfg.MissingTopic == IgnoreMissingTopic:
-		return make([]error, len(entries)), nil
-	}
-	err := fmt.Errorf("sqs: publish to topic %q, which does not exist: create it by Install or "+
-		"\"holdfast endpoint create\", or set Transport.MissingTopic: %w", nameOf(arn), transport.ErrNoQueue)
-	return slices.Repeat([]error{err}, len(entries)), nil
 }

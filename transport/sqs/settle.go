@@ -29,12 +29,12 @@ type settling struct {
 }
 
 // request sends a request about the deliveries with the indexes is, and returns the failed entries.
-type request func(ctx context.Context, is []int) ([]types.BatchResultErrorEntry, error)
+type request func(ctx context.Context, is []int) (failures, error)
 
 // delete deletes messages in one request, and records them as processed: SQS delivers those again whose lease was over,
 // and may deliver the others again.
 func (in *inFlight) delete(ctx context.Context, ss []settling) []error {
-	errs := in.ask(ctx, "complete", ss, func(ctx context.Context, is []int) ([]types.BatchResultErrorEntry, error) {
+	errs := in.ask(ctx, "complete", ss, func(ctx context.Context, is []int) (failures, error) {
 		req := &sqs.DeleteMessageBatchInput{QueueUrl: &in.url}
 		for _, i := range is {
 			e := types.DeleteMessageBatchRequestEntry{Id: idOf(i), ReceiptHandle: &ss[i].handle}
@@ -61,7 +61,7 @@ func (in *inFlight) delete(ctx context.Context, ss []settling) []error {
 func (in *inFlight) hide(ctx context.Context, ss []settling) []error {
 	began := time.Now()
 	verb := "change the visibility of"
-	errs := in.ask(ctx, verb, ss, func(ctx context.Context, is []int) ([]types.BatchResultErrorEntry, error) {
+	errs := in.ask(ctx, verb, ss, func(ctx context.Context, is []int) (failures, error) {
 		req := &sqs.ChangeMessageVisibilityBatchInput{QueueUrl: &in.url}
 		for _, i := range is {
 			req.Entries = append(req.Entries, types.ChangeMessageVisibilityBatchRequestEntry{

@@ -22,16 +22,15 @@ const (
 const DeadLettersSuffix = "-dead-letters"
 
 // queueName returns the name at SQS of the queue of an address, as NServiceBus names it. A name that has the prefix
-// already does not get it twice.
+// already, as configured or as it is at SQS, does not get it twice.
 func queueName(prefix, address string) (string, error) {
 	if strings.TrimSpace(address) == "" {
 		return "", errors.New("sqs: a queue has no name")
 	}
-	stem, suffix := address, ""
-	if strings.HasSuffix(address, fifoSuffix) {
-		stem, suffix = strings.TrimSuffix(address, fifoSuffix), fifoSuffix
-	}
-	if !prefixed(prefix, stem) {
+	stem := strings.TrimSuffix(address, fifoSuffix)
+	suffix := address[len(stem):]
+	clean, err := sanitize(prefix)
+	if !strings.HasPrefix(stem, prefix) && (err != nil || !strings.HasPrefix(stem, clean)) {
 		stem = prefix + stem
 	}
 	name, err := sanitize(stem)
@@ -42,15 +41,6 @@ func queueName(prefix, address string) (string, error) {
 		return "", fmt.Errorf("sqs: queue %q: %w", address, tooLongError(name, longestQueue))
 	}
 	return name, nil
-}
-
-// prefixed reports whether a name begins with the prefix, as configured or as it is at SQS.
-func prefixed(prefix, name string) bool {
-	if strings.HasPrefix(name, prefix) {
-		return true
-	}
-	clean, err := sanitize(prefix)
-	return err == nil && strings.HasPrefix(name, clean)
 }
 
 // topicName returns the name of the topic of a message type, as NServiceBus names it: without the assembly, which
