@@ -51,7 +51,8 @@ func (cur *cursor) Next(ctx context.Context, limit int) ([]*transport.Message, e
 	}
 	var ms []*transport.Message
 	for empty := 0; len(ms) < limit && !cur.end; {
-		p, err := cur.inFlight.poll(ctx, nil, asking{limit: limit - len(ms), wait: browseWait, lease: browseLease})
+		in := cur.inFlight
+		p, err := in.poll(ctx, in.conn.ctx, asking{limit: limit - len(ms), wait: browseWait, lease: browseLease})
 		if err != nil {
 			return nil, err
 		}

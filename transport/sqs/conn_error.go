@@ -137,11 +137,7 @@ func beforeSending(err error) error {
 
 // entryError returns the error of a failed entry of a batch.
 func entryError(f *types.BatchResultErrorEntry) error {
-	e := &smithy.GenericAPIError{Code: value(f.Code), Message: value(f.Message), Fault: smithy.FaultServer}
-	if f.SenderFault {
-		e.Fault = smithy.FaultClient
-	}
-	return e
+	return &smithy.GenericAPIError{Code: value(f.Code), Message: value(f.Message)}
 }
 
 // refusedAsAWhole reports whether AWS refused a request for its content, so that parts of it may be accepted.

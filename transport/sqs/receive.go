@@ -59,7 +59,7 @@ func (r *receiver) Receive(ctx context.Context, limit int) ([]transport.Delivery
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
-		p, err := r.inFlight.poll(ctx, r.ctx.Done(), ask)
+		p, err := r.inFlight.poll(ctx, r.ctx, ask)
 		if err != nil {
 			return nil, err
 		}

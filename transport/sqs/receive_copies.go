@@ -1,8 +1,6 @@
 package sqs
 
-import (
-	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
-)
+import "github.com/aws/aws-sdk-go-v2/service/sqs/types"
 
 const (
 	// copyAttribute is on the copies of a message that is published to the topics of several types: the number of the

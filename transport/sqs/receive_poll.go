@@ -30,49 +30,37 @@ type asking struct {
 // poll is a request for messages.
 type poll struct {
 	asking
-	began  time.Time
-	cancel context.CancelFunc
-	done   chan struct{} // closed when the fields below are set
-	came   time.Time
-	skew   time.Duration // by which the clock of SQS is ahead of the local one
-	ms     []types.Message
-	err    error
+	began time.Time
+	came  time.Time
+	skew  time.Duration // by which the clock of SQS is ahead of the local one
+	ms    []types.Message
 }
 
-// poll requests messages. When ctx ends or ended is closed, it ends the request: messages that came all the same are
-// returned in the first case, and returned to the queue in the second.
-func (in *inFlight) poll(ctx context.Context, ended <-chan struct{}, a asking) (*poll, error) {
+// poll requests messages. When ctx or open ends, it waits for an answer that SQS may be sending, and cancels a request
+// that waits for messages. Messages that came all the same are returned if ctx ended, and returned to the queue if open
+// did.
+func (in *inFlight) poll(ctx, open context.Context, a asking) (*poll, error) {
 	a.limit = min(a.limit, maxBatch)
-	p := &poll{asking: a, began: time.Now(), done: make(chan struct{})}
-	var within context.Context
-	within, p.cancel = context.WithTimeout(in.conn.ctx, a.wait+requestTimeout)
-	if !in.conn.tasks.Go(func() { defer p.cancel(); in.receive(within, p) }) {
-		p.cancel()
-		return nil, transport.ErrClosed
-	}
-	select {
-	case <-p.done:
-		return p, p.err
-	case <-ctx.Done():
-	case <-ended:
-	}
-	p.end()
-	select {
-	case <-ended:
+	p := &poll{asking: a, began: time.Now()}
+	within, cancel := context.WithTimeout(in.conn.ctx, a.wait+requestTimeout)
+	defer cancel()
+	end := func() { time.AfterFunc(answering-time.Since(p.began), cancel) }
+	defer context.AfterFunc(ctx, end)()
+	defer context.AfterFunc(open, end)()
+	err := in.receive(within, p)
+	switch {
+	case open.Err() != nil:
 		in.requeue(p)
 		return nil, transport.ErrClosed
-	default:
-	}
-	if len(p.ms) == 0 {
+	case ctx.Err() != nil && len(p.ms) == 0:
 		return nil, ctx.Err()
 	}
-	return p, nil
+	return p, err
 }
 
-func (in *inFlight) receive(ctx context.Context, p *poll) {
-	defer close(p.done)
-	if p.err = in.pace.wait(ctx); p.err != nil {
-		return
+func (in *inFlight) receive(ctx context.Context, p *poll) error {
+	if err := in.pace.wait(ctx); err != nil {
+		return err
 	}
 	out, err := in.conn.queues.ReceiveMessage(ctx, &sqs.ReceiveMessageInput{
 		QueueUrl:              &in.url,
@@ -87,8 +75,7 @@ func (in *inFlight) receive(ctx context.Context, p *poll) {
 	in.pace.note(err)
 	p.came = time.Now()
 	if err != nil {
-		p.err = in.conn.fault(err, "receive from %q", in.queue)
-		return
+		return in.conn.fault(err, "receive from %q", in.queue)
 	}
 	p.ms = out.Messages
 	const grain = 2 * time.Second // more than the resolution of the answer's Date header
@@ -96,6 +83,7 @@ func (in *inFlight) receive(ctx context.Context, p *poll) {
 	if skew := at.Sub(p.came); ok && skew.Abs() > grain {
 		p.skew = skew
 	}
+	return nil
 }
 
 // delivered returns when SQS began to hide the messages of p, or a time shortly before.
@@ -105,18 +93,6 @@ func (p *poll) delivered() time.Time {
 		return p.began
 	}
 	return earliest
-}
-
-// end waits for an answer that SQS may be sending, and cancels a poll that waits for messages.
-func (p *poll) end() {
-	grace := time.NewTimer(answering - time.Since(p.began))
-	defer grace.Stop()
-	select {
-	case <-p.done:
-	case <-grace.C:
-		p.cancel()
-		<-p.done
-	}
 }
 
 // requeue returns p's messages to the queue.

@@ -34,18 +34,15 @@ func (c *conn) Remove(ctx context.Context, queues ...string) error {
 
 func (c *conn) deleteQueue(ctx context.Context, queue string) error {
 	url, err := c.queueURL(ctx, queue)
+	if err == nil {
+		_, err = call(ctx, c, c.queues.DeleteQueue, &sqs.DeleteQueueInput{QueueUrl: &url})
+		err = c.fault(err, "delete queue %q", queue)
+		c.urls.forget(queue)
+	}
 	if errors.Is(err, transport.ErrNoQueue) {
 		return nil
 	}
-	if err != nil {
-		return err
-	}
-	_, err = call(ctx, c, c.queues.DeleteQueue, &sqs.DeleteQueueInput{QueueUrl: &url})
-	c.urls.forget(queue)
-	if hasCode(err, noQueueCodes) {
-		return nil
-	}
-	return c.fault(err, "delete queue %q", queue)
+	return err
 }
 
 // removeSubscriptions lists all subscriptions of the account: SNS cannot list those of a queue.

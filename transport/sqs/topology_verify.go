@@ -39,9 +39,7 @@ func (c *conn) Verify(ctx context.Context, plan transport.Plan) ([]transport.Fin
 }
 
 // VerifySubscriptions implements [transport.SubscriptionVerifier].
-func (c *conn) VerifySubscriptions(
-	ctx context.Context, queue string, typeNames []string,
-) ([]transport.Finding, error) {
+func (c *conn) VerifySubscriptions(ctx context.Context, queue string, typeNames []string) ([]transport.Finding, error) {
 	queueARN, err := c.queueARN(ctx, queue)
 	if err != nil && !errors.Is(err, transport.ErrNoQueue) {
 		return nil, err
