@@ -38,7 +38,7 @@ type conn struct {
 	rooms       cache[int]                 // size limits of queues and topics: their owners may change them
 	sending     pace                       // of sends to all destinations
 	denied      cache[*pace]               // of queues and topics to which sending was denied
-	topicsARN   cache[string]              // for the one account: see topicARN
+	topicsARN   atomic.Pointer[string]     // see topicARNs
 	withoutHops cache[struct{}]            // queues that had no queue for long delays
 	chain       delayeddelivery.DelayChain // awsChain, but for tests
 	sentOn      delayeddelivery.Memory     // messages that wait for long

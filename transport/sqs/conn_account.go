@@ -27,13 +27,12 @@ func (c *conn) topicARN(ctx context.Context, messageType string) (string, error)
 
 // topicARNs returns the prefix of the ARNs of the account's topics, such as "arn:aws:sns:eu-central-1:123456789012:".
 func (c *conn) topicARNs(ctx context.Context) (string, error) {
-	topics, ok := c.topicsARN.get("")
-	if ok {
-		return topics, nil
+	if topics := c.topicsARN.Load(); topics != nil {
+		return *topics, nil
 	}
 	topics, err := c.findTopics(ctx)
 	if err == nil {
-		c.topicsARN.set("", topics)
+		c.topicsARN.Store(&topics)
 	}
 	return topics, err
 }

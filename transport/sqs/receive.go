@@ -55,10 +55,7 @@ func (r *receiver) Receive(ctx context.Context, limit int) ([]transport.Delivery
 	defer r.polls.Done()
 	ask := r.ask
 	ask.limit = max(1, limit)
-	for {
-		if ctx.Err() != nil {
-			return nil, ctx.Err()
-		}
+	for ctx.Err() == nil {
 		p, err := r.inFlight.poll(ctx, r.ctx, ask)
 		if err != nil {
 			return nil, err
@@ -73,6 +70,7 @@ func (r *receiver) Receive(ctx context.Context, limit int) ([]transport.Delivery
 			return ds, nil
 		}
 	}
+	return nil, ctx.Err()
 }
 
 // Close ends the polls and returns their messages to the queue.
