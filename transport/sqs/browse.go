@@ -130,9 +130,7 @@ var errNoPublish = errors.New("sqs: a cursor sends to queues only")
 
 // Close implements [transport.Cursor]. It returns the messages that were not taken to the queue.
 func (cur *cursor) Close() error {
-	ctx, cancel := context.WithTimeout(cur.inFlight.conn.ctx, closeTimeout)
-	defer cancel()
-	cur.inFlight.release(ctx, cur.held)
+	cur.inFlight.release(cur.held)
 	cur.held, cur.seen, cur.end = nil, nil, true
 	return nil
 }

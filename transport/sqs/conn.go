@@ -92,10 +92,8 @@ func (c *conn) Close() error {
 	c.mu.Lock()
 	inFlights := slices.Collect(maps.Values(c.inFlights))
 	c.mu.Unlock()
-	ctx, cancel := context.WithTimeout(c.ctx, closeTimeout)
-	defer cancel()
 	for _, in := range inFlights {
-		all.Go(func() { in.release(ctx, in.unsettled()) })
+		all.Go(func() { in.release(in.unsettled()) })
 	}
 	all.Wait()
 	c.cancel()

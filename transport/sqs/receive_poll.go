@@ -101,7 +101,5 @@ func (in *inFlight) requeue(p *poll) {
 	for i := range p.ms {
 		ds[i], _ = in.take(&p.ms[i], p)
 	}
-	ctx, cancel := context.WithTimeout(in.conn.ctx, closeTimeout)
-	defer cancel()
-	in.release(ctx, ds)
+	in.release(ds)
 }

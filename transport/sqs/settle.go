@@ -94,7 +94,9 @@ func (in *inFlight) hideAll(ctx context.Context, ss []settling) []error {
 }
 
 // release returns the open deliveries to the queue. Those for which the request fails return when their lease ends.
-func (in *inFlight) release(ctx context.Context, ds []*delivery) {
+func (in *inFlight) release(ds []*delivery) {
+	ctx, cancel := context.WithTimeout(in.conn.ctx, closeTimeout)
+	defer cancel()
 	var open []settling
 	for _, d := range ds {
 		if d.isOpen() {

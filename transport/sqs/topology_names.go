@@ -33,12 +33,9 @@ func queueName(prefix, address string) (string, error) {
 	if !strings.HasPrefix(stem, prefix) && (err != nil || !strings.HasPrefix(stem, clean)) {
 		stem = prefix + stem
 	}
-	name, err := sanitize(stem)
+	name, err := awsName(stem, suffix, longestQueue)
 	if err != nil {
 		return "", fmt.Errorf("sqs: queue %q: %w", address, err)
-	}
-	if name += suffix; len(name) > longestQueue {
-		return "", fmt.Errorf("sqs: queue %q: %w", address, tooLongError(name, longestQueue))
 	}
 	return name, nil
 }
@@ -51,18 +48,20 @@ func topicName(prefix, messageType string) (string, error) {
 	if full == "" {
 		return "", errors.New("sqs: a message type has no name")
 	}
-	name, err := sanitize(prefix + full)
+	name, err := awsName(prefix+full, "", longestTopic)
 	if err != nil {
 		return "", fmt.Errorf("sqs: topic of %q: %w", full, err)
-	}
-	if len(name) > longestTopic {
-		return "", fmt.Errorf("sqs: topic of %q: %w", full, tooLongError(name, longestTopic))
 	}
 	return name, nil
 }
 
-func tooLongError(name string, longest int) error {
-	return fmt.Errorf("its name %q has %d characters, and AWS takes %d: shorten it, or the prefix", name, len(name), longest)
+// awsName returns the sanitized stem with the suffix, unless that is too long.
+func awsName(stem, suffix string, longest int) (string, error) {
+	name, err := sanitize(stem)
+	if name += suffix; err == nil && len(name) > longest {
+		err = fmt.Errorf("its name %q has %d characters, and AWS takes %d: shorten it, or the prefix", name, len(name), longest)
+	}
+	return name, err
 }
 
 // nameOf returns the name in an ARN.
