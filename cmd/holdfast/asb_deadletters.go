@@ -2,7 +2,6 @@ package main
 
 import (
 	"cmp"
-	"context"
 
 	"github.com/spf13/cobra"
 
@@ -27,43 +26,26 @@ func (a *app) asbCommand() *cobra.Command {
 		Short: "Work with the dead letters of Azure Service Bus",
 		Long: `Work with the dead letters of queues on Azure Service Bus. Queues and subscriptions of endpoints are
 created by holdfast endpoint.`,
-	}, a.deadLettersCommand())
-}
-
-func (a *app) deadLettersCommand() *cobra.Command {
-	return a.group(&cobra.Command{
+	}, a.group(&cobra.Command{
 		Use:   "dead-letters",
 		Short: "List, return and remove the dead letters of a queue",
 		Long:  deadLettersHelp,
-	}, a.deadLettersListCommand(), a.deadLettersRetryCommand(), a.deadLettersDiscardCommand())
+	}, a.deadLettersListCommand(), a.deadLettersRetryCommand(), a.deadLettersDiscardCommand()))
 }
 
 func (a *app) deadLettersListCommand() *cobra.Command {
-	var (
-		s      selecting
-		asJSON bool
-	)
-	cmd := &cobra.Command{
+	return a.listCommand(&selecting{deadLetters: true}, &cobra.Command{
 		Use:     "list QUEUE [ID]...",
 		Short:   "List the dead letters of a queue",
 		Long:    deadLettersHelp,
 		Example: `  holdfast asb dead-letters list sales --class MaxDeliveryCountExceeded --transport sb://shop.servicebus.windows.net`,
 		Args:    cobra.MinimumNArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := a.deadLettersOf(&s, args[0]); err != nil {
-				return err
-			}
-			return a.listErrors(cmd.Context(), &s, args[1:], asJSON)
-		},
-	}
-	s.filters(cmd)
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON: one object per line")
-	return cmd
+	})
 }
 
 func (a *app) deadLettersRetryCommand() *cobra.Command {
-	var f takingFlags
-	cmd := &cobra.Command{
+	t := &taking{selecting: selecting{deadLetters: true}, take: (*errorqueue.Queue).Retry}
+	return a.takeCommand(t, &cobra.Command{
 		Use:     "retry QUEUE [ID]...",
 		Aliases: []string{"resubmit"},
 		Short:   "Return dead letters to their queue",
@@ -74,59 +56,23 @@ is removed from the dead letters: killed in between, the command leaves it in bo
 		Example: `  holdfast asb dead-letters retry sales --all --rate 50
   holdfast asb dead-letters retry sales --to sales-2 --first 1`,
 		Args: cobra.MinimumNArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if f.Rate < 0 {
-				return usagef("--rate %v: must not be negative", f.Rate)
-			}
-			f.To = cmp.Or(f.To, args[0])
-			return a.takeDeadLetters(cmd.Context(), &f, args, (*errorqueue.Queue).Retry)
-		},
-	}
-	f.deadLetterFlags(cmd, "retry")
-	cmd.Flags().StringVar(&f.To, "to", "", "return to this `queue` instead")
-	cmd.Flags().Float64Var(&f.Rate, "rate", 0, "`messages` a second at most; 0 is unlimited")
-	return cmd
+	})
 }
 
 func (a *app) deadLettersDiscardCommand() *cobra.Command {
-	var f takingFlags
-	cmd := &cobra.Command{
+	t := &taking{selecting: selecting{deadLetters: true}, take: (*errorqueue.Queue).Discard}
+	return a.takeCommand(t, &cobra.Command{
 		Use:     "discard QUEUE [ID]...",
 		Aliases: []string{"purge"},
 		Short:   "Remove dead letters for good",
-		Long:    "Remove dead letters for good. Export them first if they may be missed:\nholdfast errors export --queue 'QUEUE" + deadLetterQueue + "'.\n\n" + deadLettersHelp,
+		Long: `Remove dead letters for good. Export them first if they may be missed:
+holdfast errors export --queue 'QUEUE` + deadLetterQueue + `'.
+
+` + deadLettersHelp,
 		Example: `  holdfast asb dead-letters discard sales --class TTLExpiredException
   holdfast asb dead-letters purge sales --all`,
 		Args: cobra.MinimumNArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.takeDeadLetters(cmd.Context(), &f, args, (*errorqueue.Queue).Discard)
-		},
-	}
-	f.deadLetterFlags(cmd, "discard")
-	return cmd
-}
-
-func (f *takingFlags) deadLetterFlags(cmd *cobra.Command, verb string) {
-	f.filters(cmd)
-	f.needAll(cmd, verb)
-	cmd.Flags().BoolVar(&f.DryRun, "dry-run", false, "show what would be done, and do nothing")
-	cmd.Flags().BoolVar(&f.asJSON, "json", false, "print JSON: one object at the end")
-}
-
-func (a *app) takeDeadLetters(ctx context.Context, f *takingFlags, args []string, take taker) error {
-	if err := a.deadLettersOf(&f.selecting, args[0]); err != nil {
-		return err
-	}
-	return a.takeErrors(ctx, f, args[1:], take)
-}
-
-// deadLettersOf selects the dead letters of a queue.
-func (a *app) deadLettersOf(s *selecting, queue string) error {
-	if err := a.only("asb", "sb", "endpoint=sb"); err != nil {
-		return err
-	}
-	s.queue, s.read = queue+deadLetterQueue, deadLetter
-	return nil
+	})
 }
 
 // deadLetter returns the entry of a message that the broker dead-lettered.

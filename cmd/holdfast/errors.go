@@ -50,18 +50,15 @@ type selecting struct {
 	since, until string
 	first        int
 	all          bool
-	changes      string                                    // the verb of a command that changes something
-	read         func(*transport.Message) errorqueue.Entry // nil for errorqueue.EntryOf
+	changes      string // the verb of a command that changes something
+	deadLetters  bool   // the queue is the dead-letter queue of the first argument
 }
 
 func (s *selecting) flags(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&s.queue, "queue", "error", "the error `queue`")
-	s.filters(cmd)
-}
-
-// filters adds the flags of filters.
-func (s *selecting) filters(cmd *cobra.Command) {
 	flags := cmd.Flags()
+	if !s.deadLetters {
+		flags.StringVar(&s.queue, "queue", "error", "the error `queue`")
+	}
 	flags.StringArrayVar(&s.Classes, "class", nil, "error `class`, or its Go type where there is no class; may be repeated")
 	flags.StringArrayVar(&s.Types, "type", nil, "message `type`: its full name, or the part after the last dot; may be repeated")
 	flags.StringArrayVar(&s.Endpoints, "endpoint", nil, "`name` of the endpoint that it failed in; may be repeated")
@@ -72,13 +69,7 @@ func (s *selecting) filters(cmd *cobra.Command) {
 	flags.IntVar(&s.first, "first", 0, "only the first `N` that match")
 }
 
-// needAll adds the flag that a command which changes messages needs to select all of them.
-func (s *selecting) needAll(cmd *cobra.Command, verb string) {
-	s.changes = verb
-	cmd.Flags().BoolVar(&s.all, "all", false, "all messages of the queue: required without ids, filters or --first")
-}
-
-// parse reads times and checks the selection.
+// parse reads times and checks the selection. It refuses to select every message by accident.
 func (s *selecting) parse(ids []string, now time.Time) (err error) {
 	s.IDs = ids
 	if s.first < 0 {
@@ -90,11 +81,6 @@ func (s *selecting) parse(ids []string, now time.Time) (err error) {
 	if s.Until, err = moment("--until", s.until, now); err != nil {
 		return err
 	}
-	return s.confirm()
-}
-
-// confirm refuses to select every message by accident.
-func (s *selecting) confirm() error {
 	switch unfiltered := s.All(); {
 	case s.changes == "":
 	case unfiltered && s.first == 0 && !s.all:
@@ -121,32 +107,34 @@ func moment(flag, text string, now time.Time) (time.Time, error) {
 	return time.Time{}, usagef("%s %q: want 2006-01-02T15:04:05Z, 2006-01-02, or how long ago, such as 90m", flag, text)
 }
 
-// onErrors calls f with the error queue of the flags.
-func (a *app) onErrors(ctx context.Context, s *selecting, ids []string, f func(*errorqueue.Queue) error) error {
-	if err := s.parse(ids, time.Now()); err != nil {
+// onErrors calls f with the queue of the flags. The arguments are ids, behind the queue of dead letters. The progress is
+// shown on standard error every few seconds.
+func (a *app) onErrors(ctx context.Context, s *selecting, args []string, f func(*errorqueue.Queue) error) error {
+	read := errorqueue.EntryOf
+	if s.deadLetters {
+		if err := a.only("asb", "sb", "endpoint=sb"); err != nil {
+			return err
+		}
+		s.queue, read, args = args[0]+deadLetterQueue, deadLetter, args[1:]
+	}
+	if err := s.parse(args, time.Now()); err != nil {
 		return err
 	}
-	return with(ctx, a, programName, "list messages", func(conn transport.Conn) error {
-		err := f(&errorqueue.Queue{
-			Conn: conn, Name: s.queue, Filter: s.Filter, Limit: s.first, Read: s.read, Progress: a.progress(),
-		})
-		if err != nil {
-			return fmt.Errorf("queue %q: %w", s.queue, err)
-		}
-		return nil
-	})
-}
-
-// progress returns a function that shows the progress of a long command on standard error, every few seconds.
-func (a *app) progress() func(seen int) {
 	const every = 5 * time.Second
 	next := time.Now().Add(every)
-	return func(seen int) {
+	progress := func(seen int) {
 		if now := time.Now(); now.After(next) {
 			next = now.Add(every)
 			fmt.Fprintf(a.err, "read %d messages so far\n", seen)
 		}
 	}
+	return with(ctx, a, programName, "list messages", func(conn transport.Conn) error {
+		q := &errorqueue.Queue{Conn: conn, Name: s.queue, Filter: s.Filter, Limit: s.first, Read: read, Progress: progress}
+		if err := f(q); err != nil {
+			return fmt.Errorf("queue %q: %w", s.queue, err)
+		}
+		return nil
+	})
 }
 
 // secretless returns text without passwords.

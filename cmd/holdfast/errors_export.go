@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 
 	"github.com/spf13/cobra"
@@ -18,20 +17,17 @@ const errorsExportHelp = `Write whole messages, one JSON object per line: the fi
 properties, and the body in base64. They stay in the queue. Nothing is redacted: a header with a password is in the file.`
 
 func (a *app) errorsExportCommand() *cobra.Command {
-	var (
-		s    selecting
-		file string
-	)
+	var s selecting
 	cmd := &cobra.Command{
 		Use:   "export [ID]...",
 		Short: "Write messages of an error queue as JSON lines",
 		Long:  errorsExportHelp,
 		Example: `  holdfast errors export --transport sqlite:orders.db --file errors.jsonl
   holdfast errors export --class undecodable | jq -r .body | base64 -d`,
-		RunE: func(cmd *cobra.Command, ids []string) error { return a.exportErrors(cmd.Context(), &s, ids, file) },
 	}
 	s.flags(cmd)
-	cmd.Flags().StringVar(&file, "file", "-", "new `file` to write; - is standard output")
+	file := cmd.Flags().String("file", "-", "new `file` to write; - is standard output")
+	cmd.RunE = func(cmd *cobra.Command, ids []string) error { return a.exportErrors(cmd.Context(), &s, ids, *file) }
 	return cmd
 }
 
@@ -46,17 +42,12 @@ func (a *app) exportErrors(ctx context.Context, s *selecting, ids []string, file
 			defer func() { err = errors.Join(err, f.Close()) }()
 			out = f
 		}
-		n, err := export(ctx, q, out)
+		lines, n := json.NewEncoder(out), 0
+		err = q.Each(ctx, func(m *transport.Message, e errorqueue.Entry) error {
+			n++
+			return lines.Encode(errorqueue.RecordOf(m, e))
+		})
 		fmt.Fprintf(a.err, "%s exported\n", plural(n))
 		return err
 	})
-}
-
-func export(ctx context.Context, q *errorqueue.Queue, out io.Writer) (n int, err error) {
-	lines := json.NewEncoder(out)
-	err = q.Each(ctx, func(m *transport.Message, e errorqueue.Entry) error {
-		n++
-		return lines.Encode(errorqueue.RecordOf(m, e))
-	})
-	return n, err
 }

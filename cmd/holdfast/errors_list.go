@@ -4,8 +4,10 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -19,76 +21,73 @@ const errorsListHelp = `List the messages of an error queue, in its order: time,
 object per line with the whole error text.`
 
 func (a *app) errorsListCommand() *cobra.Command {
-	var (
-		s      selecting
-		asJSON bool
-	)
-	cmd := &cobra.Command{
+	return a.listCommand(&selecting{}, &cobra.Command{
 		Use:   "list [ID]...",
 		Short: "List messages of an error queue",
 		Long:  errorsListHelp,
 		Example: `  holdfast errors list --transport sqlite:orders.db
   holdfast errors list --type PlaceOrder --since 2h --text "connection refused"`,
-		RunE: func(cmd *cobra.Command, ids []string) error { return a.listErrors(cmd.Context(), &s, ids, asJSON) },
-	}
-	s.flags(cmd)
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON: one object per line")
-	return cmd
-}
-
-func (a *app) listErrors(ctx context.Context, s *selecting, ids []string, asJSON bool) error {
-	return a.onErrors(ctx, s, ids, func(q *errorqueue.Queue) error {
-		if asJSON {
-			lines := json.NewEncoder(a.out)
-			return q.Each(ctx, func(_ *transport.Message, e errorqueue.Entry) error {
-				e.Error = a.secretless(e.Error)
-				return lines.Encode(e)
-			})
-		}
-		t := table{app: a}
-		if err := q.Each(ctx, t.row); err != nil {
-			return err
-		}
-		return t.end(s)
 	})
 }
 
-// table prints entries. Columns are aligned within a hundred rows.
-type table struct {
-	app  *app
-	w    *tabwriter.Writer
-	rows int
-}
-
-const tableRows = 100
-
-func (t *table) row(_ *transport.Message, e errorqueue.Entry) error {
-	if t.w == nil {
-		t.w = tabwriter.NewWriter(t.app.out, 0, 0, 2, ' ', 0)
-		fmt.Fprintln(t.w, "FAILED AT\tID\tCLASS\tTYPE\tQUEUE\tATTEMPTS\tERROR")
-	}
-	fmt.Fprintf(t.w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", when(e.FailedAt), column(e.ID), column(e.Class), column(e.Type),
-		column(e.Queue), known(e.Attempts), column(t.app.secretless(cmp.Or(e.Error, e.Undecodable))))
-	if t.rows++; t.rows%tableRows == 0 {
-		return t.w.Flush()
-	}
-	return nil
-}
-
-func (t *table) end(s *selecting) error {
-	if t.rows == 0 {
-		fmt.Fprintf(t.app.out, "no messages in %s", s.queue)
-		if !s.All() {
-			fmt.Fprint(t.app.out, " that match")
+// listCommand completes a command that lists failed messages.
+func (a *app) listCommand(s *selecting, cmd *cobra.Command) *cobra.Command {
+	s.flags(cmd)
+	asJSON := cmd.Flags().Bool("json", false, "print JSON: one object per line")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		const header = "FAILED AT\tID\tCLASS\tTYPE\tQUEUE\tATTEMPTS\tERROR"
+		n, err := a.list(cmd.Context(), s, args, *asJSON, header, func(_ *transport.Message, e errorqueue.Entry) (any, []string) {
+			e.Error = a.secretless(e.Error)
+			attempts := "-"
+			if e.Attempts > 0 {
+				attempts = strconv.Itoa(e.Attempts)
+			}
+			return e, []string{
+				when(e.FailedAt), column(e.ID), column(e.Class), column(e.Type), column(e.Queue), attempts,
+				column(a.secretless(cmp.Or(e.Error, e.Undecodable))),
+			}
+		})
+		switch {
+		case err != nil || *asJSON:
+			return err
+		case n > 0:
+			fmt.Fprintln(a.out, plural(n))
+		case s.All():
+			fmt.Fprintf(a.out, "no messages in %s\n", s.queue)
+		default:
+			fmt.Fprintf(a.out, "no messages in %s that match\n", s.queue)
 		}
-		fmt.Fprintln(t.app.out)
 		return nil
 	}
-	if err := t.w.Flush(); err != nil {
-		return err
-	}
-	fmt.Fprintln(t.app.out, plural(t.rows))
-	return nil
+	return cmd
+}
+
+// list prints the selected messages as JSON lines, or as a table whose columns are aligned within a hundred rows. It
+// returns their number.
+func (a *app) list(
+	ctx context.Context, s *selecting, args []string, asJSON bool, header string,
+	show func(*transport.Message, errorqueue.Entry) (record any, row []string),
+) (n int, err error) {
+	lines, w := json.NewEncoder(a.out), tabwriter.NewWriter(a.out, 0, 0, 2, ' ', 0)
+	err = a.onErrors(ctx, s, args, func(q *errorqueue.Queue) error {
+		err := q.Each(ctx, func(m *transport.Message, e errorqueue.Entry) error {
+			n++
+			record, row := show(m, e)
+			if asJSON {
+				return lines.Encode(record)
+			}
+			if n == 1 {
+				fmt.Fprintln(w, header)
+			}
+			fmt.Fprintln(w, strings.Join(row, "\t"))
+			if n%100 == 0 {
+				return w.Flush()
+			}
+			return nil
+		})
+		return errors.Join(err, w.Flush())
+	})
+	return n, err
 }
 
 func column(text string) string {
@@ -101,14 +100,6 @@ func when(t time.Time) string {
 		return "-"
 	}
 	return t.UTC().Format("2006-01-02 15:04:05")
-}
-
-// known returns a number as text, "-" for none.
-func known(n int) string {
-	if n == 0 {
-		return "-"
-	}
-	return strconv.Itoa(n)
 }
 
 func plural(n int) string {

@@ -24,23 +24,8 @@ after, and is in both queues when the command is killed between the two.
 A message that cannot be returned is reported and stays: its queue does not exist, its headers do not name one (see
 --to), or it cannot be decoded.`
 
-// takingFlags holds the flags of retry and discard.
-type takingFlags struct {
-	selecting
-	errorqueue.Plan
-	asJSON bool
-}
-
-func (f *takingFlags) flags(cmd *cobra.Command) {
-	f.selecting.flags(cmd)
-	f.needAll(cmd, cmd.Name())
-	cmd.Flags().BoolVar(&f.DryRun, "dry-run", false, "show what would be done, and do nothing")
-	cmd.Flags().BoolVar(&f.asJSON, "json", false, "print JSON: one object at the end")
-}
-
 func (a *app) errorsRetryCommand() *cobra.Command {
-	var f takingFlags
-	cmd := &cobra.Command{
+	return a.takeCommand(&taking{take: (*errorqueue.Queue).Retry}, &cobra.Command{
 		Use:   "retry [ID]...",
 		Short: "Return messages to the queue that they failed in",
 		Long:  errorsRetryHelp,
@@ -48,59 +33,86 @@ func (a *app) errorsRetryCommand() *cobra.Command {
   holdfast errors retry --type PlaceOrder --class timeout --dry-run
   holdfast errors retry --all --rate 100
   holdfast errors retry --endpoint old-sales --to sales`,
-		RunE: func(cmd *cobra.Command, ids []string) error {
-			if f.Rate < 0 {
-				return usagef("--rate %v: must not be negative", f.Rate)
-			}
-			return a.takeErrors(cmd.Context(), &f, ids, (*errorqueue.Queue).Retry)
-		},
+	})
+}
+
+// taking holds the flags of a command that takes messages out of a queue, and what it does.
+type taking struct {
+	selecting
+	errorqueue.Plan
+	asJSON bool
+	take   func(*errorqueue.Queue, context.Context, errorqueue.Plan) (errorqueue.Outcome, error)
+}
+
+// takeCommand completes a command that retries or discards failed messages.
+func (a *app) takeCommand(t *taking, cmd *cobra.Command) *cobra.Command {
+	flags := cmd.Flags()
+	t.changes = cmd.Name()
+	t.selecting.flags(cmd)
+	t.outputFlags(cmd)
+	flags.BoolVar(&t.all, "all", false, "all messages of the queue: required without ids, filters or --first")
+	if t.changes == "retry" {
+		flags.StringVar(&t.To, "to", "", "return to this `queue` instead")
+		flags.Float64Var(&t.Rate, "rate", 0, "`messages` a second at most; 0 is unlimited")
 	}
-	f.flags(cmd)
-	cmd.Flags().StringVar(&f.To, "to", "", "return to this `queue` instead")
-	cmd.Flags().Float64Var(&f.Rate, "rate", 0, "`messages` a second at most; 0 is unlimited")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if t.Rate < 0 {
+			return usagef("--rate %v: must not be negative", t.Rate)
+		}
+		if t.deadLetters {
+			t.To = cmp.Or(t.To, args[0])
+		}
+		return a.takeErrors(cmd.Context(), t, args)
+	}
 	return cmd
 }
 
-type taker func(*errorqueue.Queue, context.Context, errorqueue.Plan) (errorqueue.Outcome, error)
+func (t *taking) outputFlags(cmd *cobra.Command) {
+	cmd.Flags().BoolVar(&t.DryRun, "dry-run", false, "show what would be done, and do nothing")
+	cmd.Flags().BoolVar(&t.asJSON, "json", false, "print JSON: one object at the end")
+}
 
-// takeErrors retries or discards, and prints the outcome, also after an error.
-func (a *app) takeErrors(ctx context.Context, f *takingFlags, ids []string, take taker) error {
-	f.Report = func(e errorqueue.Entry, err error) { a.report(f, e, err) }
-	return a.onErrors(ctx, &f.selecting, ids, func(q *errorqueue.Queue) error {
-		outcome, err := take(q, ctx, f.Plan)
-		for i := range outcome.Failures {
-			outcome.Failures[i].Error = a.secretless(outcome.Failures[i].Error)
+// takeErrors retries or discards, and prints the outcome, also after an error. It returns an error when a selected
+// message was not taken.
+func (a *app) takeErrors(ctx context.Context, t *taking, args []string) error {
+	t.Report = func(e errorqueue.Entry, err error) { a.report(t, e, err) }
+	return a.onErrors(ctx, &t.selecting, args, func(q *errorqueue.Queue) error {
+		o, err := t.take(q, ctx, t.Plan)
+		for i := range o.Failures {
+			o.Failures[i].Error = a.secretless(o.Failures[i].Error)
 		}
-		printed := a.printOutcome(&outcome, f)
-		return errors.Join(err, printed, left(&outcome))
+		if t.asJSON {
+			err = errors.Join(err, json.NewEncoder(a.out).Encode(o))
+		} else {
+			done := past(t.changes)
+			if o.DryRun {
+				done = "to be " + done
+			}
+			fmt.Fprintf(a.out, "%s of %s %s, %d left in the queue\n", plural(o.Done), o.Queue, done, o.Refused)
+		}
+		switch {
+		case len(o.Missing) > 0:
+			err = errors.Join(err, fmt.Errorf("no message with the id %s", strings.Join(o.Missing, ", ")))
+		case o.Refused > 0:
+			err = errors.Join(err, fmt.Errorf("%s left in the queue", plural(o.Refused)))
+		}
+		return err
 	})
 }
 
 // report prints a message that was refused, and in a dry run one that would be taken. One that was taken is logged.
-func (a *app) report(f *takingFlags, e errorqueue.Entry, err error) {
+func (a *app) report(t *taking, e errorqueue.Entry, err error) {
 	switch {
 	case err != nil:
-		fmt.Fprintf(a.err, "not %s: %s: %s\n", past(f.changes), oneLine(e.ID, 200), oneLine(a.secretless(err.Error()), 1000))
-	case f.DryRun && !f.asJSON:
-		fmt.Fprintf(a.out, "would %s %s %s %s\n", f.changes, oneLine(e.ID, 200), column(e.Type), column(e.Class))
-	case f.DryRun:
-	case f.changes == "retry":
-		a.log.Info("message retried", "id", e.ID, "queue", cmp.Or(f.To, e.Queue))
+		fmt.Fprintf(a.err, "not %s: %s: %s\n", past(t.changes), oneLine(e.ID, 200), oneLine(a.secretless(err.Error()), 1000))
+	case t.DryRun && !t.asJSON:
+		fmt.Fprintf(a.out, "would %s %s %s %s\n", t.changes, oneLine(e.ID, 200), column(e.Type), column(e.Class))
+	case t.DryRun:
+	case t.changes == "retry":
+		a.log.Info("message retried", "id", e.ID, "queue", cmp.Or(t.To, e.Queue))
 	default:
 		a.log.Info("message discarded", "id", e.ID)
 	}
-}
-
-func (a *app) printOutcome(o *errorqueue.Outcome, f *takingFlags) error {
-	if f.asJSON {
-		return json.NewEncoder(a.out).Encode(o)
-	}
-	done := past(f.changes)
-	if o.DryRun {
-		done = "to be " + done
-	}
-	_, err := fmt.Fprintf(a.out, "%s of %s %s, %d left in the queue\n", plural(o.Done), o.Queue, done, o.Refused)
-	return err
 }
 
 func past(verb string) string {
@@ -108,15 +120,4 @@ func past(verb string) string {
 		return "retried"
 	}
 	return verb + "ed"
-}
-
-// left returns an error when a selected message was not taken.
-func left(o *errorqueue.Outcome) error {
-	switch {
-	case len(o.Missing) > 0:
-		return fmt.Errorf("no message with the id %s", strings.Join(o.Missing, ", "))
-	case o.Refused > 0:
-		return fmt.Errorf("%s left in the queue", plural(o.Refused))
-	}
-	return nil
 }

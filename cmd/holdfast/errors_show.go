@@ -21,20 +21,23 @@ const errorsShowHelp = `Show a whole message: its headers, the error with its st
 --json, one object with the body in base64.`
 
 func (a *app) errorsShowCommand() *cobra.Command {
-	var (
-		s      selecting
-		asJSON bool
-	)
 	cmd := &cobra.Command{
 		Use:     "show ID",
 		Short:   "Show a message of an error queue whole",
 		Long:    errorsShowHelp,
 		Example: `  holdfast errors show 0199a2f0-6f2b-7cc1-a4c5-4f1fd0c4c9a1 --transport sqlite:orders.db`,
-		Args:    oneMessage,
-		RunE:    func(cmd *cobra.Command, ids []string) error { return a.showError(cmd.Context(), &s, ids, asJSON) },
+		Args: func(_ *cobra.Command, ids []string) error {
+			if len(ids) != 1 {
+				return fmt.Errorf("want the id of one message, have %d", len(ids))
+			}
+			return nil
+		},
 	}
-	cmd.Flags().StringVar(&s.queue, "queue", "error", "the error `queue`")
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	queue := cmd.Flags().String("queue", "error", "the error `queue`")
+	asJSON := cmd.Flags().Bool("json", false, "print JSON")
+	cmd.RunE = func(cmd *cobra.Command, ids []string) error {
+		return a.showError(cmd.Context(), &selecting{queue: *queue}, ids, *asJSON)
+	}
 	return cmd
 }
 
@@ -89,11 +92,4 @@ func fields(all map[string]string) string {
 		}
 	}
 	return b.String()
-}
-
-func oneMessage(_ *cobra.Command, ids []string) error {
-	if len(ids) != 1 {
-		return fmt.Errorf("want the id of one message, have %d", len(ids))
-	}
-	return nil
 }

@@ -2,10 +2,8 @@ package main
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"text/tabwriter"
+	"strconv"
 
 	"github.com/spf13/cobra"
 
@@ -39,56 +37,44 @@ const queuesPeekHelp = `Show the first messages of a queue and leave them there,
 With --json, one object per line with headers and body. On RabbitMQ each is delivered: see holdfast errors --help.`
 
 func (a *app) queuesPeekCommand() *cobra.Command {
-	var (
-		first  int
-		asJSON bool
-	)
 	cmd := &cobra.Command{
 		Use:     "peek NAME",
 		Short:   "Show the first messages of a queue",
 		Long:    queuesPeekHelp,
 		Example: "  holdfast queues peek sales --first 3 --json --transport postgres://host/shop",
 		Args:    cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, names []string) error {
-			if first < 1 {
-				return usagef("--first %d: must be at least 1", first)
-			}
-			return a.peek(cmd.Context(), &selecting{queue: names[0], first: first}, asJSON)
-		},
 	}
-	cmd.Flags().IntVar(&first, "first", 10, "how many `messages`")
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON: one object per line")
+	first := cmd.Flags().Int("first", 10, "how many `messages`")
+	asJSON := cmd.Flags().Bool("json", false, "print JSON: one object per line")
+	cmd.RunE = func(cmd *cobra.Command, names []string) error {
+		if *first < 1 {
+			return usagef("--first %d: must be at least 1", *first)
+		}
+		return a.peek(cmd.Context(), &selecting{queue: names[0], first: *first}, *asJSON)
+	}
 	return cmd
 }
 
 func (a *app) peek(ctx context.Context, s *selecting, asJSON bool) error {
-	return a.onErrors(ctx, s, nil, func(q *errorqueue.Queue) error {
-		lines := json.NewEncoder(a.out)
-		w := tabwriter.NewWriter(a.out, 0, 0, 2, ' ', 0)
-		if !asJSON {
-			fmt.Fprintln(w, "ID\tTYPE\tSENT\tBYTES")
+	n, err := a.list(ctx, s, nil, asJSON, "ID\tTYPE\tSENT\tBYTES", func(m *transport.Message, e errorqueue.Entry) (any, []string) {
+		sent, _ := header.ParseTime(m.Headers.Get(header.TimeSent)) // zero without one
+		row := []string{column(e.ID), column(e.Type), when(sent), strconv.Itoa(len(m.Body))}
+		if e.Undecodable != "" {
+			row = append(row, "cannot be decoded: "+column(a.secretless(e.Undecodable)))
 		}
-		err := q.Each(ctx, func(m *transport.Message, e errorqueue.Entry) error {
-			if asJSON {
-				return lines.Encode(errorqueue.RecordOf(m, e))
-			}
-			sent, _ := header.ParseTime(m.Headers.Get(header.TimeSent)) // zero without one
-			fmt.Fprintf(w, "%s\t%s\t%s\t%d", column(e.ID), column(e.Type), when(sent), len(m.Body))
-			if e.Undecodable != "" {
-				fmt.Fprintf(w, "\tcannot be decoded: %s", column(a.secretless(e.Undecodable)))
-			}
-			fmt.Fprintln(w)
-			return nil
-		})
-		return errors.Join(err, w.Flush())
+		return errorqueue.RecordOf(m, e), row
 	})
+	if err == nil && n == 0 && !asJSON {
+		fmt.Fprintf(a.out, "no messages in %s\n", s.queue)
+	}
+	return err
 }
 
 const queuesPurgeHelp = `Delete all messages of a queue; those that are being handled or delayed stay. Export them first if they may be
 needed: holdfast errors export --queue NAME.`
 
 func (a *app) queuesPurgeCommand() *cobra.Command {
-	var f takingFlags
+	t := &taking{selecting: selecting{changes: "discard"}, take: (*errorqueue.Queue).Purge}
 	cmd := &cobra.Command{
 		Use:     "purge NAME --all",
 		Short:   "Delete all messages of a queue",
@@ -96,15 +82,13 @@ func (a *app) queuesPurgeCommand() *cobra.Command {
 		Example: "  holdfast queues purge sales --all --transport postgres://host/shop",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, names []string) error {
-			if f.queue = names[0]; !f.all {
-				return usagef("purge deletes every message of %q: confirm with --all", f.queue)
+			if t.queue = names[0]; !t.all {
+				return usagef("purge deletes every message of %q: confirm with --all", t.queue)
 			}
-			return a.takeErrors(cmd.Context(), &f, nil, (*errorqueue.Queue).Purge)
+			return a.takeErrors(cmd.Context(), t, nil)
 		},
 	}
-	f.changes = "discard"
-	cmd.Flags().BoolVar(&f.all, "all", false, "yes, all of them")
-	cmd.Flags().BoolVar(&f.DryRun, "dry-run", false, "show what would be done, and do nothing")
-	cmd.Flags().BoolVar(&f.asJSON, "json", false, "print JSON: one object at the end")
+	cmd.Flags().BoolVar(&t.all, "all", false, "yes, all of them")
+	t.outputFlags(cmd)
 	return cmd
 }

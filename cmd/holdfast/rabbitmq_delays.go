@@ -3,10 +3,8 @@ package main
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
@@ -34,15 +32,11 @@ func (a *app) rabbitCommand() *cobra.Command {
 		Short: "Work with the delayed messages of RabbitMQ",
 		Long: `Work with the delayed messages of a RabbitMQ server. Queues and exchanges of endpoints are created by
 holdfast endpoint.`,
-	}, a.rabbitDelaysCommand())
-}
-
-func (a *app) rabbitDelaysCommand() *cobra.Command {
-	return a.group(&cobra.Command{
+	}, a.group(&cobra.Command{
 		Use:   "delays",
 		Short: "Create and verify the queues of delayed messages, and list lost ones",
 		Long:  rabbitDelaysHelp,
-	}, a.provisionDelaysCommand("create", true), a.provisionDelaysCommand("verify", false), a.lostDelaysCommand())
+	}, a.provisionDelaysCommand("create", true), a.provisionDelaysCommand("verify", false), a.lostDelaysCommand()))
 }
 
 // provisionDelaysCommand is create or verify.
@@ -71,7 +65,6 @@ func (a *app) provisionDelaysCommand(verb string, creates bool) *cobra.Command {
 func (a *app) onlyRabbitMQ() error { return a.only("rabbitmq", "amqp", "amqps") }
 
 func (a *app) lostDelaysCommand() *cobra.Command {
-	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "lost",
 		Short: "List delayed messages whose queue was gone",
@@ -79,14 +72,9 @@ func (a *app) lostDelaysCommand() *cobra.Command {
 		Example: `  holdfast rabbitmq delays lost --transport amqp://admin:secret@host/shop
   holdfast rabbitmq delays lost --json | jq -r 'select(.queue == "sales").id'`,
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := a.onlyRabbitMQ(); err != nil {
-				return err
-			}
-			return a.lostDelays(cmd.Context(), asJSON)
-		},
 	}
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON: one object per line")
+	asJSON := cmd.Flags().Bool("json", false, "print JSON: one object per line")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return a.lostDelays(cmd.Context(), *asJSON) }
 	return cmd
 }
 
@@ -98,24 +86,14 @@ type lostMessage struct {
 }
 
 func (a *app) lostDelays(ctx context.Context, asJSON bool) error {
-	lines, w, n := json.NewEncoder(a.out), tabwriter.NewWriter(a.out, 0, 0, 2, ' ', 0), 0
-	err := a.onErrors(ctx, &selecting{queue: rabbitmq.LostQueue}, nil, func(q *errorqueue.Queue) error {
-		return q.Each(ctx, func(m *transport.Message, e errorqueue.Entry) error {
-			l := lostMessage{e.ID, e.Type, rabbitmq.DelayedTo(m)}
-			n++
-			if asJSON {
-				return lines.Encode(l)
-			}
-			if n == 1 {
-				fmt.Fprintln(w, "ID\tTYPE\tTO")
-			}
-			fmt.Fprintf(w, "%s\t%s\t%s\n", column(l.ID), column(l.Type), column(cmp.Or(l.Queue, "?")))
-			return nil
-		})
-	})
-	if flushed := w.Flush(); err == nil {
-		err = flushed
+	if err := a.onlyRabbitMQ(); err != nil {
+		return err
 	}
+	s := &selecting{queue: rabbitmq.LostQueue}
+	n, err := a.list(ctx, s, nil, asJSON, "ID\tTYPE\tTO", func(m *transport.Message, e errorqueue.Entry) (any, []string) {
+		l := lostMessage{e.ID, e.Type, rabbitmq.DelayedTo(m)}
+		return l, []string{column(l.ID), column(l.Type), column(cmp.Or(l.Queue, "?"))}
+	})
 	switch {
 	case errors.Is(err, transport.ErrNoQueue):
 		return fmt.Errorf("lost delays: %w: holdfast rabbitmq delays create creates the queues of delays", err)
