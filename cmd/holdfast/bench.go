@@ -2,14 +2,13 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"slices"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
@@ -40,7 +39,6 @@ const benchExample = `  holdfast bench --transport memory: --work loop
 // benching holds the flags of bench.
 type benching struct {
 	bench.Options
-	work    string
 	profile string
 	asJSON  bool
 }
@@ -62,7 +60,7 @@ func (a *app) benchCommand() *cobra.Command {
 		RunE:    func(cmd *cobra.Command, _ []string) error { return a.bench(cmd.Context(), &b) },
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&b.work, "work", "loop", "the work to measure: receive, send, loop or atomic")
+	flags.StringVar((*string)(&b.Work), "work", "loop", "the work to measure: receive, send, loop or atomic")
 	flags.IntVar(&b.Messages, "messages", 20_000, "how many messages")
 	flags.IntVar(&b.Size, "size", 200, "`bytes` of a body, about")
 	flags.IntVar(&b.Headers, "headers", 14, "how many headers a message has at least")
@@ -85,7 +83,7 @@ func (a *app) bench(ctx context.Context, b *benching) error {
 	b.Transport, b.Log = t.Transport, a.log
 	result, err := b.run(ctx, t)
 	if err != nil {
-		err = fmt.Errorf("bench %s: %w", b.work, err)
+		err = fmt.Errorf("bench %s: %w", b.Work, err)
 	}
 	if result == nil {
 		return err
@@ -109,11 +107,9 @@ func (b *benching) run(ctx context.Context, t target) (result *bench.Result, err
 }
 
 func (b *benching) check() error {
-	works := []bench.Work{bench.Receive, bench.Send, bench.Loop, bench.Atomic}
-	b.Work = bench.Work(b.work)
 	switch {
-	case !slices.Contains(works, b.Work):
-		return usagef("--work %q: want receive, send, loop or atomic", b.work)
+	case !slices.Contains([]bench.Work{bench.Receive, bench.Send, bench.Loop, bench.Atomic}, b.Work):
+		return usagef("--work %q: want receive, send, loop or atomic", b.Work)
 	case b.Messages < 1 || b.Concurrency < 1:
 		return usagef("--messages and --concurrency must be at least 1")
 	case b.Headers < 0 || b.Rate < 0:
@@ -133,20 +129,18 @@ func removeIfNew(path string) func() error {
 }
 
 func (a *app) printBench(r benchReport, asJSON bool) error {
-	if asJSON {
-		return json.NewEncoder(a.out).Encode(r)
-	}
-	w := tabwriter.NewWriter(a.out, 0, 0, 2, ' ', 0)
-	row := func(name, format string, args ...any) { fmt.Fprintf(w, name+"\t"+format+"\n", args...) }
-	row("transport", "%s", strings.TrimSpace(r.Transport))
-	row("work", "%s: %d messages of %d bytes and %d headers, concurrency %d", r.Work, r.Messages, r.Size, r.Headers, r.Concurrency)
-	row("messages per second", "%.0f in %.2f s", r.MessagesPerSecond, r.Seconds)
-	row("latency", "p50 %.2f ms, p95 %.2f ms, p99 %.2f ms", r.P50, r.P95, r.P99)
-	row("CPU per message", "%.1f µs", r.CPUPerMessage)
-	row("allocations per message", "%.1f (%.0f bytes)", r.AllocsPerMessage, r.BytesPerMessage)
-	row("peak memory", "%.1f MiB", float64(r.PeakRSS)/(1<<20))
-	if r.CompletedTwice > 0 {
-		row("completed twice", "%d", r.CompletedTwice)
-	}
-	return w.Flush()
+	return a.show(asJSON, r, func(w io.Writer) {
+		row := func(name, format string, args ...any) { fmt.Fprintf(w, name+"\t"+format+"\n", args...) }
+		row("transport", "%s", strings.TrimSpace(r.Transport))
+		row("work", "%s: %d messages of %d bytes and %d headers, concurrency %d",
+			r.Work, r.Messages, r.Size, r.Headers, r.Concurrency)
+		row("messages per second", "%.0f in %.2f s", r.MessagesPerSecond, r.Seconds)
+		row("latency", "p50 %.2f ms, p95 %.2f ms, p99 %.2f ms", r.P50, r.P95, r.P99)
+		row("CPU per message", "%.1f µs", r.CPUPerMessage)
+		row("allocations per message", "%.1f (%.0f bytes)", r.AllocsPerMessage, r.BytesPerMessage)
+		row("peak memory", "%.1f MiB", float64(r.PeakRSS)/(1<<20))
+		if r.CompletedTwice > 0 {
+			row("completed twice", "%d", r.CompletedTwice)
+		}
+	})
 }

@@ -46,14 +46,6 @@ type endpointSpec struct {
 	types     []string
 }
 
-func (e *endpointSpec) flags(cmd *cobra.Command) {
-	flags := cmd.Flags()
-	e.instanceFlag(cmd)
-	flags.StringVar(&e.errors, "error", "error", "the error `queue`")
-	flags.StringVar(&e.audit, "audit", "", "the audit `queue`; none unless set")
-	flags.StringArrayVar(&e.types, "type", nil, "a message `type` that the endpoint publishes or a base type of one; may be repeated")
-}
-
 func (e *endpointSpec) instanceFlag(cmd *cobra.Command) {
 	cmd.Flags().StringArrayVar(&e.instances, "instance", nil, "`ID` of an instance with a queue of its own; may be repeated")
 }
@@ -106,68 +98,57 @@ func oneEndpoint(_ *cobra.Command, args []string) error {
 	return nil
 }
 
-func endpointAndTypes(_ *cobra.Command, args []string) error {
-	if len(args) < 2 {
-		return fmt.Errorf("want the name of an endpoint and those of event types, have %d names", len(args))
-	}
-	return nil
-}
-
 func (a *app) endpointCreateCommand() *cobra.Command {
-	var e endpointSpec
-	p := provisioning{creates: true}
-	cmd := &cobra.Command{
+	return a.provisionEndpointCommand(&provisioning{creates: true}, &cobra.Command{
 		Use:   "create NAME",
 		Short: "Create the missing queues of an endpoint",
 		Long:  "Create the missing queues of an endpoint, and the topics or exchanges of the given types.\n\n" + endpointHelp,
 		Example: `  holdfast endpoint create sales --transport sb://shop.servicebus.windows.net
   holdfast endpoint create sales --audit audit --dry-run
   holdfast endpoint create sales --type Shop.OrderPlaced --transport sqs://eu-central-1`,
-		Args: oneEndpoint,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.provisionEndpoint(cmd.Context(), &e, &p, args[0])
-		},
-	}
-	e.flags(cmd)
-	p.flags(cmd)
-	return cmd
+	})
 }
 
 func (a *app) endpointVerifyCommand() *cobra.Command {
-	var e endpointSpec
 	var p provisioning
-	cmd := &cobra.Command{
+	cmd := a.provisionEndpointCommand(&p, &cobra.Command{
 		Use:   "verify NAME",
 		Short: "Show which queues of an endpoint are missing or differ",
 		Long: "Show which queues of an endpoint are missing, or differ from those that its installer creates.\n\n" +
 			endpointHelp,
 		Example: `  holdfast endpoint verify sales --audit audit --instance 1 --json
   holdfast endpoint verify sales --event Shop.OrderPlaced --event Shop.Bill`,
-		Args: oneEndpoint,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.provisionEndpoint(cmd.Context(), &e, &p, args[0])
-		},
-	}
-	e.flags(cmd)
-	p.flags(cmd)
+	})
 	cmd.Flags().StringArrayVar(&p.events, "event", nil, "`type` of an event that the endpoint is subscribed to; may be repeated")
 	return cmd
 }
 
-func (a *app) provisionEndpoint(ctx context.Context, e *endpointSpec, p *provisioning, name string) error {
-	e.name = name
-	t, err := a.target()
-	if err != nil {
-		return err
+// provisionEndpointCommand completes create or verify.
+func (a *app) provisionEndpointCommand(p *provisioning, cmd *cobra.Command) *cobra.Command {
+	var e endpointSpec
+	e.instanceFlag(cmd)
+	flags := cmd.Flags()
+	flags.StringVar(&e.errors, "error", "error", "the error `queue`")
+	flags.StringVar(&e.audit, "audit", "", "the audit `queue`; none unless set")
+	flags.StringArrayVar(&e.types, "type", nil, "a message `type` that the endpoint publishes or a base type of one; may be repeated")
+	p.flags(cmd)
+	cmd.Args = oneEndpoint
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		e.name = args[0]
+		t, err := a.target()
+		if err != nil {
+			return err
+		}
+		if err := e.check(t.maxName); err != nil {
+			return err
+		}
+		return a.provision(cmd.Context(), p, e.name, fmt.Sprintf("endpoint %q", e.name), e.plan())
 	}
-	if err := e.check(t.maxName); err != nil {
-		return err
-	}
-	return a.provision(ctx, p, e.name, fmt.Sprintf("endpoint %q", e.name), e.plan())
+	return cmd
 }
 
 func (a *app) endpointDeleteCommand() *cobra.Command {
-	var e endpointSpec
+	e := endpointSpec{errors: "-"}
 	cmd := &cobra.Command{
 		Use:   "delete NAME",
 		Short: "Delete the queues of an endpoint with all messages in them",
@@ -178,7 +159,7 @@ be created again.`,
 		Example: "  holdfast endpoint delete sales --instance 7 --transport sqs://eu-central-1",
 		Args:    oneEndpoint,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			e.name, e.errors = args[0], "-"
+			e.name = args[0]
 			if err := e.check(0); err != nil {
 				return err
 			}
@@ -200,7 +181,7 @@ be created again.`,
 }
 
 func (a *app) subscribeCommand() *cobra.Command {
-	return &cobra.Command{
+	return a.changeCommand(transport.Subscriber.Subscribe, "subscribed to", &cobra.Command{
 		Use:   "subscribe NAME TYPE...",
 		Short: "Subscribe the queue of an endpoint to events",
 		Long: `Subscribe the queue of an endpoint to events. Topics or exchanges that are missing are created. On Azure
@@ -208,55 +189,56 @@ Service Bus the topics of types are options of the URL (topic=TYPE=TOPIC, shared
 have to agree with the endpoints that publish.`,
 		Example: `  holdfast endpoint subscribe sales Shop.OrderPlaced Shop.OrderShipped --transport sqs://eu-central-1
   holdfast endpoint subscribe sales Shop.Bill --transport 'sb://host?topic=Shop.Bill=bills&shared_topic=bills'`,
-		Args: endpointAndTypes,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.subscribe(cmd.Context(), args[0], args[1:], transport.Subscriber.Subscribe, "subscribed to")
-		},
-	}
+	})
 }
 
 func (a *app) unsubscribeCommand() *cobra.Command {
-	return &cobra.Command{
+	return a.changeCommand(transport.Subscriber.Unsubscribe, "unsubscribed from", &cobra.Command{
 		Use:     "unsubscribe NAME TYPE...",
 		Short:   "Delete the subscriptions of an endpoint's queue to events",
 		Example: "  holdfast endpoint unsubscribe sales Shop.OrderPlaced --transport sb://shop.servicebus.windows.net",
-		Args:    endpointAndTypes,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.subscribe(cmd.Context(), args[0], args[1:], transport.Subscriber.Unsubscribe, "unsubscribed from")
-		},
-	}
+	})
 }
 
 // change is Subscribe or Unsubscribe.
 type change func(s transport.Subscriber, ctx context.Context, queue string, types []string) error
 
-func (a *app) subscribe(ctx context.Context, queue string, types []string, change change, done string) error {
-	err := with(ctx, a, queue, "subscribe", func(s transport.Subscriber) error {
-		if err := hasQueue(ctx, s, queue); err != nil {
-			return err
+// changeCommand completes a command that changes subscriptions.
+func (a *app) changeCommand(change change, done string, cmd *cobra.Command) *cobra.Command {
+	cmd.Args = func(_ *cobra.Command, args []string) error {
+		if len(args) < 2 {
+			return fmt.Errorf("want the name of an endpoint and those of event types, have %d names", len(args))
 		}
-		return change(s, ctx, queue, types)
-	})
-	if errors.Is(err, transport.ErrNoQueue) {
-		err = fmt.Errorf("%w: holdfast endpoint create creates it", err)
-	}
-	if err != nil {
-		return fmt.Errorf("endpoint %q: %w", queue, err)
-	}
-	fmt.Fprintf(a.out, "%s %s %s\n", queue, done, strings.Join(types, ", "))
-	return nil
-}
-
-// hasQueue fails with [transport.ErrNoQueue] for a queue that is missing. Where it cannot know, the driver finds it out.
-func hasQueue(ctx context.Context, conn any, queue string) error {
-	v, ok := conn.(transport.Verifier)
-	if !ok {
 		return nil
 	}
-	found, err := v.Verify(ctx, transport.Plan{Queues: []transport.Queue{{Name: queue, Shared: true}}})
-	missing := func(f transport.Finding) bool { return f.State == transport.Missing && f.Name == queue }
-	if err == nil && slices.ContainsFunc(found, missing) {
-		return transport.ErrNoQueue
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		ctx, queue, types := cmd.Context(), args[0], args[1:]
+		err := with(ctx, a, queue, "subscribe", func(s transport.Subscriber) error {
+			if isMissing(ctx, s, queue) {
+				return transport.ErrNoQueue
+			}
+			return change(s, ctx, queue, types)
+		})
+		if errors.Is(err, transport.ErrNoQueue) {
+			err = fmt.Errorf("%w: holdfast endpoint create creates it", err)
+		}
+		if err != nil {
+			return fmt.Errorf("endpoint %q: %w", queue, err)
+		}
+		fmt.Fprintf(a.out, "%s %s %s\n", queue, done, strings.Join(types, ", "))
+		return nil
 	}
-	return nil
+	return cmd
+}
+
+// isMissing reports whether there is no such queue. Where it cannot know, the driver finds it out.
+func isMissing(ctx context.Context, conn any, queue string) bool {
+	v, ok := conn.(transport.Verifier)
+	if !ok {
+		return false
+	}
+	found, err := v.Verify(ctx, transport.Plan{Queues: []transport.Queue{{Name: queue, Shared: true}}})
+	return err == nil && slices.ContainsFunc(found, func(f transport.Finding) bool {
+		return f.State == transport.Missing && f.Name == queue
+	})
 }

@@ -2,12 +2,11 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
@@ -46,12 +45,11 @@ type part struct {
 // are missing or differ.
 func (a *app) provision(ctx context.Context, p *provisioning, endpoint, title string, plan transport.Plan) error {
 	err := with(ctx, a, endpoint, "verify queues", func(conn transport.Verifier) error {
-		found, err := p.find(ctx, conn, endpoint, plan)
+		before, err := p.find(ctx, conn, endpoint, plan)
 		if err != nil {
 			return err
 		}
-		r := report{DryRun: p.dryRun, Found: []transport.Finding{}}
-		before := found
+		found := before
 		if p.creates && !p.dryRun {
 			if err := a.install(ctx, conn, plan); err != nil {
 				return fmt.Errorf("create: %w", err)
@@ -60,26 +58,33 @@ func (a *app) provision(ctx context.Context, p *provisioning, endpoint, title st
 				return err
 			}
 		}
-		for _, f := range before {
-			if f.State == transport.Missing && p.creates && (p.dryRun || !slices.Contains(found, f)) {
-				r.Created = append(r.Created, part{f.Kind, f.Name})
-			}
-		}
-		for _, f := range found {
-			switch {
-			case f.State == transport.Unread:
-				r.NotRead = f.Detail
-			case !p.dryRun || f.State != transport.Missing:
-				r.Found = append(r.Found, f)
-			}
-		}
-		r.OK = len(r.Found) == 0
-		return errors.Join(a.printReport(r, title, p.asJSON), r.err())
+		r := p.report(before, found)
+		return errors.Join(a.show(p.asJSON, r, func(w io.Writer) { r.print(w, title) }), r.err())
 	})
 	if err != nil {
 		return fmt.Errorf("%s: %w", title, err)
 	}
 	return nil
+}
+
+// report returns the report of the findings before and after creating; without creating they are the same.
+func (p *provisioning) report(before, after []transport.Finding) report {
+	r := report{DryRun: p.dryRun, Found: []transport.Finding{}}
+	for _, f := range before {
+		if f.State == transport.Missing && p.creates && (p.dryRun || !slices.Contains(after, f)) {
+			r.Created = append(r.Created, part{f.Kind, f.Name})
+		}
+	}
+	for _, f := range after {
+		switch {
+		case f.State == transport.Unread:
+			r.NotRead = f.Detail
+		case !p.dryRun || f.State != transport.Missing:
+			r.Found = append(r.Found, f)
+		}
+	}
+	r.OK = len(r.Found) == 0
+	return r
 }
 
 // find returns the differences between a plan, with the subscriptions to events, and the broker.
@@ -118,48 +123,37 @@ func (a *app) install(ctx context.Context, conn any, plan transport.Plan) error 
 	return installer.Install(ctx, plan)
 }
 
-func (a *app) printReport(r report, title string, asJSON bool) error {
-	if asJSON {
-		return json.NewEncoder(a.out).Encode(r)
-	}
+func (r report) print(w io.Writer, title string) {
 	created := "created"
 	if r.DryRun {
 		created = "would create"
 	}
-	w := tabwriter.NewWriter(a.out, 0, 0, 2, ' ', 0)
 	for _, p := range r.Created {
 		fmt.Fprintf(w, "%s\t%s\t%s\n", created, p.Kind, p.Name)
 	}
 	for _, f := range r.Found {
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", f.State, f.Kind, f.Name, f.Detail)
 	}
-	if err := w.Flush(); err != nil {
-		return err
-	}
 	if r.OK && !r.DryRun {
-		fmt.Fprintf(a.out, "%s: all is there, as it should be\n", title)
+		fmt.Fprintf(w, "%s: all is there, as it should be\n", title)
 	}
 	if r.NotRead != "" {
-		fmt.Fprintln(a.out, r.NotRead)
+		fmt.Fprintln(w, r.NotRead)
 	}
-	return nil
 }
 
-// stateTexts are the states of findings, in the order of their weight.
-var stateTexts = []struct {
-	state transport.FindingState
-	text  string
-}{
-	{transport.Missing, "missing"},
-	{transport.Differs, "with other settings"},
-	{transport.Unknown, "that cannot be compared without the right to configure"},
-	{transport.Limited, "limited by a policy"},
-}
-
-// err returns the findings in one line; nil when there are none.
+// err returns the findings in one line, in the order of their weight; nil when there are none.
 func (r report) err() error {
 	var counts []string
-	for _, s := range stateTexts {
+	for _, s := range []struct {
+		state transport.FindingState
+		text  string
+	}{
+		{transport.Missing, "missing"},
+		{transport.Differs, "with other settings"},
+		{transport.Unknown, "that cannot be compared without the right to configure"},
+		{transport.Limited, "limited by a policy"},
+	} {
 		n := 0
 		for _, f := range r.Found {
 			if f.State == s.state {

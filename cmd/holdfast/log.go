@@ -15,18 +15,24 @@ const logOff = "off"
 
 // newLogger makes a logger that writes to w through zap. An empty level is warn.
 func newLogger(w io.Writer, level, format string) (*slog.Logger, error) {
-	if level == "" {
-		level = "warn"
+	var encoder zapcore.Encoder
+	switch format {
+	case "console":
+		c := zap.NewDevelopmentEncoderConfig()
+		c.EncodeTime = zapcore.TimeEncoderOfLayout("15:04:05.000")
+		encoder = zapcore.NewConsoleEncoder(c)
+	case "json":
+		c := zap.NewProductionEncoderConfig()
+		c.EncodeTime = zapcore.RFC3339NanoTimeEncoder
+		encoder = zapcore.NewJSONEncoder(c)
+	default:
+		return nil, fmt.Errorf("--log-format %q: want console or json", format)
 	}
-	encoder, err := logEncoder(format)
-	if err != nil {
-		return nil, err
-	}
-	if level == logOff {
-		return slog.New(slog.DiscardHandler), nil
-	}
-	var l zapcore.Level
+	l := zapcore.WarnLevel
 	switch level {
+	case "":
+	case logOff:
+		return slog.New(slog.DiscardHandler), nil
 	case "debug", "info", "warn", "error":
 		l, _ = zapcore.ParseLevel(level)
 	default:
@@ -35,18 +41,4 @@ func newLogger(w io.Writer, level, format string) (*slog.Logger, error) {
 	core := zapcore.NewCore(encoder, zapcore.Lock(zapcore.AddSync(w)), l)
 	never := zapslog.AddStacktraceAt(slog.Level(1 << 10)) // panics carry their own
 	return slog.New(zapslog.NewHandler(core, never)), nil
-}
-
-func logEncoder(format string) (zapcore.Encoder, error) {
-	switch format {
-	case "console":
-		c := zap.NewDevelopmentEncoderConfig()
-		c.EncodeTime = zapcore.TimeEncoderOfLayout("15:04:05.000")
-		return zapcore.NewConsoleEncoder(c), nil
-	case "json":
-		c := zap.NewProductionEncoderConfig()
-		c.EncodeTime = zapcore.RFC3339NanoTimeEncoder
-		return zapcore.NewJSONEncoder(c), nil
-	}
-	return nil, fmt.Errorf("--log-format %q: want console or json", format)
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -9,6 +10,7 @@ import (
 	"os/signal"
 	"strings"
 	"syscall"
+	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 )
@@ -63,13 +65,8 @@ func run(args []string, s streams) int {
 		return exitOK
 	}
 	fmt.Fprintln(s.err, "holdfast:", redact(err.Error(), a.transportURL()))
-	return a.exitCode(ctx, err)
-}
-
-func (a *app) exitCode(ctx context.Context, err error) int {
-	var usage usageError
-	switch {
-	case !a.started || errors.As(err, &usage):
+	switch _, usage := errors.AsType[usageError](err); {
+	case !a.started || usage:
 		return exitUsage
 	case ctx.Err() != nil:
 		return exitInterrupted
@@ -93,47 +90,53 @@ func (a *app) command() *cobra.Command {
 	flags.StringVar(&a.transport, "transport", "", "transport `URL`; $"+transportVar+" unless set")
 	flags.StringVar(&a.logLevel, "log-level", "", "`level` of the log on standard error: debug, info, warn, error or off (default warn; off for demo)")
 	flags.StringVar(&a.logFormat, "log-format", "console", "`format` of the log: console or json")
-	return a.group(root, a.demoCommand(), a.sendCommand(), a.queuesCommand(), a.sqlCommand(), a.errorsCommand(), a.endpointCommand(), a.rabbitCommand(), a.asbCommand(), a.sqsCommand(),
-		a.benchCommand(), a.tortureCommand(), a.workerCommand(), a.versionCommand())
+	return a.group(root, a.demoCommand(), a.sendCommand(), a.queuesCommand(), a.sqlCommand(), a.errorsCommand(),
+		a.endpointCommand(), a.rabbitCommand(), a.asbCommand(), a.sqsCommand(), a.benchCommand(), a.tortureCommand(),
+		a.workerCommand(), a.versionCommand())
 }
 
-// typos is the number of letters by which a suggested command may differ.
-const typos = 2
-
-// group is a command that only holds others.
+// group completes a command that only holds others.
 func (a *app) group(cmd *cobra.Command, subs ...*cobra.Command) *cobra.Command {
-	cmd.Args, cmd.SuggestionsMinimumDistance = unknownCommand, typos
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
-	for _, sub := range subs {
-		a.prepare(sub)
-		cmd.AddCommand(sub)
+	cmd.SuggestionsMinimumDistance = 2
+	cmd.Args = func(cmd *cobra.Command, args []string) error {
+		if len(args) == 0 {
+			return nil
+		}
+		text := fmt.Sprintf("unknown command %q", args[0])
+		if similar := cmd.SuggestionsFor(args[0]); len(similar) > 0 {
+			text += fmt.Sprintf(": did you mean %s?", strings.Join(similar, " or "))
+		}
+		return fmt.Errorf("%s (see %s --help)", text, cmd.CommandPath())
 	}
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+	a.add(cmd, subs...)
 	return cmd
 }
 
-// prepare lets a subcommand set up the log first.
-func (a *app) prepare(sub *cobra.Command) {
-	inner := sub.RunE
-	sub.RunE = func(cmd *cobra.Command, args []string) error {
-		if a.logLevel == "" && cmd.Name() == "demo" { // its output is not to be mixed with the log
-			a.logLevel = logOff
+// add adds subcommands, which set up the log first.
+func (a *app) add(cmd *cobra.Command, subs ...*cobra.Command) {
+	cmd.AddCommand(subs...)
+	for _, sub := range subs {
+		inner := sub.RunE
+		sub.RunE = func(cmd *cobra.Command, args []string) (err error) {
+			if a.logLevel == "" && cmd.Name() == "demo" { // its output is not to be mixed with the log
+				a.logLevel = logOff
+			}
+			if a.log, err = newLogger(a.err, a.logLevel, a.logFormat); err != nil {
+				return err
+			}
+			a.started = true
+			return inner(cmd, args)
 		}
-		log, err := newLogger(a.err, a.logLevel, a.logFormat)
-		if err != nil {
-			return err
-		}
-		a.log, a.started = log, true
-		return inner(cmd, args)
 	}
 }
 
-func unknownCommand(cmd *cobra.Command, args []string) error {
-	if len(args) == 0 {
-		return nil
+// show prints v as JSON, or an aligned table.
+func (a *app) show(asJSON bool, v any, table func(w io.Writer)) error {
+	if asJSON {
+		return json.NewEncoder(a.out).Encode(v)
 	}
-	text := fmt.Sprintf("unknown command %q", args[0])
-	if similar := cmd.SuggestionsFor(args[0]); len(similar) > 0 {
-		text += fmt.Sprintf(": did you mean %s?", strings.Join(similar, " or "))
-	}
-	return fmt.Errorf("%s (see %s --help)", text, cmd.CommandPath())
+	w := tabwriter.NewWriter(a.out, 0, 0, 2, ' ', 0)
+	table(w)
+	return w.Flush()
 }

@@ -44,6 +44,7 @@ type sending struct {
 	asJSON             bool
 
 	extra header.Map // headers, parsed
+	batch []transport.Operation
 	sent  int
 }
 
@@ -90,8 +91,10 @@ func (a *app) send(ctx context.Context, s *sending) error {
 
 // sendInput sends the messages of the file.
 func (a *app) sendInput(ctx context.Context, s *sending) (err error) {
-	in, err := s.input(ctx, a.in)
-	if err != nil {
+	var in io.ReadCloser
+	if s.file == "-" {
+		in = interruptible(ctx, a.in)
+	} else if in, err = os.Open(s.file); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, in.Close()) }()
@@ -99,14 +102,17 @@ func (a *app) sendInput(ctx context.Context, s *sending) (err error) {
 	if s.create { // the queue of that endpoint
 		endpoint = s.to
 	}
-	return with(ctx, a, endpoint, "send", func(conn transport.Conn) error { return s.run(ctx, conn, in) })
-}
-
-func (s *sending) input(ctx context.Context, stdin io.Reader) (io.ReadCloser, error) {
-	if s.file == "-" {
-		return interruptible(ctx, stdin), nil
-	}
-	return os.Open(s.file)
+	return with(ctx, a, endpoint, "send", func(conn transport.Conn) error {
+		if most := conn.Limits().MaxDelay; s.after > most {
+			return fmt.Errorf("--after %v: the transport delays by %v at most", s.after, most)
+		}
+		if s.create {
+			if err := a.install(ctx, conn, queuePlan(s.to)); err != nil {
+				return err
+			}
+		}
+		return s.run(ctx, conn, in)
+	})
 }
 
 // interruptible returns a reader that fails when ctx ends, also while r blocks.
@@ -139,83 +145,62 @@ func (s *sending) check() error {
 	return nil
 }
 
+// run sends the input: all of it as one body, or each line.
 func (s *sending) run(ctx context.Context, conn transport.Conn, in io.Reader) error {
-	if s.after > conn.Limits().MaxDelay {
-		return fmt.Errorf("--after %v: the transport delays by %v at most", s.after, conn.Limits().MaxDelay)
-	}
-	if s.create {
-		installer, ok := conn.(transport.Installer)
-		if !ok {
-			return errors.New("the transport cannot create queues")
-		}
-		if err := installer.Install(ctx, queuePlan(s.to)); err != nil {
+	if !s.jsonl {
+		body, err := io.ReadAll(in)
+		if err != nil {
 			return err
 		}
+		if len(bytes.TrimSpace(body)) == 0 {
+			return errors.New("the body is empty")
+		}
+		if err := s.add(ctx, conn, body); err != nil {
+			return err
+		}
+		return s.dispatch(ctx, conn)
 	}
-	if s.jsonl {
-		return s.lines(ctx, conn, in)
-	}
-	body, err := io.ReadAll(in)
-	if err != nil {
-		return err
-	}
-	if len(bytes.TrimSpace(body)) == 0 {
-		return errors.New("the body is empty")
-	}
-	return s.dispatch(ctx, conn, [][]byte{body})
-}
-
-// lines sends line by line, in batches.
-func (s *sending) lines(ctx context.Context, conn transport.Conn, in io.Reader) error {
 	scanner := bufio.NewScanner(in)
 	scanner.Buffer(nil, maxLine)
-	var bodies [][]byte
 	for scanner.Scan() {
 		if line := bytes.TrimSpace(scanner.Bytes()); len(line) > 0 {
-			bodies = append(bodies, bytes.Clone(line))
+			if err := s.add(ctx, conn, bytes.Clone(line)); err != nil {
+				return err
+			}
 		}
-		if len(bodies) < sendBatch {
-			continue
-		}
-		if err := s.dispatch(ctx, conn, bodies); err != nil {
-			return err
-		}
-		bodies = bodies[:0]
 	}
 	if err := scanner.Err(); err != nil {
 		return err
 	}
-	return s.dispatch(ctx, conn, bodies)
+	return s.dispatch(ctx, conn)
 }
 
-// dispatch sends each body s.count times.
-func (s *sending) dispatch(ctx context.Context, conn transport.Conn, bodies [][]byte) error {
-	var ops []transport.Operation
-	for i, total := 0, len(bodies)*s.count; i < total; i++ {
-		ops = append(ops, s.operation(bodies[i/s.count], time.Now()))
-		if len(ops) < sendBatch && i < total-1 {
-			continue
+// add adds a body s.count times to the batch, which is sent when it is full.
+func (s *sending) add(ctx context.Context, conn transport.Conn, body []byte) error {
+	for range s.count {
+		s.batch = append(s.batch, s.operation(body, time.Now()))
+		if len(s.batch) == sendBatch {
+			if err := s.dispatch(ctx, conn); err != nil {
+				return err
+			}
 		}
-		_, err := conn.Dispatch(ctx, ops)
-		s.sent += accepted(len(ops), err)
-		if err != nil {
-			return err
-		}
-		ops = ops[:0]
 	}
 	return nil
 }
 
-// accepted returns how many of n operations a Dispatch that returned err has sent for certain.
-func accepted(n int, err error) int {
-	var de *transport.DispatchError
-	switch {
-	case err == nil:
-		return n
-	case errors.As(err, &de):
-		return n - len(de.Ops)
+// dispatch sends the batch and counts the messages that were sent for certain.
+func (s *sending) dispatch(ctx context.Context, conn transport.Conn) error {
+	if len(s.batch) == 0 {
+		return nil
 	}
-	return 0
+	_, err := conn.Dispatch(ctx, s.batch)
+	if err == nil {
+		s.sent += len(s.batch)
+	} else if failed, ok := errors.AsType[*transport.DispatchError](err); ok {
+		s.sent += len(s.batch) - len(failed.Ops)
+	}
+	s.batch = s.batch[:0]
+	return err
 }
 
 // operation returns a message as an endpoint of the name "holdfast" sends it.

@@ -25,7 +25,6 @@ func (a *app) sqlCommand() *cobra.Command {
 }
 
 func (a *app) sqlScriptCommand() *cobra.Command {
-	var endpoints []string
 	cmd := &cobra.Command{
 		Use:   "script [QUEUE]...",
 		Short: "Print the SQL that creates queues, or brings them up to date",
@@ -33,9 +32,9 @@ func (a *app) sqlScriptCommand() *cobra.Command {
 		Example: `  holdfast sql script --endpoint sales --endpoint billing error audit > queues.sql
   psql --set ON_ERROR_STOP=1 --file queues.sql "$DATABASE"
   holdfast sql script sales --transport 'postgres://db.internal/shop?schema=messaging'`,
-		RunE: func(_ *cobra.Command, queues []string) error { return a.sqlScript(endpoints, queues) },
 	}
-	cmd.Flags().StringArrayVar(&endpoints, "endpoint", nil, "`name` of an endpoint: its queue and its quarantine; may be repeated")
+	endpoints := cmd.Flags().StringArray("endpoint", nil, "`name` of an endpoint: its queue and its quarantine; may be repeated")
+	cmd.RunE = func(_ *cobra.Command, queues []string) error { return a.sqlScript(*endpoints, queues) }
 	return cmd
 }
 
@@ -51,19 +50,16 @@ func (a *app) sqlScript(endpoints, queues []string) error {
 		if err != nil {
 			return err
 		}
-		named, ok := t.Transport.(scripted)
-		if !ok {
+		var ok bool
+		if made, ok = t.Transport.(scripted); !ok {
 			return usagef("sql script: %s has no tables of queues: want postgres://… or sqlserver://…", t.name)
 		}
-		made = named
 	}
-	var plan transport.Plan
+	var names []string
 	for _, e := range endpoints {
-		plan.Queues = append(plan.Queues, transport.Queue{Name: e}, transport.Queue{Name: e + ".quarantine"})
+		names = append(names, e, e+".quarantine")
 	}
-	for _, q := range queues {
-		plan.Queues = append(plan.Queues, transport.Queue{Name: q})
-	}
+	plan := queuePlan(append(names, queues...)...)
 	if len(plan.Queues) == 0 {
 		return usagef("sql script: name queues, or endpoints with --endpoint")
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -20,7 +21,10 @@ func (a *app) sqsCommand() *cobra.Command {
 endpoints are created by holdfast endpoint.
 
 Region and credentials come from the URL (sqs://eu-central-1?profile=name) or from where the AWS tools look for them.`,
-	}, a.sqsPolicyCommand())
+	}, a.group(&cobra.Command{
+		Use:   "policy",
+		Short: "Show and set the topics that a queue accepts",
+	}, a.sqsShowPolicyCommand(), a.sqsSetPolicyCommand()))
 }
 
 // onSQS calls f with a connection to Amazon SQS.
@@ -29,13 +33,6 @@ func (a *app) onSQS(ctx context.Context, endpoint string, f func(sqs.Admin) erro
 		return err
 	}
 	return with(ctx, a, endpoint, "manage policies", f)
-}
-
-func (a *app) sqsPolicyCommand() *cobra.Command {
-	return a.group(&cobra.Command{
-		Use:   "policy",
-		Short: "Show and set the topics that a queue accepts",
-	}, a.sqsShowPolicyCommand(), a.sqsSetPolicyCommand())
 }
 
 func (a *app) sqsShowPolicyCommand() *cobra.Command {
@@ -50,11 +47,8 @@ func (a *app) sqsShowPolicyCommand() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				if text == "" {
-					text = "{}"
-				}
 				var b bytes.Buffer
-				if err := json.Indent(&b, []byte(text), "", "  "); err != nil {
+				if err := json.Indent(&b, []byte(cmp.Or(text, "{}")), "", "  "); err != nil {
 					return fmt.Errorf("policy of %q: %w", args[0], err)
 				}
 				fmt.Fprintln(a.out, b.String())

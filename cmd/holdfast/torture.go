@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -12,7 +11,6 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -182,35 +180,27 @@ func (a *app) workerCommand() *cobra.Command {
 }
 
 func (a *app) printTorture(r *torture.Report, asJSON bool) error {
-	if asJSON {
-		return json.NewEncoder(a.out).Encode(r)
-	}
-	w := tabwriter.NewWriter(a.out, 0, 0, 2, ' ', 0)
-	row := func(name, format string, args ...any) { fmt.Fprintf(w, name+"\t"+format+"\n", args...) }
-	row("sent", "%d", r.Sent)
-	row("processed", "%d", r.Processed)
-	row("lost", "%d", r.Lost)
-	row("handled twice", "%d", r.HandledTwice)
-	row("poison parked", "%d", r.PoisonParked)
-	row("innocents parked", "%d", r.InnocentsParked)
-	row("attempts", "%s", attempts(r.Attempts))
-	row("restarts", "%d, of them %d after a kill", r.Restarts, r.Kills)
-	row("plan", "%s of seed %d", r.Plan, r.Seed)
-	row("time", "%.1f s", r.Seconds)
-	for _, k := range r.KillList {
-		row("kill", "worker %d after %v", k.Worker, k.At.Round(time.Millisecond))
-	}
-	for _, b := range r.Broken {
-		row("BROKEN", "%s: %s", b.Invariant, strings.Join(b.Messages, " "))
-	}
-	return w.Flush()
-}
-
-// attempts returns the numbers of messages by starts of a handler, as text.
-func attempts(of map[int]int) string {
-	var parts []string
-	for _, n := range slices.Sorted(maps.Keys(of)) {
-		parts = append(parts, fmt.Sprintf("%d × %d", of[n], n))
-	}
-	return strings.Join(parts, ", ")
+	return a.show(asJSON, r, func(w io.Writer) {
+		row := func(name, format string, args ...any) { fmt.Fprintf(w, name+"\t"+format+"\n", args...) }
+		row("sent", "%d", r.Sent)
+		row("processed", "%d", r.Processed)
+		row("lost", "%d", r.Lost)
+		row("handled twice", "%d", r.HandledTwice)
+		row("poison parked", "%d", r.PoisonParked)
+		row("innocents parked", "%d", r.InnocentsParked)
+		var attempts []string // numbers of messages by starts of a handler
+		for _, n := range slices.Sorted(maps.Keys(r.Attempts)) {
+			attempts = append(attempts, fmt.Sprintf("%d × %d", r.Attempts[n], n))
+		}
+		row("attempts", "%s", strings.Join(attempts, ", "))
+		row("restarts", "%d, of them %d after a kill", r.Restarts, r.Kills)
+		row("plan", "%s of seed %d", r.Plan, r.Seed)
+		row("time", "%.1f s", r.Seconds)
+		for _, k := range r.KillList {
+			row("kill", "worker %d after %v", k.Worker, k.At.Round(time.Millisecond))
+		}
+		for _, b := range r.Broken {
+			row("BROKEN", "%s: %s", b.Invariant, strings.Join(b.Messages, " "))
+		}
+	})
 }

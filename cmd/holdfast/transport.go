@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -53,20 +54,24 @@ type driver struct {
 
 // drivers are the transports by scheme.
 var drivers = map[string]driver{
-	"sqlite":      {name: "SQLite", parse: as(sqlite.ParseURL)},
-	"memory":      {name: "memory", parse: as(parseMemory)},
-	"amqp":        rabbitDriver,
-	"amqps":       rabbitDriver,
-	"postgres":    {name: "PostgreSQL", parse: as(postgres.ParseURL)},
-	"postgresql":  {name: "PostgreSQL", parse: as(postgres.ParseURL)},
-	"sqlserver":   {name: "SQL Server", parse: as(sqlserver.ParseURL)},
-	"sqs":         {name: "Amazon SQS", parse: as(sqs.ParseURL)},
-	"sb":          {name: "Azure Service Bus", parse: as(parseServiceBus)},
-	"endpoint=sb": {name: "Azure Service Bus", parse: as(parseConnectionString)}, // as the portal shows it
+	"sqlite":     {name: "SQLite", parse: as(sqlite.ParseURL)},
+	"memory":     {name: "memory", parse: parseMemory},
+	"amqp":       rabbitDriver,
+	"amqps":      rabbitDriver,
+	"postgres":   {name: "PostgreSQL", parse: as(postgres.ParseURL)},
+	"postgresql": {name: "PostgreSQL", parse: as(postgres.ParseURL)},
+	"sqlserver":  {name: "SQL Server", parse: as(sqlserver.ParseURL)},
+	"sqs":        {name: "Amazon SQS", parse: as(sqs.ParseURL)},
+	"sb":         {name: "Azure Service Bus", parse: parseServiceBus},
+	"endpoint=sb": { // as the portal shows it
+		name: "Azure Service Bus", parse: func(raw string) (transport.Transport, error) {
+			return &asb.Transport{ConnectionString: raw}, nil
+		},
+	},
 }
 
 var rabbitDriver = driver{
-	name: "RabbitMQ", parse: as(parseRabbitMQ), listsNot: true, delays: rabbitmq.InstallDelays,
+	name: "RabbitMQ", parse: parseRabbitMQ, listsNot: true, delays: rabbitmq.InstallDelays,
 	maxName: 255 - len("to.queue.") - 2*28, // AMQP's bound, less the part that delays put before it
 }
 
@@ -83,12 +88,7 @@ type target struct {
 }
 
 // transportURL is what --transport or the environment say.
-func (a *app) transportURL() string {
-	if a.transport != "" {
-		return a.transport
-	}
-	return os.Getenv(transportVar)
-}
+func (a *app) transportURL() string { return cmp.Or(a.transport, os.Getenv(transportVar)) }
 
 // target returns the transport that the user named.
 func (a *app) target() (target, error) {
@@ -188,7 +188,7 @@ func file(t transport.Transport) string {
 	return ""
 }
 
-func parseMemory(raw string) (*inmemory.Transport, error) {
+func parseMemory(raw string) (transport.Transport, error) {
 	if _, rest, _ := strings.Cut(raw, ":"); rest != "" {
 		return nil, errors.New("memory: takes nothing after the colon")
 	}
@@ -197,7 +197,7 @@ func parseMemory(raw string) (*inmemory.Transport, error) {
 
 // parseServiceBus takes the credential of the environment for a URL without a key: that of a service principal, a
 // workload, a managed identity or the Azure CLI.
-func parseServiceBus(raw string) (*asb.Transport, error) {
+func parseServiceBus(raw string) (transport.Transport, error) {
 	t, err := asb.ParseURL(raw)
 	if err == nil && t.Namespace != "" {
 		t.Credential, err = azidentity.NewDefaultAzureCredential(nil)
@@ -205,11 +205,7 @@ func parseServiceBus(raw string) (*asb.Transport, error) {
 	return t, err
 }
 
-func parseConnectionString(raw string) (*asb.Transport, error) {
-	return &asb.Transport{ConnectionString: raw}, nil
-}
-
-func parseRabbitMQ(raw string) (*rabbitmq.Transport, error) {
+func parseRabbitMQ(raw string) (transport.Transport, error) {
 	t, err := rabbitmq.ParseURL(raw)
 	if err == nil {
 		t.ConnectionName = programName

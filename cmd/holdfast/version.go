@@ -1,8 +1,9 @@
 package main
 
 import (
-	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"runtime/debug"
 
 	"github.com/spf13/cobra"
@@ -19,21 +20,31 @@ type buildVersion struct {
 }
 
 func (a *app) versionCommand() *cobra.Command {
-	var asJSON bool
 	cmd := &cobra.Command{
 		Use:     "version",
 		Short:   "Print the version, the commit and the Go release that built this program",
 		Example: "  holdfast version --json",
 		Args:    cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error {
-			info, ok := debug.ReadBuildInfo()
-			if !ok {
-				return fmt.Errorf("version: this program was built without module information")
-			}
-			return a.printVersion(versionOf(info), asJSON)
-		},
 	}
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	asJSON := cmd.Flags().Bool("json", false, "print JSON")
+	cmd.RunE = func(*cobra.Command, []string) error {
+		info, ok := debug.ReadBuildInfo()
+		if !ok {
+			return errors.New("version: this program was built without module information")
+		}
+		v := versionOf(info)
+		return a.show(*asJSON, v, func(w io.Writer) {
+			fmt.Fprintf(w, "holdfast %s\n", v.Version)
+			if v.Commit != "" {
+				changed := ""
+				if v.Modified {
+					changed = " with changes"
+				}
+				fmt.Fprintf(w, "commit   %s%s (%s)\n", v.Commit, changed, v.Time)
+			}
+			fmt.Fprintf(w, "go       %s\n", v.Go)
+		})
+	}
 	return cmd
 }
 
@@ -50,20 +61,4 @@ func versionOf(info *debug.BuildInfo) buildVersion {
 		}
 	}
 	return v
-}
-
-func (a *app) printVersion(v buildVersion, asJSON bool) error {
-	if asJSON {
-		return json.NewEncoder(a.out).Encode(v)
-	}
-	fmt.Fprintf(a.out, "holdfast %s\n", v.Version)
-	if v.Commit != "" {
-		changed := ""
-		if v.Modified {
-			changed = " with changes"
-		}
-		fmt.Fprintf(a.out, "commit   %s%s (%s)\n", v.Commit, changed, v.Time)
-	}
-	fmt.Fprintf(a.out, "go       %s\n", v.Go)
-	return nil
 }
