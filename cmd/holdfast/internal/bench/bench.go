@@ -3,6 +3,7 @@ package bench
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -17,16 +18,13 @@ import (
 // Work is the work of a handler.
 type Work string
 
+// The handler of Receive does nothing, that of Loop sends one message to another queue, and that of Atomic sends one
+// and writes one row, all in one transaction. Send has no handler: many goroutines send.
 const (
-	// Receive is a handler that does nothing.
 	Receive Work = "receive"
-	// Loop is a handler that sends one message to another queue.
-	Loop Work = "loop"
-	// Atomic is a handler that sends one message and writes one row, all in one
-	// transaction.
-	Atomic Work = "atomic"
-	// Send has no handler: many goroutines send.
-	Send Work = "send"
+	Loop    Work = "loop"
+	Atomic  Work = "atomic"
+	Send    Work = "send"
 )
 
 // Options are the endpoint and the load to measure.
@@ -34,16 +32,12 @@ type Options struct {
 	Transport transport.Transport
 	Work      Work
 	Messages  int
-	// Size is that of a body in bytes, and Headers the number of headers that every
-	// message has at least.
+	// Size is that of a body in bytes, and Headers the number of headers that every message has at least.
 	Size, Headers int
-	// Concurrency is that of the endpoint, or the number of goroutines that send.
-	Concurrency int
-	// Rate is the number of messages sent a second while receiving; 0 sends all before the measurement.
-	Rate float64
-	// Profile receives a CPU profile of the measurement. May be nil.
-	Profile io.Writer
-	Log     *slog.Logger
+	Concurrency   int       // of the endpoint, or the number of goroutines that send
+	Rate          float64   // messages sent a second while receiving; 0 sends all before the measurement
+	Profile       io.Writer // receives a CPU profile of the measurement. May be nil
+	Log           *slog.Logger
 }
 
 // Result is the measurement of a load.
@@ -81,10 +75,11 @@ type bench struct {
 	in, out, errors string // queues
 	prefix          string
 	body            []byte
+	order           order         // of body
 	table           testbed.Table // of the work atomic only
 	conn            transport.Conn
 	timeline        *timeline
-	meter           *meter
+	meter           meter
 }
 
 // Run measures. It deletes the queues of the run, also when ctx ends. An error beside a result is one of the deletion.
@@ -102,11 +97,7 @@ func Run(ctx context.Context, opts Options) (res *Result, err error) {
 	if err := b.prepare(ctx); err != nil {
 		return nil, err
 	}
-	work := b.runReceive
-	if opts.Work == Send {
-		work = b.runSend
-	}
-	if err := work(ctx); err != nil {
+	if err := b.measure(ctx); err != nil {
 		return nil, err
 	}
 	return b.result(ctx)
@@ -114,21 +105,21 @@ func Run(ctx context.Context, opts Options) (res *Result, err error) {
 
 // newBench does no I/O.
 func newBench(opts Options) (*bench, error) {
-	body, err := orderBody(opts.Size)
-	if err != nil {
-		return nil, err
-	}
 	prefix := fmt.Sprintf("holdfast-bench-%d-%x", os.Getpid(), time.Now().UnixNano()&0xffffff)
 	b := &bench{
 		Options: opts, prefix: prefix, in: prefix + "-in", out: prefix + "-out", errors: prefix + "-error",
-		body: body, timeline: newTimeline(opts.Messages), meter: &meter{},
+		timeline: newTimeline(opts.Messages),
+	}
+	var err error
+	if b.body, err = orderBody(opts.Size); err != nil {
+		return nil, err
 	}
 	if opts.Work == Atomic {
 		if b.table = testbed.TableOf(opts.Transport); b.table == nil {
 			return nil, testbed.ErrNoTransactions
 		}
 	}
-	return b, nil
+	return b, json.Unmarshal(b.body, &b.order)
 }
 
 // prepare creates and fills the queues.
@@ -165,49 +156,40 @@ func (b *bench) cleanUp(ctx context.Context) error {
 	return nil
 }
 
+// result compares the counts with the broker: a run that lost messages has no result.
 func (b *bench) result(ctx context.Context) (*Result, error) {
-	n := float64(b.Messages)
-	p50, p95, p99 := b.timeline.percentiles()
-	m := b.meter
+	n, m := float64(b.Messages), &b.meter
 	r := &Result{
 		Work: b.Work, Messages: b.Messages, Size: len(b.body), Headers: int(b.timeline.headers.Load()),
 		Concurrency: b.Concurrency, Rate: b.Rate,
 		Seconds: m.elapsed.Seconds(), MessagesPerSecond: n / m.elapsed.Seconds(),
-		P50: p50, P95: p95, P99: p99,
 		CPUPerMessage:    float64(m.cpu.Nanoseconds()) / 1e3 / n,
 		AllocsPerMessage: float64(m.allocs) / n, BytesPerMessage: float64(m.bytes) / n,
 		PeakRSS: peakRSS(), CompletedTwice: b.timeline.again.Load(),
 	}
-	if err := b.check(ctx, r); err != nil {
-		return nil, err
-	}
-	return r, nil
-}
-
-// check compares the counts with the broker: a run that lost messages has no result.
-func (b *bench) check(ctx context.Context, r *Result) error {
+	r.P50, r.P95, r.P99 = b.timeline.percentiles()
 	if b.table != nil {
 		counts, err := b.table.Counts(ctx, b.prefix)
 		if err != nil {
-			return fmt.Errorf("read the business rows: %w", err)
+			return nil, fmt.Errorf("read the business rows: %w", err)
 		}
 		for _, n := range counts {
 			r.BusinessRowWrites += int64(n)
 		}
 		if r.BusinessRowWrites != int64(b.Messages) {
-			return fmt.Errorf("the business rows were written to %d times for %d messages", r.BusinessRowWrites, b.Messages)
+			return nil, fmt.Errorf("the business rows were written to %d times for %d messages", r.BusinessRowWrites, b.Messages)
 		}
 	}
 	inspector, ok := b.conn.(transport.Inspector)
 	if !ok || b.Work == Receive {
-		return nil
+		return r, nil
 	}
 	stats, err := inspector.Inspect(ctx, b.out)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if sent := stats[0].Ready; sent >= 0 && sent < int64(b.Messages) {
-		return fmt.Errorf("%d of %d sent messages arrived", sent, b.Messages)
+		return nil, fmt.Errorf("%d of %d sent messages arrived", sent, b.Messages)
 	}
-	return nil
+	return r, nil
 }

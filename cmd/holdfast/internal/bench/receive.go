@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"runtime"
@@ -8,6 +9,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/testbed"
 	"github.com/holdfast-go/holdfast/endpoint"
 	"github.com/holdfast-go/holdfast/pipeline"
 	"github.com/holdfast-go/holdfast/recoverability"
@@ -25,8 +27,8 @@ func (b *bench) config(name string) endpoint.Config {
 	}
 }
 
-// receiver returns the endpoint that is measured.
-func (b *bench) receiver() (*endpoint.Endpoint, error) {
+// receiver returns the configuration of the endpoint that is measured.
+func (b *bench) receiver() endpoint.Config {
 	cfg := b.config(b.in)
 	if b.Work == Atomic {
 		cfg.Transactions = endpoint.SendsAtomicWithReceive
@@ -34,7 +36,7 @@ func (b *bench) receiver() (*endpoint.Endpoint, error) {
 	cfg.Handlers = []endpoint.Handler{endpoint.Handle(b.handler())}
 	cfg.Pipeline.Receive.Use("bench", b.onReceive)
 	cfg.Pipeline.Dispatch.Use("bench", b.onDispatch)
-	return endpoint.New(cfg)
+	return cfg
 }
 
 // handler returns the handler of the work.
@@ -90,51 +92,40 @@ func (b *bench) onDispatch(next pipeline.Func[*pipeline.Dispatch]) pipeline.Func
 	}
 }
 
-// runReceive measures the endpoint from the moment it receives until all messages are
-// completed.
-func (b *bench) runReceive(ctx context.Context) error {
-	receiver, err := b.receiver()
-	if err != nil {
-		return err
-	}
-	running, stop := context.WithCancel(ctx)
+// measure runs the endpoints of the work.
+func (b *bench) measure(ctx context.Context) error {
+	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	group, running := errgroup.WithContext(running)
+	group, ctx := errgroup.WithContext(ctx)
+	work := b.receive
+	if b.Work == Send {
+		work = b.send
+	}
+	err := work(ctx, group)
+	stop()
+	return cmp.Or(group.Wait(), err) // that of the endpoints is the cause of the other
+}
+
+// receive measures the endpoint from the moment it receives until all messages are completed.
+func (b *bench) receive(ctx context.Context, group *errgroup.Group) (err error) {
 	var sender *endpoint.Endpoint
 	if b.Rate > 0 {
-		if sender, err = b.sender(); err != nil {
+		if sender, err = testbed.Launch(ctx, group, b.sender()); err != nil {
 			return err
-		}
-		group.Go(func() error { return sender.Run(running) })
-		if err := sender.WaitReady(running); err != nil {
-			return first(group.Wait(), err)
 		}
 	}
 	runtime.GC()
-	group.Go(func() error { return receiver.Run(running) })
-	if err := receiver.WaitReady(running); err != nil {
-		return first(group.Wait(), err)
+	if _, err := testbed.Launch(ctx, group, b.receiver()); err != nil {
+		return err
 	}
 	if err := b.meter.start(b.Profile); err != nil {
 		return err
 	}
+	defer b.meter.stop()
 	if sender != nil {
-		group.Go(func() error { return b.sendAtRate(running, sender) })
+		group.Go(func() error { return b.sendAtRate(ctx, sender) })
 	}
-	err = b.await(running)
-	b.meter.stop()
-	stop()
-	return first(group.Wait(), err)
-}
-
-// first returns the first error: that of the endpoints is the cause of the one of waiting for them.
-func first(errs ...error) error {
-	for _, err := range errs {
-		if err != nil {
-			return err
-		}
-	}
-	return nil
+	return b.await(ctx)
 }
 
 // await waits until all messages are completed, or none has been for a while.

@@ -2,20 +2,21 @@ package bench
 
 import (
 	"context"
-	"encoding/json"
 	"runtime"
 	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/testbed"
 	"github.com/holdfast-go/holdfast/endpoint"
 	"github.com/holdfast-go/holdfast/internal/backoff"
 	"github.com/holdfast-go/holdfast/pipeline"
 )
 
-// sender returns a send-only endpoint: the one that the work send measures, or the source of messages at a rate.
-func (b *bench) sender() (*endpoint.Endpoint, error) {
+// sender returns the configuration of a send-only endpoint: the one that the work send measures, or the source of
+// messages at a rate.
+func (b *bench) sender() endpoint.Config {
 	cfg := b.config(b.prefix + "-sender")
 	cfg.SendOnly = true
 	cfg.Pipeline.Dispatch.Use("bench", func(next pipeline.Func[*pipeline.Dispatch]) pipeline.Func[*pipeline.Dispatch] {
@@ -24,66 +25,50 @@ func (b *bench) sender() (*endpoint.Endpoint, error) {
 			return next(ctx, d)
 		}
 	})
-	return endpoint.New(cfg)
+	return cfg
 }
 
-// sendOne sends the i-th message.
-func (b *bench) sendOne(ctx context.Context, e *endpoint.Endpoint, o *order, i int, opts []endpoint.SendOption) error {
-	b.timeline.begin(i)
-	return e.Send(ctx, o, append(opts[:len(opts):len(opts)], endpoint.MessageID(messageID(i)))...)
+// sendTo returns a function that sends the i-th message to a queue.
+func (b *bench) sendTo(queue string, e *endpoint.Endpoint) func(ctx context.Context, i int) error {
+	opts := append([]endpoint.SendOption{endpoint.To(queue)}, b.options(headersOutside)...)
+	return func(ctx context.Context, i int) error {
+		b.timeline.begin(i)
+		return e.Send(ctx, &b.order, append(opts[:len(opts):len(opts)], endpoint.MessageID(messageID(i)))...)
+	}
 }
 
-// runSend measures sending: each goroutine sends the next message when its last one has
-// been accepted.
-func (b *bench) runSend(ctx context.Context) error {
-	sender, err := b.sender()
+// send measures sending: each goroutine sends the next message when its last one has been accepted.
+func (b *bench) send(ctx context.Context, group *errgroup.Group) error {
+	sender, err := testbed.Launch(ctx, group, b.sender())
 	if err != nil {
 		return err
 	}
-	running, stop := context.WithCancel(ctx)
-	defer stop()
-	group, running := errgroup.WithContext(running)
-	group.Go(func() error { return sender.Run(running) })
-	if err := sender.WaitReady(running); err != nil {
-		return first(group.Wait(), err)
-	}
-	o, err := b.order()
-	if err != nil {
-		return err
-	}
-	opts := append([]endpoint.SendOption{endpoint.To(b.out)}, b.options(headersOutside)...)
+	sendOne := b.sendTo(b.out, sender)
 	runtime.GC()
 	if err := b.meter.start(b.Profile); err != nil {
 		return err
 	}
-	err = b.inParallel(running, b.Concurrency, func(ctx context.Context, i int) error {
-		if err := b.sendOne(ctx, sender, o, i, opts); err != nil {
+	defer b.meter.stop()
+	return b.inParallel(ctx, b.Concurrency, func(ctx context.Context, i int) error {
+		if err := sendOne(ctx, i); err != nil {
 			return err
 		}
 		b.timeline.stop(i)
 		b.timeline.complete(i)
 		return nil
 	})
-	b.meter.stop()
-	stop()
-	return first(err, group.Wait())
 }
 
 // sendAtRate sends all messages, evenly spread.
 func (b *bench) sendAtRate(ctx context.Context, e *endpoint.Endpoint) error {
 	const senders = 64 // so that one which waits for the broker does not delay the next
-	o, err := b.order()
-	if err != nil {
-		return err
-	}
-	opts := append([]endpoint.SendOption{endpoint.To(b.in)}, b.options(headersOutside)...)
-	start := time.Now()
-	err = b.inParallel(ctx, senders, func(ctx context.Context, i int) error {
+	start, sendOne := time.Now(), b.sendTo(b.in, e)
+	err := b.inParallel(ctx, senders, func(ctx context.Context, i int) error {
 		due := start.Add(time.Duration(float64(i) / b.Rate * float64(time.Second)))
 		if err := backoff.Sleep(ctx, time.Until(due)); err != nil {
 			return err
 		}
-		return b.sendOne(ctx, e, o, i, opts)
+		return sendOne(ctx, i)
 	})
 	if ctx.Err() != nil { // the run is over: a redelivered message may have ended it
 		return nil
@@ -106,11 +91,4 @@ func (b *bench) inParallel(ctx context.Context, n int, f func(ctx context.Contex
 		})
 	}
 	return group.Wait()
-}
-
-// order returns the message of b.body.
-func (b *bench) order() (*order, error) {
-	var o order
-	err := json.Unmarshal(b.body, &o)
-	return &o, err
 }

@@ -21,6 +21,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/sqlitefile"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/testbed"
 	"github.com/holdfast-go/holdfast/endpoint"
 	"github.com/holdfast-go/holdfast/internal/backoff"
 	"github.com/holdfast-go/holdfast/transport"
@@ -167,12 +168,7 @@ func (d *demo) process(ctx context.Context) error {
 	group, running := errgroup.WithContext(running)
 	run := func() error {
 		for _, cfg := range []endpoint.Config{d.subscriber(billing), d.subscriber(shipping), d.sales()} {
-			e, err := endpoint.New(cfg)
-			if err != nil {
-				return err
-			}
-			group.Go(func() error { return e.Run(running) })
-			if err := e.WaitReady(running); err != nil {
+			if _, err := testbed.Launch(running, group, cfg); err != nil {
 				return err
 			}
 		}

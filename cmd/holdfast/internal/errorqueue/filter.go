@@ -29,34 +29,21 @@ func (f *Filter) All() bool {
 func (f *Filter) Fits(e *Entry) bool {
 	return anyOf(f.IDs, func(id string) bool { return id == e.ID }) &&
 		anyOf(f.Classes, func(class string) bool { return strings.EqualFold(class, e.Class) }) &&
-		anyOf(f.Types, e.isOf) &&
+		anyOf(f.Types, func(name string) bool {
+			return slices.ContainsFunc(e.types, func(full string) bool {
+				return full == name || strings.HasSuffix(full, "."+name)
+			})
+		}) &&
 		anyOf(f.Endpoints, func(name string) bool { return name == e.Endpoint }) &&
 		anyOf(f.Queues, func(name string) bool { return name == e.Queue }) &&
-		f.fitsTime(e.FailedAt) && f.fitsText(e)
+		(f.Since.IsZero() || !e.FailedAt.IsZero() && !e.FailedAt.Before(f.Since)) &&
+		(f.Until.IsZero() || !e.FailedAt.IsZero() && e.FailedAt.Before(f.Until)) &&
+		(f.Text == "" || slices.ContainsFunc([]string{e.Error, e.stack, e.Undecodable}, func(text string) bool {
+			return strings.Contains(strings.ToLower(text), strings.ToLower(f.Text))
+		}))
 }
 
 // anyOf reports whether an element matches, or there is none.
 func anyOf(wanted []string, is func(string) bool) bool {
 	return len(wanted) == 0 || slices.ContainsFunc(wanted, is)
-}
-
-func (e *Entry) isOf(name string) bool {
-	return slices.ContainsFunc(e.types, func(full string) bool {
-		return full == name || strings.HasSuffix(full, "."+name)
-	})
-}
-
-func (f *Filter) fitsTime(at time.Time) bool {
-	if at.IsZero() {
-		return f.Since.IsZero() && f.Until.IsZero()
-	}
-	return !at.Before(f.Since) && (f.Until.IsZero() || at.Before(f.Until))
-}
-
-func (f *Filter) fitsText(e *Entry) bool {
-	return f.Text == "" || contains(e.Error, f.Text) || contains(e.stack, f.Text) || contains(e.Undecodable, f.Text)
-}
-
-func contains(text, part string) bool {
-	return strings.Contains(strings.ToLower(text), strings.ToLower(part))
 }

@@ -1,10 +1,10 @@
 package errorqueue
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/holdfast-go/holdfast/internal/backoff"
@@ -52,11 +52,8 @@ var (
 // moved as a unit where the transport has one; a message that cannot be moved stays. When ctx ends, the current one is
 // finished.
 func (q *Queue) Retry(ctx context.Context, p Plan) (Outcome, error) {
-	t := taking{queue: q, plan: p, start: time.Now(), ops: func(m *transport.Message, e *Entry) ([]transport.Operation, error) {
-		to := p.To
-		if to == "" {
-			to = e.Queue
-		}
+	return q.take(ctx, p, func(m *transport.Message, e *Entry) ([]transport.Operation, error) {
+		to := cmp.Or(p.To, e.Queue)
 		switch {
 		case m.Undecodable != nil:
 			return nil, fmt.Errorf("%w (%w)", errUndecodable, m.Undecodable)
@@ -65,16 +62,12 @@ func (q *Queue) Retry(ctx context.Context, p Plan) (Outcome, error) {
 		}
 		back := &transport.Message{ID: m.ID, Headers: fault.ReturnHeaders(m.Headers), Body: m.Body, Native: m.Native}
 		return []transport.Operation{{Message: back, Queue: to}}, nil
-	}}
-	return t.run(ctx)
+	})
 }
 
 // Discard deletes the selected messages.
 func (q *Queue) Discard(ctx context.Context, p Plan) (Outcome, error) {
-	t := taking{queue: q, plan: p, start: time.Now(), ops: func(*transport.Message, *Entry) ([]transport.Operation, error) {
-		return nil, nil
-	}}
-	return t.run(ctx)
+	return q.take(ctx, p, func(*transport.Message, *Entry) ([]transport.Operation, error) { return nil, nil })
 }
 
 // Purge deletes all messages: at once where the transport can, else, and in a dry run, as Discard does.
@@ -87,97 +80,70 @@ func (q *Queue) Purge(ctx context.Context, p Plan) (Outcome, error) {
 	return Outcome{Queue: q.Name, Matched: int(n), Done: int(n)}, err
 }
 
-// taking is a running Retry or Discard.
-type taking struct {
-	queue   *Queue
-	plan    Plan
-	ops     func(*transport.Message, *Entry) ([]transport.Operation, error)
-	start   time.Time
-	outcome Outcome
-	found   []string // of the ids of the filter
-}
-
-func (t *taking) run(ctx context.Context) (Outcome, error) {
-	t.outcome = Outcome{Queue: t.queue.Name, DryRun: t.plan.DryRun}
-	err := t.queue.walk(ctx, func(cur transport.Cursor, m *transport.Message, e Entry) error {
-		return t.visit(ctx, cur, m, e)
+// take takes the selected messages out of the queue and sends the operations of each.
+func (q *Queue) take(
+	ctx context.Context, p Plan, ops func(*transport.Message, *Entry) ([]transport.Operation, error),
+) (Outcome, error) {
+	o, found, start := Outcome{Queue: q.Name, DryRun: p.DryRun}, map[string]bool{}, time.Now()
+	err := q.walk(ctx, func(cur transport.Cursor, m *transport.Message, e Entry) error {
+		if p.Rate > 0 && !p.DryRun {
+			due := start.Add(time.Duration(float64(o.Matched) / p.Rate * float64(time.Second)))
+			if err := backoff.Sleep(ctx, time.Until(due)); err != nil {
+				return err
+			}
+		}
+		o.Matched++
+		if len(q.Filter.IDs) > 0 {
+			found[e.ID] = true
+		}
+		send, refused := ops(m, &e)
+		if refused == nil && !p.DryRun {
+			var err error
+			if refused, err = take(ctx, cur, m, send); err != nil {
+				return fmt.Errorf("message %s: %w", e.ID, err)
+			}
+		}
+		o.count(e, refused)
+		if p.Report != nil {
+			p.Report(e, refused)
+		}
+		return nil
 	})
-	if err == nil {
-		t.outcome.Missing = t.missing()
+	if err != nil {
+		return o, err
 	}
-	return t.outcome, err
-}
-
-func (t *taking) visit(ctx context.Context, cur transport.Cursor, m *transport.Message, e Entry) error {
-	if err := t.pace(ctx); err != nil {
-		return err
-	}
-	t.outcome.Matched++
-	if len(t.queue.Filter.IDs) > 0 {
-		t.found = append(t.found, e.ID)
-	}
-	ops, err := t.ops(m, &e)
-	if err == nil && !t.plan.DryRun {
-		err = take(ctx, cur, m, ops)
-		if err != nil && !concernsOne(err) {
-			return fmt.Errorf("message %s: %w", e.ID, err)
+	for _, id := range q.Filter.IDs {
+		if !found[id] {
+			o.Missing = append(o.Missing, id)
+			found[id] = true // an id that is given twice is missing once
 		}
 	}
-	t.count(e, err)
-	return nil
+	return o, nil
 }
 
-// pace waits until the next message may be taken.
-func (t *taking) pace(ctx context.Context) error {
-	if t.plan.Rate <= 0 || t.plan.DryRun {
-		return nil
-	}
-	due := t.start.Add(time.Duration(float64(t.outcome.Matched) / t.plan.Rate * float64(time.Second)))
-	return backoff.Sleep(ctx, time.Until(due))
-}
-
-func take(ctx context.Context, cur transport.Cursor, m *transport.Message, ops []transport.Operation) error {
+// take takes one message. An error that concerns this message alone, so that the next may be taken, is returned as
+// refused.
+func take(ctx context.Context, cur transport.Cursor, m *transport.Message, ops []transport.Operation) (refused, err error) {
 	whole, cancel := context.WithTimeout(context.WithoutCancel(ctx), takeTimeout)
 	defer cancel()
-	err := cur.Take(whole, m, ops)
-	var refused *transport.DispatchError
-	if errors.As(err, &refused) && refused.Total == 1 {
-		return refusedError{refused.Ops[0].Err}
+	err = cur.Take(whole, m, ops)
+	one := errors.Is(err, transport.ErrNotFound)
+	if failed, ok := errors.AsType[*transport.DispatchError](err); ok && failed.Total == 1 {
+		err = failed.Ops[0].Err
+		one = one || !errors.Is(err, transport.ErrOutcomeUnknown)
 	}
-	return err
+	if one {
+		return err, nil
+	}
+	return nil, err
 }
 
-// refusedError is the reason why the one operation of a message was refused.
-type refusedError struct{ error }
-
-func (e refusedError) Unwrap() error { return e.error }
-
-// concernsOne reports whether err is about one message, so that the next may succeed.
-func concernsOne(err error) bool {
-	var refused refusedError
-	return errors.Is(err, transport.ErrNotFound) || errors.As(err, &refused) && !errors.Is(err, transport.ErrOutcomeUnknown)
-}
-
-func (t *taking) count(e Entry, err error) {
-	if err == nil {
-		t.outcome.Done++
-	} else {
-		t.outcome.Refused++
+func (o *Outcome) count(e Entry, refused error) {
+	if refused == nil {
+		o.Done++
+		return
 	}
-	if err != nil && len(t.outcome.Failures) < maxFailures {
-		t.outcome.Failures = append(t.outcome.Failures, Failure{ID: e.ID, Error: err.Error()})
+	if o.Refused++; o.Refused <= maxFailures {
+		o.Failures = append(o.Failures, Failure{ID: e.ID, Error: refused.Error()})
 	}
-	if t.plan.Report != nil {
-		t.plan.Report(e, err)
-	}
-}
-
-// missing returns the ids of the filter that were not found.
-func (t *taking) missing() (ids []string) {
-	for _, id := range t.queue.Filter.IDs {
-		if !slices.Contains(t.found, id) && !slices.Contains(ids, id) {
-			ids = append(ids, id)
-		}
-	}
-	return ids
 }

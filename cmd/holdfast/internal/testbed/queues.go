@@ -1,5 +1,5 @@
-// Package testbed has what runs of bench and torture leave at a broker for their duration: queues, and a table in which
-// handlers write.
+// Package testbed has what demo, bench and torture share: they run endpoints, leave queues at a broker, and a table in
+// which handlers write.
 package testbed
 
 import (
@@ -8,6 +8,9 @@ import (
 	"fmt"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
+	"github.com/holdfast-go/holdfast/endpoint"
 	"github.com/holdfast-go/holdfast/internal/backoff"
 	"github.com/holdfast-go/holdfast/transport"
 )
@@ -28,4 +31,14 @@ func Remove(ctx context.Context, conn transport.Conn, queues ...string) error {
 			return fmt.Errorf("left behind: %q: %w", queues, err)
 		}
 	}
+}
+
+// Launch runs an endpoint in the group until ctx ends. It returns when the endpoint is ready.
+func Launch(ctx context.Context, group *errgroup.Group, cfg endpoint.Config) (*endpoint.Endpoint, error) {
+	e, err := endpoint.New(cfg)
+	if err != nil {
+		return nil, err
+	}
+	group.Go(func() error { return e.Run(ctx) })
+	return e, e.WaitReady(ctx)
 }

@@ -3,7 +3,6 @@ package testbed
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync"
 
 	"github.com/holdfast-go/holdfast/endpoint"
@@ -34,9 +33,9 @@ func TableOf(t transport.Transport) Table {
 	case *inmemory.Transport:
 		return &memoryTable{}
 	case *sqlite.Transport:
-		return sqliteTable(t.Path)
+		return sqliteTable(t)
 	case *postgres.Transport:
-		return postgresTable{t}
+		return postgresTable(t)
 	}
 	return nil
 }
@@ -67,6 +66,3 @@ func (m *memoryTable) Counts(context.Context, string) (map[int]int, error) { ret
 
 // Drop implements [Table].
 func (m *memoryTable) Drop(context.Context, string) error { return nil }
-
-// errNoRow fails a message whose number no row has.
-func errNoRow(name string, row int) error { return fmt.Errorf("table %s has no row %d", name, row) }

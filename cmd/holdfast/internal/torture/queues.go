@@ -7,14 +7,13 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/errorqueue"
 	"github.com/holdfast-go/holdfast/header"
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-func (a *assignment) quarantine() string { return a.Name + ".quarantine" }
-
 // workQueues are those that are empty in the end.
-func (r *run) workQueues() []string { return []string{r.Name, r.quarantine()} }
+func (r *run) workQueues() []string { return []string{r.Name, r.Name + ".quarantine"} }
 
 // inspect returns the number of messages in the work queues, and how long it has to be 0 for the run to end: a broker
 // that does not count leased or delayed messages has to show them first.
@@ -49,45 +48,12 @@ type parkedMessage struct {
 func (r *run) parked(ctx context.Context) (found []parkedMessage, err error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	stats, err := r.conn.(transport.Inspector).Inspect(ctx, r.errorQueue()) //nolint:errcheck // check has found it
-	if err != nil {
-		return nil, err
-	}
-	count := int(stats[0].Ready + max(0, stats[0].Unsettled))
-	if count == 0 {
-		return nil, nil
-	}
-	receiver, err := r.conn.OpenReceiver(ctx, transport.ReceiverOptions{Queue: r.errorQueue()})
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, receiver.Close()) }()
-	receiver.Window(count)
-	var held []transport.Delivery
-	defer func() {
-		for _, d := range held {
-			err = errors.Join(err, d.Release(ctx))
-		}
-	}()
-	for len(held) < count {
-		limit := count - len(held)
-		if most := r.conn.Limits().MaxReceive; most > 0 {
-			limit = min(limit, most)
-		}
-		ds, err := receiver.Receive(ctx, limit)
-		if err != nil {
-			return nil, err
-		}
-		held = append(held, ds...)
-	}
-	for _, d := range held {
-		found = append(found, parkedFrom(d.Message()))
-	}
-	return found, nil
-}
-
-func parkedFrom(m *transport.Message) parkedMessage {
-	var job Job
-	_ = json.Unmarshal(m.Body, &job) // zero for a foreign message
-	return parkedMessage{n: job.N, id: m.ID, class: m.Headers.Get(header.HoldfastFaultClass)}
+	q := errorqueue.Queue{Conn: r.conn, Name: r.errorQueue()}
+	err = q.Each(ctx, func(m *transport.Message, _ errorqueue.Entry) error {
+		var job Job
+		_ = json.Unmarshal(m.Body, &job) // zero for a foreign message
+		found = append(found, parkedMessage{n: job.N, id: m.ID, class: m.Headers.Get(header.HoldfastFaultClass)})
+		return nil
+	})
+	return found, err
 }

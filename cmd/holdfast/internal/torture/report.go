@@ -92,19 +92,14 @@ func verify(p *plan, a *assignment, got records, parked []parkedMessage, left in
 	if a.Atomic {
 		r.breach("handled more than once, in atomic mode", twice)
 	}
-	r.strangers(got, a)
-	return r
-}
-
-// strangers are numbers in the ledger that were not sent.
-func (r *Report) strangers(got records, a *assignment) {
-	var ids []string
+	var strangers []string
 	for _, n := range slices.Sorted(maps.Keys(got.done)) {
 		if n < 1 || n > a.Messages {
-			ids = append(ids, a.id(n))
+			strangers = append(strangers, a.id(n))
 		}
 	}
-	r.breach("processed, but never sent", ids)
+	r.breach("processed, but never sent", strangers)
+	return r
 }
 
 func (r *Report) breach(invariant string, ids []string) {

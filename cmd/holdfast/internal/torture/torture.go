@@ -20,35 +20,24 @@ import (
 
 // Load is the work of a run. All random choices follow from its numbers and Seed: the same Load has the same plan.
 type Load struct {
-	// Messages is the number of messages, and Poison the number of those that kill their worker.
-	Messages, Poison int
-	// Workers is the number of processes, and Concurrency that of the endpoint of each.
-	Workers, Concurrency int
-	// Handler is how long a handler works on a message.
-	Handler time.Duration
-	// KillEvery is the mean time between two kills; 0 for none.
-	KillEvery time.Duration
-	// Failures is the share of messages whose first attempt fails with an error.
-	Failures float64
-	// Atomic has handlers write their row in the transaction of their message.
-	Atomic bool
-	Seed   uint64
+	Messages, Poison     int           // the number of messages, and of those that kill their worker
+	Workers, Concurrency int           // the number of processes, and the concurrency of the endpoint of each
+	Handler              time.Duration // how long a handler works on a message
+	KillEvery            time.Duration // the mean time between two kills; 0 for none
+	Failures             float64       // the share of messages whose first attempt fails with an error
+	Atomic               bool          // handlers write their row in the transaction of their message
+	Seed                 uint64
 }
 
 // Options are the transport to test, and how.
 type Options struct {
 	Load
 	Transport transport.Transport
-	// Table is where handlers write in atomic mode. Nil for a transport without that mode.
-	Table testbed.Table
-	// Worker returns the command of a worker process: a program that calls [Work].
-	Worker func(ctx context.Context) *exec.Cmd
-	// Timeout bounds how long the workers may take for all messages.
-	Timeout time.Duration
-	// TempDir is where the folder of the ledger is created; "" is that of the system.
-	TempDir string
-	// Keep keeps queues and ledger even when every invariant holds.
-	Keep bool
+	Table     testbed.Table                       // where handlers write in atomic mode; nil without that mode
+	Worker    func(ctx context.Context) *exec.Cmd // the command of a worker process: a program that calls [Work]
+	Timeout   time.Duration                       // bounds how long the workers may take for all messages
+	TempDir   string                              // where the folder of the ledger is created; "" is that of the system
+	Keep      bool                                // queues and ledger are kept even when every invariant holds
 	// Progress receives lines for people, and WorkerLog the standard error of the workers, stack traces of their deaths
 	// included. Several goroutines write to WorkerLog at once.
 	Progress, WorkerLog io.Writer

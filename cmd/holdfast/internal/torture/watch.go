@@ -20,11 +20,14 @@ func (r *run) work(ctx context.Context) (left int64, err error) {
 	defer cancel()
 	r.workers = newWorkers(r)
 	r.workers.launch(ctx)
-	if err := r.begin(limited); err != nil {
-		return 0, r.giveUp(err)
+	if err := r.awaitReady(limited); err != nil {
+		return 0, r.giveUp(fmt.Errorf("wait for the workers: %w", err))
 	}
-	w := newWatch(r)
-	defer w.close()
+	if err := r.send(limited); err != nil {
+		return 0, r.giveUp(fmt.Errorf("send: %w", err))
+	}
+	w := &watch{run: r, look: time.NewTicker(200 * time.Millisecond), kills: r.plan.kills(), began: time.Now()}
+	w.schedule()
 	for {
 		err := w.untilQuiet(limited)
 		if err != nil && !errors.Is(err, errTimeout) {
@@ -43,23 +46,7 @@ func (r *run) work(ctx context.Context) (left int64, err error) {
 }
 
 // giveUp kills the workers. It returns their error where that is the cause.
-func (r *run) giveUp(err error) error {
-	if refused := r.workers.stop(err); refused != nil {
-		return refused
-	}
-	return err
-}
-
-// begin sends the messages when all workers are ready.
-func (r *run) begin(ctx context.Context) error {
-	if err := r.awaitReady(ctx); err != nil {
-		return fmt.Errorf("wait for the workers: %w", err)
-	}
-	if err := r.send(ctx); err != nil {
-		return fmt.Errorf("send: %w", err)
-	}
-	return nil
-}
+func (r *run) giveUp(err error) error { return cmp.Or(r.workers.stop(err), err) }
 
 func (r *run) awaitReady(ctx context.Context) error {
 	for _, s := range r.workers.slots {
@@ -79,7 +66,12 @@ func (r *run) send(ctx context.Context) error {
 	const batch = 100
 	var ops []transport.Operation
 	for n := 1; n <= r.Messages; n++ {
-		ops = append(ops, r.job(n))
+		m := &transport.Message{ID: r.id(n), Body: fmt.Appendf(nil, `{"N":%d}`, n)}
+		m.Headers = header.New(
+			header.Field{Name: header.MessageID, Value: m.ID},
+			header.Field{Name: header.EnclosedMessageTypes, Value: jobType},
+		)
+		ops = append(ops, transport.Operation{Message: m, Queue: r.Name})
 		if len(ops) < batch && n < r.Messages {
 			continue
 		}
@@ -91,20 +83,11 @@ func (r *run) send(ctx context.Context) error {
 	return nil
 }
 
-func (r *run) job(n int) transport.Operation {
-	m := &transport.Message{ID: r.id(n), Body: fmt.Appendf(nil, `{"N":%d}`, n)}
-	m.Headers = header.New(
-		header.Field{Name: header.MessageID, Value: m.ID},
-		header.Field{Name: header.EnclosedMessageTypes, Value: jobType},
-	)
-	return transport.Operation{Message: m, Queue: r.Name}
-}
-
 // watch inspects the queues and carries out the kills.
 type watch struct {
 	*run
 	look  *time.Ticker
-	kill  *time.Timer
+	kill  <-chan time.Time // nil when there are no more kills
 	kills *kills
 	next  Kill
 	began time.Time
@@ -112,28 +95,12 @@ type watch struct {
 	empty time.Time // since when the queues are; zero while they are not
 }
 
-func newWatch(r *run) *watch {
-	w := &watch{
-		run: r, look: time.NewTicker(200 * time.Millisecond), kill: time.NewTimer(time.Hour),
-		kills: r.plan.kills(), began: time.Now(),
-	}
-	if r.KillEvery > 0 {
-		w.schedule()
-	} else {
-		w.kill.Stop()
-	}
-	return w
-}
-
-func (w *watch) close() {
-	w.look.Stop()
-	w.kill.Stop()
-}
-
 // schedule sets the timer to the next kill of the plan.
 func (w *watch) schedule() {
-	w.next = w.kills.next()
-	w.kill.Reset(time.Until(w.began.Add(w.next.At)))
+	if w.KillEvery > 0 {
+		w.next = w.kills.next()
+		w.kill = time.After(time.Until(w.began.Add(w.next.At)))
+	}
 }
 
 // untilQuiet returns nil when the queues have been empty for a while.
@@ -145,7 +112,7 @@ func (w *watch) untilQuiet(ctx context.Context) error {
 			return context.Cause(ctx)
 		case <-w.workers.failed:
 			return cmp.Or(context.Cause(ctx), errWorkers)
-		case <-w.kill.C:
+		case <-w.kill:
 			if w.workers.kill(w.next.Worker) {
 				w.killed = append(w.killed, w.next)
 			}
@@ -168,7 +135,7 @@ func (w *watch) inspectQueues(ctx context.Context) (quiet bool, err error) {
 	left, after, err := w.inspect(ctx)
 	w.showProgress(records, left, err)
 	if len(records.done) >= w.Messages-w.Poison {
-		w.kill.Stop() // the rest is poison
+		w.kill = nil // the rest is poison
 	}
 	switch {
 	case left > 0 || err != nil:

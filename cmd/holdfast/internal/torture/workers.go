@@ -110,21 +110,18 @@ func (s *slot) keepRunning(ctx context.Context) error {
 			refused = 0
 			pause.Reset()
 		}
-		if refused == s.maxRefusals() {
+		most := maxRefusals
+		select {
+		case <-s.ready:
+			most = maxRefusalsLater
+		default:
+		}
+		if refused == most {
 			return fmt.Errorf("worker %d cannot run: %w", s.assignment.Worker, err)
 		}
 		if pause.Wait(ctx) != nil {
 			return nil
 		}
-	}
-}
-
-func (s *slot) maxRefusals() int {
-	select {
-	case <-s.ready:
-		return maxRefusalsLater
-	default:
-		return maxRefusals
 	}
 }
 
