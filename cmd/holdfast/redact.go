@@ -13,9 +13,8 @@ const (
 	example = "user:pw"
 )
 
-var letters = regexp.MustCompile(`^[A-Za-z]+$`)
-
 var (
+	letters       = regexp.MustCompile(`^[A-Za-z]+$`)
 	userinfo      = regexp.MustCompile(`//[^\s"]*@`)
 	queryPassword = regexp.MustCompile(`(?i)((?:password|pwd|sharedaccesskey|sharedaccesssignature)=)[^&;\s"]*`)
 )

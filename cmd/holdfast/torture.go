@@ -135,7 +135,7 @@ func (a *app) prepareTorture(o *torturing) (target, error) {
 	if err != nil {
 		return t, err
 	}
-	t.setLease(o.lease)
+	setLease(t.Transport, o.lease)
 	openTransactions(t.Transport, o.Concurrency)
 	o.Transport, o.Table = t.Transport, testbed.TableOf(t.Transport)
 	o.Progress, o.WorkerLog, o.Log = a.err, io.Discard, a.log
@@ -148,12 +148,6 @@ func (a *app) prepareTorture(o *torturing) (target, error) {
 		return cmd
 	}
 	return t, nil
-}
-
-func (t target) setLease(d time.Duration) {
-	if lease := lease(t.Transport); lease != nil {
-		*lease = d
-	}
 }
 
 const workerName = "torture-worker"
@@ -171,7 +165,7 @@ func (a *app) workerCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			t.setLease(lease)
+			setLease(t.Transport, lease)
 			return torture.Work(cmd.Context(), torture.Process{In: a.in, Out: a.out, Log: a.log}, t.Transport, testbed.TableOf(t.Transport))
 		},
 	}

@@ -153,21 +153,20 @@ func parseTransport(raw string) (target, error) {
 	return target{t, d, scheme}, nil
 }
 
-// lease returns where a transport has its lease; nil for one without.
-func lease(t transport.Transport) *time.Duration {
+// setLease sets the lease of a transport that has one.
+func setLease(t transport.Transport, d time.Duration) {
 	switch t := t.(type) {
 	case *sqlite.Transport:
-		return &t.Lease
+		t.Lease = d
 	case *postgres.Transport:
-		return &t.Lease
+		t.Lease = d
 	case *sqlserver.Transport:
-		return &t.Lease
+		t.Lease = d
 	case *sqs.Transport:
-		return &t.Lease
+		t.Lease = d
 	case *asb.Transport:
-		return &t.LockDuration
+		t.LockDuration = d
 	}
-	return nil
 }
 
 // openTransactions lets the handlers of that concurrency have a transaction each.

@@ -10,10 +10,9 @@ import (
 
 // meter measures the resources of this process between start and stop.
 type meter struct {
-	begun   time.Time
-	before  runtime.MemStats
-	usage   time.Duration
-	profile bool
+	begun  time.Time
+	before runtime.MemStats
+	usage  time.Duration
 
 	elapsed       time.Duration
 	cpu           time.Duration
@@ -26,7 +25,6 @@ func (m *meter) start(profile io.Writer) error {
 		if err := pprof.StartCPUProfile(profile); err != nil {
 			return err
 		}
-		m.profile = true
 	}
 	runtime.ReadMemStats(&m.before)
 	m.usage = cpuTime()
@@ -40,9 +38,7 @@ func (m *meter) stop() {
 	var after runtime.MemStats
 	runtime.ReadMemStats(&after)
 	m.allocs, m.bytes = after.Mallocs-m.before.Mallocs, after.TotalAlloc-m.before.TotalAlloc
-	if m.profile {
-		pprof.StopCPUProfile()
-	}
+	pprof.StopCPUProfile() // without a profile it does nothing
 }
 
 func rusage() syscall.Rusage {

@@ -42,6 +42,10 @@ func (q *Queue) walk(ctx context.Context, visit func(transport.Cursor, *transpor
 		return err
 	}
 	defer func() { err = errors.Join(err, cur.Close()) }()
+	read := q.Read
+	if read == nil {
+		read = EntryOf
+	}
 	for seen, fit := 0, 0; ; {
 		ms, err := cur.Next(ctx, page)
 		if err != nil || len(ms) == 0 {
@@ -54,7 +58,7 @@ func (q *Queue) walk(ctx context.Context, visit func(transport.Cursor, *transpor
 			if seen++; q.Progress != nil {
 				q.Progress(seen)
 			}
-			e := q.entry(m)
+			e := read(m)
 			if !q.Filter.Fits(&e) {
 				continue
 			}
@@ -66,11 +70,4 @@ func (q *Queue) walk(ctx context.Context, visit func(transport.Cursor, *transpor
 			}
 		}
 	}
-}
-
-func (q *Queue) entry(m *transport.Message) Entry {
-	if q.Read != nil {
-		return q.Read(m)
-	}
-	return EntryOf(m)
 }

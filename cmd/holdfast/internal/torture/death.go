@@ -5,6 +5,7 @@ import (
 	"os"
 	"runtime/debug"
 	"sync"
+	"syscall"
 )
 
 // death is the way in which a poison message ends its process.
@@ -32,11 +33,7 @@ func die(way death) error {
 	case byExit:
 		os.Exit(exitOfPoison)
 	case byKill:
-		self, err := os.FindProcess(os.Getpid())
-		if err == nil {
-			err = self.Kill()
-		}
-		if err != nil {
+		if err := syscall.Kill(os.Getpid(), syscall.SIGKILL); err != nil {
 			return fmt.Errorf("poison could not kill its process: %w", err)
 		}
 	case byStack:

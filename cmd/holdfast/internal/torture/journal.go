@@ -7,8 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-
-	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/testbed"
 )
 
 // journal is the file of the processes of one worker. A line that has been written outlives the process.
@@ -36,20 +34,13 @@ func (j *journal) note(event string, n int) error {
 // records are the starts and ends of handlers, by number of the message.
 type records struct{ started, done map[int]int }
 
-// ledger holds the journals of the workers. In atomic mode their ends of handlers are replaced by the table.
-type ledger struct {
-	folder string
-	rows   testbed.Table // nil outside atomic mode
-	table  string
-}
-
-func (l *ledger) read(ctx context.Context) (records, error) {
-	r, err := readJournals(l.folder)
-	if err != nil || l.rows == nil {
-		return r, err
+// records returns the journals of the workers. In atomic mode their ends of handlers are replaced by the table.
+func (r *run) records(ctx context.Context) (records, error) {
+	got, err := readJournals(r.Folder)
+	if err == nil && r.Atomic {
+		got.done, err = r.opts.Table.Counts(ctx, r.table())
 	}
-	r.done, err = l.rows.Counts(ctx, l.table)
-	return r, err
+	return got, err
 }
 
 func readJournals(folder string) (records, error) {

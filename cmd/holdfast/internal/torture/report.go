@@ -10,30 +10,22 @@ import (
 
 // Report is the result of a run.
 type Report struct {
-	Sent      int `json:"sent"`
-	Processed int `json:"processed"` // distinct messages whose handler returned nil
-	// Lost messages are neither processed nor in the error queue, nor anywhere else.
-	Lost            int `json:"lost"`
-	HandledTwice    int `json:"handled_twice"` // or more often
-	PoisonParked    int `json:"poison_parked"`
-	InnocentsParked int `json:"innocents_parked"`
-	// MaxAttempts is the most starts of a handler with one message.
-	MaxAttempts int     `json:"max_attempts"`
-	Restarts    int     `json:"restarts"`
-	Seconds     float64 `json:"seconds"`
-
-	Kills int `json:"kills"`
-	// Unfinished is the number of messages in the queues when the time was up.
-	Unfinished int64  `json:"unfinished"`
-	Seed       uint64 `json:"seed"`
-	// Plan is the same for runs with the same plan of kills, poison and failures.
-	Plan string `json:"plan"`
-	// Broken are the invariants that did not hold.
-	Broken []Breach `json:"broken"`
-	// KillList are the kills that hit a running worker.
-	KillList []Kill `json:"kill_list,omitempty"`
-	// Attempts are the numbers of messages by starts of a handler.
-	Attempts map[int]int `json:"attempts"`
+	Sent            int         `json:"sent"`
+	Processed       int         `json:"processed"`     // distinct messages whose handler returned nil
+	Lost            int         `json:"lost"`          // neither processed nor in the error queue, nor anywhere else
+	HandledTwice    int         `json:"handled_twice"` // or more often
+	PoisonParked    int         `json:"poison_parked"`
+	InnocentsParked int         `json:"innocents_parked"`
+	MaxAttempts     int         `json:"max_attempts"` // the most starts of a handler with one message
+	Restarts        int         `json:"restarts"`
+	Seconds         float64     `json:"seconds"`
+	Kills           int         `json:"kills"`
+	Unfinished      int64       `json:"unfinished"` // messages in the queues when the time was up
+	Seed            uint64      `json:"seed"`
+	Plan            string      `json:"plan"`                // the same for the same kills, poison and failures
+	Broken          []Breach    `json:"broken"`              // the invariants that did not hold
+	KillList        []Kill      `json:"kill_list,omitempty"` // the kills that hit a running worker
+	Attempts        map[int]int `json:"attempts"`            // the numbers of messages by starts of a handler
 }
 
 // Breach is an invariant that broke, with the messages that show it.

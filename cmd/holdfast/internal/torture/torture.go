@@ -68,7 +68,6 @@ type run struct {
 	opts    Options
 	plan    *plan
 	conn    transport.Conn
-	ledger  *ledger
 	workers *workers
 	start   time.Time
 	killed  []Kill // that hit a running worker
@@ -114,7 +113,6 @@ func (r *run) prepare(ctx context.Context) (err error) {
 	if r.Folder, err = os.MkdirTemp(r.opts.TempDir, r.Name+"-"); err != nil {
 		return err
 	}
-	r.ledger = &ledger{folder: r.Folder}
 	e, err := (&worker{assignment: r.assignment}).endpoint(r.opts.Transport, r.opts.Log)
 	if err != nil {
 		return err
@@ -122,8 +120,7 @@ func (r *run) prepare(ctx context.Context) (err error) {
 	if err := e.Install(ctx); err != nil || !r.Atomic {
 		return err
 	}
-	r.ledger.rows, r.ledger.table = r.opts.Table, r.table()
-	return r.ledger.rows.Create(ctx, r.table(), r.Messages+1)
+	return r.opts.Table.Create(ctx, r.table(), r.Messages+1)
 }
 
 // prove runs the workers and returns the report.
@@ -135,7 +132,7 @@ func (r *run) prove(ctx context.Context) (*Report, error) {
 		return nil, err
 	}
 	seconds := time.Since(r.start).Seconds()
-	records, err := r.ledger.read(ctx)
+	records, err := r.records(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("read the ledger: %w", err)
 	}

@@ -128,7 +128,7 @@ func (w *watch) untilQuiet(ctx context.Context) error {
 // inspectQueues reports whether the queues have been empty long enough. A broker that does not answer is no error: the
 // timeout of the run bounds it.
 func (w *watch) inspectQueues(ctx context.Context) (quiet bool, err error) {
-	records, err := w.ledger.read(ctx)
+	records, err := w.records(ctx)
 	if err != nil {
 		return false, cmp.Or(context.Cause(ctx), err)
 	}
