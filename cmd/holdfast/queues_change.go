@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"strconv"
 
@@ -50,24 +49,23 @@ func (a *app) queuesPeekCommand() *cobra.Command {
 		if *first < 1 {
 			return usagef("--first %d: must be at least 1", *first)
 		}
-		return a.peek(cmd.Context(), &selecting{queue: names[0], first: *first}, *asJSON)
+		s := &selecting{queue: names[0], first: *first}
+		n, err := a.list(cmd.Context(), s, nil, *asJSON, "ID\tTYPE\tSENT\tBYTES", a.peekRow)
+		if err == nil && n == 0 && !*asJSON {
+			fmt.Fprintf(a.out, "no messages in %s\n", s.queue)
+		}
+		return err
 	}
 	return cmd
 }
 
-func (a *app) peek(ctx context.Context, s *selecting, asJSON bool) error {
-	n, err := a.list(ctx, s, nil, asJSON, "ID\tTYPE\tSENT\tBYTES", func(m *transport.Message, e errorqueue.Entry) (any, []string) {
-		sent, _ := header.ParseTime(m.Headers.Get(header.TimeSent)) // zero without one
-		row := []string{column(e.ID), column(e.Type), when(sent), strconv.Itoa(len(m.Body))}
-		if e.Undecodable != "" {
-			row = append(row, "cannot be decoded: "+column(a.secretless(e.Undecodable)))
-		}
-		return errorqueue.RecordOf(m, e), row
-	})
-	if err == nil && n == 0 && !asJSON {
-		fmt.Fprintf(a.out, "no messages in %s\n", s.queue)
+func (a *app) peekRow(m *transport.Message, e errorqueue.Entry) (record any, row []string) {
+	sent, _ := header.ParseTime(m.Headers.Get(header.TimeSent)) // zero without one
+	row = []string{column(e.ID), column(e.Type), when(sent), strconv.Itoa(len(m.Body))}
+	if e.Undecodable != "" {
+		row = append(row, "cannot be decoded: "+column(a.secretless(e.Undecodable)))
 	}
-	return err
+	return errorqueue.RecordOf(m, e), row
 }
 
 const queuesPurgeHelp = `Delete all messages of a queue; those that are being handled or delayed stay. Export them first if they may be

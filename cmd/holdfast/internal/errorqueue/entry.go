@@ -61,9 +61,7 @@ func EntryOf(m *transport.Message) Entry {
 	if len(e.types) > 0 {
 		e.Type = e.types[0]
 	}
-	if at, err := header.ParseTime(h.Get(header.TimeOfFailure)); err == nil {
-		e.FailedAt = at
-	}
+	e.FailedAt, _ = header.ParseTime(h.Get(header.TimeOfFailure)) // zero without one
 	if n, err := strconv.Atoi(h.Get(header.HoldfastAttempts)); err == nil && n > 0 {
 		e.Attempts = n
 	}

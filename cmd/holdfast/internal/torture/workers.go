@@ -104,7 +104,7 @@ func (s *slot) keepRunning(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return nil
 		}
-		if own, ok := errors.AsType[*refusal](err); ok && !own.wasReady {
+		if err != nil {
 			refused++
 		} else {
 			refused = 0
@@ -125,20 +125,13 @@ func (s *slot) keepRunning(ctx context.Context) error {
 	}
 }
 
-// refusal is the end of a worker that exited with exitOwn.
-type refusal struct {
-	text     string
-	wasReady bool
-}
-
-func (r *refusal) Error() string { return r.text }
-
-// live starts a process and waits for its end.
+// live starts a process and waits for its end. It returns the error of one that refused: it exited with exitOwn before it
+// was ready.
 func (s *slot) live(ctx context.Context) error {
 	cmd := s.workers.command(ctx)
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
-		return &refusal{text: err.Error()}
+		return err
 	}
 	errs, isReady := &tail{also: s.workers.log}, &readiness{slot: s, cmd: cmd}
 	cmd.Stdout, cmd.Stderr = isReady, errs
@@ -150,16 +143,16 @@ func (s *slot) live(ctx context.Context) error {
 		return cmd.Process.Kill()
 	}
 	if err := cmd.Start(); err != nil {
-		return &refusal{text: err.Error()}
+		return err
 	}
 	s.workers.starts.Add(1)
 	defer s.set(nil)
 	_ = json.NewEncoder(stdin).Encode(s.assignment) // fails when the process is gone, and then Wait fails too
 	err = cmd.Wait()
-	if exit, ok := errors.AsType[*exec.ExitError](err); ok && exit.ExitCode() != exitOwn {
-		return err
+	if exit, ok := errors.AsType[*exec.ExitError](err); isReady.said || ok && exit.ExitCode() != exitOwn {
+		return nil
 	}
-	return &refusal{text: strings.TrimSpace(errs.String()), wasReady: isReady.said}
+	return errors.New(strings.TrimSpace(errs.String()))
 }
 
 func (s *slot) set(cmd *exec.Cmd) {
