@@ -44,8 +44,7 @@ func (a *app) deadLettersListCommand() *cobra.Command {
 }
 
 func (a *app) deadLettersRetryCommand() *cobra.Command {
-	t := &taking{selecting: selecting{deadLetters: true}, take: (*errorqueue.Queue).Retry}
-	return a.takeCommand(t, &cobra.Command{
+	return a.takeCommand(&taking{selecting: selecting{deadLetters: true}, take: (*errorqueue.Queue).Retry}, &cobra.Command{
 		Use:     "retry QUEUE [ID]...",
 		Aliases: []string{"resubmit"},
 		Short:   "Return dead letters to their queue",
@@ -60,8 +59,7 @@ is removed from the dead letters: killed in between, the command leaves it in bo
 }
 
 func (a *app) deadLettersDiscardCommand() *cobra.Command {
-	t := &taking{selecting: selecting{deadLetters: true}, take: (*errorqueue.Queue).Discard}
-	return a.takeCommand(t, &cobra.Command{
+	return a.takeCommand(&taking{selecting: selecting{deadLetters: true}, take: (*errorqueue.Queue).Discard}, &cobra.Command{
 		Use:     "discard QUEUE [ID]...",
 		Aliases: []string{"purge"},
 		Short:   "Remove dead letters for good",

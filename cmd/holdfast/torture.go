@@ -79,9 +79,6 @@ func (a *app) tortureCommand() *cobra.Command {
 	return cmd
 }
 
-// errBroken is returned when an invariant did not hold. The report shows which one.
-var errBroken = errors.New("torture: an invariant broke")
-
 func (a *app) torture(ctx context.Context, o *torturing) error {
 	t, err := a.prepareTorture(o)
 	if err != nil {
@@ -101,13 +98,11 @@ func (a *app) torture(ctx context.Context, o *torturing) error {
 	if !o.verbose {
 		report.KillList = nil
 	}
-	if err := a.printTorture(report, o.asJSON); err != nil {
-		return err
+	err = a.printTorture(report, o.asJSON)
+	if err == nil && !report.OK() {
+		err = errors.New("torture: an invariant broke") // the report shows which one
 	}
-	if !report.OK() {
-		return errBroken
-	}
-	return nil
+	return err
 }
 
 // prepareTorture completes the options for the transport.

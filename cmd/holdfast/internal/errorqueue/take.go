@@ -43,11 +43,6 @@ const maxFailures = 100
 // takeTimeout bounds one take, which an interrupt does not cancel.
 const takeTimeout = 30 * time.Second
 
-var (
-	errNoOrigin    = errors.New("its headers do not say which queue it failed in: name one with --to")
-	errUndecodable = errors.New("it cannot be decoded, so it cannot be sent unchanged: export it, correct it, and send it again")
-)
-
 // Retry returns the selected messages to the queue that they failed in, without the headers of their failure. Each is
 // moved as a unit where the transport has one; a message that cannot be moved stays. When ctx ends, the current one is
 // finished.
@@ -56,9 +51,10 @@ func (q *Queue) Retry(ctx context.Context, p Plan) (Outcome, error) {
 		to := cmp.Or(p.To, e.Queue)
 		switch {
 		case m.Undecodable != nil:
-			return nil, fmt.Errorf("%w (%w)", errUndecodable, m.Undecodable)
+			const why = "it cannot be decoded, so it cannot be sent unchanged: export it, correct it, and send it again"
+			return nil, fmt.Errorf("%s (%w)", why, m.Undecodable)
 		case to == "":
-			return nil, errNoOrigin
+			return nil, errors.New("its headers do not say which queue it failed in: name one with --to")
 		}
 		back := &transport.Message{ID: m.ID, Headers: fault.ReturnHeaders(m.Headers), Body: m.Body, Native: m.Native}
 		return []transport.Operation{{Message: back, Queue: to}}, nil
