@@ -93,7 +93,10 @@ func Run(ctx context.Context, opts Options) (res *Result, err error) {
 	if b.conn, err = opts.Transport.Open(ctx, env); err != nil {
 		return nil, fmt.Errorf("connect: %w", err)
 	}
-	defer func() { err = errors.Join(err, b.cleanUp(ctx), b.conn.Close()) }()
+	defer func() {
+		left := testbed.CleanUp(ctx, b.conn, b.table, b.prefix, b.in, b.out, b.errors)
+		err = errors.Join(err, left, b.conn.Close())
+	}()
 	if err := b.prepare(ctx); err != nil {
 		return nil, err
 	}
@@ -141,19 +144,6 @@ func (b *bench) prepare(ctx context.Context) error {
 		return nil
 	}
 	return b.preload(ctx)
-}
-
-func (b *bench) cleanUp(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
-	defer cancel()
-	err := testbed.Remove(ctx, b.conn, b.in, b.out, b.errors)
-	if b.table != nil {
-		err = errors.Join(err, b.table.Drop(ctx, b.prefix))
-	}
-	if err != nil {
-		return fmt.Errorf("remove %s*: %w", b.prefix, err)
-	}
-	return nil
 }
 
 // result compares the counts with the broker: a run that lost messages has no result.

@@ -33,6 +33,20 @@ func Remove(ctx context.Context, conn transport.Conn, queues ...string) error {
 	}
 }
 
+// CleanUp deletes queues and the table of that name, also when ctx has ended. The table may be nil.
+func CleanUp(ctx context.Context, conn transport.Conn, table Table, name string, queues ...string) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
+	defer cancel()
+	err := Remove(ctx, conn, queues...)
+	if table != nil {
+		err = errors.Join(err, table.Drop(ctx, name))
+	}
+	if err != nil {
+		return fmt.Errorf("clean up: %w", err)
+	}
+	return nil
+}
+
 // Launch runs an endpoint in the group until ctx ends. It returns when the endpoint is ready.
 func Launch(ctx context.Context, group *errgroup.Group, cfg endpoint.Config) (*endpoint.Endpoint, error) {
 	e, err := endpoint.New(cfg)

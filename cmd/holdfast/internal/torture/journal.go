@@ -10,24 +10,22 @@ import (
 )
 
 // journal is the file of the processes of one worker. A line that has been written outlives the process.
-type journal struct{ file *os.File }
+type journal struct{ *os.File }
 
 const (
 	started = "started"
 	done    = "done"
 )
 
-func openJournal(folder string, worker int) (*journal, error) {
-	file, err := os.OpenFile(filepath.Join(folder, fmt.Sprintf("worker-%d", worker)), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
-	if err != nil {
-		return nil, err
-	}
-	return &journal{file}, nil
+func openJournal(folder string, worker int) (journal, error) {
+	name := filepath.Join(folder, fmt.Sprintf("worker-%d", worker))
+	file, err := os.OpenFile(name, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	return journal{file}, err
 }
 
 // note writes a line in one call: goroutines need no lock, and a kill leaves no half of it.
-func (j *journal) note(event string, n int) error {
-	_, err := fmt.Fprintf(j.file, "%s %d\n", event, n)
+func (j journal) note(event string, n int) error {
+	_, err := fmt.Fprintf(j, "%s %d\n", event, n)
 	return err
 }
 
@@ -45,6 +43,7 @@ func (r *run) records(ctx context.Context) (records, error) {
 
 func readJournals(folder string) (records, error) {
 	r := records{started: map[int]int{}, done: map[int]int{}}
+	byEvent := map[string]map[int]int{started: r.started, done: r.done}
 	names, err := filepath.Glob(filepath.Join(folder, "worker-*"))
 	if err != nil {
 		return r, err
@@ -58,27 +57,18 @@ func readJournals(folder string) (records, error) {
 			if !strings.HasSuffix(line, "\n") {
 				break // half written
 			}
-			if err := r.add(line); err != nil {
+			var event string
+			var n int
+			_, err := fmt.Sscanln(line, &event, &n)
+			counts := byEvent[event]
+			if err == nil && counts == nil {
+				err = errors.New("no such event")
+			}
+			if err != nil {
 				return r, fmt.Errorf("%s: %q: %w", name, line, err)
 			}
+			counts[n]++
 		}
 	}
 	return r, nil
-}
-
-func (r records) add(line string) error {
-	var event string
-	var n int
-	if _, err := fmt.Sscanln(line, &event, &n); err != nil {
-		return err
-	}
-	switch event {
-	case started:
-		r.started[n]++
-	case done:
-		r.done[n]++
-	default:
-		return errors.New("no such event")
-	}
-	return nil
 }

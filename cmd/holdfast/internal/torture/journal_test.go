@@ -24,7 +24,7 @@ func TestTheLedgerAddsUpTheJournalsOfAllWorkers(t *testing.T) {
 		if err := j.note(done, worker+1); err != nil {
 			t.Fatal(err)
 		}
-		if err := j.file.Close(); err != nil {
+		if err := j.Close(); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -151,22 +151,12 @@ func (r *run) prove(ctx context.Context) (*Report, error) {
 
 // cleanUp removes queues and ledger, unless an invariant did not hold.
 func (r *run) cleanUp(ctx context.Context, report *Report, failed error) error {
-	interrupted := ctx.Err() != nil
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
-	defer cancel()
 	queues := append(r.workQueues(), r.errorQueue())
-	if r.opts.Keep || !interrupted && failed == nil && !report.OK() {
+	if r.opts.Keep || ctx.Err() == nil && failed == nil && !report.OK() {
 		r.progress("kept for inspection: the queues %s, and the ledger in %s", strings.Join(queues, ", "), r.Folder)
 		return nil
 	}
-	err := errors.Join(os.RemoveAll(r.Folder), testbed.Remove(ctx, r.conn, queues...))
-	if r.opts.Table != nil {
-		err = errors.Join(err, r.opts.Table.Drop(ctx, r.table()))
-	}
-	if err != nil {
-		return fmt.Errorf("clean up: %w", err)
-	}
-	return nil
+	return errors.Join(os.RemoveAll(r.Folder), testbed.CleanUp(ctx, r.conn, r.opts.Table, r.table(), queues...))
 }
 
 // progress writes a line for people.

@@ -44,7 +44,7 @@ const (
 type worker struct {
 	assignment
 	plan    *plan
-	journal *journal
+	journal journal
 	rows    testbed.Table
 }
 
