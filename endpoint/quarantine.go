@@ -177,7 +177,8 @@ func (q *quarantine) work(ctx context.Context) (all bool) {
 		},
 	})
 	q.pump.Store(p)
-	err = errors.Join(p.Run(ctx), receiver.Close())
+	p.Run(ctx)
+	err = receiver.Close()
 	q.pump.Store(nil)
 	if err != nil {
 		q.log().WarnContext(ctx, "a receiver could not be closed",

@@ -147,17 +147,16 @@ func (l *live) receiveAll(ctx context.Context) (err error) {
 	l.e.begin(l)
 	defer l.e.live.Store(nil)
 	l.quarantine.begin(ctx)
-	errs := make([]error, len(sources)+1)
 	var wg sync.WaitGroup
 	wg.Go(func() { l.quarantine.watch(ctx) })
-	wg.Go(func() { errs[len(sources)] = l.satellites.run(ctx) })
-	for i, s := range sources {
-		wg.Go(func() { errs[i] = s.Run(ctx) })
+	wg.Go(func() { err = l.satellites.run(ctx) })
+	for _, s := range sources {
+		wg.Go(func() { s.Run(ctx) })
 	}
 	<-ctx.Done()
 	wg.Wait()
 	l.reports.Wait()
-	return errors.Join(errs...)
+	return err
 }
 
 func (e *Endpoint) begin(live *live) {

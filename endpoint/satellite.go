@@ -32,7 +32,6 @@ type satellites struct {
 
 	mu      sync.Mutex // guards the rest
 	sources []source
-	errs    []error // with which receiving ended
 }
 
 func (l *live) newSatellites() *satellites {
@@ -70,7 +69,7 @@ func (s *satellites) run(ctx context.Context) error {
 		}
 	}
 	running.Wait()
-	return errors.Join(append(s.errs, closeAll(s.sources))...)
+	return closeAll(s.sources)
 }
 
 // find starts to receive from each queue that is found and not received from yet.
@@ -92,12 +91,7 @@ func (s *satellites) find(ctx context.Context, running *sync.WaitGroup) error {
 		s.mu.Lock()
 		s.sources = append(s.sources, opened)
 		s.mu.Unlock()
-		running.Go(func() {
-			err := opened.Run(ctx)
-			s.mu.Lock()
-			defer s.mu.Unlock()
-			s.errs = append(s.errs, err)
-		})
+		running.Go(func() { opened.Run(ctx) })
 	}
 	return errors.Join(errs...)
 }

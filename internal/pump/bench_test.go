@@ -77,6 +77,6 @@ func benchmark(b *testing.B, cfg Config) {
 	cfg.StopTimeout = -1
 	b.ReportAllocs()
 	b.ResetTimer()
-	_ = New(cfg).Run(ctx)
+	New(cfg).Run(ctx)
 	b.StopTimer()
 }

@@ -1,6 +1,7 @@
 package pump
 
 import (
+	"cmp"
 	"maps"
 	"math"
 	"slices"
@@ -50,7 +51,7 @@ func NewBudget(size int64) *Budget {
 
 // freed wakes the pumps that lack room, except by. Called without any pump's mutex.
 func (b *Budget) freed(by *Pump) {
-	if b == nil || b.short.Load() == 0 {
+	if b.short.Load() == 0 {
 		return
 	}
 	b.mu.Lock()
@@ -65,24 +66,12 @@ func (b *Budget) freed(by *Pump) {
 	}
 }
 
-// lacks records whether p lacks room.
-func (b *Budget) lacks(p *Pump, lacks bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if lacks {
-		b.lacking[p] = struct{}{}
-	} else {
-		delete(b.lacking, p)
-	}
-	b.short.Store(int64(len(b.lacking)))
-}
-
 // Claimed returns the bytes that the pumps hold or have reserved for running Receive calls.
 func (b *Budget) Claimed() int64 { return b.claimed.Load() }
 
-// A share is a pump's part of a Budget. The pump's mutex guards it. The zero share has no bound.
+// A share is a pump's part of a Budget. The pump's mutex guards it.
 type share struct {
-	budget   *Budget                // nil: no bound
+	budget   *Budget
 	prefetch bool                   // the driver holds messages that the pump has not seen
 	receiver transport.ByteReceiver // bounds a Receive by size itself; nil: by number only
 
@@ -94,48 +83,32 @@ type share struct {
 	lacking bool    // room; the same in the budget
 }
 
-func newShare(cfg Config) share {
-	s := share{budget: cfg.Budget, prefetch: cfg.Limits.Prefetch}
-	if cfg.Budget != nil {
-		s.receiver, _ = cfg.Receiver.(transport.ByteReceiver)
-	}
-	return s
-}
-
 // lacks records whether p, the owner of s, gets less room than it wants.
 func (s *share) lacks(p *Pump, lacks bool) {
-	if s.lacking != lacks {
-		s.lacking = lacks
-		s.budget.lacks(p, lacks)
-	}
-}
-
-// windowed reports whether the window depends on the size of messages.
-func (s *share) windowed() bool { return s.budget != nil && s.prefetch }
-
-// setWindow records the window of a driver that prefetches.
-func (s *share) setWindow(n int) {
-	s.window = n
-	if s.budget != nil {
-		s.claim()
-	}
-}
-
-// join adds the share to the budget; leave removes it.
-func (s *share) join() {
-	if s.budget != nil {
-		s.budget.pumps.Add(1)
-	}
-}
-
-func (s *share) leave(p *Pump) {
-	if s.budget == nil {
+	if s.lacking == lacks {
 		return
 	}
+	s.lacking = lacks
+	b := s.budget
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if lacks {
+		b.lacking[p] = struct{}{}
+	} else {
+		delete(b.lacking, p)
+	}
+	b.short.Store(int64(len(b.lacking)))
+}
+
+// leave removes the share of p from the budget.
+func (s *share) leave(p *Pump) {
+	p.mu.Lock()
 	s.lacks(p, false)
 	s.budget.pumps.Add(-1)
 	s.budget.claimed.Add(-s.claimed)
 	s.claimed = 0
+	p.mu.Unlock()
+	s.budget.freed(p)
 }
 
 // most returns how many bytes the pump may hold.
@@ -152,32 +125,14 @@ func (s *share) most() int64 {
 	return left
 }
 
-// size returns the bytes of d's message. It does not need the mutex.
-func (s *share) size(d transport.Delivery) int64 {
-	if s.budget == nil {
-		return 0
-	}
-	m := d.Message()
-	return int64(len(m.Body) + m.Headers.Size())
-}
-
 // expected returns the expected size of the next message.
-func (s *share) expected() float64 {
-	if s.mean == 0 {
-		return unseenSize
-	}
-	return s.mean
-}
+func (s *share) expected() float64 { return cmp.Or(s.mean, unseenSize) }
 
 // room returns how many of up to n messages p has room for.
 func (s *share) room(p *Pump, n int) int {
-	if s.budget == nil || s.prefetch { // a driver that prefetches is bounded by its window
+	if s.prefetch { // it is bounded by its window
 		return n
 	}
-	return s.limit(p, n)
-}
-
-func (s *share) limit(p *Pump, n int) int {
 	fits := s.fitting(n)
 	s.lacks(p, fits < n)
 	return fits
@@ -204,9 +159,6 @@ func (s *share) fitting(n int) int {
 
 // ask reserves room for a Receive of n messages and returns the bytes to bound it by.
 func (s *share) ask(n int) int64 {
-	if s.budget == nil {
-		return math.MaxInt64
-	}
 	if s.prefetch {
 		return 0
 	}
@@ -215,43 +167,27 @@ func (s *share) ask(n int) int64 {
 	if s.receiver != nil {
 		bytes = max(sizesAbove*float64(n)*s.mean, leastRequest)
 	}
-	reserved := int64(min(bytes, float64(left)))
-	s.asked += max(1, reserved)
+	reserved := max(1, int64(min(bytes, float64(left))))
+	s.asked += reserved
 	s.claim()
-	return max(1, reserved)
-}
-
-// answered ends a Receive that ask reserved bytes for.
-func (s *share) answered(bytes int64) {
-	if s.budget != nil && !s.prefetch {
-		s.asked -= bytes
-		s.claim()
-	}
+	return reserved
 }
 
 // take counts a message that was received.
 func (s *share) take(size int64) {
-	if s.budget != nil {
-		s.count(size)
-	}
-}
-
-func (s *share) count(size int64) {
 	s.held += size
-	if s.mean == 0 {
-		s.mean = max(1, float64(size))
-	} else {
-		s.mean = max(1, s.mean+(float64(size)-s.mean)/meanWeight)
+	mean := float64(size)
+	if s.mean > 0 {
+		mean = s.mean + (mean-s.mean)/meanWeight
 	}
+	s.mean = max(1, mean)
 	s.claim()
 }
 
 // drop counts a message that the pump no longer holds.
 func (s *share) drop(size int64) {
-	if s.budget != nil {
-		s.held -= size
-		s.claim()
-	}
+	s.held -= size
+	s.claim()
 }
 
 // claim writes the bytes that are held, reserved and prefetched to the budget.
@@ -270,7 +206,7 @@ func (s *share) claim() {
 // window while that is at least half of the room, because each change costs the driver a request. An equal share is
 // always allowed, because another pump may claim a window that its queue no longer fills.
 func (s *share) bound(p *Pump, n, last int) int {
-	if s.budget == nil || !s.prefetch {
+	if !s.prefetch {
 		return n
 	}
 	left := max(s.most(), s.budget.size/max(1, s.budget.pumps.Load()))

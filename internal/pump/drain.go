@@ -47,30 +47,22 @@ func (p *Pump) takeAhead(ctx, work context.Context) {
 	if !ok {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, p.drainTimeout())
+	timeout := releaseTimeout
+	if p.cfg.StopTimeout >= 0 { // later they could not be begun
+		timeout = min(timeout, p.cfg.StopTimeout/2)
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	for {
-		n := p.freeAhead()
-		if n == 0 {
-			return
-		}
+	for n := p.freeAhead(); n > 0; n = p.freeAhead() {
 		ss := p.slots(work, d.Drain(ctx, n))
 		if len(ss) == 0 {
 			return
 		}
 		p.mu.Lock()
 		p.take(ss)
-		p.mu.Unlock()
 		p.startReady()
+		p.mu.Unlock()
 	}
-}
-
-// drainTimeout bounds the time that the driver has for the prefetched messages: later they could not be begun.
-func (p *Pump) drainTimeout() time.Duration {
-	if p.cfg.StopTimeout < 0 {
-		return releaseTimeout
-	}
-	return min(releaseTimeout, p.cfg.StopTimeout/2)
 }
 
 // freeAhead waits until prefetched messages can be begun, and returns how many; 0 ends the drain. Messages of a running
@@ -93,34 +85,26 @@ func (p *Pump) freeAhead() int {
 func (p *Pump) drain(ctx context.Context) {
 	for {
 		p.mu.Lock()
-		for p.busy() && (!p.releasing || p.buffer.len() == 0) {
+		for p.windowing || p.handling+p.settling+p.calls+p.buffer.len() > 0 {
+			if p.releasing && p.buffer.len() > 0 {
+				break
+			}
 			p.changed.Wait()
 		}
-		left := p.takeBuffer()
+		var left []*Slot
+		for p.buffer.len() > 0 {
+			s := p.buffer.pop()
+			s.state = gone
+			p.unhold(s)
+			p.share.drop(s.size)
+			left = append(left, s)
+		}
 		p.mu.Unlock()
 		if len(left) == 0 {
 			return
 		}
 		p.release(ctx, left)
 	}
-}
-
-// busy reports whether there is anything to wait for. Called with mu held.
-func (p *Pump) busy() bool {
-	return p.handling+p.settling+p.calls+p.buffer.len() > 0 || p.windowing
-}
-
-// takeBuffer empties the buffer into the returned slice. Called with mu held.
-func (p *Pump) takeBuffer() []*Slot {
-	var left []*Slot
-	for p.buffer.len() > 0 {
-		s := p.buffer.pop()
-		s.state = gone
-		p.unhold(s)
-		p.share.drop(s.size)
-		left = append(left, s)
-	}
-	return left
 }
 
 // release releases all slots at once, so that the driver can use few requests.

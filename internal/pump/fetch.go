@@ -22,13 +22,18 @@ func (p *Pump) fetch(ctx, work context.Context) {
 		if !ok {
 			return
 		}
-		ds, err := p.receive(ctx, c)
+		var ds []transport.Delivery
+		var err error
+		if r := p.share.receiver; r != nil {
+			ds, err = r.ReceiveBytes(ctx, c.limit, c.bytes)
+		} else {
+			ds, err = p.cfg.Receiver.Receive(ctx, c.limit)
+		}
 		bad := err != nil || len(ds) == 0
 		pausing, windowing := p.arrive(c, p.slots(work, ds), bad)
 		if windowing {
 			p.giveWindow()
 		}
-		p.startReady()
 		if ctx.Err() != nil {
 			return
 		}
@@ -57,17 +62,13 @@ func (p *Pump) ask() (call, bool) {
 	return c, true
 }
 
-// receive calls the receiver, with a bound in bytes where the driver accepts one.
-func (p *Pump) receive(ctx context.Context, c call) ([]transport.Delivery, error) {
-	if r := p.share.receiver; r != nil {
-		return r.ReceiveBytes(ctx, c.limit, c.bytes)
-	}
-	return p.cfg.Receiver.Receive(ctx, c.limit)
-}
-
 // room returns the number of messages to ask for now; 0 for none. Called with mu held.
 func (p *Pump) room() int {
-	if p.paused || p.quiet != nil || p.calls > 0 && !p.another() {
+	if p.paused || p.quiet != nil {
+		return 0
+	}
+	// A further Receive runs beside others if the last one was full, and messages need not stay in order.
+	if p.calls > 0 && (!p.full || p.calls >= p.cfg.Limits.ParallelReceive || p.concurrency == 1) {
 		return 0
 	}
 	ahead := p.ahead()
@@ -84,18 +85,13 @@ func (p *Pump) room() int {
 	return p.share.room(p, n)
 }
 
-// another reports whether a further Receive may run beside others: the last one was full, and messages need not stay in
-// order. Called with mu held.
-func (p *Pump) another() bool {
-	return p.full && p.calls < p.cfg.Limits.ParallelReceive && p.concurrency > 1
-}
-
 // slots returns a slot for each delivery, with a context of its own where there are leases.
 func (p *Pump) slots(work context.Context, ds []transport.Delivery) []Slot {
 	ss := make([]Slot, len(ds))
 	now := p.now()
 	for i, d := range ds {
-		ss[i] = Slot{pump: p, delivery: d, ctx: work, since: now, at: -1, size: p.share.size(d)}
+		m := d.Message()
+		ss[i] = Slot{pump: p, delivery: d, ctx: work, since: now, at: -1, size: int64(len(m.Body) + m.Headers.Size())}
 		if p.renewer != nil {
 			ss[i].ctx, ss[i].cancel = context.WithCancelCause(work) //nolint:fatcontext // one for each, not one in the other
 		}
@@ -111,38 +107,37 @@ func (p *Pump) arrive(c call, ss []Slot, bad bool) (pausing, windowing bool) {
 	defer p.mu.Unlock()
 	p.calls--
 	p.asked -= c.limit
-	p.share.answered(c.bytes)
-	p.full = len(ss) >= c.limit || p.share.receiver != nil && 2*sizes(ss) >= c.bytes
+	p.share.asked -= c.bytes
+	before := p.share.held
 	p.take(ss)
+	p.full = len(ss) >= c.limit || p.share.receiver != nil && 2*(p.share.held-before) >= c.bytes
+	p.startReady()
 	if bad {
 		pausing = !p.paused
 		p.paused = true
 	} else {
 		p.demand.measure(now, now-c.began, p.finished, p.full)
 	}
-	if p.share.windowed() && p.phase == running && !p.windowing && p.windowSize() != p.window {
+	if p.share.prefetch && p.phase == running && !p.windowing && p.windowSize() != p.window {
 		p.windowing, windowing = true, true
 	}
 	p.wake()
 	return pausing, windowing
 }
 
-// sizes returns the bytes of ss.
-func sizes(ss []Slot) int64 {
-	var n int64
-	for i := range ss {
-		n += ss[i].size
-	}
-	return n
-}
-
 // take buffers received messages. Called with mu held.
 func (p *Pump) take(ss []Slot) {
+	p.share.claim()
 	now := p.now()
 	for i := range ss {
-		p.buffer.push(&ss[i])
-		p.hold(&ss[i], now)
-		p.share.take(ss[i].size)
+		s := &ss[i]
+		p.buffer.push(s)
+		if p.renewer != nil {
+			s.leased, s.due = now, now+p.cfg.Limits.Lease/3
+			s.at = int32(len(p.held)) //nolint:gosec // bounded by the concurrency
+			p.held = append(p.held, s)
+		}
+		p.share.take(s.size)
 	}
 }
 

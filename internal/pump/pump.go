@@ -14,6 +14,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"math"
 	"sync"
 	"time"
 
@@ -22,8 +23,6 @@ import (
 
 // ErrStopping is the cause of a handler's context that was cancelled because the pump stops and StopTimeout has passed.
 var ErrStopping = errors.New("stopping: the time for handlers to finish is over")
-
-var errRunTwice = errors.New("pump: Run was called before")
 
 // Config configures a pump. All fields are required unless they say otherwise.
 type Config struct {
@@ -64,7 +63,7 @@ type Stats struct {
 	Buffered int   // received, waiting for a slot
 	Handling int   // in handlers
 	Settling int   // handlers have returned, not settled yet
-	Bytes    int64 // of their headers and bodies; 0 without a [Budget]
+	Bytes    int64 // of their headers and bodies
 }
 
 // Pump receives messages and calls Handle with them. Its methods are safe for concurrent use.
@@ -118,14 +117,20 @@ func New(cfg Config) *Pump {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	cfg.Logger = cfg.Logger.With(slog.String("queue", cfg.Queue))
+	if cfg.OnReceive == nil {
+		cfg.OnReceive = func(error) {}
+	}
+	var bounding transport.ByteReceiver
+	if cfg.Budget == nil {
+		cfg.Budget = NewBudget(math.MaxInt64)
+	} else {
+		bounding, _ = cfg.Receiver.(transport.ByteReceiver)
+	}
 	p := &Pump{
-		cfg:         cfg,
-		startedAt:   time.Now(),
+		cfg: cfg, startedAt: time.Now(), stopped: make(chan struct{}),
 		outage:      newOutage(cfg.Logger, cfg.OnReceive),
-		stopped:     make(chan struct{}),
-		concurrency: max(1, cfg.Concurrency),
-		serial:      cfg.Serial,
-		share:       newShare(cfg),
+		concurrency: max(1, cfg.Concurrency), serial: cfg.Serial,
+		share: share{budget: cfg.Budget, prefetch: cfg.Limits.Prefetch, receiver: bounding},
 	}
 	if cfg.Serial {
 		p.concurrency = 1
@@ -139,16 +144,14 @@ func New(cfg Config) *Pump {
 
 // Run pumps until ctx ends. Then it stops receiving. It releases the buffer where that does not count as an attempt
 // (Limits.FreeRelease), and otherwise handles it. It returns when every handler has returned, also those that ignore
-// their context; then no goroutine of the pump is left.
-//
-// The error is nil, unless Run was called before.
-func (p *Pump) Run(ctx context.Context) error {
-	if !p.begin() {
-		return errRunTwice
-	}
+// their context; then no goroutine of the pump is left. It is called once.
+func (p *Pump) Run(ctx context.Context) {
+	p.mu.Lock()
+	p.phase, p.windowing = running, true
+	p.mu.Unlock()
 	if ctx.Err() != nil { // a window would make the driver prefetch messages
 		p.stop(true)
-		return nil
+		return
 	}
 	lasting := context.WithoutCancel(ctx)
 	work, cut := context.WithCancelCause(lasting)
@@ -156,8 +159,8 @@ func (p *Pump) Run(ctx context.Context) error {
 	held, release := context.WithCancel(lasting)
 	defer release()
 
-	p.share.join()
-	defer p.leaveBudget()
+	p.cfg.Budget.pumps.Add(1)
+	defer p.share.leave(p)
 	p.giveWindow()
 	var routines sync.WaitGroup
 	for range max(1, p.cfg.Limits.ParallelReceive) {
@@ -175,24 +178,6 @@ func (p *Pump) Run(ctx context.Context) error {
 	release()
 	routines.Wait()
 	p.abandoning.Wait()
-	return nil
-}
-
-func (p *Pump) begin() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.phase != fresh {
-		return false
-	}
-	p.phase, p.windowing = running, true
-	return true
-}
-
-func (p *Pump) leaveBudget() {
-	p.mu.Lock()
-	p.share.leave(p)
-	p.mu.Unlock()
-	p.cfg.Budget.freed(p)
 }
 
 // SetConcurrency changes how many messages are handled at once; less than 1 is 1. More messages start at once; a lower
@@ -202,6 +187,7 @@ func (p *Pump) SetConcurrency(n int) { p.set(n, p.cfg.Serial) }
 func (p *Pump) set(concurrency int, serial bool) {
 	p.mu.Lock()
 	p.concurrency, p.serial = max(1, concurrency), serial
+	p.startReady()
 	p.wake()
 	giving := p.phase == running && !p.windowing
 	p.windowing = p.windowing || giving
@@ -209,7 +195,6 @@ func (p *Pump) set(concurrency int, serial bool) {
 	if giving {
 		p.giveWindow()
 	}
-	p.startReady()
 }
 
 // Stats returns the numbers of the messages that the pump holds.

@@ -2,7 +2,6 @@ package pump
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -241,8 +240,6 @@ func TestFreeAfterTheEndDoesNothing(t *testing.T) {
 		p.wantStats(t, Stats{})
 		p.end()
 		kept.StopRenewing()
-		new(Slot).Free()
-		new(Slot).StopRenewing()
 	})
 }
 
@@ -271,7 +268,6 @@ func TestASlotThatIsTakenAgainCountsAsHandling(t *testing.T) {
 		p.wantStats(t, Stats{})
 		p.end()
 		wantSettledOnce(t, ds)
-		new(Slot).Retake()
 	})
 }
 
@@ -370,16 +366,6 @@ func TestASlowWindowHoldsUpNothingButTheEnd(t *testing.T) {
 	})
 }
 
-func TestRunTwiceIsAnError(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := start(t, Config{Receiver: newReceiver(), Handle: complete(0)})
-		if err := p.Run(t.Context()); !errors.Is(err, errRunTwice) {
-			t.Errorf("second Run: %v, want %v", err, errRunTwice)
-		}
-		p.end()
-	})
-}
-
 func TestConcurrencySetBeforeRunCounts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newReceiver()
@@ -387,8 +373,8 @@ func TestConcurrencySetBeforeRunCounts(t *testing.T) {
 		p := New(Config{Receiver: r, Limits: transport.Limits{Prefetch: true}, Handle: complete(time.Second)})
 		p.SetConcurrency(7)
 		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan error)
-		go func() { done <- p.Run(ctx) }()
+		var running sync.WaitGroup
+		running.Go(func() { p.Run(ctx) })
 		synctest.Wait()
 		if got := p.Stats().Handling; got != 7 {
 			t.Errorf("%d handlers, want 7", got)
@@ -397,7 +383,7 @@ func TestConcurrencySetBeforeRunCounts(t *testing.T) {
 			t.Errorf("windows %v, want only that of Run, 84", r.windows)
 		}
 		cancel()
-		<-done
+		running.Wait()
 	})
 }
 

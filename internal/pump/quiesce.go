@@ -25,10 +25,10 @@ func (p *Pump) Quiesce(ctx context.Context) error {
 // Resume ends the rest that [Pump.Quiesce] began.
 func (p *Pump) Resume() {
 	p.mu.Lock()
+	defer p.mu.Unlock()
 	p.quiet = nil
-	p.wake()
-	p.mu.Unlock()
 	p.startReady()
+	p.wake()
 }
 
 // rest ends the wait of Quiesce if no message is handled or settles. Called with mu held.

@@ -56,7 +56,7 @@ func TestAPumpMayBeginAtRest(t *testing.T) {
 			t.Fatal(err)
 		}
 		ctx, stop := context.WithCancel(t.Context())
-		go func() { _ = p.Run(ctx) }()
+		go p.Run(ctx)
 		pass(time.Minute)
 		if got := r.left(); got != 3 {
 			t.Errorf("%d of 3 are left before Resume", got)

@@ -47,18 +47,22 @@ func (k *keeper) untilDue() time.Duration {
 	return max(wait, 0)
 }
 
-// round renews the leases that are due now or soon: fewer calls.
+// round renews the leases that are due now or soon: fewer calls. Leases that were not renewed for their whole duration
+// are lost: the broker may be unreachable, so its answer is not needed.
 func (k *keeper) round(ctx context.Context) {
-	k.loseExpired(ctx)
 	k.mu.Lock()
-	soon := k.now() + k.lease/12
-	var due []*Slot
+	now := k.now()
+	var expired, due []*Slot
 	for _, s := range k.held {
-		if s.due <= soon {
+		switch {
+		case s.leased+k.lease <= now:
+			expired = append(expired, s)
+		case s.due <= now+k.lease/12:
 			due = append(due, s)
 		}
 	}
 	k.mu.Unlock()
+	k.lose(ctx, expired, "not renewed in time")
 	for batch := range slices.Chunk(due, renewBatch) {
 		if ctx.Err() == nil {
 			k.renew(ctx, batch)
@@ -81,7 +85,13 @@ func (k *keeper) renew(ctx context.Context, batch []*Slot) {
 	}
 	lost, unknown := k.renewed(batch, errs, began)
 	k.lose(ctx, lost, "the broker says so")
-	k.log(ctx, unknown)
+	switch {
+	case unknown != nil && !k.failing:
+		k.cfg.Logger.LogAttrs(ctx, slog.LevelWarn, "renewing leases fails, trying again", slog.Any("error", unknown))
+	case unknown == nil && k.failing:
+		k.cfg.Logger.LogAttrs(ctx, slog.LevelInfo, "renewing leases works again")
+	}
+	k.failing = unknown != nil
 }
 
 // stillHeld returns the slots of batch that are still held, their deliveries, and the timeout of the call: the time
@@ -129,21 +139,6 @@ func (k *keeper) renewed(batch []*Slot, errs []error, began time.Duration) (lost
 	return lost, unknown
 }
 
-// loseExpired loses the leases that were not renewed for their whole duration. The broker may be unreachable, so its
-// answer is not needed.
-func (k *keeper) loseExpired(ctx context.Context) {
-	k.mu.Lock()
-	now := k.now()
-	var expired []*Slot
-	for _, s := range k.held {
-		if s.leased+k.lease <= now {
-			expired = append(expired, s)
-		}
-	}
-	k.mu.Unlock()
-	k.lose(ctx, expired, "not renewed in time")
-}
-
 // lose ends those of ss that are still held: their messages are, or soon will be, delivered to another instance. The
 // contexts of handlers are cancelled; deliveries that have not started are dropped and released.
 func (k *keeper) lose(ctx context.Context, ss []*Slot, reason string) {
@@ -156,15 +151,13 @@ func (k *keeper) lose(ctx context.Context, ss []*Slot, reason string) {
 			continue // settled in the meantime, which may be the reason
 		}
 		lost = append(lost, s)
-		switch s.state {
+		switch k.unhold(s); s.state {
 		case buffered:
 			waiting = append(waiting, s.delivery)
 			k.forget(s)
 		case handling:
 			started++
-			k.unhold(s)
 		default: // settling it returns the error
-			k.unhold(s)
 		}
 	}
 	k.buffer.drop()
@@ -189,28 +182,6 @@ func (k *keeper) abandon(ctx context.Context, ds []transport.Delivery) {
 			_ = d.Release(ctx)
 		})
 	}
-}
-
-// log logs the first renewal that fails, and the first that succeeds again.
-func (k *keeper) log(ctx context.Context, err error) {
-	switch {
-	case err != nil && !k.failing:
-		k.cfg.Logger.LogAttrs(ctx, slog.LevelWarn, "renewing leases fails, trying again",
-			slog.Any("error", err))
-	case err == nil && k.failing:
-		k.cfg.Logger.LogAttrs(ctx, slog.LevelInfo, "renewing leases works again")
-	}
-	k.failing = err != nil
-}
-
-// hold begins to renew the lease of s. Called with mu held.
-func (p *Pump) hold(s *Slot, now time.Duration) {
-	if p.renewer == nil {
-		return
-	}
-	s.leased, s.due = now, now+p.cfg.Limits.Lease/3
-	s.at = int32(len(p.held)) //nolint:gosec // bounded by the concurrency
-	p.held = append(p.held, s)
 }
 
 // unhold stops renewing the lease of s. Called with mu held.

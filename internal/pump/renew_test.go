@@ -400,7 +400,7 @@ func TestWithoutLeasesThereIsNoContextPerMessage(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			p := New(Config{Receiver: tt.r, Limits: leased})
-			ss := p.slots(t.Context(), make([]transport.Delivery, 1))
+			ss := p.slots(t.Context(), []transport.Delivery{&delivery{}})
 			if own := ss[0].cancel != nil; own != tt.own {
 				t.Errorf("a context of its own: %v, want %v", own, tt.own)
 			}

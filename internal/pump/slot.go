@@ -25,7 +25,7 @@ func (p *Pump) settles() int {
 }
 
 // Slot is a message's place in the pump. Its methods are safe for concurrent use, and do nothing once Handle has
-// returned. The methods of the zero Slot do nothing.
+// returned.
 type Slot struct {
 	pump     *Pump
 	delivery transport.Delivery
@@ -54,48 +54,38 @@ const (
 // was called in between.
 func (s *Slot) Free() {
 	p := s.pump
-	if p == nil {
-		return
-	}
 	p.mu.Lock()
-	if s.state != handling {
-		p.mu.Unlock()
-		return
-	}
-	s.state = settling
-	p.handling--
-	p.settling++
-	next := p.next()
-	p.wake()
-	p.mu.Unlock()
-	if next != nil {
-		p.start(next)
+	defer p.mu.Unlock()
+	if s.state == handling {
+		s.state = settling
+		p.handling--
+		p.settling++
+		p.startReady()
+		p.wake()
 	}
 }
 
 // Retake takes a slot again after Free. It does not wait for a free one: the caller must free the slot of another
 // message at once.
 func (s *Slot) Retake() {
-	p := s.pump
-	if p == nil {
-		return
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	s.pump.mu.Lock()
+	defer s.pump.mu.Unlock()
 	if s.state == settling {
-		s.state = handling
-		p.settling--
-		p.handling++
+		s.retake()
 	}
+}
+
+// retake is Retake with mu held.
+func (s *Slot) retake() {
+	s.state = handling
+	s.pump.settling--
+	s.pump.handling++
 }
 
 // Regain waits for a slot after Free, and gets one before any buffered message. It returns the cause of ctx when that
 // ends first, and [ErrStopping] when the pump stops.
 func (s *Slot) Regain(ctx context.Context) error {
 	p := s.pump
-	if p == nil {
-		return nil
-	}
 	p.mu.Lock()
 	if s.state != settling {
 		p.mu.Unlock()
@@ -135,75 +125,35 @@ func (p *Pump) admit() {
 	for len(p.regaining) > 0 && p.handling < p.concurrency {
 		r := p.regaining[0]
 		p.regaining = p.regaining[1:]
-		r.slot.state = handling
-		p.settling--
-		p.handling++
+		r.slot.retake()
 		close(r.admitted)
 	}
 }
 
 // Age returns the time since the message was received.
-func (s *Slot) Age() time.Duration {
-	if s.pump == nil {
-		return 0
-	}
-	return s.pump.now() - s.since
-}
+func (s *Slot) Age() time.Duration { return s.pump.now() - s.since }
 
 // Stopping returns a channel that is closed when the pump stops. A message that waits is released then.
-func (s *Slot) Stopping() <-chan struct{} {
-	if s.pump == nil {
-		return nil
-	}
-	return s.pump.stopped
-}
+func (s *Slot) Stopping() <-chan struct{} { return s.pump.stopped }
 
 // StopRenewing stops renewing the lease of the delivery. It is called for a message that is completed before it is
 // handled: otherwise a renewal would fail, and cancel the handler's context.
 func (s *Slot) StopRenewing() {
-	p := s.pump
-	if p == nil {
-		return
-	}
-	p.mu.Lock()
-	p.unhold(s)
-	p.mu.Unlock()
-}
-
-// finish removes s from the pump and returns the next slot to handle. If there is none, it reports whether the worker
-// waits for one from the channel more.
-func (p *Pump) finish(s *Slot, more chan *Slot) (next *Slot, wait bool) {
-	s.end(nil)
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if s.state != gone {
-		p.leave(s)
-	}
-	if next = p.next(); next == nil {
-		wait = p.keep(more)
-	}
-	p.wake()
-	return next, wait
+	s.pump.mu.Lock()
+	defer s.pump.mu.Unlock()
+	s.pump.unhold(s)
 }
 
 // Settled removes the message from the counts while Handle continues: the next message may start. A second call does
 // nothing.
 func (s *Slot) Settled() {
 	p := s.pump
-	if p == nil {
-		return
-	}
 	p.mu.Lock()
-	if s.state == gone {
-		p.mu.Unlock()
-		return
-	}
-	p.leave(s)
-	next := p.next()
-	p.wake()
-	p.mu.Unlock()
-	if next != nil {
-		p.start(next)
+	defer p.mu.Unlock()
+	if s.state != gone {
+		p.leave(s)
+		p.startReady()
+		p.wake()
 	}
 }
 
@@ -232,19 +182,6 @@ func (p *Pump) forget(s *Slot) {
 	s.delivery, s.ctx = nil, nil
 	p.unhold(s)
 	p.share.drop(s.size)
-}
-
-// startReady starts buffered messages while there are free slots.
-func (p *Pump) startReady() {
-	for {
-		p.mu.Lock()
-		s := p.next()
-		p.mu.Unlock()
-		if s == nil {
-			return
-		}
-		p.start(s)
-	}
 }
 
 // next removes the first buffered delivery if there is a slot for it. Called with mu held.

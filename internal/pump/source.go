@@ -76,35 +76,36 @@ func (s *Source) open(ctx context.Context) error {
 }
 
 // Run receives until ctx ends, except while the source is paused.
-func (s *Source) Run(ctx context.Context) error {
+func (s *Source) Run(ctx context.Context) {
 	for {
-		pause, err := s.receive(ctx)
+		pause := s.receive(ctx)
 		if pause == nil {
-			return err
+			return
 		}
 		queue := slog.String("queue", s.cfg.Queue)
-		if err := errors.Join(err, s.Close()); err != nil {
+		if err := s.Close(); err != nil {
 			s.cfg.Logger.WarnContext(ctx, "closing the receiver of a paused queue failed", queue, slog.Any("error", err))
 		}
 		s.cfg.OnReceive(nil) // an outage is over: nothing is received
 		s.cfg.Logger.InfoContext(ctx, "receiving is paused", queue)
 		pause.done <- nil
 		if !s.rest(ctx) {
-			return nil
+			return
 		}
 		s.cfg.Logger.InfoContext(ctx, "receiving is resumed", queue)
 	}
 }
 
 // receive pumps until a request to pause, which it returns, or until ctx ends. Every received message is settled then.
-func (s *Source) receive(ctx context.Context) (*request, error) {
+func (s *Source) receive(ctx context.Context) *request {
 	pumping, stop := context.WithCancel(ctx)
-	ended := make(chan error, 1)
-	go func() { ended <- s.opened.Load().pump.Run(pumping) }()
+	var pump sync.WaitGroup
+	pump.Go(func() { s.opened.Load().pump.Run(pumping) })
 	pause := s.await(ctx, true)
 	s.paused.Store(pause != nil)
 	stop()
-	return pause, <-ended
+	pump.Wait()
+	return pause
 }
 
 // rest returns true when a request to resume has succeeded, and false when ctx has ended.

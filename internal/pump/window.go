@@ -29,7 +29,8 @@ func (p *Pump) giveWindow() {
 	defer p.mu.Unlock()
 	for n := p.windowSize(); n != p.window; n = p.windowSize() {
 		p.window = n
-		p.share.setWindow(n)
+		p.share.window = n
+		p.share.claim()
 		p.mu.Unlock()
 		p.cfg.Receiver.Window(n)
 		p.mu.Lock()

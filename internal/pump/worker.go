@@ -12,20 +12,17 @@ type workers struct {
 	idle []chan *Slot
 }
 
-// start handles s in a waiting worker, or in a new one. Never called with mu held.
-func (p *Pump) start(s *Slot) {
-	p.mu.Lock()
-	var worker chan *Slot
-	if last := len(p.workers.idle) - 1; last >= 0 {
-		worker = p.workers.idle[last]
-		p.workers.idle = p.workers.idle[:last]
+// startReady starts buffered messages while there are free slots, each in a waiting worker or in a new one. Called with
+// mu held.
+func (p *Pump) startReady() {
+	for s := p.next(); s != nil; s = p.next() {
+		if last := len(p.workers.idle) - 1; last >= 0 {
+			p.workers.idle[last] <- s // there is room
+			p.workers.idle = p.workers.idle[:last]
+		} else {
+			p.workers.all.Go(func() { p.work(s) })
+		}
 	}
-	p.mu.Unlock()
-	if worker != nil {
-		worker <- s
-		return
-	}
-	p.workers.all.Go(func() { p.work(s) })
 }
 
 // work handles s, then other messages while there are any.
@@ -35,30 +32,33 @@ func (p *Pump) work(s *Slot) {
 			p.workers.all.Go(func() { p.work(p.after(s, nil)) })
 		}
 	}()
-	more := make(chan *Slot, 1) // with room: start does not wait for the worker
+	more := make(chan *Slot, 1)
 	for s != nil {
 		p.cfg.Handle(s.ctx, s.delivery, s)
 		s = p.after(s, more)
 	}
 }
 
-// after removes s, which was handled, from the pump and returns the slot that its worker handles next, or nil.
+// after removes s, which was handled, from the pump and returns the slot that its worker handles next, or nil. If there
+// is none, a worker with a channel may wait for one.
 func (p *Pump) after(s *Slot, more chan *Slot) *Slot {
-	next, wait := p.finish(s, more)
+	s.end(nil)
+	p.mu.Lock()
+	if s.state != gone {
+		p.leave(s)
+	}
+	next := p.next()
+	wait := next == nil && more != nil && p.phase == running && len(p.workers.idle) < p.concurrency+p.settles()
+	if wait {
+		p.workers.idle = append(p.workers.idle, more)
+	}
+	p.wake()
+	p.mu.Unlock()
 	p.cfg.Budget.freed(p)
 	if wait {
 		next = <-more
 	}
 	return next
-}
-
-// keep reports whether the worker of more waits for another message. Called with mu held.
-func (p *Pump) keep(more chan *Slot) bool {
-	if more == nil || p.phase != running || len(p.workers.idle) >= p.concurrency+p.settles() {
-		return false
-	}
-	p.workers.idle = append(p.workers.idle, more)
-	return true
 }
 
 // endWorkers ends the workers and waits for them. No message may be left to handle.
