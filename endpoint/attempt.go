@@ -154,8 +154,8 @@ func (a *attempt) finish(ctx context.Context, ops []transport.Operation) error {
 	return a.settlement.complete(ctx, tx, a.processed(ctx, ops))
 }
 
-// dispatchAll is the end of the Dispatch stage: the operations are sent, and the message that they
-// belong to is completed.
+// dispatchAll is the end of the Dispatch stage: the operations are sent, and the message that they belong to is
+// completed. Operations that belong to no message are sent at once, or in the caller's transaction.
 func (e *Endpoint) dispatchAll(ctx context.Context, d *pipeline.Dispatch) error {
 	if d.Incoming != nil {
 		return attemptOf(d.Incoming).finish(ctx, d.Operations)
@@ -164,16 +164,14 @@ func (e *Endpoint) dispatchAll(ctx context.Context, d *pipeline.Dispatch) error 
 	if live == nil {
 		return ErrNotRunning
 	}
-	var err error
-	d.Receipts, err = live.dispatch(ctx, d)
-	return soleError(err)
-}
-
-// soleError returns the error of a single operation without its wrapping.
-func soleError(err error) error {
-	var de *transport.DispatchError
-	if errors.As(err, &de) && de.Total == 1 {
-		return de.Ops[0].Err
+	err := errNoTx
+	if d.Tx == nil {
+		d.Receipts, err = live.conn.Dispatch(ctx, d.Operations)
+	} else if dispatcher, ok := live.conn.(transport.TxDispatcher); ok {
+		d.Receipts, err = dispatcher.DispatchIn(ctx, d.Tx, d.Operations)
+	}
+	if failed, ok := errors.AsType[*transport.DispatchError](err); ok && failed.Total == 1 {
+		return failed.Ops[0].Err
 	}
 	return err
 }
@@ -182,7 +180,7 @@ func soleError(err error) error {
 // slot unless the next attempt is made in it at once.
 func (a *attempt) fail(ctx context.Context, err error) outcome {
 	a.leaveLimit()
-	if !a.settlement.over() && a.conflicts.repeatable() && conflict(&a.session, err) {
+	if !a.settlement.over() && a.conflicts.n < maxConflicts && conflict(&a.session, err) {
 		a.settlement.rollback(ctx, &a.session)
 		return conflicted{err}
 	}
@@ -212,14 +210,12 @@ func (a *attempt) interrupted(ctx context.Context, err error) outcome {
 	case errors.Is(cause, transport.ErrLeaseLost):
 		a.settlement.lose(ctx, cause)
 		return leaseLost{}
-	case errors.Is(cause, pump.ErrStopping) && cancelled(err):
+	case errors.Is(cause, pump.ErrStopping) && (isCanceled(err) || isStopping(err)):
 		return interrupted{}
 	}
 	return nil
 }
 
-// cancelled reports whether a handler ended because its context did. The error is the
-// user's, and may be any: it may wrap itself.
-func cancelled(err error) bool { return isCanceled(err) || isStopping(err) }
-
+// isCanceled and isStopping match the errors of a handler that ended because its context did. The error is the user's,
+// and may be any: it may wrap itself.
 var isCanceled, isStopping = recoverability.Is(context.Canceled), recoverability.Is(pump.ErrStopping)

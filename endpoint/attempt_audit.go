@@ -16,7 +16,27 @@ import (
 // ServiceControl that the retry of a failed message succeeded, and the copy for the audit queue.
 func (a *attempt) processed(ctx context.Context, ops []transport.Operation) []transport.Operation {
 	acknowledged := a.acknowledged(ctx, ops)
-	return a.withAudit(acknowledged, len(acknowledged) > len(ops))
+	if a.e.cfg.AuditQueue == "" {
+		return acknowledged
+	}
+	received := a.original.Headers
+	var h header.Map
+	h.Reserve(received.Len() + 9)
+	for name, value := range received.All() {
+		h.Set(name, value)
+	}
+	h.Set(header.ProcessingStarted, header.FormatTime(a.startedAt))
+	h.Set(header.ProcessingEnded, header.FormatTime(time.Now()))
+	h.Set(header.ProcessingEndpoint, a.e.host.Endpoint)
+	h.Set(header.ProcessingMachine, a.e.host.Machine)
+	h.Set(header.HostID, a.e.host.HostID)
+	h.Set(header.HostDisplayName, a.e.host.DisplayName)
+	if len(acknowledged) > len(ops) { // ServiceControl then sends no notice of its own
+		h.Set(header.RetryAcknowledged, "True")
+	}
+	op := a.copyTo(a.e.cfg.AuditQueue, h, 0)
+	op.TTL = a.e.cfg.AuditExpireAfter
+	return slices.Concat(acknowledged, []transport.Operation{op})
 }
 
 // acknowledged returns ops and the notice to ServiceControl, where it expects one.
@@ -25,7 +45,13 @@ func (in *incoming) acknowledged(ctx context.Context, ops []transport.Operation)
 	if queue == "" {
 		return ops
 	}
-	return append(slices.Clip(ops), in.acknowledgement(queue))
+	now := time.Now()
+	m := &transport.Message{ID: uuid.New(now)}
+	m.Headers.Set(header.MessageID, m.ID)
+	m.Headers.Set(header.ControlMessage, "True")
+	m.Headers.Set(header.RetrySuccessful, header.FormatTime(now))
+	m.Headers.Set(header.RetryUniqueID, in.original.Headers.Get(header.RetryUniqueID))
+	return append(slices.Clip(ops), transport.Operation{Message: m, Queue: queue})
 }
 
 // acknowledgementQueue returns the queue for the notice, which ServiceControl names in a message that it returns from
@@ -90,46 +116,4 @@ func (q *ackQueue) forget() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.until = time.Time{}
-}
-
-func (in *incoming) acknowledgement(queue string) transport.Operation {
-	now := time.Now()
-	m := &transport.Message{ID: uuid.New(now)}
-	m.Headers.Set(header.MessageID, m.ID)
-	m.Headers.Set(header.ControlMessage, "True")
-	m.Headers.Set(header.RetrySuccessful, header.FormatTime(now))
-	m.Headers.Set(header.RetryUniqueID, in.original.Headers.Get(header.RetryUniqueID))
-	return transport.Operation{Message: m, Queue: queue}
-}
-
-// withAudit returns ops and, where there is an audit queue, a copy of the message for it. acknowledged
-// marks the copy as acknowledged to ServiceControl, which then sends no notice of its own.
-func (a *attempt) withAudit(ops []transport.Operation, acknowledged bool) []transport.Operation {
-	if a.e.cfg.AuditQueue == "" {
-		return ops
-	}
-	headers := a.auditHeaders(time.Now())
-	if acknowledged {
-		headers.Set(header.RetryAcknowledged, "True")
-	}
-	op := a.copyTo(a.e.cfg.AuditQueue, headers, 0)
-	op.TTL = a.e.cfg.AuditExpireAfter
-	return slices.Concat(ops, []transport.Operation{op})
-}
-
-// auditHeaders returns the message's headers, and those that name the endpoint and the time of processing.
-func (a *attempt) auditHeaders(now time.Time) header.Map {
-	received := a.original.Headers
-	var h header.Map
-	h.Reserve(received.Len() + 9)
-	for name, value := range received.All() {
-		h.Set(name, value)
-	}
-	h.Set(header.ProcessingStarted, header.FormatTime(a.startedAt))
-	h.Set(header.ProcessingEnded, header.FormatTime(now))
-	h.Set(header.ProcessingEndpoint, a.e.host.Endpoint)
-	h.Set(header.ProcessingMachine, a.e.host.Machine)
-	h.Set(header.HostID, a.e.host.HostID)
-	h.Set(header.HostDisplayName, a.e.host.DisplayName)
-	return h
 }

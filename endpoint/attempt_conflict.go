@@ -19,8 +19,6 @@ type conflicts struct {
 	pause backoff.Backoff // jittered, so that two transactions that met do not meet again
 }
 
-func (c *conflicts) repeatable() bool { return c.n < maxConflicts }
-
 // pauseAfterConflict reports whether another attempt follows, after the pause. If ctx ends first, the message is
 // released, unless its lease is lost.
 func (in *incoming) pauseAfterConflict(ctx context.Context, err error) bool {

@@ -26,7 +26,12 @@ type throttling struct {
 
 // newThrottling returns the message's part in the rate limit that applies to it, if any.
 func (in *incoming) newThrottling() throttling {
-	t := throttling{in: in, limit: in.e.limits.Of(in.registeredType)}
+	t := throttling{in: in, limit: in.e.limits.Of(func() string {
+		if t, _ := in.e.types.named(in.original.Headers.Get(header.EnclosedMessageTypes)); t != nil {
+			return t.name
+		}
+		return "" // not registered
+	})}
 	if most := in.live.limits.MaxHold; most > 0 {
 		t.until = time.Now().Add(most/2 - in.slot.Age())
 	}
@@ -148,7 +153,9 @@ func (t *throttling) report(ctx context.Context, f recoverability.Failure) {
 	t.limit.Report(func(before, since time.Time, failures int) {
 		in, kind := t.in, RateLimitStarted
 		if t.limit.Type == "" {
-			in.live.limit(!since.IsZero())
+			for _, s := range in.live.sources {
+				s.SetSerial(!since.IsZero())
+			}
 		}
 		if since.IsZero() {
 			kind = RateLimitEnded
@@ -166,21 +173,6 @@ func (t *throttling) report(ctx context.Context, f recoverability.Failure) {
 			in.live.notify(ctx, Notification{Kind: kind, Failure: concerns})
 		})
 	})
-}
-
-// registeredType returns the name of the message's type, or "".
-func (in *incoming) registeredType() string {
-	if t, _ := in.e.types.named(in.original.Headers.Get(header.EnclosedMessageTypes)); t != nil {
-		return t.name
-	}
-	return ""
-}
-
-// limit has the endpoint's queues handled one message at a time, or no longer.
-func (l *live) limit(limited bool) {
-	for _, s := range l.sources {
-		s.SetSerial(limited)
-	}
 }
 
 // deferrable reports whether the message can return later as a copy.
@@ -241,6 +233,3 @@ func (t *throttling) all() fault.Throttled {
 	}
 	return t.earlier(time.Now())
 }
-
-// remembered reports whether this process alone may know of such failures.
-func (t *throttling) remembered() bool { return t.limit != nil && !t.deferrable() }

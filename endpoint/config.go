@@ -1,6 +1,7 @@
 package endpoint
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -128,20 +129,14 @@ func (c *Config) instanceQueue() string {
 // maxConcurrency is a sanity bound: prefetch windows and buffers are multiples of the concurrency.
 const maxConcurrency = 1 << 16
 
-const defaultStopTimeout = 30 * time.Second
-
 func (c Config) withDefaults() Config {
-	if c.Concurrency == 0 {
-		c.Concurrency = 2 * runtime.GOMAXPROCS(0)
-	}
+	c.Concurrency = cmp.Or(c.Concurrency, 2*runtime.GOMAXPROCS(0))
 	if len(c.Serializers) == 0 {
 		c.Serializers = []serialization.Serializer{serialization.JSON}
 	}
 	c.Serializers = slices.Clone(c.Serializers)
 	c.Notify = slices.Clone(c.Notify)
-	if c.StopTimeout == 0 {
-		c.StopTimeout = defaultStopTimeout
-	}
+	c.StopTimeout = cmp.Or(c.StopTimeout, 30*time.Second)
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}
@@ -154,9 +149,6 @@ func (c Config) withDefaults() Config {
 }
 
 func machineName() string {
-	name, err := os.Hostname()
-	if err != nil {
-		return "unknown"
-	}
-	return name
+	name, _ := os.Hostname() // "" after an error
+	return cmp.Or(name, "unknown")
 }

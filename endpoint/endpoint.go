@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -17,6 +18,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/pump"
 	"github.com/holdfast-go/holdfast/pipeline"
 	"github.com/holdfast-go/holdfast/recoverability"
+	"github.com/holdfast-go/holdfast/serialization"
 	"github.com/holdfast-go/holdfast/transport"
 )
 
@@ -58,8 +60,9 @@ func New(cfg Config) (*Endpoint, error) {
 	e.failures = failurelog.New(max(memory.Messages, 8*cfg.Concurrency), memory.Bytes)
 	e.limits = throttle.New(cfg.Recoverability.RateLimit, types.names())
 	machine := machineName()
+	id := sha256.Sum256([]byte(cfg.Name + "\x00" + machine)) // the same after a restart
 	e.host = fault.Host{
-		Endpoint: cfg.Name, Machine: machine, HostID: hostID(cfg.Name, machine), DisplayName: cfg.Instance,
+		Endpoint: cfg.Name, Machine: machine, HostID: hex.EncodeToString(id[:16]), DisplayName: cfg.Instance,
 	}
 	if err := errors.Join(err, terr, e.compose()); err != nil {
 		return nil, fmt.Errorf("endpoint %q: invalid configuration: %w", cfg.Name, err)
@@ -71,21 +74,24 @@ func New(cfg Config) (*Endpoint, error) {
 func (e *Endpoint) compose() error {
 	p := &e.cfg.Pipeline
 	var errs []error
-	e.receive = stage(&errs, "Receive", &p.Receive, decode)
-	e.logical = stage(&errs, "Logical", &p.Logical, invokeAll)
-	e.invoke = stage(&errs, "Invoke", &p.Invoke, invokeOne)
-	e.outgoing = stage(&errs, "Outgoing", &p.Outgoing, e.encode)
-	e.dispatch = stage(&errs, "Dispatch", &p.Dispatch, e.dispatchAll)
-	e.recover = stage(&errs, "Recover", &p.Recover, recoverEnd)
-	e.copies = needsCopies(p, e.serializers)
+	e.receive = stage(e, &errs, "Receive", &p.Receive, decode)
+	e.logical = stage(e, &errs, "Logical", &p.Logical, invokeAll)
+	e.invoke = stage(e, &errs, "Invoke", &p.Invoke, invokeOne)
+	e.outgoing = stage(e, &errs, "Outgoing", &p.Outgoing, e.encode)
+	e.dispatch = stage(e, &errs, "Dispatch", &p.Dispatch, e.dispatchAll)
+	e.recover = stage(e, &errs, "Recover", &p.Recover, recoverEnd)
+	// A serializer may keep the body in the values that it returns. JSON copies it.
+	keeps := func(s serialization.Serializer) bool { return s != serialization.JSON }
+	e.copies = e.copies || slices.ContainsFunc(e.serializers, keeps)
 	return errors.Join(errs...)
 }
 
-func stage[T any](errs *[]error, name string, s *pipeline.Stage[T], end pipeline.Func[T]) pipeline.Func[T] {
+func stage[T any](e *Endpoint, errs *[]error, name string, s *pipeline.Stage[T], end pipeline.Func[T]) pipeline.Func[T] {
 	f, err := s.Then(end)
 	if err != nil {
 		*errs = append(*errs, fmt.Errorf("stage %s: %w", name, err))
 	}
+	e.copies = e.copies || len(s.Names()) > 0
 	return f
 }
 
@@ -162,10 +168,4 @@ func RunAll(ctx context.Context, endpoints ...*Endpoint) error {
 	}
 	wg.Wait()
 	return errors.Join(errs...)
-}
-
-// hostID returns an id of an endpoint on a machine that is the same after a restart.
-func hostID(endpoint, machine string) string {
-	sum := sha256.Sum256([]byte(endpoint + "\x00" + machine))
-	return hex.EncodeToString(sum[:16])
 }

@@ -1,8 +1,10 @@
 package endpoint
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/holdfast-go/holdfast/endpoint/internal/failurelog"
@@ -36,20 +38,11 @@ type incoming struct {
 
 func (l *live) newIncoming(d transport.Delivery, slot *pump.Slot, queue string) *incoming {
 	in := &incoming{e: l.e, live: l, delivery: d, slot: slot, queue: queue, original: d.Message()}
-	in.id = messageID(in.original)
+	if in.id = in.original.ID; in.id == "" { // of another producer
+		in.id = cmp.Or(in.original.Headers.Get(header.MessageID), in.original.NativeID)
+	}
 	in.settlement.in = in
 	return in
-}
-
-// messageID returns a message's identity, also where another producer set none.
-func messageID(m *transport.Message) string {
-	if m.ID != "" {
-		return m.ID
-	}
-	if id := m.Headers.Get(header.MessageID); id != "" {
-		return id
-	}
-	return m.NativeID
 }
 
 // facts returns the message and everything about its failure that is known without counting.
@@ -65,6 +58,14 @@ func (in *incoming) facts(err error) recoverability.Failure {
 		Instance: in.e.cfg.Instance, History: fault.ParseHistory(m.Headers.Get(header.HoldfastHistory)),
 		Config: in.live.recoverability,
 	}
+}
+
+// sharedCopy returns a copy of a message for the user's code, which may change it. Copies to the error queue, to the
+// audit queue and for later are made of the original. The headers are copied on write.
+func sharedCopy(m *transport.Message) *transport.Message {
+	c := *m
+	c.Headers, c.Body = m.Headers.CopyOnWrite(), slices.Clone(m.Body)
+	return &c
 }
 
 func firstType(h header.Map) string {

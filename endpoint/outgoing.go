@@ -37,15 +37,7 @@ type outgoing struct {
 
 // send sends m to queue, or where that is empty to its route.
 func (from *sender) send(ctx context.Context, m any, queue string, opts []SendOption, s *Session) error {
-	out, err := from.newOutgoing(header.IntentSend, m, s)
-	if err != nil {
-		return err
-	}
-	out.Queue = cmp.Or(queue, out.of.queue)
-	for _, opt := range opts {
-		opt.ApplySend(&out.Outgoing)
-	}
-	return from.submit(ctx, out)
+	return sendAs(ctx, from, header.IntentSend, m, queue, opts, SendOption.ApplySend, s)
 }
 
 // sendLocal sends m to the endpoint's own queue.
@@ -58,45 +50,34 @@ func (from *sender) sendLocal(ctx context.Context, m any, opts []SendOption, s *
 
 // publish sends m to its subscribers.
 func (from *sender) publish(ctx context.Context, m any, opts []PublishOption, s *Session) error {
-	out, err := from.newOutgoing(header.IntentPublish, m, s)
-	if err != nil {
-		return err
-	}
-	for _, opt := range opts {
-		opt.ApplyPublish(&out.Outgoing)
-	}
-	return from.submit(ctx, out)
+	return sendAs(ctx, from, header.IntentPublish, m, "", opts, PublishOption.ApplyPublish, s)
 }
 
-// reply sends m to the reply-to address of the message that is handled.
-func (from *sender) reply(ctx context.Context, m any, opts []ReplyOption, s *Session) error {
-	out, err := from.newOutgoing(header.IntentReply, m, s)
-	if err != nil {
-		return err
-	}
-	out.Queue = out.Incoming.Headers.Get(header.ReplyToAddress)
-	for _, opt := range opts {
-		opt.ApplyReply(&out.Outgoing)
-	}
-	return from.submit(ctx, out)
-}
-
-// newOutgoing returns the message for m before its options.
-func (from *sender) newOutgoing(intent string, m any, s *Session) (*outgoing, error) {
+// sendAs sends m with options. An empty queue is the type's route, or of a published message none.
+func sendAs[O any](
+	ctx context.Context, from *sender, intent string, m any, queue string,
+	opts []O, apply func(O, *pipeline.Outgoing), s *Session,
+) error {
 	if from.live.Load() == nil {
-		return nil, ErrNotRunning
+		return ErrNotRunning
 	}
 	t, err := from.types.of(m)
 	if err != nil {
-		return nil, fmt.Errorf("%s %T: %w", verbs[intent], m, err)
+		return fmt.Errorf("%s %T: %w", verbs[intent], m, err)
 	}
 	out := &outgoing{of: t, session: s}
 	out.Intent, out.Value, out.Types, out.MessageID = intent, m, t.types, uuid.New(time.Now())
-	out.Headers = header.Within(out.fields[:])
+	out.Headers, out.Queue = header.Within(out.fields[:]), queue
+	if intent == header.IntentSend {
+		out.Queue = cmp.Or(queue, t.queue)
+	}
 	if s != nil {
 		out.Incoming = &s.in.receive
 	}
-	return out, nil
+	for _, opt := range opts {
+		apply(opt, &out.Outgoing)
+	}
+	return from.submit(ctx, out)
 }
 
 // submit runs a message through the Outgoing stage and keeps it for its session, or sends it where it has none. Its
@@ -126,7 +107,14 @@ func (from *sender) submit(ctx context.Context, out *outgoing) (err error) {
 	if out.session != nil && !out.Immediately {
 		return out.session.keep(out.Operation)
 	}
-	return from.dispatchNow(ctx, &out.Outgoing)
+	d := pipeline.Dispatch{Operations: []transport.Operation{out.Operation}, Tx: out.Tx}
+	if err := from.dispatch(ctx, &d); err != nil {
+		return err
+	}
+	if out.Receipt != nil && len(d.Receipts) > 0 {
+		*out.Receipt = d.Receipts[0]
+	}
+	return nil
 }
 
 var verbs = map[string]string{
@@ -239,30 +227,6 @@ func (from *sender) encode(_ context.Context, out *pipeline.Outgoing) error {
 	}
 	if out.Intent == header.IntentPublish {
 		out.Operation.Types = out.Types
-	}
-	return nil
-}
-
-// dispatch sends operations that belong to no message: at once, or in the caller's transaction.
-func (l *live) dispatch(ctx context.Context, d *pipeline.Dispatch) ([]transport.Receipt, error) {
-	if d.Tx == nil {
-		return l.conn.Dispatch(ctx, d.Operations)
-	}
-	dispatcher, ok := l.conn.(transport.TxDispatcher)
-	if !ok {
-		return nil, errNoTx
-	}
-	return dispatcher.DispatchIn(ctx, d.Tx, d.Operations)
-}
-
-// dispatchNow sends one message by itself.
-func (from *sender) dispatchNow(ctx context.Context, out *pipeline.Outgoing) error {
-	d := pipeline.Dispatch{Operations: []transport.Operation{out.Operation}, Tx: out.Tx}
-	if err := from.dispatch(ctx, &d); err != nil {
-		return err
-	}
-	if out.Receipt != nil && len(d.Receipts) > 0 {
-		*out.Receipt = d.Receipts[0]
 	}
 	return nil
 }

@@ -98,7 +98,7 @@ func (in *incoming) succeeded(ctx context.Context) {
 	if in.exclusive == nil {
 		in.live.slow.Succeeded(n)
 	}
-	if in.exclusive != nil || n > 1 && !in.settlement.lostLease() || in.throttling.remembered() {
+	if in.exclusive != nil || n > 1 && !in.settlement.lostLease() || in.throttling.limit != nil && !in.throttling.deferrable() {
 		in.e.failures.Forget(in.failureKey())
 	}
 	in.throttling.succeeded(ctx)

@@ -144,7 +144,8 @@ func (l *live) receiveAll(ctx context.Context) (err error) {
 			l.slow.Add(s.Source)
 		}
 	}
-	l.e.begin(l)
+	l.e.live.Store(l)
+	close(l.e.ready)
 	defer l.e.live.Store(nil)
 	l.quarantine.begin(ctx)
 	var wg sync.WaitGroup
@@ -157,9 +158,4 @@ func (l *live) receiveAll(ctx context.Context) (err error) {
 	wg.Wait()
 	l.reports.Wait()
 	return err
-}
-
-func (e *Endpoint) begin(live *live) {
-	e.live.Store(live)
-	close(e.ready)
 }

@@ -74,7 +74,8 @@ func (s *Session) Publish(ctx context.Context, m any, opts ...PublishOption) err
 // Reply sends m to the reply-to address of the message being handled, when all handlers of the message have returned
 // nil.
 func (s *Session) Reply(ctx context.Context, m any, opts ...ReplyOption) error {
-	return s.in.e.reply(ctx, m, opts, s)
+	queue := s.in.receive.Headers.Get(header.ReplyToAddress)
+	return sendAs(ctx, &s.in.e.sender, header.IntentReply, m, queue, opts, ReplyOption.ApplyReply, s)
 }
 
 // DoNotContinue skips the remaining handlers of the message. It is handled, and its messages are sent, when this
