@@ -85,15 +85,13 @@ func (m Message) WithoutSubscription() Message {
 
 func newMessage[M any](kind messageKind, name string, bases []string) Message {
 	m := Message{goType: structType(reflect.TypeFor[M]()), kind: kind, name: name, bases: bases}
-	switch {
-	case m.goType.Kind() != reflect.Struct:
-		m.err = fmt.Errorf("message %v: a message is a struct", m.goType)
-	default:
-		for _, n := range append([]string{name}, bases...) {
-			if n == "" || strings.ContainsAny(n, ";,\r\n\x00") {
-				m.err = fmt.Errorf("message %v: name %q is empty or has a character that names must not have", m.goType, n)
-			}
+	for _, n := range append([]string{name}, bases...) {
+		if n == "" || strings.ContainsAny(n, ";,\r\n\x00") {
+			m.err = fmt.Errorf("message %v: name %q is empty or has a character that names must not have", m.goType, n)
 		}
+	}
+	if m.goType.Kind() != reflect.Struct {
+		m.err = fmt.Errorf("message %v: a message is a struct", m.goType)
 	}
 	return m
 }

@@ -1,6 +1,7 @@
 package endpoint
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
@@ -16,8 +17,10 @@ func (from *sender) addHeaders(out *pipeline.Outgoing, now time.Time) {
 	from.addCausation(out)
 	h.SetDefault(header.MessageIntent, out.Intent)
 	addSaga(out)
-	if reply := from.replyTo(out); reply != "" {
+	if reply := out.ReplyTo; reply != "" {
 		h.SetDefault(header.ReplyToAddress, reply)
+	} else if !from.cfg.SendOnly {
+		h.SetDefault(header.ReplyToAddress, from.cfg.Name)
 	}
 	h.SetDefault(header.OriginatingEndpoint, from.cfg.Name)
 	h.SetDefault(header.OriginatingMachine, from.host.Machine)
@@ -50,10 +53,7 @@ func checkConversation(out *pipeline.Outgoing) error {
 func (from *sender) addCausation(out *pipeline.Outgoing) {
 	correlation, conversation := out.MessageID, ""
 	if in := out.Incoming; in != nil {
-		correlation = in.Headers.Get(header.CorrelationID)
-		if correlation == "" {
-			correlation = in.Message.ID
-		}
+		correlation = cmp.Or(in.Headers.Get(header.CorrelationID), in.Message.ID)
 		conversation = in.Headers.Get(header.ConversationID)
 	}
 	if conversation == "" {

@@ -33,7 +33,7 @@ func (e *PanicError) StackTrace() string {
 	}
 	text, user := []byte(lines[0]), 0 // the goroutine
 	for frame := range slices.Chunk(lines[start:], 2) {
-		if ours(frame[0]) {
+		if slices.ContainsFunc(framework, func(pkg string) bool { return strings.HasPrefix(frame[0], pkg) }) {
 			user = len(text)
 			continue
 		}
@@ -43,11 +43,6 @@ func (e *PanicError) StackTrace() string {
 		text = text[:user]
 	}
 	return string(text)
-}
-
-// ours reports whether a line of a stack names a function of the framework.
-func ours(line string) bool {
-	return slices.ContainsFunc(framework, func(pkg string) bool { return strings.HasPrefix(line, pkg) })
 }
 
 var framework = []string{

@@ -29,7 +29,7 @@ type result interface{ isResult() }
 
 type (
 	// recovered: an action was carried out, and the message is settled.
-	recovered struct{ action recoverability.Action }
+	recovered struct{}
 	// stuck: the message could be neither settled nor moved. It was reported, and is to be requeued after a pause.
 	stuck struct{ pause time.Duration }
 )
@@ -64,7 +64,7 @@ func (r *recovery) run(ctx context.Context, a *attempt, err error) result {
 		r.startOver(ctx, a, err)
 		err = r.conclude(ctx, rec)
 	}
-	return r.end(ctx, rec, err)
+	return r.end(ctx, err)
 }
 
 // recoverEnd is the end of the Recover stage.
@@ -77,14 +77,14 @@ func recoverEnd(ctx context.Context, rec *pipeline.Recover) error {
 	if r.separable(err) {
 		return err // run concludes without the stage's messages
 	}
-	r.result = r.end(ctx, rec, err)
+	r.result = r.end(ctx, err)
 	return nil
 }
 
 // end returns the result of a recovery whose last conclusion returned err.
-func (r *recovery) end(ctx context.Context, rec *pipeline.Recover, err error) result {
+func (r *recovery) end(ctx context.Context, err error) result {
 	if err == nil {
-		return recovered{rec.Action}
+		return recovered{}
 	}
 	r.settlement.rollback(ctx, r.session)
 	return r.keep(ctx, err)
@@ -102,14 +102,13 @@ func (r *recovery) begin(a *attempt, f recoverability.Failure) *pipeline.Recover
 // the error. If the broker did not answer, or the transaction lost a conflict, the next attempt may succeed with
 // them, so they are kept, unless there is no next attempt.
 func (r *recovery) separable(err error) bool {
-	return err != nil && r.session.used() &&
+	return err != nil && (len(r.session.ops) > 0 || r.session.tx != nil) &&
 		(r.settlement.completedFirst() || !unanswered(err) && !conflict(r.session, err))
 }
 
 // startOver discards the messages and writes of the recovery.
 func (r *recovery) startOver(ctx context.Context, a *attempt, err error) {
-	r.logError(ctx, slog.LevelError, "the Recover stage failed: its messages and writes are discarded",
-		err)
+	r.logError(ctx, slog.LevelError, "the Recover stage failed: its messages and writes are discarded", err)
 	r.settlement.rollback(ctx, r.session)
 	r.session = &Session{in: a}
 }

@@ -38,9 +38,8 @@ func (r *recovery) onFinalFailure(ctx context.Context, failure recoverability.Fa
 	if err == nil {
 		return nil
 	}
-	r.logError(ctx, slog.LevelError, "Config.OnFinalFailure failed: its messages and writes are discarded",
-		err)
-	if r.session.writes() {
+	r.logError(ctx, slog.LevelError, "Config.OnFinalFailure failed: its messages and writes are discarded", err)
+	if _, tx := r.session.end(); tx != nil {
 		return &finalError{errtree.Mark{Err: err}}
 	}
 	r.session.drop(kept)

@@ -60,22 +60,23 @@ func (x *execution) delay(ctx context.Context, a recoverability.Delay) error {
 		return err
 	}
 	x.logError(ctx, slog.LevelError, "a delayed retry was refused: moving the message to the error queue", err)
-	if err := x.giveUp(ctx); err != nil {
-		return err
-	}
-	if err := x.moveToError(ctx, x.live.recoverability.ErrorQueue, true); err != nil {
-		return err
-	}
-	x.tookFallback(FallbackError, a)
-	return nil
-}
-
-// giveUp calls Config.OnFinalFailure after all, with what was sent before it still to be sent.
-func (x *execution) giveUp(ctx context.Context) error {
+	// Config.OnFinalFailure is called after all, with what was sent before it still to be sent.
 	_, tx := x.session.end()
 	x.session = &Session{in: x.session.in, ops: x.sent, tx: tx}
-	err := x.onFinalFailure(ctx, x.rec.Failure)
+	err = x.onFinalFailure(ctx, x.rec.Failure)
 	x.sent, _ = x.session.end()
+	if err != nil {
+		return err
+	}
+	return x.toErrorInstead(ctx, a, true)
+}
+
+// toErrorInstead moves the message to the configured error queue, because action a was refused.
+func (x *execution) toErrorInstead(ctx context.Context, a recoverability.Action, native bool) error {
+	err := x.moveToError(ctx, x.live.recoverability.ErrorQueue, native)
+	if err == nil {
+		x.tookFallback(FallbackError, a)
+	}
 	return err
 }
 
@@ -85,11 +86,7 @@ func (x *execution) deadLetter(ctx context.Context, a recoverability.DeadLetter)
 		return err
 	}
 	x.logError(ctx, slog.LevelError, "the dead-letter queue refused a message: moving it to the error queue", err)
-	if err := x.moveToError(ctx, x.live.recoverability.ErrorQueue, false); err != nil {
-		return err
-	}
-	x.tookFallback(FallbackError, a)
-	return nil
+	return x.toErrorInstead(ctx, a, false)
 }
 
 func (x *execution) toDeadLetters(ctx context.Context, a recoverability.DeadLetter) error {
@@ -146,15 +143,18 @@ type candidate struct {
 func (x *execution) to(ctx context.Context, queue string, after time.Duration, candidates []candidate) (err error) {
 	for _, c := range candidates {
 		op := x.copyTo(queue, c.headers, after)
-		if err = tooLarge(op.Message, x.live.limits); err == nil {
-			err = x.replace(ctx, op)
+		// The body is disregarded: the broker has had room for it once, and some drivers have more for a copy.
+		if size, most := op.Message.Headers.Size(), x.live.limits.MaxHeaders; most > 0 && size > most {
+			err = &transport.TooLargeError{What: "headers", Size: size, Max: most}
+			continue
 		}
-		if err == nil {
-			x.trimmed(ctx, queue, c.fallback)
-			return nil
+		err = x.replace(ctx, op)
+		if err == nil && c.fallback != "" {
+			x.log().WarnContext(ctx, "a queue has no room for all headers of a failed message: some are left out",
+				slog.String("message", x.id), slog.String("queue", queue), slog.String("headers", string(c.fallback)))
+			x.tookFallback(c.fallback, x.rec.Action)
 		}
-		var large *transport.TooLargeError
-		if !errors.As(err, &large) || large.What == "body" {
+		if large, ok := errors.AsType[*transport.TooLargeError](err); !ok || large.What == "body" {
 			return err
 		}
 	}
@@ -192,7 +192,8 @@ func (x *execution) replace(ctx context.Context, op transport.Operation) error {
 	pause := backoff.Backoff{Min: 100 * time.Millisecond, Max: time.Second}
 	for try := 1; ; try++ {
 		err := x.of(x.complete(ctx, ops), len(x.sent))
-		if try == settleTries || !refused(err) || permanent(err) || pause.Wait(x.live.settling.context()) != nil {
+		permanent := errors.Is(err, transport.ErrNoQueue) || errors.Is(err, transport.ErrTooLarge)
+		if try == settleTries || !refused(err) || permanent || pause.Wait(x.live.settling.context()) != nil {
 			return err
 		}
 	}
@@ -203,37 +204,31 @@ type strandedError struct{ errtree.Mark }
 
 // of returns err as it is where it concerns operation i, or none in particular.
 func (x *execution) of(err error, i int) error {
-	var refusal *transport.DispatchError
-	if err == nil || !errors.As(err, &refusal) {
+	refusal, ok := errors.AsType[*transport.DispatchError](err)
+	if !ok {
 		return err
 	}
-	for _, op := range refusal.Ops {
-		if op.Index == i && x.session.tx == nil {
-			return err
-		}
+	concerns := func(op transport.OpError) bool { return op.Index == i }
+	if x.session.tx == nil && slices.ContainsFunc(refusal.Ops, concerns) {
+		return err
 	}
 	return &strandedError{errtree.Mark{Err: err}}
 }
 
 // refused reports whether the broker has refused the copy, so that a fallback is to be tried.
 func refused(err error) bool {
-	var refusal *transport.DispatchError
-	var large *transport.TooLargeError
-	var stranded *strandedError
-	if errors.As(err, &stranded) || unanswered(err) {
-		return false
-	}
-	return errors.As(err, &refusal) || errors.As(err, &large)
+	_, refusal := errors.AsType[*transport.DispatchError](err)
+	_, large := errors.AsType[*transport.TooLargeError](err)
+	_, stranded := errors.AsType[*strandedError](err)
+	return (refusal || large) && !stranded && !unanswered(err)
 }
 
 // unanswered reports whether the broker has neither accepted nor refused a call, as far as is known.
 func unanswered(err error) bool {
-	var final *finalError
-	return !errors.As(err, &final) &&
-		slices.ContainsFunc([]error{
-			transport.ErrOutcomeUnknown, transport.ErrUnreachable, transport.ErrClosed,
-			context.DeadlineExceeded, context.Canceled,
-		}, func(away error) bool { return errors.Is(err, away) })
+	_, final := errors.AsType[*finalError](err)
+	return !final && slices.ContainsFunc([]error{
+		transport.ErrOutcomeUnknown, transport.ErrUnreachable, transport.ErrClosed, context.DeadlineExceeded, context.Canceled,
+	}, func(away error) bool { return errors.Is(err, away) })
 }
 
 // permanent reports whether a refusal will be the same the next time.

@@ -135,7 +135,7 @@ func (r *registry) of(m any) (*messageType, error) {
 }
 
 // named returns the first registered type of an enclosed-types header, nil when there is none, and the calls of the
-// message's handlers, including handlers of the types that follow.
+// message's handlers, including handlers of the types that follow, in the order of the Config.
 func (r *registry) named(enclosed string) (first *messageType, calls []call) {
 	for name := range header.TypeNames(enclosed) {
 		t, ok := r.byName[name]
@@ -144,7 +144,15 @@ func (r *registry) named(enclosed string) (first *messageType, calls []call) {
 		case first == nil:
 			first, calls = t, t.calls
 		default:
-			calls = merge(calls, t.calls)
+			// A handler of an interface is called once, with the first type that implements it.
+			merged := slices.Clone(calls)
+			for _, c := range t.calls {
+				if !slices.ContainsFunc(calls, func(have call) bool { return have.order == c.order }) {
+					merged = append(merged, c)
+				}
+			}
+			slices.SortFunc(merged, func(a, b call) int { return a.order - b.order })
+			calls = merged
 		}
 	}
 	return first, calls

@@ -26,7 +26,11 @@ func (s serializers) reader(contentType string) (serialization.Serializer, error
 			return found, nil
 		}
 	}
-	return nil, fmt.Errorf("content type %q: this endpoint reads %q", contentType, s.contentTypes())
+	var types []string
+	for _, one := range s {
+		types = append(types, one.ContentType())
+	}
+	return nil, fmt.Errorf("content type %q: this endpoint reads %q", contentType, types)
 }
 
 func (s serializers) named(contentType string) serialization.Serializer {

@@ -100,14 +100,8 @@ func (s *settlement) completeWith(ctx context.Context, tx transport.Tx, ops []tr
 
 // unit reports whether completing the message and sending are one.
 func (s *settlement) unit(tx transport.Tx) bool {
-	switch {
-	case tx != nil:
-		return true
-	case s.completedFirst():
-		return false
-	}
 	_, ok := s.in.delivery.(transport.Completer)
-	return ok
+	return tx != nil || ok && !s.completedFirst()
 }
 
 func (s *settlement) send(ops []transport.Operation) error {
@@ -119,14 +113,10 @@ func (s *settlement) send(ops []transport.Operation) error {
 }
 
 // retry returns the message to its queue. The broker counts that.
-func (s *settlement) retry(ctx context.Context) {
-	s.try(ctx, s.in.delivery.Retry, requeueFailed)
-}
+func (s *settlement) retry(ctx context.Context) { s.try(ctx, s.in.delivery.Retry, requeueFailed) }
 
 // release returns the message to its queue untouched.
-func (s *settlement) release(ctx context.Context) {
-	s.try(ctx, s.in.delivery.Release, releaseFailed)
-}
+func (s *settlement) release(ctx context.Context) { s.try(ctx, s.in.delivery.Release, releaseFailed) }
 
 // busyQueue returns the queue that took no messages when the message was to be completed, if the transport can
 // postpone the message until it does; "" otherwise.
@@ -174,8 +164,8 @@ func (s *settlement) settle(ctx context.Context, verb func(context.Context) erro
 }
 
 func repeatable(err error) bool {
-	var refused *transport.DispatchError
-	return err != nil && !errors.Is(err, transport.ErrLeaseLost) && !errors.As(err, &refused)
+	_, refused := errors.AsType[*transport.DispatchError](err)
+	return err != nil && !refused && !errors.Is(err, transport.ErrLeaseLost)
 }
 
 // end moves to the state that err means for the message, and returns the error of one that is not settled.

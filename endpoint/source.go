@@ -30,21 +30,17 @@ func (l *live) openSource(
 		},
 		Group: l.group,
 		Open: func(ctx context.Context) (transport.Receiver, error) {
-			return l.openReceiver(ctx, opts)
+			receiver, err := l.conn.OpenReceiver(ctx, opts)
+			if errors.Is(err, transport.ErrNoQueue) && !l.e.cfg.Install {
+				err = fmt.Errorf("%w: create it with Config.Install or Endpoint.Install", err)
+			}
+			if err != nil {
+				return nil, fmt.Errorf("receive from %q: %w", opts.Queue, err)
+			}
+			return receiver, nil
 		},
 	})
 	return source{s, r}, err
-}
-
-func (l *live) openReceiver(ctx context.Context, opts transport.ReceiverOptions) (transport.Receiver, error) {
-	receiver, err := l.conn.OpenReceiver(ctx, opts)
-	if errors.Is(err, transport.ErrNoQueue) && !l.e.cfg.Install {
-		err = fmt.Errorf("%w: create it with Config.Install or Endpoint.Install", err)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("receive from %q: %w", opts.Queue, err)
-	}
-	return receiver, nil
 }
 
 // addTo adds the source's queue to h.
