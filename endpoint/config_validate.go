@@ -76,14 +76,15 @@ func (c Config) validate() error {
 
 // validateQueues reports queues that are both received from and an error or audit queue.
 func (c Config) validateQueues(bad func(format string, args ...any)) {
-	if c.Name != "" && slices.Contains(c.Recoverability.ErrorQueues(), c.Name) {
+	errorQueues := c.Recoverability.ErrorQueues()
+	if c.Name != "" && slices.Contains(errorQueues, c.Name) {
 		bad("Name and an error queue of Recoverability are both %q: what fails would come back at once", c.Name)
 	}
-	if q := c.instanceQueue(); q != "" && slices.Contains(c.Recoverability.ErrorQueues(), q) {
+	if q := c.instanceQueue(); q != "" && slices.Contains(errorQueues, q) {
 		bad("the queue of the instance and an error queue of Recoverability are both %q: what fails would come back at once", q)
 	}
 	quarantine := c.Name + quarantineSuffix
-	if slices.Contains(c.Recoverability.ErrorQueues(), quarantine) || c.AuditQueue == quarantine {
+	if slices.Contains(errorQueues, quarantine) || c.AuditQueue == quarantine {
 		bad("%q is the endpoint's quarantine and cannot be an error queue or its audit queue too", quarantine)
 	}
 }

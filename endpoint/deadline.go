@@ -43,47 +43,33 @@ func (d *deadlines) close() {
 	}
 }
 
-// extended is a context whose deadline is extended while the broker is blocked, and by another span after that.
-// Waiting for a blocked broker is no failure of the message that is settled.
-type extended struct {
-	context.Context //nolint:containedctx // it is one
+// extended is a context whose end is that of a deadline.
+type extended struct{ context.Context }
 
-	span    time.Duration
-	blocked func() bool
-	end     func() // closes done, once
-	done    chan struct{}
-}
-
-func withExtension(parent context.Context, span time.Duration, blocked func() bool) (context.Context, context.CancelFunc) {
-	p := &extended{Context: parent, span: span, blocked: blocked, done: make(chan struct{})}
-	p.end = sync.OnceFunc(func() { close(p.done) })
-	p.arm(false)
-	return p, p.end
-}
-
-// arm checks again after a span. wasBlocked is the result of the last check.
-func (p *extended) arm(wasBlocked bool) {
-	time.AfterFunc(p.span, func() {
-		isBlocked := p.blocked()
-		switch {
-		case p.Err() != nil:
-		case isBlocked || wasBlocked:
-			p.arm(isBlocked)
-		default:
-			p.end()
-		}
-	})
-}
-
-func (p *extended) Deadline() (time.Time, bool) { return time.Time{}, false }
-
-func (p *extended) Done() <-chan struct{} { return p.done }
-
-func (p *extended) Err() error {
-	select {
-	case <-p.done:
-		return context.DeadlineExceeded
-	default:
+func (c extended) Err() error {
+	if c.Context.Err() == nil {
 		return nil
 	}
+	return context.DeadlineExceeded
+}
+
+// withExtension returns a context whose deadline is extended while the broker is blocked, and by another span after
+// that. Waiting for a blocked broker is no failure of the message that is settled.
+func withExtension(parent context.Context, span time.Duration, blocked func() bool) (context.Context, func()) {
+	ctx, cancel := context.WithCancelCause(parent)
+	end := func() { cancel(context.DeadlineExceeded) }
+	var arm func(wasBlocked bool)
+	arm = func(wasBlocked bool) {
+		time.AfterFunc(span, func() {
+			switch isBlocked := blocked(); {
+			case ctx.Err() != nil:
+			case isBlocked || wasBlocked:
+				arm(isBlocked)
+			default:
+				end()
+			}
+		})
+	}
+	arm(false)
+	return extended{ctx}, end
 }

@@ -86,7 +86,9 @@ func (e *Endpoint) compose() error {
 	return errors.Join(errs...)
 }
 
-func stage[T any](e *Endpoint, errs *[]error, name string, s *pipeline.Stage[T], end pipeline.Func[T]) pipeline.Func[T] {
+func stage[T any](
+	e *Endpoint, errs *[]error, name string, s *pipeline.Stage[T], end pipeline.Func[T],
+) pipeline.Func[T] {
 	f, err := s.Then(end)
 	if err != nil {
 		*errs = append(*errs, fmt.Errorf("stage %s: %w", name, err))

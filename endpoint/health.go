@@ -54,7 +54,6 @@ func (e *Endpoint) Health() Health {
 		h.bad("Run is starting")
 	default:
 		live.addTo(&h)
-		h.addLimits(&e.limits)
 	}
 	h.Ready = len(h.Reasons) == 0
 	return h
@@ -81,6 +80,14 @@ func (l *live) addTo(h *Health) {
 	if n := l.held.Load(); n > 0 {
 		h.bad("failed messages that cannot be settled: %d", n)
 	}
+	l.e.limits.Each(func(limit *throttle.Limit, since time.Time, failures int) {
+		h.RateLimits = append(h.RateLimits, RateLimitHealth{limit.Type, since, failures})
+		limited := "messages"
+		if limit.Type != "" {
+			limited = fmt.Sprintf("messages of type %q", limit.Type)
+		}
+		h.bad("%s are attempted one at a time since %s, after failures in a row", limited, since.UTC().Format(time.RFC3339))
+	})
 }
 
 func queueHealth(queue string, s pump.Stats) QueueHealth {

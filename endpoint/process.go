@@ -98,7 +98,8 @@ func (in *incoming) succeeded(ctx context.Context) {
 	if in.exclusive == nil {
 		in.live.slow.Succeeded(n)
 	}
-	if in.exclusive != nil || n > 1 && !in.settlement.lostLease() || in.throttling.limit != nil && !in.throttling.deferrable() {
+	remembered := in.throttling.limit != nil && !in.throttling.deferrable()
+	if in.exclusive != nil || n > 1 && !in.settlement.lostLease() || remembered {
 		in.e.failures.Forget(in.failureKey())
 	}
 	in.throttling.succeeded(ctx)

@@ -30,9 +30,7 @@ var errStillBusy = errors.New("handlers are still running")
 // processing pauses before the first one is received, and one is received after the other. So a delivery that is not
 // settled is evidence against that message, never against a neighbour. The instances of an endpoint share the queue.
 type quarantine struct {
-	e     *Endpoint
 	live  *live
-	group *pump.Group
 	queue string
 	moved chan struct{} // holds a token when this process has moved a message there
 
@@ -56,7 +54,7 @@ func (l *live) newQuarantine() *quarantine {
 	if queue == "" {
 		return nil
 	}
-	return &quarantine{e: l.e, live: l, group: l.group, queue: queue, moved: make(chan struct{}, 1)}
+	return &quarantine{live: l, queue: queue, moved: make(chan struct{}, 1)}
 }
 
 // watch visits the quarantine until ctx ends.
@@ -78,15 +76,12 @@ func (q *quarantine) watch(ctx context.Context) {
 		case <-look.C:
 		case <-q.moved:
 		}
-		if !q.paused() && q.look(ctx) {
+		// The quarantine is paused with the endpoint's own queue.
+		paused := func(s source) bool { return s.Queue() == q.live.e.cfg.Name && s.Paused() }
+		if !slices.ContainsFunc(q.live.sources, paused) && q.look(ctx) {
 			_ = backoff.Sleep(ctx, q.visit(ctx, &grace)) // the select above sees the end of ctx
 		}
 	}
-}
-
-// paused reports whether the endpoint's own queue is paused, and with it the quarantine.
-func (q *quarantine) paused() bool {
-	return slices.ContainsFunc(q.live.sources, func(s source) bool { return s.Queue() == q.e.cfg.Name && s.Paused() })
 }
 
 // begin visits the quarantine before anything else is received: a crash would count against all messages in flight.
@@ -113,11 +108,6 @@ func (q *quarantine) look(ctx context.Context) bool {
 	return stats[0].Ready != 0
 }
 
-// ready reports whether the broker counts a message that is ready; false if it cannot be asked, or does not know.
-func (q *quarantine) ready(ctx context.Context) bool {
-	return q.look(ctx) && q.waiting.Load() > 0
-}
-
 // find records whether the queue exists, by the error of a call that needs it.
 func (q *quarantine) find(ctx context.Context, err error) {
 	missing := errors.Is(err, transport.ErrNoQueue)
@@ -139,14 +129,14 @@ func (q *quarantine) visit(ctx context.Context, grace *backoff.Backoff) (pause t
 	most := grace.Next()
 	waiting, cancel := context.WithTimeoutCause(ctx, most, errStillBusy)
 	defer cancel()
-	if err := q.group.Exclusive(waiting); err != nil {
+	if err := q.live.group.Exclusive(waiting); err != nil {
 		if ctx.Err() == nil {
 			q.log().WarnContext(ctx, "messages in quarantine wait for long-running handlers: trying again",
 				slog.String("queue", q.queue), slog.Duration("after", most))
 		}
 		return most
 	}
-	defer q.group.Shared()
+	defer q.live.group.Shared()
 	grace.Reset()
 	if q.look(ctx) && !q.work(ctx) { // else another instance was faster
 		return q.live.requeues.next()
@@ -165,10 +155,12 @@ func (q *quarantine) work(ctx context.Context) (all bool) {
 	}
 	var stuck atomic.Bool
 	p := pump.New(pump.Config{
-		Receiver: &quarantineReceiver{Receiver: receiver, ready: q.ready, end: end},
-		Limits:   q.live.limits, Queue: q.queue,
+		Receiver: &quarantineReceiver{Receiver: receiver, end: end, ready: func(ctx context.Context) bool {
+			return q.look(ctx) && q.waiting.Load() > 0
+		}},
+		Limits: q.live.limits, Queue: q.queue,
 		Serial: true, Budget: q.live.budget,
-		StopTimeout: q.e.cfg.StopTimeout, Logger: q.log(),
+		StopTimeout: q.live.e.cfg.StopTimeout, Logger: q.log(),
 		Handle: func(ctx context.Context, d transport.Delivery, slot *pump.Slot) {
 			q.live.handleExclusively(ctx, d, slot, func() {
 				stuck.Store(true)
@@ -181,21 +173,12 @@ func (q *quarantine) work(ctx context.Context) (all bool) {
 	err = receiver.Close()
 	q.pump.Store(nil)
 	if err != nil {
-		q.log().WarnContext(ctx, "a receiver could not be closed",
-			slog.String("queue", q.queue), slog.Any("error", err))
+		q.log().WarnContext(ctx, "a receiver could not be closed", slog.String("queue", q.queue), slog.Any("error", err))
 	}
 	return !stuck.Load()
 }
 
-// add records that a message was moved there.
-func (q *quarantine) add() {
-	select {
-	case q.moved <- struct{}{}:
-	default:
-	}
-}
-
-func (q *quarantine) log() *slog.Logger { return q.e.cfg.Logger }
+func (q *quarantine) log() *slog.Logger { return q.live.e.cfg.Logger }
 
 // addTo adds the quarantine to h.
 func (q *quarantine) addTo(h *Health) {
@@ -206,7 +189,6 @@ func (q *quarantine) addTo(h *Health) {
 	}
 	h.Quarantined = q.waiting.Load()
 	if p := q.pump.Load(); p != nil {
-		s := p.Stats()
-		h.Queues = append(h.Queues, queueHealth(q.queue, s))
+		h.Queues = append(h.Queues, queueHealth(q.queue, p.Stats()))
 	}
 }

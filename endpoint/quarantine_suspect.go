@@ -53,7 +53,10 @@ func (in *incoming) quarantine(ctx context.Context) bool {
 	if in.settlement.lostLease() {
 		return true
 	}
-	q.add()
+	select {
+	case q.moved <- struct{}{}:
+	default: // there is a token
+	}
 	in.log().WarnContext(ctx, "the process may crash over a message: it is moved to quarantine",
 		slog.String("message", in.id), slog.Int("attempt", n), slog.String("queue", q.queue))
 	f := in.facts(fmt.Errorf("delivered %d times: the process may crash over it", n))
@@ -85,13 +88,6 @@ func (x *exclusive) crashLoop() error {
 	return recoverability.Unrecoverable(&recoverability.CrashLoopError{
 		Queue: x.in.queue, Attempts: x.before, Crashes: x.in.delivery.Attempt().N - 1,
 	})
-}
-
-// immediate counts the failures of this cycle for a message in quarantine. Those that it had before
-// count, so that it is not retried at once there.
-func (x *exclusive) immediate() int {
-	c := x.in.live.recoverability
-	return max(x.before-1+x.in.delivery.Attempt().N, c.Immediate+1, c.Quarantine.After)
 }
 
 // returnToOrigin moves a message that is stuck in quarantine back to its own queue, where its attempts begin anew,

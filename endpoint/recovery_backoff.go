@@ -28,7 +28,8 @@ func (in *incoming) keep(ctx context.Context, err error) stuck {
 	})
 	switch {
 	case in.settlement.completedFirst():
-		in.logError(ctx, slog.LevelError, "a failed message is lost: it was completed first, and the error queue refused it", err)
+		in.logError(ctx, slog.LevelError, "a failed message is lost: it was completed first, and the error queue refused it",
+			err)
 		return stuck{}
 	case in.exclusive != nil:
 		in.logError(ctx, slog.LevelError, "a failed message could not be settled: it leaves quarantine unless it is parked",

@@ -227,7 +227,8 @@ func refused(err error) bool {
 func unanswered(err error) bool {
 	_, final := errors.AsType[*finalError](err)
 	return !final && slices.ContainsFunc([]error{
-		transport.ErrOutcomeUnknown, transport.ErrUnreachable, transport.ErrClosed, context.DeadlineExceeded, context.Canceled,
+		transport.ErrOutcomeUnknown, transport.ErrUnreachable, transport.ErrClosed,
+		context.DeadlineExceeded, context.Canceled,
 	}, func(away error) bool { return errors.Is(err, away) })
 }
 

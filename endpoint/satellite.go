@@ -25,7 +25,6 @@ const (
 // satellites are the driver's own queues, each with a pump of its own. They are searched for until the broker has
 // answered for all of them.
 type satellites struct {
-	e      *Endpoint
 	live   *live
 	finder transport.Satellites // nil: the driver has none
 	search reception            // fails while the search does
@@ -36,7 +35,7 @@ type satellites struct {
 
 func (l *live) newSatellites() *satellites {
 	finder, _ := l.conn.(transport.Satellites)
-	return &satellites{e: l.e, live: l, finder: finder, search: reception{queue: "the transport's own queues"}}
+	return &satellites{live: l, finder: finder, search: reception{queue: "the transport's own queues"}}
 }
 
 // run receives from the queues until ctx ends.
@@ -57,12 +56,13 @@ func (s *satellites) run(ctx context.Context) error {
 		note(err)
 		if err == nil {
 			if failed {
-				s.e.cfg.Logger.InfoContext(ctx, "all of the transport's own queues were found, and are received from")
+				s.live.e.cfg.Logger.InfoContext(ctx, "all of the transport's own queues were found, and are received from")
 			}
 			break
 		}
 		if !failed {
-			s.e.cfg.Logger.WarnContext(ctx, "a queue of the transport's own could not be looked for; until it is found, it is not received from", slog.Any("error", err))
+			s.live.e.cfg.Logger.WarnContext(ctx, "a queue of the transport's own could not be looked for; until it is found, it is not received from",
+				slog.Any("error", err))
 		}
 		if pause.Wait(ctx) != nil {
 			break
@@ -79,7 +79,7 @@ func (s *satellites) find(ctx context.Context, running *sync.WaitGroup) error {
 	found, err := s.finder.Satellites(within)
 	errs := []error{err}
 	for _, sat := range found {
-		if s.has(sat.Queue) {
+		if slices.ContainsFunc(s.all(), func(own source) bool { return own.Queue() == sat.Queue }) {
 			continue
 		}
 		opts := transport.ReceiverOptions{Queue: sat.Queue}
@@ -94,10 +94,6 @@ func (s *satellites) find(ctx context.Context, running *sync.WaitGroup) error {
 		running.Go(func() { opened.Run(ctx) })
 	}
 	return errors.Join(errs...)
-}
-
-func (s *satellites) has(queue string) bool {
-	return slices.ContainsFunc(s.all(), func(own source) bool { return own.Queue() == queue })
 }
 
 // all returns the sources of the queues found so far.
@@ -118,12 +114,13 @@ func (s *satellites) addTo(h *Health) {
 
 // handle returns the function that the pump calls for each message of a driver's own queue. A message that
 // fails is requeued after a pause.
-func (s *satellites) handle(sat transport.Satellite) func(context.Context, transport.Delivery, *pump.Slot) {
+func (s *satellites) handle(sat transport.Satellite) handleFunc {
 	return func(ctx context.Context, d transport.Delivery, slot *pump.Slot) {
 		in := s.live.newIncoming(d, slot, sat.Queue)
 		if err := in.relay(ctx, sat); err != nil {
-			s.e.cfg.Logger.ErrorContext(ctx, "a message of the transport's own queue could not be processed: it stays there and is tried again",
-				slog.String("queue", sat.Queue), slog.String("message", in.id), slog.Any("error", err))
+			in.logError(ctx, slog.LevelError,
+				"a message of the transport's own queue could not be processed: it stays there and is tried again",
+				err, slog.String("queue", sat.Queue))
 			in.requeue(ctx, in.keep(ctx, err))
 		}
 	}
