@@ -41,11 +41,9 @@ type TxOption interface {
 // option implements them all. The functions below return the interface of the calls that it fits.
 type option func(out *pipeline.Outgoing)
 
-func (o option) ApplySend(out *pipeline.Outgoing) { o(out) }
-
+func (o option) ApplySend(out *pipeline.Outgoing)    { o(out) }
 func (o option) ApplyPublish(out *pipeline.Outgoing) { o(out) }
-
-func (o option) ApplyReply(out *pipeline.Outgoing) { o(out) }
+func (o option) ApplyReply(out *pipeline.Outgoing)   { o(out) }
 
 // OutgoingOption makes an option of a function that changes the message before the Outgoing stage. It is for options of
 // drivers and of other packages, such as one of [pipeline.Outgoing].Properties. Fields that do not fit, such as a Queue
@@ -53,9 +51,7 @@ func (o option) ApplyReply(out *pipeline.Outgoing) { o(out) }
 func OutgoingOption(f func(out *pipeline.Outgoing)) Option { return option(f) }
 
 // To sends to the queue of that name, whatever the routes say.
-func To(queue string) DirectOption {
-	return option(func(out *pipeline.Outgoing) { out.Queue = queue })
-}
+func To(queue string) DirectOption { return option(func(out *pipeline.Outgoing) { out.Queue = queue }) }
 
 // ToThisInstance sends to the queue of this process, of [Config.InstanceQueue], whatever the routes say.
 func ToThisInstance() DirectOption { return To(thisInstance) }
@@ -69,9 +65,7 @@ func After(d time.Duration) DirectOption {
 }
 
 // At delivers the message no earlier than t.
-func At(t time.Time) DirectOption {
-	return option(func(out *pipeline.Outgoing) { out.At = t })
-}
+func At(t time.Time) DirectOption { return option(func(out *pipeline.Outgoing) { out.At = t }) }
 
 // ReceiptIn stores the receipt of a delayed message in r, for [Endpoint.Cancel], before Send returns. In a handler it
 // needs [Immediately].
@@ -80,9 +74,7 @@ func ReceiptIn(r *transport.Receipt) DirectOption {
 }
 
 // ExpireAfter discards the message when it has not been received d after it was sent, or after it was due.
-func ExpireAfter(d time.Duration) Option {
-	return option(func(out *pipeline.Outgoing) { out.TTL = d })
-}
+func ExpireAfter(d time.Duration) Option { return option(func(out *pipeline.Outgoing) { out.TTL = d }) }
 
 // ReplyTo has replies sent to the queue of that name instead of the endpoint's own.
 func ReplyTo(queue string) Option {
@@ -112,25 +104,18 @@ func Headers(h header.Map) Option {
 func StartNewConversation() Option {
 	return option(func(out *pipeline.Outgoing) {
 		out.Headers.Set(header.ConversationID, uuid.New(time.Now()))
-		if out.Incoming == nil {
-			return
-		}
-		if previous := out.Incoming.Headers.Get(header.ConversationID); previous != "" {
-			out.Headers.Set(header.PreviousConversation, previous)
+		if out.Incoming != nil && out.Incoming.Headers.Get(header.ConversationID) != "" {
+			out.Headers.Set(header.PreviousConversation, out.Incoming.Headers.Get(header.ConversationID))
 		}
 	})
 }
 
 // MessageID gives the message an identity of the caller's choosing, for receivers that recognise duplicates by it.
-func MessageID(id string) Option {
-	return option(func(out *pipeline.Outgoing) { out.MessageID = id })
-}
+func MessageID(id string) Option { return option(func(out *pipeline.Outgoing) { out.MessageID = id }) }
 
 // Immediately sends the message at once and not with the handler's other messages, so it is sent even where the handler
 // fails afterwards.
-func Immediately() Option {
-	return option(func(out *pipeline.Outgoing) { out.Immediately = true })
-}
+func Immediately() Option { return option(func(out *pipeline.Outgoing) { out.Immediately = true }) }
 
 // In sends or publishes in tx, a transaction that the caller has begun in the transport's database, as a web request
 // does, and ends itself: the message is sent when tx is committed, together with the other writes in it, and never when

@@ -128,9 +128,7 @@ func ParseJSON(s string) (Map, error) {
 
 type parser struct{ rest string }
 
-func (p *parser) fail() error {
-	return fmt.Errorf("%w: at %.40q", errHeaderJSON, p.rest)
-}
+func (p *parser) fail() error { return fmt.Errorf("%w: at %.40q", errHeaderJSON, p.rest) }
 
 func (p *parser) end() error {
 	p.space()
@@ -147,11 +145,11 @@ func (p *parser) space() {
 }
 
 func (p *parser) take(c byte) bool {
-	if p.rest == "" || p.rest[0] != c {
-		return false
+	taken := p.rest != "" && p.rest[0] == c
+	if taken {
+		p.rest = p.rest[1:]
 	}
-	p.rest = p.rest[1:]
-	return true
+	return taken
 }
 
 func (p *parser) text() (string, bool) {
@@ -197,7 +195,7 @@ func (p *parser) value() (string, bool) {
 	}
 	p.rest = p.rest[end:]
 	if token == "null" {
-		return "", true
+		token = ""
 	}
 	return token, true
 }

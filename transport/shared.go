@@ -44,7 +44,14 @@ func Share[T io.Closer](s *Shared, key any, open func() (T, error)) (value T, re
 		e.value = opened
 	}
 	value = e.value.(T) //nolint:errcheck,forcetypeassert // the key is of the driver's type, so the value is too
-	return value, sync.OnceValue(func() error { return s.release(key, e) }), nil
+	return value, sync.OnceValue(func() error {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		if !s.leave(key, e) {
+			return nil
+		}
+		return e.value.Close()
+	}), nil
 }
 
 // enter adds a user of key.
@@ -54,32 +61,19 @@ func (s *Shared) enter(key any) *shared {
 	if s.entries == nil {
 		s.entries = map[any]*shared{}
 	}
-	e := s.entries[key]
-	if e == nil {
-		e = &shared{}
-		s.entries[key] = e
+	if s.entries[key] == nil {
+		s.entries[key] = &shared{}
 	}
-	e.users++
-	return e
+	s.entries[key].users++
+	return s.entries[key]
 }
 
 // leave removes a user of key, and reports whether that was the last one.
 func (s *Shared) leave(key any, e *shared) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	e.users--
-	if e.users > 0 {
-		return false
+	if e.users--; e.users == 0 {
+		delete(s.entries, key)
 	}
-	delete(s.entries, key)
-	return true
-}
-
-func (s *Shared) release(key any, e *shared) error {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if !s.leave(key, e) {
-		return nil
-	}
-	return e.value.Close()
+	return e.users == 0
 }

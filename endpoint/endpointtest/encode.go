@@ -27,8 +27,10 @@ func encode(ctx context.Context, cfg endpoint.Config, m any, opts []endpoint.Sen
 	ctx, stop := context.WithCancel(ctx)
 	ended := make(chan error, 1)
 	go func() { ended <- ep.Run(ctx) }()
-	if ep.WaitReady(ctx) == nil {
-		err = caught.send(ctx, ep, m, opts)
+	if ep.WaitReady(ctx) == nil { // it publishes events and sends other messages: only the endpoint knows the kind of m
+		if err = ep.Publish(ctx, m, here("", opts)); !caught.reached {
+			err = ep.Send(ctx, m, here(Client, opts))
+		}
 	}
 	stop()
 	err = errors.Join(err, <-ended)
@@ -53,14 +55,6 @@ func (c *catcher) behavior(next pipeline.Func[*pipeline.Outgoing]) pipeline.Func
 		c.message, out.Operation = out.Operation.Message, transport.Operation{}
 		return err
 	}
-}
-
-// send publishes events and sends other messages: only the endpoint knows the kind of m.
-func (c *catcher) send(ctx context.Context, ep *endpoint.Endpoint, m any, opts []endpoint.SendOption) error {
-	if err := ep.Publish(ctx, m, here("", opts)); c.reached {
-		return err
-	}
-	return ep.Send(ctx, m, here(Client, opts))
 }
 
 // here is opts for every verb, without the queue and the time that they may set.

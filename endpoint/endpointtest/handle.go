@@ -1,6 +1,7 @@
 package endpointtest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,14 +10,12 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/endpoint"
+	"github.com/holdfast-go/holdfast/transport"
 	"github.com/holdfast-go/holdfast/transport/inmemory"
 )
 
 // Client is the name of the endpoint that sends Handle's message, and the queue of replies to it.
 const Client = "client"
-
-// defaultName is the name of an endpoint whose Config has none.
-const defaultName = "endpoint"
 
 // Handle processes m once by an endpoint made of cfg, and returns the outcome. A handler's error is part of the
 // [Result], not an error of Handle.
@@ -30,9 +29,7 @@ const defaultName = "endpoint"
 //
 // It returns an error if cfg or m is not valid, and if ctx ends before the message is settled.
 func Handle(ctx context.Context, cfg endpoint.Config, m any, opts ...endpoint.SendOption) (Result, error) {
-	if cfg.Name == "" {
-		cfg.Name = defaultName
-	}
+	cfg.Name = cmp.Or(cfg.Name, "endpoint")
 	if cfg.SendOnly {
 		return Result{}, fmt.Errorf("endpointtest: endpoint %q is send-only: it handles nothing", cfg.Name)
 	}
@@ -49,22 +46,18 @@ func Handle(ctx context.Context, cfg endpoint.Config, m any, opts ...endpoint.Se
 	if err := broker.Put(cfg.Name, message); err != nil {
 		return Result{}, err
 	}
-	rec := newRecorder(stop)
+	rec := &recorder{stop: stop, made: map[*transport.Message]Sent{}}
 	rec.record(&cfg)
 	cfg.Transport, cfg.Install = broker, true
 	cfg.Concurrency, cfg.StopTimeout = 1, time.Nanosecond // ctx alone bounds the time
-	if err := run(ctx, cfg); err != nil {
+	ep, err := endpoint.New(cfg)
+	if err != nil {
+		return Result{}, err
+	}
+	if err := ep.Run(ctx); err != nil {
 		return Result{}, err
 	}
 	return rec.result(ctx)
-}
-
-func run(ctx context.Context, cfg endpoint.Config) error {
-	ep, err := endpoint.New(cfg)
-	if err != nil {
-		return err
-	}
-	return ep.Run(ctx)
 }
 
 // newBroker returns a broker with one queue, which delivers one message once, and accepts messages to every queue.

@@ -28,10 +28,6 @@ type recorder struct {
 	seen       Result
 }
 
-func newRecorder(stop context.CancelFunc) *recorder {
-	return &recorder{stop: stop, made: map[*transport.Message]Sent{}}
-}
-
 const behavior = "endpointtest"
 
 // record adds the recorder's behaviors to cfg.
@@ -116,8 +112,10 @@ func (r *recorder) dispatch(next pipeline.Func[*pipeline.Dispatch]) pipeline.Fun
 // recover records the error and the action.
 func (r *recorder) recover(next pipeline.Func[*pipeline.Recover]) pipeline.Func[*pipeline.Recover] {
 	return func(ctx context.Context, rec *pipeline.Recover) error {
-		left := r.fail(rec.Failure.Err)
-		failed := true // or panics
+		r.mu.Lock()
+		r.seen.Err, r.recovering = rec.Failure.Err, true
+		left, failed := len(r.seen.Sent), true // also when next panics
+		r.mu.Unlock()
 		defer func() {
 			r.mu.Lock()
 			defer r.mu.Unlock()
@@ -143,14 +141,6 @@ func (r *recorder) recover(next pipeline.Func[*pipeline.Recover]) pipeline.Func[
 		failed = err != nil
 		return err
 	}
-}
-
-// fail records a failure, and returns the number of messages sent so far.
-func (r *recorder) fail(err error) int {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.seen.Err, r.recovering = err, true
-	return len(r.seen.Sent)
 }
 
 // end stops the endpoint before a second attempt. Called with mu held.

@@ -55,7 +55,9 @@ func ErrorHeaders(received, fault header.Map) header.Map {
 // removed. [header.HoldfastReturns] is increased by one: so a broker that removes duplicates distinguishes the returned
 // message from the original. [header.UndecodableHeaders] stays, for the case that the message fails again.
 func ReturnHeaders(failed header.Map) header.Map {
-	h := without(failed, 1, countsRetries, describesFault, namesQueue)
+	h := without(failed, 1, countsRetries, describesFault, func(name string) bool {
+		return name == header.FailedQ || name == header.TimeOfFailure || strings.HasPrefix(name, "Holdfast.Quarantine.")
+	})
 	h.Set(header.HoldfastReturns, strconv.Itoa(Returns(failed)+1))
 	return h
 }
