@@ -100,7 +100,7 @@ func (c *conn) greet(ctx context.Context) error {
 }
 
 // lockDuration returns how long messages of the endpoint's queue are locked, or defaultLock if it cannot be looked up:
-// see shortLocks.
+// see mindLock.
 func (c *conn) lockDuration(ctx context.Context) time.Duration {
 	if c.ns.LockDuration > 0 {
 		return c.ns.LockDuration

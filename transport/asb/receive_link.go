@@ -1,6 +1,7 @@
 package asb
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -114,15 +115,13 @@ func (l *link) request(ctx context.Context, limit int, own turn) (ds []transport
 		defer accepted.Stop()
 	}
 	msgs, err := l.call(ctx, cl, rcv, l.room(limit))
-	switch {
-	case len(msgs) > 0:
+	if len(msgs) > 0 {
 		return l.test(ctx, l.receiver.deliveries(msgs, cl, rcv)), nil
-	case err != nil || ctx.Err() != nil:
-		return nil, errors.Join(err, ctx.Err())
-	case !cl.alive():
-		return nil, errLost
 	}
-	return nil, nil
+	if err == nil && !cl.alive() {
+		err = errLost
+	}
+	return nil, cmp.Or(err, context.Cause(ctx))
 }
 
 // call calls the library, which panics for a message that has one of the library's properties with a type of its own.
