@@ -118,10 +118,13 @@ func (r *receiver) Receive(ctx context.Context, limit int) ([]transport.Delivery
 	}
 	defer r.endReceive(l)
 	ds, err := l.receive(ctx, min(limit, maxReceive))
-	if err != nil && ctx.Err() != nil {
+	switch {
+	case err == nil:
+		return ds, nil
+	case ctx.Err() != nil:
 		return nil, context.Cause(ctx)
 	}
-	return ds, wrap(err, "receive from %q", r.queue)
+	return nil, wrap(err, "receive from %q", r.queue)
 }
 
 // take returns the first link that is not receiving, so that few Receive calls use few links.

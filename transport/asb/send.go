@@ -160,11 +160,10 @@ func (s *sender) deliver(ctx context.Context, group []*outgoing) {
 	slices.SortStableFunc(group, func(a, b *outgoing) int { return a.due.Compare(b.due) }) // zero first
 	later := slices.IndexFunc(group, func(m *outgoing) bool { return !m.due.IsZero() })
 	if later < 0 {
-		later = len(group)
+		s.paced(ctx, group, s.sendOnce)
+		return
 	}
-	if later > 0 {
-		s.paced(ctx, group[:later], s.sendOnce)
-	}
+	s.paced(ctx, group[:later], s.sendOnce)
 	s.schedule(ctx, group[later:])
 }
 

@@ -174,6 +174,9 @@ func (d *delivery) settle(ctx context.Context, v verb) error {
 	case ctx.Err() != nil:
 		err = context.Cause(ctx)
 	}
+	if err == nil {
+		return nil // without the allocations of the next line
+	}
 	return wrap(err, "%s a message of %q", v.name, d.receiver.queue)
 }
 
@@ -225,7 +228,11 @@ func (d *delivery) byToken(ctx context.Context, v verb) (err error) {
 func (v verb) ask(ctx context.Context, cl *client, rcv *azservicebus.Receiver, raw *azservicebus.ReceivedMessage) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, settleTimeout, errNoReply)
 	defer cancel()
-	on, over := joined(ctx, cl.ctx)
-	defer over()
-	return plain(cl.cause(ctx, v.do(on, rcv, raw)))
+	stop := context.AfterFunc(cl.ctx, cancel)
+	defer stop()
+	err := v.do(ctx, rcv, raw)
+	if err != nil && !cl.alive() {
+		return errLost
+	}
+	return plain(cl.cause(ctx, err))
 }
