@@ -39,12 +39,25 @@ func leftBehind(name string) bool {
 	return err == nil && time.Since(time.Unix(seconds, 0)) > leftAfter
 }
 
-// need skips the test under -short, and fails it when no broker listens at address.
-func need(t testing.TB, broker, address, variable string) {
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// notShort skips the test under -short.
+func notShort(t testing.TB, broker string) {
 	t.Helper()
 	if testing.Short() {
 		t.Skipf("needs %s, and -short is for machines without", broker)
 	}
+}
+
+// need skips the test under -short, and fails it when no broker listens at address.
+func need(t testing.TB, broker, address, variable string) {
+	t.Helper()
+	notShort(t, broker)
 	c, err := net.DialTimeout("tcp", address, 5*time.Second)
 	if err != nil {
 		t.Fatalf("no %s at %s: start one with \"make brokers-up\", or name another in %s: %v", broker, address, variable, err)
@@ -52,9 +65,8 @@ func need(t testing.TB, broker, address, variable string) {
 	_ = c.Close()
 }
 
-// Name returns a unique name that begins with name, for a queue or, dots included, for a
-// message type. Where tests share a broker the names keep them apart, and queue and exchange
-// are deleted by name.
+// Name returns a unique name that begins with name, for a queue or, dots included, for a message type. Where tests
+// share a broker the names keep them apart, and queue and exchange are deleted by name.
 func Name(t testing.TB, name string) string {
 	t.Helper()
 	full := unique() + "-" + name

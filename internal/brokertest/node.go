@@ -5,10 +5,9 @@ import (
 	"testing"
 )
 
-// Node is a broker that a test may stop, kill and restart, unlike the broker that tests
-// share. A test binary has one of each kind: it starts with the first test that needs it,
-// belongs to one test at a time, and ends with the process, even when that is killed. Only
-// the test's own goroutine calls its methods.
+// Node is a broker that a test may stop, kill and restart, unlike the broker that tests share. A test binary has one of
+// each kind: it starts with the first test that needs it, belongs to one test at a time, and ends with the process,
+// even when that is killed. Only the test's own goroutine calls its methods.
 type Node struct {
 	URL string // of the test's own part of the broker; the same after a restart
 
@@ -20,17 +19,13 @@ type Node struct {
 // broker decides about [os.Interrupt] and others.
 func (n *Node) Stop(how os.Signal) {
 	n.t.Helper()
-	if err := n.server.stop(how); err != nil {
-		n.t.Fatal(err)
-	}
+	must(n.t, n.server.stop(how))
 }
 
 // Start returns when the broker answers.
 func (n *Node) Start() {
 	n.t.Helper()
-	if err := n.server.start(); err != nil {
-		n.t.Fatal(err)
-	}
+	must(n.t, n.server.start())
 }
 
 // Restart stops the broker and starts it again.
@@ -43,13 +38,9 @@ func (n *Node) Restart(how os.Signal) {
 // own gives a test the exclusive use of a server.
 func own(t testing.TB, start func() (*server, error)) *Node {
 	t.Helper()
-	if testing.Short() {
-		t.Skip("needs a broker of its own, and -short is for machines without")
-	}
+	notShort(t, "a broker of its own")
 	s, err := start()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	s.inUse.Lock()
 	t.Cleanup(s.inUse.Unlock)
 	t.Cleanup(func() {
@@ -58,7 +49,7 @@ func own(t testing.TB, start func() (*server, error)) *Node {
 		}
 	})
 	n := &Node{t: t, server: s}
-	if s.running() && s.answers(t.Context()) != nil {
+	if s.running() && s.answers() != nil {
 		n.Stop(os.Kill) // the state that the previous test has left
 	}
 	n.Start()

@@ -2,7 +2,6 @@ package brokertest
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"math"
@@ -25,17 +24,13 @@ func PgBouncer(t testing.TB) (straight, pooled string) {
 	straight = Postgres(t)
 	n := own(t, ownPgBouncer)
 	u, err := url.Parse(straight)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	pooled = n.server.url(u.Path[1:])
 	if !endsItselfAtCancels(t) {
 		return straight, pooled
 	}
 	way, err := url.Parse(pooled)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	proxy := NewProxy(t, way.Host)
 	proxy.CutAt(cancelRequest, math.MaxInt)
 	return straight, proxy.URL(t, pooled)
@@ -48,9 +43,7 @@ const cancelRequest = "\x00\x00\x00\x10\x04\xd2\x16\x2e"
 func endsItselfAtCancels(t testing.TB) bool {
 	t.Helper()
 	program, err := bouncerProgram()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	out, err := exec.Command(program, "--version").Output()
 	if err != nil {
 		t.Fatalf("pgbouncer --version: %v", err)
@@ -80,23 +73,19 @@ var ownPgBouncer = sync.OnceValues(func() (*server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s is not a PostgreSQL URL", postgresVariable)
 	}
-	port, err := freePort()
-	if err != nil {
-		return nil, err
-	}
 	s, err := newServer("pgbouncer")
 	if err != nil {
 		return nil, err
 	}
 	config := filepath.Join(s.dir, "pgbouncer.ini")
-	if err := os.WriteFile(config, []byte(bouncerConfig(behind, port)), 0o600); err != nil {
+	if err := os.WriteFile(config, []byte(bouncerConfig(behind, s.port)), 0o600); err != nil {
 		return nil, err
 	}
 	s.program = func() *exec.Cmd { return exec.Command(program, config) }
 	s.url = func(database string) string {
-		return fmt.Sprintf("postgres://anybody@%s/%s?sslmode=disable", loopback(port), database)
+		return fmt.Sprintf("postgres://anybody@%s/%s?sslmode=disable", loopback(s.port), database)
 	}
-	s.answers = func(ctx context.Context) error { return answers(ctx, s.url(behind.Database)) }
+	s.answers = func() error { return execute(s.url(behind.Database), "SELECT 1") }
 	if err := s.runAsPostgres(); err != nil {
 		return nil, err
 	}

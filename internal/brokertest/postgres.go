@@ -1,6 +1,7 @@
 package brokertest
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/url"
@@ -22,10 +23,7 @@ const (
 // of the server's database with a new schema first in its search path.
 func Postgres(t testing.TB) string {
 	t.Helper()
-	server := os.Getenv(postgresVariable)
-	if server == "" {
-		server = postgresDefault
-	}
+	server := cmp.Or(os.Getenv(postgresVariable), postgresDefault)
 	config, err := pgx.ParseConfig(server)
 	if err != nil {
 		t.Fatalf("%s is not a PostgreSQL URL", postgresVariable) // its text may hold a password
@@ -56,28 +54,21 @@ func Postgres(t testing.TB) string {
 
 var swept sync.Once
 
-// sweepPostgres drops the databases of killed tests, as far as it has the right to.
+// sweepPostgres drops the databases of killed tests, as far as it has the right to. The next run tries it again.
 func sweepPostgres(server string) {
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
-	defer cancel()
-	c, err := pgx.Connect(ctx, server)
-	if err != nil {
-		return
-	}
-	defer c.Close(ctx)
-	rows, err := c.Query(ctx, "SELECT datname FROM pg_database")
-	if err != nil {
-		return
-	}
-	names, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		return
-	}
-	for _, name := range names {
-		if leftBehind(name) {
-			_, _ = c.Exec(ctx, "DROP DATABASE IF EXISTS "+pgx.Identifier{name}.Sanitize()+" WITH (FORCE)") // the next run tries again
+	_ = connected(server, func(ctx context.Context, c *pgx.Conn) error {
+		rows, err := c.Query(ctx, "SELECT datname FROM pg_database")
+		if err != nil {
+			return err
 		}
-	}
+		names, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		for _, name := range names {
+			if leftBehind(name) {
+				_, _ = c.Exec(ctx, "DROP DATABASE IF EXISTS "+pgx.Identifier{name}.Sanitize()+" WITH (FORCE)")
+			}
+		}
+		return err
+	})
 }
 
 func dropAfter(t testing.TB, server, statement string) {
@@ -89,6 +80,13 @@ func dropAfter(t testing.TB, server, statement string) {
 }
 
 func execute(server, statement string) error {
+	return connected(server, func(ctx context.Context, c *pgx.Conn) error {
+		_, err := c.Exec(ctx, statement)
+		return err
+	})
+}
+
+func connected(server string, f func(context.Context, *pgx.Conn) error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
 	c, err := pgx.Connect(ctx, server)
@@ -96,6 +94,5 @@ func execute(server, statement string) error {
 		return err
 	}
 	defer c.Close(ctx)
-	_, err = c.Exec(ctx, statement)
-	return err
+	return f(ctx, c)
 }

@@ -1,7 +1,6 @@
 package brokertest
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -16,27 +15,19 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// OwnPostgres returns a PostgreSQL server of the test binary's own, with an empty database.
-// [os.Interrupt] makes it end all connections and shut down ("fast"), syscall.SIGQUIT
-// end at once ("immediate").
+// OwnPostgres returns a PostgreSQL server of the test binary's own, with an empty database. [os.Interrupt] makes it end
+// all connections and shut down ("fast"), syscall.SIGQUIT end at once ("immediate").
 func OwnPostgres(t testing.TB) *Node {
 	t.Helper()
 	n := own(t, ownPostgres)
 	name := unique()
-	postgres := n.server.url("postgres")
-	if err := execute(postgres, "CREATE DATABASE "+pgx.Identifier{name}.Sanitize()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, execute(n.server.url("postgres"), "CREATE DATABASE "+pgx.Identifier{name}.Sanitize()))
 	n.URL = n.server.url(name)
 	return n
 }
 
 var ownPostgres = sync.OnceValues(func() (*server, error) {
 	initdb, err := postgresProgram("initdb")
-	if err != nil {
-		return nil, err
-	}
-	port, err := freePort()
 	if err != nil {
 		return nil, err
 	}
@@ -47,13 +38,13 @@ var ownPostgres = sync.OnceValues(func() (*server, error) {
 	data := filepath.Join(s.dir, "data")
 	s.program = func() *exec.Cmd {
 		// Tests kill the process and not the machine, so the system's cache is durable enough.
-		return exec.Command(filepath.Join(filepath.Dir(initdb), "postgres"), "-D", data, "-p", strconv.Itoa(port),
+		return exec.Command(filepath.Join(filepath.Dir(initdb), "postgres"), "-D", data, "-p", strconv.Itoa(s.port),
 			"-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories=", "-c", "fsync=off")
 	}
 	s.url = func(database string) string {
-		return fmt.Sprintf("postgres://postgres@%s/%s?sslmode=disable", loopback(port), database)
+		return fmt.Sprintf("postgres://postgres@%s/%s?sslmode=disable", loopback(s.port), database)
 	}
-	s.answers = func(ctx context.Context) error { return answers(ctx, s.url("postgres")) }
+	s.answers = func() error { return execute(s.url("postgres"), "SELECT 1") }
 	if err := s.runAsPostgres(); err != nil {
 		return nil, err
 	}
@@ -70,16 +61,7 @@ func (s *server) createData(initdb, data string) error {
 	return nil
 }
 
-func answers(ctx context.Context, server string) error {
-	c, err := pgx.Connect(ctx, server)
-	if err != nil {
-		return err
-	}
-	return c.Close(ctx)
-}
-
-// runAsPostgres makes the server run as the system's user postgres if the tests run as root,
-// which it refuses.
+// runAsPostgres makes the server run as the system's user postgres if the tests run as root, which it refuses.
 func (s *server) runAsPostgres() error {
 	if os.Getuid() != 0 {
 		return nil

@@ -11,11 +11,10 @@ import (
 	"time"
 )
 
-// Proxy is a TCP connection to a broker that fails on demand. Its methods may be
-// called from any goroutine.
+// Proxy is a TCP connection to a broker that fails on demand. Its methods may be called from any goroutine.
 type Proxy struct {
 	target   string
-	listener *net.TCPListener
+	listener net.Listener
 	wg       sync.WaitGroup
 
 	mu      sync.Mutex // guards the fields below
@@ -30,20 +29,16 @@ type Proxy struct {
 	total   int
 }
 
-// NewProxy listens on this machine and forwards connections to target, host:port. It ends
-// with the test.
+// NewProxy listens on this machine and forwards connections to target, host:port. It ends with the test.
 func NewProxy(t testing.TB, target string) *Proxy {
 	t.Helper()
-	listener, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
-	if err != nil {
-		t.Fatalf("proxy: %v", err)
-	}
-	p := &Proxy{
-		target:   target,
-		listener: listener,
-		links:    make(map[*link]struct{}),
-		changed:  make(chan struct{}),
-	}
+	listener, err := net.Listen("tcp", loopback(0))
+	must(t, err)
+	return newProxy(t, listener, target)
+}
+
+func newProxy(t testing.TB, listener net.Listener, target string) *Proxy {
+	p := &Proxy{target: target, listener: listener, links: map[*link]struct{}{}, changed: make(chan struct{})}
 	p.wg.Go(p.accept)
 	t.Cleanup(p.close)
 	return p
@@ -146,17 +141,23 @@ func (p *Proxy) close() {
 
 func (p *Proxy) accept() {
 	for {
-		client, err := p.listener.AcceptTCP()
+		client, err := p.listener.Accept()
 		if err != nil {
 			return
 		}
-		p.wg.Go(func() { p.serve(client) })
+		p.wg.Go(func() { p.serve(client.(halfCloser)) })
 	}
+}
+
+// halfCloser is a TCP connection, perhaps with TLS.
+type halfCloser interface {
+	net.Conn
+	CloseWrite() error
 }
 
 // link is a connection through the proxy.
 type link struct {
-	client, broker *net.TCPConn
+	client, broker halfCloser
 	cut            chan struct{}
 	once           sync.Once
 }
@@ -169,39 +170,33 @@ func (l *link) reset() {
 	})
 }
 
-// abort closes a connection with a reset.
-func abort(c *net.TCPConn) {
-	_ = c.SetLinger(0)
+// abort closes a connection, with a reset unless it has TLS.
+func abort(c net.Conn) {
+	if tcp, ok := c.(*net.TCPConn); ok {
+		_ = tcp.SetLinger(0)
+	}
 	_ = c.Close()
 }
 
-func (p *Proxy) serve(client *net.TCPConn) {
-	broker, err := p.dial()
+func (p *Proxy) serve(client halfCloser) {
+	broker, err := net.Dial("tcp", p.target)
 	if err != nil {
 		abort(client)
 		return
 	}
-	l := &link{client: client, broker: broker, cut: make(chan struct{})}
+	l := &link{client: client, broker: broker.(halfCloser), cut: make(chan struct{})}
 	if !p.add(l) {
 		l.reset()
 		return
 	}
 	var both sync.WaitGroup
-	both.Go(func() { p.pass(l, client, broker) })
-	both.Go(func() { p.pass(l, broker, client) })
+	both.Go(func() { p.pass(l, client, l.broker) })
+	both.Go(func() { p.pass(l, l.broker, client) })
 	both.Wait()
 	_, _ = client.Close(), broker.Close()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.links, l)
-}
-
-func (p *Proxy) dial() (*net.TCPConn, error) {
-	address, err := net.ResolveTCPAddr("tcp", p.target)
-	if err != nil {
-		return nil, err
-	}
-	return net.DialTCP("tcp", nil, address)
 }
 
 func (p *Proxy) add(l *link) bool {
@@ -216,7 +211,7 @@ func (p *Proxy) add(l *link) bool {
 }
 
 // pass copies one direction until its end, which it forwards too.
-func (p *Proxy) pass(l *link, from, to *net.TCPConn) {
+func (p *Proxy) pass(l *link, from, to halfCloser) {
 	buf := make([]byte, 64<<10)
 	for {
 		n, err := from.Read(buf)

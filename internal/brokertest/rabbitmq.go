@@ -30,11 +30,7 @@ const (
 // of the server itself: then queues need a [Name], and are deleted by it.
 func RabbitMQ(t testing.TB) string {
 	t.Helper()
-	server := os.Getenv(rabbitVariable)
-	if server == "" {
-		server = rabbitDefault
-	}
-	u, err := url.Parse(server)
+	u, err := url.Parse(cmp.Or(os.Getenv(rabbitVariable), rabbitDefault))
 	if err != nil {
 		t.Fatalf("%s is not a URL", rabbitVariable) // its text may hold a password
 	}

@@ -21,9 +21,7 @@ type RabbitMQNode struct{ *Node }
 // Control runs rabbitmqctl on the node, and on no other.
 func (n RabbitMQNode) Control(args ...string) {
 	n.t.Helper()
-	if err := n.server.control(args...); err != nil {
-		n.t.Fatal(err)
-	}
+	must(n.t, n.server.control(args...))
 }
 
 // Kill ends the node by a crash and starts it again. It first makes RabbitMQ store the names of
@@ -49,12 +47,8 @@ func (n RabbitMQNode) addVhost() {
 	vhost := unique()
 	n.URL = n.server.url(vhost)
 	server, err := url.Parse(n.URL)
-	if err == nil {
-		err = control{server, n.server.control}.create(vhost)
-	}
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	must(n.t, err)
+	must(n.t, control{server, n.server.control}.create(vhost))
 }
 
 var ownRabbitMQ = sync.OnceValues(func() (*server, error) {
@@ -62,18 +56,18 @@ var ownRabbitMQ = sync.OnceValues(func() (*server, error) {
 	if err != nil {
 		return nil, err
 	}
-	var ports [3]int // of the broker, of the node, of the port mapper
-	for i := range ports {
-		if ports[i], err = freePort(); err != nil {
-			return nil, err
-		}
-	}
 	s, err := newServer("rabbitmq")
 	if err != nil {
 		return nil, err
 	}
-	s.url = func(vhost string) string { return fmt.Sprintf("amqp://guest:guest@%s/%s", loopback(ports[0]), vhost) }
-	s.answers = func(context.Context) error {
+	ports := [3]int{s.port} // of the broker, of the node, of the port mapper
+	for i := range ports[1:] {
+		if ports[i+1], err = freePort(); err != nil {
+			return nil, err
+		}
+	}
+	s.url = func(vhost string) string { return fmt.Sprintf("amqp://guest:guest@%s/%s", loopback(s.port), vhost) }
+	s.answers = func() error {
 		c, err := amqp.Dial(s.url(""))
 		if err != nil {
 			return err

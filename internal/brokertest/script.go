@@ -2,7 +2,6 @@ package brokertest
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -24,39 +23,33 @@ func newScript(name, file string, args ...string) (*server, error) {
 	if err != nil {
 		return nil, err
 	}
-	port, err := freePort()
-	if err != nil {
-		return nil, err
-	}
 	s, err := newServer(name)
 	if err != nil {
 		return nil, err
 	}
 	s.program = func() *exec.Cmd {
 		cmd := exec.Command(node, append([]string{filepath.Join(folder, file)}, args...)...)
-		cmd.Env = append(os.Environ(), fmt.Sprintf("PORT=%d", port), "DATA="+s.dir)
+		cmd.Env = append(os.Environ(), fmt.Sprintf("PORT=%d", s.port), "DATA="+s.dir)
 		return cmd
 	}
-	s.url = func(string) string { return loopback(port) }
+	s.url = func(string) string { return loopback(s.port) }
 	s.answers = s.listens
 	return s, nil
 }
 
 // listens returns nil when the server has printed its URL and listens there.
-func (s *server) listens(ctx context.Context) error {
+func (s *server) listens() error {
 	if !strings.Contains(s.log(), "listening ") {
 		return errors.New("it does not listen yet")
 	}
-	var d net.Dialer
-	c, err := d.DialContext(ctx, "tcp", s.url(""))
+	c, err := net.Dial("tcp", s.url(""))
 	if err != nil {
 		return err
 	}
 	return c.Close()
 }
 
-// scriptFolder returns the folder node of this package's sources. A test runs in the folder of
-// its own package.
+// scriptFolder returns the folder node of this package's sources. A test runs in the folder of its own package.
 func scriptFolder() (string, error) {
 	at, err := os.Getwd()
 	if err != nil {

@@ -2,7 +2,6 @@ package brokertest
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -18,9 +17,10 @@ import (
 // server is a broker's process that ends with this one, in whatever way that ends.
 type server struct {
 	name    string
-	dir     string                      // for its files, removed at the end
-	program func() *exec.Cmd            // returns the command of one run
-	answers func(context.Context) error // returns nil when the server is ready
+	port    int
+	dir     string           // for its files, removed at the end
+	program func() *exec.Cmd // returns the command of one run
+	answers func() error     // returns nil when the server is ready
 	url     func(part string) string
 	user    func(*exec.Cmd)            // makes a process run as the server's user
 	own     func(path string) error    // gives that user a file
@@ -38,7 +38,7 @@ const (
 	stopTimeout  = 30 * time.Second
 )
 
-// newServer creates a folder that is removed at the end of this process.
+// newServer returns a server with an unused port, and a folder that is removed at the end of this process.
 func newServer(name string) (*server, error) {
 	dir, err := os.MkdirTemp("", "holdfast-"+name+"-")
 	if err != nil {
@@ -46,6 +46,9 @@ func newServer(name string) (*server, error) {
 	}
 	s := &server{name: name, dir: dir, ended: make(chan struct{}), user: func(*exec.Cmd) {}, own: func(string) error { return nil }}
 	close(s.ended)
+	if s.port, err = freePort(); err != nil {
+		return nil, err
+	}
 	s.keeper, err = newKeeper(dir)
 	return s, err
 }
@@ -53,8 +56,7 @@ func newServer(name string) (*server, error) {
 // start returns when the server answers. It restarts a server that ends meanwhile: a killed
 // one keeps its port or its memory for a moment.
 func (s *server) start() error {
-	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
-	defer cancel()
+	over := time.After(startTimeout)
 	look := time.NewTicker(50 * time.Millisecond)
 	defer look.Stop()
 	for launches := 0; ; {
@@ -66,13 +68,13 @@ func (s *server) start() error {
 				return err
 			}
 		}
-		err := s.answers(ctx)
+		err := s.answers()
 		if err == nil {
 			return nil
 		}
 		select {
 		case <-look.C:
-		case <-ctx.Done():
+		case <-over:
 			return fmt.Errorf("%s does not answer: %w:\n%s", s.name, err, s.log())
 		}
 	}

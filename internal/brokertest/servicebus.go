@@ -17,8 +17,7 @@ const (
 	profileVariable    = "HOLDFAST_TEST_SERVICEBUS_PROFILE"
 )
 
-// ServiceBusNamespace is a namespace of Azure Service Bus. Its methods may be called from
-// any goroutine.
+// ServiceBusNamespace is a namespace of Azure Service Bus. Its methods may be called from any goroutine.
 type ServiceBusNamespace struct {
 	// ConnectionString has all rights.
 	ConnectionString string
@@ -32,10 +31,9 @@ type ServiceBusNamespace struct {
 	Control *ServiceBusControl
 }
 
-// ServiceBus returns the namespace of the connection string in HOLDFAST_TEST_SERVICEBUS, where tests
-// name entities by [Name] and delete them. Without the variable it is an empty namespace that is deleted
-// after the test, of a stand-in that starts with the first test that needs it and ends with the process,
-// even when that is killed.
+// ServiceBus returns the namespace of the connection string in HOLDFAST_TEST_SERVICEBUS, where tests name entities by
+// [Name] and delete them. Without the variable it is an empty namespace that is deleted after the test, of a stand-in
+// that starts with the first test that needs it and ends with the process, even when that is killed.
 func ServiceBus(t testing.TB) *ServiceBusNamespace {
 	t.Helper()
 	given := os.Getenv(servicebusVariable)
@@ -57,26 +55,27 @@ func ServiceBus(t testing.TB) *ServiceBusNamespace {
 
 // servicebusAddress returns the host and port of a connection string, and whether they are an emulator's.
 func servicebusAddress(connection string) (address string, emulator bool) {
-	host, port := "", ""
-	for field := range strings.SplitSeq(connection, ";") {
-		key, value, _ := strings.Cut(field, "=")
-		switch strings.ToLower(key) {
-		case "endpoint":
-			if u, err := url.Parse(value); err == nil {
-				host, port = u.Hostname(), u.Port()
-			}
-		case "usedevelopmentemulator":
-			emulator = strings.EqualFold(value, "true")
-		}
-	}
-	if host == "" {
+	fields := connectionFields(connection)
+	emulator = strings.EqualFold(fields["usedevelopmentemulator"], "true")
+	u, err := url.Parse(fields["endpoint"])
+	if err != nil || u.Hostname() == "" {
 		return "", emulator
 	}
 	usual := "5671"
 	if emulator {
 		usual = "5672"
 	}
-	return net.JoinHostPort(host, cmp.Or(port, usual)), emulator
+	return net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), usual)), emulator
+}
+
+// connectionFields returns the fields of a connection string, with their names in lower case.
+func connectionFields(connection string) map[string]string {
+	fields := map[string]string{}
+	for field := range strings.SplitSeq(connection, ";") {
+		name, value, _ := strings.Cut(field, "=")
+		fields[strings.ToLower(name)] = value
+	}
+	return fields
 }
 
 // OwnServiceBus returns an empty namespace of the stand-in, whatever HOLDFAST_TEST_SERVICEBUS is, with the profile in
@@ -108,8 +107,7 @@ func OwnServiceBusOf(t testing.TB, profile ServiceBusProfile) *ServiceBusNamespa
 	return ownNamespace(t, namespaceOptions{Profile: profile})
 }
 
-// OwnServiceBusSized is [OwnServiceBus] with another limit, in bytes, for the size of a message and of
-// a batch.
+// OwnServiceBusSized is [OwnServiceBus] with another limit, in bytes, for the size of a message and of a batch.
 func OwnServiceBusSized(t testing.TB, message, batch int) *ServiceBusNamespace {
 	t.Helper()
 	return ownNamespace(t, namespaceOptions{MaxMessageSize: message, MaxBatchSize: batch})
@@ -123,16 +121,10 @@ type namespaceOptions struct {
 
 func ownNamespace(t testing.TB, options namespaceOptions) *ServiceBusNamespace {
 	t.Helper()
-	if testing.Short() {
-		t.Skip("needs a stand-in for Azure Service Bus, and -short is for machines without")
-	}
+	notShort(t, "a stand-in for Azure Service Bus")
 	s, err := servicebusServer()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if options.Profile == "" {
-		options.Profile = ServiceBusProfile(os.Getenv(profileVariable))
-	}
+	must(t, err)
+	options.Profile = cmp.Or(options.Profile, ServiceBusProfile(os.Getenv(profileVariable)))
 	c := &ServiceBusControl{t: t, url: "http://" + s.url("") + "/namespaces"}
 	var made struct {
 		ID, AMQP, Admin string
@@ -176,17 +168,10 @@ const shortestLock = 5 * time.Second
 
 // URL returns the namespace's URL for the command holdfast.
 func (n *ServiceBusNamespace) URL() string {
-	var key, name string
 	address, emulator := servicebusAddress(n.ConnectionString)
-	for field := range strings.SplitSeq(n.ConnectionString, ";") {
-		switch part, value, _ := strings.Cut(field, "="); strings.ToLower(part) {
-		case "sharedaccesskeyname":
-			name = value
-		case "sharedaccesskey":
-			key = value
-		}
-	}
-	u := url.URL{Scheme: "sb", User: url.UserPassword(name, key), Host: address}
+	fields := connectionFields(n.ConnectionString)
+	user := url.UserPassword(fields["sharedaccesskeyname"], fields["sharedaccesskey"])
+	u := url.URL{Scheme: "sb", User: user, Host: address}
 	if emulator {
 		u.RawQuery = url.Values{"emulator": {"true"}, "administration": {n.Admin}}.Encode()
 	}

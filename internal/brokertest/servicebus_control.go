@@ -20,42 +20,42 @@ type ServiceBusControl struct {
 // ServiceBusFaults are switches. The zero value of each is off.
 type ServiceBusFaults struct {
 	// RefuseConnections resets every new connection at once.
-	RefuseConnections bool
+	RefuseConnections bool `json:"refuseConnections"`
 
 	// RefuseLocks answers every settlement and renewal by "lock lost", whatever the state of the lock.
-	RefuseLocks bool
+	RefuseLocks bool `json:"refuseLocks"`
 
 	// RefuseRenewals does so with renewals only.
-	RefuseRenewals bool
+	RefuseRenewals bool `json:"refuseRenewals"`
 
 	// Throttle is how many requests of any kind are answered by "server busy".
-	Throttle int
+	Throttle int `json:"throttle"`
 
 	// Management refuses requests on $management, also those that schedule messages and cancel them.
-	Management ServiceBusRefusal
+	Management ServiceBusRefusal `json:"management"`
 
 	// Claims refuses tokens shown to $cbs. Clients show one for a queue, and one for its $management.
-	Claims ServiceBusRefusal
+	Claims ServiceBusRefusal `json:"claims"`
 
 	// Links refuses links before they are attached: to a queue, a topic, or the $management of one.
-	Links ServiceBusRefusal
+	Links ServiceBusRefusal `json:"links"`
 
 	// Sends refuses messages sent on a link, by the operation "send", or "schedule" if one of them is delayed.
-	Sends ServiceBusRefusal
+	Sends ServiceBusRefusal `json:"sends"`
 
 	// Unanswered is how many sends and settlements on a link are carried out, with a reset of the connection
 	// instead of an answer.
-	Unanswered int
+	Unanswered int `json:"unanswered"`
 
 	// SymbolsOnly ignores keys of an outcome's info map that are no symbols, as AMQP 1.0 permits (part 2.8.16): go-amqp
 	// writes strings, so a dead letter loses its reason and description. Azure accepts both.
-	SymbolsOnly bool
+	SymbolsOnly bool `json:"symbolsOnly"`
 
 	// Delay is the time before the broker reads anything that was sent to it.
-	Delay time.Duration
+	Delay time.Duration `json:"-"`
 
 	// Silent keeps connections open and answers and delivers nothing on them.
-	Silent bool
+	Silent bool `json:"silent"`
 }
 
 // ServiceBusRefusal answers requests with a status and the text of the service. The zero value refuses none.
@@ -82,20 +82,10 @@ type ServiceBusRefusal struct {
 // Set replaces all switches.
 func (c *ServiceBusControl) Set(faults ServiceBusFaults) {
 	c.t.Helper()
-	c.call(http.MethodPost, "/faults", map[string]any{
-		"refuseConnections": faults.RefuseConnections,
-		"refuseLocks":       faults.RefuseLocks,
-		"refuseRenewals":    faults.RefuseRenewals,
-		"throttle":          faults.Throttle,
-		"management":        faults.Management,
-		"claims":            faults.Claims,
-		"links":             faults.Links,
-		"sends":             faults.Sends,
-		"unanswered":        faults.Unanswered,
-		"symbolsOnly":       faults.SymbolsOnly,
-		"delay":             faults.Delay.Milliseconds(),
-		"silent":            faults.Silent,
-	}, nil)
+	c.call(http.MethodPost, "/faults", struct {
+		ServiceBusFaults
+		Delay int64 `json:"delay"`
+	}{faults, faults.Delay.Milliseconds()}, nil)
 }
 
 func (c *ServiceBusControl) allowLocks(shortest time.Duration) {
@@ -120,15 +110,13 @@ func (c *ServiceBusControl) Detach(entity, condition string) {
 	c.call(http.MethodPost, "/detach", body, nil)
 }
 
-// LoseLocks ends the locks of all messages of an entity, or of all when it is empty, as if they
-// had expired.
+// LoseLocks ends the locks of all messages of an entity, or of all when it is empty, as if they had expired.
 func (c *ServiceBusControl) LoseLocks(entity string) {
 	c.t.Helper()
 	c.call(http.MethodPost, "/lose", map[string]string{"entity": entity}, nil)
 }
 
-// Restricted returns a connection string with a new key, which has only the rights named: Manage,
-// Send, Listen.
+// Restricted returns a connection string with a new key, which has only the rights named: Manage, Send, Listen.
 func (c *ServiceBusControl) Restricted(rights ...string) string {
 	c.t.Helper()
 	var key servicebusKey
@@ -193,10 +181,10 @@ func (c *ServiceBusControl) try(method, path string, body, result any) error {
 	if resp.StatusCode != http.StatusOK {
 		return fmt.Errorf("%s %s: %s", method, path, text)
 	}
-	if result == nil {
-		return nil
+	if result != nil {
+		err = json.Unmarshal(text, result)
 	}
-	return json.Unmarshal(text, result)
+	return err
 }
 
 type servicebusKey struct{ Name, Secret string }

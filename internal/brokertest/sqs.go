@@ -22,17 +22,12 @@ func SQS(t testing.TB) string {
 		if err != nil || u.Host == "" {
 			t.Fatalf("%s is not a URL", sqsVariable)
 		}
-		port := cmp.Or(u.Port(), u.Scheme)
-		need(t, "Amazon SQS", net.JoinHostPort(u.Hostname(), port), sqsVariable)
+		need(t, "Amazon SQS", net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), u.Scheme)), sqsVariable)
 		return endpoint
 	}
-	if testing.Short() {
-		t.Skip("needs a stand-in for Amazon SQS, and -short is for machines without")
-	}
+	notShort(t, "a stand-in for Amazon SQS")
 	s, err := sharedSQS()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return "http://" + s.url("")
 }
 

@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -35,9 +36,7 @@ type SQSRequest struct {
 func NewSQSFront(t testing.TB, endpoint string) *SQSFront {
 	t.Helper()
 	to, err := url.Parse(endpoint)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	f := &SQSFront{}
 	pass := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(to) }}
 	pass.ErrorHandler = func(w http.ResponseWriter, _ *http.Request, _ error) { w.WriteHeader(http.StatusBadGateway) }
@@ -72,7 +71,7 @@ func (f *SQSFront) Refuse(by func(SQSRequest) string) {
 func (f *SQSFront) Seen() []SQSRequest {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return append([]SQSRequest(nil), f.seen...)
+	return slices.Clone(f.seen)
 }
 
 func (f *SQSFront) judge(r SQSRequest) string {
@@ -137,14 +136,13 @@ func SQSRights(t testing.TB, policy, prefix string) func(SQSRequest) string {
 			Action, Resource texts
 		}
 	}
-	if err := json.Unmarshal([]byte(policy), &read); err != nil {
-		t.Fatal(err)
-	}
+	must(t, json.Unmarshal([]byte(policy), &read))
 	return func(r SQSRequest) string {
 		for _, s := range read.Statement {
+			allows := s.Effect == "Allow" && slices.ContainsFunc(s.Action, func(a string) bool { return matches(a, r.Action) })
 			for _, resource := range s.Resource {
 				name := resource[strings.LastIndexByte(resource, ':')+1:]
-				if s.Effect == "Allow" && s.Action.has(r.Action) && matches(name, strings.TrimPrefix(r.Name, prefix)) {
+				if allows && matches(name, strings.TrimPrefix(r.Name, prefix)) {
 					return ""
 				}
 			}
@@ -169,15 +167,6 @@ func (x *texts) UnmarshalJSON(b []byte) error {
 		return nil
 	}
 	return json.Unmarshal(b, (*[]string)(x))
-}
-
-func (x texts) has(s string) bool {
-	for _, one := range x {
-		if matches(one, s) {
-			return true
-		}
-	}
-	return false
 }
 
 // matches reports whether name is the pattern, which may end with a star.

@@ -29,7 +29,6 @@ var leasing = []rule{
 func claimLeases(w *world) {
 	w.send("in", "1", "2", "3")
 	first, next := w.claim(tablequeue.Claim{Limit: 2, Lease: 11, For: long})
-	slices.SortFunc(first, func(a, b tablequeue.Claimed) int { return int(a.Seq - b.Seq) })
 	w.ids(first, "1", "2")
 	if next != 0 {
 		w.Errorf("next %v with rows", next)
@@ -47,18 +46,17 @@ func claimLeases(w *world) {
 
 func claimBytes(w *world) {
 	const body = 10_000
-	for _, id := range []string{"1", "2", "3", "4", "5"} {
+	for _, id := range []string{"1", "2", "3", "4", "5", "large"} {
 		r := row("in", id)
 		r.Body = make([]byte, body)
+		if id == "large" {
+			r.Body = make([]byte, 10*body)
+		}
 		w.flush(sending1(r))
 	}
-	large := row("in", "large")
-	large.Body = make([]byte, 10*body)
-	w.flush(sending1(large))
 	w.send("in", "small", "small too")
 	for i, want := range [][]string{{"1", "2"}, {"3", "4"}, {"5"}, {"large"}, {"small", "small too"}} {
 		rows, _ := w.claim(tablequeue.Claim{Limit: 10, Lease: int64(i + 1), For: long, MaxBytes: 2*body + body/2})
-		slices.SortFunc(rows, func(a, b tablequeue.Claimed) int { return int(a.Seq - b.Seq) })
 		w.ids(rows, want...)
 	}
 	w.empty()
@@ -68,9 +66,7 @@ func claimTells(w *world) {
 	if _, next := w.claim(tablequeue.Claim{Limit: 1, Lease: 1, For: long}); next != 0 {
 		w.Errorf("next %v of an empty queue", next)
 	}
-	late := row("in", "late")
-	late.After = 40 * time.Minute
-	w.flush(sending1(late))
+	w.flush(sending1(later("in", "late", 40*time.Minute)))
 	w.near("a delayed row", 40*time.Minute)
 	w.send("in", "leased")
 	w.claim(tablequeue.Claim{Limit: 1, Lease: 2, For: 20 * time.Minute})
@@ -104,11 +100,7 @@ func claimAgain(w *world) {
 
 func claimApart(w *world) {
 	const n, takers = 120, 4
-	var units []*tablequeue.Unit
-	for range n {
-		units = append(units, sending1(row("in", "x")))
-	}
-	w.flush(units...)
+	w.send("in", slices.Repeat([]string{"x"}, n)...)
 	var mu sync.Mutex
 	var wg sync.WaitGroup
 	seen := map[int64]int{}
@@ -148,7 +140,7 @@ func settles(l tablequeue.Lease) []*tablequeue.Unit {
 	return []*tablequeue.Unit{
 		{Verb: tablequeue.Retry, Queue: "in", Lease: l, After: long},
 		{Verb: tablequeue.Release, Queue: "in", Lease: l},
-		{Verb: tablequeue.Delete, Queue: "in", Lease: l, Rows: []tablequeue.Row{row("out", "sent")}},
+		deletes(l, row("out", "sent")),
 	}
 }
 
@@ -164,7 +156,8 @@ func settleFenced(w *world) {
 	}
 	w.empty()
 	w.stats("out", 0, 0, 0)
-	u := &tablequeue.Unit{Verb: tablequeue.Delete, Queue: "in", Lease: leaseOf(now[0], 12), Rows: []tablequeue.Row{row("out", "sent")}, Lost: true}
+	u := deletes(leaseOf(now[0], 12), row("out", "sent"))
+	u.Lost = true
 	w.flush(u)
 	if u.Lost {
 		w.Error("the lease that holds is lost")
@@ -212,26 +205,18 @@ func settleTwo(w *world) {
 	}
 	var units []*tablequeue.Unit
 	for _, l := range leases {
-		units = append(units, &tablequeue.Unit{Verb: tablequeue.Delete, Queue: "in", Lease: l, Rows: []tablequeue.Row{row("out", "sent")}})
+		units = append(units, deletes(l, row("out", "sent")))
 	}
 	w.flush(units...)
-	for i, u := range units {
-		if want := i != 1; u.Lost != want {
-			w.Errorf("unit %d: lost %v, want %v", i, u.Lost, want)
-		}
-	}
+	w.lost(units, func(i int) bool { return i != 1 })
 	w.stats("out", 1, 0, 0)
 	w.stats("in", 0, 1, 0)
 }
 
 func settleNeighbours(w *world) {
 	const n = 30
+	w.send("in", slices.Repeat([]string{"x"}, n)...)
 	var units []*tablequeue.Unit
-	for range n {
-		units = append(units, sending1(row("in", "x")))
-	}
-	w.flush(units...)
-	units = nil
 	for i, r := range w.claims(11, n) {
 		lease := int64(11)
 		if i%3 == 0 {
@@ -247,26 +232,21 @@ func settleNeighbours(w *world) {
 		units = append(units, u)
 	}
 	w.flush(units...)
-	for i, u := range units {
-		if want := i%3 == 0; u.Lost != want {
-			w.Errorf("unit %d: lost %v, want %v", i, u.Lost, want)
-		}
-	}
+	w.lost(units, func(i int) bool { return i%3 == 0 })
 	w.stats("out", n/3, 0, 0)
 }
 
 func renewTells(w *world) {
 	w.send("in", "1", "2", "3")
 	rows, _ := w.claim(tablequeue.Claim{Limit: 3, Lease: 11, For: 20 * time.Minute})
-	slices.SortFunc(rows, func(a, b tablequeue.Claimed) int { return int(a.Seq - b.Seq) })
-	w.flush(&tablequeue.Unit{Verb: tablequeue.Delete, Queue: "in", Lease: leaseOf(rows[1], 11)})
+	w.flush(deletes(leaseOf(rows[1], 11)))
 	leases := []tablequeue.Lease{leaseOf(rows[0], 11), leaseOf(rows[1], 11), leaseOf(rows[2], 98)}
 	lost, err := w.Renew(w.Context(), "in", leases, 50*time.Minute)
 	w.ok(err)
 	if want := []bool{false, true, true}; !slices.Equal(lost, want) {
 		w.Errorf("lost %v, want %v", lost, want)
 	}
-	w.flush(&tablequeue.Unit{Verb: tablequeue.Delete, Queue: "in", Lease: leaseOf(rows[2], 11)})
+	w.flush(deletes(leaseOf(rows[2], 11)))
 	w.near("a renewed lease", 50*time.Minute)
 }
 
@@ -274,9 +254,7 @@ func abandonOwn(w *world) {
 	w.send("in", "1", "2")
 	w.claim(tablequeue.Claim{Limit: 1, Lease: 11, For: long})
 	w.claim(tablequeue.Claim{Limit: 1, Lease: 12, For: long, Owner: "other"})
-	late := row("in", "late")
-	late.After = time.Minute
-	w.flush(sending1(late))
+	w.flush(sending1(later("in", "late", time.Minute)))
 	w.ok(w.Abandon(w.Context(), "in", "me", long))
 	if r := w.claims(13, 1)[0]; r.ID != "1" || r.Count != 2 {
 		w.Errorf("row %+v, want the abandoned one with its count kept", r)
@@ -308,7 +286,7 @@ func transact(w *world) {
 	for i, r := range w.claims(11, 3) {
 		tx, err := s.Begin(w.Context())
 		w.ok(err)
-		u := &tablequeue.Unit{Verb: tablequeue.Delete, Queue: "in", Lease: leaseOf(r, int64(11+i%2)), Rows: []tablequeue.Row{row("out", r.ID)}}
+		u := deletes(leaseOf(r, int64(11+i%2)), row("out", r.ID))
 		if i == 2 {
 			w.ok(tx.Rollback(w.Context()))
 			continue

@@ -19,9 +19,7 @@ var looking = []rule{
 }
 
 func browses(w *world) {
-	late := row("in", "late")
-	late.After = time.Hour
-	w.flush(sending1(late))
+	w.flush(sending1(later("in", "late", time.Hour)))
 	w.send("in", "1", "2", "3")
 	w.claim(tablequeue.Claim{Limit: 1, Lease: 11, For: long})
 	last, err := w.Last(w.Context(), "in")
@@ -54,7 +52,7 @@ func takes(w *world) {
 		seq  int64
 		lost bool
 	}{{r[0].Seq, true}, {last, false}, {last, true}} {
-		u := &tablequeue.Unit{Verb: tablequeue.Delete, Queue: "in", Lease: tablequeue.Lease{Seq: want.seq, ID: 77}, Rows: []tablequeue.Row{row("out", "sent")}}
+		u := deletes(tablequeue.Lease{Seq: want.seq, ID: 77}, row("out", "sent"))
 		w.ok(w.Take(w.Context(), u))
 		if u.Lost != want.lost {
 			w.Errorf("row %d: lost %v, want %v", want.seq, u.Lost, want.lost)
@@ -65,9 +63,7 @@ func takes(w *world) {
 }
 
 func purges(w *world) {
-	late := row("in", "late")
-	late.After = time.Hour
-	w.flush(sending1(late))
+	w.flush(sending1(later("in", "late", time.Hour)))
 	w.send("in", "1", "2", "3")
 	w.send("out", "1")
 	w.claim(tablequeue.Claim{Limit: 1, Lease: 11, For: long})

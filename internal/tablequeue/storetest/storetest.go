@@ -3,9 +3,9 @@
 package storetest
 
 import (
+	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -26,14 +26,12 @@ type Harness struct {
 
 // Run checks all rules, each in a subtest.
 func Run(t *testing.T, h Harness) {
-	for _, group := range [][]rule{leasing, sending, looking} {
-		for _, r := range group {
-			t.Run(r.name, func(t *testing.T) {
-				w := &world{T: t, Harness: h, Store: h.Open(t)}
-				w.ok(w.Install(t.Context(), plan("in", "out")))
-				r.check(w)
-			})
-		}
+	for _, r := range slices.Concat(leasing, sending, looking) {
+		t.Run(r.name, func(t *testing.T) {
+			w := &world{T: t, Harness: h, Store: h.Open(t)}
+			w.ok(w.Install(t.Context(), plan("in", "out")))
+			r.check(w)
+		})
 	}
 }
 
@@ -76,16 +74,30 @@ func (w *world) is(err, want error) {
 	}
 }
 
-// send inserts a message for each id.
+// send inserts a message for each id, in a batch.
 func (w *world) send(queue string, ids ...string) {
 	w.Helper()
+	var units []*tablequeue.Unit
 	for _, id := range ids {
-		w.flush(sending1(row(queue, id)))
+		units = append(units, sending1(row(queue, id)))
 	}
+	w.flush(units...)
 }
 
 func row(queue, id string) tablequeue.Row {
 	return tablequeue.Row{Queue: queue, ID: id, Headers: []byte(`{"k":"` + id + `"}`), Body: []byte("body of " + id)}
+}
+
+// later is a row that is due after a delay.
+func later(queue, id string, delay time.Duration) tablequeue.Row {
+	r := row(queue, id)
+	r.After = delay
+	return r
+}
+
+// deletes is a unit that deletes a row of "in", and sends.
+func deletes(l tablequeue.Lease, rows ...tablequeue.Row) *tablequeue.Unit {
+	return &tablequeue.Unit{Verb: tablequeue.Delete, Queue: "in", Lease: l, Rows: rows}
 }
 
 func sending1(rows ...tablequeue.Row) *tablequeue.Unit { return &tablequeue.Unit{Rows: rows} }
@@ -95,7 +107,7 @@ func (w *world) flush(units ...*tablequeue.Unit) {
 	w.ok(w.Flush(w.Context(), units))
 }
 
-// claim leases rows of a queue.
+// claim leases rows of a queue, and returns them in their order.
 func (w *world) claim(c tablequeue.Claim) (rows []tablequeue.Claimed, next time.Duration) {
 	w.Helper()
 	if c.Queue == "" {
@@ -106,6 +118,7 @@ func (w *world) claim(c tablequeue.Claim) (rows []tablequeue.Claimed, next time.
 	}
 	rows, next, err := w.Claim(w.Context(), c, nil)
 	w.ok(err)
+	bySeq(rows)
 	return rows, next
 }
 
@@ -120,8 +133,12 @@ func (w *world) claims(lease int64, n int) (rows []tablequeue.Claimed) {
 			w.Fatalf("%d rows in %v, want %d", len(rows), patience, n)
 		}
 	}
-	slices.SortFunc(rows, func(a, b tablequeue.Claimed) int { return int(a.Seq - b.Seq) })
+	bySeq(rows)
 	return rows
+}
+
+func bySeq(rows []tablequeue.Claimed) {
+	slices.SortFunc(rows, func(a, b tablequeue.Claimed) int { return cmp.Compare(a.Seq, b.Seq) })
 }
 
 // empty fails when a row of "in" is visible.
@@ -137,13 +154,20 @@ func (w *world) stats(queue string, ready, unsettled, delayed int64) {
 	w.Helper()
 	s, err := w.Inspect(w.Context(), queue)
 	w.ok(err)
-	if s.Name != queue || s.Ready != ready || s.Unsettled != unsettled || s.Delayed != delayed {
-		w.Errorf("%s", diff(s, ready, unsettled, delayed))
+	got, want := [3]int64{s.Ready, s.Unsettled, s.Delayed}, [3]int64{ready, unsettled, delayed}
+	if s.Name != queue || got != want {
+		w.Errorf("queue %q has %d ready, unsettled and delayed, want %d of %q", s.Name, got, want, queue)
 	}
 }
 
-func diff(s transport.QueueStats, want ...int64) string {
-	return fmt.Sprintf("queue %q has %d ready, %d unsettled, %d delayed, want %v", s.Name, s.Ready, s.Unsettled, s.Delayed, want)
+// lost checks which units have lost their lease.
+func (w *world) lost(units []*tablequeue.Unit, want func(i int) bool) {
+	w.Helper()
+	for i, u := range units {
+		if want := want(i); u.Lost != want {
+			w.Errorf("unit %d: lost %v, want %v", i, u.Lost, want)
+		}
+	}
 }
 
 func idsOf(rows []tablequeue.Claimed) (ids []string) {
