@@ -168,9 +168,7 @@ func txCommit(t *test) {
 	out := t.queue(c, "out")
 	for _, id := range []string{"m-1", "m-2"} {
 		tx := t.begin(t.one(r, id))
-		t.do("Complete", func(ctx context.Context) error {
-			return tx.Complete(ctx, []transport.Operation{to(out, "of "+id)})
-		})
+		t.must("Complete", tx.Complete(t.ctx(), []transport.Operation{to(out, "of "+id)}))
 		t.do("Rollback", tx.Rollback)
 	}
 	t.holds(c, out, "of m-1", "of m-2")

@@ -47,17 +47,12 @@ func (t *test) broken() (transport.Conn, Link) {
 // persist calls f until it succeeds.
 func (t *test) persist(what string, f func(context.Context) error) {
 	t.Helper()
-	var err error
 	ctx := t.ctx()
-	for {
-		if err = f(ctx); err == nil {
-			return
-		}
-		if ctx.Err() != nil {
-			t.Fatalf("%s: %v", what, err)
-		}
+	err := f(ctx)
+	for ; err != nil && ctx.Err() == nil; err = f(ctx) {
 		t.pass(10 * time.Millisecond)
 	}
+	t.must(what, err)
 }
 
 // unlessLost returns err, or nil if it means that the message is delivered again.
@@ -125,7 +120,7 @@ func faultStale(t *test) {
 	current := t.oneOver(r)
 	t.attempt(current, 2)
 	for _, v := range verbs(old) {
-		t.fails(v.name, v.settle(t.ctx(), old), transport.ErrLeaseLost)
+		t.fails(v.name, v.settle(t.ctx()), transport.ErrLeaseLost)
 	}
 	t.do("Retry of the newer delivery", current.Retry)
 	t.complete(t.nth(r, 3))

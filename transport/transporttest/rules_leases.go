@@ -97,7 +97,7 @@ func leaseLostSettle(t *test) {
 	c, q, r := t.receiverOf(t.leased(), "m")
 	old, current := t.one(r, "m"), t.one(r, "m")
 	for _, v := range verbs(old) {
-		t.fails(v.name, v.settle(t.ctx(), old), transport.ErrLeaseLost)
+		t.fails(v.name, v.settle(t.ctx()), transport.ErrLeaseLost)
 	}
 	t.complete(current)
 	t.empty(c, q)

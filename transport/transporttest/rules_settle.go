@@ -3,7 +3,6 @@ package transporttest
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -57,33 +56,19 @@ func settleRelease(t *test) {
 // verb is a way to settle a delivery.
 type verb struct {
 	name   string
-	settle func(context.Context, transport.Delivery) error
+	settle func(context.Context) error
 }
 
 // verbs are those that d offers.
 func verbs(d transport.Delivery) []verb {
-	all := []verb{
-		{"Complete", func(ctx context.Context, d transport.Delivery) error { return d.Complete(ctx) }},
-		{"Retry", func(ctx context.Context, d transport.Delivery) error { return d.Retry(ctx) }},
-		{"Release", func(ctx context.Context, d transport.Delivery) error { return d.Release(ctx) }},
+	all := []verb{{"Complete", d.Complete}, {"Retry", d.Retry}, {"Release", d.Release}}
+	if whole, ok := d.(transport.Completer); ok {
+		all = append(all, verb{"CompleteWith", func(ctx context.Context) error { return whole.CompleteWith(ctx, nil) }})
 	}
-	if is[transport.Completer](d) {
-		all = append(all, verb{"CompleteWith", func(ctx context.Context, d transport.Delivery) error {
-			return completeWith(ctx, d)
-		}})
-	}
-	if is[transport.DeadLetterer](d) {
-		all = append(all, verb{"DeadLetter", deadLetter})
+	if own, ok := d.(transport.DeadLetterer); ok {
+		all = append(all, verb{"DeadLetter", func(ctx context.Context) error { return own.DeadLetter(ctx, "the kit says so") }})
 	}
 	return all
-}
-
-func deadLetter(ctx context.Context, d transport.Delivery) error {
-	own, ok := d.(transport.DeadLetterer)
-	if !ok {
-		return fmt.Errorf("this delivery is no DeadLetterer, others are: %T", d)
-	}
-	return own.DeadLetter(ctx, "the kit says so")
 }
 
 func settleOnce(t *test) {
@@ -92,12 +77,11 @@ func settleOnce(t *test) {
 	t.complete(done)
 	t.do("Retry", old.Retry)
 	current := t.one(r, "retried")
-	for _, v := range verbs(done) {
-		if v.settle(t.ctx(), done) == nil {
-			t.Errorf("%s after Complete succeeded", v.name)
-		}
-		if v.settle(t.ctx(), old) == nil {
-			t.Errorf("%s after Retry succeeded", v.name)
+	for _, d := range []transport.Delivery{done, old} {
+		for _, v := range verbs(d) {
+			if v.settle(t.ctx()) == nil {
+				t.Errorf("%s of a delivery that was %s succeeded", v.name, d.Message().ID)
+			}
 		}
 	}
 	t.do("Retry of the newer delivery", current.Retry)
@@ -113,17 +97,14 @@ func settleRace(t *test) {
 		d := t.one(r, id)
 		var completes, retries atomic.Int32
 		var wg sync.WaitGroup
+		race := func(settle func(context.Context) error, succeeded *atomic.Int32) {
+			if settle(ctx) == nil {
+				succeeded.Add(1)
+			}
+		}
 		for range 4 {
-			wg.Go(func() {
-				if d.Complete(ctx) == nil {
-					completes.Add(1)
-				}
-			})
-			wg.Go(func() {
-				if d.Retry(ctx) == nil {
-					retries.Add(1)
-				}
-			})
+			wg.Go(func() { race(d.Complete, &completes) })
+			wg.Go(func() { race(d.Retry, &retries) })
 		}
 		wg.Wait()
 		if completes.Load()+retries.Load() != 1 {
@@ -194,7 +175,7 @@ func settleAgain(t *test) {
 func settleDeadLetter(t *test) {
 	c, q, r := t.receiverOf(t.open(), "dead", "alive")
 	d := t.one(r, "dead")
-	t.must("DeadLetter", deadLetter(t.ctx(), d))
+	t.must("DeadLetter", as[transport.DeadLetterer](t, d).DeadLetter(t.ctx(), "the kit says so"))
 	t.complete(t.one(r, "alive"))
 	t.empty(c, q)
 	if d.Complete(t.ctx()) == nil {

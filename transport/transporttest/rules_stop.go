@@ -187,7 +187,7 @@ func closeEndsAll(t *test) {
 		check("Browse", err)
 	}
 	for _, v := range verbs(d) {
-		check(v.name, v.settle(ctx, d))
+		check(v.name, v.settle(ctx))
 	}
 	t.ok("close a receiver of a closed connection", r.Close())
 	t.holds(t.open(), q, "m")
