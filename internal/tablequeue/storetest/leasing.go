@@ -66,7 +66,7 @@ func claimTells(w *world) {
 	if _, next := w.claim(tablequeue.Claim{Limit: 1, Lease: 1, For: long}); next != 0 {
 		w.Errorf("next %v of an empty queue", next)
 	}
-	w.flush(sending1(later("in", "late", 40*time.Minute)))
+	w.flush(sending1(late(40 * time.Minute)))
 	w.near("a delayed row", 40*time.Minute)
 	w.send("in", "leased")
 	w.claim(tablequeue.Claim{Limit: 1, Lease: 2, For: 20 * time.Minute})
@@ -254,7 +254,7 @@ func abandonOwn(w *world) {
 	w.send("in", "1", "2")
 	w.claim(tablequeue.Claim{Limit: 1, Lease: 11, For: long})
 	w.claim(tablequeue.Claim{Limit: 1, Lease: 12, For: long, Owner: "other"})
-	w.flush(sending1(later("in", "late", time.Minute)))
+	w.flush(sending1(late(time.Minute)))
 	w.ok(w.Abandon(w.Context(), "in", "me", long))
 	if r := w.claims(13, 1)[0]; r.ID != "1" || r.Count != 2 {
 		w.Errorf("row %+v, want the abandoned one with its count kept", r)

@@ -19,7 +19,7 @@ var looking = []rule{
 }
 
 func browses(w *world) {
-	w.flush(sending1(later("in", "late", time.Hour)))
+	w.flush(sending1(late(time.Hour)))
 	w.send("in", "1", "2", "3")
 	w.claim(tablequeue.Claim{Limit: 1, Lease: 11, For: long})
 	last, err := w.Last(w.Context(), "in")
@@ -63,7 +63,7 @@ func takes(w *world) {
 }
 
 func purges(w *world) {
-	w.flush(sending1(later("in", "late", time.Hour)))
+	w.flush(sending1(late(time.Hour)))
 	w.send("in", "1", "2", "3")
 	w.send("out", "1")
 	w.claim(tablequeue.Claim{Limit: 1, Lease: 11, For: long})

@@ -88,9 +88,9 @@ func row(queue, id string) tablequeue.Row {
 	return tablequeue.Row{Queue: queue, ID: id, Headers: []byte(`{"k":"` + id + `"}`), Body: []byte("body of " + id)}
 }
 
-// later is a row that is due after a delay.
-func later(queue, id string, delay time.Duration) tablequeue.Row {
-	r := row(queue, id)
+// late is a row of "in" that is due after a delay.
+func late(delay time.Duration) tablequeue.Row {
+	r := row("in", "late")
 	r.After = delay
 	return r
 }
