@@ -20,7 +20,7 @@ func (r *run) workQueues() []string { return []string{r.Name, r.Name + ".quarant
 func (r *run) inspect(ctx context.Context) (left int64, quiet time.Duration, err error) {
 	quiet = time.Second
 	for _, name := range r.workQueues() {
-		stats, err := r.conn.(transport.Inspector).Inspect(ctx, name) //nolint:errcheck // check has found it
+		stats, err := r.conn.(transport.Inspector).Inspect(ctx, name) //nolint:errcheck // Run has checked it
 		if errors.Is(err, transport.ErrNoQueue) && name != r.Name {
 			continue
 		}

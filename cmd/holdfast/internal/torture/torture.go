@@ -87,25 +87,17 @@ func Run(ctx context.Context, opts Options) (report *Report, err error) {
 	defer func() { err = errors.Join(err, conn.Close()) }()
 	r := &run{opts: opts, conn: conn, plan: newPlan(opts.Load), start: time.Now()}
 	r.assignment = assignment{Load: opts.Load, Name: name, Delays: conn.Limits().MaxDelay > 0}
-	if err := r.check(); err != nil {
-		return nil, err
+	if _, ok := conn.(transport.Inspector); !ok {
+		return nil, errors.New("the transport cannot count the messages of its queues")
+	}
+	if opts.Atomic && (opts.Table == nil || !conn.Limits().Atomic) {
+		return nil, ErrNotOffered
 	}
 	defer func() { err = errors.Join(err, r.cleanUp(ctx, report, err)) }()
 	if err := r.prepare(ctx); err != nil {
 		return nil, fmt.Errorf("prepare: %w", err)
 	}
 	return r.prove(ctx)
-}
-
-// check returns an error for a capability that the transport lacks.
-func (r *run) check() error {
-	if _, ok := r.conn.(transport.Inspector); !ok {
-		return errors.New("the transport cannot count the messages of its queues")
-	}
-	if r.Atomic && (r.opts.Table == nil || !r.conn.Limits().Atomic) {
-		return ErrNotOffered
-	}
-	return nil
 }
 
 // prepare creates queues and ledger.
