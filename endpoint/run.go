@@ -71,20 +71,14 @@ func (e *Endpoint) run(ctx context.Context, group *pump.Group, shared *transport
 func newLive(ctx context.Context, e *Endpoint, conn transport.Conn) *live {
 	_, publishes := conn.(transport.Subscriber)
 	_, joins := conn.(transport.TxDispatcher)
-	return &live{
+	l := &live{
 		e: e, conn: conn, limits: conn.Limits(), publishes: publishes, joins: joins, stopping: ctx.Done(),
-		settling: deadlines{parent: context.WithoutCancel(ctx), span: settleTimeout, blocked: blockedUntil(ctx, conn)},
+		settling: deadlines{parent: context.WithoutCancel(ctx), span: settleTimeout},
 	}
-}
-
-// blockedUntil returns a function that reports whether the broker accepts no messages. It returns false after the end
-// of ctx: a stop does not wait for the broker. It is nil if the transport does not know.
-func blockedUntil(ctx context.Context, conn transport.Conn) func() bool {
-	b, ok := conn.(transport.Blocker)
-	if !ok {
-		return nil
+	if b, ok := conn.(transport.Blocker); ok { // a stop does not wait for the broker
+		l.settling.blocked = func() bool { return ctx.Err() == nil && b.Blocked() }
 	}
-	return func() bool { return ctx.Err() == nil && b.Blocked() }
+	return l
 }
 
 func (e *Endpoint) open(ctx context.Context, shared *transport.Shared) (transport.Conn, error) {
@@ -137,8 +131,9 @@ func (l *live) receiveAll(ctx context.Context) (err error) {
 		}
 		sources = append(sources, own)
 	}
-	l.sources, l.quarantine, l.satellites = sources, l.newQuarantine(), l.newSatellites()
-	if l.quarantine != nil {
+	l.sources, l.satellites = sources, l.newSatellites()
+	if queue := l.e.quarantineQueue(); queue != "" {
+		l.quarantine = &quarantine{live: l, queue: queue, moved: make(chan struct{}, 1)}
 		l.slow = new(pump.SlowStart)
 		for _, s := range sources {
 			l.slow.Add(s.Source)

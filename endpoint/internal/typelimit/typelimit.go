@@ -28,31 +28,31 @@ func New(n int) *Limiter { return &Limiter{room: n} }
 // Enter returns nil when one more message may be processed. When ctx ends first it returns the cause, and the
 // message has no slot.
 func (l *Limiter) Enter(ctx context.Context, slot *pump.Slot) error {
-	w := l.wait(slot)
-	if w == nil {
-		return nil
-	}
-	select {
-	case <-w.entered:
-		return nil
-	case <-ctx.Done():
-		l.cancel(w)
-		return context.Cause(ctx)
-	}
-}
-
-// wait returns nil when there is room.
-func (l *Limiter) wait(slot *pump.Slot) *waiter {
 	l.mu.Lock()
-	defer l.mu.Unlock()
 	if l.room > 0 {
 		l.room--
+		l.mu.Unlock()
 		return nil
 	}
 	w := &waiter{slot, make(chan struct{})}
 	l.waiting = append(l.waiting, w)
 	slot.Free() // under the lock: before Leave retakes it
-	return w
+	l.mu.Unlock()
+	select {
+	case <-w.entered:
+		return nil
+	case <-ctx.Done():
+	}
+	l.mu.Lock()
+	i := slices.Index(l.waiting, w)
+	if i >= 0 {
+		l.waiting = slices.Delete(l.waiting, i, i+1)
+	}
+	l.mu.Unlock()
+	if i < 0 { // it was admitted at the last moment: the next one is
+		l.Leave()
+	}
+	return context.Cause(ctx)
 }
 
 // Leave admits the message that waits longest. It is called before the leaving message frees its slot.
@@ -67,17 +67,4 @@ func (l *Limiter) Leave() {
 	l.waiting = slices.Delete(l.waiting, 0, 1)
 	w.slot.Retake()
 	close(w.entered)
-}
-
-// cancel removes w. If w was admitted at the last moment, the next one is.
-func (l *Limiter) cancel(w *waiter) {
-	l.mu.Lock()
-	i := slices.Index(l.waiting, w)
-	if i >= 0 {
-		l.waiting = slices.Delete(l.waiting, i, i+1)
-	}
-	l.mu.Unlock()
-	if i < 0 {
-		l.Leave()
-	}
 }
