@@ -215,7 +215,7 @@ func (from *sender) encode(_ context.Context, out *pipeline.Outgoing) error {
 	if err := checkConversation(out); err != nil {
 		return err
 	}
-	body, err := from.serializers.writer().Marshal(out.Value)
+	body, err := from.serializers.marshal(out.Types, out.Value)
 	if err != nil {
 		return err
 	}

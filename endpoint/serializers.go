@@ -12,6 +12,14 @@ type serializers []serialization.Serializer
 
 func (s serializers) writer() serialization.Serializer { return s[0] }
 
+// marshal returns the body of a message of these types, most concrete first.
+func (s serializers) marshal(types []string, v any) ([]byte, error) {
+	if named, ok := s.writer().(serialization.NamedSerializer); ok {
+		return named.MarshalNamed(types, v)
+	}
+	return s.writer().Marshal(v)
+}
+
 // reader returns the serializer of a content type: of the type as it is written, else without its parameters. A message
 // without a content type has that of the first serializer.
 func (s serializers) reader(contentType string) (serialization.Serializer, error) {

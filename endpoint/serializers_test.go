@@ -12,6 +12,7 @@ import (
 	"github.com/holdfast-go/holdfast/endpoint"
 	"github.com/holdfast-go/holdfast/header"
 	"github.com/holdfast-go/holdfast/serialization"
+	"github.com/holdfast-go/holdfast/serialization/nsbxml"
 	"github.com/holdfast-go/holdfast/transport/inmemory"
 )
 
@@ -47,6 +48,19 @@ func TestTheFirstSerializerWritesAndEachReadsItsContentType(t *testing.T) {
 		}
 		if diff := cmp.Diff([]string{"json", "json in utf-8", "xml", "unnamed"}, c.list()); diff != "" {
 			t.Error(diff)
+		}
+	})
+}
+
+func TestANamedSerializerGetsTheTypesOfTheMessage(t *testing.T) {
+	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		cfg := sales(broker, endpoint.Handle(func(context.Context, *endpoint.Session, placeOrder) error { return nil }))
+		cfg.Serializers = []serialization.Serializer{nsbxml.XML}
+		r := start(t, cfg)
+		r.send(shipOrder{ID: "7"})
+		body := string(broker.Messages("shipping")[0].Body)
+		if !strings.HasPrefix(body, `<?xml version="1.0"?><ShipOrder `) || !strings.Contains(body, ` xmlns="http://tempuri.net/Shop"><ID>7</ID>`) {
+			t.Errorf("sent %s", body)
 		}
 	})
 }

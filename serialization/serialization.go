@@ -17,6 +17,14 @@ type Serializer interface {
 	Unmarshal(body []byte, v any) error
 }
 
+// NamedSerializer is a [Serializer] whose bodies name the message type. An endpoint calls MarshalNamed in place of Marshal.
+type NamedSerializer interface {
+	Serializer
+	// MarshalNamed returns the body of a message. The first of names is its full type name, as in headers; the others
+	// are its base types, nearest first. It keeps neither names nor v.
+	MarshalNamed(names []string, v any) ([]byte, error)
+}
+
 // JSON uses encoding/json. It is the default.
 var JSON Serializer = jsonSerializer{}
 
