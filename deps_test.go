@@ -33,6 +33,7 @@ var rules = []rule{
 	{of: "."},
 	{of: "header"},
 	{of: "serialization"},
+	{of: "serialization/*", ours: []string{"serialization"}},
 	{of: "resilience"},
 
 	{of: "transport", ours: []string{"header"}},
