@@ -68,7 +68,8 @@ func (d *decoder) start() (*xml.StartElement, error) {
 			return nil, nil //nolint:nilnil // the end is no error
 		case xml.CharData:
 			if len(bytes.TrimSpace(t)) > 0 {
-				return nil, fmt.Errorf("byte %d: text between elements", d.xml.InputOffset())
+				line, column := d.xml.InputPos()
+				return nil, fmt.Errorf("line %d, column %d: text between elements", line, column)
 			}
 		default:
 			if errors.Is(err, io.EOF) {
