@@ -14,8 +14,8 @@ var (
 	_ transport.Renewer      = (*receiver)(nil)
 )
 
-// The pauses between two polls of an empty queue: they double from the first to the longest. While notifications arrive,
-// polling finds only rows that they miss.
+// The pauses between two polls of an empty queue: they double from the first to the longest. While notifications
+// arrive, polling finds only rows that they miss.
 const (
 	firstPause        = 2 * time.Millisecond
 	maxPause          = 500 * time.Millisecond

@@ -33,19 +33,24 @@ func (c *Conn) Inspect(ctx context.Context, queues ...string) ([]transport.Queue
 // Subscribe implements [transport.Subscriber]. This Conn publishes to the new subscriber at once, and others when
 // they are notified, or after a second.
 func (c *Conn) Subscribe(ctx context.Context, queue string, types []string) error {
-	defer c.subs.forget()
 	defer c.unusable.found()
-	return c.subscribe(ctx, queue, func(ctx context.Context) error { return c.store.Subscribe(ctx, queue, types) })
+	return c.subscribe(ctx, func(ctx context.Context) error { return c.store.Subscribe(ctx, queue, types) }, queue)
 }
 
 // Unsubscribe implements [transport.Subscriber]. Messages that other processes publish may arrive for a second more.
 func (c *Conn) Unsubscribe(ctx context.Context, queue string, types []string) error {
-	defer c.subs.forget()
-	return c.subscribe(ctx, queue, func(ctx context.Context) error { return c.store.Unsubscribe(ctx, queue, types) })
+	return c.subscribe(ctx, func(ctx context.Context) error { return c.store.Unsubscribe(ctx, queue, types) }, queue)
 }
 
-func (c *Conn) subscribe(ctx context.Context, queue string, change func(context.Context) error) error {
-	err := c.call(ctx, []string{queue}, change)
+// Remove implements [transport.Remover]: a queue is deleted with its subscriptions.
+func (c *Conn) Remove(ctx context.Context, queues ...string) error {
+	return c.subscribe(ctx, func(ctx context.Context) error { return c.store.Remove(ctx, queues) }, queues...)
+}
+
+// subscribe changes the subscriptions of queues, and has other processes notified.
+func (c *Conn) subscribe(ctx context.Context, change func(context.Context) error, queues ...string) error {
+	defer c.subs.forget()
+	err := c.call(ctx, queues, change)
 	if err == nil {
 		c.wakes.announce(subscriptionsChanged)
 	}

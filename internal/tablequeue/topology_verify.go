@@ -52,16 +52,6 @@ func (c *Conn) VerifySubscriptions(ctx context.Context, queue string, types []st
 	return found, nil
 }
 
-// Remove implements [transport.Remover]: a queue is deleted with its subscriptions.
-func (c *Conn) Remove(ctx context.Context, queues ...string) error {
-	defer c.subs.forget()
-	err := c.call(ctx, queues, func(ctx context.Context) error { return c.store.Remove(ctx, queues) })
-	if err == nil {
-		c.wakes.announce(subscriptionsChanged)
-	}
-	return err
-}
-
 func names(plan transport.Plan) (all []string) {
 	for _, q := range plan.Queues {
 		all = append(all, q.Name)

@@ -50,6 +50,8 @@ func (s *store) Purge(ctx context.Context, queue string) (int64, error) {
 
 // Take implements [tablequeue.Browsing] in one round trip.
 func (s *store) Take(ctx context.Context, u *tablequeue.Unit) error {
-	err := s.flush(ctx, []*tablequeue.Unit{u}, func(b *pgx.Batch) { b.Queue(s.table(u.Queue).take, u.Lease.ID, u.Lease.Seq) })
+	err := s.flush(ctx, []*tablequeue.Unit{u}, func(b *pgx.Batch) {
+		b.Queue(s.table(u.Queue).take, u.Lease.ID, u.Lease.Seq)
+	})
 	return s.failed(err, "take message %d of queue %q", u.Lease.Seq, u.Queue)
 }

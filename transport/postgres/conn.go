@@ -93,7 +93,10 @@ func (s *store) Close() error {
 	s.open = nil
 	s.mu.Unlock()
 	for tx := range txs {
-		tx.abort()
+		if conn := tx.take(); conn != nil { // which the handler may be using
+			_ = conn.Hijack().PgConn().Conn().Close()
+			s.freeSlot()
+		}
 	}
 	s.commits.close()
 	defer time.AfterFunc(goodbye, s.sockets.cut).Stop()

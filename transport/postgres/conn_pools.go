@@ -82,20 +82,20 @@ func (c *connections) openPools(ctx context.Context, cfg *pgxpool.Config, set se
 	if c.callers != nil {
 		c.leases, c.writes = pool{c.callers, claiming.statement()}, pool{c.callers, writing.statement()}
 		c.slots = make(slots, cfg.MaxConns-poolReserve)
-		c.renewals, err = c.openPool(ctx, cfg, name, poolRenewals, lazily)
+		c.renewals, err = c.open(ctx, cfg, name, poolRenewals, lazily)
 		return err
 	}
 	most, renewals := ownPool, ownRenewals
 	if set.shared != nil {
 		most, renewals = sharedPool, sharedRenewals
 	}
-	if c.leases, err = c.openPool(ctx, cfg, name, most, claiming); err != nil {
+	if c.leases, err = c.open(ctx, cfg, name, most, claiming); err != nil {
 		return err
 	}
-	if c.renewals, err = c.openPool(ctx, cfg, name, renewals, lazily); err != nil {
+	if c.renewals, err = c.open(ctx, cfg, name, renewals, lazily); err != nil {
 		return err
 	}
-	c.writes, err = c.openPool(ctx, cfg, name, most, writing)
+	c.writes, err = c.open(ctx, cfg, name, most, writing)
 	return err
 }
 
@@ -111,7 +111,10 @@ func (c *connections) connect(ctx context.Context) error {
 	return err
 }
 
-func (c *connections) openPool(ctx context.Context, cfg *pgxpool.Config, name string, most int, set options) (p pool, err error) {
+// open opens a pool of connections with the settings of set.
+func (c *connections) open(
+	ctx context.Context, cfg *pgxpool.Config, name string, most int, set options,
+) (p pool, err error) {
 	own := poolConfig(cfg, name, most)
 	if c.pooled {
 		p.first = set.statement()

@@ -15,9 +15,8 @@ import (
 )
 
 const (
-	undefinedTable = "42P01"
-	readOnly       = "25006"
-
+	undefinedTable   = "42P01"
+	readOnly         = "25006"
 	lockNotAvailable = "55P03"
 )
 

@@ -20,8 +20,8 @@ type place struct {
 var everything = place{pgtype.Timestamptz{InfinityModifier: pgtype.NegativeInfinity, Valid: true}, math.MinInt64}
 
 func (p place) before(q place) bool {
-	at, other := p.visibleAt, q.visibleAt
-	return cmp.Or(cmp.Compare(at.InfinityModifier, other.InfinityModifier), at.Time.Compare(other.Time), cmp.Compare(p.seq, q.seq)) < 0
+	a, b := p.visibleAt, q.visibleAt
+	return cmp.Or(cmp.Compare(a.InfinityModifier, b.InfinityModifier), a.Time.Compare(b.Time), cmp.Compare(p.seq, q.seq)) < 0
 }
 
 const (

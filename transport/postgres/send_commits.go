@@ -77,11 +77,9 @@ WHERE txid_status(x) IS DISTINCT FROM 'in progress'`
 func (s *store) lookAtCommits(ids []int64) {
 	ctx, cancel := context.WithTimeout(s.commits.life, time.Second)
 	defer cancel()
-	var (
-		queues    []string
-		id        int64
-		committed bool
-	)
+	var queues []string
+	var id int64
+	var committed bool
 	rows, _ := s.leases.Query(ctx, endedTransactions, ids) // an error is that of rows too
 	_, err := pgx.ForEachRow(rows, []any{&id, &committed}, func() error {
 		s.commits.mu.Lock()

@@ -59,7 +59,8 @@ WHERE ctid = ANY (ARRAY(SELECT ctid FROM ` + q + `
 	WHERE visible_at > now() AND visible_at <= now() + $2::bigint * interval '1 microsecond' AND `
 	t.abandon = abandon + `lease_owner = $1 FOR UPDATE SKIP LOCKED))`
 	t.orphans = abandon + `lease_id = ANY ($1::bigint[]) FOR UPDATE SKIP LOCKED))`
-	t.byIndex = byIndex(t)
+	t.byIndex = `SELECT set_config('enable_seqscan', 'off', true),
+	coalesce(pg_relation_size(` + regclass(q) + `), 0) >= ` + strconv.Itoa(largeTable)
 	t.lock = `SELECT seq FROM ` + q + ` WHERE seq = $1 AND lease_id = $2 AND ` + byKey + ` FOR UPDATE`
 
 	// A row that expires while its message is being handled is not removed.

@@ -28,8 +28,8 @@ var errOlder error = &tablequeue.UnfitError{
 	Reason: `its table is of an earlier version: run the installer, or the script that "holdfast sql script" prints`,
 }
 
-// unfit returns the reason why a queue's table, by its columns, is none of this version: [transport.ErrNoQueue], errOlder
-// or [dialect.ErrForeign].
+// unfit returns the reason why a queue's table, by its columns, is none of this version: [transport.ErrNoQueue],
+// errOlder or [dialect.ErrForeign].
 func unfit(ctx context.Context, db querier, t *table) error {
 	var columns []string
 	err := db.QueryRow(ctx, `SELECT array_agg(attname::text) FROM pg_attribute
@@ -57,7 +57,8 @@ func (s *store) foreign(queue string) bool { return s.table(queue).foreign.Load(
 // detectForeign reports whether a queue's table is foreign, which was not known.
 func (s *store) detectForeign(ctx context.Context, queue string, _ error) bool {
 	t := s.table(queue)
-	return !t.foreign.Load() && errors.Is(unfit(ctx, s.writes, t), dialect.ErrForeign) && t.foreign.CompareAndSwap(false, true)
+	foreign := errors.Is(unfit(ctx, s.writes, t), dialect.ErrForeign)
+	return foreign && t.foreign.CompareAndSwap(false, true)
 }
 
 // Exists implements [tablequeue.Topology].

@@ -20,13 +20,12 @@ const maxName = 63
 
 // table is a queue's table with its statements.
 type table struct {
-	name    string      // the queue
-	plain   string      // without a schema
-	quoted  string      // with its schema, for use in statements
-	foreign atomic.Bool // a foreign table
-	front   front
-	// largeUntil is the time, in nanoseconds since 1970, until which the table is taken to be large.
-	largeUntil atomic.Int64
+	name       string      // the queue
+	plain      string      // without a schema
+	quoted     string      // with its schema, for use in statements
+	foreign    atomic.Bool // a foreign table
+	front      front
+	largeUntil atomic.Int64 // in nanoseconds since 1970: until then the table is taken to be large
 	claim, renew, abandon, orphans,
 	cancel, update, sweep, purge, lock, take, byIndex string
 }

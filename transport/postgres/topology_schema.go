@@ -115,13 +115,13 @@ type step struct{ of, text string }
 // installation returns the statements that create the missing parts of plan and migrate older ones. Where there is
 // nothing to do they need no right to create.
 func (s *store) installation(plan transport.Plan) []step {
-	schema, versions, subscriptions := quote(s.Schema), s.versions(), s.subscribers()
+	schema, versions, subs := quote(s.Schema), s.versions(), s.subscribers()
 	steps := []step{
 		{"strings", `SET LOCAL standard_conforming_strings = on`},
 		{"wait for another installer", s.installLock()},
 		{"lock timeout", lockTimeout},
 		{fmt.Sprintf("schema %q", s.Schema), when(`to_regnamespace(`+literal(schema)+`) IS NULL`, `CREATE SCHEMA `+schema)},
-		{"subscriptions", when(regclass(subscriptions.table)+` IS NULL`, `CREATE TABLE `+subscriptions.table+subscriptions.columns)},
+		{"subscriptions", when(regclass(subs.table)+` IS NULL`, `CREATE TABLE `+subs.table+subs.columns)},
 		{"versions", when(regclass(versions)+` IS NULL`, `CREATE TABLE `+versions+` (
 	name text PRIMARY KEY,
 	version integer NOT NULL,

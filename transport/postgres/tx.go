@@ -140,6 +140,17 @@ var (
 	errWrites   = errors.New("the handler's writes could not be committed")
 )
 
+// A handler's session has the handler's settings. The planner may choose there to read a small table as a whole, and
+// cache that plan when the table grows. So the engine turns that off for its own statements in the transaction, until
+// the table is too large for such a plan. Only VACUUM FULL and TRUNCATE shrink a table, as vacuum_truncate is off.
+const (
+	// largeTable is the size in bytes from which on the planner prefers an index to reading the table, whatever the
+	// statistics.
+	largeTable = 1 << 20
+	// largeFor is the time for which a table that was large is taken to be large: until [table.largeUntil].
+	largeFor = 10 * time.Second
+)
+
 func (s *store) commit(ctx context.Context, conn *pgx.Conn, begin bool, u *tablequeue.Unit) error {
 	var b pgx.Batch
 	if begin {
@@ -204,12 +215,4 @@ func (h *handlerTx) Rollback(ctx context.Context) error {
 	}
 	_, err := conn.Exec(ctx, "rollback")
 	return failure(err, "rollback")
-}
-
-// abort ends the transaction by closing its connection, which the handler may be using.
-func (h *handlerTx) abort() {
-	if conn := h.take(); conn != nil {
-		_ = conn.Hijack().PgConn().Conn().Close()
-		h.store.freeSlot()
-	}
 }

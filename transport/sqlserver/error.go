@@ -47,26 +47,22 @@ func numberOf(err error) int32 {
 // Classify implements [tablequeue.Store]. When the server answers with an error it has rolled back, also for a
 // statement of a handler.
 func (s *store) Classify(err error) tablequeue.Class {
+	answer, answered := errors.AsType[mssql.Error](err)
+	_, never := errors.AsType[*connectError](err)
+	_, unsent := errors.AsType[mssql.RetryableError](err)
+	_, own := errors.AsType[failure](err)
+	_, undone := errors.AsType[undoneError](err)
 	switch {
 	case errors.Is(err, dialect.ErrDetected):
 		return tablequeue.Conflict
 	case errors.Is(err, dialect.ErrDelay):
 		return tablequeue.Refused
-	}
-	_, never := errors.AsType[*connectError](err)
-	_, unsent := errors.AsType[mssql.RetryableError](err)
-	switch {
 	case never, unsent:
 		return tablequeue.Unavailable
 	case errors.Is(err, sql.ErrTxDone), errors.Is(err, errEnded):
 		return tablequeue.Failed
-	}
-	if answer, ok := errors.AsType[mssql.Error](err); ok && answer.Class < fatal {
+	case answered && answer.Class < fatal:
 		return classOf(answer)
-	}
-	_, own := errors.AsType[failure](err)
-	_, undone := errors.AsType[undoneError](err)
-	switch {
 	case !own:
 		return tablequeue.Failed
 	case undone:

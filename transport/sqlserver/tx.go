@@ -51,9 +51,7 @@ type handlerTx struct {
 }
 
 // Begin implements [tablequeue.Transactor].
-func (s *store) Begin(context.Context) (tablequeue.StoreTx, error) {
-	return &handlerTx{store: s}, nil
-}
+func (s *store) Begin(context.Context) (tablequeue.StoreTx, error) { return &handlerTx{store: s}, nil }
 
 func (t *handlerTx) begun(ctx context.Context) (*sql.Tx, error) {
 	if t.over {
