@@ -11,9 +11,8 @@ import (
 // errPanicked stands for the error of a step that panicked. The endpoint makes a similar one of the panic.
 var errPanicked error = &endpoint.PanicError{Value: "it did not return"}
 
-// errorType is the Go type of the error that tells most, as in the fault headers: what
-// only adds text, or a mark of package recoverability, is looked through. It is the user's
-// error, and its methods may panic.
+// errorType is the Go type of the error that tells most, as in the fault headers: what only adds text, or a mark of
+// package recoverability, is looked through. It is the user's error, and its methods may panic.
 func errorType(err error) (name string) {
 	defer func() {
 		if recover() != nil {

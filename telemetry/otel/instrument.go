@@ -24,8 +24,7 @@ type Options struct {
 	// Propagator writes trace context into headers and reads it. Default: the global one if it is set when Instrument is
 	// called, otherwise W3C trace context and baggage.
 	Propagator propagation.TextMapPropagator
-	// System is the value of messaging.system: after the transport unless set, such as
-	// "rabbitmq".
+	// System is the value of messaging.system: after the transport unless set, such as "rabbitmq".
 	System string
 }
 

@@ -16,10 +16,7 @@ func (s *store) Last(ctx context.Context, queue string) (last int64, err error) 
 		return s.read.QueryRowContext(ctx,
 			`select coalesce(max(seq), 0) from holdfast_messages where queue = ?`, queue).Scan(&last)
 	})
-	if err != nil {
-		return 0, fmt.Errorf("sqlite: look at queue %q: %w", queue, explain(err))
-	}
-	return last, nil
+	return last, failed(err, "look at queue %q", queue)
 }
 
 var errPageFull = errors.New("enough bytes for a page")
@@ -58,10 +55,7 @@ func (s *store) Purge(ctx context.Context, queue string) (n int64, err error) {
 		}
 		return err
 	})
-	if err != nil {
-		return 0, fmt.Errorf("sqlite: purge queue %q: %w", queue, explain(err))
-	}
-	return n, nil
+	return n, failed(err, "purge queue %q", queue)
 }
 
 const leaseRow = `update holdfast_messages set lease_id = ? where queue = ? and seq = ? and visible_at <= ?`
@@ -75,8 +69,5 @@ func (s *store) Take(ctx context.Context, u *tablequeue.Unit) error {
 		}
 		return s.writer.write(u, now, nil)
 	})
-	if err != nil {
-		return fmt.Errorf("sqlite: take message %d of queue %q: %w", u.Lease.Seq, u.Queue, explain(err))
-	}
-	return nil
+	return failed(err, "take message %d of queue %q", u.Lease.Seq, u.Queue)
 }

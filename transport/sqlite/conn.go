@@ -14,7 +14,6 @@ import (
 )
 
 var (
-	_ tablequeue.Store      = (*store)(nil)
 	_ tablequeue.Transactor = (*store)(nil)
 	_ tablequeue.Waker      = (*store)(nil)
 )
@@ -32,32 +31,25 @@ type store struct {
 	claimed sync.Map // the queues that were claimed from, by name
 }
 
-// prepare connects, migrates the tables and prepares the statements.
-func (s *store) prepare(ctx context.Context, relaxed bool) error {
-	conn, err := connection(ctx, s.write)
-	if err != nil {
+// prepare migrates the tables and prepares the statements. It can be repeated.
+func (s *store) prepare(ctx context.Context) (err error) {
+	if err := useWAL(ctx, s.writer.conn); err != nil {
 		return err
 	}
-	s.writer = newWriter(conn, relaxed)
-	if err := unlessBusy(ctx, func() error { return useWAL(ctx, conn) }); err != nil {
+	if err := checkWritable(s.writer.conn); err != nil {
 		return err
 	}
-	if err := checkWritable(conn); err != nil {
+	if err := migrate(ctx, s.writer.conn, migrations); err != nil {
 		return err
 	}
-	if err := migrate(ctx, conn, migrations); err != nil {
-		return err
-	}
-	if err := unlessBusy(ctx, func() error { return s.writer.prepare(ctx) }); err != nil {
+	if err := s.writer.prepare(ctx); err != nil {
 		return err
 	}
 	if s.file, err = os.Stat(s.path); err != nil {
 		return err
 	}
-	return unlessBusy(ctx, func() (err error) {
-		s.first, err = s.read.PrepareContext(ctx, firstVisible)
-		return err
-	})
+	s.first, err = s.read.PrepareContext(ctx, firstVisible)
+	return err
 }
 
 // connection opens a connection, which reads the file and so may have to wait for a lock.
@@ -103,10 +95,7 @@ func checkWritable(conn *sql.Conn) error {
 // Close implements [tablequeue.Store].
 func (s *store) Close() error {
 	s.writer.close()
-	if err := s.disconnect(); err != nil {
-		return fmt.Errorf("sqlite: close: %w", explain(err))
-	}
-	return nil
+	return failed(s.disconnect(), "close")
 }
 
 func (s *store) disconnect() error {
@@ -138,18 +127,7 @@ const farthest = 1 << 62
 
 // instant is micros for a user's time, which may be out of the range of microseconds.
 func instant(t time.Time) int64 {
-	switch {
-	case t.After(time.UnixMicro(farthest)):
-		return farthest
-	case t.Before(time.Unix(0, 0)):
-		return 0
-	}
-	return t.UnixMicro()
+	return max(0, min(t.Unix(), farthest/1_000_000-1))*1e6 + int64(t.Nanosecond()/1e3)
 }
 
-func later(now int64, d time.Duration) int64 {
-	if us := d.Microseconds(); us < farthest-now {
-		return now + us
-	}
-	return farthest
-}
+func later(now int64, d time.Duration) int64 { return min(now+d.Microseconds(), farthest) }

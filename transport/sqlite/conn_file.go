@@ -15,15 +15,8 @@ import (
 )
 
 // open opens the file at path and prepares it.
-func open(ctx context.Context, path string, relaxed bool) (*store, error) {
-	s, err := openFile(ctx, path, relaxed)
-	if err != nil {
-		return nil, fmt.Errorf("sqlite: open %q: %w", path, err)
-	}
-	return s, nil
-}
-
-func openFile(ctx context.Context, path string, relaxed bool) (*store, error) {
+func open(ctx context.Context, path string, relaxed bool) (_ *store, err error) {
+	defer func() { err = failed(err, "open %q", path) }()
 	if err := checkPath(path); err != nil {
 		return nil, err
 	}
@@ -40,8 +33,13 @@ func openFile(ctx context.Context, path string, relaxed bool) (*store, error) {
 		write: connect(abs, "_txlock=immediate&_synchronous="+synchronous, 1),
 		read:  connect(abs, "_query_only=1", maxReaders),
 	}
-	if err := s.prepare(ctx, relaxed); err != nil {
-		return nil, errors.Join(explain(err), s.disconnect())
+	conn, err := connection(ctx, s.write)
+	if err != nil {
+		return nil, errors.Join(err, s.disconnect())
+	}
+	s.writer = newWriter(conn, relaxed)
+	if err := unlessBusy(ctx, func() error { return s.prepare(ctx) }); err != nil {
+		return nil, errors.Join(err, s.disconnect())
 	}
 	go s.writer.loop()
 	return s, nil

@@ -12,27 +12,24 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// commitError is a failed commit.
-type commitError struct{ cause error }
-
-func (e *commitError) Error() string { return "commit: " + e.cause.Error() }
-func (e *commitError) Unwrap() error { return e.cause }
-
-// functionError is the error of a function given to OnCommit.
-type functionError struct{ cause error }
-
-func (e *functionError) Error() string { return "on commit: " + e.cause.Error() }
-func (e *functionError) Unwrap() error { return e.cause }
+var (
+	// errCommit marks a failed commit.
+	errCommit = errors.New("commit")
+	// errOnCommit marks the error of a function given to OnCommit.
+	errOnCommit = errors.New("on commit")
+	errLocked   = errors.New("the file is locked by another transaction: keep those short")
+	errReadOnly = errors.New(
+		"this user needs write permission on the file, and on its directory for those beside it (-wal, -shm)")
+)
 
 // Classify implements [tablequeue.Store].
 func (s *store) Classify(err error) tablequeue.Class {
-	if _, ok := errors.AsType[*functionError](err); ok {
+	switch {
+	case errors.Is(err, errOnCommit):
 		return tablequeue.Failed // the sent messages are not the cause
-	}
-	if errors.Is(err, transport.ErrNoQueue) {
+	case errors.Is(err, transport.ErrNoQueue):
 		return tablequeue.Refused
-	}
-	if errors.Is(err, errLocked) {
+	case errors.Is(err, errLocked):
 		return tablequeue.Unavailable
 	}
 	switch primary(err) {
@@ -40,7 +37,7 @@ func (s *store) Classify(err error) tablequeue.Class {
 		return tablequeue.Refused
 	case codes.SQLITE_IOERR:
 		// A commit that could not be flushed to the disk may be there after a crash.
-		if _, ok := errors.AsType[*commitError](err); ok {
+		if errors.Is(err, errCommit) {
 			return tablequeue.Unknown
 		}
 		return tablequeue.Unavailable
@@ -52,17 +49,13 @@ func (s *store) Classify(err error) tablequeue.Class {
 
 // primary returns SQLite's primary result code of err, or 0.
 func primary(err error) int {
-	e, ok := errors.AsType[*sqlite.Error](err)
-	if !ok {
-		return 0
+	if e, ok := errors.AsType[*sqlite.Error](err); ok {
+		return e.Code() & 0xff
 	}
-	return e.Code() & 0xff
+	return 0
 }
 
 func isBusy(err error) bool {
-	if err == nil {
-		return false
-	}
 	code := primary(err)
 	return code == codes.SQLITE_BUSY || code == codes.SQLITE_LOCKED
 }
@@ -72,34 +65,31 @@ func lockedError(ctx context.Context) error {
 	return fmt.Errorf("%w: %w", errLocked, context.Cause(ctx))
 }
 
-var errLocked = errors.New("the file is locked by another transaction: keep those short")
-
-var errReadOnly = errors.New(
-	"this user needs write permission on the file, and on its directory for those beside it (-wal, -shm)")
+// failed returns the error of an operation that failed with err, or nil if err is nil.
+func failed(err error, operation string, args ...any) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("sqlite: "+operation+": %w", append(args, explain(err))...)
+}
 
 // explain adds advice to an error of SQLite.
 func explain(err error) error {
-	advice := adviceFor(primary(err))
-	if advice == "" {
-		return err
+	if advice := advices[primary(err)]; advice != "" {
+		return fmt.Errorf("%s: %w", advice, err)
 	}
-	return fmt.Errorf("%s: %w", advice, err)
+	return err
 }
 
-func adviceFor(code int) string {
-	switch code {
-	case codes.SQLITE_NOTADB:
-		return "the file is not a SQLite database: name another one"
-	case codes.SQLITE_READONLY:
-		return errReadOnly.Error()
-	case codes.SQLITE_CANTOPEN, codes.SQLITE_PERM:
-		return "this user needs write permission on the file and on its directory"
-	case codes.SQLITE_FULL:
-		return "the disk is full: make room and it goes on"
-	case codes.SQLITE_CORRUPT:
-		return `the file is damaged: stop all who use it, and restore it or try "sqlite3 FILE .recover"`
-	case codes.SQLITE_IOERR:
-		return "the disk reports an error, or is a network share, on which the file cannot be"
-	}
-	return ""
+const noPermission = "this user needs write permission on the file and on its directory"
+
+// advices are for primary result codes.
+var advices = map[int]string{
+	codes.SQLITE_NOTADB:   "the file is not a SQLite database: name another one",
+	codes.SQLITE_READONLY: errReadOnly.Error(),
+	codes.SQLITE_CANTOPEN: noPermission,
+	codes.SQLITE_PERM:     noPermission,
+	codes.SQLITE_FULL:     "the disk is full: make room and it goes on",
+	codes.SQLITE_CORRUPT:  `the file is damaged: stop all who use it, and restore it or try "sqlite3 FILE .recover"`,
+	codes.SQLITE_IOERR:    "the disk reports an error, or is a network share, on which the file cannot be",
 }

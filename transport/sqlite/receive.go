@@ -23,7 +23,7 @@ func (s *store) Claim(ctx context.Context, c tablequeue.Claim, into []tablequeue
 			if rows, err = s.writer.claimRows(c, now, into); err != nil || len(rows) > len(into) {
 				return err
 			}
-			next, _, err = until(s.writer.next.QueryRowContext(context.Background(), c.Queue), now)
+			next, _, err = until(s.writer.statements[firstVisible].QueryRowContext(context.Background(), c.Queue), now)
 			return err
 		})
 	}
@@ -56,15 +56,15 @@ func until(row *sql.Row, now int64) (next time.Duration, due bool, err error) {
 const farOff = int64(time.Hour / time.Microsecond)
 
 func (w *writer) claimRows(c tablequeue.Claim, now int64, into []tablequeue.Claimed) (_ []tablequeue.Claimed, err error) {
-	claim, args := w.claim, []any{later(now, c.For), c.Lease, c.Owner, c.Queue, now, c.Limit}
+	claim, args := w.statements[claimAny], []any{later(now, c.For), c.Lease, c.Owner, c.Queue, now, c.Limit}
 	if c.MaxBytes > 0 {
 		// All fit most of the time, and one sum is cheaper than running sums.
 		var size int64
-		if err := w.size.QueryRowContext(context.Background(), c.Queue, now, c.Limit).Scan(&size); err != nil {
+		if err := w.statements[sizeOfAny].QueryRowContext(context.Background(), c.Queue, now, c.Limit).Scan(&size); err != nil {
 			return into, err
 		}
 		if size > c.MaxBytes {
-			claim, args = w.claimFit, append(args, c.MaxBytes)
+			claim, args = w.statements[claimFitting], append(args, c.MaxBytes)
 		}
 	}
 	rows, err := claim.QueryContext(context.Background(), args...)
@@ -92,7 +92,7 @@ func (s *store) Renew(ctx context.Context, queue string, leases []tablequeue.Lea
 	err := s.writer.do(ctx, lease, func(*sql.Tx) error {
 		end := later(micros(time.Now()), d)
 		for i, l := range leases {
-			n, err := change(s.writer.renew, end, l.Seq, l.ID)
+			n, err := s.writer.change(renewLease, end, l.Seq, l.ID)
 			if err != nil {
 				return err
 			}
@@ -100,21 +100,15 @@ func (s *store) Renew(ctx context.Context, queue string, leases []tablequeue.Lea
 		}
 		return nil
 	})
-	if err != nil {
-		return nil, fmt.Errorf("sqlite: renew leases in queue %q: %w", queue, explain(err))
-	}
-	return lost, nil
+	return lost, failed(err, "renew leases in queue %q", queue)
 }
 
 // Abandon implements [tablequeue.Queues].
 func (s *store) Abandon(ctx context.Context, queue, owner string, d time.Duration) error {
 	err := s.writer.do(ctx, lease, func(*sql.Tx) error {
 		now := micros(time.Now())
-		_, err := change(s.writer.abandon, now, queue, now, later(now, d), owner)
+		_, err := s.writer.change(abandonLeases, now, queue, now, later(now, d), owner)
 		return err
 	})
-	if err != nil {
-		return fmt.Errorf("sqlite: abandon the messages of queue %q: %w", queue, explain(err))
-	}
-	return nil
+	return failed(err, "abandon the messages of queue %q", queue)
 }

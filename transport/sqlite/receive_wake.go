@@ -2,7 +2,6 @@ package sqlite
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/holdfast-go/holdfast/internal/backoff"
@@ -20,22 +19,18 @@ const (
 func (s *store) Listen(ctx context.Context, ready func(), wake func(queue string)) error {
 	conn, err := connection(ctx, s.read)
 	if err != nil {
-		return fmt.Errorf("sqlite: listen: %w", explain(err))
+		return failed(err, "listen")
 	}
 	defer conn.Close()
-	bg := context.WithoutCancel(ctx)
-	version, err := conn.PrepareContext(bg, "pragma data_version")
-	if err != nil {
-		return fmt.Errorf("sqlite: listen: %w", explain(err))
-	}
-	defer version.Close()
 	ready()
 	pause := minListen
 	for known := int64(-1); ; pause = min(2*pause, maxListen) {
 		var now int64
-		err := unlessBusy(ctx, func() error { return version.QueryRowContext(bg).Scan(&now) })
+		err := unlessBusy(ctx, func() error {
+			return conn.QueryRowContext(context.WithoutCancel(ctx), "pragma data_version").Scan(&now)
+		})
 		if err != nil {
-			return fmt.Errorf("sqlite: listen: %w", explain(err))
+			return failed(err, "listen")
 		}
 		if now != known {
 			known, pause = now, minListen

@@ -22,10 +22,7 @@ func (s *store) Flush(ctx context.Context, units []*tablequeue.Unit) error {
 		}
 		return nil
 	})
-	if err != nil {
-		return fmt.Errorf("sqlite: write: %w", explain(err))
-	}
-	return nil
+	return failed(err, "write")
 }
 
 // write executes u, and calls within unless the lease is lost.
@@ -41,7 +38,7 @@ func (w *writer) write(u *tablequeue.Unit, now int64, within func() error) error
 		}
 	}
 	for i := range u.Rows {
-		if err := insertRow(w.insert, &u.Rows[i], now); err != nil {
+		if err := insertRow(w.statements[insertMessage], &u.Rows[i], now); err != nil {
 			return err
 		}
 	}
@@ -55,11 +52,11 @@ func (w *writer) settleRow(u *tablequeue.Unit, now int64) (kept bool, err error)
 	case tablequeue.Send:
 		return true, nil
 	case tablequeue.Delete:
-		n, err = change(w.delete, u.Lease.Seq, u.Lease.ID)
+		n, err = w.change(deleteLeased, u.Lease.Seq, u.Lease.ID)
 	case tablequeue.Retry:
-		n, err = change(w.retry, later(now, u.After), u.Note, u.Lease.Seq, u.Lease.ID)
+		n, err = w.change(retryLeased, later(now, u.After), u.Note, u.Lease.Seq, u.Lease.ID)
 	case tablequeue.Release:
-		n, err = change(w.giveBack, later(now, u.After), u.Lease.Seq, u.Lease.ID)
+		n, err = w.change(releaseLeased, later(now, u.After), u.Lease.Seq, u.Lease.ID)
 	default:
 		return false, fmt.Errorf("unknown verb %d", u.Verb)
 	}
@@ -82,21 +79,17 @@ func insertRow(insert *sql.Stmt, r *tablequeue.Row, now int64) error {
 		body = r.Body
 	}
 	res, err := insert.ExecContext(context.Background(), r.ID, string(r.Headers), body, at, expires, r.Queue)
+	if err == nil {
+		var n int64
+		if n, err = res.RowsAffected(); err == nil && n == 0 {
+			err = transport.ErrNoQueue
+		}
+	}
 	if err != nil {
 		return fmt.Errorf("insert into queue %q: %w", r.Queue, err)
 	}
-	if n, err := res.RowsAffected(); err != nil || n == 0 {
-		return fmt.Errorf("insert into queue %q: %w", r.Queue, errOrNoQueue(err))
-	}
 	if r.WantSeq {
 		r.Seq, err = res.LastInsertId()
-	}
-	return err
-}
-
-func errOrNoQueue(err error) error {
-	if err == nil {
-		return transport.ErrNoQueue
 	}
 	return err
 }
@@ -105,11 +98,8 @@ func errOrNoQueue(err error) error {
 func (s *store) Cancel(ctx context.Context, queue string, seq int64) (bool, error) {
 	var n int64
 	err := s.writer.do(ctx, durable, func(*sql.Tx) (err error) {
-		n, err = change(s.writer.cancel, seq, queue)
+		n, err = s.writer.change(cancelUnclaimed, seq, queue)
 		return err
 	})
-	if err != nil {
-		return false, fmt.Errorf("sqlite: cancel message %d of queue %q: %w", seq, queue, explain(err))
-	}
-	return n > 0, nil
+	return n > 0, failed(err, "cancel message %d of queue %q", seq, queue)
 }

@@ -3,7 +3,6 @@ package sqlite
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
 	"os"
 	"time"
@@ -25,10 +24,7 @@ func (s *store) InsertIn(ctx context.Context, tx any, rows []tablequeue.Row) err
 		err = fmt.Errorf("the file is locked by another transaction: "+
 			"open it with _txlock=immediate and a _busy_timeout: %w", err)
 	}
-	if err != nil {
-		return fmt.Errorf("sqlite: send in a transaction: %w", explain(err))
-	}
-	return nil
+	return failed(err, "send in a transaction")
 }
 
 func (s *store) sameFile(ctx context.Context, tx *sql.Tx) error {
@@ -47,17 +43,11 @@ func (s *store) sameFile(ctx context.Context, tx *sql.Tx) error {
 // insertIn leaves tx as it was when it fails. Its statements ignore the end of ctx: SQLite would end the transaction.
 func insertIn(ctx context.Context, tx *sql.Tx, rows []tablequeue.Row) error {
 	ctx = context.WithoutCancel(ctx)
-	if _, err := tx.ExecContext(ctx, `savepoint holdfast`); err != nil {
+	execute := func(query string) error {
+		_, err := tx.ExecContext(ctx, query)
 		return err
 	}
-	err := insertRows(ctx, tx, rows)
-	if err == nil {
-		_, err = tx.ExecContext(ctx, `release holdfast`)
-		return err
-	}
-	if _, gone := tx.ExecContext(ctx, `rollback to holdfast; release holdfast`); gone != nil {
-		return errors.Join(err, fmt.Errorf("the transaction cannot go on: %w", gone))
-	}
+	_, err := guard(execute, func() error { return insertRows(ctx, tx, rows) })
 	return err
 }
 

@@ -24,15 +24,16 @@ type writer struct {
 	conn    *sql.Conn
 	relaxed bool // commits never wait for the disk
 	synced  bool // commits wait for the disk at the moment; used by loop only
-	statements
 
-	mu      sync.Mutex // guards the rest
+	statements map[string]*sql.Stmt // prepared on conn, by their text
+
+	mu      sync.Mutex // guards waiting and closed
 	waiting []*part
 	closed  bool
 
-	signal chan struct{} // holds a token when a part waits, or closed is set
-	busy   atomic.Bool   // others hold the lock
-	ended  chan struct{} // closed when loop has returned
+	changed sync.Cond     // waiting or closed has changed
+	busy    atomic.Bool   // others hold the lock
+	ended   chan struct{} // closed when loop has returned
 }
 
 // part is the work of one caller in a transaction.
@@ -57,132 +58,115 @@ const (
 )
 
 func newWriter(conn *sql.Conn, relaxed bool) *writer {
-	return &writer{
-		conn:    conn,
-		relaxed: relaxed,
-		synced:  !relaxed,
-		signal:  make(chan struct{}, 1),
-		ended:   make(chan struct{}),
+	w := &writer{
+		conn: conn, relaxed: relaxed, synced: !relaxed,
+		statements: map[string]*sql.Stmt{}, ended: make(chan struct{}),
 	}
+	w.changed.L = &w.mu
+	return w
 }
 
 // do calls run in a transaction, and returns when that is committed. An error of run undoes its writes. When another
 // part has ended the transaction, run is called again. When ctx ends before, run is not called.
 func (w *writer) do(ctx context.Context, kind kind, run func(tx *sql.Tx) error) error {
 	p := &part{run: run, kind: kind, done: make(chan struct{})}
-	if err := w.submit(p); err != nil {
-		return err
+	if !w.submit(p) {
+		return transport.ErrClosed
 	}
 	select {
 	case <-p.done:
 		return p.err
 	case <-ctx.Done():
 	}
-	if !w.withdraw(p) {
+	switch {
+	case !w.withdraw(p):
 		<-p.done
 		return p.err
-	}
-	if w.busy.Load() {
+	case w.busy.Load():
 		return lockedError(ctx)
 	}
 	return context.Cause(ctx)
 }
 
-func (w *writer) submit(p *part) error {
+// submit reports whether the writer is open.
+func (w *writer) submit(p *part) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.closed {
-		return transport.ErrClosed
+	if !w.closed {
+		w.waiting = append(w.waiting, p)
+		w.changed.Signal()
 	}
-	w.waiting = append(w.waiting, p)
-	w.wake()
-	return nil
-}
-
-func (w *writer) wake() {
-	select {
-	case w.signal <- struct{}{}:
-	default:
-	}
+	return !w.closed
 }
 
 func (w *writer) withdraw(p *part) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	i := slices.Index(w.waiting, p)
-	if i < 0 {
-		return false
+	if i >= 0 {
+		w.waiting = slices.Delete(w.waiting, i, i+1)
 	}
-	w.waiting = slices.Delete(w.waiting, i, i+1)
-	return true
+	return i >= 0
 }
 
 // close waits for the parts that are being written.
 func (w *writer) close() {
 	w.mu.Lock()
 	w.closed = true
-	w.wake()
+	w.changed.Signal()
 	w.mu.Unlock()
 	<-w.ended
 }
 
-// idle reports whether no part waits, and whether none will come.
-func (w *writer) idle() (idle, closed bool) {
+// needsDisk reports that a part is not of leases only.
+func needsDisk(p *part) bool { return p.kind != lease }
+
+// pending reports whether a part waits, and whether one of them waits for the disk.
+func (w *writer) pending() (some, synced bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return len(w.waiting) == 0, w.closed
+	return len(w.waiting) > 0, !w.relaxed && slices.ContainsFunc(w.waiting, needsDisk)
 }
 
-// onlyLeases reports whether no waiting part needs the disk.
-func (w *writer) onlyLeases() bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return !slices.ContainsFunc(w.waiting, func(p *part) bool { return p.kind != lease })
-}
-
-// take removes and returns the waiting parts that fit a transaction which waits for the disk, or does not.
-func (w *writer) take(synced bool) []*part {
+// take removes and returns the waiting parts, without those that need the disk unless all are wanted.
+func (w *writer) take(all bool) []*part {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	parts := w.waiting
 	w.waiting = nil
-	if synced {
+	if all {
 		return parts
 	}
-	var leases []*part
 	for _, p := range parts {
-		if p.kind == lease || w.relaxed {
-			leases = append(leases, p)
-		} else {
+		if needsDisk(p) {
 			w.waiting = append(w.waiting, p)
 		}
 	}
-	return leases
-}
-
-func (w *writer) putBack(parts []*part) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.waiting = append(parts, w.waiting...)
+	return slices.DeleteFunc(parts, needsDisk)
 }
 
 // loop runs until the writer is closed.
 func (w *writer) loop() {
 	defer close(w.ended)
-	for range w.signal {
-		idle, closed := w.idle()
-		for ; !idle; idle, closed = w.idle() {
-			w.turn()
-		}
-		if closed {
-			return
-		}
+	for w.wait() {
+		w.turn()
 	}
+}
+
+// wait waits for a part, and reports whether there is one: otherwise none will come.
+func (w *writer) wait() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for len(w.waiting) == 0 && !w.closed {
+		w.changed.Wait()
+	}
+	return len(w.waiting) > 0
 }
 
 // turn executes the waiting parts. It takes them after the lock, when there may be more.
 func (w *writer) turn() {
-	err := w.sync(!w.relaxed && !w.onlyLeases())
+	_, synced := w.pending()
+	err := w.sync(synced)
 	var tx *sql.Tx
 	if err == nil {
 		tx, err = w.begin()
@@ -190,14 +174,14 @@ func (w *writer) turn() {
 	if tx == nil && err == nil {
 		return
 	}
-	parts := w.take(w.synced || err != nil)
+	parts := w.take(w.synced || w.relaxed || err != nil)
 	switch {
 	case err != nil:
-		settle(parts, explain(err))
+		settle(parts, err)
 	case len(parts) == 0:
 		_ = tx.Rollback()
 	default:
-		w.putBack(w.carryOut(tx, parts))
+		w.carryOut(tx, parts)
 	}
 }
 
@@ -228,57 +212,63 @@ func (w *writer) begin() (*sql.Tx, error) {
 		}
 		w.busy.Store(true)
 		_ = pause.Wait(context.Background())
-		if idle, _ := w.idle(); idle {
+		if waiting, _ := w.pending(); !waiting {
 			return nil, nil
 		}
 	}
 }
 
-// carryOut runs parts and commits. When a part has ended the transaction, as SQLite does after some errors, it
-// returns the other parts, which have to run again.
-func (w *writer) carryOut(tx *sql.Tx, parts []*part) (again []*part) {
+// carryOut runs parts and commits. When a part has ended the transaction, as SQLite does after some errors, the other
+// parts wait again.
+func (w *writer) carryOut(tx *sql.Tx, parts []*part) {
 	for i, p := range parts {
-		p.err = nil
 		var intact bool
 		if intact, p.err = w.runPart(tx, p, len(parts) > 1); intact {
 			continue
 		}
 		_ = tx.Rollback()
-		again = slices.Delete(slices.Clone(parts), i, i+1)
 		close(p.done)
-		return again
+		w.mu.Lock()
+		w.waiting = append(slices.Delete(parts, i, i+1), w.waiting...)
+		w.mu.Unlock()
+		return
 	}
-	if err := tx.Commit(); err != nil {
-		settle(parts, &commitError{explain(err)})
-		return nil
+	err := tx.Commit()
+	if err != nil {
+		err = fmt.Errorf("%w: %w", errCommit, err)
 	}
-	settle(parts, nil)
-	return nil
+	settle(parts, err)
 }
 
 // runPart reports whether the transaction can be used after p: p has succeeded, or its writes were undone.
 func (w *writer) runPart(tx *sql.Tx, p *part, shared bool) (intact bool, err error) {
-	if shared && p.kind == foreign {
-		return w.runGuarded(tx, p)
+	run := func() error { return p.run(tx) }
+	if !shared || p.kind != foreign {
+		err = run()
+		return err == nil, err
 	}
-	err = p.run(tx)
-	return err == nil, err
+	return guard(func(query string) error {
+		_, err := w.change(query)
+		return err
+	}, run)
 }
 
-// runGuarded runs p under a savepoint.
-func (w *writer) runGuarded(tx *sql.Tx, p *part) (intact bool, err error) {
-	ctx := context.Background()
-	if _, err := w.savepoint.ExecContext(ctx); err != nil {
-		return false, explain(err)
+// guard calls run under a savepoint, to which it rolls back when run fails. It reports whether the transaction can be
+// used after that.
+func guard(execute func(query string) error, run func() error) (intact bool, err error) {
+	if err := execute(savepoint); err != nil {
+		return false, err
 	}
-	err = p.run(tx)
+	err = run()
+	var gone error
 	if err != nil {
-		if _, gone := w.rollbackTo.ExecContext(ctx); gone != nil {
-			return false, err
-		}
+		gone = execute(rollbackTo)
 	}
-	if _, gone := w.release.ExecContext(ctx); gone != nil {
-		return false, errors.Join(err, fmt.Errorf("the transaction was ended within: %w", gone))
+	if gone == nil {
+		gone = execute(release)
+	}
+	if gone != nil {
+		return false, errors.Join(err, fmt.Errorf("the transaction cannot go on: %w", gone))
 	}
 	return true, err
 }

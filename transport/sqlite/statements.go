@@ -2,88 +2,72 @@ package sqlite
 
 import (
 	"context"
-	"database/sql"
 	"errors"
-	"fmt"
 )
 
-// statements are the writer's statements, prepared on its connection.
-type statements struct {
-	savepoint, rollbackTo, release *sql.Stmt
-
-	claim, claimFit        *sql.Stmt
-	size, next             *sql.Stmt
-	insert, delete         *sql.Stmt
-	retry, giveBack        *sql.Stmt
-	renew, abandon, cancel *sql.Stmt
-
-	all []*sql.Stmt
-}
-
+// The writer's statements.
 const (
-	claimMessages = `
+	savepoint  = `savepoint holdfast`
+	rollbackTo = `rollback to holdfast`
+	release    = `release holdfast`
+
+	firstVisible  = `select min(visible_at) from holdfast_messages where queue = ?`
+	insertMessage = `
+		insert into main.holdfast_messages (queue, id, headers, body, visible_at, expires_at)
+		select name, ?, ?, ?, ?, ? from main.holdfast_queues where name = ?`
+
+	claimStart = `
 		update holdfast_messages
 		set delivery_count = delivery_count + 1, visible_at = ?, lease_id = ?, lease_owner = ?
-		where seq in (%s)
-		returning seq, id, headers, body, delivery_count, expires_at`
+		where seq in (`
+	claimEnd = `) returning seq, id, headers, body, delivery_count, expires_at`
+	claimAny = claimStart + `
+			select seq from holdfast_messages
+			where queue = ? and visible_at <= ?
+			order by visible_at, seq limit ?` + claimEnd
 	sizes = `
 		select seq, visible_at, octet_length(headers) + coalesce(octet_length(body), 0) as size
 		from holdfast_messages
 		where queue = ? and visible_at <= ?
 		order by visible_at, seq limit ?`
-	firstVisible  = `select min(visible_at) from holdfast_messages where queue = ?`
-	insertMessage = `
-		insert into main.holdfast_messages (queue, id, headers, body, visible_at, expires_at)
-		select name, ?, ?, ?, ?, ? from main.holdfast_queues where name = ?`
+	sizeOfAny = `select coalesce(sum(size), 0) from (` + sizes + `)`
+	// claimFitting claims the first messages that fit into a number of bytes, but at least one.
+	claimFitting = claimStart + `
+			select seq from (
+				select seq, size, sum(size) over (order by visible_at, seq rows unbounded preceding) as total from (` + sizes + `))
+			where total <= ? or total = size` + claimEnd
+
+	deleteLeased = `delete from holdfast_messages where seq = ? and lease_id = ?`
+	retryLeased  = `
+		update holdfast_messages
+		set visible_at = ?, lease_id = null, lease_owner = null, last_error = coalesce(nullif(?, ''), last_error)
+		where seq = ? and lease_id = ?`
+	releaseLeased = `
+		update holdfast_messages
+		set visible_at = ?, lease_id = null, lease_owner = null, delivery_count = delivery_count - 1
+		where seq = ? and lease_id = ?`
+	renewLease    = `update holdfast_messages set visible_at = ? where seq = ? and lease_id = ?`
+	abandonLeases = `
+		update holdfast_messages
+		set visible_at = ?, lease_id = null, lease_owner = null
+		where queue = ? and visible_at > ? and visible_at <= ? and lease_owner = ?`
+	cancelUnclaimed = `delete from holdfast_messages where seq = ? and queue = ? and delivery_count = 0`
 )
 
-// prepare is called before the writer starts.
-func (w *writer) prepare(ctx context.Context) error {
-	for _, s := range []struct {
-		into  **sql.Stmt
-		query string
-	}{
-		{&w.savepoint, `savepoint holdfast`},
-		{&w.rollbackTo, `rollback to holdfast`},
-		{&w.release, `release holdfast`},
-		{&w.claim, fmt.Sprintf(claimMessages, `
-			select seq from holdfast_messages
-			where queue = ? and visible_at <= ?
-			order by visible_at, seq limit ?`)},
-		// The first messages that fit into a number of bytes, but at least one.
-		{&w.claimFit, fmt.Sprintf(claimMessages, `
-			select seq from (
-				select seq, size, sum(size) over (order by visible_at, seq rows unbounded preceding) as total from (`+sizes+`))
-			where total <= ? or total = size`)},
-		{&w.size, `select coalesce(sum(size), 0) from (` + sizes + `)`},
-		{&w.next, firstVisible},
-		{&w.insert, insertMessage},
-		{&w.delete, `
-			delete from holdfast_messages where seq = ? and lease_id = ?`},
-		{&w.retry, `
-			update holdfast_messages
-			set visible_at = ?, lease_id = null, lease_owner = null, last_error = coalesce(nullif(?, ''), last_error)
-			where seq = ? and lease_id = ?`},
-		{&w.giveBack, `
-			update holdfast_messages
-			set visible_at = ?, lease_id = null, lease_owner = null,
-				delivery_count = delivery_count - 1
-			where seq = ? and lease_id = ?`},
-		{&w.renew, `
-			update holdfast_messages set visible_at = ? where seq = ? and lease_id = ?`},
-		{&w.abandon, `
-			update holdfast_messages
-			set visible_at = ?, lease_id = null, lease_owner = null
-			where queue = ? and visible_at > ? and visible_at <= ? and lease_owner = ?`},
-		{&w.cancel, `
-			delete from holdfast_messages where seq = ? and queue = ? and delivery_count = 0`},
+// prepare prepares the statements that are not prepared yet. It is called before the writer starts.
+func (w *writer) prepare(ctx context.Context) (err error) {
+	for _, query := range []string{
+		savepoint, rollbackTo, release, firstVisible, insertMessage, claimAny, sizeOfAny, claimFitting,
+		deleteLeased, retryLeased, releaseLeased, renewLease, abandonLeases, cancelUnclaimed,
 	} {
-		stmt, err := w.conn.PrepareContext(ctx, s.query)
+		if w.statements[query] != nil {
+			continue
+		}
+		stmt, err := w.conn.PrepareContext(ctx, query)
 		if err != nil {
 			return err
 		}
-		*s.into = stmt
-		w.all = append(w.all, stmt)
+		w.statements[query] = stmt
 	}
 	return nil
 }
@@ -91,15 +75,15 @@ func (w *writer) prepare(ctx context.Context) error {
 // finalize closes the statements and the connection, which an open statement would keep open.
 func (w *writer) finalize() error {
 	var errs []error
-	for _, s := range w.all {
+	for _, s := range w.statements {
 		errs = append(errs, s.Close())
 	}
 	return errors.Join(append(errs, w.conn.Close())...)
 }
 
-// change executes stmt, which cannot be cancelled, and returns the number of changed rows.
-func change(stmt *sql.Stmt, args ...any) (int64, error) {
-	res, err := stmt.ExecContext(context.Background(), args...)
+// change executes a statement, which cannot be cancelled, and returns the number of changed rows.
+func (w *writer) change(query string, args ...any) (int64, error) {
+	res, err := w.statements[query].ExecContext(context.Background(), args...)
 	if err != nil {
 		return 0, err
 	}

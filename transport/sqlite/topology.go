@@ -20,48 +20,26 @@ func (s *store) Exists(ctx context.Context, queue string) error {
 	if err == nil && one == 0 {
 		err = transport.ErrNoQueue
 	}
-	if err != nil {
-		return fmt.Errorf("sqlite: look for queue %q: %w", queue, explain(err))
-	}
-	return nil
+	return failed(err, "look for queue %q", queue)
 }
 
 // Install implements [tablequeue.Topology]. Open has created the tables.
 func (s *store) Install(ctx context.Context, plan transport.Plan) error {
-	err := s.writer.do(ctx, durable, func(tx *sql.Tx) error {
-		for _, q := range plan.Queues {
-			if _, err := tx.Exec(`insert into holdfast_queues (name) values (?) on conflict do nothing`, q.Name); err != nil {
-				return fmt.Errorf("queue %q: %w", q.Name, err)
-			}
-		}
-		return nil
-	})
-	if err != nil {
-		return fmt.Errorf("sqlite: install: %w", explain(err))
+	queues := make([]string, len(plan.Queues))
+	for i, q := range plan.Queues {
+		queues[i] = q.Name
 	}
-	return nil
+	const query = `insert into holdfast_queues (name) values (?) on conflict do nothing`
+	return failed(s.each(ctx, "queue", queues, query), "install")
 }
 
 // Remove implements [tablequeue.Topology].
 func (s *store) Remove(ctx context.Context, queues []string) error {
-	err := s.writer.do(ctx, durable, func(tx *sql.Tx) error {
-		for _, q := range queues {
-			for _, statement := range []string{
-				`delete from holdfast_subscriptions where queue = ?`,
-				`delete from holdfast_messages where queue = ?`,
-				`delete from holdfast_queues where name = ?`,
-			} {
-				if _, err := tx.Exec(statement, q); err != nil {
-					return fmt.Errorf("queue %q: %w", q, err)
-				}
-			}
-		}
-		return nil
-	})
-	if err != nil {
-		return fmt.Errorf("sqlite: remove queues: %w", explain(err))
-	}
-	return nil
+	const query = `
+		delete from holdfast_subscriptions where queue = ?1;
+		delete from holdfast_messages where queue = ?1;
+		delete from holdfast_queues where name = ?1`
+	return failed(s.each(ctx, "queue", queues, query), "remove queues")
 }
 
 // Subscribe implements [tablequeue.Subscriptions].
@@ -69,29 +47,26 @@ func (s *store) Subscribe(ctx context.Context, queue string, types []string) err
 	if err := s.Exists(ctx, queue); err != nil {
 		return err
 	}
-	return s.subscription(ctx, queue, types,
-		`insert into holdfast_subscriptions (queue, type) values (?, ?) on conflict do nothing`)
+	const query = `insert into holdfast_subscriptions (type, queue) values (?, ?) on conflict do nothing`
+	return failed(s.each(ctx, "type", types, query, queue), "change subscriptions of queue %q", queue)
 }
 
 // Unsubscribe implements [tablequeue.Subscriptions].
 func (s *store) Unsubscribe(ctx context.Context, queue string, types []string) error {
-	return s.subscription(ctx, queue, types,
-		`delete from holdfast_subscriptions where queue = ? and type = ?`)
+	const query = `delete from holdfast_subscriptions where type = ? and queue = ?`
+	return failed(s.each(ctx, "type", types, query, queue), "change subscriptions of queue %q", queue)
 }
 
-func (s *store) subscription(ctx context.Context, queue string, types []string, query string) error {
-	err := s.writer.do(ctx, durable, func(tx *sql.Tx) error {
-		for _, t := range types {
-			if _, err := tx.Exec(query, queue, t); err != nil {
-				return fmt.Errorf("type %q: %w", t, err)
+// each executes a statement for each name, which is its first argument, in one transaction.
+func (s *store) each(ctx context.Context, what string, names []string, query string, args ...any) error {
+	return s.writer.do(ctx, durable, func(tx *sql.Tx) error {
+		for _, name := range names {
+			if _, err := tx.Exec(query, append([]any{name}, args...)...); err != nil {
+				return fmt.Errorf("%s %q: %w", what, name, err)
 			}
 		}
 		return nil
 	})
-	if err != nil {
-		return fmt.Errorf("sqlite: change subscriptions of queue %q: %w", queue, explain(err))
-	}
-	return nil
 }
 
 // Subscriptions implements [tablequeue.Subscriptions].
@@ -102,10 +77,7 @@ func (s *store) Subscriptions(ctx context.Context) (all []tablequeue.Subscriptio
 		all = append(all, sub)
 		return err
 	}, `select type, queue from holdfast_subscriptions order by type, queue`)
-	if err != nil {
-		return nil, fmt.Errorf("sqlite: read subscriptions: %w", explain(err))
-	}
-	return all, nil
+	return all, failed(err, "read subscriptions")
 }
 
 // inspect reads every row, but not the bodies, which are last in a row.
@@ -133,10 +105,7 @@ func (s *store) Inspect(ctx context.Context, queue string) (stats transport.Queu
 	if err == nil && stats.Name == "" {
 		err = transport.ErrNoQueue
 	}
-	if err != nil {
-		return stats, fmt.Errorf("sqlite: inspect queue %q: %w", queue, explain(err))
-	}
-	return stats, nil
+	return stats, failed(err, "inspect queue %q", queue)
 }
 
 // List implements [tablequeue.Topology].
@@ -147,10 +116,7 @@ func (s *store) List(ctx context.Context) (names []string, err error) {
 		names = append(names, name)
 		return err
 	}, `select name from holdfast_queues order by name`)
-	if err != nil {
-		return nil, fmt.Errorf("sqlite: list queues: %w", explain(err))
-	}
-	return names, nil
+	return names, failed(err, "list queues")
 }
 
 // query calls row for each row of a query.

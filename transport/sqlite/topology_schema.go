@@ -37,42 +37,29 @@ var migrations = []string{`
 	) strict, without rowid;
 `}
 
-type querier interface {
-	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
-}
-
 // version returns the number of steps that were taken in the file.
-func version(ctx context.Context, q querier) (seen int, err error) {
+func version(ctx context.Context, conn *sql.Conn) (seen int, err error) {
 	var tables int
-	err = q.QueryRowContext(ctx, `select count(*) from sqlite_schema where name = 'holdfast_schema'`).Scan(&tables)
+	err = conn.QueryRowContext(ctx, `select count(*) from sqlite_schema where name = 'holdfast_schema'`).Scan(&tables)
 	if err != nil || tables == 0 {
 		return 0, err
 	}
-	err = q.QueryRowContext(ctx, `select version from holdfast_schema`).Scan(&seen)
+	err = conn.QueryRowContext(ctx, `select version from holdfast_schema`).Scan(&seen)
 	return seen, err
 }
 
-// migrate takes the missing steps. Concurrent migrations wait for each other.
+// migrate takes the missing steps. Concurrent migrations wait for each other, so that each looks again under the lock.
 func migrate(ctx context.Context, conn *sql.Conn, steps []string) error {
-	var seen int
-	err := unlessBusy(ctx, func() (err error) {
-		seen, err = version(ctx, conn)
-		return err
-	})
+	seen, err := version(ctx, conn)
 	if err != nil || seen == len(steps) {
 		return err
 	}
-	return unlessBusy(ctx, func() error { return migrateLocked(ctx, conn, steps) })
-}
-
-func migrateLocked(ctx context.Context, conn *sql.Conn, steps []string) error {
 	tx, err := conn.BeginTx(ctx, nil)
 	if err != nil {
 		return err
 	}
 	defer tx.Rollback() //nolint:errcheck // does nothing after Commit
-	seen, err := version(ctx, tx)
-	if err != nil {
+	if seen, err = version(ctx, conn); err != nil {
 		return err
 	}
 	if seen > len(steps) {

@@ -2,7 +2,6 @@ package sqlite
 
 import (
 	"errors"
-	"fmt"
 	"maps"
 	"net/url"
 	"strings"
@@ -13,15 +12,8 @@ import (
 // ParseURL returns the transport of a URL: sqlite:orders.db is a file in the working directory, and
 // sqlite:///var/lib/orders.db an absolute path. The options lease and relaxed set the fields of those names; an unknown
 // one is an error that names it.
-func ParseURL(raw string) (*Transport, error) {
-	t, err := parseURL(raw)
-	if err != nil {
-		return nil, fmt.Errorf("sqlite: %w", err)
-	}
-	return t, nil
-}
-
-func parseURL(raw string) (*Transport, error) {
+func ParseURL(raw string) (_ *Transport, err error) {
+	defer func() { err = failed(err, "parse the URL") }()
 	scheme, rest, _ := strings.Cut(raw, ":")
 	if !strings.EqualFold(scheme, "sqlite") {
 		return nil, errors.New("unknown scheme: want sqlite:orders.db")
@@ -40,5 +32,8 @@ func parseURL(raw string) (*Transport, error) {
 	if err := own.Take(query); err != nil {
 		return nil, err
 	}
-	return t, own.Check(maps.Keys(query), nil)
+	if err := own.Check(maps.Keys(query), nil); err != nil {
+		return nil, err
+	}
+	return t, nil
 }

@@ -90,16 +90,18 @@ func (t *deferredTx) Complete(ctx context.Context, u *tablequeue.Unit) error {
 	}
 	err = w.do(ctx, kind, func(tx *sql.Tx) error {
 		return w.write(u, micros(time.Now()), func() error {
-			return call(context.WithoutCancel(ctx), tx, funcs)
+			for _, f := range funcs {
+				if err := call(context.WithoutCancel(ctx), tx, f); err != nil {
+					return fmt.Errorf("%w: %w", errOnCommit, err)
+				}
+			}
+			return nil
 		})
 	})
-	if _, theirs := errors.AsType[*functionError](err); theirs {
+	if errors.Is(err, errOnCommit) {
 		return fmt.Errorf("sqlite: %w", err)
 	}
-	if err != nil {
-		return fmt.Errorf("sqlite: complete: %w", explain(err))
-	}
-	return nil
+	return failed(err, "complete")
 }
 
 // Rollback implements [tablequeue.StoreTx].
@@ -108,19 +110,10 @@ func (t *deferredTx) Rollback(context.Context) error {
 	return nil
 }
 
-func call(ctx context.Context, tx *sql.Tx, funcs []func(ctx context.Context, tx *sql.Tx) error) error {
-	for _, f := range funcs {
-		if err := callOne(ctx, tx, f); err != nil {
-			return &functionError{err}
-		}
-	}
-	return nil
-}
-
 var errGoexit = errors.New("it ended its goroutine (runtime.Goexit)")
 
-// callOne calls f on a goroutine of its own: f may end it, as FailNow does in a test, and must not end the writer's.
-func callOne(ctx context.Context, tx *sql.Tx, f func(ctx context.Context, tx *sql.Tx) error) error {
+// call calls f on a goroutine of its own: f may end it, as FailNow does in a test, and must not end the writer's.
+func call(ctx context.Context, tx *sql.Tx, f func(ctx context.Context, tx *sql.Tx) error) error {
 	err := errGoexit // unless f returns
 	ended := make(chan struct{})
 	go func() {
