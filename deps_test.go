@@ -55,7 +55,7 @@ var rules = []rule{
 	{of: "endpoint/health", ours: aboveEndpoint},
 	{of: "saga", ours: aboveEndpoint},
 	{
-		of: "telemetry/otel", ours: append([]string{"internal/fault", "recoverability"}, aboveEndpoint...),
+		of: "telemetry/otel", ours: append([]string{"internal/errtree", "internal/fault", "recoverability"}, aboveEndpoint...),
 		modules: []string{"go.opentelemetry.io/otel"},
 	},
 	{of: "telemetry/zaplog", ours: aboveEndpoint, modules: []string{"go.uber.org/zap"}},

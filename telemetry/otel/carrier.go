@@ -18,17 +18,13 @@ const (
 )
 
 // carrier adapts headers to a propagator.
-type carrier struct{ headers *header.Map }
+type carrier struct{ *header.Map }
 
 var _ propagation.TextMapCarrier = carrier{}
 
-func (c carrier) Get(key string) string { return c.headers.Get(key) }
-
-func (c carrier) Set(key, value string) { c.headers.Set(key, value) }
-
 func (c carrier) Keys() []string {
-	keys := make([]string, 0, c.headers.Len())
-	for name := range c.headers.All() {
+	keys := make([]string, 0, c.Len())
+	for name := range c.All() {
 		keys = append(keys, name)
 	}
 	return keys

@@ -1,6 +1,7 @@
 package otel
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -46,7 +47,7 @@ func (in *instrumentation) install(cfg *endpoint.Config) {
 	outermost(&p.Recover, in.recover)
 	cfg.Notify = append([]func(context.Context, endpoint.Notification){in.notified}, cfg.Notify...)
 	if cfg.Transport != nil && !cfg.SendOnly {
-		cfg.Transport = in.observe(cfg.Transport, queuesOf(cfg))
+		cfg.Transport = in.observe(cfg)
 	}
 }
 
@@ -70,28 +71,27 @@ type instrumentation struct {
 	system     string
 }
 
-const scope = "github.com/holdfast-go/holdfast/telemetry/otel"
+const scope = module + "/telemetry/otel"
 
 func newInstrumentation(cfg *endpoint.Config, opts Options) *instrumentation {
-	if opts.TracerProvider == nil {
-		opts.TracerProvider = api.GetTracerProvider()
-	}
-	if opts.MeterProvider == nil {
-		opts.MeterProvider = api.GetMeterProvider()
-	}
 	if opts.Propagator == nil {
 		opts.Propagator = defaultPropagator()
 	}
-	if opts.System == "" {
-		opts.System = systemOf(cfg.Transport)
+	system := cmp.Or(opts.System, systemOf(cfg.Transport))
+	tracers, meters := opts.TracerProvider, opts.MeterProvider
+	if tracers == nil {
+		tracers = api.GetTracerProvider()
 	}
+	if meters == nil {
+		meters = api.GetMeterProvider()
+	}
+	meter := meters.Meter(scope, metric.WithInstrumentationVersion(version()), metric.WithSchemaURL(semconv.SchemaURL))
 	return &instrumentation{
-		tracer:     opts.TracerProvider.Tracer(scope, trace.WithInstrumentationVersion(version()), trace.WithSchemaURL(semconv.SchemaURL)),
+		tracer:     tracers.Tracer(scope, trace.WithInstrumentationVersion(version()), trace.WithSchemaURL(semconv.SchemaURL)),
 		propagator: opts.Propagator,
-		metrics: newMetrics(
-			opts.MeterProvider.Meter(scope, metric.WithInstrumentationVersion(version()), metric.WithSchemaURL(semconv.SchemaURL)), cfg.Name, opts.System),
-		endpoint: cfg.Name,
-		system:   opts.System,
+		metrics:    newMetrics(meter, cfg.Name, system),
+		endpoint:   cfg.Name,
+		system:     system,
 	}
 }
 

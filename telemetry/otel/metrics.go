@@ -20,18 +20,11 @@ type metrics struct {
 	labels *labels
 	known  sync.Map // of string: the types that were sent
 
-	meter     metric.Meter
-	processed metric.Float64Histogram
-	handlers  metric.Float64Histogram
-	critical  metric.Float64Histogram
-	requests  metric.Float64Histogram
-	fetches   metric.Int64Counter
-	sent      metric.Int64Counter
-	successes metric.Int64Counter
-	failures  metric.Int64Counter
-	actions   metric.Int64Counter
-	fallbacks metric.Int64Counter
-	limits    metric.Int64UpDownCounter
+	meter metric.Meter
+
+	processed, handlers, critical, requests                metric.Float64Histogram
+	fetches, sent, successes, failures, actions, fallbacks metric.Int64Counter
+	limits                                                 metric.Int64UpDownCounter
 }
 
 // Bounds of buckets, in seconds: those of OpenTelemetry's conventions, and wider ones for times that include a wait in
@@ -65,9 +58,9 @@ func newMetrics(meter metric.Meter, endpoint, system string) *metrics {
 	m.failures = count("holdfast.messages.failed", "Failed attempts.")
 	m.actions = count("holdfast.recoverability.actions", "Actions for failed messages.")
 	m.fallbacks = count("holdfast.recoverability.fallbacks", "Fallbacks for failed messages whose action could not be carried out.")
-	limits, err := meter.Int64UpDownCounter("holdfast.rate_limits", metric.WithUnit("{limit}"),
+	var err error
+	m.limits, err = meter.Int64UpDownCounter("holdfast.rate_limits", metric.WithUnit("{limit}"),
 		metric.WithDescription("Rate limits in force: one message at a time is attempted."))
-	m.limits = limits
 	if err := errors.Join(append(errs, err)...); err != nil {
 		api.Handle(err)
 	}
@@ -79,10 +72,7 @@ func (m *metrics) fetched(ctx context.Context, queue string) {
 }
 
 func (m *metrics) handled(ctx context.Context, i *pipeline.Invoke, took time.Duration, err error) {
-	of := label{message: i.Type, handler: i.Handler}
-	if err != nil {
-		of.errorType = errorType(err)
-	}
+	of := label{message: i.Type, handler: i.Handler, errorType: errorType(err)}
 	m.handlers.Record(ctx, took.Seconds(), m.labels.of(of).record...)
 }
 
@@ -106,9 +96,7 @@ func due(h header.Map) (time.Time, bool) {
 }
 
 func (m *metrics) failed(ctx context.Context, a *attempt, queue, errorType string) {
-	l := m.labels.of(label{
-		operation: operationProcess, destination: queue, message: a.message, errorType: errorType,
-	})
+	l := m.labels.of(label{operation: operationProcess, destination: queue, message: a.message, errorType: errorType})
 	m.failures.Add(ctx, 1, l.add...)
 	m.processed.Record(ctx, time.Since(a.began).Seconds(), l.record...)
 }
@@ -117,27 +105,12 @@ func (m *metrics) failed(ctx context.Context, a *attempt, queue, errorType strin
 func (m *metrics) dispatched(
 	ctx context.Context, d *pipeline.Dispatch, operation string, took time.Duration, err error,
 ) {
-	of := label{operation: operation}
-	if err != nil {
-		of.errorType = errorType(err)
-	}
+	of := label{operation: operation, errorType: errorType(err)}
 	m.requests.Record(ctx, took.Seconds(), m.labels.of(of).record...)
 	for i := range d.Operations {
 		l := m.labelOf(&d.Operations[i])
-		if opErr := errorOf(err, i, d.Incoming != nil); opErr != nil {
-			l.errorType = errorType(opErr)
-		}
+		l.errorType = errorType(errorOf(err, i, d.Incoming != nil))
 		m.sent.Add(ctx, 1, m.labels.of(l).add...)
-	}
-}
-
-// learn records a type that is sent.
-func (m *metrics) learn(types []string) {
-	if len(types) == 0 {
-		return
-	}
-	if _, ok := m.known.Load(types[0]); !ok {
-		m.known.Store(types[0], true)
 	}
 }
 

@@ -13,10 +13,7 @@ import (
 // notified counts the actions for failed messages, and records them on their spans. Outside the Recover stage, as after
 // its failure, they are counted without the message's type.
 func (in *instrumentation) notified(ctx context.Context, n endpoint.Notification) {
-	if by := limits(n.Kind); by != 0 {
-		in.metrics.limits.Add(ctx, by, in.metrics.labels.of(label{message: n.Failure.Type}).add...)
-		return
-	}
+	m := in.metrics
 	a, _ := ctx.Value(attemptKey{}).(*attempt)
 	l := label{destination: n.Failure.Queue}
 	if a != nil {
@@ -25,48 +22,27 @@ func (in *instrumentation) notified(ctx context.Context, n endpoint.Notification
 	if n.Failure.Err != nil {
 		l.errorType, l.errorClass = errorType(n.Failure.Err), recoverability.Class(n.Failure.Err)
 	}
-	if n.Kind == endpoint.FallbackTaken {
-		l.fallback = string(n.Fallback)
-		in.metrics.fallbacks.Add(ctx, 1, in.metrics.labels.of(l).add...)
-		a.event(eventFallback, keyFallback.String(l.fallback))
-		return
-	}
-	name := actionOf(n)
-	if name == "" {
-		return
-	}
-	l.action = name
-	in.metrics.actions.Add(ctx, 1, in.metrics.labels.of(l).add...)
-	if a == nil {
-		return
-	}
-	a.reported.Store(true)
-	_, attrs := described(n.Action)
-	a.event(eventRecoverability, attrs...)
-}
-
-// limits returns the change of the number of rate limits in force.
-func limits(kind endpoint.NotificationKind) int64 {
-	switch kind {
-	case endpoint.RateLimitStarted:
-		return 1
-	case endpoint.RateLimitEnded:
-		return -1
-	default:
-		return 0
-	}
-}
-
-// actionOf returns the action of a notification, or "".
-func actionOf(n endpoint.Notification) string {
 	switch n.Kind {
-	case endpoint.Quarantined:
-		return actionQuarantine
-	case endpoint.ImmediateRetry, endpoint.DelayedRetry, endpoint.MovedToError, endpoint.DeadLettered, endpoint.Discarded:
-		name, _ := described(n.Action)
-		return name
-	default:
-		return ""
+	case endpoint.RateLimitStarted:
+		m.limits.Add(ctx, 1, m.labels.of(label{message: n.Failure.Type}).add...)
+	case endpoint.RateLimitEnded:
+		m.limits.Add(ctx, -1, m.labels.of(label{message: n.Failure.Type}).add...)
+	case endpoint.FallbackTaken:
+		l.fallback = string(n.Fallback)
+		m.fallbacks.Add(ctx, 1, m.labels.of(l).add...)
+		a.event(eventFallback, keyFallback.String(l.fallback))
+	case endpoint.Quarantined,
+		endpoint.ImmediateRetry, endpoint.DelayedRetry, endpoint.MovedToError, endpoint.DeadLettered, endpoint.Discarded:
+		name, attrs := described(n.Action)
+		l.action = name
+		if n.Kind == endpoint.Quarantined {
+			l.action = actionQuarantine
+		}
+		m.actions.Add(ctx, 1, m.labels.of(l).add...)
+		if a != nil {
+			a.reported.Store(true)
+			a.event(eventRecoverability, attrs...)
+		}
 	}
 }
 

@@ -18,13 +18,20 @@ import (
 func (in *instrumentation) outgoing(next pipeline.Func[*pipeline.Outgoing]) pipeline.Func[*pipeline.Outgoing] {
 	return func(ctx context.Context, out *pipeline.Outgoing) (err error) {
 		operation := strings.ToLower(out.Intent)
-		ctx, span := in.tracer.Start(ctx, spanName(operation, destination(out.Intent, out.Queue, out.Types)),
+		name := strings.TrimSpace(operation + " " + destination(out.Intent, out.Queue, out.Types))
+		ctx, span := in.tracer.Start(ctx, name,
 			trace.WithSpanKind(trace.SpanKindProducer), trace.WithAttributes(in.sending(operation, out)...))
 		in.inject(ctx, out)
-		in.metrics.learn(out.Types)
+		if len(out.Types) > 0 {
+			in.metrics.known.LoadOrStore(out.Types[0], true)
+		}
 		err = errPanicked
 		defer func() {
-			sent(span, out)
+			if m := out.Operation.Message; m != nil && span.IsRecording() {
+				span.SetAttributes(
+					semconv.MessagingMessageBodySize(len(m.Body)),
+					semconv.MessagingMessageConversationID(m.Headers.Get(header.ConversationID)))
+			}
 			end(span, err)
 		}()
 		return next(ctx, out)
@@ -41,15 +48,11 @@ func (in *instrumentation) inject(ctx context.Context, out *pipeline.Outgoing) {
 }
 
 func (in *instrumentation) sending(operation string, out *pipeline.Outgoing) []attribute.KeyValue {
-	to := out.Queue
-	if to == "" && len(out.Types) > 0 {
-		to = out.Types[0]
-	}
 	attrs := []attribute.KeyValue{
 		semconv.MessagingSystemKey.String(in.system),
 		semconv.MessagingOperationName(operation),
 		semconv.MessagingOperationTypeCreate,
-		semconv.MessagingDestinationName(to),
+		semconv.MessagingDestinationName(destination("", out.Queue, out.Types)),
 		semconv.MessagingMessageID(out.MessageID),
 		keyEndpoint.String(in.endpoint),
 	}
@@ -57,15 +60,6 @@ func (in *instrumentation) sending(operation string, out *pipeline.Outgoing) []a
 		attrs = append(attrs, keyMessageType.String(out.Types[0]))
 	}
 	return attrs
-}
-
-// sent adds the attributes of the encoded message to a span.
-func sent(span trace.Span, out *pipeline.Outgoing) {
-	if m := out.Operation.Message; m != nil && span.IsRecording() {
-		span.SetAttributes(
-			semconv.MessagingMessageBodySize(len(m.Body)),
-			semconv.MessagingMessageConversationID(m.Headers.Get(header.ConversationID)))
-	}
 }
 
 // destination returns the destination of a message by a name of low cardinality: a queue, or the type of a published
@@ -80,13 +74,6 @@ func destination(intent, queue string, types []string) string {
 	return queue
 }
 
-func spanName(operation, object string) string {
-	if object == "" {
-		return operation
-	}
-	return operation + " " + object
-}
-
 // dispatch measures the dispatch of messages and the completion of the handled one.
 func (in *instrumentation) dispatch(next pipeline.Func[*pipeline.Dispatch]) pipeline.Func[*pipeline.Dispatch] {
 	return func(ctx context.Context, d *pipeline.Dispatch) (err error) {
@@ -94,36 +81,27 @@ func (in *instrumentation) dispatch(next pipeline.Func[*pipeline.Dispatch]) pipe
 		if a != nil {
 			ctx = trace.ContextWithSpan(ctx, a.span)
 		}
-		operation := operationOf(d)
+		operation := operationDispatch
+		if len(d.Operations) == 0 {
+			operation = operationComplete
+		}
 		ctx, span := in.startDispatch(ctx, operation, d)
 		began := time.Now()
 		err = errPanicked
 		defer func() {
 			in.metrics.dispatched(ctx, d, operation, time.Since(began), err)
 			end(span, err)
-			in.settled(ctx, a, d.Incoming, err)
+			switch {
+			case a == nil:
+			case err == nil:
+				in.metrics.succeeded(ctx, a, d.Incoming)
+				a.end()
+			default:
+				in.interrupted(ctx, a, err)
+			}
 		}()
 		return next(ctx, d)
 	}
-}
-
-// settled ends the attempt of a dispatch that was to complete its message.
-func (in *instrumentation) settled(ctx context.Context, a *attempt, r *pipeline.Receive, err error) {
-	switch {
-	case a == nil:
-	case err == nil:
-		in.metrics.succeeded(ctx, a, r)
-		a.end()
-	default:
-		in.interrupted(ctx, a, err)
-	}
-}
-
-func operationOf(d *pipeline.Dispatch) string {
-	if len(d.Operations) == 0 {
-		return operationComplete
-	}
-	return operationDispatch
 }
 
 func (in *instrumentation) startDispatch(

@@ -16,11 +16,6 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// queuesOf returns the queues to observe: the endpoint's queue and its error queue.
-func queuesOf(cfg *endpoint.Config) []string {
-	return []string{cfg.Name, cfg.Recoverability.WithDefaults().ErrorQueue}
-}
-
 // observed is a transport that records its connections, which report the depth of queues.
 type observed struct {
 	transport.Transport
@@ -50,8 +45,10 @@ type queueGauges struct {
 // opened is a connection, identified by its address.
 type opened struct{ transport.Inspector }
 
-// observe registers the gauges, which observe nothing while no connection is open.
-func (in *instrumentation) observe(t transport.Transport, queues []string) transport.Transport {
+// observe registers the gauges of the endpoint's queue and its error queue, which observe nothing while no connection
+// is open.
+func (in *instrumentation) observe(cfg *endpoint.Config) transport.Transport {
+	queues := []string{cfg.Name, cfg.Recoverability.WithDefaults().ErrorQueue}
 	g := &queueGauges{queues: queues, labels: in.metrics.labels}
 	meter := in.metrics.meter
 	var errs [3]error
@@ -63,7 +60,7 @@ func (in *instrumentation) observe(t transport.Transport, queues []string) trans
 	if err := errors.Join(errs[:]...); err != nil {
 		api.Handle(err)
 	}
-	return observed{t, g}
+	return observed{cfg.Transport, g}
 }
 
 func (g *queueGauges) add(i transport.Inspector) {
@@ -93,30 +90,21 @@ func (g *queueGauges) collect(ctx context.Context, o metric.Observer) error {
 
 // inspect uses the connection that was opened last, and removes closed ones.
 func (g *queueGauges) inspect(ctx context.Context, queue string) ([]transport.QueueStats, error) {
-	for {
-		i := g.latest()
-		if i == nil {
-			return nil, nil
-		}
-		stats, err := i.Inspect(ctx, queue)
+	g.mu.Lock()
+	conns := slices.Clone(g.conns)
+	g.mu.Unlock()
+	for _, c := range slices.Backward(conns) {
+		stats, err := c.Inspect(ctx, queue)
 		switch {
 		case errors.Is(err, transport.ErrClosed):
-			g.remove(i)
+			g.remove(c)
 		case errors.Is(err, transport.ErrNoQueue):
 			return nil, nil
 		default:
 			return stats, err
 		}
 	}
-}
-
-func (g *queueGauges) latest() *opened {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if len(g.conns) == 0 {
-		return nil
-	}
-	return g.conns[len(g.conns)-1]
+	return nil, nil
 }
 
 func (g *queueGauges) remove(i *opened) {

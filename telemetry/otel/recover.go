@@ -14,10 +14,16 @@ import (
 	"github.com/holdfast-go/holdfast/recoverability"
 )
 
-// recover records the failure and the action on the process span, and ends the span.
+// recover records the failure and the action on the process span, and ends the span. It begins another attempt if the
+// message never reached the Receive stage, as when it cannot be decoded, or if its attempt was interrupted and counts
+// as failed.
 func (in *instrumentation) recover(next pipeline.Func[*pipeline.Recover]) pipeline.Func[*pipeline.Recover] {
 	return func(ctx context.Context, rec *pipeline.Recover) error {
-		ctx, a := in.resume(ctx, rec.Receive)
+		a := attemptOf(rec.Receive)
+		if a == nil {
+			ctx, a = in.begin(ctx, rec.Receive)
+		}
+		ctx = trace.ContextWithSpan(ctx, a.span)
 		if rec.Message.Undecodable != nil { // it did not pass the Receive stage
 			in.metrics.fetched(ctx, rec.Queue)
 		}
@@ -33,15 +39,6 @@ func (in *instrumentation) recover(next pipeline.Func[*pipeline.Recover]) pipeli
 		}()
 		return next(context.WithValue(ctx, attemptKey{}, a), rec)
 	}
-}
-
-// resume returns the failed attempt. It begins another one if the message never reached the Receive stage, as when it
-// cannot be decoded, or if the attempt was interrupted and counts as failed.
-func (in *instrumentation) resume(ctx context.Context, r *pipeline.Receive) (context.Context, *attempt) {
-	if a := attemptOf(r); a != nil {
-		return trace.ContextWithSpan(ctx, a.span), a
-	}
-	return in.begin(ctx, r)
 }
 
 // exception records the error on the process span, in the words of the fault headers.

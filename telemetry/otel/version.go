@@ -10,11 +10,10 @@ const module = "github.com/holdfast-go/holdfast"
 // version returns the version of this module in the program, which spans and metrics carry as that of their scope. It is
 // "(devel)" in a program that is built from a checkout of the module.
 var version = sync.OnceValue(func() string {
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return "unknown"
+	if info, ok := debug.ReadBuildInfo(); ok {
+		return versionIn(info)
 	}
-	return versionIn(info)
+	return "unknown"
 })
 
 func versionIn(info *debug.BuildInfo) string {
@@ -22,14 +21,12 @@ func versionIn(info *debug.BuildInfo) string {
 		return info.Main.Version
 	}
 	for _, m := range info.Deps {
-		if m.Path != module {
-			continue
-		}
-		if m.Replace != nil && m.Replace.Version != "" {
-			return m.Replace.Version
-		}
-		if m.Replace == nil {
+		switch {
+		case m.Path != module:
+		case m.Replace == nil:
 			return m.Version
+		case m.Replace.Version != "":
+			return m.Replace.Version
 		}
 	}
 	return "(devel)"

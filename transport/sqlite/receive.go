@@ -60,7 +60,8 @@ func (w *writer) claimRows(c tablequeue.Claim, now int64, into []tablequeue.Clai
 	if c.MaxBytes > 0 {
 		// All fit most of the time, and one sum is cheaper than running sums.
 		var size int64
-		if err := w.statements[sizeOfAny].QueryRowContext(context.Background(), c.Queue, now, c.Limit).Scan(&size); err != nil {
+		err := w.statements[sizeOfAny].QueryRowContext(context.Background(), c.Queue, now, c.Limit).Scan(&size)
+		if err != nil {
 			return into, err
 		}
 		if size > c.MaxBytes {
