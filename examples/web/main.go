@@ -22,31 +22,24 @@ import (
 
 type OrderPlaced struct{ OrderID string }
 
-// shop serves requests.
-type shop struct {
-	db    *pgxpool.Pool
-	sales *endpoint.Endpoint
-}
-
-// ServeHTTP places the order of the request's path.
-func (s *shop) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	err := pgx.BeginFunc(r.Context(), s.db, func(tx pgx.Tx) error {
-		return s.place(r.Context(), tx, r.PathValue("order"))
-	})
-	if err != nil {
-		http.Error(w, "the order was not placed", http.StatusConflict)
-		return
+// placeOrder serves requests: it places the order of the request's path.
+func placeOrder(db *pgxpool.Pool, sales *endpoint.Endpoint) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		ctx, order := r.Context(), r.PathValue("order")
+		err := pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
+			// The event is sent first: it leaves with the transaction all the same, or not at all.
+			if err := sales.Publish(ctx, OrderPlaced{OrderID: order}, endpoint.In(tx)); err != nil {
+				return err
+			}
+			_, err := tx.Exec(ctx, `insert into example.orders (order_id) values ($1)`, order)
+			return err
+		})
+		if err != nil {
+			http.Error(w, "the order was not placed", http.StatusConflict)
+			return
+		}
+		w.WriteHeader(http.StatusCreated)
 	}
-	w.WriteHeader(http.StatusCreated)
-}
-
-func (s *shop) place(ctx context.Context, tx pgx.Tx, order string) error {
-	// The event is sent first: it leaves with the transaction all the same, or not at all.
-	if err := s.sales.Publish(ctx, OrderPlaced{OrderID: order}, endpoint.In(tx)); err != nil {
-		return err
-	}
-	_, err := tx.Exec(ctx, `insert into example.orders (order_id) values ($1)`, order)
-	return err
 }
 
 func main() {
@@ -88,7 +81,7 @@ func run(ctx context.Context, url string, out io.Writer) error {
 			return // Run returns the error
 		}
 		mux := http.NewServeMux()
-		mux.Handle("POST /orders/{order}", &shop{db, sales})
+		mux.Handle("POST /orders/{order}", placeOrder(db, sales))
 		for _, order := range []string{"1", "1", "2"} { // the second is refused: there is such an order
 			answer := httptest.NewRecorder()
 			mux.ServeHTTP(answer, httptest.NewRequestWithContext(ctx, http.MethodPost, "/orders/"+order, http.NoBody))

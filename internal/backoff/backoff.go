@@ -29,9 +29,7 @@ func (b *Backoff) Next() time.Duration {
 func (b *Backoff) Reset() { b.next = 0 }
 
 // Wait sleeps for Next. It returns the cause of ctx when that ends first.
-func (b *Backoff) Wait(ctx context.Context) error {
-	return Sleep(ctx, b.Next())
-}
+func (b *Backoff) Wait(ctx context.Context) error { return Sleep(ctx, b.Next()) }
 
 // Sleep sleeps for d. It returns the cause of ctx when that ends first.
 func Sleep(ctx context.Context, d time.Duration) error {

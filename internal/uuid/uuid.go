@@ -2,6 +2,7 @@
 package uuid
 
 import (
+	"encoding/binary"
 	"encoding/hex"
 	"math/rand/v2"
 	"time"
@@ -11,23 +12,11 @@ import (
 // indexes compact. The random part is not secret.
 func New(now time.Time) string {
 	var u [16]byte
-	ms := uint64(now.UnixMilli())
-	for i := range 6 {
-		u[i] = byte(ms >> (8 * (5 - i)))
-	}
-	a, b := rand.Uint64(), rand.Uint64()
-	for i := range 2 {
-		u[6+i] = byte(a >> (8 * i))
-	}
-	for i := range 8 {
-		u[8+i] = byte(b >> (8 * i))
-	}
+	binary.BigEndian.PutUint64(u[:], uint64(now.UnixMilli())<<16|rand.Uint64N(1<<16))
+	binary.BigEndian.PutUint64(u[8:], rand.Uint64())
 	u[6] = u[6]&0x0f | 0x70
 	u[8] = u[8]&0x3f | 0x80
-	return format(u)
-}
 
-func format(u [16]byte) string {
 	var text [36]byte
 	hex.Encode(text[0:8], u[0:4])
 	hex.Encode(text[9:13], u[4:6])

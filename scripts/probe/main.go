@@ -8,7 +8,6 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"net"
 	"net/url"
 	"os"
 	"os/signal"
@@ -76,9 +75,15 @@ func try(ctx context.Context, raw string) error {
 	defer cancel()
 	switch u.Scheme {
 	case "amqp", "amqps":
-		err = tryAMQP(raw)
+		var conn *amqp.Connection
+		if conn, err = amqp.DialConfig(raw, amqp.Config{Dial: amqp.DefaultDial(attemptLimit)}); err == nil {
+			err = conn.Close()
+		}
 	case "postgres", "postgresql":
-		err = tryPostgres(ctx, raw)
+		var conn *pgx.Conn
+		if conn, err = pgx.Connect(ctx, raw); err == nil {
+			err = conn.Close(ctx)
+		}
 	default:
 		err = errors.New("neither amqp:// nor postgres://")
 	}
@@ -86,28 +91,4 @@ func try(ctx context.Context, raw string) error {
 		return fmt.Errorf("%s: %w", u.Redacted(), err)
 	}
 	return nil
-}
-
-func tryAMQP(u string) error {
-	conn, err := amqp.DialConfig(u, amqp.Config{
-		Dial: func(network, addr string) (net.Conn, error) {
-			c, err := net.DialTimeout(network, addr, attemptLimit)
-			if err != nil {
-				return nil, err
-			}
-			return c, c.SetDeadline(time.Now().Add(attemptLimit)) // whatever listens there may never answer
-		},
-	})
-	if err != nil {
-		return err
-	}
-	return conn.Close()
-}
-
-func tryPostgres(ctx context.Context, u string) error {
-	conn, err := pgx.Connect(ctx, u)
-	if err != nil {
-		return err
-	}
-	return conn.Close(ctx)
 }

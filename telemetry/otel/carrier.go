@@ -43,9 +43,3 @@ func (in *instrumentation) parent(ctx context.Context, h header.Map) (context.Co
 	}
 	return ctx, opts
 }
-
-// linkTo returns a link to the span that sent a message, or the zero Link.
-func (in *instrumentation) linkTo(h header.Map) trace.Link {
-	ctx := in.propagator.Extract(context.Background(), carrier{&h})
-	return trace.Link{SpanContext: trace.SpanContextFromContext(ctx)}
-}

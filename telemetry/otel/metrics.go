@@ -71,11 +71,6 @@ func (m *metrics) fetched(ctx context.Context, queue string) {
 	m.fetches.Add(ctx, 1, m.labels.of(label{operation: operationReceive, destination: queue}).add...)
 }
 
-func (m *metrics) handled(ctx context.Context, i *pipeline.Invoke, took time.Duration, err error) {
-	of := label{message: i.Type, handler: i.Handler, errorType: errorType(err)}
-	m.handlers.Record(ctx, took.Seconds(), m.labels.of(of).record...)
-}
-
 func (m *metrics) succeeded(ctx context.Context, a *attempt, r *pipeline.Receive) {
 	l := m.labels.of(label{operation: operationProcess, destination: r.Queue, message: a.message})
 	now := time.Now()

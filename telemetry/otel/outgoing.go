@@ -124,7 +124,8 @@ func (in *instrumentation) startDispatch(
 		span.SetAttributes(semconv.MessagingBatchMessageCount(n))
 	}
 	for i := range d.Operations {
-		span.AddLink(in.linkTo(d.Operations[i].Message.Headers))
+		sender := in.propagator.Extract(context.Background(), carrier{&d.Operations[i].Message.Headers})
+		span.AddLink(trace.LinkFromContext(sender))
 	}
 	return ctx, span
 }

@@ -65,7 +65,8 @@ func (in *instrumentation) invoke(next pipeline.Func[*pipeline.Invoke]) pipeline
 		began := time.Now()
 		err = errPanicked
 		defer func() {
-			in.metrics.handled(ctx, i, time.Since(began), err)
+			of := label{message: i.Type, handler: i.Handler, errorType: errorType(err)}
+			in.metrics.handlers.Record(ctx, time.Since(began).Seconds(), in.metrics.labels.of(of).record...)
 			end(span, err)
 		}()
 		return next(ctx, i)

@@ -25,7 +25,13 @@ func OnCommit(ctx context.Context, s interface {
 	if !ok {
 		return errors.New("inmemory: the transaction is one of another transport")
 	}
-	return own.add(f)
+	own.mu.Lock()
+	defer own.mu.Unlock()
+	if own.over {
+		return errTxOver
+	}
+	own.writes = append(own.writes, f)
+	return nil
 }
 
 var errTxOver = errors.New("inmemory: the transaction is over")
@@ -37,16 +43,6 @@ type tx struct {
 	mu     sync.Mutex // guards the fields below
 	writes []func()
 	over   bool
-}
-
-func (t *tx) add(f func()) error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.over {
-		return errTxOver
-	}
-	t.writes = append(t.writes, f)
-	return nil
 }
 
 // end ends t, and reports whether it was not over before.

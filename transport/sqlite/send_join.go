@@ -47,21 +47,19 @@ func insertIn(ctx context.Context, tx *sql.Tx, rows []tablequeue.Row) error {
 		_, err := tx.ExecContext(ctx, query)
 		return err
 	}
-	_, err := guard(execute, func() error { return insertRows(ctx, tx, rows) })
-	return err
-}
-
-func insertRows(ctx context.Context, tx *sql.Tx, rows []tablequeue.Row) error {
-	insert, err := tx.PrepareContext(ctx, insertMessage)
-	if err != nil {
-		return err
-	}
-	defer insert.Close()
-	now := micros(time.Now())
-	for i := range rows {
-		if err := insertRow(insert, &rows[i], now); err != nil {
+	_, err := guard(execute, func() error {
+		insert, err := tx.PrepareContext(ctx, insertMessage)
+		if err != nil {
 			return err
 		}
-	}
-	return nil
+		defer insert.Close()
+		now := micros(time.Now())
+		for i := range rows {
+			if err := insertRow(insert, &rows[i], now); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	return err
 }

@@ -70,9 +70,14 @@ func newWriter(conn *sql.Conn, relaxed bool) *writer {
 // part has ended the transaction, run is called again. When ctx ends before, run is not called.
 func (w *writer) do(ctx context.Context, kind kind, run func(tx *sql.Tx) error) error {
 	p := &part{run: run, kind: kind, done: make(chan struct{})}
-	if !w.submit(p) {
+	w.mu.Lock()
+	if w.closed {
+		w.mu.Unlock()
 		return transport.ErrClosed
 	}
+	w.waiting = append(w.waiting, p)
+	w.mu.Unlock()
+	w.changed.Signal()
 	select {
 	case <-p.done:
 		return p.err
@@ -86,17 +91,6 @@ func (w *writer) do(ctx context.Context, kind kind, run func(tx *sql.Tx) error) 
 		return lockedError(ctx)
 	}
 	return context.Cause(ctx)
-}
-
-// submit reports whether the writer is open.
-func (w *writer) submit(p *part) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if !w.closed {
-		w.waiting = append(w.waiting, p)
-		w.changed.Signal()
-	}
-	return !w.closed
 }
 
 func (w *writer) withdraw(p *part) bool {

@@ -37,7 +37,13 @@ func OnCommit(ctx context.Context, s interface {
 	if !ok {
 		return errors.New("sqlite: on commit: the transaction is one of another transport")
 	}
-	return own.add(f)
+	own.mu.Lock()
+	defer own.mu.Unlock()
+	if own.over {
+		return errTxOver
+	}
+	own.funcs = append(own.funcs, f)
+	return nil
 }
 
 // deferredTx is a transaction that is opened when it is committed: an open one would block all other writers.
@@ -54,16 +60,6 @@ var errTxOver = errors.New("sqlite: the transaction is over")
 // Begin implements [tablequeue.Transactor]. It opens nothing.
 func (s *store) Begin(context.Context) (tablequeue.StoreTx, error) {
 	return &deferredTx{store: s}, nil
-}
-
-func (t *deferredTx) add(f func(ctx context.Context, tx *sql.Tx) error) error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.over {
-		return errTxOver
-	}
-	t.funcs = append(t.funcs, f)
-	return nil
 }
 
 // end returns the functions to its first caller.
