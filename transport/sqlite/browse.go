@@ -27,13 +27,11 @@ func (s *store) Browse(ctx context.Context, p tablequeue.Page) (found []tableque
 	size := 0
 	err = s.query(ctx, func(rows *sql.Rows) error {
 		var r tablequeue.Claimed
-		var body sql.RawBytes
-		if err := rows.Scan(&r.Seq, &r.ID, &r.Headers, &body, &r.Count); err != nil {
+		if err := rows.Scan(&r.Seq, &r.ID, &r.Headers, &r.Body, &r.Count); err != nil {
 			return err
 		}
-		r.Body = append(r.Body, body...)
 		found = append(found, r)
-		if size += len(body); size > tablequeue.MaxPage {
+		if size += len(r.Body); size > tablequeue.MaxPage {
 			return errPageFull
 		}
 		return nil

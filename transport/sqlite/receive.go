@@ -3,7 +3,6 @@ package sqlite
 import (
 	"context"
 	"database/sql"
-	"fmt"
 	"time"
 
 	"github.com/holdfast-go/holdfast/internal/tablequeue"
@@ -28,7 +27,7 @@ func (s *store) Claim(ctx context.Context, c tablequeue.Claim, into []tablequeue
 		})
 	}
 	if err != nil {
-		return into, 0, fmt.Errorf("sqlite: claim from queue %q: %w", c.Queue, explain(err))
+		return into, 0, failed(err, "claim from queue %q", c.Queue)
 	}
 	return rows, next, nil
 }
@@ -75,12 +74,10 @@ func (w *writer) claimRows(c tablequeue.Claim, now int64, into []tablequeue.Clai
 	defer rows.Close()
 	for rows.Next() {
 		var r tablequeue.Claimed
-		var body sql.RawBytes
 		var expires sql.Null[int64]
-		if err := rows.Scan(&r.Seq, &r.ID, &r.Headers, &body, &r.Count, &expires); err != nil {
+		if err := rows.Scan(&r.Seq, &r.ID, &r.Headers, &r.Body, &r.Count, &expires); err != nil {
 			return into, err
 		}
-		r.Body = append(r.Body, body...)
 		r.Expired = expires.Valid && expires.V <= now
 		into = append(into, r)
 	}
