@@ -15,6 +15,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/holdfast-go/holdfast/internal/backoff"
 )
 
 const (
@@ -58,10 +60,7 @@ func first(ctx context.Context, urls []string, wait time.Duration) (string, erro
 			fmt.Fprintf(os.Stderr, "still waiting after %v: %v\n",
 				time.Since(begin).Round(time.Second), errors.Join(errs...))
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(pause):
-		}
+		_ = backoff.Sleep(ctx, pause) // the end of ctx ends the loop
 	}
 }
 

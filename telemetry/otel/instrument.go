@@ -34,11 +34,7 @@ type Options struct {
 // rest of cfg is complete, before endpoint.New. Providers may be set or shut down at any time; their errors are
 // reported to OpenTelemetry's error handler.
 func Instrument(cfg *endpoint.Config, opts Options) {
-	newInstrumentation(cfg, opts).install(cfg)
-}
-
-func (in *instrumentation) install(cfg *endpoint.Config) {
-	p := &cfg.Pipeline
+	in, p := newInstrumentation(cfg, opts), &cfg.Pipeline
 	outermost(&p.Receive, in.receive)
 	outermost(&p.Logical, in.logical)
 	outermost(&p.Invoke, in.invoke)

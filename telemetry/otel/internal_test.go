@@ -97,7 +97,6 @@ func TestEveryAttemptEndsWhateverItsOutcome(t *testing.T) {
 			defer stop()
 			var a *attempt
 			cfg := endpoint.Config{Messages: []endpoint.Message{endpoint.Command[order]("Shop.Order")}}
-			in := newInstrumentation(&cfg, Options{})
 			cfg.Handlers = []endpoint.Handler{endpoint.Handle(func(ctx context.Context, _ *endpoint.Session, _ order) error {
 				return handler(ctx, stop)
 			})}
@@ -107,7 +106,7 @@ func TestEveryAttemptEndsWhateverItsOutcome(t *testing.T) {
 					return next(ctx, i)
 				}
 			})
-			in.install(&cfg)
+			Instrument(&cfg, Options{})
 			if _, err := endpointtest.Handle(ctx, cfg, order{}); err != nil && name != "interruption" {
 				t.Fatal(err)
 			}

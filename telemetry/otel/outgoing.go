@@ -49,12 +49,10 @@ func (in *instrumentation) inject(ctx context.Context, out *pipeline.Outgoing) {
 
 func (in *instrumentation) sending(operation string, out *pipeline.Outgoing) []attribute.KeyValue {
 	attrs := []attribute.KeyValue{
-		semconv.MessagingSystemKey.String(in.system),
-		semconv.MessagingOperationName(operation),
-		semconv.MessagingOperationTypeCreate,
+		semconv.MessagingSystemKey.String(in.system), keyEndpoint.String(in.endpoint),
+		semconv.MessagingOperationName(operation), semconv.MessagingOperationTypeCreate,
 		semconv.MessagingDestinationName(destination("", out.Queue, out.Types)),
 		semconv.MessagingMessageID(out.MessageID),
-		keyEndpoint.String(in.endpoint),
 	}
 	if len(out.Types) > 0 {
 		attrs = append(attrs, keyMessageType.String(out.Types[0]))

@@ -26,12 +26,9 @@ func (in *instrumentation) receive(next pipeline.Func[*pipeline.Receive]) pipeli
 
 func (in *instrumentation) received(r *pipeline.Receive) []attribute.KeyValue {
 	attrs := []attribute.KeyValue{
-		semconv.MessagingSystemKey.String(in.system),
-		semconv.MessagingOperationName(operationProcess),
-		semconv.MessagingOperationTypeProcess,
-		semconv.MessagingDestinationName(r.Queue),
-		semconv.MessagingMessageBodySize(len(r.Body)),
-		keyEndpoint.String(in.endpoint),
+		semconv.MessagingSystemKey.String(in.system), keyEndpoint.String(in.endpoint),
+		semconv.MessagingOperationName(operationProcess), semconv.MessagingOperationTypeProcess,
+		semconv.MessagingDestinationName(r.Queue), semconv.MessagingMessageBodySize(len(r.Body)),
 		keyAttempt.Int(r.Attempt.N),
 	}
 	if id := r.Message.ID; id != "" {

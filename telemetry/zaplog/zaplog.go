@@ -17,9 +17,7 @@ func New(l *zap.Logger, opts ...zapslog.HandlerOption) *slog.Logger {
 	if l == nil {
 		return slog.New(slog.DiscardHandler)
 	}
-	own := []zapslog.HandlerOption{zapslog.WithName(l.Name()), zapslog.AddStacktraceAt(never)}
+	const aboveAll = slog.Level(1 << 10)
+	own := []zapslog.HandlerOption{zapslog.WithName(l.Name()), zapslog.AddStacktraceAt(aboveAll)}
 	return slog.New(zapslog.NewHandler(l.Core(), append(own, opts...)...))
 }
-
-// never is above all levels.
-const never = slog.Level(1 << 10)

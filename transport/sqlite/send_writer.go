@@ -9,7 +9,6 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/holdfast-go/holdfast/internal/backoff"
 	"github.com/holdfast-go/holdfast/transport"
 )
 
@@ -196,20 +195,19 @@ func (w *writer) sync(on bool) error {
 }
 
 // begin opens a transaction, or returns nil when no part waits any more.
-func (w *writer) begin() (*sql.Tx, error) {
+func (w *writer) begin() (tx *sql.Tx, err error) {
 	defer w.busy.Store(false)
-	pause := backoff.Backoff{Min: minBusy, Max: maxBusy}
-	for {
-		tx, err := w.conn.BeginTx(context.Background(), nil)
-		if !isBusy(err) {
-			return tx, err
+	err = unlessBusy(context.Background(), func() (err error) {
+		tx, err = w.conn.BeginTx(context.Background(), nil)
+		if isBusy(err) {
+			w.busy.Store(true)
+			if waiting, _ := w.pending(); !waiting {
+				return nil
+			}
 		}
-		w.busy.Store(true)
-		_ = pause.Wait(context.Background())
-		if waiting, _ := w.pending(); !waiting {
-			return nil, nil
-		}
-	}
+		return err
+	})
+	return tx, err
 }
 
 // carryOut runs parts and commits. When a part has ended the transaction, as SQLite does after some errors, the other

@@ -58,9 +58,7 @@ type deferredTx struct {
 var errTxOver = errors.New("sqlite: the transaction is over")
 
 // Begin implements [tablequeue.Transactor]. It opens nothing.
-func (s *store) Begin(context.Context) (tablequeue.StoreTx, error) {
-	return &deferredTx{store: s}, nil
-}
+func (s *store) Begin(context.Context) (tablequeue.StoreTx, error) { return &deferredTx{store: s}, nil }
 
 // end returns the functions to its first caller.
 func (t *deferredTx) end() ([]func(ctx context.Context, tx *sql.Tx) error, error) {
