@@ -178,7 +178,7 @@ func (w *writer) turn() {
 	}
 }
 
-// sync reports whether the next commit has to wait for the disk.
+// sync sets whether commits wait for the disk.
 func (w *writer) sync(on bool) error {
 	if on == w.synced {
 		return nil
