@@ -43,6 +43,7 @@ func (in *instrumentation) notified(ctx context.Context, n endpoint.Notification
 			a.reported.Store(true)
 			a.event(eventRecoverability, attrs...)
 		}
+	default: // no other kind has a metric
 	}
 }
 
