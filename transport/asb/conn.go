@@ -177,5 +177,8 @@ func (c *conn) orClosed(err error) error {
 func joined(ctx, other context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	stop := context.AfterFunc(other, func() { cancel(context.Cause(other)) })
+	if other.Err() != nil {
+		cancel(context.Cause(other)) // at once: AfterFunc calls in a goroutine
+	}
 	return ctx, func() { stop(); cancel(nil) }
 }
