@@ -27,7 +27,7 @@ func TestConformanceOfTheDirectTopology(t *testing.T) {
 		transporttest.Run(t, h)
 		return
 	}
-	transporttest.Run(t, h, "Messages", "Delays", "Publishing", "Installing and looking", "Going through a queue")
+	transporttest.Run(t, h, "Messages", "Delays", "Publishing", "Installing and inspecting", "Browsing and purging")
 }
 
 // conformance is the harness on a virtual host, which the rules share.

@@ -31,7 +31,7 @@ func TestConformanceRawBody(t *testing.T) {
 		transporttest.Run(t, h)
 		return
 	}
-	transporttest.Run(t, h, "Messages", "Dispatching", "Delays", "Publishing", "Going through a queue")
+	transporttest.Run(t, h, "Messages", "Dispatching", "Delays", "Publishing", "Browsing and purging")
 }
 
 func at(endpoint string, raw bool) *sqs.Transport {

@@ -49,11 +49,11 @@ func list() string {
 	for _, r := range Rules() {
 		if r.Theme != theme {
 			theme = r.Theme
-			fmt.Fprintf(&b, "\n### %s\n\n| rule | | asked of drivers with |\n|---|---|---|\n", theme)
+			fmt.Fprintf(&b, "\n### %s\n\n| rule | requirement | needs |\n|---|---|---|\n", theme)
 		}
 		needs := strings.Join(r.Needs, ", ")
 		if needs == "" {
-			needs = "all"
+			needs = "–"
 		}
 		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", r.Name, r.Rule, needs)
 	}

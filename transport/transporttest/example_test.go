@@ -25,5 +25,5 @@ func ExampleRules() {
 			fmt.Printf("%s: %s\n", r.Theme, r.Rule)
 		}
 	}
-	// Output: Settling: A completed message is deleted, also for a connection that is opened later.
+	// Output: Settling: A completed message is deleted, also for connections that are opened later.
 }

@@ -61,7 +61,7 @@ var (
 	boundHeaders  = capability{"a bound on headers (Limits.MaxHeaders)", func(o offer) bool {
 		return o.limits.MaxHeaders > 0
 	}}
-	boundReceive = capability{"a bound on what Receive returns (Limits.MaxReceive)", func(o offer) bool {
+	boundReceive = capability{"a bound on Receive (Limits.MaxReceive)", func(o offer) bool {
 		return o.limits.MaxReceive > 0
 	}}
 

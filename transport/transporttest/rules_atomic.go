@@ -10,31 +10,32 @@ import (
 
 var atomicRules = []rule{
 	newRule("atomic-crash", atomicCrash,
-		"A crash between dispatching a copy and completing the original loses neither: both are there, with one id."),
+		"A crash after a copy is dispatched and before the original is completed loses neither: both exist, with one id."),
 	newRule("atomic-both", atomicBoth,
 		"CompleteWith completes the delivery and sends the operations in their order.", completing),
 	newRule("atomic-published", atomicPublished,
-		"CompleteWith also publishes, with delays where they are offered.", completing, publishing),
+		"CompleteWith also publishes messages, with delays if the driver offers delays.", completing, publishing),
 	newRule("atomic-neither", atomicNeither,
-		"A CompleteWith with a refused operation sends nothing, names the operation in a DispatchError, and does not "+
-			"settle the delivery.", completing),
+		"CompleteWith with a refused operation sends nothing, names the operation in a DispatchError, and does not settle "+
+			"the delivery.", completing),
 	newRule("atomic-too-large", atomicTooLarge,
-		"A CompleteWith of a message that is too large sends nothing, and does not settle the "+
+		"CompleteWith with a message that is too large sends nothing and does not settle the "+
 			"delivery.", completing, boundBody),
 	newRule("atomic-contended", atomicContended,
-		"Messages that many goroutines move by CompleteWith, some of them after a retry, arrive exactly once.", completing),
+		"If many goroutines move messages by CompleteWith, some after a retry, each message arrives exactly "+
+			"once.", completing),
 	newRule("atomic-limits", atomicLimits, "Limits.Atomic is true if and only if deliveries are Transactors."),
 	newRule("tx-commit", txCommit,
-		"Complete of a transaction completes the delivery and sends the operations; Rollback after it does "+
+		"Complete of a transaction completes the delivery and sends the operations. A later Rollback does "+
 			"nothing.", transacting),
 	newRule("tx-rollback", txRollback,
-		"Rollback settles nothing and sends nothing: the delivery can still be settled. A second Rollback does "+
-			"nothing.", transacting),
+		"Rollback neither settles the delivery nor sends anything, so the delivery can still be settled. A second Rollback "+
+			"does nothing.", transacting),
 	newRule("tx-refused", txRefused,
-		"A transaction with a refused operation commits nothing and is over; the delivery can still be "+
+		"A transaction with a refused operation commits nothing and has ended. The delivery can still be "+
 			"settled.", transacting),
 	newRule("tx-closed", txClosed,
-		"A transaction that is open when its connection closes commits nothing: the message is delivered "+
+		"A transaction that is open when its connection closes commits nothing, and the message is delivered "+
 			"again.", transacting),
 }
 

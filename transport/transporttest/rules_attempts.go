@@ -7,22 +7,24 @@ import (
 )
 
 var attemptRules = []rule{
-	newRule("attempts-first", attemptsFirst, "The first delivery of a message is its attempt 1, exact or not."),
+	newRule("attempts-first", attemptsFirst,
+		"The first delivery of a message is attempt 1, whether attempts are exact or not."),
 	newRule("attempts-counted", attemptsCounted,
-		"Each delivery after a Retry is one attempt more if attempts are exact. Otherwise it is more than 1 and at most "+
-			"the number of deliveries."),
-	newRule("attempts-shared", attemptsShared, "Attempts are counted per message, on any connection.", exact),
-	newRule("attempts-own", attemptsOwn, "Each message has its own count: retrying one does not change those of others."),
+		"If attempts are exact, each delivery after a Retry has the next attempt number. Otherwise the number is more than "+
+			"1 and at most the number of deliveries."),
+	newRule("attempts-shared", attemptsShared, "Attempts are counted per message, across connections.", exact),
+	newRule("attempts-own", attemptsOwn,
+		"Each message has its own count: a retry of one message does not change the counts of others."),
 	newRule("attempts-closed", attemptsClosed,
-		"A delivery that was not settled before its connection closed is delivered again, as the next attempt."),
+		"A message that is not settled when its connection closes is delivered again, as the next attempt."),
 	newRule("attempts-released", attemptsReleased,
 		"Release does not count as an attempt if Limits.FreeRelease is true.", freeRelease),
-	newRule("attempts-of-copies", attemptsOfCopies, "A copy starts again at attempt 1, also in the same queue."),
+	newRule("attempts-of-copies", attemptsOfCopies, "The attempts of a copy start again at 1, also in the same queue."),
 	newRule("attempts-of-delayed", attemptsOfDelayed,
-		"A delayed message starts at attempt 1: the delay is no delivery.", delays),
+		"The attempts of a delayed message start at 1: the delay does not count as a delivery.", delays),
 	newRule("attempts-of-counted", attemptsOfCounted,
-		"In a queue that was installed as Counted each delivery after the first is counted exactly, including one that is "+
-			"lost with its connection.", countedQueues),
+		"In a queue that is installed as Counted, each delivery after the first is counted exactly, including a delivery "+
+			"that is lost with its connection.", countedQueues),
 }
 
 func attemptsFirst(t *test) {

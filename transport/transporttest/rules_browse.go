@@ -8,18 +8,19 @@ import (
 
 var browseRules = []rule{
 	newRule("browse", browse,
-		"Browse lists each ready message once, whole and in order; a message that is not taken is delivered "+
+		"Browse lists each ready message once, complete and in order. A message that is not taken is delivered "+
 			"afterwards.", browsing),
-	newRule("browse-end", browseEnd, "Messages that are sent after Browse are not listed: the iteration ends.", browsing),
-	newRule("browse-take", browseTake, "Take removes only its message and sends the operations.", browsing),
+	newRule("browse-end", browseEnd,
+		"Messages that are sent after Browse are not listed, so the iteration ends.", browsing),
+	newRule("browse-take", browseTake, "Take removes only the given message, and sends the operations.", browsing),
 	newRule("browse-take-refused", browseTakeRefused,
 		"Take with an operation to a queue that does not exist fails, sends nothing, and keeps the message.", browsing),
 	newRule("browse-taken", browseTaken,
 		"Take of a message that was taken fails with ErrNotFound and sends nothing.", browsing),
 	newRule("browse-no-queue", browseNoQueue, "Browse of a queue that does not exist fails with ErrNoQueue.", browsing),
 	newRule("purge", purge,
-		"Purge deletes the ready messages and returns their number; unsettled and delayed ones stay, and later ones "+
-			"arrive.", purging),
+		"Purge deletes the ready messages and returns their number. Unsettled and delayed messages stay, and later "+
+			"messages arrive.", purging),
 	newRule("purge-no-queue", purgeNoQueue, "Purge of a queue that does not exist fails with ErrNoQueue.", purging),
 }
 

@@ -10,19 +10,22 @@ import (
 
 var concurrencyRules = []rule{
 	newRule("concurrency-reached", concurrencyReached,
-		"With a concurrency of 1, 10 or 64 the endpoint handles that many messages at once, never more, and finally all."),
+		"With a concurrency of 1, 10 or 64, the endpoint handles that many messages at once, never more, and handles all "+
+			"messages in the end."),
 	newRule("concurrency-one", concurrencyOne,
-		"With a concurrency of 1 messages are handled in the order in which they were sent."),
+		"With a concurrency of 1, messages are handled in the order in which they were sent."),
 	newRule("concurrency-raised", concurrencyRaised,
-		"Concurrency that is raised while messages are handled is reached before one of them ends."),
+		"If the concurrency is raised while messages are handled, the new concurrency is reached before one of them ends."),
 	newRule("concurrency-lowered", concurrencyLowered,
-		"Concurrency that is lowered while messages are handled does not interrupt them, and is not exceeded afterwards."),
+		"If the concurrency is lowered while messages are handled, no handler is interrupted, and the new concurrency is "+
+			"not exceeded afterwards."),
 	newRule("concurrency-changed", concurrencyChanged,
-		"Of several changes of concurrency in quick succession the last one applies."),
+		"Of several changes of the concurrency in quick succession, the last one applies."),
 	newRule("concurrency-in-flight", concurrencyInFlight,
-		"A message that is handled while the concurrency changes is completed in its first attempt and not delivered again."),
+		"A message that is handled while the concurrency changes is completed in its first attempt and is not delivered "+
+			"again."),
 	newRule("concurrency-failing", concurrencyFailing,
-		"Messages that fail a few times among others are all handled finally, with their attempts counted."),
+		"If some messages fail a few times, all messages are handled in the end, and the attempts are counted."),
 	newRule("concurrency-slow-one", concurrencySlowOne,
 		"A slow handler delays neither other handlers nor their completions."),
 }

@@ -18,27 +18,30 @@ const (
 
 var delayRules = []rule{
 	newRule("delay-after", delayAfter,
-		"A message sent with After arrives when the delay is over, not before, and less than two seconds late.", delays),
+		"A message sent with After arrives when the delay is over, not earlier, and less than two seconds late.", delays),
 	newRule("delay-at", delayAt,
-		"A message sent with At arrives at that time, not before, and less than two seconds late; At overrides "+
+		"A message sent with At arrives at that time, not earlier, and less than two seconds late. At overrides "+
 			"After.", delays),
-	newRule("delay-past", delayPast, "A delay of zero, or until a time in the past, is no delay.", delays),
+	newRule("delay-past", delayPast,
+		"A delay of zero, a negative delay, or a time in the past does not delay the message.", delays),
 	newRule("delay-order", delayOrder,
-		"Delayed messages arrive when they are due, in any order of sending, and do not delay others.", delays),
+		"Delayed messages arrive in the order of their due times, in whatever order they are sent, and do not delay "+
+			"others.", delays),
 	newRule("delay-whole", delayWhole,
-		"A delayed message arrives with the id, headers and body that it was sent with.", delays),
-	newRule("delay-reopened", delayReopened, "A delayed message outlasts the connection that sent it.", delays),
+		"A delayed message arrives with the id, headers and body with which it was sent.", delays),
+	newRule("delay-reopened", delayReopened, "A delayed message outlives the connection that sent it.", delays),
 	newRule("delay-no-queue", delayNoQueue,
-		"A delayed send to a queue that does not exist fails with ErrNoQueue, at once.", delays),
+		"A delayed send to a queue that does not exist fails at once with ErrNoQueue.", delays),
 	newRule("delay-published", delayPublished,
-		"A delayed publish reaches its subscribers when it is due.", delays, publishing),
+		"A delayed publish reaches the subscribers when it is due.", delays, publishing),
 	newRule("delay-long", delayLong,
-		"A delay of Limits.MaxDelay, or of a year if there is no limit, is accepted and is not shorter.", delays),
+		"A delay of Limits.MaxDelay, or of a year if that is shorter, is accepted, and the message does not arrive "+
+			"early.", delays),
 	newRule("cancel", cancelDelayed,
 		"Cancel with the receipt of a delayed message prevents its delivery; a second Cancel fails with "+
 			"ErrNotFound.", delays, cancelling),
 	newRule("cancel-late", cancelLate,
-		"Cancel of a delivered message, or with an invalid receipt, fails with ErrNotFound.", delays, cancelling),
+		"Cancel fails with ErrNotFound if the message was delivered or the receipt is invalid.", delays, cancelling),
 }
 
 // onTime checks that a message is due now.

@@ -13,31 +13,34 @@ import (
 
 var dispatchRules = []rule{
 	newRule("dispatch-order", dispatchOrder,
-		"Messages of one Dispatch, and of consecutive ones, arrive at each destination in their order."),
-	newRule("dispatch-nothing", dispatchNothing, "A Dispatch of no operations succeeds."),
+		"Messages of one Dispatch, and of consecutive ones, arrive at each destination in the order in which they were "+
+			"sent."),
+	newRule("dispatch-nothing", dispatchNothing, "A Dispatch without operations succeeds."),
 	newRule("dispatch-no-queue", dispatchNoQueue,
 		"A send to a queue that does not exist fails with ErrNoQueue, in a DispatchError that names the operation."),
 	newRule("dispatch-partly", dispatchPartly,
-		"An operation that the broker refuses does not fail others of the same Dispatch: they arrive, in their order."),
+		"An operation that the broker refuses does not fail other operations of the same Dispatch: their messages arrive, "+
+			"in order."),
 	newRule("dispatch-apart", dispatchApart,
 		"An operation that the broker refuses does not fail concurrent dispatches and settles."),
 	newRule("dispatch-body-bound", dispatchBodyBound,
-		"A body over Limits.MaxBody fails with a TooLargeError that has its size and the limit; other operations are "+
+		"A body over Limits.MaxBody fails with a TooLargeError that contains its size and the limit. Other operations are "+
 			"sent.", boundBody),
 	newRule("dispatch-header-bound", dispatchHeaderBound,
-		"Headers over Limits.MaxHeaders fail with a TooLargeError, and smaller ones arrive; other operations are "+
+		"Headers over Limits.MaxHeaders fail with a TooLargeError. Smaller headers arrive, and other operations are "+
 			"sent.", boundHeaders),
 	newRule("dispatch-keeps-nothing", dispatchKeepsNothing,
-		"Changes of an operation after Dispatch has returned do not change the received message."),
+		"A change of an operation after Dispatch has returned does not change the received message."),
 	newRule("dispatch-changes-nothing", dispatchChangesNothing,
 		"Dispatch changes neither the operations nor their messages."),
-	newRule("dispatch-receipts", dispatchReceipts, "Dispatch returns as many receipts as there are operations, or none."),
+	newRule("dispatch-receipts", dispatchReceipts, "Dispatch returns one receipt per operation, or none at all."),
 	newRule("dispatch-ended", dispatchEnded,
 		"A Dispatch whose context has ended reports correctly: accepted operations arrive, and failed ones do not, unless "+
-			"with ErrOutcomeUnknown."),
+			"they failed with ErrOutcomeUnknown."),
 	newRule("dispatch-many", dispatchMany, "Concurrent calls of Dispatch neither lose nor duplicate messages."),
 	newRule("ttl-over", ttlOver, "A message that is not received within its TTL is never received."),
-	newRule("ttl-not-over", ttlNotOver, "A message is received while its TTL is not over, and retried if it fails."),
+	newRule("ttl-not-over", ttlNotOver,
+		"A message is received while its TTL has not ended, and is delivered again after a Retry."),
 }
 
 func dispatchOrder(t *test) {

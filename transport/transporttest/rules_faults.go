@@ -10,27 +10,28 @@ import (
 
 var faultRules = []rule{
 	newRule("fault-cut", faultCut,
-		"After a lost connection the same Conn and Receiver work again by themselves.", breaking),
+		"After a lost connection, the same Conn and Receiver work again without a call to reopen them.", breaking),
 	newRule("fault-stale", faultStale,
-		"A delivery from before a lost connection never settles a newer delivery: it fails with ErrLeaseLost, or is still "+
-			"the only one.", breaking),
+		"A delivery from before a lost connection never settles a newer delivery: its settle fails with ErrLeaseLost, "+
+			"unless its lease is still valid.", breaking),
 	newRule("fault-away", faultAway,
-		"While the broker is away Dispatch and Receive fail instead of blocking; when it is back they work again.", breaking),
+		"While the broker is unavailable, Dispatch and Receive fail instead of blocking. When it is available again, they "+
+			"work again.", breaking),
 	newRule("fault-half-open", faultHalfOpen,
-		"On a connection without answers Dispatch returns when its context ends, and does not report a lost message as "+
+		"On a connection without answers, Dispatch returns when its context ends, and does not report a lost message as "+
 			"accepted.", breaking),
 	newRule("fault-half-open-receive", faultHalfOpenReceive,
-		"On a connection without answers Receive and Close return, soon after Receive's context ends.", breaking),
+		"On a connection without answers, Receive returns soon after its context ends, and Close returns too.", breaking),
 	newRule("fault-close-away", faultCloseAway,
-		"Close returns while the broker is away, and leaves no goroutine behind.", breaking),
+		"Close returns while the broker is unavailable, and leaves no goroutine running.", breaking),
 	newRule("fault-load", faultLoad,
-		"Connections that are lost under load lose no message whose Dispatch or CompleteWith succeeded.", breaking),
+		"If connections are lost under load, no message whose Dispatch or CompleteWith succeeded is lost.", breaking),
 	newRule("fault-restart", faultRestart,
-		"Messages, delayed ones too if they are offered, outlast a restart of the broker, and the same Conn works "+
-			"again.", restarting),
+		"Messages, including delayed ones if the driver offers delays, survive a restart of the broker, and the same Conn "+
+			"works again.", restarting),
 	newRule("fault-restart-load", faultRestartLoad,
-		"A restart of the broker under load loses no message: sends and receives fail meanwhile and then work again. A "+
-			"message that was forwarded by CompleteWith arrives once.", restarting),
+		"A restart of the broker under load loses no message. Sends and receives fail during the restart and then work "+
+			"again. A message that CompleteWith forwards arrives once.", restarting),
 }
 
 // broken opens a transport whose connection can be broken.

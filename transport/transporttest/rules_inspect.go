@@ -9,15 +9,16 @@ import (
 
 var inspectRules = []rule{
 	newRule("inspect", inspect,
-		"Inspect returns how many messages of a queue are ready, unsettled and delayed, or -1 for an unknown "+
-			"count.", inspecting),
+		"Inspect returns the numbers of ready, unsettled and delayed messages of a queue, or -1 for an unknown "+
+			"number.", inspecting),
 	newRule("inspect-no-queue", inspectNoQueue,
 		"Inspect of a queue that does not exist fails with ErrNoQueue.", inspecting),
-	newRule("install-again", installAgain, "Install does not change an existing queue: its messages stay.", installing),
-	newRule("install-at-once", installAtOnce, "Several connections may install the same plan concurrently.", installing),
+	newRule("install-again", installAgain,
+		"Install does not change an existing queue: its messages stay in it.", installing),
+	newRule("install-at-once", installAtOnce, "Several connections can install the same plan concurrently.", installing),
 	newRule("install-names", installNames,
-		"Queues may have the names of endpoints, with dots, hyphens, underscores and capitals, and names differ by "+
-			"them.", installing),
+		"Queues can have the names of endpoints, with dots, hyphens, underscores and capitals. Names that differ in such a "+
+			"character name different queues.", installing),
 }
 
 func inspect(t *test) {

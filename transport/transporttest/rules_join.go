@@ -11,30 +11,30 @@ import (
 
 var joinRules = []rule{
 	newRule("join-commit", joinCommit,
-		"Messages that are sent in a user's transaction are received after its commit, unchanged and in their order, and "+
-			"not before.", joining, beginning),
+		"Messages that are sent in a user's transaction are received after its commit and not before, unchanged and in "+
+			"order.", joining, beginning),
 	newRule("join-rollback", joinRollback,
-		"Messages that are sent in a user's transaction that is rolled back are never received.", joining, beginning),
+		"If a user's transaction is rolled back, the messages that were sent in it are never received.", joining, beginning),
 	newRule("join-refused", joinRefused,
-		"A DispatchIn with a refused operation sends nothing, names the operation in a DispatchError, and the transaction "+
-			"can continue and be committed.", joining, beginning),
+		"DispatchIn with a refused operation sends nothing and names the operation in a DispatchError. The transaction can "+
+			"continue and be committed.", joining, beginning),
 	newRule("join-published", joinPublished,
-		"A message that is published in a user's transaction reaches every subscriber after its commit, and none without "+
-			"it.", joining, beginning, publishing),
+		"A message that is published in a user's transaction reaches every subscriber after the commit, and no subscriber "+
+			"without it.", joining, beginning, publishing),
 	newRule("join-delayed", joinDelayed,
-		"A message that is sent in a user's transaction with a delay arrives when it is due, and not "+
-			"before.", joining, beginning, delays),
+		"A delayed message that is sent in a user's transaction arrives when it is due, and not "+
+			"earlier.", joining, beginning, delays),
 	newRule("join-receipt", joinReceipt,
-		"The receipt of a delayed message that is sent in a user's transaction cancels it after the "+
+		"The receipt of a delayed message that is sent in a user's transaction cancels the message after the "+
 			"commit.", joining, beginning, delays, cancelling),
 	newRule("join-wrong", joinWrong,
-		"DispatchIn fails for a value that is no transaction, also for a type without subscribers, and sends "+
+		"DispatchIn fails for a value that is not a transaction, also if the published type has no subscribers, and sends "+
 			"nothing.", joining),
 	newRule("join-many", joinMany,
-		"Of many concurrent users' transactions, the messages of committed ones are received once, and no "+
-			"others.", joining, beginning),
+		"If many users' transactions run concurrently, each message of a committed transaction is received once, and no "+
+			"other message is received.", joining, beginning),
 	newRule("join-closed", joinClosed,
-		"After Close DispatchIn fails with ErrClosed, and the transaction can continue.", joining, beginning),
+		"After Close, DispatchIn fails with ErrClosed, and the transaction can continue.", joining, beginning),
 }
 
 // usersTx begins a user's transaction, which ends with the rule.

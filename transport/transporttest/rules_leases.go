@@ -11,23 +11,23 @@ import (
 
 var leaseRules = []rule{
 	newRule("lease-expires", leaseExpires,
-		"A delivery that is neither settled nor renewed is delivered again when its lease is over, not before, as after "+
-			"the crash of a process, as the next attempt.", leases),
+		"A message that is neither settled nor renewed, as after a crash of the process, is delivered again as the next "+
+			"attempt when its lease ends, and not earlier.", leases),
 	newRule("lease-renewed", leaseRenewed,
 		"A delivery stays leased as long as it is renewed, and can then be settled.", leases),
 	newRule("lease-lost-settle", leaseLostSettle,
-		"A settle of a delivery whose message was delivered again fails with ErrLeaseLost and does not affect the newer "+
-			"delivery.", leases),
+		"If a message was delivered again, a settle of the older delivery fails with ErrLeaseLost and does not affect the "+
+			"newer one.", leases),
 	newRule("lease-lost-sends-nothing", leaseLostSendsNothing,
-		"CompleteWith of a delivery whose message was delivered again sends nothing.", leases, completing),
+		"If a message was delivered again, CompleteWith of the older delivery sends nothing.", leases, completing),
 	newRule("lease-lost-at-once", leaseLostAtOnce,
-		"If an older and a newer delivery of a message are completed concurrently, each with sends, only the newer one "+
-			"succeeds and sends.", leases, completing),
+		"If an older and a newer delivery of a message are completed concurrently, each with operations, only the newer "+
+			"delivery is completed and only its operations are sent.", leases, completing),
 	newRule("lease-lost-commits-nothing", leaseLostCommitsNothing,
-		"A transaction of a delivery whose message was delivered again fails with ErrLeaseLost and sends "+
+		"If a message was delivered again, a transaction of the older delivery fails with ErrLeaseLost and sends "+
 			"nothing.", leases, transacting),
 	newRule("lease-renew-tells", leaseRenewTells,
-		"Renew returns an entry for each delivery: ErrLeaseLost for one whose message was delivered again, nil for the "+
+		"Renew returns a result for each delivery: ErrLeaseLost if its message was delivered again, nil for the "+
 			"others.", leases),
 	newRule("lease-renew-settled", leaseRenewSettled, "Renewing a settled delivery does not restore its lease.", leases),
 }

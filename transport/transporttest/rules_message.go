@@ -13,21 +13,22 @@ import (
 
 var messageRules = []rule{
 	newRule("message-whole", messageWhole,
-		"A message is received with the id, the headers and the body that it was sent with, and with no other headers."),
+		"A received message has exactly the id, headers and body with which it was sent."),
 	newRule("message-any-text", messageAnyText,
-		"Header names and values arrive unchanged in any script; values may be empty or long, and contain quotes and line "+
-			"ends."),
+		"Header names and values in any script arrive unchanged. Values can be empty or long, and contain quotes and line "+
+			"breaks."),
 	newRule("message-large-body", messageLargeBody,
 		"A body of a megabyte, or of Limits.MaxBody if that is less, arrives unchanged."),
-	newRule("message-apart", messageApart, "A message is received from the queue that it was sent to, and from no other."),
+	newRule("message-apart", messageApart, "A message is received only from the queue to which it was sent."),
 	newRule("message-reopened", messageReopened,
-		"Messages outlast the connection that sent them: a transport opened again receives them."),
+		"Messages outlive the connection that sent them: a transport that is opened again receives them."),
 	newRule("message-identity", messageIdentity,
-		"A message keeps its id, headers and body over retries, releases and copies."),
-	newRule("message-kept", messageKept, "A received message does not change when it is settled or others are received."),
+		"A message keeps its id, headers and body in retries, releases and copies."),
+	newRule("message-kept", messageKept,
+		"A received message does not change when it is settled or when other messages are received."),
 	newRule("message-undecodable", messageUndecodable,
-		"A message that the driver cannot decode is delivered with Undecodable set, can be copied and completed, and does "+
-			"not delay others.", undecodable),
+		"A message that the driver cannot decode is delivered with Undecodable set. It can be copied and completed, and "+
+			"does not delay others.", undecodable),
 }
 
 func messageWhole(t *test) {

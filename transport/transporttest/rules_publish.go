@@ -8,26 +8,26 @@ import (
 
 var publishRules = []rule{
 	newRule("publish-each", publishEach,
-		"A published message arrives once at every subscriber of its type, and at no other queue.", publishing),
+		"A published message arrives once at each subscriber of its type, and at no other queue.", publishing),
 	newRule("publish-no-subscriber", publishNoSubscriber, "Publishing a type without subscribers succeeds.", publishing),
 	newRule("publish-base", publishBase,
-		"A subscriber of a base type receives messages that are published under it; a subscriber of a derived type does "+
-			"not receive messages of the base type only.", publishing),
+		"A subscriber of a base type receives the messages that are published under that type. A subscriber of a derived "+
+			"type does not receive messages that have only the base type.", publishing),
 	newRule("publish-one-copy", publishOneCopy,
-		"A subscriber of several types of a message, or of one type several times, receives one copy.", publishing),
+		"A queue that is subscribed to several types of a message, or several times to one type, receives one "+
+			"copy.", publishing),
 	newRule("publish-whole", publishWhole,
-		"Each copy of a published message has the id, headers and body that it was published with.", publishing),
+		"Each copy of a published message has the id, headers and body with which it was published.", publishing),
 	newRule("publish-independent", publishIndependent,
 		"Copies of a published message are settled and counted separately.", publishing),
 	newRule("publish-order", publishOrder,
-		"Messages of one type that are published and sent by one Dispatch arrive at a subscriber in their "+
-			"order.", publishing),
+		"Messages of one type that one Dispatch publishes and sends arrive at a subscriber in order.", publishing),
 	newRule("unsubscribe", unsubscribe,
-		"After Unsubscribe no message arrives any more; to unsubscribe without a subscription succeeds.", publishing),
+		"After Unsubscribe, no message arrives any more. Unsubscribe without a subscription succeeds.", publishing),
 	newRule("subscribe-elsewhere", subscribeElsewhere,
-		"A subscription made over one connection soon applies to messages that others publish.", publishing),
+		"A subscription that one connection makes soon applies to messages that other connections publish.", publishing),
 	newRule("subscribe-reopened", subscribeReopened,
-		"Subscriptions outlast the connection that made them, and messages are kept for a subscriber that is not "+
+		"Subscriptions outlive the connection that made them, and messages are kept for a subscriber that is not "+
 			"connected.", publishing),
 }
 

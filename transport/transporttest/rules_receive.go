@@ -11,29 +11,29 @@ import (
 )
 
 var receiveRules = []rule{
-	newRule("receive-limit", receiveLimit,
-		"Receive returns at least one message and at most as many as it was asked for."),
+	newRule("receive-limit", receiveLimit, "Receive returns at least one message and at most the requested number."),
 	newRule("receive-bound", receiveBound,
-		"Receive returns no more than Limits.MaxReceive, however many it is asked for.", boundReceive),
+		"Receive returns at most Limits.MaxReceive messages, even if more are requested.", boundReceive),
 	newRule("receive-bytes", receiveBytes,
-		"ReceiveBytes returns at most the requested bytes, except one message whatever its size; the others stay in the "+
-			"queue.", byBytes),
-	newRule("receive-waits", receiveWaits, "Receive on an empty queue waits, and returns when a message is sent."),
+		"ReceiveBytes returns messages of at most the requested bytes in total, or one message of any size. The others "+
+			"stay in the queue.", byBytes),
+	newRule("receive-waits", receiveWaits, "Receive on an empty queue blocks until a message is sent."),
 	newRule("receive-ends", receiveEnds,
-		"Receive returns the context's error when its context ends, and at once if it has ended before."),
+		"Receive returns the context's error when its context ends, and at once if the context has ended before the call."),
 	newRule("receive-drops-nothing", receiveDropsNothing,
-		"A message that arrives while Receive's context ends is returned by it or returns to the queue: it is never lost."),
+		"A message that arrives while Receive's context ends is returned by Receive or returns to the queue. It is never "+
+			"lost."),
 	newRule("receive-closed", receiveClosed,
-		"Closing a receiver ends its Receive calls with ErrClosed, and a second Close does nothing."),
-	newRule("receive-closed-settle", receiveClosedSettle, "Deliveries of a receiver that is closed may still be settled."),
+		"Close of a receiver ends its Receive calls with ErrClosed. A second Close does nothing."),
+	newRule("receive-closed-settle", receiveClosedSettle, "Deliveries of a closed receiver can still be settled."),
 	newRule("receive-closed-returns", receiveClosedReturns,
 		"Prefetched messages of a closed receiver are delivered to the next receiver."),
 	newRule("receive-window", receiveWindow,
-		"A receiver holds no more unsettled messages than its window: others receive the rest."),
+		"A receiver holds at most as many unsettled messages as its window allows. Other receivers receive the rest."),
 	newRule("receive-parallel", receiveParallel,
-		"Limits.ParallelReceive concurrent calls of Receive deliver each message once."),
+		"Limits.ParallelReceive concurrent calls of Receive together deliver each message once."),
 	newRule("receive-competing", receiveCompeting,
-		"Two connections that receive from one queue share its messages: each is delivered once."),
+		"Two connections that receive from one queue share its messages: each message is delivered once."),
 	newRule("receive-no-queue", receiveNoQueue,
 		"OpenReceiver on a queue that does not exist fails with ErrNoQueue, and the connection still works."),
 }

@@ -9,14 +9,14 @@ import (
 
 var removeRules = []rule{
 	newRule("verify-plan", verifyPlan,
-		"Verify reports each missing queue of a plan and creates none; once Install has created the plan it reports "+
+		"Verify reports each missing queue of a plan and creates none. After Install has created the plan, Verify reports "+
 			"nothing.", installing, verifying),
 	newRule("verify-subscriptions", verifySubscriptions,
-		"VerifySubscriptions reports a type that a queue is not subscribed to, and nothing after "+
-			"Subscribe.", publishing, subscribed),
+		"VerifySubscriptions reports a type to which a queue is not subscribed. After Subscribe it reports "+
+			"nothing.", publishing, subscribed),
 	newRule("remove-queues", removeQueues,
-		"Remove deletes the named queues, and sending to them fails with ErrNoQueue; other queues keep their messages and "+
-			"subscriptions. A queue that does not exist is no error.", removing),
+		"Remove deletes the named queues, and sending to them fails with ErrNoQueue. Other queues keep their messages and "+
+			"subscriptions. Removing a queue that does not exist is not an error.", removing),
 }
 
 func verifyPlan(t *test) {

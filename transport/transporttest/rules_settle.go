@@ -12,20 +12,20 @@ import (
 
 var settleRules = []rule{
 	newRule("settle-complete", settleComplete,
-		"A completed message is deleted, also for a connection that is opened later."),
+		"A completed message is deleted, also for connections that are opened later."),
 	newRule("settle-retry", settleRetry, "A retried message is delivered again at once."),
 	newRule("settle-release", settleRelease, "A released message is delivered again at once, to any receiver."),
 	newRule("settle-once", settleOnce,
-		"A delivery is settled once: a second settle fails, with any method, and changes nothing."),
+		"A delivery is settled once: a second settle with any method fails and changes nothing."),
 	newRule("settle-race", settleRace,
-		"Of concurrent settles of one delivery exactly one succeeds, and that one has its effect."),
+		"If a delivery is settled several times concurrently, exactly one settle succeeds, and that one takes effect."),
 	newRule("settle-any-order", settleAnyOrder,
-		"Deliveries may be settled in any order and from many goroutines: each settle affects its own message."),
+		"Deliveries can be settled in any order and from many goroutines: each settle affects its own message."),
 	newRule("settle-own-context", settleOwnContext,
-		"A delivery can be settled after the context that it was received with has ended."),
+		"A delivery can be settled after the context with which it was received has ended."),
 	newRule("settle-again", settleAgain,
-		"A settle that failed may be repeated with the same method: whatever the result of the first, the second has its "+
-			"effect."),
+		"A settle that failed can be repeated with the same method. The repeated settle takes effect, whatever the first "+
+			"one did."),
 	newRule("settle-dead-letter", settleDeadLetter, "A dead-lettered message is removed from its queue.", burying),
 }
 

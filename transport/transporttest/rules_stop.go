@@ -15,24 +15,25 @@ import (
 
 var stopRules = []rule{
 	newRule("stop-waits", stopWaits,
-		"An endpoint that stops lets its handlers finish, without cancelling their context, and completes their messages."),
+		"A stopping endpoint lets its handlers finish without cancelling their contexts, and completes their messages."),
 	newRule("stop-cuts", stopCuts,
-		"When the time for handlers is over their context ends with the cause ErrStopping, and their messages return to "+
+		"When the time for handlers is over, their contexts end with the cause ErrStopping, and their messages return to "+
 			"the queue."),
 	newRule("stop-returns", stopReturns,
-		"An endpoint that stops returns messages that it has not begun to handle: none is lost, and none is handled twice."),
+		"A stopping endpoint returns the messages whose handling has not begun to the queue. No message is lost or handled "+
+			"twice."),
 	newRule("stop-under-load", stopUnderLoad,
 		"Endpoints that stop and start under load handle every message exactly once."),
 	newRule("start-again", startAgain,
-		"Messages that are sent while the endpoint is stopped are received when it starts again, on the same connection."),
-	newRule("open-fails", openFails, "Open returns an error, and leaves no goroutine behind, if its context has ended."),
+		"Messages that are sent while the endpoint is stopped are received when it starts again on the same connection."),
+	newRule("open-fails", openFails, "If its context has ended, Open returns an error and leaves no goroutine running."),
 	newRule("close-twice", closeTwice, "A second Close does nothing and returns nil."),
-	newRule("close-ends-receive", closeEndsReceive, "Close ends waiting Receive calls with ErrClosed."),
+	newRule("close-ends-receive", closeEndsReceive, "Close ends blocked Receive calls with ErrClosed."),
 	newRule("close-ends-all", closeEndsAll,
-		"After Close everything that was opened from the connection fails with ErrClosed."),
+		"After Close, everything that was opened from the connection fails with ErrClosed."),
 	newRule("close-returns", closeReturns,
 		"Close returns unsettled messages to their queue at once, before their leases end."),
-	newRule("close-no-goroutines", closeNoGoroutines, "No goroutine of the driver is left when Close has returned."),
+	newRule("close-no-goroutines", closeNoGoroutines, "When Close has returned, no goroutine of the driver is running."),
 }
 
 func stopWaits(t *test) {

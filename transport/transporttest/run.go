@@ -129,14 +129,14 @@ var themes = []theme{
 	{"Dispatching", dispatchRules},
 	{"Delays", delayRules},
 	{"Publishing", publishRules},
-	{"Completing and sending as one", atomicRules},
-	{"Sending in a transaction of the user's", joinRules},
+	{"Completing and sending atomically", atomicRules},
+	{"Sending in a user's transaction", joinRules},
 	{"Concurrency", concurrencyRules},
 	{"Stopping and closing", stopRules},
 	{"Faults", faultRules},
-	{"Installing and looking", inspectRules},
+	{"Installing and inspecting", inspectRules},
 	{"Verifying and removing", removeRules},
-	{"Going through a queue", browseRules},
+	{"Browsing and purging", browseRules},
 }
 
 // table has every rule.
