@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 
 	"github.com/holdfast-go/holdfast/internal/tablequeue"
@@ -35,7 +36,8 @@ type Detector struct {
 	// Foreign reports whether a queue's table is known to be foreign.
 	Foreign func(queue string) bool
 
-	detected atomic.Int64 // traits
+	detecting sync.Mutex   // held from a detection until detected counts it
+	detected  atomic.Int64 // traits
 }
 
 // Repeat calls write, which writes units: again while it fails because of a trait that was not known. It does not call
@@ -62,6 +64,8 @@ func (d *Detector) Once(ctx context.Context, units []*tablequeue.Unit, write fun
 	if err == nil || !d.Suspect(err) {
 		return err
 	}
+	d.detecting.Lock()
+	defer d.detecting.Unlock()
 	for _, q := range Queues(units) {
 		if d.Detect(ctx, q, err) {
 			d.detected.Add(1)
