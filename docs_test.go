@@ -43,8 +43,8 @@ func TestTheGuaranteesAreCheckedByWhatTheyName(t *testing.T) {
 	}
 }
 
-// The page about conformance says for each case of NServiceBus's what holds it here. That has to
-// exist, and no case is left out.
+// The page about conformance names for each test of NServiceBus the rules and tests here. They have to exist, and no
+// case is left out.
 func TestTheConformanceTablesNameWhatThereIs(t *testing.T) {
 	rules, tests := map[string]bool{}, testsByFolder(t)
 	for _, rule := range transporttest.Rules() {
@@ -60,7 +60,7 @@ func TestTheConformanceTablesNameWhatThereIs(t *testing.T) {
 			}
 		}
 		folder := "endpoint"
-		if other := regexp.MustCompile("without a package are here of `(\\w+)`").FindStringSubmatch(section); other != nil {
+		if other := regexp.MustCompile("without a package are in `(\\w+)`").FindStringSubmatch(section); other != nil {
 			folder = other[1]
 		}
 		for _, test := range regexp.MustCompile("`(?:(\\w+)/)?(Test\\w{2,})`").FindAllStringSubmatch(section, -1) {
