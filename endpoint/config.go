@@ -19,86 +19,86 @@ import (
 // Config is the configuration of an endpoint. Only Name and Transport are required; a zero field is its default. New
 // copies it.
 type Config struct {
-	// Name is the endpoint's name and the name of its queue. All instances of an endpoint share both.
+	// Name is the name of the endpoint and of its queue. All instances of an endpoint share both.
 	Name string
-	// Transport is the broker to use.
+	// Transport connects the endpoint to its broker.
 	Transport transport.Transport
-	// Messages are the types that are sent, published or handled, with their names in headers.
+	// Messages are the message types that the endpoint sends, publishes or handles, with their names in headers.
 	Messages []Message
 	// Handlers are called for each message of their type, in this order.
 	Handlers []Handler
-	// Routes are queues of commands, for messages that are registered without [Message.To]. A type with two different
-	// queues is an error of New.
+	// Routes name the queues of commands that are registered without [Message.To]. New returns an error if a type has two
+	// different queues.
 	Routes []Route
-	// Concurrency is how many messages are handled at once, at most 65,536. Default: twice the number of CPUs. With 1,
-	// messages are handled one after the other, and so are their own messages sent.
+	// Concurrency is the maximum number of messages that are handled at the same time, at most 65,536. Default: twice the
+	// number of CPUs. With 1, messages are handled one after the other, and their own messages are sent in that order.
 	Concurrency int
-	// MaxBufferedBytes bounds the memory of received messages, in bytes: the headers and bodies of all deliveries that
-	// are received and not settled, over all queues of the endpoint. Default: 256 MiB. Near the bound the endpoint
-	// receives fewer messages, down to one at a time. A message above the bound is received alone and never refused.
+	// MaxBufferedBytes bounds the memory of received messages, in bytes: the headers and bodies of all deliveries that are
+	// received and not settled, in all queues of the endpoint. Default: 256 MiB. Near the bound the endpoint receives
+	// fewer messages, down to one at a time. A message above the bound is received alone and never refused.
 	MaxBufferedBytes int64
-	// Recoverability is the configuration of retries and error queues.
+	// Recoverability configures retries and error queues.
 	Recoverability recoverability.Config
-	// AuditQueue receives a copy of every processed message: its body and headers as they were received, and headers
-	// with the time and place of processing. Default: no copies. The copy is sent with the message's completion, and
-	// the message fails where it cannot be sent. Behaviors do not see it.
+	// AuditQueue receives a copy of every processed message: its body and headers as received, with additional headers for
+	// the time and place of processing. Default: no copies. The copy is sent when the message is completed. If it cannot
+	// be sent, the processing fails. Behaviors do not see it.
 	AuditQueue string
-	// AuditExpireAfter discards copies that were not received for so long. Default: never.
+	// AuditExpireAfter is the time after which an audit copy that was not received is discarded. Default: never.
 	AuditExpireAfter time.Duration
-	// Transactions is the unit of receiving and sending. Default: [ReceiveOnly].
+	// Transactions is the mode in which messages are received and sent. Default: [ReceiveOnly].
 	Transactions TransactionMode
-	// Pipeline holds the endpoint's behaviors.
+	// Pipeline contains the endpoint's behaviors.
 	Pipeline pipeline.Pipeline
-	// Serializers write and read bodies. Default: [serialization.JSON] alone. The first writes all messages. A received
-	// message is read by the serializer of its content type, or by the first where it names none. It goes to the error
-	// queue without a retry where there is no serializer for it.
+	// Serializers encode and decode bodies. Default: [serialization.JSON] alone. The first encodes all messages. A
+	// received message is decoded by the serializer for its content type, or by the first if the message has no content
+	// type. If no serializer has that content type, the message is moved to the error queue without a retry.
 	Serializers []serialization.Serializer
-	// SendOnly endpoints have no queue: they have no handlers and receive nothing.
+	// SendOnly makes an endpoint that only sends: it has no queue and no handlers, and receives nothing.
 	SendOnly bool
-	// Install creates missing queues at the start of Run. Without it they have to exist: [Endpoint.Install] creates
-	// them. Where the transport can, Run verifies the queues that the configuration names, the error and audit queues
-	// included; not those of routes and of a Policy.
+	// Install creates missing queues when Run starts. Without it they must exist: [Endpoint.Install] creates them. If the
+	// transport can inspect queues, Run verifies that those in the configuration exist, including the error and audit
+	// queues, but not those of routes and of a Policy.
 	Install bool
-	// StopTimeout is how long handlers may go on after Run's context has ended, before their context is cancelled.
-	// Default: 30 s. [None] is no limit. Where releasing a message counts as an attempt, handlers for the messages
-	// received so far begin in the first half of it.
+	// StopTimeout is the time that handlers have to finish after Run's context has ended. Then their context is cancelled.
+	// Default: 30 s. [None] is no limit. If releasing a message counts as an attempt, handlers for the messages received
+	// so far begin in the first half of StopTimeout.
 	StopTimeout time.Duration
-	// HandlerTimeout is how long one call of a handler may take. Default: no limit. After it the handler's context is
-	// cancelled with cause [ErrHandlerTimeout], and an error that the handler returns is an ordinary failure. A handler
-	// that returns nil has succeeded nevertheless, and one that ignores its context goes on.
+	// HandlerTimeout is the time limit of one call of a handler. Default: no limit. After it the handler's context is
+	// cancelled with cause [ErrHandlerTimeout]. An error that the handler then returns is an ordinary failure, and nil is
+	// a success. A handler that ignores its context continues to run.
 	HandlerTimeout time.Duration
-	// Notify functions are called in this order with each [Notification]. They may end the context of Run. Many
-	// goroutines call them at once. After 10 s their context ends, and the endpoint goes on without the functions that
-	// have not returned.
+	// Notify functions are called with each [Notification], in this order and by many goroutines at once. They may cancel
+	// the context of Run. After 10 s their own context ends, and the endpoint continues without those that have not
+	// returned.
 	Notify []func(ctx context.Context, n Notification)
-	// OnFinalFailure is called for a message before it is moved to an error queue, dead-lettered or discarded. Default:
-	// no call. Its messages are sent in one unit with that where the transport can, and its writes in the session's
-	// transaction are committed with a move or a discard. It may be called several times for a message, but only the
-	// messages of the call that succeeded are sent: where the broker does not answer, or the transaction lost a
-	// conflict, the message stays until its next attempt. Any other error, and a panic, is logged; the message is then
-	// moved, dead-lettered or discarded without the messages and writes of the call.
+	// OnFinalFailure is called before a message is moved to an error queue, dead-lettered or discarded. Default: no call.
+	// Its messages are sent atomically with that action if the transport can, and its writes in the session's transaction
+	// are committed with a move or a discard. It may be called several times for one message: if the broker does not
+	// answer, or the transaction fails with a conflict, the message stays until its next attempt. Only the messages of the
+	// successful call are sent. Any other error, or a panic, is logged; the message is then moved, dead-lettered or
+	// discarded without the messages and writes of the call.
 	OnFinalFailure func(ctx context.Context, s *Session, f recoverability.Failure) error
-	// Logger receives the endpoint's log. Default: [slog.Default].
+	// Logger receives the endpoint's log records. Default: [slog.Default].
 	Logger *slog.Logger
-	// Instance distinguishes this process from others with the same Name, in leases and logs. Default: machine and
+	// Instance distinguishes this process from others with the same Name, in leases and logs. Default: machine name and
 	// process id.
 	Instance string
-	// InstanceQueue adds a queue of this process, with the name "Name-Instance", for [ToThisInstance] and
-	// [ReplyToThisInstance]. It has a Concurrency of its own. Instance is then required, and has to be the same after a
-	// restart, so that the process finds the messages in its queue again.
+	// InstanceQueue adds a queue for this process, named "Name-Instance", for [ToThisInstance] and [ReplyToThisInstance].
+	// The queue has a Concurrency of its own. Instance is then required, and must be the same after a restart, so that the
+	// process receives the messages that are still in its queue.
 	InstanceQueue bool
 }
 
-// None is "no such thing" in the fields of [Config], where zero is the default: no StopTimeout, and no transaction.
+// None turns off a field of [Config] whose zero is a default: there is no StopTimeout, or no transaction.
 const None = -1
 
-// TransactionMode is the unit of receiving a message and of sending the messages of its handlers. [None] completes the
-// message before it is handled: at most once, without retries.
+// TransactionMode selects how receiving a message and sending the messages of its handlers are combined. [None]
+// completes the message before it is handled: it is handled at most once, without retries.
 type TransactionMode int
 
 const (
 	// ReceiveOnly handles every message at least once, and sends the messages of its handlers before it is completed:
-	// after a crash between the two, they are sent again. Where the transport can, both happen as one.
+	// after a crash between the two, they are sent again. If the transport can, both are atomic.
 	ReceiveOnly TransactionMode = iota
 	// SendsAtomicWithReceive lets handlers write to the transport's database in the same transaction as completing the
 	// message and sending. SQL transports offer it.

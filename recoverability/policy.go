@@ -29,26 +29,27 @@ const maxRetryTime = 24 * time.Hour
 
 // Config configures recoverability. A zero field is its default.
 type Config struct {
-	// Immediate is the number of immediate retries in each cycle. Default: 5. [None] for none.
+	// Immediate is the number of immediate retries in each cycle. Default: 5. [None] turns them off.
 	Immediate int
-	// Delayed is the number of delayed retries, each of which begins a cycle. Default: 3. [None] for none.
+	// Delayed is the number of delayed retries, each of which begins a new cycle. Default: 3. [None] turns them off.
 	Delayed int
-	// Delays are the delays of these retries.
+	// Delays are the delays before the delayed retries. Default: 10 s, 20 s, 30 s and so on.
 	Delays Delays
-	// ErrorQueue is the queue of messages that failed for good. Default: "error".
+	// ErrorQueue is the queue to which a message is moved that failed for good. Default: "error".
 	ErrorQueue string
-	// Unrecoverable are the errors after which there is no other attempt, beside those marked by [Unrecoverable].
+	// Unrecoverable matches the errors after which a message is not attempted again, beside those that [Unrecoverable]
+	// marks.
 	Unrecoverable []Matcher
-	// Rules change the fields above for some types of messages and some errors. Only the first rule that matches a
-	// failure applies.
+	// Rules change the fields above for some message types and some errors. Only the first rule that matches a failure
+	// applies.
 	Rules []Rule
-	// Quarantine protects against messages that crash the process.
+	// Quarantine protects the endpoint against messages that crash the process.
 	Quarantine Quarantine
-	// Memory bounds the memory of failed messages.
+	// Memory bounds the data that the process keeps about failed messages.
 	Memory Memory
-	// RateLimit slows the endpoint down during an outage of a dependency. Default: no limit.
+	// RateLimit limits attempts during an outage of a dependency. Default: no limit.
 	RateLimit RateLimit
-	// Policy replaces the default policy, [Config.Decide].
+	// Policy, if set, decides on failures in place of the default policy, [Config.Decide].
 	Policy Policy
 	// FaultHeaders, if set, changes the headers that a move to an error queue adds, for instance to remove secrets. It is
 	// called for every failure and must be safe for concurrent use. If it panics, the headers are not changed.

@@ -19,13 +19,13 @@ import (
 
 // Options configures the telemetry of an endpoint. The zero value uses OpenTelemetry's global providers.
 type Options struct {
-	// TracerProvider and MeterProvider make the tracer and the meter. Default: the global ones.
+	// TracerProvider and MeterProvider create the tracer and the meter. Default: the global providers.
 	TracerProvider trace.TracerProvider
 	MeterProvider  metric.MeterProvider
-	// Propagator writes trace context into headers and reads it. Default: the global one if it is set when Instrument is
-	// called, otherwise W3C trace context and baggage.
+	// Propagator writes trace context into headers and reads it from them. Default: the global propagator if it is set
+	// when Instrument is called, otherwise W3C trace context and baggage.
 	Propagator propagation.TextMapPropagator
-	// System is the value of messaging.system: after the transport unless set, such as "rabbitmq".
+	// System is the value of messaging.system. Default: that of the transport, such as "rabbitmq".
 	System string
 }
 

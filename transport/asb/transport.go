@@ -15,61 +15,61 @@ import (
 // Transport connects to a namespace of Azure Service Bus. It holds configuration only, and must not
 // change while it is open. Either ConnectionString or both Namespace and Credential are required.
 type Transport struct {
-	// ConnectionString is what the portal shows: "Endpoint=sb://…;SharedAccessKeyName=…;SharedAccessKey=…".
-	// With "UseDevelopmentEmulator=true" the connection is without TLS. Neither errors nor logs show its keys.
+	// ConnectionString is the string that the portal shows: "Endpoint=sb://…;SharedAccessKeyName=…;SharedAccessKey=…".
+	// With "UseDevelopmentEmulator=true" connections have no TLS. Neither errors nor logs show its keys.
 	ConnectionString string
-	// Namespace is the host, such as "shop.servicebus.windows.net", and Credential one of package azidentity.
+	// Namespace is the host, such as "shop.servicebus.windows.net", and Credential a credential of package azidentity.
 	Namespace  string
 	Credential azcore.TokenCredential
 
-	// Address is dialled in the place of the namespace, "host:port": a proxy, or a private address. The namespace's
-	// certificate is expected all the same. Optional.
+	// Address is the "host:port" that is dialled instead of the namespace: a proxy or a private address. It must still
+	// present the namespace's certificate. Optional.
 	Address string
-	// WebSocket connects through port 443, where a firewall blocks 5671: it dials the URL, wss://…, with the
-	// subprotocol "AMQPWSB10", by a library of the user's. Optional.
+	// WebSocket connects through port 443 if a firewall blocks 5671: it dials the URL, wss://…, with the subprotocol
+	// "AMQPWSB10", with a WebSocket library of your choice. Optional.
 	WebSocket func(ctx context.Context, url string) (net.Conn, error)
-	// TLS is nil for the system's certificate authorities.
+	// TLS configures TLS. nil: the system's certificate authorities.
 	TLS *tls.Config
-	// Administration is where queues and topics are managed: "https://" and the namespace unless set, and port 5300 of
-	// an emulator.
+	// Administration is the URL at which queues and topics are managed. Default: "https://" and the namespace, and port
+	// 5300 of an emulator.
 	Administration string
 
-	// Hierarchy is put before the names of all queues and topics, with a slash: with "prod", the queue of
-	// the endpoint "sales" is "prod/sales". Optional.
+	// Hierarchy is a prefix of the names of all queues and topics, followed by a slash: with "prod", the queue of the
+	// endpoint "sales" is "prod/sales". Optional.
 	Hierarchy string
-	// Topology chooses the topics of events. The zero value is enough unless others share the namespace.
+	// Topology selects the topics of events. The zero value is sufficient unless other systems use the namespace.
 	Topology Topology
 
-	// LockDuration is the time until a lock that is not renewed expires. Install creates queues with it. 5 s to 5 min.
-	// 0 is that of the endpoint's queue, or 5 min without the right to look it up. It must not be longer than that of
-	// the queues received from.
+	// LockDuration is the time until a lock that is not renewed expires: 5 s to 5 min. Install creates queues with it. It
+	// must not be longer than the lock duration of the queues received from. 0: the lock duration of the endpoint's queue,
+	// or 5 min without the right to read it.
 	LockDuration time.Duration
-	// MaxDeliveryCount is how often the broker delivers a message of the endpoint's own queues before it moves it
-	// to the queue's dead letters. The endpoint's own counting should end first, so it has to be far above the
-	// immediate retries. 0 is 100. A queue that exists is used as it is. Install sets at most 10 where Microsoft's
-	// emulator refuses more.
+	// MaxDeliveryCount is how often the broker delivers a message of the endpoint's own queues before it moves the message
+	// to the queue's dead letters. The endpoint's own count should end first, so MaxDeliveryCount must be far above the
+	// number of immediate retries. 0: 100. Existing queues are used unchanged. Install sets at most 10 on Microsoft's
+	// emulator, which refuses more.
 	MaxDeliveryCount int
-	// KeepDeadLetters leaves dead letters in place. Otherwise a running endpoint moves those of its queues to its
-	// error queue.
+	// KeepDeadLetters leaves dead letters in place. Otherwise a running endpoint moves the dead letters of its queues to
+	// its error queue.
 	KeepDeadLetters bool
-	// MaxSize is the size of queues and topics that Install creates, in megabytes. 0 is 5120.
+	// MaxSize is the size of the queues and topics that Install creates, in megabytes. 0: 5120.
 	MaxSize int
-	// Partitioned creates queues and topics that several brokers share, which keep no order. Such queues cannot be
-	// browsed or purged.
+	// Partitioned makes Install create queues and topics that several brokers share and that keep no order. Such queues
+	// cannot be browsed or purged.
 	Partitioned bool
-	// DuplicateDetection creates the endpoint's queues such that a message sent twice within this time is kept once.
-	// 20 s to 7 days; 0 is none. A queue that exists is used as it is.
+	// DuplicateDetection makes Install create the endpoint's queues such that a message sent twice within this time is
+	// kept once. 20 s to 7 days; 0: no detection. Existing queues are used unchanged.
 	DuplicateDetection time.Duration
 
-	// MaxMessageSize is the namespace's limit for a message, in bytes, headers included. 0 is the 256 KiB of the
-	// standard tier.
+	// MaxMessageSize is the namespace's limit for a message, headers included, in bytes. 0: 256 KiB, that of the standard
+	// tier.
 	MaxMessageSize int
-	// Links is how many links a busy queue is received from. 0 is 2.
+	// Links is the number of links on which a busy queue is received. 0: 2.
 	Links int
-	// Translate is called with each received message before the endpoint sees it, and may change it, such as give
-	// messages of other producers a type by the header NServiceBus.EnclosedMessageTypes, or another body. Native has
-	// the message's properties. A message for which it panics is moved to the error queue. It is called by several
-	// goroutines at once. Optional.
+	// Translate is called with each received message before the endpoint processes it, and may change it. For messages of
+	// other producers it can set a type in the header NServiceBus.EnclosedMessageTypes, or another body. The message's
+	// Native has the broker's properties. If Translate panics, the message is moved to the error queue. Several goroutines
+	// call it at once. Optional.
 	Translate func(m *transport.Message)
 }
 

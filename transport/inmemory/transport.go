@@ -20,24 +20,24 @@ import (
 // in it while none is connected. The zero value is an empty broker with every capability. Set the fields before the
 // first use, and do not copy it after.
 type Transport struct {
-	// Lease is how long a delivery is leased without being renewed; then the message is delivered again. 0: until the Conn
-	// is closed.
+	// Lease is the time after which a delivery expires unless its lease is renewed; then the message is delivered again.
+	// 0: a delivery is valid until the Conn is closed.
 	Lease time.Duration
-	// MaxBody and MaxHeaders limit a message, in bytes. 0: no limit.
+	// MaxBody and MaxHeaders are the largest body and the largest headers of a message, in bytes. 0: no limit.
 	MaxBody    int
 	MaxHeaders int
-	// MaxDelay limits the delay of an operation. 0: no limit.
+	// MaxDelay is the longest delay of an operation. 0: no limit.
 	MaxDelay time.Duration
-	// MaxReceive limits the deliveries of one Receive. 0: no limit.
+	// MaxReceive is the largest number of deliveries that one Receive returns. 0: no limit.
 	MaxReceive int
-	// Without removes capabilities.
+	// Without names capabilities that the transport does not offer. 0: it offers all.
 	Without Capability
-	// Satellites are the satellites of every Conn.
+	// Satellites are the satellites that every Conn reports.
 	Satellites []transport.Satellite
-	// Fail, if set, is called before every call that a broker could fail. If it returns an error, the call returns it and
-	// does nothing else. verb is the name of the method ("Open", "Dispatch", "Receive", "Complete"; "Dispatch" also for
-	// each operation of CompleteWith), and object is the queue, the queues, the first type of a publish, or a receipt. It
-	// must be safe for concurrent use.
+	// Fail, if set, is called before every call that a broker could fail. If it returns an error, the call returns that
+	// error and has no effect. verb is the name of the method ("Open", "Dispatch", "Receive", "Complete"; "Dispatch" also
+	// for each operation of CompleteWith), and object is the queue, the queues, the first type of a publish, or a receipt.
+	// It must be safe for concurrent use.
 	Fail func(verb, object string) error
 
 	broker broker

@@ -20,31 +20,30 @@ const MaxBody = tablequeue.MaxBody
 
 // Transport is the transport on PostgreSQL. It may be copied before use, and opened several times, also at once.
 type Transport struct {
-	// URL says where the database is, as a URL or as "key=value" pairs. What it leaves out comes from the PG* environment
+	// URL is the database to connect to, as a URL or as "key=value" pairs. Omitted parts are read from the PG* environment
 	// variables. Required unless Pool is set.
 	URL string
-	// Pool is used instead of connections to URL. The caller owns it: it is open for as long as an endpoint uses it, and
-	// closed by the caller afterwards. The driver takes at most Pool's MaxConns less two for transactions of handlers, so
-	// MaxConns is at least 3. It adds connections of its own, made from Pool's configuration with its BeforeConnect and
-	// its tracer: one that listens, and up to two that renew leases, for which neither a handler nor the caller leaves
-	// no connection.
+	// Pool is used instead of connections to URL. The caller owns it, and closes it after the last endpoint has stopped.
+	// Transactions of handlers use at most MaxConns-2 of its connections, so MaxConns must be at least 3. The driver opens
+	// further connections with Pool's configuration, including its BeforeConnect and tracer: one that listens, and up to
+	// two that renew leases, so that renewal never waits for a connection of the pool.
 	Pool *pgxpool.Pool
-	// Schema has the queue tables. Endpoints that send to each other share it. Empty: public.
+	// Schema is the database schema of the queue tables. Endpoints that send to each other share it. Empty: public.
 	Schema string
-	// Lease is the time for which a received message is invisible to others unless it is renewed, and so the time until
-	// the messages of a crashed process are delivered again. 0: 30 s.
+	// Lease is the time for which a received message is invisible to other receivers, unless the lease is renewed. When a
+	// process crashes, its messages are delivered again after this time. 0: 30 s.
 	Lease time.Duration
-	// MaxTx is the largest number of open transactions of handlers. Further handlers wait. Each transaction has a
+	// MaxTx is the maximum number of open transactions of handlers. Further handlers wait. Each transaction uses one
 	// connection. 0: 32.
 	MaxTx int
-	// Pooled says that URL or Pool leads to a proxy that pools transactions, such as pgbouncer with pool_mode transaction.
-	// The driver then keeps no settings in a session, and prepares no statements.
+	// Pooled must be set if URL or Pool connects to a proxy that pools transactions, such as pgbouncer with pool_mode
+	// transaction. The driver then uses no session settings and no prepared statements.
 	Pooled bool
-	// ListenURL is the server to listen on for notifications: with Pooled, the server behind the proxy. Empty: URL or
-	// Pool, but with Pooled none, and idle receivers poll every 500 ms.
+	// ListenURL is the server on which the driver listens for notifications: with Pooled, the server behind the proxy.
+	// Empty: URL or Pool; with Pooled, none, and idle receivers poll every 500 ms.
 	ListenURL string
-	// SubscriptionRouting is a table of subscriptions in Schema that is shared with endpoints of NServiceBus, whose
-	// default name for it is SubscriptionRouting. Empty: a table of the driver's own.
+	// SubscriptionRouting is the name of a table of subscriptions in Schema that is shared with NServiceBus endpoints,
+	// whose default name for it is SubscriptionRouting. Empty: a table of the driver's own.
 	SubscriptionRouting string
 }
 

@@ -38,50 +38,50 @@ const None = -1
 // Transport connects to a RabbitMQ server, 3.10 or newer, over AMQP 0-9-1. It holds configuration only, and must not
 // change while it is open. [ParseURL] makes one from a URL.
 type Transport struct {
-	// URL is amqp://user:password@host:port/vhost, or amqps:// for TLS. Special characters in the parts are
+	// URL is amqp://user:password@host:port/vhost, or amqps:// for TLS. Special characters in its parts are
 	// percent-encoded. Required. Neither errors nor logs show its user and password.
 	URL string
-	// Credentials returns the user's credentials, in place of a user in the URL: for passwords and tokens that change.
-	// It is called before each dial, and for a token with an end also before that; by several goroutines at once. It
-	// has 10 s and returns when ctx ends. Its error is logged. Optional.
+	// Credentials returns the user's credentials, in place of a user in the URL: for passwords and tokens that change. It
+	// is called before each connection attempt, and again before a token expires, by several goroutines at once. It must
+	// return within 10 s, and when ctx ends. Its error is logged. Optional.
 	Credentials func(ctx context.Context) (Credentials, error)
-	// Management is the URL of the broker's management API, http://user:password@host:15672: Verify reads policies
-	// there, and [InspectDelays] what delays hold. Its user needs the tag "monitoring"; without one in this URL it is
-	// the user of the broker's connections. Neither errors nor logs show its user and password. Optional.
+	// Management is the URL of the broker's management API, http://user:password@host:15672. Verify reads policies from
+	// it, and [InspectDelays] the number of delayed messages. Its user needs the tag "monitoring". If the URL has no user,
+	// the user of the broker's connections is used. Neither errors nor logs show its user and password. Optional.
 	Management string
-	// Hosts are further nodes of the cluster, "host" or "host:port": when one cannot be reached the next is tried.
-	// Everything else is as in the URL. Optional.
+	// Hosts are further nodes of the cluster, "host" or "host:port". If a node cannot be reached, the next one is tried.
+	// All other settings are those of the URL. Optional.
 	Hosts []string
-	// ConnectionName is shown by the broker's tools: the endpoint's name unless set.
+	// ConnectionName is the name that the broker's tools show. Default: the endpoint's name.
 	ConnectionName string
-	// TLS configures amqps; nil uses the system's certificate authorities.
+	// TLS configures amqps. nil: the system's certificate authorities.
 	TLS *tls.Config
-	// QueueType is the type of queues that Install creates; "" is Quorum. Queues that exist are used as they are.
+	// QueueType is the type of the queues that Install creates. Default: Quorum. Existing queues are used unchanged.
 	QueueType QueueType
-	// Topology is [Conventional] unless set.
+	// Topology is the exchanges that route events. Default: [Conventional].
 	Topology Topology
-	// TopicExchange is the exchange of [Direct]: "amq.topic" unless set.
+	// TopicExchange is the exchange of the [Direct] topology. Default: "amq.topic".
 	TopicExchange string
-	// DeliveryLimit is how often a message of the endpoint's own quorum queues may return to its queue: one more time,
-	// and the broker moves it to the queue "<endpoint>.dead-letters", from which a running endpoint moves it to its
-	// error queue. The endpoint counts attempts itself, so the limit has to be far above the immediate retries: when a
-	// process dies, all its prefetched messages return, and each return counts. 0 is 100, and [None] declares the queues
-	// without limit and dead-letter queue, as NServiceBus does; from RabbitMQ 4.0 the broker then drops messages after
-	// 20 returns, unless a policy says otherwise. A queue that exists is used as it is.
+	// DeliveryLimit is how often a message of the endpoint's own quorum queues may return to its queue. When it returns
+	// once more, the broker moves it to the queue "<endpoint>.dead-letters", from which a running endpoint moves it to its
+	// error queue. The endpoint counts attempts itself, so the limit must be far above the number of immediate retries:
+	// when a process crashes, all its prefetched messages return, and each return counts. 0: 100. [None] declares the
+	// queues without a limit and without a dead-letter queue, as NServiceBus does; RabbitMQ 4.0 and later then drop a
+	// message after 20 returns, unless a policy says otherwise. Existing queues are used unchanged.
 	DeliveryLimit int
-	// ConsumerTimeout is how long a message may be unsettled, prefetched ones included; at least a second. At 80 % the
-	// log warns. Before RabbitMQ 4.3 it has to be the broker's consumer_timeout: after that time the broker requeues
-	// the message with all others of its channel. From 4.3 it need not be, for the driver asks the broker for a longer
-	// time: on quorum queues such a message is requeued alone, which counts as an attempt, and on classic ones it may
-	// stay unsettled for ever. 0 is the broker's default, 30 min.
+	// ConsumerTimeout is how long a message may be unsettled, including prefetched messages; at least a second. At 80 %
+	// the driver logs a warning. Before RabbitMQ 4.3 it must equal the broker's consumer_timeout, after which the broker
+	// requeues the message with all others of its channel. From 4.3 it may differ, because the driver requests a longer
+	// timeout from the broker: on quorum queues such a message is requeued alone, which counts as an attempt, and on
+	// classic queues it may stay unsettled for ever. 0: the broker's default, 30 min.
 	ConsumerTimeout time.Duration
-	// Translate is called with each received message, before all else, and may change it: give messages of other
-	// producers an ID that is the same at each delivery, a type by the header NServiceBus.EnclosedMessageTypes, or
-	// another body. Native has the message's properties. A message that it panics over is moved to the error queue. It
-	// is called by several goroutines at once. Optional.
+	// Translate is called with each received message before the endpoint processes it, and may change it. For messages of
+	// other producers it can set an ID that is the same at each delivery, a type in the header
+	// NServiceBus.EnclosedMessageTypes, or another body. The message's Native has the broker's properties. If Translate
+	// panics, the message is moved to the error queue. Several goroutines call it at once. Optional.
 	Translate func(m *transport.Message)
-	// Heartbeat is the interval at which each side sends a sign of life, in whole seconds and at least one; a silent
-	// connection is closed after one and a half times that. 0 is 10 s.
+	// Heartbeat is the interval at which each side sends heartbeats, in whole seconds and at least one. A silent
+	// connection is closed after one and a half intervals. 0: 10 s.
 	Heartbeat time.Duration
 }
 

@@ -14,14 +14,14 @@ var _ transport.Transport = (*Transport)(nil)
 // Transport is the transport on a file. Only Path is required. It may be copied before use, and opened several times,
 // also at once.
 type Transport struct {
-	// Path is the file. Its directory must exist; the file is created. Required.
+	// Path is the path of the database file. The file is created if it is missing; its directory must exist. Required.
 	Path string
-	// Lease is the time for which a received message is invisible to others unless it is renewed, and so the time until
-	// the messages of a killed process are delivered again. 0: 30 s.
+	// Lease is the time for which a received message is invisible to other receivers, unless the lease is renewed. When a
+	// process crashes, its messages are delivered again after this time. 0: 30 s.
 	Lease time.Duration
-	// Relaxed commits do not wait for the disk, which is many times faster for one message at a time. After a power
-	// failure or a crash of the operating system the file is consistent, but the last commits may be undone: messages
-	// sent last are lost, and those completed last are delivered again. A killed process loses nothing.
+	// Relaxed makes commits return before they are on disk, which is many times faster for one message at a time. After a
+	// power failure or a crash of the operating system the file is consistent, but the last commits may be undone: the
+	// last messages sent are lost, and the last messages completed are delivered again. A killed process loses nothing.
 	Relaxed bool
 }
 

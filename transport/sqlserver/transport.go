@@ -24,22 +24,23 @@ const MaxBody = tablequeue.MaxBody
 // Transport is the transport on Microsoft SQL Server 2016 or newer and Azure SQL, at compatibility level 130 or
 // above. It may be copied before use and opened several times.
 type Transport struct {
-	// URL says where the database is: sqlserver://user:password@host:1433?database=shop, or another form that
-	// github.com/microsoft/go-mssqldb takes. Required unless Connector is set.
+	// URL is the database to connect to: sqlserver://user:password@host:1433?database=shop, or another form that
+	// github.com/microsoft/go-mssqldb accepts. Required unless Connector is set.
 	URL string
-	// Connector opens the connections instead of URL. It is one of github.com/microsoft/go-mssqldb, or wraps one, such
-	// as for a password or a token that changes: each new connection is asked of it. It is safe for concurrent use.
+	// Connector opens the connections instead of URL. It is a connector of github.com/microsoft/go-mssqldb, or wraps one,
+	// for instance to supply a password or a token that changes: it is called for each new connection. It must be safe for
+	// concurrent use.
 	Connector driver.Connector
-	// Schema has the queue tables. Endpoints that send to each other share it. Empty: dbo.
+	// Schema is the database schema of the queue tables. Endpoints that send to each other share it. Empty: dbo.
 	Schema string
-	// Lease is the time for which a received message is invisible to others unless it is renewed, and so the time until
-	// the messages of a crashed process are delivered again. 0: 30 s.
+	// Lease is the time for which a received message is invisible to other receivers, unless the lease is renewed. When a
+	// process crashes, its messages are delivered again after this time. 0: 30 s.
 	Lease time.Duration
-	// MaxTx is the largest number of open transactions of handlers. Further handlers wait. Each transaction has a
+	// MaxTx is the maximum number of open transactions of handlers. Further handlers wait. Each transaction uses one
 	// connection. 0: 32.
 	MaxTx int
-	// SubscriptionRouting is a table of subscriptions in Schema that is shared with endpoints of NServiceBus, whose
-	// default name for it is SubscriptionRouting. Empty: a table of the driver's own.
+	// SubscriptionRouting is the name of a table of subscriptions in Schema that is shared with NServiceBus endpoints,
+	// whose default name for it is SubscriptionRouting. Empty: a table of the driver's own.
 	SubscriptionRouting string
 }
 

@@ -30,52 +30,52 @@ const None = -1
 // The zero value is ready: region and credentials are those of the AWS tools, such as AWS_REGION, the shared
 // configuration files and the role of the machine.
 type Transport struct {
-	// Region is such as "eu-central-1". Optional.
+	// Region is the AWS region, such as "eu-central-1". Optional.
 	Region string
-	// Profile is the name of a profile of the shared configuration files. Optional.
+	// Profile is the name of a profile in the shared configuration files. Optional.
 	Profile string
 	// Endpoint is the URL of another implementation of SQS and SNS, such as an emulator. Optional.
 	Endpoint string
-	// Config replaces the AWS configuration of the machine, such as the credentials. Region and Endpoint override it;
-	// Profile is ignored. Its Retryer, if any, replaces the driver's, which tries a request three times. It is neither
-	// changed nor kept. Optional.
+	// Config replaces the AWS configuration of the machine, including the credentials. Region and Endpoint override it;
+	// Profile is ignored. Its Retryer, if any, replaces the driver's, which attempts a request three times. The driver
+	// neither changes nor keeps Config. Optional.
 	Config *aws.Config
 
 	// QueuePrefix and TopicPrefix precede the name of each queue and topic, such as "test-". All endpoints of a system
-	// need the same. Optional.
+	// must use the same. Optional.
 	QueuePrefix string
 	TopicPrefix string
-	// MissingTopic is [FailMissingTopic] by default.
+	// MissingTopic selects how a publish to a missing topic is handled. Default: [FailMissingTopic].
 	MissingTopic MissingTopic
 
-	// Retention is how long queues that Install creates keep a message: whole seconds from a minute to 14 days. 0 is 4
-	// days.
+	// Retention is how long the queues that Install creates keep a message, in whole seconds from a minute to 14 days. 0:
+	// 4 days.
 	Retention time.Duration
-	// KMSKey is the key for the encryption of queues that Install creates: an id, alias or ARN. "" is SQS's default.
+	// KMSKey is the key that encrypts the queues that Install creates: an id, alias or ARN. "": SQS's default.
 	KMSKey string
-	// ReceiveLimit is how often SQS delivers a message of the endpoint's own queues. After that it moves the message to
-	// the dead-letter queue "<endpoint>-dead-letters", from which a running endpoint moves it to its error queue. It is
-	// a safety net below the endpoint's own retries, so it must be far above them. 0 is 100, the maximum is 1,000, and
-	// [None] creates queues without a dead-letter queue. It does not change queues that exist.
+	// ReceiveLimit is how often SQS delivers a message of the endpoint's own queues. After that SQS moves it to the
+	// dead-letter queue "<endpoint>-dead-letters", from which a running endpoint moves it to its error queue. The limit
+	// backs up the endpoint's own retries, so it must be far above their number. 0: 100. The maximum is 1,000. [None]
+	// creates queues without a dead-letter queue. Existing queues are not changed.
 	ReceiveLimit int
 
-	// Lease is how long a received message is hidden without being renewed: whole seconds from a second to 12 h. It
-	// overrides the visibility timeout of the queue. 0 is 30 s.
+	// Lease is how long a received message is hidden from other receivers unless its lease is renewed: whole seconds from
+	// a second to 12 h. It overrides the visibility timeout of the queue. 0: 30 s.
 	Lease time.Duration
-	// RawBody sends bodies unchanged, with the headers in a message attribute, instead of NServiceBus's envelope. Both are
-	// read.
+	// RawBody sends bodies unchanged, with the headers in a message attribute, instead of NServiceBus's envelope. The
+	// endpoint reads both formats.
 	RawBody bool
-	// GroupHeader is the header whose value is the message group id: SQS then delivers the groups fairly, so that a group
-	// with many messages does not delay the others. Messages without the header have no group, except copies of a received
+	// GroupHeader is the header whose value is the message group id. SQS delivers the groups fairly, so that a group with
+	// many messages does not delay the others. Messages without the header have no group, except copies of a received
 	// message, which keep its group. Optional.
 	GroupHeader string
-	// MaxMessage is the maximum size of a message with its attributes in bytes, for queues with a limit under 1 MiB: 256
-	// KiB or more. 0 is 1 MiB.
+	// MaxMessage is the maximum size of a message with its attributes, in bytes, for queues with a limit under 1 MiB: 256
+	// KiB or more. 0: 1 MiB.
 	MaxMessage int
-	// WidePolicy lets all topics of the account whose names begin with TopicPrefix send to a queue that subscribes,
-	// instead of those of its types. Otherwise a policy has room for about 80 topics.
+	// WidePolicy allows all topics of the account whose names begin with TopicPrefix to send to a subscribing queue,
+	// instead of only the topics of its types. Otherwise a policy has room for about 80 topics.
 	WidePolicy bool
-	// ShortDelays limits delays to SQS's 15 minutes. Longer ones need a delay queue for each endpoint.
+	// ShortDelays limits delays to 15 minutes, the maximum of SQS. Longer delays need a delay queue for each endpoint.
 	ShortDelays bool
 }
 
