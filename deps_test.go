@@ -32,7 +32,7 @@ type rule struct {
 var rules = []rule{
 	{of: "."},
 	{of: "header"},
-	{of: "serialization"},
+	{of: "serialization", ours: []string{"header"}},
 	{of: "serialization/*", ours: []string{"serialization"}},
 	{of: "resilience"},
 

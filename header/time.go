@@ -54,7 +54,10 @@ func ParseTime(s string) (time.Time, error) {
 func FormatDuration(d time.Duration) string {
 	sign, size := "", uint64(d)
 	if d < 0 {
-		sign, size = "-", -size // -d overflows for the least Duration
+		size = -size // -d overflows for the least Duration
+	}
+	if d <= -100 {
+		sign = "-"
 	}
 	seconds, ticks := size/1e9, size%1e9/100
 	text := fmt.Sprintf("%02d:%02d:%02d", seconds/3600%24, seconds/60%60, seconds%60)

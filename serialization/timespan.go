@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/holdfast-go/holdfast/header"
 )
 
 // TimeSpan is a duration with the text of .NET's TimeSpan, [-][d.]hh:mm:ss[.fffffff], in JSON and wherever a type's text
@@ -15,23 +17,7 @@ type TimeSpan time.Duration
 
 // MarshalText returns the text of d.
 func (d TimeSpan) MarshalText() ([]byte, error) {
-	var b []byte
-	ticks := uint64(d) //nolint:gosec // the bits of a negative one are negated below
-	if d < 0 {
-		ticks = -ticks
-	}
-	if ticks /= 100; d < 0 && ticks > 0 {
-		b = append(b, '-')
-	}
-	seconds, rest := ticks/1e7, ticks%1e7
-	if days := seconds / 86400; days > 0 {
-		b = fmt.Appendf(b, "%d.", days)
-	}
-	b = fmt.Appendf(b, "%02d:%02d:%02d", seconds/3600%24, seconds/60%60, seconds%60)
-	if rest > 0 {
-		b = fmt.Appendf(b, ".%07d", rest)
-	}
-	return b, nil
+	return []byte(header.FormatDuration(time.Duration(d))), nil
 }
 
 // UnmarshalText sets d to the duration of a text. The error of one that is longer than time.Duration says so.
