@@ -46,8 +46,9 @@ type Transport struct {
 	// return within 10 s, and when ctx ends. Its error is logged. Optional.
 	Credentials func(ctx context.Context) (Credentials, error)
 	// Management is the URL of the broker's management API, http://user:password@host:15672. Verify reads policies from
-	// it, and [InspectDelays] the number of delayed messages. Its user needs the tag "monitoring". If the URL has no user,
-	// the user of the broker's connections is used. Neither errors nor logs show its user and password. Optional.
+	// it, and [InspectDelays] the number of messages that are being dead-lettered. Its user needs the tag "monitoring". If
+	// the URL has no user, the user of the broker's connections is used. Neither errors nor logs show its user and
+	// password. Optional.
 	Management string
 	// Hosts are further nodes of the cluster, "host" or "host:port". If a node cannot be reached, the next one is tried.
 	// All other settings are those of the URL. Optional.
@@ -58,7 +59,7 @@ type Transport struct {
 	TLS *tls.Config
 	// QueueType is the type of the queues that Install creates. Default: Quorum. Existing queues are used unchanged.
 	QueueType QueueType
-	// Topology is the exchanges that route events. Default: [Conventional].
+	// Topology selects the exchanges that route events. Default: [Conventional].
 	Topology Topology
 	// TopicExchange is the exchange of the [Direct] topology. Default: "amq.topic".
 	TopicExchange string
