@@ -51,7 +51,7 @@ func TestServiceBusRefusesWrongKeys(t *testing.T) {
 func TestServiceBusComparesTokensWithAddresses(t *testing.T) {
 	b := ownBus(t)
 	mine, other := b.queue(admin.QueueProperties{}), b.queue(admin.QueueProperties{})
-	host, _, _ := strings.Cut(strings.TrimPrefix(b.ConnectionString, "Endpoint=sb://"), ";")
+	host := b.host()
 	client, _ := b.dial("Endpoint=sb://" + host + ";UseDevelopmentEmulator=true;SharedAccessSignature=" + b.sign("amqp://"+host+"/"+mine))
 	for entity, code := range map[string]azservicebus.Code{mine: "", other: azservicebus.CodeUnauthorizedAccess, mine + "-2": azservicebus.CodeUnauthorizedAccess} {
 		s, err := client.NewSender(entity, nil)
@@ -267,7 +267,7 @@ func TestServiceBusRefusesConnections(t *testing.T) {
 func TestServiceBusEndsBadConnectionsOnly(t *testing.T) {
 	b := ownBus(t)
 	q := b.queue(admin.QueueProperties{})
-	host, _, _ := strings.Cut(strings.TrimPrefix(b.ConnectionString, "Endpoint=sb://"), ";")
+	host := b.host()
 	const open = "\x41MQP\x00\x01\x00\x00"
 	for name, said := range map[string]string{
 		"another protocol":    "GET / HTTP/1.1\r\nHost: x\r\n\r\n",
@@ -285,9 +285,29 @@ func TestServiceBusEndsBadConnectionsOnly(t *testing.T) {
 	b.equal(string(b.complete(q).Body), "x")
 }
 
-// converse writes to the broker and reads until the broker ends the connection. Frames before the second protocol
-// header are answered first.
-func converse(b *bus, host string, said []byte) {
+// go-amqp ends a session without its begin when the context of NewSession ended before the begin was sent.
+func TestServiceBusIgnoresTheEndOfAMissingSession(t *testing.T) {
+	b := ownBus(t)
+	const (
+		open  = "\x41MQP\x00\x01\x00\x00\x00\x00\x00\x11\x02\x00\x00\x00\x00\x53\x10\xc0\x04\x01\xa1\x01x"
+		begin = "\x00\x00\x00\x14\x02\x00\x00\x00\x00\x53\x11\xc0\x07\x04\x40\x43\x52\x64\x52\x64"
+		end   = "\x00\x00\x00\x0c\x02\x00\x00\x00\x00\x53\x17\x45"
+		last  = "\x00\x00\x00\x0c\x02\x00\x00\x00\x00\x53\x18\x45" // close
+	)
+	for name, said := range map[string]string{
+		"an end before begin": open + end + begin + last,
+		"a second end":        open + begin + end + end + last,
+	} {
+		answer := converse(b, b.host(), []byte(said))
+		if !bytes.Contains(answer, []byte("\x00\x53\x11")) || !bytes.Contains(answer, []byte("\x00\x53\x18")) {
+			t.Errorf("%s: the answer %x has no begin or no close", name, answer)
+		}
+	}
+}
+
+// converse writes to the broker, and returns what it reads until the broker ends the connection. Frames before the
+// second protocol header are answered first.
+func converse(b *bus, host string, said []byte) []byte {
 	b.Helper()
 	c, err := net.Dial("tcp", host)
 	b.must(err)
@@ -308,9 +328,11 @@ func converse(b *bus, host string, said []byte) {
 	}
 	b.must(c.SetDeadline(time.Now().Add(20 * time.Second)))
 	var timeout net.Error
-	if _, err := io.Copy(io.Discard, c); errors.As(err, &timeout) && timeout.Timeout() {
+	answer, err := io.ReadAll(c)
+	if errors.As(err, &timeout) && timeout.Timeout() {
 		b.Error("the connection was not closed")
 	}
+	return answer
 }
 
 // recorder forwards a connection and records the client's bytes.
@@ -327,7 +349,7 @@ func (r recorder) Write(p []byte) (int, error) {
 func TestServiceBusOutlivesCorruptedConnections(t *testing.T) {
 	b := azureBus(t)
 	q := b.queue(admin.QueueProperties{MaxDeliveryCount: to.Ptr[int32](1000), LockDuration: b.brief()})
-	host, _, _ := strings.Cut(strings.TrimPrefix(b.ConnectionString, "Endpoint=sb://"), ";")
+	host := b.host()
 	said := b.record(q, host)
 	rounds := 300
 	if os.Getenv("HOLDFAST_SOAK") != "" {
@@ -393,7 +415,7 @@ func TestServiceBusAdmitsIdentitiesToItsAdminInterface(t *testing.T) {
 	b := ownBus(t)
 	b.Control.Admit("token-of-a-reader", "Listen")
 	b.Control.Admit("token-of-an-owner", "Manage", "Send", "Listen")
-	host, _, _ := strings.Cut(strings.TrimPrefix(b.ConnectionString, "Endpoint=sb://"), ";")
+	host := b.host()
 	for token, want := range map[identity]int{"token-of-a-reader": 401, "token-of-a-stranger": 401, "token-of-an-owner": 0} {
 		options := &admin.ClientOptions{ClientOptions: azcore.ClientOptions{Transport: b.AdminTransport()}}
 		c, err := admin.NewClient(host, token, options)

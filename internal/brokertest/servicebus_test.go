@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -75,6 +76,12 @@ func (b *bus) dial(connection string) (*azservicebus.Client, *admin.Client) {
 	managing, err := admin.NewClientFromConnectionString(connection, options)
 	b.must(err)
 	return client, managing
+}
+
+// host returns the namespace's host and port.
+func (b *bus) host() string {
+	host, _, _ := strings.Cut(strings.TrimPrefix(b.ConnectionString, "Endpoint=sb://"), ";")
+	return host
 }
 
 func (b *bus) must(err error) {

@@ -1,5 +1,5 @@
-// The AMQP 1.0 library with three corrections: it passes messages as the received bytes, forgets an aborted transfer, and
-// answers each delivery with its own outcome.
+// The AMQP 1.0 library with four corrections: it passes messages as the received bytes, forgets an aborted transfer,
+// ignores the end of a missing session, and answers each delivery with its own outcome.
 
 import { createRequire } from 'node:module';
 
@@ -24,6 +24,13 @@ Session.prototype.on_transfer = function (frame) {
   this.incoming.next_transfer_id++;
   if (link._incomplete) link._incomplete.settled = true;
   link._incomplete = undefined;
+};
+
+// A client that gives up a session may end it without its begin, or twice. Microsoft's AMQP library ignores that, as
+// AmqpConnection.cs of https://github.com/Azure/azure-amqp shows. rhea ends the connection.
+const onEnd = Connection.prototype.on_end;
+Connection.prototype.on_end = function (frame) {
+  if (this.remote_channel_map[frame.channel]?.state.remote_open) onEnd.call(this, frame);
 };
 
 // A range of deliveries is at most as long as the number of open ones; a hostile range would take minutes.
