@@ -44,7 +44,7 @@ func (d *deadlines) close() {
 }
 
 // extended is a context whose end is that of a deadline.
-type extended struct{ context.Context }
+type extended struct{ context.Context } //nolint:containedctx // it is one
 
 func (c extended) Err() error {
 	if c.Context.Err() == nil {

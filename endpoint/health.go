@@ -100,15 +100,3 @@ type RateLimitHealth struct {
 	Since    time.Time `json:"since"`
 	Failures int       `json:"failures"` // in a row
 }
-
-// addLimits adds the rate limits in force.
-func (h *Health) addLimits(l *throttle.Limits) {
-	l.Each(func(l *throttle.Limit, since time.Time, failures int) {
-		h.RateLimits = append(h.RateLimits, RateLimitHealth{l.Type, since, failures})
-		what := "messages"
-		if l.Type != "" {
-			what = fmt.Sprintf("messages of type %q", l.Type)
-		}
-		h.bad("%s are attempted one at a time since %s, after failures in a row", what, since.UTC().Format(time.RFC3339))
-	})
-}

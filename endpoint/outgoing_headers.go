@@ -80,13 +80,6 @@ func addSaga(out *pipeline.Outgoing) {
 	}
 }
 
-func (from *sender) replyTo(out *pipeline.Outgoing) string {
-	if out.ReplyTo != "" || from.cfg.SendOnly {
-		return out.ReplyTo
-	}
-	return from.cfg.Name
-}
-
 // enclosed returns the types header. It is joined once per type, not once per message.
 func (from *sender) enclosed(out *pipeline.Outgoing) string {
 	if t, err := from.types.of(out.Value); err == nil && len(out.Types) == len(t.types) && out.Types[0] == t.types[0] {

@@ -49,14 +49,6 @@ func (e *Endpoint) quarantineQueue() string {
 
 const quarantineSuffix = ".quarantine"
 
-func (l *live) newQuarantine() *quarantine {
-	queue := l.e.quarantineQueue()
-	if queue == "" {
-		return nil
-	}
-	return &quarantine{live: l, queue: queue, moved: make(chan struct{}, 1)}
-}
-
 // watch visits the quarantine until ctx ends.
 func (q *quarantine) watch(ctx context.Context) {
 	if q == nil {

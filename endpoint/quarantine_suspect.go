@@ -118,6 +118,7 @@ func (x *exclusive) forbids(action recoverability.Action) string {
 		if x.parked {
 			return "the process crashes over the message"
 		}
+	case recoverability.MoveToError, recoverability.DeadLetter, recoverability.Discard:
 	}
 	return ""
 }

@@ -161,24 +161,6 @@ func (x *execution) to(ctx context.Context, queue string, after time.Duration, c
 	return err
 }
 
-func (x *execution) trimmed(ctx context.Context, queue string, f Fallback) {
-	if f == "" {
-		return
-	}
-	x.log().WarnContext(ctx, "a queue has no room for all headers of a failed message: some are left out",
-		slog.String("message", x.id), slog.String("queue", queue), slog.String("headers", string(f)))
-	x.tookFallback(f, x.rec.Action)
-}
-
-// tooLarge returns why a copy need not be tried. It disregards the body: the broker has had room for it once, and
-// some drivers have more room for a copy than for a new message.
-func tooLarge(m *transport.Message, limits transport.Limits) error {
-	if size := m.Headers.Size(); limits.MaxHeaders > 0 && size > limits.MaxHeaders {
-		return &transport.TooLargeError{What: "headers", Size: size, Max: limits.MaxHeaders}
-	}
-	return nil
-}
-
 // replace sends op in the place of the message. What the stage sent is sent with it; before it,
 // and once, where that is no unit. After a refusal that may pass it tries again.
 func (x *execution) replace(ctx context.Context, op transport.Operation) error {
@@ -230,9 +212,4 @@ func unanswered(err error) bool {
 		transport.ErrOutcomeUnknown, transport.ErrUnreachable, transport.ErrClosed,
 		context.DeadlineExceeded, context.Canceled,
 	}, func(away error) bool { return errors.Is(err, away) })
-}
-
-// permanent reports whether a refusal will be the same the next time.
-func permanent(err error) bool {
-	return errors.Is(err, transport.ErrNoQueue) || errors.Is(err, transport.ErrTooLarge)
 }

@@ -166,16 +166,3 @@ func (r *registry) names() []string {
 	}
 	return names
 }
-
-// merge returns calls and those of more by other handlers, in the order of the Config. A handler of an interface is
-// called once, with the first type that implements it.
-func merge(calls, more []call) []call {
-	merged := slices.Clone(calls)
-	for _, c := range more {
-		if !slices.ContainsFunc(calls, func(have call) bool { return have.order == c.order }) {
-			merged = append(merged, c)
-		}
-	}
-	slices.SortFunc(merged, func(a, b call) int { return a.order - b.order })
-	return merged
-}

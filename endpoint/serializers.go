@@ -50,14 +50,6 @@ func (s serializers) named(contentType string) serialization.Serializer {
 	return nil
 }
 
-func (s serializers) contentTypes() []string {
-	types := make([]string, len(s))
-	for i, one := range s {
-		types[i] = one.ContentType()
-	}
-	return types
-}
-
 // validate reports all mistakes in the serializers of a Config.
 func (s serializers) validate(bad func(format string, args ...any)) {
 	seen := map[string]bool{}

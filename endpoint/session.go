@@ -123,13 +123,6 @@ func (s *Session) keep(op transport.Operation) error {
 	return nil
 }
 
-// writes reports whether there is a transaction.
-func (s *Session) writes() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.tx != nil
-}
-
 // begin starts the handlers, perhaps again, and returns the number of operations before.
 func (s *Session) begin() int {
 	s.mu.Lock()
@@ -159,6 +152,3 @@ func (s *Session) end() ([]transport.Operation, transport.Tx) {
 	s.over = true
 	return s.ops, s.tx
 }
-
-// used reports whether a closed session has operations or a transaction.
-func (s *Session) used() bool { return len(s.ops) > 0 || s.tx != nil }

@@ -145,7 +145,7 @@ func (p *Proxy) accept() {
 		if err != nil {
 			return
 		}
-		p.wg.Go(func() { p.serve(client.(halfCloser)) })
+		p.wg.Go(func() { p.serve(client.(halfCloser)) }) //nolint:errcheck // all connections here are
 	}
 }
 
@@ -184,7 +184,7 @@ func (p *Proxy) serve(client halfCloser) {
 		abort(client)
 		return
 	}
-	l := &link{client: client, broker: broker.(halfCloser), cut: make(chan struct{})}
+	l := &link{client: client, broker: broker.(halfCloser), cut: make(chan struct{})} //nolint:errcheck // as above
 	if !p.add(l) {
 		l.reset()
 		return

@@ -111,7 +111,3 @@ func countsRetries(name string) bool {
 func describesFault(name string) bool {
 	return strings.HasPrefix(name, "NServiceBus.ExceptionInfo.") || strings.HasPrefix(name, "Holdfast.Fault.")
 }
-
-func namesQueue(name string) bool {
-	return name == header.FailedQ || name == header.TimeOfFailure || strings.HasPrefix(name, "Holdfast.Quarantine.")
-}

@@ -167,6 +167,7 @@ func (d *decoder) value(e *xml.StartElement, v reflect.Value) error {
 		return d.list(v)
 	case formMap:
 		return d.entries(v)
+	case formText, formBytes:
 	}
 	s, err := d.text()
 	if err != nil {

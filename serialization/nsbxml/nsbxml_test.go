@@ -157,7 +157,7 @@ type base struct{ Inner string }
 type derived struct {
 	base
 	Outer string
-	skip  int //nolint:unused // unexported fields are left out
+	skip  int // unexported fields are left out
 	No    int `xml:"-"`
 }
 

@@ -10,8 +10,8 @@ import (
 type timeout int
 
 const (
-	// timeoutOfChannel: the broker closes the channel and requeues all its messages. That counts for each.
-	timeoutOfChannel timeout = iota
+	// The zero value: the broker closes the channel and requeues all its messages. That counts for each.
+	_ timeout = iota
 	// timeoutOfMessage: from 4.3 quorum queues requeue the message without counting it, and cancel the consumer. The
 	// driver asks for more time than it needs and requeues the message before: that counts, and the others stay.
 	timeoutOfMessage

@@ -170,6 +170,7 @@ func (d *delivery) lose() {
 		d.loseIdle()
 	case submitted:
 		d.state = lost
+	case settled, lost:
 	}
 }
 

@@ -141,7 +141,7 @@ func atomicContended(t *test) {
 			}
 		})
 	}
-	await(t, "all are moved", calling(func() error { left.Wait(); return nil }))
+	t.ok("wait until all are moved", await(t, "all are moved", calling(func() error { left.Wait(); return nil })))
 	cancel()
 	wg.Wait()
 	t.holds(c, out, want...)
