@@ -48,7 +48,7 @@ type taking struct {
 func (a *app) takeCommand(t *taking, cmd *cobra.Command) *cobra.Command {
 	flags := cmd.Flags()
 	t.changes = cmd.Name()
-	t.selecting.flags(cmd)
+	t.flags(cmd)
 	t.outputFlags(cmd)
 	flags.BoolVar(&t.all, "all", false, "all messages of the queue: required without ids, filters or --first")
 	if t.changes == "retry" {
