@@ -2,6 +2,7 @@ package tablequeue
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/holdfast-go/holdfast/transport"
@@ -16,17 +17,23 @@ func (c *Conn) Install(ctx context.Context, plan transport.Plan) error {
 // Inspect implements [transport.Inspector].
 func (c *Conn) Inspect(ctx context.Context, queues ...string) ([]transport.QueueStats, error) {
 	return ask(ctx, c, queues, func(ctx context.Context) (all []transport.QueueStats, err error) {
-		if len(queues) == 0 {
-			queues, err = c.store.List(ctx)
+		listed := len(queues) == 0
+		if listed {
+			if queues, err = c.store.List(ctx); err != nil {
+				return nil, err
+			}
 		}
 		for _, q := range queues {
 			stats, err := c.store.Inspect(ctx, q)
-			if err != nil {
+			switch {
+			case listed && errors.Is(err, transport.ErrNoQueue): // removed since
+			case err != nil:
 				return nil, err
+			default:
+				all = append(all, stats)
 			}
-			all = append(all, stats)
 		}
-		return all, err
+		return all, nil
 	})
 }
 

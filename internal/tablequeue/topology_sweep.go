@@ -34,13 +34,13 @@ func Sweep(ctx context.Context, store Sweeper) error {
 	queues, err := store.DueForSweep(ctx)
 	errs := []error{err}
 	for _, q := range queues {
+		var err error
 		for n := int64(MaxSwept); n == MaxSwept && err == nil; {
 			n, err = store.SweepSome(ctx, q)
 		}
-		if err != nil && !errors.Is(err, transport.ErrNoQueue) {
+		if !errors.Is(err, transport.ErrNoQueue) {
 			errs = append(errs, err)
 		}
-		err = nil
 	}
 	return errors.Join(errs...)
 }
