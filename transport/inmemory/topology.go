@@ -100,7 +100,9 @@ func (c *conn) Unsubscribe(ctx context.Context, name string, types []string) err
 }
 
 func (b *broker) unsubscribe(name, of string) {
-	b.subscribers[of] = slices.DeleteFunc(b.subscribers[of], func(q *queue) bool { return q.name == name })
+	if subscribed := b.subscribers[of]; subscribed != nil {
+		b.subscribers[of] = slices.DeleteFunc(subscribed, func(q *queue) bool { return q.name == name })
+	}
 }
 
 func (c *conn) Inspect(ctx context.Context, queues ...string) (stats []transport.QueueStats, err error) {

@@ -280,3 +280,10 @@ func TestSatellitesArePassedOn(t *testing.T) {
 		t.Errorf("satellites = %v", got)
 	}
 }
+
+func TestUnsubscribeDoesNothingWithoutASubscription(t *testing.T) {
+	conn := open(t, &inmemory.Transport{})
+	if err := conn.(transport.Subscriber).Unsubscribe(t.Context(), "orders", []string{"Shop.Order"}); err != nil {
+		t.Error(err)
+	}
+}
