@@ -23,7 +23,6 @@ func (d TimeSpan) MarshalText() ([]byte, error) {
 // UnmarshalText sets d to the duration of a text. The error of one that is longer than time.Duration says so.
 func (d *TimeSpan) UnmarshalText(text []byte) error {
 	rest, negative := strings.CutPrefix(string(text), "-")
-	var days, ticks uint64
 	dates, clock, hasDays := strings.Cut(rest, ".")
 	if !hasDays || strings.Contains(dates, ":") {
 		dates, clock = "0", rest
@@ -47,12 +46,12 @@ func (d *TimeSpan) UnmarshalText(text []byte) error {
 		numbers[i] = n
 	}
 	hours, minutes, seconds := numbers[0], numbers[1], numbers[2]
-	days, ticks = numbers[3], numbers[4]
+	days, ticks := numbers[3], numbers[4]
 	if hours > 23 || minutes > 59 || seconds > 59 {
 		return fmt.Errorf("%q is no TimeSpan: want [-][d.]hh:mm:ss[.fffffff]", text)
 	}
 	ticks += (((days*24+hours)*60+minutes)*60 + seconds) * 1e7
-	if ticks > math.MaxInt64/100 {
+	if days > math.MaxInt64/uint64(24*time.Hour) || ticks > math.MaxInt64/100 {
 		return fmt.Errorf("%q is longer than time.Duration", text)
 	}
 	*d = TimeSpan(ticks * 100) //nolint:gosec // checked

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/base64"
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -98,7 +99,7 @@ func (e *encoder) fields(v reflect.Value, depth int) error {
 
 // element writes v as an element. item names the elements of a list.
 func (e *encoder) element(name, item string, v reflect.Value, depth int) error {
-	if depth == MaxDepth {
+	if depth >= MaxDepth {
 		return fmt.Errorf("over %d elements in one another", MaxDepth)
 	}
 	if !isName(name) {
@@ -158,23 +159,24 @@ func (e *encoder) entries(v reflect.Value, depth int) error {
 		return err
 	}
 	pair := "NServiceBus.KeyValuePairOf" + key + "And" + value
-	keys := make(map[string]reflect.Value, v.Len())
-	order := make([]string, 0, v.Len())
-	for _, k := range v.MapKeys() {
+	type entry struct{ key, value reflect.Value }
+	entries := make(map[string]entry, v.Len())
+	for k, value := range v.Seq2() {
 		s, err := text(k)
 		if err != nil {
 			return err
 		}
-		keys[s] = k
-		order = append(order, s)
+		if _, twice := entries[s]; twice {
+			return fmt.Errorf("two keys of a map have the text %q", s)
+		}
+		entries[s] = entry{k, value}
 	}
-	slices.Sort(order)
-	for _, s := range order {
+	for _, s := range slices.Sorted(maps.Keys(entries)) {
 		e.WriteString("<" + pair + ">")
-		if err := e.element("Key", "", keys[s], depth+1); err != nil {
+		if err := e.element("Key", "", entries[s].key, depth+1); err != nil {
 			return err
 		}
-		if err := e.element("Value", "", v.MapIndex(keys[s]), depth+1); err != nil {
+		if err := e.element("Value", "", entries[s].value, depth+1); err != nil {
 			return fmt.Errorf("%q: %w", s, err)
 		}
 		e.WriteString("</" + pair + ">")

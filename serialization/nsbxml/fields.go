@@ -64,6 +64,9 @@ func formOf(t reflect.Type) (form, error) {
 	case reflect.Pointer:
 		return formPointer, nil
 	case reflect.Map:
+		if key, err := formOf(t.Key()); err != nil || key != formText {
+			return 0, fmt.Errorf("keys of type %v have no form in NServiceBus's XML", t.Key())
+		}
 		return formMap, nil
 	case reflect.Slice:
 		if t.Elem().Kind() == reflect.Uint8 {

@@ -269,10 +269,21 @@ func TestBadBodiesAreRefused(t *testing.T) {
 	}
 }
 
+// level is of five elements in one another, so that a multiple of it passes over MaxDepth.
+type (
+	level  struct{ A levelA }
+	levelA struct{ B levelB }
+	levelB struct{ M map[string]level }
+)
+
 func TestValuesWithoutAFormAreRefused(t *testing.T) {
 	t.Parallel()
 	cycle := &scalars{}
 	cycle.R = cycle
+	var nested level
+	for range 20 {
+		nested.A.B.M = map[string]level{"": nested}
+	}
 	for want, v := range map[string]any{
 		"no struct":               17,
 		"no struct, or":           (*happened)(nil),
@@ -295,6 +306,9 @@ func TestValuesWithoutAFormAreRefused(t *testing.T) {
 		"is no UTF-8":      happened{"\xff"},
 		"the year 10000":   struct{ V time.Time }{time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC)},
 		"over 64 elements": cycle,
+		"elements in one":  nested,
+		"keys of type nsb": struct{ V map[happened]int }{},
+		"two keys":         struct{ V map[time.Time]int }{map[time.Time]int{time.Unix(1, 1): 1, time.Unix(1, 2): 2}},
 	} {
 		body, err := nsbxml.XML.MarshalNamed([]string{"Shop.A"}, v)
 		if v == nil {
