@@ -16,6 +16,12 @@ const (
 // FormatTime returns t as header text: UTC, microseconds, 28 characters for the years 0 to 9999, for instance
 // "2026-01-02 03:04:05:000000 Z".
 func FormatTime(t time.Time) string {
+	text := format(t)
+	return string(text[:])
+}
+
+// format is apart so that FormatTime is inlined, and ParseTime allocates nothing.
+func format(t time.Time) [len(timeForm)]byte {
 	t = t.UTC()
 	year, month, day := t.Date()
 	hour, minute, second := t.Clock()
@@ -30,7 +36,7 @@ func FormatTime(t time.Time) string {
 		}
 		end++
 	}
-	return string(text[:])
+	return text
 }
 
 func isDigit(c byte) bool { return '0' <= c && c <= '9' }

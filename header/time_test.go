@@ -86,6 +86,13 @@ func TestFormatTimeAllocatesItsTextOnly(t *testing.T) {
 	}
 }
 
+func TestParseTimeAllocatesNothing(t *testing.T) {
+	text, sent := header.FormatTime(time.Now()), time.Time{}
+	if n := testing.AllocsPerRun(100, func() { sent, _ = header.ParseTime(text) }); n > 0 {
+		t.Errorf("%v allocations for %v", n, sent)
+	}
+}
+
 // A parsed time is written as it was, and no input panics.
 func FuzzParseTime(f *testing.F) {
 	for _, s := range []string{
