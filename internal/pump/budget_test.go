@@ -187,4 +187,20 @@ func TestLostAndReleasedMessagesLeaveTheBudget(t *testing.T) {
 	})
 }
 
+func TestAReceiveThatFailedReservesNothing(t *testing.T) {
+	bubble(t, "", func(t *testing.T) {
+		r := newReceiver()
+		r.before = func(int) ([]transport.Delivery, error, bool) { return nil, transport.ErrUnreachable, true }
+		budget, claimed := NewBudget(1000*kiB), int64(-1)
+		p := start(t, Config{
+			Receiver: r, Handle: complete(0), Budget: budget,
+			OnReceive: func(error) { claimed = budget.Claimed() },
+		})
+		p.end()
+		if claimed != 0 {
+			t.Errorf("%d bytes were claimed after a Receive that failed", claimed)
+		}
+	})
+}
+
 const minuteLease = 60_000_000_000

@@ -47,6 +47,25 @@ func TestQuiesceWaitsForHandlersAndSettlesAndStartsNothing(t *testing.T) {
 	})
 }
 
+func TestResumeStartsWhatIsBuffered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newReceiver()
+		r.put(2)
+		p := start(t, Config{Receiver: r, Concurrency: 1, Handle: complete(time.Minute)})
+		if err := p.Quiesce(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if n := r.left(); n > 0 {
+			t.Fatalf("%d messages are not received, and would start the others", n)
+		}
+		p.wantStats(t, Stats{Buffered: 1})
+		p.Resume()
+		synctest.Wait()
+		p.wantStats(t, Stats{Handling: 1})
+		p.end()
+	})
+}
+
 func TestAPumpMayBeginAtRest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newReceiver()
