@@ -121,18 +121,26 @@ func Reset(ctx context.Context, opts Options) error {
 	if _, err := os.Stat(opts.Path); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	ofDemo := func(l *ledger, ctx context.Context, _ *Input) error { return l.match(ctx, nil) }
+	foreign := func(why error) error {
+		return fmt.Errorf("%s is not the demo's: remove it yourself, or use another file: %w", opts.Path, why)
+	}
+	ofDemo := func(l *ledger, ctx context.Context, _ *Input) error {
+		if err := l.match(ctx, nil); err != nil {
+			return foreign(err)
+		}
+		return nil
+	}
 	err := open(ctx, opts, ofDemo, func(d *demo) error {
 		stats, err := d.conn.(transport.Inspector).Inspect(ctx) //nolint:errcheck // SQLite can
 		for _, q := range stats {
 			if !slices.Contains(append(handling, errorQueue), strings.TrimSuffix(q.Name, ".quarantine")) {
-				return fmt.Errorf("it holds the queue %q", q.Name)
+				return foreign(fmt.Errorf("it holds the queue %q", q.Name))
 			}
 		}
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("reset: %s is not the demo's: remove it yourself, or use another file: %w", opts.Path, err)
+		return fmt.Errorf("reset: %w", err)
 	}
 	return sqlitefile.Remove(opts.Path)
 }
@@ -172,10 +180,8 @@ func (d *demo) process(ctx context.Context) error {
 				return err
 			}
 		}
-		if d.before.imported == 0 {
-			if err := d.importLines(running); err != nil {
-				return err
-			}
+		if err := d.importLines(running); err != nil {
+			return err
 		}
 		return d.watch(running)
 	}

@@ -85,6 +85,25 @@ func TestDemoOnAFileGoesOnAndSaysWhenThereIsNothingToDo(t *testing.T) {
 	}
 }
 
+// Two processes may begin at once.
+func TestDemoSendsItsOrdersOnce(t *testing.T) {
+	opts, _ := options(t, filepath.Join(t.TempDir(), "demo.db"))
+	install(t, opts.Path, sales)
+	err := open(t.Context(), opts, (*ledger).begin, func(d *demo) error {
+		if err := errors.Join(d.importLines(t.Context()), d.importLines(t.Context())); err != nil {
+			return err
+		}
+		stats, err := d.conn.(transport.Inspector).Inspect(t.Context(), sales)
+		if err == nil && stats[0].Ready != 60 {
+			t.Errorf("%d orders were sent, want 60", stats[0].Ready)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestResetKeepsItsHandsOffOtherFiles(t *testing.T) {
 	dir := t.TempDir()
 	foreign := filepath.Join(dir, "foreign.db")
@@ -113,6 +132,10 @@ func TestResetKeepsItsHandsOffOtherFiles(t *testing.T) {
 		if err := Reset(t.Context(), opts); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("reset of %s: %v, want %q", path, err, want)
 		}
+	}
+	opts.Path, opts.Input = mixed, filepath.Join(dir, "missing.jsonl")
+	if err := Reset(t.Context(), opts); err == nil || strings.Contains(err.Error(), "is not the demo's") {
+		t.Errorf("reset with an input that is missing: %v", err)
 	}
 	opts.Path = filepath.Join(dir, "missing.db")
 	if err := Reset(t.Context(), opts); err != nil {

@@ -153,7 +153,8 @@ func (d *demo) recordFailure(name string) pipeline.Behavior[*pipeline.Recover] {
 	}
 }
 
-// importLines sends all lines to sales and records that, in one transaction. In memory they are sent first.
+// importLines sends all lines to sales and records that, in one transaction, unless another process has done so. In
+// memory they are sent before the commit.
 func (d *demo) importLines(ctx context.Context) error {
 	var ops []transport.Operation
 	for _, line := range d.input.Lines {
@@ -173,15 +174,19 @@ func (d *demo) importLines(ctx context.Context) error {
 		return err
 	}
 	defer tx.Rollback() //nolint:errcheck // after Commit it does nothing
+	first, err := tx.ExecContext(ctx, `update demo_run set imported = lines where imported = 0`)
+	if err != nil {
+		return err
+	}
+	if n, err := first.RowsAffected(); err != nil || n == 0 {
+		return err
+	}
 	if t, ok := d.conn.(transport.TxDispatcher); ok {
 		_, err = t.DispatchIn(ctx, tx, ops)
 	} else {
 		_, err = d.conn.Dispatch(ctx, ops)
 	}
 	if err != nil {
-		return err
-	}
-	if _, err := tx.ExecContext(ctx, `update demo_run set imported = lines`); err != nil {
 		return err
 	}
 	return tx.Commit()
