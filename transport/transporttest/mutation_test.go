@@ -50,6 +50,16 @@ func TestTheSoundDriverPasses(t *testing.T) {
 	}
 }
 
+// A broker may keep no order. Rules about something else do not need one.
+func TestRulesAboutSettlingAcceptAnyOrder(t *testing.T) {
+	for _, name := range []string{"receive-closed-settle", "settle-own-context", "lease-renewed", "lease-renew-settled"} {
+		i := slices.IndexFunc(table, func(r rule) bool { return r.name == name })
+		if r := tryOn(t, table[i], faultyHarness(sending(reversed))); r.Failed() {
+			t.Errorf("%s: %s", name, r.text())
+		}
+	}
+}
+
 func TestEveryRuleHasAFaultThatItFinds(t *testing.T) {
 	for _, r := range table {
 		if !slices.ContainsFunc(mutants, func(m mutant) bool { return m.rule == r.name }) {
