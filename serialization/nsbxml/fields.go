@@ -44,9 +44,10 @@ var (
 
 func isDuration(t reflect.Type) bool { return t == durationType || t == timeSpanType }
 
-// isText reports whether values of t are written by their own methods.
+// isText reports whether values of t are written by their own methods, which a pointer to one has too.
 func isText(t reflect.Type) bool {
-	return t.Kind() != reflect.Pointer && t.Implements(marshaler) && reflect.PointerTo(t).Implements(unmarshaler)
+	p := reflect.PointerTo(t)
+	return t.Kind() != reflect.Pointer && p.Implements(marshaler) && p.Implements(unmarshaler)
 }
 
 // formOf returns the form of a type, or an error that says why there is none.

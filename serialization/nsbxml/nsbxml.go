@@ -16,7 +16,7 @@
 //	TimeSpan                    time.Duration or serialization.TimeSpan, as PT1M30.5S, to 100 ns
 //	byte[]                      []byte, as Base64
 //	List<T>, T[]                slice
-//	Dictionary<K, V>            map, with keys that are texts
+//	Dictionary<K, V>            map, with scalar keys
 //	class                       struct, or a pointer to one
 //	Nullable<T>, null           pointer; nil and absent are xsi:nil
 //

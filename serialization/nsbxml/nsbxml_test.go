@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"math/big"
 	"os"
 	"reflect"
 	"strings"
@@ -190,6 +191,24 @@ func TestValuesRoundTrip(t *testing.T) {
 		if diff := cmp.Diff(want, got, cmp.AllowUnexported(derived{}, base{})); diff != "" {
 			t.Errorf("%s: (-want +got)\n%s", body, diff)
 		}
+	}
+}
+
+// Some types, such as those of package math/big, have the methods on their pointers.
+func TestTheMethodsOfPointersWriteText(t *testing.T) {
+	t.Parallel()
+	type numbers struct {
+		N big.Int
+		P *big.Int
+	}
+	want := numbers{*big.NewInt(12), big.NewInt(-7)}
+	body, err := nsbxml.XML.Marshal(want)
+	if err != nil || !strings.Contains(string(body), "<N>12</N><P>-7</P>") {
+		t.Errorf("%s, %v", body, err)
+	}
+	var got numbers
+	if err := nsbxml.XML.Unmarshal(body, &got); err != nil || got.N.Cmp(&want.N) != 0 || got.P.Cmp(want.P) != 0 {
+		t.Errorf("%v, %v", got, err)
 	}
 }
 

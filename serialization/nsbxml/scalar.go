@@ -30,7 +30,9 @@ func text(v reflect.Value) (string, error) {
 	case isDuration(t):
 		return durationText(time.Duration(v.Int())), nil
 	case isText(t):
-		b, err := v.Interface().(encoding.TextMarshaler).MarshalText() //nolint:errcheck // isText
+		p := reflect.New(t)
+		p.Elem().Set(v)
+		b, err := p.Interface().(encoding.TextMarshaler).MarshalText() //nolint:errcheck // isText
 		return string(b), err
 	case v.CanInt():
 		return strconv.FormatInt(v.Int(), 10), nil
