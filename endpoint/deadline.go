@@ -43,11 +43,17 @@ func (d *deadlines) close() {
 	}
 }
 
-// extended is a context whose end is that of a deadline.
-type extended struct{ context.Context } //nolint:containedctx // it is one
+// extended is a context whose end is that of a deadline, also for contexts derived from it: Value does not show them
+// done, whose error they would take.
+type extended struct {
+	context.Context                 //nolint:containedctx // it is one
+	done            context.Context //nolint:containedctx // it ends as extended does
+}
+
+func (c extended) Done() <-chan struct{} { return c.done.Done() }
 
 func (c extended) Err() error {
-	if c.Context.Err() == nil {
+	if c.done.Err() == nil {
 		return nil
 	}
 	return context.DeadlineExceeded
@@ -56,13 +62,12 @@ func (c extended) Err() error {
 // withExtension returns a context whose deadline is extended while the broker is blocked, and by another span after
 // that. Waiting for a blocked broker is no failure of the message that is settled.
 func withExtension(parent context.Context, span time.Duration, blocked func() bool) (context.Context, func()) {
-	ctx, cancel := context.WithCancelCause(parent)
-	end := func() { cancel(context.DeadlineExceeded) }
+	done, end := context.WithCancel(parent)
 	var arm func(wasBlocked bool)
 	arm = func(wasBlocked bool) {
 		time.AfterFunc(span, func() {
 			switch isBlocked := blocked(); {
-			case ctx.Err() != nil:
+			case done.Err() != nil:
 			case isBlocked || wasBlocked:
 				arm(isBlocked)
 			default:
@@ -71,5 +76,5 @@ func withExtension(parent context.Context, span time.Duration, blocked func() bo
 		})
 	}
 	arm(false)
-	return extended{ctx}, end
+	return extended{parent, done}, end
 }

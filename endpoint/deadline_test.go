@@ -16,6 +16,8 @@ func TestSettlingWaitsWhileTheBrokerIsBlocked(t *testing.T) {
 		d := deadlines{parent: t.Context(), span: settleTimeout, blocked: blocked.Load}
 		defer d.close()
 		ctx := d.context()
+		derived, stop := context.WithCancel(ctx)
+		defer stop()
 		blocked.Store(true)
 		time.Sleep(5 * time.Minute)
 		if err := ctx.Err(); err != nil {
@@ -29,6 +31,10 @@ func TestSettlingWaitsWhileTheBrokerIsBlocked(t *testing.T) {
 		}
 		if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
 			t.Errorf("it ended by %v", ctx.Err())
+		}
+		<-derived.Done()
+		if err, cause := derived.Err(), context.Cause(derived); !errors.Is(err, context.DeadlineExceeded) || !errors.Is(cause, err) {
+			t.Errorf("a derived context ended by %v, %v", err, cause)
 		}
 		begin := time.Now()
 		<-d.context().Done()
