@@ -37,7 +37,7 @@ type conn struct {
 	urls        cache[string]              // of queues
 	rooms       cache[int]                 // size limits of queues and topics: their owners may change them
 	sending     pace                       // of sends to all destinations
-	denied      cache[*pace]               // of queues and topics to which sending was denied
+	denied      sync.Map                   // *pace by queue and topic to which sending was denied
 	topicsARN   atomic.Pointer[string]     // see topicARNs
 	withoutHops cache[struct{}]            // queues that had no queue for long delays
 	chain       delayeddelivery.DelayChain // awsChain, but for tests

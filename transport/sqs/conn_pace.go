@@ -1,7 +1,6 @@
 package sqs
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"sync"
@@ -68,9 +67,8 @@ func (p *pace) note(err error) {
 // requests. A throttle slows down all sends; a denial only sends to the same queue or topic.
 func (c *conn) paced(ctx context.Context, name string, request func() error) (err error) {
 	for range tries {
-		denied, ok := c.denied.get(name)
-		if ok {
-			if err := denied.wait(ctx); err != nil {
+		if denied, ok := c.denied.Load(name); ok {
+			if err := denied.(*pace).wait(ctx); err != nil { //nolint:errcheck,forcetypeassert // there is nothing else in it
 				return err
 			}
 		}
@@ -81,14 +79,13 @@ func (c *conn) paced(ctx context.Context, name string, request func() error) (er
 		switch {
 		case err == nil:
 			c.sending.note(nil)
-			c.denied.forget(name)
+			c.denied.Delete(name)
 		case throttled(err):
 			c.sending.note(err)
 			continue
 		case isDenied(err):
-			denied = cmp.Or(denied, new(pace))
-			denied.note(err)
-			c.denied.set(name, denied)
+			denied, _ := c.denied.LoadOrStore(name, new(pace)) // one for all requests in flight
+			denied.(*pace).note(err)                           //nolint:errcheck,forcetypeassert // as above
 		}
 		return err
 	}

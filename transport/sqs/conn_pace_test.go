@@ -173,6 +173,37 @@ func TestADenialOfARequestIsOneRequestWithAdvice(t *testing.T) {
 	}
 }
 
+// Denials of requests in flight at the same time begin one pace, and not one each.
+func TestDenialsAtTheSameTimeAreFollowedByOneRequestASecond(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := openTopics(t, &fake{}, &fakeTopics{})
+		var (
+			mu    sync.Mutex // guards times
+			times []time.Time
+			all   sync.WaitGroup
+		)
+		for i := range maxFlushers {
+			all.Go(func() {
+				for range 3 {
+					_ = c.paced(t.Context(), "out", func() error { // denied each time
+						mu.Lock()
+						times = append(times, time.Now())
+						mu.Unlock()
+						time.Sleep(time.Duration(i) * 10 * time.Millisecond)
+						return answer(400, "AccessDenied")
+					})
+				}
+			})
+		}
+		all.Wait()
+		for i := maxFlushers + 1; i < len(times); i++ {
+			if after := times[i].Sub(times[i-1]); after < 900*time.Millisecond {
+				t.Errorf("request %d came %v after the one before", i, after)
+			}
+		}
+	})
+}
+
 func TestABatchRefusedForOneOfItsMessagesIsSplitAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		queues := &fake{}
