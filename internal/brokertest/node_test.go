@@ -37,7 +37,7 @@ func TestOwnPostgresKeepsCommittedRowsOverRestarts(t *testing.T) {
 func TestRabbitMQOfOnesOwnKeepsMessagesOverRestarts(t *testing.T) {
 	node := brokertest.OwnRabbitMQ(t)
 	for i, restart := range []func(){
-		func() { node.Restart(os.Kill) },
+		node.Kill,
 		func() { node.Control("stop_app"); node.Control("start_app") },
 	} {
 		if n := fill(t, node.URL, "orders"); n != i {
