@@ -38,7 +38,11 @@ type schema struct {
 // Install implements [transport.Installer]: it declares the queues of the plan, the exchanges of the topology, and the
 // queues in which delayed messages wait. A queue that exists with other arguments is used as it is and logged.
 func (c *schema) Install(ctx context.Context, plan transport.Plan) error {
-	err := c.install(ctx, plan)
+	return advised(c.install(ctx, plan))
+}
+
+// advised adds what to do to an error of installing.
+func advised(err error) error {
 	if isCode(err, amqp.AccessRefused) {
 		return fmt.Errorf("%w: install as a user with the right to configure it, and run the endpoint without installing", err)
 	}

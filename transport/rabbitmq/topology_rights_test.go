@@ -75,6 +75,7 @@ func TestWithoutTheRightToConfigureErrorsNameMissingParts(t *testing.T) {
 			start := time.Now()
 			err := c.(transport.Installer).Install(within(t), transport.Plan{Queues: []transport.Queue{{Name: "new"}}})
 			says(t, err, start, "ACCESS_REFUSED", "test.dead-letters", "right to configure")
+			says(t, rabbitmq.InstallDelays(within(t), c), start, "ACCESS_REFUSED", rabbitmq.LostQueue, "right to configure")
 		})
 	}
 	t.Run("what is missing", func(t *testing.T) {

@@ -76,7 +76,7 @@ func InstallDelays(ctx context.Context, conn transport.Conn) error {
 		if len(rest) > 0 && isCode(err, amqp.PreconditionFailed) {
 			rest = rest[1:]
 		} else if err != nil {
-			return err
+			return advised(err)
 		}
 	}
 	return nil
