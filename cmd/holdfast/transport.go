@@ -144,7 +144,7 @@ func parseTransport(raw string) (target, error) {
 	scheme = strings.ToLower(scheme)
 	d, ok := drivers[scheme]
 	if !ok || scheme == raw {
-		return target{}, usagef("transport %q: unknown scheme; it is one of:\n%s", redact(raw, raw), transportHelp)
+		return target{}, usagef("transport: unknown scheme %q; it is one of:\n%s", scheme, transportHelp)
 	}
 	t, err := d.parse(raw)
 	if err != nil {

@@ -63,6 +63,8 @@ func TestBadTransportURLsAreExplainedWithoutTheirPassword(t *testing.T) {
 	for url, want := range map[string]string{
 		"redis://user:hunter2@host":                  "sqlite:orders.db", // the list of what there is
 		"orders.db":                                  "unknown scheme",
+		"redis:user:hunter2@host":                    "unknown scheme",
+		"redis://hunter2@host":                       "unknown scheme",
 		"sqlite:":                                    "no file",
 		"memory:orders":                              "nothing after the colon",
 		"amqp:localhost":                             "no host",

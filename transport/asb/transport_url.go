@@ -25,7 +25,7 @@ var errURL = errors.New("asb: not a valid URL: write sb://KEYNAME:KEY@NAMESPACE,
 // Errors name the option that is unknown or not valid, and repeat nothing else of the URL.
 func ParseURL(raw string) (*Transport, error) {
 	u, err := url.Parse(raw)
-	if err != nil || u.Scheme != "sb" || u.Host == "" {
+	if err != nil || u.Scheme != "sb" || u.Host == "" || u.Fragment != "" || strings.Contains(u.RawQuery, "@") {
 		return nil, errURL
 	}
 	if strings.Trim(u.Path, "/") != "" {
@@ -61,6 +61,9 @@ func ParseURL(raw string) (*Transport, error) {
 
 // setOption sets what an option of a URL stands for.
 func (t *Transport) setOption(name string, values []string, emulator *bool) (err error) {
+	if len(values) > 1 && name != "topic" && name != "shared_topic" {
+		return fmt.Errorf("asb: option %q of the URL is set %d times", name, len(values))
+	}
 	value, want := values[0], "true or false"
 	switch name {
 	case "hierarchy":

@@ -47,6 +47,9 @@ func TestAURLIsRefusedWithoutRepeatingIt(t *testing.T) {
 		"amqp://root:hunter2@h":                        "not a valid URL",
 		"sb://":                                        "not a valid URL",
 		"sb://hunter2@h":                               "a key name without a key",
+		"sb://root:12?hunter2@h":                       "not a valid URL",
+		"sb://root:12#hunter2@h":                       "not a valid URL",
+		"sb://h?hierarchy=a&hierarchy=b":               `option "hierarchy" of the URL is set 2 times`,
 		"sb://h?emulator=true":                         "an emulator needs a key",
 	} {
 		_, err := asb.ParseURL(raw)

@@ -12,6 +12,7 @@ func TestParseURL(t *testing.T) {
 	for url, want := range map[string]*Transport{
 		"postgres://u@h/db?schema=app&sslmode=disable": {URL: "postgres://u@h/db?sslmode=disable", Schema: "app"},
 		"postgresql://h/db":                            {URL: "postgresql://h/db"},
+		"postgres://h/a%40b?user=u@h":                  {URL: "postgres://h/a%40b?user=u%40h"},
 		"postgres://h/db?lease=5s&max_tx=7&pooled=true&subscription_routing=R&pool_max_conns=9&statement_timeout=5000": {
 			URL:   "postgres://h/db?pool_max_conns=9&statement_timeout=5000",
 			Lease: 5 * time.Second, MaxTx: 7, Pooled: true, SubscriptionRouting: "R",
@@ -35,6 +36,14 @@ func TestParseURLRefusesOptionsByNameAndShowsNoPassword(t *testing.T) {
 		"postgres://u:hunter2@h:port/db":            "percent-encoded",
 		"postgres://u:hunter%2@h/db":                "percent-encoded",
 		"postgres:db":                               "no host",
+		"postgres://u:12?hunter2@h/db":              "percent-encoded",
+		"postgres://u:12?a&hunter2=5&@h/db":         "percent-encoded",
+		"postgres://u:12/hunter2@h/db":              "percent-encoded",
+		"postgres://u:12#hunter2@h/db":              "percent-encoded",
+		"postgres://u@h/db?schema=a%zz":             "the options after ? cannot be parsed",
+		"postgres://u@h/db?schema=a;lease=5s":       "the options after ? cannot be parsed",
+		"postgres://u@h/db?schema=a&schema=b":       `option "schema" is set 2 times`,
+		"postgres://u@h/db?sslmode=x&sslmode=y":     `option "sslmode" is set 2 times`,
 		"mysql://u:hunter2@h/db":                    `unknown scheme "mysql": want postgres://`,
 	} {
 		_, err := ParseURL(url)

@@ -40,6 +40,11 @@ func ParseURL(rawURL string) (*Transport, error) {
 	if err != nil {
 		return nil, errURL
 	}
+	for _, name := range slices.Sorted(maps.Keys(options)) {
+		if n := len(options[name]); n > 1 {
+			return nil, fmt.Errorf("rabbitmq: option %q is set %d times", name, n)
+		}
+	}
 	take := func(name string) string {
 		defer options.Del(name)
 		return options.Get(name)

@@ -43,6 +43,7 @@ func TestABadURLIsNamedWithoutItsPassword(t *testing.T) {
 		"amqp://u:hunter2@h:port":                    "percent-encoded",
 		"amqp://u:hunter2@h?prefetch=5":              `unknown option "prefetch"`,
 		"amqp://u:hunter2@h?queue_type=stream":       `"stream"`,
+		"amqp://h?queue_type=quorum&queue_type=x":    `option "queue_type" is set 2 times`,
 		"amqp://u:hunter2@h?topology=own":            `"own"`,
 		"amqp://u:hunter2@h?topic_exchange=e":        "for the topology",
 		"amqp://u:hunter2@h?delivery_limit=0":        "want a number",

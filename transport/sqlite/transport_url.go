@@ -3,7 +3,6 @@ package sqlite
 import (
 	"errors"
 	"maps"
-	"net/url"
 	"strings"
 
 	"github.com/holdfast-go/holdfast/internal/tablequeue/dialect"
@@ -23,13 +22,10 @@ func ParseURL(raw string) (_ *Transport, err error) {
 	if path == "" {
 		return nil, errors.New("no file, as in sqlite:orders.db")
 	}
-	query, err := url.ParseQuery(options)
-	if err != nil {
-		return nil, errors.New("not a valid URL: the options after ? cannot be parsed")
-	}
 	t := &Transport{Path: path}
 	own := dialect.Options{"lease": &t.Lease, "relaxed": &t.Relaxed}
-	if err := own.Take(query); err != nil {
+	query, err := own.Take(options)
+	if err != nil {
 		return nil, err
 	}
 	if err := own.Check(maps.Keys(query), nil); err != nil {

@@ -33,6 +33,8 @@ func TestParseURLRefusesOptionsByNameAndShowsNoPassword(t *testing.T) {
 		"sqlserver://sa:hunter2@h?encrypt=maybe": "URL cannot be parsed",
 		"sqlserver://sa:hunter2@h:port":          "percent-encoded",
 		"sqlserver:localhost":                    "no host",
+		"sqlserver://sa:12?hunter2@h":            "percent-encoded",
+		"sqlserver://h?schema=a&schema=b":        `option "schema" is set 2 times`,
 		"mssql://sa:hunter2@h":                   `unknown scheme "mssql": want sqlserver://`,
 	} {
 		_, err := ParseURL(url)

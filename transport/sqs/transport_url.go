@@ -22,7 +22,7 @@ func ParseURL(s string) (*Transport, error) {
 	if err != nil {
 		return nil, errors.New("sqs: not a valid URL") // err repeats it
 	}
-	if u.Scheme != "sqs" || u.User != nil || u.Path != "" && u.Path != "/" || u.Opaque != "" {
+	if u.Scheme != "sqs" || u.User != nil || u.Path != "" && u.Path != "/" || u.Opaque != "" || u.Fragment != "" {
 		return nil, errors.New("sqs: want sqs://REGION with options such as ?profile=name: " +
 			"credentials come from where the AWS tools look for them")
 	}
@@ -65,7 +65,8 @@ func (t *Transport) setOption(name, value string) error {
 	case flags[name] != nil:
 		*flags[name], err = strconv.ParseBool(value)
 	default:
-		return fmt.Errorf("sqs: unknown option %q", name)
+		return fmt.Errorf("sqs: unknown option %q: want endpoint, group_header, kms_key, lease, max_message, missing_topic, "+
+			"profile, queue_prefix, raw_body, receive_limit, retention, short_delays, topic_prefix or wide_policy", name)
 	}
 	if err != nil {
 		return fmt.Errorf("sqs: option %s: %w", name, err)

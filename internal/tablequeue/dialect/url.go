@@ -16,38 +16,56 @@ import (
 // ints and durations.
 type Options map[string]any
 
+var (
+	errURL   = errors.New("not a valid URL (special characters in user and password are to be percent-encoded)")
+	errQuery = errors.New("not a valid URL: the options after ? cannot be parsed (percent-encode special characters)")
+)
+
 // ParseURL sets the fields that raw, a URL with one of schemes, has options for. It returns the URL without them. Its
-// errors do not repeat the URL, which may hold a password.
+// errors do not repeat the URL, which may hold a password. The rest of a password after a /, ? or # is in the path, the
+// options or the fragment.
 func (o Options) ParseURL(raw string, schemes ...string) (rest string, err error) {
 	u, err := url.Parse(raw)
 	switch {
-	case err != nil:
-		return "", errors.New("not a valid URL (special characters in user and password are to be percent-encoded)")
+	case err != nil || u.Fragment != "" || strings.Contains(u.EscapedPath(), "@"):
+		return "", errURL
 	case !slices.Contains(schemes, strings.ToLower(u.Scheme)):
 		return "", fmt.Errorf("unknown scheme %q: want %s://", u.Scheme, schemes[0])
 	case u.Host == "":
 		return "", errors.New("no host")
 	}
-	query := u.Query()
-	if err := o.Take(query); err != nil {
+	query, err := o.Take(u.RawQuery)
+	if err != nil {
 		return "", err
 	}
 	u.RawQuery = query.Encode()
 	return u.String(), nil
 }
 
-// Take sets the fields that query has options for, and removes these options from query.
-func (o Options) Take(query url.Values) error {
+// Take sets the fields that a query has options for, and returns the other options.
+func (o Options) Take(rawQuery string) (url.Values, error) {
+	query, err := url.ParseQuery(rawQuery)
+	if err != nil {
+		return nil, errQuery
+	}
+	for _, name := range slices.Sorted(maps.Keys(query)) {
+		switch n := len(query[name]); {
+		case strings.Contains(name, "@"):
+			return nil, errURL
+		case n > 1:
+			return nil, fmt.Errorf("option %q is set %d times", name, n)
+		}
+	}
 	for _, name := range slices.Sorted(maps.Keys(o)) {
 		if !query.Has(name) {
 			continue
 		}
 		if err := set(o[name], query.Get(name)); err != nil {
-			return fmt.Errorf("option %q: %w", name, err)
+			return nil, fmt.Errorf("option %q: %w", name, err)
 		}
 		query.Del(name)
 	}
-	return nil
+	return query, nil
 }
 
 // Check returns an error where names has an option that is none of others, which the URL may have beside o. The error
