@@ -50,6 +50,10 @@ func isText(t reflect.Type) bool {
 	return t.Kind() != reflect.Pointer && p.Implements(marshaler) && p.Implements(unmarshaler)
 }
 
+func isBytes(t reflect.Type) bool {
+	return t.Kind() == reflect.Slice && t.Elem().Kind() == reflect.Uint8 && !isText(t.Elem())
+}
+
 // formOf returns the form of a type, or an error that says why there is none.
 func formOf(t reflect.Type) (form, error) {
 	if t == timeType || isText(t) {
@@ -70,7 +74,7 @@ func formOf(t reflect.Type) (form, error) {
 		}
 		return formMap, nil
 	case reflect.Slice:
-		if t.Elem().Kind() == reflect.Uint8 {
+		if isBytes(t) {
 			return formBytes, nil
 		}
 		return formList, nil
@@ -90,7 +94,7 @@ func typeName(t reflect.Type) (string, error) {
 		return "Decimal", nil
 	case t.Kind() == reflect.Array && t.Len() == 16 && isText(t):
 		return "Guid", nil
-	case t.Kind() == reflect.Slice && t.Elem().Kind() == reflect.Uint8:
+	case isBytes(t):
 		return "ArrayOfByte", nil
 	case t.Kind() == reflect.Pointer:
 		return typeName(t.Elem())

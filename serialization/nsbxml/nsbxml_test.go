@@ -7,6 +7,7 @@ import (
 	"math/big"
 	"os"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -209,6 +210,48 @@ func TestTheMethodsOfPointersWriteText(t *testing.T) {
 	var got numbers
 	if err := nsbxml.XML.Unmarshal(body, &got); err != nil || got.N.Cmp(&want.N) != 0 || got.P.Cmp(want.P) != 0 {
 		t.Errorf("%v, %v", got, err)
+	}
+}
+
+// grade is an enum of bytes, whose lists are not Base64.
+type grade uint8
+
+func (g grade) MarshalText() ([]byte, error) { return fmt.Appendf(nil, "G%d", g), nil }
+
+func (g *grade) UnmarshalText(text []byte) error {
+	_, err := fmt.Sscanf(string(text), "G%d", (*uint8)(g))
+	return err
+}
+
+func TestListsOfEnumsAreNoBytes(t *testing.T) {
+	t.Parallel()
+	type grades struct{ L []grade }
+	body, err := nsbxml.XML.Marshal(grades{[]grade{1, 2}})
+	if err != nil || !strings.Contains(string(body), "<L><grade>G1</grade><grade>G2</grade></L>") {
+		t.Errorf("%s, %v", body, err)
+	}
+	var got grades
+	if err := nsbxml.XML.Unmarshal(body, &got); err != nil || !slices.Equal(got.L, []grade{1, 2}) {
+		t.Errorf("%v, %v", got, err)
+	}
+}
+
+// .NET refuses an empty decimal.
+func TestDecimalsAreNumbers(t *testing.T) {
+	t.Parallel()
+	type order struct{ Price json.Number }
+	if body, err := nsbxml.XML.Marshal(order{}); err != nil || !strings.Contains(string(body), "<Price>0</Price>") {
+		t.Errorf("%s, %v", body, err)
+	}
+	if body, err := nsbxml.XML.Marshal(order{"ten"}); err == nil {
+		t.Errorf("ten is written: %s", body)
+	}
+	for text, want := range map[string]bool{" -0.10\n": true, "79228162514264337593543950335": true, "ten": false, "": false} {
+		var got order
+		err := nsbxml.XML.Unmarshal([]byte("<order><Price>"+text+"</Price></order>"), &got)
+		if want != (err == nil) || want && got.Price.String() != strings.TrimSpace(text) {
+			t.Errorf("%q is read as %v, %v", text, got, err)
+		}
 	}
 }
 

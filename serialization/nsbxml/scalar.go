@@ -1,6 +1,7 @@
 package nsbxml
 
 import (
+	"cmp"
 	"encoding"
 	"errors"
 	"fmt"
@@ -34,6 +35,10 @@ func text(v reflect.Value) (string, error) {
 		p.Elem().Set(v)
 		b, err := p.Interface().(encoding.TextMarshaler).MarshalText() //nolint:errcheck // isText
 		return string(b), err
+	case t == numberType:
+		s := cmp.Or(v.String(), "0") // as encoding/json does
+		_, err := parseNumber(s, 64)
+		return s, err
 	case v.CanInt():
 		return strconv.FormatInt(v.Int(), 10), nil
 	case v.CanUint():
@@ -50,10 +55,14 @@ func text(v reflect.Value) (string, error) {
 // setText sets v to a scalar of the text. Space around anything but strings is ignored.
 func setText(v reflect.Value, s string) (err error) {
 	t := v.Type()
-	if t.Kind() != reflect.String {
+	if t.Kind() != reflect.String || t == numberType {
 		s = strings.TrimSpace(s)
 	}
 	switch {
+	case t == numberType:
+		_, err := parseNumber(s, 64)
+		v.SetString(s)
+		return err
 	case t == timeType:
 		at, err := time.Parse(timeForm, s)
 		if err != nil {
@@ -114,6 +123,10 @@ func parseFloat(s string, bits int) (float64, error) {
 	case "NaN":
 		return math.NaN(), nil
 	}
+	return parseNumber(s, bits)
+}
+
+func parseNumber(s string, bits int) (float64, error) {
 	if strings.Trim(s, "+-.0123456789eE") != "" {
 		return 0, fmt.Errorf("%q is not a number", s)
 	}
