@@ -138,6 +138,8 @@ func TestSendingWhatCannotBeSentSaysWhyAndWhatToDo(t *testing.T) {
 		ctx := t.Context()
 		delayed := endpoint.OutgoingOption(func(out *pipeline.Outgoing) { out.After = 1 })
 		queued := endpoint.OutgoingOption(func(out *pipeline.Outgoing) { out.Queue = "other" })
+		aimless := endpoint.OutgoingOption(func(out *pipeline.Outgoing) { out.Intent = "Hint" })
+		untyped := endpoint.OutgoingOption(func(out *pipeline.Outgoing) { out.Types = nil })
 		const atOnce = "a published message goes to its subscribers at once: it has no queue and no delay"
 		for name, c := range map[string]struct{ got, want error }{
 			"no route":       {r.Send(ctx, shipOrder{}), errors.New("send Shop.ShipOrder: no route: register the command with a queue, as in Command[T](name).To(queue), or use the option To")},
@@ -148,6 +150,8 @@ func TestSendingWhatCannotBeSentSaysWhyAndWhatToDo(t *testing.T) {
 			"delayed event":  {r.Publish(ctx, orderPlaced{}, delayed), errors.New("publish Shop.OrderPlaced: " + atOnce)},
 			"event's queue":  {r.Publish(ctx, orderPlaced{}, queued), errors.New("publish Shop.OrderPlaced: " + atOnce)},
 			"no id":          {r.Send(ctx, shipOrder{}, endpoint.To("other"), endpoint.MessageID("")), errors.New("send Shop.ShipOrder: the message id is empty")},
+			"no intent":      {r.Send(ctx, shipOrder{}, aimless), errors.New(`send Shop.ShipOrder: the intent "Hint" is unknown`)},
+			"no types":       {r.Send(ctx, shipOrder{}, endpoint.To("other"), untyped), errors.New("send Shop.ShipOrder: the message has no types")},
 			"negative delay": {r.Send(ctx, shipOrder{}, endpoint.To("other"), endpoint.After(-1)), errors.New("send Shop.ShipOrder: After and ExpireAfter must not be negative")},
 		} {
 			if c.got == nil || c.got.Error() != c.want.Error() {

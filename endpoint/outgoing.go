@@ -85,7 +85,7 @@ func sendAs[O any](
 func (from *sender) submit(ctx context.Context, out *outgoing) (err error) {
 	defer func() {
 		if err != nil {
-			err = fmt.Errorf("%s %s: %w", verbs[out.Intent], out.of.name, err)
+			err = fmt.Errorf("%s %s: %w", cmp.Or(verbs[out.Intent], "send"), out.of.name, err)
 		}
 	}()
 	live := from.live.Load()
@@ -153,6 +153,10 @@ func check(out *pipeline.Outgoing, t *messageType, live *live) error {
 		return err
 	}
 	switch {
+	case verbs[out.Intent] == "":
+		return fmt.Errorf("the intent %q is unknown", out.Intent)
+	case len(out.Types) == 0:
+		return errors.New("the message has no types")
 	case out.After < 0 || out.TTL < 0:
 		return errors.New("After and ExpireAfter must not be negative")
 	case out.MessageID == "":
