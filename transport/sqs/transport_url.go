@@ -5,8 +5,12 @@ import (
 	"fmt"
 	"net/url"
 	"strconv"
+	"strings"
 	"time"
 )
+
+var errNotURL = errors.New("sqs: want sqs://REGION with options such as ?profile=name: " +
+	"credentials come from where the AWS tools look for them")
 
 // ParseURL returns the transport of a URL such as "sqs://eu-central-1?profile=shop". The host is the region; "sqs://"
 // leaves the region to the AWS tools' configuration. The options have the names of the fields:
@@ -23,8 +27,7 @@ func ParseURL(s string) (*Transport, error) {
 		return nil, errors.New("sqs: not a valid URL") // err repeats it
 	}
 	if u.Scheme != "sqs" || u.User != nil || u.Path != "" && u.Path != "/" || u.Opaque != "" || u.Fragment != "" {
-		return nil, errors.New("sqs: want sqs://REGION with options such as ?profile=name: " +
-			"credentials come from where the AWS tools look for them")
+		return nil, errNotURL
 	}
 	options, err := url.ParseQuery(u.RawQuery)
 	if err != nil {
@@ -64,6 +67,8 @@ func (t *Transport) setOption(name, value string) error {
 		*numbers[name], err = strconv.Atoi(value)
 	case flags[name] != nil:
 		*flags[name], err = strconv.ParseBool(value)
+	case strings.Contains(name, "@"): // the rest of a password that holds a ?
+		return errNotURL
 	default:
 		return fmt.Errorf("sqs: unknown option %q: want endpoint, group_header, kms_key, lease, max_message, missing_topic, "+
 			"profile, queue_prefix, raw_body, receive_limit, retention, short_delays, topic_prefix or wide_policy", name)

@@ -44,6 +44,7 @@ func TestParseURLNamesTheWrongOption(t *testing.T) {
 		"sqs://eu/hunter2":                          "want sqs://REGION",
 		"sqs://eu?profile=%zzhunter2":               "percent-encode",
 		"sqs://eu?region=hunter2":                   `unknown option "region": want endpoint, `,
+		"sqs://key:1?hunter2@eu":                    "credentials come from",
 		"sqs://eu#hunter2":                          "want sqs://REGION",
 		"sqs://eu?profile=hunter2&profile=x":        `option "profile" is set 2 times`,
 		"sqs://eu?endpoint=hunter2":                 "option endpoint: no host",
