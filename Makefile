@@ -40,7 +40,7 @@ demo: bin/holdfast ## Builds the command and works through a file of orders on t
 
 .PHONY: check
 check: lint ## What needs neither a broker nor a C compiler: lint and short tests, within 90 s once all is compiled
-	CGO_ENABLED=0 go test -short $(PKG)
+	CGO_ENABLED=0 go test -short -p=$(BESIDE) $(PKG)
 
 .PHONY: test
 test: go compiler ## All that must hold at every commit, with -race, on real brokers; installs and starts what is missing
