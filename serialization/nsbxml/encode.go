@@ -20,6 +20,11 @@ func encode(names []string, v any) ([]byte, error) {
 	if value.Kind() != reflect.Struct || len(names) == 0 {
 		return nil, fmt.Errorf("it is no struct, or has no name")
 	}
+	for _, name := range names {
+		if strings.Contains(name, `"`) { // they are written as attributes
+			return nil, fmt.Errorf("the type name %q has a quotation mark", name)
+		}
+	}
 	space, local := splitName(names[0])
 	if !isName(local) {
 		return nil, fmt.Errorf("the type name %q ends in none that an XML element can have", names[0])

@@ -269,7 +269,7 @@ func TestNamesOfTypesAndBases(t *testing.T) {
 			t.Errorf("%q: %s, %v; want %s", names, body, err, want)
 		}
 	}
-	for _, names := range [][]string{nil, {""}, {"Shop."}, {"Shop.A B"}, {"Shop.1"}, {"S.List`1[[System.Int32]]"}, {"S.A", "\x00"}} {
+	for _, names := range [][]string{nil, {""}, {"Shop."}, {"Shop.A B"}, {"Shop.1"}, {"S.List`1[[System.Int32]]"}, {"S.A", "\x00"}, {`S".A`}, {"S.A", `S".B`}} {
 		if body, err := nsbxml.XML.MarshalNamed(names, happened{}); err == nil {
 			t.Errorf("%q: %s", names, body)
 		}
