@@ -65,13 +65,13 @@ func TestTheAuditQueueGetsWhatWasReceivedAndWhenAndWhereItWasProcessed(t *testin
 				want.Set(header.ProcessingEnded, header.FormatTime(began.Add(3*time.Second)))
 				want.Set(header.ProcessingEndpoint, "sales")
 				got := audited[0].Headers.Clone()
+				want.Set(header.HostDisplayName, got.Get(header.ProcessingMachine))
 				for _, name := range []string{header.ProcessingMachine, header.HostID} {
 					if got.Get(name) == "" {
 						t.Errorf("there is no %s", name)
 					}
 					got.Del(name)
 				}
-				want.Set(header.HostDisplayName, "one")
 				want.Set(header.MessageID, "n1")
 				if diff := cmp.Diff(string(want.AppendJSON(nil)), string(got.AppendJSON(nil))); diff != "" {
 					t.Error(diff)

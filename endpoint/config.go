@@ -83,6 +83,9 @@ type Config struct {
 	// Instance distinguishes this process from others with the same Name, in leases and logs. Default: machine name and
 	// process id.
 	Instance string
+	// Host names the place where the endpoint runs, in the headers of its messages and in ServicePulse. Default: the name
+	// of the machine, with an id that is derived from it and from Name.
+	Host Host
 	// InstanceQueue adds a queue for this process, named "Name-Instance", for [ToThisInstance] and [ReplyToThisInstance].
 	// The queue has a Concurrency of its own. Instance is then required, and must be the same after a restart, so that the
 	// process receives the messages that are still in its queue.

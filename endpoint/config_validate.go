@@ -53,6 +53,7 @@ func (c Config) validate() error {
 	case c.InstanceQueue && !queueName(c.Instance):
 		bad("Instance %q has a character that no queue may have (@ or a control character)", c.Instance)
 	}
+	c.Host.validate(bad)
 	for i, f := range c.Notify {
 		if f == nil {
 			bad("Notify[%d] is nil", i)

@@ -3,8 +3,6 @@ package endpoint
 import (
 	"cmp"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -14,7 +12,6 @@ import (
 
 	"github.com/holdfast-go/holdfast/endpoint/internal/failurelog"
 	"github.com/holdfast-go/holdfast/endpoint/internal/throttle"
-	"github.com/holdfast-go/holdfast/internal/fault"
 	"github.com/holdfast-go/holdfast/internal/pump"
 	"github.com/holdfast-go/holdfast/pipeline"
 	"github.com/holdfast-go/holdfast/recoverability"
@@ -59,11 +56,7 @@ func New(cfg Config) (*Endpoint, error) {
 	memory := e.recoverability.Memory
 	e.failures = failurelog.New(max(memory.Messages, 8*cfg.Concurrency), memory.Bytes)
 	e.limits = throttle.New(cfg.Recoverability.RateLimit, types.names())
-	machine := machineName()
-	id := sha256.Sum256([]byte(cfg.Name + "\x00" + machine)) // the same after a restart
-	e.host = fault.Host{
-		Endpoint: cfg.Name, Machine: machine, HostID: hex.EncodeToString(id[:16]), DisplayName: cfg.Instance,
-	}
+	e.host = cfg.Host.in(cfg.Name)
 	if err := errors.Join(err, terr, e.compose()); err != nil {
 		return nil, fmt.Errorf("endpoint %q: invalid configuration: %w", cfg.Name, err)
 	}

@@ -38,6 +38,18 @@ type Subscriber interface {
 	Unsubscribe(ctx context.Context, queue string, types []string) error
 }
 
+// Addresser is implemented by a Conn whose queues have an address for other programs that differs from their name, such
+// as that of a table with its schema. Without it the address of a queue is its name. Its methods do no I/O and never
+// fail: they return text that no queue can have as it is.
+type Addresser interface {
+	// Address returns the full address of queue, in the form in which NServiceBus writes it. The argument may be an address
+	// already, in any form.
+	Address(queue string) string
+	// ShortName returns the name by which this Conn knows the queue of an address. All forms of an address have one
+	// short name, and every method of the Conn that takes a queue takes each of them.
+	ShortName(address string) string
+}
+
 // TxDispatcher is implemented by a Conn that can send in a transaction of the caller in the transport's own database.
 // Without it, messages are sent in a transaction only by handlers.
 type TxDispatcher interface {

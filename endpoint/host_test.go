@@ -1,0 +1,46 @@
+package endpoint
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/holdfast-go/holdfast/transport/inmemory"
+)
+
+func TestTheIDOfAHostIsDerivedFromTheNameThatIsShown(t *testing.T) {
+	of := func(name string, h Host) Host {
+		e, err := New(Config{Name: name, Transport: &inmemory.Transport{}, Host: h})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return e.Host()
+	}
+	byDefault := of("sales", Host{})
+	if byDefault != of("sales", Host{}) || byDefault.Name != machineName() || len(byDefault.ID) != 32 {
+		t.Errorf("the default is %+v, then %+v", byDefault, of("sales", Host{}))
+	}
+	if of("billing", Host{}).ID == byDefault.ID || of("sales", Host{Name: "elsewhere"}).ID == byDefault.ID {
+		t.Error("hosts share an id")
+	}
+	want := Host{ID: "0199a2f06f2b7cc1a4c54f1fd0c4c9a1", Name: "rack 7"}
+	if got := of("sales", Host{ID: "0199A2F0-6F2B-7CC1-A4C5-4F1FD0C4C9A1", Name: "rack 7"}); got != want {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+}
+
+func TestAHostThatServicePulseCannotShowIsRefused(t *testing.T) {
+	for name, c := range map[string]struct {
+		host Host
+		want string
+	}{
+		"no UUID":  {Host{ID: "rack-7", Name: "rack 7"}, "no UUID"},
+		"zeros":    {Host{ID: "00000000-0000-0000-0000-000000000000", Name: "rack 7"}, "no UUID"},
+		"no name":  {Host{ID: "0199a2f06f2b7cc1a4c54f1fd0c4c9a1"}, "Host.Name is not"},
+		"too long": {Host{ID: "0199a2f06f2b7cc1a4c54f1fd0c4c9a100", Name: "x"}, "no UUID"},
+	} {
+		_, err := New(Config{Name: "sales", Transport: &inmemory.Transport{}, Host: c.host})
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, want %q", name, err, c.want)
+		}
+	}
+}
