@@ -41,6 +41,7 @@ var rules = []rule{
 	{of: "internal/errtree"},
 	{of: "internal/fault", ours: []string{"header", "internal/errtree", "recoverability"}},
 	{of: "internal/brokertest", free: true, tests: true},
+	{of: "internal/brokertest/*", free: true, tests: true},
 	{of: "internal/tablequeue/storetest", ours: []string{"internal/*", "transport"}, tests: true},
 	{of: "internal/*", ours: []string{"header", "transport", "internal/*"}},
 	{of: "delayeddelivery", ours: []string{"header", "transport", "internal/*"}},
