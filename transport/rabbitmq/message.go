@@ -26,6 +26,8 @@ const (
 	deliveryCount = "x-delivery-count"
 	// acquiredCount is the header in which they also count, from 4.3, deliveries that were released.
 	acquiredCount = "x-acquired-count"
+	// publishNumber is the header in which the .NET client numbers the messages of a channel, for its confirms.
+	publishNumber = "x-dotnet-pub-seq-no"
 )
 
 // maxShort is the longest short string of the protocol: names and properties.
@@ -71,14 +73,14 @@ func headerText(name string, value any) (string, error) {
 	return s, err
 }
 
-// isBrokers reports whether a header is written by the broker or for a delay, or routes the message: it is a fact about
-// this delivery, and must not be sent with a copy.
+// isBrokers reports whether a header is written by the broker, by the client or for a delay, or routes the message: it is
+// a fact about this delivery, and must not be sent with a copy.
 func isBrokers(name string) bool {
 	if name == expiresAt || name == delayedBy || routes(name) {
 		return true
 	}
 	return strings.HasPrefix(name, "x-") && (name == deliveryCount || name == acquiredCount ||
-		name == "x-death" || strings.HasPrefix(name, "x-first-death-") || strings.HasPrefix(name, "x-last-death-"))
+		name == publishNumber || name == "x-death" || strings.HasPrefix(name, "x-first-death-") || strings.HasPrefix(name, "x-last-death-"))
 }
 
 // routes reports whether a header has more routing keys. The broker removes BCC, and refuses a value that is no list.
