@@ -71,6 +71,10 @@ type Config struct {
 	// the context of Run. After 10 s their own context ends, and the endpoint continues without those that have not
 	// returned.
 	Notify []func(ctx context.Context, n Notification)
+	// Background functions run while the endpoint does: Run calls each one once, in a goroutine of its own, when the
+	// endpoint is ready. Their context ends after the last handler has returned, and Run returns after they have. A
+	// function may return earlier. A panic is logged.
+	Background []func(ctx context.Context, e *Endpoint)
 	// OnFinalFailure is called before a message is moved to an error queue, dead-lettered or discarded. Default: no call.
 	// Its messages are sent atomically with that action if the transport can, and its writes in the session's transaction
 	// are committed with a move or a discard. It may be called several times for one message: if the broker does not
@@ -139,6 +143,7 @@ func (c Config) withDefaults() Config {
 	}
 	c.Serializers = slices.Clone(c.Serializers)
 	c.Notify = slices.Clone(c.Notify)
+	c.Background = slices.Clone(c.Background)
 	c.StopTimeout = cmp.Or(c.StopTimeout, 30*time.Second)
 	if c.Logger == nil {
 		c.Logger = slog.Default()

@@ -54,11 +54,7 @@ func (c Config) validate() error {
 		bad("Instance %q has a character that no queue may have (@ or a control character)", c.Instance)
 	}
 	c.Host.validate(bad)
-	for i, f := range c.Notify {
-		if f == nil {
-			bad("Notify[%d] is nil", i)
-		}
-	}
+	c.validateFunctions(bad)
 	if c.SendOnly && len(c.Handlers) > 0 {
 		bad("SendOnly is set, but there are handlers: they would never run")
 	}
@@ -87,6 +83,19 @@ func (c Config) validateQueues(bad func(format string, args ...any)) {
 	quarantine := c.Name + quarantineSuffix
 	if slices.Contains(errorQueues, quarantine) || c.AuditQueue == quarantine {
 		bad("%q is the endpoint's quarantine and cannot be an error queue or its audit queue too", quarantine)
+	}
+}
+
+func (c Config) validateFunctions(bad func(format string, args ...any)) {
+	for i, f := range c.Notify {
+		if f == nil {
+			bad("Notify[%d] is nil", i)
+		}
+	}
+	for i, f := range c.Background {
+		if f == nil {
+			bad("Background[%d] is nil", i)
+		}
 	}
 }
 

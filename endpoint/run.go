@@ -142,6 +142,7 @@ func (l *live) receiveAll(ctx context.Context) (err error) {
 	l.e.live.Store(l)
 	close(l.e.ready)
 	defer l.e.live.Store(nil)
+	defer l.background(ctx)()
 	l.quarantine.begin(ctx)
 	var wg sync.WaitGroup
 	wg.Go(func() { l.quarantine.watch(ctx) })
