@@ -124,7 +124,7 @@ func TestWritesABatchInOneTransaction(t *testing.T) {
 	for i, want := range map[int]string{
 		1: "[[0,1,10],[1,3,30]]",
 		2: `[[0,2,20,1000000,0,"it's \"out\""],[1,4,40,0,1]]`,
-		3: `[{"n":0,"id":"kept","headers":{},"body_from":1,"body_size":0,"at_us":0,"after_us":0,"ttl_us":0}]`,
+		3: `[{"n":0,"headers":{},"body_from":1,"body_size":0,"at_us":0,"after_us":0,"ttl_us":0}]`,
 	} {
 		if diff := cmp.Diff(mssql.NVarCharMax(want), calls[i].args["rows"]); diff != "" {
 			t.Error(diff)
@@ -147,10 +147,10 @@ func TestRowsTravelInOneParameterEach(t *testing.T) {
 		{ID: "d", Headers: []byte(`{}`), Body: []byte("\x00\xff"), At: time.Unix(-1, 0)},
 	})
 	want := []jsonRow{
-		{N: 0, ID: "a", Headers: json.RawMessage(`{"k":"<é>"}`), BodyFrom: 1, BodySize: 3, At: at.UnixMicro(), TTL: 3_600_000_000},
-		{N: 1, ID: "b", Headers: json.RawMessage(`{}`), BodyFrom: 4, After: 1_000_000},
-		{N: 2, ID: "c", Headers: json.RawMessage(`{}`), BodyFrom: 4},
-		{N: 3, ID: "d", Headers: json.RawMessage(`{}`), BodyFrom: 4, BodySize: 2, At: 1},
+		{N: 0, Headers: json.RawMessage(`{"k":"<é>"}`), BodyFrom: 1, BodySize: 3, At: at.UnixMicro(), TTL: 3_600_000_000},
+		{N: 1, Headers: json.RawMessage(`{}`), BodyFrom: 4, After: 1_000_000},
+		{N: 2, Headers: json.RawMessage(`{}`), BodyFrom: 4},
+		{N: 3, Headers: json.RawMessage(`{}`), BodyFrom: 4, BodySize: 2, At: 1},
 	}
 	if diff := cmp.Diff(want, encoded); diff != "" {
 		t.Error(diff)
@@ -320,9 +320,9 @@ func TestInstallsUnderALockInOneTransaction(t *testing.T) {
 		"IF object_id(N'[dbo].[holdfast_tables]', N'U') IS NULL",
 		"IF object_id(N'[dbo].[holdfast_subscriptions]', N'U') IS NULL",
 		"IF object_id(N'[dbo].[a]', N'U') IS NULL",
-		"IF EXISTS (SELECT 1 FROM [dbo].[holdfast_tables] WHERE name = N'a' AND version > 1)",
+		"IF EXISTS (SELECT 1 FROM [dbo].[holdfast_tables] WHERE name = N'a' AND version > 2)",
 		"IF object_id(N'[dbo].[b]', N'U') IS NULL",
-		"IF EXISTS (SELECT 1 FROM [dbo].[holdfast_tables] WHERE name = N'b' AND version > 1)",
+		"IF EXISTS (SELECT 1 FROM [dbo].[holdfast_tables] WHERE name = N'b' AND version > 2)",
 		"commit",
 	}
 	if diff := cmp.Diff(want, f.texts()); diff != "" {
@@ -384,8 +384,8 @@ func TestBrowsesAPage(t *testing.T) {
 	big := make([]byte, tablequeue.MaxPage+1)
 	row := func(seq int64, body []byte) []driver.Value { return []driver.Value{seq, "id", "{}", body, int64(0)} }
 	_, s := newFake(t, map[string]answer{
-		"coalesce(max(seq), 0)": numbers(9),
-		"AND seq <= @last":      rowsOf(row(1, nil), row(2, big), row(3, nil)),
+		"coalesce(max(RowVersion), 0)": numbers(9),
+		"AND RowVersion <= @last":      rowsOf(row(1, nil), row(2, big), row(3, nil)),
 	})
 	last, err := s.Last(t.Context(), "q")
 	if err != nil || last != 9 {

@@ -94,6 +94,10 @@ func (s *store) abandon(ctx context.Context, queue, statement string, args ...an
 
 // Cancel implements [tablequeue.Queues].
 func (s *store) Cancel(ctx context.Context, queue string, seq int64) (bool, error) {
-	n, err := s.changed(ctx, s.table(queue).cancel, sql.Named("seq", seq))
+	var n int64
+	err := s.repeat(ctx, queue, func() (err error) {
+		n, err = changed(ctx, s.db, s.table(queue).cancel, sql.Named("seq", seq))
+		return err
+	})
 	return n > 0, failed(err, "cancel message %d of queue %q", seq, queue)
 }

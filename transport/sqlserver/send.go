@@ -8,7 +8,6 @@ import (
 	"slices"
 
 	"github.com/holdfast-go/holdfast/internal/tablequeue"
-	"github.com/holdfast-go/holdfast/internal/tablequeue/dialect"
 )
 
 // Flush implements [tablequeue.Queues]. A single statement needs no transaction.
@@ -132,10 +131,6 @@ func (s *store) insertRows(ctx context.Context, o on, out *outgoing) error {
 	rows, bodies := encodeRows(out.rows)
 	args := []any{list("rows", rows), sql.Named("bodies", bodies)}
 	if t.traits.foreign {
-		for i := range rows {
-			rows[i].ID = dialect.UUID(rows[i].ID)
-		}
-		args[0] = list("rows", rows)
 		_, err := o.ExecContext(ctx, t.insert, args...)
 		return err
 	}
@@ -158,7 +153,6 @@ func (s *store) insertRows(ctx context.Context, o on, out *outgoing) error {
 // jsonRow is an element of rowList. Its body is the BodySize bytes of @bodies from BodyFrom on, which counts from 1.
 type jsonRow struct {
 	N        int             `json:"n"`
-	ID       string          `json:"id"`
 	Headers  json.RawMessage `json:"headers"`
 	BodyFrom int             `json:"body_from"`
 	BodySize int             `json:"body_size"`
@@ -171,7 +165,7 @@ func encodeRows(rows []*tablequeue.Row) (encoded []jsonRow, bodies []byte) {
 	encoded = make([]jsonRow, len(rows))
 	for i, r := range rows {
 		e := jsonRow{
-			N: i, ID: r.ID, Headers: r.Headers, BodyFrom: len(bodies) + 1, BodySize: len(r.Body),
+			N: i, Headers: r.Headers, BodyFrom: len(bodies) + 1, BodySize: len(r.Body),
 			After: r.After.Microseconds(), TTL: r.TTL.Microseconds(),
 		}
 		if !r.At.IsZero() {

@@ -45,7 +45,7 @@ func (t *table) waiting(q string) {
 	t.hasten = declareNow + `DECLARE @first datetime2(7) = (SELECT min(visible_at) FROM ` + q + lookHint + `);
 UPDATE q SET visible_at = CASE WHEN @first < @now THEN @first ELSE @now END
 FROM OPENJSON(@seqs) WITH (seq bigint '$') AS r
-INNER LOOP JOIN ` + q + ` AS q WITH (ROWLOCK) ON q.seq = r.seq
+INNER LOOP JOIN ` + q + ` AS q WITH (ROWLOCK) ON q.` + t.traits.key() + ` = r.seq
 WHERE q.lease_id IS NULL AND q.visible_at > @now;`
 }
 
@@ -82,6 +82,9 @@ func (s *store) Missing(ctx context.Context, queues []string) ([]bool, error) {
 
 // Hasten implements [tablequeue.Locks].
 func (s *store) Hasten(ctx context.Context, queue string, seqs []int64) error {
-	_, err := s.db.ExecContext(ctx, s.table(queue).hasten, list("seqs", seqs))
+	err := s.repeat(ctx, queue, func() error {
+		_, err := s.db.ExecContext(ctx, s.table(queue).hasten, list("seqs", seqs))
+		return err
+	})
 	return failed(err, "make rows of queue %q visible", queue)
 }

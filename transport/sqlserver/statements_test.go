@@ -36,6 +36,7 @@ func TestStatementsAreTheReviewedOnes(t *testing.T) {
 	shared := newTable("dbo", place{catalog: "other", schema: "nsb", table: "q"}, traits{foreign: true, recoverable: true})
 	add("send to a queue of NServiceBus's in another database", shared.insert)
 	add("inspect a queue of NServiceBus's", shared.inspect)
+	addFields(add, "queue of version 1", reflect.ValueOf(*newTable("dbo", place{schema: "dbo", table: "q"}, traits{first: true})))
 	add("columns in another database", shared.columns)
 	add("version of a queue in another schema", newTable("dbo", place{schema: "nsb", table: "q"}, traits{}).note)
 	addFields(add, "versions", reflect.ValueOf(newVersions(schema)))

@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -70,7 +69,11 @@ func (s *store) installation(plan transport.Plan) []step {
 	}
 	for _, q := range plan.Queues {
 		t := s.table(q.Name)
-		steps = append(steps, step{fmt.Sprintf("queue %q", q.Name), t.create}, step{fmt.Sprintf("queue %q", q.Name), t.note})
+		create := t.create
+		if q.Shared {
+			create = t.createShared
+		}
+		steps = append(steps, step{fmt.Sprintf("queue %q", q.Name), create}, step{fmt.Sprintf("queue %q", q.Name), t.note})
 	}
 	return steps
 }
@@ -106,7 +109,7 @@ func (s *store) Exists(ctx context.Context, queue string) error {
 	case err != nil:
 	case len(columns) == 0:
 		err = transport.ErrNoQueue
-	case !slices.Contains(columns, "lease_id"):
+	case traits{}.of(columns).foreign:
 		err = dialect.ErrForeign
 	}
 	return failed(err, "queue %q in schema %q", queue, s.Schema)
@@ -131,12 +134,20 @@ func (s *store) List(ctx context.Context) (names []string, err error) {
 
 // Last implements [tablequeue.Browsing].
 func (s *store) Last(ctx context.Context, queue string) (last int64, err error) {
-	err = s.db.QueryRowContext(ctx, s.table(queue).last).Scan(&last)
+	err = s.repeat(ctx, queue, func() error { return s.db.QueryRowContext(ctx, s.table(queue).last).Scan(&last) })
 	return last, failed(err, "look at queue %q", queue)
 }
 
 // Browse implements [tablequeue.Browsing].
 func (s *store) Browse(ctx context.Context, p tablequeue.Page) (found []tablequeue.Claimed, err error) {
+	err = s.repeat(ctx, p.Queue, func() (err error) {
+		found, err = s.page(ctx, p)
+		return err
+	})
+	return found, failed(err, "look at queue %q", p.Queue)
+}
+
+func (s *store) page(ctx context.Context, p tablequeue.Page) (found []tablequeue.Claimed, err error) {
 	size := 0
 	err = each(ctx, s.db, func(rows *sql.Rows) error {
 		var row tablequeue.Claimed
@@ -150,7 +161,7 @@ func (s *store) Browse(ctx context.Context, p tablequeue.Page) (found []tableque
 	if errors.Is(err, errPageFull) {
 		err = nil
 	}
-	return found, failed(err, "look at queue %q", p.Queue)
+	return found, err
 }
 
 var errPageFull = errors.New("enough bytes for a page")
@@ -158,7 +169,10 @@ var errPageFull = errors.New("enough bytes for a page")
 // Purge implements [tablequeue.Browsing].
 func (s *store) Purge(ctx context.Context, queue string) (all int64, err error) {
 	for n := int64(tablequeue.MaxSwept); n >= tablequeue.MaxSwept && err == nil; all += n {
-		n, err = s.changed(ctx, s.table(queue).purge)
+		err = s.repeat(ctx, queue, func() (err error) {
+			n, err = changed(ctx, s.db, s.table(queue).purge)
+			return err
+		})
 	}
 	return all, failed(err, "purge queue %q", queue)
 }
@@ -168,6 +182,9 @@ func (s *store) Take(ctx context.Context, u *tablequeue.Unit) error {
 	units := []*tablequeue.Unit{u}
 	err := s.detector.Repeat(ctx, units, func() error {
 		return s.inTx(ctx, func(tx *sql.Tx) error {
+			if s.foreign(u.Queue) {
+				return s.takeForeign(ctx, tx, u)
+			}
 			_, err := tx.ExecContext(ctx, s.table(u.Queue).take, sql.Named("lease", u.Lease.ID), sql.Named("seq", u.Lease.Seq))
 			if err != nil {
 				return err
@@ -176,4 +193,17 @@ func (s *store) Take(ctx context.Context, u *tablequeue.Unit) error {
 		})
 	})
 	return failed(err, "take message %d of queue %q", u.Lease.Seq, u.Queue)
+}
+
+// takeForeign deletes the row of u, which its table has no lease for, and inserts the rows that are sent with it. Such
+// a table has no unique index on its key.
+func (s *store) takeForeign(ctx context.Context, tx *sql.Tx, u *tablequeue.Unit) error {
+	n, err := changed(ctx, tx, s.table(u.Queue).take, sql.Named("seq", u.Lease.Seq))
+	if err == nil && n > 1 {
+		err = fmt.Errorf("%d rows have the RowVersion %d", n, u.Lease.Seq)
+	}
+	if u.Lost = n == 0; err != nil || u.Lost {
+		return err
+	}
+	return s.insert(ctx, tx, []*tablequeue.Unit{u})
 }

@@ -9,7 +9,8 @@ import (
 
 // Numbers by which the server refuses a statement because of its table.
 const (
-	invalidColumn = 207 // one of NServiceBus's
+	invalidColumn = 207 // one of another version, or one of NServiceBus's
+	missingIndex  = 308 // of a hint
 	hasTriggers   = 334 // OUTPUT without INTO
 )
 
@@ -19,7 +20,7 @@ func (s *store) repeat(ctx context.Context, queue string, do func() error) error
 }
 
 func refusedByTrait(err error) bool {
-	return slices.Contains([]int32{hasTriggers, invalidColumn}, numberOf(err))
+	return slices.Contains([]int32{hasTriggers, invalidColumn, missingIndex}, numberOf(err))
 }
 
 func (s *store) foreign(queue string) bool { return s.table(queue).traits.foreign }
@@ -27,19 +28,26 @@ func (s *store) foreign(queue string) bool { return s.table(queue).traits.foreig
 // detectTraits reports whether a queue's table has traits that were not known. The server names a table with triggers in
 // words only, so that all queues are taken to have them.
 func (s *store) detectTraits(ctx context.Context, queue string, err error) bool {
-	was := s.table(queue).traits
-	traits := was
+	traits := s.table(queue).traits
 	if numberOf(err) == hasTriggers {
 		traits.triggers = true
 	} else if columns, err := s.columns(ctx, queue); err == nil {
-		traits.foreign = len(columns) > 0 && !slices.Contains(columns, "lease_id")
-		traits.recoverable = traits.foreign && slices.Contains(columns, "Recoverable")
+		traits = traits.of(columns)
 	}
-	if traits == was {
+	if traits == s.table(queue).traits {
 		return false
 	}
 	s.tables.Set(queue, newTable(s.Schema, s.place(queue), traits))
 	return true
+}
+
+// of returns the traits of a table with these columns. A table that does not exist has those of a new one.
+func (t traits) of(columns []string) traits {
+	ours := slices.Contains(columns, "lease_id")
+	t.foreign = len(columns) > 0 && !ours
+	t.recoverable = t.foreign && slices.Contains(columns, "Recoverable")
+	t.first = ours && !slices.Contains(columns, "RowVersion")
+	return t
 }
 
 // columns returns the columns of a queue's table, and none where there is no table.

@@ -13,12 +13,12 @@ func (s *store) DueForSweep(ctx context.Context) (queues []string, err error) {
 
 // SweepSome implements [tablequeue.Sweeper].
 func (s *store) SweepSome(ctx context.Context, queue string) (int64, error) {
-	n, err := s.changed(ctx, s.table(queue).sweep)
+	n, err := changed(ctx, s.db, s.table(queue).sweep)
 	return n, failed(err, "remove expired rows of queue %q", queue)
 }
 
 // changed executes a statement that ends with selectCount.
-func (s *store) changed(ctx context.Context, statement string, args ...any) (n int64, err error) {
-	err = each(ctx, s.db, func(rows *sql.Rows) error { return rows.Scan(&n) }, statement, args...)
+func changed(ctx context.Context, o on, statement string, args ...any) (n int64, err error) {
+	err = each(ctx, o, func(rows *sql.Rows) error { return rows.Scan(&n) }, statement, args...)
 	return n, err
 }

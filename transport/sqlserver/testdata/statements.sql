@@ -40,29 +40,29 @@ SET LOCK_TIMEOUT -1;
 -- queue claim
 DECLARE @now datetime2(7) = sysutcdatetime();
 WITH due AS (
-	SELECT TOP (@limit) seq, Id, Headers, Body, visible_at, Expires, delivery_count, lease_id, lease_owner,
+	SELECT TOP (@limit) RowVersion, Id, Headers, Body, visible_at, Expires, delivery_count, lease_id, lease_owner,
 		datalength(Headers) * 3 / 2 + coalesce(datalength(Body), 0) AS size
 	FROM [my's [schema]]].[Sales."Orders"]]'--] WITH (INDEX (holdfast_due), READPAST, UPDLOCK, ROWLOCK, READCOMMITTEDLOCK)
-	WHERE visible_at <= @now ORDER BY visible_at, seq),
+	WHERE visible_at <= @now ORDER BY visible_at, RowVersion),
 fit AS (
-	SELECT seq, Id, Headers, Body, visible_at, Expires, delivery_count, lease_id, lease_owner, size,
-		sum(size) OVER (ORDER BY visible_at, seq ROWS UNBOUNDED PRECEDING) AS total
+	SELECT RowVersion, Id, Headers, Body, visible_at, Expires, delivery_count, lease_id, lease_owner, size,
+		sum(size) OVER (ORDER BY visible_at, RowVersion ROWS UNBOUNDED PRECEDING) AS total
 	FROM due)
 UPDATE fit SET delivery_count = delivery_count + 1, visible_at = dateadd(microsecond, @for % 1000000, dateadd(second, @for / 1000000 % 86400, dateadd(day, @for / 1000000 / 86400, @now))),
 	lease_id = @lease, lease_owner = @owner
-OUTPUT inserted.seq, inserted.Id, inserted.Headers, inserted.Body, inserted.delivery_count,
-	CASE WHEN inserted.Expires <= @now THEN 1 ELSE 0 END
+OUTPUT inserted.RowVersion, lower(convert(nvarchar(36), inserted.Id)), inserted.Headers, inserted.Body,
+	inserted.delivery_count, CASE WHEN inserted.Expires <= @now THEN 1 ELSE 0 END
 WHERE total <= @bytes OR total = size;
 IF @@ROWCOUNT = 0
 	SELECT TOP (1) datediff_big(microsecond, @now, visible_at)
 	FROM [my's [schema]]].[Sales."Orders"]]'--] WITH (INDEX (holdfast_due), READPAST, READCOMMITTEDLOCK)
-	WHERE visible_at > @now ORDER BY visible_at, seq;
+	WHERE visible_at > @now ORDER BY visible_at, RowVersion;
 
 -- queue renew
 DECLARE @now datetime2(7) = sysutcdatetime();
 UPDATE q SET visible_at = dateadd(microsecond, @for % 1000000, dateadd(second, @for / 1000000 % 86400, dateadd(day, @for / 1000000 / 86400, @now)))
 OUTPUT r.n FROM OPENJSON(@rows) WITH (n int '$[0]', seq bigint '$[1]', lease bigint '$[2]', after_us bigint '$[3]', undo int '$[4]', note nvarchar(max) '$[5]') AS r
-INNER LOOP JOIN [my's [schema]]].[Sales."Orders"]]'--] AS q WITH (ROWLOCK) ON q.seq = r.seq AND q.lease_id = r.lease;
+INNER LOOP JOIN [my's [schema]]].[Sales."Orders"]]'--] AS q WITH (ROWLOCK) ON q.RowVersion = r.seq AND q.lease_id = r.lease;
 
 -- queue update
 DECLARE @now datetime2(7) = sysutcdatetime();
@@ -70,19 +70,19 @@ UPDATE q SET visible_at = dateadd(microsecond, r.after_us % 1000000, dateadd(sec
 	delivery_count = CASE WHEN q.delivery_count > r.undo THEN q.delivery_count - r.undo ELSE 0 END,
 	lease_id = NULL, lease_owner = NULL, last_error = coalesce(r.note, q.last_error)
 OUTPUT r.n FROM OPENJSON(@rows) WITH (n int '$[0]', seq bigint '$[1]', lease bigint '$[2]', after_us bigint '$[3]', undo int '$[4]', note nvarchar(max) '$[5]') AS r
-INNER LOOP JOIN [my's [schema]]].[Sales."Orders"]]'--] AS q WITH (ROWLOCK) ON q.seq = r.seq AND q.lease_id = r.lease;
+INNER LOOP JOIN [my's [schema]]].[Sales."Orders"]]'--] AS q WITH (ROWLOCK) ON q.RowVersion = r.seq AND q.lease_id = r.lease;
 
 -- queue remove
 DELETE q OUTPUT r.n FROM OPENJSON(@rows) WITH (n int '$[0]', seq bigint '$[1]', lease bigint '$[2]', after_us bigint '$[3]', undo int '$[4]', note nvarchar(max) '$[5]') AS r
-INNER LOOP JOIN [my's [schema]]].[Sales."Orders"]]'--] AS q WITH (ROWLOCK) ON q.seq = r.seq AND q.lease_id = r.lease;
+INNER LOOP JOIN [my's [schema]]].[Sales."Orders"]]'--] AS q WITH (ROWLOCK) ON q.RowVersion = r.seq AND q.lease_id = r.lease;
 
 -- queue insert
 DECLARE @now datetime2(7) = sysutcdatetime();
-INSERT INTO [my's [schema]]].[Sales."Orders"]]'--] (Id, Headers, Body, visible_at, Expires)
-OUTPUT inserted.seq
-SELECT r.id, r.headers, substring(@bodies, r.body_from, r.body_size), due.moment,
+INSERT INTO [my's [schema]]].[Sales."Orders"]]'--] (Headers, Body, visible_at, Expires)
+OUTPUT inserted.RowVersion
+SELECT r.headers, substring(@bodies, r.body_from, r.body_size), due.moment,
 	CASE WHEN r.ttl_us > 0 THEN dateadd(microsecond, r.ttl_us % 1000000, dateadd(second, r.ttl_us / 1000000 % 86400, dateadd(day, r.ttl_us / 1000000 / 86400, due.moment))) END
-FROM OPENJSON(@rows) WITH (n int, id nvarchar(max), headers nvarchar(max) AS JSON,
+FROM OPENJSON(@rows) WITH (n int, headers nvarchar(max) AS JSON,
 	body_from bigint, body_size bigint, at_us bigint, after_us bigint, ttl_us bigint) AS r
 CROSS APPLY (SELECT CASE WHEN r.at_us = 0 THEN dateadd(microsecond, r.after_us % 1000000, dateadd(second, r.after_us / 1000000 % 86400, dateadd(day, r.after_us / 1000000 / 86400, @now)))
 	ELSE dateadd(microsecond, r.at_us % 1000000, dateadd(second, r.at_us / 1000000 % 86400, dateadd(day, r.at_us / 1000000 / 86400, convert(datetime2(7), '19700101')))) END AS moment) AS wanted
@@ -103,12 +103,12 @@ WHERE q.visible_at > @now AND q.visible_at <= dateadd(microsecond, @for % 100000
 	AND q.lease_id IN (SELECT lease FROM OPENJSON(@leases) WITH (lease bigint '$'));
 
 -- queue cancel
-DELETE FROM [my's [schema]]].[Sales."Orders"]]'--] WITH (ROWLOCK) WHERE seq = @seq AND delivery_count = 0;
+DELETE FROM [my's [schema]]].[Sales."Orders"]]'--] WITH (ROWLOCK) WHERE RowVersion = @seq AND delivery_count = 0;
 SELECT @@ROWCOUNT;
 
 -- queue take
 UPDATE [my's [schema]]].[Sales."Orders"]]'--] WITH (ROWLOCK) SET lease_id = @lease
-WHERE seq = @seq AND visible_at <= sysutcdatetime();
+WHERE RowVersion = @seq AND visible_at <= sysutcdatetime();
 
 -- queue sweep
 DECLARE @now datetime2(7) = sysutcdatetime();
@@ -119,17 +119,17 @@ SELECT @@ROWCOUNT;
 -- queue purge
 DECLARE @now datetime2(7) = sysutcdatetime();
 WITH due AS (
-	SELECT TOP (1000) seq, visible_at FROM [my's [schema]]].[Sales."Orders"]]'--] WITH (INDEX (holdfast_due), READPAST, UPDLOCK, ROWLOCK, READCOMMITTEDLOCK)
-	WHERE visible_at <= @now ORDER BY visible_at, seq)
+	SELECT TOP (1000) RowVersion, visible_at FROM [my's [schema]]].[Sales."Orders"]]'--] WITH (INDEX (holdfast_due), READPAST, UPDLOCK, ROWLOCK, READCOMMITTEDLOCK)
+	WHERE visible_at <= @now ORDER BY visible_at, RowVersion)
 DELETE FROM due;
 SELECT @@ROWCOUNT;
 
 -- queue last
-SELECT coalesce(max(seq), 0) FROM [my's [schema]]].[Sales."Orders"]]'--] WITH (READPAST, READCOMMITTEDLOCK)
+SELECT coalesce(max(RowVersion), 0) FROM [my's [schema]]].[Sales."Orders"]]'--] WITH (READPAST, READCOMMITTEDLOCK)
 
 -- queue browse
-SELECT TOP (@limit) seq, Id, Headers, Body, delivery_count FROM [my's [schema]]].[Sales."Orders"]]'--] WITH (READPAST, READCOMMITTEDLOCK)
-WHERE seq > @after AND seq <= @last AND (Expires IS NULL OR Expires > sysutcdatetime()) ORDER BY seq
+SELECT TOP (@limit) RowVersion, lower(convert(nvarchar(36), Id)), Headers, Body, delivery_count FROM [my's [schema]]].[Sales."Orders"]]'--] WITH (READPAST, READCOMMITTEDLOCK)
+WHERE RowVersion > @after AND RowVersion <= @last AND (Expires IS NULL OR Expires > sysutcdatetime()) ORDER BY RowVersion
 
 -- queue inspect
 DECLARE @now datetime2(7) = sysutcdatetime();
@@ -146,11 +146,11 @@ SELECT c.name FROM sys.columns AS c WHERE c.object_id = object_id(N'[my''s [sche
 IF object_id(N'[my''s [schema]]].[Sales."Orders"]]''--]', N'U') IS NULL
 BEGIN
 	CREATE TABLE [my's [schema]]].[Sales."Orders"]]'--] (
-		seq bigint IDENTITY PRIMARY KEY CLUSTERED,
-		Id nvarchar(max) NOT NULL DEFAULT convert(nvarchar(36), newid()),
+		RowVersion bigint IDENTITY PRIMARY KEY CLUSTERED,
+		Id uniqueidentifier NOT NULL DEFAULT newid(),
 		CorrelationId varchar(255),
 		ReplyToAddress varchar(255),
-		Recoverable bit,
+		Recoverable bit DEFAULT 1,
 		Expires datetime2(7),
 		Headers nvarchar(max) NOT NULL,
 		Body varbinary(max),
@@ -159,16 +159,39 @@ BEGIN
 		lease_id bigint,
 		lease_owner nvarchar(max),
 		last_error nvarchar(max),
-		INDEX holdfast_due NONCLUSTERED (visible_at, seq),
+		INDEX holdfast_due NONCLUSTERED (visible_at, RowVersion),
 		INDEX holdfast_expires NONCLUSTERED (Expires) WHERE Expires IS NOT NULL);
 	ALTER TABLE [my's [schema]]].[Sales."Orders"]]'--] SET (LOCK_ESCALATION = DISABLE);
 END
 
+-- queue createShared
+IF object_id(N'[my''s [schema]]].[Sales."Orders"]]''--]', N'U') IS NULL
+BEGIN
+	CREATE TABLE [my's [schema]]].[Sales."Orders"]]'--] (
+		RowVersion bigint IDENTITY PRIMARY KEY CLUSTERED,
+		Id uniqueidentifier NOT NULL DEFAULT newid(),
+		CorrelationId varchar(255),
+		ReplyToAddress varchar(255),
+		Recoverable bit DEFAULT 1,
+		Expires datetime2(7),
+		Headers nvarchar(max) NOT NULL,
+		Body varbinary(max),
+		visible_at datetime2(7) NOT NULL DEFAULT sysutcdatetime(),
+		delivery_count int NOT NULL DEFAULT 0,
+		lease_id bigint,
+		lease_owner nvarchar(max),
+		last_error nvarchar(max),
+		INDEX holdfast_due NONCLUSTERED (visible_at, RowVersion),
+		INDEX holdfast_expires NONCLUSTERED (Expires) WHERE Expires IS NOT NULL,
+		INDEX holdfast_id UNIQUE NONCLUSTERED (Id));
+	ALTER TABLE [my's [schema]]].[Sales."Orders"]]'--] SET (LOCK_ESCALATION = DISABLE);
+END
+
 -- queue note
-IF EXISTS (SELECT 1 FROM [my's [schema]]].[holdfast_tables] WHERE name = N'Sales."Orders"]''--' AND version > 1)
+IF EXISTS (SELECT 1 FROM [my's [schema]]].[holdfast_tables] WHERE name = N'Sales."Orders"]''--' AND version > 2)
 	THROW 50000, N'its table is of a version that this program does not know', 1;
 IF col_length(N'[my''s [schema]]].[Sales."Orders"]]''--]', N'lease_id') IS NOT NULL AND NOT EXISTS (SELECT 1 FROM [my's [schema]]].[holdfast_tables] WHERE name = N'Sales."Orders"]''--')
-	INSERT INTO [my's [schema]]].[holdfast_tables] (name, version) VALUES (N'Sales."Orders"]''--', 1);
+	INSERT INTO [my's [schema]]].[holdfast_tables] (name, version) VALUES (N'Sales."Orders"]''--', CASE WHEN col_length(N'[my''s [schema]]].[Sales."Orders"]]''--]', N'RowVersion') IS NULL THEN 1 ELSE 2 END);
 
 -- queue drop
 IF object_id(N'[my''s [schema]]].[Sales."Orders"]]''--]', N'U') IS NOT NULL AND col_length(N'[my''s [schema]]].[Sales."Orders"]]''--]', N'lease_id') IS NULL
@@ -187,7 +210,7 @@ DECLARE @now datetime2(7) = sysutcdatetime();
 DECLARE @first datetime2(7) = (SELECT min(visible_at) FROM [my's [schema]]].[Sales."Orders"]]'--] WITH (READPAST, READCOMMITTEDLOCK));
 UPDATE q SET visible_at = CASE WHEN @first < @now THEN @first ELSE @now END
 FROM OPENJSON(@seqs) WITH (seq bigint '$') AS r
-INNER LOOP JOIN [my's [schema]]].[Sales."Orders"]]'--] AS q WITH (ROWLOCK) ON q.seq = r.seq
+INNER LOOP JOIN [my's [schema]]].[Sales."Orders"]]'--] AS q WITH (ROWLOCK) ON q.RowVersion = r.seq
 WHERE q.lease_id IS NULL AND q.visible_at > @now;
 
 -- queue with triggers quoted
@@ -197,31 +220,31 @@ WHERE q.lease_id IS NULL AND q.visible_at > @now;
 DECLARE @now datetime2(7) = sysutcdatetime();
 DECLARE @hit TABLE (seq bigint, id nvarchar(max), headers nvarchar(max), body varbinary(max), delivery_count int, expired int);
 WITH due AS (
-	SELECT TOP (@limit) seq, Id, Headers, Body, visible_at, Expires, delivery_count, lease_id, lease_owner,
+	SELECT TOP (@limit) RowVersion, Id, Headers, Body, visible_at, Expires, delivery_count, lease_id, lease_owner,
 		datalength(Headers) * 3 / 2 + coalesce(datalength(Body), 0) AS size
 	FROM [dbo].[q] WITH (INDEX (holdfast_due), READPAST, UPDLOCK, ROWLOCK, READCOMMITTEDLOCK)
-	WHERE visible_at <= @now ORDER BY visible_at, seq),
+	WHERE visible_at <= @now ORDER BY visible_at, RowVersion),
 fit AS (
-	SELECT seq, Id, Headers, Body, visible_at, Expires, delivery_count, lease_id, lease_owner, size,
-		sum(size) OVER (ORDER BY visible_at, seq ROWS UNBOUNDED PRECEDING) AS total
+	SELECT RowVersion, Id, Headers, Body, visible_at, Expires, delivery_count, lease_id, lease_owner, size,
+		sum(size) OVER (ORDER BY visible_at, RowVersion ROWS UNBOUNDED PRECEDING) AS total
 	FROM due)
 UPDATE fit SET delivery_count = delivery_count + 1, visible_at = dateadd(microsecond, @for % 1000000, dateadd(second, @for / 1000000 % 86400, dateadd(day, @for / 1000000 / 86400, @now))),
 	lease_id = @lease, lease_owner = @owner
-OUTPUT inserted.seq, inserted.Id, inserted.Headers, inserted.Body, inserted.delivery_count,
-	CASE WHEN inserted.Expires <= @now THEN 1 ELSE 0 END INTO @hit
+OUTPUT inserted.RowVersion, lower(convert(nvarchar(36), inserted.Id)), inserted.Headers, inserted.Body,
+	inserted.delivery_count, CASE WHEN inserted.Expires <= @now THEN 1 ELSE 0 END INTO @hit
 WHERE total <= @bytes OR total = size;
 SELECT seq, id, headers, body, delivery_count, expired FROM @hit;
 IF @@ROWCOUNT = 0
 	SELECT TOP (1) datediff_big(microsecond, @now, visible_at)
 	FROM [dbo].[q] WITH (INDEX (holdfast_due), READPAST, READCOMMITTEDLOCK)
-	WHERE visible_at > @now ORDER BY visible_at, seq;
+	WHERE visible_at > @now ORDER BY visible_at, RowVersion;
 
 -- queue with triggers renew
 DECLARE @now datetime2(7) = sysutcdatetime();
 DECLARE @hit TABLE (n int);
 UPDATE q SET visible_at = dateadd(microsecond, @for % 1000000, dateadd(second, @for / 1000000 % 86400, dateadd(day, @for / 1000000 / 86400, @now)))
 OUTPUT r.n INTO @hit FROM OPENJSON(@rows) WITH (n int '$[0]', seq bigint '$[1]', lease bigint '$[2]', after_us bigint '$[3]', undo int '$[4]', note nvarchar(max) '$[5]') AS r
-INNER LOOP JOIN [dbo].[q] AS q WITH (ROWLOCK) ON q.seq = r.seq AND q.lease_id = r.lease;
+INNER LOOP JOIN [dbo].[q] AS q WITH (ROWLOCK) ON q.RowVersion = r.seq AND q.lease_id = r.lease;
 SELECT n FROM @hit;
 
 -- queue with triggers update
@@ -231,23 +254,23 @@ UPDATE q SET visible_at = dateadd(microsecond, r.after_us % 1000000, dateadd(sec
 	delivery_count = CASE WHEN q.delivery_count > r.undo THEN q.delivery_count - r.undo ELSE 0 END,
 	lease_id = NULL, lease_owner = NULL, last_error = coalesce(r.note, q.last_error)
 OUTPUT r.n INTO @hit FROM OPENJSON(@rows) WITH (n int '$[0]', seq bigint '$[1]', lease bigint '$[2]', after_us bigint '$[3]', undo int '$[4]', note nvarchar(max) '$[5]') AS r
-INNER LOOP JOIN [dbo].[q] AS q WITH (ROWLOCK) ON q.seq = r.seq AND q.lease_id = r.lease;
+INNER LOOP JOIN [dbo].[q] AS q WITH (ROWLOCK) ON q.RowVersion = r.seq AND q.lease_id = r.lease;
 SELECT n FROM @hit;
 
 -- queue with triggers remove
 DECLARE @hit TABLE (n int);
 DELETE q OUTPUT r.n INTO @hit FROM OPENJSON(@rows) WITH (n int '$[0]', seq bigint '$[1]', lease bigint '$[2]', after_us bigint '$[3]', undo int '$[4]', note nvarchar(max) '$[5]') AS r
-INNER LOOP JOIN [dbo].[q] AS q WITH (ROWLOCK) ON q.seq = r.seq AND q.lease_id = r.lease;
+INNER LOOP JOIN [dbo].[q] AS q WITH (ROWLOCK) ON q.RowVersion = r.seq AND q.lease_id = r.lease;
 SELECT n FROM @hit;
 
 -- queue with triggers insert
 DECLARE @now datetime2(7) = sysutcdatetime();
 DECLARE @hit TABLE (seq bigint);
-INSERT INTO [dbo].[q] (Id, Headers, Body, visible_at, Expires)
-OUTPUT inserted.seq INTO @hit
-SELECT r.id, r.headers, substring(@bodies, r.body_from, r.body_size), due.moment,
+INSERT INTO [dbo].[q] (Headers, Body, visible_at, Expires)
+OUTPUT inserted.RowVersion INTO @hit
+SELECT r.headers, substring(@bodies, r.body_from, r.body_size), due.moment,
 	CASE WHEN r.ttl_us > 0 THEN dateadd(microsecond, r.ttl_us % 1000000, dateadd(second, r.ttl_us / 1000000 % 86400, dateadd(day, r.ttl_us / 1000000 / 86400, due.moment))) END
-FROM OPENJSON(@rows) WITH (n int, id nvarchar(max), headers nvarchar(max) AS JSON,
+FROM OPENJSON(@rows) WITH (n int, headers nvarchar(max) AS JSON,
 	body_from bigint, body_size bigint, at_us bigint, after_us bigint, ttl_us bigint) AS r
 CROSS APPLY (SELECT CASE WHEN r.at_us = 0 THEN dateadd(microsecond, r.after_us % 1000000, dateadd(second, r.after_us / 1000000 % 86400, dateadd(day, r.after_us / 1000000 / 86400, @now)))
 	ELSE dateadd(microsecond, r.at_us % 1000000, dateadd(second, r.at_us / 1000000 % 86400, dateadd(day, r.at_us / 1000000 / 86400, convert(datetime2(7), '19700101')))) END AS moment) AS wanted
@@ -269,12 +292,12 @@ WHERE q.visible_at > @now AND q.visible_at <= dateadd(microsecond, @for % 100000
 	AND q.lease_id IN (SELECT lease FROM OPENJSON(@leases) WITH (lease bigint '$'));
 
 -- queue with triggers cancel
-DELETE FROM [dbo].[q] WITH (ROWLOCK) WHERE seq = @seq AND delivery_count = 0;
+DELETE FROM [dbo].[q] WITH (ROWLOCK) WHERE RowVersion = @seq AND delivery_count = 0;
 SELECT @@ROWCOUNT;
 
 -- queue with triggers take
 UPDATE [dbo].[q] WITH (ROWLOCK) SET lease_id = @lease
-WHERE seq = @seq AND visible_at <= sysutcdatetime();
+WHERE RowVersion = @seq AND visible_at <= sysutcdatetime();
 
 -- queue with triggers sweep
 DECLARE @now datetime2(7) = sysutcdatetime();
@@ -285,17 +308,17 @@ SELECT @@ROWCOUNT;
 -- queue with triggers purge
 DECLARE @now datetime2(7) = sysutcdatetime();
 WITH due AS (
-	SELECT TOP (1000) seq, visible_at FROM [dbo].[q] WITH (INDEX (holdfast_due), READPAST, UPDLOCK, ROWLOCK, READCOMMITTEDLOCK)
-	WHERE visible_at <= @now ORDER BY visible_at, seq)
+	SELECT TOP (1000) RowVersion, visible_at FROM [dbo].[q] WITH (INDEX (holdfast_due), READPAST, UPDLOCK, ROWLOCK, READCOMMITTEDLOCK)
+	WHERE visible_at <= @now ORDER BY visible_at, RowVersion)
 DELETE FROM due;
 SELECT @@ROWCOUNT;
 
 -- queue with triggers last
-SELECT coalesce(max(seq), 0) FROM [dbo].[q] WITH (READPAST, READCOMMITTEDLOCK)
+SELECT coalesce(max(RowVersion), 0) FROM [dbo].[q] WITH (READPAST, READCOMMITTEDLOCK)
 
 -- queue with triggers browse
-SELECT TOP (@limit) seq, Id, Headers, Body, delivery_count FROM [dbo].[q] WITH (READPAST, READCOMMITTEDLOCK)
-WHERE seq > @after AND seq <= @last AND (Expires IS NULL OR Expires > sysutcdatetime()) ORDER BY seq
+SELECT TOP (@limit) RowVersion, lower(convert(nvarchar(36), Id)), Headers, Body, delivery_count FROM [dbo].[q] WITH (READPAST, READCOMMITTEDLOCK)
+WHERE RowVersion > @after AND RowVersion <= @last AND (Expires IS NULL OR Expires > sysutcdatetime()) ORDER BY RowVersion
 
 -- queue with triggers inspect
 DECLARE @now datetime2(7) = sysutcdatetime();
@@ -312,11 +335,11 @@ SELECT c.name FROM sys.columns AS c WHERE c.object_id = object_id(N'[dbo].[q]', 
 IF object_id(N'[dbo].[q]', N'U') IS NULL
 BEGIN
 	CREATE TABLE [dbo].[q] (
-		seq bigint IDENTITY PRIMARY KEY CLUSTERED,
-		Id nvarchar(max) NOT NULL DEFAULT convert(nvarchar(36), newid()),
+		RowVersion bigint IDENTITY PRIMARY KEY CLUSTERED,
+		Id uniqueidentifier NOT NULL DEFAULT newid(),
 		CorrelationId varchar(255),
 		ReplyToAddress varchar(255),
-		Recoverable bit,
+		Recoverable bit DEFAULT 1,
 		Expires datetime2(7),
 		Headers nvarchar(max) NOT NULL,
 		Body varbinary(max),
@@ -325,16 +348,39 @@ BEGIN
 		lease_id bigint,
 		lease_owner nvarchar(max),
 		last_error nvarchar(max),
-		INDEX holdfast_due NONCLUSTERED (visible_at, seq),
+		INDEX holdfast_due NONCLUSTERED (visible_at, RowVersion),
 		INDEX holdfast_expires NONCLUSTERED (Expires) WHERE Expires IS NOT NULL);
 	ALTER TABLE [dbo].[q] SET (LOCK_ESCALATION = DISABLE);
 END
 
+-- queue with triggers createShared
+IF object_id(N'[dbo].[q]', N'U') IS NULL
+BEGIN
+	CREATE TABLE [dbo].[q] (
+		RowVersion bigint IDENTITY PRIMARY KEY CLUSTERED,
+		Id uniqueidentifier NOT NULL DEFAULT newid(),
+		CorrelationId varchar(255),
+		ReplyToAddress varchar(255),
+		Recoverable bit DEFAULT 1,
+		Expires datetime2(7),
+		Headers nvarchar(max) NOT NULL,
+		Body varbinary(max),
+		visible_at datetime2(7) NOT NULL DEFAULT sysutcdatetime(),
+		delivery_count int NOT NULL DEFAULT 0,
+		lease_id bigint,
+		lease_owner nvarchar(max),
+		last_error nvarchar(max),
+		INDEX holdfast_due NONCLUSTERED (visible_at, RowVersion),
+		INDEX holdfast_expires NONCLUSTERED (Expires) WHERE Expires IS NOT NULL,
+		INDEX holdfast_id UNIQUE NONCLUSTERED (Id));
+	ALTER TABLE [dbo].[q] SET (LOCK_ESCALATION = DISABLE);
+END
+
 -- queue with triggers note
-IF EXISTS (SELECT 1 FROM [dbo].[holdfast_tables] WHERE name = N'q' AND version > 1)
+IF EXISTS (SELECT 1 FROM [dbo].[holdfast_tables] WHERE name = N'q' AND version > 2)
 	THROW 50000, N'its table is of a version that this program does not know', 1;
 IF col_length(N'[dbo].[q]', N'lease_id') IS NOT NULL AND NOT EXISTS (SELECT 1 FROM [dbo].[holdfast_tables] WHERE name = N'q')
-	INSERT INTO [dbo].[holdfast_tables] (name, version) VALUES (N'q', 1);
+	INSERT INTO [dbo].[holdfast_tables] (name, version) VALUES (N'q', CASE WHEN col_length(N'[dbo].[q]', N'RowVersion') IS NULL THEN 1 ELSE 2 END);
 
 -- queue with triggers drop
 IF object_id(N'[dbo].[q]', N'U') IS NOT NULL AND col_length(N'[dbo].[q]', N'lease_id') IS NULL
@@ -353,28 +399,207 @@ DECLARE @now datetime2(7) = sysutcdatetime();
 DECLARE @first datetime2(7) = (SELECT min(visible_at) FROM [dbo].[q] WITH (READPAST, READCOMMITTEDLOCK));
 UPDATE q SET visible_at = CASE WHEN @first < @now THEN @first ELSE @now END
 FROM OPENJSON(@seqs) WITH (seq bigint '$') AS r
-INNER LOOP JOIN [dbo].[q] AS q WITH (ROWLOCK) ON q.seq = r.seq
+INNER LOOP JOIN [dbo].[q] AS q WITH (ROWLOCK) ON q.RowVersion = r.seq
 WHERE q.lease_id IS NULL AND q.visible_at > @now;
 
 -- send to a queue of NServiceBus's in another database
 DECLARE @now datetime2(7) = sysutcdatetime();
 INSERT INTO [other].[nsb].[q] (Id, Recoverable, Expires, Headers, Body)
-SELECT convert(uniqueidentifier, r.id), 1, CASE WHEN r.ttl_us > 0 THEN dateadd(microsecond, r.ttl_us % 1000000, dateadd(second, r.ttl_us / 1000000 % 86400, dateadd(day, r.ttl_us / 1000000 / 86400, @now))) END, r.headers, substring(@bodies, r.body_from, r.body_size)
-FROM OPENJSON(@rows) WITH (n int, id nvarchar(max), headers nvarchar(max) AS JSON,
+SELECT newid(), 1, CASE WHEN r.ttl_us > 0 THEN dateadd(microsecond, r.ttl_us % 1000000, dateadd(second, r.ttl_us / 1000000 % 86400, dateadd(day, r.ttl_us / 1000000 / 86400, @now))) END, r.headers, substring(@bodies, r.body_from, r.body_size)
+FROM OPENJSON(@rows) WITH (n int, headers nvarchar(max) AS JSON,
 	body_from bigint, body_size bigint, at_us bigint, after_us bigint, ttl_us bigint) AS r
 ORDER BY r.n;
 
 -- inspect a queue of NServiceBus's
-SELECT count_big(*), 0, 0, 0 FROM [other].[nsb].[q] WITH (READPAST, READCOMMITTEDLOCK) WHERE Expires IS NULL OR Expires > sysutcdatetime();
+SELECT count_big(*), 0, 0, 0 FROM [other].[nsb].[q] WITH (READPAST, READCOMMITTEDLOCK) WHERE (Expires IS NULL OR Expires > sysutcdatetime());
+
+-- queue of version 1 quoted
+[dbo].[q]
+
+-- queue of version 1 claim
+DECLARE @now datetime2(7) = sysutcdatetime();
+WITH due AS (
+	SELECT TOP (@limit) seq, Id, Headers, Body, visible_at, Expires, delivery_count, lease_id, lease_owner,
+		datalength(Headers) * 3 / 2 + coalesce(datalength(Body), 0) AS size
+	FROM [dbo].[q] WITH (INDEX (holdfast_due), READPAST, UPDLOCK, ROWLOCK, READCOMMITTEDLOCK)
+	WHERE visible_at <= @now ORDER BY visible_at, seq),
+fit AS (
+	SELECT seq, Id, Headers, Body, visible_at, Expires, delivery_count, lease_id, lease_owner, size,
+		sum(size) OVER (ORDER BY visible_at, seq ROWS UNBOUNDED PRECEDING) AS total
+	FROM due)
+UPDATE fit SET delivery_count = delivery_count + 1, visible_at = dateadd(microsecond, @for % 1000000, dateadd(second, @for / 1000000 % 86400, dateadd(day, @for / 1000000 / 86400, @now))),
+	lease_id = @lease, lease_owner = @owner
+OUTPUT inserted.seq, inserted.Id, inserted.Headers, inserted.Body,
+	inserted.delivery_count, CASE WHEN inserted.Expires <= @now THEN 1 ELSE 0 END
+WHERE total <= @bytes OR total = size;
+IF @@ROWCOUNT = 0
+	SELECT TOP (1) datediff_big(microsecond, @now, visible_at)
+	FROM [dbo].[q] WITH (INDEX (holdfast_due), READPAST, READCOMMITTEDLOCK)
+	WHERE visible_at > @now ORDER BY visible_at, seq;
+
+-- queue of version 1 renew
+DECLARE @now datetime2(7) = sysutcdatetime();
+UPDATE q SET visible_at = dateadd(microsecond, @for % 1000000, dateadd(second, @for / 1000000 % 86400, dateadd(day, @for / 1000000 / 86400, @now)))
+OUTPUT r.n FROM OPENJSON(@rows) WITH (n int '$[0]', seq bigint '$[1]', lease bigint '$[2]', after_us bigint '$[3]', undo int '$[4]', note nvarchar(max) '$[5]') AS r
+INNER LOOP JOIN [dbo].[q] AS q WITH (ROWLOCK) ON q.seq = r.seq AND q.lease_id = r.lease;
+
+-- queue of version 1 update
+DECLARE @now datetime2(7) = sysutcdatetime();
+UPDATE q SET visible_at = dateadd(microsecond, r.after_us % 1000000, dateadd(second, r.after_us / 1000000 % 86400, dateadd(day, r.after_us / 1000000 / 86400, @now))),
+	delivery_count = CASE WHEN q.delivery_count > r.undo THEN q.delivery_count - r.undo ELSE 0 END,
+	lease_id = NULL, lease_owner = NULL, last_error = coalesce(r.note, q.last_error)
+OUTPUT r.n FROM OPENJSON(@rows) WITH (n int '$[0]', seq bigint '$[1]', lease bigint '$[2]', after_us bigint '$[3]', undo int '$[4]', note nvarchar(max) '$[5]') AS r
+INNER LOOP JOIN [dbo].[q] AS q WITH (ROWLOCK) ON q.seq = r.seq AND q.lease_id = r.lease;
+
+-- queue of version 1 remove
+DELETE q OUTPUT r.n FROM OPENJSON(@rows) WITH (n int '$[0]', seq bigint '$[1]', lease bigint '$[2]', after_us bigint '$[3]', undo int '$[4]', note nvarchar(max) '$[5]') AS r
+INNER LOOP JOIN [dbo].[q] AS q WITH (ROWLOCK) ON q.seq = r.seq AND q.lease_id = r.lease;
+
+-- queue of version 1 insert
+DECLARE @now datetime2(7) = sysutcdatetime();
+INSERT INTO [dbo].[q] (Headers, Body, visible_at, Expires)
+OUTPUT inserted.seq
+SELECT r.headers, substring(@bodies, r.body_from, r.body_size), due.moment,
+	CASE WHEN r.ttl_us > 0 THEN dateadd(microsecond, r.ttl_us % 1000000, dateadd(second, r.ttl_us / 1000000 % 86400, dateadd(day, r.ttl_us / 1000000 / 86400, due.moment))) END
+FROM OPENJSON(@rows) WITH (n int, headers nvarchar(max) AS JSON,
+	body_from bigint, body_size bigint, at_us bigint, after_us bigint, ttl_us bigint) AS r
+CROSS APPLY (SELECT CASE WHEN r.at_us = 0 THEN dateadd(microsecond, r.after_us % 1000000, dateadd(second, r.after_us / 1000000 % 86400, dateadd(day, r.after_us / 1000000 / 86400, @now)))
+	ELSE dateadd(microsecond, r.at_us % 1000000, dateadd(second, r.at_us / 1000000 % 86400, dateadd(day, r.at_us / 1000000 / 86400, convert(datetime2(7), '19700101')))) END AS moment) AS wanted
+CROSS APPLY (SELECT CASE WHEN wanted.moment > @now THEN wanted.moment ELSE @now END AS moment) AS due
+ORDER BY r.n;
+
+-- queue of version 1 abandon
+DECLARE @now datetime2(7) = sysutcdatetime();
+UPDATE q SET visible_at = @now, lease_id = NULL, lease_owner = NULL
+FROM [dbo].[q] AS q WITH (INDEX (holdfast_due), READPAST, UPDLOCK, ROWLOCK, READCOMMITTEDLOCK)
+WHERE q.visible_at > @now AND q.visible_at <= dateadd(microsecond, @for % 1000000, dateadd(second, @for / 1000000 % 86400, dateadd(day, @for / 1000000 / 86400, @now))) AND q.lease_owner = @owner;
+
+-- queue of version 1 orphans
+DECLARE @now datetime2(7) = sysutcdatetime();
+UPDATE q SET visible_at = @now, lease_id = NULL, lease_owner = NULL
+FROM [dbo].[q] AS q WITH (INDEX (holdfast_due), READPAST, UPDLOCK, ROWLOCK, READCOMMITTEDLOCK)
+WHERE q.visible_at > @now AND q.visible_at <= dateadd(microsecond, @for % 1000000, dateadd(second, @for / 1000000 % 86400, dateadd(day, @for / 1000000 / 86400, @now)))
+	AND q.lease_id IN (SELECT lease FROM OPENJSON(@leases) WITH (lease bigint '$'));
+
+-- queue of version 1 cancel
+DELETE FROM [dbo].[q] WITH (ROWLOCK) WHERE seq = @seq AND delivery_count = 0;
+SELECT @@ROWCOUNT;
+
+-- queue of version 1 take
+UPDATE [dbo].[q] WITH (ROWLOCK) SET lease_id = @lease
+WHERE seq = @seq AND visible_at <= sysutcdatetime();
+
+-- queue of version 1 sweep
+DECLARE @now datetime2(7) = sysutcdatetime();
+DELETE TOP (1000) FROM [dbo].[q] WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK)
+WHERE Expires IS NOT NULL AND Expires <= @now AND (lease_id IS NULL OR visible_at <= @now);
+SELECT @@ROWCOUNT;
+
+-- queue of version 1 purge
+DECLARE @now datetime2(7) = sysutcdatetime();
+WITH due AS (
+	SELECT TOP (1000) seq, visible_at FROM [dbo].[q] WITH (INDEX (holdfast_due), READPAST, UPDLOCK, ROWLOCK, READCOMMITTEDLOCK)
+	WHERE visible_at <= @now ORDER BY visible_at, seq)
+DELETE FROM due;
+SELECT @@ROWCOUNT;
+
+-- queue of version 1 last
+SELECT coalesce(max(seq), 0) FROM [dbo].[q] WITH (READPAST, READCOMMITTEDLOCK)
+
+-- queue of version 1 browse
+SELECT TOP (@limit) seq, Id, Headers, Body, delivery_count FROM [dbo].[q] WITH (READPAST, READCOMMITTEDLOCK)
+WHERE seq > @after AND seq <= @last AND (Expires IS NULL OR Expires > sysutcdatetime()) ORDER BY seq
+
+-- queue of version 1 inspect
+DECLARE @now datetime2(7) = sysutcdatetime();
+SELECT count_big(CASE WHEN visible_at <= @now THEN 1 END),
+	count_big(CASE WHEN visible_at > @now AND lease_id IS NOT NULL THEN 1 END),
+	count_big(CASE WHEN visible_at > @now AND lease_id IS NULL THEN 1 END),
+	coalesce(datediff_big(microsecond, min(CASE WHEN visible_at <= @now THEN visible_at END), @now), 0)
+FROM [dbo].[q] WITH (READPAST, READCOMMITTEDLOCK) WHERE Expires IS NULL OR Expires > @now;
+
+-- queue of version 1 columns
+SELECT c.name FROM sys.columns AS c WHERE c.object_id = object_id(N'[dbo].[q]', N'U')
+
+-- queue of version 1 create
+IF object_id(N'[dbo].[q]', N'U') IS NULL
+BEGIN
+	CREATE TABLE [dbo].[q] (
+		RowVersion bigint IDENTITY PRIMARY KEY CLUSTERED,
+		Id uniqueidentifier NOT NULL DEFAULT newid(),
+		CorrelationId varchar(255),
+		ReplyToAddress varchar(255),
+		Recoverable bit DEFAULT 1,
+		Expires datetime2(7),
+		Headers nvarchar(max) NOT NULL,
+		Body varbinary(max),
+		visible_at datetime2(7) NOT NULL DEFAULT sysutcdatetime(),
+		delivery_count int NOT NULL DEFAULT 0,
+		lease_id bigint,
+		lease_owner nvarchar(max),
+		last_error nvarchar(max),
+		INDEX holdfast_due NONCLUSTERED (visible_at, RowVersion),
+		INDEX holdfast_expires NONCLUSTERED (Expires) WHERE Expires IS NOT NULL);
+	ALTER TABLE [dbo].[q] SET (LOCK_ESCALATION = DISABLE);
+END
+
+-- queue of version 1 createShared
+IF object_id(N'[dbo].[q]', N'U') IS NULL
+BEGIN
+	CREATE TABLE [dbo].[q] (
+		RowVersion bigint IDENTITY PRIMARY KEY CLUSTERED,
+		Id uniqueidentifier NOT NULL DEFAULT newid(),
+		CorrelationId varchar(255),
+		ReplyToAddress varchar(255),
+		Recoverable bit DEFAULT 1,
+		Expires datetime2(7),
+		Headers nvarchar(max) NOT NULL,
+		Body varbinary(max),
+		visible_at datetime2(7) NOT NULL DEFAULT sysutcdatetime(),
+		delivery_count int NOT NULL DEFAULT 0,
+		lease_id bigint,
+		lease_owner nvarchar(max),
+		last_error nvarchar(max),
+		INDEX holdfast_due NONCLUSTERED (visible_at, RowVersion),
+		INDEX holdfast_expires NONCLUSTERED (Expires) WHERE Expires IS NOT NULL,
+		INDEX holdfast_id UNIQUE NONCLUSTERED (Id));
+	ALTER TABLE [dbo].[q] SET (LOCK_ESCALATION = DISABLE);
+END
+
+-- queue of version 1 note
+IF EXISTS (SELECT 1 FROM [dbo].[holdfast_tables] WHERE name = N'q' AND version > 2)
+	THROW 50000, N'its table is of a version that this program does not know', 1;
+IF col_length(N'[dbo].[q]', N'lease_id') IS NOT NULL AND NOT EXISTS (SELECT 1 FROM [dbo].[holdfast_tables] WHERE name = N'q')
+	INSERT INTO [dbo].[holdfast_tables] (name, version) VALUES (N'q', CASE WHEN col_length(N'[dbo].[q]', N'RowVersion') IS NULL THEN 1 ELSE 2 END);
+
+-- queue of version 1 drop
+IF object_id(N'[dbo].[q]', N'U') IS NOT NULL AND col_length(N'[dbo].[q]', N'lease_id') IS NULL
+	THROW 50000, N'its table is not one of this transport: it is not removed', 1;
+DROP TABLE IF EXISTS [dbo].[q];
+
+-- queue of version 1 forget
+IF object_id(N'[dbo].[holdfast_tables]', N'U') IS NOT NULL DELETE FROM [dbo].[holdfast_tables] WHERE name = N'q';
+
+-- queue of version 1 try
+SET LOCK_TIMEOUT 0;
+SELECT TOP (1) 1 FROM [dbo].[q] WITH (READPAST, UPDLOCK, ROWLOCK, READCOMMITTEDLOCK);
+
+-- queue of version 1 hasten
+DECLARE @now datetime2(7) = sysutcdatetime();
+DECLARE @first datetime2(7) = (SELECT min(visible_at) FROM [dbo].[q] WITH (READPAST, READCOMMITTEDLOCK));
+UPDATE q SET visible_at = CASE WHEN @first < @now THEN @first ELSE @now END
+FROM OPENJSON(@seqs) WITH (seq bigint '$') AS r
+INNER LOOP JOIN [dbo].[q] AS q WITH (ROWLOCK) ON q.seq = r.seq
+WHERE q.lease_id IS NULL AND q.visible_at > @now;
 
 -- columns in another database
 SELECT c.name FROM [other].sys.columns AS c WHERE c.object_id = object_id(N'[other].[nsb].[q]', N'U')
 
 -- version of a queue in another schema
-IF EXISTS (SELECT 1 FROM [dbo].[holdfast_tables] WHERE name = N'q@[nsb]' AND version > 1)
+IF EXISTS (SELECT 1 FROM [dbo].[holdfast_tables] WHERE name = N'q@[nsb]' AND version > 2)
 	THROW 50000, N'its table is of a version that this program does not know', 1;
 IF col_length(N'[nsb].[q]', N'lease_id') IS NOT NULL AND NOT EXISTS (SELECT 1 FROM [dbo].[holdfast_tables] WHERE name = N'q@[nsb]')
-	INSERT INTO [dbo].[holdfast_tables] (name, version) VALUES (N'q@[nsb]', 1);
+	INSERT INTO [dbo].[holdfast_tables] (name, version) VALUES (N'q@[nsb]', CASE WHEN col_length(N'[nsb].[q]', N'RowVersion') IS NULL THEN 1 ELSE 2 END);
 
 -- versions create
 IF object_id(N'[my''s [schema]]].[holdfast_tables]', N'U') IS NULL
