@@ -53,24 +53,3 @@ func (e *Endpoint) plan() transport.Plan {
 	}
 	return plan
 }
-
-// subscribe makes the events that have handlers arrive.
-func (l *live) subscribe(ctx context.Context) error {
-	var types []string
-	for _, t := range l.e.types.all {
-		if t.kind == kindEvent && !t.manual && len(t.calls) > 0 {
-			types = append(types, t.name)
-		}
-	}
-	if len(types) == 0 {
-		return nil
-	}
-	s, ok := l.conn.(transport.Subscriber)
-	if !ok {
-		return fmt.Errorf("endpoint %q: subscribe to %q: the transport cannot publish", l.e.cfg.Name, types)
-	}
-	if err := s.Subscribe(ctx, l.e.cfg.Name, types); err != nil {
-		return fmt.Errorf("endpoint %q: subscribe: %w", l.e.cfg.Name, err)
-	}
-	return nil
-}

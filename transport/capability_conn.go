@@ -38,6 +38,13 @@ type Subscriber interface {
 	Unsubscribe(ctx context.Context, queue string, types []string) error
 }
 
+// DerivedSubscriber is implemented by a Subscriber whose messages may be published under their concrete type alone.
+// Without it a subscription to a type includes the types that derive from it.
+type DerivedSubscriber interface {
+	// SubscribesDerived reports whether Subscribe needs the types that derive from a handled type too.
+	SubscribesDerived() bool
+}
+
 // Addresser is implemented by a Conn whose queues have an address for other programs that differs from their name, such
 // as that of a table with its schema. Without it the address of a queue is its name. Its methods do no I/O and never
 // fail: they return text that no queue can have as it is.

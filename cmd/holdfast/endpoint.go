@@ -186,7 +186,8 @@ func (a *app) subscribeCommand() *cobra.Command {
 		Short: "Subscribe the queue of an endpoint to events",
 		Long: `Subscribe the queue of an endpoint to events. Topics or exchanges that are missing are created. On Azure
 Service Bus the topics of types are options of the URL (topic=TYPE=TOPIC, shared_topic=TOPIC, no_hierarchies=true) and
-have to agree with the endpoints that publish.`,
+have to agree with the endpoints that publish. On Amazon SQS name the types that derive from a base type too, if their
+publishers use the topic of the concrete type only, as NServiceBus does.`,
 		Example: `  holdfast endpoint subscribe sales Shop.OrderPlaced Shop.OrderShipped --transport sqs://eu-central-1
   holdfast endpoint subscribe sales Shop.Bill --transport 'sb://host?topic=Shop.Bill=bills&shared_topic=bills'`,
 	})

@@ -42,6 +42,9 @@ type conn struct {
 	withoutHops cache[struct{}]            // queues that had no queue for long delays
 	chain       delayeddelivery.DelayChain // awsChain, but for tests
 	sentOn      delayeddelivery.Memory     // messages that wait for long
+	subscribed  sync.Map                   // typeOfQueue: by this connection
+	unknown     sync.Map                   // typeOfQueue: see warnOfUnknown
+	unknowns    atomic.Int32               // those in unknown
 
 	mu        sync.Mutex             // guards the fields below
 	receivers map[*receiver]struct{} // nil after Close

@@ -96,6 +96,7 @@ func (in *inFlight) deliver(m *types.Message, p *poll) *delivery {
 	case in.isRedundant(d, m):
 		aside(d.Complete)
 	default:
+		in.warnOfUnknown(d, m)
 		return d
 	}
 	return nil

@@ -126,13 +126,14 @@ func wholeDelay(d time.Duration) int32 {
 	return int32((d + time.Second - 1) / time.Second) //nolint:gosec // at most maxDelay
 }
 
-// addPublish adds a message to the parts of its types' topics: SNS knows no base types. Nor does it know delays: the
-// receiver of each subscriber delays the message.
+// addPublish adds a message to the parts of its topics: SNS knows no base types. Nor does it know delays: the receiver of
+// each subscriber delays the message.
 func (d *dispatch) addPublish(
 	ctx context.Context, i int, op *transport.Operation, p payload, delay time.Duration,
 ) error {
-	topics := make([]string, len(op.Types))
-	for n, typeName := range op.Types {
+	types := d.conn.cfg.EventTopics.ofPublish(op.Types)
+	topics := make([]string, len(types))
+	for n, typeName := range types {
 		var err error
 		if topics[n], err = d.conn.topicARN(ctx, typeName); err != nil {
 			return err

@@ -51,6 +51,7 @@ func (c *conn) Subscribe(ctx context.Context, queue string, typeNames []string) 
 			return err
 		}
 	}
+	c.noteSubscribed(queue, typeNames)
 	return nil
 }
 

@@ -217,6 +217,24 @@ func TestAWidePolicyLetsInAllTopicsOfThePrefix(t *testing.T) {
 	}
 }
 
+// A base type may have more derived types than a policy has room for.
+func TestASubscriberToManyTypesIsToldOfTheWidePolicy(t *testing.T) {
+	types := make([]string, 200)
+	for i := range types {
+		types[i] = fmt.Sprint("Shop.Orders.OrderEventNumber", i)
+	}
+	for wide, want := range map[bool]string{false: "Transport.WidePolicy", true: ""} {
+		a := newAWS()
+		err := a.open(t, Transport{WidePolicy: wide, EventTopics: ConcreteTopic}).Subscribe(t.Context(), "billing", types)
+		if (err == nil) != wide || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("WidePolicy %v: %v", wide, err)
+		}
+		if n := len(a.subscribed); wide && n != len(types) || !wide && n != 0 {
+			t.Errorf("WidePolicy %v: subscribed to %d topics", wide, n)
+		}
+	}
+}
+
 func TestWhoMayNotCreateTopicsSubscribesToThoseThatExist(t *testing.T) {
 	a := newAWS()
 	a.denied["CreateTopic"] = true

@@ -47,6 +47,10 @@ type Transport struct {
 	TopicPrefix string
 	// MissingTopic selects how a publish to a missing topic is handled. Default: [FailMissingTopic].
 	MissingTopic MissingTopic
+	// EventTopics selects the topics of events with base types. Default: [AllTopics]. NServiceBus publishes as
+	// [ConcreteTopic] does: an endpoint of NServiceBus that handles an event and its base type gets two copies of each
+	// event of a Holdfast endpoint with another setting.
+	EventTopics EventTopics
 
 	// Retention is how long the queues that Install creates keep a message, in whole seconds from a minute to 14 days. 0:
 	// 4 days.
@@ -121,11 +125,11 @@ func (t *Transport) check() error {
 	}
 	switch t.MissingTopic {
 	case "", FailMissingTopic, CreateMissingTopic, IgnoreMissingTopic:
-		return nil
 	default:
 		return fmt.Errorf("sqs: MissingTopic %q: use %q, %q or %q",
 			t.MissingTopic, FailMissingTopic, CreateMissingTopic, IgnoreMissingTopic)
 	}
+	return t.EventTopics.check()
 }
 
 func wholeSeconds(d, from, to time.Duration) bool {
@@ -138,6 +142,7 @@ func (t *Transport) withDefaults() Transport {
 	own.Config = nil
 	own.Lease = cmp.Or(t.Lease, defaultLease)
 	own.MissingTopic = cmp.Or(t.MissingTopic, FailMissingTopic)
+	own.EventTopics = cmp.Or(t.EventTopics, AllTopics)
 	own.ReceiveLimit = cmp.Or(t.ReceiveLimit, defaultReceiveLimit)
 	own.MaxMessage = cmp.Or(t.MaxMessage, maxMessage)
 	return own

@@ -15,7 +15,7 @@ var errNotURL = errors.New("sqs: want sqs://REGION with options such as ?profile
 // ParseURL returns the transport of a URL such as "sqs://eu-central-1?profile=shop". The host is the region; "sqs://"
 // leaves the region to the AWS tools' configuration. The options have the names of the fields:
 //
-//	profile, endpoint, queue_prefix, topic_prefix, missing_topic, kms_key, group_header
+//	profile, endpoint, queue_prefix, topic_prefix, missing_topic, event_topics, kms_key, group_header
 //	retention, lease                               a duration such as 168h
 //	receive_limit, max_message                     a number
 //	raw_body, wide_policy, short_delays            true or false
@@ -48,7 +48,8 @@ func ParseURL(s string) (*Transport, error) {
 func (t *Transport) setOption(name, value string) error {
 	texts := map[string]*string{
 		"profile": &t.Profile, "endpoint": &t.Endpoint, "queue_prefix": &t.QueuePrefix, "topic_prefix": &t.TopicPrefix,
-		"missing_topic": (*string)(&t.MissingTopic), "kms_key": &t.KMSKey, "group_header": &t.GroupHeader,
+		"missing_topic": (*string)(&t.MissingTopic), "event_topics": (*string)(&t.EventTopics), "kms_key": &t.KMSKey,
+		"group_header": &t.GroupHeader,
 	}
 	durations := map[string]*time.Duration{"retention": &t.Retention, "lease": &t.Lease}
 	numbers := map[string]*int{"receive_limit": &t.ReceiveLimit, "max_message": &t.MaxMessage}
@@ -70,8 +71,9 @@ func (t *Transport) setOption(name, value string) error {
 	case strings.Contains(name, "@"): // the rest of a password that holds a ?
 		return errNotURL
 	default:
-		return fmt.Errorf("sqs: unknown option %q: want endpoint, group_header, kms_key, lease, max_message, missing_topic, "+
-			"profile, queue_prefix, raw_body, receive_limit, retention, short_delays, topic_prefix or wide_policy", name)
+		return fmt.Errorf("sqs: unknown option %q: want endpoint, event_topics, group_header, kms_key, lease, max_message, "+
+			"missing_topic, profile, queue_prefix, raw_body, receive_limit, retention, short_delays, topic_prefix or wide_policy",
+			name)
 	}
 	if err != nil {
 		return fmt.Errorf("sqs: option %s: %w", name, err)

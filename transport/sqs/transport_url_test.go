@@ -17,11 +17,11 @@ func TestParseURLReadsRegionAndOptions(t *testing.T) {
 		"sqs://eu-central-1/": {Region: "eu-central-1"},
 		"sqs://eu?profile=shop&endpoint=http://127.0.0.1:4566&queue_prefix=q-&topic_prefix=t-&missing_topic=create" +
 			"&kms_key=alias/shop&group_header=Tenant&retention=168h&lease=1m&receive_limit=-1&max_message=262144" +
-			"&raw_body=true&wide_policy=true&short_delays=true": {
+			"&raw_body=true&wide_policy=true&short_delays=true&event_topics=concrete": {
 			Region: "eu", Profile: "shop", Endpoint: "http://127.0.0.1:4566", QueuePrefix: "q-", TopicPrefix: "t-",
 			MissingTopic: sqs.CreateMissingTopic, KMSKey: "alias/shop", GroupHeader: "Tenant",
 			Retention: 168 * time.Hour, Lease: time.Minute, ReceiveLimit: sqs.None, MaxMessage: 256 << 10,
-			RawBody: true, WidePolicy: true, ShortDelays: true,
+			RawBody: true, WidePolicy: true, ShortDelays: true, EventTopics: sqs.ConcreteTopic,
 		},
 	} {
 		got, err := sqs.ParseURL(text)
@@ -54,6 +54,7 @@ func TestParseURLNamesTheWrongOption(t *testing.T) {
 		"sqs://eu?raw_body=perhaps":                 "option raw_body",
 		"sqs://eu?retention=1s&profile=hunter2":     "Retention 1s",
 		"sqs://eu?missing_topic=no&profile=hunter2": `MissingTopic "no"`,
+		"sqs://eu?event_topics=no&profile=hunter2":  `EventTopics "no": use "all", "both" or "concrete"`,
 	} {
 		_, err := sqs.ParseURL(text)
 		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "hunter2") {
