@@ -14,7 +14,7 @@ import (
 // The rows of a queue have the columns
 //
 //	seq             an integer that grows with every insert, the key
-//	id              the message's id, text
+//	id              the id of the row: a UUID, or text. A message's identity is its header; id is that of a row without one
 //	headers         a JSON object of strings, text
 //	body            bytes; null, which others may insert, is an empty body
 //	visible_at      when it may be claimed: now, the end of a delay, or of a lease
@@ -164,7 +164,7 @@ type Claim struct {
 // Claimed is a row that has been leased.
 type Claimed struct {
 	Seq     int64
-	ID      string
+	ID      string // of the row
 	Headers string // as stored
 	Body    []byte // owned by the engine from now on
 	Count   int    // delivery_count, this claim included
@@ -209,7 +209,7 @@ type Unit struct {
 // Row is a message to be inserted.
 type Row struct {
 	Queue   string // Check has passed it
-	ID      string
+	ID      string // the message's; a store may give the row another
 	Headers []byte // JSON, UTF-8
 	Body    []byte // nil is an empty body, which is not stored as null where other programs read the table
 	// At is the time at which the row becomes visible, but not before now. Zero: now + After.

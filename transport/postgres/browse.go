@@ -22,7 +22,7 @@ var errPageFull = errors.New("enough bytes for a page")
 
 // Browse implements [tablequeue.Browsing].
 func (s *store) Browse(ctx context.Context, p tablequeue.Page) (found []tablequeue.Claimed, err error) {
-	rows, err := s.query(ctx, s.writes, `SELECT seq, id, headers, body, delivery_count FROM `+s.table(p.Queue).quoted+`
+	rows, err := s.query(ctx, s.writes, `SELECT seq, id::text, headers, body, delivery_count FROM `+s.table(p.Queue).quoted+`
 WHERE seq > $1 AND seq <= $2 AND (expires IS NULL OR expires > now() AT TIME ZONE 'UTC') ORDER BY seq LIMIT $3`, p.After, p.Last, p.Limit)
 	if err == nil {
 		var row tablequeue.Claimed

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"sync"
 	"time"
@@ -48,6 +49,7 @@ type store struct {
 type settings struct {
 	dialect.Settings
 	address address
+	log     *slog.Logger
 	shared  *transport.Shared // has the connections except those of handlers; nil: they are not shared
 }
 

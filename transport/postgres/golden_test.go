@@ -21,9 +21,9 @@ func TestGoldenStatements(t *testing.T) {
 	const file = "testdata/statements.sql"
 	s := &store{settings: settings{Settings: dialect.Settings{Schema: "app"}}}
 	in, outgoing, shared := s.table("in"), s.table("out"), s.table(`"public"."foreign"`)
-	lone := &out{to: outgoing, rows: make([]*tablequeue.Row, 1), args: make([]any, 3)}
-	plain, timed := &out{to: outgoing, args: make([]any, 4)}, &out{to: outgoing, timed: true, args: make([]any, 7)}
-	foreign := &out{to: shared, timed: true, foreign: true, args: make([]any, 7)}
+	lone := &out{to: outgoing, rows: make([]*tablequeue.Row, 1), args: make([]any, 2)}
+	plain, timed := &out{to: outgoing, args: make([]any, 3)}, &out{to: outgoing, timed: true, args: make([]any, 6)}
+	foreign := &out{to: shared, timed: true, foreign: true, args: make([]any, 6)}
 	var b, install strings.Builder
 	for _, step := range s.installation(plan("in")) {
 		install.WriteString(step.text + ";\n")

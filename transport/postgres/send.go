@@ -10,7 +10,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast/internal/tablequeue"
-	"github.com/holdfast-go/holdfast/internal/tablequeue/dialect"
 )
 
 // Flush implements [tablequeue.Queues] in one round trip and one transaction. It has one statement for each queue
@@ -227,15 +226,12 @@ func leasesOf(units []*tablequeue.Unit) (seqs, ids array[number]) {
 // arrays are the parameters of an insert.
 func (o *out) arrays() []any {
 	n := len(o.rows)
-	ids, headers, bodies := make(array[text], n), make(array[text], n), make(array[blob], n)
+	headers, bodies := make(array[text], n), make(array[blob], n)
 	for i, r := range o.rows {
-		ids[i], headers[i], bodies[i] = text(r.ID), textOf(r.Headers), r.Body
-		if o.foreign {
-			ids[i] = text(dialect.UUID(r.ID))
-		}
+		headers[i], bodies[i] = textOf(r.Headers), r.Body
 	}
 	if !o.timed {
-		return []any{ids, headers, bodies}
+		return []any{headers, bodies}
 	}
 	at, after, ttl := make(array[number], n), make(array[number], n), make(array[number], n)
 	for i, r := range o.rows {
@@ -244,7 +240,7 @@ func (o *out) arrays() []any {
 		}
 		after[i], ttl[i] = number(r.After.Microseconds()), number(r.TTL.Microseconds())
 	}
-	return []any{ids, headers, bodies, at, after, ttl}
+	return []any{headers, bodies, at, after, ttl}
 }
 
 // lone reports whether o is one row that is visible at once, which needs no arrays.
@@ -256,5 +252,5 @@ func (o *out) values() []any {
 		return o.arrays()
 	}
 	r := o.rows[0]
-	return []any{r.ID, string(textOf(r.Headers)), bytesOf(r.Body)}
+	return []any{string(textOf(r.Headers)), bytesOf(r.Body)}
 }

@@ -255,7 +255,7 @@ func TestKilledConnectionsLeaveBothTheUsersRowAndTheMessageOrNeither(t *testing.
 	ok(t, err)
 	inTable, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	ok(t, err)
-	rows, err = w.sql.Query(t.Context(), "SELECT id FROM "+w.schema+".out ORDER BY 1")
+	rows, err = w.sql.Query(t.Context(), "SELECT headers::json ->> 'NServiceBus.MessageId' FROM "+w.schema+".out ORDER BY 1")
 	ok(t, err)
 	inQueue, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	ok(t, err)

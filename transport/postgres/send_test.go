@@ -179,8 +179,8 @@ func TestAnExpiredMessageIsRemovedAndNeverHandedOut(t *testing.T) {
 	kept := to("in", msg("kept"))
 	kept.TTL, kept.After = time.Hour, time.Minute
 	send(t, c, append(ops, kept)...)
-	w.exec(`UPDATE %sin SET expires = expires - interval '2 hours' WHERE id <> 'kept'`)
-	w.exec(`UPDATE %sin SET visible_at = now() WHERE id = 'kept'`)
+	w.exec(`UPDATE %sin SET expires = expires - interval '2 hours' WHERE visible_at <= now()`)
+	w.exec(`UPDATE %sin SET visible_at = now() WHERE visible_at > now()`)
 	if id := receive(t, r, 1)[0].Message().ID; id != "kept" {
 		t.Errorf("received %q", id)
 	}
@@ -214,11 +214,11 @@ func TestAPublishedMessageReachesEachSubscriberOnce(t *testing.T) {
 
 func TestAMessageWithoutReadableHeadersIsHandedOutForTheErrorQueue(t *testing.T) {
 	w := newWorld(t, "in")
-	w.exec(`INSERT INTO %sin (id, headers, body) VALUES ('mine', '{"half', 'body')`)
+	w.exec(`INSERT INTO %sin (id, headers, body) VALUES ($1, '{"half', 'body')`, anID)
 	w.exec(`INSERT INTO %sin (headers) VALUES ('{}')`) // what plain SQL need not give has defaults
 	ds := receive(t, receiver(t, w.open(), "in"), 2)
 	bad, good := ds[0].Message(), ds[1].Message()
-	if bad.Undecodable == nil || bad.ID != "mine" || string(bad.Body) != "body" || bad.Native["headers"] != `{"half` {
+	if bad.Undecodable == nil || bad.ID != anID || string(bad.Body) != "body" || bad.Native["headers"] != `{"half` {
 		t.Errorf("undecodable message %+v", bad)
 	}
 	if good.Undecodable != nil || len(good.ID) != 36 || len(good.Body) != 0 {

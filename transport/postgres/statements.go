@@ -34,7 +34,7 @@ func (s *store) newTable(queue string) *table {
 	UPDATE ` + q + ` SET delivery_count = delivery_count + 1,
 		visible_at = now() + $2::bigint * interval '1 microsecond', lease_id = $3, lease_owner = $4
 	WHERE ctid = ANY (ARRAY(SELECT ctid FROM fit))
-	RETURNING seq, id, headers, body, delivery_count, coalesce(expires <= now() AT TIME ZONE 'UTC', false) AS expired
+	RETURNING seq, id::text AS id, headers, body, delivery_count, coalesce(expires <= now() AT TIME ZONE 'UTC', false) AS expired
 )
 SELECT 0::bigint AS seq, (extract(epoch FROM greatest(reached.visible_at, timestamptz 'epoch')) * 1000000)::bigint::text AS id, reached.seq::text AS headers, NULL::bytea AS body,
 	(extract(epoch FROM clock_timestamp() - now()) * 1000000)::integer AS delivery_count, false AS expired,
@@ -106,21 +106,22 @@ const (
 	expiry = `CASE WHEN r.ttl > 0 THEN (` + due + ` + r.ttl * interval '1 microsecond') AT TIME ZONE 'UTC' END`
 )
 
-// insert returns the statement that inserts rows from arrays, which are the parameters from number first on: id,
-// headers, body, and with timed at, after and ttl. With owned the first array has the number of each row's unit.
+// insert returns the statement that inserts rows from arrays, which are the parameters from number first on: headers,
+// body, and with timed at, after and ttl. With owned the first array has the number of each row's unit. The id of each
+// row is new: copies of one message are rows with ids of their own, and a foreign table has id as its primary key.
 func insert(o *out, first int, owned bool) string {
 	p := func(i int) string { return fmt.Sprintf("$%d", first+i) }
-	names, arrays := "id, headers, body", []string{}
+	names, arrays := "headers, body", []string{}
 	if owned {
 		arrays = append(arrays, p(0)+"::bigint[]")
 		names = "owner, " + names
 	}
-	for _, kind := range []string{"text", "text", "bytea"} {
+	for _, kind := range []string{"text", "bytea"} {
 		arrays = append(arrays, p(len(arrays))+"::"+kind+"[]")
 	}
-	columns, values := "id, headers, body", "r.id, r.headers, r.body"
-	if o.foreign {
-		columns, values = columns+", expires", "r.id::uuid, r.headers, r.body, "+expiry
+	columns, values := "headers, body", "r.headers, r.body"
+	if o.foreign { // its id has no default
+		columns, values = "id, headers, body, expires", "gen_random_uuid(), r.headers, r.body, "+expiry
 	} else if o.timed {
 		columns += ", visible_at, expires"
 		values += ", " + due + ", " + expiry
@@ -168,7 +169,7 @@ func removal(q *table, outs []*out) string {
 	for i, o := range outs {
 		text := insert(o, param, false)
 		if o.lone() {
-			text = fmt.Sprintf("INSERT INTO %s (id, headers, body) VALUES ($%d, $%d, $%d)", o.to.quoted, param, param+1, param+2)
+			text = fmt.Sprintf("INSERT INTO %s (headers, body) VALUES ($%d, $%d)", o.to.quoted, param, param+1)
 		}
 		fmt.Fprintf(&b, ", out%d AS (%s)", i, text)
 		param += len(o.args)

@@ -4,19 +4,24 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/holdfast-go/holdfast/internal/backoff"
 	"github.com/holdfast-go/holdfast/transport"
+)
+
+// An installer that waits logs that after progressFirst, and then each progressEvery.
+const (
+	progressFirst = time.Second
+	progressEvery = 5 * time.Second
 )
 
 // Install implements [tablequeue.Topology]. One process at a time installs.
 func (s *store) Install(ctx context.Context, plan transport.Plan) error {
-	err := pgx.BeginFunc(ctx, s.writes, func(tx pgx.Tx) error {
-		if err := run(ctx, tx, anyLockWait); err != nil {
-			return err
-		}
+	err := s.installing(ctx, func(tx pgx.Tx) error {
 		for _, step := range s.installation(plan) {
 			if err := run(ctx, tx, step.text); err != nil {
 				return fmt.Errorf("%s: %w", step.of, err)
@@ -27,10 +32,28 @@ func (s *store) Install(ctx context.Context, plan transport.Plan) error {
 	return failure(err, "install")
 }
 
+// installing calls change in a transaction: again while that fails because another process installs.
+func (s *store) installing(ctx context.Context, change func(pgx.Tx) error) error {
+	pause := backoff.Backoff{Min: 20 * time.Millisecond, Max: time.Second}
+	for said := time.Now().Add(progressFirst - progressEvery); ; {
+		err := pgx.BeginFunc(ctx, s.writes, change)
+		if code(err) != installerBusy {
+			return err
+		}
+		if time.Since(said) >= progressEvery {
+			said = time.Now()
+			s.log.WarnContext(ctx, "another installer is at work: waiting until it has ended", slog.String("schema", s.Schema))
+		}
+		if ended := pause.Wait(ctx); ended != nil {
+			return errors.Join(err, ended)
+		}
+	}
+}
+
 // Remove implements [tablequeue.Topology].
 func (s *store) Remove(ctx context.Context, queues []string) error {
-	err := pgx.BeginFunc(ctx, s.writes, func(tx pgx.Tx) error {
-		if err := run(ctx, tx, lockTimeout, s.installLock()); err != nil {
+	err := s.installing(ctx, func(tx pgx.Tx) error {
+		if err := run(ctx, tx, s.installLock(), lockTimeout); err != nil {
 			return err
 		}
 		for _, q := range queues {

@@ -19,17 +19,27 @@ import (
 // SQLSTATEs with which a foreign table refuses rows.
 const (
 	undefinedColumn  = "42703"
-	datatypeMismatch = "42804"
+	notNullViolation = "23502" // of id, which has no default there
 
 	insufficientPrivilege = "42501"
 )
 
-var errOlder error = &tablequeue.UnfitError{
-	Reason: `its table is of an earlier version: run the installer, or the script that "holdfast sql script" prints`,
-}
+// Reasons why a table is not received from.
+var (
+	errOlder error = &tablequeue.UnfitError{
+		Reason: `its table is of an earlier version: run the installer, or the script that "holdfast sql script" prints`,
+	}
+	errAdopting error = &tablequeue.UnfitError{
+		Reason: `its table has been taken over from NServiceBus in part: repeat "holdfast endpoint create --adopt", or Install with Adopt`,
+	}
+)
 
-// unfit returns the reason why a queue's table, by its columns, is none of this version: [transport.ErrNoQueue],
-// errOlder or [dialect.ErrForeign].
+// foreignColumns are the columns of a foreign table.
+var foreignColumns = []string{"id", "expires", "headers", "body", "seq"}
+
+// unfit returns the reason why a queue's table, by its columns, is none that this version receives from:
+// [transport.ErrNoQueue], errOlder, [dialect.ErrForeign], or another [*tablequeue.UnfitError] for a table that is no
+// queue.
 func unfit(ctx context.Context, db querier, t *table) error {
 	var columns []string
 	err := db.QueryRow(ctx, `SELECT array_agg(attname::text) FROM pg_attribute
@@ -40,16 +50,25 @@ WHERE attrelid = to_regclass($1) AND attnum > 0 AND NOT attisdropped`, t.quoted)
 	case len(columns) == 0:
 		return transport.ErrNoQueue
 	case !slices.Contains(columns, "lease_id"):
-		return dialect.ErrForeign
+		return unfitForeign(columns)
 	case !slices.Contains(columns, "expires"):
 		return errOlder
 	}
 	return nil
 }
 
+func unfitForeign(columns []string) error {
+	for _, c := range foreignColumns {
+		if !slices.Contains(columns, c) {
+			return &tablequeue.UnfitError{Reason: fmt.Sprintf("its table is no queue: it has no column %q", c)}
+		}
+	}
+	return dialect.ErrForeign
+}
+
 // refusedByForeign reports whether the server may have refused rows because of a foreign table.
 func refusedByForeign(err error) bool {
-	return slices.Contains([]string{undefinedColumn, datatypeMismatch}, code(err))
+	return slices.Contains([]string{undefinedColumn, notNullViolation}, code(err))
 }
 
 func (s *store) foreign(queue string) bool { return s.table(queue).foreign.Load() }
@@ -63,21 +82,25 @@ func (s *store) detectForeign(ctx context.Context, queue string, _ error) bool {
 
 // Exists implements [tablequeue.Topology].
 func (s *store) Exists(ctx context.Context, queue string) error {
-	err := unfit(ctx, s.writes, s.table(queue))
+	t := s.table(queue)
+	err := unfit(ctx, s.writes, t)
 	if err == nil {
-		err = s.notNewer(ctx, queue)
+		t.foreign.Store(false) // it may have been taken over
+		err = s.usable(ctx, queue)
 	}
 	return failure(err, "queue %q in schema %q", queue, s.Schema)
 }
 
-// notNewer refuses a table of a later version, whose columns may have another meaning. Where no version can be read the
-// columns decide.
-func (s *store) notNewer(ctx context.Context, queue string) error {
+// usable refuses a table of a later version, whose columns may have another meaning, and one that is being taken over.
+// Where no version can be read the columns decide.
+func (s *store) usable(ctx context.Context, queue string) error {
 	var version int
-	err := s.writes.QueryRow(ctx, `SELECT coalesce(max(version), 0) FROM `+s.versions()+` WHERE name = $1`, pgx.QueryExecModeExec, queue).Scan(&version)
+	err := s.writes.QueryRow(ctx, `SELECT coalesce(max(version), 1) FROM `+s.versions()+` WHERE name = $1`, pgx.QueryExecModeExec, queue).Scan(&version)
 	switch {
 	case code(err) == undefinedTable || code(err) == insufficientPrivilege:
 		return nil
+	case err == nil && version == adoptingVersion:
+		return errAdopting
 	case err == nil && version > tableVersion:
 		return &tablequeue.UnfitError{Reason: fmt.Sprintf(
 			"its table is of version %d, this program knows those up to %d: update this program", version, tableVersion)}

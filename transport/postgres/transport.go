@@ -99,7 +99,9 @@ func (p *Transport) config() (*pgxpool.Config, error) {
 func (p *Transport) settings(env transport.Env) (settings, error) {
 	own := dialect.Settings{Schema: p.Schema, MaxTx: p.MaxTx, Endpoint: env.Endpoint, Routing: p.SubscriptionRouting}
 	own, err := own.Complete("postgres", p.Lease, "public", checkName)
-	set := settings{Settings: own, address: address{p.Pool, p.URL, p.ListenURL, p.Pooled}, shared: env.Shared}
+	set := settings{
+		Settings: own, address: address{p.Pool, p.URL, p.ListenURL, p.Pooled}, log: env.Log(), shared: env.Shared,
+	}
 	if p.Pool != nil {
 		set.shared = &pools
 	}

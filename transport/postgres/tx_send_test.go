@@ -69,10 +69,10 @@ func TestWhatIsSentArrivesAsItWas(t *testing.T) {
 // arrived tells of each row of a queue what its sender chose.
 func (w *world) arrived(queue string) []string {
 	w.t.Helper()
-	rows, err := w.sql.Query(w.t.Context(), `SELECT id || ': ' || coalesce(convert_from(body, 'UTF8'), 'NULL') || ', ' || (headers::json ->> 'k')
+	rows, err := w.sql.Query(w.t.Context(), `SELECT (headers::json ->> 'NServiceBus.MessageId') || ': ' || coalesce(convert_from(body, 'UTF8'), 'NULL') || ', ' || (headers::json ->> 'k')
 	|| CASE WHEN visible_at > now() + interval '50 minutes' THEN ', delayed' ELSE '' END
 	|| CASE WHEN expires > now() AT TIME ZONE 'UTC' + interval '50 minutes' THEN ', expires' ELSE '' END
-FROM `+quote(w.schema, queue)+` ORDER BY id`)
+FROM `+quote(w.schema, queue)+` ORDER BY 1`)
 	ok(w.t, err)
 	all, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	ok(w.t, err)

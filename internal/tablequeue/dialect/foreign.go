@@ -19,7 +19,9 @@ import (
 var (
 	// ErrForeign means that a queue's table is a foreign one.
 	ErrForeign error = &tablequeue.UnfitError{
-		Reason: "its table is not one of this transport, such as one of NServiceBus: it can only be sent to", Sendable: true,
+		Reason: `its table is one of NServiceBus, which can be sent to; to receive from it, stop its endpoint and take the table ` +
+			`over by "holdfast endpoint create --adopt", or by Install with Adopt set in the Transport`,
+		Sendable: true,
 	}
 	// ErrDelay means that a delayed message was for a foreign table.
 	ErrDelay = errors.New("its table, one of NServiceBus's, takes no delayed messages")

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -170,9 +171,17 @@ func (w *world) lost(units []*tablequeue.Unit, want func(i int) bool) {
 	}
 }
 
+// idOf returns the id that [row] gave a message. The id of its row may be another.
+func idOf(r tablequeue.Claimed) string {
+	if id, ok := strings.CutPrefix(r.Headers, `{"k":"`); ok {
+		return strings.TrimSuffix(id, `"}`)
+	}
+	return r.ID // headers of expired rows may be left out
+}
+
 func idsOf(rows []tablequeue.Claimed) (ids []string) {
 	for _, r := range rows {
-		ids = append(ids, r.ID)
+		ids = append(ids, idOf(r))
 	}
 	return ids
 }

@@ -12,7 +12,7 @@ WITH due AS MATERIALIZED (
 	UPDATE "app"."in" SET delivery_count = delivery_count + 1,
 		visible_at = now() + $2::bigint * interval '1 microsecond', lease_id = $3, lease_owner = $4
 	WHERE ctid = ANY (ARRAY(SELECT ctid FROM fit))
-	RETURNING seq, id, headers, body, delivery_count, coalesce(expires <= now() AT TIME ZONE 'UTC', false) AS expired
+	RETURNING seq, id::text AS id, headers, body, delivery_count, coalesce(expires <= now() AT TIME ZONE 'UTC', false) AS expired
 )
 SELECT 0::bigint AS seq, (extract(epoch FROM greatest(reached.visible_at, timestamptz 'epoch')) * 1000000)::bigint::text AS id, reached.seq::text AS headers, NULL::bytea AS body,
 	(extract(epoch FROM clock_timestamp() - now()) * 1000000)::integer AS delivery_count, false AS expired,
@@ -66,16 +66,16 @@ DELETE FROM "app"."in" WHERE ctid = ANY (ARRAY(SELECT ctid FROM "app"."in"
 DELETE FROM "app"."in" WHERE ctid = ANY (ARRAY(SELECT ctid FROM "app"."in" WHERE visible_at <= now() FOR UPDATE SKIP LOCKED));
 
 -- send
-INSERT INTO "app"."out" (id, headers, body) SELECT r.id, r.headers, r.body FROM unnest($1::text[], $2::text[], $3::bytea[]) AS r(id, headers, body);
+INSERT INTO "app"."out" (headers, body) SELECT r.headers, r.body FROM unnest($1::text[], $2::bytea[]) AS r(headers, body);
 
 -- send what is timed
-INSERT INTO "app"."out" (id, headers, body, visible_at, expires) SELECT r.id, r.headers, r.body, greatest(statement_timestamp(), CASE WHEN r.at = 0 THEN statement_timestamp() + r.after * interval '1 microsecond'
+INSERT INTO "app"."out" (headers, body, visible_at, expires) SELECT r.headers, r.body, greatest(statement_timestamp(), CASE WHEN r.at = 0 THEN statement_timestamp() + r.after * interval '1 microsecond'
 	ELSE timestamptz 'epoch' + r.at * interval '1 microsecond' END), CASE WHEN r.ttl > 0 THEN (greatest(statement_timestamp(), CASE WHEN r.at = 0 THEN statement_timestamp() + r.after * interval '1 microsecond'
-	ELSE timestamptz 'epoch' + r.at * interval '1 microsecond' END) + r.ttl * interval '1 microsecond') AT TIME ZONE 'UTC' END FROM unnest($1::text[], $2::text[], $3::bytea[], $4::bigint[], $5::bigint[], $6::bigint[]) AS r(id, headers, body, at, after, ttl);
+	ELSE timestamptz 'epoch' + r.at * interval '1 microsecond' END) + r.ttl * interval '1 microsecond') AT TIME ZONE 'UTC' END FROM unnest($1::text[], $2::bytea[], $3::bigint[], $4::bigint[], $5::bigint[]) AS r(headers, body, at, after, ttl);
 
 -- send to a table of NServiceBus's
-INSERT INTO "public"."foreign" (id, headers, body, expires) SELECT r.id::uuid, r.headers, r.body, CASE WHEN r.ttl > 0 THEN (greatest(statement_timestamp(), CASE WHEN r.at = 0 THEN statement_timestamp() + r.after * interval '1 microsecond'
-	ELSE timestamptz 'epoch' + r.at * interval '1 microsecond' END) + r.ttl * interval '1 microsecond') AT TIME ZONE 'UTC' END FROM unnest($1::text[], $2::text[], $3::bytea[], $4::bigint[], $5::bigint[], $6::bigint[]) AS r(id, headers, body, at, after, ttl);
+INSERT INTO "public"."foreign" (id, headers, body, expires) SELECT gen_random_uuid(), r.headers, r.body, CASE WHEN r.ttl > 0 THEN (greatest(statement_timestamp(), CASE WHEN r.at = 0 THEN statement_timestamp() + r.after * interval '1 microsecond'
+	ELSE timestamptz 'epoch' + r.at * interval '1 microsecond' END) + r.ttl * interval '1 microsecond') AT TIME ZONE 'UTC' END FROM unnest($1::text[], $2::bytea[], $3::bigint[], $4::bigint[], $5::bigint[]) AS r(headers, body, at, after, ttl);
 
 -- complete
 WITH gone AS (
@@ -89,15 +89,15 @@ WITH gone AS (
 	DELETE FROM "app"."in" AS q USING unnest($1::bigint[], $2::bigint[]) WITH ORDINALITY AS r(seq, lease_id, n)
 	WHERE q.seq = ANY (ARRAY[r.seq]) AND q.lease_id = r.lease_id
 	AND q.visible_at >= ANY (ARRAY[CASE WHEN r.n > 0 THEN timestamptz '-infinity' END]) AND q.visible_at >= ANY (ARRAY[CASE WHEN r.n > 0 THEN timestamptz '-infinity' END, CASE WHEN r.n > 0 THEN timestamptz '-infinity' END]) RETURNING r.n
-), out0 AS (INSERT INTO "app"."out" (id, headers, body) SELECT r.id, r.headers, r.body FROM unnest($3::bigint[], $4::text[], $5::text[], $6::bytea[]) AS r(owner, id, headers, body) WHERE r.owner IN (SELECT n FROM gone)), out1 AS (INSERT INTO "public"."foreign" (id, headers, body, expires) SELECT r.id::uuid, r.headers, r.body, CASE WHEN r.ttl > 0 THEN (greatest(statement_timestamp(), CASE WHEN r.at = 0 THEN statement_timestamp() + r.after * interval '1 microsecond'
-	ELSE timestamptz 'epoch' + r.at * interval '1 microsecond' END) + r.ttl * interval '1 microsecond') AT TIME ZONE 'UTC' END FROM unnest($7::bigint[], $8::text[], $9::text[], $10::bytea[], $11::bigint[], $12::bigint[], $13::bigint[]) AS r(owner, id, headers, body, at, after, ttl) WHERE r.owner IN (SELECT n FROM gone)) SELECT n FROM gone;
+), out0 AS (INSERT INTO "app"."out" (headers, body) SELECT r.headers, r.body FROM unnest($3::bigint[], $4::text[], $5::bytea[]) AS r(owner, headers, body) WHERE r.owner IN (SELECT n FROM gone)), out1 AS (INSERT INTO "public"."foreign" (id, headers, body, expires) SELECT gen_random_uuid(), r.headers, r.body, CASE WHEN r.ttl > 0 THEN (greatest(statement_timestamp(), CASE WHEN r.at = 0 THEN statement_timestamp() + r.after * interval '1 microsecond'
+	ELSE timestamptz 'epoch' + r.at * interval '1 microsecond' END) + r.ttl * interval '1 microsecond') AT TIME ZONE 'UTC' END FROM unnest($6::bigint[], $7::text[], $8::bytea[], $9::bigint[], $10::bigint[], $11::bigint[]) AS r(owner, headers, body, at, after, ttl) WHERE r.owner IN (SELECT n FROM gone)) SELECT n FROM gone;
 
 -- complete in a handler's transaction
 WITH gone AS (DELETE FROM "app"."in" WHERE seq = $1 AND lease_id = $2 AND visible_at >= ANY (ARRAY[timestamptz '-infinity']) AND visible_at >= ANY (ARRAY[timestamptz '-infinity', '-infinity']) RETURNING 1) SELECT coalesce((SELECT 1 FROM gone), 1 / (random() * 0)::int);
 
 -- complete in a handler's transaction, and send to two queues
-WITH gone AS (DELETE FROM "app"."in" WHERE seq = $1 AND lease_id = $2 AND visible_at >= ANY (ARRAY[timestamptz '-infinity']) AND visible_at >= ANY (ARRAY[timestamptz '-infinity', '-infinity']) RETURNING 1), out0 AS (INSERT INTO "app"."out" (id, headers, body) VALUES ($3, $4, $5)), out1 AS (INSERT INTO "public"."foreign" (id, headers, body, expires) SELECT r.id::uuid, r.headers, r.body, CASE WHEN r.ttl > 0 THEN (greatest(statement_timestamp(), CASE WHEN r.at = 0 THEN statement_timestamp() + r.after * interval '1 microsecond'
-	ELSE timestamptz 'epoch' + r.at * interval '1 microsecond' END) + r.ttl * interval '1 microsecond') AT TIME ZONE 'UTC' END FROM unnest($6::text[], $7::text[], $8::bytea[], $9::bigint[], $10::bigint[], $11::bigint[]) AS r(id, headers, body, at, after, ttl)) SELECT coalesce((SELECT 1 FROM gone), 1 / (random() * 0)::int);
+WITH gone AS (DELETE FROM "app"."in" WHERE seq = $1 AND lease_id = $2 AND visible_at >= ANY (ARRAY[timestamptz '-infinity']) AND visible_at >= ANY (ARRAY[timestamptz '-infinity', '-infinity']) RETURNING 1), out0 AS (INSERT INTO "app"."out" (headers, body) VALUES ($3, $4)), out1 AS (INSERT INTO "public"."foreign" (id, headers, body, expires) SELECT gen_random_uuid(), r.headers, r.body, CASE WHEN r.ttl > 0 THEN (greatest(statement_timestamp(), CASE WHEN r.at = 0 THEN statement_timestamp() + r.after * interval '1 microsecond'
+	ELSE timestamptz 'epoch' + r.at * interval '1 microsecond' END) + r.ttl * interval '1 microsecond') AT TIME ZONE 'UTC' END FROM unnest($5::text[], $6::bytea[], $7::bigint[], $8::bigint[], $9::bigint[]) AS r(headers, body, at, after, ttl)) SELECT coalesce((SELECT 1 FROM gone), 1 / (random() * 0)::int);
 
 -- what is set before, behind a proxy
 SELECT set_config('plan_cache_mode', 'force_generic_plan', true), set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true), set_config('enable_mergejoin', 'off', true), set_config('jit', 'off', true);
@@ -122,7 +122,11 @@ WHERE seq = ANY ($1::bigint[]) AND lease_id IS NULL AND visible_at > now();
 
 -- install
 SET LOCAL standard_conforming_strings = on;
-SELECT pg_advisory_xact_lock(hashtextextended('holdfast install app', 0));
+DO $do$
+BEGIN IF NOT pg_try_advisory_xact_lock(hashtextextended('holdfast install app', 0)) THEN
+RAISE EXCEPTION USING ERRCODE = 'HF001', MESSAGE = 'another installer is at work in schema "app": run this again';
+END IF;
+END $do$;
 SET LOCAL lock_timeout = '10s';
 DO $do$
 BEGIN IF to_regnamespace('"app"') IS NULL THEN
@@ -147,7 +151,7 @@ DO $do1$
 BEGIN IF to_regclass('"app"."in"') IS NULL THEN
 CREATE TABLE "app"."in" (
 	seq bigint GENERATED BY DEFAULT AS IDENTITY PRIMARY KEY,
-	id text NOT NULL DEFAULT gen_random_uuid()::text,
+	id uuid NOT NULL DEFAULT gen_random_uuid(),
 	expires timestamp,
 	headers text NOT NULL,
 	body bytea,
@@ -159,14 +163,16 @@ CREATE TABLE "app"."in" (
 ) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_insert_scale_factor = 0.1,
 	autovacuum_vacuum_cost_delay = 0, vacuum_truncate = off,
 	toast.autovacuum_vacuum_scale_factor = 0.01, toast.autovacuum_vacuum_cost_delay = 0, toast.vacuum_truncate = off);
-INSERT INTO "app"."holdfast_tables" (name, version) VALUES ('in', 2)
-ON CONFLICT (name) DO UPDATE SET version = excluded.version WHERE holdfast_tables.version < excluded.version;
+INSERT INTO "app"."holdfast_tables" (name, version) VALUES ('in', 3)
+ON CONFLICT (name) DO UPDATE SET version = excluded.version;
 CREATE INDEX IF NOT EXISTS "in_visible_at_seq_idx" ON "app"."in" (visible_at, seq);
 CREATE INDEX IF NOT EXISTS "in_expires_idx" ON "app"."in" (expires) WHERE expires IS NOT NULL;
 ELSIF NOT EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass('"app"."in"') AND attname = 'lease_id' AND NOT attisdropped) THEN
 	RAISE NOTICE 'queue % is a table of another kind, such as one of NServiceBus: it is left as it is', 'in';
 ELSE
-	CASE (SELECT coalesce(max(version), 1) FROM "app"."holdfast_tables" WHERE name = 'in')
+	CASE coalesce((SELECT version FROM "app"."holdfast_tables" WHERE name = 'in'),
+	(SELECT CASE WHEN atttypid = 'uuid'::regtype THEN 3 ELSE 1 END FROM pg_attribute
+		WHERE attrelid = to_regclass('"app"."in"') AND attname = 'id' AND NOT attisdropped), 1)
 WHEN 1 THEN
 DO $do$
 BEGIN IF EXISTS (SELECT FROM pg_attribute WHERE attrelid = '"app"."in"'::regclass AND attname = 'expires_at' AND NOT attisdropped) THEN
@@ -180,9 +186,12 @@ END $do$;
 CREATE INDEX IF NOT EXISTS "in_visible_at_seq_idx" ON "app"."in" (visible_at, seq);
 CREATE INDEX IF NOT EXISTS "in_expires_idx" ON "app"."in" (expires) WHERE expires IS NOT NULL;
 INSERT INTO "app"."holdfast_tables" (name, version) VALUES ('in', 2)
-ON CONFLICT (name) DO UPDATE SET version = excluded.version WHERE holdfast_tables.version < excluded.version;
-WHEN 2 THEN NULL;
-	ELSE RAISE EXCEPTION 'its table is of version %, this program knows those up to 2: update this program', (SELECT coalesce(max(version), 1) FROM "app"."holdfast_tables" WHERE name = 'in');
+ON CONFLICT (name) DO UPDATE SET version = excluded.version;
+WHEN 2, 3 THEN NULL;
+WHEN 0 THEN RAISE EXCEPTION '%', 'its table has been taken over from NServiceBus in part: repeat "holdfast endpoint create --adopt", or Install with Adopt';
+	ELSE RAISE EXCEPTION 'its table is of version %, this program knows those up to 3: update this program', coalesce((SELECT version FROM "app"."holdfast_tables" WHERE name = 'in'),
+	(SELECT CASE WHEN atttypid = 'uuid'::regtype THEN 3 ELSE 1 END FROM pg_attribute
+		WHERE attrelid = to_regclass('"app"."in"') AND attname = 'id' AND NOT attisdropped), 1);
 	END CASE;
 END IF;
 END $do1$;
