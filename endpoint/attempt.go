@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/endpoint/internal/typelimit"
+	"github.com/holdfast-go/holdfast/internal/fault"
 	"github.com/holdfast-go/holdfast/internal/pump"
 	"github.com/holdfast-go/holdfast/pipeline"
 	"github.com/holdfast-go/holdfast/recoverability"
@@ -55,7 +56,7 @@ type attempt struct {
 	limiter   *typelimit.Limiter // of the message's type, if the attempt has entered it
 	calls     []call             // of the handlers
 	bases     []baseValue
-	handler   *Handler // the one being invoked
+	handler   *Handler // the one being invoked; nil before and after
 	session   Session  // of the handlers
 
 	receive  pipeline.Receive
@@ -199,6 +200,18 @@ func (a *attempt) fail(ctx context.Context, err error) outcome {
 		return throttled{retry: a.throttling.turn.Tries <= retriesInPlace}
 	}
 	return failed{err}
+}
+
+// origin returns the place of an error that has no stack: the handler that was invoked, else the stage.
+func (a *attempt) origin() fault.Frame {
+	const stages = "github.com/holdfast-go/holdfast/pipeline."
+	switch {
+	case a.handler != nil:
+		return a.handler.frame()
+	case a.dispatch.Incoming != nil:
+		return fault.Frame{Func: stages + "Dispatch"}
+	}
+	return fault.Frame{Func: stages + "Receive"}
 }
 
 // interrupted returns the outcome of an attempt that was cut short, which is no failure of the

@@ -26,6 +26,7 @@ func invokeAll(ctx context.Context, l *pipeline.Logical) error {
 			a.session.drop(kept)
 			return err
 		}
+		a.handler = nil
 		if a.session.enough() {
 			return nil
 		}
@@ -54,7 +55,7 @@ func (a *attempt) call(ctx context.Context, value any) error {
 	defer cancel()
 	err := a.handler.invoke(ctx, &a.session, value)
 	if err != nil && context.Cause(ctx) == ErrHandlerTimeout { //nolint:errorlint // the very cause given above
-		return fmt.Errorf("%w: it had %v: %w", ErrHandlerTimeout, limit, err)
+		return &handlerTimeoutError{limit, err}
 	}
 	return err
 }

@@ -3,6 +3,7 @@ package endpoint
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/holdfast-go/holdfast/recoverability"
 )
@@ -30,6 +31,17 @@ type timeoutError struct{}
 
 func (timeoutError) Error() string      { return "the time for a handler is over" }
 func (timeoutError) FaultClass() string { return recoverability.ClassTimeout }
+
+// handlerTimeoutError is the error of a handler whose time was over.
+type handlerTimeoutError struct {
+	limit time.Duration
+	err   error // that the handler returned then
+}
+
+func (e *handlerTimeoutError) Error() string {
+	return fmt.Sprintf("%v: it had %v: %v", ErrHandlerTimeout, e.limit, e.err)
+}
+func (e *handlerTimeoutError) Unwrap() []error { return []error{ErrHandlerTimeout, e.err} }
 
 // undecodableError is the error of a message that cannot be read.
 type undecodableError struct{ error }

@@ -5,6 +5,8 @@ import (
 	"reflect"
 	"runtime"
 	"strings"
+
+	"github.com/holdfast-go/holdfast/internal/fault"
 )
 
 // Handler handles the messages of a type and of its derived types, or of all types that implement an interface.
@@ -12,6 +14,7 @@ import (
 type Handler struct {
 	goType reflect.Type
 	name   string
+	pc     uintptr // of the user's function
 	invoke func(ctx context.Context, s *Session, m any) error
 }
 
@@ -30,10 +33,12 @@ type Handler struct {
 // has returned, or when the lease of the message is lost.
 func Handle[M any](fn func(ctx context.Context, s *Session, m M) error) Handler {
 	t := reflect.TypeFor[M]()
-	h := Handler{goType: handledType(t), name: functionName(fn)}
+	h := Handler{goType: handledType(t), name: "nil"}
 	if fn == nil {
 		return h
 	}
+	h.pc = reflect.ValueOf(fn).Pointer()
+	h.name = shortName(h.frame().Func)
 	if t.Kind() != reflect.Struct { // a pointer or an interface
 		h.invoke = func(ctx context.Context, s *Session, m any) error { return fn(ctx, s, m.(M)) } //nolint:errcheck // another type is the mistake of a behavior, and its panic a failure
 	} else {
@@ -51,12 +56,13 @@ func handledType(t reflect.Type) reflect.Type {
 	return t
 }
 
-// functionName returns the name of fn in its source, such as "billing.(*Service).Charge".
-func functionName(fn any) string {
-	v := reflect.ValueOf(fn)
-	if v.IsNil() {
-		return "nil"
-	}
-	name := strings.TrimSuffix(runtime.FuncForPC(v.Pointer()).Name(), "-fm")
-	return name[strings.LastIndexByte(name, '/')+1:]
+// frame returns the user's function. The method of a value has no place in its source, because the compiler makes the
+// function.
+func (h *Handler) frame() fault.Frame {
+	f := runtime.FuncForPC(h.pc)
+	file, line := f.FileLine(h.pc)
+	return fault.Frame{Func: strings.TrimSuffix(f.Name(), "-fm"), File: file, Line: line}
 }
+
+// shortName returns a function's name without the path of its package, such as "billing.(*Service).Charge".
+func shortName(function string) string { return function[strings.LastIndexByte(function, '/')+1:] }

@@ -56,8 +56,8 @@ const (
 	// FallbackDeadLetter is the broker's dead-letter queue, instead of an error queue.
 	FallbackDeadLetter Fallback = "dead_letter"
 	// FallbackTrimmed, FallbackMinimal and FallbackOriginal are a copy with fewer headers: without history and with
-	// texts of at most 512 bytes; with the failed queue, the time and the class of the error only; with the received
-	// headers only.
+	// texts of at most 512 bytes; with the failed queue, the time, the class of the error and the endpoint, and where
+	// there is room the type of the error and the host; with the received headers only.
 	FallbackTrimmed  Fallback = "trimmed_headers"
 	FallbackMinimal  Fallback = "minimal_headers"
 	FallbackOriginal Fallback = "original_headers"

@@ -24,25 +24,32 @@ func (e *PanicError) Unwrap() error {
 func (e *PanicError) FaultClass() string { return "panic" }
 
 // StackTrace returns Stack without the frames that all stacks have: of taking it, of this module and of
-// starting the goroutine. Fault headers carry it.
+// starting the goroutine. Where no other is left it returns all after the panic. Fault headers carry it.
 func (e *PanicError) StackTrace() string {
 	lines := strings.SplitAfter(string(e.Stack), "\n")
 	start := slices.IndexFunc(lines, func(line string) bool { return strings.HasPrefix(line, "panic(") }) + 2
 	if start < 2 || start > len(lines) {
 		return string(e.Stack)
 	}
-	text, user := []byte(lines[0]), 0 // the goroutine
-	for frame := range slices.Chunk(lines[start:], 2) {
-		if slices.ContainsFunc(framework, func(pkg string) bool { return strings.HasPrefix(frame[0], pkg) }) {
-			user = len(text)
-			continue
+	head, text, user := lines[0], []byte(nil), -1 // the goroutine; the frames; the end of those above the framework
+	ours := false
+	for _, line := range lines[start:] {
+		if !strings.HasPrefix(line, "\t") { // else the place of the line before
+			ours = slices.ContainsFunc(framework, func(pkg string) bool { return strings.HasPrefix(line, pkg) })
 		}
-		text = append(text, strings.Join(frame, "")...)
+		if ours {
+			user = len(text)
+		} else {
+			text = append(text, line...)
+		}
 	}
-	if user > 0 { // the frames above the first one of the framework started the goroutine
+	if user >= 0 { // the frames above the first one of the framework started the goroutine
 		text = text[:user]
 	}
-	return string(text)
+	if len(text) == 0 {
+		return head + strings.Join(lines[start:], "")
+	}
+	return head + string(text)
 }
 
 var framework = []string{

@@ -15,6 +15,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/endpoint"
 	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/internal/fault"
 	"github.com/holdfast-go/holdfast/pipeline"
 	"github.com/holdfast-go/holdfast/recoverability"
 	"github.com/holdfast-go/holdfast/transport"
@@ -358,10 +359,11 @@ func TestTheStackOfAPanicIsTheUsersAlone(t *testing.T) {
 				cfg.Pipeline.Invoke.Use("pass", func(next pipeline.Func[*pipeline.Invoke]) pipeline.Func[*pipeline.Invoke] { return next })
 				start(t, cfg).send(placeOrder{})
 				synctest.Wait()
-				stack := broker.Messages("error")[0].Headers.Get(header.ExceptionStackTrace)
+				trace := broker.Messages("error")[0].Headers.Get(header.ExceptionStackTrace)
+				stack := fault.GoStack(trace)
 				lines := strings.Split(strings.TrimSuffix(stack, "\n"), "\n")
-				if !strings.HasPrefix(lines[0], "goroutine ") || len(lines) != 1+2*test.frames || strings.Contains(stack, "holdfast/endpoint.") {
-					t.Errorf("want %d frames, got %s", test.frames, stack)
+				if !strings.HasPrefix(lines[0], "goroutine ") || len(lines) != 1+2*test.frames || strings.Contains(trace, "holdfast/endpoint.") {
+					t.Errorf("want %d frames, got %s", test.frames, trace)
 				}
 				if !strings.HasPrefix(lines[1], "github.com/holdfast-go/holdfast/endpoint_test.") {
 					t.Errorf("it begins with %s", lines[1])

@@ -15,6 +15,7 @@ import (
 type recovery struct {
 	*incoming
 
+	at        fault.Frame           // where the attempt failed
 	session   *Session              // of the Recover stage
 	result    result                // nil until the stage has come to its end
 	fallbacks []Notification        // that were taken, to be reported once the message is settled
@@ -46,6 +47,7 @@ func newRecovery(in *incoming) *recovery {
 // run decides, has the Recover stage see and change the decision, and carries it out. If the stage
 // fails, the decision is carried out without the messages and writes of the stage.
 func (r *recovery) run(ctx context.Context, a *attempt, err error) result {
+	r.at = a.origin()
 	rec := r.begin(a, r.failure(err))
 	rec.Action = r.decide(ctx, rec.Failure)
 	rec.Fault = r.faultHeaders(ctx, rec.Failure)
@@ -155,7 +157,7 @@ func (r *recovery) decide(ctx context.Context, f recoverability.Failure) (action
 // faultHeaders returns the headers that a move to the error queue adds, changed by the user's function, which
 // may panic.
 func (r *recovery) faultHeaders(ctx context.Context, f recoverability.Failure) header.Map {
-	h := fault.Headers(f, r.e.host)
+	h := fault.Headers(f, r.e.host, r.at)
 	change := r.live.recoverability.FaultHeaders
 	if change == nil {
 		return h

@@ -124,6 +124,7 @@ func (x *execution) toError(ctx context.Context, a recoverability.MoveToError) e
 	err := x.to(ctx, a.Queue, 0, []candidate{
 		{headers: fault.ErrorHeaders(received, full)},
 		{FallbackTrimmed, fault.ErrorHeaders(received, fault.Trim(full))},
+		{FallbackMinimal, fault.ErrorHeaders(received, fault.Short(full))},
 		{FallbackMinimal, fault.ErrorHeaders(received, fault.Minimal(full))},
 		{FallbackOriginal, fault.ErrorHeaders(received, header.Map{})},
 	})

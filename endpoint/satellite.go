@@ -145,6 +145,7 @@ func (in *incoming) relay(ctx context.Context, sat transport.Satellite) (err err
 func (a *attempt) bury(ctx context.Context, dead *transport.DeadLetteredError) error {
 	a.queue = cmp.Or(dead.Queue, a.queue)
 	r := newRecovery(a.incoming)
+	r.at = a.origin()
 	rec := r.begin(a, a.facts(dead))
 	rec.Failure.AttemptExact = false
 	rec.Action = r.toErrorQueue()

@@ -5,8 +5,6 @@ package fault
 import (
 	"fmt"
 	"strconv"
-	"strings"
-	"unicode/utf8"
 
 	"github.com/holdfast-go/holdfast/header"
 	"github.com/holdfast-go/holdfast/internal/errtree"
@@ -22,21 +20,27 @@ type Host struct {
 }
 
 // Headers returns the fault headers of a message that is moved to the error queue: those by which ServicePulse shows
-// and returns messages, the class of the error, and the history. Texts are cut at 16 KiB and are valid UTF-8. A stack
-// that contains the text of the error contains it whole, after the type.
-func Headers(f recoverability.Failure, host Host) header.Map {
-	err := errtree.Cause(f.Err)
-	text := errorText(f.Err)
+// and returns messages, the class of the error, and the history. Texts are cut at 16 KiB and are valid UTF-8.
+//
+// The stack begins with the type and the whole text of the error. Its first frame is the place of a panic, else at, the
+// handler or stage that failed.
+func Headers(f recoverability.Failure, host Host, at Frame) header.Map {
+	err := told(f.Err)
+	typ, text := fmt.Sprintf("%T", err), errorText(f.Err)
+	stack := stackOf(f.Err, typ, text, at)
 	var h header.Map
-	h.Reserve(20)
+	h.Reserve(21)
 	h.Set(header.FailedQ, f.Queue)
 	h.Set(header.TimeOfFailure, header.FormatTime(f.Now))
-	h.Set(header.ExceptionType, fmt.Sprintf("%T", err))
+	h.Set(header.ExceptionType, typ)
 	if wrapped := errtree.Cause(inner(err)); wrapped != nil {
 		h.Set(header.InnerExceptionType, fmt.Sprintf("%T", wrapped))
 	}
 	h.Set(header.ExceptionMessage, text)
-	h.Set(header.ExceptionStackTrace, stackText(f.Err, text))
+	h.Set(header.ExceptionStackTrace, stack.String())
+	if len(stack.frames) > 0 {
+		h.Set(header.ExceptionSource, stack.frames[0].source())
+	}
 	h.Set(header.ProcessingEndpoint, host.Endpoint)
 	h.Set(header.ProcessingMachine, host.Machine)
 	h.Set(header.HostID, host.HostID)
@@ -54,6 +58,20 @@ func Headers(f recoverability.Failure, host Host) header.Map {
 		h.Set(header.HoldfastFaultHistory, historyText(f.History))
 	}
 	return h
+}
+
+// told returns the error whose type names the failure: the cause of err, and of a panic with an error the cause of that.
+func told(err error) error {
+	cause := errtree.Cause(err)
+	if value := errtree.Cause(inner(cause)); value != nil && errtree.Safely(isPanic, cause) {
+		return value
+	}
+	return cause
+}
+
+func isPanic(err error) bool {
+	classed, ok := err.(interface{ FaultClass() string })
+	return ok && classed.FaultClass() == "panic"
 }
 
 // inner returns the error that err wraps, or the first that it joins; nil if there is none.
@@ -74,32 +92,4 @@ func errorText(err error) (text string) {
 		}
 	}()
 	return errtree.Cut(err.Error(), maxText)
-}
-
-// stackText returns the stack of a panic, or else the type and the text of the error.
-func stackText(err error, text string) (stack string) {
-	stack = errtree.Cut(fmt.Sprintf("%T", errtree.Cause(err)), maxTrimmed) + ": " + text
-	defer func() { _ = recover() }()
-	if traced := errtree.Find[interface{ StackTrace() string }](err); traced != nil {
-		trace := strings.ToValidUTF8(traced.StackTrace(), "?")
-		if len(text) > maxText-utf8.UTFMax { // it was cut
-			trace, _, _ = strings.Cut(trace, text)
-		}
-		return cutBeside(trace, text, maxText)
-	}
-	return stack
-}
-
-// cutBeside returns the beginning of stack, of at most most bytes, and cuts no occurrence of text in two.
-// ServiceControl removes the text from the stack before it looks for a frame, and a part of the text that is left costs
-// it seconds.
-func cutBeside(stack, text string, most int) string {
-	if len(stack) <= most {
-		return stack
-	}
-	from := max(0, most-len(text)+1)
-	if i := strings.Index(stack[from:min(len(stack), most+len(text)-1)], text); text != "" && i >= 0 && from+i < most {
-		most = from + i
-	}
-	return errtree.Cut(stack, most)
 }

@@ -53,13 +53,13 @@ func TestFaultHeadersAreThoseThatServicePulseShows(t *testing.T) {
 		"Holdfast.Fault.Class":                         "*fault.cardError",
 		"Holdfast.Fault.FirstFailure":                  "2026-03-01 12:00:00:000000 Z",
 	}
-	if diff := cmp.Diff(want, fields(Headers(f, host))); diff != "" {
+	if diff := cmp.Diff(want, fields(Headers(f, host, Frame{}))); diff != "" {
 		t.Error(diff)
 	}
 
 	f.AttemptExact = false
 	want["Holdfast.Fault.Attempts.Exact"] = "false"
-	if diff := cmp.Diff(want, fields(Headers(f, host))); diff != "" {
+	if diff := cmp.Diff(want, fields(Headers(f, host, Frame{}))); diff != "" {
 		t.Error("where the broker does not count:", diff)
 	}
 }
@@ -90,7 +90,7 @@ func TestFaultTypesAreThoseOfTheCause(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			h := Headers(recoverability.Failure{Err: test.err}, Host{})
+			h := Headers(recoverability.Failure{Err: test.err}, Host{}, Frame{})
 			if got := h.Get(header.ExceptionType); got != test.outside {
 				t.Errorf("type %q, want %q", got, test.outside)
 			}
@@ -109,11 +109,11 @@ func (s several) Unwrap() []error { return s }
 
 func TestFaultTextOfAnErrorThatCannotSpeak(t *testing.T) {
 	want := "*fault.cardError: its Error method panicked"
-	h := Headers(recoverability.Failure{Err: (*cardError)(nil)}, Host{})
+	h := Headers(recoverability.Failure{Err: (*cardError)(nil)}, Host{}, Frame{})
 	if got := h.Get(header.ExceptionMessage); got != want {
 		t.Errorf("message %q, want %q", got, want)
 	}
-	h = Headers(recoverability.Failure{Err: badError{}}, Host{})
+	h = Headers(recoverability.Failure{Err: badError{}}, Host{}, Frame{})
 	if got := h.Get(header.ExceptionMessage); !strings.HasPrefix(got, "fault.badError: its Error") {
 		t.Errorf("message %q", got)
 	}
@@ -129,12 +129,15 @@ func TestFaultStackIsThatOfThePanic(t *testing.T) {
 		err  error
 		want string
 	}{
-		"a panic":               {panicked{stack: "goroutine 1 [running]"}, "goroutine 1 [running]"},
-		"deep in the chain":     {recoverability.Unrecoverable(fmt.Errorf("handler: %w", panicked{stack: "deep"})), "deep"},
+		"a panic": {panicked{stack: "goroutine 1 [running]"}, "fault.panicked: panicked\n   --- Go stack:\ngoroutine 1 [running]"},
+		"deep in the chain": {
+			recoverability.Unrecoverable(fmt.Errorf("handler: %w", panicked{stack: "deep"})),
+			"fault.panicked: handler: panicked\n   --- Go stack:\ndeep",
+		},
 		"one that panics again": {panicked{}, "fault.panicked: panicked"},
 	}
 	for name, test := range tests {
-		h := Headers(recoverability.Failure{Err: test.err}, Host{})
+		h := Headers(recoverability.Failure{Err: test.err}, Host{}, Frame{})
 		if got := h.Get(header.ExceptionStackTrace); got != test.want {
 			t.Errorf("%s: stack %q, want %q", name, got, test.want)
 		}
@@ -168,11 +171,11 @@ func TestFaultTextsAreCutBetweenCharacters(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			h := Headers(recoverability.Failure{Err: panicked{stack: test.text + " "}}, Host{})
+			h := Headers(recoverability.Failure{Err: panicked{stack: test.text + " "}}, Host{}, Frame{})
 			if len(h.Get(header.ExceptionStackTrace)) > most {
 				t.Error("the stack is too long")
 			}
-			h = Headers(recoverability.Failure{Err: errors.New(test.text)}, Host{})
+			h = Headers(recoverability.Failure{Err: errors.New(test.text)}, Host{}, Frame{})
 			if got := h.Get(header.ExceptionMessage); got != test.want {
 				t.Errorf("%d bytes, want %d: …%q", len(got), len(test.want), got[max(0, len(got)-20):])
 			}
@@ -243,9 +246,9 @@ func TestErrorHeadersStartTheMessageAfresh(t *testing.T) {
 
 func TestErrorHeadersForgetAnEarlierFault(t *testing.T) {
 	inexact := recoverability.Failure{Err: &cardError{io.EOF}, Queue: "old", Attempt: 1, FirstFailure: first, Now: first}
-	returned := ErrorHeaders(headers("Colour", "red", header.ExceptionData+"Handler type", "Old"), Headers(inexact, host))
+	returned := ErrorHeaders(headers("Colour", "red", header.ExceptionData+"Handler type", "Old"), Headers(inexact, host, Frame{}))
 	now := recoverability.Failure{Err: errBroken, Queue: "new", Attempt: 2, AttemptExact: true, FirstFailure: first, Now: first}
-	fault := Headers(now, host)
+	fault := Headers(now, host, Frame{})
 	want := fields(fault)
 	want["Colour"] = "red"
 	if diff := cmp.Diff(want, fields(ErrorHeaders(returned, fault))); diff != "" {

@@ -71,7 +71,7 @@ func FuzzFaultText(f *testing.F) {
 	f.Add("\xff\xfe\x80", maxText-1)
 	f.Fuzz(func(t *testing.T, said string, before int) {
 		said = strings.Repeat("x", max(0, before%(2*maxText))) + said
-		h := Headers(recoverability.Failure{Err: errors.New(said)}, Host{})
+		h := Headers(recoverability.Failure{Err: errors.New(said)}, Host{}, Frame{})
 		got, stack := h.Get(header.ExceptionMessage), h.Get(header.ExceptionStackTrace)
 		if len(got) > maxText || !utf8.ValidString(got) {
 			t.Fatalf("a text of %d bytes, valid: %v", len(got), utf8.ValidString(got))

@@ -20,10 +20,10 @@ func TestTheHistoryGrowsWithEachDelayAndEndsOnTheErrorCopy(t *testing.T) {
 			Err: fmt.Errorf("no %d", i), Headers: h, Attempt: 6, Delayed: i, Now: first.Add(time.Duration(i) * time.Minute),
 			Instance: "m1", History: ParseHistory(h.Get(header.HoldfastHistory)),
 		}
-		h = DelayHeaders(f, Headers(f, host))
+		h = DelayHeaders(f, Headers(f, host, Frame{}))
 	}
 	f := recoverability.Failure{Err: errors.New("the last"), Headers: h, History: ParseHistory(h.Get(header.HoldfastHistory))}
-	copied := ErrorHeaders(h, Headers(f, host))
+	copied := ErrorHeaders(h, Headers(f, host, Frame{}))
 	if v, ok := copied.Lookup(header.HoldfastHistory); ok {
 		t.Errorf("the error copy still has %s %q", header.HoldfastHistory, v)
 	}
@@ -49,7 +49,7 @@ func TestTheHistoryIsBoundedWhateverErrorsSay(t *testing.T) {
 		var h header.Map
 		for range 20 {
 			f := recoverability.Failure{Err: errors.New(text), Headers: h, Now: first, History: ParseHistory(h.Get(header.HoldfastHistory))}
-			h = DelayHeaders(f, Headers(f, host))
+			h = DelayHeaders(f, Headers(f, host, Frame{}))
 		}
 		got := h.Get(header.HoldfastHistory)
 		if n := len(ParseHistory(got)); len(got) > 16<<10 || n != 10 {
@@ -74,7 +74,7 @@ func TestAHistoryThatMakesNoSenseIsNone(t *testing.T) {
 
 func TestHistoryHasTheTextsOfTheFaultHeaders(t *testing.T) {
 	f := recoverability.Failure{Err: errors.New("password is hunter2"), Now: first}
-	fault := Headers(f, host)
+	fault := Headers(f, host, Frame{})
 	fault.Set(header.ExceptionMessage, "[left out]")
 	if text := DelayHeaders(f, fault).Get(header.HoldfastHistory); strings.Contains(text, "hunter2") || !strings.Contains(text, "[left out]") {
 		t.Errorf("history %s", text)
@@ -86,7 +86,7 @@ func TestATrimmedFaultIsShortAndAMinimalOneReturnsTheMessage(t *testing.T) {
 		Err: errors.New(strings.Repeat("日", 1<<18)), Queue: "billing", Now: first, FirstFailure: first,
 		History: []recoverability.Past{{Text: "before"}},
 	}
-	fault := Headers(f, host)
+	fault := Headers(f, host, Frame{})
 	fault.Set("My.Own", strings.Repeat("x", 1<<20))
 	trimmed := Trim(fault)
 	for name, value := range trimmed.All() {
@@ -99,11 +99,22 @@ func TestATrimmedFaultIsShortAndAMinimalOneReturnsTheMessage(t *testing.T) {
 	}
 	want := map[string]string{
 		header.FailedQ: "billing", header.TimeOfFailure: header.FormatTime(first), header.HoldfastFaultClass: "*errors.errorString",
+		header.ProcessingEndpoint: "billing",
 	}
 	if diff := cmp.Diff(want, fields(Minimal(fault))); diff != "" {
 		t.Error(diff)
 	}
-	if n := Minimal(header.Map{}).Len(); n != 0 {
+	want[header.ExceptionType] = "*errors.errorString"
+	fault.Set(header.HostDisplayName, strings.Repeat("m", 100))
+	if diff := cmp.Diff(want, fields(Short(fault))); diff != "" {
+		t.Error("with a host whose name is long:", diff)
+	}
+	want[header.HostID], want[header.HostDisplayName] = host.HostID, host.DisplayName
+	fault.Set(header.HostDisplayName, host.DisplayName)
+	if diff := cmp.Diff(want, fields(Short(fault))); diff != "" {
+		t.Error(diff)
+	}
+	if n := Minimal(header.Map{}).Len() + Short(header.Map{}).Len(); n != 0 {
 		t.Errorf("nothing has %d headers left", n)
 	}
 }

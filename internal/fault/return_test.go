@@ -24,7 +24,7 @@ func TestAReturnedMessageHasTheHeadersThatItCameWith(t *testing.T) {
 	received.Set(header.HoldfastFirstFailure, "2026-01-02 03:04:05:000000 Z")
 	fault := Headers(recoverability.Failure{
 		Err: errors.New("no"), Queue: "sales", Now: time.Now(), Attempt: 6, Headers: received,
-	}, Host{})
+	}, Host{}, Frame{})
 	fault.Set("Holdfast.Quarantine.Attempts", "4")
 	fault.Set("NServiceBus.Retries.Timestamp", "stale") // of an NServiceBus that leaves it there
 	failed := ErrorHeaders(received, fault)
@@ -59,7 +59,7 @@ func TestUndecodableHeadersStayOnAReturnedMessage(t *testing.T) {
 	for range 2 {
 		fault := Headers(recoverability.Failure{
 			Err: errors.New("no type"), Queue: "sales", Now: time.Now(), Attempt: 1, Headers: received,
-		}, Host{})
+		}, Host{}, Frame{})
 		received = ReturnHeaders(ErrorHeaders(received, fault))
 		if got := received.Get(header.UndecodableHeaders); got != "{" {
 			t.Errorf("returned with %q in place of the headers", got)

@@ -30,16 +30,19 @@ func TestAStackHasTheTextOfTheErrorWholeOrNotAtAll(t *testing.T) {
 			"text twice":       tracedError{text, text + "\n" + text + frames(1)},
 			"no text in it":    tracedError{text, frames(600)},
 		} {
-			full := Headers(recoverability.Failure{Err: err}, Host{})
+			full := Headers(recoverability.Failure{Err: err}, Host{}, Frame{Func: "main.charge", File: "/src/main.go", Line: 1})
 			for form, h := range map[string]header.Map{"full": full, "trimmed": Trim(full)} {
 				said, stack := h.Get(header.ExceptionMessage), h.Get(header.ExceptionStackTrace)
 				rest := strings.ReplaceAll(stack, said, "")
 				if said == "" || strings.Contains(rest, "at x.y( a b") || strings.Contains(rest, "caf? at") || strings.Contains(rest, "such card") {
 					t.Errorf("%s, %s, %s: %d bytes of the text are left in the stack: %.60q", name, kind, form, len(rest), rest)
 				}
-				most := maxText + maxTrimmed
+				most := maxText + maxTrimmed + maxFrames
 				if form == "trimmed" {
 					most = maxTrimmed
+				}
+				if strings.Contains(stack, said) && !strings.Contains(rest, "\n   at main.") {
+					t.Errorf("%s, %s, %s: no frame is left: %.60q", name, kind, form, rest)
 				}
 				if len(said) > most || len(stack) > most {
 					t.Errorf("%s, %s, %s: a text of %d bytes, a stack of %d", name, kind, form, len(said), len(stack))

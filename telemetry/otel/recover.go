@@ -2,7 +2,6 @@ package otel
 
 import (
 	"context"
-	"strings"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
@@ -10,6 +9,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/internal/fault"
 	"github.com/holdfast-go/holdfast/pipeline"
 	"github.com/holdfast-go/holdfast/recoverability"
 )
@@ -42,18 +42,18 @@ func (in *instrumentation) recover(next pipeline.Func[*pipeline.Recover]) pipeli
 }
 
 // exception records the error on the process span, in the words of the fault headers.
-func (a *attempt) exception(fault header.Map) {
+func (a *attempt) exception(headers header.Map) {
 	attrs := []attribute.KeyValue{
-		semconv.ExceptionType(fault.Get(header.ExceptionType)),
-		semconv.ExceptionMessage(fault.Get(header.ExceptionMessage)),
+		semconv.ExceptionType(headers.Get(header.ExceptionType)),
+		semconv.ExceptionMessage(headers.Get(header.ExceptionMessage)),
 	}
-	if stack := fault.Get(header.ExceptionStackTrace); strings.HasPrefix(stack, "goroutine ") {
+	if stack := fault.GoStack(headers.Get(header.ExceptionStackTrace)); stack != "" {
 		attrs = append(attrs, semconv.ExceptionStacktrace(stack))
 	}
 	a.span.AddEvent(eventException, trace.WithAttributes(attrs...))
-	a.span.SetAttributes(semconv.ErrorTypeKey.String(fault.Get(header.ExceptionType)),
-		keyErrorClass.String(fault.Get(header.HoldfastFaultClass)))
-	a.span.SetStatus(codes.Error, fault.Get(header.ExceptionMessage))
+	a.span.SetAttributes(semconv.ErrorTypeKey.String(headers.Get(header.ExceptionType)),
+		keyErrorClass.String(headers.Get(header.HoldfastFaultClass)))
+	a.span.SetStatus(codes.Error, headers.Get(header.ExceptionMessage))
 }
 
 // described returns an action's name and attributes.
