@@ -2,6 +2,7 @@ package tablequeue
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"strconv"
@@ -22,6 +23,7 @@ const MaxPage = 16 << 20
 type cursor struct {
 	conn   *Conn
 	page   Page
+	ids    map[int64]string // of the rows of the last page, by their seq
 	closed bool
 }
 
@@ -39,12 +41,13 @@ func (c *Conn) Purge(ctx context.Context, queue string) (int64, error) {
 	return c.ofExisting(ctx, queue, c.store.Purge)
 }
 
-// ofExisting returns the number that fn returns for a queue that exists.
+// ofExisting returns the number that fn returns for a queue that exists, or for a foreign table.
 func (c *Conn) ofExisting(
 	ctx context.Context, queue string, fn func(ctx context.Context, queue string) (int64, error),
 ) (int64, error) {
 	return ask(ctx, c, []string{queue}, func(ctx context.Context) (int64, error) {
-		if err := c.store.Exists(ctx, queue); err != nil {
+		err := c.store.Exists(ctx, queue)
+		if unfit, ok := errors.AsType[*UnfitError](err); err != nil && (!ok || !unfit.Foreign) {
 			return 0, err
 		}
 		return fn(ctx, queue)
@@ -63,8 +66,10 @@ func (cur *cursor) Next(ctx context.Context, limit int) (ms []*transport.Message
 	if err != nil {
 		return nil, err
 	}
+	cur.ids = make(map[int64]string, len(rows))
 	for i := range rows {
 		m := new(transport.Message)
+		cur.ids[rows[i].Seq] = rows[i].ID
 		message(m, &rows[i])
 		ms = append(ms, m)
 		cur.page.After = rows[i].Seq
@@ -88,7 +93,7 @@ func (cur *cursor) Take(ctx context.Context, m *transport.Message, ops []transpo
 		return dispatchError(failed, len(ops))
 	}
 	w.unit.Verb, w.unit.Queue = Delete, cur.page.Queue
-	w.unit.Lease = Lease{Seq: seq, ID: 1 + rand.Int64N(1<<62)}
+	w.unit.Lease, w.unit.RowID = Lease{Seq: seq, ID: 1 + rand.Int64N(1<<62)}, cur.ids[seq]
 	err = c.call(ctx, nil, func(ctx context.Context) error {
 		return c.again(func() error { return c.store.Take(ctx, &w.unit) })
 	})

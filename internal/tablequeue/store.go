@@ -85,7 +85,7 @@ type Queues interface {
 	Cancel(ctx context.Context, queue string, seq int64) (bool, error)
 }
 
-// Browsing is the part of a [Store] with which tools list rows and remove them.
+// Browsing is the part of a [Store] with which tools list rows and remove them, also those of foreign tables.
 type Browsing interface {
 	// Last is the highest seq in queue, 0 when it is empty.
 	Last(ctx context.Context, queue string) (int64, error)
@@ -94,8 +94,9 @@ type Browsing interface {
 	Browse(ctx context.Context, p Page) ([]Claimed, error)
 	// Purge deletes the visible rows of queue, in as few statements as the database allows, and returns their number.
 	Purge(ctx context.Context, queue string) (int64, error)
-	// Take executes u, whose Verb is Delete, on a row that is not leased. It sets Lost when the row is not visible. The
-	// number of u's lease is unique, so that a store can lease the row in the same transaction.
+	// Take executes u, whose Verb is Delete and whose RowID is that of the row, on a row that is not leased. It sets Lost
+	// when the row is not visible. The number of u's lease is unique, so that a store can lease the row in the same
+	// transaction.
 	Take(ctx context.Context, u *Unit) error
 }
 
@@ -109,7 +110,7 @@ type Page struct {
 // Topology is the part of a [Store] that creates, inspects and removes tables.
 type Topology interface {
 	// Exists fails with [transport.ErrNoQueue] when there is no such queue, and with an [*UnfitError] when a table of
-	// that name is not a queue of this version.
+	// that name is not a queue of this version, such as a foreign one.
 	Exists(ctx context.Context, queue string) error
 	// Missing reports, for each of queues, whether there is no table to send to. Check has passed them.
 	Missing(ctx context.Context, queues []string) ([]bool, error)
@@ -130,8 +131,9 @@ var ErrNotInstalled = errors.New("the table of subscriptions is missing: run the
 
 // UnfitError says why a table that exists is not a queue that this version can receive from.
 type UnfitError struct {
-	Reason   string
-	Sendable bool // messages can be sent to it
+	Reason string
+	// Foreign reports whether the table is one of NServiceBus: messages can be sent to it, browsed and taken.
+	Foreign bool
 }
 
 func (e *UnfitError) Error() string { return e.Reason }
@@ -199,6 +201,7 @@ type Unit struct {
 	After time.Duration // of Retry and Release
 	Note  string        // of Retry; empty leaves last_error as it is
 	Rows  []Row         // of Send and Delete
+	RowID string        // of Take: the id with which the row was browsed
 
 	// Lost is set by Flush when the lease was no longer the row's, and the unit was not executed.
 	Lost bool

@@ -22,7 +22,7 @@ func (c *Conn) Verify(ctx context.Context, plan transport.Plan) (found []transpo
 			err := c.store.Exists(ctx, q.Name)
 			unfit, differs := errors.AsType[*UnfitError](err)
 			switch {
-			case err == nil, differs && unfit.Sendable && q.Shared:
+			case err == nil, differs && unfit.Foreign && q.Shared:
 				continue
 			case differs:
 				f.State, f.Detail = transport.Differs, unfit.Reason

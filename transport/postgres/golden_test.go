@@ -41,6 +41,8 @@ func TestGoldenStatements(t *testing.T) {
 		{"send", insert(plain, 1, false)},
 		{"send what is timed", insert(timed, 1, false)},
 		{"send to a table of NServiceBus's", insert(foreign, 1, false)},
+		{"take from a table of NServiceBus's, and send to two queues", taking(shared, []*out{plain, foreign})},
+		{"purge a table of NServiceBus's", purgeForeign(shared)},
 		{"complete", completion(in, nil)},
 		{"complete, and send to two queues", completion(in, []*out{plain, foreign})},
 		{"complete in a handler's transaction", removal(in, nil)},

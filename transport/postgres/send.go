@@ -27,13 +27,18 @@ func (s *store) flush(ctx context.Context, units []*tablequeue.Unit, prepare fun
 		for _, g := range s.groups(units) {
 			s.queue(b, g)
 		}
-		conn, err := s.writes.Acquire(ctx)
-		if err != nil {
-			return fmt.Errorf("%w: %w", errNoConnection, err)
-		}
-		defer conn.Release()
-		return conn.SendBatch(ctx, b).Close()
+		return s.write(ctx, b)
 	})
+}
+
+// write sends a batch for s.writes.
+func (s *store) write(ctx context.Context, b *pgx.Batch) error {
+	conn, err := s.writes.Acquire(ctx)
+	if err != nil {
+		return fmt.Errorf("%w: %w", errNoConnection, err)
+	}
+	defer conn.Release()
+	return conn.SendBatch(ctx, b).Close()
 }
 
 // group is the units that one statement settles.
@@ -126,11 +131,7 @@ func (s *store) queue(b *pgx.Batch, g *group) {
 		}
 	case tablequeue.Delete:
 		seqs, leases := leasesOf(g.units)
-		args := []any{seqs, leases}
-		for _, o := range g.outs {
-			o.args = append([]any{o.owners}, o.arrays()...)
-			args = append(args, o.args...)
-		}
+		args := g.withOuts(seqs, leases)
 		b.Queue(s.composed(g, false), s.args(args)...).Query(g.settled)
 	default:
 		seqs, leases := leasesOf(g.units)
@@ -143,6 +144,15 @@ func (s *store) queue(b *pgx.Batch, g *group) {
 		}
 		b.Queue(g.queue.update, s.args([]any{seqs, leases, after, undo, notes})...).Query(g.settled)
 	}
+}
+
+// withOuts returns args with the parameters of the rows that g sends.
+func (g *group) withOuts(args ...any) []any {
+	for _, o := range g.outs {
+		o.args = append([]any{o.owners}, o.arrays()...)
+		args = append(args, o.args...)
+	}
+	return args
 }
 
 func (s *store) queueSend(b *pgx.Batch, o *out, arrays []any) {

@@ -140,6 +140,11 @@ func insert(o *out, first int, owned bool) string {
 	return text
 }
 
+// purgeForeign returns the statement that deletes the rows of a foreign table that no transaction has received.
+func purgeForeign(t *table) string {
+	return `DELETE FROM ` + t.quoted + ` WHERE ctid = ANY (ARRAY(SELECT ctid FROM ` + t.quoted + ` FOR UPDATE SKIP LOCKED))`
+}
+
 // completion returns the statement that deletes rows of q by their seq in $1 and lease in $2, and inserts the rows that
 // were sent with those that it has deleted.
 func completion(q *table, outs []*out) string {
@@ -148,13 +153,31 @@ func completion(q *table, outs []*out) string {
 	DELETE FROM ` + q.quoted + ` AS q USING unnest($1::bigint[], $2::bigint[]) WITH ORDINALITY AS r(seq, lease_id, n)
 	WHERE ` + named + ` RETURNING r.n
 )`)
+	inserts(&b, outs)
+	return b.String()
+}
+
+// taking returns the statement that deletes a row of q, a foreign table, by its seq in $1 and id in $2, and inserts the
+// rows that were sent with it. It skips a row that another transaction has received.
+func taking(q *table, outs []*out) string {
+	var b strings.Builder
+	b.WriteString(`WITH gone AS (
+	DELETE FROM ` + q.quoted + ` WHERE ctid = ANY (ARRAY(SELECT ctid FROM ` + q.quoted + `
+		WHERE seq = $1 AND id::text = $2 FOR UPDATE SKIP LOCKED))
+	RETURNING 1::bigint AS n
+)`)
+	inserts(&b, outs)
+	return b.String()
+}
+
+// inserts adds the inserts of rows that are sent with those that the statement has deleted, which are in gone.
+func inserts(b *strings.Builder, outs []*out) {
 	param := 3
 	for i, o := range outs {
-		fmt.Fprintf(&b, ", out%d AS (%s)", i, insert(o, param, true))
+		fmt.Fprintf(b, ", out%d AS (%s)", i, insert(o, param, true))
 		param += len(o.args)
 	}
 	b.WriteString(" SELECT n FROM gone")
-	return b.String()
 }
 
 const divisionByZero = "22012"

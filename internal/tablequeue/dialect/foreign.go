@@ -2,26 +2,23 @@ package dialect
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 
 	"github.com/holdfast-go/holdfast/internal/tablequeue"
 )
 
-// A foreign table is a queue table of NServiceBus: it has the columns of NServiceBus only, and can be sent to without a
-// delay. A driver detects one when the server refuses the first row for it, and remembers that.
+// A foreign table is a queue table of NServiceBus: it has the columns of NServiceBus only. It can be sent to without a
+// delay, and browsed. A driver detects one when the server refuses the first row for it, and remembers that.
 var (
 	// ErrForeign means that a queue's table is a foreign one.
 	ErrForeign error = &tablequeue.UnfitError{
 		Reason: `its table is one of NServiceBus, which can be sent to; to receive from it, stop its endpoint and take the table ` +
 			`over by "holdfast endpoint create --adopt", or by Install with Adopt set in the Transport`,
-		Sendable: true,
+		Foreign: true,
 	}
 	// ErrDelay means that a delayed message was for a foreign table.
 	ErrDelay = errors.New("its table, one of NServiceBus's, takes no delayed messages")
@@ -103,18 +100,4 @@ func Queues(units []*tablequeue.Unit) (queues []string) {
 	}
 	slices.Sort(queues)
 	return slices.Compact(queues)
-}
-
-// UUID returns a message's id as a foreign table has it: a new one where id is no UUID.
-func UUID(id string) string {
-	var u [16]byte
-	digits := id
-	if len(id) == 36 && id[8] == '-' && id[13] == '-' && id[18] == '-' && id[23] == '-' {
-		digits = strings.ReplaceAll(id, "-", "")
-	}
-	if n, err := hex.Decode(u[:], []byte(digits[:min(32, len(digits))])); err != nil || n != len(u) || len(digits) != 32 {
-		_, _ = rand.Read(u[:])
-		u[6], u[8] = u[6]&0x0f|0x40, u[8]&0x3f|0x80 // version 4
-	}
-	return fmt.Sprintf("%x-%x-%x-%x-%x", u[:4], u[4:6], u[6:8], u[8:10], u[10:])
 }

@@ -77,6 +77,17 @@ INSERT INTO "app"."out" (headers, body, visible_at, expires) SELECT r.headers, r
 INSERT INTO "public"."foreign" (id, headers, body, expires) SELECT gen_random_uuid(), r.headers, r.body, CASE WHEN r.ttl > 0 THEN (greatest(statement_timestamp(), CASE WHEN r.at = 0 THEN statement_timestamp() + r.after * interval '1 microsecond'
 	ELSE timestamptz 'epoch' + r.at * interval '1 microsecond' END) + r.ttl * interval '1 microsecond') AT TIME ZONE 'UTC' END FROM unnest($1::text[], $2::bytea[], $3::bigint[], $4::bigint[], $5::bigint[]) AS r(headers, body, at, after, ttl);
 
+-- take from a table of NServiceBus's, and send to two queues
+WITH gone AS (
+	DELETE FROM "public"."foreign" WHERE ctid = ANY (ARRAY(SELECT ctid FROM "public"."foreign"
+		WHERE seq = $1 AND id::text = $2 FOR UPDATE SKIP LOCKED))
+	RETURNING 1::bigint AS n
+), out0 AS (INSERT INTO "app"."out" (headers, body) SELECT r.headers, r.body FROM unnest($3::bigint[], $4::text[], $5::bytea[]) AS r(owner, headers, body) WHERE r.owner IN (SELECT n FROM gone)), out1 AS (INSERT INTO "public"."foreign" (id, headers, body, expires) SELECT gen_random_uuid(), r.headers, r.body, CASE WHEN r.ttl > 0 THEN (greatest(statement_timestamp(), CASE WHEN r.at = 0 THEN statement_timestamp() + r.after * interval '1 microsecond'
+	ELSE timestamptz 'epoch' + r.at * interval '1 microsecond' END) + r.ttl * interval '1 microsecond') AT TIME ZONE 'UTC' END FROM unnest($6::bigint[], $7::text[], $8::bytea[], $9::bigint[], $10::bigint[], $11::bigint[]) AS r(owner, headers, body, at, after, ttl) WHERE r.owner IN (SELECT n FROM gone)) SELECT n FROM gone;
+
+-- purge a table of NServiceBus's
+DELETE FROM "public"."foreign" WHERE ctid = ANY (ARRAY(SELECT ctid FROM "public"."foreign" FOR UPDATE SKIP LOCKED));
+
 -- complete
 WITH gone AS (
 	DELETE FROM "app"."in" AS q USING unnest($1::bigint[], $2::bigint[]) WITH ORDINALITY AS r(seq, lease_id, n)
