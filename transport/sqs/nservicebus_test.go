@@ -163,6 +163,9 @@ type netMessage struct {
 
 // body returns the bytes of the body, which is text unless it is Base64.
 func (m *netMessage) body() string {
+	if m.Body == "empty message" {
+		return ""
+	}
 	if b, err := base64.StdEncoding.DecodeString(m.Body); err == nil {
 		return string(b)
 	}

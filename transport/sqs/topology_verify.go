@@ -106,7 +106,8 @@ func (c *conn) compareQueue(ctx context.Context, q transport.Queue) error {
 		Most   json.Number `json:"maxReceiveCount"`
 	}
 	if text == "" {
-		return different("it has no dead-letter queue")
+		return different(fmt.Sprintf("it has no dead-letter queue: set its redrive policy to %q and maxReceiveCount %d, or "+
+			"set Transport.ReceiveLimit to None", c.endpoint+DeadLettersSuffix, c.cfg.ReceiveLimit))
 	} else if err := json.Unmarshal([]byte(text), &redrive); err != nil {
 		return different("its redrive policy is not readable")
 	}
