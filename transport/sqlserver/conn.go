@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 
 	mssql "github.com/microsoft/go-mssqldb"
 
@@ -27,6 +28,8 @@ var (
 type store struct {
 	database string
 	dialect.Settings
+	adopts   bool // Install changes tables that exist
+	log      *slog.Logger
 	db       *sql.DB // the engine's statements
 	handlers *sql.DB // handlers' transactions
 	tables   dialect.Memo[*table]
@@ -59,7 +62,7 @@ func (e *connectError) Error() string { return "connect: " + e.cause.Error() }
 func (e *connectError) Unwrap() error { return e.cause }
 
 func newStore(c connector, set dialect.Settings) *store {
-	s := &store{Settings: set, db: openDB(c, poolSize), handlers: openDB(c, set.MaxTx)}
+	s := &store{Settings: set, log: slog.New(slog.DiscardHandler), db: openDB(c, poolSize), handlers: openDB(c, set.MaxTx)}
 	s.detector = dialect.Detector{Suspect: refusedByTrait, Detect: s.detectTraits, Foreign: s.foreign}
 	s.life, s.end = context.WithCancel(context.Background())
 	return s

@@ -22,6 +22,7 @@ type fakeServer struct {
 	asked    []asked
 	answers  map[string]answer // by a part of the statement; the longest that fits
 	connects error             // the error of Connect
+	opened   int               // connections
 	aborted  bool              // the server has ended the transaction
 }
 
@@ -35,6 +36,7 @@ type asked struct {
 type answer struct {
 	sets [][][]driver.Value
 	err  error
+	then *answer // the next time
 }
 
 // rowsOf is an answer of one result set.
@@ -114,7 +116,12 @@ func (f *fakeServer) answer(text string, args []driver.NamedValue, tx bool) answ
 	if len(parts) == 0 {
 		return answer{}
 	}
-	return f.answers[slices.MaxFunc(parts, func(a, b string) int { return cmp.Compare(len(a), len(b)) })]
+	part := slices.MaxFunc(parts, func(a, b string) int { return cmp.Compare(len(a), len(b)) })
+	a := f.answers[part]
+	if a.then != nil {
+		f.answers[part] = *a.then
+	}
+	return a
 }
 
 // Connect implements driver.Connector.
@@ -122,6 +129,9 @@ func (f *fakeServer) Connect(context.Context) (driver.Conn, error) {
 	if f.connects != nil {
 		return nil, f.connects
 	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.opened++
 	return &fakeConn{server: f}, nil
 }
 

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/holdfast-go/holdfast/internal/tablequeue/dialect"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")
@@ -39,6 +41,12 @@ func TestStatementsAreTheReviewedOnes(t *testing.T) {
 	addFields(add, "queue of version 1", reflect.ValueOf(*newTable("dbo", place{schema: "dbo", table: "q"}, traits{first: true})))
 	add("columns in another database", shared.columns)
 	add("version of a queue in another schema", newTable("dbo", place{schema: "nsb", table: "q"}, traits{}).note)
+	addFields(add, "adopt", reflect.ValueOf(newAdoption(schema, at)))
+	add("repeat in a script", repeated("q", newAdoption("dbo", place{schema: "dbo", table: "q"}).lease))
+	add("refuse in a script", (&store{Settings: dialect.Settings{Schema: "dbo"}}).refused("q", newAdoption("dbo", place{schema: "dbo", table: "q"}).unfit))
+	add("lock of an adoption", tryInstallLock)
+	add("end of an adoption", freeInstallLock)
+	add("edition", canIndexOnline)
 	addFields(add, "versions", reflect.ValueOf(newVersions(schema)))
 	addFields(add, "subscriptions", reflect.ValueOf(newSubscriptions(schema)))
 	addFields(add, "shared subscriptions", reflect.ValueOf(newRouting("dbo", "SubscriptionRouting")))

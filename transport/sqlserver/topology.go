@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -15,6 +16,11 @@ import (
 
 // Install implements [tablequeue.Topology]. One process at a time installs.
 func (s *store) Install(ctx context.Context, plan transport.Plan) error {
+	if s.adopts {
+		if err := s.adopt(ctx, plan); err != nil {
+			return failed(err, "adopt tables")
+		}
+	}
 	err := s.installing(ctx, func(tx *sql.Tx) error {
 		for _, step := range s.installation(plan) {
 			if _, err := tx.ExecContext(ctx, step.statement); err != nil {
@@ -26,10 +32,13 @@ func (s *store) Install(ctx context.Context, plan transport.Plan) error {
 	return failed(err, "install")
 }
 
+// installerName is the name of the lock of an installer.
+func installerName(schema string) string { return "holdfast install " + schema }
+
 // installing calls do in a transaction in which no other process installs.
 func (s *store) installing(ctx context.Context, do func(tx *sql.Tx) error) error {
 	return s.inTx(ctx, func(tx *sql.Tx) error {
-		if _, err := tx.ExecContext(ctx, installLock, sql.Named("name", "holdfast install "+s.Schema)); err != nil {
+		if _, err := tx.ExecContext(ctx, installLock, sql.Named("name", installerName(s.Schema))); err != nil {
 			return err
 		}
 		return do(tx)
@@ -60,6 +69,9 @@ func (s *store) Remove(ctx context.Context, queues []string) error {
 
 type step struct{ of, statement string }
 
+// own is the number of steps of an installation before those of the queues.
+const own = 3
+
 // installation returns the statements that create the missing parts of plan.
 func (s *store) installation(plan transport.Plan) []step {
 	steps := []step{
@@ -79,7 +91,7 @@ func (s *store) installation(plan transport.Plan) []step {
 }
 
 // Script returns the installer's statements for plan as text for sqlcmd. It needs no connection. Executed again, the
-// text changes nothing. It does not change foreign tables, such as those of NServiceBus.
+// text changes nothing. It does not change tables of NServiceBus, unless Adopt is set.
 func (m *Transport) Script(plan transport.Plan) (string, error) {
 	set, err := m.settings("")
 	if err != nil {
@@ -96,7 +108,11 @@ func (m *Transport) Script(plan transport.Plan) (string, error) {
 	}
 	var b strings.Builder
 	b.WriteString("SET XACT_ABORT, QUOTED_IDENTIFIER, ANSI_NULLS ON\nGO\n") // for the index with a condition
-	for _, step := range s.installation(plan) {
+	steps := s.installation(plan)
+	if m.Adopt {
+		steps = slices.Concat(steps[:own], s.adoptionScript(plan), steps[own:])
+	}
+	for _, step := range steps {
 		b.WriteString(step.statement + "\nGO\n")
 	}
 	return b.String(), nil
@@ -105,12 +121,15 @@ func (m *Transport) Script(plan transport.Plan) (string, error) {
 // Exists implements [tablequeue.Topology].
 func (s *store) Exists(ctx context.Context, queue string) error {
 	columns, err := s.columns(ctx, queue)
+	found := traits{}.of(columns)
 	switch {
 	case err != nil:
 	case len(columns) == 0:
 		err = transport.ErrNoQueue
-	case traits{}.of(columns).foreign:
+	case found.foreign:
 		err = dialect.ErrForeign
+	case s.foreign(queue): // until it was adopted
+		s.tables.Set(queue, newTable(s.Schema, s.place(queue), found))
 	}
 	return failed(err, "queue %q in schema %q", queue, s.Schema)
 }

@@ -42,6 +42,11 @@ type Transport struct {
 	// SubscriptionRouting is the name of a table of subscriptions in Schema that is shared with NServiceBus endpoints,
 	// whose default name for it is SubscriptionRouting. Empty: a table of the driver's own.
 	SubscriptionRouting string
+	// Adopt makes Install, and Script, take over the queue tables that NServiceBus has created: they get columns and
+	// indexes, and keep their messages. A table with other columns than NServiceBus's, or with triggers for example, is
+	// refused. Tables of version 1 of this transport are rewritten as tables of the present version. Stop the endpoints
+	// that receive from these tables before.
+	Adopt bool
 }
 
 // System returns "microsoft.sql_server".
@@ -58,6 +63,7 @@ func (m *Transport) Open(ctx context.Context, env transport.Env) (transport.Conn
 		return nil, fmt.Errorf("sqlserver: %w", err)
 	}
 	s := newStore(connector{opens}, set)
+	s.adopts, s.log = m.Adopt, env.Log()
 	if err := s.connect(ctx); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}

@@ -601,6 +601,169 @@ IF EXISTS (SELECT 1 FROM [dbo].[holdfast_tables] WHERE name = N'q@[nsb]' AND ver
 IF col_length(N'[nsb].[q]', N'lease_id') IS NOT NULL AND NOT EXISTS (SELECT 1 FROM [dbo].[holdfast_tables] WHERE name = N'q@[nsb]')
 	INSERT INTO [dbo].[holdfast_tables] (name, version) VALUES (N'q@[nsb]', CASE WHEN col_length(N'[nsb].[q]', N'RowVersion') IS NULL THEN 1 ELSE 2 END);
 
+-- adopt upgrade
+IF col_length(N'[my''s [schema]]].[Sales."Orders"]]''--]', N'seq') IS NOT NULL AND col_length(N'[my''s [schema]]].[Sales."Orders"]]''--]', N'lease_id') IS NOT NULL
+BEGIN
+	BEGIN TRANSACTION;
+	EXEC (N'UPDATE [my''s [schema]]].[Sales."Orders"]]''--] WITH (TABLOCKX) SET Id = convert(nvarchar(36), newid()) WHERE len(Id) <> 36 OR try_convert(uniqueidentifier, Id) IS NULL');
+	DECLARE @drop nvarchar(max) = (SELECT N'ALTER TABLE [my''s [schema]]].[Sales."Orders"]]''--] DROP CONSTRAINT ' + quotename(d.name) FROM sys.default_constraints AS d
+		WHERE d.parent_object_id = object_id(N'[my''s [schema]]].[Sales."Orders"]]''--]', N'U') AND col_name(d.parent_object_id, d.parent_column_id) = N'Id');
+	EXEC (@drop);
+	ALTER TABLE [my's [schema]]].[Sales."Orders"]]'--] ALTER COLUMN Id uniqueidentifier NOT NULL;
+	ALTER TABLE [my's [schema]]].[Sales."Orders"]]'--] ADD CONSTRAINT holdfast_Id_d0a1ca5c34e73e56 DEFAULT newid() FOR Id;
+	EXEC sp_rename N'[my''s [schema]]].[Sales."Orders"]]''--].[seq]', N'RowVersion', N'COLUMN';
+	UPDATE [my's [schema]]].[holdfast_tables] SET version = 2 WHERE name = N'Sales."Orders"]''--';
+	COMMIT TRANSACTION;
+END
+
+-- adopt unfit
+SELECT N'column' AS kind, d.name, d.detail FROM (
+	SELECT c.name, concat(type_name(c.user_type_id),
+		CASE c.max_length WHEN -1 THEN N'(max)' ELSE concat(N'(', c.max_length, N')') END,
+		CASE c.is_nullable WHEN 0 THEN N' NOT NULL' ELSE N'' END,
+		CASE c.is_identity WHEN 1 THEN N' IDENTITY' ELSE N'' END,
+		CASE c.is_computed WHEN 1 THEN N' computed' ELSE N'' END) AS detail, c.is_computed
+	FROM sys.columns AS c WHERE c.object_id = object_id(N'[my''s [schema]]].[Sales."Orders"]]''--]', N'U')) AS d
+WHERE NOT (d.name = N'BodyString' AND d.is_computed = 1)
+	AND concat(d.name, N' ', d.detail) NOT IN (N'Id uniqueidentifier(16) NOT NULL', N'CorrelationId varchar(255)', N'ReplyToAddress varchar(255)', N'Recoverable bit(1) NOT NULL', N'Recoverable bit(1)', N'Expires datetime(8)', N'Headers nvarchar(max) NOT NULL', N'Body varbinary(max)', N'RowVersion bigint(8) NOT NULL IDENTITY', N'visible_at datetime2(8)', N'delivery_count int(4)', N'lease_owner nvarchar(max)', N'last_error nvarchar(max)')
+UNION ALL SELECT N'missing column', k.name, N''
+FROM (SELECT N'Id' AS name UNION ALL SELECT N'Expires' UNION ALL SELECT N'Headers' UNION ALL SELECT N'Body' UNION ALL SELECT N'RowVersion') AS k
+WHERE NOT EXISTS (SELECT 1 FROM sys.columns AS c WHERE c.object_id = object_id(N'[my''s [schema]]].[Sales."Orders"]]''--]', N'U') AND c.name = k.name)
+UNION ALL SELECT N'identity', x.name, N'does not grow'
+FROM sys.identity_columns AS x WHERE x.object_id = object_id(N'[my''s [schema]]].[Sales."Orders"]]''--]', N'U') AND cast(x.increment_value AS bigint) < 1
+UNION ALL SELECT N'trigger', x.name, N'' FROM sys.triggers AS x WHERE x.parent_id = object_id(N'[my''s [schema]]].[Sales."Orders"]]''--]', N'U')
+UNION ALL SELECT N'check constraint', x.name, N'' FROM sys.check_constraints AS x WHERE x.parent_object_id = object_id(N'[my''s [schema]]].[Sales."Orders"]]''--]', N'U')
+UNION ALL SELECT N'foreign key', x.name, N''
+FROM sys.foreign_keys AS x WHERE x.parent_object_id = object_id(N'[my''s [schema]]].[Sales."Orders"]]''--]', N'U') OR x.referenced_object_id = object_id(N'[my''s [schema]]].[Sales."Orders"]]''--]', N'U')
+UNION ALL SELECT N'row-level security', object_name(x.object_id), N''
+FROM sys.security_predicates AS x WHERE x.target_object_id = object_id(N'[my''s [schema]]].[Sales."Orders"]]''--]', N'U')
+UNION ALL SELECT N'partition scheme', x.name, N''
+FROM sys.indexes AS i INNER JOIN sys.partition_schemes AS x ON x.data_space_id = i.data_space_id WHERE i.object_id = object_id(N'[my''s [schema]]].[Sales."Orders"]]''--]', N'U')
+UNION ALL SELECT N'temporal table', x.name, N'' FROM sys.tables AS x WHERE x.object_id = object_id(N'[my''s [schema]]].[Sales."Orders"]]''--]', N'U') AND x.temporal_type <> 0
+UNION ALL SELECT N'memory-optimized table', x.name, N''
+FROM sys.tables AS x WHERE x.object_id = object_id(N'[my''s [schema]]].[Sales."Orders"]]''--]', N'U') AND x.is_memory_optimized = 1;
+
+-- adopt columns
+IF object_id(N'[my''s [schema]]].[Sales."Orders"]]''--]', N'U') IS NOT NULL AND col_length(N'[my''s [schema]]].[Sales."Orders"]]''--]', N'lease_id') IS NULL
+BEGIN
+	ALTER TABLE [my's [schema]]].[Sales."Orders"]]'--] SET (LOCK_ESCALATION = DISABLE);
+	IF NOT EXISTS (SELECT 1 FROM sys.columns AS c WHERE c.object_id = object_id(N'[my''s [schema]]].[Sales."Orders"]]''--]', N'U') AND c.name = N'Id' AND c.default_object_id <> 0)
+		ALTER TABLE [my's [schema]]].[Sales."Orders"]]'--] ADD CONSTRAINT holdfast_Id_d0a1ca5c34e73e56 DEFAULT newid() FOR Id;
+	IF EXISTS (SELECT 1 FROM sys.columns AS c WHERE c.object_id = object_id(N'[my''s [schema]]].[Sales."Orders"]]''--]', N'U') AND c.name = N'Recoverable' AND c.default_object_id = 0)
+		ALTER TABLE [my's [schema]]].[Sales."Orders"]]'--] ADD CONSTRAINT holdfast_Recoverable_d0a1ca5c34e73e56 DEFAULT 1 FOR Recoverable;
+	IF col_length(N'[my''s [schema]]].[Sales."Orders"]]''--]', N'visible_at') IS NULL
+		ALTER TABLE [my's [schema]]].[Sales."Orders"]]'--] ADD visible_at datetime2(7) DEFAULT sysutcdatetime(), delivery_count int DEFAULT 0,
+			lease_owner nvarchar(max), last_error nvarchar(max);
+END
+
+-- adopt fill
+IF object_id(N'[my''s [schema]]].[Sales."Orders"]]''--]', N'U') IS NOT NULL AND col_length(N'[my''s [schema]]].[Sales."Orders"]]''--]', N'lease_id') IS NULL
+BEGIN
+	DECLARE @at datetime2(7) = coalesce((SELECT min(visible_at) FROM [my's [schema]]].[Sales."Orders"]]'--] WITH (READPAST, READCOMMITTEDLOCK)), sysutcdatetime());
+	DECLARE @from bigint = (SELECT min(RowVersion) FROM [my's [schema]]].[Sales."Orders"]]'--] WITH (READPAST, READCOMMITTEDLOCK));
+	WHILE @from IS NOT NULL
+	BEGIN
+		UPDATE q SET visible_at = @at, delivery_count = 0
+		FROM [my's [schema]]].[Sales."Orders"]]'--] AS q WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK)
+		WHERE q.RowVersion >= @from AND q.RowVersion < @from + 1000 AND q.visible_at IS NULL;
+		SET @from = (SELECT min(RowVersion) FROM [my's [schema]]].[Sales."Orders"]]'--] WITH (READPAST, READCOMMITTEDLOCK) WHERE RowVersion >= @from + 1000);
+	END
+END
+
+-- adopt indexes
+IF object_id(N'[my''s [schema]]].[Sales."Orders"]]''--]', N'U') IS NOT NULL AND col_length(N'[my''s [schema]]].[Sales."Orders"]]''--]', N'lease_id') IS NULL
+BEGIN
+	DECLARE @online nvarchar(30) = CASE WHEN convert(int, serverproperty(N'EngineEdition')) IN (3, 5, 8) THEN N' WITH (ONLINE = ON)' ELSE N'' END;
+	IF indexproperty(object_id(N'[my''s [schema]]].[Sales."Orders"]]''--]', N'U'), N'holdfast_key', 'IndexID') IS NULL
+		EXEC (N'CREATE UNIQUE INDEX holdfast_key ON [my''s [schema]]].[Sales."Orders"]]''--] (RowVersion)' + @online);
+	IF indexproperty(object_id(N'[my''s [schema]]].[Sales."Orders"]]''--]', N'U'), N'holdfast_due', 'IndexID') IS NULL
+		EXEC (N'CREATE INDEX holdfast_due ON [my''s [schema]]].[Sales."Orders"]]''--] (visible_at, RowVersion)' + @online);
+	IF NOT EXISTS (SELECT 1 FROM sys.index_columns AS c
+		WHERE c.object_id = object_id(N'[my''s [schema]]].[Sales."Orders"]]''--]', N'U') AND c.key_ordinal = 1 AND col_name(c.object_id, c.column_id) = N'Expires')
+		EXEC (N'CREATE INDEX holdfast_expires ON [my''s [schema]]].[Sales."Orders"]]''--] (Expires) WHERE Expires IS NOT NULL' + @online);
+END
+
+-- adopt lease
+IF object_id(N'[my''s [schema]]].[Sales."Orders"]]''--]', N'U') IS NOT NULL AND col_length(N'[my''s [schema]]].[Sales."Orders"]]''--]', N'lease_id') IS NULL
+BEGIN
+	DECLARE @at datetime2(7) = coalesce((SELECT min(visible_at) FROM [my's [schema]]].[Sales."Orders"]]'--] WITH (INDEX (holdfast_due), READPAST, READCOMMITTEDLOCK)
+		WHERE visible_at IS NOT NULL), sysutcdatetime());
+	UPDATE q SET visible_at = @at, delivery_count = 0 FROM [my's [schema]]].[Sales."Orders"]]'--] AS q WITH (INDEX (holdfast_due), ROWLOCK) WHERE visible_at IS NULL;
+	ALTER TABLE [my's [schema]]].[Sales."Orders"]]'--] ADD lease_id bigint;
+END
+
+-- repeat in a script
+DECLARE @again bit = 1;
+WHILE @again = 1
+BEGIN
+	BEGIN TRY
+		SET XACT_ABORT ON; SET LOCK_TIMEOUT 50;
+		IF object_id(N'[dbo].[q]', N'U') IS NOT NULL AND col_length(N'[dbo].[q]', N'lease_id') IS NULL
+		BEGIN
+			DECLARE @at datetime2(7) = coalesce((SELECT min(visible_at) FROM [dbo].[q] WITH (INDEX (holdfast_due), READPAST, READCOMMITTEDLOCK)
+				WHERE visible_at IS NOT NULL), sysutcdatetime());
+			UPDATE q SET visible_at = @at, delivery_count = 0 FROM [dbo].[q] AS q WITH (INDEX (holdfast_due), ROWLOCK) WHERE visible_at IS NULL;
+			ALTER TABLE [dbo].[q] ADD lease_id bigint;
+		END
+		SET @again = 0;
+	END TRY
+	BEGIN CATCH
+		IF @@TRANCOUNT > 0 ROLLBACK TRANSACTION;
+		IF error_number() <> 1222 THROW;
+		RAISERROR (N'%s', 0, 1, N'queue "q": its table is locked by another transaction: trying again') WITH NOWAIT;
+		WAITFOR DELAY '00:00:01';
+	END CATCH
+END
+
+-- refuse in a script
+IF object_id(N'[dbo].[q]', N'U') IS NOT NULL AND col_length(N'[dbo].[q]', N'lease_id') IS NULL
+BEGIN
+	DECLARE @found TABLE (kind nvarchar(60), name nvarchar(300), detail nvarchar(600));
+	INSERT INTO @found
+SELECT N'column' AS kind, d.name, d.detail FROM (
+	SELECT c.name, concat(type_name(c.user_type_id),
+		CASE c.max_length WHEN -1 THEN N'(max)' ELSE concat(N'(', c.max_length, N')') END,
+		CASE c.is_nullable WHEN 0 THEN N' NOT NULL' ELSE N'' END,
+		CASE c.is_identity WHEN 1 THEN N' IDENTITY' ELSE N'' END,
+		CASE c.is_computed WHEN 1 THEN N' computed' ELSE N'' END) AS detail, c.is_computed
+	FROM sys.columns AS c WHERE c.object_id = object_id(N'[dbo].[q]', N'U')) AS d
+WHERE NOT (d.name = N'BodyString' AND d.is_computed = 1)
+	AND concat(d.name, N' ', d.detail) NOT IN (N'Id uniqueidentifier(16) NOT NULL', N'CorrelationId varchar(255)', N'ReplyToAddress varchar(255)', N'Recoverable bit(1) NOT NULL', N'Recoverable bit(1)', N'Expires datetime(8)', N'Headers nvarchar(max) NOT NULL', N'Body varbinary(max)', N'RowVersion bigint(8) NOT NULL IDENTITY', N'visible_at datetime2(8)', N'delivery_count int(4)', N'lease_owner nvarchar(max)', N'last_error nvarchar(max)')
+UNION ALL SELECT N'missing column', k.name, N''
+FROM (SELECT N'Id' AS name UNION ALL SELECT N'Expires' UNION ALL SELECT N'Headers' UNION ALL SELECT N'Body' UNION ALL SELECT N'RowVersion') AS k
+WHERE NOT EXISTS (SELECT 1 FROM sys.columns AS c WHERE c.object_id = object_id(N'[dbo].[q]', N'U') AND c.name = k.name)
+UNION ALL SELECT N'identity', x.name, N'does not grow'
+FROM sys.identity_columns AS x WHERE x.object_id = object_id(N'[dbo].[q]', N'U') AND cast(x.increment_value AS bigint) < 1
+UNION ALL SELECT N'trigger', x.name, N'' FROM sys.triggers AS x WHERE x.parent_id = object_id(N'[dbo].[q]', N'U')
+UNION ALL SELECT N'check constraint', x.name, N'' FROM sys.check_constraints AS x WHERE x.parent_object_id = object_id(N'[dbo].[q]', N'U')
+UNION ALL SELECT N'foreign key', x.name, N''
+FROM sys.foreign_keys AS x WHERE x.parent_object_id = object_id(N'[dbo].[q]', N'U') OR x.referenced_object_id = object_id(N'[dbo].[q]', N'U')
+UNION ALL SELECT N'row-level security', object_name(x.object_id), N''
+FROM sys.security_predicates AS x WHERE x.target_object_id = object_id(N'[dbo].[q]', N'U')
+UNION ALL SELECT N'partition scheme', x.name, N''
+FROM sys.indexes AS i INNER JOIN sys.partition_schemes AS x ON x.data_space_id = i.data_space_id WHERE i.object_id = object_id(N'[dbo].[q]', N'U')
+UNION ALL SELECT N'temporal table', x.name, N'' FROM sys.tables AS x WHERE x.object_id = object_id(N'[dbo].[q]', N'U') AND x.temporal_type <> 0
+UNION ALL SELECT N'memory-optimized table', x.name, N''
+FROM sys.tables AS x WHERE x.object_id = object_id(N'[dbo].[q]', N'U') AND x.is_memory_optimized = 1;
+	IF EXISTS (SELECT 1 FROM @found)
+	BEGIN
+		SELECT kind, name, detail FROM @found;
+		RAISERROR (N'%s', 16, 1, N'queue "q": its table is not as NServiceBus creates it, and is not adopted');
+		SET NOEXEC ON;
+	END
+END
+
+-- lock of an adoption
+DECLARE @got int;
+EXEC @got = sp_getapplock @Resource = @name, @LockMode = 'Exclusive', @LockOwner = 'Session', @LockTimeout = 0;
+SELECT @got;
+
+-- end of an adoption
+EXEC sp_releaseapplock @Resource = @name, @LockOwner = 'Session';
+
+-- edition
+SELECT CASE WHEN convert(int, serverproperty(N'EngineEdition')) IN (3, 5, 8) THEN 1 ELSE 0 END
+
 -- versions create
 IF object_id(N'[my''s [schema]]].[holdfast_tables]', N'U') IS NULL
 	CREATE TABLE [my's [schema]]].[holdfast_tables] (
