@@ -50,6 +50,7 @@ type Inspector interface {
 
 // QueueStats is the depth of a queue. A count that the broker does not know is -1.
 type QueueStats struct {
+	// Name is the short name of the queue: see [Addresser].
 	Name string `json:"name"`
 	// Ready messages wait to be received, Unsettled ones are being handled, and Delayed ones are not due yet.
 	Ready     int64 `json:"ready"`

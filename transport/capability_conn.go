@@ -47,13 +47,14 @@ type DerivedSubscriber interface {
 
 // Addresser is implemented by a Conn whose queues have an address for other programs that differs from their name, such
 // as that of a table with its schema. Without it the address of a queue is its name. Its methods do no I/O and never
-// fail: they return text that no queue can have as it is.
+// fail: text that is no name and no address is returned as it is, and is a [*NameError] where a queue is needed.
 type Addresser interface {
 	// Address returns the full address of queue, in the form in which NServiceBus writes it. The argument may be an address
 	// already, in any form.
 	Address(queue string) string
 	// ShortName returns the name by which this Conn knows the queue of an address. All forms of an address have one
-	// short name, and every method of the Conn that takes a queue takes each of them.
+	// short name, and every method of the Conn that takes a queue takes each of them. Where the broker stores names in
+	// another spelling, as SQS does, the short name has that spelling.
 	ShortName(address string) string
 }
 

@@ -57,6 +57,18 @@ func (e *BusyError) Error() string {
 // Is reports whether target is [ErrUnreachable].
 func (e *BusyError) Is(target error) bool { return target == ErrUnreachable }
 
+// NameError is returned for a queue that no broker of this kind can have: its name or address is malformed, too long or
+// has a character that is not allowed. It matches [ErrNoQueue] in errors.Is.
+type NameError struct {
+	Err error // names the queue and the rule
+}
+
+func (e *NameError) Error() string { return e.Err.Error() }
+func (e *NameError) Unwrap() error { return e.Err }
+
+// Is reports whether target is [ErrNoQueue].
+func (e *NameError) Is(target error) bool { return target == ErrNoQueue }
+
 // DispatchError has the failed operations of a dispatch; the others were accepted.
 type DispatchError struct {
 	// Ops are the failed ones, in order. Never empty.

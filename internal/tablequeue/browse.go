@@ -29,6 +29,7 @@ type cursor struct {
 
 // Browse implements [transport.Browser]. It does not change the rows, and lists leased and delayed ones too.
 func (c *Conn) Browse(ctx context.Context, queue string) (transport.Cursor, error) {
+	queue = c.ShortName(queue)
 	last, err := c.ofExisting(ctx, queue, c.store.Last)
 	if err != nil {
 		return nil, err
@@ -38,7 +39,7 @@ func (c *Conn) Browse(ctx context.Context, queue string) (transport.Cursor, erro
 
 // Purge implements [transport.Purger].
 func (c *Conn) Purge(ctx context.Context, queue string) (int64, error) {
-	return c.ofExisting(ctx, queue, c.store.Purge)
+	return c.ofExisting(ctx, c.ShortName(queue), c.store.Purge)
 }
 
 // ofExisting returns the number that fn returns for a queue that exists, or for a foreign table.

@@ -107,6 +107,7 @@ func (c *Conn) Limits() transport.Limits {
 
 // OpenReceiver implements [transport.Conn].
 func (c *Conn) OpenReceiver(ctx context.Context, opts transport.ReceiverOptions) (transport.Receiver, error) {
+	opts.Queue = c.ShortName(opts.Queue)
 	if err := c.store.Check(opts.Queue); err != nil {
 		return nil, err
 	}

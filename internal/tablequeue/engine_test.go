@@ -872,20 +872,21 @@ func TestASendToThisProcessWakesOnlyItsQueue(t *testing.T) {
 	})
 }
 
-// aliased is a store whose queues have a second name.
-type aliased struct{ *fake }
+// addressed is a store whose queues have addresses.
+type addressed struct{ *fake }
 
-func (aliased) Name(queue string) string { return strings.TrimPrefix(queue, "alias of ") }
+func (addressed) Address(queue string) string     { return "at " + strings.TrimPrefix(queue, "at ") }
+func (addressed) ShortName(address string) string { return strings.TrimPrefix(address, "at ") }
 
-func TestASendByAnotherNameOfAQueueWakesItsReceivers(t *testing.T) {
+func TestASendByTheAddressOfAQueueWakesItsReceivers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := aliased{newFake("in", "alias of in")}
+		f := addressed{newFake("in")}
 		c := open(t, f)
 		r := receiverOf(t, c, "in")
 		go func() { _, _ = r.Receive(t.Context(), 1) }()
 		time.Sleep(time.Minute + 200*time.Millisecond)
 		before := f.callsOf("claim")
-		send(t, c, op("alias of in", "x"))
+		send(t, c, op("at in", "x"))
 		synctest.Wait()
 		if n := f.callsOf("claim") - before; n != 1 {
 			t.Errorf("%d looks at the queue, want one at once", n)

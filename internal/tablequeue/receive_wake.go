@@ -19,8 +19,7 @@ const notifyEvery = 50 * time.Millisecond
 
 // wakes wakes receivers when there are new rows: those of this process directly, those of others through the [Waker].
 type wakes struct {
-	hearing atomic.Bool               // notifications of other processes arrive
-	name    func(queue string) string // returns the name that receivers use
+	hearing atomic.Bool // notifications of other processes arrive
 
 	mu        sync.Mutex // guards the rest
 	receivers map[string][]*receiver
@@ -30,10 +29,6 @@ type wakes struct {
 }
 
 func (w *wakes) init(store Store) (waker Waker, others bool) {
-	w.name = func(queue string) string { return queue }
-	if n, ok := store.(Namer); ok {
-		w.name = n.Name
-	}
 	waker, others = store.(Waker)
 	w.receivers, w.signal = map[string][]*receiver{}, make(chan struct{}, 1)
 	if others {
@@ -45,15 +40,13 @@ func (w *wakes) init(store Store) (waker Waker, others bool) {
 func (w *wakes) add(r *receiver) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	name := w.name(r.queue)
-	w.receivers[name] = append(w.receivers[name], r)
+	w.receivers[r.queue] = append(w.receivers[r.queue], r)
 }
 
 func (w *wakes) remove(r *receiver) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	name := w.name(r.queue)
-	w.receivers[name] = slices.DeleteFunc(w.receivers[name], func(other *receiver) bool { return other == r })
+	w.receivers[r.queue] = slices.DeleteFunc(w.receivers[r.queue], func(other *receiver) bool { return other == r })
 }
 
 // flushed announces the rows that units have made visible, at once or later.
@@ -78,7 +71,6 @@ func (w *wakes) flushed(units []*Unit) {
 
 // announce wakes the receivers of queue, and has other processes notified: there is a new row.
 func (w *wakes) announce(queue string) {
-	queue = w.name(queue)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.wake(queue)

@@ -141,6 +141,7 @@ func storable(id string) string {
 }
 
 func (c *Conn) addRow(w *work, row Row) error {
+	row.Queue = c.ShortName(row.Queue)
 	if err := c.store.Check(row.Queue); err != nil {
 		return err
 	}
@@ -195,6 +196,7 @@ func addReceipts(receipts []transport.Receipt, rows []Row, total int) []transpor
 // Cancel implements [transport.Canceler].
 func (c *Conn) Cancel(ctx context.Context, receipt string) error {
 	number, queue, ok := strings.Cut(receipt, "@")
+	queue = c.ShortName(queue)
 	seq, err := strconv.ParseInt(number, 10, 64)
 	if !ok || err != nil || c.store.Check(queue) != nil {
 		return fmt.Errorf("cancel: receipt %.80q is none of this transport: %w", receipt, transport.ErrNotFound)

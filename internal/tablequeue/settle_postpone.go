@@ -34,6 +34,7 @@ type postponed struct {
 // Postpone implements [transport.Postponer]: the row waits without a lease, and becomes visible when the lock on busy
 // ends.
 func (d *delivery) Postpone(ctx context.Context, busy string) error {
+	busy = d.conn.ShortName(busy)
 	after := d.conn.unusable.postponement(busy)
 	if err := d.settle(ctx, Unit{Verb: Release, After: after}, nil); err != nil || after != postponedFor {
 		return err

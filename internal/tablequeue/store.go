@@ -28,6 +28,8 @@ import (
 // Every "now" below is the database's clock, never this process's; durations are exact to the microsecond where the
 // database can store that.
 //
+// Queues are given by their short names where the store is a [transport.Addresser]; without it a queue has one name.
+//
 // Errors have the dialect's name and the attempted operation. One about a missing table wraps [transport.ErrNoQueue].
 // Classify classifies them.
 type Store interface {
@@ -46,7 +48,7 @@ type Store interface {
 
 // Queues is the part of a [Store] that messages go through.
 type Queues interface {
-	// Check reports an error for an impossible queue name. It does no I/O. It is called for every operation, and so is
+	// Check returns a [*transport.NameError] for an impossible queue name. It does no I/O. It is called for every operation, and so is
 	// cheap for a known name.
 	Check(queue string) error
 
@@ -295,12 +297,6 @@ type Locker interface {
 	// before it locks the row. hold waits for a renewal in progress; after it the lease is not renewed until the
 	// transaction is over.
 	Completes(queue string, l Lease, hold func())
-}
-
-// Namer is implemented by a [Store] whose queues have several names. Without it each queue has one.
-type Namer interface {
-	// Name returns the name that receivers use for queue, which Check has passed.
-	Name(queue string) string
 }
 
 // Waker is implemented by a [Store] that can notify other processes of new rows. Without it they poll.

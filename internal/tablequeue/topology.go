@@ -11,11 +11,13 @@ import (
 // Install implements [transport.Installer].
 func (c *Conn) Install(ctx context.Context, plan transport.Plan) error {
 	defer c.unusable.found()
+	plan = c.shortPlan(plan)
 	return c.call(ctx, names(plan), func(ctx context.Context) error { return c.store.Install(ctx, plan) })
 }
 
 // Inspect implements [transport.Inspector].
 func (c *Conn) Inspect(ctx context.Context, queues ...string) ([]transport.QueueStats, error) {
+	queues = c.shortNames(queues)
 	return ask(ctx, c, queues, func(ctx context.Context) (all []transport.QueueStats, err error) {
 		listed := len(queues) == 0
 		if listed {
@@ -41,16 +43,19 @@ func (c *Conn) Inspect(ctx context.Context, queues ...string) ([]transport.Queue
 // they are notified, or after a second.
 func (c *Conn) Subscribe(ctx context.Context, queue string, types []string) error {
 	defer c.unusable.found()
+	queue = c.ShortName(queue)
 	return c.subscribe(ctx, func(ctx context.Context) error { return c.store.Subscribe(ctx, queue, types) }, queue)
 }
 
 // Unsubscribe implements [transport.Subscriber]. Messages that other processes publish may arrive for a second more.
 func (c *Conn) Unsubscribe(ctx context.Context, queue string, types []string) error {
+	queue = c.ShortName(queue)
 	return c.subscribe(ctx, func(ctx context.Context) error { return c.store.Unsubscribe(ctx, queue, types) }, queue)
 }
 
 // Remove implements [transport.Remover]: a queue is deleted with its subscriptions.
 func (c *Conn) Remove(ctx context.Context, queues ...string) error {
+	queues = c.shortNames(queues)
 	return c.subscribe(ctx, func(ctx context.Context) error { return c.store.Remove(ctx, queues) }, queues...)
 }
 

@@ -10,6 +10,7 @@ import (
 
 // Verify implements [transport.Verifier].
 func (c *Conn) Verify(ctx context.Context, plan transport.Plan) (found []transport.Finding, err error) {
+	plan = c.shortPlan(plan)
 	err = c.call(ctx, names(plan), func(ctx context.Context) error {
 		switch _, err := c.store.Subscriptions(ctx); {
 		case errors.Is(err, ErrNotInstalled):
@@ -40,12 +41,13 @@ func (c *Conn) Verify(ctx context.Context, plan transport.Plan) (found []transpo
 
 // VerifySubscriptions implements [transport.SubscriptionVerifier].
 func (c *Conn) VerifySubscriptions(ctx context.Context, queue string, types []string) (found []transport.Finding, err error) {
+	queue = c.ShortName(queue)
 	all, err := ask(ctx, c, []string{queue}, c.store.Subscriptions)
 	if err != nil && !errors.Is(err, ErrNotInstalled) {
 		return nil, err
 	}
 	for _, t := range types {
-		if !slices.Contains(all, Subscription{Type: t, Queue: c.wakes.name(queue)}) {
+		if !slices.Contains(all, Subscription{Type: t, Queue: queue}) {
 			found = append(found, transport.Finding{Kind: "subscription", Name: t, State: transport.Missing, Detail: "of queue " + queue})
 		}
 	}

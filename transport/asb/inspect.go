@@ -33,6 +33,7 @@ func (c *conn) Inspect(ctx context.Context, queues ...string) (stats []transport
 
 func (c *conn) inspect(ctx context.Context, name string) (transport.QueueStats, error) {
 	path, dead, err := c.naming.queue(name)
+	name = c.ShortName(name)
 	if err != nil {
 		return transport.QueueStats{}, err
 	}
@@ -83,8 +84,8 @@ func (c *conn) inspectAll(ctx context.Context) ([]transport.QueueStats, error) {
 		}
 		for i := range page.QueueRuntimeProperties {
 			q := &page.QueueRuntimeProperties[i]
-			if name, ok := strings.CutPrefix(q.QueueName, c.naming.prefix); ok {
-				stats = append(stats, c.stats(name, q.QueueName, &q.QueueRuntimeProperties))
+			if strings.HasPrefix(q.QueueName, c.naming.prefix) {
+				stats = append(stats, c.stats(c.naming.short(q.QueueName), q.QueueName, &q.QueueRuntimeProperties))
 			}
 		}
 	}

@@ -50,11 +50,11 @@ func (n naming) path(name string) string {
 	return n.prefix + name
 }
 
-// entity returns the path of a queue or topic. A name that is not valid is ErrNoQueue.
+// entity returns the path of a queue or topic. A name that is not valid is a [*transport.NameError].
 func (n naming) entity(name string) (string, error) {
 	path := n.path(name)
 	if !validEntity(path) {
-		return "", fmt.Errorf("asb: %.300q: %w: %s", path, transport.ErrNoQueue, entityRule)
+		return "", &transport.NameError{Err: fmt.Errorf("asb: queue or topic %.300q: %s", path, entityRule)}
 	}
 	return path, nil
 }

@@ -21,7 +21,6 @@ var (
 	_ tablequeue.Store      = (*store)(nil)
 	_ tablequeue.Transactor = (*store)(nil)
 	_ tablequeue.Waker      = (*store)(nil)
-	_ tablequeue.Namer      = (*store)(nil)
 	_ tablequeue.Sweeper    = (*store)(nil)
 	_ tablequeue.Orphaner   = (*store)(nil)
 	_ tablequeue.Locks      = (*store)(nil)

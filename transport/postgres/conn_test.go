@@ -297,7 +297,7 @@ func TestNotificationsReachOtherProcessesOnly(t *testing.T) {
 	<-ready
 	ok(t, here.Notify(ctx, []string{"own"}))
 	ok(t, there.Notify(ctx, []string{"with space", `"quoted"`}))
-	for _, want := range []string{"with space", `"quoted"`} {
+	for _, want := range []string{"with space", "quoted"} {
 		if got := <-heard; got != want {
 			t.Errorf("heard %q, want %q", got, want)
 		}

@@ -41,7 +41,7 @@ func (s *store) Listen(ctx context.Context, ready func(), wake func(queue string
 		ready:   ready,
 		heard: func(payload string) {
 			if from, queue, ok := strings.Cut(payload, " "); ok && from != s.self {
-				wake(queue)
+				wake(s.shortName(s.Schema, queue))
 			}
 		},
 	})

@@ -80,7 +80,7 @@ func (s *store) remove(ctx context.Context, tx pgx.Tx, t *table) error {
 	return run(
 		ctx, tx, `DROP TABLE IF EXISTS `+t.quoted,
 		when(regclass(versions)+` IS NOT NULL`, `DELETE FROM `+versions+` WHERE name = `+literal(t.name)),
-		when(regclass(subscriptions.table)+` IS NOT NULL`, subscriptions.forget+literal(s.address(t.name))),
+		when(regclass(subscriptions.table)+` IS NOT NULL`, subscriptions.forget+literal(s.subscriber(t.name))),
 	)
 }
 
@@ -123,5 +123,8 @@ WHERE n.nspname = $1 AND c.relkind IN ('r', 'p') AND 3 = (SELECT count(*) FROM p
 	WHERE a.attrelid = c.oid AND a.attname IN ('visible_at', 'delivery_count', 'lease_id'))
 ORDER BY 1`, s.Schema) // an error is that of rows too
 	names, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	for i := range names {
+		names[i] = s.shortName(s.Schema, names[i])
+	}
 	return names, failure(err, "list queues")
 }

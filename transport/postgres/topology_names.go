@@ -1,9 +1,7 @@
 package postgres
 
 import (
-	"errors"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -12,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast/internal/tablequeue/dialect"
+	"github.com/holdfast-go/holdfast/transport"
 )
 
 // maxName is the longest identifier in bytes. PostgreSQL truncates longer ones without an error, so that two queues
@@ -35,9 +34,9 @@ func checkName(what, name string) error {
 	case name == "":
 		return fmt.Errorf("postgres: %s name is empty", what)
 	case len(name) > maxName:
-		return fmt.Errorf("postgres: %s name %q has %d bytes: PostgreSQL allows %d", what, name, len(name), maxName)
+		return fmt.Errorf("postgres: %s name %.300q has %d bytes: PostgreSQL allows %d", what, name, len(name), maxName)
 	case strings.ContainsRune(name, 0) || !utf8.ValidString(name):
-		return fmt.Errorf("postgres: %s name %q is not text that PostgreSQL can store", what, name)
+		return fmt.Errorf("postgres: %s name %.300q is not text that PostgreSQL can store", what, name)
 	}
 	return nil
 }
@@ -48,30 +47,19 @@ func truncated(name string, n int) string { return strings.ToValidUTF8(name[:min
 // quote returns the identifier of a name with any characters.
 func quote(parts ...string) string { return pgx.Identifier(parts).Sanitize() }
 
-// qualified matches a queue name with a schema, as NServiceBus writes reply addresses.
-var qualified = regexp.MustCompile(`^"((?:[^"]|"")+)"\."((?:[^"]|"")+)"$`)
-
-// split returns the schema and the table of a queue.
-func (s *store) split(queue string) (schema, table string) {
-	if queue == "" || queue[0] != '"' {
-		return s.Schema, queue
-	}
-	if parts := qualified.FindStringSubmatch(queue); parts != nil {
-		return strings.ReplaceAll(parts[1], `""`, `"`), strings.ReplaceAll(parts[2], `""`, `"`)
-	}
-	return s.Schema, queue
-}
-
 // Check implements [tablequeue.Queues].
 func (s *store) Check(queue string) error {
 	if _, known := s.tables.Load(queue); known {
 		return nil
 	}
-	schema, name := s.split(queue)
-	if name != "" && slices.Contains([]string{dialect.SubscriptionTable, dialect.VersionTable, s.Routing}, name) {
-		return fmt.Errorf("postgres: queue name %q is taken by a table of another kind", queue)
+	_, name, err := s.parse(queue)
+	if err == nil && slices.Contains([]string{dialect.SubscriptionTable, dialect.VersionTable, s.Routing}, name) {
+		err = fmt.Errorf("postgres: queue name %q is taken by a table of another kind", queue)
 	}
-	return errors.Join(checkName("schema", schema), checkName("queue", name))
+	if err != nil {
+		return &transport.NameError{Err: err}
+	}
+	return nil
 }
 
 // table returns the table of a queue, whose name Check has passed.

@@ -3,6 +3,7 @@ package postgres
 import (
 	"fmt"
 	"hash/fnv"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -201,10 +202,13 @@ func (p *Transport) Script(plan transport.Plan) (string, error) {
 		return "", err
 	}
 	s := &store{settings: set}
-	for _, q := range plan.Queues {
+	plan.Queues = slices.Clone(plan.Queues)
+	for i := range plan.Queues {
+		q := &plan.Queues[i]
 		if err := s.Check(q.Name); err != nil {
 			return "", err
 		}
+		q.Name = s.ShortName(q.Name)
 	}
 	var b strings.Builder
 	b.WriteString("BEGIN;\n")

@@ -99,7 +99,7 @@ func TestTheScriptMakesWhatTheInstallerMakes(t *testing.T) {
 	w, scripted := newWorld(t, "in"), newWorld(t)
 	scripted.exec(`DROP SCHEMA ` + scripted.schema + ` CASCADE`)
 	p := &Transport{Schema: scripted.schema, URL: testURL()}
-	text, err := p.Script(plan("in", strings.Repeat("ü", 31), "x'; DROP TABLE y; --", "$do$", `"`))
+	text, err := p.Script(plan("in", strings.Repeat("ü", 31), "x'; DROP TABLE y; --", "$do$", `""""`))
 	ok(t, err)
 	for range 2 { // the second time it changes nothing
 		scripted.exec(text)

@@ -46,12 +46,12 @@ ON CONFLICT (endpoint, topic) DO UPDATE SET queueaddress = excluded.queueaddress
 	}
 }
 
-// address returns the name of a queue in the table of subscriptions.
-func (s *store) address(queue string) string {
+// subscriber returns the name of a queue in the table of subscriptions.
+func (s *store) subscriber(queue string) string {
 	if s.Routing == "" {
 		return queue
 	}
-	return quote(s.split(queue))
+	return s.Address(queue)
 }
 
 // Subscribe implements [tablequeue.Subscriptions].
@@ -65,7 +65,7 @@ func (s *store) Unsubscribe(ctx context.Context, queue string, types []string) e
 }
 
 func (s *store) subscription(ctx context.Context, text, queue string, types []string) error {
-	args := pgx.NamedArgs{"queue": s.address(queue), "endpoint": cmp.Or(s.Endpoint, queue), "types": types}
+	args := pgx.NamedArgs{"queue": s.subscriber(queue), "endpoint": cmp.Or(s.Endpoint, queue), "types": types}
 	_, err := s.writes.Exec(ctx, text, args)
 	return err
 }
@@ -75,20 +75,9 @@ func (s *store) Subscriptions(ctx context.Context) ([]tablequeue.Subscription, e
 	rows, _ := s.writes.Query(ctx, s.subscribers().all) // an error is that of rows too
 	all, err := pgx.CollectRows(rows, pgx.RowToStructByPos[tablequeue.Subscription])
 	for i := range all {
-		all[i].Queue = s.Name(all[i].Queue)
+		all[i].Queue = s.ShortName(all[i].Queue)
 	}
 	return all, noSubscriptions(err, "read subscriptions")
-}
-
-// Name implements [tablequeue.Namer]. It leaves out the store's own schema.
-func (s *store) Name(queue string) string {
-	if queue == "" || queue[0] != '"' {
-		return queue
-	}
-	if schema, plain := s.split(queue); schema == s.Schema {
-		return plain
-	}
-	return queue
 }
 
 // noSubscriptions is failure, but with [tablequeue.ErrNotInstalled] where the table of subscriptions is missing.

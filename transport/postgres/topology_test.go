@@ -14,7 +14,7 @@ import (
 
 func TestNamesAreQuotedWhateverIsInThem(t *testing.T) {
 	names := []string{
-		`in"; DROP TABLE victim; --`, `a.b`, `Ünï cödé`, `"`, `'`, `$1`, `%s`, `select`, "tab\tnew\nline",
+		`in"; DROP TABLE victim; --`, `a.b`, `Ünï cödé`, `""""`, `'`, `$1`, `%s`, `select`, "tab\tnew\nline",
 		strings.Repeat("x", maxName), strings.Repeat("x", maxName-1) + "y", `back\slash`,
 	}
 	w := newWorld(t, append(names, "victim")...)
@@ -43,6 +43,7 @@ func TestImpossibleNamesAreRefusedWithAReason(t *testing.T) {
 		strings.Repeat("ü", 32):   "64 bytes",
 		"nul\x00":                 "not text",
 		"bad\xff":                 "not text",
+		`"public".orders`:         "must be an address",
 		dialect.SubscriptionTable: "taken",
 		strings.Repeat("x", 200):  "200 bytes",
 	} {

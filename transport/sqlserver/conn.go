@@ -20,7 +20,6 @@ var (
 	_ tablequeue.Transactor = (*store)(nil)
 	_ tablequeue.Orphaner   = (*store)(nil)
 	_ tablequeue.Sweeper    = (*store)(nil)
-	_ tablequeue.Namer      = (*store)(nil)
 	_ tablequeue.Locks      = (*store)(nil)
 )
 

@@ -51,7 +51,7 @@ func (s *store) Remove(ctx context.Context, queues []string) error {
 		for _, q := range queues {
 			t := s.table(q)
 			for _, statement := range []string{t.drop, t.forget, s.subscribers().forget} {
-				if _, err := tx.ExecContext(ctx, statement, sql.Named("queue", s.address(q))); err != nil {
+				if _, err := tx.ExecContext(ctx, statement, sql.Named("queue", s.subscriber(q))); err != nil {
 					return fmt.Errorf("queue %q: %w", q, err)
 				}
 			}
@@ -98,13 +98,16 @@ func (m *Transport) Script(plan transport.Plan) (string, error) {
 		return "", err
 	}
 	s := &store{Settings: set}
-	for _, q := range plan.Queues {
+	plan.Queues = slices.Clone(plan.Queues)
+	for i := range plan.Queues {
+		q := &plan.Queues[i]
 		if err := s.Check(q.Name); err != nil {
 			return "", err
 		}
 		if strings.ContainsAny(q.Name, "\r\n") || strings.Contains(q.Name, "$(") {
 			return "", fmt.Errorf("sqlserver: queue name %q has text that sqlcmd takes for a command: it cannot be in a script", q.Name)
 		}
+		q.Name = s.ShortName(q.Name)
 	}
 	var b strings.Builder
 	b.WriteString("SET XACT_ABORT, QUOTED_IDENTIFIER, ANSI_NULLS ON\nGO\n") // for the index with a condition
@@ -148,6 +151,9 @@ func (s *store) Inspect(ctx context.Context, queue string) (transport.QueueStats
 // List implements [tablequeue.Topology]. Queues are the tables that have the columns of one.
 func (s *store) List(ctx context.Context) (names []string, err error) {
 	err = each(ctx, s.db, values(&names), listQueues, sql.Named("schema", s.Schema))
+	for i := range names {
+		names[i] = place{schema: s.Schema, table: names[i]}.queue(s.Schema)
+	}
 	return names, failed(err, "list queues")
 }
 

@@ -156,40 +156,6 @@ func TestSweepsTheQueuesThatItNotesFirst(t *testing.T) {
 	}
 }
 
-func TestAddressesOfNServiceBus(t *testing.T) {
-	_, s := newFake(t, nil)
-	for address, want := range map[string]struct{ quoted, name string }{
-		"sales":                         {"[dbo].[sales]", "sales"},
-		"sales@[dbo]":                   {"[dbo].[sales]", "sales"},
-		"sales@[dbo]@[shop]":            {"[dbo].[sales]", "sales"},
-		"sales@[dbo]@[SHOP]":            {"[dbo].[sales]", "sales"},
-		"sales@[a]]b]@[other; db]":      {"[other; db].[a]]b].[sales]", "sales@[a]]b]@[other; db]"},
-		"sales@[eu]":                    {"[eu].[sales]", "sales@[eu]"},
-		"sales@eu":                      {"[dbo].[sales@eu]", "sales@eu"},
-		"sales@[dbo]; DROP TABLE x--@]": {"[dbo].[sales@[dbo]]; DROP TABLE x--@]]]", "sales@[dbo]; DROP TABLE x--@]"},
-	} {
-		ok(t, s.Check(address))
-		if got := s.table(address).quoted; got != want.quoted {
-			t.Errorf("%s is %s, want %s", address, got, want.quoted)
-		}
-		if got := s.Name(address); got != want.name {
-			t.Errorf("%s is called %q, want %q", address, got, want.name)
-		}
-		if got := s.table(s.place(address).queue("dbo")).quoted; got != want.quoted { // as the table of versions has it
-			t.Errorf("%s is swept in %s, want %s", address, got, want.quoted)
-		}
-	}
-	s.Routing = "SubscriptionRouting"
-	if got, want := s.address("sales"), "sales@[dbo]@[shop]"; got != want {
-		t.Errorf("address %q, want %q", got, want)
-	}
-	for _, bad := range []string{"Holdfast_Tables@[dbo]", "x@[#a]", "x@[dbo]@[" + strings.Repeat("d", 129) + "]"} {
-		if s.Check(bad) == nil {
-			t.Errorf("%q was taken", bad)
-		}
-	}
-}
-
 func TestSubscriptionsAreSharedWithNServiceBus(t *testing.T) {
 	f, s := newFake(t, map[string]answer{"SELECT Topic, QueueAddress": rowsOf(
 		[]driver.Value{"Shop.Placed", "billing@[dbo]@[shop]"}, []driver.Value{"Shop.Placed", "foreign@[nsb]@[shop]"})})

@@ -38,7 +38,7 @@ func (s *store) Unsubscribe(ctx context.Context, queue string, types []string) e
 }
 
 func (s *store) subscription(ctx context.Context, statement, queue string, types []string) error {
-	args := []any{sql.Named("queue", s.address(queue)), list("types", types)}
+	args := []any{sql.Named("queue", s.subscriber(queue)), list("types", types)}
 	if s.Routing != "" {
 		args = append(args, sql.Named("endpoint", cmp.Or(s.Endpoint, queue)))
 	}
@@ -51,7 +51,7 @@ func (s *store) Subscriptions(ctx context.Context) (all []tablequeue.Subscriptio
 	err = each(ctx, s.db, func(rows *sql.Rows) error {
 		var sub tablequeue.Subscription
 		err := rows.Scan(&sub.Type, &sub.Queue)
-		sub.Queue = s.Name(sub.Queue)
+		sub.Queue = s.ShortName(sub.Queue)
 		all = append(all, sub)
 		return err
 	}, s.subscribers().all)

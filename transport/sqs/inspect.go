@@ -55,7 +55,7 @@ func (c *conn) inspect(ctx context.Context, queue string) (transport.QueueStats,
 		}
 		return n
 	}
-	return transport.QueueStats{Name: queue, Ready: count(ready), Unsettled: count(unsettled), Delayed: count(delayed)}, nil
+	return transport.QueueStats{Name: c.ShortName(queue), Ready: count(ready), Unsettled: count(unsettled), Delayed: count(delayed)}, nil
 }
 
 // addHopping adds the messages of the delay queue to the delayed ones.
@@ -97,7 +97,7 @@ func (c *conn) listQueues(ctx context.Context) (queues []string, err error) {
 		for _, url := range out.QueueUrls {
 			name := url[strings.LastIndexByte(url, '/')+1:]
 			if !strings.HasSuffix(name, ".fifo") {
-				queues = append(queues, strings.TrimPrefix(name, prefix))
+				queues = append(queues, c.ShortName(name))
 			}
 		}
 		if in.NextToken = out.NextToken; in.NextToken == nil {

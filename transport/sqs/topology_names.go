@@ -6,6 +6,8 @@ import (
 	"strings"
 	"unicode"
 	"unicode/utf16"
+
+	"github.com/holdfast-go/holdfast/transport"
 )
 
 const (
@@ -25,7 +27,7 @@ const DeadLettersSuffix = "-dead-letters"
 // already, as configured or as it is at SQS, does not get it twice.
 func queueName(prefix, address string) (string, error) {
 	if strings.TrimSpace(address) == "" {
-		return "", errors.New("sqs: a queue has no name")
+		return "", &transport.NameError{Err: errors.New("sqs: a queue has no name")}
 	}
 	stem := strings.TrimSuffix(address, fifoSuffix)
 	suffix := address[len(stem):]
@@ -35,7 +37,7 @@ func queueName(prefix, address string) (string, error) {
 	}
 	name, err := awsName(stem, suffix, longestQueue)
 	if err != nil {
-		return "", fmt.Errorf("sqs: queue %q: %w", address, err)
+		return "", &transport.NameError{Err: fmt.Errorf("sqs: queue %.300q: %w", address, err)}
 	}
 	return name, nil
 }
@@ -59,7 +61,7 @@ func topicName(prefix, messageType string) (string, error) {
 func awsName(stem, suffix string, longest int) (string, error) {
 	name, err := sanitize(stem)
 	if name += suffix; err == nil && len(name) > longest {
-		err = fmt.Errorf("its name %q has %d characters, and AWS takes %d: shorten it, or the prefix", name, len(name), longest)
+		err = fmt.Errorf("its name %.300q has %d characters, and AWS takes %d: shorten it, or the prefix", name, len(name), longest)
 	}
 	return name, err
 }
