@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/internal/fault"
 	"github.com/holdfast-go/holdfast/internal/uuid"
 	"github.com/holdfast-go/holdfast/transport"
 )
@@ -19,12 +20,7 @@ func (a *attempt) processed(ctx context.Context, ops []transport.Operation) []tr
 	if a.e.cfg.AuditQueue == "" {
 		return acknowledged
 	}
-	received := a.original.Headers
-	var h header.Map
-	h.Reserve(received.Len() + 9)
-	for name, value := range received.All() {
-		h.Set(name, value)
-	}
+	h := fault.AuditHeaders(a.original.Headers, 9)
 	h.Set(header.ProcessingStarted, header.FormatTime(a.startedAt))
 	h.Set(header.ProcessingEnded, header.FormatTime(time.Now()))
 	h.Set(header.ProcessingEndpoint, a.e.host.Endpoint)

@@ -54,6 +54,9 @@ func (a *attempt) read(r *pipeline.Receive, t *messageType) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := withheld(r.Headers, r.Body); err != nil {
+		return nil, err
+	}
 	value := t.newValue()
 	if err := s.Unmarshal(r.Body, value); err != nil {
 		return nil, err

@@ -137,7 +137,7 @@ func TestFaultHeadersShrinkAlsoWhereTheLimitComesOutOnlyWhenSending(t *testing.T
 
 func TestADelayedCopyThatIsTooLargeLosesItsHistoryOrGoesToTheErrorQueue(t *testing.T) {
 	for room, want := range map[int][]string{
-		250: {"fallback_taken trimmed_headers", "delayed_retry #1 to sales", "fallback_taken minimal_headers", "moved_to_error to error"},
+		300: {"fallback_taken trimmed_headers", "delayed_retry #1 to sales", "fallback_taken minimal_headers", "moved_to_error to error"},
 		120: {"fallback_taken original_headers", "fallback_taken move_to_error", "moved_to_error to error"},
 	} {
 		inBubble(t, func(t *testing.T, broker *inmemory.Transport) {

@@ -38,6 +38,10 @@ type incoming struct {
 
 func (l *live) newIncoming(d transport.Delivery, slot *pump.Slot, queue string) *incoming {
 	in := &incoming{e: l.e, live: l, delivery: d, slot: slot, queue: queue, original: d.Message()}
+	if h, returned := fault.ReturnedHeaders(in.original.Headers); returned {
+		own := *in.original
+		own.Headers, in.original = h, &own
+	}
 	if in.id = in.original.ID; in.id == "" { // of another producer
 		in.id = cmp.Or(in.original.Headers.Get(header.MessageID), in.original.NativeID)
 	}

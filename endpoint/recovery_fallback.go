@@ -52,7 +52,7 @@ func (x *execution) settle(ctx context.Context, verb func(context.Context) error
 func (x *execution) delay(ctx context.Context, a recoverability.Delay) error {
 	f := x.rec.Failure
 	f.Headers = x.original.Headers
-	full := fault.DelayHeaders(f, x.rec.Fault)
+	full := fault.DelayHeaders(f, x.rec.Fault, a.For)
 	short := full.Clone()
 	short.Del(header.HoldfastHistory)
 	err := x.to(ctx, x.queue, a.For, []candidate{{headers: full}, {FallbackTrimmed, short}})

@@ -62,6 +62,13 @@ const (
 	HoldfastReturns            = "Holdfast.Returns"              // returns from an error queue, a decimal number
 )
 
+// Names of the headers of messages of NServiceBus that have a property whose value is not in the body as it is
+// (NServiceBus.ClaimCheck, ClaimCheckSendBehavior.cs; NServiceBus.Encryption.MessageProperty, EncryptionHeaders.cs).
+const (
+	ClaimCheck      = "NServiceBus.DataBus." // prefix; the property or its key follows
+	EncryptionKeyID = "NServiceBus.RijndaelKeyIdentifier"
+)
+
 // UndecodableHeaders is set on a received message whose headers the transport could not decode. Its value holds the
 // headers as they were received: see [FormatUndecodable]. It stays on the copy in the error queue, and on
 // that copy when it is returned.

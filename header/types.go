@@ -37,5 +37,12 @@ func fullName(entry string) string {
 	return strings.TrimSpace(entry)
 }
 
-// JoinTypes returns the [EnclosedMessageTypes] value of names, most concrete first.
-func JoinTypes(names ...string) string { return strings.Join(names, ";") }
+// JoinTypes returns the [EnclosedMessageTypes] value of names, most concrete first. The first of several names is followed
+// by a comma and text in the place of an assembly: ServiceControl takes the text before the first comma for the type, and
+// the whole value where there is none. NServiceBus finds types of unknown assemblies by their names.
+func JoinTypes(names ...string) string {
+	if len(names) < 2 {
+		return strings.Join(names, "")
+	}
+	return names[0] + ", Holdfast;" + strings.Join(names[1:], ";")
+}

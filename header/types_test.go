@@ -53,8 +53,12 @@ func TestJoinTypesIsReadBack(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}
-	if got := header.JoinTypes(); got != "" {
-		t.Errorf("JoinTypes of nothing = %q", got)
+	for text, names := range map[string][]string{
+		"": nil, "Shop.A": {"Shop.A"}, "Shop.A, Holdfast;Shop.B": {"Shop.A", "Shop.B"}, "A, Holdfast;B;C": {"A", "B", "C"},
+	} {
+		if got := header.JoinTypes(names...); got != text {
+			t.Errorf("JoinTypes(%q) = %q, want %q", names, got, text)
+		}
 	}
 }
 

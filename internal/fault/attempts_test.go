@@ -39,7 +39,7 @@ func live(t *testing.T, c recoverability.Config, fail func() error) life {
 		case recoverability.Retry:
 			now = now.Add(time.Millisecond)
 		case recoverability.Delay:
-			headers, immediate = DelayHeaders(f, header.Map{}), 0
+			headers, immediate = DelayHeaders(f, header.Map{}, time.Minute), 0
 			l.delays, l.lastWait = append(l.delays, a.For), now.Sub(start)
 			now = now.Add(a.For)
 		default:

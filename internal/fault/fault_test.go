@@ -194,11 +194,12 @@ func TestDelayHeadersCountTheRetry(t *testing.T) {
 		header.Field{Name: header.Retries, Value: "2"},
 		header.Field{Name: header.RetriesTimestamp, Value: "2026-03-01 13:00:00:000000 Z"},
 		header.Field{Name: header.MessageID, Value: "7"},
+		header.Field{Name: header.DeliverAt, Value: "2026-03-01 13:01:00:000000 Z"},
 		header.Field{Name: header.HoldfastFirstFailure, Value: "2026-03-01 12:00:00:000000 Z"},
 		header.Field{Name: header.HoldfastHistory, Value: `[{"t":"2026-03-01T13:00:00Z","n":6,"d":1,"c":"timeout","e":"late","i":"m1"}]`},
 	)
 	fault := headers(header.ExceptionMessage, "late", header.HoldfastFaultClass, "timeout")
-	if diff := cmp.Diff(text(want), text(DelayHeaders(f, fault))); diff != "" {
+	if diff := cmp.Diff(text(want), text(DelayHeaders(f, fault, time.Minute))); diff != "" {
 		t.Error(diff)
 	}
 	unchanged := headers("Colour", "red", header.Retries, "1", header.RetriesTimestamp, "old", header.MessageID, "7")
@@ -211,8 +212,8 @@ func TestDelayHeadersCountTheRetry(t *testing.T) {
 func text(h header.Map) string { return string(h.AppendJSON(nil)) }
 
 func TestDelayHeadersOfAMessageWithoutAny(t *testing.T) {
-	h := DelayHeaders(recoverability.Failure{FirstFailure: first, Now: first}, header.Map{})
-	if DelayedRetries(h) != 1 || !FirstFailure(h, first.Add(time.Hour)).Equal(first) || h.Len() != 4 {
+	h := DelayHeaders(recoverability.Failure{FirstFailure: first, Now: first}, header.Map{}, time.Minute)
+	if DelayedRetries(h) != 1 || !FirstFailure(h, first.Add(time.Hour)).Equal(first) || h.Len() != 5 {
 		t.Errorf("headers %s", text(h))
 	}
 	for name := range h.All() {

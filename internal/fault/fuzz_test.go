@@ -48,7 +48,7 @@ func FuzzRetryHeaders(f *testing.F) {
 		default:
 			t.Fatalf("%v after Immediate was used up", a)
 		}
-		next := DelayHeaders(failure, header.Map{})
+		next := DelayHeaders(failure, header.Map{}, time.Minute)
 		if got, want := DelayedRetries(next), min(failure.Delayed+1, maxCount); got != want {
 			t.Fatalf("the copy counts %d delayed retries, want %d", got, want)
 		}

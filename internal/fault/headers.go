@@ -4,15 +4,18 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/holdfast-go/holdfast/header"
 	"github.com/holdfast-go/holdfast/recoverability"
 )
 
 // DelayHeaders returns the headers of the copy that a delayed retry sends: those of the failed message, with the retry
-// counted, and with the failure in the history in the words of the fault headers.
-func DelayHeaders(f recoverability.Failure, fault header.Map) header.Map {
+// counted, with the time at which it is due, from which NServiceBus and ServiceControl compute the critical time, and
+// with the failure in the history in the words of the fault headers.
+func DelayHeaders(f recoverability.Failure, fault header.Map, after time.Duration) header.Map {
 	h := f.Headers.Clone()
+	h.Set(header.DeliverAt, header.FormatTime(f.Now.Add(after)))
 	h.Set(header.Retries, strconv.Itoa(min(f.Delayed+1, maxCount)))
 	h.Set(header.RetriesTimestamp, header.FormatTime(f.Now))
 	h.Set(header.HoldfastFirstFailure, header.FormatTime(f.FirstFailure))
@@ -62,6 +65,21 @@ func ReturnHeaders(failed header.Map) header.Map {
 	return h
 }
 
+// AuditHeaders returns the headers of an audit copy, with room for more: the received ones without those of a fault of
+// Holdfast's, which ServiceControl leaves on a message that it returns.
+func AuditHeaders(received header.Map, more int) header.Map {
+	return without(received, more, describesOwnFault)
+}
+
+// ReturnedHeaders returns the headers of a message that ServiceControl has returned, as its sender made them: without those
+// of a fault. It reports false, without an allocation, for any other message.
+func ReturnedHeaders(received header.Map) (h header.Map, returned bool) {
+	if _, returned = received.Lookup(header.RetryUniqueID); !returned {
+		return received, false
+	}
+	return without(received, 0, describesOwnFault), true
+}
+
 // ForwardHeaders returns the headers of a message that is forwarded to another queue: the received ones without counts,
 // first failure and history, so that the message has all its attempts there.
 func ForwardHeaders(received header.Map) header.Map { return without(received, 0, countsRetries) }
@@ -109,5 +127,7 @@ func countsRetries(name string) bool {
 }
 
 func describesFault(name string) bool {
-	return strings.HasPrefix(name, "NServiceBus.ExceptionInfo.") || strings.HasPrefix(name, "Holdfast.Fault.")
+	return strings.HasPrefix(name, "NServiceBus.ExceptionInfo.") || describesOwnFault(name)
 }
+
+func describesOwnFault(name string) bool { return strings.HasPrefix(name, "Holdfast.Fault.") }

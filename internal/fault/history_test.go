@@ -20,7 +20,7 @@ func TestTheHistoryGrowsWithEachDelayAndEndsOnTheErrorCopy(t *testing.T) {
 			Err: fmt.Errorf("no %d", i), Headers: h, Attempt: 6, Delayed: i, Now: first.Add(time.Duration(i) * time.Minute),
 			Instance: "m1", History: ParseHistory(h.Get(header.HoldfastHistory)),
 		}
-		h = DelayHeaders(f, Headers(f, host, Frame{}))
+		h = DelayHeaders(f, Headers(f, host, Frame{}), time.Minute)
 	}
 	f := recoverability.Failure{Err: errors.New("the last"), Headers: h, History: ParseHistory(h.Get(header.HoldfastHistory))}
 	copied := ErrorHeaders(h, Headers(f, host, Frame{}))
@@ -49,7 +49,7 @@ func TestTheHistoryIsBoundedWhateverErrorsSay(t *testing.T) {
 		var h header.Map
 		for range 20 {
 			f := recoverability.Failure{Err: errors.New(text), Headers: h, Now: first, History: ParseHistory(h.Get(header.HoldfastHistory))}
-			h = DelayHeaders(f, Headers(f, host, Frame{}))
+			h = DelayHeaders(f, Headers(f, host, Frame{}), time.Minute)
 		}
 		got := h.Get(header.HoldfastHistory)
 		if n := len(ParseHistory(got)); len(got) > 16<<10 || n != 10 {
@@ -76,7 +76,7 @@ func TestHistoryHasTheTextsOfTheFaultHeaders(t *testing.T) {
 	f := recoverability.Failure{Err: errors.New("password is hunter2"), Now: first}
 	fault := Headers(f, host, Frame{})
 	fault.Set(header.ExceptionMessage, "[left out]")
-	if text := DelayHeaders(f, fault).Get(header.HoldfastHistory); strings.Contains(text, "hunter2") || !strings.Contains(text, "[left out]") {
+	if text := DelayHeaders(f, fault, time.Minute).Get(header.HoldfastHistory); strings.Contains(text, "hunter2") || !strings.Contains(text, "[left out]") {
 		t.Errorf("history %s", text)
 	}
 }

@@ -40,7 +40,7 @@ func TestPostponedCopiesKeepTheirCounts(t *testing.T) {
 		t.Error("none used up is written down")
 	}
 	for name, h := range map[string]header.Map{
-		"a delayed retry": DelayHeaders(recoverability.Failure{Headers: h}, header.Map{}),
+		"a delayed retry": DelayHeaders(recoverability.Failure{Headers: h}, header.Map{}, time.Minute),
 		"a move to error": ErrorHeaders(h, header.Map{}),
 	} {
 		if UsedRetries(h) != 0 || ThrottledFailures(h, noon).Failures != 0 {

@@ -33,7 +33,7 @@ func sales(t transport.Transport, handlers ...endpoint.Handler) endpoint.Config 
 		Name: "sales", Transport: t, Handlers: handlers, Install: true,
 		Messages: []endpoint.Message{
 			endpoint.Command[placeOrder]("Shop.PlaceOrder").To("sales"),
-			endpoint.Event[orderPlaced]("Shop.OrderPlaced"),
+			endpoint.Event[orderPlaced]("Shop.OrderPlaced", "Shop.IOrderEvent"),
 			endpoint.Response[orderAccepted]("Shop.OrderAccepted"),
 		},
 		Logger: slog.New(slog.DiscardHandler),
