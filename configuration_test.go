@@ -24,6 +24,8 @@ var configurations = []struct{ folder, name string }{
 	{"transport/asb", "Transport"},
 	{"transport/sqs", "Transport"},
 	{"telemetry/otel", "Options"},
+	{"servicecontrol", "Config"},
+	{"servicecontrol", "Check"},
 }
 
 // The page's tables are made from the doc comments of the fields; "when to change it" is written by hand.

@@ -55,6 +55,7 @@ var rules = []rule{
 	{of: "endpoint/internal/*", ours: []string{"header", "internal/*", "pipeline", "recoverability", "transport"}},
 	{of: "endpoint/health", ours: aboveEndpoint},
 	{of: "saga", ours: aboveEndpoint},
+	{of: "servicecontrol", ours: aboveEndpoint},
 	{
 		of: "telemetry/otel", ours: append([]string{"internal/errtree", "internal/fault", "recoverability"}, aboveEndpoint...),
 		modules: []string{"go.opentelemetry.io/otel"},

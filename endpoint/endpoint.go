@@ -152,6 +152,7 @@ func (e *Endpoint) Cancel(ctx context.Context, r transport.Receipt) error {
 func RunAll(ctx context.Context, endpoints ...*Endpoint) error {
 	errs := make([]error, len(endpoints))
 	var wg sync.WaitGroup
+	warnOfHosts(ctx, endpoints)
 	group, shared := pump.NewGroup(), new(transport.Shared)
 	for i, e := range endpoints {
 		wg.Go(func() {

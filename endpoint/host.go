@@ -2,8 +2,10 @@ package endpoint
 
 import (
 	"cmp"
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"log/slog"
 	"strings"
 
 	"github.com/holdfast-go/holdfast/internal/fault"
@@ -33,6 +35,21 @@ func (h Host) in(endpoint string) fault.Host {
 		id = hex.EncodeToString(sum[:16])
 	}
 	return fault.Host{Endpoint: endpoint, Machine: machine, HostID: id, DisplayName: name}
+}
+
+// warnOfHosts warns of instances of one endpoint that have one host id and different names.
+func warnOfHosts(ctx context.Context, endpoints []*Endpoint) {
+	names := map[[2]string]string{}
+	for _, e := range endpoints {
+		key := [2]string{e.cfg.Name, e.host.HostID}
+		if first, ok := names[key]; ok && first != e.host.DisplayName {
+			e.cfg.Logger.WarnContext(ctx, "two instances of the endpoint have one Host.ID and two names: ServicePulse shows them"+
+				" as stopping and starting all the time; give them one Host.Name, or two IDs",
+				slog.String("endpoint", e.cfg.Name), slog.String("host_id", e.host.HostID),
+				slog.Any("names", []string{first, e.host.DisplayName}))
+		}
+		names[key] = e.host.DisplayName
+	}
 }
 
 // validate reports the mistakes of h.

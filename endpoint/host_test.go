@@ -1,6 +1,9 @@
 package endpoint
 
 import (
+	"bytes"
+	"context"
+	"log/slog"
 	"strings"
 	"testing"
 
@@ -41,6 +44,40 @@ func TestAHostThatServicePulseCannotShowIsRefused(t *testing.T) {
 		_, err := New(Config{Name: "sales", Transport: &inmemory.Transport{}, Host: c.host})
 		if err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %q", name, err, c.want)
+		}
+	}
+}
+
+// ServiceControl would show both as stopping and starting all the time.
+func TestInstancesWithOneHostIDAndTwoNamesAreLogged(t *testing.T) {
+	const a, b = "0199a2f06f2b7cc1a4c54f1fd0c4c9a1", "0199a2f06f2b7cc1a4c54f1fd0c4c9a2"
+	for name, c := range map[string]struct {
+		endpoints [2]string
+		hosts     [2]Host
+		want      int
+	}{
+		"two names":     {[2]string{"sales", "sales"}, [2]Host{{a, "rack 7"}, {a, "rack 8"}}, 1},
+		"one name":      {[2]string{"sales", "sales"}, [2]Host{{a, "rack 7"}, {a, "rack 7"}}, 0},
+		"two ids":       {[2]string{"sales", "sales"}, [2]Host{{a, "rack 7"}, {b, "rack 8"}}, 0},
+		"two endpoints": {[2]string{"sales", "billing"}, [2]Host{{a, "rack 7"}, {a, "rack 8"}}, 0},
+	} {
+		var out bytes.Buffer
+		var both []*Endpoint
+		for i := range 2 {
+			e, err := New(Config{
+				Name: c.endpoints[i], Transport: &inmemory.Transport{}, Host: c.hosts[i],
+				Logger: slog.New(slog.NewTextHandler(&out, nil)),
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			both = append(both, e)
+		}
+		ended, cancel := context.WithCancel(t.Context())
+		cancel()
+		_ = RunAll(ended, both...)
+		if n := strings.Count(out.String(), "one Host.ID and two names"); n != c.want {
+			t.Errorf("%s: %d warnings, want %d: %s", name, n, c.want, out.String())
 		}
 	}
 }

@@ -18,7 +18,7 @@ import (
 
 func TestSystemsHaveTheNamesOfTheConventions(t *testing.T) {
 	for want, tr := range map[string]transport.Transport{
-		"inmemory":   &inmemory.Transport{},
+		"inmemory":   observed{Transport: &inmemory.Transport{}}, // for other packages that read the name later
 		"rabbitmq":   &rabbitmq.Transport{},
 		"postgresql": &postgres.Transport{},
 		"otel":       unnamed{},

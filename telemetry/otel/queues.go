@@ -22,6 +22,9 @@ type observed struct {
 	gauges *queueGauges
 }
 
+// System returns the name of the broker.
+func (o observed) System() string { return systemOf(o.Transport) }
+
 // Open opens a connection and records it.
 func (o observed) Open(ctx context.Context, env transport.Env) (transport.Conn, error) {
 	conn, err := o.Transport.Open(ctx, env)

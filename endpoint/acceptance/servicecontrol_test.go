@@ -1,0 +1,433 @@
+package acceptance_test
+
+import (
+	"context"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/holdfast-go/holdfast/endpoint"
+	"github.com/holdfast-go/holdfast/internal/brokertest"
+	"github.com/holdfast-go/holdfast/servicecontrol"
+	"github.com/holdfast-go/holdfast/transport"
+	"github.com/holdfast-go/holdfast/transport/postgres"
+	"github.com/holdfast-go/holdfast/transport/rabbitmq"
+	"github.com/holdfast-go/holdfast/transport/sqlite"
+)
+
+// serviceControl has the queues of a ServiceControl, and reports to them every second.
+func serviceControl(t *testing.T) servicecontrol.Config {
+	primary, monitoring := brokertest.Name(t, "Particular.ServiceControl"), brokertest.Name(t, "Particular.Monitoring")
+	return servicecontrol.Config{
+		HeartbeatQueue: primary, HeartbeatInterval: time.Second,
+		CheckQueue: primary, MetricsQueue: monitoring, MetricsInterval: time.Second,
+		Checks: []servicecontrol.Check{{
+			ID: "Disk", Category: "Storage", Run: func(context.Context) error { return errors.New("voll: 3 < 5 \"Ω\"") },
+		}},
+	}
+}
+
+// reporting starts an endpoint that reports, in a queue with a dot in its name.
+func reporting(t *testing.T, broker transport.Transport, sc servicecontrol.Config, log *lockedBuffer) *running {
+	t.Helper()
+	cfg := sales(broker, endpoint.Handle(func(context.Context, *endpoint.Session, placeOrder) error { return nil }))
+	cfg.Name, cfg.Routes = brokertest.Name(t, "Shop.Sales"), nil
+	cfg.Recoverability.ErrorQueue = brokertest.Name(t, "error")
+	cfg.Host = endpoint.Host{ID: "0199a2f06f2b7cc1a4c54f1fd0c4c9a1", Name: "rack 7"}
+	cfg.Logger = slog.New(slog.NewTextHandler(log, nil))
+	if err := servicecontrol.Attach(&cfg, sc); err != nil {
+		t.Fatal(err)
+	}
+	return start(t, cfg)
+}
+
+// raw is a report as the broker has it.
+type raw struct {
+	id      string
+	ttl     time.Duration
+	headers map[string]string
+	body    []byte
+}
+
+func (r raw) name() string {
+	if metric := r.headers["NServiceBus.Metric.Type"]; metric != "" {
+		return metric
+	}
+	full := r.headers["NServiceBus.EnclosedMessageTypes"]
+	return full[strings.LastIndex(full, ".")+1:]
+}
+
+// wantReports compares one report of each name with the specification. address is that of the endpoint's queue.
+func wantReports(t *testing.T, found map[string]raw, name, address string) {
+	t.Helper()
+	const guid = "0199a2f0-6f2b-7cc1-a4c5-4f1fd0c4c9a1"
+	for _, c := range []struct {
+		name, fullName string
+		ttl            time.Duration
+		body           map[string]any
+	}{
+		{"RegisterEndpointStartup", "ServiceControl.Plugin.Heartbeat.Messages.", 4 * time.Second, map[string]any{
+			"HostId": guid, "Endpoint": name, "HostDisplayName": "rack 7", "Host": "rack 7",
+		}},
+		{"EndpointHeartbeat", "ServiceControl.Plugin.Heartbeat.Messages.", 4 * time.Second, map[string]any{
+			"HostId": guid, "EndpointName": name, "Host": "rack 7",
+		}},
+		{"ReportCustomCheckResult", "ServiceControl.Plugin.CustomChecks.Messages.", 0, map[string]any{
+			"HostId": guid, "CustomCheckId": "Disk", "Category": "Storage", "HasFailed": true,
+			"FailureReason": "voll: 3 < 5 \"Ω\"", "EndpointName": name, "Host": "rack 7",
+		}},
+	} {
+		r, ok := found[c.name]
+		if !ok {
+			t.Errorf("no %s", c.name)
+			continue
+		}
+		want := map[string]string{
+			"NServiceBus.EnclosedMessageTypes": c.fullName + c.name, "NServiceBus.ContentType": "application/json",
+			"NServiceBus.MessageIntent": "Send", "NServiceBus.ReplyToAddress": address, "NServiceBus.MessageId": r.id,
+		}
+		if diff := cmp.Diff(want, r.headers); diff != "" || r.ttl != c.ttl {
+			t.Errorf("%s expires after %v: %s", c.name, r.ttl, diff)
+		}
+		var body map[string]any
+		if err := json.Unmarshal(r.body, &body); err != nil {
+			t.Errorf("%s: %v", r.body, err)
+		}
+		for _, of := range []string{"StartedAt", "ExecutedAt", "ReportedAt"} {
+			if text, ok := body[of].(string); ok {
+				at, err := time.Parse("2006-01-02T15:04:05.0000000Z", text)
+				if err != nil || time.Since(at).Abs() > time.Minute {
+					t.Errorf("%s of %s is %q", of, c.name, text)
+				}
+				delete(body, of)
+			}
+		}
+		delete(body, "HostProperties")
+		if diff := cmp.Diff(c.body, body); diff != "" {
+			t.Error(diff)
+		}
+	}
+}
+
+// wantOrigin checks the headers of metrics.
+func wantOrigin(t *testing.T, r raw, name string, more map[string]string) {
+	t.Helper()
+	want := map[string]string{
+		"NServiceBus.OriginatingEndpoint": name, "NServiceBus.OriginatingMachine": r.headers["NServiceBus.OriginatingMachine"],
+		"$.diagnostics.originating.hostid": "0199a2f06f2b7cc1a4c54f1fd0c4c9a1", "$.diagnostics.hostdisplayname": "rack 7",
+		"NServiceBus.MessageId": r.id,
+	}
+	for header, value := range more {
+		want[header] = value
+	}
+	if diff := cmp.Diff(want, r.headers); diff != "" || r.ttl != 10*time.Minute {
+		t.Errorf("%s expires after %v: %s", r.name(), r.ttl, diff)
+	}
+}
+
+// wantOneValue checks the bytes of a metric with one value: all but the time and the value itself.
+func wantOneValue(t *testing.T, r raw, tag string) {
+	t.Helper()
+	want := "0100000000000000" + "................" + "01000000" + "01000000" + fmt.Sprintf("%02x000000", len(tag)) +
+		hex.EncodeToString([]byte(tag)) + "01000000" + "00000000" + "01000000" + "..........000000"
+	got := []byte(hex.EncodeToString(r.body))
+	for i := range min(len(want), len(got)) {
+		if want[i] == '.' {
+			got[i] = '.'
+		}
+	}
+	if string(got) != want {
+		t.Errorf("%s is % x, want %s", r.name(), r.body, want)
+	}
+}
+
+func TestReportsOnRabbitMQAreAsServiceControlReadsThem(t *testing.T) {
+	url, sc := brokertest.RabbitMQ(t), serviceControl(t)
+	conn, err := amqp.Dial(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	ch, err := conn.Channel()
+	if err != nil {
+		t.Fatal(err)
+	}
+	arrived := make(chan amqp.Delivery, 1000)
+	for _, queue := range []string{sc.HeartbeatQueue, sc.MetricsQueue} {
+		if _, err := ch.QueueDeclare(queue, true, false, false, false, amqp.Table{"x-queue-type": "quorum"}); err != nil {
+			t.Fatal(err)
+		}
+		deliveries, err := ch.Consume(queue, "", true, false, false, false, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		go func() {
+			for d := range deliveries {
+				arrived <- d
+			}
+		}()
+	}
+	var log lockedBuffer
+	e := reporting(t, &rabbitmq.Transport{URL: url}, sc, &log)
+	name := e.Health().Endpoint
+	e.send(placeOrder{}, endpoint.To(name))
+	found := map[string]raw{}
+	for len(found) < 6 {
+		r := ofRabbitMQ(t, <-arrived)
+		found[r.name()] = r
+	}
+	wantReports(t, found, name, name)
+	wantOrigin(t, found["EndpointMetadataReport"], name, map[string]string{
+		"NServiceBus.EnclosedMessageTypes": "NServiceBus.Metrics.EndpointMetadataReport", "NServiceBus.ContentType": "application/json",
+	})
+	if got, want := string(found["EndpointMetadataReport"].body), `{"PluginVersion":3,"LocalAddress":"`+name+`"}`; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+	for _, metric := range []string{"ProcessingTime", "CriticalTime"} {
+		wantOrigin(t, found[metric], name, map[string]string{
+			"NServiceBus.Metric.Type": metric, "NServiceBus.ContentType": "TaggedLongValueWriterOccurrence",
+		})
+		wantOneValue(t, found[metric], "Shop.PlaceOrder")
+	}
+	e.end()
+	if log.String() != "" && strings.Contains(log.String(), "ServiceControl") {
+		t.Error(log.String())
+	}
+}
+
+func ofRabbitMQ(t *testing.T, d amqp.Delivery) raw {
+	t.Helper()
+	r := raw{id: d.MessageId, headers: map[string]string{}, body: d.Body}
+	for name, value := range d.Headers {
+		if text, ok := value.(string); ok && (strings.HasPrefix(name, "NServiceBus.") || strings.HasPrefix(name, "$.")) {
+			r.headers[name] = text
+		}
+	}
+	if d.Expiration != "" {
+		ttl, err := time.ParseDuration(d.Expiration + "ms")
+		if err != nil {
+			t.Error(err)
+		}
+		r.ttl = ttl
+	}
+	return r
+}
+
+// A queue of RabbitMQ that is full refuses messages, and one that is missing returns them.
+func TestAFullOrMissingQueueOnRabbitMQIsLoggedAndDisturbsNothing(t *testing.T) {
+	for name, c := range map[string]struct {
+		full bool
+		want string
+	}{"full": {true, "a queue is full"}, "missing": {false, "no such queue"}} {
+		t.Run(name, func(t *testing.T) {
+			url, sc := brokertest.RabbitMQ(t), serviceControl(t)
+			conn, err := amqp.Dial(url)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = conn.Close() })
+			ch, err := conn.Channel()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if c.full {
+				for _, queue := range []string{sc.HeartbeatQueue, sc.MetricsQueue} {
+					limits := amqp.Table{"x-max-length": 0, "x-overflow": "reject-publish"}
+					if _, err := ch.QueueDeclare(queue, true, false, false, false, limits); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			var log lockedBuffer
+			e := reporting(t, &rabbitmq.Transport{URL: url}, sc, &log)
+			for _, want := range []string{
+				"the start of the endpoint cannot be reported", "heartbeats cannot be sent", "custom check Disk cannot be sent", "metrics cannot be sent",
+			} {
+				awaitLine(t, &log, want)
+			}
+			e.send(placeOrder{}, endpoint.To(e.Health().Endpoint))
+			if !e.Health().Ready {
+				t.Errorf("the endpoint is disturbed: %+v", e.Health())
+			}
+			e.end()
+			lines := strings.Split(strings.TrimSpace(log.String()), "\n")
+			if len(lines) != 4 || strings.Count(log.String(), c.want) != 4 {
+				t.Errorf("logged %q, want one line of each kind with %q", lines, c.want)
+			}
+		})
+	}
+}
+
+// awaitLine waits until a line with a text is logged.
+func awaitLine(t *testing.T, log *lockedBuffer, text string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	for tick := time.NewTicker(20 * time.Millisecond); !strings.Contains(log.String(), text); {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			t.Fatalf("%q was not logged: %s", text, log.String())
+		}
+	}
+}
+
+// install creates queues as another program does.
+func install(t *testing.T, broker transport.Transport, queues ...string) transport.Conn {
+	t.Helper()
+	conn, err := broker.Open(t.Context(), transport.Env{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	var plan transport.Plan
+	for _, queue := range queues {
+		plan.Queues = append(plan.Queues, transport.Queue{Name: queue, Shared: true})
+	}
+	if err := conn.(transport.Installer).Install(t.Context(), plan); err != nil {
+		t.Fatal(err)
+	}
+	return conn
+}
+
+func TestReportsOnPostgreSQLAreAsServiceControlReadsThem(t *testing.T) {
+	url, sc := brokertest.Postgres(t), serviceControl(t)
+	conn := install(t, &postgres.Transport{URL: url}, sc.HeartbeatQueue, sc.MetricsQueue)
+	pool, err := pgxpool.New(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	for kind, broker := range map[string]*postgres.Transport{"URL": {URL: url}, "Pool": {Pool: pool}} {
+		t.Run(kind, func(t *testing.T) {
+			for _, queue := range []string{sc.HeartbeatQueue, sc.MetricsQueue} {
+				if _, err := pool.Exec(t.Context(), `DELETE FROM `+pgx.Identifier{queue}.Sanitize()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			var log lockedBuffer
+			e := reporting(t, broker, sc, &log)
+			name := e.Health().Endpoint
+			e.send(placeOrder{}, endpoint.To(name))
+			found := map[string]raw{}
+			for len(found) < 6 {
+				for _, queue := range []string{sc.HeartbeatQueue, sc.MetricsQueue} {
+					for _, r := range ofPostgres(t, pool, queue) {
+						found[r.name()] = r
+					}
+				}
+			}
+			address := name
+			if a, ok := conn.(transport.Addresser); ok {
+				address = a.Address(name)
+			}
+			wantReports(t, found, name, address)
+			if _, ok := found["EndpointMetadataReport"]; ok {
+				t.Error("there is a metadata report")
+			}
+			for metric, tag := range map[string]string{"ProcessingTime": "Shop.PlaceOrder", "CriticalTime": "Shop.PlaceOrder", "QueueLength": address} {
+				wantOrigin(t, found[metric], name, map[string]string{
+					"NServiceBus.Metric.Type": metric, "NServiceBus.ContentType": "TaggedLongValueWriterOccurrence",
+				})
+				wantOneValue(t, found[metric], tag)
+			}
+			e.end()
+			if strings.Contains(log.String(), "ServiceControl") {
+				t.Error(log.String())
+			}
+			awaitExpiry(t, conn, sc.HeartbeatQueue)
+		})
+	}
+}
+
+// ofPostgres reads the reports of a queue table as NServiceBus's receiver does.
+func ofPostgres(t *testing.T, pool *pgxpool.Pool, queue string) (all []raw) {
+	t.Helper()
+	rows, err := pool.Query(t.Context(), `SELECT headers::text, body, coalesce(extract(epoch FROM expires - clock_timestamp()), 0)::float8
+		FROM `+pgx.Identifier{queue}.Sanitize())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var headers string
+		var left float64
+		r := raw{headers: map[string]string{}}
+		if err := rows.Scan(&headers, &r.body, &left); err != nil {
+			t.Fatal(err)
+		}
+		if err := json.Unmarshal([]byte(headers), &r.headers); err != nil {
+			t.Fatal(err)
+		}
+		r.id = r.headers["NServiceBus.MessageId"]
+		for _, whole := range []time.Duration{4 * time.Second, 10 * time.Minute} { // the rest of it is left
+			if s := time.Duration(left * float64(time.Second)); s > 0 && s <= whole && s > whole-4*time.Second {
+				r.ttl = whole
+			}
+		}
+		all = append(all, r)
+	}
+	if err := rows.Err(); err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// awaitExpiry waits until the only message that can be received is the result of the check, which does not expire.
+func awaitExpiry(t *testing.T, conn transport.Conn, queue string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	for {
+		stats, err := conn.(transport.Inspector).Inspect(ctx, queue)
+		if err != nil {
+			t.Fatalf("the heartbeats do not expire: %v", err)
+		}
+		if stats[0].Ready == 1 {
+			return
+		}
+	}
+}
+
+// The connections for reports to one SQLite file, to one pool and to one broker in memory are beside those of the endpoint.
+func TestReportsShareASQLiteFileWithTheEndpoint(t *testing.T) {
+	broker, sc := &sqlite.Transport{Path: t.TempDir() + "/queues.db"}, serviceControl(t)
+	conn := install(t, broker, sc.HeartbeatQueue, sc.MetricsQueue)
+	var log lockedBuffer
+	e := reporting(t, broker, sc, &log)
+	for range 100 {
+		e.send(placeOrder{}, endpoint.To(e.Health().Endpoint))
+	}
+	awaitReady(t, conn, sc.MetricsQueue, 3)
+	e.end()
+	if strings.Contains(log.String(), "WARN") {
+		t.Error(log.String())
+	}
+	awaitExpiry(t, conn, sc.HeartbeatQueue)
+}
+
+// awaitReady waits until a queue has so many messages.
+func awaitReady(t *testing.T, conn transport.Conn, queue string, n int64) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	for {
+		stats, err := conn.(transport.Inspector).Inspect(ctx, queue)
+		if err != nil {
+			t.Fatalf("no %d messages: %v", n, err)
+		}
+		if stats[0].Ready >= n {
+			return
+		}
+	}
+}

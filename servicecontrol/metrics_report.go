@@ -1,0 +1,139 @@
+package servicecontrol
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+const (
+	metadataType = "NServiceBus.Metrics.EndpointMetadataReport"
+	// metricType is the header that names the metric of a message with values.
+	metricType = "NServiceBus.Metric.Type"
+	// metricsLifetime is the TTL of metrics: ServicePulse shows at most the last hour, and most people the last minutes.
+	metricsLifetime = 10 * time.Minute
+	// flushTimeout bounds the sending of the last values after the endpoint has stopped.
+	flushTimeout = 5 * time.Second
+)
+
+// metadata makes an endpoint known to Monitoring and names the queue whose length Monitoring asks the broker for.
+type metadata struct {
+	PluginVersion int
+	LocalAddress  string
+}
+
+// pluginVersion is the version of the reports of NServiceBus that these are equal to.
+const pluginVersion = 3
+
+// reportMetrics sends metrics until ctx ends, and then the remaining values.
+func (s *sender) reportMetrics(ctx context.Context) {
+	m := &metricsReport{
+		sender: s, failures: s.failures("metrics cannot be sent to Monitoring", s.MetricsQueue),
+		unmeasured: s.failures("the length of the queue cannot be measured for Monitoring", s.endpoint),
+	}
+	m.length = s.inspector()
+	var wg sync.WaitGroup
+	if m.length != nil {
+		m.measureLength(ctx)
+		wg.Go(func() { m.measureLengths(ctx) })
+	}
+	m.run(ctx)
+	wg.Wait()
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushTimeout)
+	defer cancel()
+	m.flush(last)
+}
+
+// metricsReport sends the metrics of an endpoint.
+type metricsReport struct {
+	*sender
+	length     transport.Inspector // nil where Monitoring asks the broker for the length of the queue
+	failures   *failures
+	unmeasured *failures
+}
+
+// run reports regularly, and as soon as values fill a message, until ctx ends.
+func (m *metricsReport) run(ctx context.Context) {
+	full := m.metrics.full
+	if !m.report(ctx) {
+		full = nil // until the next regular report succeeds
+	}
+	ticker := time.NewTicker(m.MetricsInterval)
+	defer ticker.Stop()
+	for ctx.Err() == nil {
+		sent := true
+		select {
+		case <-ctx.Done():
+		case <-full:
+			sent = m.flush(ctx)
+		case <-ticker.C:
+			sent = m.report(ctx)
+			full = m.metrics.full
+		}
+		if !sent {
+			full = nil
+		}
+	}
+}
+
+// report sends the values, after the metadata where Monitoring needs that, and reports whether all were sent.
+func (m *metricsReport) report(ctx context.Context) bool {
+	if m.length == nil {
+		body := metadata{PluginVersion: pluginVersion, LocalAddress: m.address}
+		if err := m.sendJSON(ctx, m.MetricsQueue, metricsLifetime, m.origin(), metadataType, body); err != nil {
+			m.failures.add(ctx, err)
+			return false
+		}
+	}
+	return m.flush(ctx)
+}
+
+// origin returns the headers by which Monitoring knows the instance.
+func (m *metricsReport) origin() header.Map {
+	return header.New(
+		header.Field{Name: header.OriginatingEndpoint, Value: m.endpoint},
+		header.Field{Name: header.OriginatingMachine, Value: m.host.machine},
+		header.Field{Name: header.OriginatingHostID, Value: m.host.id},
+		header.Field{Name: header.HostDisplayName, Value: m.host.name},
+	)
+}
+
+// flush sends the values that wait, and reports whether all were sent. Otherwise they wait for the next flush.
+func (m *metricsReport) flush(ctx context.Context) bool {
+	for _, s := range []*series{m.metrics.processing, m.metrics.critical, m.metrics.retries, m.metrics.length} {
+		if err := m.flushSeries(ctx, s); err != nil {
+			m.failures.add(ctx, err)
+			return false
+		}
+		if lost := s.lost(); lost > 0 {
+			m.failures.log.WarnContext(ctx, "metrics were dropped while they could not be sent to Monitoring",
+				slog.String("metric", s.name), slog.Int("values", lost))
+		}
+	}
+	m.failures.ended(ctx)
+	return true
+}
+
+func (m *metricsReport) flushSeries(ctx context.Context, s *series) error {
+	batches := s.take()
+	for i, batch := range batches {
+		h := m.origin()
+		h.Set(header.ContentType, occurrences)
+		h.Set(metricType, s.name)
+		err := m.send(ctx, m.MetricsQueue, metricsLifetime, h, encode(batch))
+		if err == nil {
+			continue
+		}
+		if errors.Is(err, transport.ErrOutcomeUnknown) || errors.Is(err, transport.ErrTooLarge) {
+			i++ // it may be there, and must not count twice; or it will never be accepted
+		}
+		s.putBack(batches[i:])
+		return err
+	}
+	return nil
+}
