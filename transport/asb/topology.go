@@ -16,8 +16,9 @@ import (
 type Topology struct {
 	// HierarchyTopic is the topic that events with base types share: "holdfast.hierarchies" unless set.
 	HierarchyTopic string
-	// NoHierarchies ignores base types, as NServiceBus does: every event is published to the topic of its own name, and
-	// a subscriber to a base type maps it to the topics of the derived types.
+	// NoHierarchies ignores base types, as NServiceBus does: every event is published to the topic of its own name. An
+	// endpoint that handles a base type subscribes to the topics of that type and of the events in its configuration that
+	// derive from it.
 	NoHierarchies bool
 	// PublishTo maps types, by their wire names, to topics. SubscribeTo has the same topics unless it has others.
 	PublishTo map[string]string

@@ -13,6 +13,11 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
+var _ transport.DerivedSubscriber = (*conn)(nil)
+
+// SubscribesDerived implements [transport.DerivedSubscriber].
+func (c *conn) SubscribesDerived() bool { return c.ns.Topology.NoHierarchies }
+
 // Subscribe implements [transport.Subscriber]: on each topic of the types it creates a subscription that forwards to
 // the queue, and on shared topics a rule for each type. Without the right to manage the namespace it fails unless the
 // subscriptions exist.

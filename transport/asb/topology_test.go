@@ -1,13 +1,16 @@
 package asb_test
 
 import (
+	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/Azure/azure-sdk-for-go/sdk/azcore"
 	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus/admin"
 
+	"github.com/holdfast-go/holdfast/endpoint"
 	"github.com/holdfast-go/holdfast/internal/brokertest"
 	"github.com/holdfast-go/holdfast/transport"
 	"github.com/holdfast-go/holdfast/transport/asb"
@@ -148,5 +151,36 @@ func TestAQueueOfALongNameSubscribes(t *testing.T) {
 			must(t, d.Complete(within(t)))
 		}
 		nothing(t, r)
+	}
+}
+
+// An endpoint that handles a base type gets the events that derive from it, once each, also where each event has a topic
+// of its own.
+func TestAHandlerOfABaseTypeGetsDerivedEventsWithoutHierarchies(t *testing.T) {
+	type (
+		base    struct{ N int }
+		derived struct{ N int }
+	)
+	tr := on(brokertest.OwnServiceBus(t))
+	tr.Topology.NoHierarchies = true
+	got := make(chan int, 10)
+	s := run(t, tr, func(cfg *endpoint.Config) {
+		cfg.Messages = append(cfg.Messages,
+			endpoint.Event[base]("Shop.IOrder"), endpoint.Event[derived]("Shop.Placed", "Shop.IOrder"))
+		cfg.Handlers = append(cfg.Handlers, endpoint.Handle(func(_ context.Context, _ *endpoint.Session, m base) error {
+			got <- m.N
+			return nil
+		}))
+	}, func(context.Context, *endpoint.Session, job) error { return nil })
+	for _, event := range []any{derived{1}, base{2}} {
+		if err := s.Publish(within(t), event); err != nil {
+			t.Fatal(err)
+		}
+	}
+	all := []int{await(t, "the first event", got), await(t, "the second event", got)}
+	slices.Sort(all)
+	s.end()
+	if !slices.Equal(all, []int{1, 2}) || len(got) > 0 {
+		t.Errorf("handled %v and %d more", all, len(got))
 	}
 }
