@@ -14,7 +14,7 @@ func (t *table) foreign(q string) {
 	t.inspect = `SELECT count_big(*), 0, 0, 0 FROM ` + q + lookHint + ` WHERE ` + unexpired + `;`
 	t.browse = `SELECT TOP (@limit) RowVersion, ` + t.traits.id("") + `, Headers, convert(varbinary(max), Body), 0 FROM ` + q + lookHint + `
 WHERE RowVersion > @after AND RowVersion <= @last AND ` + unexpired + ` ORDER BY RowVersion`
-	t.take = `DELETE FROM ` + q + locks + ` WHERE RowVersion = @seq AND ` + unexpired + `;` + selectCount
+	t.take = `DELETE FROM ` + q + locks + ` WHERE RowVersion = @seq AND Id = convert(uniqueidentifier, @id) AND ` + unexpired + `;` + selectCount
 	t.purge = fmt.Sprintf(`DELETE TOP (%d) FROM `, tablequeue.MaxSwept) + q + locks + `;` + selectCount
 }
 

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/internal/tablequeue"
-	"github.com/holdfast-go/holdfast/internal/tablequeue/dialect"
 	"github.com/holdfast-go/holdfast/transport"
 )
 
@@ -130,7 +129,7 @@ func (s *store) Exists(ctx context.Context, queue string) error {
 	case len(columns) == 0:
 		err = transport.ErrNoQueue
 	case found.foreign:
-		err = dialect.ErrForeign
+		err = unfit(columns)
 	case s.foreign(queue): // until it was adopted
 		s.tables.Set(queue, newTable(s.Schema, s.place(queue), found))
 	}
@@ -220,13 +219,9 @@ func (s *store) Take(ctx context.Context, u *tablequeue.Unit) error {
 	return failed(err, "take message %d of queue %q", u.Lease.Seq, u.Queue)
 }
 
-// takeForeign deletes the row of u, which its table has no lease for, and inserts the rows that are sent with it. Such
-// a table has no unique index on its key.
+// takeForeign deletes the row of u, which its table has no lease for, and inserts the rows that are sent with it.
 func (s *store) takeForeign(ctx context.Context, tx *sql.Tx, u *tablequeue.Unit) error {
-	n, err := changed(ctx, tx, s.table(u.Queue).take, sql.Named("seq", u.Lease.Seq))
-	if err == nil && n > 1 {
-		err = fmt.Errorf("%d rows have the RowVersion %d", n, u.Lease.Seq)
-	}
+	n, err := changed(ctx, tx, s.table(u.Queue).take, sql.Named("seq", u.Lease.Seq), sql.Named("id", u.RowID))
 	if u.Lost = n == 0; err != nil || u.Lost {
 		return err
 	}

@@ -2,9 +2,11 @@ package sqlserver
 
 import (
 	"context"
+	"fmt"
 	"slices"
 
 	"github.com/holdfast-go/holdfast/internal/tablequeue"
+	"github.com/holdfast-go/holdfast/internal/tablequeue/dialect"
 )
 
 // Numbers by which the server refuses a statement because of its table.
@@ -48,6 +50,17 @@ func (t traits) of(columns []string) traits {
 	t.recoverable = t.foreign && slices.Contains(columns, "Recoverable")
 	t.first = ours && !slices.Contains(columns, "RowVersion")
 	return t
+}
+
+// unfit returns the reason why a table without lease_id is not received from: [dialect.ErrForeign], or that it is no
+// queue at all.
+func unfit(columns []string) error {
+	for _, c := range []string{"Id", "Expires", "Headers", "Body", "RowVersion"} {
+		if !slices.Contains(columns, c) {
+			return &tablequeue.UnfitError{Reason: fmt.Sprintf("its table is no queue: it has no column %q", c)}
+		}
+	}
+	return dialect.ErrForeign
 }
 
 // columns returns the columns of a queue's table, and none where there is no table.

@@ -3,6 +3,7 @@ package sqlserver
 import (
 	"database/sql/driver"
 	"encoding/json"
+	"errors"
 	"os"
 	"strings"
 	"testing"
@@ -159,30 +160,27 @@ func TestARowOfNServiceBusIsTakenInOneTransaction(t *testing.T) {
 	for name, test := range map[string]struct {
 		deleted int64
 		lost    bool
-		want    string // the last call
-		err     string
 	}{
-		"there":                 {1, false, "commit", ""},
-		"taken or locked":       {0, true, "commit", ""},
-		"another of its number": {2, false, "rollback", "2 rows have the RowVersion 7"},
+		"there":                                {1, false},
+		"taken, locked, or another row by now": {0, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f, s := newFake(t, browsingAnswers(nil))
 			f.answers[foreignTake] = numbers(test.deleted)
 			u := &tablequeue.Unit{
-				Verb: tablequeue.Delete, Queue: "foreign", Lease: tablequeue.Lease{Seq: 7, ID: 1},
+				Verb: tablequeue.Delete, Queue: "foreign", Lease: tablequeue.Lease{Seq: 7, ID: 1}, RowID: anID,
 				Rows: []tablequeue.Row{{Queue: "out", Headers: []byte("{}")}},
 			}
-			err := s.Take(t.Context(), u)
-			if test.err == "" {
-				ok(t, err)
-			} else if err == nil || !strings.Contains(err.Error(), test.err) {
-				t.Errorf("error %v, want %q", err, test.err)
-			}
+			ok(t, s.Take(t.Context(), u))
 			calls := f.take()
-			inserted := strings.Contains(calls[len(calls)-2].text, "INSERT INTO [dbo].[out]")
-			if u.Lost != test.lost || calls[len(calls)-1].text != test.want || inserted != (test.want == "commit" && !test.lost) {
-				t.Errorf("lost %v, inserted %v, and last %q", u.Lost, inserted, calls[len(calls)-1].text)
+			last := calls[len(calls)-2:]
+			if inserted := strings.Contains(last[0].text, "INSERT INTO [dbo].[out]"); u.Lost != test.lost || inserted == test.lost || last[1].text != "commit" {
+				t.Errorf("lost %v, inserted %v, and last %q", u.Lost, inserted, last[1].text)
+			}
+			for _, c := range calls {
+				if strings.HasPrefix(c.text, foreignTake) && (c.args["seq"] != int64(7) || c.args["id"] != anID || !c.tx) {
+					t.Errorf("deleted by %v, in a transaction %v", c.args, c.tx)
+				}
 			}
 		})
 	}
@@ -203,5 +201,44 @@ func TestAQueueOfNServiceBusIsPurged(t *testing.T) {
 	f.answers["DELETE TOP (1000) FROM [dbo].[foreign]"] = numbers(3)
 	if n, err := s.Purge(t.Context(), "foreign"); err != nil || n != 3 {
 		t.Errorf("%d rows purged, %v, want 3", n, err)
+	}
+}
+
+func TestATableThatIsNoQueueIsNamedAsSuch(t *testing.T) {
+	_, s := newFake(t, map[string]answer{columnsPart: column("OrderId", "Id", "Headers", "Expires", "Body")})
+	err := s.Exists(t.Context(), "orders")
+	unfit, is := errors.AsType[*tablequeue.UnfitError](err)
+	if !is || unfit.Foreign || !strings.Contains(err.Error(), `its table is no queue: it has no column "RowVersion"`) {
+		t.Errorf("error %v", err)
+	}
+}
+
+// A tool reads an error queue of NServiceBus through the engine, and takes a failure by the id of its row.
+func TestAToolTakesAFailureOfNServiceBus(t *testing.T) {
+	rows := recordedRows(t)
+	f, s := newFake(t, browsingAnswers(rows))
+	f.answers[foreignTake] = numbers(1)
+	c := tablequeue.Open(s, tablequeue.Config{})
+	defer func() { ok(t, c.Close()) }()
+	cursor, err := c.Browse(t.Context(), "foreign@[dbo]@[shop]")
+	ok(t, err)
+	found, err := cursor.Next(t.Context(), 100)
+	ok(t, err)
+	if len(found) != len(rows) {
+		t.Fatalf("%d messages of %d", len(found), len(rows))
+	}
+	for i, m := range found {
+		var headers map[string]string
+		ok(t, json.Unmarshal([]byte(rows[i].Headers), &headers))
+		if m.Undecodable != nil || m.ID != headers["NServiceBus.MessageId"] {
+			t.Errorf("%s: id %q, %v", rows[i].What, m.ID, m.Undecodable)
+		}
+	}
+	f.take()
+	ok(t, cursor.Take(t.Context(), found[2], []transport.Operation{{Queue: "out", Message: &transport.Message{ID: "a"}}}))
+	for _, call := range f.take() {
+		if strings.HasPrefix(call.text, foreignTake) && call.args["id"] != rows[2].ID {
+			t.Errorf("deleted by %v", call.args)
+		}
 	}
 }
