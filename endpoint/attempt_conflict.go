@@ -36,7 +36,7 @@ func (in *incoming) pauseAfterConflict(ctx context.Context, err error) bool {
 		return false
 	}
 	in.log().InfoContext(ctx, "a transaction lost a conflict: the attempt is repeated",
-		slog.String("message", in.id), slog.Int("repeats", c.n), slog.Any("error", err))
+		slog.String("message", in.logID()), slog.Int("repeats", c.n), slog.Any("error", err))
 	return true
 }
 

@@ -35,7 +35,7 @@ func (a *attempt) recognise(r *pipeline.Receive) (t *messageType, err error) {
 	case enclosed == "":
 		return nil, fmt.Errorf("the message has no %s header", header.EnclosedMessageTypes)
 	case t == nil:
-		return nil, fmt.Errorf("message type %q: %w", enclosed, errNotRegistered)
+		return nil, fmt.Errorf("message type %.512q: %w", enclosed, errNotRegistered)
 	case len(a.calls) == 0:
 		return nil, fmt.Errorf("message type %q: no handler: add one to Config.Handlers", t.name)
 	}

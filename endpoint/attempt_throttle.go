@@ -125,12 +125,12 @@ func (a *attempt) throttle(ctx context.Context, err error) bool {
 	}
 	if t.limit.Exhausted(&t.turn, f.Now, t.earlier) {
 		a.log().InfoContext(ctx, "a message failed as often, or for as long, as RateLimit allows: the policy decides",
-			slog.String("message", a.id),
+			slog.String("message", a.logID()),
 			slog.Int("failures", t.turn.Failures.Failures), slog.Time("since", t.turn.Failures.Since))
 		return false
 	}
 	a.log().InfoContext(ctx, "a message failed while attempts are limited: it uses up no retry",
-		slog.String("message", a.id), slog.Int("tries", t.turn.Tries), slog.Any("error", err))
+		slog.String("message", a.logID()), slog.Int("tries", t.turn.Tries), slog.Any("error", err))
 	return true
 }
 
@@ -197,7 +197,7 @@ func (t *throttling) postpone(ctx context.Context) {
 		in.e.failures.Forget(in.failureKey()) // the copy carries them
 	}
 	in.log().DebugContext(ctx, "a message is postponed, without a retry used up",
-		slog.String("message", in.id), slog.Duration("after", after))
+		slog.String("message", in.logID()), slog.Duration("after", after))
 }
 
 // usedRetries returns how many immediate retries of this cycle the message has used up, as far as this process

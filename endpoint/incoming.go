@@ -9,6 +9,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/endpoint/internal/failurelog"
 	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/internal/errtree"
 	"github.com/holdfast-go/holdfast/internal/fault"
 	"github.com/holdfast-go/holdfast/internal/pump"
 	"github.com/holdfast-go/holdfast/recoverability"
@@ -95,10 +96,16 @@ func (in *incoming) copyTo(queue string, headers header.Map, after time.Duration
 
 func (in *incoming) log() *slog.Logger { return in.e.cfg.Logger }
 
+// maxLogged bounds a text of a message in a line of the log, in bytes. Its sender chooses the id and the type.
+const maxLogged = 512
+
+// logID returns the id of the message for the log.
+func (in *incoming) logID() string { return errtree.Cut(in.id, maxLogged) }
+
 func (in *incoming) failureKey() failurelog.Key { return failurelog.KeyOf(in.queue, in.id) }
 
 // logError logs an error that concerns the message.
 func (in *incoming) logError(ctx context.Context, level slog.Level, text string, err error, attrs ...slog.Attr) {
-	attrs = append(attrs, slog.String("message", in.id), slog.Any("error", err))
+	attrs = append(attrs, slog.String("message", in.logID()), slog.Any("error", err))
 	in.log().LogAttrs(ctx, level, text, attrs...) //nolint:sloglint // the texts are constants of the callers
 }

@@ -58,7 +58,7 @@ func (in *incoming) quarantine(ctx context.Context) bool {
 	default: // there is a token
 	}
 	in.log().WarnContext(ctx, "the process may crash over a message: it is moved to quarantine",
-		slog.String("message", in.id), slog.Int("attempt", n), slog.String("queue", q.queue))
+		slog.String("message", in.logID()), slog.Int("attempt", n), slog.String("queue", q.queue))
 	f := in.facts(fmt.Errorf("delivered %d times: the process may crash over it", n))
 	report = func() { in.live.notify(ctx, Notification{Kind: Quarantined, To: q.queue, Failure: &f}) }
 	return true

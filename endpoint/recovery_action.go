@@ -103,7 +103,7 @@ func (r *recovery) possible(ctx context.Context, action recoverability.Action) r
 		return action
 	}
 	r.log().WarnContext(ctx, "an action cannot be carried out: moving the message to the error queue",
-		slog.String("message", r.id), slog.Any("action", action), slog.String("reason", why))
+		slog.String("message", r.logID()), slog.Any("action", action), slog.String("reason", why))
 	r.tookFallback(FallbackError, action)
 	return r.toErrorQueue()
 }

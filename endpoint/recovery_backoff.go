@@ -16,7 +16,7 @@ import (
 func (in *incoming) keep(ctx context.Context, err error) stuck {
 	attempt := in.delivery.Attempt()
 	f := recoverability.Failure{
-		Err:       fmt.Errorf("message %q from %q could not be settled: %w", in.id, in.queue, err),
+		Err:       fmt.Errorf("message %q from %q could not be settled: %w", in.logID(), in.queue, err),
 		MessageID: in.id, Type: firstType(in.original.Headers), Queue: in.queue,
 		Attempt: attempt.N, AttemptExact: attempt.Exact, Now: time.Now(),
 	}

@@ -152,7 +152,7 @@ func (x *execution) to(ctx context.Context, queue string, after time.Duration, c
 		err = x.replace(ctx, op)
 		if err == nil && c.fallback != "" {
 			x.log().WarnContext(ctx, "a queue has no room for all headers of a failed message: some are left out",
-				slog.String("message", x.id), slog.String("queue", queue), slog.String("headers", string(c.fallback)))
+				slog.String("message", x.logID()), slog.String("queue", queue), slog.String("headers", string(c.fallback)))
 			x.tookFallback(c.fallback, x.rec.Action)
 		}
 		if large, ok := errors.AsType[*transport.TooLargeError](err); !ok || large.What == "body" {

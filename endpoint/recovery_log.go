@@ -6,6 +6,7 @@ import (
 	"log/slog"
 
 	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/internal/errtree"
 	"github.com/holdfast-go/holdfast/recoverability"
 )
 
@@ -20,26 +21,26 @@ func (r *recovery) logAction(ctx context.Context, action recoverability.Action, 
 	switch a := action.(type) {
 	case recoverability.Retry:
 		logger = "ImmediateRetry"
-		text = fmt.Sprintf("Immediate Retry is going to retry message '%s' because of an exception:", r.id)
+		text = fmt.Sprintf("Immediate Retry is going to retry message '%s' because of an exception:", r.logID())
 	case recoverability.Delay:
 		level, logger = slog.LevelWarn, "DelayedRetry"
 		text = fmt.Sprintf("Delayed Retry will reschedule message '%s' after a delay of %s because of an exception:",
-			r.id, header.FormatDuration(a.For))
+			r.logID(), header.FormatDuration(a.For))
 	case recoverability.MoveToError:
 		level, logger = slog.LevelError, "MoveToError"
-		text = fmt.Sprintf("Moving message '%s' to the error queue '%s' because processing failed due to an exception:", r.id, a.Queue)
+		text = fmt.Sprintf("Moving message '%s' to the error queue '%s' because processing failed due to an exception:", r.logID(), a.Queue)
 	case recoverability.DeadLetter:
 		level, logger, reason = slog.LevelError, "DeadLetter", a.Reason
-		text = fmt.Sprintf("Moving message '%s' to the broker's dead-letter queue because processing failed due to an exception:", r.id)
+		text = fmt.Sprintf("Moving message '%s' to the broker's dead-letter queue because processing failed due to an exception:", r.logID())
 	case recoverability.Discard:
 		logger, reason = "Discard", a.Reason
-		text = fmt.Sprintf("Discarding message '%s' because of an exception:", r.id)
+		text = fmt.Sprintf("Discarding message '%s' because of an exception:", r.logID())
 	}
 	if !r.log().Enabled(ctx, level) {
 		return
 	}
 	attrs := []slog.Attr{
-		slog.String("logger", logger), slog.String("type", f.Type),
+		slog.String("logger", logger), slog.String("type", errtree.Cut(f.Type, maxLogged)),
 		slog.Int("attempt", f.Attempt), slog.Int("delayed", f.Delayed), slog.Any("error", f.Err),
 	}
 	if reason != "" {

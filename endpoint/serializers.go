@@ -38,7 +38,7 @@ func (s serializers) reader(contentType string) (serialization.Serializer, error
 	for _, one := range s {
 		types = append(types, one.ContentType())
 	}
-	return nil, fmt.Errorf("content type %q: this endpoint reads %q", contentType, types)
+	return nil, fmt.Errorf("content type %.512q: this endpoint reads %q", contentType, types)
 }
 
 func (s serializers) named(contentType string) serialization.Serializer {
@@ -62,7 +62,7 @@ func (s serializers) validate(bad func(format string, args ...any)) {
 		case ct == "":
 			bad("Serializers[%d], of type %T, has no content type", i, one)
 		case seen[ct]:
-			bad("Serializers has two of content type %q", ct)
+			bad("Serializers has two of content type %.512q", ct)
 		default:
 			seen[ct] = true
 		}

@@ -133,7 +133,7 @@ func (s *settlement) postpone(ctx context.Context, busyQueue string) {
 	postpone := func(ctx context.Context) error { return p.Postpone(ctx, busyQueue) }
 	if s.try(ctx, postpone, requeueFailed) {
 		s.in.log().DebugContext(ctx, "a message waits until another queue takes messages, without an attempt used up",
-			slog.String("message", s.in.id), slog.String("queue", busyQueue))
+			slog.String("message", s.in.logID()), slog.String("queue", busyQueue))
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	awssqs "github.com/aws/aws-sdk-go-v2/service/sqs"
@@ -154,4 +155,37 @@ func onSQS(t *testing.T) *landscape {
 			must(t, err)
 		},
 	}
+}
+
+// install creates a queue.
+func (on *landscape) install(t *testing.T, queue string) {
+	t.Helper()
+	conn, err := on.Open(t.Context(), transport.Env{Endpoint: queue})
+	must(t, err)
+	must(t, conn.(transport.Installer).Install(t.Context(), transport.Plan{Queues: []transport.Queue{{Name: queue}}}))
+	must(t, conn.Close())
+}
+
+// take receives n messages of a queue.
+func (on *landscape) take(t *testing.T, queue string, n int) (all []*transport.Message) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	conn, err := on.Open(ctx, transport.Env{})
+	must(t, err)
+	defer func() { must(t, conn.Close()) }()
+	r, err := conn.OpenReceiver(ctx, transport.ReceiverOptions{Queue: queue})
+	must(t, err)
+	r.Window(n)
+	for len(all) < n {
+		ds, err := r.Receive(ctx, n)
+		if err != nil {
+			t.Fatalf("%d of %d messages of %q: %v", len(all), n, queue, err)
+		}
+		for _, d := range ds {
+			all = append(all, d.Message())
+			must(t, d.Complete(ctx))
+		}
+	}
+	return all
 }

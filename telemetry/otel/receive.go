@@ -9,6 +9,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/internal/errtree"
 	"github.com/holdfast-go/holdfast/internal/fault"
 	"github.com/holdfast-go/holdfast/pipeline"
 )
@@ -24,6 +25,9 @@ func (in *instrumentation) receive(next pipeline.Func[*pipeline.Receive]) pipeli
 	}
 }
 
+// maxID bounds an id in a span, in bytes: another program has chosen it.
+const maxID = 512
+
 func (in *instrumentation) received(r *pipeline.Receive) []attribute.KeyValue {
 	attrs := []attribute.KeyValue{
 		semconv.MessagingSystemKey.String(in.system), keyEndpoint.String(in.endpoint),
@@ -32,10 +36,10 @@ func (in *instrumentation) received(r *pipeline.Receive) []attribute.KeyValue {
 		keyAttempt.Int(r.Attempt.N),
 	}
 	if id := r.Message.ID; id != "" {
-		attrs = append(attrs, semconv.MessagingMessageID(id))
+		attrs = append(attrs, semconv.MessagingMessageID(errtree.Cut(id, maxID)))
 	}
 	if id := r.Message.Headers.Get(header.ConversationID); id != "" {
-		attrs = append(attrs, semconv.MessagingMessageConversationID(id))
+		attrs = append(attrs, semconv.MessagingMessageConversationID(errtree.Cut(id, maxID)))
 	}
 	if n := fault.DelayedRetries(r.Message.Headers); n > 0 {
 		attrs = append(attrs, keyDelayedRetries.Int(n))
