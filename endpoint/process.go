@@ -12,6 +12,9 @@ import (
 func (l *live) handle(queue string) handleFunc {
 	return func(ctx context.Context, d transport.Delivery, slot *pump.Slot) {
 		in := l.newIncoming(d, slot, queue)
+		if in.relayed(ctx) {
+			return
+		}
 		in.throttling = in.newThrottling()
 		in.process(ctx)
 	}
@@ -20,6 +23,9 @@ func (l *live) handle(queue string) handleFunc {
 // handleExclusively processes a delivery from the quarantine. No other message is processed meanwhile.
 func (l *live) handleExclusively(ctx context.Context, d transport.Delivery, slot *pump.Slot, stuck func()) {
 	in := l.newIncoming(d, slot, l.e.cfg.Name)
+	if in.relayed(ctx) {
+		return
+	}
 	in.exclusive = in.leaveQuarantine()
 	defer func() { // also when a handler calls runtime.Goexit
 		if in.exclusive.stuck {

@@ -25,9 +25,10 @@ const (
 // satellites are the driver's own queues, each with a pump of its own. They are searched for until the broker has
 // answered for all of them.
 type satellites struct {
-	live   *live
-	finder transport.Satellites // nil: the driver has none
-	search reception            // fails while the search does
+	live    *live
+	finder  transport.Satellites // nil: the driver has none
+	search  reception            // fails while the search does
+	awaited []string             // queues that may not exist yet
 
 	mu      sync.Mutex // guards the rest
 	sources []source
@@ -82,18 +83,51 @@ func (s *satellites) find(ctx context.Context, running *sync.WaitGroup) error {
 		if slices.ContainsFunc(s.all(), func(own source) bool { return own.Queue() == sat.Queue }) {
 			continue
 		}
-		opts := transport.ReceiverOptions{Queue: sat.Queue}
-		opened, err := s.live.openSource(ctx, opts, max(1, sat.Concurrency), s.handle(sat))
+		if sat.Wait != nil {
+			if !slices.Contains(s.awaited, sat.Queue) {
+				s.awaited = append(s.awaited, sat.Queue)
+				running.Go(func() { s.await(ctx, sat) })
+			}
+			continue
+		}
+		opened, err := s.open(ctx, sat)
 		if err != nil {
 			errs = append(errs, err)
 			continue
 		}
-		s.mu.Lock()
-		s.sources = append(s.sources, opened)
-		s.mu.Unlock()
 		running.Go(func() { opened.Run(ctx) })
 	}
 	return errors.Join(errs...)
+}
+
+// await receives from a queue when it exists.
+func (s *satellites) await(ctx context.Context, sat transport.Satellite) {
+	pause := backoff.Backoff{Min: satelliteMin, Max: satelliteMax}
+	for sat.Wait(ctx) == nil {
+		opened, err := s.open(ctx, sat)
+		if err == nil {
+			opened.Run(ctx)
+			return
+		}
+		if ctx.Err() == nil {
+			s.live.e.cfg.Logger.WarnContext(ctx, "a queue of the transport's own is not received from: it is tried again",
+				slog.String("queue", sat.Queue), slog.Any("error", err))
+		}
+		if pause.Wait(ctx) != nil {
+			return
+		}
+	}
+}
+
+func (s *satellites) open(ctx context.Context, sat transport.Satellite) (source, error) {
+	opts := transport.ReceiverOptions{Queue: sat.Queue}
+	opened, err := s.live.openSource(ctx, opts, max(1, sat.Concurrency), s.handle(sat))
+	if err == nil {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.sources = append(s.sources, opened)
+	}
+	return opened, err
 }
 
 // all returns the sources of the queues found so far.
@@ -117,6 +151,9 @@ func (s *satellites) addTo(h *Health) {
 func (s *satellites) handle(sat transport.Satellite) handleFunc {
 	return func(ctx context.Context, d transport.Delivery, slot *pump.Slot) {
 		in := s.live.newIncoming(d, slot, sat.Queue)
+		if in.relayed(ctx) {
+			return
+		}
 		if err := in.relay(ctx, sat); err != nil {
 			in.logError(ctx, slog.LevelError,
 				"a message of the transport's own queue could not be processed: it stays there and is tried again",
@@ -132,7 +169,7 @@ func (in *incoming) relay(ctx context.Context, sat transport.Satellite) (err err
 	a := in.newAttempt()
 	ops, err := sat.Handle(ctx, a.receive.Message)
 	if dead, ok := errors.AsType[*transport.DeadLetteredError](err); ok {
-		return a.bury(ctx, dead)
+		return a.bury(ctx, cmp.Or(dead.Queue, in.queue), dead)
 	}
 	if err != nil {
 		return err
@@ -140,13 +177,13 @@ func (in *incoming) relay(ctx context.Context, sat transport.Satellite) (err err
 	return in.settlement.complete(ctx, nil, ops)
 }
 
-// bury moves a message that the broker dead-lettered to the error queue. There is nothing to decide, so
-// the policy is not asked. Its number of deliveries is unknown.
-func (a *attempt) bury(ctx context.Context, dead *transport.DeadLetteredError) error {
-	a.queue = cmp.Or(dead.Queue, a.queue)
+// bury moves a message that the broker dead-lettered or that cannot be sent on, which failed in queue, to the error
+// queue. There is nothing to decide, so the policy is not asked. Its number of deliveries is unknown.
+func (a *attempt) bury(ctx context.Context, queue string, failure error) error {
+	a.queue = queue
 	r := newRecovery(a.incoming)
 	r.at = a.origin()
-	rec := r.begin(a, a.facts(dead))
+	rec := r.begin(a, a.facts(failure))
 	rec.Failure.AttemptExact = false
 	rec.Action = r.toErrorQueue()
 	rec.Fault = r.faultHeaders(ctx, rec.Failure)

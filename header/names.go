@@ -19,6 +19,9 @@ const (
 	TimeToBeReceived     = "NServiceBus.TimeToBeReceived"
 	Version              = "NServiceBus.Version"
 	IsDeferredMessage    = "NServiceBus.IsDeferredMessage"
+	// ForwardDestination is the address of the queue for which a delayed message waits in another one, on NServiceBus's SQL
+	// transports.
+	ForwardDestination = "NServiceBus.SqlServer.ForwardDestination"
 
 	SagaID              = "NServiceBus.SagaId" // of the saga that the message is for
 	SagaType            = "NServiceBus.SagaType"

@@ -98,6 +98,9 @@ type Satellites interface {
 // Satellite is a queue of the driver's own with the handler of its messages.
 type Satellite struct {
 	Queue string
+	// Wait returns nil when the queue exists, and otherwise the error of ctx when that ends. The endpoint receives from
+	// the queue afterwards. nil: the queue exists already.
+	Wait func(ctx context.Context) error
 	// Concurrency is how many messages are handled at once; 0 means 1.
 	Concurrency int
 	// Handle returns the operations to send before the message is completed. A [*DeadLetteredError] moves the message

@@ -44,6 +44,17 @@ type Postponer interface {
 	Postpone(ctx context.Context, busy string) error
 }
 
+// Relayer is implemented by a Delivery whose message may be for another queue, and was kept in this one until it was
+// due. Without it every message is for the endpoint.
+type Relayer interface {
+	// Relay returns the operations that send such a message on, and nil for a message of the endpoint. The endpoint calls
+	// it first, and does not handle a message that has some: it sends them and completes the delivery, as one unit where
+	// the delivery is a [Completer]. Where the broker refuses an operation, because its queue does not exist for example,
+	// the message moves to the error queue, with the queue of the operation as the one in which it failed. Otherwise
+	// the message stays and is delivered again. Relay does no I/O, and allocates nothing for a message of the endpoint.
+	Relay() []Operation
+}
+
 // DeadLetterer is implemented by a Delivery whose broker has a dead-letter queue of its own. Without it a dead-lettered
 // message is moved to the error queue.
 type DeadLetterer interface {

@@ -1,0 +1,59 @@
+package endpoint
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+// relayed reports whether the message is for another queue, and was kept in this one until it was due. Such a message is
+// not handled: it is sent on and completed. If its queue refuses it, it moves to the error queue. Otherwise it is
+// requeued after a pause.
+func (in *incoming) relayed(ctx context.Context) bool {
+	r, ok := in.delivery.(transport.Relayer)
+	if !ok {
+		return false
+	}
+	ops := r.Relay()
+	if len(ops) == 0 {
+		return false
+	}
+	if err := in.sendOn(ctx, ops); err != nil {
+		in.logError(ctx, slog.LevelError, "a message that was due could not be sent on to its queue: it stays and is tried again",
+			err, slog.String("queue", ops[0].Queue))
+		in.requeue(ctx, in.keep(ctx, err))
+	}
+	return true
+}
+
+func (in *incoming) sendOn(ctx context.Context, ops []transport.Operation) (err error) {
+	defer catchPanic(&err)
+	err = in.settlement.complete(ctx, nil, ops)
+	switch busy := in.settlement.busyQueue(); {
+	case err == nil:
+		return nil
+	case busy != "":
+		in.settlement.postpone(ctx, busy)
+		return nil
+	case refused(err):
+		return in.newAttempt().bury(ctx, ops[0].Queue, &undeliverableError{queue: ops[0].Queue, err: err})
+	}
+	return err
+}
+
+// undeliverableError is the failure of a message whose queue refused it when it was due.
+type undeliverableError struct {
+	queue string
+	err   error
+}
+
+func (e *undeliverableError) Error() string {
+	return fmt.Sprintf("the message was delayed, and could not be sent to queue %q when it was due: %v", e.queue, e.err)
+}
+
+func (e *undeliverableError) Unwrap() error { return e.err }
+
+// FaultClass returns the class of the fault in the error queue.
+func (e *undeliverableError) FaultClass() string { return "undeliverable" }

@@ -1,0 +1,173 @@
+package endpoint_test
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/recoverability"
+	"github.com/holdfast-go/holdfast/transport"
+	"github.com/holdfast-go/holdfast/transport/inmemory"
+)
+
+const forwardTo = "Test.ForwardTo"
+
+// relayingReceiver returns deliveries of messages that are for the queue which the header Test.ForwardTo names.
+type relayingReceiver struct{ transport.Receiver }
+
+type relayed struct{ transport.Delivery }
+
+func (r *relayingReceiver) Receive(ctx context.Context, limit int) ([]transport.Delivery, error) {
+	ds, err := r.Receiver.Receive(ctx, limit)
+	for i, d := range ds {
+		ds[i] = &relayed{d}
+	}
+	return ds, err
+}
+
+func (d *relayed) Relay() []transport.Operation {
+	queue, found := d.Message().Headers.Lookup(forwardTo)
+	if !found {
+		return nil
+	}
+	return []transport.Operation{{Message: d.Message(), Queue: queue}}
+}
+
+func (d *relayed) CompleteWith(ctx context.Context, ops []transport.Operation) error {
+	return d.Delivery.(transport.Completer).CompleteWith(ctx, ops)
+}
+
+func relaying(broker *inmemory.Transport) *wrapped {
+	return &wrapped{Transport: broker, receiver: func(_ string, r transport.Receiver) transport.Receiver {
+		return &relayingReceiver{r}
+	}}
+}
+
+func forwarded(to string) *transport.Message {
+	return &transport.Message{ID: "1", Headers: header.New(
+		header.Field{Name: header.MessageID, Value: "1"}, header.Field{Name: header.EnclosedMessageTypes, Value: "Shop.PlaceOrder"},
+		header.Field{Name: forwardTo, Value: to}), Body: []byte("{}")}
+}
+
+func TestAMessageForAnotherQueueIsSentOnAndNotHandled(t *testing.T) {
+	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		var handled tally
+		start(t, sales(relaying(broker), working[placeOrder](&handled)))
+		if err := broker.Put("sales", forwarded("other")); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if got := broker.Messages("other"); len(got) != 1 || got[0].ID != "1" || len(handled.list()) != 0 {
+			t.Errorf("%d messages in the other queue, handled %v", len(got), handled.list())
+		}
+		if n := len(broker.Messages("sales")); n != 0 {
+			t.Errorf("%d messages remain", n)
+		}
+	})
+}
+
+func TestAMessageForAQueueThatIsGoneMovesToTheErrorQueue(t *testing.T) {
+	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		var handled tally
+		start(t, sales(relaying(broker), working[placeOrder](&handled)))
+		if err := broker.Put("sales", forwarded("gone")); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		failed := broker.Messages("error")
+		if len(failed) != 1 || len(handled.list()) != 0 {
+			t.Fatalf("%d messages in the error queue, handled %v", len(failed), handled.list())
+		}
+		h := failed[0].Headers
+		if h.Get(header.FailedQ) != "gone" || h.Get(header.HoldfastFaultClass) != "undeliverable" {
+			t.Errorf("failed in %q, class %q", h.Get(header.FailedQ), h.Get(header.HoldfastFaultClass))
+		}
+	})
+}
+
+func TestAMessageForAnotherQueueStaysWhileTheBrokerIsAway(t *testing.T) {
+	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		var away atomic.Bool
+		away.Store(true)
+		broker.Fail = func(verb, _ string) error {
+			if verb == "CompleteWith" && away.Load() {
+				return transport.ErrUnreachable
+			}
+			return nil
+		}
+		cfg := sales(relaying(broker))
+		cfg.Recoverability = recoverability.Config{Immediate: recoverability.None, Delayed: recoverability.None}
+		start(t, cfg)
+		if err := broker.Put("sales", forwarded("other")); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		if n := len(broker.Messages("other")) + len(broker.Messages("error")); n != 0 {
+			t.Errorf("%d messages were moved, want none", n)
+		}
+		away.Store(false)
+		time.Sleep(time.Minute)
+		if n := len(broker.Messages("other")); n != 1 {
+			t.Errorf("%d messages in the other queue, want 1", n)
+		}
+	})
+}
+
+func TestASatelliteIsReceivedFromWhenItExists(t *testing.T) {
+	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		var done tally
+		broker.Satellites = []transport.Satellite{{
+			Queue: "later",
+			Wait: func(ctx context.Context) error {
+				select {
+				case <-time.After(time.Hour):
+					return nil
+				case <-ctx.Done():
+					return ctx.Err()
+				}
+			},
+			Handle: func(_ context.Context, m *transport.Message) ([]transport.Operation, error) {
+				done.add(m.ID)
+				return nil, nil
+			},
+		}}
+		r := start(t, sales(broker))
+		if h := r.Health(); !h.Ready || len(h.Queues) != 1 {
+			t.Errorf("health while it does not exist: %+v", h)
+		}
+		time.Sleep(time.Hour - time.Second)
+		broker.CreateQueues("later")
+		if err := broker.Put("later", &transport.Message{ID: "1"}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * time.Second)
+		if diff := cmp.Diff([]string{"1"}, done.list()); diff != "" {
+			t.Error(diff)
+		}
+		if h := r.Health(); !h.Ready || len(h.Queues) != 2 {
+			t.Errorf("health when it exists: %+v", h)
+		}
+	})
+}
+
+func TestAnEndpointStopsWhileASatelliteDoesNotExist(t *testing.T) {
+	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		broker.Satellites = []transport.Satellite{{Queue: "never", Wait: func(ctx context.Context) error {
+			<-ctx.Done()
+			return errors.Join(ctx.Err())
+		}}}
+		r := start(t, sales(broker))
+		synctest.Wait()
+		began := time.Now()
+		r.end()
+		if took := time.Since(began); took > time.Second {
+			t.Errorf("the stop took %v", took)
+		}
+	})
+}
