@@ -39,7 +39,7 @@ func TestAnIdleEndpointOnPostgreSQLAsksAtMostTwiceASecond(t *testing.T) {
 		}
 		return n
 	}
-	exec(`SELECT pg_sleep(6)`) // what starting takes is over, and each session has counted its part
+	exec(`SELECT pg_sleep(12)`) // starting is over, and each session has counted its part: an idle one does so after 10 s
 	before := counted()
 	exec(`SELECT pg_sleep(10)`)
 	exec(`SELECT pg_stat_force_next_flush()`)

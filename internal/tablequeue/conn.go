@@ -58,6 +58,7 @@ type Conn struct {
 	wakes wakes
 
 	unusable unusable
+	forwards forwards
 	warned   sync.Map // the subscribers' queues for which a warning was logged
 
 	life    context.Context //nolint:containedctx // ends when Close begins; for the Conn's own goroutines
@@ -87,6 +88,7 @@ func Open(store Store, cfg Config) *Conn {
 		Flush: c.flush, Flushers: cfg.Flushers, MaxItems: maxUnits, Weight: (*work).size, MaxWeight: maxFlushBytes,
 	})
 	c.works.New = func() any { return new(work) }
+	c.forwards.init(cfg.Env.Endpoint)
 	c.work, c.cut = context.WithCancel(context.Background())
 	c.life, c.closing = context.WithCancel(c.work)
 	c.subs.load, c.subs.loading = c.subscriptions, make(chan struct{}, 1)
@@ -118,7 +120,9 @@ func (c *Conn) OpenReceiver(ctx context.Context, opts transport.ReceiverOptions)
 	if err := c.store.Exists(ctx, opts.Queue); err != nil {
 		return nil, err
 	}
-	c.queues.Store(opts.Queue, nil)
+	if _, again := c.queues.LoadOrStore(opts.Queue, nil); !again {
+		c.moveDelayed(opts.Queue)
+	}
 	c.unusable.found()
 	if c.receives.CompareAndSwap(false, true) {
 		if w, ok := c.store.(Waker); ok {

@@ -118,6 +118,9 @@ func (r *receiver) delivery(lease Lease, row *Claimed) transport.Delivery {
 	d := new(txDelivery)
 	d.conn, d.queue, d.lease, d.count = r.conn, r.queue, lease, row.Count
 	message(&d.msg, row)
+	if _, ok := r.conn.store.(Foreign); ok {
+		d.forward()
+	}
 	if _, ok := r.conn.store.(Transactor); ok {
 		return d
 	}

@@ -112,14 +112,14 @@ func (c *Conn) addOp(ctx context.Context, w *work, index int, op *transport.Oper
 		row.After = max(0, op.After)
 	}
 	if op.Queue != "" {
-		return c.addRow(w, row)
+		return c.addRow(ctx, w, row)
 	}
 	queues, err := c.subs.of(ctx, op.Types)
 	if err != nil {
 		return err
 	}
 	for _, row.Queue = range queues {
-		err := c.addRow(w, row)
+		err := c.addRow(ctx, w, row)
 		if errors.Is(err, transport.ErrNoQueue) { // since the subscriptions were read
 			c.subs.forget()
 			continue
@@ -140,10 +140,15 @@ func storable(id string) string {
 	return strings.ReplaceAll(strings.ToValidUTF8(id, "\ufffd"), "\x00", "\ufffd")
 }
 
-func (c *Conn) addRow(w *work, row Row) error {
+func (c *Conn) addRow(ctx context.Context, w *work, row Row) error {
 	row.Queue = c.ShortName(row.Queue)
 	if err := c.store.Check(row.Queue); err != nil {
 		return err
+	}
+	if c.foreign(&row) {
+		if err := c.keep(ctx, &row); err != nil {
+			return err
+		}
 	}
 	if err := c.unusable.of(row.Queue); err != nil {
 		return err

@@ -1,6 +1,7 @@
 package tablequeue
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -79,7 +80,14 @@ func (c *Conn) write(units []*Unit) {
 		fail(units, c.verdict(err))
 		return
 	}
-	if c.look(err, units) {
+	if errors.Is(err, ErrNoDelays) {
+		kept, why := c.keepAll(units)
+		if kept && why == nil {
+			c.write(units)
+			return
+		}
+		err = cmp.Or(why, err)
+	} else if c.look(err, units) {
 		if rest, failed := c.without(units); failed {
 			if len(rest) > 0 {
 				c.write(rest)

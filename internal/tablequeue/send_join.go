@@ -2,6 +2,7 @@ package tablequeue
 
 import (
 	"context"
+	"errors"
 
 	"github.com/holdfast-go/holdfast/transport"
 )
@@ -11,7 +12,8 @@ import (
 func (c *Conn) DispatchIn(ctx context.Context, tx any, ops []transport.Operation) ([]transport.Receipt, error) {
 	for try := 1; ; try++ {
 		receipts, err := c.dispatchIn(ctx, tx, ops)
-		if !c.lostSubscribers(err, ops) || try == maxLost {
+		again := c.lostSubscribers(err, ops) || errors.Is(err, ErrNoDelays)
+		if !again || try == maxLost {
 			return receipts, err
 		}
 	}

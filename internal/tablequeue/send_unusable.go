@@ -117,7 +117,10 @@ func (u *unusable) watched() []string {
 // any.
 func (c *Conn) find(ctx context.Context, err error, queues []string) (found bool) {
 	var unusable []bool
-	note := c.unusable.miss
+	note := func(queue string) {
+		c.unusable.miss(queue)
+		c.forwards.gone(queue)
+	}
 	locks, _ := c.store.(Locks)
 	switch class := c.store.Classify(err); {
 	case class == Locked && locks != nil && len(queues) > 0:

@@ -28,6 +28,8 @@ type delivery struct {
 	settling atomic.Bool // being settled, or settled
 	locked   atomic.Bool // its row, by its transaction
 	msg      transport.Message
+
+	destination *string // of a message for another queue; nil of others
 }
 
 // txDelivery is a delivery of a store that is a [Transactor].
@@ -182,8 +184,9 @@ func (t *tx) Complete(ctx context.Context, ops []transport.Operation) error {
 	switch {
 	case err != nil:
 		d.settling.Store(false)
-		if err = c.blame(ctx, c.verdict(err), w.unit.Rows, len(ops)); c.lostSubscribers(err, ops) {
-			return &lostSubscribersError{err}
+		err = c.blame(ctx, c.verdict(err), w.unit.Rows, len(ops))
+		if c.lostSubscribers(err, ops) || errors.Is(err, ErrNoDelays) {
+			return &outdatedError{err}
 		}
 		return err
 	case w.unit.Lost:
@@ -204,18 +207,18 @@ func (c *Conn) complete(ctx context.Context, tx StoreTx, u *Unit) error {
 
 // Conflict implements [transport.ConflictDetector].
 func (t *tx) Conflict(err error) bool {
-	if _, again := errors.AsType[*lostSubscribersError](err); again {
+	if _, again := errors.AsType[*outdatedError](err); again {
 		return true
 	}
 	class := t.delivery.conn.store.Classify(err)
 	return class == Conflict || class == Locked
 }
 
-// lostSubscribersError is the error of a transaction that published to a subscriber whose table is gone. The next
-// transaction leaves that subscriber out.
-type lostSubscribersError struct{ error }
+// outdatedError is the error of a transaction that sent to a queue whose table is not as it was known to be: that of a
+// subscriber is gone, or one turned out to be foreign. The next transaction is prepared with the new knowledge.
+type outdatedError struct{ error }
 
-func (e *lostSubscribersError) Unwrap() error { return e.error }
+func (e *outdatedError) Unwrap() error { return e.error }
 
 // Rollback implements [transport.Tx].
 func (t *tx) Rollback(ctx context.Context) error {

@@ -78,11 +78,17 @@ func (c *Conn) subscriptions(ctx context.Context) ([]Subscription, error) {
 		}
 		return c.reachable(ctx, all)
 	})
-	if err == nil {
-		return all, nil
+	if err != nil {
+		return nil, c.unreachable(err)
 	}
+	return all, nil
+}
+
+// unreachable returns err, of a call that has written no message, with [transport.ErrUnreachable] where the call may
+// succeed later.
+func (c *Conn) unreachable(err error) error {
 	if class := c.store.Classify(err); class == Unavailable || class == Unknown || class == Locked {
-		err = fmt.Errorf("%w: %w", transport.ErrUnreachable, err)
+		return fmt.Errorf("%w: %w", transport.ErrUnreachable, err)
 	}
-	return nil, err
+	return err
 }

@@ -63,14 +63,14 @@ func (s *store) Purge(ctx context.Context, queue string) (int64, error) {
 // Take implements [tablequeue.Browsing] in one round trip.
 func (s *store) Take(ctx context.Context, u *tablequeue.Unit) error {
 	err := s.take(ctx, u)
-	if code(err) == undefinedColumn && s.foreign(u.Queue) { // which was not known
+	if code(err) == undefinedColumn && s.Foreign(u.Queue) { // which was not known
 		err = s.take(ctx, u)
 	}
 	return s.failed(err, "take message %d of queue %q", u.Lease.Seq, u.Queue)
 }
 
 func (s *store) take(ctx context.Context, u *tablequeue.Unit) error {
-	if s.foreign(u.Queue) {
+	if s.Foreign(u.Queue) {
 		return s.takeForeign(ctx, u)
 	}
 	return s.flush(ctx, []*tablequeue.Unit{u}, func(b *pgx.Batch) {

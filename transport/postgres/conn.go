@@ -24,6 +24,9 @@ var (
 	_ tablequeue.Sweeper    = (*store)(nil)
 	_ tablequeue.Orphaner   = (*store)(nil)
 	_ tablequeue.Locks      = (*store)(nil)
+	_ tablequeue.Foreign    = (*store)(nil)
+
+	_ tablequeue.DelayedTables = (*store)(nil)
 )
 
 // store is the PostgreSQL dialect of the lease engine.
@@ -55,7 +58,7 @@ type settings struct {
 // openStore connects, or shares the connections of other stores with the same address.
 func openStore(ctx context.Context, cfg, listening *pgxpool.Config, set settings) (*store, error) {
 	s := &store{settings: set, self: fmt.Sprintf("%016x", rand.Uint64()), open: map[*handlerTx]struct{}{}}
-	s.detector = dialect.Detector{Suspect: refusedByForeign, Detect: s.detectForeign, Foreign: s.foreign}
+	s.detector = dialect.Detector{Suspect: refusedByForeign, Detect: s.detectForeign, Foreign: s.Foreign}
 	if ctx.Err() != nil { // which shared connections would not notice
 		return nil, fmt.Errorf("postgres: connect: %w", context.Cause(ctx))
 	}

@@ -71,7 +71,8 @@ func refusedByForeign(err error) bool {
 	return slices.Contains([]string{undefinedColumn, notNullViolation}, code(err))
 }
 
-func (s *store) foreign(queue string) bool { return s.table(queue).foreign.Load() }
+// Foreign implements [tablequeue.Foreign].
+func (s *store) Foreign(queue string) bool { return s.table(queue).foreign.Load() }
 
 // detectForeign reports whether a queue's table is foreign, which was not known.
 func (s *store) detectForeign(ctx context.Context, queue string, _ error) bool {

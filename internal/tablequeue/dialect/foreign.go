@@ -21,7 +21,7 @@ var (
 		Foreign: true,
 	}
 	// ErrDelay means that a delayed message was for a foreign table.
-	ErrDelay = errors.New("its table, one of NServiceBus's, takes no delayed messages")
+	ErrDelay = tablequeue.ErrNoDelays
 	// ErrDetected means that a transaction failed because of a foreign table that was not known. The next does not.
 	ErrDetected = errors.New("a queue's table turned out to be one of NServiceBus's")
 )

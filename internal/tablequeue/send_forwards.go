@@ -1,0 +1,143 @@
+package tablequeue
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+// ForwardsSuffix is the end of the name of the queue in which delayed messages for foreign queues wait, after the name
+// of the queue of the endpoint that sends them. Its rows have the header with the destination. The endpoint's instances
+// receive from it, and forward each message when it is due.
+const ForwardsSuffix = ".forwards"
+
+// forwarders is the number of messages that one process forwards at once.
+const forwarders = 8
+
+// Why a delayed message for a foreign queue cannot be kept.
+var (
+	errSendOnly = fmt.Errorf("%w; they wait in a queue beside that of their sender, and this sender receives from no "+
+		"queue: send the message from an endpoint with a queue, or without a delay", ErrNoDelays)
+	errExpires = fmt.Errorf("%w that expire: send the message without a time to live, or without a delay", ErrNoDelays)
+)
+
+// forwards is the queue in which delayed messages for foreign queues wait. It is created with the first of them.
+type forwards struct {
+	queue string
+	found chan struct{} // closed when the queue exists
+
+	mu      sync.Mutex // guards the rest; held while the queue is created
+	exists  bool
+	failed  error     // of the last creation
+	retryAt time.Time // failed is returned until then
+}
+
+func (f *forwards) init(endpoint string) {
+	f.queue, f.found = endpoint+ForwardsSuffix, make(chan struct{})
+}
+
+// foreign reports whether row is delayed and its queue is known to be foreign.
+func (c *Conn) foreign(row *Row) bool {
+	store, ok := c.store.(Foreign)
+	return ok && (row.After > 0 || !row.At.IsZero()) && store.Foreign(row.Queue)
+}
+
+// keep changes row, a delayed one for a foreign queue, to one that waits in the endpoint's queue of forwards.
+func (c *Conn) keep(ctx context.Context, row *Row) error {
+	if row.TTL > 0 {
+		return fmt.Errorf("queue %q: %w", row.Queue, errExpires)
+	}
+	if err := c.makeForwards(ctx); err != nil {
+		return fmt.Errorf("queue %q: %w", row.Queue, err)
+	}
+	headers, err := header.ParseJSON(string(row.Headers))
+	if err != nil {
+		return err
+	}
+	headers.Set(header.ForwardDestination, c.Address(row.Queue))
+	if n := headers.Len(); n > header.MaxCount {
+		return &transport.TooLargeError{What: "header count", Size: n, Max: header.MaxCount}
+	}
+	row.Headers, row.Queue = headers.AppendJSON(nil), c.forwards.queue
+	return nil
+}
+
+// keepAll is keep for the rows of units that are delayed and for a foreign queue. It reports whether there are any. On
+// an error some rows are unchanged.
+func (c *Conn) keepAll(units []*Unit) (kept bool, err error) {
+	ctx, cancel := context.WithTimeout(c.work, maxWait)
+	defer cancel()
+	for _, u := range units {
+		for i := range u.Rows {
+			if !c.foreign(&u.Rows[i]) {
+				continue
+			}
+			if err := c.keep(ctx, &u.Rows[i]); err != nil {
+				return kept, err
+			}
+			kept = true
+		}
+	}
+	return kept, nil
+}
+
+// makeForwards creates the queue of forwards where it is missing.
+func (c *Conn) makeForwards(ctx context.Context) error {
+	f := &c.forwards
+	if _, receives := c.queues.Load(c.cfg.Env.Endpoint); !receives {
+		return errSendOnly
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.exists || time.Now().Before(f.retryAt) {
+		return f.failed
+	}
+	err := c.store.Check(f.queue)
+	if err == nil {
+		err = c.store.Exists(ctx, f.queue)
+	}
+	_, unfit := errors.AsType[*UnfitError](err)
+	if unfit || errors.Is(err, transport.ErrNoQueue) { // an installer updates an earlier version
+		err = c.store.Install(ctx, transport.Plan{Queues: []transport.Queue{{Name: f.queue}}})
+	}
+	if err != nil {
+		f.failed = &keepError{queue: f.queue, err: c.unreachable(err)}
+		f.retryAt = time.Now().Add(missingAge)
+		return f.failed
+	}
+	f.failed, f.exists = nil, true
+	c.unusable.found()
+	select {
+	case <-f.found:
+	default:
+		close(f.found)
+	}
+	return nil
+}
+
+// gone notes that queue was removed, if it is the queue of forwards.
+func (f *forwards) gone(queue string) {
+	if queue == f.queue {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.exists = false
+	}
+}
+
+// keepError is the error of a queue of forwards that cannot be used.
+type keepError struct {
+	queue string
+	err   error
+}
+
+func (e *keepError) Error() string {
+	return fmt.Sprintf("%v; they wait in queue %q, which cannot be used: %v; \"holdfast queues create\" and the script of "+
+		"\"holdfast sql script\" create it", ErrNoDelays, e.queue, e.err)
+}
+
+func (e *keepError) Unwrap() []error { return []error{ErrNoDelays, e.err} }
