@@ -92,7 +92,7 @@ func (r *reporter) run(ctx context.Context, e *endpoint.Endpoint) {
 
 // open connects, until that succeeds or ctx ends.
 func (r *reporter) open(ctx context.Context) (transport.Conn, error) {
-	failures := r.failures("ServiceControl cannot be reached: the connection for reports could not be opened", "")
+	failures := r.failures("connection")
 	for {
 		conn, err := r.openOnce(ctx)
 		if err == nil {

@@ -33,8 +33,8 @@ const (
 
 // check runs c and reports its results until ctx ends, or once if c has no interval.
 func (s *sender) check(ctx context.Context, c Check) {
-	r := &checkRun{Check: c, panics: s.failures("a custom check panicked", "")}
-	failures := s.failures("the result of custom check "+c.ID+" cannot be sent to ServiceControl", s.CheckQueue)
+	r := &checkRun{Check: c, panics: s.failures("custom check", slog.String("check", c.ID))}
+	failures := s.failures("custom check", slog.String("check", c.ID), slog.String("queue", s.CheckQueue))
 	for {
 		reason := r.run(ctx)
 		due := time.Now().Add(c.Interval)
@@ -111,7 +111,7 @@ func (r *checkRun) call(ctx context.Context, result chan<- string) {
 	defer func() {
 		if v := recover(); v != nil {
 			reason = fmt.Sprintf("the check panicked: %v", v)
-			r.panics.add(ctx, errors.New(reason), slog.String("check", r.ID), slog.String("stack", string(debug.Stack())))
+			r.panics.add(ctx, errors.New(reason), slog.String("stack", string(debug.Stack())))
 		}
 		result <- cut(reason, maxReason)
 	}()

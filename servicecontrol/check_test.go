@@ -170,7 +170,7 @@ func TestACheckThatDoesNotReturnInOrderIsReportedAsFailed(t *testing.T) {
 				if r := l.results(); len(r) != 1 || !strings.HasPrefix(r[0], c.want) {
 					t.Errorf("results %q, want %q", r, c.want)
 				}
-				if panics := l.log.lines("a custom check panicked"); strings.Contains(c.want, "panicked") != (len(panics) == 1) {
+				if panics := l.log.lines("the check panicked"); strings.Contains(c.want, "panicked") != (len(panics) == 1) {
 					t.Errorf("logged %q", panics)
 				} else if len(panics) == 1 && !strings.Contains(panics[0], "check_test.go") {
 					t.Errorf("%q does not have the place", panics[0])

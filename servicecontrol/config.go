@@ -43,8 +43,8 @@ type Check struct {
 	// Timeout is the time limit of a run. Default: 30 s. Then its context ends, and the check is reported as failed. While
 	// a run ignores its context, the check is reported as failed and is not started again.
 	Timeout time.Duration
-	// Run returns nil if all is well, otherwise an error whose text ServicePulse shows. A panic is a failure too. Run is
-	// called by one goroutine at a time. Required.
+	// Run returns nil if all is well, otherwise an error whose text ServicePulse shows. A panic is a failure too. One
+	// endpoint calls Run in one goroutine at a time. Required.
 	Run func(ctx context.Context) error
 }
 

@@ -2,6 +2,7 @@ package servicecontrol
 
 import (
 	"context"
+	"log/slog"
 	"time"
 )
 
@@ -33,14 +34,12 @@ type heartbeat struct {
 // instance known too.
 const registerAgain = time.Minute
 
-const unheard = "heartbeats cannot be sent: ServicePulse will show this instance as stopped"
-
 func (s *sender) register(ctx context.Context, startedAt time.Time) {
 	m := startup{
 		HostID: s.host.guid(), Endpoint: s.endpoint, StartedAt: instant(startedAt), HostProperties: s.host.properties(),
 		HostDisplayName: s.host.name, Host: s.host.name,
 	}
-	failures := s.failures("the start of the endpoint cannot be reported to ServiceControl", s.HeartbeatQueue)
+	failures := s.failures("registration", slog.String("queue", s.HeartbeatQueue))
 	send := func() error {
 		err := s.sendJSON(ctx, s.HeartbeatQueue, lifetime(s.HeartbeatInterval), s.command(), startupType, m)
 		if err != nil {
@@ -54,7 +53,7 @@ func (s *sender) register(ctx context.Context, startedAt time.Time) {
 }
 
 func (s *sender) heartbeats(ctx context.Context) {
-	failures := s.failures(unheard, s.HeartbeatQueue)
+	failures := s.failures("heartbeat", slog.String("queue", s.HeartbeatQueue))
 	ticker := time.NewTicker(s.HeartbeatInterval)
 	defer ticker.Stop()
 	for {

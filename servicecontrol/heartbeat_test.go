@@ -129,15 +129,15 @@ func TestAMissingQueueIsLoggedOnceAMinuteAndDisturbsNothing(t *testing.T) {
 			return nil
 		})), heartbeats)
 		pass(10 * time.Second)
-		lines := l.log.lines("heartbeats cannot be sent")
+		lines := l.failures("heartbeat")
 		if len(lines) != 1 || !strings.Contains(lines[0], "queue="+primary) || !strings.Contains(lines[0], "no such queue") {
 			t.Fatalf("logged %q, want one line with the queue and the reason", lines)
 		}
 		pass(10*time.Minute + time.Second)
-		if lines = l.log.lines("heartbeats cannot be sent"); len(lines) != 11 || !strings.Contains(lines[10], "failures=6") {
+		if lines = l.failures("heartbeat"); len(lines) != 11 || !strings.Contains(lines[10], "failures=6") {
 			t.Errorf("%d lines in 10 minutes, the last %q", len(lines), lines[len(lines)-1])
 		}
-		if n := len(l.log.lines("the start of the endpoint cannot be reported")); n != 2 {
+		if n := len(l.failures("registration")); n != 2 {
 			t.Errorf("%d lines about the registration, want 2: it is tried twice", n)
 		}
 		if e.place(1); handled.Load() != 1 || !e.Health().Ready {
@@ -149,7 +149,7 @@ func TestAMissingQueueIsLoggedOnceAMinuteAndDisturbsNothing(t *testing.T) {
 		if len(l.reports("EndpointHeartbeat")) != 1 || len(l.reports("RegisterEndpointStartup")) != 0 {
 			t.Error("there are other reports than one heartbeat after the queue was made")
 		}
-		if n := len(l.log.lines("are sent again")); n != 1 {
+		if n := len(l.log.lines("succeed again")); n != 1 {
 			t.Errorf("%d lines about the end of the failure", n)
 		}
 	})
@@ -169,7 +169,7 @@ func TestAFailureThatComesAndGoesIsLoggedTwiceAMinuteAtMost(t *testing.T) {
 		sc.HeartbeatInterval = time.Second
 		l.run(l.sales(), sc)
 		pass(10*time.Minute + 500*time.Millisecond)
-		failed, again := len(l.log.lines("the queue is full")), len(l.log.lines("are sent again"))
+		failed, again := len(l.log.lines("the queue is full")), len(l.log.lines("succeed again"))
 		if failed > 11 || again > 11 || failed < 9 || again < 9 {
 			t.Errorf("%d lines about failures and %d about their end in 10 minutes", failed, again)
 		}
@@ -213,7 +213,7 @@ func TestABlockedConnectionDelaysNeitherMessagesNorTheStop(t *testing.T) {
 			t.Errorf("100 messages took %v", took)
 		}
 		pass(time.Hour)
-		if n := len(l.log.lines("heartbeats cannot be sent")); n < 50 || n > 61 {
+		if n := len(l.failures("heartbeat")); n < 50 || n > 61 {
 			t.Errorf("%d lines in an hour", n)
 		}
 		stopped := time.Now()
@@ -251,7 +251,7 @@ func TestAConnectionForReportsThatCannotBeOpenedIsTriedAgain(t *testing.T) {
 		cfg.Transport = &secondOpenFails{Transport: l.broker, until: time.Now().Add(95 * time.Second)}
 		e := l.run(cfg, heartbeats)
 		pass(2 * time.Minute)
-		lines := l.log.lines("ServiceControl cannot be reached")
+		lines := l.failures("connection")
 		if len(lines) != 2 || !strings.Contains(lines[0], "too many connections") {
 			t.Errorf("logged %q", lines)
 		}

@@ -75,6 +75,16 @@ func (l *lockedBuffer) lines(text string) (found []string) {
 	return found
 }
 
+// failures returns the lines about failures of a kind of report.
+func (l *landscape) failures(report string) (found []string) {
+	for _, line := range l.log.lines("report=" + report) {
+		if strings.Contains(line, "the endpoint is not affected") {
+			found = append(found, line)
+		}
+	}
+	return found
+}
+
 // inLandscape runs f in a synctest bubble.
 func inLandscape(t *testing.T, f func(t *testing.T, l *landscape)) {
 	t.Helper()

@@ -23,6 +23,16 @@ func newMetrics() *metrics {
 	return m
 }
 
+func (m *metrics) all() []*series { return []*series{m.processing, m.critical, m.retries, m.length} }
+
+// waiting returns the number of values that were not sent.
+func (m *metrics) waiting() (n int) {
+	for _, s := range m.all() {
+		n += s.waiting()
+	}
+	return n
+}
+
 // behavior is the name of this package's behavior in each stage.
 const behavior = "servicecontrol"
 

@@ -33,8 +33,8 @@ const pluginVersion = 3
 // reportMetrics sends metrics until ctx ends, and then the remaining values.
 func (s *sender) reportMetrics(ctx context.Context) {
 	m := &metricsReport{
-		sender: s, failures: s.failures("metrics cannot be sent to Monitoring", s.MetricsQueue),
-		unmeasured: s.failures("the length of the queue cannot be measured for Monitoring", s.endpoint),
+		sender: s, failures: s.failures("metrics", slog.String("queue", s.MetricsQueue)),
+		unmeasured: s.failures("queue length", slog.String("queue", s.endpoint)),
 	}
 	m.length = s.inspector()
 	var wg sync.WaitGroup
@@ -46,7 +46,10 @@ func (s *sender) reportMetrics(ctx context.Context) {
 	wg.Wait()
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushTimeout)
 	defer cancel()
-	m.flush(last)
+	if !m.flush(last) {
+		m.failures.log.WarnContext(ctx, "metrics were dropped: they could not be sent before the endpoint stopped",
+			slog.Int("values", m.metrics.waiting()))
+	}
 }
 
 // metricsReport sends the metrics of an endpoint.
@@ -105,13 +108,13 @@ func (m *metricsReport) origin() header.Map {
 
 // flush sends the values that wait, and reports whether all were sent. Otherwise they wait for the next flush.
 func (m *metricsReport) flush(ctx context.Context) bool {
-	for _, s := range []*series{m.metrics.processing, m.metrics.critical, m.metrics.retries, m.metrics.length} {
+	for _, s := range m.metrics.all() {
 		if err := m.flushSeries(ctx, s); err != nil {
 			m.failures.add(ctx, err)
 			return false
 		}
 		if lost := s.lost(); lost > 0 {
-			m.failures.log.WarnContext(ctx, "metrics were dropped while they could not be sent to Monitoring",
+			m.failures.log.WarnContext(ctx, "metrics were dropped while they could not be sent",
 				slog.String("metric", s.name), slog.Int("values", lost))
 		}
 	}

@@ -297,6 +297,40 @@ func TestTheLastValuesAreSentBeforeRunReturns(t *testing.T) {
 	})
 }
 
+func TestValuesThatCannotBeSentBeforeTheEndAreCountedInTheLog(t *testing.T) {
+	inLandscape(t, func(t *testing.T, l *landscape) {
+		cfg := l.sales(working)
+		cfg.Transport = &secondConnHangs{Transport: l.broker}
+		e := l.run(cfg, measured)
+		e.place(3)
+		pass(4 * time.Second)
+		began := time.Now()
+		e.end()
+		lines := l.log.lines("before the endpoint stopped")
+		if len(lines) != 1 || !strings.Contains(lines[0], "values=2") || time.Since(began) != 5*time.Second {
+			t.Errorf("after %v logged %q, want one line after 5 s", time.Since(began), lines)
+		}
+	})
+}
+
+func TestMessagesThatAreCompletedFirstAreMeasuredToo(t *testing.T) {
+	inLandscape(t, func(t *testing.T, l *landscape) {
+		l.serve(monitoring)
+		cfg := l.sales(endpoint.Handle(func(_ context.Context, _ *endpoint.Session, m placeOrder) error {
+			time.Sleep(time.Second)
+			return map[int]error{1: errors.New("no")}[m.N]
+		}))
+		cfg.Transactions = endpoint.None
+		e := l.run(cfg, measured)
+		e.place(0)
+		e.place(1) // fails, and has no retries
+		pass(15 * time.Second)
+		if got := l.values("ProcessingTime"); len(got) != 1 || !strings.HasSuffix(got[0], " 1000 Shop.PlaceOrder") {
+			t.Errorf("processing times %q", got)
+		}
+	})
+}
+
 func TestAFullMessageDoesNotWaitForTheInterval(t *testing.T) {
 	inLandscape(t, func(t *testing.T, l *landscape) {
 		l.serve(monitoring)
@@ -342,7 +376,7 @@ func TestValuesWaitWhileTheQueueAcceptsNothing(t *testing.T) {
 					pass(15 * time.Second)
 				}
 				pass(5 * time.Minute)
-				if n := len(l.log.lines("metrics cannot be sent")); n < 5 || n > 7 {
+				if n := len(l.failures("metrics")); n < 5 || n > 7 {
 					t.Errorf("%d lines in five minutes", n)
 				}
 				failing.Store(false)
@@ -352,7 +386,7 @@ func TestValuesWaitWhileTheQueueAcceptsNothing(t *testing.T) {
 				if len(got) != c.want || len(slices.Compact(slices.Clone(got))) != len(got) {
 					t.Errorf("%q, want %d values, each once", got, c.want)
 				}
-				if n := len(l.log.lines("are sent again")); n != 1 {
+				if n := len(l.log.lines("succeed again")); n != 1 {
 					t.Errorf("%d lines about the end of the failure", n)
 				}
 			})
@@ -411,7 +445,7 @@ func TestALengthThatCannotBeMeasuredIsLoggedOnceAMinute(t *testing.T) {
 		failing.Store(true)
 		e.place(1)
 		pass(5*time.Minute + time.Second)
-		if n := len(l.log.lines("the length of the queue cannot be measured")); n != 5 && n != 6 {
+		if n := len(l.failures(`"queue length"`)); n != 5 && n != 6 {
 			t.Errorf("%d lines", n)
 		}
 		if len(l.values("ProcessingTime")) != 1 {

@@ -80,6 +80,12 @@ func (s *series) putBack(unsent [][]value) {
 	s.trim()
 }
 
+func (s *series) waiting() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.values)
+}
+
 // lost returns the number of values that were dropped since the last call.
 func (s *series) lost() int {
 	s.mu.Lock()

@@ -251,7 +251,7 @@ func TestAFullOrMissingQueueOnRabbitMQIsLoggedAndDisturbsNothing(t *testing.T) {
 			var log lockedBuffer
 			e := reporting(t, &rabbitmq.Transport{URL: url}, sc, &log)
 			for _, want := range []string{
-				"the start of the endpoint cannot be reported", "heartbeats cannot be sent", "custom check Disk cannot be sent", "metrics cannot be sent",
+				"report=registration", "report=heartbeat", "check=Disk", "report=metrics",
 			} {
 				awaitLine(t, &log, want)
 			}
