@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -20,9 +21,11 @@ import (
 	"github.com/holdfast-go/holdfast/internal/brokertest"
 	"github.com/holdfast-go/holdfast/servicecontrol"
 	"github.com/holdfast-go/holdfast/transport"
+	"github.com/holdfast-go/holdfast/transport/asb"
 	"github.com/holdfast-go/holdfast/transport/postgres"
 	"github.com/holdfast-go/holdfast/transport/rabbitmq"
 	"github.com/holdfast-go/holdfast/transport/sqlite"
+	"github.com/holdfast-go/holdfast/transport/sqs"
 )
 
 // serviceControl has the queues of a ServiceControl, and reports to them every second.
@@ -261,8 +264,8 @@ func TestAFullOrMissingQueueOnRabbitMQIsLoggedAndDisturbsNothing(t *testing.T) {
 			}
 			e.end()
 			lines := strings.Split(strings.TrimSpace(log.String()), "\n")
-			if len(lines) != 4 || strings.Count(log.String(), c.want) != 4 {
-				t.Errorf("logged %q, want one line of each kind with %q", lines, c.want)
+			if len(lines) != 5 || strings.Count(log.String(), c.want) != 4 || !strings.Contains(lines[4], "metrics were dropped") {
+				t.Errorf("logged %q, want one line of each kind with %q, and one at the end", lines, c.want)
 			}
 		})
 	}
@@ -327,10 +330,7 @@ func TestReportsOnPostgreSQLAreAsServiceControlReadsThem(t *testing.T) {
 					}
 				}
 			}
-			address := name
-			if a, ok := conn.(transport.Addresser); ok {
-				address = a.Address(name)
-			}
+			address := `"public"."` + name + `"`
 			wantReports(t, found, name, address)
 			if _, ok := found["EndpointMetadataReport"]; ok {
 				t.Error("there is a metadata report")
@@ -345,7 +345,7 @@ func TestReportsOnPostgreSQLAreAsServiceControlReadsThem(t *testing.T) {
 			if strings.Contains(log.String(), "ServiceControl") {
 				t.Error(log.String())
 			}
-			awaitExpiry(t, conn, sc.HeartbeatQueue)
+			awaitExpiry(t, conn, sc.HeartbeatQueue, 1)
 		})
 	}
 }
@@ -383,8 +383,9 @@ func ofPostgres(t *testing.T, pool *pgxpool.Pool, queue string) (all []raw) {
 	return all
 }
 
-// awaitExpiry waits until the only message that can be received is the result of the check, which does not expire.
-func awaitExpiry(t *testing.T, conn transport.Conn, queue string) {
+// awaitExpiry waits until left messages can be received: 1, if the result of the check, which does not expire, is among
+// them.
+func awaitExpiry(t *testing.T, conn transport.Conn, queue string, left int64) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
@@ -393,13 +394,115 @@ func awaitExpiry(t *testing.T, conn transport.Conn, queue string) {
 		if err != nil {
 			t.Fatalf("the heartbeats do not expire: %v", err)
 		}
-		if stats[0].Ready == 1 {
+		if stats[0].Ready == left {
 			return
 		}
 	}
 }
 
-// The connections for reports to one SQLite file, to one pool and to one broker in memory are beside those of the endpoint.
+// On the brokers of the cloud the bytes of metrics travel in texts and properties.
+func TestReportsOnCloudBrokersArriveAsTheyWereSent(t *testing.T) {
+	for kind, open := range map[string]func(t *testing.T) transport.Transport{
+		"Service Bus": func(t *testing.T) transport.Transport {
+			ns := brokertest.ServiceBus(t)
+			return &asb.Transport{ConnectionString: ns.ConnectionString, Administration: ns.Admin, Hierarchy: brokertest.Name(t, "shop")}
+		},
+		"SQS": func(t *testing.T) transport.Transport {
+			return &sqs.Transport{Endpoint: brokertest.SQS(t), Config: awsConfig(), QueuePrefix: "shop-"}
+		},
+	} {
+		t.Run(kind, func(t *testing.T) {
+			broker, sc := open(t), serviceControl(t)
+			conn := install(t, broker, sc.HeartbeatQueue, sc.MetricsQueue)
+			var log lockedBuffer
+			e := reporting(t, broker, sc, &log)
+			name := e.Health().Endpoint
+			e.send(placeOrder{}, endpoint.To(name))
+			found := receiveReports(t, conn, 6, sc.HeartbeatQueue, sc.MetricsQueue)
+			address := conn.(transport.Addresser).Address(name)
+			for _, metric := range []string{"ProcessingTime", "CriticalTime"} {
+				wantOneValue(t, found[metric], "Shop.PlaceOrder")
+			}
+			if got := found["EndpointHeartbeat"].headers["NServiceBus.ReplyToAddress"]; got != address || got == name {
+				t.Errorf("the address for replies is %q, want %q", got, address)
+			}
+			want, err := json.Marshal(map[string]any{"PluginVersion": 3, "LocalAddress": address})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(decoded(t, want), decoded(t, found["EndpointMetadataReport"].body)); diff != "" {
+				t.Error(diff)
+			}
+			e.end()
+			if strings.Contains(log.String(), "ServiceControl") {
+				t.Error(log.String())
+			}
+			if kind != "SQS" { // whose receivers discard what has expired
+				awaitExpiry(t, conn, sc.HeartbeatQueue, 0)
+			}
+		})
+	}
+}
+
+func decoded(t *testing.T, body []byte) (m map[string]any) {
+	t.Helper()
+	if err := json.Unmarshal(body, &m); err != nil {
+		t.Fatalf("%q: %v", body, err)
+	}
+	return m
+}
+
+// receiveReports receives until there are n kinds of reports.
+func receiveReports(t *testing.T, conn transport.Conn, n int, queues ...string) map[string]raw {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	arrived := make(chan *transport.Message)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
+	for _, queue := range queues {
+		r, err := conn.OpenReceiver(ctx, transport.ReceiverOptions{Queue: queue})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer r.Close()
+		r.Window(100)
+		wg.Go(func() {
+			for {
+				ds, err := r.Receive(ctx, 10)
+				if err != nil {
+					return
+				}
+				for _, d := range ds {
+					if err := d.Complete(ctx); err != nil && ctx.Err() == nil {
+						t.Error(err)
+					}
+					select {
+					case arrived <- d.Message():
+					case <-ctx.Done():
+					}
+				}
+			}
+		})
+	}
+	found := map[string]raw{}
+	for len(found) < n {
+		select {
+		case m := <-arrived:
+			r := raw{id: m.ID, headers: map[string]string{}, body: m.Body}
+			for name, value := range m.Headers.All() {
+				r.headers[name] = value
+			}
+			found[r.name()] = r
+		case <-ctx.Done():
+			t.Fatalf("only %d kinds of reports", len(found))
+		}
+	}
+	return found
+}
+
+// The connection for reports to a SQLite file is beside that of the endpoint.
 func TestReportsShareASQLiteFileWithTheEndpoint(t *testing.T) {
 	broker, sc := &sqlite.Transport{Path: t.TempDir() + "/queues.db"}, serviceControl(t)
 	conn := install(t, broker, sc.HeartbeatQueue, sc.MetricsQueue)
@@ -413,7 +516,7 @@ func TestReportsShareASQLiteFileWithTheEndpoint(t *testing.T) {
 	if strings.Contains(log.String(), "WARN") {
 		t.Error(log.String())
 	}
-	awaitExpiry(t, conn, sc.HeartbeatQueue)
+	awaitExpiry(t, conn, sc.HeartbeatQueue, 1)
 }
 
 // awaitReady waits until a queue has so many messages.
