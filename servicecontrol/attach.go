@@ -14,8 +14,8 @@ import (
 
 // Attach adds the reports that sc selects to the endpoint of cfg: a function to Config.Background, and for metrics
 // behaviors and a function to Config.Notify. The error lists all mistakes in sc, and cfg is unchanged then. Attach is
-// called when the rest of cfg is complete, before endpoint.New. The reports begin when the endpoint is ready and end
-// after its last handler has returned; then they need at most 5 s to send the last metrics.
+// called for each endpoint when the rest of its cfg is complete, before endpoint.New. The reports begin when the endpoint
+// is ready and end after its last handler has returned; then they need at most 5 s to send the last metrics.
 //
 // Attach may be called again with another Config to report to another ServiceControl, but metrics have one queue.
 func Attach(cfg *endpoint.Config, sc Config) error {
