@@ -105,7 +105,7 @@ const (
 	Differs FindingState = "differs"
 	// Unknown means that the part exists, and that the user has no right to compare it.
 	Unknown FindingState = "unknown"
-	// Limited means that a policy of the broker makes the queue drop or refuse messages.
+	// Limited means that a policy or a default of the broker makes the queue drop, refuse or dead-letter messages.
 	Limited FindingState = "limited"
 	// Unread means that the driver cannot read settings of that kind without further configuration. It is not a
 	// difference.

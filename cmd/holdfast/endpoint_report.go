@@ -152,7 +152,7 @@ func (r report) err() error {
 		{transport.Missing, "missing"},
 		{transport.Differs, "with other settings"},
 		{transport.Unknown, "that cannot be compared without the right to configure"},
-		{transport.Limited, "limited by a policy"},
+		{transport.Limited, "limited by the broker"},
 	} {
 		n := 0
 		for _, f := range r.Found {

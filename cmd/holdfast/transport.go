@@ -32,7 +32,8 @@ const transportHelp = `
   sqlite:orders.db            queues in a file, relative or absolute (sqlite:/var/lib/orders.db)
   memory:                     queues in this process only, for demo and bench
   amqp://user:pw@host/vhost   RabbitMQ; amqps:// with TLS (&cacertfile=, &certfile=, &keyfile=);
-                              ?queue_type=classic, &topology=direct, &topic_exchange=name, &delivery_limit=n
+                              ?queue_type=classic, &topology=direct, &topic_exchange=name, &delivery_limit=n;
+                              &delivery_limit=none: queues that NServiceBus may take over
   postgres://user:pw@host/db  PostgreSQL; ?schema=name instead of the schema public
   sb://keyname:key@host       Azure Service Bus; sb://host with the environment's credential; ?hierarchy=name
   sqs://region                Amazon SQS and SNS; sqs:// has region and credentials where the AWS tools look for them;

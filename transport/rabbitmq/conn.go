@@ -34,7 +34,6 @@ type conn struct {
 	maxHold   time.Duration
 	translate func(*transport.Message) // nil for none
 	limits    transport.Limits
-	version   version // of the broker
 
 	maxBody atomic.Int64 // of Limits, or less when the broker has refused a body
 

@@ -119,6 +119,9 @@ func parseURL(text string) (*url.URL, error) {
 	return u, nil
 }
 
+// vhost returns the virtual host of the connections.
+func (d *dialer) vhost() string { return d.nodes[0].uri.Vhost }
+
 // newNode returns the server of a URL on another host.
 func newNode(u url.URL, host string) (node, error) {
 	u.Host = host

@@ -1,17 +1,17 @@
 package rabbitmq
 
 import (
+	"bytes"
 	"cmp"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/url"
-	"strconv"
 	"strings"
-
-	"github.com/holdfast-go/holdfast/transport"
 )
 
 // management is the HTTP API of the broker's management plugin (https://www.rabbitmq.com/docs/http-api-reference). A
@@ -41,119 +41,107 @@ func newManagement(t *Transport, d *dialer) (*management, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &management{vhost: cmp.Or(strings.TrimPrefix(broker.Path, "/"), "/"), login: d.ask}
+	m := &management{vhost: d.vhost(), login: d.ask}
 	if user := cmp.Or(u.User, broker.User); user != nil {
 		password, _ := user.Password()
 		m.login = func(context.Context) (Credentials, error) { return Password(user.Username(), password), nil }
 	}
 	u.User = nil
 	m.base = strings.TrimSuffix(u.String(), "/")
+	config := t.TLS.Clone()
+	if config == nil && u.Scheme == "https" {
+		config = &tls.Config{MinVersion: tls.VersionTLS12}
+		if err := useFiles(config, &d.nodes[0].uri); err != nil {
+			return nil, fmt.Errorf("rabbitmq: %w", err)
+		}
+	}
 	m.client = &http.Client{
 		Timeout:   dialTimeout,
-		Transport: &http.Transport{TLSClientConfig: t.TLS.Clone(), Proxy: http.ProxyFromEnvironment},
+		Transport: &http.Transport{TLSClientConfig: config, Proxy: http.ProxyFromEnvironment},
 	}
 	return m, nil
 }
 
-// managedQueue is a queue in the API.
-type managedQueue struct {
-	Messages       *int64          `json:"messages"` // with unsettled and dead-lettered ones; null when not known yet
-	Ready          *int64          `json:"messages_ready"`
-	Policy         string          `json:"policy"`
-	OperatorPolicy string          `json:"operator_policy"`
-	Effective      json.RawMessage `json:"effective_policy_definition"` // an object, or an empty list for none
+// errAbsent means that the API has no such thing, or that the broker has no virtual host of that name.
+var errAbsent = errors.New("it says 404 Not Found")
+
+// managementBody is the most bytes of an answer that are read.
+const managementBody = 1 << 20
+
+// request is a request to the API.
+type request struct {
+	method string
+	path   []string // after /api, not escaped
+	body   any      // nil for none
+	tag    string   // that the user needs
 }
 
-// queue returns a queue, or fails with [transport.ErrNoQueue].
-func (m *management) queue(ctx context.Context, name string) (q managedQueue, err error) {
-	defer func() {
-		if err != nil {
-			err = fmt.Errorf("rabbitmq: ask the management API for queue %q: %w", name, err)
-		}
-	}()
-	address := fmt.Sprintf("%s/api/queues/%s/%s", m.base, url.PathEscape(m.vhost), url.PathEscape(name))
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
+// do sends a request and decodes the answer, unless it is nil.
+func (m *management) do(ctx context.Context, r request, answer any) error {
+	req, err := m.newRequest(ctx, r)
 	if err != nil {
-		return q, err
+		return err
 	}
-	login, err := m.login(ctx)
+	response, err := m.client.Do(req)
 	if err != nil {
-		return q, err
+		return err
 	}
-	login.authorize(req)
-	answer, err := m.client.Do(req)
-	if err != nil {
-		return q, err
+	defer response.Body.Close() //nolint:errcheck // it was only read
+	body := json.NewDecoder(io.LimitReader(response.Body, managementBody))
+	switch code := response.StatusCode; {
+	case code == http.StatusNotFound:
+		return errAbsent
+	case code == http.StatusUnauthorized, code == http.StatusForbidden:
+		return fmt.Errorf("it says %s: give the user the tag %q and a right in virtual host %q", response.Status, r.tag, m.vhost)
+	case code >= http.StatusMultipleChoices:
+		var why struct{ Reason string }
+		_ = body.Decode(&why) // the status says enough
+		return fmt.Errorf("it says %s %.200q", response.Status, why.Reason)
+	case answer == nil:
+		return nil
 	}
-	defer answer.Body.Close() //nolint:errcheck // it was only read
-	switch answer.StatusCode {
-	case http.StatusOK:
-	case http.StatusNotFound:
-		return q, transport.ErrNoQueue
-	case http.StatusUnauthorized, http.StatusForbidden:
-		return q, fmt.Errorf("it says %s: give the user the tag \"monitoring\" and a right in virtual host %q", answer.Status, m.vhost)
-	default:
-		return q, fmt.Errorf("it says %s", answer.Status)
-	}
-	return q, json.NewDecoder(answer.Body).Decode(&q)
+	return body.Decode(answer)
 }
 
-// harmful are the settings of policies by which a queue drops or refuses messages. Where a queue has an argument and a
-// policy has another number, RabbitMQ takes the smaller one.
-var harmful = []string{"expires", "max-length", "max-length-bytes", "message-ttl"}
-
-// finding returns a policy that drops or refuses messages of a queue.
-func (q managedQueue) finding(name string) (f transport.Finding, ok bool) {
-	var settings map[string]any
-	if json.Unmarshal(q.Effective, &settings) != nil { // [] is none
-		return f, false
-	}
-	var found []string
-	for _, key := range harmful {
-		if value, ok := settings[key]; ok {
-			found = append(found, fmt.Sprintf("%s %v", key, value))
-		}
-	}
-	if len(found) == 0 {
-		return f, false
-	}
-	var policies []string
-	for _, name := range []string{q.Policy, q.OperatorPolicy} {
-		if name != "" {
-			policies = append(policies, strconv.Quote(name))
-		}
-	}
-	return transport.Finding{
-		Kind: "queue", Name: name, State: transport.Limited,
-		Detail: fmt.Sprintf("policy %s sets %s: exclude the queue from its pattern, or leave that out",
-			strings.Join(policies, " or "), strings.Join(found, ", ")),
-	}, true
-}
-
-// policies returns the queues among the parts that policies limit.
-func (c *schema) policies(ctx context.Context, parts []part) ([]transport.Finding, error) {
-	if c.management == nil {
-		return []transport.Finding{{
-			Kind: "policies", State: transport.Unread,
-			Detail: "policies that drop or refuse messages (max-length, message-ttl, expires) were not read: " +
-				"set Transport.Management, or management=http://host:15672 in the URL, or see rabbitmqctl list_policies",
-		}}, nil
-	}
-	var findings []transport.Finding
-	for _, p := range parts {
-		if p.exchange != "" {
-			continue
-		}
-		q, err := c.management.queue(ctx, p.name)
-		if errors.Is(err, transport.ErrNoQueue) {
-			continue // found already
-		}
+func (m *management) newRequest(ctx context.Context, r request) (*http.Request, error) {
+	var body io.Reader = http.NoBody
+	if r.body != nil {
+		text, err := json.Marshal(r.body)
 		if err != nil {
 			return nil, err
 		}
-		if f, ok := q.finding(p.name); ok {
-			findings = append(findings, f)
-		}
+		body = bytes.NewReader(text)
 	}
-	return findings, nil
+	address := m.base + "/api"
+	for _, name := range r.path {
+		address += "/" + url.PathEscape(name)
+	}
+	req, err := http.NewRequestWithContext(ctx, r.method, address, body)
+	if err != nil {
+		return nil, err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	login, err := m.login(ctx)
+	if err != nil {
+		return nil, err
+	}
+	login.authorize(req)
+	return req, nil
+}
+
+// setPolicy creates a policy of the virtual host.
+func (m *management) setPolicy(ctx context.Context, name string, p policy) error {
+	path := []string{"policies", m.vhost, name}
+	err := m.do(ctx, request{method: http.MethodPut, path: path, body: p, tag: "policymaker"}, nil)
+	return wrap(err, "create policy %q by the management API", name)
+}
+
+// deletePolicy deletes a policy of the virtual host, if it exists.
+func (m *management) deletePolicy(ctx context.Context, name string) error {
+	path := []string{"policies", m.vhost, name}
+	err := m.do(ctx, request{method: http.MethodDelete, path: path, tag: "policymaker"}, nil)
+	if errors.Is(err, errAbsent) {
+		return nil
+	}
+	return wrap(err, "delete policy %q by the management API", name)
 }

@@ -47,6 +47,7 @@ func (c *conn) OpenReceiver(ctx context.Context, opts transport.ReceiverOptions)
 	if _, err := c.lookAt(ctx, opts.Queue); err != nil {
 		return nil, err
 	}
+	c.checkLimit(opts.Queue)
 	r := &receiver{
 		conn: c, queue: opts.Queue, completesFirst: opts.CompletesFirst, window: -1,
 		ready: make(chan struct{}, 1), adjust: make(chan struct{}, 1),

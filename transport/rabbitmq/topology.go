@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
@@ -33,10 +34,14 @@ type schema struct {
 	topology    topology
 	deadLetters deadLetters
 	management  *management
+	vhost       string
+	version     version  // of the broker
+	checked     sync.Map // the queues whose delivery limit was checked since the connection was opened, by name
 }
 
 // Install implements [transport.Installer]: it declares the queues of the plan, the exchanges of the topology, and the
-// queues in which delayed messages wait. A queue that exists with other arguments is used as it is and logged.
+// queues in which delayed messages wait. A queue that exists with other arguments is used as it is and logged. Where
+// [Transport].DeliveryLimit is [None] and the broker has a limit of its own, it sets the policies that lift that.
 func (c *schema) Install(ctx context.Context, plan transport.Plan) error {
 	return advised(c.install(ctx, plan))
 }
@@ -58,6 +63,9 @@ func (c *schema) install(ctx context.Context, plan transport.Plan) error {
 			return err
 		}
 	}
+	if err := c.liftLimits(ctx, plan.Queues); err != nil {
+		return err
+	}
 	if plan.Delays {
 		if err := c.installDelays(ctx, plan.Queues); err != nil {
 			return err
@@ -72,7 +80,7 @@ func (c *schema) install(ctx context.Context, plan transport.Plan) error {
 }
 
 func (c *schema) installQueue(ctx context.Context, q transport.Queue) error {
-	queue := part{name: q.Name, args: c.arguments(q)}
+	queue := c.queuePart(q)
 	err := c.onChannel(ctx, queue.create)
 	if isCode(err, amqp.PreconditionFailed) {
 		err = c.useAsItIs(ctx, queue)
@@ -96,9 +104,12 @@ func (c *schema) useAsItIs(ctx context.Context, queue part) error {
 			"delete it, or use another name", queue.name)
 	case strings.Contains(detail, "x-queue-type"):
 		advice = "use the transport's QueueType for it, or delete it while it is empty"
-	case c.deadLetters.queue != "":
-		advice = fmt.Sprintf("give it a policy with delivery-limit %d, dead-letter-exchange \"\" and dead-letter-routing-key "+
-			"%q, or delete it while it is empty", c.deadLetters.limit, c.deadLetters.queue)
+	case c.deadLetters.wanted() && queue.received:
+		advice = fmt.Sprintf("if an endpoint of NServiceBus is to receive from it too, set DeliveryLimit to None. Otherwise delete it "+
+			"while it is empty, or give it a policy with delivery-limit %d, dead-letter-exchange \"\" and dead-letter-routing-key %q, "+
+			"with which no endpoint of NServiceBus starts on it", c.deadLetters.limit, c.deadLetters.queue)
+	case c.isBare():
+		advice = "no endpoint of NServiceBus can declare it: delete it while it is empty, and create it again with Install"
 	}
 	c.log.WarnContext(ctx, "a queue exists with other arguments and is used as it is",
 		"queue", queue.name, "differs", detail, "advice", advice)

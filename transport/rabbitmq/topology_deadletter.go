@@ -26,25 +26,32 @@ const (
 
 // deadLetters is the dead-letter queue of an endpoint: for messages that returned to one of its own quorum queues
 // more often than the delivery limit, which the broker would drop otherwise. The endpoint's own attempts end long
-// before. The zero value stands for none.
+// before.
 type deadLetters struct {
-	queue    string
-	limit    int
-	nameless bool // there is none because the endpoint has no name
+	queue string // "" where the endpoint has no name
+	limit int    // 0: queues are declared with their type alone
 }
 
 func (t *Transport) deadLetters(endpoint string) (deadLetters, error) {
+	var d deadLetters
+	if endpoint != "" { // otherwise a tool: no endpoint would receive from the queue
+		d.queue = endpoint + deadLettersSuffix
+	}
 	switch {
 	case t.DeliveryLimit < None || t.DeliveryLimit > math.MaxInt32:
-		return deadLetters{}, fmt.Errorf("rabbitmq: delivery limit %d: use 1 or more, 0 for %d, or None",
-			t.DeliveryLimit, defaultDeliveryLimit)
-	case t.DeliveryLimit == None:
-		return deadLetters{}, nil
-	case endpoint == "": // a tool: no endpoint would receive from the queue
-		return deadLetters{nameless: true}, nil
-	default:
-		return deadLetters{endpoint + deadLettersSuffix, cmp.Or(t.DeliveryLimit, defaultDeliveryLimit), false}, nil
+		return d, fmt.Errorf("rabbitmq: delivery limit %d: use 1 or more, 0 for %d, or None", t.DeliveryLimit, defaultDeliveryLimit)
+	case t.DeliveryLimit != None:
+		d.limit = cmp.Or(t.DeliveryLimit, defaultDeliveryLimit)
 	}
+	return d, nil
+}
+
+// wanted reports whether queues are to have a dead-letter queue.
+func (d deadLetters) wanted() bool { return d.queue != "" && d.limit > 0 }
+
+// queuePart returns a queue of a plan without its exchanges.
+func (c *schema) queuePart(q transport.Queue) part {
+	return part{name: q.Name, args: c.arguments(q), received: c.isQuorum(q) && (c.isBare() || !q.Shared)}
 }
 
 // arguments returns the arguments of a queue. Shared queues are declared as NServiceBus declares them.
@@ -53,7 +60,7 @@ func (c *schema) arguments(q transport.Queue) amqp.Table {
 		return nil
 	}
 	args := amqp.Table{"x-queue-type": string(Quorum)}
-	if q.Shared || c.deadLetters.queue == "" {
+	if q.Shared || !c.deadLetters.wanted() {
 		return args
 	}
 	// A negative limit would be none from 4.0, and before drop a message at its first return.
@@ -71,7 +78,7 @@ func (c *schema) isQuorum(q transport.Queue) bool { return c.queueType == Quorum
 func (c *schema) isLimited(q transport.Queue) bool { return !q.Shared && c.isQuorum(q) }
 
 func (c *schema) needsDeadLetters(queues []transport.Queue) bool {
-	return c.deadLetters.queue != "" && slices.ContainsFunc(queues, c.isLimited)
+	return c.deadLetters.wanted() && slices.ContainsFunc(queues, c.isLimited)
 }
 
 // installDeadLetters declares the dead-letter queue if one of the queues needs it.
@@ -79,7 +86,7 @@ func (c *schema) installDeadLetters(ctx context.Context, queues []transport.Queu
 	if c.needsDeadLetters(queues) {
 		return c.onChannel(ctx, c.deadLetters.part().declare)
 	}
-	if c.deadLetters.nameless && slices.ContainsFunc(queues, c.isLimited) {
+	if c.deadLetters.queue == "" && !c.isBare() && slices.ContainsFunc(queues, c.isLimited) {
 		c.log.WarnContext(ctx, "queues are created without a delivery limit and a dead-letter queue, for their endpoint is "+
 			"not known: from 4.0 the broker drops a message that returns too often, before it delivers the message for ever. "+
 			"Have the endpoint install its queues, or use holdfast endpoint create")
@@ -92,18 +99,14 @@ func (d deadLetters) part() part {
 	return part{name: d.queue, args: amqp.Table{"x-queue-type": string(Quorum), "x-delivery-limit": math.MaxInt32}}
 }
 
-// Satellites implements [transport.Satellites]: it returns the dead-letter queue if that is installed.
+// Satellites implements [transport.Satellites]: it returns the dead-letter queue if that exists. Without a delivery
+// limit it may exist too: for queues that were created with one.
 func (c *conn) Satellites(ctx context.Context) ([]transport.Satellite, error) {
-	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
-	defer cancel()
-	drops := c.queueType == Quorum && c.version.atLeast(release40)
 	if c.deadLetters.queue == "" {
-		if drops {
-			c.log.WarnContext(ctx, "the queues have no delivery limit of their own: this broker drops a message after 20 returns, "+
-				"unless a policy says otherwise")
-		}
 		return nil, nil
 	}
+	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+	defer cancel()
 	_, err := c.lookAt(ctx, c.deadLetters.queue)
 	if err == nil {
 		return []transport.Satellite{{Queue: c.deadLetters.queue, Concurrency: deadLettersAtOnce, Handle: deadLettered}}, nil
@@ -111,7 +114,7 @@ func (c *conn) Satellites(ctx context.Context) ([]transport.Satellite, error) {
 	if !errors.Is(err, transport.ErrNoQueue) {
 		return nil, err
 	}
-	if drops {
+	if c.deadLetters.wanted() && c.queueType == Quorum && c.version.atLeast(release40) {
 		c.log.WarnContext(ctx, "the dead-letter queue does not exist, and this broker drops a message after 20 returns, "+
 			"unless a policy says otherwise: create it with Install", "queue", c.deadLetters.queue)
 	}

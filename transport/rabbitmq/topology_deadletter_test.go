@@ -151,21 +151,45 @@ func TestWithoutADeliveryLimitQueuesAreThoseOfNServiceBus(t *testing.T) {
 
 func TestThatTheBrokerWouldDropMessagesIsWarnedOf(t *testing.T) {
 	url := brokertest.RabbitMQ(t)
+	if _, err := rawChannel(t, url).QueueDeclare("test", true, false, false, false, amqp.Table{"x-queue-type": "quorum"}); err != nil {
+		t.Fatal(err)
+	}
 	drops := !strings.HasPrefix(versionOf(t, url), "3.")
-	for name, limit := range map[string]int{"no limit": -1, "not installed": 0} {
-		var logs lockedBuffer
-		tr := &rabbitmq.Transport{URL: url, DeliveryLimit: limit}
-		c, err := tr.Open(within(t), transport.Env{Endpoint: "test", Logger: slog.New(slog.NewTextHandler(&logs, nil))})
-		if err != nil {
-			t.Fatal(err)
-		}
+	for name, limit := range map[string]int{"no limit": rabbitmq.None, "not installed": 0} {
+		c, logs := openLogged(t, &rabbitmq.Transport{URL: url, DeliveryLimit: limit})
 		if _, err := c.(transport.Satellites).Satellites(within(t)); err != nil {
 			t.Error(err)
 		}
+		receive(t, c, "test", 1)
+		receive(t, c, "test", 1) // does not repeat the warning
 		must(t, c.Close())
-		if text := logs.String(); strings.Contains(text, "after 20 returns") != drops {
-			t.Errorf("%s: the log of a broker that drops (%t) says %q", name, drops, text)
+		if n := strings.Count(logs.String(), "after 20 returns"); n > 1 || n == 1 != drops {
+			t.Errorf("%s: the log of a broker that drops (%t) says %q", name, drops, logs)
 		}
+		if hasCommand := strings.Contains(logs.String(), "rabbitmqctl set_policy"); hasCommand != (drops && limit == rabbitmq.None) {
+			t.Errorf("%s: the log of a broker that drops (%t) says %q", name, drops, logs)
+		}
+	}
+}
+
+// openLogged connects as endpoint "test" and returns the log too.
+func openLogged(t *testing.T, tr *rabbitmq.Transport) (transport.Conn, *lockedBuffer) {
+	t.Helper()
+	logs := new(lockedBuffer)
+	c, err := tr.Open(within(t), transport.Env{Endpoint: "test", Logger: slog.New(slog.NewJSONHandler(logs, nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	return c, logs
+}
+
+// An endpoint whose queues were created with a limit, and which has none now, receives what the broker has moved.
+func TestWithoutADeliveryLimitOlderDeadLettersAreReceived(t *testing.T) {
+	url := brokertest.RabbitMQ(t)
+	install(t, open(t, url, nil), "orders")
+	if got := deadLetters(t, open(t, url, deliveryLimit(rabbitmq.None))).Queue; got != "test.dead-letters" {
+		t.Errorf("satellite %q", got)
 	}
 }
 

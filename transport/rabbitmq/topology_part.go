@@ -21,6 +21,7 @@ type part struct {
 	args     amqp.Table
 	bind     func(ch *amqp.Channel) error // nil for none
 	adapted  []string                     // names of args
+	received bool                         // it is a quorum queue of a plan, to which messages return
 }
 
 // find fails when the part does not exist.

@@ -14,12 +14,16 @@ import (
 // Verify implements [transport.Verifier]. It changes nothing, unless a queue or an exchange is deleted while it is
 // being compared: that may exist again, unbound. Comparing needs the right to configure. Bindings cannot be read over
 // AMQP; Install sets them again. Policies cannot either: Verify reads them over [Transport].Management; where that is
-// not set, there is one finding with the state [transport.Unread].
+// not set, there is one finding with the state [transport.Unread]. The broker reports the policies of a queue some
+// seconds late, and Verify waits for the first report on a new queue.
 func (c *schema) Verify(ctx context.Context, plan transport.Plan) ([]transport.Finding, error) {
 	parts := c.parts(plan)
 	findings, err := c.compare(ctx, parts)
 	if err != nil {
 		return nil, err
+	}
+	if c.management == nil {
+		return append(findings, c.policiesUnread(parts)), nil
 	}
 	limited, err := c.policies(ctx, parts)
 	return append(findings, limited...), err
@@ -96,7 +100,7 @@ func (c *schema) parts(plan transport.Plan) (parts []part) {
 	}
 	var exchanges []part
 	for _, q := range plan.Queues {
-		parts = append(parts, part{name: q.Name, args: c.arguments(q)})
+		parts = append(parts, c.queuePart(q))
 		exchanges = append(exchanges, c.topology.forQueue(q.Name)...)
 	}
 	for _, types := range plan.Types {

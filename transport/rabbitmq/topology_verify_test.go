@@ -15,7 +15,7 @@ import (
 
 func verify(t *testing.T, c transport.Conn, plan transport.Plan) []transport.Finding {
 	t.Helper()
-	findings, err := c.(transport.Verifier).Verify(within(t), plan)
+	findings, err := c.(transport.Verifier).Verify(patiently(t), plan)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -46,8 +46,8 @@ type Transport struct {
 	// return within 10 s, and when ctx ends. Its error is logged. Optional.
 	Credentials func(ctx context.Context) (Credentials, error)
 	// Management is the URL of the broker's management API, http://user:password@host:15672. Verify reads policies from
-	// it, and [InspectDelays] the number of messages that are being dead-lettered. Its user needs the tag "monitoring". If
-	// the URL has no user, the user of the broker's connections is used. Neither errors nor logs show its user and
+	// it, and [InspectDelays] the number of messages that are being dead-lettered. Its user needs the tag "monitoring", and
+	// "policymaker" where Install creates policies (DeliveryLimit). If the URL has no user, the user of the broker's connections is used. Neither errors nor logs show its user and
 	// password. Optional.
 	Management string
 	// Hosts are further nodes of the cluster, "host" or "host:port". If a node cannot be reached, the next one is tried.
@@ -66,9 +66,17 @@ type Transport struct {
 	// DeliveryLimit is how often a message of the endpoint's own quorum queues may return to its queue. When it returns
 	// once more, the broker moves it to the queue "<endpoint>.dead-letters", from which a running endpoint moves it to its
 	// error queue. The endpoint counts attempts itself, so the limit must be far above the number of immediate retries:
-	// when a process crashes, all its prefetched messages return, and each return counts. 0: 100. [None] declares the
-	// queues without a limit and without a dead-letter queue, as NServiceBus does; RabbitMQ 4.0 and later then drop a
-	// message after 20 returns, unless a policy says otherwise. Existing queues are used unchanged.
+	// when a process crashes, all its prefetched messages return, and each return counts. 0: 100. Existing queues are used
+	// unchanged.
+	//
+	// [None] declares the queues with the argument x-queue-type alone, as NServiceBus does, so that an endpoint of
+	// NServiceBus may take them over. These queues are weaker: the broker moves no message to a dead-letter queue, before
+	// RabbitMQ 4.0 a message may return for ever, and where a policy limits the length of a queue, the broker drops its
+	// oldest messages in place of refusing new ones. From 4.0 the broker drops a message after 20 returns, unless a policy
+	// lifts that limit: where Management is set, Install creates the policy that NServiceBus creates,
+	// "nsb.<queue>.delivery-limit" with a limit of 100,000, for each quorum queue that no other policy applies to. Where
+	// that is not possible, it logs a warning with the command for rabbitmqctl, and so does an endpoint that starts on such
+	// a queue.
 	DeliveryLimit int
 	// ConsumerTimeout is how long a message may be unsettled, including prefetched messages; at least a second. At 80 %
 	// the driver logs a warning. Before RabbitMQ 4.3 it must equal the broker's consumer_timeout, after which the broker
@@ -117,6 +125,7 @@ func (t *Transport) Open(ctx context.Context, env transport.Env) (transport.Conn
 		schema: schema{
 			channels:  channels{log: env.Log()},
 			queueType: queueType, topology: topology, deadLetters: deadLetters, management: management,
+			vhost: d.vhost(),
 		},
 		dialer: d, maxHold: maxHold, translate: t.Translate,
 	})

@@ -21,7 +21,8 @@ const ownOptions = "queue_type, topology, topic_exchange, delivery_limit, consum
 // ParseURL returns the transport of a URL amqp://user:password@host:port/vhost, or amqps:// for TLS, with these
 // options:
 //
-//   - queue_type, topology, topic_exchange, delivery_limit and management are the fields of those names,
+//   - queue_type, topology, topic_exchange, delivery_limit and management are the fields of those names; a delivery_limit
+//     of none is [None],
 //   - consumer_timeout is a duration such as 1h,
 //   - hosts are further nodes, separated by commas,
 //   - cacertfile, certfile and keyfile are PEM files for TLS, and server_name_indication is the server's name,
@@ -75,10 +76,14 @@ func ParseURL(rawURL string) (*Transport, error) {
 
 // setNumbers sets the fields of options that are numbers.
 func (t *Transport) setNumbers(deliveryLimit, consumerTimeout string) error {
-	if deliveryLimit != "" {
+	switch deliveryLimit {
+	case "":
+	case "none":
+		t.DeliveryLimit = None
+	default:
 		n, err := strconv.ParseInt(deliveryLimit, 10, 32)
-		if err != nil || n == 0 || n < -1 {
-			return fmt.Errorf("rabbitmq: delivery_limit %q: want a number, or -1 for none", deliveryLimit)
+		if err != nil || n == 0 || n < None {
+			return fmt.Errorf("rabbitmq: delivery_limit %q: want a number, or none", deliveryLimit)
 		}
 		t.DeliveryLimit = int(n)
 	}

@@ -17,6 +17,7 @@ func TestAURLIsParsed(t *testing.T) {
 		"amqp://h?queue_type=classic&topology=direct&topic_exchange=e&delivery_limit=-1": {
 			URL: "amqp://h", QueueType: rabbitmq.Classic, Topology: rabbitmq.Direct, TopicExchange: "e", DeliveryLimit: rabbitmq.None,
 		},
+		"amqp://h?delivery_limit=none": {URL: "amqp://h", DeliveryLimit: rabbitmq.None},
 		"amqp://h?hosts=b,c:5673&consumer_timeout=1h&management=http://h:15672&channel_max=5&auth_mechanism=external": {
 			URL: "amqp://h?auth_mechanism=external&channel_max=5", Hosts: []string{"b", "c:5673"},
 			ConsumerTimeout: time.Hour, Management: "http://h:15672",
