@@ -21,6 +21,7 @@ var (
 	_ tablequeue.Orphaner   = (*store)(nil)
 	_ tablequeue.Sweeper    = (*store)(nil)
 	_ tablequeue.Locks      = (*store)(nil)
+	_ tablequeue.Foreign    = (*store)(nil)
 )
 
 // store is the SQL Server dialect of the lease engine. It is no [tablequeue.Waker]: receivers poll.
@@ -62,7 +63,7 @@ func (e *connectError) Unwrap() error { return e.cause }
 
 func newStore(c connector, set dialect.Settings) *store {
 	s := &store{Settings: set, log: slog.New(slog.DiscardHandler), db: openDB(c, poolSize), handlers: openDB(c, set.MaxTx)}
-	s.detector = dialect.Detector{Suspect: refusedByTrait, Detect: s.detectTraits, Foreign: s.foreign}
+	s.detector = dialect.Detector{Suspect: refusedByTrait, Detect: s.detectTraits, Foreign: s.Foreign}
 	s.life, s.end = context.WithCancel(context.Background())
 	return s
 }

@@ -12,6 +12,7 @@
 //
 // The tables are made by the endpoint's installer, or by the text that [Transport.Script] returns.
 //
-// Queue tables of NServiceBus's SQL Server transport can be sent to, though not with a delay, and listed and emptied by
-// tools; its senders can insert into the tables of this package, and its receivers can read them; and [Transport.SubscriptionRouting] shares its table of subscriptions.
+// Queue tables of NServiceBus's SQL Server transport can be sent to, and listed and emptied by tools. Its senders can
+// insert into the tables of this package, and its receivers can read them. [Transport.SubscriptionRouting] shares its
+// table of subscriptions, and [Transport.Adopt] takes its queue tables over.
 package sqlserver

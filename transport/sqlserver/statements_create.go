@@ -9,12 +9,8 @@ import (
 // making sets the statements of the installer. The columns that begin with a capital are those of NServiceBus's queue
 // tables, so that its endpoints can send to them and ServiceControl can receive from them; some are for that alone.
 func (t *table) making(schema string, at place) {
-	of := ""
-	if at.catalog != "" {
-		of = bracket(at.catalog) + "."
-	}
 	table := `object_id(` + literal(t.quoted) + `, N'U')`
-	t.columns = `SELECT c.name FROM ` + of + `sys.columns AS c WHERE c.object_id = ` + table
+	t.columns = `SELECT c.name FROM ` + at.database() + `sys.columns AS c WHERE c.object_id = ` + table
 
 	t.create, t.createShared = t.creating(table, ""), t.creating(table, `,
 		INDEX holdfast_id UNIQUE NONCLUSTERED (Id)`)

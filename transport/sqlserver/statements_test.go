@@ -47,6 +47,7 @@ func TestStatementsAreTheReviewedOnes(t *testing.T) {
 	add("lock of an adoption", tryInstallLock)
 	add("end of an adoption", freeInstallLock)
 	add("edition", canIndexOnline)
+	addFields(add, "delayed messages of NServiceBus", reflect.ValueOf(newDelayed(place{schema: schema, table: queue + ".Delayed"}, at)))
 	addFields(add, "versions", reflect.ValueOf(newVersions(schema)))
 	addFields(add, "subscriptions", reflect.ValueOf(newSubscriptions(schema)))
 	addFields(add, "shared subscriptions", reflect.ValueOf(newRouting("dbo", "SubscriptionRouting")))

@@ -130,7 +130,7 @@ func (s *store) Exists(ctx context.Context, queue string) error {
 		err = transport.ErrNoQueue
 	case found.foreign:
 		err = unfit(columns)
-	case s.foreign(queue): // until it was adopted
+	case s.Foreign(queue): // until it was adopted
 		s.tables.Set(queue, newTable(s.Schema, s.place(queue), found))
 	}
 	return failed(err, "queue %q in schema %q", queue, s.Schema)
@@ -206,7 +206,7 @@ func (s *store) Take(ctx context.Context, u *tablequeue.Unit) error {
 	units := []*tablequeue.Unit{u}
 	err := s.detector.Repeat(ctx, units, func() error {
 		return s.inTx(ctx, func(tx *sql.Tx) error {
-			if s.foreign(u.Queue) {
+			if s.Foreign(u.Queue) {
 				return s.takeForeign(ctx, tx, u)
 			}
 			_, err := tx.ExecContext(ctx, s.table(u.Queue).take, sql.Named("lease", u.Lease.ID), sql.Named("seq", u.Lease.Seq))

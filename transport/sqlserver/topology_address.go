@@ -144,10 +144,15 @@ func (p place) queue(schema string) string {
 	return p.address()
 }
 
+// database returns the text before the name of a view of the catalog, which is that of the place's database.
+func (p place) database() string {
+	if p.catalog == "" {
+		return ""
+	}
+	return bracket(p.catalog) + "."
+}
+
 // quoted returns the identifier of the place.
 func (p place) quoted() string {
-	if p.catalog != "" {
-		return bracket(p.catalog) + "." + quote(p.schema, p.table)
-	}
-	return quote(p.schema, p.table)
+	return p.database() + quote(p.schema, p.table)
 }

@@ -37,8 +37,8 @@ type adopter struct {
 	said time.Time // of the last line about progress
 }
 
-// adopt adds the columns and indexes of this transport to the tables of NServiceBus among the plan's, and changes the
-// tables of version 1 into those of this version. Messages stay.
+// adopt adds the columns and indexes of this transport to the tables of NServiceBus among the plan's, except shared
+// ones, which are used as they are. It changes tables of version 1 into those of this version. Messages stay.
 func (s *store) adopt(ctx context.Context, plan transport.Plan) error {
 	conn, err := s.db.Conn(ctx)
 	if err != nil {
@@ -50,7 +50,7 @@ func (s *store) adopt(ctx context.Context, plan transport.Plan) error {
 		return err
 	}
 	for _, q := range plan.Queues {
-		if err := a.queue(ctx, q.Name); err != nil {
+		if err := a.queue(ctx, q); err != nil {
 			return fmt.Errorf("queue %q: %w", q.Name, err)
 		}
 	}
@@ -95,7 +95,8 @@ func (a *adopter) again(ctx context.Context, why string, try func() (bool, error
 	}
 }
 
-func (a *adopter) queue(ctx context.Context, queue string) error {
+func (a *adopter) queue(ctx context.Context, q transport.Queue) error {
+	queue := q.Name
 	columns, err := a.columns(ctx, queue)
 	if err != nil || len(columns) == 0 {
 		return err
@@ -103,6 +104,8 @@ func (a *adopter) queue(ctx context.Context, queue string) error {
 	at := a.place(queue)
 	statements, traits := newAdoption(a.Schema, at), traits{}.of(columns)
 	switch {
+	case traits.foreign && q.Shared:
+		return nil
 	case traits.foreign && at.catalog != "":
 		return fmt.Errorf("its table is in database %q: adopt it by an endpoint of that database", at.catalog)
 	case traits.foreign:

@@ -12,7 +12,11 @@ import (
 func (s *store) adoptionScript(plan transport.Plan) (steps []step) {
 	for _, q := range plan.Queues {
 		of, a := fmt.Sprintf("queue %q", q.Name), newAdoption(s.Schema, s.place(q.Name))
-		steps = append(steps, step{of, repeated(q.Name, a.upgrade)}, step{of, s.refused(q.Name, a.unfit)})
+		steps = append(steps, step{of, repeated(q.Name, a.upgrade)})
+		if q.Shared {
+			continue
+		}
+		steps = append(steps, step{of, s.refused(q.Name, a.unfit)})
 		for _, statement := range []string{a.columns, a.fill, a.indexes, a.lease} {
 			steps = append(steps, step{of, repeated(q.Name, statement)})
 		}

@@ -83,6 +83,13 @@ func TestOnlyAdoptChangesTablesThatExist(t *testing.T) {
 			t.Errorf("changed: %s", text)
 		}
 	}
+	f, s, _ = adopting(t, adoptAnswers())
+	ok(t, s.Install(t.Context(), transport.Plan{Queues: []transport.Queue{{Name: "error", Shared: true}}}))
+	for _, c := range f.take() {
+		if strings.HasPrefix(c.text, adoptionWait) {
+			t.Errorf("changed a shared table: %s", c.text)
+		}
+	}
 	f, s, _ = adopting(t, map[string]answer{"sp_getapplock": numbers(0)}) // no table
 	ok(t, s.Install(t.Context(), transport.Plan{Queues: []transport.Queue{{Name: "q"}}}))
 	f2, s2, _ := adopting(t, map[string]answer{"sp_getapplock": numbers(0), columnsPart: column("RowVersion", "Id", "lease_id")})
@@ -241,6 +248,11 @@ func TestTheScriptAdoptsInTheSameSteps(t *testing.T) {
 			t.Errorf("batch %d: %v:\n%s", i, err, batch)
 		}
 	}
+	shared, err := (&Transport{Adopt: true}).Script(transport.Plan{Queues: []transport.Queue{{Name: "q", Shared: true}}})
+	ok(t, err)
+	if strings.Contains(shared, "ADD lease_id") || !strings.Contains(shared, "N'RowVersion', N'COLUMN'") {
+		t.Errorf("the script for a shared queue:\n%s", shared)
+	}
 	plain, err := (&Transport{}).Script(transport.Plan{Queues: []transport.Queue{{Name: "q"}}})
 	ok(t, err)
 	if strings.Contains(plain, "ADD lease_id") {
@@ -285,7 +297,7 @@ func TestAnAdoptedTableIsNoLongerForeign(t *testing.T) {
 		f, s, _ := adopting(t, adoptAnswers())
 		s.tables.Set("q", newTable("dbo", s.place("q"), traits{foreign: true}))
 		become(f, s)
-		if s.foreign("q") {
+		if s.Foreign("q") {
 			t.Errorf("%s: it is still foreign", name)
 		}
 	}

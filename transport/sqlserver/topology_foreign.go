@@ -25,7 +25,8 @@ func refusedByTrait(err error) bool {
 	return slices.Contains([]int32{hasTriggers, invalidColumn, missingIndex}, numberOf(err))
 }
 
-func (s *store) foreign(queue string) bool { return s.table(queue).traits.foreign }
+// Foreign implements [tablequeue.Foreign].
+func (s *store) Foreign(queue string) bool { return s.table(queue).traits.foreign }
 
 // detectTraits reports whether a queue's table has traits that were not known. The server names a table with triggers in
 // words only, so that all queues are taken to have them.

@@ -44,7 +44,7 @@ type Transport struct {
 	SubscriptionRouting string
 	// Adopt makes Install, and Script, take over the queue tables that NServiceBus has created: they get columns and
 	// indexes, and keep their messages. A table with other columns than NServiceBus's, or with triggers for example, is
-	// refused. Tables of version 1 of this transport are rewritten as tables of the present version. Stop the endpoints
+	// refused. Shared queues, such as the error queue, are used as they are. Tables of version 1 of this transport are rewritten as tables of the present version. Stop the endpoints
 	// that receive from these tables before.
 	Adopt bool
 }

@@ -764,6 +764,22 @@ EXEC sp_releaseapplock @Resource = @name, @LockOwner = 'Session';
 -- edition
 SELECT CASE WHEN convert(int, serverproperty(N'EngineEdition')) IN (3, 5, 8) THEN 1 ELSE 0 END
 
+-- delayed messages of NServiceBus columns
+SELECT CASE WHEN object_id(N'[my''s [schema]]].[Sales."Orders"]]''--.Delayed]', N'U') IS NULL THEN -1 ELSE (
+	SELECT count(*) FROM sys.columns AS c WHERE c.object_id = object_id(N'[my''s [schema]]].[Sales."Orders"]]''--.Delayed]', N'U')
+	AND concat(c.name, N' ', type_name(c.system_type_id)) IN (N'Headers nvarchar', N'Body varbinary', N'Due datetime')) END
+
+-- delayed messages of NServiceBus move
+DECLARE @now datetime = getutcdate();
+DECLARE @moved TABLE (Headers nvarchar(max), Body varbinary(max), Due datetime);
+WITH due AS (
+	SELECT TOP (@limit) Headers, Body, Due FROM [my's [schema]]].[Sales."Orders"]]'--.Delayed] WITH (UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK)
+	WHERE Due < @now ORDER BY Due)
+DELETE FROM due OUTPUT deleted.Headers, deleted.Body, deleted.Due INTO @moved;
+INSERT INTO [my's [schema]]].[Sales."Orders"]]'--] (Headers, Body) SELECT m.Headers, coalesce(m.Body, 0x) FROM @moved AS m ORDER BY m.Due;
+SELECT (SELECT count(*) FROM @moved), coalesce((SELECT TOP (1) datediff_big(microsecond, @now, Due)
+	FROM [my's [schema]]].[Sales."Orders"]]'--.Delayed] WITH (READPAST, READCOMMITTEDLOCK) WHERE Due > @now ORDER BY Due), 0);
+
 -- versions create
 IF object_id(N'[my''s [schema]]].[holdfast_tables]', N'U') IS NULL
 	CREATE TABLE [my's [schema]]].[holdfast_tables] (
