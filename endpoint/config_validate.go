@@ -22,21 +22,14 @@ func (c Config) validate() error {
 	if c.Transport == nil {
 		bad("Transport is nil")
 	}
-	c.validateQueues(bad)
+	c.validateQueues(func(queue string) string { return queue }, bad)
 	if c.AuditExpireAfter < 0 {
 		bad("AuditExpireAfter is negative: %v", c.AuditExpireAfter)
 	}
 	switch {
 	case c.AuditQueue == "" && c.AuditExpireAfter > 0:
 		bad("AuditExpireAfter is set, but AuditQueue is not: there are no copies to expire")
-	case c.AuditQueue == "":
-	case c.AuditQueue == c.Name:
-		bad("Name and AuditQueue are both %q: every message would come back at once", c.Name)
-	case c.AuditQueue == c.instanceQueue():
-		bad("the queue of the instance and AuditQueue are both %q: every message would come back at once", c.AuditQueue)
-	case slices.Contains(c.Recoverability.ErrorQueues(), c.AuditQueue):
-		bad("AuditQueue and an error queue of Recoverability are both %q", c.AuditQueue)
-	case c.SendOnly:
+	case c.AuditQueue != "" && c.SendOnly:
 		bad("AuditQueue is set, but the endpoint is SendOnly: it processes no messages")
 	}
 	if c.Concurrency < 0 || c.Concurrency > maxConcurrency {
@@ -71,18 +64,33 @@ func (c Config) validate() error {
 	return errors.Join(append(errs, c.Recoverability.Validate())...)
 }
 
-// validateQueues reports queues that are both received from and an error or audit queue.
-func (c Config) validateQueues(bad func(format string, args ...any)) {
-	errorQueues := c.Recoverability.ErrorQueues()
-	if c.Name != "" && slices.Contains(errorQueues, c.Name) {
-		bad("Name and an error queue of Recoverability are both %q: what fails would come back at once", c.Name)
+// validateQueues reports queues that are both received from and an error or audit queue. of returns the one name of a
+// queue.
+func (c Config) validateQueues(of func(queue string) string, bad func(format string, args ...any)) {
+	var errorQueues []string
+	for _, queue := range c.Recoverability.ErrorQueues() {
+		errorQueues = append(errorQueues, of(queue))
 	}
-	if q := c.instanceQueue(); q != "" && slices.Contains(errorQueues, q) {
-		bad("the queue of the instance and an error queue of Recoverability are both %q: what fails would come back at once", q)
+	own, audit := of(c.Name), of(c.AuditQueue)
+	if own != "" && slices.Contains(errorQueues, own) {
+		bad("Name and an error queue of Recoverability are both %q: what fails would come back at once", own)
 	}
-	quarantine := c.Name + quarantineSuffix
-	if slices.Contains(errorQueues, quarantine) || c.AuditQueue == quarantine {
+	instance := of(c.instanceQueue())
+	if instance != "" && slices.Contains(errorQueues, instance) {
+		bad("the queue of the instance and an error queue of Recoverability are both %q: what fails would come back at once", instance)
+	}
+	quarantine := of(c.Name + quarantineSuffix)
+	if slices.Contains(errorQueues, quarantine) || audit == quarantine {
 		bad("%q is the endpoint's quarantine and cannot be an error queue or its audit queue too", quarantine)
+	}
+	switch {
+	case audit == "":
+	case audit == own:
+		bad("Name and AuditQueue are both %q: every message would come back at once", own)
+	case audit == instance:
+		bad("the queue of the instance and AuditQueue are both %q: every message would come back at once", audit)
+	case slices.Contains(errorQueues, audit):
+		bad("AuditQueue and an error queue of Recoverability are both %q", audit)
 	}
 }
 

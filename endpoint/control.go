@@ -65,15 +65,19 @@ func (e *Endpoint) control(queues []string, act func(source) error) error {
 	return ErrNotRunning
 }
 
-// receivesFrom reports whether the endpoint receives from a queue; the driver's own queues are included.
+// receivesFrom reports whether the endpoint receives from the queue with that short name; the driver's own queues are
+// included.
 func (l *live) receivesFrom(queue string) bool {
-	is := func(s source) bool { return s.Queue() == queue }
+	is := func(s source) bool { return l.names.of(s.Queue()) == queue }
 	return slices.ContainsFunc(l.sources, is) || slices.ContainsFunc(l.satellites.all(), is)
 }
 
 // named returns the sources of queues, or all of the endpoint's own if there are no names.
 func (l *live) named(queues []string) ([]source, error) {
-	for _, queue := range queues {
+	queues = slices.Clone(queues)
+	for i, queue := range queues {
+		queue = l.names.of(queue)
+		queues[i] = queue
 		if !slices.ContainsFunc(l.sources, func(s source) bool { return s.Queue() == queue }) {
 			return nil, fmt.Errorf("queue %q: the endpoint does not receive from it", queue)
 		}

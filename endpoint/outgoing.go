@@ -92,7 +92,7 @@ func (from *sender) submit(ctx context.Context, out *outgoing) (err error) {
 	if live == nil {
 		return ErrNotRunning
 	}
-	if err := from.resolve(&out.Outgoing); err != nil {
+	if err := from.resolve(live, &out.Outgoing); err != nil {
 		return err
 	}
 	if err := check(&out.Outgoing, out.of, live); err != nil {
@@ -121,21 +121,17 @@ var verbs = map[string]string{
 	header.IntentSend: "send", header.IntentPublish: "publish", header.IntentReply: "reply",
 }
 
-// resolve replaces thisInstance by the name of the instance's queue.
-func (from *sender) resolve(out *pipeline.Outgoing) error {
-	if out.Queue != thisInstance && out.ReplyTo != thisInstance {
-		return nil
+// resolve replaces thisInstance by the name of the instance's queue, and an address by the short name of its queue.
+func (from *sender) resolve(live *live, out *pipeline.Outgoing) error {
+	for _, queue := range []*string{&out.Queue, &out.ReplyTo} {
+		if *queue == thisInstance {
+			*queue = from.cfg.instanceQueue()
+			if *queue == "" {
+				return errors.New("this instance has no queue of its own: set Config.InstanceQueue")
+			}
+		}
 	}
-	queue := from.cfg.instanceQueue()
-	if queue == "" {
-		return errors.New("this instance has no queue of its own: set Config.InstanceQueue")
-	}
-	if out.Queue == thisInstance {
-		out.Queue = queue
-	}
-	if out.ReplyTo == thisInstance {
-		out.ReplyTo = queue
-	}
+	out.Queue = live.names.of(out.Queue)
 	return nil
 }
 
@@ -219,14 +215,18 @@ func (from *sender) encode(_ context.Context, out *pipeline.Outgoing) error {
 	if err := checkConversation(out); err != nil {
 		return err
 	}
+	live := from.live.Load()
+	if live == nil {
+		return ErrNotRunning
+	}
 	body, err := from.serializers.marshal(out.Types, out.Value)
 	if err != nil {
 		return err
 	}
-	from.addHeaders(out, time.Now())
+	from.addHeaders(live, out, time.Now())
 	out.Operation = transport.Operation{
 		Message: &transport.Message{ID: out.MessageID, Headers: out.Headers, Body: body},
-		Queue:   out.Queue, After: out.After, At: out.At, TTL: out.TTL, Properties: out.Properties,
+		Queue:   live.names.of(out.Queue), After: out.After, At: out.At, TTL: out.TTL, Properties: out.Properties,
 		Receipt: out.Receipt != nil,
 	}
 	if out.Intent == header.IntentPublish {

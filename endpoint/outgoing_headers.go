@@ -11,16 +11,16 @@ import (
 )
 
 // addHeaders adds the headers that the caller and behaviors have not set.
-func (from *sender) addHeaders(out *pipeline.Outgoing, now time.Time) {
+func (from *sender) addHeaders(live *live, out *pipeline.Outgoing, now time.Time) {
 	h := &out.Headers
 	h.Set(header.MessageID, out.MessageID)
 	from.addCausation(out)
 	h.SetDefault(header.MessageIntent, out.Intent)
 	addSaga(out)
 	if reply := out.ReplyTo; reply != "" {
-		h.SetDefault(header.ReplyToAddress, reply)
+		h.SetDefault(header.ReplyToAddress, live.names.address(reply))
 	} else if !from.cfg.SendOnly {
-		h.SetDefault(header.ReplyToAddress, from.cfg.Name)
+		h.SetDefault(header.ReplyToAddress, live.names.self)
 	}
 	h.SetDefault(header.OriginatingEndpoint, from.cfg.Name)
 	h.SetDefault(header.OriginatingMachine, from.host.Machine)

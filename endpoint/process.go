@@ -22,7 +22,7 @@ func (l *live) handle(queue string) handleFunc {
 
 // handleExclusively processes a delivery from the quarantine. No other message is processed meanwhile.
 func (l *live) handleExclusively(ctx context.Context, d transport.Delivery, slot *pump.Slot, stuck func()) {
-	in := l.newIncoming(d, slot, l.e.cfg.Name)
+	in := l.newIncoming(d, slot, l.names.of(l.e.cfg.Name))
 	if in.relayed(ctx) {
 		return
 	}

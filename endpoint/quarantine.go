@@ -69,7 +69,8 @@ func (q *quarantine) watch(ctx context.Context) {
 		case <-q.moved:
 		}
 		// The quarantine is paused with the endpoint's own queue.
-		paused := func(s source) bool { return s.Queue() == q.live.e.cfg.Name && s.Paused() }
+		own := q.live.names.of(q.live.e.cfg.Name)
+		paused := func(s source) bool { return s.Queue() == own && s.Paused() }
 		if !slices.ContainsFunc(q.live.sources, paused) && q.look(ctx) {
 			_ = backoff.Sleep(ctx, q.visit(ctx, &grace)) // the select above sees the end of ctx
 		}

@@ -30,7 +30,7 @@ func (in *incoming) suspect() bool {
 // handled like any other.
 func (in *incoming) quarantine(ctx context.Context) bool {
 	q, n := in.live.quarantine, in.delivery.Attempt().N
-	headers := fault.QuarantineHeaders(in.original.Headers, in.queue, n)
+	headers := fault.QuarantineHeaders(in.original.Headers, in.live.names.address(in.queue), n)
 	place := in.nextPlace()
 	report := func() {}
 	defer func() { in.report(place, report) }()
@@ -78,7 +78,7 @@ func (in *incoming) leaveQuarantine() *exclusive {
 	x, own, a := &exclusive{in: in}, *in.original, in.delivery.Attempt()
 	var queue string
 	own.Headers, queue, x.before = fault.LeaveQuarantine(own.Headers)
-	in.queue, in.original = cmp.Or(queue, in.queue), &own
+	in.queue, in.original = in.live.names.of(cmp.Or(queue, in.queue)), &own
 	x.parked = a.Exact && a.N > in.live.recoverability.Quarantine.Crashes
 	return x
 }

@@ -158,6 +158,7 @@ func (r *recovery) decide(ctx context.Context, f recoverability.Failure) (action
 // may panic.
 func (r *recovery) faultHeaders(ctx context.Context, f recoverability.Failure) header.Map {
 	h := fault.Headers(f, r.e.host, r.at)
+	h.Set(header.FailedQ, r.live.names.address(f.Queue)) // other programs return the message to that queue
 	change := r.live.recoverability.FaultHeaders
 	if change == nil {
 		return h

@@ -95,8 +95,11 @@ func (r *recovery) possible(ctx context.Context, action recoverability.Action) r
 	if action == (recoverability.MoveToError{}) {
 		return r.toErrorQueue()
 	}
-	if a, ok := action.(recoverability.Delay); ok {
+	switch a := action.(type) {
+	case recoverability.Delay:
 		action = recoverability.Delay{For: max(0, a.For)}
+	case recoverability.MoveToError:
+		action = recoverability.MoveToError{Queue: r.live.names.of(a.Queue)}
 	}
 	why := r.impossible(action)
 	if why == "" {
@@ -133,7 +136,7 @@ func (r *recovery) impossible(action recoverability.Action) string {
 			return fmt.Sprintf("the delay is over the transport's %v", most)
 		}
 	case recoverability.MoveToError:
-		if a.Queue == r.queue || a.Queue == r.e.cfg.Name+quarantineSuffix || r.live.receivesFrom(a.Queue) {
+		if a.Queue == r.queue || a.Queue == r.live.names.of(r.e.cfg.Name+quarantineSuffix) || r.live.receivesFrom(a.Queue) {
 			return "the endpoint receives from that queue, and would receive the message again at once"
 		}
 	case recoverability.DeadLetter:

@@ -16,6 +16,7 @@ import (
 type live struct {
 	e          *Endpoint
 	conn       transport.Conn
+	names      queueNames
 	limits     transport.Limits
 	publishes  bool
 	joins      bool
@@ -72,7 +73,7 @@ func newLive(ctx context.Context, e *Endpoint, conn transport.Conn) *live {
 	_, publishes := conn.(transport.Subscriber)
 	_, joins := conn.(transport.TxDispatcher)
 	l := &live{
-		e: e, conn: conn, limits: conn.Limits(), publishes: publishes, joins: joins, stopping: ctx.Done(),
+		e: e, conn: conn, names: e.queueNames(conn), limits: conn.Limits(), publishes: publishes, joins: joins, stopping: ctx.Done(),
 		settling: deadlines{parent: context.WithoutCancel(ctx), span: settleTimeout},
 	}
 	if b, ok := conn.(transport.Blocker); ok { // a stop does not wait for the broker
@@ -96,7 +97,10 @@ func (l *live) prepare(ctx context.Context) error {
 	if l.e.cfg.Transactions == SendsAtomicWithReceive && !l.limits.Atomic {
 		return fmt.Errorf("endpoint %q: the transport does not offer %v", l.e.cfg.Name, l.e.cfg.Transactions)
 	}
-	l.recoverability = l.effective(ctx)
+	if err := l.checkQueues(); err != nil {
+		return err
+	}
+	l.recoverability = l.names.inPolicy(l.effective(ctx))
 	if l.e.cfg.Install {
 		if err := l.e.install(ctx, l.conn); err != nil {
 			return err
@@ -124,6 +128,7 @@ func (l *live) receiveAll(ctx context.Context) (err error) {
 	var sources []source
 	defer func() { err = errors.Join(err, closeAll(sources)) }()
 	for _, queue := range l.e.queues() {
+		queue = l.names.of(queue)
 		opts := transport.ReceiverOptions{Queue: queue, CompletesFirst: l.e.cfg.Transactions == None}
 		own, err := l.openSource(ctx, opts, l.e.cfg.Concurrency, l.handle(queue))
 		if err != nil {
@@ -133,7 +138,7 @@ func (l *live) receiveAll(ctx context.Context) (err error) {
 	}
 	l.sources, l.satellites = sources, l.newSatellites()
 	if queue := l.e.quarantineQueue(); queue != "" {
-		l.quarantine = &quarantine{live: l, queue: queue, moved: make(chan struct{}, 1)}
+		l.quarantine = &quarantine{live: l, queue: l.names.of(queue), moved: make(chan struct{}, 1)}
 		l.slow = new(pump.SlowStart)
 		for _, s := range sources {
 			l.slow.Add(s.Source)

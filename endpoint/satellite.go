@@ -180,7 +180,7 @@ func (in *incoming) relay(ctx context.Context, sat transport.Satellite) (err err
 // bury moves a message that the broker dead-lettered or that cannot be sent on, which failed in queue, to the error
 // queue. There is nothing to decide, so the policy is not asked. Its number of deliveries is unknown.
 func (a *attempt) bury(ctx context.Context, queue string, failure error) error {
-	a.queue = queue
+	a.queue = a.live.names.of(queue)
 	r := newRecovery(a.incoming)
 	r.at = a.origin()
 	rec := r.begin(a, a.facts(failure))

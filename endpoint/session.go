@@ -60,7 +60,7 @@ func (s *Session) Forward(_ context.Context, queue string) error {
 	if queue == "" {
 		return errors.New("forward: the queue is empty")
 	}
-	op := s.in.copyTo(queue, fault.ForwardHeaders(s.in.original.Headers), 0)
+	op := s.in.copyTo(s.in.live.names.of(queue), fault.ForwardHeaders(s.in.original.Headers), 0)
 	op.Message.Body = slices.Clone(op.Message.Body) // the Dispatch stage may change it
 	return s.keep(op)
 }

@@ -31,7 +31,8 @@ func (l *live) openSource(
 		Group: l.group,
 		Open: func(ctx context.Context) (transport.Receiver, error) {
 			receiver, err := l.conn.OpenReceiver(ctx, opts)
-			if errors.Is(err, transport.ErrNoQueue) && !l.e.cfg.Install {
+			_, impossible := errors.AsType[*transport.NameError](err)
+			if errors.Is(err, transport.ErrNoQueue) && !impossible && !l.e.cfg.Install {
 				err = fmt.Errorf("%w: create it with Config.Install or Endpoint.Install", err)
 			}
 			if err != nil {

@@ -94,7 +94,7 @@ func fallbacksOn(t *testing.T, broker transport.Transport, size int, want []stri
 		t.Error(diff)
 	}
 	got := takeOne(t, broker, errorQueue)
-	if got.ID != "m-1" || string(got.Body) != `{"N":7}` || got.Headers.Get("Large") != large || got.Headers.Get(header.FailedQ) != queue {
+	if got.ID != "m-1" || string(got.Body) != `{"N":7}` || got.Headers.Get("Large") != large || got.Headers.Get(header.FailedQ) != addressOn(t, broker, queue) {
 		t.Errorf("the error queue has %q: %d bytes of headers, body %s", got.ID, got.Headers.Size(), got.Body)
 	}
 }

@@ -329,7 +329,7 @@ func (s *stage) quarantine() {
 			s.Errorf("the error copy has %s", name)
 		}
 	}
-	if got := m.Headers.Get(header.FailedQ); got != cfg.Name {
+	if got := m.Headers.Get(header.FailedQ); got != addressOn(s.T, s.broker, cfg.Name) {
 		s.Errorf("failed in %q", got)
 	}
 }

@@ -148,3 +148,17 @@ func onDispatch(f func(next func() error) error) (s pipeline.Stage[*pipeline.Dis
 	})
 	return s
 }
+
+// addressOn returns the address of a queue for other programs.
+func addressOn(t *testing.T, broker transport.Transport, queue string) string {
+	t.Helper()
+	conn, err := broker.Open(t.Context(), transport.Env{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if a, ok := conn.(transport.Addresser); ok {
+		return a.Address(queue)
+	}
+	return queue
+}

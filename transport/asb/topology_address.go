@@ -22,16 +22,20 @@ func (c *conn) Address(queue string) string {
 
 // ShortName implements [transport.Addresser]: the path of the queue without the hierarchy.
 func (c *conn) ShortName(address string) string {
+	name := c.naming.short(address)
+	if name == address {
+		return address
+	}
 	if _, _, err := c.naming.queue(address); err != nil {
 		return address
 	}
-	return c.naming.short(c.Address(address))
+	return name
 }
 
-// short returns a path without the hierarchy; with it, where the rest begins with the hierarchy again, and would be read
-// as another path.
+// short returns a name or path without the hierarchy; with it, where the rest begins with the hierarchy again, and would
+// be read as another path.
 func (n naming) short(path string) string {
-	if name, ok := strings.CutPrefix(path, n.prefix); ok && n.path(name) == path {
+	if name, ok := strings.CutPrefix(path, n.prefix); ok && !strings.HasPrefix(name, n.prefix) {
 		return name
 	}
 	return path

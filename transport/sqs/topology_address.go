@@ -23,6 +23,9 @@ func (c *conn) ShortName(address string) string { return shortName(c.cfg.QueuePr
 // shortName returns the name at SQS of the queue of an address without the prefix; with it, where the rest of the name
 // would be read as another queue, because it begins with the prefix again.
 func shortName(prefix, address string) string {
+	if isClean(prefix) && isClean(address) && !strings.HasPrefix(address, prefix) && len(prefix)+len(address) <= longestQueue {
+		return address // the usual case, without an allocation
+	}
 	name, err := queueName(prefix, address)
 	if err != nil {
 		return address

@@ -72,6 +72,9 @@ func nameOf(arn string) string { return arn[strings.LastIndexByte(arn, ':')+1:] 
 // sanitize replaces each character that is not a letter, a digit, "-" or "_" by "-", as NServiceBus does, where a
 // character outside the first 65,536 is two. AWS accepts only ASCII letters and digits.
 func sanitize(name string) (string, error) {
+	if isClean(name) {
+		return name, nil
+	}
 	var b strings.Builder
 	for _, r := range name {
 		switch {
@@ -84,4 +87,11 @@ func sanitize(name string) (string, error) {
 		}
 	}
 	return b.String(), nil
+}
+
+// isClean reports whether sanitize leaves name as it is.
+func isClean(name string) bool {
+	return !strings.ContainsFunc(name, func(r rune) bool {
+		return r != '-' && r != '_' && (r < '0' || r > '9') && (r < 'A' || r > 'Z') && (r < 'a' || r > 'z')
+	})
 }
