@@ -176,21 +176,29 @@ func (m *netMessage) body() string {
 func (n *netEndpoint) receive() (ms []netMessage) {
 	n.Helper()
 	for {
-		out, err := n.queues.ReceiveMessage(n.Context(), &awssqs.ReceiveMessageInput{
-			QueueUrl: n.url(n.name), MaxNumberOfMessages: 10, WaitTimeSeconds: 1, MessageAttributeNames: []string{"All"},
-		})
-		n.must(err)
-		if len(out.Messages) == 0 {
+		some := n.receiveOnce()
+		if len(some) == 0 {
 			return ms
 		}
-		for _, m := range out.Messages {
-			ms = append(ms, n.read(m))
-			_, err := n.queues.DeleteMessage(n.Context(), &awssqs.DeleteMessageInput{
-				QueueUrl: n.url(n.name), ReceiptHandle: m.ReceiptHandle,
-			})
-			n.must(err)
-		}
+		ms = append(ms, some...)
 	}
+}
+
+// receiveOnce receives and deletes up to ten messages of its queue.
+func (n *netEndpoint) receiveOnce() (ms []netMessage) {
+	n.Helper()
+	out, err := n.queues.ReceiveMessage(n.Context(), &awssqs.ReceiveMessageInput{
+		QueueUrl: n.url(n.name), MaxNumberOfMessages: 10, WaitTimeSeconds: 1, MessageAttributeNames: []string{"All"},
+	})
+	n.must(err)
+	for _, m := range out.Messages {
+		ms = append(ms, n.read(m))
+		_, err := n.queues.DeleteMessage(n.Context(), &awssqs.DeleteMessageInput{
+			QueueUrl: n.url(n.name), ReceiptHandle: m.ReceiptHandle,
+		})
+		n.must(err)
+	}
+	return ms
 }
 
 // read reads a message by the rules of NServiceBus: the headers are in an attribute or, with the body, in an envelope.

@@ -133,6 +133,40 @@ func TestAQueueOfNServiceBusIsTakenOver(t *testing.T) {
 	}
 }
 
+// Both sides receive from one queue at the same time: each message is received by one of them.
+func TestNServiceBusReceivesBesideUsFromOneQueue(t *testing.T) {
+	s := newSystem(t)
+	net := newNet(t, s.broker, s.prefix, s.prefix+"Net-Peer")
+	net.install()
+	h := make(handled) // two handlers wait until the test receives from h
+	cfg := s.netPeer(h, s.transport(sqs.ConcreteTopic))
+	cfg.Concurrency = 2
+	s.run(cfg)
+	want := make([]string, 100)
+	ops := make([]transport.Operation, len(want))
+	for i := range want {
+		want[i] = fmt.Sprintf("%03d", i)
+		ops[i] = transport.Operation{Queue: "Net.Peer", Message: &transport.Message{
+			ID: want[i], Body: []byte(`{"Text":"` + want[i] + `"}`), Headers: header.New(
+				header.Field{Name: header.MessageID, Value: want[i]}, header.Field{Name: header.EnclosedMessageTypes, Value: "Interop.Ping"}),
+		}}
+	}
+	send(t, open(t, s.transport(sqs.ConcreteTopic), ""), ops...)
+	ours := []string{<-h}
+	var theirs []string
+	for _, m := range net.receiveOnce() {
+		theirs = append(theirs, m.Headers[header.MessageID])
+	}
+	if len(theirs) == 0 {
+		t.Error("NServiceBus received nothing")
+	}
+	ours = append(ours, h.await(len(want)-len(theirs)-1)...)
+	got := slices.Sorted(slices.Values(slices.Concat(ours, theirs)))
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("%d received by NServiceBus (-want +got):\n%s", len(theirs), diff)
+	}
+}
+
 // Verify names what a queue of NServiceBus lacks, which is the dead-letter queue alone. Without one nothing is found.
 func TestVerifyOfAQueueOfNServiceBusFindsNoDeadLetterQueue(t *testing.T) {
 	s := newSystem(t)
