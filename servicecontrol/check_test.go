@@ -154,7 +154,7 @@ func TestACheckThatDoesNotReturnInOrderIsReportedAsFailed(t *testing.T) {
 		want string
 	}{
 		"panic":         {func(context.Context) error { panic("no disk") }, "0s the check panicked: no disk"},
-		"nil panic":     {func(context.Context) error { panic(nil) }, "0s the check panicked: panic called with nil argument"},
+		"nil panic":     {func(context.Context) error { panic(map[int]any{}[0]) }, "0s the check panicked: panic called with nil argument"},
 		"Goexit":        {func(context.Context) error { runtime.Goexit(); return nil }, "0s the check ended its goroutine instead of returning"},
 		"empty text":    {func(context.Context) error { return nothing{} }, "0s an error without a text, of type servicecontrol_test.nothing"},
 		"broken error":  {func(context.Context) error { var b *broken; return b }, "0s the check panicked: runtime error: invalid memory address or nil pointer dereference"},

@@ -64,13 +64,13 @@ func showFirstCheck(ctx context.Context, broker transport.Transport) {
 			log.Fatal(err)
 		}
 		var result struct {
-			EndpointName, CustomCheckId, FailureReason string //nolint:revive // the name of the property
+			EndpointName, CustomCheckID, FailureReason string
 		}
 		if err := json.Unmarshal(ds[0].Message().Body, &result); err != nil {
 			log.Fatal(err)
 		}
-		if result.CustomCheckId != "" {
-			fmt.Printf("%s: %s failed: %s\n", result.EndpointName, result.CustomCheckId, result.FailureReason)
+		if result.CustomCheckID != "" {
+			fmt.Printf("%s: %s failed: %s\n", result.EndpointName, result.CustomCheckID, result.FailureReason)
 			return
 		}
 	}
