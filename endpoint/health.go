@@ -6,6 +6,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/endpoint/internal/throttle"
 	"github.com/holdfast-go/holdfast/internal/pump"
+	"github.com/holdfast-go/holdfast/transport"
 )
 
 // Health is the state of an endpoint. Package endpoint/health serves it over HTTP.
@@ -20,7 +21,7 @@ type Health struct {
 	Ready bool `json:"ready"`
 	// Reasons are the reasons why the endpoint is not live or not ready.
 	Reasons []string `json:"reasons,omitempty"`
-	// Warnings are missing parts of an endpoint that is ready nevertheless.
+	// Warnings are missing parts of an endpoint that is ready nevertheless, and failures that the transport foresees.
 	Warnings []string `json:"warnings,omitempty"`
 	// Quarantined is the number of messages in quarantine, of all instances, as inspected every 5 s; -1 if the transport
 	// does not count them.
@@ -74,6 +75,9 @@ func (l *live) addTo(h *Health) {
 		s.addTo(h)
 	}
 	l.satellites.addTo(h)
+	if w, ok := l.conn.(transport.Warner); ok {
+		h.Warnings = append(h.Warnings, w.Warnings()...)
+	}
 	if l.quarantine != nil {
 		l.quarantine.addTo(h)
 	}

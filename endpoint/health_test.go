@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/holdfast-go/holdfast/endpoint"
+	"github.com/holdfast-go/holdfast/transport"
 	"github.com/holdfast-go/holdfast/transport/inmemory"
 )
 
@@ -117,6 +118,33 @@ func TestAnEndpointIsNotReadyWhileAMessageCannotBeDealtWith(t *testing.T) {
 		time.Sleep(time.Minute)
 		if got := r.Health(); !got.Ready {
 			t.Errorf("afterwards: %+v", got)
+		}
+	})
+}
+
+// warningBroker is a transport that foresees a failure.
+type warningBroker struct{ *inmemory.Transport }
+
+func (b warningBroker) Open(ctx context.Context, env transport.Env) (transport.Conn, error) {
+	conn, err := b.Transport.Open(ctx, env)
+	return warningConn{conn, conn.(transport.Installer), conn.(transport.Subscriber)}, err
+}
+
+type warningConn struct {
+	transport.Conn
+	transport.Installer
+	transport.Subscriber
+}
+
+func (warningConn) Warnings() []string { return []string{"the numbers of rows will be used up"} }
+
+func TestAReadyEndpointHasTheWarningsOfItsTransport(t *testing.T) {
+	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		cfg := sales(broker, heard(&tally{}, func(placeOrder) string { return "" }))
+		cfg.Transport = warningBroker{broker}
+		got := start(t, cfg).Health()
+		if diff := cmp.Diff([]string{"the numbers of rows will be used up"}, got.Warnings); diff != "" || !got.Ready {
+			t.Errorf("%+v %s", got, diff)
 		}
 	})
 }

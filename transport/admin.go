@@ -110,6 +110,9 @@ const (
 	// Unread means that the driver cannot read settings of that kind without further configuration. It is not a
 	// difference.
 	Unread FindingState = "not read"
+	// Noted means that the part is as it should be, and that Detail says what its users have to know. It is not a
+	// difference.
+	Noted FindingState = "note"
 )
 
 // Remover is implemented by a Conn that can delete queues. Without it they are deleted with the broker's own tools.

@@ -85,6 +85,13 @@ type Blocker interface {
 	Blocked() bool
 }
 
+// Warner is implemented by a Conn that can foresee failures of the queues that it receives from. Without it there are no
+// warnings.
+type Warner interface {
+	// Warnings returns the conditions that will end in a failure, as the driver last saw them. It does no I/O.
+	Warnings() []string
+}
+
 // Satellites is implemented by a Conn with queues of its own that the endpoint has to process, such as a native
 // dead-letter queue. Without it there are none.
 type Satellites interface {

@@ -18,7 +18,10 @@ others have created.
 
 The queues are the endpoint's own, its quarantine, those of its instances, its error queue and its audit queue. Their
 settings, such as the queue type on RabbitMQ or the key on Amazon SQS, are options of the transport's URL. What exists
-is never changed: to give a queue other settings, delete it while it is empty and create it again.
+is never changed: to give a queue other settings, delete it while it is empty and create it again. The exception is
+create --adopt on PostgreSQL and SQL Server. It adds what is missing to the tables of an endpoint of NServiceBus, which
+must have stopped receiving; others may go on sending. It also rewrites tables of earlier versions, whose ids are text:
+stop programs of these versions first.
 
 Exit codes: 0 all is there, 1 something is missing or differs, or the command failed, 2 wrong usage, 130 interrupted.`
 
@@ -105,7 +108,8 @@ func (a *app) endpointCreateCommand() *cobra.Command {
 		Long:  "Create the missing queues of an endpoint, and the topics or exchanges of the given types.\n\n" + endpointHelp,
 		Example: `  holdfast endpoint create sales --transport sb://shop.servicebus.windows.net
   holdfast endpoint create sales --audit audit --dry-run
-  holdfast endpoint create sales --type Shop.OrderPlaced --transport sqs://eu-central-1`,
+  holdfast endpoint create sales --type Shop.OrderPlaced --transport sqs://eu-central-1
+  holdfast endpoint create Sales --adopt --transport postgres://admin:secret@host/shop`,
 	})
 }
 
@@ -141,6 +145,11 @@ func (a *app) provisionEndpointCommand(p *provisioning, cmd *cobra.Command) *cob
 		}
 		if err := e.check(t.maxName); err != nil {
 			return err
+		}
+		if p.adopts {
+			if err := t.adopt(); err != nil {
+				return err
+			}
 		}
 		return a.provision(cmd.Context(), p, e.name, fmt.Sprintf("endpoint %q", e.name), e.plan())
 	}

@@ -16,12 +16,14 @@ import (
 // provisioning holds the flags of the commands that create and verify.
 type provisioning struct {
 	creates, dryRun, asJSON bool
+	adopts                  bool     // takes tables of NServiceBus over
 	events                  []string // to verify the subscriptions of
 }
 
 func (p *provisioning) flags(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&p.asJSON, "json", false, "print JSON: one object")
 	if p.creates {
+		cmd.Flags().BoolVar(&p.adopts, "adopt", false, "take over tables that NServiceBus has created, and rewrite those of earlier versions with text ids; PostgreSQL and SQL Server")
 		cmd.Flags().BoolVar(&p.dryRun, "dry-run", false, "show the parts that would be created and those that differ; create nothing")
 	}
 }
@@ -31,7 +33,9 @@ type report struct {
 	OK      bool                `json:"ok"` // nothing was found
 	DryRun  bool                `json:"dry_run,omitempty"`
 	Created []part              `json:"created,omitempty"`  // or would be, in a dry run
+	Changed []part              `json:"changed,omitempty"`  // by --adopt
 	Found   []transport.Finding `json:"found"`              // missing or different parts that remain
+	Notes   []transport.Finding `json:"notes,omitempty"`    // which are no differences
 	NotRead string              `json:"not_read,omitempty"` // the settings that were not compared, and why
 }
 
@@ -74,11 +78,17 @@ func (p *provisioning) report(before, after []transport.Finding) report {
 		if f.State == transport.Missing && p.creates && (p.dryRun || !slices.Contains(after, f)) {
 			r.Created = append(r.Created, part{f.Kind, f.Name})
 		}
+		changed := part{f.Kind, f.Name}
+		if f.State == transport.Differs && !slices.Contains(after, f) && !slices.Contains(r.Changed, changed) {
+			r.Changed = append(r.Changed, changed)
+		}
 	}
 	for _, f := range after {
 		switch {
 		case f.State == transport.Unread:
 			r.NotRead = f.Detail
+		case f.State == transport.Noted:
+			r.Notes = append(r.Notes, f)
 		case !p.dryRun || f.State != transport.Missing:
 			r.Found = append(r.Found, f)
 		}
@@ -131,7 +141,10 @@ func (r report) print(w io.Writer, title string) {
 	for _, p := range r.Created {
 		fmt.Fprintf(w, "%s\t%s\t%s\n", created, p.Kind, p.Name)
 	}
-	for _, f := range r.Found {
+	for _, p := range r.Changed {
+		fmt.Fprintf(w, "taken over\t%s\t%s\n", p.Kind, p.Name)
+	}
+	for _, f := range slices.Concat(r.Found, r.Notes) {
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", f.State, f.Kind, f.Name, f.Detail)
 	}
 	if r.OK && !r.DryRun {

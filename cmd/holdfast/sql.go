@@ -10,8 +10,8 @@ import (
 )
 
 const sqlScriptHelp = `Print the SQL that creates queues on PostgreSQL, or updates tables of an earlier version, for databases whose
-changes are reviewed. It is one transaction; run again it changes nothing, and no messages are lost. The command does not
-connect: of the transport's URL only ?schema=name counts. With sqlserver://… it prints batches of sqlcmd for SQL Server,
+changes are reviewed. It is one transaction, except with --adopt; run again it changes nothing, and no messages are
+lost. The command does not connect: of the transport's URL only ?schema=name counts. With sqlserver://… it prints batches of sqlcmd for SQL Server,
 on which they have not been tested.
 
 The user of the endpoints then needs USAGE on the schema, and SELECT, INSERT, UPDATE and DELETE on its tables. Their
@@ -29,12 +29,14 @@ func (a *app) sqlScriptCommand() *cobra.Command {
 		Use:   "script [QUEUE]...",
 		Short: "Print the SQL that creates queues, or brings them up to date",
 		Long:  sqlScriptHelp,
-		Example: `  holdfast sql script --endpoint sales --endpoint billing error audit > queues.sql
+		Example: `  holdfast sql script --endpoint sales --endpoint billing --shared error --shared audit > queues.sql
   psql --set ON_ERROR_STOP=1 --file queues.sql "$DATABASE"
   holdfast sql script sales --transport 'postgres://db.internal/shop?schema=messaging'`,
 	}
+	adopt := cmd.Flags().Bool("adopt", false, "take over tables that NServiceBus has created; see holdfast endpoint create --help")
+	shared := cmd.Flags().StringArray("shared", nil, "`name` of a queue that other systems read, such as the error or audit queue; may be repeated")
 	endpoints := cmd.Flags().StringArray("endpoint", nil, "`name` of an endpoint: its queue and its quarantine; may be repeated")
-	cmd.RunE = func(_ *cobra.Command, queues []string) error { return a.sqlScript(*endpoints, queues) }
+	cmd.RunE = func(_ *cobra.Command, queues []string) error { return a.sqlScript(*endpoints, *shared, queues, *adopt) }
 	return cmd
 }
 
@@ -43,10 +45,13 @@ type scripted interface {
 	Script(plan transport.Plan) (string, error)
 }
 
-func (a *app) sqlScript(endpoints, queues []string) error {
-	var made scripted = &postgres.Transport{}
+func (a *app) sqlScript(endpoints, shared, queues []string, adopt bool) error {
+	var made scripted = &postgres.Transport{Adopt: adopt}
 	if a.transportURL() != "" {
 		t, err := a.target()
+		if err == nil && adopt {
+			err = t.adopt()
+		}
 		if err != nil {
 			return err
 		}
@@ -60,6 +65,9 @@ func (a *app) sqlScript(endpoints, queues []string) error {
 		names = append(names, e, e+".quarantine")
 	}
 	plan := queuePlan(append(names, queues...)...)
+	for _, name := range shared {
+		plan.Queues = append(plan.Queues, transport.Queue{Name: name, Shared: true})
+	}
 	if len(plan.Queues) == 0 {
 		return usagef("sql script: name queues, or endpoints with --endpoint")
 	}

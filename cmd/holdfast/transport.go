@@ -180,6 +180,19 @@ func openTransactions(t transport.Transport, concurrency int) {
 	}
 }
 
+// adopt lets the installer of a transport take over tables that NServiceBus has created.
+func (t target) adopt() error {
+	switch own := t.Transport.(type) {
+	case *postgres.Transport:
+		own.Adopt = true
+	case *sqlserver.Transport:
+		own.Adopt = true
+	default:
+		return usagef("--adopt: %s needs none: an endpoint of NServiceBus and one of this program may receive from the same queue", t.name)
+	}
+	return nil
+}
+
 // file returns the path of an SQLite file; "" for other transports.
 func file(t transport.Transport) string {
 	if t, ok := t.(*sqlite.Transport); ok {

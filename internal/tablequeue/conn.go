@@ -25,6 +25,7 @@ var (
 	_ transport.Remover      = (*Conn)(nil)
 
 	_ transport.SubscriptionVerifier = (*Conn)(nil)
+	_ transport.Warner               = (*Conn)(nil)
 )
 
 // Config configures the engine on a [Store].
@@ -71,10 +72,11 @@ type Conn struct {
 	closed   bool
 	calls    sync.WaitGroup // uses of the store, except by units
 	queues   sync.Map       // the names of the queues that were received from
-	renewing sync.RWMutex   // held by renewals, and exclusively to prevent them for a moment
-	receives atomic.Bool    // and so listens and sweeps
-	written  chan struct{}  // closed when Close has written the last rows
-	ended    chan struct{}  // closed when Close has ended
+	warnings atomic.Pointer[[]string]
+	renewing sync.RWMutex  // held by renewals, and exclusively to prevent them for a moment
+	receives atomic.Bool   // and so listens and sweeps
+	written  chan struct{} // closed when Close has written the last rows
+	ended    chan struct{} // closed when Close has ended
 }
 
 // Open returns a Conn on store, which it owns. It does no I/O.

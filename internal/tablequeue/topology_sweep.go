@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/holdfast-go/holdfast/internal/backoff"
@@ -29,6 +30,39 @@ type Sweeper interface {
 	SweepSome(ctx context.Context, queue string) (int64, error)
 }
 
+// Warner is implemented by a [Store] that can foresee failures. Without it there are no warnings.
+type Warner interface {
+	// Warnings returns texts about the tables of queues that will fail in time.
+	Warnings(ctx context.Context, queues []string) ([]string, error)
+}
+
+// Warnings implements [transport.Warner]: the warnings are those of the last sweep.
+func (c *Conn) Warnings() []string {
+	if all := c.warnings.Load(); all != nil {
+		return *all
+	}
+	return nil
+}
+
+// warn looks for failures of the queues that the Conn receives from.
+func (c *Conn) warn(ctx context.Context) error {
+	w, ok := c.store.(Warner)
+	if !ok {
+		return nil
+	}
+	var queues []string
+	c.queues.Range(func(queue, _ any) bool {
+		queues = append(queues, queue.(string)) //nolint:errcheck // its keys are names
+		return true
+	})
+	slices.Sort(queues)
+	all, err := w.Warnings(ctx, queues)
+	if err == nil {
+		c.warnings.Store(&all)
+	}
+	return err
+}
+
 // Sweep sweeps the queues that are due: also the others where one cannot be swept.
 func Sweep(ctx context.Context, store Sweeper) error {
 	queues, err := store.DueForSweep(ctx)
@@ -51,6 +85,9 @@ func (c *Conn) sweep(store Sweeper) {
 		ctx, cancel := context.WithTimeout(c.life, sweepEvery)
 		if err := Sweep(ctx, store); err != nil && c.life.Err() == nil {
 			c.cfg.Env.Log().WarnContext(ctx, "expired messages cannot be removed: it is tried again in a minute", slog.Any("error", err))
+		}
+		if err := c.warn(ctx); err != nil && c.life.Err() == nil {
+			c.cfg.Env.Log().DebugContext(ctx, "tables cannot be examined: it is tried again in a minute", slog.Any("error", err))
 		}
 		cancel()
 	}

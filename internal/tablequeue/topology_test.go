@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/holdfast-go/holdfast/transport"
 )
@@ -77,4 +79,30 @@ func TestAQueueThatIsRemovedDuringAnInspectionOfAllIsLeftOut(t *testing.T) {
 	if stats != nil {
 		t.Errorf("%v of half a list", stats)
 	}
+}
+
+// foreseeing is a store that foresees the failure of each queue.
+type foreseeing struct {
+	*fake
+	sweeping
+}
+
+func (foreseeing) Warnings(_ context.Context, queues []string) ([]string, error) {
+	return queues, nil
+}
+
+func TestWarningsOfTheQueuesInUseAreKeptByTheSweep(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := open(t, foreseeing{newFake("b", "a", "unused"), sweeping{}})
+		receiverOf(t, c, "b")
+		receiverOf(t, c, "a")
+		if got := c.Warnings(); len(got) > 0 {
+			t.Errorf("warnings %q before a sweep", got)
+		}
+		time.Sleep(sweepEvery + time.Second)
+		if got := c.Warnings(); !slices.Equal(got, []string{"a", "b"}) {
+			t.Errorf("warnings %q, want those of the queues that are received from", got)
+		}
+		_ = c.Close()
+	})
 }

@@ -19,24 +19,49 @@ func (c *Conn) Verify(ctx context.Context, plan transport.Plan) (found []transpo
 			return err
 		}
 		for _, q := range plan.Queues {
-			f := transport.Finding{Kind: "queue", Name: q.Name}
-			err := c.store.Exists(ctx, q.Name)
-			unfit, differs := errors.AsType[*UnfitError](err)
-			switch {
-			case err == nil, differs && unfit.Foreign && q.Shared:
-				continue
-			case differs:
-				f.State, f.Detail = transport.Differs, unfit.Reason
-			case errors.Is(err, transport.ErrNoQueue):
-				f.State = transport.Missing
-			default:
+			remarks, err := c.examine(ctx, q)
+			if err != nil {
 				return err
 			}
-			found = append(found, f)
+			for _, r := range remarks {
+				found = append(found, transport.Finding{Kind: "queue", Name: q.Name, State: r.State, Detail: r.Text})
+			}
 		}
 		return nil
 	})
 	return found, err
+}
+
+// Examiner is implemented by a [Store] whose tables may differ from those that the installer creates, and yet can be
+// used. Without it [Topology].Exists decides.
+type Examiner interface {
+	// Examine returns remarks about the table of a queue, which exists and is one of this version or a foreign one.
+	Examine(ctx context.Context, q transport.Queue) ([]Remark, error)
+}
+
+// Remark is a part of a [transport.Finding] about a queue.
+type Remark struct {
+	State transport.FindingState
+	Text  string
+}
+
+// examine compares the table of a queue with the one that the installer creates.
+func (c *Conn) examine(ctx context.Context, q transport.Queue) (all []Remark, err error) {
+	err = c.store.Exists(ctx, q.Name)
+	unfit, differs := errors.AsType[*UnfitError](err)
+	switch {
+	case errors.Is(err, transport.ErrNoQueue):
+		return []Remark{{State: transport.Missing}}, nil
+	case err != nil && !differs:
+		return nil, err
+	case differs && !(unfit.Foreign && q.Shared):
+		all = append(all, Remark{transport.Differs, unfit.Reason})
+	}
+	if examiner, ok := c.store.(Examiner); ok && (!differs || unfit.Foreign) {
+		more, err := examiner.Examine(ctx, q)
+		return append(all, more...), err
+	}
+	return all, nil
 }
 
 // VerifySubscriptions implements [transport.SubscriptionVerifier].

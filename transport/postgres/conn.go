@@ -23,6 +23,8 @@ var (
 	_ tablequeue.Waker      = (*store)(nil)
 	_ tablequeue.Sweeper    = (*store)(nil)
 	_ tablequeue.Orphaner   = (*store)(nil)
+	_ tablequeue.Examiner   = (*store)(nil)
+	_ tablequeue.Warner     = (*store)(nil)
 	_ tablequeue.Locks      = (*store)(nil)
 	_ tablequeue.Foreign    = (*store)(nil)
 
@@ -51,6 +53,7 @@ type store struct {
 type settings struct {
 	dialect.Settings
 	address address
+	adopts  bool // the installer takes over tables of NServiceBus
 	log     *slog.Logger
 	shared  *transport.Shared // has the connections except those of handlers; nil: they are not shared
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
@@ -69,7 +70,7 @@ func (l *listener) look() {
 
 // run keeps the connection until no hearer is left, or it breaks, of which it informs all hearers.
 func (l *listener) run() {
-	conn, err := l.connect()
+	conn, err := l.connect(l.life, nil)
 	if err == nil {
 		defer closeSoon(conn)
 		err = l.hear(conn)
@@ -87,10 +88,14 @@ func (l *listener) run() {
 	l.hearers = nil
 }
 
-func (l *listener) connect() (*pgx.Conn, error) {
-	ctx, cancel := context.WithTimeout(l.life, listenTimeout)
+// connect opens a session. notice, which may be nil, is called with each notice of the server.
+func (l *listener) connect(ctx context.Context, notice pgconn.NoticeHandler) (*pgx.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, listenTimeout)
 	defer cancel()
 	config := l.config.ConnConfig.Copy()
+	if notice != nil {
+		config.OnNotice = notice
+	}
 	if l.config.BeforeConnect != nil {
 		if err := l.config.BeforeConnect(ctx, config); err != nil {
 			return nil, err

@@ -11,6 +11,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/internal/tablequeue"
 	"github.com/holdfast-go/holdfast/internal/tablequeue/dialect"
+	"github.com/holdfast-go/holdfast/transport"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")
@@ -20,10 +21,10 @@ var update = flag.Bool("update", false, "write the golden files anew")
 func TestGoldenStatements(t *testing.T) {
 	const file = "testdata/statements.sql"
 	s := &store{settings: settings{Settings: dialect.Settings{Schema: "app"}}}
-	in, outgoing, shared := s.table("in"), s.table("out"), s.table(`"public"."foreign"`)
+	in, outgoing, theirs := s.table("in"), s.table("out"), s.table(`"public"."foreign"`)
 	lone := &out{to: outgoing, rows: make([]*tablequeue.Row, 1), args: make([]any, 2)}
 	plain, timed := &out{to: outgoing, args: make([]any, 3)}, &out{to: outgoing, timed: true, args: make([]any, 6)}
-	foreign := &out{to: shared, timed: true, foreign: true, args: make([]any, 6)}
+	foreign := &out{to: theirs, timed: true, foreign: true, args: make([]any, 6)}
 	var b, install strings.Builder
 	for _, step := range s.installation(plan("in")) {
 		install.WriteString(step.text + ";\n")
@@ -41,8 +42,8 @@ func TestGoldenStatements(t *testing.T) {
 		{"send", insert(plain, 1, false)},
 		{"send what is timed", insert(timed, 1, false)},
 		{"send to a table of NServiceBus's", insert(foreign, 1, false)},
-		{"take from a table of NServiceBus's, and send to two queues", taking(shared, []*out{plain, foreign})},
-		{"purge a table of NServiceBus's", purgeForeign(shared)},
+		{"take from a table of NServiceBus's, and send to two queues", taking(theirs, []*out{plain, foreign})},
+		{"purge a table of NServiceBus's", purgeForeign(theirs)},
 		{"complete", completion(in, nil)},
 		{"complete, and send to two queues", completion(in, []*out{plain, foreign})},
 		{"complete in a handler's transaction", removal(in, nil)},
@@ -53,6 +54,7 @@ func TestGoldenStatements(t *testing.T) {
 		{"look for tables", missingTables},
 		{"make rows visible that waited for a lock", hasten(in)},
 		{"install", install.String()},
+		{"take over", s.adoptScript(transport.Plan{Queues: []transport.Queue{own("in"), shared("error")}})},
 	} {
 		fmt.Fprintf(&b, "-- %s\n%s;\n\n", st.name, st.text)
 	}

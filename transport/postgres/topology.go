@@ -21,31 +21,46 @@ const (
 
 // Install implements [tablequeue.Topology]. One process at a time installs.
 func (s *store) Install(ctx context.Context, plan transport.Plan) error {
-	err := s.installing(ctx, func(tx pgx.Tx) error {
-		for _, step := range s.installation(plan) {
-			if err := run(ctx, tx, step.text); err != nil {
-				return fmt.Errorf("%s: %w", step.of, err)
-			}
-		}
-		return nil
-	})
+	var err error
+	if s.adopts {
+		err = s.adopt(ctx, plan)
+	} else {
+		err = s.installing(ctx, func(tx pgx.Tx) error { return s.installIn(ctx, tx, plan) })
+	}
 	return failure(err, "install")
+}
+
+func (s *store) installIn(ctx context.Context, tx pgx.Tx, plan transport.Plan) error {
+	for _, step := range s.installation(plan) {
+		if err := run(ctx, tx, step.text); err != nil {
+			return fmt.Errorf("%s: %w", step.of, err)
+		}
+	}
+	return nil
 }
 
 // installing calls change in a transaction: again while that fails because another process installs.
 func (s *store) installing(ctx context.Context, change func(pgx.Tx) error) error {
-	pause := backoff.Backoff{Min: 20 * time.Millisecond, Max: time.Second}
-	for said := time.Now().Add(progressFirst - progressEvery); ; {
+	pause, wait := backoff.Backoff{Min: 20 * time.Millisecond, Max: time.Second}, s.waiting()
+	for {
 		err := pgx.BeginFunc(ctx, s.writes, change)
 		if code(err) != installerBusy {
 			return err
 		}
+		wait(ctx)
+		if ended := pause.Wait(ctx); ended != nil {
+			return errors.Join(err, ended)
+		}
+	}
+}
+
+// waiting returns a function that logs that an installer waits for another one, when it is time for that.
+func (s *store) waiting() func(context.Context) {
+	said := time.Now().Add(progressFirst - progressEvery)
+	return func(ctx context.Context) {
 		if time.Since(said) >= progressEvery {
 			said = time.Now()
 			s.log.WarnContext(ctx, "another installer is at work: waiting until it has ended", slog.String("schema", s.Schema))
-		}
-		if ended := pause.Wait(ctx); ended != nil {
-			return errors.Join(err, ended)
 		}
 	}
 }

@@ -87,7 +87,7 @@ func (s *store) Exists(ctx context.Context, queue string) error {
 	err := unfit(ctx, s.writes, t)
 	if err == nil {
 		t.foreign.Store(false) // it may have been taken over
-		err = s.usable(ctx, queue)
+		err = s.usable(ctx, t.name)
 	}
 	return failure(err, "queue %q in schema %q", queue, s.Schema)
 }

@@ -178,6 +178,10 @@ func (s *store) installQueue(t *table, shared bool) string {
 		create = append(create, uniqueID(t))
 	}
 	migrate := append(migration(t), s.versioned(t, textVersion))
+	incomplete := `RAISE EXCEPTION '%', ` + literal(errAdopting.Error())
+	if s.adopts { // which completes it
+		incomplete = `NULL`
+	}
 	return do(`IF ` + regclass(t.quoted) + ` IS NULL THEN
 ` + strings.Join(create, ";\n") + `;
 ELSIF NOT EXISTS (SELECT FROM pg_attribute WHERE attrelid = ` + regclass(t.quoted) + ` AND attname = 'lease_id' AND NOT attisdropped) THEN
@@ -187,7 +191,7 @@ ELSE
 WHEN 1 THEN
 ` + strings.Join(migrate, ";\n") + `;
 WHEN ` + fmt.Sprintf("%d, %d", textVersion, tableVersion) + ` THEN NULL;
-WHEN ` + strconv.Itoa(adoptingVersion) + ` THEN RAISE EXCEPTION '%', ` + literal(errAdopting.Error()) + `;
+WHEN ` + strconv.Itoa(adoptingVersion) + ` THEN ` + incomplete + `;
 	ELSE RAISE EXCEPTION 'its table is of version %, this program knows those up to ` + strconv.Itoa(tableVersion) + `: update this program', ` + s.versionOf(t) + `;
 	END CASE;
 END IF`)
@@ -195,7 +199,8 @@ END IF`)
 
 // Script returns the installer's statements for plan as text for psql, for databases in which endpoints may not create
 // tables and changes are reviewed. It needs no connection. Executed again, or on tables of an earlier version, the text
-// creates the missing parts and keeps all messages.
+// creates the missing parts and keeps all messages. With Adopt it is no single transaction: psql executes the statements
+// one by one.
 func (p *Transport) Script(plan transport.Plan) (string, error) {
 	set, err := p.settings(transport.Env{})
 	if err != nil {
@@ -210,10 +215,18 @@ func (p *Transport) Script(plan transport.Plan) (string, error) {
 		}
 		q.Name = s.ShortName(q.Name)
 	}
+	if s.adopts {
+		return s.adoptScript(plan), nil
+	}
 	var b strings.Builder
+	s.writeInstallation(&b, plan)
+	return b.String(), nil
+}
+
+func (s *store) writeInstallation(b *strings.Builder, plan transport.Plan) {
 	b.WriteString("BEGIN;\n")
 	for _, step := range s.installation(plan) {
 		b.WriteString(step.text + ";\n")
 	}
-	return b.String() + "COMMIT;\n", nil
+	b.WriteString("COMMIT;\n")
 }

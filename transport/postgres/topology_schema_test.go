@@ -142,18 +142,26 @@ func TestATableOfALaterVersionIsNotReceivedFrom(t *testing.T) {
 	}
 }
 
-func TestTheInstallerNeedsNoRightsWhereAllIsThere(t *testing.T) {
-	w := newWorld(t, "in")
-	w.exec(`DROP ROLE IF EXISTS ` + w.schema)
-	w.exec(`CREATE ROLE ` + w.schema)
-	t.Cleanup(func() {
-		if _, err := w.sql.Exec(context.Background(), `DROP OWNED BY `+w.schema+`; DROP ROLE `+w.schema); err != nil {
-			t.Error(err)
+// restricted creates a role that may use the schema, and returns its name.
+func (w *world) restricted() string {
+	w.t.Helper()
+	role := w.schema
+	w.exec(`DROP ROLE IF EXISTS ` + role)
+	w.exec(`CREATE ROLE ` + role)
+	w.t.Cleanup(func() {
+		if _, err := w.sql.Exec(context.Background(), `DROP OWNED BY `+role+`; DROP ROLE `+role); err != nil {
+			w.t.Error(err)
 		}
 	})
-	w.exec(`GRANT USAGE ON SCHEMA ` + w.schema + ` TO ` + w.schema)
-	w.exec(`GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA ` + w.schema + ` TO ` + w.schema)
-	c := w.openAs(Transport{URL: testURL() + "&options=-c%20role%3D" + w.schema})
+	w.exec(`GRANT USAGE ON SCHEMA ` + w.schema + ` TO ` + role)
+	return role
+}
+
+func TestTheInstallerNeedsNoRightsWhereAllIsThere(t *testing.T) {
+	w := newWorld(t, "in")
+	role := w.restricted()
+	w.exec(`GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA ` + w.schema + ` TO ` + role)
+	c := w.openAs(Transport{URL: testURL() + "&options=-c%20role%3D" + role})
 	install(t, c, "in")
 	send(t, c, to("in", msg("1")))
 	ok(t, receive(t, receiver(t, c, "in"), 1)[0].Complete(t.Context()))

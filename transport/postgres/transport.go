@@ -45,6 +45,12 @@ type Transport struct {
 	// SubscriptionRouting is the name of a table of subscriptions in Schema that is shared with NServiceBus endpoints,
 	// whose default name for it is SubscriptionRouting. Empty: a table of the driver's own.
 	SubscriptionRouting string
+	// Adopt lets the installer take over the queue tables of NServiceBus endpoints: it adds columns and indexes to them,
+	// without blocking senders. Only a table with exactly the columns of NServiceBus is taken over. Shared queues, such as
+	// the error queue, are used as they are. The installer also rewrites tables of earlier versions, whose ids are text;
+	// stop programs of these versions first. NServiceBus must no longer receive from a table that was taken over. With
+	// Pooled, ListenURL must be set.
+	Adopt bool
 }
 
 // System returns "postgresql".
@@ -100,7 +106,7 @@ func (p *Transport) settings(env transport.Env) (settings, error) {
 	own := dialect.Settings{Schema: p.Schema, MaxTx: p.MaxTx, Endpoint: env.Endpoint, Routing: p.SubscriptionRouting}
 	own, err := own.Complete("postgres", p.Lease, "public", checkName)
 	set := settings{
-		Settings: own, address: address{p.Pool, p.URL, p.ListenURL, p.Pooled}, log: env.Log(), shared: env.Shared,
+		Settings: own, address: address{p.Pool, p.URL, p.ListenURL, p.Pooled}, adopts: p.Adopt, log: env.Log(), shared: env.Shared,
 	}
 	if p.Pool != nil {
 		set.shared = &pools

@@ -208,3 +208,483 @@ END IF;
 END $do1$;
 ;
 
+-- take over
+-- For psql, without --single-transaction.
+\set ON_ERROR_STOP on
+\set AUTOCOMMIT on
+SET standard_conforming_strings = on; SET statement_timeout = 0; SET lock_timeout = 0; SET default_transaction_isolation = 'read committed';
+DO $do$
+BEGIN IF NOT pg_try_advisory_lock(hashtextextended('holdfast install app', 0)) THEN
+RAISE EXCEPTION USING ERRCODE = 'HF001', MESSAGE = 'another installer is at work in schema "app": run this again';
+END IF;
+END $do$;
+DO $do$
+BEGIN IF to_regclass('"app"."in"') IS NOT NULL AND NOT EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass('"app"."in"') AND attname = 'lease_id' AND NOT attisdropped) AND (SELECT string_agg(problem, '; ') FROM (WITH c AS (SELECT * FROM pg_class WHERE oid = to_regclass('"app"."in"')),
+a AS (SELECT * FROM pg_attribute WHERE attrelid = to_regclass('"app"."in"') AND attnum > 0 AND NOT attisdropped),
+wanted (name, types) AS (VALUES
+	('id', ARRAY['uuid']), ('expires', ARRAY['timestamp without time zone']), ('headers', ARRAY['text']),
+	('body', ARRAY['bytea']), ('seq', ARRAY['integer', 'bigint']))
+SELECT problem FROM (
+	SELECT CASE relkind WHEN 'r' THEN NULL WHEN 'p' THEN 'it is partitioned' WHEN 'v' THEN 'it is a view'
+		WHEN 'm' THEN 'it is a materialized view' WHEN 'f' THEN 'it is a table of another server' ELSE 'it is no table' END AS problem FROM c
+	UNION ALL SELECT 'it is unlogged or temporary' FROM c WHERE relpersistence <> 'p'
+	UNION ALL SELECT 'it is a partition' FROM c WHERE relispartition
+	UNION ALL SELECT 'it is part of an inheritance' FROM c WHERE NOT relispartition AND relkind = 'r'
+		AND EXISTS (SELECT FROM pg_inherits WHERE inhrelid = to_regclass('"app"."in"') OR inhparent = to_regclass('"app"."in"'))
+	UNION ALL SELECT 'it belongs to ' || quote_ident(pg_get_userbyid(relowner)) || ', whose rights this user does not have'
+		FROM c WHERE NOT pg_has_role(relowner, 'USAGE')
+	UNION ALL SELECT 'it has row security' FROM c WHERE relrowsecurity OR relforcerowsecurity
+		OR EXISTS (SELECT FROM pg_policy WHERE polrelid = to_regclass('"app"."in"'))
+	UNION ALL SELECT 'it has the trigger ' || quote_ident(tgname) FROM pg_trigger WHERE tgrelid = to_regclass('"app"."in"') AND NOT tgisinternal
+	UNION ALL SELECT 'it has the rule ' || quote_ident(rulename) FROM pg_rewrite, c WHERE ev_class = to_regclass('"app"."in"') AND relkind = 'r'
+	UNION ALL SELECT 'it has no column ' || name FROM wanted WHERE name NOT IN (SELECT attname FROM a)
+	UNION ALL SELECT 'its column ' || name || ' is of type ' || format_type(atttypid, atttypmod) || ', not ' || array_to_string(types, ' or ')
+		FROM wanted JOIN a ON attname = name WHERE format_type(atttypid, atttypmod) <> ALL (types)
+	UNION ALL SELECT 'its column ' || name || ' is generated' FROM wanted JOIN a ON attname = name WHERE attgenerated <> ''
+	UNION ALL SELECT 'its column ' || attname || ' may be null' FROM a WHERE attname IN ('id', 'headers', 'seq') AND NOT attnotnull
+	UNION ALL SELECT 'it has the column ' || quote_ident(attname) FROM a WHERE attname NOT IN (SELECT name FROM wanted)
+		AND NOT (lower(attname) = 'bodystring' AND attgenerated <> '' AND atttypid = 'text'::regtype)
+	UNION ALL SELECT 'its column seq has no sequence' FROM a WHERE attname = 'seq' AND attidentity = ''
+		AND NOT EXISTS (SELECT FROM pg_attrdef WHERE adrelid = to_regclass('"app"."in"') AND adnum = attnum AND pg_get_expr(adbin, adrelid) LIKE 'nextval(%')
+	UNION ALL SELECT 'its column seq is not unique' FROM a WHERE attname = 'seq' AND NOT EXISTS (SELECT FROM pg_index AS i JOIN pg_attribute AS a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0]
+	WHERE i.indrelid = to_regclass('"app"."in"') AND i.indisunique AND i.indisvalid AND i.indnkeyatts = 1
+	AND i.indpred IS NULL AND i.indexprs IS NULL AND a.attname = 'seq')
+	UNION ALL SELECT 'it has the unique index ' || indexrelid::regclass FROM pg_index WHERE indrelid = to_regclass('"app"."in"') AND indisunique
+		AND NOT (indnkeyatts = 1 AND indpred IS NULL AND indexprs IS NULL
+			AND EXISTS (SELECT FROM a WHERE attnum = indkey[0] AND attname IN ('id', 'seq')))
+	UNION ALL SELECT 'it has the constraint ' || quote_ident(conname) FROM pg_constraint WHERE conrelid = to_regclass('"app"."in"') AND contype NOT IN ('p', 'u', 'n', 't')
+	UNION ALL SELECT 'the table ' || conrelid::regclass || ' refers to it' FROM pg_constraint WHERE confrelid = to_regclass('"app"."in"') AND conrelid <> to_regclass('"app"."in"')
+) AS p WHERE problem IS NOT NULL) AS p) IS NOT NULL THEN
+RAISE EXCEPTION '%', 'its table cannot be taken over, because it is not exactly one of NServiceBus: ' || (SELECT string_agg(problem, '; ') FROM (WITH c AS (SELECT * FROM pg_class WHERE oid = to_regclass('"app"."in"')),
+a AS (SELECT * FROM pg_attribute WHERE attrelid = to_regclass('"app"."in"') AND attnum > 0 AND NOT attisdropped),
+wanted (name, types) AS (VALUES
+	('id', ARRAY['uuid']), ('expires', ARRAY['timestamp without time zone']), ('headers', ARRAY['text']),
+	('body', ARRAY['bytea']), ('seq', ARRAY['integer', 'bigint']))
+SELECT problem FROM (
+	SELECT CASE relkind WHEN 'r' THEN NULL WHEN 'p' THEN 'it is partitioned' WHEN 'v' THEN 'it is a view'
+		WHEN 'm' THEN 'it is a materialized view' WHEN 'f' THEN 'it is a table of another server' ELSE 'it is no table' END AS problem FROM c
+	UNION ALL SELECT 'it is unlogged or temporary' FROM c WHERE relpersistence <> 'p'
+	UNION ALL SELECT 'it is a partition' FROM c WHERE relispartition
+	UNION ALL SELECT 'it is part of an inheritance' FROM c WHERE NOT relispartition AND relkind = 'r'
+		AND EXISTS (SELECT FROM pg_inherits WHERE inhrelid = to_regclass('"app"."in"') OR inhparent = to_regclass('"app"."in"'))
+	UNION ALL SELECT 'it belongs to ' || quote_ident(pg_get_userbyid(relowner)) || ', whose rights this user does not have'
+		FROM c WHERE NOT pg_has_role(relowner, 'USAGE')
+	UNION ALL SELECT 'it has row security' FROM c WHERE relrowsecurity OR relforcerowsecurity
+		OR EXISTS (SELECT FROM pg_policy WHERE polrelid = to_regclass('"app"."in"'))
+	UNION ALL SELECT 'it has the trigger ' || quote_ident(tgname) FROM pg_trigger WHERE tgrelid = to_regclass('"app"."in"') AND NOT tgisinternal
+	UNION ALL SELECT 'it has the rule ' || quote_ident(rulename) FROM pg_rewrite, c WHERE ev_class = to_regclass('"app"."in"') AND relkind = 'r'
+	UNION ALL SELECT 'it has no column ' || name FROM wanted WHERE name NOT IN (SELECT attname FROM a)
+	UNION ALL SELECT 'its column ' || name || ' is of type ' || format_type(atttypid, atttypmod) || ', not ' || array_to_string(types, ' or ')
+		FROM wanted JOIN a ON attname = name WHERE format_type(atttypid, atttypmod) <> ALL (types)
+	UNION ALL SELECT 'its column ' || name || ' is generated' FROM wanted JOIN a ON attname = name WHERE attgenerated <> ''
+	UNION ALL SELECT 'its column ' || attname || ' may be null' FROM a WHERE attname IN ('id', 'headers', 'seq') AND NOT attnotnull
+	UNION ALL SELECT 'it has the column ' || quote_ident(attname) FROM a WHERE attname NOT IN (SELECT name FROM wanted)
+		AND NOT (lower(attname) = 'bodystring' AND attgenerated <> '' AND atttypid = 'text'::regtype)
+	UNION ALL SELECT 'its column seq has no sequence' FROM a WHERE attname = 'seq' AND attidentity = ''
+		AND NOT EXISTS (SELECT FROM pg_attrdef WHERE adrelid = to_regclass('"app"."in"') AND adnum = attnum AND pg_get_expr(adbin, adrelid) LIKE 'nextval(%')
+	UNION ALL SELECT 'its column seq is not unique' FROM a WHERE attname = 'seq' AND NOT EXISTS (SELECT FROM pg_index AS i JOIN pg_attribute AS a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0]
+	WHERE i.indrelid = to_regclass('"app"."in"') AND i.indisunique AND i.indisvalid AND i.indnkeyatts = 1
+	AND i.indpred IS NULL AND i.indexprs IS NULL AND a.attname = 'seq')
+	UNION ALL SELECT 'it has the unique index ' || indexrelid::regclass FROM pg_index WHERE indrelid = to_regclass('"app"."in"') AND indisunique
+		AND NOT (indnkeyatts = 1 AND indpred IS NULL AND indexprs IS NULL
+			AND EXISTS (SELECT FROM a WHERE attnum = indkey[0] AND attname IN ('id', 'seq')))
+	UNION ALL SELECT 'it has the constraint ' || quote_ident(conname) FROM pg_constraint WHERE conrelid = to_regclass('"app"."in"') AND contype NOT IN ('p', 'u', 'n', 't')
+	UNION ALL SELECT 'the table ' || conrelid::regclass || ' refers to it' FROM pg_constraint WHERE confrelid = to_regclass('"app"."in"') AND conrelid <> to_regclass('"app"."in"')
+) AS p WHERE problem IS NOT NULL) AS p);
+END IF;
+END $do$;
+BEGIN;
+SET LOCAL standard_conforming_strings = on;
+DO $do$
+BEGIN IF NOT pg_try_advisory_xact_lock(hashtextextended('holdfast install app', 0)) THEN
+RAISE EXCEPTION USING ERRCODE = 'HF001', MESSAGE = 'another installer is at work in schema "app": run this again';
+END IF;
+END $do$;
+SET LOCAL lock_timeout = '10s';
+DO $do$
+BEGIN IF to_regnamespace('"app"') IS NULL THEN
+CREATE SCHEMA "app";
+END IF;
+END $do$;
+DO $do$
+BEGIN IF to_regclass('"app"."holdfast_subscriptions"') IS NULL THEN
+CREATE TABLE "app"."holdfast_subscriptions" (type text, queue text, PRIMARY KEY (type, queue));
+END IF;
+END $do$;
+DO $do$
+BEGIN IF to_regclass('"app"."holdfast_tables"') IS NULL THEN
+CREATE TABLE "app"."holdfast_tables" (
+	name text PRIMARY KEY,
+	version integer NOT NULL,
+	swept_at timestamptz NOT NULL DEFAULT now()
+);
+END IF;
+END $do$;
+DO $do1$
+BEGIN IF to_regclass('"app"."in"') IS NULL THEN
+CREATE TABLE "app"."in" (
+	seq bigint GENERATED BY DEFAULT AS IDENTITY PRIMARY KEY,
+	id uuid NOT NULL DEFAULT gen_random_uuid(),
+	expires timestamp,
+	headers text NOT NULL,
+	body bytea,
+	visible_at timestamptz NOT NULL DEFAULT statement_timestamp(),
+	delivery_count integer NOT NULL DEFAULT 0,
+	lease_id bigint,
+	lease_owner text,
+	last_error text
+) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_insert_scale_factor = 0.1,
+	autovacuum_vacuum_cost_delay = 0, vacuum_truncate = off,
+	toast.autovacuum_vacuum_scale_factor = 0.01, toast.autovacuum_vacuum_cost_delay = 0, toast.vacuum_truncate = off);
+INSERT INTO "app"."holdfast_tables" (name, version) VALUES ('in', 3)
+ON CONFLICT (name) DO UPDATE SET version = excluded.version;
+CREATE INDEX IF NOT EXISTS "in_visible_at_seq_idx" ON "app"."in" (visible_at, seq);
+CREATE INDEX IF NOT EXISTS "in_expires_idx" ON "app"."in" (expires) WHERE expires IS NOT NULL;
+ELSIF NOT EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass('"app"."in"') AND attname = 'lease_id' AND NOT attisdropped) THEN
+	RAISE NOTICE 'queue % is a table of another kind, such as one of NServiceBus: it is left as it is', 'in';
+ELSE
+	CASE coalesce((SELECT version FROM "app"."holdfast_tables" WHERE name = 'in'),
+	(SELECT CASE WHEN atttypid = 'uuid'::regtype THEN 3 ELSE 1 END FROM pg_attribute
+		WHERE attrelid = to_regclass('"app"."in"') AND attname = 'id' AND NOT attisdropped), 1)
+WHEN 1 THEN
+DO $do$
+BEGIN IF EXISTS (SELECT FROM pg_attribute WHERE attrelid = '"app"."in"'::regclass AND attname = 'expires_at' AND NOT attisdropped) THEN
+	ALTER TABLE "app"."in" ADD COLUMN IF NOT EXISTS expires timestamp;
+	UPDATE "app"."in" SET expires = expires_at AT TIME ZONE 'UTC' WHERE expires_at IS NOT NULL AND expires IS NULL;
+	ALTER TABLE "app"."in" SET (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_insert_scale_factor = 0.1,
+	autovacuum_vacuum_cost_delay = 0, vacuum_truncate = off,
+	toast.autovacuum_vacuum_scale_factor = 0.01, toast.autovacuum_vacuum_cost_delay = 0, toast.vacuum_truncate = off);
+END IF;
+END $do$;
+CREATE INDEX IF NOT EXISTS "in_visible_at_seq_idx" ON "app"."in" (visible_at, seq);
+CREATE INDEX IF NOT EXISTS "in_expires_idx" ON "app"."in" (expires) WHERE expires IS NOT NULL;
+INSERT INTO "app"."holdfast_tables" (name, version) VALUES ('in', 2)
+ON CONFLICT (name) DO UPDATE SET version = excluded.version;
+WHEN 2, 3 THEN NULL;
+WHEN 0 THEN RAISE EXCEPTION '%', 'its table has been taken over from NServiceBus in part: repeat "holdfast endpoint create --adopt", or Install with Adopt';
+	ELSE RAISE EXCEPTION 'its table is of version %, this program knows those up to 3: update this program', coalesce((SELECT version FROM "app"."holdfast_tables" WHERE name = 'in'),
+	(SELECT CASE WHEN atttypid = 'uuid'::regtype THEN 3 ELSE 1 END FROM pg_attribute
+		WHERE attrelid = to_regclass('"app"."in"') AND attname = 'id' AND NOT attisdropped), 1);
+	END CASE;
+END IF;
+END $do1$;
+DO $do1$
+BEGIN IF to_regclass('"app"."error"') IS NULL THEN
+CREATE TABLE "app"."error" (
+	seq bigint GENERATED BY DEFAULT AS IDENTITY PRIMARY KEY,
+	id uuid NOT NULL DEFAULT gen_random_uuid(),
+	expires timestamp,
+	headers text NOT NULL,
+	body bytea,
+	visible_at timestamptz NOT NULL DEFAULT statement_timestamp(),
+	delivery_count integer NOT NULL DEFAULT 0,
+	lease_id bigint,
+	lease_owner text,
+	last_error text
+) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_insert_scale_factor = 0.1,
+	autovacuum_vacuum_cost_delay = 0, vacuum_truncate = off,
+	toast.autovacuum_vacuum_scale_factor = 0.01, toast.autovacuum_vacuum_cost_delay = 0, toast.vacuum_truncate = off);
+INSERT INTO "app"."holdfast_tables" (name, version) VALUES ('error', 3)
+ON CONFLICT (name) DO UPDATE SET version = excluded.version;
+CREATE INDEX IF NOT EXISTS "error_visible_at_seq_idx" ON "app"."error" (visible_at, seq);
+CREATE INDEX IF NOT EXISTS "error_expires_idx" ON "app"."error" (expires) WHERE expires IS NOT NULL;
+CREATE UNIQUE INDEX IF NOT EXISTS "error_id_key" ON "app"."error" (id);
+ELSIF NOT EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass('"app"."error"') AND attname = 'lease_id' AND NOT attisdropped) THEN
+	RAISE NOTICE 'queue % is a table of another kind, such as one of NServiceBus: it is left as it is', 'error';
+ELSE
+	CASE coalesce((SELECT version FROM "app"."holdfast_tables" WHERE name = 'error'),
+	(SELECT CASE WHEN atttypid = 'uuid'::regtype THEN 3 ELSE 1 END FROM pg_attribute
+		WHERE attrelid = to_regclass('"app"."error"') AND attname = 'id' AND NOT attisdropped), 1)
+WHEN 1 THEN
+DO $do$
+BEGIN IF EXISTS (SELECT FROM pg_attribute WHERE attrelid = '"app"."error"'::regclass AND attname = 'expires_at' AND NOT attisdropped) THEN
+	ALTER TABLE "app"."error" ADD COLUMN IF NOT EXISTS expires timestamp;
+	UPDATE "app"."error" SET expires = expires_at AT TIME ZONE 'UTC' WHERE expires_at IS NOT NULL AND expires IS NULL;
+	ALTER TABLE "app"."error" SET (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_insert_scale_factor = 0.1,
+	autovacuum_vacuum_cost_delay = 0, vacuum_truncate = off,
+	toast.autovacuum_vacuum_scale_factor = 0.01, toast.autovacuum_vacuum_cost_delay = 0, toast.vacuum_truncate = off);
+END IF;
+END $do$;
+CREATE INDEX IF NOT EXISTS "error_visible_at_seq_idx" ON "app"."error" (visible_at, seq);
+CREATE INDEX IF NOT EXISTS "error_expires_idx" ON "app"."error" (expires) WHERE expires IS NOT NULL;
+INSERT INTO "app"."holdfast_tables" (name, version) VALUES ('error', 2)
+ON CONFLICT (name) DO UPDATE SET version = excluded.version;
+WHEN 2, 3 THEN NULL;
+WHEN 0 THEN RAISE EXCEPTION '%', 'its table has been taken over from NServiceBus in part: repeat "holdfast endpoint create --adopt", or Install with Adopt';
+	ELSE RAISE EXCEPTION 'its table is of version %, this program knows those up to 3: update this program', coalesce((SELECT version FROM "app"."holdfast_tables" WHERE name = 'error'),
+	(SELECT CASE WHEN atttypid = 'uuid'::regtype THEN 3 ELSE 1 END FROM pg_attribute
+		WHERE attrelid = to_regclass('"app"."error"') AND attname = 'id' AND NOT attisdropped), 1);
+	END CASE;
+END IF;
+END $do1$;
+COMMIT;
+DO $do$
+BEGIN DECLARE
+	said timestamptz := clock_timestamp() - interval '4 seconds';
+	pause double precision := 0.05;
+	refused boolean := true;
+BEGIN
+	WHILE refused AND (NOT EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass('"app"."in"') AND attname = 'lease_id' AND NOT attisdropped)) LOOP
+		refused := false;
+		BEGIN
+			PERFORM set_config('lock_timeout', '50ms', true);
+			ALTER TABLE "app"."in" ADD COLUMN visible_at timestamptz NOT NULL DEFAULT statement_timestamp(),
+	ADD COLUMN delivery_count integer NOT NULL DEFAULT 0, ADD COLUMN lease_id bigint, ADD COLUMN lease_owner text,
+	ADD COLUMN last_error text, ALTER COLUMN id SET DEFAULT gen_random_uuid();
+			INSERT INTO "app"."holdfast_tables" (name, version) VALUES ('in', 0)
+ON CONFLICT (name) DO UPDATE SET version = excluded.version;
+		EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
+			refused := true;
+		END;
+		COMMIT;
+		IF refused THEN
+			IF clock_timestamp() - said >= interval '5 seconds' THEN
+				said := clock_timestamp();
+				RAISE WARNING 'queue %: adding columns waits for a lock%', 'in', coalesce((SELECT ' of ' || string_agg(format('process %s (%s of %s)', a.pid, coalesce(nullif(a.application_name, ''), 'a session'), coalesce(a.usename, 'another user')), ', ') FROM pg_stat_activity AS a
+				WHERE a.pid <> pg_backend_pid() AND a.pid IN (SELECT l.pid FROM pg_locks AS l WHERE l.granted AND l.relation = to_regclass('"app"."in"')
+				AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database()))), '');
+			END IF;
+			pause := least(1.5 * pause, 1);
+			PERFORM pg_sleep(pause * (0.5 + random() / 2));
+			COMMIT;
+		END IF;
+	END LOOP;
+END;
+END $do$;
+DO $do$
+BEGIN IF EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass('"app"."in"') AND attname = 'id' AND NOT attisdropped AND atttypid = 'text'::regtype) AND EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass('"app"."in"') AND attname = 'lease_id' AND NOT attisdropped) THEN
+RAISE WARNING 'queue %: its table (%) is rewritten for ids of type uuid, and is locked meanwhile; programs of an earlier version cannot use it afterwards: stop them', 'in', pg_size_pretty(pg_total_relation_size(to_regclass('"app"."in"')));
+END IF;
+END $do$;
+DO $do$
+BEGIN DECLARE
+	said timestamptz := clock_timestamp() - interval '4 seconds';
+	pause double precision := 0.05;
+	refused boolean := true;
+BEGIN
+	WHILE refused AND (EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass('"app"."in"') AND attname = 'id' AND NOT attisdropped AND atttypid = 'text'::regtype) AND EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass('"app"."in"') AND attname = 'lease_id' AND NOT attisdropped)) LOOP
+		refused := false;
+		BEGIN
+			PERFORM set_config('lock_timeout', '50ms', true);
+			ALTER TABLE "app"."in" ALTER COLUMN id DROP DEFAULT,
+				ALTER COLUMN id TYPE uuid USING CASE WHEN id ~* '^[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{12}$' THEN id::uuid ELSE gen_random_uuid() END,
+				ALTER COLUMN id SET DEFAULT gen_random_uuid();
+			INSERT INTO "app"."holdfast_tables" (name, version) VALUES ('in', 3)
+ON CONFLICT (name) DO UPDATE SET version = excluded.version;
+		EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
+			refused := true;
+		END;
+		COMMIT;
+		IF refused THEN
+			IF clock_timestamp() - said >= interval '5 seconds' THEN
+				said := clock_timestamp();
+				RAISE WARNING 'queue %: changing the type of id waits for a lock%', 'in', coalesce((SELECT ' of ' || string_agg(format('process %s (%s of %s)', a.pid, coalesce(nullif(a.application_name, ''), 'a session'), coalesce(a.usename, 'another user')), ', ') FROM pg_stat_activity AS a
+				WHERE a.pid <> pg_backend_pid() AND a.pid IN (SELECT l.pid FROM pg_locks AS l WHERE l.granted AND l.relation = to_regclass('"app"."in"')
+				AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database()))), '');
+			END IF;
+			pause := least(1.5 * pause, 1);
+			PERFORM pg_sleep(pause * (0.5 + random() / 2));
+			COMMIT;
+		END IF;
+	END LOOP;
+END;
+END $do$;
+DO $do$
+BEGIN DECLARE
+	said timestamptz := clock_timestamp() - interval '4 seconds';
+	pause double precision := 0.05;
+	refused boolean := true;
+BEGIN
+	WHILE refused AND ((EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass('"app"."in"') AND attname = 'lease_id' AND NOT attisdropped) AND EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass('"app"."in"') AND attname = 'seq' AND attidentity = '')) AND EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass('"app"."in"') AND attname = 'id' AND NOT attisdropped AND atttypid = 'uuid'::regtype) AND NOT EXISTS (SELECT FROM pg_index AS i JOIN pg_attribute AS a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0]
+	WHERE i.indrelid = to_regclass('"app"."in"') AND i.indisunique AND i.indisvalid AND i.indnkeyatts = 1
+	AND i.indpred IS NULL AND i.indexprs IS NULL AND a.attname = 'id') AND EXISTS (SELECT FROM "app"."in" GROUP BY id HAVING count(*) > 1)) LOOP
+		refused := false;
+		BEGIN
+			PERFORM set_config('lock_timeout', '50ms', true);
+			UPDATE "app"."in" SET id = gen_random_uuid() WHERE ctid = ANY (ARRAY(
+				SELECT ctid FROM (SELECT ctid, row_number() OVER (PARTITION BY id ORDER BY seq) AS n FROM "app"."in") AS r WHERE n > 1));
+		EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
+			refused := true;
+		END;
+		COMMIT;
+		IF refused THEN
+			IF clock_timestamp() - said >= interval '5 seconds' THEN
+				said := clock_timestamp();
+				RAISE WARNING 'queue %: giving rows ids of their own waits for a lock%', 'in', coalesce((SELECT ' of ' || string_agg(format('process %s (%s of %s)', a.pid, coalesce(nullif(a.application_name, ''), 'a session'), coalesce(a.usename, 'another user')), ', ') FROM pg_stat_activity AS a
+				WHERE a.pid <> pg_backend_pid() AND a.pid IN (SELECT l.pid FROM pg_locks AS l WHERE l.granted AND l.relation = to_regclass('"app"."in"')
+				AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database()))), '');
+			END IF;
+			pause := least(1.5 * pause, 1);
+			PERFORM pg_sleep(pause * (0.5 + random() / 2));
+			COMMIT;
+		END IF;
+	END LOOP;
+END;
+END $do$;
+SELECT 'DROP INDEX CONCURRENTLY ' || indexrelid::regclass FROM pg_index
+WHERE indrelid = to_regclass('"app"."in"') AND NOT indisvalid
+AND indexrelid IN (to_regclass('"app"."in_visible_at_seq_idx"'), to_regclass('"app"."in_expires_idx"'), to_regclass('"app"."in_id_key"'))
+\gexec
+SELECT 'CREATE INDEX CONCURRENTLY "in_visible_at_seq_idx" ON "app"."in" (visible_at, seq)' WHERE EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass('"app"."in"') AND attname = 'lease_id' AND NOT attisdropped) AND NOT EXISTS (SELECT FROM pg_index WHERE indrelid = to_regclass('"app"."in"') AND indexrelid = to_regclass('"app"."in_visible_at_seq_idx"') AND indisvalid)
+\gexec
+SELECT 'CREATE INDEX CONCURRENTLY "in_expires_idx" ON "app"."in" (expires) WHERE expires IS NOT NULL' WHERE EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass('"app"."in"') AND attname = 'lease_id' AND NOT attisdropped) AND NOT EXISTS (SELECT FROM pg_index WHERE indrelid = to_regclass('"app"."in"') AND indexrelid = to_regclass('"app"."in_expires_idx"') AND indisvalid)
+\gexec
+SELECT 'CREATE UNIQUE INDEX CONCURRENTLY "in_id_key" ON "app"."in" (id)' WHERE (EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass('"app"."in"') AND attname = 'lease_id' AND NOT attisdropped) AND EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass('"app"."in"') AND attname = 'seq' AND attidentity = '')) AND EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass('"app"."in"') AND attname = 'id' AND NOT attisdropped AND atttypid = 'uuid'::regtype) AND NOT EXISTS (SELECT FROM pg_index AS i JOIN pg_attribute AS a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0]
+	WHERE i.indrelid = to_regclass('"app"."in"') AND i.indisunique AND i.indisvalid AND i.indnkeyatts = 1
+	AND i.indpred IS NULL AND i.indexprs IS NULL AND a.attname = 'id')
+\gexec
+DO $do$
+BEGIN DECLARE
+	said timestamptz := clock_timestamp() - interval '4 seconds';
+	pause double precision := 0.05;
+	refused boolean := true;
+BEGIN
+	WHILE refused AND (coalesce((SELECT version FROM "app"."holdfast_tables" WHERE name = 'in'),
+	(SELECT CASE WHEN atttypid = 'uuid'::regtype THEN 3 ELSE 1 END FROM pg_attribute
+		WHERE attrelid = to_regclass('"app"."in"') AND attname = 'id' AND NOT attisdropped), 1) = 0) LOOP
+		refused := false;
+		BEGIN
+			PERFORM set_config('lock_timeout', '50ms', true);
+			ALTER TABLE "app"."in" SET (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_insert_scale_factor = 0.1,
+	autovacuum_vacuum_cost_delay = 0, vacuum_truncate = off,
+	toast.autovacuum_vacuum_scale_factor = 0.01, toast.autovacuum_vacuum_cost_delay = 0, toast.vacuum_truncate = off);
+			INSERT INTO "app"."holdfast_tables" (name, version) VALUES ('in', 3)
+ON CONFLICT (name) DO UPDATE SET version = excluded.version;
+		EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
+			refused := true;
+		END;
+		COMMIT;
+		IF refused THEN
+			IF clock_timestamp() - said >= interval '5 seconds' THEN
+				said := clock_timestamp();
+				RAISE WARNING 'queue %: setting storage parameters waits for a lock%', 'in', coalesce((SELECT ' of ' || string_agg(format('process %s (%s of %s)', a.pid, coalesce(nullif(a.application_name, ''), 'a session'), coalesce(a.usename, 'another user')), ', ') FROM pg_stat_activity AS a
+				WHERE a.pid <> pg_backend_pid() AND a.pid IN (SELECT l.pid FROM pg_locks AS l WHERE l.granted AND l.relation = to_regclass('"app"."in"')
+				AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database()))), '');
+			END IF;
+			pause := least(1.5 * pause, 1);
+			PERFORM pg_sleep(pause * (0.5 + random() / 2));
+			COMMIT;
+		END IF;
+	END LOOP;
+END;
+END $do$;
+DO $do$
+BEGIN IF EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass('"app"."error"') AND attname = 'id' AND NOT attisdropped AND atttypid = 'text'::regtype) AND EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass('"app"."error"') AND attname = 'lease_id' AND NOT attisdropped) THEN
+RAISE WARNING 'queue %: its table (%) is rewritten for ids of type uuid, and is locked meanwhile; programs of an earlier version cannot use it afterwards: stop them', 'error', pg_size_pretty(pg_total_relation_size(to_regclass('"app"."error"')));
+END IF;
+END $do$;
+DO $do$
+BEGIN DECLARE
+	said timestamptz := clock_timestamp() - interval '4 seconds';
+	pause double precision := 0.05;
+	refused boolean := true;
+BEGIN
+	WHILE refused AND (EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass('"app"."error"') AND attname = 'id' AND NOT attisdropped AND atttypid = 'text'::regtype) AND EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass('"app"."error"') AND attname = 'lease_id' AND NOT attisdropped)) LOOP
+		refused := false;
+		BEGIN
+			PERFORM set_config('lock_timeout', '50ms', true);
+			ALTER TABLE "app"."error" ALTER COLUMN id DROP DEFAULT,
+				ALTER COLUMN id TYPE uuid USING CASE WHEN id ~* '^[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{12}$' THEN id::uuid ELSE gen_random_uuid() END,
+				ALTER COLUMN id SET DEFAULT gen_random_uuid();
+			INSERT INTO "app"."holdfast_tables" (name, version) VALUES ('error', 3)
+ON CONFLICT (name) DO UPDATE SET version = excluded.version;
+		EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
+			refused := true;
+		END;
+		COMMIT;
+		IF refused THEN
+			IF clock_timestamp() - said >= interval '5 seconds' THEN
+				said := clock_timestamp();
+				RAISE WARNING 'queue %: changing the type of id waits for a lock%', 'error', coalesce((SELECT ' of ' || string_agg(format('process %s (%s of %s)', a.pid, coalesce(nullif(a.application_name, ''), 'a session'), coalesce(a.usename, 'another user')), ', ') FROM pg_stat_activity AS a
+				WHERE a.pid <> pg_backend_pid() AND a.pid IN (SELECT l.pid FROM pg_locks AS l WHERE l.granted AND l.relation = to_regclass('"app"."error"')
+				AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database()))), '');
+			END IF;
+			pause := least(1.5 * pause, 1);
+			PERFORM pg_sleep(pause * (0.5 + random() / 2));
+			COMMIT;
+		END IF;
+	END LOOP;
+END;
+END $do$;
+DO $do$
+BEGIN DECLARE
+	said timestamptz := clock_timestamp() - interval '4 seconds';
+	pause double precision := 0.05;
+	refused boolean := true;
+BEGIN
+	WHILE refused AND (EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass('"app"."error"') AND attname = 'lease_id' AND NOT attisdropped) AND EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass('"app"."error"') AND attname = 'id' AND NOT attisdropped AND atttypid = 'uuid'::regtype) AND NOT EXISTS (SELECT FROM pg_index AS i JOIN pg_attribute AS a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0]
+	WHERE i.indrelid = to_regclass('"app"."error"') AND i.indisunique AND i.indisvalid AND i.indnkeyatts = 1
+	AND i.indpred IS NULL AND i.indexprs IS NULL AND a.attname = 'id') AND EXISTS (SELECT FROM "app"."error" GROUP BY id HAVING count(*) > 1)) LOOP
+		refused := false;
+		BEGIN
+			PERFORM set_config('lock_timeout', '50ms', true);
+			UPDATE "app"."error" SET id = gen_random_uuid() WHERE ctid = ANY (ARRAY(
+				SELECT ctid FROM (SELECT ctid, row_number() OVER (PARTITION BY id ORDER BY seq) AS n FROM "app"."error") AS r WHERE n > 1));
+		EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
+			refused := true;
+		END;
+		COMMIT;
+		IF refused THEN
+			IF clock_timestamp() - said >= interval '5 seconds' THEN
+				said := clock_timestamp();
+				RAISE WARNING 'queue %: giving rows ids of their own waits for a lock%', 'error', coalesce((SELECT ' of ' || string_agg(format('process %s (%s of %s)', a.pid, coalesce(nullif(a.application_name, ''), 'a session'), coalesce(a.usename, 'another user')), ', ') FROM pg_stat_activity AS a
+				WHERE a.pid <> pg_backend_pid() AND a.pid IN (SELECT l.pid FROM pg_locks AS l WHERE l.granted AND l.relation = to_regclass('"app"."error"')
+				AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database()))), '');
+			END IF;
+			pause := least(1.5 * pause, 1);
+			PERFORM pg_sleep(pause * (0.5 + random() / 2));
+			COMMIT;
+		END IF;
+	END LOOP;
+END;
+END $do$;
+SELECT 'DROP INDEX CONCURRENTLY ' || indexrelid::regclass FROM pg_index
+WHERE indrelid = to_regclass('"app"."error"') AND NOT indisvalid
+AND indexrelid IN (to_regclass('"app"."error_visible_at_seq_idx"'), to_regclass('"app"."error_expires_idx"'), to_regclass('"app"."error_id_key"'))
+\gexec
+SELECT 'CREATE INDEX CONCURRENTLY "error_visible_at_seq_idx" ON "app"."error" (visible_at, seq)' WHERE EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass('"app"."error"') AND attname = 'lease_id' AND NOT attisdropped) AND NOT EXISTS (SELECT FROM pg_index WHERE indrelid = to_regclass('"app"."error"') AND indexrelid = to_regclass('"app"."error_visible_at_seq_idx"') AND indisvalid)
+\gexec
+SELECT 'CREATE INDEX CONCURRENTLY "error_expires_idx" ON "app"."error" (expires) WHERE expires IS NOT NULL' WHERE EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass('"app"."error"') AND attname = 'lease_id' AND NOT attisdropped) AND NOT EXISTS (SELECT FROM pg_index WHERE indrelid = to_regclass('"app"."error"') AND indexrelid = to_regclass('"app"."error_expires_idx"') AND indisvalid)
+\gexec
+SELECT 'CREATE UNIQUE INDEX CONCURRENTLY "error_id_key" ON "app"."error" (id)' WHERE EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass('"app"."error"') AND attname = 'lease_id' AND NOT attisdropped) AND EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass('"app"."error"') AND attname = 'id' AND NOT attisdropped AND atttypid = 'uuid'::regtype) AND NOT EXISTS (SELECT FROM pg_index AS i JOIN pg_attribute AS a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0]
+	WHERE i.indrelid = to_regclass('"app"."error"') AND i.indisunique AND i.indisvalid AND i.indnkeyatts = 1
+	AND i.indpred IS NULL AND i.indexprs IS NULL AND a.attname = 'id')
+\gexec
+DO $do$
+BEGIN DECLARE
+	said timestamptz := clock_timestamp() - interval '4 seconds';
+	pause double precision := 0.05;
+	refused boolean := true;
+BEGIN
+	WHILE refused AND (coalesce((SELECT version FROM "app"."holdfast_tables" WHERE name = 'error'),
+	(SELECT CASE WHEN atttypid = 'uuid'::regtype THEN 3 ELSE 1 END FROM pg_attribute
+		WHERE attrelid = to_regclass('"app"."error"') AND attname = 'id' AND NOT attisdropped), 1) = 0) LOOP
+		refused := false;
+		BEGIN
+			PERFORM set_config('lock_timeout', '50ms', true);
+			ALTER TABLE "app"."error" SET (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_insert_scale_factor = 0.1,
+	autovacuum_vacuum_cost_delay = 0, vacuum_truncate = off,
+	toast.autovacuum_vacuum_scale_factor = 0.01, toast.autovacuum_vacuum_cost_delay = 0, toast.vacuum_truncate = off);
+			INSERT INTO "app"."holdfast_tables" (name, version) VALUES ('error', 3)
+ON CONFLICT (name) DO UPDATE SET version = excluded.version;
+		EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
+			refused := true;
+		END;
+		COMMIT;
+		IF refused THEN
+			IF clock_timestamp() - said >= interval '5 seconds' THEN
+				said := clock_timestamp();
+				RAISE WARNING 'queue %: setting storage parameters waits for a lock%', 'error', coalesce((SELECT ' of ' || string_agg(format('process %s (%s of %s)', a.pid, coalesce(nullif(a.application_name, ''), 'a session'), coalesce(a.usename, 'another user')), ', ') FROM pg_stat_activity AS a
+				WHERE a.pid <> pg_backend_pid() AND a.pid IN (SELECT l.pid FROM pg_locks AS l WHERE l.granted AND l.relation = to_regclass('"app"."error"')
+				AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database()))), '');
+			END IF;
+			pause := least(1.5 * pause, 1);
+			PERFORM pg_sleep(pause * (0.5 + random() / 2));
+			COMMIT;
+		END IF;
+	END LOOP;
+END;
+END $do$;
+SELECT pg_advisory_unlock(hashtextextended('holdfast install app', 0));
+;
+
