@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/endpoint/internal/typelimit"
+	"github.com/holdfast-go/holdfast/internal/errtree"
 	"github.com/holdfast-go/holdfast/internal/fault"
 	"github.com/holdfast-go/holdfast/internal/pump"
 	"github.com/holdfast-go/holdfast/pipeline"
@@ -24,7 +25,8 @@ type (
 	completed struct{}
 	// failed: recoverability decides. The message may be settled already, when a behavior failed afterwards.
 	failed struct{ err error }
-	// conflicted: the transaction lost a conflict, such as a deadlock. Nothing has happened.
+	// conflicted: the transaction lost a conflict, such as a deadlock, or contained a message to ServiceControl that had no
+	// queue. Nothing has happened.
 	conflicted struct{ err error }
 	// interrupted: the endpoint stops. The message has not failed.
 	interrupted struct{}
@@ -149,10 +151,10 @@ func (a *attempt) complete(ctx context.Context, ops []transport.Operation) error
 	return a.finish(ctx, nil) // a behavior did not send the operations
 }
 
-// finish sends ops, and copies that the endpoint itself sends, and completes the message.
+// finish sends ops, and what the endpoint itself sends, and completes the message.
 func (a *attempt) finish(ctx context.Context, ops []transport.Operation) error {
 	_, tx := a.session.end()
-	return a.settlement.complete(ctx, tx, a.processed(ctx, ops))
+	return a.completeProcessed(ctx, tx, ops, a)
 }
 
 // dispatchAll is the end of the Dispatch stage: the operations are sent, and the message that they belong to is
@@ -181,7 +183,7 @@ func (e *Endpoint) dispatchAll(ctx context.Context, d *pipeline.Dispatch) error 
 // slot unless the next attempt is made in it at once.
 func (a *attempt) fail(ctx context.Context, err error) outcome {
 	a.leaveLimit()
-	if !a.settlement.over() && a.conflicts.n < maxConflicts && conflict(&a.session, err) {
+	if !a.settlement.over() && a.conflicts.n < maxConflicts && a.repeatable(err) {
 		a.settlement.rollback(ctx, &a.session)
 		return conflicted{err}
 	}
@@ -200,6 +202,11 @@ func (a *attempt) fail(ctx context.Context, err error) outcome {
 		return throttled{retry: a.throttling.turn.Tries <= retriesInPlace}
 	}
 	return failed{err}
+}
+
+// repeatable reports whether the transaction of an attempt that failed with err may succeed when it is repeated.
+func (a *attempt) repeatable(err error) bool {
+	return errtree.Find[*unnoticedError](err) != nil || conflict(&a.session, err) // err may wrap itself
 }
 
 // origin returns the place of an error that has no stack: the handler that was invoked, else the stage.

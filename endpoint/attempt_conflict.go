@@ -35,7 +35,7 @@ func (in *incoming) pauseAfterConflict(ctx context.Context, err error) bool {
 		}
 		return false
 	}
-	in.log().InfoContext(ctx, "a transaction lost a conflict: the attempt is repeated",
+	in.log().InfoContext(ctx, "a transaction could not be completed: the attempt is repeated",
 		slog.String("message", in.logID()), slog.Int("repeats", c.n), slog.Any("error", err))
 	return true
 }

@@ -75,7 +75,7 @@ func (r *recovery) carryOut(ctx context.Context, rec *pipeline.Recover) (err err
 	case recoverability.DeadLetter:
 		err = x.deadLetter(ctx, a)
 	case recoverability.Discard:
-		err = x.complete(ctx, r.acknowledged(ctx, sent))
+		err = r.completeProcessed(ctx, r.session.tx, sent, nil)
 	}
 	if err != nil {
 		return err

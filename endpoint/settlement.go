@@ -71,7 +71,19 @@ func (s *settlement) complete(ctx context.Context, tx transport.Tx, ops []transp
 	if s.over() {
 		return errSettled
 	}
-	err := s.completeWith(ctx, tx, ops)
+	return s.noted(s.completeWith(ctx, tx, ops))
+}
+
+// sendAhead sends operations before those of complete, where they are no unit with them.
+func (s *settlement) sendAhead(ops []transport.Operation) error {
+	if s.over() {
+		return errSettled
+	}
+	return s.noted(s.send(ops))
+}
+
+// noted records why the message could not be completed, and returns err.
+func (s *settlement) noted(err error) error {
 	if s.busy = nil; err != nil {
 		s.in.live.acks.forget()
 		errors.As(err, &s.busy)

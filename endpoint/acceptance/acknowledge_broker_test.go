@@ -4,6 +4,7 @@ import (
 	"context"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/holdfast-go/holdfast/endpoint"
 	"github.com/holdfast-go/holdfast/header"
@@ -64,5 +65,86 @@ func retryOn(t *testing.T, broker transport.Transport, mode endpoint.Transaction
 	ack := takeOne(t, broker, acks).Headers
 	if told != "True" || ack.Get(header.RetryUniqueID) != "u-1" || ack.Get(header.RetrySuccessful) == "" {
 		t.Errorf("the audit copy says %q, the acknowledgement %s", told, ack.AppendJSON(nil))
+	}
+}
+
+// A queue for acknowledgements that is deleted after the endpoint has seen it costs no retry, and the audit copy says that
+// none was sent.
+func TestTheQueueForAcknowledgementsMayVanishOnBrokers(t *testing.T) {
+	for name, open := range map[string]func(t *testing.T) transport.Transport{
+		"PostgreSQL": func(t *testing.T) transport.Transport { return &postgres.Transport{URL: brokertest.Postgres(t)} },
+		"sqlite": func(t *testing.T) transport.Transport {
+			return &sqlite.Transport{Path: filepath.Join(t.TempDir(), "queues.db")}
+		},
+		"RabbitMQ": func(t *testing.T) transport.Transport { return &rabbitmq.Transport{URL: brokertest.RabbitMQ(t)} },
+	} {
+		for _, mode := range []endpoint.TransactionMode{endpoint.ReceiveOnly, endpoint.SendsAtomicWithReceive} {
+			if name == "RabbitMQ" && mode == endpoint.SendsAtomicWithReceive {
+				continue
+			}
+			t.Run(name+" "+mode.String(), func(t *testing.T) { vanishOn(t, open(t), mode) })
+		}
+	}
+}
+
+func vanishOn(t *testing.T, broker transport.Transport, mode endpoint.TransactionMode) {
+	queue, acks, audit := brokertest.Name(t, "retried"), brokertest.Name(t, "acks"), brokertest.Name(t, "audit")
+	cfg := sales(broker, endpoint.Handle(func(ctx context.Context, s *endpoint.Session, m placeOrder) error {
+		if s.Attempt().N > 1 {
+			t.Errorf("attempt %d", s.Attempt().N)
+		}
+		if mode == endpoint.SendsAtomicWithReceive {
+			if _, err := s.Tx(ctx); err != nil {
+				return err
+			}
+		}
+		return s.Send(ctx, m, endpoint.To(audit))
+	}))
+	cfg.Name, cfg.AuditQueue, cfg.Transactions, cfg.Routes = queue, audit, mode, nil
+	cfg.Recoverability = recoverability.Config{ErrorQueue: acks, Immediate: recoverability.None, Delayed: recoverability.None}
+	r := start(t, cfg)
+	options := []endpoint.SendOption{endpoint.To(queue), endpoint.Header(header.RetryUniqueID, "u-1"), endpoint.Header(header.RetryAcknowledgement, acks)}
+	conn, err := broker.Open(t.Context(), transport.Env{Logger: cfg.Logger})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close() //nolint:errcheck // the end of the test
+	copies, err := conn.OpenReceiver(t.Context(), transport.ReceiverOptions{Queue: audit})
+	if err != nil {
+		t.Fatal(err)
+	}
+	copies.Window(1)
+	r.send(placeOrder{}, options...)
+	if told := nextCopy(t, copies).Get(header.RetryAcknowledged); told == "" {
+		t.Error("the first was not acknowledged")
+	}
+	if err := conn.(transport.Remover).Remove(t.Context(), acks); err != nil {
+		t.Fatal(err)
+	}
+	r.send(placeOrder{}, options...)
+	if told := nextCopy(t, copies).Get(header.RetryAcknowledged); told != "" {
+		t.Errorf("the audit copy says %q", told)
+	}
+	r.end()
+}
+
+// nextCopy removes the next audit copy, and messages of handlers before it.
+func nextCopy(t *testing.T, r transport.Receiver) header.Map {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	for {
+		got, err := r.Receive(ctx, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range got {
+			if err := d.Complete(ctx); err != nil {
+				t.Fatal(err)
+			}
+			if _, processed := d.Message().Headers.Lookup(header.ProcessingEnded); processed {
+				return d.Message().Headers
+			}
+		}
 	}
 }
