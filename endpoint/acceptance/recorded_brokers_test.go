@@ -23,13 +23,11 @@ import (
 // landscape is a broker on which .NET endpoints were recorded.
 type landscape struct {
 	transport.Transport
-	file      string
-	xml       bool
-	own, net  string // the Go endpoint and the .NET endpoint
-	ownQueue  string // as an address in headers
-	netQueue  string
-	put       func(t *testing.T, m *recorded, queue string) // as the .NET endpoint has sent it
-	different map[string]string                             // intended differences of this broker, by header
+	file     string
+	xml      bool
+	own, net string                                        // the Go endpoint and the .NET endpoint
+	prefix   string                                        // of queues
+	put      func(t *testing.T, m *recorded, queue string) // as the .NET endpoint has sent it
 }
 
 func landscapes() map[string]func(t *testing.T) *landscape {
@@ -52,7 +50,7 @@ func onRabbitMQ(t *testing.T, file string) *landscape {
 	must(t, ch.Confirm(false))
 	return &landscape{
 		Transport: &rabbitmq.Transport{URL: url}, file: file, xml: strings.Contains(file, "xml"),
-		own: "Go.Peer", net: "Net.Peer", ownQueue: "Go.Peer", netQueue: "Net.Peer",
+		own: "Go.Peer", net: "Net.Peer",
 		put: func(t *testing.T, m *recorded, queue string) {
 			confirm, err := ch.PublishWithDeferredConfirm("", queue, true, false, m.amqp(t))
 			must(t, err)
@@ -121,7 +119,6 @@ func onPostgreSQL(t *testing.T) *landscape {
 	t.Cleanup(func() { _ = conn.Close(context.WithoutCancel(t.Context())) })
 	return &landscape{
 		Transport: &postgres.Transport{URL: url}, file: "postgresql.json", own: "GoPeer", net: "NetPeer",
-		ownQueue: `"public"."GoPeer"`, netQueue: `"public"."NetPeer"`,
 		put: func(t *testing.T, m *recorded, queue string) {
 			var of struct{ ID, Headers, Body string }
 			must(t, json.Unmarshal(m.raw, &of))
@@ -137,7 +134,7 @@ func onSQS(t *testing.T) *landscape {
 	client := awssqs.NewFromConfig(*awsConfig(), func(o *awssqs.Options) { o.BaseEndpoint = aws.String(url) })
 	return &landscape{
 		Transport: &sqs.Transport{Endpoint: url, Config: awsConfig(), QueuePrefix: prefix}, file: "sqs.json",
-		own: "Go-Peer", net: "Net-Peer", ownQueue: prefix + "Go-Peer", netQueue: "Net-Peer",
+		own: "Go-Peer", net: "Net-Peer", prefix: prefix,
 		put: func(t *testing.T, m *recorded, queue string) {
 			var of struct {
 				Body              string
