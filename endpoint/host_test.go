@@ -62,11 +62,11 @@ func TestInstancesWithOneHostIDAndTwoNamesAreLogged(t *testing.T) {
 		"two endpoints": {[2]string{"sales", "billing"}, [2]Host{{a, "rack 7"}, {a, "rack 8"}}, 0},
 	} {
 		var out bytes.Buffer
+		logger := slog.New(slog.NewTextHandler(&out, nil))
 		var both []*Endpoint
 		for i := range 2 {
 			e, err := New(Config{
-				Name: c.endpoints[i], Transport: &inmemory.Transport{}, Host: c.hosts[i],
-				Logger: slog.New(slog.NewTextHandler(&out, nil)),
+				Name: c.endpoints[i], Transport: &inmemory.Transport{}, Host: c.hosts[i], Logger: logger,
 			})
 			if err != nil {
 				t.Fatal(err)
