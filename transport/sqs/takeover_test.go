@@ -269,6 +269,9 @@ func TestServiceControlReadsTheErrorAndAuditQueuesThatWeMade(t *testing.T) {
 					t.Fatalf("%s: %d messages, want 1", queue, len(ms))
 				}
 				checkImported(t, queue, ms[0], required)
+				if failed := ms[0].Headers[header.FailedQ]; queue == "error" && failed != s.prefix+"Net-Peer" {
+					t.Errorf("ServiceControl would return the message to %q", failed)
+				}
 			}
 		})
 	}
