@@ -89,6 +89,9 @@ func (s *store) AbandonClaims(ctx context.Context, queue string, leases []int64,
 
 func (s *store) abandon(ctx context.Context, queue, statement string, args ...any) error {
 	_, err := s.db.ExecContext(ctx, statement, args...)
+	if n := numberOf(err); n == invalidColumn || n == missingIndex { // handed over to NServiceBus
+		return nil
+	}
 	return failed(err, "abandon leases of queue %q", queue)
 }
 

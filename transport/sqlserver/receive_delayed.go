@@ -20,11 +20,15 @@ type delayed struct{ columns, move string }
 // delayedColumns is the number of columns that make a table one of delayed messages.
 const delayedColumns = 3
 
-func (s *store) delayed(queue string) (d delayed, quoted string) {
+func (s *store) delayed(queue string) delayed {
+	return newDelayed(s.delayedPlace(queue), s.place(queue))
+}
+
+// delayedPlace returns the place of the table with the delayed messages of NServiceBus beside a queue.
+func (s *store) delayedPlace(queue string) place {
 	at := s.place(queue)
-	from := at
-	from.table += tablequeue.DelayedSuffix
-	return newDelayed(from, at), from.quoted()
+	at.table += tablequeue.DelayedSuffix
+	return at
 }
 
 func newDelayed(from, to place) delayed {
@@ -50,10 +54,9 @@ SELECT (SELECT count(*) FROM @moved), coalesce((SELECT TOP (1) datediff_big(micr
 
 // HasDelayed implements [tablequeue.DelayedTables].
 func (s *store) HasDelayed(ctx context.Context, queue string) (bool, error) {
-	d, quoted := s.delayed(queue)
-	n, err := changed(ctx, s.db, d.columns)
+	n, err := changed(ctx, s.db, s.delayed(queue).columns)
 	if err == nil && n >= 0 && n != delayedColumns {
-		err = fmt.Errorf("table %s: %w", quoted, &tablequeue.UnfitError{
+		err = fmt.Errorf("table %s: %w", s.delayedPlace(queue).quoted(), &tablequeue.UnfitError{
 			Reason: "it has not the columns in which NServiceBus keeps delayed messages: Headers nvarchar, Body varbinary, Due datetime",
 		})
 	}
@@ -63,11 +66,10 @@ func (s *store) HasDelayed(ctx context.Context, queue string) (bool, error) {
 // MoveDue implements [tablequeue.DelayedTables].
 func (s *store) MoveDue(ctx context.Context, queue string, limit int) (moved int, next time.Duration, err error) {
 	const longest = 24 * time.Hour // a Duration cannot hold the years until some times
-	d, _ := s.delayed(queue)
 	var micros int64
 	err = s.inTx(ctx, func(tx *sql.Tx) error {
 		return each(ctx, waiting{tx, lockWait}, func(rows *sql.Rows) error { return rows.Scan(&moved, &micros) },
-			d.move, sql.Named("limit", limit))
+			s.delayed(queue).move, sql.Named("limit", limit))
 	})
 	if err != nil {
 		return 0, 0, failed(err, "move delayed messages into queue %q", queue)

@@ -15,6 +15,7 @@ import (
 // adoption that was interrupted can be repeated.
 type adoption struct {
 	upgrade string // rewrites a table of version 1
+	adopted string // returns 1 for a table that was adopted, and 0 for others
 	unfit   string // returns the parts that keep a table from being adopted
 	columns string // adds columns. Rows that exist keep null in them, which takes no time
 	fill    string // sets visible_at and delivery_count of these rows, a thousand at a time
@@ -34,7 +35,8 @@ BEGIN
 `
 	return adoption{
 		upgrade: upgrade(quote(schema, dialect.VersionTable), literal(at.queue(schema)), at, table),
-		unfit:   unfitParts(table),
+		adopted: `SELECT coalesce(columnproperty(` + table + `, N'visible_at', 'AllowsNull'), 0)`,
+		unfit:   unfitQuery(table),
 		columns: foreign + addedColumns(at, table) + "\nEND",
 		fill:    foreign + filled(q) + "\nEND",
 		indexes: foreign + addedIndexes(q, table) + "\nEND",
@@ -46,18 +48,18 @@ END`,
 	}
 }
 
-// foreignColumns are the columns of NServiceBus's queue tables with their types, as unfitParts writes them, and those
-// that an adoption adds.
+// foreignColumns are the columns of NServiceBus's queue tables with their types, as unfitQuery writes them, those that
+// an adoption adds, and those with another type in a table of this transport, which may have been handed over.
 var foreignColumns = []string{
 	`Id uniqueidentifier(16) NOT NULL`, `CorrelationId varchar(255)`, `ReplyToAddress varchar(255)`,
 	`Recoverable bit(1) NOT NULL`, `Recoverable bit(1)`, `Expires datetime(8)`, `Headers nvarchar(max) NOT NULL`,
 	`Body varbinary(max)`, `RowVersion bigint(8) NOT NULL IDENTITY`,
-	`visible_at datetime2(8)`, `delivery_count int(4)`, `lease_owner nvarchar(max)`, `last_error nvarchar(max)`,
+	`Expires datetime2(8)`, `visible_at datetime2(8)`, `delivery_count int(4)`, `lease_owner nvarchar(max)`, `last_error nvarchar(max)`,
 }
 
-// unfitParts returns the query for the parts of a table that NServiceBus does not create, and those that it creates and
+// unfitQuery returns the query for the parts of a table that NServiceBus does not create, and those that it creates and
 // which are missing. A computed column BodyString is one of its options.
-func unfitParts(table string) string {
+func unfitQuery(table string) string {
 	return `SELECT N'column' AS kind, d.name, d.detail FROM (
 	SELECT c.name, concat(type_name(c.user_type_id),
 		CASE c.max_length WHEN -1 THEN N'(max)' ELSE concat(N'(', c.max_length, N')') END,
@@ -130,16 +132,15 @@ func filled(q string) string {
 const onlineEditions = `convert(int, serverproperty(N'EngineEdition')) IN (3, 5, 8)`
 
 // addedIndexes returns the statements that add indexes to a foreign table. NServiceBus has one on RowVersion that is
-// not unique, and in newer tables one on Expires.
+// not unique, and in newer tables one on Expires. A table of this transport has one on RowVersion that is unique.
 func addedIndexes(q, table string) string {
-	missing := func(name string) string {
-		return `IF indexproperty(` + table + `, N'` + name + `', 'IndexID') IS NULL`
-	}
 	create := func(text string) string { return `EXEC (` + literal(text) + ` + @online);` }
 	return `	DECLARE @online nvarchar(30) = CASE WHEN ` + onlineEditions + ` THEN N' WITH (ONLINE = ON)' ELSE N'' END;
-	` + missing("holdfast_key") + `
+	IF NOT EXISTS (SELECT 1 FROM sys.indexes AS i INNER JOIN sys.index_columns AS c ON c.object_id = i.object_id AND c.index_id = i.index_id AND c.key_ordinal > 0
+		WHERE i.object_id = ` + table + ` AND i.is_unique = 1 AND i.has_filter = 0 AND i.is_disabled = 0
+		GROUP BY i.index_id HAVING count(*) = 1 AND min(col_name(c.object_id, c.column_id)) = N'RowVersion')
 		` + create(`CREATE UNIQUE INDEX holdfast_key ON `+q+` (RowVersion)`) + `
-	` + missing("holdfast_due") + `
+	IF indexproperty(` + table + `, N'holdfast_due', 'IndexID') IS NULL
 		` + create(`CREATE INDEX holdfast_due ON `+q+` (visible_at, RowVersion)`) + `
 	IF NOT EXISTS (SELECT 1 FROM sys.index_columns AS c
 		WHERE c.object_id = ` + table + ` AND c.key_ordinal = 1 AND col_name(c.object_id, c.column_id) = N'Expires')

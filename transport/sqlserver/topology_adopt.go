@@ -1,6 +1,7 @@
 package sqlserver
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"database/sql/driver"
@@ -119,8 +120,8 @@ func (a *adopter) queue(ctx context.Context, q transport.Queue) error {
 
 // foreign adopts a table of NServiceBus.
 func (a *adopter) foreign(ctx context.Context, queue string, statements adoption) error {
-	if err := a.fit(ctx, statements.unfit); err != nil {
-		return err
+	if parts, err := unfitParts(ctx, a.conn, statements.unfit); err != nil || len(parts) > 0 {
+		return cmp.Or(err, refusal(parts))
 	}
 	if err := a.warnOffline(ctx, queue); err != nil {
 		return err
@@ -147,19 +148,20 @@ func (a *adopter) change(ctx context.Context, queue, statement string) error {
 	}, slog.String("queue", queue))
 }
 
-// fit returns an error with the parts of a table that NServiceBus does not create.
-func (a *adopter) fit(ctx context.Context, query string) error {
-	var found []string
-	err := each(ctx, a.conn, func(rows *sql.Rows) error {
+// unfitParts returns the parts of a table that NServiceBus does not create.
+func unfitParts(ctx context.Context, o on, query string) (found []string, err error) {
+	err = each(ctx, o, func(rows *sql.Rows) error {
 		var kind, name, detail string
 		err := rows.Scan(&kind, &name, &detail)
 		found = append(found, strings.TrimSpace(kind+" "+bracket(name)+" "+detail))
 		return err
 	}, query)
-	if err == nil && len(found) > 0 {
-		err = errors.New("its table is not as NServiceBus creates it, and is not adopted: found " + strings.Join(found, ", "))
-	}
-	return err
+	return found, err
+}
+
+// refusal is the error about a table with parts that NServiceBus does not create.
+func refusal(parts []string) error {
+	return errors.New("its table is not as NServiceBus creates it, and is not adopted: found " + strings.Join(parts, ", "))
 }
 
 // warnOffline says that senders wait while indexes are created, where the edition cannot do that online.

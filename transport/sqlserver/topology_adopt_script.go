@@ -21,7 +21,7 @@ func (s *store) adoptionScript(plan transport.Plan) (steps []step) {
 			steps = append(steps, step{of, repeated(q.Name, statement)})
 		}
 	}
-	return steps
+	return append(steps, step{"locks", strings.TrimSpace(anyLockWait)})
 }
 
 // refused returns the batch that lists the parts of a table which keep it from being adopted, and then ends the script.

@@ -233,8 +233,8 @@ func TestTheScriptAdoptsInTheSameSteps(t *testing.T) {
 	ok(t, err)
 	a := newAdoption("dbo", place{schema: "dbo", table: "q"})
 	at := 0
-	for i, part := range []string{a.upgrade, a.unfit, "SET NOEXEC ON;", a.columns, a.fill, a.indexes, a.lease, "CREATE TABLE [dbo].[q]"} {
-		if i != 1 {
+	for i, part := range []string{a.upgrade, a.unfit, "SET NOEXEC ON;", a.columns, a.fill, a.indexes, a.lease, anyLockWait, "CREATE TABLE [dbo].[q]"} {
+		if i < 7 && i != 1 {
 			part = strings.ReplaceAll(part, "\n", "\n\t\t")
 		}
 		next := strings.Index(text[at:], part)

@@ -70,6 +70,7 @@ func TestTablesAreAdoptedAsNServiceBusCreatesThem(t *testing.T) {
 		"with BodyString":       `INSERT INTO sys.columns VALUES (1, 'BodyString', 'nvarchar', -1, 1, 0, 1)`,
 		"without old columns":   `DELETE FROM sys.columns WHERE name IN ('CorrelationId', 'ReplyToAddress', 'Recoverable')`,
 		"adopted in part":       `INSERT INTO sys.columns VALUES (1, 'visible_at', 'datetime2', 8, 1, 0, 0), (1, 'delivery_count', 'int', 4, 1, 0, 0), (1, 'lease_owner', 'nvarchar', -1, 1, 0, 0), (1, 'last_error', 'nvarchar', -1, 1, 0, 0)`,
+		"handed over before":    `UPDATE sys.columns SET user_type_id = 'datetime2' WHERE name = 'Expires'; UPDATE sys.columns SET is_nullable = 1 WHERE name = 'Recoverable'`,
 		"beside a table of ill": `INSERT INTO sys.foreign_keys VALUES (2, 3, 'of others')`,
 	} {
 		if found := unfitFor(t, change); len(found) > 0 {

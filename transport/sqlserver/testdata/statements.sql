@@ -616,6 +616,9 @@ BEGIN
 	COMMIT TRANSACTION;
 END
 
+-- adopt adopted
+SELECT coalesce(columnproperty(object_id(N'[my''s [schema]]].[Sales."Orders"]]''--]', N'U'), N'visible_at', 'AllowsNull'), 0)
+
 -- adopt unfit
 SELECT N'column' AS kind, d.name, d.detail FROM (
 	SELECT c.name, concat(type_name(c.user_type_id),
@@ -625,7 +628,7 @@ SELECT N'column' AS kind, d.name, d.detail FROM (
 		CASE c.is_computed WHEN 1 THEN N' computed' ELSE N'' END) AS detail, c.is_computed
 	FROM sys.columns AS c WHERE c.object_id = object_id(N'[my''s [schema]]].[Sales."Orders"]]''--]', N'U')) AS d
 WHERE NOT (d.name = N'BodyString' AND d.is_computed = 1)
-	AND concat(d.name, N' ', d.detail) NOT IN (N'Id uniqueidentifier(16) NOT NULL', N'CorrelationId varchar(255)', N'ReplyToAddress varchar(255)', N'Recoverable bit(1) NOT NULL', N'Recoverable bit(1)', N'Expires datetime(8)', N'Headers nvarchar(max) NOT NULL', N'Body varbinary(max)', N'RowVersion bigint(8) NOT NULL IDENTITY', N'visible_at datetime2(8)', N'delivery_count int(4)', N'lease_owner nvarchar(max)', N'last_error nvarchar(max)')
+	AND concat(d.name, N' ', d.detail) NOT IN (N'Id uniqueidentifier(16) NOT NULL', N'CorrelationId varchar(255)', N'ReplyToAddress varchar(255)', N'Recoverable bit(1) NOT NULL', N'Recoverable bit(1)', N'Expires datetime(8)', N'Headers nvarchar(max) NOT NULL', N'Body varbinary(max)', N'RowVersion bigint(8) NOT NULL IDENTITY', N'Expires datetime2(8)', N'visible_at datetime2(8)', N'delivery_count int(4)', N'lease_owner nvarchar(max)', N'last_error nvarchar(max)')
 UNION ALL SELECT N'missing column', k.name, N''
 FROM (SELECT N'Id' AS name UNION ALL SELECT N'Expires' UNION ALL SELECT N'Headers' UNION ALL SELECT N'Body' UNION ALL SELECT N'RowVersion') AS k
 WHERE NOT EXISTS (SELECT 1 FROM sys.columns AS c WHERE c.object_id = object_id(N'[my''s [schema]]].[Sales."Orders"]]''--]', N'U') AND c.name = k.name)
@@ -674,7 +677,9 @@ END
 IF object_id(N'[my''s [schema]]].[Sales."Orders"]]''--]', N'U') IS NOT NULL AND col_length(N'[my''s [schema]]].[Sales."Orders"]]''--]', N'lease_id') IS NULL
 BEGIN
 	DECLARE @online nvarchar(30) = CASE WHEN convert(int, serverproperty(N'EngineEdition')) IN (3, 5, 8) THEN N' WITH (ONLINE = ON)' ELSE N'' END;
-	IF indexproperty(object_id(N'[my''s [schema]]].[Sales."Orders"]]''--]', N'U'), N'holdfast_key', 'IndexID') IS NULL
+	IF NOT EXISTS (SELECT 1 FROM sys.indexes AS i INNER JOIN sys.index_columns AS c ON c.object_id = i.object_id AND c.index_id = i.index_id AND c.key_ordinal > 0
+		WHERE i.object_id = object_id(N'[my''s [schema]]].[Sales."Orders"]]''--]', N'U') AND i.is_unique = 1 AND i.has_filter = 0 AND i.is_disabled = 0
+		GROUP BY i.index_id HAVING count(*) = 1 AND min(col_name(c.object_id, c.column_id)) = N'RowVersion')
 		EXEC (N'CREATE UNIQUE INDEX holdfast_key ON [my''s [schema]]].[Sales."Orders"]]''--] (RowVersion)' + @online);
 	IF indexproperty(object_id(N'[my''s [schema]]].[Sales."Orders"]]''--]', N'U'), N'holdfast_due', 'IndexID') IS NULL
 		EXEC (N'CREATE INDEX holdfast_due ON [my''s [schema]]].[Sales."Orders"]]''--] (visible_at, RowVersion)' + @online);
@@ -728,7 +733,7 @@ SELECT N'column' AS kind, d.name, d.detail FROM (
 		CASE c.is_computed WHEN 1 THEN N' computed' ELSE N'' END) AS detail, c.is_computed
 	FROM sys.columns AS c WHERE c.object_id = object_id(N'[dbo].[q]', N'U')) AS d
 WHERE NOT (d.name = N'BodyString' AND d.is_computed = 1)
-	AND concat(d.name, N' ', d.detail) NOT IN (N'Id uniqueidentifier(16) NOT NULL', N'CorrelationId varchar(255)', N'ReplyToAddress varchar(255)', N'Recoverable bit(1) NOT NULL', N'Recoverable bit(1)', N'Expires datetime(8)', N'Headers nvarchar(max) NOT NULL', N'Body varbinary(max)', N'RowVersion bigint(8) NOT NULL IDENTITY', N'visible_at datetime2(8)', N'delivery_count int(4)', N'lease_owner nvarchar(max)', N'last_error nvarchar(max)')
+	AND concat(d.name, N' ', d.detail) NOT IN (N'Id uniqueidentifier(16) NOT NULL', N'CorrelationId varchar(255)', N'ReplyToAddress varchar(255)', N'Recoverable bit(1) NOT NULL', N'Recoverable bit(1)', N'Expires datetime(8)', N'Headers nvarchar(max) NOT NULL', N'Body varbinary(max)', N'RowVersion bigint(8) NOT NULL IDENTITY', N'Expires datetime2(8)', N'visible_at datetime2(8)', N'delivery_count int(4)', N'lease_owner nvarchar(max)', N'last_error nvarchar(max)')
 UNION ALL SELECT N'missing column', k.name, N''
 FROM (SELECT N'Id' AS name UNION ALL SELECT N'Expires' UNION ALL SELECT N'Headers' UNION ALL SELECT N'Body' UNION ALL SELECT N'RowVersion') AS k
 WHERE NOT EXISTS (SELECT 1 FROM sys.columns AS c WHERE c.object_id = object_id(N'[dbo].[q]', N'U') AND c.name = k.name)
