@@ -306,6 +306,9 @@ func TestWhatTheBrokerGaveUpGoesToTheErrorQueueWithItsReason(t *testing.T) {
 				t.Errorf("%s: %q, want %q", name, got, want)
 			}
 		}
+		if got := titleOf(m.Headers); got != "*transport.DeadLetteredError: github.com/holdfast-go/holdfast/pipeline.Receive()" {
+			t.Errorf("group %q", got)
+		}
 		if m.ID != "m-1" || string(m.Body) != "body" || len(told.list()) != 1 || len(asked.list()) != 0 {
 			t.Errorf("%q %q, final failures %v, decisions %v", m.ID, m.Body, told.list(), asked.list())
 		}

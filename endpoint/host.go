@@ -7,17 +7,20 @@ import (
 	"encoding/hex"
 	"log/slog"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/holdfast-go/holdfast/internal/fault"
 )
 
 // Host names the place where an endpoint runs. ServicePulse shows one instance of the endpoint for each pair of
-// endpoint and ID, and takes its name to be constant: instances with one ID must have one Name.
+// endpoint and ID, and takes its name to be constant: instances with one ID must have one Name. Processes of one endpoint
+// with the same Host are one instance: if one ends, its silence is not noticed while another runs.
 type Host struct {
 	// ID is a UUID that is the same after a restart, with or without hyphens. Default: derived from the endpoint's name and
 	// Name. Without Name it must be empty.
 	ID string
-	// Name is for people. Default: the name of the machine. In a cluster where each process gets a new machine name, a
+	// Name is for people: one line of at most 200 bytes. Default: the name of the machine. In a cluster where each process gets a new machine name, a
 	// constant Name keeps the list of instances short.
 	Name string
 }
@@ -52,8 +55,14 @@ func warnOfHosts(ctx context.Context, endpoints []*Endpoint) {
 	}
 }
 
+const maxHostName = 200 // bytes
+
 // validate reports the mistakes of h.
 func (h Host) validate(bad func(format string, args ...any)) {
+	if h.Name != "" && strings.TrimSpace(h.Name) == "" || len(h.Name) > maxHostName ||
+		!utf8.ValidString(h.Name) || strings.ContainsFunc(h.Name, unicode.IsControl) {
+		bad("Host.Name %.300q cannot be shown: use one line of UTF-8, of at most %d bytes, that is not blank", h.Name, maxHostName)
+	}
 	if h.ID == "" {
 		return
 	}

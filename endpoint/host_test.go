@@ -36,10 +36,14 @@ func TestAHostThatServicePulseCannotShowIsRefused(t *testing.T) {
 		host Host
 		want string
 	}{
-		"no UUID":  {Host{ID: "rack-7", Name: "rack 7"}, "no UUID"},
-		"zeros":    {Host{ID: "00000000-0000-0000-0000-000000000000", Name: "rack 7"}, "no UUID"},
-		"no name":  {Host{ID: "0199a2f06f2b7cc1a4c54f1fd0c4c9a1"}, "Host.Name is not"},
-		"too long": {Host{ID: "0199a2f06f2b7cc1a4c54f1fd0c4c9a100", Name: "x"}, "no UUID"},
+		"no UUID":     {Host{ID: "rack-7", Name: "rack 7"}, "no UUID"},
+		"zeros":       {Host{ID: "00000000-0000-0000-0000-000000000000", Name: "rack 7"}, "no UUID"},
+		"no name":     {Host{ID: "0199a2f06f2b7cc1a4c54f1fd0c4c9a1"}, "Host.Name is not"},
+		"two lines":   {Host{Name: "rack\n7"}, "cannot be shown"},
+		"blank":       {Host{Name: " "}, "cannot be shown"},
+		"no text":     {Host{Name: "rack \xff"}, "cannot be shown"},
+		"a long name": {Host{Name: strings.Repeat("7", 201)}, "cannot be shown"},
+		"too long":    {Host{ID: "0199a2f06f2b7cc1a4c54f1fd0c4c9a100", Name: "x"}, "no UUID"},
 	} {
 		_, err := New(Config{Name: "sales", Transport: &inmemory.Transport{}, Host: c.host})
 		if err == nil || !strings.Contains(err.Error(), c.want) {

@@ -86,6 +86,9 @@ func TestFailuresSeenHereDoNotHideWhatEndsTheProcess(t *testing.T) {
 		if len(failed) != 1 || failed[0].ID != "bad" || failed[0].Headers.Get(header.HoldfastFaultClass) != recoverability.ClassCrashLoop {
 			t.Errorf("the error queue has %v", failed)
 		}
+		if got := titleOf(failed[0].Headers); got != "*recoverability.CrashLoopError: github.com/holdfast-go/holdfast/pipeline.Receive()" {
+			t.Errorf("group %q", got)
+		}
 		for _, id := range []string{"a", "b", "c", "d"} {
 			if count(good.list(), id) == 0 {
 				t.Errorf("%s is not handled: %q", id, good.list())

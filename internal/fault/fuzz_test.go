@@ -64,6 +64,38 @@ func FuzzRetryHeaders(f *testing.F) {
 	})
 }
 
+// Whatever an error says, and whatever its stack is, nothing of the text is left in the stack without the text, the frame is
+// the first line of its form, and the sizes are kept.
+func FuzzFaultStack(f *testing.F) {
+	f.Add("card refused", "goroutine 1 [running]:\nmain.f(0x1)\n\t/src/a.go:7 +0x1\n", "main.g", "/src/b.go")
+	f.Add("   at x.y()\n", "", "main.g", "b.go")
+	f.Add("", "main.f\n\t\n", "", "")
+	f.Add("\xff", "\t:\n", "main.g()", "C:")
+	f.Add("x", "", "main.g\xff", "/\xff.go")
+	f.Fuzz(func(t *testing.T, said, trace, function, file string) {
+		for _, said := range []string{said, strings.Repeat(said, min(100, 2*maxText/max(1, len(said))))} {
+			full := Headers(recoverability.Failure{Err: tracedError{said, trace}}, Host{}, Frame{function, file, 1})
+			for form, h := range map[string]header.Map{"full": full, "trimmed": Trim(full)} {
+				text, stack := h.Get(header.ExceptionMessage), h.Get(header.ExceptionStackTrace)
+				most := 2*maxText + maxFrames
+				if form == "trimmed" {
+					most = maxTrimmed
+				}
+				if len(stack) > most || len(text) > most || !utf8.ValidString(stack) || !utf8.ValidString(text) {
+					t.Fatalf("%s: a text of %d bytes, a stack of %d", form, len(text), len(stack))
+				}
+				if !strings.HasPrefix(stack, "fault.tracedError: "+text) {
+					t.Fatalf("%s: the stack does not begin with the text: %.100q", form, stack)
+				}
+				rest := stack[len("fault.tracedError: "+text):]
+				if rest != "" && rest[0] != '\n' {
+					t.Fatalf("%s: after the text follows %.100q", form, rest)
+				}
+			}
+		}
+	})
+}
+
 func FuzzFaultText(f *testing.F) {
 	f.Add("card refused", 0)
 	f.Add("日本語", maxText-2)

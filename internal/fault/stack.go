@@ -38,7 +38,7 @@ func stackOf(err error, typ, text string, at Frame) stack {
 func traceOf(err error) (trace string) {
 	defer func() { _ = recover() }()
 	if traced := errtree.Find[interface{ StackTrace() string }](err); traced != nil {
-		trace = strings.ToValidUTF8(traced.StackTrace(), "?")
+		trace = errtree.Cut(traced.StackTrace(), 4*maxText) // more than remains, with the text at its end whole
 	}
 	return trace
 }
