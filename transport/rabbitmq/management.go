@@ -11,6 +11,8 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"regexp"
+	"slices"
 	"strings"
 )
 
@@ -66,7 +68,7 @@ func newManagement(t *Transport, d *dialer) (*management, error) {
 var errAbsent = errors.New("it says 404 Not Found")
 
 // managementBody is the most bytes of an answer that are read.
-const managementBody = 1 << 20
+const managementBody = 8 << 20
 
 // request is a request to the API.
 type request struct {
@@ -127,6 +129,17 @@ func (m *management) newRequest(ctx context.Context, r request) (*http.Request, 
 	}
 	login.authorize(req)
 	return req, nil
+}
+
+// hasPolicyFor reports whether a policy of the virtual host is for quorum queues of that name. Patterns are Perl's: one
+// that Go cannot read is passed over.
+func (m *management) hasPolicyFor(ctx context.Context, queue string) (bool, error) {
+	var all []policy
+	err := m.do(ctx, request{method: http.MethodGet, path: []string{"policies", m.vhost}, tag: "monitoring"}, &all)
+	return slices.ContainsFunc(all, func(p policy) bool {
+		pattern, err := regexp.Compile(p.Pattern)
+		return err == nil && pattern.MatchString(queue) && slices.Contains([]string{"all", "queues", "quorum_queues"}, p.ApplyTo)
+	}), wrap(err, "list policies by the management API")
 }
 
 // setPolicy creates a policy of the virtual host.

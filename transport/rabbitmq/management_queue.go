@@ -59,6 +59,25 @@ func (m *management) reported(ctx context.Context, name string) (q managedQueue,
 	return q, err
 }
 
+// current is reported, and waits for a newer report where that on a limited queue is older than a policy for it.
+func (m *management) current(ctx context.Context, name string, v version) (managedQueue, error) {
+	q, err := m.reported(ctx, name)
+	if err != nil {
+		return q, err
+	}
+	if limit, ok := q.limit(v); !ok || !limit.isLiftable(q) {
+		return q, nil
+	}
+	if has, err := m.hasPolicyFor(ctx, name); err != nil || !has {
+		return q, err
+	}
+	err = m.poll(ctx, name, func(now managedQueue) (bool, error) {
+		q = now
+		return now.Policy != "", nil
+	})
+	return q, err
+}
+
 // poll asks for a queue until done returns true.
 func (m *management) poll(ctx context.Context, name string, done func(managedQueue) (bool, error)) error {
 	pause := backoff.Backoff{Min: 100 * time.Millisecond, Max: time.Second}

@@ -27,7 +27,7 @@ const (
 // policy is a policy in the management API.
 type policy struct {
 	Pattern    string         `json:"pattern"`
-	Definition map[string]int `json:"definition"`
+	Definition map[string]any `json:"definition"`
 	Priority   int            `json:"priority"`
 	ApplyTo    string         `json:"apply-to"`
 }
@@ -38,7 +38,7 @@ func liftName(queue string) string { return "nsb." + queue + ".delivery-limit" }
 
 func liftPolicy(queue string) policy {
 	return policy{
-		Pattern: "^" + regexp.QuoteMeta(queue) + "$", Definition: map[string]int{"delivery-limit": liftedLimit}, ApplyTo: "quorum_queues",
+		Pattern: "^" + regexp.QuoteMeta(queue) + "$", Definition: map[string]any{"delivery-limit": liftedLimit}, ApplyTo: "quorum_queues",
 	}
 }
 
@@ -101,7 +101,7 @@ func (c *schema) lift(ctx context.Context, name string) (isNew bool, err error) 
 	if c.management == nil {
 		return false, errLimitUnread
 	}
-	q, err := c.management.reported(ctx, name)
+	q, err := c.management.current(ctx, name, c.version)
 	if err != nil {
 		return false, err
 	}
@@ -115,11 +115,12 @@ func (c *schema) lift(ctx context.Context, name string) (isNew bool, err error) 
 	return true, c.management.setPolicy(ctx, liftName(name), liftPolicy(name))
 }
 
-// awaitLift waits until the broker reports that the policy applies.
+// awaitLift waits until the broker reports that the policy applies. It fails where an operator policy sets a limit, or
+// another policy was created meanwhile.
 func (c *schema) awaitLift(ctx context.Context, name string) error {
 	return c.management.poll(ctx, name, func(q managedQueue) (bool, error) {
 		limit, ok := q.limit(c.version)
-		if ok && q.Policy != "" && q.Policy != liftName(name) {
+		if ok && q.Policy != "" {
 			return false, limit.err(q)
 		}
 		return !ok, nil
@@ -166,7 +167,7 @@ func (c *conn) checkLimit(queue string) {
 
 // readLimit fails where the delivery limit of a queue is not lifted, or cannot be read.
 func (c *schema) readLimit(ctx context.Context, queue string) error {
-	q, err := c.management.reported(ctx, queue)
+	q, err := c.management.current(ctx, queue, c.version)
 	if err != nil {
 		return err
 	}

@@ -85,10 +85,14 @@ func TestInstallOutlastsTheManagementAPI(t *testing.T) {
 		"broken":         {status(http.StatusInternalServerError), "500"},
 		"no JSON":        {answer("<html>"), "invalid character"},
 		"a list":         {answer("[]"), "cannot unmarshal"},
-		"endless":        {answer(`{"name":"` + strings.Repeat("x", 2<<20)), "unexpected EOF"},
+		"endless":        {answer(`{"name":"` + strings.Repeat("x", 9<<20)), "unexpected EOF"},
 		"slow":           {func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, "Timeout exceeded"},
 		"refused": {func(w http.ResponseWriter, r *http.Request) {
-			if r.Method == http.MethodGet {
+			switch {
+			case strings.HasPrefix(r.URL.Path, "/api/policies/") && r.Method == http.MethodGet:
+				answer(`[{"pattern":"(?<!no)test","apply-to":"all"},{"pattern":"^test","apply-to":"exchanges"},{"pattern":"x","apply-to":"all"}]`)(w, r)
+				return
+			case r.Method == http.MethodGet:
 				answer(`{"type":"quorum","arguments":{},"effective_policy_definition":{},"delivery_limit":20}`)(w, r)
 				return
 			}

@@ -15,7 +15,7 @@ import (
 // being compared: that may exist again, unbound. Comparing needs the right to configure. Bindings cannot be read over
 // AMQP; Install sets them again. Policies cannot either: Verify reads them over [Transport].Management; where that is
 // not set, there is one finding with the state [transport.Unread]. The broker reports the policies of a queue some
-// seconds late, and Verify waits for the first report on a new queue.
+// seconds late, and Verify waits for the report on a new queue or a new policy that lifts the delivery limit.
 func (c *schema) Verify(ctx context.Context, plan transport.Plan) ([]transport.Finding, error) {
 	parts := c.parts(plan)
 	findings, err := c.compare(ctx, parts)
