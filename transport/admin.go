@@ -124,3 +124,28 @@ type Remover interface {
 	// deleted, and Remove may be repeated.
 	Remove(ctx context.Context, queues ...string) error
 }
+
+// HandOverer is implemented by a Conn whose queues have state that endpoints of NServiceBus ignore, such as leases and
+// delays in the queue itself. Without it such an endpoint can receive from the queues as they are, or from none.
+type HandOverer interface {
+	// HandOver makes queue, which an endpoint of this framework has received from, one of NServiceBus. Delayed messages
+	// move to where NServiceBus keeps them. It fails while messages of the queue are leased, and then changes nothing.
+	// Instances that run without messages are not noticed: they can no longer receive from the queue. progress is called
+	// from time to time. HandOver may be interrupted, and repeated until it succeeds.
+	HandOver(ctx context.Context, queue string, progress func(HandOverProgress)) (HandedOver, error)
+}
+
+// HandOverProgress is the progress of [HandOverer].HandOver.
+type HandOverProgress struct {
+	Moved int64 // delayed messages so far
+	Total int64 // delayed messages at the beginning
+}
+
+// HandedOver is the result of [HandOverer].HandOver.
+type HandedOver struct {
+	// Moved is the number of delayed messages that were moved.
+	Moved int64 `json:"moved"`
+	// Remaining are other queues with messages, which the names show to be of the endpoint: NServiceBus does not receive
+	// from them.
+	Remaining []QueueStats `json:"remaining"`
+}

@@ -36,7 +36,7 @@ func (a *app) endpointCommand() *cobra.Command {
 		Short:   "Create, verify, subscribe and delete the queues of an endpoint",
 		Long:    endpointHelp,
 		Example: endpointExample,
-	}, a.endpointCreateCommand(), a.endpointVerifyCommand(), a.endpointDeleteCommand(),
+	}, a.endpointCreateCommand(), a.endpointVerifyCommand(), a.endpointDeleteCommand(), a.endpointHandOverCommand(),
 		a.subscribeCommand(), a.unsubscribeCommand())
 }
 

@@ -43,7 +43,7 @@ const (
 )
 
 func TestMain(m *testing.M) {
-	for variable, worker := range map[string]func() error{workerVariable: killWorker, crashVariable: crashWorker} {
+	for variable, worker := range map[string]func() error{workerVariable: killWorker, crashVariable: crashWorker, handOverVariable: handOverWorker} {
 		if os.Getenv(variable) == "" {
 			continue
 		}

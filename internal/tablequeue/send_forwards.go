@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -118,6 +119,47 @@ func (c *Conn) makeForwards(ctx context.Context) error {
 		close(f.found)
 	}
 	return nil
+}
+
+// forwardsOf returns the queues of forwards beside queues that exist.
+func (c *Conn) forwardsOf(ctx context.Context, queues []string) (found []string, err error) {
+	if _, ok := c.store.(Foreign); !ok {
+		return nil, nil
+	}
+	for _, q := range queues {
+		if name := q + ForwardsSuffix; c.store.Check(name) == nil && !slices.Contains(queues, name) {
+			found = append(found, name)
+		}
+	}
+	if len(found) == 0 {
+		return nil, nil
+	}
+	missing, err := c.store.Missing(ctx, found)
+	if err != nil {
+		return nil, err
+	}
+	existing := found[:0]
+	for i, name := range found {
+		if !missing[i] {
+			existing = append(existing, name)
+		}
+	}
+	return existing, nil
+}
+
+// withForwards returns queues with the queues of forwards that exist beside those of endpoints.
+func (c *Conn) withForwards(ctx context.Context, queues []transport.Queue) ([]transport.Queue, error) {
+	var own []string
+	for _, q := range queues {
+		if !q.Shared {
+			own = append(own, q.Name)
+		}
+	}
+	forwards, err := c.forwardsOf(ctx, own)
+	for _, name := range forwards {
+		queues = append(slices.Clip(queues), transport.Queue{Name: name})
+	}
+	return queues, err
 }
 
 // gone notes that queue was removed, if it is the queue of forwards.

@@ -42,3 +42,32 @@ type DelayedTables interface {
 	// table does not exist any more.
 	MoveDue(ctx context.Context, queue string, limit int) (moved int, next time.Duration, err error)
 }
+
+// HandingOver is implemented by a [Store] whose queues endpoints of NServiceBus can receive from. Without it the engine
+// hands none over. NServiceBus ignores visible_at and leases.
+type HandingOver interface {
+	// Holders returns the owners of the rows of queue that are leased now, the first by name first.
+	Holders(ctx context.Context, queue string) ([]Holder, error)
+	// PrepareHandOver makes the ids of queue unique, and creates the table with [DelayedSuffix] where it is missing. Both
+	// can be done while other programs send to queue, and may be repeated. A table that cannot become one of NServiceBus is
+	// an [*UnfitError].
+	PrepareHandOver(ctx context.Context, queue string) error
+	// MoveDelayed moves up to limit rows without a lease, in one transaction, from the queue from into the table with
+	// [DelayedSuffix] of queue, with the headers that headers returns for theirs, and returns their number. These are the
+	// rows that become visible later; where from is another queue than queue, all rows.
+	MoveDelayed(ctx context.Context, queue, from string, limit int, headers func(string) string) (int, error)
+	// EndHandOver does in one transaction, in which no other program uses queue: it fails with [ErrLeased] while a row is
+	// leased, moves the rows that MoveDelayed moves, and removes the columns that NServiceBus's tables do not have, so that
+	// the queue is a foreign one afterwards. It waits for a lock at most 50 ms, and then fails with a Locked error: others
+	// wait behind it.
+	EndHandOver(ctx context.Context, queue string, headers func(string) string) (moved int, err error)
+}
+
+// Holder is an owner of leases with the number of leased rows.
+type Holder struct {
+	Owner string
+	Rows  int64
+}
+
+// ErrLeased means that rows of a queue are leased.
+var ErrLeased = errors.New("messages are leased")

@@ -53,10 +53,16 @@ func (c *Conn) Unsubscribe(ctx context.Context, queue string, types []string) er
 	return c.subscribe(ctx, func(ctx context.Context) error { return c.store.Unsubscribe(ctx, queue, types) }, queue)
 }
 
-// Remove implements [transport.Remover]: a queue is deleted with its subscriptions.
+// Remove implements [transport.Remover]: a queue is deleted with its subscriptions and its queue of forwards.
 func (c *Conn) Remove(ctx context.Context, queues ...string) error {
 	queues = c.shortNames(queues)
-	return c.subscribe(ctx, func(ctx context.Context) error { return c.store.Remove(ctx, queues) }, queues...)
+	return c.subscribe(ctx, func(ctx context.Context) error {
+		forwards, err := c.forwardsOf(ctx, queues)
+		if err != nil {
+			return err
+		}
+		return c.store.Remove(ctx, append(forwards, queues...))
+	}, queues...)
 }
 
 // subscribe changes the subscriptions of queues, and has other processes notified.

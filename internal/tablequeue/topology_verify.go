@@ -18,6 +18,9 @@ func (c *Conn) Verify(ctx context.Context, plan transport.Plan) (found []transpo
 		case err != nil:
 			return err
 		}
+		if plan.Queues, err = c.withForwards(ctx, plan.Queues); err != nil {
+			return err
+		}
 		for _, q := range plan.Queues {
 			remarks, err := c.examine(ctx, q)
 			if err != nil {

@@ -58,6 +58,9 @@ func (s *store) Renew(ctx context.Context, queue string, leases []tablequeue.Lea
 // Abandon implements [tablequeue.Queues].
 func (s *store) Abandon(ctx context.Context, queue, owner string, d time.Duration) error {
 	_, err := s.execute(ctx, s.table(queue).abandon, owner, d.Microseconds())
+	if code(err) == undefinedColumn { // handed over to NServiceBus
+		return nil
+	}
 	return s.failed(err, "abandon leases of queue %q", queue)
 }
 
