@@ -238,6 +238,50 @@ func TestOnlySuccessesHaveTimesAndEachRetryCountsOnce(t *testing.T) {
 	})
 }
 
+// A handler that succeeds is not enough: its messages have to be sent too.
+func TestAMessageWhoseOwnMessagesCannotBeSentIsNotProcessed(t *testing.T) {
+	inLandscape(t, func(t *testing.T, l *landscape) {
+		l.serve(monitoring, "error")
+		cfg := l.sales(endpoint.Handle(func(ctx context.Context, s *endpoint.Session, _ placeOrder) error {
+			return s.Send(ctx, placeOrder{2}, endpoint.To("nowhere"))
+		}))
+		cfg.Recoverability = recoverability.Config{Immediate: 1, Delayed: recoverability.None}
+		e := l.run(cfg, measured)
+		e.place(1)
+		pass(time.Minute)
+		if times, retries := l.values("ProcessingTime"), l.values("Retries"); len(times) != 0 || len(retries) != 1 {
+			t.Errorf("processing times %q, retries %q, want one retry only", times, retries)
+		}
+	})
+}
+
+// Values that come fast must not turn into attempts that come as fast.
+func TestAQueueThatAcceptsNothingIsTriedOnceAnInterval(t *testing.T) {
+	inLandscape(t, func(t *testing.T, l *landscape) {
+		var tries atomic.Int32
+		l.broker.Fail = func(verb, object string) error {
+			if verb == "Dispatch" && object == monitoring {
+				tries.Add(1)
+				return transport.ErrUnreachable
+			}
+			return nil
+		}
+		e := l.run(l.sales(working), measured)
+		for range 3 {
+			for range 5 * 2048 {
+				if err := e.Send(t.Context(), placeOrder{0}); err != nil {
+					t.Fatal(err)
+				}
+				synctest.Wait()
+			}
+			pass(11 * time.Second)
+		}
+		if n := tries.Load(); n != 4 { // at the start, and after 10, 20 and 30 s
+			t.Errorf("%d attempts in 33 s", n)
+		}
+	})
+}
+
 // A message of another program may have any headers.
 func TestHeadersOfForeignMessagesNeverDisturbTheMetrics(t *testing.T) {
 	for name, c := range map[string]struct {
