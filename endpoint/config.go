@@ -40,8 +40,9 @@ type Config struct {
 	// Recoverability configures retries and error queues.
 	Recoverability recoverability.Config
 	// AuditQueue receives a copy of every processed message: its body and headers as received, with additional headers for
-	// the time and place of processing. Default: no copies. The copy is sent when the message is completed. If it cannot
-	// be sent, the processing fails. Behaviors do not see it.
+	// the time and place of processing. Default: no copies. The copy is sent when the message is completed: with the
+	// messages of the handlers, or after them, in a request of its own, where the broker cannot send several as a unit. If it
+	// cannot be sent, the processing fails. Behaviors do not see it.
 	AuditQueue string
 	// AuditExpireAfter is the time after which an audit copy that was not received is discarded. Default: never.
 	AuditExpireAfter time.Duration

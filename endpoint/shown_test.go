@@ -81,6 +81,7 @@ func TestADelayedRetrySaysWhenItIsDue(t *testing.T) {
 		r, began := start(t, cfg), time.Now()
 		r.send(placeOrder{})
 		time.Sleep(time.Hour)
+		synctest.Wait()
 		want := []string{"", header.FormatTime(began.Add(10 * time.Second)), header.FormatTime(began.Add(30 * time.Second))}
 		if strings.Join(due, ";") != strings.Join(want, ";") {
 			t.Errorf("due %q, want %q", due, want)
