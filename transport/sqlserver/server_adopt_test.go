@@ -145,3 +145,33 @@ INSERT INTO ` + w.schema + `.q (Id, Headers) VALUES (N'no uuid', N'{"n":"1"}'), 
 		t.Errorf("rows %+v", rows)
 	}
 }
+
+// A queue of this transport becomes one of NServiceBus with its delayed messages, and is taken over again.
+func TestAQueueIsHandedOverAndTakenBackOnAServer(t *testing.T) {
+	const queue = "Go.[Peer's]"
+	w := worlds{}.of(t)
+	s := w.adopting()
+	ok(t, s.Install(t.Context(), plan(queue)))
+	row := func(n string, after time.Duration) tablequeue.Row {
+		return tablequeue.Row{Queue: queue, Headers: []byte(`{"n":"` + n + `"}`), After: after}
+	}
+	ok(t, s.Flush(t.Context(), []*tablequeue.Unit{{Rows: []tablequeue.Row{row("now", 0), row("late", time.Hour)}}}))
+	ok(t, s.PrepareHandOver(t.Context(), queue))
+	moved, err := s.MoveDelayed(t.Context(), queue, queue, 10, same)
+	if err != nil || moved != 1 {
+		t.Fatalf("moved %d, %v", moved, err)
+	}
+	if _, err := s.EndHandOver(t.Context(), queue, same); err != nil || !s.Foreign(queue) {
+		t.Fatalf("foreign %v, %v", s.Foreign(queue), err)
+	}
+	w.exec(`WITH message AS (SELECT TOP (1) * FROM ` + quote(w.schema, queue) + ` WITH (UPDLOCK, READPAST, ROWLOCK) ORDER BY RowVersion)
+DELETE FROM message; IF @@ROWCOUNT <> 1 THROW 50000, N'NServiceBus received nothing', 1`)
+	w.exec(`UPDATE ` + quote(w.schema, queue+tablequeue.DelayedSuffix) + ` SET Due = dateadd(second, -1, getutcdate())`)
+	ok(t, s.Install(t.Context(), plan(queue)))
+	if n, _, err := s.MoveDue(t.Context(), queue, 10); err != nil || n != 1 {
+		t.Errorf("moved %d that are due, %v", n, err)
+	}
+	if got := headersOf(t, s, queue); !slices.Equal(got, []string{`{"n":"late"}`}) {
+		t.Errorf("received %q", got)
+	}
+}

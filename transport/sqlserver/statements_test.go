@@ -48,6 +48,10 @@ func TestStatementsAreTheReviewedOnes(t *testing.T) {
 	add("end of an adoption", freeInstallLock)
 	add("edition", canIndexOnline)
 	addFields(add, "delayed messages of NServiceBus", reflect.ValueOf(newDelayed(place{schema: schema, table: queue + ".Delayed"}, at)))
+	addFields(add, "hand over", reflect.ValueOf(newHandOver(at, place{schema: schema, table: queue + ".Delayed"})))
+	kept := place{schema: "dbo", table: "q.Delayed"}
+	addFields(add, "delay in a table of NServiceBus", reflect.ValueOf(newMoving(newTable("dbo", place{schema: "dbo", table: "q"}, traits{}), kept, false)))
+	addFields(add, "delay all in a table of NServiceBus", reflect.ValueOf(newMoving(newTable("dbo", place{schema: "dbo", table: "q.forwards"}, traits{}), kept, true)))
 	addFields(add, "versions", reflect.ValueOf(newVersions(schema)))
 	addFields(add, "subscriptions", reflect.ValueOf(newSubscriptions(schema)))
 	addFields(add, "shared subscriptions", reflect.ValueOf(newRouting("dbo", "SubscriptionRouting")))

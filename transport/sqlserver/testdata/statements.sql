@@ -785,6 +785,62 @@ INSERT INTO [my's [schema]]].[Sales."Orders"]]'--] (Headers, Body) SELECT m.Head
 SELECT (SELECT count(*) FROM @moved), coalesce((SELECT TOP (1) datediff_big(microsecond, @now, Due)
 	FROM [my's [schema]]].[Sales."Orders"]]'--.Delayed] WITH (READPAST, READCOMMITTEDLOCK) WHERE Due > @now ORDER BY Due), 0);
 
+-- hand over holders
+SELECT coalesce(lease_owner, N''), count_big(*) FROM [my's [schema]]].[Sales."Orders"]]'--] WITH (READUNCOMMITTED)
+WHERE lease_id IS NOT NULL AND visible_at > sysutcdatetime() GROUP BY lease_owner ORDER BY lease_owner
+
+-- hand over fill
+UPDATE q SET Body = 0x FROM [my's [schema]]].[Sales."Orders"]]'--] AS q WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK) WHERE q.Body IS NULL;
+
+-- hand over create
+IF object_id(N'[my''s [schema]]].[Sales."Orders"]]''--.Delayed]', N'U') IS NULL
+	CREATE TABLE [my's [schema]]].[Sales."Orders"]]'--.Delayed] (
+		Headers nvarchar(max) NOT NULL,
+		Body varbinary(max),
+		Due datetime NOT NULL,
+		RowVersion bigint IDENTITY NOT NULL,
+		INDEX Index_Due NONCLUSTERED (Due));
+
+-- hand over lock
+SELECT TOP (1) 1 FROM [my's [schema]]].[Sales."Orders"]]'--] WITH (TABLOCKX, HOLDLOCK)
+
+-- hand over leased
+SELECT count_big(*) FROM [my's [schema]]].[Sales."Orders"]]'--] WHERE lease_id IS NOT NULL AND visible_at > sysutcdatetime()
+
+-- hand over end
+DECLARE @drop nvarchar(max) = N'';
+SELECT @drop += N'ALTER TABLE [my''s [schema]]].[Sales."Orders"]]''--] DROP CONSTRAINT ' + quotename(d.name) + N';' FROM sys.default_constraints AS d
+WHERE d.parent_object_id = object_id(N'[my''s [schema]]].[Sales."Orders"]]''--]', N'U') AND col_name(d.parent_object_id, d.parent_column_id) IN (N'visible_at', N'delivery_count');
+EXEC (@drop);
+DROP INDEX holdfast_due ON [my's [schema]]].[Sales."Orders"]]'--];
+ALTER TABLE [my's [schema]]].[Sales."Orders"]]'--] DROP COLUMN visible_at, delivery_count, lease_id, lease_owner, last_error;
+
+-- delay in a table of NServiceBus find
+SELECT TOP (@limit) RowVersion, Headers FROM [dbo].[q] WITH (UPDLOCK, ROWLOCK, READCOMMITTEDLOCK)
+WHERE visible_at > sysutcdatetime() AND lease_id IS NULL ORDER BY visible_at, RowVersion
+
+-- delay in a table of NServiceBus move
+DECLARE @gone TABLE (Headers nvarchar(max), Body varbinary(max), visible_at datetime2(7));
+DELETE q OUTPUT r.headers, deleted.Body, deleted.visible_at INTO @gone
+FROM OPENJSON(@rows) WITH (seq bigint '$[0]', headers nvarchar(max) '$[1]') AS r
+INNER LOOP JOIN [dbo].[q] AS q WITH (ROWLOCK) ON q.RowVersion = r.seq;
+INSERT INTO [dbo].[q.Delayed] (Headers, Body, Due)
+SELECT g.Headers, coalesce(g.Body, 0x), convert(datetime, dateadd(millisecond, 2, g.visible_at)) FROM @gone AS g ORDER BY g.visible_at;
+SELECT @@ROWCOUNT;
+
+-- delay all in a table of NServiceBus find
+SELECT TOP (@limit) RowVersion, Headers FROM [dbo].[q.forwards] WITH (UPDLOCK, ROWLOCK, READCOMMITTEDLOCK)
+WHERE NOT (lease_id IS NOT NULL AND visible_at > sysutcdatetime()) ORDER BY visible_at, RowVersion
+
+-- delay all in a table of NServiceBus move
+DECLARE @gone TABLE (Headers nvarchar(max), Body varbinary(max), visible_at datetime2(7));
+DELETE q OUTPUT r.headers, deleted.Body, deleted.visible_at INTO @gone
+FROM OPENJSON(@rows) WITH (seq bigint '$[0]', headers nvarchar(max) '$[1]') AS r
+INNER LOOP JOIN [dbo].[q.forwards] AS q WITH (ROWLOCK) ON q.RowVersion = r.seq;
+INSERT INTO [dbo].[q.Delayed] (Headers, Body, Due)
+SELECT g.Headers, coalesce(g.Body, 0x), convert(datetime, dateadd(millisecond, 2, g.visible_at)) FROM @gone AS g ORDER BY g.visible_at;
+SELECT @@ROWCOUNT;
+
 -- versions create
 IF object_id(N'[my''s [schema]]].[holdfast_tables]', N'U') IS NULL
 	CREATE TABLE [my's [schema]]].[holdfast_tables] (
