@@ -129,6 +129,9 @@ func (a *app) onErrors(ctx context.Context, s *selecting, args []string, f func(
 		}
 	}
 	return with(ctx, a, programName, "list messages", func(conn transport.Conn) error {
+		if by, ok := conn.(transport.Addresser); ok { // one queue has one name in every output
+			s.queue = by.ShortName(s.queue)
+		}
 		q := &errorqueue.Queue{Conn: conn, Name: s.queue, Filter: s.Filter, Limit: s.first, Read: read, Progress: progress}
 		if err := f(q); err != nil {
 			return fmt.Errorf("queue %q: %w", s.queue, err)

@@ -3,6 +3,7 @@ package transporttest
 import (
 	"context"
 	"math"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -32,6 +33,8 @@ type faulty struct {
 	verify      func(ctx context.Context, c *faultyConn, plan transport.Plan) ([]transport.Finding, error)
 	verifySubs  func(found []transport.Finding) []transport.Finding
 	remove      func(ctx context.Context, c *faultyConn, queues []string) error
+	address     func(queue string) string
+	shortName   func(address string) string
 	inspect     func(stats []transport.QueueStats, err error) ([]transport.QueueStats, error)
 
 	openReceiver  func(ctx context.Context, c *faultyConn, queue string) (transport.Receiver, error)
@@ -187,7 +190,25 @@ func (c *faultyConn) Purge(ctx context.Context, queue string) (int64, error) {
 	return c.sound.Purge(ctx, queue)
 }
 
+func (c *faultyConn) Address(queue string) string {
+	if c.f.address != nil {
+		return c.f.address(queue)
+	}
+	return queue
+}
+
+func (c *faultyConn) ShortName(address string) string {
+	if c.f.shortName != nil {
+		return c.f.shortName(address)
+	}
+	return address
+}
+
 func (c *faultyConn) Inspect(ctx context.Context, queues ...string) ([]transport.QueueStats, error) {
+	queues = slices.Clone(queues)
+	for i := range queues {
+		queues[i] = c.ShortName(queues[i])
+	}
 	stats, err := c.sound.Inspect(ctx, queues...)
 	if c.f.inspect != nil {
 		return c.f.inspect(stats, err)

@@ -16,7 +16,7 @@ import (
 var mutants = slices.Concat(
 	receiveMutants, settleMutants, attemptMutants, leaseMutants, dispatchMutants, delayMutants,
 	publishMutants, atomicMutants, joinMutants, pumpMutants, stopMutants, faultMutants, otherMutants, removeMutants,
-	browseMutants,
+	browseMutants, addressMutants,
 )
 
 var errMutant = errors.New("the mutant says no")

@@ -41,6 +41,7 @@ var (
 	publishing  = capability{"Subscriber", func(o offer) bool { return is[transport.Subscriber](o.conn) }}
 	cancelling  = capability{"Canceler", func(o offer) bool { return is[transport.Canceler](o.conn) }}
 	joining     = capability{"TxDispatcher", func(o offer) bool { return is[transport.TxDispatcher](o.conn) }}
+	addressing  = capability{"Addresser", func(o offer) bool { return is[transport.Addresser](o.conn) }}
 	inspecting  = capability{"Inspector", func(o offer) bool { return is[transport.Inspector](o.conn) }}
 	verifying   = capability{"Verifier", func(o offer) bool { return is[transport.Verifier](o.conn) }}
 	subscribed  = capability{"SubscriptionVerifier", func(o offer) bool { return is[transport.SubscriptionVerifier](o.conn) }}

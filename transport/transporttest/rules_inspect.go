@@ -19,6 +19,12 @@ var inspectRules = []rule{
 	newRule("install-names", installNames,
 		"Queues can have the names of endpoints, with dots, hyphens, underscores and capitals. Names that differ in such a "+
 			"character name different queues.", installing),
+	newRule("address-forms", addressForms,
+		"A queue has one address and one short name: Address and ShortName return them for the name, for the address and for "+
+			"the short name, and return other text without a panic.", addressing),
+	newRule("address-reaches", addressReaches,
+		"Every form of a queue's address is that queue: messages are sent to it, received from it and counted in it by each.",
+		addressing),
 }
 
 func inspect(t *test) {

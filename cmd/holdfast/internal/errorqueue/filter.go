@@ -25,6 +25,15 @@ func (f *Filter) All() bool {
 		f.Since.IsZero() && f.Until.IsZero() && f.Text == ""
 }
 
+// named returns f with the short names of its queues.
+func (f Filter) named(shortName func(address string) string) Filter {
+	f.Queues = slices.Clone(f.Queues)
+	for i := range f.Queues {
+		f.Queues[i] = shortName(f.Queues[i])
+	}
+	return f
+}
+
 // Fits reports whether the message of e matches.
 func (f *Filter) Fits(e *Entry) bool {
 	return anyOf(f.IDs, func(id string) bool { return id == e.ID }) &&

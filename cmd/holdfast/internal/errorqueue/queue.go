@@ -23,6 +23,14 @@ type Queue struct {
 	Progress func(seen int)
 }
 
+// shortName returns the one name of a queue, whatever form of its address NServiceBus, ServiceControl or the user wrote.
+func (q *Queue) shortName(address string) string {
+	if a, ok := q.Conn.(transport.Addresser); ok && address != "" {
+		return a.ShortName(address)
+	}
+	return address
+}
+
 // Each calls visit with each selected message, in the order of the queue. The messages stay unchanged.
 func (q *Queue) Each(ctx context.Context, visit func(*transport.Message, Entry) error) error {
 	return q.walk(ctx, func(_ transport.Cursor, m *transport.Message, e Entry) error { return visit(m, e) })
@@ -46,6 +54,7 @@ func (q *Queue) walk(ctx context.Context, visit func(transport.Cursor, *transpor
 	if read == nil {
 		read = EntryOf
 	}
+	filter := q.Filter.named(q.shortName)
 	for seen, fit := 0, 0; ; {
 		ms, err := cur.Next(ctx, page)
 		if err != nil || len(ms) == 0 {
@@ -59,7 +68,8 @@ func (q *Queue) walk(ctx context.Context, visit func(transport.Cursor, *transpor
 				q.Progress(seen)
 			}
 			e := read(m)
-			if !q.Filter.Fits(&e) {
+			e.Queue = q.shortName(e.Queue)
+			if !filter.Fits(&e) {
 				continue
 			}
 			if err := visit(cur, m, e); err != nil {

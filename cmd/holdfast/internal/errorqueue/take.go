@@ -48,7 +48,7 @@ const takeTimeout = 30 * time.Second
 // finished.
 func (q *Queue) Retry(ctx context.Context, p Plan) (Outcome, error) {
 	return q.take(ctx, p, func(m *transport.Message, e *Entry) ([]transport.Operation, error) {
-		to := cmp.Or(p.To, e.Queue)
+		to := q.shortName(cmp.Or(p.To, e.Queue))
 		switch {
 		case m.Undecodable != nil:
 			const why = "it cannot be decoded, so it cannot be sent unchanged: export it, correct it, and send it again"
