@@ -71,6 +71,33 @@ func bench(b *testing.B, workers int, handle func(context.Context, transport.Del
 	}
 }
 
+// BenchmarkUniqueID measures the cost of the unique index on ids, which shared queues have: it sends a hundred messages
+// at a time.
+func BenchmarkUniqueID(b *testing.B) {
+	for _, shares := range []bool{false, true} {
+		b.Run(fmt.Sprintf("index=%t", shares), func(b *testing.B) {
+			w := newWorld(b)
+			c := w.open()
+			plan := transport.Plan{Queues: []transport.Queue{{Name: "copies", Shared: shares}}}
+			ok(b, c.(transport.Installer).Install(b.Context(), plan))
+			ops := make([]transport.Operation, 100)
+			for i := range ops {
+				ops[i] = to("copies", benchMessage(i))
+			}
+			w.exec(`CHECKPOINT`)
+			b.ResetTimer()
+			for range b.N / len(ops) {
+				send(b, c, ops...)
+			}
+			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "msg/s")
+			b.StopTimer()
+			var bytes int64
+			ok(b, w.sql.QueryRow(b.Context(), `SELECT pg_indexes_size(to_regclass($1))`, quote(w.schema, "copies")).Scan(&bytes))
+			b.ReportMetric(float64(bytes)/float64(b.N), "index-B/msg")
+		})
+	}
+}
+
 // benchMessage has 200 bytes and 8 headers, as in the raw programs it is compared with.
 func benchMessage(n int) *transport.Message {
 	m := &transport.Message{ID: fmt.Sprintf("00000000-0000-0000-0000-%012d", n), Body: make([]byte, 200)}
