@@ -15,7 +15,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/internal/backoff"
 	"github.com/holdfast-go/holdfast/internal/brokertest"
 	"github.com/holdfast-go/holdfast/transport"
 	"github.com/holdfast-go/holdfast/transport/postgres"
@@ -237,9 +240,26 @@ func (m *mixture) open(ctx context.Context) {
 	conn, err := m.transport().Open(ctx, transport.Env{})
 	must(m.t, err)
 	m.conn = conn
+	if m.broker == "postgres" {
+		m.createAsBefore(ctx)
+	}
 	must(m.t, conn.(transport.Installer).Install(ctx, transport.Plan{Queues: []transport.Queue{
 		{Name: "mixed"}, {Name: "mixed.quarantine", Counted: true}, {Name: "results"}, {Name: "error", Shared: true},
 	}}))
+}
+
+// createAsBefore creates the queue of results as the earlier version does, which cannot send to a table of this one, once
+// the first worker has created its queues.
+func (m *mixture) createAsBefore(ctx context.Context) {
+	db, err := pgx.Connect(ctx, m.place)
+	must(m.t, err)
+	defer db.Close(ctx)
+	for exists := false; !exists; {
+		must(m.t, backoff.Sleep(ctx, 20*time.Millisecond))
+		must(m.t, db.QueryRow(ctx, `SELECT to_regclass('error') IS NOT NULL`).Scan(&exists))
+	}
+	_, err = db.Exec(ctx, `CREATE TABLE results (LIKE mixed INCLUDING ALL)`)
+	must(m.t, err)
 }
 
 func (m *mixture) verify(sent, given map[int]int) {

@@ -99,11 +99,12 @@ func (c *Conn) addOp(ctx context.Context, w *work, index int, op *transport.Oper
 	if len(m.Body) > MaxBody {
 		return &transport.TooLargeError{What: "body", Size: len(m.Body), Max: MaxBody}
 	}
-	if n := m.Headers.Len(); n > header.MaxCount { // its receiver could not read it
+	headers := identified(m)
+	if n := headers.Len(); n > header.MaxCount { // its receiver could not read it
 		return &transport.TooLargeError{What: "header count", Size: n, Max: header.MaxCount}
 	}
 	start, rows := len(w.buf), len(w.unit.Rows)
-	w.buf = m.Headers.AppendJSON(w.buf)
+	w.buf = headers.AppendJSON(w.buf)
 	row := Row{
 		Queue: op.Queue, ID: storable(m.ID), Headers: slices.Clip(w.buf[start:]), Body: m.Body,
 		At: op.At, TTL: max(0, op.TTL), Op: index,
@@ -130,6 +131,16 @@ func (c *Conn) addOp(ctx context.Context, w *work, index int, op *transport.Oper
 		}
 	}
 	return nil
+}
+
+// identified returns the headers of m with its id, for which not every store has a column.
+func identified(m *transport.Message) header.Map {
+	if m.ID == "" || m.Headers.Get(header.MessageID) != "" {
+		return m.Headers
+	}
+	h := m.Headers.Clone()
+	h.Set(header.MessageID, storable(m.ID))
+	return h
 }
 
 // storable returns id as text that every database can store. A receiver uses the id in the headers.

@@ -82,7 +82,7 @@ func TestClaimsUnderAnOldSnapshot(t *testing.T) {
 	ok(t, err)
 	_, err = old.Exec(t.Context(), `SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; SELECT 1`)
 	ok(t, err)
-	const passed, waiting, some = 100_000, 5000, 50
+	const passed, waiting, some = 150_000, 5000, 50
 	e.exec(`INSERT INTO q (headers, visible_at) SELECT '{}', now() - interval '1 hour' FROM generate_series(1, $1::int)`, passed)
 	e.exec(`DELETE FROM q`)
 	e.exec(`INSERT INTO q (headers) SELECT '{}' FROM generate_series(1, $1::int)`, waiting)

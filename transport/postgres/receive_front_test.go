@@ -60,7 +60,7 @@ func TestAFailedLookIsRepeated(t *testing.T) {
 // microseconds.
 func TestRowsAtBothEndsOfTimeAreNoError(t *testing.T) {
 	w := newWorld(t, "in")
-	w.exec(`INSERT INTO %sin (headers, visible_at) VALUES ('{"NServiceBus.MessageId":"first"}', '-infinity'), ('{}', 'infinity')`)
+	w.exec(`INSERT INTO %sin (headers, visible_at) VALUES ('{"NServiceBus.MessageId":"first"}', '-infinity'), ('{"NServiceBus.MessageId":"parked"}', 'infinity')`)
 	r := receiver(t, w.open(), "in")
 	d := receive(t, r, 1)[0]
 	if id := d.Message().ID; id != "first" {

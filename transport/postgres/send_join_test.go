@@ -151,7 +151,7 @@ func TestATransactionOfAnotherDatabaseIsRefusedAndGoesOn(t *testing.T) {
 
 func TestWhatCannotBeSentLeavesAUsersTransactionAsItWas(t *testing.T) {
 	w := newBiz(t)
-	w.exec(`ALTER TABLE %s"out" ADD CHECK (id <> 'refused')`)
+	w.exec(`ALTER TABLE %s"out" ADD CHECK (headers::json ->> 'NServiceBus.MessageId' <> 'refused')`)
 	c := w.open()
 	tx := begin(t, users(t, testURL()))
 	ok(t, w.write(tx, 1))

@@ -28,7 +28,7 @@ func failedOps(t testing.TB, err error) (indexes []int) {
 
 func TestABadOperationDoesNotFailItsNeighbours(t *testing.T) {
 	w := newWorld(t, "in", "out")
-	w.exec(`ALTER TABLE %s"out" ADD CHECK (id <> 'refused')`)
+	w.exec(`ALTER TABLE %s"out" ADD CHECK (headers::json ->> 'NServiceBus.MessageId' <> 'refused')`)
 	c := w.open()
 	var ops []transport.Operation
 	want := []int{3, 10, 17, 24}
@@ -135,7 +135,7 @@ func TestDueTimesAreTheDatabases(t *testing.T) {
 	for id, want := range map[string]float64{"after": 7200, "at": 10800, "longest": transport.Unlimited.Seconds()} {
 		var got float64
 		ok(t, w.sql.QueryRow(t.Context(), `SELECT extract(epoch FROM visible_at - now())::float8 FROM `+
-			quote(w.schema, "in")+` WHERE id = $1`, id).Scan(&got))
+			quote(w.schema, "in")+` WHERE headers::json ->> 'NServiceBus.MessageId' = $1`, id).Scan(&got))
 		if got < want-60 || got > want+60 {
 			t.Errorf("%s is due in %v s, want %v", id, got, want)
 		}
