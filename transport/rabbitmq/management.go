@@ -131,14 +131,15 @@ func (m *management) newRequest(ctx context.Context, r request) (*http.Request, 
 	return req, nil
 }
 
-// hasPolicyFor reports whether a policy of the virtual host is for quorum queues of that name. Patterns are Perl's: one
-// that Go cannot read is passed over.
-func (m *management) hasPolicyFor(ctx context.Context, queue string) (bool, error) {
+// hasPolicyFor reports whether a policy of the virtual host, other than except, is for quorum queues of that name.
+// Patterns are Perl's: one that Go cannot read is passed over.
+func (m *management) hasPolicyFor(ctx context.Context, queue, except string) (bool, error) {
 	var all []policy
 	err := m.do(ctx, request{method: http.MethodGet, path: []string{"policies", m.vhost}, tag: "monitoring"}, &all)
 	return slices.ContainsFunc(all, func(p policy) bool {
 		pattern, err := regexp.Compile(p.Pattern)
-		return err == nil && pattern.MatchString(queue) && slices.Contains([]string{"all", "queues", "quorum_queues"}, p.ApplyTo)
+		return err == nil && pattern.MatchString(queue) && p.Name != except &&
+			slices.Contains([]string{"all", "queues", "quorum_queues"}, p.ApplyTo)
 	}), wrap(err, "list policies by the management API")
 }
 

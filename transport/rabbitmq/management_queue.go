@@ -59,8 +59,9 @@ func (m *management) reported(ctx context.Context, name string) (q managedQueue,
 	return q, err
 }
 
-// current is reported, and waits for a newer report where that on a limited queue is older than a policy for it.
-func (m *management) current(ctx context.Context, name string, v version) (managedQueue, error) {
+// current is reported, and waits for a newer report where that on a limited queue is older than a policy for it, other
+// than except.
+func (m *management) current(ctx context.Context, name string, v version, except string) (managedQueue, error) {
 	q, err := m.reported(ctx, name)
 	if err != nil {
 		return q, err
@@ -68,7 +69,7 @@ func (m *management) current(ctx context.Context, name string, v version) (manag
 	if limit, ok := q.limit(v); !ok || !limit.isLiftable(q) {
 		return q, nil
 	}
-	if has, err := m.hasPolicyFor(ctx, name); err != nil || !has {
+	if has, err := m.hasPolicyFor(ctx, name, except); err != nil || !has {
 		return q, err
 	}
 	err = m.poll(ctx, name, func(now managedQueue) (bool, error) {

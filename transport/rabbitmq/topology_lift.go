@@ -26,6 +26,7 @@ const (
 
 // policy is a policy in the management API.
 type policy struct {
+	Name       string         `json:"name,omitempty"` // absent where a policy is created
 	Pattern    string         `json:"pattern"`
 	Definition map[string]any `json:"definition"`
 	Priority   int            `json:"priority"`
@@ -101,7 +102,8 @@ func (c *schema) lift(ctx context.Context, name string) (isNew bool, err error) 
 	if c.management == nil {
 		return false, errLimitUnread
 	}
-	q, err := c.management.current(ctx, name, c.version)
+	// The broker may have stored the policy without applying it, if the process that created it was killed.
+	q, err := c.management.current(ctx, name, c.version, liftName(name))
 	if err != nil {
 		return false, err
 	}
@@ -167,7 +169,7 @@ func (c *conn) checkLimit(queue string) {
 
 // readLimit fails where the delivery limit of a queue is not lifted, or cannot be read.
 func (c *schema) readLimit(ctx context.Context, queue string) error {
-	q, err := c.management.current(ctx, queue, c.version)
+	q, err := c.management.current(ctx, queue, c.version, "")
 	if err != nil {
 		return err
 	}

@@ -35,7 +35,7 @@ func (c *schema) policies(ctx context.Context, parts []part) (findings []transpo
 		if p.exchange != "" {
 			continue
 		}
-		q, err := c.management.current(within, p.name, c.version)
+		q, err := c.management.current(within, p.name, c.version, "")
 		switch {
 		case errors.Is(err, transport.ErrNoQueue): // found already
 		case err != nil && within.Err() != nil && ctx.Err() == nil:
