@@ -43,6 +43,20 @@ func TestTheGuaranteesAreCheckedByWhatTheyName(t *testing.T) {
 	}
 }
 
+// The page about NServiceBus names a test for each cell of its table. It has to exist.
+func TestTheMigrationPageNamesTestsThatExist(t *testing.T) {
+	tests := testsByFolder(t)
+	named := regexp.MustCompile("`(\\w+)/(Test\\w+)`").FindAllStringSubmatch(page(t, "docs/migrating-from-nservicebus.md"), -1)
+	for _, test := range named {
+		if !tests[test[1]+"/"+test[2]] {
+			t.Errorf("docs/migrating-from-nservicebus.md names the test %s of %s, which does not exist", test[2], test[1])
+		}
+	}
+	if len(named) < 40 {
+		t.Errorf("%d tests are named", len(named))
+	}
+}
+
 // The page about conformance names for each test of NServiceBus the rules and tests here. They have to exist, and no
 // case is left out.
 func TestTheConformanceTablesNameWhatThereIs(t *testing.T) {
