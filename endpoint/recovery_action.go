@@ -95,10 +95,10 @@ func (r *recovery) possible(ctx context.Context, action recoverability.Action) r
 	if action == (recoverability.MoveToError{}) {
 		return r.toErrorQueue()
 	}
-	switch a := action.(type) {
-	case recoverability.Delay:
+	if a, ok := action.(recoverability.Delay); ok {
 		action = recoverability.Delay{For: max(0, a.For)}
-	case recoverability.MoveToError:
+	}
+	if a, ok := action.(recoverability.MoveToError); ok {
 		action = recoverability.MoveToError{Queue: r.live.names.of(a.Queue)}
 	}
 	why := r.impossible(action)

@@ -108,7 +108,7 @@ func vanishOn(t *testing.T, broker transport.Transport, mode endpoint.Transactio
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer conn.Close() //nolint:errcheck // the end of the test
+	defer conn.Close()
 	copies, err := conn.OpenReceiver(t.Context(), transport.ReceiverOptions{Queue: audit})
 	if err != nil {
 		t.Fatal(err)

@@ -2,6 +2,7 @@ package acceptance_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"testing"
@@ -133,7 +134,7 @@ func (m *mixed) failed() header.Map {
 			m.ok(err)
 			return h
 		}
-		if err != pgx.ErrNoRows {
+		if !errors.Is(err, pgx.ErrNoRows) {
 			m.t.Fatal(err)
 		}
 		_, err = m.db.Exec(m.t.Context(), `SELECT pg_sleep(0.02)`)

@@ -35,7 +35,7 @@ func (c *Conn) moveDelayed(queue string) {
 	}
 	m := &mover{conn: c, store: store, queue: queue, pause: backoff.Backoff{Min: moveEvery, Max: lookEvery}}
 	c.running.Go(func() {
-		for backoff.Sleep(c.life, m.step()) == nil { //nolint:revive // the condition is the work
+		for backoff.Sleep(c.life, m.step()) == nil {
 		}
 	})
 }

@@ -57,7 +57,7 @@ func (c *Conn) examine(ctx context.Context, q transport.Queue) (all []Remark, er
 		return []Remark{{State: transport.Missing}}, nil
 	case err != nil && !differs:
 		return nil, err
-	case differs && !(unfit.Foreign && q.Shared):
+	case differs && (!unfit.Foreign || !q.Shared):
 		all = append(all, Remark{transport.Differs, unfit.Reason})
 	}
 	if examiner, ok := c.store.(Examiner); ok && (!differs || unfit.Foreign) {

@@ -177,12 +177,12 @@ func throughClaims4(t *testing.T, broker string) string {
 }
 
 func serve4(client net.Conn, broker string) {
-	defer client.Close() //nolint:errcheck // a test's proxy
+	defer client.Close()
 	server, err := net.Dial("tcp", broker)
 	if err != nil {
 		return
 	}
-	defer server.Close() //nolint:errcheck // as above
+	defer server.Close()
 	go func() {
 		_, _ = io.Copy(server, client)
 		_ = server.Close()

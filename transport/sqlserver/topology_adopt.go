@@ -88,7 +88,7 @@ func (a *adopter) again(ctx context.Context, why string, try func() (bool, error
 		}
 		if time.Since(a.said) >= progressEvery {
 			a.said = time.Now()
-			a.log.LogAttrs(ctx, slog.LevelWarn, why, attrs...)
+			a.log.LogAttrs(ctx, slog.LevelWarn, why, attrs...) //nolint:sloglint // the texts are constants of the callers
 		}
 		if err := pause.Wait(ctx); err != nil {
 			return fmt.Errorf("%s: %w", why, err)
