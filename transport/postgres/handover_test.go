@@ -45,7 +45,7 @@ func TestAQueueIsHandedOverToNServiceBus(t *testing.T) {
 			w := newWorld(t, queue, queue+".quarantine", queue+"-7", "other")
 			w.exec(foreignTable)
 			w.exec(`SET TIME ZONE '` + zone + `'`)
-			c := w.openEndpoint(queue, Transport{URL: inZone(t, zone)})
+			c := w.openEndpoint(queue, Transport{URL: inZone(t, zone), Pooled: zone == "UTC"})
 			r := receiver(t, c, queue)
 			own := func(id string, after time.Duration) transport.Operation {
 				op := to(queue, msg(id))
