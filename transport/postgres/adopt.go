@@ -85,7 +85,7 @@ func (s *store) noticed(ctx context.Context, n *pgconn.Notice) {
 	if n.Severity == "WARNING" {
 		level = slog.LevelWarn
 	}
-	s.log.Log(ctx, level, n.Message)
+	s.log.Log(ctx, level, n.Message) //nolint:sloglint // the texts are those of the statements
 }
 
 // adoptSettings are the settings of a session that takes tables over. An index may take longer than any statement of
@@ -149,7 +149,8 @@ func (a *adopter) slowly(ctx context.Context, of, text string) error {
 	pid := a.session.PgConn().PID()
 	watch.Go(func() {
 		for pause := progressFirst; backoff.Sleep(watched, pause) == nil; pause = progressEvery {
-			a.store.log.WarnContext(ctx, of+": still at work"+a.store.blockers(watched, pid), slog.String("statement", text))
+			a.store.log.WarnContext(ctx, "taking a table over: a statement is still at work", slog.String("of", of),
+				slog.String("waiting_for", a.store.blockers(watched, pid)), slog.String("statement", text))
 		}
 	})
 	_, err := a.session.Exec(ctx, text, pgx.QueryExecModeSimpleProtocol)
@@ -158,14 +159,14 @@ func (a *adopter) slowly(ctx context.Context, of, text string) error {
 	return err
 }
 
-// blockers returns a text about the sessions that pid waits for, empty where they cannot be seen.
+// blockers returns the sessions that pid waits for, empty where they cannot be seen.
 func (s *store) blockers(ctx context.Context, pid uint32) string {
 	rows, _ := s.writes.Query(ctx, `SELECT `+sessionText+` FROM pg_stat_activity AS a WHERE a.pid = ANY (pg_blocking_pids($1))`, int32(pid)) //nolint:gosec // a process id
 	found, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil || len(found) == 0 {
+	if err != nil {
 		return ""
 	}
-	return ", waiting for " + strings.Join(found, ", ")
+	return strings.Join(found, ", ")
 }
 
 // sessionText is the expression that describes the session a of pg_stat_activity.

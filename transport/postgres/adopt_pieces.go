@@ -31,7 +31,7 @@ const adoptedColumns = `ADD COLUMN visible_at timestamptz NOT NULL DEFAULT state
 	ADD COLUMN last_error text, ALTER COLUMN id SET DEFAULT gen_random_uuid()`
 
 func (s *store) addColumns(t *table) piece {
-	return piece{of: ofQueue(t), text: repeated(t, "adding columns", "NOT "+hasColumn(t, "lease_id"), `ALTER TABLE `+t.quoted+` `+adoptedColumns+`;
+	return piece{of: ofQueue(t), text: repeated(t, "adding columns", "NOT "+isOurs(t), `ALTER TABLE `+t.quoted+` `+adoptedColumns+`;
 			`+s.versioned(t, adoptingVersion))}
 }
 
@@ -45,7 +45,7 @@ func warnOfRewrite(t *table) piece {
 }
 
 // hasTextID returns the condition that t is a queue of the version before.
-func hasTextID(t *table) string { return idIs(t, "text") + ` AND ` + hasColumn(t, "lease_id") }
+func hasTextID(t *table) string { return idIs(t, "text") + ` AND ` + isOurs(t) }
 
 func (s *store) widenID(t *table) piece {
 	return piece{of: ofQueue(t), text: repeated(t, "changing the type of id", hasTextID(t), `ALTER TABLE `+t.quoted+` ALTER COLUMN id DROP DEFAULT,
@@ -85,7 +85,7 @@ func adoptedIndexes(t *table) []adoptedIndex {
 		name := strings.TrimSuffix(t.quoted, quote(t.plain)) + plain
 		return adoptedIndex{
 			name: name, create: `CREATE ` + unique + `INDEX CONCURRENTLY ` + plain + ` ON ` + t.quoted + ` ` + on,
-			missing: hasColumn(t, "lease_id") + ` AND NOT EXISTS (SELECT FROM pg_index WHERE indrelid = ` + regclass(t.quoted) +
+			missing: isOurs(t) + ` AND NOT EXISTS (SELECT FROM pg_index WHERE indrelid = ` + regclass(t.quoted) +
 				` AND indexrelid = to_regclass(` + literal(name) + `) AND indisvalid)`,
 		}
 	}
@@ -119,9 +119,9 @@ func (s *store) finish(t *table) piece {
 
 func ofQueue(t *table) string { return fmt.Sprintf("queue %q", t.name) }
 
-// hasColumn returns the condition that t exists with a column.
-func hasColumn(t *table, column string) string {
-	return `EXISTS (SELECT FROM pg_attribute WHERE attrelid = ` + regclass(t.quoted) + ` AND attname = ` + literal(column) + ` AND NOT attisdropped)`
+// isOurs returns the condition that t exists with the columns of a lease.
+func isOurs(t *table) string {
+	return `EXISTS (SELECT FROM pg_attribute WHERE attrelid = ` + regclass(t.quoted) + ` AND attname = 'lease_id' AND NOT attisdropped)`
 }
 
 // idIs returns the condition that the ids of t are of a type.
@@ -132,14 +132,14 @@ func idIs(t *table, kind string) string {
 
 // isAdopted returns the condition that t was created by NServiceBus and taken over: its seq is no identity column.
 func isAdopted(t *table) string {
-	return `(` + hasColumn(t, "lease_id") + ` AND EXISTS (SELECT FROM pg_attribute WHERE attrelid = ` + regclass(t.quoted) + ` AND attname = 'seq' AND attidentity = ''))`
+	return `(` + isOurs(t) + ` AND EXISTS (SELECT FROM pg_attribute WHERE attrelid = ` + regclass(t.quoted) + ` AND attname = 'seq' AND attidentity = ''))`
 }
 
 // wantsUniqueID returns the condition that t is a queue whose ids should have a unique index, and have none.
 func wantsUniqueID(t *table, shared bool) string {
 	wanted := isAdopted(t)
 	if shared {
-		wanted = hasColumn(t, "lease_id")
+		wanted = isOurs(t)
 	}
 	return wanted + ` AND ` + idIs(t, "uuid") + ` AND NOT ` + uniqueColumn(t, "id")
 }

@@ -19,7 +19,7 @@ func (s *store) refusals(plan transport.Plan) (pieces []piece) {
 		t := s.table(q.Name)
 		found := `(SELECT string_agg(problem, '; ') FROM (` + problems(t) + `) AS p)`
 		pieces = append(pieces, piece{of: ofQueue(t), text: when(
-			regclass(t.quoted)+` IS NOT NULL AND NOT `+hasColumn(t, "lease_id")+` AND `+found+` IS NOT NULL`,
+			regclass(t.quoted)+` IS NOT NULL AND NOT `+isOurs(t)+` AND `+found+` IS NOT NULL`,
 			`RAISE EXCEPTION '%', `+literal(refusal)+` || `+found,
 		)})
 	}

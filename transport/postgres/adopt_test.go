@@ -315,7 +315,7 @@ func TestAnIndexThatWasInterruptedIsCreatedAnew(t *testing.T) {
 	defer c.Close()
 	failed := make(chan error, 1)
 	go func() { failed <- adopt(ctx, c, own("Net.Peer")) }()
-	log.wait(t, "still at work, waiting for process")
+	log.wait(t, "waiting_for=\"process ")
 	cancel()
 	if err := <-failed; err == nil {
 		t.Error("no error")

@@ -22,7 +22,7 @@ type examined struct {
 
 func examination(t *table) string {
 	sequence := `pg_get_serial_sequence(` + literal(t.quoted) + `, 'seq')::regclass`
-	return `SELECT ` + hasColumn(t, "lease_id") + `, ` + idIs(t, "text") + `, ` + uniqueColumn(t, "id") + `, ` + isAdopted(t) + `,
+	return `SELECT ` + isOurs(t) + `, ` + idIs(t, "text") + `, ` + uniqueColumn(t, "id") + `, ` + isAdopted(t) + `,
 	greatest(coalesce((SELECT max(seq) FROM ` + t.quoted + `), 0),
 		CASE WHEN has_sequence_privilege(` + sequence + `, 'USAGE, SELECT') THEN pg_sequence_last_value(` + sequence + `) END),
 	least((SELECT CASE WHEN atttypid = 'integer'::regtype THEN 2147483647 ELSE 9223372036854775807 END FROM pg_attribute
