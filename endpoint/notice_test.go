@@ -11,6 +11,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/endpoint"
 	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/recoverability"
 	"github.com/holdfast-go/holdfast/transport"
 	"github.com/holdfast-go/holdfast/transport/inmemory"
 )
@@ -218,4 +219,38 @@ func TestAMessageWhoseAuditCopyIsRefusedAfterwardsIsHandledAgain(t *testing.T) {
 			t.Errorf("%d audited, %d sent, told %q", len(broker.Messages("audit")), len(broker.Messages("shipping")), told.list())
 		}
 	})
+}
+
+// The messages and writes of Config.OnFinalFailure are not lost for an acknowledgement that has no queue.
+func TestADiscardWhoseAcknowledgementHasNoQueueSendsWhatItHasToSend(t *testing.T) {
+	for name, change := range completions {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+				broker.Fail = func(verb, object string) error {
+					switch {
+					case object != "acks":
+						return nil
+					case verb == "Inspect":
+						return errNoRight
+					}
+					return fmt.Errorf("queue %q: %w", object, transport.ErrNoQueue)
+				}
+				cfg := sales(broker, endpoint.Handle(func(context.Context, *endpoint.Session, placeOrder) error {
+					return errors.New("no")
+				}))
+				cfg.Recoverability = once
+				cfg.Recoverability.Policy = func(recoverability.Failure) recoverability.Action { return recoverability.Discard{Reason: "test"} }
+				cfg.OnFinalFailure = func(ctx context.Context, s *endpoint.Session, _ recoverability.Failure) error {
+					_ = inmemory.OnCommit(ctx, s, func() {}) // fails in other modes
+					return s.Send(ctx, shipOrder{})
+				}
+				change(&cfg, broker)
+				start(t, cfg).send(placeOrder{}, returned()...)
+				time.Sleep(time.Hour)
+				if sent, failed := len(broker.Messages("shipping")), len(broker.Messages("error")); sent != 1 || failed != 0 {
+					t.Errorf("%d sent, %d failed", sent, failed)
+				}
+			})
+		})
+	}
 }

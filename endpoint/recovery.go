@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/internal/errtree"
 	"github.com/holdfast-go/holdfast/internal/fault"
 	"github.com/holdfast-go/holdfast/pipeline"
 	"github.com/holdfast-go/holdfast/recoverability"
@@ -101,11 +102,12 @@ func (r *recovery) begin(a *attempt, f recoverability.Failure) *pipeline.Recover
 }
 
 // separable reports whether to conclude again without the messages and writes of the recovery, which may have caused
-// the error. If the broker did not answer, or the transaction lost a conflict, the next attempt may succeed with
-// them, so they are kept, unless there is no next attempt.
+// the error. If the broker did not answer, or the transaction lost a conflict or had a notice without a queue, the next
+// attempt may succeed with them, so they are kept, unless there is no next attempt.
 func (r *recovery) separable(err error) bool {
 	return err != nil && (len(r.session.ops) > 0 || r.session.tx != nil) &&
-		(r.settlement.completedFirst() || !unanswered(err) && !conflict(r.session, err))
+		(r.settlement.completedFirst() || !unanswered(err) && !conflict(r.session, err) &&
+			errtree.Find[*unnoticedError](err) == nil)
 }
 
 // startOver discards the messages and writes of the recovery.

@@ -57,6 +57,7 @@ type typeOfQueue struct{ queue, name string }
 
 // noteSubscribed records the types to which this connection has subscribed a queue.
 func (c *conn) noteSubscribed(queue string, typeNames []string) {
+	queue = c.ShortName(queue)
 	for _, name := range typeNames {
 		c.subscribed.Store(typeOfQueue{queue, name}, struct{}{})
 	}
@@ -64,7 +65,7 @@ func (c *conn) noteSubscribed(queue string, typeNames []string) {
 
 // isSubscribed reports whether this connection has subscribed a queue to a type.
 func (c *conn) isSubscribed(queue, name string) bool {
-	_, ok := c.subscribed.Load(typeOfQueue{queue, name})
+	_, ok := c.subscribed.Load(typeOfQueue{c.ShortName(queue), name})
 	return ok
 }
 

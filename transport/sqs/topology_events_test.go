@@ -226,6 +226,7 @@ func TestAnEventThatArrivesByTheTopicOfABaseTypeOnlyIsAWarningOnce(t *testing.T)
 			h := newHandled()
 			var log safeLog
 			cfg := s.subscriber(topics, h)
+			cfg.Name = "Net.Subscriber" // which has another spelling at SQS
 			cfg.Logger = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelWarn}))
 			s.run(cfg)
 			s.publish(sqs.AllTopics, goHappened{"known"})
