@@ -29,6 +29,7 @@ type handOver struct {
 	store    HandingOver
 	queue    string
 	forwards string // "" without that queue
+	ended    bool   // the queue is one of NServiceBus already
 	progress func(transport.HandOverProgress)
 	state    transport.HandOverProgress
 }
@@ -46,10 +47,7 @@ func (c *Conn) HandOver(
 }
 
 func (h *handOver) run(ctx context.Context) (done transport.HandedOver, err error) {
-	if err := h.Conn.store.Exists(ctx, h.queue); err != nil {
-		return done, err
-	}
-	if err := h.findForwards(ctx); err != nil {
+	if err := h.find(ctx); err != nil {
 		return done, err
 	}
 	if err := h.free(ctx); err != nil {
@@ -61,17 +59,35 @@ func (h *handOver) run(ctx context.Context) (done transport.HandedOver, err erro
 	if err := h.count(ctx); err != nil {
 		return done, err
 	}
-	for _, from := range []string{h.forwards, h.queue} {
+	for _, from := range h.queues() {
 		if err := h.moveFrom(ctx, from); err != nil {
 			return done, err
 		}
 	}
-	if err := h.end(ctx); err != nil {
-		return done, err
+	if !h.ended {
+		if err := h.end(ctx); err != nil {
+			return done, err
+		}
 	}
 	done.Moved = h.state.Moved
 	done.Remaining, err = h.remaining(ctx)
 	return done, err
+}
+
+// find looks for the tables. Where an earlier call has ended the use of the queue, there may be messages left in that of
+// forwards: a transaction that was open then has committed them.
+func (h *handOver) find(ctx context.Context) error {
+	foreign := h.Conn.store.Exists(ctx, h.queue)
+	if unfit, ok := errors.AsType[*UnfitError](foreign); foreign != nil && (!ok || !unfit.Foreign) {
+		return foreign
+	}
+	if err := h.findForwards(ctx); err != nil {
+		return err
+	}
+	if h.ended = foreign != nil; h.ended && h.forwards == "" {
+		return foreign
+	}
+	return nil
 }
 
 func (h *handOver) findForwards(ctx context.Context) error {
@@ -86,11 +102,14 @@ func (h *handOver) findForwards(ctx context.Context) error {
 }
 
 // queues returns the queues of which messages are moved.
-func (h *handOver) queues() []string {
-	if h.forwards == "" {
-		return []string{h.queue}
+func (h *handOver) queues() (queues []string) {
+	if h.forwards != "" {
+		queues = append(queues, h.forwards)
 	}
-	return []string{h.queue, h.forwards}
+	if !h.ended {
+		queues = append(queues, h.queue)
+	}
+	return queues
 }
 
 // free returns an error while messages are leased.
@@ -135,7 +154,7 @@ func (h *handOver) count(ctx context.Context) error {
 
 // moveFrom moves the delayed messages of a queue, unless an instance begins to receive meanwhile.
 func (h *handOver) moveFrom(ctx context.Context, from string) error {
-	for from != "" {
+	for {
 		if err := h.free(ctx); err != nil {
 			return err
 		}
@@ -149,7 +168,6 @@ func (h *handOver) moveFrom(ctx context.Context, from string) error {
 		}
 		h.moved(moved)
 	}
-	return nil
 }
 
 // patiently calls fn, which waits only briefly for locks, until it gets them.
@@ -209,7 +227,7 @@ func (h *handOver) remaining(ctx context.Context) (all []transport.QueueStats, e
 		return nil, err
 	}
 	for _, name := range names {
-		if name != h.queue+".quarantine" && name != h.forwards && !strings.HasPrefix(name, h.queue+"-") {
+		if name != h.queue+".quarantine" && name != h.queue+ForwardsSuffix && !strings.HasPrefix(name, h.queue+"-") {
 			continue
 		}
 		s, err := h.Conn.store.Inspect(ctx, name)

@@ -27,6 +27,9 @@ var (
 	errExpires = fmt.Errorf("%w that expire: send the message without a time to live, or without a delay", ErrNoDelays)
 )
 
+// errNoAnswer is the cause of the end of a context of the Conn's own.
+var errNoAnswer = errors.New("the database has not answered in time")
+
 // forwards is the queue in which delayed messages for foreign queues wait. It is created with the first of them.
 type forwards struct {
 	queue string
@@ -53,8 +56,12 @@ func (c *Conn) keep(ctx context.Context, row *Row) error {
 	if row.TTL > 0 {
 		return fmt.Errorf("queue %q: %w", row.Queue, errExpires)
 	}
+	c.forwards.gone(row.Queue)
 	if err := c.makeForwards(ctx); err != nil {
 		return fmt.Errorf("queue %q: %w", row.Queue, err)
+	}
+	if row.Queue == c.forwards.queue { // its table was a foreign one
+		return nil
 	}
 	headers, err := header.ParseJSON(string(row.Headers))
 	if err != nil {
@@ -71,7 +78,7 @@ func (c *Conn) keep(ctx context.Context, row *Row) error {
 // keepAll is keep for the rows of units that are delayed and for a foreign queue. It reports whether there are any. On
 // an error some rows are unchanged.
 func (c *Conn) keepAll(units []*Unit) (kept bool, err error) {
-	ctx, cancel := context.WithTimeout(c.work, maxWait)
+	ctx, cancel := context.WithTimeoutCause(c.work, maxWait, errNoAnswer)
 	defer cancel()
 	for _, u := range units {
 		for i := range u.Rows {
@@ -105,11 +112,16 @@ func (c *Conn) makeForwards(ctx context.Context) error {
 	_, unfit := errors.AsType[*UnfitError](err)
 	if unfit || errors.Is(err, transport.ErrNoQueue) { // an installer updates an earlier version
 		err = c.store.Install(ctx, transport.Plan{Queues: []transport.Queue{{Name: f.queue}}})
+		if err == nil { // it leaves a table of another kind as it is
+			err = c.store.Exists(ctx, f.queue)
+		}
 	}
 	if err != nil {
-		f.failed = &keepError{queue: f.queue, err: c.unreachable(err)}
-		f.retryAt = time.Now().Add(missingAge)
-		return f.failed
+		err = &keepError{queue: f.queue, err: c.unreachable(err)}
+		if cause := context.Cause(ctx); cause == nil || errors.Is(cause, errNoAnswer) { // else of this caller alone
+			f.failed, f.retryAt = err, time.Now().Add(missingAge)
+		}
+		return err
 	}
 	f.failed, f.exists = nil, true
 	c.unusable.found()
@@ -162,7 +174,7 @@ func (c *Conn) withForwards(ctx context.Context, queues []transport.Queue) ([]tr
 	return queues, err
 }
 
-// gone notes that queue was removed, if it is the queue of forwards.
+// gone notes that queue was removed or has become a foreign one, if it is the queue of forwards.
 func (f *forwards) gone(queue string) {
 	if queue == f.queue {
 		f.mu.Lock()

@@ -335,6 +335,48 @@ func TestAMissingRightToCreateTheTableOfForwardsIsReported(t *testing.T) {
 	}
 }
 
+func TestATableOfForwardsThatIsNoneOfOursIsReported(t *testing.T) {
+	w, c, _ := forwarding(t)
+	refused := func(want string) {
+		t.Helper()
+		for range 2 {
+			_, err := c.Dispatch(t.Context(), []transport.Operation{delayed("1", time.Minute)})
+			if got := failedOps(t, err); !slices.Equal(got, []int{0}) || !strings.Contains(err.Error(), want) {
+				t.Errorf("failed operations %v, %v, want 0 and %q", got, err, want)
+			}
+		}
+	}
+	w.exec(`CREATE TABLE %s"in.forwards" (note text)`)
+	refused("its table is no queue")
+	w.exec(`DROP TABLE %s"in.forwards"`)
+	for deadline := time.Now().Add(patience); ; {
+		_, err := c.Dispatch(t.Context(), []transport.Operation{delayed("1", time.Minute)})
+		if err == nil {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal(err)
+		}
+	}
+	_, err := handOver(t, w.openEndpoint("in.forwards", Transport{}), "in.forwards") // while it is known to be ours
+	ok(t, err)
+	refused("one of NServiceBus")
+}
+
+func TestASenderThatGivesUpDoesNotDisturbOthers(t *testing.T) {
+	_, c, _ := forwarding(t)
+	expiring := delayed("0", time.Minute)
+	expiring.TTL = time.Minute
+	_, err := c.Dispatch(t.Context(), []transport.Operation{expiring}) // after which it is known that the table is foreign
+	failedOps(t, err)
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := c.Dispatch(ended, []transport.Operation{delayed("1", time.Minute)}); err == nil {
+		t.Error("a message was sent in a context that had ended")
+	}
+	send(t, c, delayed("2", time.Minute))
+}
+
 func TestARemovedTableOfForwardsIsCreatedAgain(t *testing.T) {
 	w, c, _ := forwarding(t)
 	send(t, c, delayed("1", time.Minute))

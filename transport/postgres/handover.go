@@ -101,9 +101,11 @@ func (s *store) createUniqueIndex(ctx context.Context, t *table) error {
 		`DROP INDEX CONCURRENTLY IF EXISTS ` + quote(schema) + `.` + index,
 		`CREATE UNIQUE INDEX CONCURRENTLY ` + index + ` ON ` + t.quoted + ` (id)`,
 	}
-	if !s.pooled { // it waits for the transactions of others; elsewhere sessions have no bound
-		statements = append([]string{`SET lock_timeout TO 0`}, statements...)
-		defer func() { _, _ = conn.Exec(context.WithoutCancel(ctx), `RESET lock_timeout`) }()
+	if !s.pooled { // it waits for the transactions of others, and may take longer than any statement of an endpoint
+		statements = append([]string{`SET lock_timeout TO 0; SET statement_timeout TO 0`}, statements...)
+		defer func() {
+			_, _ = conn.Exec(context.WithoutCancel(ctx), `RESET lock_timeout; RESET statement_timeout`, pgx.QueryExecModeSimpleProtocol)
+		}()
 	}
 	for _, text := range statements {
 		if _, err := conn.Exec(ctx, text, pgx.QueryExecModeSimpleProtocol); err != nil {

@@ -128,6 +128,35 @@ func TestAQueueThatWasHandedOverIsSentToAsOneOfNServiceBus(t *testing.T) {
 	}
 }
 
+func TestMessagesThatWereKeptDuringAHandOverAreMovedByTheNext(t *testing.T) {
+	w, c, _ := forwarding(t)
+	send(t, c, delayed("0", time.Hour))
+	tx, err := w.sql.Begin(t.Context())
+	ok(t, err)
+	_, err = c.(transport.TxDispatcher).DispatchIn(t.Context(), tx, []transport.Operation{delayed("1", time.Hour)})
+	ok(t, err)
+	other := w.openEndpoint("in", Transport{})
+	done, err := handOver(t, other, "in")
+	ok(t, err)
+	ok(t, tx.Commit(t.Context()))
+	again, err := handOver(t, other, "in")
+	ok(t, err)
+	if done.Moved != 1 || again.Moved != 1 || w.count("in.Delayed") != 2 || w.count("in.forwards") != 0 {
+		t.Errorf("%d messages were moved, then %d", done.Moved, again.Moved)
+	}
+}
+
+func TestAMessageThatWasHandedOverIsNotFoundByItsReceipt(t *testing.T) {
+	w := newWorld(t, "in")
+	c := w.openEndpoint("in", Transport{})
+	late := to("in", msg("late"))
+	late.After = time.Hour
+	receipts := send(t, c, late)
+	_, err := handOver(t, c, "in")
+	ok(t, err)
+	isErr(t, c.(transport.Canceler).Cancel(t.Context(), receipts[0].Cancel), transport.ErrNotFound)
+}
+
 func TestAQueueThatCannotBeHandedOverIsUnchanged(t *testing.T) {
 	long := strings.Repeat("q", maxName-len(".Delayed")+1)
 	w := newWorld(t, "in", "text", long)
@@ -189,4 +218,22 @@ func TestForwardsBelongToTheirQueue(t *testing.T) {
 	if len(left) != 0 {
 		t.Errorf("tables remain: %q", left)
 	}
+}
+
+func TestAHandOverWaitsLongerForItsIndexThanAnyStatementOfAnEndpoint(t *testing.T) {
+	w := newWorld(t, "in")
+	tx, err := w.sql.Begin(t.Context())
+	ok(t, err)
+	_, err = tx.Exec(t.Context(), `INSERT INTO `+w.schema+`."in" (headers) VALUES ('{}')`) // the index waits for its end
+	ok(t, err)
+	c := w.openEndpoint("in", Transport{URL: testURL() + "&statement_timeout=200"})
+	done := make(chan error, 1)
+	go func() {
+		_, err := handOver(t, c, "in")
+		done <- err
+	}()
+	_, err = tx.Exec(t.Context(), `SELECT pg_sleep(1)`)
+	ok(t, err)
+	ok(t, tx.Commit(t.Context()))
+	ok(t, <-done)
 }

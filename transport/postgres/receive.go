@@ -73,5 +73,8 @@ func (s *store) AbandonClaims(ctx context.Context, queue string, leases []int64,
 // Cancel implements [tablequeue.Queues].
 func (s *store) Cancel(ctx context.Context, queue string, seq int64) (bool, error) {
 	tag, err := s.execute(ctx, s.table(queue).cancel, seq)
+	if code(err) == undefinedColumn { // handed over to NServiceBus, with its delayed messages
+		return false, nil
+	}
 	return tag.RowsAffected() > 0, s.failed(err, "cancel message %d of queue %q", seq, queue)
 }
