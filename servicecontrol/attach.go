@@ -74,6 +74,11 @@ func (r *reporter) run(ctx context.Context, e *endpoint.Endpoint) {
 		}
 	}()
 	s := &sender{reporter: r, conn: conn, host: newHost(e.Host()), address: addressOf(conn, r.endpoint)}
+	if queue, ok := s.ownQueue(); ok {
+		r.env.Logger.ErrorContext(ctx, "there are no reports to ServiceControl, because their queue is the endpoint's own: "+
+			"name the queue of ServiceControl", slog.String("endpoint", r.endpoint), slog.String("queue", queue))
+		return
+	}
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	if r.HeartbeatQueue != "" {
@@ -88,6 +93,16 @@ func (r *reporter) run(ctx context.Context, e *endpoint.Endpoint) {
 	if r.MetricsQueue != "" {
 		s.reportMetrics(ctx)
 	}
+}
+
+// ownQueue returns a queue of the Config that is another form of the address of the endpoint's own queue.
+func (s *sender) ownQueue() (queue string, ok bool) {
+	for _, queue := range []string{s.HeartbeatQueue, s.CheckQueue, s.MetricsQueue} {
+		if queue != "" && addressOf(s.conn, queue) == s.address {
+			return queue, true
+		}
+	}
+	return "", false
 }
 
 // open connects, until that succeeds or ctx ends.

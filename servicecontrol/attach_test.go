@@ -11,6 +11,7 @@ import (
 	"github.com/holdfast-go/holdfast/endpoint"
 	"github.com/holdfast-go/holdfast/pipeline"
 	"github.com/holdfast-go/holdfast/servicecontrol"
+	"github.com/holdfast-go/holdfast/transport"
 	"github.com/holdfast-go/holdfast/transport/inmemory"
 )
 
@@ -144,4 +145,39 @@ func TestHeartbeatsMayGoToTwoQueues(t *testing.T) {
 			t.Error(diff)
 		}
 	})
+}
+
+// addressed is a broker whose queues have addresses with a prefix.
+type addressed struct{ *inmemory.Transport }
+
+type addressedConn struct{ transport.Conn }
+
+func (a addressed) Open(ctx context.Context, env transport.Env) (transport.Conn, error) {
+	conn, err := a.Transport.Open(ctx, env)
+	return addressedConn{conn}, err
+}
+
+func (addressedConn) Address(queue string) string {
+	return "shop/" + strings.TrimPrefix(queue, "shop/")
+}
+
+func (addressedConn) ShortName(address string) string { return strings.TrimPrefix(address, "shop/") }
+
+func TestReportsAreNotSentToTheOwnQueueByItsAddress(t *testing.T) {
+	for _, sc := range []servicecontrol.Config{
+		{HeartbeatQueue: "shop/Sales"},
+		{MetricsQueue: "shop/Sales"},
+		{CheckQueue: "shop/Sales", Checks: checked(0, func(context.Context) error { return nil }).Checks},
+	} {
+		inLandscape(t, func(t *testing.T, l *landscape) {
+			cfg := l.sales(working)
+			l.broker.CreateQueues("Sales", "Sales.quarantine", "error")
+			cfg.Transport, cfg.Install = addressed{l.broker}, false
+			l.run(cfg, sc)
+			pass(time.Minute)
+			if lines := l.log.lines("their queue is the endpoint's own"); len(lines) != 1 || len(l.log.lines("")) != 1 {
+				t.Errorf("%+v:\n%s", sc, l.log.lines(""))
+			}
+		})
+	}
 }
