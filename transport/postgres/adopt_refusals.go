@@ -44,6 +44,8 @@ SELECT problem FROM (
 		AND EXISTS (SELECT FROM pg_inherits WHERE inhrelid = @table OR inhparent = @table)
 	UNION ALL SELECT 'it belongs to ' || quote_ident(pg_get_userbyid(relowner)) || ', whose rights this user does not have'
 		FROM c WHERE NOT pg_has_role(relowner, 'USAGE')
+	UNION ALL SELECT 'this user may not create indexes in the schema ' || relnamespace::regnamespace
+		FROM c WHERE NOT has_schema_privilege(relnamespace, 'CREATE')
 	UNION ALL SELECT 'it has row security' FROM c WHERE relrowsecurity OR relforcerowsecurity
 		OR EXISTS (SELECT FROM pg_policy WHERE polrelid = @table)
 	UNION ALL SELECT 'it has the trigger ' || quote_ident(tgname) FROM pg_trigger WHERE tgrelid = @table AND NOT tgisinternal

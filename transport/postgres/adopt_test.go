@@ -207,6 +207,22 @@ func TestATableOfAnotherOwnerIsNotTakenOver(t *testing.T) {
 	}
 }
 
+func TestATableIsUnchangedWhereTheUserMayNotCreateIndexes(t *testing.T) {
+	w := newWorld(t)
+	role := w.restricted()
+	w.theirs("Net.Peer")
+	w.exec(`ALTER TABLE %s"Net.Peer" OWNER TO ` + role)
+	before := w.columns("Net.Peer")
+	c := w.openAs(Transport{Adopt: true, URL: testURL() + "&options=-c%20role%3D" + role})
+	err := adopt(t.Context(), c, own("Net.Peer"))
+	if err == nil || !strings.Contains(err.Error(), "may not create indexes in the schema") {
+		t.Errorf("error %v", err)
+	}
+	if diff := cmp.Diff(before, w.columns("Net.Peer")); diff != "" {
+		t.Errorf("the table was changed:\n%s", diff)
+	}
+}
+
 func TestATableIsNotTakenOverWithoutTheSetting(t *testing.T) {
 	w := newWorld(t)
 	w.theirs("Net.Peer")
