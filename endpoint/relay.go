@@ -1,6 +1,7 @@
 package endpoint
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -38,7 +39,7 @@ func (in *incoming) sendOn(ctx context.Context, ops []transport.Operation) (err 
 		in.settlement.postpone(ctx, busy)
 		return nil
 	case refused(err):
-		return in.newAttempt().bury(ctx, ops[0].Queue, &undeliverableError{queue: ops[0].Queue, err: err})
+		return in.newAttempt().bury(ctx, cmp.Or(ops[0].Queue, in.queue), &undeliverableError{queue: ops[0].Queue, err: err})
 	}
 	return err
 }

@@ -91,6 +91,20 @@ func TestAMessageForAQueueThatIsGoneMovesToTheErrorQueue(t *testing.T) {
 	})
 }
 
+func TestAMessageForAQueueWithoutANameIsSaidToHaveFailedWhereItWas(t *testing.T) {
+	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		start(t, sales(relaying(broker)))
+		if err := broker.Put("sales", forwarded("")); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		failed := broker.Messages("error")
+		if len(failed) != 1 || failed[0].Headers.Get(header.FailedQ) != "sales" {
+			t.Fatalf("failed messages %+v, want one that failed in sales", failed)
+		}
+	})
+}
+
 func TestAMessageForAnotherQueueStaysWhileTheBrokerIsAway(t *testing.T) {
 	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		var away atomic.Bool
