@@ -105,10 +105,10 @@ func (c *Conn) makeForwards(ctx context.Context) error {
 	if f.exists || time.Now().Before(f.retryAt) {
 		return f.failed
 	}
-	err := c.store.Check(f.queue)
-	if err == nil {
-		err = c.store.Exists(ctx, f.queue)
+	if err := c.store.Check(f.queue); err != nil { // its name is too long
+		return &keepError{queue: f.queue, err: err}
 	}
+	err := c.store.Exists(ctx, f.queue)
 	_, unfit := errors.AsType[*UnfitError](err)
 	if unfit || errors.Is(err, transport.ErrNoQueue) { // an installer updates an earlier version
 		err = c.store.Install(ctx, transport.Plan{Queues: []transport.Queue{{Name: f.queue}}})

@@ -363,6 +363,22 @@ func TestATableOfForwardsThatIsNoneOfOursIsReported(t *testing.T) {
 	refused("one of NServiceBus")
 }
 
+func TestASenderWithALongNameKeepsNoDelayedMessages(t *testing.T) {
+	for bytes, want := range map[int]bool{maxName - len(".forwards"): true, maxName - len(".forwards") + 1: false} {
+		name := strings.Repeat("s", bytes)
+		w := newWorld(t, name)
+		w.exec(foreignTable)
+		c := w.openEndpoint(name, Transport{})
+		receiver(t, c, name)
+		for range 2 {
+			_, err := c.Dispatch(t.Context(), []transport.Operation{delayed("1", time.Hour)})
+			if want != (err == nil) || !want && !strings.Contains(err.Error(), "has 64 bytes") {
+				t.Errorf("a sender with %d bytes: %v", bytes, err)
+			}
+		}
+	}
+}
+
 func TestASenderThatGivesUpDoesNotDisturbOthers(t *testing.T) {
 	_, c, _ := forwarding(t)
 	expiring := delayed("0", time.Minute)
