@@ -344,7 +344,9 @@ func TestThrottledMessagesUseUpNoRetriesAndLookNew(t *testing.T) {
 		var down, failing atomic.Bool
 		down.Store(true)
 		var of7 tally
+		sent := make(chan struct{}) // before the others are in the queue, the first could fail for good
 		cfg := sales(broker, endpoint.Handle(func(_ context.Context, s *endpoint.Session, m placeOrder) error {
+			<-sent
 			if m.ID == "7" {
 				of7.add(fmt.Sprintf("%d delayed %q first %q", s.Attempt().N, s.Header(header.Retries), s.Header(header.HoldfastFirstFailure)))
 			}
@@ -361,7 +363,8 @@ func TestThrottledMessagesUseUpNoRetriesAndLookNew(t *testing.T) {
 		cfg.Recoverability.Immediate, cfg.Recoverability.Delayed = 1, recoverability.None
 		r := start(t, cfg)
 		r.sendMany(8)
-		time.Sleep(10 * time.Minute)
+		close(sent)
+		time.Sleep(10*time.Minute + time.Second/2) // between two attempts, which are at whole seconds
 		failing.Store(true)
 		down.Store(false)
 		during := len(of7.list())
