@@ -67,7 +67,7 @@ func (d *delivery) forward() {
 	}
 	d.msg.Headers.Del(header.ForwardDestination)
 	if d.conn.ShortName(to) != d.queue {
-		d.destination = &to
+		d.destination = new(to)
 	}
 }
 
