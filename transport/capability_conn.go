@@ -16,6 +16,8 @@ type Plan struct {
 	Types [][]string
 	// Delays reports whether messages may be delayed. A driver creates what it needs for that.
 	Delays bool
+	// Inboxes are the names of records of handled messages. Only a driver whose Conn is an [OutboxStore] gets any.
+	Inboxes []string
 }
 
 // Queue is a queue of a [Plan].

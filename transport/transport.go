@@ -65,6 +65,9 @@ type Env struct {
 	Instance string
 	// Shared has the values that the driver's connections in this process share: see [Share]. nil: none.
 	Shared *Shared
+	// Remember is how long the ids of handled messages stay in the inboxes of an [OutboxStore]. 0: they are never
+	// removed.
+	Remember time.Duration
 }
 
 // Log returns Logger, or a logger that discards if that is nil.
