@@ -65,10 +65,11 @@ var ErrAlreadyHandled = errors.New("the message was handled already: another del
 // HandledRecorder is implemented by a Delivery of an [OutboxStore]. Without it the endpoint recognizes no duplicates in
 // the transaction mode SendsAtomicWithReceive.
 type HandledRecorder interface {
-	// RecordHandled has the completion of the delivery record key in the inbox of that name: that of Complete and
-	// CompleteWith, and that of the delivery's transaction. They then fail with [ErrAlreadyHandled] as Store does. The
-	// endpoint calls it before the delivery is settled, and before Begin.
-	RecordHandled(inbox string, key HandledKey)
+	// RecordHandled has the next completion of the delivery record key in the inbox of that name: that of Complete and
+	// CompleteWith, and that of the delivery's transaction, which may have begun before. It then fails with
+	// [ErrAlreadyHandled] as Store does, and the delivery is not settled. nil: no key is recorded, as before the first
+	// call. It is never called while the delivery is being settled.
+	RecordHandled(inbox string, key *HandledKey)
 }
 
 // InboxInspector is implemented by an [OutboxStore] for tools.
