@@ -29,6 +29,9 @@ func New(fields ...Field) Map {
 	return m
 }
 
+// Of returns a Map of fields, whose names must be distinct. The Map owns fields.
+func Of(fields []Field) Map { return Map{fields: fields} }
+
 // Reserve allocates room for n headers in an empty Map. It panics if m has headers.
 func (m *Map) Reserve(n int) {
 	if len(m.fields) > 0 {

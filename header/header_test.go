@@ -283,3 +283,13 @@ func ExampleMap() {
 	// Tenant = blue
 	// true
 }
+
+func TestOfOwnsItsFields(t *testing.T) {
+	given := fields{{"B", "1"}, {"A", "2"}}
+	m := header.Of(given)
+	m.Set("B", "3")
+	same(t, m, header.Field{Name: "B", Value: "3"}, header.Field{Name: "A", Value: "2"})
+	if given[0].Value != "3" {
+		t.Error("the Map copied the fields")
+	}
+}
