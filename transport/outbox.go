@@ -23,7 +23,8 @@ type OutboxStore interface {
 	Store(ctx context.Context, e OutboxEntry) error
 
 	// BeginStore returns a transaction for a handler's own writes. Its Complete commits them together with e, and with
-	// further operations after e.Ops. It fails as Store does; then the handler's writes are rolled back.
+	// further operations after e.Ops; a [*DispatchError] counts those of e first. BeginStore or Complete fails as Store
+	// does; then the handler's writes are rolled back. The driver may read e until the transaction is over.
 	BeginStore(ctx context.Context, e OutboxEntry) (Tx, error)
 }
 
@@ -65,10 +66,11 @@ var ErrAlreadyHandled = errors.New("the message was handled already: another del
 // HandledRecorder is implemented by a Delivery of an [OutboxStore]. Without it the endpoint recognizes no duplicates in
 // the transaction mode SendsAtomicWithReceive.
 type HandledRecorder interface {
-	// RecordHandled has the next completion of the delivery record key in the inbox of that name: that of Complete and
+	// RecordHandled has the completion of the delivery record key in the inbox of that name: that of Complete and
 	// CompleteWith, and that of the delivery's transaction, which may have begun before. It then fails with
-	// [ErrAlreadyHandled] as Store does, and the delivery is not settled. nil: no key is recorded, as before the first
-	// call. It is never called while the delivery is being settled.
+	// [ErrAlreadyHandled] as Store does, and the delivery is not settled: after RecordHandled with nil, Complete removes
+	// the duplicate. nil: no key is recorded, as before the first call. Retry and Release record none. RecordHandled is
+	// never called while the delivery is being settled.
 	RecordHandled(inbox string, key *HandledKey)
 }
 

@@ -13,6 +13,8 @@ type conn struct {
 	t *Transport
 	b *broker
 
+	remember time.Duration // Env.Remember
+
 	// Guarded by b.mu.
 	closed    bool
 	receivers map[*receiver]bool

@@ -18,6 +18,8 @@ type delivery struct {
 	conn     *conn
 	item     *item
 	attempts int
+	inbox    string                // of key
+	key      *transport.HandledKey // recorded by its completion, if there is one
 }
 
 func (d *delivery) self() *delivery { return d }
@@ -33,19 +35,31 @@ func (d *delivery) Attempt() transport.Attempt {
 
 func (d *delivery) Complete(ctx context.Context) error {
 	return d.settle(ctx, "Complete", func(it *item) error {
+		if err := d.conn.unhandled(d.inbox, d.key); err != nil {
+			return err
+		}
 		it.queue.reclaim(it)
+		d.conn.record(d.inbox, d.key)
 		return nil
 	})
+}
+
+// RecordHandled implements [transport.HandledRecorder].
+func (d *delivery) RecordHandled(inbox string, key *transport.HandledKey) {
+	d.inbox, d.key = inbox, key
 }
 
 func (d *delivery) CompleteWith(ctx context.Context, ops []transport.Operation) error {
 	return d.completeWith(ctx, ops, nil)
 }
 
-// completeWith completes, writes and sends, or does nothing.
+// completeWith completes, records, writes and sends, or does nothing.
 func (d *delivery) completeWith(ctx context.Context, ops []transport.Operation, writes []func()) error {
 	failed := d.conn.check(ctx, ops)
 	return d.settle(ctx, "CompleteWith", func(it *item) error {
+		if err := d.conn.unhandled(d.inbox, d.key); err != nil {
+			return err
+		}
 		if failed = d.conn.b.missing(ops, failed); failed != nil {
 			return failed.err(len(ops))
 		}
@@ -53,6 +67,7 @@ func (d *delivery) completeWith(ctx context.Context, ops []transport.Operation, 
 			write()
 		}
 		it.queue.reclaim(it)
+		d.conn.record(d.inbox, d.key)
 		d.conn.put(ops, nil)
 		return nil
 	})

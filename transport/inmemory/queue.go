@@ -15,6 +15,7 @@ type broker struct {
 	queues      map[string]*queue
 	subscribers map[string][]*queue // by message type, in the order they subscribed
 	receipts    map[string]*item    // delayed messages that can still be cancelled
+	inboxes     map[string]*inbox
 	seq         uint64
 }
 

@@ -18,6 +18,9 @@ func (c *conn) Install(ctx context.Context, plan transport.Plan) error {
 		for _, q := range plan.Queues {
 			c.b.create(q.Name)
 		}
+		for _, name := range plan.Inboxes {
+			c.b.createInbox(name)
+		}
 		return nil
 	})
 }
@@ -27,6 +30,11 @@ func (c *conn) Verify(ctx context.Context, plan transport.Plan) (found []transpo
 		for _, q := range plan.Queues {
 			if c.b.queues[q.Name] == nil {
 				found = append(found, transport.Finding{Kind: "queue", Name: q.Name, State: transport.Missing})
+			}
+		}
+		for _, name := range plan.Inboxes {
+			if c.b.inboxes[name] == nil {
+				found = append(found, transport.Finding{Kind: "inbox", Name: name, State: transport.Missing})
 			}
 		}
 		return nil

@@ -36,7 +36,8 @@ type Transport struct {
 	Satellites []transport.Satellite
 	// Fail, if set, is called before every call that a broker could fail. If it returns an error, the call returns that
 	// error and has no effect. verb is the name of the method ("Open", "Dispatch", "Receive", "Complete"; "Dispatch" also
-	// for each operation of CompleteWith), and object is the queue, the queues, the first type of a publish, or a receipt.
+	// for each operation of CompleteWith and Store), and object is the queue, the queues, the inbox, the first type of a
+	// publish, or a receipt. "Store" is also the verb of Complete of a transaction of BeginStore.
 	// It must be safe for concurrent use.
 	Fail func(verb, object string) error
 
@@ -48,7 +49,7 @@ type Capability uint
 
 // The capabilities that Transport.Without removes, with the effect.
 const (
-	Installer    Capability = 1 << iota // queues must exist: see [Transport.CreateQueues]; no Verifier and Remover
+	Installer    Capability = 1 << iota // queues must exist: see [Transport.CreateQueues]; no Verifier, Remover and OutboxStore
 	Subscriber                          // publishing is refused
 	Inspector                           // no depths
 	Completer                           // completing and sending are two steps
@@ -58,17 +59,19 @@ const (
 	Exact                               // Attempt.N is 1 for the first delivery and 2 for later ones
 	FreeRelease                         // a release counts as an attempt
 	ByteReceiver                        // a Receive is limited by number only
+	OutboxStore                         // no inboxes, and no HandledRecorder
 )
 
 // System returns "inmemory".
 func (*Transport) System() string { return "inmemory" }
 
 // Open connects to the broker. It fails only if Transport.Fail returns an error or ctx has ended.
-func (t *Transport) Open(ctx context.Context, _ transport.Env) (transport.Conn, error) {
+func (t *Transport) Open(ctx context.Context, env transport.Env) (transport.Conn, error) {
 	if err := t.refuse(ctx, "Open", ""); err != nil {
 		return nil, err
 	}
-	return withoutConn(&conn{t: t, b: &t.broker, receivers: map[*receiver]bool{}}, t.Without), nil
+	c := &conn{t: t, b: &t.broker, remember: env.Remember, receivers: map[*receiver]bool{}}
+	return withoutConn(c, t.Without), nil
 }
 
 // CreateQueues creates the named queues, as Install does.

@@ -29,12 +29,16 @@ func TestInstallMakesTheQueues(t *testing.T) {
 }
 
 func TestARemovedCapabilityCannotBeFound(t *testing.T) {
-	// Every set of the seven optional interfaces.
-	const all = inmemory.Installer | inmemory.Subscriber | inmemory.Inspector |
-		inmemory.Completer | inmemory.Transactor | inmemory.DeadLetterer
-	for without := range 2 * (all + 1) {
-		if without > all {
-			without = without&all | inmemory.ByteReceiver
+	all := []inmemory.Capability{
+		inmemory.Installer, inmemory.Subscriber, inmemory.Inspector, inmemory.Completer, inmemory.Transactor,
+		inmemory.DeadLetterer, inmemory.ByteReceiver, inmemory.OutboxStore,
+	}
+	for set := range 1 << len(all) {
+		var without inmemory.Capability
+		for i, c := range all {
+			if set&(1<<i) != 0 {
+				without |= c
+			}
 		}
 		broker := &inmemory.Transport{Without: without}
 		conn := open(t, broker, "orders")
@@ -57,6 +61,17 @@ func TestARemovedCapabilityCannotBeFound(t *testing.T) {
 		add(is[transport.Transactor](d), inmemory.Transactor)
 		add(is[transport.DeadLetterer](d), inmemory.DeadLetterer)
 		add(is[transport.ByteReceiver](r), inmemory.ByteReceiver)
+		inboxes := without&(inmemory.Installer|inmemory.OutboxStore) == 0
+		for name, right := range map[string]bool{
+			"OutboxStore":     is[transport.OutboxStore](conn) == inboxes,
+			"InboxInspector":  is[transport.InboxInspector](conn) == inboxes,
+			"HandledRecorder": is[transport.HandledRecorder](d) == (inboxes && without&inmemory.Transactor == 0),
+		} {
+			if !right {
+				t.Errorf("without %b, a type assertion finds the wrong answer for %s", without, name)
+			}
+		}
+		got |= without & inmemory.OutboxStore
 		if got != without {
 			t.Errorf("without %b, %b are missing", without, got)
 		}
@@ -178,6 +193,25 @@ func TestFailRefusesACallOnce(t *testing.T) {
 		"Cancel":      func() error { return conn.(transport.Canceler).Cancel(t.Context(), "1") },
 		"Inspect": func() error {
 			_, err := conn.(transport.Inspector).Inspect(t.Context())
+			return err
+		},
+		"FindHandled": func() error {
+			_, err := conn.(transport.OutboxStore).FindHandled(t.Context(), "handled", nil)
+			return err
+		},
+		"Store": func() error {
+			return conn.(transport.OutboxStore).Store(t.Context(), transport.OutboxEntry{Ops: []transport.Operation{to("orders", "2")}})
+		},
+		"BeginStore": func() error {
+			_, err := conn.(transport.OutboxStore).BeginStore(t.Context(), transport.OutboxEntry{})
+			return err
+		},
+		"InspectInbox": func() error {
+			_, err := conn.(transport.InboxInspector).InspectInbox(t.Context(), "handled")
+			return err
+		},
+		"ForgetHandled": func() error {
+			_, err := conn.(transport.InboxInspector).ForgetHandled(t.Context(), "handled", nil)
 			return err
 		},
 	}

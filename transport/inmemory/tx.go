@@ -8,8 +8,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// OnCommit calls f when the transaction of a handler is committed: together with the completion of its message and its
-// sends, and not at all if the handler fails. So a handler's writes to memory take part in its transaction. s provides
+// OnCommit calls f when the transaction of a handler is committed: together with the completion of its message or, where the
+// Transport is the outbox of an endpoint, with the record that the message was handled, and with its sends, and not at all if the handler fails. So a handler's writes to memory take part in its transaction. s provides
 // the transaction, such as a session of the endpoint. f must not use the Transport, and must not panic: the writes of
 // earlier functions cannot be undone, and are repeated by the next attempt. OnCommit fails if s does, for a transaction
 // of another driver, and for one that is over. It is safe for concurrent use.
@@ -38,7 +38,7 @@ var errTxOver = errors.New("inmemory: the transaction is over")
 
 // tx collects the handler's writes until it is completed.
 type tx struct {
-	d *delivery
+	commit func(ctx context.Context, ops []transport.Operation, writes []func()) error
 
 	mu     sync.Mutex // guards the fields below
 	writes []func()
@@ -60,14 +60,14 @@ func (d *delivery) Begin(ctx context.Context) (transport.Tx, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &tx{d: d}, nil
+	return &tx{commit: d.completeWith}, nil
 }
 
 func (t *tx) Complete(ctx context.Context, ops []transport.Operation) error {
 	if !t.end() {
 		return errTxOver
 	}
-	return t.d.completeWith(ctx, ops, t.writes)
+	return t.commit(ctx, ops, t.writes)
 }
 
 func (t *tx) Rollback(context.Context) error {

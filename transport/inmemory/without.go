@@ -2,10 +2,11 @@ package inmemory
 
 import "github.com/holdfast-go/holdfast/transport"
 
-// A type assertion must not find a capability that Transport.Without names. So the functions below return a struct
-// that embeds only the other interfaces: Go needs one type for each set of them.
+// A type assertion must not find a capability that Transport.Without names. So the functions of this package that begin
+// with without return a struct that embeds only the other interfaces: Go needs one type for each set of them.
 
-// withoutConn returns c without the optional interfaces in w.
+// withoutConn returns c without the optional interfaces in w. Inboxes are installed, so without an Installer there is no
+// OutboxStore.
 func withoutConn(c *conn, w Capability) transport.Conn {
 	type (
 		Base = interface {
@@ -21,44 +22,76 @@ func withoutConn(c *conn, w Capability) transport.Conn {
 			transport.SubscriptionVerifier
 			transport.Remover
 		}
+		IO = interface {
+			I
+			transport.OutboxStore
+			transport.InboxInspector
+		}
 		S = transport.Subscriber
 		Q = transport.Inspector
 	)
-	switch w & (Installer | Subscriber | Inspector) {
-	case Installer:
+	if w&Installer != 0 {
+		w |= OutboxStore
+	}
+	switch w & (Installer | Subscriber | Inspector | OutboxStore) {
+	case OutboxStore:
 		return struct {
 			Base
+			I
 			S
 			Q
+		}{c, c, c, c}
+	case Inspector:
+		return struct {
+			Base
+			IO
+			S
+		}{c, c, c}
+	case Inspector | OutboxStore:
+		return struct {
+			Base
+			I
+			S
 		}{c, c, c}
 	case Subscriber:
 		return struct {
 			Base
+			IO
+			Q
+		}{c, c, c}
+	case Subscriber | OutboxStore:
+		return struct {
+			Base
 			I
 			Q
 		}{c, c, c}
-	case Installer | Subscriber:
-		return struct {
-			Base
-			Q
-		}{c, c}
-	case Inspector:
-		return struct {
-			Base
-			I
-			S
-		}{c, c, c}
-	case Installer | Inspector:
-		return struct {
-			Base
-			S
-		}{c, c}
 	case Subscriber | Inspector:
 		return struct {
 			Base
+			IO
+		}{c, c}
+	case Subscriber | Inspector | OutboxStore:
+		return struct {
+			Base
 			I
 		}{c, c}
-	case Installer | Subscriber | Inspector:
+	case Installer | OutboxStore:
+		return struct {
+			Base
+			S
+			Q
+		}{c, c, c}
+	case Installer | Inspector | OutboxStore:
+		return struct {
+			Base
+			S
+		}{c, c}
+	case Installer | Subscriber | OutboxStore:
+		return struct {
+			Base
+			Q
+		}{c, c}
+	case Installer | Subscriber | Inspector | OutboxStore:
 		return struct{ Base }{c}
 	default:
 		return c
@@ -80,53 +113,5 @@ func withoutReceiver(r *receiver, leased bool, w Capability) transport.Receiver 
 		return r
 	default:
 		return struct{ Base }{r}
-	}
-}
-
-// withoutDelivery returns d without the optional interfaces in w.
-func withoutDelivery(d *delivery, w Capability) transport.Delivery {
-	type (
-		C = transport.Completer
-		T = transport.Transactor
-		D = transport.DeadLetterer
-	)
-	switch w & (Completer | Transactor | DeadLetterer) {
-	case Completer:
-		return struct {
-			held
-			T
-			D
-		}{d, d, d}
-	case Transactor:
-		return struct {
-			held
-			C
-			D
-		}{d, d, d}
-	case Completer | Transactor:
-		return struct {
-			held
-			D
-		}{d, d}
-	case DeadLetterer:
-		return struct {
-			held
-			C
-			T
-		}{d, d, d}
-	case Completer | DeadLetterer:
-		return struct {
-			held
-			T
-		}{d, d}
-	case Transactor | DeadLetterer:
-		return struct {
-			held
-			C
-		}{d, d}
-	case Completer | Transactor | DeadLetterer:
-		return struct{ held }{d}
-	default:
-		return d
 	}
 }
