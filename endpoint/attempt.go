@@ -35,6 +35,8 @@ type (
 	throttled struct{ retry bool }
 	// busy: a queue that the message sends to takes no messages.
 	busy struct{ queue string }
+	// unstored: the database of the outbox or inbox does not answer, so that no retry is used up.
+	unstored struct{ err error }
 	// suspected: the process may crash over the message. It was not handled.
 	suspected struct{}
 	// leaseLost: the message is not, or no longer, this process's to settle.
@@ -47,6 +49,7 @@ func (conflicted) isOutcome()  {}
 func (interrupted) isOutcome() {}
 func (throttled) isOutcome()   {}
 func (busy) isOutcome()        {}
+func (unstored) isOutcome()    {}
 func (suspected) isOutcome()   {}
 func (leaseLost) isOutcome()   {}
 
@@ -119,6 +122,16 @@ func (a *attempt) handle(ctx context.Context) (out outcome, err error) {
 	if a.exclusive == nil {
 		a.live.slow.Received(a.receive.Attempt.N)
 	}
+	if inbox := a.live.inbox; inbox != nil {
+		handled, err := inbox.recognize(ctx, a)
+		if err != nil {
+			return nil, err
+		}
+		if handled { // also before quarantine: a message that was handled must not move there
+			a.completeAgain(ctx)
+			return completed{}, nil
+		}
+	}
 	if a.suspect() {
 		return suspected{}, nil
 	}
@@ -154,7 +167,20 @@ func (a *attempt) complete(ctx context.Context, ops []transport.Operation) error
 // finish sends ops, and what the endpoint itself sends, and completes the message.
 func (a *attempt) finish(ctx context.Context, ops []transport.Operation) error {
 	_, tx := a.session.end()
-	return a.completeProcessed(ctx, tx, ops, a)
+	if a.live.outbox != nil {
+		return a.store(ctx, tx, ops)
+	}
+	recorder, ok := a.delivery.(transport.HandledRecorder)
+	if !ok || a.session.key == nil {
+		return a.completeProcessed(ctx, tx, ops, a)
+	}
+	recorder.RecordHandled(a.live.inbox.name, a.session.key)
+	err := a.completeProcessed(ctx, tx, ops, a)
+	if err != nil {
+		recorder.RecordHandled("", nil) // the message may be completed with a copy for later
+		return a.session.storeFailed(err)
+	}
+	return nil
 }
 
 // dispatchAll is the end of the Dispatch stage: the operations are sent, and the message that they belong to is
@@ -167,12 +193,20 @@ func (e *Endpoint) dispatchAll(ctx context.Context, d *pipeline.Dispatch) error 
 	if live == nil {
 		return ErrNotRunning
 	}
+	if d.ViaOutbox {
+		return live.outbox.send(ctx, d.Tx, d.Operations)
+	}
 	err := errNoTx
 	if d.Tx == nil {
 		d.Receipts, err = live.conn.Dispatch(ctx, d.Operations)
 	} else if dispatcher, ok := live.conn.(transport.TxDispatcher); ok {
 		d.Receipts, err = dispatcher.DispatchIn(ctx, d.Tx, d.Operations)
 	}
+	return onlyError(err)
+}
+
+// onlyError returns the error of the operation where a dispatch of one has failed.
+func onlyError(err error) error {
 	if failed, ok := errors.AsType[*transport.DispatchError](err); ok && failed.Total == 1 {
 		return failed.Ops[0].Err
 	}
@@ -191,7 +225,11 @@ func (a *attempt) fail(ctx context.Context, err error) outcome {
 	if a.settlement.over() {
 		return failed{err}
 	}
+	_, tx := a.session.end()
 	a.settlement.rollback(ctx, &a.session)
+	if err := a.storeAway(ctx, tx); err != nil && ctx.Err() == nil {
+		return unstored{err}
+	}
 	if queue := a.settlement.busyQueue(); queue != "" && ctx.Err() == nil {
 		return busy{queue}
 	}
@@ -204,8 +242,14 @@ func (a *attempt) fail(ctx context.Context, err error) outcome {
 	return failed{err}
 }
 
-// repeatable reports whether the transaction of an attempt that failed with err may succeed when it is repeated.
+// repeatable reports whether the transaction of an attempt that failed with err may succeed when it is repeated. After
+// a commit with an unknown outcome, and one that another delivery of the message was ahead of, the next attempt finds
+// that the message was handled.
 func (a *attempt) repeatable(err error) bool {
+	if stored := a.session.storeError(); a.session.key != nil &&
+		(errors.Is(stored, transport.ErrAlreadyHandled) || errors.Is(stored, transport.ErrOutcomeUnknown)) {
+		return true
+	}
 	return errtree.Find[*unnoticedError](err) != nil || conflict(&a.session, err) // err may wrap itself
 }
 

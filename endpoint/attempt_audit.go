@@ -40,8 +40,8 @@ func (in *incoming) completeProcessed(
 	return in.settlement.complete(ctx, nil, together(ops, nil, audited))
 }
 
-// completeInOrder is completeProcessed where sending several messages is no unit. The notice and the audit copy follow
-// when ops have been sent, so that neither reports the success of an attempt that has failed.
+// completeInOrder is completeProcessed where sending several messages is no unit. The notice follows when ops have been
+// sent, and the audit copy follows the notice: neither reports the success of an attempt whose messages were refused.
 func (in *incoming) completeInOrder(
 	ctx context.Context, ops []transport.Operation, notice *transport.Operation, audited *attempt,
 ) error {

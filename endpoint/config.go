@@ -48,6 +48,16 @@ type Config struct {
 	AuditExpireAfter time.Duration
 	// Transactions is the mode in which messages are received and sent. Default: [ReceiveOnly].
 	Transactions TransactionMode
+	// Outbox is the database that handlers write to, where the transport is no database: a transport on PostgreSQL, SQLite
+	// or SQL Server. What handlers write in the session's transaction, the messages that they send, and the fact that the
+	// message was handled are then committed together. The endpoint moves the messages to the broker afterwards. It keeps
+	// them in the queue "Name.outbox" and the ids of handled messages in the table "Name.handled" of the database.
+	// [ReceiveOnly] is required. Default: no outbox.
+	Outbox transport.Transport
+	// Remember is the time for which the ids of handled messages are kept, so that another delivery of a message is
+	// recognized and not handled again. It needs Outbox or [SendsAtomicWithReceive]. Default: 7 days with Outbox; no ids
+	// with SendsAtomicWithReceive. At least 24 h, as delayed retries may begin until then; [None] keeps no ids.
+	Remember time.Duration
 	// Pipeline contains the endpoint's behaviors.
 	Pipeline pipeline.Pipeline
 	// Serializers encode and decode bodies. Default: [serialization.JSON] alone. The first encodes all messages. A
@@ -97,8 +107,16 @@ type Config struct {
 	InstanceQueue bool
 }
 
-// None turns off a field of [Config] whose zero is a default: there is no StopTimeout, or no transaction.
+// None turns off a field of [Config] whose zero is a default: there is no StopTimeout, no transaction, or no record of
+// handled messages.
 const None = -1
+
+const (
+	// defaultRemember is Config.Remember of an endpoint with an outbox, as in NServiceBus.
+	defaultRemember = 7 * 24 * time.Hour
+	// minRemember is the time after the first failure in which delayed retries may begin.
+	minRemember = 24 * time.Hour
+)
 
 // TransactionMode selects how receiving a message and sending the messages of its handlers are combined. [None]
 // completes the message before it is handled: it is handled at most once, without retries.
@@ -146,6 +164,9 @@ func (c Config) withDefaults() Config {
 	c.Notify = slices.Clone(c.Notify)
 	c.Background = slices.Clone(c.Background)
 	c.StopTimeout = cmp.Or(c.StopTimeout, 30*time.Second)
+	if c.Outbox != nil {
+		c.Remember = cmp.Or(c.Remember, defaultRemember)
+	}
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}

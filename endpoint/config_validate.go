@@ -60,6 +60,7 @@ func (c Config) validate() error {
 	if c.Transactions < None || c.Transactions > SendsAtomicWithReceive {
 		bad("Transactions is %v: there is no such mode", c.Transactions)
 	}
+	c.validateOutbox(bad)
 	serializers(c.Serializers).validate(bad)
 	return errors.Join(append(errs, c.Recoverability.Validate())...)
 }
@@ -91,6 +92,22 @@ func (c Config) validateQueues(of func(queue string) string, bad func(format str
 		bad("the queue of the instance and AuditQueue are both %q: every message would come back at once", audit)
 	case slices.Contains(errorQueues, audit):
 		bad("AuditQueue and an error queue of Recoverability are both %q", audit)
+	}
+}
+
+func (c Config) validateOutbox(bad func(format string, args ...any)) {
+	switch atomic := c.Transactions == SendsAtomicWithReceive; {
+	case c.Outbox != nil && atomic:
+		bad("Outbox is set, but Transactions is %v, which commits in the transport's own database: leave Outbox out, or use %v",
+			c.Transactions, ReceiveOnly)
+	case c.Outbox != nil && c.Transactions == None:
+		bad("Outbox is set, but Transactions is None, which completes messages before they are handled: use %v", ReceiveOnly)
+	case c.Remember != 0 && c.Outbox == nil && !atomic:
+		bad("Remember is set, but there is no database for the ids: set Outbox, or Transactions to %v", SendsAtomicWithReceive)
+	case c.Remember < None:
+		bad("Remember is negative: %v; use None to keep no ids", c.Remember)
+	case c.Remember > 0 && c.Remember < minRemember:
+		bad("Remember is %v: it must be at least %v, as delayed retries may begin until then", c.Remember, minRemember)
 	}
 }
 

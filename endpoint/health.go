@@ -26,6 +26,8 @@ type Health struct {
 	// Quarantined is the number of messages in quarantine, of all instances, as inspected every 5 s; -1 if the transport
 	// does not count them.
 	Quarantined int64 `json:"quarantined,omitempty"`
+	// Outbox is the state of the outbox; nil without one.
+	Outbox *OutboxHealth `json:"outbox,omitempty"`
 	// RateLimits are the limits in force: see [recoverability.RateLimit].
 	RateLimits []RateLimitHealth `json:"rate_limits,omitempty"`
 	// Queues are the queues that the running endpoint receives from, with the quarantine queue while it is processed.
@@ -75,6 +77,7 @@ func (l *live) addTo(h *Health) {
 		s.addTo(h)
 	}
 	l.satellites.addTo(h)
+	l.addOutbox(h)
 	if w, ok := l.conn.(transport.Warner); ok {
 		h.Warnings = append(h.Warnings, w.Warnings()...)
 	}

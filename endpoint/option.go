@@ -117,15 +117,20 @@ func MessageID(id string) Option { return option(func(out *pipeline.Outgoing) { 
 // fails afterwards.
 func Immediately() Option { return option(func(out *pipeline.Outgoing) { out.Immediately = true }) }
 
-// In sends or publishes in tx, a transaction that the caller has begun in the transport's database, as a web request
-// does, and ends itself: the message is sent when tx is committed, together with the other writes in it, and never when
-// it is rolled back. It is for the methods of an [Endpoint]; the messages of a handler are sent with the message that
-// it handles.
+// ViaOutbox stores the message in the outbox of the endpoint, from which it is sent to the broker: so that sending
+// succeeds while the broker is away. It is for the methods of an [Endpoint] with [Config].Outbox. There is no receipt.
+func ViaOutbox() TxOption { return option(func(out *pipeline.Outgoing) { out.ViaOutbox = true }) }
+
+// In sends or publishes in tx, a transaction that the caller has begun in the database of [Config].Outbox or, without
+// one, of the transport, as a web request does, and ends itself: the message is sent when tx is committed, together with
+// the other writes in it, and never when it is rolled back. It is for the methods of an [Endpoint]; the messages of a
+// handler are sent with the message that it handles.
 //
-// The transport defines the type of tx: a pgx.Tx for postgres.Transport, a *sql.Tx on the same file for
-// sqlite.Transport. Other transports have no such transactions, and sending fails. Send uses tx and does not keep it;
-// nothing else may use it meanwhile. After an error of Send, tx goes on without the message, unless its connection is
-// lost. A receipt is valid when tx has been committed; after a rollback it must not be used.
+// The database's transport defines the type of tx: a pgx.Tx or a *sql.Tx for postgres.Transport, a *sql.Tx on the same
+// file for sqlite.Transport, a *sql.Tx for sqlserver.Transport. Other transports have no such transactions, and sending
+// fails. Send uses tx and does not keep it; nothing else may use it meanwhile. After an error of Send, roll tx back: the
+// database may have ended it. A receipt is valid when tx has been
+// committed; after a rollback it must not be used. With an outbox there is no receipt.
 func In(tx any) TxOption {
 	if v := reflect.ValueOf(tx); !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil() {
 		tx = noTx{}

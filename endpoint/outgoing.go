@@ -95,6 +95,7 @@ func (from *sender) submit(ctx context.Context, out *outgoing) (err error) {
 	if err := from.resolve(live, &out.Outgoing); err != nil {
 		return err
 	}
+	out.ViaOutbox = out.ViaOutbox || out.Tx != nil && live.outbox != nil
 	if err := check(&out.Outgoing, out.of, live); err != nil {
 		return err
 	}
@@ -107,7 +108,7 @@ func (from *sender) submit(ctx context.Context, out *outgoing) (err error) {
 	if out.session != nil && !out.Immediately {
 		return out.session.keep(out.Operation)
 	}
-	d := pipeline.Dispatch{Operations: []transport.Operation{out.Operation}, Tx: out.Tx}
+	d := pipeline.Dispatch{Operations: []transport.Operation{out.Operation}, Tx: out.Tx, ViaOutbox: out.ViaOutbox}
 	if err := from.dispatch(ctx, &d); err != nil {
 		return err
 	}
@@ -137,10 +138,13 @@ func (from *sender) resolve(live *live, out *pipeline.Outgoing) error {
 
 var (
 	errNilTx = errors.New("the transaction of In is nil: begin it first")
-	errNoTx  = errors.New("the transport cannot send in a database transaction: " +
-		"commit first, then send without In; a crash between the two loses the message")
-	errInHandler = errors.New("In is for sends outside handlers: in a handler leave it out, and with " +
+	errNoTx  = errors.New("neither the transport nor an outbox can send in a database transaction: set Config.Outbox, " +
+		"or commit first, then send without In; a crash between the two loses the message")
+	errInHandler = errors.New("In is for sends outside handlers: in a handler leave it out, and with an outbox or " +
 		"SendsAtomicWithReceive write in the transaction of the session")
+	errViaInHandler = errors.New("ViaOutbox is for sends outside handlers: what a handler sends is stored with its message")
+	errNoOutbox     = errors.New("the endpoint has no outbox: set Config.Outbox")
+	errViaReceipt   = errors.New("there is no receipt of a message that is sent via the outbox")
 )
 
 // check returns an error for a message that cannot be sent, before it is encoded.
@@ -159,6 +163,12 @@ func check(out *pipeline.Outgoing, t *messageType, live *live) error {
 		return errors.New("the message id is empty")
 	case out.Tx != nil && out.Incoming != nil:
 		return errInHandler
+	case out.ViaOutbox && out.Incoming != nil:
+		return errViaInHandler
+	case out.ViaOutbox && live.outbox == nil:
+		return errNoOutbox
+	case out.ViaOutbox && out.Receipt != nil:
+		return errViaReceipt
 	case out.Tx != nil && !live.joins:
 		return errNoTx
 	case out.Tx == noTx{}:

@@ -74,6 +74,8 @@ func (in *incoming) act(ctx context.Context, a *attempt, out outcome) (again boo
 		in.throttling.postpone(ctx)
 	case busy:
 		in.settlement.postpone(ctx, out.queue)
+	case unstored:
+		return in.awaitOutbox(ctx, a, out.err)
 	case interrupted:
 		in.settlement.release(ctx)
 	case failed:

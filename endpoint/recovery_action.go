@@ -75,7 +75,9 @@ func (r *recovery) carryOut(ctx context.Context, rec *pipeline.Recover) (err err
 	case recoverability.DeadLetter:
 		err = x.deadLetter(ctx, a)
 	case recoverability.Discard:
-		err = r.completeProcessed(ctx, r.session.tx, sent, nil)
+		if err = x.commitApart(); err == nil {
+			err = r.completeProcessed(ctx, r.session.tx, x.sent, nil)
+		}
 	}
 	if err != nil {
 		return err

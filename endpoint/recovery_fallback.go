@@ -120,18 +120,22 @@ func (x *execution) moveToError(ctx context.Context, queue string, native bool) 
 
 func (x *execution) toError(ctx context.Context, a recoverability.MoveToError) error {
 	x.logAction(ctx, a, x.rec.Failure)
-	received, full := x.original.Headers, x.rec.Fault
-	err := x.to(ctx, a.Queue, 0, []candidate{
+	err := x.to(ctx, a.Queue, 0, errorCandidates(x.original.Headers, x.rec.Fault))
+	if err == nil {
+		x.rec.Action = a
+	}
+	return err
+}
+
+// errorCandidates returns the headers that a copy in the error queue may have: the best first.
+func errorCandidates(received, full header.Map) []candidate {
+	return []candidate{
 		{headers: fault.ErrorHeaders(received, full)},
 		{FallbackTrimmed, fault.ErrorHeaders(received, fault.Trim(full))},
 		{FallbackMinimal, fault.ErrorHeaders(received, fault.Short(full))},
 		{FallbackMinimal, fault.ErrorHeaders(received, fault.Minimal(full))},
 		{FallbackOriginal, fault.ErrorHeaders(received, header.Map{})},
-	})
-	if err == nil {
-		x.rec.Action = a
 	}
-	return err
 }
 
 // candidate is the headers that a copy may have, and the fallback that they are.
@@ -165,6 +169,9 @@ func (x *execution) to(ctx context.Context, queue string, after time.Duration, c
 // replace sends op in the place of the message. What the stage sent is sent with it; before it,
 // and once, where that is no unit. After a refusal that may pass it tries again.
 func (x *execution) replace(ctx context.Context, op transport.Operation) error {
+	if err := x.commitApart(); err != nil {
+		return &strandedError{errtree.Mark{Err: err}}
+	}
 	if !x.settlement.unit(x.session.tx) {
 		if err := x.settlement.send(x.sent); err != nil {
 			return &strandedError{errtree.Mark{Err: err}}
@@ -180,6 +187,19 @@ func (x *execution) replace(ctx context.Context, op transport.Operation) error {
 			return err
 		}
 	}
+}
+
+// commitApart commits what the stage wrote and sent, where that is in the database of the outbox, before the message is
+// moved at its broker. The move itself does not need the database.
+func (x *execution) commitApart() error {
+	if x.session.tx == nil || x.live.outbox == nil {
+		return nil
+	}
+	if err := x.live.outbox.commit(x.settlement.context(), x.session, x.session.tx, x.sent, nil); err != nil {
+		return err
+	}
+	x.session.tx, x.sent = nil, nil
+	return nil
 }
 
 // strandedError is an error of another operation than the copy: no other copy would be accepted.

@@ -16,6 +16,10 @@ import (
 type live struct {
 	e          *Endpoint
 	conn       transport.Conn
+	outbox     *outbox // nil: none
+	inbox      *inbox  // nil: handled messages are not recorded
+	relay      *relay  // nil without an outbox
+	outage     *outage // of the database of the outbox or inbox; nil where there is neither
 	names      queueNames
 	limits     transport.Limits
 	publishes  bool
@@ -60,8 +64,14 @@ func (e *Endpoint) run(ctx context.Context, group *pump.Group, shared *transport
 		return err
 	}
 	defer func() { err = errors.Join(err, conn.Close()) }()
-	live := newLive(ctx, e, conn)
+	outbox, err := e.openOutbox(ctx, shared)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, outbox.close()) }()
+	live := newLive(ctx, e, conn, outbox)
 	defer live.settling.close()
+	defer live.outage.close()
 	live.group, live.budget = group, pump.NewBudget(e.cfg.MaxBufferedBytes)
 	if err := live.prepare(ctx); err != nil {
 		return err
@@ -69,11 +79,14 @@ func (e *Endpoint) run(ctx context.Context, group *pump.Group, shared *transport
 	return live.receiveAll(ctx)
 }
 
-func newLive(ctx context.Context, e *Endpoint, conn transport.Conn) *live {
+func newLive(ctx context.Context, e *Endpoint, conn transport.Conn, outbox *outbox) *live {
 	_, publishes := conn.(transport.Subscriber)
 	_, joins := conn.(transport.TxDispatcher)
+	if outbox != nil {
+		joins = outbox.joins
+	}
 	l := &live{
-		e: e, conn: conn, names: e.queueNames(conn), limits: conn.Limits(), publishes: publishes, joins: joins, stopping: ctx.Done(),
+		e: e, conn: conn, outbox: outbox, names: e.queueNames(conn), limits: conn.Limits(), publishes: publishes, joins: joins, stopping: ctx.Done(),
 		settling: deadlines{parent: context.WithoutCancel(ctx), span: settleTimeout},
 	}
 	if b, ok := conn.(transport.Blocker); ok { // a stop does not wait for the broker
@@ -83,9 +96,7 @@ func newLive(ctx context.Context, e *Endpoint, conn transport.Conn) *live {
 }
 
 func (e *Endpoint) open(ctx context.Context, shared *transport.Shared) (transport.Conn, error) {
-	conn, err := e.cfg.Transport.Open(ctx, transport.Env{
-		Logger: e.cfg.Logger, Endpoint: e.cfg.Name, Instance: e.cfg.Instance, Shared: shared,
-	})
+	conn, err := e.cfg.Transport.Open(ctx, e.env(shared))
 	if err != nil {
 		return nil, fmt.Errorf("endpoint %q: connect: %w", e.cfg.Name, err)
 	}
@@ -102,9 +113,12 @@ func (l *live) prepare(ctx context.Context) error {
 	}
 	l.recoverability = l.names.inPolicy(l.effective(ctx))
 	if l.e.cfg.Install {
-		if err := l.e.install(ctx, l.conn); err != nil {
+		if err := l.e.installIn(ctx, l.conn, l.e.plan()); err != nil {
 			return err
 		}
+	}
+	if err := l.prepareOutbox(ctx); err != nil {
+		return err
 	}
 	if err := l.verify(ctx); err != nil {
 		return err
@@ -136,6 +150,12 @@ func (l *live) receiveAll(ctx context.Context) (err error) {
 		}
 		sources = append(sources, own)
 	}
+	if l.outbox != nil {
+		if l.relay, err = l.newRelay(ctx); err != nil {
+			return fmt.Errorf("endpoint %q: %w", l.e.cfg.Name, err)
+		}
+		defer func() { err = errors.Join(err, l.relay.receiver.Close()) }()
+	}
 	l.sources, l.satellites = sources, l.newSatellites()
 	if queue := l.e.quarantineQueue(); queue != "" {
 		l.quarantine = &quarantine{live: l, queue: l.names.of(queue), moved: make(chan struct{}, 1)}
@@ -149,6 +169,7 @@ func (l *live) receiveAll(ctx context.Context) (err error) {
 	defer l.e.live.Store(nil)
 	defer l.background(ctx)()
 	l.quarantine.begin(ctx)
+	defer l.relayUntilEnd(ctx)()
 	var wg sync.WaitGroup
 	wg.Go(func() { l.quarantine.watch(ctx) })
 	wg.Go(func() { err = l.satellites.run(ctx) })

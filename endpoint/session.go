@@ -3,6 +3,7 @@ package endpoint
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 
@@ -17,11 +18,14 @@ import (
 type Session struct {
 	in *attempt
 
-	mu   sync.Mutex // guards the rest
-	over bool
-	last bool // no handler follows the one that runs
-	ops  []transport.Operation
-	tx   transport.Tx
+	key *transport.HandledKey // to be recorded with the message; nil: none
+
+	mu      sync.Mutex // guards the rest
+	over    bool
+	last    bool // no handler follows the one that runs
+	ops     []transport.Operation
+	tx      transport.Tx
+	storing error // why the database of the outbox or inbox did not do what it was to do last
 }
 
 var _ pipeline.Sender = (*Session)(nil)
@@ -60,7 +64,11 @@ func (s *Session) Forward(_ context.Context, queue string) error {
 	if queue == "" {
 		return errors.New("forward: the queue is empty")
 	}
-	op := s.in.copyTo(s.in.live.names.of(queue), fault.ForwardHeaders(s.in.original.Headers), 0)
+	if queue = s.in.live.names.of(queue); queue == s.in.queue && s.key != nil {
+		return fmt.Errorf("forward to %q: that is the queue of the message, where it would be taken for a message that was handled before: "+
+			"use SendLocal", queue)
+	}
+	op := s.in.copyTo(queue, fault.ForwardHeaders(s.in.original.Headers), 0)
 	op.Message.Body = slices.Clone(op.Message.Body) // the Dispatch stage may change it
 	return s.keep(op)
 }
@@ -86,30 +94,59 @@ func (s *Session) DoNotContinue() {
 	s.last = true
 }
 
-// Tx returns the transaction in which the message is completed: begun at the first call, the same for all handlers of
-// the message. It needs [SendsAtomicWithReceive]. A function of the driver's package uses it, such as postgres.Tx or
-// sqlite.OnCommit. The endpoint commits it when the handlers have returned nil, and rolls it back otherwise.
+// Tx returns the transaction in which the message is completed, or in which the outbox stores that it was handled: begun
+// at the first call, the same for all handlers of the message. It needs [Config].Outbox or [SendsAtomicWithReceive]. A
+// function of the driver's package uses it, such as postgres.Tx or sqlite.OnCommit. The endpoint commits it when the
+// handlers have returned nil, and rolls it back otherwise.
 func (s *Session) Tx(ctx context.Context) (transport.HandlerTx, error) {
-	if s.in.e.cfg.Transactions != SendsAtomicWithReceive {
-		return transport.HandlerTx{}, errors.New("no transaction: set Config.Transactions to SendsAtomicWithReceive")
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.over {
 		return transport.HandlerTx{}, ErrSessionOver
 	}
 	if s.tx == nil {
-		t, ok := s.in.delivery.(transport.Transactor)
-		if !ok {
-			return transport.HandlerTx{}, errors.New("no transaction: the transport offers none")
-		}
-		tx, err := t.Begin(ctx)
+		tx, err := s.beginTx(ctx)
 		if err != nil {
 			return transport.HandlerTx{}, err
 		}
 		s.tx = tx
 	}
 	return transport.NewHandlerTx(s.tx), nil
+}
+
+// beginTx begins the transaction of the session. mu is held.
+func (s *Session) beginTx(ctx context.Context) (transport.Tx, error) {
+	if o := s.in.live.outbox; o != nil {
+		tx, err := o.store.BeginStore(ctx, transport.OutboxEntry{Inbox: o.inbox, Key: s.key})
+		if err != nil {
+			s.storing = fmt.Errorf("begin in outbox %q: %w", o.queue, err)
+			return nil, s.storing
+		}
+		return tx, nil
+	}
+	if s.in.e.cfg.Transactions != SendsAtomicWithReceive {
+		return nil, errors.New("no transaction: set Config.Outbox, or Config.Transactions to SendsAtomicWithReceive")
+	}
+	t, ok := s.in.delivery.(transport.Transactor)
+	if !ok {
+		return nil, errors.New("no transaction: the transport offers none")
+	}
+	return t.Begin(ctx)
+}
+
+// storeFailed records an error of the outbox or inbox, and returns it.
+func (s *Session) storeFailed(err error) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.storing = err
+	return err
+}
+
+// storeError returns the last error of the outbox or inbox; nil if there was none.
+func (s *Session) storeError() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.storing
 }
 
 // keep adds an operation to those that are sent with the message.

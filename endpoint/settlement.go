@@ -110,10 +110,14 @@ func (s *settlement) completeWith(ctx context.Context, tx transport.Tx, ops []tr
 	return nil
 }
 
-// unit reports whether completing the message and sending are one.
+// unit reports whether completing the message and sending are one. A transaction of the outbox is one of another
+// database than the message's.
 func (s *settlement) unit(tx transport.Tx) bool {
+	if tx != nil {
+		return s.in.live.outbox == nil
+	}
 	_, ok := s.in.delivery.(transport.Completer)
-	return tx != nil || ok && !s.completedFirst()
+	return ok && !s.completedFirst()
 }
 
 func (s *settlement) send(ops []transport.Operation) error {
@@ -177,7 +181,7 @@ func (s *settlement) settle(ctx context.Context, verb func(context.Context) erro
 
 func repeatable(err error) bool {
 	_, refused := errors.AsType[*transport.DispatchError](err)
-	return err != nil && !refused && !errors.Is(err, transport.ErrLeaseLost)
+	return err != nil && !refused && !errors.Is(err, transport.ErrLeaseLost) && !errors.Is(err, transport.ErrAlreadyHandled)
 }
 
 // end moves to the state that err means for the message, and returns the error of one that is not settled.

@@ -137,6 +137,9 @@ type Outgoing struct {
 	Immediately bool
 	// Tx is the caller's transaction in which the message is sent. Often nil.
 	Tx any
+	// ViaOutbox stores the message in the endpoint's outbox, which sends it later. It is for messages that are sent
+	// outside a handler.
+	ViaOutbox bool
 	// Properties are for the transport driver. Often nil.
 	Properties map[string]string
 	// Receipt, if set, receives the receipt of the message after it was accepted.
@@ -161,6 +164,9 @@ type Dispatch struct {
 	Incoming *Receive
 	// Tx is the caller's transaction in which the operations are sent. Nil within a handler.
 	Tx any
+	// ViaOutbox reports whether the operations are stored in the endpoint's outbox. The end of the stage then means that
+	// they are stored, and not that the broker has accepted them.
+	ViaOutbox bool
 }
 
 // Recover is a failed message and the action for it. Messages that a behavior sends by its Sender are dispatched

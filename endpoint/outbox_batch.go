@@ -1,0 +1,196 @@
+package endpoint
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/holdfast-go/holdfast/internal/envelope"
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+// relayBatch is stored messages that are sent together, in the order in which they were stored.
+type relayBatch struct {
+	relay *relay
+
+	mu   sync.Mutex // guards rows, for their renewal
+	rows []*relayRow
+
+	ops    []transport.Operation // that are not sent yet
+	owners []*relayRow           // of each operation
+}
+
+// relayRow is one stored message.
+type relayRow struct {
+	delivery transport.Delivery
+	left     int // operations that are not sent yet
+	tries    int // refusals that may have been temporary
+	lost     bool
+}
+
+// decode reads the operations of ds. One that cannot be read stays in the outbox until its lease ends: an instance of
+// another version may read it.
+func (b *relayBatch) decode(ctx context.Context, ds []transport.Delivery) {
+	r := b.relay
+	now := time.Now()
+	for _, d := range ds {
+		m := d.Message()
+		e, err := envelope.Decode(m.Body)
+		if err == nil {
+			err = m.Undecodable
+		}
+		if err != nil {
+			r.unreadable.add(ctx, r.live.e.cfg.Logger, m.NativeID, err)
+			continue
+		}
+		row := &relayRow{delivery: d}
+		before := len(b.ops)
+		b.ops = e.AppendLive(b.ops, now)
+		row.left = len(b.ops) - before
+		for range row.left {
+			b.owners = append(b.owners, row)
+		}
+		b.rows = append(b.rows, row)
+	}
+}
+
+// dispatch sends the operations that are left, and keeps those that the broker has not accepted.
+func (b *relayBatch) dispatch(ctx context.Context) {
+	b.dropLost()
+	if len(b.ops) == 0 {
+		return
+	}
+	_, err := b.relay.live.conn.Dispatch(ctx, b.ops)
+	if err == nil {
+		b.relay.sent.Add(int64(len(b.ops)))
+		for _, row := range b.owners {
+			row.left--
+		}
+		b.ops, b.owners = nil, nil
+		return
+	}
+	failed, ok := errors.AsType[*transport.DispatchError](err)
+	if !ok {
+		failed, _ = errors.AsType[*transport.DispatchError](transport.FailAll(len(b.ops), err))
+	}
+	ops, owners := b.ops, b.owners
+	b.ops, b.owners = nil, nil
+	next := 0
+	for i := range ops {
+		row := owners[i]
+		if next == len(failed.Ops) || failed.Ops[next].Index != i {
+			row.left--
+			b.relay.sent.Add(1)
+			continue
+		}
+		if b.relay.keeps(ctx, &ops[i], row, failed.Ops[next].Err) {
+			b.ops, b.owners = append(b.ops, ops[i]), append(b.owners, row)
+		} else {
+			row.left--
+		}
+		next++
+	}
+}
+
+// dropLost forgets the operations of rows whose lease was lost: another instance sends them.
+func (b *relayBatch) dropLost() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	ops, owners := b.ops[:0], b.owners[:0]
+	for i, row := range b.owners {
+		if !row.lost {
+			ops, owners = append(ops, b.ops[i]), append(owners, row)
+		}
+	}
+	b.ops, b.owners = ops, owners
+}
+
+// completeSent removes the rows whose operations were all sent. One that cannot be removed is sent again, under the
+// same ids.
+func (b *relayBatch) completeSent(ctx context.Context) {
+	var done []*relayRow
+	b.mu.Lock()
+	b.rows = slices.DeleteFunc(b.rows, func(row *relayRow) bool {
+		if row.left == 0 && !row.lost {
+			done = append(done, row)
+		}
+		return row.left == 0 || row.lost
+	})
+	b.mu.Unlock()
+	settling := b.relay.live.settling.context()
+	var all sync.WaitGroup
+	for _, row := range done {
+		all.Go(func() {
+			if err := row.delivery.Complete(settling); err != nil && !errors.Is(err, transport.ErrLeaseLost) {
+				b.relay.live.e.cfg.Logger.WarnContext(ctx, "messages of the outbox were sent, and could not be removed from it: "+
+					"they are sent again with the same ids", slog.Any("error", err))
+			}
+		})
+	}
+	all.Wait()
+}
+
+// release returns the rows that are left to the outbox, for another instance.
+func (b *relayBatch) release(ctx context.Context) {
+	b.mu.Lock()
+	rows := b.rows
+	b.rows = nil
+	b.mu.Unlock()
+	for _, row := range rows {
+		if err := row.delivery.Release(b.relay.live.settling.context()); err != nil && !errors.Is(err, transport.ErrLeaseLost) {
+			b.relay.live.e.cfg.Logger.WarnContext(ctx, "a message of the outbox could not be released: it is sent when its lease ends",
+				slog.Any("error", err))
+		}
+	}
+}
+
+// renew renews the leases of the rows until stop is called.
+func (b *relayBatch) renew(ctx context.Context) (stop func()) {
+	renewer, ok := b.relay.receiver.(transport.Renewer)
+	lease := b.relay.outbox.conn.Limits().Lease
+	if !ok || lease <= 0 {
+		return func() {}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	var renewing sync.WaitGroup
+	renewing.Go(func() {
+		tick := time.NewTicker(lease / 3)
+		defer tick.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+				b.renewOnce(ctx, renewer)
+			}
+		}
+	})
+	return func() {
+		cancel()
+		renewing.Wait()
+	}
+}
+
+func (b *relayBatch) renewOnce(ctx context.Context, renewer transport.Renewer) {
+	b.mu.Lock()
+	rows := slices.Clone(b.rows)
+	b.mu.Unlock()
+	if len(rows) == 0 {
+		return
+	}
+	ds := make([]transport.Delivery, len(rows))
+	for i, row := range rows {
+		ds[i] = row.delivery
+	}
+	errs := renewer.Renew(ctx, ds)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for i, err := range errs {
+		if errors.Is(err, transport.ErrLeaseLost) {
+			rows[i].lost = true
+		}
+	}
+}

@@ -1,0 +1,166 @@
+package endpoint
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/holdfast-go/holdfast/internal/backoff"
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+const (
+	// outageMin and outageMax bound the pause before the database of the outbox is tried again.
+	outageMin = time.Second
+	outageMax = 30 * time.Second
+	// outageProbe bounds one such try.
+	outageProbe = 10 * time.Second
+)
+
+// outage is the time in which the database of the outbox or inbox cannot be reached or does not write. No message is
+// attempted meanwhile, and none uses up a retry.
+type outage struct {
+	probe func(ctx context.Context) error
+	log   *slog.Logger
+
+	life    context.Context //nolint:containedctx // of the probes
+	end     context.CancelFunc
+	probing sync.WaitGroup
+
+	mu      sync.Mutex    // guards the rest
+	over    chan struct{} // closed when the database answers again; nil while it does
+	since   time.Time
+	err     error
+	pause   backoff.Backoff
+	written bool // since the last outage
+}
+
+func newOutage(ctx context.Context, log *slog.Logger, probe func(context.Context) error) *outage {
+	o := &outage{log: log, probe: probe, pause: backoff.Backoff{Min: outageMin, Max: outageMax}}
+	o.life, o.end = context.WithCancel(context.WithoutCancel(ctx))
+	return o
+}
+
+// began records that the database did not answer, and returns a channel that is closed when it does. The pause before
+// the first probe grows where outages follow each other without a commit between them.
+func (o *outage) began(ctx context.Context, err error) <-chan struct{} {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.over == nil {
+		if o.written {
+			o.pause.Reset()
+		}
+		o.over, o.since, o.err, o.written = make(chan struct{}), time.Now(), err, false
+		o.log.WarnContext(ctx, "the outbox cannot be used: messages wait without using up a retry until its database answers",
+			slog.Any("error", err))
+		o.probing.Go(o.watch)
+	}
+	return o.over
+}
+
+// committed records that the database has written.
+func (o *outage) committed() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.written = true
+}
+
+// watch probes until the database answers.
+func (o *outage) watch() {
+	for o.pauseBefore() == nil {
+		ctx, cancel := context.WithTimeout(o.life, outageProbe)
+		err := o.probe(ctx)
+		cancel()
+		if away(err) {
+			continue
+		}
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		o.log.InfoContext(o.life, "the database of the outbox answers: messages are attempted again",
+			slog.Duration("after", time.Since(o.since)))
+		close(o.over)
+		o.over = nil
+		return
+	}
+}
+
+func (o *outage) pauseBefore() error {
+	o.mu.Lock()
+	d := o.pause.Next()
+	o.mu.Unlock()
+	return backoff.Sleep(o.life, d)
+}
+
+// failing returns the beginning and the error of an outage; nil where there is none.
+func (o *outage) failing() (time.Time, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.over == nil {
+		return time.Time{}, nil
+	}
+	return o.since, o.err
+}
+
+func (o *outage) close() {
+	if o != nil {
+		o.end()
+		o.probing.Wait()
+	}
+}
+
+// away reports whether err means that the database did nothing, and may later.
+func away(err error) bool {
+	return errors.Is(err, transport.ErrUnreachable) || errors.Is(err, context.DeadlineExceeded)
+}
+
+// storeAway returns why the database of the outbox or inbox cannot be used, if that is why the attempt failed; nil
+// otherwise. A statement of a handler, in its transaction tx, may have found out first.
+func (a *attempt) storeAway(ctx context.Context, tx transport.Tx) error {
+	if a.live.outage == nil || a.settlement.completedFirst() {
+		return nil
+	}
+	if err := a.session.storeError(); err != nil {
+		if away(err) {
+			return err
+		}
+		return nil
+	}
+	if tx == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, outageProbe)
+	defer cancel()
+	if err := a.live.outage.probe(ctx); away(err) {
+		return err
+	}
+	return nil
+}
+
+// awaitOutbox waits, without a slot, until the database of the outbox answers. It reports whether another attempt
+// follows; if not, the message is settled or left to the broker.
+func (in *incoming) awaitOutbox(ctx context.Context, a *attempt, err error) (again bool) {
+	in.slot.Free()
+	over := in.live.outage.began(ctx, err)
+	select {
+	case <-over:
+	default:
+		if !a.waitFor(ctx, never, over) {
+			if out := a.stopped(ctx); out != nil {
+				return in.act(ctx, a, out)
+			}
+			return in.act(ctx, a, interrupted{}) // the broker is about to deliver the message again
+		}
+	}
+	if in.slot.Regain(ctx) != nil {
+		if out := a.stopped(ctx); out != nil {
+			return in.act(ctx, a, out)
+		}
+		return in.act(ctx, a, interrupted{})
+	}
+	return true
+}
+
+// never is longer than any wait.
+const never = 100 * 365 * 24 * time.Hour

@@ -1,0 +1,94 @@
+package endpoint
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/internal/fault"
+	"github.com/holdfast-go/holdfast/recoverability"
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+// keeps reports whether an operation that failed with err stays in the outbox. One that the broker refuses moves to the
+// error queue, so that it holds up no other.
+func (r *relay) keeps(ctx context.Context, op *transport.Operation, row *relayRow, err error) bool {
+	permanent := errors.Is(err, transport.ErrNoQueue) || errors.Is(err, transport.ErrTooLarge)
+	if unanswered(err) {
+		return true
+	}
+	if row.tries++; !permanent && row.tries < settleTries {
+		return true
+	}
+	if op.Message.Headers.Get(header.ControlMessage) != "" {
+		r.live.e.cfg.Logger.WarnContext(ctx, "a notice to ServiceControl was refused and is discarded: the audit copy reports the success",
+			slog.String("queue", op.Queue), slog.Any("error", err))
+		return false
+	}
+	if moved := r.toErrorQueue(ctx, op, err); moved != nil {
+		r.live.e.cfg.Logger.ErrorContext(ctx, "the broker and the error queue refused a message of the outbox: it stays there",
+			slog.String("queue", op.Queue), slog.Any("error", errors.Join(err, moved)))
+		return true
+	}
+	r.refused.Add(1)
+	return false
+}
+
+// toErrorQueue moves the message of an operation that failed with cause to the error queue. It failed in the queue that
+// it is for, so that a return brings it there.
+func (r *relay) toErrorQueue(ctx context.Context, op *transport.Operation, cause error) error {
+	l, now := r.live, time.Now()
+	destination := op.Queue
+	if destination == "" { // a published message
+		destination = l.names.of(l.e.cfg.Name)
+	}
+	f := recoverability.Failure{
+		Err: &unsentError{op.Queue, cause}, MessageID: op.Message.ID, Type: firstType(op.Message.Headers), Queue: destination,
+		Headers: op.Message.Headers, Body: op.Message.Body, FirstFailure: now, Now: now, Instance: l.e.cfg.Instance,
+		Config: l.recoverability,
+	}
+	full := fault.Headers(f, l.e.host, fault.Frame{Func: "github.com/holdfast-go/holdfast/endpoint.outbox"})
+	full.Set(header.FailedQ, l.names.address(destination))
+	queue := l.recoverability.ErrorQueue
+	var err error
+	for _, c := range errorCandidates(op.Message.Headers, full) {
+		m := *op.Message
+		m.Headers = c.headers
+		m.Headers.SetDefault(header.MessageID, m.ID)
+		_, err = l.conn.Dispatch(ctx, []transport.Operation{{Message: &m, Queue: queue}})
+		if large, ok := errors.AsType[*transport.TooLargeError](err); !ok || large.What == "body" {
+			break
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("error queue %q: %w", queue, onlyError(err))
+	}
+	l.e.cfg.Logger.ErrorContext(ctx, "a message of the outbox was refused and moved to the error queue",
+		slog.String("message", f.MessageID), slog.String("type", f.Type), slog.String("queue", op.Queue),
+		slog.String("error_queue", queue), slog.Any("error", cause))
+	l.notify(ctx, Notification{
+		Kind: MovedToError, Action: recoverability.MoveToError{Queue: queue}, Failure: &f, To: queue,
+	})
+	return nil
+}
+
+// unsentError is the failure of a message that the broker refused after it was stored.
+type unsentError struct {
+	queue string
+	err   error
+}
+
+func (e *unsentError) Error() string {
+	if e.queue == "" {
+		return fmt.Sprintf("the message was stored in the outbox, and could not be published: %v", e.err)
+	}
+	return fmt.Sprintf("the message was stored in the outbox, and could not be sent to queue %q: %v", e.queue, e.err)
+}
+
+func (e *unsentError) Unwrap() error { return e.err }
+
+// FaultClass returns the class of the fault in the error queue.
+func (e *unsentError) FaultClass() string { return "undeliverable" }

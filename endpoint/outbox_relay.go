@@ -1,0 +1,208 @@
+package endpoint
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/holdfast-go/holdfast/internal/backoff"
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+const (
+	// relayRows and relayBytes bound one batch of stored messages.
+	relayRows  = 100
+	relayBytes = 16 << 20
+	// relayActive batches are being sent at once, and relayHeld are sent or wait for the broker.
+	relayActive = 2
+	relayHeld   = 4
+	// relayIdle is how long a relay that stops waits for a further stored message.
+	relayIdle = 50 * time.Millisecond
+)
+
+// relay sends the messages in the outbox to the broker. Every instance has one: each receives other rows.
+type relay struct {
+	live     *live
+	outbox   *outbox
+	receiver transport.Receiver
+	state    reception
+
+	active chan struct{} // has a token for each batch that is being sent
+	held   chan struct{} // has a token for each batch that is not settled
+
+	sent       atomic.Int64 // messages that the broker has accepted
+	refused    atomic.Int64 // messages that were moved to the error queue
+	unreadable unreadable
+}
+
+// newRelay opens the relay of the outbox.
+func (l *live) newRelay(ctx context.Context) (*relay, error) {
+	o := l.outbox
+	receiver, err := o.conn.OpenReceiver(ctx, transport.ReceiverOptions{Queue: o.queue})
+	if err != nil {
+		return nil, err
+	}
+	r := &relay{live: l, outbox: o, receiver: receiver, state: reception{queue: o.queue}}
+	r.active, r.held = make(chan struct{}, relayActive), make(chan struct{}, relayHeld)
+	if l.e.cfg.Concurrency == 1 { // messages keep their order
+		r.active, r.held = make(chan struct{}, 1), make(chan struct{}, 1)
+	}
+	receiver.Window(relayHeld * relayRows)
+	return r, nil
+}
+
+// relayUntilEnd relays what is stored in the outbox, beside the handlers. The result waits until what they have stored is
+// sent, for at most StopTimeout.
+func (l *live) relayUntilEnd(ctx context.Context) (end func()) {
+	if l.outbox == nil {
+		return func() {}
+	}
+	stopping := make(chan struct{})
+	watching, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	var running sync.WaitGroup
+	running.Go(func() { l.outbox.watch(watching) })
+	running.Go(func() { l.relay.run(ctx, stopping) })
+	return func() {
+		close(stopping)
+		cancel()
+		running.Wait()
+	}
+}
+
+// run relays until stopping is closed and no stored message is left, or until StopTimeout has passed since then.
+func (r *relay) run(ctx context.Context, stopping <-chan struct{}) {
+	ctx, end := context.WithCancel(context.WithoutCancel(ctx))
+	defer end()
+	receiving, interrupt := context.WithCancel(ctx)
+	defer interrupt()
+	go func() {
+		select {
+		case <-stopping:
+		case <-ctx.Done():
+			return
+		}
+		interrupt()
+		if most := r.live.e.cfg.StopTimeout; most > 0 && backoff.Sleep(ctx, most) == nil {
+			end()
+		}
+	}()
+	var batches sync.WaitGroup
+	defer batches.Wait()
+	note := r.live.watch(ctx, &r.state)
+	pause := backoff.Backoff{Min: 100 * time.Millisecond, Max: 5 * time.Second}
+	for {
+		if !take(ctx, r.held) {
+			return
+		}
+		if !take(ctx, r.active) {
+			<-r.held
+			return
+		}
+		last := receiving.Err() != nil
+		ds, err := r.receive(receiving, ctx)
+		if len(ds) > 0 {
+			note(nil)
+			pause.Reset()
+			batches.Go(func() { r.send(ctx, ds) })
+			continue
+		}
+		<-r.active
+		<-r.held
+		if last {
+			return
+		}
+		if receiving.Err() == nil && err != nil {
+			note(err)
+			_ = pause.Wait(receiving)
+		}
+	}
+}
+
+// receive receives stored messages. When receiving has ended it waits only briefly for one.
+func (r *relay) receive(receiving, ctx context.Context) ([]transport.Delivery, error) {
+	if receiving.Err() != nil {
+		idle, cancel := context.WithTimeout(ctx, relayIdle)
+		defer cancel()
+		receiving = idle
+	}
+	if b, ok := r.receiver.(transport.ByteReceiver); ok {
+		return b.ReceiveBytes(receiving, relayRows, relayBytes)
+	}
+	return r.receiver.Receive(receiving, relayRows)
+}
+
+// take puts a token into c, and reports false when ctx ends first.
+func take(ctx context.Context, c chan<- struct{}) bool {
+	select {
+	case c <- struct{}{}:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// send sends the messages of one batch.
+func (r *relay) send(ctx context.Context, ds []transport.Delivery) {
+	b := &relayBatch{relay: r}
+	active := true
+	idle := func() {
+		if active {
+			active = false
+			<-r.active
+		}
+	}
+	defer func() { idle(); <-r.held }()
+	b.decode(ctx, ds)
+	stop := b.renew(ctx)
+	defer stop()
+	pause := backoff.Backoff{Min: 100 * time.Millisecond, Max: 5 * time.Second}
+	for {
+		b.dispatch(ctx)
+		if len(b.ops) == 0 {
+			break
+		}
+		if cap(r.active) > 1 {
+			idle() // so that the others are sent meanwhile
+		}
+		b.completeSent(ctx)
+		if pause.Wait(ctx) != nil {
+			b.release(ctx)
+			break
+		}
+	}
+	idle()
+	b.completeSent(ctx)
+}
+
+// unreadable logs stored messages that cannot be decoded, at most once a minute.
+type unreadable struct {
+	mu    sync.Mutex // guards the rest
+	err   error
+	last  time.Time
+	count int
+}
+
+func (u *unreadable) add(ctx context.Context, log *slog.Logger, id string, err error) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.count++
+	u.err = err
+	if time.Since(u.last) < time.Minute {
+		return
+	}
+	u.last = time.Now()
+	log.ErrorContext(ctx, "a message in the outbox cannot be read: it stays there, and others are sent",
+		slog.String("row", id), slog.Any("error", err))
+}
+
+// found returns the last error, if one occurred in the last minutes; nil otherwise.
+func (u *unreadable) found() error {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.err == nil || time.Since(u.last) > 5*time.Minute {
+		return nil
+	}
+	return u.err
+}

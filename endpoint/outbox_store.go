@@ -1,0 +1,95 @@
+package endpoint
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/holdfast-go/holdfast/internal/envelope"
+	"github.com/holdfast-go/holdfast/internal/uuid"
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+// maxEnvelope is the size in bytes up to which the messages of a handler are stored as one row.
+const maxEnvelope = 4 << 20
+
+// store commits ops and the key of the message in the outbox's database, with the writes in tx where there is one. Then
+// it completes the message. The notice to ServiceControl and the audit copy are stored too: the broker may refuse them,
+// which concerns neither the message nor ops.
+func (a *attempt) store(ctx context.Context, tx transport.Tx, ops []transport.Operation) error {
+	if a.settlement.over() {
+		return errSettled
+	}
+	audited := a
+	if a.e.cfg.AuditQueue == "" {
+		audited = nil
+	}
+	own := together(nil, a.notice(ctx), audited)
+	if err := a.live.outbox.commit(a.settlement.context(), &a.session, tx, ops, own); err != nil {
+		return err
+	}
+	// The message is handled: that it cannot be completed is not its failure.
+	a.settlement.try(ctx, a.delivery.Complete, "a message was handled but could not be completed: "+
+		"the broker delivers it again, and it is recognized")
+	return nil
+}
+
+// commit stores ops, which the broker must be likely to accept, and own for the relay, with the key of s and with the
+// writes in tx.
+func (o *outbox) commit(ctx context.Context, s *Session, tx transport.Tx, ops, own []transport.Operation) error {
+	if err := o.destinations.check(ctx, ops); err != nil {
+		return err
+	}
+	stored, err := o.stored(append(slices.Clip(ops), own...))
+	switch {
+	case err != nil:
+		return err
+	case tx != nil:
+		err = tx.Complete(ctx, stored)
+	case s.key != nil || len(stored) > 0:
+		err = o.store.Store(ctx, transport.OutboxEntry{Inbox: o.inbox, Key: s.key, Ops: stored})
+	}
+	if err != nil {
+		return s.storeFailed(fmt.Errorf("commit in outbox %q: %w", o.queue, err))
+	}
+	s.in.live.outage.committed()
+	return nil
+}
+
+// send stores ops that belong to no message: in the caller's transaction tx, unless that is nil.
+func (o *outbox) send(ctx context.Context, tx any, ops []transport.Operation) error {
+	if err := o.destinations.check(ctx, ops); err != nil {
+		return onlyError(err)
+	}
+	stored, err := o.stored(ops)
+	if err != nil {
+		return err
+	}
+	if tx == nil {
+		_, err = o.conn.Dispatch(ctx, stored)
+	} else {
+		_, err = o.conn.(transport.TxDispatcher).DispatchIn(ctx, tx, stored) //nolint:errcheck // joins has seen that it is one
+	}
+	if err != nil {
+		return fmt.Errorf("store in outbox %q: %w", o.queue, onlyError(err))
+	}
+	return nil
+}
+
+// stored returns the operations that store ops in the queue of the outbox.
+func (o *outbox) stored(ops []transport.Operation) ([]transport.Operation, error) {
+	if len(ops) == 0 {
+		return nil, nil
+	}
+	now := time.Now()
+	envelopes := envelope.Encode(ops, now, maxEnvelope)
+	stored := make([]transport.Operation, len(envelopes))
+	for i, body := range envelopes {
+		if most := o.maxRow; most > 0 && len(body) > most {
+			return nil, &transport.TooLargeError{What: "message", Size: len(body), Max: most}
+		}
+		stored[i] = transport.Operation{Message: &transport.Message{ID: uuid.New(now), Body: body}, Queue: o.queue}
+	}
+	return stored, nil
+}

@@ -1,0 +1,117 @@
+package endpoint
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/holdfast-go/holdfast/internal/backoff"
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+const (
+	// backlogEvery is the time between two inspections of the outbox.
+	backlogEvery = 5 * time.Second
+	// backlogRows and backlogAge are the bounds of a backlog, above which no message is handled: a broker that accepts
+	// nothing may still deliver, and the table would grow as long as its queues have messages.
+	backlogRows = 100_000
+	backlogAge  = time.Minute
+)
+
+// backlog is the depth of the outbox, as inspected last.
+type backlog struct {
+	stats atomic.Pointer[transport.QueueStats]
+	full  atomic.Bool
+}
+
+// watch inspects the outbox until ctx ends.
+func (o *outbox) watch(ctx context.Context) {
+	inspector, ok := o.conn.(transport.Inspector)
+	if !ok {
+		return
+	}
+	for {
+		within, cancel := context.WithTimeout(ctx, backlogEvery)
+		stats, err := inspector.Inspect(within, o.queue)
+		cancel()
+		if err == nil && len(stats) == 1 {
+			o.backlog.stats.Store(&stats[0])
+			o.backlog.full.Store(stats[0].Ready > backlogRows || stats[0].Oldest > backlogAge)
+		}
+		if backoff.Sleep(ctx, backlogEvery) != nil {
+			return
+		}
+	}
+}
+
+// overfull returns an error while the outbox has a backlog.
+func (o *outbox) overfull() error {
+	if o == nil || !o.backlog.full.Load() {
+		return nil
+	}
+	stats := o.backlog.stats.Load()
+	return fmt.Errorf("%w: %d messages wait in outbox %q, the oldest for %v: no message is handled until they are sent",
+		transport.ErrUnreachable, stats.Ready, o.queue, stats.Oldest.Round(time.Second))
+}
+
+// probe asks the database of the outbox and inbox whether it answers.
+func (l *live) probe(ctx context.Context) error {
+	if err := l.outbox.overfull(); err != nil {
+		return err
+	}
+	if l.inbox != nil {
+		_, err := l.inbox.store.FindHandled(ctx, l.inbox.name, []transport.HandledKey{{}})
+		return err
+	}
+	inspector, ok := l.outbox.conn.(transport.Inspector)
+	if !ok {
+		return nil
+	}
+	_, err := inspector.Inspect(ctx, l.outbox.queue)
+	return err
+}
+
+// OutboxHealth is the state of an endpoint's outbox.
+type OutboxHealth struct {
+	// Ready messages wait to be sent, and Unsettled ones are being sent, in all instances, as inspected every 5 s. A stored
+	// message contains all that one handler sent. -1 before the first inspection.
+	Ready     int64 `json:"ready"`
+	Unsettled int64 `json:"unsettled"`
+	// Oldest is how long the first ready message has waited.
+	Oldest time.Duration `json:"oldest_ns"`
+	// Sent counts the messages that this instance has sent from the outbox, Refused those of them that moved to the error
+	// queue because the broker refused them, and Duplicates the received messages that were handled before.
+	Sent       int64 `json:"sent"`
+	Refused    int64 `json:"refused"`
+	Duplicates int64 `json:"duplicates"`
+}
+
+// addOutbox adds the state of the outbox and the inbox to h.
+func (l *live) addOutbox(h *Health) {
+	if l.outage != nil {
+		if since, err := l.outage.failing(); err != nil {
+			h.bad("the outbox has not been usable since %s: %v", since.UTC().Format(time.RFC3339), err)
+		}
+	}
+	if l.outbox == nil {
+		return
+	}
+	o := &OutboxHealth{Ready: -1, Unsettled: -1, Sent: l.relay.sent.Load(), Refused: l.relay.refused.Load()}
+	if stats := l.outbox.backlog.stats.Load(); stats != nil {
+		o.Ready, o.Unsettled, o.Oldest = stats.Ready, stats.Unsettled, stats.Oldest
+	}
+	if l.inbox != nil {
+		o.Duplicates = l.inbox.duplicates.Load()
+	}
+	h.Outbox = o
+	if since, err := l.relay.state.failing(); err != nil {
+		h.bad("receiving from the outbox has been failing since %s: %v", since.UTC().Format(time.RFC3339), err)
+	}
+	if err := l.relay.unreadable.found(); err != nil {
+		h.Warnings = append(h.Warnings, fmt.Sprintf("messages in the outbox cannot be read: %v", err))
+	}
+	if w, ok := l.outbox.conn.(transport.Warner); ok {
+		h.Warnings = append(h.Warnings, w.Warnings()...)
+	}
+}
