@@ -77,6 +77,7 @@ var rules = []rule{
 	{of: "endpoint/endpointtest", ours: append([]string{"recoverability", "serialization", "transport/inmemory"}, aboveEndpoint...), tests: true},
 	{of: "resilience/resiliencetest", ours: []string{"resilience"}, tests: true},
 
+	{of: "bench/*", free: true},
 	{of: "cmd/*", free: true},
 	{of: "examples/*", free: true},
 	{of: "scripts/*", free: true},

@@ -3,12 +3,12 @@
 # ratios hold on a machine that is not quiet. Prints a JSON line for each run, then medians, and
 # how our endpoints stand to the others. What came of it is in docs/performance.md.
 #
-#   PEERS=path/to/run scripts/compare.sh [rabbitmq|postgres|sqlite|memory ...]
+#   PEERS=path/to/run scripts/compare.sh [rabbitmq|postgres|sqlite|memory|outbox ...]
 #
-# PEERS is the runner of the peers' programs (raw amqp091-go and pgx loops, Watermill, River);
-# without it only endpoints are measured. BEFORE is a commit: each run of an endpoint is then made with
+# PEERS is the runner of the peers' programs (raw amqp091-go and pgx loops, Watermill, River) for the suites rabbitmq and
+# postgres; without it they measure only endpoints. The suite outbox builds its peers from bench/. BEFORE is a commit: each run of an endpoint is then made with
 # that version too, the two in turn, and the ratio of each round says what has become faster or slower; 9 rounds at least
-# for that. ROUNDS (5, with BEFORE 9), MESSAGES (30000), AMQP_URL and PG_URL as in the peers' own README.
+# for that, and with the suite outbox a version that has one. ROUNDS (5, with BEFORE 9), MESSAGES (30000), AMQP_URL and PG_URL as in the peers' own README.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -22,6 +22,9 @@ mkdir -p "$(dirname "$out")"
 : >"$out"
 
 CGO_ENABLED=0 go build -trimpath -o .tmp/holdfast ./cmd/holdfast
+if [[ " $* " == *" outbox "* ]]; then
+	CGO_ENABLED=0 go build -trimpath -o .tmp/peers ./bench/peers
+fi
 
 if [[ -n $before ]]; then
 	rm -rf .tmp/before
@@ -35,7 +38,7 @@ if [[ -n $before ]]; then
 	rm -rf .tmp/before
 fi
 
-# ours NAME TRANSPORT WORK CONCURRENCY MESSAGES: one run of an endpoint, and with BEFORE one of the version before, which
+# ours NAME TRANSPORT WORK CONCURRENCY MESSAGES [OUTBOX]: one run of an endpoint, and with BEFORE one of the version before, which
 # goes first in every other round.
 ours() {
 	if [[ -z $before ]]; then
@@ -49,21 +52,28 @@ ours() {
 	fi
 }
 
-# one NAME PROGRAM TRANSPORT WORK CONCURRENCY MESSAGES: one run of a program.
+# one NAME PROGRAM TRANSPORT WORK CONCURRENCY MESSAGES [OUTBOX]: one run of a program.
 one() {
 	rm -f .tmp/compare.db .tmp/compare.db-* # sqlite's
-	"$2" bench --transport "$3" --work "$4" --concurrency "$5" --messages "$6" --size 200 --headers "${HEADERS:-12}" --json |
+	"$2" bench --transport "$3" --work "$4" --concurrency "$5" --messages "$6" --size 200 --headers "${HEADERS:-12}" \
+		${7:+--outbox "$7"} --json |
 		sed "s|^{|{\"name\":\"$1\",|" | tee -a "$out"
 }
 
-# peer SCENARIO: one run of a raw client or a peer. It does not wait for a quiet machine and is not
+# peer SCENARIO: one run of a raw client or a peer of PEERS. It does not wait for a quiet machine and is not
 # repeated until it had one, because our runs are not either.
 peer() {
 	[ -n "${PEERS:-}" ] || return 0
 	AMQP_URL=$amqp PG_URL=$pg "$PEERS" -rounds 1 -quiet 0s -tries 1 -out .tmp/peer.jsonl "$1" >/dev/null
-	sed 's|"scenario":|"name":|; s|"rate":|"messages_per_second":|' .tmp/peer.jsonl | tee -a "$out"
+	peer_line <.tmp/peer.jsonl
 	rm -f .tmp/peer.jsonl
 }
+
+# built SCENARIO MESSAGES: one run of a program of bench/.
+built() { AMQP_URL=$amqp PG_URL=$pg .tmp/peers -messages "$2" "$1" | peer_line; }
+
+# peer_line writes the result of a peer with the names that ours have.
+peer_line() { sed 's|"scenario":|"name":|; s|"rate":|"messages_per_second":|' | tee -a "$out"; }
 
 # rotate runs its arguments, a command line each, and begins with another one each round: what a run
 # leaves to the broker to clear away slows down the one behind it, and shall not be always the same one's.
@@ -98,6 +108,18 @@ postgres() {
 	rotate "ours holdfast/postgres/atomic/c32 $pg atomic 32 $((messages / 2))" \
 		'peer pg/loop/on/txp\+biz/c32/200' \
 		"peer pg/peer/river/on/tx/bench/c32/200"
+}
+
+outbox() {
+	rotate "ours holdfast/outbox/atomic/c32 $amqp atomic 32 $((messages / 3)) $pg" \
+		"built outbox/pgx-by-hand $((messages / 3))" \
+		"built outbox/pgx-pipelined $((messages / 3))" \
+		"built outbox/dual-write $((messages / 3))" \
+		"built outbox/watermill $((messages / 6))" \
+		"built outbox/river $((messages / 6))"
+	rotate "ours holdfast/outbox/loop/c32 $amqp loop 32 $messages $pg" \
+		"ours holdfast/no-outbox/loop/c32 $amqp loop 32 $messages"
+	rotate "built outbox/tx-by-hand $messages" "built outbox/tx-none $messages"
 }
 
 sqlite() { ours holdfast/sqlite/loop/c8 sqlite:.tmp/compare.db loop 8 "$messages"; }
@@ -151,3 +173,9 @@ against holdfast/postgres/loop/c32 pg/peer/watermill/on/queue/tx/b100/c8/200 2
 against holdfast/postgres/loop/c32 pg/peer/river/on/insert/bench/c32/200 10
 against holdfast/postgres/atomic/c32 pg/loop/on/txp+biz/c32/200 1
 against holdfast/postgres/atomic/c32 pg/peer/river/on/tx/bench/c32/200 4
+against holdfast/outbox/atomic/c32 outbox/pgx-by-hand 0.9
+against holdfast/outbox/atomic/c32 outbox/pgx-pipelined 0.9
+against holdfast/outbox/atomic/c32 outbox/dual-write 0.8
+against holdfast/outbox/atomic/c32 outbox/watermill 3
+against holdfast/outbox/atomic/c32 outbox/river 3
+against holdfast/outbox/loop/c32 holdfast/no-outbox/loop/c32 0.5
