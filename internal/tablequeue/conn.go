@@ -54,9 +54,13 @@ type Conn struct {
 	cfg   Config
 	owner string // lease_owner of this Conn's claims, and of no other's
 	units *batch.Batcher[*work]
+	finds *batch.Batcher[*find]
 	works sync.Pool // of *work
 	subs  subscribers
 	wakes wakes
+
+	inboxes     Inboxes  // nil where the store has none
+	inboxesUsed sync.Map // the names of the inboxes that were used
 
 	unusable unusable
 	forwards forwards
@@ -89,6 +93,8 @@ func Open(store Store, cfg Config) *Conn {
 	c.units = batch.New(batch.Config[*work]{
 		Flush: c.flush, Flushers: cfg.Flushers, MaxItems: maxUnits, Weight: (*work).size, MaxWeight: maxFlushBytes,
 	})
+	c.inboxes, _ = store.(Inboxes)
+	c.finds = batch.New(batch.Config[*find]{Flush: c.findAll, Flushers: cfg.Flushers, MaxItems: maxFound})
 	c.works.New = func() any { return new(work) }
 	c.forwards.init(cfg.Env.Endpoint)
 	c.work, c.cut = context.WithCancel(context.Background())
@@ -159,6 +165,7 @@ func (c *Conn) Close() error {
 	defer c.cut()
 	c.calls.Wait()
 	c.units.Close()
+	c.finds.Close()
 	err := c.abandon()
 	close(c.written)
 	c.running.Wait()

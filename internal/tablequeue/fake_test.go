@@ -202,7 +202,7 @@ func (f *fake) settle(u *Unit, r *fakeRow) {
 		f.rows[u.Queue] = slices.DeleteFunc(f.rows[u.Queue], func(other *fakeRow) bool { return other == r })
 	case Release:
 		r.count--
-	case Retry, Send:
+	case Retry, Send, Record:
 	}
 }
 

@@ -30,6 +30,8 @@ type delivery struct {
 	msg      transport.Message
 
 	destination *string // of a message for another queue; nil of others
+
+	handled atomic.Pointer[handledMark] // to be recorded with the completion; nil: nothing
 }
 
 // txDelivery is a delivery of a store that is a [Transactor].
@@ -90,6 +92,9 @@ func (d *delivery) settleOnce(ctx context.Context, how Unit, ops []transport.Ope
 		return dispatchError(failed, len(ops))
 	}
 	w.unit.Verb, w.unit.After, w.unit.Note = how.Verb, how.After, how.Note
+	if how.Verb == Delete {
+		d.mark(&w.unit)
+	}
 	d.settling.Store(true)
 	kept, err := d.conn.do(ctx, w)
 	if kept {
@@ -101,12 +106,21 @@ func (d *delivery) settleOnce(ctx context.Context, how Unit, ops []transport.Ope
 		err = dispatchError(w.failed, len(ops))
 	case err == nil && w.unit.Lost:
 		err = transport.ErrLeaseLost
+	case err == nil && w.unit.Handled:
+		err = transport.ErrAlreadyHandled
 	case err != nil:
 		err = d.conn.blame(ctx, err, w.unit.Rows, len(ops))
 	}
 	d.settling.Store(err == nil || errors.Is(err, transport.ErrLeaseLost))
 	d.conn.recycle(w)
 	return err
+}
+
+// mark adds the key that is recorded with the completion to u.
+func (d *delivery) mark(u *Unit) {
+	if mark := d.handled.Load(); mark != nil {
+		u.Inbox, u.Key = mark.inbox, &mark.key
+	}
 }
 
 // fill makes w's unit the completion of d with ops.
@@ -163,11 +177,13 @@ type tx struct {
 
 // Inner returns the dialect's part of a transaction of this engine, and reports whether h is one.
 func Inner(h transport.HandlerTx) (StoreTx, bool) {
-	own, ok := transport.TxOf[*tx](h)
-	if !ok {
-		return nil, false
+	if own, ok := transport.TxOf[*tx](h); ok {
+		return own.inner, true
 	}
-	return own.inner, true
+	if own, ok := transport.TxOf[*storeTx](h); ok {
+		return own.inner, true
+	}
+	return nil, false
 }
 
 // Complete implements [transport.Tx].
@@ -178,6 +194,7 @@ func (t *tx) Complete(ctx context.Context, ops []transport.Operation) error {
 	if failed := d.fill(ctx, w, ops); len(failed) > 0 {
 		return errors.Join(dispatchError(failed, len(ops)), t.inner.Rollback(ctx))
 	}
+	d.mark(&w.unit)
 	d.settling.Store(true)
 	err := c.complete(ctx, t.inner, &w.unit)
 	d.locked.Store(false)
@@ -191,6 +208,9 @@ func (t *tx) Complete(ctx context.Context, ops []transport.Operation) error {
 		return err
 	case w.unit.Lost:
 		return transport.ErrLeaseLost
+	case w.unit.Handled:
+		d.settling.Store(false)
+		return transport.ErrAlreadyHandled
 	}
 	c.wakes.flushed([]*Unit{&w.unit})
 	return nil
@@ -206,11 +226,18 @@ func (c *Conn) complete(ctx context.Context, tx StoreTx, u *Unit) error {
 }
 
 // Conflict implements [transport.ConflictDetector].
-func (t *tx) Conflict(err error) bool {
+func (t *tx) Conflict(err error) bool { return t.delivery.conn.conflict(t.inner, err) }
+
+// conflict reports whether err, of a statement in tx or of its completion, is one after which the same transaction may
+// succeed.
+func (c *Conn) conflict(tx StoreTx, err error) bool {
 	if _, again := errors.AsType[*outdatedError](err); again {
 		return true
 	}
-	class := t.delivery.conn.store.Classify(err)
+	if b, ok := tx.(Breakable); ok && b.Broken() {
+		return true
+	}
+	class := c.store.Classify(err)
 	return class == Conflict || class == Locked
 }
 

@@ -193,6 +193,9 @@ const (
 	Retry
 	// Release makes the row visible at now + After, decrements delivery_count, and ends the lease.
 	Release
+	// Record settles no row: the unit has Rows and perhaps a Key, and Queue and Lease are not used. Unlike those of Send,
+	// all rows are inserted or none.
+	Record
 )
 
 // Unit is an atomic change: a row is settled, and messages are sent with it.
@@ -205,8 +208,15 @@ type Unit struct {
 	Rows  []Row         // of Send and Delete
 	RowID string        // of Take: the id with which the row was browsed
 
+	// Key, of Delete and Record, is recorded in Inbox with the unit. nil: none is.
+	Key   *transport.HandledKey
+	Inbox string
+
 	// Lost is set by Flush when the lease was no longer the row's, and the unit was not executed.
 	Lost bool
+	// Handled is set by Flush when Key had been recorded before, and the unit was not executed. Of two units of a Flush
+	// with one id, at most one is executed. Flush waits for a transaction that is recording the id.
+	Handled bool
 
 	of *work // whose unit this is, or a part of
 }
@@ -283,11 +293,18 @@ type Transactor interface {
 // StoreTx is a transaction of a dialect. It is used by one goroutine at a time. [Inner] returns it for the
 // [transport.Tx] of a delivery.
 type StoreTx interface {
-	// Complete executes u, whose Verb is Delete, and commits. When u's lease is lost it sets u.Lost, rolls back and
-	// returns nil. Afterwards the transaction is over, also after an error.
+	// Complete executes u, whose Verb is Delete or Record, and commits. When u's lease is lost it sets u.Lost, or when u's
+	// key had been recorded u.Handled, rolls back and returns nil. Afterwards the transaction is over, also after an error.
 	Complete(ctx context.Context, u *Unit) error
 	// Rollback undoes the transaction. Called again, or after Complete or the store's Close, it does nothing.
 	Rollback(ctx context.Context) error
+}
+
+// Breakable is implemented by a [StoreTx] whose connection may break. Without it an error of a statement then fails the
+// message.
+type Breakable interface {
+	// Broken reports whether the connection broke before the transaction was to be completed, so that nothing was written.
+	Broken() bool
 }
 
 // Locker is implemented by a [StoreTx] that may lock the row which it completes: where the transaction keeps a

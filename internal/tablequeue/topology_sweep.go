@@ -46,9 +46,11 @@ func (c *Conn) Warnings() []string {
 
 // warn looks for failures of the queues that the Conn receives from.
 func (c *Conn) warn(ctx context.Context) error {
+	all, err := c.inboxWarnings(ctx)
 	w, ok := c.store.(Warner)
 	if !ok {
-		return nil
+		c.warnings.Store(&all)
+		return err
 	}
 	var queues []string
 	c.queues.Range(func(queue, _ any) bool {
@@ -56,8 +58,9 @@ func (c *Conn) warn(ctx context.Context) error {
 		return true
 	})
 	slices.Sort(queues)
-	all, err := w.Warnings(ctx, queues)
-	if err == nil {
+	more, werr := w.Warnings(ctx, queues)
+	if err = errors.Join(err, werr); err == nil {
+		all = append(all, more...)
 		c.warnings.Store(&all)
 	}
 	return err

@@ -30,9 +30,30 @@ func (c *Conn) Verify(ctx context.Context, plan transport.Plan) (found []transpo
 				found = append(found, transport.Finding{Kind: "queue", Name: q.Name, State: r.State, Detail: r.Text})
 			}
 		}
-		return nil
+		more, err := c.verifyInboxes(ctx, plan.Inboxes)
+		found = append(found, more...)
+		return err
 	})
 	return found, err
+}
+
+func (c *Conn) verifyInboxes(ctx context.Context, inboxes []string) (found []transport.Finding, err error) {
+	if len(inboxes) > 0 && c.inboxes == nil {
+		return nil, errNoInboxes
+	}
+	for _, inbox := range inboxes {
+		err := c.inboxes.InboxState(ctx, inbox)
+		unfit, differs := errors.AsType[*UnfitError](err)
+		switch {
+		case errors.Is(err, transport.ErrNoQueue):
+			found = append(found, transport.Finding{Kind: "inbox", Name: inbox, State: transport.Missing})
+		case differs:
+			found = append(found, transport.Finding{Kind: "inbox", Name: inbox, State: transport.Differs, Detail: unfit.Reason})
+		case err != nil:
+			return found, err
+		}
+	}
+	return found, nil
 }
 
 // Examiner is implemented by a [Store] whose tables may differ from those that the installer creates, and yet can be
@@ -86,5 +107,5 @@ func names(plan transport.Plan) (all []string) {
 	for _, q := range plan.Queues {
 		all = append(all, q.Name)
 	}
-	return all
+	return append(all, plan.Inboxes...)
 }

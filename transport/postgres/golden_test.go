@@ -22,11 +22,14 @@ func TestGoldenStatements(t *testing.T) {
 	const file = "testdata/statements.sql"
 	s := &store{settings: settings{Settings: dialect.Settings{Schema: "app"}}}
 	in, outgoing, theirs := s.table("in"), s.table("out"), s.table(`"public"."foreign"`)
+	inbox := s.table("in.handled")
 	lone := &out{to: outgoing, rows: make([]*tablequeue.Row, 1), args: make([]any, 2)}
 	plain, timed := &out{to: outgoing, args: make([]any, 3)}, &out{to: outgoing, timed: true, args: make([]any, 6)}
 	foreign := &out{to: theirs, timed: true, foreign: true, args: make([]any, 6)}
 	var b, install strings.Builder
-	for _, step := range s.installation(plan("in")) {
+	installed := plan("in")
+	installed.Inboxes = []string{"in.handled"}
+	for _, step := range s.installation(installed) {
 		install.WriteString(step.text + ";\n")
 	}
 	for _, st := range []struct{ name, text string }{
@@ -46,8 +49,15 @@ func TestGoldenStatements(t *testing.T) {
 		{"purge a table of NServiceBus's", purgeForeign(theirs)},
 		{"complete", completion(in, nil)},
 		{"complete, and send to two queues", completion(in, []*out{plain, foreign})},
-		{"complete in a handler's transaction", removal(in, nil)},
-		{"complete in a handler's transaction, and send to two queues", removal(in, []*out{lone, foreign})},
+		{"complete in a handler's transaction", removal(in, nil, nil)},
+		{"complete in a handler's transaction, and send to two queues", removal(in, nil, []*out{lone, foreign})},
+		{"complete with keys", completionRecorded(in, inbox, []*out{plain})},
+		{"complete in a handler's transaction with a key", removal(in, inbox, []*out{lone})},
+		{"record keys", record(inbox, []*out{plain})},
+		{"record a key in a handler's transaction", recordOne(inbox, []*out{lone})},
+		{"send in a handler's transaction", recordOne(nil, []*out{lone})},
+		{"look for keys", inbox.find},
+		{"remove old keys", inbox.forget},
 		{"what is set before, behind a proxy", planner.statement()},
 		{"look for the end of callers' transactions", endedTransactions},
 		{"look for locks", lockedTables},

@@ -44,6 +44,7 @@ func (s *store) write(ctx context.Context, b *pgx.Batch) error {
 // group is the units that one statement settles.
 type group struct {
 	queue *table // nil where units only send
+	inbox *table // nil where no key is recorded
 	verb  tablequeue.Verb
 	units []*tablequeue.Unit
 	outs  []*out
@@ -60,21 +61,29 @@ type out struct {
 	args    []any
 }
 
-// groups sorts units by queue and verb. Retry and Release are the same statement, and so the same group.
+// groups sorts units by queue, inbox and verb. Retry and Release are the same statement, and so the same group, and so are
+// Send and Record without a key.
 func (s *store) groups(units []*tablequeue.Unit) []*group {
 	var groups []*group
 	for _, u := range units {
 		verb := u.Verb
-		if verb == tablequeue.Release {
+		switch {
+		case verb == tablequeue.Release:
 			verb = tablequeue.Retry
+		case verb == tablequeue.Record && u.Key == nil:
+			verb = tablequeue.Send
 		}
 		i := slices.IndexFunc(groups, func(g *group) bool {
-			return g.verb == verb && (verb == tablequeue.Send || g.queue.name == u.Queue && g.fits(u))
+			return g.verb == verb && (verb == tablequeue.Send ||
+				(g.queue == nil || g.queue.name == u.Queue) && g.fits(u) && g.records(u))
 		})
 		if i < 0 {
 			g := &group{verb: verb}
-			if verb != tablequeue.Send {
+			if verb != tablequeue.Send && verb != tablequeue.Record {
 				g.queue = s.table(u.Queue)
+			}
+			if u.Key != nil {
+				g.inbox = s.table(u.Inbox)
 			}
 			i, groups = len(groups), append(groups, g)
 		}
@@ -97,6 +106,17 @@ func (g *group) fits(u *tablequeue.Unit) bool {
 	}
 	return !slices.ContainsFunc(g.outs, func(o *out) bool {
 		return !slices.ContainsFunc(u.Rows, func(r tablequeue.Row) bool { return r.Queue == o.to.name })
+	})
+}
+
+// records reports whether u records its key as the units of g do, and another key than theirs: of two units with one key
+// the second is executed by a later statement, which finds the key.
+func (g *group) records(u *tablequeue.Unit) bool {
+	if u.Key == nil || g.inbox == nil {
+		return u.Key == nil && g.inbox == nil
+	}
+	return g.inbox.name == u.Inbox && !slices.ContainsFunc(g.units, func(other *tablequeue.Unit) bool {
+		return other.Key.ID == u.Key.ID
 	})
 }
 
@@ -129,8 +149,18 @@ func (s *store) queue(b *pgx.Batch, g *group) {
 		for _, o := range g.outs {
 			s.queueSend(b, o, o.arrays())
 		}
+	case tablequeue.Record:
+		keys, sums := keysOf(g.units)
+		args := g.withOuts(keys, sums)
+		b.Queue(s.composed(g, false), s.args(args)...).Query(g.recorded)
 	case tablequeue.Delete:
 		seqs, leases := leasesOf(g.units)
+		if g.inbox != nil {
+			keys, sums := keysOf(g.units)
+			args := g.withOuts(seqs, leases, keys, sums)
+			b.Queue(s.composed(g, false), s.args(args)...).Query(g.settledAndRecorded)
+			return
+		}
 		args := g.withOuts(seqs, leases)
 		b.Queue(s.composed(g, false), s.args(args)...).Query(g.settled)
 	default:
@@ -171,7 +201,7 @@ func (s *store) queueSend(b *pgx.Batch, o *out, arrays []any) {
 
 // shape is the key of a composed statement.
 type shape struct {
-	from, to                     string
+	from, to, inbox              string
 	timed, foreign, seqs, single bool
 }
 
@@ -182,15 +212,30 @@ func (s *store) statement(key shape, compose func() string) string {
 	return s.statements.Add(key, compose())
 }
 
-// composed returns the statement that completes the units of g; with single, the one unit of a handler's transaction.
+// composed returns the statement that completes or records the units of g; with single, the one unit of a handler's
+// transaction.
 func (s *store) composed(g *group, single bool) string {
 	var to strings.Builder
 	for _, o := range g.outs {
 		fmt.Fprintf(&to, "%s\x00%t%t%t\x00", o.to.name, o.timed, o.foreign, single && o.lone())
 	}
-	return s.statement(shape{from: g.queue.name, to: to.String(), single: single}, func() string {
-		if single {
-			return removal(g.queue, g.outs)
+	key := shape{to: to.String(), single: single}
+	if g.queue != nil {
+		key.from = g.queue.name
+	}
+	if g.inbox != nil {
+		key.inbox = g.inbox.name
+	}
+	return s.statement(key, func() string {
+		switch {
+		case single && g.queue == nil:
+			return recordOne(g.inbox, g.outs)
+		case single:
+			return removal(g.queue, g.inbox, g.outs)
+		case g.queue == nil:
+			return record(g.inbox, g.outs)
+		case g.inbox != nil:
+			return completionRecorded(g.queue, g.inbox, g.outs)
 		}
 		return completion(g.queue, g.outs)
 	})

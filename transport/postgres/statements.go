@@ -77,6 +77,7 @@ WHERE ctid = ANY (ARRAY(SELECT ctid FROM ` + q + `
 	last_error = coalesce(nullif(r.note, ''), q.last_error)
 FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::text[]) WITH ORDINALITY AS r(seq, lease_id, after, undo, note, n)
 WHERE ` + named + ` RETURNING r.n`
+	t.inboxStatements()
 	return t
 }
 
@@ -153,8 +154,8 @@ func completion(q *table, outs []*out) string {
 	DELETE FROM ` + q.quoted + ` AS q USING unnest($1::bigint[], $2::bigint[]) WITH ORDINALITY AS r(seq, lease_id, n)
 	WHERE ` + named + ` RETURNING r.n
 )`)
-	inserts(&b, outs)
-	return b.String()
+	inserts(&b, outs, 3)
+	return b.String() + " SELECT n FROM gone"
 }
 
 // taking returns the statement that deletes a row of q, a foreign table, by its seq in $1 and id in $2, and inserts the
@@ -166,18 +167,17 @@ func taking(q *table, outs []*out) string {
 		WHERE seq = $1 AND id::text = $2 FOR UPDATE SKIP LOCKED))
 	RETURNING 1::bigint AS n
 )`)
-	inserts(&b, outs)
-	return b.String()
+	inserts(&b, outs, 3)
+	return b.String() + " SELECT n FROM gone"
 }
 
-// inserts adds the inserts of rows that are sent with those that the statement has deleted, which are in gone.
-func inserts(b *strings.Builder, outs []*out) {
-	param := 3
+// inserts adds the inserts of rows that are sent with those that the statement has deleted or recorded, which are in
+// gone. Their parameters begin with number param.
+func inserts(b *strings.Builder, outs []*out, param int) {
 	for i, o := range outs {
 		fmt.Fprintf(b, ", out%d AS (%s)", i, insert(o, param, true))
 		param += len(o.args)
 	}
-	b.WriteString(" SELECT n FROM gone")
 }
 
 const divisionByZero = "22012"
@@ -185,18 +185,29 @@ const divisionByZero = "22012"
 // removal returns the statement that deletes one row of q by its seq $1 and lease $2, and inserts the rows that were
 // sent with it. Where the lease is lost it divides by zero, which ends the transaction. The divisor comes from a
 // volatile function, as the planner would evaluate a constant expression even where it is not needed.
-func removal(q *table, outs []*out) string {
+//
+// With an inbox it records the key $3 with the checksum $4, as [recordOne] does.
+func removal(q, inbox *table, outs []*out) string {
 	var b strings.Builder
 	b.WriteString(`WITH gone AS (DELETE FROM ` + q.quoted + ` WHERE seq = $1 AND lease_id = $2 AND ` + byKey + ` RETURNING 1)`)
-	param := 3
+	param, also := 3, ""
+	if inbox != nil {
+		b.WriteString(", new AS (" + recordKey(inbox, 3) + ")")
+		param, also = 5, ", "+unlessNew
+	}
+	insertsOfOne(&b, outs, param)
+	b.WriteString(" SELECT coalesce((SELECT 1 FROM gone), 1 / (random() * 0)::int)" + also)
+	return b.String()
+}
+
+// insertsOfOne adds the inserts of the rows that one unit sends, whose parameters begin with number param.
+func insertsOfOne(b *strings.Builder, outs []*out, param int) {
 	for i, o := range outs {
 		text := insert(o, param, false)
 		if o.lone() {
 			text = fmt.Sprintf("INSERT INTO %s (headers, body) VALUES ($%d, $%d)", o.to.quoted, param, param+1)
 		}
-		fmt.Fprintf(&b, ", out%d AS (%s)", i, text)
+		fmt.Fprintf(b, ", out%d AS (%s)", i, text)
 		param += len(o.args)
 	}
-	b.WriteString(" SELECT coalesce((SELECT 1 FROM gone), 1 / (random() * 0)::int)")
-	return b.String()
 }

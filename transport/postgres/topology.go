@@ -88,6 +88,13 @@ func (s *store) Remove(ctx context.Context, queues []string) error {
 }
 
 func (s *store) remove(ctx context.Context, tx pgx.Tx, t *table) error {
+	if s.InboxState(ctx, t.name) == nil {
+		_, err := tx.Exec(ctx, `DROP TABLE `+t.quoted)
+		if err == nil {
+			_, err = tx.Exec(ctx, `DELETE FROM `+s.inboxes()+` WHERE name = $1`, t.name)
+		}
+		return err
+	}
 	if err := unfit(ctx, tx, t); err != nil && !errors.Is(err, transport.ErrNoQueue) && !errors.Is(err, errOlder) {
 		return err
 	}

@@ -27,6 +27,7 @@ type table struct {
 	largeUntil atomic.Int64 // in nanoseconds since 1970: until then the table is taken to be large
 	claim, renew, abandon, orphans,
 	cancel, update, sweep, purge, lock, take, byIndex string
+	find, forget, forgetKeys string // of an inbox
 }
 
 func checkName(what, name string) error {

@@ -167,6 +167,9 @@ func (s *store) installation(plan transport.Plan) []step {
 	for _, q := range plan.Queues {
 		steps = append(steps, step{fmt.Sprintf("queue %q", q.Name), s.installQueue(s.table(q.Name), q.Shared)})
 	}
+	for _, inbox := range plan.Inboxes {
+		steps = append(steps, s.installInbox(inbox)...)
+	}
 	return steps
 }
 
@@ -214,6 +217,11 @@ func (p *Transport) Script(plan transport.Plan) (string, error) {
 			return "", err
 		}
 		q.Name = s.ShortName(q.Name)
+	}
+	for _, inbox := range plan.Inboxes {
+		if err := s.Check(inbox); err != nil {
+			return "", err
+		}
 	}
 	if s.adopts {
 		return s.adoptScript(plan), nil

@@ -101,8 +101,8 @@ func (h *handlerTx) take() *pgxpool.Conn {
 	return conn
 }
 
-// Complete implements [tablequeue.StoreTx] in one round trip: the delete with the inserts, and the commit. The delete
-// fails where the lease is lost, and the server then skips the commit.
+// Complete implements [tablequeue.StoreTx] in one round trip: the delete, or the recording of a key, with the inserts, and
+// the commit. The statement fails where the lease is lost or the key is not new, and the server then skips the commit.
 func (h *handlerTx) Complete(ctx context.Context, u *tablequeue.Unit) error {
 	conn := h.take()
 	if conn == nil {
@@ -128,10 +128,20 @@ func (h *handlerTx) Complete(ctx context.Context, u *tablequeue.Unit) error {
 		}
 		return err
 	})
-	if u.Lost = code(err) == divisionByZero && !errors.Is(err, errWrites); u.Lost {
+	if !errors.Is(err, errWrites) {
+		u.Lost, u.Handled = code(err) == divisionByZero, code(err) == notNew
+	}
+	if u.Lost || u.Handled {
 		return nil
 	}
 	return failure(err, "commit")
+}
+
+// Broken implements [tablequeue.Breakable].
+func (h *handlerTx) Broken() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.conn != nil && h.conn.Conn().IsClosed()
 }
 
 // Errors of a transaction that the sent messages have not caused.
@@ -157,17 +167,25 @@ func (s *store) commit(ctx context.Context, conn *pgx.Conn, begin bool, u *table
 		b.Queue("begin")
 	}
 	g := s.groups([]*tablequeue.Unit{u})[0]
-	args := []any{u.Lease.Seq, u.Lease.ID}
+	var args []any
+	if g.queue != nil {
+		args = append(args, u.Lease.Seq, u.Lease.ID)
+	}
+	if g.inbox != nil {
+		args = append(args, keyText(u.Key.ID), int32(u.Key.Sum))
+	}
 	for _, o := range g.outs {
 		o.args = o.values()
 		args = append(args, o.args...)
 	}
 	sized := -1 // the index of the query that returns the table's size
-	if time.Now().UnixNano() >= g.queue.largeUntil.Load() {
+	if g.queue != nil && time.Now().UnixNano() >= g.queue.largeUntil.Load() {
 		sized = b.Len()
 		b.Queue(g.queue.byIndex)
 	}
-	b.Queue(s.composed(g, true), plain(args)...)
+	if len(args) > 0 {
+		b.Queue(s.composed(g, true), plain(args)...)
+	}
 	b.Queue("commit")
 	if len(g.outs) == 0 {
 		return sendCommit(ctx, conn, &b, g.queue, sized)

@@ -91,7 +91,7 @@ func (d *Detector) CheckDelays(units []*tablequeue.Unit) error {
 // Queues returns the queues whose tables units change, each once.
 func Queues(units []*tablequeue.Unit) (queues []string) {
 	for _, u := range units {
-		if u.Verb != tablequeue.Send {
+		if u.Queue != "" {
 			queues = append(queues, u.Queue)
 		}
 		for i := range u.Rows {

@@ -12,6 +12,7 @@ import (
 const (
 	SubscriptionTable = "holdfast_subscriptions"
 	VersionTable      = "holdfast_tables"
+	InboxTable        = "holdfast_handled"
 )
 
 const (

@@ -110,6 +110,38 @@ WITH gone AS (DELETE FROM "app"."in" WHERE seq = $1 AND lease_id = $2 AND visibl
 WITH gone AS (DELETE FROM "app"."in" WHERE seq = $1 AND lease_id = $2 AND visible_at >= ANY (ARRAY[timestamptz '-infinity']) AND visible_at >= ANY (ARRAY[timestamptz '-infinity', '-infinity']) RETURNING 1), out0 AS (INSERT INTO "app"."out" (headers, body) VALUES ($3, $4)), out1 AS (INSERT INTO "public"."foreign" (id, headers, body, expires) SELECT gen_random_uuid(), r.headers, r.body, CASE WHEN r.ttl > 0 THEN (greatest(statement_timestamp(), CASE WHEN r.at = 0 THEN statement_timestamp() + r.after * interval '1 microsecond'
 	ELSE timestamptz 'epoch' + r.at * interval '1 microsecond' END) + r.ttl * interval '1 microsecond') AT TIME ZONE 'UTC' END FROM unnest($5::text[], $6::bytea[], $7::bigint[], $8::bigint[], $9::bigint[]) AS r(headers, body, at, after, ttl)) SELECT coalesce((SELECT 1 FROM gone), 1 / (random() * 0)::int);
 
+-- complete with keys
+WITH held AS MATERIALIZED (
+	SELECT q.ctid AS at, r.n, r.key::uuid AS key, r.sum::int AS sum FROM "app"."in" AS q,
+		unnest($1::bigint[], $2::bigint[], $3::text[], $4::bigint[]) WITH ORDINALITY AS r(seq, lease_id, key, sum, n)
+	WHERE q.seq = ANY (ARRAY[r.seq]) AND q.lease_id = r.lease_id
+	AND q.visible_at >= ANY (ARRAY[CASE WHEN r.n > 0 THEN timestamptz '-infinity' END]) AND q.visible_at >= ANY (ARRAY[CASE WHEN r.n > 0 THEN timestamptz '-infinity' END, CASE WHEN r.n > 0 THEN timestamptz '-infinity' END]) FOR UPDATE OF q
+), new AS (INSERT INTO "app"."in.handled" (key, sum) SELECT key, sum FROM held ORDER BY key ON CONFLICT DO NOTHING RETURNING key), gone AS (SELECT held.n FROM held JOIN new USING (key)), deleted AS (
+	DELETE FROM "app"."in" WHERE ctid = ANY (ARRAY(SELECT held.at FROM held JOIN new USING (key)))
+), out0 AS (INSERT INTO "app"."out" (headers, body) SELECT r.headers, r.body FROM unnest($5::bigint[], $6::text[], $7::bytea[]) AS r(owner, headers, body) WHERE r.owner IN (SELECT n FROM gone)) SELECT n, n IN (SELECT n FROM gone) FROM held;
+
+-- complete in a handler's transaction with a key
+WITH gone AS (DELETE FROM "app"."in" WHERE seq = $1 AND lease_id = $2 AND visible_at >= ANY (ARRAY[timestamptz '-infinity']) AND visible_at >= ANY (ARRAY[timestamptz '-infinity', '-infinity']) RETURNING 1), new AS (INSERT INTO "app"."in.handled" (key, sum) VALUES ($3::uuid, $4::int) ON CONFLICT DO NOTHING RETURNING 1), out0 AS (INSERT INTO "app"."out" (headers, body) VALUES ($5, $6)) SELECT coalesce((SELECT 1 FROM gone), 1 / (random() * 0)::int), coalesce((SELECT 1 FROM new), sqrt(-1 - random())::int);
+
+-- record keys
+WITH r AS MATERIALIZED (
+	SELECT key::uuid AS key, sum::int AS sum, n FROM unnest($1::text[], $2::bigint[]) WITH ORDINALITY AS r(key, sum, n)
+), new AS (INSERT INTO "app"."in.handled" (key, sum) SELECT key, sum FROM r ORDER BY key ON CONFLICT DO NOTHING RETURNING key), gone AS (SELECT r.n FROM r JOIN new USING (key)), out0 AS (INSERT INTO "app"."out" (headers, body) SELECT r.headers, r.body FROM unnest($3::bigint[], $4::text[], $5::bytea[]) AS r(owner, headers, body) WHERE r.owner IN (SELECT n FROM gone)) SELECT n FROM gone;
+
+-- record a key in a handler's transaction
+WITH new AS (INSERT INTO "app"."in.handled" (key, sum) VALUES ($1::uuid, $2::int) ON CONFLICT DO NOTHING RETURNING 1), out0 AS (INSERT INTO "app"."out" (headers, body) VALUES ($3, $4)) SELECT coalesce((SELECT 1 FROM new), sqrt(-1 - random())::int);
+
+-- send in a handler's transaction
+WITH new AS (SELECT 1), out0 AS (INSERT INTO "app"."out" (headers, body) VALUES ($1, $2)) SELECT 1;
+
+-- look for keys
+SELECT r.n, i.sum FROM unnest($1::text[]) WITH ORDINALITY AS r(key, n),
+	LATERAL (SELECT sum FROM "app"."in.handled" WHERE key = r.key::uuid OFFSET 0) AS i;
+
+-- remove old keys
+DELETE FROM "app"."in.handled" WHERE ctid = ANY (ARRAY(SELECT ctid FROM "app"."in.handled"
+	WHERE at < now() - $1::bigint * interval '1 microsecond' ORDER BY at LIMIT $2 FOR UPDATE SKIP LOCKED));
+
 -- what is set before, behind a proxy
 SELECT set_config('plan_cache_mode', 'force_generic_plan', true), set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true), set_config('enable_mergejoin', 'off', true), set_config('jit', 'off', true);
 
@@ -206,6 +238,29 @@ WHEN 0 THEN RAISE EXCEPTION '%', 'its table has been taken over from NServiceBus
 	END CASE;
 END IF;
 END $do1$;
+DO $do$
+BEGIN IF to_regclass('"app"."holdfast_handled"') IS NULL THEN
+CREATE TABLE "app"."holdfast_handled" (
+	name text PRIMARY KEY,
+	version integer NOT NULL,
+	forgotten_at timestamptz NOT NULL DEFAULT now()
+);
+END IF;
+END $do$;
+DO $do$
+BEGIN IF to_regclass('"app"."in.handled"') IS NULL THEN
+CREATE TABLE "app"."in.handled" (
+	key uuid PRIMARY KEY,
+	at timestamptz NOT NULL DEFAULT now(),
+	sum integer NOT NULL
+) WITH (autovacuum_vacuum_insert_scale_factor = 0.1, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
+CREATE INDEX IF NOT EXISTS "in.handled_at_idx" ON "app"."in.handled" (at);
+INSERT INTO "app"."holdfast_handled" (name, version) VALUES ('in.handled', 1)
+	ON CONFLICT (name) DO UPDATE SET version = excluded.version;
+ELSIF coalesce((SELECT version FROM "app"."holdfast_handled" WHERE name = 'in.handled'), 0) > 1 THEN
+	RAISE EXCEPTION 'the inbox is of version %, this program knows version 1: update this program', (SELECT version FROM "app"."holdfast_handled" WHERE name = 'in.handled');
+END IF;
+END $do$;
 ;
 
 -- take over

@@ -1,0 +1,236 @@
+package tablequeue
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+var (
+	_ transport.OutboxStore     = (*Conn)(nil)
+	_ transport.InboxInspector  = (*Conn)(nil)
+	_ transport.HandledRecorder = (*delivery)(nil)
+)
+
+// maxFound is the number of keys that one request looks for.
+const maxFound = 500
+
+// find is a look for one key, in a batch with others.
+type find struct {
+	inbox string
+	key   transport.HandledKey
+	state transport.HandledState
+}
+
+// FindHandled implements [transport.OutboxStore]. The keys of concurrent calls share requests.
+func (c *Conn) FindHandled(
+	ctx context.Context, inbox string, keys []transport.HandledKey,
+) ([]transport.HandledState, error) {
+	if err := c.useInbox(inbox); err != nil {
+		return nil, err
+	}
+	states := make([]transport.HandledState, len(keys))
+	if len(keys) != 1 {
+		err := c.call(ctx, []string{inbox}, func(ctx context.Context) (err error) {
+			for at := 0; at < len(keys) && err == nil; at += maxFound {
+				var found []transport.HandledState
+				found, err = c.inboxes.FindHandled(ctx, inbox, keys[at:min(at+maxFound, len(keys))])
+				copy(states[at:], found)
+			}
+			return err
+		})
+		return states, c.notFound(err)
+	}
+	f := &find{inbox: inbox, key: keys[0]}
+	err := c.finds.Do(ctx, f)
+	switch {
+	case err == nil:
+		states[0] = f.state
+		return states, nil
+	case ctx.Err() != nil:
+		return nil, fmt.Errorf("%w: %w", transport.ErrUnreachable, context.Cause(ctx))
+	}
+	return nil, c.notFound(err)
+}
+
+// notFound returns the error of a look, after which nothing has changed.
+func (c *Conn) notFound(err error) error {
+	if err == nil || errors.Is(err, transport.ErrClosed) || errors.Is(err, transport.ErrNoQueue) {
+		return err
+	}
+	return c.unreachable(err)
+}
+
+// findAll carries out a batch of looks, with a request for each inbox.
+func (c *Conn) findAll(finds []*find, errs []error) {
+	ctx, cancel := context.WithTimeout(c.work, maxWait)
+	defer cancel()
+	for start := 0; start < len(finds); {
+		end := start + 1
+		for end < len(finds) && finds[end].inbox == finds[start].inbox {
+			end++
+		}
+		c.findSome(ctx, finds[start:end], errs[start:end])
+		start = end
+	}
+}
+
+func (c *Conn) findSome(ctx context.Context, finds []*find, errs []error) {
+	keys := make([]transport.HandledKey, len(finds))
+	for i, f := range finds {
+		keys[i] = f.key
+	}
+	var states []transport.HandledState
+	err := c.store.Check(finds[0].inbox)
+	if err == nil {
+		err = c.again(func() (err error) {
+			states, err = c.inboxes.FindHandled(ctx, finds[0].inbox, keys)
+			return err
+		})
+	}
+	for i, f := range finds {
+		if errs[i] = err; err == nil {
+			f.state = states[i]
+		}
+	}
+}
+
+// Store implements [transport.OutboxStore], in a batch with what others send, settle and store.
+func (c *Conn) Store(ctx context.Context, e transport.OutboxEntry) error {
+	w := c.newWork()
+	if err := c.enclose(ctx, w, e, nil); err != nil {
+		c.recycle(w)
+		return err
+	}
+	kept, err := c.do(ctx, w)
+	if kept {
+		return err
+	}
+	err = c.storedAs(ctx, w, err, len(e.Ops))
+	c.recycle(w)
+	return err
+}
+
+// enclose makes w's unit the recording of e with further operations.
+func (c *Conn) enclose(ctx context.Context, w *work, e transport.OutboxEntry, more []transport.Operation) error {
+	if e.Key != nil {
+		if err := c.useInbox(e.Inbox); err != nil {
+			return err
+		}
+		if err := c.store.Check(e.Inbox); err != nil {
+			return err
+		}
+	}
+	ops := e.Ops
+	if len(more) > 0 {
+		ops = slices.Concat(ops, more)
+	}
+	w.unit.Verb, w.unit.Inbox, w.unit.Key = Record, e.Inbox, e.Key
+	return dispatchError(c.addRows(ctx, w, ops), len(ops))
+}
+
+// storedAs returns the error of a unit that was to be recorded, of total operations.
+func (c *Conn) storedAs(ctx context.Context, w *work, err error, total int) error {
+	switch {
+	case err == nil && w.unit.Handled:
+		return transport.ErrAlreadyHandled
+	case err == nil && len(w.failed) > 0:
+		return dispatchError(w.failed, total)
+	case err != nil:
+		return c.blame(ctx, err, w.unit.Rows, total)
+	}
+	return nil
+}
+
+// BeginStore implements [transport.OutboxStore].
+func (c *Conn) BeginStore(ctx context.Context, e transport.OutboxEntry) (transport.Tx, error) {
+	store, ok := c.store.(Transactor)
+	if !ok || c.inboxes == nil {
+		return nil, errNoInboxes
+	}
+	inner, err := ask(ctx, c, nil, store.Begin)
+	if err != nil {
+		return nil, c.unreachable(err)
+	}
+	e.Ops = slices.Clone(e.Ops)
+	return &storeTx{conn: c, inner: inner, entry: e}, nil
+}
+
+// storeTx is a transaction for a handler's writes that belongs to no delivery of this Conn.
+type storeTx struct {
+	conn  *Conn
+	inner StoreTx
+	entry transport.OutboxEntry
+}
+
+// Complete implements [transport.Tx].
+func (t *storeTx) Complete(ctx context.Context, ops []transport.Operation) error {
+	c, total := t.conn, len(t.entry.Ops)+len(ops)
+	w := c.newWork()
+	defer c.recycle(w)
+	if err := c.enclose(ctx, w, t.entry, ops); err != nil {
+		return errors.Join(err, t.inner.Rollback(ctx))
+	}
+	if err := c.complete(ctx, t.inner, &w.unit); err != nil {
+		err = c.blame(ctx, c.verdict(err), w.unit.Rows, total)
+		if c.lostSubscribers(err, ops) || errors.Is(err, ErrNoDelays) {
+			return &outdatedError{err}
+		}
+		return err
+	}
+	if w.unit.Handled {
+		return transport.ErrAlreadyHandled
+	}
+	c.wakes.flushed([]*Unit{&w.unit})
+	return nil
+}
+
+// Rollback implements [transport.Tx].
+func (t *storeTx) Rollback(ctx context.Context) error {
+	if err := t.inner.Rollback(ctx); err != nil {
+		return fmt.Errorf("roll back: %w", err)
+	}
+	return nil
+}
+
+// Conflict implements [transport.ConflictDetector].
+func (t *storeTx) Conflict(err error) bool { return t.conn.conflict(t.inner, err) }
+
+// RecordHandled implements [transport.HandledRecorder].
+func (d *delivery) RecordHandled(inbox string, key *transport.HandledKey) {
+	if key == nil {
+		d.handled.Store(nil)
+		return
+	}
+	d.handled.Store(&handledMark{inbox, *key})
+}
+
+// handledMark is a key that the completion of a delivery records.
+type handledMark struct {
+	inbox string
+	key   transport.HandledKey
+}
+
+// InspectInbox implements [transport.InboxInspector].
+func (c *Conn) InspectInbox(ctx context.Context, inbox string) (transport.InboxStats, error) {
+	if c.inboxes == nil {
+		return transport.InboxStats{}, errNoInboxes
+	}
+	return ask(ctx, c, []string{inbox}, func(ctx context.Context) (transport.InboxStats, error) {
+		return c.inboxes.InspectInbox(ctx, inbox)
+	})
+}
+
+// ForgetHandled implements [transport.InboxInspector].
+func (c *Conn) ForgetHandled(ctx context.Context, inbox string, keys []transport.HandledKey) (int, error) {
+	if c.inboxes == nil {
+		return 0, errNoInboxes
+	}
+	n, err := ask(ctx, c, []string{inbox}, func(ctx context.Context) (int64, error) { return c.inboxes.ForgetKeys(ctx, inbox, keys) })
+	return int(n), err
+}
+
+var errNoInboxes = errors.New("the database records no handled messages")
