@@ -43,7 +43,7 @@ const (
 )
 
 func TestMain(m *testing.M) {
-	for variable, worker := range map[string]func() error{workerVariable: killWorker, crashVariable: crashWorker, handOverVariable: handOverWorker} {
+	for variable, worker := range map[string]func() error{workerVariable: killWorker, crashVariable: crashWorker, handOverVariable: handOverWorker, outboxVariable: outboxWorker} {
 		if os.Getenv(variable) == "" {
 			continue
 		}
