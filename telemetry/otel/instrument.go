@@ -30,7 +30,7 @@ type Options struct {
 }
 
 // Instrument adds tracing and measuring behaviors to cfg.Pipeline, outside of all others, and a function to cfg.Notify.
-// It wraps cfg.Transport to observe its queues where the driver is a [transport.Inspector]. It is called once, when the
+// It wraps cfg.Transport and cfg.Outbox to observe their queues where the driver is a [transport.Inspector]. It is called once, when the
 // rest of cfg is complete, before endpoint.New. Providers may be set or shut down at any time; their errors are
 // reported to OpenTelemetry's error handler.
 func Instrument(cfg *endpoint.Config, opts Options) {
@@ -43,7 +43,11 @@ func Instrument(cfg *endpoint.Config, opts Options) {
 	outermost(&p.Recover, in.recover)
 	cfg.Notify = append([]func(context.Context, endpoint.Notification){in.notified}, cfg.Notify...)
 	if cfg.Transport != nil && !cfg.SendOnly {
-		cfg.Transport = in.observe(cfg)
+		cfg.Transport = in.observe(cfg.Transport, in.metrics.labels, cfg.Name, cfg.Recoverability.WithDefaults().ErrorQueue)
+	}
+	if cfg.Outbox != nil {
+		cfg.Outbox = in.observe(cfg.Outbox, newLabels(cfg.Name, systemOf(cfg.Outbox)), cfg.Name+".outbox")
+		cfg.Background = append(cfg.Background, in.observeOutbox)
 	}
 }
 

@@ -305,3 +305,29 @@ func TestInstrumentingAnIncompleteConfigLeavesItToNew(t *testing.T) {
 		t.Errorf("error is %v", err)
 	}
 }
+
+func TestAnOutboxIsMeasured(t *testing.T) {
+	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		tel := newTelemetry(t)
+		cfg := sales(broker, endpoint.Handle(func(ctx context.Context, s *endpoint.Session, m placeOrder) error {
+			return s.Publish(ctx, orderPlaced(m))
+		}))
+		cfg.Outbox = &inmemory.Transport{}
+		ep := tel.start(cfg)
+		for range 2 { // the second is a duplicate
+			ep.send(t.Context(), placeOrder{"1"}, endpoint.MessageID("m-1"))
+			time.Sleep(time.Second)
+		}
+		got := tel.about("holdfast.")
+		tags := "{" + common + ",messaging.system=inmemory}"
+		for name, want := range map[string]float64{"holdfast.outbox.sent": 1, "holdfast.outbox.refused": 0, "holdfast.inbox.duplicates": 1} {
+			if v, ok := got[name+tags]; !ok || v != want {
+				t.Errorf("%s is %v, want %v", name, v, want)
+			}
+		}
+		queue := "holdfast.queue.oldest_age{" + common + ",messaging.destination.name=sales.outbox,messaging.system=inmemory}"
+		if v, ok := got[queue]; !ok || v != 0 {
+			t.Errorf("the outbox is not measured as a queue: %v", got)
+		}
+	})
+}

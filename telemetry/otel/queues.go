@@ -12,7 +12,6 @@ import (
 	"go.opentelemetry.io/otel/metric"
 	semconv "go.opentelemetry.io/otel/semconv/v1.43.0"
 
-	"github.com/holdfast-go/holdfast/endpoint"
 	"github.com/holdfast-go/holdfast/transport"
 )
 
@@ -48,11 +47,9 @@ type queueGauges struct {
 // opened is a connection, identified by its address.
 type opened struct{ transport.Inspector }
 
-// observe registers the gauges of the endpoint's queue and its error queue, which observe nothing while no connection
-// is open.
-func (in *instrumentation) observe(cfg *endpoint.Config) transport.Transport {
-	queues := []string{cfg.Name, cfg.Recoverability.WithDefaults().ErrorQueue}
-	g := &queueGauges{queues: queues, labels: in.metrics.labels}
+// observe registers the gauges of queues, which observe nothing while no connection of t is open.
+func (in *instrumentation) observe(t transport.Transport, l *labels, queues ...string) transport.Transport {
+	g := &queueGauges{queues: queues, labels: l}
 	meter := in.metrics.meter
 	var errs [3]error
 	g.messages, errs[0] = meter.Int64ObservableGauge("holdfast.queue.messages",
@@ -63,7 +60,7 @@ func (in *instrumentation) observe(cfg *endpoint.Config) transport.Transport {
 	if err := errors.Join(errs[:]...); err != nil {
 		api.Handle(err)
 	}
-	return observed{cfg.Transport, g}
+	return observed{t, g}
 }
 
 func (g *queueGauges) add(i transport.Inspector) {
