@@ -76,7 +76,7 @@ type HandledRecorder interface {
 
 // InboxInspector is implemented by an [OutboxStore] for tools.
 type InboxInspector interface {
-	// InspectInbox returns the size of an inbox. It may estimate.
+	// InspectInbox returns the size of an inbox. It may estimate that of a large one.
 	InspectInbox(ctx context.Context, inbox string) (InboxStats, error)
 	// ForgetHandled removes ids from the inbox, so that messages with these ids are handled again. It returns the number
 	// of those that were there. The checksums of the keys do not matter.

@@ -1,7 +1,9 @@
 package inmemory_test
 
 import (
+	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -29,7 +31,7 @@ func TestConformance(t *testing.T) {
 
 const everything = inmemory.Installer | inmemory.Subscriber | inmemory.Inspector |
 	inmemory.Completer | inmemory.Transactor | inmemory.DeadLetterer |
-	inmemory.Delay | inmemory.Exact | inmemory.FreeRelease | inmemory.ByteReceiver
+	inmemory.Delay | inmemory.Exact | inmemory.FreeRelease | inmemory.ByteReceiver | inmemory.OutboxStore
 
 // harness opens brokers set up like a template.
 func harness(setUp func(*inmemory.Transport)) transporttest.Harness {
@@ -45,9 +47,26 @@ func harness(setUp func(*inmemory.Transport)) transporttest.Harness {
 		ShortLease:     open(time.Second),
 		CreateQueue:    func(_ testing.TB, t transport.Transport, name string) { t.(*inmemory.Transport).CreateQueues(name) },
 		PutUndecodable: putUndecodable,
+		Write:          write,
+		Sweep:          func(testing.TB, transport.Transport, string) {},
 		Bubble:         true,
 	}
 }
+
+// write writes to memory with OnCommit.
+func write(t testing.TB, _ transport.Transport, tx transport.HandlerTx) func() bool {
+	t.Helper()
+	var written atomic.Bool
+	if err := inmemory.OnCommit(t.Context(), given{tx}, func() { written.Store(true) }); err != nil {
+		t.Error(err)
+	}
+	return written.Load
+}
+
+// given is a session of the endpoint with a transaction.
+type given struct{ tx transport.HandlerTx }
+
+func (s given) Tx(context.Context) (transport.HandlerTx, error) { return s.tx, nil }
 
 func putUndecodable(t testing.TB, tr transport.Transport, queue string) {
 	t.Helper()

@@ -53,8 +53,12 @@ type faulty struct {
 
 	wire func(w *wire)
 
+	outboxFaults
+
 	joins    atomic.Int64 // operations of users' transactions
 	receipts sync.Map     // inmemory's by those of DispatchIn
+
+	firstInbox atomic.Pointer[string] // of installNoting
 }
 
 // sound has the capabilities of inmemory's connections.
@@ -69,6 +73,8 @@ type sound interface {
 	transport.Inspector
 	transport.Browser
 	transport.Purger
+	transport.OutboxStore
+	transport.InboxInspector
 }
 
 func (f *faulty) Open(ctx context.Context, env transport.Env) (transport.Conn, error) {
@@ -320,6 +326,7 @@ type whole interface {
 	transport.Completer
 	transport.Transactor
 	transport.DeadLetterer
+	transport.HandledRecorder
 }
 
 type faultyDelivery struct {
@@ -463,6 +470,8 @@ func faultyHarness(change func(*faulty)) Harness {
 			tx := &batchTx{}
 			return UserTx{Tx: tx, Commit: tx.Commit, Rollback: tx.Rollback}
 		},
+		Write: writeOnCommit,
+		Sweep: func(testing.TB, transport.Transport, string) {},
 		PutUndecodable: func(t testing.TB, tr transport.Transport, queue string) {
 			m := &transport.Message{ID: "foreign", Undecodable: errNothing}
 			if err := tr.(*faulty).Put(queue, m); err != nil {

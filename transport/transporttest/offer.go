@@ -50,6 +50,9 @@ var (
 	purging     = capability{"Purger", func(o offer) bool { return is[transport.Purger](o.conn) }}
 	completing  = capability{"Completer", func(o offer) bool { return is[transport.Completer](o.delivery) }}
 	transacting = capability{"Transactor", func(o offer) bool { return is[transport.Transactor](o.delivery) }}
+	storing     = capability{"OutboxStore", func(o offer) bool { return is[transport.OutboxStore](o.conn) }}
+	recording   = capability{"HandledRecorder", func(o offer) bool { return is[transport.HandledRecorder](o.delivery) }}
+	inboxing    = capability{"InboxInspector", func(o offer) bool { return is[transport.InboxInspector](o.conn) }}
 	byBytes     = capability{"ByteReceiver", func(o offer) bool { return is[transport.ByteReceiver](o.receiver) }}
 	burying     = capability{"DeadLetterer", func(o offer) bool { return is[transport.DeadLetterer](o.delivery) }}
 
@@ -68,6 +71,8 @@ var (
 
 	undecodable = capability{"Harness.PutUndecodable", func(o offer) bool { return o.harness.PutUndecodable != nil }}
 	beginning   = capability{"Harness.Begin", func(o offer) bool { return o.harness.Begin != nil }}
+	writing     = capability{"Harness.Write", func(o offer) bool { return o.harness.Write != nil }}
+	sweeping    = capability{"Harness.Sweep", func(o offer) bool { return o.harness.Sweep != nil }}
 	breaking    = capability{"Harness.Break", func(o offer) bool { return o.harness.Break != nil }}
 	restarting  = capability{"Harness.Restart", func(o offer) bool { return o.harness.Restart != nil }}
 )

@@ -23,6 +23,8 @@ type wire struct {
 	deaf     bool // Receive over a silent connection does not see its context end
 	leaking  bool // Close leaves behind what waits for the broker
 	dropping bool // what is out when a connection ends is lost
+	tearing  bool // Store over a connection that was cut sends the messages without the key
+	denying  bool // a Store whose answer is lost is said to be refused
 
 	mu       sync.Mutex // guards what follows
 	refusing bool

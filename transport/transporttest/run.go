@@ -29,6 +29,12 @@ type Harness struct {
 	PutUndecodable func(t testing.TB, tr transport.Transport, queue string)
 	// Begin begins a transaction in the transport's database as users do, for a [transport.TxDispatcher].
 	Begin func(t testing.TB, tr transport.Transport) UserTx
+	// Write writes to the transport's database in a handler's transaction, as users do, and returns a function that reports
+	// whether the write is committed. It is for a [transport.OutboxStore].
+	Write func(t testing.TB, tr transport.Transport, tx transport.HandlerTx) (committed func() bool)
+	// Sweep has an [transport.OutboxStore] remove the ids that are older than Env.Remember from an inbox within seconds,
+	// if the driver does so at longer intervals. It does nothing for a driver that removes them sooner.
+	Sweep func(t testing.TB, tr transport.Transport, inbox string)
 	// Break is ShortLease with a connection that can be broken, and its Link.
 	Break func(t testing.TB) (transport.Transport, Link)
 	// Restart is ShortLease on a broker of the rule's own, and a function that stops and starts that broker. It returns
@@ -131,6 +137,10 @@ var themes = []theme{
 	{"Publishing", publishRules},
 	{"Completing and sending atomically", atomicRules},
 	{"Sending in a user's transaction", joinRules},
+	{"Handled messages", inboxRules},
+	{"Recording a completed message", recordRules},
+	{"Storing in an outbox", outboxRules},
+	{"Storing in a handler's transaction", storeTxRules},
 	{"Concurrency", concurrencyRules},
 	{"Stopping and closing", stopRules},
 	{"Faults", faultRules},

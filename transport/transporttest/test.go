@@ -66,7 +66,14 @@ func ended() context.Context {
 // open opens the rule's transport once more. It is closed with the rule.
 func (t *test) open() transport.Conn {
 	t.Helper()
-	c, err := t.tr.Open(t.ctx(), transport.Env{Endpoint: "kit", Instance: "kit" + t.suffix})
+	return t.openWith(transport.Env{})
+}
+
+// openWith is open with settings of env.
+func (t *test) openWith(env transport.Env) transport.Conn {
+	t.Helper()
+	env.Endpoint, env.Instance = "kit", "kit"+t.suffix
+	c, err := t.tr.Open(t.ctx(), env)
 	t.must("Open", err)
 	t.Cleanup(func() { t.ok("Close", c.Close()) })
 	return c
