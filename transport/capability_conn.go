@@ -67,9 +67,11 @@ type TxDispatcher interface {
 	// back. DispatchIn does neither. The driver defines the type of tx; another type, or a transaction of another
 	// database, is an error that names the type. The caller must not use tx meanwhile.
 	//
-	// On an error none of ops is sent. Unless its connection is lost, tx can continue and be committed without them: a
-	// [*DispatchError] names the operations that were refused. Receipts are those of Dispatch, valid once tx is
-	// committed; those of a transaction that was rolled back may name other messages.
+	// On an error none of ops is sent; a [*DispatchError] names the operations that were refused. The caller should roll
+	// tx back then: the database may have ended tx. PostgreSQL does so after an error of a statement that has no savepoint,
+	// and the driver has none around messages that are sent at once to one queue that took messages before. Otherwise tx
+	// can continue and be committed without ops, unless its connection is lost. Receipts are those of Dispatch, valid once
+	// tx is committed; those of a transaction that was rolled back may name other messages.
 	DispatchIn(ctx context.Context, tx any, ops []Operation) ([]Receipt, error)
 }
 

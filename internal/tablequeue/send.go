@@ -107,7 +107,7 @@ func (c *Conn) addOp(ctx context.Context, w *work, index int, op *transport.Oper
 	w.buf = headers.AppendJSON(w.buf)
 	row := Row{
 		Queue: op.Queue, ID: storable(m.ID), Headers: slices.Clip(w.buf[start:]), Body: m.Body,
-		At: op.At, TTL: max(0, op.TTL), Op: index,
+		At: op.At, TTL: max(0, op.TTL), Op: index, Published: op.Queue == "",
 	}
 	if op.At.IsZero() {
 		row.After = max(0, op.After)

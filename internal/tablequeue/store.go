@@ -71,8 +71,10 @@ type Queues interface {
 	Flush(ctx context.Context, units []*Unit) error
 
 	// InsertIn inserts rows in tx, a transaction of the same database that its caller has begun and ends: all, or on an
-	// error none, after which tx can be used unless its connection is lost. Receivers, also of this process, are notified
-	// soon after tx has committed. Any other tx is an error that names the type it wants, also without rows.
+	// error none. After an error tx can be used, unless its connection is lost or the database has ended it; that it does
+	// not where a row is Published, or for a queue that no InsertIn of the store has inserted rows into. Receivers, also of
+	// this process, are notified soon after tx has committed. Any other tx is an error that names the type it wants, also
+	// without rows.
 	InsertIn(ctx context.Context, tx any, rows []Row) error
 
 	// Renew makes the leases of queue end at now + d, also those that have run out while no other claim has taken the row.
@@ -235,6 +237,8 @@ type Row struct {
 	// Op is the index of the operation that this row is of. The store ignores it.
 	Op int
 
+	// Published reports whether the row is a copy for a subscriber, whose queue may be gone.
+	Published bool
 	// WantSeq makes Flush set Seq to that of the inserted row.
 	WantSeq bool
 	Seq     int64

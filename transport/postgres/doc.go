@@ -9,9 +9,10 @@
 // With the transaction mode SendsAtomicWithReceive a handler's own writes, the messages it sends and the completion of
 // the message it handles are one transaction: [Tx] returns it.
 //
-// Outside handlers, endpoint.In(tx) sends in a pgx.Tx on the same database, of any pool and any exec mode: the message
-// is there when the transaction commits, and never otherwise. Its user needs insert and select on the tables that are
-// sent to.
+// Outside handlers, endpoint.In(tx) sends in a pgx.Tx on the same database, of any pool and any exec mode, or in a
+// [sql.Tx] of any driver: the message is there when the transaction commits, and never otherwise. Its user needs insert
+// on the tables that are sent to, and select for delayed messages, which have a receipt. After an error, roll back: the
+// server may have ended the transaction.
 //
 // # What it asks of the server
 //

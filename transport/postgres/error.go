@@ -46,10 +46,19 @@ func failure(err error, doing string, args ...any) error {
 	return fmt.Errorf("postgres: %s: %w", fmt.Sprintf(doing, args...), err)
 }
 
-// code returns the SQLSTATE of the server's answer, or "" without one.
+// code returns the SQLSTATE of the server's answer, or "" without one. The error may be one of any driver.
 func code(err error) string {
-	if answer, ok := errors.AsType[*pgconn.PgError](err); ok {
-		return answer.Code
+	if answer, ok := errors.AsType[interface {
+		error
+		SQLState() string
+	}](err); ok {
+		return answer.SQLState()
+	}
+	if answer, ok := errors.AsType[interface {
+		error
+		Field(name byte) string
+	}](err); ok { // of github.com/uptrace/bun/driver/pgdriver
+		return answer.Field('C')
 	}
 	return ""
 }

@@ -290,12 +290,17 @@ func (o *out) arrays() []any {
 	}
 	at, after, ttl := make(array[number], n), make(array[number], n), make(array[number], n)
 	for i, r := range o.rows {
-		if !r.At.IsZero() {
-			at[i] = number(r.At.UnixMicro())
-		}
-		after[i], ttl[i] = number(r.After.Microseconds()), number(r.TTL.Microseconds())
+		at[i], after[i], ttl[i] = timesOf(r)
 	}
 	return []any{headers, bodies, at, after, ttl}
+}
+
+// timesOf returns the times of a row as parameters: when it is due, or 0, its delay, and its time to live.
+func timesOf(r *tablequeue.Row) (at, after, ttl number) {
+	if !r.At.IsZero() {
+		at = number(r.At.UnixMicro())
+	}
+	return at, number(r.After.Microseconds()), number(r.TTL.Microseconds())
 }
 
 // lone reports whether o is one row that is visible at once, which needs no arrays.

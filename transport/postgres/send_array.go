@@ -95,3 +95,34 @@ func (arrayPlan) Encode(value any, buf []byte) ([]byte, error) {
 	}
 	return a.appendTo(buf), nil
 }
+
+// plain replaces arrays by slices, which every connection can encode.
+func plain(arrays []any) []any {
+	for i, a := range arrays {
+		switch a := a.(type) {
+		case array[text]:
+			arrays[i] = convert(a, func(t text) string { return string(t) })
+		case array[number]:
+			arrays[i] = convert(a, func(n number) int64 { return int64(n) })
+		case array[blob]:
+			arrays[i] = convert(a, func(b blob) []byte { return bytesOf(b) })
+		}
+	}
+	return arrays
+}
+
+// bytesOf returns body, and an empty slice for nil, which would be null.
+func bytesOf(body []byte) []byte {
+	if body == nil {
+		return []byte{}
+	}
+	return body
+}
+
+func convert[To any, From element](a array[From], to func(From) To) []To {
+	all := make([]To, len(a))
+	for i, e := range a {
+		all[i] = to(e)
+	}
+	return all
+}

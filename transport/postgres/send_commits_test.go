@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/holdfast-go/holdfast/internal/brokertest"
 	"github.com/holdfast-go/holdfast/internal/tablequeue"
@@ -15,22 +16,20 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// recordedTx is a caller's transaction that records the statements of batches.
+// recordedTx is a caller's transaction that records its statements.
 type recordedTx struct {
 	pgx.Tx
 	texts *[]string
 }
 
-func (r recordedTx) Begin(ctx context.Context) (pgx.Tx, error) {
-	inner, err := r.Tx.Begin(ctx)
-	return recordedTx{inner, r.texts}, err
+func (r recordedTx) Exec(ctx context.Context, text string, args ...any) (pgconn.CommandTag, error) {
+	*r.texts = append(*r.texts, text)
+	return r.Tx.Exec(ctx, text, args...)
 }
 
-func (r recordedTx) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
-	for _, q := range b.QueuedQueries {
-		*r.texts = append(*r.texts, q.SQL)
-	}
-	return r.Tx.SendBatch(ctx, b)
+func (r recordedTx) Query(ctx context.Context, text string, args ...any) (pgx.Rows, error) {
+	*r.texts = append(*r.texts, text)
+	return r.Tx.Query(ctx, text, args...)
 }
 
 // TestACallersCommitCarriesNoNotification has receivers notified of what was sent in a caller's transaction when it has

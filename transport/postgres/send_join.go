@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 
@@ -11,100 +12,132 @@ import (
 	"github.com/holdfast-go/holdfast/internal/tablequeue/dialect"
 )
 
-// InsertIn implements [tablequeue.Queues]. The savepoint is a round trip of its own: pgx prepares all statements of a
-// batch before it executes the first, and one that cannot be prepared would end the transaction.
+// InsertIn implements [tablequeue.Queues], with one statement in tx. The server ends a transaction in which a statement
+// fails, so a savepoint is around it, except where the rows are plain ones for a queue that took rows before.
 func (s *store) InsertIn(ctx context.Context, tx any, rows []tablequeue.Row) error {
-	users, ok := tx.(pgx.Tx)
-	if !ok {
-		return fmt.Errorf("postgres: send in a transaction: it is a %T: want a pgx.Tx of github.com/jackc/pgx/v5", tx)
-	}
-	err := s.sameDatabase(ctx, users)
-	if err == nil && len(rows) > 0 {
-		err = s.detector.Repeat(ctx, []*tablequeue.Unit{{Rows: rows}}, func() error { return s.insertIn(ctx, users, rows) })
+	users, err := usersTxOf(tx)
+	switch {
+	case err != nil:
+	case len(rows) == 0:
+		err = s.sameDatabase(ctx, users)
+	case s.sure(rows):
+		units := []*tablequeue.Unit{{Rows: rows}}
+		if err = s.detector.Once(ctx, units, func() error { return s.insertIn(ctx, users, rows) }); err != nil {
+			s.table(rows[0].Queue).takesRows.Store(false)
+		}
+	default:
+		units := []*tablequeue.Unit{{Rows: rows}}
+		err = s.detector.Repeat(ctx, units, func() error { return s.insertWithin(ctx, users, rows) })
 	}
 	return failure(err, "send in a transaction")
 }
 
-const databaseName = "SELECT current_database()"
-
-// databaseKey is the key of a connection's database in its custom data.
-const databaseKey = "holdfast.database"
-
-// sameDatabase asks each connection once. It does not notice another server with a database of the same name and
-// tables.
-func (s *store) sameDatabase(ctx context.Context, tx pgx.Tx) error {
-	known := tx.Conn().PgConn().CustomData()
-	name, ok := known[databaseKey].(string)
-	if !ok {
-		if err := tx.QueryRow(ctx, databaseName).Scan(&name); err != nil {
-			return err
-		}
-		known[databaseKey] = name
-	}
-	if name != s.database {
-		return fmt.Errorf("it is one of database %q and the queues are in %q: begin it there", name, s.database)
-	}
-	return nil
+// usersTx is a transaction of a caller.
+type usersTx interface {
+	exec(ctx context.Context, text string) error
+	// query scans each row of the answer into dest and then calls row.
+	query(ctx context.Context, text string, args, dest []any, row func()) error
+	// source returns a FROM item with the columns of o's rows, whose parameters begin with number first, and them.
+	source(o *out, first int) (text string, args []any)
 }
 
-// insertIn leaves tx as it was when it fails, even where ctx has ended.
-func (s *store) insertIn(ctx context.Context, tx pgx.Tx, rows []tablequeue.Row) error {
-	within, err := tx.Begin(ctx)
-	if err != nil {
+func usersTxOf(tx any) (usersTx, error) {
+	switch tx := tx.(type) {
+	case pgx.Tx:
+		return pgxTx{tx}, nil
+	case *sql.Tx:
+		if tx != nil {
+			return sqlTx{tx}, nil
+		}
+	}
+	return nil, fmt.Errorf("it is a %T: want a pgx.Tx of github.com/jackc/pgx/v5 or a *sql.Tx", tx)
+}
+
+// sure reports whether rows are visible at once, without a receipt, in one queue that is known to take them.
+func (s *store) sure(rows []tablequeue.Row) bool {
+	t := s.table(rows[0].Queue)
+	if !t.takesRows.Load() || t.foreign.Load() {
+		return false
+	}
+	for i := range rows {
+		if r := &rows[i]; r.Queue != rows[0].Queue || r.Timed() || r.WantSeq || r.Published {
+			return false
+		}
+	}
+	return true
+}
+
+const (
+	setSavepoint     = "SAVEPOINT holdfast_send"
+	undoSavepoint    = "ROLLBACK TO SAVEPOINT holdfast_send"
+	releaseSavepoint = "RELEASE SAVEPOINT holdfast_send"
+)
+
+// insertWithin is insertIn, and leaves tx as it was when it fails, even where ctx has ended.
+func (s *store) insertWithin(ctx context.Context, tx usersTx, rows []tablequeue.Row) error {
+	if err := tx.exec(ctx, setSavepoint); err != nil {
 		return err
 	}
-	var (
-		b      pgx.Batch
-		queues []string
-		id     int64
-	)
-	for _, o := range s.groups([]*tablequeue.Unit{{Rows: rows}})[0].outs {
-		s.queueSend(&b, o, plain(o.arrays()))
-		queues = append(queues, o.to.name)
-	}
-	b.Queue("SELECT txid_current()").QueryRow(func(row pgx.Row) error { return row.Scan(&id) })
-	err = within.SendBatch(ctx, &b).Close()
+	err := s.insertIn(ctx, tx, rows)
 	own, cancel := context.WithTimeout(context.WithoutCancel(ctx), dialect.MaxSavepoint)
 	defer cancel()
 	if err == nil {
-		if err = within.Commit(own); err == nil {
-			s.watchCommit(id, queues)
-		}
-		return err
+		return tx.exec(own, releaseSavepoint)
 	}
-	if gone := within.Rollback(own); gone != nil {
+	if gone := tx.exec(own, undoSavepoint); gone != nil {
 		return errors.Join(err, fmt.Errorf("the transaction cannot go on: %w", gone))
+	}
+	if code(err) == undefinedTable {
+		if other := s.sameDatabase(own, tx); other != nil {
+			return other
+		}
 	}
 	return err
 }
 
-// plain replaces arrays by slices, which every connection can encode.
-func plain(arrays []any) []any {
-	for i, a := range arrays {
-		switch a := a.(type) {
-		case array[text]:
-			arrays[i] = convert(a, func(t text) string { return string(t) })
-		case array[number]:
-			arrays[i] = convert(a, func(n number) int64 { return int64(n) })
-		case array[blob]:
-			arrays[i] = convert(a, func(b blob) []byte { return bytesOf(b) })
+// insertIn inserts rows where tx is one of the database of the queues. It does not notice another server with a database
+// of the same name and tables.
+func (s *store) insertIn(ctx context.Context, tx usersTx, rows []tablequeue.Row) error {
+	outs := s.groups([]*tablequeue.Unit{{Rows: rows}})[0].outs
+	text, args := joining(tx, outs)
+	var (
+		queues  []string
+		id, seq int64
+		n       int // of an out
+		at      = make([]int, len(outs))
+	)
+	err := tx.query(ctx, text, append(args, s.database), []any{&id, &n, &seq}, func() {
+		if r := outs[n].rows[at[n]]; r.WantSeq {
+			r.Seq = seq
 		}
+		at[n]++
+	})
+	if err != nil {
+		return err
 	}
-	return arrays
+	if at[0] == 0 {
+		if err := s.sameDatabase(ctx, tx); err != nil {
+			return err
+		}
+		return errNotInserted
+	}
+	for _, o := range outs {
+		queues = append(queues, o.to.name)
+		o.to.takesRows.Store(true)
+	}
+	s.watchCommit(id, queues)
+	return nil
 }
 
-// bytesOf returns body, and an empty slice for nil, which would be null.
-func bytesOf(body []byte) []byte {
-	if body == nil {
-		return []byte{}
-	}
-	return body
-}
+var errNotInserted = errors.New("the server has inserted no rows: a trigger or a rule of the queue's table prevents that")
 
-func convert[To any, From element](a array[From], to func(From) To) []To {
-	all := make([]To, len(a))
-	for i, e := range a {
-		all[i] = to(e)
+const databaseName = "SELECT current_database()"
+
+func (s *store) sameDatabase(ctx context.Context, tx usersTx) error {
+	var name string
+	err := tx.query(ctx, databaseName, nil, []any{&name}, func() {})
+	if err == nil && name != s.database {
+		err = fmt.Errorf("it is one of database %q and the queues are in %q: begin it there", name, s.database)
 	}
-	return all
+	return err
 }

@@ -112,14 +112,14 @@ func TestAUsersConnectionMayBeOfAnyExecMode(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoTransactionOfPgxIsRefusedByItsType(t *testing.T) {
+func TestAValueThatIsNoTransactionIsRefusedByItsType(t *testing.T) {
 	w := newWorld(t, "out")
 	c := w.open()
 	for want, tx := range map[string]any{
-		"it is a <nil>: want a pgx.Tx of github.com/jackc/pgx/v5":         nil,
-		"it is a *sql.Tx: want a pgx.Tx of github.com/jackc/pgx/v5":       new(sql.Tx),
-		"it is a *pgxpool.Pool: want a pgx.Tx of github.com/jackc/pgx/v5": users(t, testURL()),
-		"it is a *pgx.Conn: want a pgx.Tx of github.com/jackc/pgx/v5":     w.sql,
+		"it is a <nil>: want a pgx.Tx of github.com/jackc/pgx/v5 or a *sql.Tx":         nil,
+		"it is a *sql.Tx: want a pgx.Tx of github.com/jackc/pgx/v5 or a *sql.Tx":       (*sql.Tx)(nil),
+		"it is a *pgxpool.Pool: want a pgx.Tx of github.com/jackc/pgx/v5 or a *sql.Tx": users(t, testURL()),
+		"it is a *pgx.Conn: want a pgx.Tx of github.com/jackc/pgx/v5 or a *sql.Tx":     w.sql,
 	} {
 		err := join(t, c, tx, to("out", msg("1")))
 		if err == nil || !strings.Contains(err.Error(), want) {

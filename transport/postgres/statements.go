@@ -120,13 +120,7 @@ func insert(o *out, first int, owned bool) string {
 	for _, kind := range []string{"text", "bytea"} {
 		arrays = append(arrays, p(len(arrays))+"::"+kind+"[]")
 	}
-	columns, values := "headers, body", "r.headers, r.body"
-	if o.foreign { // its id has no default
-		columns, values = "id, headers, body, expires", "gen_random_uuid(), r.headers, r.body, "+expiry
-	} else if o.timed {
-		columns += ", visible_at, expires"
-		values += ", " + due + ", " + expiry
-	}
+	columns, values := o.columns()
 	if o.timed {
 		names += ", at, after, ttl"
 		for range 3 {
@@ -139,6 +133,17 @@ func insert(o *out, first int, owned bool) string {
 		text += " WHERE r.owner IN (SELECT n FROM gone)"
 	}
 	return text
+}
+
+// columns returns the columns of an insert, and their values from a row r.
+func (o *out) columns() (columns, values string) {
+	switch {
+	case o.foreign: // its id has no default
+		return "id, headers, body, expires", "gen_random_uuid(), r.headers, r.body, " + expiry
+	case o.timed:
+		return "headers, body, visible_at, expires", "r.headers, r.body, " + due + ", " + expiry
+	}
+	return "headers, body", "r.headers, r.body"
 }
 
 // purgeForeign returns the statement that deletes the rows of a foreign table that no transaction has received.
