@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/holdfast-go/holdfast/transport"
 )
@@ -44,6 +45,14 @@ func (e *Endpoint) openOutbox(ctx context.Context, shared *transport.Shared) (*o
 		conn: conn, store: store, joins: joins, maxRow: conn.Limits().MaxBody,
 		queue: e.cfg.Name + outboxSuffix, inbox: e.cfg.Name + inboxSuffix,
 	}, nil
+}
+
+// now returns the time by the clock that all instances share.
+func (o *outbox) now() time.Time {
+	if c, ok := o.conn.(transport.Clock); ok {
+		return c.Now()
+	}
+	return time.Now()
 }
 
 // env is the environment in which the endpoint opens its transport and its outbox.

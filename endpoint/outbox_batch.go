@@ -19,8 +19,9 @@ type relayBatch struct {
 	mu   sync.Mutex // guards rows, for their renewal
 	rows []*relayRow
 
-	ops    []transport.Operation // that are not sent yet
-	owners []*relayRow           // of each operation
+	ops     []transport.Operation // that are not sent yet
+	owners  []*relayRow           // of each operation
+	decoded time.Time             // when the times to live in ops were counted from
 }
 
 // relayRow is one stored message.
@@ -35,7 +36,8 @@ type relayRow struct {
 // another version may read it.
 func (b *relayBatch) decode(ctx context.Context, ds []transport.Delivery) {
 	r := b.relay
-	now := time.Now()
+	now := r.outbox.now()
+	b.decoded = time.Now()
 	for _, d := range ds {
 		m := d.Message()
 		e, err := envelope.Decode(m.Body)
@@ -50,7 +52,10 @@ func (b *relayBatch) decode(ctx context.Context, ds []transport.Delivery) {
 		before := len(b.ops)
 		b.ops = e.AppendLive(b.ops, now)
 		row.left = len(b.ops) - before
-		for range row.left {
+		for i := before; i < len(b.ops); i++ {
+			if op := &b.ops[i]; !op.At.IsZero() { // the broker counts by its own clock
+				op.After, op.At = op.Delay(now), time.Time{}
+			}
 			b.owners = append(b.owners, row)
 		}
 		b.rows = append(b.rows, row)
@@ -59,7 +64,7 @@ func (b *relayBatch) decode(ctx context.Context, ds []transport.Delivery) {
 
 // dispatch sends the operations that are left, and keeps those that the broker has not accepted.
 func (b *relayBatch) dispatch(ctx context.Context) {
-	b.dropLost()
+	b.shorten()
 	if len(b.ops) == 0 {
 		return
 	}
@@ -95,14 +100,28 @@ func (b *relayBatch) dispatch(ctx context.Context) {
 	}
 }
 
-// dropLost forgets the operations of rows whose lease was lost: another instance sends them.
-func (b *relayBatch) dropLost() {
+// shorten forgets operations that have expired since they were decoded, and those of rows whose lease was lost, which
+// another instance sends. It takes the time since from the delays and times to live of the others.
+func (b *relayBatch) shorten() {
+	now := time.Now()
+	passed := now.Sub(b.decoded)
+	b.decoded = now
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	ops, owners := b.ops[:0], b.owners[:0]
 	for i, row := range b.owners {
-		if !row.lost {
-			ops, owners = append(ops, b.ops[i]), append(owners, row)
+		op := b.ops[i]
+		late := max(0, passed-op.After) // since the operation was due
+		expired := op.TTL > 0 && op.TTL <= late
+		if op.After = max(0, op.After-passed); op.TTL > 0 {
+			op.TTL -= late
+		}
+		switch {
+		case row.lost:
+		case expired:
+			row.left--
+		default:
+			ops, owners = append(ops, op), append(owners, row)
 		}
 	}
 	b.ops, b.owners = ops, owners

@@ -18,8 +18,10 @@ const (
 	// relayActive batches are being sent at once, and relayHeld are sent or wait for the broker.
 	relayActive = 2
 	relayHeld   = 4
-	// relayIdle is how long a relay that stops waits for a further stored message.
+	// relayIdle is how long a relay that stops waits for a further stored message, and relayLast how long it relays at
+	// least after the last handler has ended.
 	relayIdle = 50 * time.Millisecond
+	relayLast = time.Second
 )
 
 // relay sends the messages in the outbox to the broker. Every instance has one: each receives other rows.
@@ -71,20 +73,19 @@ func (l *live) relayUntilEnd(ctx context.Context) (end func()) {
 	}
 }
 
-// run relays until stopping is closed and no stored message is left, or until StopTimeout has passed since then.
-func (r *relay) run(ctx context.Context, stopping <-chan struct{}) {
-	ctx, end := context.WithCancel(context.WithoutCancel(ctx))
+// run relays until stopping is closed and no stored message is left, or until StopTimeout has passed since the end of Run's
+// context.
+func (r *relay) run(running context.Context, stopping <-chan struct{}) {
+	ctx, end := context.WithCancel(context.WithoutCancel(running))
 	defer end()
 	receiving, interrupt := context.WithCancel(ctx)
 	defer interrupt()
 	go func() {
-		select {
-		case <-stopping:
-		case <-ctx.Done():
-			return
-		}
+		<-running.Done()
+		began := time.Now()
+		<-stopping
 		interrupt()
-		if most := r.live.e.cfg.StopTimeout; most > 0 && backoff.Sleep(ctx, most) == nil {
+		if most := r.live.e.cfg.StopTimeout; most > 0 && backoff.Sleep(ctx, max(relayLast, most-time.Since(began))) == nil {
 			end()
 		}
 	}()

@@ -82,8 +82,8 @@ func (o *outbox) stored(ops []transport.Operation) ([]transport.Operation, error
 	if len(ops) == 0 {
 		return nil, nil
 	}
-	now := time.Now()
-	envelopes := envelope.Encode(ops, now, maxEnvelope)
+	now := o.now()
+	envelopes := envelope.Encode(o.due(ops, now), now, maxEnvelope)
 	stored := make([]transport.Operation, len(envelopes))
 	for i, body := range envelopes {
 		if most := o.maxRow; most > 0 && len(body) > most {
@@ -92,4 +92,19 @@ func (o *outbox) stored(ops []transport.Operation) ([]transport.Operation, error
 		stored[i] = transport.Operation{Message: &transport.Message{ID: uuid.New(now), Body: body}, Queue: o.queue}
 	}
 	return stored, nil
+}
+
+// due returns ops with due times by the clock of the outbox: a caller's At is one of this process.
+func (o *outbox) due(ops []transport.Operation, now time.Time) []transport.Operation {
+	copied := false
+	for i := range ops {
+		if ops[i].At.IsZero() {
+			continue
+		}
+		if !copied {
+			ops, copied = slices.Clone(ops), true
+		}
+		ops[i].At = now.Add(ops[i].Delay(time.Now()))
+	}
+	return ops
 }

@@ -74,6 +74,13 @@ type HandledRecorder interface {
 	RecordHandled(inbox string, key *HandledKey)
 }
 
+// Clock is implemented by an [OutboxStore] whose database has a clock that all its users share. Without it the clocks of
+// the processes must agree: they store when a message expires and is due, and another process sends it.
+type Clock interface {
+	// Now returns the time of the database, as far as it is known. It does no I/O.
+	Now() time.Time
+}
+
 // InboxInspector is implemented by an [OutboxStore] for tools.
 type InboxInspector interface {
 	// InspectInbox returns the size of an inbox. It may estimate that of a large one.

@@ -59,8 +59,9 @@ type Conn struct {
 	subs  subscribers
 	wakes wakes
 
-	inboxes     Inboxes  // nil where the store has none
-	inboxesUsed sync.Map // the names of the inboxes that were used
+	ahead       atomic.Int64 // of this process's clock is the database's, in nanoseconds
+	inboxes     Inboxes      // nil where the store has none
+	inboxesUsed sync.Map     // the names of the inboxes that were used
 
 	unusable unusable
 	forwards forwards
@@ -126,6 +127,9 @@ func (c *Conn) OpenReceiver(ctx context.Context, opts transport.ReceiverOptions)
 	}
 	defer c.calls.Done()
 	if err := c.store.Exists(ctx, opts.Queue); err != nil {
+		return nil, err
+	}
+	if err := c.compareClocks(ctx); err != nil {
 		return nil, err
 	}
 	if _, again := c.queues.LoadOrStore(opts.Queue, nil); !again {

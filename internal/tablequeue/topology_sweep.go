@@ -89,7 +89,7 @@ func (c *Conn) sweep(store Sweeper) {
 		if err := Sweep(ctx, store); err != nil && c.life.Err() == nil {
 			c.cfg.Env.Log().WarnContext(ctx, "expired messages cannot be removed: it is tried again in a minute", slog.Any("error", err))
 		}
-		if err := c.warn(ctx); err != nil && c.life.Err() == nil {
+		if err := errors.Join(c.warn(ctx), c.compareClocks(ctx)); err != nil && c.life.Err() == nil {
 			c.cfg.Env.Log().DebugContext(ctx, "tables cannot be examined: it is tried again in a minute", slog.Any("error", err))
 		}
 		cancel()

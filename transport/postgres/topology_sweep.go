@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -22,4 +23,10 @@ func (s *store) DueForSweep(ctx context.Context) ([]string, error) {
 func (s *store) SweepSome(ctx context.Context, queue string) (int64, error) {
 	tag, err := s.execute(ctx, s.table(queue).sweep)
 	return tag.RowsAffected(), s.failed(err, "remove expired rows of queue %q", queue)
+}
+
+// Now implements [tablequeue.Timed].
+func (s *store) Now(ctx context.Context) (now time.Time, err error) {
+	err = s.writes.QueryRow(ctx, `SELECT clock_timestamp()`).Scan(&now)
+	return now, s.failed(err, "read the clock")
 }
