@@ -185,6 +185,7 @@ func storeCut(t *test) {
 
 // untilStored repeats Store while it fails. Then the key is recorded, or was recorded by a call with an unknown outcome.
 func (o outbox) untilStored(k transport.HandledKey, id string) error {
+	var failed []error
 	unknown := false
 	for ctx := o.t.ctx(); ; {
 		err := o.Store(ctx, o.entry(k, id))
@@ -192,8 +193,9 @@ func (o outbox) untilStored(k transport.HandledKey, id string) error {
 		case err == nil, unknown && errors.Is(err, transport.ErrAlreadyHandled):
 			return nil
 		case errors.Is(err, transport.ErrAlreadyHandled), ctx.Err() != nil:
-			return fmt.Errorf("after failures, of which none had an unknown outcome: %w", err)
+			return fmt.Errorf("%w, after the failures %v, none with an unknown outcome", err, failed)
 		}
+		failed = append(failed, err)
 		unknown = unknown || errors.Is(err, transport.ErrOutcomeUnknown)
 		o.t.pass(time.Millisecond)
 	}
