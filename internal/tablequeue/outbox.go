@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/holdfast-go/holdfast/internal/batch"
 	"github.com/holdfast-go/holdfast/transport"
 )
 
@@ -50,6 +51,8 @@ func (c *Conn) FindHandled(
 	case err == nil:
 		states[0] = f.state
 		return states, nil
+	case errors.Is(err, batch.ErrClosed):
+		return nil, transport.ErrClosed
 	case ctx.Err() != nil:
 		return nil, fmt.Errorf("%w: %w", transport.ErrUnreachable, context.Cause(ctx))
 	}
@@ -98,10 +101,20 @@ func (c *Conn) findSome(ctx context.Context, finds []*find, errs []error) {
 	}
 }
 
-// Store implements [transport.OutboxStore], in a batch with what others send, settle and store.
+// Store implements [transport.OutboxStore], in a batch with what others send, settle and store: again when subscribers to
+// messages of e are gone.
 func (c *Conn) Store(ctx context.Context, e transport.OutboxEntry) error {
+	for try := 1; ; try++ {
+		err := c.storeOnce(ctx, e)
+		if !c.lostSubscribers(err, e.Ops) || try == maxLost {
+			return err
+		}
+	}
+}
+
+func (c *Conn) storeOnce(ctx context.Context, e transport.OutboxEntry) error {
 	w := c.newWork()
-	if err := c.enclose(ctx, w, e, nil); err != nil {
+	if err := c.enclose(ctx, w, e); err != nil {
 		c.recycle(w)
 		return err
 	}
@@ -114,8 +127,8 @@ func (c *Conn) Store(ctx context.Context, e transport.OutboxEntry) error {
 	return err
 }
 
-// enclose makes w's unit the recording of e with further operations.
-func (c *Conn) enclose(ctx context.Context, w *work, e transport.OutboxEntry, more []transport.Operation) error {
+// enclose makes w's unit the recording of e.
+func (c *Conn) enclose(ctx context.Context, w *work, e transport.OutboxEntry) error {
 	if e.Key != nil {
 		if err := c.useInbox(e.Inbox); err != nil {
 			return err
@@ -124,12 +137,8 @@ func (c *Conn) enclose(ctx context.Context, w *work, e transport.OutboxEntry, mo
 			return err
 		}
 	}
-	ops := e.Ops
-	if len(more) > 0 {
-		ops = slices.Concat(ops, more)
-	}
 	w.unit.Verb, w.unit.Inbox, w.unit.Key = Record, e.Inbox, e.Key
-	return dispatchError(c.addRows(ctx, w, ops), len(ops))
+	return dispatchError(c.addRows(ctx, w, e.Ops), len(e.Ops))
 }
 
 // storedAs returns the error of a unit that was to be recorded, of total operations.
@@ -168,15 +177,16 @@ type storeTx struct {
 
 // Complete implements [transport.Tx].
 func (t *storeTx) Complete(ctx context.Context, ops []transport.Operation) error {
-	c, total := t.conn, len(t.entry.Ops)+len(ops)
+	c, e := t.conn, t.entry
+	e.Ops = slices.Concat(e.Ops, ops)
 	w := c.newWork()
 	defer c.recycle(w)
-	if err := c.enclose(ctx, w, t.entry, ops); err != nil {
+	if err := c.enclose(ctx, w, e); err != nil {
 		return errors.Join(err, t.inner.Rollback(ctx))
 	}
 	if err := c.complete(ctx, t.inner, &w.unit); err != nil {
-		err = c.blame(ctx, c.verdict(err), w.unit.Rows, total)
-		if c.lostSubscribers(err, ops) || errors.Is(err, ErrNoDelays) {
+		err = c.blame(ctx, c.verdict(err), w.unit.Rows, len(e.Ops))
+		if c.lostSubscribers(err, e.Ops) || errors.Is(err, ErrNoDelays) {
 			return &outdatedError{err}
 		}
 		return err
