@@ -3,6 +3,7 @@ package sqlite_test
 import (
 	"context"
 	"database/sql"
+	"math/rand/v2"
 	"path/filepath"
 	"testing"
 	"time"
@@ -18,6 +19,7 @@ func TestConformance(t *testing.T) {
 		ShortLease:     file(time.Second),
 		PutUndecodable: putUndecodable,
 		Begin:          begin,
+		Write:          write,
 	})
 }
 
@@ -28,15 +30,50 @@ func file(lease time.Duration) func(testing.TB) transport.Transport {
 	}
 }
 
-// begin begins a transaction on a connection of its own.
-func begin(t testing.TB, tr transport.Transport) transporttest.UserTx {
+// connect opens the file as users do.
+func connect(t testing.TB, tr transport.Transport) *sql.DB {
 	t.Helper()
 	db, err := sql.Open("sqlite", "file:"+tr.(*sqlite.Transport).Path+"?_txlock=immediate&_busy_timeout=20000")
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = db.Close() })
-	tx, err := db.BeginTx(t.Context(), nil)
+	return db
+}
+
+// write writes to a table of the user's with OnCommit.
+func write(t testing.TB, tr transport.Transport, tx transport.HandlerTx) func() bool {
+	t.Helper()
+	db := connect(t, tr)
+	if _, err := db.ExecContext(t.Context(), `create table if not exists writes (id integer primary key)`); err != nil {
+		t.Fatal(err)
+	}
+	id := rand.Int64()
+	err := sqlite.OnCommit(t.Context(), given{tx}, func(ctx context.Context, tx *sql.Tx) error {
+		_, err := tx.ExecContext(ctx, `insert into writes (id) values (?)`, id)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return func() bool {
+		var n int
+		if err := db.QueryRowContext(t.Context(), `select count(*) from writes where id = ?`, id).Scan(&n); err != nil {
+			t.Error(err)
+		}
+		return n > 0
+	}
+}
+
+// given is a session of the endpoint with a transaction.
+type given struct{ tx transport.HandlerTx }
+
+func (s given) Tx(context.Context) (transport.HandlerTx, error) { return s.tx, nil }
+
+// begin begins a transaction on a connection of its own.
+func begin(t testing.TB, tr transport.Transport) transporttest.UserTx {
+	t.Helper()
+	tx, err := connect(t, tr).BeginTx(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -49,13 +86,7 @@ func begin(t testing.TB, tr transport.Transport) transporttest.UserTx {
 
 func putUndecodable(t testing.TB, tr transport.Transport, queue string) {
 	t.Helper()
-	db, err := sql.Open("sqlite", "file:"+tr.(*sqlite.Transport).Path+"?_txlock=immediate&_busy_timeout=5000")
-	if err != nil {
-		t.Error(err)
-		return
-	}
-	defer db.Close()
-	_, err = db.ExecContext(t.Context(), `insert into holdfast_messages (queue, headers, body) values (?, '{"not', x'ff')`, queue)
+	_, err := connect(t, tr).ExecContext(t.Context(), `insert into holdfast_messages (queue, headers, body) values (?, '{"not', x'ff')`, queue)
 	if err != nil {
 		t.Error(err)
 	}

@@ -27,6 +27,7 @@ type store struct {
 	read   *sql.DB
 	writer *writer
 	first  *sql.Stmt // on read: returns when the first row of a queue becomes visible
+	find   *sql.Stmt // on read: looks for keys in an inbox
 
 	claimed sync.Map // the queues that were claimed from, by name
 }
@@ -42,13 +43,19 @@ func (s *store) prepare(ctx context.Context) (err error) {
 	if err := migrate(ctx, s.writer.conn, migrations); err != nil {
 		return err
 	}
+	if err := createInboxTables(ctx, s.writer.conn); err != nil {
+		return err
+	}
 	if err := s.writer.prepare(ctx); err != nil {
 		return err
 	}
 	if s.file, err = os.Stat(s.path); err != nil {
 		return err
 	}
-	s.first, err = s.read.PrepareContext(ctx, firstVisible)
+	if s.first, err = s.read.PrepareContext(ctx, firstVisible); err != nil {
+		return err
+	}
+	s.find, err = s.read.PrepareContext(ctx, findKeys)
 	return err
 }
 

@@ -4,8 +4,9 @@
 // # What is in the file
 //
 // Messages are rows of holdfast_messages, whatever their queue; holdfast_queues and holdfast_subscriptions say which
-// queues there are and which subscribe to which types. Open and Install create missing parts, and newer versions of
-// this package migrate older files. The tables can be read, and messages inserted, with plain SQL:
+// queues there are and which subscribe to which types. The ids of handled messages, where an endpoint keeps them, are in
+// holdfast_handled, and the names of its inboxes in holdfast_inboxes. Open and Install create missing parts, and newer
+// versions of this package migrate older files. The tables can be read, and messages inserted, with plain SQL:
 //
 //	insert into holdfast_messages (queue, headers, body)
 //	values ('billing', '{"NServiceBus.EnclosedMessageTypes":"Shop.ChargeOrder"}', '{"order":7}')

@@ -25,12 +25,22 @@ func (s *store) Flush(ctx context.Context, units []*tablequeue.Unit) error {
 	return failed(err, "write")
 }
 
-// write executes u, and calls within unless the lease is lost.
+// write executes u, and calls within unless the lease is lost or the key is known.
 func (w *writer) write(u *tablequeue.Unit, now int64, within func() error) error {
-	kept, err := w.settleRow(u, now)
-	u.Lost = err == nil && !kept
-	if err != nil || u.Lost {
+	u.Lost, u.Handled = false, false
+	switch fresh, err := w.record(u, now); {
+	case err != nil:
 		return err
+	case !fresh:
+		u.Handled = true
+		return nil
+	}
+	switch kept, err := w.settleRow(u, now); {
+	case err != nil:
+		return err
+	case !kept:
+		u.Lost = true
+		return w.unrecord(u)
 	}
 	if within != nil {
 		if err := within(); err != nil {
@@ -49,7 +59,7 @@ func (w *writer) write(u *tablequeue.Unit, now int64, within func() error) error
 func (w *writer) settleRow(u *tablequeue.Unit, now int64) (kept bool, err error) {
 	var n int64
 	switch u.Verb {
-	case tablequeue.Send:
+	case tablequeue.Send, tablequeue.Record:
 		return true, nil
 	case tablequeue.Delete:
 		n, err = w.change(deleteLeased, u.Lease.Seq, u.Lease.ID)

@@ -59,6 +59,7 @@ func (w *writer) prepare(ctx context.Context) (err error) {
 	for _, query := range []string{
 		savepoint, rollbackTo, release, firstVisible, insertMessage, claimAny, sizeOfAny, claimFitting,
 		deleteLeased, retryLeased, releaseLeased, renewLease, abandonLeases, cancelUnclaimed,
+		recordKey, forgetKey, inboxExists, markForgetting, forgetOld,
 	} {
 		if w.statements[query] != nil {
 			continue

@@ -30,7 +30,11 @@ func (s *store) Install(ctx context.Context, plan transport.Plan) error {
 		queues[i] = q.Name
 	}
 	const query = `insert into holdfast_queues (name) values (?) on conflict do nothing`
-	return failed(s.each(ctx, "queue", queues, query), "install")
+	err := s.each(ctx, "queue", queues, query)
+	if err == nil {
+		err = s.each(ctx, "inbox", plan.Inboxes, installInbox, micros(time.Now()))
+	}
+	return failed(err, "install")
 }
 
 // Remove implements [tablequeue.Topology].
@@ -38,7 +42,7 @@ func (s *store) Remove(ctx context.Context, queues []string) error {
 	const query = `
 		delete from holdfast_subscriptions where queue = ?1;
 		delete from holdfast_messages where queue = ?1;
-		delete from holdfast_queues where name = ?1`
+		delete from holdfast_queues where name = ?1;` + removeInbox
 	return failed(s.each(ctx, "queue", queues, query), "remove queues")
 }
 

@@ -15,13 +15,15 @@ import (
 
 // OnCommit registers f, which writes to the file in the transaction that completes the message of s: f's writes, the
 // completion and the messages that the handler sends are committed together or not at all. s is a session of an
-// endpoint with the transaction mode SendsAtomicWithReceive. OnCommit itself writes nothing and takes no lock. It may
-// be called several times: the functions run in that order.
+// endpoint with the transaction mode SendsAtomicWithReceive, or with a [Transport] as its outbox; then the transaction
+// records in the file that the message was handled. OnCommit itself writes nothing and takes no lock. It may be called
+// several times: the functions run in that order.
 //
-// f runs after the handler has returned nil, and not at all when the lease of the message is lost. An error of f undoes
-// the completion of this message only, and fails the message; a panic and the end of f's goroutine count as errors. f
-// must be quick, because no other process can write meanwhile. It must use only tx for the file, and neither commit nor
-// roll it back. It may run again when the transaction, which other messages share, fails. Its ctx never ends.
+// f runs after the handler has returned nil, and not at all when the lease of the message is lost or another delivery of
+// it was handled meanwhile. An error of f undoes the transaction of this message only, and fails the message; a panic
+// and the end of f's goroutine count as errors. f must be quick, because no other process can write meanwhile. It must
+// use only tx for the file, and neither commit nor roll it back. It may run again when the transaction, which other
+// messages share, fails. Its ctx never ends.
 //
 // OnCommit fails when s has no such transaction, or one of another transport, and when the transaction is over.
 func OnCommit(ctx context.Context, s interface {
