@@ -88,7 +88,7 @@ func (a *app) bench(ctx context.Context, b *benching) error {
 	if result == nil {
 		return err
 	}
-	return errors.Join(err, a.printBench(benchReport{redact(a.transportURL(), a.transportURL()), result}, b.asJSON))
+	return errors.Join(err, a.printBench(benchReport{a.secretless(a.transportURL()), result}, b.asJSON))
 }
 
 // run measures, and keeps no file but the profile.

@@ -23,10 +23,15 @@ create --adopt on PostgreSQL and SQL Server. It adds what is missing to the tabl
 must have stopped receiving; others may go on sending. It also rewrites tables of earlier versions, whose ids are text:
 stop programs of these versions first.
 
+With --outbox URL the commands also work with the outbox NAME.outbox and the inbox NAME.handled in that database
+(Config.Outbox). An endpoint that keeps an inbox in the queues' own database (Config.Remember with
+SendsAtomicWithReceive) has --inbox instead.
+
 Exit codes: 0 all is there, 1 something is missing or differs, or the command failed, 2 wrong usage, 130 interrupted.`
 
 const endpointExample = `  holdfast endpoint create sales --audit audit --transport amqp://admin:secret@host/shop
   holdfast endpoint verify sales --event Shop.OrderPlaced --json
+  holdfast endpoint create billing --outbox postgres://admin:secret@host/billing
   holdfast endpoint subscribe sales Shop.OrderPlaced Shop.OrderShipped
   holdfast endpoint delete sales --instance 7`
 
@@ -38,60 +43,6 @@ func (a *app) endpointCommand() *cobra.Command {
 		Example: endpointExample,
 	}, a.endpointCreateCommand(), a.endpointVerifyCommand(), a.endpointDeleteCommand(), a.endpointHandOverCommand(),
 		a.subscribeCommand(), a.unsubscribeCommand())
-}
-
-// endpointSpec is an endpoint as the flags describe it.
-type endpointSpec struct {
-	name      string
-	instances []string // with a queue of their own
-	errors    string   // the error queue
-	audit     string   // the audit queue; "" is none
-	types     []string
-}
-
-func (e *endpointSpec) instanceFlag(cmd *cobra.Command) {
-	cmd.Flags().StringArrayVar(&e.instances, "instance", nil, "`ID` of an instance with a queue of its own; may be repeated")
-}
-
-// queues returns the queues that belong to the endpoint alone.
-func (e *endpointSpec) queues() []transport.Queue {
-	queues := []transport.Queue{{Name: e.name}, {Name: e.name + ".quarantine", Counted: true}}
-	for _, instance := range e.instances {
-		queues = append(queues, transport.Queue{Name: e.name + "-" + instance})
-	}
-	return queues
-}
-
-// plan returns what the installer of the endpoint creates.
-func (e *endpointSpec) plan() transport.Plan {
-	plan := transport.Plan{Queues: e.queues(), Delays: true}
-	for _, name := range []string{e.errors, e.audit} {
-		if name != "" {
-			plan.Queues = append(plan.Queues, transport.Queue{Name: name, Shared: true})
-		}
-	}
-	for _, t := range e.types {
-		plan.Types = append(plan.Types, []string{t})
-	}
-	return plan
-}
-
-// check refuses names that no endpoint has. The most bytes of a name are those of the transport; 0 is no bound.
-func (e *endpointSpec) check(most int) error {
-	switch {
-	case e.name == "":
-		return usagef("the endpoint has no name")
-	case e.errors == "":
-		return usagef("an endpoint has an error queue")
-	case slices.Contains(e.instances, ""):
-		return usagef("an instance has no id")
-	}
-	for _, q := range e.plan().Queues {
-		if most > 0 && len(q.Name) > most {
-			return usagef("queue %.40q...: a name of %d bytes: %d is the most", q.Name, len(q.Name), most)
-		}
-	}
-	return nil
 }
 
 func oneEndpoint(_ *cobra.Command, args []string) error {
@@ -109,7 +60,8 @@ func (a *app) endpointCreateCommand() *cobra.Command {
 		Example: `  holdfast endpoint create sales --transport sb://shop.servicebus.windows.net
   holdfast endpoint create sales --audit audit --dry-run
   holdfast endpoint create sales --type Shop.OrderPlaced --transport sqs://eu-central-1
-  holdfast endpoint create Sales --adopt --transport postgres://admin:secret@host/shop`,
+  holdfast endpoint create Sales --adopt --transport postgres://admin:secret@host/shop
+  holdfast endpoint create billing --transport amqp://admin:secret@host/shop --outbox postgres://admin:secret@host/billing`,
 	})
 }
 
@@ -135,12 +87,16 @@ func (a *app) provisionEndpointCommand(p *provisioning, cmd *cobra.Command) *cob
 	flags.StringVar(&e.errors, "error", "error", "the error `queue`")
 	flags.StringVar(&e.audit, "audit", "", "the audit `queue`; none unless set")
 	flags.StringArrayVar(&e.types, "type", nil, "a message `type` that the endpoint publishes or a base type of one; may be repeated")
+	e.databaseFlags(a, cmd)
 	p.flags(cmd)
 	cmd.Args = oneEndpoint
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		e.name = args[0]
 		t, err := a.target()
 		if err != nil {
+			return err
+		}
+		if err := e.database(a, cmd); err != nil {
 			return err
 		}
 		if err := e.check(t.maxName); err != nil {
@@ -151,7 +107,7 @@ func (a *app) provisionEndpointCommand(p *provisioning, cmd *cobra.Command) *cob
 				return err
 			}
 		}
-		return a.provision(cmd.Context(), p, e.name, fmt.Sprintf("endpoint %q", e.name), e.plan())
+		return a.provision(cmd.Context(), p, e.name, fmt.Sprintf("endpoint %q", e.name), e.sites(t)...)
 	}
 	return cmd
 }
@@ -164,29 +120,51 @@ func (a *app) endpointDeleteCommand() *cobra.Command {
 		Long: `Delete the queues of an endpoint with all messages in them, and their subscriptions: its own queue, its
 quarantine, those of the given instances, and those that the transport has added for them. Topics, the error queue and
 the audit queue are shared with other endpoints and stay. Amazon SQS takes a minute until a queue of the same name can
-be created again.`,
+be created again.
+
+With --outbox its outbox and its inbox are deleted too, with stored messages that were not sent: see
+holdfast outbox drain.`,
 		Example: "  holdfast endpoint delete sales --instance 7 --transport sqs://eu-central-1",
 		Args:    oneEndpoint,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			e.name = args[0]
+			t, err := a.target()
+			if err != nil {
+				return err
+			}
+			if err := e.database(a, cmd); err != nil {
+				return err
+			}
 			if err := e.check(0); err != nil {
 				return err
 			}
-			var names []string
-			for _, q := range e.queues() {
-				names = append(names, q.Name)
-			}
-			err := with(cmd.Context(), a, e.name, "delete queues", func(r transport.Remover) error {
-				return r.Remove(cmd.Context(), names...)
-			})
-			if err == nil {
-				fmt.Fprintf(a.out, "%s: its queues are deleted\n", e.name)
-			}
-			return err
+			return a.deleteEndpoint(cmd.Context(), &e, t)
 		},
 	}
 	e.instanceFlag(cmd)
+	e.databaseFlags(a, cmd)
 	return cmd
+}
+
+// deleteEndpoint deletes the queues of an endpoint, its outbox and its inbox.
+func (a *app) deleteEndpoint(ctx context.Context, e *endpointSpec, t target) error {
+	for _, s := range e.sites(t) {
+		var names []string
+		for _, q := range s.plan.Queues {
+			if !q.Shared {
+				names = append(names, q.Name)
+			}
+		}
+		names = append(names, s.plan.Inboxes...)
+		err := withTarget(ctx, a, s.target, e.name, "delete queues", func(r transport.Remover) error {
+			return r.Remove(ctx, names...)
+		})
+		if err != nil {
+			return err
+		}
+	}
+	fmt.Fprintf(a.out, "%s: its queues are deleted\n", e.name)
+	return nil
 }
 
 func (a *app) subscribeCommand() *cobra.Command {

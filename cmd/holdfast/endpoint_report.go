@@ -45,30 +45,50 @@ type part struct {
 	Name string `json:"name"`
 }
 
-// provision creates or verifies the parts of a plan for an endpoint, and prints the report. An error says that parts
-// are missing or differ.
-func (a *app) provision(ctx context.Context, p *provisioning, endpoint, title string, plan transport.Plan) error {
-	err := with(ctx, a, endpoint, "verify queues", func(conn transport.Verifier) error {
-		before, err := p.find(ctx, conn, endpoint, plan)
-		if err != nil {
+// site is the broker of an endpoint or the database of its outbox, with the plan of what the endpoint needs there.
+type site struct {
+	target
+	plan transport.Plan
+}
+
+// provision creates or verifies the parts of an endpoint at its broker, the first site, and at others, and prints one
+// report. An error says that parts are missing or differ.
+func (a *app) provision(ctx context.Context, p *provisioning, endpoint, title string, sites ...site) error {
+	var before, after []transport.Finding
+	for i, s := range sites {
+		events := p.events
+		if i > 0 {
+			events = nil
+		}
+		err := withTarget(ctx, a, s.target, endpoint, "verify queues", func(conn transport.Verifier) error {
+			was, is, err := p.provisionAt(ctx, s, conn, endpoint, events)
+			before, after = append(before, was...), append(after, is...)
 			return err
+		})
+		if err != nil {
+			return fmt.Errorf("%s: %w", title, err)
 		}
-		found := before
-		if p.creates && !p.dryRun {
-			if err := a.install(ctx, conn, plan); err != nil {
-				return fmt.Errorf("create: %w", err)
-			}
-			if found, err = p.find(ctx, conn, endpoint, plan); err != nil {
-				return err
-			}
-		}
-		r := p.report(before, found)
-		return errors.Join(a.show(p.asJSON, r, func(w io.Writer) { r.print(w, title) }), r.err())
-	})
+	}
+	r := p.report(before, after)
+	err := errors.Join(a.show(p.asJSON, r, func(w io.Writer) { r.print(w, title) }), r.err())
 	if err != nil {
 		return fmt.Errorf("%s: %w", title, err)
 	}
 	return nil
+}
+
+// provisionAt creates or verifies the parts at one site. It returns the findings before and after.
+func (p *provisioning) provisionAt(
+	ctx context.Context, s site, conn transport.Verifier, endpoint string, events []string,
+) (before, after []transport.Finding, err error) {
+	if before, err = find(ctx, conn, endpoint, s.plan, events); err != nil || !p.creates || p.dryRun {
+		return before, before, err
+	}
+	if err := install(ctx, s.driver, conn, s.plan); err != nil {
+		return nil, nil, fmt.Errorf("create: %w", err)
+	}
+	after, err = find(ctx, conn, endpoint, s.plan, events)
+	return before, after, err
 }
 
 // report returns the report of the findings before and after creating; without creating they are the same.
@@ -98,15 +118,17 @@ func (p *provisioning) report(before, after []transport.Finding) report {
 }
 
 // find returns the differences between a plan, with the subscriptions to events, and the broker.
-func (p *provisioning) find(ctx context.Context, v transport.Verifier, queue string, plan transport.Plan) ([]transport.Finding, error) {
+func find(
+	ctx context.Context, v transport.Verifier, queue string, plan transport.Plan, events []string,
+) ([]transport.Finding, error) {
 	found, err := v.Verify(ctx, plan)
-	if err == nil && len(p.events) > 0 {
+	if err == nil && len(events) > 0 {
 		s, ok := v.(transport.SubscriptionVerifier)
 		if !ok {
 			return nil, usagef("--event: the transport cannot verify subscriptions")
 		}
 		var more []transport.Finding
-		more, err = s.VerifySubscriptions(ctx, queue, p.events)
+		more, err = s.VerifySubscriptions(ctx, queue, events)
 		found = append(found, more...)
 	}
 	if err != nil {
@@ -116,13 +138,9 @@ func (p *provisioning) find(ctx context.Context, v transport.Verifier, queue str
 }
 
 // install creates the missing parts of a plan.
-func (a *app) install(ctx context.Context, conn any, plan transport.Plan) error {
-	t, err := a.target()
-	if err != nil {
-		return err
-	}
-	if c, ok := conn.(transport.Conn); ok && plan.Delays && t.delays != nil {
-		if err := t.delays(ctx, c); err != nil {
+func install(ctx context.Context, d driver, conn any, plan transport.Plan) error {
+	if c, ok := conn.(transport.Conn); ok && plan.Delays && d.delays != nil {
+		if err := d.delays(ctx, c); err != nil {
 			return err
 		}
 	}

@@ -22,11 +22,15 @@ type planned struct {
 
 func (p *planned) Open(ctx context.Context, env transport.Env) (transport.Conn, error) {
 	c, err := p.Transport.Open(ctx, env)
-	return planning{c, p}, err
+	if err != nil {
+		return nil, err
+	}
+	return planning{c, c.(transport.OutboxStore), p}, nil
 }
 
 type planning struct {
 	transport.Conn
+	transport.OutboxStore
 	of *planned
 }
 

@@ -141,7 +141,9 @@ func (a *app) onErrors(ctx context.Context, s *selecting, args []string, f func(
 }
 
 // secretless returns text without passwords.
-func (a *app) secretless(text string) string { return redact(text, a.transportURL()) }
+func (a *app) secretless(text string) string {
+	return redact(redact(text, a.transportURL()), a.databaseURL())
+}
 
 // oneLine returns text for a terminal, without control characters and with at most so many characters.
 func oneLine(text string, most int) string {

@@ -51,7 +51,11 @@ func (a *app) provisionDelaysCommand(verb string, creates bool) *cobra.Command {
 			if err := a.onlyRabbitMQ(); err != nil {
 				return err
 			}
-			return a.provision(cmd.Context(), &p, programName, "delays", transport.Plan{Delays: true})
+			t, err := a.target()
+			if err != nil {
+				return err
+			}
+			return a.provision(cmd.Context(), &p, programName, "delays", site{t, transport.Plan{Delays: true}})
 		},
 	}
 	if creates {

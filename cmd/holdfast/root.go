@@ -40,6 +40,7 @@ type streams struct {
 type app struct {
 	streams
 	transport string // the --transport flag
+	database  string // the flag with the URL of the outbox's database
 	logLevel  string
 	logFormat string
 	log       *slog.Logger // not nil once a command runs
@@ -64,7 +65,7 @@ func run(args []string, s streams) int {
 	if err == nil {
 		return exitOK
 	}
-	fmt.Fprintln(s.err, "holdfast:", redact(err.Error(), a.transportURL()))
+	fmt.Fprintln(s.err, "holdfast:", a.secretless(err.Error()))
 	switch _, usage := errors.AsType[usageError](err); {
 	case !a.started || usage:
 		return exitUsage

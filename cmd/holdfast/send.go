@@ -43,9 +43,10 @@ type sending struct {
 	jsonl, create      bool
 	asJSON             bool
 
-	extra header.Map // headers, parsed
-	batch []transport.Operation
-	sent  int
+	driver driver
+	extra  header.Map // headers, parsed
+	batch  []transport.Operation
+	sent   int
 }
 
 func (a *app) sendCommand() *cobra.Command {
@@ -100,14 +101,18 @@ func (a *app) sendInput(ctx context.Context, s *sending) (err error) {
 	defer func() { err = errors.Join(err, in.Close()) }()
 	endpoint := programName
 	if s.create { // the queue of that endpoint
-		endpoint = s.to
+		t, err := a.target()
+		if err != nil {
+			return err
+		}
+		endpoint, s.driver = s.to, t.driver
 	}
 	return with(ctx, a, endpoint, "send", func(conn transport.Conn) error {
 		if most := conn.Limits().MaxDelay; s.after > most {
 			return fmt.Errorf("--after %v: the transport delays by %v at most", s.after, most)
 		}
 		if s.create {
-			if err := a.install(ctx, conn, queuePlan(s.to)); err != nil {
+			if err := install(ctx, s.driver, conn, queuePlan(s.to)); err != nil {
 				return err
 			}
 		}

@@ -30,14 +30,40 @@ func (a *app) sqlScriptCommand() *cobra.Command {
 		Short: "Print the SQL that creates queues, or brings them up to date",
 		Long:  sqlScriptHelp,
 		Example: `  holdfast sql script --endpoint sales --endpoint billing --shared error --shared audit > queues.sql
+  holdfast sql script --outbox billing                      # for an endpoint that has its queues at another broker
   psql --set ON_ERROR_STOP=1 --file queues.sql "$DATABASE"
   holdfast sql script sales --transport 'postgres://db.internal/shop?schema=messaging'`,
 	}
 	adopt := cmd.Flags().Bool("adopt", false, "take over tables that NServiceBus has created; see holdfast endpoint create --help")
 	shared := cmd.Flags().StringArray("shared", nil, "`name` of a queue that other systems read, such as the error or audit queue; may be repeated")
 	endpoints := cmd.Flags().StringArray("endpoint", nil, "`name` of an endpoint: its queue and its quarantine; may be repeated")
-	cmd.RunE = func(_ *cobra.Command, queues []string) error { return a.sqlScript(*endpoints, *shared, queues, *adopt) }
+	outboxes := cmd.Flags().StringArray("outbox", nil, "`name` of an endpoint whose outbox is in the database: its outbox and its inbox; may be repeated")
+	inboxes := cmd.Flags().StringArray("inbox", nil, "`name` of an endpoint with an inbox and no outbox; may be repeated")
+	cmd.RunE = func(_ *cobra.Command, queues []string) error {
+		plan := scriptPlan(*endpoints, *shared, queues)
+		for _, e := range *outboxes {
+			of := outboxPlan(e, true)
+			plan.Queues, plan.Inboxes = append(plan.Queues, of.Queues...), append(plan.Inboxes, of.Inboxes...)
+		}
+		for _, e := range *inboxes {
+			plan.Inboxes = append(plan.Inboxes, e+inboxSuffix)
+		}
+		return a.sqlScript(plan, *adopt)
+	}
 	return cmd
+}
+
+// scriptPlan returns the plan of the queues that the arguments name.
+func scriptPlan(endpoints, shared, queues []string) transport.Plan {
+	var names []string
+	for _, e := range endpoints {
+		names = append(names, e, e+".quarantine")
+	}
+	plan := queuePlan(append(names, queues...)...)
+	for _, name := range shared {
+		plan.Queues = append(plan.Queues, transport.Queue{Name: name, Shared: true})
+	}
+	return plan
 }
 
 // scripted is a transport that can print its installer.
@@ -45,7 +71,7 @@ type scripted interface {
 	Script(plan transport.Plan) (string, error)
 }
 
-func (a *app) sqlScript(endpoints, shared, queues []string, adopt bool) error {
+func (a *app) sqlScript(plan transport.Plan, adopt bool) error {
 	var made scripted = &postgres.Transport{Adopt: adopt}
 	if a.transportURL() != "" {
 		t, err := a.target()
@@ -60,16 +86,8 @@ func (a *app) sqlScript(endpoints, shared, queues []string, adopt bool) error {
 			return usagef("sql script: %s has no tables of queues: want postgres://… or sqlserver://…", t.name)
 		}
 	}
-	var names []string
-	for _, e := range endpoints {
-		names = append(names, e, e+".quarantine")
-	}
-	plan := queuePlan(append(names, queues...)...)
-	for _, name := range shared {
-		plan.Queues = append(plan.Queues, transport.Queue{Name: name, Shared: true})
-	}
-	if len(plan.Queues) == 0 {
-		return usagef("sql script: name queues, or endpoints with --endpoint")
+	if len(plan.Queues)+len(plan.Inboxes) == 0 {
+		return usagef("sql script: name queues, or endpoints with --endpoint, --outbox or --inbox")
 	}
 	text, err := made.Script(plan)
 	if err != nil {

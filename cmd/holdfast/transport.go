@@ -47,6 +47,8 @@ type driver struct {
 	parse func(rawURL string) (transport.Transport, error)
 	// listsNot says that the broker cannot list its queues.
 	listsNot bool
+	// isDatabase says that handlers can write in it: it may be the outbox of an endpoint on another transport.
+	isDatabase bool
 	// maxName is the most bytes of a queue's name; 0 is no bound.
 	maxName int
 	// delays creates the parts of delays that Install takes for granted once one of them exists. May be nil.
@@ -55,13 +57,13 @@ type driver struct {
 
 // drivers are the transports by scheme.
 var drivers = map[string]driver{
-	"sqlite":     {name: "SQLite", parse: as(sqlite.ParseURL)},
-	"memory":     {name: "memory", parse: parseMemory},
+	"sqlite":     {name: "SQLite", parse: as(sqlite.ParseURL), isDatabase: true},
+	"memory":     {name: "memory", parse: parseMemory, isDatabase: true},
 	"amqp":       rabbitDriver,
 	"amqps":      rabbitDriver,
-	"postgres":   {name: "PostgreSQL", parse: as(postgres.ParseURL)},
-	"postgresql": {name: "PostgreSQL", parse: as(postgres.ParseURL)},
-	"sqlserver":  {name: "SQL Server", parse: as(sqlserver.ParseURL)},
+	"postgres":   {name: "PostgreSQL", parse: as(postgres.ParseURL), isDatabase: true},
+	"postgresql": {name: "PostgreSQL", parse: as(postgres.ParseURL), isDatabase: true},
+	"sqlserver":  {name: "SQL Server", parse: as(sqlserver.ParseURL), isDatabase: true},
 	"sqs":        {name: "Amazon SQS", parse: as(sqs.ParseURL)},
 	"sb":         {name: "Azure Service Bus", parse: parseServiceBus},
 	"endpoint=sb": { // as the portal shows it
@@ -109,11 +111,16 @@ func (a *app) target() (target, error) {
 
 // with opens the transport and calls f with the connection, which has to be a T: else the error says that the transport
 // cannot do that. A driver that creates queues creates them for the endpoint of that name.
-func with[T any](ctx context.Context, a *app, endpoint, that string, f func(T) error) (err error) {
+func with[T any](ctx context.Context, a *app, endpoint, that string, f func(T) error) error {
 	t, err := a.target()
 	if err != nil {
 		return err
 	}
+	return withTarget(ctx, a, t, endpoint, that, f)
+}
+
+// withTarget is with for a transport that the caller has asked for.
+func withTarget[T any](ctx context.Context, a *app, t target, endpoint, that string, f func(T) error) (err error) {
 	if t.scheme == "memory" {
 		return usagef("memory: lives in one process only: use it with demo and bench")
 	}
