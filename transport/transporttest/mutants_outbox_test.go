@@ -120,9 +120,17 @@ var outboxMutants = []mutant{
 			return c.sound.Store(ctx, e)
 		}
 	}},
-	{"store-closed", "a context that has ended is ignored", func(f *faulty) {
+	{"store-ended", "what is stored has failed", func(f *faulty) {
 		f.store = func(ctx context.Context, c *faultyConn, e transport.OutboxEntry) error {
-			return c.sound.Store(context.WithoutCancel(ctx), e)
+			return errors.Join(c.sound.Store(context.WithoutCancel(ctx), e), ctx.Err())
+		}
+	}},
+	{"store-ended", "what is not stored has succeeded", func(f *faulty) {
+		f.store = func(ctx context.Context, c *faultyConn, e transport.OutboxEntry) error {
+			if ctx.Err() != nil {
+				return nil
+			}
+			return c.sound.Store(ctx, e)
 		}
 	}},
 	{"store-closed", "a closed connection is another error", func(f *faulty) {
