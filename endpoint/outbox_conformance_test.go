@@ -132,7 +132,7 @@ func TestAnOutboxKeepsTheDriversOptions(t *testing.T) {
 			t.Fatalf("%d tries to send, want 2", len(ops))
 		}
 		for _, op := range ops {
-			if op.Properties["priority"] != "high" || op.TTL != time.Minute || op.At.IsZero() {
+			if op.Properties["priority"] != "high" || op.TTL != time.Minute || op.Delay(time.Now()) <= 0 {
 				t.Errorf("sent as %+v", op)
 			}
 		}
