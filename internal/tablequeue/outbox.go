@@ -113,6 +113,9 @@ func (c *Conn) Store(ctx context.Context, e transport.OutboxEntry) error {
 }
 
 func (c *Conn) storeOnce(ctx context.Context, e transport.OutboxEntry) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
 	w := c.newWork()
 	if err := c.enclose(ctx, w, e); err != nil {
 		c.recycle(w)
@@ -144,10 +147,10 @@ func (c *Conn) enclose(ctx context.Context, w *work, e transport.OutboxEntry) er
 // storedAs returns the error of a unit that was to be recorded, of total operations.
 func (c *Conn) storedAs(ctx context.Context, w *work, err error, total int) error {
 	switch {
-	case err == nil && w.unit.Handled:
-		return transport.ErrAlreadyHandled
 	case err == nil && len(w.failed) > 0:
 		return dispatchError(w.failed, total)
+	case err == nil && w.unit.Handled:
+		return transport.ErrAlreadyHandled
 	case err != nil:
 		return c.blame(ctx, err, w.unit.Rows, total)
 	}

@@ -127,7 +127,7 @@ func (c *Conn) writeOnce(units []*Unit) error {
 		if err == nil {
 			return nil
 		}
-		forgetSeqs(units)
+		forgetResults(units)
 		switch c.store.Classify(err) {
 		case Conflict:
 			if try == conflicts {
@@ -150,9 +150,11 @@ func (c *Conn) writeOnce(units []*Unit) error {
 	}
 }
 
-// forgetSeqs clears the seqs of rows whose insertion was rolled back, so that they have no receipts.
-func forgetSeqs(units []*Unit) {
+// forgetResults clears the results of units that were rolled back: the seqs of rows, which are no receipts, and lost leases
+// and known keys.
+func forgetResults(units []*Unit) {
 	for _, u := range units {
+		u.Lost, u.Handled = false, false
 		for i := range u.Rows {
 			u.Rows[i].Seq = 0
 		}

@@ -23,6 +23,19 @@ const (
 // errNoConnection means that the server cannot be reached, or that all connections wait for it.
 var errNoConnection = errors.New("no connection")
 
+// errAnswerLost means that a connection broke after statements were sent on it.
+var errAnswerLost = errors.New("the connection broke before the answer")
+
+// sent returns the error of a batch that was sent on an open connection. In the mode for proxies pgx reports a connection
+// that broke before the answer as a closed one, on which nothing would have been sent (MultiResultReader.NextResult of
+// pgx 5.12 drops the first error).
+func (s *store) sent(err error) error {
+	if s.pooled && errors.Is(err, pgconn.ErrConnClosed) {
+		return fmt.Errorf("%w: %w", errAnswerLost, err)
+	}
+	return err
+}
+
 // failed is failure on one of the engine's connections. Where the server has become a standby, or has ended some
 // connections and so probably all, it ends all: those in use when they are released.
 func (s *store) failed(err error, doing string, args ...any) error {
@@ -71,6 +84,8 @@ func (s *store) Classify(err error) tablequeue.Class {
 	switch {
 	case errors.Is(err, errNotBegun), errors.Is(err, errNoConnection):
 		return tablequeue.Unavailable
+	case errors.Is(err, errAnswerLost):
+		return tablequeue.Unknown
 	case errors.Is(err, dialect.ErrDetected):
 		return tablequeue.Conflict
 	case errors.Is(err, dialect.ErrDelay):

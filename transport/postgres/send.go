@@ -38,7 +38,10 @@ func (s *store) write(ctx context.Context, b *pgx.Batch) error {
 		return fmt.Errorf("%w: %w", errNoConnection, err)
 	}
 	defer conn.Release()
-	return conn.SendBatch(ctx, b).Close()
+	if conn.Conn().IsClosed() {
+		return errNoConnection
+	}
+	return s.sent(conn.SendBatch(ctx, b).Close())
 }
 
 // group is the units that one statement settles.

@@ -117,11 +117,14 @@ func (h *handlerTx) Complete(ctx context.Context, u *tablequeue.Unit) error {
 	case h.user.err != nil:
 		return fmt.Errorf("postgres: commit: %w: %w", errNotBegun, h.user.err)
 	}
+	if conn.Conn().IsClosed() {
+		return fmt.Errorf("postgres: commit: %w", errNoConnection)
+	}
 	units := []*tablequeue.Unit{u}
 	err := h.store.detector.Once(ctx, units, func() error {
 		err := h.store.detector.CheckDelays(units)
 		if err == nil {
-			err = h.store.commit(ctx, conn.Conn(), h.user.tx == nil, u)
+			err = h.store.sent(h.store.commit(ctx, conn.Conn(), h.user.tx == nil, u))
 		}
 		if err != nil && !conn.Conn().IsClosed() {
 			_, _ = conn.Exec(ctx, "rollback")
