@@ -75,29 +75,32 @@ func (t *taking) outputFlags(cmd *cobra.Command) {
 // takeErrors retries or discards, and prints the outcome, also after an error. It returns an error when a selected
 // message was not taken.
 func (a *app) takeErrors(ctx context.Context, t *taking, args []string) error {
+	return a.onErrors(ctx, &t.selecting, args, func(q *errorqueue.Queue) error { return a.takeFrom(ctx, t, q) })
+}
+
+// takeFrom is takeErrors for an open queue.
+func (a *app) takeFrom(ctx context.Context, t *taking, q *errorqueue.Queue) error {
 	t.Report = func(e errorqueue.Entry, err error) { a.report(t, e, err) }
-	return a.onErrors(ctx, &t.selecting, args, func(q *errorqueue.Queue) error {
-		o, err := t.take(q, ctx, t.Plan)
-		for i := range o.Failures {
-			o.Failures[i].Error = a.secretless(o.Failures[i].Error)
+	o, err := t.take(q, ctx, t.Plan)
+	for i := range o.Failures {
+		o.Failures[i].Error = a.secretless(o.Failures[i].Error)
+	}
+	if t.asJSON {
+		err = errors.Join(err, json.NewEncoder(a.out).Encode(o))
+	} else {
+		done := past(t.changes)
+		if o.DryRun {
+			done = "to be " + done
 		}
-		if t.asJSON {
-			err = errors.Join(err, json.NewEncoder(a.out).Encode(o))
-		} else {
-			done := past(t.changes)
-			if o.DryRun {
-				done = "to be " + done
-			}
-			fmt.Fprintf(a.out, "%s of %s %s, %d left in the queue\n", plural(o.Done), o.Queue, done, o.Refused)
-		}
-		switch {
-		case len(o.Missing) > 0:
-			err = errors.Join(err, fmt.Errorf("no message with the id %s", strings.Join(o.Missing, ", ")))
-		case o.Refused > 0:
-			err = errors.Join(err, fmt.Errorf("%s left in the queue", plural(o.Refused)))
-		}
-		return err
-	})
+		fmt.Fprintf(a.out, "%s of %s %s, %d left in the queue\n", plural(o.Done), o.Queue, done, o.Refused)
+	}
+	switch {
+	case len(o.Missing) > 0:
+		err = errors.Join(err, fmt.Errorf("no message with the id %s", strings.Join(o.Missing, ", ")))
+	case o.Refused > 0:
+		err = errors.Join(err, fmt.Errorf("%s left in the queue", plural(o.Refused)))
+	}
+	return err
 }
 
 // report prints a message that was refused, and in a dry run one that would be taken. One that was taken is logged.

@@ -69,11 +69,16 @@ func (a *app) printRecord(r *errorqueue.Record) {
 	a.section("stack", r.Headers.Get(header.ExceptionStackTrace))
 	a.section("headers", fields(maps.Collect(r.Headers.All())))
 	a.section("broker's properties", fields(r.Native))
-	body := string(r.Body)
-	if !utf8.Valid(r.Body) || strings.ContainsRune(body, 0) {
-		body = hex.Dump(r.Body)
+	a.body(r.Body)
+}
+
+// body prints the body of a message.
+func (a *app) body(b []byte) {
+	text := string(b)
+	if !utf8.Valid(b) || strings.ContainsRune(text, 0) {
+		text = hex.Dump(b)
 	}
-	a.section(fmt.Sprintf("body, %d bytes", r.Bytes), body)
+	a.section(fmt.Sprintf("body, %d bytes", len(b)), text)
 }
 
 // section prints a text below its title, unless there is none.

@@ -17,14 +17,14 @@ import (
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/errorqueue"
 )
 
-// envelope is the body of a message in NServiceBus's default form on Amazon SQS.
-type envelope struct {
+// enveloped is the body of a message in NServiceBus's default form on Amazon SQS.
+type enveloped struct {
 	Headers map[string]string
 	Body    string
 }
 
 // recordedFailure returns the recording of a message that failed in a handler of .NET.
-func recordedFailure(t *testing.T) (failure envelope) {
+func recordedFailure(t *testing.T) (failure enveloped) {
 	t.Helper()
 	text, err := os.ReadFile("../../testdata/nservicebus/sqs.json")
 	if err != nil {
@@ -43,7 +43,7 @@ func recordedFailure(t *testing.T) (failure envelope) {
 		}
 	}
 	t.Fatal("no recording of a failed message")
-	return envelope{}
+	return enveloped{}
 }
 
 // awsQueues is the SDK for the stand-in of onSQS, with the prefix of queues.
@@ -121,7 +121,7 @@ func TestAFailureOfNServiceBusIsReturnedOnAmazonSQS(t *testing.T) {
 }
 
 // checkListed checks what the commands say of the failure.
-func checkListed(t *testing.T, failure envelope) {
+func checkListed(t *testing.T, failure enveloped) {
 	t.Helper()
 	var e errorqueue.Entry
 	if err := json.Unmarshal([]byte(must(t, "", "errors", "list", "--json")), &e); err != nil {
@@ -140,9 +140,9 @@ func checkListed(t *testing.T, failure envelope) {
 
 // checkReturned checks that a message is the failed one without the headers of the failure, and with the number of its
 // returns.
-func checkReturned(t *testing.T, failure envelope, text string) {
+func checkReturned(t *testing.T, failure enveloped, text string) {
 	t.Helper()
-	var got envelope
+	var got enveloped
 	if err := json.Unmarshal([]byte(text), &got); err != nil {
 		t.Fatalf("NServiceBus cannot read it: %v: %s", err, text)
 	}
