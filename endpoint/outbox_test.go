@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -573,5 +574,31 @@ func TestConfigurationsWithAnOutboxThatCannotWork(t *testing.T) {
 				t.Errorf("Run returned %v", err)
 			}
 		})
+	})
+}
+
+func TestTheSizeOfTheInboxAndALeftoverOutboxAreLogged(t *testing.T) {
+	withOutbox(t, func(t *testing.T, broker, db *inmemory.Transport) {
+		var log strings.Builder
+		cfg := storing(broker, db, new(tally))
+		cfg.Logger = slog.New(slog.NewTextHandler(&log, nil))
+		r := start(t, cfg)
+		synctest.Wait()
+		r.end()
+		if want := `inbox=sales.handled remember=168h0m0s ids=0 bytes=`; !strings.Contains(log.String(), want) {
+			t.Errorf("the log has no %q:\n%s", want, &log)
+		}
+		log.Reset()
+		again := sales(db)
+		again.Logger = cfg.Logger
+		db.CreateQueues("shipping", "sales.outbox")
+		if err := db.Put("sales.outbox", &transport.Message{ID: "1"}); err != nil {
+			t.Fatal(err)
+		}
+		start(t, again)
+		synctest.Wait()
+		if !strings.Contains(log.String(), "holdfast outbox drain") {
+			t.Errorf("nothing was logged of the messages in the outbox:\n%s", &log)
+		}
 	})
 }

@@ -170,6 +170,7 @@ func (l *live) receiveAll(ctx context.Context) (err error) {
 	defer l.background(ctx)()
 	l.quarantine.begin(ctx)
 	defer l.relayUntilEnd(ctx)()
+	defer l.reportStart(ctx)()
 	var wg sync.WaitGroup
 	wg.Go(func() { l.quarantine.watch(ctx) })
 	wg.Go(func() { err = l.satellites.run(ctx) })
