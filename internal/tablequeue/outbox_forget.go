@@ -15,6 +15,9 @@ import (
 const (
 	// forgetEvery is the time between two removals of old keys from an inbox, by all processes together.
 	forgetEvery = time.Minute
+	// forgetFirst is the time from the first use of an inbox to the first try, so that programs that run for less than
+	// forgetEvery remove old keys too.
+	forgetFirst = time.Second
 	// forgetSome is the number of keys that one transaction removes. A pause of forgetPause times the duration of such a
 	// transaction follows, so that removing takes a bounded part of the database.
 	forgetSome  = 5000
@@ -46,7 +49,7 @@ func (c *Conn) useInbox(inbox string) error {
 
 // forgetOld removes keys that are older than Env.Remember from an inbox until the Conn is closed.
 func (c *Conn) forgetOld(inbox string) {
-	for backoff.Sleep(c.life, forgetEvery) == nil {
+	for pause := forgetFirst; backoff.Sleep(c.life, pause) == nil; pause = forgetEvery {
 		err := c.forgetOnce(c.life, inbox)
 		if err != nil && c.life.Err() == nil {
 			c.cfg.Env.Log().WarnContext(c.life, "ids of handled messages that are old enough cannot be removed: it is tried again in a minute",
