@@ -43,7 +43,10 @@ const (
 )
 
 func TestMain(m *testing.M) {
-	for variable, worker := range map[string]func() error{workerVariable: killWorker, crashVariable: crashWorker, handOverVariable: handOverWorker, outboxVariable: outboxWorker} {
+	for variable, worker := range map[string]func() error{
+		workerVariable: killWorker, crashVariable: crashWorker, handOverVariable: handOverWorker, outboxVariable: outboxWorker,
+		pointVariable: pointWorker,
+	} {
 		if os.Getenv(variable) == "" {
 			continue
 		}
