@@ -6,6 +6,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"math/rand/v2"
 	"net/url"
 	"os"
 	"strings"
@@ -37,6 +38,7 @@ func TestConformance(t *testing.T) {
 		ShortLease:     m.schema(2 * time.Second),
 		PutUndecodable: m.putUndecodable,
 		Begin:          m.begin,
+		Write:          m.write,
 		Break: func(t testing.TB) (transport.Transport, transporttest.Link) {
 			proxy := brokertest.NewProxy(t, u.Host)
 			tr := m.schema(2 * time.Second)(t).(*sqlserver.Transport)
@@ -82,6 +84,34 @@ func (m microsoft) begin(t testing.TB, _ transport.Transport) transporttest.User
 		Rollback: func(context.Context) error { return tx.Rollback() },
 	}
 }
+
+// write writes to a table of the rule's own in a handler's transaction.
+func (m microsoft) write(t testing.TB, tr transport.Transport, h transport.HandlerTx) func() bool {
+	t.Helper()
+	table := tr.(*sqlserver.Transport).Schema + ".writes"
+	m.exec(t, "IF object_id('"+table+"') IS NULL CREATE TABLE "+table+" (id bigint PRIMARY KEY)")
+	tx, err := sqlserver.Tx(t.Context(), given{h})
+	if err != nil {
+		t.Fatal(err)
+	}
+	id := rand.Int64()
+	if _, err := tx.ExecContext(t.Context(), "INSERT INTO "+table+" (id) VALUES (@id)", sql.Named("id", id)); err != nil {
+		t.Fatal(err)
+	}
+	return func() bool {
+		var n int
+		err := m.open(t).QueryRowContext(t.Context(), "SELECT count(*) FROM "+table+" WITH (READPAST) WHERE id = @id", sql.Named("id", id)).Scan(&n)
+		if err != nil {
+			t.Error(err)
+		}
+		return n > 0
+	}
+}
+
+// given is a session of the endpoint with a transaction.
+type given struct{ tx transport.HandlerTx }
+
+func (s given) Tx(context.Context) (transport.HandlerTx, error) { return s.tx, nil }
 
 func (m microsoft) open(t testing.TB) *sql.DB {
 	t.Helper()

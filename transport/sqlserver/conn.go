@@ -33,6 +33,7 @@ type store struct {
 	db       *sql.DB // the engine's statements
 	handlers *sql.DB // handlers' transactions
 	tables   dialect.Memo[*table]
+	inboxes  dialect.Memo[*inboxTable]
 	detector dialect.Detector // of the tables' traits
 
 	life context.Context //nolint:containedctx // of handlers' transactions: ends when Close begins

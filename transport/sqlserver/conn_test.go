@@ -427,17 +427,17 @@ func TestRemoveDropsAQueueWithItsSubscriptions(t *testing.T) {
 	for _, c := range calls {
 		texts = append(texts, c.text)
 	}
-	q := s.table("q")
-	if diff := cmp.Diff([]string{"begin", installLock, q.drop, q.forget, s.subscribers().forget, "commit"}, texts); diff != "" {
+	q, in := s.table("q"), s.inbox("q")
+	if diff := cmp.Diff([]string{"begin", installLock, in.drop, in.unnote, q.drop, q.forget, s.subscribers().forget, "commit"}, texts); diff != "" {
 		t.Fatal(diff)
 	}
-	if calls[4].args["queue"] != "q" || q.traits.triggers {
-		t.Errorf("arguments %v, traits %+v", calls[4].args, q.traits)
+	if calls[6].args["queue"] != "q" || q.traits.triggers {
+		t.Errorf("arguments %v, traits %+v", calls[6].args, q.traits)
 	}
 	s.Routing = "SubscriptionRouting"
 	ok(t, s.Remove(t.Context(), []string{"q"}))
-	if calls := f.take(); calls[4].args["queue"] != "q@[dbo]@[shop]" {
-		t.Errorf("arguments %v", calls[4].args)
+	if calls := f.take(); calls[6].args["queue"] != "q@[dbo]@[shop]" {
+		t.Errorf("arguments %v", calls[6].args)
 	}
 	f.answers = map[string]answer{"DROP TABLE": serverError(50000, 16)}
 	if s.Remove(t.Context(), []string{"q"}) == nil {

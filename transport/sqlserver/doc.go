@@ -7,7 +7,8 @@
 // another process is found within half a second, one of the same process at once.
 //
 // With the transaction mode SendsAtomicWithReceive a handler's own writes, the messages it sends and the completion of
-// the message it handles are one transaction: [Tx] returns it. Outside handlers, endpoint.In(tx) sends in a *sql.Tx of
+// the message it handles are one transaction: [Tx] returns it. As the outbox of an endpoint on another broker, the
+// transport records handled messages in the handler's transaction instead. Outside handlers, endpoint.In(tx) sends in a *sql.Tx of
 // github.com/microsoft/go-mssqldb on the same database.
 //
 // The tables are made by the endpoint's installer, or by the text that [Transport.Script] returns.

@@ -53,7 +53,7 @@ func (s *store) Classify(err error) tablequeue.Class {
 	_, own := errors.AsType[failure](err)
 	_, undone := errors.AsType[undoneError](err)
 	switch {
-	case errors.Is(err, dialect.ErrDetected):
+	case errors.Is(err, dialect.ErrDetected), errors.Is(err, errRival):
 		return tablequeue.Conflict
 	case errors.Is(err, dialect.ErrDelay):
 		return tablequeue.Refused

@@ -17,7 +17,7 @@ func (s *store) Flush(ctx context.Context, units []*tablequeue.Unit) error {
 
 func (s *store) flush(ctx context.Context, units []*tablequeue.Unit, wait string) error {
 	err := s.detector.Repeat(ctx, units, func() error {
-		if len(settlings(units))+len(outgoings(units)) > 1 {
+		if len(recordings(units))+len(settlings(units))+len(outgoings(units)) > 1 {
 			return s.inTx(ctx, func(tx *sql.Tx) error { return s.write(ctx, waiting{tx, wait}, units) })
 		}
 		return s.write(ctx, waiting{s.db, wait}, units)
@@ -38,14 +38,39 @@ func (s *store) inTx(ctx context.Context, do func(tx *sql.Tx) error) error {
 	return tx.Commit()
 }
 
-// write settles the leased rows of units, and then inserts the rows that were sent with those that it has hit.
+// write settles the leased rows of units, records the keys of those that it has hit, and then inserts the rows that were
+// sent with them.
 func (s *store) write(ctx context.Context, o on, units []*tablequeue.Unit) error {
+	for _, u := range units {
+		u.Lost, u.Handled = false, false // an attempt before may have set them
+	}
+	for _, r := range recordings(units) {
+		if err := s.complete(ctx, o, r); err != nil {
+			return err
+		}
+	}
+	keyless := slices.DeleteFunc(slices.Clone(units), func(u *tablequeue.Unit) bool { return u.Key != nil })
+	if err := s.settleAll(ctx, o, keyless); err != nil {
+		return err
+	}
+	return s.insert(ctx, o, executed(units))
+}
+
+// executed returns units without those whose lease is lost or whose key is known.
+func executed(units []*tablequeue.Unit) []*tablequeue.Unit {
+	return slices.DeleteFunc(slices.Clone(units), skipped)
+}
+
+func skipped(u *tablequeue.Unit) bool { return u.Lost || u.Handled }
+
+// settleAll settles the leased rows of units.
+func (s *store) settleAll(ctx context.Context, o on, units []*tablequeue.Unit) error {
 	for _, g := range settlings(units) {
 		if err := s.settle(ctx, o, g); err != nil {
 			return fmt.Errorf("settle in queue %q: %w", g.queue, err)
 		}
 	}
-	return s.insert(ctx, o, slices.DeleteFunc(slices.Clone(units), func(u *tablequeue.Unit) bool { return u.Lost }))
+	return nil
 }
 
 // settling is the units that one statement settles.
@@ -57,8 +82,7 @@ type settling struct {
 
 func settlings(units []*tablequeue.Unit) (all []*settling) {
 	for _, u := range units {
-		u.Lost = false // an attempt before may have set it
-		if u.Verb == tablequeue.Send {
+		if u.Verb == tablequeue.Send || u.Verb == tablequeue.Record {
 			continue
 		}
 		remove := u.Verb == tablequeue.Delete

@@ -53,6 +53,8 @@ func TestStatementsAreTheReviewedOnes(t *testing.T) {
 	addFields(add, "delay in a table of NServiceBus", reflect.ValueOf(newMoving(newTable("dbo", place{schema: "dbo", table: "q"}, traits{}), kept, false)))
 	addFields(add, "delay all in a table of NServiceBus", reflect.ValueOf(newMoving(newTable("dbo", place{schema: "dbo", table: "q.forwards"}, traits{}), kept, true)))
 	addFields(add, "versions", reflect.ValueOf(newVersions(schema)))
+	add("versions of inboxes", createInboxVersions(schema))
+	addFields(add, "inbox", reflect.ValueOf(*newInbox(schema, at)))
 	addFields(add, "subscriptions", reflect.ValueOf(newSubscriptions(schema)))
 	addFields(add, "shared subscriptions", reflect.ValueOf(newRouting("dbo", "SubscriptionRouting")))
 
@@ -82,11 +84,12 @@ func addFields(add func(name, statement string), of string, v reflect.Value) {
 // Every statement on a queue's rows locks single rows or none: a lock on pages or the table would have
 // receivers wait for each other.
 func TestStatementsLockRowsOnly(t *testing.T) {
-	q := newTable("dbo", place{schema: "dbo", table: "q"}, traits{})
+	q, in := newTable("dbo", place{schema: "dbo", table: "q"}, traits{}), newInbox("dbo", place{schema: "dbo", table: "in"})
 	for name, text := range map[string]string{
 		"claim": q.claim, "renew": q.renew, "update": q.update, "remove": q.remove,
 		"abandon": q.abandon, "orphans": q.orphans, "cancel": q.cancel, "take": q.take,
 		"sweep": q.sweep, "purge": q.purge, "due to be swept": newVersions("dbo").due,
+		"record": in.record, "forget": in.forget, "forget keys": in.forgetKeys, "due to be forgotten": in.due,
 	} {
 		if !strings.Contains(text, "ROWLOCK") {
 			t.Errorf("%s takes what locks it likes:\n%s", name, text)
@@ -97,7 +100,7 @@ func TestStatementsLockRowsOnly(t *testing.T) {
 			t.Errorf("the claim has no %s", hint)
 		}
 	}
-	for name, text := range map[string]string{"last": q.last, "browse": q.browse, "inspect": q.inspect} {
+	for name, text := range map[string]string{"last": q.last, "browse": q.browse, "inspect": q.inspect, "find": in.find, "inspect inbox": in.inspect} {
 		if !strings.Contains(text, "READPAST") {
 			t.Errorf("%s waits for open transactions:\n%s", name, text)
 		}
@@ -132,6 +135,7 @@ func TestImpossibleNamesAreRefusedWithAReason(t *testing.T) {
 		"#orders":                "temporary",
 		"orders ":                "ends in a space",
 		"Holdfast_Subscriptions": "taken",
+		"Holdfast_Handled":       "taken",
 	} {
 		if err := s.Check(name); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("check %q: %v, want an error with %q", name, err, want)

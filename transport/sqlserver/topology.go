@@ -48,8 +48,8 @@ func (s *store) installing(ctx context.Context, do func(tx *sql.Tx) error) error
 func (s *store) Remove(ctx context.Context, queues []string) error {
 	err := s.installing(ctx, func(tx *sql.Tx) error {
 		for _, q := range queues {
-			t := s.table(q)
-			for _, statement := range []string{t.drop, t.forget, s.subscribers().forget} {
+			t, in := s.table(q), s.inbox(q)
+			for _, statement := range []string{in.drop, in.unnote, t.drop, t.forget, s.subscribers().forget} {
 				if _, err := tx.ExecContext(ctx, statement, sql.Named("queue", s.subscriber(q))); err != nil {
 					return fmt.Errorf("queue %q: %w", q, err)
 				}
@@ -86,7 +86,7 @@ func (s *store) installation(plan transport.Plan) []step {
 		}
 		steps = append(steps, step{fmt.Sprintf("queue %q", q.Name), create}, step{fmt.Sprintf("queue %q", q.Name), t.note})
 	}
-	return steps
+	return append(steps, s.installInboxes(plan.Inboxes)...)
 }
 
 // Script returns the installer's statements for plan as text for sqlcmd. It needs no connection. Executed again, the
@@ -100,13 +100,15 @@ func (m *Transport) Script(plan transport.Plan) (string, error) {
 	plan.Queues = slices.Clone(plan.Queues)
 	for i := range plan.Queues {
 		q := &plan.Queues[i]
-		if err := s.Check(q.Name); err != nil {
+		if err := s.checkScript(q.Name); err != nil {
 			return "", err
 		}
-		if strings.ContainsAny(q.Name, "\r\n") || strings.Contains(q.Name, "$(") {
-			return "", fmt.Errorf("sqlserver: queue name %q has text that sqlcmd takes for a command: it cannot be in a script", q.Name)
-		}
 		q.Name = s.ShortName(q.Name)
+	}
+	for _, inbox := range plan.Inboxes {
+		if err := s.checkScript(inbox); err != nil {
+			return "", err
+		}
 	}
 	var b strings.Builder
 	b.WriteString("SET XACT_ABORT, QUOTED_IDENTIFIER, ANSI_NULLS ON\nGO\n") // for the index with a condition
@@ -118,6 +120,17 @@ func (m *Transport) Script(plan transport.Plan) (string, error) {
 		b.WriteString(step.statement + "\nGO\n")
 	}
 	return b.String(), nil
+}
+
+// checkScript is Check for a name in a script.
+func (s *store) checkScript(name string) error {
+	if err := s.Check(name); err != nil {
+		return err
+	}
+	if strings.ContainsAny(name, "\r\n") || strings.Contains(name, "$(") {
+		return fmt.Errorf("sqlserver: queue name %q has text that sqlcmd takes for a command: it cannot be in a script", name)
+	}
+	return nil
 }
 
 // Exists implements [tablequeue.Topology].

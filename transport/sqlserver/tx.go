@@ -11,7 +11,7 @@ import (
 )
 
 var (
-	errNotOurs = errors.New("sqlserver: the message was not received through sqlserver.Transport")
+	errNotOurs = errors.New("sqlserver: the message was not received through sqlserver.Transport, which is not the outbox of its endpoint either")
 	errEnded   = errors.New("the transaction is over: the endpoint ends it, not a handler")
 )
 
@@ -22,7 +22,8 @@ type Session interface {
 
 // Tx returns the transaction of the message that is being handled. The handler's writes, the messages that it sends and
 // the completion of its message are committed together or not at all. The transaction begins with the first call. The
-// handlers of a message share it, and use it one at a time. It needs the transaction mode SendsAtomicWithReceive.
+// handlers of a message share it, and use it one at a time. It needs the transaction mode SendsAtomicWithReceive, or a
+// [Transport] as the endpoint's outbox; then the transaction records in the database that the message was handled.
 //
 // The endpoint ends it: the message of a handler that commits it or rolls it back fails. When a statement fails, SQL
 // Server undoes that statement alone, unless the session sets XACT_ABORT: the other writes of a handler that ignores
@@ -101,17 +102,19 @@ func (t *handlerTx) Complete(ctx context.Context, u *tablequeue.Unit) error {
 		if err == nil {
 			err = t.store.write(ctx, waiting{t.tx, lockWait}, units)
 		}
-		if err != nil || u.Lost {
+		if err != nil || skipped(u) {
 			_ = t.tx.Rollback()
 		}
 		return err
 	})
 	switch {
+	case errors.Is(err, errRival):
+		u.Handled, err = true, nil
 	case errors.Is(err, sql.ErrTxDone):
 		err = undoneError{fmt.Errorf("%w: %w", errEnded, err)}
 	case err != nil:
 		err = undoneError{err}
-	case !u.Lost:
+	case !skipped(u):
 		err = t.tx.Commit()
 	}
 	return failed(err, "commit")

@@ -854,6 +854,82 @@ UPDATE q SET swept_at = @now
 OUTPUT inserted.name FROM [my's [schema]]].[holdfast_tables] AS q WITH (READPAST, UPDLOCK, ROWLOCK, READCOMMITTEDLOCK)
 WHERE q.swept_at <= dateadd(second, -45, @now);
 
+-- versions of inboxes
+IF object_id(N'[my''s [schema]]].[holdfast_handled]', N'U') IS NULL
+	CREATE TABLE [my's [schema]]].[holdfast_handled] (
+		name nvarchar(450) COLLATE Latin1_General_BIN2 PRIMARY KEY,
+		version int NOT NULL,
+		forgotten_at datetime2(7) NOT NULL DEFAULT sysutcdatetime());
+
+-- inbox create
+IF object_id(N'[my''s [schema]]].[Sales."Orders"]]''--]', N'U') IS NULL
+BEGIN
+	CREATE TABLE [my's [schema]]].[Sales."Orders"]]'--] (
+		[key] binary(16) PRIMARY KEY CLUSTERED,
+		[at] datetime2(7) NOT NULL DEFAULT sysutcdatetime(),
+		[sum] int NOT NULL,
+		INDEX holdfast_at NONCLUSTERED ([at]));
+	ALTER TABLE [my's [schema]]].[Sales."Orders"]]'--] SET (LOCK_ESCALATION = DISABLE);
+END
+
+-- inbox note
+IF EXISTS (SELECT 1 FROM [my's [schema]]].[holdfast_handled] WHERE name = N'Sales."Orders"]''--' AND version > 1)
+	THROW 50000, N'the inbox is of a version that this program does not know: update this program', 1;
+IF col_length(N'[my''s [schema]]].[Sales."Orders"]]''--]', N'key') = 16 AND col_length(N'[my''s [schema]]].[Sales."Orders"]]''--]', N'sum') = 4 AND NOT EXISTS (SELECT 1 FROM [my's [schema]]].[holdfast_handled] WHERE name = N'Sales."Orders"]''--')
+	INSERT INTO [my's [schema]]].[holdfast_handled] (name, version) VALUES (N'Sales."Orders"]''--', 1);
+
+-- inbox drop
+IF col_length(N'[my''s [schema]]].[Sales."Orders"]]''--]', N'key') = 16 AND col_length(N'[my''s [schema]]].[Sales."Orders"]]''--]', N'sum') = 4 DROP TABLE [my's [schema]]].[Sales."Orders"]]'--];
+
+-- inbox unnote
+IF object_id(N'[my''s [schema]]].[holdfast_handled]', N'U') IS NOT NULL DELETE FROM [my's [schema]]].[holdfast_handled] WHERE name = N'Sales."Orders"]''--';
+
+-- inbox columns
+SELECT c.name FROM sys.columns AS c WHERE c.object_id = object_id(N'[my''s [schema]]].[Sales."Orders"]]''--]', N'U')
+
+-- inbox version
+SELECT version FROM [my's [schema]]].[holdfast_handled] WHERE name = N'Sales."Orders"]''--'
+
+-- inbox record
+INSERT INTO [my's [schema]]].[Sales."Orders"]]'--] ([key], [sum]) OUTPUT inserted.[key]
+SELECT convert(binary(16), r.[key], 2), r.[sum] FROM OPENJSON(@keys) WITH (n int '$[0]', [key] char(32) '$[1]', [sum] int '$[2]') AS r
+LEFT LOOP JOIN [my's [schema]]].[Sales."Orders"]]'--] AS h WITH (ROWLOCK, READCOMMITTEDLOCK) ON h.[key] = convert(binary(16), r.[key], 2)
+WHERE h.[key] IS NULL ORDER BY r.[key];
+
+-- inbox find
+SELECT r.n, h.[sum] FROM OPENJSON(@keys) WITH (n int '$[0]', [key] char(32) '$[1]', [sum] int '$[2]') AS r
+INNER LOOP JOIN [my's [schema]]].[Sales."Orders"]]'--] AS h WITH (READPAST, READCOMMITTEDLOCK) ON h.[key] = convert(binary(16), r.[key], 2);
+
+-- inbox due
+DECLARE @now datetime2(7) = sysutcdatetime();
+UPDATE [my's [schema]]].[holdfast_handled] WITH (ROWLOCK) SET forgotten_at = @now
+WHERE name = N'Sales."Orders"]''--' AND forgotten_at <= dateadd(microsecond, @ago % 1000000, dateadd(second, @ago / 1000000 % 86400, dateadd(day, @ago / 1000000 / 86400, @now)));
+SELECT @@ROWCOUNT;
+
+-- inbox forget
+DECLARE @before datetime2(7) = dateadd(microsecond, @ago % 1000000, dateadd(second, @ago / 1000000 % 86400, dateadd(day, @ago / 1000000 / 86400, sysutcdatetime())));
+WITH old AS (
+	SELECT TOP (@limit) [at] FROM [my's [schema]]].[Sales."Orders"]]'--] WITH (INDEX (holdfast_at), READPAST, UPDLOCK, ROWLOCK, READCOMMITTEDLOCK)
+	WHERE [at] <= @before ORDER BY [at])
+DELETE FROM old;
+SELECT @@ROWCOUNT;
+
+-- inbox forgetKeys
+DELETE h FROM OPENJSON(@keys) WITH (n int '$[0]', [key] char(32) '$[1]', [sum] int '$[2]') AS r
+INNER LOOP JOIN [my's [schema]]].[Sales."Orders"]]'--] AS h WITH (ROWLOCK) ON h.[key] = convert(binary(16), r.[key], 2);
+SELECT @@ROWCOUNT;
+
+-- inbox inspect
+DECLARE @now datetime2(7) = sysutcdatetime();
+SELECT CASE WHEN s.[rows] < 100000 THEN (SELECT count_big(*) FROM [my's [schema]]].[Sales."Orders"]]'--] WITH (READPAST, READCOMMITTEDLOCK)) ELSE s.[rows] END, s.bytes,
+	(SELECT count_big(*) FROM [my's [schema]]].[Sales."Orders"]]'--] WITH (READPAST, READCOMMITTEDLOCK) WHERE [at] > dateadd(hour, -1, @now)),
+	coalesce(datediff_big(microsecond, (SELECT min([at]) FROM [my's [schema]]].[Sales."Orders"]]'--] WITH (READPAST, READCOMMITTEDLOCK)), @now), 0)
+FROM (
+	SELECT coalesce(sum(CASE WHEN p.index_id = 1 THEN p.[rows] END), 0) AS [rows], coalesce(sum(a.pages), 0) * 8192 AS bytes
+	FROM sys.partitions AS p CROSS APPLY (
+		SELECT sum(u.total_pages) AS pages FROM sys.allocation_units AS u WHERE u.container_id = p.hobt_id) AS a
+	WHERE p.object_id = object_id(N'[my''s [schema]]].[Sales."Orders"]]''--]', N'U')) AS s;
+
 -- subscriptions create
 IF object_id(N'[my''s [schema]]].[holdfast_subscriptions]', N'U') IS NULL
 	CREATE TABLE [my's [schema]]].[holdfast_subscriptions] (
