@@ -28,6 +28,8 @@ type fake struct {
 	onRenew    func() error
 	onLoad     func() error // of Subscriptions
 	loads      int
+
+	inboxes map[string]*fakeInbox
 }
 
 type fakeRow struct {
@@ -47,7 +49,7 @@ var (
 )
 
 func newFake(queues ...string) *fake {
-	f := &fake{rows: map[string][]*fakeRow{}}
+	f := &fake{rows: map[string][]*fakeRow{}, inboxes: map[string]*fakeInbox{}}
 	for _, q := range queues {
 		f.rows[q] = nil
 	}
@@ -175,6 +177,11 @@ func (f *fake) Flush(_ context.Context, units []*Unit) error {
 				return err
 			}
 		}
+		if u.Key != nil {
+			if _, err := f.inbox(u.Inbox); err != nil {
+				return err
+			}
+		}
 	}
 	for _, u := range units {
 		f.apply(u)
@@ -183,11 +190,18 @@ func (f *fake) Flush(_ context.Context, units []*Unit) error {
 }
 
 func (f *fake) apply(u *Unit) {
-	if u.Verb != Send {
-		r := f.leased(u.Queue, u.Lease)
-		if u.Lost = r == nil; u.Lost {
+	var r *fakeRow
+	if u.Verb != Send && u.Verb != Record {
+		if r = f.leased(u.Queue, u.Lease); r == nil {
+			u.Lost = true
 			return
 		}
+	}
+	if u.Key != nil && !f.record(u) {
+		u.Handled = true
+		return
+	}
+	if r != nil {
 		f.settle(u, r)
 	}
 	for i := range u.Rows {
@@ -359,6 +373,11 @@ func (f *fake) Install(_ context.Context, plan transport.Plan) error {
 	defer f.mu.Unlock()
 	for _, q := range plan.Queues {
 		f.rows[q.Name] = append(f.rows[q.Name], nil...)
+	}
+	for _, name := range plan.Inboxes {
+		if f.inboxes[name] == nil {
+			f.inboxes[name] = &fakeInbox{keys: map[[16]byte]fakeKey{}, forgotten: time.Now()}
+		}
 	}
 	return nil
 }
