@@ -14,6 +14,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/bench"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/sqlitefile"
+	"github.com/holdfast-go/holdfast/endpoint"
 )
 
 const benchHelp = `Measure a real endpoint on a transport: messages per second, latency, and the CPU time, allocations and
@@ -23,6 +24,9 @@ memory of this process per message.
   loop     the handler sends one message to another queue
   atomic   it sends one message and writes one row of a table, in one transaction
   send     nothing is received: many goroutines send
+
+With --outbox the endpoint has an outbox in that database: the handler's message is stored there, with the row of
+the work atomic, and sent to the transport afterwards. The measurement then lasts until all messages are sent.
 
 The queues of a run are created, filled before the measurement, and deleted afterwards. The measurement lasts from the
 start of receiving until the last message is completed. With --rate, messages are sent at that rate while the endpoint
@@ -34,11 +38,13 @@ the time of one send.`
 const benchExample = `  holdfast bench --transport memory: --work loop
   holdfast bench --transport sqlite:bench.db --work atomic --messages 5000 --concurrency 8
   holdfast bench --transport amqp://guest:guest@localhost --work loop --concurrency 32 --json
+  holdfast bench --transport amqp://guest:guest@localhost --outbox postgres://localhost/test --work atomic
   holdfast bench --transport postgres://localhost/test --work receive --rate 5 --messages 100`
 
 // benching holds the flags of bench.
 type benching struct {
 	bench.Options
+	inbox   bool
 	profile string
 	asJSON  bool
 }
@@ -46,6 +52,8 @@ type benching struct {
 // benchReport is a result with its transport.
 type benchReport struct {
 	Transport string `json:"transport"`
+	Outbox    string `json:"outbox,omitempty"`
+	Inbox     bool   `json:"inbox,omitempty"`
 	*bench.Result
 }
 
@@ -66,6 +74,8 @@ func (a *app) benchCommand() *cobra.Command {
 	flags.IntVar(&b.Headers, "headers", 14, "how many headers a message has at least")
 	flags.IntVar(&b.Concurrency, "concurrency", 32, "messages handled at once, or goroutines that send")
 	flags.Float64Var(&b.Rate, "rate", 0, "send so many messages a second while receiving")
+	a.databaseFlag(cmd, "outbox", "the database of an outbox, by its `URL`; for receive, loop and atomic")
+	flags.BoolVar(&b.inbox, "inbox", true, "with --outbox, record handled messages to recognize duplicates")
 	flags.StringVar(&b.profile, "profile", "", "write a CPU profile of the measurement to this `file`")
 	flags.BoolVar(&b.asJSON, "json", false, "print JSON")
 	return cmd
@@ -81,20 +91,42 @@ func (a *app) bench(ctx context.Context, b *benching) error {
 	}
 	openTransactions(t.Transport, b.Concurrency)
 	b.Transport, b.Log = t.Transport, a.log
-	result, err := b.run(ctx, t)
+	outbox, err := a.outbox()
+	if err != nil {
+		return err
+	}
+	databases := []string{file(t.Transport)}
+	if outbox != nil {
+		if b.Work == bench.Send {
+			return usagef("--outbox is for works that receive")
+		}
+		openTransactions(outbox.Transport, b.Concurrency)
+		b.Outbox = outbox.Transport
+		if !b.inbox {
+			b.Remember = endpoint.None
+		}
+		databases = append(databases, file(outbox.Transport))
+	}
+	result, err := b.run(ctx, databases)
 	if err != nil {
 		err = fmt.Errorf("bench %s: %w", b.Work, err)
 	}
 	if result == nil {
 		return err
 	}
-	return errors.Join(err, a.printBench(benchReport{a.secretless(a.transportURL()), result}, b.asJSON))
+	report := benchReport{Transport: a.secretless(a.transportURL()), Result: result}
+	if outbox != nil {
+		report.Outbox, report.Inbox = a.secretless(a.databaseURL()), b.inbox
+	}
+	return errors.Join(err, a.printBench(report, b.asJSON))
 }
 
-// run measures, and keeps no file but the profile.
-func (b *benching) run(ctx context.Context, t target) (result *bench.Result, err error) {
-	remove := removeIfNew(file(t.Transport))
-	defer func() { err = errors.Join(err, remove()) }()
+// run measures, and keeps no file but the profile. The files are those of the databases.
+func (b *benching) run(ctx context.Context, files []string) (result *bench.Result, err error) {
+	for _, f := range files {
+		remove := removeIfNew(f)
+		defer func() { err = errors.Join(err, remove()) }()
+	}
 	if b.profile != "" {
 		f, err := os.Create(b.profile)
 		if err != nil {
@@ -132,6 +164,13 @@ func (a *app) printBench(r benchReport, asJSON bool) error {
 	return a.show(asJSON, r, func(w io.Writer) {
 		row := func(name, format string, args ...any) { fmt.Fprintf(w, name+"\t"+format+"\n", args...) }
 		row("transport", "%s", strings.TrimSpace(r.Transport))
+		if r.Outbox != "" {
+			inbox := "with an inbox"
+			if !r.Inbox {
+				inbox = "without an inbox"
+			}
+			row("outbox", "%s, %s", strings.TrimSpace(r.Outbox), inbox)
+		}
 		row("work", "%s: %d messages of %d bytes and %d headers, concurrency %d",
 			r.Work, r.Messages, r.Size, r.Headers, r.Concurrency)
 		row("messages per second", "%.0f in %.2f s", r.MessagesPerSecond, r.Seconds)

@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/internal/brokertest"
 	"github.com/holdfast-go/holdfast/transport"
 )
 
@@ -211,6 +212,43 @@ func TestBenchMeasuresEveryWorkAndCleansUp(t *testing.T) {
 	}
 	if _, err := os.Stat(file); !os.IsNotExist(err) {
 		t.Errorf("the file that the benchmark made is still there (%v)", err)
+	}
+}
+
+func TestBenchMeasuresAnOutbox(t *testing.T) {
+	for name, outbox := range map[string]func(*testing.T) string{
+		"memory":   func(*testing.T) string { return "memory:" },
+		"sqlite":   func(t *testing.T) string { return "sqlite:" + filepath.Join(t.TempDir(), "outbox.db") },
+		"postgres": func(t *testing.T) string { return brokertest.Postgres(t) },
+	} {
+		for _, work := range []string{"receive", "loop", "atomic"} {
+			t.Run(name+" "+work, func(t *testing.T) {
+				url := outbox(t)
+				out := must(t, "", "bench", "--transport", "memory:", "--outbox", url, "--work", work, "--messages", "200", "--json")
+				var r struct {
+					Outbox    string  `json:"outbox"`
+					Inbox     bool    `json:"inbox"`
+					PerSecond float64 `json:"messages_per_second"`
+					Writes    int     `json:"business_row_writes"`
+				}
+				if err := json.Unmarshal([]byte(out), &r); err != nil {
+					t.Fatal(err)
+				}
+				if !strings.HasPrefix(r.Outbox, url[:6]) || !r.Inbox || r.PerSecond <= 0 || (r.Writes == 200) != (work == "atomic") {
+					t.Errorf("measured %s", out)
+				}
+				if url != "memory:" && strings.Contains(must(t, "", "queues", "--transport", url, "--json"), "bench") {
+					t.Error("the outbox is left behind")
+				}
+			})
+		}
+	}
+	out := must(t, "", "bench", "--transport", "memory:", "--outbox", "memory:", "--inbox=false", "--messages", "50", "--json")
+	if strings.Contains(out, `"inbox"`) {
+		t.Errorf("without an inbox: %s", out)
+	}
+	if code, _, errs := call(t, "", "bench", "--transport", "memory:", "--outbox", "memory:", "--work", "send"); code != exitUsage {
+		t.Errorf("exit code %d, %s", code, errs)
 	}
 }
 

@@ -19,7 +19,8 @@ import (
 type Work string
 
 // The handler of Receive does nothing, that of Loop sends one message to another queue, and that of Atomic sends one
-// and writes one row, all in one transaction. Send has no handler: many goroutines send.
+// and writes one row, all in one transaction: that of the outbox, if there is one. Send has no handler: many goroutines
+// send.
 const (
 	Receive Work = "receive"
 	Loop    Work = "loop"
@@ -30,6 +31,8 @@ const (
 // Options are the endpoint and the load to measure.
 type Options struct {
 	Transport transport.Transport
+	Outbox    transport.Transport // the database of the endpoint's outbox. May be nil
+	Remember  time.Duration       // of the endpoint
 	Work      Work
 	Messages  int
 	// Size is that of a body in bytes, and Headers the number of headers that every message has at least.
@@ -78,6 +81,7 @@ type bench struct {
 	order           order         // of body
 	table           testbed.Table // of the work atomic only
 	conn            transport.Conn
+	database        transport.Conn // of the outbox; nil without one
 	timeline        *timeline
 	meter           meter
 }
@@ -96,7 +100,13 @@ func Run(ctx context.Context, opts Options) (res *Result, err error) {
 	defer func() {
 		left := testbed.CleanUp(ctx, b.conn, b.table, b.prefix, b.in, b.out, b.errors)
 		err = errors.Join(err, left, b.conn.Close())
+		if b.database != nil {
+			err = errors.Join(err, testbed.CleanUp(ctx, b.database, nil, "", b.outbox(), b.inbox()), b.database.Close())
+		}
 	}()
+	if err := b.openOutbox(ctx); err != nil {
+		return nil, err
+	}
 	if err := b.prepare(ctx); err != nil {
 		return nil, err
 	}
@@ -118,7 +128,11 @@ func newBench(opts Options) (*bench, error) {
 		return nil, err
 	}
 	if opts.Work == Atomic {
-		if b.table = testbed.TableOf(opts.Transport); b.table == nil {
+		database := opts.Transport
+		if opts.Outbox != nil {
+			database = opts.Outbox
+		}
+		if b.table = testbed.TableOf(database); b.table == nil {
 			return nil, testbed.ErrNoTransactions
 		}
 	}
@@ -168,6 +182,11 @@ func (b *bench) result(ctx context.Context) (*Result, error) {
 		}
 		if r.BusinessRowWrites != int64(b.Messages) {
 			return nil, fmt.Errorf("the business rows were written to %d times for %d messages", r.BusinessRowWrites, b.Messages)
+		}
+	}
+	if b.Outbox != nil {
+		if err := b.emptied(ctx); err != nil {
+			return nil, err
 		}
 	}
 	inspector, ok := b.conn.(transport.Inspector)

@@ -30,7 +30,10 @@ func (b *bench) config(name string) endpoint.Config {
 // receiver returns the configuration of the endpoint that is measured.
 func (b *bench) receiver() endpoint.Config {
 	cfg := b.config(b.in)
-	if b.Work == Atomic {
+	switch {
+	case b.Outbox != nil:
+		cfg.Outbox, cfg.Remember = b.Outbox, b.Remember
+	case b.Work == Atomic:
 		cfg.Transactions = endpoint.SendsAtomicWithReceive
 	}
 	cfg.Handlers = []endpoint.Handler{endpoint.Handle(b.handler())}
@@ -106,7 +109,8 @@ func (b *bench) measure(ctx context.Context) error {
 	return cmp.Or(group.Wait(), err) // that of the endpoints is the cause of the other
 }
 
-// receive measures the endpoint from the moment it receives until all messages are completed.
+// receive measures the endpoint from the moment it receives until all messages are completed and, with an outbox, what
+// their handlers have sent has left it.
 func (b *bench) receive(ctx context.Context, group *errgroup.Group) (err error) {
 	var sender *endpoint.Endpoint
 	if b.Rate > 0 {
@@ -115,7 +119,8 @@ func (b *bench) receive(ctx context.Context, group *errgroup.Group) (err error) 
 		}
 	}
 	runtime.GC()
-	if _, err := testbed.Launch(ctx, group, b.receiver()); err != nil {
+	receiver, err := testbed.Launch(ctx, group, b.receiver())
+	if err != nil {
 		return err
 	}
 	if err := b.meter.start(b.Profile); err != nil {
@@ -125,7 +130,10 @@ func (b *bench) receive(ctx context.Context, group *errgroup.Group) (err error) 
 	if sender != nil {
 		group.Go(func() error { return b.sendAtRate(ctx, sender) })
 	}
-	return b.await(ctx)
+	if err := b.await(ctx); err != nil {
+		return err
+	}
+	return b.awaitRelay(ctx, receiver)
 }
 
 // await waits until all messages are completed, or none has been for a while.
