@@ -17,6 +17,11 @@ func New(now time.Time) string {
 	u[6] = u[6]&0x0f | 0x70
 	u[8] = u[8]&0x3f | 0x80
 
+	return Text(u)
+}
+
+// Text returns a UUID as text.
+func Text(u [16]byte) string {
 	var text [36]byte
 	hex.Encode(text[0:8], u[0:4])
 	hex.Encode(text[9:13], u[4:6])

@@ -13,6 +13,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/internal/tablequeue"
 	"github.com/holdfast-go/holdfast/internal/tablequeue/dialect"
+	"github.com/holdfast-go/holdfast/internal/uuid"
 	"github.com/holdfast-go/holdfast/transport"
 )
 
@@ -115,14 +116,9 @@ func (g *group) settledAndRecorded(rows pgx.Rows) error {
 func keysOf(units []*tablequeue.Unit) (keys array[text], sums array[number]) {
 	keys, sums = make(array[text], len(units)), make(array[number], len(units))
 	for i, u := range units {
-		keys[i], sums[i] = text(keyText(u.Key.ID)), number(int32(u.Key.Sum)) //nolint:gosec // its bits
+		keys[i], sums[i] = text(uuid.Text(u.Key.ID)), number(int32(u.Key.Sum)) //nolint:gosec // its bits
 	}
 	return keys, sums
-}
-
-// keyText returns a key as a UUID.
-func keyText(id [16]byte) string {
-	return fmt.Sprintf("%x-%x-%x-%x-%x", id[0:4], id[4:6], id[6:8], id[8:10], id[10:16])
 }
 
 // FindHandled implements [tablequeue.Inboxes]. The keys are joined from outside by a LATERAL search, so that each is one
@@ -132,7 +128,7 @@ func (s *store) FindHandled(
 ) ([]transport.HandledState, error) {
 	texts := make(array[text], len(keys))
 	for i := range keys {
-		texts[i] = text(keyText(keys[i].ID))
+		texts[i] = text(uuid.Text(keys[i].ID))
 	}
 	states := make([]transport.HandledState, len(keys))
 	rows, _ := s.leases.Query(ctx, s.table(inbox).find, s.args([]any{texts})...) // an error is that of rows too
@@ -207,7 +203,7 @@ func (s *store) Forget(ctx context.Context, inbox string, age time.Duration, lim
 func (s *store) ForgetKeys(ctx context.Context, inbox string, keys []transport.HandledKey) (int64, error) {
 	texts := make([]string, len(keys))
 	for i := range keys {
-		texts[i] = keyText(keys[i].ID)
+		texts[i] = uuid.Text(keys[i].ID)
 	}
 	tag, err := s.execute(ctx, s.table(inbox).forgetKeys, texts)
 	return tag.RowsAffected(), s.failed(err, "remove ids from inbox %q", inbox)

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast/internal/tablequeue"
+	"github.com/holdfast-go/holdfast/internal/uuid"
 	"github.com/holdfast-go/holdfast/transport"
 )
 
@@ -175,7 +176,7 @@ func (s *store) commit(ctx context.Context, conn *pgx.Conn, begin bool, u *table
 		args = append(args, u.Lease.Seq, u.Lease.ID)
 	}
 	if g.inbox != nil {
-		args = append(args, keyText(u.Key.ID), int32(u.Key.Sum))
+		args = append(args, uuid.Text(u.Key.ID), int32(u.Key.Sum))
 	}
 	for _, o := range g.outs {
 		o.args = o.values()
