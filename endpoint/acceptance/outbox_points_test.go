@@ -38,7 +38,7 @@ var outboxPoints = []struct {
 	{"relay after the claim", afterClaim, 3},
 	{"after the broker took the first of several operations", afterFirstOperation, 3},
 	{"after dispatch, before the delete", afterDispatch, 3},
-	{"in clean-up between two chunks", betweenChunks, pointOldKeys/pointChunk - 1},
+	{"in clean-up between two chunks", betweenChunks, pointOldKeys / pointChunk},
 }
 
 const (
@@ -57,7 +57,7 @@ const (
 
 func TestChaosAProcessEndsAtEachPointOfTheOutbox(t *testing.T) {
 	full := brokertest.Fault(t)
-	databases := []string{"postgres"}
+	databases := []string{"postgres", "sqlite"}
 	for _, broker := range []string{"quorum", "sqs", "servicebus"} {
 		for _, database := range databases {
 			t.Run(broker+" "+database, func(t *testing.T) {

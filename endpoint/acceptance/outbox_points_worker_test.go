@@ -33,7 +33,7 @@ const (
 	endedItself = 42
 	// pointOldKeys is how many old keys are in the inbox before a process removes them, and pointChunk how many one
 	// transaction removes.
-	pointOldKeys = 20_000
+	pointOldKeys = 12_000
 	pointChunk   = 5000
 )
 
@@ -191,7 +191,7 @@ func (c *commitConn) Write(b []byte) (int, error) {
 
 // watchKeys ends the process when n chunks of the old keys have been removed, and others have not.
 func (e *ending) watchKeys(ctx context.Context, rows killStore) {
-	look := time.NewTicker(2 * time.Millisecond)
+	look := time.NewTicker(10 * time.Millisecond)
 	defer look.Stop()
 	for {
 		left, err := oldKeys(ctx, rows)
