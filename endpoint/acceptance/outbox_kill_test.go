@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -81,6 +82,7 @@ type outboxProof struct {
 	restartProof
 	broker, database    string
 	place, databaseAt   string
+	full                bool
 	random              *rand.Rand
 	rows                killStore
 	workers             [outboxWorkers]*worker
@@ -91,9 +93,9 @@ type outboxProof struct {
 func TestChaosKillsWithAnOutboxCommitOnce(t *testing.T) {
 	full := brokertest.Fault(t)
 	for _, broker := range []string{"quorum", "sqs", "servicebus"} {
-		for _, database := range []string{"postgres"} {
+		for _, database := range []string{"postgres", "sqlite"} {
 			t.Run(broker+" "+database, func(t *testing.T) {
-				p := &outboxProof{broker: broker, database: database, kills: 20, cuts: 3, starts: 2}
+				p := &outboxProof{broker: broker, database: database, full: full, kills: 20, cuts: 3, starts: 2}
 				p.t, p.messages = t, 1500
 				if broker == "quorum" && database == "postgres" {
 					p.kills, p.cuts, p.starts, p.messages = 60, 10, 5, 5000
@@ -108,7 +110,10 @@ func TestChaosKillsWithAnOutboxCommitOnce(t *testing.T) {
 }
 
 func (p *outboxProof) run() {
-	seed := uint64(time.Now().UnixNano())
+	seed := uint64(7)
+	if p.full {
+		seed = uint64(time.Now().UnixNano())
+	}
 	p.t.Logf("seed %d", seed)
 	p.random = rand.New(rand.NewPCG(seed, 1))
 	ctx, cancel := context.WithTimeout(p.t.Context(), 2*time.Hour)
@@ -140,13 +145,13 @@ func (p *outboxProof) run() {
 func (p *outboxProof) prepare(ctx context.Context) {
 	t := p.t
 	p.place = crashPlace(t, p.broker)
-	if p.broker == "quorum" {
-		address, err := url.Parse(p.place)
+	if at, rest, _ := strings.Cut(p.place, " "); p.broker != "servicebus" { // whose clients find their way around a proxy
+		address, err := url.Parse(at)
 		if err != nil {
 			t.Fatal(err)
 		}
 		proxy := brokertest.NewProxy(t, address.Host)
-		p.place, p.cut = proxy.URL(t, p.place), proxy.Cut
+		p.place, p.cut = strings.TrimSpace(proxy.URL(t, at)+" "+rest), proxy.Cut
 	}
 	p.databaseAt = filepath.Join(t.TempDir(), "outbox.db")
 	if p.database == "postgres" {
