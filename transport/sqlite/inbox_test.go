@@ -8,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/holdfast-go/holdfast/transport"
@@ -253,4 +254,42 @@ func TestAClockThatWasAheadDelaysNoRemoval(t *testing.T) {
 			t.Errorf("due is %t (%v), want %t", due, err, want)
 		}
 	}
+}
+
+func TestOldIdsAreRemovedFromAnInbox(t *testing.T) {
+	path := temp(t)
+	synctest.Test(t, func(t *testing.T) {
+		conn, err := (&Transport{Path: path}).Open(t.Context(), transport.Env{Remember: time.Hour})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		plan := transport.Plan{Inboxes: []string{inbox, "other.handled"}}
+		if err := conn.(transport.Installer).Install(t.Context(), plan); err != nil {
+			t.Fatal(err)
+		}
+		c := &outboxConn{conn.(transport.OutboxStore), conn, path, t}
+		other := entry(1)
+		other.Inbox = "other.handled" // which nobody uses afterwards, but this process cleans up too
+		for _, e := range []transport.OutboxEntry{entry(1), other} {
+			if err := c.Store(t.Context(), e); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(30 * time.Minute)
+		if err := c.Store(t.Context(), entry(2)); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(32 * time.Minute)
+		if old, young := c.state(entry(1)), c.state(entry(2)); old != transport.NotHandled || young != transport.Handled {
+			t.Errorf("a key of 62 minutes is %v, one of 32 minutes %v", old, young)
+		}
+		for _, name := range plan.Inboxes {
+			want := map[string]int64{inbox: 1}[name]
+			stats, err := conn.(transport.InboxInspector).InspectInbox(t.Context(), name)
+			if err != nil || stats.Rows != want || stats.Oldest > 33*time.Minute {
+				t.Errorf("%+v (%v), want %d rows", stats, err, want)
+			}
+		}
+	})
 }
