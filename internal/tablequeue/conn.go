@@ -59,9 +59,8 @@ type Conn struct {
 	subs  subscribers
 	wakes wakes
 
-	ahead       atomic.Int64 // of this process's clock is the database's, in nanoseconds
-	inboxes     Inboxes      // nil where the store has none
-	inboxesUsed sync.Map     // the names of the inboxes that were used
+	ahead   atomic.Int64 // of this process's clock is the database's, in nanoseconds
+	inboxes sync.Map     // the names of the inboxes that were used
 
 	unusable unusable
 	forwards forwards
@@ -94,7 +93,6 @@ func Open(store Store, cfg Config) *Conn {
 	c.units = batch.New(batch.Config[*work]{
 		Flush: c.flush, Flushers: cfg.Flushers, MaxItems: maxUnits, Weight: (*work).size, MaxWeight: maxFlushBytes,
 	})
-	c.inboxes, _ = store.(Inboxes)
 	c.finds = batch.New(batch.Config[*find]{Flush: c.findAll, Flushers: cfg.Flushers, MaxItems: maxFound})
 	c.works.New = func() any { return new(work) }
 	c.forwards.init(cfg.Env.Endpoint)
@@ -109,10 +107,9 @@ func Open(store Store, cfg Config) *Conn {
 
 // Limits implements [transport.Conn].
 func (c *Conn) Limits() transport.Limits {
-	_, atomic := c.store.(Transactor)
 	return transport.Limits{
 		MaxBody: MaxBody, MaxDelay: transport.Unlimited, Lease: c.cfg.Lease, MaxReceive: maxReceive, ParallelReceive: 2,
-		FreeRelease: true, Atomic: atomic,
+		FreeRelease: true, Atomic: true,
 	}
 }
 
@@ -140,9 +137,8 @@ func (c *Conn) OpenReceiver(ctx context.Context, opts transport.ReceiverOptions)
 		if w, ok := c.store.(Waker); ok {
 			c.running.Go(func() { c.listen(w) })
 		}
-		if s, ok := c.store.(Sweeper); ok {
-			c.running.Go(func() { c.sweep(s) })
-		}
+		sweeper, _ := c.store.(Sweeper)
+		c.running.Go(func() { c.sweep(sweeper) })
 	}
 	r := &receiver{
 		conn: c, queue: opts.Queue, woken: make(chan struct{}, 1), turn: make(chan struct{}, 1), done: make(chan struct{}),

@@ -152,7 +152,7 @@ func TestARefusedUnitIsBisectedOut(t *testing.T) {
 
 func TestADatabaseThatIsAwayHasRefusedNothing(t *testing.T) {
 	f := newFake("in", "out")
-	c := open(t, txFake{f})
+	c := open(t, f)
 	d := claimed(t, c, 1)[0]
 	f.onFlush = func([]*Unit) error { return errAway }
 	_, err := c.Dispatch(t.Context(), []transport.Operation{op("out", "a"), op("out", "b")})
@@ -807,7 +807,7 @@ func TestSubscribersAreReadSeldomAndEachGetsOneCopy(t *testing.T) {
 
 func TestATransactionCompletesOrRollsBack(t *testing.T) {
 	f := newFake("in", "out")
-	c := open(t, txFake{f})
+	c := open(t, f)
 	if !c.Limits().Atomic {
 		t.Error("atomic mode is not offered")
 	}
@@ -849,9 +849,6 @@ func TestATransactionCompletesOrRollsBack(t *testing.T) {
 	}
 	if _, ok := Inner(transport.HandlerTx{}); ok {
 		t.Error("Inner knows what is not its own")
-	}
-	if _, ok := claimed(t, open(t, newFake("in")), 1)[0].(transport.Transactor); ok {
-		t.Error("a store without transactions offers them")
 	}
 }
 

@@ -8,13 +8,6 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// inboxFake is a fake that is a store with inboxes. Its hooks are nil, or called before what they are named for.
-type inboxFake struct {
-	*fake
-	onFind   func() error
-	onForget func() error
-}
-
 // fakeInbox is an inbox of a fake.
 type fakeInbox struct {
 	keys      map[[16]byte]fakeKey
@@ -45,7 +38,7 @@ func (f *fake) record(u *Unit) bool {
 	return true
 }
 
-func (f *inboxFake) FindHandled(_ context.Context, inbox string, keys []transport.HandledKey) ([]transport.HandledState, error) {
+func (f *fake) FindHandled(_ context.Context, inbox string, keys []transport.HandledKey) ([]transport.HandledState, error) {
 	f.mu.Lock()
 	f.called("find %d", len(keys))
 	f.mu.Unlock()
@@ -72,7 +65,7 @@ func (f *inboxFake) FindHandled(_ context.Context, inbox string, keys []transpor
 	return states, nil
 }
 
-func (f *inboxFake) DueForForgetting(_ context.Context, inbox string, pause time.Duration) (bool, error) {
+func (f *fake) DueForForgetting(_ context.Context, inbox string, pause time.Duration) (bool, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	in, err := f.inbox(inbox)
@@ -83,7 +76,7 @@ func (f *inboxFake) DueForForgetting(_ context.Context, inbox string, pause time
 	return true, nil
 }
 
-func (f *inboxFake) Forget(_ context.Context, inbox string, age time.Duration, limit int) (n int64, err error) {
+func (f *fake) Forget(_ context.Context, inbox string, age time.Duration, limit int) (n int64, err error) {
 	if f.onForget != nil {
 		if err := f.onForget(); err != nil {
 			return 0, err
@@ -105,7 +98,7 @@ func (f *inboxFake) Forget(_ context.Context, inbox string, age time.Duration, l
 	return n, nil
 }
 
-func (f *inboxFake) ForgetKeys(_ context.Context, inbox string, keys []transport.HandledKey) (int64, error) {
+func (f *fake) ForgetKeys(_ context.Context, inbox string, keys []transport.HandledKey) (int64, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	in, err := f.inbox(inbox)
@@ -119,7 +112,7 @@ func (f *inboxFake) ForgetKeys(_ context.Context, inbox string, keys []transport
 	return int64(before - len(in.keys)), nil
 }
 
-func (f *inboxFake) InspectInbox(_ context.Context, inbox string) (transport.InboxStats, error) {
+func (f *fake) InspectInbox(_ context.Context, inbox string) (transport.InboxStats, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	in, err := f.inbox(inbox)
@@ -133,7 +126,7 @@ func (f *inboxFake) InspectInbox(_ context.Context, inbox string) (transport.Inb
 	return stats, nil
 }
 
-func (f *inboxFake) InboxState(_ context.Context, inbox string) error {
+func (f *fake) InboxState(_ context.Context, inbox string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	_, err := f.inbox(inbox)

@@ -29,7 +29,9 @@ type fake struct {
 	onLoad     func() error // of Subscriptions
 	loads      int
 
-	inboxes map[string]*fakeInbox
+	inboxes  map[string]*fakeInbox
+	onFind   func() error // before FindHandled
+	onForget func() error // before Forget
 }
 
 type fakeRow struct {
@@ -479,12 +481,7 @@ func (f *wakingFake) Listen(ctx context.Context, ready func(), wake func(string)
 	}
 }
 
-// txFake is a fake with transactions.
-type txFake struct{ *fake }
-
-func (f txFake) Begin(context.Context) (StoreTx, error) {
-	return &fakeTx{store: f.fake}, nil
-}
+func (f *fake) Begin(context.Context) (StoreTx, error) { return &fakeTx{store: f}, nil }
 
 type fakeTx struct {
 	store      *fake

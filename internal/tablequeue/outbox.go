@@ -38,7 +38,7 @@ func (c *Conn) FindHandled(
 		err := c.call(ctx, []string{inbox}, func(ctx context.Context) (err error) {
 			for at := 0; at < len(keys) && err == nil; at += maxFound {
 				var found []transport.HandledState
-				found, err = c.inboxes.FindHandled(ctx, inbox, keys[at:min(at+maxFound, len(keys))])
+				found, err = c.store.FindHandled(ctx, inbox, keys[at:min(at+maxFound, len(keys))])
 				copy(states[at:], found)
 			}
 			return err
@@ -90,7 +90,7 @@ func (c *Conn) findSome(ctx context.Context, finds []*find, errs []error) {
 	err := c.store.Check(finds[0].inbox)
 	if err == nil {
 		err = c.again(func() (err error) {
-			states, err = c.inboxes.FindHandled(ctx, finds[0].inbox, keys)
+			states, err = c.store.FindHandled(ctx, finds[0].inbox, keys)
 			return err
 		})
 	}
@@ -159,11 +159,7 @@ func (c *Conn) storedAs(ctx context.Context, w *work, err error, total int) erro
 
 // BeginStore implements [transport.OutboxStore].
 func (c *Conn) BeginStore(ctx context.Context, e transport.OutboxEntry) (transport.Tx, error) {
-	store, ok := c.store.(Transactor)
-	if !ok || c.inboxes == nil {
-		return nil, errNoInboxes
-	}
-	inner, err := ask(ctx, c, nil, store.Begin)
+	inner, err := ask(ctx, c, nil, c.store.Begin)
 	if err != nil {
 		return nil, c.unreachable(err)
 	}
@@ -229,21 +225,13 @@ type handledMark struct {
 
 // InspectInbox implements [transport.InboxInspector].
 func (c *Conn) InspectInbox(ctx context.Context, inbox string) (transport.InboxStats, error) {
-	if c.inboxes == nil {
-		return transport.InboxStats{}, errNoInboxes
-	}
 	return ask(ctx, c, []string{inbox}, func(ctx context.Context) (transport.InboxStats, error) {
-		return c.inboxes.InspectInbox(ctx, inbox)
+		return c.store.InspectInbox(ctx, inbox)
 	})
 }
 
 // ForgetHandled implements [transport.InboxInspector].
 func (c *Conn) ForgetHandled(ctx context.Context, inbox string, keys []transport.HandledKey) (int, error) {
-	if c.inboxes == nil {
-		return 0, errNoInboxes
-	}
-	n, err := ask(ctx, c, []string{inbox}, func(ctx context.Context) (int64, error) { return c.inboxes.ForgetKeys(ctx, inbox, keys) })
+	n, err := ask(ctx, c, []string{inbox}, func(ctx context.Context) (int64, error) { return c.store.ForgetKeys(ctx, inbox, keys) })
 	return int(n), err
 }
-
-var errNoInboxes = errors.New("the database records no handled messages")

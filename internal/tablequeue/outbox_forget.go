@@ -31,17 +31,14 @@ const (
 
 // useInbox begins to remove old keys from an inbox that is used for the first time.
 func (c *Conn) useInbox(inbox string) error {
-	if c.inboxes == nil {
-		return errNoInboxes
-	}
-	if _, known := c.inboxesUsed.Load(inbox); known {
+	if _, known := c.inboxes.Load(inbox); known {
 		return nil
 	}
 	if err := c.enter(); err != nil {
 		return err
 	}
 	defer c.calls.Done()
-	if _, known := c.inboxesUsed.LoadOrStore(inbox, nil); !known && c.cfg.Env.Remember > 0 {
+	if _, known := c.inboxes.LoadOrStore(inbox, nil); !known && c.cfg.Env.Remember > 0 {
 		c.running.Go(func() { c.forgetOld(inbox) })
 	}
 	return nil
@@ -61,7 +58,7 @@ func (c *Conn) forgetOld(inbox string) {
 // forgetOnce removes the keys that are old enough now, if no other process has done that lately.
 func (c *Conn) forgetOnce(ctx context.Context, inbox string) error {
 	due, err := within(ctx, func(ctx context.Context) (bool, error) {
-		return c.inboxes.DueForForgetting(ctx, inbox, forgetEvery-time.Second)
+		return c.store.DueForForgetting(ctx, inbox, forgetEvery-time.Second)
 	})
 	if err != nil || !due {
 		return err
@@ -69,7 +66,7 @@ func (c *Conn) forgetOnce(ctx context.Context, inbox string) error {
 	for {
 		began := time.Now()
 		n, err := within(ctx, func(ctx context.Context) (int64, error) {
-			return c.inboxes.Forget(ctx, inbox, c.cfg.Env.Remember, forgetSome)
+			return c.store.Forget(ctx, inbox, c.cfg.Env.Remember, forgetSome)
 		})
 		if err != nil || n < forgetSome {
 			return err
@@ -78,7 +75,7 @@ func (c *Conn) forgetOnce(ctx context.Context, inbox string) error {
 			return err
 		}
 		// Others see that the inbox is being cleaned up.
-		if _, err := within(ctx, func(ctx context.Context) (bool, error) { return c.inboxes.DueForForgetting(ctx, inbox, 0) }); err != nil {
+		if _, err := within(ctx, func(ctx context.Context) (bool, error) { return c.store.DueForForgetting(ctx, inbox, 0) }); err != nil {
 			return err
 		}
 	}
@@ -94,14 +91,14 @@ func within[T any](ctx context.Context, fn func(context.Context) (T, error)) (T,
 // inboxWarnings returns warnings about the inboxes that the Conn uses.
 func (c *Conn) inboxWarnings(ctx context.Context) (warnings []string, err error) {
 	var inboxes []string
-	c.inboxesUsed.Range(func(inbox, _ any) bool {
+	c.inboxes.Range(func(inbox, _ any) bool {
 		inboxes = append(inboxes, inbox.(string)) //nolint:errcheck // its keys are names
 		return true
 	})
 	slices.Sort(inboxes)
 	var errs []error
 	for _, inbox := range inboxes {
-		stats, err := c.inboxes.InspectInbox(ctx, inbox)
+		stats, err := c.store.InspectInbox(ctx, inbox)
 		errs = append(errs, err)
 		warnings = append(warnings, inboxWarning(stats, c.cfg.Env.Remember)...)
 	}

@@ -11,9 +11,9 @@ import (
 )
 
 // newInbox returns a fake with the queue "a" and the inbox "a.handled".
-func newInbox(t testing.TB) *inboxFake {
+func newInbox(t testing.TB) *fake {
 	t.Helper()
-	f := &inboxFake{fake: newFake("a")}
+	f := newFake("a")
 	if err := f.Install(t.Context(), transport.Plan{Inboxes: []string{"a.handled"}}); err != nil {
 		t.Fatal(err)
 	}
@@ -128,6 +128,32 @@ func TestResultsOfAFlushThatFailedAreForgotten(t *testing.T) {
 		}
 		if n := f.count("a"); n != 1 {
 			t.Errorf("%d messages were stored, want 1", n)
+		}
+	})
+}
+
+// After an answer that was lost, an entry may be stored. After a refusal, or without a database, it is not.
+func TestAnEntryInDoubtIsSaidToBe(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newInbox(t)
+		c := open(t, f)
+		for _, tt := range []struct{ err, want error }{
+			{errUnknown, transport.ErrOutcomeUnknown}, {errAway, transport.ErrUnreachable}, {errRefused, errRefused},
+		} {
+			f.onFlush = func([]*Unit) error { return tt.err }
+			tx, err := c.BeginStore(t.Context(), entry(keyOf(1), op("a", "1")))
+			isErr(t, err, nil)
+			for name, err := range map[string]error{
+				"Store":    c.Store(t.Context(), entry(keyOf(1), op("a", "1"))),
+				"Complete": tx.Complete(t.Context(), nil),
+			} {
+				isErr(t, err, tt.want)
+				for _, other := range []error{transport.ErrOutcomeUnknown, transport.ErrUnreachable} {
+					if errors.Is(err, other) && other != tt.want { //nolint:errorlint // the want itself
+						t.Errorf("%s after %v: %v", name, tt.err, err)
+					}
+				}
+			}
 		}
 	})
 }

@@ -115,16 +115,12 @@ func (r *receiver) deliveries(lease int64, rows []Claimed) (ds []transport.Deliv
 }
 
 func (r *receiver) delivery(lease Lease, row *Claimed) transport.Delivery {
-	d := new(txDelivery)
-	d.conn, d.queue, d.lease, d.count = r.conn, r.queue, lease, row.Count
+	d := &delivery{conn: r.conn, queue: r.queue, lease: lease, count: row.Count}
 	message(&d.msg, row)
 	if _, ok := r.conn.store.(Foreign); ok {
 		d.forward()
 	}
-	if _, ok := r.conn.store.(Transactor); ok {
-		return d
-	}
-	return &d.delivery
+	return d
 }
 
 // NativeHeaders is the name in Message.Native of the header text of a row that cannot be decoded. Copies of the message

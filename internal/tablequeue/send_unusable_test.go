@@ -315,7 +315,7 @@ func TestATransactionIsRepeatedWithoutALostSubscriber(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake("in", "a", "b")
 		f.subs = []Subscription{{"T", "a"}, {"T", "b"}}
-		c := open(t, txFake{f})
+		c := open(t, f)
 		send(t, c, published("known"))
 		f.mu.Lock()
 		delete(f.rows, "b")

@@ -15,7 +15,7 @@ var (
 	_ transport.Completer        = (*delivery)(nil)
 	_ transport.RetryReasoner    = (*delivery)(nil)
 	_ transport.Postponer        = (*delivery)(nil)
-	_ transport.Transactor       = (*txDelivery)(nil)
+	_ transport.Transactor       = (*delivery)(nil)
 	_ transport.ConflictDetector = (*tx)(nil)
 )
 
@@ -33,9 +33,6 @@ type delivery struct {
 
 	handled atomic.Pointer[handledMark] // to be recorded with the completion; nil: nothing
 }
-
-// txDelivery is a delivery of a store that is a [Transactor].
-type txDelivery struct{ delivery }
 
 func (d *delivery) Message() *transport.Message { return &d.msg }
 
@@ -157,16 +154,15 @@ func (c *Conn) blame(ctx context.Context, err error, rows []Row, total int) erro
 }
 
 // Begin implements [transport.Transactor].
-func (d *txDelivery) Begin(ctx context.Context) (transport.Tx, error) {
-	store := d.conn.store.(Transactor) //nolint:errcheck // a txDelivery is made for such a store only
-	inner, err := ask(ctx, d.conn, nil, store.Begin)
+func (d *delivery) Begin(ctx context.Context) (transport.Tx, error) {
+	inner, err := ask(ctx, d.conn, nil, d.conn.store.Begin)
 	if err != nil {
 		return nil, err
 	}
 	if l, ok := inner.(Locker); ok {
 		l.Completes(d.queue, d.lease, d.hold)
 	}
-	return &tx{delivery: &d.delivery, inner: inner}, nil
+	return &tx{delivery: d, inner: inner}, nil
 }
 
 // tx is a delivery's transaction.

@@ -37,6 +37,8 @@ type Store interface {
 	Browsing
 	Topology
 	Subscriptions
+	Transactions
+	Inboxes
 
 	// Classify returns the class of an error of Claim, Flush, Renew, Take or Complete, also of a wrapped one. An error
 	// that is not of the store is Failed. It is never called with nil.
@@ -287,9 +289,9 @@ type Locks interface {
 	Hasten(ctx context.Context, queue string, seqs []int64) error
 }
 
-// Transactor is implemented by a [Store] with transactions in which users write and a delivery is completed. Without it
-// deliveries are no [transport.Transactor].
-type Transactor interface {
+// Transactions is the part of a [Store] with transactions in which users write, and a delivery is completed or a key is
+// recorded.
+type Transactions interface {
 	// Begin returns a transaction, which outlasts ctx. The dialect decides when it opens.
 	Begin(ctx context.Context) (StoreTx, error)
 }

@@ -14,8 +14,7 @@ import (
 //	at   when the key was recorded, by the database's clock
 //
 // and an index on at. Errors about a missing inbox wrap [transport.ErrNoQueue]. The installer creates those of
-// [transport.Plan].Inboxes, and Remove drops one that is named. A store with inboxes is a [Transactor], whose
-// transactions complete units of the verb Record too.
+// [transport.Plan].Inboxes, and Remove drops one that is named.
 type Inboxes interface {
 	// FindHandled returns the state of each key, in their order.
 	FindHandled(ctx context.Context, inbox string, keys []transport.HandledKey) ([]transport.HandledState, error)

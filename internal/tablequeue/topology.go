@@ -12,9 +12,6 @@ import (
 func (c *Conn) Install(ctx context.Context, plan transport.Plan) error {
 	defer c.unusable.found()
 	plan = c.shortPlan(plan)
-	if len(plan.Inboxes) > 0 && c.inboxes == nil {
-		return errNoInboxes
-	}
 	return c.call(ctx, names(plan), func(ctx context.Context) error { return c.store.Install(ctx, plan) })
 }
 

@@ -82,12 +82,15 @@ func Sweep(ctx context.Context, store Sweeper) error {
 	return errors.Join(errs...)
 }
 
-// sweep sweeps until the Conn is closed. It repeats a sweep that fails after the usual pause.
+// sweep sweeps, unless store is nil, and looks for failures until the Conn is closed. It repeats a sweep that fails after
+// the usual pause.
 func (c *Conn) sweep(store Sweeper) {
 	for backoff.Sleep(c.life, sweepEvery) == nil {
 		ctx, cancel := context.WithTimeout(c.life, sweepEvery)
-		if err := Sweep(ctx, store); err != nil && c.life.Err() == nil {
-			c.cfg.Env.Log().WarnContext(ctx, "expired messages cannot be removed: it is tried again in a minute", slog.Any("error", err))
+		if store != nil {
+			if err := Sweep(ctx, store); err != nil && c.life.Err() == nil {
+				c.cfg.Env.Log().WarnContext(ctx, "expired messages cannot be removed: it is tried again in a minute", slog.Any("error", err))
+			}
 		}
 		if err := errors.Join(c.warn(ctx), c.compareClocks(ctx)); err != nil && c.life.Err() == nil {
 			c.cfg.Env.Log().DebugContext(ctx, "tables cannot be examined: it is tried again in a minute", slog.Any("error", err))

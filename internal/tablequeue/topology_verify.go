@@ -38,11 +38,8 @@ func (c *Conn) Verify(ctx context.Context, plan transport.Plan) (found []transpo
 }
 
 func (c *Conn) verifyInboxes(ctx context.Context, inboxes []string) (found []transport.Finding, err error) {
-	if len(inboxes) > 0 && c.inboxes == nil {
-		return nil, errNoInboxes
-	}
 	for _, inbox := range inboxes {
-		err := c.inboxes.InboxState(ctx, inbox)
+		err := c.store.InboxState(ctx, inbox)
 		unfit, differs := errors.AsType[*UnfitError](err)
 		switch {
 		case errors.Is(err, transport.ErrNoQueue):

@@ -18,15 +18,14 @@ import (
 )
 
 var (
-	_ tablequeue.Store      = (*store)(nil)
-	_ tablequeue.Transactor = (*store)(nil)
-	_ tablequeue.Waker      = (*store)(nil)
-	_ tablequeue.Sweeper    = (*store)(nil)
-	_ tablequeue.Orphaner   = (*store)(nil)
-	_ tablequeue.Examiner   = (*store)(nil)
-	_ tablequeue.Warner     = (*store)(nil)
-	_ tablequeue.Locks      = (*store)(nil)
-	_ tablequeue.Foreign    = (*store)(nil)
+	_ tablequeue.Store    = (*store)(nil)
+	_ tablequeue.Waker    = (*store)(nil)
+	_ tablequeue.Sweeper  = (*store)(nil)
+	_ tablequeue.Orphaner = (*store)(nil)
+	_ tablequeue.Examiner = (*store)(nil)
+	_ tablequeue.Warner   = (*store)(nil)
+	_ tablequeue.Locks    = (*store)(nil)
+	_ tablequeue.Foreign  = (*store)(nil)
 
 	_ tablequeue.DelayedTables = (*store)(nil)
 )

@@ -17,10 +17,7 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-var (
-	_ tablequeue.Inboxes   = (*store)(nil)
-	_ tablequeue.Breakable = (*handlerTx)(nil)
-)
+var _ tablequeue.Breakable = (*handlerTx)(nil)
 
 // notNew is the SQLSTATE with which a statement fails whose key is in the inbox already: that of the square root of a
 // negative number.

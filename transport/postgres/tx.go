@@ -24,7 +24,7 @@ type handlerTx struct {
 	conn *pgxpool.Conn // nil when the transaction is over
 }
 
-// Begin implements [tablequeue.Transactor]. It waits for a connection. The transaction begins with its first statement.
+// Begin implements [tablequeue.Transactions]. It waits for a connection. The transaction begins with its first statement.
 func (s *store) Begin(ctx context.Context) (tablequeue.StoreTx, error) {
 	conn, err := s.acquire(ctx)
 	if err != nil {

@@ -13,8 +13,6 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-var _ tablequeue.Inboxes = (*store)(nil)
-
 // record records the key of u, if it has one, and reports whether the key is new.
 func (w *writer) record(u *tablequeue.Unit, now int64) (fresh bool, err error) {
 	if u.Key == nil {

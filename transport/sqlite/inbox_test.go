@@ -270,7 +270,7 @@ func TestOldIdsAreRemovedFromAnInbox(t *testing.T) {
 		}
 		c := &outboxConn{conn.(transport.OutboxStore), conn, path, t}
 		other := entry(1)
-		other.Inbox = "other.handled" // which nobody uses afterwards, but this process cleans up too
+		other.Inbox = "other.handled"
 		for _, e := range []transport.OutboxEntry{entry(1), other} {
 			if err := c.Store(t.Context(), e); err != nil {
 				t.Fatal(err)

@@ -59,7 +59,7 @@ type deferredTx struct {
 
 var errTxOver = errors.New("sqlite: the transaction is over")
 
-// Begin implements [tablequeue.Transactor]. It opens nothing.
+// Begin implements [tablequeue.Transactions]. It opens nothing.
 func (s *store) Begin(context.Context) (tablequeue.StoreTx, error) { return &deferredTx{store: s}, nil }
 
 // end returns the functions to its first caller.

@@ -16,12 +16,11 @@ import (
 )
 
 var (
-	_ tablequeue.Store      = (*store)(nil)
-	_ tablequeue.Transactor = (*store)(nil)
-	_ tablequeue.Orphaner   = (*store)(nil)
-	_ tablequeue.Sweeper    = (*store)(nil)
-	_ tablequeue.Locks      = (*store)(nil)
-	_ tablequeue.Foreign    = (*store)(nil)
+	_ tablequeue.Store    = (*store)(nil)
+	_ tablequeue.Orphaner = (*store)(nil)
+	_ tablequeue.Sweeper  = (*store)(nil)
+	_ tablequeue.Locks    = (*store)(nil)
+	_ tablequeue.Foreign  = (*store)(nil)
 )
 
 // store is the SQL Server dialect of the lease engine. It is no [tablequeue.Waker]: receivers poll.

@@ -13,8 +13,6 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-var _ tablequeue.Inboxes = (*store)(nil)
-
 // inbox returns the statements on an inbox.
 func (s *store) inbox(name string) *inboxTable {
 	if t, ok := s.inboxes.Load(name); ok {

@@ -51,7 +51,7 @@ type handlerTx struct {
 	over  bool
 }
 
-// Begin implements [tablequeue.Transactor].
+// Begin implements [tablequeue.Transactions].
 func (s *store) Begin(context.Context) (tablequeue.StoreTx, error) { return &handlerTx{store: s}, nil }
 
 func (t *handlerTx) begun(ctx context.Context) (*sql.Tx, error) {

@@ -278,13 +278,9 @@ func abandonClaims(w *world) {
 }
 
 func transact(w *world) {
-	s, ok := w.Store.(tablequeue.Transactor)
-	if !ok {
-		w.Skip("this store has no transactions")
-	}
 	w.send("in", "1", "2", "3")
 	for i, r := range w.claims(11, 3) {
-		tx, err := s.Begin(w.Context())
+		tx, err := w.Begin(w.Context())
 		w.ok(err)
 		u := deletes(leaseOf(r, int64(11+i%2)), row("out", idOf(r)))
 		if i == 2 {

@@ -15,9 +15,9 @@ const inbox = "in.handled"
 // recording are the rules of [tablequeue.Inboxes].
 var recording = []rule{
 	{"recording-states", func(w *world) {
-		s := w.inboxes()
+		w.installInbox()
 		w.flush(records(key(1, 10)), records(key(2, 20)))
-		got, err := s.FindHandled(w.Context(), inbox, []transport.HandledKey{key(3, 30), key(2, 21), key(1, 10), key(1, 10)})
+		got, err := w.FindHandled(w.Context(), inbox, []transport.HandledKey{key(3, 30), key(2, 21), key(1, 10), key(1, 10)})
 		w.ok(err)
 		want := []transport.HandledState{transport.NotHandled, transport.HandledOther, transport.Handled, transport.Handled}
 		if !slices.Equal(got, want) {
@@ -25,7 +25,7 @@ var recording = []rule{
 		}
 	}},
 	{"recording-with-rows", func(w *world) {
-		w.inboxes()
+		w.installInbox()
 		w.flush(records(key(1, 1), row("out", "a"), row("in", "b")))
 		again, other := records(key(1, 1), row("out", "c")), records(key(2, 2), row("out", "d"))
 		w.flush(again, other)
@@ -36,7 +36,7 @@ var recording = []rule{
 		w.holds("in", "b")
 	}},
 	{"recording-one-key-twice-in-a-flush", func(w *world) {
-		w.inboxes()
+		w.installInbox()
 		first, second := records(key(1, 1), row("out", "a")), records(key(1, 1), row("out", "b"))
 		w.flush(first, second)
 		if first.Handled == second.Handled {
@@ -50,16 +50,16 @@ var recording = []rule{
 		w.holds("in", "b")
 	}},
 	{"recording-refused", func(w *world) {
-		s := w.inboxes()
+		w.installInbox()
 		err := w.Flush(w.Context(), []*tablequeue.Unit{records(key(1, 1), row("out", "a"), row("missing", "b"))})
 		w.is(err, transport.ErrNoQueue)
 		w.sent(0)
-		if got, err := s.FindHandled(w.Context(), inbox, []transport.HandledKey{key(1, 1)}); err != nil || got[0] != transport.NotHandled {
+		if got, err := w.FindHandled(w.Context(), inbox, []transport.HandledKey{key(1, 1)}); err != nil || got[0] != transport.NotHandled {
 			w.Errorf("the key is %v (%v), though its rows were refused", got, err)
 		}
 	}},
 	{"recording-with-a-completion", func(w *world) {
-		s := w.inboxes()
+		w.installInbox()
 		w.send("in", "a", "b", "c")
 		rows, _ := w.claim(tablequeue.Claim{Limit: 3, Lease: 7, For: long})
 		w.flush(records(key(2, 2)))
@@ -74,7 +74,7 @@ var recording = []rule{
 			w.Errorf("lost and handled are %t %t, %t %t, %t", fresh.Lost, fresh.Handled, known.Lost, known.Handled, lost.Lost)
 		}
 		w.holds("out", "x")
-		got, err := s.FindHandled(w.Context(), inbox, []transport.HandledKey{key(1, 1), key(3, 3)})
+		got, err := w.FindHandled(w.Context(), inbox, []transport.HandledKey{key(1, 1), key(3, 3)})
 		w.ok(err)
 		if !slices.Equal(got, []transport.HandledState{transport.Handled, transport.NotHandled}) {
 			w.Errorf("the states are %v", got)
@@ -82,10 +82,9 @@ var recording = []rule{
 		w.flush(deletes(tablequeue.Lease{Seq: rows[1].Seq, ID: 7})) // without a key
 	}},
 	{"recording-in-a-transaction", func(w *world) {
-		w.inboxes()
-		store := w.Store.(tablequeue.Transactor) //nolint:errcheck // a store with inboxes is one
+		w.installInbox()
 		for i, want := range []bool{false, true} {
-			tx, err := store.Begin(w.Context())
+			tx, err := w.Begin(w.Context())
 			w.ok(err)
 			u := records(key(1, 1), row("out", "a"))
 			w.ok(tx.Complete(w.Context(), u))
@@ -95,18 +94,17 @@ var recording = []rule{
 			w.ok(tx.Rollback(w.Context()))
 		}
 		w.holds("out", "a")
-		tx, err := store.Begin(w.Context())
+		tx, err := w.Begin(w.Context())
 		w.ok(err)
 		w.ok(tx.Complete(w.Context(), &tablequeue.Unit{Verb: tablequeue.Record, Rows: []tablequeue.Row{row("in", "b"), row("in", "c")}}))
 		w.holds("in", "b", "c")
 	}},
 	{"recording-with-a-completion-in-a-transaction", func(w *world) {
-		w.inboxes()
-		store := w.Store.(tablequeue.Transactor) //nolint:errcheck // a store with inboxes is one
+		w.installInbox()
 		w.send("in", "a", "b")
 		rows, _ := w.claim(tablequeue.Claim{Limit: 2, Lease: 7, For: long})
 		complete := func(seq, lease int64) *tablequeue.Unit {
-			tx, err := store.Begin(w.Context())
+			tx, err := w.Begin(w.Context())
 			w.ok(err)
 			u := deletes(tablequeue.Lease{Seq: seq, ID: lease}, row("out", "x"))
 			k := key(1, 1)
@@ -126,7 +124,7 @@ var recording = []rule{
 		w.sent(1)
 	}},
 	{"recording-at-once", func(w *world) {
-		w.inboxes()
+		w.installInbox()
 		other := w.Open(w.T)
 		var wg sync.WaitGroup
 		var mu sync.Mutex
@@ -168,39 +166,39 @@ var recording = []rule{
 		w.sent(20)
 	}},
 	{"recording-forgets", func(w *world) {
-		s := w.inboxes()
+		w.installInbox()
 		for n := range byte(10) {
 			w.flush(records(key(n, 1)))
 		}
-		n, err := s.Forget(w.Context(), inbox, long, 100)
+		n, err := w.Forget(w.Context(), inbox, long, 100)
 		w.ok(err)
 		if n != 0 {
 			w.Errorf("%d keys were removed that are not old", n)
 		}
-		n, err = s.Forget(w.Context(), inbox, 0, 4)
+		n, err = w.Forget(w.Context(), inbox, 0, 4)
 		w.ok(err)
 		if n != 4 {
 			w.Errorf("%d keys were removed, want 4", n)
 		}
-		n, err = s.ForgetKeys(w.Context(), inbox, []transport.HandledKey{key(9, 0), key(200, 0)})
+		n, err = w.ForgetKeys(w.Context(), inbox, []transport.HandledKey{key(9, 0), key(200, 0)})
 		w.ok(err)
 		if n != 1 {
 			w.Errorf("%d named keys were removed, want 1", n)
 		}
-		stats, err := s.InspectInbox(w.Context(), inbox)
+		stats, err := w.InspectInbox(w.Context(), inbox)
 		w.ok(err)
 		if stats.Name != inbox || stats.Rows != 5 || stats.LastHour != 5 || stats.Bytes <= 0 || stats.Oldest < 0 || stats.Oldest > time.Minute {
 			w.Errorf("the inbox is %+v", stats)
 		}
 	}},
 	{"recording-is-due-once", func(w *world) {
-		s := w.inboxes()
+		w.installInbox()
 		for i, want := range []bool{false, true, false} {
 			pause := long
 			if i == 1 {
 				pause = 0
 			}
-			due, err := s.DueForForgetting(w.Context(), inbox, pause)
+			due, err := w.DueForForgetting(w.Context(), inbox, pause)
 			w.ok(err)
 			if due != want {
 				w.Errorf("after %v it is due: %t, want %t", pause, due, want)
@@ -208,38 +206,29 @@ var recording = []rule{
 		}
 	}},
 	{"recording-in-a-missing-inbox", func(w *world) {
-		s, ok := w.Store.(tablequeue.Inboxes)
-		if !ok {
-			w.Skip("the store has no inboxes")
-		}
-		w.is(s.InboxState(w.Context(), inbox), transport.ErrNoQueue)
-		_, err := s.FindHandled(w.Context(), inbox, []transport.HandledKey{key(1, 1)})
+		w.is(w.InboxState(w.Context(), inbox), transport.ErrNoQueue)
+		_, err := w.FindHandled(w.Context(), inbox, []transport.HandledKey{key(1, 1)})
 		w.is(err, transport.ErrNoQueue)
 		w.is(w.Flush(w.Context(), []*tablequeue.Unit{records(key(1, 1), row("out", "a"))}), transport.ErrNoQueue)
 		w.sent(0)
 	}},
 	{"recording-is-removed", func(w *world) {
-		s := w.inboxes()
+		w.installInbox()
 		w.ok(w.Remove(w.Context(), []string{inbox}))
-		w.is(s.InboxState(w.Context(), inbox), transport.ErrNoQueue)
+		w.is(w.InboxState(w.Context(), inbox), transport.ErrNoQueue)
 		w.ok(w.Remove(w.Context(), []string{inbox}))
 	}},
 }
 
-// inboxes installs the inbox, and returns the store's part for it.
-func (w *world) inboxes() tablequeue.Inboxes {
+// installInbox installs the inbox.
+func (w *world) installInbox() {
 	w.Helper()
-	s, ok := w.Store.(tablequeue.Inboxes)
-	if !ok {
-		w.Skip("the store has no inboxes")
-	}
 	p := plan("in", "out")
 	p.Inboxes = []string{inbox}
 	for range 2 { // repeated it changes nothing
 		w.ok(w.Install(w.Context(), p))
 	}
-	w.ok(s.InboxState(w.Context(), inbox))
-	return s
+	w.ok(w.InboxState(w.Context(), inbox))
 }
 
 func key(n byte, sum uint32) transport.HandledKey {
