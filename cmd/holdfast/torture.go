@@ -28,18 +28,22 @@ These invariants must hold, else the exit code is 1 and the ids of the messages 
   nothing is lost
   every poison message is in the error queue, with class crash-loop
   no other message is there
-  in atomic mode, nothing was handled more than once
+  in atomic mode and with an outbox, nothing was handled more than once
+  with an outbox, each row of a handler has sent one message, and no message was sent without its row
 
 In atomic mode (SQL transports), a handler writes its row in the transaction of its message; in receiveonly mode it
-writes to a file, and messages may be handled more than once, which is counted.
+writes to a file, and messages may be handled more than once, which is counted. With --outbox a handler writes its row
+and sends a message in one transaction of that database, before it fails or is killed. Messages that arrive again under
+their id are counted.
 
-The queues of a run are torture-NAME, torture-NAME.error and torture-NAME.quarantine. They are deleted afterwards unless
-an invariant did not hold or --keep is given. The same --seed has the same plan of kills, poison and failures.
+The queues of a run are torture-NAME, torture-NAME.error and torture-NAME.quarantine, and with an outbox
+torture-NAME.receipts, and torture-NAME.outbox and .handled in its database. They are deleted afterwards unless an invariant did not hold or --keep is given. The same --seed has the same plan of kills, poison and failures.
 Interrupted, the command kills its workers and deletes its queues.`
 
 const tortureExample = `  holdfast torture --transport sqlite:torture.db
   holdfast torture --transport postgres://localhost/test --transactions atomic --seed 7
   holdfast torture --transport amqp://guest:guest@localhost --messages 10000 --poison 5 --json
+  holdfast torture --transport amqp://guest:guest@localhost --outbox postgres://localhost/test
   holdfast torture --transport postgres://localhost/test --poison 0 --kill-every 0   # the control`
 
 // torturing holds the flags of torture.
@@ -63,6 +67,7 @@ func (a *app) tortureCommand() *cobra.Command {
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&o.transactions, "transactions", "receiveonly", "receiveonly or atomic")
+	a.databaseFlag(cmd, "outbox", "the database of an outbox, by its `URL`; with receiveonly")
 	flags.IntVar(&o.Messages, "messages", 1000, "how many messages")
 	flags.IntVar(&o.Poison, "poison", 3, "how many of them kill their worker")
 	flags.IntVar(&o.Workers, "workers", 3, "how many processes")
@@ -84,10 +89,12 @@ func (a *app) torture(ctx context.Context, o *torturing) error {
 	if err != nil {
 		return err
 	}
-	remove := removeIfNew(file(t.Transport))
+	removers := []func() error{removeIfNew(file(t.Transport)), removeIfNew(file(o.Outbox))}
 	report, err := torture.Run(ctx, o.Options)
-	if !o.Keep && (err != nil || report.OK()) {
-		err = errors.Join(err, remove())
+	for _, remove := range removers {
+		if !o.Keep && (err != nil || report.OK()) {
+			err = errors.Join(err, remove())
+		}
 	}
 	switch {
 	case errors.Is(err, torture.ErrNotOffered):
@@ -111,12 +118,24 @@ func (a *app) prepareTorture(o *torturing) (target, error) {
 	if err != nil {
 		return t, err
 	}
-	o.Atomic = o.transactions == "atomic"
+	outbox, err := a.outbox()
+	if err != nil {
+		return t, err
+	}
+	switch o.transactions {
+	case "atomic":
+		o.Mode = torture.Atomic
+	case "receiveonly":
+	default:
+		return t, usagef("--transactions %q: want receiveonly or atomic", o.transactions)
+	}
 	switch {
 	case t.scheme == "memory":
 		return t, usagef("memory: is visible to one process only, and there are several workers: use sqlite:FILE")
-	case !o.Atomic && o.transactions != "receiveonly":
-		return t, usagef("--transactions %q: want receiveonly or atomic", o.transactions)
+	case outbox != nil && outbox.scheme == "memory":
+		return t, usagef("outbox: memory: is visible to one process only, and there are several workers: use sqlite:FILE")
+	case outbox != nil && o.Mode == torture.Atomic:
+		return t, usagef("--outbox: in atomic mode there is none: use --transactions receiveonly")
 	case o.lease <= 0 || o.Timeout <= 0:
 		return t, usagef("--lease and --timeout must be positive")
 	}
@@ -130,19 +149,31 @@ func (a *app) prepareTorture(o *torturing) (target, error) {
 	if err != nil {
 		return t, err
 	}
-	setLease(t.Transport, o.lease)
+	if outbox != nil {
+		o.Mode = torture.Outbox
+	}
+	o.Subject = subject(t, outbox, o.lease)
 	openTransactions(t.Transport, o.Concurrency)
-	o.Transport, o.Table = t.Transport, testbed.TableOf(t.Transport)
 	o.Progress, o.WorkerLog, o.Log = a.err, io.Discard, a.log
 	if o.verbose {
 		o.WorkerLog = a.err
 	}
 	o.Worker = func(ctx context.Context) *exec.Cmd {
 		cmd := exec.CommandContext(ctx, program, workerName, "--lease", o.lease.String(), "--log-level", a.logLevel, "--log-format", a.logFormat)
-		cmd.Env = append(os.Environ(), transportVar+"="+a.transportURL()) // other users see arguments
+		cmd.Env = append(os.Environ(), transportVar+"="+a.transportURL(), databaseVar+"="+a.databaseURL()) // other users see arguments
 		return cmd
 	}
 	return t, nil
+}
+
+// subject returns what is tested, with that lease.
+func subject(t target, outbox *target, lease time.Duration) torture.Subject {
+	setLease(t.Transport, lease)
+	if outbox == nil {
+		return torture.Subject{Transport: t.Transport, Table: testbed.TableOf(t.Transport)}
+	}
+	setLease(outbox.Transport, lease)
+	return torture.Subject{Transport: t.Transport, Outbox: outbox.Transport, Table: testbed.TableOf(outbox.Transport)}
 }
 
 const workerName = "torture-worker"
@@ -160,8 +191,11 @@ func (a *app) workerCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			setLease(t.Transport, lease)
-			return torture.Work(cmd.Context(), torture.Process{In: a.in, Out: a.out, Log: a.log}, t.Transport, testbed.TableOf(t.Transport))
+			outbox, err := a.outbox()
+			if err != nil {
+				return err
+			}
+			return torture.Work(cmd.Context(), torture.Process{In: a.in, Out: a.out, Log: a.log}, subject(t, outbox, lease))
 		},
 	}
 	cmd.Flags().DurationVar(&lease, "lease", 0, "lease of messages")
@@ -175,6 +209,12 @@ func (a *app) printTorture(r *torture.Report, asJSON bool) error {
 		row("processed", "%d", r.Processed)
 		row("lost", "%d", r.Lost)
 		row("handled twice", "%d", r.HandledTwice)
+		if s := r.Outbox; s != nil {
+			row("rows with an outbox", "%d", s.Rows)
+			row("messages sent", "%d, and %d copies of them", s.Arrived, s.ArrivedAgain)
+			row("sent without a row", "%d", s.Ghosts)
+			row("rows without a message", "%d", s.Missing)
+		}
 		row("poison parked", "%d", r.PoisonParked)
 		row("innocents parked", "%d", r.InnocentsParked)
 		var attempts []string // numbers of messages by starts of a handler

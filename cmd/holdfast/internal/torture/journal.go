@@ -30,13 +30,22 @@ func (j journal) note(event string, n int) error {
 }
 
 // records are the starts and ends of handlers, by number of the message.
-type records struct{ started, done map[int]int }
+type records struct {
+	started, done map[int]int
+	arrived       map[int]map[string]int // how often each id of a sent message arrived; nil without an outbox
+}
 
-// records returns the journals of the workers. In atomic mode their ends of handlers are replaced by the table.
+// errTable says that the rows of the handlers cannot be read, perhaps only now.
+var errTable = errors.New("the rows of the handlers cannot be read")
+
+// records returns the journals of the workers. Where handlers write rows, these replace the ends of handlers.
 func (r *run) records(ctx context.Context) (records, error) {
 	got, err := readJournals(r.Folder)
-	if err == nil && r.Atomic {
-		got.done, err = r.opts.Table.Counts(ctx, r.table())
+	if err != nil || r.Mode == ReceiveOnly {
+		return got, err
+	}
+	if got.done, err = r.opts.Table.Counts(ctx, r.table()); err != nil {
+		err = fmt.Errorf("%w: %w", errTable, err)
 	}
 	return got, err
 }

@@ -35,7 +35,8 @@ func (r *run) inspect(ctx context.Context) (left int64, quiet time.Duration, err
 			quiet = max(quiet, time.Second+2*retryDelay) // the second and longest
 		}
 	}
-	return left, quiet, nil
+	stored, err := r.inspectOutbox(ctx)
+	return left + stored, quiet, err
 }
 
 // parkedMessage is one in the error queue.

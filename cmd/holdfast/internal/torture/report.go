@@ -25,6 +25,7 @@ type Report struct {
 	Plan            string      `json:"plan"`                // the same for the same kills, poison and failures
 	Broken          []Breach    `json:"broken"`              // the invariants that did not hold
 	KillList        []Kill      `json:"kill_list,omitempty"` // the kills that hit a running worker
+	Outbox          *Sent       `json:"outbox,omitempty"`    // nil without one
 	Attempts        map[int]int `json:"attempts"`            // the numbers of messages by starts of a handler
 }
 
@@ -81,8 +82,13 @@ func verify(p *plan, a *assignment, got records, parked []parkedMessage, left in
 	}
 	r.breach("poison is not in the error queue with class "+recoverability.ClassCrashLoop, loose)
 	r.breach("innocent messages are in the error queue", innocents)
-	if a.Atomic {
+	switch a.Mode {
+	case ReceiveOnly:
+	case Atomic:
 		r.breach("handled more than once, in atomic mode", twice)
+	case Outbox:
+		r.breach("handled more than once, with an outbox", twice)
+		r.verifySent(a, got)
 	}
 	var strangers []string
 	for _, n := range slices.Sorted(maps.Keys(got.done)) {

@@ -3,6 +3,7 @@
 package torture
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -25,19 +26,37 @@ type Load struct {
 	Handler              time.Duration // how long a handler works on a message
 	KillEvery            time.Duration // the mean time between two kills; 0 for none
 	Failures             float64       // the share of messages whose first attempt fails with an error
-	Atomic               bool          // handlers write their row in the transaction of their message
+	Mode                 Mode
 	Seed                 uint64
+}
+
+// Mode says where handlers write that they have handled a message.
+type Mode int
+
+const (
+	// ReceiveOnly is a file.
+	ReceiveOnly Mode = iota
+	// Atomic is a row in the transaction that completes the message.
+	Atomic
+	// Outbox is a row in the transaction that stores a message in an outbox.
+	Outbox
+)
+
+// Subject is what is tested.
+type Subject struct {
+	Transport transport.Transport
+	Outbox    transport.Transport // the database of the outbox in that mode
+	Table     testbed.Table       // where handlers write; nil in the mode ReceiveOnly
 }
 
 // Options are the transport to test, and how.
 type Options struct {
 	Load
-	Transport transport.Transport
-	Table     testbed.Table                       // where handlers write in atomic mode; nil without that mode
-	Worker    func(ctx context.Context) *exec.Cmd // the command of a worker process: a program that calls [Work]
-	Timeout   time.Duration                       // bounds how long the workers may take for all messages
-	TempDir   string                              // where the folder of the ledger is created; "" is that of the system
-	Keep      bool                                // queues and ledger are kept even when every invariant holds
+	Subject
+	Worker  func(ctx context.Context) *exec.Cmd // the command of a worker process: a program that calls [Work]
+	Timeout time.Duration                       // bounds how long the workers may take for all messages
+	TempDir string                              // where the folder of the ledger is created; "" is that of the system
+	Keep    bool                                // queues and ledger are kept even when every invariant holds
 	// Progress receives lines for people, and WorkerLog the standard error of the workers, stack traces of their deaths
 	// included. Several goroutines write to WorkerLog at once.
 	Progress, WorkerLog io.Writer
@@ -65,12 +84,13 @@ func (l Load) Check() error {
 // run is one call of Run.
 type run struct {
 	assignment
-	opts    Options
-	plan    *plan
-	conn    transport.Conn
-	workers *workers
-	start   time.Time
-	killed  []Kill // that hit a running worker
+	opts     Options
+	plan     *plan
+	conn     transport.Conn
+	database transport.Conn // of the outbox; nil without one
+	workers  *workers
+	start    time.Time
+	killed   []Kill // that hit a running worker
 }
 
 // Run tests the transport. The report has the invariants that did not hold; an error means that there is no report.
@@ -90,8 +110,11 @@ func Run(ctx context.Context, opts Options) (report *Report, err error) {
 	if _, ok := conn.(transport.Inspector); !ok {
 		return nil, errors.New("the transport cannot count the messages of its queues")
 	}
-	if opts.Atomic && (opts.Table == nil || !conn.Limits().Atomic) {
+	if opts.Mode == Atomic && (opts.Table == nil || !conn.Limits().Atomic) {
 		return nil, ErrNotOffered
+	}
+	if err := r.openOutbox(ctx); err != nil {
+		return nil, err
 	}
 	defer func() { err = errors.Join(err, r.cleanUp(ctx, report, err)) }()
 	if err := r.prepare(ctx); err != nil {
@@ -105,11 +128,11 @@ func (r *run) prepare(ctx context.Context) (err error) {
 	if r.Folder, err = os.MkdirTemp(r.opts.TempDir, r.Name+"-"); err != nil {
 		return err
 	}
-	e, err := (&worker{assignment: r.assignment}).endpoint(r.opts.Transport, r.opts.Log)
+	e, err := (&worker{assignment: r.assignment, Subject: r.opts.Subject}).endpoint(r.opts.Log)
 	if err != nil {
 		return err
 	}
-	if err := e.Install(ctx); err != nil || !r.Atomic {
+	if err := cmp.Or(e.Install(ctx), r.installReceipts(ctx)); err != nil || r.Mode == ReceiveOnly {
 		return err
 	}
 	return r.opts.Table.Create(ctx, r.table(), r.Messages+1)
@@ -132,6 +155,9 @@ func (r *run) prove(ctx context.Context) (*Report, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the error queue: %w", err)
 	}
+	if records.arrived, err = r.arrived(ctx); err != nil {
+		return nil, fmt.Errorf("read the queue of receipts: %w", err)
+	}
 	report := verify(r.plan, &r.assignment, records, parked, left)
 	report.Restarts, report.Seconds = r.workers.restarts(), seconds
 	report.Kills, report.KillList = len(r.killed), r.killed
@@ -144,11 +170,14 @@ func (r *run) prove(ctx context.Context) (*Report, error) {
 // cleanUp removes queues and ledger, unless an invariant did not hold.
 func (r *run) cleanUp(ctx context.Context, report *Report, failed error) error {
 	queues := append(r.workQueues(), r.errorQueue())
+	if r.Mode == Outbox {
+		queues = append(queues, r.receipts())
+	}
 	if r.opts.Keep || ctx.Err() == nil && failed == nil && !report.OK() {
 		r.progress("kept for inspection: the queues %s, and the ledger in %s", strings.Join(queues, ", "), r.Folder)
-		return nil
+		return r.closeOutbox(ctx, true)
 	}
-	return errors.Join(os.RemoveAll(r.Folder), testbed.CleanUp(ctx, r.conn, r.opts.Table, r.table(), queues...))
+	return errors.Join(os.RemoveAll(r.Folder), r.closeOutbox(ctx, false), testbed.CleanUp(ctx, r.conn, r.opts.Table, r.table(), queues...))
 }
 
 // progress writes a line for people.

@@ -57,7 +57,14 @@ func work(kind string) error {
 		t = &faulty{t, f}
 	}
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))
-	return Work(context.Background(), Process{In: os.Stdin, Out: os.Stdout, Log: log}, t, testbed.TableOf(file(path)))
+	s := Subject{Transport: t, Table: testbed.TableOf(file(path))}
+	if path := os.Getenv(outboxVariable); path != "" {
+		s.Outbox, s.Table = file(path), testbed.TableOf(file(path))
+		if f, faulted := rowFaults[kind]; faulted {
+			s.Outbox = &faultyOutbox{s.Outbox, f}
+		}
+	}
+	return Work(context.Background(), Process{In: os.Stdin, Out: os.Stdout, Log: log}, s)
 }
 
 func file(path string) *sqlite.Transport {
@@ -68,6 +75,7 @@ func file(path string) *sqlite.Transport {
 type bed struct {
 	Options
 	path     string
+	env      []string // of the workers
 	progress bytes.Buffer
 	log      bytes.Buffer
 
@@ -80,11 +88,12 @@ func prepare(t *testing.T, kind string) *bed {
 	b := &bed{path: filepath.Join(t.TempDir(), "torture.db")}
 	b.Options = Options{
 		Load:    Load{Messages: 60, Workers: 2, Concurrency: 4, Handler: time.Millisecond, Failures: 0.1, Seed: 1},
-		TempDir: t.TempDir(), Transport: file(b.path), Table: testbed.TableOf(file(b.path)), Timeout: time.Minute,
+		Subject: Subject{Transport: file(b.path), Table: testbed.TableOf(file(b.path))}, TempDir: t.TempDir(), Timeout: time.Minute,
 		Progress: &b.progress, WorkerLog: io.Discard, Log: slog.New(slog.NewTextHandler(&b.log, nil)),
 		Worker: func(ctx context.Context) *exec.Cmd {
 			cmd := exec.CommandContext(ctx, os.Args[0])
 			cmd.Env = append(os.Environ(), kindVariable+"="+kind, pathVariable+"="+b.path)
+			cmd.Env = append(cmd.Env, b.env...)
 			b.mu.Lock()
 			defer b.mu.Unlock()
 			b.commands = append(b.commands, cmd)
@@ -110,18 +119,18 @@ func (b *bed) queues(t *testing.T) []transport.QueueStats {
 }
 
 func TestASoundTransportStandsKills(t *testing.T) {
-	for _, atomic := range []bool{false, true} {
-		t.Run(fmt.Sprintf("atomic %v", atomic), func(t *testing.T) {
+	for _, mode := range []Mode{ReceiveOnly, Atomic} {
+		t.Run(fmt.Sprintf("mode %v", mode), func(t *testing.T) {
 			t.Parallel()
 			b := prepare(t, "sound")
-			b.Atomic = atomic
+			b.Mode = mode
 			b.Messages, b.Handler, b.KillEvery = 300, 25*time.Millisecond, 500*time.Millisecond
 			r, err := Run(t.Context(), b.Options)
 			if err != nil {
 				t.Fatal(err)
 			}
 			if !r.OK() || r.Sent != 300 || r.Processed != 300 || r.Kills == 0 || r.Restarts == 0 || r.MaxAttempts < 2 {
-				t.Errorf("atomic %v: %+v", atomic, r)
+				t.Errorf("mode %v: %+v", mode, r)
 			}
 			if left := b.queues(t); len(left) > 0 {
 				t.Errorf("left the queues %v", left)
@@ -136,18 +145,18 @@ func TestASoundTransportStandsKills(t *testing.T) {
 func TestAFaultOfTheTransportIsFound(t *testing.T) {
 	for _, test := range []struct {
 		kind      string
-		atomic    bool
+		mode      Mode
 		invariant string
 	}{
-		{"loses", false, "lost"},
-		{"loses", true, "lost"},
-		{"doubles", true, "handled more than once"},
-		{"parks", false, "innocent"},
+		{"loses", ReceiveOnly, "lost"},
+		{"loses", Atomic, "lost"},
+		{"doubles", Atomic, "handled more than once"},
+		{"parks", ReceiveOnly, "innocent"},
 	} {
-		t.Run(fmt.Sprintf("%s, atomic %v", test.kind, test.atomic), func(t *testing.T) {
+		t.Run(fmt.Sprintf("%s, mode %v", test.kind, test.mode), func(t *testing.T) {
 			t.Parallel()
 			b := prepare(t, test.kind)
-			b.Atomic = test.atomic
+			b.Mode = test.mode
 			r, err := Run(t.Context(), b.Options)
 			if err != nil {
 				t.Fatalf("%s: %v\n%s", test.kind, err, &b.progress)
@@ -277,7 +286,7 @@ func TestAWorkerEndsWhenItsInputDoes(t *testing.T) {
 	t.Parallel()
 	b := prepare(t, "sound")
 	a := assignment{Load: b.Load, Name: "torture-x", Folder: t.TempDir()}
-	e, err := (&worker{assignment: a}).endpoint(b.Transport, b.Log)
+	e, err := (&worker{assignment: a, Subject: b.Subject}).endpoint(b.Log)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -287,14 +296,14 @@ func TestAWorkerEndsWhenItsInputDoes(t *testing.T) {
 	in, parent := io.Pipe()
 	p := Process{In: in, Out: writerFunc(func([]byte) { _ = parent.Close() }), Log: b.Log}
 	go func() { _ = json.NewEncoder(parent).Encode(a) }()
-	if err := Work(t.Context(), p, b.Transport, nil); err != nil {
+	if err := Work(t.Context(), p, b.Subject); err != nil {
 		t.Errorf("it ended with %v", err)
 	}
 }
 
 func TestAtomicModeIsRefusedWhereThereIsNone(t *testing.T) {
 	b := prepare(t, "sound")
-	b.Atomic, b.Table = true, nil
+	b.Mode, b.Table = Atomic, nil
 	if _, err := Run(t.Context(), b.Options); !errors.Is(err, ErrNotOffered) {
 		t.Errorf("no table: %v", err)
 	}

@@ -129,10 +129,13 @@ func (w *watch) untilQuiet(ctx context.Context) error {
 // timeout of the run bounds it.
 func (w *watch) inspectQueues(ctx context.Context) (quiet bool, err error) {
 	records, err := w.records(ctx)
-	if err != nil {
+	if err != nil && !errors.Is(err, errTable) {
 		return false, cmp.Or(context.Cause(ctx), err)
 	}
-	left, after, err := w.inspect(ctx)
+	left, after := int64(0), time.Duration(0)
+	if err == nil {
+		left, after, err = w.inspect(ctx)
+	}
 	w.showProgress(records, left, err)
 	if len(records.done) >= w.Messages-w.Poison {
 		w.kill = nil // the rest is poison

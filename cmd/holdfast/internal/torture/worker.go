@@ -9,11 +9,9 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/testbed"
 	"github.com/holdfast-go/holdfast/endpoint"
 	"github.com/holdfast-go/holdfast/internal/backoff"
 	"github.com/holdfast-go/holdfast/recoverability"
-	"github.com/holdfast-go/holdfast/transport"
 )
 
 // assignment is the standard input of a worker, as JSON.
@@ -43,9 +41,9 @@ const (
 // worker is one process.
 type worker struct {
 	assignment
+	Subject
 	plan    *plan
 	journal journal
-	rows    testbed.Table
 }
 
 // Process are the streams of a worker process.
@@ -56,21 +54,18 @@ type Process struct {
 }
 
 // Work is a worker process. It reads its assignment from p.In and handles messages until p.In ends, as it does when the
-// parent process is gone, or until ctx ends. Poison ends the process. The table may be nil outside atomic mode.
-func Work(ctx context.Context, p Process, t transport.Transport, table testbed.Table) error {
-	w := &worker{}
+// parent process is gone, or until ctx ends. Poison ends the process.
+func Work(ctx context.Context, p Process, s Subject) error {
+	w := &worker{Subject: s}
 	if err := json.NewDecoder(p.In).Decode(&w.assignment); err != nil {
 		return fmt.Errorf("read the assignment: %w", err)
 	}
 	w.plan = newPlan(w.Load)
-	if w.Atomic {
-		w.rows = table
-	}
 	var err error
 	if w.journal, err = openJournal(w.Folder, w.Worker); err != nil {
 		return err
 	}
-	e, err := w.endpoint(t, p.Log)
+	e, err := w.endpoint(p.Log)
 	if err != nil {
 		return err
 	}
@@ -90,18 +85,22 @@ func Work(ctx context.Context, p Process, t transport.Transport, table testbed.T
 }
 
 // endpoint returns the endpoint of all workers.
-func (w *worker) endpoint(t transport.Transport, log *slog.Logger) (*endpoint.Endpoint, error) {
+func (w *worker) endpoint(log *slog.Logger) (*endpoint.Endpoint, error) {
 	cfg := endpoint.Config{
-		Name: w.Name, Transport: t, Concurrency: w.Concurrency, Logger: log,
+		Name: w.Name, Transport: w.Transport, Concurrency: w.Concurrency, Logger: log,
 		StopTimeout: stopTimeout(w.Load),
-		Messages:    []endpoint.Message{endpoint.Command[Job](jobType)},
+		Messages:    []endpoint.Message{endpoint.Command[Job](jobType), endpoint.Command[Receipt](receiptType)},
 		Handlers:    []endpoint.Handler{endpoint.Handle(w.handle)},
 		Recoverability: recoverability.Config{
 			Immediate: 2, Delayed: 2, Delays: recoverability.Delays{Delay: retryDelay}, ErrorQueue: w.errorQueue(),
 		},
 	}
-	if w.Atomic {
+	switch w.Mode {
+	case ReceiveOnly:
+	case Atomic:
 		cfg.Transactions = endpoint.SendsAtomicWithReceive
+	case Outbox:
+		cfg.Outbox = w.Outbox
 	}
 	return endpoint.New(cfg)
 }
@@ -113,6 +112,14 @@ func (w *worker) handle(ctx context.Context, s *endpoint.Session, job Job) error
 	if err := w.journal.note(started, job.N); err != nil {
 		return err
 	}
+	if w.Mode == Outbox { // before anything fails, so that it has to be rolled back
+		if err := w.add(ctx, s, job.N); err != nil {
+			return err
+		}
+		if err := s.Send(ctx, Receipt(job), endpoint.To(w.receipts())); err != nil {
+			return err
+		}
+	}
 	if err := backoff.Sleep(ctx, w.Handler); err != nil {
 		return err
 	}
@@ -122,10 +129,19 @@ func (w *worker) handle(ctx context.Context, s *endpoint.Session, job Job) error
 	if err := w.failure(job.N); err != nil {
 		return err
 	}
-	if w.rows != nil {
-		return w.rows.Add(ctx, s, w.table(), job.N)
+	switch w.Mode {
+	case Atomic:
+		return w.add(ctx, s, job.N)
+	case Outbox:
+		return nil
+	default:
+		return w.journal.note(done, job.N)
 	}
-	return w.journal.note(done, job.N)
+}
+
+// add counts a handled message in the transaction of its handler.
+func (w *worker) add(ctx context.Context, s *endpoint.Session, n int) error {
+	return w.Table.Add(ctx, s, w.table(), n)
 }
 
 var errOrdinary = errors.New("an ordinary failure, on the first attempt")
