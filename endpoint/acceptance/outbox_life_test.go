@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"os"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -173,32 +175,53 @@ func TestAMessageWhoseDestinationWasDeletedMovesToTheErrorQueue(t *testing.T) {
 
 // The database is away under load, and its connections break: no message fails for that.
 func TestADatabaseThatIsAwayUsesUpNoRetry(t *testing.T) {
-	const messages = 600
 	place, err := url.Parse(brokertest.Postgres(t))
 	must(t, err)
 	proxy := brokertest.NewProxy(t, place.Host)
 	s := newOutboxShop(t, "postgres", place.String())
-	cfg := s.working(s.url)
-	behind, err := openKillStore("postgres", proxy.URL(t, place.String()))
-	must(t, err)
-	defer behind.Close()
-	cfg.Outbox = behind.transport()
-	r := start(t, cfg)
-	s.send(s.work, messages)
-	for n := range 4 {
-		s.eventually("some messages have arrived", func() bool { return s.count() >= messages*(n+1)/5 })
-		if n%2 == 0 {
-			proxy.Cut()
-			continue
-		}
+	away := func(r *running) {
 		proxy.Refuse()
 		s.eventually("the outage is known", func() bool { return !r.Health().Ready })
 		proxy.Resume()
 	}
+	cut := func(*running) { proxy.Cut() }
+	s.disturbed(proxy.URL(t, place.String()), cut, away, cut, away)
+}
+
+// The database shuts down, ends at once and is killed under load: no message fails for that.
+func TestChaosARestartOfTheDatabaseUsesUpNoRetry(t *testing.T) {
+	brokertest.Fault(t)
+	node := brokertest.OwnPostgres(t)
+	s := newOutboxShop(t, "postgres", node.URL)
+	var restarts []func(*running)
+	for range 3 {
+		for _, signal := range []os.Signal{os.Interrupt, syscall.SIGQUIT, os.Kill} {
+			restarts = append(restarts, func(*running) { node.Restart(signal) })
+		}
+	}
+	s.disturbed(node.URL, restarts...)
+}
+
+// disturbed disturbs the database at that place in each of the ways while messages are handled, and checks that each
+// message has one row, and has sent one message, and that none has failed.
+func (s *outboxShop) disturbed(place string, disturb ...func(r *running)) {
+	s.t.Helper()
+	messages := 150 * (len(disturb) + 1)
+	database, err := openKillStore("postgres", place)
+	must(s.t, err)
+	defer database.Close()
+	cfg := s.working(s.url)
+	cfg.Outbox = database.transport()
+	r := start(s.t, cfg)
+	s.send(s.work, messages)
+	for n := range disturb {
+		s.eventually("some messages have arrived", func() bool { return s.count() >= messages*(n+1)/(len(disturb)+1) })
+		disturb[n](r)
+	}
 	s.arrived(messages)
-	s.written(messages)
 	s.emptied(s.work)
+	s.written(messages)
 	if n := s.depth(s.conn, s.failed); n > 0 {
-		t.Errorf("the error queue has %d messages", n)
+		s.t.Errorf("the error queue has %d messages", n)
 	}
 }
