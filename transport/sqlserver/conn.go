@@ -20,6 +20,7 @@ var (
 	_ tablequeue.Orphaner = (*store)(nil)
 	_ tablequeue.Sweeper  = (*store)(nil)
 	_ tablequeue.Locks    = (*store)(nil)
+	_ tablequeue.Timed    = (*store)(nil)
 	_ tablequeue.Foreign  = (*store)(nil)
 )
 

@@ -6,10 +6,12 @@ import (
 	"database/sql/driver"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	mssql "github.com/microsoft/go-mssqldb"
 
@@ -66,7 +68,8 @@ func serverError(number int32, class uint8) answer {
 
 func newFake(t *testing.T, answers map[string]answer) (*fakeServer, *store) {
 	t.Helper()
-	f := &fakeServer{answers: answers}
+	f := &fakeServer{answers: map[string]answer{databaseTime: rowsOf([]driver.Value{time.Now()})}}
+	maps.Copy(f.answers, answers)
 	s := newStore(connector{f}, dialect.Settings{Schema: "dbo", MaxTx: 2})
 	s.database = "shop"
 	t.Cleanup(func() {

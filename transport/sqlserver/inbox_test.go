@@ -356,3 +356,17 @@ func TestTxIsTheTransactionOfAnOutbox(t *testing.T) {
 		t.Errorf("error %v, want ErrAlreadyHandled", err)
 	}
 }
+
+func TestTheClockIsTheServers(t *testing.T) {
+	want := time.Date(2030, 1, 2, 3, 4, 5, 6700, time.UTC)
+	f, s := newFake(t, map[string]answer{databaseTime: rowsOf([]driver.Value{want})})
+	now, err := s.Now(t.Context())
+	ok(t, err)
+	if !now.Equal(want) {
+		t.Errorf("the time is %v, want %v", now, want)
+	}
+	f.answers[databaseTime] = answer{err: io.EOF}
+	if _, err := s.Now(t.Context()); err == nil {
+		t.Error("a server that does not answer has a time")
+	}
+}

@@ -15,6 +15,8 @@ const (
 
 	databaseName = `SELECT db_name()`
 
+	databaseTime = `SELECT sysutcdatetime()`
+
 	// setSavepoint and undoSavepoint are a savepoint in a caller's transaction.
 	setSavepoint  = `SAVE TRANSACTION holdfast_send`
 	undoSavepoint = `ROLLBACK TRANSACTION holdfast_send`

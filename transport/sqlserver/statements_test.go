@@ -24,6 +24,7 @@ func TestStatementsAreTheReviewedOnes(t *testing.T) {
 	add := func(name, statement string) { fmt.Fprintf(&b, "-- %s\n%s\n\n", name, strings.TrimSpace(statement)) }
 	add("database", databaseAndLevel)
 	add("name of the database", databaseName)
+	add("time of the database", databaseTime)
 	add("save", setSavepoint)
 	add("undo", undoSavepoint)
 	add("install lock", installLock)

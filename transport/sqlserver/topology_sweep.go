@@ -3,6 +3,7 @@ package sqlserver
 import (
 	"context"
 	"database/sql"
+	"time"
 )
 
 // DueForSweep implements [tablequeue.Sweeper]. The first process that marks a due queue sweeps it.
@@ -15,6 +16,12 @@ func (s *store) DueForSweep(ctx context.Context) (queues []string, err error) {
 func (s *store) SweepSome(ctx context.Context, queue string) (int64, error) {
 	n, err := changed(ctx, s.db, s.table(queue).sweep)
 	return n, failed(err, "remove expired rows of queue %q", queue)
+}
+
+// Now implements [tablequeue.Timed].
+func (s *store) Now(ctx context.Context) (now time.Time, err error) {
+	err = s.db.QueryRowContext(ctx, databaseTime).Scan(&now)
+	return now, failed(err, "ask for the time")
 }
 
 // changed executes a statement that ends with selectCount.

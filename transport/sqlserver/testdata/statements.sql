@@ -4,6 +4,9 @@ SELECT db_name(), (SELECT d.compatibility_level FROM sys.databases AS d WHERE d.
 -- name of the database
 SELECT db_name()
 
+-- time of the database
+SELECT sysutcdatetime()
+
 -- save
 SAVE TRANSACTION holdfast_send
 
