@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/holdfast-go/holdfast/internal/backoff"
 	"github.com/holdfast-go/holdfast/transport"
 	"github.com/holdfast-go/holdfast/transport/sqlite"
 	"github.com/holdfast-go/holdfast/transport/transporttest"
@@ -20,6 +21,7 @@ func TestConformance(t *testing.T) {
 		PutUndecodable: putUndecodable,
 		Begin:          begin,
 		Write:          write,
+		Sweep:          sweep,
 	})
 }
 
@@ -62,6 +64,33 @@ func write(t testing.TB, tr transport.Transport, tx transport.HandlerTx) func() 
 			t.Error(err)
 		}
 		return n > 0
+	}
+}
+
+// sweep opens the file as another process does, which removes the ids that are older than Env.Remember of the rule a
+// second after it has begun to use the inbox.
+func sweep(t testing.TB, tr transport.Transport, inbox string) {
+	t.Helper()
+	const remember = 2 * time.Second
+	db, old := connect(t, tr), time.Now().Add(-remember).UnixMicro()
+	if _, err := db.ExecContext(t.Context(), `update holdfast_inboxes set forgotten_at = 0 where name = ?`, inbox); err != nil {
+		t.Fatal(err)
+	}
+	conn, err := tr.Open(t.Context(), transport.Env{Endpoint: "sweep", Remember: remember})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if _, err := conn.(transport.OutboxStore).FindHandled(t.Context(), inbox, []transport.HandledKey{{}}); err != nil {
+		t.Fatal(err)
+	}
+	for left := 1; left > 0; {
+		if err := backoff.Sleep(t.Context(), 20*time.Millisecond); err != nil {
+			t.Fatal(err)
+		}
+		if err := db.QueryRowContext(t.Context(), `select count(*) from holdfast_handled where at < ?`, old).Scan(&left); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 
