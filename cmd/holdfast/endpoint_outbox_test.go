@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -128,14 +129,16 @@ func TestAnOutboxIsADatabase(t *testing.T) {
 }
 
 func TestTheScriptCreatesOutboxes(t *testing.T) {
-	t.Setenv(transportVar, "")
-	out := must(t, "", "sql", "script", "--outbox", "billing", "--inbox", "sales")
-	for _, name := range []string{"billing.outbox", "billing.handled", "sales.handled"} {
-		if !strings.Contains(out, `"`+name+`"`) {
-			t.Errorf("no table %s in\n%s", name, out)
+	for url, quote := range map[string]string{"": `"%s"`, "sqlserver://db": "[%s]"} {
+		t.Setenv(transportVar, url)
+		out := must(t, "", "sql", "script", "--outbox", "billing", "--inbox", "sales")
+		for _, name := range []string{"billing.outbox", "billing.handled", "sales.handled"} {
+			if !strings.Contains(out, fmt.Sprintf(quote, name)) {
+				t.Errorf("%s: no table %s in\n%s", url, name, out)
+			}
 		}
-	}
-	if strings.Contains(out, "sales.outbox") || strings.Contains(out, "quarantine") {
-		t.Errorf("too much in\n%s", out)
+		if strings.Contains(out, "sales.outbox") || strings.Contains(out, "quarantine") {
+			t.Errorf("%s: too much in\n%s", url, out)
+		}
 	}
 }

@@ -87,7 +87,7 @@ func depth(t *testing.T, url, queue string) int64 {
 	if err := json.Unmarshal([]byte(must(t, "", "queues", queue, "--transport", url, "--json")), &stats); err != nil {
 		t.Fatal(err)
 	}
-	return stats[0].Ready + stats[0].Unsettled + stats[0].Delayed
+	return max(0, stats[0].Ready) + max(0, stats[0].Unsettled) + max(0, stats[0].Delayed)
 }
 
 func TestRowsOfAnOutboxAreListedShownAndDiscarded(t *testing.T) {
@@ -167,6 +167,9 @@ func TestAnOutboxIsDrained(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			database, broker := url(t), "sqlite:"+filepath.Join(t.TempDir(), "broker.db")
+			if name == "postgres" {
+				broker = brokertest.RabbitMQ(t)
+			}
 			on := []string{"--transport", broker, "--endpoint", "billing", "--database", database}
 			must(t, "", "endpoint", "create", "billing", "--transport", broker, "--outbox", database)
 			must(t, "", "queues", "create", "shipping", "--transport", broker)

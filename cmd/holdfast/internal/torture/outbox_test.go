@@ -81,12 +81,12 @@ func prepareOutbox(t *testing.T, kind string) *bed {
 func TestASoundOutboxStandsKills(t *testing.T) {
 	t.Parallel()
 	b := prepareOutbox(t, "sound")
-	b.Messages, b.Poison, b.Handler, b.KillEvery, b.Timeout = 300, 1, 25*time.Millisecond, 500*time.Millisecond, 2*time.Minute
+	b.Messages, b.Handler, b.KillEvery = 300, 25*time.Millisecond, 500*time.Millisecond
 	r, err := Run(t.Context(), b.Options)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !r.OK() || r.Processed != 299 || r.Kills == 0 || r.MaxAttempts < 2 || r.Outbox == nil || r.Outbox.Rows != 299 || r.Outbox.Arrived != 299 {
+	if !r.OK() || r.Processed != 300 || r.Kills == 0 || r.MaxAttempts < 2 || r.Outbox == nil || r.Outbox.Rows != 300 || r.Outbox.Arrived != 300 {
 		t.Errorf("%+v, %+v", r, r.Outbox)
 	}
 	if left := b.queues(t); len(left) > 0 {
