@@ -99,7 +99,7 @@ func (cur *cursor) Take(ctx context.Context, m *transport.Message, ops []transpo
 		return c.again(func() error { return c.store.Take(ctx, &w.unit) })
 	})
 	if err != nil {
-		return c.blame(ctx, c.verdict(err), w.unit.Rows, len(ops))
+		return c.blame(ctx, c.verdict(err), &w.unit, len(ops))
 	}
 	if w.unit.Lost {
 		return cur.notFound(m)

@@ -61,10 +61,18 @@ func (c *Conn) FindHandled(
 
 // notFound returns the error of a look, after which nothing has changed.
 func (c *Conn) notFound(err error) error {
-	if err == nil || errors.Is(err, transport.ErrClosed) || errors.Is(err, transport.ErrNoQueue) {
+	switch {
+	case err == nil, errors.Is(err, transport.ErrClosed):
 		return err
+	case errors.Is(err, transport.ErrNoQueue):
+		return missingInbox(err)
 	}
 	return c.unreachable(err)
+}
+
+// missingInbox adds advice to the error of an inbox that does not exist.
+func missingInbox(err error) error {
+	return fmt.Errorf(`run the endpoint's installer, or the script that "holdfast sql script" prints: %w`, err)
 }
 
 // findAll carries out a batch of looks, with a request for each inbox.
@@ -152,7 +160,7 @@ func (c *Conn) storedAs(ctx context.Context, w *work, err error, total int) erro
 	case err == nil && w.unit.Handled:
 		return transport.ErrAlreadyHandled
 	case err != nil:
-		return c.blame(ctx, err, w.unit.Rows, total)
+		return c.blame(ctx, err, &w.unit, total)
 	}
 	return nil
 }
@@ -184,7 +192,7 @@ func (t *storeTx) Complete(ctx context.Context, ops []transport.Operation) error
 		return errors.Join(err, t.inner.Rollback(ctx))
 	}
 	if err := c.complete(ctx, t.inner, &w.unit); err != nil {
-		err = c.blame(ctx, c.verdict(err), w.unit.Rows, len(e.Ops))
+		err = c.blame(ctx, c.verdict(err), &w.unit, len(e.Ops))
 		if c.lostSubscribers(err, e.Ops) || errors.Is(err, ErrNoDelays) {
 			return &outdatedError{err}
 		}

@@ -28,7 +28,7 @@ func (c *Conn) dispatchIn(ctx context.Context, tx any, ops []transport.Operation
 	}
 	wantSeqs(w.unit.Rows, ops)
 	if err := c.store.InsertIn(ctx, tx, w.unit.Rows); err != nil {
-		return nil, c.blame(ctx, err, w.unit.Rows, len(ops))
+		return nil, c.blame(ctx, err, &w.unit, len(ops))
 	}
 	return addReceipts(nil, w.unit.Rows, len(ops)), nil
 }

@@ -106,7 +106,7 @@ func (d *delivery) settleOnce(ctx context.Context, how Unit, ops []transport.Ope
 	case err == nil && w.unit.Handled:
 		err = transport.ErrAlreadyHandled
 	case err != nil:
-		err = d.conn.blame(ctx, err, w.unit.Rows, len(ops))
+		err = d.conn.blame(ctx, err, &w.unit, len(ops))
 	}
 	d.settling.Store(err == nil || errors.Is(err, transport.ErrLeaseLost))
 	d.conn.recycle(w)
@@ -126,10 +126,17 @@ func (d *delivery) fill(ctx context.Context, w *work, ops []transport.Operation)
 	return d.conn.addRows(ctx, w, ops)
 }
 
-// blame returns a [*transport.DispatchError] for a completion that was refused: with the operations whose queues take
-// no messages, or with all when there are none. It returns other errors unchanged.
-func (c *Conn) blame(ctx context.Context, err error, rows []Row, total int) error {
-	class := c.store.Classify(err)
+// blame returns a [*transport.DispatchError] for a unit that was refused: with the operations whose queues take no
+// messages, or with all when there are none. For a missing inbox it returns an error with advice, and other errors
+// unchanged.
+func (c *Conn) blame(ctx context.Context, err error, u *Unit, total int) error {
+	class, rows := c.store.Classify(err), u.Rows
+	if class == Refused && u.Key != nil && errors.Is(err, transport.ErrNoQueue) {
+		state, _ := ask(ctx, c, nil, func(ctx context.Context) (error, error) { return c.store.InboxState(ctx, u.Inbox), nil })
+		if errors.Is(state, transport.ErrNoQueue) {
+			return missingInbox(state)
+		}
+	}
 	if len(rows) == 0 || class != Refused && class != Locked {
 		return err
 	}
@@ -197,7 +204,7 @@ func (t *tx) Complete(ctx context.Context, ops []transport.Operation) error {
 	switch {
 	case err != nil:
 		d.settling.Store(false)
-		err = c.blame(ctx, c.verdict(err), w.unit.Rows, len(ops))
+		err = c.blame(ctx, c.verdict(err), &w.unit, len(ops))
 		if c.lostSubscribers(err, ops) || errors.Is(err, ErrNoDelays) {
 			return &outdatedError{err}
 		}

@@ -2,7 +2,6 @@ package postgres
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -72,15 +71,16 @@ func record(inbox *table, outs []*out) string {
 }
 
 // completionRecorded is [completion] with keys in $3 and their checksums in $4. It returns the number of each row whose
-// lease is held, and whether its key is new: only then it deletes the row, and inserts those that were sent with it.
+// lease is held, and whether its key is new: only then it deletes the row, and inserts those that were sent with it. IS TRUE
+// has the server hash the new keys: it expects one row, and would join each with each.
 func completionRecorded(q, inbox *table, outs []*out) string {
 	var b strings.Builder
 	b.WriteString(`WITH held AS MATERIALIZED (
 	SELECT q.ctid AS at, r.n, r.key::uuid AS key, r.sum::int AS sum FROM ` + q.quoted + ` AS q,
 		unnest($1::bigint[], $2::bigint[], $3::text[], $4::bigint[]) WITH ORDINALITY AS r(seq, lease_id, key, sum, n)
 	WHERE ` + named + ` FOR UPDATE OF q
-), ` + recorded(inbox, "held") + `, gone AS (SELECT held.n FROM held JOIN new USING (key)), deleted AS (
-	DELETE FROM ` + q.quoted + ` WHERE ctid = ANY (ARRAY(SELECT held.at FROM held JOIN new USING (key)))
+), ` + recorded(inbox, "held") + `, gone AS (SELECT at, n FROM held WHERE (key IN (SELECT key FROM new)) IS TRUE), deleted AS (
+	DELETE FROM ` + q.quoted + ` WHERE ctid = ANY (ARRAY(SELECT at FROM gone))
 )`)
 	inserts(&b, outs, 5)
 	b.WriteString(" SELECT n, n IN (SELECT n FROM gone) FROM held")
@@ -128,16 +128,18 @@ func (s *store) FindHandled(
 		texts[i] = text(uuid.Text(keys[i].ID))
 	}
 	states := make([]transport.HandledState, len(keys))
-	rows, _ := s.leases.Query(ctx, s.table(inbox).find, s.args([]any{texts})...) // an error is that of rows too
 	var n int64
 	var sum int32
-	_, err := pgx.ForEachRow(rows, []any{&n, &sum}, func() error {
-		states[n-1] = transport.HandledOther
-		if uint32(sum) == keys[n-1].Sum { //nolint:gosec // its bits
-			states[n-1] = transport.Handled
-		}
-		return nil
-	})
+	rows, err := s.query(ctx, s.leases, s.table(inbox).find, texts)
+	if err == nil {
+		_, err = pgx.ForEachRow(rows, []any{&n, &sum}, func() error {
+			states[n-1] = transport.HandledOther
+			if uint32(sum) == keys[n-1].Sum { //nolint:gosec // its bits
+				states[n-1] = transport.Handled
+			}
+			return nil
+		})
+	}
 	return states, s.failed(err, "look for handled messages in inbox %q", inbox)
 }
 
@@ -163,12 +165,21 @@ CREATE TABLE ` + t.quoted + ` (
 	sum integer NOT NULL
 ) WITH (` + inboxStorage + `);
 CREATE INDEX IF NOT EXISTS ` + indexName(t, "_at_idx") + ` ON ` + t.quoted + ` (at);
-INSERT INTO ` + s.inboxes() + ` (name, version) VALUES (` + literal(inbox) + `, ` + strconv.Itoa(inboxVersion) + `)
-	ON CONFLICT (name) DO UPDATE SET version = excluded.version;
+` + s.versionedInbox(inbox) + `;
+ELSIF 3 > (SELECT count(*) FROM pg_attribute WHERE attrelid = ` + regclass(t.quoted) + ` AND attname IN ('key', 'at', 'sum')) THEN
+	RAISE EXCEPTION '% is a table of another kind: rename it', ` + literal(t.quoted) + `;
 ELSIF coalesce(` + version + `, 0) > ` + strconv.Itoa(inboxVersion) + ` THEN
 	RAISE EXCEPTION 'the inbox is of version %, this program knows version ` + strconv.Itoa(inboxVersion) + `: update this program', ` + version + `;
+ELSIF ` + version + ` IS NULL THEN
+	` + s.versionedInbox(inbox) + `;
 END IF`)},
 	}
+}
+
+// versionedInbox returns the statement that stores the version of an inbox.
+func (s *store) versionedInbox(inbox string) string {
+	return `INSERT INTO ` + s.inboxes() + ` (name, version) VALUES (` + literal(inbox) + `, ` + strconv.Itoa(inboxVersion) + `)
+	ON CONFLICT (name) DO UPDATE SET version = excluded.version`
 }
 
 // inboxStorage are the storage parameters of an inbox, to which rows are added and from which the oldest are deleted.
@@ -178,8 +189,12 @@ const inboxStorage = `autovacuum_vacuum_insert_scale_factor = 0.1, autovacuum_va
 func (t *table) inboxStatements() {
 	t.find = `SELECT r.n, i.sum FROM unnest($1::text[]) WITH ORDINALITY AS r(key, n),
 	LATERAL (SELECT sum FROM ` + t.quoted + ` WHERE key = r.key::uuid OFFSET 0) AS i`
-	t.forget = `DELETE FROM ` + t.quoted + ` WHERE ctid = ANY (ARRAY(SELECT ctid FROM ` + t.quoted + `
-	WHERE at < now() - $1::bigint * interval '1 microsecond' ORDER BY at LIMIT $2 FOR UPDATE SKIP LOCKED))`
+	t.forget = `WITH gone AS (
+	DELETE FROM ` + t.quoted + ` WHERE ctid = ANY (ARRAY(SELECT ctid FROM ` + t.quoted + `
+		WHERE at >= timestamptz 'epoch' + $3::bigint * interval '1 microsecond' AND at < now() - $1::bigint * interval '1 microsecond'
+		ORDER BY at LIMIT $2::bigint FOR UPDATE SKIP LOCKED))
+	RETURNING at
+) SELECT count(*), coalesce((extract(epoch FROM max(at)) * 1000000)::bigint, 0) FROM gone`
 	t.forgetKeys = `DELETE FROM ` + t.quoted + ` WHERE key = ANY ($1::text[]::uuid[])`
 }
 
@@ -190,10 +205,20 @@ WHERE name = $1 AND forgotten_at <= now() - $2::bigint * interval '1 microsecond
 	return tag.RowsAffected() > 0, s.failed(err, "look for old ids in inbox %q", inbox)
 }
 
-// Forget implements [tablequeue.Inboxes].
-func (s *store) Forget(ctx context.Context, inbox string, age time.Duration, limit int) (int64, error) {
-	tag, err := s.execute(ctx, s.table(inbox).forget, age.Microseconds(), limit)
-	return tag.RowsAffected(), s.failed(err, "remove old ids from inbox %q", inbox)
+// Forget implements [tablequeue.Inboxes]. The next call begins at the time that this one has reached: the index keeps the
+// entries of rows that were deleted until they are vacuumed.
+func (s *store) Forget(ctx context.Context, inbox string, age time.Duration, limit int) (n int64, err error) {
+	t := s.table(inbox)
+	var reached int64
+	rows, err := s.query(ctx, s.writes, t.forget, age.Microseconds(), limit, t.forgotten.Load())
+	if err == nil {
+		_, err = pgx.ForEachRow(rows, []any{&n, &reached}, func() error { return nil })
+	}
+	if err != nil || n < int64(limit) {
+		reached = 0
+	}
+	t.forgotten.Store(reached)
+	return n, s.failed(err, "remove old ids from inbox %q", inbox)
 }
 
 // ForgetKeys implements [tablequeue.Inboxes].
@@ -206,44 +231,67 @@ func (s *store) ForgetKeys(ctx context.Context, inbox string, keys []transport.H
 	return tag.RowsAffected(), s.failed(err, "remove ids from inbox %q", inbox)
 }
 
-// InspectInbox implements [tablequeue.Inboxes]. The number of rows is the planner's estimate, unless the table is small.
+// manyHandled is the number of the newest ids from whose age the number of an hour is estimated.
+const manyHandled = "100000"
+
+// InspectInbox implements [tablequeue.Inboxes]. It counts the rows of a small table, and estimates those of a larger one by
+// its pages, with the density that vacuum found last, or else that of a table that is full.
 func (s *store) InspectInbox(ctx context.Context, inbox string) (transport.InboxStats, error) {
 	t := s.table(inbox)
 	stats := transport.InboxStats{Name: inbox}
 	var oldest int64
-	err := s.writes.QueryRow(ctx, `SELECT
-	CASE WHEN pg_relation_size(c.oid) < 16777216 THEN (SELECT count(*) FROM `+t.quoted+`) ELSE greatest(c.reltuples, 0)::bigint END,
+	rows, err := s.query(ctx, s.writes, `SELECT
+	CASE WHEN pg_relation_size(c.oid) < 16777216 THEN (SELECT count(*) FROM `+t.quoted+`)
+		ELSE (pg_relation_size(c.oid) / 8192 * CASE WHEN c.relpages > 0 THEN c.reltuples / c.relpages ELSE 135 END)::bigint END,
 	pg_total_relation_size(c.oid),
-	(SELECT count(*) FROM `+t.quoted+` WHERE at > now() - interval '1 hour'),
+	(SELECT CASE WHEN count(*) < `+manyHandled+` THEN count(*)
+		ELSE (count(*) * 3600 / greatest(1, extract(epoch FROM now() - min(at))))::bigint END
+		FROM (SELECT at FROM `+t.quoted+` WHERE at > now() - interval '1 hour' ORDER BY at DESC LIMIT `+manyHandled+`) AS newest),
 	coalesce((extract(epoch FROM now() - (SELECT at FROM `+t.quoted+` ORDER BY at LIMIT 1)) * 1000000)::bigint, 0)
-FROM pg_class AS c WHERE c.oid = `+literal(t.quoted)+`::regclass`).Scan(&stats.Rows, &stats.Bytes, &stats.LastHour, &oldest)
+FROM pg_class AS c WHERE c.oid = `+literal(t.quoted)+`::regclass`)
+	if err == nil {
+		_, err = pgx.ForEachRow(rows, []any{&stats.Rows, &stats.Bytes, &stats.LastHour, &oldest}, func() error { return nil })
+	}
 	stats.Oldest = time.Duration(max(0, oldest)) * time.Microsecond
 	return stats, s.failed(err, "inspect inbox %q", inbox)
 }
 
 // InboxState implements [tablequeue.Inboxes].
 func (s *store) InboxState(ctx context.Context, inbox string) error {
+	return s.inboxState(ctx, s.writes, inbox)
+}
+
+// inboxState looks in db, whose transaction it does not end by an error. A table with the columns of an inbox that has no
+// version was not installed whole.
+func (s *store) inboxState(ctx context.Context, db querier, inbox string) error {
 	t := s.table(inbox)
 	var columns []string
-	err := s.writes.QueryRow(ctx, `SELECT coalesce(array_agg(attname::text), '{}') FROM pg_attribute
-WHERE attrelid = `+regclass(t.quoted)+` AND attnum > 0 AND NOT attisdropped`).Scan(&columns)
-	var version int
-	if err == nil {
-		err = s.writes.QueryRow(ctx, `SELECT version FROM `+s.inboxes()+` WHERE name = $1`, inbox).Scan(&version)
+	var versioned bool
+	err := db.QueryRow(ctx, `SELECT coalesce(array_agg(attname::text), '{}'), `+regclass(s.inboxes())+` IS NOT NULL FROM pg_attribute
+WHERE attrelid = `+regclass(t.quoted)+` AND attnum > 0 AND NOT attisdropped`).Scan(&columns, &versioned)
+	version := 0
+	if err == nil && versioned {
+		err = db.QueryRow(ctx, `SELECT coalesce(max(version), 0) FROM `+s.inboxes()+` WHERE name = $1`, inbox).Scan(&version)
 	}
 	switch {
-	case err == nil && len(columns) == 0, errors.Is(err, pgx.ErrNoRows), code(err) == undefinedTable:
-		return fmt.Errorf("postgres: inbox %q: %w", inbox, transport.ErrNoQueue)
 	case err != nil:
 		return s.failed(err, "inspect inbox %q", inbox)
+	case len(columns) == 0:
+		return fmt.Errorf("postgres: inbox %q: %w", inbox, transport.ErrNoQueue)
 	case version > inboxVersion:
 		return &tablequeue.UnfitError{Reason: fmt.Sprintf("it is of version %d, this program knows version %d: update this program",
 			version, inboxVersion)}
 	}
-	for _, column := range []string{"key", "at", "sum"} {
+	for _, column := range inboxColumns {
 		if !slices.Contains(columns, column) {
-			return &tablequeue.UnfitError{Reason: fmt.Sprintf("its table has no column %q: it is no inbox", column)}
+			return &tablequeue.UnfitError{Reason: fmt.Sprintf("its table is no inbox: it has no column %q", column)}
 		}
+	}
+	if version == 0 {
+		return fmt.Errorf("postgres: inbox %q has no version: %w", inbox, transport.ErrNoQueue)
 	}
 	return nil
 }
+
+// inboxColumns are the columns of an inbox.
+var inboxColumns = []string{"key", "at", "sum"}

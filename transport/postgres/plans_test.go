@@ -184,7 +184,10 @@ func (e *explained) noticed(_ *pgconn.PgConn, n *pgconn.Notice) {
 }
 
 // executed returns the plans of what do has executed on the queue.
-func (e *explained) executed(do func()) []planNode {
+func (e *explained) executed(do func()) []planNode { return e.executedOn("q", do) }
+
+// executedOn returns the plans of what do has executed on the table of that name.
+func (e *explained) executedOn(name string, do func()) []planNode {
 	e.mu.Lock()
 	e.plans = nil
 	e.mu.Unlock()
@@ -193,7 +196,7 @@ func (e *explained) executed(do func()) []planNode {
 	defer e.mu.Unlock()
 	var on []planNode
 	for _, p := range e.plans {
-		if strings.Contains(p.text, e.table("q").quoted) {
+		if strings.Contains(p.text, e.table(name).quoted) {
 			on = append(on, p)
 		}
 	}

@@ -88,7 +88,7 @@ func (s *store) Remove(ctx context.Context, queues []string) error {
 }
 
 func (s *store) remove(ctx context.Context, tx pgx.Tx, t *table) error {
-	if s.InboxState(ctx, t.name) == nil {
+	if s.inboxState(ctx, tx, t.name) == nil {
 		_, err := tx.Exec(ctx, `DROP TABLE `+t.quoted)
 		if err == nil {
 			_, err = tx.Exec(ctx, `DELETE FROM `+s.inboxes()+` WHERE name = $1`, t.name)

@@ -28,7 +28,8 @@ type table struct {
 	largeUntil atomic.Int64 // in nanoseconds since 1970: until then the table is taken to be large
 	claim, renew, abandon, orphans,
 	cancel, update, sweep, purge, lock, take, byIndex string
-	find, forget, forgetKeys string // of an inbox
+	find, forget, forgetKeys string       // of an inbox
+	forgotten                atomic.Int64 // the time, in microseconds since 1970, up to which old ids were removed
 }
 
 func checkName(what, name string) error {

@@ -116,8 +116,8 @@ WITH held AS MATERIALIZED (
 		unnest($1::bigint[], $2::bigint[], $3::text[], $4::bigint[]) WITH ORDINALITY AS r(seq, lease_id, key, sum, n)
 	WHERE q.seq = ANY (ARRAY[r.seq]) AND q.lease_id = r.lease_id
 	AND q.visible_at >= ANY (ARRAY[CASE WHEN r.n > 0 THEN timestamptz '-infinity' END]) AND q.visible_at >= ANY (ARRAY[CASE WHEN r.n > 0 THEN timestamptz '-infinity' END, CASE WHEN r.n > 0 THEN timestamptz '-infinity' END]) FOR UPDATE OF q
-), new AS (INSERT INTO "app"."in.handled" (key, sum) SELECT key, sum FROM held ORDER BY key ON CONFLICT DO NOTHING RETURNING key), gone AS (SELECT held.n FROM held JOIN new USING (key)), deleted AS (
-	DELETE FROM "app"."in" WHERE ctid = ANY (ARRAY(SELECT held.at FROM held JOIN new USING (key)))
+), new AS (INSERT INTO "app"."in.handled" (key, sum) SELECT key, sum FROM held ORDER BY key ON CONFLICT DO NOTHING RETURNING key), gone AS (SELECT at, n FROM held WHERE (key IN (SELECT key FROM new)) IS TRUE), deleted AS (
+	DELETE FROM "app"."in" WHERE ctid = ANY (ARRAY(SELECT at FROM gone))
 ), out0 AS (INSERT INTO "app"."out" (headers, body) SELECT r.headers, r.body FROM unnest($5::bigint[], $6::text[], $7::bytea[]) AS r(owner, headers, body) WHERE r.owner IN (SELECT n FROM gone)) SELECT n, n IN (SELECT n FROM gone) FROM held;
 
 -- complete in a handler's transaction with a key
@@ -139,8 +139,12 @@ SELECT r.n, i.sum FROM unnest($1::text[]) WITH ORDINALITY AS r(key, n),
 	LATERAL (SELECT sum FROM "app"."in.handled" WHERE key = r.key::uuid OFFSET 0) AS i;
 
 -- remove old keys
-DELETE FROM "app"."in.handled" WHERE ctid = ANY (ARRAY(SELECT ctid FROM "app"."in.handled"
-	WHERE at < now() - $1::bigint * interval '1 microsecond' ORDER BY at LIMIT $2 FOR UPDATE SKIP LOCKED));
+WITH gone AS (
+	DELETE FROM "app"."in.handled" WHERE ctid = ANY (ARRAY(SELECT ctid FROM "app"."in.handled"
+		WHERE at >= timestamptz 'epoch' + $3::bigint * interval '1 microsecond' AND at < now() - $1::bigint * interval '1 microsecond'
+		ORDER BY at LIMIT $2::bigint FOR UPDATE SKIP LOCKED))
+	RETURNING at
+) SELECT count(*), coalesce((extract(epoch FROM max(at)) * 1000000)::bigint, 0) FROM gone;
 
 -- what is set before, behind a proxy
 SELECT set_config('plan_cache_mode', 'force_generic_plan', true), set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true), set_config('enable_mergejoin', 'off', true), set_config('jit', 'off', true);
@@ -257,8 +261,13 @@ CREATE TABLE "app"."in.handled" (
 CREATE INDEX IF NOT EXISTS "in.handled_at_idx" ON "app"."in.handled" (at);
 INSERT INTO "app"."holdfast_handled" (name, version) VALUES ('in.handled', 1)
 	ON CONFLICT (name) DO UPDATE SET version = excluded.version;
+ELSIF 3 > (SELECT count(*) FROM pg_attribute WHERE attrelid = to_regclass('"app"."in.handled"') AND attname IN ('key', 'at', 'sum')) THEN
+	RAISE EXCEPTION '% is a table of another kind: rename it', '"app"."in.handled"';
 ELSIF coalesce((SELECT version FROM "app"."holdfast_handled" WHERE name = 'in.handled'), 0) > 1 THEN
 	RAISE EXCEPTION 'the inbox is of version %, this program knows version 1: update this program', (SELECT version FROM "app"."holdfast_handled" WHERE name = 'in.handled');
+ELSIF (SELECT version FROM "app"."holdfast_handled" WHERE name = 'in.handled') IS NULL THEN
+	INSERT INTO "app"."holdfast_handled" (name, version) VALUES ('in.handled', 1)
+	ON CONFLICT (name) DO UPDATE SET version = excluded.version;
 END IF;
 END $do$;
 ;
