@@ -1,7 +1,11 @@
 package main
 
 import (
+	"bufio"
 	"encoding/json"
+	"io"
+	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -200,6 +204,52 @@ func TestAnOutboxIsDrained(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A row that another instance is sending is not left behind.
+func TestADrainWaitsForRowsThatOthersSendUntilItIsInterrupted(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	broker, database := "sqlite:"+filepath.Join(dir, "broker.db"), "sqlite:"+filepath.Join(dir, "outbox.db")
+	must(t, "", "endpoint", "create", "billing", "--transport", broker, "--outbox", database)
+	stored(t, database, row(toShipping("m-1")))
+	program := build(t)
+	connected(t, database, func(conn transport.Conn) {
+		r, err := conn.OpenReceiver(t.Context(), transport.ReceiverOptions{Queue: "billing.outbox"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := r.Receive(t.Context(), 1); err != nil {
+			t.Fatal(err)
+		}
+		cmd := exec.CommandContext(t.Context(), program, "outbox", "drain", "--endpoint", "billing", "--transport", broker, "--database", database)
+		var out strings.Builder
+		cmd.Stdout = &out
+		progress, err := cmd.StderrPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		lines := bufio.NewReader(progress)
+		if line, err := lines.ReadString('\n'); err != nil || !strings.Contains(line, "rows left: 1") {
+			t.Errorf("progress %q, %v", line, err)
+		}
+		if err := cmd.Process.Signal(os.Interrupt); err != nil {
+			t.Fatal(err)
+		}
+		rest, err := io.ReadAll(lines)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Wait(); code(err) != exitInterrupted || !strings.Contains(out.String(), "rows left: 1") {
+			t.Errorf("it ended with %v: %s, %s", err, &out, rest)
+		}
+		if err := r.Close(); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 func TestHandledMessagesAreForgotten(t *testing.T) {
