@@ -71,7 +71,7 @@ func (e *Endpoint) run(ctx context.Context, group *pump.Group, shared *transport
 	defer func() { err = errors.Join(err, outbox.close()) }()
 	live := newLive(ctx, e, conn, outbox)
 	defer live.settling.close()
-	defer live.outage.close()
+	defer func() { live.outage.close() }() // prepare makes it
 	live.group, live.budget = group, pump.NewBudget(e.cfg.MaxBufferedBytes)
 	if err := live.prepare(ctx); err != nil {
 		return err
