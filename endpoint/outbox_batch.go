@@ -20,7 +20,7 @@ type relayBatch struct {
 	rows []*relayRow
 
 	ops     []transport.Operation // that are not sent yet
-	owners  []*relayRow           // of each operation
+	owners  []owner               // of each operation
 	decoded time.Time             // when the times to live in ops were counted from
 }
 
@@ -28,8 +28,13 @@ type relayBatch struct {
 type relayRow struct {
 	delivery transport.Delivery
 	left     int // operations that are not sent yet
-	tries    int // refusals that may have been temporary
 	lost     bool
+}
+
+// owner is the row of an operation.
+type owner struct {
+	row   *relayRow
+	tries int // refusals of the operation that may have been temporary
 }
 
 // decode reads the operations of ds. One that cannot be read stays in the outbox until its lease ends: an instance of
@@ -56,7 +61,7 @@ func (b *relayBatch) decode(ctx context.Context, ds []transport.Delivery) {
 			if op := &b.ops[i]; !op.At.IsZero() { // the broker counts by its own clock
 				op.After, op.At = op.Delay(now), time.Time{}
 			}
-			b.owners = append(b.owners, row)
+			b.owners = append(b.owners, owner{row: row})
 		}
 		b.rows = append(b.rows, row)
 	}
@@ -69,35 +74,37 @@ func (b *relayBatch) dispatch(ctx context.Context) {
 		return
 	}
 	_, err := b.relay.live.conn.Dispatch(ctx, b.ops)
-	if err == nil {
-		b.relay.sent.Add(int64(len(b.ops)))
-		for _, row := range b.owners {
-			row.left--
-		}
-		b.ops, b.owners = nil, nil
-		return
-	}
-	failed, ok := errors.AsType[*transport.DispatchError](err)
-	if !ok {
-		failed, _ = errors.AsType[*transport.DispatchError](transport.FailAll(len(b.ops), err))
-	}
+	failed := failures(err, len(b.ops))
 	ops, owners := b.ops, b.owners
 	b.ops, b.owners = nil, nil
-	next := 0
 	for i := range ops {
-		row := owners[i]
-		if next == len(failed.Ops) || failed.Ops[next].Index != i {
-			row.left--
+		own := owners[i]
+		switch err := failed[i]; {
+		case err == nil:
 			b.relay.sent.Add(1)
-			continue
+			own.row.left--
+		case b.relay.keeps(ctx, &ops[i], &own, err):
+			b.ops, b.owners = append(b.ops, ops[i]), append(b.owners, own)
+		default:
+			own.row.left--
 		}
-		if b.relay.keeps(ctx, &ops[i], row, failed.Ops[next].Err) {
-			b.ops, b.owners = append(b.ops, ops[i]), append(b.owners, row)
-		} else {
-			row.left--
-		}
-		next++
 	}
+}
+
+// failures returns the errors of the operations of a dispatch, by their index.
+func failures(err error, total int) map[int]error {
+	if err == nil {
+		return nil
+	}
+	refusal, ok := errors.AsType[*transport.DispatchError](err)
+	if !ok {
+		refusal, _ = errors.AsType[*transport.DispatchError](transport.FailAll(total, err))
+	}
+	failed := make(map[int]error, len(refusal.Ops))
+	for _, op := range refusal.Ops {
+		failed[op.Index] = op.Err
+	}
+	return failed
 }
 
 // shorten forgets operations that have expired since they were decoded, and those of rows whose lease was lost, which
@@ -109,8 +116,8 @@ func (b *relayBatch) shorten() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	ops, owners := b.ops[:0], b.owners[:0]
-	for i, row := range b.owners {
-		op := b.ops[i]
+	for i, own := range b.owners {
+		row, op := own.row, b.ops[i]
 		late := max(0, passed-op.After) // since the operation was due
 		expired := op.TTL > 0 && op.TTL <= late
 		if op.After = max(0, op.After-passed); op.TTL > 0 {
@@ -121,7 +128,7 @@ func (b *relayBatch) shorten() {
 		case expired:
 			row.left--
 		default:
-			ops, owners = append(ops, op), append(owners, row)
+			ops, owners = append(ops, op), append(owners, own)
 		}
 	}
 	b.ops, b.owners = ops, owners

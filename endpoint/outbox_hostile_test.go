@@ -2,6 +2,8 @@ package endpoint_test
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"log/slog"
 	"strings"
 	"sync"
@@ -9,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/holdfast-go/holdfast/endpoint"
 	"github.com/holdfast-go/holdfast/transport"
 	"github.com/holdfast-go/holdfast/transport/inmemory"
 )
@@ -60,6 +63,34 @@ func TestNothingProbesTheDatabaseAfterAStop(t *testing.T) {
 		time.Sleep(5 * time.Minute)
 		if n := looks.Load(); n != before || log.has("the database of the outbox answers") {
 			t.Errorf("%d looks after the stop, and the log is:\n%s", n-before, log.text.String())
+		}
+	})
+}
+
+// Several messages of one handler that the broker cannot take for a moment are several operations: none moves to the
+// error queue at the first refusal.
+func TestARefusalThatPassesMovesNoneOfManyMessages(t *testing.T) {
+	withOutbox(t, func(t *testing.T, broker, db *inmemory.Transport) {
+		var refusals atomic.Int32
+		broker.Fail = func(verb, object string) error {
+			if verb == "Dispatch" && object == "shipping" && refusals.Add(1) <= 10 {
+				return errors.New("no room at the moment")
+			}
+			return nil
+		}
+		cfg := sales(broker, endpoint.Handle(func(ctx context.Context, s *endpoint.Session, o placeOrder) error {
+			for range 10 {
+				if err := s.Send(ctx, shipOrder(o)); err != nil {
+					return err
+				}
+			}
+			return nil
+		}))
+		cfg.Outbox = db
+		start(t, cfg).send(placeOrder{ID: "1"})
+		time.Sleep(time.Minute)
+		if sent, failed := len(broker.Messages("shipping")), len(broker.Messages("error")); sent != 10 || failed != 0 {
+			t.Errorf("%d sent, %d in the error queue; want 10, 0", sent, failed)
 		}
 	})
 }

@@ -15,12 +15,12 @@ import (
 
 // keeps reports whether an operation that failed with err stays in the outbox. One that the broker refuses moves to the
 // error queue, so that it holds up no other.
-func (r *relay) keeps(ctx context.Context, op *transport.Operation, row *relayRow, err error) bool {
+func (r *relay) keeps(ctx context.Context, op *transport.Operation, own *owner, err error) bool {
 	permanent := errors.Is(err, transport.ErrNoQueue) || errors.Is(err, transport.ErrTooLarge)
 	if unanswered(err) {
 		return true
 	}
-	if row.tries++; !permanent && row.tries < settleTries {
+	if own.tries++; !permanent && own.tries < settleTries {
 		return true
 	}
 	if op.Message.Headers.Get(header.ControlMessage) != "" {
