@@ -22,6 +22,8 @@ type relayBatch struct {
 	ops     []transport.Operation // that are not sent yet
 	owners  []owner               // of each operation
 	decoded time.Time             // when the times to live in ops were counted from
+
+	apart bool // each row is sent by itself, because the driver panicked over the batch
 }
 
 // relayRow is one stored message.
@@ -35,7 +37,17 @@ type relayRow struct {
 type owner struct {
 	row   *relayRow
 	tries int // refusals of the operation that may have been temporary
+	waits waiting
 }
+
+// waiting is the reason why an operation stays in the outbox.
+type waiting int8
+
+const (
+	forBroker     waiting = iota // it does not answer
+	forQueue                     // its queue takes no messages at the moment
+	forErrorQueue                // its queue and the error queue have refused it
+)
 
 // decode reads the operations of ds. One that cannot be read stays in the outbox until its lease ends: an instance of
 // another version may read it.
@@ -73,10 +85,35 @@ func (b *relayBatch) dispatch(ctx context.Context) {
 	if len(b.ops) == 0 {
 		return
 	}
-	_, err := b.relay.live.conn.Dispatch(ctx, b.ops)
-	failed := failures(err, len(b.ops))
 	ops, owners := b.ops, b.owners
 	b.ops, b.owners = nil, nil
+	for n := 0; len(ops) > 0; ops, owners = ops[n:], owners[n:] {
+		n = b.together(owners)
+		b.dispatchSome(ctx, ops[:n], owners[:n])
+	}
+}
+
+// together returns how many of the operations are sent in one call.
+func (b *relayBatch) together(owners []owner) int {
+	if !b.apart {
+		return len(owners)
+	}
+	n := slices.IndexFunc(owners, func(o owner) bool { return o.row != owners[0].row })
+	if n < 0 {
+		return len(owners)
+	}
+	return n
+}
+
+// dispatchSome sends operations in one call.
+func (b *relayBatch) dispatchSome(ctx context.Context, ops []transport.Operation, owners []owner) {
+	err := b.relay.dispatch(ctx, ops)
+	if _, panicked := errors.AsType[*PanicError](err); panicked && !b.apart && owners[0].row != owners[len(owners)-1].row {
+		b.apart = true // not known which row is the cause
+		b.ops, b.owners = append(b.ops, ops...), append(b.owners, owners...)
+		return
+	}
+	failed := failures(err, len(ops))
 	for i := range ops {
 		own := owners[i]
 		switch err := failed[i]; {
@@ -89,6 +126,13 @@ func (b *relayBatch) dispatch(ctx context.Context) {
 			own.row.left--
 		}
 	}
+}
+
+// dispatch sends operations. A panic of the driver must not end the process, which would send them again when it starts.
+func (r *relay) dispatch(ctx context.Context, ops []transport.Operation) (err error) {
+	defer catchPanic(&err)
+	_, err = r.live.conn.Dispatch(ctx, ops)
+	return err
 }
 
 // failures returns the errors of the operations of a dispatch, by their index.

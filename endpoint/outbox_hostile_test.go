@@ -9,6 +9,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/holdfast-go/holdfast/endpoint"
@@ -34,6 +35,12 @@ func (l *logged) has(text string) bool {
 	return strings.Contains(l.text.String(), text)
 }
 
+// pass lets time pass, and what is due happen.
+func pass(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
 func (l *logged) logger() *slog.Logger { return slog.New(slog.NewTextHandler(l, nil)) }
 
 // An endpoint that stops while its database is away leaves no goroutine that asks the closed connection.
@@ -54,13 +61,13 @@ func TestNothingProbesTheDatabaseAfterAStop(t *testing.T) {
 		r := start(t, cfg)
 		away.Store(true)
 		r.send(placeOrder{ID: "1"})
-		time.Sleep(10 * time.Second)
+		pass(10 * time.Second)
 		if looks.Load() < 2 {
 			t.Fatalf("%d looks at the database, want some", looks.Load())
 		}
 		r.end()
 		before := looks.Load()
-		time.Sleep(5 * time.Minute)
+		pass(5 * time.Minute)
 		if n := looks.Load(); n != before || log.has("the database of the outbox answers") {
 			t.Errorf("%d looks after the stop, and the log is:\n%s", n-before, log.text.String())
 		}
@@ -88,9 +95,107 @@ func TestARefusalThatPassesMovesNoneOfManyMessages(t *testing.T) {
 		}))
 		cfg.Outbox = db
 		start(t, cfg).send(placeOrder{ID: "1"})
-		time.Sleep(time.Minute)
+		pass(time.Minute)
 		if sent, failed := len(broker.Messages("shipping")), len(broker.Messages("error")); sent != 10 || failed != 0 {
 			t.Errorf("%d sent, %d in the error queue; want 10, 0", sent, failed)
+		}
+	})
+}
+
+// Messages that no queue takes, not even the error queue, hold up no others, however many there are.
+func TestMessagesThatNoQueueTakesHoldUpNoOthers(t *testing.T) {
+	reasons := map[string]error{
+		"busy": &transport.BusyError{Queue: "shipping", Reason: "locked"}, "missing": transport.ErrNoQueue,
+	}
+	for name, reason := range reasons {
+		t.Run(name, func(t *testing.T) {
+			withOutbox(t, func(t *testing.T, broker, db *inmemory.Transport) {
+				db.Lease = time.Minute
+				broker.CreateQueues("billing")
+				var refuse atomic.Bool
+				broker.Fail = func(verb, object string) error {
+					if refuse.Load() && verb == "Dispatch" && (object == "shipping" || object == "error") {
+						return reason
+					}
+					return nil
+				}
+				cfg := storing(broker, db, new(tally))
+				cfg.Handlers = []endpoint.Handler{endpoint.Handle(func(ctx context.Context, s *endpoint.Session, o placeOrder) error {
+					return errors.Join(s.Send(ctx, shipOrder{ID: "sent"}, endpoint.To("other")), s.Send(ctx, shipOrder(o)))
+				})}
+				r := start(t, cfg)
+				r.send(placeOrder{ID: "0"}) // then shipping is known to exist
+				pass(time.Second)
+				refuse.Store(true)
+				const stuck = 20
+				for range stuck {
+					r.send(placeOrder{ID: "1"})
+					pass(2 * time.Second) // a batch of its own
+				}
+				if err := r.Send(t.Context(), shipOrder{ID: "2"}, endpoint.To("billing"), endpoint.ViaOutbox()); err != nil {
+					t.Fatal(err)
+				}
+				pass(10 * time.Second)
+				if n := len(broker.Messages("billing")); n != 1 {
+					t.Errorf("%d sent to another queue, want 1", n)
+				}
+				pass(10 * time.Minute)
+				if n := len(broker.Messages("other")); n != stuck+1 {
+					t.Errorf("%d messages were sent beside those that are stuck, want %d, each once", n, stuck+1)
+				}
+				refuse.Store(false)
+				pass(2 * time.Minute)
+				if n := len(broker.Messages("shipping")) + len(broker.Messages("error")); n != stuck+1 {
+					t.Errorf("%d arrived, want %d", n, stuck+1)
+				}
+				if n := len(db.Messages("sales.outbox")); n != 0 {
+					t.Errorf("%d are left in the outbox", n)
+				}
+			})
+		})
+	}
+}
+
+// panicking is a broker whose driver panics over some messages.
+type panicking struct{ *inmemory.Transport }
+
+func (p panicking) Open(ctx context.Context, env transport.Env) (transport.Conn, error) {
+	conn, err := p.Transport.Open(ctx, env)
+	return panickingConn{conn.(fullConn)}, err
+}
+
+// fullConn is what the endpoint uses of a broker in these tests.
+type fullConn interface {
+	transport.Conn
+	transport.Installer
+	transport.Inspector
+	transport.Subscriber
+}
+
+type panickingConn struct{ fullConn }
+
+func (c panickingConn) Dispatch(ctx context.Context, ops []transport.Operation) ([]transport.Receipt, error) {
+	for i := range ops {
+		if ops[i].Queue == "shipping" && strings.Contains(string(ops[i].Message.Body), "bad") {
+			panic("the driver cannot encode it")
+		}
+	}
+	return c.fullConn.Dispatch(ctx, ops)
+}
+
+func TestADriverThatPanicsOverAStoredMessageSendsTheOthers(t *testing.T) {
+	withOutbox(t, func(t *testing.T, broker, db *inmemory.Transport) {
+		cfg := storing(broker, db, new(tally))
+		cfg.Transport = panicking{broker}
+		r := start(t, cfg)
+		for _, id := range []string{"1", "bad", "2", "3"} {
+			if err := r.Send(t.Context(), shipOrder{ID: id}, endpoint.ViaOutbox()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		pass(time.Minute)
+		if sent, failed := len(broker.Messages("shipping")), len(broker.Messages("error")); sent != 3 || failed != 1 {
+			t.Errorf("%d sent, %d in the error queue; want 3, 1", sent, failed)
 		}
 	})
 }

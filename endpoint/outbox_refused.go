@@ -17,7 +17,10 @@ import (
 // error queue, so that it holds up no other.
 func (r *relay) keeps(ctx context.Context, op *transport.Operation, own *owner, err error) bool {
 	permanent := errors.Is(err, transport.ErrNoQueue) || errors.Is(err, transport.ErrTooLarge)
-	if unanswered(err) {
+	if own.waits = forBroker; unanswered(err) {
+		if _, busy := errors.AsType[*transport.BusyError](err); busy {
+			own.waits = forQueue
+		}
 		return true
 	}
 	if own.tries++; !permanent && own.tries < settleTries {
@@ -29,6 +32,9 @@ func (r *relay) keeps(ctx context.Context, op *transport.Operation, own *owner, 
 		return false
 	}
 	if moved := r.toErrorQueue(ctx, op, err); moved != nil {
+		if !unanswered(moved) {
+			own.waits = forErrorQueue
+		}
 		r.live.e.cfg.Logger.ErrorContext(ctx, "the broker and the error queue refused a message of the outbox: it stays there",
 			slog.String("queue", op.Queue), slog.Any("error", errors.Join(err, moved)))
 		return true
@@ -58,7 +64,7 @@ func (r *relay) toErrorQueue(ctx context.Context, op *transport.Operation, cause
 		m := *op.Message
 		m.Headers = c.headers
 		m.Headers.SetDefault(header.MessageID, m.ID)
-		_, err = l.conn.Dispatch(ctx, []transport.Operation{{Message: &m, Queue: queue}})
+		err = r.dispatch(ctx, []transport.Operation{{Message: &m, Queue: queue}})
 		if large, ok := errors.AsType[*transport.TooLargeError](err); !ok || large.What == "body" {
 			break
 		}

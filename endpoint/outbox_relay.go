@@ -168,6 +168,9 @@ func (r *relay) send(ctx context.Context, ds []transport.Delivery) {
 			idle() // so that the others are sent meanwhile
 		}
 		b.completeSent(ctx)
+		if b.postpone(ctx); len(b.ops) == 0 {
+			break
+		}
 		if pause.Wait(ctx) != nil {
 			b.release(ctx)
 			break
