@@ -3,6 +3,7 @@ package postgres_test
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"net/url"
 	"os"
 	"sync/atomic"
@@ -25,6 +26,7 @@ func TestConformance(t *testing.T) {
 		ShortLease:     p.schema(time.Second),
 		PutUndecodable: p.putUndecodable,
 		Begin:          p.begin,
+		Write:          p.write,
 		Break: func(t testing.TB) (transport.Transport, transporttest.Link) {
 			proxy := brokertest.NewProxy(t, host(t, p.url))
 			tr := p.schema(2 * time.Second)(t).(*postgres.Transport)
@@ -51,7 +53,7 @@ func TestConformanceThroughPgBouncer(t *testing.T) {
 	}
 	transporttest.Run(t, transporttest.Harness{
 		Open: through(pooled, 0), ShortLease: through(pooled, time.Second), PutUndecodable: p.putUndecodable,
-		Begin: harness{url: pooled + "&default_query_exec_mode=exec"}.begin,
+		Begin: harness{url: pooled + "&default_query_exec_mode=exec"}.begin, Write: p.write,
 		Break: func(t testing.TB) (transport.Transport, transporttest.Link) {
 			proxy := brokertest.NewProxy(t, host(t, pooled))
 			return through(proxy.URL(t, pooled), 2*time.Second)(t), proxy
@@ -75,7 +77,7 @@ func TestConformanceOnAPoolOfFour(t *testing.T) {
 		}
 	}
 	transporttest.Run(t, transporttest.Harness{
-		Open: on(0), ShortLease: on(time.Second), PutUndecodable: p.putUndecodable, Begin: p.begin,
+		Open: on(0), ShortLease: on(time.Second), PutUndecodable: p.putUndecodable, Begin: p.begin, Write: p.write,
 	})
 }
 
@@ -122,6 +124,37 @@ func (p harness) begin(t testing.TB, _ transport.Transport) transporttest.UserTx
 	}
 	return transporttest.UserTx{Tx: tx, Commit: tx.Commit, Rollback: tx.Rollback}
 }
+
+// write writes to a table of the user's.
+func (p harness) write(t testing.TB, tr transport.Transport, tx transport.HandlerTx) (committed func() bool) {
+	t.Helper()
+	table := pgx.Identifier{tr.(*postgres.Transport).Schema, "writes"}.Sanitize()
+	p.exec(t, "CREATE TABLE IF NOT EXISTS "+table+" (id bigint)")
+	id := rand.Int64()
+	user, err := postgres.Tx(t.Context(), given{tx})
+	if err == nil {
+		_, err = user.Exec(t.Context(), "INSERT INTO "+table+" VALUES ($1)", id)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return func() (is bool) {
+		c, err := pgx.Connect(t.Context(), p.url)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close(context.Background())
+		if err := c.QueryRow(t.Context(), "SELECT EXISTS (SELECT FROM "+table+" WHERE id = $1)", id).Scan(&is); err != nil {
+			t.Error(err)
+		}
+		return is
+	}
+}
+
+// given is a session of the endpoint with a transaction.
+type given struct{ tx transport.HandlerTx }
+
+func (s given) Tx(context.Context) (transport.HandlerTx, error) { return s.tx, nil }
 
 func (p harness) exec(t testing.TB, statement string) {
 	t.Helper()
