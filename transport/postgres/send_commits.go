@@ -23,7 +23,7 @@ type commits struct {
 	mu       sync.Mutex // guards the rest
 	pending  map[int64][]string
 	watching bool
-	changed  bool // since the last poll
+	last     time.Time // when a transaction was added
 	closed   bool
 
 	life  context.Context //nolint:containedctx // ends when Close begins
@@ -44,25 +44,29 @@ func (s *store) watchCommit(id int64, queues []string) {
 		c.life, c.end = context.WithCancel(context.Background())
 	}
 	c.pending[id] = append(c.pending[id], queues...)
-	c.changed = true
+	c.last = time.Now()
 	if !c.watching {
 		c.watching = true
 		c.watch.Go(s.watchCommits)
 	}
 }
 
-// watchCommits polls until no transaction is left, with pauses that grow.
+// The pauses between polls. A pause is a quarter of the time since the last insert: after a short transaction
+// receivers are notified soon, and a long one costs few polls.
+const (
+	shortestPause = 5 * time.Millisecond
+	longestPause  = 250 * time.Millisecond
+)
+
+// watchCommits polls until no transaction is left.
 func (s *store) watchCommits() {
-	pause := backoff.Backoff{Min: 5 * time.Millisecond, Max: 250 * time.Millisecond}
 	for {
-		ids, changed := s.commits.watched()
+		ids, last := s.commits.watched()
 		if len(ids) == 0 {
 			return
 		}
-		if changed {
-			pause.Reset()
-		}
-		if pause.Wait(s.commits.life) != nil {
+		pause := min(max(time.Since(last)/4, shortestPause), longestPause)
+		if backoff.Sleep(s.commits.life, pause) != nil {
 			return
 		}
 		s.lookAtCommits(ids)
@@ -99,13 +103,12 @@ func (s *store) lookAtCommits(ids []int64) {
 	_, _ = s.leases.Exec(ctx, notify, "tx", channels, names) // without it receivers find the rows by polling
 }
 
-// watched returns the pending transactions, and reports whether some are new. Without any the watcher ends.
-func (c *commits) watched() (ids []int64, changed bool) {
+// watched returns the pending transactions, and when the last of them was added. Without any the watcher ends.
+func (c *commits) watched() (ids []int64, last time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	changed, c.changed = c.changed, false
 	c.watching = len(c.pending) > 0
-	return slices.Collect(maps.Keys(c.pending)), changed
+	return slices.Collect(maps.Keys(c.pending)), c.last
 }
 
 func (c *commits) close() {
