@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -45,7 +46,7 @@ const (
 // one RunAll runs on one address share them.
 type connections struct {
 	pooled    bool // sessions keep no settings and no statements: a proxy may switch them, or they are the caller's
-	database  string
+	home      atomic.Pointer[database]
 	snapshots bool      // sessions begin transactions above READ COMMITTED
 	leases    pool      // for claims and notifications, which a crash of the server may undo
 	renewals  pool      // which a crash of the server may undo
@@ -102,9 +103,11 @@ func (c *connections) openPools(ctx context.Context, cfg *pgxpool.Config, set se
 // connect asks the server in one round trip for its database, whose name a proxy may change, and for the isolation
 // level at which transactions of handlers begin.
 func (c *connections) connect(ctx context.Context) error {
+	var at database
 	var level string
-	err := c.writes.QueryRow(ctx, databaseName+", current_setting('default_transaction_isolation')", pgx.QueryExecModeSimpleProtocol).
-		Scan(&c.database, &level)
+	err := c.writes.QueryRow(ctx, askDatabase+", current_setting('default_transaction_isolation')", pgx.QueryExecModeSimpleProtocol).
+		Scan(&at.name, &at.started, &level)
+	c.home.Store(&at)
 	if c.snapshots = keepsSnapshot(level); c.snapshots && !c.pooled {
 		c.writes.Reset() // its connection has not been prepared for this level
 	}

@@ -24,6 +24,7 @@ func (s *store) InsertIn(ctx context.Context, tx any, rows []tablequeue.Row) err
 		units := []*tablequeue.Unit{{Rows: rows}}
 		if err = s.detector.Once(ctx, units, func() error { return s.insertIn(ctx, users, rows) }); err != nil {
 			s.table(rows[0].Queue).takesRows.Store(false)
+			err = s.missing(ctx, rows[0].Queue, err)
 		}
 	default:
 		units := []*tablequeue.Unit{{Rows: rows}}
@@ -95,9 +96,24 @@ func (s *store) insertWithin(ctx context.Context, tx usersTx, rows []tablequeue.
 	return err
 }
 
-// insertIn inserts rows where tx is one of the database of the queues. It does not notice another server with a database
-// of the same name and tables.
+// insertIn inserts rows where tx is one of the database of the queues.
 func (s *store) insertIn(ctx context.Context, tx usersTx, rows []tablequeue.Row) error {
+	home := s.home.Load()
+	err := s.insertAt(ctx, tx, rows, home)
+	if !errors.Is(err, errNotInserted) {
+		return err
+	}
+	if err := s.sameDatabase(ctx, tx); err != nil {
+		return err
+	}
+	if now := s.home.Load(); !now.is(*home) { // the server has been restarted
+		return s.insertAt(ctx, tx, rows, now)
+	}
+	return err
+}
+
+// insertAt inserts rows where tx is one of a database, and returns errNotInserted elsewhere.
+func (s *store) insertAt(ctx context.Context, tx usersTx, rows []tablequeue.Row, where *database) error {
 	outs := s.groups([]*tablequeue.Unit{{Rows: rows}})[0].outs
 	text, args := joining(tx, outs)
 	var (
@@ -106,7 +122,7 @@ func (s *store) insertIn(ctx context.Context, tx usersTx, rows []tablequeue.Row)
 		n       int // of an out
 		at      = make([]int, len(outs))
 	)
-	err := tx.query(ctx, text, append(args, s.database), []any{&id, &n, &seq}, func() {
+	err := tx.query(ctx, text, append(args, where.name, where.started), []any{&id, &n, &seq}, func() {
 		if r := outs[n].rows[at[n]]; r.WantSeq {
 			r.Seq = seq
 		}
@@ -116,9 +132,6 @@ func (s *store) insertIn(ctx context.Context, tx usersTx, rows []tablequeue.Row)
 		return err
 	}
 	if at[0] == 0 {
-		if err := s.sameDatabase(ctx, tx); err != nil {
-			return err
-		}
 		return errNotInserted
 	}
 	for _, o := range outs {
@@ -130,14 +143,3 @@ func (s *store) insertIn(ctx context.Context, tx usersTx, rows []tablequeue.Row)
 }
 
 var errNotInserted = errors.New("the server has inserted no rows: a trigger or a rule of the queue's table prevents that")
-
-const databaseName = "SELECT current_database()"
-
-func (s *store) sameDatabase(ctx context.Context, tx usersTx) error {
-	var name string
-	err := tx.query(ctx, databaseName, nil, []any{&name}, func() {})
-	if err == nil && name != s.database {
-		err = fmt.Errorf("it is one of database %q and the queues are in %q: begin it there", name, s.database)
-	}
-	return err
-}

@@ -11,9 +11,10 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// joining returns the statement that inserts the rows of outs in a caller's transaction, and its parameters but the last,
-// the database that it must be in: in another one it inserts nothing. For each row it returns the transaction, the index of
-// the row's out, and seq where that is wanted, in the order of the rows. To return seq takes the right to read the table.
+// joining returns the statement that inserts the rows of outs in a caller's transaction, and its parameters but the last
+// two, those of the database that it must be in: in another one it inserts nothing. For each row it returns the
+// transaction, the index of the row's out, and seq where that is wanted, in the order of the rows. To return seq takes
+// the right to read the table.
 func joining(tx usersTx, outs []*out) (text string, args []any) {
 	inserts, seqs := make([]string, len(outs)), make([]string, len(outs))
 	for i, o := range outs {
@@ -25,7 +26,8 @@ func joining(tx usersTx, outs []*out) (text string, args []any) {
 		}
 		args = append(args, params...)
 	}
-	where := fmt.Sprintf(" WHERE current_database()::text = $%d::text RETURNING ", len(args)+1)
+	where := fmt.Sprintf(" WHERE current_database()::text = $%d::text AND pg_postmaster_start_time() = $%d::timestamptz RETURNING ",
+		len(args)+1, len(args)+2)
 	if len(outs) == 1 {
 		return inserts[0] + where + "txid_current(), 0, " + seqs[0], args
 	}

@@ -132,7 +132,10 @@ func (s *store) Inspect(ctx context.Context, queue string) (transport.QueueStats
 	coalesce(extract(epoch FROM now() - min(visible_at) FILTER (WHERE visible_at <= now())) * 1000000, 0)::bigint
 FROM `+t.quoted+live).Scan(&st.Ready, &st.Unsettled, &st.Delayed, &oldest)
 	st.Oldest = time.Duration(oldest) * time.Microsecond
-	if code(err) == undefinedColumn { // a foreign table
+	switch {
+	case err == nil:
+		t.takesRows.Store(true)
+	case code(err) == undefinedColumn: // a foreign table
 		err = s.writes.QueryRow(ctx, `SELECT count(*) FROM `+t.quoted+live).Scan(&st.Ready)
 	}
 	return st, s.failed(err, "inspect queue %q", queue)

@@ -23,7 +23,7 @@ type table struct {
 	plain      string      // without a schema
 	quoted     string      // with its schema, for use in statements
 	foreign    atomic.Bool // a foreign table
-	takesRows  atomic.Bool // rows were inserted in a caller's transaction
+	takesRows  atomic.Bool // a caller's transaction can insert rows, as far as is known
 	front      front
 	largeUntil atomic.Int64 // in nanoseconds since 1970: until then the table is taken to be large
 	claim, renew, abandon, orphans,
