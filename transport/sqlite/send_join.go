@@ -3,6 +3,8 @@ package sqlite
 import (
 	"context"
 	"database/sql"
+	"database/sql/driver"
+	"errors"
 	"fmt"
 	"os"
 	"time"
@@ -13,7 +15,7 @@ import (
 // InsertIn implements [tablequeue.Queues]. Listeners notice the commit by themselves.
 func (s *store) InsertIn(ctx context.Context, tx any, rows []tablequeue.Row) error {
 	theirs, ok := tx.(*sql.Tx)
-	if !ok {
+	if !ok || theirs == nil {
 		return fmt.Errorf("sqlite: send in a transaction: it is a %T: want a *sql.Tx", tx)
 	}
 	err := s.sameFile(ctx, theirs)
@@ -31,13 +33,21 @@ func (s *store) sameFile(ctx context.Context, tx *sql.Tx) error {
 	var path string
 	err := tx.QueryRowContext(ctx, `select file from pragma_database_list where name = 'main'`).Scan(&path)
 	if err != nil {
-		return err
+		return ofSQLite(ctx, err)
 	}
 	theirs, err := os.Stat(path)
 	if err == nil && os.SameFile(theirs, s.file) {
 		return nil
 	}
 	return fmt.Errorf("it is one of file %q and the queues are in %q: begin it there", path, s.path)
+}
+
+// ofSQLite adds to an error that is not one of SQLite that the transaction may be one of another database system.
+func ofSQLite(ctx context.Context, err error) error {
+	if primary(err) != 0 || ctx.Err() != nil || errors.Is(err, sql.ErrTxDone) || errors.Is(err, driver.ErrBadConn) {
+		return err
+	}
+	return fmt.Errorf("the *sql.Tx has to be one of SQLite: %w", err)
 }
 
 // insertIn leaves tx as it was when it fails. Its statements ignore the end of ctx: SQLite would end the transaction.

@@ -81,6 +81,7 @@ func TestATransactionThatIsNotOfTheFileIsRefusedWithAReason(t *testing.T) {
 	for want, tx := range map[string]any{
 		"it is a <nil>: want a *sql.Tx":   nil,
 		"it is a *sql.DB: want a *sql.Tx": users(t, elsewhere, ""),
+		"it is a *sql.Tx: want a *sql.Tx": (*sql.Tx)(nil),
 		"and the queues are in":           beginFor(t, users(t, elsewhere, "")),
 		"already been committed":          over,
 	} {

@@ -3,6 +3,7 @@ package sqlserver
 import (
 	"context"
 	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"fmt"
 
@@ -31,12 +32,21 @@ func (s *store) InsertIn(ctx context.Context, tx any, rows []tablequeue.Row) err
 func (s *store) sameDatabase(ctx context.Context, tx *sql.Tx) error {
 	var name string
 	if err := tx.QueryRowContext(ctx, databaseName).Scan(&name); err != nil {
-		return fmt.Errorf("ask for its database: %w", err)
+		return ofSQLServer(ctx, fmt.Errorf("ask for its database: %w", err))
 	}
 	if name != s.database {
 		return fmt.Errorf("it is one of database %q and the queues are in %q: begin it there", name, s.database)
 	}
 	return nil
+}
+
+// ofSQLServer adds to an error that is no answer of SQL Server that the transaction may be one of another database
+// system.
+func ofSQLServer(ctx context.Context, err error) error {
+	if numberOf(err) != 0 || ctx.Err() != nil || errors.Is(err, sql.ErrTxDone) || errors.Is(err, driver.ErrBadConn) {
+		return err
+	}
+	return fmt.Errorf("the *sql.Tx has to be one of SQL Server: %w", err)
 }
 
 // insertIn leaves tx as it was when it fails, even where ctx has ended.

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	_ "modernc.org/sqlite" // another database system
 
 	"github.com/holdfast-go/holdfast/internal/tablequeue"
 	"github.com/holdfast-go/holdfast/internal/tablequeue/dialect"
@@ -247,4 +248,17 @@ func TestRefusesTransactionsOfOthers(t *testing.T) {
 		t.Error("a nil *sql.Tx was taken")
 	}
 	ok(t, foreign.Rollback())
+	other, err := sql.Open("sqlite", ":memory:")
+	ok(t, err)
+	defer other.Close()
+	tx, err := other.BeginTx(t.Context(), nil)
+	ok(t, err)
+	err = s.InsertIn(t.Context(), tx, nil)
+	if want := "the *sql.Tx has to be one of SQL Server"; err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("a transaction of SQLite: %v, want %q", err, want)
+	}
+	ok(t, tx.Rollback())
+	if err := s.InsertIn(t.Context(), tx, nil); !errors.Is(err, sql.ErrTxDone) || strings.Contains(err.Error(), "has to be") {
+		t.Errorf("a transaction that is over: %v", err)
+	}
 }
