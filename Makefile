@@ -26,7 +26,7 @@ BESIDE ?= 3
 # Packages one at a time, where tests load a broker and all cores.
 ONE_BY_ONE = -count=1 -p=1
 # The modules of go.work. What looks at one module by itself runs without the workspace.
-MODULES = . bench cmd/holdfast examples
+MODULES = . bench cmd/holdfast drivertests examples
 EACH_MODULE = export GOWORK=off; for module in $(MODULES); do cd '$(CURDIR)'/$$module;
 LINT = go tool -modfile='$(CURDIR)'/tools/go.mod golangci-lint
 

@@ -79,6 +79,7 @@ var rules = []rule{
 
 	{of: "bench/*", free: true},
 	{of: "cmd/*", free: true},
+	{of: "drivertests", free: true, tests: true},
 	{of: "examples/*", free: true},
 	{of: "scripts/*", free: true},
 }
