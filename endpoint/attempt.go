@@ -227,7 +227,7 @@ func (a *attempt) fail(ctx context.Context, err error) outcome {
 	}
 	_, tx := a.session.end()
 	a.settlement.rollback(ctx, &a.session)
-	if err := a.storeAway(ctx, tx); err != nil && ctx.Err() == nil {
+	if err := a.storeAway(ctx, tx, err); err != nil && ctx.Err() == nil {
 		return unstored{err}
 	}
 	if queue := a.settlement.busyQueue(); queue != "" && ctx.Err() == nil {

@@ -199,3 +199,63 @@ func TestADriverThatPanicsOverAStoredMessageSendsTheOthers(t *testing.T) {
 		}
 	})
 }
+
+// Tables that are dropped while the endpoint runs are no fault of the messages.
+func TestMissingTablesUseUpNoRetry(t *testing.T) {
+	for _, missing := range []string{"sales.handled", "sales.outbox"} {
+		t.Run(missing, func(t *testing.T) {
+			withOutbox(t, func(t *testing.T, broker, db *inmemory.Transport) {
+				var gone atomic.Bool
+				db.Fail = func(_, object string) error {
+					if gone.Load() && object == missing {
+						return transport.ErrNoQueue
+					}
+					return nil
+				}
+				var written tally
+				cfg := storing(broker, db, &written)
+				cfg.Recoverability = once
+				r := start(t, cfg)
+				gone.Store(true)
+				r.send(placeOrder{ID: "1"})
+				pass(time.Hour)
+				if n := len(broker.Messages("error")); n != 0 || len(written.list()) != 0 {
+					t.Fatalf("%d messages failed, and %d were handled", n, len(written.list()))
+				}
+				if h := r.Health(); h.Ready || !strings.Contains(strings.Join(h.Reasons, " "), "Install") {
+					t.Errorf("health is %+v", h)
+				}
+				gone.Store(false)
+				pass(time.Minute)
+				if len(written.list()) != 1 || len(broker.Messages("shipping")) != 1 {
+					t.Errorf("%d writes, %d sent; want 1, 1", len(written.list()), len(broker.Messages("shipping")))
+				}
+			})
+		})
+	}
+}
+
+// A handler that gets its transaction at the second try has failed for another reason.
+func TestAHandlerThatFailsAfterAnOutageUsesUpItsRetries(t *testing.T) {
+	withOutbox(t, func(t *testing.T, broker, db *inmemory.Transport) {
+		var begins atomic.Int32
+		db.Fail = func(verb, _ string) error {
+			if verb == "BeginStore" && begins.Add(1)%2 == 1 {
+				return transport.ErrUnreachable
+			}
+			return nil
+		}
+		cfg := sales(broker, endpoint.Handle(func(ctx context.Context, s *endpoint.Session, o placeOrder) error {
+			if inmemory.OnCommit(ctx, s, func() {}) != nil && inmemory.OnCommit(ctx, s, func() {}) != nil {
+				t.Error("the second transaction could not be begun")
+			}
+			return errNo
+		}))
+		cfg.Outbox, cfg.Recoverability = db, once
+		start(t, cfg).send(placeOrder{ID: "1"})
+		pass(time.Minute)
+		if n := len(broker.Messages("error")); n != 1 {
+			t.Errorf("%d messages in the error queue, want 1", n)
+		}
+	})
+}

@@ -3,6 +3,7 @@ package endpoint
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"sync"
 	"time"
@@ -73,7 +74,7 @@ func (o *outage) watch() {
 		ctx, cancel := context.WithTimeout(o.life, outageProbe)
 		err := o.probe(ctx)
 		cancel()
-		if away(err) {
+		if away(err) || errors.Is(err, transport.ErrNoQueue) {
 			continue
 		}
 		o.mu.Lock()
@@ -115,15 +116,18 @@ func away(err error) bool {
 	return errors.Is(err, transport.ErrUnreachable) || errors.Is(err, context.DeadlineExceeded)
 }
 
-// storeAway returns why the database of the outbox or inbox cannot be used, if that is why the attempt failed; nil
-// otherwise. A statement of a handler, in its transaction tx, may have found out first.
-func (a *attempt) storeAway(ctx context.Context, tx transport.Tx) error {
+// storeAway returns why the database of the outbox or inbox cannot be used, if that is why the attempt ended with failure;
+// nil otherwise. A statement of a handler, in its transaction tx, may have found out first.
+func (a *attempt) storeAway(ctx context.Context, tx transport.Tx, failure error) error {
 	if a.live.outage == nil || a.settlement.completedFirst() {
 		return nil
 	}
 	if err := a.session.storeError(); err != nil {
-		if away(err) {
+		switch _, refused := errors.AsType[*transport.DispatchError](err); {
+		case away(err):
 			return err
+		case errors.Is(err, transport.ErrNoQueue) && (a.live.outbox != nil || !refused): // not a queue that a handler sends to
+			return fmt.Errorf("%w: create it with Config.Install or Endpoint.Install", err)
 		}
 		return nil
 	}
@@ -132,6 +136,9 @@ func (a *attempt) storeAway(ctx context.Context, tx transport.Tx) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, outageProbe)
 	defer cancel()
+	if d, ok := tx.(transport.OutageDetector); ok && d.Outage(ctx, failure) {
+		return fmt.Errorf("%w: %w", transport.ErrUnreachable, failure)
+	}
 	if err := a.live.outage.probe(ctx); away(err) {
 		return err
 	}

@@ -122,6 +122,7 @@ func (s *Session) beginTx(ctx context.Context) (transport.Tx, error) {
 			s.storing = fmt.Errorf("begin in outbox %q: %w", o.queue, err)
 			return nil, s.storing
 		}
+		s.storing = nil
 		return tx, nil
 	}
 	if s.in.e.cfg.Transactions != SendsAtomicWithReceive {

@@ -74,6 +74,13 @@ type HandledRecorder interface {
 	RecordHandled(inbox string, key *HandledKey)
 }
 
+// OutageDetector is implemented by a Tx of [OutboxStore].BeginStore whose database may answer and take no writes, as a
+// standby and a full disk do. Without it such an answer to a handler's statement is a failure of the message.
+type OutageDetector interface {
+	// Outage reports whether err, of a handler's statement, is such an answer: other statements fail like that too.
+	Outage(ctx context.Context, err error) bool
+}
+
 // Clock is implemented by an [OutboxStore] whose database has a clock that all its users share. Without it the clocks of
 // the processes must agree: they store when a message expires and is due, and another process sends it.
 type Clock interface {

@@ -14,6 +14,7 @@ var (
 	_ transport.OutboxStore     = (*Conn)(nil)
 	_ transport.InboxInspector  = (*Conn)(nil)
 	_ transport.HandledRecorder = (*delivery)(nil)
+	_ transport.OutageDetector  = (*storeTx)(nil)
 )
 
 // maxFound is the number of keys that one request looks for.
@@ -215,6 +216,22 @@ func (t *storeTx) Rollback(ctx context.Context) error {
 
 // Conflict implements [transport.ConflictDetector].
 func (t *storeTx) Conflict(err error) bool { return t.conn.conflict(t.inner, err) }
+
+// Outages is implemented by a [Store] whose database may answer and take no writes.
+type Outages interface {
+	// Outage reports whether err, of a handler's statement, means that the database takes no writes.
+	Outage(ctx context.Context, err error) bool
+}
+
+// Outage implements [transport.OutageDetector].
+func (t *storeTx) Outage(ctx context.Context, err error) bool {
+	store, ok := t.conn.store.(Outages)
+	if !ok {
+		return false
+	}
+	out, failed := ask(ctx, t.conn, nil, func(ctx context.Context) (bool, error) { return store.Outage(ctx, err), nil })
+	return failed == nil && out
+}
 
 // RecordHandled implements [transport.HandledRecorder].
 func (d *delivery) RecordHandled(inbox string, key *transport.HandledKey) {

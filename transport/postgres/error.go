@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -18,6 +19,7 @@ const (
 	undefinedTable   = "42P01"
 	readOnly         = "25006"
 	lockNotAvailable = "55P03"
+	diskFull         = "53100"
 )
 
 // errNoConnection means that the server cannot be reached, or that all connections wait for it.
@@ -106,6 +108,23 @@ func (s *store) Classify(err error) tablequeue.Class {
 		return tablequeue.Failed
 	}
 	return tablequeue.Unknown
+}
+
+// Outage implements [tablequeue.Outages]. A handler may have made its own transaction read-only, so the server is asked.
+func (s *store) Outage(ctx context.Context, err error) bool {
+	switch code(err) {
+	case diskFull:
+		return true
+	case readOnly:
+		var refuses bool
+		asked := s.writes.QueryRow(ctx, `SELECT current_setting('transaction_read_only')::bool`).Scan(&refuses)
+		if asked != nil || !refuses {
+			return false
+		}
+		_ = s.failed(err, "write") // gives up the connections to a server that has become a standby
+		return true
+	}
+	return false
 }
 
 // proxyLostServer reports whether pgbouncer itself has answered, because it lost the server that executed the

@@ -16,7 +16,10 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-var _ tablequeue.Breakable = (*handlerTx)(nil)
+var (
+	_ tablequeue.Breakable = (*handlerTx)(nil)
+	_ tablequeue.Outages   = (*store)(nil)
+)
 
 // notNew is the SQLSTATE with which a statement fails whose key is in the inbox already: that of the square root of a
 // negative number.
