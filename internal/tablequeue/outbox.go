@@ -161,9 +161,18 @@ func (c *Conn) storedAs(ctx context.Context, w *work, err error, total int) erro
 	case err == nil && w.unit.Handled:
 		return transport.ErrAlreadyHandled
 	case err != nil:
-		return c.blame(ctx, err, &w.unit, total)
+		return c.unlocked(c.blame(ctx, err, &w.unit, total))
 	}
 	return nil
+}
+
+// unlocked adds [transport.ErrUnreachable] to the error of an entry that waited for a lock for too long, such as that of
+// an index which is created on the inbox: the entry is not the cause.
+func (c *Conn) unlocked(err error) error {
+	if err != nil && c.store.Classify(err) == Locked {
+		return fmt.Errorf("%w: %w", transport.ErrUnreachable, err)
+	}
+	return err
 }
 
 // BeginStore implements [transport.OutboxStore].
@@ -197,7 +206,7 @@ func (t *storeTx) Complete(ctx context.Context, ops []transport.Operation) error
 		if c.lostSubscribers(err, e.Ops) || errors.Is(err, ErrNoDelays) {
 			return &outdatedError{err}
 		}
-		return err
+		return c.unlocked(err)
 	}
 	if w.unit.Handled {
 		return transport.ErrAlreadyHandled

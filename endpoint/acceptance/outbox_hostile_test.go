@@ -1,0 +1,231 @@
+package acceptance_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/holdfast-go/holdfast/endpoint"
+	"github.com/holdfast-go/holdfast/internal/brokertest"
+	"github.com/holdfast-go/holdfast/recoverability"
+	"github.com/holdfast-go/holdfast/transport/inmemory"
+	"github.com/holdfast-go/holdfast/transport/postgres"
+)
+
+// troubled is an endpoint without retries, whose handler writes to a table of a database that troubles befall.
+type troubled struct {
+	t      *testing.T
+	url    string
+	sql    *pgx.Conn // of the owner
+	broker *inmemory.Transport
+	log    *lockedBuffer
+	cfg    endpoint.Config
+	e      *running
+	sent   int
+}
+
+// troubledAt starts an endpoint whose outbox is at url, and owner connects to the same database.
+func troubledAt(t *testing.T, owner, url string, change func(*endpoint.Config)) *troubled {
+	t.Helper()
+	sql, err := pgx.Connect(t.Context(), owner)
+	must(t, err)
+	t.Cleanup(func() { _ = sql.Close(context.Background()) })
+	h := &troubled{t: t, url: url, sql: sql, broker: &inmemory.Transport{}, log: &lockedBuffer{}}
+	h.broker.CreateQueues("shipping")
+	h.exec("CREATE TABLE orders (id text)")
+	cfg := sales(h.broker, endpoint.Handle(func(ctx context.Context, s *endpoint.Session, o placeOrder) error {
+		tx, err := postgres.Tx(ctx, s)
+		if err != nil {
+			return err
+		}
+		if _, err := tx.Exec(ctx, "INSERT INTO orders VALUES ($1)", o.ID); err != nil {
+			return err
+		}
+		return s.Send(ctx, shipOrder(o))
+	}), endpoint.Handle(func(ctx context.Context, s *endpoint.Session, o orderAccepted) error {
+		return s.Send(ctx, shipOrder(o)) // writes nothing itself
+	}))
+	cfg.Outbox = &postgres.Transport{URL: url, Lease: 3 * time.Second}
+	cfg.Recoverability = recoverability.Config{Immediate: recoverability.None, Delayed: recoverability.None}
+	cfg.Logger = slog.New(slog.NewTextHandler(h.log, nil))
+	if change != nil {
+		change(&cfg)
+	}
+	h.cfg, h.e = cfg, start(t, cfg)
+	return h
+}
+
+func (h *troubled) exec(statement string) {
+	h.t.Helper()
+	_, err := h.sql.Exec(h.t.Context(), statement)
+	must(h.t, err)
+}
+
+func (h *troubled) send(n int) {
+	h.t.Helper()
+	for range n {
+		h.sent++
+		h.e.send(placeOrder{fmt.Sprint(h.sent)})
+		h.e.send(orderAccepted{fmt.Sprint(h.sent)}, endpoint.To("sales"))
+	}
+}
+
+// arrived waits until all is written and sent, each once.
+func (h *troubled) arrived() {
+	h.t.Helper()
+	h.await("all messages are handled and sent", func() bool {
+		return h.rows() >= h.sent && len(h.broker.Messages("shipping")) >= 2*h.sent
+	})
+	if n, sent := h.rows(), len(h.broker.Messages("shipping")); n != h.sent || sent != 2*h.sent {
+		h.t.Errorf("%d rows and %d sent messages, want %d and %d", n, sent, h.sent, 2*h.sent)
+	}
+	for _, m := range h.broker.Messages("error") {
+		h.t.Errorf("a message failed: %v", m.Headers)
+	}
+}
+
+func (h *troubled) rows() (n int) {
+	must(h.t, h.sql.QueryRow(h.t.Context(), "SELECT count(*) FROM orders").Scan(&n))
+	return n
+}
+
+func (h *troubled) await(what string, done func() bool) {
+	h.t.Helper()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for late := time.After(90 * time.Second); !done(); {
+		select {
+		case <-tick.C:
+		case <-late:
+			h.t.Fatalf("not so: %s; %d rows, %d sent, %d failed of %d; health %+v; log:\n%.4000s", what, h.rows(),
+				len(h.broker.Messages("shipping")), len(h.broker.Messages("error")), h.sent, h.e.Health(), h.log)
+		}
+	}
+}
+
+// Whatever the database refuses for a while, no message fails, none is lost and none is handled twice.
+func TestTroublesOfTheOutboxesDatabaseUseUpNoRetry(t *testing.T) {
+	const fullDisk = `CREATE FUNCTION full_disk() RETURNS trigger LANGUAGE plpgsql AS
+		$$ BEGIN RAISE EXCEPTION 'could not extend file' USING ERRCODE = '53100'; END $$;
+		CREATE TRIGGER full_disk BEFORE INSERT ON %s EXECUTE FUNCTION full_disk()`
+	troubles := map[string]struct{ begin, end string }{
+		"the outbox is locked":  {`BEGIN; LOCK TABLE "sales.outbox"`, `COMMIT`},
+		"the inbox is locked":   {`BEGIN; LOCK TABLE "sales.handled"`, `COMMIT`},
+		"the inbox is indexed":  {`BEGIN; LOCK TABLE "sales.handled" IN SHARE MODE`, `COMMIT`},
+		"the outbox is altered": {`BEGIN; ALTER TABLE "sales.outbox" ADD COLUMN more int`, `COMMIT`},
+		"no disk for the outbox": {
+			fmt.Sprintf(fullDisk, `"sales.outbox"`), `DROP FUNCTION full_disk CASCADE`,
+		},
+		"no disk for the handlers": {fmt.Sprintf(fullDisk, "orders"), `DROP FUNCTION full_disk CASCADE`},
+		"the outbox is gone":       {`ALTER TABLE "sales.outbox" RENAME TO away`, `ALTER TABLE away RENAME TO "sales.outbox"`},
+		"the inbox is gone":        {`ALTER TABLE "sales.handled" RENAME TO away`, `ALTER TABLE away RENAME TO "sales.handled"`},
+	}
+	for name, trouble := range troubles {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			url := brokertest.Postgres(t)
+			h := troubledAt(t, url, url, nil)
+			h.send(5)
+			h.arrived()
+			h.exec(trouble.begin)
+			h.send(20)
+			<-time.After(4 * time.Second)
+			h.exec(trouble.end)
+			h.arrived()
+		})
+	}
+}
+
+// The database becomes a standby: its sessions stay, and take no writes.
+func TestADatabaseThatTakesNoWritesUsesUpNoRetry(t *testing.T) {
+	url := brokertest.Postgres(t)
+	h := troubledAt(t, url, url, nil)
+	h.send(5)
+	h.arrived()
+	var name string
+	must(t, h.sql.QueryRow(t.Context(), "SELECT quote_ident(current_database())").Scan(&name))
+	h.exec("ALTER DATABASE " + name + " SET default_transaction_read_only = on")
+	h.endSessions()
+	h.send(20)
+	h.await("the endpoint says that the outbox cannot be used", func() bool {
+		return strings.Contains(strings.Join(h.e.Health().Reasons, " "), "outbox has not been usable")
+	})
+	<-time.After(4 * time.Second)
+	h.exec("SET default_transaction_read_only = off; ALTER DATABASE " + name + " RESET default_transaction_read_only")
+	h.endSessions()
+	h.arrived()
+}
+
+func (h *troubled) endSessions() {
+	h.exec(`SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()`)
+}
+
+// with returns a database URL with a setting of its sessions.
+func with(t *testing.T, server, name, value string) string {
+	u, err := url.Parse(server)
+	must(t, err)
+	query := u.Query()
+	query.Set(name, value)
+	u.RawQuery = query.Encode()
+	return u.String()
+}
+
+// However the database is reached and configured, an outbox in it does its work.
+func TestAnOutboxOnAnOddDatabase(t *testing.T) {
+	worlds := map[string]func(t *testing.T) (owner, url string){
+		"serializable": func(t *testing.T) (string, string) {
+			owner := brokertest.Postgres(t)
+			return owner, with(t, owner, "default_transaction_isolation", "serializable")
+		},
+		"slow answers": func(t *testing.T) (string, string) {
+			owner := brokertest.Postgres(t)
+			u, err := url.Parse(owner)
+			must(t, err)
+			proxy := brokertest.NewProxy(t, u.Host)
+			proxy.Delay(300 * time.Millisecond)
+			return owner, proxy.URL(t, owner)
+		},
+		"pgbouncer": func(t *testing.T) (string, string) { return brokertest.PgBouncer(t) },
+	}
+	for name, open := range worlds {
+		t.Run(name, func(t *testing.T) {
+			owner, url := open(t)
+			h := troubledAt(t, owner, url, func(cfg *endpoint.Config) {
+				if name == "pgbouncer" {
+					cfg.Outbox = &postgres.Transport{URL: url, Pooled: true, ListenURL: owner}
+				}
+			})
+			h.send(10)
+			h.arrived()
+			if n := len(h.broker.Messages("error")); n != 0 {
+				t.Errorf("%d messages failed", n)
+			}
+		})
+	}
+}
+
+// An endpoint that may not remove old ids warns, and goes on.
+func TestWithoutTheRightToRemoveIDsTheWorkGoesOn(t *testing.T) {
+	owner := brokertest.Postgres(t)
+	h := troubledAt(t, owner, owner, nil)
+	h.send(5)
+	h.arrived()
+	h.exec(`CREATE FUNCTION keep() RETURNS trigger LANGUAGE plpgsql AS
+		$$ BEGIN RAISE EXCEPTION 'permission denied for table' USING ERRCODE = '42501'; END $$;
+		CREATE TRIGGER keep BEFORE DELETE ON "sales.handled" EXECUTE FUNCTION keep();
+		UPDATE holdfast_handled SET forgotten_at = now() - interval '1 day';
+		INSERT INTO "sales.handled" (key, at, sum) VALUES (gen_random_uuid(), now() - interval '30 days', 0)`)
+	h.e.end()
+	h.e = start(t, h.cfg)
+	h.send(5)
+	h.arrived()
+	h.await("a warning of the ids that cannot be removed", func() bool {
+		return strings.Contains(h.log.String(), "ids of handled messages that are old enough cannot be removed")
+	})
+}
