@@ -1,0 +1,156 @@
+package endpoint_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast/endpoint"
+	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/transport"
+	"github.com/holdfast-go/holdfast/transport/inmemory"
+)
+
+// Every id is one: a message is recognized by it, and no other message is taken for it.
+func TestAnInboxRecognizesAnyID(t *testing.T) {
+	const u = "01a20aae-c3b4-7e2b-94ce-a86803364536"
+	ids := []string{
+		"1", "a\x00b", "a", "\xff\xfe", "\ufffd\ufffd", strings.Repeat("x", 1<<20), strings.Repeat("x", 1<<20) + "y",
+		u, strings.ToUpper(u), "{" + u + "}", strings.ReplaceAll(u, "-", ""), u[:14] + "8" + u[15:], " " + u,
+	}
+	withOutbox(t, func(t *testing.T, broker, db *inmemory.Transport) {
+		var handled atomic.Int32
+		cfg := sales(broker, endpoint.Handle(func(context.Context, *endpoint.Session, placeOrder) error {
+			handled.Add(1)
+			return nil
+		}))
+		cfg.Outbox = db
+		r := start(t, cfg)
+		for range 2 {
+			for _, id := range ids {
+				m := &transport.Message{ID: id, Body: []byte(`{"ID":"1"}`)}
+				m.Headers.Set(header.EnclosedMessageTypes, "Shop.PlaceOrder")
+				if err := broker.Put("sales", m); err != nil {
+					t.Fatal(err)
+				}
+			}
+			pass(time.Minute)
+		}
+		if n := int(handled.Load()); n != len(ids) || r.Health().Outbox.Duplicates != int64(len(ids)) {
+			t.Errorf("%d handled and %d recognized, want %d each", n, r.Health().Outbox.Duplicates, len(ids))
+		}
+		if n := len(broker.Messages("error")); n != 0 {
+			t.Errorf("%d failed", n)
+		}
+	})
+}
+
+// No sender can choose an id whose key is that of another message.
+func TestNoTwoMessagesHaveOneKey(t *testing.T) {
+	type message struct{ queue, id string }
+	keys := map[[16]byte]message{}
+	add := func(queue, id string) (key [16]byte) {
+		key = endpoint.HandledID(queue, id)
+		if other, ok := keys[key]; ok && other != (message{queue, id}) {
+			t.Fatalf("%q and %q have the key %x", other, message{queue, id}, key)
+		}
+		keys[key] = message{queue, id}
+		return key
+	}
+	random := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // the same pairs in each run
+	for range 50_000 {
+		b := make([]byte, 16)
+		for i := range b {
+			b[i] = byte(random.Uint32())
+		}
+		id := fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
+		key := add("sales", id)
+		for _, near := range []string{
+			strings.ToUpper(id), id + " ", id[:14] + "8" + id[15:], string(b), fmt.Sprintf("%x", key),
+			fmt.Sprintf("%x-%x-%x-%x-%x", key[:4], key[4:6], key[6:8], key[8:10], key[10:]), // the key itself, as an id
+		} {
+			add("sales", near)
+		}
+		add("sales", "x\x00"+id)
+		add("sales\x00x", "") // not the same text as the queue "sales" with the id "x"
+	}
+}
+
+func TestAHandlerSendsTenThousandMessages(t *testing.T) {
+	withOutbox(t, func(t *testing.T, broker, db *inmemory.Transport) {
+		const n = 10_000
+		filler := strings.Repeat("x", 1000) // several rows
+		cfg := sales(broker, endpoint.Handle(func(ctx context.Context, s *endpoint.Session, o placeOrder) error {
+			for i := range n {
+				if err := s.Send(ctx, shipOrder{ID: fmt.Sprint(i, filler)}); err != nil {
+					return err
+				}
+			}
+			return nil
+		}))
+		cfg.Outbox, cfg.Concurrency = db, 1 // in order
+		start(t, cfg).send(placeOrder{ID: "1"})
+		pass(time.Minute)
+		sent := broker.Messages("shipping")
+		if len(sent) != n {
+			t.Fatalf("%d sent, want %d", len(sent), n)
+		}
+		for i, m := range sent {
+			if !strings.HasPrefix(string(m.Body), fmt.Sprintf(`{"ID":"%dx`, i)) {
+				t.Fatalf("message %d is %.40s", i, m.Body)
+			}
+		}
+	})
+}
+
+// A row that cannot be read stays, and holds up neither others nor the handlers. An instance that can read it sends it.
+func TestRowsThatCannotBeReadStay(t *testing.T) {
+	withOutbox(t, func(t *testing.T, broker, db *inmemory.Transport) {
+		db.Lease = 30 * time.Second
+		var written tally
+		r := start(t, storing(broker, db, &written))
+		for _, body := range [][]byte{{2, 1, 2, 3}, {1, 200}, {}, nil} {
+			if err := db.Put("sales.outbox", &transport.Message{ID: "row", Body: body}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		pass(time.Second)
+		for i := range 10 {
+			r.send(placeOrder{ID: fmt.Sprint(i)})
+			pass(time.Minute)
+		}
+		if w, s := len(written.list()), len(broker.Messages("shipping")); w != 10 || s != 10 {
+			t.Errorf("%d handled, %d sent; want 10, 10", w, s)
+		}
+		warned := strings.Join(r.Health().Warnings, " ")
+		if !strings.Contains(warned, "messages in the outbox cannot be read") {
+			t.Errorf("the warnings are %q", warned)
+		}
+		r.end()
+		if n := len(db.Messages("sales.outbox")); n != 4 {
+			t.Errorf("%d rows are left, want 4", n)
+		}
+	})
+}
+
+// Two endpoints have one database: neither takes a message of the other for a duplicate, or sends for it.
+func TestTwoEndpointsShareTheDatabaseOfTheirOutboxes(t *testing.T) {
+	withOutbox(t, func(t *testing.T, broker, db *inmemory.Transport) {
+		var sales, billing tally
+		start(t, storing(broker, db, &sales))
+		cfg := storing(broker, db, &billing)
+		cfg.Name = "billing"
+		r := start(t, cfg)
+		for _, queue := range []string{"sales", "billing"} {
+			r.send(placeOrder{ID: "1"}, endpoint.MessageID("m-1"), endpoint.To(queue))
+		}
+		pass(time.Minute)
+		if a, b := len(sales.list()), len(billing.list()); a != 1 || b != 1 || len(broker.Messages("shipping")) != 2 {
+			t.Errorf("%d and %d handled, %d sent; want 1, 1, 2", a, b, len(broker.Messages("shipping")))
+		}
+	})
+}
