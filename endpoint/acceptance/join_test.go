@@ -166,8 +166,8 @@ func TestInSaysWhyItCannotBeUsed(t *testing.T) {
 		{sender, noPgxTx, "the transaction of In is nil: begin it first"},
 		{sender, "tx", "it is a string: want a *sql.Tx"},
 		{sender, &tx, "it is a *acceptance_test.usersTx: want a *sql.Tx"},
-		{memory, tx.tx, "the transport cannot send in a database transaction: commit first, then send without In; a crash between the two loses the message"},
-		{memory, nil, "the transport cannot send in a database transaction: commit first, then send without In; a crash between the two loses the message"},
+		{memory, tx.tx, "neither the transport nor an outbox can send in a database transaction: set Config.Outbox, or commit first"},
+		{memory, nil, "neither the transport nor an outbox can send in a database transaction: set Config.Outbox, or commit first"},
 	} {
 		err := c.from.Send(t.Context(), placeOrder{"1"}, endpoint.In(c.tx))
 		if err == nil || !strings.HasPrefix(err.Error(), "send Shop.PlaceOrder: ") || !strings.Contains(err.Error(), c.want) {
