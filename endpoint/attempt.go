@@ -122,6 +122,9 @@ func (a *attempt) handle(ctx context.Context) (out outcome, err error) {
 	if a.exclusive == nil {
 		a.live.slow.Received(a.receive.Attempt.N)
 	}
+	if err := a.live.outbox.overfull(); err != nil {
+		return nil, a.session.storeFailed(err)
+	}
 	if inbox := a.live.inbox; inbox != nil {
 		handled, err := inbox.recognize(ctx, a)
 		if err != nil {

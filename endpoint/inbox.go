@@ -31,9 +31,6 @@ type inbox struct {
 // recognize reports whether the message was handled before. Its error is that of a message with the id of another, or
 // of the database.
 func (b *inbox) recognize(ctx context.Context, a *attempt) (handled bool, err error) {
-	if err := a.live.outbox.overfull(); err != nil {
-		return false, a.session.storeFailed(err)
-	}
 	if a.id == "" {
 		if !b.unnamed.Swap(true) {
 			a.log().WarnContext(ctx, "a message has no id: each delivery of such a message is handled, because none is recognized",

@@ -363,6 +363,12 @@ func TestAnOutboxSendsWhenTheBrokerIsBack(t *testing.T) {
 }
 
 func TestABacklogStopsHandling(t *testing.T) {
+	for _, remember := range []time.Duration{0, endpoint.None} {
+		t.Run(fmt.Sprint("remember ", remember), func(t *testing.T) { backlogStopsHandling(t, remember) })
+	}
+}
+
+func backlogStopsHandling(t *testing.T, remember time.Duration) {
 	withOutbox(t, func(t *testing.T, broker, db *inmemory.Transport) {
 		var away atomic.Bool
 		broker.Fail = func(verb, object string) error {
@@ -373,7 +379,7 @@ func TestABacklogStopsHandling(t *testing.T) {
 		}
 		var written tally
 		cfg := storing(broker, db, &written)
-		cfg.Concurrency = 1
+		cfg.Concurrency, cfg.Remember = 1, remember
 		r := start(t, cfg)
 		away.Store(true)
 		for i := range 10 {
