@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/holdfast-go/holdfast/endpoint"
 	"github.com/holdfast-go/holdfast/header"
 	"github.com/holdfast-go/holdfast/transport"
@@ -151,6 +153,34 @@ func TestTwoEndpointsShareTheDatabaseOfTheirOutboxes(t *testing.T) {
 		pass(time.Minute)
 		if a, b := len(sales.list()), len(billing.list()); a != 1 || b != 1 || len(broker.Messages("shipping")) != 2 {
 			t.Errorf("%d and %d handled, %d sent; want 1, 1, 2", a, b, len(broker.Messages("shipping")))
+		}
+	})
+}
+
+// Once the relay has found that a queue is missing, the next message for it fails before its commit.
+func TestAMissingQueueIsRememberedByTheRelay(t *testing.T) {
+	withOutbox(t, func(t *testing.T, broker, db *inmemory.Transport) {
+		var gone atomic.Bool
+		broker.Fail = func(verb, object string) error {
+			if gone.Load() && object == "shipping" {
+				return transport.ErrNoQueue
+			}
+			return nil
+		}
+		var written tally
+		cfg := storing(broker, db, &written)
+		cfg.Recoverability = once
+		r := start(t, cfg)
+		for i := range 3 { // the queue exists, goes while a message for it is stored, and is known to be gone
+			gone.Store(i > 0)
+			r.send(placeOrder{ID: fmt.Sprint(i)})
+			pass(time.Second)
+		}
+		if diff := cmp.Diff([]string{"0", "1"}, written.list()); diff != "" {
+			t.Error(diff)
+		}
+		if n := len(broker.Messages("error")); n != 2 {
+			t.Errorf("%d messages in the error queue, want 2", n)
 		}
 	})
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/internal/errtree"
 	"github.com/holdfast-go/holdfast/internal/fault"
 	"github.com/holdfast-go/holdfast/recoverability"
 	"github.com/holdfast-go/holdfast/transport"
@@ -16,7 +17,11 @@ import (
 // keeps reports whether an operation that failed with err stays in the outbox. One that the broker refuses moves to the
 // error queue, so that it holds up no other.
 func (r *relay) keeps(ctx context.Context, op *transport.Operation, own *owner, err error) bool {
-	permanent := errors.Is(err, transport.ErrNoQueue) || errors.Is(err, transport.ErrTooLarge)
+	missing := errors.Is(err, transport.ErrNoQueue)
+	if missing { // further messages for it fail before their commit
+		r.outbox.destinations.expect(op.Queue, 0)
+	}
+	permanent := missing || errors.Is(err, transport.ErrTooLarge)
 	if own.waits = forBroker; unanswered(err) {
 		if _, busy := errors.AsType[*transport.BusyError](err); busy {
 			own.waits = forQueue
@@ -73,7 +78,8 @@ func (r *relay) toErrorQueue(ctx context.Context, op *transport.Operation, cause
 		return fmt.Errorf("error queue %q: %w", queue, onlyError(err))
 	}
 	l.e.cfg.Logger.ErrorContext(ctx, "a message of the outbox was refused and moved to the error queue",
-		slog.String("message", f.MessageID), slog.String("type", f.Type), slog.String("queue", op.Queue),
+		slog.String("message", errtree.Cut(f.MessageID, maxLogged)), slog.String("type", errtree.Cut(f.Type, maxLogged)),
+		slog.String("queue", op.Queue),
 		slog.String("error_queue", queue), slog.Any("error", cause))
 	l.notify(ctx, Notification{
 		Kind: MovedToError, Action: recoverability.MoveToError{Queue: queue}, Failure: &f, To: queue,
