@@ -187,7 +187,13 @@ func (t *throttling) postpone(ctx context.Context) {
 		in.settlement.release(ctx)
 		return
 	}
-	after := min(t.limit.Deferral(time.Now()), in.live.limits.MaxDelay)
+	t.copyFor(ctx, t.limit.Deferral(time.Now()))
+}
+
+// copyFor completes the message with a copy of it that is due after a while, with no retry used up.
+func (t *throttling) copyFor(ctx context.Context, after time.Duration) {
+	in := t.in
+	after = min(after, in.live.limits.MaxDelay)
 	headers := fault.DeferHeaders(in.original.Headers, t.usedRetries(), t.all())
 	if err := in.settlement.complete(ctx, nil, []transport.Operation{in.copyTo(in.queue, headers, after)}); err != nil {
 		in.requeue(ctx, in.keep(ctx, err))

@@ -184,3 +184,38 @@ func TestAMissingQueueIsRememberedByTheRelay(t *testing.T) {
 		}
 	})
 }
+
+// A broker that delivers again what is held for too long, and counts that, does not make suspects of the messages that
+// wait while the database is away.
+func TestALongOutageMakesNoSuspects(t *testing.T) {
+	withOutbox(t, func(t *testing.T, broker, db *inmemory.Transport) {
+		broker.Without = inmemory.FreeRelease
+		var away, quarantined atomic.Bool
+		db.Fail = func(string, string) error {
+			if away.Load() {
+				return transport.ErrUnreachable
+			}
+			return nil
+		}
+		var written tally
+		cfg := storing(broker, db, &written)
+		cfg.Transport, cfg.Recoverability = &holdingBroker{broker, 10 * time.Minute}, once
+		cfg.Notify = []func(context.Context, endpoint.Notification){func(_ context.Context, n endpoint.Notification) {
+			quarantined.Store(quarantined.Load() || n.Kind == endpoint.Quarantined)
+		}}
+		r := start(t, cfg)
+		away.Store(true)
+		for i := range 5 {
+			r.send(placeOrder{ID: fmt.Sprint(i)})
+		}
+		pass(12 * time.Hour)
+		away.Store(false)
+		pass(time.Hour)
+		if n := len(written.list()); n != 5 || quarantined.Load() {
+			t.Errorf("%d messages were handled, want 5; quarantined: %t", n, quarantined.Load())
+		}
+		if n := len(broker.Messages("error")) + len(broker.Messages("sales.quarantine")); n > 0 {
+			t.Errorf("%d messages are in the error queue or in quarantine", n)
+		}
+	})
+}

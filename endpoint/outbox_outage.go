@@ -157,7 +157,8 @@ func (in *incoming) awaitOutbox(ctx context.Context, a *attempt, err error) (aga
 			if out := a.stopped(ctx); out != nil {
 				return in.act(ctx, a, out)
 			}
-			return in.act(ctx, a, interrupted{}) // the broker is about to deliver the message again
+			in.returnInOutage(ctx)
+			return false
 		}
 	}
 	if in.slot.Regain(ctx) != nil {
@@ -167,6 +168,16 @@ func (in *incoming) awaitOutbox(ctx context.Context, a *attempt, err error) (aga
 		return in.act(ctx, a, interrupted{})
 	}
 	return true
+}
+
+// returnInOutage returns a message that waits to its queue, because the broker is about to deliver it again. That uses up no
+// attempt: where a release would, the message returns as a copy.
+func (in *incoming) returnInOutage(ctx context.Context) {
+	if in.exclusive != nil || in.live.limits.FreeRelease || !in.throttling.deferrable() {
+		in.settlement.release(ctx)
+		return
+	}
+	in.throttling.copyFor(ctx, outageMax)
 }
 
 // never is longer than any wait.
