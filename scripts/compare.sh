@@ -112,6 +112,7 @@ postgres() {
 
 outbox() {
 	rotate "ours holdfast/outbox/atomic/c32 $amqp atomic 32 $((messages / 3)) $pg" \
+		"ours holdfast/no-outbox/dual/c32 $amqp dual 32 $((messages / 3)) $pg" \
 		"built outbox/pgx-by-hand $((messages / 3))" \
 		"built outbox/pgx-pipelined $((messages / 3))" \
 		"built outbox/dual-write $((messages / 3))" \
@@ -175,6 +176,7 @@ against holdfast/postgres/atomic/c32 pg/loop/on/txp+biz/c32/200 1
 against holdfast/postgres/atomic/c32 pg/peer/river/on/tx/bench/c32/200 4
 against holdfast/outbox/atomic/c32 outbox/pgx-by-hand 0.9
 against holdfast/outbox/atomic/c32 outbox/pgx-pipelined 0.9
+against holdfast/outbox/atomic/c32 holdfast/no-outbox/dual/c32 0.8
 against holdfast/outbox/atomic/c32 outbox/dual-write 0.8
 against holdfast/outbox/atomic/c32 outbox/watermill 3
 against holdfast/outbox/atomic/c32 outbox/river 3

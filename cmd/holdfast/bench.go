@@ -23,6 +23,7 @@ memory of this process per message.
   receive  the handler does nothing
   loop     the handler sends one message to another queue
   atomic   it sends one message and writes one row of a table, in one transaction
+  dual     it writes one row in a transaction of its own, then sends one message: a crash between the two loses it
   send     nothing is received: many goroutines send
 
 With --outbox the endpoint has an outbox in that database: the handler's message is stored there, with the row of
@@ -60,7 +61,7 @@ type benchReport struct {
 func (a *app) benchCommand() *cobra.Command {
 	var b benching
 	cmd := &cobra.Command{
-		Use:     "bench --work receive|send|loop|atomic",
+		Use:     "bench --work receive|send|loop|atomic|dual",
 		Short:   "Measure endpoints on a transport",
 		Long:    benchHelp,
 		Example: benchExample,
@@ -68,13 +69,13 @@ func (a *app) benchCommand() *cobra.Command {
 		RunE:    func(cmd *cobra.Command, _ []string) error { return a.bench(cmd.Context(), &b) },
 	}
 	flags := cmd.Flags()
-	flags.StringVar((*string)(&b.Work), "work", "loop", "the work to measure: receive, send, loop or atomic")
+	flags.StringVar((*string)(&b.Work), "work", "loop", "the work to measure: receive, send, loop, atomic or dual")
 	flags.IntVar(&b.Messages, "messages", 20_000, "how many messages")
 	flags.IntVar(&b.Size, "size", 200, "`bytes` of a body, about")
 	flags.IntVar(&b.Headers, "headers", 14, "how many headers a message has at least")
 	flags.IntVar(&b.Concurrency, "concurrency", 32, "messages handled at once, or goroutines that send")
 	flags.Float64Var(&b.Rate, "rate", 0, "send so many messages a second while receiving")
-	a.databaseFlag(cmd, "outbox", "the database of an outbox, by its `URL`; for receive, loop and atomic")
+	a.databaseFlag(cmd, "outbox", "the database of an outbox, by its `URL`; for receive, loop and atomic; for dual the database of the row")
 	flags.BoolVar(&b.inbox, "inbox", true, "with --outbox, record handled messages to recognize duplicates")
 	flags.StringVar(&b.profile, "profile", "", "write a CPU profile of the measurement to this `file`")
 	flags.BoolVar(&b.asJSON, "json", false, "print JSON")
@@ -115,7 +116,7 @@ func (a *app) bench(ctx context.Context, b *benching) error {
 		return err
 	}
 	report := benchReport{Transport: a.secretless(a.transportURL()), Result: result}
-	if outbox != nil {
+	if outbox != nil && b.Work != bench.Dual {
 		report.Outbox, report.Inbox = a.secretless(a.databaseURL()), b.inbox
 	}
 	return errors.Join(err, a.printBench(report, b.asJSON))
@@ -140,8 +141,8 @@ func (b *benching) run(ctx context.Context, files []string) (result *bench.Resul
 
 func (b *benching) check() error {
 	switch {
-	case !slices.Contains([]bench.Work{bench.Receive, bench.Send, bench.Loop, bench.Atomic}, b.Work):
-		return usagef("--work %q: want receive, send, loop or atomic", b.Work)
+	case !slices.Contains([]bench.Work{bench.Receive, bench.Send, bench.Loop, bench.Atomic, bench.Dual}, b.Work):
+		return usagef("--work %q: want receive, send, loop, atomic or dual", b.Work)
 	case b.Messages < 1 || b.Concurrency < 1:
 		return usagef("--messages and --concurrency must be at least 1")
 	case b.Headers < 0 || b.Rate < 0:

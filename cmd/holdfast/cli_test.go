@@ -62,7 +62,7 @@ func TestExitCodesTellWrongUsageFromFailure(t *testing.T) {
 		{"no id", []string{"errors", "show", "--transport", "amqp://localhost"}, exitUsage, "the id of one message"},
 		{"memory from outside", []string{"queues", "--transport", "memory:"}, exitUsage, "one process"},
 		{"RabbitMQ needs names", []string{"queues", "--transport", "amqp://localhost"}, exitUsage, "name them, as in"},
-		{"work that there is not", []string{"bench", "--transport", "memory:", "--work", "sing"}, exitUsage, "want receive, send, loop or atomic"},
+		{"work that there is not", []string{"bench", "--transport", "memory:", "--work", "sing"}, exitUsage, "want receive, send, loop, atomic or dual"},
 		{"rate without receiving", []string{"bench", "--transport", "memory:", "--work", "send", "--rate", "5"}, exitUsage, "--rate"},
 		{"demo of nothing", []string{"demo"}, exitUsage, "--input is required"},
 		{"demo elsewhere", []string{"demo", "--input", "x", "--transport", "amqp://localhost"}, exitUsage, "sqlite:FILE or memory:"},
@@ -246,6 +246,13 @@ func TestBenchMeasuresAnOutbox(t *testing.T) {
 	out := must(t, "", "bench", "--transport", "memory:", "--outbox", "memory:", "--inbox=false", "--messages", "50", "--json")
 	if strings.Contains(out, `"inbox"`) {
 		t.Errorf("without an inbox: %s", out)
+	}
+	out = must(t, "", "bench", "--transport", "memory:", "--outbox", brokertest.Postgres(t), "--work", "dual", "--messages", "50", "--json")
+	if !strings.Contains(out, `"work":"dual"`) || strings.Contains(out, `"outbox"`) {
+		t.Errorf("the work dual is reported as %s", out)
+	}
+	if code, _, errs := call(t, "", "bench", "--transport", "memory:", "--work", "dual"); code == 0 || !strings.Contains(errs, "--outbox") {
+		t.Errorf("the work dual without a database: exit code %d, %s", code, errs)
 	}
 	if code, _, errs := call(t, "", "bench", "--transport", "memory:", "--outbox", "memory:", "--work", "send"); code != exitUsage {
 		t.Errorf("exit code %d, %s", code, errs)

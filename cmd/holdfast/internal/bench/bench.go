@@ -19,19 +19,21 @@ import (
 type Work string
 
 // The handler of Receive does nothing, that of Loop sends one message to another queue, and that of Atomic sends one
-// and writes one row, all in one transaction: that of the outbox, if there is one. Send has no handler: many goroutines
+// and writes one row, all in one transaction: that of the outbox, if there is one. That of Dual writes the row in a
+// transaction of its own, and then sends: a crash between the two loses the message. Send has no handler: many goroutines
 // send.
 const (
 	Receive Work = "receive"
 	Loop    Work = "loop"
 	Atomic  Work = "atomic"
+	Dual    Work = "dual"
 	Send    Work = "send"
 )
 
 // Options are the endpoint and the load to measure.
 type Options struct {
 	Transport transport.Transport
-	Outbox    transport.Transport // the database of the endpoint's outbox. May be nil
+	Outbox    transport.Transport // the database of the endpoint's outbox, or with Dual of the rows alone. May be nil
 	Remember  time.Duration       // of the endpoint
 	Work      Work
 	Messages  int
@@ -79,12 +81,16 @@ type bench struct {
 	prefix          string
 	body            []byte
 	order           order         // of body
-	table           testbed.Table // of the work atomic only
+	table           testbed.Table // of the works atomic and dual only
+	write           write         // of the work dual only
 	conn            transport.Conn
 	database        transport.Conn // of the outbox; nil without one
 	timeline        *timeline
 	meter           meter
 }
+
+// write adds to the count of a row of a table in a transaction of its own.
+type write func(ctx context.Context, table string, row int) error
 
 // Run measures. It deletes the queues of the run, also when ctx ends. An error beside a result is one of the deletion.
 func Run(ctx context.Context, opts Options) (res *Result, err error) {
@@ -104,6 +110,13 @@ func Run(ctx context.Context, opts Options) (res *Result, err error) {
 			err = errors.Join(err, testbed.CleanUp(ctx, b.database, nil, "", b.outbox(), b.inbox()), b.database.Close())
 		}
 	}()
+	if opts.Work == Dual {
+		end, err := b.openOwn(ctx)
+		if err != nil {
+			return nil, err
+		}
+		defer end()
+	}
 	if err := b.openOutbox(ctx); err != nil {
 		return nil, err
 	}
@@ -127,16 +140,29 @@ func newBench(opts Options) (*bench, error) {
 	if b.body, err = orderBody(opts.Size); err != nil {
 		return nil, err
 	}
-	if opts.Work == Atomic {
+	if opts.Work == Atomic || opts.Work == Dual {
 		database := opts.Transport
 		if opts.Outbox != nil {
 			database = opts.Outbox
+		}
+		if opts.Work == Dual {
+			b.Outbox = nil
 		}
 		if b.table = testbed.TableOf(database); b.table == nil {
 			return nil, testbed.ErrNoTransactions
 		}
 	}
 	return b, json.Unmarshal(b.body, &b.order)
+}
+
+// openOwn connects to the database of the rows, beside those of the transport. end closes the connections.
+func (b *bench) openOwn(ctx context.Context) (end func(), err error) {
+	adder, ok := b.table.(testbed.OwnAdder)
+	if !ok {
+		return nil, errors.New("the work dual needs rows on PostgreSQL: name the database by --outbox")
+	}
+	b.write, end, err = adder.OpenOwn(ctx, b.Concurrency)
+	return end, err
 }
 
 // prepare creates and fills the queues.

@@ -55,6 +55,13 @@ func (b *bench) handler() func(context.Context, *endpoint.Session, *order) error
 			}
 			return s.Send(ctx, o, opts...)
 		}
+	case Dual:
+		return func(ctx context.Context, s *endpoint.Session, o *order) error {
+			if err := b.write(ctx, b.prefix, b.timeline.index(s.MessageID())%businessRows); err != nil {
+				return err
+			}
+			return s.Send(ctx, o, opts...)
+		}
 	default:
 		return func(context.Context, *endpoint.Session, *order) error { return nil }
 	}

@@ -24,6 +24,13 @@ type Table interface {
 	Drop(ctx context.Context, name string) error
 }
 
+// OwnAdder is implemented by a Table whose rows can be changed without a message too.
+type OwnAdder interface {
+	// OpenOwn returns a function that adds 1 to the count of a row in a transaction of its own, on up to conns connections,
+	// and a function that closes them.
+	OpenOwn(ctx context.Context, conns int) (add func(ctx context.Context, name string, row int) error, end func(), err error)
+}
+
 // ErrNoTransactions says that a transport has no table.
 var ErrNoTransactions = errors.New("the transport has no transactions that handlers can write in: use sqlite, postgres or memory")
 

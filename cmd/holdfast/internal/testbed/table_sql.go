@@ -6,8 +6,10 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"math"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 	_ "github.com/jackc/pgx/v5/stdlib" // the driver "pgx"
 
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/sqlitefile"
@@ -43,10 +45,37 @@ func sqliteTable(t *sqlite.Transport) sqlTable {
 	}
 }
 
-// postgresTable is in the schema of the queues.
-func postgresTable(t *postgres.Transport) sqlTable {
+// pgTable is in the schema of the queues.
+type pgTable struct {
+	sqlTable
+	url string
+}
+
+// OpenOwn implements [OwnAdder].
+func (t pgTable) OpenOwn(
+	ctx context.Context, conns int,
+) (add func(ctx context.Context, name string, row int) error, end func(), err error) {
+	cfg, err := pgxpool.ParseConfig(t.url)
+	if err != nil {
+		return nil, nil, err
+	}
+	cfg.MaxConns = int32(min(conns, math.MaxInt32))
+	pool, err := pgxpool.NewWithConfig(ctx, cfg)
+	if err != nil {
+		return nil, nil, err
+	}
+	return func(ctx context.Context, name string, row int) error {
+		table := t.quote(name)
+		return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+			tag, err := tx.Exec(ctx, `update `+table+` set n = n + 1 where id = $1`, row)
+			return cmp.Or(err, changed(tag.RowsAffected(), table, row))
+		})
+	}, pool.Close, nil
+}
+
+func postgresTable(t *postgres.Transport) pgTable {
 	schema := cmp.Or(t.Schema, "public")
-	return sqlTable{
+	return pgTable{url: t.URL, sqlTable: sqlTable{
 		open:    func() (*sql.DB, error) { return sql.Open("pgx", t.URL) },
 		quote:   func(name string) string { return pgx.Identifier{schema, name}.Sanitize() },
 		prepare: []string{`create schema if not exists ` + pgx.Identifier{schema}.Sanitize()},
@@ -59,7 +88,7 @@ func postgresTable(t *postgres.Transport) sqlTable {
 			tag, err := tx.Exec(ctx, `update `+table+` set n = n + 1 where id = $1`, row)
 			return cmp.Or(err, changed(tag.RowsAffected(), table, row))
 		},
-	}
+	}}
 }
 
 // changed fails a message whose number no row has.
