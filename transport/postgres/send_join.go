@@ -38,6 +38,9 @@ type usersTx interface {
 	exec(ctx context.Context, text string) error
 	// query scans each row of the answer into dest and then calls row.
 	query(ctx context.Context, text string, args, dest []any, row func()) error
+	// home returns the database of the connection, if it is known: nil otherwise. setHome stores it.
+	home() *database
+	setHome(d *database)
 	// source returns a FROM item with the columns of o's rows, whose parameters begin with number first, and them.
 	source(o *out, first int) (text string, args []any)
 }
@@ -115,14 +118,18 @@ func (s *store) insertIn(ctx context.Context, tx usersTx, rows []tablequeue.Row)
 // insertAt inserts rows where tx is one of a database, and returns errNotInserted elsewhere.
 func (s *store) insertAt(ctx context.Context, tx usersTx, rows []tablequeue.Row, where *database) error {
 	outs := s.groups([]*tablequeue.Unit{{Rows: rows}})[0].outs
-	text, args := joining(tx, outs)
+	known := tx.home() == where && !s.pooled // a proxy may change the server behind a connection
+	text, args := joining(tx, outs, known)
+	if !known {
+		args = append(args, where.name, where.started)
+	}
 	var (
 		queues  []string
 		id, seq int64
 		n       int // of an out
 		at      = make([]int, len(outs))
 	)
-	err := tx.query(ctx, text, append(args, where.name, where.started), []any{&id, &n, &seq}, func() {
+	err := tx.query(ctx, text, args, []any{&id, &n, &seq}, func() {
 		if r := outs[n].rows[at[n]]; r.WantSeq {
 			r.Seq = seq
 		}
@@ -133,6 +140,9 @@ func (s *store) insertAt(ctx context.Context, tx usersTx, rows []tablequeue.Row,
 	}
 	if at[0] == 0 {
 		return errNotInserted
+	}
+	if !known {
+		tx.setHome(where)
 	}
 	for _, o := range outs {
 		queues = append(queues, o.to.name)

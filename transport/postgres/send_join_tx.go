@@ -11,11 +11,14 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// joining returns the statement that inserts the rows of outs in a caller's transaction, and its parameters but the last
-// two, those of the database that it must be in: in another one it inserts nothing. For each row it returns the
-// transaction, the index of the row's out, and seq where that is wanted, in the order of the rows. To return seq takes
-// the right to read the table.
-func joining(tx usersTx, outs []*out) (text string, args []any) {
+// joining returns the statement that inserts the rows of outs in a caller's transaction, and its parameters. Unless the
+// transaction is known to be one of the right database, two more follow, those of the database that it must be in: in
+// another one the statement inserts nothing. For each row it returns the transaction, the index of the row's out, and
+// seq where that is wanted, in the order of the rows. To return seq takes the right to read the table.
+func joining(tx usersTx, outs []*out, known bool) (text string, args []any) {
+	if o := outs[0]; known && len(outs) == 1 && o.lone() && !o.seqs {
+		return "INSERT INTO " + o.to.quoted + " (headers, body) VALUES ($1, $2) RETURNING txid_current(), 0, 0", o.values()
+	}
 	inserts, seqs := make([]string, len(outs)), make([]string, len(outs))
 	for i, o := range outs {
 		columns, values := o.columns()
@@ -26,8 +29,11 @@ func joining(tx usersTx, outs []*out) (text string, args []any) {
 		}
 		args = append(args, params...)
 	}
-	where := fmt.Sprintf(" WHERE current_database()::text = $%d::text AND pg_postmaster_start_time() = $%d::timestamptz RETURNING ",
-		len(args)+1, len(args)+2)
+	where := " RETURNING "
+	if !known {
+		where = fmt.Sprintf(" WHERE current_database()::text = $%d::text AND pg_postmaster_start_time() = $%d::timestamptz RETURNING ",
+			len(args)+1, len(args)+2)
+	}
 	if len(outs) == 1 {
 		return inserts[0] + where + "txid_current(), 0, " + seqs[0], args
 	}
@@ -89,6 +95,24 @@ func (tx pgxTx) query(ctx context.Context, text string, args, dest []any, row fu
 	return err
 }
 
+// homeKey is the key of a connection's database in its custom data.
+const homeKey = "holdfast.database"
+
+func (tx pgxTx) home() *database {
+	conn := tx.Conn()
+	if conn == nil { // of a caller's own type
+		return nil
+	}
+	d, _ := conn.PgConn().CustomData()[homeKey].(*database)
+	return d
+}
+
+func (tx pgxTx) setHome(d *database) {
+	if conn := tx.Conn(); conn != nil {
+		conn.PgConn().CustomData()[homeKey] = d
+	}
+}
+
 // source has arrays for several rows, so that their number does not make another statement, which pgx prepares.
 func (pgxTx) source(o *out, first int) (text string, args []any) {
 	if len(o.rows) == 1 {
@@ -125,6 +149,11 @@ func (tx sqlTx) query(ctx context.Context, text string, args, dest []any, row fu
 	}
 	return ofPostgres(ctx, errors.Join(rows.Err(), rows.Close()))
 }
+
+// home returns nil: a *sql.Tx does not show its connection.
+func (sqlTx) home() *database { return nil }
+
+func (sqlTx) setHome(*database) {}
 
 func (sqlTx) source(o *out, first int) (text string, args []any) { return o.list(first) }
 
