@@ -25,8 +25,13 @@ const (
 
 	SagaID              = "NServiceBus.SagaId" // of the saga that the message is for
 	SagaType            = "NServiceBus.SagaType"
-	OriginatingSagaID   = "NServiceBus.OriginatingSagaId" // of the saga that sent it
+	IsSagaTimeout       = "NServiceBus.IsSagaTimeoutMessage" // "True" on a time-out of that saga
+	OriginatingSagaID   = "NServiceBus.OriginatingSagaId"    // of the saga that sent it
 	OriginatingSagaType = "NServiceBus.OriginatingSagaType"
+	// HoldfastTimer is, on the stored message of an outbox, the name of the timer that it is.
+	HoldfastTimer = "Holdfast.Timer"
+	// HoldfastSagaTimeout is the token of a time-out of a saga. Another one with the same name has another token.
+	HoldfastSagaTimeout = "Holdfast.Saga.Timeout"
 )
 
 // Names of the headers that recoverability and audit write.
@@ -85,6 +90,12 @@ const (
 	RetryAcknowledgement = "ServiceControl.Retry.AcknowledgementQueue" // of the acknowledgement
 	RetrySuccessful      = "ServiceControl.Retry.Successful"           // on the acknowledgement: time of processing
 	RetryAcknowledged    = "ServiceControl.Retry.AcknowledgementSent"  // "True" on the audit copy after an acknowledgement
+)
+
+// Names of the headers of audit copies by which ServiceControl shows sagas.
+const (
+	InvokedSagas    = "NServiceBus.InvokedSagas"       // types and ids of the sagas that handled the message
+	SagaStateChange = "ServiceControl.SagaStateChange" // what the message did to each: New, Updated or Completed
 )
 
 // Values of [MessageIntent].

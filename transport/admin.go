@@ -119,9 +119,9 @@ const (
 type Remover interface {
 	// Remove deletes the named queues and all messages in them, with the parts that belong to these queues alone: their
 	// bindings and subscriptions, and the queues that Install has added for them, such as a dead-letter queue. The
-	// quarantine of an endpoint and the queues of its instances are deleted when they are named. A queue that does not
-	// exist is no error. Message types and parts that endpoints share are kept. After an error some queues may be
-	// deleted, and Remove may be repeated.
+	// quarantine of an endpoint and the queues of its instances are deleted when they are named, and so are the inboxes of
+	// an [OutboxStore]. A queue that does not exist is no error. Message types and parts that endpoints share are kept.
+	// After an error some queues may be deleted, and Remove may be repeated.
 	Remove(ctx context.Context, queues ...string) error
 }
 

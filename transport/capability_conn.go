@@ -18,6 +18,8 @@ type Plan struct {
 	Delays bool
 	// Inboxes are the names of records of handled messages. Only a driver whose Conn is an [OutboxStore] gets any.
 	Inboxes []string
+	// Records are the kinds of records that the endpoint stores. Only a driver whose Conn is a [StateInspector] gets any.
+	Records []string
 }
 
 // Queue is a queue of a [Plan].
@@ -30,6 +32,9 @@ type Queue struct {
 	// lost with a process. A driver for a broker with several kinds of queue picks one that counts, whatever its
 	// configuration says for other queues. A driver that has none creates an ordinary queue.
 	Counted bool
+	// Timers reports whether operations with a Name are sent to the queue. Only a driver whose Conn is an [OutboxStore]
+	// gets such a queue. A queue that exists without it is updated.
+	Timers bool
 }
 
 // Subscriber is implemented by a Conn that can publish. Without it the endpoint refuses to publish and to subscribe.

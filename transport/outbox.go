@@ -8,7 +8,8 @@ import (
 
 // OutboxStore is implemented by a Conn whose database can record the ids of handled messages in an inbox, in one commit
 // with messages to its own queues. Such a Conn can be the outbox of an endpoint on another broker. The inboxes exist
-// when they are part of the installed [Plan]; every method fails with [ErrNoQueue] where the inbox is missing.
+// when they are part of the installed [Plan]; every method fails with [ErrNoQueue] where the inbox is missing, and should
+// fail with [ErrDenied] where a right is.
 //
 // The driver removes ids that are older than [Env].Remember from the inboxes that it is called with. One process of all
 // that use the database does so at a time, in small transactions.
@@ -77,7 +78,9 @@ type HandledRecorder interface {
 // OutageDetector is implemented by a Tx of [OutboxStore].BeginStore whose database may answer and take no writes, as a
 // standby and a full disk do. Without it such an answer to a handler's statement is a failure of the message.
 type OutageDetector interface {
-	// Outage reports whether err, of a handler's statement, is such an answer: other statements fail like that too.
+	// Outage reports whether err, of a handler's statement, is such an answer: other statements fail like that too. The
+	// error may be wrapped, and nil or any other error is none. Outage may ask the database, also after Complete has run
+	// the handler's statements.
 	Outage(ctx context.Context, err error) bool
 }
 

@@ -197,6 +197,10 @@ type Operation struct {
 	Properties map[string]string
 	// Receipt requests a [Receipt] of a delayed message. Without it a driver may return none if sending is cheaper then.
 	Receipt bool
+	// Name names a message that waits in a queue with Timers: it replaces the one with the same name that waits there, also
+	// one that a receiver has leased. Without a Message, the operation removes that one; none is no error. Names are any
+	// text, and are compared bytewise. Only queues with Timers accept operations with a Name.
+	Name string
 }
 
 // Delay returns the time from now until the operation is due: 0 or more.

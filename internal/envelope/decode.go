@@ -1,6 +1,10 @@
 package envelope
 
-import "github.com/holdfast-go/holdfast/transport"
+import (
+	"fmt"
+
+	"github.com/holdfast-go/holdfast/transport"
+)
 
 // minOperation is the size of the shortest operation.
 const minOperation = 11
@@ -10,8 +14,24 @@ const minOperation = 11
 // uses is in proportion to the length of b, whatever lengths and counts the bytes have.
 func Decode(b []byte) (*Envelope, error) {
 	if len(b) > 0 && b[0] != version1 {
-		return nil, &VersionError{b[0]}
+		return nil, otherVersion(b)
 	}
+	return decode1(b)
+}
+
+// otherVersion returns the error of an envelope whose first byte is not that of version 1. The byte may be damaged.
+func otherVersion(b []byte) error {
+	if b[0] == 0 || b[0] > maxVersion {
+		return damaged(fmt.Sprintf("there is no version %d", b[0]))
+	}
+	if _, err := decode1(b); err == nil {
+		return damaged(fmt.Sprintf("its first byte is %d, and the others are those of version %d", b[0], version1))
+	}
+	return &VersionError{b[0]}
+}
+
+// decode1 decodes version 1, whatever the first byte.
+func decode1(b []byte) (*Envelope, error) {
 	r := reader{b: b}
 	r.bytes(1)
 	e := &Envelope{Encoded: r.time()}

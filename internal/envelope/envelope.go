@@ -2,8 +2,9 @@
 //
 // The endpoint stores the operations of one commit in its outbox queue as one message or a few, called envelopes. The
 // relay decodes them and sends the operations. Instances of an older version may read envelopes of a newer one while a
-// deployment is rolling, so the first byte is a version: [Decode] returns a [*VersionError] for one that it does not
-// know.
+// deployment is rolling, so the first byte is a version, from 1 to 15: [Decode] returns a [*VersionError] for one that it
+// does not know. A later version must differ from version 1 behind the first byte too, so that a damaged first byte is
+// recognized: Decode does not accept its other bytes as version 1.
 //
 // # Version 1
 //
@@ -28,6 +29,9 @@ import (
 
 // version1 is the version that Encode writes, and the only one that Decode reads.
 const version1 = 1
+
+// maxVersion is the largest version that there will be.
+const maxVersion = 15
 
 // VersionError is returned by [Decode] for an envelope of another version. The envelope is not damaged: an instance of
 // that version can send it.

@@ -268,11 +268,27 @@ func TestVersion1StaysAsItIs(t *testing.T) {
 }
 
 func TestAnotherVersionIsAVersionError(t *testing.T) {
-	for _, b := range [][]byte{{0}, {2}, {255, 1, 2, 3}} {
+	for _, b := range [][]byte{{2}, {3, 1, 2, 3}, {15, 0, 0, 0}} {
 		_, err := envelope.Decode(b)
 		var version *envelope.VersionError
 		if !errors.As(err, &version) || version.Version != b[0] {
 			t.Errorf("Decode of %x: %v, want a VersionError with %d", b, err, b[0])
+		}
+	}
+}
+
+// No value of the first byte makes a damaged envelope one of another version.
+func TestADamagedFirstByteIsNoVersion(t *testing.T) {
+	b := envelope.Encode([]transport.Operation{typical(), full()}, now, 0)[0]
+	for first := range 256 {
+		if first == 1 {
+			continue
+		}
+		b[0] = byte(first)
+		_, err := envelope.Decode(b)
+		var version *envelope.VersionError
+		if err == nil || errors.As(err, &version) || !strings.Contains(err.Error(), "damaged") {
+			t.Errorf("the first byte %d: %v", first, err)
 		}
 	}
 }

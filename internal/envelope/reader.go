@@ -10,7 +10,9 @@ import (
 	"github.com/holdfast-go/holdfast/header"
 )
 
-var errDamaged = errors.New("the outbox message is damaged")
+var errDamaged = errors.New("the outbox message is damaged, and no version of the program can send it (see holdfast outbox show, and discard it)")
+
+func damaged(reason string) error { return fmt.Errorf("%w: %s", errDamaged, reason) }
 
 // A reader reads values from b. After its first error it returns zero values.
 type reader struct {
@@ -22,7 +24,7 @@ type reader struct {
 
 func (r *reader) fail(reason string) {
 	if r.err == nil {
-		r.err = fmt.Errorf("%w: %s", errDamaged, reason)
+		r.err = damaged(reason)
 		r.at = len(r.b)
 	}
 }

@@ -34,6 +34,9 @@ type Config struct {
 	Lease time.Duration
 	// Flushers is the number of batches that are written at once. 0: 2. It is 1 for a database with a single writer.
 	Flushers int
+	// LeasedInserts reports whether the store inserts rows with a lease: those of a Record for a queue that the Conn receives
+	// from.
+	LeasedInserts bool
 	// Env is the environment that the transport was opened in.
 	Env transport.Env
 }
@@ -61,6 +64,8 @@ type Conn struct {
 
 	ahead   atomic.Int64 // of this process's clock is the database's, in nanoseconds
 	inboxes sync.Map     // the names of the inboxes that were used
+
+	forgetsRecords atomic.Bool
 
 	unusable unusable
 	forwards forwards
@@ -143,6 +148,7 @@ func (c *Conn) OpenReceiver(ctx context.Context, opts transport.ReceiverOptions)
 	r := &receiver{
 		conn: c, queue: opts.Queue, woken: make(chan struct{}, 1), turn: make(chan struct{}, 1), done: make(chan struct{}),
 	}
+	r.direct.ready = make(chan struct{}, 1)
 	r.rows.New = func() any { return new([]Claimed) }
 	c.wakes.add(r)
 	return r, nil

@@ -208,6 +208,12 @@ func (f *fake) apply(u *Unit) {
 	}
 	for i := range u.Rows {
 		f.insert(&u.Rows[i])
+		if r := &u.Rows[i]; r.Lease != 0 {
+			rows := f.rows[r.Queue]
+			row := rows[len(rows)-1]
+			row.lease, row.owner, row.visible, row.count = r.Lease, u.LeaseOwner, time.Now().Add(u.LeaseFor), 1
+			r.Seq = row.Seq
+		}
 	}
 }
 
@@ -223,6 +229,12 @@ func (f *fake) settle(u *Unit, r *fakeRow) {
 }
 
 func (f *fake) insert(r *Row) {
+	if r.Named() {
+		f.rows[r.Queue] = slices.DeleteFunc(f.rows[r.Queue], func(other *fakeRow) bool { return other.Name == r.Name })
+		if r.Removes {
+			return
+		}
+	}
 	f.seq++
 	row := &fakeRow{Row: *r, visible: time.Now().Add(r.After)}
 	row.Seq, row.Headers = f.seq, slices.Clone(r.Headers)

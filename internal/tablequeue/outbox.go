@@ -63,17 +63,10 @@ func (c *Conn) FindHandled(
 // notFound returns the error of a look, after which nothing has changed.
 func (c *Conn) notFound(err error) error {
 	switch {
-	case err == nil, errors.Is(err, transport.ErrClosed):
+	case err == nil, errors.Is(err, transport.ErrClosed), errors.Is(err, transport.ErrNoQueue):
 		return err
-	case errors.Is(err, transport.ErrNoQueue):
-		return missingInbox(err)
 	}
 	return c.unreachable(err)
-}
-
-// missingInbox adds advice to the error of an inbox that does not exist.
-func missingInbox(err error) error {
-	return fmt.Errorf(`run the endpoint's installer, or the script that "holdfast sql script" prints: %w`, err)
 }
 
 // findAll carries out a batch of looks, with a request for each inbox.
@@ -130,11 +123,17 @@ func (c *Conn) storeOnce(ctx context.Context, e transport.OutboxEntry) error {
 		c.recycle(w)
 		return err
 	}
+	leased := c.leaseRows(&w.unit)
 	kept, err := c.do(ctx, w)
 	if kept {
+		leased.cancel()
 		return err
 	}
-	err = c.storedAs(ctx, w, err, len(e.Ops))
+	if err = c.storedAs(ctx, w, err, len(e.Ops)); err == nil {
+		leased.deliver(&w.unit, e.Ops)
+	} else {
+		leased.cancel()
+	}
 	c.recycle(w)
 	return err
 }
@@ -182,13 +181,12 @@ func (c *Conn) BeginStore(ctx context.Context, e transport.OutboxEntry) (transpo
 		return nil, c.unreachable(err)
 	}
 	e.Ops = slices.Clone(e.Ops)
-	return &storeTx{conn: c, inner: inner, entry: e}, nil
+	return &storeTx{stateTx{conn: c, inner: inner}, e}, nil
 }
 
 // storeTx is a transaction for a handler's writes that belongs to no delivery of this Conn.
 type storeTx struct {
-	conn  *Conn
-	inner StoreTx
+	stateTx
 	entry transport.OutboxEntry
 }
 
@@ -198,10 +196,16 @@ func (t *storeTx) Complete(ctx context.Context, ops []transport.Operation) error
 	e.Ops = slices.Concat(e.Ops, ops)
 	w := c.newWork()
 	defer c.recycle(w)
-	if err := c.enclose(ctx, w, e); err != nil {
+	err := t.end(&w.unit)
+	if err == nil {
+		err = c.enclose(ctx, w, e)
+	}
+	if err != nil {
 		return errors.Join(err, t.inner.Rollback(ctx))
 	}
+	leased := c.leaseRows(&w.unit)
 	if err := c.complete(ctx, t.inner, &w.unit); err != nil {
+		leased.cancel()
 		err = c.blame(ctx, c.verdict(err), &w.unit, len(e.Ops))
 		if c.lostSubscribers(err, e.Ops) || errors.Is(err, ErrNoDelays) {
 			return &outdatedError{err}
@@ -209,22 +213,13 @@ func (t *storeTx) Complete(ctx context.Context, ops []transport.Operation) error
 		return c.unlocked(err)
 	}
 	if w.unit.Handled {
+		leased.cancel()
 		return transport.ErrAlreadyHandled
 	}
+	leased.deliver(&w.unit, e.Ops)
 	c.wakes.flushed([]*Unit{&w.unit})
 	return nil
 }
-
-// Rollback implements [transport.Tx].
-func (t *storeTx) Rollback(ctx context.Context) error {
-	if err := t.inner.Rollback(ctx); err != nil {
-		return fmt.Errorf("roll back: %w", err)
-	}
-	return nil
-}
-
-// Conflict implements [transport.ConflictDetector].
-func (t *storeTx) Conflict(err error) bool { return t.conn.conflict(t.inner, err) }
 
 // Outages is implemented by a [Store] whose database may answer and take no writes.
 type Outages interface {

@@ -18,7 +18,7 @@ const (
 	// forgetFirst is the time from the first use of an inbox to the first try, so that programs that run for less than
 	// forgetEvery remove old keys too.
 	forgetFirst = time.Second
-	// forgetSome is the number of keys that one transaction removes. A pause of forgetPause times the duration of such a
+	// forgetSome is the number of rows that one transaction removes. A pause of forgetPause times the duration of such a
 	// transaction follows, so that removing takes a bounded part of the database.
 	forgetSome  = 5000
 	forgetPause = 10
@@ -46,8 +46,16 @@ func (c *Conn) useInbox(inbox string) error {
 
 // forgetOld removes keys that are older than Env.Remember from an inbox until the Conn is closed.
 func (c *Conn) forgetOld(inbox string) {
+	f := forgetting{
+		due: func(ctx context.Context, pause time.Duration) (bool, error) {
+			return c.store.DueForForgetting(ctx, inbox, pause)
+		},
+		some: func(ctx context.Context) (int64, error) {
+			return c.store.Forget(ctx, inbox, c.cfg.Env.Remember, forgetSome)
+		},
+	}
 	for pause := forgetFirst; backoff.Sleep(c.life, pause) == nil; pause = forgetEvery {
-		err := c.forgetOnce(c.life, inbox)
+		err := f.once(c.life)
 		if err != nil && c.life.Err() == nil {
 			c.cfg.Env.Log().WarnContext(c.life, "ids of handled messages that are old enough cannot be removed: it is tried again in a minute",
 				slog.String("inbox", inbox), slog.Any("error", err))
@@ -55,27 +63,29 @@ func (c *Conn) forgetOld(inbox string) {
 	}
 }
 
-// forgetOnce removes the keys that are old enough now, if no other process has done that lately.
-func (c *Conn) forgetOnce(ctx context.Context, inbox string) error {
-	due, err := within(ctx, func(ctx context.Context) (bool, error) {
-		return c.store.DueForForgetting(ctx, inbox, forgetEvery-time.Second)
-	})
+// forgetting is the removal of old rows from a table.
+type forgetting struct {
+	due  func(ctx context.Context, pause time.Duration) (bool, error)
+	some func(ctx context.Context) (n int64, err error) // removes up to forgetSome rows
+}
+
+// once removes the rows that are old enough now, if no other process has done that lately.
+func (f forgetting) once(ctx context.Context) error {
+	due, err := within(ctx, func(ctx context.Context) (bool, error) { return f.due(ctx, forgetEvery-time.Second) })
 	if err != nil || !due {
 		return err
 	}
 	for {
 		began := time.Now()
-		n, err := within(ctx, func(ctx context.Context) (int64, error) {
-			return c.store.Forget(ctx, inbox, c.cfg.Env.Remember, forgetSome)
-		})
+		n, err := within(ctx, f.some)
 		if err != nil || n < forgetSome {
 			return err
 		}
 		if err := backoff.Sleep(ctx, forgetPause*time.Since(began)); err != nil {
 			return err
 		}
-		// Others see that the inbox is being cleaned up.
-		if _, err := within(ctx, func(ctx context.Context) (bool, error) { return c.store.DueForForgetting(ctx, inbox, 0) }); err != nil {
+		// Others see that the table is being cleaned up.
+		if _, err := within(ctx, func(ctx context.Context) (bool, error) { return f.due(ctx, 0) }); err != nil {
 			return err
 		}
 	}

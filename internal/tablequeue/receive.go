@@ -3,6 +3,7 @@ package tablequeue
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/holdfast-go/holdfast/transport"
@@ -33,12 +34,12 @@ type receiver struct {
 	once  sync.Once
 	rows  sync.Pool // of *[]Claimed
 
+	direct  direct
+	claimed atomic.Int64 // when the last claim began, in nanoseconds since 1970
+
 	mu      sync.Mutex // guards orphans
 	orphans []int64    // leases of claims whose answer was lost
 }
-
-// Window implements [transport.Receiver]: there is no prefetch.
-func (r *receiver) Window(int) {}
 
 // Close implements [transport.Receiver].
 func (r *receiver) Close() error {
@@ -49,8 +50,8 @@ func (r *receiver) Close() error {
 	return nil
 }
 
-// Receive implements [transport.Receiver]. It claims at once. While the queue is empty it claims again after pauses
-// that grow, when a row is due, and when it is woken.
+// Receive implements [transport.Receiver]. It returns direct rows, or claims at once. While the queue is
+// empty it claims again after pauses that grow, when a row is due, and when it is woken.
 func (r *receiver) Receive(ctx context.Context, limit int) ([]transport.Delivery, error) {
 	return r.ReceiveBytes(ctx, limit, 0)
 }
@@ -58,6 +59,9 @@ func (r *receiver) Receive(ctx context.Context, limit int) ([]transport.Delivery
 // ReceiveBytes implements [transport.ByteReceiver]: the claim itself is bounded.
 func (r *receiver) ReceiveBytes(ctx context.Context, limit int, maxBytes int64) ([]transport.Delivery, error) {
 	limit = min(limit, maxReceive)
+	if ds := r.receiveDirect(ctx, limit, maxBytes); len(ds) > 0 {
+		return ds, nil
+	}
 	ds, _, err := r.claim(ctx, limit, maxBytes)
 	if len(ds) > 0 || err != nil {
 		return ds, err
@@ -77,6 +81,9 @@ func (r *receiver) poll(ctx context.Context, limit int, maxBytes int64) ([]trans
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for pause := time.Duration(0); ; {
+		if ds := r.takeDirect(limit, maxBytes); len(ds) > 0 {
+			return ds, nil
+		}
 		ds, next, err := r.claim(ctx, limit, maxBytes)
 		if len(ds) > 0 || err != nil {
 			return ds, err
@@ -94,6 +101,7 @@ func (r *receiver) poll(ctx context.Context, limit int, maxBytes int64) ([]trans
 		select {
 		case <-timer.C:
 		case <-r.woken:
+		case <-r.direct.ready:
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
 		case <-r.conn.life.Done():

@@ -42,6 +42,7 @@ func (r *receiver) claim(ctx context.Context, limit int, maxBytes int64) ([]tran
 		cancel()
 	})()
 
+	r.claimed.Store(time.Now().UnixNano())
 	buf := r.rows.Get().(*[]Claimed) //nolint:errcheck // nothing else is in the pool
 	defer r.rows.Put(buf)
 	r.releaseOrphans(bounded)
@@ -115,8 +116,13 @@ func (r *receiver) deliveries(lease int64, rows []Claimed) (ds []transport.Deliv
 }
 
 func (r *receiver) delivery(lease Lease, row *Claimed) transport.Delivery {
-	d := &delivery{conn: r.conn, queue: r.queue, lease: lease, count: row.Count}
-	message(&d.msg, row)
+	var m transport.Message
+	message(&m, row)
+	return r.newDelivery(lease, row.Count, m)
+}
+
+func (r *receiver) newDelivery(lease Lease, count int, m transport.Message) *delivery {
+	d := &delivery{conn: r.conn, queue: r.queue, lease: lease, count: count, msg: m}
 	if _, ok := r.conn.store.(Foreign); ok {
 		d.forward()
 	}

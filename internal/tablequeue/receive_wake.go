@@ -43,6 +43,16 @@ func (w *wakes) add(r *receiver) {
 	w.receivers[r.queue] = append(w.receivers[r.queue], r)
 }
 
+// receiver returns a receiver of queue, or nil without one.
+func (w *wakes) receiver(queue string) *receiver {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if rs := w.receivers[queue]; len(rs) > 0 {
+		return rs[0]
+	}
+	return nil
+}
+
 func (w *wakes) remove(r *receiver) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -61,8 +71,8 @@ func (w *wakes) flushed(units []*Unit) {
 			w.announce(last)
 		}
 		for i := range u.Rows {
-			if q := u.Rows[i].Queue; q != last {
-				last = q
+			if r := &u.Rows[i]; r.Queue != last && r.Lease == 0 && !r.Removes {
+				last = r.Queue
 				w.announce(last)
 			}
 		}

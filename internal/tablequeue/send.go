@@ -86,6 +86,7 @@ func (c *Conn) addRows(ctx context.Context, w *work, ops []transport.Operation) 
 			failed = append(failed, transport.OpError{Index: i, Err: err})
 		}
 	}
+	w.unit.Rows = lastOfEach(w.unit.Rows)
 	return failed
 }
 
@@ -93,6 +94,14 @@ var errNoDestination = errors.New("operation without message, or with neither qu
 
 func (c *Conn) addOp(ctx context.Context, w *work, index int, op *transport.Operation) error {
 	m := op.Message
+	if op.Name != "" {
+		switch {
+		case op.Queue == "":
+			return errNamedEvent
+		case m == nil:
+			return c.addRow(ctx, w, Row{Queue: op.Queue, Op: index, Name: hashOf(op.Name), Removes: true})
+		}
+	}
 	if m == nil || op.Queue == "" && len(op.Types) == 0 {
 		return errNoDestination
 	}
@@ -111,6 +120,9 @@ func (c *Conn) addOp(ctx context.Context, w *work, index int, op *transport.Oper
 	}
 	if op.At.IsZero() {
 		row.After = max(0, op.After)
+	}
+	if op.Name != "" {
+		row.Name = hashOf(op.Name)
 	}
 	if op.Queue != "" {
 		return c.addRow(ctx, w, row)
@@ -156,6 +168,9 @@ func (c *Conn) addRow(ctx context.Context, w *work, row Row) error {
 	if err := c.store.Check(row.Queue); err != nil {
 		return err
 	}
+	if row.Named() && c.isForeign(row.Queue) {
+		return fmt.Errorf("queue %q: %w", row.Queue, ErrNoTimers)
+	}
 	if c.foreign(&row) {
 		if err := c.keep(ctx, &row); err != nil {
 			return err
@@ -190,7 +205,7 @@ func dispatchError(failed []transport.OpError, total int) error {
 func wantSeqs(rows []Row, ops []transport.Operation) {
 	for i := range rows {
 		r := &rows[i]
-		r.WantSeq = ops[r.Op].Queue != "" && (r.After > 0 || !r.At.IsZero())
+		r.WantSeq = !r.Named() && ops[r.Op].Queue != "" && (r.After > 0 || !r.At.IsZero())
 	}
 }
 

@@ -47,12 +47,20 @@ func (f *forwards) init(endpoint string) {
 
 // foreign reports whether row is delayed and its queue is known to be foreign.
 func (c *Conn) foreign(row *Row) bool {
+	return (row.After > 0 || !row.At.IsZero()) && c.isForeign(row.Queue)
+}
+
+// isForeign reports whether queue is known to be foreign.
+func (c *Conn) isForeign(queue string) bool {
 	store, ok := c.store.(Foreign)
-	return ok && (row.After > 0 || !row.At.IsZero()) && store.Foreign(row.Queue)
+	return ok && store.Foreign(queue)
 }
 
 // keep changes row, a delayed one for a foreign queue, to one that waits in the endpoint's queue of forwards.
 func (c *Conn) keep(ctx context.Context, row *Row) error {
+	if row.Named() {
+		return fmt.Errorf("queue %q: %w", row.Queue, ErrNoTimers)
+	}
 	if row.TTL > 0 {
 		return fmt.Errorf("queue %q: %w", row.Queue, errExpires)
 	}

@@ -127,14 +127,13 @@ func (d *delivery) fill(ctx context.Context, w *work, ops []transport.Operation)
 }
 
 // blame returns a [*transport.DispatchError] for a unit that was refused: with the operations whose queues take no
-// messages, or with all when there are none. For a missing inbox it returns an error with advice, and other errors
-// unchanged.
+// messages, or with all when there are none. For a missing inbox it returns the error of that, and other errors unchanged.
 func (c *Conn) blame(ctx context.Context, err error, u *Unit, total int) error {
 	class, rows := c.store.Classify(err), u.Rows
 	if class == Refused && u.Key != nil && errors.Is(err, transport.ErrNoQueue) {
 		state, _ := ask(ctx, c, nil, func(ctx context.Context) (error, error) { return c.store.InboxState(ctx, u.Inbox), nil })
 		if errors.Is(state, transport.ErrNoQueue) {
-			return missingInbox(state)
+			return state
 		}
 	}
 	if len(rows) == 0 || class != Refused && class != Locked {
@@ -169,13 +168,13 @@ func (d *delivery) Begin(ctx context.Context) (transport.Tx, error) {
 	if l, ok := inner.(Locker); ok {
 		l.Completes(d.queue, d.lease, d.hold)
 	}
-	return &tx{delivery: d, inner: inner}, nil
+	return &tx{stateTx{conn: d.conn, inner: inner}, d}, nil
 }
 
 // tx is a delivery's transaction.
 type tx struct {
+	stateTx
 	delivery *delivery
-	inner    StoreTx
 }
 
 // Inner returns the dialect's part of a transaction of this engine, and reports whether h is one.
@@ -194,6 +193,9 @@ func (t *tx) Complete(ctx context.Context, ops []transport.Operation) error {
 	d, c := t.delivery, t.delivery.conn
 	w := c.newWork()
 	defer c.recycle(w)
+	if err := t.end(&w.unit); err != nil {
+		return errors.Join(err, t.inner.Rollback(ctx))
+	}
 	if failed := d.fill(ctx, w, ops); len(failed) > 0 {
 		return errors.Join(dispatchError(failed, len(ops)), t.inner.Rollback(ctx))
 	}
@@ -225,11 +227,12 @@ func (c *Conn) complete(ctx context.Context, tx StoreTx, u *Unit) error {
 		return err
 	}
 	defer c.calls.Done()
-	return tx.Complete(ctx, u)
+	err := tx.Complete(ctx, u)
+	if err != nil && c.store.Classify(err) == Conflict {
+		err = fmt.Errorf("%w: %w", transport.ErrConflict, err)
+	}
+	return err
 }
-
-// Conflict implements [transport.ConflictDetector].
-func (t *tx) Conflict(err error) bool { return t.delivery.conn.conflict(t.inner, err) }
 
 // conflict reports whether err, of a statement in tx or of its completion, is one after which the same transaction may
 // succeed.
@@ -237,7 +240,7 @@ func (c *Conn) conflict(tx StoreTx, err error) bool {
 	if _, again := errors.AsType[*outdatedError](err); again {
 		return true
 	}
-	if b, ok := tx.(Breakable); ok && b.Broken() {
+	if b, ok := tx.(Breakable); ok && b.Broken() || errors.Is(err, transport.ErrConflict) {
 		return true
 	}
 	class := c.store.Classify(err)
@@ -253,8 +256,5 @@ func (e *outdatedError) Unwrap() error { return e.error }
 // Rollback implements [transport.Tx].
 func (t *tx) Rollback(ctx context.Context) error {
 	defer t.delivery.locked.Store(false)
-	if err := t.inner.Rollback(ctx); err != nil {
-		return fmt.Errorf("roll back: %w", err)
-	}
-	return nil
+	return t.stateTx.Rollback(ctx)
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/holdfast-go/holdfast/internal/stateset"
 	"github.com/holdfast-go/holdfast/transport"
 )
 
@@ -24,7 +25,12 @@ import (
 //	lease_owner     the owner of that claim, or null
 //	last_error      the reason of the last retry, or null
 //
-// and an index on (visible_at, seq). All but headers have defaults, so that other programs can insert with plain SQL.
+// and an index on (visible_at, seq). All but headers have defaults, so that other programs can insert with plain SQL. A
+// queue with timers also has
+//
+//	name            the hash of the message's name, or null
+//
+// and a unique index on it.
 // Every "now" below is the database's clock, never this process's; durations are exact to the microsecond where the
 // database can store that.
 //
@@ -212,9 +218,16 @@ type Unit struct {
 	Rows  []Row         // of Send and Delete
 	RowID string        // of Take: the id with which the row was browsed
 
+	// LeaseFor and LeaseOwner are those of the rows of Record that are inserted with a lease.
+	LeaseFor   time.Duration
+	LeaseOwner string
+
 	// Key, of Delete and Record, is recorded in Inbox with the unit. nil: none is.
 	Key   *transport.HandledKey
 	Inbox string
+
+	// Records, of a transaction, are written with the unit.
+	Records []*stateset.Change
 
 	// Lost is set by Flush when the lease was no longer the row's, and the unit was not executed.
 	Lost bool
@@ -239,12 +252,27 @@ type Row struct {
 	// Op is the index of the operation that this row is of. The store ignores it.
 	Op int
 
+	// Name is the hash of the operation's name, in a queue with timers: the row replaces the one that has this name, also a
+	// leased one, whose lease ends. Zero: none. No two rows of a unit for one queue have the same name. Stores insert named
+	// rows in the order of their names, so that no two transactions wait for each other.
+	Name [16]byte
+	// Removes, of a named row, reports whether the row is not inserted: the one that it would replace is removed.
+	Removes bool
+
 	// Published reports whether the row is a copy for a subscriber, whose queue may be gone.
 	Published bool
 	// WantSeq makes Flush set Seq to that of the inserted row.
 	WantSeq bool
 	Seq     int64
+
+	// Lease, of a row of Record, is the number of the lease with which the row is inserted, as one that was claimed once:
+	// it becomes visible at now + LeaseFor of the unit. No other row has this number. Flush and Complete then set Seq. 0:
+	// the row is not leased, as always in a store that is opened without LeasedInserts.
+	Lease int64
 }
+
+// Named reports whether the row has a name.
+func (r *Row) Named() bool { return r.Name != [16]byte{} }
 
 // Timed reports whether the row is delayed or expires.
 func (r *Row) Timed() bool { return r.After > 0 || r.TTL > 0 || !r.At.IsZero() }

@@ -32,6 +32,11 @@ func (c *Conn) Verify(ctx context.Context, plan transport.Plan) (found []transpo
 		}
 		more, err := c.verifyInboxes(ctx, plan.Inboxes)
 		found = append(found, more...)
+		if err != nil || len(plan.Records) == 0 {
+			return err
+		}
+		more, err = c.verifyRecords(ctx)
+		found = append(found, more...)
 		return err
 	})
 	return found, err
@@ -51,6 +56,22 @@ func (c *Conn) verifyInboxes(ctx context.Context, inboxes []string) (found []tra
 		}
 	}
 	return found, nil
+}
+
+func (c *Conn) verifyRecords(ctx context.Context) (found []transport.Finding, err error) {
+	records, err := c.records()
+	if err != nil {
+		return nil, err
+	}
+	err = records.RecordsState(ctx)
+	unfit, differs := errors.AsType[*UnfitError](err)
+	switch {
+	case errors.Is(err, transport.ErrNoQueue):
+		return []transport.Finding{{Kind: "table", Name: "records", State: transport.Missing}}, nil
+	case differs:
+		return []transport.Finding{{Kind: "table", Name: "records", State: transport.Differs, Detail: unfit.Reason}}, nil
+	}
+	return nil, err
 }
 
 // Examiner is implemented by a [Store] whose tables may differ from those that the installer creates, and yet can be

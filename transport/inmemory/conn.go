@@ -61,6 +61,9 @@ func (c *conn) Close() error {
 	if c.closed {
 		return nil
 	}
+	if c.b.records != nil {
+		c.b.records.freeAll(c)
+	}
 	c.closed = true
 	for r := range c.receivers {
 		r.stop()

@@ -38,7 +38,7 @@ func (d *delivery) Complete(ctx context.Context) error {
 		if err := d.conn.unhandled(d.inbox, d.key); err != nil {
 			return err
 		}
-		it.queue.reclaim(it)
+		it.queue.end(it)
 		d.conn.record(d.inbox, d.key)
 		return nil
 	})
@@ -66,7 +66,7 @@ func (d *delivery) completeWith(ctx context.Context, ops []transport.Operation, 
 		for _, write := range writes {
 			write()
 		}
-		it.queue.reclaim(it)
+		it.queue.end(it)
 		d.conn.record(d.inbox, d.key)
 		d.conn.put(ops, nil)
 		return nil
@@ -94,7 +94,7 @@ func (d *delivery) Release(ctx context.Context) error {
 // "DeadLetterReason".
 func (d *delivery) DeadLetter(ctx context.Context, reason string) error {
 	return d.settle(ctx, "DeadLetter", func(it *item) error {
-		it.queue.reclaim(it)
+		it.queue.end(it)
 		dead := &item{message: it.message}
 		dead.message.Native = map[string]string{"DeadLetterReason": reason}
 		d.conn.b.create(it.queue.name+deadSuffix).put(dead, time.Now(), 0)

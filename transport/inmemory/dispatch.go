@@ -60,6 +60,10 @@ func (c *conn) checkOne(ctx context.Context, op *transport.Operation, now time.T
 	switch {
 	case object == "":
 		return errors.New("inmemory: operation without a queue or types")
+	case op.Queue == "" && op.Name != "":
+		return errors.New("inmemory: an operation with a name has no queue")
+	case op.Message == nil && op.Name != "":
+		return nil
 	case op.Queue == "" && !c.t.offers(Subscriber):
 		return fmt.Errorf("inmemory: publish %q: not offered", object)
 	case limits.MaxBody > 0 && len(m.Body) > limits.MaxBody:
@@ -72,13 +76,18 @@ func (c *conn) checkOne(ctx context.Context, op *transport.Operation, now time.T
 	return nil
 }
 
-// missing adds the operations whose queue does not exist to the failed ones.
+// missing adds the operations whose queue does not exist to the failed ones, and those with a name for a queue without
+// timers.
 func (b *broker) missing(ops []transport.Operation, failed failures) failures {
 	for i := range ops {
 		if ops[i].Queue == "" || failed.has(i) {
 			continue
 		}
-		if _, err := b.find(ops[i].Queue); err != nil {
+		q, err := b.find(ops[i].Queue)
+		if err == nil && ops[i].Name != "" && q.names == nil {
+			err = fmt.Errorf("inmemory: queue %q has no timers: install it with Queue.Timers", q.name)
+		}
+		if err != nil {
 			failed = append(failed, transport.OpError{Index: i, Err: err})
 		}
 	}
@@ -97,6 +106,14 @@ func (c *conn) put(ops []transport.Operation, failed failures) (receipts []trans
 		case op.Queue == "":
 			for _, q := range c.b.destinations(op.Types) {
 				q.put(newItem(op), now, delay)
+			}
+		case op.Name != "":
+			q := c.b.queues[op.Queue]
+			q.advance() // an expired one is gone
+			if q.vacate(op.Name); op.Message != nil {
+				it := newItem(op)
+				it.name, q.names[op.Name] = op.Name, it
+				q.put(it, now, delay)
 			}
 		default:
 			it := newItem(op)

@@ -16,6 +16,7 @@ type broker struct {
 	subscribers map[string][]*queue // by message type, in the order they subscribed
 	receipts    map[string]*item    // delayed messages that can still be cancelled
 	inboxes     map[string]*inbox
+	records     *records // nil until it is installed
 	seq         uint64
 }
 
@@ -51,6 +52,7 @@ type item struct {
 	expires  time.Time     // when that is over; zero without a ttl, and before
 	attempts int
 	holder   *delivery // settles of other deliveries fail
+	name     string    // in queue.names; empty of others
 	receipt  string    // empty when it cannot be cancelled
 
 	due        time.Time // when its state ends, while it is in queue.timed
@@ -68,7 +70,8 @@ type queue struct {
 	timed   timed
 	held    int
 	delayed int
-	changed chan struct{} // closed at the next change; nil if no receiver waits
+	names   map[string]*item // messages with a name; nil of a queue without timers
+	changed chan struct{}    // closed at the next change; nil if no receiver waits
 }
 
 // put appends a new message, or keeps it until its delay is over.
@@ -102,6 +105,7 @@ func (q *queue) restore(it *item, now time.Time) {
 	q.reclaim(it)
 	if !it.expires.IsZero() {
 		if !it.expires.After(now) {
+			q.unname(it)
 			return
 		}
 		q.schedule(it, it.expires)
@@ -133,6 +137,12 @@ func (q *queue) reclaim(it *item) {
 	it.holder = nil
 }
 
+// end removes a message that is being handled.
+func (q *queue) end(it *item) {
+	q.reclaim(it)
+	q.unname(it)
+}
+
 // discard removes a message that is not being handled.
 func (q *queue) discard(it *item) {
 	if it.list != nil {
@@ -142,12 +152,32 @@ func (q *queue) discard(it *item) {
 	}
 	q.unschedule(it)
 	q.forget(it)
+	q.unname(it)
 }
 
-// forget ends the time in which the message can be cancelled.
+// forget ends the time in which the message can be cancelled by its receipt.
 func (q *queue) forget(it *item) {
 	delete(q.b.receipts, it.receipt)
 	it.receipt = ""
+}
+
+// vacate removes the message with that name, also a delivered one, whose delivery has then lost its lease.
+func (q *queue) vacate(name string) {
+	switch it := q.names[name]; {
+	case it == nil:
+	case it.holder != nil:
+		q.end(it)
+	default:
+		q.discard(it)
+	}
+}
+
+// unname forgets the name of a message that leaves the queue.
+func (q *queue) unname(it *item) {
+	if it.name != "" {
+		delete(q.names, it.name)
+		it.name = ""
+	}
 }
 
 // advance carries out everything that is due.

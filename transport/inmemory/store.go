@@ -20,7 +20,7 @@ func (c *conn) BeginStore(ctx context.Context, e transport.OutboxEntry) (transpo
 	if err != nil {
 		return nil, err
 	}
-	return &tx{commit: func(ctx context.Context, ops []transport.Operation, writes []func()) error {
+	return &tx{conn: c, commit: func(ctx context.Context, ops []transport.Operation, writes []func()) error {
 		e.Ops = slices.Concat(e.Ops, ops)
 		return c.store(ctx, e, writes)
 	}}, nil

@@ -16,10 +16,16 @@ const deadSuffix = ".dead"
 func (c *conn) Install(ctx context.Context, plan transport.Plan) error {
 	return c.call(ctx, "Install", "", func() error {
 		for _, q := range plan.Queues {
-			c.b.create(q.Name)
+			created := c.b.create(q.Name)
+			if q.Timers && created.names == nil {
+				created.names = map[string]*item{}
+			}
 		}
 		for _, name := range plan.Inboxes {
 			c.b.createInbox(name)
+		}
+		if len(plan.Records) > 0 {
+			c.b.createRecords()
 		}
 		return nil
 	})
@@ -28,14 +34,22 @@ func (c *conn) Install(ctx context.Context, plan transport.Plan) error {
 func (c *conn) Verify(ctx context.Context, plan transport.Plan) (found []transport.Finding, err error) {
 	err = c.call(ctx, "Verify", "", func() error {
 		for _, q := range plan.Queues {
-			if c.b.queues[q.Name] == nil {
+			switch there := c.b.queues[q.Name]; {
+			case there == nil:
 				found = append(found, transport.Finding{Kind: "queue", Name: q.Name, State: transport.Missing})
+			case q.Timers && there.names == nil:
+				found = append(found, transport.Finding{
+					Kind: "queue", Name: q.Name, State: transport.Differs, Detail: "it has no timers",
+				})
 			}
 		}
 		for _, name := range plan.Inboxes {
 			if c.b.inboxes[name] == nil {
 				found = append(found, transport.Finding{Kind: "inbox", Name: name, State: transport.Missing})
 			}
+		}
+		if len(plan.Records) > 0 && c.b.records == nil {
+			found = append(found, transport.Finding{Kind: "table", Name: "records", State: transport.Missing})
 		}
 		return nil
 	})
@@ -57,12 +71,13 @@ func (c *conn) VerifySubscriptions(
 	return found, err
 }
 
-// Remove fails a Receive that waits for one of the queues, and ends the leases of their deliveries.
+// Remove deletes queues and inboxes. It fails a Receive that waits for one of the queues, and ends the leases of their deliveries.
 func (c *conn) Remove(ctx context.Context, queues ...string) error {
 	return c.call(ctx, "Remove", strings.Join(queues, " "), func() error {
 		for _, name := range queues {
 			c.b.remove(name)
 			c.b.remove(name + deadSuffix)
+			delete(c.b.inboxes, name)
 		}
 		return nil
 	})

@@ -37,7 +37,7 @@ type Transport struct {
 	// Fail, if set, is called before every call that a broker could fail. If it returns an error, the call returns that
 	// error and has no effect. verb is the name of the method ("Open", "Dispatch", "Receive", "Complete"; "Dispatch" also
 	// for each operation of CompleteWith and Store), and object is the queue, the queues, the inbox, the first type of a
-	// publish, or a receipt. "Store" is also the verb of Complete of a transaction of BeginStore.
+	// publish, a receipt, the kind of records, or the id of a record as the text of a UUID. "Store" is also the verb of Complete of a transaction of BeginStore.
 	// It must be safe for concurrent use.
 	Fail func(verb, object string) error
 
@@ -59,7 +59,7 @@ const (
 	Exact                               // Attempt.N is 1 for the first delivery and 2 for later ones
 	FreeRelease                         // a release counts as an attempt
 	ByteReceiver                        // a Receive is limited by number only
-	OutboxStore                         // no inboxes, and no HandledRecorder
+	OutboxStore                         // no inboxes and no HandledRecorder; no records
 )
 
 // System returns "inmemory".

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"sync"
 
+	"github.com/holdfast-go/holdfast/internal/stateset"
 	"github.com/holdfast-go/holdfast/transport"
 )
 
@@ -21,10 +22,11 @@ func OnCommit(ctx context.Context, s interface {
 	if err != nil {
 		return err
 	}
-	own, ok := transport.TxOf[*tx](given)
+	found, ok := transport.TxOf[ownTx](given)
 	if !ok {
 		return errors.New("inmemory: the transaction is one of another transport")
 	}
+	own := found.self()
 	own.mu.Lock()
 	defer own.mu.Unlock()
 	if own.over {
@@ -36,14 +38,25 @@ func OnCommit(ctx context.Context, s interface {
 
 var errTxOver = errors.New("inmemory: the transaction is over")
 
+// ownTx is a transaction of this package, also one without some capabilities.
+type ownTx interface {
+	transport.Tx
+	self() *tx
+}
+
 // tx collects the handler's writes until it is completed.
 type tx struct {
+	conn   *conn
 	commit func(ctx context.Context, ops []transport.Operation, writes []func()) error
 
 	mu     sync.Mutex // guards the fields below
 	writes []func()
 	over   bool
+
+	set stateset.Set // of the goroutine that uses the transaction
 }
+
+func (t *tx) self() *tx { return t }
 
 // end ends t, and reports whether it was not over before.
 func (t *tx) end() bool {
@@ -54,23 +67,39 @@ func (t *tx) end() bool {
 	return ended
 }
 
+func (t *tx) isOver() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.over
+}
+
 // Begin fails only if Transport.Fail returns an error, or with ErrLeaseLost.
 func (d *delivery) Begin(ctx context.Context) (transport.Tx, error) {
 	err := d.settle(ctx, "Begin", func(*item) error { return nil })
 	if err != nil {
 		return nil, err
 	}
-	return &tx{commit: d.completeWith}, nil
+	return withoutTx(&tx{conn: d.conn, commit: d.completeWith}, d.conn.t.Without), nil
 }
 
 func (t *tx) Complete(ctx context.Context, ops []transport.Operation) error {
 	if !t.end() {
 		return errTxOver
 	}
-	return t.commit(ctx, ops, t.writes)
+	defer t.free()
+	if err := t.set.Err(); err != nil {
+		return err
+	}
+	writes := t.writes
+	if len(t.set.Changes()) > 0 {
+		writes = append(writes, t.store)
+	}
+	return t.commit(ctx, ops, writes)
 }
 
 func (t *tx) Rollback(context.Context) error {
-	t.end()
+	if t.end() {
+		t.free()
+	}
 	return nil
 }

@@ -5,8 +5,8 @@ import "github.com/holdfast-go/holdfast/transport"
 // A type assertion must not find a capability that Transport.Without names. So the functions of this package that begin
 // with without return a struct that embeds only the other interfaces: Go needs one type for each set of them.
 
-// withoutConn returns c without the optional interfaces in w. Inboxes are installed, so without an Installer there is no
-// OutboxStore.
+// withoutConn returns c without the optional interfaces in w. Inboxes and records are installed, so without an
+// Installer there is no OutboxStore and no StateInspector.
 func withoutConn(c *conn, w Capability) transport.Conn {
 	type (
 		Base = interface {
@@ -26,6 +26,7 @@ func withoutConn(c *conn, w Capability) transport.Conn {
 			I
 			transport.OutboxStore
 			transport.InboxInspector
+			transport.StateInspector
 		}
 		S = transport.Subscriber
 		Q = transport.Inspector

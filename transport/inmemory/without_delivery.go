@@ -81,3 +81,11 @@ func withoutDelivery(d *delivery, w Capability) transport.Delivery {
 		return d
 	}
 }
+
+// withoutTx returns t without the optional interfaces in w.
+func withoutTx(t *tx, w Capability) transport.Tx {
+	if w&(Installer|OutboxStore) != 0 {
+		return struct{ ownTx }{t}
+	}
+	return t
+}

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/holdfast-go/holdfast/internal/backoff"
 	"github.com/holdfast-go/holdfast/internal/brokertest"
 	"github.com/holdfast-go/holdfast/transport"
 	"github.com/holdfast-go/holdfast/transport/postgres"
@@ -27,6 +28,7 @@ func TestConformance(t *testing.T) {
 		PutUndecodable: p.putUndecodable,
 		Begin:          p.begin,
 		Write:          p.write,
+		Sweep:          p.sweep,
 		Break: func(t testing.TB) (transport.Transport, transporttest.Link) {
 			proxy := brokertest.NewProxy(t, host(t, p.url))
 			tr := p.schema(2 * time.Second)(t).(*postgres.Transport)
@@ -53,7 +55,7 @@ func TestConformanceThroughPgBouncer(t *testing.T) {
 	}
 	transporttest.Run(t, transporttest.Harness{
 		Open: through(pooled, 0), ShortLease: through(pooled, time.Second), PutUndecodable: p.putUndecodable,
-		Begin: harness{url: pooled + "&default_query_exec_mode=exec"}.begin, Write: p.write,
+		Begin: harness{url: pooled + "&default_query_exec_mode=exec"}.begin, Write: p.write, Sweep: p.sweep,
 		Break: func(t testing.TB) (transport.Transport, transporttest.Link) {
 			proxy := brokertest.NewProxy(t, host(t, pooled))
 			return through(proxy.URL(t, pooled), 2*time.Second)(t), proxy
@@ -78,6 +80,7 @@ func TestConformanceOnAPoolOfFour(t *testing.T) {
 	}
 	transporttest.Run(t, transporttest.Harness{
 		Open: on(0), ShortLease: on(time.Second), PutUndecodable: p.putUndecodable, Begin: p.begin, Write: p.write,
+		Sweep: p.sweep,
 	})
 }
 
@@ -148,6 +151,41 @@ func (p harness) write(t testing.TB, tr transport.Transport, tx transport.Handle
 			t.Error(err)
 		}
 		return is
+	}
+}
+
+// sweep opens the schema as another process does, which removes the ids that are older than Env.Remember of the rule a
+// second after it has begun to use the inbox.
+func (p harness) sweep(t testing.TB, tr transport.Transport, inbox string) {
+	t.Helper()
+	const remember = 2 * time.Second
+	schema := tr.(*postgres.Transport).Schema
+	p.exec(t, "UPDATE "+schema+".holdfast_handled SET forgotten_at = 'epoch' WHERE name = '"+inbox+"'")
+	c, err := pgx.Connect(t.Context(), p.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close(context.Background())
+	var old time.Time
+	if err := c.QueryRow(t.Context(), "SELECT now() - $1::interval", remember).Scan(&old); err != nil {
+		t.Fatal(err)
+	}
+	conn, err := tr.Open(t.Context(), transport.Env{Endpoint: "sweep", Remember: remember})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if _, err := conn.(transport.OutboxStore).FindHandled(t.Context(), inbox, []transport.HandledKey{{}}); err != nil {
+		t.Fatal(err)
+	}
+	count := "SELECT count(*) FROM " + pgx.Identifier{schema, inbox}.Sanitize() + " WHERE at < $1"
+	for left := 1; left > 0; {
+		if err := backoff.Sleep(t.Context(), 20*time.Millisecond); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.QueryRow(t.Context(), count, old).Scan(&left); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 

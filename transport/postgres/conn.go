@@ -40,6 +40,8 @@ type store struct {
 	txs      slots         // MaxTx of them, where handlers is the caller's pool; else nil
 	sockets  sockets       // of handlers
 
+	recordStatements *recordStatements
+
 	tables     dialect.Memo[*table] // by queue
 	statements dialect.Memo[string] // text of composed statements by their shape
 	commits    commits              // of callers' transactions
@@ -60,6 +62,7 @@ type settings struct {
 // openStore connects, or shares the connections of other stores with the same address.
 func openStore(ctx context.Context, cfg, listening *pgxpool.Config, set settings) (*store, error) {
 	s := &store{settings: set, self: fmt.Sprintf("%016x", rand.Uint64()), open: map[*handlerTx]struct{}{}}
+	s.recordStatements = newRecordStatements(s.records())
 	s.detector = dialect.Detector{Suspect: refusedByForeign, Detect: s.detectForeign, Foreign: s.Foreign}
 	if ctx.Err() != nil { // which shared connections would not notice
 		return nil, fmt.Errorf("postgres: connect: %w", context.Cause(ctx))

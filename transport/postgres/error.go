@@ -50,13 +50,18 @@ func (s *store) failed(err error, doing string, args ...any) error {
 	return failure(err, doing, args...)
 }
 
-// failure adds the operation to err, and [transport.ErrNoQueue] where a table is missing. It returns nil for nil.
+// failure adds the operation to err, and [transport.ErrNoQueue] where a table is missing, or [transport.ErrDenied] where a
+// right is. It returns nil for nil.
 func failure(err error, doing string, args ...any) error {
 	if err == nil {
 		return nil
 	}
-	if code(err) == undefinedTable && !errors.Is(err, errWrites) && !errors.Is(err, tablequeue.ErrNotInstalled) {
+	switch code := code(err); {
+	case errors.Is(err, errWrites):
+	case code == undefinedTable && !errors.Is(err, tablequeue.ErrNotInstalled):
 		err = fmt.Errorf("%w: %w", transport.ErrNoQueue, err)
+	case code == insufficientPrivilege:
+		err = fmt.Errorf("%w: %w", transport.ErrDenied, err)
 	}
 	return fmt.Errorf("postgres: %s: %w", fmt.Sprintf(doing, args...), err)
 }
@@ -88,7 +93,7 @@ func (s *store) Classify(err error) tablequeue.Class {
 		return tablequeue.Unavailable
 	case errors.Is(err, errAnswerLost):
 		return tablequeue.Unknown
-	case errors.Is(err, dialect.ErrDetected):
+	case errors.Is(err, dialect.ErrDetected), errors.Is(err, transport.ErrConflict):
 		return tablequeue.Conflict
 	case errors.Is(err, dialect.ErrDelay):
 		return tablequeue.Refused

@@ -25,10 +25,12 @@ func TestGoldenStatements(t *testing.T) {
 	inbox := s.table("in.handled")
 	lone := &out{to: outgoing, rows: make([]*tablequeue.Row, 1), args: make([]any, 2)}
 	plain, timed := &out{to: outgoing, args: make([]any, 3)}, &out{to: outgoing, timed: true, args: make([]any, 6)}
+	leased := &out{to: outgoing, leased: true, args: make([]any, 6)}
 	foreign := &out{to: theirs, timed: true, foreign: true, args: make([]any, 6)}
 	var b, install strings.Builder
 	installed := plan("in")
-	installed.Inboxes = []string{"in.handled"}
+	installed.Inboxes, installed.Records = []string{"in.handled"}, []string{"orders/saga"}
+	records := newRecordStatements(s.records())
 	for _, step := range s.installation(installed) {
 		install.WriteString(step.text + ";\n")
 	}
@@ -54,10 +56,23 @@ func TestGoldenStatements(t *testing.T) {
 		{"complete with keys", completionRecorded(in, inbox, []*out{plain})},
 		{"complete in a handler's transaction with a key", removal(in, inbox, []*out{lone})},
 		{"record keys", record(inbox, []*out{plain})},
-		{"record a key in a handler's transaction", recordOne(inbox, []*out{lone})},
-		{"send in a handler's transaction", recordOne(nil, []*out{lone})},
+		{"record keys, and insert rows with leases", record(inbox, []*out{leased})},
+		{"record a key in a handler's transaction", inbox.record},
+		{"send in a handler's transaction", insertOne(lone, 1)},
+		{"send in a handler's transaction, with a lease", insertOne(&out{to: outgoing, leased: true, rows: lone.rows}, 1)},
 		{"look for keys", inbox.find},
 		{"remove old keys", inbox.forget},
+		{"what is set before a record is loaded", recordSettings},
+		{"create a record", records.create},
+		{"lock a record", records.lock},
+		{"what is set after a record was loaded", handlersSettings},
+		{"save a record", records.save},
+		{"remove a record", records.remove},
+		{"remove ended records", records.forget},
+		{"list records", records.page},
+		{"find a record", records.one},
+		{"count records", records.count},
+		{"estimate the number of records", records.sample},
 		{"what is set before, behind a proxy", planner.statement()},
 		{"look for the end of callers' transactions", endedTransactions},
 		{"look for locks", lockedTables},

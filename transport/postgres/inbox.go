@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/holdfast-go/holdfast/internal/tablequeue"
 	"github.com/holdfast-go/holdfast/internal/tablequeue/dialect"
@@ -21,38 +23,19 @@ var (
 	_ tablequeue.Outages   = (*store)(nil)
 )
 
-// notNew is the SQLSTATE with which a statement fails whose key is in the inbox already: that of the square root of a
-// negative number.
-const notNew = "2201F"
-
 // inboxVersion is the version of the inboxes that this package creates.
 const inboxVersion = 1
 
-// unlessNew is the expression that ends the transaction where the key is not new. The argument is volatile, as the planner
-// would evaluate a constant one even where it is not needed.
-const unlessNew = "coalesce((SELECT 1 FROM new), sqrt(-1 - random())::int)"
-
 // recordKey returns the statement that records the key $first with its checksum. It waits for another transaction that
-// records it.
+// records it. Where the key is not new it fails.
 func recordKey(inbox *table, first int) string {
-	return fmt.Sprintf("INSERT INTO %s (key, sum) VALUES ($%d::uuid, $%d::int) ON CONFLICT DO NOTHING RETURNING 1",
-		inbox.quoted, first, first+1)
+	return fmt.Sprintf("INSERT INTO %s (key, sum) VALUES ($%d::uuid, $%d::int)", inbox.quoted, first, first+1)
 }
 
-// recordOne returns the statement that records the key $1 with the checksum $2 and inserts the rows that were sent with
-// it. Where the key is not new it ends the transaction. Without an inbox it inserts the rows alone.
-func recordOne(inbox *table, outs []*out) string {
-	var b strings.Builder
-	if inbox == nil {
-		b.WriteString("WITH new AS (SELECT 1)")
-		insertsOfOne(&b, outs, 1)
-		b.WriteString(" SELECT 1")
-		return b.String()
-	}
-	b.WriteString("WITH new AS (" + recordKey(inbox, 1) + ")")
-	insertsOfOne(&b, outs, 3)
-	b.WriteString(" SELECT " + unlessNew)
-	return b.String()
+// recordedBefore reports whether err is that of [recordKey] for a key that is not new.
+func (t *table) recordedBefore(err error) bool {
+	answer, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && answer.Code == uniqueViolation && quote(answer.SchemaName, answer.TableName) == t.quoted
 }
 
 // recorded is the part of a statement that inserts the keys of r and returns the new ones. Concurrent statements insert
@@ -70,7 +53,13 @@ func record(inbox *table, outs []*out) string {
 	SELECT key::uuid AS key, sum::int AS sum, n FROM unnest($1::text[], $2::bigint[]) WITH ORDINALITY AS r(key, sum, n)
 ), ` + recorded(inbox, "r") + `, gone AS (SELECT r.n FROM r JOIN new USING (key))`)
 	inserts(&b, outs, 3)
-	return b.String() + " SELECT n FROM gone"
+	b.WriteString(" SELECT n, 0::bigint FROM gone")
+	for i, o := range outs {
+		if o.leased {
+			fmt.Fprintf(&b, " UNION ALL SELECT seq, lease_id FROM out%d", i)
+		}
+	}
+	return b.String()
 }
 
 // completionRecorded is [completion] with keys in $3 and their checksums in $4. It returns the number of each row whose
@@ -90,12 +79,23 @@ func completionRecorded(q, inbox *table, outs []*out) string {
 	return b.String()
 }
 
-// recorded marks the units whose key was not new.
+// recorded marks the units whose key was not new, and sets the seqs of rows that were inserted with leases.
 func (g *group) recorded(rows pgx.Rows) error {
 	for _, u := range g.units {
 		u.Handled = true
 	}
-	return eachNumber(rows, func(n int64) { g.units[n-1].Handled = false })
+	var n, lease int64
+	_, err := pgx.ForEachRow(rows, []any{&n, &lease}, func() error {
+		if lease == 0 {
+			g.units[n-1].Handled = false
+			return nil
+		}
+		for _, o := range g.outs {
+			o.leasedAs(lease, n)
+		}
+		return nil
+	})
+	return err
 }
 
 // settledAndRecorded marks the units whose row the statement did not hit, or whose key was not new.
@@ -156,11 +156,7 @@ func (s *store) installInbox(inbox string) []step {
 	t, of := s.table(inbox), fmt.Sprintf("inbox %q", inbox)
 	version := `(SELECT version FROM ` + s.inboxes() + ` WHERE name = ` + literal(inbox) + `)`
 	return []step{
-		{"versions of inboxes", when(regclass(s.inboxes())+` IS NULL`, `CREATE TABLE `+s.inboxes()+` (
-	name text PRIMARY KEY,
-	version integer NOT NULL,
-	forgotten_at timestamptz NOT NULL DEFAULT now()
-)`)},
+		s.installInboxVersions(),
 		{of, do(`IF ` + regclass(t.quoted) + ` IS NULL THEN
 CREATE TABLE ` + t.quoted + ` (
 	key uuid PRIMARY KEY,
@@ -168,20 +164,29 @@ CREATE TABLE ` + t.quoted + ` (
 	sum integer NOT NULL
 ) WITH (` + inboxStorage + `);
 CREATE INDEX IF NOT EXISTS ` + indexName(t, "_at_idx") + ` ON ` + t.quoted + ` (at);
-` + s.versionedInbox(inbox) + `;
+` + s.versionedAs(inbox, inboxVersion) + `;
 ELSIF 3 > (SELECT count(*) FROM pg_attribute WHERE attrelid = ` + regclass(t.quoted) + ` AND attname IN ('key', 'at', 'sum')) THEN
 	RAISE EXCEPTION '% is a table of another kind: rename it', ` + literal(t.quoted) + `;
 ELSIF coalesce(` + version + `, 0) > ` + strconv.Itoa(inboxVersion) + ` THEN
 	RAISE EXCEPTION 'the inbox is of version %, this program knows version ` + strconv.Itoa(inboxVersion) + `: update this program', ` + version + `;
 ELSIF ` + version + ` IS NULL THEN
-	` + s.versionedInbox(inbox) + `;
+	` + s.versionedAs(inbox, inboxVersion) + `;
 END IF`)},
 	}
 }
 
-// versionedInbox returns the statement that stores the version of an inbox.
-func (s *store) versionedInbox(inbox string) string {
-	return `INSERT INTO ` + s.inboxes() + ` (name, version) VALUES (` + literal(inbox) + `, ` + strconv.Itoa(inboxVersion) + `)
+// installInboxVersions returns the statement that creates the table with the versions of inboxes.
+func (s *store) installInboxVersions() step {
+	return step{"versions of inboxes", when(regclass(s.inboxes())+` IS NULL`, `CREATE TABLE `+s.inboxes()+` (
+	name text PRIMARY KEY,
+	version integer NOT NULL,
+	forgotten_at timestamptz NOT NULL DEFAULT now()
+)`)}
+}
+
+// versionedAs returns the statement that stores the version of an inbox or of the table of records.
+func (s *store) versionedAs(name string, version int) string { //nolint:unparam // both have one version so far
+	return `INSERT INTO ` + s.inboxes() + ` (name, version) VALUES (` + literal(name) + `, ` + strconv.Itoa(version) + `)
 	ON CONFLICT (name) DO UPDATE SET version = excluded.version`
 }
 
@@ -190,6 +195,7 @@ const inboxStorage = `autovacuum_vacuum_insert_scale_factor = 0.1, autovacuum_va
 
 // inboxStatements sets the statements of an inbox.
 func (t *table) inboxStatements() {
+	t.record = recordKey(t, 1)
 	t.find = `SELECT r.n, i.sum FROM unnest($1::text[]) WITH ORDINALITY AS r(key, n),
 	LATERAL (SELECT sum FROM ` + t.quoted + ` WHERE key = r.key::uuid OFFSET 0) AS i`
 	t.forget = `WITH gone AS (
@@ -268,14 +274,7 @@ func (s *store) InboxState(ctx context.Context, inbox string) error {
 // version was not installed whole.
 func (s *store) inboxState(ctx context.Context, db querier, inbox string) error {
 	t := s.table(inbox)
-	var columns []string
-	var versioned bool
-	err := db.QueryRow(ctx, `SELECT coalesce(array_agg(attname::text), '{}'), `+regclass(s.inboxes())+` IS NOT NULL FROM pg_attribute
-WHERE attrelid = `+regclass(t.quoted)+` AND attnum > 0 AND NOT attisdropped`).Scan(&columns, &versioned)
-	version := 0
-	if err == nil && versioned {
-		err = db.QueryRow(ctx, `SELECT coalesce(max(version), 0) FROM `+s.inboxes()+` WHERE name = $1`, inbox).Scan(&version)
-	}
+	columns, version, err := s.versionedTable(ctx, db, t.quoted, inbox)
 	switch {
 	case err != nil:
 		return s.failed(err, "inspect inbox %q", inbox)
@@ -294,6 +293,18 @@ WHERE attrelid = `+regclass(t.quoted)+` AND attnum > 0 AND NOT attisdropped`).Sc
 		return fmt.Errorf("postgres: inbox %q has no version: %w", inbox, transport.ErrNoQueue)
 	}
 	return nil
+}
+
+// versionedTable returns the columns of a table, none without the table, and its version among those of inboxes, 0 without
+// one.
+func (s *store) versionedTable(ctx context.Context, db querier, quoted, name string) (columns []string, version int, err error) {
+	var versioned bool
+	err = db.QueryRow(ctx, `SELECT coalesce(array_agg(attname::text), '{}'), `+regclass(s.inboxes())+` IS NOT NULL FROM pg_attribute
+WHERE attrelid = `+regclass(quoted)+` AND attnum > 0 AND NOT attisdropped`).Scan(&columns, &versioned)
+	if err == nil && versioned {
+		err = db.QueryRow(ctx, `SELECT coalesce(max(version), 0) FROM `+s.inboxes()+` WHERE name = $1`, name).Scan(&version)
+	}
+	return columns, version, err
 }
 
 // inboxColumns are the columns of an inbox.

@@ -52,7 +52,7 @@ func handled(t *testing.T, c transport.Conn, n int) bool {
 	return states[0] == transport.Handled
 }
 
-func TestAMissingInboxIsReportedWithAdvice(t *testing.T) {
+func TestAMissingInboxIsNamed(t *testing.T) {
 	w := newBiz(t)
 	c := w.open()
 	send(t, c, to("in", msg("1")))
@@ -66,10 +66,8 @@ func TestAMissingInboxIsReportedWithAdvice(t *testing.T) {
 		"Complete": d.Complete(t.Context()), "CompleteWith": completeWith(t, d, to("out", msg("1"))),
 	} {
 		isErr(t, err, transport.ErrNoQueue)
-		for _, want := range []string{"in.handled", "installer", "holdfast sql script"} {
-			if !strings.Contains(err.Error(), want) {
-				t.Errorf("%s: the error has no %q: %v", name, want, err)
-			}
+		if !strings.Contains(err.Error(), "in.handled") {
+			t.Errorf("%s: the error does not name the inbox: %v", name, err)
 		}
 	}
 	w.wantRows(1, 0, 0)
@@ -142,7 +140,8 @@ func TestAMissingRightOnAnInboxIsReported(t *testing.T) {
 	} {
 		w.exec(`REVOKE ` + right + ` ON ` + w.schema + `."in.handled" FROM ` + u.User.Username())
 		err := try()
-		if err == nil || !strings.Contains(err.Error(), "permission denied for table in.handled") || errors.Is(err, transport.ErrUnreachable) {
+		if err == nil || !strings.Contains(err.Error(), "permission denied for table in.handled") ||
+			!errors.Is(err, transport.ErrDenied) || errors.Is(err, transport.ErrUnreachable) {
 			t.Errorf("without %s: %v", right, err)
 		}
 		w.exec(`GRANT ` + right + ` ON ` + w.schema + `."in.handled" TO ` + u.User.Username())
@@ -162,8 +161,9 @@ func TestADatabaseThatOnlyReadsStoresNothing(t *testing.T) {
 	w.wantRows(0, 0, 0)
 }
 
-// A transaction that keeps a snapshot cannot see a key that a rival has recorded since.
-func TestARivalOfATransactionWithASnapshotIsAConflict(t *testing.T) {
+// A transaction that keeps a snapshot cannot see a key that a rival has recorded since. The unique index can, unless the
+// server finds a conflict first.
+func TestARivalOfATransactionWithASnapshotHasHandledTheMessage(t *testing.T) {
 	w := newOutbox(t)
 	for _, level := range []string{"repeatable%20read", "serializable"} {
 		c := w.openAs(Transport{URL: testURL() + "&default_transaction_isolation=" + level})
@@ -172,8 +172,8 @@ func TestARivalOfATransactionWithASnapshotIsAConflict(t *testing.T) {
 			ok(t, w.write(tx, n))
 			ok(t, c.(transport.OutboxStore).Store(t.Context(), entryOf("in.handled", n, "first")))
 		})
-		if err == nil || errors.Is(err, transport.ErrAlreadyHandled) || !tx.(transport.ConflictDetector).Conflict(err) {
-			t.Errorf("%s: %v, want a conflict", level, err)
+		if !errors.Is(err, transport.ErrAlreadyHandled) && (err == nil || !tx.(transport.ConflictDetector).Conflict(err)) {
+			t.Errorf("%s: %v, want %v or a conflict", level, err, transport.ErrAlreadyHandled)
 		}
 		_, err = storeTx(t, c, entryOf("in.handled", n, "again"), func(tx pgx.Tx) { ok(t, w.write(tx, n)) })
 		isErr(t, err, transport.ErrAlreadyHandled)

@@ -32,6 +32,7 @@ func (s *store) Notify(ctx context.Context, queues []string) error {
 
 // Listen implements [tablequeue.Waker]. Without a listener it waits for the end of ctx.
 func (s *store) Listen(ctx context.Context, ready func(), wake func(queue string)) error {
+	s.commits.wakesBy(wake)
 	if s.listener == nil {
 		<-ctx.Done()
 		return context.Cause(ctx)

@@ -27,7 +27,7 @@ func (s *store) flush(ctx context.Context, units []*tablequeue.Unit, prepare fun
 		for _, g := range s.groups(units) {
 			s.queue(b, g)
 		}
-		return s.write(ctx, b)
+		return timerless(s.write(ctx, b), units...)
 	})
 }
 
@@ -59,8 +59,12 @@ type out struct {
 	owners  array[number] // of each row: the number of its unit
 	rows    []*tablequeue.Row
 	timed   bool
-	foreign bool // a foreign table; always timed
-	seqs    bool // the caller wants their seq
+	named   bool                  // all of its rows have a name; always timed
+	names   map[[16]byte]struct{} // of the first rows, once [out.has] has looked at them
+	foreign bool                  // a foreign table; always timed
+	seqs    bool                  // the caller wants their seq
+	leased  bool                  // the rows are inserted with leases, which are those of unit
+	unit    *tablequeue.Unit
 	args    []any
 }
 
@@ -78,7 +82,7 @@ func (s *store) groups(units []*tablequeue.Unit) []*group {
 		}
 		i := slices.IndexFunc(groups, func(g *group) bool {
 			return g.verb == verb && (verb == tablequeue.Send ||
-				(g.queue == nil || g.queue.name == u.Queue) && g.fits(u) && g.records(u))
+				(g.queue == nil || g.queue.name == u.Queue) && g.fits(u) && g.records(u)) && !g.renames(u)
 		})
 		if i < 0 {
 			g := &group{verb: verb}
@@ -94,7 +98,7 @@ func (s *store) groups(units []*tablequeue.Unit) []*group {
 	}
 	for _, g := range groups {
 		// In a fixed order, so that equal groups have equal statements.
-		slices.SortFunc(g.outs, func(a, b *out) int { return cmp.Compare(a.to.name, b.to.name) })
+		slices.SortFunc(g.outs, func(a, b *out) int { return a.compare(b) })
 	}
 	return groups
 }
@@ -103,13 +107,18 @@ func (s *store) groups(units []*tablequeue.Unit) []*group {
 // happens to have would be a statement of its own.
 func (g *group) fits(u *tablequeue.Unit) bool {
 	for i := range u.Rows {
-		if !slices.ContainsFunc(g.outs, func(o *out) bool { return o.to.name == u.Rows[i].Queue }) {
+		if !slices.ContainsFunc(g.outs, func(o *out) bool { return o.takes(&u.Rows[i]) }) {
 			return false
 		}
 	}
 	return !slices.ContainsFunc(g.outs, func(o *out) bool {
-		return !slices.ContainsFunc(u.Rows, func(r tablequeue.Row) bool { return r.Queue == o.to.name })
+		return !slices.ContainsFunc(u.Rows, func(r tablequeue.Row) bool { return o.takes(&r) })
 	})
+}
+
+// takes reports whether r is a row of o.
+func (o *out) takes(r *tablequeue.Row) bool {
+	return o.to.name == r.Queue && o.leased == (r.Lease != 0) && o.named == r.Named()
 }
 
 // records reports whether u records its key as the units of g do, and another key than theirs: of two units with one key
@@ -127,7 +136,8 @@ func (s *store) add(g *group, u *tablequeue.Unit) {
 	g.units = append(g.units, u)
 	for i := range u.Rows {
 		r := &u.Rows[i]
-		o := s.out(g, r.Queue)
+		o := s.out(g, r)
+		o.unit = u
 		o.owners = append(o.owners, number(len(g.units)))
 		o.rows = append(o.rows, r)
 		o.timed = o.timed || r.Timed()
@@ -135,14 +145,30 @@ func (s *store) add(g *group, u *tablequeue.Unit) {
 	}
 }
 
-func (s *store) out(g *group, queue string) *out {
-	i := slices.IndexFunc(g.outs, func(o *out) bool { return o.to.name == queue })
+func (s *store) out(g *group, r *tablequeue.Row) *out {
+	i := slices.IndexFunc(g.outs, func(o *out) bool { return o.takes(r) })
 	if i < 0 {
-		to := s.table(queue)
+		to := s.table(r.Queue)
 		foreign := to.foreign.Load()
-		i, g.outs = len(g.outs), append(g.outs, &out{to: to, foreign: foreign, timed: foreign})
+		i, g.outs = len(g.outs), append(g.outs, &out{
+			to: to, foreign: foreign, named: r.Named(), timed: foreign || r.Named(), leased: r.Lease != 0,
+		})
 	}
 	return g.outs[i]
+}
+
+// compare orders the rows of one table by their kinds: plain ones, named ones, leased ones.
+func (o *out) compare(other *out) int {
+	kind := func(o *out) int {
+		switch {
+		case o.leased:
+			return 2
+		case o.named:
+			return 1
+		}
+		return 0
+	}
+	return cmp.Or(cmp.Compare(o.to.name, other.to.name), kind(o)-kind(other))
 }
 
 // queue adds g's statements to b.
@@ -189,7 +215,8 @@ func (g *group) withOuts(args ...any) []any {
 }
 
 func (s *store) queueSend(b *pgx.Batch, o *out, arrays []any) {
-	text := s.statement(shape{to: o.to.name, timed: o.timed, foreign: o.foreign, seqs: o.seqs}, func() string {
+	key := shape{to: o.to.name, timed: o.timed, named: o.named, foreign: o.foreign, leased: o.leased, seqs: o.seqs}
+	text := s.statement(key, func() string {
 		text := insert(o, 1, false)
 		if o.seqs {
 			text += " RETURNING seq"
@@ -197,15 +224,19 @@ func (s *store) queueSend(b *pgx.Batch, o *out, arrays []any) {
 		return text
 	})
 	q := b.Queue(text, s.args(arrays)...)
-	if o.seqs {
+	switch {
+	case o.leased:
+		q.Query(o.insertedLeased)
+	case o.seqs:
 		q.Query(o.inserted)
 	}
 }
 
 // shape is the key of a composed statement.
 type shape struct {
-	from, to, inbox              string
-	timed, foreign, seqs, single bool
+	from, to, inbox                     string
+	timed, named, foreign, leased, seqs bool
+	lone, single                        bool
 }
 
 func (s *store) statement(key shape, compose func() string) string {
@@ -215,12 +246,12 @@ func (s *store) statement(key shape, compose func() string) string {
 	return s.statements.Add(key, compose())
 }
 
-// composed returns the statement that completes or records the units of g; with single, the one unit of a handler's
-// transaction.
+// composed returns the statement that completes or records the units of g; with single, the one that completes the unit of
+// a handler's transaction.
 func (s *store) composed(g *group, single bool) string {
 	var to strings.Builder
 	for _, o := range g.outs {
-		fmt.Fprintf(&to, "%s\x00%t%t%t\x00", o.to.name, o.timed, o.foreign, single && o.lone())
+		fmt.Fprintf(&to, "%s\x00%t%t%t%t%t\x00", o.to.name, o.timed, o.named, o.foreign, o.leased, single && o.lone())
 	}
 	key := shape{to: to.String(), single: single}
 	if g.queue != nil {
@@ -231,8 +262,6 @@ func (s *store) composed(g *group, single bool) string {
 	}
 	return s.statement(key, func() string {
 		switch {
-		case single && g.queue == nil:
-			return recordOne(g.inbox, g.outs)
 		case single:
 			return removal(g.queue, g.inbox, g.outs)
 		case g.queue == nil:
@@ -273,6 +302,25 @@ func (o *out) inserted(rows pgx.Rows) error {
 	})
 }
 
+// insertedLeased sets the seqs of the rows that were inserted with leases.
+func (o *out) insertedLeased(rows pgx.Rows) error {
+	var seq, lease int64
+	_, err := pgx.ForEachRow(rows, []any{&seq, &lease}, func() error {
+		o.leasedAs(lease, seq)
+		return nil
+	})
+	return err
+}
+
+// leasedAs sets the seq of the row with that lease.
+func (o *out) leasedAs(lease, seq int64) {
+	for _, r := range o.rows {
+		if r.Lease == lease {
+			r.Seq = seq
+		}
+	}
+}
+
 func leasesOf(units []*tablequeue.Unit) (seqs, ids array[number]) {
 	seqs, ids = make(array[number], len(units)), make(array[number], len(units))
 	for i, u := range units {
@@ -288,12 +336,22 @@ func (o *out) arrays() []any {
 	for i, r := range o.rows {
 		headers[i], bodies[i] = textOf(r.Headers), r.Body
 	}
+	if o.leased {
+		leases := make(array[number], n)
+		for i, r := range o.rows {
+			leases[i] = number(r.Lease)
+		}
+		return []any{headers, bodies, leases, number(o.unit.LeaseFor.Microseconds()), text(o.unit.LeaseOwner)}
+	}
 	if !o.timed {
 		return []any{headers, bodies}
 	}
 	at, after, ttl := make(array[number], n), make(array[number], n), make(array[number], n)
 	for i, r := range o.rows {
 		at[i], after[i], ttl[i] = timesOf(r)
+	}
+	if o.named {
+		return []any{headers, bodies, at, after, ttl, namesOf(o.rows)}
 	}
 	return []any{headers, bodies, at, after, ttl}
 }
@@ -302,6 +360,9 @@ func (o *out) arrays() []any {
 func timesOf(r *tablequeue.Row) (at, after, ttl number) {
 	if !r.At.IsZero() {
 		at = number(r.At.UnixMicro())
+	}
+	if r.Removes {
+		return 0, 0, removed
 	}
 	return at, number(r.After.Microseconds()), number(r.TTL.Microseconds())
 }
@@ -315,5 +376,9 @@ func (o *out) values() []any {
 		return o.arrays()
 	}
 	r := o.rows[0]
-	return []any{string(textOf(r.Headers)), bytesOf(r.Body)}
+	args := []any{string(textOf(r.Headers)), bytesOf(r.Body)}
+	if o.leased {
+		args = append(args, r.Lease, o.unit.LeaseFor.Microseconds(), o.unit.LeaseOwner)
+	}
+	return args
 }

@@ -25,6 +25,7 @@ type commits struct {
 	watching bool
 	last     time.Time // when a transaction was added
 	closed   bool
+	wake     func(queue string) // wakes receivers of the Conn; nil without receivers
 
 	life  context.Context //nolint:containedctx // ends when Close begins
 	end   context.CancelFunc
@@ -52,40 +53,61 @@ func (s *store) watchCommit(id int64, queues []string) {
 }
 
 // The pauses between polls. A pause is a quarter of the time since the last insert: after a short transaction
-// receivers are notified soon, and a long one costs few polls.
+// receivers are notified soon, and a long one costs few polls. While many transactions are open a poll serves several.
 const (
 	shortestPause = 5 * time.Millisecond
+	busyPause     = 20 * time.Millisecond // with more than busyCommits
 	longestPause  = 250 * time.Millisecond
+
+	busyCommits = 4
+	notifyEvery = 50 * time.Millisecond // the least time between two notifications
 )
 
-// watchCommits polls until no transaction is left.
+// watchCommits polls until no transaction is left, and notifies of those that have committed.
 func (s *store) watchCommits() {
+	var queues []string // to notify of
+	var notified time.Time
 	for {
-		ids, last := s.commits.watched()
-		if len(ids) == 0 {
+		ids, last := s.commits.watched(len(queues) > 0)
+		if len(ids) == 0 && len(queues) == 0 {
 			return
 		}
-		pause := min(max(time.Since(last)/4, shortestPause), longestPause)
-		if backoff.Sleep(s.commits.life, pause) != nil {
+		least := shortestPause
+		if len(ids) > busyCommits {
+			least = busyPause
+		}
+		if backoff.Sleep(s.commits.life, min(max(time.Since(last)/4, least), longestPause)) != nil {
 			return
 		}
-		s.lookAtCommits(ids)
+		for _, q := range s.lookAtCommits(ids) {
+			s.commits.wakeUp(q)
+			if !slices.Contains(queues, q) {
+				queues = append(queues, q)
+			}
+		}
+		if len(queues) > 0 && time.Since(notified) >= notifyEvery {
+			s.notifyOf(queues)
+			queues, notified = nil, time.Now()
+		}
 	}
 }
 
 // endedTransactions returns the transactions of $1 that have ended, and whether they committed. A transaction that is
 // too old to be known has ended.
-const endedTransactions = `SELECT x, coalesce(txid_status(x) = 'committed', true) FROM unnest($1::bigint[]) AS x
-WHERE txid_status(x) IS DISTINCT FROM 'in progress'`
+const endedTransactions = `SELECT x, coalesce(txid_status(x) = 'committed', true)
+FROM unnest($1::bigint[]) AS x, (SELECT txid_current_snapshot() AS now OFFSET 0) AS s WHERE txid_visible_in_snapshot(x, s.now)`
 
-func (s *store) lookAtCommits(ids []int64) {
+// lookAtCommits forgets those of the transactions ids that have ended. It returns the queues of those that committed.
+func (s *store) lookAtCommits(ids []int64) (queues []string) {
+	if len(ids) == 0 {
+		return nil
+	}
 	ctx, cancel := context.WithTimeout(s.commits.life, time.Second)
 	defer cancel()
-	var queues []string
 	var id int64
 	var committed bool
-	rows, _ := s.leases.Query(ctx, endedTransactions, ids) // an error is that of rows too
-	_, err := pgx.ForEachRow(rows, []any{&id, &committed}, func() error {
+	rows, _ := s.leases.Query(ctx, endedTransactions, ids) // an error is that of rows too; the next poll finds the others
+	_, _ = pgx.ForEachRow(rows, []any{&id, &committed}, func() error {
 		s.commits.mu.Lock()
 		defer s.commits.mu.Unlock()
 		for _, q := range s.commits.pending[id] {
@@ -96,19 +118,40 @@ func (s *store) lookAtCommits(ids []int64) {
 		delete(s.commits.pending, id)
 		return nil
 	})
-	if err != nil || len(queues) == 0 {
-		return // the next poll finds the others
-	}
-	channels, names := s.heardOf(queues)
-	_, _ = s.leases.Exec(ctx, notify, "tx", channels, names) // without it receivers find the rows by polling
+	return queues
 }
 
-// watched returns the pending transactions, and when the last of them was added. Without any the watcher ends.
-func (c *commits) watched() (ids []int64, last time.Time) {
+// notifyOf notifies receivers of other processes. Without the notification they find the rows by polling.
+func (s *store) notifyOf(queues []string) {
+	ctx, cancel := context.WithTimeout(s.commits.life, time.Second)
+	defer cancel()
+	_ = s.Notify(ctx, queues)
+}
+
+// watched returns the pending transactions, and when the last of them was added. Without any the watcher ends, unless it
+// has something left to do.
+func (c *commits) watched(left bool) (ids []int64, last time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.watching = len(c.pending) > 0
+	c.watching = len(c.pending) > 0 || left
 	return slices.Collect(maps.Keys(c.pending)), c.last
+}
+
+// wakeUp wakes the receivers of this Conn.
+func (c *commits) wakeUp(queue string) {
+	c.mu.Lock()
+	wake := c.wake
+	c.mu.Unlock()
+	if wake != nil {
+		wake(queue)
+	}
+}
+
+// wakesBy has wake called with each queue that a commit has inserted rows into.
+func (c *commits) wakesBy(wake func(queue string)) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.wake = wake
 }
 
 func (c *commits) close() {

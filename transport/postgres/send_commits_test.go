@@ -66,7 +66,7 @@ func TestACallersCommitCarriesNoNotification(t *testing.T) {
 	defer cancel()
 	n, err := listening.WaitForNotification(ctx)
 	ok(t, err)
-	if n.Payload != "tx committed" {
+	if n.Payload != s.self+" committed" {
 		t.Errorf("notified of %q, want the queue of the transaction that committed", n.Payload)
 	}
 }

@@ -30,7 +30,7 @@ func (s *store) InsertIn(ctx context.Context, tx any, rows []tablequeue.Row) err
 		units := []*tablequeue.Unit{{Rows: rows}}
 		err = s.detector.Repeat(ctx, units, func() error { return s.insertWithin(ctx, users, rows) })
 	}
-	return failure(err, "send in a transaction")
+	return failure(timerless(err, &tablequeue.Unit{Rows: rows}), "send in a transaction")
 }
 
 // usersTx is a transaction of a caller.
@@ -64,7 +64,7 @@ func (s *store) sure(rows []tablequeue.Row) bool {
 		return false
 	}
 	for i := range rows {
-		if r := &rows[i]; r.Queue != rows[0].Queue || r.Timed() || r.WantSeq || r.Published {
+		if r := &rows[i]; r.Queue != rows[0].Queue || r.Timed() || r.Named() || r.WantSeq || r.Published {
 			return false
 		}
 	}

@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/holdfast-go/holdfast/internal/uuid"
 )
 
 // joining returns the statement that inserts the rows of outs in a caller's transaction, and its parameters. Unless the
@@ -29,34 +31,52 @@ func joining(tx usersTx, outs []*out, known bool) (text string, args []any) {
 		}
 		args = append(args, params...)
 	}
-	where := " RETURNING "
+	where := ""
 	if !known {
-		where = fmt.Sprintf(" WHERE current_database()::text = $%d::text AND pg_postmaster_start_time() = $%d::timestamptz RETURNING ",
+		where = fmt.Sprintf(" WHERE current_database()::text = $%d::text AND pg_postmaster_start_time() = $%d::timestamptz",
 			len(args)+1, len(args)+2)
 	}
+	for i, o := range outs {
+		inserts[i] += where + o.replacing() + " RETURNING "
+	}
 	if len(outs) == 1 {
-		return inserts[0] + where + "txid_current(), 0, " + seqs[0], args
+		return inserts[0] + "txid_current(), 0, " + seqs[0], args
 	}
 	var with, union []string
 	for i, insert := range inserts {
-		with = append(with, fmt.Sprintf("out%d AS (%s%s%s AS seq)", i, insert, where, seqs[i]))
+		with = append(with, fmt.Sprintf("out%d AS (%s%s AS seq)", i, insert, seqs[i]))
 		union = append(union, fmt.Sprintf("SELECT %d AS n, seq FROM out%d", i, i))
 	}
 	return "WITH " + strings.Join(with, ", ") + " SELECT txid_current(), n, seq FROM (" +
 		strings.Join(union, " UNION ALL ") + ") AS inserted ORDER BY n, seq", args
 }
 
-// sourceNames are the names of the columns of [usersTx].source.
+// sourceNames are the names of the parameters of a row.
 func (o *out) sourceNames() string {
-	if o.timed {
-		return "r(headers, body, at, after, ttl)"
+	switch {
+	case o.named:
+		return "headers, body, at, after, ttl, name"
+	case o.timed:
+		return "headers, body, at, after, ttl"
 	}
-	return "r(headers, body)"
+	return "headers, body"
+}
+
+// sourceTypes are the types of the parameters of a row.
+func (o *out) sourceTypes() []string {
+	types := []string{"text", "bytea", "bigint", "bigint", "bigint", "text"}
+	switch {
+	case o.named:
+		return types
+	case o.timed:
+		return types[:5]
+	}
+	return types[:2]
 }
 
 // list returns o's rows as a list of values, which every driver can encode.
 func (o *out) list(first int) (text string, args []any) {
-	kinds := []string{"text", "bytea", "bigint", "bigint", "bigint"}
+	kinds := o.sourceTypes()
 	var b strings.Builder
 	b.WriteString("(VALUES ")
 	for i, r := range o.rows {
@@ -68,13 +88,16 @@ func (o *out) list(first int) (text string, args []any) {
 			at, after, ttl := timesOf(r)
 			values = append(values, int64(at), int64(after), int64(ttl))
 		}
+		if o.named {
+			values = append(values, uuid.Text(r.Name))
+		}
 		for j := range values {
-			fmt.Fprintf(&b, "%c$%d::%s", "(,,,,"[j], first+len(args)+j, kinds[j])
+			fmt.Fprintf(&b, "%c$%d::%s", "(,,,,,"[j], first+len(args)+j, kinds[j])
 		}
 		b.WriteString(")")
 		args = append(args, values...)
 	}
-	b.WriteString(") AS " + o.sourceNames())
+	b.WriteString(") AS r(" + o.sourceNames() + ")")
 	return b.String(), args
 }
 
@@ -119,12 +142,12 @@ func (pgxTx) source(o *out, first int) (text string, args []any) {
 		return o.list(first)
 	}
 	args = plain(o.arrays())
-	kinds := []string{"text", "bytea", "bigint", "bigint", "bigint"}
+	kinds := o.sourceTypes()
 	params := make([]string, len(args))
 	for i := range args {
 		params[i] = fmt.Sprintf("$%d::%s[]", first+i, kinds[i])
 	}
-	return "unnest(" + strings.Join(params, ", ") + ") AS " + o.sourceNames(), args
+	return "unnest(" + strings.Join(params, ", ") + ") AS r(" + o.sourceNames() + ")", args
 }
 
 // sqlTx is a transaction of package database/sql, with any driver for PostgreSQL.

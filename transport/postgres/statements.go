@@ -107,32 +107,49 @@ const (
 	expiry = `CASE WHEN r.ttl > 0 THEN (` + due + ` + r.ttl * interval '1 microsecond') AT TIME ZONE 'UTC' END`
 )
 
-// insert returns the statement that inserts rows from arrays, which are the parameters from number first on: headers,
-// body, and with timed at, after and ttl. With owned the first array has the number of each row's unit. The id of each
+// insert returns the statement that inserts rows from arrays, which are the parameters from number first on: those of
+// [out.sourceNames]. With owned the first array has the number of each row's unit. The id of each
 // row is new: copies of one message are rows with ids of their own, and a foreign table has id as its primary key.
 func insert(o *out, first int, owned bool) string {
 	p := func(i int) string { return fmt.Sprintf("$%d", first+i) }
-	names, arrays := "headers, body", []string{}
+	names, arrays := o.sourceNames(), []string{}
 	if owned {
 		arrays = append(arrays, p(0)+"::bigint[]")
 		names = "owner, " + names
 	}
-	for _, kind := range []string{"text", "bytea"} {
+	for _, kind := range o.sourceTypes() {
 		arrays = append(arrays, p(len(arrays))+"::"+kind+"[]")
 	}
 	columns, values := o.columns()
-	if o.timed {
-		names += ", at, after, ttl"
-		for range 3 {
-			arrays = append(arrays, p(len(arrays))+"::bigint[]")
-		}
+	if o.leased {
+		names += ", lease"
+		arrays = append(arrays, p(len(arrays))+"::bigint[]")
+		values += fmt.Sprintf(leasing, len(arrays)+first, "r.lease", len(arrays)+first+1)
 	}
 	text := "INSERT INTO " + o.to.quoted + " (" + columns + ") SELECT " + values +
 		" FROM unnest(" + strings.Join(arrays, ", ") + ") AS r(" + names + ")"
 	if owned {
 		text += " WHERE r.owner IN (SELECT n FROM gone)"
 	}
+	text += o.replacing()
+	if o.leased {
+		text += " RETURNING seq, lease_id"
+	}
 	return text
+}
+
+// leasing are the values of the columns with which a row is inserted as if a claim had leased it: until statement_timestamp()
+// + $n microseconds, with a lease, and by the owner $n.
+const leasing = ", statement_timestamp() + $%d::bigint * interval '1 microsecond', 1, %s, $%d::text"
+
+// insertLone returns the statement that inserts one row, without arrays.
+func insertLone(o *out, first int) string {
+	columns, _ := o.columns()
+	text := fmt.Sprintf("INSERT INTO %s (%s) VALUES ($%d, $%d", o.to.quoted, columns, first, first+1)
+	if o.leased {
+		return text + fmt.Sprintf(leasing, first+3, fmt.Sprintf("$%d::bigint", first+2), first+4) + ") RETURNING seq, lease_id"
+	}
+	return text + ")"
 }
 
 // columns returns the columns of an insert, and their values from a row r.
@@ -140,6 +157,10 @@ func (o *out) columns() (columns, values string) {
 	switch {
 	case o.foreign: // its id has no default
 		return "id, headers, body, expires", "gen_random_uuid(), r.headers, r.body, " + expiry
+	case o.leased:
+		return "headers, body, visible_at, delivery_count, lease_id, lease_owner", "r.headers, r.body"
+	case o.named:
+		return "headers, body, visible_at, expires, name", "r.headers, r.body, " + due + ", " + namedExpiry + ", r.name::uuid"
 	case o.timed:
 		return "headers, body, visible_at, expires", "r.headers, r.body, " + due + ", " + expiry
 	}
@@ -191,28 +212,27 @@ const divisionByZero = "22012"
 // sent with it. Where the lease is lost it divides by zero, which ends the transaction. The divisor comes from a
 // volatile function, as the planner would evaluate a constant expression even where it is not needed.
 //
-// With an inbox it records the key $3 with the checksum $4, as [recordOne] does.
+// With an inbox it records the key $3 with the checksum $4, as [recordKey] does.
 func removal(q, inbox *table, outs []*out) string {
 	var b strings.Builder
 	b.WriteString(`WITH gone AS (DELETE FROM ` + q.quoted + ` WHERE seq = $1 AND lease_id = $2 AND ` + byKey + ` RETURNING 1)`)
-	param, also := 3, ""
+	param := 3
 	if inbox != nil {
 		b.WriteString(", new AS (" + recordKey(inbox, 3) + ")")
-		param, also = 5, ", "+unlessNew
+		param = 5
 	}
-	insertsOfOne(&b, outs, param)
-	b.WriteString(" SELECT coalesce((SELECT 1 FROM gone), 1 / (random() * 0)::int)" + also)
+	for i, o := range outs {
+		fmt.Fprintf(&b, ", out%d AS (%s)", i, insertOne(o, param))
+		param += len(o.args)
+	}
+	b.WriteString(" SELECT coalesce((SELECT 1 FROM gone), 1 / (random() * 0)::int)")
 	return b.String()
 }
 
-// insertsOfOne adds the inserts of the rows that one unit sends, whose parameters begin with number param.
-func insertsOfOne(b *strings.Builder, outs []*out, param int) {
-	for i, o := range outs {
-		text := insert(o, param, false)
-		if o.lone() {
-			text = fmt.Sprintf("INSERT INTO %s (headers, body) VALUES ($%d, $%d)", o.to.quoted, param, param+1)
-		}
-		fmt.Fprintf(b, ", out%d AS (%s)", i, text)
-		param += len(o.args)
+// insertOne returns the statement that inserts the rows that one unit sends to one queue.
+func insertOne(o *out, first int) string {
+	if o.lone() {
+		return insertLone(o, first)
 	}
+	return insert(o, first, false)
 }

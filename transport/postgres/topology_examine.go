@@ -16,13 +16,14 @@ type examined struct {
 	Text    bool // has ids of type text
 	Unique  bool // has a unique index on id
 	Adopted bool // was created by NServiceBus
+	Timers  bool // has what named rows need
 	Last    int64
 	Most    int64 // the last value of seq
 }
 
-func examination(t *table) string {
+func (s *store) examination(t *table) string {
 	sequence := `pg_get_serial_sequence(` + literal(t.quoted) + `, 'seq')::regclass`
-	return `SELECT ` + isOurs(t) + `, ` + idIs(t, "text") + `, ` + uniqueColumn(t, "id") + `, ` + isAdopted(t) + `,
+	return `SELECT ` + isOurs(t) + `, ` + idIs(t, "text") + `, ` + uniqueColumn(t, "id") + `, ` + isAdopted(t) + `, ` + s.hasTimers(t) + `,
 	greatest(coalesce((SELECT max(seq) FROM ` + t.quoted + `), 0),
 		CASE WHEN has_sequence_privilege(` + sequence + `, 'USAGE, SELECT') THEN pg_sequence_last_value(` + sequence + `) END),
 	least((SELECT CASE WHEN atttypid = 'integer'::regtype THEN 2147483647 ELSE 9223372036854775807 END FROM pg_attribute
@@ -30,7 +31,7 @@ func examination(t *table) string {
 }
 
 func (s *store) examine(ctx context.Context, t *table) (examined, error) {
-	rows, _ := s.writes.Query(ctx, examination(t), pgx.QueryExecModeExec) // an error is that of rows too
+	rows, _ := s.writes.Query(ctx, s.examination(t), pgx.QueryExecModeExec) // an error is that of rows too
 	e, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[examined])
 	return e, s.failed(err, "look at queue %q", t.name)
 }
@@ -60,6 +61,9 @@ func (s *store) Examine(ctx context.Context, q transport.Queue) ([]tablequeue.Re
 		case !e.Unique:
 			differs(`it has no unique index on id, by which ServiceControl receives: "holdfast endpoint create --adopt" creates one`)
 		}
+	}
+	if e.Ours && q.Timers && !e.Timers {
+		differs(tablequeue.ErrNoTimers.Error())
 	}
 	note := func(text string) { all = append(all, tablequeue.Remark{State: transport.Noted, Text: text}) }
 	if e.Adopted {

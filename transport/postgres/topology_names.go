@@ -28,8 +28,8 @@ type table struct {
 	largeUntil atomic.Int64 // in nanoseconds since 1970: until then the table is taken to be large
 	claim, renew, abandon, orphans,
 	cancel, update, sweep, purge, lock, take, byIndex string
-	find, forget, forgetKeys string       // of an inbox
-	forgotten                atomic.Int64 // the time, in microseconds since 1970, up to which old ids were removed
+	find, record, forget, forgetKeys string       // of an inbox
+	forgotten                        atomic.Int64 // the time, in microseconds since 1970, up to which old ids were removed
 }
 
 func checkName(what, name string) error {
@@ -56,7 +56,7 @@ func (s *store) Check(queue string) error {
 		return nil
 	}
 	_, name, err := s.parse(queue)
-	if err == nil && slices.Contains([]string{dialect.SubscriptionTable, dialect.VersionTable, s.Routing}, name) {
+	if err == nil && slices.Contains([]string{dialect.SubscriptionTable, dialect.VersionTable, dialect.RecordTable, s.Routing}, name) {
 		err = fmt.Errorf("postgres: queue name %q is taken by a table of another kind", queue)
 	}
 	if err != nil {

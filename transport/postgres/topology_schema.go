@@ -63,6 +63,23 @@ func uniqueID(t *table) string {
 	return `CREATE UNIQUE INDEX IF NOT EXISTS ` + indexName(t, "_id_key") + ` ON ` + t.quoted + ` (id)`
 }
 
+// hasTimers returns the condition that a queue's table has what named rows need. The index is created after the column.
+func (s *store) hasTimers(t *table) string {
+	schema, _ := s.split(t.name)
+	return `to_regclass(` + literal(quote(schema)+"."+indexName(t, nameIndex)) + `) IS NOT NULL`
+}
+
+const nameIndex = "_name_key"
+
+// installTimers returns the statement that adds to a queue's table what named rows need. It only adds, and the names of
+// other rows are null, so that programs of the version before keep working on the table.
+func (s *store) installTimers(t *table) string {
+	return when(`NOT `+s.hasTimers(t)+` AND EXISTS (
+	SELECT FROM pg_attribute WHERE attrelid = `+regclass(t.quoted)+` AND attname = 'lease_id' AND NOT attisdropped)`,
+		`ALTER TABLE `+t.quoted+` ADD COLUMN IF NOT EXISTS name uuid;
+CREATE UNIQUE INDEX `+indexName(t, nameIndex)+` ON `+t.quoted+` (name) WHERE name IS NOT NULL`)
+}
+
 // migration returns the statements that migrate a table of version 1 to textVersion. Repeated they change nothing. They
 // only add, so that programs of the first version keep working on the table until they are replaced.
 func migration(t *table) []string {
@@ -130,6 +147,15 @@ func (s *store) installKey() string {
 	return `hashtextextended(` + literal("holdfast install "+s.Schema) + `, 0)`
 }
 
+// literals returns texts as a list of string literals.
+func literals(texts []string) string {
+	all := make([]string, len(texts))
+	for i, s := range texts {
+		all[i] = literal(s)
+	}
+	return "(" + strings.Join(all, ", ") + ")"
+}
+
 // literal returns s as a string literal.
 func literal(s string) string { return `'` + strings.ReplaceAll(s, `'`, `''`) + `'` }
 
@@ -166,9 +192,15 @@ func (s *store) installation(plan transport.Plan) []step {
 	}
 	for _, q := range plan.Queues {
 		steps = append(steps, step{fmt.Sprintf("queue %q", q.Name), s.installQueue(s.table(q.Name), q.Shared)})
+		if q.Timers {
+			steps = append(steps, step{fmt.Sprintf("timers of queue %q", q.Name), s.installTimers(s.table(q.Name))})
+		}
 	}
 	for _, inbox := range plan.Inboxes {
 		steps = append(steps, s.installInbox(inbox)...)
+	}
+	if len(plan.Records) > 0 {
+		steps = append(steps, s.installRecords()...)
 	}
 	return steps
 }

@@ -62,7 +62,7 @@ func (p *Transport) Open(ctx context.Context, env transport.Env) (transport.Conn
 	if err != nil {
 		return nil, err
 	}
-	return tablequeue.Open(s, tablequeue.Config{Lease: p.Lease, Env: env}), nil
+	return tablequeue.Open(s, tablequeue.Config{Lease: p.Lease, LeasedInserts: true, Env: env}), nil
 }
 
 func (p *Transport) store(ctx context.Context, env transport.Env) (*store, error) {

@@ -125,7 +125,7 @@ func (h *handlerTx) Complete(ctx context.Context, u *tablequeue.Unit) error {
 	err := h.store.detector.Once(ctx, units, func() error {
 		err := h.store.detector.CheckDelays(units)
 		if err == nil {
-			err = h.store.sent(h.store.commit(ctx, conn.Conn(), h.user.tx == nil, u))
+			err = timerless(h.store.sent(h.store.commit(ctx, conn.Conn(), h.user.tx == nil, u)), u)
 		}
 		if err != nil && !conn.Conn().IsClosed() {
 			_, _ = conn.Exec(ctx, "rollback")
@@ -133,7 +133,7 @@ func (h *handlerTx) Complete(ctx context.Context, u *tablequeue.Unit) error {
 		return err
 	})
 	if !errors.Is(err, errWrites) {
-		u.Lost, u.Handled = code(err) == divisionByZero, code(err) == notNew
+		u.Lost, u.Handled = code(err) == divisionByZero, u.Key != nil && h.store.table(u.Inbox).recordedBefore(err)
 	}
 	if u.Lost || u.Handled {
 		return nil
@@ -171,43 +171,66 @@ func (s *store) commit(ctx context.Context, conn *pgx.Conn, begin bool, u *table
 		b.Queue("begin")
 	}
 	g := s.groups([]*tablequeue.Unit{u})[0]
-	var args []any
-	if g.queue != nil {
-		args = append(args, u.Lease.Seq, u.Lease.ID)
+	for _, o := range g.outs {
+		o.args = o.values()
 	}
+	if g.queue == nil {
+		s.queueRecord(&b, g, u)
+	} else {
+		s.queueRemoval(&b, g, u)
+	}
+	s.queueRecords(&b, u.Records)
+	b.Queue("commit")
+	if len(g.outs) == 0 {
+		return sendCommit(ctx, conn, &b)
+	}
+	watch := s.watchLocks(conn, u)
+	return watch.end(sendCommit(ctx, conn, &b))
+}
+
+// queueRemoval adds the statements that complete u.
+func (s *store) queueRemoval(b *pgx.Batch, g *group, u *tablequeue.Unit) {
+	args := []any{u.Lease.Seq, u.Lease.ID}
 	if g.inbox != nil {
 		args = append(args, uuid.Text(u.Key.ID), int32(u.Key.Sum))
 	}
 	for _, o := range g.outs {
-		o.args = o.values()
 		args = append(args, o.args...)
 	}
-	sized := -1 // the index of the query that returns the table's size
-	if g.queue != nil && time.Now().UnixNano() >= g.queue.largeUntil.Load() {
-		sized = b.Len()
-		b.Queue(g.queue.byIndex)
+	if time.Now().UnixNano() >= g.queue.largeUntil.Load() {
+		b.Queue(g.queue.byIndex).QueryRow(func(row pgx.Row) error {
+			var large bool
+			err := row.Scan(nil, &large)
+			if large {
+				g.queue.largeUntil.Store(time.Now().Add(largeFor).UnixNano())
+			}
+			return err
+		})
 	}
-	if len(args) > 0 {
-		b.Queue(s.composed(g, true), plain(args)...)
+	b.Queue(s.composed(g, true), plain(args)...)
+}
+
+// queueRecord adds the statements that record u. Each is a plain insert: one statement for all would cost the server more.
+func (s *store) queueRecord(b *pgx.Batch, g *group, u *tablequeue.Unit) {
+	if g.inbox != nil {
+		b.Queue(g.inbox.record, uuid.Text(u.Key.ID), int32(u.Key.Sum))
 	}
-	b.Queue("commit")
-	if len(g.outs) == 0 {
-		return sendCommit(ctx, conn, &b, g.queue, sized)
+	for _, o := range g.outs {
+		key := shape{to: o.to.name, timed: o.timed, foreign: o.foreign, leased: o.leased, lone: o.lone(), single: true}
+		q := b.Queue(s.statement(key, func() string { return insertOne(o, 1) }), plain(o.args)...)
+		if o.leased {
+			q.Query(o.insertedLeased)
+		}
 	}
-	watch := s.watchLocks(conn, u)
-	return watch.end(sendCommit(ctx, conn, &b, g.queue, sized))
 }
 
 // sendCommit sends a batch that ends with a commit.
-func sendCommit(ctx context.Context, conn *pgx.Conn, b *pgx.Batch, queue *table, sized int) error {
+func sendCommit(ctx context.Context, conn *pgx.Conn, b *pgx.Batch) error {
 	results := conn.SendBatch(ctx, b)
-	for i := range b.Len() - 1 {
+	for _, q := range b.QueuedQueries[:b.Len()-1] {
 		var err error
-		if i == sized {
-			var large bool
-			if err = results.QueryRow().Scan(nil, &large); large {
-				queue.largeUntil.Store(time.Now().Add(largeFor).UnixNano())
-			}
+		if q.Fn != nil {
+			err = q.Fn(results)
 		} else {
 			_, err = results.Exec()
 		}

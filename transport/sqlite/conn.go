@@ -13,7 +13,10 @@ import (
 	"github.com/holdfast-go/holdfast/internal/tablequeue"
 )
 
-var _ tablequeue.Waker = (*store)(nil)
+var (
+	_ tablequeue.Waker   = (*store)(nil)
+	_ tablequeue.Outages = (*store)(nil)
+)
 
 // store is the SQLite dialect of the lease engine: one connection that writes, and a few that read.
 type store struct {

@@ -2,6 +2,7 @@ package sqlite
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 
@@ -27,7 +28,7 @@ func (s *store) Classify(err error) tablequeue.Class {
 	switch {
 	case errors.Is(err, errOnCommit):
 		return tablequeue.Failed // the sent messages are not the cause
-	case errors.Is(err, transport.ErrNoQueue):
+	case errors.Is(err, transport.ErrNoQueue), errors.Is(err, tablequeue.ErrNoTimers):
 		return tablequeue.Refused
 	case errors.Is(err, errLocked):
 		return tablequeue.Unavailable
@@ -45,6 +46,22 @@ func (s *store) Classify(err error) tablequeue.Class {
 		return tablequeue.Unavailable
 	}
 	return tablequeue.Failed
+}
+
+// Outage implements [tablequeue.Outages]. A function of OnCommit may have written to another file that is read-only, so
+// this one is asked.
+func (s *store) Outage(ctx context.Context, err error) bool {
+	switch primary(err) {
+	case codes.SQLITE_FULL, codes.SQLITE_IOERR:
+		return true
+	case codes.SQLITE_READONLY:
+		asked := s.writer.do(ctx, lease, func(*sql.Tx) error {
+			_, err := s.writer.change(forgetKey, "", []byte{}) // changes nothing, and fails where it could not
+			return err
+		})
+		return primary(asked) == codes.SQLITE_READONLY
+	}
+	return false
 }
 
 // primary returns SQLite's primary result code of err, or 0.

@@ -47,9 +47,28 @@ func (w *writer) write(u *tablequeue.Unit, now int64, within func() error) error
 			return err
 		}
 	}
-	for i := range u.Rows {
-		if err := insertRow(w.statements[insertMessage], &u.Rows[i], now); err != nil {
-			return err
+	return insertRows(w.prepared, u.Rows, now)
+}
+
+// insertRows inserts rows by the statements that prepared returns for a query.
+func insertRows(prepared func(query string) (*sql.Stmt, error), rows []tablequeue.Row, now int64) error {
+	for i := range rows {
+		r := &rows[i]
+		query := insertMessage
+		if r.Named() {
+			if err := vacate(prepared, r); err != nil {
+				return fmt.Errorf("replace in queue %q: %w", r.Queue, err)
+			}
+			if query = insertNamed; r.Removes {
+				continue
+			}
+		}
+		insert, err := prepared(query)
+		if err == nil {
+			err = insertRow(insert, r, now)
+		}
+		if err != nil {
+			return fmt.Errorf("insert into queue %q: %w", r.Queue, err)
 		}
 	}
 	return nil
@@ -88,17 +107,18 @@ func insertRow(insert *sql.Stmt, r *tablequeue.Row, now int64) error {
 	if r.Body != nil {
 		body = r.Body
 	}
-	res, err := insert.ExecContext(context.Background(), r.ID, string(r.Headers), body, at, expires, r.Queue)
+	args := []any{r.ID, string(r.Headers), body, at, expires, r.Queue}
+	if r.Named() {
+		args = append(args, r.Name[:])
+	}
+	res, err := insert.ExecContext(context.Background(), args...)
 	if err == nil {
 		var n int64
 		if n, err = res.RowsAffected(); err == nil && n == 0 {
 			err = transport.ErrNoQueue
 		}
 	}
-	if err != nil {
-		return fmt.Errorf("insert into queue %q: %w", r.Queue, err)
-	}
-	if r.WantSeq {
+	if err == nil && r.WantSeq {
 		r.Seq, err = res.LastInsertId()
 	}
 	return err

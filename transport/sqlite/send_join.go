@@ -58,18 +58,23 @@ func insertIn(ctx context.Context, tx *sql.Tx, rows []tablequeue.Row) error {
 		return err
 	}
 	_, err := guard(execute, func() error {
-		insert, err := tx.PrepareContext(ctx, insertMessage)
-		if err != nil {
-			return err
-		}
-		defer insert.Close()
-		now := micros(time.Now())
-		for i := range rows {
-			if err := insertRow(insert, &rows[i], now); err != nil {
-				return err
+		statements := map[string]*sql.Stmt{}
+		defer func() {
+			for _, stmt := range statements {
+				_ = stmt.Close()
 			}
+		}()
+		prepared := func(query string) (*sql.Stmt, error) {
+			if stmt := statements[query]; stmt != nil {
+				return stmt, nil
+			}
+			stmt, err := tx.PrepareContext(ctx, query)
+			if err == nil {
+				statements[query] = stmt
+			}
+			return stmt, err
 		}
-		return nil
+		return insertRows(prepared, rows, micros(time.Now()))
 	})
 	return err
 }

@@ -2,6 +2,7 @@ package sqlite
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 )
 
@@ -61,16 +62,27 @@ func (w *writer) prepare(ctx context.Context) (err error) {
 		deleteLeased, retryLeased, releaseLeased, renewLease, abandonLeases, cancelUnclaimed,
 		recordKey, forgetKey, inboxExists, markForgetting, forgetOld,
 	} {
-		if w.statements[query] != nil {
-			continue
-		}
-		stmt, err := w.conn.PrepareContext(ctx, query)
-		if err != nil {
+		if _, err := w.preparing(ctx, query); err != nil {
 			return err
 		}
-		w.statements[query] = stmt
 	}
 	return nil
+}
+
+// prepared returns the statement of a query, which it prepares at the first call. Only the writer calls it.
+func (w *writer) prepared(query string) (*sql.Stmt, error) {
+	return w.preparing(context.Background(), query)
+}
+
+func (w *writer) preparing(ctx context.Context, query string) (*sql.Stmt, error) {
+	if stmt := w.statements[query]; stmt != nil {
+		return stmt, nil
+	}
+	stmt, err := w.conn.PrepareContext(ctx, query)
+	if err == nil {
+		w.statements[query] = stmt
+	}
+	return stmt, err
 }
 
 // finalize closes the statements and the connection, which an open statement would keep open.

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/holdfast-go/holdfast/internal/tablequeue"
@@ -31,6 +32,9 @@ func (s *store) Install(ctx context.Context, plan transport.Plan) error {
 	}
 	const query = `insert into holdfast_queues (name) values (?) on conflict do nothing`
 	err := s.each(ctx, "queue", queues, query)
+	if err == nil && slices.ContainsFunc(plan.Queues, func(q transport.Queue) bool { return q.Timers }) {
+		err = s.installTimers(ctx)
+	}
 	if err == nil {
 		err = s.each(ctx, "inbox", plan.Inboxes, installInbox, micros(time.Now()))
 	}

@@ -22,6 +22,7 @@ var (
 	_ tablequeue.Locks    = (*store)(nil)
 	_ tablequeue.Timed    = (*store)(nil)
 	_ tablequeue.Foreign  = (*store)(nil)
+	_ tablequeue.Outages  = (*store)(nil)
 )
 
 // store is the SQL Server dialect of the lease engine. It is no [tablequeue.Waker]: receivers poll.

@@ -1,6 +1,7 @@
 package sqlserver
 
 import (
+	"context"
 	"database/sql"
 	"errors"
 	"fmt"
@@ -14,7 +15,10 @@ import (
 
 const (
 	invalidObject       = 208
+	objectDenied        = 229
+	columnDenied        = 230
 	lockTimeoutExceeded = 1222
+	databaseReadOnly    = 3906
 )
 
 // failure is an error of the SQL Server dialect.
@@ -27,15 +31,33 @@ type undoneError struct{ error }
 
 func (e undoneError) Unwrap() error { return e.error }
 
-// failed adds the operation to err, and [transport.ErrNoQueue] where a table is missing. It returns nil for nil.
+// failed adds the operation to err, and [transport.ErrNoQueue] where a table is missing, or [transport.ErrDenied] where a
+// right is. It returns nil for nil.
 func failed(err error, doing string, args ...any) error {
 	if err == nil {
 		return nil
 	}
-	if numberOf(err) == invalidObject && !errors.Is(err, tablequeue.ErrNotInstalled) {
+	switch number := numberOf(err); {
+	case number == invalidObject && !errors.Is(err, tablequeue.ErrNotInstalled):
 		err = fmt.Errorf("%w: %w", transport.ErrNoQueue, err)
+	case number == objectDenied || number == columnDenied:
+		err = fmt.Errorf("%w: %w", transport.ErrDenied, err)
 	}
 	return failure{fmt.Errorf("sqlserver: %s: %w", fmt.Sprintf(doing, args...), err)}
+}
+
+// Outage implements [tablequeue.Outages]. A handler may have written to another database of the server that is read-only,
+// so the server is asked.
+func (s *store) Outage(ctx context.Context, err error) bool {
+	switch numberOf(err) {
+	case 1101, 1105, 9002, 40544: // no page can be allocated, the filegroup is full, the log is full, the size quota is reached
+		return true
+	case databaseReadOnly:
+		var updateable string
+		asked := s.db.QueryRowContext(ctx, updateability).Scan(&updateable)
+		return asked == nil && updateable == "READ_ONLY"
+	}
+	return false
 }
 
 // numberOf returns the number of the server's answer, or 0 without one.
@@ -53,9 +75,9 @@ func (s *store) Classify(err error) tablequeue.Class {
 	_, own := errors.AsType[failure](err)
 	_, undone := errors.AsType[undoneError](err)
 	switch {
-	case errors.Is(err, dialect.ErrDetected), errors.Is(err, errRival):
+	case errors.Is(err, dialect.ErrDetected), errors.Is(err, errRival), errors.Is(err, errNamedTwice):
 		return tablequeue.Conflict
-	case errors.Is(err, dialect.ErrDelay):
+	case errors.Is(err, dialect.ErrDelay), errors.Is(err, tablequeue.ErrNoTimers):
 		return tablequeue.Refused
 	case never, unsent:
 		return tablequeue.Unavailable
@@ -88,7 +110,7 @@ func classOf(answer mssql.Error) tablequeue.Class {
 		return tablequeue.Locked
 	case 0, 3902, 3903, 3930: // the transaction has been ended by the server, or can only be rolled back
 		return tablequeue.Failed
-	case 976, 978, 983, 3906, // replica not readable or not yet, database read only
+	case 976, 978, 983, databaseReadOnly, // replica not readable or not yet
 		4060, 18452, 18456, // database or login refused
 		10928, 10929, 40197, 40501, 40613, 49918, 49919, 49920: // Azure SQL is busy or moving
 		return tablequeue.Unavailable

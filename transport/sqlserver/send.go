@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/holdfast-go/holdfast/internal/tablequeue"
+	"github.com/holdfast-go/holdfast/internal/uuid"
 )
 
 // Flush implements [tablequeue.Queues]. A single statement needs no transaction.
@@ -17,7 +18,7 @@ func (s *store) Flush(ctx context.Context, units []*tablequeue.Unit) error {
 
 func (s *store) flush(ctx context.Context, units []*tablequeue.Unit, wait string) error {
 	err := s.detector.Repeat(ctx, units, func() error {
-		if len(recordings(units))+len(settlings(units))+len(outgoings(units)) > 1 {
+		if len(recordings(units))+len(settlings(units))+len(outgoings(units)) > 1 || named(units) {
 			return s.inTx(ctx, func(tx *sql.Tx) error { return s.write(ctx, waiting{tx, wait}, units) })
 		}
 		return s.write(ctx, waiting{s.db, wait}, units)
@@ -119,7 +120,7 @@ func (s *store) settle(ctx context.Context, o on, g *settling) error {
 	return each(ctx, o, hits(func(i int) { g.units[i].Lost = false }), statement, list("rows", named))
 }
 
-// outgoing is the rows that are inserted into one queue, in order.
+// outgoing is the rows without names that are inserted into one queue, in order.
 type outgoing struct {
 	queue string
 	rows  []*tablequeue.Row
@@ -129,6 +130,9 @@ func outgoings(units []*tablequeue.Unit) (all []*outgoing) {
 	for _, u := range units {
 		for i := range u.Rows {
 			row := &u.Rows[i]
+			if row.Named() {
+				continue
+			}
 			at := slices.IndexFunc(all, func(o *outgoing) bool { return o.queue == row.Queue })
 			if at < 0 {
 				at, all = len(all), append(all, &outgoing{queue: row.Queue})
@@ -141,25 +145,24 @@ func outgoings(units []*tablequeue.Unit) (all []*outgoing) {
 
 func (s *store) insert(ctx context.Context, o on, units []*tablequeue.Unit) error {
 	for _, out := range outgoings(units) {
-		if err := s.insertRows(ctx, o, out); err != nil {
+		if err := s.insertRows(ctx, o, out, s.table(out.queue).insert); err != nil {
 			return fmt.Errorf("insert into queue %q: %w", out.queue, err)
 		}
 	}
-	return nil
+	return s.replace(ctx, o, units)
 }
 
 // insertRows inserts rows and sets their Seq. The server returns the identities, which are in the order of the rows,
 // in any order.
-func (s *store) insertRows(ctx context.Context, o on, out *outgoing) error {
-	t := s.table(out.queue)
+func (s *store) insertRows(ctx context.Context, o on, out *outgoing, statement string) error {
 	rows, bodies := encodeRows(out.rows)
 	args := []any{list("rows", rows), sql.Named("bodies", bodies)}
-	if t.traits.foreign {
-		_, err := o.ExecContext(ctx, t.insert, args...)
+	if s.table(out.queue).traits.foreign {
+		_, err := o.ExecContext(ctx, statement, args...)
 		return err
 	}
 	var seqs []int64
-	if err := each(ctx, o, values(&seqs), t.insert, args...); err != nil {
+	if err := each(ctx, o, values(&seqs), statement, args...); err != nil {
 		return err
 	}
 	if len(seqs) != len(out.rows) {
@@ -183,6 +186,7 @@ type jsonRow struct {
 	At       int64           `json:"at_us"`
 	After    int64           `json:"after_us"`
 	TTL      int64           `json:"ttl_us"`
+	Name     string          `json:"name,omitempty"`
 }
 
 func encodeRows(rows []*tablequeue.Row) (encoded []jsonRow, bodies []byte) {
@@ -194,6 +198,9 @@ func encodeRows(rows []*tablequeue.Row) (encoded []jsonRow, bodies []byte) {
 		}
 		if !r.At.IsZero() {
 			e.At = max(1, r.At.UnixMicro())
+		}
+		if r.Named() {
+			e.Name = uuid.Text(r.Name)
 		}
 		encoded[i] = e
 		bodies = append(bodies, r.Body...)

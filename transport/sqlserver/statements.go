@@ -15,6 +15,8 @@ const (
 
 	databaseName = `SELECT db_name()`
 
+	updateability = `SELECT convert(nvarchar(128), databasepropertyex(db_name(), N'Updateability'))`
+
 	databaseTime = `SELECT sysutcdatetime()`
 
 	// setSavepoint and undoSavepoint are a savepoint in a caller's transaction.
@@ -83,7 +85,8 @@ type table struct {
 	claim, renew, update, remove, insert,
 	abandon, orphans, cancel, take, sweep, purge,
 	last, browse, inspect, columns, create, createShared, note, drop, forget,
-	try, hasten string
+	try, hasten,
+	vacate, insertNamed, addNames, indexNames string
 }
 
 func newTable(schema string, at place, traits traits) *table {
@@ -93,7 +96,8 @@ func newTable(schema string, at place, traits traits) *table {
 	t.looking(t.quoted)
 	t.waiting(t.quoted)
 	t.making(schema, at)
-	t.insert = t.inserting(t.quoted)
+	t.insert = t.inserting(t.quoted, "", "")
+	t.naming(t.quoted)
 	if traits.foreign {
 		t.foreign(t.quoted)
 	}
@@ -194,20 +198,28 @@ FROM ` + q + lookHint + ` WHERE Expires IS NULL OR Expires > @now;`
 }
 
 // rowList is the list of rows to insert. The bodies are one parameter.
-const rowList = `OPENJSON(@rows) WITH (n int, headers nvarchar(max) AS JSON,
-	body_from bigint, body_size bigint, at_us bigint, after_us bigint, ttl_us bigint) AS r`
+const (
+	rowList = `OPENJSON(@rows) WITH (` + rowParts + `) AS r`
+
+	rowParts = `n int, headers nvarchar(max) AS JSON,
+	body_from bigint, body_size bigint, at_us bigint, after_us bigint, ttl_us bigint`
+)
 
 const rowBody = `substring(@bodies, r.body_from, r.body_size)`
 
 // inserting returns the statement that inserts rows. Their identities are in the order of the rows. Each row has a new
-// Id: copies of one message share the id in their headers.
-func (t *table) inserting(q string) string {
+// Id: copies of one message share the id in their headers. With name, the rows have that column with that value.
+func (t *table) inserting(q, name, value string) string {
+	from := rowList
+	if name != "" {
+		from = namedList
+	}
 	declare, output, after := t.giving("inserted."+t.traits.key(), "seq", "seq bigint")
-	return declareNow + declare + `INSERT INTO ` + q + ` (Headers, Body, visible_at, Expires)
+	return declareNow + declare + `INSERT INTO ` + q + ` (Headers, Body, visible_at, Expires` + name + `)
 ` + output + `
 SELECT r.headers, ` + rowBody + `, due.moment,
-	CASE WHEN r.ttl_us > 0 THEN ` + later("due.moment", "r.ttl_us") + ` END
-FROM ` + rowList + `
+	CASE WHEN r.ttl_us > 0 THEN ` + later("due.moment", "r.ttl_us") + ` END` + value + `
+FROM ` + from + `
 CROSS APPLY (SELECT CASE WHEN r.at_us = 0 THEN ` + later("@now", "r.after_us") + `
 	ELSE ` + later("convert(datetime2(7), '19700101')", "r.at_us") + ` END AS moment) AS wanted
 CROSS APPLY (SELECT CASE WHEN wanted.moment > @now THEN wanted.moment ELSE @now END AS moment) AS due

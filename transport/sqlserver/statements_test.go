@@ -25,6 +25,7 @@ func TestStatementsAreTheReviewedOnes(t *testing.T) {
 	add("database", databaseAndLevel)
 	add("name of the database", databaseName)
 	add("time of the database", databaseTime)
+	add("whether the database takes writes", updateability)
 	add("save", setSavepoint)
 	add("undo", undoSavepoint)
 	add("install lock", installLock)

@@ -85,6 +85,10 @@ func (s *store) installation(plan transport.Plan) []step {
 			create = t.createShared
 		}
 		steps = append(steps, step{fmt.Sprintf("queue %q", q.Name), create}, step{fmt.Sprintf("queue %q", q.Name), t.note})
+		if q.Timers {
+			of := fmt.Sprintf("timers of queue %q", q.Name)
+			steps = append(steps, step{of, t.addNames}, step{of, t.indexNames})
+		}
 	}
 	return append(steps, s.installInboxes(plan.Inboxes)...)
 }

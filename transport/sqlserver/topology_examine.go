@@ -2,6 +2,7 @@ package sqlserver
 
 import (
 	"context"
+	"slices"
 
 	"github.com/holdfast-go/holdfast/internal/tablequeue"
 	"github.com/holdfast-go/holdfast/transport"
@@ -32,6 +33,9 @@ func (s *store) Examine(ctx context.Context, q transport.Queue) (all []tablequeu
 			State: transport.Differs,
 			Text:  `it is of version 1, which ServiceControl cannot read: "holdfast endpoint create --adopt" rewrites the table`,
 		})
+	}
+	if q.Timers && slices.Contains(columns, "lease_id") && !slices.Contains(columns, "timer") {
+		all = append(all, tablequeue.Remark{State: transport.Differs, Text: tablequeue.ErrNoTimers.Error()})
 	}
 	adopted, err := changed(ctx, s.db, a.adopted)
 	if adopted > 0 {

@@ -79,7 +79,7 @@ func TestTheTableOfConformanceNamesWhatExists(t *testing.T) {
 	for _, r := range table {
 		rules = append(rules, r.name)
 	}
-	tests := tests(t, "..", "../../endpoint", "../../internal/pump", "../../recoverability", "../../header")
+	tests := tests(t, "..", "../../endpoint", "../../internal/pump", "../../recoverability", "../../header", "../../saga")
 	text := read(t, matches)
 	names := regexp.MustCompile("`([a-z]+(?:-[a-z]+)+|Test[A-Z]\\w+)`").FindAllStringSubmatch(text, -1)
 	if len(names) < 50 {

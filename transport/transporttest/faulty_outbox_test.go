@@ -16,6 +16,7 @@ type outboxFaults struct {
 	beginStore func(ctx context.Context, c *faultyConn, e transport.OutboxEntry) (transport.Tx, error)
 	completeTx func(ctx context.Context, tx *faultyStoreTx, ops []transport.Operation) error
 	rollbackTx func(ctx context.Context, tx *faultyStoreTx) error
+	outage     func(err error) bool
 	inspectBox func(stats transport.InboxStats, err error) (transport.InboxStats, error)
 	forget     func(ctx context.Context, c *faultyConn, inbox string, keys []transport.HandledKey) (int, error)
 	record     func(d *faultyDelivery, inbox string, key *transport.HandledKey)
@@ -70,6 +71,10 @@ func (t *faultyStoreTx) Rollback(ctx context.Context) error {
 		return t.c.f.rollbackTx(ctx, t)
 	}
 	return t.Tx.Rollback(ctx)
+}
+
+func (t *faultyStoreTx) Outage(_ context.Context, err error) bool {
+	return t.c.f.outage != nil && t.c.f.outage(err)
 }
 
 func (c *faultyConn) InspectInbox(ctx context.Context, inbox string) (transport.InboxStats, error) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -176,6 +177,39 @@ var inboxMutants = []mutant{
 				return make([]transport.HandledState, len(keys)), nil
 			}
 			return states, err
+		}
+	}},
+	{"inbox-removed", "Remove leaves inboxes", func(f *faulty) {
+		f.remove = func(context.Context, *faultyConn, []string) error { return nil }
+	}},
+	{"inbox-removed", "Remove keeps the keys for a new inbox", func(f *faulty) {
+		var mu sync.Mutex
+		var removed []string
+		f.remove = func(_ context.Context, _ *faultyConn, queues []string) error {
+			mu.Lock()
+			defer mu.Unlock()
+			removed = append(removed, queues...)
+			return nil
+		}
+		f.find = func(
+			ctx context.Context, c *faultyConn, inbox string, keys []transport.HandledKey,
+		) ([]transport.HandledState, error) {
+			mu.Lock()
+			i := slices.Index(removed, inbox)
+			removed = nil // as after Install
+			mu.Unlock()
+			if i >= 0 {
+				return nil, transport.ErrNoQueue
+			}
+			return c.sound.FindHandled(ctx, inbox, keys)
+		}
+	}},
+	{"inbox-removed", "Remove deletes all inboxes", func(f *faulty) {
+		f.remove = func(ctx context.Context, c *faultyConn, queues []string) error {
+			for _, q := range queues {
+				queues = append(queues, strings.Replace(q, "handled", "kept", 1))
+			}
+			return c.sound.Remove(ctx, queues...)
 		}
 	}},
 	{"inbox-verified", "Verify does not look at inboxes", func(f *faulty) {

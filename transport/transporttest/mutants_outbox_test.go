@@ -297,6 +297,11 @@ var storeTxMutants = []mutant{
 			return errors.Join(tx.Tx.Complete(ctx, nil), tx.c.sound.Store(ctx, e))
 		}
 	}},
+	{"store-tx-outage", "each error is an outage", func(f *faulty) { f.outage = func(err error) bool { return err != nil } }},
+	{"store-tx-outage", "no error is an outage", func(f *faulty) { f.outage = func(err error) bool { return err == nil } }},
+	{"store-tx-outage", "a refused message is an outage", func(f *faulty) {
+		f.outage = func(err error) bool { return errors.Is(err, transport.ErrNoQueue) }
+	}},
 	{"store-tx-closed", "Close commits", func(f *faulty) {
 		f.completeTx = func(ctx context.Context, tx *faultyStoreTx, ops []transport.Operation) error {
 			_, err := tx.c.f.direct(ctx, tx.e.Ops[0])

@@ -11,6 +11,7 @@ type offer struct {
 	conn     transport.Conn
 	receiver transport.Receiver
 	delivery transport.Delivery
+	storeTx  transport.Tx // of an OutboxStore
 	attempt  transport.Attempt
 	counted  bool // the attempt of the second delivery in a Counted queue is exact
 }
@@ -51,6 +52,7 @@ var (
 	completing  = capability{"Completer", func(o offer) bool { return is[transport.Completer](o.delivery) }}
 	transacting = capability{"Transactor", func(o offer) bool { return is[transport.Transactor](o.delivery) }}
 	storing     = capability{"OutboxStore", func(o offer) bool { return is[transport.OutboxStore](o.conn) }}
+	detecting   = capability{"OutageDetector", func(o offer) bool { return is[transport.OutageDetector](o.storeTx) }}
 	recording   = capability{"HandledRecorder", func(o offer) bool { return is[transport.HandledRecorder](o.delivery) }}
 	inboxing    = capability{"InboxInspector", func(o offer) bool { return is[transport.InboxInspector](o.conn) }}
 	byBytes     = capability{"ByteReceiver", func(o offer) bool { return is[transport.ByteReceiver](o.receiver) }}
@@ -86,6 +88,12 @@ func probe(t *test) offer {
 	t.complete(d)
 	if installing.offered(o) {
 		o.counted = probeCounted(t, c)
+	}
+	if store, ok := c.(transport.OutboxStore); ok {
+		tx, err := store.BeginStore(t.ctx(), transport.OutboxEntry{})
+		t.must("BeginStore", err)
+		t.do("Rollback", tx.Rollback)
+		o.storeTx = tx
 	}
 	return o
 }

@@ -30,6 +30,9 @@ var inboxRules = []rule{
 	newRule("inbox-verified", inboxVerified,
 		"Verify reports a missing inbox of a plan and does not create it. After Install it reports nothing.",
 		storing, verifying),
+	newRule("inbox-removed", inboxRemoved,
+		"Remove deletes a named inbox with its keys. FindHandled fails with ErrNoQueue then, and after another Install the "+
+			"keys are NotHandled. Other inboxes stay.", storing, removing),
 	newRule("inbox-remembered", inboxRemembered,
 		"A key that is older than Env.Remember is removed from the inbox, and can be recorded again. Younger keys "+
 			"stay.", storing, sweeping),
@@ -148,6 +151,23 @@ func inboxMissing(t *test) {
 	t.fails("a transaction", missing.inTx(t.ctx(), entry, nothingWritten), transport.ErrNoQueue)
 	t.empty(o.conn, o.queue)
 	o.store(key(1))
+}
+
+func inboxRemoved(t *test) {
+	c := t.open()
+	o := t.outbox(c)
+	kept := o
+	kept.inbox = t.inbox(c, "kept")
+	o.store(key(1))
+	kept.store(key(1))
+	for range 2 {
+		t.must("Remove", as[transport.Remover](t, c).Remove(t.ctx(), o.inbox))
+	}
+	_, err := o.FindHandled(t.ctx(), o.inbox, keys(1))
+	t.fails("FindHandled in an inbox that was removed", err, transport.ErrNoQueue)
+	t.must("Install", as[transport.Installer](t, c).Install(t.ctx(), transport.Plan{Inboxes: []string{o.inbox}}))
+	o.are(transport.NotHandled, key(1))
+	kept.are(transport.Handled, key(1))
 }
 
 func inboxVerified(t *test) {

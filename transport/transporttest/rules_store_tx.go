@@ -1,6 +1,12 @@
 package transporttest
 
-import "github.com/holdfast-go/holdfast/transport"
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/holdfast-go/holdfast/transport"
+)
 
 var storeTxRules = []rule{
 	newRule("store-tx-commit", storeTxCommit,
@@ -23,6 +29,9 @@ var storeTxRules = []rule{
 			"is refused, if the id is in the inbox already, and by Rollback.", storing, writing),
 	newRule("store-tx-closed", storeTxClosed,
 		"A transaction of BeginStore that is open when its connection closes commits nothing.", storing),
+	newRule("store-tx-outage", storeTxOutage,
+		"Outage reports false for nil, for errors that the database did not return, and for those of a Complete that "+
+			"failed because of its entry, during the transaction and afterwards.", storing, detecting),
 }
 
 func storeTxCommit(t *test) {
@@ -138,4 +147,30 @@ func storeTxClosed(t *test) {
 	o = o.over(t.open())
 	o.are(transport.NotHandled, key(1))
 	t.empty(o.conn, o.queue)
+}
+
+func storeTxOutage(t *test) {
+	o := t.outbox(t.open())
+	o.store(key(0))
+	errs := []error{nil, errors.New("a handler's own"), fmt.Errorf("find: %w", context.DeadlineExceeded), transport.ErrNoQueue}
+	for _, e := range []transport.OutboxEntry{o.entry(key(0), "duplicate"), {Ops: toAll(t.name("missing"), []string{"refused"})}} {
+		err := o.inTx(t.ctx(), e, nothingWritten)
+		if err == nil {
+			t.Error("the transaction of an entry that cannot be stored succeeded")
+		}
+		errs = append(errs, err)
+	}
+	tx := o.begin(o.entry(key(1), "m"))
+	d := as[transport.OutageDetector](t, tx)
+	for _, when := range []string{"in a transaction", "after Complete"} {
+		for _, err := range errs {
+			if d.Outage(t.ctx(), err) {
+				t.Errorf("%s Outage reports true for the error %v", when, err)
+			}
+		}
+		if when == "in a transaction" {
+			t.must("Complete", tx.Complete(t.ctx(), nil))
+		}
+	}
+	t.holds(o.conn, o.queue, "m")
 }

@@ -13,6 +13,7 @@ const (
 	SubscriptionTable = "holdfast_subscriptions"
 	VersionTable      = "holdfast_tables"
 	InboxTable        = "holdfast_handled"
+	RecordTable       = "holdfast_state"
 )
 
 const (

@@ -27,7 +27,7 @@ type Harness struct {
 
 // Run checks all rules, each in a subtest.
 func Run(t *testing.T, h Harness) {
-	for _, r := range slices.Concat(leasing, sending, looking, recording) {
+	for _, r := range slices.Concat(leasing, sending, looking, recording, naming) {
 		t.Run(r.name, func(t *testing.T) {
 			w := &world{T: t, Harness: h, Store: h.Open(t)}
 			w.ok(w.Install(t.Context(), plan("in", "out")))

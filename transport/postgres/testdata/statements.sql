@@ -121,18 +121,26 @@ WITH held AS MATERIALIZED (
 ), out0 AS (INSERT INTO "app"."out" (headers, body) SELECT r.headers, r.body FROM unnest($5::bigint[], $6::text[], $7::bytea[]) AS r(owner, headers, body) WHERE r.owner IN (SELECT n FROM gone)) SELECT n, n IN (SELECT n FROM gone) FROM held;
 
 -- complete in a handler's transaction with a key
-WITH gone AS (DELETE FROM "app"."in" WHERE seq = $1 AND lease_id = $2 AND visible_at >= ANY (ARRAY[timestamptz '-infinity']) AND visible_at >= ANY (ARRAY[timestamptz '-infinity', '-infinity']) RETURNING 1), new AS (INSERT INTO "app"."in.handled" (key, sum) VALUES ($3::uuid, $4::int) ON CONFLICT DO NOTHING RETURNING 1), out0 AS (INSERT INTO "app"."out" (headers, body) VALUES ($5, $6)) SELECT coalesce((SELECT 1 FROM gone), 1 / (random() * 0)::int), coalesce((SELECT 1 FROM new), sqrt(-1 - random())::int);
+WITH gone AS (DELETE FROM "app"."in" WHERE seq = $1 AND lease_id = $2 AND visible_at >= ANY (ARRAY[timestamptz '-infinity']) AND visible_at >= ANY (ARRAY[timestamptz '-infinity', '-infinity']) RETURNING 1), new AS (INSERT INTO "app"."in.handled" (key, sum) VALUES ($3::uuid, $4::int)), out0 AS (INSERT INTO "app"."out" (headers, body) VALUES ($5, $6)) SELECT coalesce((SELECT 1 FROM gone), 1 / (random() * 0)::int);
 
 -- record keys
 WITH r AS MATERIALIZED (
 	SELECT key::uuid AS key, sum::int AS sum, n FROM unnest($1::text[], $2::bigint[]) WITH ORDINALITY AS r(key, sum, n)
-), new AS (INSERT INTO "app"."in.handled" (key, sum) SELECT key, sum FROM r ORDER BY key ON CONFLICT DO NOTHING RETURNING key), gone AS (SELECT r.n FROM r JOIN new USING (key)), out0 AS (INSERT INTO "app"."out" (headers, body) SELECT r.headers, r.body FROM unnest($3::bigint[], $4::text[], $5::bytea[]) AS r(owner, headers, body) WHERE r.owner IN (SELECT n FROM gone)) SELECT n FROM gone;
+), new AS (INSERT INTO "app"."in.handled" (key, sum) SELECT key, sum FROM r ORDER BY key ON CONFLICT DO NOTHING RETURNING key), gone AS (SELECT r.n FROM r JOIN new USING (key)), out0 AS (INSERT INTO "app"."out" (headers, body) SELECT r.headers, r.body FROM unnest($3::bigint[], $4::text[], $5::bytea[]) AS r(owner, headers, body) WHERE r.owner IN (SELECT n FROM gone)) SELECT n, 0::bigint FROM gone;
+
+-- record keys, and insert rows with leases
+WITH r AS MATERIALIZED (
+	SELECT key::uuid AS key, sum::int AS sum, n FROM unnest($1::text[], $2::bigint[]) WITH ORDINALITY AS r(key, sum, n)
+), new AS (INSERT INTO "app"."in.handled" (key, sum) SELECT key, sum FROM r ORDER BY key ON CONFLICT DO NOTHING RETURNING key), gone AS (SELECT r.n FROM r JOIN new USING (key)), out0 AS (INSERT INTO "app"."out" (headers, body, visible_at, delivery_count, lease_id, lease_owner) SELECT r.headers, r.body, statement_timestamp() + $7::bigint * interval '1 microsecond', 1, r.lease, $8::text FROM unnest($3::bigint[], $4::text[], $5::bytea[], $6::bigint[]) AS r(owner, headers, body, lease) WHERE r.owner IN (SELECT n FROM gone) RETURNING seq, lease_id) SELECT n, 0::bigint FROM gone UNION ALL SELECT seq, lease_id FROM out0;
 
 -- record a key in a handler's transaction
-WITH new AS (INSERT INTO "app"."in.handled" (key, sum) VALUES ($1::uuid, $2::int) ON CONFLICT DO NOTHING RETURNING 1), out0 AS (INSERT INTO "app"."out" (headers, body) VALUES ($3, $4)) SELECT coalesce((SELECT 1 FROM new), sqrt(-1 - random())::int);
+INSERT INTO "app"."in.handled" (key, sum) VALUES ($1::uuid, $2::int);
 
 -- send in a handler's transaction
-WITH new AS (SELECT 1), out0 AS (INSERT INTO "app"."out" (headers, body) VALUES ($1, $2)) SELECT 1;
+INSERT INTO "app"."out" (headers, body) VALUES ($1, $2);
+
+-- send in a handler's transaction, with a lease
+INSERT INTO "app"."out" (headers, body, visible_at, delivery_count, lease_id, lease_owner) VALUES ($1, $2, statement_timestamp() + $4::bigint * interval '1 microsecond', 1, $3::bigint, $5::text) RETURNING seq, lease_id;
 
 -- look for keys
 SELECT r.n, i.sum FROM unnest($1::text[]) WITH ORDINALITY AS r(key, n),
@@ -146,12 +154,61 @@ WITH gone AS (
 	RETURNING at
 ) SELECT count(*), coalesce((extract(epoch FROM max(at)) * 1000000)::bigint, 0) FROM gone;
 
+-- what is set before a record is loaded
+SELECT set_config('holdfast.lock_timeout', current_setting('lock_timeout'), true),
+	set_config('holdfast.enable_seqscan', current_setting('enable_seqscan'), true),
+	set_config('lock_timeout', '5000', true),
+	set_config('enable_seqscan', 'off', true);
+
+-- create a record
+INSERT INTO "app"."holdfast_state" (id, kind, key, version, status) VALUES ($1::uuid, $2::text, $3::text, 0, 0)
+ON CONFLICT (id) DO NOTHING;
+
+-- lock a record
+SELECT id::text, kind, key, version, status, state::text, meta::text,
+	(extract(epoch FROM started) * 1000000)::bigint, (extract(epoch FROM changed) * 1000000)::bigint FROM "app"."holdfast_state" WHERE id = $1::uuid FOR UPDATE;
+
+-- what is set after a record was loaded
+SELECT set_config('lock_timeout', current_setting('holdfast.lock_timeout'), true),
+	set_config('enable_seqscan', current_setting('holdfast.enable_seqscan'), true);
+
+-- save a record
+WITH saved AS (
+	UPDATE "app"."holdfast_state" SET version = $3::bigint, status = $4::smallint, state = $5::text::json, meta = $6::text::json,
+		started = CASE WHEN $3::bigint = 1 THEN clock_timestamp() ELSE started END, changed = clock_timestamp(),
+		forget_at = CASE WHEN $4::smallint = 2 THEN clock_timestamp() + $7::bigint * interval '1 microsecond' END
+	WHERE id = $1::uuid AND version = $2::bigint RETURNING 1
+) SELECT coalesce((SELECT 1 FROM saved), 1 / (random() * 0)::int);
+
+-- remove a record
+DELETE FROM "app"."holdfast_state" WHERE id = $1::uuid;
+
+-- remove ended records
+DELETE FROM "app"."holdfast_state" WHERE ctid = ANY (ARRAY(SELECT ctid FROM "app"."holdfast_state"
+	WHERE forget_at <= now() ORDER BY forget_at LIMIT $1::bigint FOR UPDATE SKIP LOCKED));
+
+-- list records
+SELECT id::text, kind, key, version, status, state::text, meta::text,
+	(extract(epoch FROM started) * 1000000)::bigint, (extract(epoch FROM changed) * 1000000)::bigint FROM "app"."holdfast_state" WHERE kind = $1::text AND key > $2::text ORDER BY key LIMIT $3::bigint;
+
+-- find a record
+SELECT id::text, kind, key, version, status, state::text, meta::text,
+	(extract(epoch FROM started) * 1000000)::bigint, (extract(epoch FROM changed) * 1000000)::bigint FROM "app"."holdfast_state" WHERE id = $1::uuid;
+
+-- count records
+SELECT count(*) FILTER (WHERE status = 1), count(*) FILTER (WHERE status = 2),
+	coalesce((extract(epoch FROM now() - min(changed) FILTER (WHERE status = 1)) * 1000000)::bigint, 0) FROM "app"."holdfast_state" WHERE kind = $1::text;
+
+-- estimate the number of records
+SELECT count(*) FILTER (WHERE status = 1), count(*) FILTER (WHERE status = 2),
+	coalesce((extract(epoch FROM now() - min(changed) FILTER (WHERE status = 1)) * 1000000)::bigint, 0) FROM "app"."holdfast_state" TABLESAMPLE SYSTEM ($2::float8) WHERE kind = $1::text;
+
 -- what is set before, behind a proxy
 SELECT set_config('plan_cache_mode', 'force_generic_plan', true), set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true), set_config('enable_mergejoin', 'off', true), set_config('jit', 'off', true);
 
 -- look for the end of callers' transactions
-SELECT x, coalesce(txid_status(x) = 'committed', true) FROM unnest($1::bigint[]) AS x
-WHERE txid_status(x) IS DISTINCT FROM 'in progress';
+SELECT x, coalesce(txid_status(x) = 'committed', true)
+FROM unnest($1::bigint[]) AS x, (SELECT txid_current_snapshot() AS now OFFSET 0) AS s WHERE txid_visible_in_snapshot(x, s.now);
 
 -- look for locks
 SELECT EXISTS (SELECT FROM pg_locks AS l
@@ -267,6 +324,43 @@ ELSIF coalesce((SELECT version FROM "app"."holdfast_handled" WHERE name = 'in.ha
 	RAISE EXCEPTION 'the inbox is of version %, this program knows version 1: update this program', (SELECT version FROM "app"."holdfast_handled" WHERE name = 'in.handled');
 ELSIF (SELECT version FROM "app"."holdfast_handled" WHERE name = 'in.handled') IS NULL THEN
 	INSERT INTO "app"."holdfast_handled" (name, version) VALUES ('in.handled', 1)
+	ON CONFLICT (name) DO UPDATE SET version = excluded.version;
+END IF;
+END $do$;
+DO $do$
+BEGIN IF to_regclass('"app"."holdfast_handled"') IS NULL THEN
+CREATE TABLE "app"."holdfast_handled" (
+	name text PRIMARY KEY,
+	version integer NOT NULL,
+	forgotten_at timestamptz NOT NULL DEFAULT now()
+);
+END IF;
+END $do$;
+DO $do$
+BEGIN IF to_regclass('"app"."holdfast_state"') IS NULL THEN
+CREATE TABLE "app"."holdfast_state" (
+	id uuid PRIMARY KEY,
+	kind text COLLATE "C" NOT NULL,
+	key text COLLATE "C" NOT NULL,
+	version bigint NOT NULL,
+	status smallint NOT NULL,
+	state json,
+	meta json,
+	started timestamptz NOT NULL DEFAULT clock_timestamp(),
+	changed timestamptz NOT NULL DEFAULT clock_timestamp(),
+	forget_at timestamptz
+) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0,
+	toast.autovacuum_vacuum_scale_factor = 0.05, toast.autovacuum_vacuum_cost_delay = 0);
+CREATE INDEX "holdfast_state_kind_key_idx" ON "app"."holdfast_state" (kind, key);
+CREATE INDEX "holdfast_state_forget_at_idx" ON "app"."holdfast_state" (forget_at) WHERE forget_at IS NOT NULL;
+INSERT INTO "app"."holdfast_handled" (name, version) VALUES ('holdfast_state', 1)
+	ON CONFLICT (name) DO UPDATE SET version = excluded.version;
+ELSIF 10 > (SELECT count(*) FROM pg_attribute WHERE attrelid = to_regclass('"app"."holdfast_state"') AND NOT attisdropped AND attname IN ('id', 'kind', 'key', 'version', 'status', 'state', 'meta', 'started', 'changed', 'forget_at')) THEN
+	RAISE EXCEPTION '% is a table of another kind: rename it', '"app"."holdfast_state"';
+ELSIF coalesce((SELECT version FROM "app"."holdfast_handled" WHERE name = 'holdfast_state'), 0) > 1 THEN
+	RAISE EXCEPTION 'the table of records is of version %, this program knows version 1: update this program', (SELECT version FROM "app"."holdfast_handled" WHERE name = 'holdfast_state');
+ELSIF (SELECT version FROM "app"."holdfast_handled" WHERE name = 'holdfast_state') IS NULL THEN
+	INSERT INTO "app"."holdfast_handled" (name, version) VALUES ('holdfast_state', 1)
 	ON CONFLICT (name) DO UPDATE SET version = excluded.version;
 END IF;
 END $do$;

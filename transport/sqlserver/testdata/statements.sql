@@ -7,6 +7,9 @@ SELECT db_name()
 -- time of the database
 SELECT sysutcdatetime()
 
+-- whether the database takes writes
+SELECT convert(nvarchar(128), databasepropertyex(db_name(), N'Updateability'))
+
 -- save
 SAVE TRANSACTION holdfast_send
 
@@ -216,6 +219,32 @@ FROM OPENJSON(@seqs) WITH (seq bigint '$') AS r
 INNER LOOP JOIN [my's [schema]]].[Sales."Orders"]]'--] AS q WITH (ROWLOCK) ON q.RowVersion = r.seq
 WHERE q.lease_id IS NULL AND q.visible_at > @now;
 
+-- queue vacate
+DELETE q FROM OPENJSON(@names) WITH ([name] uniqueidentifier '$') AS r
+INNER LOOP JOIN [my's [schema]]].[Sales."Orders"]]'--] AS q WITH (INDEX (holdfast_timer), UPDLOCK, HOLDLOCK, ROWLOCK) ON q.timer = r.[name] AND q.timer IS NOT NULL;
+
+-- queue insertNamed
+DECLARE @now datetime2(7) = sysutcdatetime();
+INSERT INTO [my's [schema]]].[Sales."Orders"]]'--] (Headers, Body, visible_at, Expires, timer)
+OUTPUT inserted.RowVersion
+SELECT r.headers, substring(@bodies, r.body_from, r.body_size), due.moment,
+	CASE WHEN r.ttl_us > 0 THEN dateadd(microsecond, r.ttl_us % 1000000, dateadd(second, r.ttl_us / 1000000 % 86400, dateadd(day, r.ttl_us / 1000000 / 86400, due.moment))) END, r.[name]
+FROM OPENJSON(@rows) WITH (n int, headers nvarchar(max) AS JSON,
+	body_from bigint, body_size bigint, at_us bigint, after_us bigint, ttl_us bigint, [name] uniqueidentifier) AS r
+CROSS APPLY (SELECT CASE WHEN r.at_us = 0 THEN dateadd(microsecond, r.after_us % 1000000, dateadd(second, r.after_us / 1000000 % 86400, dateadd(day, r.after_us / 1000000 / 86400, @now)))
+	ELSE dateadd(microsecond, r.at_us % 1000000, dateadd(second, r.at_us / 1000000 % 86400, dateadd(day, r.at_us / 1000000 / 86400, convert(datetime2(7), '19700101')))) END AS moment) AS wanted
+CROSS APPLY (SELECT CASE WHEN wanted.moment > @now THEN wanted.moment ELSE @now END AS moment) AS due
+ORDER BY r.n;
+
+-- queue addNames
+IF col_length(N'[my''s [schema]]].[Sales."Orders"]]''--]', N'lease_id') IS NOT NULL AND col_length(N'[my''s [schema]]].[Sales."Orders"]]''--]', N'timer') IS NULL
+	ALTER TABLE [my's [schema]]].[Sales."Orders"]]'--] ADD timer uniqueidentifier;
+
+-- queue indexNames
+IF col_length(N'[my''s [schema]]].[Sales."Orders"]]''--]', N'timer') IS NOT NULL
+	AND NOT EXISTS (SELECT 1 FROM sys.indexes WHERE object_id = object_id(N'[my''s [schema]]].[Sales."Orders"]]''--]', N'U') AND name = N'holdfast_timer')
+	EXEC (N'CREATE UNIQUE NONCLUSTERED INDEX holdfast_timer ON [my''s [schema]]].[Sales."Orders"]]''--] (timer) WHERE timer IS NOT NULL');
+
 -- queue with triggers quoted
 [dbo].[q]
 
@@ -404,6 +433,34 @@ UPDATE q SET visible_at = CASE WHEN @first < @now THEN @first ELSE @now END
 FROM OPENJSON(@seqs) WITH (seq bigint '$') AS r
 INNER LOOP JOIN [dbo].[q] AS q WITH (ROWLOCK) ON q.RowVersion = r.seq
 WHERE q.lease_id IS NULL AND q.visible_at > @now;
+
+-- queue with triggers vacate
+DELETE q FROM OPENJSON(@names) WITH ([name] uniqueidentifier '$') AS r
+INNER LOOP JOIN [dbo].[q] AS q WITH (INDEX (holdfast_timer), UPDLOCK, HOLDLOCK, ROWLOCK) ON q.timer = r.[name] AND q.timer IS NOT NULL;
+
+-- queue with triggers insertNamed
+DECLARE @now datetime2(7) = sysutcdatetime();
+DECLARE @hit TABLE (seq bigint);
+INSERT INTO [dbo].[q] (Headers, Body, visible_at, Expires, timer)
+OUTPUT inserted.RowVersion INTO @hit
+SELECT r.headers, substring(@bodies, r.body_from, r.body_size), due.moment,
+	CASE WHEN r.ttl_us > 0 THEN dateadd(microsecond, r.ttl_us % 1000000, dateadd(second, r.ttl_us / 1000000 % 86400, dateadd(day, r.ttl_us / 1000000 / 86400, due.moment))) END, r.[name]
+FROM OPENJSON(@rows) WITH (n int, headers nvarchar(max) AS JSON,
+	body_from bigint, body_size bigint, at_us bigint, after_us bigint, ttl_us bigint, [name] uniqueidentifier) AS r
+CROSS APPLY (SELECT CASE WHEN r.at_us = 0 THEN dateadd(microsecond, r.after_us % 1000000, dateadd(second, r.after_us / 1000000 % 86400, dateadd(day, r.after_us / 1000000 / 86400, @now)))
+	ELSE dateadd(microsecond, r.at_us % 1000000, dateadd(second, r.at_us / 1000000 % 86400, dateadd(day, r.at_us / 1000000 / 86400, convert(datetime2(7), '19700101')))) END AS moment) AS wanted
+CROSS APPLY (SELECT CASE WHEN wanted.moment > @now THEN wanted.moment ELSE @now END AS moment) AS due
+ORDER BY r.n;
+SELECT seq FROM @hit;
+
+-- queue with triggers addNames
+IF col_length(N'[dbo].[q]', N'lease_id') IS NOT NULL AND col_length(N'[dbo].[q]', N'timer') IS NULL
+	ALTER TABLE [dbo].[q] ADD timer uniqueidentifier;
+
+-- queue with triggers indexNames
+IF col_length(N'[dbo].[q]', N'timer') IS NOT NULL
+	AND NOT EXISTS (SELECT 1 FROM sys.indexes WHERE object_id = object_id(N'[dbo].[q]', N'U') AND name = N'holdfast_timer')
+	EXEC (N'CREATE UNIQUE NONCLUSTERED INDEX holdfast_timer ON [dbo].[q] (timer) WHERE timer IS NOT NULL');
 
 -- send to a queue of NServiceBus's in another database
 DECLARE @now datetime2(7) = sysutcdatetime();
@@ -594,6 +651,32 @@ UPDATE q SET visible_at = CASE WHEN @first < @now THEN @first ELSE @now END
 FROM OPENJSON(@seqs) WITH (seq bigint '$') AS r
 INNER LOOP JOIN [dbo].[q] AS q WITH (ROWLOCK) ON q.seq = r.seq
 WHERE q.lease_id IS NULL AND q.visible_at > @now;
+
+-- queue of version 1 vacate
+DELETE q FROM OPENJSON(@names) WITH ([name] uniqueidentifier '$') AS r
+INNER LOOP JOIN [dbo].[q] AS q WITH (INDEX (holdfast_timer), UPDLOCK, HOLDLOCK, ROWLOCK) ON q.timer = r.[name] AND q.timer IS NOT NULL;
+
+-- queue of version 1 insertNamed
+DECLARE @now datetime2(7) = sysutcdatetime();
+INSERT INTO [dbo].[q] (Headers, Body, visible_at, Expires, timer)
+OUTPUT inserted.seq
+SELECT r.headers, substring(@bodies, r.body_from, r.body_size), due.moment,
+	CASE WHEN r.ttl_us > 0 THEN dateadd(microsecond, r.ttl_us % 1000000, dateadd(second, r.ttl_us / 1000000 % 86400, dateadd(day, r.ttl_us / 1000000 / 86400, due.moment))) END, r.[name]
+FROM OPENJSON(@rows) WITH (n int, headers nvarchar(max) AS JSON,
+	body_from bigint, body_size bigint, at_us bigint, after_us bigint, ttl_us bigint, [name] uniqueidentifier) AS r
+CROSS APPLY (SELECT CASE WHEN r.at_us = 0 THEN dateadd(microsecond, r.after_us % 1000000, dateadd(second, r.after_us / 1000000 % 86400, dateadd(day, r.after_us / 1000000 / 86400, @now)))
+	ELSE dateadd(microsecond, r.at_us % 1000000, dateadd(second, r.at_us / 1000000 % 86400, dateadd(day, r.at_us / 1000000 / 86400, convert(datetime2(7), '19700101')))) END AS moment) AS wanted
+CROSS APPLY (SELECT CASE WHEN wanted.moment > @now THEN wanted.moment ELSE @now END AS moment) AS due
+ORDER BY r.n;
+
+-- queue of version 1 addNames
+IF col_length(N'[dbo].[q]', N'lease_id') IS NOT NULL AND col_length(N'[dbo].[q]', N'timer') IS NULL
+	ALTER TABLE [dbo].[q] ADD timer uniqueidentifier;
+
+-- queue of version 1 indexNames
+IF col_length(N'[dbo].[q]', N'timer') IS NOT NULL
+	AND NOT EXISTS (SELECT 1 FROM sys.indexes WHERE object_id = object_id(N'[dbo].[q]', N'U') AND name = N'holdfast_timer')
+	EXEC (N'CREATE UNIQUE NONCLUSTERED INDEX holdfast_timer ON [dbo].[q] (timer) WHERE timer IS NOT NULL');
 
 -- columns in another database
 SELECT c.name FROM [other].sys.columns AS c WHERE c.object_id = object_id(N'[other].[nsb].[q]', N'U')

@@ -1,0 +1,229 @@
+package tablequeue
+
+import (
+	"cmp"
+	"context"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+// claimEvery is the time after which a receiver that takes direct rows claims nevertheless: other rows may wait.
+const claimEvery = 100 * time.Millisecond
+
+// directLease is the longest lease of a direct row. It is renewed as those of claimed rows are, but it begins with
+// the insert. When this process ends, another one receives the row after that time.
+const directLease = 10 * time.Second
+
+// direct has rows that [Conn.Store] or a transaction of [Conn.BeginStore] has inserted for a receiver of this Conn. They
+// are inserted with a lease of the receiver, and need no claim. When there is no room for a row, it is inserted without a
+// lease, and claimed as others are.
+type direct struct {
+	ready chan struct{} // holds a token when there may be rows
+
+	mu   sync.Mutex // guards the rest
+	most int        // the window of the receiver; 0: no row is direct
+	used int        // rows that are being inserted or wait
+	rows []directRow
+}
+
+// directRow is a row that waits for a Receive.
+type directRow struct {
+	delivery *delivery
+	since    time.Time // when its lease began, or before
+}
+
+// reserve makes room for one row, and reports false where there is none.
+func (h *direct) reserve() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.used >= h.most {
+		return false
+	}
+	h.used++
+	return true
+}
+
+// free gives up the room of n rows that were not inserted.
+func (h *direct) free(n int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.used -= n
+}
+
+func (h *direct) add(row directRow) {
+	h.mu.Lock()
+	h.rows = append(h.rows, row)
+	h.mu.Unlock()
+	signal(h.ready)
+}
+
+// take removes rows from h: fresh ones in the order of their seq, up to the bounds, and all whose leases began before
+// oldest. The first fresh one is taken whatever its size.
+func (h *direct) take(limit int, maxBytes int64, oldest time.Time) (fresh []transport.Delivery, old []*delivery) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if len(h.rows) == 0 {
+		return nil, nil
+	}
+	slices.SortFunc(h.rows, func(a, b directRow) int { return cmp.Compare(a.delivery.lease.Seq, b.delivery.lease.Seq) })
+	n, bytes := 0, int64(0)
+	for _, row := range h.rows {
+		d := row.delivery
+		if row.since.Before(oldest) {
+			old = append(old, d)
+		} else {
+			bytes += int64(len(d.msg.Body))
+			if len(fresh) == limit || len(fresh) > 0 && maxBytes > 0 && bytes > maxBytes {
+				break
+			}
+			fresh = append(fresh, d)
+		}
+		n++
+	}
+	h.rows = slices.Delete(h.rows, 0, n)
+	h.used -= n
+	if len(h.rows) > 0 {
+		signal(h.ready)
+	}
+	return fresh, old
+}
+
+// Window implements [transport.Receiver]: at most n messages that this process stores for the queue wait for Receive.
+// There is no prefetch from the database.
+func (r *receiver) Window(n int) {
+	if !r.conn.cfg.LeasedInserts {
+		return
+	}
+	r.direct.mu.Lock()
+	defer r.direct.mu.Unlock()
+	r.direct.most = n
+}
+
+// receiveDirect returns direct rows, and waits for them until it is time to claim. Then it returns none.
+func (r *receiver) receiveDirect(ctx context.Context, limit int, maxBytes int64) []transport.Delivery {
+	if !r.takesDirect() {
+		return nil
+	}
+	timer := time.NewTimer(time.Until(time.Unix(0, r.claimed.Load()).Add(claimEvery)))
+	defer timer.Stop()
+	for {
+		select { // before rows are taken, so that others do not wait for ever
+		case <-timer.C:
+			return nil
+		case <-r.woken:
+			return nil
+		default:
+		}
+		if ds := r.takeDirect(limit, maxBytes); len(ds) > 0 {
+			return ds
+		}
+		select {
+		case <-r.direct.ready:
+		case <-timer.C:
+			return nil
+		case <-r.woken:
+			return nil
+		case <-ctx.Done():
+			return nil
+		case <-r.conn.life.Done():
+			return nil
+		case <-r.done:
+			return nil
+		}
+	}
+}
+
+func (r *receiver) takesDirect() bool {
+	r.direct.mu.Lock()
+	defer r.direct.mu.Unlock()
+	return r.direct.most > 0
+}
+
+// takeDirect takes direct rows. Those whose lease may end soon are released, for a claim of any process.
+func (r *receiver) takeDirect(limit int, maxBytes int64) []transport.Delivery {
+	fresh, old := r.direct.take(limit, maxBytes, time.Now().Add(-r.conn.directLease()/2))
+	if len(old) > 0 {
+		units := make([]*Unit, len(old))
+		for i, d := range old {
+			units[i] = &Unit{Verb: Release, Queue: r.queue, Lease: d.lease}
+		}
+		ctx, cancel := context.WithTimeout(r.conn.work, maxWait)
+		defer cancel()
+		// Where that fails, they are claimed when their leases end.
+		_ = r.conn.call(ctx, nil, func(ctx context.Context) error { return r.conn.store.Flush(ctx, units) })
+	}
+	return fresh
+}
+
+func (c *Conn) directLease() time.Duration { return min(c.cfg.Lease, directLease) }
+
+// leasedRows are the rows of one unit that are inserted with a lease.
+type leasedRows struct {
+	to    *receiver
+	began time.Time
+	rows  int
+}
+
+// leaseRows gives rows of u a lease of the receiver of their queue, as far as the receiver has room. Either deliver or
+// cancel is called on the result.
+func (c *Conn) leaseRows(u *Unit) (h leasedRows) {
+	if !c.cfg.LeasedInserts {
+		return h
+	}
+	for i := range u.Rows {
+		row := &u.Rows[i]
+		if row.Timed() || row.Named() || row.Published {
+			continue
+		}
+		if h.to == nil {
+			if h.to = c.wakes.receiver(row.Queue); h.to == nil {
+				return h
+			}
+			h.began = time.Now()
+			u.LeaseFor, u.LeaseOwner = c.directLease(), c.owner
+		}
+		if row.Queue != h.to.queue || !h.to.direct.reserve() {
+			continue
+		}
+		row.Lease = 1 + rand.Int64N(1<<62)
+		h.rows++
+	}
+	return h
+}
+
+// deliver gives its receiver the rows that u has inserted for ops.
+func (h leasedRows) deliver(u *Unit, ops []transport.Operation) {
+	left := h.rows
+	for i := range u.Rows {
+		row := &u.Rows[i]
+		if row.Lease == 0 || row.Seq == 0 {
+			continue
+		}
+		left--
+		m := ops[row.Op].Message
+		headers := m.Headers.Clone()
+		if m.ID != "" && headers.Get(header.MessageID) == "" {
+			headers.Set(header.MessageID, m.ID)
+		}
+		d := h.to.newDelivery(Lease{Seq: row.Seq, ID: row.Lease}, 1, transport.Message{
+			ID: m.ID, NativeID: strconv.FormatInt(row.Seq, 10), Headers: headers, Body: m.Body,
+		})
+		h.to.direct.add(directRow{delivery: d, since: h.began})
+	}
+	if left > 0 {
+		h.to.direct.free(left)
+	}
+}
+
+// cancel gives up the room of rows that were not inserted, or perhaps were.
+func (h leasedRows) cancel() {
+	if h.rows > 0 {
+		h.to.direct.free(h.rows)
+	}
+}
