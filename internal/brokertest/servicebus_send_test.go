@@ -149,7 +149,7 @@ func TestServiceBusSchedulesAndCancels(t *testing.T) {
 func TestServiceBusDelaysScheduledMessages(t *testing.T) {
 	b := newBus(t)
 	q := b.queue(admin.QueueProperties{})
-	at := time.Now().Add(500 * time.Millisecond).Truncate(time.Millisecond) // AMQP has milliseconds
+	at := time.Now().Add(2 * time.Second).Truncate(time.Millisecond) // AMQP has milliseconds; a send may take a second
 	b.send(q, azservicebus.Message{Body: []byte("later"), ScheduledEnqueueTime: &at}, text("now"))
 	b.equal(string(b.complete(q).Body), "now")
 	m := b.complete(q)
