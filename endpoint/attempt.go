@@ -25,8 +25,8 @@ type (
 	completed struct{}
 	// failed: recoverability decides. The message may be settled already, when a behavior failed afterwards.
 	failed struct{ err error }
-	// conflicted: the transaction lost a conflict, such as a deadlock, or contained a message to ServiceControl that had no
-	// queue. Nothing has happened.
+	// conflicted: the transaction lost a conflict, such as a deadlock, was refused while the database committed others, or
+	// contained a message to ServiceControl that had no queue. Nothing has happened.
 	conflicted struct{ err error }
 	// interrupted: the endpoint stops. The message has not failed.
 	interrupted struct{}
@@ -37,6 +37,10 @@ type (
 	busy struct{ queue string }
 	// unstored: the database of the outbox or inbox does not answer, so that no retry is used up.
 	unstored struct{ err error }
+	// outstayed: the message waited for its keys for as long as the broker lets a message be held.
+	outstayed struct{}
+	// contended: the transaction lost conflicts at each attempt. The message returns to its queue with no retry used up.
+	contended struct{ err error }
 	// suspected: the process may crash over the message. It was not handled.
 	suspected struct{}
 	// leaseLost: the message is not, or no longer, this process's to settle.
@@ -50,6 +54,8 @@ func (interrupted) isOutcome() {}
 func (throttled) isOutcome()   {}
 func (busy) isOutcome()        {}
 func (unstored) isOutcome()    {}
+func (outstayed) isOutcome()   {}
+func (contended) isOutcome()   {}
 func (suspected) isOutcome()   {}
 func (leaseLost) isOutcome()   {}
 
@@ -61,7 +67,9 @@ type attempt struct {
 	limiter   *typelimit.Limiter // of the message's type, if the attempt has entered it
 	calls     []call             // of the handlers
 	bases     []baseValue
-	handler   *Handler // the one being invoked; nil before and after
+	keys      []string // of the calls; nil where no handler has a key
+	at        int      // the call being invoked
+	handler   *Handler // its handler; nil before and after
 	session   Session  // of the handlers
 
 	receive  pipeline.Receive
@@ -144,6 +152,9 @@ func (a *attempt) handle(ctx context.Context) (out outcome, err error) {
 	if err := a.e.receive(ctx, &a.receive); err != nil {
 		return nil, err
 	}
+	if a.keyed.ended != nil { // a behavior has dropped the error
+		return nil, pump.ErrStopping
+	}
 	ops, tx := a.session.end()
 	if tx == nil { // an open transaction is part of the work: it keeps the slot
 		a.leaveLimit()
@@ -173,16 +184,21 @@ func (a *attempt) finish(ctx context.Context, ops []transport.Operation) error {
 	if a.live.outbox != nil {
 		return a.store(ctx, tx, ops)
 	}
+	ops, err := a.live.timers.apart(ctx, ops, a.session.cancelled())
+	if err != nil {
+		return err
+	}
 	recorder, ok := a.delivery.(transport.HandledRecorder)
 	if !ok || a.session.key == nil {
 		return a.completeProcessed(ctx, tx, ops, a)
 	}
 	recorder.RecordHandled(a.live.inbox.name, a.session.key)
-	err := a.completeProcessed(ctx, tx, ops, a)
+	err = a.completeProcessed(ctx, tx, ops, a)
 	if err != nil {
 		recorder.RecordHandled("", nil) // the message may be completed with a copy for later
-		return a.session.storeFailed(err)
+		return a.session.storeFailed(&commitError{err})
 	}
+	a.live.outage.committed()
 	return nil
 }
 
@@ -197,7 +213,7 @@ func (e *Endpoint) dispatchAll(ctx context.Context, d *pipeline.Dispatch) error 
 		return ErrNotRunning
 	}
 	if d.ViaOutbox {
-		return live.outbox.send(ctx, d.Tx, d.Operations)
+		return live.timers.send(ctx, d.Tx, d.Operations)
 	}
 	err := errNoTx
 	if d.Tx == nil {
@@ -220,9 +236,16 @@ func onlyError(err error) error {
 // slot unless the next attempt is made in it at once.
 func (a *attempt) fail(ctx context.Context, err error) outcome {
 	a.leaveLimit()
-	if !a.settlement.over() && a.conflicts.n < maxConflicts && a.repeatable(err) {
-		a.settlement.rollback(ctx, &a.session)
-		return conflicted{err}
+	alone := a.failsAlone(ctx)
+	if !a.settlement.over() && (alone || a.repeatable(err)) {
+		switch {
+		case a.conflicts.n < maxConflicts:
+			a.settlement.rollback(ctx, &a.session)
+			return conflicted{err}
+		case isConflict(err) && !a.settlement.completedFirst():
+			a.settlement.rollback(ctx, &a.session)
+			return contended{err}
+		}
 	}
 	a.slot.Free()
 	if a.settlement.over() {
@@ -230,11 +253,19 @@ func (a *attempt) fail(ctx context.Context, err error) outcome {
 	}
 	_, tx := a.session.end()
 	a.settlement.rollback(ctx, &a.session)
-	if err := a.storeAway(ctx, tx, err); err != nil && ctx.Err() == nil {
-		return unstored{err}
+	if a.keyed.ended != nil {
+		if out := a.interrupted(ctx, pump.ErrStopping); out != nil {
+			return out
+		}
+		return a.keyed.ended
 	}
 	if queue := a.settlement.busyQueue(); queue != "" && ctx.Err() == nil {
 		return busy{queue}
+	}
+	if alone {
+		err = fmt.Errorf("the database stores other messages, and not this one: %w", err)
+	} else if err := a.storeAway(ctx, tx, err); err != nil && ctx.Err() == nil {
+		return unstored{err}
 	}
 	if out := a.interrupted(ctx, err); out != nil {
 		return out

@@ -93,6 +93,9 @@ func (a *attempt) auditCopy(noticed bool) transport.Operation {
 	if noticed {
 		h.Set(header.RetryAcknowledged, "True")
 	}
+	for name, value := range a.receive.Audit.All() {
+		h.Set(name, value)
+	}
 	op := a.copyTo(a.e.cfg.AuditQueue, h, 0)
 	op.TTL = a.e.cfg.AuditExpireAfter
 	return op

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/internal/backoff"
+	"github.com/holdfast-go/holdfast/recoverability"
 	"github.com/holdfast-go/holdfast/transport"
 )
 
@@ -40,8 +41,22 @@ func (in *incoming) pauseAfterConflict(ctx context.Context, err error) bool {
 	return true
 }
 
+// putBackContended returns a message to its queue whose transaction lost conflicts at each attempt.
+func (in *incoming) putBackContended(ctx context.Context, err error) {
+	in.slot.Free()
+	in.log().WarnContext(ctx, "a transaction lost conflicts at each attempt: the message returns to its queue, without a retry used up",
+		slog.String("message", in.logID()), slog.Int("attempts", in.conflicts.n+1), slog.Any("error", err))
+	in.putBack(ctx, in.conflicts.pause.Next())
+}
+
+// isConflict reports whether err wraps [transport.ErrConflict]. It is the user's, and may wrap itself.
+var isConflict = recoverability.Is(transport.ErrConflict)
+
 // conflict reports whether err says that the transaction of s lost a conflict.
 func conflict(s *Session, err error) bool {
+	if isConflict(err) {
+		return true
+	}
 	_, tx := s.end()
 	detector, ok := tx.(transport.ConflictDetector)
 	return ok && detector.Conflict(err)

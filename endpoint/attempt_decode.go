@@ -20,6 +20,9 @@ func decode(ctx context.Context, r *pipeline.Receive) error {
 	if err != nil {
 		return recoverability.Unrecoverable(&undecodableError{err})
 	}
+	if err := a.lockKeys(ctx, r, value); err != nil { // before the limit: a message that waits for keys is not within it
+		return err
+	}
 	if err := a.enterLimit(ctx, t.limiter); err != nil {
 		return err
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/holdfast-go/holdfast/internal/stateful"
 	"github.com/holdfast-go/holdfast/pipeline"
 )
 
@@ -17,7 +18,7 @@ func invokeAll(ctx context.Context, l *pipeline.Logical) error {
 			return context.Cause(ctx)
 		}
 		c := &a.calls[i]
-		a.handler = &c.Handler
+		a.at, a.handler = i, &c.Handler
 		a.invoke = pipeline.Invoke{Logical: l, Handler: c.name, Value: l.Value}
 		if base := a.as(c.as); base != nil {
 			a.invoke.Value = base
@@ -38,11 +39,29 @@ func invokeAll(ctx context.Context, l *pipeline.Logical) error {
 func invokeOne(ctx context.Context, i *pipeline.Invoke) error {
 	a := attemptOf(i.Receive)
 	kept := a.session.begin()
+	if c := a.statefulCall(); c != nil {
+		ctx = c.In(ctx)
+		a.session.setCall(c)
+		defer a.session.setCall(nil)
+	}
 	if err := a.call(ctx, i.Value); err != nil {
 		a.session.drop(kept)
 		return fmt.Errorf("handler %s: %w", i.Handler, err)
 	}
 	return nil
+}
+
+// statefulCall returns the call of the handler that is invoked, if it has records.
+func (a *attempt) statefulCall() *stateful.Call {
+	c := &a.calls[a.at]
+	if c.state == nil {
+		return nil
+	}
+	return &stateful.Call{
+		Endpoint: a.e.cfg.Name, Kind: c.kind, Key: a.keys[a.at], Remember: a.e.rememberRecords(),
+		Known: a.e.types.stores, Waited: a.keyed.waited, Receive: &a.receive, Log: a.log(),
+		CancelTimer: a.session.cancelTimer,
+	}
 }
 
 // call calls the handler, with a limit to its time where there is one.

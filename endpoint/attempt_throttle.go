@@ -55,6 +55,7 @@ func (a *attempt) admit(ctx context.Context) outcome {
 			return throttled{} // so that messages of other types, which are behind it, are attempted
 		}
 		waited = true
+		a.giveUpKeys() // the message whose turn it is may need them
 		a.slot.Free()
 		if a.waitFor(ctx, wait, changed) {
 			continue

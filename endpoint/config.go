@@ -83,8 +83,9 @@ type Config struct {
 	// returned.
 	Notify []func(ctx context.Context, n Notification)
 	// Background functions run while the endpoint does: Run calls each one once, in a goroutine of its own, when the
-	// endpoint is ready. Their context ends after the last handler has returned, and Run returns after they have. A
-	// function may return earlier. A panic is logged.
+	// endpoint is ready. Their context ends after the last handler has returned, and Run returns after they have. What
+	// they store in the outbox until then is sent as what handlers store. A function may return earlier. A panic is
+	// logged.
 	Background []func(ctx context.Context, e *Endpoint)
 	// OnFinalFailure is called before a message is moved to an error queue, dead-lettered or discarded. Default: no call.
 	// Its messages are sent atomically with that action if the transport can, and its writes in the session's transaction

@@ -61,6 +61,7 @@ func (c Config) validate() error {
 		bad("Transactions is %v: there is no such mode", c.Transactions)
 	}
 	c.validateOutbox(bad)
+	c.validateRecords(bad)
 	serializers(c.Serializers).validate(bad)
 	return errors.Join(append(errs, c.Recoverability.Validate())...)
 }

@@ -56,6 +56,31 @@ func TestAForwardedMessageHasAllOfItsAttempts(t *testing.T) {
 	})
 }
 
+// A reply to another message than the one being handled is not for the saga that sent the latter.
+func TestAReplyWithoutASagaIDNamesNoSaga(t *testing.T) {
+	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		start(t, sales(broker, endpoint.Handle(func(ctx context.Context, s *endpoint.Session, m placeOrder) error {
+			return s.Reply(ctx, orderAccepted(m), endpoint.To("other"), endpoint.Header(header.SagaID, ""))
+		})))
+		m := wire("m")
+		m.Headers.Set(header.OriginatingSagaID, "df0bdbd8-8c42-83f5-93e6-915c4ca2d800")
+		m.Headers.Set(header.OriginatingSagaType, "Interop.AskingSaga")
+		if err := broker.Put("sales", m); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		replies := broker.Messages("other")
+		if len(replies) != 1 {
+			t.Fatalf("%d replies", len(replies))
+		}
+		for _, name := range []string{header.SagaID, header.SagaType} {
+			if value, set := replies[0].Headers.Lookup(name); set {
+				t.Errorf("the reply has %s %q", name, value)
+			}
+		}
+	})
+}
+
 // A reply to a request of a saga names the saga, as NServiceBus looks for it; no other message does.
 func TestAReplyNamesTheSagaThatAsked(t *testing.T) {
 	const id, kind = "df0bdbd8-8c42-83f5-93e6-915c4ca2d800", "Interop.AskingSaga, net, Version=1.0.0.0, Culture=neutral, PublicKeyToken=null"

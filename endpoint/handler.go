@@ -2,11 +2,13 @@ package endpoint
 
 import (
 	"context"
+	"errors"
 	"reflect"
 	"runtime"
 	"strings"
 
 	"github.com/holdfast-go/holdfast/internal/fault"
+	"github.com/holdfast-go/holdfast/internal/stateful"
 )
 
 // Handler handles the messages of a type and of its derived types, or of all types that implement an interface.
@@ -16,6 +18,9 @@ type Handler struct {
 	name   string
 	pc     uintptr // of the user's function
 	invoke func(ctx context.Context, s *Session, m any) error
+	err    error
+	key    func(m stateful.Message) (string, error) // nil: messages have no key
+	state  *stateful.Declaration                    // nil: the handler has no records
 }
 
 // Handle returns a handler that calls fn for every message M. M is one of
@@ -37,14 +42,57 @@ func Handle[M any](fn func(ctx context.Context, s *Session, m M) error) Handler 
 	if fn == nil {
 		return h
 	}
-	h.pc = reflect.ValueOf(fn).Pointer()
-	h.name = shortName(h.frame().Func)
-	if t.Kind() != reflect.Struct { // a pointer or an interface
-		h.invoke = func(ctx context.Context, s *Session, m any) error { return fn(ctx, s, m.(M)) } //nolint:errcheck // another type is the mistake of a behavior, and its panic a failure
-	} else {
-		h.invoke = func(ctx context.Context, s *Session, m any) error { return fn(ctx, s, *m.(*M)) } //nolint:errcheck // as above
+	h.isFunc(fn)
+	h.invoke = func(ctx context.Context, s *Session, m any) error { return fn(ctx, s, stateful.As[M](m)) }
+	return h
+}
+
+// HandleInOrderBy is [Handle], and within this process only it handles messages with one key one after the other, in the
+// order in which the process received them. Other processes with the same endpoint handle messages with that key at the
+// same time: for an order among all of them, run one process.
+//
+// The keys of all handlers of the endpoint are one set: messages of two types with an equal key, such as the id of an
+// order, wait for each other too. Prefix the keys of messages that need not. A message has the keys of all its handlers
+// at once, from before the first is called until it is settled.
+//
+// A message that fails gives its key up: the next one is handled before its retry, immediate or delayed. So does a
+// message that waits for [recoverability.Config].RateLimit. A conflict with another transaction and an outage of the
+// outbox's database are no failures, and keep the order. The broker may deliver messages in another order than that in
+// which they were sent.
+//
+// A message that waits has no slot, so that messages with other keys are handled meanwhile, and no transaction. Its
+// lease is renewed, and [Config.HandlerTimeout] begins with the handler. At most four times Concurrency messages wait,
+// for keys and for [Message.AtMost]; with more in a row, others wait behind them. When the endpoint stops, those that
+// wait return to their queue.
+//
+// key is called once per attempt, before any handler. It must return at most 500 bytes of valid UTF-8, and not "": else
+// the message is moved to the error queue without a retry. A panic of key is a failure of the message.
+func HandleInOrderBy[M any](key func(M) string, fn func(ctx context.Context, s *Session, m M) error) Handler {
+	h := Handle(fn)
+	if key == nil {
+		h.err = errors.New("HandleInOrderBy: the function for the key is nil")
+		return h
+	}
+	h.key = func(m stateful.Message) (string, error) {
+		k := key(stateful.As[M](m.Value))
+		return k, checkKey(k)
 	}
 	return h
+}
+
+// Stateful returns the handler with a declaration of its records. It is for packages of this module, such as saga.
+func (h Handler) Stateful(d stateful.Declaration) Handler {
+	h.state, h.key = &d, d.Key
+	if v := reflect.ValueOf(d.Func); v.Kind() == reflect.Func && !v.IsNil() {
+		h.isFunc(d.Func)
+	}
+	return h
+}
+
+// isFunc records fn as the user's function.
+func (h *Handler) isFunc(fn any) {
+	h.pc = reflect.ValueOf(fn).Pointer()
+	h.name = shortName(h.frame().Func)
 }
 
 // handledType returns the struct or interface of a handler of t. A pointer to an interface is returned unchanged: no

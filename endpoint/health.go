@@ -39,7 +39,7 @@ type QueueHealth struct {
 	Queue    string `json:"queue"`
 	Buffered int    `json:"buffered"` // received, not handled yet
 	Handling int    `json:"handling"` // in handlers
-	Settling int    `json:"settling"` // handled, not settled yet; or waiting because of [Message.AtMost]
+	Settling int    `json:"settling"` // handled, not settled yet; or waiting because of [Message.AtMost] or for a key
 	// Bytes is the size of their headers and bodies: see [Config.MaxBufferedBytes].
 	Bytes int64 `json:"bytes"`
 }

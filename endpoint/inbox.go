@@ -31,7 +31,7 @@ type inbox struct {
 // recognize reports whether the message was handled before. Its error is that of a message with the id of another, or
 // of the database.
 func (b *inbox) recognize(ctx context.Context, a *attempt) (handled bool, err error) {
-	if a.id == "" {
+	if !a.named() {
 		if !b.unnamed.Swap(true) {
 			a.log().WarnContext(ctx, "a message has no id: each delivery of such a message is handled, because none is recognized",
 				slog.String("queue", a.queue))
@@ -165,7 +165,7 @@ func (b *inbox) verify(ctx context.Context) error {
 		err = fmt.Errorf("%w: create it with Config.Install or Endpoint.Install", err)
 	}
 	if err != nil {
-		return fmt.Errorf("inbox %q: %w", b.name, err)
+		return fmt.Errorf("inbox %q: %w", b.name, granted(err))
 	}
 	return nil
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"log/slog"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/holdfast-go/holdfast/endpoint/internal/failurelog"
@@ -30,6 +31,7 @@ type incoming struct {
 
 	settlement settlement
 	throttling throttling // the zero value where attempts are never limited
+	keyed      keyed
 	conflicts  conflicts
 	exclusive  *exclusive // nil outside quarantine
 	cleared    bool       // a suspect that the quarantine did not take
@@ -37,16 +39,23 @@ type incoming struct {
 	first      attempt
 }
 
+// numberedID begins the id of a message that has only the broker's number. Copies keep it. Another message may get the same
+// number when the database of the broker is restored, or the queue is created anew.
+const numberedID = "native:"
+
+// named reports whether the message has an id that no other message has.
+func (in *incoming) named() bool { return in.id != "" && !strings.HasPrefix(in.id, numberedID) }
+
 func (l *live) newIncoming(d transport.Delivery, slot *pump.Slot, queue string) *incoming {
 	in := &incoming{e: l.e, live: l, delivery: d, slot: slot, queue: queue, original: d.Message()}
 	if h, returned := fault.ReturnedHeaders(in.original.Headers); returned {
 		own := *in.original
 		own.Headers, in.original = h, &own
 	}
-	if in.id = in.original.ID; in.id == "" { // of another producer
-		in.id = cmp.Or(in.original.Headers.Get(header.MessageID), in.original.NativeID)
+	if in.id = cmp.Or(in.original.ID, in.original.Headers.Get(header.MessageID)); in.id == "" && in.original.NativeID != "" {
+		in.id = numberedID + in.original.NativeID // of another producer
 	}
-	in.settlement.in = in
+	in.settlement.in, in.keyed.locks = in, l.keys
 	return in
 }
 

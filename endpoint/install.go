@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/holdfast-go/holdfast/transport"
 )
@@ -31,6 +32,14 @@ func (e *Endpoint) installIn(ctx context.Context, conn transport.Conn, plan tran
 	if !ok {
 		return fmt.Errorf("endpoint %q: install: the transport cannot create queues: create them by other means", e.cfg.Name)
 	}
+	if len(plan.Records) > 0 {
+		if _, err := recordsIn(conn); err != nil {
+			return fmt.Errorf("endpoint %q: install: %w", e.cfg.Name, err)
+		}
+	}
+	if _, ok := conn.(transport.OutboxStore); !ok {
+		plan.Queues = slices.DeleteFunc(plan.Queues, func(q transport.Queue) bool { return q.Timers })
+	}
 	if err := installer.Install(ctx, plan); err != nil {
 		return fmt.Errorf("endpoint %q: install: %w", e.cfg.Name, err)
 	}
@@ -54,8 +63,14 @@ func (e *Endpoint) plan() transport.Plan {
 			plan.Queues = append(plan.Queues, transport.Queue{Name: own})
 		}
 	}
+	if e.cfg.Transactions == SendsAtomicWithReceive {
+		plan.Queues = append(plan.Queues, transport.Queue{Name: e.cfg.Name + outboxSuffix, Timers: true})
+	}
 	if e.cfg.Outbox == nil && e.cfg.Remember > 0 {
 		plan.Inboxes = []string{e.cfg.Name + inboxSuffix}
+	}
+	if e.cfg.Outbox == nil {
+		plan.Records = e.records()
 	}
 	for _, t := range e.types.all {
 		if t.kind == kindEvent {

@@ -63,8 +63,8 @@ func (m Message) To(queue string) Message {
 // handlers use a scarce resource. n is at least 1.
 //
 // Messages over the bound wait without a slot, so that messages of other types are handled meanwhile. Their leases are
-// renewed, and [Config.HandlerTimeout] begins with the handler. About four times Concurrency can wait so; with more in
-// a row, other types wait behind them. A type with most of the traffic should have an endpoint of its own.
+// renewed, and [Config.HandlerTimeout] begins with the handler. At most four times Concurrency wait so; with more in a
+// row, other types wait behind them. A type with most of the traffic should have an endpoint of its own.
 func (m Message) AtMost(n int) Message {
 	if n < 1 && m.err == nil {
 		m.err = fmt.Errorf("message %v: AtMost(%d): at least one has to be handled", m.goType, n)

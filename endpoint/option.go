@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/internal/timer"
 	"github.com/holdfast-go/holdfast/internal/uuid"
 	"github.com/holdfast-go/holdfast/pipeline"
 	"github.com/holdfast-go/holdfast/transport"
@@ -66,6 +67,17 @@ func After(d time.Duration) DirectOption {
 
 // At delivers the message no earlier than t.
 func At(t time.Time) DirectOption { return option(func(out *pipeline.Outgoing) { out.At = t }) }
+
+// TimerName makes a delayed message a timer with a name: it replaces the timer of the endpoint with that name that waits,
+// and [Session.CancelTimer] or [Endpoint.CancelTimer] removes it until it is due. In a handler all of that happens with
+// the commit of its message, and not at all where the handler fails. Timers need [Config].Outbox, in whose database they
+// wait, or [SendsAtomicWithReceive] on a SQL transport. The delay may be longer than the broker's longest.
+//
+// The name is any valid UTF-8 of 1 to 500 bytes. All instances of the endpoint share the names; other endpoints have their
+// own. A timer is not part of a Recover stage or [Config].OnFinalFailure, and has no receipt.
+func TimerName(name string) SendOption {
+	return option(func(out *pipeline.Outgoing) { out.Timer = timer.Name{Name: name}.Text() })
+}
 
 // ReceiptIn stores the receipt of a delayed message in r, for [Endpoint.Cancel], before Send returns. In a handler it
 // needs [Immediately].

@@ -21,6 +21,7 @@ type outbox struct {
 	inbox  string
 	maxRow int  // bytes of one stored message; 0 is no limit
 	joins  bool // messages can be stored in a transaction of the caller
+	own    bool // it is in the transport's own database, and timers alone wait in it
 
 	destinations destinations
 	backlog      backlog
@@ -35,16 +36,22 @@ func (e *Endpoint) openOutbox(ctx context.Context, shared *transport.Shared) (*o
 	if err != nil {
 		return nil, fmt.Errorf("endpoint %q: connect to the outbox: %w", e.cfg.Name, err)
 	}
-	store, ok := conn.(transport.OutboxStore)
+	o, ok := e.outboxOn(conn)
 	if !ok {
 		err := fmt.Errorf("endpoint %q: a %T cannot be an outbox: use a transport on a SQL database", e.cfg.Name, e.cfg.Outbox)
 		return nil, errors.Join(err, conn.Close())
 	}
+	return o, nil
+}
+
+// outboxOn returns the outbox in the database that conn is connected to, and reports whether it can be there.
+func (e *Endpoint) outboxOn(conn transport.Conn) (o *outbox, ok bool) {
+	store, ok := conn.(transport.OutboxStore)
 	_, joins := conn.(transport.TxDispatcher)
 	return &outbox{
 		conn: conn, store: store, joins: joins, maxRow: conn.Limits().MaxBody,
 		queue: e.cfg.Name + outboxSuffix, inbox: e.cfg.Name + inboxSuffix,
-	}, nil
+	}, ok
 }
 
 // now returns the time by the clock that all instances share.
@@ -73,7 +80,7 @@ func (o *outbox) close() error {
 
 // outboxPlan is what the endpoint needs in the database of its outbox.
 func (e *Endpoint) outboxPlan() transport.Plan {
-	plan := transport.Plan{Queues: []transport.Queue{{Name: e.cfg.Name + outboxSuffix}}}
+	plan := transport.Plan{Queues: []transport.Queue{{Name: e.cfg.Name + outboxSuffix, Timers: true}}, Records: e.records()}
 	if e.cfg.Remember > 0 && !e.cfg.SendOnly {
 		plan.Inboxes = []string{e.cfg.Name + inboxSuffix}
 	}
@@ -88,34 +95,28 @@ func (l *live) prepareOutbox(ctx context.Context) error {
 		}
 	}
 	var err error
-	if l.inbox, err = l.newInbox(); err == nil && l.inbox != nil {
+	l.inbox, err = l.newInbox()
+	switch {
+	case err != nil:
+	case l.outbox != nil:
+		l.outbox.destinations.conn, l.outbox.destinations.limits = l.conn, l.limits
+		plan := l.e.outboxPlan()
+		plan.Queues[0].Timers = false // a table of the version before is used, and refuses timers
+		err = l.verifyTables(ctx, l.outbox.conn, plan)
+	case l.inbox != nil:
+		err = l.verifyTables(ctx, l.conn, transport.Plan{Inboxes: []string{l.inbox.name}})
+	}
+	if err == nil && l.inbox != nil {
 		err = l.inbox.verify(ctx)
 	}
-	if err == nil && l.outbox != nil {
-		l.outbox.destinations.conn, l.outbox.destinations.limits = l.conn, l.limits
-		err = l.outbox.verify(ctx)
+	if err == nil {
+		err = l.openTimers(ctx)
 	}
 	if l.outbox != nil || l.inbox != nil {
-		l.outage = newOutage(ctx, l.e.cfg.Logger, l.probe)
+		l.outage = newOutage(ctx, l.e.cfg.Logger, l.usable)
 	}
 	if err != nil {
 		return fmt.Errorf("endpoint %q: %w", l.e.cfg.Name, err)
-	}
-	return nil
-}
-
-// verify fails where the queue of the outbox is missing.
-func (o *outbox) verify(ctx context.Context) error {
-	inspector, ok := o.conn.(transport.Inspector)
-	if !ok {
-		return nil
-	}
-	_, err := inspector.Inspect(ctx, o.queue)
-	if errors.Is(err, transport.ErrNoQueue) {
-		err = fmt.Errorf("%w: create it with Config.Install or Endpoint.Install", err)
-	}
-	if err != nil {
-		return fmt.Errorf("outbox %q: %w", o.queue, err)
 	}
 	return nil
 }

@@ -1,6 +1,7 @@
 package endpoint
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -8,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/holdfast-go/holdfast/header"
 	"github.com/holdfast-go/holdfast/internal/envelope"
 	"github.com/holdfast-go/holdfast/transport"
 )
@@ -29,7 +31,8 @@ type relayBatch struct {
 // relayRow is one stored message.
 type relayRow struct {
 	delivery transport.Delivery
-	left     int // operations that are not sent yet
+	timer    string // the stored name of a timer; else ""
+	left     int    // operations that are not sent yet
 	lost     bool
 }
 
@@ -62,15 +65,19 @@ func (b *relayBatch) decode(ctx context.Context, ds []transport.Delivery) {
 			err = m.Undecodable
 		}
 		if err != nil {
-			r.unreadable.add(ctx, r.live.e.cfg.Logger, m.NativeID, err)
+			r.unreadable.add(ctx, r.live.e.cfg.Logger, cmp.Or(m.NativeID, m.ID), err)
 			continue
 		}
-		row := &relayRow{delivery: d}
+		row := &relayRow{delivery: d, timer: m.Headers.Get(header.HoldfastTimer)}
 		before := len(b.ops)
 		b.ops = e.AppendLive(b.ops, now)
 		row.left = len(b.ops) - before
 		for i := before; i < len(b.ops); i++ {
-			if op := &b.ops[i]; !op.At.IsZero() { // the broker counts by its own clock
+			op := &b.ops[i]
+			switch {
+			case row.timer != "": // it is due, as the row was received
+				op.At = time.Time{}
+			case !op.At.IsZero(): // the broker counts by its own clock
 				op.After, op.At = op.Delay(now), time.Time{}
 			}
 			b.owners = append(b.owners, owner{row: row})
@@ -87,6 +94,10 @@ func (b *relayBatch) dispatch(ctx context.Context) {
 	}
 	ops, owners := b.ops, b.owners
 	b.ops, b.owners = nil, nil
+	if b.relay.outbox.own {
+		b.moveAll(ctx, ops, owners)
+		return
+	}
 	for n := 0; len(ops) > 0; ops, owners = ops[n:], owners[n:] {
 		n = b.together(owners)
 		b.dispatchSome(ctx, ops[:n], owners[:n])
@@ -113,7 +124,11 @@ func (b *relayBatch) dispatchSome(ctx context.Context, ops []transport.Operation
 		b.ops, b.owners = append(b.ops, ops...), append(b.owners, owners...)
 		return
 	}
-	failed := failures(err, len(ops))
+	b.sent(ctx, ops, owners, failures(err, len(ops)))
+}
+
+// sent notes the operations that are sent, and keeps those of the failed that stay.
+func (b *relayBatch) sent(ctx context.Context, ops []transport.Operation, owners []owner, failed map[int]error) {
 	for i := range ops {
 		own := owners[i]
 		switch err := failed[i]; {
@@ -126,6 +141,58 @@ func (b *relayBatch) dispatchSome(ctx context.Context, ops []transport.Operation
 			own.row.left--
 		}
 	}
+}
+
+// moveAll moves rows to the queues of their operations: the row is removed in the commit that sends its timer, which is
+// so sent once.
+func (b *relayBatch) moveAll(ctx context.Context, ops []transport.Operation, owners []owner) {
+	type move struct {
+		ops    []transport.Operation
+		owners []owner
+		err    error
+	}
+	var moves []*move
+	for i, own := range owners {
+		if i == 0 || own.row != owners[i-1].row {
+			moves = append(moves, new(move))
+		}
+		m := moves[len(moves)-1]
+		m.ops, m.owners = append(m.ops, ops[i]), append(m.owners, own)
+	}
+	var all sync.WaitGroup
+	for _, m := range moves {
+		if len(m.ops) > 1 { // no timer: some may be refused
+			continue
+		}
+		all.Go(func() { m.err = b.relay.move(m.owners[0].row, m.ops) })
+	}
+	all.Wait()
+	for _, m := range moves {
+		if len(m.ops) > 1 {
+			b.dispatchSome(ctx, m.ops, m.owners)
+			continue
+		}
+		if m.err != nil && !errors.Is(m.err, transport.ErrLeaseLost) {
+			b.sent(ctx, m.ops, m.owners, failures(m.err, len(m.ops)))
+			continue
+		}
+		b.mu.Lock()
+		m.owners[0].row.lost = true // nothing is left to complete
+		b.mu.Unlock()
+		if m.err == nil {
+			b.relay.sent.Add(1)
+		}
+	}
+}
+
+// move sends operations in the commit that removes their row.
+func (r *relay) move(row *relayRow, ops []transport.Operation) (err error) {
+	defer catchPanic(&err)
+	completer, ok := row.delivery.(transport.Completer)
+	if !ok {
+		return errNotReplaced
+	}
+	return completer.CompleteWith(r.live.settling.context(), ops)
 }
 
 // dispatch sends operations. A panic of the driver must not end the process, which would send them again when it starts.
@@ -178,44 +245,65 @@ func (b *relayBatch) shorten() {
 	b.ops, b.owners = ops, owners
 }
 
-// completeSent removes the rows whose operations were all sent. One that cannot be removed is sent again, under the
-// same ids.
-func (b *relayBatch) completeSent(ctx context.Context) {
+// completeSent removes the rows whose operations were all sent. It reports whether the database does not remove some of
+// them at the moment: those stay leased, because another relay would send them again.
+func (b *relayBatch) completeSent(ctx context.Context) (left bool) {
 	var done []*relayRow
 	b.mu.Lock()
-	b.rows = slices.DeleteFunc(b.rows, func(row *relayRow) bool {
+	for _, row := range b.rows {
 		if row.left == 0 && !row.lost {
 			done = append(done, row)
 		}
-		return row.left == 0 || row.lost
-	})
+	}
 	b.mu.Unlock()
 	settling := b.relay.live.settling.context()
+	errs := make([]error, len(done))
 	var all sync.WaitGroup
-	for _, row := range done {
-		all.Go(func() {
-			if err := row.delivery.Complete(settling); err != nil && !errors.Is(err, transport.ErrLeaseLost) {
-				b.relay.live.e.cfg.Logger.WarnContext(ctx, "messages of the outbox were sent, and could not be removed from it: "+
-					"they are sent again with the same ids", slog.Any("error", err))
-			}
-		})
+	for i, row := range done {
+		all.Go(func() { errs[i] = row.delivery.Complete(settling) })
 	}
 	all.Wait()
+	kept := map[*relayRow]bool{}
+	var failing error
+	for i, err := range errs {
+		switch {
+		case err == nil || errors.Is(err, transport.ErrLeaseLost):
+		case unanswered(err) || errors.Is(err, transport.ErrDenied):
+			kept[done[i]], failing = true, err
+		default:
+			b.relay.live.e.cfg.Logger.WarnContext(ctx, "messages of the outbox were sent, and could not be removed from it: "+
+				"they are sent again with the same ids", slog.Any("error", err))
+		}
+	}
+	if len(done) > 0 {
+		b.relay.noteRemoval(ctx, failing)
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.rows = slices.DeleteFunc(b.rows, func(row *relayRow) bool { return row.lost || row.left == 0 && !kept[row] })
+	return len(kept) > 0
 }
 
-// release returns the rows that are left to the outbox, for another instance.
+// release returns the rows that are left to the outbox, for another instance: not those that were sent.
 func (b *relayBatch) release(ctx context.Context) {
 	b.mu.Lock()
 	rows := b.rows
 	b.rows = nil
 	b.mu.Unlock()
 	for _, row := range rows {
+		if row.left == 0 {
+			continue
+		}
 		if err := row.delivery.Release(b.relay.live.settling.context()); err != nil && !errors.Is(err, transport.ErrLeaseLost) {
 			b.relay.live.e.cfg.Logger.WarnContext(ctx, "a message of the outbox could not be released: it is sent when its lease ends",
 				slog.Any("error", err))
 		}
 	}
 }
+
+// renewEvery is the longest time between two renewals: the lease of a row that was stored for this process is shorter than
+// that of others.
+const renewEvery = 3 * time.Second
 
 // renew renews the leases of the rows until stop is called.
 func (b *relayBatch) renew(ctx context.Context) (stop func()) {
@@ -227,7 +315,7 @@ func (b *relayBatch) renew(ctx context.Context) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var renewing sync.WaitGroup
 	renewing.Go(func() {
-		tick := time.NewTicker(lease / 3)
+		tick := time.NewTicker(min(lease/3, renewEvery))
 		defer tick.Stop()
 		for {
 			select {

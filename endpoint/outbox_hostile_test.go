@@ -260,3 +260,104 @@ func TestAHandlerThatFailsAfterAnOutageUsesUpItsRetries(t *testing.T) {
 		}
 	})
 }
+
+// rejecting is a database that refuses to commit the transactions of handlers.
+type rejecting struct {
+	*inmemory.Transport
+	refuse func() error
+}
+
+func (r rejecting) Open(ctx context.Context, env transport.Env) (transport.Conn, error) {
+	conn, err := r.Transport.Open(ctx, env)
+	return rejectingConn{conn.(fullStore), r.refuse}, err
+}
+
+// fullStore is what the endpoint uses of an outbox in these tests.
+type fullStore interface {
+	fullConn
+	transport.OutboxStore
+}
+
+type rejectingConn struct {
+	fullStore
+	refuse func() error
+}
+
+func (c rejectingConn) BeginStore(ctx context.Context, e transport.OutboxEntry) (transport.Tx, error) {
+	tx, err := c.fullStore.BeginStore(ctx, e)
+	return rejectedTx{tx, c.refuse}, err
+}
+
+type rejectedTx struct {
+	transport.Tx
+	refuse func() error
+}
+
+func (tx rejectedTx) Complete(ctx context.Context, ops []transport.Operation) error {
+	if err := tx.refuse(); err != nil {
+		return err
+	}
+	return tx.Tx.Complete(ctx, ops)
+}
+
+// A commit fails as in an outage: it is repeated, and fails the message only if the database stores other things.
+func TestARefusedCommitIsRepeatedAndThenAFailure(t *testing.T) {
+	refused := func() error { return transport.ErrUnreachable }
+	tooLong := func() error {
+		time.Sleep(10 * time.Second)
+		return errors.Join(transport.ErrOutcomeUnknown, context.DeadlineExceeded)
+	}
+	for name, test := range map[string]struct {
+		refuse          func() error
+		times           int
+		away            bool // the database stores nothing else
+		commits, failed int
+	}{
+		"for a moment":    {refused, 5, false, 6, 0},
+		"always":          {refused, 1 << 30, false, 11, 1},
+		"always too long": {tooLong, 1 << 30, false, 11, 1},
+		"as all others":   {refused, 50, true, 51, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			withOutbox(t, func(t *testing.T, broker, db *inmemory.Transport) {
+				var commits atomic.Int32
+				db.Fail = func(verb, _ string) error {
+					if verb == "Store" && test.away && int(commits.Load()) < test.times {
+						return transport.ErrUnreachable
+					}
+					return nil
+				}
+				cfg := sales(broker, endpoint.Handle(func(ctx context.Context, s *endpoint.Session, _ placeOrder) error {
+					_, err := s.Tx(ctx)
+					return err
+				}))
+				cfg.Recoverability = once
+				cfg.Outbox = rejecting{db, func() error {
+					if int(commits.Add(1)) > test.times {
+						return nil
+					}
+					return test.refuse()
+				}}
+				r := start(t, cfg)
+				r.send(placeOrder{ID: "1"})
+				if test.away {
+					pass(5 * time.Second)
+					if n := commits.Load(); n != 1 || r.Health().Ready {
+						t.Errorf("%d commits were tried, and the health is %+v", n, r.Health())
+					}
+					commits.Store(int32(test.times)) // the outage is over
+				}
+				pass(5 * time.Minute)
+				if n, failed := int(commits.Load()), len(broker.Messages("error")); n != test.commits || failed != test.failed {
+					t.Errorf("%d commits were tried and %d messages failed, want %d, %d", n, failed, test.commits, test.failed)
+				}
+				if n := len(broker.Messages("sales")) + len(db.Messages("sales.outbox")); n != 0 {
+					t.Errorf("%d messages are left", n)
+				}
+				if h := r.Health(); !h.Ready {
+					t.Errorf("the health is %+v", h)
+				}
+			})
+		})
+	}
+}

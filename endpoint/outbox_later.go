@@ -60,6 +60,9 @@ var errNotReplaced = errors.New("the outbox cannot replace a stored message")
 // storeAgain replaces a row by one with the operations that are left, which is received after a while: those that were
 // sent are not sent again.
 func (r *relay) storeAgain(row *relayRow, rest []transport.Operation, after time.Duration) error {
+	if row.timer != "" { // it can be replaced and cancelled until it is sent
+		rest[0].Name, rest[0].After = row.timer, after
+	}
 	stored, err := r.outbox.stored(rest)
 	if err != nil {
 		return err

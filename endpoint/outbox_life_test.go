@@ -2,6 +2,8 @@ package endpoint_test
 
 import (
 	"context"
+	"runtime"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -93,4 +95,36 @@ func TestASendOnlyEndpointSendsWhatIsLeft(t *testing.T) {
 			t.Errorf("%d sent, want 1", n)
 		}
 	})
+}
+
+// A function of Config.Background may store a message at the very end: the relay ends after it.
+func TestWhatABackgroundFunctionStoresLastIsSent(t *testing.T) {
+	withOutbox(t, func(t *testing.T, broker, db *inmemory.Transport) {
+		cfg := storing(broker, db, new(tally))
+		cfg.Background = []func(context.Context, *endpoint.Endpoint){func(ctx context.Context, e *endpoint.Endpoint) {
+			<-ctx.Done()
+			time.Sleep(5 * time.Second)
+			if err := e.Send(context.WithoutCancel(ctx), shipOrder{ID: "last"}, endpoint.ViaOutbox()); err != nil {
+				t.Error(err)
+			}
+		}}
+		start(t, cfg).end()
+		if sent, left := len(broker.Messages("shipping")), len(db.Messages("sales.outbox")); sent != 1 || left != 0 {
+			t.Errorf("%d sent, %d left in the outbox; want 1, 0", sent, left)
+		}
+	})
+}
+
+// When Run has returned, no goroutine of the relay is left.
+func TestTheRelayLeavesNoGoroutine(t *testing.T) {
+	for range 50 {
+		withOutbox(t, func(t *testing.T, broker, db *inmemory.Transport) {
+			start(t, storing(broker, db, new(tally))).end()
+			stacks := make([]byte, 1<<20)
+			stacks = stacks[:runtime.Stack(stacks, true)]
+			if strings.Contains(string(stacks), "endpoint.(*relay)") {
+				t.Fatalf("a goroutine of the relay is left:\n%s", stacks)
+			}
+		})
+	}
 }

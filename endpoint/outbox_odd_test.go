@@ -2,6 +2,7 @@ package endpoint_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"strings"
@@ -137,6 +138,43 @@ func TestRowsThatCannotBeReadStay(t *testing.T) {
 			t.Errorf("%d rows are left, want 4", n)
 		}
 	})
+}
+
+// A row that cannot be read is reported as long as it is there, also between two of its leases.
+func TestARowThatCannotBeReadIsReportedWhileItIsThere(t *testing.T) {
+	for _, lease := range []time.Duration{0, 30 * time.Second, time.Hour} {
+		t.Run(lease.String(), func(t *testing.T) {
+			withOutbox(t, func(t *testing.T, broker, db *inmemory.Transport) {
+				db.Lease = lease
+				r := start(t, storing(broker, db, new(tally)))
+				if err := db.Put("sales.outbox", &transport.Message{ID: "row", Body: []byte{1, 200}}); err != nil {
+					t.Fatal(err)
+				}
+				warned := func() bool {
+					return strings.Contains(strings.Join(r.Health().Warnings, " "), "messages in the outbox cannot be read")
+				}
+				for range 30 {
+					if pass(7 * time.Minute); !warned() {
+						t.Fatal("no warning, and the row is there")
+					}
+				}
+				if lease == 0 { // the row stays with the receiver
+					return
+				}
+				conn, err := db.Open(t.Context(), transport.Env{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := errors.Join(conn.(transport.Remover).Remove(t.Context(), "sales.outbox"), conn.Close()); err != nil {
+					t.Fatal(err)
+				}
+				db.CreateQueues("sales.outbox")
+				if pass(5 * time.Hour); warned() {
+					t.Error("a warning, and the row is gone")
+				}
+			})
+		})
+	}
 }
 
 // Two endpoints have one database: neither takes a message of the other for a duplicate, or sends for it.

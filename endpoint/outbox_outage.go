@@ -74,7 +74,7 @@ func (o *outage) watch() {
 		ctx, cancel := context.WithTimeout(o.life, outageProbe)
 		err := o.probe(ctx)
 		cancel()
-		if away(err) || errors.Is(err, transport.ErrNoQueue) {
+		if away(err) || errors.Is(err, transport.ErrNoQueue) || errors.Is(err, transport.ErrDenied) {
 			continue
 		}
 		o.mu.Lock()
@@ -116,8 +116,45 @@ func away(err error) bool {
 	return errors.Is(err, transport.ErrUnreachable) || errors.Is(err, context.DeadlineExceeded)
 }
 
+// commitError is the error of the commit that stores what a message did. Other errors of the outbox and inbox are those of
+// statements before it.
+type commitError struct{ error }
+
+func (e *commitError) Unwrap() error { return e.error }
+
+// failsAlone reports whether the commit of the attempt has failed as in an outage, and the database stores other things
+// nevertheless: a deferred trigger that fails, a handler that has made its transaction read-only, or a commit that takes
+// too long. Such a commit is repeated, and then a failure of the message: it would otherwise wait without end.
+func (a *attempt) failsAlone(ctx context.Context) bool {
+	if a.live.outage == nil || a.settlement.over() || a.settlement.completedFirst() || a.settlement.busyQueue() != "" {
+		return false
+	}
+	failed, ok := errors.AsType[*commitError](a.session.storeError())
+	if !ok || !away(failed) || ctx.Err() != nil {
+		return false
+	}
+	if _, known := a.live.outage.failing(); known != nil {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(ctx, outageProbe)
+	defer cancel()
+	_, tx := a.session.end()
+	if d, ok := tx.(transport.OutageDetector); ok && d.Outage(ctx, failed) {
+		return false // a full disk may have room for a small row
+	}
+	return a.live.stores(ctx) == nil
+}
+
+// granted adds advice to the error of a missing right to the tables of the outbox or inbox.
+func granted(err error) error {
+	if errors.Is(err, transport.ErrDenied) {
+		return fmt.Errorf("%w: grant SELECT, INSERT, UPDATE and DELETE on the tables of the outbox", err)
+	}
+	return err
+}
+
 // storeAway returns why the database of the outbox or inbox cannot be used, if that is why the attempt ended with failure;
-// nil otherwise. A statement of a handler, in its transaction tx, may have found out first.
+// nil otherwise. A statement of a handler, in its transaction tx, may have found out first, perhaps during the commit.
 func (a *attempt) storeAway(ctx context.Context, tx transport.Tx, failure error) error {
 	if a.live.outage == nil || a.settlement.completedFirst() {
 		return nil
@@ -128,8 +165,9 @@ func (a *attempt) storeAway(ctx context.Context, tx transport.Tx, failure error)
 			return err
 		case errors.Is(err, transport.ErrNoQueue) && (a.live.outbox != nil || !refused): // not a queue that a handler sends to
 			return fmt.Errorf("%w: create it with Config.Install or Endpoint.Install", err)
+		case errors.Is(err, transport.ErrDenied) && (a.live.outbox != nil || !refused): // same
+			return granted(err)
 		}
-		return nil
 	}
 	if tx == nil {
 		return nil
@@ -139,7 +177,7 @@ func (a *attempt) storeAway(ctx context.Context, tx transport.Tx, failure error)
 	if d, ok := tx.(transport.OutageDetector); ok && d.Outage(ctx, failure) {
 		return fmt.Errorf("%w: %w", transport.ErrUnreachable, failure)
 	}
-	if err := a.live.outage.probe(ctx); away(err) {
+	if err := a.live.probe(ctx); away(err) {
 		return err
 	}
 	return nil
@@ -157,7 +195,7 @@ func (in *incoming) awaitOutbox(ctx context.Context, a *attempt, err error) (aga
 			if out := a.stopped(ctx); out != nil {
 				return in.act(ctx, a, out)
 			}
-			in.returnInOutage(ctx)
+			in.putBack(ctx, outageMax)
 			return false
 		}
 	}
@@ -170,14 +208,14 @@ func (in *incoming) awaitOutbox(ctx context.Context, a *attempt, err error) (aga
 	return true
 }
 
-// returnInOutage returns a message that waits to its queue, because the broker is about to deliver it again. That uses up no
-// attempt: where a release would, the message returns as a copy.
-func (in *incoming) returnInOutage(ctx context.Context) {
+// putBack returns a message to its queue. That uses up no attempt: where a release would, the message returns as a copy,
+// which is due after a while.
+func (in *incoming) putBack(ctx context.Context, after time.Duration) {
 	if in.exclusive != nil || in.live.limits.FreeRelease || !in.throttling.deferrable() {
 		in.settlement.release(ctx)
 		return
 	}
-	in.throttling.copyFor(ctx, outageMax)
+	in.throttling.copyFor(ctx, after)
 }
 
 // never is longer than any wait.

@@ -2,6 +2,7 @@ package endpoint
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -30,6 +31,7 @@ type relay struct {
 	outbox   *outbox
 	receiver transport.Receiver
 	state    reception
+	removal  reception // of the removals of rows that were sent
 
 	active chan struct{} // has a token for each batch that is being sent
 	held   chan struct{} // has a token for each batch that is not settled
@@ -41,7 +43,7 @@ type relay struct {
 
 // newRelay opens the relay of the outbox.
 func (l *live) newRelay(ctx context.Context) (*relay, error) {
-	o := l.outbox
+	o := l.timers
 	receiver, err := o.conn.OpenReceiver(ctx, transport.ReceiverOptions{Queue: o.queue})
 	if err != nil {
 		return nil, err
@@ -50,6 +52,7 @@ func (l *live) newRelay(ctx context.Context) (*relay, error) {
 	r.active, r.held = make(chan struct{}, relayActive), make(chan struct{}, relayHeld)
 	if l.e.cfg.Concurrency == 1 { // messages keep their order
 		r.active, r.held = make(chan struct{}, 1), make(chan struct{}, 1)
+		return r, nil
 	}
 	receiver.Window(relayHeld * relayRows)
 	return r, nil
@@ -58,13 +61,15 @@ func (l *live) newRelay(ctx context.Context) (*relay, error) {
 // relayUntilEnd relays what is stored in the outbox, beside the handlers. The result waits until what they have stored is
 // sent, for at most StopTimeout.
 func (l *live) relayUntilEnd(ctx context.Context) (end func()) {
-	if l.outbox == nil {
+	if l.relay == nil {
 		return func() {}
 	}
 	stopping := make(chan struct{})
 	watching, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	var running sync.WaitGroup
-	running.Go(func() { l.outbox.watch(watching) })
+	if l.outbox != nil {
+		running.Go(func() { l.outbox.watch(watching) })
+	}
 	running.Go(func() { l.relay.run(ctx, stopping) })
 	return func() {
 		close(stopping)
@@ -77,10 +82,11 @@ func (l *live) relayUntilEnd(ctx context.Context) (end func()) {
 // context.
 func (r *relay) run(running context.Context, stopping <-chan struct{}) {
 	ctx, end := context.WithCancel(context.WithoutCancel(running))
-	defer end()
 	receiving, interrupt := context.WithCancel(ctx)
 	defer interrupt()
-	go func() {
+	var ending sync.WaitGroup
+	defer func() { end(); ending.Wait() }()
+	ending.Go(func() {
 		<-running.Done()
 		began := time.Now()
 		<-stopping
@@ -88,7 +94,7 @@ func (r *relay) run(running context.Context, stopping <-chan struct{}) {
 		if most := r.live.e.cfg.StopTimeout; most > 0 && backoff.Sleep(ctx, max(relayLast, most-time.Since(began))) == nil {
 			end()
 		}
-	}()
+	})
 	var batches sync.WaitGroup
 	defer batches.Wait()
 	note := r.live.watch(ctx, &r.state)
@@ -177,35 +183,53 @@ func (r *relay) send(ctx context.Context, ds []transport.Delivery) {
 		}
 	}
 	idle()
-	b.completeSent(ctx)
+	for b.completeSent(ctx) {
+		if pause.Wait(ctx) != nil {
+			return
+		}
+	}
 }
 
-// unreadable logs stored messages that cannot be decoded, at most once a minute.
-type unreadable struct {
-	mu    sync.Mutex // guards the rest
-	err   error
-	last  time.Time
-	count int
+// noteRemoval records whether rows that were sent can be removed.
+func (r *relay) noteRemoval(ctx context.Context, err error) {
+	_, before := r.removal.failing()
+	r.removal.note(err)
+	if before == nil && err != nil {
+		r.live.e.cfg.Logger.WarnContext(ctx, "messages of the outbox were sent, and cannot be removed from it at the moment: "+
+			"it is tried again, because they would be sent again", slog.Any("error", granted(err)))
+	}
 }
+
+// unreadable is the stored messages that cannot be decoded. It logs them at most once a minute.
+type unreadable struct {
+	mu     sync.Mutex // guards the rest
+	err    error      // of the last one
+	seen   time.Time
+	logged time.Time
+}
+
+// unreadableFor is the least time for which a stored message that cannot be decoded is reported after it was received.
+const unreadableFor = 5 * time.Minute
 
 func (u *unreadable) add(ctx context.Context, log *slog.Logger, id string, err error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	u.count++
-	u.err = err
-	if time.Since(u.last) < time.Minute {
+	u.err = fmt.Errorf("row %s: %w", id, err)
+	u.seen = time.Now()
+	if time.Since(u.logged) < time.Minute {
 		return
 	}
-	u.last = time.Now()
+	u.logged = u.seen
 	log.ErrorContext(ctx, "a message in the outbox cannot be read: it stays there, and others are sent",
 		slog.String("row", id), slog.Any("error", err))
 }
 
-// found returns the last error, if one occurred in the last minutes; nil otherwise.
-func (u *unreadable) found() error {
+// found returns the last error while its row may be there: it is received again, by this or another instance, whenever its
+// lease has ended. Without leases it is received once. found returns nil otherwise.
+func (u *unreadable) found(lease time.Duration) error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if u.err == nil || time.Since(u.last) > 5*time.Minute {
+	if lease > 0 && time.Since(u.seen) > max(unreadableFor, 3*lease) {
 		return nil
 	}
 	return u.err

@@ -25,7 +25,7 @@ func (a *attempt) store(ctx context.Context, tx transport.Tx, ops []transport.Op
 	if a.e.cfg.AuditQueue == "" {
 		audited = nil
 	}
-	own := together(nil, a.notice(ctx), audited)
+	own := together(a.live.outbox.cancels(a.session.cancelled()), a.notice(ctx), audited)
 	if err := a.live.outbox.commit(a.settlement.context(), &a.session, tx, ops, own); err != nil {
 		return err
 	}
@@ -51,7 +51,7 @@ func (o *outbox) commit(ctx context.Context, s *Session, tx transport.Tx, ops, o
 		err = o.store.Store(ctx, transport.OutboxEntry{Inbox: o.inbox, Key: s.key, Ops: stored})
 	}
 	if err != nil {
-		return s.storeFailed(fmt.Errorf("commit in outbox %q: %w", o.queue, err))
+		return s.storeFailed(&commitError{fmt.Errorf("commit in outbox %q: %w", o.queue, err)})
 	}
 	s.in.live.outage.committed()
 	return nil
@@ -66,10 +66,15 @@ func (o *outbox) send(ctx context.Context, tx any, ops []transport.Operation) er
 	if err != nil {
 		return err
 	}
+	return o.dispatch(ctx, tx, stored)
+}
+
+// dispatch stores rows: in the caller's transaction tx, unless that is nil.
+func (o *outbox) dispatch(ctx context.Context, tx any, rows []transport.Operation) (err error) {
 	if tx == nil {
-		_, err = o.conn.Dispatch(ctx, stored)
+		_, err = o.conn.Dispatch(ctx, rows)
 	} else {
-		_, err = o.conn.(transport.TxDispatcher).DispatchIn(ctx, tx, stored) //nolint:errcheck // joins has seen that it is one
+		_, err = o.conn.(transport.TxDispatcher).DispatchIn(ctx, tx, rows) //nolint:errcheck // joins has seen that it is one
 	}
 	if err != nil {
 		return fmt.Errorf("store in outbox %q: %w", o.queue, onlyError(err))
@@ -83,15 +88,26 @@ func (o *outbox) stored(ops []transport.Operation) ([]transport.Operation, error
 		return nil, nil
 	}
 	now := o.now()
-	envelopes := envelope.Encode(o.due(ops, now), now, maxEnvelope)
-	stored := make([]transport.Operation, len(envelopes))
-	for i, body := range envelopes {
-		if most := o.maxRow; most > 0 && len(body) > most {
-			return nil, &transport.TooLargeError{What: "message", Size: len(body), Max: most}
-		}
-		stored[i] = transport.Operation{Message: &transport.Message{ID: uuid.New(now), Body: body}, Queue: o.queue}
+	ops, timers, err := o.timers(o.due(ops, now), now)
+	if err != nil {
+		return nil, err
 	}
-	return stored, nil
+	envelopes := envelope.Encode(ops, now, maxEnvelope)
+	stored := make([]transport.Operation, len(envelopes), len(envelopes)+len(timers))
+	for i, body := range envelopes {
+		if stored[i], err = o.row(body, now); err != nil {
+			return nil, err
+		}
+	}
+	return append(stored, timers...), nil
+}
+
+// row returns the operation that stores an envelope.
+func (o *outbox) row(body []byte, now time.Time) (transport.Operation, error) {
+	if most := o.maxRow; most > 0 && len(body) > most {
+		return transport.Operation{}, &transport.TooLargeError{What: "message", Size: len(body), Max: most}
+	}
+	return transport.Operation{Message: &transport.Message{ID: uuid.New(now), Body: body}, Queue: o.queue}, nil
 }
 
 // due returns ops with due times by the clock of the outbox: a caller's At is one of this process.

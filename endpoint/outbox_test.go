@@ -184,6 +184,32 @@ func TestAMessageWithoutAnIDIsHandledAtEachDelivery(t *testing.T) {
 	})
 }
 
+// The number of a row identifies its message only until the database is restored, or the table is created anew.
+func TestTheNumberOfARowIsNoID(t *testing.T) {
+	withOutbox(t, func(t *testing.T, broker, db *inmemory.Transport) {
+		var tries atomic.Int32
+		cfg := sales(broker, endpoint.Handle(func(ctx context.Context, s *endpoint.Session, o placeOrder) error {
+			if tries.Add(1)%2 == 1 { // so that the second attempt is at a copy
+				return recoverability.RetryAfter(errNo, time.Second)
+			}
+			return s.Send(ctx, shipOrder(o))
+		}))
+		cfg.Outbox = db
+		r := start(t, cfg)
+		for range 2 {
+			m := &transport.Message{NativeID: "17", Body: []byte(`{"ID":"1"}`)}
+			m.Headers.Set(header.EnclosedMessageTypes, "Shop.PlaceOrder")
+			if err := broker.Put("sales", m); err != nil {
+				t.Fatal(err)
+			}
+			pass(time.Minute)
+		}
+		if n, h := len(broker.Messages("shipping")), r.Health(); n != 2 || h.Outbox.Duplicates != 0 {
+			t.Errorf("%d sent and %d recognized, want 2, 0", n, h.Outbox.Duplicates)
+		}
+	})
+}
+
 // While the database is away nothing is handled, no retry is used up, and afterwards all goes on.
 func TestAnUnreachableDatabaseUsesUpNoRetry(t *testing.T) {
 	for _, verb := range []string{"FindHandled", "BeginStore", "Store"} {

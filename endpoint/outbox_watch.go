@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/internal/backoff"
+	"github.com/holdfast-go/holdfast/internal/uuid"
 	"github.com/holdfast-go/holdfast/transport"
 )
 
@@ -72,6 +73,32 @@ func (l *live) probe(ctx context.Context) error {
 	return err
 }
 
+// usable is probe, and asks also whether the database commits: a standby and a full disk answer and do not.
+func (l *live) usable(ctx context.Context) error {
+	if err := l.probe(ctx); err != nil {
+		return err
+	}
+	return l.stores(ctx)
+}
+
+// stores asks the database of the outbox and inbox whether it commits what it commits for a message: an id, here one of no
+// message, and a row of the outbox, here one that the relay removes.
+func (l *live) stores(ctx context.Context) error {
+	var entry transport.OutboxEntry
+	if l.inbox != nil {
+		entry.Inbox, entry.Key = l.inbox.name, &transport.HandledKey{ID: HandledID(l.inbox.queue, uuid.New(time.Now()))}
+	}
+	if l.outbox == nil {
+		return l.inbox.store.Store(ctx, entry)
+	}
+	expired := transport.Operation{Message: &transport.Message{}, Queue: l.outbox.queue, TTL: -1}
+	var err error
+	if entry.Ops, err = l.outbox.stored([]transport.Operation{expired}); err != nil {
+		return err
+	}
+	return l.outbox.store.Store(ctx, entry)
+}
+
 // OutboxHealth is the state of an endpoint's outbox.
 type OutboxHealth struct {
 	// Ready messages wait to be sent, and Unsettled ones are being sent, in all instances, as inspected every 5 s. A stored
@@ -94,6 +121,10 @@ func (l *live) addOutbox(h *Health) {
 			h.bad("the outbox has not been usable since %s: %v", since.UTC().Format(time.RFC3339), err)
 		}
 	}
+	if l.relay == nil {
+		return
+	}
+	l.relay.addHealth(h)
 	if l.outbox == nil {
 		return
 	}
@@ -105,13 +136,20 @@ func (l *live) addOutbox(h *Health) {
 		o.Duplicates = l.inbox.duplicates.Load()
 	}
 	h.Outbox = o
-	if since, err := l.relay.state.failing(); err != nil {
-		h.bad("receiving from the outbox has been failing since %s: %v", since.UTC().Format(time.RFC3339), err)
-	}
-	if err := l.relay.unreadable.found(); err != nil {
-		h.Warnings = append(h.Warnings, fmt.Sprintf("messages in the outbox cannot be read: %v", err))
-	}
 	if w, ok := l.outbox.conn.(transport.Warner); ok {
 		h.Warnings = append(h.Warnings, w.Warnings()...)
+	}
+}
+
+// addHealth adds the state of the relay to h.
+func (r *relay) addHealth(h *Health) {
+	if since, err := r.state.failing(); err != nil {
+		h.bad("receiving from the outbox has been failing since %s: %v", since.UTC().Format(time.RFC3339), granted(err))
+	}
+	if since, err := r.removal.failing(); err != nil {
+		h.bad("removing sent messages from the outbox has been failing since %s: %v", since.UTC().Format(time.RFC3339), granted(err))
+	}
+	if err := r.unreadable.found(r.outbox.conn.Limits().Lease); err != nil {
+		h.Warnings = append(h.Warnings, fmt.Sprintf("messages in the outbox cannot be read: %v", err))
 	}
 }

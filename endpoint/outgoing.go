@@ -99,6 +99,9 @@ func (from *sender) submit(ctx context.Context, out *outgoing) (err error) {
 	if err := check(&out.Outgoing, out.of, live); err != nil {
 		return err
 	}
+	if err := checkTimer(out, live); err != nil {
+		return err
+	}
 	if err := from.outgoing(ctx, &out.Outgoing); err != nil {
 		return err
 	}
@@ -108,7 +111,7 @@ func (from *sender) submit(ctx context.Context, out *outgoing) (err error) {
 	if out.session != nil && !out.Immediately {
 		return out.session.keep(out.Operation)
 	}
-	d := pipeline.Dispatch{Operations: []transport.Operation{out.Operation}, Tx: out.Tx, ViaOutbox: out.ViaOutbox}
+	d := pipeline.Dispatch{Operations: []transport.Operation{out.Operation}, Tx: out.Tx, ViaOutbox: out.ViaOutbox || out.Timer != ""}
 	if err := from.dispatch(ctx, &d); err != nil {
 		return err
 	}
@@ -176,6 +179,9 @@ func check(out *pipeline.Outgoing, t *messageType, live *live) error {
 	case out.Receipt != nil && out.Incoming != nil && !out.Immediately:
 		return errors.New("there is no receipt yet when the message is sent with the handler's others: use Immediately")
 	}
+	if out.Timer != "" { // it waits in the outbox
+		return nil
+	}
 	return checkDelay(out, live.limits.MaxDelay)
 }
 
@@ -237,7 +243,7 @@ func (from *sender) encode(_ context.Context, out *pipeline.Outgoing) error {
 	out.Operation = transport.Operation{
 		Message: &transport.Message{ID: out.MessageID, Headers: out.Headers, Body: body},
 		Queue:   live.names.of(out.Queue), After: out.After, At: out.At, TTL: out.TTL, Properties: out.Properties,
-		Receipt: out.Receipt != nil,
+		Receipt: out.Receipt != nil, Name: out.Timer,
 	}
 	if out.Intent == header.IntentPublish {
 		out.Operation.Types = out.Types

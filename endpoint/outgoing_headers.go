@@ -17,6 +17,9 @@ func (from *sender) addHeaders(live *live, out *pipeline.Outgoing, now time.Time
 	from.addCausation(out)
 	h.SetDefault(header.MessageIntent, out.Intent)
 	addSaga(out)
+	if out.Incoming != nil {
+		attemptOf(out.Incoming).session.currentCall().AddOutgoing(h)
+	}
 	if reply := out.ReplyTo; reply != "" {
 		h.SetDefault(header.ReplyToAddress, live.names.address(reply))
 	} else if !from.cfg.SendOnly {
@@ -66,9 +69,14 @@ func (from *sender) addCausation(out *pipeline.Outgoing) {
 	}
 }
 
-// addSaga names the saga of a reply: the one that sent the request, if any.
+// addSaga names the saga of a reply: the one that sent the request, if any. An empty id is that of no saga.
 func addSaga(out *pipeline.Outgoing) {
 	if out.Intent != header.IntentReply || out.Incoming == nil {
+		return
+	}
+	if id, set := out.Headers.Lookup(header.SagaID); set && id == "" {
+		out.Headers.Del(header.SagaID)
+		out.Headers.Del(header.SagaType)
 		return
 	}
 	request := &out.Incoming.Headers

@@ -4,15 +4,25 @@ import (
 	"context"
 	"log/slog"
 
+	"github.com/holdfast-go/holdfast/endpoint/internal/keylock"
 	"github.com/holdfast-go/holdfast/internal/pump"
 	"github.com/holdfast-go/holdfast/transport"
 )
 
 // handle returns the function that the pump of the queue calls for each delivery.
 func (l *live) handle(queue string) handleFunc {
+	var arrivals *keylock.Arrivals
+	if l.keys != nil {
+		arrivals = l.keys.Arrivals()
+	}
 	return func(ctx context.Context, d transport.Delivery, slot *pump.Slot) {
 		in := l.newIncoming(d, slot, queue)
+		in.keyed.arrivals = arrivals
+		if arrivals != nil && !in.hasKeys() {
+			arrivals.Pass(slot)
+		}
 		if in.relayed(ctx) {
+			in.giveUpKeys()
 			return
 		}
 		in.throttling = in.newThrottling()
@@ -38,6 +48,7 @@ func (l *live) handleExclusively(ctx context.Context, d transport.Delivery, slot
 // process makes attempts at the message until it is settled, or left to the broker to deliver again.
 func (in *incoming) process(ctx context.Context) {
 	defer in.throttling.pass()
+	defer in.giveUpKeys()
 	for again := true; again; {
 		again = in.step(ctx, in.newAttempt())
 	}
@@ -74,6 +85,10 @@ func (in *incoming) act(ctx context.Context, a *attempt, out outcome) (again boo
 		in.throttling.postpone(ctx)
 	case busy:
 		in.settlement.postpone(ctx, out.queue)
+	case outstayed:
+		in.putBack(ctx, outstayedPause)
+	case contended:
+		in.putBackContended(ctx, out.err)
 	case unstored:
 		return in.awaitOutbox(ctx, a, out.err)
 	case interrupted:

@@ -96,7 +96,7 @@ func (r *recovery) end(ctx context.Context, err error) result {
 // begin returns the value of the Recover stage. It has a session and headers of its own: a goroutine that
 // outlives a handler may still use the attempt's, and must not send as part of the recovery.
 func (r *recovery) begin(a *attempt, f recoverability.Failure) *pipeline.Recover {
-	r.session = &Session{in: a}
+	r.session = &Session{in: a, recovers: true}
 	receive := a.receive.Recovering(r.session)
 	return &pipeline.Recover{Receive: &receive, Failure: f}
 }
@@ -114,7 +114,7 @@ func (r *recovery) separable(err error) bool {
 func (r *recovery) startOver(ctx context.Context, a *attempt, err error) {
 	r.logError(ctx, slog.LevelError, "the Recover stage failed: its messages and writes are discarded", err)
 	r.settlement.rollback(ctx, r.session)
-	r.session = &Session{in: a}
+	r.session = &Session{in: a, recovers: true}
 }
 
 // failure counts the failure, and returns the facts by which the policy decides.

@@ -62,7 +62,7 @@ func (x *execution) delay(ctx context.Context, a recoverability.Delay) error {
 	x.logError(ctx, slog.LevelError, "a delayed retry was refused: moving the message to the error queue", err)
 	// Config.OnFinalFailure is called after all, with what was sent before it still to be sent.
 	_, tx := x.session.end()
-	x.session = &Session{in: x.session.in, ops: x.sent, tx: tx}
+	x.session = &Session{in: x.session.in, recovers: true, ops: x.sent, tx: tx}
 	err = x.onFinalFailure(ctx, x.rec.Failure)
 	x.sent, _ = x.session.end()
 	if err != nil {

@@ -148,6 +148,7 @@ const maxUnreported = 50
 // function delays no other, unless the message is handled exclusively or too much is unreported.
 func (in *incoming) report(p *place, f func()) {
 	defer p.end()
+	in.giveUpKeys()
 	if len(in.e.cfg.Notify) == 0 {
 		return
 	}

@@ -22,7 +22,8 @@ type messageType struct {
 // call is a handler with the type that it takes a message as.
 type call struct {
 	Handler
-	order int // its place in the Config
+	order int    // its place in the Config
+	kind  string // of its records; "" where it has none
 	as    *messageType
 }
 
@@ -34,10 +35,11 @@ type registry struct {
 	all    []*messageType // as listed in the Config
 	byType map[reflect.Type]*messageType
 	byName map[string]*messageType
+	kinds  map[string]bool // of the handlers' records
 }
 
 func newRegistry(cfg Config) (*registry, error) {
-	r := &registry{byType: map[reflect.Type]*messageType{}, byName: map[string]*messageType{}}
+	r := &registry{byType: map[reflect.Type]*messageType{}, byName: map[string]*messageType{}, kinds: map[string]bool{}}
 	var errs []error
 	for _, m := range cfg.Messages {
 		errs = append(errs, r.add(m))
@@ -46,7 +48,7 @@ func newRegistry(cfg Config) (*registry, error) {
 		errs = append(errs, r.route(route))
 	}
 	for i, h := range cfg.Handlers {
-		errs = append(errs, r.handle(h, i))
+		errs = append(errs, r.handle(call{Handler: h, order: i, kind: h.kindIn(cfg.Name)}))
 	}
 	errs = append(errs, r.rules(cfg.Recoverability.Rules))
 	return r, errors.Join(errs...)
@@ -93,29 +95,40 @@ func (r *registry) route(route Route) error {
 	return nil
 }
 
-func (r *registry) handle(h Handler, order int) error {
-	if h.invoke == nil {
+func (r *registry) handle(c call) error {
+	if c.invoke == nil {
 		return errors.New("a zero Handler: use Handle")
 	}
-	if h.goType.Kind() != reflect.Interface {
-		t, ok := r.byType[h.goType]
+	if c.err != nil {
+		return fmt.Errorf("handler %s: %w", c.name, c.err)
+	}
+	if c.kind != "" {
+		r.kinds[c.kind] = true
+	}
+	if c.goType.Kind() != reflect.Interface {
+		t, ok := r.byType[c.goType]
 		if !ok {
-			return fmt.Errorf("handler %s of %v: %w", h.name, h.goType, errNotRegistered)
+			return fmt.Errorf("handler %s of %v: %w", c.name, c.goType, errNotRegistered)
 		}
-		t.calls = append(t.calls, call{h, order, t})
+		t.add(c)
 		return nil
 	}
 	found := false
 	for _, t := range r.all {
-		if reflect.PointerTo(t.goType).Implements(h.goType) {
-			t.calls = append(t.calls, call{h, order, t})
+		if reflect.PointerTo(t.goType).Implements(c.goType) {
+			t.add(c)
 			found = true
 		}
 	}
 	if !found {
-		return fmt.Errorf("handler %s of %v: no message in Config.Messages implements it", h.name, h.goType)
+		return fmt.Errorf("handler %s of %v: no message in Config.Messages implements it", c.name, c.goType)
 	}
 	return nil
+}
+
+func (t *messageType) add(c call) {
+	c.as = t
+	t.calls = append(t.calls, c)
 }
 
 // of returns the type of a message of the user, a struct or a pointer to one.
@@ -133,6 +146,9 @@ func (r *registry) of(m any) (*messageType, error) {
 	}
 	return t, nil
 }
+
+// stores reports whether a handler has records of a kind.
+func (r *registry) stores(kind string) bool { return r.kinds[kind] }
 
 // named returns the first registered type of an enclosed-types header, nil when there is none, and the calls of the
 // message's handlers, including handlers of the types that follow, in the order of the Config.

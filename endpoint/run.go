@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 
+	"github.com/holdfast-go/holdfast/endpoint/internal/keylock"
 	"github.com/holdfast-go/holdfast/internal/pump"
 	"github.com/holdfast-go/holdfast/recoverability"
 	"github.com/holdfast-go/holdfast/transport"
@@ -17,8 +19,10 @@ type live struct {
 	e          *Endpoint
 	conn       transport.Conn
 	outbox     *outbox // nil: none
+	timers     *outbox // where timers wait; nil: nowhere
+	noTimers   error   // why timers is nil, if that is not the configuration
 	inbox      *inbox  // nil: handled messages are not recorded
-	relay      *relay  // nil without an outbox
+	relay      *relay  // of timers; nil without
 	outage     *outage // of the database of the outbox or inbox; nil where there is neither
 	names      queueNames
 	limits     transport.Limits
@@ -38,6 +42,7 @@ type live struct {
 
 	satellites *satellites
 	group      *pump.Group     // of the endpoints that run together
+	keys       *keylock.Locks  // nil: no handler has keys
 	quarantine *quarantine     // nil where there is no guard
 	slow       *pump.SlowStart // same
 }
@@ -89,6 +94,9 @@ func newLive(ctx context.Context, e *Endpoint, conn transport.Conn, outbox *outb
 		e: e, conn: conn, outbox: outbox, names: e.queueNames(conn), limits: conn.Limits(), publishes: publishes, joins: joins, stopping: ctx.Done(),
 		settling: deadlines{parent: context.WithoutCancel(ctx), span: settleTimeout},
 	}
+	if slices.ContainsFunc(e.cfg.Handlers, func(h Handler) bool { return h.key != nil }) {
+		l.keys = new(keylock.Locks)
+	}
 	if b, ok := conn.(transport.Blocker); ok { // a stop does not wait for the broker
 		l.settling.blocked = func() bool { return ctx.Err() == nil && b.Blocked() }
 	}
@@ -118,6 +126,9 @@ func (l *live) prepare(ctx context.Context) error {
 		}
 	}
 	if err := l.prepareOutbox(ctx); err != nil {
+		return err
+	}
+	if err := l.verifyRecords(ctx); err != nil {
 		return err
 	}
 	if err := l.verify(ctx); err != nil {
@@ -150,7 +161,7 @@ func (l *live) receiveAll(ctx context.Context) (err error) {
 		}
 		sources = append(sources, own)
 	}
-	if l.outbox != nil {
+	if l.timers != nil {
 		if l.relay, err = l.newRelay(ctx); err != nil {
 			return fmt.Errorf("endpoint %q: %w", l.e.cfg.Name, err)
 		}
@@ -167,9 +178,9 @@ func (l *live) receiveAll(ctx context.Context) (err error) {
 	l.e.live.Store(l)
 	close(l.e.ready)
 	defer l.e.live.Store(nil)
+	defer l.relayUntilEnd(ctx)() // after the functions of Background have returned, which may store messages
 	defer l.background(ctx)()
 	l.quarantine.begin(ctx)
-	defer l.relayUntilEnd(ctx)()
 	defer l.reportStart(ctx)()
 	var wg sync.WaitGroup
 	wg.Go(func() { l.quarantine.watch(ctx) })

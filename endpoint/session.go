@@ -9,6 +9,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/header"
 	"github.com/holdfast-go/holdfast/internal/fault"
+	"github.com/holdfast-go/holdfast/internal/stateful"
 	"github.com/holdfast-go/holdfast/pipeline"
 	"github.com/holdfast-go/holdfast/transport"
 )
@@ -18,6 +19,8 @@ import (
 type Session struct {
 	in *attempt
 
+	recovers bool // it is one of a Recover stage
+
 	key *transport.HandledKey // to be recorded with the message; nil: none
 
 	mu      sync.Mutex // guards the rest
@@ -25,12 +28,14 @@ type Session struct {
 	last    bool // no handler follows the one that runs
 	ops     []transport.Operation
 	tx      transport.Tx
-	storing error // why the database of the outbox or inbox did not do what it was to do last
+	call    *stateful.Call // of the handler that runs, if it has records
+	storing error          // why the database of the outbox or inbox did not do what it was to do last
 }
 
 var _ pipeline.Sender = (*Session)(nil)
 
-// MessageID returns the id of the message, the same at every attempt.
+// MessageID returns the id of the message, the same at every attempt. It is "native:" and the broker's number for a message
+// that its sender has given none, and "" where there is no number.
 func (s *Session) MessageID() string { return s.in.id }
 
 // Header returns the value of a header of the message, or "".
@@ -161,6 +166,20 @@ func (s *Session) keep(op transport.Operation) error {
 	return nil
 }
 
+// setCall sets the call of the handler that runs; nil after it.
+func (s *Session) setCall(c *stateful.Call) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.call = c
+}
+
+// currentCall returns the call of the handler that runs, if it has records.
+func (s *Session) currentCall() *stateful.Call {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.call
+}
+
 // begin starts the handlers, perhaps again, and returns the number of operations before.
 func (s *Session) begin() int {
 	s.mu.Lock()
@@ -188,5 +207,5 @@ func (s *Session) end() ([]transport.Operation, transport.Tx) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.over = true
-	return s.ops, s.tx
+	return withoutCancelled(s.ops), s.tx
 }

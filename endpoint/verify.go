@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
+	"strings"
 
 	"github.com/holdfast-go/holdfast/transport"
 )
@@ -40,4 +42,38 @@ func (e *Endpoint) givenUpTo() []string {
 		queues = append(queues, e.cfg.AuditQueue)
 	}
 	return queues
+}
+
+// verifyTables fails where a table of plan, for the outbox and the inbox, is missing, or is one that this program cannot
+// use, such as one of a later version. A transport that cannot compare tables is not asked.
+func (l *live) verifyTables(ctx context.Context, conn transport.Conn, plan transport.Plan) error {
+	verifier, ok := conn.(transport.Verifier)
+	if !ok {
+		return nil
+	}
+	found, err := verifier.Verify(ctx, plan)
+	if err != nil { // such as no right to look at them
+		l.e.cfg.Logger.WarnContext(ctx, "the tables of the outbox could not be compared with those that this program needs",
+			slog.Any("error", err))
+		return nil
+	}
+	names := slices.Clone(plan.Inboxes)
+	for _, q := range plan.Queues {
+		names = append(names, q.Name)
+	}
+	var missing []string
+	var errs []error
+	for _, f := range found {
+		switch {
+		case !slices.Contains(names, f.Name):
+		case f.State == transport.Missing:
+			missing = append(missing, fmt.Sprintf("%s %q", f.Kind, f.Name))
+		case f.State == transport.Differs:
+			errs = append(errs, fmt.Errorf("%s %q: %s", f.Kind, f.Name, f.Detail))
+		}
+	}
+	if len(missing) > 0 {
+		errs = append(errs, fmt.Errorf("%s: %w: create it with Config.Install or Endpoint.Install", strings.Join(missing, ", "), transport.ErrNoQueue))
+	}
+	return errors.Join(errs...)
 }

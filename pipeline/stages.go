@@ -42,6 +42,9 @@ type Receive struct {
 	Queue string
 	// Attempt has the delivery count of the message.
 	Attempt transport.Attempt
+	// Audit are headers that the audit copy of the message has in addition. Behaviors may add some until the Dispatch stage
+	// has ended.
+	Audit header.Map
 
 	sender Sender
 	first  state       // of the first key
@@ -140,6 +143,9 @@ type Outgoing struct {
 	// ViaOutbox stores the message in the endpoint's outbox, which sends it later. It is for messages that are sent
 	// outside a handler.
 	ViaOutbox bool
+	// Timer is the stored name of the timer that the message is; empty if it is none. The option TimerName of package
+	// endpoint sets it.
+	Timer string
 	// Properties are for the transport driver. Often nil.
 	Properties map[string]string
 	// Receipt, if set, receives the receipt of the message after it was accepted.

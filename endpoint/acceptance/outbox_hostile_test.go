@@ -90,6 +90,14 @@ func (h *troubled) arrived() {
 	}
 }
 
+func (h *troubled) failed() (n int) {
+	if h.cfg.Outbox != nil {
+		return len(h.broker.Messages("error"))
+	}
+	must(h.t, h.sql.QueryRow(h.t.Context(), "SELECT count(*) FROM error").Scan(&n))
+	return n
+}
+
 func (h *troubled) rows() (n int) {
 	must(h.t, h.sql.QueryRow(h.t.Context(), "SELECT count(*) FROM orders").Scan(&n))
 	return n
@@ -139,6 +147,48 @@ func TestTroublesOfTheOutboxesDatabaseUseUpNoRetry(t *testing.T) {
 			h.exec(trouble.end)
 			h.arrived()
 		})
+	}
+}
+
+// A message whose commit fails always as in an outage fails by itself: others are handled, and the endpoint is ready.
+func TestACommitThatAlwaysFailsConcernsItsMessageAlone(t *testing.T) {
+	const refuse = `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+			IF NEW.id ~ '^[0-9X]{4}' THEN RAISE EXCEPTION 'refused' USING ERRCODE = NEW.id; END IF;
+			RETURN NULL;
+		END $$;
+		CREATE CONSTRAINT TRIGGER refuse AFTER INSERT ON orders DEFERRABLE INITIALLY DEFERRED
+			FOR EACH ROW EXECUTE FUNCTION refuse()`
+	for _, atomic := range []bool{false, true} {
+		for _, id := range []string{"57014", "XX000", "53200", "read only"} {
+			t.Run(fmt.Sprintf("atomic %t, %s", atomic, id), func(t *testing.T) {
+				t.Parallel()
+				url := brokertest.Postgres(t)
+				h := troubledAt(t, url, url, func(cfg *endpoint.Config) {
+					cfg.Handlers = append(cfg.Handlers, endpoint.Handle(func(ctx context.Context, s *endpoint.Session, o shipOrder) error {
+						tx, err := postgres.Tx(ctx, s)
+						if err == nil && o.ID == "read only" {
+							_, err = tx.Exec(ctx, "SET TRANSACTION READ ONLY")
+						} else if err == nil {
+							_, err = tx.Exec(ctx, "INSERT INTO orders VALUES ($1)", o.ID)
+						}
+						return err
+					}))
+					if atomic {
+						db := &postgres.Transport{URL: url, Lease: 3 * time.Second}
+						cfg.Transport, cfg.Outbox, cfg.Transactions, cfg.Remember = db, nil, endpoint.SendsAtomicWithReceive, 24*time.Hour
+						cfg.Routes[0] = endpoint.RouteTo[shipOrder]("error")
+					}
+				})
+				h.exec(refuse)
+				h.e.send(shipOrder{id}, endpoint.To("sales"))
+				h.await("the message has failed", func() bool { return h.failed() == 1 })
+				if reasons := h.e.Health().Reasons; len(reasons) > 0 {
+					t.Errorf("the endpoint is not well: %q", reasons)
+				}
+				h.send(3)
+				h.await("the others are handled", func() bool { return h.rows() == 3 })
+			})
+		}
 	}
 }
 

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"net/url"
 	"os"
+	"path/filepath"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -16,6 +18,8 @@ import (
 	"github.com/holdfast-go/holdfast/header"
 	"github.com/holdfast-go/holdfast/internal/brokertest"
 	"github.com/holdfast-go/holdfast/transport"
+	"github.com/holdfast-go/holdfast/transport/inmemory"
+	"github.com/holdfast-go/holdfast/transport/sqlite"
 )
 
 // While an outbox is switched on, instances with and without it have one queue.
@@ -42,6 +46,17 @@ func TestInstancesWithAndWithoutAnOutboxShareAQueue(t *testing.T) {
 			t.Errorf("%d were handled with an outbox, %d without", with.Load(), without.Load())
 		}
 	})
+}
+
+// A start without the tables says once how to create them.
+func TestAMissingInboxComesWithOneAdvice(t *testing.T) {
+	db := &sqlite.Transport{Path: filepath.Join(t.TempDir(), "shop.db")}
+	e, err := endpoint.New(endpoint.Config{Name: "sales", Transport: &inmemory.Transport{}, Outbox: db})
+	must(t, err)
+	err = e.Run(t.Context())
+	if !errors.Is(err, transport.ErrNoQueue) || strings.Count(err.Error(), "create it") != 1 || strings.Contains(err.Error(), "installer") {
+		t.Errorf("the error is %v", err)
+	}
 }
 
 // What is left in the outbox of an endpoint that was stopped is sent by a send-only endpoint of the same name.

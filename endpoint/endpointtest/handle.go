@@ -69,7 +69,7 @@ func newBroker(ctx context.Context, queue string) *inmemory.Transport {
 		switch {
 		case verb == "Dispatch":
 			broker.CreateQueues(object)
-		case verb == "Receive" && received.Swap(true):
+		case verb == "Receive" && object == queue && received.Swap(true):
 			<-ctx.Done() // a message that is retried stays where it is
 			return ctx.Err()
 		}

@@ -92,6 +92,8 @@ type Pump struct {
 	buffer   queue
 	handling int
 	settling int
+	waiting  int     // of those that settle: until other messages have been handled
+	started  int64   // messages started, also by earlier pumps of the source
 	finished int     // messages done since Run began
 	held     []*Slot // with leases: everything buffered, handling and settling
 

@@ -243,31 +243,100 @@ func TestFreeAfterTheEndDoesNothing(t *testing.T) {
 	})
 }
 
-func TestASlotThatIsTakenAgainCountsAsHandling(t *testing.T) {
+func TestASlotIsGrantedInTheOrderOfRequests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newReceiver()
 		ds := r.put(8)
-		retake, end := make(chan struct{}), make(chan struct{})
+		request, end := make(chan struct{}), make(chan struct{})
+		var granted list[int64]
 		p := start(t, Config{
 			Receiver: r, Concurrency: 2,
 			Handle: func(ctx context.Context, d transport.Delivery, slot *Slot) {
-				slot.Free()
-				<-retake
-				slot.Retake()
-				slot.Retake() // the second does nothing
+				slot.Wait()
+				<-request
+				own, again := make(chan struct{}), make(chan struct{})
+				slot.Request(own)
+				<-own
+				slot.Request(again) // it has a slot
+				<-again
+				granted.add(slot.Order())
 				<-end
 				_ = d.Complete(ctx)
 			},
 		})
 		p.wantStats(t, Stats{Settling: 8})
-		close(retake)
-		p.wantStats(t, Stats{Handling: 8})
+		for i := range 8 {
+			request <- struct{}{}
+			p.wantStats(t, Stats{Handling: min(i+1, 2), Settling: 8 - min(i+1, 2)})
+		}
 		r.put(1)
-		p.wantStats(t, Stats{Buffered: 1, Handling: 8})
+		p.wantStats(t, Stats{Buffered: 1, Handling: 2, Settling: 6})
+		for i := range 8 {
+			if i < 6 {
+				end <- struct{}{}
+			}
+			synctest.Wait()
+		}
+		close(request)
 		close(end)
 		p.wantStats(t, Stats{})
 		p.end()
 		wantSettledOnce(t, ds)
+		if n := len(granted.all()); n != 9 {
+			t.Errorf("%d slots were granted, want 9", n)
+		}
+	})
+}
+
+func TestMessagesThatWaitAreBounded(t *testing.T) {
+	for _, prefetch := range []bool{false, true} {
+		bubble(t, fmt.Sprintf("prefetch=%v", prefetch), func(t *testing.T) {
+			r := newReceiver()
+			r.put(100)
+			end := make(chan struct{})
+			p := start(t, Config{
+				Receiver: r, Concurrency: 3, Limits: transport.Limits{Prefetch: prefetch},
+				Handle: func(_ context.Context, _ transport.Delivery, slot *Slot) {
+					slot.Wait()
+					<-end
+				},
+			})
+			if s := p.Stats(); s.Settling != 12 || s.Handling != 0 {
+				t.Errorf("%d wait and %d are handled, want 12 and 0", s.Settling, s.Handling)
+			}
+			close(end)
+			pass(0)
+			p.wantStats(t, Stats{})
+			p.end()
+			if p.waiting != 0 {
+				t.Errorf("%d wait after the end", p.waiting)
+			}
+		})
+	}
+}
+
+func TestMessagesAreNumberedAsTheyWereReceived(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newReceiver()
+		ds := r.put(100)
+		var mu sync.Mutex
+		got := map[transport.Delivery]int64{}
+		p := start(t, Config{
+			Receiver: r, Concurrency: 7,
+			Handle: func(_ context.Context, d transport.Delivery, slot *Slot) {
+				mu.Lock()
+				got[d] = slot.Order()
+				mu.Unlock()
+				slot.Free()
+			},
+		})
+		pass(0)
+		p.end()
+		for i, d := range ds {
+			if n := got[d]; n != int64(i+1) {
+				t.Errorf("message %d is number %d", i+1, n)
+			}
+		}
 	})
 }
 

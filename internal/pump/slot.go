@@ -11,6 +11,9 @@ import (
 // settlesPerSlot bounds the messages that settle beside those that are handled. A message beyond that keeps its slot.
 const settlesPerSlot = 4
 
+// waitsPerSlot bounds the messages that wait for others. Any message that is handled may have to.
+const waitsPerSlot = 4
+
 // enoughSettles bounds them where the driver prefetches and there are fewer slots: a broker that settles messages one
 // by one gets slower with more of them. A broker that is asked for messages settles them in batches, and gets faster.
 const enoughSettles = 192
@@ -33,9 +36,11 @@ type Slot struct {
 	cancel   context.CancelCauseFunc // of ctx; nil without leases
 	since    time.Duration           // time of receipt
 	size     int64                   // bytes of the message; 0 without a budget
+	order    int64                   // set when it starts
 
 	// The rest is guarded by the pump's mutex.
 	state  state
+	waits  bool          // while settling: it waits for other messages
 	at     int32         // index in the pump's held; -1 when not there
 	leased time.Duration // begin of the lease
 	due    time.Duration // when to renew it
@@ -50,9 +55,15 @@ const (
 	gone // settled, or lost before it was started
 )
 
-// Free ends the handling: the next message may start while this one settles. A second call does nothing unless Retake
-// was called in between.
-func (s *Slot) Free() {
+// Free ends the handling: the next message may start while this one settles. A second call does nothing unless the
+// message got a slot again in between.
+func (s *Slot) Free() { s.free(false) }
+
+// Wait is Free for a message that waits until other messages have been handled, and then calls Request. At most
+// waitsPerSlot messages per slot do so: with that many, no further message starts.
+func (s *Slot) Wait() { s.free(true) }
+
+func (s *Slot) free(waits bool) {
 	p := s.pump
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -60,74 +71,96 @@ func (s *Slot) Free() {
 		s.state = settling
 		p.handling--
 		p.settling++
+		if s.waits = waits; waits {
+			p.waiting++
+		}
 		p.startReady()
 		p.wake()
 	}
 }
 
-// Retake takes a slot again after Free. It does not wait for a free one: the caller must free the slot of another
-// message at once.
-func (s *Slot) Retake() {
-	s.pump.mu.Lock()
-	defer s.pump.mu.Unlock()
-	if s.state == settling {
-		s.retake()
-	}
-}
-
-// retake is Retake with mu held.
-func (s *Slot) retake() {
-	s.state = handling
-	s.pump.settling--
-	s.pump.handling++
-}
-
-// Regain waits for a slot after Free, and gets one before any buffered message. It returns the cause of ctx when that
-// ends first, and [ErrStopping] when the pump stops.
-func (s *Slot) Regain(ctx context.Context) error {
+// Request asks for a slot after Free or Wait, and returns at once. granted is closed when the message has one: before
+// any buffered message, and in the order of the requests.
+func (s *Slot) Request(granted chan struct{}) {
 	p := s.pump
 	p.mu.Lock()
+	defer p.mu.Unlock()
 	if s.state != settling {
-		p.mu.Unlock()
-		return nil
+		close(granted)
+		return
 	}
-	admitted := make(chan struct{})
-	p.regaining = append(p.regaining, regain{s, admitted})
+	p.regaining = append(p.regaining, regain{s, granted})
 	p.admit()
-	p.mu.Unlock()
-	select {
-	case <-admitted:
-		return nil
-	case <-ctx.Done():
-	case <-p.stopped:
-	}
+}
+
+// Withdraw ends a request. It does nothing if the slot was granted before.
+func (s *Slot) Withdraw() {
+	p := s.pump
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if s.state == handling {
-		return nil // at the last moment
-	}
 	p.regaining = slices.DeleteFunc(p.regaining, func(r regain) bool { return r.slot == s })
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
+}
+
+// Regain is Request, and waits. It returns the cause of ctx when that ends first, and [ErrStopping] when the pump stops.
+func (s *Slot) Regain(ctx context.Context) error {
+	granted := make(chan struct{})
+	s.Request(granted)
+	err := ErrStopping
+	select {
+	case <-granted:
+		return nil
+	case <-ctx.Done():
+		err = context.Cause(ctx)
+	case <-s.pump.stopped:
 	}
-	return ErrStopping
+	s.Withdraw()
+	select {
+	case <-granted: // at the last moment
+		return nil
+	default:
+	}
+	if ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	return err
 }
 
 // regain is a message that waits for a slot again.
 type regain struct {
-	slot     *Slot
-	admitted chan struct{} // closed when it has a slot
+	slot    *Slot
+	granted chan struct{} // closed when it has a slot
 }
 
-// admit gives slots to messages that wait in Regain, also while the pump comes to rest, which waits for them. Called
+// admit gives slots to messages that have requested one, also while the pump comes to rest, which waits for them. Called
 // with mu held.
 func (p *Pump) admit() {
 	for len(p.regaining) > 0 && p.handling < p.concurrency {
 		r := p.regaining[0]
 		p.regaining = p.regaining[1:]
-		r.slot.retake()
-		close(r.admitted)
+		r.slot.unsettle()
+		r.slot.state = handling
+		p.handling++
+		close(r.granted)
 	}
+}
+
+// unsettle removes a message from those that settle or wait. Called with mu held.
+func (s *Slot) unsettle() {
+	s.pump.settling--
+	if s.waits {
+		s.waits = false
+		s.pump.waiting--
+	}
+}
+
+// Order returns the place of the message among those that the source has started, from 1. Messages start in the order
+// in which they were received.
+func (s *Slot) Order() int64 { return s.order }
+
+func (p *Pump) startedSoFar() int64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.started
 }
 
 // Age returns the time since the message was received.
@@ -160,7 +193,7 @@ func (s *Slot) Settled() {
 // leave removes a message from the counts. Called with mu held.
 func (p *Pump) leave(s *Slot) {
 	if s.state == settling {
-		p.settling--
+		s.unsettle()
 	} else {
 		p.handling--
 	}
@@ -193,6 +226,8 @@ func (p *Pump) next() *Slot {
 	s := p.buffer.pop()
 	s.state = handling
 	p.handling++
+	p.started++
+	s.order = p.started
 	return s
 }
 
@@ -202,7 +237,7 @@ func (p *Pump) free() int {
 	if p.concurrency == 1 {
 		return 1 - out // settles one before it starts another: see Config.Concurrency
 	}
-	return min(p.concurrency-p.handling, p.concurrency+p.settles()-out)
+	return min(p.concurrency-p.handling, p.concurrency+p.settles()-out, waitsPerSlot*p.concurrency-p.handling-p.waiting)
 }
 
 // wake wakes the waiting goroutines when there is room, or while the pump stops. Called with mu held.

@@ -36,6 +36,8 @@ type Source struct {
 	paused   atomic.Bool
 	opened   atomic.Pointer[opened] // nil while paused
 
+	started int64 // messages that pumps before the present one have started
+
 	resizing    sync.Mutex // guards the rest, and the order of changes at the pump
 	concurrency int
 	serial      bool // one message at a time, none received ahead
@@ -69,6 +71,7 @@ func (s *Source) open(ctx context.Context) error {
 	cfg := s.cfg.Config
 	cfg.Receiver = receiver
 	p := New(cfg)
+	p.started = s.started
 	s.cfg.Group.Join(p)
 	s.opened.Store(&opened{receiver, p})
 	s.resize(func() {})
@@ -209,6 +212,7 @@ func (s *Source) resize(change func()) {
 func (s *Source) Close() error {
 	if o := s.opened.Swap(nil); o != nil {
 		s.cfg.Group.Leave(o.pump)
+		s.started = o.pump.startedSoFar()
 		return o.receiver.Close()
 	}
 	return nil

@@ -9,8 +9,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/pump"
 )
 
-// Limiter bounds the messages of one type. A message that waits frees its slot, and receives another one from the
-// message that it waited for: so the concurrency of the endpoint is kept. A Limiter is safe for concurrent use.
+// Limiter bounds the messages of one type. A message that waits frees its slot, and gets the next one that is free when
+// it is admitted: that of the message that it waited for, as a rule. A Limiter is safe for concurrent use.
 type Limiter struct {
 	mu      sync.Mutex // guards the rest
 	room    int
@@ -19,7 +19,7 @@ type Limiter struct {
 
 type waiter struct {
 	slot    *pump.Slot
-	entered chan struct{} // closed when the message may be processed
+	entered chan struct{} // closed when the message may be processed, and has a slot
 }
 
 // New returns a limiter for at most n messages at once.
@@ -36,7 +36,7 @@ func (l *Limiter) Enter(ctx context.Context, slot *pump.Slot) error {
 	}
 	w := &waiter{slot, make(chan struct{})}
 	l.waiting = append(l.waiting, w)
-	slot.Free() // under the lock: before Leave retakes it
+	slot.Wait() // under the lock: before Leave requests a slot
 	l.mu.Unlock()
 	select {
 	case <-w.entered:
@@ -49,7 +49,8 @@ func (l *Limiter) Enter(ctx context.Context, slot *pump.Slot) error {
 		l.waiting = slices.Delete(l.waiting, i, i+1)
 	}
 	l.mu.Unlock()
-	if i < 0 { // it was admitted at the last moment: the next one is
+	if i < 0 { // it was admitted already: the next one is
+		slot.Withdraw()
 		l.Leave()
 	}
 	return context.Cause(ctx)
@@ -65,6 +66,5 @@ func (l *Limiter) Leave() {
 	}
 	w := l.waiting[0]
 	l.waiting = slices.Delete(l.waiting, 0, 1)
-	w.slot.Retake()
-	close(w.entered)
+	w.slot.Request(w.entered)
 }
