@@ -34,6 +34,9 @@ func Attach(cfg *endpoint.Config, sc Config) error {
 		r.metrics = newMetrics()
 		r.metrics.observe(cfg)
 	}
+	if sc.SagaAuditQueue != "" {
+		cfg.Pipeline.Dispatch.Use(sagaAudit, r.auditSagas)
+	}
 	if sc.HeartbeatQueue != "" || sc.checks() || sc.MetricsQueue != "" {
 		cfg.Background = append(slices.Clip(cfg.Background), r.run)
 	}

@@ -30,6 +30,11 @@ type Config struct {
 	// MetricsInterval is the time between reports of metrics, from 1 s to 30 s. Default: 10 s. ServicePulse shows an
 	// endpoint as disconnected after 40 s without a report.
 	MetricsInterval time.Duration
+	// SagaAuditQueue is the queue of the ServiceControl audit instance, which is that of [endpoint.Config].AuditQueue. It
+	// gets the state of each instance of a saga after each message, and audit copies name the sagas that handled a message,
+	// so that ServicePulse shows the history of an instance. The reports are sent with the messages of the handlers.
+	// Default: no reports.
+	SagaAuditQueue string
 }
 
 // Check is a custom check: a function of the program whose result ServicePulse shows.
@@ -74,7 +79,10 @@ func (c Config) validate(of *endpoint.Config) error {
 		bad("the endpoint's Config has no Name or no Transport: call Attach when it is complete")
 	}
 	for _, q := range []struct{ field, name string }{
-		{"HeartbeatQueue", c.HeartbeatQueue}, {"CheckQueue", c.CheckQueue}, {"MetricsQueue", c.MetricsQueue},
+		{"HeartbeatQueue", c.HeartbeatQueue},
+		{"CheckQueue", c.CheckQueue},
+		{"MetricsQueue", c.MetricsQueue},
+		{"SagaAuditQueue", c.SagaAuditQueue},
 	} {
 		if q.name != "" && q.name == of.Name {
 			bad("%s is the endpoint's own queue, %q: name the queue of ServiceControl", q.field, q.name)

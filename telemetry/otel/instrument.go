@@ -67,6 +67,7 @@ type instrumentation struct {
 	tracer     trace.Tracer
 	propagator propagation.TextMapPropagator
 	metrics    *metrics
+	sagas      *sagas
 	endpoint   string
 	system     string
 }
@@ -86,10 +87,12 @@ func newInstrumentation(cfg *endpoint.Config, opts Options) *instrumentation {
 		meters = api.GetMeterProvider()
 	}
 	meter := meters.Meter(scope, metric.WithInstrumentationVersion(version()), metric.WithSchemaURL(semconv.SchemaURL))
+	ms := newMetrics(meter, cfg.Name, system)
 	return &instrumentation{
 		tracer:     tracers.Tracer(scope, trace.WithInstrumentationVersion(version()), trace.WithSchemaURL(semconv.SchemaURL)),
 		propagator: opts.Propagator,
-		metrics:    newMetrics(meter, cfg.Name, system),
+		metrics:    ms,
+		sagas:      newSagas(meter, ms.labels),
 		endpoint:   cfg.Name,
 		system:     system,
 	}

@@ -11,7 +11,7 @@ import (
 // label holds the attributes of a measurement. Every field has as many values as the program has queues, types and
 // handlers; an empty one is omitted.
 type label struct {
-	operation, destination, message, handler, errorType, errorClass, action, fallback string
+	operation, destination, message, handler, errorType, errorClass, action, fallback, saga, ignored string
 }
 
 // measured holds the attributes of a label as options of the two kinds of instruments.
@@ -66,6 +66,7 @@ func (l label) attributes() (attrs []attribute.KeyValue) {
 		keyMessageType.String(l.message), keyHandler.String(l.handler),
 		semconv.ErrorTypeKey.String(l.errorType), keyAction.String(l.action),
 		keyErrorClass.String(l.errorClass), keyFallback.String(l.fallback),
+		keySaga.String(l.saga), keyIgnored.String(l.ignored),
 	} {
 		if a.Value.AsString() != "" {
 			attrs = append(attrs, a)

@@ -16,6 +16,8 @@ const (
 	keyErrorClass     = attribute.Key("holdfast.error.class")
 	keyErrorQueue     = attribute.Key("holdfast.recoverability.queue")
 	keyCause          = attribute.Key("holdfast.interruption.cause")
+	keySaga           = attribute.Key("holdfast.saga")
+	keyIgnored        = attribute.Key("holdfast.saga.ignored.reason")
 	keyQueueState     = attribute.Key("holdfast.queue.state")
 )
 

@@ -88,6 +88,9 @@ func (in *instrumentation) dispatch(next pipeline.Func[*pipeline.Dispatch]) pipe
 		err = errPanicked
 		defer func() {
 			in.metrics.dispatched(ctx, d, operation, time.Since(began), err)
+			if d.Incoming != nil {
+				in.sagas.handled(ctx, d.Incoming, err)
+			}
 			end(span, err)
 			switch {
 			case a == nil:

@@ -68,6 +68,9 @@ func (in *instrumentation) invoke(next pipeline.Func[*pipeline.Invoke]) pipeline
 		defer func() {
 			of := label{message: i.Type, handler: i.Handler, errorType: errorType(err)}
 			in.metrics.handlers.Record(ctx, time.Since(began).Seconds(), in.metrics.labels.of(of).record...)
+			if err != nil {
+				in.sagas.failed(ctx, i.Receive)
+			}
 			end(span, err)
 		}()
 		return next(ctx, i)

@@ -1,0 +1,79 @@
+package saga
+
+import (
+	"encoding"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"reflect"
+)
+
+// upgrade turns a state of one version into one of the next.
+type upgrade = func(json.RawMessage) (json.RawMessage, error)
+
+// version returns the version with which states are stored.
+func (s *Saga[S]) version() int { return len(s.upgrades) + 1 }
+
+// decode returns the state of an instance that was stored with a version.
+func (s *Saga[S]) decode(stored json.RawMessage, version int) (state S, err error) {
+	if version > s.version() {
+		return state, fmt.Errorf("its state was stored with version %d, and this program has version %d: "+
+			"it was stored by a newer program", version, s.version())
+	}
+	upgraded := stored
+	for v := version; v < s.version(); v++ {
+		if upgraded, err = s.upgrades[v-1](upgraded); err != nil {
+			return state, fmt.Errorf("its state, stored with version %d, cannot be upgraded to version %d: %w", version, v+1, err)
+		}
+	}
+	if err := json.Unmarshal(upgraded, &state); err != nil {
+		return state, fmt.Errorf("its state, stored with version %d, does not decode as version %d: %w: "+
+			"add an Upgrade to the saga when its state changes its form", version, s.version(), err)
+	}
+	return state, nil
+}
+
+// encode returns a state as JSON.
+func (s *Saga[S]) encode(state *S) (json.RawMessage, error) {
+	text, err := json.Marshal(state)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("its state cannot be stored: %w", err)
+	case len(text) > s.stateLimit:
+		return nil, fmt.Errorf("its state has %d bytes as JSON, and at most %d are allowed: "+
+			"store large data elsewhere, or set StateLimit", len(text), s.stateLimit)
+	}
+	return text, nil
+}
+
+// checkState returns an error for a type whose values are not stored completely.
+func checkState[S any]() error {
+	t := reflect.TypeFor[S]()
+	switch t.Kind() {
+	case reflect.Pointer, reflect.Interface:
+		return fmt.Errorf("its state is a %v: use the type of the value, such as a struct", t)
+	default:
+	}
+	var zero S
+	text, err := json.Marshal(&zero)
+	if err == nil {
+		err = json.Unmarshal(text, &zero)
+	}
+	if err != nil {
+		return fmt.Errorf("its state %v cannot be stored as JSON: %w", t, err)
+	}
+	if t.Kind() != reflect.Struct || encodesItself(reflect.PointerTo(t)) {
+		return nil
+	}
+	var errs []error
+	for i := range t.NumField() {
+		if f := t.Field(i); !f.IsExported() && !f.Anonymous && f.Name != "_" {
+			errs = append(errs, fmt.Errorf("the field %s of its state %v is not exported: JSON does not store it", f.Name, t))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func encodesItself(t reflect.Type) bool {
+	return t.Implements(reflect.TypeFor[json.Marshaler]()) || t.Implements(reflect.TypeFor[encoding.TextMarshaler]())
+}
