@@ -60,6 +60,7 @@ func (e *endpointSpec) plan() transport.Plan {
 	}
 	if e.inbox && e.outbox == nil {
 		plan.Inboxes = []string{e.name + inboxSuffix}
+		plan.Queues = append(plan.Queues, transport.Queue{Name: e.name + outboxSuffix, Timers: true})
 	}
 	return plan
 }
@@ -76,6 +77,7 @@ func (e *endpointSpec) sites(t target) []site {
 // outboxPlan returns what the installer of the endpoint of that name creates in the database of its outbox.
 func outboxPlan(endpoint string, inbox bool) transport.Plan {
 	plan := queuePlan(endpoint + outboxSuffix)
+	plan.Queues[0].Timers = true
 	if inbox {
 		plan.Inboxes = []string{endpoint + inboxSuffix}
 	}

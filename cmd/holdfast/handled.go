@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -39,7 +40,11 @@ func (a *app) onInbox(ctx context.Context, o *ofEndpoint, f func(recording, stri
 	}
 	return withTarget(ctx, a, t, programName, "record handled messages", func(conn recording) error {
 		inbox := o.endpoint + inboxSuffix
-		if err := f(conn, inbox); err != nil {
+		err := f(conn, inbox)
+		if errors.Is(err, transport.ErrNoQueue) {
+			err = fmt.Errorf("%w: holdfast endpoint create creates it", err)
+		}
+		if err != nil {
 			return fmt.Errorf("inbox %q: %w", inbox, err)
 		}
 		return nil

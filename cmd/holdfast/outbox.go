@@ -9,7 +9,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/errorqueue"
+	"github.com/holdfast-go/holdfast/header"
 	"github.com/holdfast-go/holdfast/internal/envelope"
+	"github.com/holdfast-go/holdfast/internal/timer"
 	"github.com/holdfast-go/holdfast/transport"
 )
 
@@ -68,6 +70,7 @@ type storedRow struct {
 	Number     string          `json:"number"`
 	StoredAt   time.Time       `json:"stored_at,omitzero"`
 	Bytes      int             `json:"bytes"`
+	Timer      string          `json:"timer,omitempty"` // its name, of a message that waits until it is due
 	Messages   []storedMessage `json:"messages"`
 	Unreadable string          `json:"unreadable,omitempty"` // why
 }
@@ -86,6 +89,12 @@ type storedMessage struct {
 // rowOf returns the row that is stored as m.
 func rowOf(m *transport.Message) storedRow {
 	r := storedRow{ID: m.ID, Number: m.NativeID, Bytes: len(m.Body), Messages: []storedMessage{}}
+	if text := m.Headers.Get(header.HoldfastTimer); text != "" {
+		r.Timer = text
+		if name, err := timer.Parse(text); err == nil {
+			r.Timer = name.String()
+		}
+	}
 	e, err := envelope.Decode(m.Body)
 	if err == nil {
 		err = m.Undecodable

@@ -17,7 +17,7 @@ import (
 )
 
 const outboxListHelp = `List the rows of an outbox in their order: how long each is stored, how many messages it has, their destinations
-and types, and its size in bytes. Listing changes nothing. With --json, one object per line, with the messages of the row.`
+and types, its size in bytes, and the name of a timer with the time at which it is due. Listing changes nothing. With --json, one object per line, with the messages of the row.`
 
 func (a *app) outboxListCommand() *cobra.Command {
 	var o ofEndpoint
@@ -46,7 +46,7 @@ func (a *app) outboxListCommand() *cobra.Command {
 					return lines.Encode(r)
 				}
 				if n == 1 {
-					fmt.Fprintln(w, "ID\tNUMBER\tSTORED FOR\tMESSAGES\tTO\tTYPE\tBYTES")
+					fmt.Fprintln(w, "ID\tNUMBER\tSTORED FOR\tMESSAGES\tTO\tTYPE\tBYTES\tTIMER")
 				}
 				fmt.Fprintln(w, strings.Join(r.columns(clockOf(conn)), "\t"))
 				if n%100 == 0 {
@@ -66,7 +66,7 @@ func (a *app) outboxListCommand() *cobra.Command {
 // columns returns r as a line of the table.
 func (r *storedRow) columns(now time.Time) []string {
 	if r.Unreadable != "" {
-		return []string{column(r.ID), r.Number, "-", "-", "-", "cannot be read: " + column(r.Unreadable), strconv.Itoa(r.Bytes)}
+		return []string{column(r.ID), r.Number, "-", "-", "-", "cannot be read: " + column(r.Unreadable), strconv.Itoa(r.Bytes), r.timer()}
 	}
 	var queues, types []string
 	for _, m := range r.Messages {
@@ -79,8 +79,19 @@ func (r *storedRow) columns(now time.Time) []string {
 	}
 	return []string{
 		column(r.ID), r.Number, now.Sub(r.StoredAt).Round(time.Millisecond).String(), strconv.Itoa(len(r.Messages)),
-		column(distinct(queues)), column(distinct(types)), strconv.Itoa(r.Bytes),
+		column(distinct(queues)), column(distinct(types)), strconv.Itoa(r.Bytes), r.timer(),
 	}
+}
+
+// timer returns the name of the timer that the row is, and when it is due; "-" for another row.
+func (r *storedRow) timer() string {
+	if r.Timer == "" {
+		return "-"
+	}
+	if len(r.Messages) == 0 {
+		return column(r.Timer)
+	}
+	return column(r.Timer + ", due " + when(r.Messages[0].Due))
 }
 
 // distinct returns the names, each once, in their order.

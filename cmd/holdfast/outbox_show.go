@@ -78,6 +78,9 @@ type shownMessage struct {
 
 func (a *app) printRow(r *shownRow) {
 	fmt.Fprintf(a.out, "%s  row %s  stored %s\n", oneLine(r.ID, 200), r.Number, when(r.StoredAt))
+	if r.Timer != "" {
+		fmt.Fprintf(a.out, "timer %s\n", oneLine(r.Timer, 2000))
+	}
 	if r.Unreadable != "" {
 		a.section("cannot be read", r.Unreadable)
 		a.body(r.Body)

@@ -16,6 +16,7 @@ import (
 	"github.com/holdfast-go/holdfast/header"
 	"github.com/holdfast-go/holdfast/internal/brokertest"
 	"github.com/holdfast-go/holdfast/internal/envelope"
+	"github.com/holdfast-go/holdfast/internal/timer"
 	"github.com/holdfast-go/holdfast/internal/uuid"
 	"github.com/holdfast-go/holdfast/transport"
 )
@@ -106,7 +107,7 @@ func TestRowsOfAnOutboxAreListedShownAndDiscarded(t *testing.T) {
 			published.Types = []string{"Shop.OrderPlaced", "Shop.Event"}
 			delayed := sendTo("billing", "m-2")
 			delayed.At = time.Now().Add(time.Hour)
-			ids := stored(t, database, row(toShipping("m-1"), delayed), row(published), []byte{200, 1, 2})
+			ids := stored(t, database, row(toShipping("m-1"), delayed), row(published), []byte{2, 1, 200})
 
 			var rows []storedRow
 			for line := range strings.Lines(must(t, "", "outbox", "list", "--endpoint", "billing", "--json")) {
@@ -143,7 +144,7 @@ func TestRowsOfAnOutboxAreListedShownAndDiscarded(t *testing.T) {
 			if len(all.Messages) != 1 || string(all.Messages[0].Body) != `{"order":"4711"}` || all.Messages[0].Headers.Get(header.MessageID) != "m-3" {
 				t.Errorf("shown %+v", all)
 			}
-			if out := must(t, "", "outbox", "show", ids[2], "--endpoint", "billing"); !strings.Contains(out, "c8 01 02") {
+			if out := must(t, "", "outbox", "show", ids[2], "--endpoint", "billing"); !strings.Contains(out, "02 01 c8") {
 				t.Errorf("the unreadable row is shown as\n%s", out)
 			}
 			if code, _, errs := call(t, "", "outbox", "show", "none", "--endpoint", "billing"); code != exitFailed || !strings.Contains(errs, `"none"`) {
@@ -305,11 +306,49 @@ func TestOutboxCommandsSayWhatIsMissing(t *testing.T) {
 		{"no such queue", exitFailed, []string{"outbox", "drain", "--endpoint", "billing", "--database", file, "--transport", file}},
 		{"requires at least 1 arg", exitUsage, []string{"handled", "forget", "--endpoint", "billing", "--database", file}},
 		{"must be positive", exitUsage, []string{"handled", "show", "--remember", "-1h", "--endpoint", "billing", "--database", file}},
-		{`inbox "billing.handled"`, exitFailed, []string{"handled", "show", "--endpoint", "billing", "--database", file}},
+		{"no such queue: holdfast endpoint create creates it", exitFailed, []string{"handled", "show", "--endpoint", "billing", "--database", file}},
 	} {
 		code, _, errs := call(t, "", slices.Concat(c.args, []string{"--log-level", "off"})...)
 		if code != c.code || !strings.Contains(errs, c.text) {
 			t.Errorf("%q: exit code %d, %s, want %d and %q", c.args, code, errs, c.code, c.text)
 		}
+	}
+}
+
+func TestTheNameOfATimerIsShown(t *testing.T) {
+	for name, url := range databases(t) {
+		t.Run(name, func(t *testing.T) {
+			database := url(t)
+			withOutbox(t, database)
+			due := time.Now().Add(48 * time.Hour)
+			full := timer.Name{Kind: "shipping@billing", Key: "17", Name: "pay\x00ment"}
+			op := transport.Operation{Message: &transport.Message{ID: "late"}, Queue: "shipping", At: due}
+			connected(t, database, func(c transport.Conn) {
+				row := transport.Operation{
+					Queue: "billing.outbox", Name: full.Text(), At: due,
+					Message: &transport.Message{
+						ID: uuid.New(due), Body: envelope.Encode([]transport.Operation{op}, due, 0)[0],
+						Headers: header.New(header.Field{Name: header.HoldfastTimer, Value: full.Text()}),
+					},
+				}
+				if _, err := c.Dispatch(t.Context(), []transport.Operation{row}); err != nil {
+					t.Fatal(err)
+				}
+			})
+			out := must(t, "", "outbox", "list", "--endpoint", "billing")
+			if !strings.Contains(out, `of shipping@billing "17", due `+due.UTC().Format("2006-01-02 15:04:05")) {
+				t.Errorf("the list is\n%s", out)
+			}
+			var row storedRow
+			if err := json.Unmarshal([]byte(must(t, "", "outbox", "list", "--endpoint", "billing", "--json")), &row); err != nil {
+				t.Fatal(err)
+			}
+			if row.Timer != full.String() {
+				t.Errorf("the timer is %q", row.Timer)
+			}
+			if out := must(t, "", "outbox", "show", row.ID, "--endpoint", "billing"); !strings.Contains(out, "timer pay") {
+				t.Errorf("the row is shown as\n%s", out)
+			}
+		})
 	}
 }

@@ -12,8 +12,14 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// workQueues are those that are empty in the end.
-func (r *run) workQueues() []string { return []string{r.Name, r.Name + ".quarantine"} }
+// workQueues are those that are empty in the end. The endpoint has a queue of timers in the mode Atomic.
+func (r *run) workQueues() []string {
+	queues := []string{r.Name, r.Name + ".quarantine"}
+	if r.Mode == Atomic {
+		queues = append(queues, r.outbox())
+	}
+	return queues
+}
 
 // inspect returns the number of messages in the work queues, and how long it has to be 0 for the run to end: a broker
 // that does not count leased or delayed messages has to show them first.
