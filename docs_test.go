@@ -86,6 +86,7 @@ func TestTheConformanceTablesNameWhatThereIs(t *testing.T) {
 	for heading, want := range map[string]int{
 		"NServiceBus's pipeline tests": 29, "NServiceBus's recoverability tests": 40,
 		"NServiceBus's tests of delayed delivery": 5, "Recoverability unit tests": 33, "NServiceBus's outbox tests": 12,
+		"NServiceBus's saga tests": 52,
 	} {
 		if cases[heading] != want {
 			t.Errorf("docs/conformance.md: %d cases under %q, want %d", cases[heading], heading, want)
