@@ -62,7 +62,7 @@ func TestTortureWithAnOutbox(t *testing.T) {
 
 // Connections to the broker are cut and the database restarts while workers are killed.
 func TestChaosTortureOfAnOutboxWithCutsAndRestarts(t *testing.T) {
-	messages := "1500"
+	messages := "5000"
 	if brokertest.Fault(t) {
 		messages = "10000"
 	}
