@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	"github.com/google/go-cmp/cmp"
 	_ "modernc.org/sqlite" // another database system
@@ -178,27 +179,30 @@ func TestCloseRollsOpenTransactionsBack(t *testing.T) {
 }
 
 func TestTxIsTheTransactionOfTheMessage(t *testing.T) {
-	f, s := newFake(t, map[string]answer{
-		columnsPart: column("seq", "lease_id"), removePart: numbers(0),
-		claimPart: rowsOf([]driver.Value{int64(7), "a", "{}", nil, int64(1), int64(0)}),
+	synctest.Test(t, func(t *testing.T) {
+		f, s := newFake(t, map[string]answer{
+			columnsPart: column("seq", "lease_id"), removePart: numbers(0),
+			claimPart: rowsOf([]driver.Value{int64(7), "a", "{}", nil, int64(1), int64(0)}),
+		})
+		c := tablequeue.Open(s, tablequeue.Config{})
+		defer func() { ok(t, c.Close()) }()
+		r, err := c.OpenReceiver(t.Context(), transport.ReceiverOptions{Queue: "q"})
+		ok(t, err)
+		ds, err := r.Receive(t.Context(), 1)
+		ok(t, err)
+		tx, err := ds[0].(transport.Transactor).Begin(t.Context())
+		ok(t, err)
+		own, err := Tx(t.Context(), session{tx})
+		ok(t, err)
+		_, err = own.ExecContext(t.Context(), "INSERT charges")
+		ok(t, err)
+		synctest.Wait() // the receiver has looked for a table of delayed messages, on another connection
+		f.take()
+		ok(t, tx.Complete(t.Context(), nil))
+		if got := f.take(); len(got) != 2 || !got[0].tx || got[1].text != "commit" {
+			t.Errorf("completed by %+v", got)
+		}
 	})
-	c := tablequeue.Open(s, tablequeue.Config{})
-	defer func() { ok(t, c.Close()) }()
-	r, err := c.OpenReceiver(t.Context(), transport.ReceiverOptions{Queue: "q"})
-	ok(t, err)
-	ds, err := r.Receive(t.Context(), 1)
-	ok(t, err)
-	tx, err := ds[0].(transport.Transactor).Begin(t.Context())
-	ok(t, err)
-	own, err := Tx(t.Context(), session{tx})
-	ok(t, err)
-	_, err = own.ExecContext(t.Context(), "INSERT charges")
-	ok(t, err)
-	f.take()
-	ok(t, tx.Complete(t.Context(), nil))
-	if got := f.take(); len(got) != 2 || !got[0].tx || got[1].text != "commit" {
-		t.Errorf("completed by %+v", got)
-	}
 }
 
 func TestTxIsForMessagesFromSQLServer(t *testing.T) {
