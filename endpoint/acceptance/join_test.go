@@ -141,7 +141,7 @@ func (in inbox) next(t *testing.T) string {
 	}
 }
 
-func must(t *testing.T, err error) {
+func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
