@@ -102,6 +102,7 @@ func (l *live) prepareOutbox(ctx context.Context) error {
 		l.outbox.destinations.conn, l.outbox.destinations.limits = l.conn, l.limits
 		plan := l.e.outboxPlan()
 		plan.Queues[0].Timers = false // a table of the version before is used, and refuses timers
+		plan.Records = nil            // see verifyRecords
 		err = l.verifyTables(ctx, l.outbox.conn, plan)
 	case l.inbox != nil:
 		err = l.verifyTables(ctx, l.conn, transport.Plan{Inboxes: []string{l.inbox.name}})

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
-	"io"
 	"log/slog"
 	"math/rand/v2"
 	"slices"
@@ -184,7 +183,7 @@ func (w *bank) config(name string) endpoint.Config {
 	cfg := endpoint.Config{
 		Name: name, Concurrency: 32, Transactions: endpoint.SendsAtomicWithReceive,
 		Transport: &postgres.Transport{URL: w.url, MaxTx: 24}, // a server accepts 100 connections by default
-		Messages:  []endpoint.Message{endpoint.Command[deposit]("Bank.Deposit")}, Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
+		Messages:  []endpoint.Message{endpoint.Command[deposit]("Bank.Deposit")}, Logger: slog.New(slog.DiscardHandler),
 		Handlers: []endpoint.Handler{endpoint.Handle(w.byHand)},
 		// A message that fails is not handled again, and the benchmark does not end.
 		Recoverability: recoverability.Config{Immediate: recoverability.None, Delayed: recoverability.None},

@@ -4,7 +4,6 @@ import (
 	"context"
 	"flag"
 	"fmt"
-	"io"
 	"log/slog"
 	"slices"
 	"sync"
@@ -89,7 +88,7 @@ func newTimers(b *testing.B) *timers {
 	w := &timers{B: b, sql: sql, done: make(chan struct{}, 1000), late: make(chan time.Duration, 1000)}
 	w.e, err = endpoint.New(endpoint.Config{
 		Name: "clock", Install: true, Transport: &postgres.Transport{URL: url}, Concurrency: 32,
-		Transactions: endpoint.SendsAtomicWithReceive, Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
+		Transactions: endpoint.SendsAtomicWithReceive, Logger: slog.New(slog.DiscardHandler),
 		Messages: []endpoint.Message{
 			endpoint.Command[setTimers]("Clock.Set"), endpoint.Command[cancelTimers]("Clock.Cancel"), endpoint.Command[timer]("Clock.Timer"),
 		},

@@ -17,11 +17,14 @@ type Session interface {
 }
 
 // ErrNotOurs is returned by [Tx] when the session's transaction is not on PostgreSQL.
-var ErrNotOurs = errors.New("postgres: the message was not received through postgres.Transport")
+var ErrNotOurs = errors.New("postgres: the message was not received through postgres.Transport, " +
+	"and the endpoint has no postgres.Transport as its outbox")
 
 // Tx returns the transaction of the message that is being handled. The handler's writes, the messages that it sends and
 // the completion of its message are committed together or not at all. The transaction begins with the first statement.
-// The handlers of a message share it, and use it one at a time. It needs the transaction mode SendsAtomicWithReceive.
+// The handlers of a message share it, and use it one at a time. It needs the transaction mode SendsAtomicWithReceive, or a
+// [Transport] as the endpoint's outbox; then the transaction is on the outbox's database, and what the handlers send is
+// stored there.
 //
 // The endpoint commits it and rolls it back: its Commit and Rollback only return an error. A handler may have
 // savepoints of its own, by Begin.
