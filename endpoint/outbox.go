@@ -114,7 +114,7 @@ func (l *live) prepareOutbox(ctx context.Context) error {
 		err = l.openTimers(ctx)
 	}
 	if l.outbox != nil || l.inbox != nil {
-		l.outage = newOutage(ctx, l.e.cfg.Logger, l.usable)
+		l.outage = l.newOutage(ctx)
 	}
 	if err != nil {
 		return fmt.Errorf("endpoint %q: %w", l.e.cfg.Name, err)

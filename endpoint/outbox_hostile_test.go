@@ -68,7 +68,7 @@ func TestNothingProbesTheDatabaseAfterAStop(t *testing.T) {
 		r.end()
 		before := looks.Load()
 		pass(5 * time.Minute)
-		if n := looks.Load(); n != before || log.has("the database of the outbox answers") {
+		if n := looks.Load(); n != before || log.has("the database of the outbox and the inbox answers") {
 			t.Errorf("%d looks after the stop, and the log is:\n%s", n-before, log.text.String())
 		}
 	})

@@ -23,6 +23,7 @@ const (
 // outage is the time in which the database of the outbox or inbox cannot be reached or does not write. No message is
 // attempted meanwhile, and none uses up a retry.
 type outage struct {
+	what  string // "outbox", or "inbox" where there is no outbox
 	probe func(ctx context.Context) error
 	log   *slog.Logger
 
@@ -38,8 +39,11 @@ type outage struct {
 	written bool // since the last outage
 }
 
-func newOutage(ctx context.Context, log *slog.Logger, probe func(context.Context) error) *outage {
-	o := &outage{log: log, probe: probe, pause: backoff.Backoff{Min: outageMin, Max: outageMax}}
+func (l *live) newOutage(ctx context.Context) *outage {
+	o := &outage{what: "outbox", log: l.e.cfg.Logger, probe: l.usable, pause: backoff.Backoff{Min: outageMin, Max: outageMax}}
+	if l.outbox == nil {
+		o.what = "inbox"
+	}
 	o.life, o.end = context.WithCancel(context.WithoutCancel(ctx))
 	return o
 }
@@ -54,7 +58,7 @@ func (o *outage) began(ctx context.Context, err error) <-chan struct{} {
 			o.pause.Reset()
 		}
 		o.over, o.since, o.err, o.written = make(chan struct{}), time.Now(), err, false
-		o.log.WarnContext(ctx, "the outbox cannot be used: messages wait without using up a retry until its database answers",
+		o.log.WarnContext(ctx, "the outbox or the inbox cannot be used: messages wait without using up a retry until its database answers",
 			slog.Any("error", err))
 		o.probing.Go(o.watch)
 	}
@@ -79,7 +83,7 @@ func (o *outage) watch() {
 		}
 		o.mu.Lock()
 		defer o.mu.Unlock()
-		o.log.InfoContext(o.life, "the database of the outbox answers: messages are attempted again",
+		o.log.InfoContext(o.life, "the database of the outbox and the inbox answers: messages are attempted again",
 			slog.Duration("after", time.Since(o.since)))
 		close(o.over)
 		o.over = nil
@@ -148,9 +152,17 @@ func (a *attempt) failsAlone(ctx context.Context) bool {
 // granted adds advice to the error of a missing right to the tables of the outbox or inbox.
 func granted(err error) error {
 	if errors.Is(err, transport.ErrDenied) {
-		return fmt.Errorf("%w: grant SELECT, INSERT, UPDATE and DELETE on the tables of the outbox", err)
+		return fmt.Errorf("%w: grant SELECT, INSERT, UPDATE and DELETE on the tables of the outbox and the inbox", err)
 	}
 	return err
+}
+
+// deniesIDs reports whether the right to write to the inbox is missing. The error of a transaction of the transport's
+// database does not say whether the inbox or a destination was refused.
+func (l *live) deniesIDs(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, outageProbe)
+	defer cancel()
+	return errors.Is(l.stores(ctx), transport.ErrDenied)
 }
 
 // storeAway returns why the database of the outbox or inbox cannot be used, if that is why the attempt ended with failure;
@@ -165,7 +177,7 @@ func (a *attempt) storeAway(ctx context.Context, tx transport.Tx, failure error)
 			return err
 		case errors.Is(err, transport.ErrNoQueue) && (a.live.outbox != nil || !refused): // not a queue that a handler sends to
 			return fmt.Errorf("%w: create it with Config.Install or Endpoint.Install", err)
-		case errors.Is(err, transport.ErrDenied) && (a.live.outbox != nil || !refused): // same
+		case errors.Is(err, transport.ErrDenied) && (a.live.outbox != nil || !refused || a.live.deniesIDs(ctx)): // same
 			return granted(err)
 		}
 	}

@@ -118,7 +118,7 @@ type OutboxHealth struct {
 func (l *live) addOutbox(h *Health) {
 	if l.outage != nil {
 		if since, err := l.outage.failing(); err != nil {
-			h.bad("the outbox has not been usable since %s: %v", since.UTC().Format(time.RFC3339), err)
+			h.bad("the %s has not been usable since %s: %v", l.outage.what, since.UTC().Format(time.RFC3339), err)
 		}
 	}
 	if l.relay == nil {

@@ -89,10 +89,17 @@ func (h *troubled) arrived() {
 	for _, m := range h.broker.Messages("error") {
 		h.t.Errorf("a message failed: %v", m.Headers)
 	}
+	if n := h.failed(); n > 0 {
+		h.t.Errorf("%d messages failed", n)
+	}
 }
 
 // shipped counts the messages that were sent, by id.
-func (h *troubled) shipped() int {
+func (h *troubled) shipped() (n int) {
+	if h.cfg.Outbox == nil {
+		must(h.t, h.sql.QueryRow(h.t.Context(), "SELECT count(*) FROM shipping").Scan(&n))
+		return n
+	}
 	ids := map[string]struct{}{}
 	for _, m := range h.broker.Messages("shipping") {
 		ids[m.ID] = struct{}{}
