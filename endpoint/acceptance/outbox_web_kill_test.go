@@ -70,7 +70,7 @@ func request(ctx context.Context, e *endpoint.Endpoint, url string, most int) er
 	if err != nil {
 		return err
 	}
-	defer conn.Close(ctx) //nolint:errcheck // the process ends
+	defer conn.Close(ctx)
 	for n := 0; n < most-1; {
 		err := pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
 			err := tx.QueryRow(ctx, `INSERT INTO done (n) SELECT coalesce(max(n) + 1, 0) FROM done RETURNING n`).Scan(&n)
