@@ -67,7 +67,15 @@ const (
 	HoldfastFaultQuarantined   = "Holdfast.Fault.Quarantined"    // deliveries in FailedQ before quarantine
 	HoldfastHistory            = "Holdfast.History"              // on delayed copies: earlier failures, as JSON
 	HoldfastFaultHistory       = "Holdfast.Fault.History"        // the same on the copy in the error queue
-	HoldfastReturns            = "Holdfast.Returns"              // returns from an error queue, a decimal number
+	// HoldfastPolicy is set by the sender of a message: the name of the resilience policy by which it is retried, deferred. It
+	// stays on all copies.
+	HoldfastPolicy         = "Holdfast.Policy"
+	HoldfastRetryPolicy    = "Holdfast.Retry.Policy"    // on delayed copies: the policy of the retry
+	HoldfastRetryAttempt   = "Holdfast.Retry.Attempt"   // on delayed copies: the next attempt, from 2
+	HoldfastRetryLastError = "Holdfast.Retry.LastError" // on delayed copies: the text of the last error
+	HoldfastFaultPolicy    = "Holdfast.Fault.Policy"    // the policy whose retries are used up
+	HoldfastFaultInline    = "Holdfast.Fault.Inline"    // inline retries in the last delivery
+	HoldfastReturns        = "Holdfast.Returns"         // returns from an error queue, a decimal number
 )
 
 // Names of the headers of messages of NServiceBus that have a property whose value is not in the body as it is

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Action is the decision on a failed message: [Retry], [Delay], [MoveToError], [DeadLetter] or [Discard].
+// Action is the decision on a failed message: [Retry], [RetryInline], [Delay], [MoveToError], [DeadLetter] or [Discard].
 //
 //sumtype:decl
 type Action interface {
@@ -17,6 +17,11 @@ type Action interface {
 
 // Retry makes the message available again at once.
 type Retry struct{}
+
+// RetryInline makes another attempt within the same delivery after For, with a session, a transaction and messages of its
+// own. The message has no slot while it waits, and stays leased. In quarantine, with transaction mode None, and where the
+// broker would deliver the message again before, it is a MoveToError.
+type RetryInline struct{ For time.Duration }
 
 // Delay sends the message to its queue again, due after For.
 type Delay struct{ For time.Duration }
@@ -32,15 +37,17 @@ type DeadLetter struct{ Reason string }
 type Discard struct{ Reason string }
 
 func (Retry) isAction()       {}
+func (RetryInline) isAction() {}
 func (Delay) isAction()       {}
 func (MoveToError) isAction() {}
 func (DeadLetter) isAction()  {}
 func (Discard) isAction()     {}
 
-func (Retry) String() string        { return "retry" }
-func (d Delay) String() string      { return fmt.Sprintf("delay for %v", d.For) }
-func (d DeadLetter) String() string { return fmt.Sprintf("dead-letter: %s", d.Reason) }
-func (d Discard) String() string    { return fmt.Sprintf("discard: %s", d.Reason) }
+func (Retry) String() string         { return "retry" }
+func (r RetryInline) String() string { return fmt.Sprintf("retry inline after %v", r.For) }
+func (d Delay) String() string       { return fmt.Sprintf("delay for %v", d.For) }
+func (d DeadLetter) String() string  { return fmt.Sprintf("dead-letter: %s", d.Reason) }
+func (d Discard) String() string     { return fmt.Sprintf("discard: %s", d.Reason) }
 
 func (m MoveToError) String() string {
 	if m.Queue == "" {

@@ -1,18 +1,22 @@
 package recoverability
 
 import (
+	"cmp"
 	"fmt"
 	"hash/fnv"
 	"math"
 	"time"
+
+	"github.com/holdfast-go/holdfast/resilience"
 )
 
-// Delays are the delays between delayed retries. They grow from one to the next. A zero field is its default.
+// Delays are the delays between delayed retries. They grow from one to the next, by the formula of
+// [resilience.Policy.DelayFor]. A zero field is its default.
 type Delays struct {
 	// Delay is the first delay, and with Linear the growth of each. Default: 10 s.
 	Delay time.Duration
-	// Backoff is the growth of the delays. Default: Linear.
-	Backoff Backoff
+	// Backoff is the growth of the delays. Default: [resilience.Linear].
+	Backoff resilience.Backoff
 	// MaxDelay is the longest delay. Default: no bound. [None] is no bound in a [Rule] where the Config has one.
 	MaxDelay time.Duration
 	// Jitter is the largest share of a delay, from 0 to 1, that a random part takes off, so that messages that failed
@@ -22,58 +26,16 @@ type Delays struct {
 	Jitter float64
 }
 
-// Backoff is the growth of delays.
-type Backoff int
-
-// The backoffs, each with the delays of a Delay of 10 s.
-const (
-	Linear      Backoff = iota + 1 // 10 s, 20 s, 30 s, 40 s
-	Constant                       // 10 s, 10 s, 10 s, 10 s
-	Exponential                    // 10 s, 20 s, 40 s, 80 s
-)
-
-// String returns the name of the backoff.
-func (b Backoff) String() string {
-	if b < Linear || b > Exponential {
-		return fmt.Sprintf("Backoff(%d)", int(b))
-	}
-	return [...]string{Linear: "Linear", Constant: "Constant", Exponential: "Exponential"}[b]
-}
-
-const longest = time.Duration(math.MaxInt64)
-
 // delay returns the delay before the next cycle.
 func (d Delays) delay(f Failure) time.Duration {
-	next := d.nominal(max(0, f.Delayed))
-	if d.MaxDelay > 0 {
-		next = min(next, d.MaxDelay)
-	}
-	if d.Jitter <= 0 {
-		return next
-	}
-	return next - time.Duration(float64(next)*d.Jitter*chance(f.MessageID, f.Delayed))
+	before := min(max(0, f.Delayed), math.MaxInt-1)
+	retry := resilience.Retry{Delay: d.Delay, Backoff: cmp.Or(d.Backoff, resilience.Linear), MaxDelay: d.MaxDelay, Jitter: d.Jitter}
+	return resilience.Policy{Retry: retry}.DelayFor(before+1, f.chance)
 }
 
-// nominal returns the delay after before others, without bound and jitter; the longest Duration if it overflows.
-func (d Delays) nominal(before int) time.Duration {
-	times := int64(1)
-	switch d.Backoff {
-	case Constant:
-	case Exponential:
-		if before >= 63 {
-			return longest
-		}
-		times <<= before
-	default:
-		times += int64(min(before, math.MaxInt-1))
-	}
-	if d.Delay > longest/time.Duration(times) {
-		return longest
-	}
-	return d.Delay * time.Duration(times)
-}
+// chance returns a number from 0 up to 1, uniform over messages and their retries, and always the same for one.
+func (f Failure) chance() float64 { return chance(f.MessageID, f.Delayed+f.Inline) }
 
-// chance returns a number from 0 up to 1, uniform over messages and delays, and always the same for one.
 func chance(id string, delayed int) float64 {
 	h := fnv.New64a()
 	_, _ = fmt.Fprint(h, id, " ", delayed) // never fails
@@ -83,12 +45,15 @@ func chance(id string, delayed int) float64 {
 	return float64((x^x>>32)>>11) / (1 << 53)
 }
 
+// longest is the longest Duration.
+const longest = time.Duration(math.MaxInt64)
+
 func (d Delays) validate(bad func(format string, args ...any)) {
 	if d.Delay < 0 {
 		bad("Delays.Delay is negative: %v; 0 is the default", d.Delay)
 	}
-	if d.Backoff < 0 || d.Backoff > Exponential {
-		bad("Delays.Backoff is %v: use Linear, Constant or Exponential", d.Backoff)
+	if d.Backoff < 0 || d.Backoff > resilience.Exponential {
+		bad("Delays.Backoff is %v: use resilience.Constant, Linear or Exponential", d.Backoff)
 	}
 	if d.MaxDelay < None {
 		bad("Delays.MaxDelay is negative: %v; use None for no bound", d.MaxDelay)
@@ -98,13 +63,22 @@ func (d Delays) validate(bad func(format string, args ...any)) {
 	}
 }
 
-// LongestDelay returns the longest delay of c and its rules, or 0 where there are no delayed retries. The delays of
-// [RetryAfter] and of a Policy are not known.
+// LongestDelay returns the longest delay of c, its rules and its policies, or 0 where there are no delayed retries. The
+// delays of [RetryAfter] and of a Policy are not known.
 func (c Config) LongestDelay() time.Duration {
 	c = c.WithDefaults()
 	d := c.lastDelay()
 	for i := range c.Rules {
-		d = max(d, c.with(&c.Rules[i]).lastDelay())
+		switch r := &c.Rules[i]; r.Retry.Mode {
+		case resilience.DeferredMode:
+			d = max(d, longestDelay(r.Retry.Policy))
+		case resilience.InlineMode:
+		default:
+			d = max(d, c.with(r).lastDelay())
+		}
+	}
+	for _, p := range c.Policies {
+		d = max(d, longestDelay(p))
 	}
 	return d
 }

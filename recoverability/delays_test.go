@@ -6,6 +6,8 @@ import (
 	"math/rand/v2"
 	"testing"
 	"time"
+
+	"github.com/holdfast-go/holdfast/resilience"
 )
 
 func TestDelaysGrowByTheirBackoff(t *testing.T) {
@@ -15,12 +17,12 @@ func TestDelaysGrowByTheirBackoff(t *testing.T) {
 		want   []time.Duration
 	}{
 		{Delays{}, []time.Duration{10 * s, 20 * s, 30 * s, 40 * s}},
-		{Delays{Backoff: Linear}, []time.Duration{10 * s, 20 * s, 30 * s, 40 * s}},
-		{Delays{Backoff: Constant}, []time.Duration{10 * s, 10 * s, 10 * s, 10 * s}},
-		{Delays{Backoff: Exponential}, []time.Duration{10 * s, 20 * s, 40 * s, 80 * s}},
+		{Delays{Backoff: resilience.Linear}, []time.Duration{10 * s, 20 * s, 30 * s, 40 * s}},
+		{Delays{Backoff: resilience.Constant}, []time.Duration{10 * s, 10 * s, 10 * s, 10 * s}},
+		{Delays{Backoff: resilience.Exponential}, []time.Duration{10 * s, 20 * s, 40 * s, 80 * s}},
 		{Delays{MaxDelay: 25 * s}, []time.Duration{10 * s, 20 * s, 25 * s, 25 * s}},
-		{Delays{Backoff: Constant, MaxDelay: 5 * s}, []time.Duration{5 * s, 5 * s}},
-		{Delays{Backoff: Exponential, MaxDelay: 30 * s}, []time.Duration{10 * s, 20 * s, 30 * s, 30 * s}},
+		{Delays{Backoff: resilience.Constant, MaxDelay: 5 * s}, []time.Duration{5 * s, 5 * s}},
+		{Delays{Backoff: resilience.Exponential, MaxDelay: 30 * s}, []time.Duration{10 * s, 20 * s, 30 * s, 30 * s}},
 	}
 	for _, test := range tests {
 		c := Config{Immediate: None, Delayed: 10, Delays: test.delays}
@@ -48,7 +50,7 @@ func TestExponentialDelaysThatOverflowAreTheLongest(t *testing.T) {
 		{1, 61, 1 << 61},
 		{time.Second, 40, longest},
 	} {
-		c := Config{Immediate: None, Delayed: math.MaxInt, Delays: Delays{Delay: test.increase, Backoff: Exponential}}
+		c := Config{Immediate: None, Delayed: math.MaxInt, Delays: Delays{Delay: test.increase, Backoff: resilience.Exponential}}
 		if got := c.Decide(failed(1, test.before)); got != (Delay{For: test.want}) {
 			t.Errorf("%v after %d delays: %v, want %v", test.increase, test.before, got, test.want)
 		}
@@ -62,7 +64,7 @@ func TestJitterOnlyShortensAndOnlyByItsShare(t *testing.T) {
 		c := Config{
 			Immediate: None, Delayed: 100, Delays: Delays{
 				Delay:   time.Duration(1 + r.Int64N(int64(time.Hour))),
-				Backoff: Backoff(r.IntN(4)), MaxDelay: time.Duration(r.Int64N(int64(48 * time.Hour))),
+				Backoff: resilience.Backoff(r.IntN(4)), MaxDelay: time.Duration(r.Int64N(int64(48 * time.Hour))),
 			},
 		}
 		f := failed(1, r.IntN(100))
@@ -81,7 +83,7 @@ func TestJitterOnlyShortensAndOnlyByItsShare(t *testing.T) {
 }
 
 func TestJitterSpreadsMessagesAndDelays(t *testing.T) {
-	c := Config{Immediate: None, Delayed: 100, Delays: Delays{Backoff: Constant, Jitter: 1}}
+	c := Config{Immediate: None, Delayed: 100, Delays: Delays{Backoff: resilience.Constant, Jitter: 1}}
 	var tenths [10]int
 	const n = 10_000
 	for i := range n {
@@ -103,7 +105,7 @@ func FuzzDelays(f *testing.F) {
 	f.Fuzz(func(t *testing.T, id string, increase, most int64, delayed int, curve int8, jitter float64) {
 		c := Config{
 			Immediate: None, Delayed: math.MaxInt,
-			Delays: Delays{Delay: time.Duration(increase), Backoff: Backoff(curve), MaxDelay: time.Duration(most), Jitter: jitter},
+			Delays: Delays{Delay: time.Duration(increase), Backoff: resilience.Backoff(curve), MaxDelay: time.Duration(most), Jitter: jitter},
 		}
 		if c.Validate() != nil || delayed == math.MaxInt {
 			return
@@ -129,11 +131,11 @@ func TestTheLongestDelayIsThatOfTheConfigurationOrARule(t *testing.T) {
 		"none":                {Config{Delayed: None}, 0},
 		"bounded":             {Config{Delayed: 100, Delays: Delays{Delay: m, MaxDelay: 5 * m, Jitter: 1}}, 5 * m},
 		"without an end":      {Config{Delayed: math.MaxInt, Delays: Delays{Delay: 1}}, 10_000},
-		"after a day":         {Config{Delayed: 100, Delays: Delays{Delay: 10 * time.Hour, Backoff: Exponential}}, 20 * time.Hour},
+		"after a day":         {Config{Delayed: 100, Delays: Delays{Delay: 10 * time.Hour, Backoff: resilience.Exponential}}, 20 * time.Hour},
 		"longer than a day":   {Config{Delayed: 100, Delays: Delays{Delay: 30 * time.Hour}}, 30 * time.Hour},
 		"a rule":              {Config{Rules: []Rule{{Delayed: 6}, {Delays: Delays{Delay: m}}}}, 3 * m},
 		"a rule, none else":   {Config{Delayed: None, Rules: []Rule{{Delayed: 2}}}, 20 * time.Second},
-		"a rule that doubles": {Config{Rules: []Rule{{Delays: Delays{Backoff: Exponential}}}}, 40 * time.Second},
+		"a rule that doubles": {Config{Rules: []Rule{{Delays: Delays{Backoff: resilience.Exponential}}}}, 40 * time.Second},
 	} {
 		if got := test.config.LongestDelay(); got != test.want {
 			t.Errorf("%s: %v, want %v", name, got, test.want)
@@ -143,15 +145,15 @@ func TestTheLongestDelayIsThatOfTheConfigurationOrARule(t *testing.T) {
 
 func TestARuleTakesTheDelaysItLeavesOutFromTheConfig(t *testing.T) {
 	const s = time.Second
-	c := Config{Immediate: None, Delayed: 10, Delays: Delays{Delay: s, Backoff: Exponential, MaxDelay: 3 * s, Jitter: 0.5}}
+	c := Config{Immediate: None, Delayed: 10, Delays: Delays{Delay: s, Backoff: resilience.Exponential, MaxDelay: 3 * s, Jitter: 0.5}}
 	for name, test := range map[string]struct {
 		rule Delays
 		want Delays
 	}{
 		"nothing set":       {Delays{}, c.Delays},
-		"another delay":     {Delays{Delay: 2 * s}, Delays{Delay: 2 * s, Backoff: Exponential, MaxDelay: 3 * s, Jitter: 0.5}},
-		"no bound":          {Delays{MaxDelay: None}, Delays{Delay: s, Backoff: Exponential, MaxDelay: None, Jitter: 0.5}},
-		"no jitter, linear": {Delays{Backoff: Linear, Jitter: None}, Delays{Delay: s, MaxDelay: 3 * s, Jitter: 0}},
+		"another delay":     {Delays{Delay: 2 * s}, Delays{Delay: 2 * s, Backoff: resilience.Exponential, MaxDelay: 3 * s, Jitter: 0.5}},
+		"no bound":          {Delays{MaxDelay: None}, Delays{Delay: s, Backoff: resilience.Exponential, MaxDelay: None, Jitter: 0.5}},
+		"no jitter, linear": {Delays{Backoff: resilience.Linear, Jitter: None}, Delays{Delay: s, MaxDelay: 3 * s, Jitter: 0}},
 	} {
 		ruled, plain := c, c
 		ruled.Rules = []Rule{{Delays: test.rule}}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/header"
 	"github.com/holdfast-go/holdfast/recoverability"
+	"github.com/holdfast-go/holdfast/resilience"
 )
 
 var (
@@ -135,7 +136,7 @@ func ExampleRule() {
 			{Errors: []recoverability.Matcher{recoverability.Is(errRefused)}, Action: recoverability.MoveToError{Queue: "refused-payments"}},
 			{Errors: []recoverability.Matcher{recoverability.Is(errDuplicate)}, Action: recoverability.Discard{Reason: "handled before"}},
 			{
-				Errors: []recoverability.Matcher{recoverability.Is(errBusy)}, Delayed: 3, Delays: recoverability.Delays{Delay: 5 * time.Second, Backoff: recoverability.Constant},
+				Errors: []recoverability.Matcher{recoverability.Is(errBusy)}, Delayed: 3, Delays: recoverability.Delays{Delay: 5 * time.Second, Backoff: resilience.Constant},
 			},
 		},
 	}
@@ -168,7 +169,7 @@ func ExampleRule_types() {
 // Delays double up to five minutes, and chance takes up to half of each off.
 func ExampleDelays() {
 	c := recoverability.Config{
-		Immediate: recoverability.None, Delayed: 8, Delays: recoverability.Delays{Delay: 10 * time.Second, Backoff: recoverability.Exponential, MaxDelay: 5 * time.Minute},
+		Immediate: recoverability.None, Delayed: 8, Delays: recoverability.Delays{Delay: 10 * time.Second, Backoff: resilience.Exponential, MaxDelay: 5 * time.Minute},
 	}
 	for delayed := range 7 {
 		fmt.Println(c.Decide(failure(errBusy, 1, delayed)))

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/resilience"
 )
 
 // Failure describes a message that could not be processed.
@@ -35,6 +36,8 @@ type Failure struct {
 	Quarantined int
 	// Delayed is the number of delayed retries so far: 0 in the first cycle.
 	Delayed int
+	// Inline is the number of inline retries so far in this delivery.
+	Inline int
 	// FirstFailure is the time of the first failure, over all cycles.
 	FirstFailure time.Time
 	// Now is the time of this failure, and Instance the process.
@@ -62,16 +65,31 @@ type Retries struct {
 	Immediate, Delayed int
 }
 
-// Allowed returns the number of retries of Config, with the rule for this failure.
+// Allowed returns the number of retries of Config, with the rule for this failure, or of its policy if that is deferred.
+// Inline retries are neither immediate nor delayed.
 func (f Failure) Allowed() Retries {
-	c, _ := f.Config.WithDefaults().ruled(f)
-	return Retries{max(0, c.Immediate), max(0, c.Delayed)}
+	c, rule := f.Config.WithDefaults().ruled(f)
+	switch use := c.use(f, rule); use.Mode {
+	case resilience.InlineMode:
+		return Retries{}
+	case resilience.DeferredMode:
+		return Retries{Delayed: use.Policy.Retries()}
+	}
+	return Retries{Immediate: max(0, c.Immediate), Delayed: max(0, c.Delayed)}
 }
 
 // Decide returns the action of the default policy, [Config.Decide].
 func (f Failure) Decide() Action { return f.Config.Decide(f) }
 
-// Unrecoverable reports whether Err was marked by the function [Unrecoverable], or is one of Config.Unrecoverable.
+// Resilience returns the policy by which the message is retried and how: the one that the message names, or that of the
+// first rule that matches. The zero Use means that Config's numbers of retries count.
+func (f Failure) Resilience() resilience.Use {
+	c, rule := f.Config.ruled(f)
+	return c.use(f, rule)
+}
+
+// Unrecoverable reports whether Err was marked by the function [Unrecoverable] or [resilience.NonRetryable], or is one of
+// Config.Unrecoverable.
 func (f Failure) Unrecoverable() bool { return f.Config.unrecoverable(f.Err) }
 
 // OfType reports whether the message has the type with a wire name, or has it as a base type.

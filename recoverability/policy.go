@@ -7,6 +7,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/header"
 	"github.com/holdfast-go/holdfast/internal/errtree"
+	"github.com/holdfast-go/holdfast/resilience"
 )
 
 // Policy decides on a failure. It must be safe for concurrent use and must not block. It may call [Failure.Decide] for
@@ -37,12 +38,16 @@ type Config struct {
 	Delays Delays
 	// ErrorQueue is the queue to which a message is moved that failed for good. Default: "error".
 	ErrorQueue string
-	// Unrecoverable matches the errors after which a message is not attempted again, beside those that [Unrecoverable]
-	// marks.
+	// Unrecoverable matches the errors after which a message is not attempted again, beside those that [Unrecoverable] or
+	// [resilience.NonRetryable] marks.
 	Unrecoverable []Matcher
 	// Rules change the fields above for some message types and some errors. Only the first rule that matches a failure
 	// applies.
 	Rules []Rule
+	// Policies are those that a message can name in its header [header.HoldfastPolicy], beside those of the Rules. Such a
+	// message is retried by that policy, deferred, whatever the Rules say about retries. A name that is not known is logged
+	// when the message fails, and has no effect.
+	Policies []resilience.Policy
 	// Quarantine protects the endpoint against messages that crash the process.
 	Quarantine Quarantine
 	// Memory bounds the data that the process keeps about failed messages.
@@ -120,12 +125,14 @@ func (c Config) ErrorQueues() []string {
 }
 
 // Decide is the default policy; it does not call c.Policy. The first rule that matches applies. An
-// unrecoverable error goes to the error queue. An error with [RetryAfter] is retried after that time, while Delayed
+// unrecoverable error goes to the error queue. If the rule has a Retry, or the message names one of Policies, that policy
+// decides. Otherwise an error with [RetryAfter] is retried after that time, while Delayed
 // allows. Any other is retried at once while Immediate allows; then after a delay of Delays, while Delayed allows and
 // no more than 24 hours have passed since the message first failed; then it goes to the error queue. So a message that
 // always fails is attempted (Immediate+1)·(Delayed+1) times, 24 by default.
 func (c Config) Decide(f Failure) Action {
-	c, action := c.WithDefaults().ruled(f)
+	c, rule := c.WithDefaults().ruled(f)
+	action := rule.Action
 	giveUp := MoveToError{Queue: c.ErrorQueue}
 	switch {
 	case action == MoveToError{}:
@@ -134,6 +141,9 @@ func (c Config) Decide(f Failure) Action {
 		return action
 	case c.unrecoverable(f.Err):
 		return giveUp
+	}
+	if use := c.use(f, rule); use != (resilience.Use{}) {
+		return f.retry(use, giveUp)
 	}
 	delayable := f.Delayed < c.Delayed && f.Now.Sub(f.FirstFailure) <= maxRetryTime
 	mark := errtree.Find[*retryAfterError](f.Err)
@@ -149,5 +159,5 @@ func (c Config) Decide(f Failure) Action {
 }
 
 func (c Config) unrecoverable(err error) bool {
-	return IsUnrecoverable(err) || anyOf(c.Unrecoverable, err)
+	return IsUnrecoverable(err) || resilience.IsNonRetryable(err) || anyOf(c.Unrecoverable, err)
 }

@@ -70,6 +70,6 @@ func (r RateLimit) validate(bad func(format string, args ...any)) {
 // Mendable reports whether another attempt may succeed: the error is not unrecoverable, and no rule has an Action for
 // it.
 func (f Failure) Mendable() bool {
-	_, action := f.Config.ruled(f)
-	return action == nil && !f.Unrecoverable()
+	_, rule := f.Config.ruled(f)
+	return rule.Action == nil && !f.Unrecoverable()
 }

@@ -3,10 +3,14 @@ package recoverability
 import (
 	"cmp"
 	"slices"
+
+	"github.com/holdfast-go/holdfast/resilience"
 )
 
 // Rule changes a [Config] for some failures: those of a message of one of Types with an error that one of Errors
 // matches. No Types are all types, no Errors all errors. A zero field of the others is that of the Config.
+//
+// A rule has either Immediate, Delayed and Delays, or Retry, or Action. ErrorQueue may be beside the first two.
 type Rule struct {
 	// Types are wire names. A message has its own type and its base types.
 	Types []string
@@ -19,20 +23,26 @@ type Rule struct {
 	Delays     Delays
 	ErrorQueue string
 
+	// Retry, if set, is the policy of the retries: [resilience.Inline] makes them within the delivery, and
+	// [resilience.Deferred] as delayed copies. There are no immediate retries beside it, and Delays and the limit of
+	// 24 hours do not apply. The Timeout of the policy limits each attempt; a rule with one has no Errors. A message that
+	// names a policy itself has that instead: see [Config].Policies.
+	Retry resilience.Use
+
 	// Action, if set, is carried out at once, also after an unrecoverable error: [MoveToError], [DeadLetter] or [Discard].
 	Action Action
 }
 
-// ruled returns c with the first rule that matches, and that rule's Action, if any.
-func (c Config) ruled(f Failure) (Config, Action) {
+// ruled returns c with the first rule that matches, and that rule; the zero Rule if there is none.
+func (c Config) ruled(f Failure) (Config, Rule) {
 	i := slices.IndexFunc(c.Rules, func(r Rule) bool {
 		return (len(r.Types) == 0 || slices.ContainsFunc(r.Types, f.OfType)) &&
 			(len(r.Errors) == 0 || anyOf(r.Errors, f.Err))
 	})
 	if i < 0 {
-		return c, nil
+		return c, Rule{}
 	}
-	return c.with(&c.Rules[i]), c.Rules[i].Action
+	return c.with(&c.Rules[i]), c.Rules[i]
 }
 
 // with returns c with the fields of the rule.
@@ -57,6 +67,7 @@ func (r *Rule) validate(bad func(format string, args ...any)) {
 	switch r.Action.(type) {
 	case nil, MoveToError, DeadLetter, Discard:
 	default:
-		bad("Action is to %v, without end: use Immediate and Delayed", r.Action)
+		bad("Action is to %v, without end: use Immediate and Delayed, or Retry", r.Action)
 	}
+	r.validateRetry(bad)
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/resilience"
 )
 
 // ofType is a failed message of a type with a base.
@@ -25,7 +26,7 @@ var rules = Config{
 	Rules: []Rule{
 		{Types: []string{"Shop.Price"}, Errors: []Matcher{Is(io.EOF)}, Action: Discard{Reason: "old"}},
 		{Types: []string{"Shop.Price", "Shop.IEvent"}, Immediate: None, Delayed: 1, Delays: Delays{Delay: time.Second}, ErrorQueue: "prices"},
-		{Errors: []Matcher{Is(io.ErrNoProgress), As[*cardError]()}, Immediate: 7, Delays: Delays{Backoff: Constant}},
+		{Errors: []Matcher{Is(io.ErrNoProgress), As[*cardError]()}, Immediate: 7, Delays: Delays{Backoff: resilience.Constant}},
 		{Errors: []Matcher{IsUnrecoverable}, ErrorQueue: "hopeless"},
 		{Errors: []Matcher{Is(io.ErrClosedPipe)}, ErrorQueue: "closed", Action: MoveToError{}},
 		{Types: []string{"Shop.Price"}, Action: Discard{Reason: "never: the second is first"}},
@@ -122,7 +123,7 @@ func TestValidateTellsWhatIsWrongWithRulesAndDelays(t *testing.T) {
 			{Action: Retry{}},
 		},
 	}.Validate()
-	want := `recoverability: Delays.Backoff is Backoff(9): use Linear, Constant or Exponential
+	want := `recoverability: Delays.Backoff is Backoff(9): use resilience.Constant, Linear or Exponential
 recoverability: Delays.MaxDelay is negative: -2ns; use None for no bound
 recoverability: Delays.Jitter is 1.5: it is a share from 0 to 1, or None
 recoverability: rule 1: Immediate is -2: use None for none
@@ -130,8 +131,8 @@ recoverability: rule 1: Delayed is -3: use None for none
 recoverability: rule 1: Delays.Delay is negative: -1ns; 0 is the default
 recoverability: rule 1: a name in Types is empty
 recoverability: rule 2: Delays.Jitter is -0.1: it is a share from 0 to 1, or None
-recoverability: rule 2: Action is to delay for 1s, without end: use Immediate and Delayed
-recoverability: rule 3: Action is to retry, without end: use Immediate and Delayed`
+recoverability: rule 2: Action is to delay for 1s, without end: use Immediate and Delayed, or Retry
+recoverability: rule 3: Action is to retry, without end: use Immediate and Delayed, or Retry`
 	if diff := cmp.Diff(want, err.Error()); diff != "" {
 		t.Error(diff)
 	}

@@ -23,6 +23,7 @@ func (c Config) Validate() error {
 		bad("Memory is %d messages and %d bytes: neither can be negative", c.Memory.Messages, c.Memory.Bytes)
 	}
 	c.RateLimit.validate(bad)
+	c.validatePolicies(bad)
 	for i, r := range c.Rules {
 		where = fmt.Sprintf("recoverability: rule %d: ", i+1)
 		r.validate(bad)

@@ -122,7 +122,7 @@ func (r Retry) nominal(failures int) time.Duration {
 	case Linear:
 		times = int64(failures)
 	case Exponential:
-		if failures > 62 {
+		if failures > 63 {
 			return longest
 		}
 		times <<= failures - 1

@@ -9,6 +9,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/header"
 	"github.com/holdfast-go/holdfast/recoverability"
+	"github.com/holdfast-go/holdfast/resilience"
 )
 
 // life records the processing of a message that always fails.
@@ -136,7 +137,7 @@ func TestNoDelayIsDecidedLaterThanADayAfterTheFirstFailure(t *testing.T) {
 func anyConfig(r *rand.Rand) recoverability.Config {
 	numbers := func() (int, int, recoverability.Delays) {
 		return r.IntN(8) - 1, r.IntN(8) - 1, recoverability.Delays{
-			Delay: time.Duration(r.Int64N(int64(5 * time.Hour))), Backoff: recoverability.Backoff(r.IntN(4)),
+			Delay: time.Duration(r.Int64N(int64(5 * time.Hour))), Backoff: resilience.Backoff(r.IntN(4)),
 			MaxDelay: time.Duration(r.Int64N(int64(40 * time.Hour))), Jitter: float64(r.IntN(3)) / 2,
 		}
 	}
@@ -199,8 +200,8 @@ func TestEveryConfigurationBoundsAttemptsAndDelays(t *testing.T) {
 func formula(c recoverability.Config, n int) time.Duration {
 	d := c.Delays.Delay
 	switch c.Delays.Backoff {
-	case recoverability.Constant:
-	case recoverability.Exponential:
+	case resilience.Constant:
+	case resilience.Exponential:
 		for range n - 1 {
 			d *= 2
 		}

@@ -29,7 +29,7 @@ func Headers(f recoverability.Failure, host Host, at Frame) header.Map {
 	typ, text := fmt.Sprintf("%T", err), errorText(f.Err)
 	stack := stackOf(f.Err, typ, text, at)
 	var h header.Map
-	h.Reserve(21)
+	h.Reserve(23)
 	h.Set(header.FailedQ, f.Queue)
 	h.Set(header.TimeOfFailure, header.FormatTime(f.Now))
 	h.Set(header.ExceptionType, typ)
@@ -51,6 +51,12 @@ func Headers(f recoverability.Failure, host Host, at Frame) header.Map {
 	}
 	if f.Quarantined > 0 {
 		h.Set(header.HoldfastFaultQuarantined, strconv.Itoa(f.Quarantined))
+	}
+	if policy := f.Resilience().Policy.Name; policy != "" {
+		h.Set(header.HoldfastFaultPolicy, policy)
+	}
+	if f.Inline > 0 {
+		h.Set(header.HoldfastFaultInline, strconv.Itoa(f.Inline))
 	}
 	h.Set(header.HoldfastFaultFirst, header.FormatTime(f.FirstFailure))
 	h.Set(header.HoldfastFaultClass, recoverability.Class(f.Err))

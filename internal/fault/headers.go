@@ -11,7 +11,7 @@ import (
 )
 
 // DelayHeaders returns the headers of the copy that a delayed retry sends: those of the failed message, with the retry
-// counted, with the time at which it is due, from which NServiceBus and ServiceControl compute the critical time, and
+// counted and its policy named, with the time at which it is due, from which NServiceBus and ServiceControl compute the critical time, and
 // with the failure in the history in the words of the fault headers.
 func DelayHeaders(f recoverability.Failure, fault header.Map, after time.Duration) header.Map {
 	h := f.Headers.Clone()
@@ -20,11 +20,28 @@ func DelayHeaders(f recoverability.Failure, fault header.Map, after time.Duratio
 	h.Set(header.RetriesTimestamp, header.FormatTime(f.Now))
 	h.Set(header.HoldfastFirstFailure, header.FormatTime(f.FirstFailure))
 	h.Set(header.HoldfastHistory, historyText(append(slices.Clip(f.History), Past(f, fault))))
+	describeRetry(&h, f, fault)
 	h.Del(header.HoldfastUsedRetries)
 	h.Del(header.HoldfastThrottledFailures)
 	h.Del(header.HoldfastThrottledSince)
 	return h
 }
+
+// describeRetry sets the headers of a retry by a policy, and removes those of an earlier one.
+func describeRetry(h *header.Map, f recoverability.Failure, fault header.Map) {
+	for _, name := range retryHeaders {
+		h.Del(name)
+	}
+	policy := f.Resilience().Policy.Name
+	if policy == "" {
+		return
+	}
+	h.Set(header.HoldfastRetryPolicy, policy)
+	h.Set(header.HoldfastRetryAttempt, strconv.Itoa(min(f.Delayed+2, maxCount)))
+	h.Set(header.HoldfastRetryLastError, fault.Get(header.ExceptionMessage))
+}
+
+var retryHeaders = []string{header.HoldfastRetryPolicy, header.HoldfastRetryAttempt, header.HoldfastRetryLastError}
 
 // DeferHeaders returns the headers of the copy that postpones a message while attempts are limited: the received ones,
 // with the immediate retries that are used up and the failures that used up none.
@@ -123,7 +140,7 @@ func countsRetries(name string) bool {
 		header.HoldfastThrottledFailures, header.HoldfastThrottledSince:
 		return true
 	}
-	return false
+	return slices.Contains(retryHeaders, name)
 }
 
 func describesFault(name string) bool {

@@ -1,0 +1,179 @@
+package recoverability
+
+import (
+	"slices"
+	"time"
+
+	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/internal/errtree"
+	"github.com/holdfast-go/holdfast/resilience"
+)
+
+const (
+	// maxDeferred is the longest time that the delays of a deferred policy may add up to.
+	maxDeferred = 30 * 24 * time.Hour
+	// maxInline is the same of an inline policy, whatever the broker allows.
+	maxInline = 24 * time.Hour
+	// maxRetries is the largest number of retries of a policy for messages.
+	maxRetries = 10_000
+)
+
+// classPanic is the class of a handler's panic.
+const classPanic = "panic"
+
+// NamedPolicy returns the policy with a name, of Policies or of a rule, with its defaults. It reports false if there is
+// none.
+func (c Config) NamedPolicy(name string) (p resilience.Policy, ok bool) {
+	for _, p := range c.Policies {
+		if p.Name == name {
+			return p.WithDefaults(), true
+		}
+	}
+	for i := range c.Rules {
+		if use := &c.Rules[i].Retry; use.Mode != 0 && use.Policy.Name == name {
+			return use.Policy.WithDefaults(), true
+		}
+	}
+	return resilience.Policy{}, false
+}
+
+// RetryOf returns the policy of a message before it is attempted: the one that its header [header.HoldfastPolicy] names,
+// or that of the first rule for its type and for all errors. typ is its wire name, or "".
+func (c Config) RetryOf(typ string, headers header.Map) resilience.Use {
+	f := Failure{Type: typ, Headers: headers}
+	for i := range c.Rules {
+		if r := &c.Rules[i]; len(r.Errors) == 0 && (len(r.Types) == 0 || slices.ContainsFunc(r.Types, f.OfType)) {
+			return c.use(f, *r)
+		}
+	}
+	return c.use(f, Rule{})
+}
+
+// use returns the policy of a failure that a rule matches.
+func (c Config) use(f Failure, rule Rule) resilience.Use {
+	if name := f.Headers.Get(header.HoldfastPolicy); name != "" {
+		if p, ok := c.NamedPolicy(name); ok {
+			return resilience.Deferred(p)
+		}
+	}
+	if rule.Retry.Mode != 0 {
+		rule.Retry.Policy = rule.Retry.Policy.WithDefaults()
+	}
+	return rule.Retry
+}
+
+// retry returns the action of a policy: giveUp when its retries are used up, and after a panic in an inline attempt. A
+// message that failed in quarantine waits for its next attempt in its own queue, once: in quarantine all others would wait
+// for it.
+func (f Failure) retry(use resilience.Use, giveUp Action) Action {
+	inline := use.Mode == resilience.InlineMode
+	made := max(0, f.Delayed)
+	if inline {
+		made = f.Inline
+	}
+	if made >= use.Policy.Retries() || inline && Class(f.Err) == classPanic {
+		return giveUp
+	}
+	after := use.Policy.DelayFor(made+1, f.chance)
+	if mark := errtree.Find[*retryAfterError](f.Err); mark != nil {
+		after = mark.after
+		if most := use.Policy.Retry.MaxDelay; most > 0 {
+			after = min(after, most)
+		}
+	}
+	switch {
+	case !inline, f.Quarantined > 0 && f.Delayed == 0:
+		return Delay{For: after}
+	case f.Quarantined > 0:
+		return giveUp
+	}
+	return RetryInline{For: after}
+}
+
+// TotalDelay returns the sum of the largest delays of a policy, or the longest Duration if that is shorter.
+func TotalDelay(p resilience.Policy) (total time.Duration) {
+	p.Retry.Jitter = resilience.None
+	for n := 1; n <= min(p.Retries(), maxRetries); n++ {
+		d := p.DelayFor(n, nil)
+		if d > longest-total {
+			return longest
+		}
+		total += d
+	}
+	return total
+}
+
+// longestDelay returns the largest delay of a policy.
+func longestDelay(p resilience.Policy) time.Duration {
+	p.Retry.Jitter = resilience.None
+	n := p.Retries()
+	if n == 0 {
+		return 0
+	}
+	return p.DelayFor(n, nil)
+}
+
+func (c Config) validatePolicies(bad func(format string, args ...any)) {
+	known := map[string]resilience.Policy{}
+	for _, p := range c.Policies {
+		validatePolicy(bad, resilience.Deferred(p))
+		if _, twice := known[p.Name]; twice {
+			bad("Policies has %.200q twice", p.Name)
+		}
+		known[p.Name] = p.WithDefaults()
+	}
+	for i := range c.Rules {
+		use := c.Rules[i].Retry
+		if use.Mode == 0 {
+			continue
+		}
+		p := use.Policy.WithDefaults()
+		if other, ok := known[p.Name]; ok && other != p {
+			bad("rule %d: there is another policy %.200q with other values: a message that waits knows the name only", i+1, p.Name)
+		}
+		known[p.Name] = p
+	}
+}
+
+func (r *Rule) validateRetry(bad func(format string, args ...any)) {
+	if r.Retry == (resilience.Use{}) {
+		return
+	}
+	name := r.Retry.Policy.Name
+	if r.Immediate != 0 || r.Delayed != 0 || r.Delays != (Delays{}) {
+		bad("Retry is set beside Immediate, Delayed or Delays: policy %.200q has all numbers: leave them out", name)
+	}
+	if r.Action != nil {
+		bad("Retry is set beside Action, which is carried out at once: leave one of them out")
+	}
+	if r.Retry.Policy.Timeout > 0 && len(r.Errors) > 0 {
+		bad("the Timeout of policy %.200q is for attempts, before there is an error: set it in a rule without Errors, or for the "+
+			"message", name)
+	}
+	validatePolicy(bad, r.Retry)
+}
+
+// validatePolicy reports what makes a policy unusable for messages.
+func validatePolicy(bad func(format string, args ...any), use resilience.Use) {
+	p := use.Policy
+	if err := p.Validate(); err != nil {
+		bad("%w", err)
+		return
+	}
+	if n := p.Retries(); n > maxRetries {
+		bad("policy %.200q: Retry.Max is %d: a message has at most %d retries", p.Name, n, maxRetries)
+		return
+	}
+	switch total := TotalDelay(p); use.Mode {
+	case resilience.DeferredMode:
+		if total > maxDeferred {
+			bad("policy %.200q: its delays add up to %v: the most is %v", p.Name, total, maxDeferred)
+		}
+	case resilience.InlineMode:
+		if total > maxInline {
+			bad("policy %.200q: its delays add up to %v: inline the most is %v: use resilience.Deferred", p.Name, total, maxInline)
+		}
+	default:
+		bad("Retry has %v: use resilience.Inline or resilience.Deferred", use.Mode)
+	}
+}
