@@ -70,6 +70,7 @@ type attempt struct {
 	keys      []string // of the calls; nil where no handler has a key
 	at        int      // the call being invoked
 	handler   *Handler // its handler; nil before and after
+	limited   bool     // a policy or Message.Timeout limits the time of all handlers
 	session   Session  // of the handlers
 
 	receive  pipeline.Receive

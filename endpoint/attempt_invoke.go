@@ -12,6 +12,13 @@ import (
 // one of them calls DoNotContinue.
 func invokeAll(ctx context.Context, l *pipeline.Logical) error {
 	a := attemptOf(l.Receive)
+	if a.e.bounded {
+		return a.invokeWithin(ctx, l)
+	}
+	return a.invokeCalls(ctx, l)
+}
+
+func (a *attempt) invokeCalls(ctx context.Context, l *pipeline.Logical) error {
 	kept := a.session.begin()
 	for i := range a.calls {
 		if ctx.Err() != nil {
@@ -64,10 +71,10 @@ func (a *attempt) statefulCall() *stateful.Call {
 	}
 }
 
-// call calls the handler, with a limit to its time where there is one.
+// call calls the handler, with a limit to its time where there is one and the attempt has none.
 func (a *attempt) call(ctx context.Context, value any) error {
 	limit := a.e.cfg.HandlerTimeout
-	if limit == 0 {
+	if limit == 0 || a.limited {
 		return a.handler.invoke(ctx, &a.session, value)
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, ErrHandlerTimeout)

@@ -74,7 +74,8 @@ type Config struct {
 	// Default: 30 s. [None] is no limit. If releasing a message counts as an attempt, handlers for the messages received
 	// so far begin in the first half of StopTimeout.
 	StopTimeout time.Duration
-	// HandlerTimeout is the time limit of one call of a handler. Default: no limit. After it the handler's context is
+	// HandlerTimeout is the time limit of one call of a handler, unless the message has a policy with a Timeout or
+	// [Message.Timeout], which limit all its handlers together. Default: no limit. After it the handler's context is
 	// cancelled with cause [ErrHandlerTimeout]. An error that the handler then returns is an ordinary failure, and nil is
 	// a success. A handler that ignores its context continues to run.
 	HandlerTimeout time.Duration
@@ -176,6 +177,7 @@ func (c Config) withDefaults() Config {
 	}
 	c.Recoverability.Unrecoverable = slices.Clone(c.Recoverability.Unrecoverable)
 	c.Recoverability.Rules = slices.Clone(c.Recoverability.Rules)
+	c.Recoverability.Policies = slices.Clone(c.Recoverability.Policies)
 	return c
 }
 

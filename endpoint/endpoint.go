@@ -34,6 +34,7 @@ type Endpoint struct {
 	invoke  pipeline.Func[*pipeline.Invoke]
 	recover pipeline.Func[*pipeline.Recover]
 
+	bounded bool // messages may have a policy or a time limit of their own
 	copies  bool // behaviors and serializers get copies of received messages
 	started atomic.Bool
 	ready   chan struct{} // closed when the endpoint can send and receives
@@ -51,6 +52,7 @@ func New(cfg Config) (*Endpoint, error) {
 	e := &Endpoint{
 		sender:         sender{cfg: cfg, types: types, serializers: cfg.Serializers},
 		recoverability: cfg.Recoverability.WithDefaults(),
+		bounded:        cfg.bounded(),
 		ready:          make(chan struct{}), ended: make(chan struct{}),
 	}
 	memory := e.recoverability.Memory

@@ -35,6 +35,7 @@ type incoming struct {
 	conflicts  conflicts
 	exclusive  *exclusive // nil outside quarantine
 	cleared    bool       // a suspect that the quarantine did not take
+	inline     int        // retries within this delivery
 	recovery   *recovery  // nil until the message has failed
 	first      attempt
 }
@@ -68,6 +69,7 @@ func (in *incoming) facts(err error) recoverability.Failure {
 		Headers: m.Headers, Body: m.Body, Native: m.Native,
 		Attempt: attempt.N, AttemptExact: attempt.Exact, Immediate: attempt.N + fault.UsedRetries(m.Headers),
 		Delayed:      fault.DelayedRetries(m.Headers),
+		Inline:       in.inline,
 		FirstFailure: fault.FirstFailure(m.Headers, now), Now: now,
 		Instance: in.e.cfg.Instance, History: fault.ParseHistory(m.Headers.Get(header.HoldfastHistory)),
 		Config: in.live.recoverability,

@@ -4,18 +4,20 @@ import (
 	"fmt"
 	"reflect"
 	"strings"
+	"time"
 )
 
 // Message is a Go struct with its name in headers. [Command], [Event] and [Response] make one.
 type Message struct {
-	goType reflect.Type
-	kind   messageKind
-	name   string
-	bases  []string
-	queue  string // its route, if any
-	atMost int    // handled at once; 0 is no limit
-	manual bool   // the endpoint does not subscribe to it
-	err    error
+	goType  reflect.Type
+	kind    messageKind
+	name    string
+	bases   []string
+	queue   string        // its route, if any
+	atMost  int           // handled at once; 0 is no limit
+	timeout time.Duration // of an attempt; 0 is no limit
+	manual  bool          // the endpoint does not subscribe to it
+	err     error
 }
 
 type messageKind int
@@ -70,6 +72,21 @@ func (m Message) AtMost(n int) Message {
 		m.err = fmt.Errorf("message %v: AtMost(%d): at least one has to be handled", m.goType, n)
 	}
 	m.atMost = n
+	return m
+}
+
+// Timeout limits the time of an attempt at a message of this type: of all its handlers together, in the place of
+// [Config.HandlerTimeout]. d is positive. If the message has a policy with a Timeout, that counts instead: see
+// [recoverability.Rule].
+//
+// After d the context of the handlers is cancelled with cause [resilience.ErrAttemptTimeout]. An error that they return then
+// is an ordinary failure, and nil is a success. A handler that ignores its context continues to run; the next one is not
+// called then.
+func (m Message) Timeout(d time.Duration) Message {
+	if d <= 0 && m.err == nil {
+		m.err = fmt.Errorf("message %v: Timeout(%v): it must be positive", m.goType, d)
+	}
+	m.timeout = d
 	return m
 }
 

@@ -14,8 +14,8 @@ type Notification struct {
 	// such as a queue that cannot be received from, only Queue, Type, Err and Now are set, as far as they
 	// are known. It must not be changed.
 	Failure *recoverability.Failure
-	// Retry counts from 1: with ImmediateRetry the retries of this cycle, with DelayedRetry those
-	// of the message, this one included. Otherwise 0.
+	// Retry counts from 1: with ImmediateRetry the retries of this cycle, with InlineRetry those of this delivery, with
+	// DelayedRetry those of the message, this one included. Otherwise 0.
 	Retry int
 	// To is the queue that the message is in now, where it was moved.
 	To string
@@ -29,6 +29,7 @@ type NotificationKind string
 // The kinds of notifications.
 const (
 	ImmediateRetry   NotificationKind = "immediate_retry"
+	InlineRetry      NotificationKind = "inline_retry" // another attempt follows within the delivery
 	DelayedRetry     NotificationKind = "delayed_retry"
 	MovedToError     NotificationKind = "moved_to_error"
 	DeadLettered     NotificationKind = "dead_lettered"

@@ -94,23 +94,26 @@ func (in *incoming) act(ctx context.Context, a *attempt, out outcome) (again boo
 	case interrupted:
 		in.settlement.release(ctx)
 	case failed:
-		in.recover(ctx, a, out.err)
+		return in.recover(ctx, a, out.err)
 	}
 	return false
 }
 
 // recover has recoverability decide about a message that failed. One that it can neither settle nor
-// move returns to its queue after a pause.
-func (in *incoming) recover(ctx context.Context, a *attempt, err error) {
+// move returns to its queue after a pause. It reports whether another attempt follows.
+func (in *incoming) recover(ctx context.Context, a *attempt, err error) (again bool) {
 	if in.settlement.over() {
 		in.logError(ctx, slog.LevelError, errAfterSettled, err)
-		return
+		return false
 	}
 	switch res := newRecovery(in).run(ctx, a, err).(type) {
 	case recovered:
+	case retrying:
+		return in.awaitRetry(ctx, a, res.after)
 	case stuck:
 		in.requeue(ctx, res)
 	}
+	return false
 }
 
 const errAfterSettled = "a behavior failed after its message was settled"
@@ -122,7 +125,7 @@ func (in *incoming) succeeded(ctx context.Context) {
 		in.live.slow.Succeeded(n)
 	}
 	remembered := in.throttling.limit != nil && !in.throttling.deferrable()
-	if in.exclusive != nil || n > 1 && !in.settlement.lostLease() || remembered {
+	if in.exclusive != nil || (n > 1 || in.inline > 0) && !in.settlement.lostLease() || remembered {
 		in.e.failures.Forget(in.failureKey())
 	}
 	in.throttling.succeeded(ctx)

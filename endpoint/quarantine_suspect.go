@@ -114,6 +114,8 @@ func (x *exclusive) forbids(action recoverability.Action) string {
 	switch action.(type) {
 	case recoverability.Retry:
 		return "nothing is retried at once in quarantine"
+	case recoverability.RetryInline:
+		return "nothing is retried inline in quarantine, where all others wait"
 	case recoverability.Delay:
 		if x.parked {
 			return "the process crashes over the message"

@@ -12,7 +12,7 @@ import (
 	"github.com/holdfast-go/holdfast/recoverability"
 )
 
-// recovery decides what happens to a message that failed, and carries it out. There is at most one of a delivery.
+// recovery decides what happens to a message that failed, and carries it out. There is at most one of an attempt.
 type recovery struct {
 	*incoming
 
@@ -32,14 +32,17 @@ type result interface{ isResult() }
 type (
 	// recovered: an action was carried out, and the message is settled.
 	recovered struct{}
+	// retrying: another attempt follows within the delivery, after a pause.
+	retrying struct{ after time.Duration }
 	// stuck: the message could be neither settled nor moved. It was reported, and is to be requeued after a pause.
 	stuck struct{ pause time.Duration }
 )
 
 func (recovered) isResult() {}
+func (retrying) isResult()  {}
 func (stuck) isResult()     {}
 
-// newRecovery returns the recovery from the failure of an attempt.
+// newRecovery returns the recovery from the failure of an attempt. It takes the place of an earlier one.
 func newRecovery(in *incoming) *recovery {
 	in.recovery = &recovery{incoming: in}
 	return in.recovery
@@ -67,7 +70,7 @@ func (r *recovery) run(ctx context.Context, a *attempt, err error) result {
 		r.startOver(ctx, a, err)
 		err = r.conclude(ctx, rec)
 	}
-	return r.end(ctx, err)
+	return r.end(ctx, rec, err)
 }
 
 // recoverEnd is the end of the Recover stage.
@@ -80,13 +83,16 @@ func recoverEnd(ctx context.Context, rec *pipeline.Recover) error {
 	if r.separable(err) {
 		return err // run concludes without the stage's messages
 	}
-	r.result = r.end(ctx, err)
+	r.result = r.end(ctx, rec, err)
 	return nil
 }
 
 // end returns the result of a recovery whose last conclusion returned err.
-func (r *recovery) end(ctx context.Context, err error) result {
+func (r *recovery) end(ctx context.Context, rec *pipeline.Recover, err error) result {
 	if err == nil {
+		if a, ok := rec.Action.(recoverability.RetryInline); ok {
+			return retrying{a.For}
+		}
 		return recovered{}
 	}
 	r.settlement.rollback(ctx, r.session)
@@ -120,7 +126,10 @@ func (r *recovery) startOver(ctx context.Context, a *attempt, err error) {
 // failure counts the failure, and returns the facts by which the policy decides.
 func (r *recovery) failure(err error) recoverability.Failure {
 	f := r.facts(err)
-	known := r.e.failures.Count(r.failureKey(), f.Now, r.exclusive == nil && f.AttemptExact && f.Attempt == 1)
+	known, _ := r.e.failures.Known(r.failureKey())
+	if r.inline == 0 { // a delivery counts once
+		known = r.e.failures.Count(r.failureKey(), f.Now, r.exclusive == nil && f.AttemptExact && f.Attempt == 1)
+	}
 	if known.Since.Before(f.FirstFailure) { // in the first cycle only this process knows
 		f.FirstFailure = known.Since
 	}
@@ -138,6 +147,7 @@ func (r *recovery) failure(err error) recoverability.Failure {
 
 // decide asks the policy. One that panics or decides nothing moves the message to the error queue.
 func (r *recovery) decide(ctx context.Context, f recoverability.Failure) (action recoverability.Action) {
+	r.findPolicy(ctx, f)
 	policy := r.live.recoverability.Policy
 	if policy == nil {
 		policy = recoverability.Failure.Decide

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"time"
 
 	"github.com/holdfast-go/holdfast/header"
 	"github.com/holdfast-go/holdfast/internal/errtree"
@@ -16,7 +17,7 @@ import (
 func (r *recovery) conclude(ctx context.Context, rec *pipeline.Recover) error {
 	rec.Action = r.possible(ctx, rec.Action)
 	switch rec.Action.(type) {
-	case recoverability.Retry, recoverability.Delay:
+	case recoverability.Retry, recoverability.RetryInline, recoverability.Delay:
 	case recoverability.MoveToError, recoverability.DeadLetter, recoverability.Discard:
 		if err := r.onFinalFailure(ctx, rec.Failure); err != nil {
 			return err
@@ -68,6 +69,8 @@ func (r *recovery) carryOut(ctx context.Context, rec *pipeline.Recover) (err err
 			retry = func(ctx context.Context) error { return d.RetryBecause(ctx, reason) }
 		}
 		err = x.settle(ctx, retry)
+	case recoverability.RetryInline:
+		err = x.keepDelivery(ctx)
 	case recoverability.Delay:
 		err = x.delay(ctx, a)
 	case recoverability.MoveToError:
@@ -82,7 +85,7 @@ func (r *recovery) carryOut(ctx context.Context, rec *pipeline.Recover) (err err
 	if err != nil {
 		return err
 	}
-	if _, again := rec.Action.(recoverability.Retry); r.exclusive != nil || !again && !r.settlement.lostLease() {
+	if again := sameCycle(rec.Action); r.exclusive != nil || !again && !r.settlement.lostLease() {
 		r.e.failures.Forget(r.failureKey())
 	}
 	if !r.settlement.lostLease() {
@@ -92,16 +95,26 @@ func (r *recovery) carryOut(ctx context.Context, rec *pipeline.Recover) (err err
 	return nil
 }
 
+// sameCycle reports whether the failures of the message count for its next attempt too.
+func sameCycle(action recoverability.Action) bool {
+	_, immediate := action.(recoverability.Retry)
+	_, inline := action.(recoverability.RetryInline)
+	return immediate || inline
+}
+
 // possible returns the action, or a move to the error queue where it cannot be carried out.
 func (r *recovery) possible(ctx context.Context, action recoverability.Action) recoverability.Action {
 	if action == (recoverability.MoveToError{}) {
 		return r.toErrorQueue()
 	}
-	if a, ok := action.(recoverability.Delay); ok {
+	switch a := action.(type) {
+	case recoverability.Delay:
 		action = recoverability.Delay{For: max(0, a.For)}
-	}
-	if a, ok := action.(recoverability.MoveToError); ok {
+	case recoverability.RetryInline:
+		action = recoverability.RetryInline{For: max(0, a.For)}
+	case recoverability.MoveToError:
 		action = recoverability.MoveToError{Queue: r.live.names.of(a.Queue)}
+	case recoverability.Retry, recoverability.DeadLetter, recoverability.Discard:
 	}
 	why := r.impossible(action)
 	if why == "" {
@@ -127,6 +140,11 @@ func (r *recovery) impossible(action recoverability.Action) string {
 	}
 	switch a := action.(type) {
 	case recoverability.Retry:
+		return noRetries
+	case recoverability.RetryInline:
+		if until := r.throttling.until; noRetries == "" && !until.IsZero() && time.Now().Add(a.For).After(until) {
+			return "the broker would deliver the message again before the inline retry: use resilience.Deferred for its type"
+		}
 		return noRetries
 	case recoverability.Delay:
 		switch most := r.live.limits.MaxDelay; {

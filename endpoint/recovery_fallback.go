@@ -41,12 +41,21 @@ func (x *execution) complete(ctx context.Context, ops []transport.Operation) err
 // settle sends what the Recover stage sent, and settles the message by a verb that completes nothing, so
 // that what the stage wrote is undone.
 func (x *execution) settle(ctx context.Context, verb func(context.Context) error) error {
+	if err := x.keepDelivery(ctx); err != nil {
+		return err
+	}
+	return x.settlement.settle(ctx, verb)
+}
+
+// keepDelivery sends what the Recover stage sent, and leaves the message as it is, for another attempt. What the stage wrote
+// is undone.
+func (x *execution) keepDelivery(ctx context.Context) error {
 	x.settlement.rollback(ctx, x.session)
 	if err := x.settlement.send(x.sent); err != nil {
 		return err
 	}
 	x.sent = nil
-	return x.settlement.settle(ctx, verb)
+	return nil
 }
 
 func (x *execution) delay(ctx context.Context, a recoverability.Delay) error {
@@ -55,6 +64,7 @@ func (x *execution) delay(ctx context.Context, a recoverability.Delay) error {
 	full := fault.DelayHeaders(f, x.rec.Fault, a.For)
 	short := full.Clone()
 	short.Del(header.HoldfastHistory)
+	short.Del(header.HoldfastRetryLastError)
 	err := x.to(ctx, x.queue, a.For, []candidate{{headers: full}, {FallbackTrimmed, short}})
 	if err == nil || !refused(err) {
 		return err

@@ -22,6 +22,10 @@ func (r *recovery) logAction(ctx context.Context, action recoverability.Action, 
 	case recoverability.Retry:
 		logger = "ImmediateRetry"
 		text = fmt.Sprintf("Immediate Retry is going to retry message '%s' because of an exception:", r.logID())
+	case recoverability.RetryInline:
+		logger = "InlineRetry"
+		text = fmt.Sprintf("Inline Retry is going to retry message '%s' after a delay of %s because of an exception:",
+			r.logID(), header.FormatDuration(a.For))
 	case recoverability.Delay:
 		level, logger = slog.LevelWarn, "DelayedRetry"
 		text = fmt.Sprintf("Delayed Retry will reschedule message '%s' after a delay of %s because of an exception:",
@@ -42,6 +46,9 @@ func (r *recovery) logAction(ctx context.Context, action recoverability.Action, 
 	attrs := []slog.Attr{
 		slog.String("logger", logger), slog.String("type", errtree.Cut(f.Type, maxLogged)),
 		slog.Int("attempt", f.Attempt), slog.Int("delayed", f.Delayed), slog.Any("error", f.Err),
+	}
+	if policy := f.Resilience().Policy.Name; policy != "" {
+		attrs = append(attrs, slog.String("policy", policy), slog.Int("inline", f.Inline))
 	}
 	if reason != "" {
 		attrs = append(attrs, slog.String("reason", reason))

@@ -71,6 +71,8 @@ func (r *recovery) notifyAction(ctx context.Context, action recoverability.Actio
 	switch a := action.(type) {
 	case recoverability.Retry:
 		n.Kind, n.Retry = ImmediateRetry, f.Immediate
+	case recoverability.RetryInline:
+		n.Kind, n.Retry = InlineRetry, f.Inline+1
 	case recoverability.Delay:
 		n.Kind, n.Retry, n.To = DelayedRetry, f.Delayed+1, r.queue
 	case recoverability.MoveToError:

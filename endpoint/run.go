@@ -119,6 +119,9 @@ func (l *live) prepare(ctx context.Context) error {
 	if err := l.checkQueues(); err != nil {
 		return err
 	}
+	if err := l.checkRetries(); err != nil {
+		return err
+	}
 	l.recoverability = l.names.inPolicy(l.effective(ctx))
 	if l.e.cfg.Install {
 		if err := l.e.installIn(ctx, l.conn, l.e.plan()); err != nil {

@@ -85,8 +85,10 @@ func (m *metrics) processed(r *pipeline.Receive) {
 }
 
 func (m *metrics) notified(_ context.Context, n endpoint.Notification) {
-	if n.Kind == endpoint.ImmediateRetry || n.Kind == endpoint.DelayedRetry {
+	switch n.Kind {
+	case endpoint.ImmediateRetry, endpoint.InlineRetry, endpoint.DelayedRetry:
 		m.retries.add(time.Now(), 1, typeOf(n.Failure.Headers.Get(header.EnclosedMessageTypes)))
+	default: // no retry
 	}
 }
 

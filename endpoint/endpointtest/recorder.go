@@ -124,7 +124,7 @@ func (r *recorder) recover(next pipeline.Func[*pipeline.Recover]) pipeline.Func[
 			}
 			r.seen.Action = rec.Action
 			switch rec.Action.(type) {
-			case recoverability.Retry:
+			case recoverability.Retry, recoverability.RetryInline:
 				r.seen.Outcome = Retried
 			case recoverability.Delay:
 				r.seen.Outcome = Delayed

@@ -1,0 +1,343 @@
+package endpoint_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/holdfast-go/holdfast/endpoint"
+	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/recoverability"
+	"github.com/holdfast-go/holdfast/resilience"
+	"github.com/holdfast-go/holdfast/transport/inmemory"
+)
+
+// quick has two retries, after 10 s and 20 s.
+var quick = resilience.Policy{Name: "quick", Retry: resilience.Retry{Max: 2, Delay: 10 * time.Second, Backoff: resilience.Linear}}
+
+// retrying is sales with a policy for placeOrder.
+func retrying(broker *inmemory.Transport, use resilience.Use, handlers ...endpoint.Handler) endpoint.Config {
+	cfg := sales(broker, handlers...)
+	cfg.Recoverability.Rules = []recoverability.Rule{{Types: []string{"Shop.PlaceOrder"}, Retry: use}}
+	return cfg
+}
+
+// attempts records the time, the delivery and the number of each attempt, and fails up to the last of them.
+func attempts(calls *tally, failures int, err error) endpoint.Handler {
+	began := time.Now()
+	return endpoint.Handle(func(ctx context.Context, s *endpoint.Session, m placeOrder) error {
+		n, most := resilience.Attempt(ctx)
+		made := calls.add(fmt.Sprintf("%v: delivery %d, attempt %d of %d", time.Since(began), s.Attempt().N, n, most))
+		if sent := s.Send(ctx, shipOrder{ID: fmt.Sprint(made)}); sent != nil {
+			return sent
+		}
+		if made <= failures {
+			return err
+		}
+		return nil
+	})
+}
+
+func TestInlineRetriesAreMadeWithinTheDelivery(t *testing.T) {
+	for name, mode := range map[string]endpoint.TransactionMode{"receive only": endpoint.ReceiveOnly, "atomic": endpoint.SendsAtomicWithReceive} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+				broker.Lease = 3 * time.Second
+				var calls, committed tally
+				cfg := retrying(broker, resilience.Inline(quick), attempts(&calls, 2, errNo))
+				cfg.Transactions = mode
+				if mode == endpoint.SendsAtomicWithReceive {
+					inner := cfg.Handlers[0]
+					cfg.Handlers = []endpoint.Handler{endpoint.Handle(func(ctx context.Context, s *endpoint.Session, _ placeOrder) error {
+						return inmemory.OnCommit(ctx, s, func() { committed.add("") })
+					}), inner}
+				}
+				start(t, cfg).send(placeOrder{})
+				time.Sleep(time.Hour)
+				want := []string{"0s: delivery 1, attempt 1 of 3", "10s: delivery 1, attempt 2 of 3", "30s: delivery 1, attempt 3 of 3"}
+				if diff := cmp.Diff(want, calls.list()); diff != "" {
+					t.Error(diff)
+				}
+				if sent := broker.Messages("shipping"); len(sent) != 1 || string(sent[0].Body) != `{"ID":"3"}` {
+					t.Errorf("%d messages were sent, want the one of the last attempt", len(sent))
+				}
+				if n := len(committed.list()); mode == endpoint.SendsAtomicWithReceive && n != 1 {
+					t.Errorf("%d transactions were committed, want that of the last attempt", n)
+				}
+				if left := len(broker.Messages("sales")) + len(broker.Messages("error")); left > 0 {
+					t.Errorf("%d messages are left", left)
+				}
+			})
+		})
+	}
+}
+
+func TestAfterTheInlineRetriesTheMessageIsInTheErrorQueue(t *testing.T) {
+	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		var calls, log tally
+		cfg := retrying(broker, resilience.Inline(quick), attempts(&calls, 99, errNo))
+		var kinds tally
+		cfg.Notify = append(cfg.Notify, func(_ context.Context, n endpoint.Notification) {
+			kinds.add(fmt.Sprintf("%s %d %v", n.Kind, n.Retry, n.Action))
+		})
+		cfg.Logger = slog.New(lines{&log})
+		start(t, cfg).send(placeOrder{}, endpoint.MessageID("m-1"))
+		time.Sleep(time.Hour)
+		if n := len(calls.list()); n != 3 {
+			t.Errorf("%d attempts, want 3", n)
+		}
+		failed := broker.Messages("error")
+		if len(failed) != 1 {
+			t.Fatalf("the error queue has %d messages", len(failed))
+		}
+		h := failed[0].Headers
+		for name, want := range map[string]string{
+			header.ExceptionMessage: "handler endpoint_test.attempts.func1: " + errNo.Error(), header.HoldfastFaultPolicy: "quick",
+			header.HoldfastFaultInline: "2", header.HoldfastAttempts: "1", header.FailedQ: "sales",
+		} {
+			if got := h.Get(name); got != want {
+				t.Errorf("%s is %q, want %q", name, got, want)
+			}
+		}
+		if n := strings.Count(h.Get(header.HoldfastFaultHistory), errNo.Error()); n != 2 {
+			t.Errorf("the history has %d failures, want 2: %s", n, h.Get(header.HoldfastFaultHistory))
+		}
+		want := []string{"inline_retry 1 retry inline after 10s", "inline_retry 2 retry inline after 20s", `moved_to_error 0 move to error queue "error"`}
+		if diff := cmp.Diff(want, kinds.list()); diff != "" {
+			t.Error(diff)
+		}
+		wantLog := []string{
+			"INFO InlineRetry: Inline Retry is going to retry message 'm-1' after a delay of 00:00:10 because of an exception:",
+			"INFO InlineRetry: Inline Retry is going to retry message 'm-1' after a delay of 00:00:20 because of an exception:",
+			"ERROR MoveToError: Moving message 'm-1' to the error queue 'error' because processing failed due to an exception:",
+		}
+		if diff := cmp.Diff(wantLog, log.list()); diff != "" {
+			t.Error(diff)
+		}
+	})
+}
+
+func TestErrorsThatNoRetryHelpsEndTheInlineRetries(t *testing.T) {
+	for name, fail := range map[string]func() error{
+		"non-retryable": func() error { return fmt.Errorf("pay: %w", resilience.NonRetryable(errNo)) },
+		"joined":        func() error { return errors.Join(errNo, resilience.NonRetryable(errNo)) },
+		"unrecoverable": func() error { return recoverability.Unrecoverable(errNo) },
+		"a panic":       func() error { panic("at the disco") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+				calls := 0
+				start(t, retrying(broker, resilience.Inline(quick), endpoint.Handle(func(context.Context, *endpoint.Session, placeOrder) error {
+					calls++
+					return fail()
+				}))).send(placeOrder{})
+				synctest.Wait()
+				if n := len(broker.Messages("error")); calls != 1 || n != 1 {
+					t.Errorf("%d attempts, %d messages in the error queue, want 1 and 1", calls, n)
+				}
+			})
+		})
+	}
+}
+
+func TestOtherMessagesAreHandledWhileOneWaitsForItsInlineRetry(t *testing.T) {
+	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		var calls, placed tally
+		cfg := retrying(broker, resilience.Inline(quick),
+			attempts(&calls, 8, errNo), // four messages wait twice
+			endpoint.HandleInOrderBy(func(m shipOrder) string { return m.ID }, func(context.Context, *endpoint.Session, shipOrder) error {
+				placed.add("")
+				return nil
+			}))
+		cfg.Concurrency = 2
+		r := start(t, cfg)
+		r.sendMany(4)
+		synctest.Wait()
+		for k := range 6 {
+			r.send(shipOrder{ID: fmt.Sprint(k)}, endpoint.To("sales"))
+		}
+		synctest.Wait()
+		if a, b := len(calls.list()), len(placed.list()); a != 4 || b != 6 {
+			t.Errorf("%d first attempts and %d other messages at once, want 4 and 6", a, b)
+		}
+		time.Sleep(time.Hour)
+		if n := len(broker.Messages("error")); len(calls.list()) != 12 || n != 0 {
+			t.Errorf("%d attempts, %d in the error queue", len(calls.list()), n)
+		}
+	})
+}
+
+// A message with a key gives it up while it waits, and takes it again.
+func TestAMessageThatWaitsForItsInlineRetryHasNoKey(t *testing.T) {
+	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		var order tally
+		seen := map[string]int{}
+		cfg := retrying(broker, resilience.Inline(quick), endpoint.HandleInOrderBy(func(placeOrder) string { return "k" },
+			func(_ context.Context, _ *endpoint.Session, m placeOrder) error {
+				order.add(m.ID)
+				if seen[m.ID]++; m.ID == "bad" && seen[m.ID] == 1 {
+					return errNo
+				}
+				return nil
+			}))
+		r := start(t, cfg)
+		r.send(placeOrder{ID: "bad"})
+		r.send(placeOrder{ID: "good"})
+		time.Sleep(time.Minute)
+		if diff := cmp.Diff([]string{"bad", "good", "bad"}, order.list()); diff != "" {
+			t.Error(diff)
+		}
+	})
+}
+
+func TestAStopReleasesAMessageThatWaitsForItsInlineRetry(t *testing.T) {
+	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		var calls tally
+		cfg := retrying(broker, resilience.Inline(quick), attempts(&calls, 1, errNo))
+		r := start(t, cfg)
+		r.send(placeOrder{})
+		time.Sleep(5 * time.Second)
+		began := time.Now()
+		r.end()
+		if took := time.Since(began); took > 0 {
+			t.Errorf("the stop took %v", took)
+		}
+		left := broker.Messages("sales")
+		if len(left) != 1 || len(broker.Messages("error")) != 0 {
+			t.Fatalf("%d messages are in the queue, want 1", len(left))
+		}
+		for _, name := range []string{header.Retries, header.HoldfastRetryAttempt, header.HoldfastHistory} {
+			if v, ok := left[0].Headers.Lookup(name); ok {
+				t.Errorf("the message has %s %q", name, v)
+			}
+		}
+		start(t, cfg)
+		synctest.Wait()
+		if n := len(calls.list()); n != 2 || len(broker.Messages("sales")) != 0 {
+			t.Errorf("%d attempts, want 2", n)
+		}
+	})
+}
+
+// Deliveries before this one do not count: a crash is no failure of the message.
+func TestInlineRetriesStartAnewWithEachDelivery(t *testing.T) {
+	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		broker.Without = inmemory.FreeRelease
+		var calls tally
+		cfg := retrying(broker, resilience.Inline(quick), attempts(&calls, 4, errNo))
+		r := start(t, cfg)
+		r.send(placeOrder{})
+		time.Sleep(12 * time.Second)
+		r.end()
+		r = start(t, cfg)
+		time.Sleep(time.Second)
+		r.end()
+		start(t, cfg)
+		time.Sleep(time.Hour)
+		want := []string{
+			"0s: delivery 1, attempt 1 of 3", "10s: delivery 1, attempt 2 of 3", "12s: delivery 2, attempt 1 of 3",
+			"13s: delivery 3, attempt 1 of 3", "23s: delivery 3, attempt 2 of 3",
+		}
+		if diff := cmp.Diff(want, calls.list()); diff != "" {
+			t.Error(diff)
+		}
+		if n := len(broker.Messages("error")); n != 0 {
+			t.Errorf("%d messages are in the error queue", n)
+		}
+	})
+}
+
+// In quarantine all other messages would wait for a retry: it follows in the message's own queue.
+func TestNoRetryIsMadeInlineInQuarantine(t *testing.T) {
+	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		broker.Without = inmemory.FreeRelease
+		var calls tally
+		cfg := retrying(broker, resilience.Inline(quick), attempts(&calls, 2, errNo))
+		cfg.Recoverability.Quarantine.After = 1
+		r := start(t, cfg)
+		r.send(placeOrder{})
+		time.Sleep(time.Second)
+		r.end() // counts as a delivery that was lost, in another process
+		start(t, cfg)
+		time.Sleep(time.Hour)
+		want := []string{"0s: delivery 1, attempt 1 of 3", "1s: delivery 1, attempt 1 of 3", "11s: delivery 1, attempt 1 of 3"}
+		if diff := cmp.Diff(want, calls.list()); diff != "" {
+			t.Error(diff)
+		}
+		if n := len(broker.Messages("error")); n != 0 {
+			t.Errorf("%d messages are in the error queue", n)
+		}
+	})
+}
+
+func TestInlinePoliciesThatCannotBeCarriedOutAreRefused(t *testing.T) {
+	cfg := retrying(&inmemory.Transport{}, resilience.Inline(quick))
+	cfg.Transactions = endpoint.None
+	if _, err := endpoint.New(cfg); err == nil || !strings.Contains(err.Error(), `policy "quick" has retries, but Transactions is None`) {
+		t.Errorf("with transaction mode None, New says %v", err)
+	}
+	policy := func(timeout, delay time.Duration) resilience.Policy {
+		return resilience.Policy{Name: "p", Timeout: timeout, Retry: resilience.Retry{Max: 4, Delay: delay}}
+	}
+	for name, test := range map[string]struct {
+		policy resilience.Policy
+		typed  time.Duration // Message.Timeout
+		each   time.Duration // Config.HandlerTimeout
+		ok     bool
+	}{
+		"enough time":           {policy: policy(time.Minute, 30*time.Second), ok: true}, // 5 and 2 minutes of 10
+		"delays too long":       {policy: policy(0, 3*time.Minute)},
+		"attempts too long":     {policy: policy(2*time.Minute, time.Second)},
+		"both too long":         {policy: policy(70*time.Second, 70*time.Second)},
+		"by the type":           {policy: policy(0, time.Second), typed: 2 * time.Minute},
+		"by the handlers":       {policy: policy(0, time.Second), each: time.Minute},
+		"the policy is shorter": {policy: policy(time.Second, time.Second), typed: time.Hour, each: time.Hour, ok: true},
+		"days":                  {policy: policy(24*time.Hour, time.Hour)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+				h := failing(&tally{})
+				cfg := retrying(broker, resilience.Inline(test.policy), h, h)
+				cfg.Transport, cfg.HandlerTimeout = &holdingBroker{broker, 20 * time.Minute}, test.each
+				if test.typed > 0 {
+					cfg.Messages[0] = cfg.Messages[0].Timeout(test.typed)
+				}
+				e, err := endpoint.New(cfg)
+				if err != nil {
+					t.Fatal(err)
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				defer cancel()
+				err = e.Run(ctx)
+				if refused := err != nil && strings.Contains(err.Error(), "use resilience.Deferred"); refused == test.ok {
+					t.Errorf("Run says %v", err)
+				}
+			})
+		})
+	}
+}
+
+// A handler without a limit may take longer than the broker waits: then the retry is not made.
+func TestAnInlineRetryEndsBeforeTheBrokerDeliversAgain(t *testing.T) {
+	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		calls := 0
+		cfg := retrying(broker, resilience.Inline(quick), endpoint.Handle(func(context.Context, *endpoint.Session, placeOrder) error {
+			calls++
+			time.Sleep(25 * time.Second)
+			return errNo
+		}))
+		cfg.Transport = &holdingBroker{broker, time.Minute}
+		start(t, cfg).send(placeOrder{})
+		time.Sleep(time.Hour)
+		if n := len(broker.Messages("error")); calls != 1 || n != 1 {
+			t.Errorf("%d attempts, %d messages in the error queue, want 1 and 1", calls, n)
+		}
+	})
+}
