@@ -18,12 +18,16 @@ const (
 	keyCause          = attribute.Key("holdfast.interruption.cause")
 	keySaga           = attribute.Key("holdfast.saga")
 	keyIgnored        = attribute.Key("holdfast.saga.ignored.reason")
+	keyPolicy         = attribute.Key("resilience.policy.name")
+	keyRetryAttempt   = attribute.Key("resilience.retry.attempt")
+	keyRetryDelay     = attribute.Key("resilience.retry.delay_ms")
 	keyQueueState     = attribute.Key("holdfast.queue.state")
 )
 
 // Values of holdfast.recoverability.action.
 const (
 	actionImmediate  = "immediate"
+	actionInline     = "inline"
 	actionDelayed    = "delayed"
 	actionError      = "error"
 	actionDeadLetter = "dead_letter"
@@ -35,6 +39,7 @@ const (
 const (
 	eventException      = "exception"
 	eventRecoverability = "recoverability"
+	eventScheduled      = "retry scheduled"
 	eventFallback       = "fallback"
 	eventInterrupted    = "interrupted"
 )

@@ -2,6 +2,7 @@ package otel
 
 import (
 	"context"
+	"time"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/trace"
@@ -32,7 +33,7 @@ func (in *instrumentation) notified(ctx context.Context, n endpoint.Notification
 		m.fallbacks.Add(ctx, 1, m.labels.of(l).add...)
 		a.event(eventFallback, keyFallback.String(l.fallback))
 	case endpoint.Quarantined,
-		endpoint.ImmediateRetry, endpoint.DelayedRetry, endpoint.MovedToError, endpoint.DeadLettered, endpoint.Discarded:
+		endpoint.ImmediateRetry, endpoint.InlineRetry, endpoint.DelayedRetry, endpoint.MovedToError, endpoint.DeadLettered, endpoint.Discarded:
 		name, attrs := described(n.Action)
 		l.action = name
 		if n.Kind == endpoint.Quarantined {
@@ -42,9 +43,28 @@ func (in *instrumentation) notified(ctx context.Context, n endpoint.Notification
 		if a != nil {
 			a.reported.Store(true)
 			a.event(eventRecoverability, attrs...)
+			a.scheduled(n)
 		}
 	default: // no other kind has a metric
 	}
+}
+
+// scheduled records a retry by a policy, whose number counts from 1.
+func (a *attempt) scheduled(n endpoint.Notification) {
+	policy := n.Failure.Resilience().Policy.Name
+	if policy == "" {
+		return
+	}
+	var after time.Duration
+	switch action := n.Action.(type) {
+	case recoverability.RetryInline:
+		after = action.For
+	case recoverability.Delay:
+		after = action.For
+	default:
+		return
+	}
+	a.event(eventScheduled, keyPolicy.String(policy), keyRetryAttempt.Int(n.Retry), keyRetryDelay.Int64(after.Milliseconds()))
 }
 
 // event adds an event to the span of an attempt, if there is one.

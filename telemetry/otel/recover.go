@@ -64,6 +64,8 @@ func described(action recoverability.Action) (string, []attribute.KeyValue) {
 	switch a := action.(type) {
 	case recoverability.Retry:
 		return with(actionImmediate)
+	case recoverability.RetryInline:
+		return with(actionInline, keyDelay.Float64(a.For.Seconds()))
 	case recoverability.Delay:
 		return with(actionDelayed, keyDelay.Float64(a.For.Seconds()))
 	case recoverability.DeadLetter:
