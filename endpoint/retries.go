@@ -129,8 +129,9 @@ func (l *live) checkInline(rule int, r *recoverability.Rule, bad func(format str
 	attempts, delays := time.Duration(p.Retries()+1), recoverability.TotalDelay(p)
 	limit := cmp.Or(p.Timeout, l.e.longestAttempt(r.Types))
 	if delays > most || limit > (most-delays)/attempts {
-		bad("rule %d: the attempts of policy %.200q may take %d x %v and its delays %v, but the broker delivers a message again after %v, "+
-			"and half of that is for them: use resilience.Deferred, or a shorter policy", rule, p.Name, attempts, limit, delays, 2*most)
+		bad("rule %d: the %d attempts of policy %.200q may take %v each and its delays %v, but the broker delivers a message again "+
+			"after %v, and half of that is for them: use resilience.Deferred, or a shorter policy",
+			rule, int(attempts), p.Name, limit, delays, 2*most)
 	}
 }
 
