@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"github.com/holdfast-go/holdfast/header"
 	"github.com/holdfast-go/holdfast/recoverability"
 	"github.com/holdfast-go/holdfast/resilience"
+	"github.com/holdfast-go/holdfast/transport"
 	"github.com/holdfast-go/holdfast/transport/inmemory"
 )
 
@@ -139,4 +141,73 @@ func TestATimeoutOfATypeIsPositive(t *testing.T) {
 			t.Errorf("Timeout(%v): New says %v", d, err)
 		}
 	}
+}
+
+// A handler that begins its transaction when its time is over has failed. That is no outage of the database, which other
+// messages would wait for.
+func TestATransactionAfterTheTimeoutIsNoOutage(t *testing.T) {
+	for name, limit := range map[string]func(*endpoint.Config){
+		"a policy": func(c *endpoint.Config) {
+			p := quick
+			p.Timeout = time.Second
+			c.Recoverability.Rules = []recoverability.Rule{{Retry: resilience.Inline(p)}}
+		},
+		"the endpoint": func(c *endpoint.Config) {
+			c.HandlerTimeout, c.Recoverability = time.Second, recoverability.Config{Immediate: 2, Delayed: recoverability.None}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			withOutbox(t, func(t *testing.T, broker, db *inmemory.Transport) {
+				var calls, written, log tally
+				cfg := storing(broker, db, &written)
+				cfg.Handlers = append([]endpoint.Handler{endpoint.Handle(func(ctx context.Context, s *endpoint.Session, _ placeOrder) error {
+					calls.add("")
+					time.Sleep(2 * time.Second)
+					return inmemory.OnCommit(ctx, s, func() {})
+				})}, cfg.Handlers...)
+				cfg.Logger = quietExcept(&log, "WARN: the outbox or the inbox cannot be used")
+				limit(&cfg)
+				start(t, cfg).send(placeOrder{})
+				time.Sleep(time.Hour)
+				if a, b := len(calls.list()), len(broker.Messages("error")); a != 3 || b != 1 || len(log.list()) > 0 {
+					t.Errorf("%d attempts, %d in the error queue, want 3 and 1; %d lines about an outage", a, b, len(log.list()))
+				}
+			})
+		})
+	}
+}
+
+// A database that cannot be reached uses up no retry, also when the handler waits for it until its time is over.
+func TestAnOutageDuringALimitedAttemptUsesUpNoRetry(t *testing.T) {
+	withOutbox(t, func(t *testing.T, broker, db *inmemory.Transport) {
+		var written tally
+		var down atomic.Bool
+		db.Fail = func(verb, _ string) error {
+			if down.Load() && (verb == "Store" || verb == "FindHandled" || verb == "BeginStore") {
+				return transport.ErrUnreachable
+			}
+			return nil
+		}
+		cfg := storing(broker, db, &written)
+		inner := cfg.Handlers[0]
+		cfg.Handlers = []endpoint.Handler{endpoint.Handle(func(ctx context.Context, s *endpoint.Session, _ placeOrder) error {
+			if down.Load() {
+				<-ctx.Done()
+			}
+			_, err := s.Tx(ctx)
+			return err
+		}), inner}
+		p := quick
+		p.Timeout = time.Second
+		cfg.Recoverability.Rules = []recoverability.Rule{{Retry: resilience.Inline(p)}}
+		r := start(t, cfg)
+		down.Store(true)
+		r.send(placeOrder{ID: "1"})
+		time.Sleep(10 * time.Minute)
+		down.Store(false)
+		time.Sleep(10 * time.Minute)
+		if a, b := len(written.list()), len(broker.Messages("error")); a != 1 || b != 0 {
+			t.Errorf("%d committed, %d in the error queue, want 1 and 0", a, b)
+		}
+	})
 }

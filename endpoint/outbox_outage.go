@@ -126,6 +126,12 @@ type commitError struct{ error }
 
 func (e *commitError) Unwrap() error { return e.error }
 
+// expiredError is the error of a call whose context the handler had let end, as by a time limit. It says nothing about the
+// database.
+type expiredError struct{ error }
+
+func (e *expiredError) Unwrap() error { return e.error }
+
 // failsAlone reports whether the commit of the attempt has failed as in an outage, and the database stores other things
 // nevertheless: a deferred trigger that fails, a handler that has made its transaction read-only, or a commit that takes
 // too long. Such a commit is repeated, and then a failure of the message: it would otherwise wait without end.
@@ -171,7 +177,13 @@ func (a *attempt) storeAway(ctx context.Context, tx transport.Tx, failure error)
 	if a.live.outage == nil || a.settlement.completedFirst() {
 		return nil
 	}
-	if err := a.session.storeError(); err != nil {
+	err := a.session.storeError()
+	if _, expired := errors.AsType[*expiredError](err); expired {
+		ctx, cancel := context.WithTimeout(ctx, outageProbe)
+		defer cancel()
+		err = a.live.probe(ctx)
+	}
+	if err != nil {
 		switch _, refused := errors.AsType[*transport.DispatchError](err); {
 		case away(err):
 			return err

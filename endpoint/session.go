@@ -125,6 +125,9 @@ func (s *Session) beginTx(ctx context.Context) (transport.Tx, error) {
 		tx, err := o.store.BeginStore(ctx, transport.OutboxEntry{Inbox: o.inbox, Key: s.key})
 		if err != nil {
 			s.storing = fmt.Errorf("begin in outbox %q: %w", o.queue, err)
+			if ctx.Err() != nil {
+				s.storing = &expiredError{s.storing}
+			}
 			return nil, s.storing
 		}
 		s.storing = nil
