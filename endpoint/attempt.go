@@ -63,15 +63,16 @@ func (leaseLost) isOutcome()   {}
 type attempt struct {
 	*incoming
 
-	startedAt time.Time          // set for audit copies only
-	limiter   *typelimit.Limiter // of the message's type, if the attempt has entered it
-	calls     []call             // of the handlers
-	bases     []baseValue
-	keys      []string // of the calls; nil where no handler has a key
-	at        int      // the call being invoked
-	handler   *Handler // its handler; nil before and after
-	limited   bool     // a policy or Message.Timeout limits the time of all handlers
-	session   Session  // of the handlers
+	startedAt   time.Time          // set for audit copies only
+	limiter     *typelimit.Limiter // of the message's type, if the attempt has entered it
+	calls       []call             // of the handlers
+	bases       []baseValue
+	keys        []string  // of the calls; nil where no handler has a key
+	at          int       // the call being invoked
+	handler     *Handler  // its handler; nil before and after
+	recoveredBy *recovery // from its failure; nil before
+	limited     bool      // a policy or Message.Timeout limits the time of all handlers
+	session     Session   // of the handlers
 
 	receive  pipeline.Receive
 	logical  pipeline.Logical

@@ -36,6 +36,7 @@ func TestDeferredRetriesAreDelayedCopies(t *testing.T) {
 		began := time.Now().UTC()
 		start(t, cfg).send(placeOrder{}, endpoint.MessageID("m-1"))
 		time.Sleep(time.Hour)
+		synctest.Wait()
 		var want []string
 		var at time.Duration
 		for n := 1; n <= 5; n++ {

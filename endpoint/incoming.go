@@ -36,7 +36,7 @@ type incoming struct {
 	exclusive  *exclusive // nil outside quarantine
 	cleared    bool       // a suspect that the quarantine did not take
 	inline     int        // retries within this delivery
-	recovery   *recovery  // nil until the message has failed
+	recovery   *recovery  // nil until the attempt has failed
 	first      attempt
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/endpoint"
 	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/pipeline"
 	"github.com/holdfast-go/holdfast/recoverability"
 	"github.com/holdfast-go/holdfast/resilience"
 	"github.com/holdfast-go/holdfast/transport/inmemory"
@@ -174,6 +176,57 @@ func TestOtherMessagesAreHandledWhileOneWaitsForItsInlineRetry(t *testing.T) {
 	})
 }
 
+// A message that waits for its retry is not one of those that are handled at once.
+func TestAMessageThatWaitsForItsInlineRetryIsNotWithinTheLimitOfItsType(t *testing.T) {
+	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		var calls tally
+		cfg := retrying(broker, resilience.Inline(quick), attempts(&calls, 3, errNo))
+		cfg.Messages[0] = cfg.Messages[0].AtMost(1)
+		start(t, cfg).sendMany(3)
+		synctest.Wait()
+		if n := len(calls.list()); n != 3 {
+			t.Errorf("%d first attempts at once, want 3", n)
+		}
+		time.Sleep(time.Hour)
+		if n := len(calls.list()); n != 6 {
+			t.Errorf("%d attempts, want 6", n)
+		}
+	})
+}
+
+// A behavior of the Recover stage sees each inline retry, can change it, and what it sends is sent.
+func TestTheRecoverStageSeesInlineRetries(t *testing.T) {
+	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		var calls tally
+		var late func() error
+		cfg := retrying(broker, resilience.Inline(quick), attempts(&calls, 99, errNo))
+		cfg.Pipeline.Recover.Use("change", func(next pipeline.Func[*pipeline.Recover]) pipeline.Func[*pipeline.Recover] {
+			return func(ctx context.Context, rec *pipeline.Recover) error {
+				if late != nil { // a call from an earlier attempt does nothing
+					if err := late(); err == nil {
+						t.Error("the recovery of another attempt went on")
+					}
+				}
+				late = func() error { return next(ctx, rec) }
+				if _, ok := rec.Action.(recoverability.RetryInline); ok {
+					rec.Action = recoverability.RetryInline{For: time.Second}
+				}
+				return errors.Join(rec.Sender().Send(ctx, shipOrder{ID: fmt.Sprint(rec.Action)}), next(ctx, rec))
+			}
+		})
+		start(t, cfg).send(placeOrder{})
+		time.Sleep(time.Hour)
+		want := []string{"0s: delivery 1, attempt 1 of 3", "1s: delivery 1, attempt 2 of 3", "2s: delivery 1, attempt 3 of 3"}
+		if diff := cmp.Diff(want, calls.list()); diff != "" {
+			t.Error(diff)
+		}
+		sent := []string{`{"ID":"retry inline after 1s"}`, `{"ID":"retry inline after 1s"}`, `{"ID":"move to error queue \"error\""}`}
+		if diff := cmp.Diff(sent, bodies(broker, "shipping")); diff != "" {
+			t.Error(diff)
+		}
+	})
+}
+
 // A message with a key gives it up while it waits, and takes it again.
 func TestAMessageThatWaitsForItsInlineRetryHasNoKey(t *testing.T) {
 	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
@@ -222,6 +275,31 @@ func TestAStopReleasesAMessageThatWaitsForItsInlineRetry(t *testing.T) {
 		synctest.Wait()
 		if n := len(calls.list()); n != 2 || len(broker.Messages("sales")) != 0 {
 			t.Errorf("%d attempts, want 2", n)
+		}
+	})
+}
+
+// A message whose lease is lost while it waits is another delivery's: the retry is not made.
+func TestALostLeaseEndsTheWaitForAnInlineRetry(t *testing.T) {
+	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		broker.Lease = 3 * time.Second
+		var lost atomic.Bool
+		broker.Fail = func(verb, _ string) error {
+			if verb == "Renew" && lost.Load() {
+				return errNo
+			}
+			return nil
+		}
+		var calls tally
+		r := start(t, retrying(broker, resilience.Inline(quick), attempts(&calls, 1, errNo)))
+		lost.Store(true)
+		r.send(placeOrder{})
+		time.Sleep(time.Hour)
+		if diff := cmp.Diff([]string{"0s: delivery 1, attempt 1 of 3", "3s: delivery 2, attempt 1 of 3"}, calls.list()); diff != "" {
+			t.Error(diff)
+		}
+		if n := len(broker.Messages("sales")) + len(broker.Messages("error")); n != 0 {
+			t.Errorf("%d messages are left", n)
 		}
 	})
 }

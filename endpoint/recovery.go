@@ -42,7 +42,7 @@ func (recovered) isResult() {}
 func (retrying) isResult()  {}
 func (stuck) isResult()     {}
 
-// newRecovery returns the recovery from the failure of an attempt. It takes the place of an earlier one.
+// newRecovery returns the recovery from the failure of an attempt.
 func newRecovery(in *incoming) *recovery {
 	in.recovery = &recovery{incoming: in}
 	return in.recovery
@@ -51,7 +51,7 @@ func newRecovery(in *incoming) *recovery {
 // run decides, has the Recover stage see and change the decision, and carries it out. If the stage
 // fails, the decision is carried out without the messages and writes of the stage.
 func (r *recovery) run(ctx context.Context, a *attempt, err error) result {
-	r.at = a.origin()
+	a.recoveredBy, r.at = r, a.origin()
 	rec := r.begin(a, r.failure(err))
 	rec.Action = r.decide(ctx, rec.Failure)
 	rec.Fault = r.faultHeaders(ctx, rec.Failure)
@@ -75,7 +75,7 @@ func (r *recovery) run(ctx context.Context, a *attempt, err error) result {
 
 // recoverEnd is the end of the Recover stage.
 func recoverEnd(ctx context.Context, rec *pipeline.Recover) error {
-	r := attemptOf(rec.Receive).recovery
+	r := attemptOf(rec.Receive).recoveredBy
 	if r.result != nil {
 		return errSettled
 	}

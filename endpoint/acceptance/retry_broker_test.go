@@ -17,6 +17,7 @@ import (
 	"github.com/holdfast-go/holdfast/recoverability"
 	"github.com/holdfast-go/holdfast/resilience"
 	"github.com/holdfast-go/holdfast/transport"
+	"github.com/holdfast-go/holdfast/transport/postgres"
 )
 
 // Retries by a policy on brokers with leases and durable delays: what the bubble tests of package endpoint show in memory.
@@ -145,7 +146,7 @@ func (s *retrySuite) written(want ...int) {
 	if !s.atomic {
 		return
 	}
-	s.running.end()
+	s.end()
 	rows, err := s.store.rows(s.t.Context())
 	must(s.t, err)
 	if !slices.Equal(want, rows) {
@@ -195,7 +196,7 @@ func TestDeferredRetriesOnBrokersSurviveARestart(t *testing.T) {
 		s.send(work{1}, endpoint.MessageID("m-1"))
 		s.want("1 of 3 in delivery 1")
 		within(s.t, s.actions, "the decision")
-		s.running.end()
+		s.end()
 		s.start(c, func(_ context.Context, _ work, a attempted) error {
 			if a.N < 3 {
 				return errNo
@@ -315,11 +316,43 @@ func TestAStopDuringAnInlineRetryOnABrokerReleasesTheMessage(t *testing.T) {
 		s.send(work{1})
 		s.want("1 of 4 in delivery 1")
 		within(s.t, s.actions, "the decision")
-		s.running.end()
+		s.end()
 		s.start(c, func(context.Context, work, attempted) error { return nil })
 		if a := within(s.t, s.attempts, "an attempt"); a.N != 1 {
 			s.t.Errorf("attempt %d, want the first", a.N)
 		}
 		s.written(1)
 	})
+}
+
+// A statement that the time-out ends breaks the transaction, and perhaps its connection. With an inbox, that must not be taken
+// for an outage of its database, which uses up no retry.
+func TestATimeoutEndsAStatementOnPostgreSQL(t *testing.T) {
+	url := brokertest.Postgres(t)
+	timed := resilience.Policy{Name: "timed", Timeout: 300 * time.Millisecond, Retry: resilience.Retry{Max: 1, Delay: resilience.None}}
+	cfg := killConfig(&postgresKills{url: url}, false)
+	cfg.Transactions, cfg.Remember = endpoint.SendsAtomicWithReceive, 24*time.Hour
+	cfg.Recoverability = policyOf(resilience.Inline, timed)
+	calls, failed := make(chan struct{}, 100), make(chan recoverability.Failure, 100)
+	cfg.Handlers = []endpoint.Handler{endpoint.Handle(func(ctx context.Context, s *endpoint.Session, _ work) error {
+		calls <- struct{}{}
+		tx, err := postgres.Tx(ctx, s)
+		if err != nil {
+			return err
+		}
+		_, err = tx.Exec(ctx, `SELECT pg_sleep(60)`)
+		return err
+	})}
+	cfg.OnFinalFailure = func(_ context.Context, _ *endpoint.Session, f recoverability.Failure) error {
+		failed <- f
+		return nil
+	}
+	start(t, cfg).send(work{1})
+	f := within(t, failed, "the end of the retries")
+	if !errors.Is(f.Err, resilience.ErrAttemptTimeout) || recoverability.Class(f.Err) != recoverability.ClassTimeout {
+		t.Errorf("the error is %v", f.Err)
+	}
+	if n := len(calls); n != 2 {
+		t.Errorf("%d attempts, want 2", n)
+	}
 }
