@@ -286,7 +286,8 @@ func (a *attempt) repeatable(err error) bool {
 		(errors.Is(stored, transport.ErrAlreadyHandled) || errors.Is(stored, transport.ErrOutcomeUnknown)) {
 		return true
 	}
-	return errtree.Find[*unnoticedError](err) != nil || conflict(&a.session, err) // err may wrap itself
+	// err may wrap itself. A statement that a time limit ends may break its connection, which looks like a conflict.
+	return errtree.Find[*unnoticedError](err) != nil || conflict(&a.session, err) && !timedOut(err)
 }
 
 // origin returns the place of an error that has no stack: the handler that was invoked, else the stage.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/holdfast-go/holdfast/internal/errtree"
 	"github.com/holdfast-go/holdfast/internal/fault"
 	"github.com/holdfast-go/holdfast/pipeline"
 	"github.com/holdfast-go/holdfast/recoverability"
@@ -56,6 +57,11 @@ func (a *attempt) invokeWithin(ctx context.Context, l *pipeline.Logical) error {
 		return &attemptTimeoutError{policy, &resilience.TimeoutError{After: limit, Err: err}}
 	}
 	return err
+}
+
+// timedOut reports whether an attempt failed after its time, or that of one of its handlers, was over.
+func timedOut(err error) bool {
+	return errtree.Find[*attemptTimeoutError](err) != nil || errtree.Find[*handlerTimeoutError](err) != nil
 }
 
 // attemptTimeoutError is the error of an attempt whose time was over when its handlers returned.
