@@ -57,6 +57,7 @@ var rules = []rule{
 	{of: "endpoint/health", ours: aboveEndpoint},
 	{of: "saga", ours: append([]string{"internal/stateful", "internal/uuid", "recoverability"}, aboveEndpoint...)},
 	{of: "servicecontrol", ours: append([]string{"saga"}, aboveEndpoint...)},
+	{of: "schedule/internal/cron"},
 	{
 		of: "telemetry/otel", ours: append([]string{"internal/errtree", "internal/fault", "recoverability", "saga"}, aboveEndpoint...),
 		modules: []string{"go.opentelemetry.io/otel"},
