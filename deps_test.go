@@ -43,7 +43,7 @@ var rules = []rule{
 	{of: "internal/brokertest", free: true, tests: true},
 	{of: "internal/brokertest/*", free: true, tests: true},
 	{of: "internal/tablequeue/storetest", ours: []string{"internal/*", "transport"}, tests: true},
-	{of: "internal/stateful", ours: []string{"header", "internal/timer", "pipeline", "transport"}},
+	{of: "internal/stateful", ours: []string{"header", "internal/backoff", "internal/timer", "pipeline", "transport"}},
 	{of: "internal/*", ours: []string{"header", "transport", "internal/*"}},
 	{of: "delayeddelivery", ours: []string{"header", "transport", "internal/*"}},
 	{of: "pipeline", ours: []string{"header", "recoverability", "transport"}},
@@ -56,6 +56,8 @@ var rules = []rule{
 	{of: "endpoint/internal/*", ours: []string{"header", "internal/*", "pipeline", "recoverability", "transport"}},
 	{of: "endpoint/health", ours: aboveEndpoint},
 	{of: "saga", ours: append([]string{"internal/stateful", "internal/uuid", "recoverability"}, aboveEndpoint...)},
+	{of: "schedule", ours: append([]string{"internal/*", "recoverability", "saga", "schedule/internal/*"}, aboveEndpoint...)},
+	{of: "schedule/internal/*"},
 	{of: "servicecontrol", ours: append([]string{"saga"}, aboveEndpoint...)},
 	{of: "schedule/internal/cron"},
 	{

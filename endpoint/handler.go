@@ -5,6 +5,7 @@ import (
 	"errors"
 	"reflect"
 	"runtime"
+	"slices"
 	"strings"
 
 	"github.com/holdfast-go/holdfast/internal/fault"
@@ -21,6 +22,7 @@ type Handler struct {
 	err    error
 	key    func(m stateful.Message) (string, error) // nil: messages have no key
 	state  *stateful.Declaration                    // nil: the handler has no records
+	sends  []any                                    // messages that are registered, or New fails
 }
 
 // Handle returns a handler that calls fn for every message M. M is one of
@@ -77,6 +79,12 @@ func HandleInOrderBy[M any](key func(M) string, fn func(ctx context.Context, s *
 		k := key(stateful.As[M](m.Value))
 		return k, checkKey(k)
 	}
+	return h
+}
+
+// Sends returns the handler with messages of the types that it sends: [New] fails when one of them is not registered.
+func (h Handler) Sends(messages ...any) Handler {
+	h.sends = append(slices.Clip(h.sends), messages...)
 	return h
 }
 

@@ -103,3 +103,16 @@ func (l *live) verifyRecords(ctx context.Context) error {
 	}
 	return nil
 }
+
+// Database returns the database of the handlers' records, for packages of this module such as schedule. It fails while the
+// endpoint is not running.
+func (e *Endpoint) Database() (stateful.Database, error) {
+	live := e.live.Load()
+	if live == nil {
+		return stateful.Database{}, ErrNotRunning
+	}
+	if live.outbox != nil {
+		return stateful.DatabaseOn(live.outbox.conn)
+	}
+	return stateful.DatabaseOn(live.conn)
+}

@@ -102,6 +102,11 @@ func (r *registry) handle(c call) error {
 	if c.err != nil {
 		return fmt.Errorf("handler %s: %w", c.name, c.err)
 	}
+	for _, m := range c.sends {
+		if t := reflect.TypeOf(m); t == nil || r.byType[structType(t)] == nil {
+			return fmt.Errorf("handler %s sends a %T: %w", c.name, m, errNotRegistered)
+		}
+	}
 	if c.kind != "" {
 		r.kinds[c.kind] = true
 	}

@@ -32,6 +32,12 @@ const (
 	HoldfastTimer = "Holdfast.Timer"
 	// HoldfastSagaTimeout is the token of a time-out of a saga. Another one with the same name has another token.
 	HoldfastSagaTimeout = "Holdfast.Saga.Timeout"
+	// HoldfastJob is the id of the job that a message is: its message id. A schedule's message has the name of the schedule
+	// and the time at which it was due too. HoldfastJobCorrelation is the text of the option schedule.Correlation.
+	HoldfastJob            = "Holdfast.Job"
+	HoldfastJobSchedule    = "Holdfast.Job.Schedule"
+	HoldfastJobDue         = "Holdfast.Job.Due"
+	HoldfastJobCorrelation = "Holdfast.Job.Correlation"
 )
 
 // Names of the headers that recoverability and audit write.

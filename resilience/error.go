@@ -43,7 +43,7 @@ func (e *nonRetryableError) Retryable() bool { return false }
 // Retryable() bool that returns false.
 func IsNonRetryable(err error) bool {
 	return find(err, func(err error) bool {
-		r, ok := err.(interface{ Retryable() bool }) //nolint:errorlint // a layer
+		r, ok := err.(interface{ Retryable() bool })
 		return ok && !r.Retryable()
 	})
 }

@@ -38,7 +38,7 @@ func (c *Catalog) Begin(
 	x := &Execution{ctx: ctx, policy: p, fn: fn}
 	for _, o := range observers {
 		var observation Observation
-		x.ctx, observation = o.Begin(x.ctx, p)
+		x.ctx, observation = o.Begin(x.ctx, p) //nolint:fatcontext // a layer for each observer
 		x.observations = append(x.observations, observation)
 	}
 	return x, nil

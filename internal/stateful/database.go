@@ -1,0 +1,78 @@
+package stateful
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/holdfast-go/holdfast/internal/backoff"
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+// Database is the database of the records of an endpoint, outside the transaction of a message. It is safe for concurrent
+// use.
+type Database struct {
+	transport.StateInspector
+	store transport.OutboxStore
+}
+
+// DatabaseOn returns the database that conn is connected to. It fails where the database cannot store records.
+func DatabaseOn(conn transport.Conn) (Database, error) {
+	inspector, ok := conn.(transport.StateInspector)
+	store, transactions := conn.(transport.OutboxStore)
+	if !ok || !transactions {
+		return Database{}, fmt.Errorf("a %T stores no records: use a transport on a SQL database", conn)
+	}
+	return Database{inspector, store}, nil
+}
+
+// maxRepeats bounds the transactions that are repeated because they lost a conflict.
+const maxRepeats = 10
+
+// Change calls f in a transaction, and commits it together with the operations that f returns, which are for queues of
+// the database. An error of f rolls the transaction back. A transaction that loses a conflict is repeated, with f.
+func (d Database) Change(
+	ctx context.Context, f func(store transport.StateStore) ([]transport.Operation, error),
+) error {
+	pause := backoff.Backoff{Min: 5 * time.Millisecond, Max: 200 * time.Millisecond}
+	for n := 1; ; n++ {
+		err := d.change(ctx, f)
+		if !errors.Is(err, transport.ErrConflict) || n == maxRepeats {
+			return err
+		}
+		if cause := pause.Wait(ctx); cause != nil {
+			return errors.Join(cause, err)
+		}
+	}
+}
+
+func (d Database) change(
+	ctx context.Context, f func(store transport.StateStore) ([]transport.Operation, error),
+) error {
+	tx, err := d.store.BeginStore(ctx, transport.OutboxEntry{})
+	if err != nil {
+		return err
+	}
+	store, ok := tx.(transport.StateStore)
+	if !ok {
+		return errors.Join(errors.New("the transaction stores no records"), tx.Rollback(ctx))
+	}
+	ops, err := f(store)
+	if err != nil {
+		return errors.Join(err, tx.Rollback(context.WithoutCancel(ctx)))
+	}
+	err = tx.Complete(ctx, ops)
+	if detector, ok := tx.(transport.ConflictDetector); err != nil && ok && detector.Conflict(err) {
+		err = fmt.Errorf("%w: %w", transport.ErrConflict, err)
+	}
+	return err
+}
+
+// Now returns the time by the clock that all users of the database share.
+func (d Database) Now() time.Time {
+	if c, ok := d.store.(transport.Clock); ok {
+		return c.Now()
+	}
+	return time.Now()
+}
