@@ -227,6 +227,23 @@ func TestTheRecoverStageSeesInlineRetries(t *testing.T) {
 	})
 }
 
+func TestTheNumberOfMessagesThatWaitForInlineRetriesIsBounded(t *testing.T) {
+	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		var calls tally
+		cfg := retrying(broker, resilience.Inline(quick), attempts(&calls, 99, errNo))
+		cfg.Concurrency = 2
+		start(t, cfg).sendMany(20)
+		synctest.Wait()
+		if n := len(calls.list()); n != 10 {
+			t.Errorf("%d first attempts at once, want five times the concurrency", n)
+		}
+		time.Sleep(time.Hour)
+		if a, b := len(calls.list()), len(broker.Messages("error")); a != 60 || b != 20 {
+			t.Errorf("%d attempts, %d in the error queue, want 60 and 20", a, b)
+		}
+	})
+}
+
 // A message with a key gives it up while it waits, and takes it again.
 func TestAMessageThatWaitsForItsInlineRetryHasNoKey(t *testing.T) {
 	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
@@ -377,7 +394,7 @@ func TestInlinePoliciesThatCannotBeCarriedOutAreRefused(t *testing.T) {
 		"by the type":           {policy: policy(0, time.Second), typed: 2 * time.Minute},
 		"by the handlers":       {policy: policy(0, time.Second), each: time.Minute},
 		"the policy is shorter": {policy: policy(time.Second, time.Second), typed: time.Hour, each: time.Hour, ok: true},
-		"days":                  {policy: policy(24*time.Hour, time.Hour)},
+		"days":                  {policy: policy(24*time.Hour, time.Minute)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, broker *inmemory.Transport) {

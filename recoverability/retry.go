@@ -12,8 +12,9 @@ import (
 const (
 	// maxDeferred is the longest time that the delays of a deferred policy may add up to.
 	maxDeferred = 30 * 24 * time.Hour
-	// maxInline is the same of an inline policy, whatever the broker allows.
-	maxInline = 24 * time.Hour
+	// maxInline is the same of an inline policy, whatever the broker allows: a message that waits keeps the endpoint from
+	// its quarantine.
+	maxInline = time.Hour
 	// maxRetries is the largest number of retries of a policy for messages.
 	maxRetries = 10_000
 )

@@ -160,7 +160,7 @@ func TestPoliciesThatCannotBeUsedAreRefused(t *testing.T) {
 			retrying(resilience.Deferred(retry(resilience.Retry{Max: 10_000, Delay: time.Hour, Backoff: resilience.Exponential}))),
 			"its delays add up to 2562047h47m16.854775807s",
 		},
-		"a day inline":          {retrying(resilience.Inline(retry(resilience.Retry{Max: 25, Delay: time.Hour}))), "use resilience.Deferred"},
+		"an hour inline":        {retrying(resilience.Inline(retry(resilience.Retry{Max: 61, Delay: time.Minute}))), "inline the most is 1h0m0s: use resilience.Deferred"},
 		"twice":                 {Config{Policies: []resilience.Policy{mail, mail}}, `Policies has "mail" twice`},
 		"a rule with the same":  {Config{Policies: []resilience.Policy{mail}, Rules: []Rule{{Retry: resilience.Inline(mail)}, {Retry: resilience.Deferred(mail)}}}, ""},
 		"a rule with another":   {Config{Policies: []resilience.Policy{mail}, Rules: []Rule{{Retry: resilience.Inline(other)}}}, `rule 1: there is another policy "mail"`},

@@ -10,7 +10,7 @@ import (
 // Rule changes a [Config] for some failures: those of a message of one of Types with an error that one of Errors
 // matches. No Types are all types, no Errors all errors. A zero field of the others is that of the Config.
 //
-// A rule has either Immediate, Delayed and Delays, or Retry, or Action. ErrorQueue may be beside the first two.
+// A rule with Retry has no Immediate, Delayed, Delays and Action.
 type Rule struct {
 	// Types are wire names. A message has its own type and its base types.
 	Types []string
