@@ -81,6 +81,9 @@ func (f Failure) retry(use resilience.Use, giveUp Action) Action {
 		if most := use.Policy.Retry.MaxDelay; most > 0 {
 			after = min(after, most)
 		}
+		if inline {
+			after = min(after, maxInline)
+		}
 	}
 	switch {
 	case !inline, f.Quarantined > 0 && f.Delayed == 0:
