@@ -57,7 +57,6 @@ var rules = []rule{
 	{of: "endpoint/health", ours: aboveEndpoint},
 	{of: "saga", ours: append([]string{"internal/stateful", "internal/uuid", "recoverability"}, aboveEndpoint...)},
 	{of: "schedule", ours: append([]string{"internal/*", "recoverability", "saga", "schedule/internal/*"}, aboveEndpoint...)},
-	{of: "schedule/internal/*"},
 	{of: "servicecontrol", ours: append([]string{"saga"}, aboveEndpoint...)},
 	{of: "schedule/internal/cron"},
 	{

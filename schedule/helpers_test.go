@@ -1,0 +1,174 @@
+package schedule_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/holdfast-go/holdfast/endpoint"
+	"github.com/holdfast-go/holdfast/resilience"
+	"github.com/holdfast-go/holdfast/schedule"
+	"github.com/holdfast-go/holdfast/transport/inmemory"
+)
+
+type (
+	buildReport struct{}
+	sendInvoice struct{ Order string }
+	chargeOrder struct{ Order string }
+)
+
+// shop is an endpoint with schedules and jobs, in a bubble.
+type shop struct {
+	t       *testing.T
+	broker  *inmemory.Transport
+	db      *inmemory.Transport
+	started time.Time
+
+	mu      sync.Mutex
+	reports []time.Duration // since started
+	runs    []schedule.Run
+	report  func(ctx context.Context) error // the handler of buildReport
+	invoice func(ctx context.Context) error
+
+	scheduler *schedule.Scheduler
+	endpoint  *endpoint.Endpoint
+	stop      func()
+}
+
+// inEachMode runs f with an outbox and in the mode SendsAtomicWithReceive, in a bubble each.
+func inEachMode(t *testing.T, f func(t *testing.T, s *shop)) {
+	t.Helper()
+	for name, atomic := range map[string]bool{"outbox": false, "atomic": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := &shop{t: t, broker: &inmemory.Transport{}, started: time.Now()}
+				s.broker.CreateQueues("error")
+				if s.db = s.broker; !atomic {
+					s.db = &inmemory.Transport{}
+				}
+				f(t, s)
+				if s.stop != nil {
+					s.stop()
+				}
+			})
+		})
+	}
+}
+
+// start runs the endpoint with schedules of buildReport.
+func (s *shop) start(schedules ...schedule.Schedule) {
+	s.t.Helper()
+	scheduler, err := schedule.New(schedule.Config{Schedules: schedules})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.scheduler = scheduler
+	cfg := endpoint.Config{
+		Name: "billing", Transport: s.broker, Install: true, Concurrency: 4,
+		Messages: []endpoint.Message{
+			endpoint.Command[buildReport]("Shop.BuildReport"), endpoint.Command[sendInvoice]("Shop.SendInvoice"),
+			endpoint.Command[chargeOrder]("Shop.ChargeOrder"),
+		},
+		Handlers: []endpoint.Handler{endpoint.Handle(s.buildReport), endpoint.Handle(s.sendInvoice), endpoint.Handle(s.charge)},
+	}
+	cfg.Recoverability.Policies = []resilience.Policy{{Name: "invoice-email", Retry: resilience.Retry{
+		Max: 2, Delay: 10 * time.Second, Backoff: resilience.Exponential,
+	}}}
+	if s.db != s.broker {
+		cfg.Outbox = s.db
+	} else {
+		cfg.Transactions = endpoint.SendsAtomicWithReceive
+	}
+	scheduler.Apply(&cfg)
+	ep, err := endpoint.New(cfg)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(s.t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- ep.Run(ctx) }()
+	s.endpoint = ep
+	s.stop = func() {
+		cancel()
+		if err := <-ended; err != nil && !errors.Is(err, context.Canceled) {
+			s.t.Error(err)
+		}
+		s.stop = nil
+	}
+	if err := ep.WaitReady(ctx); err != nil {
+		s.t.Fatal(err)
+	}
+	s.after(0)
+}
+
+// after lets time pass.
+func (s *shop) after(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
+func (s *shop) record(ctx context.Context) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	run, _ := schedule.RunOf(ctx)
+	s.runs = append(s.runs, run)
+	s.reports = append(s.reports, time.Since(s.started).Round(time.Second))
+}
+
+func (s *shop) buildReport(ctx context.Context, _ *endpoint.Session, _ buildReport) error {
+	s.record(ctx)
+	if s.report != nil {
+		return s.report(ctx)
+	}
+	return nil
+}
+
+func (s *shop) sendInvoice(ctx context.Context, _ *endpoint.Session, _ sendInvoice) error {
+	s.record(ctx)
+	if s.invoice != nil {
+		return s.invoice(ctx)
+	}
+	return nil
+}
+
+func (s *shop) charge(ctx context.Context, session *endpoint.Session, m chargeOrder) error {
+	_, err := s.scheduler.Enqueue(ctx, session, sendInvoice(m),
+		schedule.Correlation(m.Order), schedule.Policy("invoice-email"))
+	return err
+}
+
+func (s *shop) times() []time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return append([]time.Duration(nil), s.reports...)
+}
+
+func (s *shop) snapshot() schedule.Snapshot {
+	s.t.Helper()
+	snapshot, err := s.inspector().Snapshot(s.t.Context())
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return snapshot
+}
+
+func (s *shop) inspector() *schedule.Inspector {
+	s.t.Helper()
+	i, err := s.scheduler.Inspector(s.endpoint)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return i
+}
+
+func (s *shop) job(id string) schedule.Job {
+	s.t.Helper()
+	job, known, err := s.inspector().Job(s.t.Context(), id)
+	if err != nil || !known {
+		s.t.Fatalf("job %q: known %v, %v", id, known, err)
+	}
+	return job
+}

@@ -1,0 +1,123 @@
+package schedule
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"reflect"
+	"sync/atomic"
+	"time"
+
+	"github.com/holdfast-go/holdfast/endpoint"
+	"github.com/holdfast-go/holdfast/saga"
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+// Config configures a [Scheduler].
+type Config struct {
+	// Schedules are the schedules of the endpoint. All of its instances have the same.
+	Schedules []Schedule
+	// Keep is the time for which jobs are kept that have ended. Default: 30 days.
+	Keep time.Duration
+}
+
+const defaultKeep = 30 * 24 * time.Hour
+
+// Scheduler runs the schedules of an endpoint and keeps the states of its jobs. It belongs to one endpoint, and is safe
+// for concurrent use.
+type Scheduler struct {
+	schedules map[string]*Schedule
+	order     []string // their names
+	keep      time.Duration
+	began     time.Time
+
+	endpoint string
+	log      *slog.Logger
+	live     atomic.Pointer[endpoint.Endpoint]
+	applied  bool
+}
+
+// New returns a scheduler. It fails with all mistakes in c, joined. Without schedules it keeps the states of jobs alone.
+func New(c Config) (*Scheduler, error) {
+	s := &Scheduler{schedules: map[string]*Schedule{}, keep: cmp.Or(c.Keep, defaultKeep)}
+	var errs []error
+	if c.Keep < 0 {
+		errs = append(errs, fmt.Errorf("schedule: Keep is negative: %v; 0 is 30 days", c.Keep))
+	}
+	for _, given := range c.Schedules {
+		errs = append(errs, given.validate())
+		if s.schedules[given.Name] != nil {
+			errs = append(errs, fmt.Errorf("schedule %.200q: two schedules have that name", given.Name))
+		}
+		s.schedules[given.Name] = &given
+		s.order = append(s.order, given.Name)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// Apply adds to the configuration of an endpoint: its messages, its handlers, behaviors named "schedule" in the stages
+// Logical and Recover, and a function of Config.Background. It is called once, before [endpoint.New]. The behaviors of the
+// configuration so far are outside of its own.
+func (s *Scheduler) Apply(cfg *endpoint.Config) {
+	handlers := s.saga().Handlers()
+	if s.applied {
+		handlers = append(handlers, endpoint.Handler{}) // New of the endpoint reports it
+	}
+	s.applied, s.endpoint, s.began = true, cfg.Name, time.Now()
+	if s.log = cfg.Logger; s.log == nil {
+		s.log = slog.Default()
+	}
+	for _, name := range s.order {
+		handlers[0] = handlers[0].Sends(s.schedules[name].Message)
+	}
+	cfg.Messages = append(cfg.Messages[:len(cfg.Messages):len(cfg.Messages)], messages()...)
+	cfg.Handlers = append(cfg.Handlers[:len(cfg.Handlers):len(cfg.Handlers)], handlers...)
+	cfg.Pipeline.Logical.Use("schedule", s.runJobs)
+	cfg.Pipeline.Recover.Use("schedule", s.recoverJobs)
+	cfg.Background = append(cfg.Background[:len(cfg.Background):len(cfg.Background)], s.background)
+}
+
+// now returns the time by the clock of the database.
+func (s *Scheduler) now() time.Time {
+	if ep := s.live.Load(); ep != nil {
+		if db, err := ep.Database(); err == nil {
+			return db.Now().UTC()
+		}
+	}
+	return time.Now().UTC()
+}
+
+// storeOf returns the jobs in the transaction of a handler.
+func (s *Scheduler) storeOf(ctx context.Context, session *endpoint.Session) (jobStore, error) {
+	tx, err := session.Tx(ctx)
+	if err != nil {
+		return jobStore{}, err
+	}
+	store, ok := transport.TxOf[transport.StateStore](tx)
+	if !ok {
+		return jobStore{}, errors.New("the transaction of the message stores no jobs")
+	}
+	return jobStore{store, s.endpoint, s.keep}, nil
+}
+
+// typeOf returns the name of the Go type of a message.
+func typeOf(m any) string {
+	t := reflect.TypeOf(m)
+	if t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	return t.String()
+}
+
+// plansOf is the kind of the records of plans.
+func plansOf(endpoint string) string { return nameOf(endpoint, kindPlans, "").Kind }
+
+// planID is the id of the record of a plan.
+func planID(endpoint, schedule string) transport.RecordID {
+	return saga.ID(endpoint, kindPlans, schedule)
+}
