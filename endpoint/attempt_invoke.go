@@ -51,7 +51,11 @@ func invokeOne(ctx context.Context, i *pipeline.Invoke) error {
 		a.session.setCall(c)
 		defer a.session.setCall(nil)
 	}
-	if err := a.call(ctx, i.Value); err != nil {
+	err := a.call(ctx, i.Value)
+	if err == nil {
+		err = a.session.raiseError() // the handler has dropped it
+	}
+	if err != nil {
 		a.session.drop(kept)
 		return fmt.Errorf("handler %s: %w", i.Handler, err)
 	}

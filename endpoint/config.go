@@ -27,6 +27,8 @@ type Config struct {
 	Messages []Message
 	// Handlers are called for each message of their type, in this order.
 	Handlers []Handler
+	// Raised are called for the events that handlers raise with [Session.Raise], in this order.
+	Raised []Raised
 	// Routes name the queues of commands that are registered without [Message.To]. New returns an error if a type has two
 	// different queues.
 	Routes []Route
@@ -165,6 +167,7 @@ func (c Config) withDefaults() Config {
 	c.Serializers = slices.Clone(c.Serializers)
 	c.Notify = slices.Clone(c.Notify)
 	c.Background = slices.Clone(c.Background)
+	c.Raised = slices.Clone(c.Raised)
 	c.StopTimeout = cmp.Or(c.StopTimeout, 30*time.Second)
 	if c.Outbox != nil {
 		c.Remember = cmp.Or(c.Remember, defaultRemember)

@@ -62,6 +62,7 @@ func (c Config) validate() error {
 	}
 	c.validateOutbox(bad)
 	c.validateRecords(bad)
+	c.validateRaised(bad)
 	c.validateRetries(bad)
 	serializers(c.Serializers).validate(bad)
 	return errors.Join(append(errs, c.Recoverability.Validate())...)

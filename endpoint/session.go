@@ -30,6 +30,7 @@ type Session struct {
 	tx      transport.Tx
 	call    *stateful.Call // of the handler that runs, if it has records
 	storing error          // why the database of the outbox or inbox did not do what it was to do last
+	raised  error          // of Raise
 }
 
 var _ pipeline.Sender = (*Session)(nil)
@@ -202,7 +203,7 @@ func (s *Session) enough() bool {
 func (s *Session) drop(n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.ops = s.ops[:min(n, len(s.ops))]
+	s.ops, s.raised = s.ops[:min(n, len(s.ops))], nil
 }
 
 // end closes the session and returns its operations and its transaction, if any.

@@ -1,0 +1,214 @@
+package endpoint_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/holdfast-go/holdfast/endpoint"
+	"github.com/holdfast-go/holdfast/recoverability"
+	"github.com/holdfast-go/holdfast/transport/inmemory"
+)
+
+type (
+	orderPaid struct{ ID string }
+	orderSeen interface{ seen() string }
+)
+
+func (e *orderPaid) seen() string { return e.ID }
+
+// raising is sales with functions for events, and a handler that raises one.
+func raising(
+	broker *inmemory.Transport, handle func(ctx context.Context, s *endpoint.Session, id string) error, raised ...endpoint.Raised,
+) endpoint.Config {
+	cfg := sales(broker, endpoint.Handle(func(ctx context.Context, s *endpoint.Session, m placeOrder) error {
+		return handle(ctx, s, m.ID)
+	}))
+	cfg.Raised = raised
+	cfg.Recoverability = recoverability.Config{Immediate: recoverability.None, Delayed: recoverability.None}
+	return cfg
+}
+
+func raisePaid(ctx context.Context, s *endpoint.Session, id string) error {
+	return s.Raise(ctx, orderPaid{id})
+}
+
+func TestRaisedEventsArePartOfTheHandler(t *testing.T) {
+	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		var calls []string
+		note := func(name, id string) { calls = append(calls, name+" "+id) }
+		r := start(t, raising(
+			broker, func(ctx context.Context, s *endpoint.Session, id string) error {
+				defer note("returned", id)
+				return s.Raise(ctx, &orderPaid{id})
+			},
+			endpoint.OnRaised(func(ctx context.Context, s *endpoint.Session, e orderPaid) error {
+				note("struct", e.ID)
+				return s.Send(ctx, shipOrder(e))
+			}),
+			endpoint.OnRaised(func(_ context.Context, _ *endpoint.Session, e shipOrder) error {
+				note("another", e.ID)
+				return nil
+			}),
+			endpoint.OnRaised(func(_ context.Context, _ *endpoint.Session, e orderSeen) error {
+				note("interface", e.seen())
+				return nil
+			}),
+			endpoint.OnRaised(func(_ context.Context, _ *endpoint.Session, e *orderPaid) error {
+				note("pointer", e.ID)
+				return nil
+			}),
+		))
+		r.send(placeOrder{ID: "7"})
+		synctest.Wait()
+		if diff := cmp.Diff([]string{"struct 7", "interface 7", "pointer 7", "returned 7"}, calls); diff != "" {
+			t.Error(diff)
+		}
+		if n := len(broker.Messages("shipping")); n != 1 {
+			t.Errorf("%d messages", n)
+		}
+	})
+}
+
+func TestAnErrorOfARaisedEventFailsTheMessage(t *testing.T) {
+	for name, handle := range map[string]func(context.Context, *endpoint.Session, string) error{
+		"returned": raisePaid,
+		"dropped": func(ctx context.Context, s *endpoint.Session, id string) error {
+			_ = s.Raise(ctx, orderPaid{id})
+			return nil
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+				last := false
+				r := start(t, raising(
+					broker, handle,
+					endpoint.OnRaised(func(ctx context.Context, s *endpoint.Session, e orderPaid) error {
+						return errors.Join(s.Send(ctx, shipOrder(e)), errors.New("no ledger"))
+					}),
+					endpoint.OnRaised(func(context.Context, *endpoint.Session, orderPaid) error { panic("no statistics") }),
+					endpoint.OnRaised(func(context.Context, *endpoint.Session, orderPaid) error {
+						last = true
+						return nil
+					}),
+				))
+				r.send(placeOrder{ID: "7"})
+				synctest.Wait()
+				failed := broker.Messages("error")
+				if len(failed) != 1 || !last || len(broker.Messages("shipping")) != 0 {
+					t.Fatalf("%d failed, last called: %v, %d sent", len(failed), last, len(broker.Messages("shipping")))
+				}
+				text := failed[0].Headers.Get("NServiceBus.ExceptionInfo.Message")
+				if !strings.Contains(text, "no ledger") || !strings.Contains(text, "no statistics") {
+					t.Errorf("error %q", text)
+				}
+			})
+		})
+	}
+}
+
+func TestEventsInACircleAreAnError(t *testing.T) {
+	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		calls := 0
+		r := start(t, raising(broker, raisePaid,
+			endpoint.OnRaised(func(ctx context.Context, s *endpoint.Session, e orderPaid) error {
+				calls++
+				return s.Raise(ctx, e)
+			})))
+		r.send(placeOrder{ID: "7"})
+		synctest.Wait()
+		failed := broker.Messages("error")
+		if len(failed) != 1 || calls != 32 {
+			t.Fatalf("%d failed, %d calls", len(failed), calls)
+		}
+		if text := failed[0].Headers.Get("NServiceBus.ExceptionInfo.Message"); !strings.Contains(text, "in a circle") {
+			t.Errorf("error %q", text)
+		}
+	})
+}
+
+func TestRaiseStopsWhenItsContextEnds(t *testing.T) {
+	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		calls := 0
+		var got error
+		r := start(t, raising(
+			broker, func(ctx context.Context, s *endpoint.Session, id string) error {
+				ctx, cancel := context.WithCancel(ctx)
+				defer cancel()
+				got = s.Raise(context.WithValue(ctx, cancelKey{}, cancel), orderPaid{id})
+				return got
+			},
+			endpoint.OnRaised(func(ctx context.Context, _ *endpoint.Session, _ orderPaid) error {
+				calls++
+				ctx.Value(cancelKey{}).(context.CancelFunc)()
+				return nil
+			}),
+			endpoint.OnRaised(func(context.Context, *endpoint.Session, orderPaid) error {
+				calls++
+				return nil
+			}),
+		))
+		r.send(placeOrder{ID: "7"})
+		synctest.Wait()
+		if calls != 1 || !errors.Is(got, context.Canceled) {
+			t.Errorf("%d calls, %v", calls, got)
+		}
+	})
+}
+
+type cancelKey struct{}
+
+func TestWhatIsNoEventIsRefused(t *testing.T) {
+	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		var session *endpoint.Session
+		var errs []error
+		r := start(t, raising(broker, func(ctx context.Context, s *endpoint.Session, _ string) error {
+			session = s
+			for _, e := range []any{nil, (*orderPaid)(nil), "text", new(int)} {
+				errs = append(errs, s.Raise(ctx, e))
+			}
+			return nil
+		}))
+		r.send(placeOrder{ID: "7"})
+		synctest.Wait()
+		for i, err := range errs {
+			if err == nil {
+				t.Errorf("event %d is no error", i)
+			}
+		}
+		if err := session.Raise(t.Context(), orderPaid{}); !errors.Is(err, endpoint.ErrSessionOver) {
+			t.Errorf("after the end of the handler: %v", err)
+		}
+		if n := len(broker.Messages("error")); n != 1 {
+			t.Errorf("%d failed", n)
+		}
+	})
+}
+
+func TestAnEventWithoutAFunctionIsNoError(t *testing.T) {
+	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		r := start(t, raising(broker, raisePaid))
+		r.send(placeOrder{ID: "7"})
+		synctest.Wait()
+		if n := len(broker.Messages("error")); n != 0 {
+			t.Errorf("%d failed", n)
+		}
+	})
+}
+
+func TestMistakesInRaisedAreErrorsOfNew(t *testing.T) {
+	for name, raised := range map[string]endpoint.Raised{
+		"nil":           endpoint.OnRaised[orderPaid](nil),
+		"no struct":     endpoint.OnRaised(func(context.Context, *endpoint.Session, int) error { return nil }),
+		"zero Raised":   {},
+		"pointer twice": endpoint.OnRaised(func(context.Context, *endpoint.Session, **orderPaid) error { return nil }),
+	} {
+		if _, err := endpoint.New(raising(&inmemory.Transport{}, raisePaid, raised)); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+}
