@@ -172,3 +172,6 @@ func (s *shop) job(id string) schedule.Job {
 	}
 	return job
 }
+
+// sleep waits in virtual time.
+func sleep(d time.Duration) { time.Sleep(d) }

@@ -51,7 +51,7 @@ func TestCronTimesAreKept(t *testing.T) {
 func TestAfterCountsFromTheEndOfARun(t *testing.T) {
 	inEachMode(t, func(t *testing.T, s *shop) {
 		s.report = func(context.Context) error {
-			time.Sleep(7 * time.Second)
+			sleep(7 * time.Second)
 			return nil
 		}
 		s.start(schedule.Schedule{Name: "reports", After: 10 * time.Second, Message: buildReport{}})
@@ -65,7 +65,7 @@ func TestAfterCountsFromTheEndOfARun(t *testing.T) {
 func TestAnOverlapIsSkipped(t *testing.T) {
 	inEachMode(t, func(t *testing.T, s *shop) {
 		s.report = func(context.Context) error {
-			time.Sleep(15 * time.Second)
+			sleep(15 * time.Second)
 			return nil
 		}
 		s.start(schedule.Schedule{Name: "reports", Every: 10 * time.Second, Message: buildReport{}})
@@ -82,7 +82,7 @@ func TestAnOverlapIsSkipped(t *testing.T) {
 func TestAnOverlapIsAllowed(t *testing.T) {
 	inEachMode(t, func(t *testing.T, s *shop) {
 		s.report = func(context.Context) error {
-			time.Sleep(15 * time.Second)
+			sleep(15 * time.Second)
 			return nil
 		}
 		s.start(schedule.Schedule{
