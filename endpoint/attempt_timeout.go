@@ -39,12 +39,11 @@ func (a *attempt) invokeWithin(ctx context.Context, l *pipeline.Logical) error {
 		if use.Mode == resilience.DeferredMode {
 			made = fault.DelayedRetries(a.original.Headers)
 		}
-		ctx = resilience.WithAttempt(ctx, made+1, max(0, use.Policy.Retry.Max)+1)
+		ctx = resilience.WithAttempt(ctx, made+1, use.Policy.Retries()+1)
 	}
-	policy := use.Policy.Name
-	limit := use.Policy.Timeout
-	if limit == 0 {
-		policy, limit = "", a.e.types.byName[l.Type].timeout
+	policy, limit := use.Policy.Name, use.Policy.Timeout
+	if t := a.e.types.byName[l.Type]; limit == 0 && t != nil { // a behavior may have changed Type
+		policy, limit = "", t.timeout
 	}
 	if limit == 0 {
 		return a.invokeCalls(ctx, l)

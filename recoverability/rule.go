@@ -26,7 +26,8 @@ type Rule struct {
 	// Retry, if set, is the policy of the retries: [resilience.Inline] makes them within the delivery, and
 	// [resilience.Deferred] as delayed copies. There are no immediate retries beside it, and Delays and the limit of
 	// 24 hours do not apply. The Timeout of the policy limits each attempt; a rule with one has no Errors. A message that
-	// names a policy itself has that instead: see [Config].Policies.
+	// names a policy itself has that instead: see [Config].Policies. [resilience.Attempt] returns the number of the attempt
+	// in handlers, unless the rule has Errors.
 	Retry resilience.Use
 
 	// Action, if set, is carried out at once, also after an unrecoverable error: [MoveToError], [DeadLetter] or [Discard].
