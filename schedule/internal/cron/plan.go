@@ -3,10 +3,11 @@ package cron
 import "time"
 
 // NextOnGrid returns the first time after a time, strictly, on the grid that begins at first and has an interval of every. It
-// is first when that is after. The result has the location of first. It panics when every is not positive.
+// is first when that is after. The result has the location of first. Without a positive interval there is none, and the result
+// is the zero time.
 func NextOnGrid(first time.Time, every time.Duration, after time.Time) time.Time {
 	if every <= 0 {
-		panic("cron: the interval of a grid is not positive")
+		return time.Time{}
 	}
 	for at := first.Round(0); ; {
 		past := after.Sub(at)

@@ -31,13 +31,12 @@ func TestNextOnGrid(t *testing.T) {
 	}
 }
 
-func TestGridWithoutIntervalPanics(t *testing.T) {
-	defer func() {
-		if recover() == nil {
-			t.Error("no panic")
+func TestGridWithoutIntervalHasNoTimes(t *testing.T) {
+	for _, every := range []time.Duration{0, -time.Second} {
+		if got := NextOnGrid(noon, every, noon); !got.IsZero() {
+			t.Errorf("every %v: %v, want the zero time", every, got)
 		}
-	}()
-	NextOnGrid(noon, 0, noon)
+	}
 }
 
 func times(at ...time.Duration) []time.Time {

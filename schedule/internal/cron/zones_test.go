@@ -4,8 +4,8 @@ import (
 	"archive/zip"
 	"fmt"
 	"io/fs"
+	"os/exec"
 	"path/filepath"
-	"runtime"
 	"sort"
 	"strings"
 	"sync"
@@ -30,7 +30,11 @@ type change struct{ at, before, after int64 }
 
 // zones returns the zones of tzdata, one of those with equal rules.
 var zones = sync.OnceValues(func() ([]zone, error) {
-	archive, err := zip.OpenReader(filepath.Join(runtime.GOROOT(), "lib", "time", "zoneinfo.zip"))
+	root, err := exec.Command("go", "env", "GOROOT").Output()
+	if err != nil {
+		return nil, err
+	}
+	archive, err := zip.OpenReader(filepath.Join(strings.TrimSpace(string(root)), "lib", "time", "zoneinfo.zip"))
 	if err != nil {
 		return nil, err
 	}
