@@ -38,6 +38,7 @@ var rules = []rule{
 
 	{of: "transport", ours: []string{"header"}},
 	{of: "recoverability", ours: []string{"header", "internal/errtree", "resilience"}},
+	{of: "internal/cron"},
 	{of: "internal/errtree"},
 	{of: "internal/fault", ours: []string{"header", "internal/errtree", "recoverability"}},
 	{of: "internal/brokertest", free: true, tests: true},
@@ -58,7 +59,6 @@ var rules = []rule{
 	{of: "saga", ours: append([]string{"internal/stateful", "internal/uuid", "recoverability"}, aboveEndpoint...)},
 	{of: "schedule", ours: append([]string{"internal/*", "recoverability", "saga", "schedule/internal/*"}, aboveEndpoint...)},
 	{of: "servicecontrol", ours: append([]string{"saga"}, aboveEndpoint...)},
-	{of: "schedule/internal/cron"},
 	{
 		of: "telemetry/otel", ours: append([]string{"internal/errtree", "internal/fault", "recoverability", "saga"}, aboveEndpoint...),
 		modules: []string{"go.opentelemetry.io/otel"},

@@ -10,7 +10,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"github.com/holdfast-go/holdfast/schedule/internal/cron"
+	"github.com/holdfast-go/holdfast/internal/cron"
 )
 
 // Schedule is a message with the times at which it is sent. Exactly one of Cron, Every and After is set.
