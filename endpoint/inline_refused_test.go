@@ -4,6 +4,7 @@ import (
 	"context"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/holdfast-go/holdfast/endpoint"
@@ -70,6 +71,7 @@ func TestAnInlineRetryEndsBeforeTheBrokerDeliversAgain(t *testing.T) {
 		cfg.Transport = &holdingBroker{broker, time.Minute}
 		start(t, cfg).send(placeOrder{})
 		time.Sleep(time.Hour)
+		synctest.Wait()
 		if n := len(broker.Messages("error")); calls != 1 || n != 1 {
 			t.Errorf("%d attempts, %d messages in the error queue, want 1 and 1", calls, n)
 		}
