@@ -10,9 +10,9 @@ import (
 
 	"github.com/holdfast-go/holdfast/endpoint"
 	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/internal/cron"
 	"github.com/holdfast-go/holdfast/internal/uuid"
 	"github.com/holdfast-go/holdfast/saga"
-	"github.com/holdfast-go/holdfast/internal/cron"
 	"github.com/holdfast-go/holdfast/transport"
 )
 

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -20,7 +21,8 @@ import (
 const sagasHelp = `List, show and delete the instances of the sagas of an endpoint. They are in the database of the endpoint's outbox or, in
 the transaction mode SendsAtomicWithReceive, in that of its queues.
 
-A saga has the name that the program gave it. An instance is named by its key.
+A saga has the name that the program gave it. An instance is named by its key or by its id. The messages that it sends have
+the id in the header NServiceBus.OriginatingSagaId, and its time-outs and the replies to it in NServiceBus.SagaId.
 
 Exit codes: 0 done, 1 failed or no such instance, 2 wrong usage, 130 interrupted.`
 
@@ -68,11 +70,22 @@ func (a *app) onSaga(ctx context.Context, s *sagaOf, f func(transport.StateInspe
 	})
 }
 
-// instance returns the instance with a key. An error says what is known of the saga.
+// instance returns the instance with a key, or else that with an id. An error says what is known of the saga.
 func (s *sagaOf) instance(ctx context.Context, db transport.StateInspector, key string) (transport.Record, error) {
 	r, err := db.Record(ctx, saga.ID(s.endpoint, s.name, key))
 	if !errors.Is(err, transport.ErrNoRecord) {
 		return r, err
+	}
+	if id, ok := recordID(key); ok {
+		r, err := db.Record(ctx, id)
+		switch {
+		case err == nil && r.Name.Kind == s.kind():
+			return r, nil
+		case err == nil:
+			return r, fmt.Errorf("the id %s is that of %s, in another saga: %s", key, keyText(r.Name.Key), keyText(r.Name.Kind))
+		case !errors.Is(err, transport.ErrNoRecord):
+			return r, err
+		}
 	}
 	stats, err := db.InspectRecords(ctx, s.kind())
 	switch {
@@ -81,7 +94,18 @@ func (s *sagaOf) instance(ctx context.Context, db transport.StateInspector, key 
 	case stats.Active+stats.Ended == 0:
 		return r, errors.New("it has no instances at all: check the names of the saga and the endpoint, and the database")
 	}
-	return r, fmt.Errorf("no instance has the key %q: it ended longer ago than Config.Remember, or never began", key)
+	return r, fmt.Errorf("no instance has the key or id %q: it ended longer ago than Config.Remember, or never began", key)
+}
+
+// recordID returns the id that a text is.
+func recordID(text string) (id transport.RecordID, ok bool) {
+	const digits = 2 * len(id)
+	hexes := strings.ReplaceAll(text, "-", "")
+	if len(hexes) != digits {
+		return id, false
+	}
+	_, err := hex.Decode(id[:], []byte(hexes))
+	return id, err == nil && uuid.Text(id) == strings.ToLower(text)
 }
 
 // checkKey returns an error for a text that is no key.

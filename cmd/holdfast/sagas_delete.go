@@ -40,16 +40,15 @@ func (a *app) sagasDeleteCommand() *cobra.Command {
 			}
 			i, _, _ := instanceOf(r) // a damaged instance is deleted too
 			if !*yes {
-				fmt.Fprintf(a.out, "%s is %s, changed %s, with %d bytes of state and %d time-outs that wait\n",
-					keyText(key), i.Status, when(i.Changed), i.Bytes, i.Timeouts)
+				fmt.Fprintf(a.out, "%s is %s, changed %s; bytes of state: %d; time-outs that wait: %d\n", keyText(i.Key), i.Status, when(i.Changed), i.Bytes, i.Timeouts)
 				return usagef("nothing was deleted: confirm with --yes")
 			}
 			if err := db.RemoveRecord(cmd.Context(), r.ID); err != nil {
 				return err
 			}
-			fmt.Fprintf(a.out, "%s deleted\n", keyText(key))
+			fmt.Fprintf(a.out, "%s deleted\n", keyText(i.Key))
 			if i.Timeouts > 0 {
-				fmt.Fprintf(a.out, "the messages of its %d time-outs stay where they wait, and are ignored when they are due\n", i.Timeouts)
+				fmt.Fprintf(a.out, "the messages of its time-outs, %d, stay where they wait, and are ignored when they are due\n", i.Timeouts)
 			}
 			return nil
 		})

@@ -156,8 +156,17 @@ func TestInstancesAreListedShownAndDeleted(t *testing.T) {
 		t.Errorf("an ended instance:\n%s", out)
 	}
 
-	code, out, errs := call(t, "", inBilling("delete", "orders", "4711")...)
-	if code != exitUsage || !strings.Contains(errs, "confirm with --yes") || !strings.Contains(out, "1 time-outs that wait") {
+	byID := must(t, "", inBilling("show", "orders", listed["4712"].ID)...)
+	if byKey := must(t, "", inBilling("show", "orders", "4712")...); byID != byKey {
+		t.Errorf("by id\n%s\nby key\n%s", byID, byKey)
+	}
+	code, _, errs := call(t, "", inBilling("show", "order", listed["4712"].ID)...)
+	if code != exitFailed || !strings.Contains(errs, "in another saga: orders@billing") {
+		t.Errorf("the id in another saga: exit code %d, %s", code, errs)
+	}
+
+	code, out, errs = call(t, "", inBilling("delete", "orders", "4711")...)
+	if code != exitUsage || !strings.Contains(errs, "confirm with --yes") || !strings.Contains(out, "time-outs that wait: 1") {
 		t.Errorf("not confirmed: exit code %d, %s%s", code, out, errs)
 	}
 	must(t, "", inBilling("show", "orders", "4711")...)
@@ -166,7 +175,7 @@ func TestInstancesAreListedShownAndDeleted(t *testing.T) {
 		t.Errorf("deleted: %s", out)
 	}
 	for _, args := range [][]string{{"show", "orders", "4711"}, {"delete", "orders", "4711", "--yes"}} {
-		if code, _, errs := call(t, "", inBilling(args...)...); code != exitFailed || !strings.Contains(errs, `no instance has the key "4711"`) {
+		if code, _, errs := call(t, "", inBilling(args...)...); code != exitFailed || !strings.Contains(errs, `no instance has the key or id "4711"`) {
 			t.Errorf("%q: exit code %d, %s", args, code, errs)
 		}
 	}
