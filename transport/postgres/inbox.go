@@ -198,13 +198,16 @@ func (t *table) inboxStatements() {
 	t.record = recordKey(t, 1)
 	t.find = `SELECT r.n, i.sum FROM unnest($1::text[]) WITH ORDINALITY AS r(key, n),
 	LATERAL (SELECT sum FROM ` + t.quoted + ` WHERE key = r.key::uuid OFFSET 0) AS i`
+	// Rows are deleted in the order of their ctid, whichever statement deletes them, so that no deadlock is possible. To
+	// lock them before, as other statements do, would write a second record to the WAL for each.
 	t.forget = `WITH gone AS (
 	DELETE FROM ` + t.quoted + ` WHERE ctid = ANY (ARRAY(SELECT ctid FROM ` + t.quoted + `
 		WHERE at >= timestamptz 'epoch' + $3::bigint * interval '1 microsecond' AND at < now() - $1::bigint * interval '1 microsecond'
-		ORDER BY at LIMIT $2::bigint FOR UPDATE SKIP LOCKED))
+		ORDER BY at LIMIT $2::bigint))
 	RETURNING at
 ) SELECT count(*), coalesce((extract(epoch FROM max(at)) * 1000000)::bigint, 0) FROM gone`
-	t.forgetKeys = `DELETE FROM ` + t.quoted + ` WHERE key = ANY ($1::text[]::uuid[])`
+	t.forgetKeys = `DELETE FROM ` + t.quoted + ` WHERE ctid = ANY (ARRAY(SELECT ctid FROM ` + t.quoted + `
+	WHERE key = ANY ($1::text[]::uuid[])))`
 }
 
 // DueForForgetting implements [tablequeue.Inboxes]. The first process that marks a due inbox removes its old keys.
@@ -215,11 +218,12 @@ WHERE name = $1 AND forgotten_at <= now() - $2::bigint * interval '1 microsecond
 }
 
 // Forget implements [tablequeue.Inboxes]. The next call begins at the time that this one has reached: the index keeps the
-// entries of rows that were deleted until they are vacuumed.
+// entries of rows that were deleted until they are vacuumed. The commit does not wait for the disk: ids that are back after a
+// crash of the server are removed again.
 func (s *store) Forget(ctx context.Context, inbox string, age time.Duration, limit int) (n int64, err error) {
 	t := s.table(inbox)
 	var reached int64
-	rows, err := s.query(ctx, s.writes, t.forget, age.Microseconds(), limit, t.forgotten.Load())
+	rows, err := s.query(ctx, s.leases, t.forget, age.Microseconds(), limit, t.forgotten.Load())
 	if err == nil {
 		_, err = pgx.ForEachRow(rows, []any{&n, &reached}, func() error { return nil })
 	}

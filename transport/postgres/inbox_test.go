@@ -1,8 +1,11 @@
 package postgres
 
 import (
+	"crypto/md5"
 	"errors"
 	"net/url"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -241,5 +244,41 @@ func TestRivalsRemoveEachOldIDOnce(t *testing.T) {
 	rivals.Wait()
 	if n := removed.Load(); n != 20_000 || w.count("in.handled") != 1000 {
 		t.Errorf("%d ids were removed and %d are left, want 20000 and 1000", n, w.count("in.handled"))
+	}
+}
+
+// Old ids are removed by time and by name at once. The order of their keys is not that in which they were recorded.
+func TestIDsAreRemovedByTimeAndByNameAtOnce(t *testing.T) {
+	const total, some = 20_000, 500
+	w := newOutbox(t)
+	w.exec(`INSERT INTO %s"in.handled" (key, at, sum)
+SELECT md5(i::text)::uuid, now() - interval '2 days' + i * interval '1 millisecond', 1 FROM generate_series(1, 20000) AS i`)
+	keys := make([]transport.HandledKey, total)
+	for i := range keys {
+		keys[i].ID = md5.Sum([]byte(strconv.Itoa(i + 1))) //nolint:gosec // not for security
+	}
+	var removed atomic.Int64
+	count := func(n int64, err error) int64 {
+		if err != nil {
+			t.Error(err)
+		}
+		removed.Add(n)
+		return n
+	}
+	var rivals sync.WaitGroup
+	for _, s := range []*store{w.store(), w.pooled()} {
+		rivals.Go(func() {
+			for count(s.Forget(t.Context(), "in.handled", 24*time.Hour, some)) > 0 {
+			}
+		})
+		rivals.Go(func() {
+			for chunk := range slices.Chunk(keys, some) {
+				count(s.ForgetKeys(t.Context(), "in.handled", chunk))
+			}
+		})
+	}
+	rivals.Wait()
+	if n := removed.Load(); n != total || w.count("in.handled") != 0 {
+		t.Errorf("%d ids were removed and %d are left, want %d and 0", n, w.count("in.handled"), total)
 	}
 }

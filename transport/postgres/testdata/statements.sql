@@ -150,7 +150,7 @@ SELECT r.n, i.sum FROM unnest($1::text[]) WITH ORDINALITY AS r(key, n),
 WITH gone AS (
 	DELETE FROM "app"."in.handled" WHERE ctid = ANY (ARRAY(SELECT ctid FROM "app"."in.handled"
 		WHERE at >= timestamptz 'epoch' + $3::bigint * interval '1 microsecond' AND at < now() - $1::bigint * interval '1 microsecond'
-		ORDER BY at LIMIT $2::bigint FOR UPDATE SKIP LOCKED))
+		ORDER BY at LIMIT $2::bigint))
 	RETURNING at
 ) SELECT count(*), coalesce((extract(epoch FROM max(at)) * 1000000)::bigint, 0) FROM gone;
 
