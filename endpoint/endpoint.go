@@ -33,6 +33,7 @@ type Endpoint struct {
 	logical pipeline.Func[*pipeline.Logical]
 	invoke  pipeline.Func[*pipeline.Invoke]
 	recover pipeline.Func[*pipeline.Recover]
+	relayed pipeline.Func[*pipeline.Relay]
 
 	bounded bool // messages may have a policy or a time limit of their own
 	copies  bool // behaviors and serializers get copies of received messages
@@ -75,6 +76,7 @@ func (e *Endpoint) compose() error {
 	e.outgoing = stage(e, &errs, "Outgoing", &p.Outgoing, e.encode)
 	e.dispatch = stage(e, &errs, "Dispatch", &p.Dispatch, e.dispatchAll)
 	e.recover = stage(e, &errs, "Recover", &p.Recover, recoverEnd)
+	e.relayed = stage(e, &errs, "Relay", &p.Relay, e.relayAll)
 	// A serializer may keep the body in the values that it returns. JSON copies it.
 	keeps := func(s serialization.Serializer) bool { return s != serialization.JSON }
 	e.copies = e.copies || slices.ContainsFunc(e.serializers, keeps)

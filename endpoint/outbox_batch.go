@@ -11,6 +11,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/header"
 	"github.com/holdfast-go/holdfast/internal/envelope"
+	"github.com/holdfast-go/holdfast/pipeline"
 	"github.com/holdfast-go/holdfast/transport"
 )
 
@@ -195,10 +196,19 @@ func (r *relay) move(row *relayRow, ops []transport.Operation) (err error) {
 	return completer.CompleteWith(r.live.settling.context(), ops)
 }
 
-// dispatch sends operations. A panic of the driver must not end the process, which would send them again when it starts.
+// dispatch sends operations. A panic of the driver or of a behavior must not end the process, which would send them again when it starts.
 func (r *relay) dispatch(ctx context.Context, ops []transport.Operation) (err error) {
 	defer catchPanic(&err)
-	_, err = r.live.conn.Dispatch(ctx, ops)
+	return r.live.e.relayed(ctx, &pipeline.Relay{Operations: ops})
+}
+
+// relayAll is the end of the Relay stage.
+func (e *Endpoint) relayAll(ctx context.Context, relayed *pipeline.Relay) error {
+	live := e.live.Load()
+	if live == nil { // a behavior has kept next
+		return ErrNotRunning
+	}
+	_, err := live.conn.Dispatch(ctx, relayed.Operations)
 	return err
 }
 

@@ -10,10 +10,10 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// Pipeline is the six stages of an endpoint. The zero value has no behaviors.
+// Pipeline is the seven stages of an endpoint. The zero value has no behaviors.
 //
 // A received message runs through Receive, Logical and, once per handler, Invoke; a sent message through Outgoing; all
-// messages that the handlers of one message sent together through Dispatch; a failed message through Recover.
+// messages that the handlers of one message sent together through Dispatch; a failed message through Recover; what the endpoint's outbox sends through Relay.
 type Pipeline struct {
 	Receive  Stage[*Receive]
 	Logical  Stage[*Logical]
@@ -21,6 +21,7 @@ type Pipeline struct {
 	Outgoing Stage[*Outgoing]
 	Dispatch Stage[*Dispatch]
 	Recover  Stage[*Recover]
+	Relay    Stage[*Relay]
 }
 
 // Sender sends messages. The session of a handler and the endpoint are Senders. Messages that are sent while an
@@ -187,4 +188,16 @@ type Recover struct {
 	Action recoverability.Action
 	// Fault are the headers that a move to the error queue adds.
 	Fault header.Map
+}
+
+// Relay holds messages that the endpoint's outbox sends to the broker together. They were stored by several sends or
+// handlers, perhaps in another process, or one of them is a refused message that moves to the error queue. Messages that
+// the broker does not accept run through the stage again, and so do messages of a process that has ended: a message may
+// have been sent before. Timers of an endpoint without an outbox do not run through the stage.
+//
+// A behavior calls next once, and returns its error as it is or wraps it: that error tells which of the messages the
+// broker has accepted. Without a call of next the messages are lost.
+type Relay struct {
+	// Operations are in the order of sending. A behavior must not change them.
+	Operations []transport.Operation
 }

@@ -41,6 +41,7 @@ func Instrument(cfg *endpoint.Config, opts Options) {
 	outermost(&p.Outgoing, in.outgoing)
 	outermost(&p.Dispatch, in.dispatch)
 	outermost(&p.Recover, in.recover)
+	outermost(&p.Relay, in.relay)
 	cfg.Notify = append([]func(context.Context, endpoint.Notification){in.notified}, cfg.Notify...)
 	if cfg.Transport != nil && !cfg.SendOnly {
 		cfg.Transport = in.observe(cfg.Transport, in.metrics.labels, cfg.Name, cfg.Recoverability.WithDefaults().ErrorQueue)

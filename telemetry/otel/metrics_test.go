@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"go.opentelemetry.io/otel/codes"
 
 	"github.com/holdfast-go/holdfast/endpoint"
 	"github.com/holdfast-go/holdfast/header"
@@ -304,6 +305,45 @@ func TestInstrumentingAnIncompleteConfigLeavesItToNew(t *testing.T) {
 	if _, err := endpoint.New(cfg); err == nil || !strings.Contains(err.Error(), "Transport is nil") {
 		t.Errorf("error is %v", err)
 	}
+}
+
+func TestTheRelayOfAnOutboxHasSpans(t *testing.T) {
+	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		tel := newTelemetry(t)
+		away := true
+		broker.Fail = func(verb, _ string) error {
+			if away && verb == "Dispatch" {
+				return transport.ErrUnreachable
+			}
+			return nil
+		}
+		cfg := sales(broker, endpoint.Handle(shop{}.Accepted))
+		cfg.Outbox = &inmemory.Transport{}
+		ep := tel.start(cfg)
+		ctx, request := tel.traces.Tracer("test").Start(t.Context(), "request")
+		ep.send(ctx, orderAccepted{"1"}, endpoint.To("sales"), endpoint.ViaOutbox())
+		request.End()
+		synctest.Wait()
+		away = false
+		time.Sleep(time.Second)
+		want := strings.TrimPrefix(`
+request (internal)
+  send sales (producer)
+    process sales (consumer)
+      otel_test.shop.Accepted (internal)
+      complete sales (client)
+  dispatch (client) -> send sales
+relay (client) -> send sales
+relay (client) -> send sales
+`, "\n")
+		if diff := cmp.Diff(want, tel.tree()); diff != "" {
+			t.Error(diff)
+		}
+		relays := tel.named("relay")
+		if len(relays) != 2 || relays[0].Status().Code != codes.Error || relays[1].Status().Code != codes.Unset {
+			t.Errorf("the first span has no error, or the second has one: %v", relays)
+		}
+	})
 }
 
 func TestAnOutboxIsMeasured(t *testing.T) {

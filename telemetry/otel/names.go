@@ -51,4 +51,5 @@ const (
 	operationProcess  = "process"
 	operationDispatch = "dispatch"
 	operationComplete = "complete"
+	operationRelay    = "relay"
 )

@@ -3,12 +3,31 @@ package otel
 import (
 	"context"
 	"errors"
+	"time"
 
 	api "go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/metric"
+	semconv "go.opentelemetry.io/otel/semconv/v1.43.0"
 
 	"github.com/holdfast-go/holdfast/endpoint"
+	"github.com/holdfast-go/holdfast/pipeline"
 )
+
+// relay makes a span for each dispatch of messages of the outbox. It links to the spans in which they were sent, whose
+// traces may have ended long before.
+func (in *instrumentation) relay(next pipeline.Func[*pipeline.Relay]) pipeline.Func[*pipeline.Relay] {
+	return func(ctx context.Context, r *pipeline.Relay) (err error) {
+		ctx, span := in.startSending(ctx, operationRelay, semconv.MessagingOperationTypeSend, operationRelay, r.Operations)
+		began := time.Now()
+		err = errPanicked
+		defer func() {
+			of := label{operation: operationRelay, errorType: errorType(err)}
+			in.metrics.requests.Record(ctx, time.Since(began).Seconds(), in.metrics.labels.of(of).record...)
+			end(span, err)
+		}()
+		return next(ctx, r)
+	}
+}
 
 // observeOutbox observes the counts of the endpoint's outbox while it runs.
 func (in *instrumentation) observeOutbox(ctx context.Context, e *endpoint.Endpoint) {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/header"
 	"github.com/holdfast-go/holdfast/pipeline"
+	"github.com/holdfast-go/holdfast/transport"
 )
 
 // outgoing makes a span for each sent message, and writes its context into the headers.
@@ -115,17 +116,24 @@ func (in *instrumentation) startDispatch(
 			name += " " + d.Incoming.Queue
 		}
 	}
+	return in.startSending(ctx, operation, kind, name, d.Operations)
+}
+
+// startSending starts the span of a dispatch. It links to the spans of the messages.
+func (in *instrumentation) startSending(
+	ctx context.Context, operation string, kind attribute.KeyValue, name string, ops []transport.Operation,
+) (context.Context, trace.Span) {
 	ctx, span := in.tracer.Start(ctx, name, trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(
 		semconv.MessagingSystemKey.String(in.system), semconv.MessagingOperationName(operation), kind,
 		keyEndpoint.String(in.endpoint)))
 	if !span.IsRecording() {
 		return ctx, span
 	}
-	if n := len(d.Operations); n > 1 {
+	if n := len(ops); n > 1 {
 		span.SetAttributes(semconv.MessagingBatchMessageCount(n))
 	}
-	for i := range d.Operations {
-		sender := in.propagator.Extract(context.Background(), carrier{&d.Operations[i].Message.Headers})
+	for i := range ops {
+		sender := in.propagator.Extract(context.Background(), carrier{&ops[i].Message.Headers})
 		span.AddLink(trace.LinkFromContext(sender))
 	}
 	return ctx, span
