@@ -28,6 +28,8 @@ func (s *store) Classify(err error) tablequeue.Class {
 	switch {
 	case errors.Is(err, errOnCommit):
 		return tablequeue.Failed // the sent messages are not the cause
+	case errors.Is(err, errRecordChanged):
+		return tablequeue.Conflict
 	case errors.Is(err, transport.ErrNoQueue), errors.Is(err, tablequeue.ErrNoTimers):
 		return tablequeue.Refused
 	case errors.Is(err, errLocked):

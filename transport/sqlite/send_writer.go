@@ -52,7 +52,7 @@ const (
 	// A lease part changes leases only. It does not wait for the disk: a power failure that undoes it has ended the
 	// process that has the lease too.
 	lease
-	// A foreign part is durable, and runs a function of a user, which may fail.
+	// A foreign part is durable, and may fail by itself: it runs a function of a user, or writes records.
 	foreign
 )
 

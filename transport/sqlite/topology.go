@@ -38,6 +38,9 @@ func (s *store) Install(ctx context.Context, plan transport.Plan) error {
 	if err == nil {
 		err = s.each(ctx, "inbox", plan.Inboxes, installInbox, micros(time.Now()))
 	}
+	if err == nil && len(plan.Records) > 0 {
+		err = s.installRecords(ctx)
+	}
 	return failed(err, "install")
 }
 

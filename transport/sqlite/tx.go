@@ -52,9 +52,10 @@ func OnCommit(ctx context.Context, s interface {
 type deferredTx struct {
 	store *store
 
-	mu    sync.Mutex // guards the rest: OnCommit may be called by several goroutines
-	funcs []func(ctx context.Context, tx *sql.Tx) error
-	over  bool
+	mu     sync.Mutex // guards the rest: OnCommit may be called by several goroutines
+	funcs  []func(ctx context.Context, tx *sql.Tx) error
+	loaded map[transport.RecordID]int64 // the sequence numbers of records
+	over   bool
 }
 
 var errTxOver = errors.New("sqlite: the transaction is over")
@@ -81,11 +82,15 @@ func (t *deferredTx) Complete(ctx context.Context, u *tablequeue.Unit) error {
 	}
 	w := t.store.writer
 	kind := foreign
-	if len(funcs) == 0 {
+	if len(funcs) == 0 && len(u.Records) == 0 {
 		kind = durable
 	}
 	err = w.do(ctx, kind, func(tx *sql.Tx) error {
-		return w.write(u, micros(time.Now()), func() error {
+		now := micros(time.Now())
+		return w.write(u, now, func() error {
+			if err := w.writeRecords(u.Records, t.loaded, now); err != nil {
+				return err
+			}
 			for _, f := range funcs {
 				if err := call(context.WithoutCancel(ctx), tx, f); err != nil {
 					return fmt.Errorf("%w: %w", errOnCommit, err)

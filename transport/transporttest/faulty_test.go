@@ -54,6 +54,7 @@ type faulty struct {
 	wire func(w *wire)
 
 	outboxFaults
+	states stateFaults
 
 	joins    atomic.Int64 // operations of users' transactions
 	receipts sync.Map     // inmemory's by those of DispatchIn
@@ -75,6 +76,7 @@ type sound interface {
 	transport.Purger
 	transport.OutboxStore
 	transport.InboxInspector
+	transport.StateInspector
 }
 
 func (f *faulty) Open(ctx context.Context, env transport.Env) (transport.Conn, error) {

@@ -38,25 +38,27 @@ func as[T any](t *test, v any) (own T) {
 }
 
 var (
-	installing  = capability{"Installer", func(o offer) bool { return is[transport.Installer](o.conn) }}
-	publishing  = capability{"Subscriber", func(o offer) bool { return is[transport.Subscriber](o.conn) }}
-	cancelling  = capability{"Canceler", func(o offer) bool { return is[transport.Canceler](o.conn) }}
-	joining     = capability{"TxDispatcher", func(o offer) bool { return is[transport.TxDispatcher](o.conn) }}
-	addressing  = capability{"Addresser", func(o offer) bool { return is[transport.Addresser](o.conn) }}
-	inspecting  = capability{"Inspector", func(o offer) bool { return is[transport.Inspector](o.conn) }}
-	verifying   = capability{"Verifier", func(o offer) bool { return is[transport.Verifier](o.conn) }}
-	subscribed  = capability{"SubscriptionVerifier", func(o offer) bool { return is[transport.SubscriptionVerifier](o.conn) }}
-	removing    = capability{"Remover", func(o offer) bool { return is[transport.Remover](o.conn) }}
-	browsing    = capability{"Browser", func(o offer) bool { return is[transport.Browser](o.conn) }}
-	purging     = capability{"Purger", func(o offer) bool { return is[transport.Purger](o.conn) }}
-	completing  = capability{"Completer", func(o offer) bool { return is[transport.Completer](o.delivery) }}
-	transacting = capability{"Transactor", func(o offer) bool { return is[transport.Transactor](o.delivery) }}
-	storing     = capability{"OutboxStore", func(o offer) bool { return is[transport.OutboxStore](o.conn) }}
-	detecting   = capability{"OutageDetector", func(o offer) bool { return is[transport.OutageDetector](o.storeTx) }}
-	recording   = capability{"HandledRecorder", func(o offer) bool { return is[transport.HandledRecorder](o.delivery) }}
-	inboxing    = capability{"InboxInspector", func(o offer) bool { return is[transport.InboxInspector](o.conn) }}
-	byBytes     = capability{"ByteReceiver", func(o offer) bool { return is[transport.ByteReceiver](o.receiver) }}
-	burying     = capability{"DeadLetterer", func(o offer) bool { return is[transport.DeadLetterer](o.delivery) }}
+	installing      = capability{"Installer", func(o offer) bool { return is[transport.Installer](o.conn) }}
+	publishing      = capability{"Subscriber", func(o offer) bool { return is[transport.Subscriber](o.conn) }}
+	cancelling      = capability{"Canceler", func(o offer) bool { return is[transport.Canceler](o.conn) }}
+	joining         = capability{"TxDispatcher", func(o offer) bool { return is[transport.TxDispatcher](o.conn) }}
+	addressing      = capability{"Addresser", func(o offer) bool { return is[transport.Addresser](o.conn) }}
+	inspecting      = capability{"Inspector", func(o offer) bool { return is[transport.Inspector](o.conn) }}
+	verifying       = capability{"Verifier", func(o offer) bool { return is[transport.Verifier](o.conn) }}
+	subscribed      = capability{"SubscriptionVerifier", func(o offer) bool { return is[transport.SubscriptionVerifier](o.conn) }}
+	removing        = capability{"Remover", func(o offer) bool { return is[transport.Remover](o.conn) }}
+	browsing        = capability{"Browser", func(o offer) bool { return is[transport.Browser](o.conn) }}
+	purging         = capability{"Purger", func(o offer) bool { return is[transport.Purger](o.conn) }}
+	completing      = capability{"Completer", func(o offer) bool { return is[transport.Completer](o.delivery) }}
+	transacting     = capability{"Transactor", func(o offer) bool { return is[transport.Transactor](o.delivery) }}
+	storing         = capability{"OutboxStore", func(o offer) bool { return is[transport.OutboxStore](o.conn) }}
+	detecting       = capability{"OutageDetector", func(o offer) bool { return is[transport.OutageDetector](o.storeTx) }}
+	stateful        = capability{"StateStore", func(o offer) bool { return is[transport.StateStore](o.storeTx) }}
+	recording       = capability{"HandledRecorder", func(o offer) bool { return is[transport.HandledRecorder](o.delivery) }}
+	inboxing        = capability{"InboxInspector", func(o offer) bool { return is[transport.InboxInspector](o.conn) }}
+	inspectingState = capability{"StateInspector", func(o offer) bool { return is[transport.StateInspector](o.conn) }}
+	byBytes         = capability{"ByteReceiver", func(o offer) bool { return is[transport.ByteReceiver](o.receiver) }}
+	burying         = capability{"DeadLetterer", func(o offer) bool { return is[transport.DeadLetterer](o.delivery) }}
 
 	delays        = capability{"delays (Limits.MaxDelay)", func(o offer) bool { return o.limits.MaxDelay > 0 }}
 	leases        = capability{"leases (Limits.Lease)", func(o offer) bool { return o.limits.Lease > 0 }}
