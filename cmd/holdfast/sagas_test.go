@@ -209,7 +209,7 @@ func TestBadUseOfSagasIsAnError(t *testing.T) {
 		{"table is missing, show", inBilling("show", "orders", "1"), exitFailed, "creates the table of states"},
 		{"table is missing, delete", inBilling("delete", "orders", "1", "--yes"), exitFailed, "creates the table of states"},
 		{"a broker", inBilling("list", "orders", "--database", "amqp://host"), exitUsage, "no database"},
-		{"without states", inBilling("list", "orders", "--database", sqlite), exitFailed, "use PostgreSQL"},
+		{"table is missing in a file", inBilling("list", "orders", "--database", sqlite), exitFailed, "creates the table of states"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			code, out, errs := call(t, "", c.args...)
