@@ -73,6 +73,10 @@ func request(ctx context.Context, e *endpoint.Endpoint, url string, most int) er
 	defer conn.Close(ctx)
 	for n := 0; n < most-1; {
 		err := pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+			// The server may still commit what a killed process sent it: without the lock both would take the same number.
+			if _, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock(1)`); err != nil {
+				return err
+			}
 			err := tx.QueryRow(ctx, `INSERT INTO done (n) SELECT coalesce(max(n) + 1, 0) FROM done RETURNING n`).Scan(&n)
 			if err != nil || n >= most {
 				return errors.Join(err, tx.Rollback(ctx))
