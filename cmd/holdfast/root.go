@@ -91,7 +91,7 @@ func (a *app) command() *cobra.Command {
 	flags.StringVar(&a.logLevel, "log-level", "", "`level` of the log on standard error: debug, info, warn, error or off (default warn; off for demo)")
 	flags.StringVar(&a.logFormat, "log-format", "console", "`format` of the log: console or json")
 	return a.group(root, a.demoCommand(), a.sendCommand(), a.queuesCommand(), a.sqlCommand(), a.errorsCommand(),
-		a.endpointCommand(), a.outboxCommand(), a.handledCommand(), a.sagasCommand(), a.rabbitCommand(), a.asbCommand(), a.sqsCommand(), a.benchCommand(), a.tortureCommand(),
+		a.endpointCommand(), a.outboxCommand(), a.handledCommand(), a.sagasCommand(), a.jobsCommand(), a.rabbitCommand(), a.asbCommand(), a.sqsCommand(), a.benchCommand(), a.tortureCommand(),
 		a.workerCommand(), a.versionCommand())
 }
 
