@@ -81,7 +81,9 @@ func (a *app) jobsResumeCommand() *cobra.Command {
 }
 
 func setState(state schedule.State) func(*schedule.Inspector, context.Context, string) error {
-	return func(jobs *schedule.Inspector, ctx context.Context, name string) error { return jobs.SetState(ctx, name, state) }
+	return func(jobs *schedule.Inspector, ctx context.Context, name string) error {
+		return jobs.SetState(ctx, name, state)
+	}
 }
 
 // jobChange changes a job or a schedule.
