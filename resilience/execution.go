@@ -47,10 +47,11 @@ func (c *Catalog) Begin(
 // Context returns the context of the attempts, which ends with that of Begin.
 func (x *Execution) Context() context.Context { return x.ctx }
 
-// Attempt makes one attempt and waits for it to end.
-func (x *Execution) Attempt() {
+// Attempt makes one attempt, waits for it to end, and returns its error.
+func (x *Execution) Attempt() error {
 	x.n, x.err, x.waiting = x.n+1, ErrPanicked, false
 	x.err = x.attempt(WithAttempt(x.ctx, x.n, x.policy.Retries()+1))
+	return x.err
 }
 
 // attempt calls the function, with a limit to its time where there is one.

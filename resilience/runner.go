@@ -33,13 +33,13 @@ func (r *runner) Run(ctx context.Context, policy string, fn func(context.Context
 		return err
 	}
 	defer func() { err = x.End() }()
-	for {
-		x.Attempt()
+	for x.Attempt() != nil {
 		delay, again := x.Next()
 		if !again || !wait(x.Context(), delay) {
-			return nil
+			break
 		}
 	}
+	return nil // End returns the error
 }
 
 // wait waits for d. It reports false when ctx has ended first.
