@@ -59,10 +59,10 @@ func expectedBytes(hourly int64, remember time.Duration) int64 {
 	return int64(float64(hourly) * remember.Hours() * bytesPerID)
 }
 
-// reportLeftover warns of messages in an outbox that the endpoint no longer has: nothing sends them.
+// reportLeftover warns of messages in an outbox that the endpoint no longer has, and has no timers in: nothing sends them.
 func (l *live) reportLeftover(ctx context.Context) {
 	inspector, ok := l.conn.(transport.Inspector)
-	if _, stores := l.conn.(transport.OutboxStore); !ok || !stores || l.outbox != nil {
+	if _, stores := l.conn.(transport.OutboxStore); !ok || !stores || l.timers != nil { // whose relay sends what is in the queue
 		return
 	}
 	name := l.e.cfg.Name + outboxSuffix

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 	"testing"
 	"time"
@@ -344,6 +345,26 @@ func TestAnOwnTimerIsMovedAtomically(t *testing.T) {
 		pass(2 * time.Hour)
 		if n := len(broker.Messages("shipping")); n != 1 || fails != 3 {
 			t.Errorf("%d messages after %d failures, want 1 and 3", n, fails)
+		}
+	})
+}
+
+// A start while timers wait warns of nothing: they are sent when they are due.
+func TestTimersAreNoLeftover(t *testing.T) {
+	onTimers(t, func(t *testing.T, cfg endpoint.Config, broker, _ *inmemory.Transport) {
+		var log strings.Builder
+		cfg.Logger = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelWarn}))
+		r := start(t, cfg)
+		r.send(placeOrder{ID: "set a 1h"})
+		pass(time.Minute)
+		r.end()
+		start(t, cfg)
+		pass(time.Hour)
+		if log.Len() > 0 {
+			t.Errorf("the log has warnings:\n%s", &log)
+		}
+		if n := len(broker.Messages("shipping")); n != 1 {
+			t.Errorf("%d timers arrived, want 1", n)
 		}
 	})
 }
