@@ -60,7 +60,7 @@ var rules = []rule{
 	{of: "schedule", ours: append([]string{"internal/*", "recoverability", "saga", "schedule/internal/*"}, aboveEndpoint...)},
 	{of: "servicecontrol", ours: append([]string{"saga"}, aboveEndpoint...)},
 	{
-		of: "telemetry/otel", ours: append([]string{"internal/errtree", "internal/fault", "recoverability", "saga"}, aboveEndpoint...),
+		of: "telemetry/otel", ours: append([]string{"internal/errtree", "internal/fault", "recoverability", "resilience", "saga"}, aboveEndpoint...),
 		modules: []string{"go.opentelemetry.io/otel"},
 	},
 	{of: "telemetry/zaplog", ours: aboveEndpoint, modules: []string{"go.uber.org/zap"}},

@@ -80,23 +80,29 @@ func newInstrumentation(cfg *endpoint.Config, opts Options) *instrumentation {
 		opts.Propagator = defaultPropagator()
 	}
 	system := cmp.Or(opts.System, systemOf(cfg.Transport))
-	tracers, meters := opts.TracerProvider, opts.MeterProvider
-	if tracers == nil {
-		tracers = api.GetTracerProvider()
-	}
-	if meters == nil {
-		meters = api.GetMeterProvider()
-	}
-	meter := meters.Meter(scope, metric.WithInstrumentationVersion(version()), metric.WithSchemaURL(semconv.SchemaURL))
+	tracer, meter := opts.instruments()
 	ms := newMetrics(meter, cfg.Name, system)
 	return &instrumentation{
-		tracer:     tracers.Tracer(scope, trace.WithInstrumentationVersion(version()), trace.WithSchemaURL(semconv.SchemaURL)),
+		tracer:     tracer,
 		propagator: opts.Propagator,
 		metrics:    ms,
 		sagas:      newSagas(meter, ms.labels),
 		endpoint:   cfg.Name,
 		system:     system,
 	}
+}
+
+// instruments returns a tracer and a meter of the providers.
+func (o Options) instruments() (trace.Tracer, metric.Meter) {
+	tracers, meters := o.TracerProvider, o.MeterProvider
+	if tracers == nil {
+		tracers = api.GetTracerProvider()
+	}
+	if meters == nil {
+		meters = api.GetMeterProvider()
+	}
+	return tracers.Tracer(scope, trace.WithInstrumentationVersion(version()), trace.WithSchemaURL(semconv.SchemaURL)),
+		meters.Meter(scope, metric.WithInstrumentationVersion(version()), metric.WithSchemaURL(semconv.SchemaURL))
 }
 
 // defaultPropagator returns the global propagator, which has no fields unless it was set.

@@ -19,6 +19,8 @@ const (
 	keySaga           = attribute.Key("holdfast.saga")
 	keyIgnored        = attribute.Key("holdfast.saga.ignored.reason")
 	keyPolicy         = attribute.Key("resilience.policy.name")
+	keyOutcome        = attribute.Key("resilience.policy.outcome")
+	keyTimeout        = attribute.Key("resilience.timeout_ms")
 	keyRetryAttempt   = attribute.Key("resilience.retry.attempt")
 	keyRetryDelay     = attribute.Key("resilience.retry.delay_ms")
 	keyQueueState     = attribute.Key("holdfast.queue.state")
@@ -42,6 +44,12 @@ const (
 	eventScheduled      = "retry scheduled"
 	eventFallback       = "fallback"
 	eventInterrupted    = "interrupted"
+)
+
+// Events of the span of a policy's execution, beside exception.
+const (
+	eventRetry   = "resilience retry"
+	eventTimeout = "resilience timeout"
 )
 
 // Values of messaging.operation.name, beside the intents in lower case.
