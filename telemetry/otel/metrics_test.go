@@ -310,9 +310,10 @@ func TestInstrumentingAnIncompleteConfigLeavesItToNew(t *testing.T) {
 func TestTheRelayOfAnOutboxHasSpans(t *testing.T) {
 	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		tel := newTelemetry(t)
-		away := true
+		var away atomic.Bool
+		away.Store(true)
 		broker.Fail = func(verb, _ string) error {
-			if away && verb == "Dispatch" {
+			if away.Load() && verb == "Dispatch" {
 				return transport.ErrUnreachable
 			}
 			return nil
@@ -324,7 +325,7 @@ func TestTheRelayOfAnOutboxHasSpans(t *testing.T) {
 		ep.send(ctx, orderAccepted{"1"}, endpoint.To("sales"), endpoint.ViaOutbox())
 		request.End()
 		synctest.Wait()
-		away = false
+		away.Store(false)
 		time.Sleep(time.Second)
 		want := strings.TrimPrefix(`
 request (internal)
