@@ -189,6 +189,57 @@ func TestWhatIsNoEventIsRefused(t *testing.T) {
 	})
 }
 
+func TestARecoveryRaisesNoEvents(t *testing.T) {
+	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		var errs []error
+		called := false
+		cfg := raising(
+			broker, func(context.Context, *endpoint.Session, string) error { return errNo },
+			endpoint.OnRaised(func(context.Context, *endpoint.Session, orderPaid) error {
+				called = true
+				return nil
+			}))
+		cfg.OnFinalFailure = func(ctx context.Context, s *endpoint.Session, _ recoverability.Failure) error {
+			errs = append(errs, s.Raise(ctx, orderPaid{}))
+			return nil
+		}
+		r := start(t, cfg)
+		r.send(placeOrder{ID: "7"})
+		synctest.Wait()
+		if len(errs) != 1 || errs[0] == nil || !strings.Contains(errs[0].Error(), "raise no events") || called {
+			t.Errorf("errors %v, called: %v", errs, called)
+		}
+		if n := len(broker.Messages("error")); n != 1 {
+			t.Errorf("%d failed", n)
+		}
+	})
+}
+
+// A behavior that calls the handlers again has a new chance.
+func TestAnErrorOfARaisedEventIsForgottenWhenTheHandlersRunAgain(t *testing.T) {
+	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		calls := 0
+		cfg := raising(
+			broker, func(ctx context.Context, s *endpoint.Session, id string) error {
+				_ = s.Raise(ctx, orderPaid{id})
+				return nil
+			},
+			endpoint.OnRaised(func(ctx context.Context, s *endpoint.Session, e orderPaid) error {
+				if calls++; calls == 1 {
+					return errNo
+				}
+				return s.Send(ctx, shipOrder(e))
+			}))
+		cfg.Pipeline.Invoke.Use("again", again)
+		r := start(t, cfg)
+		r.send(placeOrder{ID: "7"})
+		synctest.Wait()
+		if failed, sent := len(broker.Messages("error")), len(broker.Messages("shipping")); calls != 2 || failed != 0 || sent != 1 {
+			t.Errorf("%d calls, %d failed, %d sent", calls, failed, sent)
+		}
+	})
+}
+
 func TestAnEventWithoutAFunctionIsNoError(t *testing.T) {
 	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		r := start(t, raising(broker, raisePaid))
