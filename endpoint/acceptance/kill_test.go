@@ -45,7 +45,7 @@ const (
 func TestMain(m *testing.M) {
 	for variable, worker := range map[string]func() error{
 		workerVariable: killWorker, crashVariable: crashWorker, handOverVariable: handOverWorker, outboxVariable: outboxWorker,
-		pointVariable: pointWorker, webVariable: webWorker, retryVariable: retryWorker,
+		pointVariable: pointWorker, webVariable: webWorker, retryVariable: retryWorker, stateVariable: stateWorker,
 	} {
 		if os.Getenv(variable) == "" {
 			continue
