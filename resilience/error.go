@@ -50,9 +50,7 @@ func IsNonRetryable(err error) bool {
 
 // terminal reports whether there is no retry after err: it is marked, or the function was cancelled.
 func terminal(err error) bool {
-	return IsNonRetryable(err) || find(err, func(err error) bool {
-		return err == context.Canceled //nolint:errorlint // a layer
-	})
+	return IsNonRetryable(err) || find(err, func(err error) bool { return is(err, context.Canceled) })
 }
 
 // maxLayers bounds the errors of a tree that are looked at: an error may wrap itself.
@@ -75,14 +73,22 @@ func find(err error, test func(error) bool) bool {
 			case interface{ Unwrap() error }:
 				next = append(next, w.Unwrap())
 			case interface{ Unwrap() []error }:
-				if inner := w.Unwrap(); len(inner) <= maxLayers {
-					next = append(next, inner...)
-				}
+				inner := w.Unwrap()
+				next = append(next, inner[:min(len(inner), maxLayers)]...)
 			}
 			return false
 		})
 	}
 	return false
+}
+
+// is reports whether err itself, not one that it wraps, is target or has a method Is that says so, as the errors of
+// package net do. Values of a type that cannot be compared are not target.
+func is(err, target error) bool {
+	return safely(func() bool { return err == target }) || safely(func() bool { //nolint:errorlint // a layer
+		x, ok := err.(interface{ Is(error) bool })
+		return ok && x.Is(target)
+	})
 }
 
 func safely(f func() bool) (ok bool) {

@@ -37,6 +37,9 @@ func (c *Catalog) Begin(
 	}
 	x := &Execution{ctx: ctx, policy: p, fn: fn}
 	for _, o := range observers {
+		if o == nil {
+			continue
+		}
 		var observation Observation
 		x.ctx, observation = o.Begin(x.ctx, p) //nolint:fatcontext // a layer for each observer
 		x.observations = append(x.observations, observation)
@@ -105,7 +108,7 @@ func (x *Execution) End() error {
 		outcome = Succeeded
 	case cause != nil && err != ErrPanicked: //nolint:errorlint // set above
 		outcome = Cancelled
-		if x.waiting || !find(err, func(err error) bool { return same(err, cause) || same(err, x.ctx.Err()) }) {
+		if x.waiting || !find(err, func(err error) bool { return is(err, cause) || is(err, x.ctx.Err()) }) {
 			err = errors.Join(cause, err)
 		}
 	}
@@ -114,6 +117,3 @@ func (x *Execution) End() error {
 	}
 	return err
 }
-
-// same reports whether two errors are the same value. Values of a type that cannot be compared are not.
-func same(a, b error) bool { return safely(func() bool { return a == b }) } //nolint:errorlint // a layer

@@ -140,7 +140,7 @@ func (p Policy) Validate() error {
 		errs = append(errs, fmt.Errorf("resilience: policy %.200q: "+format, append([]any{p.Name}, args...)...))
 	}
 	switch {
-	case p.Name == "":
+	case strings.TrimSpace(p.Name) == "":
 		bad("the name is empty")
 	case len(p.Name) > maxName:
 		bad("the name has %d bytes, and at most %d are allowed", len(p.Name), maxName)

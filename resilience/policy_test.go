@@ -68,6 +68,7 @@ func TestMistakesInAPolicyAreNamed(t *testing.T) {
 		want   string
 	}{
 		{resilience.Policy{}, "the name is empty"},
+		{resilience.Policy{Name: " \t"}, "the name is empty"},
 		{resilience.Policy{Name: strings.Repeat("x", 201)}, "201 bytes"},
 		{resilience.Policy{Name: "a\nb"}, "control character"},
 		{resilience.Policy{Name: "p", Timeout: -1}, "Timeout is negative"},

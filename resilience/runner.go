@@ -19,7 +19,7 @@ type Runner interface {
 	Run(ctx context.Context, policy string, fn func(context.Context) error) error
 }
 
-// NewRunner returns a Runner by the policies of c. The observers are called in their order.
+// NewRunner returns a Runner by the policies of c. The observers are called in their order; nil ones are left out.
 func NewRunner(c *Catalog, observers ...Observer) Runner { return &runner{c, observers} }
 
 type runner struct {
