@@ -9,6 +9,8 @@ import (
 	"errors"
 	"fmt"
 	"log"
+	"os"
+	"path/filepath"
 	"sync/atomic"
 	"time"
 
@@ -16,7 +18,7 @@ import (
 	"github.com/holdfast-go/holdfast/recoverability"
 	"github.com/holdfast-go/holdfast/resilience"
 	"github.com/holdfast-go/holdfast/schedule"
-	"github.com/holdfast-go/holdfast/transport/inmemory"
+	"github.com/holdfast-go/holdfast/transport/sqlite"
 )
 
 type (
@@ -35,6 +37,7 @@ type Billing struct {
 	scheduler *schedule.Scheduler
 	refused   atomic.Int32
 	job       chan string        // the id of the invoice's job
+	ended     chan struct{}      // closed when the job has ended
 	reported  context.CancelFunc // ends the example
 }
 
@@ -58,6 +61,11 @@ func (b *Billing) invoice(ctx context.Context, _ *endpoint.Session, m SendInvoic
 }
 
 func (b *Billing) report(ctx context.Context, _ *endpoint.Session, _ BuildReport) error {
+	select {
+	case <-b.ended: // the example prints the report last
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
 	run, _ := schedule.RunOf(ctx)
 	fmt.Printf("a report of schedule %q\n", run.Schedule)
 	b.reported()
@@ -70,7 +78,12 @@ func main() {
 	}
 }
 
-func run(ctx context.Context) error {
+func run(ctx context.Context) (err error) {
+	dir, err := os.MkdirTemp("", "holdfast-jobs")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	scheduler, err := schedule.New(schedule.Config{Schedules: []schedule.Schedule{
@@ -79,10 +92,10 @@ func run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	b := &Billing{scheduler: scheduler, job: make(chan string, 1), reported: stop}
+	b := &Billing{scheduler: scheduler, job: make(chan string, 1), ended: make(chan struct{}), reported: stop}
 	cfg := endpoint.Config{
 		// With PostgreSQL: &postgres.Transport{URL: url}. With another broker: Outbox: &postgres.Transport{URL: url}.
-		Name: "billing", Transport: &inmemory.Transport{}, Install: true,
+		Name: "billing", Transport: &sqlite.Transport{Path: filepath.Join(dir, "billing.db")}, Install: true,
 		Transactions: endpoint.SendsAtomicWithReceive,
 		Messages: []endpoint.Message{
 			endpoint.Command[ChargeOrder]("Shop.ChargeOrder"), endpoint.Command[SendInvoice]("Shop.SendInvoice"),
@@ -125,6 +138,7 @@ func (b *Billing) watch(ctx context.Context, billing *endpoint.Endpoint) error {
 		}
 		if known && job.Status.Ended() {
 			fmt.Printf("the job of order %s: %s after %d attempts of %d\n", job.Correlation, job.Status, job.Attempt, job.MaxAttempts)
+			close(b.ended)
 			return nil
 		}
 		select {
