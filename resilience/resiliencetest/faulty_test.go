@@ -153,6 +153,13 @@ func TestEveryFaultIsFoundByItsRule(t *testing.T) {
 			l.again = func(_ context.Context, err error) bool { return !errors.Is(err, context.DeadlineExceeded) }
 		}},
 		{"terminal", "each error is retried", func(l *loop) { l.again = func(context.Context, error) bool { return true } }},
+		{"terminal", "errors are compared, not asked", func(l *loop) {
+			again := l.again
+			l.again = func(ctx context.Context, err error) bool {
+				var c canceled
+				return errors.As(err, &c) || again(ctx, err)
+			}
+		}},
 		{"last-error", "the last error is wrapped", func(l *loop) {
 			l.result = func(_ context.Context, err error, _ bool) error { return fmt.Errorf("retries exceeded: %w", err) }
 		}},
