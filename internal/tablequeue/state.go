@@ -110,7 +110,7 @@ func (c *Conn) recordError(err error) error {
 	return c.unreachable(err)
 }
 
-var errNoRecords = errors.New("the driver stores no records of handlers with state: use PostgreSQL or SQLite, for Config.Outbox or as the transport")
+var errNoRecords = errors.New("the driver stores no records of handlers with state: use PostgreSQL, SQLite or SQL Server, for Config.Outbox or as the transport")
 
 func (c *Conn) records() (Records, error) {
 	if records, ok := c.store.(Records); ok {

@@ -75,7 +75,8 @@ func (s *store) Classify(err error) tablequeue.Class {
 	_, own := errors.AsType[failure](err)
 	_, undone := errors.AsType[undoneError](err)
 	switch {
-	case errors.Is(err, dialect.ErrDetected), errors.Is(err, errRival), errors.Is(err, errNamedTwice):
+	case errors.Is(err, dialect.ErrDetected), errors.Is(err, errRival), errors.Is(err, errNamedTwice),
+		errors.Is(err, errRecordChanged):
 		return tablequeue.Conflict
 	case errors.Is(err, dialect.ErrDelay), errors.Is(err, tablequeue.ErrNoTimers):
 		return tablequeue.Refused

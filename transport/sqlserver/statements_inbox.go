@@ -34,6 +34,12 @@ const (
 	keyHit = ` ON h.[key] = convert(binary(16), r.[key], 2)`
 )
 
+// dueForForgetting returns the statement that marks the inbox with a name, if no process has removed its old keys for long.
+func dueForForgetting(schema, name string) string {
+	return declareNow + `UPDATE ` + quote(schema, dialect.InboxTable) + ` WITH (ROWLOCK) SET forgotten_at = @now
+WHERE name = ` + literal(name) + ` AND forgotten_at <= ` + later("@now", "@ago") + `;` + selectCount
+}
+
 func newInbox(schema string, at place) *inboxTable {
 	q := at.quoted()
 	table, versions, name := literal(q), quote(schema, dialect.InboxTable), literal(at.queue(schema))
@@ -66,8 +72,7 @@ WHERE h.[key] IS NULL ORDER BY r.[key];`,
 		find: `SELECT r.n, h.[sum] FROM ` + inner + q + ` AS h` + lookHint + keyHit + `;`,
 
 		// The first process that marks a due inbox removes its old keys.
-		due: declareNow + `UPDATE ` + versions + ` WITH (ROWLOCK) SET forgotten_at = @now
-WHERE name = ` + name + ` AND forgotten_at <= ` + later("@now", "@ago") + `;` + selectCount,
+		due: dueForForgetting(schema, at.queue(schema)),
 		forget: `DECLARE @before datetime2(7) = ` + later("sysutcdatetime()", "@ago") + `;
 WITH old AS (
 	SELECT TOP (@limit) [at] FROM ` + q + ` WITH (INDEX (holdfast_at), READPAST, UPDLOCK, ROWLOCK, READCOMMITTEDLOCK)

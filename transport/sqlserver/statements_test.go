@@ -57,6 +57,8 @@ func TestStatementsAreTheReviewedOnes(t *testing.T) {
 	addFields(add, "versions", reflect.ValueOf(newVersions(schema)))
 	add("versions of inboxes", createInboxVersions(schema))
 	addFields(add, "inbox", reflect.ValueOf(*newInbox(schema, at)))
+	add("before a statement about records", recordWait)
+	addFields(add, "records", reflect.ValueOf(*newRecords(schema)))
 	addFields(add, "subscriptions", reflect.ValueOf(newSubscriptions(schema)))
 	addFields(add, "shared subscriptions", reflect.ValueOf(newRouting("dbo", "SubscriptionRouting")))
 
@@ -87,11 +89,13 @@ func addFields(add func(name, statement string), of string, v reflect.Value) {
 // receivers wait for each other.
 func TestStatementsLockRowsOnly(t *testing.T) {
 	q, in := newTable("dbo", place{schema: "dbo", table: "q"}, traits{}), newInbox("dbo", place{schema: "dbo", table: "in"})
+	records := newRecords("dbo")
 	for name, text := range map[string]string{
 		"claim": q.claim, "renew": q.renew, "update": q.update, "remove": q.remove,
 		"abandon": q.abandon, "orphans": q.orphans, "cancel": q.cancel, "take": q.take,
 		"sweep": q.sweep, "purge": q.purge, "due to be swept": newVersions("dbo").due,
 		"record": in.record, "forget": in.forget, "forget keys": in.forgetKeys, "due to be forgotten": in.due,
+		"lock record": records.lock, "save record": records.save, "remove record": records.remove, "forget records": records.forget,
 	} {
 		if !strings.Contains(text, "ROWLOCK") {
 			t.Errorf("%s takes what locks it likes:\n%s", name, text)

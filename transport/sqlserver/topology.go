@@ -90,7 +90,11 @@ func (s *store) installation(plan transport.Plan) []step {
 			steps = append(steps, step{of, t.addNames}, step{of, t.indexNames})
 		}
 	}
-	return append(steps, s.installInboxes(plan.Inboxes)...)
+	steps = append(steps, s.installInboxes(plan.Inboxes)...)
+	if len(plan.Records) > 0 {
+		steps = append(steps, s.installRecords()...)
+	}
+	return steps
 }
 
 // Script returns the installer's statements for plan as text for sqlcmd. It needs no connection. Executed again, the

@@ -36,7 +36,7 @@ func (s *store) Check(queue string) error {
 		return nil
 	}
 	p, err := s.parse(queue)
-	taken := []string{dialect.SubscriptionTable, dialect.VersionTable, dialect.InboxTable, s.Routing}
+	taken := []string{dialect.SubscriptionTable, dialect.VersionTable, dialect.InboxTable, dialect.RecordTable, s.Routing}
 	if err == nil && slices.ContainsFunc(taken, func(name string) bool { return strings.EqualFold(p.table, name) }) {
 		err = fmt.Errorf("sqlserver: queue name %q is taken by a table of another kind", queue)
 	}

@@ -102,6 +102,9 @@ func (t *handlerTx) Complete(ctx context.Context, u *tablequeue.Unit) error {
 		if err == nil {
 			err = t.store.write(ctx, waiting{t.tx, lockWait}, units)
 		}
+		if err == nil && !skipped(u) {
+			err = t.store.writeRecords(ctx, waiting{t.tx, lockWait}, u.Records)
+		}
 		if err != nil || skipped(u) {
 			_ = t.tx.Rollback()
 		}

@@ -1016,6 +1016,84 @@ FROM (
 		SELECT sum(u.total_pages) AS pages FROM sys.allocation_units AS u WHERE u.container_id = p.hobt_id) AS a
 	WHERE p.object_id = object_id(N'[my''s [schema]]].[Sales."Orders"]]''--]', N'U')) AS s;
 
+-- before a statement about records
+SET LOCK_TIMEOUT 5000;
+
+-- records create
+IF object_id(N'[my''s [schema]]].[holdfast_state]', N'U') IS NULL
+BEGIN
+	CREATE TABLE [my's [schema]]].[holdfast_state] (
+		id binary(16) PRIMARY KEY CLUSTERED,
+		kind varbinary(1024) NOT NULL,
+		[key] varbinary(500) NOT NULL,
+		version bigint NOT NULL,
+		status smallint NOT NULL,
+		state nvarchar(max) NULL,
+		meta nvarchar(max) NULL,
+		started datetime2(7) NOT NULL DEFAULT sysutcdatetime(),
+		changed datetime2(7) NOT NULL DEFAULT sysutcdatetime(),
+		forget_at datetime2(7) NULL,
+		INDEX holdfast_kind_key NONCLUSTERED (kind, [key]),
+		INDEX holdfast_forget_at NONCLUSTERED (forget_at));
+	ALTER TABLE [my's [schema]]].[holdfast_state] SET (LOCK_ESCALATION = DISABLE);
+END
+
+-- records note
+IF EXISTS (SELECT 1 FROM [my's [schema]]].[holdfast_handled] WHERE name = N'holdfast_state' AND version > 1)
+	THROW 50000, N'the table of records is of a version that this program does not know: update this program', 1;
+IF NOT EXISTS (SELECT 1 FROM [my's [schema]]].[holdfast_handled] WHERE name = N'holdfast_state')
+	INSERT INTO [my's [schema]]].[holdfast_handled] (name, version) VALUES (N'holdfast_state', 1);
+
+-- records columns
+SELECT c.name FROM sys.columns AS c WHERE c.object_id = object_id(N'[my''s [schema]]].[holdfast_state]', N'U')
+
+-- records version
+SELECT version FROM [my's [schema]]].[holdfast_handled] WHERE name = N'holdfast_state'
+
+-- records insert
+IF NOT EXISTS (SELECT 1 FROM [my's [schema]]].[holdfast_state] WITH (ROWLOCK, READCOMMITTEDLOCK) WHERE id = @id)
+BEGIN
+	BEGIN TRY
+		INSERT INTO [my's [schema]]].[holdfast_state] (id, kind, [key], version, status) VALUES (@id, @kind, @key, 0, 0);
+	END TRY
+	BEGIN CATCH
+		IF error_number() NOT IN (2601, 2627) THROW;
+	END CATCH
+END
+
+-- records lock
+SELECT id, kind, [key], version, status, state, meta, started, changed FROM [my's [schema]]].[holdfast_state] WITH (UPDLOCK, ROWLOCK, READCOMMITTEDLOCK) WHERE id = @id
+
+-- records save
+UPDATE [my's [schema]]].[holdfast_state] WITH (ROWLOCK) SET version = @version, status = @status, state = @state, meta = @meta,
+	started = CASE WHEN @version = 1 THEN sysutcdatetime() ELSE started END, changed = sysutcdatetime(),
+	forget_at = CASE WHEN @status = 2 THEN dateadd(microsecond, @keep % 1000000, dateadd(second, @keep / 1000000 % 86400, dateadd(day, @keep / 1000000 / 86400, sysutcdatetime()))) END
+WHERE id = @id AND version = @loaded;
+SELECT @@ROWCOUNT;
+
+-- records remove
+DELETE FROM [my's [schema]]].[holdfast_state] WITH (ROWLOCK) WHERE id = @id AND version = @loaded;
+SELECT @@ROWCOUNT;
+
+-- records forget
+WITH old AS (
+	SELECT TOP (@limit) forget_at FROM [my's [schema]]].[holdfast_state] WITH (INDEX (holdfast_forget_at), READPAST, UPDLOCK, ROWLOCK, READCOMMITTEDLOCK)
+	WHERE forget_at <= sysutcdatetime() ORDER BY forget_at)
+DELETE FROM old;
+SELECT @@ROWCOUNT;
+
+-- records page
+SELECT TOP (@limit) id, kind, [key], version, status, state, meta, started, changed FROM [my's [schema]]].[holdfast_state] WITH (READCOMMITTEDLOCK)
+WHERE kind = @kind AND [key] > @after AND version > 0 ORDER BY [key]
+
+-- records one
+SELECT id, kind, [key], version, status, state, meta, started, changed FROM [my's [schema]]].[holdfast_state] WITH (READCOMMITTEDLOCK) WHERE id = @id AND version > 0
+
+-- records count
+SELECT coalesce(sum(CASE WHEN status = 1 THEN 1 ELSE 0 END), 0), coalesce(sum(CASE WHEN status = 2 THEN 1 ELSE 0 END), 0),
+	coalesce(datediff_big(microsecond, min(CASE WHEN status = 1 THEN changed END), sysutcdatetime()), 0)
+FROM [my's [schema]]].[holdfast_state] WITH (READPAST, READCOMMITTEDLOCK) WHERE kind = @kind
+
 -- subscriptions create
 IF object_id(N'[my''s [schema]]].[holdfast_subscriptions]', N'U') IS NULL
 	CREATE TABLE [my's [schema]]].[holdfast_subscriptions] (
