@@ -188,6 +188,30 @@ func TestEveryFaultIsFoundByItsRule(t *testing.T) {
 				return fn(resilience.WithAttempt(ctx, 0, 0))
 			}
 		}},
+		{"cancelled-before", "an attempt is made although the context has ended", func(*loop) {}},
+		{"caller-deadline", "the caller's deadline is a time-out", func(l *loop) {
+			l.result = func(ctx context.Context, err error, _ bool) error {
+				if ctx.Err() != nil {
+					return &resilience.TimeoutError{After: time.Hour, Err: err}
+				}
+				return err
+			}
+		}},
+		{"panic", "a panic becomes an error", func(l *loop) {
+			l.attempt = func(ctx context.Context, _ resilience.Policy, fn func(context.Context) error) (err error) {
+				defer func() {
+					if v := recover(); v != nil {
+						err = fmt.Errorf("panic: %v", v)
+					}
+				}()
+				return fn(ctx)
+			}
+		}},
+		{"odd-errors", "an odd error is final", func(l *loop) { l.again = func(context.Context, error) bool { return false } }},
+		{"unknown", "a nil function is a success", func(l *loop) {
+			l.attempt = func(context.Context, resilience.Policy, func(context.Context) error) error { return nil }
+		}},
+		{"observed", "observers are not called", func(*loop) {}},
 	} {
 		t.Run(fault.rule+"/"+fault.what, func(t *testing.T) {
 			spoilt := sound()
