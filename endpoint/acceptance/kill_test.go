@@ -46,6 +46,7 @@ func TestMain(m *testing.M) {
 	for variable, worker := range map[string]func() error{
 		workerVariable: killWorker, crashVariable: crashWorker, handOverVariable: handOverWorker, outboxVariable: outboxWorker,
 		pointVariable: pointWorker, webVariable: webWorker, retryVariable: retryWorker, stateVariable: stateWorker,
+		scheduleVariable: scheduleWorker,
 	} {
 		if os.Getenv(variable) == "" {
 			continue
