@@ -238,14 +238,31 @@ func (s *Scheduler) failed(ctx context.Context, session *endpoint.Session, id st
 	case recoverability.MoveToError, recoverability.DeadLetter, recoverability.Discard:
 		job.Status = Failed
 		return s.end(ctx, session, job)
-	case recoverability.Retry, recoverability.RetryInline: // at once, or after a while in this process
-		return nil
+	case recoverability.Retry:
+		return s.again(ctx, db, job, 0)
+	case recoverability.RetryInline:
+		return s.again(ctx, db, job, action.For)
 	}
 	store, err := s.storeOf(ctx, session)
 	if err != nil {
 		return err
 	}
 	return store.save(ctx, job)
+}
+
+// again stores that a job waits for another attempt at the same message, in a transaction of its own: no other goes with
+// such a retry. Otherwise the attempt would look as if its process had ended.
+func (s *Scheduler) again(ctx context.Context, db stateful.Database, job Job, after time.Duration) error {
+	job.Status, job.NextAttempt = WaitingRetry, db.Now().Add(after).UTC()
+	return db.Change(ctx, func(store transport.StateStore) ([]transport.Operation, error) {
+		jobs := jobStore{store, s.endpoint, s.keep}
+		now, known, err := jobs.load(ctx, job.ID)
+		if err != nil || !known || now.RunID != job.RunID || now.Status != Running { // it was changed meanwhile
+			return nil, err
+		}
+		job.CancelRequested = now.CancelRequested
+		return nil, jobs.save(ctx, job)
+	})
 }
 
 // errorText returns the beginning of the text of an error, which may panic.
