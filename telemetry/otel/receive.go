@@ -44,7 +44,7 @@ func (in *instrumentation) received(r *pipeline.Receive) []attribute.KeyValue {
 	if n := fault.DelayedRetries(r.Message.Headers); n > 0 {
 		attrs = append(attrs, keyDelayedRetries.Int(n))
 	}
-	return attrs
+	return append(attrs, job(r.Message)...)
 }
 
 // logical records the type of the message.
