@@ -103,7 +103,7 @@ func storeMany(t *test) {
 	o := t.outbox(t.open())
 	missing := t.name("missing")
 	all := keys(60)
-	for _, k := range all[:20] {
+	for _, k := range all[:21] {
 		o.store(k)
 	}
 	var want []string
@@ -111,9 +111,9 @@ func storeMany(t *test) {
 	for i, id := range ids("m", len(all)) {
 		e, err := o.entry(all[i], id, id+" too"), error(nil)
 		switch {
-		case i < 20:
+		case i < 21:
 			err = transport.ErrAlreadyHandled
-		case i < 40:
+		case i < 42:
 			e.Ops[1].Queue, err = missing, transport.ErrNoQueue
 		default:
 			want = append(want, id, id+" too")
@@ -121,9 +121,9 @@ func storeMany(t *test) {
 		wg.Go(func() { t.fails("Store", o.Store(t.ctx(), e), err) })
 	}
 	wg.Wait()
-	o.are(transport.Handled, all[:20]...)
-	o.are(transport.NotHandled, all[20:40]...)
-	o.are(transport.Handled, all[40:]...)
+	o.are(transport.Handled, all[:21]...)
+	o.are(transport.NotHandled, all[21:42]...)
+	o.are(transport.Handled, all[42:]...)
 	t.holds(o.conn, o.queue, want...)
 }
 

@@ -141,6 +141,7 @@ var themes = []theme{
 	{"Recording a completed message", recordRules},
 	{"Storing in an outbox", outboxRules},
 	{"Storing in a handler's transaction", storeTxRules},
+	{"Messages with a name", timerRules},
 	{"Records of handlers with state", stateRules},
 	{"Concurrency", concurrencyRules},
 	{"Stopping and closing", stopRules},
