@@ -52,9 +52,8 @@ type Snapshot struct {
 	Schedules []Info    `json:"schedules"`
 	// Jobs are jobs that have not ended, by id: the first MaxJobs of them.
 	Jobs []Job `json:"jobs"`
-	// Active and Ended are the numbers of jobs. Large ones may be estimates.
+	// Active is the number of jobs that have not ended. Where it is larger than MaxJobs it may be an estimate.
 	Active int64 `json:"active"`
-	Ended  int64 `json:"ended"`
 }
 
 // MaxJobs is the largest number of jobs in a [Snapshot].
@@ -88,15 +87,18 @@ func (i *Inspector) Snapshot(ctx context.Context) (Snapshot, error) {
 		snapshot.Schedules = append(snapshot.Schedules, p.info(name))
 	}
 	slices.SortFunc(snapshot.Schedules, func(a, b Info) int { return strings.Compare(a.Name, b.Name) })
-	for kind, n := range map[string]*int64{kindActive: &snapshot.Active, kindEnded: &snapshot.Ended} {
-		stats, err := i.db.InspectRecords(ctx, nameOf(i.endpoint, kind, "").Kind)
+	if snapshot.Jobs, err = i.jobs(ctx, kindActive, "", MaxJobs); err != nil {
+		return snapshot, err
+	}
+	snapshot.Active = int64(len(snapshot.Jobs))
+	if len(snapshot.Jobs) == MaxJobs { // jobs that have ended are not counted: some databases read all of them
+		stats, err := i.db.InspectRecords(ctx, nameOf(i.endpoint, kindActive, "").Kind)
 		if err != nil {
 			return snapshot, i.failed("count the jobs", err)
 		}
-		*n = stats.Active + stats.Ended
+		snapshot.Active = max(snapshot.Active, stats.Active)
 	}
-	snapshot.Jobs, err = i.jobs(ctx, kindActive, "", MaxJobs)
-	return snapshot, err
+	return snapshot, nil
 }
 
 func (p plan) info(name string) Info {

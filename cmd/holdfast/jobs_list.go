@@ -15,8 +15,8 @@ import (
 
 const jobsListHelp = `List the schedules of an endpoint by name: their state, their times, the time of the next occurrence, the outcome of the
 last one, and how many occurrences were missed, skipped because another one had not ended, or due while the schedule was
-paused. Then the jobs that have not ended, in the order of their ids, and the counts of jobs, which databases may
-estimate. Times are UTC. Listing changes nothing.
+paused. Then the jobs that have not ended, in the order of their ids, and their number, which databases may estimate.
+Times are UTC. Listing changes nothing.
 
 A list has --first jobs; when there are more, the last line says how the next page is listed. --ended lists the jobs that
 have ended instead, as long as they are kept. With --json, one object.`
@@ -49,7 +49,13 @@ func (a *app) jobsListCommand() *cobra.Command {
 			if snapshot.Jobs, more, err = jobPages(cmd.Context(), jobs, *ended, *after, *first); err != nil {
 				return err
 			}
-			if len(snapshot.Schedules)+len(snapshot.Jobs) == 0 && snapshot.Active+snapshot.Ended == 0 && !*asJSON {
+			var past []schedule.Job
+			if len(snapshot.Schedules) == 0 && snapshot.Active == 0 {
+				if past, err = jobs.Jobs(cmd.Context(), true, "", 1); err != nil {
+					return err
+				}
+			}
+			if len(snapshot.Schedules)+len(past) == 0 && snapshot.Active == 0 && !*asJSON {
 				fmt.Fprintf(a.out, "no schedules and no jobs of endpoint %s: check its name and the database\n", o.endpoint)
 				return nil
 			}
@@ -59,7 +65,7 @@ func (a *app) jobsListCommand() *cobra.Command {
 			if err := a.show(false, nil, func(w io.Writer) { printJobs(w, snapshot.Jobs) }); err != nil {
 				return err
 			}
-			fmt.Fprintf(a.out, "%d jobs that have not ended, %d that have ended\n", snapshot.Active, snapshot.Ended)
+			fmt.Fprintf(a.out, "%d jobs that have not ended\n", snapshot.Active)
 			if more {
 				fmt.Fprintf(a.out, "there may be more: list them with --after %s\n", snapshot.Jobs[len(snapshot.Jobs)-1].ID)
 			}
