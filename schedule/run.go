@@ -69,6 +69,7 @@ func (s *Scheduler) runJobs(next pipeline.Func[*pipeline.Logical]) pipeline.Func
 		if err != nil || !run {
 			return err
 		}
+		defer s.returned.add(job.RunID)
 		if err := s.runJob(ctx, db, job, l, next); err != nil {
 			return err
 		}
@@ -93,6 +94,8 @@ func (s *Scheduler) begin(ctx context.Context, db stateful.Database, id string, 
 		case job.Status == Cancelled, job.Status == Skipped, job.Status == Succeeded:
 			run = false
 			return nil, nil
+		case job.Status == Running && s.returned.has(job.RunID): // its transaction lost a conflict: the same attempt once more
+			job.Attempt--
 		case job.Status == Running:
 			job.Interrupted++
 		}

@@ -35,6 +35,7 @@ type Scheduler struct {
 
 	endpoint string
 	log      *slog.Logger
+	returned returnedRuns
 	live     atomic.Pointer[endpoint.Endpoint]
 	applied  bool
 }
