@@ -15,6 +15,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/pump"
 	"github.com/holdfast-go/holdfast/pipeline"
 	"github.com/holdfast-go/holdfast/recoverability"
+	"github.com/holdfast-go/holdfast/resilience"
 	"github.com/holdfast-go/holdfast/serialization"
 	"github.com/holdfast-go/holdfast/transport"
 )
@@ -168,4 +169,10 @@ func RunAll(ctx context.Context, endpoints ...*Endpoint) error {
 	}
 	wg.Wait()
 	return errors.Join(errs...)
+}
+
+// Policy returns the resilience policy with that name, of Config.Recoverability.Policies or of one of its rules, with
+// defaults for its zero fields. It reports false if there is none.
+func (e *Endpoint) Policy(name string) (resilience.Policy, bool) {
+	return e.recoverability.NamedPolicy(name)
 }

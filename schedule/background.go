@@ -23,7 +23,9 @@ const (
 
 // background compares the schedules of the process with their plans, at the start and every 5 minutes.
 func (s *Scheduler) background(ctx context.Context, ep *endpoint.Endpoint) {
-	s.live.Store(ep)
+	if s.live.Swap(ep) == nil {
+		close(s.ready)
+	}
 	if len(s.schedules) == 0 {
 		return
 	}

@@ -21,6 +21,8 @@ type enqueued struct {
 	job  Job
 	opts []endpoint.SendOption
 	tx   any // of the caller
+
+	policy string
 }
 
 // At runs the job no earlier than t. A time in the past is now.
@@ -42,9 +44,12 @@ func Correlation(text string) Option {
 }
 
 // Policy retries the job by the resilience policy with that name, deferred: one of recoverability.Config.Policies or of a
-// rule. Without the option the retries are those of any message of its type.
+// rule. An unknown name is an error of Enqueue. Without the option the retries are those of any message of its type.
 func Policy(name string) Option {
-	return func(e *enqueued) { e.opts = append(e.opts, endpoint.Header(header.HoldfastPolicy, name)) }
+	return func(e *enqueued) {
+		e.policy = name
+		e.opts = append(e.opts, endpoint.Header(header.HoldfastPolicy, name))
+	}
 }
 
 // In sends the job in a transaction that the caller ends: see [endpoint.In]. It is for [Scheduler.Enqueue].
@@ -62,7 +67,14 @@ func ViaOutbox() Option {
 // have returned nil. The job and its state are committed with what the handlers write and send. It returns the id of the
 // job, which is the id of its message.
 func (s *Scheduler) Enqueue(ctx context.Context, session *endpoint.Session, m any, opts ...Option) (id string, err error) {
-	e, err := s.newJob(m, opts)
+	if !s.applied {
+		return "", errNotApplied
+	}
+	ep, err := s.running(ctx)
+	if err != nil {
+		return "", fmt.Errorf("enqueue a job of %T: %w", m, err)
+	}
+	e, err := s.newJob(ep, m, opts)
 	if err != nil {
 		return "", err
 	}
@@ -82,7 +94,7 @@ func (s *Scheduler) Enqueue(ctx context.Context, session *endpoint.Session, m an
 // EnqueueFrom is Enqueue outside a handler, for instance in a web request. The job has a state once Enqueue has returned;
 // with the option [In], once its first attempt has begun.
 func (s *Scheduler) EnqueueFrom(ctx context.Context, ep *endpoint.Endpoint, m any, opts ...Option) (id string, err error) {
-	e, err := s.newJob(m, opts)
+	e, err := s.newJob(ep, m, opts)
 	if err != nil {
 		return "", err
 	}
@@ -109,12 +121,16 @@ func (s *Scheduler) EnqueueFrom(ctx context.Context, ep *endpoint.Endpoint, m an
 	return e.job.ID, nil
 }
 
+var errNotApplied = errors.New("enqueue: the scheduler belongs to no endpoint: call Apply before endpoint.New")
+
 // newJob returns the job of a message with the options for sending it.
-func (s *Scheduler) newJob(m any, opts []Option) (*enqueued, error) {
+func (s *Scheduler) newJob(ep *endpoint.Endpoint, m any, opts []Option) (*enqueued, error) {
 	t := reflect.TypeOf(m)
 	switch {
 	case !s.applied:
-		return nil, errors.New("enqueue: the scheduler belongs to no endpoint: call Apply first")
+		return nil, errNotApplied
+	case ep == nil:
+		return nil, errors.New("enqueue: the endpoint is nil")
 	case t == nil || t.Kind() == reflect.Pointer && reflect.ValueOf(m).IsNil():
 		return nil, errors.New("enqueue: the message is nil")
 	}
@@ -122,6 +138,13 @@ func (s *Scheduler) newJob(m any, opts []Option) (*enqueued, error) {
 	e := &enqueued{job: Job{ID: uuid.New(now), Status: Queued, Type: typeOf(m), Created: now.UTC()}}
 	for _, opt := range opts {
 		opt(e)
+	}
+	if e.policy != "" {
+		p, known := ep.Policy(e.policy)
+		if !known {
+			return nil, fmt.Errorf("enqueue: there is no policy %.200q: add it to Recoverability.Policies of the endpoint", e.policy)
+		}
+		e.job.MaxAttempts = p.Retries() + 1
 	}
 	e.job.NextAttempt = e.job.NextAttempt.UTC()
 	e.opts = append(e.opts, endpoint.MessageID(e.job.ID), endpoint.Header(header.HoldfastJob, e.job.ID))

@@ -41,8 +41,8 @@ type Job struct {
 	// Correlation is the text of the option [Correlation].
 	Correlation string `json:"correlation,omitempty"`
 	Status      Status `json:"status"`
-	// Attempt is the number of the last attempt, from 1. MaxAttempts is the number that the policy of the job allows, known
-	// since it first failed; 0 where the endpoint's own retries apply.
+	// Attempt is the number of the last attempt, from 1. MaxAttempts is the number that the policy of the job allows; 0
+	// where the endpoint's own retries apply.
 	Attempt     int `json:"attempt,omitempty"`
 	MaxAttempts int `json:"max_attempts,omitempty"`
 	// Interrupted is the number of attempts that ended with their process.

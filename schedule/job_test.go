@@ -79,6 +79,20 @@ func TestAJobThatFailsForGoodIsFailed(t *testing.T) {
 	}
 }
 
+func TestAnUnknownPolicyIsAnError(t *testing.T) {
+	inEachMode(t, func(t *testing.T, s *shop) {
+		s.start()
+		_, err := s.scheduler.EnqueueFrom(t.Context(), s.endpoint, sendInvoice{"7"}, schedule.Policy("none"))
+		if err == nil || !strings.Contains(err.Error(), "none") {
+			t.Errorf("%v", err)
+		}
+		s.after(time.Second)
+		if n := len(s.times()); n != 0 {
+			t.Errorf("%d runs", n)
+		}
+	})
+}
+
 func TestAWaitingJobIsCancelled(t *testing.T) {
 	inEachMode(t, func(t *testing.T, s *shop) {
 		s.invoice = func(context.Context) error { return errors.New("no mail server") }

@@ -57,9 +57,9 @@ func (s *Scheduler) runJobs(next pipeline.Func[*pipeline.Logical]) pipeline.Func
 		if id == "" || !ok {
 			return next(ctx, l)
 		}
-		ep := s.live.Load()
-		if ep == nil {
-			return errNotReady
+		ep, err := s.running(ctx)
+		if err != nil {
+			return err
 		}
 		db, err := ep.Database()
 		if err != nil {
@@ -76,8 +76,6 @@ func (s *Scheduler) runJobs(next pipeline.Func[*pipeline.Logical]) pipeline.Func
 		return s.succeed(ctx, session, job)
 	}
 }
-
-var errNotReady = errors.New("the schedules of the endpoint are not ready: the message is retried")
 
 // begin stores that a job runs, in a transaction of its own. It reports false for a job that has ended.
 func (s *Scheduler) begin(ctx context.Context, db stateful.Database, id string, l *pipeline.Logical) (job Job, run bool, err error) {

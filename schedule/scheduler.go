@@ -37,12 +37,13 @@ type Scheduler struct {
 	log      *slog.Logger
 	returned returnedRuns
 	live     atomic.Pointer[endpoint.Endpoint]
+	ready    chan struct{} // closed when live is set
 	applied  bool
 }
 
 // New returns a scheduler. It fails with all mistakes in c, joined. Without schedules it keeps the states of jobs alone.
 func New(c Config) (*Scheduler, error) {
-	s := &Scheduler{schedules: map[string]*Schedule{}, keep: cmp.Or(c.Keep, defaultKeep)}
+	s := &Scheduler{schedules: map[string]*Schedule{}, keep: cmp.Or(c.Keep, defaultKeep), ready: make(chan struct{})}
 	var errs []error
 	if c.Keep < 0 {
 		errs = append(errs, fmt.Errorf("schedule: Keep is negative: %v; 0 is 30 days", c.Keep))
@@ -81,6 +82,16 @@ func (s *Scheduler) Apply(cfg *endpoint.Config) {
 	cfg.Pipeline.Logical.Use("schedule", s.runJobs)
 	cfg.Pipeline.Recover.Use("schedule", s.recoverJobs)
 	cfg.Background = append(cfg.Background[:len(cfg.Background):len(cfg.Background)], s.background)
+}
+
+// running returns the endpoint, once it is ready: its first messages may be earlier.
+func (s *Scheduler) running(ctx context.Context) (*endpoint.Endpoint, error) {
+	select {
+	case <-s.ready:
+		return s.live.Load(), nil
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
 }
 
 // now returns the time by the clock of the database.
