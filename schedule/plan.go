@@ -75,7 +75,10 @@ func (s *Scheduler) saga() *saga.Saga[plan] {
 }
 
 // step reads the plan.
-func (s *Scheduler) step(c *planContext) (step, error) {
+func (s *Scheduler) step(ctx context.Context, c *planContext) (step, error) {
+	if _, err := s.running(ctx); err != nil {
+		return step{}, err
+	}
 	parsed, err := parseSpec(c.State.Spec)
 	return step{c, s, parsed, s.now()}, err
 }
@@ -89,7 +92,7 @@ func (s *Scheduler) ensure(ctx context.Context, c *planContext, m ensureSchedule
 	}
 	changed := m.Spec != c.State.Spec
 	c.State.Spec, c.State.Since, c.State.Unknown = m.Spec, m.Since, time.Time{}
-	p, err := s.step(c)
+	p, err := s.step(ctx, c)
 	if err != nil {
 		return err
 	}
@@ -125,7 +128,7 @@ func (p step) ensureAfter(ctx context.Context, changed bool) error {
 
 // due starts the occurrence that is due.
 func (s *Scheduler) due(ctx context.Context, c *planContext, m scheduleDue) error {
-	p, err := s.step(c)
+	p, err := s.step(ctx, c)
 	if err != nil {
 		return err
 	}
@@ -271,7 +274,7 @@ func (p step) currentActive(ctx context.Context) (bool, error) {
 
 // ended records the end of an occurrence.
 func (s *Scheduler) ended(ctx context.Context, c *planContext, m occurrenceEnded) error {
-	p, err := s.step(c)
+	p, err := s.step(ctx, c)
 	if err != nil {
 		return err
 	}
@@ -290,7 +293,7 @@ func (s *Scheduler) ended(ctx context.Context, c *planContext, m occurrenceEnded
 
 // run starts an occurrence now. The plan stays as it is.
 func (s *Scheduler) run(ctx context.Context, c *planContext, _ runSchedule) error {
-	p, err := s.step(c)
+	p, err := s.step(ctx, c)
 	if err != nil {
 		return err
 	}
