@@ -32,6 +32,7 @@ type shop struct {
 	runs    []schedule.Run
 	report  func(ctx context.Context) error // the handler of buildReport
 	invoice func(ctx context.Context) error
+	keep    time.Duration // of ended jobs; 0 is the default
 
 	scheduler *schedule.Scheduler
 	endpoint  *endpoint.Endpoint
@@ -61,7 +62,7 @@ func inEachMode(t *testing.T, f func(t *testing.T, s *shop)) {
 // start runs the endpoint with schedules of buildReport.
 func (s *shop) start(schedules ...schedule.Schedule) {
 	s.t.Helper()
-	scheduler, err := schedule.New(schedule.Config{Schedules: schedules})
+	scheduler, err := schedule.New(schedule.Config{Schedules: schedules, Keep: s.keep})
 	if err != nil {
 		s.t.Fatal(err)
 	}

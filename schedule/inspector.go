@@ -24,16 +24,18 @@ import (
 type Inspector struct {
 	endpoint string
 	db       stateful.Database
+	keep     time.Duration // of jobs that it ends
 }
 
 // Inspect returns an inspector of the schedules and jobs of the endpoint with a name, in the database that conn is
-// connected to. It fails where the database stores no records.
+// connected to. It fails where the database stores no records. A job that it cancels is kept for 30 days, whatever
+// [Config].Keep says.
 func Inspect(conn transport.Conn, endpoint string) (*Inspector, error) {
 	db, err := stateful.DatabaseOn(conn)
 	if err != nil {
 		return nil, fmt.Errorf("schedule: %w", err)
 	}
-	return &Inspector{endpoint, db}, nil
+	return &Inspector{endpoint, db, defaultKeep}, nil
 }
 
 // Inspector returns an inspector of the schedules and jobs of ep, which the scheduler belongs to. It fails while ep is not
@@ -43,7 +45,7 @@ func (s *Scheduler) Inspector(ep *endpoint.Endpoint) (*Inspector, error) {
 	if err != nil {
 		return nil, fmt.Errorf("schedule: %w", err)
 	}
-	return &Inspector{s.endpoint, db}, nil
+	return &Inspector{s.endpoint, db, s.keep}, nil
 }
 
 // Snapshot is the state of the schedules and of the jobs that have not ended.
@@ -161,7 +163,7 @@ func (i *Inspector) Job(ctx context.Context, id string) (job Job, known bool, er
 // reports false for a job that is unknown or has ended.
 func (i *Inspector) Cancel(ctx context.Context, id string) (cancelled bool, err error) {
 	err = i.db.Change(ctx, func(store transport.StateStore) ([]transport.Operation, error) {
-		jobs := jobStore{store, i.endpoint, defaultKeep}
+		jobs := jobStore{store, i.endpoint, i.keep}
 		job, known, err := jobs.load(ctx, id)
 		cancelled = known && err == nil && !job.Status.Ended()
 		if !cancelled {

@@ -257,3 +257,25 @@ func TestAnEndpointRefusesSchedulesThatCannotRun(t *testing.T) {
 		})
 	}
 }
+
+func TestACancelledJobIsKeptAsLongAsOthers(t *testing.T) {
+	inEachMode(t, func(t *testing.T, s *shop) {
+		s.keep = time.Hour
+		s.start()
+		id, err := s.scheduler.EnqueueFrom(t.Context(), s.endpoint, sendInvoice{"7"}, schedule.After(24*time.Hour))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if cancelled, err := s.inspector().Cancel(t.Context(), id); !cancelled || err != nil {
+			t.Fatal(cancelled, err)
+		}
+		s.after(30 * time.Minute)
+		if job := s.job(id); job.Status != schedule.Cancelled {
+			t.Errorf("%+v", job)
+		}
+		s.after(2 * time.Hour)
+		if job, known, err := s.inspector().Job(t.Context(), id); known || err != nil {
+			t.Errorf("the job is kept for longer than Config.Keep: %+v, %v", job, err)
+		}
+	})
+}
