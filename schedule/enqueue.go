@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"reflect"
 	"time"
+	"unicode/utf8"
 
 	"github.com/holdfast-go/holdfast/endpoint"
 	"github.com/holdfast-go/holdfast/header"
@@ -35,7 +36,7 @@ func After(d time.Duration) Option {
 	return func(e *enqueued) { e.job.NextAttempt = time.Now().Add(d) }
 }
 
-// Correlation stores a text with the job, such as the id of an order.
+// Correlation stores a text with the job, such as the id of an order: valid UTF-8 of at most 1,000 bytes.
 func Correlation(text string) Option {
 	return func(e *enqueued) {
 		e.job.Correlation = text
@@ -145,6 +146,9 @@ func (s *Scheduler) newJob(ep *endpoint.Endpoint, m any, opts []Option) (*enqueu
 			return nil, fmt.Errorf("enqueue: there is no policy %.200q: add it to Recoverability.Policies of the endpoint", e.policy)
 		}
 		e.job.MaxAttempts = p.Retries() + 1
+	}
+	if text := e.job.Correlation; len(text) > maxError || !utf8.ValidString(text) {
+		return nil, fmt.Errorf("enqueue: the correlation %.50q must be valid UTF-8 of at most %d bytes: it has %d", text, maxError, len(text))
 	}
 	e.job.NextAttempt = e.job.NextAttempt.UTC()
 	e.opts = append(e.opts, endpoint.MessageID(e.job.ID), endpoint.Header(header.HoldfastJob, e.job.ID))

@@ -279,3 +279,28 @@ func TestACancelledJobIsKeptAsLongAsOthers(t *testing.T) {
 		}
 	})
 }
+
+func TestABadCorrelationIsRefused(t *testing.T) {
+	inEachMode(t, func(t *testing.T, s *shop) {
+		s.start()
+		for _, text := range []string{"\xff", strings.Repeat("x", 1001)} {
+			_, err := s.scheduler.EnqueueFrom(t.Context(), s.endpoint, sendInvoice{"7"}, schedule.Correlation(text))
+			if err == nil || !strings.Contains(err.Error(), "the correlation") {
+				t.Errorf("%.10q: %v", text, err)
+			}
+		}
+		for _, text := range []string{"a\nb", "\x00", "ü%"} {
+			id, err := s.scheduler.EnqueueFrom(t.Context(), s.endpoint, sendInvoice{"7"}, schedule.Correlation(text))
+			if err != nil {
+				t.Fatal(err)
+			}
+			s.after(time.Second)
+			if job := s.job(id); job.Correlation != text || job.Status != schedule.Succeeded {
+				t.Errorf("%q: %+v", text, job)
+			}
+		}
+		if len(s.runs) != 3 {
+			t.Errorf("runs %v", s.runs)
+		}
+	})
+}
