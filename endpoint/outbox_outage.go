@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/internal/backoff"
+	"github.com/holdfast-go/holdfast/internal/errtree"
+	"github.com/holdfast-go/holdfast/internal/stateful"
 	"github.com/holdfast-go/holdfast/transport"
 )
 
@@ -193,6 +195,9 @@ func (a *attempt) storeAway(ctx context.Context, tx transport.Tx, failure error)
 			return granted(err)
 		}
 	}
+	if err := recordsAway(failure); err != nil {
+		return err
+	}
 	if tx == nil {
 		return nil
 	}
@@ -203,6 +208,21 @@ func (a *attempt) storeAway(ctx context.Context, tx transport.Tx, failure error)
 	}
 	if err := a.live.probe(ctx); away(err) {
 		return err
+	}
+	return nil
+}
+
+// recordsAway returns why the records of the handlers cannot be used, if that is what failure says; nil otherwise.
+func recordsAway(failure error) error {
+	failed := errtree.Find[*stateful.StoreError](failure)
+	switch {
+	case failed == nil:
+	case away(failed):
+		return failed
+	case errors.Is(failed, transport.ErrNoQueue):
+		return fmt.Errorf("the table of records: %w: create it with Config.Install or Endpoint.Install", failed)
+	case errors.Is(failed, transport.ErrDenied):
+		return fmt.Errorf("%w: grant SELECT, INSERT, UPDATE and DELETE on the table of records", failed)
 	}
 	return nil
 }

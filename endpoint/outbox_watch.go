@@ -78,7 +78,28 @@ func (l *live) usable(ctx context.Context) error {
 	if err := l.probe(ctx); err != nil {
 		return err
 	}
-	return l.stores(ctx)
+	if err := l.stores(ctx); err != nil {
+		return err
+	}
+	return l.storesRecords(ctx)
+}
+
+// storesRecords asks the database of the handlers' records for all rights, by a record that is created and not saved.
+func (l *live) storesRecords(ctx context.Context) error {
+	kinds := l.e.records()
+	if len(kinds) == 0 {
+		return nil
+	}
+	db, err := l.e.Database()
+	if err != nil {
+		return err
+	}
+	key := uuid.New(time.Now())
+	return db.Change(ctx, func(store transport.StateStore) ([]transport.Operation, error) {
+		id := transport.RecordID(HandledID(kinds[0], key))
+		_, err := store.Load(ctx, id, &transport.RecordName{Kind: kinds[0], Key: "probe " + key})
+		return nil, err
+	})
 }
 
 // stores asks the database of the outbox and inbox whether it commits what it commits for a message: an id, here one of no

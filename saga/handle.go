@@ -103,6 +103,7 @@ func (in *instance[S]) load(ctx context.Context) error {
 	began := time.Now()
 	in.record, err = store.Load(ctx, in.target.id, create)
 	in.Waited += time.Since(began)
+	err = stateful.Failed(err)
 	if err == nil && in.record.Name.Kind != in.call.Kind {
 		return fmt.Errorf("%w: the id is that of another kind, %q", transport.ErrNoRecord, in.record.Name.Kind)
 	}

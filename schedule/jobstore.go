@@ -41,7 +41,7 @@ func (s jobStore) load(ctx context.Context, id string) (job Job, known bool, err
 		if err == nil {
 			job, err = jobOf(r)
 		}
-		return job, err == nil, err
+		return job, err == nil, stateful.Failed(err)
 	}
 	return Job{}, false, nil
 }
@@ -55,7 +55,7 @@ func (s jobStore) save(ctx context.Context, job Job) error {
 	name := nameOf(s.endpoint, now, job.ID)
 	r, err := s.Load(ctx, saga.ID(s.endpoint, now, job.ID), &name)
 	if err != nil {
-		return fmt.Errorf("job %.100q: %w", job.ID, err)
+		return fmt.Errorf("job %.100q: %w", job.ID, stateful.Failed(err))
 	}
 	text, err := json.Marshal(job)
 	if err != nil {
@@ -66,10 +66,10 @@ func (s jobStore) save(ctx context.Context, job Job) error {
 		r.State, r.Meta, r.Status, r.Keep = nil, text, transport.RecordEnded, s.keep
 	}
 	if err := s.Save(ctx, r); err != nil {
-		return fmt.Errorf("job %.100q: %w", job.ID, err)
+		return fmt.Errorf("job %.100q: %w", job.ID, stateful.Failed(err))
 	}
 	if err := s.Remove(ctx, saga.ID(s.endpoint, before, job.ID)); err != nil {
-		return fmt.Errorf("job %.100q: %w", job.ID, err)
+		return fmt.Errorf("job %.100q: %w", job.ID, stateful.Failed(err))
 	}
 	return nil
 }
@@ -80,7 +80,7 @@ func (s jobStore) active(ctx context.Context, id string) (bool, error) {
 	if errors.Is(err, transport.ErrNoRecord) {
 		return false, nil
 	}
-	return err == nil, err
+	return err == nil, stateful.Failed(err)
 }
 
 // jobOf returns the job in a record.

@@ -62,6 +62,38 @@ func TestSagasInOppositeOrderFailNoMessage(t *testing.T) {
 	}
 }
 
+// Whatever happens to the table of records for a while, no message fails and each is counted once.
+func TestTroubleWithRecordsUsesUpNoRetry(t *testing.T) {
+	for name, c := range map[string]struct{ begin, end, reason string }{
+		"no right to read":   {`REVOKE SELECT ON holdfast_state FROM $user`, `GRANT SELECT ON holdfast_state TO $user`, "permission denied for table holdfast_state"},
+		"no right to insert": {`REVOKE INSERT ON holdfast_state FROM $user`, `GRANT INSERT ON holdfast_state TO $user`, "permission denied for table holdfast_state"},
+		"no right to update": {`REVOKE UPDATE ON holdfast_state FROM $user`, `GRANT UPDATE ON holdfast_state TO $user`, "permission denied for table holdfast_state"},
+		"no table":           {`ALTER TABLE holdfast_state RENAME TO away`, `ALTER TABLE away RENAME TO holdfast_state`, "holdfast_state"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h, user := servedBy(t, func(cfg *endpoint.Config, db *postgres.Transport) {
+				asOutbox(cfg, db)
+				if len(cfg.Handlers) == 2 {
+					crossed(cfg)
+				}
+			})
+			h.send(2)
+			h.arrived()
+			h.exec(strings.ReplaceAll(c.begin, "$user", user))
+			h.send(3)
+			h.await("the reason is reported", func() bool {
+				return strings.Contains(strings.Join(h.e.Health().Reasons, "; "), c.reason)
+			})
+			h.exec(strings.ReplaceAll(c.end, "$user", user))
+			h.send(1)
+			h.arrived()
+			h.exact()
+			h.await("the endpoint is ready again", func() bool { return h.e.Health().Ready })
+		})
+	}
+}
+
 // Another session holds the rows for longer than a statement waits for them, and the sessions are ended meanwhile.
 func TestARecordThatAnotherSessionHolds(t *testing.T) {
 	server := brokertest.Postgres(t)

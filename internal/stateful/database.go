@@ -30,6 +30,23 @@ func DatabaseOn(conn transport.Conn) (Database, error) {
 // maxRepeats bounds the transactions that are repeated because they lost a conflict.
 const maxRepeats = 10
 
+// StoreError is the error of a statement about records. The endpoint lets messages wait where it says that the database
+// cannot be reached, or that the table or a right is missing.
+type StoreError struct{ Err error }
+
+func (e *StoreError) Error() string { return e.Err.Error() }
+
+// Unwrap returns Err.
+func (e *StoreError) Unwrap() error { return e.Err }
+
+// Failed returns err as a [*StoreError], and nil and [transport.ErrNoRecord] as they are.
+func Failed(err error) error {
+	if err == nil || errors.Is(err, transport.ErrNoRecord) {
+		return err
+	}
+	return &StoreError{err}
+}
+
 // Change calls f in a transaction, and commits it together with the operations that f returns, which are for queues of
 // the database. An error of f rolls the transaction back. A transaction that loses a conflict is repeated, with f.
 func (d Database) Change(
@@ -39,7 +56,7 @@ func (d Database) Change(
 	for n := 1; ; n++ {
 		err := d.change(ctx, f)
 		if !errors.Is(err, transport.ErrConflict) || n == maxRepeats {
-			return err
+			return Failed(err)
 		}
 		if cause := pause.Wait(ctx); cause != nil {
 			return errors.Join(cause, err)
