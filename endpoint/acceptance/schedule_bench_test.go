@@ -1,18 +1,25 @@
 package acceptance_test
 
 import (
+	"context"
 	"flag"
 	"fmt"
+	"log/slog"
 	"path/filepath"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/holdfast-go/holdfast/endpoint"
+	"github.com/holdfast-go/holdfast/internal/backoff"
 	"github.com/holdfast-go/holdfast/internal/brokertest"
 	"github.com/holdfast-go/holdfast/internal/stateful"
 	"github.com/holdfast-go/holdfast/saga"
 	"github.com/holdfast-go/holdfast/schedule"
 	"github.com/holdfast-go/holdfast/transport"
 )
+
+var idleSchedules = flag.Int("schedules", 1000, "schedules of BenchmarkIdleSchedules")
 
 var endedJobs = flag.Int("ended", 1_000_000, "ended jobs of BenchmarkEndedJobs")
 
@@ -78,4 +85,75 @@ func endJob(b *testing.B, store transport.StateStore, n int) error {
 	r.Status, r.Keep = transport.RecordEnded, 30*24*time.Hour
 	r.Meta = fmt.Appendf(nil, `{"id":%q,"type":"Kill.Work","status":"Succeeded","attempt":1,"ended":"2026-01-01T00:00:00Z"}`, key)
 	return store.Save(b.Context(), r)
+}
+
+// BenchmarkIdleSchedules counts the transactions of a PostgreSQL server that ten idle instances cause, without schedules and
+// with as many as -schedules says, of which none is due. It also reports the time of a snapshot with them.
+func BenchmarkIdleSchedules(b *testing.B) {
+	for _, n := range []int{0, *idleSchedules} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			rows, err := openKillStore("postgres", brokertest.OwnPostgres(b).URL)
+			must(b, err)
+			defer rows.Close()
+			ctx, cancel := context.WithCancel(b.Context())
+			var running sync.WaitGroup
+			defer running.Wait()
+			defer cancel()
+			var jobs *schedule.Inspector
+			for i := range 10 {
+				scheduler, ep := newIdle(b, rows, i, n)
+				running.Go(func() {
+					if err := ep.Run(ctx); err != nil {
+						b.Error(err)
+					}
+				})
+				must(b, ep.WaitReady(ctx))
+				jobs, err = scheduler.Inspector(ep)
+				must(b, err)
+			}
+			for planned := false; !planned; {
+				snapshot, err := jobs.Snapshot(ctx)
+				must(b, err)
+				planned = len(snapshot.Schedules) == n
+			}
+			must(b, backoff.Sleep(ctx, 20*time.Second)) // until what the start has sent is handled
+			for b.Loop() {
+				before := transactions(b, rows)
+				must(b, backoff.Sleep(ctx, time.Minute))
+				b.ReportMetric(float64(transactions(b, rows)-before)/60, "transactions/s")
+				began := time.Now()
+				_, err := jobs.Snapshot(ctx)
+				must(b, err)
+				b.ReportMetric(float64(time.Since(began).Microseconds())/1000, "ms/snapshot")
+			}
+		})
+	}
+}
+
+// newIdle returns an instance with schedules that are due tomorrow.
+func newIdle(b *testing.B, rows killStore, instance, n int) (*schedule.Scheduler, *endpoint.Endpoint) {
+	b.Helper()
+	var c schedule.Config
+	for i := range n {
+		c.Schedules = append(c.Schedules, schedule.Schedule{Name: fmt.Sprint("idle-", i), Every: 24 * time.Hour, Message: work{i}})
+	}
+	scheduler, err := schedule.New(c)
+	must(b, err)
+	cfg := endpoint.Config{
+		Name: "work", Instance: fmt.Sprint("instance-", instance), Transport: rows.transport(), Install: true,
+		Transactions: endpoint.SendsAtomicWithReceive, Logger: slog.New(slog.DiscardHandler),
+		Messages: []endpoint.Message{endpoint.Command[work]("Kill.Work")},
+	}
+	scheduler.Apply(&cfg)
+	ep, err := endpoint.New(cfg)
+	must(b, err)
+	return scheduler, ep
+}
+
+// transactions returns the number of transactions of the server's database so far.
+func transactions(b *testing.B, rows killStore) (n int) {
+	b.Helper()
+	const query = `SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = current_database()`
+	must(b, rows.(*postgresKills).pool.QueryRow(b.Context(), query).Scan(&n))
+	return n
 }
