@@ -304,3 +304,18 @@ func TestABadCorrelationIsRefused(t *testing.T) {
 		}
 	})
 }
+
+func TestASchedulerHasOneEndpoint(t *testing.T) {
+	s, err := schedule.New(schedule.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []string{"", "make one for each endpoint"} {
+		cfg := endpoint.Config{Name: "billing", Transport: &inmemory.Transport{}, Outbox: &inmemory.Transport{}}
+		s.Apply(&cfg)
+		_, err := endpoint.New(cfg)
+		if i == 0 && err != nil || i == 1 && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("endpoint %d: %v", i+1, err)
+		}
+	}
+}

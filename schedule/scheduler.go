@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/endpoint"
+	"github.com/holdfast-go/holdfast/internal/stateful"
 	"github.com/holdfast-go/holdfast/saga"
 	"github.com/holdfast-go/holdfast/transport"
 )
@@ -62,13 +63,15 @@ func New(c Config) (*Scheduler, error) {
 	return s, nil
 }
 
+var errTwice = errors.New("the scheduler belongs to another endpoint already: make one for each endpoint")
+
 // Apply adds to the configuration of an endpoint: its messages, its handlers, behaviors named "schedule" in the stages
 // Logical and Recover, and a function of Config.Background. It is called once, before [endpoint.New]. The behaviors of the
 // configuration so far are outside of its own.
 func (s *Scheduler) Apply(cfg *endpoint.Config) {
 	handlers := s.saga().Handlers()
 	if s.applied {
-		handlers = append(handlers, endpoint.Handler{}) // New of the endpoint reports it
+		handlers[0] = handlers[0].Stateful(stateful.Declaration{Err: errTwice}) // New of the endpoint reports it
 	}
 	s.applied, s.endpoint, s.began = true, cfg.Name, time.Now()
 	if s.log = cfg.Logger; s.log == nil {
