@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/url"
 	"regexp"
@@ -80,11 +81,12 @@ type request struct {
 
 // do sends a request and decodes the answer, unless it is nil.
 func (m *management) do(ctx context.Context, r request, answer any) error {
-	req, err := m.newRequest(ctx, r)
-	if err != nil {
-		return err
+	response, err := m.send(ctx, r)
+	var failed net.Error
+	if errors.As(err, &failed) && failed.Timeout() && ctx.Err() == nil {
+		// A broker under load answers late. All requests are idempotent.
+		response, err = m.send(ctx, r)
 	}
-	response, err := m.client.Do(req)
 	if err != nil {
 		return err
 	}
@@ -103,6 +105,14 @@ func (m *management) do(ctx context.Context, r request, answer any) error {
 		return nil
 	}
 	return body.Decode(answer)
+}
+
+func (m *management) send(ctx context.Context, r request) (*http.Response, error) {
+	req, err := m.newRequest(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	return m.client.Do(req)
 }
 
 func (m *management) newRequest(ctx context.Context, r request) (*http.Request, error) {
