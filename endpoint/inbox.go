@@ -9,6 +9,7 @@ import (
 	"io"
 	"log/slog"
 	"sync/atomic"
+	"time"
 
 	"github.com/holdfast-go/holdfast/header"
 	"github.com/holdfast-go/holdfast/recoverability"
@@ -24,6 +25,9 @@ type inbox struct {
 	name  string
 	queue string // the endpoint's own queue
 
+	begun   begun
+	pausing atomic.Int64 // when looking at arrival goes on after a failure, in Unix nanoseconds
+
 	duplicates atomic.Int64
 	unnamed    atomic.Bool // a message without an id was logged
 }
@@ -31,19 +35,18 @@ type inbox struct {
 // recognize reports whether the message was handled before. Its error is that of a message with the id of another, or
 // of the database.
 func (b *inbox) recognize(ctx context.Context, a *attempt) (handled bool, err error) {
-	if !a.named() {
+	if !isNamed(a.id) {
 		if !b.unnamed.Swap(true) {
 			a.log().WarnContext(ctx, "a message has no id: each delivery of such a message is handled, because none is recognized",
 				slog.String("queue", a.queue))
 		}
 		return false, nil
 	}
-	key := b.keyOf(a.incoming)
-	states, err := b.store.FindHandled(ctx, b.name, []transport.HandledKey{key})
+	key, state, err := b.look(ctx, a)
 	if err != nil {
 		return false, a.session.storeFailed(fmt.Errorf("look for the message in inbox %q: %w", b.name, err))
 	}
-	switch states[0] {
+	switch state {
 	case transport.Handled:
 		b.duplicates.Add(1)
 		return true, nil
@@ -53,6 +56,22 @@ func (b *inbox) recognize(ctx context.Context, a *attempt) (handled bool, err er
 	}
 	a.session.key = &key
 	return false, nil
+}
+
+// look returns the key of a message and its state: the one found when the message arrived, as long as that is good.
+func (b *inbox) look(ctx context.Context, a *attempt) (transport.HandledKey, transport.HandledState, error) {
+	early, ok := a.slot.Attached().(*look)
+	if !ok {
+		early = &look{key: b.keyOf(a.original, a.queue, a.id)}
+	}
+	if b.begun.isFirst(early.key.ID, early.begun) && ok && a == &a.first && time.Since(early.at) < lookAge {
+		return early.key, early.state, nil
+	}
+	states, err := b.store.FindHandled(ctx, b.name, []transport.HandledKey{early.key})
+	if err != nil {
+		return early.key, transport.NotHandled, err
+	}
+	return early.key, states[0], nil
 }
 
 // sameIDError is the failure of a message with the id of another one, which was handled before.
@@ -68,14 +87,14 @@ func (e *sameIDError) FaultClass() string { return "same-id" }
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// keyOf returns the key of a message.
-func (b *inbox) keyOf(in *incoming) transport.HandledKey {
-	sum := crc32.Update(0, castagnoli, []byte(in.original.Headers.Get(header.EnclosedMessageTypes)))
-	key := transport.HandledKey{Sum: crc32.Update(sum, castagnoli, in.original.Body)}
-	if in.queue == b.queue && orderedID(in.id, &key.ID) {
+// keyOf returns the key of a message of a queue.
+func (b *inbox) keyOf(m *transport.Message, queue, id string) transport.HandledKey {
+	sum := crc32.Update(0, castagnoli, []byte(m.Headers.Get(header.EnclosedMessageTypes)))
+	key := transport.HandledKey{Sum: crc32.Update(sum, castagnoli, m.Body)}
+	if queue == b.queue && orderedID(id, &key.ID) {
 		return key
 	}
-	key.ID = hashedID(in.queue, in.id)
+	key.ID = hashedID(queue, id)
 	return key
 }
 

@@ -44,20 +44,27 @@ type incoming struct {
 // number when the database of the broker is restored, or the queue is created anew.
 const numberedID = "native:"
 
-// named reports whether the message has an id that no other message has.
-func (in *incoming) named() bool { return in.id != "" && !strings.HasPrefix(in.id, numberedID) }
+// isNamed reports whether id is that of a message that has one which no other message has.
+func isNamed(id string) bool { return id != "" && !strings.HasPrefix(id, numberedID) }
 
 func (l *live) newIncoming(d transport.Delivery, slot *pump.Slot, queue string) *incoming {
-	in := &incoming{e: l.e, live: l, delivery: d, slot: slot, queue: queue, original: d.Message()}
-	if h, returned := fault.ReturnedHeaders(in.original.Headers); returned {
-		own := *in.original
-		own.Headers, in.original = h, &own
-	}
-	if in.id = cmp.Or(in.original.ID, in.original.Headers.Get(header.MessageID)); in.id == "" && in.original.NativeID != "" {
-		in.id = numberedID + in.original.NativeID // of another producer
-	}
+	in := &incoming{e: l.e, live: l, delivery: d, slot: slot, queue: queue}
+	in.original, in.id = originalOf(d)
 	in.settlement.in, in.keyed.locks = in, l.keys
 	return in
+}
+
+// originalOf returns the message of a delivery without the headers of the quarantine, and its id.
+func originalOf(d transport.Delivery) (m *transport.Message, id string) {
+	m = d.Message()
+	if h, returned := fault.ReturnedHeaders(m.Headers); returned {
+		own := *m
+		own.Headers, m = h, &own
+	}
+	if id = cmp.Or(m.ID, m.Headers.Get(header.MessageID)); id == "" && m.NativeID != "" {
+		id = numberedID + m.NativeID // of another producer
+	}
+	return m, id
 }
 
 // facts returns the message and everything about its failure that is known without counting.

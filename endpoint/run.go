@@ -158,7 +158,7 @@ func (l *live) receiveAll(ctx context.Context) (err error) {
 	for _, queue := range l.e.queues() {
 		queue = l.names.of(queue)
 		opts := transport.ReceiverOptions{Queue: queue, CompletesFirst: l.e.cfg.Transactions == None}
-		own, err := l.openSource(ctx, opts, l.e.cfg.Concurrency, l.handle(queue))
+		own, err := l.openSource(ctx, opts, l.e.cfg.Concurrency, l.handle(queue), l.inbox.arrived(queue))
 		if err != nil {
 			return fmt.Errorf("endpoint %q: %w", l.e.cfg.Name, err)
 		}

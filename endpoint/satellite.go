@@ -121,7 +121,7 @@ func (s *satellites) await(ctx context.Context, sat transport.Satellite) {
 
 func (s *satellites) open(ctx context.Context, sat transport.Satellite) (source, error) {
 	opts := transport.ReceiverOptions{Queue: sat.Queue}
-	opened, err := s.live.openSource(ctx, opts, max(1, sat.Concurrency), s.handle(sat))
+	opened, err := s.live.openSource(ctx, opts, max(1, sat.Concurrency), s.handle(sat), nil)
 	if err == nil {
 		s.mu.Lock()
 		defer s.mu.Unlock()

@@ -10,7 +10,10 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-type handleFunc = func(context.Context, transport.Delivery, *pump.Slot)
+type (
+	handleFunc  = func(context.Context, transport.Delivery, *pump.Slot)
+	arrivedFunc = func(context.Context, []pump.Slot) // nil: see [pump.Config]
+)
 
 // source is a queue from which the endpoint receives, with the state of its outages.
 type source struct {
@@ -20,13 +23,13 @@ type source struct {
 
 // openSource opens a source that ends with ctx.
 func (l *live) openSource(
-	ctx context.Context, opts transport.ReceiverOptions, concurrency int, handle handleFunc,
+	ctx context.Context, opts transport.ReceiverOptions, concurrency int, handle handleFunc, arrived arrivedFunc,
 ) (source, error) {
 	r := &reception{queue: opts.Queue}
 	s, err := pump.OpenSource(ctx, pump.SourceConfig{
 		Config: pump.Config{
 			Limits: l.limits, Queue: opts.Queue, Budget: l.budget, Concurrency: concurrency,
-			Handle: handle, StopTimeout: l.e.cfg.StopTimeout, Logger: l.e.cfg.Logger, OnReceive: l.watch(ctx, r),
+			Handle: handle, Arrived: arrived, StopTimeout: l.e.cfg.StopTimeout, Logger: l.e.cfg.Logger, OnReceive: l.watch(ctx, r),
 		},
 		Group: l.group,
 		Open: func(ctx context.Context) (transport.Receiver, error) {

@@ -23,8 +23,10 @@ func (p *Pump) ahead() int {
 		return 0
 	case p.cfg.Limits.Prefetch && c == 1:
 		return 1 // already prefetched, so that the only worker need not wait for a Receive
-	case p.cfg.Limits.Prefetch:
+	case p.cfg.Limits.Prefetch && p.cfg.Arrived == nil:
 		return 0
+	case p.cfg.Limits.Prefetch:
+		return min(p.demand.size, c) // already prefetched; slow handlers leave them to the driver
 	}
 	return min(max(p.demand.size, c/2, 1), buffersPerSlot*c)
 }

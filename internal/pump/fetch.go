@@ -30,7 +30,11 @@ func (p *Pump) fetch(ctx, work context.Context) {
 			ds, err = p.cfg.Receiver.Receive(ctx, c.limit)
 		}
 		bad := err != nil || len(ds) == 0
-		pausing, windowing := p.arrive(c, p.slots(work, ds), bad)
+		ss := p.slots(work, ds)
+		if p.cfg.Arrived != nil && len(ss) > 0 {
+			p.cfg.Arrived(ctx, ss)
+		}
+		pausing, windowing := p.arrive(c, ss, bad)
 		if windowing {
 			p.giveWindow()
 		}

@@ -46,6 +46,10 @@ type Config struct {
 	// ctx is for the handlers. It does not end with Run's context. It is cancelled with cause [ErrStopping] after
 	// StopTimeout, or with [transport.ErrLeaseLost] when the lease is lost. Settling needs another context.
 	Handle func(ctx context.Context, d transport.Delivery, slot *Slot)
+	// Arrived is called with the messages of a Receive before they are buffered, by the goroutine that receives: what it
+	// attaches to them spares each handler a request of its own. With it messages are buffered also where the driver
+	// prefetches, so that a Receive returns several. It returns soon when ctx ends. nil: not called.
+	Arrived func(ctx context.Context, arrived []Slot)
 	// StopTimeout is the time from the end of Run's context until the handlers' context is cancelled. 0 cancels it at
 	// once; less than 0 never. No handler starts in the second half of it.
 	StopTimeout time.Duration

@@ -37,6 +37,7 @@ type Slot struct {
 	since    time.Duration           // time of receipt
 	size     int64                   // bytes of the message; 0 without a budget
 	order    int64                   // set when it starts
+	attached any
 
 	// The rest is guarded by the pump's mutex.
 	state  state
@@ -54,6 +55,15 @@ const (
 	settling
 	gone // settled, or lost before it was started
 )
+
+// Delivery returns the message. It is for Config.Arrived.
+func (s *Slot) Delivery() transport.Delivery { return s.delivery }
+
+// Attach sets what Attached returns. It is for Config.Arrived.
+func (s *Slot) Attach(v any) { s.attached = v }
+
+// Attached returns what Config.Arrived has attached to the message, or nil.
+func (s *Slot) Attached() any { return s.attached }
 
 // Free ends the handling: the next message may start while this one settles. A second call does nothing unless the
 // message got a slot again in between.
@@ -212,7 +222,7 @@ func (s *Slot) end(cause error) {
 // forget clears s, which may share its memory with slots that live longer. Called with mu held.
 func (p *Pump) forget(s *Slot) {
 	s.state = gone
-	s.delivery, s.ctx = nil, nil
+	s.delivery, s.ctx, s.attached = nil, nil, nil
 	p.unhold(s)
 	p.share.drop(s.size)
 }
