@@ -35,7 +35,8 @@ type receiver struct {
 	rows  sync.Pool // of *[]Claimed
 
 	direct  direct
-	claimed atomic.Int64 // when the last claim began, in nanoseconds since 1970
+	claimed atomic.Int64 // when the last claim began, in nanoseconds since 1970; 0: the next Receive claims
+	more    atomic.Bool  // the last claim has left rows
 
 	mu      sync.Mutex // guards orphans
 	orphans []int64    // leases of claims whose answer was lost

@@ -57,6 +57,7 @@ func (r *receiver) claim(ctx context.Context, limit int, maxBytes int64) ([]tran
 			r.orphaned(claim.Lease, err)
 			return nil, 0, cmp.Or(context.Cause(ctx), err)
 		}
+		r.more.Store(claim.full(rows))
 		ds, expired := r.deliveries(claim.Lease, rows)
 		clear(rows)
 		if len(expired) == 0 {
@@ -70,6 +71,15 @@ func (r *receiver) claim(ctx context.Context, limit int, maxBytes int64) ([]tran
 		}
 	}
 	return nil, time.Nanosecond, nil // the next claim continues
+}
+
+// full reports whether the claim has probably left rows: it has as many as it may, or half of the bytes.
+func (c *Claim) full(rows []Claimed) bool {
+	bytes := int64(0)
+	for i := range rows {
+		bytes += int64(len(rows[i].Headers) + len(rows[i].Body))
+	}
+	return len(rows) >= c.Limit || c.MaxBytes > 0 && bytes >= c.MaxBytes/2
 }
 
 // maxOrphans bounds the claims that are remembered while their answers keep getting lost.

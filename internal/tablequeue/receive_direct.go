@@ -105,10 +105,14 @@ func (r *receiver) Window(n int) {
 	r.direct.most = n
 }
 
-// receiveDirect returns direct rows, and waits for them until it is time to claim. Then it returns none.
+// receiveDirect returns direct rows, and waits for them until it is time to claim. Then it returns none. While claims
+// leave rows, claims and direct rows take turns.
 func (r *receiver) receiveDirect(ctx context.Context, limit int, maxBytes int64) []transport.Delivery {
 	if !r.takesDirect() {
 		return nil
+	}
+	if r.more.Load() && r.claimed.Swap(0) != 0 {
+		return r.takeDirect(limit, maxBytes)
 	}
 	timer := time.NewTimer(time.Until(time.Unix(0, r.claimed.Load()).Add(claimEvery)))
 	defer timer.Stop()

@@ -255,3 +255,32 @@ func TestDirectRowsThatWereNotReceivedAreReleasedByClose(t *testing.T) {
 		}
 	})
 }
+
+// A backlog is claimed without pauses, in turn with direct rows.
+func TestABacklogIsClaimedInTurnWithDirectRows(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newInbox(t)
+		c, r := openDirect(t, f)
+		var ids []string
+		for i := range 43 { // of which 3 are direct
+			ids = append(ids, fmt.Sprint(i))
+		}
+		store(t, c, ids...)
+		<-time.After(claimEvery)
+		began, direct, all := time.Now(), 0, 0
+		for n := 0; all < 43 && n < 100; n++ {
+			store(t, c, fmt.Sprint("direct", n))
+			ids, _ := received(t, r)
+			if len(ids) < 10 {
+				direct++
+			}
+			all += len(ids)
+		}
+		if took := time.Since(began); all < 43 || took > claimEvery {
+			t.Errorf("%d rows were received in %v", all, took)
+		}
+		if direct < 3 {
+			t.Errorf("direct rows were received %d times meanwhile, want 3 at least", direct)
+		}
+	})
+}
