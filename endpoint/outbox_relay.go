@@ -19,6 +19,8 @@ const (
 	// relayActive batches are being sent at once, and relayHeld are sent or wait for the broker.
 	relayActive = 2
 	relayHeld   = 4
+	// relayWaiting rows of this process wait to be sent without a claim.
+	relayWaiting = 16 * relayRows
 	// relayIdle is how long a relay that stops waits for a further stored message, and relayLast how long it relays at
 	// least after the last handler has ended.
 	relayIdle = 50 * time.Millisecond
@@ -54,7 +56,7 @@ func (l *live) newRelay(ctx context.Context) (*relay, error) {
 		r.active, r.held = make(chan struct{}, 1), make(chan struct{}, 1)
 		return r, nil
 	}
-	receiver.Window(relayHeld * relayRows)
+	receiver.Window(relayWaiting)
 	return r, nil
 }
 

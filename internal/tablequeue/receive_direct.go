@@ -20,6 +20,9 @@ const claimEvery = 100 * time.Millisecond
 // the insert. When this process ends, another one receives the row after that time.
 const directLease = 10 * time.Second
 
+// maxDirectBytes bounds the bodies of direct rows. The first one has room whatever its size.
+const maxDirectBytes = 64 << 20
+
 // direct has rows that [Conn.Store] or a transaction of [Conn.BeginStore] has inserted for a receiver of this Conn. They
 // are inserted with a lease of the receiver, and need no claim. When there is no room for a row, it is inserted without a
 // lease, and claimed as others are.
@@ -29,6 +32,7 @@ type direct struct {
 	mu   sync.Mutex // guards the rest
 	most int        // the window of the receiver; 0: no row is direct
 	used int        // rows that are being inserted or wait
+	size int64      // of their bodies
 	rows []directRow
 }
 
@@ -38,22 +42,24 @@ type directRow struct {
 	since    time.Time // when its lease began, or before
 }
 
-// reserve makes room for one row, and reports false where there is none.
-func (h *direct) reserve() bool {
+// reserve makes room for one row with a body of size bytes, and reports false where there is none.
+func (h *direct) reserve(size int) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.used >= h.most {
+	if h.used >= h.most || h.used > 0 && h.size+int64(size) > maxDirectBytes {
 		return false
 	}
 	h.used++
+	h.size += int64(size)
 	return true
 }
 
-// free gives up the room of n rows that were not inserted.
-func (h *direct) free(n int) {
+// free gives up the room of n rows that were not inserted, whose bodies have size bytes.
+func (h *direct) free(n int, size int64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.used -= n
+	h.size -= size
 }
 
 func (h *direct) add(row directRow) {
@@ -74,17 +80,18 @@ func (h *direct) take(limit int, maxBytes int64, oldest time.Time) (fresh []tran
 	slices.SortFunc(h.rows, func(a, b directRow) int { return cmp.Compare(a.delivery.lease.Seq, b.delivery.lease.Seq) })
 	n, bytes := 0, int64(0)
 	for _, row := range h.rows {
-		d := row.delivery
+		d, size := row.delivery, int64(len(row.delivery.msg.Body))
 		if row.since.Before(oldest) {
 			old = append(old, d)
 		} else {
-			bytes += int64(len(d.msg.Body))
+			bytes += size
 			if len(fresh) == limit || len(fresh) > 0 && maxBytes > 0 && bytes > maxBytes {
 				break
 			}
 			fresh = append(fresh, d)
 		}
 		n++
+		h.size -= size
 	}
 	h.rows = slices.Delete(h.rows, 0, n)
 	h.used -= n
@@ -172,6 +179,7 @@ type leasedRows struct {
 	to    *receiver
 	began time.Time
 	rows  int
+	size  int64 // of their bodies
 }
 
 // leaseRows gives rows of u a lease of the receiver of their queue, as far as the receiver has room. Either deliver or
@@ -192,24 +200,26 @@ func (c *Conn) leaseRows(u *Unit) (h leasedRows) {
 			h.began = time.Now()
 			u.LeaseFor, u.LeaseOwner = c.directLease(), c.owner
 		}
-		if row.Queue != h.to.queue || !h.to.direct.reserve() {
+		if row.Queue != h.to.queue || !h.to.direct.reserve(len(row.Body)) {
 			continue
 		}
 		row.Lease = 1 + rand.Int64N(1<<62)
 		h.rows++
+		h.size += int64(len(row.Body))
 	}
 	return h
 }
 
 // deliver gives its receiver the rows that u has inserted for ops.
 func (h leasedRows) deliver(u *Unit, ops []transport.Operation) {
-	left := h.rows
+	left, size := h.rows, h.size
 	for i := range u.Rows {
 		row := &u.Rows[i]
 		if row.Lease == 0 || row.Seq == 0 {
 			continue
 		}
 		left--
+		size -= int64(len(row.Body))
 		m := ops[row.Op].Message
 		headers := m.Headers.Clone()
 		if m.ID != "" && headers.Get(header.MessageID) == "" {
@@ -221,13 +231,13 @@ func (h leasedRows) deliver(u *Unit, ops []transport.Operation) {
 		h.to.direct.add(directRow{delivery: d, since: h.began})
 	}
 	if left > 0 {
-		h.to.direct.free(left)
+		h.to.direct.free(left, size)
 	}
 }
 
 // cancel gives up the room of rows that were not inserted, or perhaps were.
 func (h leasedRows) cancel() {
 	if h.rows > 0 {
-		h.to.direct.free(h.rows)
+		h.to.direct.free(h.rows, h.size)
 	}
 }

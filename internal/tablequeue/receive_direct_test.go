@@ -284,3 +284,32 @@ func TestABacklogIsClaimedInTurnWithDirectRows(t *testing.T) {
 		}
 	})
 }
+
+// The bodies of direct rows have a bound, beyond which rows are claimed.
+func TestDirectRowsHaveABoundOfBytes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newInbox(t)
+		c, r := openDirect(t, f)
+		body := make([]byte, maxDirectBytes/2+1)
+		direct := &c.wakes.receiver("a").direct
+		for range 2 { // the room is given back
+			for i := range 3 {
+				o := op("a", fmt.Sprint(i))
+				o.Message.Body = body
+				if err := c.Store(t.Context(), transport.OutboxEntry{Ops: []transport.Operation{o}}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if direct.used != 1 || direct.size != int64(len(body)) {
+				t.Errorf("%d direct rows of %d bytes, want 1 of %d", direct.used, direct.size, len(body))
+			}
+			for n := 0; n < 3; {
+				ids, _ := received(t, r)
+				n += len(ids)
+			}
+			if direct.used != 0 || direct.size != 0 {
+				t.Errorf("%d direct rows of %d bytes are left", direct.used, direct.size)
+			}
+		}
+	})
+}
