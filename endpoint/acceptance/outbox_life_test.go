@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	amqp "github.com/rabbitmq/amqp091-go"
+
 	"github.com/holdfast-go/holdfast/endpoint"
 	"github.com/holdfast-go/holdfast/header"
 	"github.com/holdfast-go/holdfast/internal/brokertest"
@@ -186,6 +188,54 @@ func TestAMessageWhoseDestinationWasDeletedMovesToTheErrorQueue(t *testing.T) {
 		}
 		must(t, ds[0].Complete(t.Context()))
 	})
+}
+
+// An audit queue that was deleted, or is full, has the copies moved to the error queue. Messages are handled as ever.
+func TestAnAuditQueueThatTakesNothingConcernsTheCopiesOnly(t *testing.T) {
+	const limit = 9
+	for _, full := range []bool{false, true} {
+		t.Run(fmt.Sprintf("full %t", full), func(t *testing.T) {
+			t.Parallel()
+			s := newOutboxShop(t, "postgres", brokertest.Postgres(t))
+			audit := brokertest.Name(t, "audit")
+			cfg := s.working(s.url)
+			cfg.AuditQueue = audit
+			start(t, cfg)
+			s.send(s.work, 1)
+			s.eventually("an audit copy", func() bool { return s.depth(s.conn, audit) == 1 })
+			conn, err := amqp.Dial(s.url)
+			must(t, err)
+			defer conn.Close()
+			ch, err := conn.Channel()
+			must(t, err)
+			_, err = ch.QueueDelete(audit, false, false, false)
+			must(t, err)
+			if full {
+				limited := amqp.Table{"x-queue-type": "quorum", "x-max-length": limit, "x-overflow": "reject-publish"}
+				_, err := ch.QueueDeclare(audit, true, false, false, false, limited)
+				must(t, err)
+				for range limit {
+					must(t, ch.PublishWithContext(t.Context(), "", audit, false, false, amqp.Publishing{}))
+				}
+				s.eventually("a full queue", func() bool { return s.depth(s.conn, audit) == limit })
+			}
+			s.send(s.work, 10) // the first is recognized
+			s.arrived(10)
+			s.written(10)
+			moved := int64(0)
+			s.eventually("each copy is in the audit queue or in the error queue", func() bool {
+				moved = s.depth(s.conn, s.failed)
+				if full { // a limit is not exact
+					return moved+s.depth(s.conn, audit)-limit == 9
+				}
+				return moved == 9
+			})
+			if moved == 0 {
+				t.Error("the audit queue was not full")
+			}
+			s.emptied(s.work)
+		})
+	}
 }
 
 // The database is away under load, and its connections break: no message fails for that.
