@@ -292,7 +292,7 @@ func TestDirectRowsHaveABoundOfBytes(t *testing.T) {
 		c, r := openDirect(t, f)
 		body := make([]byte, maxDirectBytes/2+1)
 		direct := &c.wakes.receiver("a").direct
-		for range 2 { // the room is given back
+		for range 2 { // the room is free again
 			for i := range 3 {
 				o := op("a", fmt.Sprint(i))
 				o.Message.Body = body
