@@ -43,6 +43,9 @@ func (s *store) Examine(ctx context.Context, q transport.Queue) ([]tablequeue.Re
 	if err != nil {
 		return nil, err
 	}
+	if e.Ours {
+		t.takesRows.Store(true)
+	}
 	var all []tablequeue.Remark
 	differs := func(text string) { all = append(all, tablequeue.Remark{State: transport.Differs, Text: text}) }
 	if !e.Ours && !q.Shared {
