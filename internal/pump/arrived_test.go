@@ -66,7 +66,7 @@ func TestMessagesOfADriverThatPrefetchesArriveInBatches(t *testing.T) {
 		most     int // Receives for 1,000 messages
 		buffered int
 	}{
-		{"fast", time.Millisecond, 200, 8},
+		{"fast", time.Millisecond, 500, 8},
 		{"slow", time.Minute, 1000, 0},
 	} {
 		bubble(t, tt.name, func(t *testing.T) {
