@@ -9,9 +9,9 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// Messages that arrive together are looked for in the inbox by one request, before they wait for a handler. Beside
-// handlers that commit, a request for each message is a seventh of all work. An attempt that finds no answer, or an old
-// one, asks for itself. In either case the commit fails where another process has handled the message meanwhile.
+// Messages that arrive together are looked for in the inbox by one request, before they wait for a handler. An
+// attempt that finds no answer, or an old one, asks for itself. In either case the commit fails where another process has
+// handled the message meanwhile.
 
 const (
 	// lookAge is how long the state of a message that waits for a handler is good. Another process may handle a copy.
@@ -58,17 +58,29 @@ func (b *inbox) lookForAll(ctx context.Context, queue string, arrived []pump.Slo
 	if len(keys) == 0 {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, arrivalTimeout)
-	defer cancel()
-	states, err := b.store.FindHandled(ctx, b.name, keys)
-	if err != nil {
+	if b.find(ctx, keys, looks) != nil {
 		b.pausing.Store(time.Now().Add(arrivalPause).UnixNano())
 		return
 	}
 	for i, s := range slots {
-		looks[i].state = states[i]
 		s.Attach(&looks[i])
 	}
+}
+
+// find sets the state of each look. A panic of the driver must not end the process: it is an error here, and again in the
+// attempts.
+func (b *inbox) find(ctx context.Context, keys []transport.HandledKey, looks []look) (err error) {
+	defer catchPanic(&err)
+	ctx, cancel := context.WithTimeout(ctx, arrivalTimeout)
+	defer cancel()
+	states, err := b.store.FindHandled(ctx, b.name, keys)
+	if err != nil {
+		return err
+	}
+	for i := range looks {
+		looks[i].state = states[i]
+	}
+	return nil
 }
 
 // begun are the keys of the attempts that began last. Without it a message would be taken for new although this process

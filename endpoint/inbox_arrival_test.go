@@ -107,6 +107,27 @@ func TestMessagesArriveWhileTheirLookFails(t *testing.T) {
 	})
 }
 
+// A driver that panics when messages arrive does not end the process. The attempts ask again.
+func TestADriverThatPanicsOverALookHandlesTheMessages(t *testing.T) {
+	withOutbox(t, func(t *testing.T, broker, db *inmemory.Transport) {
+		var handled, looks atomic.Int32
+		var armed atomic.Bool
+		db.Fail = func(verb, _ string) error {
+			if verb == "FindHandled" && armed.Load() && looks.Add(1) == 1 {
+				panic("a fault of the driver")
+			}
+			return nil
+		}
+		start(t, counting(broker, db, 4, &handled, 0))
+		armed.Store(true)
+		arrive(t, broker, "m-1", "m-2", "m-3")
+		pass(time.Minute)
+		if n := len(broker.Messages("error")); looks.Load() < 2 || handled.Load() != 3 || n != 0 {
+			t.Errorf("%d looks, %d handled, %d failed; want several, 3 and 0", looks.Load(), handled.Load(), n)
+		}
+	})
+}
+
 // arrive adds orders with these ids to the queue of sales.
 func arrive(t *testing.T, broker *inmemory.Transport, ids ...string) {
 	t.Helper()

@@ -37,7 +37,7 @@ type Slot struct {
 	since    time.Duration           // time of receipt
 	size     int64                   // bytes of the message; 0 without a budget
 	order    int64                   // set when it starts
-	attached any
+	attached any                     // by Config.Arrived
 
 	// The rest is guarded by the pump's mutex.
 	state  state
