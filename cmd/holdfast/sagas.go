@@ -70,6 +70,24 @@ func (a *app) onSaga(ctx context.Context, s *sagaOf, f func(transport.StateInspe
 	})
 }
 
+// onInstance calls f with the instance that the arguments SAGA and KEY name.
+func (a *app) onInstance(
+	ctx context.Context, s *sagaOf, args []string, f func(transport.StateInspector, transport.Record) error,
+) error {
+	key := args[1]
+	if err := checkKey(key); err != nil {
+		return err
+	}
+	s.name = args[0]
+	return a.onSaga(ctx, s, func(db transport.StateInspector) error {
+		r, err := s.instance(ctx, db, key)
+		if err != nil {
+			return err
+		}
+		return f(db, r)
+	})
+}
+
 // instance returns the instance with a key, or else that with an id. An error says what is known of the saga.
 func (s *sagaOf) instance(ctx context.Context, db transport.StateInspector, key string) (transport.Record, error) {
 	r, err := db.Record(ctx, saga.ID(s.endpoint, s.name, key))

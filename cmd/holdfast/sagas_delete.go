@@ -28,16 +28,7 @@ func (a *app) sagasDeleteCommand() *cobra.Command {
 	s.flags(a, cmd)
 	yes := cmd.Flags().Bool("yes", false, "delete it: required")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		key := args[1]
-		if err := checkKey(key); err != nil {
-			return err
-		}
-		s.name = args[0]
-		return a.onSaga(cmd.Context(), &s, func(db transport.StateInspector) error {
-			r, err := s.instance(cmd.Context(), db, key)
-			if err != nil {
-				return err
-			}
+		return a.onInstance(cmd.Context(), &s, args, func(db transport.StateInspector, r transport.Record) error {
 			i, _, _ := instanceOf(r) // a damaged instance is deleted too
 			if !*yes {
 				fmt.Fprintf(a.out, "%s is %s, changed %s; bytes of state: %d; time-outs that wait: %d\n", keyText(i.Key), i.Status, when(i.Changed), i.Bytes, i.Timeouts)

@@ -30,16 +30,7 @@ func (a *app) sagasShowCommand() *cobra.Command {
 	s.flags(a, cmd)
 	asJSON := cmd.Flags().Bool("json", false, "print JSON: one object")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		key := args[1]
-		if err := checkKey(key); err != nil {
-			return err
-		}
-		s.name = args[0]
-		return a.onSaga(cmd.Context(), &s, func(db transport.StateInspector) error {
-			r, err := s.instance(cmd.Context(), db, key)
-			if err != nil {
-				return err
-			}
+		return a.onInstance(cmd.Context(), &s, args, func(_ transport.StateInspector, r transport.Record) error {
 			i, meta, damaged := instanceOf(r)
 			shown := struct {
 				shownInstance
