@@ -22,7 +22,7 @@ import (
 func PgBouncer(t testing.TB) (straight, pooled string) {
 	t.Helper()
 	straight = Postgres(t)
-	n := own(t, ownPgBouncer)
+	n := share(t, ownPgBouncer)
 	u, err := url.Parse(straight)
 	must(t, err)
 	pooled = n.server.url(u.Path[1:])

@@ -8,4 +8,6 @@ import "os/exec"
 
 func ownGroup(*exec.Cmd) {}
 
+func groupLives(int) bool { return false }
+
 func as(*exec.Cmd, uint32, uint32) {}

@@ -3,6 +3,7 @@
 package brokertest
 
 import (
+	"errors"
 	"os/exec"
 	"syscall"
 )
@@ -14,6 +15,9 @@ func ownGroup(cmd *exec.Cmd) {
 	}
 	cmd.SysProcAttr.Setpgid = true
 }
+
+// groupLives reports whether a process group has processes.
+func groupLives(group int) bool { return !errors.Is(syscall.Kill(-group, 0), syscall.ESRCH) }
 
 // as makes a process run as another user.
 func as(cmd *exec.Cmd, uid, gid uint32) {

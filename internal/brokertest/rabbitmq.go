@@ -99,7 +99,10 @@ func (c control) create(name string) error {
 		name, c.server.User.Username(), uniquePattern, time.Now().Add(-leftAfter).Unix()))
 }
 
-func (c control) remove(name string) error { return c.run("delete_vhost", name) }
+// remove evaluates an expression, which a broker of scripts/brokers.sh does ten times as fast as a command.
+func (c control) remove(name string) error {
+	return c.run("eval", fmt.Sprintf(`[] = [E || {error, E} <- [rabbit_vhost:delete(<<"%s">>, <<"test">>)]].`, name))
+}
 
 func localRabbitmqctl(args ...string) error {
 	return rabbitmqctl(cmp.Or(os.Getenv(controlVariable), "rabbitmqctl"), nil, args...)

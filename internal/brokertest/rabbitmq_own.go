@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -22,6 +23,41 @@ type RabbitMQNode struct{ *Node }
 func (n RabbitMQNode) Control(args ...string) {
 	n.t.Helper()
 	must(n.t, n.server.control(args...))
+}
+
+// Eval evaluates an Erlang expression, with its full stop, on the node.
+func (n RabbitMQNode) Eval(expression string) {
+	n.t.Helper()
+	n.Control("eval", expression)
+}
+
+// RestartApp stops RabbitMQ on the node and starts it again, as rabbitmqctl stop_app and start_app do. The Erlang node stays.
+func (n RabbitMQNode) RestartApp() {
+	n.t.Helper()
+	n.Eval("rabbit:stop(), rabbit:start().")
+}
+
+// AddVhost creates a virtual host for the time of the test, with all rights for the user of the node's URL.
+func (n RabbitMQNode) AddVhost(name string) {
+	n.t.Helper()
+	n.Eval(fmt.Sprintf(`ok = rabbit_vhost:add(<<"%[1]s">>, <<"test">>), `+
+		`ok = rabbit_auth_backend_internal:set_permissions(<<"guest">>, <<"%[1]s">>, <<".*">>, <<".*">>, <<".*">>, <<"test">>).`, erlangText(name)))
+	n.t.Cleanup(func() { n.Eval(fmt.Sprintf(`rabbit_vhost:delete(<<"%s">>, <<"test">>).`, erlangText(name))) })
+}
+
+// AddUser creates a user for the time of the test, with rights in the node's virtual host.
+func (n RabbitMQNode) AddUser(name, password, configure, write, read string) {
+	n.t.Helper()
+	vhost := n.URL[strings.LastIndexByte(n.URL, '/')+1:]
+	n.Eval(fmt.Sprintf(`ok = rabbit_auth_backend_internal:add_user(<<"%[1]s">>, <<"%[2]s">>, <<"test">>), `+
+		`ok = rabbit_auth_backend_internal:set_permissions(<<"%[1]s">>, <<"%[3]s">>, <<"%[4]s">>, <<"%[5]s">>, <<"%[6]s">>, <<"test">>).`,
+		name, password, vhost, erlangText(configure), erlangText(write), erlangText(read)))
+	n.t.Cleanup(func() { n.Eval(fmt.Sprintf(`rabbit_auth_backend_internal:delete_user(<<"%s">>, <<"test">>).`, name)) })
+}
+
+// erlangText escapes a text for a literal of Erlang.
+func erlangText(s string) string {
+	return strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(s)
 }
 
 // Kill ends the node by a crash and starts it again. It first makes RabbitMQ store the names of
@@ -37,6 +73,16 @@ func (n RabbitMQNode) Kill() {
 func OwnRabbitMQ(t testing.TB) RabbitMQNode {
 	t.Helper()
 	n := RabbitMQNode{own(t, ownRabbitMQ)}
+	n.addVhost()
+	return n
+}
+
+// SharedRabbitMQ returns the same RabbitMQ to tests that run beside each other. They have a virtual host each, and rights
+// that tests do not have on the broker of [RabbitMQ]: each may create users, virtual hosts and policies of its own. A test
+// that changes what others see, or stops the node, needs [OwnRabbitMQ].
+func SharedRabbitMQ(t testing.TB) RabbitMQNode {
+	t.Helper()
+	n := RabbitMQNode{share(t, ownRabbitMQ)}
 	n.addVhost()
 	return n
 }
@@ -84,6 +130,11 @@ var ownRabbitMQ = sync.OnceValues(func() (*server, error) {
 		return cmd
 	}
 	s.control = func(args ...string) error {
+		if args[0] == "eval" && len(args) == 2 {
+			if answered, err := erlCall(ports[0], environment, args[1]); answered {
+				return err
+			}
+		}
 		return rabbitmqctl(filepath.Join(filepath.Dir(program), "rabbitmqctl"), environment, args...)
 	}
 	return s, s.startMapper(ports[2])
@@ -98,6 +149,12 @@ func rabbitEnvironment(dir string, ports [3]int) ([]string, error) {
 	if err := os.WriteFile(in("rabbitmq.conf"), []byte(config), 0o600); err != nil {
 		return nil, err
 	}
+	// A node that starts may look for the exchange of a queue's dead letters before the exchange is there, and then waits three
+	// minutes. No setting of rabbitmq.conf is shorter.
+	advanced := "[{rabbit, [{dead_letter_worker_publisher_confirm_timeout, 5000}]}].\n"
+	if err := os.WriteFile(in("advanced.config"), []byte(advanced), 0o600); err != nil {
+		return nil, err
+	}
 	return append(os.Environ(),
 		"HOME="+dir, // folder of the cookie
 		fmt.Sprintf("RABBITMQ_NODENAME=holdfast-%d@localhost", ports[0]),
@@ -106,7 +163,7 @@ func rabbitEnvironment(dir string, ports [3]int) ([]string, error) {
 		"ERL_EPMD_ADDRESS=127.0.0.1",
 		"RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS=-kernel inet_dist_use_interface {127,0,0,1}",
 		"RABBITMQ_CONFIG_FILE="+in("rabbitmq.conf"),
-		"RABBITMQ_ADVANCED_CONFIG_FILE="+in("none"),
+		"RABBITMQ_ADVANCED_CONFIG_FILE="+in("advanced.config"),
 		"RABBITMQ_CONF_ENV_FILE="+in("none"),
 		"RABBITMQ_MNESIA_BASE="+in("data"),
 		"RABBITMQ_LOG_BASE="+in("log"),
@@ -120,12 +177,10 @@ func rabbitEnvironment(dir string, ports [3]int) ([]string, error) {
 // the node starts itself would outlive the tests.
 func (s *server) startMapper(port int) error {
 	mapper := exec.Command("epmd", "-address", "127.0.0.1", "-port", fmt.Sprint(port))
-	ownGroup(mapper)
-	if err := mapper.Start(); err != nil {
+	if _, err := s.keeper.start(mapper); err != nil {
 		return fmt.Errorf("start Erlang's port mapper: %w", err)
 	}
-	s.helpers = append(s.helpers, mapper.Process.Pid)
-	return s.keep()
+	return nil
 }
 
 // rabbitProgram returns the path of a program of the server. Debian's programs on the PATH run
@@ -146,11 +201,33 @@ func rabbitProgram(name string) (string, error) {
 	return path, nil
 }
 
+// erlCall evaluates an expression by erl_call of Erlang, which takes 0.1 s. rabbitmqctl takes a second, mostly of CPU.
+// It reports false if no node answered, or no erl_call is installed.
+func erlCall(port int, environment []string, expression string) (answered bool, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+	defer cancel()
+	caller := fmt.Sprintf("call%d-%d", os.Getpid(), erlCalls.Add(1))
+	cmd := exec.CommandContext(ctx, "erl_call", "-h", caller, "-sname", fmt.Sprintf("holdfast-%d@localhost", port), "-e")
+	cmd.Env = environment
+	cmd.Stdin = strings.NewReader(expression + "\n")
+	out, err := cmd.Output()
+	if err != nil || len(out) == 0 {
+		return false, nil
+	}
+	if !strings.HasPrefix(string(out), "{ok,") {
+		return true, fmt.Errorf("evaluate %s: %s", expression, out)
+	}
+	return true, nil
+}
+
+var erlCalls atomic.Int64
+
 func rabbitmqctl(program string, environment []string, args ...string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, program, append([]string{"-q"}, args...)...)
 	cmd.Env = environment
+	cmd.WaitDelay = stopTimeout // the program may have started others
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("rabbitmqctl %s: %w: %s", strings.Join(args, " "), err, out)
 	}

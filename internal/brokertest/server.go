@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"net"
 	"os"
@@ -26,11 +25,11 @@ type server struct {
 	own     func(path string) error    // gives that user a file
 	control func(args ...string) error // the broker's own command, if it has one
 
-	inUse   sync.Mutex // held by the test that uses the server
-	keeper  io.Writer
-	helpers []int         // their process ids
-	ended   chan struct{} // closed when process has ended
-	process *os.Process
+	inUse    sync.RWMutex // by tests: one alone, or several that share it
+	starting sync.Mutex   // held by one of those that share
+	keeper   *keeper
+	ended    chan struct{} // closed when process has ended
+	process  *os.Process
 }
 
 const (
@@ -97,23 +96,12 @@ func (s *server) launch(cmd *exec.Cmd) error {
 	defer output.Close() //nolint:errcheck // the server has its own
 	cmd.Dir, cmd.Stdout, cmd.Stderr = s.dir, output, output
 	s.user(cmd)
-	ownGroup(cmd)
-	if err := cmd.Start(); err != nil {
+	ended, err := s.keeper.start(cmd)
+	if err != nil {
 		return fmt.Errorf("start %s: %w", s.name, err)
 	}
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		_ = cmd.Wait() // ended by a signal
-	}()
 	s.ended, s.process = ended, cmd.Process
-	return s.keep(cmd.Process.Pid)
-}
-
-// keep sends the keeper the processes to end.
-func (s *server) keep(pids ...int) error {
-	_, err := fmt.Fprintln(s.keeper, append(pids, s.helpers...))
-	return err
+	return nil
 }
 
 // stop sends a signal and waits for the end.
@@ -142,23 +130,6 @@ func (s *server) log() string {
 	}
 	lines := bytes.Split(bytes.TrimSpace(text), []byte("\n"))
 	return string(bytes.Join(lines[max(0, len(lines)-40):], []byte("\n")))
-}
-
-// keep is run by a shell that outlives this process, with which its input ends. Each line of
-// the input has the process groups to end; the last line counts.
-const keep = `while read -r line; do last=$line; done
-for group in $(echo "$last" | tr -d '[]'); do kill -s KILL -- "-$group" 2>/dev/null; done
-sleep 1
-rm -rf "$1"`
-
-func newKeeper(dir string) (io.Writer, error) {
-	cmd := exec.Command("sh", "-c", keep, "keeper", dir)
-	ownGroup(cmd) // an interrupt from the keyboard must not end it
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		return nil, err
-	}
-	return in, cmd.Start()
 }
 
 // freePort returns an unused port of this machine. It is below those that the system gives to

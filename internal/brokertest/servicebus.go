@@ -130,7 +130,7 @@ func ownNamespace(t testing.TB, options namespaceOptions) *ServiceBusNamespace {
 		ID, AMQP, Admin string
 		Key             servicebusKey
 	}
-	c.call(http.MethodPost, "", options, &made)
+	must(t, c.try(http.MethodPost, "", options, &made))
 	c.url, c.host = c.url+"/"+made.ID, made.AMQP
 	t.Cleanup(func() {
 		if t.Failed() {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"strings"
 	"testing"
 	"time"
@@ -242,4 +243,23 @@ func (b *bus) peekBy(client *azservicebus.Client, queue string) ([]*azservicebus
 	r, err := client.NewReceiverForQueue(queue, nil)
 	b.must(err)
 	return r.PeekMessages(b.ctx, 1, nil)
+}
+
+// A client breaks off a request. The stand-in serves all namespaces of the test binary, and must go on.
+func TestServiceBusOutlivesRequestsThatBreakOff(t *testing.T) {
+	ns := brokertest.OwnServiceBus(t)
+	c, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", strings.TrimPrefix(ns.Admin, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := fmt.Fprint(c, "PUT /orders HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n<entry"); err != nil {
+		t.Fatal(err)
+	}
+	ns.Control.State() // after the stand-in has read the request
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		ns.Control.State()
+	}
 }

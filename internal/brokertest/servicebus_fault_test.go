@@ -12,7 +12,6 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/url"
-	"os"
 	"strconv"
 	"strings"
 	"sync"
@@ -112,7 +111,8 @@ func TestServiceBusNamesMissingEntities(t *testing.T) {
 	b.code(err, azservicebus.CodeNotFound)
 }
 
-func TestServiceBusSurvivesDroppedConnections(t *testing.T) {
+func TestChaosServiceBusSurvivesDrops(t *testing.T) {
+	brokertest.Fault(t)
 	b := azureBus(t)
 	q := b.queue(admin.QueueProperties{LockDuration: b.brief(), MaxDeliveryCount: to.Ptr[int32](1000)})
 	const total = 300
@@ -145,6 +145,7 @@ func TestServiceBusSurvivesDroppedConnections(t *testing.T) {
 	working.Wait()
 }
 
+// It takes some seconds: so long the client library waits for an answer.
 func TestServiceBusKeepsUnansweredMessages(t *testing.T) {
 	b := ownBus(t)
 	q := b.queue(admin.QueueProperties{RequiresDuplicateDetection: to.Ptr(true)})
@@ -346,15 +347,22 @@ func (r recorder) Write(p []byte) (int, error) {
 	return r.Conn.Write(p)
 }
 
-func TestServiceBusOutlivesCorruptedConnections(t *testing.T) {
+func TestChaosServiceBusCorruptedConnections(t *testing.T) {
+	if brokertest.Fault(t) {
+		corruptConnections(t, 10_000)
+	} else {
+		corruptConnections(t, 300)
+	}
+}
+
+func TestServiceBusOutlivesCorruptedConnections(t *testing.T) { corruptConnections(t, 60) }
+
+func corruptConnections(t *testing.T, rounds int) {
+	t.Helper()
 	b := azureBus(t)
 	q := b.queue(admin.QueueProperties{MaxDeliveryCount: to.Ptr[int32](1000), LockDuration: b.brief()})
 	host := b.host()
 	said := b.record(q, host)
-	rounds := 300
-	if os.Getenv("HOLDFAST_SOAK") != "" {
-		rounds = 10_000
-	}
 	start := bytes.LastIndex(said, []byte("AMQP\x00")) + 8
 	random := rand.New(rand.NewPCG(1, 2))
 	for range rounds {

@@ -116,18 +116,31 @@ func TestServiceBusHasLimitsThatATestSets(t *testing.T) {
 
 func TestServiceBusSchedulesAndCancels(t *testing.T) {
 	b := newBus(t)
-	q := b.queue(admin.QueueProperties{})
-	s := b.sender(q)
-	at := time.Now().Add(700 * time.Millisecond).Truncate(time.Millisecond) // AMQP has milliseconds
-	first, second := text("cancelled"), text("kept")
-	numbers, err := s.ScheduleMessages(b.ctx, []*azservicebus.Message{&first, &second}, at, nil)
-	b.must(err)
-	r := b.receiver(q)
-	peeked, err := r.PeekMessages(b.ctx, 10, nil)
-	b.must(err)
-	b.equal(len(peeked), 2)
-	b.equal(peeked[0].State, azservicebus.MessageStateScheduled)
-	b.must(s.CancelScheduledMessages(b.ctx, numbers[:1], nil))
+	var (
+		s       *azservicebus.Sender
+		r       *azservicebus.Receiver
+		at      time.Time
+		numbers []int64
+	)
+	brokertest.Longer(t, 700*time.Millisecond, func(delay time.Duration) error {
+		q := b.queue(admin.QueueProperties{})
+		s, r = b.sender(q), b.receiver(q)
+		at = time.Now().Add(delay).Truncate(time.Millisecond) // AMQP has milliseconds
+		first, second := text("cancelled"), text("kept")
+		var err error
+		numbers, err = s.ScheduleMessages(b.ctx, []*azservicebus.Message{&first, &second}, at, nil)
+		b.must(err)
+		peeked, err := r.PeekMessages(b.ctx, 10, nil)
+		b.must(err)
+		cancelled := s.CancelScheduledMessages(b.ctx, numbers[:1], nil)
+		if time.Now().After(at) {
+			return errors.New("the messages came before one was cancelled")
+		}
+		b.must(cancelled)
+		b.equal(len(peeked), 2)
+		b.equal(peeked[0].State, azservicebus.MessageStateScheduled)
+		return nil
+	})
 	if err := s.CancelScheduledMessages(b.ctx, numbers[:1], nil); err == nil {
 		t.Error("it could be cancelled twice")
 	}
@@ -136,7 +149,7 @@ func TestServiceBusSchedulesAndCancels(t *testing.T) {
 	if early := time.Until(at); early > 0 {
 		t.Errorf("it came %v early", early)
 	}
-	if late := time.Since(at); late > 5*time.Second {
+	if late := time.Since(at); late > time.Minute {
 		t.Errorf("it came %v late", late)
 	}
 	b.must(r.CompleteMessage(b.ctx, m, nil))
@@ -234,7 +247,7 @@ func TestServiceBusShowsMessagesWithoutTakingThem(t *testing.T) {
 func TestServiceBusKeepsOrderAmongThousands(t *testing.T) {
 	b := newBus(t)
 	q := b.queue(admin.QueueProperties{})
-	const total = 10_000
+	const total = 3_000
 	var sending sync.WaitGroup
 	sending.Go(func() { b.fill(q, total) })
 	// By peek-lock the SDK releases messages that arrive between two calls, behind later ones.
@@ -257,7 +270,7 @@ func TestServiceBusKeepsOrderAmongThousands(t *testing.T) {
 func TestServiceBusDeliversEachOfThousandsOnce(t *testing.T) {
 	b := newBus(t)
 	q := b.queue(admin.QueueProperties{})
-	const total = 5_000
+	const total = 1_500
 	b.fill(q, total)
 	completed := make(chan string, total)
 	var receiving sync.WaitGroup

@@ -21,7 +21,7 @@ func TestTheStandInForSQSIsSharedByTheTestsOfAProcess(t *testing.T) {
 	}
 }
 
-func TestTheStandInForSQSOfOnesOwnKeepsQueuesOverRestarts(t *testing.T) {
+func TestOwnSQSKeepsQueuesOverRestarts(t *testing.T) {
 	node := brokertest.OwnSQS(t)
 	createQueue(t, node.URL, "kept")
 	for _, how := range []os.Signal{os.Interrupt, os.Kill} {

@@ -62,7 +62,9 @@ func TestDatabasesOfKilledTestsAreDropped(t *testing.T) {
 	}
 }
 
-func TestVirtualHostsOfKilledTestsAreDeleted(t *testing.T) {
+// The start of a node takes many seconds.
+func TestChaosVirtualHostsOfKilledTests(t *testing.T) {
+	Fault(t)
 	node := RabbitMQNode{own(t, ownRabbitMQ)}
 	old, young := made(2*leftAfter), made(time.Hour)
 	for _, name := range []string{old, young} {

@@ -16,7 +16,8 @@ const PAGE = 100;
 const DEFAULT_RULE = '$Default';
 
 export class Admin {
-  #http = http.createServer((request, response) => this.#serve(request, response));
+  // A request that its client breaks off has no answer.
+  #http = http.createServer((request, response) => this.#serve(request, response).catch(() => response.destroy()));
 
   constructor(namespace) {
     this.namespace = namespace;

@@ -9,16 +9,18 @@ const namespaces = new Map();
 // serve listens on the port and answers each request with JSON.
 export function serve(port) {
   const server = http.createServer(async (request, response) => {
-    let body = '';
-    for await (const chunk of request.setEncoding('utf8')) body += chunk;
     try {
+      let body = '';
+      for await (const chunk of request.setEncoding('utf8')) body += chunk;
       const [, kind, id, action] = decodeURIComponent(request.url).split('/');
       const answer = kind === '' ? {} : await act(request.method, kind, id, action, body ? JSON.parse(body) : {});
       response.writeHead(200, { 'Content-Type': 'application/json' }).end(JSON.stringify(answer ?? {}));
     } catch (error) {
-      response.writeHead(400).end(error.stack);
+      if (request.complete) response.writeHead(400).end(error.stack);
+      else response.destroy();
     }
   });
+  server.keepAliveTimeout = 0; // else a client may send a request on a connection that closes at this moment
   return new Promise((resolve, reject) => {
     server.once('error', reject);
     server.listen({ host: '127.0.0.1', port }, resolve);
