@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -42,6 +43,7 @@ var rules = []rule{
 	{of: "internal/errtree"},
 	{of: "internal/fault", ours: []string{"header", "internal/errtree", "recoverability"}},
 	{of: "internal/brokertest", free: true, tests: true},
+	{of: "internal/harness", ours: []string{"endpoint", "transport", "transport/inmemory"}, tests: true},
 	{of: "internal/brokertest/*", free: true, tests: true},
 	{of: "internal/tablequeue/storetest", ours: []string{"internal/*", "transport"}, tests: true},
 	{of: "internal/stateful", ours: []string{"header", "internal/backoff", "internal/timer", "pipeline", "transport"}},
@@ -94,8 +96,8 @@ var (
 
 // pkg is what go list says of a package: its imports are those of its code, not its tests.
 type pkg struct {
-	ImportPath string
-	Imports    []string
+	Dir, ImportPath string
+	Imports         []string
 }
 
 func TestPackagesImportWhatTheyMay(t *testing.T) {
@@ -131,7 +133,7 @@ func TestForbiddenImportsAreFound(t *testing.T) {
 		{"novelty", "header", "novelty has no rule: add one to deps_test.go"},
 	} {
 		to := strings.TrimSuffix(module+"/"+test.to, "/")
-		found(t, pkg{module + "/" + test.from, []string{to}}, test.want)
+		found(t, pkg{ImportPath: module + "/" + test.from, Imports: []string{to}}, test.want)
 	}
 }
 
@@ -147,7 +149,7 @@ func TestForbiddenModulesAreFound(t *testing.T) {
 		{"transport/rabbitmq", "github.com/jackc/pgx/v5", "transport/rabbitmq must not import github.com/jackc/pgx/v5"},
 		{"cmd/holdfast", "github.com/spf13/cobra", ""},
 	} {
-		found(t, pkg{module + "/" + test.from, []string{test.to}}, test.want)
+		found(t, pkg{ImportPath: module + "/" + test.from, Imports: []string{test.to}}, test.want)
 	}
 }
 
@@ -232,29 +234,36 @@ func relative(path string) string {
 	return strings.TrimPrefix(path, module+"/")
 }
 
-func packages(t *testing.T) (all []pkg) {
+// packages returns the packages of all modules.
+func packages(t *testing.T) []pkg {
 	t.Helper()
-	out, err := exec.CommandContext(t.Context(), "go", "list", "-json=ImportPath,Imports", module+"/...").Output()
+	all, err := listed()
 	if err != nil {
-		var failed *exec.ExitError
-		if errors.As(err, &failed) {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// listed runs go list once for all tests, because it takes seconds.
+var listed = sync.OnceValues(func() (all []pkg, err error) {
+	out, err := exec.Command("go", "list", "-json=Dir,ImportPath,Imports", module+"/...").Output()
+	if err != nil {
+		if failed, ok := errors.AsType[*exec.ExitError](err); ok {
 			err = fmt.Errorf("%w\n%s", err, failed.Stderr)
 		}
-		t.Fatal(err)
+		return nil, err
 	}
 	for d := json.NewDecoder(bytes.NewReader(out)); ; {
 		var p pkg
 		err := d.Decode(&p)
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err != nil {
-			t.Fatal(err)
+		switch {
+		case errors.Is(err, io.EOF) && len(all) == 0:
+			return nil, errors.New("go list found no packages")
+		case errors.Is(err, io.EOF):
+			return all, nil
+		case err != nil:
+			return nil, err
 		}
 		all = append(all, p)
 	}
-	if len(all) == 0 {
-		t.Fatal("go list found no packages")
-	}
-	return all
-}
+})
