@@ -113,7 +113,7 @@ func (s *Scheduler) EnqueueFrom(ctx context.Context, ep *endpoint.Endpoint, m an
 			if err != nil || known { // it runs already
 				return nil, err
 			}
-			return nil, jobs.save(ctx, e.job)
+			return nil, jobs.create(ctx, e.job)
 		})
 	}
 	if err != nil { // the job was sent, and has a state once it runs

@@ -2,13 +2,13 @@ package schedule_test
 
 import (
 	"context"
-	"errors"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/holdfast-go/holdfast/endpoint"
+	"github.com/holdfast-go/holdfast/internal/harness"
 	"github.com/holdfast-go/holdfast/resilience"
 	"github.com/holdfast-go/holdfast/schedule"
 	"github.com/holdfast-go/holdfast/transport/inmemory"
@@ -84,24 +84,8 @@ func (s *shop) start(schedules ...schedule.Schedule) {
 		cfg.Transactions = endpoint.SendsAtomicWithReceive
 	}
 	scheduler.Apply(&cfg)
-	ep, err := endpoint.New(cfg)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(s.t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- ep.Run(ctx) }()
-	s.endpoint = ep
-	s.stop = func() {
-		cancel()
-		if err := <-ended; err != nil && !errors.Is(err, context.Canceled) {
-			s.t.Error(err)
-		}
-		s.stop = nil
-	}
-	if err := ep.WaitReady(ctx); err != nil {
-		s.t.Fatal(err)
-	}
+	r := harness.Start(s.t, cfg)
+	s.endpoint, s.stop = r.Endpoint, r.End
 	s.after(0)
 }
 

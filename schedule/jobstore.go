@@ -46,7 +46,24 @@ func (s jobStore) load(ctx context.Context, id string) (job Job, known bool, err
 	return Job{}, false, nil
 }
 
-// save stores a job in place of its earlier state.
+// create stores a job that load has not found. It fails with [transport.ErrConflict] if another transaction has stored the job
+// since: EnqueueFrom and the first attempt do so at the same time.
+func (s jobStore) create(ctx context.Context, job Job) error {
+	name := nameOf(s.endpoint, kindActive, job.ID)
+	r, err := s.Load(ctx, saga.ID(s.endpoint, kindActive, job.ID), &name)
+	if err == nil && r.Version == 0 { // no other transaction stores the job before this one is over
+		_, err = s.Load(ctx, saga.ID(s.endpoint, kindEnded, job.ID), nil)
+	}
+	switch {
+	case err == nil:
+		err = transport.ErrConflict
+	case errors.Is(err, transport.ErrNoRecord):
+		return s.save(ctx, job)
+	}
+	return fmt.Errorf("job %.100q: %w", job.ID, stateful.Failed(err))
+}
+
+// save stores a job in place of the state that load has returned in the same transaction, or a job with a new id.
 func (s jobStore) save(ctx context.Context, job Job) error {
 	now, before := kindActive, kindEnded
 	if job.Status.Ended() {

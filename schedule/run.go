@@ -101,6 +101,9 @@ func (s *Scheduler) begin(ctx context.Context, db stateful.Database, id string, 
 		job.Attempt++
 		job.Status, job.RunID, job.Type = Running, runID, l.Type
 		job.Started, job.NextAttempt, job.Ended = db.Now().UTC(), time.Time{}, time.Time{}
+		if !known {
+			return nil, jobs.create(ctx, job)
+		}
 		return nil, jobs.save(ctx, job)
 	})
 	if err == nil && !run {
@@ -248,6 +251,11 @@ func (s *Scheduler) failed(ctx context.Context, session *endpoint.Session, id st
 	if err != nil {
 		return err
 	}
+	now, known, err := store.load(ctx, id)
+	if err != nil || !known {
+		return err
+	}
+	job.CancelRequested = now.CancelRequested // it may have been requested meanwhile
 	return store.save(ctx, job)
 }
 
