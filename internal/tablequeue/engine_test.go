@@ -181,7 +181,8 @@ func TestADatabaseThatIsAwayHasRefusedNothing(t *testing.T) {
 	}
 }
 
-func TestARefusalThatNamesNoQueueIsChargedToAllOperations(t *testing.T) {
+// A refusal that names no queue counts for all operations.
+func TestARefusalWithoutAQueueIsOfAllOperations(t *testing.T) {
 	f := newFake("in", "out")
 	c := open(t, f)
 	d := claimed(t, c, 1)[0]
@@ -233,7 +234,8 @@ func TestABrokenConnectionLeavesTheOutcomeUnknown(t *testing.T) {
 	}
 }
 
-func TestAContextThatEndsDuringAFlushLeavesTheOutcomeUnknown(t *testing.T) {
+// A context that ends during a flush leaves the outcome unknown.
+func TestAFlushCutByItsContextIsUnknown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake("in")
 		c := open(t, f)
@@ -567,7 +569,8 @@ func TestCloseBreaksOffWhatWouldWaitForEver(t *testing.T) {
 	}
 }
 
-func TestAClosedReceiverEndsAndItsDeliveriesCanBeSettled(t *testing.T) {
+// A closed receiver ends, and its deliveries can be settled.
+func TestDeliveriesOfAClosedReceiverCanBeSettled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := open(t, newFake("in"))
 		send(t, c, op("in", "1"))
@@ -685,7 +688,8 @@ func TestExpiredRowsAreRemovedAndTheNextAreHandedOut(t *testing.T) {
 	})
 }
 
-func TestManyExpiredRowsAreRemovedWithoutHoldingAReceiverUp(t *testing.T) {
+// The removal of many expired rows holds up no receiver.
+func TestRemovalOfExpiredRowsHoldsUpNoReceiver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake("in")
 		c := open(t, f)

@@ -146,7 +146,7 @@ func TestARefusedStoreTakesNoRoom(t *testing.T) {
 }
 
 // The outcome of a store is unknown: its row may be leased. It is claimed when the lease ends.
-func TestARowOfAnUnknownOutcomeIsClaimedAtTheEndOfItsLease(t *testing.T) {
+func TestARowOfUnknownOutcomeIsClaimedLater(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newInbox(t)
 		c, r := openDirect(t, f)
@@ -218,7 +218,8 @@ func TestOtherRowsAreClaimedBesideDirectOnes(t *testing.T) {
 	})
 }
 
-func TestDirectRowsComeInTheOrderOfTheirInsertsAndWithinTheBounds(t *testing.T) {
+// Direct rows come in the order of their inserts, and within the bounds.
+func TestDirectRowsComeInInsertOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newInbox(t)
 		c, r := openDirect(t, f)
@@ -242,7 +243,8 @@ func TestDirectRowsComeInTheOrderOfTheirInsertsAndWithinTheBounds(t *testing.T) 
 	})
 }
 
-func TestDirectRowsThatWereNotReceivedAreReleasedByClose(t *testing.T) {
+// Close releases direct rows that were not received.
+func TestCloseReleasesDirectRows(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newInbox(t)
 		c, _ := openDirect(t, f)

@@ -10,7 +10,9 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-func TestWhatIsDispatchedInAUsersTransactionIsInsertedThereAlone(t *testing.T) {
+// Messages that are dispatched in a user's transaction are inserted in that transaction
+// only.
+func TestAUsersTransactionGetsTheInsertAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake("a", "b")
 		f.subs = []Subscription{{Type: "T", Queue: "a"}, {Type: "T", Queue: "b"}}
@@ -39,7 +41,8 @@ func TestWhatIsDispatchedInAUsersTransactionIsInsertedThereAlone(t *testing.T) {
 	})
 }
 
-func TestWhatIsRefusedInAUsersTransactionNamesItsOperations(t *testing.T) {
+// A refusal in a user's transaction names the operations that are refused.
+func TestARefusalInAUsersTransactionNamesOperations(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := open(t, newFake("a"))
 		tx := &usersTx{}

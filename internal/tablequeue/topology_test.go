@@ -61,7 +61,8 @@ func (l listing) Inspect(ctx context.Context, queue string) (transport.QueueStat
 	return l.fake.Inspect(ctx, queue)
 }
 
-func TestAQueueThatIsRemovedDuringAnInspectionOfAllIsLeftOut(t *testing.T) {
+// A queue that is removed during an inspection of all queues is left out.
+func TestAQueueRemovedDuringInspectionIsLeftOut(t *testing.T) {
 	c := open(t, listing{fake: newFake("a", "b"), names: []string{"a", "gone", "b"}})
 	stats, err := c.Inspect(t.Context())
 	var names []string

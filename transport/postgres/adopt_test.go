@@ -171,7 +171,8 @@ var notTheirs = map[string]struct{ table, reason string }{
 
 const foreignQ = `CREATE TABLE %sq (id uuid PRIMARY KEY, expires timestamp, headers text NOT NULL, body bytea, seq serial UNIQUE)`
 
-func TestATableThatIsNotExactlyOneOfNServiceBusIsNotTakenOver(t *testing.T) {
+// A table that differs from a table of NServiceBus is not taken over.
+func TestAdoptOnlyTablesOfNServiceBus(t *testing.T) {
 	for name, tt := range notTheirs {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -207,7 +208,8 @@ func TestATableOfAnotherOwnerIsNotTakenOver(t *testing.T) {
 	}
 }
 
-func TestATableIsUnchangedWhereTheUserMayNotCreateIndexes(t *testing.T) {
+// The table is unchanged if the user may not create indexes.
+func TestAdoptWithoutRightToIndexes(t *testing.T) {
 	w := newWorld(t)
 	role := w.restricted()
 	w.theirs("Net.Peer")
@@ -383,9 +385,10 @@ func (l *lines) wait(t *testing.T, text string) {
 	}
 }
 
+// Installers that wait for an adoption are in no transaction.
 // An installer that waits for another one has no open transaction meanwhile, which would keep indexes from being
 // created.
-func TestInstallersWaitForAnAdoptionOutsideOfTransactions(t *testing.T) {
+func TestInstallersWaitOutsideTransactions(t *testing.T) {
 	w := newWorld(t, "in")
 	w.theySend(w.theirs("Net.Peer"), "1")
 	s := w.store()

@@ -91,7 +91,8 @@ func TestATableOfNServiceBusIsBrowsedAndTakenFrom(t *testing.T) {
 	}
 }
 
-func TestAMessageThatNServiceBusReceivesIsNotTakenOrPurged(t *testing.T) {
+// A message that NServiceBus receives is neither taken nor purged.
+func TestMessageNServiceBusReceivesStays(t *testing.T) {
 	w := newWorld(t)
 	errs := w.theirs("error")
 	w.theySend(errs, "1", "2")

@@ -21,6 +21,7 @@ import (
 )
 
 func TestConformance(t *testing.T) {
+	t.Parallel()
 	p := harness{url: brokertest.Postgres(t)}
 	transporttest.Run(t, transporttest.Harness{
 		Open:           p.schema(0),
@@ -44,6 +45,7 @@ func TestConformance(t *testing.T) {
 
 // The same through pgbouncer, where nothing may be kept in a session, with the settings that it needs.
 func TestConformanceThroughPgBouncer(t *testing.T) {
+	t.Parallel()
 	straight, pooled := brokertest.PgBouncer(t)
 	p := harness{url: straight}
 	through := func(url string, lease time.Duration) func(testing.TB) transport.Transport {
@@ -64,7 +66,8 @@ func TestConformanceThroughPgBouncer(t *testing.T) {
 }
 
 // The same on a pool of the caller's, which is as small as is common.
-func TestConformanceOnAPoolOfFour(t *testing.T) {
+func TestChaosConformanceOnAPoolOfFour(t *testing.T) {
+	brokertest.Fault(t)
 	p := harness{url: brokertest.Postgres(t)}
 	pool, err := pgxpool.New(t.Context(), p.url+"&pool_max_conns=4")
 	if err != nil {

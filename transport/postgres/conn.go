@@ -39,6 +39,7 @@ type store struct {
 	handlers *pgxpool.Pool // for transactions of handlers
 	txs      slots         // MaxTx of them, where handlers is the caller's pool; else nil
 	sockets  sockets       // of handlers
+	standby  standby       // what their sessions say about the server
 
 	recordStatements *recordStatements
 

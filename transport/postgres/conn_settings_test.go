@@ -17,7 +17,7 @@ import (
 // pooled is a store that behaves as behind a proxy: after each transaction its session has forgotten all.
 func (w *world) pooled() *store {
 	w.t.Helper()
-	p := Transport{URL: testURL(), Schema: w.schema, Pooled: true}
+	p := Transport{URL: w.url, Schema: w.schema, Pooled: true}
 	s, err := p.store(w.t.Context(), transport.Env{Endpoint: w.schema})
 	ok(w.t, err)
 	w.t.Cleanup(func() { _ = s.Close() })
@@ -60,8 +60,9 @@ func TestAPooledConnectionKeepsNothingInItsSessions(t *testing.T) {
 	}
 }
 
+// A statement on a pooled session is planned with the settings of the engine.
 // What the planner is told holds for the statement that it is told for.
-func TestAPooledStatementIsPlannedWithTheEnginesSettings(t *testing.T) {
+func TestPooledStatementHasOurPlan(t *testing.T) {
 	w := newWorld(t)
 	s := w.pooled()
 	b := s.batch(s.renewals)

@@ -53,7 +53,8 @@ func (w *world) delayedTable(sender string) {
 
 func relay(d transport.Delivery) []transport.Operation { return d.(transport.Relayer).Relay() }
 
-func TestDelayedMessagesOfNServiceBusAreReceivedWhenTheyAreDue(t *testing.T) {
+// Delayed messages of NServiceBus are received when they are due.
+func TestDelayedOfNServiceBusComeWhenDue(t *testing.T) {
 	for _, zone := range []string{"UTC", "Asia/Tokyo", "America/New_York"} {
 		t.Run(zone, func(t *testing.T) {
 			t.Parallel()
@@ -169,7 +170,8 @@ func delayed(id string, after time.Duration) transport.Operation {
 	return op
 }
 
-func TestADelayedMessageForNServiceBusWaitsBesideItsSender(t *testing.T) {
+// A delayed message for NServiceBus waits in the tables of its sender.
+func TestDelayedForNServiceBusWaitsHere(t *testing.T) {
 	const soon = 50 * time.Millisecond
 	for name, dispatch := range map[string]func(*testing.T, *world, transport.Conn, transport.Delivery){
 		"by itself": func(t *testing.T, _ *world, c transport.Conn, _ transport.Delivery) {
@@ -250,7 +252,8 @@ func TestADelayedMessageForNServiceBusIsCancelled(t *testing.T) {
 	}
 }
 
-func TestADelayedMessageForNServiceBusThatCannotWaitIsRefused(t *testing.T) {
+// A delayed message for NServiceBus is refused if there is no table where it can wait.
+func TestDelayedForNServiceBusIsRefused(t *testing.T) {
 	w, c, _ := forwarding(t)
 	expiring := delayed("1", time.Minute)
 	expiring.TTL = time.Minute
@@ -305,7 +308,8 @@ func (w *world) unprivileged() string {
 	return u.String()
 }
 
-func TestAMissingRightToCreateTheTableOfForwardsIsReported(t *testing.T) {
+// A missing right to create the table of forwards is reported.
+func TestMissingRightToForwardsTable(t *testing.T) {
 	w, owner, _ := forwarding(t)
 	c := w.openEndpoint("in", Transport{URL: w.unprivileged()})
 	receiver(t, c, "in")

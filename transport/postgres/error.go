@@ -6,7 +6,10 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
+	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -115,22 +118,45 @@ func (s *store) Classify(err error) tablequeue.Class {
 	return tablequeue.Unknown
 }
 
-// Outage implements [tablequeue.Outages]. A handler may have made its own transaction read-only, so the server is asked.
+// Outage implements [tablequeue.Outages]. A handler may have made its own transaction read-only. The sessions say whether
+// the server was a standby a short while ago, and otherwise the server is asked: a server that cannot answer is in an outage
+// too.
 func (s *store) Outage(ctx context.Context, err error) bool {
 	switch code(err) {
 	case diskFull:
 		return true
 	case readOnly:
-		var refuses bool
-		asked := s.writes.QueryRow(ctx, `SELECT current_setting('transaction_read_only')::bool`).Scan(&refuses)
-		if asked != nil || !refuses {
-			return false
+		refuses := s.standby.recently()
+		if !refuses {
+			asked := s.writes.QueryRow(ctx, `SELECT current_setting('transaction_read_only')::bool`).Scan(&refuses)
+			refuses = refuses || asked != nil
 		}
-		_ = s.failed(err, "write") // gives up the connections to a server that has become a standby
-		return true
+		if refuses {
+			_ = s.failed(err, "write") // gives up the connections to a server that has become a standby
+		}
+		return refuses
 	}
 	return false
 }
+
+// standby is when a session last said that its server takes no writes. The zero value has seen no such session. A failure
+// of a statement is examined after the statement, when a standby may have become a primary.
+type standby struct{ seen atomic.Int64 } // Unix time in nanoseconds
+
+// standbyMemory is longer than a failed attempt takes to be examined.
+const standbyMemory = time.Minute
+
+// look notes what a session says. PostgreSQL reports these settings from version 14 ("Message Flow: Asynchronous
+// Operations"); pgbouncer reports neither.
+func (s *standby) look(c *pgx.Conn) {
+	session := c.PgConn()
+	if session.ParameterStatus("default_transaction_read_only") == "on" || session.ParameterStatus("in_hot_standby") == "on" {
+		s.seen.Store(time.Now().UnixNano())
+	}
+}
+
+// recently reports whether a session within [standbyMemory] was read-only.
+func (s *standby) recently() bool { return time.Since(time.Unix(0, s.seen.Load())) < standbyMemory }
 
 // proxyLostServer reports whether pgbouncer itself has answered, because it lost the server that executed the
 // statement. Its answers for a statement that no server received have other messages.

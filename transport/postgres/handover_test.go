@@ -100,7 +100,8 @@ func TestAQueueIsHandedOverToNServiceBus(t *testing.T) {
 	}
 }
 
-func TestAQueueThatWasHandedOverIsSentToAsOneOfNServiceBus(t *testing.T) {
+// A message to a queue that was handed over is sent as to a queue of NServiceBus.
+func TestSendToAQueueHandedOver(t *testing.T) {
 	w := newWorld(t, "in", "sender")
 	sender := w.openEndpoint("sender", Transport{})
 	receiver(t, sender, "sender")
@@ -128,7 +129,8 @@ func TestAQueueThatWasHandedOverIsSentToAsOneOfNServiceBus(t *testing.T) {
 	}
 }
 
-func TestMessagesThatWereKeptDuringAHandOverAreMovedByTheNext(t *testing.T) {
+// The next handover moves messages that the last handover kept.
+func TestNextHandOverMovesKeptMessages(t *testing.T) {
 	w, c, _ := forwarding(t)
 	send(t, c, delayed("0", time.Hour))
 	tx, err := w.sql.Begin(t.Context())
@@ -146,7 +148,8 @@ func TestMessagesThatWereKeptDuringAHandOverAreMovedByTheNext(t *testing.T) {
 	}
 }
 
-func TestAMessageThatWasHandedOverIsNotFoundByItsReceipt(t *testing.T) {
+// A message that was handed over is not found by its receipt.
+func TestReceiptOfAMessageHandedOver(t *testing.T) {
 	w := newWorld(t, "in")
 	c := w.openEndpoint("in", Transport{})
 	late := to("in", msg("late"))
@@ -220,7 +223,8 @@ func TestForwardsBelongToTheirQueue(t *testing.T) {
 	}
 }
 
-func TestAHandOverWaitsLongerForItsIndexThanAnyStatementOfAnEndpoint(t *testing.T) {
+// A handover waits longer for its index than any statement of an endpoint.
+func TestHandOverWaitsForItsIndex(t *testing.T) {
 	w := newWorld(t, "in")
 	tx, err := w.sql.Begin(t.Context())
 	ok(t, err)

@@ -30,26 +30,25 @@ func agedRows(first, last int) string {
 
 // Statements on an inbox find their rows by its indexes, whatever the planner knows of it.
 func TestStatementsOnAnInboxReadNoMoreThanTheirRows(t *testing.T) {
-	for _, pooled := range []bool{false, true} {
-		for _, known := range statistics {
-			t.Run(fmt.Sprintf("pooled=%t/%s", pooled, known.name), func(t *testing.T) {
-				e := newExplained(t, pooled, false)
-				ok(t, e.Install(t.Context(), transport.Plan{Inboxes: []string{inboxOf}}))
-				e.exec(`ALTER TABLE "q.handled" SET (autovacuum_enabled = off)`)
-				for _, sql := range known.make {
-					sql = strings.NewReplacer(
-						`INSERT INTO q (headers) SELECT '{}' FROM generate_series(1, 10000)`, agedRows(1, 10_000),
-						` q`, ` "q.handled"`,
-					).Replace(sql)
-					e.exec(sql)
-				}
-				e.exec(`INSERT INTO q (headers) SELECT '{}' FROM generate_series(1, 50000)`)
-				e.readsItsInbox(0)
-				e.exec(agedRows(1_000_000, 1_200_000))
-				e.readsItsInbox(1_000_000)
-			})
-		}
+	t.Parallel()
+	forStatistics(t, func(t *testing.T, prepare []string) { plansOfInbox(t, false, prepare) })
+}
+
+func plansOfInbox(t *testing.T, pooled bool, prepare []string) {
+	e := newExplained(t, pooled, false)
+	ok(t, e.Install(t.Context(), transport.Plan{Inboxes: []string{inboxOf}}))
+	e.exec(`ALTER TABLE "q.handled" SET (autovacuum_enabled = off)`)
+	for _, sql := range prepare {
+		sql = strings.NewReplacer(
+			`INSERT INTO q (headers) SELECT '{}' FROM generate_series(1, 10000)`, agedRows(1, 10_000),
+			` q`, ` "q.handled"`,
+		).Replace(sql)
+		e.exec(sql)
 	}
+	e.exec(`INSERT INTO q (headers) SELECT '{}' FROM generate_series(1, 50000)`)
+	e.readsItsInbox(0)
+	e.exec(agedRows(1_000_000, 1_200_000))
+	e.readsItsInbox(1_000_000)
 }
 
 // readsItsInbox executes each statement; first is the number of the inbox's first row, or 0 for an empty one.

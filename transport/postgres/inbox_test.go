@@ -95,7 +95,8 @@ func TestATableThatIsNoInboxIsLeftAsItIs(t *testing.T) {
 	w.exec(`SELECT id FROM %s"theirs"`)
 }
 
-func TestAnInboxOfALaterVersionIsRefusedAndOneWithoutAVersionCompleted(t *testing.T) {
+// An inbox of a later version is refused. An inbox without a version is completed.
+func TestVersionsOfAnInbox(t *testing.T) {
 	w := newOutbox(t)
 	c := w.open()
 	w.exec(`UPDATE %sholdfast_handled SET version = 7`)
@@ -164,9 +165,10 @@ func TestADatabaseThatOnlyReadsStoresNothing(t *testing.T) {
 	w.wantRows(0, 0, 0)
 }
 
+// A rival of a transaction with a snapshot has handled the message.
 // A transaction that keeps a snapshot cannot see a key that a rival has recorded since. The unique index can, unless the
 // server finds a conflict first.
-func TestARivalOfATransactionWithASnapshotHasHandledTheMessage(t *testing.T) {
+func TestRivalOfASnapshotHasHandled(t *testing.T) {
 	w := newOutbox(t)
 	for _, level := range []string{"repeatable%20read", "serializable"} {
 		c := w.openAs(Transport{URL: testURL() + "&default_transaction_isolation=" + level})

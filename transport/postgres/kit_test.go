@@ -18,7 +18,7 @@ import (
 )
 
 // patience is the longest wait for an expected event.
-const patience = time.Minute
+const patience = 3 * time.Minute
 
 func testURL() string {
 	return cmp.Or(os.Getenv("HOLDFAST_TEST_POSTGRES"), "postgres://postgres@127.0.0.1:5432/test?sslmode=disable")
@@ -37,6 +37,7 @@ var schemas atomic.Int64
 // world is a schema of a test's own, with what it needs to look behind the scenes.
 type world struct {
 	t      testing.TB
+	url    string // of the database
 	schema string
 	sql    *pgx.Conn
 }
@@ -44,8 +45,14 @@ type world struct {
 func newWorld(t testing.TB, queues ...string) *world {
 	t.Helper()
 	needServer(t)
-	w := &world{t: t, schema: fmt.Sprintf("holdfast_test_%d_%d", os.Getpid(), schemas.Add(1))}
-	sql, err := pgx.Connect(t.Context(), testURL())
+	return newWorldAt(t, testURL(), queues...)
+}
+
+// newWorldAt makes a world in a database of the test's own.
+func newWorldAt(t testing.TB, url string, queues ...string) *world {
+	t.Helper()
+	w := &world{t: t, url: url, schema: fmt.Sprintf("holdfast_test_%d_%d", os.Getpid(), schemas.Add(1))}
+	sql, err := pgx.Connect(t.Context(), url)
 	if err != nil {
 		t.Fatalf("no PostgreSQL: %v (set HOLDFAST_TEST_POSTGRES)", err)
 	}
@@ -81,7 +88,7 @@ func (w *world) open() transport.Conn { return w.openAs(Transport{}) }
 
 func (w *world) openAs(p Transport) transport.Conn {
 	w.t.Helper()
-	p.URL, p.Schema = cmp.Or(p.URL, testURL()), w.schema
+	p.URL, p.Schema = cmp.Or(p.URL, w.url), w.schema
 	c, err := p.Open(w.t.Context(), transport.Env{Endpoint: w.schema, Instance: "one"})
 	if err != nil {
 		w.t.Fatal(err)
@@ -97,7 +104,7 @@ func (w *world) openAs(p Transport) transport.Conn {
 // store is the dialect without the engine.
 func (w *world) store() *store {
 	w.t.Helper()
-	p := Transport{URL: testURL(), Schema: w.schema}
+	p := Transport{URL: w.url, Schema: w.schema}
 	s, err := p.store(w.t.Context(), transport.Env{Endpoint: w.schema})
 	ok(w.t, err)
 	w.t.Cleanup(func() { _ = s.Close() })

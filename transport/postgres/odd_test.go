@@ -29,7 +29,8 @@ func hears(t *testing.T, s *store, tell func()) (queue string) {
 	return queue
 }
 
-func TestASchemaWhoseNameIsAsLongAsCanBeIsHeardOfAndSentTo(t *testing.T) {
+// A schema with the longest possible name is listened to and sent to.
+func TestSchemaWithTheLongestName(t *testing.T) {
 	w := newWorld(t)
 	schema := fmt.Sprintf("%07d", os.Getpid()%1e7) + strings.Repeat("ü", 28) // cut after 63 bytes, the channel would end within a letter
 	w.exec(`DROP SCHEMA IF EXISTS ` + quote(schema) + ` CASCADE`)
@@ -136,8 +137,9 @@ func TestATableThatIsDroppedAndMadeAgainIsReceivedFrom(t *testing.T) {
 	ok(t, d.Complete(t.Context()))
 }
 
+// Connections to a server that takes no writes are given up.
 // After a failover that leaves connections standing, what was the primary takes no writes.
-func TestConnectionsToAServerThatTakesNoWritesAreGivenUp(t *testing.T) {
+func TestConnectionsToAStandbyAreGivenUp(t *testing.T) {
 	w := newWorld(t, "in")
 	s := w.store()
 	for _, pool := range []*pgxpool.Pool{s.leases.Pool, s.writes.Pool} {
@@ -164,6 +166,50 @@ func TestConnectionsToAServerThatTakesNoWritesAreGivenUp(t *testing.T) {
 	if len(rows) != 1 {
 		t.Errorf("%d rows", len(rows))
 	}
+}
+
+// A handler's statement fails on a standby, which is a primary when the failure is examined.
+func TestAPromotedStandbyWasAnOutage(t *testing.T) {
+	w := newWorld(t, "in")
+	s := w.store()
+	h := beginOn(t, s, `SET default_transaction_read_only = on`)
+	_, err := h.user.Exec(t.Context(), "CREATE TABLE never (id int)")
+	if code(err) != readOnly {
+		t.Fatal(err)
+	}
+	ok(t, h.Rollback(t.Context()))
+	if !s.Outage(t.Context(), err) {
+		t.Errorf("the failure is taken for the handler's own: %v", err)
+	}
+
+	other := w.store()
+	h = beginOn(t, other, `SELECT 1`)
+	_, err = h.user.Exec(t.Context(), `SET TRANSACTION READ ONLY`)
+	ok(t, err)
+	if _, err = h.user.Exec(t.Context(), "CREATE TABLE never (id int)"); code(err) != readOnly {
+		t.Fatal(err)
+	}
+	ok(t, h.Rollback(t.Context()))
+	if other.Outage(t.Context(), err) {
+		t.Errorf("a failure of the handler's own is taken for an outage: %v", err)
+	}
+	other.writes.Close()
+	if !other.Outage(t.Context(), err) {
+		t.Error("a server that does not answer is taken for one that takes writes")
+	}
+}
+
+// beginOn begins a handler's transaction on a session on which the statement was executed.
+func beginOn(t *testing.T, s *store, statement string) *handlerTx {
+	t.Helper()
+	c, err := s.handlers.Acquire(t.Context())
+	ok(t, err)
+	_, err = c.Exec(t.Context(), statement)
+	ok(t, err)
+	c.Release()
+	h, err := s.Begin(t.Context())
+	ok(t, err)
+	return h.(*handlerTx)
 }
 
 func TestATransactionOfAUsersThatTakesNoWritesIsHisOwn(t *testing.T) {
@@ -194,7 +240,8 @@ func TestATransactionOfAUsersThatTakesNoWritesIsHisOwn(t *testing.T) {
 	}
 }
 
-func TestStatementsAreOfTheSetsOfQueuesThatHandlersSendTo(t *testing.T) {
+// There is a statement for each set of queues that handlers send to.
+func TestStatementsPerSetOfDestinations(t *testing.T) {
 	const queues = 8
 	names := make([]string, queues)
 	for i := range names {
@@ -241,7 +288,8 @@ func completions(rows []tablequeue.Claimed, lease int64, out func(i int) string)
 	return units
 }
 
-func TestMoreTransactionsThanConnectionsWaitForEachOther(t *testing.T) {
+// If there are more transactions than connections, transactions wait for each other.
+func TestMoreTransactionsThanConnections(t *testing.T) {
 	w := newBiz(t)
 	c := w.openAs(Transport{MaxTx: 2})
 	ok(t, c.(transport.Subscriber).Subscribe(t.Context(), "out", []string{"Shop.Paid"}))
@@ -271,8 +319,9 @@ func TestMoreTransactionsThanConnectionsWaitForEachOther(t *testing.T) {
 	w.wantRows(0, n, n)
 }
 
+// A statement that times out at the server has done nothing.
 // Where the server breaks statements off that take long, what was asked has not happened and may be asked again.
-func TestAStatementThatTimesOutAtTheServerHasDoneNothing(t *testing.T) {
+func TestStatementTimeoutHasDoneNothing(t *testing.T) {
 	w := newWorld(t, "in")
 	p := Transport{URL: testURL() + "&statement_timeout=100", Schema: w.schema}
 	s, err := p.store(t.Context(), transport.Env{})

@@ -3,7 +3,6 @@ package postgres
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"os"
 	"slices"
 	"strings"
@@ -114,9 +113,7 @@ func TestClaimsUnderAnOldSnapshot(t *testing.T) {
 // newExplained creates the queue q, with adopted from a table of NServiceBus.
 func newExplained(t *testing.T, pooled, adopted bool) *explained {
 	t.Helper()
-	if testing.Short() {
-		t.Skip("needs PostgreSQL, and -short is for machines without")
-	}
+	needServer(t)
 	straight, way := brokertest.PgBouncer(t)
 	e := &explained{t: t}
 	sql, err := pgx.Connect(t.Context(), straight)
@@ -243,22 +240,39 @@ var statistics = []struct {
 // Every statement on a queue reads the rows that it is about, by an index, however wrong the planner's statistics
 // are, and also where its plan was made when the queue was empty: a burst after an idle time is that.
 func TestStatementsReadNoMoreThanTheirRows(t *testing.T) {
+	t.Parallel()
+	forStatistics(t, func(t *testing.T, prepare []string) { plansOfQueue(t, false, prepare) })
+	t.Run("adopted", func(t *testing.T) {
+		forStatistics(t, func(t *testing.T, prepare []string) { newExplained(t, false, true).readsOnlyItsRows(prepare, 100_000) })
+	})
+}
+
+// The same statements through pgbouncer, which are planned anew each time.
+func TestChaosPlansThroughPgBouncer(t *testing.T) {
+	brokertest.Fault(t)
+	for name, of := range map[string]func(t *testing.T, pooled bool, prepare []string){"queue": plansOfQueue, "inbox": plansOfInbox, "records": plansOfRecords} {
+		t.Run(name, func(t *testing.T) {
+			forStatistics(t, func(t *testing.T, prepare []string) { of(t, true, prepare) })
+		})
+	}
+}
+
+// forStatistics runs test with each state of the statistics, beside the others.
+func forStatistics(t *testing.T, test func(t *testing.T, prepare []string)) {
+	for _, known := range statistics {
+		t.Run(known.name, func(t *testing.T) {
+			t.Parallel()
+			test(t, known.make)
+		})
+	}
+}
+
+func plansOfQueue(t *testing.T, pooled bool, prepare []string) {
 	full := 100_000
 	if os.Getenv("HOLDFAST_SOAK") != "" {
 		full = 1_000_000
 	}
-	for _, pooled := range []bool{false, true} {
-		for _, known := range statistics {
-			t.Run(fmt.Sprintf("pooled=%t/%s", pooled, known.name), func(t *testing.T) {
-				newExplained(t, pooled, false).readsOnlyItsRows(known.make, full)
-			})
-		}
-	}
-	for _, known := range statistics {
-		t.Run("adopted/"+known.name, func(t *testing.T) {
-			newExplained(t, false, true).readsOnlyItsRows(known.make, 100_000)
-		})
-	}
+	newExplained(t, pooled, false).readsOnlyItsRows(prepare, full)
 }
 
 // readsOnlyItsRows executes each statement with the statistics that prepare leaves, in a queue of up to full rows.

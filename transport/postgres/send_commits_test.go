@@ -89,8 +89,9 @@ func TestNamesThatAreNoQueuesAreForgotten(t *testing.T) {
 	}
 }
 
-// TestABatchIsWrittenAgainAfterTheServerEndedConnections ends the pool's connections while they are idle.
-func TestABatchIsWrittenAgainAfterTheServerEndedConnections(t *testing.T) {
+// A batch is written again after the server has ended connections.
+// TestBatchIsRepeatedAfterKills ends the pool's connections while they are idle.
+func TestBatchIsRepeatedAfterKills(t *testing.T) {
 	url := brokertest.Postgres(t)
 	conn, err := (&Transport{URL: url}).Open(t.Context(), transport.Env{Endpoint: "e"})
 	ok(t, err)

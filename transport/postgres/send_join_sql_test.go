@@ -192,8 +192,9 @@ func TestAnErrorOfTheOneStatementEndsAUsersTransaction(t *testing.T) {
 	}
 }
 
+// A publish in a user's transaction survives the end of a subscriber.
 // A subscriber that is uninstalled does not fail the transactions of publishers.
-func TestAPublishInAUsersTransactionSurvivesTheEndOfASubscriber(t *testing.T) {
+func TestJoinedPublishWhenASubscriberEnds(t *testing.T) {
 	w := newWorld(t, "out", "gone")
 	c := w.open()
 	published := transport.Operation{Types: []string{"T"}, Message: msg("1")}
@@ -217,8 +218,9 @@ func TestAPublishInAUsersTransactionSurvivesTheEndOfASubscriber(t *testing.T) {
 	}
 }
 
+// The right to insert is enough to send in a user's transaction.
 // A program that only sends needs no right to read the queue.
-func TestTheRightToInsertIsEnoughToSendInAUsersTransaction(t *testing.T) {
+func TestJoinedSendNeedsOnlyInsert(t *testing.T) {
 	w := newWorld(t, "out")
 	c := w.open()
 	user := w.unprivileged()
@@ -245,8 +247,9 @@ func TestTheRightToInsertIsEnoughToSendInAUsersTransaction(t *testing.T) {
 	}
 }
 
+// A transaction of another database with the same tables sends nothing.
 // A database that has the same tables takes no row, whether the statement has a savepoint or not.
-func TestATransactionOfAnotherDatabaseWithTheSameTablesSendsNothing(t *testing.T) {
+func TestJoinATwinDatabase(t *testing.T) {
 	w := newWorld(t, "out")
 	c := w.open()
 	elsewhere := brokertest.Postgres(t)

@@ -43,7 +43,8 @@ func join(t testing.TB, c transport.Conn, tx any, ops ...transport.Operation) er
 	return err
 }
 
-func TestAUsersWritesAndWhatIsSentInTheSameTransactionCommitTogether(t *testing.T) {
+// The user's writes and the messages of the same transaction commit together.
+func TestJoinedSendCommitsWithTheRow(t *testing.T) {
 	w := newBiz(t)
 	c := w.open()
 	pool := users(t, testURL())
@@ -131,7 +132,8 @@ func TestAValueThatIsNoTransactionIsRefusedByItsType(t *testing.T) {
 	}
 }
 
-func TestATransactionOfAnotherDatabaseIsRefusedAndGoesOn(t *testing.T) {
+// A transaction of another database is refused, and goes on.
+func TestJoinAnotherDatabase(t *testing.T) {
 	w := newWorld(t, "out")
 	c := w.open()
 	other := users(t, brokertest.Postgres(t))
@@ -192,7 +194,8 @@ func TestATransactionThatIsOverOrAbortedIsAnError(t *testing.T) {
 	}
 }
 
-func TestListenersAreToldWhenAUsersTransactionCommitsAndNotBefore(t *testing.T) {
+// A user's transaction notifies listeners when it commits, and not before.
+func TestJoinedSendWakesAtTheCommit(t *testing.T) {
 	w := newWorld(t, "out", "other")
 	c := w.open()
 	_, err := w.sql.Exec(t.Context(), "LISTEN "+pgx.Identifier{"holdfast." + w.schema}.Sanitize())
@@ -231,7 +234,8 @@ func TestAHandlersTransactionIsOneToSendIn(t *testing.T) {
 	w.wantRows(0, 1, 0)
 }
 
-func TestKilledConnectionsLeaveBothTheUsersRowAndTheMessageOrNeither(t *testing.T) {
+// A killed connection leaves both the user's row and the message, or neither.
+func TestJoinedSendIsAtomicUnderKills(t *testing.T) {
 	w := newBiz(t)
 	c := w.open()
 	pool, killers := users(t, testURL()), users(t, testURL())

@@ -143,7 +143,8 @@ func TestDueTimesAreTheDatabases(t *testing.T) {
 	nothing(t, receiver(t, c, "in"))
 }
 
-func TestADelayedMessageCanBeCancelledUntilItIsHandedOut(t *testing.T) {
+// A delayed message can be cancelled until it is delivered.
+func TestCancelUntilDelivered(t *testing.T) {
 	w := newWorld(t, "in")
 	c := w.open()
 	now, first, second := to("in", msg("now")), to("in", msg("first")), to("in", msg("second"))
@@ -212,7 +213,8 @@ func TestAPublishedMessageReachesEachSubscriberOnce(t *testing.T) {
 	}
 }
 
-func TestAMessageWithoutReadableHeadersIsHandedOutForTheErrorQueue(t *testing.T) {
+// A message without readable headers is delivered, so that it reaches the error queue.
+func TestUnreadableHeadersAreDelivered(t *testing.T) {
 	w := newWorld(t, "in")
 	w.exec(`INSERT INTO %sin (id, headers, body) VALUES ($1, '{"half', 'body')`, anID)
 	w.exec(`INSERT INTO %sin (headers) VALUES ('{}')`) // what plain SQL need not give has defaults

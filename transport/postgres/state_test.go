@@ -180,26 +180,25 @@ func addRecords(n int) string {
 
 // Statements about records find their rows by the indexes, whatever the planner knows of the table.
 func TestStatementsOnRecordsReadNoMoreThanTheirRows(t *testing.T) {
-	for _, pooled := range []bool{false, true} {
-		for _, known := range statistics {
-			t.Run(fmt.Sprintf("pooled=%t/%s", pooled, known.name), func(t *testing.T) {
-				e := newExplained(t, pooled, false)
-				ok(t, e.Install(t.Context(), transport.Plan{Records: []string{recordKind}}))
-				e.exec(`ALTER TABLE holdfast_state SET (autovacuum_enabled = off)`)
-				for _, sql := range known.make {
-					sql = strings.NewReplacer(
-						`INSERT INTO q (headers) SELECT '{}' FROM generate_series(1, 10000)`, addRecords(10_000),
-						` q`, ` holdfast_state`,
-					).Replace(sql)
-					e.exec(sql)
-				}
-				e.usesRecords(0)
-				e.exec(`DELETE FROM holdfast_state`)
-				e.exec(addRecords(100_000))
-				e.usesRecords(100_000)
-			})
-		}
+	t.Parallel()
+	forStatistics(t, func(t *testing.T, prepare []string) { plansOfRecords(t, false, prepare) })
+}
+
+func plansOfRecords(t *testing.T, pooled bool, prepare []string) {
+	e := newExplained(t, pooled, false)
+	ok(t, e.Install(t.Context(), transport.Plan{Records: []string{recordKind}}))
+	e.exec(`ALTER TABLE holdfast_state SET (autovacuum_enabled = off)`)
+	for _, sql := range prepare {
+		sql = strings.NewReplacer(
+			`INSERT INTO q (headers) SELECT '{}' FROM generate_series(1, 10000)`, addRecords(10_000),
+			` q`, ` holdfast_state`,
+		).Replace(sql)
+		e.exec(sql)
 	}
+	e.usesRecords(0)
+	e.exec(`DELETE FROM holdfast_state`)
+	e.exec(addRecords(100_000))
+	e.usesRecords(100_000)
 }
 
 // usesRecords executes each statement on a table of n records.

@@ -3,6 +3,7 @@ package postgres
 import (
 	"testing"
 
+	"github.com/holdfast-go/holdfast/internal/brokertest"
 	"github.com/holdfast-go/holdfast/internal/tablequeue"
 	"github.com/holdfast-go/holdfast/internal/tablequeue/storetest"
 )
@@ -12,7 +13,8 @@ func TestTheStoreDoesWhatTheEngineExpects(t *testing.T) {
 		"prepared": (*world).store, "pooled": (*world).pooled, "a caller's pool": (*world).onPool,
 	} {
 		t.Run(name, func(t *testing.T) {
-			var worlds testingWorlds
+			t.Parallel()
+			worlds := testingWorlds{url: brokertest.Postgres(t), known: map[testing.TB]*world{}}
 			storetest.Run(t, storetest.Harness{
 				Open: func(t testing.TB) tablequeue.Store { return open(worlds.of(t)) },
 				Due: func(t testing.TB) {
@@ -23,15 +25,15 @@ func TestTheStoreDoesWhatTheEngineExpects(t *testing.T) {
 	}
 }
 
-// testingWorlds has a world for each test.
-type testingWorlds struct{ known map[testing.TB]*world }
+// testingWorlds has a world for each test, all of them in one database.
+type testingWorlds struct {
+	url   string
+	known map[testing.TB]*world
+}
 
 func (ws *testingWorlds) of(t testing.TB) *world {
-	if ws.known == nil {
-		ws.known = map[testing.TB]*world{}
-	}
 	if ws.known[t] == nil {
-		ws.known[t] = newWorld(t)
+		ws.known[t] = newWorldAt(t, ws.url)
 	}
 	return ws.known[t]
 }

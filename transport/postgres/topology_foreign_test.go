@@ -110,7 +110,8 @@ func TestAQueueOfNServiceBusIsFoundOutByTwoAtOnce(t *testing.T) {
 	}
 }
 
-func TestAQueueOfNServiceBusTakesNoDelayedMessagesAndIsNotReceivedFrom(t *testing.T) {
+// A queue of NServiceBus takes no delayed messages, and is not received from.
+func TestLimitsOfAQueueOfNServiceBus(t *testing.T) {
 	w := newWorld(t, "in")
 	w.exec(foreignTable)
 	c := w.open()

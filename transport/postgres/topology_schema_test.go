@@ -54,8 +54,9 @@ UNION SELECT unnest(reloptions) FROM pg_class WHERE oid = $1::regclass ORDER BY 
 	return all
 }
 
+// A table of the first version is migrated with its messages.
 // Migrated, it is like a table of the version before: its id stays text, for the programs that work on it.
-func TestATableOfTheFirstVersionIsMigratedWithItsMessages(t *testing.T) {
+func TestMigrateTheFirstVersion(t *testing.T) {
 	for name, migrate := range map[string]func(*world, transport.Conn){
 		"by the installer": func(_ *world, c transport.Conn) { install(t, c, oldQueue) },
 		"by the script": func(w *world, _ transport.Conn) {

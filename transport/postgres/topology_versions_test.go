@@ -119,7 +119,8 @@ func TestATableWithTextIDsIsUsedByBothVersions(t *testing.T) {
 	w.exec("BEGIN;" + w.earlierStatement("install") + ";COMMIT") // its installer finds what it knows
 }
 
-func TestTheEarlierVersionIsToldWhatKeepsItFromANewTable(t *testing.T) {
+// The error says what keeps the earlier version from a new table.
+func TestEarlierVersionIsToldWhy(t *testing.T) {
 	w := newWorld(t, "in", "out")
 	w.wantIDType("out", "uuid", tableVersion)
 	err := w.earlierSend(anID)
@@ -134,7 +135,8 @@ func TestTheEarlierVersionIsToldWhatKeepsItFromANewTable(t *testing.T) {
 	w.exec("ROLLBACK")
 }
 
-func TestATableWhoseVersionIsNotRecordedIsOfTheFirstWithItsTypeOfID(t *testing.T) {
+// A table without a recorded version is of the first version that has its type of id.
+func TestTableWithoutARecordedVersion(t *testing.T) {
 	w := newWorld(t, "new")
 	w.version2("old")
 	w.exec(`DELETE FROM %sholdfast_tables`)

@@ -30,6 +30,7 @@ func (s *store) Begin(ctx context.Context) (tablequeue.StoreTx, error) {
 	if err != nil {
 		return nil, fmt.Errorf("postgres: begin: %w", err)
 	}
+	s.standby.look(conn.Conn())
 	h := &handlerTx{store: s, conn: conn, user: &userTx{conn: conn.Conn()}}
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -44,7 +44,8 @@ func (c counted) Write(b []byte) (int, error) {
 	return c.Conn.Write(b)
 }
 
-func TestATransactionBeginsInTheRoundTripOfItsFirstStatement(t *testing.T) {
+// A transaction begins in the round trip of its first statement.
+func TestBeginTravelsWithFirstStatement(t *testing.T) {
 	needServer(t)
 	cfg, err := parse(testURL())
 	ok(t, err)

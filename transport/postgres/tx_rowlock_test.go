@@ -111,7 +111,7 @@ func TestCloseDoesNotWaitForLockedRows(t *testing.T) {
 	ok(t, w.write(user, 1))
 	began := time.Now()
 	ok(t, c.Close())
-	if took := time.Since(began); took > 10*time.Second {
+	if took := time.Since(began); took > time.Minute {
 		t.Errorf("took %v", took)
 	}
 	if got := receive(t, receiver(t, w.open(), "in"), 1)[0]; got.Message().ID != "2" {
@@ -120,7 +120,8 @@ func TestCloseDoesNotWaitForLockedRows(t *testing.T) {
 	w.wantRows(2, 0, 0)
 }
 
-func TestTheEngineWorksAtReadCommittedWhereverSessionsBegin(t *testing.T) {
+// The engine works at READ COMMITTED, whatever the default of the session is.
+func TestReadCommittedWhateverTheDefault(t *testing.T) {
 	w := newWorld(t)
 	p := levels(t)["serializable by itself"].p
 	p.Schema = w.schema
@@ -151,8 +152,9 @@ func TestLevelsOfIsolationAreRead(t *testing.T) {
 	}
 }
 
+// The first statement of a handler decides whether the row is locked.
 // At a default above it, a handler may still choose READ COMMITTED, and a read is locked for as well as a write.
-func TestWhatAHandlerDoesFirstDecidesWhetherTheRowIsLocked(t *testing.T) {
+func TestFirstStatementDecidesTheLock(t *testing.T) {
 	p := levels(t)["serializable by itself"].p
 	for first, locked := range map[string]bool{"SET TRANSACTION ISOLATION LEVEL READ COMMITTED": false, "SELECT 1": true} {
 		w := newBiz(t)
