@@ -16,6 +16,7 @@ import (
 )
 
 func TestConformance(t *testing.T) {
+	t.Parallel()
 	ns := sharedNamespace(t)
 	h := transporttest.Harness{
 		Open: func(t testing.TB) transport.Transport { return ns.transport(t) },
@@ -24,7 +25,8 @@ func TestConformance(t *testing.T) {
 			tr.LockDuration = ns.ShortLock(shortLock)
 			return tr
 		},
-		Name: ns.name,
+		Name:       ns.name,
+		OneAtATime: true,
 		PutUndecodable: func(t testing.TB, _ transport.Transport, queue string) {
 			putUndecodable(t, ns.ServiceBusNamespace, queue)
 		},

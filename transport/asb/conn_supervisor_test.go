@@ -44,6 +44,7 @@ func ended(context.Context) (net.Conn, error) {
 }
 
 func TestANamespaceThatIsNotReachedHasRefusedNothing(t *testing.T) {
+	t.Parallel()
 	for what, instead := range map[string]func(context.Context) (net.Conn, error){
 		"refused": func(context.Context) (net.Conn, error) { return nil, errors.New("connection refused") },
 		"ended":   ended,
@@ -96,7 +97,9 @@ func TestACancelledDialFailsNoOtherSend(t *testing.T) {
 	dispatch(t, c, to("in", "m"))
 }
 
-func TestAPeerThatEndsEveryConnectionIsNotDialedWithoutPause(t *testing.T) {
+// A peer that ends each connection is not dialed without a pause.
+func TestAPeerThatEndsConnectionsIsDialedWithPauses(t *testing.T) {
+	t.Parallel()
 	ns := brokertest.OwnServiceBus(t)
 	var d dialer
 	c := open(t, d.on(ns))
@@ -117,6 +120,7 @@ func TestAPeerThatEndsEveryConnectionIsNotDialedWithoutPause(t *testing.T) {
 }
 
 func TestACancelledSendFailsNoOther(t *testing.T) {
+	t.Parallel()
 	ns := brokertest.OwnServiceBus(t)
 	c := open(t, on(ns))
 	install(t, c, "in")

@@ -36,6 +36,7 @@ func dotnet(id, enclosed string, more map[string]any) *azservicebus.Message {
 }
 
 func TestMessagesOfNServiceBusAreRead(t *testing.T) {
+	t.Parallel()
 	const enclosed = "Shop.OrderPlaced, Shop.Contracts, Version=1.0.0.0, Culture=neutral, PublicKeyToken=null;" +
 		"Shop.IOrderEvent, Shop.Contracts, Version=1.0.0.0, Culture=neutral, PublicKeyToken=null"
 	ns := sharedNamespace(t)

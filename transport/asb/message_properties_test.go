@@ -12,6 +12,7 @@ import (
 )
 
 func TestCopiesHaveThePropertiesThatTheBrokerTakes(t *testing.T) {
+	t.Parallel()
 	ns := brokertest.OwnServiceBusSized(t, 100<<10, 100<<10)
 	c := open(t, on(ns))
 	install(t, c, "in")

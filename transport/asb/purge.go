@@ -17,8 +17,9 @@ var _ transport.Purger = (*conn)(nil)
 const (
 	// purgeBatch is how many messages are removed at once.
 	purgeBatch = 200
-	// purgeTimeout bounds the wait for a message that the service shows: another receiver may have it.
-	purgeTimeout = 500 * time.Millisecond
+	// purgeTimeout bounds the wait for a message that the service shows: another receiver may have it. A link to a distant
+	// or busy service takes a second to be made.
+	purgeTimeout = 10 * time.Second
 )
 
 // Purge implements [transport.Purger]: it receives and completes the messages that were there when it began. Later ones

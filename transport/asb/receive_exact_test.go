@@ -10,6 +10,7 @@ import (
 
 // A delivery that ends with its process is counted unless locks end with their link.
 func TestAttemptsAreExactWhereLocksOutliveTheirLink(t *testing.T) {
+	t.Parallel()
 	for profile, exact := range map[brokertest.ServiceBusProfile]bool{
 		brokertest.ServiceBusAzure: true, brokertest.ServiceBusLinksUncounted: false, brokertest.ServiceBusLinksCounted: false,
 	} {
@@ -39,6 +40,7 @@ func TestAttemptsAreExactWhereLocksOutliveTheirLink(t *testing.T) {
 }
 
 func TestLocksThatEndWithTheirLinkLoseNothing(t *testing.T) {
+	t.Parallel()
 	for _, profile := range []brokertest.ServiceBusProfile{brokertest.ServiceBusLinksUncounted, brokertest.ServiceBusLinksCounted} {
 		t.Run(string(profile), func(t *testing.T) {
 			ns := brokertest.OwnServiceBusOf(t, profile)
@@ -61,7 +63,8 @@ func TestLocksThatEndWithTheirLinkLoseNothing(t *testing.T) {
 	}
 }
 
-func TestDeadLettersAreNeitherCountedNorDeadLetteredAgain(t *testing.T) {
+// Deliveries of dead letters are not counted, and no dead letter is dead-lettered again.
+func TestDeadLettersAreNotCounted(t *testing.T) {
 	ns := brokertest.OwnServiceBus(t)
 	c := open(t, on(ns))
 	install(t, c, "in")
@@ -82,6 +85,7 @@ func TestDeadLettersAreNeitherCountedNorDeadLetteredAgain(t *testing.T) {
 }
 
 func TestAPartitionedQueueIsNotBrowsed(t *testing.T) {
+	t.Parallel()
 	ns := brokertest.OwnServiceBus(t)
 	tr := on(ns)
 	tr.Partitioned = true

@@ -62,6 +62,7 @@ func TestARefusedSendIsARefusal(t *testing.T) {
 }
 
 func TestAThrottledScheduleIsRepeated(t *testing.T) {
+	t.Parallel()
 	for _, status := range []int{429, 503} {
 		ns := brokertest.OwnServiceBus(t)
 		c := open(t, on(ns))
@@ -114,6 +115,7 @@ func TestALargeDelayedMessageHasNoReceipt(t *testing.T) {
 }
 
 func TestReceiptsOfMessagesDueTogetherAreTheirOwn(t *testing.T) {
+	t.Parallel()
 	ns := brokertest.OwnServiceBus(t)
 	c := open(t, on(ns))
 	install(t, c, "in")
@@ -210,6 +212,7 @@ func TestACancelThatIsUnderWayIsNotFound(t *testing.T) {
 
 // A publish to a topic that does not exist has no subscribers; a topic that is not found in passing has.
 func TestATopicThatIsNotFoundInPassingLosesNoEvent(t *testing.T) {
+	t.Parallel()
 	for what, faults := range map[string]brokertest.ServiceBusFaults{
 		"the topic once":             {Links: brokertest.ServiceBusRefusal{Status: 404, Address: "Shop.Placed", Times: 1}},
 		"its $management":            {Links: brokertest.ServiceBusRefusal{Status: 404, Address: "Shop.Placed/$management"}},

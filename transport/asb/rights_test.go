@@ -71,6 +71,7 @@ func TestMissingEntitiesAreNamed(t *testing.T) {
 
 // With the rights to send and listen, existing entities are used.
 func TestExistingEntitiesNeedNoRightToManage(t *testing.T) {
+	t.Parallel()
 	ns := brokertest.OwnServiceBus(t)
 	manager := open(t, on(ns))
 	install(t, manager, "test", "in")
@@ -142,6 +143,7 @@ func TestAnIdentityWithoutATokenIsAnError(t *testing.T) {
 }
 
 func TestAnIdentityIsACredential(t *testing.T) {
+	t.Parallel()
 	ns := brokertest.OwnServiceBus(t)
 	install(t, open(t, on(ns)), "in")
 	const token = "a-token"

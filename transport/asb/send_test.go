@@ -81,6 +81,7 @@ func TestManyThatSendAtOnceShareRequests(t *testing.T) {
 }
 
 func TestLargeMessagesGoByThemselvesInTheirOrder(t *testing.T) {
+	t.Parallel()
 	ns := brokertest.OwnServiceBus(t)
 	c := open(t, on(ns))
 	install(t, c, "in")
@@ -105,7 +106,7 @@ func TestLargeMessagesGoByThemselvesInTheirOrder(t *testing.T) {
 }
 
 // Clients do not learn the namespace's own limit: the error of a message that it refuses has sizes all the same.
-func TestAMessageThatTheNamespaceFindsTooLargeFailsAlone(t *testing.T) {
+func TestATooLargeMessageFailsAlone(t *testing.T) {
 	ns := brokertest.OwnServiceBusSized(t, 100<<10, 100<<10)
 	c := open(t, on(ns))
 	install(t, c, "in")
@@ -123,6 +124,7 @@ func TestAMessageThatTheNamespaceFindsTooLargeFailsAlone(t *testing.T) {
 }
 
 func TestThrottlingIsWaitedForAndDoublesNothing(t *testing.T) {
+	t.Parallel()
 	ns := brokertest.OwnServiceBus(t)
 	c := open(t, on(ns))
 	install(t, c, "in")
@@ -156,6 +158,7 @@ func TestAnAnswerThatIsLostLeavesTheOutcomeUnknown(t *testing.T) {
 }
 
 func TestDuplicateDetectionDropsTwinsAndNoCopies(t *testing.T) {
+	t.Parallel()
 	ns := brokertest.OwnServiceBus(t)
 	tr := on(ns)
 	tr.DuplicateDetection = time.Minute
@@ -188,6 +191,7 @@ func TestDuplicateDetectionDropsTwinsAndNoCopies(t *testing.T) {
 }
 
 func TestDelayedMessagesHaveReceiptsThatCallThemBack(t *testing.T) {
+	t.Parallel()
 	ns := brokertest.OwnServiceBus(t)
 	c := open(t, on(ns))
 	install(t, c, "in")

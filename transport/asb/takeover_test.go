@@ -18,6 +18,7 @@ import (
 // A queue that NServiceBus's installer has created is used as it is: with the messages that wait in it, also those that
 // are scheduled.
 func TestAQueueOfNServiceBusIsTakenOver(t *testing.T) {
+	t.Parallel()
 	ns := brokertest.OwnServiceBusOf(t, brokertest.ServiceBusAzure)
 	raw := rawAdmin(t, ns)
 	for _, name := range []string{"Net.Sales", "error"} {
@@ -58,6 +59,7 @@ func TestAQueueOfNServiceBusIsTakenOver(t *testing.T) {
 // NServiceBus receives from queues that we have created: its installer accepts a queue that exists, and its receiver
 // needs no more than peek-lock.
 func TestNServiceBusTakesOverAQueueOfOurs(t *testing.T) {
+	t.Parallel()
 	ns := brokertest.OwnServiceBusOf(t, brokertest.ServiceBusAzure)
 	c := open(t, on(ns))
 	install(t, c, "sales")

@@ -70,6 +70,7 @@ func TestInstallSaysThatTheNamespaceTakesNoMore(t *testing.T) {
 
 // The emulator accepts ten connections.
 func TestTwoEndpointsFitTheEmulator(t *testing.T) {
+	t.Parallel()
 	ns, tr := onEmulator(t)
 	handled := make(chan string, 10)
 	var stages []*stage

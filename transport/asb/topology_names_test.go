@@ -102,7 +102,8 @@ func TestTopologyRoutes(t *testing.T) {
 	}
 }
 
-func TestConfigurationIsCheckedBeforeAnythingIsConnectedTo(t *testing.T) {
+// The configuration is checked before the driver connects.
+func TestConfigurationIsCheckedBeforeConnecting(t *testing.T) {
 	const secret = "c2VjcmV0c2VjcmV0"
 	valid := "Endpoint=sb://shop.servicebus.windows.net/;SharedAccessKeyName=app;SharedAccessKey=" + secret
 	for want, tr := range map[string]*Transport{
