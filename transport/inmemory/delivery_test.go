@@ -154,7 +154,8 @@ func TestCompleteWithSendsAndCompletes(t *testing.T) {
 	}
 }
 
-func TestCompleteWithDoesNothingWhenAnOperationIsRefused(t *testing.T) {
+// CompleteWith does nothing when an operation is refused.
+func TestCompleteWithARefusedOperationDoesNothing(t *testing.T) {
 	for name, bad := range map[string]transport.Operation{
 		"no queue":  to("nowhere", "3"),
 		"too large": to("billing", "three"),

@@ -66,7 +66,8 @@ func TestAnInboxForgetsIDsThatAreOld(t *testing.T) {
 	})
 }
 
-func TestAnInboxKeepsAnIDThatWasForgottenAndRecordedAgain(t *testing.T) {
+// An inbox keeps an id that was forgotten and recorded again.
+func TestAnInboxKeepsAnIDRecordedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := outbox(t, &inmemory.Transport{}, time.Hour)
 		record(t, o, 1)

@@ -29,7 +29,8 @@ func TestAttemptsAreExactAfterAKilledProcess(t *testing.T) {
 	}
 }
 
-func TestProcessesUnderHeavyLoadLoseNothingAndSeeNoError(t *testing.T) {
+// Processes under heavy load lose nothing, and see no error.
+func TestProcessesUnderHeavyLoad(t *testing.T) {
 	path := temp(t)
 	dial(t, Transport{Path: path}, queue, "shipping")
 	db := mine(t, path)
@@ -53,8 +54,10 @@ func TestProcessesUnderHeavyLoadLoseNothingAndSeeNoError(t *testing.T) {
 	}
 }
 
-func TestKilledProcessesLoseNothing(t *testing.T)                          { killProof(t, "loop") }
-func TestKilledProcessesWriteBusinessRowsExactlyOnceOnCommit(t *testing.T) { killProof(t, "atomic") }
+func TestKilledProcessesLoseNothing(t *testing.T) { killProof(t, "loop") }
+
+// Killed processes write each business row exactly once, with the commit.
+func TestKilledProcessesWriteRowsOnce(t *testing.T) { killProof(t, "atomic") }
 
 // killProof kills one of three workers again and again while it sends messages to them. The
 // short form kills 20 of them; HOLDFAST_SOAK=1 kills 200.

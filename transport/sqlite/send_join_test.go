@@ -45,7 +45,9 @@ func join(ctx context.Context, conn transport.Conn, tx any, ops ...transport.Ope
 	return err
 }
 
-func TestAUsersRowAndWhatIsSentInTheSameTransactionCommitTogether(t *testing.T) {
+// The user's writes and the messages of the same transaction commit together.
+// The user's row and the messages of the same transaction commit together.
+func TestJoinedSendCommitsWithTheRow(t *testing.T) {
 	path := temp(t)
 	conn := dial(t, Transport{Path: path}, queue)
 	db := users(t, path, "_txlock=immediate&_busy_timeout=20000")
@@ -72,7 +74,8 @@ func TestAUsersRowAndWhatIsSentInTheSameTransactionCommitTogether(t *testing.T) 
 	}
 }
 
-func TestATransactionThatIsNotOfTheFileIsRefusedWithAReason(t *testing.T) {
+// A transaction of another file is refused with a reason.
+func TestJoinAnotherFile(t *testing.T) {
 	conn := dial(t, Transport{Path: temp(t)}, queue)
 	elsewhere := temp(t)
 	dial(t, Transport{Path: elsewhere}, queue) // it has the same tables

@@ -147,7 +147,7 @@ func TestADelayedMessageWakesAReceiverWhenDue(t *testing.T) {
 	op.After = 200 * time.Millisecond
 	send(t, conn, op)
 	receive(t, r)
-	if took := time.Since(start); took < op.After || took > op.After+time.Second {
+	if took := time.Since(start); took < op.After || took > op.After+20*time.Second {
 		t.Errorf("a message due after %v came after %v", op.After, took)
 	}
 }

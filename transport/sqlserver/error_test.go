@@ -10,8 +10,9 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
+// A handler's write to a database that takes no writes is an outage.
 // A handler may find out first that the database takes no writes. The message is not the cause.
-func TestAHandlersWriteToADatabaseThatTakesNoneIsAnOutage(t *testing.T) {
+func TestReadOnlyDatabaseIsAnOutage(t *testing.T) {
 	for name, c := range map[string]struct {
 		number int32
 		class  uint8

@@ -38,7 +38,8 @@ func TestATableOfDelayedMessagesIsKnownByItsColumns(t *testing.T) {
 	}
 }
 
-func TestDueMessagesOfNServiceBusAreMovedInOneTransaction(t *testing.T) {
+// Due messages of NServiceBus are moved in one transaction.
+func TestDueOfNServiceBusMoveAtOnce(t *testing.T) {
 	f, s := newFake(t, map[string]answer{movePart: rowsOf([]driver.Value{int64(2), int64(1_500_000)})})
 	moved, next, err := s.MoveDue(t.Context(), "in", 100)
 	if err != nil || moved != 2 || next != 1500*time.Millisecond {
@@ -101,7 +102,8 @@ func TestAMessageOfNServiceBusForAnotherQueueIsSentOn(t *testing.T) {
 	}
 }
 
-func TestADelayedMessageForNServiceBusWaitsBesideItsSender(t *testing.T) {
+// A delayed message for NServiceBus waits in the tables of its sender.
+func TestDelayedForNServiceBusWaitsHere(t *testing.T) {
 	answers := foreignAnswers()
 	answers["'[dbo].[in]', N'U')"] = column("RowVersion", "Id", "lease_id")
 	answers["'[dbo].[in.forwards]', N'U')"] = column("RowVersion", "Id", "lease_id")

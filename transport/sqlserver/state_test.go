@@ -122,7 +122,8 @@ func TestALockOnARecordIsLocked(t *testing.T) {
 	}
 }
 
-func TestTheTableOfRecordsIsInstalledWhereRecordsAreStored(t *testing.T) {
+// The table of records is installed if records are stored.
+func TestTableOfRecordsIsInstalled(t *testing.T) {
 	for _, records := range [][]string{nil, {"orders@sales"}} {
 		script, err := (&Transport{URL: "sqlserver://h?database=d"}).Script(transport.Plan{Records: records})
 		ok(t, err)

@@ -48,7 +48,8 @@ func bodies(calls []asked) (all []string) {
 	return all
 }
 
-func TestATableOfNServiceBusIsAdoptedOutsideATransaction(t *testing.T) {
+// A table of NServiceBus is adopted outside a transaction.
+func TestAdoptOutsideATransaction(t *testing.T) {
 	f, s, _ := adopting(t, adoptAnswers())
 	ok(t, s.Install(t.Context(), transport.Plan{Queues: []transport.Queue{{Name: "q"}}}))
 	a, q := newAdoption("dbo", s.place("q")), s.table("q")

@@ -86,7 +86,8 @@ func TestAQueueOfNServiceBusIsFoundOutByTwoAtOnce(t *testing.T) {
 	}
 }
 
-func TestATransactionThatMeetsAQueueOfNServiceBusIsRepeated(t *testing.T) {
+// A transaction that meets a queue of NServiceBus is repeated.
+func TestRepeatAtAQueueOfNServiceBus(t *testing.T) {
 	f, s := newFake(t, foreignAnswers())
 	for try := range 2 {
 		own, _ := begun(t, s)

@@ -39,7 +39,8 @@ func completed() *tablequeue.Unit {
 	}
 }
 
-func TestHandlersWritesAndTheEndOfTheMessageAreOneTransaction(t *testing.T) {
+// The handler's writes and the end of the message are one transaction.
+func TestHandlersTransaction(t *testing.T) {
 	f, s := newFake(t, map[string]answer{removePart: numbers(0), "[out]": numbers(1)})
 	own, first := begun(t, s)
 	again, err := own.begun(t.Context())

@@ -207,7 +207,7 @@ func undelayed(op *transport.Operation) { op.After, op.At = 0, time.Time{} }
 
 var delayMutants = []mutant{
 	{"delay-after", "delays are ignored", each(undelayed)},
-	{"delay-after", "delays are much longer", each(func(op *transport.Operation) { op.After *= 10 })},
+	{"delay-after", "delays are much longer", each(func(op *transport.Operation) { op.After += 2 * tardiness })},
 	{"delay-at", "After wins over At", each(func(op *transport.Operation) {
 		if op.After > 0 {
 			op.At = time.Time{}

@@ -128,10 +128,12 @@ func joinDelayed(t *test) {
 
 func joinReceipt(t *test) {
 	c, q := t.queueOf(t.open())
-	tx := t.usersTx()
-	receipts := t.dispatchIn(c, tx, cancellable(q)...)
-	t.do("Commit", tx.Commit)
-	t.cancels(c, q, receipts)
+	t.cancels(c, q, func(ops []transport.Operation) []transport.Receipt {
+		tx := t.usersTx()
+		receipts := t.dispatchIn(c, tx, ops...)
+		t.do("Commit", tx.Commit)
+		return receipts
+	})
 }
 
 func joinWrong(t *test) {

@@ -81,15 +81,20 @@ func leaseRenewed(t *test) {
 	defer cancel()
 	came := receiving(ctx, t.receiver(t.open(), q), 5)
 	lease := c.Limits().Lease
-	for began := time.Now(); time.Since(began) < lease+lease/2; {
+	settled := false
+	for began := time.Now(); !settled || time.Since(began) < lease+lease/2; {
 		t.must("Renew", t.renew(r, kept)[0])
+		select {
+		case got := <-came: // its lease is not renewed, and a busy machine makes this loop longer
+			t.must("Receive", got.err)
+			t.sameIDs(idsOf(append(got.ds, kept)), []string{"forgotten", "renewed"})
+			t.complete(got.ds...)
+			settled = true
+		default:
+		}
 		t.pass(lease / 6)
 	}
-	got := await(t, "what was not renewed comes", came)
-	t.must("Receive", got.err)
-	t.sameIDs(idsOf(append(got.ds, kept)), []string{"forgotten", "renewed"})
 	t.complete(kept)
-	t.complete(got.ds...)
 	t.empty(c, q)
 }
 

@@ -40,6 +40,9 @@ type Harness struct {
 	// Restart is ShortLease on a broker of the rule's own, and a function that stops and starts that broker. It returns
 	// when the broker answers.
 	Restart func(t testing.TB) (tr transport.Transport, restart func())
+	// OneAtATime has rules about order ask for one message in each Receive. It is for drivers that keep the order of a queue
+	// only then, because a message that arrives between two calls returns to the queue.
+	OneAtATime bool
 	// Bubble runs each rule in a bubble of testing/synctest, where waiting takes no time. It is for drivers without I/O.
 	Bubble bool
 }

@@ -344,7 +344,14 @@ func (t *test) all(r transport.Receiver, want ...string) {
 // inOrder receives and completes these messages, in their order.
 func (t *test) inOrder(r transport.Receiver, want ...string) []transport.Delivery {
 	t.Helper()
-	ds := t.take(r, len(want))
+	var ds []transport.Delivery
+	if t.harness.OneAtATime {
+		for range want {
+			ds = append(ds, t.take(r, 1)...)
+		}
+	} else {
+		ds = t.take(r, len(want))
+	}
 	t.complete(ds...)
 	t.sameOrder(idsOf(ds), want)
 	return ds
