@@ -70,6 +70,7 @@ func nextOf(t *testing.T, cur transport.Cursor, limit int) []*transport.Message 
 
 // What a full queue refuses stays where it is, and Take says so.
 func TestTakingForAFullQueueLosesNothing(t *testing.T) {
+	t.Parallel()
 	const messages = 8
 	conn, ch := browsed(t, messages)
 	_, err := ch.QueueDeclare("sales", true, false, false, false, amqp.Table{
@@ -101,6 +102,7 @@ func TestTakingForAFullQueueLosesNothing(t *testing.T) {
 
 // The copy that is made after ten reads has the headers about the message's origin and destination.
 func TestLookingAtAMessageOftenChangesNothingAboutIt(t *testing.T) {
+	t.Parallel()
 	conn, ch := browsed(t, 0)
 	_, err := ch.QueueDeclare("waiting", true, false, false, false, amqp.Table{
 		"x-message-ttl": int32(0), "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "error",
@@ -138,6 +140,7 @@ func TestLookingAtAMessageOftenChangesNothingAboutIt(t *testing.T) {
 }
 
 func TestAConnThatClosesEndsItsCursors(t *testing.T) {
+	t.Parallel()
 	conn, ch := browsed(t, 3)
 	cur := cursorOn(t, conn)
 	m := nextOf(t, cur, 1)[0]
@@ -154,6 +157,7 @@ func TestAConnThatClosesEndsItsCursors(t *testing.T) {
 }
 
 func TestAContextThatEndsEndsTheLooking(t *testing.T) {
+	t.Parallel()
 	conn, ch := browsed(t, 3)
 	cur := cursorOn(t, conn)
 	nextOf(t, cur, 2)

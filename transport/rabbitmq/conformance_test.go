@@ -15,13 +15,18 @@ import (
 )
 
 func TestConformance(t *testing.T) {
+	t.Parallel()
 	for _, kind := range []rabbitmq.QueueType{rabbitmq.Quorum, rabbitmq.Classic} {
-		t.Run(string(kind), func(t *testing.T) { transporttest.Run(t, conformance(t, kind, rabbitmq.Conventional)) })
+		t.Run(string(kind), func(t *testing.T) {
+			t.Parallel()
+			transporttest.Run(t, conformance(t, kind, rabbitmq.Conventional))
+		})
 	}
 }
 
 // Topologies differ only in what the rules of these themes touch; soak has them all.
 func TestConformanceOfTheDirectTopology(t *testing.T) {
+	t.Parallel()
 	h := conformance(t, rabbitmq.Quorum, rabbitmq.Direct)
 	if soak() {
 		transporttest.Run(t, h)
@@ -52,10 +57,9 @@ func conformance(t *testing.T, kind rabbitmq.QueueType, topology rabbitmq.Topolo
 			return &rabbitmq.Transport{URL: proxy.URL(t, broker), QueueType: kind, Topology: topology, Heartbeat: time.Second}, proxy
 		},
 		Restart: func(t testing.TB) (transport.Transport, func()) {
-			node := brokertest.OwnRabbitMQ(t)
+			node := rabbitmq.WholeNode(t)
 			return &rabbitmq.Transport{URL: node.URL, QueueType: kind, Topology: topology}, func() {
-				node.Control("stop_app")
-				node.Control("start_app")
+				node.RestartApp()
 			}
 		},
 	}

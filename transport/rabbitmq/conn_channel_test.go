@@ -15,6 +15,7 @@ import (
 
 // An endpoint looks at its quarantine every few seconds for as long as it lives.
 func TestLookingAtQueuesOpensNoChannelEachTime(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	opened, err := (&Transport{URL: brokertest.RabbitMQ(t)}).Open(ctx, transport.Env{Endpoint: "test"})

@@ -46,11 +46,10 @@ func openAs(t *testing.T, broker string, ask credentials) (transport.Conn, *lock
 }
 
 func TestAPasswordMayChangeWhileRunning(t *testing.T) {
-	node := brokertest.OwnRabbitMQ(t)
+	t.Parallel()
+	node := rabbitmq.OwnNode(t)
 	vhost := strings.TrimPrefix(withoutUser(t, node.URL).Path, "/")
-	node.Control("add_user", "changing", "first-hunter2")
-	t.Cleanup(func() { node.Control("delete_user", "changing") })
-	node.Control("set_permissions", "-p", vhost, "changing", ".*", ".*", ".*")
+	node.AddUser("changing", "first-hunter2", ".*", ".*", ".*")
 	var password atomic.Value
 	password.Store("first-hunter2")
 	c, logs := openAs(t, node.URL, func(context.Context) (rabbitmq.Credentials, error) {
@@ -101,13 +100,12 @@ func oauth(t *testing.T, node brokertest.RabbitMQNode) signer {
 	t.Helper()
 	s := signer{[]byte("a key of the test, of 32 bytes.."), strings.TrimPrefix(withoutUser(t, node.URL).Path, "/")}
 	key := base64.RawURLEncoding.EncodeToString(s.key)
-	node.Control("eval", fmt.Sprintf(`application:set_env(rabbitmq_auth_backend_oauth2, resource_server_id, <<"rabbitmq">>), `+
+	node.Eval(fmt.Sprintf(`application:set_env(rabbitmq_auth_backend_oauth2, resource_server_id, <<"rabbitmq">>), `+
 		`application:set_env(rabbitmq_auth_backend_oauth2, key_config, [{default_key, <<"test">>}, {signing_keys, #{<<"test">> => `+
 		`{map, #{<<"kty">> => <<"oct">>, <<"alg">> => <<"HS256">>, <<"k">> => <<"%s">>}}}}]), `+
-		`application:set_env(rabbit, auth_backends, [rabbit_auth_backend_internal, rabbit_auth_backend_oauth2]), `+
-		enabled("[rabbitmq_auth_backend_oauth2]"), key))
+		`application:set_env(rabbit, auth_backends, [rabbit_auth_backend_internal, rabbit_auth_backend_oauth2]).`, key))
 	t.Cleanup(func() {
-		node.Control("eval", `application:set_env(rabbit, auth_backends, [rabbit_auth_backend_internal]), `+enabled("[]"))
+		node.Eval(`application:set_env(rabbit, auth_backends, [rabbit_auth_backend_internal]).`)
 	})
 	return s
 }
@@ -131,7 +129,10 @@ func (s signer) token(t *testing.T, expires time.Time) string {
 	return signed + "." + base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
 }
 
-func TestATokenIsReplacedBeforeItExpires(t *testing.T) { replacesTokens(t, 5*time.Second) }
+func TestATokenIsReplacedBeforeItExpires(t *testing.T) {
+	t.Parallel()
+	replacesTokens(t, 5*time.Second)
+}
 
 func TestChaosATokenOfAMinuteIsReplaced(t *testing.T) {
 	if !brokertest.Fault(t) {
@@ -143,7 +144,7 @@ func TestChaosATokenOfAMinuteIsReplaced(t *testing.T) {
 // replacesTokens works over connections with tokens that are valid for life, until two of them have expired.
 func replacesTokens(t *testing.T, life time.Duration) {
 	t.Helper()
-	node := brokertest.OwnRabbitMQ(t)
+	node := rabbitmq.WholeNode(t)
 	s := oauth(t, node)
 	proxy := newProxy(t, node.URL)
 	var asked atomic.Int32
@@ -170,20 +171,18 @@ func replacesTokens(t *testing.T, life time.Duration) {
 }
 
 func TestTheClientCertificateIdentifiesTheUser(t *testing.T) {
-	node := brokertest.OwnRabbitMQ(t)
+	t.Parallel()
+	node := rabbitmq.WholeNode(t)
 	listener := node.ListenTLS()
-	node.Control("eval", `application:set_env(rabbit, ssl_cert_login_from, common_name), `+
-		`application:set_env(rabbit, ssl_options, [{verify, verify_peer}, {fail_if_no_peer_cert, true}]), `+
-		`application:set_env(rabbit, auth_mechanisms, ['PLAIN', 'AMQPLAIN', 'EXTERNAL']), `+
-		enabled("[rabbitmq_auth_mechanism_ssl]"))
+	node.Eval(`application:set_env(rabbit, ssl_cert_login_from, common_name), ` +
+		`application:set_env(rabbit, ssl_options, [{verify, verify_peer}, {fail_if_no_peer_cert, true}]), ` +
+		`application:set_env(rabbit, auth_mechanisms, ['PLAIN', 'AMQPLAIN', 'EXTERNAL']).`)
 	t.Cleanup(func() {
-		node.Control("eval", `application:set_env(rabbit, auth_mechanisms, ['PLAIN', 'AMQPLAIN']), `+
-			`application:set_env(rabbit, ssl_options, []), `+enabled("[]"))
+		node.Eval(`application:set_env(rabbit, auth_mechanisms, ['PLAIN', 'AMQPLAIN']), ` +
+			`application:set_env(rabbit, ssl_options, []).`)
 	})
 	u := withoutUser(t, listener.URL)
-	node.Control("add_user", "client", "unused")
-	t.Cleanup(func() { node.Control("delete_user", "client") })
-	node.Control("set_permissions", "-p", strings.TrimPrefix(u.Path, "/"), "client", ".*", ".*", ".*")
+	node.AddUser("client", "unused", ".*", ".*", ".*")
 	u.RawQuery = url.Values{
 		"cacertfile": {listener.CA}, "certfile": {listener.ClientCert}, "keyfile": {listener.Key},
 	}.Encode()
@@ -194,6 +193,7 @@ func TestTheClientCertificateIdentifiesTheUser(t *testing.T) {
 }
 
 func TestCredentialsThatCannotBeUsedAreRefused(t *testing.T) {
+	t.Parallel()
 	ask := func(c rabbitmq.Credentials, err error) credentials {
 		return func(context.Context) (rabbitmq.Credentials, error) { return c, err }
 	}

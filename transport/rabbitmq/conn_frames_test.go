@@ -185,6 +185,7 @@ const (
 )
 
 func TestAnUnreadableHeaderTableIsReplaced(t *testing.T) {
+	t.Parallel()
 	count := entry("x-delivery-count", "l\x00\x00\x00\x00\x00\x00\x00\x07")
 	text := entry("kept", "S"+string(longText("as it is")))
 	for _, tt := range []struct {

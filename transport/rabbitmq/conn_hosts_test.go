@@ -12,6 +12,7 @@ import (
 
 // Two ways to the one broker stand for two nodes of a cluster.
 func TestAnotherNodeTakesOverWhenOneIsLost(t *testing.T) {
+	t.Parallel()
 	broker := brokertest.RabbitMQ(t)
 	first, second := newProxy(t, broker), newProxy(t, broker)
 	c := open(t, first.URL(t, broker), func(tr *rabbitmq.Transport) { tr.Hosts = []string{second.Addr()} })

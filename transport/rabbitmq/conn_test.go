@@ -26,6 +26,7 @@ import (
 )
 
 func TestErrorsOfOpenNameTheCause(t *testing.T) {
+	t.Parallel()
 	broker := brokertest.RabbitMQ(t)
 	change := func(f func(*url.URL)) string {
 		u, err := url.Parse(broker)
@@ -64,7 +65,7 @@ func TestErrorsOfOpenNameTheCause(t *testing.T) {
 			if strings.Contains(err.Error(), "s3cret") || strings.Contains(err.Error(), "guest:") {
 				t.Errorf("the error %q tells the password", err)
 			}
-			if took := time.Since(start); took > 10*time.Second {
+			if took := time.Since(start); took > time.Minute {
 				t.Errorf("it took %v", took)
 			}
 		})
@@ -83,17 +84,18 @@ func TestOpenGivesUpWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
 	start := time.Now()
-	_, err := (&rabbitmq.Transport{URL: proxy.URL(t, broker)}).Open(ctx, transport.Env{})
+	_, err := (&rabbitmq.Transport{URL: proxy.URL(t, broker), Heartbeat: 2 * patience}).Open(ctx, transport.Env{})
 	if !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("open: %v", err)
 	}
-	if took := time.Since(start); took > 4*time.Second {
+	if took := time.Since(start); took > patience {
 		t.Errorf("it took %v", took)
 	}
 	noneLeft(t)
 }
 
 func TestLossAndRedialAreLoggedWithoutAPassword(t *testing.T) {
+	t.Parallel()
 	broker := brokertest.RabbitMQ(t)
 	proxy := newProxy(t, broker)
 	var logs lockedBuffer
@@ -142,7 +144,9 @@ func (l *lockedBuffer) String() string {
 	return l.b.String()
 }
 
-func TestASettleOfALostConnectionNeverHitsANewerDelivery(t *testing.T) {
+// A settlement of a lost connection never reaches a newer delivery.
+func TestSettleOfALostConnection(t *testing.T) {
+	t.Parallel()
 	broker := brokertest.RabbitMQ(t)
 	proxy := newProxy(t, broker)
 	c := open(t, proxy.URL(t, broker), nil)
@@ -166,7 +170,9 @@ func TestASettleOfALostConnectionNeverHitsANewerDelivery(t *testing.T) {
 	waitEmpty(t, c, broker, queue)
 }
 
-func TestEverythingFailsPromptlyWhileTheBrokerIsAwayAndWorksAgainAfterwards(t *testing.T) {
+// Everything fails promptly while the broker is away, and works again afterwards.
+func TestBrokerAway(t *testing.T) {
+	t.Parallel()
 	broker := brokertest.RabbitMQ(t)
 	proxy := newProxy(t, broker)
 	c := open(t, proxy.URL(t, broker), nil)
@@ -178,9 +184,7 @@ func TestEverythingFailsPromptlyWhileTheBrokerIsAwayAndWorksAgainAfterwards(t *t
 	proxy.Refuse()
 	start := time.Now()
 	ctx := within(t)
-	if _, err := r.Receive(ctx, 1); err == nil || ctx.Err() != nil {
-		t.Errorf("receive: %v", err)
-	}
+	awaitLoss(t, r)
 	if _, err := c.Dispatch(ctx, []transport.Operation{send1(queue, message("b", "x"))}); err == nil || ctx.Err() != nil {
 		t.Errorf("dispatch: %v", err)
 	}
@@ -190,7 +194,7 @@ func TestEverythingFailsPromptlyWhileTheBrokerIsAwayAndWorksAgainAfterwards(t *t
 	if _, err := c.(transport.Inspector).Inspect(ctx, queue); err == nil || ctx.Err() != nil {
 		t.Errorf("inspect: %v", err)
 	}
-	if took := time.Since(start); took > 10*time.Second {
+	if took := time.Since(start); took > time.Minute {
 		t.Errorf("to fail took %v", took)
 	}
 
@@ -205,6 +209,7 @@ func TestEverythingFailsPromptlyWhileTheBrokerIsAwayAndWorksAgainAfterwards(t *t
 }
 
 func TestASilentConnectionIsGivenUpByHeartbeat(t *testing.T) {
+	t.Parallel()
 	broker := brokertest.RabbitMQ(t)
 	proxy := newProxy(t, broker)
 	c := open(t, proxy.URL(t, broker), func(tr *rabbitmq.Transport) { tr.Heartbeat = time.Second })
@@ -215,9 +220,7 @@ func TestASilentConnectionIsGivenUpByHeartbeat(t *testing.T) {
 	proxy.Pause()
 	start := time.Now()
 	ctx := within(t)
-	if _, err := r.Receive(ctx, 1); err == nil || ctx.Err() != nil {
-		t.Fatalf("receive over a silent connection: %v", err)
-	}
+	awaitLoss(t, r)
 	t.Logf("noticed after %v", time.Since(start))
 	if err := held.Retry(ctx); !errors.Is(err, transport.ErrLeaseLost) {
 		t.Errorf("settle: %v, want ErrLeaseLost", err)
@@ -230,7 +233,7 @@ func TestASilentConnectionIsGivenUpByHeartbeat(t *testing.T) {
 func TestCloseDoesNotWaitForASilentBroker(t *testing.T) {
 	broker := brokertest.RabbitMQ(t)
 	proxy := newProxy(t, broker)
-	c := open(t, proxy.URL(t, broker), nil)
+	c := open(t, proxy.URL(t, broker), func(tr *rabbitmq.Transport) { tr.Heartbeat = 2 * patience })
 	queue := install(t, c, "orders")
 	receive(t, c, queue, 10)
 	must(t, dispatch(c, send1(queue, message("before", "x")))) // asks for the right to write
@@ -242,13 +245,14 @@ func TestCloseDoesNotWaitForASilentBroker(t *testing.T) {
 	}
 	start := time.Now()
 	must(t, c.Close())
-	if took := time.Since(start); took > 5*time.Second {
+	if took := time.Since(start); took > patience {
 		t.Errorf("Close took %v", took)
 	}
 	noneLeft(t)
 }
 
-func TestCloseReturnsWhatIsUnsettledAndLeavesNothingBehind(t *testing.T) {
+// Close returns unsettled messages to the queue, and leaves nothing behind.
+func TestCloseReturnsUnsettledMessages(t *testing.T) {
 	broker := brokertest.RabbitMQ(t)
 	c := open(t, broker, nil)
 	queue := install(t, c, "orders")
@@ -284,10 +288,12 @@ func TestCloseReturnsWhatIsUnsettledAndLeavesNothingBehind(t *testing.T) {
 }
 
 // noneLeft waits until the goroutines of the driver and of the client library have
-// ended: the library's own end a moment after their connection.
+// ended: the library's own end a moment after their connection. A test that calls it runs beside no other.
 func noneLeft(t *testing.T) {
 	t.Helper()
 	ctx := within(t)
+	look := time.NewTicker(10 * time.Millisecond)
+	defer look.Stop()
 	for {
 		var left []string
 		for _, g := range strings.Split(stacks(), "\n\n") {
@@ -301,7 +307,7 @@ func noneLeft(t *testing.T) {
 		if ctx.Err() != nil {
 			t.Fatalf("goroutines left behind:\n%s", strings.Join(left, "\n\n"))
 		}
-		runtime.Gosched()
+		<-look.C
 	}
 }
 
@@ -311,6 +317,7 @@ func stacks() string {
 }
 
 func TestOverTLS(t *testing.T) {
+	t.Parallel()
 	broker := brokertest.RabbitMQ(t)
 	u, err := url.Parse(broker)
 	if err != nil {

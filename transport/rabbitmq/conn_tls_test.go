@@ -7,14 +7,14 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/holdfast-go/holdfast/internal/brokertest"
 	"github.com/holdfast-go/holdfast/transport"
 	"github.com/holdfast-go/holdfast/transport/rabbitmq"
 )
 
 // A server that shows a certificate and asks for one.
 func TestOverTLSWithCertificatesOnBothSides(t *testing.T) {
-	listener := brokertest.OwnRabbitMQ(t).ListenTLS()
+	t.Parallel()
+	listener := rabbitmq.OwnNode(t).ListenTLS()
 	cert, err := tls.LoadX509KeyPair(listener.ClientCert, listener.Key)
 	if err != nil {
 		t.Fatal(err)

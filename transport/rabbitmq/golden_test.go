@@ -61,6 +61,7 @@ func confirming(t *testing.T, url string) *amqp.Channel {
 }
 
 func TestMessagesOfNServiceBusAreDecoded(t *testing.T) {
+	t.Parallel()
 	const enclosed = "Shop.OrderPlaced, Shop.Contracts, Version=1.0.0.0, Culture=neutral, PublicKeyToken=null;" +
 		"Shop.IOrderEvent, Shop.Contracts, Version=1.0.0.0, Culture=neutral, PublicKeyToken=null"
 	url := brokertest.RabbitMQ(t)
@@ -125,6 +126,7 @@ func TestMessagesOfNServiceBusAreDecoded(t *testing.T) {
 
 // The reference is NServiceBus.RabbitMQ.
 func TestMessagesAreEncodedAsNServiceBusExpects(t *testing.T) {
+	t.Parallel()
 	url := brokertest.RabbitMQ(t)
 	c := open(t, url, nil)
 	net := rawChannel(t, url)
@@ -171,6 +173,7 @@ func TestMessagesAreEncodedAsNServiceBusExpects(t *testing.T) {
 }
 
 func TestMessagesOfOtherProducersAreTranslated(t *testing.T) {
+	t.Parallel()
 	url := brokertest.RabbitMQ(t)
 	c := open(t, url, func(tr *rabbitmq.Transport) {
 		tr.Translate = func(m *transport.Message) {
@@ -202,6 +205,7 @@ func TestMessagesOfOtherProducersAreTranslated(t *testing.T) {
 }
 
 func TestPropertiesOfAnOperationArriveAsThose(t *testing.T) {
+	t.Parallel()
 	url := brokertest.RabbitMQ(t)
 	c := open(t, url, nil)
 	queue := install(t, c, "orders")

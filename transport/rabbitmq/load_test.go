@@ -21,6 +21,7 @@ func soak() bool { return os.Getenv("HOLDFAST_SOAK") != "" }
 // While all messages are received, sent on and completed, the connections are cut again and again: no message is
 // lost, and some are sent twice.
 func TestNothingIsLostWhenConnectionsAreCutUnderLoad(t *testing.T) {
+	t.Parallel()
 	for _, queueType := range []rabbitmq.QueueType{rabbitmq.Quorum, rabbitmq.Classic} {
 		t.Run(string(queueType), func(t *testing.T) {
 			// Connections last longer than the pauses between them, which grow otherwise.

@@ -1,8 +1,6 @@
 package rabbitmq_test
 
 import (
-	"fmt"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -16,29 +14,10 @@ import (
 	"github.com/holdfast-go/holdfast/transport/rabbitmq"
 )
 
-// managed starts the management plugin on a node of the test's own and returns its URL.
-func managed(t *testing.T, node brokertest.RabbitMQNode) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	port := l.Addr().(*net.TCPAddr).Port
-	must(t, l.Close())
-	node.Control("eval", fmt.Sprintf(`application:set_env(rabbitmq_management, tcp_config, [{port, %d}, {ip, "127.0.0.1"}]), `+
-		enabled("[rabbitmq_management]"), port))
-	t.Cleanup(func() { node.Control("eval", enabled("[]")) })
-	return fmt.Sprintf("http://127.0.0.1:%d", port)
-}
-
-// enabled is the Erlang that enables a list of plugins.
-func enabled(plugins string) string {
-	return fmt.Sprintf(`{ok, File} = application:get_env(rabbit, enabled_plugins_file), ok = file:write_file(File, "%s."), {ok, _, _} = rabbit_plugins:ensure(File).`, plugins)
-}
-
 func TestVerifyNamesPoliciesThatDropOrRefuseMessages(t *testing.T) {
-	node := brokertest.OwnRabbitMQ(t)
-	c := open(t, node.URL, func(tr *rabbitmq.Transport) { tr.Management = managed(t, node) })
+	t.Parallel()
+	node := rabbitmq.OwnNode(t)
+	c := open(t, node.URL, func(tr *rabbitmq.Transport) { tr.Management = rabbitmq.ManagementAPI() })
 	must(t, c.(transport.Installer).Install(within(t), wholePlan))
 	u, err := url.Parse(node.URL)
 	must(t, err)
@@ -71,6 +50,7 @@ func TestVerifyNamesPoliciesThatDropOrRefuseMessages(t *testing.T) {
 }
 
 func TestVerifySaysThatPoliciesWereNotRead(t *testing.T) {
+	t.Parallel()
 	c := open(t, brokertest.RabbitMQ(t), nil)
 	found, err := c.(transport.Verifier).Verify(within(t), transport.Plan{})
 	if err != nil || len(found) != 1 || found[0].State != transport.Unread || !strings.Contains(found[0].Detail, "Management") {
@@ -79,6 +59,7 @@ func TestVerifySaysThatPoliciesWereNotRead(t *testing.T) {
 }
 
 func TestTheManagementPasswordIsInNoError(t *testing.T) {
+	t.Parallel()
 	refuse := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if _, password, ok := r.BasicAuth(); !ok || password != "s3cret" {
 			t.Error("the request has another password")
@@ -106,6 +87,7 @@ func TestTheManagementPasswordIsInNoError(t *testing.T) {
 
 // The API counts messages that are neither ready nor delivered: those that a full queue refuses.
 func TestDelaysThatAFullQueueRefusesAreCounted(t *testing.T) {
+	t.Parallel()
 	broker := brokertest.RabbitMQ(t)
 	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		answer := `{"name":"new"}` // its numbers are not known yet

@@ -73,7 +73,8 @@ func TestValuesOfOtherProducersBecomeText(t *testing.T) {
 	}
 }
 
-func TestAValueWithoutTextMakesAMessageUndecodableAndKeepsTheRest(t *testing.T) {
+// A header value without a text makes the message undecodable. The other headers are kept.
+func TestHeaderValueWithoutText(t *testing.T) {
 	for name, value := range map[string]any{
 		"year":   time.Unix(math.MaxInt32*1000, 0),
 		"nested": []any{time.Unix(math.MinInt32*100000, 0)},

@@ -7,15 +7,17 @@ import (
 	"testing"
 	"time"
 
-	"github.com/holdfast-go/holdfast/internal/brokertest"
 	"github.com/holdfast-go/holdfast/transport"
+	"github.com/holdfast-go/holdfast/transport/rabbitmq"
 )
 
 // A real one: it takes nothing, and acknowledgements make room.
 func TestAnAlarmBlocksSendsAndNoAcknowledgements(t *testing.T) {
-	node := brokertest.OwnRabbitMQ(t)
+	t.Parallel()
+	node := rabbitmq.WholeNode(t)
+	watermark := func(part string) { node.Eval("vm_memory_monitor:set_vm_memory_high_watermark(" + part + ").") }
 	const plenty = "0.4"
-	t.Cleanup(func() { node.Control("set_vm_memory_high_watermark", plenty) })
+	t.Cleanup(func() { watermark(plenty) })
 	c, closing := open(t, node.URL, nil), open(t, node.URL, nil)
 	queue := install(t, c, "orders")
 	must(t, dispatch(c, send1(queue, message("a", "x"))))
@@ -23,7 +25,7 @@ func TestAnAlarmBlocksSendsAndNoAcknowledgements(t *testing.T) {
 	r := receive(t, c, queue, 10)
 	held := nextN(t, r, 2)
 
-	node.Control("set_vm_memory_high_watermark", "0.000001")
+	watermark("0.000001")
 	blocked := func(c transport.Conn) {
 		for ctx := within(t); ; {
 			soon, cancel := context.WithTimeout(ctx, 300*time.Millisecond)
@@ -44,13 +46,13 @@ func TestAnAlarmBlocksSendsAndNoAcknowledgements(t *testing.T) {
 	}
 	start := time.Now()
 	must(t, closing.Close())
-	if took := time.Since(start); took > 10*time.Second {
+	if took := time.Since(start); took > time.Minute {
 		t.Errorf("Close took %v", took)
 	}
 	sent := make(chan error, 1)
 	go func() { sent <- dispatch(c, send1(queue, message("late", "x"))) }()
 
-	node.Control("set_vm_memory_high_watermark", plenty)
+	watermark(plenty)
 	must(t, <-sent)
 	for late := false; !late; {
 		d := next(t, r)

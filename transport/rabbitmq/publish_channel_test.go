@@ -23,9 +23,10 @@ func sendsOn(t *testing.T, c *conn) *publisher {
 
 // The broker closes the channel over a body larger than it takes. That size the driver cannot ask for.
 func TestABodyTooLargeForTheBrokerEndsNoConnection(t *testing.T) {
-	node := brokertest.OwnRabbitMQ(t)
+	t.Parallel()
+	node := WholeNode(t)
 	set := func(size string) {
-		node.Control("eval", "application:set_env(rabbit, max_message_size, "+size+"), persistent_term:put(max_message_size, "+size+").")
+		node.Eval("application:set_env(rabbit, max_message_size, " + size + "), persistent_term:put(max_message_size, " + size + ").")
 	}
 	set("100000")
 	t.Cleanup(func() { set("16777216") })
@@ -57,6 +58,7 @@ func TestABodyTooLargeForTheBrokerEndsNoConnection(t *testing.T) {
 
 // An exchange that is deleted after the first publish ends the channel. It is declared again on the next one.
 func TestADeletedExchangeEndsNoConnection(t *testing.T) {
+	t.Parallel()
 	c := opened(t, brokertest.RabbitMQ(t))
 	publish := func() error {
 		m := &transport.Message{ID: "m-1", Body: []byte("x")}

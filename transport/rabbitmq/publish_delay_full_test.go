@@ -13,6 +13,7 @@ import (
 
 // RabbitMQ tries at most 32 messages of a queue at a time, and a refused one again after 3 minutes only.
 func TestDelaysToAFullQueueHoldUpOnlyEachOther(t *testing.T) {
+	t.Parallel()
 	url := brokertest.RabbitMQ(t)
 	c := open(t, url, nil)
 	raw := rawChannel(t, url)

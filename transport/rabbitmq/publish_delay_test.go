@@ -21,7 +21,9 @@ func delayed(queue, id string, after time.Duration) transport.Operation {
 	return op
 }
 
-func TestADelayedMessageArrivesWithAFirstAttemptAndItsHeaders(t *testing.T) {
+// A delayed message arrives as a first attempt, with its headers.
+func TestDelayedMessageIsAFirstAttempt(t *testing.T) {
+	t.Parallel()
 	for _, kind := range []rabbitmq.QueueType{rabbitmq.Quorum, rabbitmq.Classic} {
 		t.Run(string(kind), func(t *testing.T) {
 			c := open(t, brokertest.RabbitMQ(t), func(tr *rabbitmq.Transport) { tr.QueueType = kind })
@@ -52,9 +54,11 @@ func TestADelayedMessageArrivesWithAFirstAttemptAndItsHeaders(t *testing.T) {
 	}
 }
 
+// Messages for a deleted queue hold up no others, and are found.
 // With at-least-once dead-lettering, a message that cannot be routed is retried for ever, and 32 of them block the
 // level (RabbitMQ, NServiceBus.RabbitMQ #1407).
-func TestMessagesForADeletedQueueHoldUpNoOthersAndAreFound(t *testing.T) {
+func TestDelayedForADeletedQueue(t *testing.T) {
+	t.Parallel()
 	url := brokertest.RabbitMQ(t)
 	c := open(t, url, nil)
 	doomed, alive := install(t, c, "doomed"), install(t, c, "alive")
@@ -86,7 +90,8 @@ func TestMessagesForADeletedQueueHoldUpNoOthersAndAreFound(t *testing.T) {
 	}
 }
 
-func TestDelayedPublishesWithoutSubscribersHoldUpNoOthers(t *testing.T) {
+// Delayed publishes without subscribers hold up no others.
+func TestDelayedWithoutSubscribers(t *testing.T) {
 	for name, topology := range topologies {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -107,7 +112,9 @@ func TestDelayedPublishesWithoutSubscribersHoldUpNoOthers(t *testing.T) {
 	}
 }
 
-func TestTheExpiryOfADelayedMessageCountsFromWhenItIsDue(t *testing.T) {
+// The time to live of a delayed message counts from its due time.
+func TestExpiryOfADelayedMessage(t *testing.T) {
+	t.Parallel()
 	c := open(t, brokertest.RabbitMQ(t), nil)
 	queue := install(t, c, "orders")
 	short, long := delayed(queue, "short", time.Second), delayed(queue, "long", time.Second)
@@ -143,7 +150,9 @@ func waitForReady(t testing.TB, c transport.Conn, queue string, n int64) {
 	}
 }
 
-func TestAnotherDelayedMessageToTheSameQueueAsksTheBrokerNothing(t *testing.T) {
+// Another delayed message to the same queue asks the broker nothing.
+func TestSecondDelayAsksNothing(t *testing.T) {
+	t.Parallel()
 	url := brokertest.RabbitMQ(t)
 	c := open(t, url, nil)
 	queue := install(t, c, "orders")
@@ -160,6 +169,7 @@ func TestAnotherDelayedMessageToTheSameQueueAsksTheBrokerNothing(t *testing.T) {
 }
 
 func TestADelayToAMissingQueueFailsAtOnce(t *testing.T) {
+	t.Parallel()
 	c := open(t, brokertest.RabbitMQ(t), nil)
 	absent, long := brokertest.Name(t, "absent"), strings.Repeat("q", 200)
 	queue := install(t, c, "orders")
@@ -172,6 +182,7 @@ func TestADelayToAMissingQueueFailsAtOnce(t *testing.T) {
 
 // The routing of delays that no test waits for.
 func TestVeryLongDelaysWaitAtTheLevelOfTheirHighestBit(t *testing.T) {
+	t.Parallel()
 	url := brokertest.RabbitMQ(t)
 	c := open(t, url, nil)
 	queue := install(t, c, "orders")
@@ -193,6 +204,7 @@ func TestVeryLongDelaysWaitAtTheLevelOfTheirHighestBit(t *testing.T) {
 }
 
 func TestManyDelayedMessagesDueAtOnceAllArrive(t *testing.T) {
+	t.Parallel()
 	n := 500
 	if soak() {
 		n = 5000
@@ -216,7 +228,8 @@ func TestManyDelayedMessagesDueAtOnceAllArrive(t *testing.T) {
 
 // The right to configure ends where an installation is to be interrupted, and is enough for the last part.
 func TestAnInterruptedInstallationOfDelaysIsCompleted(t *testing.T) {
-	node := brokertest.OwnRabbitMQ(t)
+	t.Parallel()
+	node := rabbitmq.OwnNode(t)
 	half := limited(t, node, `^holdfast\.delay-(lost|arrivals|nobody|level-0.)$`, ".*", ".*")
 	for name, complete := range map[string]func(c transport.Conn, queue string) error{
 		"by Install": func(c transport.Conn, _ string) error {
@@ -248,6 +261,7 @@ func TestAnInterruptedInstallationOfDelaysIsCompleted(t *testing.T) {
 }
 
 func TestInstallDeclaresTheQueuesOfDelayedMessages(t *testing.T) {
+	t.Parallel()
 	url := brokertest.RabbitMQ(t)
 	c := open(t, url, nil)
 	queue := brokertest.Name(t, "orders")

@@ -8,13 +8,14 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/holdfast-go/holdfast/internal/brokertest"
 	"github.com/holdfast-go/holdfast/transport"
+	"github.com/holdfast-go/holdfast/transport/rabbitmq"
 )
 
 // Of several concurrent senders some publish to an exchange that the user has no right to write to.
 func TestARefusedExchangeFailsOnlyItsOwnMessages(t *testing.T) {
-	node := brokertest.OwnRabbitMQ(t)
+	t.Parallel()
+	node := rabbitmq.OwnNode(t)
 	for name, topology := range topologies {
 		t.Run(name, func(t *testing.T) {
 			admin := open(t, node.URL, topology)
@@ -64,7 +65,8 @@ func TestARefusedExchangeFailsOnlyItsOwnMessages(t *testing.T) {
 
 // The broker is asked again some seconds after a refusal.
 func TestARefusalIsForgotten(t *testing.T) {
-	node := brokertest.OwnRabbitMQ(t)
+	t.Parallel()
+	node := rabbitmq.OwnNode(t)
 	admin := open(t, node.URL, nil)
 	must(t, admin.(transport.Installer).Install(within(t), transport.Plan{Types: [][]string{{"Shop.Known"}}}))
 	c := open(t, limited(t, node, "^$", ".*", ".*"), nil)

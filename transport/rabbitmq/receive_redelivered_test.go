@@ -16,7 +16,9 @@ import (
 	"github.com/holdfast-go/holdfast/transport/rabbitmq"
 )
 
-func TestACompletedMessageIsNotHandledAgainAfterALostConnection(t *testing.T) {
+// A completed message is not handled again after a lost connection.
+func TestCompletedBeforeALostConnection(t *testing.T) {
+	t.Parallel()
 	for _, kind := range []rabbitmq.QueueType{rabbitmq.Quorum, rabbitmq.Classic} {
 		t.Run(string(kind), func(t *testing.T) {
 			broker := brokertest.RabbitMQ(t)
@@ -29,9 +31,7 @@ func TestACompletedMessageIsNotHandledAgainAfterALostConnection(t *testing.T) {
 			}
 			held := nextN(t, r, 4)
 			proxy.Refuse()
-			if _, err := r.Receive(within(t), 1); err == nil {
-				t.Fatal("the loss is not noticed")
-			}
+			awaitLoss(t, r)
 			for i, settle := range []func(context.Context) error{held[0].Complete, held[1].Retry, held[3].Complete} {
 				if err := settle(t.Context()); !errors.Is(err, transport.ErrLeaseLost) {
 					t.Errorf("settle %d: %v", i, err)
@@ -55,6 +55,7 @@ func TestACompletedMessageIsNotHandledAgainAfterALostConnection(t *testing.T) {
 // Two messages of another producer have no id and the same content: the second is not acknowledged in place of the
 // first when it is redelivered after a failure.
 func TestACompletedMessageIsNoOtherOfTheSameContent(t *testing.T) {
+	t.Parallel()
 	broker := brokertest.RabbitMQ(t)
 	proxy := newProxy(t, broker)
 	c := open(t, proxy.URL(t, broker), nil)
@@ -67,9 +68,7 @@ func TestACompletedMessageIsNoOtherOfTheSameContent(t *testing.T) {
 	tick()
 	first := next(t, r)
 	proxy.Refuse()
-	if _, err := r.Receive(within(t), 1); err == nil {
-		t.Fatal("the loss is not noticed")
-	}
+	awaitLoss(t, r)
 	if err := first.Complete(t.Context()); !errors.Is(err, transport.ErrLeaseLost) {
 		t.Error(err)
 	}
@@ -85,11 +84,13 @@ func TestACompletedMessageIsNoOtherOfTheSameContent(t *testing.T) {
 	must(t, next(t, r).Complete(t.Context()))
 }
 
+// A message that is unsettled for too long is logged and redelivered.
 // The broker's own clock: it requeues messages that are unsettled for too long.
-func TestAMessageUnsettledForTooLongIsLoggedAndRedelivered(t *testing.T) {
-	node := brokertest.OwnRabbitMQ(t)
+func TestUnsettledForTooLong(t *testing.T) {
+	t.Parallel()
+	node := rabbitmq.WholeNode(t)
 	set := func(name, value string) {
-		node.Control("eval", fmt.Sprintf("application:set_env(rabbit, %s, %s).", name, value))
+		node.Eval(fmt.Sprintf("application:set_env(rabbit, %s, %s).", name, value))
 	}
 	set("channel_tick_interval", "1000")
 	set("consumer_timeout", "5000")
@@ -145,6 +146,7 @@ func receiveUntilLost(ctx context.Context, r transport.Receiver) (transport.Deli
 
 // From 4.3 a message that is held for too long does not take the others of its channel with it.
 func TestAMessageUnsettledForTooLongIsRequeuedAlone(t *testing.T) {
+	t.Parallel()
 	c := open(t, brokertest.RabbitMQ(t), func(tr *rabbitmq.Transport) { tr.ConsumerTimeout = 2 * time.Second })
 	if !c.Limits().FreeRelease {
 		return // as the test above has it
@@ -172,7 +174,9 @@ func TestAMessageUnsettledForTooLongIsRequeuedAlone(t *testing.T) {
 	waitForReady(t, c, queue, 0)
 }
 
-func TestALatePrefetchedMessageIsReleasedWithoutCounting(t *testing.T) {
+// A prefetched message that waits too long is released, and the release is not counted.
+func TestLatePrefetchIsNotCounted(t *testing.T) {
+	t.Parallel()
 	c := open(t, brokertest.RabbitMQ(t), func(tr *rabbitmq.Transport) { tr.ConsumerTimeout = time.Second })
 	if !c.Limits().FreeRelease {
 		return // before 4.3 the broker takes it, with the channel

@@ -21,6 +21,7 @@ import (
 )
 
 func TestAMessageArrivesAsItWasSent(t *testing.T) {
+	t.Parallel()
 	c := open(t, brokertest.RabbitMQ(t), nil)
 	queue := install(t, c, "orders")
 	r := receive(t, c, queue, 10)
@@ -67,6 +68,7 @@ func manyHeaders(n, size int) header.Map {
 }
 
 func TestRetryAndReleaseCountOnQuorumQueues(t *testing.T) {
+	t.Parallel()
 	c := open(t, brokertest.RabbitMQ(t), nil)
 	queue := install(t, c, "orders")
 	r := receive(t, c, queue, 10)
@@ -96,6 +98,7 @@ func TestRetryAndReleaseCountOnQuorumQueues(t *testing.T) {
 }
 
 func TestClassicQueuesReportOnlyAnEarlierAttempt(t *testing.T) {
+	t.Parallel()
 	c := open(t, brokertest.RabbitMQ(t), classic)
 	queue := install(t, c, "orders")
 	r := receive(t, c, queue, 10)
@@ -111,6 +114,7 @@ func TestClassicQueuesReportOnlyAnEarlierAttempt(t *testing.T) {
 }
 
 func TestALostConnectionCountsAsAnAttempt(t *testing.T) {
+	t.Parallel()
 	for _, queueType := range []rabbitmq.QueueType{rabbitmq.Quorum, rabbitmq.Classic} {
 		t.Run(string(queueType), func(t *testing.T) {
 			url := brokertest.RabbitMQ(t)
@@ -131,6 +135,7 @@ func TestALostConnectionCountsAsAnAttempt(t *testing.T) {
 }
 
 func TestTheWindowBoundsUnsettledDeliveries(t *testing.T) {
+	t.Parallel()
 	onBothTypes(t, func(t *testing.T, url string, c transport.Conn, queue string) {
 		fill(t, c, queue, 60)
 		r := receive(t, c, queue, 5)
@@ -188,6 +193,7 @@ func waitEmpty(t *testing.T, c transport.Conn, url, queue string) {
 }
 
 func TestCompletionsInAnyOrderAreAllAcknowledged(t *testing.T) {
+	t.Parallel()
 	url := brokertest.RabbitMQ(t)
 	c := open(t, url, nil)
 	queue := install(t, c, "orders")
@@ -225,9 +231,11 @@ func TestCompletionsInAnyOrderAreAllAcknowledged(t *testing.T) {
 	waitEmpty(t, c, url, queue)
 }
 
+// No acknowledgement waits for an older delivery that is still in flight.
 // The window is full except for one completed message: the next is delivered only when the acknowledgement has
 // reached the broker.
-func TestNoAcknowledgementWaitsForAnOlderDeliveryThatStillRuns(t *testing.T) {
+func TestAckWaitsForNoOlderDelivery(t *testing.T) {
+	t.Parallel()
 	c := open(t, brokertest.RabbitMQ(t), nil)
 	queue := install(t, c, "orders")
 	const window, n = 40, 100
@@ -254,6 +262,7 @@ func TestNoAcknowledgementWaitsForAnOlderDeliveryThatStillRuns(t *testing.T) {
 }
 
 func TestADeliveryIsSettledOnce(t *testing.T) {
+	t.Parallel()
 	c := open(t, brokertest.RabbitMQ(t), nil)
 	queue := install(t, c, "orders")
 	must(t, dispatch(c, send1(queue, message("a", "x")), send1(queue, message("b", "x"))))
@@ -270,6 +279,7 @@ func TestADeliveryIsSettledOnce(t *testing.T) {
 }
 
 func TestReceiveReturnsPrefetchedMessagesUpToTheLimit(t *testing.T) {
+	t.Parallel()
 	c := open(t, brokertest.RabbitMQ(t), nil)
 	queue := install(t, c, "orders")
 	fill(t, c, queue, 30)
@@ -296,6 +306,7 @@ func TestReceiveReturnsPrefetchedMessagesUpToTheLimit(t *testing.T) {
 }
 
 func TestReceiveEndsWithItsContext(t *testing.T) {
+	t.Parallel()
 	c := open(t, brokertest.RabbitMQ(t), nil)
 	r := receive(t, c, install(t, c, "orders"), 10)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -311,6 +322,7 @@ func TestReceiveEndsWithItsContext(t *testing.T) {
 }
 
 func TestOpenReceiverFailsWithoutTheQueue(t *testing.T) {
+	t.Parallel()
 	c := open(t, brokertest.RabbitMQ(t), nil)
 	queue := install(t, c, "orders")
 	other := receive(t, c, queue, 10)
@@ -325,6 +337,7 @@ func TestOpenReceiverFailsWithoutTheQueue(t *testing.T) {
 }
 
 func TestAClosedReceiverReleasesPrefetchedMessages(t *testing.T) {
+	t.Parallel()
 	url := brokertest.RabbitMQ(t)
 	c := open(t, url, nil)
 	queue := install(t, c, "orders")
@@ -353,6 +366,7 @@ func TestAClosedReceiverReleasesPrefetchedMessages(t *testing.T) {
 }
 
 func TestDrainReturnsPrefetchedMessages(t *testing.T) {
+	t.Parallel()
 	onBothTypes(t, func(t *testing.T, url string, c transport.Conn, queue string) {
 		fill(t, c, queue, 30)
 		r := receive(t, c, queue, 20)
@@ -384,6 +398,7 @@ func TestDrainReturnsPrefetchedMessages(t *testing.T) {
 }
 
 func TestDrainEndsWithTheConnection(t *testing.T) {
+	t.Parallel()
 	url := brokertest.RabbitMQ(t)
 	proxy := newProxy(t, url)
 	c := open(t, proxy.URL(t, url), nil)
@@ -406,6 +421,7 @@ func TestDrainEndsWithTheConnection(t *testing.T) {
 }
 
 func TestTheReceiverResumesWhenItsQueueIsCreatedAgain(t *testing.T) {
+	t.Parallel()
 	url := brokertest.RabbitMQ(t)
 	c := open(t, url, nil)
 	queue := install(t, c, "orders")

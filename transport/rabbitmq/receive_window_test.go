@@ -13,6 +13,7 @@ import (
 // A process that stops between two messages gives nothing back that it has not asked for: before RabbitMQ
 // 4.3 that would count as an attempt.
 func TestAWindowOfOnePrefetchesNothing(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	c, err := (&Transport{URL: brokertest.RabbitMQ(t)}).Open(ctx, transport.Env{})

@@ -33,7 +33,9 @@ func deadLetters(t *testing.T, c transport.Conn) transport.Satellite {
 	return all[0]
 }
 
-func TestAMessageOverTheDeliveryLimitIsKeptWithTheReason(t *testing.T) {
+// A message over the delivery limit is kept, with the reason.
+func TestMessageOverTheLimitIsKept(t *testing.T) {
+	t.Parallel()
 	c := open(t, brokertest.RabbitMQ(t), deliveryLimit(2))
 	queue := install(t, c, "orders")
 	must(t, dispatch(c, send1(queue, message("poison", "body"))))
@@ -59,6 +61,7 @@ func TestAMessageOverTheDeliveryLimitIsKeptWithTheReason(t *testing.T) {
 }
 
 func TestTheLatestDeathIsReported(t *testing.T) {
+	t.Parallel()
 	c := open(t, brokertest.RabbitMQ(t), deliveryLimit(1))
 	queue := install(t, c, "orders")
 	op := send1(queue, message("late", "x"))
@@ -76,6 +79,7 @@ func TestTheLatestDeathIsReported(t *testing.T) {
 }
 
 func TestAnExpiredMessageIsNoDeadLetter(t *testing.T) {
+	t.Parallel()
 	c := open(t, brokertest.RabbitMQ(t), nil)
 	queue := install(t, c, "orders")
 	op := send1(queue, message("short", "x"))
@@ -89,6 +93,7 @@ func TestAnExpiredMessageIsNoDeadLetter(t *testing.T) {
 }
 
 func TestADeadLetterThatSaysNothingIsOneAllTheSame(t *testing.T) {
+	t.Parallel()
 	c := open(t, brokertest.RabbitMQ(t), nil)
 	install(t, c, "orders")
 	_, err := deadLetters(t, c).Handle(t.Context(), message("stray", "x"))
@@ -99,6 +104,7 @@ func TestADeadLetterThatSaysNothingIsOneAllTheSame(t *testing.T) {
 
 // One that the error queue refuses does not hold up the others.
 func TestDeadLettersAreMovedSeveralAtOnce(t *testing.T) {
+	t.Parallel()
 	c := open(t, brokertest.RabbitMQ(t), nil)
 	install(t, c, "orders")
 	if n := deadLetters(t, c).Concurrency; n < 2 {
@@ -106,8 +112,10 @@ func TestDeadLettersAreMovedSeveralAtOnce(t *testing.T) {
 	}
 }
 
+// A queue with other arguments is used unchanged, and the log names the difference.
 // A queue that NServiceBus has created has none of our arguments.
-func TestAQueueWithoutOurArgumentsIsUsedAsItIsAndTheDifferenceIsNamed(t *testing.T) {
+func TestQueueWithOtherArguments(t *testing.T) {
+	t.Parallel()
 	url := brokertest.RabbitMQ(t)
 	if _, err := rawChannel(t, url).QueueDeclare("test", true, false, false, false, amqp.Table{"x-queue-type": "quorum"}); err != nil {
 		t.Fatal(err)
@@ -133,7 +141,9 @@ func TestAQueueWithoutOurArgumentsIsUsedAsItIsAndTheDifferenceIsNamed(t *testing
 	}
 }
 
-func TestWithoutADeliveryLimitQueuesAreThoseOfNServiceBus(t *testing.T) {
+// Without a delivery limit, queues are declared as NServiceBus declares them.
+func TestNoLimitQueuesLikeNServiceBus(t *testing.T) {
+	t.Parallel()
 	url := brokertest.RabbitMQ(t)
 	c := open(t, url, deliveryLimit(-1))
 	plan := transport.Plan{Queues: []transport.Queue{{Name: "test"}, {Name: "test.quarantine", Counted: true}}}
@@ -150,6 +160,7 @@ func TestWithoutADeliveryLimitQueuesAreThoseOfNServiceBus(t *testing.T) {
 }
 
 func TestThatTheBrokerWouldDropMessagesIsWarnedOf(t *testing.T) {
+	t.Parallel()
 	url := brokertest.RabbitMQ(t)
 	if _, err := rawChannel(t, url).QueueDeclare("test", true, false, false, false, amqp.Table{"x-queue-type": "quorum"}); err != nil {
 		t.Fatal(err)
@@ -184,8 +195,10 @@ func openLogged(t *testing.T, tr *rabbitmq.Transport) (transport.Conn, *lockedBu
 	return c, logs
 }
 
+// Without a delivery limit, older dead letters are received.
 // An endpoint whose queues were created with a limit, and which has none now, receives what the broker has moved.
-func TestWithoutADeliveryLimitOlderDeadLettersAreReceived(t *testing.T) {
+func TestNoLimitOlderDeadLetters(t *testing.T) {
+	t.Parallel()
 	url := brokertest.RabbitMQ(t)
 	install(t, open(t, url, nil), "orders")
 	if got := deadLetters(t, open(t, url, deliveryLimit(rabbitmq.None))).Queue; got != "test.dead-letters" {
@@ -193,8 +206,10 @@ func TestWithoutADeliveryLimitOlderDeadLettersAreReceived(t *testing.T) {
 	}
 }
 
+// Without a delivery limit, RabbitMQ 4.0 and later drop a message after 20 returns.
 // Why there is a deadLetters.
-func TestWithoutALimitTheBrokerDropsFrom40After20Returns(t *testing.T) {
+func TestNoLimitBroker4DropsAfter20(t *testing.T) {
+	t.Parallel()
 	url := brokertest.RabbitMQ(t)
 	if _, err := rawChannel(t, url).QueueDeclare("test", true, false, false, false, amqp.Table{"x-queue-type": "quorum"}); err != nil {
 		t.Fatal(err)
@@ -224,8 +239,10 @@ func versionOf(t *testing.T, url string) string {
 	return fmt.Sprint(conn.Properties["version"])
 }
 
+// Queues of an endpoint without a name have no dead-letter queue, and the log warns.
 // A tool has no endpoint's name, and logs a warning.
-func TestQueuesOfAnEndpointWithoutANameHaveNoNetWhichIsWarnedOf(t *testing.T) {
+func TestEndpointWithoutNameHasNoNet(t *testing.T) {
+	t.Parallel()
 	for limit, warned := range map[int]bool{0: true, -1: false} {
 		var logs lockedBuffer
 		tr := &rabbitmq.Transport{URL: brokertest.RabbitMQ(t), DeliveryLimit: limit}
@@ -243,6 +260,7 @@ func TestQueuesOfAnEndpointWithoutANameHaveNoNetWhichIsWarnedOf(t *testing.T) {
 }
 
 func TestNoDeadLetterQueueBeforeInstall(t *testing.T) {
+	t.Parallel()
 	c := open(t, brokertest.RabbitMQ(t), nil)
 	if all, err := c.(transport.Satellites).Satellites(within(t)); err != nil || len(all) != 0 {
 		t.Errorf("satellites: %+v, %v", all, err)
@@ -260,7 +278,8 @@ func TestADeliveryLimitOutOfRangeIsRefused(t *testing.T) {
 
 // The policy is the one of docs/transports/rabbitmq.md, but for the limit.
 func TestAPolicyIsTheNetOfAQueueThatOthersMade(t *testing.T) {
-	node := brokertest.OwnRabbitMQ(t)
+	t.Parallel()
+	node := rabbitmq.OwnNode(t)
 	if _, err := rawChannel(t, node.URL).QueueDeclare("test", true, false, false, false, amqp.Table{"x-queue-type": "quorum"}); err != nil {
 		t.Fatal(err)
 	}

@@ -25,6 +25,7 @@ const (
 )
 
 func TestInstallThatIsKilledIsRepeated(t *testing.T) {
+	t.Parallel()
 	plan := transport.Plan{Queues: []transport.Queue{{Name: "test"}, {Name: "test.quarantine", Counted: true}, {Name: "error", Shared: true}}}
 	if url := os.Getenv(installURL); url != "" {
 		c := open(t, url, func(tr *rabbitmq.Transport) { tr.Management, tr.DeliveryLimit = os.Getenv(installAPI), rabbitmq.None })
@@ -71,6 +72,7 @@ func TestInstallThatIsKilledIsRepeated(t *testing.T) {
 
 // Install creates the queues whatever the API answers, soon, and says what to do without the API's user and password.
 func TestInstallOutlastsTheManagementAPI(t *testing.T) {
+	t.Parallel()
 	url := brokertest.RabbitMQ(t)
 	if strings.HasPrefix(versionOf(t, url), "3.") {
 		url = throughClaims4(t, url)
@@ -120,7 +122,7 @@ func TestInstallOutlastsTheManagementAPI(t *testing.T) {
 			if strings.Contains(logs.String(), "s3cret") || strings.Contains(logs.String(), "admin") {
 				t.Errorf("the log tells the user or the password: %s", logs)
 			}
-			if took := time.Since(start); took > 20*time.Second {
+			if took := time.Since(start); took > time.Minute {
 				t.Errorf("it took %v", took)
 			}
 			if _, err := c.(transport.Inspector).Inspect(within(t), "test"); err != nil {
@@ -132,6 +134,7 @@ func TestInstallOutlastsTheManagementAPI(t *testing.T) {
 
 // A request that is answered too late is sent once more.
 func TestInstallRepeatsALateRequestOfTheManagementAPI(t *testing.T) {
+	t.Parallel()
 	url := brokertest.RabbitMQ(t)
 	if strings.HasPrefix(versionOf(t, url), "3.") {
 		url = throughClaims4(t, url)
@@ -162,6 +165,7 @@ func answer(body string) func(http.ResponseWriter, *http.Request) {
 
 // The authorities of the broker's URL are those of the API too.
 func TestTheManagementAPIIsReachedOverTLS(t *testing.T) {
+	t.Parallel()
 	server := httptest.NewTLSServer(http.HandlerFunc(answer(`{"type":"classic","effective_policy_definition":[]}`)))
 	defer server.Close()
 	ca := filepath.Join(t.TempDir(), "ca.pem")

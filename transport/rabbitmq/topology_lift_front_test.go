@@ -37,10 +37,8 @@ type limiting struct {
 
 func newLimiting(t *testing.T, vhost string) *limiting {
 	t.Helper()
-	node := brokertest.OwnRabbitMQ(t)
-	node.Control("add_vhost", "--", vhost)
-	t.Cleanup(func() { node.Control("delete_vhost", "--", vhost) })
-	node.Control("set_permissions", "--vhost="+vhost, "guest", ".*", ".*", ".*")
+	node := rabbitmq.OwnNode(t)
+	node.AddVhost(vhost)
 	u, err := url.Parse(node.URL)
 	must(t, err)
 	u.Path, u.RawPath = "/"+vhost, "/"+url.PathEscape(vhost)
@@ -50,7 +48,7 @@ func newLimiting(t *testing.T, vhost string) *limiting {
 		u.Host = claims4(t, u.Host)
 		l.amqp = u.String()
 	}
-	target, err := url.Parse(managed(t, node))
+	target, err := url.Parse(rabbitmq.ManagementAPI())
 	must(t, err)
 	proxy := &httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) {

@@ -14,7 +14,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/holdfast-go/holdfast/internal/brokertest"
 	"github.com/holdfast-go/holdfast/transport"
 	"github.com/holdfast-go/holdfast/transport/rabbitmq"
 )
@@ -23,6 +22,7 @@ import (
 const hostile = `it's $(x) "q" (a|b)* ü%2F?#/\`
 
 func TestInstallLiftsTheDeliveryLimitOfEachQueueAlone(t *testing.T) {
+	t.Parallel()
 	l := newLimiting(t, "shop/eu west")
 	l.declare(t, "sales-v11", nil) // "sales.v1+" as an expression matches it
 	c, logs := openLogged(t, l.bare())
@@ -81,7 +81,9 @@ func returnsOften(t *testing.T, l *limiting, queue string, n int) {
 	must(t, next(t, r).Complete(t.Context()))
 }
 
-func TestInstallReplacesNoPolicyAndNamesThoseThatLimitAQueue(t *testing.T) {
+// Install replaces no policy, and names policies that limit a queue.
+func TestInstallReplacesNoPolicy(t *testing.T) {
+	t.Parallel()
 	l := newLimiting(t, "other")
 	tests := map[string]struct {
 		args                   amqp.Table
@@ -132,15 +134,17 @@ func TestInstallReplacesNoPolicyAndNamesThoseThatLimitAQueue(t *testing.T) {
 	}
 }
 
+// Verify reports a policy that keeps NServiceBus from starting.
 // With the default settings a policy of our older advice is found too: NServiceBus does not start on its queue.
-func TestVerifySaysThatAPolicyKeepsNServiceBusFromStarting(t *testing.T) {
-	node := brokertest.OwnRabbitMQ(t)
+func TestVerifyNamesABlockingPolicy(t *testing.T) {
+	t.Parallel()
+	node := rabbitmq.OwnNode(t)
 	if _, err := rawChannel(t, node.URL).QueueDeclare("test", true, false, false, false, amqp.Table{"x-queue-type": "quorum"}); err != nil {
 		t.Fatal(err)
 	}
 	vhost := node.URL[strings.LastIndex(node.URL, "/")+1:]
 	node.Control("set_policy", "-p", vhost, "test-net", "^test$", `{"delivery-limit":100,"dead-letter-exchange":""}`, "--apply-to", "queues")
-	management := managed(t, node)
+	management := rabbitmq.ManagementAPI()
 	for _, limit := range []int{0, rabbitmq.None} {
 		c, _ := openLogged(t, &rabbitmq.Transport{URL: node.URL, Management: management, DeliveryLimit: limit})
 		plan := transport.Plan{Queues: []transport.Queue{{Name: "test"}}}
@@ -155,6 +159,7 @@ func TestVerifySaysThatAPolicyKeepsNServiceBusFromStarting(t *testing.T) {
 }
 
 func TestWithoutTheRightToCreatePoliciesTheCommandDoes(t *testing.T) {
+	t.Parallel()
 	l := newLimiting(t, "-shop's")
 	l.Control("add_user", "reader", "s3cret")
 	t.Cleanup(func() { l.Control("delete_user", "reader") })

@@ -11,6 +11,7 @@ import (
 )
 
 func TestRemovedQueuesAndTheirPartsAreGone(t *testing.T) {
+	t.Parallel()
 	for name, change := range topologies {
 		t.Run(name, func(t *testing.T) {
 			tr := &rabbitmq.Transport{URL: brokertest.RabbitMQ(t)}

@@ -37,6 +37,7 @@ var takenOver = transport.Plan{
 }
 
 func TestNServiceBusTakesOverAQueueOfOurs(t *testing.T) {
+	t.Parallel()
 	url := brokertest.RabbitMQ(t)
 	c := open(t, url, deliveryLimit(rabbitmq.None))
 	must(t, c.(transport.Installer).Install(within(t), takenOver))
@@ -71,8 +72,10 @@ func TestNServiceBusTakesOverAQueueOfOurs(t *testing.T) {
 	}
 }
 
+// NServiceBus cannot declare a queue that has a delivery limit.
 // With the limit, the declaration of NServiceBus is refused: the setting has to be there when a queue is created.
-func TestNServiceBusCannotDeclareAQueueWithADeliveryLimit(t *testing.T) {
+func TestNServiceBusRejectsALimitedQueue(t *testing.T) {
+	t.Parallel()
 	url := brokertest.RabbitMQ(t)
 	old := open(t, url, nil)
 	must(t, old.(transport.Installer).Install(within(t), takenOver))
@@ -114,6 +117,7 @@ func TestNServiceBusCannotDeclareAQueueWithADeliveryLimit(t *testing.T) {
 }
 
 func TestWeTakeOverAQueueOfNServiceBus(t *testing.T) {
+	t.Parallel()
 	for _, limit := range []int{0, rabbitmq.None} {
 		t.Run(fmt.Sprintf("limit %d", limit), func(t *testing.T) {
 			url := brokertest.RabbitMQ(t)

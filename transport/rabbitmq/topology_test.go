@@ -27,7 +27,9 @@ var topologies = map[string]func(*rabbitmq.Transport){
 	},
 }
 
-func TestAPublishReachesTheSubscribersOfItsTypeAndItsBaseTypesOnce(t *testing.T) {
+// A publish reaches each subscriber of its type and its base types once.
+func TestPublishReachesSubscribersOnce(t *testing.T) {
+	t.Parallel()
 	for name, topology := range topologies {
 		t.Run(name, func(t *testing.T) { publishToTypes(t, topology) })
 	}
@@ -65,6 +67,7 @@ func publishToTypes(t *testing.T, topology func(*rabbitmq.Transport)) {
 }
 
 func TestAPublishWithoutSubscribersIsAccepted(t *testing.T) {
+	t.Parallel()
 	for name, topology := range topologies {
 		t.Run(name, func(t *testing.T) {
 			c := open(t, brokertest.RabbitMQ(t), topology)
@@ -93,6 +96,7 @@ func TestADelayedPublishReachesTheSubscribers(t *testing.T) {
 
 // The keys are those of NServiceBus's direct topology, so that its endpoints and ours receive each other's messages.
 func TestTheKeysOfTheDirectTopologyAreThoseOfOthers(t *testing.T) {
+	t.Parallel()
 	url := brokertest.RabbitMQ(t)
 	c := open(t, url, topologies["direct"])
 	raw := rawChannel(t, url)
@@ -135,6 +139,7 @@ func TestTheKeysOfTheDirectTopologyAreThoseOfOthers(t *testing.T) {
 }
 
 func TestAKeyTooLongIsAnErrorThatSaysSo(t *testing.T) {
+	t.Parallel()
 	c := open(t, brokertest.RabbitMQ(t), topologies["direct"])
 	err := dispatch(c, publish1(message("a", "x"), "Shop."+strings.Repeat("x", 150), "Shop."+strings.Repeat("y", 150)), publish1(message("b", "x"), "Shop.Short"))
 	var failed *transport.DispatchError
@@ -153,6 +158,7 @@ func TestATopologyThatIsNoneIsRefused(t *testing.T) {
 }
 
 func TestPublishingGoesOnAfterItsExchangeWasDeleted(t *testing.T) {
+	t.Parallel()
 	url := brokertest.RabbitMQ(t)
 	c := open(t, url, nil)
 	must(t, dispatch(c, publish1(message("a", "x"), "Shop.OrderPlaced")))
@@ -170,6 +176,7 @@ func TestPublishingGoesOnAfterItsExchangeWasDeleted(t *testing.T) {
 // The names and arguments are those of NServiceBus's conventional topology, but for those that
 // our own queues have in addition: declaring them again in another way would fail.
 func TestTheTopologyIsDeclaredAsOthersDeclareIt(t *testing.T) {
+	t.Parallel()
 	url := brokertest.RabbitMQ(t)
 	c := open(t, url, nil)
 	plan := transport.Plan{
@@ -208,6 +215,7 @@ var ownArguments = amqp.Table{
 }
 
 func TestAQueueOfAnotherTypeIsUsedAsItIs(t *testing.T) {
+	t.Parallel()
 	url := brokertest.RabbitMQ(t)
 	queue := install(t, open(t, url, classic), "orders")
 	c := open(t, url, nil)
@@ -223,6 +231,7 @@ func TestAQueueOfAnotherTypeIsUsedAsItIs(t *testing.T) {
 }
 
 func TestTheDifferenceOfAQueueOfAnotherTypeIsItsType(t *testing.T) {
+	t.Parallel()
 	url := brokertest.RabbitMQ(t)
 	raw := rawChannel(t, url)
 	for name, args := range map[string]amqp.Table{"classic": nil, "stream": {"x-queue-type": "stream"}} {
@@ -247,6 +256,7 @@ func TestTheDifferenceOfAQueueOfAnotherTypeIsItsType(t *testing.T) {
 }
 
 func TestInspectCountsReadyMessages(t *testing.T) {
+	t.Parallel()
 	c := open(t, brokertest.RabbitMQ(t), nil)
 	queue := install(t, c, "orders")
 	fill(t, c, queue, 3)
@@ -260,6 +270,7 @@ func TestInspectCountsReadyMessages(t *testing.T) {
 }
 
 func TestACountedQueueIsAlwaysQuorum(t *testing.T) {
+	t.Parallel()
 	url := brokertest.RabbitMQ(t)
 	c := open(t, url, classic)
 	plan := transport.Plan{Queues: []transport.Queue{{Name: "orders"}, {Name: "orders.quarantine", Counted: true}}}
@@ -272,9 +283,11 @@ func TestACountedQueueIsAlwaysQuorum(t *testing.T) {
 	}
 }
 
+// A delayed event that a shovel copies reaches our subscribers.
 // A shovel and a federated exchange publish a message with the routing key that they received it with, and the broker
 // has taken the header BCC out of it.
-func TestADelayedEventCopiedByAShovelReachesOurSubscribers(t *testing.T) {
+func TestShovelledDelayedEvent(t *testing.T) {
+	t.Parallel()
 	url := brokertest.RabbitMQ(t)
 	c := open(t, url, topologies["direct"])
 	raw := rawChannel(t, url)

@@ -29,6 +29,7 @@ var wholePlan = transport.Plan{
 }
 
 func TestVerifyFindsNothingAfterInstall(t *testing.T) {
+	t.Parallel()
 	for _, change := range []func(*rabbitmq.Transport){nil, classic} {
 		c := open(t, brokertest.RabbitMQ(t), change)
 		missing := verify(t, c, wholePlan)
@@ -53,6 +54,7 @@ func TestVerifyFindsNothingAfterInstall(t *testing.T) {
 }
 
 func TestVerifyKnowsTheDirectTopology(t *testing.T) {
+	t.Parallel()
 	for name, exchanges := range map[string]int{"direct": 0, "direct through an exchange of its own": 1} {
 		t.Run(name, func(t *testing.T) {
 			c := open(t, brokertest.RabbitMQ(t), topologies[name])
@@ -69,6 +71,7 @@ func TestVerifyKnowsTheDirectTopology(t *testing.T) {
 }
 
 func TestVerifyNamesDifferences(t *testing.T) {
+	t.Parallel()
 	url := brokertest.RabbitMQ(t)
 	raw := rawChannel(t, url)
 	for name, args := range map[string]amqp.Table{
@@ -105,6 +108,7 @@ func TestVerifyNamesDifferences(t *testing.T) {
 }
 
 func TestInstallDelaysCompletesALadder(t *testing.T) {
+	t.Parallel()
 	url := brokertest.RabbitMQ(t)
 	c := open(t, url, nil)
 	plan := transport.Plan{Delays: true}

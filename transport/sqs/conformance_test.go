@@ -21,11 +21,13 @@ import (
 )
 
 func TestConformance(t *testing.T) {
+	t.Parallel()
 	t.Run("envelope", func(t *testing.T) { transporttest.Run(t, conformance(t, false)) })
 }
 
 // Raw bodies differ only in what the rules of these themes touch; soak has them all.
 func TestConformanceRawBody(t *testing.T) {
+	t.Parallel()
 	h := conformance(t, true)
 	if os.Getenv("HOLDFAST_SOAK") != "" {
 		transporttest.Run(t, h)

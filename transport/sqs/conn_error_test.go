@@ -5,7 +5,6 @@ import (
 	"errors"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/credentials"
@@ -52,7 +51,7 @@ func TestOpenSaysWhatIsWrongWithItsConfiguration(t *testing.T) {
 			"connection refused",
 		},
 	} {
-		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		_, err := test.tr.Open(ctx, transport.Env{})
 		cancel()
 		if err == nil || !strings.Contains(err.Error(), test.advice) {
@@ -64,7 +63,8 @@ func TestOpenSaysWhatIsWrongWithItsConfiguration(t *testing.T) {
 	}
 }
 
-func TestAQueueThatIsDeletedFailsWhatUsesItUntilItIsThereAgain(t *testing.T) {
+// What uses a deleted queue fails until the queue exists again.
+func TestADeletedQueueFailsUntilItExistsAgain(t *testing.T) {
 	broker := brokertest.SQS(t)
 	queue := brokertest.Name(t, "orders")
 	c := open(t, at(broker, false), "")
@@ -99,6 +99,7 @@ func TestAQueueThatIsDeletedFailsWhatUsesItUntilItIsThereAgain(t *testing.T) {
 
 // Deleting an endpoint's queues ends their subscriptions, also those that other programs made.
 func TestRemoveEndsSubscriptions(t *testing.T) {
+	t.Parallel()
 	broker := brokertest.SQS(t)
 	queue, other, typeName := brokertest.Name(t, "orders"), brokertest.Name(t, "billing"), brokertest.Name(t, "Placed")
 	c := open(t, at(broker, false), "")

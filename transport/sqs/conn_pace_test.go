@@ -174,7 +174,7 @@ func TestADenialOfARequestIsOneRequestWithAdvice(t *testing.T) {
 }
 
 // Denials of requests in flight at the same time begin one pace, and not one each.
-func TestDenialsAtTheSameTimeAreFollowedByOneRequestASecond(t *testing.T) {
+func TestDenialsAreFollowedByOneRequestASecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := openTopics(t, &fake{}, &fakeTopics{})
 		var (
@@ -240,6 +240,7 @@ func TestAThrottledReceiveIsRepeatedOnceASecond(t *testing.T) {
 }
 
 func TestFailedEntriesOfAPublishAreErrors(t *testing.T) {
+	t.Parallel()
 	topics := &fakeTopics{on: func(request int) ([]snstypes.BatchResultErrorEntry, error) {
 		if request > 1 {
 			return []snstypes.BatchResultErrorEntry{{Id: aws.String("0"), Code: aws.String("InternalError")}}, nil
@@ -293,6 +294,7 @@ func TestARequestSharedBySendersStaysWithinTheLimit(t *testing.T) {
 }
 
 func TestATopicMaySayThatItTakesMore(t *testing.T) {
+	t.Parallel()
 	for max, sent := range map[string]int{"1048576": 1, "": 0, "262144": 0} {
 		for _, denied := range []bool{false, true} {
 			topics := &fakeTopics{max: max, denied: denied}

@@ -38,7 +38,8 @@ func TestEntriesThatAWSFailedAreSentOnceMoreAlone(t *testing.T) {
 	}
 }
 
-func TestOneBadEntryDoesNotFailARequestThatAWSRefusesAsAWhole(t *testing.T) {
+// AWS refuses a request as a whole for one bad entry. The other entries are sent.
+func TestABadEntryFailsNoOtherOfARefusedRequest(t *testing.T) {
 	f := &fake{onSend: func(request, n int) (failedEntries, error) {
 		if n > 1 || request == 3 { // the second by itself
 			return nil, answer(400, "InvalidParameterValue")
@@ -54,6 +55,7 @@ func TestOneBadEntryDoesNotFailARequestThatAWSRefusesAsAWhole(t *testing.T) {
 }
 
 func TestErrorsOfASendSayWhatIsKnown(t *testing.T) {
+	t.Parallel()
 	for name, test := range map[string]struct {
 		err     error
 		unknown bool
@@ -115,7 +117,8 @@ func failedOnly(t *testing.T, err error, want ...int) {
 	}
 }
 
-func TestCompletionsThatAWSFailedAreRepeatedAndTheOthersStand(t *testing.T) {
+// Completions that AWS failed are repeated. The other completions of the request stand.
+func TestFailedCompletionsAreRepeatedAndOthersStand(t *testing.T) {
 	f := &fake{
 		come: [][]types.Message{{came("a", 1), came("b", 1), came("c", 1)}},
 		onDelete: func(request int) (map[string]types.BatchResultErrorEntry, error) {
@@ -191,7 +194,8 @@ func pass(d time.Duration) {
 	synctest.Wait()
 }
 
-func TestAMessageThatComesAgainAfterItWasCompletedIsNotHandledAgain(t *testing.T) {
+// A message that SQS delivers again after the message was completed is not handled again.
+func TestACompletedMessageIsNotDeliveredAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fake{come: [][]types.Message{{came("a", 1)}, {came("a", 2), came("b", 1)}}}
 		r := openFakeReceiver(t, openFake(t, f, nil))
@@ -212,7 +216,9 @@ func TestAMessageThatComesAgainAfterItWasCompletedIsNotHandledAgain(t *testing.T
 	})
 }
 
-func TestAMessageCompletedAfterItsLeaseIsNotDeletedUnderAnotherAndNotHandledHereAgain(t *testing.T) {
+// A message completed after the end of its lease is not deleted under the next lease, and is not
+// handled here again.
+func TestACompletionAfterTheLeaseDeletesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fake{come: [][]types.Message{{came("a", 1)}}}
 		r := openFakeReceiver(t, openFake(t, f, nil))
@@ -242,7 +248,8 @@ func TestAMessageCompletedAfterItsLeaseIsNotDeletedUnderAnotherAndNotHandledHere
 	})
 }
 
-func TestAMessageThatComesTwiceAtOnceBelongsToTheLaterDelivery(t *testing.T) {
+// A message that is delivered twice at once belongs to the later delivery.
+func TestOfTwoDeliveriesTheLaterOneHoldsTheMessage(t *testing.T) {
 	f := &fake{come: [][]types.Message{{came("a", 1)}, {came("a", 2)}}}
 	r := openFakeReceiver(t, openFake(t, f, nil))
 	var both []transport.Delivery
@@ -268,6 +275,7 @@ func TestAMessageThatComesTwiceAtOnceBelongsToTheLaterDelivery(t *testing.T) {
 }
 
 func TestAReceiveThatFailsSaysSoAndWorksAgain(t *testing.T) {
+	t.Parallel()
 	fails := []error{answer(400, "RequestThrottled"), answer(500, "InternalError"), answer(403, "ExpiredToken"), noAnswer()}
 	f := &fake{come: [][]types.Message{{came("a", 1)}}}
 	f.onReceive = func() (err error) {
@@ -382,7 +390,8 @@ func TestDelaysNeverExceedWhatSQSTakes(t *testing.T) {
 	}
 }
 
-func TestWhatIsHeldGoesBackInTensWhenTheConnectionCloses(t *testing.T) {
+// Close returns the messages in flight to the queue, ten in a request.
+func TestCloseReleasesTenMessagesInARequest(t *testing.T) {
 	f := &fake{}
 	for part := range 2 {
 		var ms []types.Message

@@ -266,6 +266,7 @@ func rawTurn(ctx context.Context, c *awssqs.Client, in, out *string) error {
 // A thousand messages take a hundred requests of each kind at best, and 305 to 350 where nothing else goes on; on a
 // busy machine more are sent before they are full. With one completion in a request they would take 1,200.
 func TestAThousandMessagesTakeFewRequests(t *testing.T) {
+	t.Parallel()
 	const messages, most = 1000, 500
 	w := newWorld(t, messages)
 	w.run(32)

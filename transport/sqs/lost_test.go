@@ -15,7 +15,7 @@ import (
 
 func receiveOne(t *testing.T, r transport.Receiver) transport.Delivery {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	ds, err := r.Receive(ctx, 1)
 	if err != nil {
@@ -62,7 +62,8 @@ func TestALeaseThatRanOutIsNotHeldAnyMore(t *testing.T) {
 	}
 }
 
-func TestACompletionThatNobodyWaitsForIsTakenInWhenItIsAnswered(t *testing.T) {
+// The answer to a completion is recorded when no caller waits for the answer any more.
+func TestACompletionWithoutACallerIsRecorded(t *testing.T) {
 	for name, answered := range map[string]error{"done": nil, "failed": answer(400, "RequestThrottled")} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -93,7 +94,7 @@ func TestACompletionThatNobodyWaitsForIsTakenInWhenItIsAnswered(t *testing.T) {
 }
 
 // Where a message is completed first, it is not handled when that comes too late, and has to be when it comes again.
-func TestAMessageThatWasToBeHandledAfterItsCompletionIsNotTakenForDone(t *testing.T) {
+func TestALostEarlyCompletionIsNoCompletion(t *testing.T) {
 	for name, late := range map[string]func(*fake){
 		"by the clock": func(*fake) { pass(defaultLease) },
 		"by what SQS answers": func(f *fake) {

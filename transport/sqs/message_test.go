@@ -141,7 +141,8 @@ func TestMessagesAreSentAsNServiceBusReadsThem(t *testing.T) {
 	}
 }
 
-func TestMessagesOfOtherProducersAreTheirBodyWithTheirAttributesAsHeaders(t *testing.T) {
+// A message of another producer is its body, with the message's attributes as headers.
+func TestAttributesOfOtherProducersAreHeaders(t *testing.T) {
 	for name, test := range map[string]struct {
 		message *types.Message
 		headers map[string]string
@@ -189,7 +190,8 @@ func TestOnlyOurOwnWayOfWritingIsReadWithoutItsJSON(t *testing.T) {
 	}
 }
 
-func TestTheMessageGroupIsThatOfTheHeaderElseTheReceivedOne(t *testing.T) {
+// The message group is the header's, or else that of the received message.
+func TestTheMessageGroupIsOfTheHeaderOrReceived(t *testing.T) {
 	for name, test := range map[string]struct{ header, native, want string }{
 		"none":                  {},
 		"of the header":         {header: "tenant-7", native: "tenant-8", want: "tenant-7"},
@@ -265,6 +267,7 @@ func randomText(r *rand.Rand, n int) string {
 }
 
 func TestWhateverIsSentIsTextForSQSAndComesAsItWas(t *testing.T) {
+	t.Parallel()
 	seed := rand.Uint64()
 	r := rand.New(rand.NewPCG(seed, 1))
 	for range 3000 {
@@ -326,6 +329,7 @@ func texts(p payload) (all []string) {
 }
 
 func TestSizesAreThoseThatAWSCounts(t *testing.T) {
+	t.Parallel()
 	p := payload{body: "äöü", attributes: []attribute{{"name", "wért"}}}
 	if got, want := p.size(), 6+len("name")+len("String")+5; got != want {
 		t.Errorf("%d bytes, want %d", got, want)

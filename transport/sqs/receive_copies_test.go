@@ -22,7 +22,9 @@ func (in *inFlight) copied(native, attribute, value string) (*delivery, *types.M
 
 func (in *inFlight) returned(d *delivery) { delete(in.held, d.message.NativeID) }
 
-func TestASecondCopyIsLeftOutWhileTheFirstIsHeldOrWhenItWasHandled(t *testing.T) {
+// A second copy is left out while the first copy is in flight, and after the first copy was
+// handled.
+func TestASecondCopyIsLeftOut(t *testing.T) {
 	for _, kind := range []struct{ attribute, first, second string }{
 		{copyAttribute, "0", "1"},
 		{copyAttribute, "1", "0"},
@@ -67,7 +69,7 @@ func TestWhatWasSentOnIsNoCopy(t *testing.T) {
 }
 
 // While neither is in flight, each copy may be delivered.
-func TestACopyIsNotLeftOutForOneThatWentToAnotherProcess(t *testing.T) {
+func TestACopyAtAnotherProcessLeavesNoneOut(t *testing.T) {
 	in := &inFlight{held: map[string]*delivery{}}
 	one, m := in.copied("one", copyAttribute, "0")
 	in.isRedundant(one, m)

@@ -61,7 +61,8 @@ func hangUp(t *testing.T, w http.ResponseWriter) {
 }
 
 // The SDK's error is that of its last attempt. What an earlier one has done it does not tell.
-func TestWhatAnEarlierAttemptMayHaveSentIsNotSaidToBeUnsent(t *testing.T) {
+func TestAnEarlierAttemptMayHaveSent(t *testing.T) {
+	t.Parallel()
 	for name, then := range map[string]func(*httptest.Server, http.ResponseWriter){
 		"and AWS is not reached": nil,
 		"and is throttled": func(_ *httptest.Server, w http.ResponseWriter) {
@@ -93,6 +94,7 @@ func TestWhatAnEarlierAttemptMayHaveSentIsNotSaidToBeUnsent(t *testing.T) {
 }
 
 func TestWhatNoAttemptHasSentIsUnsent(t *testing.T) {
+	t.Parallel()
 	for _, known := range []bool{true, false} { // where the queue is
 		s := serve(t, func(w http.ResponseWriter, _ *http.Request) {
 			_, _ = io.WriteString(w, `{"Successful":[],"Failed":[]}`)

@@ -41,6 +41,7 @@ func randomBytes(n int) []byte {
 }
 
 func TestACopyOfEverySizeThatSQSTakesHasRoom(t *testing.T) {
+	t.Parallel()
 	envelope := func(body []byte) *types.Message {
 		headers := header.New(header.Field{Name: header.MessageID, Value: "m"})
 		return &types.Message{MessageId: aws.String("native"), Body: aws.String(wrap(headers, body))}
@@ -96,7 +97,9 @@ func TestANewMessageOverTheLimitIsStillRefused(t *testing.T) {
 	}
 }
 
-func TestABodyThatUnpacksToMoreThanSQSTakesIsUndecodable(t *testing.T) {
+// A body that unpacks to more bytes than SQS takes is undecodable.
+func TestABodyThatUnpacksToTooMuchIsUndecodable(t *testing.T) {
+	t.Parallel()
 	p := packed(header.New(header.Field{Name: header.MessageID, Value: "m"}), make([]byte, 64<<20))
 	m := &types.Message{MessageId: aws.String("native"), Body: &p.body, MessageAttributes: p.sent()}
 	if r := decode(m); r.Undecodable == nil || len(r.Body) > maxMessage {
@@ -123,7 +126,7 @@ func TestAQueueWithASmallerLimitIsAskedForIt(t *testing.T) {
 
 // A refusal says the limit: how SQS says it is in its reference of SendMessageBatch and in the answers of its
 // stand-ins.
-func TestARefusalForTheSizeIsATooLargeErrorAndIsRemembered(t *testing.T) {
+func TestARefusalForTheSizeIsRemembered(t *testing.T) {
 	const text = "One or more parameters are invalid. Reason: Message must be shorter than 1024 bytes."
 	f := &fake{}
 	c := openFake(t, f, nil)
@@ -184,7 +187,8 @@ func TestAttributesOfOtherTypesAreKeptWhereAMessageHops(t *testing.T) {
 	}
 }
 
-func TestAttributesOfOtherTypesAreKeptInAMessageThatIsKeptBack(t *testing.T) {
+// A message that is delayed keeps its attributes of other types.
+func TestAttributesOfOtherTypesAreKeptInADelay(t *testing.T) {
 	f := &fake{}
 	c := openFake(t, f, nil)
 	openFakeReceiver(t, c)

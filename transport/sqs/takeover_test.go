@@ -100,6 +100,7 @@ func (s *system) netPeer(h handled, tr *sqs.Transport) endpoint.Config {
 
 // A Go endpoint gets the queue of a .NET endpoint with its waiting and delayed messages, and its subscriptions.
 func TestAQueueOfNServiceBusIsTakenOver(t *testing.T) {
+	t.Parallel()
 	s := newSystem(t)
 	net := newNet(t, s.broker, s.prefix, s.prefix+"Net-Peer")
 	net.install()
@@ -135,6 +136,7 @@ func TestAQueueOfNServiceBusIsTakenOver(t *testing.T) {
 
 // Both sides receive from one queue at the same time: each message is received by one of them.
 func TestNServiceBusReceivesBesideUsFromOneQueue(t *testing.T) {
+	t.Parallel()
 	s := newSystem(t)
 	net := newNet(t, s.broker, s.prefix, s.prefix+"Net-Peer")
 	net.install()
@@ -168,7 +170,7 @@ func TestNServiceBusReceivesBesideUsFromOneQueue(t *testing.T) {
 }
 
 // Verify names what a queue of NServiceBus lacks, which is the dead-letter queue alone. Without one nothing is found.
-func TestVerifyOfAQueueOfNServiceBusFindsNoDeadLetterQueue(t *testing.T) {
+func TestVerifyFindsNoDeadLetterQueueOfNServiceBus(t *testing.T) {
 	s := newSystem(t)
 	net := newNet(t, s.broker, s.prefix, s.prefix+"Net-Peer")
 	net.install()
@@ -197,6 +199,7 @@ func TestVerifyOfAQueueOfNServiceBusFindsNoDeadLetterQueue(t *testing.T) {
 
 // A .NET endpoint gets the queue of a Go endpoint: its installers accept the queues, and it reads what waits there.
 func TestAQueueOfOursIsTakenOverByNServiceBus(t *testing.T) {
+	t.Parallel()
 	for _, raw := range []bool{false, true} {
 		t.Run(fmt.Sprint("raw ", raw), func(t *testing.T) {
 			s := newSystem(t)
@@ -241,7 +244,8 @@ func TestAQueueOfOursIsTakenOverByNServiceBus(t *testing.T) {
 }
 
 // ServiceControl reads the error and audit queues as an endpoint of NServiceBus does.
-func TestServiceControlReadsTheErrorAndAuditQueuesThatWeMade(t *testing.T) {
+func TestServiceControlReadsOurErrorAndAuditQueues(t *testing.T) {
+	t.Parallel()
 	for _, raw := range []bool{false, true} {
 		t.Run(fmt.Sprint("raw ", raw), func(t *testing.T) {
 			s := newSystem(t)

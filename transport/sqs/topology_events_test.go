@@ -102,7 +102,7 @@ func newHandled() handled { return make(handled, 1000) }
 
 // await returns n texts that were not returned before, and those that come a while later, sorted.
 func (h handled) await(n int) (texts []string) {
-	for wait := 20 * time.Second; ; {
+	for wait := patience; ; {
 		if len(texts) >= n {
 			wait = 300 * time.Millisecond
 		}
@@ -137,7 +137,8 @@ func (s *system) subscriber(topics sqs.EventTopics, h handled) endpoint.Config {
 }
 
 // An endpoint of NServiceBus that handles an event and its base type subscribes to the topics of both.
-func TestASubscriberOfNServiceBusGetsOneCopyOfAnEventOfTheConcreteTopic(t *testing.T) {
+func TestNServiceBusGetsOneCopyByTheConcreteTopic(t *testing.T) {
+	t.Parallel()
 	for topics, want := range map[sqs.EventTopics]int{"": 2, sqs.AllTopics: 2, sqs.BothTopics: 2, sqs.ConcreteTopic: 1} {
 		t.Run(string(topics), func(t *testing.T) {
 			s := newSystem(t)
@@ -161,7 +162,8 @@ func TestASubscriberOfNServiceBusGetsOneCopyOfAnEventOfTheConcreteTopic(t *testi
 
 // A subscriber that is changed gets each event of every publisher once: of changed and unchanged ones and of
 // NServiceBus, in both of its forms.
-func TestAHandlerOfABaseTypeGetsTheEventsOfEveryPublisherOnce(t *testing.T) {
+func TestABaseTypeGetsEventsOfEachPublisherOnce(t *testing.T) {
+	t.Parallel()
 	for _, topics := range []sqs.EventTopics{sqs.BothTopics, sqs.ConcreteTopic} {
 		t.Run(string(topics), func(t *testing.T) {
 			s := newSystem(t)
@@ -189,7 +191,8 @@ func TestAHandlerOfABaseTypeGetsTheEventsOfEveryPublisherOnce(t *testing.T) {
 
 // The order of a change: subscribers get BothTopics, publishers get ConcreteTopic, subscribers get ConcreteTopic. Each
 // event is handled once by one process. A publisher that is changed before its subscribers loses events.
-func TestTheChangeToTheConcreteTopicLosesNothingWhereSubscribersAreChangedFirst(t *testing.T) {
+func TestChangingToTheConcreteTopicLosesNothing(t *testing.T) {
+	t.Parallel()
 	s := newSystem(t)
 	h := newHandled()
 	for n, step := range []struct {
@@ -219,7 +222,8 @@ func TestTheChangeToTheConcreteTopicLosesNothingWhereSubscribersAreChangedFirst(
 }
 
 // While a publisher still publishes to the topics of base types, a subscriber that does not know its event is warned.
-func TestAnEventThatArrivesByTheTopicOfABaseTypeOnlyIsAWarningOnce(t *testing.T) {
+func TestAnEventByABaseTopicOnlyIsOneWarning(t *testing.T) {
+	t.Parallel()
 	for topics, want := range map[sqs.EventTopics]int{sqs.AllTopics: 0, sqs.BothTopics: 1} {
 		t.Run(string(topics), func(t *testing.T) {
 			s := newSystem(t)
@@ -264,7 +268,8 @@ func (l *safeLog) String() string {
 }
 
 // Tools subscribe, verify and unsubscribe by type: derived types are named like others.
-func TestSubscriptionsToDerivedTypesAreVerifiedAndRemoved(t *testing.T) {
+func TestDerivedSubscriptionsAreVerifiedAndRemoved(t *testing.T) {
+	t.Parallel()
 	s := newSystem(t)
 	_, stop := s.run(s.subscriber(sqs.ConcreteTopic, newHandled()))
 	stop()

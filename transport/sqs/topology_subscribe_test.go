@@ -170,7 +170,7 @@ func TestAPolicyThatLetsTheTopicsInIsNotWritten(t *testing.T) {
 }
 
 // Two installers that read the policy at the same time overwrite each other's: both are let in all the same.
-func TestSubscribersThatWriteThePolicyAtTheSameTimeAreAllLetIn(t *testing.T) {
+func TestSubscribersThatWriteAtOnceAreAllLetIn(t *testing.T) {
 	for _, subscribers := range []int{2, 5} {
 		synctest.Test(t, func(t *testing.T) {
 			a := newAWS()
@@ -205,6 +205,7 @@ func TestAPolicyThatOthersKeepChangingIsAnErrorInTheEnd(t *testing.T) {
 }
 
 func TestAWidePolicyLetsInAllTopicsOfThePrefix(t *testing.T) {
+	t.Parallel()
 	a := newAWS()
 	c := a.open(t, Transport{TopicPrefix: "test-", WidePolicy: true})
 	if err := c.Subscribe(t.Context(), "billing", []string{"Shop.A"}); err != nil {
@@ -219,6 +220,7 @@ func TestAWidePolicyLetsInAllTopicsOfThePrefix(t *testing.T) {
 
 // A base type may have more derived types than a policy has room for.
 func TestASubscriberToManyTypesIsToldOfTheWidePolicy(t *testing.T) {
+	t.Parallel()
 	types := make([]string, 200)
 	for i := range types {
 		types[i] = fmt.Sprint("Shop.Orders.OrderEventNumber", i)
@@ -235,7 +237,9 @@ func TestASubscriberToManyTypesIsToldOfTheWidePolicy(t *testing.T) {
 	}
 }
 
-func TestWhoMayNotCreateTopicsSubscribesToThoseThatExist(t *testing.T) {
+// A subscriber without the right to create topics subscribes to topics that exist.
+func TestSubscribingToExistingTopicsNeedsNoRight(t *testing.T) {
+	t.Parallel()
 	a := newAWS()
 	a.denied["CreateTopic"] = true
 	a.topicNames["Shop-A"] = true
@@ -249,7 +253,8 @@ func TestWhoMayNotCreateTopicsSubscribesToThoseThatExist(t *testing.T) {
 	}
 }
 
-func TestASubscriberWithoutTheRightToChangeThePolicyIsToldWhatToDo(t *testing.T) {
+// A subscriber without the right to change the policy gets an error with advice.
+func TestADeniedChangeOfThePolicyComesWithAdvice(t *testing.T) {
 	a := newAWS()
 	a.denied["SetQueueAttributes"] = true
 	err := a.open(t, Transport{}).Subscribe(t.Context(), "billing", []string{"Shop.A"})

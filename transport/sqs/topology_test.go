@@ -165,7 +165,8 @@ func TestInstallLeavesAloneWhatExists(t *testing.T) {
 	}
 }
 
-func TestANameThatIsTooLongForItsQueuesIsRefusedByInstall(t *testing.T) {
+// Install refuses a name that is too long for the queues of the endpoint.
+func TestInstallRefusesANameTooLongForItsQueues(t *testing.T) {
 	broker := brokertest.SQS(t)
 	for _, test := range []struct {
 		letters int
@@ -196,6 +197,7 @@ func TestANameThatIsTooLongForItsQueuesIsRefusedByInstall(t *testing.T) {
 }
 
 func TestInstallersAtTheSameTimeDoNotDisturbEachOther(t *testing.T) {
+	t.Parallel()
 	broker := brokertest.SQS(t)
 	endpoint := brokertest.Name(t, "billing")
 	typeName := brokertest.Name(t, "Placed")
@@ -221,6 +223,7 @@ func TestInstallersAtTheSameTimeDoNotDisturbEachOther(t *testing.T) {
 
 // SNS sends to a queue only when its policy says so; the stand-in does not ask.
 func TestAQueueLetsInTheTopicsThatItSubscribesTo(t *testing.T) {
+	t.Parallel()
 	broker := brokertest.SQS(t)
 	endpoint := brokertest.Name(t, "billing")
 	c := open(t, at(broker, false), endpoint)
@@ -263,6 +266,7 @@ func TestAQueueLetsInTheTopicsThatItSubscribesTo(t *testing.T) {
 }
 
 func TestAMissingTopic(t *testing.T) {
+	t.Parallel()
 	broker := brokertest.SQS(t)
 	for missing, check := range map[sqs.MissingTopic]func(t *testing.T, c fullConn, typeName string, err error){
 		"": func(t *testing.T, _ fullConn, _ string, err error) {
@@ -305,6 +309,7 @@ func TestAMissingTopic(t *testing.T) {
 // The publisher sends a copy to the topic of each type; who subscribed to a base type knows nothing of those derived
 // from it.
 func TestAPublisherFansOutAlongTheTypes(t *testing.T) {
+	t.Parallel()
 	broker := brokertest.SQS(t)
 	concrete, base := brokertest.Name(t, "OrderPlaced"), brokertest.Name(t, "Event")
 	c := open(t, at(broker, false), "")
@@ -351,7 +356,7 @@ func receiveAll(t *testing.T, c transport.Conn, queue string, n int) (ids []stri
 		t.Fatal(err)
 	}
 	defer r.Close()
-	wait := 20 * time.Second
+	wait := patience
 	if n == 0 {
 		wait = 300 * time.Millisecond
 	}

@@ -68,6 +68,7 @@ func TestVerifyReportsMissingAndDifferentParts(t *testing.T) {
 }
 
 func TestVerifySubscriptionsReadsThePolicy(t *testing.T) {
+	t.Parallel()
 	broker := brokertest.SQS(t)
 	queue, typeName := brokertest.Name(t, "billing"), brokertest.Name(t, "Placed")
 	c := open(t, at(broker, false), "")
